@@ -296,8 +296,9 @@ other.backends = pairs_of("", [[
   cpu mps mkl mkldnn openmp opt_einsum quantized xeon nnpack miopen mha cusparselt kleidiai]])
 
 -- Ops that have come to be here need no other name.
-for _, op in ipairs(require("luminary.core").op_list()) do
-  other.tensors[op], other.luminary[op] = nil, nil
+local core = require "luminary.core"
+for _, names in ipairs {core.ops, require "luminary.tensor.ordering"} do
+  for name in pairs(names) do other.tensors[name], other.luminary[name] = nil, nil end
 end
 
 return other

@@ -81,6 +81,14 @@ end
 
 -- ---- order statistics
 
+--- x:median(): the middle element, the lower of two, NaN if there is one. x:median(dim [, {keepdim = false}]): the
+--- middle along dim, and where it is, from 1: local values, indices = x:median(2).
+ordering.median = core.median
+
+--- x:nanmedian(): the middle of the elements that are not NaN. x:nanmedian(dim [, {keepdim = false}]): those along dim,
+--- and where they are, from 1: local values, indices = x:nanmedian(2).
+ordering.nanmedian = core.nanmedian
+
 --- local values, indices = x:mode([dim = -1] [, {keepdim = false}]): the element that is most often along dim, the
 --- smallest of such, and where it is last.
 function ordering.mode(x, ...)

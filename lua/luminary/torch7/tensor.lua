@@ -447,6 +447,28 @@ function methods.sort(object, dim, descending)
   return methods.topk(object, raw(object):size(dim or -1), dim, descending)
 end
 
+for _, name in ipairs {"cumsum", "cumprod"} do
+  --- x:cumsum([dim = 1]) and x:cumprod([dim = 1]): sums and products of the elements up to each along dim.
+  methods[name] = function(object, dim) return wrap(ops[name](raw(object), dim or 1)) end
+end
+for _, name in ipairs {"median", "mode"} do
+  --- x:median([dim]) and x:mode([dim]), along the last dim by default, which stays with size 1: values, and where they
+  --- were.
+  methods[name] = function(object, dim)
+    local x = raw(object)
+    local values, places = x[name](x, dim or -1, keep)
+    return wrap(values), wrap(places)
+  end
+end
+--- x:kthvalue(k [, dim]): the k-th smallest along dim, the last by default, which stays with size 1, and where it was.
+function methods.kthvalue(object, k, dim)
+  local values, places = ops.kthvalue(raw(object), k, dim or -1, keep)
+  return wrap(values), wrap(places)
+end
+--- x:histc([bins = 100 [, min = 0 [, max = 0]]]): how many elements are in each bin; between the least and the largest
+--- element where min and max are equal.
+function methods.histc(object, ...) return wrap(raw(object):histc(...)) end
+
 -- torch.name(x, …) of what gives new objects or numbers.
 for name, method in pairs(methods) do
   if not tensor.functions[name] and name ~= "type" and name ~= "random" and name ~= "uniform" and name ~= "normal"
