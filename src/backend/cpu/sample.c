@@ -50,11 +50,12 @@ lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   const lm_multinomial_args *a = args;
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, *places = (int64_t *)out[0]->data;
   lm_draw d = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
+  const float *plain = a->x->dtype == LM_F32 ? (const float *)a->x->data : NULL;
   double *sum = lm_malloc((size_t)n * sizeof *sum);
   if (!sum) return LM_E_OOM;
   for (int64_t r = 0; r < rows; r++) {
     double total = 0;
-    for (int64_t j = 0; j < n; j++) sum[j] = total += lm_number_get(a->x, r * n + j);
+    for (int64_t j = 0; j < n; j++) sum[j] = total += plain ? plain[r * n + j] : lm_number_get(a->x, r * n + j);
 #pragma omp parallel for num_threads(lm_cpu_share((double)k * 50))
     for (int64_t j = 0; j < k; j++) {
       int64_t i = r * k + j;
