@@ -42,12 +42,11 @@ struct lm_linspace_source {
   struct name {                                                                  \
     typedef float num;                                                           \
     static LM_DEVICE void four(const lm_fill_source &s, int64_t i, float *out) { \
-      float a = (float)s.a, b = (float)s.b;                                      \
+      [[maybe_unused]] float a = (float)s.a, b = (float)s.b;                     \
       lm_philox_block block = lm_block_of(s.draw, i / 4);                        \
-      (void)b;                                                                   \
       LM_UNROLL                                                                  \
       for (int j = 0; j < 4; j++) {                                              \
-        uint32_t bits = block.word[j];                                           \
+        uint32_t bits = block.word[j] & s.keep;                                  \
         out[j] = value;                                                          \
       }                                                                          \
     }                                                                            \
@@ -56,8 +55,7 @@ struct lm_linspace_source {
   struct name {                                                                   \
     typedef double num;                                                           \
     static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) { \
-      double a = s.a, b = s.b;                                                    \
-      (void)b;                                                                    \
+      [[maybe_unused]] double a = s.a, b = s.b;                                   \
       LM_UNROLL                                                                   \
       for (int j = 0; j < 4; j += 2) {                                            \
         lm_philox_block block = lm_block_of(s.draw, (i + j) / 2);                 \
@@ -69,7 +67,7 @@ struct lm_linspace_source {
       }                                                                           \
     }                                                                             \
   };
-LM_SOURCE_F32(lm_uniform_f32_source, lm_between_f32(bits &s.keep, a, b))
+LM_SOURCE_F32(lm_uniform_f32_source, lm_between_f32(bits, a, b))
 LM_SOURCE_F64(lm_uniform_f64_source, lm_between_f64(bits, a, b))
 LM_SOURCE_F32(lm_exponential_f32_source, lm_exponential_f32(bits, a))
 LM_SOURCE_F64(lm_exponential_f64_source, lm_exponential_f64(bits, a))

@@ -483,6 +483,16 @@ describe("distributions", function()
     assert.is_true(x:sum(2):eq(2 + 3 + 5):all():item()) -- each once, none of weight 0
     assert(misfit(x:select(2, 1), 1, { 0, 1 / 8, 2 / 8, 0, 5 / 8, 0 }) < 4) -- the first by weight
     near(20000 * 2 / 7, x:select(2, 2):eq(3):logical_and(x:select(2, 1):eq(2)):sum():item() * 8, 900, "second after 2")
+    local many = lm.zeros(2, 20000) -- one row of few weights far apart, one of many
+    many[{ 1, 1 }], many[{ 1, 4097 }], many[{ 1, 12288 }] = 1, 2, 1
+    many[{ 2, { 5001, 20000 } }] = lm.rand(15000)
+    x = lm.multinomial(many, 30000, true)
+    for place, share in pairs { [1] = 0.25, [4097] = 0.5, [12288] = 0.25 } do
+      near(share, x[1]:eq(place):double():mean():item(), 0.015, "of place " .. place)
+    end
+    assert.is_true(x[2]:gt(5000):all():item())
+    near(many[2]:narrow(1, 1, 9000):sum():item() / many[2]:sum():item(), x[2]:le(9000):double():mean():item(), 0.015,
+      "of the first 9000")
     local row = lm.multinomial(lm.eye(3), 2, { replacement = true })
     assert.same({ { 1, 1 }, { 2, 2 }, { 3, 3 } }, row:totable())
     assert.same({ 0, 4 }, lm.multinomial(lm.ones(0, 3), 4, true).shape)

@@ -11,10 +11,11 @@ local over_nccl = device ~= "cpu"
 if over_nccl then lm.cuda.set_device(me) end
 
 local dtypes = {
-  "bool", "uint8", "int8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+  "bool", "uint8", "int8", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
 }
+if over_nccl then table.remove(dtypes, 4) end -- it has no integers of 16 bits
 local bytes_of = {
-  bool = 1, uint8 = 1, int8 = 1, int16 = 2, uint16 = 2, int32 = 4, int64 = 8,
+  bool = 1, uint8 = 1, int8 = 1, uint16 = 2, int32 = 4, int64 = 8,
   float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8,
 }
 local is_float = { float16 = 2 ^ -9, bfloat16 = 2 ^ -6, float32 = 1e-6, float64 = 1e-14 } -- what a mean may be off by

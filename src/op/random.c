@@ -119,18 +119,23 @@ static lm_status check_probability(lm_op_id op, double p) {
   return lm_fail(LM_E_ARG, "%s: p is %g; a probability is in [0, 1]", lm_ops[op].name, p);
 }
 
-/* The least and the largest element of x, which is not empty; whoever captures a graph may not look, and gets 0. */
+/* The least and the largest element of x, where asked for; 0 if there is none, or for who captures a graph, and may not
+ * look. */
 static lm_status extremes(lm_tensor *x, double *least, double *largest) {
   lm_status status = LM_OK;
   lm_tensor *end = NULL;
-  *least = *largest = 0;
+  if (least) *least = 0;
+  if (largest) *largest = 0;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
-  for (int k = 0; k < 2; k++) {
-    if (k == 0) TRY(lm_op_amin(&(lm_amin_args){.x = x, .dim = {.n = -1}}, &end));
-    if (k == 1) TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = -1}}, &end));
-    TRY(lm_tensor_item_f64(end, k ? largest : least));
+  if (least) {
+    TRY(lm_op_amin(&(lm_amin_args){.x = x, .dim = {.n = -1}}, &end));
+    TRY(lm_tensor_item_f64(end, least));
     lm_release(end);
     end = NULL;
+  }
+  if (largest) {
+    TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = -1}}, &end));
+    TRY(lm_tensor_item_f64(end, largest));
   }
 done:
   lm_release(end);
@@ -277,7 +282,7 @@ done:
 
 lm_status lm_op_bernoulli(const lm_bernoulli_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *result = NULL, *p = NULL, *same = NULL;
+  lm_tensor *result = NULL, *p = NULL;
   TRY(lm_tensor_empty_like(a->x, (lm_dtype)a->x->dtype, a->x->device, &result));
   if (isnan(a->p)) {
     TRY(bernoulli_of(LM_OP_bernoulli, a->x, a->x, a->generator, result));
@@ -290,7 +295,6 @@ lm_status lm_op_bernoulli(const lm_bernoulli_args *a, lm_tensor **out) {
   *out = result;
   result = NULL;
 done:
-  lm_release(same);
   lm_release(p);
   lm_release(result);
   return status;
@@ -301,7 +305,7 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *const given[] = {a->mean, a->std}, *x = NULL, *same = NULL;
   bool numbers = a->mean->number && (!a->std || a->std->number);
-  double least = 0, largest;
+  double least = 0;
   lm_dtype dtype = a->dtype;
   lm_device device = a->device;
   lm_ints size = a->size;
@@ -318,7 +322,7 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   }
   if (dtype == LM_NO_DTYPE) dtype = lm_default_dtype();
   TRY(check_drawn(LM_OP_normal, dtype));
-  if (a->std) TRY(extremes(a->std, &least, &largest));
+  if (a->std) TRY(extremes(a->std, &least, NULL));
   if (a->std && !(least >= 0)) {
     TRY(lm_fail(LM_E_ARG, "normal: a standard deviation is %g; they have to be 0 or more", least));
   }
@@ -342,10 +346,10 @@ lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
   lm_poisson_args args = *a;
-  double least, largest;
+  double least;
   args.x = NULL;
   TRY(lm_check_float(LM_OP_poisson, "x", a->x));
-  TRY(extremes(a->x, &least, &largest));
+  TRY(extremes(a->x, &least, NULL));
   if (least < 0) TRY(lm_fail(LM_E_ARG, "poisson: a rate is %g; they have to be 0 or more", least));
   TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &args.x));
   TRY(lm_tensor_empty((lm_dtype)args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
@@ -382,7 +386,7 @@ lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
   TRY(lm_check_same_device(LM_OP_binomial, 2, given));
   TRY(lm_check_float(LM_OP_binomial, "count", a->count));
   TRY(lm_check_float(LM_OP_binomial, "prob", a->prob));
-  TRY(extremes(a->count, &least, &largest));
+  TRY(extremes(a->count, &least, NULL));
   if (least < 0) TRY(lm_fail(LM_E_ARG, "binomial: a count is %g; they have to be 0 or more", least));
   TRY(extremes(a->prob, &least, &largest));
   if (least < 0 || largest > 1) {
@@ -410,16 +414,16 @@ done:
 static lm_status check_weights(lm_tensor *x) {
   lm_status status;
   lm_tensor *row = NULL;
-  double least, largest;
-  TRY(extremes(x, &least, &largest));
-  if (!(least >= 0) || isinf(largest) || isnan(largest)) {
+  double least, least_row, largest;
+  if (x->numel == 0 || lm_generator_extra()) return LM_OK;
+  TRY(extremes(x, &least, NULL));
+  TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = 1, .v = {1}}}, &row));
+  TRY(extremes(row, &least_row, &largest));
+  if (!(least >= 0) || !isfinite(largest)) {
     TRY(lm_fail(LM_E_ARG, "multinomial: weights go from %g to %g; they have to be 0 or more, and finite", least,
                 largest));
   }
-  if (x->numel == 0 || lm_generator_extra()) return LM_OK;
-  TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = 1, .v = {1}}}, &row));
-  TRY(extremes(row, &least, &largest));
-  if (!(least > 0)) TRY(lm_fail(LM_E_ARG, "multinomial: a row of weights has none above 0"));
+  if (!(least_row > 0)) TRY(lm_fail(LM_E_ARG, "multinomial: a row of weights has none above 0"));
 done:
   lm_release(row);
   return status;

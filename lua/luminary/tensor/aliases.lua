@@ -1,6 +1,7 @@
 --- Ops under other names that PyTorch has for them too, as functions of `lm` and as methods; in place with a _ where
 --- the op has that.
 local core = require "luminary.core"
+local options = require "luminary.base.options"
 
 local ops, methods = core.ops, core.methods
 
@@ -30,6 +31,7 @@ methods.float_power = functions.float_power
 
 --- x:mvlgamma(p): the logarithm of the multivariate gamma function of dimension p, of elements above (p - 1) / 2.
 function functions.mvlgamma(x, p)
+  options.arg("mvlgamma", "p", p, "count")
   local y = ops.lgamma(x) + p * (p - 1) / 4 * math.log(math.pi)
   for j = 1, p - 1 do y = y + ops.lgamma(x - j / 2) end
   return y

@@ -120,23 +120,13 @@ lm_status lm_cpu_bernoulli_(const void *args, lm_tensor *const *out) {
   return fill_drawn(a->generator, a->x, LM_F32, 1, LM_ISA_PICK(lm_fill_loops)->bernoulli, p, 0);
 }
 
-static void integers(const void *context, int64_t first, int n, void *tile) {
-  const lm_random *r = context;
-  int64_t *out = tile;
-  uint64_t range = (uint64_t)r->to - (uint64_t)r->from;
-  for (int64_t i = first; i < first + n; i++) {
-    uint64_t bits = lm_philox_u64(lm_philox(r->draw.seed, r->draw.offset + (uint64_t)i / 2), (int)(i % 2));
-    *out++ = (int64_t)((uint64_t)r->from + lm_uniform_below(bits, range));
-  }
-}
-
 lm_status lm_cpu_random_(const void *args, lm_tensor *const *out) {
   const lm_random__args *a = args;
   (void)out;
   if (a->x->numel == 0) return LM_OK;
   lm_random r = {
       .draw = lm_generator_take(a->generator, a->x->device, blocks_of(a->x->numel, 2)), .from = a->from, .to = a->to};
-  run_source(a->x, LM_I64, integers, &r);
+  run_source(a->x, LM_I64, LM_ISA_PICK(lm_fill_loops)->integers, &r);
   return LM_OK;
 }
 
@@ -160,10 +150,11 @@ lm_status lm_cpu_dropout(const void *args, lm_tensor *const *out) {
 
 /* Fisher and Yates: place i gets one of the entries not yet used. Serial: each exchange needs the last one's. */
 lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
+  enum { PART = 256 };
   const lm_randperm_args *a = args;
   lm_tensor *y = out[0];
   if (a->n == 0) return LM_OK;
-  lm_draw d = lm_generator_take(a->generator, y->device, blocks_of(a->n, 2));
+  lm_random r = {.draw = lm_generator_take(a->generator, y->device, blocks_of(a->n, 2))};
   sequence s = {.start = 1, .step = 1};
   int64_t *order = NULL;
   void *scratch = NULL;
@@ -174,11 +165,19 @@ lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
   order = own ? (int64_t *)y->data : scratch;
   for (int64_t i = 0; i < a->n; i += LM_TILE)
     arange_i64(&s, i, (int)(a->n - i < LM_TILE ? a->n - i : LM_TILE), order + i);
-  for (int64_t i = 0; i < a->n - 1; i++) {
-    uint64_t bits = lm_philox_u64(lm_philox(d.seed, d.offset + (uint64_t)i / 2), (int)(i % 2));
-    int64_t j = i + (int64_t)lm_uniform_below(bits, (uint64_t)(a->n - i)), was = order[i];
-    order[i] = order[j];
-    order[j] = was;
+  for (int64_t first = 0; first < a->n - 1; first += PART) {
+    int count = (int)(a->n - 1 - first < PART ? a->n - 1 - first : PART);
+    uint64_t other[PART];
+    LM_ISA_PICK(lm_fill_loops)->bits(&r, first, count, other);
+    for (int i = 0; i < count; i++) {
+      other[i] = (uint64_t)(first + i) + lm_uniform_below(other[i], (uint64_t)(a->n - first - i));
+      __builtin_prefetch(order + other[i], 1);
+    }
+    for (int i = 0; i < count; i++) {
+      int64_t was = order[first + i];
+      order[first + i] = order[other[i]];
+      order[other[i]] = was;
+    }
   }
   if (!own) {
     lm_tensor all = *y;

@@ -2,7 +2,7 @@
  * place and on the draw alone, not on threads. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/one_number.h"
-#include "base/mem.h"
+#include "device/alloc.h"
 #include "rejection.h"
 #include "tensor/generator.h"
 
@@ -45,23 +45,46 @@ static int64_t first_above(const double *sum, int64_t n, double x) {
   return low;
 }
 
+enum { PART = 4096 };
+
+/* Sums along a row of n weights that begin anew with each part of it, and the sums up to the ends of parts. */
+static void sum_up(const lm_tensor *x, int64_t row, int64_t n, double *sum, double *end) {
+  int64_t parts = (n + PART - 1) / PART;
+  const float *plain = x->dtype == LM_F32 ? (const float *)x->data + row * n : NULL;
+#pragma omp parallel for num_threads(lm_cpu_share((double)n))
+  for (int64_t p = 0; p < parts; p++) {
+    double total = 0;
+    for (int64_t j = p * PART; j < n && j < (p + 1) * PART; j++) {
+      sum[j] = total += plain ? plain[j] : lm_number_get(x, row * n + j);
+    }
+    end[p] = total;
+  }
+  for (int64_t p = 1; p < parts; p++) end[p] += end[p - 1];
+}
+
 /* x [rows, n] -> places [rows, k]. */
 lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   const lm_multinomial_args *a = args;
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, *places = (int64_t *)out[0]->data;
+  int64_t parts = (n + PART - 1) / PART;
   lm_draw d = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
-  double *sum = lm_malloc((size_t)n * sizeof *sum);
-  if (!sum) return LM_E_OOM;
+  size_t bytes = (size_t)(n + parts) * sizeof(double);
+  void *scratch = NULL;
+  lm_status status = lm_device_alloc(out[0]->device, bytes, &scratch);
+  if (status != LM_OK) return status;
+  double *sum = scratch, *end = sum + n;
   for (int64_t r = 0; r < rows; r++) {
-    double total = 0;
-    for (int64_t j = 0; j < n; j++) sum[j] = total += lm_number_get(a->x, r * n + j);
+    sum_up(a->x, r, n, sum, end);
 #pragma omp parallel for num_threads(lm_cpu_share((double)k * 50))
     for (int64_t j = 0; j < k; j++) {
       int64_t i = r * k + j;
       lm_philox_block block = lm_philox(d.seed, d.offset + (uint64_t)i / 2);
-      places[i] = first_above(sum, n, total * lm_uniform_f64(lm_philox_u64(block, (int)(i % 2)))) + 1;
+      double at = end[parts - 1] * lm_uniform_f64(lm_philox_u64(block, (int)(i % 2)));
+      int64_t part = first_above(end, parts, at), from = part * PART;
+      if (part > 0) at -= end[part - 1];
+      places[i] = from + first_above(sum + from, n - from < PART ? n - from : PART, at) + 1;
     }
   }
-  lm_free(sum);
+  lm_device_free(out[0]->device, scratch, bytes);
   return LM_OK;
 }

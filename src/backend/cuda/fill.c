@@ -113,6 +113,7 @@ static lm_blocks_drawn take_blocks(lm_generator *g, lm_device device, int64_t n,
 static lm_status fill_drawn(const char *name, lm_generator *g, lm_tensor *x, int words, lm_fill_source source) {
   if (x->numel == 0) return LM_OK;
   source.draw = take_blocks(g, x->device, x->numel, words);
+  if (source.keep == 0) source.keep = UINT32_MAX;
   return fill_from(name, x, &source);
 }
 

@@ -127,6 +127,28 @@ static void normal_f64(const void *context, int64_t first, int n, void *tile) {
   }
 }
 
+static void bits(const void *context, int64_t first, int n, void *tile) {
+  const lm_random *r = context;
+  uint64_t *out = tile, value[2][BLOCKS];
+  uint32_t word[4][BLOCKS];
+  for (int done = 0; done < n; done += MOST / 2, out += MOST / 2) {
+    int part = n - done < MOST / 2 ? n - done : MOST / 2, blocks = whole_vectors((part + 1) / 2);
+    words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);
+    for (int half = 0; half < 2; half++) {
+      for (int k = 0; k < blocks; k++) value[half][k] = join(word, half, k);
+    }
+    for (int k = 0; k < part / 2; k++) out[2 * k] = value[0][k], out[2 * k + 1] = value[1][k];
+    if (part % 2) out[part - 1] = value[0][part / 2];
+  }
+}
+
+static void integers(const void *context, int64_t first, int n, void *tile) {
+  const lm_random *r = context;
+  uint64_t *out = tile, from = (uint64_t)r->from, range = (uint64_t)r->to - from;
+  bits(context, first, n, tile);
+  for (int i = 0; i < n; i++) out[i] = from + lm_uniform_below(out[i], range);
+}
+
 /* e to the power of normal numbers. */
 static void log_normal_f32(const void *context, int64_t first, int n, void *tile) {
   float *out = tile;
@@ -154,5 +176,7 @@ const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.uniform_f32 = uniform_
                                                          .cauchy_f32 = cauchy_f32,
                                                          .cauchy_f64 = cauchy_f64,
                                                          .geometric = geometric,
+                                                         .bits = bits,
+                                                         .integers = integers,
                                                          .bernoulli = bernoulli,
                                                          .dropout = {LM_FLOATS(dropout)}};

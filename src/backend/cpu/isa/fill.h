@@ -26,6 +26,8 @@ struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
   void (*cauchy_f32)(const void *context, int64_t first, int n, void *tile);
   void (*cauchy_f64)(const void *context, int64_t first, int n, void *tile);
   void (*geometric)(const void *context, int64_t first, int n, void *tile); /* doubles */
+  void (*bits)(const void *context, int64_t first, int n, void *tile);      /* uint64_t, random */
+  void (*integers)(const void *context, int64_t first, int n, void *tile);  /* int64_t */
   void (*bernoulli)(const void *context, int64_t first, int n, void *tile); /* float 1 or 0 */
   /* Elements from .. to - 1 of a draw (from: a multiple of 4): keep[i] is whether the upper 24 bits of its random word
    * reach `threshold`, y[i] is x[i] * scale or 0. By the dtype of x and y. */
