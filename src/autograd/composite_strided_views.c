@@ -38,7 +38,8 @@ static lm_status diagonal_place(const void *args, lm_view_place *p) {
   TRY(lm_dim("diagonal", a->dim2, p->base_ndim, &e));
   if (d == e) return lm_fail(LM_E_ARG, "diagonal: dim1 and dim2 are both dim %d; give two", d + 1);
   /* entries left of the diagonal's first in dim e, above it in dim d */
-  int64_t across = a->offset > 0 ? a->offset : 0, down = a->offset < 0 && a->offset > INT64_MIN ? -a->offset : 0;
+  int64_t across = a->offset > 0 ? a->offset : 0;
+  int64_t down = a->offset == INT64_MIN ? INT64_MAX : a->offset < 0 ? -a->offset : 0;
   int64_t wide = p->base_size[e] - across, high = p->base_size[d] - down, n = wide < high ? wide : high;
   for (int i = 0; i < p->base_ndim; i++) {
     if (i == d || i == e) continue;

@@ -204,7 +204,7 @@ function placing.masked_select(x, ...)
   local mask = read("masked_select", {{"mask", "tensor"}}, ...)
   masked("masked_select", x, mask)
   local both = broadcast("masked_select", {x, mask})
-  return ops.index_get(ops.flatten(both[1]), {places_of(both[2])})
+  return ops.index_select(ops.flatten(both[1]), 1, places_of(both[2]))
 end
 
 -- As many of source's elements as the mask has places.
@@ -228,7 +228,7 @@ function placing.masked_scatter(x, ...)
   masked(who, x, mask)
   local both = broadcast(who, {x, mask})
   local places = places_of(both[2])
-  local y = ops.index_put(ops.flatten(both[1]), {places}, drawn(who, x, source, places:numel()))
+  local y = ops.scatter(ops.flatten(both[1]), 1, places, drawn(who, x, source, places:numel()))
   return ops.reshape(y, both[1].shape)
 end
 

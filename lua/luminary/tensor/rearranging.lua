@@ -218,7 +218,9 @@ local function tensor_split(who, x, parts, dim)
   if core.is_tensor(parts) then parts = parts:totable() end
   local n, sizes = x.shape[dim], {}
   if type(parts) == "number" then
-    arg(who, "sections", parts, "count")
+    if arg(who, "sections", parts, "count") > 2 ^ 20 then
+      fail("%s: %.0f views are too many; lists hold at most %d tensors", who, parts, 2 ^ 20)
+    end
     for i = 1, parts do sizes[i] = math.floor(n / parts) + (i <= n % parts and 1 or 0) end
     return methods.split(x, sizes, dim)
   end

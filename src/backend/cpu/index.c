@@ -16,10 +16,17 @@ static lm_status check_indices(const char *op, const char *what, int64_t n, cons
                                bool negative) {
   bool bad = false;
   int threads = lm_cpu_share((double)n);
+  if (negative) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : bad)
-  for (int64_t i = 0; i < n; i++) {
-    uint64_t v = negative && index[i] < 0 ? 0 - (uint64_t)index[i] : (uint64_t)index[i];
-    bad |= v - 1 >= (uint64_t)high;
+    for (int64_t i = 0; i < n; i++) {
+      uint64_t v = index[i] < 0 ? 0 - (uint64_t)index[i] : (uint64_t)index[i];
+      bad |= v - 1 >= (uint64_t)high;
+    }
+  } else { /* the top bit says it, of v - 1 or of high - v: loops of these vectorize */
+    uint64_t beyond = 0;
+#pragma omp parallel for simd num_threads(threads) if (parallel : threads > 1) reduction(| : beyond)
+    for (int64_t i = 0; i < n; i++) beyond |= ((uint64_t)index[i] - 1) | ((uint64_t)high - (uint64_t)index[i]);
+    bad = beyond >> 63;
   }
   if (!bad) return LM_OK;
   for (int64_t i = 0; i < n; i++) {
