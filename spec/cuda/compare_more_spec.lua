@@ -380,8 +380,9 @@ describe("windows", function()
         { line, floats(dtype, 6, 2, 3), floats(dtype, 6) })
       differentiated("conv3d " .. dtype, conv, function(x, w) return F.conv3d(x, w, nil, { 2, 1, 1 }, 1) end,
         { volume, floats(dtype, 3, 4, 3, 2, 3) })
-      differentiated("conv_transpose3d " .. dtype, conv, function(x, w) return F.conv_transpose3d(x, w, nil, 2, 1, 1) end,
-        { volume, floats(dtype, 4, 2, 3, 3, 3) })
+      differentiated("conv_transpose3d " .. dtype, conv, function(x, w)
+        return F.conv_transpose3d(x, w, nil, 2, 1, 1)
+      end, { volume, floats(dtype, 4, 2, 3, 3, 3) })
       differentiated("max_pool3d " .. dtype, tol, function(x) return F.max_pool3d(x, 2, 1) end, { volume })
       differentiated("adaptive_max_pool2d " .. dtype, tol, function(x) return F.adaptive_max_pool2d(x, { 4, 3 }) end,
         { image })
@@ -391,8 +392,9 @@ describe("windows", function()
             { x })
         end
         local grid = twin((lm.rand(2, 3, 5, 2) * 2.2 - 1.1):to(dtype))
-        differentiated("grid_sample " .. dtype, tol, function(t, g) return F.grid_sample(t, g, "bilinear", "border") end,
-          { x, grid })
+        differentiated("grid_sample " .. dtype, tol, function(t, g)
+          return F.grid_sample(t, g, "bilinear", "border")
+        end, { x, grid })
       end
       differentiated("unfold " .. dtype, tol, function(x) return F.unfold(x, { 2, 3 }, 1, 1, 2) end, { image })
       differentiated("fold " .. dtype, tol, function(x) return F.fold(x, { 4, 5 }, 2) end, { floats(dtype, 2, 8, 12) })

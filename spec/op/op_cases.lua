@@ -648,6 +648,14 @@ op("sample_places_input", "grad places weight size", "sample_places_input(grad, 
 op("sample_places_weight", "grad x places", "sample_places_weight(grad, x, places)", { dtypes = false,
   { grad = t { 2, 3, 5, 1 }, x = t { 2, 3, 7, 1 }, places = i({ 2, 4, 5 }, 7) }, { grad = t { 2, 1, 4, 5 }, x = t { 2, 1, 6, 5 }, places = i({ 1, 3, 4 }, 6) },
   bad = { { t { 2, 3, 5, 2 }, t { 2, 3, 7, 1 }, i({ 2, 4, 5 }, 7), message = "sample_places_weight: grad is" } } })
+op("grid_place", "at near size step", "torch.where((at.floor() + near >= 0) & (at.floor() + near < size), (at.floor() + near) * step, -2.0 ** 40)", {
+  dtypes = false, defaults = { step = 1 }, grad = false,
+  { at = t({ 2, 1, 5 }, { lo = -2, hi = 6 }), near = v({ 0, 1 }, { 2, 1 }), size = 4, step = 3 }, { at = v { 0, -0.5, 3, 3.5, 4, nan, inf }, near = v { 0 }, size = 4 },
+  bad = { { t { 2 }, t { 3 }, 4, message = "%[2%].*%[3%]" }, { t { 2 }, t { 2 }, message = "grid_place: size" } } })
+op("grid_weight", "at near", "torch.where(near > 0, at - at.floor(), 1 - (at - at.floor()))", {
+  dtypes = false, grad = { "at" },
+  { at = t({ 2, 1, 5 }, { lo = -2, hi = 6 }), near = v({ 0, 1 }, { 2, 1 }) },
+  bad = { { t { 2 }, t { 3 }, message = "%[2%].*%[3%]" } } })
 
 -- ---- normalization, dropout
 local none = { py = "None" }

@@ -34,22 +34,19 @@ local function cubic_weight(distance)
   return ops.where(ops.le(x, 1), ((a + 2) * x - (a + 3)) * x * x + 1, (((x - 5) * x + 8) * x - 4) * a)
 end
 
--- Along one dim: places [N, taps, P] (times step, nowhere outside) and weights, nil for one of 1. at: [N, P], from -1
--- to 1.
+-- Along one dim: places from 0 [N, taps, P] (times step, and far below 0 outside) and weights, nil for one of 1.
+-- at: [N, P], from -1 to 1.
 local function taps(at, size, step, o)
-  at = o.align_corners and (at + 1) * ((size - 1) / 2) or ((at + 1) * size - 1) / 2
+  at = o.align_corners and (at + 1) * ((size - 1) / 2) or (at + 1) * (size / 2) - 0.5
   if o.mode ~= "bicubic" then at = padded(at, size, o) end
   at = at:unsqueeze(2)
-  if o.mode == "nearest" then
-    return window_places.within(ops.round(at:detach()):to "int64", size, step)
-  end
+  local fixed, first = at:detach(), ops.zeros({1}, {device = at.device, dtype = at.dtype})
+  if o.mode == "nearest" then return ops.grid_place(ops.round(fixed), first, size, step) end
   local wide = o.mode == "bicubic"
-  local near = ops.arange(wide and -1 or 0, wide and 3 or 2):to {device = at.device}
-  near = near:to(at.dtype):view(1, -1, 1)
-  local places = ops.floor(at:detach()) + near
-  local distance = ops.abs(at - places)
-  if wide then return window_places.within(padded(places, size, o):to "int64", size, step), cubic_weight(distance) end
-  return window_places.within(places:to "int64", size, step), 1 - distance
+  local near = ops.arange(wide and -1 or 0, wide and 3 or 2, {device = at.device, dtype = at.dtype}):view(1, -1, 1)
+  if not wide then return ops.grid_place(fixed, near, size, step), ops.grid_weight(at, near) end
+  local places = ops.floor(fixed) + near
+  return ops.grid_place(padded(places, size, o), first, size, step), cubic_weight(ops.abs(at - places))
 end
 
 local grid_takes = arguments.of {
@@ -79,8 +76,9 @@ F.grid_sample = grid_takes:caller("grid_sample", function(a)
   local x, grid = a.x, a.grid
   local n = check_grid("grid_sample", x, grid)
   local shape, batch, channels, points, step = {unpack(x.shape)}, x.shape[1], x.shape[2], 1, 1
-  local half = grid.dtype ~= "float64" and grid.dtype ~= "float32"
-  grid = (half and grid:to "float32" or grid)
+  for i = 1, n do step = step * x.shape[2 + i] end
+  if grid.dtype ~= "float64" then grid = grid:to(step < 2 ^ 24 and "float32" or "float64") end -- places are whole in it
+  step = 1
   for i = 1, n do
     shape[2 + i] = grid.shape[1 + i]
     points = points * grid.shape[1 + i]
@@ -95,13 +93,15 @@ F.grid_sample = grid_takes:caller("grid_sample", function(a)
     weight = weight and ops.reshape(own_weight:unsqueeze(3) * weight:unsqueeze(2), all) or own_weight
     step = step * size
   end
+  places = (places + 1):to "int64"
+  if weight then weight = weight:to(x.dtype == "float64" and "float64" or "float32") end
   if not sizes.is_channels_last(x) then
-    return ops.sample_places(ops.reshape(x, {batch, channels, step, 1}), places + 1, weight):view(shape)
+    return ops.sample_places(ops.reshape(x, {batch, channels, step, 1}), places, weight):view(shape)
   end
   table.remove(shape, 2)
   shape[#shape + 1] = channels
   local rows = sizes.channels_last(x):view(batch, 1, step, channels)
-  return sizes.channels_second(ops.sample_places(rows, places + 1, weight):view(shape))
+  return sizes.channels_second(ops.sample_places(rows, places, weight):view(shape))
 end)
 
 -- ---- affine_grid

@@ -27,3 +27,18 @@ op "sample_places_weight" {
   },
   help = "gradient of sample_places for its weight, [n, j, p]",
 }
+
+-- What F.grid_sample asks for each point and its neighbours, in one pass.
+op "grid_place" {
+  "at", "near", "size: number", "step: number = 1",
+  elementwise = "floor(at) + near >= 0 && floor(at) + near < size ? (floor(at) + near) * step : -1099511627776",
+  gives = "float", grad = "none",
+  help = "(floor(at) + near) * step, or -2^40 if floor(at) + near is not from 0 to size - 1",
+}
+op "grid_weight" {
+  "at", "near",
+  elementwise = "near > 0 ? at - floor(at) : 1 - (at - floor(at))",
+  gives = "float",
+  grad = {at = "near > 0 ? g : -g"},
+  help = "linear interpolation's weight of floor(at) + near, for near 0 or 1",
+}
