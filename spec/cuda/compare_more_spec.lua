@@ -126,7 +126,7 @@ describe("by index", function()
     end
     fails("index_select: index 7 .* 1 to 3", function() return x:index_select(1, on(1, 7)) end)
     fails("gather: index 0 .* 1 to 3", function() return x:gather(1, on(0):view(1, 1)) end)
-    fails("scatter_add_: index 4 .* 1 to 3", function() return lm.scatter_add(x, 1, on(4):view(1, 1), ones) end)
+    fails("scatter_add: index 4 .* 1 to 3", function() return lm.scatter_add(x, 1, on(4):view(1, 1), ones) end)
     fails("index_add: index 9 .* 1 to 3", function() return lm.index_add(x, 1, on(1, 9), ones) end)
     fails("index_get: index %-4", function() return lm.index_get(x, { on(-3, -4) }) end)
     fails("index_put_: index %-4", function() return lm.index_put(x, { on(1, -4) }, ones) end)

@@ -39,7 +39,7 @@ lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t
 /* ---- found on a device after the call had returned */
 
 lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit) {
-  const char *name = op == LM_OP_scatter_fold ? "scatter" : op >= 0 && op < LM_OP_COUNT ? lm_ops[op].name : "a kernel";
+  const char *name = op >= 0 && op < LM_OP_COUNT ? lm_ops[op].name : "a kernel";
   if (kind == LM_BAD_DIVISION) return lm_fail(LM_E_ARG, "%s: integer division by zero", name);
   if (op == LM_OP_nll_loss || op == LM_OP_nll_loss_backward)
     return lm_fail(LM_E_INDEX, "%s: a label of %lld at position %lld of target: labels %s%lld", name, (long long)value,
