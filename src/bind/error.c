@@ -173,7 +173,7 @@ static int bind_error_at_caller(lua_State *L) {
 
 /* nearest(word, list) */
 static int bind_nearest(lua_State *L) {
-  enum { MOST = 512 };
+  enum { MOST = 4096 };
   const char *names[MOST];
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TTABLE) {
     return lm_raise_text(L, "nearest: a string and a list of strings expected");
