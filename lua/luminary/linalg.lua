@@ -292,7 +292,7 @@ end
 --- linalg.vander(x [, N]): the powers 0 to N - 1 of x [..., n], [..., n, N]; N is by default n.
 function linalg.vander(x, N)
   arg("vander", "x", x, "tensor")
-  if x.ndim == 0 and N == nil then fail("vander: x is %s; give N", describe(x)) end
+  if x.ndim == 0 then x = ops.unsqueeze(x, 1) end
   N = arg("vander", "N", N or x.shape[x.ndim], "natural")
   return ops.pow(ops.unsqueeze(x, -1), ops.arange(0, N, {dtype = "int64", device = x.device}))
 end

@@ -62,6 +62,11 @@ local by_hand = {
   end,
   T = function(x) return x.T end,
   mT = function(x) return x.mT end,
+  -- some samples are of a product that is singular: pinv(a @ b.mT)
+  ["linalg.pinv"] = function(a, b, ...)
+    if not (lm.is_tensor(b) and b.ndim > 1) then return lm.linalg.pinv(a, b, ...) end
+    return lm.linalg.pinv(a:matmul(b.mT))
+  end,
 }
 local function find(name)
   if by_hand[name] then return by_hand[name] end

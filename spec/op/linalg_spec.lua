@@ -84,6 +84,10 @@ describe("linear algebra", function()
     check(function(x) return la.eigvalsh(symmetric(x)) end, random(3, 3))
     -- absolute values, since the signs of vectors are anybody's choice
     check(function(x) local l, v = la.eigh(symmetric(x)) return l, v:abs() end, random(3, 3))
+    for _, upper in ipairs { false, true } do
+      check(function(x, b) return lm.cholesky_solve(b, lm.cholesky(positive(x), upper), upper) end, random(2, 2),
+        random(2, 1))
+    end
     check(function(x) return lm.cholesky_inverse(lm.cholesky(positive(x))) end, random(2, 2))
     for _, s in ipairs { { 2, 2 }, { 3, 2 }, { 2, 3 } } do
       check(function(x) local u, d, vh = la.svd(x, false) return u:abs(), d, vh:abs() end, random(s[1], s[2]))

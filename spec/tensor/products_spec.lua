@@ -150,7 +150,7 @@ describe("lm.linalg", function()
   end)
 
   it("says what is wrong", function()
-    assert.matches("ord number 3 is not in this version", message(lm.linalg.matrix_norm, x, 3))
+    assert.matches("there is no ord number 3", message(lm.linalg.matrix_norm, x, 3))
     assert.matches("has to have 2 dims", message(lm.linalg.matrix_norm, x[1]))
     assert.matches("there is no dim 3", message(lm.linalg.matrix_norm, x, "fro", { 1, 3 }))
     assert.matches("dim 1 twice", message(lm.linalg.matrix_norm, x, "fro", { 1, -2 }))

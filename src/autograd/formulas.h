@@ -64,6 +64,8 @@ lm_tensor *lm_f_cholesky_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *y, boo
 lm_tensor *lm_f_solve_grad_matrix(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, bool left);
 lm_tensor *lm_f_triangular_grad(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, bool upper, bool left,
                                 bool unitriangular);
+/* As PyTorch's, not zero in the triangle of L that is not read. */
+lm_tensor *lm_f_cholesky_solve_grad(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_tensor *l, bool upper);
 lm_tensor *lm_f_lu_factor_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *lu, lm_tensor *pivots);
 lm_tensor *lm_f_lu_solve_grad(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots,
                               bool left, bool adjoint);

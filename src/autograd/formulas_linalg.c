@@ -91,6 +91,14 @@ lm_tensor *lm_f_triangular_grad(lm_expr *e, lm_tensor *gb, lm_tensor *x, bool up
   return triangle(e, lm_f_solve_grad_matrix(e, gb, x, left), upper, unitriangular);
 }
 
+/* -(gB X^T + X gB^T) L, or of the upper factor -U (gB X^T + X gB^T). */
+lm_tensor *lm_f_cholesky_solve_grad(lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_tensor *l, bool upper) {
+  if (!gb) return NULL;
+  lm_tensor *product = mm(e, gb, turned(e, x));
+  product = plus(e, product, turned(e, product));
+  return lm_e_neg(e, upper ? mm(e, l, product) : mm(e, product, l));
+}
+
 /* ---- LU */
 
 lm_tensor *lm_f_lower_of_lu(lm_expr *e, lm_tensor *lu) {

@@ -176,6 +176,24 @@ done:
   return status;
 }
 
+/* L (L^T X) = B, or U^T (U X) = B. */
+lm_status lm_op_cholesky_solve(const lm_cholesky_solve_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *turned = NULL, *half = NULL;
+  TRY(check_matrix(LM_OP_cholesky_solve, "L", a->L, true));
+  TRY(lm_op_transpose(&(lm_transpose_args){.x = a->L, .dim0 = -2, .dim1 = -1}, &turned));
+  lm_linalg_solve_triangular_args first = {.A = a->upper ? turned : a->L, .B = a->B, .left = true}, second = first;
+  TRY(lm_op_linalg_solve_triangular(&first, &half));
+  second.A = a->upper ? a->L : turned;
+  second.B = half;
+  second.upper = true;
+  status = lm_op_linalg_solve_triangular(&second, out);
+done:
+  lm_release(turned);
+  lm_release(half);
+  return status;
+}
+
 static lm_status check_pivots(lm_op_id op, const lm_tensor *pivots, const lm_tensor *LU) {
   bool fits = (pivots->dtype == LM_I32 || pivots->dtype == LM_I64) && pivots->ndim == LU->ndim - 1;
   for (int d = 0; fits && d < LU->ndim - 2; d++) fits = pivots->size[d] == LU->size[d];

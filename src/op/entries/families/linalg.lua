@@ -122,10 +122,9 @@ op "linalg_lstsq" {
 }
 op "cholesky_solve" {
   "B", "L", "upper = false",
-  needs = {{"ndim_of(B) > 1 && ndim_of(L) > 1", "B is {B}, L {L}; matrices [..., n, k] and [..., n, n] wanted"}},
-  formula = {
-    "h = transpose(L, -2, -1)",
-    "linalg_solve_triangular(upper ? L : h, linalg_solve_triangular(upper ? h : L, B, false), true)",
+  grad = {
+    B = "cholesky_solve(g, L, upper)",
+    L = "cholesky_solve_grad(cholesky_solve(g, L, upper), y, L, upper)",
   },
   autocast = "keep", help = "X with A X = B from L = cholesky(A)",
 }
