@@ -173,15 +173,7 @@ static int bind_error_at_caller(lua_State *L) {
 
 /* nearest(word, list) */
 static int bind_nearest(lua_State *L) {
-<<<<<<< HEAD
-<<<<<<< HEAD
   enum { MOST = 4096 }; /* the library itself has more than 512 */
-=======
-  enum { MOST = 2048 };
->>>>>>> views.9
-=======
-  enum { MOST = 4096 };
->>>>>>> linalg.9
   const char *names[MOST];
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TTABLE) {
     return lm_raise_text(L, "nearest: a string and a list of strings expected");
