@@ -19,7 +19,7 @@ LM_DEVICE C lm_scan_get(const void *p, int dtype, int64_t i) {
     case LM_BOOL: return lm_get<C>(((const lm_bool *)p)[i]);
 #define X(id, ...) \
   case LM_##id: return lm_get<C>(((const lm_elem_##id *)p)[i]);
-    LM_INTEGER_DTYPES(X)
+      LM_INTEGER_DTYPES(X)
 #undef X
     default: return (C)lm_number_at(p, dtype, i);
   }

@@ -11,7 +11,7 @@ enum { GRAIN = 64, CLASSES = 16, BIG = CLASSES };
 #if defined(__SANITIZE_ADDRESS__)
 enum { KEPT = 0 }; /* let it see every block come and go */
 #else
-enum { KEPT = 1 << 20 }; /* bytes of each class of size, a thread: what one collection of Lua may set free */
+enum { KEPT = 1 << 17 }; /* bytes of each class of size, a thread: what one collection of Lua may set free */
 #endif
 
 typedef struct pools {

@@ -7,12 +7,17 @@ for _, name in ipairs {
 } do
   data[name] = require("luminary.data.dataset")[name]
 end
-for _, family in ipairs {"sampler", "mnist", "cifar", "image_folder", "webdataset", "tokens", "csv", "jsonl", "fake"} do
-  for name, class in pairs(require("luminary.data." .. family)) do data[name] = class end
-end
-
+for name, class in pairs(require "luminary.data.sampler") do data[name] = class end
 for _, name in ipairs {"get_worker_info", "default_collate"} do
   data[name] = require("luminary.data.make_batch")[name]
 end
 
-return options.strict("data", data)
+local later = {}
+for file, names in pairs {
+  mnist = "MNIST FashionMNIST", cifar = "CIFAR10 CIFAR100", image_folder = "ImageFolder DatasetFolder",
+  webdataset = "WebDataset", tokens = "TokenDataset", csv = "CSVDataset", jsonl = "JSONLinesDataset", fake = "FakeData",
+} do
+  for name in names:gmatch "%S+" do later[name] = {"data." .. file, name} end
+end
+
+return options.strict("data", data, later)

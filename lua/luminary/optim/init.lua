@@ -1,19 +1,18 @@
 --- optim: optimizers and learning-rate schedules.
 local options = require "luminary.base.options"
-local torch7 = require "luminary.optim.torch7"
-local swa = require "luminary.optim.swa"
 
-local optim = {
-  Optimizer = require "luminary.optim.optimizer",
-  LBFGS = require "luminary.optim.lbfgs",
-  sgd = torch7.sgd, adam = torch7.adam, adagrad = torch7.adagrad, rmsprop = torch7.rmsprop, lbfgs = torch7.lbfgs,
-  lswolfe = torch7.lswolfe,
-  ZeroRedundancyOptimizer = require "luminary.optim.zero",
-  ConfusionMatrix = require "luminary.optim.confusion_matrix", Logger = require "luminary.optim.logger",
-  lr_scheduler = require "luminary.optim.lr_scheduler",
-  AveragedModel = swa.AveragedModel, SWALR = swa.SWALR, swa_utils = swa.swa_utils,
+local optim = {Optimizer = require "luminary.optim.optimizer"}
+for name, class in pairs(require "luminary.optim.elementwise_classes") do optim[name] = class end
+
+local later = {
+  LBFGS = {"optim.lbfgs"}, ZeroRedundancyOptimizer = {"optim.zero"}, lr_scheduler = {"optim.lr_scheduler"},
+  ConfusionMatrix = {"optim.confusion_matrix"}, Logger = {"optim.logger"},
 }
-for _, file in ipairs {"elementwise_classes", "lamb_muon_adafactor"} do
-  for name, class in pairs(require("luminary.optim." .. file)) do optim[name] = class end
+for file, names in pairs {
+  lamb_muon_adafactor = "LAMB Muon Adafactor", swa = "AveragedModel SWALR swa_utils",
+  torch7 = "sgd adam adagrad rmsprop lbfgs lswolfe",
+} do
+  for name in names:gmatch "%S+" do later[name] = {"optim." .. file, name} end
 end
-return options.strict("optim", optim)
+
+return options.strict("optim", optim, later)
