@@ -134,10 +134,11 @@ local values = { -- name: module and field, or the module itself
   GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"},
 }
 for module, names in pairs {
+  ["tensor.dtype_rules"] = "finfo iinfo result_type promote_types can_cast",
   ["tensor.matrices"] = "svd qr lu lu_solve pinverse matrix_power matrix_exp vander",
   ["tensor.stft"] = "stft istft hann_window hamming_window blackman_window bartlett_window kaiser_window",
   ["nn.functional"] = "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool3d "
-    .. "avg_pool1d adaptive_avg_pool1d pixel_shuffle pixel_unshuffle channel_shuffle",
+    .. "avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d pixel_shuffle pixel_unshuffle channel_shuffle",
 } do
   for name in names:gmatch "%S+" do values[name] = {module, name} end
 end

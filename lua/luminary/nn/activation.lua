@@ -99,6 +99,15 @@ along_dim("Softmin", ops.softmin, "softmax of -x along dim")
 along_dim("Softmax", ops.softmax, "e^x divided by its sum along dim")
 along_dim("LogSoftmax", ops.log_softmax, "the logarithm of softmax along dim")
 
+activation "Softmax2d" {
+  help = "softmax over the channels of [N, C, H, W] or [C, H, W], at each place",
+  forward = function(_, x)
+    local n = options.arg("Softmax2d", "the input", x, "tensor").ndim
+    if n ~= 3 and n ~= 4 then options.fail("Softmax2d: [N, C, H, W] or [C, H, W] expected, got %d dims", n) end
+    return ops.softmax(x, -3)
+  end,
+}
+
 activation "Dropout" {
   takes = {{"p", "probability", 0.5}}, options = {{"inplace", "boolean", false}},
   forward = function(self, x)

@@ -167,6 +167,21 @@ function F.rrelu_(x, lower, upper, training)
   return (training and ops.mul_ or ops.leaky_relu_)(x, slope)
 end
 
+--- F.gumbel_softmax(logits [, {tau = 1, hard = false, dim = -1}]): draws from the categories that logits are of, made
+--- continuous: softmax of (logits + Gumbel noise) / tau along dim; with `hard` ones and zeros whose gradient is the
+--- soft one's (Jang et al. 2017).
+function F.gumbel_softmax(logits, opts)
+  local who = "gumbel_softmax"
+  opts = options.check(who, opts, {tau = {"number", 1}, hard = {"boolean", false}, dim = {"integer", -1}}, "tau")
+  options.arg(who, "logits", logits, "tensor")
+  if opts.tau <= 0 then fail("%s: tau has to be above 0, got %g", who, opts.tau) end
+  local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))
+  local soft = ops.softmax((logits + noise) / opts.tau, opts.dim)
+  if not opts.hard then return soft end
+  local places = ops.argmax(soft, opts.dim, {keepdim = true})
+  return ops.scatter(ops.zeros_like(soft), opts.dim, places, 1) - soft:detach() + soft
+end
+
 for _, file in ipairs {
   "dropout", "embedding", "rearrange", "convolution", "pooling", "interpolate", "sampling",
 } do
