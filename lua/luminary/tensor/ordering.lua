@@ -1,6 +1,7 @@
 --- Differences, quantiles, modes, distinct elements and counts, made of other ops. Places and labels count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local ordering = {}
@@ -21,16 +22,6 @@ local function read(who, names, spec, ...)
     if values[i] ~= nil then given[names[i]] = values[i] end
   end
   return options.check(who, given, spec)
-end
-
--- A dim from 1, of one from 1 or from the end.
-local function dim_of(who, x, dim)
-  local n = math.max(x.ndim, 1)
-  arg(who, "dim", dim, "integer")
-  if dim == 0 or dim < -n or dim > n then
-    fail("%s: there is no dim %d in %s; dims count from 1, or from -1 at the end", who, dim, describe(x))
-  end
-  return dim > 0 and dim or n + 1 + dim
 end
 
 local function lines(x) return x.ndim == 0 and ops.reshape(x, {1}) or x end

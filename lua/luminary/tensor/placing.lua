@@ -2,21 +2,13 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local broadcast = require "luminary.tensor.broadcast"
+local dim_of = require "luminary.tensor.dim_of"
 local read = require "luminary.base.named_arguments"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local placing = {}
 
 local function tensor(who, x) return arg(who, "x", x, "tensor") end
-
--- A dim from 1, of one from 1 or from the end; a 0-d tensor has one.
-local function dim_of(who, x, dim)
-  local n = math.max(x.ndim, 1)
-  if dim == 0 or dim < -n or dim > n then
-    fail("%s: there is no dim %d in %s; dims count from 1, or from -1 at the end", who, dim, describe(x))
-  end
-  return dim > 0 and dim or n + 1 + dim
-end
 
 local function with_dim(x) return x.ndim == 0 and ops.unsqueeze(x, 1) or x end
 

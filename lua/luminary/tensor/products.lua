@@ -1,6 +1,7 @@
 --- Products and distances that are made of other ops.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
@@ -10,15 +11,6 @@ local function letters(first, n)
   local list = {}
   for i = 1, n do list[i] = string.char(first:byte() + i - 1) end
   return list
-end
-
--- A dim from 1, of one from 1 or from the end.
-local function dim_of(who, x, dim)
-  arg(who, "dims", dim, "integer")
-  if dim == 0 or dim < -x.ndim or dim > x.ndim then
-    fail("%s: there is no dim %d in %s; dims count from 1, or from -1 at the end", who, dim, describe(x))
-  end
-  return dim > 0 and dim or x.ndim + 1 + dim
 end
 
 --- lm.tensordot(a, b [, {dims = 2}]): a and b's products summed over the last `dims` dims of a and the first of b, or
@@ -41,8 +33,8 @@ function products.tensordot(a, b, opts)
     for i = 1, dims do of_a[i], of_b[i] = a.ndim - dims + i, i end
   elseif options.is_plain(dims) and options.is_plain(dims[1]) and options.is_plain(dims[2])
     and #dims[1] == #dims[2] then
-    for i, dim in ipairs(dims[1]) do of_a[i] = dim_of(who, a, dim) end
-    for i, dim in ipairs(dims[2]) do of_b[i] = dim_of(who, b, dim) end
+    for i, dim in ipairs(dims[1]) do of_a[i] = dim_of(who, a, dim, a.ndim) end
+    for i, dim in ipairs(dims[2]) do of_b[i] = dim_of(who, b, dim, b.ndim) end
   else
     fail("%s: dims has to be a number, or two lists of as many dims each, got %s", who, describe(dims))
   end

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local read = require "luminary.base.named_arguments"
 local broadcast = require "luminary.tensor.broadcast"
+local dim_of = require "luminary.tensor.dim_of"
 local placing = require "luminary.tensor.placing"
 local tensor_list = require "luminary.tensor.tensor_list"
 
@@ -10,15 +11,6 @@ local ops, methods, arg, describe, fail = core.ops, core.methods, options.arg, o
 local rearranging = {}
 
 local function tensor(who, x) return arg(who, "x", x, "tensor") end
-
--- A dim from 1, of one from 1 or from the end, in n dims.
-local function dim_in(who, n, dim, x)
-  arg(who, "dim", dim, "integer")
-  if dim == 0 or dim < -n or dim > n then
-    fail("%s: there is no dim %d in %s; dims count from 1, or from -1 at the end", who, dim, describe(x))
-  end
-  return dim > 0 and dim or n + 1 + dim
-end
 
 local function at_least(who, x, n)
   if tensor(who, x).ndim < n then
@@ -116,7 +108,7 @@ function rearranging.movedim(x, ...)
   if #source ~= #destination then fail("%s: %d sources and %d destinations", who, #source, #destination) end
   local order, taken, n = {}, {}, x.ndim
   for i in ipairs(source) do
-    local from, to = dim_in(who, n, source[i], x), dim_in(who, n, destination[i], x)
+    local from, to = dim_of(who, x, source[i], n), dim_of(who, x, destination[i], n)
     if taken[from] or order[to] then fail("%s: a dim is named twice", who) end
     taken[from], order[to] = true, from
   end
@@ -132,7 +124,7 @@ end
 function rearranging.unflatten(x, ...)
   local who = "unflatten"
   local dim, sizes = read(who, {{"dim", "integer"}, {"sizes", integers}}, ...)
-  dim = dim_in(who, tensor(who, x).ndim, dim, x)
+  dim = dim_of(who, x, dim, tensor(who, x).ndim)
   local shape, all, known, open = x.shape, {}, 1, 0
   if #sizes == 0 then fail("%s: sizes is empty", who) end
   for d = 1, dim - 1 do all[#all + 1] = shape[d] end
@@ -214,7 +206,7 @@ end
 
 -- Views of dim: that many of sizes as equal as can be, or parts that begin at the entries of a list.
 local function tensor_split(who, x, parts, dim)
-  dim = dim_in(who, at_least(who, x, 1).ndim, dim, x)
+  dim = dim_of(who, x, dim, at_least(who, x, 1).ndim)
   if core.is_tensor(parts) then parts = parts:totable() end
   local n, sizes = x.shape[dim], {}
   if type(parts) == "number" then
@@ -283,7 +275,7 @@ function rearranging.rot90(x, ...)
   local who = "rot90"
   local k, dims = read(who, {{"k", "integer", 1}, {"dims", integers, {1, 2}}}, ...)
   if #dims ~= 2 then fail("%s: dims has to name two dims, got %d", who, #dims) end
-  local a, b = dim_in(who, at_least(who, x, 2).ndim, dims[1], x), dim_in(who, x.ndim, dims[2], x)
+  local a, b = dim_of(who, x, dims[1], at_least(who, x, 2).ndim), dim_of(who, x, dims[2], x.ndim)
   if a == b then fail("%s: dims has dim %d twice", who, a) end
   k = k % 4
   if k == 0 then return ops.clone(x) end
@@ -323,7 +315,7 @@ function rearranging.repeat_interleave(x, ...)
   tensor(who, x)
   if dim == nil then x, dim = ops.flatten(x), 1 end
   if x.ndim == 0 then x = ops.reshape(x, {1}) end
-  dim = dim_in(who, x.ndim, dim, x)
+  dim = dim_of(who, x, dim, x.ndim)
   local y
   local inner = 1
   for d = dim + 1, x.ndim do inner = inner * x.shape[d] end
@@ -365,7 +357,7 @@ function rearranging.diag_embed(x, ...)
     {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
   }, ...)
   local n = at_least(who, x, 1).ndim + 1
-  dim1, dim2 = dim_in(who, n, dim1, x), dim_in(who, n, dim2, x)
+  dim1, dim2 = dim_of(who, x, dim1, n), dim_of(who, x, dim2, n)
   if dim1 == dim2 then fail("%s: dim1 and dim2 are both dim %d; give two", who, dim1) end
   local shape, sizes, from = x.shape, {}, 1
   local side = shape[#shape] + math.abs(offset)
