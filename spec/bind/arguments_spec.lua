@@ -57,6 +57,7 @@ describe("wrong arguments to", function()
   teardown(function() temp.remove(folder) end)
 
   it("constructors of layers and losses", function()
+    for name in pairs(getmetatable(nn).lazy()) do assert(nn[name]) end
     for name, class in pairs(nn) do
       if type(class) == "table" and rawget(class, "__name") then abuse(name, class) end
     end
@@ -437,6 +438,7 @@ describe("wrong arguments to", function()
 
   it("datasets, samplers and loaders", function()
     local function set() return data.TensorDataset(lm.ones { 3 }) end
+    for name in pairs(getmetatable(data).lazy()) do assert(data[name]) end
     for name, class in pairs(data) do
       if not name:find("MNIST") then abuse(name, class) end
       abuse(name .. " of a set", class, set)

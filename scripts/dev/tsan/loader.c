@@ -42,7 +42,7 @@ static void *work(void *arg) {
     lm_tensor *made[2] = {NULL, NULL};
     lm_parcel *reply = NULL;
     if (!request) continue;
-    lm_generator_set(cpu(), (lm_draw){strtoull(request->text, NULL, 10), 0});
+    lm_generator_set(NULL, cpu(), (lm_draw){strtoull(request->text, NULL, 10), 0});
     EXPECT(lm_rows_gather(set->tensors[0], request->tensors[0], LM_F32, 1, 0, &made[0]) == LM_OK);
     EXPECT(lm_rows_gather(set->tensors[1], request->tensors[0], LM_NO_DTYPE, 1, 0, &made[1]) == LM_OK);
     EXPECT(parcel_of(request->text, request->n, 2, made, &reply) == LM_OK);
