@@ -344,3 +344,23 @@ describe("layers over windows", function()
     it("refuse with a reason: " .. want, function() assert.matches(want, message(make)) end)
   end
 end)
+
+describe("max_pool2d of wide rows", function()
+  it("finds the same in either layout", function()
+    lm.manual_seed(4)
+    local x = lm.randint(1, 9, { 2, 3, 5, 700 }):to("float32") -- with ties
+    x[{ 1, 1, 2, 300 }] = 0 / 0
+    for _, how in ipairs {
+      { { 3, 2 }, {} }, { { 2, 3 }, { stride = { 1, 1 }, padding = 1 } },
+      { { 2, 5 }, { stride = { 2, 3 }, padding = { 0, 2 } } },
+      { { 1, 3 }, { stride = 2, dilation = { 1, 4 } } }, { 3, { stride = { 1, 7 }, ceil_mode = true } },
+    } do
+      local size, options = how[1], how[2]
+      options.return_indices = true
+      local y, places = F.max_pool2d(x, size, options)
+      local other, other_places = F.max_pool2d(x:contiguous { memory_format = "channels_last" }, size, options)
+      assert(y:equal(other) or y:nan_to_num(-1):equal(other:nan_to_num(-1)))
+      assert(places:equal(other_places))
+    end
+  end)
+end)

@@ -19,6 +19,26 @@ enum {
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Windows from .. to - 1 are equally wide, and each is as far from the one before. */
+typedef struct pooling_run {
+  int64_t from, to, apart;
+} pooling_run;
+
+/* The run around the middle. */
+static pooling_run pooling_run_of(const lm_pooling_axis *x) {
+  int64_t m = x->out / 2;
+  if (x->out < 2) return (pooling_run){0, 0, 1};
+  pooling_run run = {m, m + 1, x->begin[m] - x->begin[m - 1]};
+  int32_t wide = x->end[m] - x->begin[m];
+  while (run.from > 0 && x->begin[run.from] - x->begin[run.from - 1] == run.apart &&
+         x->end[run.from - 1] - x->begin[run.from - 1] == wide)
+    run.from--;
+  while (run.to < x->out && x->begin[run.to] - x->begin[run.to - 1] == run.apart &&
+         x->end[run.to] - x->begin[run.to] == wide)
+    run.to++;
+  return run;
+}
+
 #define LM_TEMPLATE "backend/cpu/isa/templates/pooling_max.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 #include "backend/cpu/isa/templates/each_integer.inc"
