@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "distributed/group/enqueued_core.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
 

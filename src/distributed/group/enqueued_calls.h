@@ -7,6 +7,7 @@
 #define LM_GROUP_ENQUEUED_CALLS_H
 
 #include "distributed/group/call.h"
+#include "distributed/group/ticket_ring.h"
 
 /* For a part of the core's whose table enqueues; part->issuer becomes it. */
 lm_status lm_issuer_new(lm_group_core *core, lm_part *part);
@@ -33,5 +34,33 @@ lm_status lm_issue(lm_exchange *c, lm_work **work);
 lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works);
 /* Without seconds (< 0) and where the host is not concerned it does not wait: later ops wait by themselves. */
 lm_status lm_issued_wait(lm_work *w, double seconds);
+
+/* ---- for these two files */
+
+struct lm_issuer {
+  _Atomic int rc; /* the part's, and one a work */
+  lm_group_core *core;
+  lm_group *g;             /* the part's */
+  pthread_mutex_t calling; /* one call at a time is in the group's functions; held over a call, taken before `lock` */
+  lm_stream *stream[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* under `calling`; NULL before the first call on the device */
+  uint64_t refused; /* under `calling`: collectives that failed on their way, as on all ranks, or they hear of it */
+
+  pthread_mutex_t lock; /* of what follows */
+  pthread_cond_t changed;
+  lm_device device; /* of the last call */
+  lm_work *first;   /* under way, each with a reference, the oldest first */
+  lm_work **last;   /* where the next one goes */
+  int hosts;        /* threads that wait for a work */
+  bool started, closing;
+  bool asleep;           /* the thread has to be woken for a new call */
+  lm_saved_error failed; /* once: the group is of no more use, and why */
+
+  pthread_t thread;
+  int kick;        /* wakes it */
+  lm_tickets ring; /* its own */
+};
+
+/* Has the thread started. */
+lm_status lm_issuer_start(lm_issuer *is);
 
 #endif

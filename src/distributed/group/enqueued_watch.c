@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "distributed/group/call_timeouts.h"
-#include "distributed/group/enqueued_core.h"
+#include "distributed/group/enqueued_calls.h"
 #include "distributed/group/world.h"
 
 static const double first_pause = 50e-6, longest_pause = 2e-3; /* seconds between looks */
