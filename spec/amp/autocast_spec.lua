@@ -316,3 +316,24 @@ if not on_cpu then
     end)
   end)
 end
+
+describe("autocast leaves alone", function()
+  it("functions that are made of several ops and kept in float32 as a whole", function()
+    local x = lm.randn({ 30, 30 }, { device = device })
+    local theta = lm.tensor({ { { 1, 0, 0 }, { 0, 1, 0 } } }, { device = device, dtype = "float32" })
+    local image = lm.rand({ 1, 1, 4, 4 }, { device = device })
+    local calls = {
+      matrix_exp = function() return lm.linalg.matrix_exp(x / 5) end,
+      cdist = function() return lm.cdist(x, x + 1) end,
+    }
+    for name, call in pairs(calls) do
+      local within = lm.autocast({ device = device }, call)
+      assert(within.dtype == "float32" and within:equal(call()), name)
+    end
+    local turned = lm.autocast({ device = device }, function()
+      return F.grid_sample(image, F.affine_grid(theta, { 1, 1, 4, 4 }))
+    end)
+    assert.equal("float32", turned.dtype)
+    assert(turned:allclose(image, { atol = 0.02 }))
+  end)
+end)

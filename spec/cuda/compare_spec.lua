@@ -155,8 +155,9 @@ describe("copies and fills", function()
     for _, dtype in ipairs(compare.floats) do
       for _, size in ipairs { { 1 }, { 5 }, { 1000 }, { 3, 7, 5 } } do
         local x = twin(lm.zeros(size, { dtype = dtype }))
+        -- CPUs without fma round once more.
         for op, numbers in pairs { uniform_ = { -0.5, 2 }, normal_ = { 0.3 }, bernoulli_ = { 0.3 } } do
-          same(op .. " " .. dtype, op ~= "normal_" and 0 or nil, function(t)
+          same(op .. " " .. dtype, op == "bernoulli_" and 0 or nil, function(t)
             local first = t:clone()
             first[op](first, unpack(numbers))
             local second = t:clone():transpose(1, -1)

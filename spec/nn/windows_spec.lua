@@ -337,6 +337,13 @@ describe("layers over windows", function()
     ["Conv3d: kernel_size has to be an integer of at least 1 or a list of 3, got a table"] = function()
       nn.Conv3d(2, 2, { 1, 2 })
     end,
+    ["Conv2d: kernel_size is a list with named fields in it; options come last"] = function()
+      nn.Conv2d(1, 1, { 3, 3, padding = 1 })
+    end,
+    ["MaxPool2d: kernel_size is a list with named fields"] = function() nn.MaxPool2d { 2, 2, stride = 1 } end,
+    ["mode 'bilinear' is for floating x or uint8, got int64; x:float%(%), or mode 'nearest'"] = function()
+      F.interpolate(lm.ones(1, 1, 2, 2):long(), { scale_factor = 2, mode = "bilinear" })
+    end,
     ["Conv1d: no option 'output_padding'"] = function() nn.Conv1d(2, 2, 2, { output_padding = 1 }) end,
     ["AdaptiveAvgPool3d: output_size"] = function() nn.AdaptiveAvgPool3d { 1, 2, 3, 4 } end,
     ["FractionalMaxPool2d: either output_size or output_ratio"] = function() nn.FractionalMaxPool2d(2) end,

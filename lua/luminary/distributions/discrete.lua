@@ -1,6 +1,7 @@
 --- Distributions of whole numbers. Categories count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local finfo = require("luminary.tensor.dtype_rules").finfo
 local Distribution = require "luminary.distributions.distribution"
 local special = require "luminary.distributions.special"
 local ops, define, joined = core.ops, Distribution.define, Distribution._joined
@@ -98,7 +99,8 @@ local function expand_several(self, batch_shape)
   return of(nil, t, how)
 end
 
-local function entropy_of(d) return -(d.probs * d.logits):sum(-1) end
+-- Logits of what has no probability are as low as a number can be: 0 times that is 0.
+local function entropy_of(d) return -(d.probs * d.logits:clamp(finfo(d.logits).min)):sum(-1) end
 
 list.Categorical = define "Categorical" {
   order = {"probs", "logits"}, support = "category", init = several_init("Categorical", function() return {} end),

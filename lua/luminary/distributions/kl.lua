@@ -1,6 +1,7 @@
 --- kl_divergence(p, q): the mean of log p(x) - log q(x) over p's values.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local finfo = require("luminary.tensor.dtype_rules").finfo
 local Distribution = require "luminary.distributions.distribution"
 local special = require "luminary.distributions.special"
 local core = require "luminary.core"
@@ -46,7 +47,12 @@ local function normal(p, q)
   return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ^ 2 - 1 - ratio:log())
 end
 
-local function categorical(p, q) return (p.probs * (p.logits - q.logits)):sum(-1) end
+-- Of what p never gives nothing counts; what q never gives, and p does, is infinitely far.
+local function categorical(p, q)
+  local least = finfo(p.logits).min
+  local parts = p.probs * (p.logits:clamp(least) - q.logits:clamp(least))
+  return parts:masked_fill(q.probs:eq(0), math.huge):masked_fill(p.probs:eq(0), 0):sum(-1)
+end
 
 local function gamma(p, q)
   local a, b = p.concentration, q.concentration

@@ -1,5 +1,6 @@
 --- Factorizations and powers of matrices under the names that torch itself has for them; lm.linalg has more.
 local core = require "luminary.core"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
@@ -106,6 +107,7 @@ end
 --- it small, squared as often.
 function matrices.matrix_exp(x)
   square("matrix_exp", x)
+  if core.is_autocast_enabled() then return full_precision(matrices.matrix_exp, x) end
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
     fail("matrix_exp: x has to be float32 or float64, got %s; use :float()", x.dtype)
   end

@@ -274,7 +274,7 @@ end
 local functions_alone = {}
 for name in ([[
   broadcast_tensors meshgrid cartesian_prod combinations atleast_1d atleast_2d atleast_3d hstack vstack row_stack
-  dstack column_stack block_diag tril_indices triu_indices vander
+  dstack column_stack block_diag tril_indices triu_indices
 ]]):gmatch "%S+" do functions_alone[name] = true end
 for _, family in ipairs {"placing", "rearranging"} do
   for name, f in pairs(require("luminary.tensor." .. family)) do

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
+local full_precision = require "luminary.base.full_precision"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local products = {einsum = einsum.of}
@@ -91,6 +92,7 @@ function products.cdist(x1, x2, opts)
   }, "p")
   arg(who, "x1", x1, "tensor")
   arg(who, "x2", x2, "tensor")
+  if core.is_autocast_enabled() then return full_precision(products.cdist, x1, x2, opts) end
   if x1.ndim < 2 or x2.ndim < 2 or x1.shape[x1.ndim] ~= x2.shape[x2.ndim] then
     fail("%s: x1 is %s, x2 %s; [..., n, m] and [..., r, m] wanted", who, describe(x1), describe(x2))
   end

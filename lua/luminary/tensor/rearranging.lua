@@ -406,22 +406,6 @@ function rearranging.tril_indices(...) return indices_of("tril_indices", ops.tri
 --- that lm.triu keeps of a [row, col] matrix.
 function rearranging.triu_indices(...) return indices_of("triu_indices", ops.triu, ...) end
 
---- lm.vander(x [, N [, {increasing = false}]]): the powers of a vector's elements as N columns (as many as x has), from
---- N - 1 down to 0, or increasing from 0 on.
-function rearranging.vander(x, ...)
-  local n, increasing = read("vander", {{"N", "natural", optional = true}, {"increasing", "boolean", false}}, ...)
-  if tensor("vander", x).ndim ~= 1 then fail("vander: x is %s; a vector wanted", describe(x)) end
-  n = n or x:numel()
-  if n == 0 then return ops.empty({x:numel(), 0}, {dtype = x.dtype, device = x.device}) end
-  local columns, power = {}, ops.ones_like(x)
-  if power.dtype == "bool" then power = methods.long(power) end
-  for i = 1, n do
-    columns[increasing and i or n + 1 - i] = power
-    if i < n then power = power * x end
-  end
-  return ops.stack(columns, 2)
-end
-
 rearranging.moveaxis = rearranging.movedim
 rearranging.row_stack = rearranging.vstack
 

@@ -131,6 +131,9 @@ local function check_mode(who, a, n)
   if dims and dims ~= n then
     fail("%s: mode '%s' is for x of %d dims, got %s; '%s' would do", who, mode, dims + 2, describe(a.x), linear[n])
   end
+  if dims and not a.x:is_floating_point() and a.x.dtype ~= "uint8" then
+    fail("%s: mode '%s' is for floating x or uint8, got %s; x:float(), or mode 'nearest'", who, mode, a.x.dtype)
+  end
   if a.align_corners ~= nil and not dims then fail("%s: align_corners is not for mode '%s'", who, mode) end
   if a.antialias and mode ~= "bilinear" and mode ~= "bicubic" then
     fail("%s: antialias is for modes 'bilinear' and 'bicubic', not '%s'", who, mode)

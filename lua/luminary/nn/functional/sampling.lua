@@ -1,6 +1,7 @@
 --- Sampling by grids, and windows of images as columns and back.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local sizes = require "luminary.nn.functional.sizes"
 local window_places = require "luminary.nn.functional.window_places"
@@ -73,6 +74,9 @@ end
 --- from -1 to 1 over x's width and height; align_corners: -1 and 1 are the middles of the outermost pixels, not their
 --- edges. mode: "bilinear", "nearest" or "bicubic"; padding_mode, beyond x: "zeros", its "border", or its "reflection".
 F.grid_sample = grid_takes:caller("grid_sample", function(a)
+  if core.is_autocast_enabled() then
+    return full_precision(F.grid_sample, a.x, a.grid, a.mode, a.padding_mode, a.align_corners)
+  end
   local x, grid = a.x, a.grid
   local n = check_grid("grid_sample", x, grid)
   local shape, batch, channels, points, step = {unpack(x.shape)}, x.shape[1], x.shape[2], 1, 1

@@ -68,6 +68,7 @@ op "lu_pivots_to_matrix" {
 }
 op "lu_unpack" {
   "LU_data", "LU_pivots", results = 3,
+  needs = {{"ndim_of(LU_data) > 1", "LU_data is {LU_data}; matrices [..., m, n] wanted"}},
   formula = {
     "lu_pivots_to_matrix(LU_pivots, LU_data)",
     "lower_of_lu(LU_data)",

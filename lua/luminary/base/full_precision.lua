@@ -1,0 +1,13 @@
+--- For functions that are made of several ops and that PyTorch's autocast keeps in float32 as a whole.
+local core = require "luminary.core"
+
+local low = {float16 = true, bfloat16 = true}
+
+--- f of the arguments outside autocast, tensors of 16 bits among them as float32.
+return function(f, ...)
+  local args, n = {...}, select("#", ...)
+  for i = 1, n do
+    if core.is_tensor(args[i]) and low[args[i].dtype] then args[i] = core.methods.to(args[i], "float32") end
+  end
+  return core.autocast({enabled = false}, f, unpack(args, 1, n))
+end
