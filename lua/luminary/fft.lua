@@ -110,11 +110,20 @@ end
 --- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): the inverse of hfft.
 function fft.ihfft(x, n, dim, norm) return conjugate(real_line("ihfft", x, n, dim, norm, true)) end
 
+-- A list of numbers, of one or of a list of them; nil stays.
+local function list_of(who, name, v)
+  if v == nil then return nil end
+  if type(v) == "number" then v = {v} end
+  if not options.is_plain(v) then
+    fail("%s: %s has to be a number or a list of numbers, got %s", who, name, describe(v))
+  end
+  for i, each in ipairs(v) do arg(who, name .. "[" .. i .. "]", each, "integer") end
+  return v
+end
+
 -- The dims of a transform of several, with the sizes that are asked for: by default the last of s, or all.
 local function dims_of(who, s, dim, dims, default)
-  if type(s) == "number" then s = {s} end
-  if type(dim) == "number" then dim = {dim} end
-  dim = dim or default
+  s, dim = list_of(who, "s", s), list_of(who, "dim", dim) or default
   if not dim then
     dim = {}
     for d = 1, s and #s or dims do dim[d] = d - 1 - (s and #s or dims) end
@@ -196,7 +205,7 @@ end
 -- x with its entries moved on along dims, those beyond the end to the start; by(n) says how far.
 local function moved(who, x, dim, by)
   arg(who, "x", x, "tensor")
-  if type(dim) == "number" then dim = {dim} end
+  dim = list_of(who, "dim", dim)
   if not dim then
     dim = {}
     for d = 1, x.ndim do dim[d] = d end

@@ -87,6 +87,9 @@ end
 function linalg.norm(x, ...)
   local o = read("norm", x, "ord", {ord = {"any"}}, ...)
   x = in_dtype(x, o.dtype)
+  if o.dim ~= nil and type(o.dim) ~= "number" and not options.is_plain(o.dim) then
+    fail("norm: dim has to be a number or a list of numbers, got %s", describe(o.dim))
+  end
   local dims = o.dim ~= nil and (type(o.dim) == "number" and 1 or #o.dim) or x.ndim
   if o.ord == nil then return ops.norm(x, 2, o.dim, {keepdim = o.keepdim}) end
   if dims == 2 then return matrix_norm("norm", x, o.ord, o.dim or {1, 2}, o.keepdim) end
@@ -188,6 +191,10 @@ end
 function linalg.tensorsolve(A, B, dims)
   arg("tensorsolve", "A", A, "tensor")
   arg("tensorsolve", "B", B, "tensor")
+  if type(dims) == "number" then dims = {dims} end
+  if dims ~= nil and not options.is_plain(dims) then
+    fail("tensorsolve: dims has to be a list of numbers, got %s", describe(dims))
+  end
   local last, order = {}, {}
   for _, d in ipairs(dims or {}) do last[d < 0 and A.ndim + 1 + d or d] = true end
   for d = 1, A.ndim do
@@ -257,6 +264,9 @@ linalg.matrix_power, linalg.matrix_exp = matrices.matrix_power, matrices.matrix_
 --- absolute eigenvalues) are larger than tol, or than the larger of atol and rtol times the largest, as pinv has them.
 function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
   arg("matrix_rank", "A", A, "tensor")
+  for name, v in pairs {tol = tol, atol = atol, rtol = rtol} do
+    if not core.is_tensor(v) then arg("matrix_rank", name, v, "number") end
+  end
   return core.no_grad(function()
     local s = hermitian and ops.abs(ops.linalg_eigvalsh(A)) or ops.linalg_svdvals(A)
     local m, n = A.shape[A.ndim - 1], A.shape[A.ndim]

@@ -333,7 +333,8 @@ function ordering.bincount(x, ...)
   if x.shape[1] > 0 then
     local least, most = ops.aminmax(x)
     if least:item() < 1 then fail("%s: labels count from 1, x has %d", who, least:item()) end
-    n = most:item()
+    n = tonumber(most:item())
+    if n > 2 ^ 40 then fail("%s: labels go up to %g, and there is a count for each", who, n) end
   end
   return counted(x:to "int64", weights, math.max(n, o.minlength))
 end
@@ -354,6 +355,9 @@ function ordering.histc(x, ...)
   if low == high then low, high = low - 1, high + 1 end
   if not (low > -math.huge and high < math.huge and low <= high) then
     fail("%s: bins are from min to max, which are %g and %g", who, low, high)
+  end
+  if high - low > (values.dtype == "float64" and 2 ^ 1022 or 2 ^ 127) then
+    fail("%s: bins from %g to %g are wider than %s holds", who, low, high, values.dtype)
   end
   local place = (values - low):mul_(o.bins):div_(high - low):floor_():add_(1):clamp_(1, o.bins)
   if o.min ~= o.max then -- what is outside, and NaN, goes to one more bin
