@@ -891,7 +891,7 @@ op("lu_pivots_to_matrix", "pivots like", "torch.lu_unpack(like, (pivots + 1).int
   bad = { { i({ 3 }, 3), t { 2, 2 }, message = "lu_pivots_to_matrix: pivots are int64 %[3%]" } } })
 op("lu_unpack", "LU_data LU_pivots", "tuple(torch.lu_unpack(LU_data, (LU_pivots + 1).int()))", { dtypes = false, { LU_data = t { 3, 3 }, LU_pivots = i({ 3 }, 3) },
   { LU_data = t { 2, 3 }, LU_pivots = i({ 2 }, 2) },
-  { LU_data = t { 3, 2 }, LU_pivots = i({ 2 }, 3) }, bad = { { t { 3 }, i({ 3 }, 3), message = "like is %[3%]" } } })
+  { LU_data = t { 3, 2 }, LU_pivots = i({ 2 }, 3) }, bad = { { t { 3 }, i({ 3 }, 3), message = "LU_data is %[3%]" } } })
 op("linalg_qr", "A mode", "tuple(torch.linalg.qr(A, mode))", { defaults = { mode = "reduced" }, tol = loose, { A = t { 3, 3 } }, { A = t { 2, 3, 2 } }, { A = t { 2, 3 } }, { A = t { 0, 3 } },
   bad = { { t { 3 }, message = "linalg_qr: A is %[3%]" }, { t { 2, 2 }, "full", message = "linalg_qr: mode" } } })
 op("linalg_eigh", "A UPLO", "tuple(torch.linalg.eigh(A, UPLO))", { random = true, defaults = { UPLO = "L" }, grad = false, { A = t { 3, 3 } }, { A = t { 2, 2, 2 }, UPLO = "U" },
