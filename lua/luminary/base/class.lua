@@ -161,6 +161,11 @@ local function set_own_method(of, name, method)
   set_method(of, name, method, 1 / 0, true)
 end
 
+local function strict(of)
+  class.guard(made(of)).strict = true
+  return of
+end
+
 -- Classes that nobody has used yet, and what fills them then.
 local unfilled = setmetatable({}, {__mode = "k"})
 
@@ -169,8 +174,7 @@ function class.filled(of)
   local fill = unfilled[of]
   if not fill then return of end
   unfilled[of] = nil
-  class.guard(made(of)).strict = true
-  fill(of)
+  fill(strict(of))
   return of
 end
 
@@ -186,8 +190,9 @@ local of_unfilled = {
 --- there.
 function class.define(name, super, fill)
   local new = {__name = name, super = super}
-  unfilled[new] = fill or function() end
-  return fill and setmetatable(new, of_unfilled) or class.filled(new)
+  if not fill then return strict(new) end
+  unfilled[new] = fill
+  return setmetatable(new, of_unfilled)
 end
 
 --- What every class has.

@@ -400,14 +400,14 @@ function ordering.cov(x, ...)
   end
   divisor = core.is_tensor(divisor) and ops.clamp(divisor, 0) or math.max(divisor, 0)
   local c = ops.mm(weights and away * weights or away, ops.t(away)) / divisor
-  return x.ndim < 2 and ops.reshape(c, {}) or rows.shape[1] == 1 and ops.reshape(c, {}) or c
+  return rows.shape[1] == 1 and ops.reshape(c, {}) or c
 end
 
 --- x:corrcoef(): Pearson's correlations of the rows of x [variables, observations].
 function ordering.corrcoef(x)
   local c = ordering.cov(a_tensor("corrcoef", x))
   if c.ndim == 0 then return c / c end
-  local deviation = ops.sqrt(ops.diagonal and ops.diagonal(c) or ops.slice(flat(c), 1, 1, -1, c.shape[1] + 1))
+  local deviation = ops.sqrt(ops.diagonal(c))
   return ops.clamp(c / ops.unsqueeze(deviation, 2) / deviation, -1, 1)
 end
 
