@@ -52,19 +52,18 @@ function options.describe(v)
 end
 local describe = options.describe
 
---- Whether a list also has fields with names: options that were put into the wrong braces.
-function options.has_names(list)
+--- A field with a name in what should be a list, or nil: options that were put into the wrong braces.
+function options.named_field(list)
   for key in pairs(list) do
-    if type(key) ~= "number" then return true end
+    if type(key) ~= "number" then return key end
   end
-  return false
 end
 
 --- A number, or a list of two: what sizes, strides and paddings of images are given as.
 local function pair(v)
   if type(v) == "number" then return {v, v} end
   local good = type(v) == "table" and type(v[1]) == "number" and type(v[2]) == "number" and #v == 2
-  if good and not options.has_names(v) then return {v[1], v[2]} end
+  if good and not options.named_field(v) then return {v[1], v[2]} end
 end
 
 local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 end

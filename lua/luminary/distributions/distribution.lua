@@ -121,9 +121,8 @@ local function shape_of(who, shape)
   if type(shape) == "number" then shape = {shape} end
   if not options.is_plain(shape) then fail("%s: a list of sizes wanted, got %s", who, options.describe(shape)) end
   for _, size in ipairs(shape) do options.arg(who, "a size", size, "natural") end
-  for name in pairs(shape) do
-    if type(name) ~= "number" then fail("%s: a list of sizes alone is wanted, and there is '%s'", who, name) end
-  end
+  local name = options.named_field(shape)
+  if name then fail("%s: a list of sizes alone is wanted, and there is '%s'", who, name) end
   return shape
 end
 
