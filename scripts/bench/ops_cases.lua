@@ -1,0 +1,303 @@
+-- luacheck: no max line length
+-- What scripts/bench/ops measures: the inputs of both sides, and expressions of them.
+--
+-- An input is {kind, size ...}: "uniform" between 0.05 and 0.95, "normal", "spd" (symmetric, positive definite),
+-- "bool", "integer" and the other dtypes of whole numbers (from 1 to 100), "index HIGH" (places among HIGH, from 1
+-- here and from 0 there), "sorted".
+-- An expression is Lua; PyTorch's is the same by the rules of scripts/bench/ops, or stands behind "|".
+-- "grad NAME ..." before ":" says of which inputs the backward pass gives gradients; without it none is run.
+local cases = {}
+
+cases.inputs = {
+  u = {"uniform", 1000, 1000}, v = {"uniform", 1000, 1000}, w = {"uniform", 1000, 1000}, n = {"normal", 1000, 1000},
+  row = {"uniform", 1000}, column = {"uniform", 1000, 1},
+  c = {"uniform", 8, 64, 2048}, k64 = {"uniform", 64},
+  i = {"int64", 1000, 1000}, j = {"int64", 1000, 1000}, i32 = {"int32", 1000, 1000}, j32 = {"int32", 1000, 1000},
+  i8 = {"int8", 1000, 1000}, j8 = {"int8", 1000, 1000}, u8 = {"uint8", 1000, 1000}, v8 = {"uint8", 1000, 1000},
+  i16 = {"int16", 1000, 1000}, j16 = {"int16", 1000, 1000}, small = {"shift", 1000, 1000},
+  b = {"bool", 1000, 1000}, h = {"bool", 1000, 1000},
+  ix = {"index 1000", 1000, 1000}, ix1 = {"index 1000", 1000}, ixall = {"index 1000000", 1000, 1000},
+  permutation = {"permutation", 1000},
+  long = {"uniform", 1000000}, m = {"uniform", 1000, 1000}, sorted = {"sorted", 10000}, repeats = {"int64", 10000},
+  batch = {"uniform", 64, 128, 128}, batch2 = {"uniform", 64, 128, 128}, three = {"uniform", 330000, 3},
+  three2 = {"uniform", 330000, 3}, points = {"uniform", 1000, 64}, points2 = {"uniform", 1000, 64},
+  few = {"uniform", 500, 32}, vec = {"uniform", 1000}, kr1 = {"uniform", 32, 32}, kr2 = {"uniform", 32, 32},
+  s256 = {"spd", 256, 256}, s512 = {"spd", 512, 512}, g256 = {"normal", 256, 256}, sb = {"spd", 1000, 4, 4},
+  rhs = {"normal", 512, 16}, rhsb = {"normal", 1000, 4, 2}, tall = {"normal", 512, 128}, tallrhs = {"normal", 512, 4},
+  img = {"normal", 8, 16, 96, 96}, x1 = {"normal", 8, 64, 2048}, x3 = {"normal", 4, 16, 16, 32, 32},
+  grid = {"grid", 8, 96, 96, 2}, theta = {"uniform", 8, 2, 3}, un = {"normal", 8, 144, 9216}, half = {"normal", 8, 16, 48, 48},
+  w1 = {"normal", 64, 64, 3}, w2 = {"normal", 16, 32, 3, 3}, w3 = {"normal", 32, 16, 3, 3, 3},
+  t1 = {"normal", 64, 64, 3}, t3 = {"normal", 16, 16, 2, 2, 2}, k16 = {"uniform", 16}, k16b = {"uniform", 16},
+  lines = {"normal", 4096, 256}, pairs = {"normal", 4096, 129, 2}, cpairs = {"normal", 4096, 128, 2},
+  audio = {"normal", 8, 131072}, hann = {"hann", 512}, spec = {"normal", 8, 257, 1025, 2}, fimg = {"normal", 16, 256, 256},
+  pm = {"sign", 1000, 1000}, pmrow = {"sign", 1000}, hot = {"zeroone", 1000, 1000}, labels = {"index 1000", 1000},
+  emb = {"normal", 10000, 100}, words = {"index 10000", 1000, 10}, dice = {"uniform", 8, 16, 2},
+}
+
+-- Inputs made of others.
+cases.derived = {
+  pooled = "select(2, F.max_pool2d(img, 2, {return_indices = true}))|F.max_pool2d(img, 2, return_indices=True)[1]",
+}
+
+cases.list = [[
+# elementwise
+grad u: u:log2()
+grad u: u:log10()
+grad u: u:tan()
+grad u: u:asin()
+grad u: u:acos()
+grad u: u:atan()
+grad u: u:sinh()
+grad u: u:cosh()
+grad u: u:asinh()
+grad u: (u + 1):acosh()
+grad u: u:atanh()
+grad u: u:erfc()
+grad u: u:erfinv()
+grad u: u:lgamma()
+grad u: u:digamma()
+grad u: u:exp2()
+grad u: u:logit()
+grad n: n:frac()
+grad n: n:nan_to_num()
+u:isfinite()
+u:isinf()
+u:isclose(v)
+grad u v: u:atan2(v)
+grad u v: u:xlogy(v)
+grad u v: u:hypot(v)
+grad u n: u:copysign(n)
+grad u v: u:logaddexp(v)
+grad u v: u:fmod(v)
+grad u v: u:remainder(v)
+n:heaviside(u)
+u:floor_divide(v)
+grad u v: u:lerp(v, 0.3)
+grad u v w: u:lerp(v, w)
+grad u v w: u:addcmul(v, w)
+grad u v w: u:addcdiv(v, w)
+grad u: u + row
+grad u: u * column
+grad u: u / column
+# whole numbers
+i + j
+i * j
+i:bitwise_and(j)
+i:bitwise_xor(j)
+i:bitwise_not()
+i:bitwise_left_shift(small)
+i:bitwise_right_shift(small)
+i:remainder(j)
+i:floor_divide(j)
+i32 + j32
+i32 * j32
+i32:bitwise_or(j32)
+i16 + j16
+i16 * j16
+i16:lt(j16)
+i8 + j8
+i8 * j8
+i8:eq(j8)
+i8:clamp(3, 20)
+u8 + v8
+u8:bitwise_xor(v8)
+u8:float()
+b:logical_and(h)
+# activations
+grad n: F.elu(n)
+grad n: F.selu(n)
+grad n: F.celu(n)
+grad n: F.softsign(n)
+grad n: F.hardtanh(n)
+grad n: F.hardsigmoid(n)
+grad n: F.hardswish(n)
+grad n: F.mish(n)
+grad n: F.prelu(n, row)
+grad n: F.rrelu(n)
+grad n: F.glu(n)
+grad n: F.softmin(n, {dim = -1})
+grad n: F.hardshrink(n)
+grad n: F.softshrink(n)
+grad n: F.tanhshrink(n)
+grad n: F.threshold(n, 0.1, 0)
+# reductions
+grad u: u:prod(-1)
+b:any()
+b:all()
+b:any(-1)
+grad u: u:cumsum(-1)
+grad u: u:cumsum(-2)
+i:cumsum(-1)
+grad u: u:cumprod(-1)
+grad u: u:cummax(-1)
+grad u: u:logcumsumexp(-1)
+grad u: u:diff()
+grad u: u:median(-1)
+grad u: u:nanmedian(-1)
+grad u: u:kthvalue(100, -1)
+i:mode(-1)
+grad u: u:quantile(0.3, -1)
+n:count_nonzero()
+u:aminmax()
+grad u: u:nansum()
+grad u: u:nanmean(-1)
+grad u: u:norm(2, -1)
+grad u: u:var(-1)
+u:histc(100)
+i:flatten():bincount()
+i:unique()
+i:flatten():unique_consecutive()
+lm.searchsorted(sorted, u)
+lm.bucketize(u, sorted)
+grad u: u:sort(-1)
+grad u: u:sort(-2)
+i:sort(-1)
+u:argsort(-1)
+# products
+grad u vec: u:mv(vec)
+grad long: long:dot(long)
+grad vec row: vec:outer(row)
+grad batch batch2: batch:baddbmm(batch, batch2)
+grad vec: vec:addmv(u, row)
+grad u: u:addr(vec, row)
+grad batch batch2: lm.einsum("bij,bjk->bik", batch, batch2)
+grad u v: lm.einsum("ij,ij->i", u, v)
+grad batch: lm.tensordot(batch, batch2[1], 1)|torch.tensordot(batch, batch2[0], 1)
+grad kr1 kr2: kr1:kron(kr2)
+grad three three2: three:cross(three2, -1)
+grad points: lm.cdist(points, points2)
+grad points: lm.cdist(points, points2, 1)
+grad few: F.pdist(few)
+grad u: u:trace()
+# linalg
+grad u: lm.linalg.norm(u)
+grad u: lm.linalg.vector_norm(u, 3)
+grad s512: lm.linalg.inv(s512)
+grad s512: lm.linalg.det(s512 / 100)
+grad s512: lm.linalg.slogdet(s512)
+grad s512 rhs: lm.linalg.solve(s512, rhs)
+grad s512: lm.linalg.cholesky(s512)
+grad tall: lm.linalg.qr(tall)
+grad s256: lm.linalg.svd(s256)
+grad s256: lm.linalg.eigh(s256)
+grad tall tallrhs: lm.linalg.lstsq(tall, tallrhs)
+grad tall: lm.linalg.pinv(tall)
+grad s256: lm.linalg.matrix_power(s256, 5)
+grad sb: lm.linalg.inv(sb)
+grad sb rhsb: lm.linalg.solve(sb, rhsb)
+grad sb: lm.linalg.cholesky(sb)
+grad sb: lm.linalg.det(sb)
+# places
+grad u v: u:scatter(-1, ix, v)
+grad u v: u:scatter_add(-1, ix, v)
+grad u v: u:scatter_add(-2, ix, v)
+grad u v: u:scatter_reduce(-1, ix, v, "amax")
+grad u v: u:scatter_reduce(-2, ix, v, "mean")
+grad u v: u:index_add(1, ix1, v)|u.index_add(0, ix1, v)
+grad u v: u:index_copy(1, permutation, v)|u.index_copy(0, permutation, v)
+grad u: u:index_fill(1, ix1, 0.5)|u.index_fill(0, ix1, 0.5)
+grad u v: u:index_reduce(1, ix1, v, "amax")|u.index_reduce(0, ix1, v, "amax")
+grad u: u:index_select(1, ix1)|u.index_select(0, ix1)
+grad u: u:gather(-1, ix)
+grad u: u:masked_select(b)
+grad u: u:masked_fill(b, 0)
+grad u v: u:masked_scatter(b, v)
+grad u: u:take(ixall)
+grad u: u:take_along_dim(ix, -1)
+grad u: u[ix1]
+grad u: u:tril()
+grad u: u:triu()
+grad long: long:view(1000, 1000):diagonal()
+grad u: u:diag_embed():sum(-1)|torch.diag_embed(u[:100]).sum(-1)
+grad u: u:flip(-1)|u.flip(-1)
+grad u: u:flip(1, 2)|u.flip(0, 1)
+grad u: u:roll(7, -1)
+grad u: u:rot90()
+grad row: row:repeat_interleave(1000)
+grad u: u:tile(2, 2)
+lm.meshgrid({vec, row}, {indexing = "ij"})[1]:contiguous()|torch.meshgrid(vec, row, indexing="ij")[0].contiguous()
+grad u: u:t():contiguous()
+grad u: F.pad(u, {3, 3, 3, 3})
+grad img: F.pad(img, {3, 3, 3, 3}, "reflect")
+grad img: F.pad(img, {3, 3, 3, 3}, "replicate")
+grad img: F.pad(img, {3, 3, 3, 3}, "circular")
+grad img: F.pixel_shuffle(img, 4)
+grad img: F.pixel_unshuffle(img, 4)
+grad img: F.channel_shuffle(img, 4)
+emb:put_(words, words:float())|emb.put_(words, words.float())
+long:multinomial(10000)
+long:multinomial(10000, true)
+grad emb: F.embedding(words, emb)
+# images
+grad img: F.interpolate(img, {scale_factor = 2, mode = "nearest"})
+grad img: F.interpolate(img, {scale_factor = 2, mode = "bilinear"})
+grad img: F.interpolate(img, {scale_factor = 2, mode = "bicubic"})
+grad img: F.interpolate(img, {scale_factor = 0.5, mode = "area"})
+grad img: F.interpolate(img, {scale_factor = 0.4, mode = "bilinear", antialias = true})
+grad img grid: F.grid_sample(img, grid, {align_corners = false})
+grad img grid: F.grid_sample(img, grid, {mode = "bicubic", align_corners = false})
+F.grid_sample(img, grid, {mode = "nearest", align_corners = false})
+grad theta: F.affine_grid(theta, {8, 1, 96, 96}, {align_corners = false})
+grad x1 w1: F.conv1d(x1, w1, {padding = 1})
+grad x3 w3: F.conv3d(x3, w3, {padding = 1})
+grad x1 t1: F.conv_transpose1d(x1, t1, {stride = 2})
+grad img w2: F.conv_transpose2d(img, w2, {stride = 2})
+grad x3 t3: F.conv_transpose3d(x3, t3, {stride = 2})
+grad img: F.unfold(img, 3, {padding = 1})
+grad un: F.fold(un, {96, 96}, 3, {padding = 1})
+grad x1: F.max_pool1d(x1, 2)
+grad x1: F.avg_pool1d(x1, 2)
+grad x3: F.max_pool3d(x3, 2)
+grad x3: F.avg_pool3d(x3, 2)
+grad img: F.max_pool2d(img, 3, {stride = 2, padding = 1})
+grad img: F.avg_pool2d(img, 3, {stride = 2, padding = 1})
+grad img: F.adaptive_avg_pool2d(img, 7)
+grad img: F.adaptive_max_pool2d(img, 7)
+grad img: F.lp_pool2d(img, 2, 2)
+grad img: F.fractional_max_pool2d(img, 2, {output_size = 48})
+grad half: F.max_unpool2d(half, pooled, 2)
+# norms
+grad c: F.local_response_norm(c, 5)
+grad c k64: F.group_norm(c, 8, k64, k64)
+grad c: F.instance_norm(c)
+grad n row: F.rms_norm(n, {1000}, row)
+grad n row: F.layer_norm(n, {1000}, row, row)
+grad n: F.normalize(n, {dim = -1})
+grad u v: F.cosine_similarity(u, v, {dim = -1})
+grad u v: F.pairwise_distance(u, v)
+# Fourier transforms
+grad lines: lm.fft.rfft(lines)|torch.view_as_real(torch.fft.rfft(lines))
+grad pairs: lm.fft.irfft(pairs)|torch.fft.irfft(torch.view_as_complex(pairs))
+grad cpairs: lm.fft.fft(cpairs)|torch.view_as_real(torch.fft.fft(torch.view_as_complex(cpairs)))
+grad fimg: lm.fft.rfft2(fimg)|torch.view_as_real(torch.fft.rfft2(fimg))
+grad long: lm.fft.rfft(long)|torch.view_as_real(torch.fft.rfft(long))
+grad audio: lm.stft(audio, 512, {hop_length = 128, window = hann})|torch.view_as_real(audio.stft(512, 128, window=hann, return_complex=True))
+grad spec: lm.istft(spec, 512, {hop_length = 128, window = hann})|torch.istft(torch.view_as_complex(spec), 512, 128, window=hann)
+lm.hann_window(100000)
+# losses
+grad u: F.l1_loss(u, v)
+grad u: F.smooth_l1_loss(u, v)
+grad u: F.huber_loss(u, v)
+grad u: F.binary_cross_entropy(u, v)
+grad n: F.binary_cross_entropy_with_logits(n, v)
+grad u: F.kl_div(u, v, {reduction = "batchmean"})
+grad u: F.hinge_embedding_loss(u, pm)
+grad u v: F.margin_ranking_loss(u, v, pm)
+grad u v: F.cosine_embedding_loss(u, v, pmrow)
+grad u v: F.triplet_margin_loss(u, v, w)
+grad u: F.poisson_nll_loss(u, v)
+grad u w: F.gaussian_nll_loss(u, v, w)
+grad u: F.multi_margin_loss(u, labels)
+grad n: F.multilabel_soft_margin_loss(n, hot)
+grad n: F.soft_margin_loss(n, pm)
+# draws
+u:bernoulli()
+lm.normal(n, u)
+lm.poisson(u)
+n:exponential_()
+n:normal_()
+n:uniform_()
+n:random_(0, 100)
+]]
+
+return cases

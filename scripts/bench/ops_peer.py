@@ -1,0 +1,88 @@
+"""The PyTorch side of scripts/bench/ops; answers as ops_worker.lua does. Reads the inputs from lines "name kind size ...",
+then "derived <tab> name <tab> expression", up to an empty line."""
+import re
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+
+torch.set_num_threads(int(sys.argv[1]))
+LEAST_TIME = 0.02
+
+
+def spd(size, _):
+    a = torch.randn(size)
+    return a @ a.mT / size[-1] + torch.eye(size[-1])
+
+
+MAKE = {
+    "uniform": lambda size, _: torch.rand(size) * 0.9 + 0.05,
+    "normal": lambda size, _: torch.randn(size),
+    "bool": lambda size, _: torch.rand(size) > 0.5,
+    "zeroone": lambda size, _: (torch.rand(size) > 0.5).float(),
+    "sign": lambda size, _: (torch.rand(size) > 0.5).float() * 2 - 1,
+    "shift": lambda size, _: torch.randint(0, 8, size),
+    "index": lambda size, high: torch.randint(0, int(high), size),
+    "permutation": lambda size, _: torch.randperm(size[0]),
+    "sorted": lambda size, _: torch.rand(size).sort()[0],
+    "hann": lambda size, _: torch.hann_window(size[0]),
+    "grid": lambda size, _: torch.rand(size) * 2 - 1,
+    "spd": spd,
+}
+inputs = {"torch": torch, "F": F}
+for line in sys.stdin:
+    line = line.rstrip("\n")
+    if not line:
+        break
+    if line.startswith("derived\t"):
+        _, name, expression = line.split("\t")
+        inputs[name] = eval(expression, inputs)
+        continue
+    name, kind, *size = line.split(" ")
+    high = None
+    if kind == "index":
+        high, *size = size
+    size = [int(n) for n in size]
+    inputs[name] = MAKE[kind](size, high) if kind in MAKE else torch.randint(1, 101, size).to(getattr(torch, kind))
+
+
+def first(y):
+    return y if isinstance(y, torch.Tensor) else y[0]
+
+
+def least(f):
+    f()
+    best, spent, calls = 1e9, 0, 0
+    while spent < LEAST_TIME or calls < 3:
+        start = time.perf_counter()
+        f()
+        seconds = time.perf_counter() - start
+        best, spent, calls = min(best, seconds), spent + seconds, calls + 1
+    return best
+
+
+def measured(grads, expression):
+    code = compile(expression, expression, "eval")
+    answer = "forward %.9f" % least(lambda: eval(code, inputs))
+    if not grads:
+        return answer
+    env = dict(inputs)
+    for name in grads.split():
+        env[name] = inputs[name].clone().requires_grad_()
+    ones = torch.ones_like(first(eval(code, env)))
+
+    def step():
+        first(eval(code, env)).backward(ones)
+        for name in grads.split():
+            env[name].grad = None
+
+    return "%s both %.9f" % (answer, least(step))
+
+
+for line in sys.stdin:
+    try:
+        answer = measured(*line.rstrip("\n").split("\t"))
+    except Exception as error:
+        answer = "error " + re.sub(r"\s+", " ", str(error))
+    print(answer, flush=True)

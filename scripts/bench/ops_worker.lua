@@ -1,0 +1,73 @@
+-- Luminary's side of scripts/bench/ops: answers each line "grads <tab> expression" with "forward S", and "both S" where
+-- there are gradients: least seconds of a call; or with "error WORDS".
+local lm = require "luminary"
+lm.set_num_threads(tonumber(arg[1]))
+local cases = dofile(arg[0]:match("^(.*)/[^/]*$") .. "/ops_cases.lua")
+local least_time = 0.02
+
+local make = {
+  uniform = function(size) return lm.rand(size) * 0.9 + 0.05 end,
+  normal = function(size) return lm.randn(size) end,
+  bool = function(size) return lm.rand(size):gt(0.5) end,
+  zeroone = function(size) return lm.rand(size):gt(0.5):float() end,
+  sign = function(size) return lm.rand(size):gt(0.5):float() * 2 - 1 end,
+  shift = function(size) return lm.randint(0, 8, size) end,
+  index = function(size, high) return lm.randint(1, tonumber(high) + 1, size) end,
+  permutation = function(size) return lm.randperm(size[1]) end,
+  sorted = function(size) return (lm.rand(size):sort()) end,
+  hann = function(size) return lm.hann_window(size[1]) end,
+  grid = function(size) return lm.rand(size) * 2 - 1 end,
+  spd = function(size)
+    local a = lm.randn(size)
+    return a:matmul(a:transpose(-1, -2)) / size[#size] + lm.eye(size[#size])
+  end,
+}
+local inputs = {lm = lm, F = lm.nn.functional, select = select}
+for name, spec in pairs(cases.inputs) do
+  local kind, high = spec[1]:match("^(%S+) ?(%S*)$")
+  local size = {}
+  for k = 2, #spec do size[k - 1] = spec[k] end
+  local maker = make[kind]
+  inputs[name] = maker and maker(size, high) or lm.randint(1, 101, size):to(kind)
+end
+local function compiled(expression, env)
+  return setfenv(assert(loadstring("return function() return (" .. expression .. ") end", expression)), env)()
+end
+for name, expression in pairs(cases.derived) do
+  inputs[name] = compiled(expression:match("^[^|]*"), inputs)()
+end
+
+local function least(f)
+  f()
+  local best, spent, calls = math.huge, 0, 0
+  while spent < least_time or calls < 3 do
+    local start = lm.time()
+    f()
+    local seconds = lm.time() - start
+    best, spent, calls = math.min(best, seconds), spent + seconds, calls + 1
+  end
+  return best
+end
+
+local function measured(grads, expression)
+  local answer = ("forward %.9f"):format(least(compiled(expression, inputs)))
+  if grads == "" then return answer end
+  local leaves, env = {}, setmetatable({}, {__index = inputs})
+  for name in grads:gmatch("%S+") do
+    env[name] = inputs[name]:clone():requires_grad_()
+    leaves[#leaves + 1] = env[name]
+  end
+  local f = compiled(expression, env)
+  local ones = lm.ones_like(f())
+  return ("%s both %.9f"):format(answer, least(function()
+    f():backward(ones)
+    for _, leaf in ipairs(leaves) do leaf.grad = nil end
+  end))
+end
+
+for line in io.lines() do
+  local ok, answer = pcall(measured, line:match("^(.-)\t(.*)$"))
+  collectgarbage()
+  io.write(ok and answer or "error " .. tostring(answer):gsub("%s+", " "), "\n")
+  io.flush()
+end
