@@ -721,6 +721,39 @@ op("group_norm", "x num_groups weight bias", "F.group_norm(x, num_groups, weight
   bad = { { t { 2, 4, 3 }, 3, message = "group_norm: 4 channels are not to be divided into 3 groups" }, { t { 4 }, 2, message = "group_norm: x is %[4%]" },
     { t { 2, 4, 3 }, 2, t { 3 }, message = "group_norm: weight is %[3%].*4 channels" }, { t { 2, 4 }, 2, nil, t { 3 }, message = "group_norm: bias is %[3%]" } } })
 
+-- ---- attention
+local function qkv(more)
+  local row = { query = t { 2, 2, 5, 4 }, key = t { 2, 2, 7, 4 }, value = t { 2, 2, 7, 3 } }
+  for k, value in pairs(more or {}) do row[k] = value end
+  return row
+end
+op("scaled_dot_product_attention", "query key value attn_mask dropout_p is_causal",
+  "F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)", {
+  defaults = { attn_mask = none, dropout_p = 0, is_causal = false, scale = none, enable_gqa = false },
+  tol = { float16 = { 3e-3, 2e-3 } }, -- PyTorch rounds scores to half
+  qkv(), qkv { is_causal = true }, qkv { attn_mask = b { 5, 7 } }, qkv { attn_mask = t { 2, 1, 1, 7 }, scale = 0.3 },
+  qkv { query = t { 2, 4, 5, 4 }, enable_gqa = true }, { query = t { 3, 5, 4 }, key = t { 3, 7, 4 }, value = t { 3, 7, 3 }, attn_mask = b { 3, 5, 7 } },
+  { query = t { 5, 4 }, key = t { 7, 4 }, value = t { 7, 3 } }, { query = t { 1, 1, 0, 4 }, key = t { 1, 1, 3, 4 }, value = t { 1, 1, 3, 4 } },
+  { query = t { 1, 2, 140, 8 }, key = t { 1, 2, 300, 8 }, value = t { 1, 2, 300, 8 }, is_causal = true }, -- several blocks
+  bad = { { t { 5, 4 }, t { 7, 3 }, t { 7, 3 }, message = "attention: query is %[5, 4%], key %[7, 3%]" },
+    { t { 2, 5, 4 }, t { 2, 7, 4 }, t { 2, 7, 4 }, b { 5, 6 }, message = "attn_mask is %[.*5, 6%]; it has to broadcast to" },
+    { t { 4, 5, 4 }, t { 2, 7, 4 }, t { 2, 7, 4 }, message = "enable_gqa = true" },
+    { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, b { 5, 7 }, 0, true, message = "either attn_mask or is_causal" },
+    { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, nil, 2, message = "dropout_p is 2" } } })
+op("attention", "query key value attn_mask is_causal", "F.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal)", {
+  defaults = { attn_mask = none, is_causal = false }, tol = { float16 = { 3e-3, 2e-3 } }, qkv(), qkv { attn_mask = b { 2, 2, 5, 7 } },
+  bad = { { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, message = "attention: query.*4" },
+    { t { 1, 2, 5, 4 }, t { 2, 2, 7, 4 }, t { 2, 2, 7, 4 }, message = "attention: query is %[1, 2, 5, 4%], key %[2, 2, 7, 4%]" } } })
+op("attention_backward", "grad query key value out log_sum",
+  "(lambda p: (lambda d: (d @ key, d.mT @ query, p.mT @ grad))(p * (grad @ value.mT - (grad * out).sum(-1, keepdim=True)) / 2))"
+  .. "(torch.exp(query @ key.mT / 2 - log_sum[..., None]))", {
+  grad = false, dtypes = false, qkv { grad = t { 2, 2, 5, 3 }, out = t { 2, 2, 5, 3 }, log_sum = pos { 2, 2, 5 } },
+  bad = { { t { 1, 1, 5, 2 }, t { 1, 1, 5, 4 }, t { 1, 1, 7, 4 }, t { 1, 1, 7, 3 }, t { 1, 1, 5, 3 }, t { 1, 1, 5 }, message = "attention_backward: grad is" },
+    { t { 1, 1, 5, 3 }, t { 1, 1, 5, 4 }, t { 1, 1, 7, 4 }, t { 1, 1, 7, 3 }, t { 1, 1, 5, 3 }, t { 1, 5 }, message = "attention_backward: log_sum is" } } })
+op("attention_weights", "query key attn_mask is_causal", "torch.softmax(query @ key.mT / 2, -1)", {
+  dtypes = false,
+  { query = t { 2, 5, 4 }, key = t { 2, 7, 4 } }, bad = { { t { 5, 4 }, t { 7, 3 }, message = "%[5, 4%].*%[3, 7%]" } } })
+
 -- ---- losses
 local ldefaults = { weight = none, ignore_index = -100, reduction = "mean", label_smoothing = 0, pos_weight = none }
 op("nll_loss", "x target", "F.nll_loss(x, target, weight, ignore_index=base0(ignore_index), reduction=reduction)", { defaults = ldefaults,

@@ -152,6 +152,57 @@ lm_tensor *lm_f_cut_to(lm_expr *e, lm_tensor *t, lm_ints size) {
   return t;
 }
 
+int64_t lm_f_heads_of(lm_expr *e, const lm_tensor *t) {
+  (void)e;
+  return t->ndim > 2 ? t->size[t->ndim - 3] : 1;
+}
+
+double lm_f_scale_of(lm_expr *e, double scale, const lm_tensor *query) {
+  (void)e;
+  int64_t width = query->size[query->ndim - 1];
+  return scale == scale ? scale : 1 / sqrt(width > 0 ? (double)width : 1);
+}
+
+/* t's sizes with `heads` and `each` where its heads stood. */
+static lm_ints with_heads(const lm_tensor *t, int64_t heads, int64_t each) {
+  lm_ints size = {.n = t->ndim + 1};
+  int at = t->ndim - 3;
+  for (int d = 0; d < t->ndim; d++) size.v[d < at ? d : d + 1] = t->size[d];
+  size.v[at] = heads, size.v[at + 1] = each;
+  return size;
+}
+
+lm_tensor *lm_f_repeated_heads(lm_expr *e, lm_tensor *t, int64_t groups) {
+  if (!t || groups <= 1) return t;
+  int at = t->ndim - 3;
+  lm_ints size = size_of(t);
+  lm_tensor *each = lm_e_expand(e, lm_e_unsqueeze(e, t, at + 1), with_heads(t, t->size[at], groups));
+  size.v[at] *= groups;
+  return lm_e_reshape(e, each, size);
+}
+
+lm_tensor *lm_f_summed_heads(lm_expr *e, lm_tensor *t, int64_t groups) {
+  if (!t || groups <= 1) return t;
+  int at = t->ndim - 3;
+  lm_tensor *each = lm_e_reshape(e, t, with_heads(t, t->size[at] / groups, groups));
+  return lm_e_sum(e, each, (lm_ints){.n = 1, .v = {at + 1}}, false, LM_NO_DTYPE);
+}
+
+bool lm_f_suits_attention(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                          const lm_tensor *mask) {
+  (void)e;
+  const lm_tensor *all[] = {query, key, value};
+  const int ndim = query->ndim;
+  for (int k = 0; k < 3; k++) {
+    if (all[k]->ndim != ndim || all[k]->dtype != query->dtype || LM_DEVICE_KIND(all[k]->device) != LM_CPU) return false;
+  }
+  int64_t heads = lm_f_heads_of(e, key);
+  bool alike = (ndim == 3 || (ndim == 4 && query->size[0] == key->size[0] && key->size[0] == value->size[0])) &&
+               heads == lm_f_heads_of(e, value) && heads > 0 && lm_f_heads_of(e, query) % heads == 0;
+  return alike && (!mask || (mask->ndim <= ndim && !lm_requires_grad(mask) && LM_DEVICE_KIND(mask->device) == LM_CPU &&
+                             (mask->dtype == LM_BOOL || mask->dtype == query->dtype)));
+}
+
 lm_tensor *lm_f_unpermuted(lm_expr *e, lm_tensor *g, lm_ints dims) {
   if (!g) return NULL;
   lm_ints back = {.n = g->ndim};

@@ -52,6 +52,19 @@ lm_tensor *lm_f_reduced(struct lm_expr *e, lm_tensor *t, int reduction);
 lm_tensor *lm_f_padded_to_same(struct lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation);
 int64_t lm_f_same_padding(struct lm_expr *e, const lm_tensor *weight, const int64_t *dilation, int64_t i);
 
+/* ---- attention, of [..., H, L, E]; H is 1 where there is no such dim */
+
+int64_t lm_f_heads_of(struct lm_expr *e, const lm_tensor *t);
+/* scale, or 1 / sqrt(E) where it is NaN. */
+double lm_f_scale_of(struct lm_expr *e, double scale, const lm_tensor *query);
+/* Each head of t `groups` times, one after the other; and the sum of those again. */
+lm_tensor *lm_f_repeated_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
+lm_tensor *lm_f_summed_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
+/* Whether the op attention computes this: [N, H, L, E] or [H, L, E] on the CPU, no gradient of the mask.
+ */
+bool lm_f_suits_attention(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                          const lm_tensor *mask);
+
 /* ---- linear algebra (formulas_linalg.c), of matrices in the last two dims */
 
 /* The identity of t's sizes, dtype and device. */

@@ -120,7 +120,7 @@ other.nn = with(pairs_of([[
   CrossMapLRN2d LazyBatchNorm2d
   LazyConv1d LazyConvTranspose2d
   RNNBase
-  attention quantized
+  quantized
   qat]]), {
   Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
   parameter = "nn.Parameter makes one",
@@ -130,7 +130,6 @@ other.nn = with(pairs_of([[
 other["nn.functional"] = pairs_of([[
   erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
-  scaled_dot_product_attention
   embedding_bag
   ctc_loss
   multi_head_attention_forward

@@ -94,7 +94,7 @@ list.choices = {
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, family in ipairs {
   "elementwise", "reductions", "ordering", "products", "indexing", "scattering", "convolution", "resampling",
-  "normalization", "losses", "views", "rearranging", "creation", "linalg", "fourier", "random",
+  "normalization", "attention", "losses", "views", "rearranging", "creation", "linalg", "fourier", "random",
 } do
   assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)
 end

@@ -141,3 +141,19 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
 done:
   return status;
 }
+
+lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads) {
+  region->blas = dtype == LM_F64 && lm_blas_enter(threads) ? threads : 0;
+  return dtype == LM_F32 ? lm_dnn_guard_products() : LM_OK;
+}
+
+void lm_cpu_gemm_leave(const lm_cpu_gemm_region *region) {
+  if (region->blas) lm_blas_leave(region->blas);
+}
+
+lm_status lm_cpu_gemm_alone(const lm_cpu_gemm_region *region, const lm_cpu_gemm_job *job) {
+  if (job->m <= 0 || job->n <= 0) return LM_OK;
+  if (job->dtype == LM_F32) return sgemm(job);
+  multiply_one(job, region->blas > 0);
+  return LM_OK;
+}

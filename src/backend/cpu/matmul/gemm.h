@@ -22,4 +22,13 @@ typedef struct lm_cpu_gemm_job {
 /* Any dtype but bool, float16 and bfloat16. */
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *job);
 
+/* Products by threads of a region of the caller's: entered before it and left after it, on the calling thread. */
+typedef struct lm_cpu_gemm_region {
+  int blas; /* threads for which OpenBLAS has room */
+} lm_cpu_gemm_region;
+lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads);
+void lm_cpu_gemm_leave(const lm_cpu_gemm_region *region);
+/* The first matrix of a job, of float32 or float64, by this thread alone. */
+lm_status lm_cpu_gemm_alone(const lm_cpu_gemm_region *region, const lm_cpu_gemm_job *job);
+
 #endif

@@ -1,0 +1,38 @@
+/* What attention does with a block of scores between its matrix products, float or double. */
+#ifndef LM_CPU_ISA_ATTENTION_H
+#define LM_CPU_ISA_ATTENTION_H
+
+#include "backend/cpu/isa.h"
+#include "tensor/dtype.h"
+
+/* Scores [rows, cols] of queries and keys, dense. */
+typedef struct lm_score_block {
+  void *scores;
+  int64_t rows, cols;
+  int64_t causal;   /* row r sees the columns below causal + r; LM_SEES_ALL: all */
+  const char *mask; /* of the first score, or NULL: bool (false: not seen), or numbers to be added */
+  bool mask_is_bool;
+  int64_t mask_row, mask_col; /* strides; mask_col is 0 or 1 */
+} lm_score_block;
+
+#define LM_SEES_ALL (INT64_MAX / 2)
+
+struct lm_attention_loops {
+  /* A step of softmax along rows whose columns come block by block. Scores become exp(score - most), most is the
+   * largest so far, sum the sum so far, and the weighted values so far, values [rows, width], are rescaled. */
+  void (*online_softmax)(const lm_score_block *b, void *most, void *sum, void *values, int64_t width);
+  /* Scores become exp(score - norm of the row). */
+  void (*weights)(const lm_score_block *b, const void *norm);
+  /* out[r] = row r of x times row r of y */
+  void (*row_dots)(void *out, const void *x, int64_t x_row, const void *y, int64_t y_row, int64_t rows, int64_t n);
+  /* slope = weight * (slope - dot of the row) * scale */
+  void (*slopes)(void *slopes, const void *weights, int64_t rows, int64_t cols, const void *dots, double scale);
+  /* out = values / sum, norm = most + log(sum); rows that saw nothing are 0, and their norm inf */
+  void (*finish)(void *out, int64_t out_row, void *norm, const void *values, const void *most, const void *sum,
+                 int64_t rows, int64_t width);
+};
+
+LM_ISA_DECLARE(struct lm_attention_loops, lm_attention_F32);
+LM_ISA_DECLARE(struct lm_attention_loops, lm_attention_F64);
+
+#endif

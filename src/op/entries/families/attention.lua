@@ -1,0 +1,84 @@
+-- Attention: softmax(scale * query keyᵀ + mask) value.
+local op = ...
+
+op "scaled_dot_product_attention" {
+  "query", "key", "value", "attn_mask?", "dropout_p: number = 0", "is_causal = false",
+  options = {"scale: number = nan", "enable_gqa = false"},
+  needs = {
+    {"ndim_of(query) >= 2 && ndim_of(key) >= 2 && ndim_of(value) >= 2",
+      "query is {query}, key {key}, value {value}; [..., L, E], [..., S, E] and [..., S, Ev] wanted"},
+    {"size_of(query)[-1] == size_of(key)[-1] && size_of(key)[-2] == size_of(value)[-2]",
+      "query is {query}, key {key}, value {value}; [..., L, E], [..., S, E] and [..., S, Ev] wanted"},
+    {"is_float(query) && is_float(key) && is_float(value)",
+      "query is {dtype_of(query)}, key {dtype_of(key)}, value {dtype_of(value)}; floating numbers wanted"},
+    {"!given(attn_mask) || is_bool(attn_mask) || is_float(attn_mask)",
+      "attn_mask is {dtype_of(attn_mask)}; bool (true: seen) wanted, or floating numbers, which are added"},
+    {"!(is_causal && given(attn_mask))", "either attn_mask or is_causal = true, not both"},
+    {"dropout_p >= 0 && dropout_p <= 1", "dropout_p is {dropout_p}; a probability from 0 to 1 wanted"},
+    {"!enable_gqa || heads_of(query) == heads_of(key) || divides(heads_of(key), heads_of(query))",
+      "{heads_of(query)} heads of queries are not to be divided among {heads_of(key)} of keys"},
+    {"enable_gqa || heads_of(query) == heads_of(key) || heads_of(query) == 1 || heads_of(key) == 1",
+      "query is {query}, key {key}; where fewer heads of keys serve more of queries, enable_gqa = true says so"},
+  },
+  forms = {
+    {
+      when = "dropout_p == 0 && ndim_of(query) == 3 && suits_attention(query, key, value, attn_mask)",
+      "mask = given(attn_mask) ? unsqueeze(attn_mask, 0) : nil",
+      "y = attention(unsqueeze(query, 0), unsqueeze(key, 0), unsqueeze(value, 0), mask, is_causal, scale)",
+      "squeeze(y, 0)",
+    },
+    {when = "dropout_p == 0 && suits_attention(query, key, value, attn_mask)",
+      "attention(query, key, value, attn_mask, is_causal, scale)"},
+  },
+  formula = {
+    "groups = enable_gqa && heads_of(key) > 0 ? heads_of(query) / heads_of(key) : 1",
+    "weights = attention_weights(query, repeated_heads(key, groups), attn_mask, is_causal, scale)",
+    "matmul(dropout_p > 0 ? dropout(weights, dropout_p, true) : weights, repeated_heads(value, groups))",
+  },
+  autocast = "lower",
+  help = "softmax(scale query keyᵀ + attn_mask) value: query [..., L, E], key [..., S, E], value [..., S, Ev] give "
+    .. "[..., L, Ev]. attn_mask broadcasts to [..., L, S]: bool, false for what is not seen, or numbers that are "
+    .. "added; is_causal: query i sees the keys up to i. scale: 1 / sqrt(E) by default. enable_gqa: query has as many "
+    .. "heads (dim -3) as key and value or a multiple, and their heads serve that many in turn. A query that sees "
+    .. "nothing gives 0. On the CPU memory grows with L + S, without dropout_p and where no gradient of attn_mask "
+    .. "is asked for",
+}
+op "attention_weights" {
+  "query", "key", "attn_mask?", "is_causal = false", "scale: number = nan",
+  formula = {
+    "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
+    "added = !given(attn_mask) || is_bool(attn_mask) ? scores : scores + attn_mask",
+    "masked = given(attn_mask) && is_bool(attn_mask) ? masked_fill(added, logical_not(attn_mask), -inf) : added",
+    "above = triu(zeros_of(scores, [size_of(query)[-2], size_of(key)[-2]]) - inf, 1)",
+    "seen = is_causal ? masked + above : masked",
+    "blind = size_of(key)[-2] > 0 ? amax(seen, [-1], true) == -inf : seen == -inf",
+    "masked_fill(softmax(masked_fill(seen, blind, 0), -1), blind, 0)",
+  },
+  help = "what scaled_dot_product_attention weights values by, [..., L, S]",
+}
+-- y1 is the logarithm of the sums that softmax divides by, less for the largest score: log sum exp(scores).
+op "attention" {
+  "query", "key", "value", "attn_mask?", "is_causal = false", "scale: number = nan", hidden = 1,
+  grad = {
+    ["query, key, value"] =
+      "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale)",
+  },
+  help = "scaled_dot_product_attention in blocks, of [N, H, L, E] and [N, heads that divide H, S, E]",
+}
+op "attention_backward" {
+  "grad", "query", "key", "value", "out", "log_sum", "attn_mask?", "is_causal = false", "scale: number = nan",
+  results = 3,
+  grad = "formula",
+  formula = {
+    "groups = heads_of(key) > 0 ? heads_of(query) / heads_of(key) : 1",
+    "keys = repeated_heads(key, groups)",
+    "values = repeated_heads(value, groups)",
+    "weights = attention_weights(query, keys, attn_mask, is_causal, scale)",
+    "slopes = matmul(grad, transpose(values, -2, -1))",
+    "dscores = weights * (slopes - sum(slopes * weights, [-1], true)) * scale_of(scale, query)",
+    "matmul(dscores, keys)",
+    "summed_heads(matmul(transpose(dscores, -2, -1), query), groups)",
+    "summed_heads(matmul(transpose(weights, -2, -1), grad), groups)",
+  },
+  help = "gradients of attention: query, key, value",
+}

@@ -1,0 +1,157 @@
+/* Attention of [N, H, L, E]: checks, what kernels compute in, layouts. */
+#include "op/input_layout.h"
+
+/* t as kernels want it, a new reference: in the dtype `compute`, its last dim dense, rows apart unless it is a mask. */
+static lm_status readied(lm_tensor *t, lm_dtype compute, bool mask, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *same = NULL;
+  TRY(lm_lines_of(t, compute, &same));
+  int last = same->ndim - 1;
+  bool gaps = same->size[last] > 1 && same->stride[last] != 1;
+  bool overlap = !mask && last > 0 && same->size[last - 1] > 1 && same->stride[last - 1] < same->size[last];
+  if (gaps || overlap) {
+    TRY(lm_laid_out(same, LM_CONTIGUOUS, out));
+  } else {
+    *out = lm_retain(same);
+  }
+done:
+  lm_release(same);
+  return status;
+}
+
+static lm_dtype compute_dtype(const lm_tensor *query) { return query->dtype == LM_F64 ? LM_F64 : LM_F32; }
+
+static lm_status check(lm_op_id op, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                       const lm_tensor *mask) {
+  lm_status status = LM_OK;
+  const lm_tensor *all[] = {query, key, value};
+  const char *name[] = {"query", "key", "value"};
+  for (int k = 0; k < 3; k++) {
+    TRY(lm_check_ndim(op, name[k], all[k], 4));
+    TRY(lm_check_float(op, name[k], all[k]));
+    if (all[k]->dtype != query->dtype) {
+      TRY(lm_fail(LM_E_DTYPE, "%s: query is %s, %s %s; they have to be of one dtype", lm_ops[op].name,
+                  lm_dtype_name((lm_dtype)query->dtype), name[k], lm_dtype_name((lm_dtype)all[k]->dtype)));
+    }
+  }
+  TRY(lm_check_same_device(op, 3, (lm_tensor *[]){(lm_tensor *)query, (lm_tensor *)key, (lm_tensor *)value}));
+  bool fits = query->size[0] == key->size[0] && key->size[0] == value->size[0] && key->size[1] == value->size[1] &&
+              key->size[2] == value->size[2] && query->size[3] == key->size[3] &&
+              (key->size[1] == 0 ? query->size[1] == 0 : query->size[1] % key->size[1] == 0);
+  if (!fits) {
+    TRY(lm_fail(LM_E_SHAPE, "%s: query is %s, key %s, value %s; [N, H, L, E], [N, H, S, E] and [N, H, S, Ev] wanted",
+                lm_ops[op].name, lm_shape_of(query), lm_shape_of(key), lm_shape_of(value)));
+  }
+  if (mask && mask->dtype != LM_BOOL && mask->dtype != query->dtype) {
+    TRY(lm_fail(LM_E_DTYPE, "%s: attn_mask is %s; bool wanted, or %s as query is", lm_ops[op].name,
+                lm_dtype_name((lm_dtype)mask->dtype), lm_dtype_name((lm_dtype)query->dtype)));
+  }
+  if (mask) TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)query, (lm_tensor *)mask}));
+done:
+  return status;
+}
+
+/* The mask expanded to [N, H, L, S]. */
+static lm_status expanded(lm_op_id op, lm_tensor *mask, const lm_tensor *query, const lm_tensor *key, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *own = NULL;
+  int64_t size[4] = {query->size[0], query->size[1], query->size[2], key->size[2]}, stride[4];
+  if (!mask) return LM_OK;
+  TRY(readied(mask, mask->dtype == LM_BOOL ? LM_BOOL : compute_dtype(query), true, &own));
+  for (int d = 3, from = own->ndim - 1; d >= 0; d--, from--) {
+    bool there = from >= 0, alike = there && own->size[from] == size[d];
+    if (own->ndim > 4 || (there && !alike && own->size[from] != 1)) {
+      TRY(lm_fail(LM_E_SHAPE, "%s: attn_mask is %s; it has to broadcast to [%lld, %lld, %lld, %lld]", lm_ops[op].name,
+                  lm_shape_of(mask), (long long)size[0], (long long)size[1], (long long)size[2], (long long)size[3]));
+    }
+    stride[d] = alike && size[d] > 1 ? own->stride[from] : 0;
+  }
+  TRY(lm_tensor_view(own, 4, size, stride, 0, out));
+done:
+  lm_release(own);
+  return status;
+}
+
+/* Uninitialized, laid out as t if it has t's sizes and no gaps, else contiguous. */
+static lm_status like_or_dense(const lm_tensor *t, const int64_t *size, lm_tensor **out) {
+  bool same = true;
+  for (int d = 0; d < 4; d++) same = same && t->size[d] == size[d];
+  return same ? lm_tensor_empty_like(t, (lm_dtype)t->dtype, t->device, out)
+              : lm_tensor_empty((lm_dtype)t->dtype, t->device, 4, size, LM_CONTIGUOUS, out);
+}
+
+static double scale_of(double scale, const lm_tensor *query) {
+  return scale == scale ? scale : query->size[3] > 0 ? 1 / sqrt((double)query->size[3]) : 1;
+}
+
+lm_status lm_op_attention(const lm_attention_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_attention;
+  lm_status status = LM_OK;
+  lm_tensor *query = NULL, *key = NULL, *value = NULL, *mask = NULL, *y = NULL, *log_sum = NULL;
+  TRY(check(op, a->query, a->key, a->value, a->attn_mask));
+  lm_dtype compute = compute_dtype(a->query);
+  TRY(readied(a->query, compute, false, &query));
+  TRY(readied(a->key, compute, false, &key));
+  TRY(readied(a->value, compute, false, &value));
+  TRY(expanded(op, a->attn_mask, query, key, &mask));
+  int64_t size[4] = {query->size[0], query->size[1], query->size[2], value->size[3]};
+  TRY(like_or_dense(query, size, &y));
+  TRY(lm_tensor_empty(compute, query->device, 3, size, LM_CONTIGUOUS, &log_sum));
+  if (y->numel > 0 || log_sum->numel > 0) {
+    lm_attention_args job = {query, key, value, mask, a->is_causal, scale_of(a->scale, query)};
+    TRY(lm_dispatch_or_host(op, query->device, &job, (lm_tensor *[]){y, log_sum}));
+  }
+  TRY(lm_lines_of(y, (lm_dtype)a->query->dtype, &out[0]));
+  out[1] = lm_retain(log_sum);
+done:
+  lm_release(query);
+  lm_release(key);
+  lm_release(value);
+  lm_release(mask);
+  lm_release(y);
+  lm_release(log_sum);
+  return status;
+}
+
+lm_status lm_op_attention_backward(const lm_attention_backward_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_attention_backward;
+  lm_status status = LM_OK;
+  lm_tensor *in[5] = {NULL}, *mask = NULL, *log_sum = NULL, *result[3] = {NULL};
+  lm_tensor *const given[5] = {a->query, a->key, a->value, a->grad, a->out};
+  TRY(check(op, a->query, a->key, a->value, a->attn_mask));
+  int64_t size[4] = {a->query->size[0], a->query->size[1], a->query->size[2], a->value->size[3]};
+  for (int k = 3; k < 5; k++) {
+    bool fits = given[k]->ndim == 4;
+    for (int d = 0; fits && d < 4; d++) fits = given[k]->size[d] == size[d];
+    if (!fits || !lm_dtype_is_float((lm_dtype)given[k]->dtype)) {
+      TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s %s; floating numbers of the result's size wanted", lm_ops[op].name,
+                  k == 3 ? "grad" : "out", lm_dtype_name((lm_dtype)given[k]->dtype), lm_shape_of(given[k])));
+    }
+  }
+  if (a->log_sum->ndim != 3 || a->log_sum->numel != size[0] * size[1] * size[2]) {
+    TRY(lm_fail(LM_E_SHAPE, "%s: log_sum is %s; one number for each query wanted", lm_ops[op].name,
+                lm_shape_of(a->log_sum)));
+  }
+  TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->query, a->grad, a->out, a->log_sum}));
+  lm_dtype compute = compute_dtype(a->query);
+  for (int k = 0; k < 5; k++) TRY(readied(given[k], compute, false, &in[k]));
+  TRY(lm_lines_of(a->log_sum, compute, &log_sum));
+  if (!lm_is_contiguous(log_sum)) {
+    lm_tensor *dense;
+    TRY(lm_laid_out(log_sum, LM_CONTIGUOUS, &dense));
+    lm_release(log_sum);
+    log_sum = dense;
+  }
+  TRY(expanded(op, a->attn_mask, in[0], in[1], &mask));
+  for (int k = 0; k < 3; k++) TRY(like_or_dense(in[k], in[k]->size, &result[k]));
+  lm_attention_backward_args job = {
+      in[3], in[0], in[1], in[2], in[4], log_sum, mask, a->is_causal, scale_of(a->scale, in[0])};
+  TRY(lm_dispatch_or_host(op, in[0]->device, &job, result));
+  for (int k = 0; k < 3; k++) TRY(lm_lines_of(result[k], (lm_dtype)a->query->dtype, &out[k]));
+done:
+  for (int k = 0; k < 5; k++) lm_release(in[k]);
+  for (int k = 0; k < 3; k++) lm_release(result[k]);
+  lm_release(mask);
+  lm_release(log_sum);
+  return status;
+}
