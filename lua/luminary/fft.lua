@@ -6,6 +6,7 @@
 --- "backward" (inverse transforms divide by n; the default), "ortho" (all divide by its root) or "forward".
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local fft = {}
@@ -30,14 +31,6 @@ local function signal(who, x, pairs_too)
   return x, dims
 end
 
-local function dim_of(who, dim, dims)
-  dim = dim == nil and -1 or arg(who, "dim", dim, "integer")
-  if dim == 0 or dim < -dims or dim > dims then
-    fail("%s: there is no dim %d among %d; dims count from 1, or from -1 at the end", who, dim, dims)
-  end
-  return dim < 0 and dims + 1 + dim or dim
-end
-
 -- x with n entries along dim.
 local function sized(who, x, dim, n)
   if n < 1 then fail("%s: lines of %d entries have no transform", who, n) end
@@ -58,7 +51,7 @@ end
 local function complex_line(who, x, n, dim, norm, inverse)
   local dims
   x, dims = signal(who, x, true)
-  dim = dim_of(who, dim, dims)
+  dim = dim_of(who, x, dim or -1, dims)
   n = n and arg(who, "n", n, "integer") or x.shape[dim]
   x = sized(who, x, dim, n)
   return along(x, dim, dims, function(y) return ops.fft_c2c(y, inverse, scale_of(who, norm, n, inverse)) end)
@@ -74,7 +67,7 @@ function fft.ifft(x, n, dim, norm) return complex_line("ifft", x, n, dim, norm, 
 local function real_line(who, x, n, dim, norm, inverse)
   local dims
   x, dims = signal(who, x, false)
-  dim = dim_of(who, dim, dims)
+  dim = dim_of(who, x, dim or -1, dims)
   n = n and arg(who, "n", n, "integer") or x.shape[dim]
   x = sized(who, x, dim, n)
   return along(x, dim, dims, function(y) return ops.fft_r2c(y, scale_of(who, norm, n, inverse)) end)
@@ -87,7 +80,7 @@ function fft.rfft(x, n, dim, norm) return real_line("rfft", x, n, dim, norm, fal
 local function to_real(who, x, n, dim, norm, inverse)
   local dims
   x, dims = signal(who, x, true)
-  dim = dim_of(who, dim, dims)
+  dim = dim_of(who, x, dim or -1, dims)
   n = n and arg(who, "n", n, "integer") or 2 * (x.shape[dim] - 1)
   if n < 1 then fail("%s: lines of %d entries have no transform", who, n) end
   x = sized(who, x, dim, math.floor(n / 2) + 1)
@@ -110,20 +103,9 @@ end
 --- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): the inverse of hfft.
 function fft.ihfft(x, n, dim, norm) return conjugate(real_line("ihfft", x, n, dim, norm, true)) end
 
--- A list of numbers, of one or of a list of them; nil stays.
-local function list_of(who, name, v)
-  if v == nil then return nil end
-  if type(v) == "number" then v = {v} end
-  if not options.is_plain(v) then
-    fail("%s: %s has to be a number or a list of numbers, got %s", who, name, describe(v))
-  end
-  for i, each in ipairs(v) do arg(who, name .. "[" .. i .. "]", each, "integer") end
-  return v
-end
-
 -- The dims of a transform of several, with the sizes that are asked for: by default the last of s, or all.
-local function dims_of(who, s, dim, dims, default)
-  s, dim = list_of(who, "s", s), list_of(who, "dim", dim) or default
+local function dims_of(who, x, s, dim, dims, default)
+  s, dim = s and arg(who, "s", s, "integers"), dim and arg(who, "dim", dim, "integers") or default
   if not dim then
     dim = {}
     for d = 1, s and #s or dims do dim[d] = d - 1 - (s and #s or dims) end
@@ -131,7 +113,7 @@ local function dims_of(who, s, dim, dims, default)
   if s and #s ~= #dim then fail("%s: s has %d sizes for %d dims", who, #s, #dim) end
   local list, seen = {}, {}
   for i, d in ipairs(dim) do
-    list[i] = dim_of(who, d, dims)
+    list[i] = dim_of(who, x, d, dims)
     if seen[list[i]] then fail("%s: dim %d is given twice", who, list[i]) end
     seen[list[i]] = true
   end
@@ -142,7 +124,7 @@ end
 local function complex_lines(who, x, s, dim, norm, inverse, default)
   local dims
   x, dims = signal(who, x, true)
-  local list, sizes = dims_of(who, s, dim, dims, default)
+  local list, sizes = dims_of(who, x, s, dim, dims, default)
   for i = #list, 1, -1 do
     x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, inverse)
   end
@@ -152,7 +134,7 @@ end
 local function real_lines(who, x, s, dim, norm, default)
   local dims
   x, dims = signal(who, x, false)
-  local list, sizes = dims_of(who, s, dim, dims, default)
+  local list, sizes = dims_of(who, x, s, dim, dims, default)
   local n = #list
   x = real_line(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, false)
   for i = n - 1, 1, -1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false) end
@@ -162,7 +144,7 @@ end
 local function to_real_lines(who, x, s, dim, norm, default)
   local dims
   x, dims = signal(who, x, true)
-  local list, sizes = dims_of(who, s, dim, dims, default)
+  local list, sizes = dims_of(who, x, s, dim, dims, default)
   local n = #list
   for i = 1, n - 1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, true) end
   return to_real(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, true)
@@ -205,13 +187,13 @@ end
 -- x with its entries moved on along dims, those beyond the end to the start; by(n) says how far.
 local function moved(who, x, dim, by)
   arg(who, "x", x, "tensor")
-  dim = list_of(who, "dim", dim)
+  dim = dim and arg(who, "dim", dim, "integers")
   if not dim then
     dim = {}
     for d = 1, x.ndim do dim[d] = d end
   end
   for _, d in ipairs(dim) do
-    d = dim_of(who, d, x.ndim)
+    d = dim_of(who, x, d, x.ndim)
     local n = x.shape[d]
     local k = n > 0 and by(n) % n or 0
     if k > 0 then x = ops.cat({ops.narrow(x, d, n - k + 1, k), ops.narrow(x, d, 1, n - k)}, d) end

@@ -89,7 +89,7 @@ function lm.set_grad_enabled(on, f, ...)
   if f == nil or type(on) ~= "boolean" then return core.set_grad_enabled(on) end
   return (on and core.enable_grad or core.no_grad)(f, ...)
 end
-for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "equal", "allclose", "numel"} do
+for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "tile", "equal", "allclose", "numel"} do
   lm[name] = methods[name]
 end
 
@@ -120,57 +120,26 @@ function lm.try_all_gpus()
   return list
 end
 
--- Loaded when first asked for: a script that only computes starts fast.
-local modules = {
-  nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
-  checkpoint = "save_load", parallel = "apex_parallel", watch = "watch", cuda = "cuda", backends = "backends",
-  amp = "amp", models = "models", vision = "vision", linalg = "linalg", distributions = "distributions", func = "func",
-  paths = "paths", fft = "fft",
-}
-local values = { -- name: module and field, or the module itself
-  Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},
-  save = {"save_load", "save"}, load = {"save_load", "load"},
+-- Loaded when first asked for: a script that only computes starts fast. Names, modules and fields of these.
+local later = {
+  checkpoint = {"save_load"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"}, dist = {"distributed"},
+  parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
   GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"},
 }
+for name in ([[
+  nn optim data mp autograd watch cuda backends amp models vision linalg distributions func paths fft
+]]):gmatch "%S+" do later[name] = {name} end
 for module, names in pairs {
+  ["tensor.typed_constructors"] = "FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor "
+    .. "ShortTensor CharTensor ByteTensor BoolTensor",
   ["tensor.dtype_rules"] = "finfo iinfo result_type promote_types can_cast",
   ["tensor.matrices"] = "svd qr lu lu_solve pinverse matrix_power matrix_exp vander",
   ["tensor.stft"] = "stft istft hann_window hamming_window blackman_window bartlett_window kaiser_window",
   ["nn.functional"] = "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool3d "
     .. "avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d pixel_shuffle pixel_unshuffle channel_shuffle",
 } do
-  for name in names:gmatch "%S+" do values[name] = {module, name} end
+  for name in names:gmatch "%S+" do later[name] = {module, name} end
 end
 
-return setmetatable(options.exact_all(lm), {
-  __library = "luminary",
-  lazy = function() -- names that are not there before they are asked for
-    local names = {}
-    for _, more in ipairs {modules, values, require "luminary.tensor.typed_constructors"} do
-      for name in pairs(more) do names[name] = true end
-    end
-    return names
-  end,
-  __index = function(self, key)
-    local value
-    if type(key) == "string" and key:sub(1, 2) == "__" then -- as options.strict
-      return nil
-    elseif modules[key] then
-      value = require("luminary." .. modules[key])
-    elseif type(key) == "string" and key:find("Tensor$") then -- lm.FloatTensor and the like
-      local make = require("luminary.tensor.typed_constructors")[key]
-      --- Torch's constructor of that dtype: FloatTensor (float32), DoubleTensor (float64), HalfTensor (float16),
-      --- BFloat16Tensor, LongTensor (int64), IntTensor (int32), ShortTensor (int16), CharTensor (int8),
-      --- ByteTensor (uint8), BoolTensor. (2, 3) is of those sizes, uninitialized; {1, 2} of those values.
-      value = make and function(...) return make("cpu", ...) end
-    elseif values[key] then
-      local module, field = unpack(values[key])
-      value = require("luminary." .. module)
-      if field then value = value[field] end
-    end
-    if value == nil then options.no_name("luminary", key, self, modules, values) end
-    rawset(self, key, value)
-    return value
-  end,
-})
+return options.strict("luminary", lm, later)

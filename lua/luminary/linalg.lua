@@ -4,6 +4,7 @@
 --- matrices that are not symmetric.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local read = require("luminary.base.arguments").read
 local products = require "luminary.tensor.products"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
@@ -12,29 +13,15 @@ local linalg = {multi_dot = products.multi_dot}
 
 local function in_dtype(x, dtype) return dtype and x:to(dtype) or x end
 
--- The arguments ord, dim and keepdim of a call, which may stand by name in the table that comes last.
-local function read(who, x, first, spec, ...)
-  arg(who, "x", x, "tensor")
-  local places, n = {...}, select("#", ...)
-  local given = {}
-  local last = places[n]
-  if n > 0 and options.is_plain(last) and (next(last) == nil or type(next(last)) == "string") then
-    given, n = last, n - 1
-  end
-  local all = {}
-  for key, value in pairs(given) do all[key] = value end
-  for i, name in ipairs {first, "dim", "keepdim"} do
-    if i <= n and places[i] ~= nil then all[name] = places[i] end
-  end
-  spec.dim, spec.keepdim, spec.dtype = {"any"}, {"boolean", false}, {"string"}
-  return options.check(who, all, spec, first)
+local function norm_rows(ord, default)
+  return {{"x", "tensor"}, {"ord", ord, default}, {"dim", "any?"}, {"keepdim", "boolean", false}, {"dtype", "string?"}}
 end
 
 --- linalg.vector_norm(x [, ord = 2 [, dim [, keepdim = false]]] [, {dtype}]): the ord-norm over dim, a number or a
 --- list, or over all of x; ord is any number.
-function linalg.vector_norm(x, ...)
-  local o = read("vector_norm", x, "ord", {ord = {"number", 2}}, ...)
-  return ops.norm(in_dtype(x, o.dtype), o.ord, o.dim, {keepdim = o.keepdim})
+function linalg.vector_norm(...)
+  local x, ord, dim, keepdim, dtype = read("vector_norm", norm_rows("number", 2), ...)
+  return ops.norm(in_dtype(x, dtype), ord, dim, {keepdim = keepdim})
 end
 
 local function matrix_norm(who, x, ord, dim, keepdim)
@@ -77,32 +64,30 @@ end
 --- linalg.matrix_norm(x [, ord = "fro" [, dim = {-2, -1} [, keepdim = false]]] [, {dtype}]): of the matrices in two
 --- dims: "fro", the root of the sum of squares; 1 (-1), the largest (smallest) sum of a column's absolute values;
 --- math.huge (-math.huge), that of a row; 2 (-2), the largest (smallest) singular value; "nuc", the sum of these.
-function linalg.matrix_norm(x, ...)
-  local o = read("matrix_norm", x, "ord", {ord = {"any", "fro"}}, ...)
-  return matrix_norm("matrix_norm", in_dtype(x, o.dtype), o.ord, o.dim or {-2, -1}, o.keepdim)
+function linalg.matrix_norm(...)
+  local x, ord, dim, keepdim, dtype = read("matrix_norm", norm_rows("any", "fro"), ...)
+  return matrix_norm("matrix_norm", in_dtype(x, dtype), ord, dim or {-2, -1}, keepdim)
 end
 
 --- linalg.norm(x [, ord [, dim [, keepdim = false]]] [, {dtype}]): without ord the 2-norm over dim, or over all of x;
 --- else vector_norm where dim is a number or x a vector, matrix_norm for two dims or a matrix.
-function linalg.norm(x, ...)
-  local o = read("norm", x, "ord", {ord = {"any"}}, ...)
-  x = in_dtype(x, o.dtype)
-  if o.dim ~= nil and type(o.dim) ~= "number" and not options.is_plain(o.dim) then
-    fail("norm: dim has to be a number or a list of numbers, got %s", describe(o.dim))
+function linalg.norm(...)
+  local x, ord, dim, keepdim, dtype = read("norm", norm_rows("any?"), ...)
+  x = in_dtype(x, dtype)
+  if dim ~= nil and type(dim) ~= "number" and not options.is_plain(dim) then
+    fail("norm: dim has to be a number or a list of numbers, got %s", describe(dim))
   end
-  local dims = o.dim ~= nil and (type(o.dim) == "number" and 1 or #o.dim) or x.ndim
-  if o.ord == nil then return ops.norm(x, 2, o.dim, {keepdim = o.keepdim}) end
-  if dims == 2 then return matrix_norm("norm", x, o.ord, o.dim or {1, 2}, o.keepdim) end
+  local dims = dim ~= nil and (type(dim) == "number" and 1 or #dim) or x.ndim
+  if ord == nil then return ops.norm(x, 2, dim, {keepdim = keepdim}) end
+  if dims == 2 then return matrix_norm("norm", x, ord, dim or {1, 2}, keepdim) end
   if dims ~= 1 then fail("norm: with ord, x has to have 1 or 2 dims, or dim to name as many; x is %s", describe(x)) end
-  return ops.norm(x, arg("norm", "ord", o.ord, "number"), o.dim, {keepdim = o.keepdim})
+  return ops.norm(x, arg("norm", "ord", ord, "number"), dim, {keepdim = keepdim})
 end
 
 --- linalg.vecdot(x, other [, {dim = -1}]): the sums of products along dim; the others broadcast.
-function linalg.vecdot(x, other, opts)
-  arg("vecdot", "x", x, "tensor")
-  arg("vecdot", "other", other, "tensor")
-  local o = options.check("vecdot", opts, {dim = {"integer", -1}}, "dim")
-  return ops.sum(x * other, o.dim)
+function linalg.vecdot(...)
+  local x, other, dim = read("vecdot", {{"x", "tensor"}, {"other", "tensor"}, {"dim", "integer", -1}}, ...)
+  return ops.sum(x * other, dim)
 end
 
 --- linalg.cross(x, other [, {dim = -1}]): the vector product along dim, of size 3; lm.cross.

@@ -247,7 +247,9 @@ describe("functions over windows", function()
     ["affine_grid: theta has to be %[2, 2, 3%]"] = function() F.affine_grid(lm.ones(2, 3, 3), { 2, 1, 3, 3 }) end,
     ["unfold: a window covers 3 places, the padded input has 2"] = function() F.unfold(lm.ones(1, 2, 2), 3) end,
     ["fold: x is .*it has to be %[N, C %* 4, 9%]"] = function() F.fold(lm.ones(1, 4, 4), 4, 2) end,
-    ["unfold: no argument 'padings'"] = function() F.unfold(lm.ones(1, 2, 2), { kernel_size = 2, padings = 1 }) end,
+    ["unfold: no option 'padings'; did you mean 'padding'"] = function()
+      F.unfold(lm.ones(1, 2, 2), { kernel_size = 2, padings = 1 })
+    end,
   } do
     it("refuse with a reason: " .. want, function() assert.matches(want, message(f)) end)
   end
@@ -337,10 +339,12 @@ describe("layers over windows", function()
     ["Conv3d: kernel_size has to be an integer of at least 1 or a list of 3, got a table"] = function()
       nn.Conv3d(2, 2, { 1, 2 })
     end,
-    ["Conv2d: kernel_size is a list with named fields in it; options come last"] = function()
+    ["Conv2d: kernel_size has to be .*, got a list with a field 'padding'; options come last"] = function()
       nn.Conv2d(1, 1, { 3, 3, padding = 1 })
     end,
-    ["MaxPool2d: kernel_size is a list with named fields"] = function() nn.MaxPool2d { 2, 2, stride = 1 } end,
+    ["MaxPool2d: kernel_size has to be .*, got a list with a field 'stride'"] = function()
+      nn.MaxPool2d { 2, 2, stride = 1 }
+    end,
     ["mode 'bilinear' is for floating x or uint8, got int64; x:float%(%), or mode 'nearest'"] = function()
       F.interpolate(lm.ones(1, 1, 2, 2):long(), { scale_factor = 2, mode = "bilinear" })
     end,

@@ -466,7 +466,7 @@ end)
 describe("errors of optimizers", function()
   local function params() return { nn.Parameter(lm.zeros { 1 }) } end
   local cases = {
-    { "{lr = 0.1}", function() optim.SGD(params(), 0.1) end },
+    { "SGD: lr has to be a number, got string '0.1'", function() optim.SGD(params(), "0.1") end },
     { "did you mean 'momentum'", function() optim.SGD(params(), { momentun = 0.9 }) end },
     { "there are", function() optim.SGD(params(), { something_else = 0.9 }) end },
     { "net:parameters()", function() optim.SGD(nn.Linear(1, 1)) end },
@@ -579,7 +579,7 @@ describe("errors of optimizers", function()
   end
 
   it("are raised at the caller's line", function()
-    local text = message(function() optim.SGD(params(), 0.1) end)
+    local text = message(function() optim.SGD(params(), "0.1") end)
     assert.matches("optim_spec.lua:%d+:", text)
   end)
 end)
@@ -733,7 +733,8 @@ describe("a schedule gives PyTorch's rates:", function()
     local opt = optim.SGD({ nn.Parameter(lm.zeros { 1 }) }, { lr = 0.1 })
     assert.matches("optimizer", message(schedules.StepLR, 3, 2))
     assert.matches("step_size", message(schedules.StepLR, opt))
-    assert.matches("{gamma = 0.5}", message(schedules.StepLR, opt, 2, 0.5), 1, true)
+    assert.matches("StepLR: takes at most 4 arguments, got 5: optimizer, step_size, gamma, last_epoch",
+      message(schedules.StepLR, opt, 2, 0.5, -1, 1))
     assert.matches("T_max", message(schedules.CosineAnnealingLR, opt, 0))
     local schedule = schedules.StepLR(opt, 2)
     local empty = { base_lrs = {}, last_lr = {}, last_epoch = 1 }

@@ -1,93 +1,135 @@
---- What a constructor takes, told once: from it come its checks and their errors, the object's fields, and the call
---- that help shows.
+--- What a function or a constructor takes, told once: from it come its checks and their errors, an object's fields, and
+--- the call that help shows.
 ---
+---   local x, n, dim = arguments.read("diff", {{"x", "tensor"}, {"n", "natural", 1}, {"dim", "integer", -1}}, ...)
 ---   local takes = arguments.of({{"kernel_size", "size"}}, {{"stride", "size", from = "kernel_size"}})
 ---   MaxPool2d.init = takes:constructor("MaxPool2d")
 ---
---- Two lists of rows {name, kind [, default]}: arguments that stand by place, or by name in the table at the end; and
---- options, which stand there alone. Kinds are those of options.arg. An argument by place has to be given, unless it
---- has a default or its kind, a word, ends in "?". `from` names another field whose value is the default, `says` is
---- what help calls the default; none = true lets false stand for none.
+--- A row is {name, kind [, default]}; kinds are those of options.arg. Rows stand in PyTorch's order: each may be given
+--- by place, or by name in a table that comes last. One has to be given, unless it has a default or its kind, a word,
+--- ends in "?". `from` names another row whose value is the default, `says` is what help calls the default; none = true
+--- lets false stand for none. In `of` the rows of the second list may all be left out.
 local options = require "luminary.base.options"
 
 local arguments = {}
 
+local fail, is_plain = options.fail, options.is_plain
+
 local Takes = {}
 Takes.__index = Takes
 
-local function is_optional(row) return row.optional or row[3] ~= nil or row.from ~= nil end
+-- Kinds with a question mark, without it.
+local optional_kinds = setmetatable({}, {__index = function(t, kind)
+  t[kind] = kind:match "^(.*)%?$" or false
+  return t[kind]
+end})
 
--- The row, with the question mark of its kind as a field.
-local function read_row(row)
+local function kind_of(row)
   local kind = row[2]
-  local word = type(kind) == "string" and kind:match "^(.*)%?$" or nil
-  return {row[1], word or kind, row[3], from = row.from, says = row.says, optional = word ~= nil}
+  local word = type(kind) == "string" and optional_kinds[kind]
+  return word or kind, word and true
 end
 
---- The rows of arguments by place and of options, either of which may be nil.
+local function is_optional(row)
+  local _, optional = kind_of(row)
+  return optional or row[3] ~= nil or row.from ~= nil
+end
+
+local function names_of(rows)
+  local names = {}
+  for i, row in ipairs(rows) do names[i] = row[1] end
+  return names
+end
+
+local function check_names(who, rows, named, n)
+  for key in pairs(named) do
+    local at
+    for i, row in ipairs(rows) do at = at or row[1] == key and i end
+    if not at then options.unknown(who, key, names_of(rows)) end
+    if at <= n then fail("%s: %s is given twice, by place and by name", who, key) end
+  end
+end
+
+local function value_of(who, row, value, may_lack)
+  local kind, optional = kind_of(row)
+  local default = row[3]
+  if value == nil and default ~= nil then
+    if type(kind) == "function" then return kind(who, row[1], default) end
+    return type(default) == "table" and {unpack(default)} or default
+  end
+  if value == nil and (optional or may_lack or row.from) then return nil end
+  if value == false and row.none then return false end
+  return options.arg(who, row[1], value, kind)
+end
+
+-- The checked values of a call, a list with holes, by the rows' places; those after the first `least` may be left out.
+-- -1: they are options, after arguments that are read elsewhere.
+local function collect(who, rows, least, ...)
+  local n, values, named = select("#", ...), {...}, nil
+  while n > 0 and values[n] == nil do n = n - 1 end
+  local last = values[n]
+  if n > 0 and is_plain(last) then
+    local key = next(last)
+    if type(key) == "string" or key == nil and (n > least or is_optional(rows[n])) then
+      named, values[n], n = last, nil, n - 1
+    end
+  end
+  if n > #rows then options.too_many(who, #rows, names_of(rows), n, least < 0 and "option" or nil) end
+  if named then check_names(who, rows, named, n) end
+  for i, row in ipairs(rows) do
+    local value = values[i]
+    if named and i > n then value = named[row[1]] end
+    values[i] = value_of(who, row, value, i > least)
+  end
+  return values
+end
+
+--- The arguments of a call of `who`, checked, in the order of their rows.
+function arguments.read(who, rows, ...) return unpack(collect(who, rows, #rows, ...), 1, #rows) end
+
+--- Options, which stand last in a call of `who`, by place or in one table: a table of their values by name.
+function arguments.options(who, rows, ...)
+  local values, by_name = collect(who, rows, -1, ...), {}
+  for i, row in ipairs(rows) do by_name[row[1]] = values[i] end
+  return by_name
+end
+
+--- The rows of arguments that have to be given, and of those that may be left out; either may be nil.
 function arguments.of(places, named)
-  local takes = setmetatable({places = {}, named = {}, spec = {}, parameters = {"self"}}, Takes)
-  for i, row in ipairs(places or {}) do
-    takes.places[i] = read_row(row)
-    takes.parameters[i + 1] = row[1]
+  local takes = setmetatable({places = places or {}, named = named or {}, rows = {}}, Takes)
+  for _, rows in ipairs {takes.places, takes.named} do
+    for _, row in ipairs(rows) do table.insert(takes.rows, row) end
   end
-  for i, row in ipairs(named or {}) do
-    takes.named[i] = read_row(row)
-    takes.spec[row[1]] = {takes.named[i][2], row[3], row.none}
-  end
-  takes.first = takes.named[1] and takes.named[1][1]
-  if takes.first or #takes.places == 0 then table.insert(takes.parameters, "opts") end
   return takes
 end
 
-local function is_named(v) return options.is_plain(v) and (next(v) == nil or type(next(v)) == "string") end
-
 --- Checks the values of a call of `who` and puts them into a table or object under their names.
 function Takes:fill(into, who, ...)
-  local n, values, places = select("#", ...), {...}, self.places
-  local given = values[#places + 1]
-  if n > 0 and n <= #places and is_optional(places[n]) and is_named(values[n]) then
-    given, values[n] = values[n], nil -- in the place of what is left out
-  end
-  for i, row in ipairs(places) do
-    local value = values[i]
-    if value == nil then value = row[3] end
-    if value ~= nil or not is_optional(row) then into[row[1]] = options.arg(who, row[1], value, row[2]) end
-  end
-  local checked = options.check(who, given, self.spec, self.first)
-  for _, rows in ipairs {self.named, places} do
-    for _, row in ipairs(rows) do
-      local name = row[1]
-      if rows == self.named then into[name] = checked[name] end
-      if into[name] == nil and row.from then into[name] = into[row.from] end
-    end
+  local values = collect(who, self.rows, #self.places, ...)
+  for i, row in ipairs(self.rows) do into[row[1]] = values[i] end
+  for _, row in ipairs(self.rows) do
+    if row.from and into[row[1]] == nil then into[row[1]] = into[row.from] end
   end
 end
 
 --- The options alone, checked, of a function `who`: a table of all of them.
-function Takes:options(who, given) return options.check(who, given, self.spec, self.first) end
+function Takes:options(who, ...) return arguments.options(who, self.named, ...) end
 
 --- An `init` that fills the object's fields so, and then calls made(object), if it is given.
 function Takes:constructor(who, made)
-  local init
-  function init(object, ...)
-    self:fill(object, who, options.by_name(who, init, 1, ...))
+  return function(object, ...)
+    self:fill(object, who, ...)
     if made then made(object) end
   end
-  options.set_parameters(init, self.parameters)
-  return init
 end
 
 --- A function `who` that calls body(values by name); its arguments stand by place or by name.
 function Takes:caller(who, body)
-  local f
-  function f(...)
+  return function(...)
     local values = {}
-    self:fill(values, who, options.by_name(who, f, 1, ...))
+    self:fill(values, who, ...)
     return body(values)
   end
-  options.set_parameters(f, self.parameters)
-  return f
 end
 
 local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end

@@ -62,10 +62,7 @@ function class.arguments(of, ...)
   if not rawget(of, "strict") then return ... end
   local names, given = options.parameters(of.init), select("#", ...)
   local most = math.max(#names - 1, 0)
-  if given > most and not names.more then
-    fail("%s: takes at most %d argument%s, got %d%s", of.__name, most, most == 1 and "" or "s", given,
-      names[most + 1] == "opts" and "; options go in one table at the end" or "")
-  end
+  if given > most and not names.more then options.too_many(of.__name, most, names, given) end
   return options.by_name(of.__name, of.init, 1, ...)
 end
 

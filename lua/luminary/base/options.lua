@@ -31,6 +31,13 @@ function options.stands_for_code(v)
 end
 local stands_for_code = options.stands_for_code
 
+--- A field with a name in what should be a list, or nil: options that were put into the wrong braces.
+function options.named_field(list)
+  for key in pairs(list) do
+    if type(key) ~= "number" then return key end
+  end
+end
+
 local function brief(v) return excerpt(tostring(v), 200) end
 
 --- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
@@ -46,24 +53,29 @@ function options.describe(v)
   elseif mt then
     return ("the library %s itself (its functions are called with a dot, not a colon)"):format(mt.__library)
   end
+  if not record and is_plain(v) and v[1] ~= nil and options.named_field(v) then
+    local key = brief(options.named_field(v))
+    return ("a list with a field '%s'; options come last, in a table of their own"):format(key)
+  end
   if not record then return "a " .. kind end
   local name = record.class.__name
   return (record.is_module and "a module, " or name:find("^[AEIOU]") and "an " or "a ") .. name
 end
 local describe = options.describe
 
---- A field with a name in what should be a list, or nil: options that were put into the wrong braces.
-function options.named_field(list)
-  for key in pairs(list) do
-    if type(key) ~= "number" then return key end
-  end
-end
-
 --- A number, or a list of two: what sizes, strides and paddings of images are given as.
 local function pair(v)
   if type(v) == "number" then return {v, v} end
   local good = type(v) == "table" and type(v[1]) == "number" and type(v[2]) == "number" and #v == 2
   if good and not options.named_field(v) then return {v[1], v[2]} end
+end
+
+-- A list of integers, of one or of a list.
+local function integers(v, who, name)
+  if type(v) == "number" then v = {v} end
+  if not is_plain(v) or options.named_field(v) then return nil end
+  for i, each in ipairs(v) do options.arg(who, ("%s[%d]"):format(name, i), each, "integer") end
+  return v
 end
 
 local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
@@ -103,6 +115,7 @@ local kinds = {
   padding = {"a number, a pair of numbers, 'same' or 'valid'", function(v)
     return (v == "same" or v == "valid") and v or pair(v)
   end},
+  integers = {"a number or a list of numbers", integers},
   any = {"a value", function(v) return v end},
 }
 
@@ -121,25 +134,30 @@ function options.arg(who, name, value, kind)
     table.sort(known)
     fail("%s: %s: there is no kind %s of options; there are %s", who, name, describe(kind), table.concat(known, ", "))
   end
-  if value ~= nil then checked = kinds[kind][2](value) end
+  if value ~= nil then checked = kinds[kind][2](value, who, name) end
   if checked == nil then fail("%s: %s has to be %s, got %s", who, name, kinds[kind][1], describe(value)) end
   return checked
 end
 
-local function unknown(who, key, spec)
-  local names = {}
-  for name in pairs(spec) do names[#names + 1] = name end
-  table.sort(names)
+--- The error for an option that `who` does not have, with those that it has.
+function options.unknown(who, key, names)
   if type(key) == "number" and #names > 0 then
     fail("%s: options have names: {%s = …}, not {…} alone; there are %s", who, names[1], table.concat(names, ", "))
   end
   local theirs = require("luminary.help.other_names").options[key]
   if theirs then fail("%s: no option '%s': %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
-  key = brief(key)
+  key = brief(tostring(key))
   if near then fail("%s: no option '%s'; did you mean '%s'?", who, key, near) end
   if #names == 0 then fail("%s: takes no options, got '%s'", who, key) end
   fail("%s: no option '%s'; there are %s", who, key, table.concat(names, ", "))
+end
+
+local function unknown(who, key, spec)
+  local names = {}
+  for name in pairs(spec) do names[#names + 1] = name end
+  table.sort(names)
+  options.unknown(who, key, names)
 end
 
 --- Check a table of options. `spec` has a row for each: `stride = {"pair", {1, 1}}` is its kind and
@@ -196,6 +214,14 @@ function options.parameters(f) return parameters[f] end
 --- Says which parameters a function has that is written with `…` alone.
 function options.set_parameters(f, names) parameters[f] = names end
 
+--- The error for more arguments than the `most` that `who` takes: the last of `names`, where they are known; or
+--- options, if that is `what` they are.
+function options.too_many(who, most, names, got, what)
+  local list = table.concat(names, ", ", math.max(#names - most, 0) + 1):gsub("opts$", "{options}")
+  fail("%s: takes at most %d %s%s, got %d%s", who, most, what or "argument", most == 1 and "" or "s", got,
+    list ~= "" and ": " .. list or "")
+end
+
 --- f's arguments in their places: those that come last may stand by name in the table at the end, beside the options,
 --- as in StepLR(opt, {step_size = 7}). `skip` is how many of f's parameters (self) are not among them.
 function options.by_name(who, f, skip, ...)
@@ -203,32 +229,31 @@ function options.by_name(who, f, skip, ...)
   local last = n > 0 and select(n, ...)
   if not is_plain(last) or type(next(last)) ~= "string" then return ... end
   local names = parameters[f]
-  local most, takes_options = #names - skip, names[#names] == "opts"
+  local takes_options = names.more or names[#names] == "opts"
+  local most = #names - skip - (names[#names] == "opts" and 1 or 0) -- without the options
   local arguments, rest, found = {...}, {}, false
   for key, value in pairs(last) do rest[key] = value end
   arguments[n] = nil
-  for i = n, takes_options and most - 1 or most do
+  for i = n, most do
     local name = names[skip + i]
     if rest[name] ~= nil then arguments[i], rest[name], found = rest[name], nil, true end
   end
   if not found then return ... end
   if next(rest) ~= nil then
-    if not takes_options then
-      fail("%s: no argument '%s'; there are %s", who, next(rest), table.concat(names, ", ", skip + 1))
-    end
-    arguments[most] = rest
+    if not takes_options then options.unknown(who, next(rest), {unpack(names, skip + 1)}) end
+    arguments[most + 1] = rest
   end
-  return unpack(arguments, 1, most)
+  return unpack(arguments, 1, takes_options and most + 1 or most)
 end
 
 --- The same function, for which more arguments than it names are an error: in Lua they would be dropped in silence.
 --- `most` says how many where that is a function of C's.
 function options.exact(who, f, most)
-  most = most or debug.getinfo(f, "u").nparams
+  local info = debug.getinfo(f, "u")
+  if info.isvararg and not most then return f end
+  most = most or info.nparams
   return function(...)
-    if select("#", ...) > most then
-      fail("%s: takes at most %d argument%s, got %d", who, most, most == 1 and "" or "s", select("#", ...))
-    end
+    if select("#", ...) > most then options.too_many(who, most, parameters[f], select("#", ...)) end
     return f(...)
   end
 end
@@ -242,8 +267,8 @@ end
 --- exact, or `wrap`, for each function of a table that is written in Lua and names all its arguments. Gives the table.
 function options.exact_all(t, wrap)
   for name, f in pairs(t) do
-    local info = type(f) == "function" and debug.getinfo(f, "Su")
-    if info and info.what ~= "C" and not info.isvararg then t[name] = (wrap or options.exact)(name, f) end
+    local info = type(f) == "function" and debug.getinfo(f, "S")
+    if info and info.what ~= "C" then t[name] = (wrap or options.exact)(name, f) end
   end
   return t
 end

@@ -166,9 +166,6 @@ end
 function cuda.nccl.is_available() return cuda.is_available() and core.nccl_version() ~= nil end
 
 -- ---- Torch's typed constructors on the current device
-for name, make in pairs(require "luminary.tensor.typed_constructors") do
-  --- Torch's constructor on the current device, as lm.FloatTensor and the like on the CPU.
-  cuda[name] = function(...) return make(device_of(name), ...) end
-end
+require("luminary.tensor.typed_constructors").add(cuda, device_of)
 
 return options.strict("cuda", cuda)

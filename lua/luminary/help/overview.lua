@@ -56,7 +56,7 @@ local function group_of(library, name, value)
     return getmetatable_of(value) and rawget(getmetatable_of(value), "__library") and LIBRARIES or VALUES
   end
   if type(value) ~= "function" then return VALUES end
-  if rawget(require "luminary.tensor.typed_constructors", name) then return TYPED end
+  if name:find "^%u%w*Tensor$" then return TYPED end
   if library ~= require "luminary" then return FUNCTIONS end
   if index.is_inner(name) then return nil end
   if not rawget(core.ops, name) then return FUNCTIONS end

@@ -128,11 +128,9 @@ local classes = layer.classes(list)
 --- nn.PReLU([num_parameters = 1] [, {init = 0.25, device, dtype}]): x, or below 0 x times `weight`, a parameter: one
 --- number, or one for each channel.
 local PReLU = layer.define("PReLU")
-function PReLU:init(num_parameters, opts)
-  if type(num_parameters) == "table" then num_parameters, opts = nil, num_parameters end
-  opts = layer.options("PReLU", opts, {num_parameters = {"count", 1}, init = {"number", 0.25}}, "init")
-  self.num_parameters = num_parameters and options.arg("PReLU", "num_parameters", num_parameters, "count")
-    or opts.num_parameters
+function PReLU:init(...)
+  local opts = layer.options("PReLU", {{"num_parameters", "count", 1}, {"init", "number", 0.25}}, ...)
+  self.num_parameters = opts.num_parameters
   self.weight = layer.parameter({self.num_parameters}, opts)
   core.no_grad(function() self.weight:fill_(opts.init) end)
 end

@@ -41,19 +41,21 @@ local function check_groups(who, o, in_channels, out_channels)
   end
 end
 
-function Convolution:init(in_channels, out_channels, kernel_size, opts)
+function Convolution:init(in_channels, out_channels, kernel_size, ...)
   local who, n, transposed = self.__name, self.n, self.transposed
   self.in_channels = arg(who, "in_channels", in_channels, "count")
   self.out_channels = arg(who, "out_channels", out_channels, "count")
   self.kernel_size = arg(who, "kernel_size", kernel_size, sizes.of(n, 1))
   local words = not transposed and {same = true, valid = true} or nil
-  local spec = {
-    stride = {sizes.of(n, 1), 1}, padding = {sizes.of(n, 0, words), 0}, dilation = {sizes.of(n, 1), 1},
-    groups = {"count", 1}, bias = {"boolean", true},
-    padding_mode = {transposed and {"zeros"} or {"zeros", "reflect", "replicate", "circular"}, "zeros"},
+  local rows = {{"stride", sizes.of(n, 1), 1}, {"padding", sizes.of(n, 0, words), 0}}
+  local dilation, groups, bias = {"dilation", sizes.of(n, 1), 1}, {"groups", "count", 1}, {"bias", "boolean", true}
+  local more = {dilation, groups, bias}
+  if transposed then more = {{"output_padding", sizes.of(n, 0), 0}, groups, bias, dilation} end
+  for _, row in ipairs(more) do rows[#rows + 1] = row end
+  rows[#rows + 1] = {
+    "padding_mode", transposed and {"zeros"} or {"zeros", "reflect", "replicate", "circular"}, "zeros",
   }
-  if transposed then spec.output_padding = {sizes.of(n, 0), 0} end
-  local o = layer.options(who, opts, spec, "stride")
+  local o = layer.options(who, rows, ...)
   check_groups(who, o, in_channels, out_channels)
   for _, name in ipairs {"stride", "padding", "dilation", "groups", "padding_mode", "output_padding"} do
     self[name] = o[name]

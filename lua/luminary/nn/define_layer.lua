@@ -20,7 +20,6 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local entries = require "luminary.base.entry_reader"
-local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local parameter = require "luminary.nn.parameter"
 local printed = require "luminary.nn.print_values"
@@ -30,10 +29,10 @@ local layer = {}
 --- A class of the library's layers.
 function layer.define(name, base) return class.define(name, base or Module) end
 
---- Options of every layer that has parameters, merged with its own.
-function layer.options(who, given, spec, first)
-  spec.device, spec.dtype = {"any"}, {"string"}
-  return options.check(who, given, spec, first)
+--- Options of a layer that has parameters, rows of base/arguments.lua, and after them device and dtype, which all have.
+function layer.options(who, rows, ...)
+  rows[#rows + 1], rows[#rows + 2] = {"device", "any"}, {"dtype", "string"}
+  return arguments.options(who, rows, ...)
 end
 
 --- An uninitialized parameter of that size, on the device and in the dtype of the layer's options.
@@ -83,9 +82,7 @@ end
 
 local function extra_repr_of(entry, takes)
   local kinds = {}
-  for _, rows in ipairs {takes.places, takes.named} do
-    for _, row in ipairs(rows) do kinds[row[1]] = row[2] end
-  end
+  for _, row in ipairs(takes.rows) do kinds[row[1]] = type(row[2]) == "string" and row[2]:match "^[^?]*" end
   return function(self)
     local function value(name) return printed.value(self[name], kinds[name]) end
     local text = (entry.prints or ""):gsub("{([%w_]+)}", value)

@@ -1,6 +1,7 @@
 --- nn.functional: layers as functions, under PyTorch's names. Most are ops as they are; ops under
 --- another name in PyTorch have both.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 
 local ops, fail = core.ops, options.fail
@@ -25,9 +26,11 @@ end
 --- F.local_response_norm(x, size [, {alpha = 1e-4, beta = 0.75, k = 1}]): x [N, C, …] over
 --- (k + alpha * mean of x^2 over `size` channels around each)^beta, where channels beyond the first and last count as 0
 --- (Krizhevsky et al. 2012, with alpha of the mean, as PyTorch has it).
-function F.local_response_norm(x, size, opts)
+function F.local_response_norm(x, size, ...)
   local who = "local_response_norm"
-  opts = options.check(who, opts, {alpha = {"number", 1e-4}, beta = {"number", 0.75}, k = {"number", 1}}, "alpha")
+  local opts = arguments.options(who, {
+    {"alpha", "number", 1e-4}, {"beta", "number", 0.75}, {"k", "number", 1},
+  }, ...)
   options.arg(who, "x", x, "tensor")
   options.arg(who, "size", size, "count")
   if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
@@ -39,8 +42,10 @@ function F.local_response_norm(x, size, opts)
 end
 
 --- F.normalize(x [, {p = 2, dim = 2, eps = 1e-12}]): x over its p-norm along dim, which is at least eps.
-function F.normalize(x, opts)
-  opts = options.check("normalize", opts, {p = {"number", 2}, dim = {"integer", 2}, eps = {"number", 1e-12}}, "p")
+function F.normalize(x, ...)
+  local opts = arguments.options("normalize", {
+    {"p", "number", 2}, {"dim", "integer", 2}, {"eps", "number", 1e-12},
+  }, ...)
   options.arg("normalize", "x", x, "tensor")
   return x / ops.norm(x, opts.p, opts.dim, {keepdim = true}):clamp(opts.eps)
 end
@@ -50,12 +55,12 @@ local function reduced(loss, reduction) return reduction == "none" and loss or l
 
 --- F.triplet_margin_with_distance_loss(anchor, positive, negative [, {distance_function, margin = 1, swap = false,
 --- reduction = "mean"}]): F.triplet_margin_loss by distance_function(a, b), F.pairwise_distance by default.
-function F.triplet_margin_with_distance_loss(anchor, positive, negative, opts)
+function F.triplet_margin_with_distance_loss(anchor, positive, negative, ...)
   local who = "triplet_margin_with_distance_loss"
-  local o = options.check(who, opts, {
-    distance_function = {"callable"}, margin = {"positive", 1}, swap = {"boolean", false},
-    reduction = {reductions, "mean"},
-  }, "distance_function")
+  local o = arguments.options(who, {
+    {"distance_function", "callable"}, {"margin", "positive", 1}, {"swap", "boolean", false},
+    {"reduction", reductions, "mean"},
+  }, ...)
   options.arg(who, "anchor", anchor, "tensor")
   options.arg(who, "positive", positive, "tensor")
   options.arg(who, "negative", negative, "tensor")
@@ -72,9 +77,9 @@ end
 --- F.multilabel_margin_loss(x, target [, {reduction = "mean"}]): x [N, C] or [C], target of x's size: classes from 1,
 --- of which those before the first 0 count. What each of them lacks to be 1 above each class that is none of them,
 --- summed, over C.
-function F.multilabel_margin_loss(x, target, opts)
+function F.multilabel_margin_loss(x, target, ...)
   local who = "multilabel_margin_loss"
-  local o = options.check(who, opts, {reduction = {reductions, "mean"}}, "reduction")
+  local o = arguments.options(who, {{"reduction", reductions, "mean"}}, ...)
   options.arg(who, "x", x, "tensor")
   options.arg(who, "target", target, "tensor")
   if x.ndim == 0 then x, target = x:view(1), target:view(-1) end
@@ -99,22 +104,15 @@ end
 --- F.instance_norm(x [, running_mean [, running_var [, weight [, bias [, {use_input_stats = true, momentum = 0.1,
 --- eps = 1e-5}]]]]]): x [N, C, …], each channel of each sample by its own mean and variance, whose mean over the
 --- samples the running values take up; without use_input_stats by the running values.
-function F.instance_norm(x, running_mean, running_var, weight, bias, opts)
+function F.instance_norm(...)
   local who = "instance_norm"
-  local places = {running_mean, running_var, weight, bias}
-  for i = 1, 4 do -- options in the place of what is left out
-    if places[i] ~= nil and not core.is_tensor(places[i]) and opts == nil then opts, places[i] = places[i], nil end
-  end
-  local o = options.check(who, opts, {
-    running_mean = {"tensor"}, running_var = {"tensor"}, weight = {"tensor"}, bias = {"tensor"},
-    use_input_stats = {"boolean", true}, momentum = {"number", 0.1}, eps = {"number", 1e-5},
-  }, "use_input_stats")
-  local mean, var = o.running_mean or places[1], o.running_var or places[2]
-  weight, bias = o.weight or places[3], o.bias or places[4]
-  options.arg(who, "x", x, "tensor")
+  local x, mean, var, weight, bias, use_input_stats, momentum, eps = arguments.read(who, {
+    {"x", "tensor"}, {"running_mean", "tensor?"}, {"running_var", "tensor?"}, {"weight", "tensor?"},
+    {"bias", "tensor?"}, {"use_input_stats", "boolean", true}, {"momentum", "number", 0.1}, {"eps", "number", 1e-5},
+  }, ...)
   if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
-  if not o.use_input_stats then
-    return ops.batch_norm(x, mean, var, weight, bias, {training = false, eps = o.eps})
+  if not use_input_stats then
+    return ops.batch_norm(x, mean, var, weight, bias, {training = false, eps = eps})
   end
   local n, c, shape = x.shape[1], x.shape[2], x.shape
   local function repeated(v) return v and ops.expand(v:view(1, c), n, c):clone():view(n * c) end
@@ -123,7 +121,7 @@ function F.instance_norm(x, running_mean, running_var, weight, bias, opts)
   for d = 3, x.ndim do flat_shape[d] = shape[d] end
   local flat = ops.reshape(x, flat_shape)
   local y = ops.batch_norm(flat, means, vars, repeated(weight), repeated(bias),
-    {training = true, momentum = o.momentum, eps = o.eps})
+    {training = true, momentum = momentum, eps = eps})
   core.no_grad(function()
     if mean then mean:copy_(means:view(n, c):mean(1)) end
     if var then var:copy_(vars:view(n, c):mean(1)) end
@@ -171,9 +169,11 @@ end
 --- F.gumbel_softmax(logits [, {tau = 1, hard = false, dim = -1}]): draws from the categories that logits are of, made
 --- continuous: softmax of (logits + Gumbel noise) / tau along dim; with `hard` ones and zeros whose gradient is the
 --- soft one's (Jang et al. 2017).
-function F.gumbel_softmax(logits, opts)
+function F.gumbel_softmax(logits, ...)
   local who = "gumbel_softmax"
-  opts = options.check(who, opts, {tau = {"number", 1}, hard = {"boolean", false}, dim = {"integer", -1}}, "tau")
+  local opts = arguments.options(who, {
+    {"tau", "number", 1}, {"hard", "boolean", false}, {"dim", "integer", -1},
+  }, ...)
   options.arg(who, "logits", logits, "tensor")
   if opts.tau <= 0 then fail("%s: tau has to be above 0, got %g", who, opts.tau) end
   local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))

@@ -1,6 +1,7 @@
 --- nn.init: filling parameters in place, with PyTorch's formulas. Each gives the tensor back and
 --- records no graph.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 
 local ops = core.ops
@@ -66,29 +67,29 @@ function init.calculate_gain(nonlinearity, param)
 end
 
 -- The standard deviation, and the generator.
-local function xavier_std(who, t, opts)
-  opts = options.check(who, opts, {gain = {"number", 1}, generator = {"generator"}}, "gain")
+local function xavier_std(who, t, ...)
+  local opts = arguments.options(who, {{"gain", "number", 1}, {"generator", "generator"}}, ...)
   local fan_in, fan_out = fans(who, t)
   return opts.gain * math.sqrt(2 / (fan_in + fan_out)), opts.generator
 end
 
 --- Glorot and Bengio 2010: uniform with variance 2 / (fan_in + fan_out). {gain = 1, generator}
-function init.xavier_uniform_(t, opts)
-  local std, generator = xavier_std("xavier_uniform_", t, opts)
+function init.xavier_uniform_(t, ...)
+  local std, generator = xavier_std("xavier_uniform_", t, ...)
   return init.uniform_(t, -math.sqrt(3) * std, math.sqrt(3) * std, generator)
 end
 
 --- The same with a normal distribution.
-function init.xavier_normal_(t, opts)
-  local std, generator = xavier_std("xavier_normal_", t, opts)
+function init.xavier_normal_(t, ...)
+  local std, generator = xavier_std("xavier_normal_", t, ...)
   return init.normal_(t, 0, std, generator)
 end
 
-local function kaiming_std(who, t, opts)
-  opts = options.check(who, opts, {
-    a = {"number", 0}, mode = {{"fan_in", "fan_out"}, "fan_in"}, nonlinearity = {"string", "leaky_relu"},
-    generator = {"generator"},
-  }, "a")
+local function kaiming_std(who, t, ...)
+  local opts = arguments.options(who, {
+    {"a", "number", 0}, {"mode", {"fan_in", "fan_out"}, "fan_in"}, {"nonlinearity", "string", "leaky_relu"},
+    {"generator", "generator"},
+  }, ...)
   local fan_in, fan_out = fans(who, t)
   local gain = init.calculate_gain(opts.nonlinearity, opts.nonlinearity == "leaky_relu" and opts.a or nil)
   return gain / math.sqrt(opts.mode == "fan_in" and fan_in or fan_out), opts.generator
@@ -96,14 +97,14 @@ end
 
 --- He et al. 2015: uniform with variance gain^2 / fan. {a = 0, mode = "fan_in", nonlinearity = "leaky_relu",
 --- generator}
-function init.kaiming_uniform_(t, opts)
-  local std, generator = kaiming_std("kaiming_uniform_", t, opts)
+function init.kaiming_uniform_(t, ...)
+  local std, generator = kaiming_std("kaiming_uniform_", t, ...)
   return init.uniform_(t, -math.sqrt(3) * std, math.sqrt(3) * std, generator)
 end
 
 --- The same with a normal distribution.
-function init.kaiming_normal_(t, opts)
-  local std, generator = kaiming_std("kaiming_normal_", t, opts)
+function init.kaiming_normal_(t, ...)
+  local std, generator = kaiming_std("kaiming_normal_", t, ...)
   return init.normal_(t, 0, std, generator)
 end
 
@@ -192,9 +193,9 @@ end
 
 --- A (semi)orthogonal matrix, evenly distributed (Saxe et al. 2013): t as [t.shape[1], rest] has orthonormal rows or
 --- columns, times gain. {gain = 1, generator}
-function init.orthogonal_(t, opts)
+function init.orthogonal_(t, ...)
   local who = "orthogonal_"
-  opts = options.check(who, opts, {gain = {"number", 1}, generator = {"generator"}}, "gain")
+  local opts = arguments.options(who, {{"gain", "number", 1}, {"generator", "generator"}}, ...)
   local rows, columns = matrix(who, t)
   if t:numel() == 0 then return t end
   return fill_with(who, t, function(how)
@@ -211,9 +212,9 @@ end
 
 --- Convolutions that pass their input on: t [out, in / groups, sizes…] of 3 to 5 dims is 1 in the middle where the
 --- output's and the input's channel are the same, else 0. {groups = 1}
-function init.dirac_(t, opts)
+function init.dirac_(t, ...)
   local who = "dirac_"
-  opts = options.check(who, opts, {groups = {"count", 1}}, "groups")
+  local opts = arguments.options(who, {{"groups", "count", 1}}, ...)
   options.arg(who, "the first argument", t, "tensor")
   if t.ndim < 3 or t.ndim > 5 then
     options.fail("%s: a tensor of 3, 4 or 5 dims wanted, got %s", who, options.describe(t))
@@ -237,9 +238,9 @@ end
 
 --- A normal distribution of mean 0, and in each column of t (of 2 dims) that share of zeros (Martens 2010).
 --- {std = 0.01, generator}
-function init.sparse_(t, sparsity, opts)
+function init.sparse_(t, sparsity, ...)
   local who = "sparse_"
-  opts = options.check(who, opts, {std = {"number", 0.01}, generator = {"generator"}}, "std")
+  local opts = arguments.options(who, {{"std", "number", 0.01}, {"generator", "generator"}}, ...)
   options.arg(who, "sparsity", sparsity, "probability")
   local rows, columns = matrix(who, t, 2)
   local zeros = math.ceil(sparsity * rows)

@@ -14,10 +14,10 @@ local linear = {}
 local Linear = layer.define("Linear")
 linear.Linear = Linear
 
-function Linear:init(in_features, out_features, opts)
+function Linear:init(in_features, out_features, ...)
   self.in_features = arg("Linear", "in_features", in_features, "count")
   self.out_features = arg("Linear", "out_features", out_features, "count")
-  opts = layer.options("Linear", opts, {bias = {"boolean", true}}, "bias")
+  local opts = layer.options("Linear", {{"bias", "boolean", true}}, ...)
   self.weight = layer.parameter({out_features, in_features}, opts)
   if opts.bias then self.bias = layer.parameter({out_features}, opts) end
   self:reset_parameters()
@@ -39,13 +39,13 @@ end
 local Embedding = layer.define("Embedding")
 linear.Embedding = Embedding
 
-function Embedding:init(num_embeddings, embedding_dim, opts)
+function Embedding:init(num_embeddings, embedding_dim, ...)
   self.num_embeddings = arg("Embedding", "num_embeddings", num_embeddings, "count")
   self.embedding_dim = arg("Embedding", "embedding_dim", embedding_dim, "count")
-  opts = layer.options("Embedding", opts, {
-    padding_idx = {"integer"}, max_norm = {"positive"}, norm_type = {"number", 2},
-    scale_grad_by_freq = {"boolean", false}, sparse = {"boolean", false}, _weight = {"tensor"},
-  }, "padding_idx")
+  local opts = layer.options("Embedding", {
+    {"padding_idx", "integer"}, {"max_norm", "positive"}, {"norm_type", "number", 2},
+    {"scale_grad_by_freq", "boolean", false}, {"sparse", "boolean", false}, {"_weight", "tensor"},
+  }, ...)
   if opts.sparse then options.fail("Embedding: gradients are dense here; leave sparse out") end
   local pad = opts.padding_idx
   if pad then

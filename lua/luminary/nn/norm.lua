@@ -10,19 +10,19 @@ local ops, arg = core.ops, options.arg
 local norm = {}
 
 -- What the three have in common.
---- nn.BatchNorm2d(num_features [, {eps = 1e-5, momentum = 0.1, affine = true, bias = true,
---- track_running_stats = true, device, dtype}]): x [N, C, …], each channel by the batch's mean and
+--- nn.BatchNorm2d(num_features [, {eps = 1e-5, momentum = 0.1, affine = true,
+--- track_running_stats = true, bias = true, device, dtype}]): x [N, C, …], each channel by the batch's mean and
 --- variance in training, by the running ones in evaluation. momentum = false averages all batches.
 local BatchNorm = layer.define("BatchNorm")
 BatchNorm.on = true -- whether it has parameters and running values unless told
 
-function BatchNorm:init(num_features, opts)
+function BatchNorm:init(num_features, ...)
   local who = self.__name
   self.num_features = arg(who, "num_features", num_features, "count")
-  opts = layer.options(who, opts, {
-    eps = {"positive", 1e-5}, momentum = {"number", 0.1, true}, affine = {"boolean", self.on}, bias = {"boolean", true},
-    track_running_stats = {"boolean", self.on},
-  }, "eps")
+  local opts = layer.options(who, {
+    {"eps", "positive", 1e-5}, {"momentum", "number", 0.1, none = true}, {"affine", "boolean", self.on},
+    {"track_running_stats", "boolean", self.on}, {"bias", "boolean", true},
+  }, ...)
   self.eps, self.momentum, self.affine = opts.eps, opts.momentum, opts.affine
   self.track_running_stats = opts.track_running_stats
   if opts.affine then
@@ -93,9 +93,9 @@ norm.BatchNorm2d.dims, norm.BatchNorm2d.wanted = {[4] = true}, "x [N, C, H, W]"
 norm.BatchNorm3d = layer.define("BatchNorm3d", BatchNorm)
 norm.BatchNorm3d.dims, norm.BatchNorm3d.wanted = {[5] = true}, "x [N, C, D, H, W]"
 
---- nn.InstanceNorm2d(num_features [, {eps = 1e-5, momentum = 0.1, affine = false, bias = true,
---- track_running_stats = false, device, dtype}]): x [N, C, H, W] or [C, H, W], each channel of each sample by its own
---- mean and variance; with track_running_stats in evaluation by the running ones.
+--- nn.InstanceNorm2d(num_features [, {eps = 1e-5, momentum = 0.1, affine = false,
+--- track_running_stats = false, bias = true, device, dtype}]): x [N, C, H, W] or [C, H, W], each channel of each sample
+--- by its own mean and variance; with track_running_stats in evaluation by the running ones.
 local InstanceNorm = layer.define("InstanceNorm", BatchNorm)
 InstanceNorm.on = false
 
@@ -129,15 +129,15 @@ end
 local GroupNorm = layer.define("GroupNorm")
 norm.GroupNorm = GroupNorm
 
-function GroupNorm:init(num_groups, num_channels, opts)
+function GroupNorm:init(num_groups, num_channels, ...)
   self.num_groups = arg("GroupNorm", "num_groups", num_groups, "count")
   self.num_channels = arg("GroupNorm", "num_channels", num_channels, "count")
   if num_channels % num_groups ~= 0 then
     options.fail("GroupNorm: num_groups = %d has to divide num_channels = %d", num_groups, num_channels)
   end
-  opts = layer.options("GroupNorm", opts, {
-    eps = {"positive", 1e-5}, affine = {"boolean", true}, bias = {"boolean", true},
-  }, "eps")
+  local opts = layer.options("GroupNorm", {
+    {"eps", "positive", 1e-5}, {"affine", "boolean", true}, {"bias", "boolean", true},
+  }, ...)
   self.affine, self.how = opts.affine, {eps = opts.eps}
   if opts.affine then
     self.weight = layer.parameter({num_channels}, opts)
@@ -162,7 +162,7 @@ end
 -- The sizes of the last dims, given as a number or a list.
 local function sizes_of(who, normalized_shape)
   local shape = type(normalized_shape) == "number" and {normalized_shape} or normalized_shape
-  if type(shape) ~= "table" or #shape == 0 then
+  if type(shape) ~= "table" or #shape == 0 or options.named_field(shape) then
     options.fail("%s: normalized_shape has to be a size or a list of sizes, got %s", who,
       options.describe(normalized_shape))
   end
@@ -175,12 +175,12 @@ end
 local LayerNorm = layer.define("LayerNorm")
 norm.LayerNorm = LayerNorm
 
-function LayerNorm:init(normalized_shape, opts)
+function LayerNorm:init(normalized_shape, ...)
   local shape = sizes_of("LayerNorm", normalized_shape)
   self.normalized_shape = shape
-  opts = layer.options("LayerNorm", opts, {
-    eps = {"positive", 1e-5}, elementwise_affine = {"boolean", true}, bias = {"boolean", true},
-  }, "eps")
+  local opts = layer.options("LayerNorm", {
+    {"eps", "positive", 1e-5}, {"elementwise_affine", "boolean", true}, {"bias", "boolean", true},
+  }, ...)
   self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
   if opts.elementwise_affine then
     self.weight = layer.parameter(shape, opts)
@@ -209,9 +209,9 @@ end
 local RMSNorm = layer.define("RMSNorm")
 norm.RMSNorm = RMSNorm
 
-function RMSNorm:init(normalized_shape, opts)
+function RMSNorm:init(normalized_shape, ...)
   self.normalized_shape = sizes_of("RMSNorm", normalized_shape)
-  opts = layer.options("RMSNorm", opts, {eps = {"positive"}, elementwise_affine = {"boolean", true}}, "eps")
+  local opts = layer.options("RMSNorm", {{"eps", "positive"}, {"elementwise_affine", "boolean", true}}, ...)
   self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
   if opts.elementwise_affine then self.weight = layer.parameter(self.normalized_shape, opts) end
   self:reset_parameters()

@@ -1,5 +1,6 @@
 --- nn.utils: what trainings do with parameters.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 
 local utils = {}
@@ -15,7 +16,7 @@ local function tensors(who, what, list)
   return list
 end
 
-local norm_options = {norm_type = {"positive", 2}, error_if_nonfinite = {"boolean", false}}
+local norm_options = {{"norm_type", "positive", 2}, {"error_if_nonfinite", "boolean", false}}
 
 -- The norm of tensors or of their gradients.
 local function norm_of(who, list, opts, of_grads)
@@ -33,17 +34,17 @@ end
 --- The norm of the tensors of a list (or of one) as if all their elements were one vector: a tensor of one float64 on
 --- the first one's device. {norm_type = 2}, which may be math.huge; {error_if_nonfinite = true} makes a norm that is
 --- inf or NaN an error, which waits for a GPU.
-function utils.get_total_norm(list, opts)
-  opts = options.check("get_total_norm", opts, norm_options, "norm_type")
+function utils.get_total_norm(list, ...)
+  local opts = arguments.options("get_total_norm", norm_options, ...)
   return norm_of("get_total_norm", tensors("get_total_norm", "tensors", list), opts, false)
 end
 
 --- Scale the gradients of these parameters (a list, or one tensor) in place so that their norm together
 --- is at most max_norm; gives the norm before, as get_total_norm, whose options it takes: :item() waits
 --- for a GPU, the clipping does not.
-function utils.clip_grad_norm_(parameters, max_norm, opts)
+function utils.clip_grad_norm_(parameters, max_norm, ...)
   local who = "clip_grad_norm_"
-  opts = options.check(who, opts, norm_options, "norm_type")
+  local opts = arguments.options(who, norm_options, ...)
   options.arg(who, "max_norm", max_norm, "positive")
   parameters = tensors(who, "parameters", parameters)
   local total = norm_of(who, parameters, opts, true)

@@ -252,12 +252,17 @@ local function counts(entry)
   return false
 end
 
-local function help_of(entry)
+-- The options in their order, as base/arguments.lua has rows.
+local function rows_of(entry, with_defaults)
   local rows = {}
   for _, row in ipairs(entry.options) do
-    if not row.fixed then rows[#rows + 1] = {row[1], "any", row[2]} end
+    if not row.fixed then rows[#rows + 1] = {row[1], "any", with_defaults and row[2] or nil} end
   end
-  local takes = arguments.of({{"params", "table"}}, rows)
+  return rows
+end
+
+local function help_of(entry)
+  local takes = arguments.of({{"params", "table"}}, rows_of(entry, true))
   return ("%s. %s."):format(takes:help("optim." .. entry.name, entry.help), entry.source)
 end
 
@@ -265,6 +270,7 @@ local classes = {}
 for _, entry in ipairs(require "luminary.optim.sgd_adam_rules") do
   local new = class.define(entry.name, entry.like and classes[entry.like] or Elementwise)
   new.entry, new.kind, new.spec, new.counts = entry, entry.name, spec_of(entry), counts(entry)
+  new.rows = rows_of(entry)
   new.numbers = {step = true}
   for _, row in ipairs(entry.carried or {}) do new.numbers[row[1]] = true end
   new.__help = help_of(entry)

@@ -16,6 +16,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local fail, is_plain = options.fail, options.is_plain
 
@@ -50,11 +51,13 @@ end
 
 --- What new optimizers get. `params`: a list of tensors (net:parameters()), or a list of groups {params = list, lr =
 --- …}.
-function Optimizer:init(params, opts)
+function Optimizer:init(params, ...)
   local who = self.__name
   if core.is_tensor(params) or not is_plain(params) then
     fail("%s: a list of parameters wanted, net:parameters(), got %s", who, options.describe(params))
   end
+  local opts = ...
+  if self.rows then opts = arguments.options(who, self.rows, ...) end
   self.defaults = options.check(who, opts, self.spec, "lr")
   self:check_group(self.defaults)
   self.param_groups, self.state, self.known = {}, {}, {} -- state: by parameter

@@ -1,6 +1,8 @@
 --- Methods of tensors that are written in terms of ops. Gives the table of all methods.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local read = require("luminary.base.arguments").read
+local dim_of = require "luminary.tensor.dim_of"
 local tensor_list = require "luminary.tensor.tensor_list"
 require "luminary.tensor.size_lists"
 
@@ -139,22 +141,20 @@ function methods.equal(x, other)
   return core.no_grad(function() return ops.all(ops.eq(x, other)):item() end)
 end
 
-local allclose_options = {
-  rtol = {"positive", 1e-5}, atol = {"positive", 1e-8}, equal_nan = {"boolean", false},
-}
-
---- |x - other| <= atol + rtol * |other| everywhere.
-function methods.allclose(x, other, given)
-  tensor("allclose", x)
-  tensor("allclose", other, "other")
-  local o = options.check("allclose", given, allclose_options, "rtol")
+--- x:allclose(other [, {rtol = 1e-5, atol = 1e-8, equal_nan = false}]): |x - other| <= atol + rtol * |other|
+--- everywhere.
+function methods.allclose(...)
+  local x, other, rtol, atol, equal_nan = read("allclose", {
+    {"x", "tensor"}, {"other", "tensor"}, {"rtol", "positive", 1e-5}, {"atol", "positive", 1e-8},
+    {"equal_nan", "boolean", false},
+  }, ...)
   return core.no_grad(function()
     local a, b = x, other
     if not core.is_floating_point(a) then a = methods.to(a, "float64") end
     if not core.is_floating_point(b) then b = methods.to(b, "float64") end
-    local near = ops.le(ops.abs(a - b), ops.abs(b) * o.rtol + o.atol)
+    local near = ops.le(ops.abs(a - b), ops.abs(b) * rtol + atol)
     local close = ops.logical_or(ops.eq(a, b), ops.logical_and(near, ops.isfinite(b)))
-    if o.equal_nan then close = ops.logical_or(close, ops.logical_and(ops.isnan(a), ops.isnan(b))) end
+    if equal_nan then close = ops.logical_or(close, ops.logical_and(ops.isnan(a), ops.isnan(b))) end
     return ops.all(close):item()
   end)
 end
@@ -165,27 +165,22 @@ local function check_parts(who, n)
   if n > MOST then fail("%s: %.0f views are too many; lists hold at most %d tensors", who, n, MOST) end
 end
 
--- The size of a dim, and the dim itself counted from 1.
-local function extent(who, x, dim)
-  tensor(who, x)
-  if dim == nil then dim = 1 end
-  local size = methods.size(x, dim)
-  return size, dim > 0 and dim or x.ndim + 1 + dim
+local function size_or_sizes(who, name, v)
+  return options.arg(who, name, v, type(v) == "number" and "count" or "integers")
 end
 
---- A list of views along dim (the first by default): of `size` entries each, or of a list of sizes.
-function methods.split(x, size, dim)
-  local total
-  total, dim = extent("split", x, dim)
-  local sizes = size
-  if type(size) == "number" then
-    options.arg("split", "size", size, "count")
+--- x:split(size [, dim = 1]): a list of views along dim: of `size` entries each, or of a list of sizes.
+function methods.split(...)
+  local x, sizes, dim = read("split", {{"x", "tensor"}, {"size", size_or_sizes}, {"dim", "integer", 1}}, ...)
+  dim = dim_of("split", x, dim, x.ndim)
+  local total = x.shape[dim]
+  if type(sizes) == "number" then
+    local size = sizes
     check_parts("split", total / size)
     sizes = {}
     for first = 1, total, size do sizes[#sizes + 1] = math.min(size, total - first + 1) end
     if total == 0 then sizes[1] = 0 end
   end
-  options.arg("split", "size", sizes, "table")
   local parts, start, sum = {}, 1, 0
   for i, n in ipairs(sizes) do sum = sum + options.arg("split", "sizes[" .. i .. "]", n, "natural") end
   if sum ~= total then fail("split: sizes add up to %d, and dim %d has %d", sum, dim, total) end
@@ -196,42 +191,43 @@ function methods.split(x, size, dim)
   return tensor_list(parts)
 end
 
---- At most `chunks` views of equal size (but for the last) along dim.
-function methods.chunk(x, chunks, dim)
-  options.arg("chunk", "chunks", chunks, "count")
-  local total
-  total, dim = extent("chunk", x, dim)
-  return methods.split(x, math.max(1, math.ceil(total / chunks)), dim)
+--- x:chunk(chunks [, dim = 1]): at most `chunks` views of equal size (but for the last) along dim.
+function methods.chunk(...)
+  local x, chunks, dim = read("chunk", {{"x", "tensor"}, {"chunks", "count"}, {"dim", "integer", 1}}, ...)
+  dim = dim_of("chunk", x, dim, x.ndim)
+  return methods.split(x, math.max(1, math.ceil(x.shape[dim] / chunks)), dim)
 end
 
---- The list of x's entries along dim.
-function methods.unbind(x, dim)
-  local total
-  total, dim = extent("unbind", x, dim)
+--- x:unbind([dim = 1]): the list of x's entries along dim.
+function methods.unbind(...)
+  local x, dim = read("unbind", {{"x", "tensor"}, {"dim", "integer", 1}}, ...)
+  dim = dim_of("unbind", x, dim, x.ndim)
+  local total, parts = x.shape[dim], {}
   check_parts("unbind", total)
-  local parts = {}
   for i = 1, total do parts[i] = ops.select(x, dim, i) end
   return tensor_list(parts)
 end
 
---- x repeated along each dim: PyTorch's `repeat`, a word Lua reserves.
-function methods.repeat_tensor(x, ...)
-  tensor("repeat_tensor", x)
+-- Counts that stand as numbers of their own, or in one list.
+local function repeated(who, x, fill_up, ...)
+  tensor(who, x)
   local times = {...}
-  if type(times[1]) == "table" then times = times[1] end
-  if #times < x.ndim then
-    fail("repeat_tensor: %d counts for %d dims: one for each dim expected, or more", #times, x.ndim)
+  if select("#", ...) == 1 then times = (...) end
+  times = options.arg(who, "counts", times, "integers")
+  if #times < x.ndim and not fill_up then
+    fail("%s: %d counts for %d dims: one for each dim expected, or more", who, #times, x.ndim)
   end
-  local y = x
+  local y, before_them = x, math.max(x.ndim - #times, 0)
   for _ = 1, #times - x.ndim do y = ops.unsqueeze(y, 1) end
-  for dim, n in ipairs(times) do
-    options.arg("repeat_tensor", "counts[" .. dim .. "]", n, "natural")
+  for i, n in ipairs(times) do
+    options.arg(who, "counts[" .. i .. "]", n, "natural")
+    local dim = before_them + i
     if n == 0 then
       y = ops.narrow(y, dim, 1, 0)
     elseif n > 1 then -- what lies before the dim, the repetition, the dim and what lies behind it
       local shape, before, rest = y.shape, 1, 1
-      for i, size in ipairs(shape) do
-        if i < dim then before = before * size else rest = rest * size end
+      for d, size in ipairs(shape) do
+        if d < dim then before = before * size else rest = rest * size end
       end
       shape[dim] = shape[dim] * n
       y = ops.reshape(ops.expand(ops.reshape(y, {before, 1, rest}), {before, n, rest}), shape)
@@ -239,6 +235,13 @@ function methods.repeat_tensor(x, ...)
   end
   return y == x and ops.clone(x) or y
 end
+
+--- x:repeat_tensor(2, 3, …): x that often along each of its dims, and along new ones before them: PyTorch's `repeat`, a
+--- word Lua reserves; x["repeat"](x, …) is it too.
+function methods.repeat_tensor(x, ...) return repeated("repeat_tensor", x, false, ...) end
+
+--- x:tile(2, 3, …): x that often along its last dims, and along new ones before them where there are more numbers.
+function methods.tile(x, ...) return repeated("tile", x, true, ...) end
 
 --- x where condition holds, else other.
 function methods.where(x, condition, other) return ops.where(condition, x, other) end
@@ -254,10 +257,9 @@ end
 function methods.is_shared(x) return core.mp_is_shared(x) end
 
 --- x:dist(other [, {p = 2}]): the p-norm of x - other. A method alone: lm.dist is lm's module of that name.
-function methods.dist(x, other, opts)
-  tensor("dist", x)
-  if type(opts) == "number" then opts = {p = opts} end
-  return ops.norm(x - tensor("dist", other, "other"), options.check("dist", opts, {p = {"number", 2}}, "p").p)
+function methods.dist(...)
+  local x, other, p = read("dist", {{"x", "tensor"}, {"other", "tensor"}, {"p", "number", 2}}, ...)
+  return ops.norm(x - other, p)
 end
 
 -- Those of lm.inner and the like that PyTorch has as methods; their first argument is x.

@@ -1,28 +1,13 @@
 --- Differences, quantiles, modes, distinct elements and counts, made of other ops. Places and labels count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local read = require("luminary.base.arguments").read
 local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local ordering = {}
 
 local function a_tensor(who, x, name) return arg(who, name or "x", x, "tensor") end
-
--- The options of a call whose arguments after the tensor may stand by position, in the order of `names`, before a last
--- table with options.
-local function read(who, names, spec, ...)
-  local values, n, given = {...}, select("#", ...), {}
-  while n > 0 and values[n] == nil do n = n - 1 end
-  if options.is_plain(values[n]) and values[n][1] == nil then
-    for key, value in pairs(values[n]) do given[key] = value end
-    n = n - 1
-  end
-  if n > #names then fail("%s: %d arguments after x, and there are %d", who, n, #names) end
-  for i = 1, n do
-    if values[i] ~= nil then given[names[i]] = values[i] end
-  end
-  return options.check(who, given, spec)
-end
 
 local function lines(x) return x.ndim == 0 and ops.reshape(x, {1}) or x end
 local function flat(x) return ops.reshape(x, {-1}) end
@@ -44,16 +29,15 @@ end
 
 --- x:diff([n = 1 [, dim = -1]] [, {prepend, append}]): each element of x along dim minus the one before it, n times
 --- over; of bools whether they differ. prepend and append are joined to x along dim before.
-function ordering.diff(x, ...)
+function ordering.diff(...)
   local who = "diff"
-  local o = read(who, {"n", "dim", "prepend", "append"}, {
-    n = {"natural", 1}, dim = {"integer", -1}, prepend = {"any"}, append = {"any"},
+  local x, n, along, prepend, append = read(who, {
+    {"x", "tensor"}, {"n", "natural", 1}, {"dim", "integer", -1}, {"prepend", "tensor?"}, {"append", "tensor?"},
   }, ...)
-  a_tensor(who, x)
   if x.ndim == 0 then fail("%s: x has to have a dim, is one number", who) end
-  local dim, parts = dim_of(who, x, o.dim), {x}
-  if o.prepend then table.insert(parts, 1, a_tensor(who, o.prepend, "prepend")) end
-  if o.append then parts[#parts + 1] = a_tensor(who, o.append, "append") end
+  local dim, parts = dim_of(who, x, along), {x}
+  if prepend then table.insert(parts, 1, prepend) end
+  if append then parts[#parts + 1] = append end
   for i, part in ipairs(parts) do
     if part.ndim == 0 then
       local shape = x.shape
@@ -61,8 +45,8 @@ function ordering.diff(x, ...)
       parts[i] = ops.expand(part, shape)
     end
   end
-  local y = o.n > 0 and #parts > 1 and ops.cat(parts, dim) or x
-  for _ = 1, o.n do
+  local y = n > 0 and #parts > 1 and ops.cat(parts, dim) or x
+  for _ = 1, n do
     if y.shape[dim] == 0 then break end
     local later, before = neighbours(y, dim)
     if y.dtype == "bool" then y = ops.logical_xor(later, before) else y = later - before end
@@ -82,11 +66,10 @@ ordering.nanmedian = core.nanmedian
 
 --- local values, indices = x:mode([dim = -1] [, {keepdim = false}]): the element that is most often along dim, the
 --- smallest of such, and where it is last.
-function ordering.mode(x, ...)
+function ordering.mode(...)
   local who = "mode"
-  local o = read(who, {"dim", "keepdim"}, {dim = {"integer", -1}, keepdim = {"boolean", false}}, ...)
-  a_tensor(who, x)
-  local dim, y = dim_of(who, x, o.dim), lines(x)
+  local x, along, keepdim = read(who, {{"x", "tensor"}, {"dim", "integer", -1}, {"keepdim", "boolean", false}}, ...)
+  local dim, y = dim_of(who, x, along), lines(x)
   local n = y.shape[dim]
   if n == 0 then fail("%s: dim %d of %s has no elements to choose from", who, dim, describe(x)) end
   local values, from = ops.sort(y, dim, {stable = true})
@@ -100,7 +83,7 @@ function ordering.mode(x, ...)
   local length = (at - ops.cat({zero, ops.narrow(up_to, dim, 1, n - 1)}, dim)) * ends
   local best = ops.argmax(length, dim, {keepdim = true})
   values, from = ops.gather(values, dim, best), ops.gather(from, dim, best)
-  if x.ndim == 0 or not o.keepdim then values, from = ops.squeeze(values, dim), ops.squeeze(from, dim) end
+  if x.ndim == 0 or not keepdim then values, from = ops.squeeze(values, dim), ops.squeeze(from, dim) end
   return values, from
 end
 
@@ -142,15 +125,14 @@ local function quantiles_of(x, q, interpolation, without_nan)
   return ops.lerp(at(below), at(ops.ceil(rank)), weight)
 end
 
-local function quantile(who, without_nan, x, ...)
-  local o = read(who, {"q", "dim", "keepdim"}, {
-    q = {"any"}, dim = {"integer"}, keepdim = {"boolean", false}, interpolation = {INTERPOLATIONS, "linear"},
+local function quantile(who, without_nan, ...)
+  local x, q, along, keepdim, interpolation = read(who, {
+    {"x", "tensor"}, {"q", "any"}, {"dim", "integer?"}, {"keepdim", "boolean", false},
+    {"interpolation", INTERPOLATIONS, "linear"},
   }, ...)
-  a_tensor(who, x)
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
     fail("%s: x has to be float32 or float64, is %s; x:float() is that", who, x.dtype)
   end
-  local q = o.q
   if type(q) == "number" or options.is_plain(q) then q = core.tensor(q, {dtype = x.dtype, device = x.device}) end
   a_tensor(who, q, "q")
   if q.ndim > 1 or q.dtype ~= x.dtype then
@@ -163,16 +145,16 @@ local function quantile(who, without_nan, x, ...)
   end
   if x:numel() == 0 then fail("%s: x is %s; there are no elements to choose from", who, describe(x)) end
   local kept = {}
-  if o.dim then
-    local dim = dim_of(who, x, o.dim)
+  if along then
+    local dim = dim_of(who, x, along)
     for d, n in ipairs(x.shape) do
-      if d ~= dim then kept[#kept + 1] = n elseif o.keepdim then kept[#kept + 1] = 1 end
+      if d ~= dim then kept[#kept + 1] = n elseif keepdim then kept[#kept + 1] = 1 end
     end
-    local y = quantiles_of(moved(lines(x), dim, lines(x).ndim), flat(q), o.interpolation, without_nan)
+    local y = quantiles_of(moved(lines(x), dim, lines(x).ndim), flat(q), interpolation, without_nan)
     return ops.reshape(moved(y, y.ndim, 1), q.ndim == 1 and {q.shape[1], unpack(kept)} or kept)
   end
-  for d = 1, o.keepdim and x.ndim or 0 do kept[d] = 1 end
-  return ops.reshape(quantiles_of(flat(x), flat(q), o.interpolation, without_nan),
+  for d = 1, keepdim and x.ndim or 0 do kept[d] = 1 end
+  return ops.reshape(quantiles_of(flat(x), flat(q), interpolation, without_nan),
     q.ndim == 1 and {q.shape[1], unpack(kept)} or kept)
 end
 
@@ -180,10 +162,10 @@ end
 --- its elements. q: from 0 to 1, a number, or a tensor [m], whose quantiles are the result's first dim. A quantile
 --- between two elements is found by interpolation: "linear", "lower", "higher", "midpoint" or "nearest". NaN where a
 --- line has one.
-function ordering.quantile(x, ...) return quantile("quantile", false, x, ...) end
+function ordering.quantile(...) return quantile("quantile", false, ...) end
 
 --- x:nanquantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): quantile of what is not NaN.
-function ordering.nanquantile(x, ...) return quantile("nanquantile", true, x, ...) end
+function ordering.nanquantile(...) return quantile("nanquantile", true, ...) end
 
 -- ---- distinct elements
 
@@ -205,7 +187,7 @@ local function order_of_rows(rows)
 end
 
 -- Entries of the first dim, each different from the one before; `order`: where they were, nil if they are as they were.
-local function runs_of(entries, order, o)
+local function runs_of(entries, order, return_inverse, return_counts)
   local n = entries.shape[1]
   local later, before = neighbours(entries, 1)
   local differs = ops.ne(later, before)
@@ -213,23 +195,22 @@ local function runs_of(entries, order, o)
   local begins = ops.cat {ops.ones(1, {dtype = "bool", device = entries.device}), differs}
   local first = ops.squeeze(ops.nonzero(begins), 2)
   local results = {ops.index_select(entries, 1, first)}
-  if o.return_inverse then
+  if return_inverse then
     local run = ops.cumsum(begins, 1)
     if order then run = ops.index_put(ops.zeros_like(run), {order}, run) end
     results[#results + 1] = run
   end
-  if o.return_counts then
+  if return_counts then
     local past = ops.full({1}, n + 1, {dtype = "int64", device = entries.device})
     results[#results + 1] = ops.cat {ops.narrow(first, 1, 2, first.shape[1] - 1), past} - first
   end
   return results
 end
 
-local function distinct(who, x, by_value, o)
-  a_tensor(who, x)
+local function distinct(who, x, by_value, return_inverse, return_counts, along)
   local shape, entries, order = x.shape
-  if o.dim then
-    local dim = dim_of(who, x, o.dim)
+  if along then
+    local dim = dim_of(who, x, along)
     entries = ops.contiguous(moved(lines(x), dim, 1))
     shape = {entries.shape[1]}
     if entries:numel() == 0 and entries.shape[1] > 0 then
@@ -240,9 +221,9 @@ local function distinct(who, x, by_value, o)
   end
   if entries.shape[1] == 0 then
     local none = ops.empty(0, {dtype = "int64", device = x.device})
-    local results = {o.dim and x or entries}
-    if o.return_inverse then results[2] = ops.reshape(none, shape) end
-    if o.return_counts then results[#results + 1] = none end
+    local results = {along and x or entries}
+    if return_inverse then results[2] = ops.reshape(none, shape) end
+    if return_counts then results[#results + 1] = none end
     return unpack(results)
   end
   if by_value and entries.ndim == 1 then
@@ -251,42 +232,42 @@ local function distinct(who, x, by_value, o)
     order = order_of_rows(ops.flatten(entries, 2, -1))
     entries = ops.index_select(entries, 1, order)
   end
-  local results = runs_of(entries, order, o)
-  if o.dim then results[1] = moved(results[1], 1, dim_of(who, x, o.dim)) end
-  if o.return_inverse then results[2] = ops.reshape(results[2], shape) end
+  local results = runs_of(entries, order, return_inverse, return_counts)
+  if along then results[1] = moved(results[1], 1, dim_of(who, x, along)) end
+  if return_inverse then results[2] = ops.reshape(results[2], shape) end
   return unpack(results)
 end
 
-local distinct_options = {
-  return_inverse = {"boolean", false}, return_counts = {"boolean", false}, dim = {"integer"},
-}
+local inverse, counts = {"return_inverse", "boolean", false}, {"return_counts", "boolean", false}
+local dim = {"dim", "integer?"}
 
---- x:unique([{return_inverse = false, return_counts = false, dim}]): x's distinct elements in growing order, or along
---- dim its distinct entries, by their first elements that differ. return_inverse: and for each element of x which of
---- them it is; return_counts: and how often each is there. `sorted` may be given; they always are.
-function ordering.unique(x, ...)
-  local o = read("unique", {"sorted", "return_inverse", "return_counts", "dim"}, {
-    sorted = {"boolean", true}, return_inverse = distinct_options.return_inverse,
-    return_counts = distinct_options.return_counts, dim = distinct_options.dim,
-  }, ...)
-  return core.no_grad(distinct, "unique", x, true, o)
+--- x:unique([{sorted = true, return_inverse = false, return_counts = false, dim}]): x's distinct elements in growing
+--- order, or along dim its distinct entries, by their first elements that differ. return_inverse: and for each element
+--- of x which of them it is; return_counts: and how often each is there. sorted = false changes nothing: they always
+--- are.
+function ordering.unique(...)
+  local x, _, return_inverse, return_counts, along =
+    read("unique", {{"x", "tensor"}, {"sorted", "boolean", true}, inverse, counts, dim}, ...)
+  return core.no_grad(distinct, "unique", x, true, return_inverse, return_counts, along)
 end
 
 --- x:unique_consecutive([{return_inverse = false, return_counts = false, dim}]): x's elements, or its entries along
 --- dim, but those that equal the one before; the rest as for unique.
-function ordering.unique_consecutive(x, ...)
-  local o = read("unique_consecutive", {"return_inverse", "return_counts", "dim"}, distinct_options, ...)
-  return core.no_grad(distinct, "unique_consecutive", x, false, o)
+function ordering.unique_consecutive(...)
+  local x, return_inverse, return_counts, along =
+    read("unique_consecutive", {{"x", "tensor"}, inverse, counts, dim}, ...)
+  return core.no_grad(distinct, "unique_consecutive", x, false, return_inverse, return_counts, along)
 end
 
---- lm.isin(elements, test_elements [, {invert = false}]): whether each of elements, a tensor or a number, is among
---- test_elements; invert: whether it is not. `assume_unique` may be given and changes nothing.
-function ordering.isin(elements, test_elements, ...)
+--- lm.isin(elements, test_elements [, {assume_unique = false, invert = false}]): whether each of elements, a tensor or
+--- a number, is among test_elements; invert: whether it is not. assume_unique may be given and changes nothing.
+function ordering.isin(...)
   local who = "isin"
-  local o = read(who, {}, {invert = {"boolean", false}, assume_unique = {"boolean", false}}, ...)
-  local other = core.is_tensor(elements) and elements or test_elements
+  local x, among, _, invert = read(who, {
+    {"elements", "any"}, {"test_elements", "any"}, {"assume_unique", "boolean", false}, {"invert", "boolean", false},
+  }, ...)
+  local other = core.is_tensor(x) and x or among
   a_tensor(who, other, "elements")
-  local x, among = elements, test_elements
   if not core.is_tensor(x) then x = core.tensor(x, {device = other.device}) end
   if not core.is_tensor(among) then among = core.tensor(among, {device = other.device}) end
   local found
@@ -299,7 +280,7 @@ function ordering.isin(elements, test_elements, ...)
     local at = ops.clamp(ops.searchsorted(sorted, x), {max = sorted.shape[1]})
     found = ops.eq(ops.reshape(ops.index_select(sorted, 1, flat(at)), x.shape), x)
   end
-  return o.invert and ops.logical_not(found) or found
+  return invert and ops.logical_not(found) or found
 end
 
 -- ---- counts
@@ -313,16 +294,13 @@ end
 
 --- x:bincount([{weights, minlength = 0}]): how often each label from 1 to the largest, and to minlength at least, is in
 --- x, a list of integers; or the sum of its weights, floating then.
-function ordering.bincount(x, ...)
+function ordering.bincount(...)
   local who = "bincount"
-  local o = read(who, {"weights", "minlength"}, {weights = {"any"}, minlength = {"natural", 0}}, ...)
-  a_tensor(who, x)
+  local x, weights, minlength = read(who, {{"x", "tensor"}, {"weights", "tensor?"}, {"minlength", "natural", 0}}, ...)
   if x.ndim ~= 1 or core.is_floating_point(x) or x.dtype == "bool" then
     fail("%s: x has to be a list of integers, is %s %s", who, x.dtype, describe(x))
   end
-  local weights = o.weights
   if weights then
-    a_tensor(who, weights, "weights")
     if weights.ndim ~= 1 or weights.shape[1] ~= x.shape[1] then
       fail("%s: weights are %s; one for each of x, which is %s", who, describe(weights), describe(x))
     end
@@ -336,17 +314,18 @@ function ordering.bincount(x, ...)
     n = tonumber(most:item())
     if n > 2 ^ 40 then fail("%s: labels go up to %g, and there is a count for each", who, n) end
   end
-  return counted(x:to "int64", weights, math.max(n, o.minlength))
+  return counted(x:to "int64", weights, math.max(n, minlength))
 end
 
 --- x:histc([bins = 100 [, min = 0 [, max = 0]]]): how many elements of x, which is floating, are in each of so many
 --- bins of one width between min and max; where these are equal, between the least and the largest element.
-function ordering.histc(x, ...)
+function ordering.histc(...)
   local who = "histc"
-  local o = read(who, {"bins", "min", "max"}, {bins = {"count", 100}, min = {"number", 0}, max = {"number", 0}}, ...)
-  a_tensor(who, x)
+  local x, bins, min, max = read(who, {
+    {"x", "tensor"}, {"bins", "count", 100}, {"min", "number", 0}, {"max", "number", 0},
+  }, ...)
   if not core.is_floating_point(x) then fail("%s: x has to be floating, is %s; x:float() is that", who, x.dtype) end
-  local low, high, values = o.min, o.max, flat(x:detach())
+  local low, high, values = min, max, flat(x:detach())
   if x.dtype ~= "float64" then values = values:float() end
   if low == high and x:numel() > 0 then
     local least, most = ops.aminmax(values)
@@ -359,12 +338,12 @@ function ordering.histc(x, ...)
   if high - low > (values.dtype == "float64" and 2 ^ 1022 or 2 ^ 127) then
     fail("%s: bins from %g to %g are wider than %s holds", who, low, high, values.dtype)
   end
-  local place = (values - low):mul_(o.bins):div_(high - low):floor_():add_(1):clamp_(1, o.bins)
-  if o.min ~= o.max then -- what is outside, and NaN, goes to one more bin
+  local place = (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
+  if min ~= max then -- what is outside, and NaN, goes to one more bin
     local within = ops.logical_and(ops.ge(values, low), ops.le(values, high))
-    place:masked_fill_(ops.logical_not(within), o.bins + 1)
+    place:masked_fill_(ops.logical_not(within), bins + 1)
   end
-  return ops.narrow(counted(place:to "int64", nil, o.bins + 1), 1, 1, o.bins):to(x.dtype)
+  return ops.narrow(counted(place:to "int64", nil, bins + 1), 1, 1, bins):to(x.dtype)
 end
 
 -- ---- covariance
@@ -372,31 +351,27 @@ end
 --- x:cov([{correction = 1, fweights, aweights}]): the covariances of the rows of x [variables, observations] (or the
 --- variance of one list of observations), divided by the observations' number less correction. fweights: how often each
 --- observation counts, integers; aweights: what each weighs.
-function ordering.cov(x, ...)
+function ordering.cov(...)
   local who = "cov"
-  local o = read(who, {}, {correction = {"integer", 1}, fweights = {"any"}, aweights = {"any"}}, ...)
-  a_tensor(who, x)
+  local x, correction, fweights, aweights = read(who, {
+    {"x", "tensor"}, {"correction", "integer", 1}, {"fweights", "tensor?"}, {"aweights", "tensor?"},
+  }, ...)
   if x.ndim > 2 then fail("%s: x is %s; [variables, observations] wanted", who, describe(x)) end
   local rows = x.ndim < 2 and ops.reshape(x, {1, -1}) or x
   if not core.is_floating_point(rows) then rows = rows:to(core.get_default_dtype()) end
   local n, weights = rows.shape[2], nil
-  for _, name in ipairs {"fweights", "aweights"} do
-    local w = o[name]
-    if w then
-      a_tensor(who, w, name)
-      if w.ndim > 1 or w:numel() ~= n then
-        fail("%s: %s are %s; one for each of %d observations", who, name, describe(w), n)
-      end
-      w = flat(w)
-      weights = weights and weights * w or w
+  for name, w in pairs {fweights = fweights, aweights = aweights} do
+    if w.ndim > 1 or w:numel() ~= n then
+      fail("%s: %s are %s; one for each of %d observations", who, name, describe(w), n)
     end
+    weights = weights and weights * flat(w) or flat(w)
   end
   local total = weights and ops.sum(weights) or n
   local mean = ops.sum(weights and rows * weights or rows, 2, {keepdim = true}) / total
   local away = rows - mean
-  local divisor = total - o.correction
-  if o.aweights then
-    divisor = total - ops.sum(weights * flat(o.aweights)) * o.correction / total
+  local divisor = total - correction
+  if aweights then
+    divisor = total - ops.sum(weights * flat(aweights)) * correction / total
   end
   divisor = core.is_tensor(divisor) and ops.clamp(divisor, 0) or math.max(divisor, 0)
   local c = ops.mm(weights and away * weights or away, ops.t(away)) / divisor

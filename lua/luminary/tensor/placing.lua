@@ -1,14 +1,12 @@
 --- Picking and writing by places and masks, made of other ops. Dims and indices count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local read = require("luminary.base.arguments").read
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
-local read = require "luminary.base.named_arguments"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local placing = {}
-
-local function tensor(who, x) return arg(who, "x", x, "tensor") end
 
 local function with_dim(x) return x.ndim == 0 and ops.unsqueeze(x, 1) or x end
 
@@ -44,61 +42,57 @@ end
 
 -- ---- entries of a dim
 
-local copy_rows = {{"dim", "integer"}, {"index", "tensor"}, {"source", "tensor"}}
-local function index_copy(who, put, x, ...)
-  local dim, index, source = read(who, copy_rows, ...)
-  tensor(who, x)
+local copy_rows = {{"x", "tensor"}, {"dim", "integer"}, {"index", "tensor"}, {"source", "tensor"}}
+local function index_copy(who, put, ...)
+  local x, dim, index, source = read(who, copy_rows, ...)
   source = check_source(who, x, dim, index, source)
-  return put(with_dim(x), entries(who, x, dim, index), source)
+  return put(with_dim(x), entries(who, x, dim, index), source), x
 end
 
 --- x:index_copy(dim, index, source): x with source's entries where a 1-d index says along dim.
-function placing.index_copy(x, ...)
-  return ops.reshape(index_copy("index_copy", ops.index_put, x, ...), x.shape)
+function placing.index_copy(...)
+  local y, x = index_copy("index_copy", ops.index_put, ...)
+  return ops.reshape(y, x.shape)
 end
 
 --- x:index_copy_(dim, index, source): writes source's entries where a 1-d index says along dim. Gives x.
-function placing.index_copy_(x, ...)
-  index_copy("index_copy_", ops.index_put_, x, ...)
-  return x
-end
+function placing.index_copy_(...) return select(2, index_copy("index_copy_", ops.index_put_, ...)) end
 
 local function single(who, name, v)
   if type(v) == "number" or core.is_tensor(v) and v.ndim == 0 then return v end
   fail("%s: %s has to be a number or a 0-d tensor, got %s", who, name, describe(v))
 end
 
-local fill_rows = {{"dim", "integer"}, {"index", "tensor"}, {"value", single}}
-local function index_fill(who, put, fill, x, ...)
-  local dim, index, value = read(who, fill_rows, ...)
-  local wide = with_dim(tensor(who, x))
+local fill_rows = {{"x", "tensor"}, {"dim", "integer"}, {"index", "tensor"}, {"value", single}}
+local function index_fill(who, put, fill, ...)
+  local x, dim, index, value = read(who, fill_rows, ...)
+  local wide = with_dim(x)
   local list = entries(who, x, dim, index)
-  if type(value) == "number" or not value.requires_grad then return put(wide, list, value) end
+  if type(value) == "number" or not value.requires_grad then return put(wide, list, value), x end
   local sizes = {} -- entries that are named twice count once in value's gradient
   for d = 1, wide.ndim do sizes[d] = d == #list and wide.shape[d] or 1 end
   local mask = ops.zeros(wide.shape[#list], {dtype = "bool", device = x.device})
   ops.index_put_(mask, {list[#list]}, 1)
-  return fill(wide, ops.reshape(mask, sizes), value)
+  return fill(wide, ops.reshape(mask, sizes), value), x
 end
 
 --- x:index_fill(dim, index, value): x with value, a number or 0-d, in the entries of dim that a 1-d index names.
-function placing.index_fill(x, ...)
-  return ops.reshape(index_fill("index_fill", ops.index_put, ops.masked_fill, x, ...), x.shape)
+function placing.index_fill(...)
+  local y, x = index_fill("index_fill", ops.index_put, ops.masked_fill, ...)
+  return ops.reshape(y, x.shape)
 end
 
 --- x:index_fill_(dim, index, value): writes value in the entries of dim that a 1-d index names. Gives x.
-function placing.index_fill_(x, ...)
-  index_fill("index_fill_", ops.index_put_, ops.masked_fill_, x, ...)
-  return x
+function placing.index_fill_(...)
+  return select(2, index_fill("index_fill_", ops.index_put_, ops.masked_fill_, ...))
 end
 
 local reduce_rows = {
-  {"dim", "integer"}, {"index", "tensor"}, {"source", "tensor"}, {"reduce", {"prod", "mean", "amax", "amin"}},
-  {"include_self", "boolean", true},
+  {"x", "tensor"}, {"dim", "integer"}, {"index", "tensor"}, {"source", "tensor"},
+  {"reduce", {"prod", "mean", "amax", "amin"}}, {"include_self", "boolean", true},
 }
-local function index_reduce(who, x, ...)
-  local dim, index, source, reduce, include_self = read(who, reduce_rows, ...)
-  tensor(who, x)
+local function index_reduce(who, ...)
+  local x, dim, index, source, reduce, include_self = read(who, reduce_rows, ...)
   if index.ndim > 1 then fail("%s: index has to be 1-d, is %s", who, describe(index)) end
   source = check_source(who, x, dim, index, source)
   local wide = {}
@@ -111,40 +105,42 @@ end
 
 --- x:index_reduce(dim, index, source, reduce [, {include_self = true}]): x with source's entries taken into the "prod",
 --- "mean", "amax" or "amin" of those that a 1-d index names; include_self = false: without what was there before.
-function placing.index_reduce(x, ...) return index_reduce("index_reduce", x, ...) end
+function placing.index_reduce(...) return index_reduce("index_reduce", ...) end
 
 --- x:index_reduce_(dim, index, source, reduce [, {include_self = true}]): index_reduce, written into x. Gives x.
-function placing.index_reduce_(x, ...) return ops.copy_(x, index_reduce("index_reduce_", x, ...)) end
+function placing.index_reduce_(...) return ops.copy_((...), index_reduce("index_reduce_", ...)) end
 
 --- x:scatter_reduce_(dim, index, src, reduce [, {include_self = true}]): scatter_reduce, written into x. Gives x.
 function placing.scatter_reduce_(x, ...)
-  return ops.copy_(tensor("scatter_reduce_", x), ops.scatter_reduce(x, ...))
+  return ops.copy_(arg("scatter_reduce_", "x", x, "tensor"), ops.scatter_reduce(x, ...))
 end
 
 -- ---- elements in the order of memory
 
 --- x:take(index): the elements that index names when x's are counted through, from 1; of index's sizes.
-function placing.take(x, ...)
-  local index = read("take", {{"index", "tensor"}}, ...)
-  return ops.index_get(ops.flatten(tensor("take", x)), {index})
+function placing.take(...)
+  local x, index = read("take", {{"x", "tensor"}, {"index", "tensor"}}, ...)
+  return ops.index_get(ops.flatten(x), {index})
 end
 
-local put_rows = {{"index", "tensor"}, {"source", "tensor"}, {"accumulate", "boolean", false}}
-local function put(who, into, x, ...)
-  local index, source, accumulate = read(who, put_rows, ...)
-  tensor(who, x)
+local put_rows = {{"x", "tensor"}, {"index", "tensor"}, {"source", "tensor"}, {"accumulate", "boolean", false}}
+local function put(who, into, ...)
+  local x, index, source, accumulate = read(who, put_rows, ...)
   if source:numel() ~= index:numel() then
     fail("%s: source is %s, index %s; they have to have as many elements", who, describe(source), describe(index))
   end
   if source.dtype ~= x.dtype then
     fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
   end
-  return into(ops.flatten(x), {ops.flatten(index)}, ops.flatten(source), {accumulate = accumulate})
+  return into(ops.flatten(x), {ops.flatten(index)}, ops.flatten(source), {accumulate = accumulate}), x
 end
 
 --- x:put(index, source [, {accumulate = false}]): x with source's elements, or plus these, at the places that index
 --- names when x's are counted through, from 1.
-function placing.put(x, ...) return ops.reshape(put("put", ops.index_put, x, ...), x.shape) end
+function placing.put(...)
+  local y, x = put("put", ops.index_put, ...)
+  return ops.reshape(y, x.shape)
+end
 
 --- x:put_(index, source [, {accumulate = false}]): put, written into x. Gives x.
 function placing.put_(x, ...)
@@ -157,10 +153,9 @@ end
 
 --- x:take_along_dim(indices [, dim]): gather, where sizes but dim's broadcast; without dim from x's elements counted
 --- through.
-function placing.take_along_dim(x, ...)
+function placing.take_along_dim(...)
   local who = "take_along_dim"
-  local indices, dim = read(who, {{"indices", "tensor"}, {"dim", "integer", optional = true}}, ...)
-  tensor(who, x)
+  local x, indices, dim = read(who, {{"x", "tensor"}, {"indices", "tensor"}, {"dim", "integer?"}}, ...)
   if dim == nil then x, indices, dim = ops.flatten(x), ops.flatten(indices), 1 end
   if indices.ndim ~= x.ndim then
     fail("%s: indices is %s, x %s; they have to have as many dims", who, describe(indices), describe(x))
@@ -182,19 +177,16 @@ end
 
 -- ---- by masks
 
-local function masked(who, x, mask)
-  tensor(who, x)
-  if arg(who, "mask", mask, "tensor").dtype ~= "bool" then
-    fail("%s: mask has to be bool, is %s; compare, or convert it with :bool()", who, mask.dtype)
-  end
+local function mask_kind(who, name, mask)
+  if arg(who, name, mask, "tensor").dtype == "bool" then return mask end
+  fail("%s: mask has to be bool, is %s; compare, or convert it with :bool()", who, mask.dtype)
 end
 
 local function places_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)), 2, 1) end
 
 --- x:masked_select(mask): the elements, in one dim, where mask holds; the two broadcast.
-function placing.masked_select(x, ...)
-  local mask = read("masked_select", {{"mask", "tensor"}}, ...)
-  masked("masked_select", x, mask)
+function placing.masked_select(...)
+  local x, mask = read("masked_select", {{"x", "tensor"}, {"mask", mask_kind}}, ...)
   local both = broadcast("masked_select", {x, mask})
   return ops.index_select(ops.flatten(both[1]), 1, places_of(both[2]))
 end
@@ -210,14 +202,13 @@ local function drawn(who, x, source, n)
   return ops.narrow(ops.flatten(source), 1, 1, n)
 end
 
-local scatter_rows = {{"mask", "tensor"}, {"source", "tensor"}}
+local scatter_rows = {{"x", "tensor"}, {"mask", mask_kind}, {"source", "tensor"}}
 
 --- x:masked_scatter(mask, source): x with source's first elements, in their order, where mask holds; x and mask
 --- broadcast.
-function placing.masked_scatter(x, ...)
+function placing.masked_scatter(...)
   local who = "masked_scatter"
-  local mask, source = read(who, scatter_rows, ...)
-  masked(who, x, mask)
+  local x, mask, source = read(who, scatter_rows, ...)
   local both = broadcast(who, {x, mask})
   local places = places_of(both[2])
   local y = ops.scatter(ops.flatten(both[1]), 1, places, drawn(who, x, source, places:numel()))
@@ -226,10 +217,9 @@ end
 
 --- x:masked_scatter_(mask, source): writes source's first elements, in their order, where mask holds; mask broadcasts
 --- to x. Gives x.
-function placing.masked_scatter_(x, ...)
+function placing.masked_scatter_(...)
   local who = "masked_scatter_"
-  local mask, source = read(who, scatter_rows, ...)
-  masked(who, x, mask)
+  local x, mask, source = read(who, scatter_rows, ...)
   local list = {ops.nonzero(ops.expand(mask, x.shape), {as_tuple = true})}
   local into = with_dim(x)
   ops.index_put_(into, list, drawn(who, x, source, list[1]:numel()))
@@ -239,7 +229,7 @@ end
 -- ---- a view's place in a copy
 
 local function replaced(who, x, src, view_of)
-  local y = ops.clone(tensor(who, x))
+  local y = ops.clone(x)
   local part = view_of(y)
   if not same_sizes(part.shape, src.shape) then
     fail("%s: src is %s; here it has to be %s", who, describe(src), describe(part))
@@ -249,34 +239,37 @@ local function replaced(who, x, src, view_of)
 end
 
 --- x:select_scatter(src, dim, index): x with src in the place of its entry `index` of dim.
-function placing.select_scatter(x, ...)
-  local src, dim, index = read("select_scatter", {{"src", "tensor"}, {"dim", "integer"}, {"index", "integer"}}, ...)
+function placing.select_scatter(...)
+  local x, src, dim, index = read("select_scatter", {
+    {"x", "tensor"}, {"src", "tensor"}, {"dim", "integer"}, {"index", "integer"},
+  }, ...)
   return replaced("select_scatter", x, src, function(y) return ops.select(y, dim, index) end)
 end
 
 --- x:slice_scatter(src [, dim = 1 [, first = 1 [, last = -1 [, step = 1]]]]): x with src in the place of the entries
 --- that x:slice(dim, first, last, step) gives.
-function placing.slice_scatter(x, ...)
-  local src, dim, first, last, step = read("slice_scatter", {
-    {"src", "tensor"}, {"dim", "integer", 1}, {"first", "integer", 1}, {"last", "integer", -1}, {"step", "integer", 1},
+function placing.slice_scatter(...)
+  local x, src, dim, first, last, step = read("slice_scatter", {
+    {"x", "tensor"}, {"src", "tensor"}, {"dim", "integer", 1}, {"first", "integer", 1}, {"last", "integer", -1},
+    {"step", "integer", 1},
   }, ...)
   return replaced("slice_scatter", x, src, function(y) return ops.slice(y, dim, first, last, step) end)
 end
 
 --- x:diagonal_scatter(src [, {offset = 0, dim1 = 1, dim2 = 2}]): x with src in the place of the diagonals that
 --- x:diagonal gives.
-function placing.diagonal_scatter(x, ...)
-  local src, offset, dim1, dim2 = read("diagonal_scatter", {
-    {"src", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", 1}, {"dim2", "integer", 2},
+function placing.diagonal_scatter(...)
+  local x, src, offset, dim1, dim2 = read("diagonal_scatter", {
+    {"x", "tensor"}, {"src", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", 1}, {"dim2", "integer", 2},
   }, ...)
   return replaced("diagonal_scatter", x, src, function(y) return ops.diagonal(y, offset, dim1, dim2) end)
 end
 
 --- x:fill_diagonal_(value): writes a number on the diagonal of x, a matrix, or of more dims of one size. Gives x.
-function placing.fill_diagonal_(x, ...)
+function placing.fill_diagonal_(...)
   local who = "fill_diagonal_"
-  local value = read(who, {{"value", single}}, ...)
-  if tensor(who, x).ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
+  local x, value = read(who, {{"x", "tensor"}, {"value", single}}, ...)
+  if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
   local least, step = math.huge, 0
   for d = 1, x.ndim do
     if x.ndim > 2 and x.shape[d] ~= x.shape[1] then fail("%s: x is %s; sizes have to be equal", who, describe(x)) end

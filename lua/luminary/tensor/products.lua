@@ -1,6 +1,7 @@
 --- Products and distances that are made of other ops.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local read = require("luminary.base.arguments").read
 local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
 local full_precision = require "luminary.base.full_precision"
@@ -16,15 +17,9 @@ end
 
 --- lm.tensordot(a, b [, {dims = 2}]): a and b's products summed over the last `dims` dims of a and the first of b, or
 --- over dims = {of a, of b}, two lists; what is left of a comes first.
-function products.tensordot(a, b, opts)
+function products.tensordot(...)
   local who = "tensordot"
-  arg(who, "a", a, "tensor")
-  arg(who, "b", b, "tensor")
-  local dims = opts
-  if options.is_plain(opts) and (next(opts) == nil or opts.dims ~= nil) then
-    dims = options.check(who, opts, {dims = {"any"}}, "dims").dims
-  end
-  if dims == nil then dims = 2 end
+  local a, b, dims = read(who, {{"a", "tensor"}, {"b", "tensor"}, {"dims", "any", 2}}, ...)
   local of_a, of_b = {}, {}
   if type(dims) == "number" then
     arg(who, "dims", dims, "natural")
@@ -83,22 +78,20 @@ local AS_PRODUCT = 25 -- rows from which differences are taken by matrix product
 --- lm.cdist(x1, x2 [, {p = 2, compute_mode}]): [..., n, m] and [..., r, m] to [..., n, r], the p-norms of the rows'
 --- differences. compute_mode is PyTorch's: "use_mm_for_euclid_dist_if_necessary", which is the default and takes matrix
 --- products for p = 2 and more than 25 rows, "use_mm_for_euclid_dist" or "donot_use_mm_for_euclid_dist".
-function products.cdist(x1, x2, opts)
+function products.cdist(...)
   local who = "cdist"
   local if_many, always = "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist"
-  if type(opts) == "number" then opts = {p = opts} end
-  local o = options.check(who, opts, {
-    p = {"positive", 2}, compute_mode = {{if_many, always, "donot_use_mm_for_euclid_dist"}, if_many},
-  }, "p")
-  arg(who, "x1", x1, "tensor")
-  arg(who, "x2", x2, "tensor")
-  if core.is_autocast_enabled() then return full_precision(products.cdist, x1, x2, opts) end
+  local x1, x2, p, mode = read(who, {
+    {"x1", "tensor"}, {"x2", "tensor"}, {"p", "positive", 2},
+    {"compute_mode", {if_many, always, "donot_use_mm_for_euclid_dist"}, if_many},
+  }, ...)
+  if core.is_autocast_enabled() then return full_precision(products.cdist, x1, x2, p, mode) end
   if x1.ndim < 2 or x2.ndim < 2 or x1.shape[x1.ndim] ~= x2.shape[x2.ndim] then
     fail("%s: x1 is %s, x2 %s; [..., n, m] and [..., r, m] wanted", who, describe(x1), describe(x2))
   end
   local many = x1.shape[x1.ndim - 1] > AS_PRODUCT or x2.shape[x2.ndim - 1] > AS_PRODUCT
-  if o.p ~= 2 or not (o.compute_mode == always or o.compute_mode == if_many and many) then
-    return ops.norm(ops.unsqueeze(x1, -2) - ops.unsqueeze(x2, -3), o.p, -1)
+  if p ~= 2 or not (mode == always or mode == if_many and many) then
+    return ops.norm(ops.unsqueeze(x1, -2) - ops.unsqueeze(x2, -3), p, -1)
   end
   local squares = ops.sum(ops.square(x1), -1, {keepdim = true}) + ops.unsqueeze(ops.sum(ops.square(x2), -1), -2)
   local squared = squares - ops.matmul(x1, ops.transpose(x2, -1, -2)) * 2
@@ -107,14 +100,12 @@ function products.cdist(x1, x2, opts)
 end
 
 --- lm.pdist(x [, {p = 2}]): the p-norms of the differences of all pairs of x's rows: 1 and 2, 1 and 3, …, 2 and 3, …
-function products.pdist(x, opts)
-  if type(opts) == "number" then opts = {p = opts} end
-  local o = options.check("pdist", opts, {p = {"positive", 2}}, "p")
-  arg("pdist", "x", x, "tensor")
+function products.pdist(...)
+  local x, p = read("pdist", {{"x", "tensor"}, {"p", "positive", 2}}, ...)
   if x.ndim ~= 2 then fail("pdist: x is %s; [n, m] wanted", describe(x)) end
   local places = ops.arange(x.shape[1], {device = x.device})
   local pairs_of = ops.nonzero(ops.gt(places, ops.unsqueeze(places, 2)))
-  return ops.norm(x:index_select(1, pairs_of:select(2, 1)) - x:index_select(1, pairs_of:select(2, 2)), o.p, 2)
+  return ops.norm(x:index_select(1, pairs_of:select(2, 1)) - x:index_select(1, pairs_of:select(2, 2)), p, 2)
 end
 
 -- lm.linalg.multi_dot, for its caller `who`.

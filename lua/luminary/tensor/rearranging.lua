@@ -1,7 +1,7 @@
 --- Dims and entries rearranged, joined and taken apart, made of other ops. Dims count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local read = require "luminary.base.named_arguments"
+local read = require("luminary.base.arguments").read
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
 local placing = require "luminary.tensor.placing"
@@ -10,47 +10,37 @@ local tensor_list = require "luminary.tensor.tensor_list"
 local ops, methods, arg, describe, fail = core.ops, core.methods, options.arg, options.describe, options.fail
 local rearranging = {}
 
-local function tensor(who, x) return arg(who, "x", x, "tensor") end
-
 local function at_least(who, x, n)
-  if tensor(who, x).ndim < n then
+  if arg(who, "x", x, "tensor").ndim < n then
     fail("%s: x is %s; it has to have %d dim%s or more", who, describe(x), n, n == 1 and "" or "s")
   end
   return x
 end
 
--- The tensors of a call f(a, b, …) or f({a, b, …}), and what comes after them.
-local function list_of(who, ...)
+-- The tensors of a call f(a, b, …) or f({a, b, …}), and the options after them, for rows of these.
+local function list_of(who, rows, ...)
   local list, n = {...}, select("#", ...)
-  local rest = n > 1 and options.is_plain(list[n]) and table.remove(list) or nil
-  if options.is_plain(list[1]) and not core.is_tensor(list[1]) then list = list[1] end
-  if #list == 0 then fail("%s: tensors, or a list of them, wanted", who) end
-  for i, x in ipairs(list) do arg(who, "tensor " .. i, x, "tensor") end
-  return list, rest
-end
-
-local function integers(who, name, v)
-  if type(v) == "number" then v = {v} end
-  if not options.is_plain(v) then
-    fail("%s: %s has to be a number or a list of numbers, got %s", who, name, describe(v))
+  local given = n > 1 and options.is_plain(list[n]) and table.remove(list) or nil
+  if #list == 1 and options.is_plain(list[1]) then list = list[1] end
+  if #list == 0 or options.named_field(list) then
+    fail("%s: tensors, or a list of them, wanted, got %s", who, describe(n == 0 and nil or ...))
   end
-  for i, each in ipairs(v) do arg(who, name .. "[" .. i .. "]", each, "integer") end
-  return v
+  for i, x in ipairs(list) do arg(who, "tensor " .. i, x, "tensor") end
+  return list, read(who, rows, given)
 end
 
 -- ---- broadcasting
 
 --- lm.broadcast_tensors(a, b, …): views of the tensors, or of a list of them, with the sizes they broadcast to.
 function rearranging.broadcast_tensors(...)
-  return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors", ...))))
+  return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors", {}, ...))))
 end
 
 --- lm.meshgrid({x, y, …} [, {indexing = "ij"}]): for vectors of n, m, … elements views of [n, m, …], the i-th of which
 --- varies along dim i alone; indexing = "xy" exchanges the first two dims.
 function rearranging.meshgrid(...)
-  local list, given = list_of("meshgrid", ...)
-  local o = options.check("meshgrid", given, {indexing = {{"ij", "xy"}, "ij"}}, "indexing")
-  local exchanged, vectors, sizes = o.indexing == "xy" and #list > 1, {}, {}
+  local list, indexing = list_of("meshgrid", {{"indexing", {"ij", "xy"}, "ij"}}, ...)
+  local exchanged, vectors, sizes = indexing == "xy" and #list > 1, {}, {}
   for i, x in ipairs(list) do
     if x.ndim > 1 then fail("meshgrid: tensor %d is %s; vectors wanted", i, describe(x)) end
     local at = exchanged and i < 3 and 3 - i or i
@@ -68,7 +58,7 @@ end
 
 --- lm.cartesian_prod(a, b, …): all ways to take an element of each vector, as the rows of a matrix.
 function rearranging.cartesian_prod(...)
-  local list = list_of("cartesian_prod", ...)
+  local list = list_of("cartesian_prod", {}, ...)
   if #list == 1 and list[1].ndim == 1 then return list[1] end
   local columns = rearranging.meshgrid(list)
   for i, grid in ipairs(columns) do columns[i] = ops.flatten(grid) end
@@ -77,9 +67,11 @@ end
 
 --- x:combinations([r = 2 [, {with_replacement = false}]]): all ways to take r of a vector's elements, in their order,
 --- as the rows of a matrix; with_replacement: an element may be taken again.
-function rearranging.combinations(x, ...)
-  local r, again = read("combinations", {{"r", "natural", 2}, {"with_replacement", "boolean", false}}, ...)
-  if tensor("combinations", x).ndim ~= 1 then fail("combinations: x is %s; a vector wanted", describe(x)) end
+function rearranging.combinations(...)
+  local x, r, again = read("combinations", {
+    {"x", "tensor"}, {"r", "natural", 2}, {"with_replacement", "boolean", false},
+  }, ...)
+  if x.ndim ~= 1 then fail("combinations: x is %s; a vector wanted", describe(x)) end
   if r == 0 then return ops.empty(0, {dtype = x.dtype, device = x.device}) end
   local places = ops.arange(x:numel(), {device = x.device, dtype = "int64"})
   local lists = {}
@@ -101,10 +93,9 @@ end
 
 --- x:movedim(source, destination): the dims source (a number or a list) moved to destination; the others keep their
 --- order.
-function rearranging.movedim(x, ...)
+function rearranging.movedim(...)
   local who = "movedim"
-  local source, destination = read(who, {{"source", integers}, {"destination", integers}}, ...)
-  tensor(who, x)
+  local x, source, destination = read(who, {{"x", "tensor"}, {"source", "integers"}, {"destination", "integers"}}, ...)
   if #source ~= #destination then fail("%s: %d sources and %d destinations", who, #source, #destination) end
   local order, taken, n = {}, {}, x.ndim
   for i in ipairs(source) do
@@ -121,10 +112,10 @@ function rearranging.movedim(x, ...)
 end
 
 --- x:unflatten(dim, sizes): dim as several of those sizes, one of which may be -1.
-function rearranging.unflatten(x, ...)
+function rearranging.unflatten(...)
   local who = "unflatten"
-  local dim, sizes = read(who, {{"dim", "integer"}, {"sizes", integers}}, ...)
-  dim = dim_of(who, x, dim, tensor(who, x).ndim)
+  local x, dim, sizes = read(who, {{"x", "tensor"}, {"dim", "integer"}, {"sizes", "integers"}}, ...)
+  dim = dim_of(who, x, dim, x.ndim)
   local shape, all, known, open = x.shape, {}, 1, 0
   if #sizes == 0 then fail("%s: sizes is empty", who) end
   for d = 1, dim - 1 do all[#all + 1] = shape[d] end
@@ -147,7 +138,7 @@ end
 local function each_of(who, f, ...)
   if select("#", ...) == 1 and core.is_tensor((...)) then return f((...)) end
   local made = {}
-  for i, x in ipairs((list_of(who, ...))) do made[i] = f(x) end
+  for i, x in ipairs((list_of(who, {}, ...))) do made[i] = f(x) end
   return tensor_list(made)
 end
 
@@ -168,7 +159,7 @@ function rearranging.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) en
 
 local function joined(who, form, dim, ...)
   local list = {}
-  for i, x in ipairs((list_of(who, ...))) do list[i] = form(x) end
+  for i, x in ipairs((list_of(who, {}, ...))) do list[i] = form(x) end
   return ops.cat(list, list[1].ndim == 1 and 1 or dim)
 end
 
@@ -189,7 +180,7 @@ end
 --- lm.block_diag(a, b, …): matrices along the diagonal of a large one, zeros beside them; vectors are rows.
 function rearranging.block_diag(...)
   local blocks, width, before = {}, 0, 0
-  for i, x in ipairs((list_of("block_diag", ...))) do
+  for i, x in ipairs((list_of("block_diag", {}, ...))) do
     if x.ndim > 2 then fail("block_diag: tensor %d is %s; matrices wanted", i, describe(x)) end
     blocks[i] = to_2d(x)
     width = width + blocks[i].shape[2]
@@ -217,7 +208,7 @@ local function tensor_split(who, x, parts, dim)
     return methods.split(x, sizes, dim)
   end
   local list, begin = {}, 1
-  parts = integers(who, "indices", parts)
+  parts = arg(who, "indices", parts, "integers")
   for i = 1, #parts + 1 do
     local stop = parts[i] or n + 1 -- where the next part begins
     if stop == 0 then fail("%s: indices[%d] is 0; entries count from 1", who, i) end
@@ -236,14 +227,16 @@ end
 --- x:tensor_split(sections [, dim = 1]): a list of views of dim, as many as sections says, the first of them by one
 --- entry larger where that does not divide; x:tensor_split({i, j, …} [, dim]): parts of which the second begins at
 --- entry i (from 1), the third at j, …
-function rearranging.tensor_split(x, ...)
-  local parts, dim = read("tensor_split", {{"indices_or_sections", number_or_list}, {"dim", "integer", 1}}, ...)
+function rearranging.tensor_split(...)
+  local x, parts, dim = read("tensor_split", {
+    {"x", "tensor"}, {"indices_or_sections", number_or_list}, {"dim", "integer", 1},
+  }, ...)
   return tensor_split("tensor_split", x, parts, dim)
 end
 
-local function split_along(who, x, least, dim, ...)
-  local parts = read(who, {{"indices_or_sections", number_or_list}}, ...)
-  at_least(who, x, least)
+local function split_along(who, least, dim, ...)
+  local x, parts = read(who, {{"x", "tensor"}, {"indices_or_sections", number_or_list}}, ...)
+  if at_least(who, x, least).ndim == 1 then dim = 1 end
   if type(parts) == "number" and (parts < 1 or x.shape[dim] % parts ~= 0) then
     fail("%s: dim %d of %s is no multiple of %s", who, dim, describe(x), tostring(parts))
   end
@@ -251,15 +244,13 @@ local function split_along(who, x, least, dim, ...)
 end
 
 --- x:hsplit(sections or {i, …}): tensor_split along dim 2, of a vector along dim 1; sections have to be of equal size.
-function rearranging.hsplit(x, ...)
-  return split_along("hsplit", x, 1, core.is_tensor(x) and x.ndim == 1 and 1 or 2, ...)
-end
+function rearranging.hsplit(...) return split_along("hsplit", 1, 2, ...) end
 
 --- x:vsplit(sections or {i, …}): tensor_split along dim 1; sections have to be of equal size.
-function rearranging.vsplit(x, ...) return split_along("vsplit", x, 2, 1, ...) end
+function rearranging.vsplit(...) return split_along("vsplit", 2, 1, ...) end
 
 --- x:dsplit(sections or {i, …}): tensor_split along dim 3; sections have to be of equal size.
-function rearranging.dsplit(x, ...) return split_along("dsplit", x, 3, 3, ...) end
+function rearranging.dsplit(...) return split_along("dsplit", 3, 3, ...) end
 
 -- ---- entries
 
@@ -271,9 +262,9 @@ function rearranging.flipud(x) return ops.flip(at_least("flipud", x, 1), 1) end
 
 --- x:rot90([k = 1 [, dims = {1, 2}]]): turned by k times 90 degrees in the plane of two dims, from the first to the
 --- second.
-function rearranging.rot90(x, ...)
+function rearranging.rot90(...)
   local who = "rot90"
-  local k, dims = read(who, {{"k", "integer", 1}, {"dims", integers, {1, 2}}}, ...)
+  local x, k, dims = read(who, {{"x", "tensor"}, {"k", "integer", 1}, {"dims", "integers", {1, 2}}}, ...)
   if #dims ~= 2 then fail("%s: dims has to name two dims, got %d", who, #dims) end
   local a, b = dim_of(who, x, dims[1], at_least(who, x, 2).ndim), dim_of(who, x, dims[2], x.ndim)
   if a == b then fail("%s: dims has dim %d twice", who, a) end
@@ -307,12 +298,11 @@ end
 --- x:repeat_interleave(repeats [, dim]): each entry of dim as often as repeats says, a number, or a list or tensor with
 --- a number for each entry; without dim of x's elements counted through. output_size is what comes out of a tensor,
 --- and checked.
-function rearranging.repeat_interleave(x, ...)
+function rearranging.repeat_interleave(...)
   local who = "repeat_interleave"
-  local repeats, dim, size = read(who, {
-    {"repeats", repeats_of}, {"dim", "integer", optional = true}, {"output_size", "natural", optional = true},
+  local x, repeats, dim, size = read(who, {
+    {"x", "tensor"}, {"repeats", repeats_of}, {"dim", "integer?"}, {"output_size", "natural?"},
   }, ...)
-  tensor(who, x)
   if dim == nil then x, dim = ops.flatten(x), 1 end
   if x.ndim == 0 then x = ops.reshape(x, {1}) end
   dim = dim_of(who, x, dim, x.ndim)
@@ -337,24 +327,14 @@ function rearranging.repeat_interleave(x, ...)
   return y
 end
 
---- x:tile(2, 3, …): x that often along its last dims, and along new ones before them where there are more numbers.
-function rearranging.tile(x, ...)
-  local times = {...}
-  if options.is_plain(times[1]) then times = times[1] end
-  local counts, missing = {}, tensor("tile", x).ndim - #times
-  for d = 1, missing do counts[d] = 1 end
-  for _, n in ipairs(times) do counts[#counts + 1] = n end
-  return methods.repeat_tensor(x, counts)
-end
-
 -- ---- diagonals and triangles
 
 --- x:diag_embed([{offset = 0, dim1 = -2, dim2 = -1}]): zeros with x's last dim on the diagonals of the matrices that
 --- dim1 and dim2 of the result make.
-function rearranging.diag_embed(x, ...)
+function rearranging.diag_embed(...)
   local who = "diag_embed"
-  local offset, dim1, dim2 = read(who, {
-    {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
+  local x, offset, dim1, dim2 = read(who, {
+    {"x", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
   }, ...)
   local n = at_least(who, x, 1).ndim + 1
   dim1, dim2 = dim_of(who, x, dim1, n), dim_of(who, x, dim2, n)
@@ -374,8 +354,8 @@ function rearranging.diag_embed(x, ...)
 end
 
 --- x:diag([{diagonal = 0}]): of a vector the matrix that has it on its diagonal, of a matrix its diagonal.
-function rearranging.diag(x, ...)
-  local diagonal = read("diag", {{"diagonal", "integer", 0}}, ...)
+function rearranging.diag(...)
+  local x, diagonal = read("diag", {{"x", "tensor"}, {"diagonal", "integer", 0}}, ...)
   if at_least("diag", x, 1).ndim > 2 then
     fail("diag: x is %s; a vector or a matrix wanted: for others there are diagonal and diag_embed", describe(x))
   end
@@ -384,15 +364,15 @@ function rearranging.diag(x, ...)
 end
 
 --- x:diagflat([{offset = 0}]): the matrix that has x's elements on its diagonal.
-function rearranging.diagflat(x, ...)
-  local offset = read("diagflat", {{"offset", "integer", 0}}, ...)
-  return rearranging.diag_embed(ops.flatten(tensor("diagflat", x)), offset)
+function rearranging.diagflat(...)
+  local x, offset = read("diagflat", {{"x", "tensor"}, {"offset", "integer", 0}}, ...)
+  return rearranging.diag_embed(ops.flatten(x), offset)
 end
 
 local function indices_of(who, triangle, ...)
   local rows, columns, offset, dtype, device = read(who, {
     {"row", "natural"}, {"col", "natural"}, {"offset", "integer", 0}, {"dtype", "string", "int64"},
-    {"device", "any", optional = true},
+    {"device", "any?"},
   }, ...)
   local mask = triangle(ops.ones({rows, columns}, {dtype = "bool", device = device}), offset)
   return methods.to(ops.contiguous(ops.t(ops.nonzero(mask))), dtype)

@@ -1,24 +1,32 @@
 --- Torch's typed constructors: FloatTensor{1, 2} of values, FloatTensor(2, 3) of sizes, uninitialized as Torch's are,
---- FloatTensor() empty. Gives functions of a device and those arguments, by name.
+--- FloatTensor() empty. Gives them by name for the CPU; add(library, device_of) adds them for another device.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
-local typed = {}
-
-for name, dtype in pairs {
+local dtypes = {
   FloatTensor = "float32", DoubleTensor = "float64", HalfTensor = "float16", BFloat16Tensor = "bfloat16",
   LongTensor = "int64", IntTensor = "int32", ShortTensor = "int16", CharTensor = "int8",
   ByteTensor = "uint8", BoolTensor = "bool",
-} do
-  typed[name] = function(device, ...)
-    local n, first = select("#", ...), (...)
-    if n == 1 and (type(first) == "table" or core.is_tensor(first)) then
-      return core.tensor(first, {dtype = dtype, device = device})
-    end
-    local sizes = {...}
-    for i = 1, n do options.arg(name, "size " .. i, sizes[i], "natural") end
-    return core.ops.empty(n == 0 and {0} or sizes, {dtype = dtype, device = device})
-  end
+}
+
+local function make(name, device, ...)
+  local n, first, how = select("#", ...), (...), {dtype = dtypes[name], device = device}
+  if n == 1 and (type(first) == "table" or core.is_tensor(first)) then return core.tensor(first, how) end
+  local sizes = {...}
+  for i = 1, n do options.arg(name, "size " .. i, sizes[i], "natural") end
+  return core.ops.empty(n == 0 and {0} or sizes, how)
 end
 
-return typed
+--- Adds the constructors to a library, for the device that device_of(name) gives at each call.
+local function add(library, device_of)
+  for name in pairs(dtypes) do
+    --- Torch's constructor of that dtype: FloatTensor (float32), DoubleTensor (float64), HalfTensor (float16),
+    --- BFloat16Tensor, LongTensor (int64), IntTensor (int32), ShortTensor (int16), CharTensor (int8),
+    --- ByteTensor (uint8), BoolTensor; on the CPU, or in lm.cuda on the current device. (2, 3) is of those sizes,
+    --- uninitialized; {1, 2} of those values.
+    library[name] = function(...) return make(name, device_of(name), ...) end
+  end
+  return library
+end
+
+return add({add = add}, function() return "cpu" end)

@@ -1,5 +1,6 @@
 --- Dropouts of whole channels, and those that keep the mean and variance of SELU's outputs.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 
 local ops = core.ops
@@ -7,12 +8,12 @@ local F = {}
 
 -- PyTorch's defaults: the alpha dropouts pass everything unless told to train.
 local function how(training)
-  return {p = {"probability", 0.5}, training = {"boolean", training}, inplace = {"boolean", false}}
+  return {{"p", "probability", 0.5}, {"training", "boolean", training}, {"inplace", "boolean", false}}
 end
 
 -- x has `most` dims, or one less for a sample without a batch; unlimited without `most`.
-local function checked(who, x, opts, most)
-  opts = options.check(who, opts, how(most ~= nil), "p")
+local function checked(who, x, most, ...)
+  local opts = arguments.options(who, how(most ~= nil), ...)
   options.arg(who, "x", x, "tensor")
   if most and x.ndim ~= most and x.ndim ~= most - 1 then
     options.fail("%s: x [N, C%s] or without the batch wanted, got %s", who, (", L"):rep(most - 2), options.describe(x))
@@ -33,8 +34,8 @@ for n = 1, 3 do
   local who = ("dropout%dd"):format(n)
   --- Zeros whole channels with probability p and divides the rest by 1 - p: dropout1d of x [N, C, L], dropout2d of
   --- [N, C, H, W], dropout3d of [N, C, D, H, W], or without N. {p = 0.5, training = true, inplace = false}
-  F[who] = function(x, opts)
-    opts = checked(who, x, opts, n + 2)
+  F[who] = function(x, ...)
+    local opts = checked(who, x, n + 2, ...)
     if not opts.training or opts.p == 0 then return x end
     local mask = ops.ones(channels(x, x.ndim == n + 2), {dtype = x.dtype, device = x.device})
     return result(x, x * ops.dropout(mask, opts.p, true), opts)
@@ -57,15 +58,15 @@ end
 
 --- F.alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): dropout for SELU networks: dropped elements
 --- become SELU's least value, and the result keeps mean 0 and variance 1.
-function F.alpha_dropout(x, opts)
-  opts = checked("alpha_dropout", x, opts)
+function F.alpha_dropout(x, ...)
+  local opts = checked("alpha_dropout", x, nil, ...)
   return alpha(x, opts, x.shape)
 end
 
 --- F.feature_alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): alpha_dropout of whole channels of
 --- x [N, C, …].
-function F.feature_alpha_dropout(x, opts)
-  opts = checked("feature_alpha_dropout", x, opts)
+function F.feature_alpha_dropout(x, ...)
+  local opts = checked("feature_alpha_dropout", x, nil, ...)
   if x.ndim < 2 then options.fail("feature_alpha_dropout: x [N, C, …] wanted, got %s", options.describe(x)) end
   return alpha(x, opts, channels(x, true))
 end

@@ -1,5 +1,6 @@
 --- F.embedding with rows that are kept short and gradients that are divided by counts.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local Function = require("luminary.autograd.function").Function
 
@@ -31,9 +32,9 @@ local function shorten(weight, index, max_norm, norm_type)
 end
 
 local how = {
-  padding_idx = {"integer", 0}, max_norm = {"positive"}, norm_type = {"number", 2},
-  scale_grad_by_freq = {"boolean", false},
-  sparse = {function(who, _, v)
+  {"padding_idx", "integer", 0}, {"max_norm", "positive"}, {"norm_type", "number", 2},
+  {"scale_grad_by_freq", "boolean", false},
+  {"sparse", function(who, _, v)
     if v then options.fail("%s: gradients are dense here; leave sparse out", who) end
     return false
   end},
@@ -43,9 +44,9 @@ local how = {
 --- weight [num, features] by index, which counts from 1: [..., features]. The row padding_idx gets no gradient. Rows
 --- that are looked up and longer than max_norm are first shortened to it, in place; scale_grad_by_freq divides a
 --- row's gradient by how often it occurs in index.
-local function embedding(index, weight, opts)
-  if opts == nil then return ops.embedding(index, weight) end
-  opts = options.check("embedding", opts, how, "padding_idx")
+local function embedding(index, weight, ...)
+  if select("#", ...) == 0 then return ops.embedding(index, weight) end
+  local opts = arguments.options("embedding", how, ...)
   options.arg("embedding", "index", index, "tensor")
   options.arg("embedding", "weight", weight, "tensor")
   local padding = {padding_idx = opts.padding_idx < 0 and weight.shape[1] + opts.padding_idx + 1 or opts.padding_idx}

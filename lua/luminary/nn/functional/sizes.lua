@@ -10,9 +10,7 @@ function sizes.of(n, least, also)
     if also and also[v] then return v end
     local list = type(v) == "number" and {v} or v
     local good = type(list) == "table" and (#list == n or #list == 1)
-    if good and options.named_field(list) then
-      options.fail("%s: %s is a list with named fields in it; options come last, in a table of their own", who, name)
-    end
+    good = good and not options.named_field(list)
     for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= least end
     if not good then
       options.fail("%s: %s has to be an integer of at least %d%s%s, got %s", who, name, least,

@@ -1,6 +1,7 @@
 --- Weights of a fixed norm: weight_norm and spectral_norm, both as parametrizations.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local parametrize = require "luminary.nn.utils.parametrize"
@@ -41,9 +42,9 @@ local function any_dim(_, _, v) return v end
 --- weight_norm(module [, {name = "weight", dim = 1}]): the parameter of that name as g * v / |v|, where the norms are
 --- those of v's slices along dim (of all of v with dim = false): parametrizations.weight.original0 is g, original1 is v
 --- (Salimans and Kingma 2016). Gives the module.
-function norms.weight_norm(module, opts)
+function norms.weight_norm(module, ...)
   local who = "weight_norm"
-  opts = options.check(who, opts, {name = {"string", "weight"}, dim = {any_dim}}, "name")
+  local opts = arguments.options(who, {{"name", "string", "weight"}, {"dim", any_dim}}, ...)
   local dim = dim_of(who, module, opts.name, opts.dim, 1)
   return parametrize.register_parametrization(module, opts.name, WeightNorm(dim))
 end
@@ -88,11 +89,12 @@ function SpectralNorm:right_inverse(w) return w end -- luacheck: ignore self
 --- spectral_norm(module [, {name = "weight", n_power_iterations = 1, eps = 1e-12, dim = 1}]): the parameter of that
 --- name divided by its largest singular value, as a matrix whose rows are dim's (Miyato et al. 2018); each reading in
 --- training moves the estimate on. Gives the module.
-function norms.spectral_norm(module, opts)
+function norms.spectral_norm(module, ...)
   local who = "spectral_norm"
-  opts = options.check(who, opts, {
-    name = {"string", "weight"}, n_power_iterations = {"count", 1}, eps = {"positive", 1e-12}, dim = {"integer"},
-  }, "name")
+  local opts = arguments.options(who, {
+    {"name", "string", "weight"}, {"n_power_iterations", "count", 1}, {"eps", "positive", 1e-12},
+    {"dim", "integer"},
+  }, ...)
   local transposed = records.is_module(module) and module.__name:find "^ConvTranspose"
   local dim, w = dim_of(who, module, opts.name, opts.dim, transposed and 2 or 1)
   return parametrize.register_parametrization(module, opts.name,

@@ -1,6 +1,7 @@
 --- nn.utils.rnn: batches of sequences of several lengths, padded or packed.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 
 local ops, fail = core.ops, options.fail
@@ -18,11 +19,12 @@ end
 --- A list of sequences [length, …] as one tensor [longest, B, …], shorter ones followed by padding_value.
 --- {batch_first = false, padding_value = 0, padding_side = "right"}; batch_first gives [B, longest, …], padding_side
 --- "left" pads before.
-function rnn.pad_sequence(sequences, opts)
+function rnn.pad_sequence(sequences, ...)
   local who = "pad_sequence"
-  opts = options.check(who, opts, {
-    batch_first = {"boolean", false}, padding_value = {"number", 0}, padding_side = {{"right", "left"}, "right"},
-  }, "batch_first")
+  local opts = arguments.options(who, {
+    {"batch_first", "boolean", false}, {"padding_value", "number", 0},
+    {"padding_side", {"right", "left"}, "right"},
+  }, ...)
   check_sequences(who, sequences)
   local longest, padded = 0, {}
   for _, t in ipairs(sequences) do longest = math.max(longest, t.shape[1]) end
@@ -38,8 +40,8 @@ function rnn.pad_sequence(sequences, opts)
 end
 
 --- The sequences of a padded batch [longest, B, …] as a list; lengths is a list or a tensor. {batch_first = false}
-function rnn.unpad_sequence(padded, lengths, opts)
-  opts = options.check("unpad_sequence", opts, {batch_first = {"boolean", false}}, "batch_first")
+function rnn.unpad_sequence(padded, lengths, ...)
+  local opts = arguments.options("unpad_sequence", {{"batch_first", "boolean", false}}, ...)
   options.arg("unpad_sequence", "padded", padded, "tensor")
   if core.is_tensor(lengths) then lengths = lengths:totable() end
   local list = {}
@@ -71,9 +73,11 @@ local function int64(list, device) return core.tensor(list, {dtype = "int64", de
 
 --- A padded batch x [longest, B, …] of sequences of these lengths (a list, or a tensor) as a PackedSequence.
 --- {batch_first = false, enforce_sorted = true}; the longest has to come first unless enforce_sorted is false.
-function rnn.pack_padded_sequence(x, lengths, opts)
+function rnn.pack_padded_sequence(x, lengths, ...)
   local who = "pack_padded_sequence"
-  opts = options.check(who, opts, {batch_first = {"boolean", false}, enforce_sorted = {"boolean", true}}, "batch_first")
+  local opts = arguments.options(who, {
+    {"batch_first", "boolean", false}, {"enforce_sorted", "boolean", true},
+  }, ...)
   if options.arg(who, "x", x, "tensor").ndim < 2 then
     fail("%s: x [T, B, …] wanted, got %s", who, options.describe(x))
   end
@@ -111,11 +115,11 @@ end
 
 --- A PackedSequence as a padded tensor [longest, B, …] in the sequences' first order, and their lengths (int64).
 --- {batch_first = false, padding_value = 0, total_length}; total_length pads to at least that many steps.
-function rnn.pad_packed_sequence(packed, opts)
+function rnn.pad_packed_sequence(packed, ...)
   local who = "pad_packed_sequence"
-  opts = options.check(who, opts, {
-    batch_first = {"boolean", false}, padding_value = {"number", 0}, total_length = {"count"},
-  }, "batch_first")
+  local opts = arguments.options(who, {
+    {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"total_length", "count"},
+  }, ...)
   if not class.is(packed, PackedSequence) then
     fail("%s: a PackedSequence wanted, got %s", who, options.describe(packed))
   end
@@ -143,8 +147,8 @@ function rnn.pad_packed_sequence(packed, opts)
 end
 
 --- A list of sequences [length, …] as a PackedSequence. {enforce_sorted = true}
-function rnn.pack_sequence(sequences, opts)
-  opts = options.check("pack_sequence", opts, {enforce_sorted = {"boolean", true}}, "enforce_sorted")
+function rnn.pack_sequence(sequences, ...)
+  local opts = arguments.options("pack_sequence", {{"enforce_sorted", "boolean", true}}, ...)
   check_sequences("pack_sequence", sequences)
   local lengths = {}
   for i, t in ipairs(sequences) do lengths[i] = t.shape[1] end

@@ -6,6 +6,7 @@
 --- than eps.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
@@ -18,13 +19,14 @@ Plateau.settings = {
   {"best", "number"}, {"cooldown_counter", "natural"}, {"num_bad_epochs", "natural"},
 }
 
-function Plateau:init(optimizer, opts)
+function Plateau:init(optimizer, ...)
   local who = "ReduceLROnPlateau"
   self.optimizer = Scheduler.optimizer_of(who, optimizer)
-  opts = options.check(who, opts, {
-    mode = {MODES, "min"}, factor = {"number", 0.1}, patience = {"natural", 10}, threshold = {"number", 1e-4},
-    threshold_mode = {THRESHOLD_MODES, "rel"}, cooldown = {"natural", 0}, min_lr = {"any", 0}, eps = {"number", 1e-8},
-  }, "mode")
+  local opts = arguments.options(who, {
+    {"mode", MODES, "min"}, {"factor", "number", 0.1}, {"patience", "natural", 10}, {"threshold", "number", 1e-4},
+    {"threshold_mode", THRESHOLD_MODES, "rel"}, {"cooldown", "natural", 0}, {"min_lr", "any", 0},
+    {"eps", "number", 1e-8},
+  }, ...)
   if opts.factor >= 1 then options.fail("%s: factor has to be below 1, got %.14g", who, opts.factor) end
   self.min_lrs = Scheduler.for_groups(who, "min_lr", opts.min_lr, optimizer, "number")
   self.min_lr = type(opts.min_lr) == "number" and opts.min_lr or nil -- of groups added later too
