@@ -17,7 +17,15 @@ for _, family in ipairs {
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
 end
 
-return options.strict("nn", nn, {
+local later = {
   utils = {"nn.utils"}, parallel = {"nn.parallel"}, DataParallel = {"nn.parallel.data_parallel", "DataParallel"},
   SyncBatchNorm = {"nn.parallel.sync_batch_norm"},
-})
+}
+for _, name in ipairs {
+  "MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder",
+  "TransformerDecoder", "Transformer",
+} do
+  later[name] = {"nn.attention", name}
+end
+
+return options.strict("nn", nn, later)

@@ -408,6 +408,72 @@ def layers():
     save_file(store, os.path.join(ROOT, "spec/golden/_nn.safetensors"))
 
 
+def sequences():
+    """Layers of sequences on given state: inputs, outputs (nested ones flat), gradients of the sum of their squares."""
+    nn, gen, store = torch.nn, torch.Generator().manual_seed(5), {}
+
+    def put(name, t):
+        store[name] = t.detach().contiguous().clone()
+
+    def flat(values):
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                yield value
+            elif value is not None:
+                yield from flat(value)
+
+    def layer(name, module, *shapes, **masks):
+        module.double()
+        with torch.no_grad():
+            for key, t in module.state_dict().items():
+                t.copy_(torch.rand(t.shape, generator=gen, dtype=torch.float64) - 0.5)
+                put(f"{name}.state.{key}", t)
+        inputs = [torch.randn(s, generator=gen, dtype=torch.float64).requires_grad_() for s in shapes]
+        if masks.pop("same", False):
+            inputs = inputs[:1]
+            results = module(inputs[0], inputs[0], inputs[0], **masks)
+        else:
+            results = module(*inputs, **masks)
+        results = list(flat([results]))
+        sum(y.square().sum() for y in results).backward()
+        for k, x in enumerate(inputs):
+            put(f"{name}.in.{k + 1}", x)
+            put(f"{name}.in_grad.{k + 1}", x.grad)
+        for k, y in enumerate(results):
+            put(f"{name}.out.{k + 1}", y)
+        for key, mask in masks.items():
+            if isinstance(mask, torch.Tensor):
+                put(f"{name}.mask.{key}", mask)
+        for key, t in module.named_parameters():
+            put(f"{name}.grad.{key}", torch.zeros_like(t) if t.grad is None else t.grad)
+
+    def bools(*shape):
+        seen = torch.rand(shape, generator=gen) > 0.7
+        seen[..., 0] = False
+        return seen
+
+    heads = nn.MultiheadAttention
+    layer("mha", heads(6, 2), (4, 3, 6), (5, 3, 6), (5, 3, 6))
+    layer("mha_self", heads(6, 3, batch_first=True), (3, 4, 6), same=True)
+    layer("mha_plain", heads(6, 2, bias=False), (4, 3, 6), same=True, need_weights=False)
+    layer("mha_widths", heads(6, 2, kdim=4, vdim=5), (4, 3, 6), (5, 3, 4), (5, 3, 5), average_attn_weights=False)
+    layer("mha_more", heads(6, 2, add_bias_kv=True, add_zero_attn=True), (4, 3, 6), (5, 3, 6), (5, 3, 6),
+          attn_mask=bools(4, 5), key_padding_mask=bools(3, 5))
+    layer("mha_numbers", heads(6, 2), (4, 3, 6), (5, 3, 6), (5, 3, 6),
+          attn_mask=torch.randn(6, 4, 5, generator=gen, dtype=torch.float64),
+          key_padding_mask=torch.randn(3, 5, generator=gen, dtype=torch.float64))
+    layer("mha_single", heads(6, 2), (4, 6), (5, 6), (5, 6), attn_mask=bools(4, 5))
+    quiet = dict(dim_feedforward=7, dropout=0.0)
+    layer("encoder_layer", nn.TransformerEncoderLayer(6, 2, **quiet), (4, 3, 6), src_key_padding_mask=bools(3, 4))
+    layer("encoder_layer_first", nn.TransformerEncoderLayer(6, 2, norm_first=True, activation="gelu", batch_first=True,
+                                                            bias=False, **quiet), (3, 4, 6), src_mask=bools(4, 4))
+    layer("decoder_layer", nn.TransformerDecoderLayer(6, 2, **quiet), (4, 3, 6), (5, 3, 6), tgt_mask=bools(4, 4))
+    layer("encoder", nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, **quiet), 2, nn.LayerNorm(6)), (4, 3, 6))
+    layer("transformer", nn.Transformer(6, 2, 2, 2, batch_first=True, **quiet), (3, 5, 6), (3, 4, 6),
+          tgt_mask=nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64))
+    save_file(store, os.path.join(ROOT, "spec/golden/_sequences.safetensors"))
+
+
 # Optimizers by name, and what they are made with. As Lua's options in spec/optim/optim_spec.lua.
 OPTIMIZERS = {
     "sgd": ("SGD", dict(lr=0.1)),
@@ -744,6 +810,7 @@ def windows():
 
 
 EXTRAS = {"_autocast": autocast, "_scaler": scaler, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_windows": windows, "_optim": optimizers,
+          "_sequences": sequences,
           "_modules": module_texts}
 
 

@@ -1,0 +1,411 @@
+--- Multi-head attention and the layers of transformers (Vaswani et al. 2017), under PyTorch's names.
+---
+--- Tensors are [L, N, E] (length, batch, width), with batch_first [N, L, E], or [L, E]. Masks are PyTorch's: of bool,
+--- true is what is not seen, unlike in F.scaled_dot_product_attention; of numbers, they are added to the scores.
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local options = require "luminary.base.options"
+local containers = require "luminary.nn.containers"
+local dropout = require("luminary.nn.activation").Dropout
+local init = require "luminary.nn.initializers"
+local layer = require "luminary.nn.define_layer"
+local linear = require("luminary.nn.linear").Linear
+local LayerNorm = require("luminary.nn.norm").LayerNorm
+
+local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local attention = {}
+
+-- ---- masks
+
+-- Numbers to be added, of a mask in either form.
+local function as_numbers(mask, like)
+  if mask.dtype ~= "bool" then return mask:to(like.dtype) end
+  return ops.zeros(mask.shape, {dtype = like.dtype, device = like.device}):masked_fill(mask, -math.huge)
+end
+
+-- Both masks as one, or nil.
+local function merged(a, b, like)
+  if not (a and b) then return a or b end
+  if a.dtype == "bool" and b.dtype == "bool" then return ops.logical_or(a, b) end
+  return as_numbers(a, like) + as_numbers(b, like)
+end
+
+local function check_mask(who, name, mask)
+  if mask and mask.dtype ~= "bool" and not core.is_floating_point(mask) then
+    fail("%s: %s is %s; bool (true: not seen) or floating numbers wanted", who, name, describe(mask))
+  end
+end
+
+local function causal_mask(length, keys, device)
+  return ops.ones({length, keys}, {dtype = "bool", device = device}):triu(1)
+end
+
+-- ---- multi-head attention
+
+--- nn.MultiheadAttention(embed_dim, num_heads [, {dropout = 0, bias = true, add_bias_kv = false, add_zero_attn = false,
+--- kdim = embed_dim, vdim = embed_dim, batch_first = false, device, dtype}]): queries, keys and values projected to
+--- num_heads heads, attention in each, and a projection of what they give.
+---
+--- local y, weights = mha(query, key, value [, {key_padding_mask, need_weights = true, attn_mask,
+--- average_attn_weights = true, is_causal = false}]): query [L, N, E], key [S, N, kdim], value [S, N, vdim] give
+--- y [L, N, E] and, with need_weights, [N, L, S] ([N, heads, L, S] without average_attn_weights).
+--- key_padding_mask [N, S]; attn_mask [L, S] or [N * heads, L, S]. is_causal: a query sees the keys up to its place.
+--- Without need_weights memory grows with L + S on the CPU, if there is no dropout.
+local MultiheadAttention = layer.define("MultiheadAttention")
+attention.MultiheadAttention = MultiheadAttention
+
+function MultiheadAttention:init(embed_dim, num_heads, ...)
+  local who = "MultiheadAttention"
+  self.embed_dim = arg(who, "embed_dim", embed_dim, "count")
+  self.num_heads = arg(who, "num_heads", num_heads, "count")
+  local o = layer.options(who, {
+    {"dropout", "probability", 0}, {"bias", "boolean", true}, {"add_bias_kv", "boolean", false},
+    {"add_zero_attn", "boolean", false}, {"kdim", "count", embed_dim},
+    {"vdim", "count", embed_dim}, {"batch_first", "boolean", false},
+  }, ...)
+  if embed_dim % num_heads ~= 0 then
+    fail("%s: embed_dim %d is not to be divided into %d heads", who, embed_dim, num_heads)
+  end
+  self.dropout, self.batch_first, self.add_zero_attn = o.dropout, o.batch_first, o.add_zero_attn
+  self.kdim, self.vdim, self.head_dim = o.kdim, o.vdim, embed_dim / num_heads
+  if o.kdim == embed_dim and o.vdim == embed_dim then
+    self.in_proj_weight = layer.parameter({3 * embed_dim, embed_dim}, o)
+  else
+    self.q_proj_weight = layer.parameter({embed_dim, embed_dim}, o)
+    self.k_proj_weight = layer.parameter({embed_dim, o.kdim}, o)
+    self.v_proj_weight = layer.parameter({embed_dim, o.vdim}, o)
+  end
+  if o.bias then self.in_proj_bias = layer.parameter({3 * embed_dim}, o) end
+  self.out_proj = linear(embed_dim, embed_dim, {bias = o.bias, device = o.device, dtype = o.dtype})
+  if o.add_bias_kv then
+    self.bias_k, self.bias_v = layer.parameter({1, 1, embed_dim}, o), layer.parameter({1, 1, embed_dim}, o)
+  end
+  self:reset_parameters()
+end
+
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+function MultiheadAttention:reset_parameters()
+  for _, name in ipairs {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"} do
+    if self[name] then init.xavier_uniform_(self[name]) end
+  end
+  if self.in_proj_bias then
+    init.zeros_(self.in_proj_bias)
+    init.zeros_(self.out_proj.bias)
+  end
+  if self.bias_k then
+    init.xavier_normal_(self.bias_k)
+    init.xavier_normal_(self.bias_v)
+  end
+end
+
+-- Queries, keys and values in the layer's width, [N, length, E].
+local function projected(self, query, key, value)
+  local width, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
+  if weight and rawequal(query, key) and rawequal(key, value) then
+    return unpack(ops.linear(query, weight, bias):chunk(3, -1))
+  end
+  local function part(t, i) return t and t:narrow(1, (i - 1) * width + 1, width) end
+  local weights = weight and {part(weight, 1), part(weight, 2), part(weight, 3)}
+    or {self.q_proj_weight, self.k_proj_weight, self.v_proj_weight}
+  return ops.linear(query, weights[1], part(bias, 1)), ops.linear(key, weights[2], part(bias, 2)),
+    ops.linear(value, weights[3], part(bias, 3))
+end
+
+-- One key and value more for every sample: t [N, S, E] with `row` [1, 1, E], and the masks that go with them.
+local function one_more(t, row) return ops.cat({t, row:expand(t.shape[1], 1, t.shape[3])}, 2) end
+local function one_more_seen(mask) return mask and ops.pad(mask, {0, 1}) end
+
+local function check_inputs(self, query, key, value)
+  local who = "MultiheadAttention"
+  local function check(name, t, width)
+    arg(who, name, t, "tensor")
+    if (t.ndim ~= 2 and t.ndim ~= 3) or t.ndim ~= query.ndim or t.shape[t.ndim] ~= width then
+      local wanted = query.ndim == 2 and "[length, %d]" or self.batch_first and "[batch, length, %d]"
+        or "[length, batch, %d]"
+      fail("%s: %s is %s; %s wanted", who, name, describe(t), wanted:format(width))
+    end
+  end
+  check("query", query, self.embed_dim)
+  check("key", key, self.kdim)
+  check("value", value, self.vdim)
+  local batch, length = self.batch_first and 1 or 2, self.batch_first and 2 or 1
+  if query.ndim == 2 then batch, length = nil, 1 end
+  if key.shape[length] ~= value.shape[length] or batch and (query.shape[batch] ~= key.shape[batch]
+      or key.shape[batch] ~= value.shape[batch]) then
+    fail("%s: query is %s, key %s, value %s; batches of one size, and as many values as keys wanted", who,
+      describe(query), describe(key), describe(value))
+  end
+end
+
+-- attn_mask and key_padding_mask as one that broadcasts to [N, heads, L, S].
+local function mask_of(self, o, query, key)
+  local who, n, l, s = "MultiheadAttention", query.shape[1], query.shape[2], key.shape[2]
+  check_mask(who, "attn_mask", o.attn_mask)
+  check_mask(who, "key_padding_mask", o.key_padding_mask)
+  local mask, padding = o.attn_mask, o.key_padding_mask
+  if mask then
+    local shape, heads = mask.shape, n * self.num_heads
+    if not (mask.ndim == 2 and shape[1] == l and shape[2] == s
+        or mask.ndim == 3 and shape[1] == heads and shape[2] == l and shape[3] == s) then
+      fail("%s: attn_mask is %s; [%d, %d] or [%d, %d, %d] wanted", who, describe(mask), l, s, heads, l, s)
+    end
+    if mask.ndim == 3 then mask = mask:view(n, self.num_heads, l, s) end
+  end
+  if padding then
+    if padding.ndim == 1 then padding = padding:unsqueeze(1) end
+    if padding.ndim ~= 2 or padding.shape[1] ~= n or padding.shape[2] ~= s then
+      fail("%s: key_padding_mask is %s; [%d, %d] wanted", who, describe(o.key_padding_mask), n, s)
+    end
+    padding = padding:view(n, 1, 1, s)
+  end
+  if o.is_causal and not mask then
+    if not (padding or self.bias_k or self.add_zero_attn or o.need_weights) then return nil, true end
+    mask = causal_mask(l, s, query.device)
+  end
+  return merged(mask, padding, query), false
+end
+
+function MultiheadAttention:forward(query, key, value, ...)
+  check_inputs(self, query, key, value)
+  local o = {}
+  o.key_padding_mask, o.need_weights, o.attn_mask, o.average, o.is_causal = arguments.read("MultiheadAttention", {
+    {"key_padding_mask", "tensor?"}, {"need_weights", "boolean", true}, {"attn_mask", "tensor?"},
+    {"average_attn_weights", "boolean", true}, {"is_causal", "boolean", false},
+  }, ...)
+  local single, same, same_too = query.ndim == 2, rawequal(query, key), rawequal(key, value)
+  local function batched(t) return single and t:unsqueeze(1) or self.batch_first and t or t:transpose(1, 2) end
+  query = batched(query)
+  key = same and query or batched(key)
+  value = same_too and key or batched(value)
+  local q, k, v = projected(self, query, key, value)
+  local mask, causal = mask_of(self, o, q, k)
+  if self.bias_k then
+    k, v, mask = one_more(k, self.bias_k), one_more(v, self.bias_v), one_more_seen(mask)
+  end
+  if self.add_zero_attn then
+    local zero = ops.zeros({1, 1, self.embed_dim}, {dtype = k.dtype, device = k.device})
+    k, v, mask = one_more(k, zero), one_more(v, zero), one_more_seen(mask)
+  end
+  local n, l, s, heads = q.shape[1], q.shape[2], k.shape[2], self.num_heads
+  q, k, v = q:view(n, l, heads, -1):transpose(2, 3), k:view(n, s, heads, -1):transpose(2, 3),
+    v:view(n, s, heads, -1):transpose(2, 3)
+  if mask and mask.dtype == "bool" then mask = mask:logical_not() end
+  local rate = self.training and self.dropout or 0
+  local y, weights
+  if o.need_weights then
+    weights = ops.attention_weights(q, k, mask)
+    y = ops.matmul(rate > 0 and ops.dropout(weights, rate) or weights, v)
+    if o.average then weights = weights:mean(2) end
+    if single then weights = weights:squeeze(1) end
+  else
+    y = ops.scaled_dot_product_attention(q, k, v, {attn_mask = mask, dropout_p = rate, is_causal = causal})
+  end
+  y = self.out_proj(y:transpose(2, 3):reshape(n, l, self.embed_dim))
+  if single then y = y:squeeze(1) elseif not self.batch_first then y = y:transpose(1, 2) end
+  return y, weights
+end
+
+-- ---- transformers
+
+local activations = {relu = ops.relu, gelu = ops.gelu}
+
+local function activation_of(who, name, value)
+  if type(value) == "string" and activations[value] then return value end
+  if type(value) == "string" then
+    fail("%s: %s is '%s'; 'relu', 'gelu' or a function wanted", who, name, value)
+  end
+  return arg(who, name, value, "callable")
+end
+
+local layer_rows = {
+  {"dim_feedforward", "count", 2048}, {"dropout", "probability", 0.1},
+  {"activation", activation_of, "relu"}, {"layer_norm_eps", "number", 1e-5}, {"batch_first", "boolean", false},
+  {"norm_first", "boolean", false}, {"bias", "boolean", true},
+}
+
+-- What encoder and decoder layers have in common.
+local function make_layer(self, d_model, nhead, norms, ...)
+  local who = self.__name
+  local o = layer.options(who, layer_rows, ...)
+  local own = {bias = o.bias, device = o.device, dtype = o.dtype}
+  local heads = {
+    dropout = o.dropout, bias = o.bias, batch_first = o.batch_first, device = o.device, dtype = o.dtype,
+  }
+  self.self_attn = MultiheadAttention(d_model, nhead, heads)
+  if norms == 3 then self.multihead_attn = MultiheadAttention(d_model, nhead, heads) end
+  self.linear1 = linear(d_model, o.dim_feedforward, own)
+  self.dropout = dropout(o.dropout)
+  self.linear2 = linear(o.dim_feedforward, d_model, own)
+  for i = 1, norms do
+    self["norm" .. i] = LayerNorm(d_model, {
+      eps = o.layer_norm_eps, bias = o.bias, device = o.device, dtype = o.dtype,
+    })
+  end
+  for i = 1, norms do self["dropout" .. i] = dropout(o.dropout) end
+  self.norm_first, self.batch_first = o.norm_first, o.batch_first
+  self.activation = type(o.activation) == "string" and activations[o.activation] or o.activation
+end
+
+local function feed_forward(self, x) return self.linear2(self.dropout(self.activation(self.linear1(x)))) end
+
+-- x with block(x) added to it, normalized before or after.
+local function residual(self, i, x, block)
+  local norm, drop = self["norm" .. i], self["dropout" .. i]
+  if self.norm_first then return x + drop(block(norm(x))) end
+  return norm(x + drop(block(x)))
+end
+
+local function attended(heads, x, memory, mask, padding, causal)
+  return (heads(x, memory or x, memory or x, {
+    attn_mask = mask, key_padding_mask = padding, need_weights = false, is_causal = causal,
+  }))
+end
+
+--- nn.TransformerEncoderLayer(d_model, nhead [, {dim_feedforward = 2048, dropout = 0.1, activation = "relu",
+--- layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true, device, dtype}]): self-attention and a
+--- feed-forward network, each added to its input and normalized. activation: "relu", "gelu" or a function.
+--- layer(src [, src_mask [, src_key_padding_mask [, is_causal = false]]]), also by name.
+local TransformerEncoderLayer = layer.define("TransformerEncoderLayer")
+attention.TransformerEncoderLayer = TransformerEncoderLayer
+
+function TransformerEncoderLayer:init(d_model, nhead, ...) make_layer(self, d_model, nhead, 2, ...) end
+
+function TransformerEncoderLayer:forward(src, ...)
+  local mask, padding, causal = arguments.read("TransformerEncoderLayer", {
+    {"src_mask", "tensor?"}, {"src_key_padding_mask", "tensor?"}, {"is_causal", "boolean", false},
+  }, ...)
+  local x = residual(self, 1, arg("TransformerEncoderLayer", "src", src, "tensor"), function(x)
+    return attended(self.self_attn, x, nil, mask, padding, causal)
+  end)
+  return residual(self, 2, x, function(y) return feed_forward(self, y) end)
+end
+
+--- nn.TransformerDecoderLayer(d_model, nhead [, options as those of nn.TransformerEncoderLayer]): self-attention,
+--- attention to the encoder's output, and a feed-forward network.
+--- layer(tgt, memory [, tgt_mask [, memory_mask [, tgt_key_padding_mask [, memory_key_padding_mask [,
+--- tgt_is_causal = false [, memory_is_causal = false]]]]]]), also by name.
+local TransformerDecoderLayer = layer.define("TransformerDecoderLayer")
+attention.TransformerDecoderLayer = TransformerDecoderLayer
+
+function TransformerDecoderLayer:init(d_model, nhead, ...) make_layer(self, d_model, nhead, 3, ...) end
+
+local decoder_rows = {
+  {"tgt_mask", "tensor?"}, {"memory_mask", "tensor?"}, {"tgt_key_padding_mask", "tensor?"},
+  {"memory_key_padding_mask", "tensor?"}, {"tgt_is_causal", "boolean", false}, {"memory_is_causal", "boolean", false},
+}
+
+function TransformerDecoderLayer:forward(tgt, memory, ...)
+  local who = "TransformerDecoderLayer"
+  local mask, memory_mask, padding, memory_padding, causal, memory_causal = arguments.read(who, decoder_rows, ...)
+  arg(who, "memory", memory, "tensor")
+  local x = residual(self, 1, arg(who, "tgt", tgt, "tensor"), function(x)
+    return attended(self.self_attn, x, nil, mask, padding, causal)
+  end)
+  x = residual(self, 2, x, function(y)
+    return attended(self.multihead_attn, y, memory, memory_mask, memory_padding, memory_causal)
+  end)
+  return residual(self, 3, x, function(y) return feed_forward(self, y) end)
+end
+
+-- So many copies of a layer, and perhaps a norm.
+local function make_stack(self, first, num_layers, norm)
+  local who = self.__name
+  arg(who, "num_layers", num_layers, "natural")
+  if norm ~= nil then arg(who, "norm", norm, "callable") end
+  local list = {}
+  for i = 1, num_layers do list[i] = first:clone() end
+  self.layers, self.num_layers, self.norm = containers.ModuleList(list), num_layers, norm
+end
+
+--- nn.TransformerEncoder(encoder_layer, num_layers [, norm]): num_layers copies of a layer, then norm.
+--- encoder(src [, mask [, src_key_padding_mask [, is_causal = false]]]), also by name.
+local TransformerEncoder = layer.define("TransformerEncoder")
+attention.TransformerEncoder = TransformerEncoder
+
+function TransformerEncoder:init(encoder_layer, num_layers, norm)
+  arg("TransformerEncoder", "encoder_layer", encoder_layer, "callable")
+  make_stack(self, encoder_layer, num_layers, norm)
+end
+
+function TransformerEncoder:forward(src, ...)
+  local mask, padding, causal = arguments.read("TransformerEncoder", {
+    {"mask", "tensor?"}, {"src_key_padding_mask", "tensor?"}, {"is_causal", "boolean", false},
+  }, ...)
+  local x = src
+  for _, each in ipairs(self.layers) do x = each(x, mask, padding, causal) end
+  return self.norm and self.norm(x) or x
+end
+
+--- nn.TransformerDecoder(decoder_layer, num_layers [, norm]): num_layers copies of a layer, then norm.
+--- decoder(tgt, memory [, …]) takes what nn.TransformerDecoderLayer's call takes.
+local TransformerDecoder = layer.define("TransformerDecoder")
+attention.TransformerDecoder = TransformerDecoder
+
+function TransformerDecoder:init(decoder_layer, num_layers, norm)
+  arg("TransformerDecoder", "decoder_layer", decoder_layer, "callable")
+  make_stack(self, decoder_layer, num_layers, norm)
+end
+
+function TransformerDecoder:forward(tgt, memory, ...)
+  local a, b, c, d, e, f = arguments.read("TransformerDecoder", decoder_rows, ...)
+  local x = tgt
+  for _, each in ipairs(self.layers) do x = each(x, memory, a, b, c, d, e, f) end
+  return self.norm and self.norm(x) or x
+end
+
+--- nn.Transformer([{d_model = 512, nhead = 8, num_encoder_layers = 6, num_decoder_layers = 6, dim_feedforward = 2048,
+--- dropout = 0.1, activation = "relu", custom_encoder, custom_decoder, layer_norm_eps = 1e-5, batch_first = false,
+--- norm_first = false, bias = true, device, dtype}]): encoder and decoder.
+--- net(src, tgt [, src_mask [, tgt_mask [, memory_mask [, src_key_padding_mask [, tgt_key_padding_mask [,
+--- memory_key_padding_mask [, src_is_causal [, tgt_is_causal [, memory_is_causal]]]]]]]]]), also by name.
+local Transformer = layer.define("Transformer")
+attention.Transformer = Transformer
+
+function Transformer:init(...)
+  local o = layer.options("Transformer", {
+    {"d_model", "count", 512}, {"nhead", "count", 8}, {"num_encoder_layers", "count", 6},
+    {"num_decoder_layers", "count", 6}, layer_rows[1], layer_rows[2], layer_rows[3], {"custom_encoder", "callable?"},
+    {"custom_decoder", "callable?"}, unpack(layer_rows, 4),
+  }, ...)
+  local own = {device = o.device, dtype = o.dtype}
+  for _, row in ipairs(layer_rows) do own[row[1]] = o[row[1]] end
+  local function norm()
+    return LayerNorm(o.d_model, {eps = o.layer_norm_eps, bias = o.bias, device = o.device, dtype = o.dtype})
+  end
+  self.encoder = o.custom_encoder
+    or TransformerEncoder(TransformerEncoderLayer(o.d_model, o.nhead, own), o.num_encoder_layers, norm())
+  self.decoder = o.custom_decoder
+    or TransformerDecoder(TransformerDecoderLayer(o.d_model, o.nhead, own), o.num_decoder_layers, norm())
+  self.d_model, self.nhead, self.batch_first = o.d_model, o.nhead, o.batch_first
+  self:reset_parameters()
+end
+
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+function Transformer:reset_parameters()
+  for _, p in ipairs(self:parameters()) do
+    if p.ndim > 1 then init.xavier_uniform_(p) end
+  end
+end
+
+function Transformer:forward(src, tgt, ...)
+  local src_mask, tgt_mask, memory_mask, src_padding, tgt_padding, memory_padding, src_causal, tgt_causal,
+    memory_causal = arguments.read("Transformer", {
+      {"src_mask", "tensor?"}, {"tgt_mask", "tensor?"}, {"memory_mask", "tensor?"},
+      {"src_key_padding_mask", "tensor?"}, {"tgt_key_padding_mask", "tensor?"}, {"memory_key_padding_mask", "tensor?"},
+      {"src_is_causal", "boolean", false}, {"tgt_is_causal", "boolean", false},
+      {"memory_is_causal", "boolean", false},
+    }, ...)
+  local memory = self.encoder(src, src_mask, src_padding, src_causal)
+  return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_padding, memory_padding, tgt_causal, memory_causal)
+end
+
+--- nn.Transformer.generate_square_subsequent_mask(size [, {device, dtype}]): [size, size], 0 up to the diagonal and
+--- -inf above it: what a place sees that goes no further than itself.
+function Transformer.generate_square_subsequent_mask(size, opts)
+  local who = "Transformer.generate_square_subsequent_mask"
+  arg(who, "size", size, "count")
+  local o = options.check(who, opts, {device = {"any"}, dtype = {"string"}}, "device")
+  return ops.full({size, size}, -math.huge, {device = o.device, dtype = o.dtype}):triu(1)
+end
+
+return attention
