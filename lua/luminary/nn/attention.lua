@@ -11,6 +11,7 @@ local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
 local linear = require("luminary.nn.linear").Linear
 local LayerNorm = require("luminary.nn.norm").LayerNorm
+local Module = require "luminary.nn.module"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local attention = {}
@@ -307,11 +308,17 @@ function TransformerDecoderLayer:forward(tgt, memory, ...)
   return residual(self, 3, x, function(y) return feed_forward(self, y) end)
 end
 
+local function module(who, name, value)
+  if Module.is_module(value) then return value end
+  fail("%s: %s has to be a module, got %s", who, name, describe(value))
+end
+
 -- So many copies of a layer, and perhaps a norm.
-local function make_stack(self, first, num_layers, norm)
+local function make_stack(self, name, first, num_layers, norm)
   local who = self.__name
+  module(who, name, first)
   arg(who, "num_layers", num_layers, "natural")
-  if norm ~= nil then arg(who, "norm", norm, "callable") end
+  if norm ~= nil then module(who, "norm", norm) end
   local list = {}
   for i = 1, num_layers do list[i] = first:clone() end
   self.layers, self.num_layers, self.norm = containers.ModuleList(list), num_layers, norm
@@ -323,8 +330,7 @@ local TransformerEncoder = layer.define("TransformerEncoder")
 attention.TransformerEncoder = TransformerEncoder
 
 function TransformerEncoder:init(encoder_layer, num_layers, norm)
-  arg("TransformerEncoder", "encoder_layer", encoder_layer, "callable")
-  make_stack(self, encoder_layer, num_layers, norm)
+  make_stack(self, "encoder_layer", encoder_layer, num_layers, norm)
 end
 
 function TransformerEncoder:forward(src, ...)
@@ -342,8 +348,7 @@ local TransformerDecoder = layer.define("TransformerDecoder")
 attention.TransformerDecoder = TransformerDecoder
 
 function TransformerDecoder:init(decoder_layer, num_layers, norm)
-  arg("TransformerDecoder", "decoder_layer", decoder_layer, "callable")
-  make_stack(self, decoder_layer, num_layers, norm)
+  make_stack(self, "decoder_layer", decoder_layer, num_layers, norm)
 end
 
 function TransformerDecoder:forward(tgt, memory, ...)
