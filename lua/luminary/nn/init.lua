@@ -19,7 +19,9 @@ end
 
 local later = {
   utils = {"nn.utils"}, parallel = {"nn.parallel"}, DataParallel = {"nn.parallel.data_parallel", "DataParallel"},
-  SyncBatchNorm = {"nn.parallel.sync_batch_norm"},
+  SyncBatchNorm = {"nn.parallel.sync_batch_norm"}, KVCache = {"nn.kv_cache"},
+  SinusoidalPositions = {"nn.positions", "SinusoidalPositions"},
+  RotaryPositionalEmbeddings = {"nn.positions", "RotaryPositionalEmbeddings"},
 }
 for _, name in ipairs {
   "MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder",

@@ -1,0 +1,160 @@
+--- GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), with Hugging Face's names of
+--- parameters: lm.models.gpt2():load_state_dict(lm.load("model.safetensors")).
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local nn = require "luminary.nn"
+local generate = require "luminary.models.generate"
+
+local ops, fail = core.ops, options.fail
+local models = {}
+
+-- A linear layer whose weight is [in, out], as GPT-2's files have it.
+local Conv1D = class.define("Conv1D", nn.Module)
+
+function Conv1D:init(inputs, outputs)
+  self.weight = nn.Parameter(ops.empty(inputs, outputs))
+  self.bias = nn.Parameter(ops.zeros(outputs))
+end
+
+function Conv1D:forward(x) return ops.linear(x, self.weight:t(), self.bias) end
+
+local Attention = class.define("GPT2Attention", nn.Module)
+
+function Attention:init(config)
+  self.heads, self.rate = config.n_head, config.attn_pdrop
+  self.c_attn = Conv1D(config.n_embd, 3 * config.n_embd)
+  self.c_proj = Conv1D(config.n_embd, config.n_embd)
+  self.resid_dropout = nn.Dropout(config.resid_pdrop)
+end
+
+function Attention:forward(x, cache)
+  local n, l, width = unpack(x.shape)
+  local parts = self.c_attn(x):view(n, l, 3, self.heads, width / self.heads)
+  local q, k, v = parts:select(3, 1):transpose(2, 3), parts:select(3, 2):transpose(2, 3),
+    parts:select(3, 3):transpose(2, 3)
+  local first = cache and cache.length or 0
+  if cache then k, v = cache:update(k, v) end
+  local mask
+  if first > 0 and l > 1 then mask = ops.ones({l, first + l}, {dtype = "bool", device = x.device}):tril(first) end
+  local y = ops.scaled_dot_product_attention(q, k, v, {
+    attn_mask = mask, dropout_p = self.training and self.rate or 0, is_causal = first == 0 and l > 1,
+  })
+  return self.resid_dropout(self.c_proj(y:transpose(2, 3):reshape(n, l, width)))
+end
+
+local MLP = class.define("GPT2MLP", nn.Module)
+
+function MLP:init(config)
+  self.c_fc = Conv1D(config.n_embd, 4 * config.n_embd)
+  self.c_proj = Conv1D(4 * config.n_embd, config.n_embd)
+  self.dropout = nn.Dropout(config.resid_pdrop)
+end
+
+function MLP:forward(x) return self.dropout(self.c_proj(ops.gelu(self.c_fc(x), {approximate = "tanh"}))) end
+
+local Block = class.define("GPT2Block", nn.Module)
+
+function Block:init(config)
+  local norm = {eps = config.layer_norm_epsilon}
+  self.ln_1 = nn.LayerNorm(config.n_embd, norm)
+  self.attn = Attention(config)
+  self.ln_2 = nn.LayerNorm(config.n_embd, norm)
+  self.mlp = MLP(config)
+end
+
+function Block:forward(x, cache)
+  x = x + self.attn(self.ln_1(x), cache)
+  return x + self.mlp(self.ln_2(x))
+end
+
+-- A state_dict with names as files of the bare model have them, with the weight that is wte's too, or with masks.
+local function rename(_net, dict)
+  local keys = {}
+  for key in pairs(dict) do keys[#keys + 1] = key end
+  for _, key in ipairs(keys) do
+    local value = dict[key]
+    if key == "lm_head.weight" or key:find "%.attn%.bias$" or key:find "%.attn%.masked_bias$" then
+      dict[key] = nil
+    elseif key:find "^h%." or key:find "^w[tp]e%." or key:find "^ln_f%." then
+      dict[key] = nil
+      dict["transformer." .. key] = value
+    end
+  end
+end
+
+--- The class of lm.models.gpt2.
+local GPT2 = class.define("GPT2", nn.Module)
+
+function GPT2:init(config)
+  self.config = config
+  local body = nn.Module()
+  body.wte = nn.Embedding(config.vocab_size, config.n_embd)
+  body.wpe = nn.Embedding(config.n_positions, config.n_embd)
+  body.drop = nn.Dropout(config.embd_pdrop)
+  local blocks = {}
+  for i = 1, config.n_layer do blocks[i] = Block(config) end
+  body.h = nn.ModuleList(blocks)
+  body.ln_f = nn.LayerNorm(config.n_embd, {eps = config.layer_norm_epsilon})
+  self.transformer = body
+  self:reset_parameters()
+  self:register_load_state_dict_pre_hook(rename)
+end
+
+--- Weights are drawn as the paper says: deviation 0.02, less by the root of twice the layers where a residual is fed.
+function GPT2:reset_parameters()
+  for name, p in self:named_parameters() do
+    if name:find "c_proj%.weight$" then
+      nn.init.normal_(p, 0, 0.02 / math.sqrt(2 * self.config.n_layer))
+    elseif p.ndim == 2 then
+      nn.init.normal_(p, 0, 0.02)
+    end
+  end
+end
+
+--- Caches for net(ids, {cache = …}): a list of nn.KVCache for batch_size sequences of at most max_seq_len tokens.
+function GPT2:new_cache(batch_size, max_seq_len)
+  local config, list = self.config, {}
+  local weight = self.transformer.wte.weight
+  for i = 1, config.n_layer do
+    list[i] = nn.KVCache(batch_size, math.min(max_seq_len, config.n_positions), config.n_head,
+      config.n_embd / config.n_head, {device = weight.device, dtype = weight.dtype})
+  end
+  return list
+end
+
+--- net(ids [, {cache}]): scores [N, L, vocab_size] of what comes after each of ids [N, L] (int64, from 1); with a cache
+--- after what it holds.
+function GPT2:forward(ids, opts)
+  local cache = options.check("GPT2", opts, {cache = {"table"}}, "cache").cache
+  if options.arg("GPT2", "ids", ids, "tensor").ndim ~= 2 then
+    fail("GPT2: ids is %s; [N, L] wanted", options.describe(ids))
+  end
+  local body, first, l = self.transformer, cache and cache[1].length or 0, ids.shape[2]
+  if first + l > self.config.n_positions then
+    fail("GPT2: %d tokens; n_positions is %d", first + l, self.config.n_positions)
+  end
+  local x = body.drop(body.wte(ids) + body.wpe.weight:narrow(1, first + 1, l))
+  for i, block in ipairs(body.h) do x = block(x, cache and cache[i]) end
+  return ops.linear(body.ln_f(x), body.wte.weight)
+end
+
+GPT2.generate = generate
+
+--- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, embd_pdrop = 0.1,
+--- attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5}]): GPT-2, by default of 124 million parameters; the
+--- weight of the input embedding is that of the output.
+function models.gpt2(opts)
+  local config = options.check("gpt2", opts, {
+    vocab_size = {"count", 50257}, n_positions = {"count", 1024}, n_embd = {"count", 768}, n_layer = {"count", 12},
+    n_head = {"count", 12}, embd_pdrop = {"probability", 0.1}, attn_pdrop = {"probability", 0.1},
+    resid_pdrop = {"probability", 0.1}, layer_norm_epsilon = {"positive", 1e-5},
+  }, "vocab_size")
+  if config.n_embd % config.n_head ~= 0 then
+    fail("gpt2: n_embd %d is not to be divided into %d heads", config.n_embd, config.n_head)
+  end
+  config.max_positions = config.n_positions
+  return GPT2(config)
+end
+
+return models

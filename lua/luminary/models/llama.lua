@@ -1,0 +1,149 @@
+--- LLaMA (Touvron et al. 2023, Llama 2 and 3) and what is built like it, with Hugging Face's names of parameters:
+--- lm.models.llama(config):load_state_dict(lm.load("model.safetensors")).
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local nn = require "luminary.nn"
+local generate = require "luminary.models.generate"
+
+local ops, fail = core.ops, options.fail
+local models = {}
+
+local function linear(inputs, outputs) return nn.Linear(inputs, outputs, {bias = false}) end
+
+local Attention = class.define("LlamaAttention", nn.Module)
+
+function Attention:init(config)
+  self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+  self.head_dim = config.head_dim
+  self.q_proj = linear(config.hidden_size, self.heads * config.head_dim)
+  self.k_proj = linear(config.hidden_size, self.kv_heads * config.head_dim)
+  self.v_proj = linear(config.hidden_size, self.kv_heads * config.head_dim)
+  self.o_proj = linear(self.heads * config.head_dim, config.hidden_size)
+end
+
+function Attention:forward(x, rope, cache)
+  local n, l = x.shape[1], x.shape[2]
+  local first = cache and cache.length or 0
+  local function heads_of(t, heads) return t:view(n, l, heads, self.head_dim):transpose(2, 3) end
+  local q = rope(heads_of(self.q_proj(x), self.heads), first + 1)
+  local k = rope(heads_of(self.k_proj(x), self.kv_heads), first + 1)
+  local v = heads_of(self.v_proj(x), self.kv_heads)
+  if cache then k, v = cache:update(k, v) end
+  local mask
+  if first > 0 and l > 1 then mask = ops.ones({l, first + l}, {dtype = "bool", device = x.device}):tril(first) end
+  local y = ops.scaled_dot_product_attention(q, k, v, {
+    attn_mask = mask, is_causal = first == 0 and l > 1, enable_gqa = self.heads ~= self.kv_heads,
+  })
+  return self.o_proj(y:transpose(2, 3):reshape(n, l, -1))
+end
+
+local MLP = class.define("LlamaMLP", nn.Module)
+
+function MLP:init(config)
+  self.gate_proj = linear(config.hidden_size, config.intermediate_size)
+  self.up_proj = linear(config.hidden_size, config.intermediate_size)
+  self.down_proj = linear(config.intermediate_size, config.hidden_size)
+end
+
+function MLP:forward(x) return self.down_proj(ops.silu(self.gate_proj(x)) * self.up_proj(x)) end
+
+local Layer = class.define("LlamaDecoderLayer", nn.Module)
+
+function Layer:init(config)
+  local norm = {eps = config.rms_norm_eps}
+  self.self_attn = Attention(config)
+  self.mlp = MLP(config)
+  self.input_layernorm = nn.RMSNorm(config.hidden_size, norm)
+  self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, norm)
+end
+
+function Layer:forward(x, rope, cache)
+  x = x + self.self_attn(self.input_layernorm(x), rope, cache)
+  return x + self.mlp(self.post_attention_layernorm(x))
+end
+
+-- What older files have beside the parameters.
+local function rename(net, dict)
+  for key in pairs(dict) do
+    if key:find "rotary_emb%.inv_freq$" then dict[key] = nil end
+  end
+  if net.config.tie_word_embeddings then dict["lm_head.weight"] = nil end
+end
+
+--- The class of lm.models.llama.
+local Llama = class.define("Llama", nn.Module)
+
+function Llama:init(config)
+  self.config = config
+  local body, layers = nn.Module(), {}
+  body.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+  for i = 1, config.num_hidden_layers do layers[i] = Layer(config) end
+  body.layers = nn.ModuleList(layers)
+  body.norm = nn.RMSNorm(config.hidden_size, {eps = config.rms_norm_eps})
+  self.model = body
+  if not config.tie_word_embeddings then self.lm_head = linear(config.hidden_size, config.vocab_size) end
+  self.rope = nn.RotaryPositionalEmbeddings(config.head_dim, {
+    max_seq_len = config.max_position_embeddings, base = config.rope_theta, interleaved = false,
+  })
+  self:reset_parameters()
+  self:register_load_state_dict_pre_hook(rename)
+end
+
+--- Weights are drawn with deviation 0.02.
+function Llama:reset_parameters()
+  for _, p in ipairs(self:parameters()) do
+    if p.ndim == 2 then nn.init.normal_(p, 0, 0.02) end
+  end
+end
+
+--- Caches for net(ids, {cache = …}): a list of nn.KVCache for batch_size sequences of at most max_seq_len tokens.
+function Llama:new_cache(batch_size, max_seq_len)
+  local config, list, weight = self.config, {}, self.model.embed_tokens.weight
+  for i = 1, config.num_hidden_layers do
+    list[i] = nn.KVCache(batch_size, math.min(max_seq_len, config.max_position_embeddings),
+      config.num_key_value_heads, config.head_dim, {device = weight.device, dtype = weight.dtype})
+  end
+  return list
+end
+
+--- net(ids [, {cache}]): scores [N, L, vocab_size] of what comes after each of ids [N, L] (int64, from 1); with a cache
+--- after what it holds.
+function Llama:forward(ids, opts)
+  local cache = options.check("Llama", opts, {cache = {"table"}}, "cache").cache
+  if options.arg("Llama", "ids", ids, "tensor").ndim ~= 2 then
+    fail("Llama: ids is %s; [N, L] wanted", options.describe(ids))
+  end
+  local x = self.model.embed_tokens(ids)
+  for i, each in ipairs(self.model.layers) do x = each(x, self.rope, cache and cache[i]) end
+  x = self.model.norm(x)
+  return ops.linear(x, self.lm_head and self.lm_head.weight or self.model.embed_tokens.weight)
+end
+
+Llama.generate = generate
+
+--- models.llama([{vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
+--- num_attention_heads = 32, num_key_value_heads = num_attention_heads, head_dim = hidden_size / num_attention_heads,
+--- max_position_embeddings = 2048, rms_norm_eps = 1e-5, rope_theta = 10000, tie_word_embeddings = false}]): a model
+--- with Hugging Face's names of a config.json: rotary positions, RMSNorm, SwiGLU, groups of heads that share keys.
+function models.llama(opts)
+  local config = options.check("llama", opts, {
+    vocab_size = {"count", 32000}, hidden_size = {"count", 4096}, intermediate_size = {"count", 11008},
+    num_hidden_layers = {"count", 32}, num_attention_heads = {"count", 32}, num_key_value_heads = {"count"},
+    head_dim = {"count"}, max_position_embeddings = {"count", 2048}, rms_norm_eps = {"positive", 1e-5},
+    rope_theta = {"positive", 10000}, tie_word_embeddings = {"boolean", false},
+  }, "vocab_size")
+  local heads = config.num_attention_heads
+  config.num_key_value_heads = config.num_key_value_heads or heads
+  if not config.head_dim and config.hidden_size % heads ~= 0 then
+    fail("llama: hidden_size %d is not to be divided into %d heads", config.hidden_size, heads)
+  end
+  config.head_dim = config.head_dim or config.hidden_size / heads
+  if heads % config.num_key_value_heads ~= 0 then
+    fail("llama: %d heads are not to be divided among num_key_value_heads %d", heads, config.num_key_value_heads)
+  end
+  config.max_positions = config.max_position_embeddings
+  return Llama(config)
+end
+
+return models

@@ -1,0 +1,64 @@
+--- What a model that goes on with its own output keeps: the keys and values of what it has seen.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+
+local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+
+--- nn.KVCache(batch_size, max_seq_len, num_kv_heads, head_dim [, {device, dtype}]): room for keys and values of an
+--- attention layer, [batch_size, num_kv_heads, max_seq_len, head_dim] each. cache.length is how many it holds.
+local KVCache = class.root("KVCache")
+
+function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
+  local who = "KVCache"
+  local size = {
+    arg(who, "batch_size", batch_size, "count"), arg(who, "num_kv_heads", num_kv_heads, "count"),
+    arg(who, "max_seq_len", max_seq_len, "count"), arg(who, "head_dim", head_dim, "count"),
+  }
+  local o = options.check(who, opts, {device = {"any"}, dtype = {"string"}}, "device")
+  self.keys = core.keep(ops.zeros(size, {device = o.device, dtype = o.dtype}))
+  self.values = core.keep(ops.zeros(size, {device = o.device, dtype = o.dtype}))
+  self.length = 0
+end
+
+--- local k, v = cache:update(k, v): keeps the keys and values of the next places, [batch_size, num_kv_heads, n,
+--- head_dim], and gives those of all places so far (views of its room). No gradient goes through it.
+function KVCache:update(k, v)
+  local who, room = "KVCache:update", self.keys.shape
+  for name, t in pairs {k = arg(who, "k", k, "tensor"), v = arg(who, "v", v, "tensor")} do
+    local shape = t.shape
+    if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= k.shape[3] then
+      fail("%s: %s is %s; [%d, %d, n, %d] wanted", who, name, describe(t), room[1], room[2], room[4])
+    end
+  end
+  local first, n = self.length, k.shape[3]
+  if first + n > room[3] then
+    fail("%s: it holds %d of %d places; there is no room for %d more", who, first, room[3], n)
+  end
+  core.no_grad(function()
+    self.keys:narrow(3, first + 1, n):copy_(k)
+    self.values:narrow(3, first + 1, n):copy_(v)
+  end)
+  self.length = first + n
+  return self.keys:narrow(3, 1, self.length), self.values:narrow(3, 1, self.length)
+end
+
+--- Keeps the first n places and forgets the others; all of them without n.
+function KVCache:reset(n)
+  n = arg("KVCache:reset", "n", n or 0, "natural")
+  if n > self.length then fail("KVCache:reset: it holds %d places, not %d", self.length, n) end
+  self.length = n
+  return self
+end
+
+--- The sequences in another order, or some of them several times: those that index (int64 [batch_size], from 1) names.
+function KVCache:reorder(index)
+  core.no_grad(function()
+    local keys, values = self.keys:narrow(3, 1, self.length), self.values:narrow(3, 1, self.length)
+    keys:copy_(keys:index_select(1, index))
+    values:copy_(values:index_select(1, index))
+  end)
+  return self
+end
+
+return KVCache
