@@ -30,6 +30,15 @@ describe("arguments stand by place where PyTorch has them so", function()
     assert.equal(0.5, optim.lr_scheduler.StepLR(optim.SGD(params(), 0.1), 3, 0.5).gamma)
     assert.equal(2, nn.init.constant_(lm.zeros(1), 2):item())
     assert.same({ 2, 3 }, nn.utils.rnn.pad_sequence({ lm.ones(3), lm.ones(2) }, true, 7).shape)
+    local x = lm.tensor { { 1, 3 }, { 2, 6 } }
+    assert.same({ 2, 1 }, x:sum(2, true).shape)
+    assert.same({ { 4 }, { 8 } }, x:sum(2, true):totable())
+    assert.same({ 1, 4 }, x:var(2, false):totable())
+    assert.same({ { 1 }, { 2 } }, x:std(2, false, true):totable())
+    assert.same({ { 2, 6 } }, x:max(1, true):totable())
+    assert.same({ { 1 }, { 2 } }, x:topk(1, 2, false):totable())
+    assert.equal("float64", x:softmax(1, "float64").dtype)
+    assert.is_true(x:isclose(x + 0.5, 0, 1):all():item())
     assert.equal("by place and by name", message(nn.Linear, 2, 3, true, { bias = true }):match "twice, (.*)$")
   end)
 
@@ -56,6 +65,12 @@ describe("a name in a list of sizes, dims or tensors is an error that says it", 
     dstack = function() lm.dstack { x, x, odd = 3 } end, meshgrid = function() lm.meshgrid { x, x, odd = 3 } end,
     ["hstack's options"] = function() lm.hstack({ x, x }, { odd = 3 }) end,
     split = function() x:split({ 1, 2, odd = 3 }, 2) end, unflatten = function() x:unflatten(3, { 2, 2, odd = 3 }) end,
+    permute = function() x:permute { 1, 2, 3, odd = 3 } end, flip = function() x:flip { 1, odd = 3 } end,
+    roll = function() x:roll({ 1, odd = 3 }, { 1 }) end, reshape = function() x:reshape { 6, 4, odd = 3 } end,
+    expand = function() x:expand { 2, 3, 4, odd = 3 } end, zeros = function() lm.zeros { 2, odd = 3 } end,
+    cat = function() lm.cat { x, x, odd = 3 } end, stack = function() lm.stack { x, x, odd = 3 } end,
+    ["x[{…}]"] = function() return x[{ 1, 2, odd = 3 }] end, ["x[{…}] ="] = function() x[{ 1, odd = 3 }] = 5 end,
+    sum = function() x:sum { 1, 2, odd = 3 } end, pad = function() F.pad(x, { 1, 1, odd = 3 }) end,
     fftshift = function() lm.fft.fftshift(x, { 1, odd = 3 }) end,
     rfftn = function() lm.fft.rfftn(x, { 2, 3, odd = 3 }) end,
     Conv2d = function() nn.Conv2d(1, 2, { 3, 3, odd = 3 }) end,
@@ -63,4 +78,174 @@ describe("a name in a list of sizes, dims or tensors is an error that says it", 
   } do
     it("in " .. call, function() assert.matches("'odd'", message(f), 1, true) end)
   end
+end)
+
+-- Runs a line of Lua as a script would write it, with the library's usual names.
+local function run(line)
+  local chunk = assert(loadstring("local lm, nn, F, optim, x = ... ; " .. line, "=user.lua"))
+  return pcall(chunk, lm, nn, F, optim, lm.ones(2, 3))
+end
+
+describe("an error begins with the name that was called", function()
+  for line, want in pairs {
+    ["local y = x:max(1, 2)"] = "max: ", ["local y = lm.subtract(x, '')"] = "subtract: other",
+    ["x:add_('')"] = "add_: other", ["local y = lm.linalg.inv(x)"] = "inv: inverse: x is [2, 3]",
+    ["local y = F.binary_cross_entropy_with_logits(x, 3)"] = "binary_cross_entropy_with_logits: target",
+    ["local y = x:chunk(2, 7)"] = "chunk: there is no dim 7", ["local y = F.glu(x, 7)"] = "glu: size: dim 7",
+    ["local y = lm.hstack { x, lm.ones(3, 3) }"] = "hstack: cat: entry 2", ["x:cumsum_('')"] = "cumsum_: cumsum: dim",
+    ["local y = lm.rand(3, { generator = lm.Generator('cpu:1') })"] = "rand: the generator",
+    ["local net = {fc = nn.Linear(2, 3)} ; local y = net.fc(x)"] = "linear: x is [2, 3]",
+  } do
+    it(line, function()
+      local ok, problem = run(line)
+      assert.is_false(ok)
+      assert.matches("user.lua:1: " .. want, problem, 1, true)
+    end)
+  end
+end)
+
+describe("PyTorch's other spellings", function()
+  local x = lm.tensor { { 1, 2 }, { 3, 6 } }
+
+  it("bounds, pairs and tests", function()
+    assert.same({ { 2, 2 }, { 3, 6 } }, x:clamp_min(2):totable())
+    assert.same({ { 1, 2 }, { 2, 2 } }, lm.clamp_max(x, 2):totable())
+    assert.same({ 2, 5 }, lm.tensor({ 1, 5 }):clamp_min_(2):totable())
+    assert.same({ 2, 4 }, lm.tensor({ 2, 5 }):clamp_max_(lm.tensor { 3, 4 }):totable())
+    local std, mean = lm.std_mean(x, 2, false)
+    assert.same({ { 0.5, 1.5 }, { 1.5, 4.5 } }, { std:totable(), mean:totable() })
+    local var = lm.var_mean(x, { 1, 2 }, { correction = 0, keepdim = true })
+    assert.same({ { 3.5 } }, var:totable())
+    assert.same({ { 1, 2 } }, lm.tensor({ { 0, 1 } }):argwhere():totable())
+    assert.is_true(lm.is_nonzero(lm.tensor { 2 }))
+    assert.is_false(lm.tensor({ false }):is_nonzero())
+    assert.equal("is_nonzero: x is a tensor [2, 2]; it has to be one element", message(lm.is_nonzero, x))
+    assert.same({ true, false, false }, { x:is_signed(), x:byte():is_signed(), x:bool():is_signed() })
+    assert.equal(x, x:positive())
+    local rows, columns = lm.where(x:gt(2))
+    assert.same({ { 2, 2 }, { 1, 2 } }, { rows:totable(), columns:totable() })
+  end)
+
+  it("tensors of values and bytes", function()
+    assert.equal(x, lm.as_tensor(x))
+    assert.equal("int64", lm.as_tensor({ 1, 2 }, { dtype = "int64" }).dtype)
+    assert.equal("float64", lm.asarray(x, "float64").dtype)
+    assert.same({}, lm.scalar_tensor(3).shape)
+    assert.same({ { 4, 4 }, { 4, 4 } }, lm.fill(x, 4):totable())
+    assert.same({ 97, 98 }, lm.frombuffer("abc", "uint8", 2):totable())
+    assert.same({ 2, 3 }, lm.frombuffer(require("ffi").new("float[3]", { 1, 2, 3 }), { dtype = "float32",
+      offset = 4 }):totable())
+    assert.matches("5 bytes from 0 on are no whole number", message(lm.frombuffer, "abcde", "int32"))
+    assert.matches("a string or an FFI array", message(lm.frombuffer, require("ffi").cast("char *", 8), "uint8"))
+    assert.same({ 1, 2 }, x:new_empty_strided({ 2, 3 }, { 1, 2 }):stride())
+    assert.same({ 2, 1 }, lm.empty_strided({ 2, 2 }, { 2, 1 }):stride())
+  end)
+
+  it("sizes, types and elements", function()
+    assert.same({ 1, 3 }, { x:split_with_sizes({ 1, 1 }, 2)[1]:view(-1):totable()[1], x:nelement() - 1 })
+    assert.equal(2, x:ndimension())
+    assert.same({ 4, 2 }, x["repeat"](x, 2, 1).shape)
+    assert.same({ 3, 1, 1, 3 }, lm.constant_pad_nd(lm.ones(2), { 1, 1 }, 3):totable())
+    assert.equal("torch.FloatTensor", x:type())
+    assert.equal("int64", x:type("torch.LongTensor").dtype)
+    assert.equal("float64", x:type("float64").dtype)
+    assert.same({ { 0, 1, 2 }, { 3, 4, 5 } }, lm.arange(6):resize_(2, 3):totable())
+    assert.same({ 0, 1, 2, 3 }, lm.arange(4):resize_ { 2, 4 }:view(-1):narrow(1, 1, 4):totable())
+    assert.same({ { 0, 1 }, { 2, 3 } }, lm.arange(6):resize_as_(x):totable())
+    assert.matches("requires a gradient", message(x.resize_, lm.ones({ 2 }, { requires_grad = true }), 3))
+    local y = lm.zeros(3)
+    assert.same({ 2, 2 }, y:set_(x).shape)
+    assert.same({ 0, 2, 4 }, lm.arange(3):apply_(function(v) return 2 * v end):totable())
+    assert.same({ 0, 2, 4 }, lm.arange(3):map_(lm.arange(3), function(a, b) return a + b end):totable())
+    local n = lm.arange(3)
+    assert.same({ 0, 3, 6 }, n:clone():map2_(n, n, function(a, b, c) return a + b + c end):totable())
+    assert.same({ 2, 3 }, lm.broadcast_shapes({ 2, 1 }, { 3 }))
+    assert.matches("shape 2 has 4 where others have 3", message(lm.broadcast_shapes, { 3 }, { 4 }))
+    local places = lm.unravel_index(lm.tensor({ 1, 6 }, { dtype = "int64" }), { 2, 3 })
+    assert.same({ { 1, 2 }, { 1, 3 } }, { places[1]:totable(), places[2]:totable() })
+    assert.same({ { 1, 0 }, { 0, 1 } }, lm.zeros(2, 2):as_strided_scatter(lm.ones(2), { 2 }, { 3 }):totable())
+  end)
+
+  it("integrals, powers and norms", function()
+    assert.same({ 1, 10, 100 }, lm.logspace(0, 2, 3):totable())
+    assert.equal(8, lm.trapezoid(lm.tensor { 1, 2, 3 }, lm.tensor { 0, 2, 4 }):item())
+    assert.equal(8, lm.trapz(lm.tensor { 1, 2, 3 }, { dx = 2 }):item())
+    assert.same({ 1.5, 4 }, lm.cumulative_trapezoid(lm.tensor { 1, 2, 3 }):totable())
+    local y = lm.tensor { { 3, 4 }, { 6, 8 } }
+    assert(lm.allclose(y:renorm(2, 1, 5), lm.tensor { { 3, 4 }, { 3, 4 } }))
+    assert(lm.allclose(y:renorm_(2, 1, 5), y) and lm.allclose(y, lm.tensor { { 3, 4 }, { 3, 4 } }))
+    assert.equal(5, lm.dist(lm.tensor { 3, 4 }, lm.tensor { 0, 0 }):item())
+    assert.same({ 1, 6 }, lm.linalg.diagonal(x):totable())
+    assert.same(x:matmul(x):totable(), lm.linalg.matmul(x, x):totable())
+  end)
+
+  it("settings", function()
+    finally(function() lm.set_printoptions { profile = "default" } end)
+    local third = lm.tensor({ 1 }) / 3
+    lm.set_printoptions { precision = 2 }
+    assert.equal("tensor([0.33])", tostring(third))
+    lm.set_printoptions { sci_mode = true }
+    assert.equal("tensor([3.33e-01])", tostring(third))
+    assert.same({ precision = 2, threshold = 1000, edgeitems = 3, linewidth = 80, sci_mode = true },
+      lm.get_printoptions())
+    lm.set_printoptions { threshold = 3, edgeitems = 1 }
+    assert.equal("tensor([0,  ..., 8])", tostring(lm.arange(9)))
+    assert.matches("profile has to be one of", message(lm.set_printoptions, { profile = "long" }))
+    assert.matches("precision has to be at most 40", message(lm.set_printoptions, 500))
+    local before = lm.are_deterministic_algorithms_enabled()
+    lm.use_deterministic_algorithms(true)
+    assert.is_true(lm.backends.cudnn.deterministic)
+    lm.use_deterministic_algorithms(before)
+    lm.set_float32_matmul_precision "high"
+    assert.same({ true, "high" }, { lm.backends.cuda.matmul.allow_tf32, lm.get_float32_matmul_precision() })
+    lm.set_float32_matmul_precision "highest"
+    assert.equal("highest", lm.get_float32_matmul_precision())
+    assert.is_false(lm.inference_mode(lm.is_grad_enabled))
+  end)
+end)
+
+describe("names and help", function()
+  it("point to where a function is", function()
+    for name, want in pairs {
+      interpolate = "nn.functional.interpolate", gumbel_softmax = "nn.functional.gumbel_softmax",
+      random_split = "data.random_split",
+    } do
+      assert.matches(want, message(function() return lm[name] end), 1, true)
+    end
+    assert.matches("lm.combinations", message(function() return lm.ones(2):combinations() end), 1, true)
+    assert.equal("seed: takes no argument; lm.manual_seed(0) begins anew from a number", message(lm.seed, 0))
+  end)
+
+  it("explain values, and a generator's and a distribution's methods", function()
+    assert.matches("^lm.Generator%(%[device%]%)", lm.help(lm.Generator))
+    assert.matches("random numbers of its own", lm.help "lm.Generator")
+    for _, name in ipairs { "manual_seed", "seed", "initial_seed", "get_state", "set_state" } do
+      assert(lm.help("Generator:" .. name), name)
+    end
+    for _, name in ipairs { "sample", "log_prob", "entropy" } do assert(lm.help("Categorical:" .. name), name) end
+  end)
+
+  it("op_list has what is public, and luminary ops says of each what runs where", function()
+    local core, listed = lm.core, {}
+    for _, name in ipairs(lm.op_list()) do listed[name] = true end
+    assert.is_true(listed.add and listed.max_pool2d and listed.sum)
+    assert.is_nil(listed.max_dim or listed.conv2d_input or listed.layer_norm_backward)
+    local text = require("luminary.cli.ops").table()
+    for name in pairs(listed) do assert(text:find("\n" .. name .. " ", 1, true), name) end
+    local x = lm.ones({ 2, 2 }, { requires_grad = true })
+    for name in ("exp floor sum mm relu argmax logical_not"):gmatch "%S+" do -- what is said of gradients is so
+      local y = lm[name](x, name == "mm" and x or nil)
+      assert.equal(core.op_info(name).gradient ~= "", y.requires_grad, name)
+    end
+    for name in ("mm exp add layer_norm"):gmatch "%S+" do
+      local lower = lm.autocast({ device = "cpu", dtype = "bfloat16" }, function()
+        local y = name == "layer_norm" and lm.layer_norm(x, 2) or lm[name](x, name ~= "exp" and x or nil)
+        return y.dtype == "bfloat16"
+      end)
+      assert.equal(core.op_info(name).autocast == "lower", lower, name)
+    end
+    local about = require("luminary.cli.ops").of "bitwise_and"
+    assert.matches("takes integers and bool", about, 1, true)
+    assert.is_nil(require("luminary.cli.ops").of "no_such_op")
+  end)
 end)
