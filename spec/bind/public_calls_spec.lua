@@ -249,3 +249,224 @@ describe("names and help", function()
     assert.is_nil(require("luminary.cli.ops").of "no_such_op")
   end)
 end)
+
+-- Something to give for an argument of that name, so that a call comes as far as its options.
+local function samples()
+  local x = lm.rand(2, 3)
+  local net = nn.Linear(2, 2)
+  local all = {
+    x = x, dim = 1, size = { 2, 2 }, kernel_size = 3, index = lm.ones({ 2, 3 }, { dtype = "int64" }), mask = x:gt(0),
+    A = lm.eye(2), B = lm.eye(2), params = net:parameters(), list = { print }, tensors = { x }, f = print,
+    func = function(v) return v:sum() end, module = net, optimizer = optim.SGD(net:parameters(), 0.1),
+    dataset = lm.data.TensorDataset(x), path = "/nonexistent", img = lm.rand(3, 4, 4), images = lm.rand(2, 3, 4, 4),
+    shards = { "/nonexistent" }, weights = { 1, 2 }, schedulers = {}, normalized_shape = 3, angle = 1, sections = 1,
+    indices = { 1 }, output = x, pivots = lm.ones({ 2 }, { dtype = "int32" }), milestones = { 1 },
+  }
+  for like, names in pairs {
+    x = "input other target y a b t tensor x1 x2 weight outputs inputs", module = "model net", optimizer = "opt",
+    params = "parameters", dataset = "set", f = "fn feval", path = "root", A = "LU",
+    dim = "dims n in_channels out_channels num_features in_features out_features num_embeddings embedding_dim "
+      .. "num_groups num_channels in1_features in2_features window_length parties num_samples",
+  } do
+    for name in names:gmatch "%S+" do all[name] = all[like] end
+  end
+  return all
+end
+
+-- Of "F.normalize(x [, {p = 2, dim = 2}])" the names before the options, and the options.
+local function documented(call)
+  local inner = call:match "%((.*)%)$"
+  local options = inner:match "%b{}[%] ]*$"
+  if not options or options:find("…", 1, true) or inner:find "or {" then return nil end
+  local names, before = {}, {}
+  for name in options:gsub("%b[]", ""):gmatch "[{,]%s*([%a_][%w_]*)" do names[#names + 1] = name end
+  local places = inner:sub(1, #inner - #options):gsub("%[.*$", ""):gsub("[%w_]+ = .*$", ""):gsub(" or [%w_]+", "")
+  for name in places:gmatch "[%a_][%w_]*" do before[#before + 1] = name end
+  return before, names
+end
+
+describe("a misspelt option", function()
+  local help = require "luminary.help"
+  -- Those whose options stand first, that take any names, or that are asked for something else before.
+  local apart = {}
+  for name in ([[
+    lm.autocast lm.amp.autocast nn.ParameterDict dist.new_group dist.scatter_object_list lm.distributions.Independent
+    lm.distributions.TransformedDistribution x:to optim.ZeroRedundancyOptimizer
+    data.WebDataset optim.lr_scheduler.SequentialLR
+  ]]):gmatch "%S+" do apart[name] = true end
+
+  it("is answered with the right one, by every public function that documents options", function()
+    local count, wrong = 0, {}
+    for _, entry in ipairs(help.entries()) do
+      local text, value = help.of(entry), entry.value
+      local call = text and text:match "^[%w_%.:]+%b()"
+      local is_class = type(value) == "table" and rawget(value, "__name")
+      local named = call and call:match "([%w_]+)%(" == entry.name and not apart[entry.path]
+      if named and (is_class or type(value) == "function")
+        and (entry.owner == "x" or not help.class(entry.owner)) then
+        local before, names = documented(call)
+        if names and #names > 0 then
+          local given, arguments, n = samples(), {}, 0
+          if call:find "^x:" then n, arguments[1] = 1, given.x end
+          for _, name in ipairs(before) do
+            n = n + 1
+            arguments[n] = given[name]
+          end
+          local misspelt = names[1] .. "q"
+          arguments[n + 1] = { [misspelt] = 1 }
+          local ok, problem = pcall(value, unpack(arguments, 1, n + 1))
+          problem = tostring(problem)
+          if ok or not problem:find("'" .. misspelt .. "'", 1, true) or not problem:find(names[1] .. "%f[^%w_]") then
+            wrong[#wrong + 1] = ("%s: %s"):format(call, ok and "no error" or problem)
+          end
+          count = count + 1
+        end
+      end
+    end
+    assert.equal("", table.concat(wrong, "\n"))
+    assert(count > 400, count)
+  end)
+end)
+
+describe("the first word of an error", function()
+  local help = require "luminary.help"
+  local libraries = {
+    F = "lm.nn.functional", nn = "lm.nn", optim = "lm.optim", data = "lm.data", vision = "lm.vision",
+    transforms = "lm.vision.transforms", ["transforms.functional"] = "lm.vision.transforms.functional",
+  }
+  for name in ([[
+    lm x lm.linalg lm.fft lm.func lm.autograd lm.distributions nn.init nn.utils nn.utils.rnn optim.lr_scheduler
+  ]]):gmatch "%S+" do
+    libraries[name] = libraries[name] or (name:gsub("^nn", "lm.nn"):gsub("^optim", "lm.optim"))
+  end
+  local wrong = {
+    "", "{}", "''", "1", "x", "x, ''", "x, {}", "x, 9, 9", "x, x, ''", "x, x, x, x, x, x, x, x, x, x, x, x",
+    "x, {zzz = 1}", "{zzz = 1}", "1, 2, {zzz = 1}",
+  }
+  local settings = {} -- which would take some of these, for all specs that follow
+  for name in ([[
+    seed setenv getenv synchronize empty_cache set_warnings manual_seed set_default_dtype set_default_device
+    set_num_threads set_printoptions set_detect_anomaly
+  ]]):gmatch "%S+" do settings[name] = true end
+
+  it("is the name that was called, whatever is given", function()
+    local others, count = {}, 0
+    for _, entry in ipairs(help.entries()) do
+      local library, value = libraries[entry.owner], entry.value
+      local callable = type(value) == "function" or type(value) == "table" and rawget(value, "__name")
+      for _, given in ipairs(library and callable and not settings[entry.name] and wrong or {}) do
+        local line = library == "x" and ("local y = x:%s(%s)"):format(entry.name, (given:gsub("^x, ", "")))
+          or ("local y = %s.%s(%s)"):format(library, entry.name, given)
+        local chunk = loadstring("local lm, x = ... ; " .. line, "=user.lua")
+        if chunk then -- x:repeat() is no Lua
+          local ok, problem = pcall(chunk, lm, lm.ones(2, 3))
+          local first = tostring(problem):match "^user.lua:1: ([%w_%.:]+)[:%[ ]" or ""
+          count = count + 1
+          if not ok and not ("." .. first .. "."):find("[.:]" .. entry.name .. "[.:]") then
+            others[#others + 1] = line .. ": " .. tostring(problem)
+          end
+        end
+      end
+    end
+    assert.equal("", table.concat(others, "\n"))
+    assert(count > 5000, count)
+  end)
+end)
+
+-- The code in a text: "x:float()", "lm.stack(…)", "nn.utils.clip_grad_norm_".
+local function code_in(text)
+  local list = {}
+  for root, rest in text:gmatch "%f[%w_.](%a[%w_]*)([.:][%a_][%w_.:]*)" do list[#list + 1] = root .. rest end
+  return list
+end
+
+describe("what errors advise", function()
+  local roots = {
+    lm = lm, nn = nn, F = F, optim = optim, data = lm.data, dist = lm.dist, mp = lm.mp, x = lm.ones(2, 2),
+    net = nn.Linear(2, 2), opt = optim.SGD(nn.Linear(2, 2):parameters(), 0.1),
+  }
+
+  -- Of ZeroRedundancyOptimizer, DistributedDataParallel and luminary.torch7; and the beginning of a name.
+  local of_others = {
+    ["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x:raw"] = true, ["nn.MaxPool"] = true,
+  }
+
+  -- Whether a path such as nn.utils.clip_grad_norm_ or x:float leads somewhere.
+  local function leads(path)
+    local root, rest = path:match "^([%w_]+)[.:](.*)$"
+    local value = roots[root]
+    for name in rest:gmatch "[%w_]+" do
+      local ok, next_value = pcall(function() return value[name] end)
+      if not ok or next_value == nil then return name == "grad" end -- nil before there is one
+      value = next_value
+    end
+    return true
+  end
+
+  it("is there", function()
+    local lost, count = {}, 0
+    local function look(text, where)
+      for _, path in ipairs(code_in(text)) do
+        if roots[path:match "^[%w_]+"] then
+          count = count + 1
+          if not of_others[path] and not leads(path) then lost[#lost + 1] = where .. ": " .. path end
+        end
+      end
+    end
+    local files = io.popen "grep -rlE 'fail|error_at_caller|raise' lua/luminary src --include=*.lua --include=*.c"
+    for file in files:lines() do
+      for line in io.lines(file) do
+        local code = line:match "^%s*%-%-" and "" or line
+        for text in code:gmatch '"([^"]*)"' do
+          if text:find "%s" then look(text, file) end
+        end
+      end
+    end
+    files:close()
+    for library, names in pairs(require "luminary.help.other_names") do
+      for name, words in pairs(names) do
+        if words and words:find "%s" then look(words, library .. "." .. name) end
+      end
+    end
+    assert.equal("", table.concat(lost, "\n"))
+    assert(count > 150, count)
+  end)
+
+  it("is there under the name that it has here", function()
+    local of = {
+      tensors = roots.x, luminary = lm, nn = nn, ["nn.functional"] = F, ["nn.init"] = nn.init, ["nn.utils"] = nn.utils,
+      optim = optim, ["optim.lr_scheduler"] = optim.lr_scheduler, data = lm.data, dist = lm.dist, mp = lm.mp,
+      cuda = lm.cuda, autograd = lm.autograd, vision = lm.vision, ["vision.transforms"] = lm.vision.transforms,
+      ["dist.ReduceOp"] = lm.dist.ReduceOp,
+    }
+    for library, value in pairs(of) do
+      for theirs, ours in pairs(require("luminary.help.other_names")[library]) do
+        if ours and not ours:find "%s" then
+          local at = ours:match "^lm%." and lm or value
+          for name in ours:gsub("^lm%.", ""):gmatch "[%w_]+" do
+            local ok, inner = pcall(function() return at[name] end)
+            assert(ok and inner ~= nil, ("%s.%s: %s"):format(library, theirs, ours))
+            at = inner
+          end
+        end
+      end
+    end
+  end)
+
+  it("works, where a call is shown whole", function()
+    local x = lm.ones(2, 3)
+    for call, advised in pairs {
+      ["local y = lm.sub(x, x, 2)"] = "x:sub%(other, {alpha = 2}%)",
+      ["local y = x:add(x, 2)"] = "x:add%(other, {alpha = 2}%)",
+      ["local y = x:sum(1, true, 'float64')"] = 'x:sum%(1, true, {dtype = "float64"}%)',
+      ["local y = F.mse_loss(x, x, 'sum')"] = 'x:mse_loss%(target, {reduction = "sum"}%)',
+      ["local y = x:argsort(1, true, true)"] = "x:argsort%(1, true, {stable = true}%)",
+    } do
+      local ok, problem = run(call)
+      assert.is_false(ok)
+      local shown = problem:match(advised)
+      assert(shown, problem)
+      assert(pcall(assert(loadstring("local x, other, target = ... ; local y = " .. shown)), x, x, x))
+    end
+  end)
+end)

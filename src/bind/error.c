@@ -39,19 +39,40 @@ void lm_push_where(lua_State *L) { push_where(L, NULL); }
 
 typedef enum standing { ANOTHER, PERHAPS, ITSELF } standing;
 
-/* Whether the function at the top is what one of our tables has under `name`. Perhaps: that is a Lua function, which
- * may have made it its last call. */
-static standing stands_as(lua_State *L, const char *module, const char *field, const char *name) {
-  int top = lua_gettop(L);
-  const char *path[] = {"_LOADED", module, field ? field : name, field ? name : NULL};
-  lua_pushvalue(L, LUA_REGISTRYINDEX);
-  for (int k = 0; k < 4 && path[k] && lua_type(L, -1) == LUA_TTABLE; k++) {
-    lua_pushstring(L, path[k]);
-    lua_rawget(L, -2);
-  }
+/* Whether the function below the top is what the table at the top has under `name`, which goes. Perhaps: that is a
+ * class or a Lua function, which may have made it its last call. */
+static standing stands_as(lua_State *L, const char *name) {
+  lua_pushstring(L, name);
+  lua_rawget(L, -2);
   standing as = ANOTHER;
   if (lua_type(L, -1) == LUA_TFUNCTION) {
-    as = lua_rawequal(L, -1, top) ? ITSELF : lua_iscfunction(L, -1) ? ANOTHER : PERHAPS;
+    as = lua_rawequal(L, -1, -3) ? ITSELF : lua_iscfunction(L, -1) ? ANOTHER : PERHAPS;
+  } else if (lua_type(L, -1) == LUA_TTABLE && lm_field(L, lua_gettop(L), "__name")) {
+    as = PERHAPS;
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 2);
+  return as;
+}
+
+/* The same of tensors' methods, or of the libraries that are loaded (base/options.lua: strict). */
+static standing stands_in(lua_State *L, const char *name, bool method) {
+  standing as = ANOTHER;
+  int top = lua_gettop(L);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  for (lua_pushnil(L); as != ITSELF && lua_next(L, top + 1); lua_settop(L, top + 2)) {
+    const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    if (strncmp(key, "luminary", 8) != 0 || lua_type(L, -1) != LUA_TTABLE) continue;
+    if (method) {
+      if (strcmp(key, "luminary.core") != 0 || !lm_field(L, top + 3, "methods")) continue;
+    } else {
+      if (!luaL_getmetafield(L, -1, "__library")) continue;
+      lua_pop(L, 1);
+    }
+    lua_pushvalue(L, top);
+    lua_insert(L, -2);
+    standing here = stands_as(L, name);
+    if (here > as) as = here;
   }
   lua_settop(L, top);
   return as;
@@ -76,16 +97,10 @@ void lm_note_anomaly(lua_State *L) {
 /* The name of ours by which the function at that level was called, as a method or from a library; NULL for others.
  * `op`: whether that function is itself an op. */
 static const char *called_name(lua_State *L, int level, bool *op) {
-  static const char *const modules[] = {"luminary", "luminary.nn.functional", "luminary.linalg", "luminary.fft",
-                                        "luminary.nn.initializers"};
   lua_Debug ar;
   if (!lua_getstack(L, level, &ar) || !lua_getinfo(L, "nf", &ar)) return NULL;
-  standing as = ANOTHER;
-  if (ar.name && strcmp(ar.namewhat, "method") == 0) as = stands_as(L, "luminary.core", "methods", ar.name);
-  for (size_t k = 0;
-       as == ANOTHER && ar.name && strcmp(ar.namewhat, "field") == 0 && k < sizeof modules / sizeof *modules; k++) {
-    as = stands_as(L, modules[k], NULL, ar.name);
-  }
+  bool method = strcmp(ar.namewhat, "method") == 0, field = strcmp(ar.namewhat, "field") == 0;
+  standing as = ar.name && (method || field) ? stands_in(L, ar.name, method) : ANOTHER;
   *op = as == ITSELF && lua_iscfunction(L, -1);
   lua_pop(L, 1);
   return as == ANOTHER ? NULL : ar.name;
@@ -114,7 +129,7 @@ static void push_message(lua_State *L, const char *message, int level) {
 }
 
 static int raise_message(lua_State *L, const char *message) {
-  luaL_checkstack(L, 8, "error");
+  luaL_checkstack(L, 16, "error");
   int at = 0;
   push_where(L, &at);
   push_message(L, message, at);

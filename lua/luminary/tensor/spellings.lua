@@ -192,7 +192,8 @@ function own.resize_(x, ...)
   if x.requires_grad then fail("resize_: x requires a gradient, which would not fit it any more") end
   local n = 1
   for d, each in ipairs(size) do n = n * options.arg("resize_", ("size[%d]"):format(d), each, "natural") end
-  local y, have = nil, x:numel()
+  local have = x:numel()
+  local y
   if n <= have then
     y = ops.reshape(ops.narrow(ops.flatten(x), 1, 1, n), size)
   else
