@@ -35,7 +35,7 @@ local groups = {
     ^cond$ ^vmap$ typename as_subclass ^numpy$ from_numpy frombuffer dlpack from_file storage ^name$]]},
   {"autocast's state; lm.autocast(…, f) is scoped", "autocast"},
   {"inference mode: no_grad", "inference"},
-  {"parameters without sizes: give the sizes", "^Lazy Uninitialized"},
+  {"classes of parameters without sizes: those of Lazy layers are empty at first", "^Uninitialized"},
   {"sequences and attention, which are to come", [[^RNN ^LSTM ^GRU ^Multihead ^Transformer scaled_dot_product
     AdaptiveLogSoftmax]]},
   {"deprecated in PyTorch", [[symeig ^solve$ ^lstsq$ ^matrix_rank$ ^ger$ ^new$ volatile ^eye$ ^uniform$ ^normal$

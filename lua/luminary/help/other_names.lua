@@ -104,12 +104,10 @@ other.nn = with(pairs_of([[
   TransformerDecoder TransformerDecoderLayer
   CTCLoss
   EmbeddingBag
-  LazyLinear LazyConv2d
   gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
   AdaptiveLogSoftmaxWithLoss
-  CrossMapLRN2d LazyBatchNorm2d
-  LazyConv1d LazyConvTranspose2d
+  CrossMapLRN2d
   RNNBase
   attention quantized
   qat]]), {

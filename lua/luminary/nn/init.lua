@@ -17,7 +17,15 @@ for _, family in ipairs {
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
 end
 
-return options.strict("nn", nn, {
+local later = {
   utils = {"nn.utils"}, parallel = {"nn.parallel"}, DataParallel = {"nn.parallel.data_parallel", "DataParallel"},
-  SyncBatchNorm = {"nn.parallel.sync_batch_norm"},
-})
+  SyncBatchNorm = {"nn.parallel.sync_batch_norm"}, LazyLinear = {"nn.lazy", "LazyLinear"},
+}
+for _, name in ipairs {"Conv", "ConvTranspose", "BatchNorm", "InstanceNorm"} do
+  for n = 1, 3 do
+    local lazy = ("Lazy%s%dd"):format(name, n)
+    later[lazy] = {"nn.lazy", lazy}
+  end
+end
+
+return options.strict("nn", nn, later)
