@@ -43,6 +43,7 @@ function metatable.__tostring(g) return ("Generator(%s)"):format(core.generator_
 local function Generator(device) return core.generator(device) end
 
 return {
+  methods = methods,
   Generator = options.exact("Generator", Generator, 1),
   --- lm.default_generator: what the CPU's random numbers come from without `generator`; lm.manual_seed seeds it.
   default_generator = core.generator("cpu", true),

@@ -19,7 +19,6 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): the list of
 --- the gradients of outputs (their sum, or weighted by grad_outputs) with respect to each of inputs, without adding to
 --- any x.grad. allow_unused: one that no output depends on is nil, not an error.
---- lm.op_list(): the names of all ops.
 --- lm.live_tensors(): how many tensors there are in this process.
 --- lm.no_grad(f, ...): f(...) without recording for backward; restored however f ends. Gives what f returns.
 --- lm.enable_grad(f, ...): f(...) with recording, inside no_grad too. Gives what f returns.
@@ -70,7 +69,7 @@ for _, name in ipairs {
   lm[name] = core[name]
 end
 for name, most in pairs { -- arguments that it takes
-  op_list = 0, live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
+  live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
   is_autocast_enabled = 1, get_autocast_dtype = 1,
   manual_seed = 1, initial_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
   memory_reserved = 1, max_memory_allocated = 1, max_memory_reserved = 1, reset_peak_memory_stats = 1, empty_cache = 1,
@@ -80,10 +79,21 @@ for name, most in pairs { -- arguments that it takes
   lm[name] = options.exact(name, core[name], most)
 end
 --- The random numbers of all devices begin anew from a number that the system draws. Gives it.
-function lm.seed()
+function lm.seed(...)
+  if select("#", ...) > 0 then
+    options.fail("seed: takes no argument; lm.manual_seed(%s) begins anew from a number", tostring((...)))
+  end
   local seed = core.seed_generator("cpu")
   core.manual_seed(seed)
   return seed
+end
+--- The names of all ops; luminary ops at the command line says of each what runs where.
+function lm.op_list()
+  local names, is_inner = {}, require("luminary.help.index").is_inner
+  for _, name in ipairs(core.op_list()) do
+    if not is_inner(name) then names[#names + 1] = name end
+  end
+  return names
 end
 function lm.set_grad_enabled(on, f, ...)
   if f == nil or type(on) ~= "boolean" then return core.set_grad_enabled(on) end
@@ -102,6 +112,9 @@ for _, name in ipairs {"einsum", "tensordot", "inner", "kron", "cdist", "pdist",
   lm[name] = require("luminary.tensor.products")[name]
 end
 for name, f in pairs(require "luminary.tensor.ordering") do lm[name] = f end
+local spellings = require "luminary.tensor.spellings"
+for name, f in pairs(spellings.functions) do lm[name] = f end
+for name, f in pairs(options.exact_all(spellings.methods)) do methods[name] = f end
 
 --- The device "cuda:i" if there is one, else the CPU device of that number; i counts from 0.
 function lm.try_gpu(i)
@@ -137,7 +150,8 @@ for module, names in pairs {
   ["tensor.matrices"] = "svd qr lu lu_solve pinverse matrix_power matrix_exp vander",
   ["tensor.stft"] = "stft istft hann_window hamming_window blackman_window bartlett_window kaiser_window",
   ["nn.functional"] = "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool3d "
-    .. "avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d pixel_shuffle pixel_unshuffle channel_shuffle",
+    .. "avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d pixel_shuffle pixel_unshuffle channel_shuffle "
+    .. "binary_cross_entropy_with_logits",
 } do
   for name in names:gmatch "%S+" do later[name] = {module, name} end
 end

@@ -93,6 +93,16 @@ end
 --- linalg.cross(x, other [, {dim = -1}]): the vector product along dim, of size 3; lm.cross.
 function linalg.cross(x, other, opts) return ops.cross(x, other, opts or {}) end
 
+--- linalg.matmul(A, B): the product of matrices, batches of them or vectors; lm.matmul.
+function linalg.matmul(A, B) return ops.matmul(A, B) end
+
+--- linalg.diagonal(A [, {offset = 0, dim1 = -2, dim2 = -1}]): views of the matrices' diagonals; lm.diagonal.
+function linalg.diagonal(...)
+  return ops.diagonal(read("diagonal", {
+    {"A", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
+  }, ...))
+end
+
 -- ---- inverses, determinants, solutions
 
 --- linalg.inv(A): the inverses of square matrices; an error that names the matrix where one is singular. lm.inverse.

@@ -30,6 +30,15 @@ describe("arguments stand by place where PyTorch has them so", function()
     assert.equal(0.5, optim.lr_scheduler.StepLR(optim.SGD(params(), 0.1), 3, 0.5).gamma)
     assert.equal(2, nn.init.constant_(lm.zeros(1), 2):item())
     assert.same({ 2, 3 }, nn.utils.rnn.pad_sequence({ lm.ones(3), lm.ones(2) }, true, 7).shape)
+    local x = lm.tensor { { 1, 3 }, { 2, 6 } }
+    assert.same({ 2, 1 }, x:sum(2, true).shape)
+    assert.same({ { 4 }, { 8 } }, x:sum(2, true):totable())
+    assert.same({ 1, 4 }, x:var(2, false):totable())
+    assert.same({ { 1 }, { 2 } }, x:std(2, false, true):totable())
+    assert.same({ { 2, 6 } }, x:max(1, true):totable())
+    assert.same({ { 1 }, { 2 } }, x:topk(1, 2, false):totable())
+    assert.equal("float64", x:softmax(1, "float64").dtype)
+    assert.is_true(x:isclose(x + 0.5, 0, 1):all():item())
     assert.equal("by place and by name", message(nn.Linear, 2, 3, true, { bias = true }):match "twice, (.*)$")
   end)
 
@@ -56,6 +65,12 @@ describe("a name in a list of sizes, dims or tensors is an error that says it", 
     dstack = function() lm.dstack { x, x, odd = 3 } end, meshgrid = function() lm.meshgrid { x, x, odd = 3 } end,
     ["hstack's options"] = function() lm.hstack({ x, x }, { odd = 3 }) end,
     split = function() x:split({ 1, 2, odd = 3 }, 2) end, unflatten = function() x:unflatten(3, { 2, 2, odd = 3 }) end,
+    permute = function() x:permute { 1, 2, 3, odd = 3 } end, flip = function() x:flip { 1, odd = 3 } end,
+    roll = function() x:roll({ 1, odd = 3 }, { 1 }) end, reshape = function() x:reshape { 6, 4, odd = 3 } end,
+    expand = function() x:expand { 2, 3, 4, odd = 3 } end, zeros = function() lm.zeros { 2, odd = 3 } end,
+    cat = function() lm.cat { x, x, odd = 3 } end, stack = function() lm.stack { x, x, odd = 3 } end,
+    ["x[{…}]"] = function() return x[{ 1, 2, odd = 3 }] end, ["x[{…}] ="] = function() x[{ 1, odd = 3 }] = 5 end,
+    sum = function() x:sum { 1, 2, odd = 3 } end, pad = function() F.pad(x, { 1, 1, odd = 3 }) end,
     fftshift = function() lm.fft.fftshift(x, { 1, odd = 3 }) end,
     rfftn = function() lm.fft.rfftn(x, { 2, 3, odd = 3 }) end,
     Conv2d = function() nn.Conv2d(1, 2, { 3, 3, odd = 3 }) end,
@@ -63,4 +78,395 @@ describe("a name in a list of sizes, dims or tensors is an error that says it", 
   } do
     it("in " .. call, function() assert.matches("'odd'", message(f), 1, true) end)
   end
+end)
+
+-- Runs a line of Lua as a script would write it, with the library's usual names.
+local function run(line)
+  local chunk = assert(loadstring("local lm, nn, F, optim, x = ... ; " .. line, "=user.lua"))
+  return pcall(chunk, lm, nn, F, optim, lm.ones(2, 3))
+end
+
+describe("an error begins with the name that was called", function()
+  for line, want in pairs {
+    ["local y = x:max(1, 2)"] = "max: ", ["local y = lm.subtract(x, '')"] = "subtract: other",
+    ["x:add_('')"] = "add_: other", ["local y = lm.linalg.inv(x)"] = "inv: inverse: x is [2, 3]",
+    ["local y = F.binary_cross_entropy_with_logits(x, 3)"] = "binary_cross_entropy_with_logits: target",
+    ["local y = x:chunk(2, 7)"] = "chunk: there is no dim 7", ["local y = F.glu(x, 7)"] = "glu: size: dim 7",
+    ["local y = lm.hstack { x, lm.ones(3, 3) }"] = "hstack: cat: entry 2", ["x:cumsum_('')"] = "cumsum_: cumsum: dim",
+    ["local y = lm.rand(3, { generator = lm.Generator('cpu:1') })"] = "rand: the generator",
+    ["local net = {fc = nn.Linear(2, 3)} ; local y = net.fc(x)"] = "linear: x is [2, 3]",
+  } do
+    it(line, function()
+      local ok, problem = run(line)
+      assert.is_false(ok)
+      assert.matches("user.lua:1: " .. want, problem, 1, true)
+    end)
+  end
+end)
+
+describe("PyTorch's other spellings", function()
+  local x = lm.tensor { { 1, 2 }, { 3, 6 } }
+
+  it("bounds, pairs and tests", function()
+    assert.same({ { 2, 2 }, { 3, 6 } }, x:clamp_min(2):totable())
+    assert.same({ { 1, 2 }, { 2, 2 } }, lm.clamp_max(x, 2):totable())
+    assert.same({ 2, 5 }, lm.tensor({ 1, 5 }):clamp_min_(2):totable())
+    assert.same({ 2, 4 }, lm.tensor({ 2, 5 }):clamp_max_(lm.tensor { 3, 4 }):totable())
+    local std, mean = lm.std_mean(x, 2, false)
+    assert.same({ { 0.5, 1.5 }, { 1.5, 4.5 } }, { std:totable(), mean:totable() })
+    local var = lm.var_mean(x, { 1, 2 }, { correction = 0, keepdim = true })
+    assert.same({ { 3.5 } }, var:totable())
+    assert.same({ { 1, 2 } }, lm.tensor({ { 0, 1 } }):argwhere():totable())
+    assert.is_true(lm.is_nonzero(lm.tensor { 2 }))
+    assert.is_false(lm.tensor({ false }):is_nonzero())
+    assert.equal("is_nonzero: x is a tensor [2, 2]; it has to be one element", message(lm.is_nonzero, x))
+    assert.same({ true, false, false }, { x:is_signed(), x:byte():is_signed(), x:bool():is_signed() })
+    assert.equal(x, x:positive())
+    local rows, columns = lm.where(x:gt(2))
+    assert.same({ { 2, 2 }, { 1, 2 } }, { rows:totable(), columns:totable() })
+  end)
+
+  it("tensors of values and bytes", function()
+    assert.equal(x, lm.as_tensor(x))
+    assert.equal("int64", lm.as_tensor({ 1, 2 }, { dtype = "int64" }).dtype)
+    assert.equal("float64", lm.asarray(x, "float64").dtype)
+    assert.same({}, lm.scalar_tensor(3).shape)
+    assert.same({ { 4, 4 }, { 4, 4 } }, lm.fill(x, 4):totable())
+    assert.same({ 97, 98 }, lm.frombuffer("abc", "uint8", 2):totable())
+    assert.same({ 2, 3 }, lm.frombuffer(require("ffi").new("float[3]", { 1, 2, 3 }), { dtype = "float32",
+      offset = 4 }):totable())
+    assert.matches("5 bytes from 0 on are no whole number", message(lm.frombuffer, "abcde", "int32"))
+    assert.matches("a string or an FFI array", message(lm.frombuffer, require("ffi").cast("char *", 8), "uint8"))
+    assert.same({ 1, 2 }, x:new_empty_strided({ 2, 3 }, { 1, 2 }):stride())
+    assert.same({ 2, 1 }, lm.empty_strided({ 2, 2 }, { 2, 1 }):stride())
+  end)
+
+  it("sizes, types and elements", function()
+    assert.same({ 1, 3 }, { x:split_with_sizes({ 1, 1 }, 2)[1]:view(-1):totable()[1], x:nelement() - 1 })
+    assert.equal(2, x:ndimension())
+    assert.same({ 4, 2 }, x["repeat"](x, 2, 1).shape)
+    assert.same({ 3, 1, 1, 3 }, lm.constant_pad_nd(lm.ones(2), { 1, 1 }, 3):totable())
+    assert.equal("torch.FloatTensor", x:type())
+    assert.equal("int64", x:type("torch.LongTensor").dtype)
+    assert.equal("float64", x:type("float64").dtype)
+    assert.same({ { 0, 1, 2 }, { 3, 4, 5 } }, lm.arange(6):resize_(2, 3):totable())
+    assert.same({ 0, 1, 2, 3 }, lm.arange(4):resize_ { 2, 4 }:view(-1):narrow(1, 1, 4):totable())
+    assert.same({ { 0, 1 }, { 2, 3 } }, lm.arange(6):resize_as_(x):totable())
+    assert.matches("requires a gradient", message(x.resize_, lm.ones({ 2 }, { requires_grad = true }), 3))
+    local y = lm.zeros(3)
+    assert.same({ 2, 2 }, y:set_(x).shape)
+    assert.same({ 0, 2, 4 }, lm.arange(3):apply_(function(v) return 2 * v end):totable())
+    assert.same({ 0, 2, 4 }, lm.arange(3):map_(lm.arange(3), function(a, b) return a + b end):totable())
+    local n = lm.arange(3)
+    assert.same({ 0, 3, 6 }, n:clone():map2_(n, n, function(a, b, c) return a + b + c end):totable())
+    assert.same({ 2, 3 }, lm.broadcast_shapes({ 2, 1 }, { 3 }))
+    assert.matches("shape 2 has 4 where others have 3", message(lm.broadcast_shapes, { 3 }, { 4 }))
+    local places = lm.unravel_index(lm.tensor({ 1, 6 }, { dtype = "int64" }), { 2, 3 })
+    assert.same({ { 1, 2 }, { 1, 3 } }, { places[1]:totable(), places[2]:totable() })
+    assert.same({ { 1, 0 }, { 0, 1 } }, lm.zeros(2, 2):as_strided_scatter(lm.ones(2), { 2 }, { 3 }):totable())
+  end)
+
+  it("integrals, powers and norms", function()
+    assert.same({ 1, 10, 100 }, lm.logspace(0, 2, 3):totable())
+    assert.equal(8, lm.trapezoid(lm.tensor { 1, 2, 3 }, lm.tensor { 0, 2, 4 }):item())
+    assert.equal(8, lm.trapz(lm.tensor { 1, 2, 3 }, { dx = 2 }):item())
+    assert.same({ 1.5, 4 }, lm.cumulative_trapezoid(lm.tensor { 1, 2, 3 }):totable())
+    local y = lm.tensor { { 3, 4 }, { 6, 8 } }
+    assert(lm.allclose(y:renorm(2, 1, 5), lm.tensor { { 3, 4 }, { 3, 4 } }))
+    assert(lm.allclose(y:renorm_(2, 1, 5), y) and lm.allclose(y, lm.tensor { { 3, 4 }, { 3, 4 } }))
+    assert.equal(5, lm.dist(lm.tensor { 3, 4 }, lm.tensor { 0, 0 }):item())
+    assert.same({ 1, 6 }, lm.linalg.diagonal(x):totable())
+    assert.same(x:matmul(x):totable(), lm.linalg.matmul(x, x):totable())
+  end)
+
+  it("settings", function()
+    finally(function() lm.set_printoptions { profile = "default" } end)
+    local third = lm.tensor({ 1 }) / 3
+    lm.set_printoptions { precision = 2 }
+    assert.equal("tensor([0.33])", tostring(third))
+    lm.set_printoptions { sci_mode = true }
+    assert.equal("tensor([3.33e-01])", tostring(third))
+    assert.same({ precision = 2, threshold = 1000, edgeitems = 3, linewidth = 80, sci_mode = true },
+      lm.get_printoptions())
+    lm.set_printoptions { threshold = 3, edgeitems = 1 }
+    assert.equal("tensor([0,  ..., 8])", tostring(lm.arange(9)))
+    assert.matches("profile has to be one of", message(lm.set_printoptions, { profile = "long" }))
+    assert.matches("precision has to be at most 40", message(lm.set_printoptions, 500))
+    local before = lm.are_deterministic_algorithms_enabled()
+    lm.use_deterministic_algorithms(true)
+    assert.is_true(lm.backends.cudnn.deterministic)
+    lm.use_deterministic_algorithms(before)
+    lm.set_float32_matmul_precision "high"
+    assert.same({ true, "high" }, { lm.backends.cuda.matmul.allow_tf32, lm.get_float32_matmul_precision() })
+    lm.set_float32_matmul_precision "highest"
+    assert.equal("highest", lm.get_float32_matmul_precision())
+    assert.is_false(lm.inference_mode(lm.is_grad_enabled))
+  end)
+end)
+
+describe("names and help", function()
+  it("point to where a function is", function()
+    for name, want in pairs {
+      interpolate = "nn.functional.interpolate", gumbel_softmax = "nn.functional.gumbel_softmax",
+      random_split = "data.random_split",
+    } do
+      assert.matches(want, message(function() return lm[name] end), 1, true)
+    end
+    assert.matches("lm.combinations", message(function() return lm.ones(2):combinations() end), 1, true)
+    assert.equal("seed: takes no argument; lm.manual_seed(0) begins anew from a number", message(lm.seed, 0))
+  end)
+
+  it("explain values, and a generator's and a distribution's methods", function()
+    assert.matches("^lm.Generator%(%[device%]%)", lm.help(lm.Generator))
+    assert.matches("random numbers of its own", lm.help "lm.Generator")
+    for _, name in ipairs { "manual_seed", "seed", "initial_seed", "get_state", "set_state" } do
+      assert(lm.help("Generator:" .. name), name)
+    end
+    for _, name in ipairs { "sample", "log_prob", "entropy" } do assert(lm.help("Categorical:" .. name), name) end
+  end)
+
+  it("op_list has what is public, and luminary ops says of each what runs where", function()
+    local core, listed = lm.core, {}
+    for _, name in ipairs(lm.op_list()) do listed[name] = true end
+    assert.is_true(listed.add and listed.max_pool2d and listed.sum)
+    assert.is_nil(listed.max_dim or listed.conv2d_input or listed.layer_norm_backward)
+    local text = require("luminary.cli.ops").table()
+    for name in pairs(listed) do assert(text:find("\n" .. name .. " ", 1, true), name) end
+    local x = lm.ones({ 2, 2 }, { requires_grad = true })
+    for name in ("exp floor sum mm relu argmax logical_not"):gmatch "%S+" do -- what is said of gradients is so
+      local y = lm[name](x, name == "mm" and x or nil)
+      assert.equal(core.op_info(name).gradient ~= "", y.requires_grad, name)
+    end
+    for name in ("mm exp add layer_norm"):gmatch "%S+" do
+      local lower = lm.autocast({ device = "cpu", dtype = "bfloat16" }, function()
+        local y = name == "layer_norm" and lm.layer_norm(x, 2) or lm[name](x, name ~= "exp" and x or nil)
+        return y.dtype == "bfloat16"
+      end)
+      assert.equal(core.op_info(name).autocast == "lower", lower, name)
+    end
+    local about = require("luminary.cli.ops").of "bitwise_and"
+    assert.matches("takes integers and bool", about, 1, true)
+    assert.is_nil(require("luminary.cli.ops").of "no_such_op")
+  end)
+end)
+
+-- Something to give for an argument of that name, so that a call comes as far as its options.
+local function samples()
+  local x = lm.rand(2, 3)
+  local net = nn.Linear(2, 2)
+  local all = {
+    x = x, dim = 1, size = { 2, 2 }, kernel_size = 3, index = lm.ones({ 2, 3 }, { dtype = "int64" }), mask = x:gt(0),
+    A = lm.eye(2), B = lm.eye(2), params = net:parameters(), list = { print }, tensors = { x }, f = print,
+    func = function(v) return v:sum() end, module = net, optimizer = optim.SGD(net:parameters(), 0.1),
+    dataset = lm.data.TensorDataset(x), path = "/nonexistent", img = lm.rand(3, 4, 4), images = lm.rand(2, 3, 4, 4),
+    shards = { "/nonexistent" }, weights = { 1, 2 }, schedulers = {}, normalized_shape = 3, angle = 1, sections = 1,
+    indices = { 1 }, output = x, pivots = lm.ones({ 2 }, { dtype = "int32" }), milestones = { 1 },
+  }
+  for like, names in pairs {
+    x = "input other target y a b t tensor x1 x2 weight outputs inputs", module = "model net", optimizer = "opt",
+    params = "parameters", dataset = "set", f = "fn feval", path = "root", A = "LU",
+    dim = "dims n in_channels out_channels num_features in_features out_features num_embeddings embedding_dim "
+      .. "num_groups num_channels in1_features in2_features window_length parties num_samples",
+  } do
+    for name in names:gmatch "%S+" do all[name] = all[like] end
+  end
+  return all
+end
+
+-- Of "F.normalize(x [, {p = 2, dim = 2}])" the names before the options, and the options.
+local function documented(call)
+  local inner = call:match "%((.*)%)$"
+  local options = inner:match "%b{}[%] ]*$"
+  if not options or options:find("…", 1, true) or inner:find "or {" then return nil end
+  local names, before = {}, {}
+  for name in options:gsub("%b[]", ""):gmatch "[{,]%s*([%a_][%w_]*)" do names[#names + 1] = name end
+  local places = inner:sub(1, #inner - #options):gsub("%[.*$", ""):gsub("[%w_]+ = .*$", ""):gsub(" or [%w_]+", "")
+  for name in places:gmatch "[%a_][%w_]*" do before[#before + 1] = name end
+  return before, names
+end
+
+describe("a misspelt option", function()
+  local help = require "luminary.help"
+  -- Those whose options stand first, that take any names, or that are asked for something else before.
+  local apart = {}
+  for name in ([[
+    lm.autocast lm.amp.autocast nn.ParameterDict dist.new_group dist.scatter_object_list lm.distributions.Independent
+    lm.distributions.TransformedDistribution x:to optim.ZeroRedundancyOptimizer
+    data.WebDataset optim.lr_scheduler.SequentialLR
+  ]]):gmatch "%S+" do apart[name] = true end
+
+  it("is answered with the right one, by every public function that documents options", function()
+    local count, wrong = 0, {}
+    for _, entry in ipairs(help.entries()) do
+      local text, value = help.of(entry), entry.value
+      local call = text and text:match "^[%w_%.:]+%b()"
+      local is_class = type(value) == "table" and rawget(value, "__name")
+      local named = call and call:match "([%w_]+)%(" == entry.name and not apart[entry.path]
+      if named and (is_class or type(value) == "function")
+        and (entry.owner == "x" or not help.class(entry.owner)) then
+        local before, names = documented(call)
+        if names and #names > 0 then
+          local given, arguments, n = samples(), {}, 0
+          if call:find "^x:" then n, arguments[1] = 1, given.x end
+          for _, name in ipairs(before) do
+            n = n + 1
+            arguments[n] = given[name]
+          end
+          local misspelt = names[1] .. "q"
+          arguments[n + 1] = { [misspelt] = 1 }
+          local ok, problem = pcall(value, unpack(arguments, 1, n + 1))
+          problem = tostring(problem)
+          if ok or not problem:find("'" .. misspelt .. "'", 1, true) or not problem:find(names[1] .. "%f[^%w_]") then
+            wrong[#wrong + 1] = ("%s: %s"):format(call, ok and "no error" or problem)
+          end
+          count = count + 1
+        end
+      end
+    end
+    assert.equal("", table.concat(wrong, "\n"))
+    assert(count > 400, count)
+  end)
+end)
+
+describe("the first word of an error", function()
+  local help = require "luminary.help"
+  local libraries = {
+    F = "lm.nn.functional", nn = "lm.nn", optim = "lm.optim", data = "lm.data", vision = "lm.vision",
+    transforms = "lm.vision.transforms", ["transforms.functional"] = "lm.vision.transforms.functional",
+  }
+  for name in ([[
+    lm x lm.linalg lm.fft lm.func lm.autograd lm.distributions nn.init nn.utils nn.utils.rnn optim.lr_scheduler
+  ]]):gmatch "%S+" do
+    libraries[name] = libraries[name] or (name:gsub("^nn", "lm.nn"):gsub("^optim", "lm.optim"))
+  end
+  local wrong = {
+    "", "{}", "''", "1", "x", "x, ''", "x, {}", "x, 9, 9", "x, x, ''", "x, x, x, x, x, x, x, x, x, x, x, x",
+    "x, {zzz = 1}", "{zzz = 1}", "1, 2, {zzz = 1}",
+  }
+  local settings = {} -- which would take some of these, for all specs that follow
+  for name in ([[
+    seed setenv getenv synchronize empty_cache set_warnings manual_seed set_default_dtype set_default_device
+    set_num_threads set_printoptions set_detect_anomaly
+  ]]):gmatch "%S+" do settings[name] = true end
+
+  it("is the name that was called, whatever is given", function()
+    local others, count = {}, 0
+    for _, entry in ipairs(help.entries()) do
+      local library, value = libraries[entry.owner], entry.value
+      local callable = type(value) == "function" or type(value) == "table" and rawget(value, "__name")
+      for _, given in ipairs(library and callable and not settings[entry.name] and wrong or {}) do
+        local line = library == "x" and ("local y = x:%s(%s)"):format(entry.name, (given:gsub("^x, ", "")))
+          or ("local y = %s.%s(%s)"):format(library, entry.name, given)
+        local chunk = loadstring("local lm, x = ... ; " .. line, "=user.lua")
+        if chunk then -- x:repeat() is no Lua
+          local ok, problem = pcall(chunk, lm, lm.ones(2, 3))
+          local first = tostring(problem):match "^user.lua:1: ([%w_%.:]+)[:%[ ]" or ""
+          count = count + 1
+          if not ok and not ("." .. first .. "."):find("[.:]" .. entry.name .. "[.:]") then
+            others[#others + 1] = line .. ": " .. tostring(problem)
+          end
+        end
+      end
+    end
+    assert.equal("", table.concat(others, "\n"))
+    assert(count > 5000, count)
+  end)
+end)
+
+-- The code in a text: "x:float()", "lm.stack(…)", "nn.utils.clip_grad_norm_".
+local function code_in(text)
+  local list = {}
+  for root, rest, after in text:gmatch "%f[%w_.](%a[%w_]*)([.:][%a_][%w_.:]*)()" do
+    if text:sub(after, after) ~= "%" then list[#list + 1] = root .. rest end -- else the beginning of a name
+  end
+  return list
+end
+
+describe("what errors advise", function()
+  local roots = {
+    lm = lm, nn = nn, F = F, optim = optim, data = lm.data, dist = lm.dist, mp = lm.mp, x = lm.ones(2, 2),
+    net = nn.Linear(2, 2), opt = optim.SGD(nn.Linear(2, 2):parameters(), 0.1),
+  }
+
+  -- Of ZeroRedundancyOptimizer, DistributedDataParallel and luminary.torch7.
+  local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x:raw"] = true}
+
+  -- Whether a path such as nn.utils.clip_grad_norm_ or x:float leads somewhere.
+  local function leads(path)
+    local root, rest = path:match "^([%w_]+)[.:](.*)$"
+    local value = roots[root]
+    for name in rest:gmatch "[%w_]+" do
+      local ok, next_value = pcall(function() return value[name] end)
+      if not ok or next_value == nil then return name == "grad" end -- nil before there is one
+      value = next_value
+    end
+    return true
+  end
+
+  it("is there", function()
+    local lost, count = {}, 0
+    local function look(text, where)
+      for _, path in ipairs(code_in(text)) do
+        if roots[path:match "^[%w_]+"] then
+          count = count + 1
+          if not of_others[path] and not leads(path) then lost[#lost + 1] = where .. ": " .. path end
+        end
+      end
+    end
+    local files = io.popen "grep -rlE 'fail|error_at_caller|raise' lua/luminary src --include=*.lua --include=*.c"
+    for file in files:lines() do
+      for line in io.lines(file) do
+        local code = line:match "^%s*%-%-" and "" or line
+        for text in code:gmatch '"([^"]*)"' do
+          if text:find "%s" then look(text, file) end
+        end
+      end
+    end
+    files:close()
+    for library, names in pairs(require "luminary.help.other_names") do
+      for name, words in pairs(names) do
+        if words and words:find "%s" then look(words, library .. "." .. name) end
+      end
+    end
+    assert.equal("", table.concat(lost, "\n"))
+    assert(count > 150, count)
+  end)
+
+  it("is there under the name that it has here", function()
+    local of = {
+      tensors = roots.x, luminary = lm, nn = nn, ["nn.functional"] = F, ["nn.init"] = nn.init, ["nn.utils"] = nn.utils,
+      optim = optim, ["optim.lr_scheduler"] = optim.lr_scheduler, data = lm.data, dist = lm.dist, mp = lm.mp,
+      cuda = lm.cuda, autograd = lm.autograd, vision = lm.vision, ["vision.transforms"] = lm.vision.transforms,
+      ["dist.ReduceOp"] = lm.dist.ReduceOp,
+    }
+    for library, value in pairs(of) do
+      for theirs, ours in pairs(require("luminary.help.other_names")[library]) do
+        if ours and not ours:find "%s" then
+          local at = ours:match "^lm%." and lm or value
+          for name in ours:gsub("^lm%.", ""):gmatch "[%w_]+" do
+            local ok, inner = pcall(function() return at[name] end)
+            assert(ok and inner ~= nil, ("%s.%s: %s"):format(library, theirs, ours))
+            at = inner
+          end
+        end
+      end
+    end
+  end)
+
+  it("works, where a call is shown whole", function()
+    local x = lm.ones(2, 3)
+    for call, advised in pairs {
+      ["local y = lm.sub(x, x, 2)"] = "x:sub%(other, {alpha = 2}%)",
+      ["local y = x:add(x, 2)"] = "x:add%(other, {alpha = 2}%)",
+      ["local y = x:sum(1, true, 'float64')"] = 'x:sum%(1, true, {dtype = "float64"}%)',
+      ["local y = F.mse_loss(x, x, 'sum')"] = 'x:mse_loss%(target, {reduction = "sum"}%)',
+      ["local y = x:argsort(1, true, true)"] = "x:argsort%(1, true, {stable = true}%)",
+    } do
+      local ok, problem = run(call)
+      assert.is_false(ok)
+      local shown = problem:match(advised)
+      assert(shown, problem)
+      assert(pcall(assert(loadstring("local x, other, target = ... ; local y = " .. shown)), x, x, x))
+    end
+  end)
 end)

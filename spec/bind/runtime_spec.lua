@@ -255,12 +255,12 @@ describe("errors", function()
   it("show how PyTorch's further positional arguments are written", function()
     local x = lm.ones(2, 3)
     local cases = {
-      { function() x:sum(1, true) end, "sum: keepdim is an option: x:sum%(1, {keepdim = true}%)" },
-      { function() lm.softmax(x, 1, "float64") end, "softmax: dtype is an option: .*{dtype = \"float64\"}" },
+      { function() x:sum(1, true, "float64") end, "sum: dtype is an option: x:sum%(1, true, {dtype = \"float64\"}%)" },
       { function() lm.sub(x, x, 2) end, "sub: alpha is an option: .*{alpha = 2}" },
-      { function() x:exp(1) end, "exp: takes 1 argument, got 2" },
-      { function() x:mm(x, x) end, "mm: takes 2 arguments, got 3" },
-      { function() lm.max(x, 1, true) end, "keepdim is an option: .*{keepdim = true}" },
+      { function() x:exp(1) end, "exp: takes at most 1 argument, got 2: x" },
+      { function() x:mm(x, x) end, "mm: takes at most 2 arguments, got 3: x, other" },
+      { function() lm.max(x, 1, true, 2) end, "max: takes at most 3 arguments, got 4: x, dim, keepdim" },
+      { function() lm.full(2, 2, 3) end, "full: takes at most 2 .*: size, value; several sizes are one list: {2, 3}" },
     }
     for _, case in ipairs(cases) do
       local err = raised(case[1])
@@ -271,7 +271,7 @@ end)
 
 describe("lm.help", function()
   it("shows an op's arguments with their defaults, and what it does", function()
-    assert.equal("sum(x, dim = nil, {keepdim = false, dtype = nil})\n  sum over dim, or all; integers give int64",
+    assert.equal("sum(x, dim = nil, keepdim = false, {dtype = nil})\n  sum over dim, or all; integers give int64",
       lm.help "lm.sum")
     assert.matches("^" .. lm.help("lm.sum"):gsub("%p", "%%%0") .. "\nTimer:sum%(%)\n", lm.help "sum")
     assert.matches("^relu_%(x%)\n.*in place", lm.help "relu_")

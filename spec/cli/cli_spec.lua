@@ -245,7 +245,7 @@ describe("the prompt", function()
     } do
       local text = prompt(name .. "\n")
       local _, lines = text:gsub("\n", "")
-      assert(lines < (name == "lm" and 110 or 62), ("%s: %d lines"):format(name, lines))
+      assert(lines < (name == "lm" and 118 or 62), ("%s: %d lines"):format(name, lines))
       for line in text:gmatch "[^\n]+" do assert(#line <= 80, line) end
       for _, word in ipairs(words) do
         local there = text:find("%f[%w_]" .. word .. "%f[^%w_]") ~= nil

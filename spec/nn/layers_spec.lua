@@ -835,3 +835,35 @@ describe("binary_cross_entropy", function()
     assert.equal(0, F.binary_cross_entropy(lm.ones(0), lm.ones(0), { reduction = "sum" }):item())
   end)
 end)
+
+describe("layers that ask the first input", function()
+  it("have the same parameters before and after it, which train", function()
+    local net = nn.Sequential(nn.LazyConv2d(4, 3, { groups = 2, padding = 1 }), nn.LazyBatchNorm2d(), nn.Flatten(),
+      nn.LazyLinear(5, false))
+    assert.equal("LazyLinear(as the first input says)", tostring(net[4]))
+    local names, opt = {}, lm.optim.SGD(net:parameters(), 0.1)
+    for name in pairs(net:state_dict()) do names[name] = true end
+    net(lm.rand(2, 6, 4, 4)):sum():backward()
+    local before = net[4].weight:clone()
+    opt:step()
+    assert.is_false(before:equal(net[4].weight))
+    for name in pairs(net:state_dict()) do assert.is_true(names[name]) end
+    assert.same({ 4, 3, 3, 3 }, net[1].weight.shape)
+    assert.same({ 5, 64 }, net[4].weight.shape)
+    assert.equal("LazyLinear(in_features=64, out_features=5, bias=False)", tostring(net[4]))
+    assert.same({ 5 }, net:eval()(lm.rand(1, 6, 4, 4))[1].shape)
+  end)
+
+  it("are moved and cloned before it, too, and name what is wrong", function()
+    assert.equal("float64", nn.LazyLinear(3):to("float64"):clone()(lm.ones({ 2, 7 }, { dtype = "float64" })).dtype)
+    assert.same({ 2, 2, 6 }, nn.LazyConvTranspose1d(2, 3)(lm.ones(2, 3, 4)).shape)
+    assert.same({ 3 }, (function()
+      local norm = nn.LazyInstanceNorm1d { affine = true }
+      norm(lm.ones(2, 3, 4))
+      return norm.weight.shape
+    end)())
+    assert.matches("out_features has to be", message(nn.LazyLinear))
+    assert.matches("LazyConv2d: x is a tensor [3], which has no channels", message(nn.LazyConv2d(4, 3), lm.ones(3)), 1,
+      true)
+  end)
+end)

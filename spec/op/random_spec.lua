@@ -176,7 +176,7 @@ describe("lm.Generator", function()
     assert.error_matches(function() lm.rand({ 2 }, { generator = 3 }) end,
       "rand: generator: an lm.Generator expected, got number 3")
     assert.error_matches(function() lm.rand({ 2 }, { generator = lm.Generator "cpu:1" }) end,
-      "uniform_: the generator is of cpu:1, and the tensor of cpu")
+      "rand: the generator is of cpu:1, and the tensor of cpu")
     local g = lm.Generator()
     assert.error_matches(function() g.seed() end, "seed: a generator expected, got nil.*colon")
     assert.error_matches(function() g:manual_seed "x" end, "manual_seed: seed.*string 'x'")

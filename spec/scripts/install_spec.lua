@@ -53,7 +53,7 @@ describe("luarocks make #install #full #speed", function()
   end)
 
   it("errors are raised at the script's own lines", function()
-    temp.write(folder .. "/script.lua", 'local lm = require "luminary"\nlm.optim.SGD({lm.ones{1}}, 0.1)\n')
+    temp.write(folder .. "/script.lua", 'local lm = require "luminary"\nlm.optim.SGD({lm.ones{1}}, "0.1")\n')
     local ok, text = run(tree .. "/bin/luminary script.lua")
     assert(not ok)
     assert.matches("^luminary: script.lua:2: SGD: ", text)

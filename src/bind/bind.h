@@ -348,6 +348,7 @@ int lm_bind_arith(lua_State *L); /* a + b and the like */
 /* ---- tensor/op_variants.c: names that stand for several ops */
 int lm_bind_overload(lua_State *L); /* upvalue 3: the lm_overload */
 int lm_bind_nonzero(lua_State *L);
+int lm_bind_where(lua_State *L);
 
 /* ---- tensor/fields.c: what x.name and x.name = v do; metamethods */
 int lm_bind_index(lua_State *L); /* upvalue 3: methods, 4: getters */
@@ -359,6 +360,7 @@ int lm_bind_concat(lua_State *L);
 int lm_bind_le(lua_State *L);
 int lm_bind_len(lua_State *L);
 int lm_bind_tostring(lua_State *L);
+int lm_bind_print_options(lua_State *L);
 /* A list of sizes. From a closure of ours alone: it looks into upvalue 2. */
 void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 

@@ -9,8 +9,9 @@ static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
   return n > 0 && strncmp(ar->source, prefix, n) == 0;
 }
 
-/* The first level outside our own Lua files. Looks at so many, since each look walks the stack from its top. */
-static bool find_caller(lua_State *L, lua_Debug *ar) {
+/* The first level outside our own Lua files. Looks at so many, since each look walks the stack from its top. `at`: the
+ * level before it, which the script called. */
+static bool find_caller(lua_State *L, lua_Debug *ar, int *at) {
   enum { LEVELS = 200 };
   lm_reg_get(L, &lm_reg_own_files);
   size_t n = 0;
@@ -19,25 +20,69 @@ static bool find_caller(lua_State *L, lua_Debug *ar) {
   for (int level = 1; !found && level <= LEVELS && lua_getstack(L, level, ar); level++) {
     lua_getinfo(L, "Sl", ar);
     found = ar->currentline > 0 && !is_own(ar, prefix, n);
+    if (!found && at) *at = level;
   }
   lua_pop(L, 1);
   return found;
 }
 
-void lm_push_where(lua_State *L) {
+static void push_where(lua_State *L, int *at) {
   lua_Debug ar;
-  if (find_caller(L, &ar)) {
+  if (find_caller(L, &ar, at)) {
     lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
   } else {
     lua_pushliteral(L, "");
   }
 }
 
+void lm_push_where(lua_State *L) { push_where(L, NULL); }
+
+typedef enum standing { ANOTHER, PERHAPS, ITSELF } standing;
+
+/* Whether the function below the top is what the table at the top has under `name`, which goes. Perhaps: that is a
+ * class or a Lua function, which may have made it its last call. */
+static standing stands_as(lua_State *L, const char *name) {
+  lua_pushstring(L, name);
+  lua_rawget(L, -2);
+  standing as = ANOTHER;
+  if (lua_type(L, -1) == LUA_TFUNCTION) {
+    as = lua_rawequal(L, -1, -3) ? ITSELF : lua_iscfunction(L, -1) ? ANOTHER : PERHAPS;
+  } else if (lua_type(L, -1) == LUA_TTABLE && lm_field(L, lua_gettop(L), "__name")) {
+    as = PERHAPS;
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 2);
+  return as;
+}
+
+/* The same of tensors' methods, or of the libraries that are loaded (base/options.lua: strict). */
+static standing stands_in(lua_State *L, const char *name, bool method) {
+  standing as = ANOTHER;
+  int top = lua_gettop(L);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  for (lua_pushnil(L); as != ITSELF && lua_next(L, top + 1); lua_settop(L, top + 2)) {
+    const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    if (strncmp(key, "luminary", 8) != 0 || lua_type(L, -1) != LUA_TTABLE) continue;
+    if (method) {
+      if (strcmp(key, "luminary.core") != 0 || !lm_field(L, top + 3, "methods")) continue;
+    } else {
+      if (!luaL_getmetafield(L, -1, "__library")) continue;
+      lua_pop(L, 1);
+    }
+    lua_pushvalue(L, top);
+    lua_insert(L, -2);
+    standing here = stands_as(L, name);
+    if (here > as) as = here;
+  }
+  lua_settop(L, top);
+  return as;
+}
+
 void lm_note_line(lua_State *L, const lm_lua *s) {
   if (s->worlds == 0) return;
   lua_Debug ar;
   char line[LUA_IDSIZE + 16] = "";
-  if (find_caller(L, &ar)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
+  if (find_caller(L, &ar, NULL)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
   lm_set_where(line);
 }
 
@@ -45,14 +90,49 @@ void lm_note_anomaly(lua_State *L) {
   lua_Debug ar;
   char line[LUA_IDSIZE + 16] = "";
   luaL_checkstack(L, 4, "anomaly");
-  if (find_caller(L, &ar)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
+  if (find_caller(L, &ar, NULL)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
   lm_anomaly_at(line);
 }
 
+/* The name of ours by which the function at that level was called, as a method or from a library; NULL for others.
+ * `op`: whether that function is itself an op. */
+static const char *called_name(lua_State *L, int level, bool *op) {
+  lua_Debug ar;
+  if (!lua_getstack(L, level, &ar) || !lua_getinfo(L, "nf", &ar)) return NULL;
+  bool method = strcmp(ar.namewhat, "method") == 0, field = strcmp(ar.namewhat, "field") == 0;
+  standing as = ar.name && (method || field) ? stands_in(L, ar.name, method) : ANOTHER;
+  *op = as == ITSELF && lua_iscfunction(L, -1);
+  lua_pop(L, 1);
+  return as == ANOTHER ? NULL : ar.name;
+}
+
+/* Is one of the words of `begin`, which dots and colons part, that name? */
+static bool has_name(const char *begin, const char *end, const char *name) {
+  size_t n = strlen(name);
+  for (const char *at = begin; at < end; at += strcspn(at, ".:") + 1) {
+    if (strcspn(at, ".:") == n && strncmp(at, name, n) == 0) return true;
+  }
+  return false;
+}
+
+/* Pushes the message so that it begins with the name that the script called: an op goes by several, and a function that
+ * is made of others lets their errors pass. */
+static void push_message(lua_State *L, const char *message, int level) {
+  bool op = false;
+  const char *name = called_name(L, level, &op), *end = strstr(message, ": ");
+  bool words = end && strcspn(message, " \"'[(") > (size_t)(end - message);
+  if (!name || (words && has_name(message, end, name))) {
+    lua_pushstring(L, message);
+  } else {
+    lua_pushfstring(L, "%s: %s", name, op && words ? end + 2 : message);
+  }
+}
+
 static int raise_message(lua_State *L, const char *message) {
-  luaL_checkstack(L, 8, "error");
-  lm_push_where(L);
-  lua_pushstring(L, message);
+  luaL_checkstack(L, 16, "error");
+  int at = 0;
+  push_where(L, &at);
+  push_message(L, message, at);
   lua_concat(L, 2);
   return lua_error(L);
 }
@@ -113,6 +193,19 @@ static const char *class_name(lua_State *L, int i, bool *object) {
   return name;
 }
 
+/* A list with a name in it is options that were put into the wrong braces. */
+static const char *got_table(lua_State *L, int i, char *out, size_t capacity) {
+  int top = lua_gettop(L);
+  if (i < 0) i = top + 1 + i;
+  if (lua_objlen(L, i) == 0 || !lua_checkstack(L, 3)) return "table";
+  const char *key = NULL;
+  for (lua_pushnil(L); !key && lua_next(L, i); lua_pop(L, 1)) key = lm_to_text(L, -2);
+  lua_settop(L, top);
+  if (!key) return "table";
+  snprintf(out, capacity, "a list with a field '%s'; options come last, in a table of their own", lm_brief(key, 60));
+  return out;
+}
+
 const char *lm_got(lua_State *L, const lm_lua *s, int i) {
   static _Thread_local char text[200];
   bool object;
@@ -135,7 +228,7 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i) {
       snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));
       return text;
     case LUA_TTABLE:
-      if (!luaL_getmetafield(L, i, "__library")) return "table"; /* options.strict */
+      if (!luaL_getmetafield(L, i, "__library")) return got_table(L, i, text, sizeof text); /* options.strict */
       snprintf(text, sizeof text, "the library %s itself (its functions are called with a dot, not a colon)",
                lua_tostring(L, -1));
       lua_pop(L, 1);
@@ -164,11 +257,7 @@ static int bind_error_at_caller(lua_State *L) {
     lua_settop(L, 1);
     return lua_error(L);
   }
-  luaL_checkstack(L, 8, "error");
-  lm_push_where(L);
-  lua_pushvalue(L, 1);
-  lua_concat(L, 2);
-  return lua_error(L);
+  return raise_message(L, lua_tostring(L, 1));
 }
 
 /* nearest(word, list) */

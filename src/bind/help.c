@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "bind/bind.h"
+#include "op/backend.h"
 
 static void add_default(luaL_Buffer *b, const lm_arg *a) {
   char text[64];
@@ -77,4 +78,56 @@ static int bind_op_list(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_help_functions[] = {{"help", bind_help}, {"op_list", bind_op_list}, {NULL, NULL}};
+static void set_text(lua_State *L, const char *key, const char *text) {
+  lua_pushstring(L, text);
+  lua_setfield(L, -2, key);
+}
+
+static void set_flag(lua_State *L, const char *key, bool on) {
+  lua_pushboolean(L, on);
+  lua_setfield(L, -2, key);
+}
+
+/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, gives, signature, kernel, cpu,
+ * cuda}; nil for what is no op. cuda is nil where there is no such backend; kernel: whether it needs one of its own. */
+static int bind_op_info(lua_State *L) {
+  static const char *const kinds[] = {[LM_POINT] = "elementwise", [LM_PRIM] = "kernel", [LM_VIEW] = "view",
+                                      [LM_WRITE] = "write",       [LM_NEW] = "new",     [LM_COMP] = "composite"};
+  static const char *const casts[] = {[LM_ASIS] = "",
+                                      [LM_LOWER] = "lower",
+                                      [LM_KEEP] = "keep",
+                                      [LM_KEEP_GPU] = "keep_gpu",
+                                      [LM_BANNED_GPU] = "banned_gpu",
+                                      [LM_WIDEST] = "widest"};
+  static const char *const gives[] = {
+      [LM_GIVES_SAME] = "", [LM_GIVES_FLOAT] = "float", [LM_GIVES_BOOL] = "bool", [LM_GIVES_NUMBER] = "number"};
+  const char *name = lm_to_text(L, 1);
+  int id = name ? lm_op_find(name) : -1;
+  if (id < 0) {
+    lua_pushnil(L);
+    return 1;
+  }
+  const lm_op *op = &lm_ops[id];
+  lua_createtable(L, 0, 10);
+  set_text(L, "kind", kinds[op->kind]);
+  set_text(L, "autocast", casts[op->cast]);
+  if (op->grads) set_text(L, "gradient", op->grads);
+  if (op->kind == LM_POINT) {
+    set_text(L, "takes", op->integers ? "integers and bool" : op->not_bool ? "all but bool" : "all");
+    set_text(L, "gives", op->gives == LM_GIVES_ARGUMENT ? op->arg[op->gives_of].name : gives[op->gives]);
+  }
+  push_signature(L, op, op->name);
+  lua_setfield(L, -2, "signature");
+  const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0)), *cuda = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
+  bool kernel = cpu && cpu->op[id];
+  set_flag(L, "kernel", kernel);
+  set_flag(L, "cpu", op->kind != LM_WRITE || kernel);
+  if (cuda) set_flag(L, "cuda", !kernel || cuda->op[id]);
+  return 1;
+}
+
+const luaL_Reg lm_help_functions[] = {{"help", bind_help},
+                                      {"op_list", bind_op_list},
+                                      {"op_info", bind_op_info},
+                                      {"print_options", lm_bind_print_options},
+                                      {NULL, NULL}};

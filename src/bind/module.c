@@ -120,6 +120,7 @@ static void set_overloads(lua_State *L) {
     }
   }
   for (int table = METHODS; table <= OPS; table++) set_function(L, table, "nonzero", lm_bind_nonzero);
+  set_function(L, OPS, "where", lm_bind_where);
 }
 
 static void set_metamethods(lua_State *L) {

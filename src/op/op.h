@@ -67,6 +67,8 @@ typedef lm_status (*lm_op_fn)(const void *args, lm_tensor **out);
 
 typedef struct lm_op {
   const char *name, *help;
+  const char
+      *grads; /* the tensors that have a gradient, "x, weight"; "" for none; NULL: those of the ops it is made of */
   const char *not_bool; /* what to use instead; NULL: it takes bool */
   lm_op_kind kind;
   lm_cast_rule cast;

@@ -10,7 +10,12 @@
 #include "base/mem.h"
 #include "device/driver.h"
 
-enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, PRECISION = 4, ELEMENT_BYTES = 400 /* 1e308 in full */ };
+enum { ELEMENT_BYTES = 400 /* 1e308 in full */ };
+
+static _Thread_local lm_print_options options = {
+    .precision = 4, .threshold = 1000, .edge = 3, .line = 80, .scientific = -1};
+
+lm_print_options *lm_printing(void) { return &options; }
 
 /* ---- a growing text; the first failure sticks */
 
@@ -72,8 +77,8 @@ static double float_at(const printer *p, int64_t offset) { return lm_real_at((lm
 static int format_float(const printer *p, double value, char *s) {
   if (isnan(value)) return sprintf(s, "nan");
   if (isinf(value)) return sprintf(s, value < 0 ? "-inf" : "inf");
-  if (p->scientific) return sprintf(s, "%.*e", PRECISION, value);
-  return p->whole ? sprintf(s, "%.0f.", value) : sprintf(s, "%.*f", PRECISION, value);
+  if (p->scientific) return sprintf(s, "%.*e", (int)options.precision, value);
+  return p->whole ? sprintf(s, "%.0f.", value) : sprintf(s, "%.*f", (int)options.precision, value);
 }
 
 static int format_at(const printer *p, int64_t offset, char *s) {
@@ -85,7 +90,7 @@ static int format_at(const printer *p, int64_t offset, char *s) {
 
 /* ---- two passes over the elements that will be shown: what they are, then how wide they get */
 
-static bool skips(const printer *p, int64_t size) { return p->summarize && size > 2 * EDGE; }
+static bool skips(const printer *p, int64_t size) { return p->summarize && size > 2 * options.edge; }
 
 static void visit(printer *p, int dim, int64_t offset, void (*see)(printer *, int64_t offset)) {
   if (dim == p->t->ndim) {
@@ -94,7 +99,7 @@ static void visit(printer *p, int dim, int64_t offset, void (*see)(printer *, in
   }
   int64_t size = p->t->size[dim];
   for (int64_t i = 0; i < size; i++) {
-    if (i == EDGE && skips(p, size)) i = size - EDGE;
+    if (i == options.edge && skips(p, size)) i = size - options.edge;
     visit(p, dim + 1, offset + i * p->t->stride[dim], see);
   }
 }
@@ -123,7 +128,8 @@ static void choose_format(printer *p) {
   if (p->is_float) {
     visit(p, 0, 0, see_kind);
     if (p->seen == 0) return;
-    p->scientific = p->largest / p->least > 1000.0 || p->largest > 1e8 || p->least < 1e-4;
+    p->scientific = options.scientific >= 0 ? options.scientific
+                                            : p->largest / p->least > 1000.0 || p->largest > 1e8 || p->least < 1e-4;
   }
   visit(p, 0, 0, see_width);
 }
@@ -139,7 +145,7 @@ static void put_element(printer *p, int64_t offset) {
 
 static void put_vector(printer *p, int64_t offset, int indent) {
   int64_t size = p->t->size[p->t->ndim - 1], stride = p->t->stride[p->t->ndim - 1];
-  int a_line = (LINE - indent) / (p->width + 2), shown = 0;
+  int a_line = (int)((options.line - indent) / (p->width + 2)), shown = 0;
   if (a_line < 1) a_line = 1;
   put_string(&p->out, "[");
   for (int64_t i = 0; i < size; i++, shown++) {
@@ -149,9 +155,9 @@ static void put_vector(printer *p, int64_t offset, int indent) {
     } else if (shown > 0) {
       put_string(&p->out, ", ");
     }
-    if (i == EDGE && skips(p, size)) { /* the dots take an element's place in the line */
+    if (i == options.edge && skips(p, size)) { /* the dots take an element's place in the line */
       put_string(&p->out, " ...");
-      i = size - EDGE - 1;
+      i = size - options.edge - 1;
       continue;
     }
     put_element(p, offset + i * stride);
@@ -177,9 +183,9 @@ static void put_dims(printer *p, int dim, int64_t offset, int indent) {
       put_repeated(&p->out, '\n', left - 1);
       put_repeated(&p->out, ' ', indent + 1);
     }
-    if (i == EDGE && skips(p, size)) {
+    if (i == options.edge && skips(p, size)) {
       put_string(&p->out, "...");
-      i = size - EDGE - 1;
+      i = size - options.edge - 1;
       continue;
     }
     put_dims(p, dim + 1, offset + i * p->t->stride[dim], indent + 1);
@@ -190,7 +196,7 @@ static void put_dims(printer *p, int dim, int64_t offset, int indent) {
 /* What follows the elements goes to a line of its own where the last one is full. */
 static void put_suffix(text *out, int indent, int *line, const char *suffix) {
   int n = (int)strlen(suffix);
-  if (*line + n + 2 > LINE) {
+  if (*line + n + 2 > options.line) {
     put_string(out, ",\n");
     put_repeated(out, ' ', indent);
     *line = indent + n;
@@ -240,7 +246,7 @@ lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out) {
   void *copy = NULL;
   static const char prefix[] = "tensor(";
   int indent = (int)sizeof prefix - 1;
-  printer p = {.t = t, .summarize = t->numel > THRESHOLD, .is_float = lm_dtype_is_float((lm_dtype)t->dtype)};
+  printer p = {.t = t, .summarize = t->numel > options.threshold, .is_float = lm_dtype_is_float((lm_dtype)t->dtype)};
   *out = NULL;
   TRY(on_host(t, &p.data, &copy));
   put_string(&p.out, prefix);

@@ -27,7 +27,7 @@ end})
 local function kind_of(row)
   local kind = row[2]
   local word = type(kind) == "string" and optional_kinds[kind]
-  return word or kind, word and true
+  return word or kind, word and true or row.optional
 end
 
 local function is_optional(row)

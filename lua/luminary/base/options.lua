@@ -258,10 +258,20 @@ function options.exact(who, f, most)
   end
 end
 
+-- An error where a name is left over of a table that stands last, of a function that takes no options.
+local function no_stray(who, f, ...)
+  local n, names = select("#", ...), parameters[f]
+  local last = n > 0 and select(n, ...)
+  if is_plain(last) and type(next(last)) == "string" and not names.more and names[#names] ~= "opts" then
+    options.unknown(who, next(last), {unpack(names, 2)})
+  end
+  return ...
+end
+
 --- exact, and any argument but the first may be given by name.
 function options.named(who, f)
   local exact = options.exact(who, f)
-  return function(first, ...) return exact(first, options.by_name(who, f, 1, ...)) end
+  return function(first, ...) return exact(first, no_stray(who, f, options.by_name(who, f, 1, ...))) end
 end
 
 --- exact, or `wrap`, for each function of a table that is written in Lua and names all its arguments. Gives the table.

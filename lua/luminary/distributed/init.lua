@@ -111,4 +111,7 @@ function dist.local_device()
   return cards > 0 and "cuda:" .. dist.get_local_rank() % cards or "cpu"
 end
 
-return options.strict("dist", dist)
+options.strict("dist", dist)
+-- lm.dist(x, other) is PyTorch's torch.dist, the norm of a difference.
+getmetatable(dist).__call = function(_, ...) return core.methods.dist(...) end
+return dist

@@ -231,6 +231,8 @@ local function init_of(name, entry)
     local values, n, given = {...}, #entry.order, {}
     self.validate_args = options.check(name, values[n + 1], option_rows).validate_args
     for i, parameter in ipairs(entry.order) do
+      local stray = core.is_tensor(values[i]) == false and options.is_plain(values[i]) and next(values[i])
+      if type(stray) == "string" then options.unknown(name, stray, {"validate_args", unpack(entry.order)}) end
       if values[i] ~= nil then given[#given + 1], values[parameter] = parameter, values[i] end
     end
     if entry.either and #given ~= 1 or not entry.either and #given < n then

@@ -75,7 +75,7 @@ end
 
 local function is_class(value)
   local mt = type(value) == "table" and getmetatable_of(value)
-  return mt and rawget(mt, "__call") ~= nil or false
+  return mt and rawget(mt, "__call") ~= nil and not rawget(mt, "__library") or false
 end
 
 -- As people write it: lm.nn.functional.relu is F.relu. Longer ones first.
@@ -153,6 +153,10 @@ local function all()
   new.add("lm", "lm", lm, "")
   add_library(new, "lm", lm)
   for _, name in ipairs(sorted_names(core.methods)) do new.add("x:" .. name, name, core.methods[name], "x") end
+  local of_generators = require("luminary.generator").methods
+  for _, name in ipairs(sorted_names(of_generators)) do
+    new.add("Generator:" .. name, name, of_generators[name], "Generator")
+  end
   for _, name in ipairs(sorted_names(core.tensor_fields)) do new.add("x." .. name, name, nil, "x") end
   for _, name in ipairs(sorted_names(package.loaded)) do -- of two comments about one name the first counts
     local path = name:find("^luminary") and not name:find("^luminary%.cli") and package.searchpath(name, package.path)

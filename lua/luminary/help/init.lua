@@ -210,8 +210,11 @@ local function no_name(path, name, qualifier)
 end
 
 --- What is known of a name: "conv2d", "nn.Linear", "x:sum", "Module:parameters". nil, and a sentence that says what is
---- near, where there is no such name. of: the value that stands before the last dot or colon, if it is known.
+--- near, where there is no such name. Or of a value: lm.help(lm.Generator). of: the value that stands before the last
+--- dot or colon, if it is known.
 function help.text(path, of)
+  local kind = type(path)
+  if kind == "function" or kind == "table" or kind == "userdata" then return help.value(nil, path) end
   options.arg("help", "the name", path, "string")
   path = path:gsub("^luminary%f[^%w_]", "lm")
   local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
@@ -250,8 +253,12 @@ function help.text(path, of)
   return table.concat(texts, "\n", 1, math.min(#texts, 4))
 end
 
---- What is known of a value that somebody calls `name`.
+--- What is known of a value that somebody calls `name`; without a name by that of what is public and the same.
 function help.value(name, value)
+  for _, entry in ipairs(name == nil and all().list or {}) do
+    if rawequal(entry.value, value) and help.of(entry) then return help.of(entry) end
+  end
+  name = name or "it"
   if type(value) == "function" then
     local entry, info = {path = name, name = name}, getinfo(value, "S")
     return of_function(entry, value) or call_of(name, original(value))

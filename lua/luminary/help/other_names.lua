@@ -13,16 +13,13 @@ local function with(names, words)
   return names
 end
 
-local at_least, at_most = "x:clamp(min) is that", "x:clamp({max = …}) is that"
 local two = "such ops give two results: local values, indices = x:max(2)"
 
 local other = {}
 
 other.tensors = with(pairs_of([[
-  cmul=mul cdiv=div cadd=add csub=sub cpow=pow cmax=maximum cmin=minimum nElement=numel
-  nelement=numel nDimension=dim ndimension=dim numpy=totable
-  split_with_sizes=split resize=reshape maskedFill=masked_fill_ repeatTensor=repeat_tensor repeat=repeat_tensor
-  type=to]],
+  cmul=mul cdiv=div cadd=add csub=sub cpow=pow cmax=maximum cmin=minimum nElement=numel nDimension=dim numpy=totable
+  resize=resize_ resize_as=resize_as_ maskedFill=masked_fill_ repeatTensor=repeat_tensor]],
   [[
   cumsum cumprod sort argsort inv unique
   prod median mode kthvalue addcmul addcdiv lerp sinh
@@ -41,18 +38,16 @@ other.tensors = with(pairs_of([[
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
-  clamp_min = at_least, clamp_max = at_most, clamp_min_ = at_least, clamp_max_ = at_most,
   is_cpu = "x.device says it", storage = "x.data is the tensor outside the graph", retains_grad = false,
-  set_ = "x.data = y has x take over what y has", index = "x[{i, j}] indexes",
+  index = "x[{i, j}] indexes", combinations = "lm.combinations(x) is a function of lm",
 })
 
 other.luminary = with(pairs_of([[
-  random=rand range=arange Tensor=FloatTensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div
+  random=rand range=arange Tensor=FloatTensor from_numpy=tensor cmul=mul cdiv=div
   manualSeed=manual_seed setnumthreads=set_num_threads
   getnumthreads=get_num_threads setdefaulttensortype=set_default_dtype isTensor=is_tensor repeat=repeat_tensor
   distributed=dist multiprocessing=mp
-  F=nn.functional asarray=tensor scalar_tensor=tensor split_with_sizes=split
-  binary_cross_entropy_with_logits=nn.functional.binary_cross_entropy_with_logits
+  F=nn.functional
   set_default_tensor_type=set_default_dtype]],
   [[
   cumsum cumprod sort argsort unique prod
@@ -90,13 +85,9 @@ other.luminary = with(pairs_of([[
   memory_format = "{memory_format = \"channels_last\"} is an option",
   channels_last = "{memory_format = \"channels_last\"} is an option",
   contiguous_format = "{memory_format = \"contiguous\"} is an option",
-  std_mean = "x:std() and x:mean() give them", var_mean = "x:var() and x:mean() give them",
-  set_float32_matmul_precision = "lm.backends.cuda.matmul.allow_tf32 is the setting",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
   torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks", cutorch = "lm.cuda is that",
-  inference_mode = "lm.no_grad(function() … end) is what there is",
-  clamp_min = at_least, clamp_max = at_most,
   class = "nn.Module:extend(\"Name\") makes a class",
 })
 
@@ -112,12 +103,10 @@ other.nn = with(pairs_of([[
   LSTM GRU RNN LSTMCell GRUCell RNNCell
   CTCLoss
   EmbeddingBag
-  LazyLinear LazyConv2d
   gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
   AdaptiveLogSoftmaxWithLoss
-  CrossMapLRN2d LazyBatchNorm2d
-  LazyConv1d LazyConvTranspose2d
+  CrossMapLRN2d
   RNNBase
   quantized
   qat]]), {
@@ -291,10 +280,23 @@ other.vision = with(pairs_of([[
 other.backends = pairs_of("", [[
   cpu mps mkl mkldnn openmp opt_einsum quantized xeon nnpack miopen mha cusparselt kleidiai]])
 
--- Ops that have come to be here need no other name.
+-- What has come to be here needs no other name.
 local core = require "luminary.core"
-for _, names in ipairs {core.ops, require "luminary.tensor.ordering"} do
-  for name in pairs(names) do other.tensors[name], other.luminary[name] = nil, nil end
+for _, names in ipairs {core.ops, core.methods, require "luminary"} do
+  for name in pairs(names) do
+    if names ~= core.methods then other.luminary[name] = nil end
+    if rawget(core.methods, name) then other.tensors[name] = nil end
+  end
+end
+-- Functions of other libraries of ours, asked of lm.
+for library, names in pairs {
+  ["nn.functional"] = "interpolate gumbel_softmax grid_sample affine_grid normalize cross_entropy linear one_hot",
+  data = "random_split DataLoader Dataset TensorDataset Subset",
+  nn = "Module Linear Sequential Parameter",
+} do
+  for name in names:gmatch "%S+" do
+    if other.luminary[name] == nil then other.luminary[name] = library .. "." .. name end
+  end
 end
 
 return other

@@ -21,13 +21,19 @@ local later = {
   utils = {"nn.utils"}, parallel = {"nn.parallel"}, DataParallel = {"nn.parallel.data_parallel", "DataParallel"},
   SyncBatchNorm = {"nn.parallel.sync_batch_norm"}, KVCache = {"nn.kv_cache"},
   SinusoidalPositions = {"nn.positions", "SinusoidalPositions"},
-  RotaryPositionalEmbeddings = {"nn.positions", "RotaryPositionalEmbeddings"},
+  RotaryPositionalEmbeddings = {"nn.positions", "RotaryPositionalEmbeddings"}, LazyLinear = {"nn.lazy", "LazyLinear"},
 }
 for _, name in ipairs {
   "MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder",
   "TransformerDecoder", "Transformer",
 } do
   later[name] = {"nn.attention", name}
+end
+for _, name in ipairs {"Conv", "ConvTranspose", "BatchNorm", "InstanceNorm"} do
+  for n = 1, 3 do
+    local lazy = ("Lazy%s%dd"):format(name, n)
+    later[lazy] = {"nn.lazy", lazy}
+  end
 end
 
 return options.strict("nn", nn, later)

@@ -19,10 +19,12 @@ BatchNorm.on = true -- whether it has parameters and running values unless told
 function BatchNorm:init(num_features, ...)
   local who = self.__name
   self.num_features = arg(who, "num_features", num_features, "count")
-  local opts = layer.options(who, {
+  local rows = {
     {"eps", "positive", 1e-5}, {"momentum", "number", 0.1, none = true}, {"affine", "boolean", self.on},
-    {"track_running_stats", "boolean", self.on}, {"bias", "boolean", true},
-  }, ...)
+    {"track_running_stats", "boolean", self.on}, self.own_option or {"bias", "boolean", true},
+  }
+  if self.own_option then rows[6] = {"bias", "boolean", true} end
+  local opts = layer.options(who, rows, ...)
   self.eps, self.momentum, self.affine = opts.eps, opts.momentum, opts.affine
   self.track_running_stats = opts.track_running_stats
   if opts.affine then
@@ -35,6 +37,7 @@ function BatchNorm:init(num_features, ...)
     self:register_buffer("num_batches_tracked", ops.full({}, 0, {device = opts.device, dtype = "int64"}))
   end
   self:reset_parameters()
+  return opts
 end
 
 --- The running values as they are at first.

@@ -256,7 +256,7 @@ end
 --- Whether x lies in memory that other processes see.
 function methods.is_shared(x) return core.mp_is_shared(x) end
 
---- x:dist(other [, {p = 2}]): the p-norm of x - other. A method alone: lm.dist is lm's module of that name.
+--- x:dist(other [, {p = 2}]): the p-norm of x - other; lm.dist(x, other), too, though lm.dist is a module.
 function methods.dist(...)
   local x, other, p = read("dist", {{"x", "tensor"}, {"other", "tensor"}, {"p", "number", 2}}, ...)
   return ops.norm(x - other, p)

@@ -223,6 +223,19 @@ int lm_bind_len(lua_State *L) {
   return lm_return_number(L, (double)t->size[0]);
 }
 
+/* print_options([precision, threshold, edgeitems, linewidth, sci_mode]): sets those of this thread; gives them all. */
+int lm_bind_print_options(lua_State *L) {
+  lm_print_options *now = lm_printing();
+  int64_t *field[] = {&now->precision, &now->threshold, &now->edge, &now->line, &now->scientific};
+  enum { FIELDS = sizeof field / sizeof *field };
+  int given = lua_gettop(L);
+  for (int i = 0; i < FIELDS; i++) {
+    if (i < given) *field[i] = (int64_t)luaL_checknumber(L, i + 1);
+    lua_pushnumber(L, (lua_Number)*field[i]);
+  }
+  return FIELDS;
+}
+
 static int push_text(lua_State *L) { return lm_return_text(L, lua_touserdata(L, 1)); }
 
 static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {

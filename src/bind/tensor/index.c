@@ -75,16 +75,20 @@ static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
     lua_pop(L, 1);
   }
   *n = (int)count;
-  if (status == LM_OK && count == 0) { /* x[{}] is all of x, but {first = 1} is a mistake */
+  if (status != LM_OK) return status;
+  if (count > 0) { /* x[{}] is all of x, but {first = 1} and {2, first = 1} are mistakes */
+    lua_pushinteger(L, (lua_Integer)count);
+  } else {
     lua_pushnil(L);
-    if (lua_next(L, 2)) {
-      status = lm_fail(LM_E_ARG, "x[…]: a list expected, got a table with key %s", lm_got(L, s, lua_gettop(L) - 1));
-      lua_pop(L, 2);
-    } else {
-      status = lm_check_empty(L, 2, "x[…]", "key");
-    }
   }
-  return status;
+  if (lua_next(L, 2)) {
+    if (count == 0 || lua_type(L, -2) != LUA_TNUMBER) {
+      status = lm_fail(LM_E_ARG, "x[…]: a list expected, got a table with key %s", lm_got(L, s, lua_gettop(L) - 1));
+    }
+    lua_pop(L, 2);
+    return status;
+  }
+  return count == 0 ? lm_check_empty(L, 2, "x[…]", "key") : LM_OK;
 }
 
 /* What a key picks: a view by its basic entries, and index tensors for its dims. */

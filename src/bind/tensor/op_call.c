@@ -199,18 +199,33 @@ static void show_value(lua_State *L, int i, const char *name, char *out, size_t 
   }
 }
 
-/* "sum: keepdim is an option: x:sum(1, {keepdim = true})" */
+/* Could the value at i be meant for an option of that kind? */
+static bool may_be(lua_State *L, int i, lm_arg_kind kind) {
+  switch (lua_type(L, i)) {
+    case LUA_TNUMBER: return kind == LM_ARG_F || kind == LM_ARG_I || kind == LM_ARG_I_OPT || kind == LM_ARG_S_OPT;
+    case LUA_TBOOLEAN: return kind == LM_ARG_B;
+    case LUA_TSTRING: return kind == LM_ARG_DTYPE || kind == LM_ARG_DEVICE || kind == LM_ARG_E;
+    default: return false;
+  }
+}
+
+/* "sub: alpha is an option: x:sub(other, {alpha = 2})", or how many arguments there are. */
 static lm_status too_many(lua_State *L, const frame *f, int given) {
   const lm_op *op = f->op;
   int positional = op->npositional;
-  if (op->nargs == positional || given < positional + 1) {
-    return lm_fail(LM_E_ARG, "%s: takes %d argument%s, got %d", op->name, positional, positional == 1 ? "" : "s",
-                   given);
-  }
   char call[200], value[64];
+  size_t used = 0;
+  if (op->nargs == positional || !may_be(L, positional + 1, op->arg[positional].kind)) {
+    for (int i = 0; i < positional && used < sizeof call; i++) {
+      used += (size_t)snprintf(call + used, sizeof call - used, "%s%s", i ? ", " : ": ", op->arg[i].name);
+    }
+    bool sizes = op->kind == LM_NEW && positional > 1 && op->arg[0].kind == LM_ARG_SIZE;
+    return lm_fail(LM_E_ARG, "%s: takes at most %d argument%s, got %d%s%s", op->name, positional,
+                   positional == 1 ? "" : "s", given, positional ? call : "",
+                   sizes ? "; several sizes are one list: {2, 3}" : "");
+  }
   bool method = op->kind != LM_NEW && op->arg[0].kind != LM_ARG_TL;
-  size_t used = method ? (size_t)snprintf(call, sizeof call, "x:%s(", op->name)
-                       : (size_t)snprintf(call, sizeof call, "lm.%s(", op->name);
+  used = (size_t)snprintf(call, sizeof call, method ? "x:%s(" : "lm.%s(", op->name);
   for (int i = method ? 1 : 0; i < positional && used < sizeof call; i++) {
     show_value(L, i + 1, op->arg[i].name, value, sizeof value);
     used += (size_t)snprintf(call + used, sizeof call - used, "%s, ", value);

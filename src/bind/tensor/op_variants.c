@@ -55,10 +55,9 @@ done:
   return status;
 }
 
-/* With as_tuple it has a result for each dim: the columns of what it has otherwise. */
-int lm_bind_nonzero(lua_State *L) {
+/* A result for each dim: the columns of what nonzero has otherwise. */
+static int push_places(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  if (!is_asked(L, "as_tuple")) return lm_run_op(L, LM_OP_nonzero, false);
   lm_run_op(L, LM_OP_nonzero, false);
   lua_replace(L, ALL_INDICES);
   lua_settop(L, ALL_INDICES);
@@ -73,4 +72,14 @@ int lm_bind_nonzero(lua_State *L) {
     if (status == LM_OK) lm_tensor_handle_fill(s, handle[d], column[d]);
   }
   return status == LM_OK ? n : lm_raise(L, status);
+}
+
+int lm_bind_nonzero(lua_State *L) {
+  return is_asked(L, "as_tuple") ? push_places(L) : lm_run_op(L, LM_OP_nonzero, false);
+}
+
+/* where(condition) is nonzero with as_tuple. */
+int lm_bind_where(lua_State *L) {
+  bool one = lua_gettop(L) == 1 && lm_to_tensor_handle(L, LM_STATE(L), 1);
+  return one ? push_places(L) : lm_run_op(L, LM_OP_where, false);
 }

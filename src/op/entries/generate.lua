@@ -260,6 +260,17 @@ local function bits(entry, names)
   return sum
 end
 
+-- The tensors that have a gradient, in their order: a C string, or NULL where those of the ops that it is made of have.
+local function grads(entry)
+  if entry.c_kind == "COMP" or entry.formula or entry.grad == "formula" then return "NULL" end
+  local all, names = "", {}
+  for name in pairs(type(entry.grad) == "table" and entry.grad or {}) do all = all .. " " .. name end
+  for _, a in ipairs(entry.args) do
+    if (all .. " "):find("[ ,]" .. a.name .. "[ ,]") then names[#names + 1] = a.name end
+  end
+  return quoted(table.concat(names, ", "))
+end
+
 local function descriptor(entry)
   local runs = entry.c_kind == "COMP" and "NULL" or "run_" .. entry.name
   return fill([[
@@ -267,6 +278,7 @@ local function descriptor(entry)
         {
             .name = "$name",
             .help = $help,
+            .grads = $grads,
             .kind = LM_$kind, .cast = LM_$cast, .gives = LM_GIVES_$gives, .divides = $divides,
             .size = sizeof(lm_${name}_args), .outs = $outs, .aux = $aux,
             .nargs = $nargs, .npositional = $npositional, .ntensor = $ntensor, .nnumber = $nnumber,
@@ -280,7 +292,7 @@ local function descriptor(entry)
             .run = $run,
         },
 ]], {
-    name = entry.name, help = quoted(entry.help), kind = entry.c_kind, cast = (entry.autocast or "asis"):upper(),
+    name = entry.name, help = quoted(entry.help), grads = grads(entry), kind = entry.c_kind, cast = (entry.autocast or "asis"):upper(),
     gives = not entry.gives and "SAME" or classes[entry.gives] or "ARGUMENT",
     gives_of = entry.args[entry.gives] and entry.args[entry.gives].place - 1 or 0,
     integers = tostring(entry.takes == "integers"),

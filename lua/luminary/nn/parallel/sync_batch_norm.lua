@@ -127,14 +127,10 @@ local SyncBatchNorm = layer.define(who, BatchNorm)
 SyncBatchNorm.wanted, SyncBatchNorm.dims = "x [N, C, ...]", {}
 for ndim = 2, 8 do SyncBatchNorm.dims[ndim] = true end
 
-function SyncBatchNorm:init(num_features, opts)
-  local group
-  if options.is_plain(opts) then
-    local rest = {}
-    for key, value in pairs(opts) do rest[key] = value end
-    group, rest.process_group, opts = opts.process_group, nil, rest
-  end
-  BatchNorm.init(self, num_features, opts)
+SyncBatchNorm.own_option = {"process_group", "any"}
+
+function SyncBatchNorm:init(num_features, ...)
+  local group = BatchNorm.init(self, num_features, ...).process_group
   if group ~= nil then self.process_group = groups.resolve(who, group) end
 end
 

@@ -655,7 +655,7 @@ op "isinf" {"x", elementwise = "isnan(x - x) && !isnan(x)", gives = "bool", grad
 op "isposinf" {"x", elementwise = "x > 0 && x - x != 0", gives = "bool", grad = "none", help = "is inf"}
 op "isneginf" {"x", elementwise = "x < 0 && x - x != 0", gives = "bool", grad = "none", help = "is -inf"}
 op "isclose" {
-  "x", "other", options = {"rtol: number = 1e-5", "atol: number = 1e-8", "equal_nan = false"},
+  "x", "other", "rtol: number = 1e-5", "atol: number = 1e-8", "equal_nan = false",
   formula = {
     "left = is_float(x) ? x : x / 1",
     "right = is_float(other) ? other : other / 1",

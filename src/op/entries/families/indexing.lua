@@ -32,7 +32,7 @@ op "index_get" {
   help = "x[indices]: one index tensor or nil a dim, broadcast together; masks are made indices before",
 }
 op "index_put" {
-  "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"},
+  "x", "indices: tensors or nil", "values: scalar", "accumulate = false",
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
   autocast = "widest", help = "x with values at indices; also index_put_",
 }
@@ -42,7 +42,7 @@ op "nonzero" {
   help = "[n, ndim] indices of the nonzero elements; as_tuple: a result [n] for each dim, as x[{…}] takes them",
 }
 op "topk" {
-  "x", "k: int", "dim: dim?", options = {"largest = true", "sorted = true"}, results = 2,
+  "x", "k: int", "dim: dim?", "largest = true", "sorted = true", results = 2,
   grad = {x = "place_grad(g, y1, dim, true, size_of(x))"},
   help = "the k largest along dim (the last by default): values, indices",
 }
@@ -69,14 +69,14 @@ op "embedding_backward" {
 
 -- ---- writing in place
 op "copy_" {
-  "x", "src: scalar", options = {"non_blocking = false"}, kind = "write",
+  "x", "src: scalar", "non_blocking = false", kind = "write",
   grad = {x = "nil", src = "g"},
   help = "x becomes src, converted and broadcast; non_blocking as for to",
 }
 op "fill_" {"x", "value: scalar", kind = "write", grad = {x = "nil", value = "g"}, help = "every element becomes value"}
 op "zero_" {"x", kind = "write", grad = {x = "nil"}, help = "every element becomes 0"}
 op "index_put_" {
-  "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"}, kind = "write",
+  "x", "indices: tensors or nil", "values: scalar", "accumulate = false", kind = "write",
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
   help = "writes values at indices",
 }

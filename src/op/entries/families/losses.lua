@@ -3,7 +3,7 @@ local op = ...
 
 -- y1 is the total weight of the targets.
 op "nll_loss" {
-  "x", "target", options = {"weight?", "ignore_index: int = -100", "reduction: reduction = mean"}, hidden = 1,
+  "x", "target", "weight?", options = {"ignore_index: int = -100", "reduction: reduction = mean"}, hidden = 1,
   grad = {x = "nll_loss_backward(g, target, weight, ignore_index, reduction, y1, size_of(x))"},
   autocast = "keep", help = "minus x at target; x log-probabilities [N, C] or [N, C, ...]",
 }
@@ -14,7 +14,7 @@ op "nll_loss_backward" {
 }
 op "cross_entropy" {
   "x", "target",
-  options = {"weight?", "ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean"},
+  "weight?", options = {"ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean"},
   needs = {
     {"ndim_of(x) > 0", "x needs a dim of classes: [C], [N, C] or [N, C, ...]"},
     {"label_smoothing >= 0 && label_smoothing <= 1", "label_smoothing is {label_smoothing}; it has to be from 0 to 1"},
@@ -64,7 +64,7 @@ op "mse_loss" {
 }
 local same_size = {"same_size(x, target)", "x is {x}, target {target}; they have to be the same size"}
 op "binary_cross_entropy" {
-  "x", "target", options = {"weight?", "reduction: reduction = mean"},
+  "x", "target", "weight?", options = {"reduction: reduction = mean"},
   needs = {
     same_size,
     {"!(least_of(x) < 0 || largest_of(x) > 1)", "x has values from {least_of(x)} to {largest_of(x)}, and "
@@ -75,7 +75,7 @@ op "binary_cross_entropy" {
   help = "binary cross-entropy of probabilities x; bce_with_logits of what would be given to a sigmoid is safer",
 }
 op "bce_with_logits" {
-  "x", "target", options = {"weight?", "pos_weight?", "reduction: reduction = mean"},
+  "x", "target", "weight?", options = {"pos_weight?", "reduction: reduction = mean"},
   needs = {same_size},
   -- (1 - t) x - (1 + (pos_weight - 1) t) log_sigmoid(x), times weight
   formula = {
@@ -114,7 +114,7 @@ op "kl_div" {
     .. "probabilities or, log_target, their logarithms; 'batchmean' is the sum over the batch's size",
 }
 op "poisson_nll_loss" {
-  "x", "target", options = {"log_input = true", "full = false", "eps: number = 1e-8", "reduction: reduction = mean"},
+  "x", "target", "log_input = true", "full = false", options = {"eps: number = 1e-8", "reduction: reduction = mean"},
   formula = {
     "loss = log_input ? exp(x) - target * x : x - target * log(x + eps)",
     "stirling = full ? target * log(target) - target + log(target * 6.283185307179586) * 0.5 : nil",
@@ -124,7 +124,7 @@ op "poisson_nll_loss" {
   help = "of counts target whose mean is x, or e^x with log_input; full adds Stirling's log(target!) from 2 on",
 }
 op "gaussian_nll_loss" {
-  "x", "target", "var: scalar", options = {"full = false", "eps: number = 1e-6", "reduction: reduction = mean"},
+  "x", "target", "var: scalar", "full = false", "eps: number = 1e-6", "reduction: reduction = mean",
   needs = {
     {"eps > 0", "eps is {eps}; it has to be positive"},
     {"ndim_of(var) <= ndim_of(x)", "var is {var}, x {x}; var has x's size, or one for each row of it"},
@@ -145,7 +145,7 @@ op "soft_margin_loss" {
   autocast = "keep", help = "log(1 + e^(-target x)) for targets -1 and 1",
 }
 op "hinge_embedding_loss" {
-  "x", "target", options = {"margin: number = 1", "reduction: reduction = mean"},
+  "x", "target", "margin: number = 1", "reduction: reduction = mean",
   formula = {
     "lacking = margin - x",
     "apart = lacking < 0 ? 0 : lacking",
@@ -154,7 +154,7 @@ op "hinge_embedding_loss" {
   autocast = "keep", help = "of distances x: x where target is 1, what it lacks to margin where it is -1",
 }
 op "margin_ranking_loss" {
-  "x1", "x2", "target", options = {"margin: number = 0", "reduction: reduction = mean"},
+  "x1", "x2", "target", "margin: number = 0", "reduction: reduction = mean",
   needs = {
     {"ndim_of(x1) == ndim_of(x2) && ndim_of(x2) == ndim_of(target)",
       "x1 is {x1}, x2 {x2}, target {target}; they have to have as many dims each"},
@@ -166,7 +166,7 @@ op "margin_ranking_loss" {
   autocast = "keep", help = "what x1 lacks to be margin above x2 where target is 1, below where it is -1",
 }
 op "cosine_similarity" {
-  "x1", "x2", options = {"dim: dim? = 1", "eps: number = 1e-8"},
+  "x1", "x2", "dim: dim? = 1", "eps: number = 1e-8",
   needs = {{"is_float(x1) || is_float(x2)", "x1 is {dtype_of(x1)}; floating tensors wanted"}},
   formula = { -- the gradient does not see that small lengths become eps
     "first = same_size(x1, x2) ? x1 : x1 + zeros_like(x2)",
@@ -181,7 +181,7 @@ op "cosine_similarity" {
   help = "x1 and x2's product summed over dim, over their lengths, each at least eps; 1 in one direction",
 }
 op "cosine_embedding_loss" {
-  "x1", "x2", "target", options = {"margin: number = 0", "reduction: reduction = mean"},
+  "x1", "x2", "target", "margin: number = 0", "reduction: reduction = mean",
   needs = {
     {"ndim_of(target) <= 1", "target is {target}; it has to be [N], or 0-d for vectors"},
     {"ndim_of(x1) == ndim_of(target) + 1 && ndim_of(x2) == ndim_of(target) + 1",
@@ -196,15 +196,13 @@ op "cosine_embedding_loss" {
   autocast = "keep", help = "1 - cosine_similarity where target is 1, what it is above margin where it is -1",
 }
 op "pairwise_distance" {
-  "x1", "x2", options = {"p: number = 2", "eps: number = 1e-6", "keepdim = false"},
+  "x1", "x2", "p: number = 2", "eps: number = 1e-6", "keepdim = false",
   formula = "norm(x1 - x2 + eps, p, [-1], keepdim)",
   help = "p-norm of x1 - x2 + eps over the last dim",
 }
 op "triplet_margin_loss" {
   "anchor", "positive", "negative",
-  options = {
-    "margin: number = 1", "p: number = 2", "eps: number = 1e-6", "swap = false", "reduction: reduction = mean",
-  },
+  "margin: number = 1", "p: number = 2", "eps: number = 1e-6", "swap = false", "reduction: reduction = mean",
   needs = {
     {"ndim_of(anchor) == ndim_of(positive) && ndim_of(positive) == ndim_of(negative)",
       "anchor is {anchor}, positive {positive}, negative {negative}; they have to have as many dims each"},
@@ -222,7 +220,7 @@ op "triplet_margin_loss" {
     .. "is nearer",
 }
 op "multi_margin_loss" {
-  "x", "target", options = {"p: int = 1", "margin: number = 1", "weight?", "reduction: reduction = mean"},
+  "x", "target", "p: int = 1", "margin: number = 1", "weight?", options = {"reduction: reduction = mean"},
   needs = {
     {"p == 1 || p == 2", "p is {p}; it has to be 1 or 2"},
     {"ndim_of(x) <= 2", "x is {x}; [N, C] or [C] wanted"},
@@ -249,7 +247,7 @@ op "multi_margin_loss" {
     .. "weight multiplies by the target's class",
 }
 op "multilabel_soft_margin_loss" {
-  "x", "target", options = {"weight?", "reduction: reduction = mean"},
+  "x", "target", "weight?", options = {"reduction: reduction = mean"},
   needs = {{"ndim_of(x) > 0", "x is 0-d; [N, C] or [C] wanted"}},
   formula = {
     "each = -(target * log_sigmoid(x) + (1 - target) * log_sigmoid(-x))",

@@ -7,7 +7,7 @@ local op = ...
 -- For double backward the statistics are made anew from x, since their gradients matter too.
 op "batch_norm" {
   "x", "running_mean?", "running_var?", "weight?", "bias?",
-  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"}, hidden = 2,
+  "training = false", "momentum: number = 0.1", "eps: number = 1e-5", hidden = 2,
   writes = {"running_mean", "running_var", when = "training"},
   grad = {
     ["x, weight, bias"] = "batch_norm_backward(g, x, weight, y1, y2, "
@@ -64,7 +64,7 @@ op "batch_norm_relu_backward" {
     .. "the fourth is nil too",
 }
 op "layer_norm" {
-  "x", "normalized_shape: size", "weight?", "bias?", options = {"eps: number = 1e-5"}, hidden = 2,
+  "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5", hidden = 2,
   grad = {["x, weight, bias"] = "layer_norm_backward(g, x, normalized_shape, y1, y2, weight, eps)"},
   autocast = "keep_gpu", help = "x normalized over its last dims",
 }
@@ -85,7 +85,7 @@ op "layer_norm_backward" {
   help = "gradients of layer_norm: x, weight, bias",
 }
 op "rms_norm" {
-  "x", "normalized_shape: size", "weight?", options = {"eps: number = nan"},
+  "x", "normalized_shape: size", "weight?", "eps: number = nan",
   needs = {
     {"ends_with(size_of(x), normalized_shape)",
       "normalized_shape is {text_of(normalized_shape)}, x {x}; it has to be x's last sizes"},
@@ -101,7 +101,7 @@ op "rms_norm" {
   help = "x over the root of its mean square over the last dims, plus eps, by default the least above 1 in x's dtype",
 }
 op "group_norm" {
-  "x", "num_groups: int", "weight?", "bias?", options = {"eps: number = 1e-5"},
+  "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5",
   needs = {
     {"ndim_of(x) >= 2", "x is {x}; [N, C, ...] wanted"},
     {"divides(num_groups, size_of(x)[2])",

@@ -71,17 +71,17 @@ op "cummin" {
 
 -- ---- reductions
 op "prod" {
-  "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
+  "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   grad = {x = "product_grad(g, x, y, dim, keepdim)"},
   autocast = "keep_gpu", help = "product over dim, or all; integers give int64",
 }
 op "nansum" {
-  "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
+  "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   grad = {x = "spread(g, dim, keepdim, size_of(x)) * (x == x)"},
   help = "sum over dim, or all, of what is not NaN; integers give int64",
 }
 op "nanmean" {
-  "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
+  "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   needs = {{"is_float(x)", "x has to be of a floating dtype, is {dtype_of(x)}; x:float() is one"}},
   formula = "nansum(x, dim, keepdim, dtype) / sum(x == x, dim, keepdim)",
   help = "mean over dim, or all, of what is not NaN",

@@ -2,12 +2,12 @@
 local op = ...
 
 op "sum" {
-  "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
+  "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   grad = {x = "spread(g, dim, keepdim, size_of(x))"},
   autocast = "keep_gpu", help = "sum over dim, or all; integers give int64",
 }
 op "mean" {
-  "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
+  "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   grad = {x = "spread(g / count(dim, size_of(x)), dim, keepdim, size_of(x))"},
   help = "mean over dim, or all",
 }
@@ -16,7 +16,7 @@ local unbiased_or_correction = {
   "unbiased = false is correction = 0, and correction is {correction}; give one of the two",
 }
 op "var" {
-  "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"},
+  "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: int = 1"},
   grad = {
     x = {
       "n = count(dim, size_of(x)) - correction",
@@ -24,17 +24,17 @@ op "var" {
     },
   },
   needs = {unbiased_or_correction},
-  forms = {{when = "!unbiased", "var(x, dim, 0, keepdim)"}},
+  forms = {{when = "!unbiased", "var(x, dim, true, keepdim, 0)"}},
   help = "variance; divides by n - correction; unbiased = false is correction = 0",
 }
 op "std" {
-  "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"},
+  "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: int = 1"},
   needs = {unbiased_or_correction},
-  formula = "sqrt(var(x, dim, unbiased ? correction : 0, keepdim))",
+  formula = "sqrt(var(x, dim, true, keepdim, unbiased ? correction : 0))",
   help = "square root of var",
 }
 op "norm" {
-  "x", "p: number = 2", "dim: dims?", options = {"keepdim = false"},
+  "x", "p: number = 2", "dim: dims?", "keepdim = false",
   -- p infinite: the largest (or smallest) share; else g sign(x) (|x| / y)^(p - 1), 0 where that is undefined
   grad = {
     x = {
@@ -51,7 +51,7 @@ op "norm" {
   autocast = "keep_gpu", help = "p-norm over dim, or all; p may be math.huge or 0",
 }
 op "logsumexp" {
-  "x", "dim: dims?", options = {"keepdim = false"},
+  "x", "dim: dims?", "keepdim = false",
   grad = {x = "spread(g, dim, keepdim, size_of(x)) * exp(x - spread(y, dim, keepdim, size_of(x)))"},
   autocast = "keep_gpu", help = "log of the sum of e^x, without overflow",
 }
@@ -62,37 +62,37 @@ local extreme_grad = {
   },
 }
 op "amax" {
-  "x", "dim: dims?", options = {"keepdim = false"},
+  "x", "dim: dims?", "keepdim = false",
   grad = extreme_grad,
   help = "largest over dim, or all; ties share the gradient",
 }
 op "amin" {
-  "x", "dim: dims?", options = {"keepdim = false"},
+  "x", "dim: dims?", "keepdim = false",
   grad = extreme_grad,
   help = "smallest over dim, or all; ties share the gradient",
 }
 op "max_dim" {
-  "x", "dim: dim", options = {"keepdim = false"}, results = 2,
+  "x", "dim: dim", "keepdim = false", results = 2,
   grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
   help = "largest along dim, and where: values, indices from 1",
 }
 op "min_dim" {
-  "x", "dim: dim", options = {"keepdim = false"}, results = 2,
+  "x", "dim: dim", "keepdim = false", results = 2,
   grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
   help = "smallest along dim, and where: values, indices from 1",
 }
 op "argmax" {
-  "x", "dim: dim?", options = {"keepdim = false"},
+  "x", "dim: dim?", "keepdim = false",
   grad = "none",
   help = "where the largest is, from 1; of the flattened x without dim",
 }
 op "argmin" {
-  "x", "dim: dim?", options = {"keepdim = false"},
+  "x", "dim: dim?", "keepdim = false",
   grad = "none",
   help = "where the smallest is, from 1; of the flattened x without dim",
 }
-op "all" {"x", "dim: dims?", options = {"keepdim = false"}, grad = "none", help = "true where every element is nonzero"}
-op "any" {"x", "dim: dims?", options = {"keepdim = false"}, grad = "none", help = "true where some element is nonzero"}
+op "all" {"x", "dim: dims?", "keepdim = false", grad = "none", help = "true where every element is nonzero"}
+op "any" {"x", "dim: dims?", "keepdim = false", grad = "none", help = "true where some element is nonzero"}
 op "sum_to_size" {
   "x", "size: size", kind = "composite",
   help = "x summed over the dims that broadcasting size to x's shape would expand",
@@ -100,16 +100,16 @@ op "sum_to_size" {
 
 -- ---- softmax
 op "softmax" {
-  "x", "dim: dim", options = {"dtype: dtype?"},
+  "x", "dim: dim", "dtype: dtype?",
   grad = {x = "softmax_backward(g, y, dim)"},
   autocast = "keep_gpu", help = "e^x / sum of e^x along dim",
 }
 op "softmin" {
-  "x", "dim: dim", options = {"dtype: dtype?"},
+  "x", "dim: dim", "dtype: dtype?",
   formula = "softmax(-x, dim, dtype)", autocast = "keep_gpu", help = "softmax of -x along dim",
 }
 op "log_softmax" {
-  "x", "dim: dim", options = {"dtype: dtype?"},
+  "x", "dim: dim", "dtype: dtype?",
   grad = {x = "log_softmax_backward(g, y, dim)"},
   autocast = "keep_gpu", help = "log of softmax, without overflow",
 }

@@ -1,0 +1,88 @@
+--- Layers that take the number of their input's channels from the first input. Their parameters are empty until then,
+--- and stay the same tensors, so that an optimizer may have been given them before.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local layer = require "luminary.nn.define_layer"
+local parameter = require "luminary.nn.parameter"
+local records = require "luminary.nn.module_fields"
+local convolution = require "luminary.nn.convolution"
+local linear = require "luminary.nn.linear"
+local norm = require "luminary.nn.norm"
+
+local lazy = {}
+
+-- Calls f(name, tensor) for each parameter and buffer of a layer.
+local function each_tensor(of, f)
+  for name, value in pairs(records.of(of).values) do
+    if core.is_tensor(value) then f(name, value) end
+  end
+end
+
+-- Gives a lazy layer what one of its base for `channels` has.
+local function fill(self, channels)
+  local made = self.base(channels, unpack(self.given, 1, self.given.n))
+  each_tensor(made, function(name, value)
+    core.no_grad(function() self[name].data = value:detach():to(self[name].device, self[name].dtype) end)
+  end)
+  for name, value in pairs(records.of(made).values) do
+    if not core.is_tensor(value) and name ~= "training" then self[name] = value end
+  end
+  self.given = nil
+end
+
+-- base: the class; channels_of(x): how many of the base's first argument there are in x.
+local function add(name, base, channels_of, help)
+  local new = layer.define(name, base)
+  new.base, new.__help = base, help
+  lazy[name] = new
+
+  function new:init(...)
+    local n = select("#", ...)
+    -- One that is small says what there will be: of groups, which divide both, as many channels as come out.
+    local ok, like = pcall(base, 1, ...)
+    if not ok then like = base(n > 0 and (...) or 1, ...) end
+    each_tensor(like, function(key, value)
+      local empty = core.ops.empty(0, {dtype = value.dtype, device = value.device})
+      if parameter.is(value) then self[key] = parameter.new(empty) else self:register_buffer(key, empty) end
+    end)
+    self.given = {n = n, ...}
+  end
+
+  function new:forward(x, ...)
+    if self.given then
+      options.arg(name, "x", x, "tensor")
+      local channels = channels_of(x)
+      if not channels then options.fail("%s: x is %s, which has no channels", name, options.describe(x)) end
+      fill(self, channels)
+    end
+    return base.forward(self, x, ...)
+  end
+
+  function new:reset_parameters()
+    if not self.given then base.reset_parameters(self) end
+  end
+
+  function new:extra_repr() return self.given and "as the first input says" or base.extra_repr(self) end
+end
+
+add("LazyLinear", linear.Linear, function(x) return x.shape[x.ndim] end,
+  "nn.LazyLinear(out_features [, {bias = true, device, dtype}]): nn.Linear, whose in_features are those of the first "
+  .. "input.")
+
+for n = 1, 3 do
+  local d = n .. "d"
+  local function channels_of(x) return x.ndim > n and x.shape[x.ndim - n] or nil end
+  for _, name in ipairs {"Conv", "ConvTranspose"} do
+    add("Lazy" .. name .. d, convolution[name .. d], channels_of,
+      ("nn.Lazy%s(out_channels, kernel_size [, {…}]): nn.%s, whose in_channels are those of the first input."):format(
+        name .. d, name .. d))
+  end
+  for _, name in ipairs {"BatchNorm", "InstanceNorm"} do
+    local batched = name == "BatchNorm"
+    add("Lazy" .. name .. d, norm[name .. d], batched and function(x) return x.ndim > 1 and x.shape[2] or nil end
+      or channels_of,
+      ("nn.Lazy%s([{…}]): nn.%s, whose num_features are the first input's channels."):format(name .. d, name .. d))
+  end
+end
+
+return lazy

@@ -1,0 +1,410 @@
+--- Other spellings that PyTorch has for what is here under another name, and what is one or two ops. Gives the
+--- functions of lm and the methods of tensors, by name.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local read = require("luminary.base.arguments").read
+local dim_of = require "luminary.tensor.dim_of"
+local methods = require "luminary.tensor.methods"
+
+local ops, fail, describe = core.ops, options.fail, options.describe
+local functions, own = {}, {}
+
+local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
+
+-- ---- results in pairs, bounds, tests
+
+for _, name in ipairs {"std", "var"} do
+  --- lm.std_mean(x [, dim [, unbiased = true [, keepdim = false]]] [, {correction = 1}]), lm.var_mean: the standard
+  --- deviation (variance) and the mean: local std, mean = lm.std_mean(x).
+  functions[name .. "_mean"] = function(...)
+    local x, dim, unbiased, keepdim, correction = read(name .. "_mean", {
+      {"x", "tensor"}, {"dim", "any?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
+      {"correction", "integer", 1},
+    }, ...)
+    local spread = ops[name](x, dim, unbiased, keepdim, {correction = correction})
+    return spread, ops.mean(x, dim, keepdim)
+  end
+end
+
+for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
+  for _, ending in ipairs {"", "_"} do
+    --- x:clamp_min(min), clamp_max(max): x, or the bound where x is beyond it: a number or a tensor; clamp_min_ and
+    --- clamp_max_ in place.
+    own[name .. ending] = function(...)
+      local x, limit = read(name .. ending, {{"x", "tensor"}, {bound, "any"}}, ...)
+      return ops["clamp" .. ending](x, {[bound] = limit})
+    end
+    functions[name .. ending] = own[name .. ending]
+  end
+end
+
+--- x:argwhere(): the places, from 1, of what is not 0: [n, dims]; x:nonzero().
+function own.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
+
+--- x:is_nonzero(): whether x's one element is not 0.
+function own.is_nonzero(x)
+  if tensor("is_nonzero", x):numel() ~= 1 then fail("is_nonzero: x is %s; it has to be one element", describe(x)) end
+  local value = x:item()
+  return value ~= 0 and value ~= false
+end
+
+--- x:is_signed(): whether x's dtype has negative numbers.
+function own.is_signed(x)
+  local dtype = tensor("is_signed", x).dtype
+  return dtype ~= "bool" and dtype:sub(1, 4) ~= "uint"
+end
+
+--- x:positive(): x itself; bool has no sign.
+function own.positive(x)
+  if tensor("positive", x).dtype == "bool" then fail("positive: x is bool, which has no sign") end
+  return x
+end
+
+for _, name in ipairs {"argwhere", "is_nonzero", "is_signed", "positive"} do functions[name] = own[name] end
+
+--- lm.get_device(x): x:get_device(), the number of its CUDA device, -1 for the CPU.
+function functions.get_device(x) return methods.get_device(x) end
+
+-- ---- made
+
+--- lm.as_tensor(values [, {dtype, device}]), lm.asarray: a tensor of values, as lm.tensor; a tensor itself where it has
+--- that dtype and device, else a copy that gradients go through.
+function functions.as_tensor(...)
+  local values, dtype, device = read("as_tensor", {{"values", "any"}, {"dtype", "string?"}, {"device", "any?"}}, ...)
+  if not core.is_tensor(values) then return core.tensor(values, {dtype = dtype, device = device}) end
+  return methods.to(values, {dtype = dtype, device = device})
+end
+functions.asarray = functions.as_tensor
+
+--- lm.scalar_tensor(number [, {dtype, device}]): a 0-d tensor.
+function functions.scalar_tensor(...)
+  local value, dtype, device =
+    read("scalar_tensor", {{"number", "number"}, {"dtype", "string?"}, {"device", "any?"}}, ...)
+  return core.tensor(value, {dtype = dtype, device = device})
+end
+
+--- lm.fill(x, value): a tensor like x, all of whose elements are value, a number or a 0-d tensor.
+function functions.fill(...)
+  local x, value = read("fill", {{"x", "tensor"}, {"value", "any"}}, ...)
+  return ops.full_like(x, value)
+end
+
+-- An uninitialized tensor with these strides.
+local function strided(who, size, stride, dtype, device)
+  local elements, empty = 1, false
+  if #size ~= #stride then fail("%s: %d sizes and %d strides", who, #size, #stride) end
+  for d, n in ipairs(size) do
+    options.arg(who, ("size[%d]"):format(d), n, "natural")
+    elements = elements + (n - 1) * options.arg(who, ("stride[%d]"):format(d), stride[d], "natural")
+    empty = empty or n == 0
+  end
+  return ops.as_strided(ops.empty(empty and 0 or elements, {dtype = dtype, device = device}), size, stride)
+end
+
+--- lm.empty_strided(size, stride [, {dtype, device}]): an uninitialized tensor whose neighbours along each dim are so
+--- many elements apart in memory.
+function functions.empty_strided(...)
+  return strided("empty_strided", read("empty_strided", {
+    {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
+  }, ...))
+end
+
+--- x:new_empty_strided(size, stride [, {dtype, device}]): lm.empty_strided with x's dtype and device unless told.
+function own.new_empty_strided(...)
+  local x, size, stride, dtype, device = read("new_empty_strided", {
+    {"x", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
+  }, ...)
+  return strided("new_empty_strided", size, stride, dtype or x.dtype, device or x.device)
+end
+
+--- lm.frombuffer(buffer, {dtype [, count = -1 [, offset = 0]]}): a 1-d tensor of count elements (-1: of all there are)
+--- of a string's bytes, or an FFI array's, the first `offset` bytes left out. A copy: what becomes of the buffer later
+--- does not show.
+function functions.frombuffer(...)
+  local who, ffi = "frombuffer", require "ffi"
+  local buffer, dtype, count, offset = read(who, {
+    {"buffer", "any"}, {"dtype", "string"}, {"count", "integer", -1}, {"offset", "natural", 0},
+  }, ...)
+  local kind = type(buffer)
+  if kind ~= "string" and (kind ~= "cdata" or not tostring(ffi.typeof(buffer)):find "%]>$") then
+    fail("%s: buffer has to be a string or an FFI array, got %s (of a pointer, ffi.string(p, bytes) makes a string)",
+      who, describe(buffer))
+  end
+  local x, bytes = ops.empty(0, {dtype = dtype}), kind == "string" and #buffer or ffi.sizeof(buffer)
+  if count < 0 then count = (bytes - offset) / x:element_size() end
+  if count < 0 or count % 1 ~= 0 or offset + count * x:element_size() > bytes then
+    fail("%s: %d bytes from %d on are no %s elements of %s", who, bytes, offset,
+      count % 1 == 0 and tostring(count) or "whole number of", dtype)
+  end
+  x = ops.empty(count, {dtype = dtype})
+  ffi.copy(x:data_ptr(), ffi.cast("const char *", buffer) + offset, count * x:element_size())
+  return x
+end
+
+-- ---- sizes and dtypes
+
+--- x:split_with_sizes(sizes [, dim = 1]): x:split with a list of sizes.
+function own.split_with_sizes(...)
+  local x, sizes, dim = read("split_with_sizes", {{"x", "tensor"}, {"sizes", "integers"}, {"dim", "integer", 1}}, ...)
+  return methods.split(x, sizes, dim)
+end
+functions.split_with_sizes = own.split_with_sizes
+
+--- lm.constant_pad_nd(x, pad [, value = 0]): F.pad with a constant.
+function functions.constant_pad_nd(...)
+  local x, pad, value = read("constant_pad_nd", {{"x", "tensor"}, {"pad", "integers"}, {"value", "number", 0}}, ...)
+  return ops.pad(x, pad, {value = value})
+end
+
+--- x:nelement(): x:numel().
+own.nelement = methods.numel
+--- x:ndimension(): x:dim().
+own.ndimension = methods.dim
+-- A word of Lua's, so that it is no method to call with a colon: x["repeat"](x, 2, 3).
+own["repeat"] = methods.repeat_tensor
+
+local type_names = {
+  float32 = "Float", float64 = "Double", float16 = "Half", bfloat16 = "BFloat16", int64 = "Long", int32 = "Int",
+  int16 = "Short", int8 = "Char", uint8 = "Byte", bool = "Bool",
+}
+local dtypes_of_types = {}
+for dtype, name in pairs(type_names) do dtypes_of_types[name .. "Tensor"] = dtype end
+
+--- x:type(): "torch.FloatTensor", "torch.cuda.LongTensor", …, as PyTorch and Torch7 call x's type. x:type(dtype): x in
+--- a dtype, "int64", or in a type of such a name.
+function own.type(x, dtype)
+  tensor("type", x)
+  if dtype == nil then
+    return ("torch.%s%sTensor"):format(x.is_cuda and "cuda." or "", type_names[x.dtype] or x.dtype)
+  end
+  options.arg("type", "dtype", dtype, "string")
+  local named = dtypes_of_types[dtype:match "(%w+)$"]
+  local y = methods.to(x, named or dtype)
+  return named and dtype:find("cuda.", 1, true) and methods.cuda(y) or y
+end
+
+--- x:resize_(2, 3, …): gives x these sizes in place; elements keep their order, and what is new is uninitialized.
+function own.resize_(x, ...)
+  tensor("resize_", x)
+  local size = {...}
+  if select("#", ...) == 1 then size = (...) end
+  size = options.arg("resize_", "size", size, "integers")
+  if x.requires_grad then fail("resize_: x requires a gradient, which would not fit it any more") end
+  local n = 1
+  for d, each in ipairs(size) do n = n * options.arg("resize_", ("size[%d]"):format(d), each, "natural") end
+  local have = x:numel()
+  local y
+  if n <= have then
+    y = ops.reshape(ops.narrow(ops.flatten(x), 1, 1, n), size)
+  else
+    y = ops.empty(size, {dtype = x.dtype, device = x.device})
+    ops.copy_(ops.narrow(ops.flatten(y), 1, 1, have), ops.flatten(x))
+  end
+  x.data = y
+  return x
+end
+
+--- x:resize_as_(other): x:resize_ to other's sizes.
+function own.resize_as_(...)
+  local x, other = read("resize_as_", {{"x", "tensor"}, {"other", "tensor"}}, ...)
+  return own.resize_(x, other.shape)
+end
+functions.resize_as_ = own.resize_as_
+
+--- x:set_(other): x takes over other's memory, sizes and strides. Gives x.
+function own.set_(...)
+  local x, other = read("set_", {{"x", "tensor"}, {"other", "tensor"}}, ...)
+  x.data = other.data
+  return x
+end
+
+--- lm.broadcast_shapes(a, b, …): the sizes that lists of sizes broadcast to.
+function functions.broadcast_shapes(...)
+  local shape = {}
+  for k, sizes in ipairs {...} do
+    sizes = options.arg("broadcast_shapes", "shape " .. k, sizes, "integers")
+    for _ = #shape + 1, #sizes do table.insert(shape, 1, 1) end
+    for i = 1, #sizes do
+      local at, n = #shape - i + 1, sizes[#sizes - i + 1]
+      if n ~= 1 and shape[at] ~= 1 and shape[at] ~= n then
+        fail("broadcast_shapes: shape %d has %d where others have %d", k, n, shape[at])
+      end
+      if n ~= 1 then shape[at] = n end
+    end
+  end
+  return shape
+end
+
+--- lm.unravel_index(indices, shape): where in a tensor of those sizes its elements are that indices count, from 1: a
+--- list of tensors, one for each dim, from 1 too.
+function functions.unravel_index(...)
+  local indices, shape = read("unravel_index", {{"indices", "tensor"}, {"shape", "integers"}}, ...)
+  local places, rest = {}, indices - 1
+  for d = #shape, 1, -1 do
+    places[d] = ops.remainder(rest, shape[d]) + 1
+    rest = ops.floor_divide(rest, shape[d])
+  end
+  return require "luminary.tensor.tensor_list"(places)
+end
+
+--- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): a copy of x with src in the place of what
+--- x:as_strided(size, stride, storage_offset) shows.
+function own.as_strided_scatter(...)
+  local x, src, size, stride, offset = read("as_strided_scatter", {
+    {"x", "tensor"}, {"src", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"storage_offset", "natural", 0},
+  }, ...)
+  local y = ops.clone(x)
+  ops.copy_(ops.as_strided(y, size, stride, offset), src)
+  return y
+end
+functions.as_strided_scatter = own.as_strided_scatter
+
+-- ---- numbers
+
+--- lm.logspace(start, stop, steps [, base = 10 [, {dtype, device}]]): base to the powers of lm.linspace's numbers.
+function functions.logspace(...)
+  local start, stop, steps, base, dtype, device = read("logspace", {
+    {"start", "number"}, {"stop", "number"}, {"steps", "natural"}, {"base", "number", 10}, {"dtype", "string?"},
+    {"device", "any?"},
+  }, ...)
+  local powers = ops.pow(base, ops.linspace(start, stop, steps, {dtype = "float64", device = device}))
+  return methods.to(powers, dtype or core.get_default_dtype())
+end
+
+-- The areas between y's neighbours along dim, x apart (a tensor of places, or dx).
+local function trapezoids(who, ...)
+  local y, x, dx, along = read(who, {
+    {"y", "tensor"}, {"x", "tensor?"}, {"dx", "number", 1}, {"dim", "integer", -1},
+  }, ...)
+  local dim = dim_of(who, y, along, y.ndim)
+  local n = math.max(y.shape[dim] - 1, 0)
+  local means = (ops.narrow(y, dim, 1, n) + ops.narrow(y, dim, y.shape[dim] - n + 1, n)) / 2
+  if not x then return means * dx, dim end
+  if x.ndim == 1 then
+    local sizes = {}
+    for d = 1, y.ndim do sizes[d] = d == dim and x.shape[1] or 1 end
+    x = ops.reshape(x, sizes)
+  end
+  return means * methods.diff(x, 1, dim), dim
+end
+
+--- lm.trapezoid(y [, x [, dx = 1 [, dim = -1]]]): the integral of y along dim by the trapezoidal rule, at the places x
+--- or dx apart; lm.trapz.
+function functions.trapezoid(...) return ops.sum(trapezoids("trapezoid", ...)) end
+functions.trapz = functions.trapezoid
+
+--- lm.cumulative_trapezoid(y [, x [, dx = 1 [, dim = -1]]]): the integrals up to each of y's elements but the first.
+function functions.cumulative_trapezoid(...) return ops.cumsum(trapezoids("cumulative_trapezoid", ...)) end
+
+local function renorm(who, ...)
+  local x, p, along, maxnorm = read(who, {
+    {"x", "tensor"}, {"p", "positive"}, {"dim", "integer"}, {"maxnorm", "positive"},
+  }, ...)
+  local dim, others = dim_of(who, x, along, x.ndim), {}
+  for d = 1, x.ndim do
+    if d ~= dim then others[#others + 1] = d end
+  end
+  if #others == 0 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
+  local norms = ops.norm(x, p, others, true)
+  return x * ops.where(ops.gt(norms, maxnorm), maxnorm / (norms + 1e-7), 1), x
+end
+
+--- x:renorm(p, dim, maxnorm): x, of which the entries of dim whose p-norm is above maxnorm are made that long; renorm_
+--- in place.
+function own.renorm(...) return (renorm("renorm", ...)) end
+functions.renorm = own.renorm
+--- x:renorm_(p, dim, maxnorm): x:renorm in place.
+function own.renorm_(...)
+  local y, x = renorm("renorm_", ...)
+  return ops.copy_(x, y)
+end
+
+-- ---- elements one by one
+
+local function each_of(who, x, f, ...)
+  options.arg(who, "f", f, "callable")
+  local lists, flat = {}, ops.flatten(tensor(who, x)):totable()
+  for i, other in ipairs {...} do
+    if other:numel() ~= #flat then fail("%s: x is %s, the other %s", who, describe(x), describe(other)) end
+    lists[i] = ops.flatten(other):totable()
+  end
+  for i, v in ipairs(flat) do flat[i] = f(v, lists[1] and lists[1][i], lists[2] and lists[2][i]) end
+  return ops.copy_(x, ops.reshape(core.tensor(flat, {dtype = x.dtype, device = x.device}), x.shape))
+end
+
+--- x:apply_(f): each element becomes f(element), in place; a loop in Lua, for small tensors. Gives x.
+function own.apply_(x, f) return each_of("apply_", x, f) end
+
+--- x:map_(other, f): each element becomes f(element, other's), in place. Gives x.
+function own.map_(x, other, f) return each_of("map_", x, f, options.arg("map_", "other", other, "tensor")) end
+
+--- x:map2_(a, b, f): each element becomes f(element, a's, b's), in place. Gives x.
+function own.map2_(x, a, b, f)
+  return each_of("map2_", x, f, options.arg("map2_", "a", a, "tensor"), options.arg("map2_", "b", b, "tensor"))
+end
+
+-- ---- settings
+
+--- lm.inference_mode(f, ...): lm.no_grad(f, ...).
+functions.inference_mode = core.no_grad
+
+local PROFILES = {
+  default = {4, 1000, 3, 80}, short = {2, 1000, 2, 80}, full = {4, 2 ^ 52, 3, 80},
+}
+
+--- lm.set_printoptions {precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80, profile, sci_mode}: how
+--- tensors are printed from here on in this thread: digits after the point; from how many elements on only edgeitems
+--- at each end of a dim; columns of a line; whether in scientific notation, nil for where values ask for it. What is
+--- left out stays as it is; profile "default", "short" (2 digits and edgeitems) or "full" (everything) sets all.
+function functions.set_printoptions(...)
+  local who = "set_printoptions"
+  local precision, threshold, edgeitems, linewidth, profile, sci_mode = read(who, {
+    {"precision", "natural?"}, {"threshold", "natural?"}, {"edgeitems", "count?"}, {"linewidth", "count?"},
+    {"profile", {"default", "short", "full"}, optional = true},
+    {"sci_mode", "boolean?"},
+  }, ...)
+  if precision and precision > 40 then fail("%s: precision has to be at most 40, got %d", who, precision) end
+  local now = {core.print_options()}
+  if profile then
+    for i, v in ipairs(PROFILES[profile]) do now[i] = v end
+  end
+  core.print_options(precision or now[1], threshold or now[2], edgeitems or now[3], linewidth or now[4],
+    sci_mode == nil and -1 or sci_mode and 1 or 0)
+end
+
+--- lm.get_printoptions(): how tensors are printed: a table as lm.set_printoptions takes.
+function functions.get_printoptions()
+  local precision, threshold, edgeitems, linewidth, scientific = core.print_options()
+  return {
+    precision = precision, threshold = threshold, edgeitems = edgeitems, linewidth = linewidth,
+    sci_mode = scientific >= 0 and scientific == 1 or nil,
+  }
+end
+
+local deterministic = "cudnn.deterministic"
+
+--- lm.use_deterministic_algorithms(on [, {warn_only = false}]): whether convolutions on a GPU keep to engines that give
+--- the same bits in every run, as lm.backends.cudnn.deterministic; the library's own kernels do so without. warn_only
+--- changes nothing: there is no op to be warned of.
+function functions.use_deterministic_algorithms(...)
+  core.setting(deterministic, (read("use_deterministic_algorithms", {
+    {"on", "boolean"}, {"warn_only", "boolean", false},
+  }, ...)))
+end
+
+--- lm.are_deterministic_algorithms_enabled(): what lm.use_deterministic_algorithms set.
+function functions.are_deterministic_algorithms_enabled() return core.setting(deterministic) end
+
+local tf32, PRECISIONS = "cuda.matmul.allow_tf32", {"highest", "high", "medium"}
+
+--- lm.set_float32_matmul_precision(precision): "highest": products of float32 matrices on a GPU in float32; "high" and
+--- "medium": in TF32, as lm.backends.cuda.matmul.allow_tf32.
+function functions.set_float32_matmul_precision(precision)
+  options.choice("set_float32_matmul_precision", "precision", precision, PRECISIONS)
+  core.setting(tf32, precision ~= "highest")
+end
+
+--- lm.get_float32_matmul_precision(): "highest", or "high" where TF32 is allowed.
+function functions.get_float32_matmul_precision() return core.setting(tf32) and "high" or "highest" end
+
+return {functions = functions, methods = own}
