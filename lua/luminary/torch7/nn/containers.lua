@@ -160,7 +160,7 @@ local Depth = container("DepthConcat", function(self, input)
       sizes[d] = d == self.dimension and (sizes[d] or 0) + y:size(d) or math.max(sizes[d] or 0, y:size(d))
     end
   end
-  local whole, first = out[1].new(out[1], sizes):zero(), 1
+  local whole, first = out[1].new(out[1], unpack(sizes)):zero(), 1
   for _, y in ipairs(out) do
     into(middle(whole, y, self.dimension, first), y)
     first = first + y:size(self.dimension)

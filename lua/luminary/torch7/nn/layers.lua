@@ -29,7 +29,9 @@ layer("Threshold", function(at, value)
   end)
 end)
 for name, f in pairs {SoftMax = ops.softmax, LogSoftMax = ops.log_softmax} do
-  layer(name, function() return around(function(x) return f(x, (x.ndim == 1 or x.ndim == 3) and 1 or 2) end) end)
+  layer(name, function()
+    return around(function(x) return ops.contiguous(f(x, (x.ndim == 1 or x.ndim == 3) and 1 or 2)) end)
+  end)
 end
 layer("MM", function() return around(function(t) return ops.matmul(t[1], t[2]) end) end)
 layer("DotProduct", function() return around(function(t) return ops.sum(ops.mul(t[1], t[2]), -1) end) end)
@@ -112,7 +114,7 @@ layer("SoftMin", function()
   return around(function(x) return ops.softmax(ops.neg(x), (x.ndim == 1 or x.ndim == 3) and 1 or 2) end)
 end)
 for name, f in pairs {SpatialSoftMax = ops.softmax, SpatialLogSoftMax = ops.log_softmax} do
-  layer(name, function() return around(function(x) return f(x, x.ndim == 3 and 1 or 2) end) end)
+  layer(name, function() return around(function(x) return ops.contiguous(f(x, x.ndim == 3 and 1 or 2)) end) end)
 end
 layer("Normalize", function(p, eps)
   if type(p) ~= "number" or p <= 0 then fail("nn.Normalize: a norm above 0 wanted, got %s", options.describe(p)) end
@@ -176,7 +178,7 @@ layer("Constant", function(value, dims)
   end)
 end)
 layer("Index", function(dim) return around(function(t) return ops.index_select(t[1], dim, t[2]:to "int64") end) end)
-layer("MaskedSelect", function() return around(function(t) return core.masked_select(t[1], t[2]:to "bool") end) end)
+layer("MaskedSelect", function() return around(function(t) return t[1]:masked_select(t[2]:to "bool") end) end)
 layer("PixelShuffle", function(scale) return ours.PixelShuffle(scale), 4 end)
 
 -- ---- of tables

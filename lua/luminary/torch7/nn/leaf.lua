@@ -92,7 +92,7 @@ local function as_input(input, grads, taped, at)
   if not core.is_floating_point(raw(input)) then return wrap(ops.zeros_like(raw(input))) end
   at.i = at.i + 1
   local g = grads[at.i]
-  return wrap(g or ops.zeros_like(taped.inputs[at.i]))
+  return wrap(g and ops.contiguous(g) or ops.zeros_like(taped.inputs[at.i]))
 end
 
 function Leaf:updateGradInput(input, gradOutput)
