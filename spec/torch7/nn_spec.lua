@@ -346,7 +346,8 @@ describe("Torch7's training", function()
   it("optim's functions lower a loss", function()
     for name, config in pairs {
       sgd = { learningRate = 0.3, momentum = 0.5 }, adam = { learningRate = 0.1 }, rmsprop = { learningRate = 0.1 },
-      adagrad = { learningRate = 0.5 }, lbfgs = { maxIter = 3 },
+      adagrad = { learningRate = 0.5 }, lbfgs = { maxIter = 3 }, adamax = { learningRate = 0.1 },
+      nag = { learningRate = 0.1 }, rprop = {}, asgd = { eta0 = 0.1 }, adadelta = { eps = 1e-2 },
     } do
       local x = torch.Tensor { 3, -2 }
       local function feval(at) return torch.cmul(at, at):sum() / 2, at:clone() end
@@ -359,6 +360,12 @@ describe("Torch7's training", function()
       assert.equal(6.5, first)
       assert.is_true(feval(x) < 0.5, name)
     end
+  end)
+
+  it("optim.checkgrad takes these tensors", function()
+    local off, grad = optim.checkgrad(function(at) return torch.cmul(at, at):sum(), at * 2 end, torch.Tensor { 3, -2 })
+    assert.is_true(off < 1e-6)
+    assert.same({ 6, -4 }, grad:totable())
   end)
 
   it("docs/torch7.md's program runs", function()
