@@ -1,12 +1,13 @@
 --- Torch7's names, over luminary: `local torch = require "luminary.torch7"; local nn, optim = torch.nn, torch.optim`.
 --- Tensors made here are Torch7's: in place, keeping dims, outside of autograd; those of luminary in the same process
 --- stay as they are. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the way back. docs/torch7.md has
---- the names. Reading and writing .t7 files, torch.load and torch.save, is not part of it yet.
+--- the names.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local storage = require "luminary.torch7.storage"
+local files = require "luminary.torch7.files"
 local CmdLine = require "luminary.cmd_line"
 local Timer = require "luminary.timer"
 local fail, ops = options.fail, core.ops
@@ -145,11 +146,8 @@ function torch.getnumthreads() return core.get_num_threads() end
 function torch.tic() return core.time() end
 function torch.toc(since) return core.time() - since end
 
--- The .t7 reader and writer take their place here.
-for _, name in ipairs {"load", "save", "serialize", "deserialize"} do
-  torch[name] = function()
-    fail("torch.%s: .t7 files are not read or written yet; lm.save and lm.load take x:raw() of each tensor", name)
-  end
+for _, name in ipairs {"save", "load", "serialize", "deserialize", "DiskFile", "MemoryFile"} do
+  torch[name] = files[name]
 end
 
 return setmetatable(torch, {__library = "torch7", __index = function(_, key)

@@ -21,6 +21,9 @@ local function made(flat)
   return object
 end
 
+--- Over a tensor of one dim.
+storage.of = made
+
 --- Of a number of elements, a list of values, or another storage with an offset and a size.
 function storage.new(dtype, first, offset, size)
   if flat_of[first] then

@@ -53,7 +53,11 @@ nn.Copy, nn.Contiguous = nn.Identity, nn.Identity
 local View = class.by_name["nn.View"]
 function View:setNumInputDims(n)
   self.inner:setNumInputDims(n)
+  self.numInputDims = n
   return self
+end
+function View:restored()
+  if self.numInputDims then self:setNumInputDims(self.numInputDims) end
 end
 
 -- ---- layers with parameters

@@ -5,6 +5,7 @@ local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local Module = require "luminary.torch7.nn.module"
+local storage = require "luminary.torch7.storage"
 local ours = require "luminary.nn"
 local fail, ops = options.fail, core.ops
 local wrap, raw = tensor.wrap, tensor.raw
@@ -30,6 +31,53 @@ function Leaf:adopt()
   for name, b in self.inner:named_buffers() do
     if self[name] then self[name]:set(wrap(b)) end
   end
+end
+
+-- What a layer that Torch7 wrote was made with, from its fields.
+local function window(f) return f.kW, f.kH, f.dW, f.dH, f.padW, f.padH end
+local function listed(v) return storage.is(v) and v:totable() or v end
+local from_fields = {
+  ["nn.Linear"] = function(f) return f.weight:size(2), f.weight:size(1), f.bias ~= nil end,
+  ["nn.SpatialConvolution"] = function(f) return f.nInputPlane, f.nOutputPlane, window(f) end,
+  ["nn.SpatialConvolutionMM"] = function(f) return f.nInputPlane, f.nOutputPlane, window(f) end,
+  ["nn.SpatialMaxPooling"] = window, ["nn.SpatialAveragePooling"] = window,
+  ["nn.LookupTable"] = function(f) return f.weight:size(1), f.weight:size(2) end,
+  ["nn.Dropout"] = function(f) return f.p end,
+  ["nn.SpatialDropout"] = function(f) return f.p end,
+  ["nn.View"] = function(f) return listed(f.size) end,
+  ["nn.Reshape"] = function(f) return unpack(listed(f.size)) end,
+  ["nn.Threshold"] = function(f) return f.threshold, f.val end,
+  ["nn.HardTanh"] = function(f) return f.min_val, f.max_val end,
+  ["nn.LeakyReLU"] = function(f) return f.negval end,
+  ["nn.ELU"] = function(f) return f.alpha end,
+  ["nn.PReLU"] = function(f) return f.nOutputPlane end,
+  ["nn.Power"] = function(f) return f.pow end,
+  ["nn.MulConstant"] = function(f) return f.constant_scalar end,
+  ["nn.AddConstant"] = function(f) return f.constant_scalar end,
+  ["nn.Normalize"] = function(f) return f.p, f.eps end,
+  ["nn.SpatialUpSamplingNearest"] = function(f) return f.scale_factor end,
+  ["nn.SpatialCrossMapLRN"] = function(f) return f.size, f.alpha, f.beta, f.k end,
+  ["nn.SpatialZeroPadding"] = function(f) return f.pad_l, f.pad_r, f.pad_t, f.pad_b end,
+  ["nn.SpatialReflectionPadding"] = function(f) return f.pad_l, f.pad_r, f.pad_t, f.pad_b end,
+  ["nn.SpatialReplicationPadding"] = function(f) return f.pad_l, f.pad_r, f.pad_t, f.pad_b end,
+  ["nn.SpatialFullConvolution"] = function(f)
+    return f.nInputPlane, f.nOutputPlane, f.kW, f.kH, f.dW, f.dH, f.padW, f.padH, f.adjW, f.adjH
+  end,
+  ["nn.Transpose"] = function(f) return unpack(f.permutations) end,
+  ["nn.JoinTable"] = function(f) return f.dimension, f.nInputDims end,
+  ["nn.SplitTable"] = function(f) return f.dimension, f.nInputDims end,
+  ["nn.SelectTable"] = function(f) return f.index end,
+  ["nn.NarrowTable"] = function(f) return f.offset, f.length end,
+  ["nn.Select"] = function(f) return f.dimension, f.index end,
+  ["nn.Narrow"] = function(f) return f.dimension, f.index or f.offset, f.length end,
+  ["nn.Replicate"] = function(f) return f.nfeatures, f.dim, f.ndim end,
+  ["nn.Padding"] = function(f) return f.dim, f.pad, f.nInputDim, f.value, f.index end,
+}
+for _, name in ipairs {"Mean", "Sum", "Max", "Min"} do
+  from_fields["nn." .. name] = function(f) return f.dimension, f.nInputDims end
+end
+for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization"} do
+  from_fields["nn." .. name] = function(f) return f.running_mean:size(1), f.eps, f.momentum, f.affine end
 end
 
 -- The input as leaves of a graph of its own, and all of them in a list.
@@ -113,6 +161,31 @@ function Leaf:accGradParameters(_, gradOutput, scale)
     end
   end
   self.taped.grads = nil -- the next may be of other values in the same gradOutput
+end
+
+--- file:readObject makes a layer of its fields; of a layer that Torch7 wrote, what it was made with is found in them.
+function Leaf:read(file)
+  local fields = file:readObject()
+  options.arg(class.typename(self), "its fields", fields, "table")
+  for k, v in pairs(fields) do rawset(self, k, v) end
+  if not self.made_with then
+    local found = from_fields[class.typename(self):gsub("^cudnn%.", "nn.")]
+    local args = found and {found(fields)} or {}
+    self.made_with = {n = found and select("#", found(fields)) or 0, unpack(args)}
+  end
+  local made = class.by_name[class.typename(self)].fresh(self)
+  for name, own in pairs(made) do
+    if tensor.is(own) and tensor.is(rawget(self, name)) and name ~= "output" and name ~= "gradInput" then
+      own:copy(rawget(self, name):type(own:type()))
+    end
+  end
+  local kept = {train = self.train, made_with = self.made_with}
+  for k, v in pairs(made) do rawset(self, k, v) end
+  for k, v in pairs(kept) do rawset(self, k, v) end
+  self.inner:train(self.train ~= false)
+  if self.restored then self:restored() end
+  local weight = fields.weight or fields.running_mean
+  if tensor.is(weight) and weight:type() ~= self:type() then self:type(weight:type()) end
 end
 
 --- Draws the parameters anew; with stdv uniform, of this standard deviation.

@@ -47,9 +47,12 @@ end)
 local function pooling(name, make)
   local new = layer(name, make)
   function new:ceil()
-    self.inner.ceil_mode = true
+    self.ceil_mode, self.inner.ceil_mode = true, true
     if self.inner.how then self.inner.how.ceil_mode = true end
     return self
+  end
+  function new:restored()
+    if self.ceil_mode then self:ceil() end
   end
 end
 pooling("SpatialMaxPooling", function(kW, kH, dW, dH, padW, padH)
