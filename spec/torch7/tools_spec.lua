@@ -84,12 +84,16 @@ describe("lm.CmdLine", function()
   it("log has print write to a file too", function()
     local folder, before = temp.folder(), print
     local cmd = line()
+    cmd:addTime("spec", "%Y")
+    cmd:silent()
     cmd:log(folder .. "/log", { lr = 3 })
     local logging = print
+    logging("a", 1)
     print = before -- luacheck: ignore
     assert.is_true(logging ~= before)
     local text = temp.read(folder .. "/log")
     assert.is_truthy(text:find("[command line arguments]\nlr\t3\n", 1, true), text)
+    assert.is_truthy(text:find "\n%d%d%d%d%[spec%]: a\t1\n$", text)
     temp.remove(folder)
   end)
 end)
@@ -127,6 +131,83 @@ describe("lm.paths", function()
     assert.is_nil(paths.dir(folder .. "/none"))
     assert.error_matches(function() paths.files(folder .. "/none") end, "there is no folder")
     temp.remove(folder)
+  end)
+end)
+
+describe("lm.paths, for scripts", function()
+  it("finds what lies beside a script, and programs", function()
+    local folder = temp.folder()
+    temp.write(folder .. "/one.lua", [[local paths = require("luminary").paths
+      assert(paths.thisfile():match "/one.lua$" and paths.thisfile("x") == paths.dirname(paths.thisfile()) .. "/x")
+      print("two says " .. paths.dofile "two.lua")]])
+    temp.write(folder .. "/two.lua", "return 'hello'")
+    local _, out = temp.run(folder, "luajit " .. folder .. "/one.lua")
+    assert.is_truthy(out:find "two says hello", out)
+    assert.is_truthy(paths.findprogram("no-such-program", "sh"):find "/sh$")
+    assert.is_nil(paths.findprogram "no-such-program")
+    assert.is_false(paths.is_win())
+    paths.mkdir(folder .. "/d/e")
+    temp.write(folder .. "/d/f", "")
+    assert.error_matches(function() paths.rmall(folder .. "/d") end, "if its second argument is 'yes'")
+    assert.is_true(paths.rmall(folder .. "/d", "yes"))
+    assert.is_false(paths.dirp(folder .. "/d"))
+    temp.remove(folder)
+  end)
+end)
+
+describe("torch.Tester", function()
+  local torch = require "luminary.torch7"
+  local function report(tests, ...)
+    local written, before = {}, io.write
+    io.write = function(...) table.insert(written, table.concat { ... }) end -- luacheck: ignore
+    local names = { ... }
+    local ok, err = pcall(function() return tests:run(unpack(names)) end)
+    io.write = before -- luacheck: ignore
+    return ok, table.concat(written), tostring(err)
+  end
+  it("counts what holds and names what does not", function()
+    local tester, suite, around = torch.Tester(), torch.TestSuite(), 0
+    function suite.holds()
+      tester:eq({ 1, { torch.ones(2) } }, { 1, { torch.ones(2) } })
+      tester:ne(torch.ones(2), torch.ones(3))
+      tester:assertTensorEq(torch.ones(2), torch.ones(2) + 1e-4, 1e-3)
+      tester:assertalmosteq(1, 1.0001, 1e-3)
+      tester:assertlt(1, 2)
+      tester:assertge(2, 2)
+      tester:assertError(function() error "x" end)
+      tester:assertErrorPattern(function() error "some words" end, "me wo")
+      tester:assertNoError(function() end)
+      tester:assert(true)
+    end
+    suite._setUp = function() around = around + 1 end
+    tester:add(suite)
+    local ok, out = report(tester)
+    assert.is_true(ok, out)
+    assert.equal("Completed 10 asserts in 1 tests with 0 failed\n", out)
+    assert.equal(1, around)
+    tester:add({ fails = function()
+      tester:eq(1, 2, "one is two")
+      tester:assertTensorEq(torch.ones(2), torch.zeros(2), 0.5)
+    end, breaks = function() error "broken" end })
+    local text, err
+    ok, text, err = report(tester)
+    assert.is_false(ok)
+    assert.is_truthy(err:find "failed: breaks, fails")
+    assert.is_truthy(text:find "tools_spec.lua:%d+: 1 and 2 are not the same; one is two")
+    assert.is_truthy(text:find "broken")
+    assert.is_true((report(tester, "holds")))
+    assert.is_true((report(tester:disable { "fails", "breaks" })))
+    assert.error_matches(function() suite.holds = print end, "two tests 'holds'")
+    assert.error_matches(function() tester:add { x = 1 } end, "'x' is no function")
+  end)
+end)
+
+describe("xlua", function()
+  it("progress takes steps and totals", function()
+    local xlua = require "luminary.torch7".xlua
+    for i = 1, 3 do xlua.progress(i, 3) end
+    assert.error_matches(function() xlua.progress("a", 3) end, "i has to be")
+    assert.equal("1:02:03", xlua.formatTime(3723))
   end)
 end)
 

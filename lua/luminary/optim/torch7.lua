@@ -209,8 +209,8 @@ define("rprop", {
   return losses
 end)
 
---- x, losses, average = optim.asgd(feval, x [, {eta0 = 1e-4, lambda = 1e-4, alpha = 0.75, t0 = 1e6} [, state]]): as
---- Torch7's (Bottou's averaged SGD); average is that of x from step t0 on.
+--- optim.asgd(feval, x [, {eta0 = 1e-4, lambda = 1e-4, alpha = 0.75, t0 = 1e6} [, state]]): as Torch7's (Bottou's
+--- averaged SGD); its third result is the average of x from step t0 on.
 define("asgd", {eta0 = {"number", 1e-4}, lambda = {"number", 1e-4}, alpha = {"number", 0.75}, t0 = {"number", 1e6}},
   function(x, o, state, feval)
     local eta = state.eta_t or o.eta0
@@ -224,8 +224,8 @@ define("asgd", {eta0 = {"number", 1e-4}, lambda = {"number", 1e-4}, alpha = {"nu
     return {loss}, average
   end)
 
---- difference, gradient, estimate = optim.checkgrad(feval, x [, eps = 1e-7]): the gradient that feval gives beside that
---- of central differences, and |a - b| / |a + b| of the two.
+--- optim.checkgrad(feval, x [, eps = 1e-7]): |a - b| / |a + b| of the gradient that feval gives and that of central
+--- differences, and both.
 function torch7.checkgrad(feval, x, eps)
   options.arg("checkgrad", "feval", feval, "function")
   options.arg("checkgrad", "x", x, "tensor")

@@ -17,6 +17,8 @@ local torch = class.packages.torch
 torch.nn, torch.optim = require "luminary.torch7.nn", require "luminary.torch7.optim"
 torch.paths = require "luminary.paths"
 torch.CmdLine, torch.Timer = CmdLine, Timer
+torch.TestSuite = require "luminary.torch7.tester"
+torch.xlua = require "luminary.torch7.xlua"
 torch.class, torch.type, torch.typename, torch.isTypeOf = class.new, class.type, class.typename, class.isTypeOf
 torch.isTensor, torch.wrap = tensor.is, wrap
 
