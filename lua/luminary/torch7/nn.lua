@@ -4,7 +4,7 @@ local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 
 local nn = class.packages.nn
-for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions"} do
+for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions", "utils"} do
   require("luminary.torch7.nn." .. part)
 end
 

@@ -165,14 +165,13 @@ end
 
 --- file:readObject makes a layer of its fields; of a layer that Torch7 wrote, what it was made with is found in them.
 function Leaf:read(file)
-  local fields = file:readObject()
-  options.arg(class.typename(self), "its fields", fields, "table")
-  for k, v in pairs(fields) do rawset(self, k, v) end
+  Module.read(self, file)
   if not self.made_with then
     local found = from_fields[class.typename(self):gsub("^cudnn%.", "nn.")]
-    local args = found and {found(fields)} or {}
-    self.made_with = {n = found and select("#", found(fields)) or 0, unpack(args)}
+    local args = found and {found(self)} or {}
+    self.made_with = {n = found and select("#", found(self)) or 0, unpack(args)}
   end
+  local weight = rawget(self, "weight") or rawget(self, "running_mean")
   local made = class.by_name[class.typename(self)].fresh(self)
   for name, own in pairs(made) do
     if tensor.is(own) and tensor.is(rawget(self, name)) and name ~= "output" and name ~= "gradInput" then
@@ -184,8 +183,7 @@ function Leaf:read(file)
   for k, v in pairs(kept) do rawset(self, k, v) end
   self.inner:train(self.train ~= false)
   if self.restored then self:restored() end
-  local weight = fields.weight or fields.running_mean
-  if tensor.is(weight) and weight:type() ~= self:type() then self:type(weight:type()) end
+    if tensor.is(weight) and weight:type() ~= self:type() then self:type(weight:type()) end
 end
 
 --- Draws the parameters anew; with stdv uniform, of this standard deviation.

@@ -2,6 +2,7 @@
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
+local files = require "luminary.torch7.files"
 local ours = require "luminary.nn"
 local fail = options.fail
 
@@ -32,6 +33,13 @@ function Module:backward(input, gradOutput, scale)
   self:updateGradInput(input, gradOutput)
   self:accGradParameters(input, gradOutput, scale or 1)
   return self.gradInput
+end
+
+--- What torch.save writes of a module, and torch.load reads: its fields.
+function Module:write(file) file:writeObject(files.fields_of(self)) end
+function Module:read(file)
+  local fields = options.arg(class.typename(self), "its fields", file:readObject(), "table")
+  for k, v in pairs(fields) do rawset(self, k, v) end
 end
 
 function Module:children() return self.modules or {} end
