@@ -26,6 +26,7 @@ describe("several spec files #lua", function()
     local ok, text = run({
       wrong = 'it("is wrong", function() assert.equal(1, 2) end)',
       leak = 'it("keeps one", function() _G.kept = require("luminary").ones(1) end)',
+      row = 'it("keeps", function() _G.k = require("luminary").ones(1) end) it("does not", function() end)',
       killed = 'it("dies", function() os.execute "kill -9 $PPID" end)',
       leaves = 'it("leaves", function() os.exit(0) end)',
       broken = 'it("is no Lua"',
@@ -34,11 +35,12 @@ describe("several spec files #lua", function()
     assert(not ok)
     assert.matches("Expected objects to be equal", text, 1, true)
     assert.matches("0 live tensors before the spec, 1 after it", text, 1, true)
+    assert.matches("0 live tensors before the 2 specs from 'keeps' on, 1 after them", text, 1, true)
     assert.matches("killed_spec.lua: ended by signal 9, in: dies\n", text, 1, true)
     assert.matches("leaves_spec.lua: exit code 0, in: leaves\n", text, 1, true)
     assert.matches("FAILED %S*broken_spec.lua", text)
     assert.matches("ok     %S*well_spec.lua +1 passed", text)
-    assert.matches("\n1 passed, 5 failed, 0 skipped\n$", text)
+    assert.matches("\n2 passed, 6 failed, 0 skipped\n$", text)
   end)
 
   it("are found by folder, by path from anywhere, and by how their path ends", function()

@@ -146,6 +146,15 @@ function CmdLine:string(prefix, params, ignore)
   return table.concat(parts, self.argseparator)
 end
 
+--- cmd:addTime([name = ""] [, format = "%F %T"]): each line of the log file begins with the time and the name.
+function CmdLine:addTime(name, format)
+  self.time_name = options.arg("CmdLine.addTime", "name", name or "", "string")
+  self.time_format = options.arg("CmdLine.addTime", "format", format or "%F %T", "string")
+end
+
+--- cmd:silent(): print writes to the log file alone.
+function CmdLine:silent() self.is_silent = true end
+
 --- cmd:log(path [, params]): from here on print writes to that file too, which begins with the date and params.
 function CmdLine:log(path, params)
   local file, why = io.open(options.arg("CmdLine.log", "path", path, "string"), "w")
@@ -155,9 +164,10 @@ function CmdLine:log(path, params)
   if not self.logged then
     local print_before = print
     print = function(...) -- luacheck: ignore
-      print_before(...)
+      if not self.is_silent then print_before(...) end
       local texts = {...}
       for i = 1, select("#", ...) do texts[i] = tostring(texts[i]) end
+      if self.time_format then self.logged:write(os.date(self.time_format), "[", self.time_name, "]: ") end
       self.logged:write(table.concat(texts, "\t"), "\n")
     end
   end

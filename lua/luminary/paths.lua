@@ -145,4 +145,55 @@ end
 --- A name for a file that is not there yet.
 function paths.tmpname() return os.tmpname() end
 
+-- The file of whoever called what calls this.
+local function caller()
+  local source = debug.getinfo(3, "S").source
+  return source:sub(1, 1) == "@" and paths.concat(source:sub(2)) or nil
+end
+
+--- The file that calls it, nil at a prompt; paths.thisfile(name): that name beside it.
+function paths.thisfile(name)
+  local file = caller()
+  if not file or not name then return file end
+  return paths.concat(paths.dirname(file), text("paths.thisfile", name, "name"))
+end
+
+--- Runs a Lua file whose name is meant from the folder of the file that calls it.
+function paths.dofile(name)
+  local file = caller()
+  text("paths.dofile", name, "name")
+  return dofile(file and paths.concat(paths.dirname(file), name) or name)
+end
+
+--- The first of these programs that stands in a folder of $PATH, with the folder; nil where none does.
+function paths.findprogram(...)
+  for _, name in ipairs {...} do
+    for folder in (core.getenv "PATH" or ""):gmatch "[^:]+" do
+      local path = folder .. "/" .. text("paths.findprogram", name, "name")
+      if paths.filep(path) then return path end
+    end
+  end
+end
+
+--- Removes a folder and all that is in it; `sure` has to be "yes".
+function paths.rmall(path, sure)
+  text("paths.rmall", path)
+  if sure ~= "yes" then options.fail("paths.rmall: it removes all of '%s' if its second argument is 'yes'", path) end
+  for _, name in ipairs(paths.dir(path) or options.fail("paths.rmall: there is no folder '%s'", path)) do
+    if name ~= "." and name ~= ".." then
+      local ok, why = os.remove(path .. "/" .. name)
+      if not ok then
+        if not paths.dirp(path .. "/" .. name) then options.fail("paths.rmall: %s", why) end
+        paths.rmall(path .. "/" .. name, sure)
+      end
+    end
+  end
+  return paths.rmdir(path)
+end
+
+--- Whether this is Windows, which it is not.
+function paths.is_win() return false end
+--- Whether this is macOS.
+function paths.is_mac() return ffi.os == "OSX" end
+
 return options.strict("paths", paths)

@@ -220,6 +220,7 @@ for _, row in ipairs(rows) do
     end)
     teardown(function()
       core.set_default_device "cpu"
+      for _, x in pairs(file) do x:free() end
       file = nil
     end)
 

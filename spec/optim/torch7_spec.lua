@@ -71,6 +71,71 @@ describe("Torch7's optimizers", function()
       return x - 0.02 * g / (math.sqrt(state.m) + 1e-8)
     end), run(30, "rmsprop", { learningRate = 0.02, alpha = 0.9, initialMean = 0.5, weightDecay = 0.1 }))
   end)
+  it("adamax", function()
+    near(by_hand(30, function(x, g, t, state)
+      state.m = 0.9 * (state.m or 0) + 0.1 * g
+      state.u = math.max(0.99 * (state.u or 0), math.abs(g) + 1e-3)
+      return x - 0.1 / (1 - 0.9 ^ t) * state.m / state.u
+    end), run(30, "adamax", { learningRate = 0.1, beta2 = 0.99, epsilon = 1e-3 }))
+  end)
+  it("adadelta", function()
+    near(by_hand(30, function(x, g, _, state)
+      g = g + 0.1 * x
+      state.v = 0.8 * (state.v or 0) + 0.2 * g * g
+      local step = math.sqrt((state.d or 0) + 1e-3) / math.sqrt(state.v + 1e-3) * g
+      state.d = 0.8 * (state.d or 0) + 0.2 * step * step
+      return x - step
+    end), run(30, "adadelta", { rho = 0.8, eps = 1e-3, weightDecay = 0.1 }))
+  end)
+  it("nag, whose gradient is that of where the velocity leads", function()
+    local values = {}
+    for i, x in ipairs(START) do
+      local v = 0
+      for t = 1, 30 do
+        v = 0.8 * v
+        x = x + v
+        local step = -0.02 / (1 + (t - 1) * 0.1) * CURVE[i] * x
+        x, v = x + step, v + step
+      end
+      values[i] = x
+    end
+    near(values, run(30, "nag", { learningRate = 0.02, learningRateDecay = 0.1, momentum = 0.8 }))
+    assert.error_matches(function() run(1, "nag", { momentum = 0 }) end, "a momentum above 0")
+  end)
+  it("rprop", function()
+    near(by_hand(30, function(x, g, _, state)
+      local sign = g * (state.g or 0)
+      state.step = (state.step or 0.3) * (sign > 0 and 1.2 or sign < 0 and 0.5 or 1)
+      state.step = math.max(0.01, math.min(0.4, state.step))
+      state.g = sign < 0 and 0 or g
+      return x - state.step * (state.g > 0 and 1 or state.g < 0 and -1 or 0)
+    end), run(15, "rprop", { stepsize = 0.3, stepsizemax = 0.4, stepsizemin = 0.01, niter = 2 }))
+  end)
+  it("asgd, and its average", function()
+    local config = { eta0 = 0.05, lambda = 0.1, alpha = 0.5, t0 = 3 }
+    local averages = {}
+    near(by_hand(10, function(x, g, t, state)
+      local eta = 0.05 / (1 + 0.1 * 0.05 * (t - 1)) ^ 0.5
+      x = x * (1 - 0.1 * eta) - eta * g
+      state.a = state.a and state.a + (x - state.a) / math.max(1, t - 1 - 3) or x
+      if t == 10 then averages[#averages + 1] = state.a end
+      return x
+    end), run(10, "asgd", config))
+    near(averages, config.ax:totable())
+    local _, _, average = optim.asgd(quadratic, lm.tensor(START, { dtype = "float64" }))
+    assert.near(START[3], average[3], 1e-3)
+  end)
+  it("checkgrad compares with differences", function()
+    local x = lm.tensor(START, { dtype = "float64" })
+    local off, grad, estimate = optim.checkgrad(quadratic, x, 1e-5)
+    assert.is_true(off < 1e-8)
+    assert.is_true(grad:allclose(estimate, { atol = 1e-6 }))
+    assert.same(START, x:totable())
+    assert.near(1 / 3, (optim.checkgrad(function(at)
+      local loss, g = quadratic(at)
+      return loss, g * 2
+    end, x, 1e-5)), 1e-6)
+  end)
   it("lbfgs, which is optim.LBFGS", function()
     for _, search in ipairs { false, true } do
       local config = { maxIter = 3, maxEval = 3, learningRate = 0.5, lineSearch = search and optim.lswolfe or nil }

@@ -15,22 +15,42 @@ local function settle()
   return core.live_tensors()
 end
 
--- Collecting takes longer than most specs: where one round shows all to be well, it is the only one.
+-- Whether this spec is the last before a block's setup or teardown, which make tensors and let them go.
+local function ends_a_row(element, parent)
+  local siblings = busted.children(parent)
+  for i, sibling in ipairs(siblings) do
+    if sibling == element then return not siblings[i + 1] or siblings[i + 1].descriptor ~= "it" end
+  end
+end
+
+-- Collecting takes longer than most specs: it is done once for those that follow each other in a block. Where one
+-- collection shows all to be well, it is the only one.
 local before
-busted.subscribe({ "test", "start" }, function()
-  if core.live_tensors() ~= before then before = settle() end
+local row = {} -- names of the specs since then
+busted.subscribe({ "test", "start" }, function(element)
+  row[#row + 1] = element.name
+  if #row == 1 and core.live_tensors() ~= before then
+    repeat
+      before = core.live_tensors()
+      collectgarbage()
+    until core.live_tensors() >= before
+  end
   return nil, true
 end)
 busted.subscribe({ "test", "end" }, function(element, parent)
+  element.env = nil -- busted keeps all specs, and each collection would walk what it gave them
+  if not ends_a_row(element, parent) then return nil, true end
   collectgarbage()
   local after = core.live_tensors()
   for _ = 1, 2 do
     if after > before then after = settle() end
   end
   if after > before then
-    local message = string.format("%d live tensors before the spec, %d after it", before, after)
+    local which = #row == 1 and "the spec" or ("the %d specs from '%s' on"):format(#row, row[1])
+    local message = string.format("%d live tensors before %s, %d after %s", before, which, after,
+      #row == 1 and "it" or "them")
     busted.publish({ "failure", "it" }, element, parent, message, { message = message, traceback = "" })
   end
-  before = after
+  before, row = after, {}
   return nil, true
 end)

@@ -31,7 +31,7 @@ local function check(name, module, x)
 end
 
 describe("Torch7's modules", function()
-  local image, flat = { 2, 2, 6, 5 }, { 3, 4 }
+  local image, flat, volume, frames = { 2, 2, 6, 5 }, { 3, 4 }, { 2, 1, 3, 4, 4 }, { 2, 5, 3 }
   for name, case in pairs {
     SpatialFullConvolution = { image, 2, 3, 4, 3, 2, 1, 1 }, SpatialZeroPadding = { image, 1, 0, 2, 1 },
     SpatialUpSamplingNearest = { image, 2 }, Linear = { flat, 4, 3 },
@@ -41,6 +41,25 @@ describe("Torch7's modules", function()
     SpatialBatchNormalization = { image, 2 }, BatchNormalization = { flat, 4 }, LogSoftMax = { flat },
     SoftMax = { flat }, ReLU = { flat }, HardTanh = { flat }, Threshold = { flat, 0.1, 0 }, View = { image, -1, 60 },
     Reshape = { image, 60 }, Mean = { flat, 2 }, Max = { flat, 2 }, MulConstant = { flat, 3 }, Power = { { 2 }, 2 },
+    Add = { flat, 4 }, Mul = { flat }, CMul = { flat, 4 }, CAdd = { flat, 1, 4 }, Cosine = { flat, 4, 3 },
+    Euclidean = { flat, 4, 3 }, PReLU = { flat }, ELU = { flat, 0.5 }, SoftSign = { flat }, SoftShrink = { flat, 0.1 },
+    HardShrink = { flat, 0.1 }, TanhShrink = { flat }, SoftMin = { flat }, GatedLinearUnit = { flat, 2 },
+    CReLU = { flat, 1 }, Normalize = { flat, 3 }, Replicate = { flat, 3, 2 }, Padding = { flat, 2, -2, 2, 7 },
+    Collapse = { image, 3 }, PixelShuffle = { { 1, 4, 2, 3 }, 2 }, Maxout = { flat, 4, 2, 3 },
+    SpatialSoftMax = { image }, SpatialLogSoftMax = { image }, SpatialCrossMapLRN = { image, 3, 2 },
+    SpatialDilatedConvolution = { image, 2, 3, 2, 2, 1, 1, 0, 0, 2, 2 }, SpatialSubSampling = { image, 2, 3, 2, 2, 2 },
+    SpatialDilatedMaxPooling = { image, 2, 2, 1, 1, 0, 0, 2, 2 }, SpatialAdaptiveMaxPooling = { image, 2, 3 },
+    SpatialAdaptiveAveragePooling = { image, 3, 2 }, SpatialLPPooling = { { 1, 2, 4, 4 }, 2, 2, 2, 2 },
+    SpatialReflectionPadding = { image, 1, 0, 2, 1 }, SpatialReplicationPadding = { image, 1 },
+    SpatialUpSamplingBilinear = { image, 2 }, UpSampling = { image, 2, "linear" },
+    VolumetricConvolution = { volume, 1, 2, 2, 3, 2, 1, 1, 2, 1, 0, 1 },
+    VolumetricFullConvolution = { volume, 1, 2, 2, 3, 2, 2, 1, 1, 0, 1, 0, 1 },
+    VolumetricMaxPooling = { volume, 2, 2, 1 }, VolumetricAveragePooling = { volume, 1, 2, 3, 1, 1, 2 },
+    VolumetricReplicationPadding = { volume, 1, 0, 1, 0, 2, 1 },
+    VolumetricDilatedConvolution = { volume, 1, 2, 2, 2, 2 },
+    VolumetricDilatedMaxPooling = { volume, 2, 2, 2, 1, 1, 1 },
+    TemporalConvolution = { frames, 3, 2, 2, 1 }, TemporalMaxPooling = { frames, 2 },
+    TemporalSubSampling = { frames, 3, 2, 2 }, TemporalRowConvolution = { frames, 3, 2 },
     Identity = { flat }, Narrow = { flat, 2, 2, 2 }, SoftPlus = { flat }, LeakyReLU = { flat, 0.2 },
   } do
     it(name .. " has the gradients that differences give", function()
@@ -56,6 +75,95 @@ describe("Torch7's modules", function()
     check("ParallelTable", nn.Sequential():add(nn.ConcatTable():add(nn.Identity()):add(nn.Linear(4, 2)))
       :add(nn.ParallelTable():add(nn.Linear(4, 2)):add(nn.Tanh())):add(nn.JoinTable(1, 1)), torch.randn(2, 4))
     check("a layer inside a table", nn.Sequential():add(nn.SplitTable(2)):add(nn.CAddTable()), torch.randn(2, 3))
+  end)
+
+  it("containers of other kinds too", function()
+    local function line() return nn.Linear(3, 2) end
+    check("Parallel", nn.Parallel(2, 2):add(line()):add(nn.Linear(3, 4)), torch.randn(5, 2, 3))
+    check("DepthConcat", nn.DepthConcat(2):add(nn.SpatialConvolution(1, 2, 1, 1))
+      :add(nn.SpatialConvolution(1, 1, 3, 2)), torch.randn(1, 1, 4, 5))
+    check("MapTable", nn.Sequential():add(nn.SplitTable(2)):add(nn.MapTable(line())):add(nn.JoinTable(1)),
+      torch.randn(2, 3, 3))
+    check("Bottle", nn.Bottle(line()), torch.randn(4, 2, 3))
+    check("Decorator", nn.Decorator(line()), torch.randn(4, 3))
+    local two = nn.SpatialConvolution(1, 1, 1, 1)
+    local y = nn.DepthConcat(1):add(nn.Identity()):add(nn.Narrow(2, 1, 1)):forward(torch.ones(1, 3, 2))
+    assert.same({ 2, 3, 2 }, y:size():totable())
+    assert.same({ { 0, 0 }, { 1, 1 }, { 0, 0 } }, y[2]:totable())
+    assert.equal(0, nn.MapTable(two):parameters()[1]:dim() - 4)
+  end)
+
+  it("layers of tables give what Torch7's documentation says", function()
+    local a, b = torch.Tensor { { 1, 2 }, { 3, 4 } }, torch.Tensor { { 2, 0 }, { 3, 1 } }
+    local function pair(m) -- {a, b}, as gradients see it
+      check(tostring(m), nn.Sequential():add(nn.SplitTable(1)):add(m), torch.randn(2, 3, 2))
+      return m:forward { a, b }
+    end
+    assert.near(1 / math.sqrt(5), pair(nn.CosineDistance())[1], 1e-10)
+    assert.near(math.sqrt(5), pair(nn.PairwiseDistance(2))[1], 1e-12)
+    assert.same({ 3, 3 }, pair(nn.PairwiseDistance(1)):totable())
+    assert.same({ 4, 10 }, nn.MV():forward { torch.Tensor { { { 1, 2 }, { 3, 4 } } }, torch.Tensor { { 2, 1 } } }[1]
+      :totable())
+    assert.same({ 5, 8 }, nn.MV(true):forward { a, torch.Tensor { 2, 1 } }:totable())
+    local gates = torch.Tensor { { 0.25, 0.75 }, { 1, 0 } }
+    assert.same({ { 1.75, 0.5 }, { 3, 4 } }, nn.MixtureTable():forward { gates, { a, b } }:totable())
+    assert.same({ { 3, 4 }, { 1, 2 } }, nn.Index(1):forward { a, torch.LongTensor { 2, 1 } }:totable())
+    assert.same({ 1, 4 }, nn.MaskedSelect():forward { a, torch.ByteTensor { { 1, 0 }, { 0, 1 } } }:totable())
+    assert.equal(b, nn.ZipTable():forward { { a, a }, { b, b } }[2][2]:raw() == nil or b)
+    local zipped = nn.ZipTableOneToMany():forward { a, { b, a } }
+    assert.is_true(zipped[1][1]:equal(a) and zipped[1][2]:equal(b) and zipped[2][2]:equal(a))
+    assert.is_true(nn.CAddTensorTable():forward { a, { b } }[1]:equal(a + b))
+    check("Bilinear", nn.Sequential():add(nn.SplitTable(1)):add(nn.Bilinear(2, 2, 3)), torch.randn(2, 3, 2))
+  end)
+
+  it("layers that only draw, fill or turn gradients", function()
+    local x, g = torch.Tensor { { 1, -2 }, { 3, 4 } }, torch.ones(2, 2)
+    local m = nn.GradientReversal(0.5)
+    assert.is_true(m:forward(x):equal(x))
+    assert.equal(-0.5, m:backward(x, g)[1][1])
+    m = nn.L1Penalty(0.1)
+    assert.is_true(m:forward(x):equal(x))
+    assert.near(1, m.loss, 1e-12)
+    assert.same({ { 1.1, 0.9 }, { 1.1, 1.1 } }, m:backward(x, g):totable())
+    assert.equal(0, nn.ZeroGrad():backward(x, g):norm())
+    assert.same({ { 7, 7 } }, nn.Constant(torch.Tensor { 7, 7 }, 2):forward(x:narrow(1, 1, 1)):view(1, 2):totable())
+    assert.same({ { 0, 1, 0 } }, nn.OneHot(3):forward(torch.LongTensor { 2 }):totable())
+    assert.same({ { 0, 0, 1, -2 }, { 0, 0, 3, 4 } }, nn.Padding(2, -2):forward(x):totable())
+    assert.same({ { 1, 9, -2 }, { 3, 9, 4 } }, nn.Padding(2, 1, 2, 9, 2):forward(x):totable())
+    assert.same({ 3, 2, 2 }, nn.Replicate(3):forward(x):size():totable())
+    local noise = nn.WhiteNoise(0, 1)
+    assert.is_false(noise:forward(x):equal(x))
+    noise:evaluate()
+    assert.is_true(noise:forward(x):equal(x))
+    local drop, ones = nn.SpatialDropout(0.25), torch.ones(1, 40, 2, 2)
+    for _, v in ipairs(drop:forward(ones):view(40, 4):sum(2):view(-1):totable()) do assert(v == 0 or v == 4) end
+    drop:evaluate()
+    assert.equal(0.75, drop:forward(ones)[1][1][1][1])
+  end)
+
+  it("share, replace, reset and steps of accUpdateGradParameters", function()
+    local a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+    b:share(a, "weight", "bias")
+    a.weight:fill(3)
+    assert.equal(3, b.weight[1][1])
+    assert.equal(6 + b.bias[1], b:forward(torch.ones(2))[1])
+    local net = nn.Sequential():add(nn.Linear(2, 2)):add(nn.Tanh())
+    net:replace(function(m) return torch.typename(m) == "nn.Tanh" and nn.ReLU() or m end)
+    assert.equal("nn.ReLU", torch.typename(net:get(2)))
+    a:reset()
+    assert.is_true(a.weight:max() < 1)
+    a:reset(0.001)
+    assert.is_true(a.weight:max() <= 0.001 * math.sqrt(3))
+    a:zeroGradParameters()
+    local before, x = a.bias[1], torch.ones(2)
+    a:forward(x)
+    a:accUpdateGradParameters(x, torch.ones(2), 0.5)
+    assert.near(before - 0.5, a.bias[1], 1e-12)
+    assert.equal(0, a.gradBias[1])
+    local criterion = nn.MSECriterion()
+    local twin = criterion:clone()
+    twin.sizeAverage = false
+    assert.is_true(criterion.sizeAverage)
   end)
 
   it("take width before height, samples alone, and ceil", function()
@@ -159,6 +267,32 @@ describe("Torch7's modules", function()
   end)
 end)
 
+describe("nn.utils", function()
+  it("goes through tables of tensors", function()
+    local utils, x = nn.utils, torch.Tensor { 1, 2 }
+    local a, b = utils.recursiveCopy(nil, { x, { x } })
+    assert.is_true(a[2][1]:equal(x) and not rawequal(a[2][1], x))
+    utils.recursiveAdd(a, 2, b)
+    assert.same({ 3, 6 }, a[1]:totable())
+    utils.recursiveFill(a, 4)
+    assert.same({ 4, 4 }, a[2][1]:totable())
+    assert.same({ 1, 2 }, x:totable())
+    a = utils.recursiveResizeAs({ torch.Tensor(), torch.Tensor(), torch.Tensor() }, { x, x })
+    assert.equal(2, #a)
+    assert.equal(2, a[2]:nElement())
+    assert.equal("torch.FloatTensor", utils.recursiveType({ x }, "torch.FloatTensor")[1]:type())
+    assert.same({ 2, 1 }, utils.addSingletonDimension(x, 2):size():totable())
+    local view = torch.Tensor()
+    assert.same({ 1, 2 }, utils.addSingletonDimension(view, x, 1):size():totable())
+    assert.same({ 1, 2 }, view:size():totable())
+    assert.same({ 4 }, utils.contiguousView(nil, torch.ones(2, 2):t(), -1):size():totable())
+    local object = utils.clear({ a = x:clone(), b = { 1 }, c = 3 }, "a", "b", "c")
+    assert.same({ 0, 0 }, { object.a:nElement(), #object.b })
+    assert.is_nil(object.c)
+    assert.error_matches(function() utils.recursiveFill("x", 1) end, "recursiveFill: a tensor or a table")
+  end)
+end)
+
 describe("Torch7's criterions", function()
   local x, y = torch.Tensor { 0.3, 0.6 }, torch.Tensor { 1, 0 }
   for name, want in pairs {
@@ -185,11 +319,61 @@ describe("Torch7's criterions", function()
   end)
 end)
 
+describe("Torch7's criterions of other kinds", function()
+  -- Each loss by hand, and its gradient by differences.
+  local function loss(want, criterion, input, target)
+    assert.near(want, criterion:forward(input, target), 1e-9)
+    local g = criterion:backward(input, target)
+    local list, grads = torch.isTensor(input) and { input } or input, torch.isTensor(g) and { g } or g
+    for k, x in ipairs(list) do
+      for i = 1, x:nElement() do
+        local flat = x:view(-1)
+        local before, e = flat[i], 1e-6
+        flat[i] = before + e
+        local up = criterion:forward(input, target)
+        flat[i] = before
+        assert.near((up - want) / e, grads[k]:view(-1)[i], 1e-4)
+      end
+    end
+  end
+  it("have the values of their formulas", function()
+    local x, y = torch.Tensor { 0.5, -0.25 }, torch.Tensor { 1, -1 }
+    loss((0.5 + 0.75) / 2, nn.MarginCriterion(), x, y)
+    loss((math.log(1 + math.exp(-0.5)) + math.log(1 + math.exp(-0.25))) / 2, nn.SoftMarginCriterion(), x, y)
+    loss((0.5 + 1.25) / 2, nn.HingeEmbeddingCriterion(1), x, y)
+    loss(0.75, nn.L1Cost(), x)
+    loss(0.25 / 2, nn.MultiMarginCriterion(), x, 1)
+    local a, b = torch.Tensor { 1, 2 }, torch.Tensor { 3, 1 }
+    loss(3, nn.L1HingeEmbeddingCriterion(), { a, b }, 1)
+    loss(2, nn.L1HingeEmbeddingCriterion(5), { a, b }, -1)
+    local cosine = 5 / math.sqrt(50)
+    loss(1 - cosine, nn.CosineEmbeddingCriterion(), { a, b }, 1)
+    loss(cosine - 0.5, nn.CosineEmbeddingCriterion(0.5), { a, b }, -1)
+    loss((2.5 + 0) / 2, nn.MarginRankingCriterion(0.5), { a, b }, torch.Tensor { 1, 1 })
+    loss((0.25 + 0.5625) / 2, nn.WeightedMSECriterion(torch.Tensor { 1, 0.5 }), x, torch.Tensor { 1, 1 })
+    local maps = torch.randn(1, 3, 2, 2)
+    local logs = nn.SpatialLogSoftMax():forward(maps)
+    loss(-(logs[1][2][1][1] + logs[1][1][1][2] + logs[1][3][2][1] + logs[1][3][2][2]) / 4,
+      nn.SpatialClassNLLCriterion(), logs, torch.LongTensor { { { 2, 1 }, { 3, 3 } } })
+  end)
+  it("MultiCriterion and ParallelCriterion add up", function()
+    local x, y = torch.Tensor { 0.5, -0.25 }, torch.Tensor { 1, 0 }
+    local mse, abs = (0.25 + 0.0625) / 2, 0.375
+    loss(mse + 2 * abs, nn.MultiCriterion():add(nn.MSECriterion()):add(nn.AbsCriterion(), 2), x, y)
+    loss(mse + 3 * abs, nn.ParallelCriterion():add(nn.MSECriterion()):add(nn.AbsCriterion(), 3),
+      { x:clone(), x:clone() }, { y, y })
+    loss(2 * mse, nn.ParallelCriterion(true):add(nn.MSECriterion()):add(nn.MSECriterion()),
+      { x:clone(), x:clone() }, y)
+    assert.error_matches(function() nn.MultiCriterion():add(nn.Linear(1, 1)) end, "a criterion wanted")
+  end)
+end)
+
 describe("Torch7's training", function()
   it("optim's functions lower a loss", function()
     for name, config in pairs {
       sgd = { learningRate = 0.3, momentum = 0.5 }, adam = { learningRate = 0.1 }, rmsprop = { learningRate = 0.1 },
-      adagrad = { learningRate = 0.5 }, lbfgs = { maxIter = 3 },
+      adagrad = { learningRate = 0.5 }, lbfgs = { maxIter = 3 }, adamax = { learningRate = 0.1 },
+      nag = { learningRate = 0.1 }, rprop = {}, asgd = { eta0 = 0.1 }, adadelta = { eps = 1e-2 },
     } do
       local x = torch.Tensor { 3, -2 }
       local function feval(at) return torch.cmul(at, at):sum() / 2, at:clone() end
@@ -202,6 +386,12 @@ describe("Torch7's training", function()
       assert.equal(6.5, first)
       assert.is_true(feval(x) < 0.5, name)
     end
+  end)
+
+  it("optim.checkgrad takes these tensors", function()
+    local off, grad = optim.checkgrad(function(at) return torch.cmul(at, at):sum(), at * 2 end, torch.Tensor { 3, -2 })
+    assert.is_true(off < 1e-6)
+    assert.same({ 6, -4 }, grad:totable())
   end)
 
   it("docs/torch7.md's program runs", function()

@@ -22,7 +22,8 @@ local torch7 = {}
 
 -- What state == config may have beside options.
 local kept = {evalCounter = {"natural"}, t = {"natural"}, v = {"tensor"}, m = {"tensor"}, dfdx = {"tensor"},
-  paramVariance = {"tensor"}, lbfgs = {"table"}}
+  paramVariance = {"tensor"}, lbfgs = {"table"}, u = {"tensor"}, accDelta = {"tensor"}, delta = {"tensor"},
+  step = {"tensor"}, eta_t = {"number"}, mu_t = {"number"}, ax = {"tensor"}}
 
 local function evaluate(who, feval, x)
   local loss, grad = core.enable_grad(feval, x)
@@ -138,6 +139,110 @@ define("rmsprop", {
   x:add_(ops.div(grad, ops.sqrt(mean):add_(o.epsilon)), {alpha = -o.learningRate})
   return {loss}
 end)
+
+--- optim.adamax(feval, x [, {learningRate = 2e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-38, weightDecay = 0} [,
+--- state]]): as Torch7's (Kingma and Ba 2015, section 7.1).
+define("adamax", {
+  learningRate = {"number", 2e-3}, beta1 = {"number", 0.9}, beta2 = {"number", 0.999}, epsilon = {"number", 1e-38},
+  weightDecay = {"positive", 0},
+}, function(x, o, state, feval)
+  local loss, grad = feval()
+  local m = held(state, "m", function() return ops.zeros_like(x) end)
+  local u = held(state, "u", function() return ops.zeros_like(x) end)
+  state.t = (state.t or 0) + 1
+  m:mul_(o.beta1):add_(grad, {alpha = 1 - o.beta1})
+  u:copy_(ops.maximum(ops.mul(u, o.beta2), ops.add(ops.abs(grad), o.epsilon)))
+  x:add_(ops.div(m, u), {alpha = -o.learningRate / (1 - o.beta1 ^ state.t)})
+  return {loss}
+end)
+
+--- optim.adadelta(feval, x [, {rho = 0.9, eps = 1e-6, weightDecay = 0} [, state]]): as Torch7's (Zeiler 2012).
+define("adadelta", {rho = {"number", 0.9}, eps = {"number", 1e-6}, weightDecay = {"positive", 0}},
+  function(x, o, state, feval)
+    local loss, grad = feval()
+    local mean = held(state, "paramVariance", function() return ops.zeros_like(x) end)
+    local steps = held(state, "accDelta", function() return ops.zeros_like(x) end)
+    mean:mul_(o.rho):add_(ops.square(grad), {alpha = 1 - o.rho})
+    local step = ops.mul(ops.sqrt(ops.div(ops.add(steps, o.eps), ops.add(mean, o.eps))), grad)
+    x:sub_(step)
+    steps:mul_(o.rho):add_(ops.square(step), {alpha = 1 - o.rho})
+    state.evalCounter = (state.evalCounter or 0) + 1
+    return {loss}
+  end)
+
+--- optim.nag(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, momentum = 0.9, weightDecay = 0} [, state]]): as
+--- Torch7's: x moves by momentum * velocity before feval, and by -rate * gradient after it; the velocity takes both up.
+define("nag", {learningRate = {"number", 1e-3}, momentum = {"positive", 0.9}, weightDecay = {"positive", 0}},
+  function(x, o, state, feval)
+    if o.momentum == 0 then fail("nag: a momentum above 0 wanted") end
+    local velocity = held(state, "dfdx", function() return ops.zeros_like(x) end)
+    velocity:mul_(o.momentum)
+    x:add_(velocity)
+    local loss, grad = feval()
+    local rate = counted_rate(o, state)
+    x:add_(grad, {alpha = -rate})
+    velocity:add_(grad, {alpha = -rate})
+    return {loss}
+  end)
+
+--- optim.rprop(feval, x [, {stepsize = 0.1, etaplus = 1.2, etaminus = 0.5, stepsizemax = 50, stepsizemin = 1e-6,
+--- niter = 1} [, state]]): as Torch7's (Riedmiller and Braun 1993): the sign of the gradient times a step of each
+--- element, which grows while the sign stays; where it changed, the element stays for one step.
+define("rprop", {
+  stepsize = {"number", 0.1}, etaplus = {"number", 1.2}, etaminus = {"number", 0.5}, stepsizemax = {"number", 50},
+  stepsizemin = {"number", 1e-6}, niter = {"count", 1},
+}, function(x, o, state, feval)
+  local losses = {}
+  local before = held(state, "delta", function() return ops.zeros_like(x) end)
+  local step = held(state, "step", function() return ops.full_like(x, o.stepsize) end)
+  for i = 1, o.niter do
+    local loss, grad = feval()
+    local sign = ops.mul(grad, before)
+    local turned = ops.lt(sign, 0)
+    step:mul_(ops.add(ops.mul(ops.gt(sign, 0):to(x.dtype), o.etaplus - 1), 1))
+    step:mul_(ops.add(ops.mul(turned:to(x.dtype), o.etaminus - 1), 1))
+    step:copy_(ops.clamp_range(step, o.stepsizemin, o.stepsizemax))
+    before:copy_(ops.masked_fill(grad, turned, 0))
+    x:sub_(ops.mul(ops.sign(before), step))
+    losses[i] = loss
+  end
+  return losses
+end)
+
+--- optim.asgd(feval, x [, {eta0 = 1e-4, lambda = 1e-4, alpha = 0.75, t0 = 1e6} [, state]]): as Torch7's (Bottou's
+--- averaged SGD); its third result is the average of x from step t0 on.
+define("asgd", {eta0 = {"number", 1e-4}, lambda = {"number", 1e-4}, alpha = {"number", 0.75}, t0 = {"number", 1e6}},
+  function(x, o, state, feval)
+    local eta = state.eta_t or o.eta0
+    local loss, grad = feval()
+    x:mul_(1 - o.lambda * eta):add_(grad, {alpha = -eta})
+    local average = held(state, "ax", function() return ops.clone(x) end)
+    average:add_(ops.sub(x, average), {alpha = state.mu_t or 1})
+    state.t = (state.t or 0) + 1
+    state.eta_t = o.eta0 / (1 + o.lambda * o.eta0 * state.t) ^ o.alpha
+    state.mu_t = 1 / math.max(1, state.t - o.t0)
+    return {loss}, average
+  end)
+
+--- optim.checkgrad(feval, x [, eps = 1e-7]): |a - b| / |a + b| of the gradient that feval gives and that of central
+--- differences, and both.
+function torch7.checkgrad(feval, x, eps)
+  options.arg("checkgrad", "feval", feval, "function")
+  options.arg("checkgrad", "x", x, "tensor")
+  local _, grad = evaluate("checkgrad", feval, x)
+  local values, flat = {}, core.no_grad(function() return x:detach():view {-1} end)
+  eps, grad = eps or 1e-7, grad:clone()
+  for i = 1, flat:numel() do
+    local before = flat[i]
+    flat[i] = before + eps
+    local up = evaluate("checkgrad", feval, x)
+    flat[i] = before - eps
+    values[i] = (up - evaluate("checkgrad", feval, x)) / (2 * eps)
+    flat[i] = before
+  end
+  local estimate = core.tensor(values, {dtype = x.dtype}):view(x.shape)
+  return ops.norm(ops.sub(grad, estimate)):item() / ops.norm(ops.add(grad, estimate)):item(), grad, estimate
+end
 
 --- optim.lbfgs(feval, x [, {maxIter = 20, maxEval = 1.25 * maxIter, tolFun = 1e-5, tolX = 1e-9, nCorrection = 100,
 --- learningRate = 1, lineSearch = optim.lswolfe} [, state]]): as Torch7's; see optim.LBFGS.

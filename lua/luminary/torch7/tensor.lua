@@ -2,6 +2,7 @@
 --- place in Torch7 is in place here, reductions keep their dim, and those over all give numbers.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local ffi = require "ffi"
 local fail, ops, ours = options.fail, core.ops, core.methods
 
 local tensor = {}
@@ -51,16 +52,30 @@ end
 function tensor.raw_all(v) return each(v, raw, is) end
 function tensor.wrap_all(v) return each(v, wrap, core.is_tensor) end
 
-function meta.__torch_type(object)
-  local x = raw_of[object]
+--- "torch.FloatTensor" for a luminary tensor.
+function tensor.type_of(x)
   return x.is_cuda and x.dtype == "float32" and "torch.CudaTensor" or names[x.dtype]
 end
+function meta.__torch_type(object) return tensor.type_of(raw_of[object]) end
 
 -- ---- sizes
 
 local Sizes = {__typename = "torch.LongStorage"}
 local SizeMethods = {}
 function SizeMethods.size(s) return #s end
+function SizeMethods.fill(s, n)
+  for i = 1, #s do s[i] = n end
+  return s
+end
+function SizeMethods.resize(s, n)
+  for i = #s, n + 1, -1 do s[i] = nil end
+  for i = #s + 1, n do s[i] = 0 end
+  return s
+end
+function SizeMethods.copy(s, other)
+  for i, n in ipairs(other) do s[i] = n end
+  return s
+end
 function SizeMethods.totable(s) return {unpack(s)} end
 Sizes.__index = SizeMethods
 function Sizes.__tostring(s)
@@ -91,6 +106,7 @@ end
 function tensor.new(dtype, ...)
   local first = ...
   if is(first) then return wrap(raw(first):to(dtype)) end
+  if tensor.storage and tensor.storage.is(first) then return wrap(tensor.storage.view(...):to(dtype)) end
   if core.is_tensor(first) then return wrap(first:detach():to(dtype)) end
   if type(first) == "table" and getmetatable(first) ~= Sizes then
     return wrap(core.tensor(#first > 0 and tensor.raw_all(first) or {}, {dtype = dtype}))
@@ -217,10 +233,35 @@ define("mul", 1, ops.mul)
 define("div", 1, ops.div)
 define("pow", 1, ops.pow)
 define("clamp", 1, function(x, low, high) return ops.clamp_range(x, low, high) end)
-define("remainder", 1, ops.remainder)
-for name, op in pairs {cmul = ops.mul, cdiv = ops.div, cpow = ops.pow, cmax = ops.maximum, cmin = ops.minimum} do
+for name, op in pairs {remainder = ops.remainder, mod = ops.fmod, fmod = ops.fmod, bitand = ops.bitwise_and,
+  bitor = ops.bitwise_or, bitxor = ops.bitwise_xor, lshift = ops.bitwise_left_shift, rshift = ops.bitwise_right_shift,
+  cinv = ops.reciprocal} do
+  define(name, 1, op)
+end
+for name, op in pairs {cmul = ops.mul, cdiv = ops.div, cpow = ops.pow, cmax = ops.maximum, cmin = ops.minimum,
+  cremainder = ops.remainder, cmod = ops.fmod, cfmod = ops.fmod, cbitand = ops.bitwise_and, cbitor = ops.bitwise_or,
+  cbitxor = ops.bitwise_xor, clshift = ops.bitwise_left_shift, crshift = ops.bitwise_right_shift, atan2 = ops.atan2} do
   define(name, 2, op)
 end
+--- torch.lerp([res,] a, b, weight) and a:lerp(b, weight): a + weight * (b - a).
+function tensor.functions.lerp(...)
+  if select("#", ...) < 4 then
+    local a, b, weight = ...
+    return wrap(ops.lerp(raw(a, "lerp"), raw(b, "lerp"), weight))
+  end
+  return methods.lerp(...)
+end
+function methods.lerp(object, a, b, weight)
+  if weight == nil then a, b, weight = object, a, b end
+  return put(object, ops.lerp(raw(a, "lerp"), raw(b, "lerp"), weight))
+end
+-- x's parts along dim with a p-norm above `most` made as long as that.
+define("renorm", 1, function(x, p, dim, most)
+  local others = {}
+  for d = 1, x.ndim do if d ~= dim then others[#others + 1] = d end end
+  local size = ops.norm(x, p, {dim = others, keepdim = true})
+  return ops.where(ops.gt(size, most), ops.mul(x, ops.div(most, ops.add(size, 1e-7))), x)
+end)
 for name, op in pairs {addcmul = ops.mul, addcdiv = ops.div} do
   define(name, 3, function(x, v, a, b)
     if b == nil then return ops.add(x, op(v, a)) end
@@ -228,9 +269,10 @@ for name, op in pairs {addcmul = ops.mul, addcdiv = ops.div} do
   end)
 end
 local function outer(a, b) return ops.mul(ops.unsqueeze(a, 2), ops.unsqueeze(b, 1)) end
-local with_sum = {mm = "addmm", mv = "addmv", bmm = "baddbmm", ger = "addr"}
-for name, op in pairs {mm = ops.matmul, mv = ops.matmul, bmm = ops.matmul, ger = outer} do
-  define(name, 2, op)
+local with_sum = {mm = "addmm", mv = "addmv", bmm = "baddbmm", ger = "addr", [""] = "addbmm"}
+for name, op in pairs {mm = ops.matmul, mv = ops.matmul, bmm = ops.matmul, ger = outer,
+  [""] = function(a, b) return ops.sum(ops.matmul(a, b), 1) end} do
+  if name ~= "" then define(name, 2, op) end
   -- torch.addmm([v1,] x, [v2,] a, b) and x:addmm([[v1,] v2,] a, b): v1 * x + v2 * a b
   define(with_sum[name], 3, function(...)
     local list, numbers = {}, {}
@@ -261,6 +303,16 @@ in_place("random", function(x, a, b)
   if b == nil then a, b = 1, a or 2 ^ 24 end
   x:random_(a, b + 1)
 end)
+in_place("exponential", function(x, rate) x:exponential_(rate or 1) end)
+in_place("cauchy", function(x, median, sigma) x:cauchy_(median or 0, sigma or 1) end)
+in_place("logNormal", function(x, mean, std)
+  mean, std = mean or 1, std or 2
+  local narrow = math.log(1 + (std / mean) ^ 2) -- of the distribution's own mean and deviation
+  x:log_normal_(math.log(mean) - narrow / 2, math.sqrt(narrow))
+end)
+in_place("geometric", function(x, p) x:geometric_(p) end)
+in_place("retain", function() end) -- memory is counted by itself
+in_place("free", function() end)
 in_place("apply", function(x, f)
   local flat = ours.contiguous(x):view {-1}
   local values = flat:totable()
@@ -273,6 +325,11 @@ end)
 in_place("map", function(x, other, f)
   local a, b = x:reshape({-1}):totable(), raw(other, "map"):reshape({-1}):totable()
   for i, v in ipairs(a) do a[i] = f(v, b[i]) or v end
+  x:copy_(core.tensor(a, {dtype = x.dtype}):view(x.shape))
+end)
+in_place("map2", function(x, other, third, f)
+  local a, b, c = x:reshape({-1}):totable(), raw(other):reshape({-1}):totable(), raw(third):reshape({-1}):totable()
+  for i, v in ipairs(a) do a[i] = f(v, b[i], c[i]) or v end
   x:copy_(core.tensor(a, {dtype = x.dtype}):view(x.shape))
 end)
 in_place("maskedFill", function(x, mask, v) x:masked_fill_(raw(mask):to "bool", v) end)
@@ -319,8 +376,12 @@ function methods.resize(object, ...)
 end
 function methods.resizeAs(object, other) return methods.resize(object, raw(other).shape) end
 
---- x:set([y]): takes over what y has; nothing without y.
-function methods.set(object, other)
+--- x:set([y]): takes over what y has; nothing without y. Or x:set(storage [, offset [, sizes [, strides]]]).
+function methods.set(object, other, ...)
+  if tensor.storage and tensor.storage.is(other) then
+    raw_of[object] = core.keep(tensor.storage.view(other, ...))
+    return object
+  end
   raw_of[object] = other and raw(other) or ops.empty({0}, {dtype = raw(object).dtype})
   return object
 end
@@ -344,6 +405,21 @@ function methods.isContiguous(object) return raw_of[object]:is_contiguous() end
 function methods.isSameSizeAs(object, other) return raw_of[object].shape == raw(other).shape end
 function methods.equal(object, other) return raw_of[object]:equal(raw(other)) end
 function methods.totable(object) return raw_of[object]:totable() end
+function methods.isSize(object, sizes) return Sizes.__eq(raw_of[object].shape, sizes) end
+function methods.isSetTo(object, other)
+  local a, b = raw_of[object], raw(other)
+  return a:data_ptr() == b:data_ptr() and a.shape == b.shape
+    and table.concat(a:stride(), ",") == table.concat(b:stride(), ",")
+end
+--- x:data(): where the elements begin, as FFI's pointer to them; with `number` as a number.
+function methods.data(object, number)
+  local x = raw_of[object]
+  local c_types = {float32 = "float *", float64 = "double *", int64 = "int64_t *", int32 = "int32_t *",
+    int16 = "int16_t *", int8 = "int8_t *", uint8 = "uint8_t *"}
+  local p = ffi.cast(c_types[x.dtype] or "void *", x:data_ptr())
+  return number and tonumber(ffi.cast("intptr_t", p)) or p
+end
+function methods.__tostring__(object) return tostring(object) end
 --- The luminary tensor over the same memory.
 function methods.raw(object) return raw_of[object] end
 
@@ -355,7 +431,7 @@ function methods.type(object, name)
 end
 function methods.typeAs(object, other) return methods.type(object, meta.__torch_type(other)) end
 for name, short in pairs {float = "FloatTensor", double = "DoubleTensor", long = "LongTensor", int = "IntTensor",
-  byte = "ByteTensor", half = "HalfTensor", cuda = "CudaTensor"} do
+  byte = "ByteTensor", char = "CharTensor", short = "ShortTensor", half = "HalfTensor", cuda = "CudaTensor"} do
   methods[name] = function(object) return methods.type(object, "torch." .. short) end
 end
 function methods.new(object, ...) return tensor.new(raw_of[object].dtype, ...) end
@@ -465,18 +541,41 @@ function methods.kthvalue(object, k, dim)
   local values, places = ops.kthvalue(raw(object), k, dim or -1, keep)
   return wrap(values), wrap(places)
 end
+--- x:dist(y [, p = 2]): the p-norm of x - y.
+function methods.dist(object, other, p) return wrap(ops.sub(raw(object), raw(other, "dist"))):norm(p) end
+--- p:multinomial(n [, replacement]): n places drawn by weight, of each row.
+function methods.multinomial(object, n, replacement)
+  return wrap(raw(object, "multinomial"):multinomial(n, {replacement = replacement or false}))
+end
+function methods.bhistc(object, bins, low, high)
+  local rows = {}
+  for i, x in ipairs(raw(object, "bhistc"):unbind(1)) do rows[i] = x:histc(bins or 100, low or 0, high or 0) end
+  return wrap(ops.stack(rows, 1))
+end
+--- x:cat(a, b [, dim]) or x:cat({a, b, …} [, dim]): joined, into x.
+function methods.cat(object, a, b, dim)
+  if is(a) then return put(object, ops.cat({raw(a), raw(b)}, dim or -1)) end
+  return put(object, ops.cat(tensor.raw_all(a), b or -1))
+end
 --- x:histc([bins = 100 [, min = 0 [, max = 0]]]): how many elements are in each bin; between the least and the largest
 --- element where min and max are equal.
 function methods.histc(object, ...) return wrap(raw(object):histc(...)) end
 
--- torch.name(x, …) of what gives new objects or numbers.
-for name, method in pairs(methods) do
-  if not tensor.functions[name] and name ~= "type" and name ~= "random" and name ~= "uniform" and name ~= "normal"
-    and name ~= "bernoulli" then
-    tensor.functions[name] = method
+tensor.methods, tensor.put, tensor.sizes_from, tensor.define = methods, put, sizes_from, define
+
+-- Methods that torch has something else under the name of.
+local apart = {type = true, random = true, uniform = true, normal = true, bernoulli = true, exponential = true,
+  cauchy = true, logNormal = true, geometric = true, cat = true, retain = true, free = true, __tostring__ = true}
+
+--- torch.name(x, …) of what gives new objects or numbers, and x:name(…) of functions.
+function tensor.publish()
+  for name, method in pairs(methods) do
+    if not tensor.functions[name] and not apart[name] then tensor.functions[name] = method end
+  end
+  for name, f in pairs(tensor.functions) do
+    if rawget(methods, name) == nil then methods[name] = f end
   end
 end
-tensor.methods, tensor.put, tensor.sizes_from = methods, put, sizes_from
 
 setmetatable(methods, {__index = function(_, key)
   if type(key) == "string" and key:sub(1, 2) ~= "__" then

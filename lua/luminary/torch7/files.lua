@@ -1,0 +1,343 @@
+--- Torch7's files: torch.DiskFile, torch.MemoryFile, and objects in them, which torch.save, load, serialize and
+--- deserialize write and read in Torch7's own format (.t7). Functions are neither written nor read, since their bytes
+--- could make a process crash; tensors of the GPU come back as FloatTensors on the CPU. Each tensor is written with
+--- memory of its own: those that shared it are apart after reading, but for one tensor at several places.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local storage = require "luminary.torch7.storage"
+local ffi = require "ffi"
+local fail, ops = options.fail, core.ops
+
+local File = {__typename = "torch.File"}
+File.__index = File
+
+local NIL, NUMBER, STRING, TABLE, OBJECT, BOOLEAN = 0, 1, 2, 3, 4, 5
+local FUNCTIONS = {[6] = true, [7] = true, [8] = true}
+local types = {Byte = {"uint8_t", "uint8"}, Char = {"int8_t", "int8"}, Short = {"int16_t", "int16"},
+  Int = {"int32_t", "int32"}, Long = {"int64_t", "int64"}, Float = {"float", "float32"}, Double = {"double", "float64"},
+  Half = {"uint16_t", "float16"}}
+
+-- ---- bytes
+
+--- torch.DiskFile(path [, mode = "r"]): "r", "w" or "rw"; in text (:ascii(), as at first) or :binary().
+local function disk_file(path, mode)
+  options.arg("torch.DiskFile", "path", path, "string")
+  mode = mode or "r"
+  local handle, why = io.open(path, ({r = "rb", w = "wb", rw = "r+b"})[mode] or fail(
+    "torch.DiskFile: the mode is 'r', 'w' or 'rw', not '%s'", tostring(mode)))
+  if not handle then fail("torch.DiskFile: %s", why) end
+  local file = setmetatable({__typename = "torch.DiskFile", path = path, at = 0, text = true, seen = {}, made = {},
+    mode = mode, data = ""}, File)
+  if mode ~= "w" then file.data = handle:read "*a" end
+  handle:close()
+  return file
+end
+
+--- torch.MemoryFile([storage or text] [, mode = "rw"])
+local function memory_file(data, mode)
+  if mode == nil and (data == "r" or data == "w" or data == "rw") then data, mode = nil, data end
+  if storage.is(data) then data = data:string():gsub("%z$", "") end
+  return setmetatable({__typename = "torch.MemoryFile", at = 0, text = true, seen = {}, made = {}, mode = mode or "rw",
+    data = data or ""}, File)
+end
+
+-- What was written stands in a list until it is read or kept.
+local function settle(self)
+  if not self.parts then return end
+  local text = table.concat(self.parts)
+  self.data = self.data:sub(1, self.from) .. text .. self.data:sub(self.from + #text + 1)
+  self.parts = nil
+end
+
+local function write(self, text)
+  if self.mode == "r" then fail("%s: it was opened for reading", self.__typename) end
+  if self.closed then fail("%s: it is closed", self.__typename) end
+  if not self.parts then self.parts, self.from = {}, self.at end
+  self.parts[#self.parts + 1] = text
+  self.at = self.at + #text
+end
+
+local function read(self, n)
+  settle(self)
+  if n < 0 or self.at + n > #self.data then
+    fail("%s: %d bytes wanted at %d of %d", self.__typename, n, self.at, #self.data)
+  end
+  self.at = self.at + n
+  return self.data:sub(self.at - n + 1, self.at)
+end
+
+-- In text, the next word and one end of line behind it.
+local function word(self)
+  settle(self)
+  local first, last, found = self.data:find("^%s*(%S+)\n?", self.at + 1)
+  if not first then fail("%s: nothing more at %d of %d", self.__typename, self.at, #self.data) end
+  self.at = last
+  return found
+end
+
+function File:ascii()
+  self.text = true
+  return self
+end
+function File:binary()
+  self.text = false
+  return self
+end
+function File:position() return self.at + 1 end
+function File:seek(at) self.at = options.arg("seek", "position", at, "count") - 1 end
+function File:seekEnd()
+  settle(self)
+  self.at = #self.data
+end
+function File:synchronize()
+  settle(self)
+  if self.mode == "r" or not self.path then return self end
+  local handle, why = io.open(self.path, "wb")
+  if not handle then fail("torch.DiskFile: %s", why) end
+  handle:write(self.data)
+  handle:close()
+  return self
+end
+function File:close()
+  if not self.closed then self:synchronize() end
+  self.closed = true
+end
+function File:isOpened() return not self.closed end
+--- The bytes, as a CharStorage.
+function File:storage()
+  settle(self)
+  return storage.new("int8"):string(self.data)
+end
+for _, name in ipairs {"quiet", "pedantic", "autoSpacing", "noAutoSpacing", "longSize", "clearError"} do
+  File[name] = function(self) return self end
+end
+function File:hasError() return false end -- luacheck: ignore self
+
+function File:writeString(text) write(self, options.arg("writeString", "text", text, "string")) end
+--- "*l": a line; "*a": all that follows.
+function File:readString(what)
+  settle(self)
+  if what == "*a" then return read(self, #self.data - self.at) end
+  local line = self.data:match("^[^\n]*", self.at + 1)
+  self.at = math.min(self.at + #line + 1, #self.data)
+  return line
+end
+
+for name, row in pairs(types) do
+  local c_type, dtype = row[1], row[2]
+  local size = ffi.sizeof(c_type)
+  local one = ffi.typeof(c_type .. "[1]")
+  --- file:writeName(number or storage), file:readName([n]): a number, or n as a storage.
+  File["write" .. name] = function(self, v)
+    if storage.is(v) then
+      local flat = storage.flat(v):to("cpu", dtype):contiguous()
+      local bytes = flat:numel() > 0 and ffi.string(flat:data_ptr(), flat:numel() * size) or ""
+      if not self.text then return write(self, bytes) end
+      if name == "Char" or name == "Byte" then return write(self, bytes .. "\n") end
+      local values = flat:totable()
+      for i, each in ipairs(values) do
+        values[i] = type(each) == "number" and ("%.17g"):format(each) or tostring(each):gsub("LL", "")
+      end
+      return write(self, table.concat(values, " ") .. "\n")
+    end
+    options.arg("write" .. name, "value", v, "number")
+    write(self, self.text and ("%.17g\n"):format(v) or ffi.string(one(v), size))
+  end
+  File["read" .. name] = function(self, n)
+    if n == nil then
+      if self.text then return tonumber(word(self)) or fail("read%s: no number", name) end
+      return tonumber(ffi.cast("const " .. c_type .. " *", read(self, size))[0])
+    end
+    n = options.arg("read" .. name, "n", n, "natural")
+    if self.text and name ~= "Char" and name ~= "Byte" then
+      local values = {}
+      for i = 1, n do values[i] = tonumber(word(self)) or fail("read%s: no number", name) end
+      return storage.new(dtype, values)
+    end
+    local bytes = read(self, n * size)
+    if self.text and self.data:sub(self.at + 1, self.at + 1) == "\n" then self.at = self.at + 1 end
+    local flat = ops.empty({n}, {dtype = dtype})
+    if n > 0 then ffi.copy(flat:data_ptr(), bytes, n * size) end
+    return storage.of(flat)
+  end
+end
+
+-- ---- objects
+
+local function write_text(self, text)
+  self:writeInt(#text)
+  write(self, self.text and text .. "\n" or text)
+end
+local function read_text(self)
+  local text = read(self, self:readInt())
+  if self.text and self.data:sub(self.at + 1, self.at + 1) == "\n" then self.at = self.at + 1 end
+  return text
+end
+
+-- What a module computes with here, and what was computed last, is made again.
+local transient = {inner = true, taped = true, value = true, inputs = true}
+local function fields_of(object)
+  local fields = {}
+  for k, v in pairs(object) do
+    if not transient[k] then fields[k] = v end
+  end
+  return fields
+end
+
+local function write_tensor(self, object)
+  local x = tensor.raw(object):to "cpu"
+  if x.dtype == "bfloat16" then x = x:to "float32" end
+  local n = x:numel() > 0 and x.ndim or 0
+  self:writeInt(n)
+  self:writeLong(storage.new("int64", n > 0 and x.shape or {}))
+  self:writeLong(storage.new("int64", n > 0 and x:contiguous():stride() or {}))
+  self:writeLong(1)
+  self:writeObject(n > 0 and storage.of(x:contiguous():view {-1}) or nil)
+end
+
+local function kind_of(name, what) return name:match("^torch%.(%a+)" .. what .. "$") end
+
+--- Any value but a function: a number, a string, a boolean, nil, a table, a tensor, a storage, an object of a class.
+function File:writeObject(v)
+  local kind = type(v)
+  if v == nil then return self:writeInt(NIL) end
+  if kind == "number" then
+    self:writeInt(NUMBER)
+    return self:writeDouble(v)
+  elseif kind == "boolean" then
+    self:writeInt(BOOLEAN)
+    return self:writeInt(v and 1 or 0)
+  elseif kind == "string" then
+    self:writeInt(STRING)
+    return write_text(self, v)
+  end
+  local name = class.typename(v)
+  if kind ~= "table" and not name then fail("torch.save: %s cannot be written", options.describe(v)) end
+  if name == "torch.LongStorage" and kind == "table" then v = storage.new("int64", v) end
+  self:writeInt(name and OBJECT or TABLE)
+  local seen = self.seen[v]
+  if seen then return self:writeInt(seen) end
+  self.count = (self.count or 0) + 1
+  self.seen[v] = self.count
+  self:writeInt(self.count)
+  if not name then
+    local n = 0
+    for _ in pairs(v) do n = n + 1 end
+    self:writeInt(n)
+    for k, each in pairs(v) do
+      self:writeObject(k)
+      self:writeObject(each)
+    end
+    return
+  end
+  write_text(self, "V 1")
+  write_text(self, (name:gsub("Cuda", "Float")))
+  if tensor.is(v) then return write_tensor(self, v) end
+  if storage.is(v) then
+    self:writeLong(#v)
+    return self["write" .. kind_of(name:gsub("Cuda", "Float"), "Storage")](self, v)
+  end
+  if v.write then return v:write(self) end
+  self:writeObject(fields_of(v))
+end
+
+local function read_tensor(self, dtype)
+  local n = self:readInt()
+  local sizes, strides = self:readLong(n):totable(), self:readLong(n):totable()
+  local offset = self:readLong()
+  local memory = self:readObject()
+  if n == 0 or memory == nil then return tensor.new(dtype) end
+  if not storage.is(memory) then fail("torch.load: a tensor without its storage") end
+  return tensor.wrap(storage.view(memory, offset, sizes, strides))
+end
+
+local function read_named(self, at, name)
+  local kind = kind_of(name, "Tensor") or kind_of(name, "Storage")
+  if kind then
+    if kind == "Cuda" then kind = "Float" end
+    kind = kind:gsub("^Cuda", "")
+    if not types[kind] then fail("torch.load: there is no type '%s'", name) end
+    local value
+    if name:find "Tensor$" then
+      value = read_tensor(self, types[kind][2])
+    else
+      value = self["read" .. kind](self, self:readLong())
+    end
+    self.made[at] = value
+    return value
+  end
+  local methods = class.by_name[name] or fail("torch.load: there is no class '%s' in luminary.torch7", name)
+  local object = setmetatable({}, methods)
+  self.made[at] = object
+  if object.read then
+    object:read(self)
+  else
+    local fields = self:readObject()
+    if type(fields) ~= "table" then fail("torch.load: '%s' without a table of its fields", name) end
+    for k, v in pairs(fields) do rawset(object, k, v) end
+  end
+  return object
+end
+
+--- The next value.
+function File:readObject()
+  local kind = self:readInt()
+  if kind == NIL then return nil end
+  if kind == NUMBER then return self:readDouble() end
+  if kind == BOOLEAN then return self:readInt() == 1 end
+  if kind == STRING then return read_text(self) end
+  if FUNCTIONS[kind] then fail("torch.load: functions are not read, since their bytes could crash the process") end
+  if kind ~= TABLE and kind ~= OBJECT then fail("torch.load: no .t7 file: there is no kind of value %d", kind) end
+  local at = self:readInt()
+  if self.made[at] ~= nil then return self.made[at] end
+  if kind == OBJECT then
+    local version = read_text(self)
+    return read_named(self, at, version:match "^V %d+$" and read_text(self) or version)
+  end
+  local t = {}
+  self.made[at] = t
+  for _ = 1, self:readInt() do
+    local key = self:readObject()
+    if key == nil or key ~= key then fail("torch.load: a key of a table is nil or NaN") end
+    t[key] = self:readObject()
+  end
+  return t
+end
+
+-- ---- torch.save and the like
+
+local function formatted(file, format)
+  format = format or "binary"
+  if format ~= "ascii" and format ~= "binary" and format ~= "b32" and format ~= "b64" then
+    fail("torch: the format is 'binary' or 'ascii', not '%s'", tostring(format))
+  end
+  return format == "ascii" and file:ascii() or file:binary()
+end
+
+local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, fields_of = fields_of}
+
+--- torch.save(path, value [, format = "binary"]): in Torch7's format; "ascii" for text.
+function files.save(path, value, format)
+  local file = formatted(disk_file(path, "w"), format)
+  file:writeObject(value)
+  file:close()
+end
+--- torch.load(path [, format = "binary"])
+function files.load(path, format)
+  return formatted(disk_file(path, "r"), format):readObject()
+end
+--- torch.serialize(value [, format]): the same as a string; torch.deserialize(text [, format]): the value.
+function files.serialize(value, format)
+  local file = formatted(memory_file(), format)
+  file:writeObject(value)
+  settle(file)
+  return file.data
+end
+function files.deserialize(text, format)
+  if storage.is(text) then text = text:string() end
+  return formatted(memory_file(options.arg("torch.deserialize", "text", text, "string"), "r"), format):readObject()
+end
+
+return files

@@ -1,0 +1,242 @@
+--- Torch7's containers, which call their modules' updateOutput, updateGradInput and accGradParameters.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local Module = require "luminary.torch7.nn.module"
+local fail, ops = options.fail, core.ops
+local wrap = tensor.wrap
+
+local Container = class.new("nn.Container", "nn.Module")
+
+function Container:__init()
+  Module.__init(self)
+  self.modules = {}
+end
+function Container:add(module)
+  if type(module) ~= "table" or not class.isTypeOf(module, "nn.Module") then
+    fail("%s:add: a module wanted, got %s", class.typename(self), options.describe(module))
+  end
+  table.insert(self.modules, module)
+  return self
+end
+function Container:get(i) return self.modules[i] end
+function Container:size() return #self.modules end
+function Container:insert(module, at) table.insert(self.modules, at or #self.modules + 1, module) end
+function Container:remove(at) return table.remove(self.modules, at) end
+function Container:parameters()
+  local params, grads = {}, {}
+  for _, module in ipairs(self.modules) do
+    local p, g = module:parameters()
+    for i, each in ipairs(p or {}) do params[#params + 1], grads[#grads + 1] = each, g[i] end
+  end
+  return params, grads
+end
+Container.__tostring = function(self)
+  local lines = {}
+  for i, m in ipairs(self.modules) do lines[i] = ("  (%d): %s\n"):format(i, (tostring(m):gsub("\n", "\n  "))) end
+  return ("%s {\n%s}"):format(class.typename(self), table.concat(lines))
+end
+
+-- A container whose forward and backward are told once: run(self, input), back(self, input, gradOutput, go), where
+-- go(module, input, gradOutput) is the module's updateGradInput, accGradParameters or both.
+local function container(name, run, back)
+  local new = class.new("nn." .. name, "nn.Container")
+  function new:updateOutput(input)
+    self.output = run(self, input)
+    return self.output
+  end
+  function new:updateGradInput(input, gradOutput)
+    self.gradInput = back(self, input, gradOutput, function(m, x, g) return m:updateGradInput(x, g) end)
+    return self.gradInput
+  end
+  function new:accGradParameters(input, gradOutput, scale)
+    back(self, input, gradOutput, function(m, x, g)
+      m:accGradParameters(x, g, scale)
+      return m.gradInput
+    end)
+  end
+  function new:backward(input, gradOutput, scale)
+    self.gradInput = back(self, input, gradOutput, function(m, x, g) return m:backward(x, g, scale) end)
+    return self.gradInput
+  end
+  return new
+end
+
+container("Sequential", function(self, x)
+  for _, module in ipairs(self.modules) do x = module:forward(x) end
+  return x
+end, function(self, input, grad, go)
+  for i = #self.modules, 1, -1 do
+    grad = go(self.modules[i], i > 1 and self.modules[i - 1].output or input, grad)
+  end
+  return grad
+end)
+
+-- The sum of two gradients, which may be tables.
+local function added(a, b)
+  if a == nil then return b end
+  if tensor.is(a) then return a + b end
+  local out = {}
+  for i, v in ipairs(a) do out[i] = added(v, b[i]) end
+  return out
+end
+
+local function to_each(self, input)
+  local out = {}
+  for i, module in ipairs(self.modules) do out[i] = module:forward(input) end
+  return out
+end
+container("ConcatTable", to_each, function(self, input, grads, go)
+  local sum
+  for i, module in ipairs(self.modules) do sum = added(sum, go(module, input, grads[i])) end
+  return sum
+end)
+container("ParallelTable", function(self, input)
+  local out = {}
+  for i, module in ipairs(self.modules) do out[i] = module:forward(input[i]) end
+  return out
+end, function(self, input, grads, go)
+  local out = {}
+  for i, module in ipairs(self.modules) do out[i] = go(module, input[i], grads[i]) end
+  return out
+end)
+local Concat = container("Concat", function(self, input)
+  return wrap(ops.cat(tensor.raw_all(to_each(self, input)), self.dimension))
+end, function(self, input, grad, go)
+  local sum, first = nil, 1
+  for _, module in ipairs(self.modules) do
+    local n = module.output:size(self.dimension)
+    sum = added(sum, go(module, input, grad:narrow(self.dimension, first, n)))
+    first = first + n
+  end
+  return sum
+end)
+function Concat:__init(dimension)
+  Container.__init(self)
+  self.dimension = options.arg("nn.Concat", "dimension", dimension, "count")
+end
+
+-- What a module gives for a part of the input, in the place of the part.
+local function into(place, part)
+  place:copy(part)
+  return place
+end
+
+local Parallel = container("Parallel", function(self, input)
+  local out = {}
+  for i, module in ipairs(self.modules) do out[i] = module:forward(input:select(self.inputDimension, i)) end
+  return wrap(ops.cat(tensor.raw_all(out), self.outputDimension))
+end, function(self, input, grad, go)
+  local result, first = input:clone():zero(), 1
+  for i, module in ipairs(self.modules) do
+    local n = module.output:size(self.outputDimension)
+    into(result:select(self.inputDimension, i), go(module, input:select(self.inputDimension, i),
+      grad:narrow(self.outputDimension, first, n)))
+    first = first + n
+  end
+  return result
+end)
+function Parallel:__init(input, output)
+  Container.__init(self)
+  self.inputDimension = options.arg("nn.Parallel", "inputDimension", input, "count")
+  self.outputDimension = options.arg("nn.Parallel", "outputDimension", output, "count")
+end
+
+-- The middle of a larger tensor, of the sizes of a part, from `first` on along the joined dim.
+local function middle(whole, part, dimension, first)
+  for d = 1, part:dim() do
+    local n = part:size(d)
+    whole = whole:narrow(d, d == dimension and first or math.floor((whole:size(d) - n) / 2) + 1, n)
+  end
+  return whole
+end
+-- As Concat; what is smaller in other dims stands in the middle of zeros.
+local Depth = container("DepthConcat", function(self, input)
+  local out = to_each(self, input)
+  local sizes = {}
+  for _, y in ipairs(out) do
+    for d = 1, y:dim() do
+      sizes[d] = d == self.dimension and (sizes[d] or 0) + y:size(d) or math.max(sizes[d] or 0, y:size(d))
+    end
+  end
+  local whole, first = out[1].new(out[1], unpack(sizes)):zero(), 1
+  for _, y in ipairs(out) do
+    into(middle(whole, y, self.dimension, first), y)
+    first = first + y:size(self.dimension)
+  end
+  return whole
+end, function(self, input, grad, go)
+  local sum, first = nil, 1
+  for _, module in ipairs(self.modules) do
+    sum = added(sum, go(module, input, middle(grad, module.output, self.dimension, first):clone()))
+    first = first + module.output:size(self.dimension)
+  end
+  return sum
+end)
+Depth.__init = Concat.__init
+
+-- One module for each entry of a table; all share its parameters.
+local Map = container("MapTable", function(self, input)
+  for i = #self.modules + 1, #input do
+    self.modules[i] = self.modules[1]:clone("weight", "bias", "gradWeight", "gradBias")
+  end
+  local out = {}
+  for i in ipairs(input) do out[i] = self.modules[i]:forward(input[i]) end
+  return out
+end, function(self, input, grads, go)
+  local out = {}
+  for i in ipairs(input) do out[i] = go(self.modules[i], input[i], grads[i]) end
+  return out
+end)
+function Map:__init(module)
+  Container.__init(self)
+  if module then self:add(module) end
+end
+function Map:add(module)
+  self.modules = {}
+  return Container.add(self, module)
+end
+function Map:parameters()
+  if self.modules[1] then return self.modules[1]:parameters() end
+  return {}, {}
+end
+
+-- A container of one module, given to it.
+local function around_one(name, run, back)
+  local new = container(name, run, back)
+  function new:__init(module)
+    Container.__init(self)
+    self:add(module)
+  end
+  return new
+end
+around_one("Decorator", function(self, input) return self.modules[1]:forward(input) end,
+  function(self, input, grad, go) return go(self.modules[1], input, grad) end)
+
+-- The first dims of the input as one, so that it has nInputDim; the output gets them back.
+local function bottled(input, dims)
+  local sizes, extra, n = input:size(), input:dim() - dims, 1
+  if extra < 1 then return nil end
+  for d = 1, extra + 1 do n = n * sizes[d] end
+  return {n, unpack(sizes, extra + 2)}, {unpack(sizes, 1, extra + 1)}
+end
+local Bottle = around_one("Bottle", function(self, input)
+  local flat, lead = bottled(input, self.nInputDim)
+  if not flat then return self.modules[1]:forward(input) end
+  local y = self.modules[1]:forward(input:reshape(flat))
+  local sizes = y:size()
+  if #sizes == self.nOutputDim then for d = 2, #sizes do lead[#lead + 1] = sizes[d] end
+  else fail("nn.Bottle: an output of %d dims wanted, got %d", self.nOutputDim, #sizes) end
+  return y:reshape(lead)
+end, function(self, input, grad, go)
+  local flat = bottled(input, self.nInputDim)
+  if not flat then return go(self.modules[1], input, grad) end
+  return go(self.modules[1], input:reshape(flat), grad:reshape(self.modules[1].output:size())):reshape(input:size())
+end)
+local one_inside = Bottle.__init
+function Bottle:__init(module, inputs, outputs)
+  one_inside(self, module)
+  self.nInputDim = inputs or 2
+  self.nOutputDim = outputs or self.nInputDim
+end

@@ -1,0 +1,198 @@
+--- Torch7's criterions: a loss as a number, and its gradient.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local Leaf = require "luminary.torch7.nn.leaf"
+local F = require "luminary.nn".functional
+local fail, ops = options.fail, core.ops
+local raw = tensor.raw
+local leaves, as_input, copy_of = Leaf.leaves, Leaf.as_input, Leaf.copy_of
+
+local Criterion = class.new "nn.Criterion"
+function Criterion:__init() self.output, self.gradInput = 0, tensor.new(tensor.default) end
+function Criterion:forward(input, target) return self:updateOutput(input, target) end
+function Criterion:backward(input, target) return self:updateGradInput(input, target) end
+function Criterion:type() return self end
+function Criterion:clone() return copy_of(self, {}) end
+Criterion.float, Criterion.double, Criterion.cuda = Criterion.type, Criterion.type, Criterion.type
+Criterion.__call = function(self, input, target) return self:forward(input, target) end
+
+-- nn.name([weights,] sizeAverage): loss(input, target, options), a formula of luminary's tensors. kind "classes": the
+-- target has labels; "any": it is taken as it is; else it is like the input.
+local function criterion(name, loss, kind)
+  local new = class.new("nn." .. name, "nn.Criterion")
+  function new:__init(weights, average)
+    Criterion.__init(self)
+    if type(weights) == "boolean" then weights, average = nil, weights end
+    self.weights, self.sizeAverage = weights, average ~= false
+  end
+  function new:updateOutput(input, target)
+    local list = {}
+    self.value = core.enable_grad(function()
+      local x = leaves(input, list)
+      local y = type(target) == "number" and core.tensor({target}, {dtype = list[1].dtype}) or raw(target, name)
+      if kind == "classes" then
+        x, y = x.ndim == 1 and ops.unsqueeze(x, 1) or x, y:to("int64")
+        if y.ndim < x.ndim - 1 or x.ndim == 2 then y = y:reshape {-1} end
+      elseif kind ~= "any" then
+        if y:numel() ~= x:numel() then
+          fail("nn.%s: a target of %d elements for an input of %d", name, y:numel(), x:numel())
+        end
+        y = y:to(x.dtype):reshape(x.shape)
+      end
+      local weights = self.weights and raw(self.weights):to(x.dtype)
+      return loss(x, y, {reduction = self.sizeAverage and "mean" or "sum"}, weights, self)
+    end)
+    self.inputs, self.output = list, self.value:item()
+    return self.output
+  end
+  function new:updateGradInput(input, target)
+    self:updateOutput(input, target)
+    local grads = core.grad({self.value}, self.inputs, {allow_unused = true})
+    self.gradInput = as_input(input, grads, self, {i = 0})
+    return self.gradInput
+  end
+  return new
+end
+
+-- A gradient, which may be a table, times a number; the sum of two.
+local function scaled(g, by)
+  if tensor.is(g) then return g * by end
+  local out = {}
+  for i, v in ipairs(g) do out[i] = scaled(v, by) end
+  return out
+end
+local function total(a, b)
+  if tensor.is(a) then return a + b end
+  local out = {}
+  for i, v in ipairs(a) do out[i] = total(v, b[i]) end
+  return out
+end
+
+local function weighted(op)
+  return function(x, y, how, weight)
+    how.weight = weight
+    return op(x, y, how)
+  end
+end
+local function reduced(f)
+  return function(x, y, how) return (how.reduction == "mean" and ops.mean or ops.sum)(f(x, y)) end
+end
+criterion("ClassNLLCriterion", weighted(ops.nll_loss), "classes")
+criterion("CrossEntropyCriterion", weighted(ops.cross_entropy), "classes")
+criterion("SpatialClassNLLCriterion", weighted(ops.nll_loss), "classes")
+criterion("BCECriterion", weighted(ops.binary_cross_entropy))
+criterion("MSECriterion", function(x, y, how) return ops.mse_loss(x, y, how) end)
+criterion("AbsCriterion", reduced(function(x, y) return ops.abs(ops.sub(x, y)) end))
+criterion("SmoothL1Criterion", reduced(function(x, y)
+  local d = ops.abs(ops.sub(x, y))
+  return ops.where(ops.lt(d, 1), ops.mul(ops.square(d), 0.5), ops.sub(d, 0.5))
+end))
+criterion("DistKLDivCriterion", reduced(function(x, y)
+  return ops.where(ops.gt(y, 0), ops.mul(y, ops.sub(ops.log(ops.clamp(y, 1e-300)), x)), ops.zeros_like(x))
+end))
+criterion("SoftMarginCriterion", function(x, y, how) return F.soft_margin_loss(x, y, how) end)
+criterion("MultiLabelSoftMarginCriterion", function(x, y, how, weight)
+  how.weight = weight
+  return F.multilabel_soft_margin_loss(x, y, how)
+end)
+criterion("MultiLabelMarginCriterion", function(x, y, how)
+  return F.multilabel_margin_loss(x, y:to "int64", how)
+end)
+criterion("WeightedMSECriterion", function(x, y, how, weight)
+  return F.mse_loss(x, ops.mul(y, weight), how)
+end)
+criterion("L1Cost", function(x) return ops.sum(ops.abs(x)) end, "any").forward = function(self, input)
+  return self:updateOutput(input, 0)
+end
+local cost = class.by_name["nn.L1Cost"]
+local back = cost.updateGradInput
+function cost:updateGradInput(input) return back(self, input, 0) end
+
+-- Criterions that take a number first: nn.name(number, sizeAverage).
+local function with_number(name, default, loss, kind)
+  local new = criterion(name, function(x, y, how, _, self) return loss(x, y, how, self.margin) end, kind or "any")
+  function new:__init(margin, average)
+    Criterion.__init(self)
+    self.margin, self.sizeAverage = margin or default, average ~= false
+  end
+  return new
+end
+local function at_least_zero(x) return ops.clamp(x, 0) end
+with_number("MarginCriterion", 1, function(x, y, how, margin)
+  return reduced(function() return at_least_zero(ops.sub(margin, ops.mul(x, y))) end)(x, y, how)
+end, "like")
+with_number("HingeEmbeddingCriterion", 1, function(x, y, how, margin)
+  how.margin = margin
+  return F.hinge_embedding_loss(x, y:to(x.dtype):reshape(x.shape), how)
+end)
+-- Of pairs {a, b}, with a target of 1 or -1 for all or for each.
+with_number("L1HingeEmbeddingCriterion", 1, function(pair, y, _, margin)
+  local distance = ops.sum(ops.abs(ops.sub(pair[1], pair[2])))
+  return y:reshape({-1})[1] > 0 and distance or at_least_zero(ops.sub(margin, distance))
+end)
+with_number("CosineEmbeddingCriterion", 0, function(pair, y, how, margin)
+  how.margin = margin
+  local a, b = pair[1], pair[2]
+  if a.ndim == 1 then a, b = ops.unsqueeze(a, 1), ops.unsqueeze(b, 1) end
+  return F.cosine_embedding_loss(a, b, y:reshape {-1}, how)
+end)
+with_number("MarginRankingCriterion", 1, function(pair, y, how, margin)
+  how.margin = margin
+  local a, b = ops.reshape(pair[1], {-1}), ops.reshape(pair[2], {-1})
+  return F.margin_ranking_loss(a, b, ops.expand(y:reshape {-1}, a.shape), how)
+end)
+-- nn.MultiMarginCriterion(p, weights, margin, sizeAverage)
+local Multi = criterion("MultiMarginCriterion", function(x, y, how, weight, self)
+  how.p, how.margin, how.weight = self.p, self.margin, weight
+  return F.multi_margin_loss(x, y, how)
+end, "classes")
+function Multi:__init(p, weights, margin, average)
+  Criterion.__init(self)
+  self.p, self.weights, self.margin, self.sizeAverage = p or 1, weights, margin or 1, average ~= false
+end
+
+-- ---- criterions of criterions
+
+-- The weighted sum of criterions; which(self, i, input, target) gives the input and target of the i-th, gather(list)
+-- makes one gradient of theirs.
+local function combined(name, which, gather)
+  local new = class.new("nn." .. name, "nn.Criterion")
+  function new:__init(repeats)
+    Criterion.__init(self)
+    self.criterions, self.weights, self.repeatTarget = {}, {}, repeats or false
+  end
+  function new:add(one, weight)
+    if type(one) ~= "table" or not class.isTypeOf(one, "nn.Criterion") then
+      fail("nn.%s:add: a criterion wanted, got %s", name, options.describe(one))
+    end
+    table.insert(self.criterions, one)
+    self.weights[#self.criterions] = weight or 1
+    return self
+  end
+  function new:updateOutput(input, target)
+    self.output = 0
+    for i, one in ipairs(self.criterions) do
+      self.output = self.output + self.weights[i] * one:updateOutput(which(self, i, input, target))
+    end
+    return self.output
+  end
+  function new:updateGradInput(input, target)
+    local list = {}
+    for i, one in ipairs(self.criterions) do
+      list[i] = scaled(one:updateGradInput(which(self, i, input, target)), self.weights[i])
+    end
+    self.gradInput = gather(list)
+    return self.gradInput
+  end
+  return new
+end
+combined("ParallelCriterion", function(self, i, input, target)
+  return input[i], self.repeatTarget and target or target[i]
+end, function(list) return list end)
+combined("MultiCriterion", function(_, _, input, target) return input, target end, function(list)
+  local sum = list[1]
+  for i = 2, #list do sum = total(sum, list[i]) end
+  return sum
+end)

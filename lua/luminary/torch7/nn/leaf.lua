@@ -1,0 +1,238 @@
+--- Torch7's layers over luminary's: a layer runs luminary's under autograd on its input, and its backward goes through
+--- what that recorded.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local Module = require "luminary.torch7.nn.module"
+local storage = require "luminary.torch7.storage"
+local ours = require "luminary.nn"
+local fail, ops = options.fail, core.ops
+local wrap, raw = tensor.wrap, tensor.raw
+
+local Leaf = class.new("nn.Leaf", "nn.Module")
+
+-- weight, bias and their gradients, and running values, over the memory of the layer inside.
+function Leaf:attach(inner)
+  self.inner = inner:is(ours.Module) and inner:to(tensor.default) or inner
+  for name, p in inner:named_parameters() do
+    self[name] = wrap(p.data)
+    self["grad" .. name:gsub("^%l", string.upper)] = wrap(ops.zeros_like(p.data))
+  end
+  for name, b in inner:named_buffers() do
+    if core.is_floating_point(b) then self[name] = wrap(b) end
+  end
+  return self
+end
+
+-- The layer inside takes what weight, bias and running values have become.
+function Leaf:adopt()
+  for name, p in self.inner:named_parameters() do p.data = raw(self[name]) end
+  for name, b in self.inner:named_buffers() do
+    if self[name] then self[name]:set(wrap(b)) end
+  end
+end
+
+-- What a layer that Torch7 wrote was made with, from its fields.
+local function window(f) return f.kW, f.kH, f.dW, f.dH, f.padW, f.padH end
+local function listed(v) return storage.is(v) and v:totable() or v end
+local from_fields = {
+  ["nn.Linear"] = function(f) return f.weight:size(2), f.weight:size(1), f.bias ~= nil end,
+  ["nn.SpatialConvolution"] = function(f) return f.nInputPlane, f.nOutputPlane, window(f) end,
+  ["nn.SpatialConvolutionMM"] = function(f) return f.nInputPlane, f.nOutputPlane, window(f) end,
+  ["nn.SpatialMaxPooling"] = window, ["nn.SpatialAveragePooling"] = window,
+  ["nn.LookupTable"] = function(f) return f.weight:size(1), f.weight:size(2) end,
+  ["nn.Dropout"] = function(f) return f.p end,
+  ["nn.SpatialDropout"] = function(f) return f.p end,
+  ["nn.View"] = function(f) return listed(f.size) end,
+  ["nn.Reshape"] = function(f) return unpack(listed(f.size)) end,
+  ["nn.Threshold"] = function(f) return f.threshold, f.val end,
+  ["nn.HardTanh"] = function(f) return f.min_val, f.max_val end,
+  ["nn.LeakyReLU"] = function(f) return f.negval end,
+  ["nn.ELU"] = function(f) return f.alpha end,
+  ["nn.PReLU"] = function(f) return f.nOutputPlane end,
+  ["nn.Power"] = function(f) return f.pow end,
+  ["nn.MulConstant"] = function(f) return f.constant_scalar end,
+  ["nn.AddConstant"] = function(f) return f.constant_scalar end,
+  ["nn.Normalize"] = function(f) return f.p, f.eps end,
+  ["nn.SpatialUpSamplingNearest"] = function(f) return f.scale_factor end,
+  ["nn.SpatialCrossMapLRN"] = function(f) return f.size, f.alpha, f.beta, f.k end,
+  ["nn.SpatialZeroPadding"] = function(f) return f.pad_l, f.pad_r, f.pad_t, f.pad_b end,
+  ["nn.SpatialReflectionPadding"] = function(f) return f.pad_l, f.pad_r, f.pad_t, f.pad_b end,
+  ["nn.SpatialReplicationPadding"] = function(f) return f.pad_l, f.pad_r, f.pad_t, f.pad_b end,
+  ["nn.SpatialFullConvolution"] = function(f)
+    return f.nInputPlane, f.nOutputPlane, f.kW, f.kH, f.dW, f.dH, f.padW, f.padH, f.adjW, f.adjH
+  end,
+  ["nn.Transpose"] = function(f) return unpack(f.permutations) end,
+  ["nn.JoinTable"] = function(f) return f.dimension, f.nInputDims end,
+  ["nn.SplitTable"] = function(f) return f.dimension, f.nInputDims end,
+  ["nn.SelectTable"] = function(f) return f.index end,
+  ["nn.NarrowTable"] = function(f) return f.offset, f.length end,
+  ["nn.Select"] = function(f) return f.dimension, f.index end,
+  ["nn.Narrow"] = function(f) return f.dimension, f.index or f.offset, f.length end,
+  ["nn.Replicate"] = function(f) return f.nfeatures, f.dim, f.ndim end,
+  ["nn.Padding"] = function(f) return f.dim, f.pad, f.nInputDim, f.value, f.index end,
+}
+for _, name in ipairs {"Mean", "Sum", "Max", "Min"} do
+  from_fields["nn." .. name] = function(f) return f.dimension, f.nInputDims end
+end
+for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization"} do
+  from_fields["nn." .. name] = function(f) return f.running_mean:size(1), f.eps, f.momentum, f.affine end
+end
+
+-- The input as leaves of a graph of its own, and all of them in a list.
+local function leaves(input, list)
+  if type(input) == "table" then
+    local out = {}
+    for i, v in ipairs(input) do out[i] = leaves(v, list) end
+    return out
+  end
+  local x = raw(input, "forward"):detach()
+  if core.is_floating_point(x) then
+    x:requires_grad_()
+    list[#list + 1] = x
+  end
+  return x
+end
+
+function Leaf:updateOutput(input)
+  local list, params = {}, self.inner:parameters()
+  local dims, single = self.dims, false
+  local output = core.enable_grad(function()
+    local x = leaves(input, list)
+    single = dims and x.ndim == dims - 1
+    local y = self.inner(single and ops.unsqueeze(x, 1) or x)
+    return single and ops.squeeze(y, 1) or y
+  end)
+  self.taped = {inputs = list, params = params, output = output, n = #list}
+  self.output = tensor.wrap_all(output)
+  return self.output
+end
+
+-- Adds the gradients of pairs of outputs and their weights into `into`.
+local function flatten(output, weight, outputs, weights)
+  if type(output) == "table" then
+    for i, y in ipairs(output) do flatten(y, weight[i], outputs, weights) end
+  elseif output.requires_grad then
+    outputs[#outputs + 1] = output
+    weights[#weights + 1] = raw(weight, "backward"):to(output.dtype):reshape(output.shape)
+  end
+end
+
+-- What the backward of the last forward gives: for the inputs, and for the parameters.
+local function gradients(self, gradOutput)
+  local taped = self.taped or fail("%s: backward comes after forward", class.typename(self))
+  local outputs, weights, wanted = {}, {}, {}
+  flatten(taped.output, gradOutput, outputs, weights)
+  for _, x in ipairs(taped.inputs) do wanted[#wanted + 1] = x end
+  for _, p in ipairs(taped.params) do wanted[#wanted + 1] = p end
+  if #wanted == 0 or #outputs == 0 then return {} end
+  return core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
+end
+
+-- The gradients in the form of the input.
+local function as_input(input, grads, taped, at)
+  if type(input) == "table" then
+    local out = {}
+    for i, v in ipairs(input) do out[i] = as_input(v, grads, taped, at) end
+    return out
+  end
+  if not core.is_floating_point(raw(input)) then return wrap(ops.zeros_like(raw(input))) end
+  at.i = at.i + 1
+  local g = grads[at.i]
+  return wrap(g and ops.contiguous(g) or ops.zeros_like(taped.inputs[at.i]))
+end
+
+function Leaf:updateGradInput(input, gradOutput)
+  local grads = gradients(self, gradOutput)
+  self.taped.grads, self.taped.gradOutput = grads, gradOutput -- which accGradParameters takes
+  self.gradInput = as_input(input, grads, self.taped, {i = 0})
+  return self.gradInput
+end
+
+function Leaf:accGradParameters(_, gradOutput, scale)
+  local taped = self.taped
+  local grads = taped and taped.gradOutput == gradOutput and taped.grads or gradients(self, gradOutput)
+  local i = self.taped.n
+  for name in self.inner:named_parameters() do
+    i = i + 1
+    if grads[i] then
+      raw(self["grad" .. name:gsub("^%l", string.upper)]):add_(grads[i], {alpha = scale or 1})
+    end
+  end
+  self.taped.grads = nil -- the next may be of other values in the same gradOutput
+end
+
+--- file:readObject makes a layer of its fields; of a layer that Torch7 wrote, what it was made with is found in them.
+function Leaf:read(file)
+  Module.read(self, file)
+  if not self.made_with then
+    local found = from_fields[class.typename(self):gsub("^cudnn%.", "nn.")]
+    local args = found and {found(self)} or {}
+    self.made_with = {n = found and select("#", found(self)) or 0, unpack(args)}
+  end
+  local weight = rawget(self, "weight") or rawget(self, "running_mean")
+  local made = class.by_name[class.typename(self)].fresh(self)
+  for name, own in pairs(made) do
+    if tensor.is(own) and tensor.is(rawget(self, name)) and name ~= "output" and name ~= "gradInput" then
+      own:copy(rawget(self, name):type(own:type()))
+    end
+  end
+  local kept = {train = self.train, made_with = self.made_with}
+  for k, v in pairs(made) do rawset(self, k, v) end
+  for k, v in pairs(kept) do rawset(self, k, v) end
+  self.inner:train(self.train ~= false)
+  if self.restored then self:restored() end
+    if tensor.is(weight) and weight:type() ~= self:type() then self:type(weight:type()) end
+end
+
+--- Draws the parameters anew; with stdv uniform, of this standard deviation.
+function Leaf:reset(stdv)
+  local params = self:parameters()
+  if stdv then
+    for _, p in ipairs(params) do p:uniform(-stdv * math.sqrt(3), stdv * math.sqrt(3)) end
+  elseif #params > 0 then
+    for i, p in ipairs(class.by_name[class.typename(self)].fresh(self):parameters()) do params[i]:copy(p) end
+  end
+  return self
+end
+
+Leaf.__tostring = function(self) return class.typename(self) end
+
+-- nn.name(…): make(…) gives luminary's layer, and how many dims its input has in a batch where a sample alone is taken
+-- too.
+function Leaf.layer(name, make)
+  local new = class.new("nn." .. name, "nn.Leaf")
+  function new:__init(...)
+    Module.__init(self)
+    local inner, dims = make(...)
+    self.dims, self.made_with = dims, {n = select("#", ...), ...}
+    self:attach(inner)
+  end
+  function new:fresh() -- luacheck: ignore
+    local made = setmetatable({}, new)
+    made:__init(unpack(self.made_with, 1, self.made_with.n))
+    return made
+  end
+  return new
+end
+
+-- A module of luminary's around a function.
+function Leaf.around(f)
+  local Around = ours.Module:extend "Around"
+  function Around:forward(x) return f(x, self) end -- luacheck: ignore self
+  return Around()
+end
+
+-- A module of luminary's around f(x, self) with parameters of these sizes, uniform in ±1/√fan as Torch7's.
+function Leaf.with(sizes, fan, f)
+  local module = Leaf.around(f)
+  for name, size in pairs(sizes) do
+    module[name] = ours.Parameter(ops.empty(size))
+    ours.init.uniform_(module[name], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
+  end
+  return module
+end
+
+Leaf.leaves, Leaf.as_input = leaves, as_input
+return Leaf

@@ -1,0 +1,204 @@
+--- Torch7's nn.Module: what all layers and containers can do.
+local options = require "luminary.base.options"
+local class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local files = require "luminary.torch7.files"
+local ours = require "luminary.nn"
+local fail = options.fail
+
+local Module = class.new "nn.Module"
+
+function Module:__init()
+  self.gradInput, self.output, self.train = tensor.new(tensor.default), tensor.new(tensor.default), true
+end
+
+function Module:parameters()
+  if not self.weight and not self.bias then return {}, {} end
+  local params, grads = {}, {}
+  for _, name in ipairs {"weight", "bias"} do
+    if self[name] then
+      params[#params + 1], grads[#grads + 1] = self[name], self["grad" .. name:gsub("^%l", string.upper)]
+    end
+  end
+  return params, grads
+end
+
+function Module:updateOutput() return self.output end
+function Module:updateGradInput() return self.gradInput end
+function Module:accGradParameters() end -- luacheck: ignore self
+function Module:forward(input) return self:updateOutput(input) end
+Module.__call = function(self, input) return self:forward(input) end
+
+function Module:backward(input, gradOutput, scale)
+  self:updateGradInput(input, gradOutput)
+  self:accGradParameters(input, gradOutput, scale or 1)
+  return self.gradInput
+end
+
+--- What torch.save writes of a module, and torch.load reads: its fields.
+function Module:write(file) file:writeObject(files.fields_of(self)) end
+function Module:read(file)
+  local fields = options.arg(class.typename(self), "its fields", file:readObject(), "table")
+  for k, v in pairs(fields) do rawset(self, k, v) end
+end
+
+function Module:children() return self.modules or {} end
+
+--- nn.Module's, for parameters: new values as a new module's.
+function Module:reset() -- luacheck: ignore self
+end
+
+function Module:apply(f)
+  f(self)
+  for _, child in ipairs(self:children()) do child:apply(f) end
+  return self
+end
+
+local function set_train(on)
+  return function(self)
+    return self:apply(function(m)
+      m.train = on
+      if m.inner then m.inner:train(on) end
+    end)
+  end
+end
+Module.training, Module.evaluate = set_train(true), set_train(false)
+
+--- Takes over the tensors of these names, "weight", "bias", …, of another module like it.
+function Module:share(other, ...)
+  for _, name in ipairs {...} do
+    if tensor.is(rawget(self, name)) then self[name]:set(other[name]) end
+  end
+  if self.inner then self:adopt() end
+  return self
+end
+
+function Module:backwardUpdate(input, gradOutput, rate)
+  self:updateGradInput(input, gradOutput)
+  self:accUpdateGradParameters(input, gradOutput, rate)
+  return self.gradInput
+end
+
+--- Adds the gradients, times -rate, to the parameters at once.
+function Module:accUpdateGradParameters(input, gradOutput, rate)
+  local params, grads = self:parameters()
+  local before = {}
+  for i, g in ipairs(grads) do before[i] = g:clone() end
+  self:zeroGradParameters()
+  self:accGradParameters(input, gradOutput, 1)
+  self:updateParameters(rate)
+  for i in ipairs(params) do grads[i]:copy(before[i]) end
+end
+
+--- f(module) for each, children before what holds them; what f gives takes the module's place.
+function Module:replace(f)
+  for i, child in ipairs(self:children()) do self.modules[i] = child:replace(f) end
+  return f(self)
+end
+
+function Module:zeroGradParameters()
+  local _, grads = self:parameters()
+  for _, g in ipairs(grads) do g:zero() end
+end
+
+function Module:updateParameters(rate)
+  local params, grads = self:parameters()
+  for i, p in ipairs(params) do p:add(-rate, grads[i]) end
+end
+
+--- x, dx = net:getParameters(): all parameters and all gradients as one vector each, of which they are views from then
+--- on.
+function Module:getParameters()
+  local params, grads = self:parameters()
+  if #params == 0 then fail("getParameters: there are no parameters") end
+  local vectors = {}
+  for k, list in ipairs {params, grads} do
+    local seen, parts, n = {}, {}, 0
+    for _, t in ipairs(list) do
+      if not seen[t] then
+        parts[#parts + 1], seen[t], n = t, true, n + t:nElement()
+      end
+    end
+    local flat, first = params[1].new(params[1], n), 1
+    for _, t in ipairs(parts) do
+      local place = flat:narrow(1, first, t:nElement()):viewAs(t)
+      place:copy(t)
+      t:set(place)
+      first = first + t:nElement()
+    end
+    vectors[k] = flat
+  end
+  self:apply(function(m)
+    if m.inner then m:adopt() end
+  end)
+  return vectors[1], vectors[2]
+end
+
+local function copy_of(v, made)
+  if made[v] then return made[v] end
+  if tensor.is(v) then
+    made[v] = v:clone()
+  elseif type(v) == "userdata" and ours.Module.is_module(v) then
+    made[v] = v:clone()
+  elseif type(v) == "table" and (getmetatable(v) == nil or class.typename(v)) then
+    local new = setmetatable({}, getmetatable(v))
+    made[v] = new
+    for key, each in pairs(v) do
+      if key ~= "taped" and key ~= "value" and key ~= "inputs" then new[key] = copy_of(each, made) end
+    end
+  else
+    return v
+  end
+  return made[v]
+end
+
+Module.copy_of = copy_of
+
+--- A copy with parameters of its own, but for those whose names are given, "weight", "gradWeight", …, which both share.
+function Module:clone(...)
+  local twin = copy_of(self, {})
+  local theirs, names = self:listModules(), {...}
+  for i, m in ipairs(twin:listModules()) do m:share(theirs[i], unpack(names)) end
+  return twin
+end
+
+function Module:listModules()
+  local list = {self}
+  for _, child in ipairs(self:children()) do
+    for _, m in ipairs(child:listModules()) do list[#list + 1] = m end
+  end
+  return list
+end
+
+function Module:findModules(name)
+  local found = {}
+  for _, m in ipairs(self:listModules()) do
+    if class.typename(m) == name then found[#found + 1] = m end
+  end
+  return found
+end
+
+function Module:clearState()
+  return self:apply(function(m) m.output, m.gradInput, m.taped = tensor.new "float32", tensor.new "float32", nil end)
+end
+
+function Module:type(name)
+  if name == nil then
+    local first = self:parameters()[1]
+    return first and first:type() or "torch." .. (tensor.default == "float64" and "DoubleTensor" or "FloatTensor")
+  end
+  return self:apply(function(m)
+    for _, v in pairs(m) do
+      if tensor.is(v) and not v:type():find "Long" then v:set(v:type(name)) end
+    end
+    if not m.inner then return end
+    m.inner:to(name == "torch.CudaTensor" and "cuda" or tensor.dtype_of(name))
+    if name == "torch.CudaTensor" then m.inner:to "float32" end
+    m:adopt()
+  end)
+end
+for name, kind in pairs {float = "FloatTensor", double = "DoubleTensor", cuda = "CudaTensor"} do
+  Module[name] = function(self) return self:type("torch." .. kind) end
+end
+
+return Module

@@ -1,0 +1,175 @@
+--- Torch7's layers over windows: convolution, pooling, padding, resizing. Sizes have the width first, as there.
+local core = require "luminary.core"
+local Leaf = require "luminary.torch7.nn.leaf"
+local ours = require "luminary.nn"
+local ops, F = core.ops, ours.functional
+local layer, around = Leaf.layer, Leaf.around
+
+local function pair_of(w, h) return {h or w, w} end
+
+local function convolution(i, o, kW, kH, dW, dH, padW, padH)
+  return ours.Conv2d(i, o, pair_of(kW, kH), {stride = pair_of(dW or 1, dH or 1),
+    padding = pair_of(padW or 0, padH or padW or 0)}), 4
+end
+layer("SpatialConvolution", convolution)
+layer("SpatialConvolutionMM", convolution)
+
+-- weight [in, out, kH, kW], as the transposed convolution of luminary's has it.
+local Full = ours.Module:extend "FullConvolution"
+function Full:init(i, o, kernel, stride, padding, more)
+  local bound = 1 / math.sqrt(i * kernel[1] * kernel[2])
+  self.weight = ours.Parameter(ops.empty {i, o, unpack(kernel)})
+  self.bias = ours.Parameter(ops.empty {o})
+  for _, p in ipairs(self:parameters()) do ours.init.uniform_(p, -bound, bound) end
+  self.kernel, self.more, self.how = kernel, more, {stride = stride, padding = padding}
+end
+function Full:forward(x)
+  local shape = {x:size(1), self.weight:size(2)}
+  for k = 1, 2 do
+    shape[k + 2] = (x:size(k + 2) - 1) * self.how.stride[k] - 2 * self.how.padding[k] + self.kernel[k] + self.more[k]
+  end
+  return ops.add(ops.conv2d_input(x, self.weight, shape, self.how), self.bias:view {-1, 1, 1})
+end
+layer("SpatialFullConvolution", function(i, o, kW, kH, dW, dH, padW, padH, adjW, adjH)
+  return Full(i, o, pair_of(kW, kH), pair_of(dW or 1, dH or 1), {padH or 0, padW or 0}, {adjH or 0, adjW or 0}), 4
+end)
+layer("SpatialZeroPadding", function(left, right, top, bottom)
+  return around(function(x) return ops.pad(x, {left, right or left, top or left, bottom or left}) end)
+end)
+layer("SpatialUpSamplingNearest", function(scale)
+  return around(function(x)
+    local n, c, h, w = unpack(x.shape)
+    return ops.reshape(ops.expand(ops.reshape(x, {n, c, h, 1, w, 1}), {n, c, h, scale, w, scale}),
+      {n, c, h * scale, w * scale})
+  end), 4
+end)
+
+local function pooling(name, make)
+  local new = layer(name, make)
+  function new:ceil()
+    self.ceil_mode, self.inner.ceil_mode = true, true
+    if self.inner.how then self.inner.how.ceil_mode = true end
+    return self
+  end
+  function new:restored()
+    if self.ceil_mode then self:ceil() end
+  end
+end
+pooling("SpatialMaxPooling", function(kW, kH, dW, dH, padW, padH)
+  return ours.MaxPool2d(pair_of(kW, kH), {stride = pair_of(dW or kW, dH or dW or kH or kW),
+    padding = pair_of(padW or 0, padH or 0)}), 4
+end)
+pooling("SpatialAveragePooling", function(kW, kH, dW, dH, padW, padH)
+  return ours.AvgPool2d(pair_of(kW, kH), {stride = pair_of(dW or 1, dH or 1),
+    padding = pair_of(padW or 0, padH or 0)}), 4
+end)
+for name, kind in pairs {BatchNormalization = "BatchNorm1d", SpatialBatchNormalization = "BatchNorm2d",
+  VolumetricBatchNormalization = "BatchNorm3d"} do
+  layer(name, function(n, eps, momentum, affine)
+    return ours[kind](n, {eps = eps or 1e-5, momentum = momentum or 0.1, affine = affine ~= false})
+  end)
+end
+
+-- ---- convolution and pooling of other kinds
+
+layer("SpatialDilatedConvolution", function(i, o, kW, kH, dW, dH, padW, padH, dilW, dilH)
+  return ours.Conv2d(i, o, pair_of(kW, kH), {stride = pair_of(dW or 1, dH or 1),
+    padding = pair_of(padW or 0, padH or padW or 0), dilation = pair_of(dilW or 1, dilH or dilW or 1)}), 4
+end)
+pooling("SpatialDilatedMaxPooling", function(kW, kH, dW, dH, padW, padH, dilW, dilH)
+  return ours.MaxPool2d(pair_of(kW, kH), {stride = pair_of(dW or kW, dH or dW or kH or kW),
+    padding = pair_of(padW or 0, padH or 0), dilation = pair_of(dilW or 1, dilH or dilW or 1)}), 4
+end)
+layer("SpatialAdaptiveMaxPooling", function(w, h) return ours.AdaptiveMaxPool2d(pair_of(w, h)), 4 end)
+layer("SpatialAdaptiveAveragePooling", function(w, h) return ours.AdaptiveAvgPool2d(pair_of(w, h)), 4 end)
+layer("SpatialLPPooling", function(_, p, kW, kH, dW, dH)
+  return ours.LPPool2d(p, pair_of(kW, kH), {stride = pair_of(dW or kW, dH or dW or kH or kW)}), 4
+end)
+layer("SpatialCrossMapLRN", function(size, alpha, beta, k)
+  return ours.LocalResponseNorm(size, {alpha = alpha or 1e-4, beta = beta or 0.75, k = k or 1}), 4
+end)
+for name, make in pairs {SpatialReflectionPadding = ours.ReflectionPad2d,
+  SpatialReplicationPadding = ours.ReplicationPad2d} do
+  layer(name, function(left, right, top, bottom)
+    return make {left, right or left, top or left, bottom or left}, 4
+  end)
+end
+layer("VolumetricReplicationPadding", function(left, right, top, bottom, front, back)
+  return ours.ReplicationPad3d {left, right or left, top or left, bottom or left, front or left, back or left}, 5
+end)
+layer("SpatialUpSamplingBilinear", function(scale)
+  if type(scale) == "table" then
+    return ours.Upsample {size = {scale.oheight, scale.owidth}, mode = "bilinear", align_corners = true}, 4
+  end
+  return ours.UpsamplingBilinear2d {scale_factor = scale}, 4
+end)
+layer("UpSampling", function(scale, mode)
+  return around(function(x)
+    if mode ~= "linear" then return F.interpolate(x, {scale_factor = scale, mode = "nearest"}) end
+    local kind = x.ndim == 3 and "linear" or x.ndim == 4 and "bilinear" or "trilinear"
+    return F.interpolate(x, {scale_factor = scale, mode = kind, align_corners = true})
+  end)
+end)
+
+-- ---- over time, height and width, which sizes name in this order but for width before height
+
+local function triple_of(t, w, h) return {t, h or w, w} end
+local function three(kind, more)
+  return function(i, o, kT, kW, kH, dT, dW, dH, padT, padW, padH, ...)
+    local how = more and more(...) or {}
+    how.stride = triple_of(dT or 1, dW or 1, dH or dW or 1)
+    how.padding = triple_of(padT or 0, padW or padT or 0, padH or padW or padT or 0)
+    return ours[kind](i, o, triple_of(kT, kW, kH), how), 5
+  end
+end
+layer("VolumetricConvolution", three "Conv3d")
+layer("VolumetricDilatedConvolution", three("Conv3d", function(t, w, h)
+  return {dilation = triple_of(t or 1, w or t or 1, h or w or t or 1)}
+end))
+layer("VolumetricFullConvolution", three("ConvTranspose3d", function(t, w, h)
+  return {output_padding = triple_of(t or 0, w or 0, h or 0)}
+end))
+local function three_pooled(kind, more)
+  return function(kT, kW, kH, dT, dW, dH, padT, padW, padH, ...)
+    local how = more and more(...) or {}
+    how.stride = triple_of(dT or kT, dW or kW, dH or dW or kH or kW)
+    how.padding = triple_of(padT or 0, padW or 0, padH or padW or 0)
+    return ours[kind](triple_of(kT, kW, kH), how), 5
+  end
+end
+pooling("VolumetricMaxPooling", three_pooled "MaxPool3d")
+pooling("VolumetricAveragePooling", three_pooled "AvgPool3d")
+pooling("VolumetricDilatedMaxPooling", three_pooled("MaxPool3d", function(t, w, h)
+  return {dilation = triple_of(t or 1, w or t or 1, h or w or t or 1)}
+end))
+
+-- ---- over frames, [frames, features] or [n, frames, features]
+
+-- A layer whose windows of kW frames, [n, windows, features, kW], go through f(windows, self).
+local function temporal(name, sizes, f)
+  layer(name, function(...)
+    local shapes, fan, kW, dW = sizes(...)
+    return Leaf.with(shapes, fan, function(x, self) return f(ops.unfold(x, 2, kW, dW), self) end), 3
+  end)
+end
+temporal("TemporalConvolution", function(i, o, kW, dW)
+  return {weight = {o, i * kW}, bias = {o}}, i * kW, kW, dW or 1
+end, function(windows, self)
+  return F.linear(ops.flatten(ops.transpose(windows, 3, 4), 3, 4), self.weight, self.bias)
+end)
+temporal("TemporalRowConvolution", function(i, kW, dW)
+  return {weight = {i, 1, kW}, bias = {i}}, kW, kW, dW or 1
+end, function(windows, self)
+  return ops.add(ops.sum(ops.mul(windows, ops.squeeze(self.weight, 2)), -1), self.bias)
+end)
+temporal("TemporalSubSampling", function(i, kW, dW) return {weight = {i}, bias = {i}}, kW, kW, dW or 1 end,
+  function(windows, self) return ops.add(ops.mul(ops.sum(windows, -1), self.weight), self.bias) end)
+temporal("TemporalMaxPooling", function(kW, dW) return {}, 1, kW, dW or kW end,
+  function(windows) return ops.amax(windows, -1) end)
+layer("SpatialSubSampling", function(n, kW, kH, dW, dH)
+  kH = kH or kW
+  return Leaf.with({weight = {n}, bias = {n}}, kW * kH, function(x, self)
+    local sums = ops.mul(F.avg_pool2d(x, {kH, kW}, {stride = {dH or 1, dW or 1}}), kW * kH)
+    return ops.add(ops.mul(sums, self.weight:view {-1, 1, 1}), self.bias:view {-1, 1, 1})
+  end), 4
+end)

@@ -1,0 +1,118 @@
+--- Torch7's storages: the memory of a tensor as one row of numbers, `s[i]`, #s. x:storage() reaches as far as x's last
+--- element; x:set(storage, offset, sizes [, strides]) sees it otherwise.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local tensor = require "luminary.torch7.tensor"
+local fail, ops = options.fail, core.ops
+
+local flat_of = setmetatable({}, {__mode = "k"}) -- storage -> tensor of one dim
+local prototype = newproxy(true)
+local meta = getmetatable(prototype)
+meta.__library_object = true
+local methods = {}
+local storage = {methods = methods}
+
+function storage.is(v) return flat_of[v] ~= nil end
+function storage.flat(v) return flat_of[v] end
+
+local function made(flat)
+  local object = newproxy(prototype)
+  flat_of[object] = core.keep(flat)
+  return object
+end
+
+--- Over a tensor of one dim.
+storage.of = made
+
+--- Of a number of elements, a list of values, or another storage with an offset and a size.
+function storage.new(dtype, first, offset, size)
+  if flat_of[first] then
+    local flat = flat_of[first]
+    return made(ops.narrow(flat, 1, offset or 1, size or flat:numel() - (offset or 1) + 1))
+  elseif type(first) == "table" then
+    return made(core.tensor(#first > 0 and {unpack(first)} or {}, {dtype = dtype}))
+  end
+  return made(ops.empty({options.arg("torch.Storage", "size", first or 0, "natural")}, {dtype = dtype}))
+end
+
+function meta.__torch_type(object)
+  return (tensor.type_of(flat_of[object]):gsub("Tensor", "Storage"))
+end
+function meta.__len(object) return flat_of[object]:numel() end
+function meta.__index(object, key)
+  if type(key) ~= "number" then return methods[key] end
+  return ops.select(flat_of[object], 1, key):item()
+end
+function meta.__newindex(object, key, value)
+  ops.select(flat_of[object], 1, options.arg("torch.Storage", "index", key, "count")):fill_(value)
+end
+function meta.__tostring(object)
+  local lines = {}
+  for i, v in ipairs(flat_of[object]:totable()) do lines[i] = (" %.4g\n"):format(tonumber(v)) end
+  return table.concat(lines) .. ("[%s of size %d]\n"):format(meta.__torch_type(object), #object)
+end
+
+function methods.size(object) return flat_of[object]:numel() end
+function methods.totable(object) return flat_of[object]:totable() end
+function methods.fill(object, v)
+  flat_of[object]:fill_(v)
+  return object
+end
+function methods.copy(object, other)
+  local from = flat_of[other] or tensor.raw(other, "copy"):reshape {-1}
+  if from:numel() ~= flat_of[object]:numel() then
+    fail("copy: %d elements into %d", from:numel(), flat_of[object]:numel())
+  end
+  flat_of[object]:copy_(from)
+  return object
+end
+--- Of another size; the elements that both have stay. Tensors made of it before keep the memory it had.
+function methods.resize(object, n)
+  local old = flat_of[object]
+  local new = ops.empty({options.arg("resize", "size", n, "natural")}, {dtype = old.dtype, device = old.device})
+  local both = math.min(n, old:numel())
+  if both > 0 then ops.narrow(new, 1, 1, both):copy_(ops.narrow(old, 1, 1, both)) end
+  flat_of[object] = core.keep(new)
+  return object
+end
+--- s:string(): the bytes of a CharStorage or ByteStorage as text; s:string(text): as long as it, and its bytes.
+function methods.string(object, text)
+  local flat = flat_of[object]
+  if flat.dtype ~= "uint8" and flat.dtype ~= "int8" then fail("string: a CharStorage or ByteStorage wanted") end
+  if text then
+    local bytes = {}
+    for i = 1, #text do bytes[i] = text:byte(i) end
+    flat_of[object] = core.keep(core.tensor(bytes, {dtype = "uint8"}):to(flat.dtype))
+    return object
+  end
+  local out = {}
+  for i, v in ipairs(flat:to("uint8"):totable()) do out[i] = string.char(v) end
+  return table.concat(out)
+end
+function methods.raw(object) return flat_of[object] end
+
+function tensor.methods.storage(object)
+  local x = tensor.raw(object)
+  if x:numel() == 0 then return nil end
+  local last = x:storage_offset() + 1
+  for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
+  return made(ops.as_strided(x, {last}, {1}, {storage_offset = 0}))
+end
+
+--- The tensor that sees a storage from an offset (1) on in these sizes, which may be numbers, lists or storages.
+function storage.view(object, offset, sizes, strides)
+  local flat = flat_of[object]
+  local function list(v) return flat_of[v] and flat_of[v]:totable() or type(v) == "table" and {unpack(v)} or v end
+  offset, sizes, strides = offset or 1, list(sizes), list(strides)
+  if type(sizes) == "number" then sizes = {sizes} end
+  sizes = sizes or {flat:numel() - offset + 1}
+  if not strides then
+    strides = {}
+    local n = 1
+    for d = #sizes, 1, -1 do strides[d], n = n, n * sizes[d] end
+  end
+  return ops.as_strided(flat, sizes, type(strides) == "number" and {strides} or strides,
+    {storage_offset = flat:storage_offset() + offset - 1})
+end
+
+return storage

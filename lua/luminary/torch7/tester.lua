@@ -1,0 +1,140 @@
+--- torch.Tester: functions that check, and a report of them.
+---
+---   local tester = torch.Tester()
+---   tester:add {adds = function() tester:eq(1 + 1, 2) end}
+---   tester:run()                                     -- an error where one has failed
+local options = require "luminary.base.options"
+local class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local fail = options.fail
+
+local Tester = class.new "torch.Tester"
+
+function Tester:__init() self.tests, self.names, self.disabled = {}, {}, {} end
+
+-- Whether two values are the same, numbers and elements of tensors within a tolerance.
+local function same(a, b, tolerance)
+  if type(a) == "number" and type(b) == "number" then
+    return a == b or a ~= a and b ~= b or math.abs(a - b) <= tolerance
+  elseif tensor.is(a) and tensor.is(b) then
+    if a:type() ~= b:type() or not a:isSameSizeAs(b) then return false end
+    return a:nElement() == 0 or a:equal(b) or (a:double() - b:double()):abs():max() <= tolerance
+  elseif type(a) == "table" and type(b) == "table" then
+    for k, v in pairs(a) do if b[k] == nil or not same(v, b[k], tolerance) then return false end end
+    for k in pairs(b) do if a[k] == nil then return false end end
+    return true
+  end
+  return a == b
+end
+
+local function note(self, ok, what, message)
+  self.checks = self.checks + 1
+  if not ok then
+    local where = debug.getinfo(2, "Sl") -- the test, by a tail call
+    table.insert(self.failures, ("%s:%d: %s%s"):format(where.short_src, where.currentline, what,
+      message and "; " .. tostring(message) or ""))
+  end
+  return ok
+end
+
+function Tester:assert(condition, message) return note(self, condition and true or false, "is not true", message) end
+
+local function described(v) return tensor.is(v) and v:type() or tostring(v) end
+
+-- (a, b [, tolerance] [, message])
+local function compared(name, alike)
+  Tester[name] = function(self, a, b, tolerance, message)
+    if type(tolerance) ~= "number" then tolerance, message = 0, tolerance or message end
+    return note(self, same(a, b, tolerance) == alike, ("%s and %s are %s"):format(described(a), described(b),
+      alike and "not the same" or "the same"), message)
+  end
+end
+for name, alike in pairs {
+  eq = true, asserteq = true, assertGeneralEq = true, assertTensorEq = true, assertTableEq = true,
+  assertalmosteq = true, ne = false, assertne = false, assertGeneralNe = false, assertTensorNe = false,
+  assertTableNe = false,
+} do
+  compared(name, alike)
+end
+for name, holds in pairs {
+  assertlt = function(a, b) return a < b end, assertgt = function(a, b) return a > b end,
+  assertle = function(a, b) return a <= b end, assertge = function(a, b) return a >= b end,
+} do
+  Tester[name] = function(self, a, b, message)
+    return note(self, holds(a, b), ("%s beside %s"):format(tostring(a), tostring(b)), message)
+  end
+end
+
+function Tester:assertError(f, message) return note(self, not pcall(f), "no error", message) end
+function Tester:assertNoError(f, message)
+  local ok, err = pcall(f)
+  return note(self, ok, tostring(err), message)
+end
+function Tester:assertErrorMsg(f, text, message)
+  local ok, err = pcall(f)
+  return note(self, not ok and err == text, ("the error is %s"):format(tostring(err)), message)
+end
+function Tester:assertErrorPattern(f, pattern, message)
+  local ok, err = pcall(f)
+  return note(self, not ok and tostring(err):find(pattern) ~= nil, ("the error is %s"):format(tostring(err)), message)
+end
+
+--- tester:add(f [, name]), tester:add {name = f, …}: tests; _setUp and _tearDown of a table run around each.
+function Tester:add(tests, name)
+  if type(tests) == "function" then tests = {[name or "test" .. #self.names + 1] = tests} end
+  options.arg("torch.Tester.add", "tests", tests, "table")
+  local mt = getmetatable(tests)
+  tests = mt and mt.__tests or tests
+  local names = {}
+  for key, f in pairs(tests) do
+    if type(f) ~= "function" then fail("torch.Tester.add: '%s' is no function", tostring(key)) end
+    names[#names + 1] = tostring(key)
+    self.tests[tostring(key)] = f
+  end
+  table.sort(names)
+  for _, key in ipairs(names) do
+    if key ~= "_setUp" and key ~= "_tearDown" then table.insert(self.names, key) end
+  end
+  return self
+end
+
+--- Leaves out tests by name.
+function Tester:disable(names)
+  for _, name in ipairs(type(names) == "table" and names or {names}) do self.disabled[name] = true end
+  return self
+end
+
+--- tester:run([name or names]): all tests, or those; a report, and an error where one has failed.
+function Tester:run(names)
+  local wanted = type(names) == "string" and {names} or names or self.names
+  local failed, checks = {}, 0
+  for _, name in ipairs(wanted) do
+    local test = self.tests[name] or fail("torch.Tester: there is no test '%s'", name)
+    self.checks, self.failures = 0, {}
+    if not self.disabled[name] then
+      for _, f in ipairs {self.tests._setUp or function() end, test, self.tests._tearDown or function() end} do
+        local ok, err = xpcall(function() f(name) end, debug.traceback)
+        if not ok then table.insert(self.failures, err) end
+      end
+    end
+    checks = checks + self.checks
+    if #self.failures > 0 then
+      failed[#failed + 1] = name
+      io.write(("%s\n  %s\n"):format(name, table.concat(self.failures, "\n  ")))
+    end
+  end
+  io.write(("Completed %d asserts in %d tests with %d failed\n"):format(checks, #wanted, #failed))
+  if #failed > 0 then fail("torch.Tester: failed: %s", table.concat(failed, ", ")) end
+end
+
+--- torch.TestSuite(): a table of tests in which no name is given twice.
+local function suite()
+  local tests = {}
+  return setmetatable({}, {__index = tests, __newindex = function(_, name, f)
+    if type(f) ~= "function" then fail("torch.TestSuite: '%s' is no function", tostring(name)) end
+    if tests[name] then fail("torch.TestSuite: there are two tests '%s'", tostring(name)) end
+    tests[name] = f
+  end, __tests = tests})
+end
+
+return suite

@@ -1,0 +1,24 @@
+--- What scripts use of Torch7's package xlua.
+local options = require "luminary.base.options"
+local progress = require "luminary.watch.progress"
+
+local xlua, bar, at = {}, nil, 0
+
+--- xlua.progress(i, n): a line on the terminal that shows step i of n; it ends with i = n.
+function xlua.progress(i, n)
+  options.arg("xlua.progress", "i", i, "natural")
+  options.arg("xlua.progress", "n", n, "count")
+  if not bar or bar.total ~= n or i < at then bar = progress.new(n, math.max(i - 1, 0)) end
+  at = i
+  bar:update(i)
+  if i < n then return end
+  if bar.shown then io.stdout:write "\n" end
+  bar = nil
+end
+
+--- Seconds as "1:02:03".
+function xlua.formatTime(seconds)
+  return progress.duration(options.arg("xlua.formatTime", "seconds", seconds, "number"))
+end
+
+return xlua

@@ -1,0 +1,49 @@
+--- What specs of loaders and samplers share: a set that gives its sample numbers, and passes over a loader as lists.
+local lm = require "luminary"
+local assert = require "luassert"
+local batches = {}
+
+--- What f(...) says when it fails.
+function batches.message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+--- A set that gives its sample numbers, one by one.
+local Numbers = lm.data.Dataset:extend("Numbers")
+function Numbers:init(n) self.n = n end
+function Numbers:len() return self.n end
+function Numbers:get(i) return self:index(i) end
+batches.Numbers = Numbers
+
+--- All samples of one pass over a loader, batch by batch: {{1, 2}, {3}}.
+function batches.of(iterator)
+  local list = {}
+  for x in iterator do list[#list + 1] = lm.is_tensor(x) and x:totable() or x end
+  return list
+end
+
+--- A list of lists as one list.
+function batches.flat(lists)
+  local all = {}
+  for _, list in ipairs(lists) do
+    for _, v in ipairs(list) do all[#all + 1] = v end
+  end
+  return all
+end
+
+function batches.sorted(list)
+  local copy = { unpack(list) }
+  table.sort(copy)
+  return copy
+end
+
+--- 1 to n.
+function batches.count_to(n)
+  local list = {}
+  for i = 1, n do list[i] = i end
+  return list
+end
+
+return batches

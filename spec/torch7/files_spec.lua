@@ -1,0 +1,157 @@
+-- Torch7's files: numbers, text and objects in its own format, and what they refuse.
+local torch = require "luminary.torch7"
+local temp = require "spec.support.temp"
+local nn = torch.nn
+
+setup(function() torch.manualSeed(3) end)
+
+describe("torch.serialize", function()
+  it("writes Torch7's bytes", function()
+    local function int(n) return string.char(n, 0, 0, 0) end
+    local function long(n) return int(n) .. int(0) end
+    assert.equal(int(0), torch.serialize(nil))
+    assert.equal(int(1) .. "\0\0\0\0\0\0\20\64", torch.serialize(5))
+    assert.equal(int(2) .. int(2) .. "ab", torch.serialize "ab")
+    assert.equal(int(5) .. int(1), torch.serialize(true))
+    assert.equal(int(3) .. int(1) .. int(1) .. int(1) .. "\0\0\0\0\0\0\240\63" .. int(5) .. int(0),
+      torch.serialize { false })
+    assert.equal(int(4) .. int(1) .. int(3) .. "V 1" .. int(16) .. "torch.ByteTensor" .. int(1) .. long(2) .. long(1)
+      .. long(1) .. int(4) .. int(2) .. int(3) .. "V 1" .. int(17) .. "torch.ByteStorage" .. long(2) .. "\7\9",
+      torch.serialize(torch.ByteTensor { 7, 9 }))
+    assert.equal("3\n1\n1\n1\n2\n2\n3\na b\n", torch.serialize({ [2] = "a b" }, "ascii"))
+  end)
+
+  it("comes back as it was", function()
+    for _, format in ipairs { "binary", "ascii" } do
+      local x = torch.randn(2, 3)
+      local value = { x, x, "a\nb", { 1.5, true, deep = { false } }, torch.LongTensor { 2 ^ 40, -1 },
+        torch.FloatTensor(), half = torch.HalfTensor { 0.5 }, byte = torch.ByteTensor { 200 }, turned = x:t(),
+        store = torch.IntStorage { 4, 5 } }
+      value.self = value
+      local back = torch.deserialize(torch.serialize(value, format), format)
+      assert.is_true(back[1]:equal(x) and rawequal(back[1], back[2]) and rawequal(back, back.self))
+      assert.same({ "a\nb", 1.5, true, false }, { back[3], back[4][1], back[4][2], back[4].deep[1] })
+      assert.same({ 2 ^ 40, -1 }, { tonumber(back[5][1]), tonumber(back[5][2]) })
+      assert.equal("torch.FloatTensor", back[6]:type())
+      assert.equal(0, back[6]:nElement())
+      assert.same({ 200, 0.5, 5 }, { back.byte[1], back.half[1], back.store[2] })
+      assert.is_true(back.turned:equal(x:t()))
+    end
+  end)
+
+  it("refuses functions, unknown classes, and every part and change of what it wrote", function()
+    assert.error_matches(function() torch.serialize { print } end, "function.* cannot be written")
+    local text = torch.serialize { torch.randn(2), "text", { a = 1 } }
+    assert.error_matches(function() torch.deserialize "\8\0\0\0" end, "functions are not read")
+    assert.error_matches(function() torch.deserialize "abcd" end, "no %.t7 file")
+    assert.error_matches(function() torch.deserialize(text, "xml") end, "'binary' or 'ascii', not 'xml'")
+    assert.error_matches(function() torch.deserialize((text:gsub("DoubleTensor", "DoubleTanser"))) end,
+      "no class 'torch.DoubleTanser'")
+    for n = 0, #text - 1 do assert.is_false((pcall(torch.deserialize, text:sub(1, n)))) end
+    for n = 1, #text do
+      for _, byte in ipairs { 0, 1, 127, 255 } do
+        pcall(torch.deserialize, text:sub(1, n - 1) .. string.char(byte) .. text:sub(n + 1))
+      end
+    end
+  end)
+end)
+
+describe("torch.save", function()
+  local folder, path
+  before_each(function()
+    folder = temp.folder()
+    path = folder .. "/net.t7"
+  end)
+  after_each(function() temp.remove(folder) end)
+
+  it("keeps networks, which go on as they were", function()
+    local net = nn.Sequential():add(nn.SpatialConvolution(1, 2, 3, 3)):add(nn.SpatialBatchNormalization(2))
+      :add(nn.ReLU()):add(nn.SpatialMaxPooling(2, 2, 2, 2):ceil()):add(nn.View(-1):setNumInputDims(3))
+      :add(nn.Linear(18, 2)):add(nn.Dropout(0.5)):add(nn.LogSoftMax())
+    local x = torch.randn(3, 1, 7, 7)
+    net:forward(x)
+    net:evaluate()
+    local want = net:forward(x):clone()
+    torch.save(path, { net = net, criterion = nn.ClassNLLCriterion() })
+    local back = torch.load(path)
+    assert.is_true(back.net:forward(x):equal(want))
+    assert.near(net:forward(x)[1][1], back.net:forward(x)[1][1], 0)
+    local params, grads = back.net:getParameters()
+    assert.equal(net:getParameters():nElement(), params:nElement())
+    back.net:training()
+    back.net:zeroGradParameters()
+    local y = back.net:forward(x)
+    local t = torch.LongTensor { 1, 2, 1 }
+    back.criterion:forward(y, t)
+    back.net:backward(x, back.criterion:backward(y, t))
+    assert.is_true(grads:norm() > 0)
+    torch.save(path, net:float())
+    assert.equal("torch.FloatTensor", torch.load(path):get(1).weight:type())
+  end)
+
+  it("reads layers that Torch7 wrote, by their fields", function()
+    for name, case in pairs {
+      Linear = { {}, { 3, 2 }, { 4, 3 } },
+      SpatialConvolution = { { nInputPlane = 1, nOutputPlane = 2, kW = 3, kH = 2, dW = 2, dH = 1, padW = 1, padH = 0 },
+        { 1, 2, 3, 2, 2, 1, 1, 0 }, { 2, 1, 5, 5 } },
+      SpatialAveragePooling = { { kW = 2, kH = 3, dW = 1, dH = 2, padW = 0, padH = 0 }, { 2, 3, 1, 2 },
+        { 1, 1, 6, 5 } },
+      Threshold = { { threshold = 0.5, val = 2 }, { 0.5, 2 }, { 4 } },
+      View = { { size = torch.LongStorage { -1, 2 } }, { -1, 2 }, { 6 } },
+      SpatialBatchNormalization = { { eps = 0.1, momentum = 0.2, affine = true }, { 2, 0.1, 0.2 }, { 2, 2, 3, 3 } },
+      JoinTable = { { dimension = 1 }, { 1 } }, MulConstant = { { constant_scalar = 3 }, { 3 }, { 2 } },
+      LookupTable = { {}, { 4, 2 } }, PReLU = { { nOutputPlane = 0 }, {}, { 3 } },
+    } do
+      local layer = nn[name](unpack(case[2]))
+      local input = name == "JoinTable" and { torch.randn(2), torch.randn(1) } or name == "LookupTable"
+        and torch.LongTensor { 4, 1 } or torch.randn(unpack(case[3]))
+      local want = layer:forward(input)
+      layer.made_with, layer.dims = nil, nil
+      for key, v in pairs(case[1]) do layer[key] = v end
+      local back = torch.deserialize(torch.serialize(layer))
+      assert.is_true(back:forward(input):equal(want), name)
+    end
+  end)
+
+  it("keeps objects of classes of one's own, with their write and read", function()
+    local place = {}
+    local Plain = torch.class("spec.Plain", place)
+    function Plain:__init(n) self.n = n end
+    local Own = torch.class("spec.Own", place)
+    function Own:__init(n) self.n = n end
+    function Own:write(file) file:writeObject(self.n * 2) end
+    function Own:read(file) self.n = file:readObject() end
+    torch.save(path, { place.Plain(4), place.Own(4) }, "ascii")
+    local back = torch.load(path, "ascii")
+    assert.same({ 4, 8 }, { back[1].n, back[2].n })
+    assert.equal("spec.Plain", torch.type(back[1]))
+  end)
+
+  it("files hold numbers, lines and storages", function()
+    for _, kind in ipairs { "ascii", "binary" } do
+      local file = torch.DiskFile(path, "w")
+      file[kind](file)
+      file:writeInt(7)
+      file:writeFloat(0.5)
+      file:writeLong(torch.LongStorage { 1, 2 } and torch.LongTensor { 1, 2 }:storage())
+      file:writeString "a line\nanother"
+      file:close()
+      file = torch.DiskFile(path)
+      file[kind](file)
+      assert.equal(7, file:readInt())
+      assert.equal(0.5, file:readFloat())
+      assert.equal(2, #file:readLong(2))
+      assert.equal("a line", file:readString "*l")
+      assert.equal("another", file:readString "*a")
+      assert.error_matches(function() file:readInt() end, "DiskFile: .*at %d+ of %d+")
+      assert.error_matches(function() file:writeInt(1) end, "opened for reading")
+    end
+    local memory = torch.MemoryFile():binary()
+    memory:writeObject { 1 }
+    memory:seek(1)
+    assert.same({ 1 }, memory:readObject())
+    assert.equal("torch.CharStorage", torch.type(memory:storage()))
+    assert.error_matches(function() torch.DiskFile(folder .. "/none") end, "No such file")
+    assert.error_matches(function() torch.DiskFile(path, "x") end, "'r', 'w' or 'rw', not 'x'")
+  end)
+end)
