@@ -60,8 +60,8 @@ for reason, names in pairs {
     is_warn_always_enabled set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled]],
   ["rare, and made of other ops in a line or two"] = [[broadcast_shapes cumulative_trapezoid trapezoid trapz logspace
     renorm renorm_ unravel_index gradient as_strided_scatter nonzero_static histogram histogramdd
-    convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer EmbeddingBag
-    embedding_bag FractionalMaxPool3d fractional_max_pool3d]],
+    convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer
+    FractionalMaxPool3d fractional_max_pool3d]],
   ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igamma igamma_ igammac igammac_ ctc_loss CTCLoss geqrf
     orgqr ormqr householder_product lobpcg pca_lowrank svd_lowrank cholesky_ex inv_ex lu_factor_ex solve_ex ldl_factor
     ldl_factor_ex ldl_solve matrix_sqrth SparseAdam hfft2 ihfft2 hfftn ihfftn]],

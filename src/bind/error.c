@@ -9,16 +9,17 @@ static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
   return n > 0 && strncmp(ar->source, prefix, n) == 0;
 }
 
-/* The first level outside our own Lua files. Looks at so many, since each look walks the stack from its top. */
-static bool find_caller(lua_State *L, lua_Debug *ar) {
+/* The first level outside our own Lua files, 0 if there is none. Looks at so many, since each look walks the stack from
+ * its top. */
+static int find_caller(lua_State *L, lua_Debug *ar) {
   enum { LEVELS = 200 };
   lm_reg_get(L, &lm_reg_own_files);
   size_t n = 0;
   const char *prefix = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
-  bool found = false;
+  int found = 0;
   for (int level = 1; !found && level <= LEVELS && lua_getstack(L, level, ar); level++) {
     lua_getinfo(L, "Sl", ar);
-    found = ar->currentline > 0 && !is_own(ar, prefix, n);
+    if (ar->currentline > 0 && !is_own(ar, prefix, n)) found = level;
   }
   lua_pop(L, 1);
   return found;
@@ -57,6 +58,85 @@ static int raise_message(lua_State *L, const char *message) {
   return lua_error(L);
 }
 
+/* Has the table on top of the stack a field of that name, which is put in its place? */
+static bool go_to(lua_State *L, const char *name) { return lua_istable(L, -1) && lm_field(L, lua_gettop(L), name); }
+
+/* The name, in the table on top of the stack, of the function at f; `op` if it has that too. */
+static const char *name_in(lua_State *L, int f, const char *op) {
+  int t = lua_gettop(L);
+  const char *name = NULL;
+  lua_pushnil(L);
+  while (lua_next(L, t)) {
+    const char *key = lua_rawequal(L, -1, f) ? lm_to_text(L, -2) : NULL;
+    if (key && strcmp(key, op) == 0) return key;
+    if (key) name = key;
+    lua_pop(L, 1);
+  }
+  return name;
+}
+
+/* Of a tensor's method or a function of nn.functional its name: the one it was called by, else that of the function at
+ * f. */
+static const char *public_name(lua_State *L, const char *name, int f, const char *op) {
+  int top = lua_gettop(L);
+  bool found = false;
+  const char *other = NULL;
+  for (int functional = 0; functional < 2 && !found && !other; functional++) {
+    if (functional) {
+      lua_pushliteral(L, "_LOADED");
+      lua_rawget(L, LUA_REGISTRYINDEX);
+    } else {
+      lm_reg_get(L, &lm_reg_module);
+    }
+    if (go_to(L, functional ? "luminary.nn.functional" : "methods")) {
+      found = name && go_to(L, name);
+      if (!found) other = name_in(L, f, op);
+    }
+    lua_settop(L, top);
+  }
+  return found ? name : other;
+}
+
+/* What the script called, where that is known: x:max(1) is max and not the op max_dim. */
+static const char *called(lua_State *L, const char *op) {
+  lua_Debug ar;
+  const char *name = NULL;
+  int caller = find_caller(L, &ar);
+  for (int level = caller - 1; !name && level >= 0 && lua_getstack(L, level, &ar); level--) {
+    lua_getinfo(L, "nf", &ar);
+    lua_CFunction f = lua_tocfunction(L, -1);
+    int top = lua_gettop(L);
+    if (f == lm_bind_index) {
+      name = "x[…]";
+    } else if (f == lm_bind_newindex) {
+      name = "x[…] = value";
+    } else if (f == lm_bind_overload && lua_getupvalue(L, top, 3)) {
+      name = ((const lm_overload *)lua_touserdata(L, -1))->name;
+    } else {
+      name = public_name(L, level == caller - 1 ? ar.name : NULL, top, op);
+    }
+    lua_settop(L, top - 1);
+  }
+  return name && strcmp(name, "backward") == 0 ? NULL : name; /* which tells of other ops' failures */
+}
+
+/* A message that begins with an op's name begins with that of what the script called. */
+static void write_renamed(lua_State *L, const char *message, char *out, size_t capacity) {
+  char op[64];
+  size_t n = strcspn(message, ":");
+  if (n > 0 && n < sizeof op) {
+    memcpy(op, message, n);
+    op[n] = 0;
+    const char *name = lm_op_find(op) >= 0 ? called(L, op) : NULL;
+    bool same = name && strncmp(name, op, n) == 0 && (name[n] == 0 || strcmp(name + n, "_") == 0);
+    if (name && !same) {
+      snprintf(out, capacity, "%s%s", name, message + n);
+      return;
+    }
+  }
+  snprintf(out, capacity, "%s", message);
+}
+
 int lm_raise(lua_State *L, lm_status status) {
   if (status == LM_E_LUA) { /* a callback's own error passes through unchanged */
     lm_reg_get(L, &lm_reg_error);
@@ -66,7 +146,8 @@ int lm_raise(lua_State *L, lm_status status) {
     return lua_error(L);
   }
   char message[1024];
-  snprintf(message, sizeof message, "%s", lm_error());
+  luaL_checkstack(L, 8, "error");
+  write_renamed(L, lm_error(), message, sizeof message);
   return raise_message(L, message);
 }
 

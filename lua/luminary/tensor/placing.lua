@@ -126,7 +126,7 @@ end
 --- x:take(index): the elements that index names when x's are counted through, from 1; of index's sizes.
 function placing.take(x, ...)
   local index = read("take", {{"index", "tensor"}}, ...)
-  return ops.index_get(ops.flatten(tensor("take", x)), {index})
+  return (ops.index_get(ops.flatten(tensor("take", x)), {index})) -- no tail call: errors name take
 end
 
 local put_rows = {{"index", "tensor"}, {"source", "tensor"}, {"accumulate", "boolean", false}}
@@ -177,7 +177,7 @@ function placing.take_along_dim(x, ...)
     end
   end
   local places = ops.where(ops.lt(indices, 0), indices + (x.shape[dim] + 1), indices)
-  return ops.gather(ops.expand(x, from), dim, ops.expand(places, to))
+  return (ops.gather(ops.expand(x, from), dim, ops.expand(places, to)))
 end
 
 -- ---- by masks
@@ -230,9 +230,10 @@ function placing.masked_scatter_(x, ...)
   local who = "masked_scatter_"
   local mask, source = read(who, scatter_rows, ...)
   masked(who, x, mask)
-  local list = {ops.nonzero(ops.expand(mask, x.shape), {as_tuple = true})}
-  local into = with_dim(x)
-  ops.index_put_(into, list, drawn(who, x, source, list[1]:numel()))
+  masked(who, x, mask)
+  if not x:is_contiguous() then return ops.copy_(x, placing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
+  local places = places_of(ops.expand(mask, x.shape))
+  ops.scatter_(ops.flatten(x), 1, places, drawn(who, x, source, places:numel())) -- flatten is a view then
   return x
 end
 

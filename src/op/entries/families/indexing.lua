@@ -28,13 +28,15 @@ op "index_select" {
 }
 op "index_get" {
   "x", "indices: tensors or nil",
+  forms = {{when = "has_masks(indices)", "index_get(x, without_masks(x, indices))"}},
   grad = {x = "index_put(zeros_of(g, size_of(x)), indices, g, true)"},
-  help = "x[indices]: one index tensor or nil a dim, broadcast together; masks are made indices before",
+  help = "x[indices]: one index tensor or nil a dim, broadcast together; a mask stands for as many dims as it has",
 }
 op "index_put" {
   "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"},
+  forms = {{when = "has_masks(indices)", "index_put(x, without_masks(x, indices), values, accumulate)"}},
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
-  autocast = "widest", help = "x with values at indices; also index_put_",
+  autocast = "widest", help = "x with values at indices, which may be masks; also index_put_",
 }
 op "nonzero" {
   "x", options = {"as_tuple = false"},
@@ -77,6 +79,7 @@ op "fill_" {"x", "value: scalar", kind = "write", grad = {x = "nil", value = "g"
 op "zero_" {"x", kind = "write", grad = {x = "nil"}, help = "every element becomes 0"}
 op "index_put_" {
   "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"}, kind = "write",
+  forms = {{when = "has_masks(indices)", "index_put_(x, without_masks(x, indices), values, accumulate)"}},
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
   help = "writes values at indices",
 }
