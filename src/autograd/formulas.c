@@ -32,6 +32,10 @@ lm_tensor *lm_f_zeros_of(lm_expr *e, lm_tensor *g, lm_ints size) {
   return g ? lm_e_zeros(e, size, g->dtype, g->device) : NULL;
 }
 
+lm_tensor *lm_f_zero_for(lm_expr *e, lm_tensor *g, lm_ints size) {
+  return g ? lm_e_expand(e, lm_e_zeros(e, (lm_ints){0}, g->dtype, g->device), size) : NULL;
+}
+
 lm_tensor *lm_f_spread(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
   if (!g) return NULL;
   if (g->ndim != 0) g = lm_f_kept(e, g, dims, keepdim, size);
@@ -56,7 +60,7 @@ lm_tensor *lm_f_place_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t d
     g = lm_e_unsqueeze(e, g, normal_dim(dim, size.n));
     index = lm_e_unsqueeze(e, index, normal_dim(dim, size.n));
   }
-  return lm_e_scatter_add(e, lm_f_zeros_of(e, g, size), dim, index, g);
+  return lm_e_scatter_add(e, lm_f_zero_for(e, g, size), dim, index, g);
 }
 
 bool lm_f_has_masks(lm_expr *e, lm_list indices) {

@@ -13,6 +13,8 @@ struct lm_before;
 lm_tensor *lm_f_scaled(struct lm_expr *e, lm_tensor *g, double factor);
 /* Zeros of g's dtype and device. */
 lm_tensor *lm_f_zeros_of(struct lm_expr *e, lm_tensor *g, lm_ints size);
+/* The same without memory: one zero, expanded, for ops that copy it. */
+lm_tensor *lm_f_zero_for(struct lm_expr *e, lm_tensor *g, lm_ints size);
 /* A reduction's result (or its gradient) broadcast back over `size`. */
 lm_tensor *lm_f_spread(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
 /* A reduction's result (or its gradient) with the dims it would have with keepdim. */

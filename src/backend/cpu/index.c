@@ -121,6 +121,7 @@ typedef struct gathering {
   int64_t width;                /* of a row */
   int64_t x_step, i_step, step; /* along a row; step: in x from one index to the next */
   int64_t entries;              /* indices are 1 .. entries */
+  bool checked;                 /* they are */
   const char *x;
   const int64_t *index;
   char *out;
@@ -146,6 +147,10 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
 #define CASE(type)                                                                   \
   case sizeof(type): {                                                               \
     const type *from = (const type *)x;                                              \
+    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                     \
+      for (int64_t j = low; j < high; j++) ((type *)out)[j] = from[index[j] - 1];    \
+      break;                                                                         \
+    }                                                                                \
     for (int64_t j = low; j < high; j++) {                                           \
       uint64_t at = (uint64_t)index[j * i_step] - 1;                                 \
       beyond |= at | (entries - 1 - at);                                             \
@@ -189,9 +194,15 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
 static lm_status gather(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride,
                         lm_tensor *out) {
   int64_t x_stride[LM_MAX_DIMS];
-  if (x->size[dim] == 0) return check_index(op, index, 0);
+  bool often = index->numel < out->numel / 4 || x->size[dim] == 0; /* is each looked at often? */
+  lm_status status = often ? check_index(op, index, x->size[dim]) : LM_OK;
+  if (status != LM_OK) return status;
   for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
-  gathering g = {.x = x->data, .index = (const int64_t *)index->data, .step = x->stride[dim], .entries = x->size[dim]};
+  gathering g = {.x = x->data,
+                 .index = (const int64_t *)index->data,
+                 .step = x->stride[dim],
+                 .entries = x->size[dim],
+                 .checked = often};
   return gather_all(&g, out, x_stride, i_stride) ? LM_OK : check_index(op, index, x->size[dim]);
 }
 
@@ -224,7 +235,7 @@ lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
   lm_status status = open_tuples("index_get", x, &a->indices, result->size[0], &t);
   if (status == LM_OK) {
     for (int d = 1; d < result->ndim; d++) x_stride[d] = x->stride[a->indices.n + d - 1];
-    gathering g = {.x = x->data, .index = t.place, .step = t.step, .entries = t.entries};
+    gathering g = {.x = x->data, .index = t.place, .step = t.step, .entries = t.entries, .checked = true};
     gather_all(&g, result, x_stride, i_stride);
   }
   close_tuples(x, &t);

@@ -18,18 +18,18 @@ op "stack" {
 }
 op "gather" {
   "x", "dim: dim", "index",
-  grad = {x = "scatter_add(zeros_of(g, size_of(x)), dim, index, g)"},
+  grad = {x = "scatter_add(zero_for(g, size_of(x)), dim, index, g)"},
   help = "out[i][j] = x[index[i][j]][j] for dim 1",
 }
 op "index_select" {
   "x", "dim: dim", "index",
-  grad = {x = "index_add(zeros_of(g, size_of(x)), dim, index, g)"},
+  grad = {x = "index_add(zero_for(g, size_of(x)), dim, index, g)"},
   help = "the entries of dim named by a 1-d index",
 }
 op "index_get" {
   "x", "indices: tensors or nil",
   forms = {{when = "has_masks(indices)", "index_get(x, without_masks(x, indices))"}},
-  grad = {x = "index_put(zeros_of(g, size_of(x)), indices, g, true)"},
+  grad = {x = "index_put(zero_for(g, size_of(x)), indices, g, true)"},
   help = "x[indices]: one index tensor or nil a dim, broadcast together; a mask stands for as many dims as it has",
 }
 op "index_put" {
