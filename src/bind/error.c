@@ -112,7 +112,7 @@ static const char *called(lua_State *L, const char *op) {
       name = "x[…] = value";
     } else if (f == lm_bind_overload && lua_getupvalue(L, top, 3)) {
       name = ((const lm_overload *)lua_touserdata(L, -1))->name;
-    } else {
+    } else if (!f) { /* what is C else has its op's name, or met what another left on a device */
       name = public_name(L, level == caller - 1 ? ar.name : NULL, top, op);
     }
     lua_settop(L, top - 1);
