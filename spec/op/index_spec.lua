@@ -459,6 +459,19 @@ describe("indices of every integer dtype", function()
   end)
 end)
 
+describe("nonzero of a line", function()
+  it("finds single ones, and runs of them, of any length", function()
+    for _, n in ipairs { 1, 7, 8, 9, 64, 1000, 100000 } do
+      for _, part in ipairs { 0, 1, 0.5, 0.001, 0.999 } do
+        local mask = lm.rand(n):lt(part)
+        local line = mask:nonzero():view(-1)
+        assert.is_true(line:equal(lm.arange(1, n + 1):long()[mask]))
+        assert.is_true(line:equal(mask:view(1, n):nonzero()[{ {}, 2 }]))
+      end
+    end
+  end)
+end)
+
 describe("errors of indices", function()
   it("name what the script called", function()
     local x, far = numbered(3, 4), long { 99 }

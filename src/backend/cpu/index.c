@@ -485,9 +485,24 @@ lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
   for (int t = 0; t < threads; t++) {
     int64_t *row = (int64_t *)out[0]->data + before[t] * ndim, end = lm_cpu_share_begin(x->numel, t + 1, threads);
     int64_t begin = lm_cpu_share_begin(x->numel, t, threads), count = before[t + 1] - before[t];
-    if (ndim == 1) { /* without branches: what is no place is written over */
-      int64_t k = 0;
-      for (int64_t i = begin; k < count; i++) {
+    if (ndim == 1) { /* without branches: what is no place is written over. Eight alike go at once */
+      int64_t k = 0, i = begin;
+      for (; k + 8 <= count; i += 8) {
+        uint64_t eight;
+        if (i + 8 > end) break;
+        memcpy(&eight, mask + i, sizeof eight);
+        if (eight == 0) continue;
+        if (eight == UINT64_C(0x0101010101010101)) {
+          for (int64_t j = 0; j < 8; j++) row[k + j] = i + j + 1;
+          k += 8;
+          continue;
+        }
+        for (int64_t j = 0; j < 8; j++) {
+          row[k] = i + j + 1;
+          k += mask[i + j] != 0;
+        }
+      }
+      for (; k < count; i++) {
         row[k] = i + 1;
         k += mask[i] != 0;
       }
