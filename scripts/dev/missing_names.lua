@@ -56,7 +56,7 @@ for reason, names in pairs {
     set_num_interop_threads set_warn_always
     is_warn_always_enabled set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled]],
   ["rare, and made of other ops in a line or two"] = [[gradient nonzero_static histogram:2 histogramdd
-    convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer EmbeddingBag embedding_bag
+    convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer
     FractionalMaxPool3d fractional_max_pool3d]],
   ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igamma igamma_ igammac igammac_ ctc_loss CTCLoss geqrf
     orgqr ormqr householder_product lobpcg pca_lowrank svd_lowrank cholesky_ex inv_ex lu_factor_ex solve_ex ldl_factor

@@ -45,6 +45,11 @@ local by_hand = {
   end,
   where = function(x, condition, other) return lm.where(condition, x, other) end,
   ["nn.functional.embedding"] = function(weight, index, ...) return F.embedding(index, weight, ...) end,
+  ["nn.functional.embedding_bag"] = function(weight, index, given)
+    if given.offsets then given.offsets = given.offsets + 1 end
+    if given.padding_idx and given.padding_idx >= 0 then given.padding_idx = given.padding_idx + 1 end
+    return F.embedding_bag(index + 1, weight, given)
+  end,
   dist = probe.dist, -- lm.dist is a module
   einsum = function(tensors, equation) return lm.einsum(equation, tensors) end,
   -- These are written with PyTorch's numbers, or with other arguments for dims.

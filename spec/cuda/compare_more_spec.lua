@@ -77,6 +77,27 @@ describe("by index", function()
     end)
   end)
 
+  it("scatter by whole entries, bags of rows, masks in index_put", function()
+    for _, dim in ipairs { 1, 2 } do
+      local size = dim == 1 and { 6, 4 } or { 4, 6 }
+      local x, src = twin(halves("float32", size)), twin(halves("float32", size))
+      local where = twin(indices(dim == 1 and { 6, 1 } or { 1, 6 }, 6))
+      for _, how in ipairs { "sum", "prod", "mean", "amax", "amin" } do
+        same("scatter_reduce " .. how, 1e-5, function(t, s, i)
+          return t:scatter_reduce(dim, i:expand(unpack(size)), s, how, { include_self = false })
+        end, x, src, where)
+      end
+    end
+    local table_, index = twin(halves("float32", { 5, 3 })), twin(indices({ 6 }, 5))
+    local offsets = twin(lm.tensor({ 1, 3, 3 }, { dtype = "int64" }))
+    for _, mode in ipairs { "sum", "mean", "max" } do
+      same("embedding_bag " .. mode, 1e-6, function(w, i, o)
+        return lm.nn.functional.embedding_bag(i, w, o, { mode = mode, padding_idx = 2 })
+      end, table_, index, offsets)
+    end
+    same("index_put", 0, function(t, m) return t:index_put({ m }, 7) end, table_, twin(halves("float32", { 5 }):gt(0)))
+  end)
+
   it("x[{i, j}] and its assignment", function()
     compare.rounds(160, 2000, function(seed)
       local dtype, n = dtype_of(seed), 1 + random(3)

@@ -153,3 +153,76 @@ describe("Embedding", function()
     assert.matches("gradients are dense", message(F.embedding, index(1), weight(), { sparse = true }))
   end)
 end)
+
+describe("EmbeddingBag", function() -- values are PyTorch's
+  local function weight() return count(8, 4, 2) end
+  local function long(...) return lm.tensor({ ... }, { dtype = "int64" }) end
+  local index, offsets = long(2, 4, 2, 1, 3), long(1, 3, 3)
+  local g = lm.tensor { { 1, 2 }, { 3, 4 }, { 5, 6 } }
+  it("sums, averages or compares the rows of each bag, also of none, and leaves padding out", function()
+    local t, h, s = 5 / 3, 13 / 6, 1 / 2
+    for _, case in ipairs {
+      { "sum", nil, { 8, 10, 0, 0, 6, 9 }, { 5, 6, 6, 8, 5, 6, 1, 2 } },
+      { "sum", 2, { 6, 7, 0, 0, 4, 6 }, { 5, 6, 0, 0, 5, 6, 1, 2 } },
+      { "mean", nil, { 4, 5, 0, 0, 2, 3 }, { t, 2, h, 3, t, 2, s, 1 } },
+      { "mean", -3, { 6, 7, 0, 0, 2, 3 }, { 2.5, 3, 0, 0, 2.5, 3, 1, 2 } },
+      { "max", nil, { 6, 7, 0, 0, 4, 5 }, { 0, 0, 0, 0, 5, 6, 1, 2 } },
+      { "max", 2, { 6, 7, 0, 0, 4, 5 }, { 0, 0, 0, 0, 5, 6, 1, 2 } },
+    } do
+      local w = weight():requires_grad_()
+      local y = F.embedding_bag(index, w, offsets, { mode = case[1], padding_idx = case[2] })
+      is(case[3], y)
+      ;(y * g):sum():backward()
+      is(case[4], w.grad)
+    end
+  end)
+  it("weighs the rows of a sum; the last offset may be where the last bag ends", function()
+    local w, each = weight():requires_grad_(), count(5, 5):add(1):requires_grad_()
+    local y = F.embedding_bag(index, w, {
+      offsets = long(1, 3, 6), mode = "sum", per_sample_weights = each, include_last_offset = true,
+    })
+    is({ 14, 17, 26, 38 }, y)
+    ;(y * g[{ { 1, 2 } }]):sum():backward()
+    is({ 12, 16, 10, 14, 15, 20, 2, 4 }, w.grad)
+    is({ 8, 20, 18, 4, 32 }, each.grad)
+    local sum = function(table_, weights)
+      return F.embedding_bag(index, table_, offsets, { mode = "sum", per_sample_weights = weights })
+    end
+    local wide = { dtype = "float64", requires_grad = true }
+    assert.is_true(lm.autograd.gradgradcheck(sum, { lm.randn({ 4, 2 }, wide), lm.randn({ 5 }, wide) }))
+  end)
+  it("takes bags of one length without offsets, shortens rows, counts them", function()
+    local w = weight()
+    is({ 1.430932, 2.122535 }, F.embedding_bag(index:view(1, 5), w, { max_norm = 3 }))
+    is({ 0, 1, 1.664101, 2.496151, 1.874085, 2.342606, 1.952374, 2.27777 }, w)
+    w = weight():requires_grad_()
+    F.embedding_bag(index, w, offsets, { mode = "sum", scale_grad_by_freq = true }):sum():backward()
+    is({ 1, 1, 1, 1, 1, 1, 1, 1 }, w.grad)
+  end)
+  it("is a layer", function()
+    local layer = nn.EmbeddingBag.from_pretrained(weight(), { mode = "sum", freeze = false, padding_idx = 2 })
+    is({ 6, 7, 0, 0, 4, 6 }, layer(index, offsets))
+    assert.is_true(layer.weight.requires_grad)
+    assert.equal("EmbeddingBag(4, 2, mode='sum', padding_idx=2)", tostring(layer))
+    assert.equal("EmbeddingBag(4, 2, max_norm=1.0, norm_type=3.0, scale_grad_by_freq=True, mode='mean')",
+      tostring(nn.EmbeddingBag(4, 2, { max_norm = 1, norm_type = 3, scale_grad_by_freq = true })))
+    local own = nn.EmbeddingBag(4, 2, { padding_idx = 3 })
+    is({ 0, 0 }, own.weight[3])
+    assert.same({ "weight" }, (function()
+      local names = {}
+      for name in pairs(own:state_dict()) do names[#names + 1] = name end
+      return names
+    end)())
+  end)
+  it("says what does not fit", function()
+    local w = weight()
+    assert.matches("offsets%[1%] has to be 1", message(F.embedding_bag, index, w, long(2, 3)))
+    assert.matches("offsets have to grow", message(F.embedding_bag, index, w, long(1, 4, 3)))
+    assert.matches("offsets are missing", message(F.embedding_bag, index, w))
+    assert.matches("offsets are for an index of one dim", message(F.embedding_bag, index:view(1, 5), w, offsets))
+    assert.matches("mode = \"sum\"", message(F.embedding_bag, index, w, offsets, { per_sample_weights = lm.ones(5) }))
+    assert.matches("index 5", message(F.embedding_bag, long(5), w, long(1)))
+    assert.matches("gradients are dense", message(nn.EmbeddingBag, 2, 2, { sparse = true }))
+    assert.matches("padding_idx 9 is not among", message(nn.EmbeddingBag, 2, 2, { padding_idx = 9 }))
+  end)
+end)

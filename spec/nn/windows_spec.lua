@@ -213,8 +213,14 @@ describe("functions over windows", function()
     ["max_unpool1d: output_size has 9; it has to be between 3 and 5"] = function()
       F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, 3 } }, { dtype = "int64" }), 2, { output_size = { 9 } })
     end,
-    ["index_put.*index 9"] = function()
+    ["max_unpool1d: index 9"] = function()
       F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, 9 } }, { dtype = "int64" }), 2)
+    end,
+    ["max_unpool1d: index %-1"] = function()
+      F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, -1 } }, { dtype = "int64" }), 2)
+    end,
+    ["max_unpool2d: .*index %-1"] = function()
+      F.max_unpool2d(lm.ones(1, 1, 1), lm.tensor({ { { -1 } } }, { dtype = "int64" }), 2)
     end,
     ["max_unpool1d: indices have to be int64"] = function() F.max_unpool1d(lm.ones(1, 2), lm.ones(1, 2), 2) end,
     ["avg_pool3d: x is int64"] = function() F.avg_pool3d(lm.ones({ 1, 2, 2, 2 }, { dtype = "int64" }), 2) end,

@@ -421,6 +421,112 @@ describe("index tensors", function()
   end)
 end)
 
+describe("index_put", function()
+  it("takes masks, and masks beside places", function()
+    local x = numbered(3, 4)
+    local rows = lm.tensor { true, false, true }
+    local places = { { 7, 1, 2, 3 }, { 4, 5, 6, 7 }, { 8, 7, 10, 11 } }
+    assert.same(places, x:index_put({ rows, long { 1, 2 } }, 7):totable())
+    assert.same(numbered(3, 4):index_put_({ x:gt(9) }, lm.tensor { -1, -2 }):totable(),
+      { { 0, 1, 2, 3 }, { 4, 5, 6, 7 }, { 8, 9, -1, -2 } })
+    assert.same({ 0, 11 }, x[{ rows, long { 1, 4 } }]:totable())
+    assert.same({ { 0, 2 }, { 4, 6 }, { 8, 10 } }, x[{ {}, lm.tensor { true, false, true, false } }]:totable())
+    local w, v = x:double():requires_grad_(), lm.ones({ 2 }, { dtype = "float64", requires_grad = true })
+    w:index_put({ rows, long { 1, 1 } }, v):sum():backward()
+    assert.same({ { 0, 1, 1, 1 }, { 1, 1, 1, 1 }, { 0, 1, 1, 1 } }, w.grad:totable())
+    assert.same({ 1, 1 }, v.grad:totable())
+    assert.error_matches(function() x:index_put({ rows, rows, rows }, 1) end,
+      "index_put: a mask %[3%] does not fit dim 2")
+    assert.error_matches(function() x:index_put({ long { 1 }, long { 1 }, long { 1 } }, 1) end, "3 indices")
+    assert.error_matches(function() x:index_put({ rows, long { 1 }, long { 1 } }, 1) end, "indices for 3 dims")
+  end)
+end)
+
+describe("indices of every integer dtype", function()
+  it("name places, but uint8, which could be a mask", function()
+    local x = numbered(3, 2)
+    for _, dtype in ipairs { "int8", "int16", "uint16", "int32", "int64" } do
+      local i = long({ 3, 1 }):to(dtype)
+      assert.same({ { 4, 5 }, { 0, 1 } }, x[i]:totable())
+      assert.same({ 2, 0 }, x:take(i):totable())
+      assert.same({ { 9, 9 }, { 2, 3 }, { 9, 9 } }, x:index_fill(1, i, 9):totable())
+      assert.same({ { 4, 5 }, { 0, 1 } }, x:index_select(1, i):totable())
+      assert.same({ { 4, 1 } }, x:gather(1, i:view(1, 2)):totable())
+    end
+    local byte = long({ 3, 1 }):to "uint8"
+    assert.error_matches(function() return x[byte] end, "uint8 could be meant as a mask.*:bool%(%).*:long%(%)")
+    assert.error_matches(function() x[byte] = 1 end, "uint8 could be meant as a mask")
+  end)
+end)
+
+describe("nonzero of a line", function()
+  it("finds single ones, and runs of them, of any length", function()
+    for _, n in ipairs { 1, 7, 8, 9, 64, 1000, 100000 } do
+      for _, part in ipairs { 0, 1, 0.5, 0.001, 0.999 } do
+        local mask = lm.rand(n):lt(part)
+        local line = mask:nonzero():view(-1)
+        assert.is_true(line:equal(lm.arange(1, n + 1):long()[mask]))
+        assert.is_true(line:equal(mask:view(1, n):nonzero()[{ {}, 2 }]))
+      end
+    end
+  end)
+end)
+
+describe("errors of indices", function()
+  it("name what the script called", function()
+    local x, far = numbered(3, 4), long { 99 }
+    local function fails(words, f, ...)
+      local ok, e = pcall(f, ...)
+      assert.is_false(ok)
+      assert.matches(words, e)
+    end
+    fails(": x%[…%]: index 99", function() return x[far] end)
+    fails(": x%[…%] = value: index 99", function() x[far] = 1 end)
+    fails(": x%[…%]: a mask %[2%] does not fit dim 1", function() return x[lm.ones(2):bool()] end)
+    for _, call in ipairs { { "max", 7 }, { "min", 7 }, { "median", 7 }, { "nanmedian", 7 }, { "take", far },
+      { "put", far, lm.ones(1) }, { "index_fill", 1, far, 0 } } do
+      fails((": %s: "):format(call[1]), function() local _ = x[call[1]](x, unpack(call, 2)) end)
+      fails((": %s: "):format(call[1]), function() return x[call[1]](x, unpack(call, 2)) end)
+    end
+    fails(": max: no option 'kepdim'", function() return lm.max(x, 1, { kepdim = true }) end)
+    fails(": acosh: ", function() return lm.acosh("a") end)
+  end)
+end)
+
+describe("scatter by whole entries", function()
+  it("does with an expanded index what it does with a stored one, at any size and in any order", function()
+    for _, case in ipairs { { 7, 5, 1 }, { 40, 600, 1 }, { 40, 600, 2 }, { 3000, 16, 1 }, { 1, 50000, 2 } } do
+      local n, m, dim = unpack(case)
+      local size = dim == 1 and { n, 1 } or { 1, m }
+      local index = lm.randint(1, 9, size, { dtype = "int64" }):expand(n, m)
+      local src, x = lm.randint(-1, 2, { n, m }):float(), lm.zeros(dim == 1 and 8 or n, dim == 1 and m or 8)
+      for _, reduce in ipairs { "sum", "prod", "mean", "amax", "amin" } do
+        for _, include_self in ipairs { true, false } do
+          local how = { include_self = include_self }
+          local a = x:scatter_reduce(dim, index, src, reduce, how)
+          assert.is_true(a:equal(x:scatter_reduce(dim, index:contiguous(), src, reduce, how)))
+        end
+      end
+      assert.is_true(x:scatter(dim, index, src):equal(x:scatter(dim, index:contiguous(), src)))
+      assert.is_true(x:scatter(dim, index, 3):equal(x:scatter(dim, index:contiguous(), 3)))
+      assert.is_true(src:gather(dim, index:clamp(1, 1)):equal(src:gather(dim, index:clamp(1, 1):contiguous())))
+      local places = dim == 1 and index[{ {}, 1 }] or index[1]
+      assert.is_true(x:index_add(dim, places, src):equal(x:scatter_add(dim, index, src)))
+      local list = dim == 1 and { places } or { false, places }
+      assert.is_true(x:index_put(list, src, { accumulate = true }):equal(x:scatter_add(dim, index, src)))
+      assert.is_true(x:index_put(list, src):equal(x:scatter(dim, index, src)))
+    end
+  end)
+  it("lets the last of equal places win, over all threads", function()
+    local n = 200000
+    local index, src = lm.randint(1, 1001, { n }, { dtype = "int64" }), lm.arange(n):float()
+    local last = lm.zeros(1000):scatter_reduce(1, index, src, "amax")
+    assert.is_true(last:equal(lm.zeros(1000):scatter(1, index, src)))
+    assert.is_true(last:equal(lm.zeros(1000):put(index, src)))
+    assert.is_true(lm.zeros(1000):put(index, lm.ones(n), true):equal(index:bincount { minlength = 1000 }:float()))
+  end)
+end)
+
 describe("views of views", function()
   it("write to the one memory, through any chain", function()
     local x = lm.zeros(4, 4)

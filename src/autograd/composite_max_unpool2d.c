@@ -60,10 +60,8 @@ lm_status lm_composite_max_unpool2d(const lm_max_unpool2d_args *a, lm_tensor **o
   size.v[size.n - 2] = hw[0];
   size.v[size.n - 1] = hw[1];
   lm_expr_begin(e);
-  lm_tensor *planes = lm_e_arange(e, 1, (double)rows.v[0] + 1, 1, LM_I64, a->x->device);
-  lm_tensor *place[] = {lm_e_unsqueeze(e, planes, 1), lm_e_reshape(e, a->indices, rows)};
   lm_tensor *y = lm_e_zeros(e, flat, a->x->dtype, a->x->device);
-  if (e->status == LM_OK) y = lm_e_index_put(e, y, (lm_list){2, place}, lm_e_reshape(e, a->x, rows), false);
+  y = lm_e_scatter(e, y, 1, lm_e_reshape(e, a->indices, rows), lm_e_reshape(e, a->x, rows), 0 /* replace */);
   return lm_expr_finish(e, lm_e_reshape(e, y, size), out);
 done:
   return status;

@@ -32,6 +32,10 @@ lm_tensor *lm_f_zeros_of(lm_expr *e, lm_tensor *g, lm_ints size) {
   return g ? lm_e_zeros(e, size, g->dtype, g->device) : NULL;
 }
 
+lm_tensor *lm_f_zero_for(lm_expr *e, lm_tensor *g, lm_ints size) {
+  return g ? lm_e_expand(e, lm_e_zeros(e, (lm_ints){0}, g->dtype, g->device), size) : NULL;
+}
+
 lm_tensor *lm_f_spread(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
   if (!g) return NULL;
   if (g->ndim != 0) g = lm_f_kept(e, g, dims, keepdim, size);
@@ -56,7 +60,62 @@ lm_tensor *lm_f_place_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t d
     g = lm_e_unsqueeze(e, g, normal_dim(dim, size.n));
     index = lm_e_unsqueeze(e, index, normal_dim(dim, size.n));
   }
-  return lm_e_scatter_add(e, lm_f_zeros_of(e, g, size), dim, index, g);
+  return lm_e_scatter_add(e, lm_f_zero_for(e, g, size), dim, index, g);
+}
+
+bool lm_f_has_masks(lm_expr *e, lm_list indices) {
+  (void)e;
+  for (int i = 0; i < indices.n; i++) {
+    if (indices.v[i] && indices.v[i]->dtype == LM_BOOL) return true;
+  }
+  return false;
+}
+
+static lm_status check_mask(const lm_tensor *x, const lm_tensor *mask, int dim) {
+  bool fits = dim + mask->ndim <= x->ndim;
+  for (int d = 0; fits && d < mask->ndim; d++) fits = mask->size[d] == x->size[dim + d];
+  if (mask->ndim == 0) return lm_fail(LM_E_SHAPE, "a mask needs at least one dim");
+  if (fits) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "a mask %s does not fit dim %d on of %s", lm_shape_of(mask), dim + 1, lm_shape_of(x));
+}
+
+lm_list lm_f_without_masks(lm_expr *e, lm_tensor *x, lm_list indices) {
+  static _Thread_local lm_tensor *places[LM_MAX_DIMS];
+  int dim = 0;
+  for (int i = 0; i < indices.n && e->status == LM_OK; i++) {
+    lm_tensor *index = indices.v[i];
+    if (!index || index->dtype != LM_BOOL) {
+      if (dim < LM_MAX_DIMS) places[dim] = index;
+      dim++;
+    } else if (lm_e_ok(e, check_mask(x, index, dim))) {
+      lm_tensor *rows = lm_e_nonzero(e, index, false);
+      for (int d = 0; d < index->ndim; d++) places[dim++] = lm_e_select(e, rows, 1, d + 1);
+    }
+  }
+  if (dim > x->ndim) {
+    lm_e_ok(e, lm_fail(LM_E_SHAPE,
+                       "indices for %d dims of x, which is %s; give at most one a dim, and a mask for as "
+                       "many as it has",
+                       dim, lm_shape_of(x)));
+  }
+  return (lm_list){e->status == LM_OK ? dim : 0, places};
+}
+
+lm_tensor *lm_f_scatter_counts(lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self) {
+  if (!x || !index) return NULL;
+  lm_ints size = size_of(x);
+  int64_t of_dim = x->ndim == 0 ? 0 : normal_dim(dim, x->ndim);
+  for (int d = 0; d < index->ndim && index->ndim == x->ndim; d++) {
+    bool shared = index->stride[d] == 0 && index->size[d] > 1 && index->size[d] == size.v[d] && d != of_dim;
+    if (!shared) continue;
+    index = lm_e_narrow(e, index, d, 1, 1);
+    if (!index) return NULL;
+    size.v[d] = 1;
+  }
+  lm_tensor *own = include_self ? lm_e_ones(e, size, x->dtype, x->device) : lm_e_zeros(e, size, x->dtype, x->device);
+  lm_tensor *ones = lm_e_expand(e, lm_e_ones(e, (lm_ints){0}, x->dtype, x->device), size_of(index));
+  lm_tensor *n = lm_e_scatter_add(e, own, dim, index, ones);
+  return include_self || !n ? n : lm_e_masked_fill(e, n, lm_e_eq(e, n, lm_e_number(e, 0)), lm_e_number(e, 1));
 }
 
 lm_tensor *lm_f_shifted(lm_expr *e, lm_tensor *t, int64_t dim, bool reverse, double edge) {

@@ -13,6 +13,8 @@ struct lm_before;
 lm_tensor *lm_f_scaled(struct lm_expr *e, lm_tensor *g, double factor);
 /* Zeros of g's dtype and device. */
 lm_tensor *lm_f_zeros_of(struct lm_expr *e, lm_tensor *g, lm_ints size);
+/* The same without memory: one zero, expanded, for ops that copy it. */
+lm_tensor *lm_f_zero_for(struct lm_expr *e, lm_tensor *g, lm_ints size);
 /* A reduction's result (or its gradient) broadcast back over `size`. */
 lm_tensor *lm_f_spread(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
 /* A reduction's result (or its gradient) with the dims it would have with keepdim. */
@@ -33,6 +35,13 @@ lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_
                          struct lm_before *before);
 /* scatter_add's src; where it is larger than index, the rest gets zeros. */
 lm_tensor *lm_f_scattered_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size);
+/* Indices by which x is indexed, whether there are masks among them, and these as places: an index for each of a mask's
+ * dims. Valid until the next call of that on this thread. */
+bool lm_f_has_masks(struct lm_expr *e, lm_list indices);
+lm_list lm_f_without_masks(struct lm_expr *e, lm_tensor *x, lm_list indices);
+/* How many entries index has for each element of x's sizes, beside one of x's own if include_self; of size 1 in dims
+ * along which index is expanded. */
+lm_tensor *lm_f_scatter_counts(struct lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self);
 /* g [..., H, W] read at places [..., h, w], which count through H * W. */
 lm_tensor *lm_f_pooled_places(struct lm_expr *e, lm_tensor *g, lm_tensor *places);
 /* The first `size` entries of each dim of t, where t has as many dims; else t. */

@@ -28,9 +28,15 @@ lm_status lm_check_float(lm_op_id op, const char *arg, const lm_tensor *t) {
 }
 
 lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t) {
-  if (t->dtype == LM_I64 || t->dtype == LM_I32) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "%s: %s has to be int64 or int32, got %s; use :long()", lm_ops[op].name, arg,
-                 lm_dtype_name(t->dtype));
+  if (t->dtype == LM_U8) {
+    return lm_fail(
+        LM_E_DTYPE,
+        "%s: %s of uint8 could be meant as a mask, as PyTorch takes it; :bool() makes it one, :long() places",
+        lm_ops[op].name, arg);
+  }
+  if (lm_dtype_is_int((lm_dtype)t->dtype)) return LM_OK;
+  return lm_fail(LM_E_DTYPE, "%s: %s has to be int64 or another integer dtype, got %s; use :long()", lm_ops[op].name,
+                 arg, lm_dtype_name(t->dtype));
 }
 
 lm_status lm_check_writable(lm_op_id op, const lm_tensor *t) {

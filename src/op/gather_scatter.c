@@ -1,7 +1,7 @@
 /* Picking or adding along one dim. Indices count from 1; slots check them all before their first write.
  *
- * What slots get beyond op/backend.h: index tensors are contiguous int64; x of a 0-d call is [1]; index_add's out holds
- * x already, and its out and src are contiguous. */
+ * What slots get beyond op/backend.h: index tensors are int64, contiguous but for expanded dims, which gather's and
+ * scatter's may have; x of a 0-d call is [1]; index_add's out holds x already, and its out and src are contiguous. */
 #include <string.h>
 
 #include "op/index_checks.h"
@@ -14,11 +14,28 @@ static lm_status with_dim(lm_tensor *t, lm_tensor **out) {
   return LM_OK;
 }
 
+/* Dims that are expanded stay so, without memory of their own. */
 static lm_status int64_with_dim(lm_op_id op, lm_tensor *index, lm_tensor **out) {
-  lm_tensor *converted = NULL;
-  lm_status status = lm_index_int64(op, "index", index, &converted);
-  if (status == LM_OK) status = with_dim(converted, out);
+  lm_status status = LM_OK;
+  lm_tensor *stored = NULL, *converted = NULL, *wide = NULL;
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  bool expanded = false;
+  for (int d = 0; d < index->ndim; d++) {
+    bool shared = index->stride[d] == 0 && index->size[d] > 1;
+    expanded |= shared;
+    size[d] = shared ? 1 : index->size[d];
+  }
+  if (expanded) TRY(lm_tensor_view(index, index->ndim, size, index->stride, 0, &stored));
+  TRY(lm_index_int64(op, "index", expanded ? stored : index, &converted));
+  if (expanded) {
+    for (int d = 0; d < index->ndim; d++) stride[d] = size[d] == index->size[d] ? converted->stride[d] : 0;
+    TRY(lm_tensor_view(converted, index->ndim, index->size, stride, 0, &wide));
+  }
+  TRY(with_dim(expanded ? wide : converted, out));
+done:
+  lm_release(stored);
   lm_release(converted);
+  lm_release(wide);
   return status;
 }
 
@@ -182,8 +199,14 @@ lm_status lm_op_scatter_fold(const lm_scatter_fold_args *a, lm_tensor **out) {
 /* ---- whole entries of a dim, named by a 1-d index */
 
 static lm_status entry_index(lm_op_id op, lm_tensor *index, lm_tensor **out) {
-  if (index->ndim <= 1) return int64_with_dim(op, index, out);
-  return lm_fail(LM_E_SHAPE, "%s: index has to be 1-d, got %s", lm_ops[op].name, lm_shape_of(index));
+  lm_tensor *converted = NULL;
+  if (index->ndim > 1) {
+    return lm_fail(LM_E_SHAPE, "%s: index has to be 1-d, got %s", lm_ops[op].name, lm_shape_of(index));
+  }
+  lm_status status = lm_index_int64(op, "index", index, &converted);
+  if (status == LM_OK) status = with_dim(converted, out);
+  lm_release(converted);
+  return status;
 }
 
 lm_status lm_op_index_select(const lm_index_select_args *a, lm_tensor **out) {

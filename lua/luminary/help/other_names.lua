@@ -57,7 +57,7 @@ other.luminary = with(pairs_of([[
   bitwise_and bitwise_not bitwise_or bitwise_xor
   bucketize complex64 conj
   corrcoef count_nonzero cov cummax cummin deg2rad diff
-  eig embedding_bag empty_strided erfc erfinv exp2 export fmax fmin
+  eig empty_strided erfc erfinv exp2 export fmax fmin
   fmod frac fx gcd gru heaviside histogram imag real
   instance_norm isin isneginf isposinf kthvalue layer_norm_
   log10 log2 logaddexp logcumsumexp logical_xor logit lstm
@@ -102,7 +102,6 @@ other.nn = with(pairs_of([[
   [[
   LSTM GRU RNN LSTMCell GRUCell RNNCell
   CTCLoss
-  EmbeddingBag
   gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
   AdaptiveLogSoftmaxWithLoss
@@ -118,7 +117,6 @@ other.nn = with(pairs_of([[
 other["nn.functional"] = pairs_of([[
   erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
-  embedding_bag
   ctc_loss
   multi_head_attention_forward
   linear_cross_entropy]])

@@ -11,8 +11,8 @@ local nn = {
 }
 
 for _, family in ipairs {
-  "containers", "tables", "dictionaries", "linear", "convolution", "norm", "pooling", "activation", "loss", "padding",
-  "rearranging", "resampling", "shapes",
+  "containers", "tables", "dictionaries", "linear", "embedding_bag", "convolution", "norm", "pooling", "activation",
+  "loss", "padding", "rearranging", "resampling", "shapes",
 } do
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
 end

@@ -172,7 +172,7 @@ function placing.take_along_dim(...)
     end
   end
   local places = ops.where(ops.lt(indices, 0), indices + (x.shape[dim] + 1), indices)
-  return ops.gather(ops.expand(x, from), dim, ops.expand(places, to))
+  return (ops.gather(ops.expand(x, from), dim, ops.expand(places, to)))
 end
 
 -- ---- by masks
@@ -220,9 +220,9 @@ end
 function placing.masked_scatter_(...)
   local who = "masked_scatter_"
   local x, mask, source = read(who, scatter_rows, ...)
-  local list = {ops.nonzero(ops.expand(mask, x.shape), {as_tuple = true})}
-  local into = with_dim(x)
-  ops.index_put_(into, list, drawn(who, x, source, list[1]:numel()))
+  if not x:is_contiguous() then return ops.copy_(x, placing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
+  local places = places_of(ops.expand(mask, x.shape))
+  ops.scatter_(ops.flatten(x), 1, places, drawn(who, x, source, places:numel())) -- flatten is a view then
   return x
 end
 

@@ -1,87 +1,48 @@
-/* Picking and scattering. Indices are int64, contiguous, and count from 1; all are checked
- * before the first write. Results do not depend on the number of threads: what adds is split over
- * threads by destination, so that each element's additions happen in the order of the indices. */
+/* Picking and scattering. Indices are int64, contiguous but for dims that are expanded, and count from 1; all are
+ * checked before the first write. Results do not depend on the number of threads: what adds is split over threads by
+ * destination, so that each element's additions happen in the order of the indices. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/isa/elem.h"
+#include "backend/cpu/isa/index.h"
 #include "base/mem.h"
 #include "device/alloc.h"
 #include "merged_dims.h"
 
 /* ---- checks */
 
-/* Every index in low .. high. Negative ones, where allowed, are in -high .. -1. */
+/* Every index in low .. high. Negative ones, where allowed, are in -high .. -1; *negative says whether there are. */
 static lm_status check_indices(const char *op, const char *what, int64_t n, const int64_t *index, int64_t high,
-                               bool negative) {
-  bool bad = false;
+                               bool *negative) {
+  uint64_t beyond = 0, below = 0; /* the top bit says it, of v - 1 or of high - v: loops of these vectorize */
   int threads = lm_cpu_share((double)n);
   if (negative) {
-#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : bad)
+#pragma omp parallel for simd num_threads(threads) if (parallel : threads > 1) reduction(| : beyond, below)
     for (int64_t i = 0; i < n; i++) {
-      uint64_t v = index[i] < 0 ? 0 - (uint64_t)index[i] : (uint64_t)index[i];
-      bad |= v - 1 >= (uint64_t)high;
+      uint64_t sign = index[i] < 0 ? UINT64_MAX : 0, v = ((uint64_t)index[i] ^ sign) - sign;
+      below |= sign;
+      beyond |= (v - 1) | ((uint64_t)high - v);
     }
-  } else { /* the top bit says it, of v - 1 or of high - v: loops of these vectorize */
-    uint64_t beyond = 0;
+    *negative = below != 0;
+  } else {
 #pragma omp parallel for simd num_threads(threads) if (parallel : threads > 1) reduction(| : beyond)
     for (int64_t i = 0; i < n; i++) beyond |= ((uint64_t)index[i] - 1) | ((uint64_t)high - (uint64_t)index[i]);
-    bad = beyond >> 63;
   }
-  if (!bad) return LM_OK;
+  if (beyond >> 63 == 0) return LM_OK;
   for (int64_t i = 0; i < n; i++) {
-    int64_t v = negative && index[i] < 0 ? -index[i] : index[i];
-    if (v >= 1 && v <= high) continue;
-    return lm_bad_index(op, what, index[i], i + 1, high, negative);
+    uint64_t v = negative && index[i] < 0 ? 0 - (uint64_t)index[i] : (uint64_t)index[i];
+    if (v - 1 < (uint64_t)high) continue;
+    return lm_bad_index(op, what, index[i], i + 1, high, negative != NULL);
   }
   return LM_OK;
 }
 
-/* ---- runs of n elements, strides in elements */
-
-static void copy_run(size_t item, int64_t n, char *dst, int64_t to, const char *src, int64_t from) {
-  if (to == 1 && from == 1) {
-    memcpy(dst, src, (size_t)n * item);
-    return;
-  }
-#define CASE(type)                                                                         \
-  case sizeof(type): {                                                                     \
-    for (int64_t i = 0; i < n; i++) ((type *)dst)[i * to] = ((const type *)src)[i * from]; \
-    break;                                                                                 \
-  }
-  switch (item) {
-    CASE(uint8_t)
-    CASE(uint16_t)
-    CASE(uint32_t)
-    CASE(uint64_t)
-  }
-#undef CASE
+/* The same of an index tensor that may be expanded. */
+static lm_status check_index(const char *op, const lm_tensor *index, int64_t high) {
+  int64_t n = 1;
+  for (int d = 0; d < index->ndim; d++) n *= index->stride[d] == 0 && index->size[d] > 0 ? 1 : index->size[d];
+  return check_indices(op, "index", n, (const int64_t *)index->data, high, NULL);
 }
-
-typedef void (*add_run_fn)(int64_t n, char *dst, int64_t to, const char *src, int64_t from);
-
-/* n elements: element i of src (its step `from`) goes to (index i (step) - 1) * to + i * along of dst. */
-typedef struct scatter_line {
-  int64_t n, to, along, step, from;
-} scatter_line;
-typedef void (*scatter_fn)(const scatter_line *l, char *dst, const int64_t *index, const char *src);
-
-#define LM_TEMPLATE "backend/cpu/isa/templates/index_add.inc"
-#include "backend/cpu/isa/templates/each_dtype.inc"
-
-static const struct {
-  add_run_fn run;
-  scatter_fn scatter[LM_FOLD_REPLACE + 1]; /* that one only moves bytes */
-} adders[] = {
-#define X(id, ...)                                 \
-  [LM_##id] = {add_run_##id,                       \
-               {[LM_FOLD_SUM] = scatter_add_##id,  \
-                [LM_FOLD_PROD] = scatter_mul_##id, \
-                [LM_FOLD_AMAX] = scatter_max_##id, \
-                [LM_FOLD_AMIN] = scatter_min_##id}},
-    LM_DTYPES(X)
-#undef X
-};
 
 /* Where to add up: out itself, or a copy of it in float. */
 static lm_status open_sums(lm_tensor *out, lm_tensor **sums) {
@@ -104,36 +65,98 @@ static lm_status close_sums(const lm_tensor *sums, lm_tensor *out) {
   return sums == out ? LM_OK : lm_cpu_copy(sums, out);
 }
 
-/* ---- gather, index_select, embedding: out[i, j] = x[index[i, j], j] for dim 0 */
+/* ---- index tuples: x is indexed in its first dims by as many index tensors [n] */
 
-enum { OF_X, OF_INDEX }; /* sides */
+/* x's entry that tuple i names begins (place[i] - 1) * step elements after x. */
+typedef struct tuples {
+  const int64_t *place;
+  int64_t n, step, entries;
+  int64_t apart; /* elements between neighbours among them */
+  void *own;     /* what place points to, if it is no index tensor */
+} tuples;
+
+static void close_tuples(const lm_tensor *x, tuples *t) {
+  if (t->own) lm_device_free(x->device, t->own, (size_t)t->n * sizeof *t->place);
+}
+
+static lm_status open_tuples(const char *op, const lm_tensor *x, const lm_list *indices, int64_t n, tuples *t) {
+  lm_status status = LM_OK;
+  bool negative = false, any_negative = false;
+  *t = (tuples){(const int64_t *)indices->v[0]->data, n, x->stride[0], x->size[0], x->stride[0], NULL};
+  for (int k = 0; k < indices->n; k++) {
+    TRY(check_indices(op, "index", n, (const int64_t *)indices->v[k]->data, x->size[k], &negative));
+    any_negative |= negative;
+  }
+  if (indices->n == 1 && !any_negative) return LM_OK;
+  t->step = t->entries = 1;
+  for (int k = 0; k < indices->n; k++) {
+    t->entries += (x->size[k] - 1) * x->stride[k];
+    if (x->size[k] > 1 && x->stride[k] < t->apart) t->apart = x->stride[k];
+  }
+  TRY(lm_device_alloc(x->device, (size_t)n * sizeof *t->place, &t->own));
+  int64_t *place = t->own;
+  t->place = place;
+  int threads = lm_cpu_share((double)n * indices->n);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int part = 0; part < threads; part++) {
+    int64_t low = lm_cpu_share_begin(n, part, threads), high = lm_cpu_share_begin(n, part + 1, threads);
+    for (int k = 0; k < indices->n; k++) {
+      const int64_t *index = (const int64_t *)indices->v[k]->data;
+      int64_t stride = x->stride[k], size = x->size[k];
+      for (int64_t i = low; i < high; i++) {
+        place[i] = (k ? place[i] : 1) + (index[i] - 1 + (size + 1) * (index[i] < 0)) * stride;
+      }
+    }
+  }
+done:
+  return status;
+}
+
+/* ---- gather and its kin: out[i, j] = x[index[i, j], j] for dim 0 */
+
+enum { OF_OUT, OF_X, OF_INDEX }; /* sides */
 
 typedef struct gathering {
-  lm_dims rows;                 /* of out, which is contiguous: all dims but the last; x has stride 0 along `dim` */
+  lm_dims rows;                 /* of out, which is dense, in its order: all dims but the fastest; x: 0 along the dim */
   int64_t width;                /* of a row */
   int64_t x_step, i_step, step; /* along a row; step: in x from one index to the next */
+  int64_t entries;              /* indices are 1 .. entries */
+  bool checked;                 /* they are */
   const char *x;
   const int64_t *index;
   char *out;
   size_t item;
 } gathering;
 
-/* Elements low .. high - 1 of one row (out's last dim). */
-static void gather_row(const gathering *g, int64_t row, int64_t low, int64_t high) {
+/* Elements low .. high - 1 of one row. The top bit of the result says that an index is none of 1 .. entries, of which
+ * the first entry is taken. */
+static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t high) {
   int64_t x_step = g->x_step, i_step = g->i_step, step = g->step;
-  const char *x = g->x + (size_t)lm_dims_at(&g->rows, OF_X, row) * g->item;
+  uint64_t beyond = 0, entries = (uint64_t)g->entries;
+  const char *x = g->x + lm_dims_at(&g->rows, OF_X, row) * (int64_t)g->item;
   const int64_t *index = g->index + lm_dims_at(&g->rows, OF_INDEX, row);
   char *out = g->out + (size_t)(row * g->width) * g->item;
-  if (i_step == 0) { /* one index for the row */
-    copy_run(g->item, high - low, out + (size_t)low * g->item, 1,
-             x + (size_t)((index[0] - 1) * step + low * x_step) * g->item, x_step);
-    return;
+  if (i_step == 0 && x_step == 1) { /* a part of one entry */
+    uint64_t at = (uint64_t)index[0] - 1;
+    beyond = at | (entries - 1 - at);
+    if (at >= entries) at = 0;
+    memcpy(out + (size_t)low * g->item, x + ((int64_t)at * step + low) * (int64_t)g->item,
+           (size_t)(high - low) * g->item);
+    return beyond;
   }
-#define CASE(type)                                                                                             \
-  case sizeof(type): {                                                                                         \
-    const type *from = (const type *)x;                                                                        \
-    for (int64_t j = low; j < high; j++) ((type *)out)[j] = from[j * x_step + (index[j * i_step] - 1) * step]; \
-    break;                                                                                                     \
+#define CASE(type)                                                                   \
+  case sizeof(type): {                                                               \
+    const type *from = (const type *)x;                                              \
+    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                     \
+      for (int64_t j = low; j < high; j++) ((type *)out)[j] = from[index[j] - 1];    \
+      break;                                                                         \
+    }                                                                                \
+    for (int64_t j = low; j < high; j++) {                                           \
+      uint64_t at = (uint64_t)index[j * i_step] - 1;                                 \
+      beyond |= at | (entries - 1 - at);                                             \
+      ((type *)out)[j] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step]; \
+    }                                                                                \
+    break;                                                                           \
   }
   switch (g->item) {
     CASE(uint8_t)
@@ -142,35 +165,45 @@ static void gather_row(const gathering *g, int64_t row, int64_t low, int64_t hig
     CASE(uint64_t)
   }
 #undef CASE
+  return beyond;
 }
 
-/* out[i, j] = x[index[i, j], j], where out has these sizes; i_stride: of the index along them, 0 where it is shared. */
-static lm_status gather(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride,
-                        lm_tensor *out) {
-  lm_status status = check_indices(op, "index", index->numel, (const int64_t *)index->data, x->size[dim], false);
-  if (status != LM_OK) return status;
-  int64_t x_stride[LM_MAX_DIMS], along[LM_DIMS_SIDES], n = out->numel;
-  for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
-  gathering gathered = {.x = x->data,
-                        .index = (const int64_t *)index->data,
-                        .out = out->data,
-                        .item = lm_dtype_size((lm_dtype)x->dtype),
-                        .step = x->stride[dim]};
-  gathering *g = &gathered;
-  g->rows = lm_dims_of(out->ndim, out->size, NULL, 2, (const int64_t *[]){x_stride, i_stride}, false);
+/* g has memory, step and entries. Strides are those along out's dims. False if an index is out of range. */
+static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stride, const int64_t *i_stride) {
+  int64_t along[LM_DIMS_SIDES], n = out->numel;
+  uint64_t beyond = 0;
+  g->out = out->data;
+  g->item = lm_dtype_size((lm_dtype)out->dtype);
+  g->rows = lm_dims_of(out->ndim, out->size, NULL, 3, (const int64_t *[]){out->stride, x_stride, i_stride}, true);
   int64_t width = g->width = lm_dims_pop(&g->rows, along, 0);
   g->x_step = along[OF_X], g->i_step = along[OF_INDEX];
   int threads = lm_cpu_share((double)n);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
+#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
   for (int t = 0; t < threads; t++) {
     int64_t end = lm_cpu_share_begin(n, t + 1, threads);
     for (int64_t p = lm_cpu_share_begin(n, t, threads); p < end;) {
       int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
-      gather_row(g, row, low, high);
+      beyond |= gather_row(g, row, low, high);
       p = row * width + high;
     }
   }
-  return LM_OK;
+  return beyond >> 63 == 0;
+}
+
+/* i_stride: of the index along out's dims, 0 where it is shared. */
+static lm_status gather(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride,
+                        lm_tensor *out) {
+  int64_t x_stride[LM_MAX_DIMS];
+  bool often = index->numel < out->numel / 4 || x->size[dim] == 0; /* is each looked at often? */
+  lm_status status = often ? check_index(op, index, x->size[dim]) : LM_OK;
+  if (status != LM_OK) return status;
+  for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
+  gathering g = {.x = x->data,
+                 .index = (const int64_t *)index->data,
+                 .step = x->stride[dim],
+                 .entries = x->size[dim],
+                 .checked = often};
+  return gather_all(&g, out, x_stride, i_stride) ? LM_OK : check_index(op, index, x->size[dim]);
 }
 
 lm_status lm_cpu_gather(const void *args, lm_tensor *const *out) {
@@ -194,142 +227,185 @@ lm_status lm_cpu_embedding(const void *args, lm_tensor *const *out) {
   return select_entries("embedding", a->weight, 0, a->index, out[0]);
 }
 
-/* ---- scatter and its kin */
-
-static void put_line(size_t item, const scatter_line *l, char *dst, const int64_t *index, const char *src) {
-  int64_t n = l->n, to = l->to, along = l->along, step = l->step, from = l->from;
-#define CASE(type)                                                                           \
-  case sizeof(type): {                                                                       \
-    type *d = (type *)dst;                                                                   \
-    const type *s = (const type *)src;                                                       \
-    for (int64_t i = 0; i < n; i++) d[(index[i * step] - 1) * to + i * along] = s[i * from]; \
-    break;                                                                                   \
+lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
+  const lm_index_get_args *a = args;
+  const lm_tensor *x = a->x, *result = out[0];
+  tuples t;
+  int64_t x_stride[LM_MAX_DIMS] = {0}, i_stride[LM_MAX_DIMS] = {1};
+  lm_status status = open_tuples("index_get", x, &a->indices, result->size[0], &t);
+  if (status == LM_OK) {
+    for (int d = 1; d < result->ndim; d++) x_stride[d] = x->stride[a->indices.n + d - 1];
+    gathering g = {.x = x->data, .index = t.place, .step = t.step, .entries = t.entries, .checked = true};
+    gather_all(&g, result, x_stride, i_stride);
   }
-  switch (item) {
-    CASE(uint8_t)
-    CASE(uint16_t)
-    CASE(uint32_t)
-    CASE(uint64_t)
-  }
-#undef CASE
+  close_tuples(x, &t);
+  return status;
 }
+
+/* ---- scatter and its kin: x[index[i, j], j] becomes what it is with src[i, j] for dim 0 */
 
 enum { S_X, S_INDEX, S_SRC }; /* sides */
 
-/* Elements low .. high - 1 of a dim apart from `dim`, all of `dim`: what shares a destination lies along that, and
- * keeps its order. */
+/* What shares a destination lies along `dim`, and keeps its order. */
 typedef struct scattering {
-  lm_dims rows;                         /* the dims but the two */
-  int64_t width, across[LM_DIMS_SIDES]; /* of the dim apart */
+  lm_dims rows;                         /* the dims but `dim` and the fastest other one */
+  int64_t width, across[LM_DIMS_SIDES]; /* of that one */
   int64_t length, to, i_step, s_step;   /* of `dim` */
+  int64_t entries, apart;               /* of x: indices are 1 .. entries; elements between neighbours among them */
+  int64_t skipped;                      /* an index that goes nowhere, or 0 */
   char *x;
   const int64_t *index;
   const char *src;
   size_t x_item, item;
-  scatter_fn fold; /* NULL: replace */
+  lm_scatter_loop loop;
 } scattering;
 
+/* Elements low .. high - 1 of the fastest other dim, all of `dim`. */
 static void scatter_part(const scattering *s, int64_t row, int64_t low, int64_t high) {
   char *x = s->x + (lm_dims_at(&s->rows, S_X, row) + low * s->across[S_X]) * (int64_t)s->x_item;
   const int64_t *index = s->index + lm_dims_at(&s->rows, S_INDEX, row) + low * s->across[S_INDEX];
   const char *src = s->src + (lm_dims_at(&s->rows, S_SRC, row) + low * s->across[S_SRC]) * (int64_t)s->item;
   bool beside = s->i_step != 1 && high - low > 1; /* neighbours of the other dim are closer in memory */
-  scatter_line l = {s->length, s->to, 0, s->i_step, s->s_step};
-  if (beside) l = (scatter_line){high - low, s->to, s->across[S_X], s->across[S_INDEX], s->across[S_SRC]};
+  lm_scatter_line l = {s->length, s->to, 0, s->i_step, s->s_step};
+  if (beside) l = (lm_scatter_line){high - low, s->to, s->across[S_X], s->across[S_INDEX], s->across[S_SRC]};
   int64_t lines = beside ? s->length : high - low;
   for (int64_t i = 0; i < lines; i++) {
-    char *to = x + (beside ? 0 : i * s->across[S_X]) * (int64_t)s->x_item;
-    const int64_t *at = index + i * (beside ? s->i_step : s->across[S_INDEX]);
-    const char *from = src + i * (beside ? s->s_step : s->across[S_SRC]) * (int64_t)s->item;
-    if (s->fold) {
-      s->fold(&l, to, at, from);
-    } else {
-      put_line(s->x_item, &l, to, at, from);
+    s->loop(&l, x + (beside ? 0 : i * s->across[S_X]) * (int64_t)s->x_item,
+            index + i * (beside ? s->i_step : s->across[S_INDEX]),
+            src + i * (beside ? s->s_step : s->across[S_SRC]) * (int64_t)s->item);
+  }
+}
+
+/* Whole entries, which lie together in x: each thread takes some of the destinations, low .. high - 1 in all rows. */
+static void scatter_entries(const scattering *s, int64_t low, int64_t high) {
+  lm_scatter_line l = {s->width, s->to, s->across[S_X], 0, s->across[S_SRC]};
+  for (int64_t row = low / s->entries; low < high && row <= (high - 1) / s->entries; row++) {
+    char *x = s->x + lm_dims_at(&s->rows, S_X, row) * (int64_t)s->x_item;
+    const char *src = s->src + lm_dims_at(&s->rows, S_SRC, row) * (int64_t)s->item;
+    uint64_t first = (uint64_t)(low - row * s->entries), n = (uint64_t)(high - low);
+    if (low < row * s->entries) first = 0, n = (uint64_t)(high - row * s->entries);
+    for (int64_t i = 0; i < s->length; i++) {
+      const int64_t *index = s->index + i * s->i_step;
+      if ((uint64_t)*index - 1 - first >= n || *index == s->skipped) continue;
+      s->loop(&l, x, index, src + i * s->s_step * (int64_t)s->item);
     }
   }
+}
+
+/* The only line there is: what goes to the destinations low .. high - 1, sorted out some at a time. */
+static void scatter_own(const scattering *s, int64_t low, int64_t high) {
+  enum { SOME = 1024 };
+  int64_t index[SOME], from[SOME];
+  uint64_t src[SOME], span = (uint64_t)(high - low);
+  for (int64_t first = 0; first < s->length; first += SOME) {
+    int64_t some = s->length - first < SOME ? s->length - first : SOME, n = 0;
+    for (int64_t i = first; i < first + some; i++) {
+      index[n] = s->index[i * s->i_step];
+      from[n] = i * s->s_step;
+      n += (uint64_t)(index[n] - 1 - low) < span;
+    }
+#define CASE(type)                                                                      \
+  case sizeof(type): {                                                                  \
+    for (int64_t i = 0; i < n; i++) ((type *)src)[i] = ((const type *)s->src)[from[i]]; \
+    break;                                                                              \
+  }
+    switch (s->item) {
+      CASE(uint8_t)
+      CASE(uint16_t)
+      CASE(uint32_t)
+      CASE(uint64_t)
+    }
+#undef CASE
+    s->loop(&(lm_scatter_line){n, s->to, 0, 1, 1}, s->x, index, src);
+  }
+}
+
+/* s has memory, `dim` and what stands with it; dims: ndim others, with their sizes and strides. how: LM_FOLD_… */
+static void scatter_all(scattering *s, int how, lm_dtype dtype, int ndim, const int64_t *size,
+                        const int64_t *const stride[3]) {
+  const struct lm_scatter_loops *loops = LM_ISA_PICK(lm_scatter_loops);
+  s->item = lm_dtype_size(dtype);
+  s->loop = how == LM_FOLD_REPLACE ? loops->put[s->item] : loops->fold[how][dtype];
+  s->rows = lm_dims_of(ndim, size, NULL, 3, stride, true);
+  s->width = lm_dims_pop(&s->rows, s->across, 0);
+  int64_t rows = lm_dims_count(&s->rows), n = rows * s->width, work = n * s->length;
+  bool shared = s->across[S_INDEX] == 0;
+  for (int d = 0; d < s->rows.ndim; d++) shared &= s->rows.stride[S_INDEX][d] == 0;
+  if (work == 0) return;
+  int threads = lm_cpu_share(2.0 * (double)work);
+  bool whole = s->skipped != 0 || (shared && s->width > 1 && s->across[S_X] < s->apart), own = n == 1 && threads > 1;
+  int64_t all = whole ? rows * s->entries : own ? s->entries : n;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t begin = lm_cpu_share_begin(all, t, threads), end = lm_cpu_share_begin(all, t + 1, threads);
+    if (whole) {
+      scatter_entries(s, begin, end);
+    } else if (own) {
+      scatter_own(s, begin, end);
+    } else {
+      for (int64_t p = begin; p < end;) {
+        int64_t row = p / s->width, low = p % s->width;
+        int64_t high = end - row * s->width < s->width ? end - row * s->width : s->width;
+        scatter_part(s, row, low, high);
+        p = row * s->width + high;
+      }
+    }
+  }
+}
+
+/* The dims of x, an index (whose strides are given, as it may have one dim alone) and src but `dim`; x is of what the
+ * sums are kept in. */
+static void scatter_along(lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride, const int64_t *sizes,
+                          int64_t skipped, const lm_tensor *src, int how) {
+  int64_t size[LM_MAX_DIMS], stride[3][LM_MAX_DIMS];
+  int n = 0;
+  for (int d = 0; d < x->ndim; d++) {
+    if (d == dim) continue;
+    size[n] = sizes[d];
+    stride[S_X][n] = x->stride[d], stride[S_INDEX][n] = i_stride[d], stride[S_SRC][n] = src->stride[d];
+    n++;
+  }
+  scattering s = {.length = sizes[dim],
+                  .to = x->stride[dim],
+                  .i_step = i_stride[dim],
+                  .s_step = src->stride[dim],
+                  .entries = x->size[dim],
+                  .apart = x->stride[dim],
+                  .skipped = skipped,
+                  .x = x->data,
+                  .index = (const int64_t *)index->data,
+                  .src = src->data,
+                  .x_item = lm_dtype_size((lm_dtype)x->dtype)};
+  scatter_all(&s, how, (lm_dtype)src->dtype, n, size, (const int64_t *[]){stride[0], stride[1], stride[2]});
 }
 
 lm_status lm_cpu_scatter_fold(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   const lm_scatter_fold_args *a = args;
-  const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = NULL;
-  int dim = (int)a->dim;
-  bool others[LM_MAX_DIMS];
-  TRY(check_indices(lm_op_running(), "index", index->numel, (const int64_t *)index->data, out[0]->size[dim], false));
+  TRY(check_index(lm_op_running(), a->index, out[0]->size[a->dim]));
   if (a->how == LM_FOLD_REPLACE) {
     x = lm_retain(out[0]);
   } else {
     TRY(open_sums(out[0], &x));
   }
-  for (int d = 0; d < index->ndim; d++) others[d] = d != dim;
-  scattering s = {.length = index->size[dim],
-                  .to = x->stride[dim],
-                  .i_step = index->stride[dim],
-                  .s_step = src->stride[dim],
-                  .x = x->data,
-                  .index = (const int64_t *)index->data,
-                  .src = src->data,
-                  .x_item = lm_dtype_size((lm_dtype)x->dtype),
-                  .item = lm_dtype_size((lm_dtype)src->dtype),
-                  .fold = adders[src->dtype].scatter[a->how]};
-  s.rows = lm_dims_of(index->ndim, index->size, others, 3, (const int64_t *[]){x->stride, index->stride, src->stride},
-                      false);
-  s.width = lm_dims_pop(&s.rows, s.across, 0);
-  int64_t n = index->numel / s.length;
-  int threads = lm_cpu_share(2.0 * (double)index->numel);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t end = lm_cpu_share_begin(n, t + 1, threads);
-    for (int64_t p = lm_cpu_share_begin(n, t, threads); p < end;) {
-      int64_t row = p / s.width, low = p % s.width;
-      int64_t high = end - row * s.width < s.width ? end - row * s.width : s.width;
-      scatter_part(&s, row, low, high);
-      p = row * s.width + high;
-    }
-  }
+  scatter_along(x, (int)a->dim, a->index, a->index->stride, a->index->size, 0, a->src, a->how);
   TRY(close_sums(x, out[0]));
 done:
   lm_release(x);
   return status;
 }
 
-/* ---- index_add, embedding_backward: threads take destinations */
-
-/* out [outer, rows, inner] += src [outer, n, inner] at index [n]; index `skipped` is left out. */
-static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t rows, int64_t inner, const lm_tensor *index,
-                             int64_t skipped, const lm_tensor *src) {
+/* src's entries, where a 1-d index says. */
+static lm_status add_entries(const char *op, lm_tensor *out, int dim, const lm_tensor *index, int64_t skipped,
+                             const lm_tensor *src) {
   lm_status status = LM_OK;
   lm_tensor *sums = NULL;
+  int64_t i_stride[LM_MAX_DIMS] = {0};
+  i_stride[dim] = 1;
+  TRY(check_indices(op, "index", index->numel, (const int64_t *)index->data, out->size[dim], NULL));
   TRY(open_sums(out, &sums));
-  size_t bytes = (size_t)inner * lm_dtype_size((lm_dtype)src->dtype);
-  size_t sum_bytes = (size_t)inner * lm_dtype_size((lm_dtype)sums->dtype);
-  const int64_t *place = (const int64_t *)index->data, n = index->numel;
-  add_run_fn add = adders[src->dtype].run;
-  if (inner == 1 && skipped == 0) { /* lines that share no destination */
-    scatter_line line = {n, 1, 0, 1, 1};
-    scatter_fn scatter = adders[src->dtype].scatter[LM_FOLD_SUM];
-    int lines = outer > 1 ? lm_cpu_share((double)outer * (double)n) : 1;
-#pragma omp parallel for num_threads(lines) if (lines > 1)
-    for (int64_t o = 0; o < outer; o++) {
-      scatter(&line, sums->data + (size_t)(o * rows) * sum_bytes, place, src->data + (size_t)(o * n) * bytes);
-    }
-    TRY(close_sums(sums, out));
-    goto done;
-  }
-  int threads = lm_cpu_share((double)outer * (double)n * (double)inner);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t low = lm_cpu_share_begin(outer * rows, t, threads), high = lm_cpu_share_begin(outer * rows, t + 1, threads);
-    if (low == high) continue;
-    for (int64_t o = low / rows; o <= (high - 1) / rows; o++) {
-      for (int64_t i = 0; i < n; i++) {
-        int64_t row = o * rows + place[i] - 1;
-        if (row < low || row >= high || place[i] == skipped) continue;
-        add(inner, sums->data + (size_t)row * sum_bytes, 1, src->data + (size_t)(o * n + i) * bytes, 1);
-      }
-    }
-  }
+  scatter_along(sums, dim, index, i_stride, src->size, skipped, src, LM_FOLD_SUM);
   TRY(close_sums(sums, out));
 done:
   lm_release(sums);
@@ -338,178 +414,51 @@ done:
 
 lm_status lm_cpu_index_add(const void *args, lm_tensor *const *out) {
   const lm_index_add_args *a = args;
-  lm_tensor *result = out[0];
-  int64_t outer = 1, inner = 1, rows = result->size[a->dim];
-  lm_status status = check_indices("index_add", "index", a->index->numel, (const int64_t *)a->index->data, rows, false);
-  if (status != LM_OK) return status;
-  for (int d = 0; d < a->dim; d++) outer *= result->size[d];
-  for (int d = (int)a->dim + 1; d < result->ndim; d++) inner *= result->size[d];
-  return add_entries(result, outer, rows, inner, a->index, 0, a->src);
+  return add_entries("index_add", out[0], (int)a->dim, a->index, 0, a->src);
 }
 
 lm_status lm_cpu_embedding_backward(const void *args, lm_tensor *const *out) {
   const lm_embedding_backward_args *a = args;
-  lm_tensor *result = out[0];
+  lm_tensor *src = NULL;
+  int64_t features = out[0]->size[1];
+  memset(out[0]->data, 0, lm_nbytes(out[0]));
   lm_status status =
-      check_indices("embedding_backward", "index", a->index->numel, (const int64_t *)a->index->data, a->num, false);
-  if (status != LM_OK) return status;
-  memset(result->data, 0, lm_nbytes(result));
-  return add_entries(result, 1, a->num, result->size[1], a->index, a->padding_idx, a->grad);
-}
-
-/* ---- index_get, index_put_ */
-
-/* Where each index tuple points in x, in elements. Yours to lm_device_free, n * 8 bytes. */
-static lm_status tuple_offsets(const char *op, const lm_tensor *x, const lm_list *indices, int64_t n, int64_t **out) {
-  lm_status status = LM_OK;
-  void *memory = NULL;
-  for (int k = 0; k < indices->n; k++) {
-    TRY(check_indices(op, "index", n, (const int64_t *)indices->v[k]->data, x->size[k], true));
-  }
-  TRY(lm_device_alloc(x->device, (size_t)n * sizeof(int64_t), &memory));
-  int64_t *offset = memory;
-  memset(offset, 0, (size_t)n * sizeof *offset);
-  for (int k = 0; k < indices->n; k++) {
-    const int64_t *index = (const int64_t *)indices->v[k]->data;
-    int64_t stride = x->stride[k], entries = x->size[k];
-    for (int64_t i = 0; i < n; i++) offset[i] += (index[i] < 0 ? index[i] + entries : index[i] - 1) * stride;
-  }
-  *out = offset;
-done:
+      lm_tensor_view(a->grad, 2, (int64_t[]){a->index->numel, features}, (int64_t[]){features, 1}, 0, &src);
+  if (status == LM_OK) status = add_entries("embedding_backward", out[0], 0, a->index, a->padding_idx, src);
+  lm_release(src);
   return status;
 }
 
-/* The dims beside the indexed ones: rows of a strided run each. */
-typedef struct block {
-  lm_dims dims; /* of the rows; sides: to, from */
-  int64_t rows, run, run_to, run_from;
-} block;
-
-enum { TO, FROM };
-
-static block block_of(const lm_tensor *dst, int dst_first, const lm_tensor *src, int src_first) {
-  int64_t along[LM_DIMS_SIDES];
-  block b = {.dims = lm_dims_of(dst->ndim - dst_first, dst->size + dst_first, NULL, 2,
-                                (const int64_t *[]){dst->stride + dst_first, src->stride + src_first}, false)};
-  b.run = lm_dims_pop(&b.dims, along, 1);
-  b.run_to = along[TO], b.run_from = along[FROM];
-  b.rows = lm_dims_count(&b.dims);
-  return b;
-}
-
-static inline int64_t row_offset(const block *b, int64_t row, int side) {
-  return b->rows == 1 ? 0 : lm_dims_at(&b->dims, side, row);
-}
-
-/* dst[i] = x[offset[i]] */
-static void pick_elements(size_t item, int64_t n, char *dst, int64_t to, const char *x, const int64_t *offset) {
-#define CASE(type)                                                                        \
-  case sizeof(type): {                                                                    \
-    for (int64_t i = 0; i < n; i++) ((type *)dst)[i * to] = ((const type *)x)[offset[i]]; \
-    break;                                                                                \
-  }
-  switch (item) {
-    CASE(uint8_t)
-    CASE(uint16_t)
-    CASE(uint32_t)
-    CASE(uint64_t)
-  }
-#undef CASE
-}
-
-lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
-  const lm_index_get_args *a = args;
-  const lm_tensor *x = a->x;
-  lm_tensor *result = out[0];
-  int64_t *offset = NULL, n = result->size[0];
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
-  lm_status status = tuple_offsets("index_get", x, &a->indices, n, &offset);
-  if (status != LM_OK) return status;
-  block b = block_of(result, 1, x, a->indices.n);
-  int threads = lm_cpu_share((double)result->numel);
-  bool single = b.rows == 1 && b.run == 1;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < (single ? threads : 0); t++) {
-    int64_t low = lm_cpu_share_begin(n, t, threads), high = lm_cpu_share_begin(n, t + 1, threads);
-    pick_elements(item, high - low, result->data + (size_t)(low * result->stride[0]) * item, result->stride[0], x->data,
-                  offset + low);
-  }
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t i = 0; i < (single ? 0 : n); i++) {
-    for (int64_t r = 0; r < b.rows; r++) {
-      copy_run(item, b.run, result->data + (size_t)(i * result->stride[0] + row_offset(&b, r, TO)) * item, b.run_to,
-               x->data + (size_t)(offset[i] + row_offset(&b, r, FROM)) * item, b.run_from);
-    }
-  }
-  lm_device_free(x->device, offset, (size_t)n * sizeof *offset);
-  return LM_OK;
-}
-
-/* x[offset[i]] = src[i], of offsets from low to high - 1. */
-static void put_elements(size_t item, int64_t n, char *x, const int64_t *offset, int64_t low, int64_t high,
-                         const char *src, int64_t from) {
-  uint64_t span = (uint64_t)(high - low);
-#define CASE(type)                                                                                    \
-  case sizeof(type): {                                                                                \
-    for (int64_t i = 0; i < n; i++) {                                                                 \
-      if ((uint64_t)(offset[i] - low) < span) ((type *)x)[offset[i]] = ((const type *)src)[i * from]; \
-    }                                                                                                 \
-    break;                                                                                            \
-  }
-  switch (item) {
-    CASE(uint8_t)
-    CASE(uint16_t)
-    CASE(uint32_t)
-    CASE(uint64_t)
-  }
-#undef CASE
-}
-
-/* Threads take ranges of destinations: of equal tuples the last one wins, or all add up in order. */
+/* Of equal tuples the last one wins, or all add up in order. */
 lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   const lm_index_put__args *a = args;
   const lm_tensor *values = a->values;
   lm_tensor *x = NULL;
-  int64_t *offset = NULL, n = values->size[0], span = 1;
+  tuples t = {.own = NULL};
+  int indexed = a->indices.n;
+  const int64_t shared[LM_MAX_DIMS] = {0};
   if (a->accumulate) {
     TRY(open_sums(out[0], &x));
   } else {
     x = lm_retain(out[0]);
   }
-  TRY(tuple_offsets("index_put_", x, &a->indices, n, &offset));
-  block b = block_of(x, a->indices.n, values, 1);
-  for (int k = 0; k < a->indices.n; k++) span += (x->size[k] - 1) * x->stride[k];
-  size_t x_item = lm_dtype_size((lm_dtype)x->dtype), item = lm_dtype_size((lm_dtype)values->dtype);
-  add_run_fn add = a->accumulate ? adders[values->dtype].run : NULL;
-  int threads = lm_cpu_share((double)values->numel);
-  if (b.rows == 1 && b.run == 1 && !add) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int t = 0; t < threads; t++) {
-      put_elements(item, n, x->data, offset, lm_cpu_share_begin(span, t, threads),
-                   lm_cpu_share_begin(span, t + 1, threads), values->data, values->stride[0]);
-    }
-    goto done;
-  }
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t low = lm_cpu_share_begin(span, t, threads), high = lm_cpu_share_begin(span, t + 1, threads);
-    for (int64_t i = 0; i < n; i++) {
-      if (offset[i] < low || offset[i] >= high) continue;
-      for (int64_t r = 0; r < b.rows; r++) {
-        char *to = x->data + (size_t)(offset[i] + row_offset(&b, r, TO)) * x_item;
-        const char *from = values->data + (size_t)(i * values->stride[0] + row_offset(&b, r, FROM)) * item;
-        if (add) {
-          add(b.run, to, b.run_to, from, b.run_from);
-        } else {
-          copy_run(item, b.run, to, b.run_to, from, b.run_from);
-        }
-      }
-    }
-  }
+  TRY(open_tuples("index_put_", x, &a->indices, values->size[0], &t));
+  scattering s = {.length = t.n,
+                  .to = t.step,
+                  .i_step = 1,
+                  .s_step = values->stride[0],
+                  .entries = t.entries,
+                  .apart = t.apart,
+                  .x = x->data,
+                  .index = t.place,
+                  .src = values->data,
+                  .x_item = lm_dtype_size((lm_dtype)x->dtype)};
+  scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, (lm_dtype)values->dtype, x->ndim - indexed,
+              x->size + indexed, (const int64_t *[]){x->stride + indexed, shared, values->stride + 1});
   TRY(close_sums(x, out[0]));
 done:
-  if (offset) lm_device_free(out[0]->device, offset, (size_t)n * sizeof *offset);
+  close_tuples(out[0], &t);
   lm_release(x);
   return status;
 }
@@ -536,9 +485,24 @@ lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
   for (int t = 0; t < threads; t++) {
     int64_t *row = (int64_t *)out[0]->data + before[t] * ndim, end = lm_cpu_share_begin(x->numel, t + 1, threads);
     int64_t begin = lm_cpu_share_begin(x->numel, t, threads), count = before[t + 1] - before[t];
-    if (ndim == 1) { /* without branches: what is no place is written over */
-      int64_t k = 0;
-      for (int64_t i = begin; k < count; i++) {
+    if (ndim == 1) { /* without branches: what is no place is written over. Eight alike go at once */
+      int64_t k = 0, i = begin;
+      for (; k + 8 <= count; i += 8) {
+        uint64_t eight;
+        if (i + 8 > end) break;
+        memcpy(&eight, mask + i, sizeof eight);
+        if (eight == 0) continue;
+        if (eight == UINT64_C(0x0101010101010101)) {
+          for (int64_t j = 0; j < 8; j++) row[k + j] = i + j + 1;
+          k += 8;
+          continue;
+        }
+        for (int64_t j = 0; j < 8; j++) {
+          row[k] = i + j + 1;
+          k += mask[i + j] != 0;
+        }
+      }
+      for (; k < count; i++) {
         row[k] = i + 1;
         k += mask[i] != 0;
       }
@@ -562,7 +526,7 @@ lm_status lm_cpu_one_hot(const void *args, lm_tensor *const *out) {
   const lm_one_hot_args *a = args;
   int64_t n = a->x->numel, classes = a->num_classes, *result = (int64_t *)out[0]->data;
   const int64_t *label = (const int64_t *)a->x->data;
-  lm_status status = check_indices("one_hot", "label", n, label, classes, false);
+  lm_status status = check_indices("one_hot", "label", n, label, classes, NULL);
   if (status != LM_OK) return status;
   memset(result, 0, (size_t)(n * classes) * sizeof *result);
   for (int64_t i = 0; i < n; i++) result[i * classes + label[i] - 1] = 1;

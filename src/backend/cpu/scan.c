@@ -50,17 +50,21 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   int64_t x_step = cols ? u->x_step : s->x_step * direction, out_step = cols ? u->o_step : s->out_step * direction;
   int64_t from = (u->x - s->x->data) / s->plan.bytes + at * s->x_step, to = u->out + at * s->out_step;
   const struct lm_point_loops *loops = s->plan.loops;
-  loops->load[s->x->dtype](r->x, element(s->x, from), x_step, count);
+  bool plain = s->x->dtype == (int)s->plan.compute && x_step == 1; /* in memory as in a tile */
+  bool here = plain && s->out->dtype == s->x->dtype && out_step == 1;
+  void *tile = here && stored ? (void *)element(s->out, to) : r->x;
+  const void *x = plain && !stored ? (const void *)element(s->x, from) : tile;
+  if (x == tile) loops->load[s->x->dtype](tile, element(s->x, from), x_step, count);
   if (s->decay) loops->load[s->decay->dtype](r->decay, element(s->decay, from), x_step, count);
   if (!stored) {
     lm_reduce_kind fold = s->kind == LM_SCAN_SUM ? LM_REDUCE_SUM : LM_REDUCE_PRODUCT;
-    lm_reduce_loops_of(s->plan.compute)->row[fold](r->carry, r->x, count, (lm_total){0});
+    lm_reduce_loops_of(s->plan.compute)->row[fold](r->carry, x, count, (lm_total){0});
     return;
   }
   int64_t *places = s->places ? (int64_t *)s->places->data + to : NULL;
-  lm_scan_part part = {r->x, r->decay, out_step == 1 ? places : r->place, first + 1, r->carry, r->last};
+  lm_scan_part part = {tile, r->decay, out_step == 1 ? places : r->place, first + 1, r->carry, r->last};
   (cols ? s->cols : s->row)(&part, count);
-  loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
+  if (tile == r->x) loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
   if (places && out_step != 1) lm_point_loops_of(LM_I64)->store[LM_I64](places, out_step, r->place, count);
 }
 

@@ -106,27 +106,6 @@ static void release_picked(picked *p) {
   while (p->nowned > 0) lm_release(p->owned[--p->nowned]);
 }
 
-static lm_status pick_mask(picked *p, lm_tensor *mask, int dim) {
-  lm_tensor *out[LM_MAX_OUTS], *places;
-  lm_status status;
-  for (int k = 0; k < mask->ndim; k++) {
-    if (mask->size[k] != p->view->size[dim + k]) {
-      return lm_fail(LM_E_SHAPE, "x[…]: a mask %s does not fit dim %d on of %s", lm_shape_of(mask), dim + 1,
-                     lm_shape_of(p->view));
-    }
-  }
-  lm_nonzero_args find = {.x = mask};
-  TRY(lm_call(LM_OP_nonzero, &find, out));
-  places = own_tensor(p, out[0]);
-  for (int k = 0; k < mask->ndim; k++) {
-    lm_select_args column = {.x = places, .dim = 1, .index = k + 1};
-    TRY(lm_call(LM_OP_select, &column, out));
-    p->indices[dim + k] = own_tensor(p, out[0]);
-  }
-done:
-  return status;
-}
-
 /* An integer or a range against x's own dim, which the views it is taken from may have lost. */
 static lm_status check_entry(const lm_tensor *x, int dim, const entry *e) {
   int64_t size = x->size[dim], first = e->first < 0 ? e->first + size + 1 : e->first;
@@ -152,12 +131,12 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
   lm_status status = LM_OK;
   lm_tensor *out[LM_MAX_OUTS];
   int used = 0, dim = 0, source = 0; /* where we are in the view, and in x */
+  int at = 0;                        /* in the list of indices, where a mask of several dims is one */
   bool rest = false;
   for (int i = 0; i < n; i++) {
     if (e[i].kind == REST && rest) return lm_fail(LM_E_ARG, "x[…]: \"...\" may stand once");
     rest |= e[i].kind == REST;
     used += dims_of(&e[i], 0);
-    if (e[i].kind == MASK && e[i].t->ndim == 0) return lm_fail(LM_E_SHAPE, "x[…]: a mask needs at least one dim");
   }
   if (used > x->ndim) {
     if (x->ndim == 0) return lm_fail(LM_E_SHAPE, "x[…]: a 0-d tensor has nothing to index; x:item() is its value");
@@ -179,25 +158,23 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
         lm_slice_args a = {.x = p->view, .dim = dim, .first = e[i].first, .last = e[i].last, .step = e[i].step};
         TRY(lm_call(LM_OP_slice, &a, out));
         p->view = own_tensor(p, out[0]);
-        dim++;
+        dim++, at++;
         break;
       }
       case NEW: {
         lm_unsqueeze_args a = {.x = p->view, .dim = dim++};
         TRY(lm_call(LM_OP_unsqueeze, &a, out));
         p->view = own_tensor(p, out[0]);
+        at++;
         break;
       }
-      case WHOLE: dim++; break;
-      case REST: dim += x->ndim - used; break;
+      case WHOLE: dim++, at++; break;
+      case REST: dim += x->ndim - used, at += x->ndim - used; break;
       case PLACES:
-        p->indices[dim++] = e[i].t;
-        p->nindices = dim;
-        break;
       case MASK:
-        TRY(pick_mask(p, e[i].t, dim));
-        dim += e[i].t->ndim;
-        p->nindices = dim;
+        p->indices[at++] = e[i].t;
+        p->nindices = at;
+        dim += dims_of(&e[i], 0);
         break;
     }
     source += dims_of(&e[i], x->ndim - used);

@@ -56,4 +56,107 @@ local function embedding(index, weight, ...)
   return ByCount(rows, counts_of(index, weight.shape[1], weight.dtype))
 end
 
-return {embedding = embedding}
+-- ---- bags
+
+local bag_how = {
+  offsets = {"tensor"}, max_norm = {"positive"}, norm_type = {"number", 2}, scale_grad_by_freq = {"boolean", false},
+  mode = {{"sum", "mean", "max"}, "mean"}, sparse = how.sparse, per_sample_weights = {"tensor"},
+  include_last_offset = {"boolean", false}, padding_idx = {"integer", 0},
+}
+
+local function whole(who, name, t)
+  if t.dtype ~= "int64" and t.dtype ~= "int32" then
+    options.fail("%s: %s has to be int64 or int32, is %s; convert it with :long()", who, name, t.dtype)
+  end
+end
+
+-- The number of bags, and the bag of each of index's entries [n].
+local function bags_of(who, index, o)
+  local offsets, device = o.offsets, index.device
+  if index.ndim == 2 then
+    if offsets then options.fail("%s: offsets are for an index of one dim, is %s", who, options.describe(index)) end
+    local bags, each = index.shape[1], index.shape[2]
+    return bags, ops.flatten(ops.expand(ops.arange(1, bags + 1, {dtype = "int64", device = device}):unsqueeze(2),
+      {bags, each}))
+  end
+  if index.ndim ~= 1 then
+    options.fail("%s: index has to be [bags, n] or [n] with offsets, is %s", who, options.describe(index))
+  end
+  if not offsets then options.fail("%s: offsets are missing; an index [n] needs them, [bags, n] does not", who) end
+  whole(who, "offsets", offsets)
+  local n, last = index.shape[1], offsets:numel()
+  if offsets.ndim ~= 1 or (o.include_last_offset and last == 0) then
+    options.fail("%s: offsets have to be [bags]%s, are %s", who, o.include_last_offset and " and one more" or "",
+      options.describe(offsets))
+  end
+  if last > 0 and device == "cpu" then
+    local first = offsets[1]
+    if first ~= 1 then options.fail("%s: offsets[1] has to be 1, where the first bag begins, is %d", who, first) end
+    local falls = last > 1 and ops.any(ops.lt(offsets:narrow(1, 2, last - 1), offsets:narrow(1, 1, last - 1))):item()
+    if falls or offsets[last] > n + 1 then
+      options.fail("%s: offsets have to grow from 1 up to %d, one past index", who, n + 1)
+    end
+  end
+  if last == 0 and n > 0 then options.fail("%s: there are no offsets, and %d indices", who, n) end
+  local bags = o.include_last_offset and last - 1 or last
+  local at = ops.arange(1, n + 1, {dtype = "int64", device = device})
+  return bags, ops.searchsorted(offsets:long(), at, {right = true}) - 1
+end
+
+--- F.embedding_bag(index, weight [, {offsets, max_norm, norm_type = 2, scale_grad_by_freq = false, mode = "mean",
+--- per_sample_weights, include_last_offset = false, padding_idx}]): the sum, mean or max of the rows of weight
+--- [num, features] that each bag names: [bags, features]. index, which counts from 1, is [bags, n], or [n] with
+--- offsets [bags], the places where bags begin, from 1; include_last_offset: and one more, where the last one ends.
+--- per_sample_weights, of index's sizes, weigh the rows of a sum. Entries that are padding_idx are left out. A bag
+--- without entries is zeros. The gradient of a max is shared by equal rows. max_norm and scale_grad_by_freq as in
+--- F.embedding.
+local function embedding_bag(index, weight, offsets, opts)
+  local who = "embedding_bag"
+  if options.is_plain(offsets) then offsets, opts = nil, offsets end
+  if opts ~= nil and not options.is_plain(opts) then
+    options.fail("%s: after offsets a table of options expected, got %s", who, options.describe(opts))
+  end
+  local given = {offsets = offsets}
+  for name, value in pairs(opts or {}) do given[name] = value end
+  local o = options.check(who, given, bag_how)
+  options.arg(who, "index", index, "tensor")
+  whole(who, "index", index)
+  if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then
+    options.fail("%s: weight [num, features] wanted, got %s", who, options.describe(weight))
+  end
+  if o.mode == "max" and o.scale_grad_by_freq then
+    options.fail("%s: scale_grad_by_freq is for sums and means", who)
+  end
+  local each = o.per_sample_weights
+  if each then
+    if o.mode ~= "sum" then options.fail("%s: per_sample_weights are for mode = \"sum\"", who) end
+    if table.concat(each.shape, ",") ~= table.concat(index.shape, ",") or each.dtype ~= weight.dtype then
+      options.fail("%s: per_sample_weights have to be %s %s as index, are %s %s", who, weight.dtype,
+        options.describe(index), each.dtype, options.describe(each))
+    end
+    each = ops.flatten(each)
+  end
+  local bags, bag = bags_of(who, index, o)
+  local line, padding = ops.flatten(index), o.padding_idx
+  if padding ~= 0 then
+    if padding < 0 then padding = weight.shape[1] + padding + 1 end
+    local kept = ops.select(ops.nonzero(ops.ne(line, padding)), 2, 1)
+    line, bag = ops.index_select(line, 1, kept), ops.index_select(bag, 1, kept)
+    each = each and ops.index_select(each, 1, kept)
+  end
+  local rows = embedding(line, weight, {
+    max_norm = o.max_norm, norm_type = o.norm_type, scale_grad_by_freq = o.scale_grad_by_freq,
+  })
+  local like = {dtype = weight.dtype, device = weight.device}
+  local none = ops.zeros({bags, weight.shape[2]}, like)
+  if o.mode == "max" then
+    local where = ops.expand(ops.unsqueeze(bag, 2), rows.shape)
+    return ops.scatter_reduce(none, 1, where, rows, "amax", {include_self = false})
+  end
+  local sums = ops.index_add(none, 1, bag, each and rows * ops.unsqueeze(each, 2) or rows)
+  if o.mode == "sum" then return sums end
+  local counts = ops.index_add(ops.zeros({bags}, like), 1, bag, ops.ones(bag.shape, like))
+  return sums / ops.unsqueeze(ops.clamp(counts, 1), 2)
+end
+
+return {embedding = embedding, embedding_bag = embedding_bag}

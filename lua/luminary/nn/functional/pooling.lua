@@ -187,10 +187,9 @@ local function unpool(who, n)
       if k > 0 then shape[i], places = size[k], places * size[k] else planes = planes * v end
     end
     if places > 2 ^ 31 - 1 then fail("%s: %d places are too many: at most 2^31 - 1", who, places) end
-    local plane = ops.arange(1, planes + 1, {device = a.x.device, dtype = "int64"}):unsqueeze(2)
     local y = ops.zeros({planes, places}, {device = a.x.device, dtype = a.x.dtype})
     if a.x:numel() > 0 then
-      y = ops.index_put(y, {plane, ops.reshape(a.indices, {planes, -1})}, ops.reshape(a.x, {planes, -1}))
+      y = ops.scatter(y, 2, ops.reshape(a.indices, {planes, -1}), ops.reshape(a.x, {planes, -1}))
     end
     return ops.reshape(y, shape)
   end)

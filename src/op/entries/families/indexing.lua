@@ -18,23 +18,25 @@ op "stack" {
 }
 op "gather" {
   "x", "dim: dim", "index",
-  grad = {x = "scatter_add(zeros_of(g, size_of(x)), dim, index, g)"},
+  grad = {x = "scatter_add(zero_for(g, size_of(x)), dim, index, g)"},
   help = "out[i][j] = x[index[i][j]][j] for dim 1",
 }
 op "index_select" {
   "x", "dim: dim", "index",
-  grad = {x = "index_add(zeros_of(g, size_of(x)), dim, index, g)"},
+  grad = {x = "index_add(zero_for(g, size_of(x)), dim, index, g)"},
   help = "the entries of dim named by a 1-d index",
 }
 op "index_get" {
   "x", "indices: tensors or nil",
-  grad = {x = "index_put(zeros_of(g, size_of(x)), indices, g, true)"},
-  help = "x[indices]: one index tensor or nil a dim, broadcast together; masks are made indices before",
+  forms = {{when = "has_masks(indices)", "index_get(x, without_masks(x, indices))"}},
+  grad = {x = "index_put(zero_for(g, size_of(x)), indices, g, true)"},
+  help = "x[indices]: one index tensor or nil a dim, broadcast together; a mask stands for as many dims as it has",
 }
 op "index_put" {
   "x", "indices: tensors or nil", "values: scalar", "accumulate = false",
+  forms = {{when = "has_masks(indices)", "index_put(x, without_masks(x, indices), values, accumulate)"}},
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
-  autocast = "widest", help = "x with values at indices; also index_put_",
+  autocast = "widest", help = "x with values at indices, which may be masks; also index_put_",
 }
 op "nonzero" {
   "x", options = {"as_tuple = false"},
@@ -77,6 +79,7 @@ op "fill_" {"x", "value: scalar", kind = "write", grad = {x = "nil", value = "g"
 op "zero_" {"x", kind = "write", grad = {x = "nil"}, help = "every element becomes 0"}
 op "index_put_" {
   "x", "indices: tensors or nil", "values: scalar", "accumulate = false", kind = "write",
+  forms = {{when = "has_masks(indices)", "index_put_(x, without_masks(x, indices), values, accumulate)"}},
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
   help = "writes values at indices",
 }

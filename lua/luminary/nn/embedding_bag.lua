@@ -1,0 +1,80 @@
+--- Sums, means and maxima of rows of a table: EmbeddingBag.
+local options = require "luminary.base.options"
+local layer = require "luminary.nn.define_layer"
+local embedding_bag = require("luminary.nn.functional.embedding").embedding_bag
+local Embedding = require("luminary.nn.linear").Embedding
+local parameter = require "luminary.nn.parameter"
+local printed = require "luminary.nn.print_values"
+
+local arg = options.arg
+
+--- nn.EmbeddingBag(num_embeddings, embedding_dim [, {max_norm, norm_type = 2, scale_grad_by_freq = false,
+--- mode = "mean", include_last_offset = false, padding_idx, device, dtype}]): the "sum", "mean" or "max" of the rows of
+--- a table that each bag names. bag(index [, offsets [, per_sample_weights]]) -> [bags, embedding_dim], as
+--- F.embedding_bag says. The row padding_idx starts as zeros and is left out.
+local EmbeddingBag = layer.define("EmbeddingBag")
+
+function EmbeddingBag:init(num_embeddings, embedding_dim, opts)
+  self.num_embeddings = arg("EmbeddingBag", "num_embeddings", num_embeddings, "count")
+  self.embedding_dim = arg("EmbeddingBag", "embedding_dim", embedding_dim, "count")
+  opts = layer.options("EmbeddingBag", opts, {
+    max_norm = {"positive"}, norm_type = {"number", 2}, scale_grad_by_freq = {"boolean", false},
+    mode = {{"sum", "mean", "max"}, "mean"}, sparse = {"boolean", false}, _weight = {"tensor"},
+    include_last_offset = {"boolean", false}, padding_idx = {"integer"},
+  }, "max_norm")
+  if opts.sparse then options.fail("EmbeddingBag: gradients are dense here; leave sparse out") end
+  local pad = opts.padding_idx
+  if pad then
+    if pad == 0 or math.abs(pad) > num_embeddings then
+      options.fail("EmbeddingBag: padding_idx %d is not among the %d rows, which count from 1", pad, num_embeddings)
+    end
+    self.padding_idx = pad < 0 and num_embeddings + pad + 1 or pad
+  end
+  self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
+  self.mode, self.include_last_offset = opts.mode, opts.include_last_offset
+  if opts._weight then
+    self.weight = parameter.new(opts._weight)
+  else
+    self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
+    self:reset_parameters()
+  end
+end
+
+--- nn.EmbeddingBag.from_pretrained(weight [, {freeze = true, …}]): a layer over the rows of weight, which training
+--- leaves as they are unless freeze is false; other options are nn.EmbeddingBag's.
+function EmbeddingBag.from_pretrained(weight, opts)
+  local who = "EmbeddingBag.from_pretrained"
+  if arg(who, "weight", weight, "tensor").ndim ~= 2 then
+    options.fail("%s: weight [num_embeddings, embedding_dim] wanted, got %s", who, options.describe(weight))
+  end
+  local own = {}
+  for name, value in pairs(opts or {}) do own[name] = value end
+  local freeze = own.freeze == nil or arg(who, "freeze", own.freeze, "boolean")
+  own.freeze, own._weight = nil, weight
+  local new = EmbeddingBag(weight.shape[1], weight.shape[2], own)
+  new.weight:requires_grad_(not freeze)
+  return new
+end
+
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+EmbeddingBag.reset_parameters = Embedding.reset_parameters
+
+function EmbeddingBag:forward(index, offsets, per_sample_weights)
+  return embedding_bag(index, self.weight, {
+    offsets = offsets, per_sample_weights = per_sample_weights, max_norm = self.max_norm, norm_type = self.norm_type,
+    scale_grad_by_freq = self.scale_grad_by_freq, mode = self.mode, include_last_offset = self.include_last_offset,
+    padding_idx = self.padding_idx,
+  })
+end
+
+function EmbeddingBag:extra_repr()
+  local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
+  if self.max_norm then parts[#parts + 1] = "max_norm=" .. printed.float(self.max_norm) end
+  if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. printed.float(self.norm_type) end
+  if self.scale_grad_by_freq then parts[#parts + 1] = "scale_grad_by_freq=True" end
+  parts[#parts + 1] = ("mode='%s'"):format(self.mode)
+  if self.padding_idx then parts[#parts + 1] = "padding_idx=" .. self.padding_idx end
+  return table.concat(parts, ", ")
+end
+
+return {EmbeddingBag = EmbeddingBag}

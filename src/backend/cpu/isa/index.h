@@ -1,0 +1,21 @@
+/* Lines of scatter and its kin. */
+#ifndef LM_CPU_ISA_INDEX_H
+#define LM_CPU_ISA_INDEX_H
+
+#include "backend/cpu/isa.h"
+#include "op/backend.h"
+
+/* n elements: element i of src (its step `from`) goes to (index i (step) - 1) * to + i * along of dst. */
+typedef struct lm_scatter_line {
+  int64_t n, to, along, step, from;
+} lm_scatter_line;
+typedef void (*lm_scatter_loop)(const lm_scatter_line *l, void *dst, const int64_t *index, const void *src);
+
+struct lm_scatter_loops {
+  /* Sums and the like, by dtype of src: dst is of it, or float for half types. */
+  lm_scatter_loop fold[LM_FOLD_REPLACE][LM_DTYPE_COUNT];
+  lm_scatter_loop put[9]; /* by bytes of an element: 1, 2, 4, 8 */
+};
+LM_ISA_DECLARE(struct lm_scatter_loops, lm_scatter_loops);
+
+#endif
