@@ -61,7 +61,7 @@ local function complex_line(who, x, n, dim, norm, inverse)
   dim = dim_of(who, dim, dims)
   n = n and arg(who, "n", n, "integer") or x.shape[dim]
   x = sized(who, x, dim, n)
-  return along(x, dim, dims, function(y) return ops.fft_c2c(y, inverse, scale_of(who, norm, n, inverse)) end)
+  return ops.fft_c2c(x, inverse, scale_of(who, norm, n, inverse), dim)
 end
 
 --- fft.fft(x [, n [, dim = -1 [, norm = "backward"]]]): the transform of complex x [..., n, 2] along a dim.

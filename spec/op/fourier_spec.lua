@@ -48,6 +48,17 @@ describe("Fourier transforms", function()
     near((x * x):sum() * 5000, (fft.fft(lm.stack({ x, x * 0 }, 2)) ^ 2):sum(), 1e-5)
   end)
 
+  it("go along dims that are not dense, short, long and of large primes", function()
+    for _, size in ipairs { { 2, 6, 3 }, { 1, 34, 2 }, { 1, 4099, 2 }, { 2, 4500, 1 }, { 3, 8, 40 } } do
+      local x = random(size[1], size[2], size[3], 2)
+      local want = lm.fft_c2c(x:transpose(2, 3)):transpose(2, 3)
+      near(want, lm.fft_c2c(x, false, 1, 2), 1e-8)
+      near(x, lm.fft_c2c(want, true, 1 / size[2], -3))
+    end
+    assert.same({ 4, 0, 2 }, lm.fft_c2c(lm.ones(4, 0, 2), false, 1, 1).shape)
+    assert.matches("there is no dim 3 of lines", message(lm.fft_c2c, random(4, 2, 2), false, 1, 3))
+  end)
+
   it("are the same on one thread and on four", function()
     local x, before = random(64, 300, 2), lm.get_num_threads()
     lm.set_num_threads(1)

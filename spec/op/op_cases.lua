@@ -923,10 +923,15 @@ op("triangular_solve", "b A", "tuple(torch.triangular_solve(b, A, upper, transpo
   { b = t { 3, 2 }, A = pos { 3, 3 } },
   { b = t { 3, 1 }, A = pos { 3, 3 }, upper = false, transpose = true }, bad = { { t { 2, 1 }, t { 3, 3 }, message = "B has to have 3 rows" } } })
 
+op("row_distances", "x1 x2 p by_products", "torch.cdist(x1, x2, p)", { defaults = { p = 2, by_products = false }, tol = loose, { x1 = t { 3, 4 }, x2 = t { 2, 4 }, p = 1 },
+  { x1 = t { 2, 2, 3 }, x2 = t { 3, 3 } }, { x1 = t { 3, 4 }, x2 = t { 2, 4 }, by_products = true }, { x1 = t { 2, 3 }, x2 = t { 2, 3 }, p = 3 }, { x1 = t { 2, 3 }, x2 = t { 70, 3 }, p = 1.5 },
+  { x1 = t { 2, 3 }, x2 = t { 2, 3 }, p = math.huge }, { x1 = t { 2, 0 }, x2 = t { 3, 0 } }, { x1 = t { 0, 2 }, x2 = t { 3, 2 } },
+  bad = { { t { 3 }, t { 2, 3 }, message = "row_distances: x1 is %[3%]" }, { t { 2, 2 }, t { 2, 3 }, message = "x1 is %[2, 2%] and x2 %[2, 3%]" } } })
+
 -- ---- Fourier transforms
 local C = "torch.view_as_complex(x.contiguous())"
-op("fft_c2c", "x inverse scale", "torch.view_as_real((torch.fft.ifft(" .. C .. ", norm='forward') if inverse else torch.fft.fft(" .. C .. ")) * scale)",
-  { defaults = { inverse = false, scale = 1 }, { x = t { 6, 2 } },
+op("fft_c2c", "x inverse scale dim", "torch.view_as_real((torch.fft.ifft(" .. C .. ", dim=dim, norm='forward') if inverse else torch.fft.fft(" .. C .. ", dim=dim)) * scale)",
+  { defaults = { inverse = false, scale = 1, dim = { py = "-1" } }, { x = t { 6, 2 } }, { x = t { 4, 3, 2 }, dim = 1 },
   { x = t { 2, 5, 2 }, inverse = true, scale = 0.2 }, { x = t { 1, 2 } }, { x = t { 2, 34, 2 } }, { x = t { 0, 3, 2 } },
   bad = { { t { 6 }, message = "fft_c2c: x is %[6%]" }, { t { 6, 3 }, message = "fft_c2c: x is %[6, 3%]" }, { t { 0, 2 }, message = "lines without an entry" },
   { n({ 2, 2 }, 0, 3, true), message = "float32 or float64, got int64" } } })
