@@ -198,7 +198,7 @@ function options.set_parameters(f, names) parameters[f] = names end
 
 --- f's arguments in their places: those that come last may stand by name in the table at the end, beside the options,
 --- as in StepLR(opt, {step_size = 7}). `skip` is how many of f's parameters (self) are not among them.
-function options.by_name(who, f, skip, ...)
+local function by_name(strict, who, f, skip, ...)
   local n = select("#", ...)
   local last = n > 0 and select(n, ...)
   if not is_plain(last) or type(next(last)) ~= "string" then return ... end
@@ -211,15 +211,21 @@ function options.by_name(who, f, skip, ...)
     local name = names[skip + i]
     if rest[name] ~= nil then arguments[i], rest[name], found = rest[name], nil, true end
   end
-  if not found then return ... end
+  if not found and not strict then return ... end
   if next(rest) ~= nil then
     if not takes_options then
-      fail("%s: no argument '%s'; there are %s", who, next(rest), table.concat(names, ", ", skip + 1))
+      local key = next(rest)
+      local theirs = require("luminary.help.other_names").options[key]
+      local near = core.nearest(key, {unpack(names, skip + 1)})
+      fail("%s: no argument '%s'%s", who, key, theirs and ": " .. theirs
+        or near and ("; did you mean '%s'?"):format(near) or "; there are " .. table.concat(names, ", ", skip + 1))
     end
     arguments[most] = rest
   end
   return unpack(arguments, 1, most)
 end
+
+function options.by_name(...) return by_name(false, ...) end
 
 --- The same function, for which more arguments than it names are an error: in Lua they would be dropped in silence.
 --- `most` says how many where that is a function of C's.
@@ -236,7 +242,7 @@ end
 --- exact, and any argument but the first may be given by name.
 function options.named(who, f)
   local exact = options.exact(who, f)
-  return function(first, ...) return exact(first, options.by_name(who, f, 1, ...)) end
+  return function(first, ...) return exact(first, by_name(true, who, f, 1, ...)) end
 end
 
 --- exact, or `wrap`, for each function of a table that is written in Lua and names all its arguments. Gives the table.
