@@ -58,7 +58,8 @@ for reason, names in pairs {
   ["a setting of PyTorch's runtime that has no counterpart"] = [[get_float32_matmul_precision
     set_float32_matmul_precision set_flush_denormal get_num_interop_threads set_num_interop_threads set_warn_always
     is_warn_always_enabled set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled]],
-  ["rare, and made of other ops in a line or two"] = [[broadcast_shapes unravel_index gradient as_strided_scatter nonzero_static histogramdd
+  ["rare, and made of other ops in a line or two"] = [[broadcast_shapes
+    unravel_index gradient as_strided_scatter nonzero_static histogramdd
     convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer EmbeddingBag
     embedding_bag FractionalMaxPool3d fractional_max_pool3d]],
   ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igamma igamma_ igammac igammac_ ctc_loss CTCLoss geqrf

@@ -173,7 +173,8 @@ describe("linear algebra", function()
     assert.matches("A has entries that are infinite or NaN", message(la.lstsq, a[2][1], lm.ones(2, 1)))
     assert.matches("float32 or float64, got float16", message(la.inv, lm.eye(2):half()))
     assert.matches("upper has to be true or false", message(la.solve_triangular, lm.eye(2), lm.ones(2, 1)))
-    assert.matches("no argument 'full_matrixes'; did you mean 'full_matrices'", message(la.svd, lm.eye(2), { full_matrixes = true }))
+    assert.matches("no argument 'full_matrixes'; did you mean 'full_matrices'",
+      message(la.svd, lm.eye(2), { full_matrixes = true }))
   end)
 
   it("names in errors what was called", function()

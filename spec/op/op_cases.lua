@@ -856,7 +856,8 @@ op("addbmm", "input x other", "torch.addbmm(input, x, other, beta=beta, alpha=al
   { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 2, 3, 4 }, t { 2, 3, 5 }, message = "addbmm: x is %[2, 3, 4%]" } } })
 op("trace", "x", "torch.trace(x)", { { x = t { 3, 3 } }, { x = t { 2, 4 } }, { x = t { 4, 2 } }, { x = t { 0, 3 } }, bad = { { t { 3 }, message = "trace: x is %[3%]; it has to be a matrix" } } })
 op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults = { dim = -1 }, { x = t { 4, 3 }, other = t { 4, 3 } }, { x = t { 3, 4 }, other = t { 3, 1 }, dim = 1 },
-  { x = t { 0, 3 }, other = t { 0, 3 } }, bad = { { t { 3 }, t { 2, 3 }, message = "cross: x is %[3%], other %[2, 3%]" }, { t { 4, 2 }, t { 4, 2 }, message = "cross: x is %[4, 2%], other %[4, 2%]; both have 3" },
+  { x = t { 0, 3 }, other = t { 0, 3 } },
+  bad = { { t { 3 }, t { 2, 3 }, message = "cross: x is %[3%], other %[2, 3%]" }, { t { 4, 2 }, t { 4, 2 }, message = "cross: x is %[4, 2%], other %[4, 2%]; both have 3" },
   { t { 4 }, t { 4 }, message = "both have 3 entries" } } })
 
 -- ---- linear algebra. Signs of eigenvectors and singular vectors are LAPACK's choice: spec/op/linalg_spec.lua has their

@@ -113,9 +113,9 @@ local function edges_of(who, bins, range, values)
 end
 
 --- lm.histogram(x, bins [, {range, weight, density = false}]): how many elements of x are in each bin, in x's dtype,
---- and the bins' edges. bins: their number, over range = {least, most}, by default x's own; or a list of ascending edges, a
---- tensor. The last bin has its upper edge too. weight, as x: what each counts; density: divided by their sum and the
---- bins' widths.
+--- and the bins' edges. bins: their number, over range = {least, most}, by default x's own; or a list of ascending
+--- edges, a tensor. The last bin has its upper edge too. weight, as x: what each counts; density: divided by their sum
+--- and the bins' widths.
 function lib.histogram(x, bins, range, weight, density)
   local who = "histogram"
   arg(who, "x", x, "tensor")

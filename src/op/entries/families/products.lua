@@ -125,7 +125,8 @@ op "cross" {
   "x", "other", "dim: dim? = -1",
   needs = {
     {"ndim_of(x) == ndim_of(other) && ndim_of(x) > 0", "x is {x}, other {other}; they have to have as many dims each"},
-    {"size_along(x, dim) == 3 && size_along(other, dim) == 3", "x is {x}, other {other}; both have 3 entries along dim"},
+    {"size_along(x, dim) == 3 && size_along(other, dim) == 3",
+      "x is {x}, other {other}; both have 3 entries along dim"},
   },
   formula = {
     "x1 = select(x, dim, 1)", "x2 = select(x, dim, 2)", "x3 = select(x, dim, 3)",
