@@ -22,6 +22,9 @@ end
 local function signal(who, x, pairs_too)
   arg(who, "x", x, "tensor")
   if not core.is_floating_point(x) then x = x:float() end
+  if x.dtype ~= "float32" and x.dtype ~= "float64" and not core.is_autocast_enabled() then
+    fail("%s: x has to be float32 or float64, got %s; use :float()", who, x.dtype)
+  end
   local dims = x.ndim - (pairs_too and 1 or 0)
   if pairs_too and (x.ndim < 2 or x.shape[x.ndim] ~= 2) then
     fail("%s: x is %s; complex numbers are pairs in a last dim of 2; real ones become pairs by "
@@ -48,13 +51,15 @@ local function along(x, dim, dims, f)
   return ops.transpose(f(ops.transpose(x, dim, dims)), dim, dims)
 end
 
-local function complex_line(who, x, n, dim, norm, inverse)
+-- `divided`: by what an inverse transform is divided by, where that is not what `inverse` says.
+local function complex_line(who, x, n, dim, norm, inverse, divided)
   local dims
   x, dims = signal(who, x, true)
   dim = dim_of(who, x, dim or -1, dims)
   n = n and arg(who, "n", n, "integer") or x.shape[dim]
   x = sized(who, x, dim, n)
-  return along(x, dim, dims, function(y) return ops.fft_c2c(y, inverse, scale_of(who, norm, n, inverse)) end)
+  if divided == nil then divided = inverse end
+  return ops.fft_c2c(x, inverse, scale_of(who, norm, n, divided), dim)
 end
 
 --- fft.fft(x [, n [, dim = -1 [, norm = "backward"]]]): the transform of complex x [..., n, 2] along a dim.
@@ -131,13 +136,16 @@ local function complex_lines(who, x, s, dim, norm, inverse, default)
   return x
 end
 
-local function real_lines(who, x, s, dim, norm, default)
+-- `inverse` as of real_line: what comes is the conjugate of the inverse transform.
+local function real_lines(who, x, s, dim, norm, default, inverse)
   local dims
   x, dims = signal(who, x, false)
   local list, sizes = dims_of(who, x, s, dim, dims, default)
   local n = #list
-  x = real_line(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, false)
-  for i = n - 1, 1, -1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false) end
+  x = real_line(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, inverse or false)
+  for i = n - 1, 1, -1 do
+    x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false, inverse or false)
+  end
   return x
 end
 
@@ -148,6 +156,16 @@ local function to_real_lines(who, x, s, dim, norm, default)
   local n = #list
   for i = 1, n - 1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, true) end
   return to_real(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, true)
+end
+
+-- The conjugate's inverse transforms along all but the last dim are the conjugates of these.
+local function half_lines(who, x, s, dim, norm, default)
+  local dims
+  x, dims = signal(who, x, true)
+  local list, sizes = dims_of(who, s, dim, dims, default)
+  local n = #list
+  for i = 1, n - 1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false) end
+  return to_real(who, conjugate(x), sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, false)
 end
 
 local last_two = {-2, -1}
@@ -168,6 +186,15 @@ function fft.ifftn(x, s, dim, norm) return complex_lines("ifftn", x, s, dim, nor
 function fft.rfftn(x, s, dim, norm) return real_lines("rfftn", x, s, dim, norm) end
 --- fft.irfftn(x [, s [, dim [, norm]]]): the inverse of rfftn.
 function fft.irfftn(x, s, dim, norm) return to_real_lines("irfftn", x, s, dim, norm) end
+
+--- fft.hfft2(x [, s [, dim = {-2, -1} [, norm]]]): fft along the first of two dims, then hfft along the other.
+function fft.hfft2(x, s, dim, norm) return half_lines("hfft2", x, s, dim, norm, last_two) end
+--- fft.hfftn(x [, s [, dim [, norm]]]): fft along a list of dims but the last, then hfft along that.
+function fft.hfftn(x, s, dim, norm) return half_lines("hfftn", x, s, dim, norm) end
+--- fft.ihfft2(x [, s [, dim = {-2, -1} [, norm]]]): the inverse of hfft2.
+function fft.ihfft2(x, s, dim, norm) return conjugate(real_lines("ihfft2", x, s, dim, norm, last_two, true)) end
+--- fft.ihfftn(x [, s [, dim [, norm]]]): the inverse of hfftn.
+function fft.ihfftn(x, s, dim, norm) return conjugate(real_lines("ihfftn", x, s, dim, norm, nil, true)) end
 
 --- fft.fftfreq(n [, d = 1 [, {dtype, device}]]): the frequencies of fft's n entries, for samples d apart.
 function fft.fftfreq(n, d, dtype, device)

@@ -148,6 +148,7 @@ for module, names in pairs {
     .. "ShortTensor CharTensor ByteTensor BoolTensor",
   ["tensor.dtype_rules"] = "finfo iinfo result_type promote_types can_cast",
   ["tensor.matrices"] = "svd qr lu lu_solve pinverse matrix_power matrix_exp vander",
+  ["tensor.integrals_and_histograms"] = "trapezoid trapz cumulative_trapezoid logspace renorm histogram",
   ["tensor.stft"] = "stft istft hann_window hamming_window blackman_window bartlett_window kaiser_window",
   ["nn.functional"] = "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool3d "
     .. "avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d pixel_shuffle pixel_unshuffle channel_shuffle "

@@ -9,6 +9,7 @@ local products = require "luminary.tensor.products"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local matrices = require "luminary.tensor.matrices"
+local matrix = require "luminary.tensor.check_matrix"
 local linalg = {multi_dot = products.multi_dot}
 
 local function in_dtype(x, dtype) return dtype and x:to(dtype) or x end
@@ -21,7 +22,14 @@ end
 --- list, or over all of x; ord is any number.
 function linalg.vector_norm(...)
   local x, ord, dim, keepdim, dtype = read("vector_norm", norm_rows("number", 2), ...)
+  if not core.is_floating_point(x) and not dtype then
+    fail("vector_norm: x has to be floating, got %s; use :float() or {dtype = …}", x.dtype)
+  end
   return ops.norm(in_dtype(x, dtype), ord, dim, {keepdim = keepdim})
+end
+
+local function some_entry(who, x, n, ord)
+  if n == 0 and ord ~= "nuc" then fail("%s: x is %s; ord %g has nothing to choose from", who, describe(x), ord) end
 end
 
 local function matrix_norm(who, x, ord, dim, keepdim)
@@ -38,6 +46,7 @@ local function matrix_norm(who, x, ord, dim, keepdim)
   if rows < 0 then rows = x.ndim + 1 + rows end
   if columns < 0 then columns = x.ndim + 1 + columns end
   if rows == columns then fail("%s: dim has dim %d twice", who, rows) end
+  if not core.is_floating_point(x) then fail("%s: x has to be floating, got %s; use :float()", who, x.dtype) end
   if ord == "fro" then return ops.norm(x, 2, {rows, columns}, {keepdim = keepdim}) end
   if ord == "nuc" or ord == 2 or ord == -2 then
     local others = {}
@@ -46,6 +55,7 @@ local function matrix_norm(who, x, ord, dim, keepdim)
     end
     others[#others + 1], others[#others + 2] = rows, columns
     local s = ops.linalg_svdvals(ops.permute(x, others))
+    some_entry(who, x, s.shape[s.ndim], ord)
     local y = ord == "nuc" and ops.sum(s, -1) or (ord > 0 and ops.amax or ops.amin)(s, -1)
     for d = 1, keepdim and x.ndim or 0 do
       if d == rows or d == columns then y = ops.unsqueeze(y, d) end
@@ -56,6 +66,7 @@ local function matrix_norm(who, x, ord, dim, keepdim)
     fail("%s: there is no ord %s; there are 'fro', 'nuc', 1, -1, 2, -2, math.huge and -math.huge", who, describe(ord))
   end
   if math.abs(ord) ~= 1 then rows, columns = columns, rows end -- sums of rows, not of columns
+  some_entry(who, x, x.shape[columns], ord)
   local sums = ops.norm(x, 1, rows, {keepdim = true})
   local y = (ord > 0 and ops.amax or ops.amin)(sums, columns, {keepdim = true})
   return keepdim and y or ops.squeeze(y, {rows, columns})
@@ -90,6 +101,14 @@ function linalg.vecdot(...)
   return ops.sum(x * other, dim)
 end
 
+--- linalg.diagonal(A [, {offset = 0, dim1 = -2, dim2 = -1}]): the diagonals of matrices in two dims, as lm.diagonal.
+function linalg.diagonal(A, offset, dim1, dim2)
+  return ops.diagonal(arg("diagonal", "A", A, "tensor"), {offset = offset, dim1 = dim1 or -2, dim2 = dim2 or -1})
+end
+
+--- linalg.matmul(x, other): the product of matrices; lm.matmul.
+function linalg.matmul(x, other) return ops.matmul(x, other) end
+
 --- linalg.cross(x, other [, {dim = -1}]): the vector product along dim, of size 3; lm.cross.
 function linalg.cross(x, other, opts) return ops.cross(x, other, opts or {}) end
 
@@ -106,13 +125,13 @@ end
 -- ---- inverses, determinants, solutions
 
 --- linalg.inv(A): the inverses of square matrices; an error that names the matrix where one is singular. lm.inverse.
-function linalg.inv(A) return ops.inverse(A) end
+function linalg.inv(A) return ops.inverse(matrix("inv", "A", A, true)) end
 
 --- linalg.det(A): determinants of square matrices; lm.det.
-function linalg.det(A) return ops.det(A) end
+function linalg.det(A) return ops.det(matrix("det", "A", A, true)) end
 
 --- linalg.slogdet(A): the signs and the logs of the absolute values of determinants; lm.slogdet.
-function linalg.slogdet(A) return ops.slogdet(A) end
+function linalg.slogdet(A) return ops.slogdet(matrix("slogdet", "A", A, true)) end
 
 -- Whether B is a vector, or a batch of those, for matrices A.
 local function is_vector(A, B)
@@ -127,7 +146,7 @@ end
 --- linalg.solve(A, B [, {left = true}]): X with A X = B, or X A = B without left. B is [..., n, k], or a vector [n], or
 --- A's batch of vectors [..., n]. An error names the matrix that is singular.
 function linalg.solve(A, B, left)
-  arg("solve", "A", A, "tensor")
+  matrix("solve", "A", A, true)
   arg("solve", "B", B, "tensor")
   left = left == nil or arg("solve", "left", left, "boolean")
   if not is_vector(A, B) then return ops.linalg_solve(A, B, {left = left}) end
@@ -138,7 +157,7 @@ end
 --- linalg.solve_triangular(A, B, {upper [, left = true, unitriangular = false]}): X with A X = B (X A = B without left)
 --- by A's upper or lower triangle alone; unitriangular: as if its diagonal held ones.
 function linalg.solve_triangular(A, B, upper, left, unitriangular)
-  return ops.linalg_solve_triangular(A, B, {
+  return ops.linalg_solve_triangular(matrix("solve_triangular", "A", A, true), matrix("solve_triangular", "B", B), {
     upper = arg("solve_triangular", "upper", upper, "boolean"), left = left, unitriangular = unitriangular,
   })
 end
@@ -151,19 +170,20 @@ end
 --- pivots, int32: row i was exchanged with row pivots[i]. For linalg.lu_solve and lm.lu_unpack.
 function linalg.lu_factor(A, pivot)
   with_pivots("lu_factor", pivot)
-  return ops.linalg_lu_factor(A)
+  return ops.linalg_lu_factor(matrix("lu_factor", "A", A))
 end
 
 --- linalg.lu(A [, {pivot = true}]): P, L and U with A = P L U.
 function linalg.lu(A, pivot)
   with_pivots("lu", pivot)
-  return ops.lu_unpack(ops.linalg_lu_factor(A, {check = false}))
+  return ops.lu_unpack(ops.linalg_lu_factor(matrix("lu", "A", A), {check = false}))
 end
 
 --- linalg.lu_solve(LU, pivots, B [, {left = true, adjoint = false}]): X with A X = B from LU, pivots = lu_factor(A);
 --- adjoint: with A transposed; without left X A = B.
 function linalg.lu_solve(LU, pivots, B, left, adjoint)
-  return ops.linalg_lu_solve(LU, pivots, B, {left = left, adjoint = adjoint})
+  matrix("lu_solve", "LU", LU, true)
+  return ops.linalg_lu_solve(LU, pivots, matrix("lu_solve", "B", B), {left = left, adjoint = adjoint})
 end
 
 --- linalg.tensorinv(A [, ind = 2]): the inverse of tensordot by A: A's first ind dims have as many elements as the
@@ -211,7 +231,7 @@ end
 --- singular values as far as the driver ("gels", "gelsy", "gelsd", "gelss") has them; what it has not is empty. B may
 --- be a batch of vectors. Singular values up to rcond times the largest count as 0.
 function linalg.lstsq(A, B, rcond, driver)
-  arg("lstsq", "A", A, "tensor")
+  matrix("lstsq", "A", A)
   arg("lstsq", "B", B, "tensor")
   local vector = A.ndim >= 2 and B.ndim == A.ndim - 1
   local X, residuals, rank, singular_values = ops.linalg_lstsq(A, vector and ops.unsqueeze(B, -1) or B,
@@ -224,32 +244,40 @@ end
 --- rtol times the largest, numbers or tensors for each matrix, count as 0; without both, rtol is the larger size of A
 --- times the dtype's precision. hermitian: A is symmetric, its lower triangle is read.
 function linalg.pinv(A, rtol, atol, hermitian)
-  return ops.linalg_pinv(A, {rtol = rtol, atol = atol, hermitian = hermitian})
+  return ops.linalg_pinv(matrix("pinv", "A", A, hermitian), {rtol = rtol, atol = atol, hermitian = hermitian})
 end
 
 -- ---- factorizations
 
 --- linalg.cholesky(A [, {upper = false}]): lower triangular L with L L^T = A; an error that names the matrix that is
 --- not positive definite. lm.cholesky.
-function linalg.cholesky(A, upper) return ops.cholesky(A, {upper = upper}) end
+function linalg.cholesky(A, upper)
+  return ops.cholesky(matrix("cholesky", "A", A, true), {upper = upper})
+end
 
 --- linalg.qr(A [, mode = "reduced"]): Q with orthonormal columns and upper triangular R, A = Q R. "complete": Q is
 --- square; "r": Q is empty.
-function linalg.qr(A, mode) return ops.linalg_qr(A, {mode = mode}) end
+function linalg.qr(A, mode) return ops.linalg_qr(matrix("qr", "A", A), {mode = mode}) end
 
 --- linalg.eigh(A [, UPLO = "L"]): eigenvalues of symmetric matrices, ascending, and eigenvectors in the columns of a
 --- matrix; the lower ("L") or upper ("U") triangle is read.
-function linalg.eigh(A, UPLO) return ops.linalg_eigh(A, {UPLO = UPLO}) end
+function linalg.eigh(A, UPLO)
+  return ops.linalg_eigh(matrix("eigh", "A", A, true), {UPLO = UPLO})
+end
 
 --- linalg.eigvalsh(A [, UPLO = "L"]): the eigenvalues that eigh gives.
-function linalg.eigvalsh(A, UPLO) return ops.linalg_eigvalsh(A, {UPLO = UPLO}) end
+function linalg.eigvalsh(A, UPLO)
+  return ops.linalg_eigvalsh(matrix("eigvalsh", "A", A, true), {UPLO = UPLO})
+end
 
 --- linalg.svd(A [, {full_matrices = true}]): U, the singular values S in descending order, and V transposed, with A =
 --- U diag(S) Vh. Without full_matrices U [..., m, k] and Vh [..., k, n], k the smaller of m and n.
-function linalg.svd(A, full_matrices) return ops.linalg_svd(A, {full_matrices = full_matrices}) end
+function linalg.svd(A, full_matrices)
+  return ops.linalg_svd(matrix("svd", "A", A), {full_matrices = full_matrices})
+end
 
 --- linalg.svdvals(A): the singular values that svd gives.
-function linalg.svdvals(A) return ops.linalg_svdvals(A) end
+function linalg.svdvals(A) return ops.linalg_svdvals(matrix("svdvals", "A", A)) end
 
 -- ---- powers, ranks
 
@@ -258,7 +286,7 @@ linalg.matrix_power, linalg.matrix_exp = matrices.matrix_power, matrices.matrix_
 --- linalg.matrix_rank(A [, tol [, {atol, rtol, hermitian = false}]]): how many singular values (of hermitian A,
 --- absolute eigenvalues) are larger than tol, or than the larger of atol and rtol times the largest, as pinv has them.
 function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
-  arg("matrix_rank", "A", A, "tensor")
+  matrix("matrix_rank", "A", A, hermitian)
   for name, v in pairs {tol = tol, atol = atol, rtol = rtol} do
     if not core.is_tensor(v) then arg("matrix_rank", name, v, "number") end
   end
@@ -285,7 +313,7 @@ end
 --- linalg.cond(A [, p = 2]): condition numbers in the matrix norm p of linalg.norm: for 2 and -2 the quotient of the
 --- largest and the smallest singular value, else norm(A) norm(inv(A)).
 function linalg.cond(A, p)
-  arg("cond", "A", A, "tensor")
+  matrix("cond", "A", A, p ~= nil and p ~= 2 and p ~= -2)
   if p == nil or p == 2 or p == -2 then
     local s = ops.linalg_svdvals(A)
     local largest, smallest = ops.select(s, -1, 1), ops.select(s, -1, -1)

@@ -55,12 +55,12 @@ for reason, names in pairs {
   ["a setting of PyTorch's runtime that has no counterpart"] = [[set_flush_denormal get_num_interop_threads
     set_num_interop_threads set_warn_always
     is_warn_always_enabled set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled]],
-  ["rare, and made of other ops in a line or two"] = [[gradient nonzero_static histogram:2 histogramdd
+  ["rare, and made of other ops in a line or two"] = [[gradient nonzero_static histogramdd
     convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer
     FractionalMaxPool3d fractional_max_pool3d]],
   ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igamma igamma_ igammac igammac_ ctc_loss CTCLoss geqrf
     orgqr ormqr householder_product lobpcg pca_lowrank svd_lowrank cholesky_ex inv_ex lu_factor_ex solve_ex ldl_factor
-    ldl_factor_ex ldl_solve matrix_sqrth SparseAdam hfft2 ihfft2 hfftn ihfftn]],
+    ldl_factor_ex ldl_solve matrix_sqrth SparseAdam]],
   ["a distribution that is not in this version"] = [[AbsTransform CatTransform ContinuousBernoulli CorrCholeskyTransform
     CumulativeDistributionTransform ExponentialFamily FisherSnedecor GeneralizedPareto HalfCauchy IndependentTransform
     InverseGamma Kumaraswamy LKJCholesky LogisticNormal LowRankMultivariateNormal LowerCholeskyTransform

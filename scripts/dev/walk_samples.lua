@@ -73,6 +73,43 @@ local by_hand = {
     return lm.linalg.pinv(a:matmul(b.mT))
   end,
 }
+-- Half transforms of the file are of real numbers, which PyTorch takes for complex ones and we would for pairs.
+for name in ("irfft irfft2 irfftn hfft hfft2 hfftn"):gmatch "%S+" do
+  by_hand["fft." .. name] = function(x, ...) return lm.fft[name](lm.stack({x, lm.zeros_like(x)}, -1), ...) end
+end
+
+-- Vectors whose sign is free, of which the results have several: each result's dim along which such a vector lies. One
+-- sign counts for all of its results, so that their products, and gradients, still have to be right. Vectors beyond
+-- those of singular values are any that span their space: PyTorch's have to be their own projections to it.
+local signs_free = {
+  ["linalg.eigh"] = {[2] = -2}, ["linalg.svd"] = {-2, [3] = -1}, svd = {-2, [3] = -2},
+}
+local function with_signs_of(name, got, want)
+  local along = signs_free[name]
+  local which = along and next(along)
+  if not along or got[which].ndim ~= want[which].ndim then return got end
+  local signs
+  for at, dim in pairs(along) do
+    if table.concat(got[at].shape, ",") ~= table.concat(want[at].shape, ",") then return got end
+    local other, few = dim == -1 and -2 or -1, math.huge
+    for i in pairs(along) do few = math.min(few, got[i]:size(-1), got[i]:size(-2)) end
+    if not signs then
+      local sum = (got[at]:detach() * want[at]):sum(dim)
+      signs = lm.where(sum:lt(0), -1, 1):to(want[at].dtype):narrow(-1, 1, few)
+    end
+    local mine = got[at]
+    local first, more = mine:narrow(other, 1, few) * signs:unsqueeze(dim), mine:size(other) - few
+    local rest, theirs = mine:narrow(other, few + 1, more), want[at]:narrow(other, few + 1, more)
+    if more > 0 and other == -1 then
+      rest = rest:matmul(rest:detach().mT:matmul(theirs))
+    elseif more > 0 then
+      rest = theirs:matmul(rest:detach().mT):matmul(rest)
+    end
+    got[at] = lm.cat({first, rest}, other)
+  end
+  return got
+end
+
 local function find(name)
   if by_hand[name] then return by_hand[name] end
   local last = name:match("([^.]+)$")
@@ -164,7 +201,7 @@ local function written(call, tensors, way)
   return args, last + 1, leaves
 end
 
-local function try(call, tensors, f)
+local function try(name, call, tensors, f)
   local got, leaves, ok, e
   for way = 1, call.names and 3 or 1 do
     local args, n, its = written(call, tensors, way)
@@ -173,6 +210,9 @@ local function try(call, tensors, f)
     if ok then break end
   end
   if not ok then return "refused", tostring(e) end
+  local wanted = {}
+  for i, key in ipairs(call.out) do wanted[i] = tensors[key] end
+  got = with_signs_of(name, got, wanted)
   for i, key in ipairs(call.out) do
     local fine, how = same(got[i], tensors[key])
     if not fine then return "wrong", ("result %d: %s"):format(i, how) end
@@ -218,7 +258,7 @@ for _, name in ipairs(names) do
     local tensors = lm.load(folder .. "/" .. name .. ".safetensors")
     local counts, first = {right = 0, refused = 0, wrong = 0}, {}
     for number, call in ipairs(calls) do
-      local how, why = try(call, tensors, f)
+      local how, why = try(name, call, tensors, f)
       counts[how] = counts[how] + 1
       if why and (show or not first[how]) then
         first[how] = (first[how] or "") .. ("\n    %s %d: %s"):format(how, number - 1, why:gsub("%s+", " "):sub(1, 300))

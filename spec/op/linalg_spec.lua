@@ -177,6 +177,49 @@ describe("linear algebra", function()
       message(la.svd, lm.eye(2), { full_matrixes = true }))
   end)
 
+  it("names in errors what was called", function()
+    local flat, whole, wide = lm.ones(2), lm.ones(2, 2):long(), lm.ones(2, 3)
+    for name, x in pairs {
+      inv = wide, det = wide, slogdet = wide, solve = wide, eigh = wide, eigvalsh = wide, cholesky = wide, svd = flat,
+      svdvals = flat, qr = flat, lu = flat, lu_factor = flat, pinv = flat, cond = flat, matrix_rank = flat,
+      lstsq = flat, matrix_norm = whole, vector_norm = whole,
+    } do
+      local two = name == "solve" or name == "lstsq"
+      local text = two and message(la[name], x, flat) or message(la[name], x)
+      assert.matches("[ :]" .. name .. ": ", text)
+      assert.matches(x == whole and "has to be" or "A is a tensor", text)
+    end
+    for _, name in ipairs { "svd", "qr", "lu", "pinverse" } do
+      assert.matches("[ :]" .. name .. ": x is a tensor %[2%]", message(lm[name], flat))
+    end
+    assert.matches("matrix_norm: x is a tensor %[0, 2%]; ord 2 has nothing", message(la.matrix_norm, lm.ones(0, 2), 2))
+    assert.matches("matrix_norm: x is a tensor %[2, 0%]; ord 1 has nothing", message(la.matrix_norm, lm.ones(2, 0), 1))
+    assert.equal(0, la.matrix_norm(lm.ones(0, 2), 1):item())
+  end)
+
+  it("gives eigenvectors' gradients as those of a symmetric matrix", function()
+    local a = positive(random(3, 3)):requires_grad_()
+    local _, v = la.eigh(a)
+    ;(v * random(3, 3)):sum():backward()
+    near(a.grad.mT, a.grad)
+    assert.is_true(a.grad:abs():max():item() > 1e-3)
+  end)
+
+  it("factors and solves tiny matrices, which LAPACK has no part in, as large ones", function()
+    for _, n in ipairs { 2, 3, 16, 17 } do
+      local a, b = random(4, n, n), random(4, n, 2)
+      a[1]:select(1, 1):zero_()[n] = 1 -- needs another row
+      near(b, a:matmul(la.solve(a, b)), 1e-8)
+      near(turned(b), la.solve(a, turned(b), { left = false }):matmul(a), 1e-8)
+      near(eye(n):expand { 4, n, n }, a:matmul(la.inv(a)), 1e-8)
+      local P, L, U = la.lu(a)
+      near(a, P:matmul(L):matmul(U))
+      near(U:diagonal(0, -2, -1):prod(-1):abs(), la.det(a):abs(), 1e-6 * math.max(1, la.det(a):abs():max():item()))
+    end
+    assert.equal(-1, la.det(lm.tensor({ { 0, 1 }, { 1, 0 } }, double)):item())
+    assert.equal(0, la.det(lm.tensor({ { 1, 2 }, { 2, 4 } }, double)):item())
+  end)
+
   it("computes a batch on several threads as on one", function()
     local a, before = random(200, 8, 8), lm.get_num_threads()
     lm.set_num_threads(1)

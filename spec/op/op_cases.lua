@@ -889,7 +889,9 @@ op("addbmm", "input x other", "torch.addbmm(input, x, other, beta=beta, alpha=al
   { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 2, 3, 4 }, t { 2, 3, 5 }, message = "addbmm: x is %[2, 3, 4%]" } } })
 op("trace", "x", "torch.trace(x)", { { x = t { 3, 3 } }, { x = t { 2, 4 } }, { x = t { 4, 2 } }, { x = t { 0, 3 } }, bad = { { t { 3 }, message = "trace: x is %[3%]; it has to be a matrix" } } })
 op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults = { dim = -1 }, { x = t { 4, 3 }, other = t { 4, 3 } }, { x = t { 3, 4 }, other = t { 3, 1 }, dim = 1 },
-  { x = t { 0, 3 }, other = t { 0, 3 } }, bad = { { t { 3 }, t { 2, 3 }, message = "cross: x is %[3%], other %[2, 3%]" }, { t { 4, 2 }, t { 4, 2 }, message = "cross" } } })
+  { x = t { 0, 3 }, other = t { 0, 3 } },
+  bad = { { t { 3 }, t { 2, 3 }, message = "cross: x is %[3%], other %[2, 3%]" }, { t { 4, 2 }, t { 4, 2 }, message = "cross: x is %[4, 2%], other %[4, 2%]; both have 3" },
+  { t { 4 }, t { 4 }, message = "both have 3 entries" } } })
 
 -- ---- linear algebra. Signs of eigenvectors and singular vectors are LAPACK's choice: spec/op/linalg_spec.lua has their
 -- values, and gradients of what needs more than random matrices.
@@ -924,7 +926,8 @@ op("lu_pivots_to_matrix", "pivots like", "torch.lu_unpack(like, (pivots + 1).int
   bad = { { i({ 3 }, 3), t { 2, 2 }, message = "lu_pivots_to_matrix: pivots are int64 %[3%]" } } })
 op("lu_unpack", "LU_data LU_pivots", "tuple(torch.lu_unpack(LU_data, (LU_pivots + 1).int()))", { dtypes = false, { LU_data = t { 3, 3 }, LU_pivots = i({ 3 }, 3) },
   { LU_data = t { 2, 3 }, LU_pivots = i({ 2 }, 2) },
-  { LU_data = t { 3, 2 }, LU_pivots = i({ 2 }, 3) }, bad = { { t { 3 }, i({ 3 }, 3), message = "LU_data is %[3%]" } } })
+  { LU_data = t { 3, 2 }, LU_pivots = i({ 2 }, 3) }, bad = { { t { 3 }, i({ 3 }, 3), message = "LU_data is %[3%]" },
+  { t { 3, 3 }, i({ 1, 3 }, 3), message = "LU_pivots are %[1, 3%] for LU_data %[3, 3%]" } } })
 op("linalg_qr", "A mode", "tuple(torch.linalg.qr(A, mode))", { defaults = { mode = "reduced" }, tol = loose, { A = t { 3, 3 } }, { A = t { 2, 3, 2 } }, { A = t { 2, 3 } }, { A = t { 0, 3 } },
   bad = { { t { 3 }, message = "linalg_qr: A is %[3%]" }, { t { 2, 2 }, "full", message = "linalg_qr: mode" } } })
 op("linalg_eigh", "A UPLO", "tuple(torch.linalg.eigh(A, UPLO))", { random = true, defaults = { UPLO = "L" }, grad = false, { A = t { 3, 3 } }, { A = t { 2, 2, 2 }, UPLO = "U" },
@@ -956,10 +959,15 @@ op("triangular_solve", "b A", "tuple(torch.triangular_solve(b, A, upper, transpo
   { b = t { 3, 2 }, A = pos { 3, 3 } },
   { b = t { 3, 1 }, A = pos { 3, 3 }, upper = false, transpose = true }, bad = { { t { 2, 1 }, t { 3, 3 }, message = "B has to have 3 rows" } } })
 
+op("row_distances", "x1 x2 p by_products", "torch.cdist(x1, x2, p)", { defaults = { p = 2, by_products = false }, tol = loose, { x1 = t { 3, 4 }, x2 = t { 2, 4 }, p = 1 },
+  { x1 = t { 2, 2, 3 }, x2 = t { 3, 3 } }, { x1 = t { 3, 4 }, x2 = t { 2, 4 }, by_products = true }, { x1 = t { 2, 3 }, x2 = t { 2, 3 }, p = 3 }, { x1 = t { 2, 3 }, x2 = t { 70, 3 }, p = 1.5 },
+  { x1 = t { 2, 3 }, x2 = t { 2, 3 }, p = math.huge }, { x1 = t { 2, 0 }, x2 = t { 3, 0 } }, { x1 = t { 0, 2 }, x2 = t { 3, 2 } },
+  bad = { { t { 3 }, t { 2, 3 }, message = "row_distances: x1 is %[3%]" }, { t { 2, 2 }, t { 2, 3 }, message = "x1 is %[2, 2%] and x2 %[2, 3%]" } } })
+
 -- ---- Fourier transforms
 local C = "torch.view_as_complex(x.contiguous())"
-op("fft_c2c", "x inverse scale", "torch.view_as_real((torch.fft.ifft(" .. C .. ", norm='forward') if inverse else torch.fft.fft(" .. C .. ")) * scale)",
-  { defaults = { inverse = false, scale = 1 }, { x = t { 6, 2 } },
+op("fft_c2c", "x inverse scale dim", "torch.view_as_real((torch.fft.ifft(" .. C .. ", dim=dim, norm='forward') if inverse else torch.fft.fft(" .. C .. ", dim=dim)) * scale)",
+  { defaults = { inverse = false, scale = 1, dim = { py = "-1" } }, { x = t { 6, 2 } }, { x = t { 4, 3, 2 }, dim = 1 },
   { x = t { 2, 5, 2 }, inverse = true, scale = 0.2 }, { x = t { 1, 2 } }, { x = t { 2, 34, 2 } }, { x = t { 0, 3, 2 } },
   bad = { { t { 6 }, message = "fft_c2c: x is %[6%]" }, { t { 6, 3 }, message = "fft_c2c: x is %[6, 3%]" }, { t { 0, 2 }, message = "lines without an entry" },
   { n({ 2, 2 }, 0, 3, true), message = "float32 or float64, got int64" } } })

@@ -115,6 +115,16 @@ describe("products:", function()
     close("dist by p", x:dist(lm.zeros(2), { p = 1 }), lm.tensor(7))
     close("pdist", lm.pdist(y), lm.tensor { 4, 3, 5 })
     assert.matches("x1 is a tensor %[2, 2%], x2 a tensor %[3%]", message(lm.cdist, x, lm.ones(3)))
+    assert.matches("cdist: x1 has to be floating, got int64", message(lm.cdist, x:long(), y))
+    assert.matches("cdist: x1 is float32 and x2 float64", message(lm.cdist, x, y:double()))
+    assert.matches("pdist: x has to be floating, got int64", message(lm.pdist, x:long()))
+    local tall = lm.randn(70, 5) -- more than a tile
+    for _, p in ipairs { 0, 0.5, 1, 2, 3, 2.5, math.huge } do
+      local want = (tall:unsqueeze(2) - tall:unsqueeze(1)):norm(p, -1)
+      local got = lm.cdist(tall, tall, { p = p, compute_mode = "donot_use_mm_for_euclid_dist" })
+      assert(got:allclose(want, { rtol = 1e-4, atol = 1e-4 }), p)
+      close("pairs", lm.pdist(tall, { p = p }), want[lm.triu(lm.ones(70, 70), 1):bool()])
+    end
     local other = lm.randn({ 4, 3 }, { dtype = "float64" })
     local many = lm.randn({ 30, 3 }, { dtype = "float64" }):requires_grad_()
     local products = lm.cdist(many, other)

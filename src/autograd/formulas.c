@@ -390,6 +390,12 @@ lm_ints lm_f_negated(lm_expr *e, lm_ints v) {
   return v;
 }
 
+int64_t lm_f_size_along(lm_expr *e, const lm_tensor *t, int64_t dim) {
+  (void)e;
+  if (dim == LM_NO_DIM) dim = -1;
+  if (dim < 0) dim += t->ndim;
+  return dim >= 0 && dim < t->ndim ? t->size[dim] : 0;
+}
 int64_t lm_f_length_of(lm_expr *e, lm_ints v) {
   (void)e;
   return v.n < 0 ? 0 : v.n;

@@ -201,6 +201,7 @@ lm_tensor *lm_f_eigh_grad(lm_expr *e, lm_tensor *gl, lm_tensor *gv, lm_tensor *l
   inner = lm_e_div(e, mm(e, vt, gv), gaps, LM_EXACT);
   if (!inner) return NULL;
   inner = lm_e_masked_fill(e, inner, places(e, inner, lm_e_eq, 0), lm_e_number(e, 0));
+  inner = lm_e_mul(e, plus(e, inner, turned(e, inner)), lm_e_number(e, 0.5)); /* as the matrix is symmetric */
   return mm(e, mm(e, v, plus(e, inner, diagonal(e, gl))), vt);
 }
 

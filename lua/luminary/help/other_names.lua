@@ -25,10 +25,10 @@ other.tensors = with(pairs_of([[
   prod median mode kthvalue addcmul addcdiv lerp sinh
   cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount
   isinf
-  cummax cummin logcumsumexp renorm nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
+  cummax cummin logcumsumexp nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
   acosh asinh atanh aminmax angle argwhere bitwise_not conj count_nonzero cov
   corrcoef deg2rad diff eig erfc erfinv exp2
-  fmax fmin fmod gcd heaviside histogram igamma imag real isclose isneginf
+  fmax fmin fmod gcd heaviside igamma imag real isclose isneginf
   isposinf lstsq msort narrow_copy positive copysign igammac is_sparse_csr is_signed
   is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
   log10 log2 logaddexp logical_xor logit
@@ -51,20 +51,20 @@ other.luminary = with(pairs_of([[
   set_default_tensor_type=set_default_dtype]],
   [[
   cumsum cumprod sort argsort unique prod
-  logspace bincount histc searchsorted isclose isinf
+  bincount histc searchsorted isclose isinf
   compile jit vmap onnx sparse complex quantization hub profiler hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere
   bitwise_and bitwise_not bitwise_or bitwise_xor
   bucketize complex64 conj
   corrcoef count_nonzero cov cummax cummin deg2rad diff
   eig empty_strided erfc erfinv exp2 export fmax fmin
-  fmod frac fx gcd gru heaviside histogram imag real
+  fmod frac fx gcd gru heaviside imag real
   instance_norm isin isneginf isposinf kthvalue layer_norm_
   log10 log2 logaddexp logcumsumexp logical_xor logit lstm
   matrix_rank median mode mps nan_to_num nanmean nanmedian nansum nanquantile
-  polar prelu quantile rad2deg renorm
+  polar prelu quantile rad2deg
   rrelu selu celu set_num_interop_threads set_printoptions
-  sinc solve special swapaxes_ threshold trapezoid trapz
+  sinc solve special swapaxes_ threshold
   unique_consecutive use_deterministic_algorithms
   xlogy xpu]]), {
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
@@ -159,6 +159,7 @@ other.data = with(pairs_of([[
 local weights = "nothing is downloaded; net:load_state_dict(lm.load(path)) takes torchvision's weights, as safetensors"
 other.options = {
   weights = weights, pretrained = weights, download = "nothing is downloaded: the files have to be there",
+  hop_size = "here it is hop_length",
   multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
 }
 

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
+local matrix = require "luminary.tensor.check_matrix"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local matrices = {}
@@ -22,6 +23,7 @@ end
 --- diag(S) V^T. some: U and V have as many columns as there are singular values. Without compute_uv U and V are zeros.
 --- lm.linalg.svd gives V transposed.
 function matrices.svd(x, some, compute_uv)
+  matrix("svd", "x", x)
   if compute_uv == false then
     local s = ops.linalg_svdvals(x)
     local batch = x.shape
@@ -40,13 +42,15 @@ function matrices.svd(x, some, compute_uv)
 end
 
 --- lm.qr(x [, some = true]): Q with orthonormal columns and upper triangular R, x = Q R; some = false: Q is square.
-function matrices.qr(x, some) return ops.linalg_qr(x, {mode = some == false and "complete" or "reduced"}) end
+function matrices.qr(x, some)
+  return ops.linalg_qr(matrix("qr", "x", x), {mode = some == false and "complete" or "reduced"})
+end
 
 --- lm.lu(x [, pivot = true [, get_infos = false]]): L and U in one matrix and the pivots, as linalg.lu_factor; with
 --- get_infos a third result, int32: where U has the first 0 on its diagonal, 0 if it has none.
 function matrices.lu(x, pivot, get_infos)
   if pivot == false then fail("lu: pivot = false is not in this version") end
-  local lu, pivots = ops.linalg_lu_factor(x, {check = not get_infos})
+  local lu, pivots = ops.linalg_lu_factor(matrix("lu", "x", x), {check = not get_infos})
   if not get_infos then return lu, pivots end
   local shape = pivots.shape
   local diagonal = ops.full({}, 1, {dtype = x.dtype, device = x.device})
@@ -62,10 +66,14 @@ function matrices.lu(x, pivot, get_infos)
 end
 
 --- lm.lu_solve(b, LU_data, LU_pivots): X with A X = b from LU_data, LU_pivots = lm.lu(A).
-function matrices.lu_solve(b, LU_data, LU_pivots) return ops.linalg_lu_solve(LU_data, LU_pivots, b) end
+function matrices.lu_solve(b, LU_data, LU_pivots)
+  return ops.linalg_lu_solve(matrix("lu_solve", "LU_data", LU_data, true), LU_pivots, matrix("lu_solve", "b", b))
+end
 
 --- lm.pinverse(x [, rcond = 1e-15]): the pseudoinverse; singular values up to rcond times the largest count as 0.
-function matrices.pinverse(x, rcond) return ops.linalg_pinv(x, {rtol = rcond or 1e-15}) end
+function matrices.pinverse(x, rcond)
+  return ops.linalg_pinv(matrix("pinverse", "x", x), {rtol = rcond or 1e-15})
+end
 
 --- lm.matrix_power(x, n): the product of n times the square matrix x, of its inverse for n < 0; for 0 the identity.
 function matrices.matrix_power(x, n)

@@ -267,6 +267,15 @@ for _, name in ipairs {"inner", "kron"} do methods[name] = require("luminary.ten
 
 for name, f in pairs(require "luminary.tensor.ordering") do methods[name] = f end
 
+for _, name in ipairs {"renorm", "histogram"} do
+  methods[name] = require("luminary.tensor.integrals_and_histograms")[name]
+end
+
+--- As renorm, in place.
+function methods.renorm_(x, p, dim, maxnorm)
+  return ops.copy_(tensor("renorm_", x), methods.renorm(x, p, dim, maxnorm))
+end
+
 for _, name in ipairs {"cumsum", "cumprod"} do
   --- As cumsum and cumprod, in place.
   methods[name .. "_"] = function(x, dim) return ops.copy_(tensor(name .. "_", x), ops[name](x, dim)) end

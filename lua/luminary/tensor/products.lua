@@ -5,9 +5,15 @@ local read = require("luminary.base.arguments").read
 local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
 local full_precision = require "luminary.base.full_precision"
+local placing = require "luminary.tensor.placing"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local products = {einsum = einsum.of}
+
+local function floating(who, name, x)
+  arg(who, name, x, "tensor")
+  if not core.is_floating_point(x) then fail("%s: %s has to be floating, got %s; use :float()", who, name, x.dtype) end
+end
 
 local function letters(first, n)
   local list = {}
@@ -75,6 +81,19 @@ end
 
 local AS_PRODUCT = 25 -- rows from which differences are taken by matrix products, as in PyTorch
 
+-- The distances of all rows; by_products takes products of matrices where p is 2.
+local function distances(x1, x2, p, by_products)
+  local dtype = x1.dtype
+  if x1.device == "cpu" and dtype == x2.dtype and (dtype == "float32" or dtype == "float64") then
+    return ops.row_distances(x1, x2, p, {by_products = by_products and p == 2})
+  end
+  if p ~= 2 or not by_products then return ops.norm(ops.unsqueeze(x1, -2) - ops.unsqueeze(x2, -3), p, -1) end
+  local squares = ops.sum(ops.square(x1), -1, {keepdim = true}) + ops.unsqueeze(ops.sum(ops.square(x2), -1), -2)
+  local squared = squares - ops.matmul(x1, ops.transpose(x2, -1, -2)) * 2
+  local none = ops.le(squared, 0) -- where sqrt has no gradient
+  return ops.masked_fill(ops.sqrt(ops.masked_fill(squared, none, 1)), none, 0)
+end
+
 --- lm.cdist(x1, x2 [, {p = 2, compute_mode}]): [..., n, m] and [..., r, m] to [..., n, r], the p-norms of the rows'
 --- differences. compute_mode is PyTorch's: "use_mm_for_euclid_dist_if_necessary", which is the default and takes matrix
 --- products for p = 2 and more than 25 rows, "use_mm_for_euclid_dist" or "donot_use_mm_for_euclid_dist".
@@ -85,27 +104,24 @@ function products.cdist(...)
     {"x1", "tensor"}, {"x2", "tensor"}, {"p", "positive", 2},
     {"compute_mode", {if_many, always, "donot_use_mm_for_euclid_dist"}, if_many},
   }, ...)
+  floating(who, "x1", x1)
+  floating(who, "x2", x2)
+  if x1.dtype ~= x2.dtype then fail("%s: x1 is %s and x2 %s; convert one with :to()", who, x1.dtype, x2.dtype) end
   if core.is_autocast_enabled() then return full_precision(products.cdist, x1, x2, p, mode) end
   if x1.ndim < 2 or x2.ndim < 2 or x1.shape[x1.ndim] ~= x2.shape[x2.ndim] then
     fail("%s: x1 is %s, x2 %s; [..., n, m] and [..., r, m] wanted", who, describe(x1), describe(x2))
   end
   local many = x1.shape[x1.ndim - 1] > AS_PRODUCT or x2.shape[x2.ndim - 1] > AS_PRODUCT
-  if p ~= 2 or not (mode == always or mode == if_many and many) then
-    return ops.norm(ops.unsqueeze(x1, -2) - ops.unsqueeze(x2, -3), p, -1)
-  end
-  local squares = ops.sum(ops.square(x1), -1, {keepdim = true}) + ops.unsqueeze(ops.sum(ops.square(x2), -1), -2)
-  local squared = squares - ops.matmul(x1, ops.transpose(x2, -1, -2)) * 2
-  local none = ops.le(squared, 0) -- where sqrt has no gradient
-  return ops.masked_fill(ops.sqrt(ops.masked_fill(squared, none, 1)), none, 0)
+  return distances(x1, x2, p, mode == always or mode == if_many and many)
 end
 
 --- lm.pdist(x [, {p = 2}]): the p-norms of the differences of all pairs of x's rows: 1 and 2, 1 and 3, …, 2 and 3, …
 function products.pdist(...)
   local x, p = read("pdist", {{"x", "tensor"}, {"p", "positive", 2}}, ...)
+  floating("pdist", "x", x)
   if x.ndim ~= 2 then fail("pdist: x is %s; [n, m] wanted", describe(x)) end
   local places = ops.arange(x.shape[1], {device = x.device})
-  local pairs_of = ops.nonzero(ops.gt(places, ops.unsqueeze(places, 2)))
-  return ops.norm(x:index_select(1, pairs_of:select(2, 1)) - x:index_select(1, pairs_of:select(2, 2)), p, 2)
+  return placing.masked_select(distances(x, x, p), ops.gt(places, ops.unsqueeze(places, 2)))
 end
 
 -- lm.linalg.multi_dot, for its caller `who`.

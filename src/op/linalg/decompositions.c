@@ -176,6 +176,33 @@ done:
   return status;
 }
 
+lm_status lm_op_row_distances(const lm_row_distances_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *result[1] = {NULL}, *x1 = NULL, *x2 = NULL;
+  lm_row_distances_args wide = *a;
+  int64_t batch[LM_MAX_DIMS];
+  int nbatch;
+  TRY(check_matrix(LM_OP_row_distances, "x1", a->x1, false));
+  TRY(check_matrix(LM_OP_row_distances, "x2", a->x2, false));
+  TRY(check_same_dtype(LM_OP_row_distances, "x1", a->x1, "x2", a->x2));
+  if (columns_of(a->x1) != columns_of(a->x2)) {
+    status = lm_fail(LM_E_SHAPE, "row_distances: x1 is %s and x2 %s; [..., n, m] and [..., r, m] wanted",
+                     lm_shape_of(a->x1), lm_shape_of(a->x2));
+    goto done;
+  }
+  TRY(lm_broadcast("row_distances", a->x1->ndim - 2, a->x1->size, a->x2->ndim - 2, a->x2->size, &nbatch, batch));
+  TRY(new_matrices(a->x1, nbatch, batch, rows_of(a->x1), rows_of(a->x2), ROWS, &result[0]));
+  TRY(broadcast_to(a->x1, 2, result[0], &x1));
+  TRY(broadcast_to(a->x2, 2, result[0], &x2));
+  wide.x1 = x1;
+  wide.x2 = x2;
+done:
+  status = finish(LM_OP_row_distances, status, a->x1->device, &wide, 1, result, out);
+  lm_release(x1);
+  lm_release(x2);
+  return status;
+}
+
 /* L (L^T X) = B, or U^T (U X) = B. */
 lm_status lm_op_cholesky_solve(const lm_cholesky_solve_args *a, lm_tensor **out) {
   lm_status status;

@@ -3,7 +3,7 @@
 
 #include "op/input_layout.h"
 
-static lm_status check_lines(lm_op_id op, const lm_tensor *x, bool pairs) {
+static lm_status check_lines(lm_op_id op, const lm_tensor *x, bool pairs, int64_t dim) {
   const char *name = lm_ops[op].name;
   if (x->dtype != LM_F32 && x->dtype != LM_F64)
     return lm_fail(LM_E_DTYPE, "%s: x has to be float32 or float64, got %s; use :float()", name,
@@ -11,7 +11,10 @@ static lm_status check_lines(lm_op_id op, const lm_tensor *x, bool pairs) {
   if (x->ndim < 1 + pairs || (pairs && x->size[x->ndim - 1] != 2))
     return lm_fail(LM_E_SHAPE, "%s: x is %s; it has to be %s", name, lm_shape_of(x),
                    pairs ? "pairs [..., n, 2], real and imaginary parts" : "[..., n]");
-  if (x->size[x->ndim - 1 - pairs] < 1)
+  if (dim < 0 || dim > x->ndim - 1 - pairs)
+    return lm_fail(LM_E_SHAPE, "%s: x is %s; there is no dim %lld of lines", name, lm_shape_of(x),
+                   (long long)(dim < 0 ? dim - x->ndim : dim + 1));
+  if (x->size[dim] < 1)
     return lm_fail(LM_E_SHAPE, "%s: x is %s; lines without an entry have no transform", name, lm_shape_of(x));
   return LM_OK;
 }
@@ -32,9 +35,10 @@ done:
 lm_status lm_op_fft_c2c(const lm_fft_c2c_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *x = NULL;
-  TRY(check_lines(LM_OP_fft_c2c, a->x, true));
+  int64_t dim = a->dim == LM_NO_DIM ? a->x->ndim - 2 : a->dim < 0 ? a->dim + a->x->ndim : a->dim;
+  TRY(check_lines(LM_OP_fft_c2c, a->x, true, dim));
   TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
-  lm_fft_c2c_args args = {.x = x, .inverse = a->inverse, .scale = a->scale};
+  lm_fft_c2c_args args = {.x = x, .inverse = a->inverse, .scale = a->scale, .dim = dim};
   status = compute(LM_OP_fft_c2c, x, &args, x->ndim, x->size, out);
 done:
   lm_release(x);
@@ -45,7 +49,7 @@ lm_status lm_op_fft_r2c(const lm_fft_r2c_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *x = NULL;
   int64_t size[LM_MAX_DIMS];
-  TRY(check_lines(LM_OP_fft_r2c, a->x, false));
+  TRY(check_lines(LM_OP_fft_r2c, a->x, false, a->x->ndim - 1));
   if (a->x->ndim == LM_MAX_DIMS) {
     status = lm_fail(LM_E_SHAPE, "fft_r2c: x is %s; its result would have more than %d dims", lm_shape_of(a->x),
                      LM_MAX_DIMS);
@@ -66,7 +70,7 @@ lm_status lm_op_fft_c2r(const lm_fft_c2r_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *x = NULL;
   int64_t size[LM_MAX_DIMS];
-  TRY(check_lines(LM_OP_fft_c2r, a->x, true));
+  TRY(check_lines(LM_OP_fft_c2r, a->x, true, a->x->ndim - 2));
   int last = a->x->ndim - 2;
   if (a->n < 1 || a->x->size[last] != a->n / 2 + 1) {
     status = lm_fail(LM_E_SHAPE, "fft_c2r: x is %s; lines of %lld come from %lld entries", lm_shape_of(a->x),

@@ -35,14 +35,18 @@ static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype,
   return a;
 }
 
-/* What one kind of blocks is made of and goes to, in pairs; the inverse swaps real and imaginary parts, twice. */
+/* What one kind of blocks is made of and goes to, in pairs; the inverse swaps real and imaginary parts, twice. Batches
+ * of lines lie in_batch and out_batch apart. Half of a real line's transform has an entry more than the pairs that the
+ * line is read as. */
+enum { COMPLEX, REAL_TO_HALF, HALF_TO_REAL };
 typedef struct walk {
   const lm_fft_plan *plan;
   const lm_fft_passes *passes;
   int64_t lines;
   const char *in;
   char *out;
-  int64_t in_entry, in_line, out_entry, out_line;
+  int64_t in_entry, in_line, out_entry, out_line, batches, in_batch, out_batch;
+  int kind;
   bool swap_in, swap_out, turned;
   double scale;
 } walk;
@@ -64,12 +68,47 @@ static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t
   loops->turn(p->first.n, pairs, p->lane, x);
 }
 
+/* Into the nearer caches, while the block before is worked at. */
+static void fetch(const char *memory, size_t bytes, bool to_write) {
+  for (size_t i = 0; i < bytes; i += 64) {
+    if (to_write)
+      __builtin_prefetch(memory + i, 1);
+    else
+      __builtin_prefetch(memory + i, 0);
+  }
+}
+
+enum { MOST_FETCHED = 1 << 17 }; /* bytes of a block */
+
+static void run_block(const walk *w, const struct lm_fft_loops *loops, int64_t block, char *own, size_t bytes) {
+  lm_dtype dtype = w->plan->dtype;
+  int64_t n = w->passes->n, each = (w->lines + W - 1) / W, batch = block / each, line = block % each * W;
+  int lanes = w->lines - line < W ? (int)(w->lines - line) : W;
+  size_t pair = 2 * lm_dtype_size(dtype);
+  const char *in = w->in + pair * (size_t)(batch * w->in_batch + line * w->in_line);
+  char *out = w->out + pair * (size_t)(batch * w->out_batch + line * w->out_line);
+  lm_fft_block from = block_at(own, dtype, n + 1, false), to = block_at(own + bytes, dtype, n + 1, false);
+  loops->load(in, w->in_entry, w->in_line, n + (w->kind == HALF_TO_REAL), lanes,
+              w->swap_in && w->kind == COMPLEX ? (lm_fft_block){from.im, from.re} : from);
+  size_t input = pair * (size_t)(W * w->in_line), output = pair * (size_t)(W * w->out_line);
+  if (w->in_entry == 1 && input <= MOST_FETCHED && line + 2 * W <= w->lines) fetch(in + input, input, false);
+  if (w->out_entry == 1 && output <= MOST_FETCHED && line + W <= w->lines && w->out != w->in) fetch(out, output, true);
+  if (w->kind == HALF_TO_REAL) {
+    loops->join_block(2 * n, w->plan->halves, from);
+    if (w->swap_in) from = (lm_fft_block){from.im, from.re};
+  }
+  from = run_passes(loops, dtype, w->passes, from, to);
+  if (w->turned) turn(loops, w->plan, line, own + 2 * bytes, from);
+  if (w->kind == REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, from);
+  loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line,
+               n + (w->kind == REAL_TO_HALF), lanes, w->scale, out);
+}
+
 static lm_status run_blocks(const walk *w) {
   lm_status status;
   lm_dtype dtype = w->plan->dtype;
-  const struct lm_fft_loops *loops = lm_fft_loops_of(dtype);
-  int64_t n = w->passes->n, blocks = (w->lines + W - 1) / W;
-  size_t pair = 2 * lm_dtype_size(dtype), bytes = (block_bytes(dtype, n) + 63) / 64 * 64;
+  int64_t n = w->passes->n, blocks = (w->lines + W - 1) / W * (w->batches ? w->batches : 1);
+  size_t pair = 2 * lm_dtype_size(dtype), bytes = (block_bytes(dtype, n + 1) + 63) / 64 * 64;
   size_t each = 2 * bytes + (pair * (size_t)n + 63) / 64 * 64;
   int threads = lm_cpu_share((double)blocks * W * (double)n * 2);
   lm_tensor *room = NULL;
@@ -77,19 +116,9 @@ static lm_status run_blocks(const walk *w) {
   TRY(scratch(each * (size_t)threads, &room));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    char *own = room->data + each * (size_t)t;
     int64_t end = lm_cpu_share_begin(blocks, t + 1, threads);
-    for (int64_t b = lm_cpu_share_begin(blocks, t, threads); b < end; b++) {
-      int64_t line = b * W;
-      int lanes = w->lines - line < W ? (int)(w->lines - line) : W;
-      lm_fft_block from = block_at(own, dtype, n, false), to = block_at(own + bytes, dtype, n, false);
-      loops->load(w->in + pair * (size_t)(line * w->in_line), w->in_entry, w->in_line, n, lanes,
-                  w->swap_in ? (lm_fft_block){from.im, from.re} : from);
-      from = run_passes(loops, dtype, w->passes, from, to);
-      if (w->turned) turn(loops, w->plan, line, own + 2 * bytes, from);
-      loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line, n, lanes, w->scale,
-                   w->out + pair * (size_t)(line * w->out_line));
-    }
+    for (int64_t b = lm_cpu_share_begin(blocks, t, threads); b < end; b++)
+      run_block(w, lm_fft_loops_of(dtype), b, room->data + each * (size_t)t, bytes);
   }
 done:
   lm_release(room);
@@ -182,13 +211,16 @@ done:
   return status;
 }
 
+/* Whether lines of a plan go through blocks. */
+static bool in_blocks(const lm_fft_plan *p, int64_t lines) { return p->whole.n && (!p->first.n || lines >= W / 2); }
+
 lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int64_t in_step, void *out,
                        int64_t out_step, bool inverse, double scale) {
   lm_status status = LM_OK;
   lm_tensor *room = NULL;
   size_t pair = 2 * lm_dtype_size(p->dtype);
   if (p->powers) return by_chirp(p, lines, in, in_step, out, out_step, inverse, scale);
-  if (p->whole.n && (!p->first.n || lines >= W / 2)) {
+  if (in_blocks(p, lines)) {
     return run_blocks(&(walk){.plan = p,
                               .passes = &p->whole,
                               .lines = lines,
@@ -213,16 +245,82 @@ done:
 
 /* ---- the ops */
 
+/* Lines that are not dense, by dense copies of one batch's. */
+static lm_status copied_lines(const lm_fft_plan *p, int64_t n, int64_t batches, int64_t inner, const lm_fft_c2c_args *a,
+                              lm_tensor *out) {
+  lm_status status;
+  lm_tensor *room = NULL;
+  size_t pair = 2 * lm_dtype_size(p->dtype);
+  int threads = lm_cpu_share((double)n * (double)inner);
+  TRY(scratch(pair * (size_t)(n * inner), &room));
+  for (int64_t b = 0; b < batches; b++) {
+    const char *in = a->x->data + pair * (size_t)(b * n * inner);
+    char *to = out->data + pair * (size_t)(b * n * inner);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < inner; i++)
+      for (int64_t k = 0; k < n; k++)
+        memcpy(room->data + pair * (size_t)(i * n + k), in + pair * (size_t)(k * inner + i), pair);
+    TRY(lm_fft_lines(p, inner, room->data, n, room->data, n, a->inverse, a->scale));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < n; k++)
+      for (int64_t i = 0; i < inner; i++)
+        memcpy(to + pair * (size_t)(k * inner + i), room->data + pair * (size_t)(i * n + k), pair);
+  }
+done:
+  lm_release(room);
+  return status;
+}
+
 lm_status lm_cpu_fft_c2c(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_c2c_args *a = args;
   lm_fft_plan *plan = NULL;
-  int64_t n = a->x->size[a->x->ndim - 2];
+  int64_t n = a->x->size[a->dim], inner = 1, batches;
+  for (int d = (int)a->dim + 1; d < a->x->ndim - 1; d++) inner *= a->x->size[d];
+  batches = a->x->numel / (2 * n * inner);
   TRY(lm_fft_plan_of(n, (lm_dtype)a->x->dtype, false, &plan));
-  status = lm_fft_lines(plan, a->x->numel / (2 * n), a->x->data, n, out[0]->data, n, a->inverse, a->scale);
+  if (inner == 1)
+    status = lm_fft_lines(plan, batches, a->x->data, n, out[0]->data, n, a->inverse, a->scale);
+  else if (plan->whole.n)
+    status = run_blocks(&(walk){.plan = plan,
+                                .passes = &plan->whole,
+                                .lines = inner,
+                                .in = a->x->data,
+                                .in_entry = inner,
+                                .in_line = 1,
+                                .out = out[0]->data,
+                                .out_entry = inner,
+                                .out_line = 1,
+                                .batches = batches,
+                                .in_batch = n * inner,
+                                .out_batch = n * inner,
+                                .swap_in = a->inverse,
+                                .swap_out = a->inverse,
+                                .scale = a->scale});
+  else
+    status = copied_lines(plan, n, batches, inner, a, out[0]);
 done:
   lm_fft_plan_done(plan);
   return status;
+}
+
+/* Real lines of even n through blocks: of n / 2 pairs, with n / 2 + 1 entries on the other side. */
+static lm_status real_blocks(const lm_fft_plan *plan, int kind, int64_t lines, const char *in, char *out,
+                             double scale) {
+  int64_t h = plan->n;
+  return run_blocks(&(walk){.plan = plan,
+                            .passes = &plan->whole,
+                            .lines = lines,
+                            .in = in,
+                            .in_entry = 1,
+                            .in_line = kind == HALF_TO_REAL ? h + 1 : h,
+                            .out = out,
+                            .out_entry = 1,
+                            .out_line = kind == REAL_TO_HALF ? h + 1 : h,
+                            .kind = kind,
+                            .swap_in = kind == HALF_TO_REAL,
+                            .swap_out = kind == HALF_TO_REAL,
+                            .scale = scale});
 }
 
 /* A real line of even n is one of n / 2 pairs; one of odd n becomes one of n pairs. */
@@ -236,6 +334,10 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
   int64_t n = a->x->size[a->x->ndim - 1], lines = a->x->numel / n, step = n / 2 + 1;
   bool even = n % 2 == 0;
   TRY(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
+  if (even && in_blocks(plan, lines)) {
+    status = real_blocks(plan, REAL_TO_HALF, lines, a->x->data, out[0]->data, a->scale);
+    goto done;
+  }
   if (even) {
     TRY(lm_fft_lines(plan, lines, a->x->data, n / 2, out[0]->data, step, false, a->scale));
   } else {
@@ -287,6 +389,10 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   bool even = n % 2 == 0;
   char *z = out[0]->data;
   TRY(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
+  if (even && in_blocks(plan, lines)) {
+    status = real_blocks(plan, HALF_TO_REAL, lines, a->x->data, z, a->scale);
+    goto done;
+  }
   if (!even) {
     TRY(scratch(2 * item * (size_t)(n * lines), &room));
     z = room->data;

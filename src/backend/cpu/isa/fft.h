@@ -27,6 +27,9 @@ struct lm_fft_loops {
    * in place; and the other way. twiddle: exp(-2 pi i k / n), k up to n / 4. `join` reads x and writes z. */
   void (*part)(int64_t n, const void *twiddle, void *z);
   void (*join)(int64_t n, const void *twiddle, const void *x, void *z);
+  /* The same of a block of n / 2 + 1 rows, in place. */
+  void (*part_block)(int64_t n, const void *twiddle, lm_fft_block z);
+  void (*join_block)(int64_t n, const void *twiddle, lm_fft_block x);
   /* x[i] = x[i] times y[i], pairs. */
   void (*multiply)(int64_t n, const void *y, void *x);
 };

@@ -22,6 +22,12 @@ static lm_status singular(const char *arg, const lm_tensor *x, lm_bad_matrix bad
                  lm_matrix_words(arg, x, bad.at), bad.info);
 }
 
+/* A copy that LAPACK sees transposed. */
+static lm_status turned_copy(const lm_tensor *x, lm_tensor **out) {
+  lm_status status = lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, out);
+  return status == LM_OK && x->numel ? lm_cpu_copy(x, *out) : status;
+}
+
 static int factor(const lu_job *j, int64_t i, int *pivots) {
   int info = 0;
   lm_status status = lm_factor_lu(j->dtype, j->m, j->n, lm_matrix_at(j->lu, i), at_least_1(j->m), pivots, &info);
@@ -38,6 +44,7 @@ static int det_one(const void *job, int64_t i, char *work) {
     double u = lm_scalar_at(j->dtype, lu, (int64_t)d * (j->n + 1));
     if (pivots[d] != d + 1) det = -det, sign = -sign;
     det *= u;
+    if (!j->sign) continue;
     sign *= u > 0 ? 1 : u < 0 ? -1 : u;
     log_of += log(fabs(u));
   }
@@ -51,7 +58,7 @@ static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const l
   lm_tensor *copy = NULL;
   lm_bad_matrix bad;
   int n = (int)x->size[x->ndim - 1];
-  TRY(lm_column_major(x, &copy));
+  TRY(turned_copy(x, &copy)); /* which has the same determinant */
   lu_job j = {.dtype = (lm_dtype)x->dtype, .m = n, .n = n, .lu = copy, .det = det, .sign = sign};
   TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * n * n * n, sizeof(int) * (size_t)n, det_one, &j, &bad));
 done:
@@ -117,7 +124,8 @@ static lm_status solve(const char *arg, const lm_tensor *A, const lm_tensor *piv
   lm_status status;
   lm_tensor *lu = NULL, *row = NULL;
   lm_bad_matrix bad;
-  TRY(lm_column_major(A, &lu));
+  bool turned = left == adjoint, by_turned = turned && !pivots; /* factors of one's own may be those of A^T */
+  TRY(by_turned ? turned_copy(A, &lu) : lm_column_major(A, &lu));
   if (pivots && (pivots->dtype != LM_I32 || !lm_is_contiguous(pivots))) {
     TRY(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, &row));
     TRY(lm_cpu_copy(pivots, row));
@@ -127,7 +135,7 @@ static lm_status solve(const char *arg, const lm_tensor *A, const lm_tensor *piv
   int n = (int)A->size[A->ndim - 1];
   lu_job j = {.dtype = (lm_dtype)A->dtype, .m = n, .n = n, .lu = lu, .pivots = pivots, .b = out};
   j.k = (int)out->size[left ? out->ndim - 1 : out->ndim - 2];
-  j.turned = left == adjoint;
+  j.turned = turned && !by_turned;
   TRY(lm_each_matrix(lm_matrix_count(out), (double)n * n * (n + 2.0 * j.k), sizeof(int) * (size_t)n, solve_one, &j,
                      &bad));
   status = singular(arg, A, bad);

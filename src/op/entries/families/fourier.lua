@@ -3,11 +3,11 @@
 local op = ...
 
 op "fft_c2c" {
-  "x", "inverse = false", "scale: number = 1",
-  grad = {x = "fft_c2c(g, !inverse, scale)"},
+  "x", "inverse = false", "scale: number = 1", "dim: dim?",
+  grad = {x = "fft_c2c(g, !inverse, scale, dim)"},
   autocast = "keep",
-  help = "the discrete Fourier transform of each line of complex numbers x [..., n, 2], times scale; inverse: with "
-    .. "the other sign in the exponent",
+  help = "the discrete Fourier transform of lines of complex numbers, the pairs in x's last dim, along dim, by default "
+    .. "the one before the pairs, times scale; inverse: with the other sign in the exponent",
 }
 op "fft_r2c" {
   "x", "scale: number = 1",

@@ -68,7 +68,12 @@ op "lu_pivots_to_matrix" {
 }
 op "lu_unpack" {
   "LU_data", "LU_pivots", results = 3,
-  needs = {{"ndim_of(LU_data) > 1", "LU_data is {LU_data}; matrices [..., m, n] wanted"}},
+  needs = {
+    {"ndim_of(LU_data) > 1", "LU_data is {LU_data}; matrices [..., m, n] wanted"},
+    {"is_float(LU_data)", "LU_data has to be float32 or float64, as linalg.lu_factor gives it"},
+    {"ndim_of(LU_pivots) == ndim_of(LU_data) - 1", "LU_pivots are {LU_pivots} for LU_data {LU_data}; linalg.lu_factor "
+      .. "gives both"},
+  },
   formula = {
     "lu_pivots_to_matrix(LU_pivots, LU_data)",
     "lower_of_lu(LU_data)",

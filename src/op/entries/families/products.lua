@@ -125,6 +125,8 @@ op "cross" {
   "x", "other", "dim: dim? = -1",
   needs = {
     {"ndim_of(x) == ndim_of(other) && ndim_of(x) > 0", "x is {x}, other {other}; they have to have as many dims each"},
+    {"size_along(x, dim) == 3 && size_along(other, dim) == 3",
+      "x is {x}, other {other}; both have 3 entries along dim"},
   },
   formula = {
     "x1 = select(x, dim, 1)", "x2 = select(x, dim, 2)", "x3 = select(x, dim, 3)",
@@ -132,4 +134,32 @@ op "cross" {
     "stack([x2 * y3 - x3 * y2, x3 * y1 - x1 * y3, x1 * y2 - x2 * y1], dim)",
   },
   help = "vector product along dim, of size 3, by default the last (as torch.linalg.cross)",
+}
+
+-- The gradient for x of distances from `other`; g and y are [..., rows of x, rows of other]. As norm's, but that for
+-- p = 2 sums of differences are products of matrices.
+local function distances_grad(x, other, g, y)
+  return {
+    ("g1 = %s"):format(g), ("y1 = %s"):format(y),
+    "none = y1 == 0",
+    "share = masked_fill(g1, none, 0) / masked_fill(y1, none, 1)",
+    ("d = p == 2 ? nil : unsqueeze(%s, -2) - unsqueeze(%s, -3)"):format(x, other),
+    "hit = p == inf ? abs(d) == unsqueeze(y1, -1) : nil",
+    "power = p == 0 || p == 1 || p == 2 || p == inf ? nil : pow(abs(d), p - 1)",
+    ("p == 0 ? zeros_like(%s) : p == 2 ? %s * sum(share, -1, true) - matmul(share, %s) "):format(x, x, other)
+      .. ": p == 1 ? sum(sign(d) * unsqueeze(g1, -1), -2) "
+      .. ": p == inf ? sum(where(hit, sign(d), 0) * (unsqueeze(g1, -1) / sum(hit, -1, true)), -2) "
+      .. ": sum(sign(d) * (p < 1 ? masked_fill(power, d == 0, 0) : power) "
+      .. "* unsqueeze(masked_fill(g1 / pow(masked_fill(y1, none, 1), p - 1), none, 0), -1), -2)",
+  }
+end
+op "row_distances" {
+  "x1", "x2", "p: number = 2", options = {"by_products = false"},
+  grad = {
+    x1 = distances_grad("x1", "x2", "g", "y"),
+    x2 = distances_grad("x2", "x1", "transpose(g, -2, -1)", "transpose(y, -2, -1)"),
+  },
+  autocast = "keep",
+  help = "[..., n, r] of the p-norms of differences of rows of x1 [..., n, m] and x2 [..., r, m]; by_products: for "
+    .. "p = 2 by |a|^2 + |b|^2 - 2 a b; lm.cdist has all checks",
 }

@@ -1,0 +1,144 @@
+--- Integrals over samples, counts between edges, numbers on a logarithmic scale, and rows of a bounded norm.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local dim_of = require "luminary.tensor.dim_of"
+
+local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
+local lib = {}
+
+-- y's neighbours along dim added up, and half the distances between them.
+local function trapezoids(who, y, x, dx, dim)
+  arg(who, "y", y, "tensor")
+  if type(x) == "number" then x, dx = nil, x end
+  if y.ndim == 0 then fail("%s: y has to have a dim, is one number", who) end
+  dim = dim_of(who, y, dim or -1)
+  local n = y.shape[dim]
+  if not core.is_floating_point(y) then y = y:to(core.get_default_dtype()) end
+  local sums = ops.narrow(y, dim, 1, math.max(n - 1, 0))
+  if n > 1 then sums = sums + ops.narrow(y, dim, 2, n - 1) end
+  if x == nil then return sums, (dx and arg(who, "dx", dx, "number") or 1) / 2, dim end
+  if dx ~= nil then fail("%s: x or dx, not both", who) end
+  arg(who, "x", x, "tensor")
+  local given = describe(x)
+  if x.ndim == 1 then
+    local shape = {}
+    for d = 1, y.ndim do shape[d] = d == dim and x.shape[1] or 1 end
+    x = ops.reshape(x, shape)
+  end
+  while x.ndim < y.ndim do x = ops.unsqueeze(x, 1) end
+  if x.ndim ~= y.ndim or x.shape[dim] ~= n then
+    fail("%s: x is %s, y %s; one x for each sample along dim %d wanted", who, given, describe(y), dim)
+  end
+  if n < 2 then return sums, 0.5, dim end
+  return sums, (ops.narrow(x, dim, 2, n - 1) - ops.narrow(x, dim, 1, n - 1)) * 0.5, dim
+end
+
+--- lm.trapezoid(y [, x [, {dx = 1, dim = -1}]]): the integral along dim of the straight lines between samples y, which
+--- are dx apart, or at x, a list or as y is.
+function lib.trapezoid(y, x, dx, dim)
+  local sums, half, d = trapezoids("trapezoid", y, x, dx, dim)
+  return ops.sum(sums * half, d)
+end
+
+--- lm.trapz(y [, x [, {dx = 1, dim = -1}]]): trapezoid.
+function lib.trapz(y, x, dx, dim)
+  local sums, half, d = trapezoids("trapz", y, x, dx, dim)
+  return ops.sum(sums * half, d)
+end
+
+--- lm.cumulative_trapezoid(y [, x [, {dx = 1, dim = -1}]]): the integrals as trapezoid has them, up to each sample but
+--- the first.
+function lib.cumulative_trapezoid(y, x, dx, dim)
+  local sums, half, d = trapezoids("cumulative_trapezoid", y, x, dx, dim)
+  return ops.cumsum(sums * half, d)
+end
+
+--- lm.logspace(first, last, steps [, base = 10 [, {dtype, device}]]): base to the powers from first to last, `steps` of
+--- them, evenly apart.
+function lib.logspace(first, last, steps, base, dtype, device)
+  local who = "logspace"
+  local function number(name, v)
+    if core.is_tensor(v) and v:numel() == 1 then v = tonumber(v:item()) end
+    return arg(who, name, v, "number")
+  end
+  first, last, steps = number("first", first), number("last", last), arg(who, "steps", steps, "natural")
+  local powers = ops.linspace(first, last, steps, {dtype = "float64", device = device})
+  return ops.pow(number("base", base or 10), powers):to(dtype or core.get_default_dtype())
+end
+
+--- lm.renorm(x, p, dim, maxnorm): x with each of its slices along dim whose p-norm is above maxnorm scaled down to it.
+function lib.renorm(x, p, dim, maxnorm)
+  local who = "renorm"
+  arg(who, "x", x, "tensor")
+  p, maxnorm = arg(who, "p", p, "number"), arg(who, "maxnorm", maxnorm, "number")
+  if p <= 0 then fail("%s: p has to be above 0, is %g", who, p) end
+  if maxnorm < 0 then fail("%s: maxnorm has to be at least 0, is %g", who, maxnorm) end
+  if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
+  if not core.is_floating_point(x) then fail("%s: x has to be floating, got %s; use :float()", who, x.dtype) end
+  local others = {}
+  dim = dim_of(who, x, dim)
+  for d = 1, x.ndim do
+    if d ~= dim then others[#others + 1] = d end
+  end
+  local norm = ops.norm(x, p, others, {keepdim = true})
+  local within = ops.le(norm, maxnorm)
+  return x * ops.masked_fill(maxnorm / (ops.masked_fill(norm, within, 1) + 1e-7), within, 1)
+end
+
+-- Edges of bins: a list as it is given, or `bins` of one width over `range`, or over values.
+local function edges_of(who, bins, range, values)
+  if core.is_tensor(bins) then
+    if bins.ndim ~= 1 or bins.shape[1] < 1 or bins.dtype ~= values.dtype then
+      fail("%s: edges are %s %s; an ascending list of %s wanted", who, bins.dtype, describe(bins), values.dtype)
+    end
+    if range ~= nil then fail("%s: range goes with a number of bins, not with their edges", who) end
+    return bins
+  end
+  arg(who, "bins", bins, "count")
+  local low, high = 0, 1
+  if range ~= nil then
+    if not options.is_plain(range) or type(range[1]) ~= "number" or type(range[2]) ~= "number" then
+      fail("%s: range has to be a list of two numbers, got %s", who, describe(range))
+    end
+    low, high = range[1], range[2]
+  elseif values:numel() > 0 then
+    local least, most = ops.aminmax(values)
+    low, high = least:item(), most:item()
+  end
+  if not (low > -math.huge and high < math.huge and low <= high) then
+    fail("%s: bins are from %g to %g", who, low, high)
+  end
+  if low == high then low, high = low - 0.5, high + 0.5 end
+  return ops.linspace(low, high, bins + 1, {dtype = values.dtype, device = values.device})
+end
+
+--- lm.histogram(x, bins [, {range, weight, density = false}]): how many elements of x are in each bin, in x's dtype,
+--- and the bins' edges. bins: their number, over range = {least, most}, by default x's own; or a list of ascending
+--- edges, a tensor. The last bin has its upper edge too. weight, as x: what each counts; density: divided by their sum
+--- and the bins' widths.
+function lib.histogram(x, bins, range, weight, density)
+  local who = "histogram"
+  arg(who, "x", x, "tensor")
+  if x.dtype ~= "float32" and x.dtype ~= "float64" then
+    fail("%s: x has to be float32 or float64, got %s; use :float()", who, x.dtype)
+  end
+  local values = ops.reshape(x:detach(), {-1})
+  local edges = edges_of(who, bins, range, values)
+  local n = edges.shape[1] - 1
+  local place = ops.searchsorted(edges, values, {right = true}) - 1
+  place = ops.where(ops.eq(values, ops.select(edges, 1, n + 1)), n, place)
+  local outside = ops.logical_or(ops.lt(place, 1), ops.gt(place, n)) -- NaN too
+  local one = weight and ops.reshape(arg(who, "weight", weight, "tensor"):detach(), {-1}) or ops.ones_like(values)
+  if weight and (weight:numel() ~= x:numel() or weight.dtype ~= x.dtype) then
+    fail("%s: weight is %s %s; as x wanted, %s %s", who, weight.dtype, describe(weight), x.dtype, describe(x))
+  end
+  local counts = ops.scatter_add(ops.zeros(n + 1, {dtype = x.dtype, device = x.device}), 1,
+    ops.masked_fill(place, outside, n + 1), one)
+  counts = ops.narrow(counts, 1, 1, n)
+  if density and arg(who, "density", density, "boolean") then
+    counts = counts / ops.sum(counts) / (ops.narrow(edges, 1, 2, n) - ops.narrow(edges, 1, 1, n))
+  end
+  return counts, edges
+end
+
+return options.exact_all(lib, options.named)

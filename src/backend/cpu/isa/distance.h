@@ -1,0 +1,23 @@
+/* Distances of one row from a tile of others, by the p-norms of their differences; float or double. */
+#ifndef LM_CPU_ISA_DISTANCE_H
+#define LM_CPU_ISA_DISTANCE_H
+
+#include "backend/cpu/isa.h"
+#include "tensor/dtype.h"
+
+enum { LM_DISTANCE_TILE = 64 };
+
+struct lm_distance_loops {
+  /* x [m] and tile [m][LM_DISTANCE_TILE], a column a row of the others: the first `count` distances. */
+  void (*direct)(double p, int64_t m, const void *x, const void *tile, int64_t count, void *out);
+  /* In place of products of x with n others: sqrt(square + squares[j] - 2 row[j]), 0 where that is none. */
+  void (*from_products)(int64_t n, double square, const void *squares, void *row);
+};
+LM_ISA_DECLARE(struct lm_distance_loops, lm_distance_F32);
+LM_ISA_DECLARE(struct lm_distance_loops, lm_distance_F64);
+
+static inline const struct lm_distance_loops *lm_distance_loops_of(lm_dtype dtype) {
+  return dtype == LM_F64 ? LM_ISA_PICK(lm_distance_F64) : LM_ISA_PICK(lm_distance_F32);
+}
+
+#endif

@@ -1,0 +1,134 @@
+/* Distances between the rows of two matrices. */
+#include "backend/cpu/isa/distance.h"
+
+#include <string.h>
+
+#include "backend/cpu/linalg/lapack.h"
+#include "backend/cpu/matmul/gemm.h"
+
+enum { TILE = LM_DISTANCE_TILE };
+
+typedef struct rows_job {
+  lm_dtype dtype;
+  size_t item;
+  int64_t n, r, m, tiles; /* x1 [n, m], x2 [r, m] */
+  double p;
+  const lm_tensor *x1, *x2, *out;
+} rows_job;
+
+/* Rows `first` to first + TILE - 1 of x2 as the columns of a tile; those that are not there are 0. */
+static void pack(const rows_job *j, const char *x2, int64_t first, char *tile) {
+  int64_t count = j->r - first < TILE ? j->r - first : TILE;
+  if (count < TILE) memset(tile, 0, j->item * TILE * (size_t)j->m);
+  for (int64_t l = 0; l < count; l++) {
+    const char *row = x2 + j->item * (size_t)((first + l) * j->m);
+    for (int64_t k = 0; k < j->m; k++) {
+      if (j->dtype == LM_F64)
+        ((double *)tile)[k * TILE + l] = ((const double *)row)[k];
+      else
+        ((float *)tile)[k * TILE + l] = ((const float *)row)[k];
+    }
+  }
+}
+
+static lm_status direct(const rows_job *j) {
+  lm_status status;
+  lm_tensor *room = NULL;
+  int64_t batches = lm_matrix_count(j->out), each = TILE * j->m;
+  TRY(lm_tensor_empty(j->dtype, j->out->device, 1, (int64_t[]){batches * j->tiles * each}, LM_CONTIGUOUS, &room));
+  double work = (double)batches * (double)j->n * (double)(j->r * (j->m + 8));
+  int threads = lm_cpu_share(j->p == 0 || j->p == 1 || j->p == 2 ? work / 8 : work);
+  void (*run)(double, int64_t, const void *, const void *, int64_t, void *) = lm_distance_loops_of(j->dtype)->direct;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+#pragma omp for
+    for (int64_t i = 0; i < batches * j->tiles; i++)
+      pack(j, lm_matrix_at(j->x2, i / j->tiles), i % j->tiles * TILE, room->data + j->item * (size_t)(i * each));
+#pragma omp for
+    for (int64_t i = 0; i < batches * j->n; i++) {
+      const char *x = j->x1->data + j->item * (size_t)(i * j->m);
+      char *to = j->out->data + j->item * (size_t)(i * j->r);
+      for (int64_t t = 0; t < j->tiles; t++) {
+        int64_t left = j->r - t * TILE;
+        run(j->p, j->m, x, room->data + j->item * (size_t)((i / j->n * j->tiles + t) * each), left < TILE ? left : TILE,
+            to + j->item * (size_t)(t * TILE));
+      }
+    }
+  }
+done:
+  lm_release(room);
+  return status;
+}
+
+static lm_status sums_of_squares(const lm_tensor *x, lm_tensor **out) {
+  int64_t rows = 1, m = x->size[x->ndim - 1];
+  for (int d = 0; d < x->ndim - 1; d++) rows *= x->size[d];
+  lm_status status = lm_tensor_empty((lm_dtype)x->dtype, x->device, 1, &rows, LM_CONTIGUOUS, out);
+  for (int64_t i = 0; status == LM_OK && i < rows; i++) {
+    double sum = 0;
+    for (int64_t k = 0; k < m; k++) {
+      double v = lm_scalar_at((lm_dtype)x->dtype, x->data, i * m + k);
+      sum += v * v;
+    }
+    lm_scalar_put((lm_dtype)x->dtype, (*out)->data, i, sum);
+  }
+  return status;
+}
+
+/* |a - b|^2 = |a|^2 + |b|^2 - 2 a b */
+static lm_status by_products(const rows_job *j) {
+  lm_status status;
+  lm_tensor *s1 = NULL, *s2 = NULL;
+  int64_t batches = lm_matrix_count(j->out);
+  TRY(sums_of_squares(j->x1, &s1));
+  TRY(sums_of_squares(j->x2, &s2));
+  TRY(lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = j->dtype,
+                                     .device = j->out->device,
+                                     .batch = batches,
+                                     .m = j->n,
+                                     .n = j->r,
+                                     .k = j->m,
+                                     .tb = true,
+                                     .a = j->x1->data,
+                                     .b = j->x2->data,
+                                     .c = j->out->data,
+                                     .lda = j->m,
+                                     .ldb = j->m,
+                                     .ldc = j->r,
+                                     .step_a = j->n * j->m,
+                                     .step_b = j->r * j->m,
+                                     .step_c = j->n * j->r,
+                                     .alpha = 1}));
+  void (*finish)(int64_t, double, const void *, void *) = lm_distance_loops_of(j->dtype)->from_products;
+  int threads = lm_cpu_share((double)j->out->numel);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t i = 0; i < batches * j->n; i++)
+    finish(j->r, lm_scalar_at(j->dtype, s1->data, i), s2->data + j->item * (size_t)(i / j->n * j->r),
+           j->out->data + j->item * (size_t)(i * j->r));
+done:
+  lm_release(s1);
+  lm_release(s2);
+  return status;
+}
+
+lm_status lm_cpu_row_distances(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_row_distances_args *a = args;
+  lm_tensor *x1 = NULL, *x2 = NULL;
+  TRY(lm_row_major(a->x1, &x1));
+  TRY(lm_row_major(a->x2, &x2));
+  rows_job j = {.dtype = (lm_dtype)out[0]->dtype, .x1 = x1, .x2 = x2, .out = out[0], .p = a->p};
+  j.item = lm_dtype_size(j.dtype);
+  j.n = x1->size[x1->ndim - 2];
+  j.r = x2->size[x2->ndim - 2];
+  j.m = x1->size[x1->ndim - 1];
+  j.tiles = (j.r + TILE - 1) / TILE;
+  if (j.m == 0)
+    memset(out[0]->data, 0, lm_nbytes(out[0]));
+  else
+    status = a->by_products ? by_products(&j) : direct(&j);
+done:
+  lm_release(x1);
+  lm_release(x2);
+  return status;
+}
