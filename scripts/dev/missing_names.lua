@@ -51,7 +51,7 @@ for reason, names in pairs {
     fill resize resize_ resize_as resize_as_ LRScheduler binary_cross_entropy_with_logits is_cpu grad_fn grad layout
     is_nonzero is_signed
     get_device apply_ map_ map2_ positive new_empty_strided empty_strided empty_permuted retains_grad matmul diagonal
-    argwhere adaptive_max_pool1d constant_pad_nd frobenius_norm nuclear_norm]],
+    argwhere ctc_loss adaptive_max_pool1d constant_pad_nd frobenius_norm nuclear_norm]],
   ["determinism: kernels here are deterministic but for those README names"] = [[use_deterministic_algorithms
     are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled set_deterministic_debug_mode
     get_deterministic_debug_mode]],
@@ -62,7 +62,7 @@ for reason, names in pairs {
     renorm renorm_ unravel_index gradient as_strided_scatter nonzero_static histogram histogramdd
     convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer EmbeddingBag
     embedding_bag FractionalMaxPool3d fractional_max_pool3d]],
-  ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igamma igamma_ igammac igammac_ ctc_loss CTCLoss geqrf
+  ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igamma igamma_ igammac igammac_ geqrf
     orgqr ormqr householder_product lobpcg pca_lowrank svd_lowrank cholesky_ex inv_ex lu_factor_ex solve_ex ldl_factor
     ldl_factor_ex ldl_solve matrix_sqrth SparseAdam hfft2 ihfft2 hfftn ihfftn]],
   ["a distribution that is not in this version"] = [[AbsTransform CatTransform ContinuousBernoulli CorrCholeskyTransform

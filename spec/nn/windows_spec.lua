@@ -213,7 +213,7 @@ describe("functions over windows", function()
     ["max_unpool1d: output_size has 9; it has to be between 3 and 5"] = function()
       F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, 3 } }, { dtype = "int64" }), 2, { output_size = { 9 } })
     end,
-    ["index_put.*index 9"] = function()
+    ["max_unpool1d: index 9"] = function()
       F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, 9 } }, { dtype = "int64" }), 2)
     end,
     ["max_unpool1d: indices have to be int64"] = function() F.max_unpool1d(lm.ones(1, 2), lm.ones(1, 2), 2) end,
@@ -247,6 +247,38 @@ describe("functions over windows", function()
     ["affine_grid: theta has to be %[2, 2, 3%]"] = function() F.affine_grid(lm.ones(2, 3, 3), { 2, 1, 3, 3 }) end,
     ["unfold: a window covers 3 places, the padded input has 2"] = function() F.unfold(lm.ones(1, 2, 2), 3) end,
     ["fold: x is .*it has to be %[N, C %* 4, 9%]"] = function() F.fold(lm.ones(1, 4, 4), 4, 2) end,
+    ["interpolate: no option 'sizes'; did you mean 'size'"] = function()
+      F.interpolate(lm.ones(1, 1, 2), { sizes = 3 })
+    end,
+    ["affine_grid: no option 'align'; there are align_corners, size, theta"] = function()
+      F.affine_grid(lm.ones(1, 2, 3), { 1, 1, 2, 2 }, { align = true })
+    end,
+    ["conv_transpose2d: no option 'strides'; did you mean 'stride'"] = function()
+      F.conv_transpose2d(lm.ones(1, 1, 2, 2), lm.ones(1, 1, 2, 2), { strides = 2 })
+    end,
+    ["grid_sample: no option 'padding'; there are grid, mode, padding_mode"] = function()
+      F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 2), { padding = "border" })
+    end,
+    ["Upsample: no option 'scale'; there are"] = function() nn.Upsample { scale = 2 } end,
+    ["interpolate: size is a list with named fields"] = function() F.interpolate(lm.ones(1, 1, 2), { 3, dim = 3 }) end,
+    ["unfold: kernel_size is a list with named fields"] = function() F.unfold(lm.ones(1, 4, 4), { 2, 2, dim = 3 }) end,
+    ["max_pool1d: kernel_size is a list with named fields"] = function()
+      F.max_pool1d(lm.ones(1, 4), { 2, dim = 3 })
+    end,
+    ["adaptive_avg_pool1d: output_size is a list with named fields"] = function()
+      F.adaptive_avg_pool1d(lm.ones(1, 4), { 2, dim = 3 })
+    end,
+    ["affine_grid: size is a list with named fields"] = function()
+      F.affine_grid(lm.ones(1, 2, 3), { 1, 1, 2, 2, dim = 3 })
+    end,
+    ["unfold: x .*int64"] = function() F.unfold(lm.ones({ 1, 4, 4 }, { dtype = "int64" }), 2) end,
+    ["fold: grad .*int64"] = function() F.fold(lm.ones({ 4, 9 }, { dtype = "int64" }), 4, 2) end,
+    ["conv1d: a padding of 1099511627776; it has to be from 0 to 2%^31 %- 1"] = function()
+      F.conv1d(lm.ones(1, 1, 4), lm.ones(1, 1, 2), { padding = 2 ^ 40 })
+    end,
+    ["conv_transpose2d: x of .*leaves nothing"] = function()
+      F.conv_transpose2d(lm.ones(1, 1, 1, 1), lm.ones(1, 1, 2, 2), { padding = 1 })
+    end,
     ["unfold: no argument 'padings'"] = function() F.unfold(lm.ones(1, 2, 2), { kernel_size = 2, padings = 1 }) end,
   } do
     it("refuse with a reason: " .. want, function() assert.matches(want, message(f)) end)

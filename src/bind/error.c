@@ -4,6 +4,7 @@
 
 #include "bind/bind.h"
 #include "distributed/group/world.h"
+#include "op/op.h"
 
 static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
   return n > 0 && strncmp(ar->source, prefix, n) == 0;
@@ -49,11 +50,40 @@ void lm_note_anomaly(lua_State *L) {
   lm_anomaly_at(line);
 }
 
+/* Pushes the public name of the outermost function of ours that has one (bind_public_names) below the script's. */
+static bool push_called(lua_State *L) {
+  enum { LEVELS = 40 };
+  lua_Debug ar;
+  int top = lua_gettop(L);
+  lm_reg_get(L, &lm_reg_own_files);
+  size_t n = 0;
+  const char *prefix = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
+  lm_reg_get(L, &lm_reg_public_names);
+  lua_pushnil(L);
+  for (int level = 0; lua_istable(L, top + 2) && level <= LEVELS && lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Slf", &ar);
+    if (ar.currentline > 0 && !is_own(&ar, prefix, n)) break;
+    lua_rawget(L, top + 2);
+    if (lua_type(L, -1) == LUA_TSTRING) lua_replace(L, top + 3);
+    lua_settop(L, top + 3);
+  }
+  lua_settop(L, top + 3);
+  lua_replace(L, top + 1);
+  bool found = lua_type(L, top + 1) == LUA_TSTRING;
+  lua_settop(L, found ? top + 1 : top);
+  return found;
+}
+
+/* What begins with an op's name begins with that of the function that the script called. */
 static int raise_message(lua_State *L, const char *message) {
-  luaL_checkstack(L, 8, "error");
+  char op[64] = "";
+  luaL_checkstack(L, 12, "error");
   lm_push_where(L);
-  lua_pushstring(L, message);
-  lua_concat(L, 2);
+  size_t n = strcspn(message, ":");
+  if (n < sizeof op && message[n] == ':') snprintf(op, sizeof op, "%.*s", (int)n, message);
+  bool renamed = op[0] && lm_op_find(op) >= 0 && push_called(L);
+  lua_pushstring(L, renamed ? message + n : message);
+  lua_concat(L, renamed ? 3 : 2);
   return lua_error(L);
 }
 
@@ -158,6 +188,15 @@ static int bind_own_files(lua_State *L) {
   return 0;
 }
 
+/* public_names(table): by function of ours, what scripts call it; errors of ops that it calls speak of it. */
+static int bind_public_names(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_pushlightuserdata(L, (void *)&lm_reg_public_names);
+  lua_pushvalue(L, 1);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  return 0;
+}
+
 static int bind_error_at_caller(lua_State *L) {
   if (lua_isnoneornil(L, 1)) return lm_raise_text(L, "error_at_caller: a message expected");
   if (lua_type(L, 1) != LUA_TSTRING) { /* an error value that is no text goes as it is */
@@ -189,5 +228,8 @@ static int bind_nearest(lua_State *L) {
   return lm_return_text(L, near);
 }
 
-const luaL_Reg lm_error_functions[] = {
-    {"own_files", bind_own_files}, {"error_at_caller", bind_error_at_caller}, {"nearest", bind_nearest}, {NULL, NULL}};
+const luaL_Reg lm_error_functions[] = {{"own_files", bind_own_files},
+                                       {"public_names", bind_public_names},
+                                       {"error_at_caller", bind_error_at_caller},
+                                       {"nearest", bind_nearest},
+                                       {NULL, NULL}};

@@ -2,7 +2,8 @@
 #include "bind/bind.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
-    lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback, lm_reg_catchers;
+    lm_reg_is_int64, lm_reg_own_files, lm_reg_public_names, lm_reg_too_deep, lm_reg_warned, lm_reg_noting,
+    lm_reg_traceback, lm_reg_catchers;
 static const char lm_reg_module, lm_reg_anchor;
 
 void lm_reg_set(lua_State *L, const char *key) {

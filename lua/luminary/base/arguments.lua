@@ -26,18 +26,25 @@ end
 
 --- The rows of arguments by place and of options, either of which may be nil.
 function arguments.of(places, named)
-  local takes = setmetatable({places = {}, named = {}, spec = {}, parameters = {"self"}}, Takes)
+  local takes = setmetatable({places = {}, named = {}, spec = {}, every = {}, parameters = {"self"}}, Takes)
   for i, row in ipairs(places or {}) do
     takes.places[i] = read_row(row)
+    takes.every[row[1]] = true
     takes.parameters[i + 1] = row[1]
   end
   for i, row in ipairs(named or {}) do
     takes.named[i] = read_row(row)
+    takes.every[row[1]] = true
     takes.spec[row[1]] = {takes.named[i][2], row[3], row.none}
   end
   takes.first = takes.named[1] and takes.named[1][1]
   if takes.first or #takes.places == 0 then table.insert(takes.parameters, "opts") end
   return takes
+end
+
+-- Whether a table in an argument's place can only be one of options.
+local function takes_options(row)
+  return is_optional(row) or type(row[2]) == "string" and row[2] ~= "table" and row[2] ~= "any"
 end
 
 local function is_named(v) return options.is_plain(v) and (next(v) == nil or type(next(v)) == "string") end
@@ -46,8 +53,11 @@ local function is_named(v) return options.is_plain(v) and (next(v) == nil or typ
 function Takes:fill(into, who, ...)
   local n, values, places = select("#", ...), {...}, self.places
   local given = values[#places + 1]
-  if n > 0 and n <= #places and is_optional(places[n]) and is_named(values[n]) then
+  if n > 0 and n <= #places and takes_options(places[n]) and is_named(values[n]) then
     given, values[n] = values[n], nil -- in the place of what is left out
+  end
+  for name in pairs(is_named(given) and given or {}) do
+    if not self.spec[name] then options.unknown(who, name, self.every) end
   end
   for i, row in ipairs(places) do
     local value = values[i]
@@ -84,10 +94,10 @@ function Takes:caller(who, body)
   function f(...)
     local values = {}
     self:fill(values, who, options.by_name(who, f, 1, ...))
-    return body(values)
+    return options.all(body(values))
   end
   options.set_parameters(f, self.parameters)
-  return f
+  return options.call_it(who, f)
 end
 
 local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end

@@ -126,7 +126,8 @@ function options.arg(who, name, value, kind)
   return checked
 end
 
-local function unknown(who, key, spec)
+--- The error for an option of `who` that is none of the spec's.
+function options.unknown(who, key, spec)
   local names = {}
   for name in pairs(spec) do names[#names + 1] = name end
   table.sort(names)
@@ -157,7 +158,7 @@ function options.check(who, given, spec, first)
   local out = {}
   for key, value in pairs(given or {}) do
     local row = spec[key]
-    if not row then unknown(who, key, spec) end
+    if not row then options.unknown(who, key, spec) end
     if value == false and row[3] then
       out[key] = false
     else
@@ -214,12 +215,26 @@ function options.by_name(who, f, skip, ...)
   if not found then return ... end
   if next(rest) ~= nil then
     if not takes_options then
-      fail("%s: no argument '%s'; there are %s", who, next(rest), table.concat(names, ", ", skip + 1))
+      local near = core.nearest(next(rest), names)
+      fail("%s: no argument '%s'; %sthere are %s", who, next(rest), near and "did you mean '" .. near .. "'? " or "",
+        table.concat(names, ", ", skip + 1))
     end
     arguments[most] = rest
   end
   return unpack(arguments, 1, most)
 end
+
+local public_names = setmetatable({}, {__mode = "k"})
+core.public_names(public_names)
+
+--- f, of which errors of ops that it calls speak as `who`. It has to call them with calls that are no tail calls.
+function options.call_it(who, f)
+  public_names[f] = who
+  return f
+end
+
+--- The arguments as they are: `return options.all(f(...))` keeps the caller on the stack while f runs.
+function options.all(...) return ... end
 
 --- The same function, for which more arguments than it names are an error: in Lua they would be dropped in silence.
 --- `most` says how many where that is a function of C's.
@@ -236,7 +251,9 @@ end
 --- exact, and any argument but the first may be given by name.
 function options.named(who, f)
   local exact = options.exact(who, f)
-  return function(first, ...) return exact(first, options.by_name(who, f, 1, ...)) end
+  return options.call_it(who, function(first, ...)
+    return options.all(exact(first, options.by_name(who, f, 1, ...)))
+  end)
 end
 
 --- exact, or `wrap`, for each function of a table that is written in Lua and names all its arguments. Gives the table.

@@ -111,7 +111,6 @@ other.nn = with(pairs_of([[
   [[
   LSTM GRU RNN LSTMCell GRUCell RNNCell MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer
   TransformerDecoder TransformerDecoderLayer
-  CTCLoss
   EmbeddingBag
   LazyLinear LazyConv2d
   gModule AbsCriterion MarginCriterion
@@ -132,7 +131,6 @@ other["nn.functional"] = pairs_of([[
   [[
   scaled_dot_product_attention
   embedding_bag
-  ctc_loss
   multi_head_attention_forward
   linear_cross_entropy]])
 
