@@ -25,14 +25,15 @@ vision.box_area = arguments.of({{"boxes", boxes_of}}):caller("box_area", functio
   return (side(a.boxes, 3) - side(a.boxes, 1)) * (side(a.boxes, 4) - side(a.boxes, 2))
 end)
 
--- The corners of a (or with `hull` of what covers both) [N, M, 2], their product.
+-- The area of what each of a has in common with each of b, or with `hull` of what covers both, [N, M].
 local function shared(a, b, hull)
-  a, b = a:unsqueeze(2), b:unsqueeze(1)
   local low, high = ops.maximum, ops.minimum
   if hull then low, high = high, low end
-  local first = low(a:narrow(3, 1, 2), b:narrow(3, 1, 2))
-  local extent = (high(a:narrow(3, 3, 2), b:narrow(3, 3, 2)) - first):clamp(0)
-  return extent:select(3, 1) * extent:select(3, 2)
+  local function extent(i)
+    local first = low(side(a, i):unsqueeze(2), side(b, i))
+    return ops.relu(high(side(a, i + 2):unsqueeze(2), side(b, i + 2)) - first)
+  end
+  return extent(1) * extent(2)
 end
 
 local function inter_union(a, b)
@@ -190,8 +191,8 @@ local function line_of(start, each, bins, samples, counts, size)
 end
 
 --- vision.roi_align(x, boxes, output_size [, spatial_scale = 1 [, sampling_ratio = -1 [, aligned = false]]]): the mean
---- in each of output_size bins of boxes, as roi_pool's, of sampling_ratio x sampling_ratio points of x, interpolated (He
---- et al. 2017); -1: as many as a bin has pixels. aligned: coordinates are those of pixels' middles, half a pixel off.
+--- in each of output_size bins of boxes, as roi_pool's, of sampling_ratio x sampling_ratio points of x, interpolated
+--- (He et al. 2017); -1: as many as a bin has pixels. aligned: coordinates are those of pixels' middles, half a pixel off.
 vision.roi_align = arguments.of({
   pooled[1], pooled[2], pooled[3], pooled[4], {"sampling_ratio", "integer", -1}, {"aligned", "boolean", false},
 }):caller("roi_align", function(a)
@@ -218,7 +219,7 @@ vision.roi_align = arguments.of({
       counts = ops.ceil(extent / bins):clamp(1)
       samples = math.max(1, ops.amax(counts):item())
     end
-    if not (samples <= 4096) then fail("%s: bins of %g points each are too many", who, samples) end
+    if samples ~= samples or samples > 4096 then fail("%s: bins of %g points each are too many", who, samples) end
     local shape = {count, 1, 1}
     return line_of(start:view(shape), (extent / bins):view(shape), bins, samples, counts:view(shape), size)
   end
