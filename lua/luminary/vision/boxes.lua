@@ -192,7 +192,8 @@ end
 
 --- vision.roi_align(x, boxes, output_size [, spatial_scale = 1 [, sampling_ratio = -1 [, aligned = false]]]): the mean
 --- in each of output_size bins of boxes, as roi_pool's, of sampling_ratio x sampling_ratio points of x, interpolated
---- (He et al. 2017); -1: as many as a bin has pixels. aligned: coordinates are those of pixels' middles, half a pixel off.
+--- (He et al. 2017); -1: as many as a bin has pixels. aligned: coordinates are those of pixels' middles, half a pixel
+--- off.
 vision.roi_align = arguments.of({
   pooled[1], pooled[2], pooled[3], pooled[4], {"sampling_ratio", "integer", -1}, {"aligned", "boolean", false},
 }):caller("roi_align", function(a)

@@ -82,20 +82,27 @@ F.avg_pool1d = windows(1, avg_rows):caller("avg_pool1d", function(a)
     a.ceil_mode, a.count_include_pad)))
 end)
 
+-- Means of windows of volumes; with a divisor sums over it.
+local function mean_of_volume(a, x, divisor)
+  return of_volume(x, function(images)
+    return ops.avg_pool2d(images, last_two(a.kernel_size), last_two(a.stride), last_two(a.padding), a.ceil_mode,
+      a.count_include_pad, divisor and 1 or nil)
+  end, function(columns)
+    return ops.avg_pool2d(columns, first(a.kernel_size), first(a.stride), {a.padding[1], 0}, a.ceil_mode,
+      a.count_include_pad, divisor)
+  end)
+end
+
 --- F.avg_pool3d(x, kernel_size [, stride [, padding = 0 [, ceil_mode = false [, count_include_pad = true [,
---- divisor_override]]]]]): avg_pool2d of floating x [N, C, D, H, W] or [C, D, H, W].
+--- divisor_override]]]]]): avg_pool2d of x [N, C, D, H, W] or [C, D, H, W], floating or int64.
 F.avg_pool3d = windows(3, {avg_rows[1], avg_rows[2], {"divisor_override", "integer?"}}):caller("avg_pool3d",
   function(a)
     sizes.check("avg_pool3d", a.x, 3)
-    if not a.x:is_floating_point() then fail("avg_pool3d: x is %s; convert it with :float()", a.x.dtype) end
-    local sum = a.divisor_override and 1 or nil
-    return of_volume(a.x, function(x)
-      return ops.avg_pool2d(x, last_two(a.kernel_size), last_two(a.stride), last_two(a.padding), a.ceil_mode,
-        a.count_include_pad, sum)
-    end, function(x)
-      return ops.avg_pool2d(x, first(a.kernel_size), first(a.stride), {a.padding[1], 0}, a.ceil_mode,
-        a.count_include_pad, a.divisor_override)
-    end)
+    if a.x.dtype ~= "int64" or a.divisor_override then return mean_of_volume(a, a.x, a.divisor_override) end
+    -- Sums over what the mean of ones says they are of: a mean of planes first would be cut off twice.
+    local ones = ops.ones(a.x.shape, {device = a.x.device, dtype = "float64"})
+    local counts = ops.round(mean_of_volume(a, ones, 1) / mean_of_volume(a, ones)):long()
+    return ops.trunc_divide(mean_of_volume(a, a.x, 1), counts)
   end)
 
 -- ---- as many windows as asked for
