@@ -48,7 +48,7 @@ local COMMON = 4
 local reasons = {}
 for reason, names in pairs {
   ["has another name or form here: help and the error about it say which"] = [[index resize resize_as LRScheduler
-    is_cpu:1 grad_fn grad layout empty_permuted retains_grad frobenius_norm
+    ctc_loss is_cpu:1 grad_fn grad layout empty_permuted retains_grad frobenius_norm
     nuclear_norm]],
   ["determinism: kernels here are deterministic but for those README names"] = [[
     is_deterministic_algorithms_warn_only_enabled set_deterministic_debug_mode get_deterministic_debug_mode]],
@@ -58,7 +58,7 @@ for reason, names in pairs {
   ["rare, and made of other ops in a line or two"] = [[gradient nonzero_static histogramdd
     convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer
     FractionalMaxPool3d fractional_max_pool3d]],
-  ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igamma igamma_ igammac igammac_ ctc_loss CTCLoss geqrf
+  ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igamma igamma_ igammac igammac_ geqrf
     orgqr ormqr householder_product lobpcg pca_lowrank svd_lowrank cholesky_ex inv_ex lu_factor_ex solve_ex ldl_factor
     ldl_factor_ex ldl_solve matrix_sqrth SparseAdam]],
   ["a distribution that is not in this version"] = [[AbsTransform CatTransform ContinuousBernoulli CorrCholeskyTransform

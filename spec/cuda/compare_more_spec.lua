@@ -413,13 +413,45 @@ describe("windows", function()
             { x })
         end
         local grid = twin((lm.rand(2, 3, 5, 2) * 2.2 - 1.1):to(dtype))
-        differentiated("grid_sample " .. dtype, tol, function(t, g)
-          return F.grid_sample(t, g, "bilinear", "border")
-        end, { x, grid })
+        for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+          for _, padding in ipairs { "zeros", "border", "reflection" } do
+            differentiated(("grid_sample %s %s %s"):format(mode, padding, dtype), tol, function(t, g)
+              return F.grid_sample(t, g, mode, padding)
+            end, { x, grid })
+          end
+        end
+        local boxes = twin(lm.tensor { { 1, 0.5, 1, 4, 5 }, { 2, -1, 2, 7, 4 }, { 2, 3, 3, 3, 3 } }:to(dtype))
+        differentiated("roi_pool " .. dtype, tol, function(t, b) return lm.vision.roi_pool(t, b, { 2, 3 }) end,
+          { x, boxes })
+        differentiated("roi_align " .. dtype, tol, function(t, b) return lm.vision.roi_align(t, b, { 2, 3 }) end,
+          { x, boxes })
       end
       differentiated("unfold " .. dtype, tol, function(x) return F.unfold(x, { 2, 3 }, 1, 1, 2) end, { image })
       differentiated("fold " .. dtype, tol, function(x) return F.fold(x, { 4, 5 }, 2) end, { floats(dtype, 2, 8, 12) })
     end
+  end)
+end)
+
+describe("sequences and boxes", function()
+  it("have the CPU's losses, and the CPU's choice", function()
+    local labels = lm.tensor({ { 2, 2, 5 }, { 3, 4, 2 }, { 6, 2, 2 } }, { dtype = "int64" })
+    for _, dtype in ipairs { "float32", "float64" } do
+      local x = lm.randn(12, 3, 6, { dtype = dtype }):log_softmax(3)
+      local a, b = x:clone():requires_grad_(), x:cuda():requires_grad_()
+      local function loss(v, t) return F.ctc_loss(v, t, { 12, 9, 1 }, { 3, 2, 2 }, { zero_infinity = true }) end
+      local want, got = loss(a, labels), loss(b, labels:cuda())
+      want:backward()
+      got:backward()
+      assert.is_true(got:cpu():allclose(want))
+      assert.is_true(b.grad:cpu():allclose(a.grad, { atol = 1e-6 }))
+      local corner = lm.rand(300, 2, { dtype = dtype }) * 30
+      local boxes, scores = lm.cat({ corner, corner + lm.rand(300, 2, { dtype = dtype }) * 20 }, 2), lm.rand(300)
+      assert.is_true(lm.vision.nms(boxes:cuda(), scores:cuda(), 0.3):cpu():equal(lm.vision.nms(boxes, scores, 0.3)))
+    end
+    local bad = pcall(function()
+      F.ctc_loss(lm.zeros(3, 1, 4):cuda(), lm.tensor({ { 9 } }, { dtype = "int64" }):cuda(), { 3 }, { 1 }):item()
+    end)
+    assert.is_false(bad)
   end)
 end)
 

@@ -145,6 +145,14 @@ describe("functions over windows", function()
     assert.same({ { { 0, 25, 75, 139, 216, 255 } } }, F.interpolate(bytes, { size = 6, mode = "linear" }):totable())
   end)
 
+  it("average integers, cutting off once", function()
+    local x = lm.tensor({ { { { 1, 2 }, { 3, 4 } }, { { 5, 6 }, { 7, -9 } } } }, { dtype = "int64" })
+    assert.same({ { { { 2 } } } }, F.avg_pool3d(x, 2):totable())
+    assert.same({ { { { 9 } } } }, F.avg_pool3d(x, 2, { divisor_override = 2 }):totable())
+    local y = F.avg_pool3d(-x, 2, 2, 1, { count_include_pad = false })
+    assert.same({ { { { -1, -2 }, { -3, -4 } }, { { -5, -6 }, { -7, 9 } } } }, y:totable())
+  end)
+
   it("take no samples and empty windows", function()
     assert.same({ 0, 4, 3, 4, 5 }, { unpack(F.conv3d(lm.ones(0, 2, 4, 5, 6), lm.ones(4, 2, 2, 2, 2)).shape) })
     assert.same({ 0, 4, 9 }, { unpack(F.conv_transpose1d(lm.ones(0, 2, 4), lm.ones(2, 4, 3), nil, 2).shape) })
@@ -223,7 +231,7 @@ describe("functions over windows", function()
       F.max_unpool2d(lm.ones(1, 1, 1), lm.tensor({ { { -1 } } }, { dtype = "int64" }), 2)
     end,
     ["max_unpool1d: indices have to be int64"] = function() F.max_unpool1d(lm.ones(1, 2), lm.ones(1, 2), 2) end,
-    ["avg_pool3d: x is int64"] = function() F.avg_pool3d(lm.ones({ 1, 2, 2, 2 }, { dtype = "int64" }), 2) end,
+    ["avg_pool3d: x .*int32"] = function() F.avg_pool3d(lm.ones({ 1, 2, 2, 2 }, { dtype = "int32" }), 2) end,
     ["lp_pool1d: norm_type is 0"] = function() F.lp_pool1d(lm.ones(1, 2), 0, 2) end,
     ["fractional_max_pool2d: 4 x 4 windows of 2 x 2 do not fit"] = function()
       F.fractional_max_pool2d(lm.ones(1, 4, 4), 2, 4)
@@ -255,6 +263,38 @@ describe("functions over windows", function()
     ["fold: x is .*it has to be %[N, C %* 4, 9%]"] = function() F.fold(lm.ones(1, 4, 4), 4, 2) end,
     ["unfold: no option 'padings'; did you mean 'padding'"] = function()
       F.unfold(lm.ones(1, 2, 2), { kernel_size = 2, padings = 1 })
+    end,
+    ["interpolate: no option 'sizes'; did you mean 'size'"] = function()
+      F.interpolate(lm.ones(1, 1, 2), { sizes = 3 })
+    end,
+    ["affine_grid: no option 'align'; there are align_corners, size, theta"] = function()
+      F.affine_grid(lm.ones(1, 2, 3), { 1, 1, 2, 2 }, { align = true })
+    end,
+    ["conv_transpose2d: no option 'strides'; did you mean 'stride'"] = function()
+      F.conv_transpose2d(lm.ones(1, 1, 2, 2), lm.ones(1, 1, 2, 2), { strides = 2 })
+    end,
+    ["grid_sample: no option 'padding'; there are grid, mode, padding_mode"] = function()
+      F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 2), { padding = "border" })
+    end,
+    ["Upsample: no option 'scale'; there are"] = function() nn.Upsample { scale = 2 } end,
+    ["interpolate: size is a list with named fields"] = function() F.interpolate(lm.ones(1, 1, 2), { 3, dim = 3 }) end,
+    ["unfold: kernel_size is a list with named fields"] = function() F.unfold(lm.ones(1, 4, 4), { 2, 2, dim = 3 }) end,
+    ["max_pool1d: kernel_size is a list with named fields"] = function()
+      F.max_pool1d(lm.ones(1, 4), { 2, dim = 3 })
+    end,
+    ["adaptive_avg_pool1d: output_size is a list with named fields"] = function()
+      F.adaptive_avg_pool1d(lm.ones(1, 4), { 2, dim = 3 })
+    end,
+    ["affine_grid: size is a list with named fields"] = function()
+      F.affine_grid(lm.ones(1, 2, 3), { 1, 1, 2, 2, dim = 3 })
+    end,
+    ["unfold: x .*int64"] = function() F.unfold(lm.ones({ 1, 4, 4 }, { dtype = "int64" }), 2) end,
+    ["fold: grad .*int64"] = function() F.fold(lm.ones({ 4, 9 }, { dtype = "int64" }), 4, 2) end,
+    ["conv1d: a padding of 1099511627776; it has to be from 0 to 2%^31 %- 1"] = function()
+      F.conv1d(lm.ones(1, 1, 4), lm.ones(1, 1, 2), { padding = 2 ^ 40 })
+    end,
+    ["conv_transpose2d: x of .*leaves nothing"] = function()
+      F.conv_transpose2d(lm.ones(1, 1, 1, 1), lm.ones(1, 1, 2, 2), { padding = 1 })
     end,
   } do
     it("refuse with a reason: " .. want, function() assert.matches(want, message(f)) end)

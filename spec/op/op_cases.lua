@@ -648,14 +648,45 @@ op("sample_places_input", "grad places weight size", "sample_places_input(grad, 
 op("sample_places_weight", "grad x places", "sample_places_weight(grad, x, places)", { dtypes = false,
   { grad = t { 2, 3, 5, 1 }, x = t { 2, 3, 7, 1 }, places = i({ 2, 4, 5 }, 7) }, { grad = t { 2, 1, 4, 5 }, x = t { 2, 1, 6, 5 }, places = i({ 1, 3, 4 }, 6) },
   bad = { { t { 2, 3, 5, 2 }, t { 2, 3, 7, 1 }, i({ 2, 4, 5 }, 7), message = "sample_places_weight: grad is" } } })
-op("grid_place", "at near size step", "torch.where((at.floor() + near >= 0) & (at.floor() + near < size), (at.floor() + near) * step, -2.0 ** 40)", {
-  dtypes = false, defaults = { step = 1 }, grad = false,
-  { at = t({ 2, 1, 5 }, { lo = -2, hi = 6 }), near = v({ 0, 1 }, { 2, 1 }), size = 4, step = 3 }, { at = v { 0, -0.5, 3, 3.5, 4, nan, inf }, near = v { 0 }, size = 4 },
-  bad = { { t { 2 }, t { 3 }, 4, message = "%[2%].*%[3%]" }, { t { 2 }, t { 2 }, message = "grid_place: size" } } })
-op("grid_weight", "at near", "torch.where(near > 0, at - at.floor(), 1 - (at - at.floor()))", {
-  dtypes = false, grad = { "at" },
-  { at = t({ 2, 1, 5 }, { lo = -2, hi = 6 }), near = v({ 0, 1 }, { 2, 1 }) },
-  bad = { { t { 2 }, t { 3 }, message = "%[2%].*%[3%]" } } })
+local grid = t({ 2, 3, 2, 2 }, { lo = -1.3, hi = 1.3 })
+local sampling = { mode = "bilinear", padding_mode = "zeros", align_corners = false, order = 0 }
+op("grid_sample", "x grid", "F.grid_sample(x, grid, mode, padding_mode, align_corners)", { dtypes = false, defaults = sampling,
+  { x = t { 2, 2, 4, 5 }, grid = grid }, { x = t { 2, 2, 4, 5 }, grid = grid, mode = "bicubic", padding_mode = "reflection" },
+  { x = t { 2, 2, 4, 5 }, grid = grid, padding_mode = "border", align_corners = true }, { x = t { 2, 1, 1, 3 }, grid = grid, mode = "nearest", padding_mode = "border" },
+  { x = t { 1, 2, 2, 3, 4 }, grid = t { 1, 1, 2, 3, 3 } }, { x = t { 2, 5, 1, 1 }, grid = grid, align_corners = true, padding_mode = "reflection" },
+  { x = t { 2, 2, 4, 5 }, grid = v({ nan, 0, inf, 0.5, 0, -inf, 3e7, 0.2, 0, 0, 1, 1 }, { 2, 1, 3, 2 }), mode = "nearest", padding_mode = "border" },
+  bad = { { t { 2, 3, 4 }, grid, message = "grid_sample: x has to be" }, { t { 2, 3, 4, 4 }, t { 2, 3, 2, 3 }, message = "grid_sample: for x .*the grid has to be %[2, H, W, 2%]" },
+    { t { 1, 1, 2, 2, 2 }, t { 1, 1, 1, 1, 3 }, { mode = "bicubic" }, message = "grid_sample: mode 'bicubic' is for" },
+    { t { 2, 1, 2, 2 }, grid, { mod = "nearest" }, message = "grid_sample.*mode" }, { t { 2, 1, 2, 2 }, grid, { order = 16 }, message = "grid_sample: order 16" },
+    { t { 2, 1, 0, 2 }, grid, message = "nothing to sample" } } })
+op("grid_sample_input", "grad grid mode padding_mode align_corners order size", "grid_sample_input(grad, grid, mode, padding_mode, align_corners, size)", { dtypes = false, defaults = sampling,
+  { grad = t { 2, 2, 3, 2 }, grid = grid, mode = "bilinear", padding_mode = "border", align_corners = false, order = 0, size = { 2, 2, 4, 5 } },
+  bad = { { t { 2, 2, 3, 3 }, grid, { size = { 2, 2, 4, 5 } }, message = "grid_sample_input: grad is" } } })
+op("grid_sample_grid", "grad x grid", "grid_sample_grid(grad, x, grid, mode, padding_mode, align_corners)", { dtypes = false, defaults = sampling,
+  { grad = t { 2, 2, 3, 2 }, x = t { 2, 2, 4, 5 }, grid = grid, mode = "bicubic" }, { grad = t { 1, 2, 1, 2, 3 }, x = t { 1, 2, 2, 3, 4 }, grid = t { 1, 1, 2, 3, 3 } },
+  { grad = t { 2, 2, 3, 2 }, x = t { 2, 2, 4, 5 }, grid = grid, padding_mode = "reflection" }, { grad = t { 2, 2, 3, 2 }, x = t { 2, 2, 4, 5 }, grid = grid, mode = "nearest" },
+  bad = { { t { 2, 2, 3, 3 }, t { 2, 2, 4, 5 }, grid, message = "grid_sample_grid: grad is" } } })
+local roi = v({ 1, 0, 0.6, 3, 3, 2, -2, 1, 2.4, 9, 2, 7, 7, 8, 8 }, { 3, 5 })
+op("roi_pool", "x boxes output_size spatial_scale", "roi_pool(x, boxes, output_size, spatial_scale)", { dtypes = false, grad = { "x" }, defaults = { spatial_scale = 1 },
+  { x = sep { 2, 2, 4, 5 }, boxes = roi, output_size = { 2, 3 } }, { x = sep { 2, 1, 6, 6 }, boxes = roi, output_size = { 1, 2 }, spatial_scale = 0.5 },
+  { x = t { 2, 1, 3, 3 }, boxes = t { 0, 5 }, output_size = { 2, 2 } },
+  bad = { { t { 2, 2, 4 }, roi, 2, message = "roi_pool: x has to be" }, { t { 2, 2, 4, 4 }, t { 3, 4 }, 2, message = "roi_pool: boxes has to be %[K, 5%]" },
+    { t { 1, 2, 4, 4 }, roi, 2, message = "roi_pool: boxes%[2, 1%] is no image" } } })
+op("nms_sorted", "boxes iou_threshold", "nms_sorted(boxes, iou_threshold)", { dtypes = false, grad = false,
+  { boxes = v({ 0, 0, 4, 4, 1, 1, 5, 5, 0, 0, 4, 3, 9, 9, 10, 10 }, { 4, 4 }), iou_threshold = 0.5 }, { boxes = t { 0, 4 }, iou_threshold = 0.5 },
+  bad = { { t { 2, 3 }, 0.5, message = "nms_sorted: boxes has to be %[n, 4%]" }, { t { 2, 4 }, nan, message = "iou_threshold is NaN" } } })
+-- The gradient is right after a log_softmax alone, as PyTorch's: spec/nn/ctc_spec.lua. Here nothing can be aligned.
+local ctc = { x = t({ 5, 2, 4 }, { lo = -3, hi = -0.1 }), target = i({ 4 }, 4), starts = n({ 2 }, 1, 1, true),
+  input_lengths = n({ 2 }, 4, 5, true), target_lengths = n({ 2 }, 1, 3, true), longest = 3 }
+op("ctc_nll", "x target starts input_lengths target_lengths longest blank", "ctc_nll(x, target, starts, input_lengths, target_lengths, blank)", { dtypes = false, grad = false,
+  defaults = { blank = 1 }, ctc,
+  bad = { { t { 5, 2 }, message = "ctc_nll" } } })
+op("ctc_nll_backward", "grad x target starts input_lengths target_lengths loss log_alpha blank", "x.exp() * grad.view(1, 2, 1)", { dtypes = false, grad = false,
+  defaults = { blank = 1 },
+  { grad = t { 2 }, x = ctc.x, target = ctc.target, starts = ctc.starts, input_lengths = n({ 2 }, 5, 5, true), target_lengths = n({ 2 }, 1, 1, true),
+    loss = t { 2 }, log_alpha = v({ -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf,
+      -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf }, { 2, 5, 3 }) },
+  bad = { { t { 2 }, t { 5, 2, 4 }, message = "ctc_nll_backward" } } })
 
 -- ---- normalization, dropout
 local none = { py = "None" }

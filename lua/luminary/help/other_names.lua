@@ -101,7 +101,6 @@ other.nn = with(pairs_of([[
   clip_grad_norm_=utils.clip_grad_norm_ clip_grad_value_=utils.clip_grad_value_]],
   [[
   LSTM GRU RNN LSTMCell GRUCell RNNCell
-  CTCLoss
   gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
   AdaptiveLogSoftmaxWithLoss
@@ -117,7 +116,6 @@ other.nn = with(pairs_of([[
 other["nn.functional"] = pairs_of([[
   erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
-  ctc_loss
   multi_head_attention_forward
   linear_cross_entropy]])
 

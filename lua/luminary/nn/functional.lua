@@ -17,7 +17,7 @@ for _, name in ipairs {
   "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss", "soft_margin_loss",
   "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss", "multi_margin_loss",
   "multilabel_soft_margin_loss", "cosine_similarity", "pairwise_distance", "rms_norm", "group_norm",
-  "scaled_dot_product_attention",
+  "scaled_dot_product_attention", "grid_sample",
 } do
   F[name] = ops[name]
 end
@@ -184,7 +184,7 @@ function F.gumbel_softmax(logits, ...)
 end
 
 for _, file in ipairs {
-  "dropout", "embedding", "rearrange", "convolution", "pooling", "interpolate", "sampling",
+  "ctc", "dropout", "embedding", "rearrange", "convolution", "pooling", "interpolate", "sampling",
 } do
   for name, f in pairs(require("luminary.nn.functional." .. file)) do F[name] = f end
 end

@@ -132,6 +132,17 @@ loss "MultiLabelSoftMarginLoss" {
   help = "of logits [N, C] and targets from 0 to 1, the mean over the classes",
 }
 
+entry "CTCLoss" {
+  takes = {
+    {"blank", "count", 1}, {"reduction", {"mean", "sum", "none"}, "mean"}, {"zero_infinity", "boolean", false},
+  },
+  forward = function(self, log_probs, targets, input_lengths, target_lengths)
+    return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)
+  end,
+  help = "forward(log_probs, targets, input_lengths, target_lengths): of sequences whose alignment is not known; see "
+    .. "F.ctc_loss",
+}
+
 entry "CosineSimilarity" {
   takes = {{"dim", "integer", 2}, {"eps", "number", 1e-8}},
   forward = function(self, x1, x2) return ops.cosine_similarity(x1, x2, {dim = self.dim, eps = self.eps}) end,

@@ -58,6 +58,33 @@ def sample_places_weight(grad, x, places):
     return torch.autograd.grad(sample_places(x, places, weight), weight, grad)[0]
 
 
+def grid_sample_input(grad, grid, mode, padding_mode, align_corners, size):
+    x = torch.zeros(size, dtype=grad.dtype, requires_grad=True)
+    return torch.autograd.grad(F.grid_sample(x, grid, mode, padding_mode, align_corners), x, grad)[0]
+
+
+def grid_sample_grid(grad, x, grid, mode, padding_mode, align_corners):
+    grid = grid.detach().requires_grad_()
+    return torch.autograd.grad(F.grid_sample(x, grid, mode, padding_mode, align_corners), grid, grad)[0]
+
+
+def roi_pool(x, boxes, size, scale):
+    import torchvision
+    rows = torch.cat([boxes[:, :1] - 1, boxes[:, 1:]], 1)
+    return torchvision.ops.roi_pool(x.float(), rows.float(), size, scale).to(x.dtype)
+
+
+def nms_sorted(boxes, threshold):
+    import torchvision
+    kept = torchvision.ops.nms(boxes.float(), -torch.arange(len(boxes)).float(), threshold)
+    return torch.zeros(len(boxes), dtype=torch.bool).index_fill(0, kept, True)
+
+
+def ctc_nll(x, target, starts, input_lengths, target_lengths, blank):
+    parts = [target[s:s + n] for s, n in zip(starts.tolist(), target_lengths.tolist())]
+    return F.ctc_loss(x, torch.cat(parts), input_lengths.tolist(), target_lengths.tolist(), blank - 1, "none")
+
+
 def bn_backward(grad, x, weight, running_mean, running_var, training, eps):
     return tuple(torch.ops.aten.native_batch_norm_backward(
         grad, x, weight, running_mean, running_var, None, None, training, eps, [True, True, True]))
@@ -809,7 +836,29 @@ def windows():
     save_file(store, os.path.join(ROOT, "spec/golden/_windows.safetensors"))
 
 
-EXTRAS = {"_autocast": autocast, "_scaler": scaler, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_windows": windows, "_optim": optimizers,
+def ctc():
+    """spec/nn/ctc_spec.lua: losses, and gradients of their sums; classes count from 1."""
+    gen = torch.Generator().manual_seed(29)
+    x = torch.randn(9, 5, 6, generator=gen).log_softmax(2)
+    padded = torch.randint(1, 6, (5, 4), generator=gen)
+    padded[0, 1] = padded[0, 0]
+    others = torch.randint(0, 5, (5, 2), generator=gen)
+    inputs, targets = [9, 8, 9, 3, 0], [4, 2, 0, 4, 0]
+    store = {"x": x, "padded": padded + 1, "others": others + 1,
+             "joined": torch.cat([padded[i, :n] for i, n in enumerate(targets)]) + 1,
+             "blank": F.ctc_loss(x, others, [9] * 5, [2] * 5, blank=5),
+             "alone": F.ctc_loss(x[:, 0], padded[0], torch.tensor(9), torch.tensor(4), reduction="none")}
+    for reduction in ("none", "mean", "sum"):
+        for zero in (False, True):
+            v = x.clone().requires_grad_()
+            y = F.ctc_loss(v, padded, inputs, targets, reduction=reduction, zero_infinity=zero)
+            y.sum().backward()
+            store[f"{reduction}.{str(zero).lower()}"] = y.detach()
+            store[f"{reduction}.{str(zero).lower()}.grad"] = v.grad
+    save_file(store, os.path.join(ROOT, "spec/golden/_ctc.safetensors"))
+
+
+EXTRAS = {"_ctc": ctc, "_autocast": autocast, "_scaler": scaler, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_windows": windows, "_optim": optimizers,
           "_sequences": sequences,
           "_modules": module_texts}
 

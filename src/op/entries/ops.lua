@@ -75,6 +75,8 @@ list.choices = {
     enum = {"LM_PAD_CONSTANT", "LM_PAD_REFLECT", "LM_PAD_REPLICATE", "LM_PAD_CIRCULAR"},
   },
   approximate = {"none", "tanh"},
+  grid_mode = {"bilinear", "nearest", "bicubic"}, -- as kernels/grid_taps.h counts them
+  grid_padding = {"zeros", "border", "reflection"},
   scatter_writing = {"replace", "add", "multiply"},
   scatter_reduction = {"sum", "prod", "mean", "amax", "amin"},
   fold = { -- its first are those of scatter_reduction

@@ -9,11 +9,11 @@ static lm_status check_numbers(const char *name, const int64_t *stride, const in
   enum { MOST = INT32_MAX }; /* keeps every product of two of them inside 64 bits */
   for (int i = 0; i < 2; i++) {
     if (stride[i] < 1 || stride[i] > MOST)
-      return lm_fail(LM_E_ARG, "%s: a stride of %lld; it has to be at least 1", name, (long long)stride[i]);
+      return lm_fail(LM_E_ARG, "%s: a stride of %lld; it has to be from 1 to 2^31 - 1", name, (long long)stride[i]);
     if (padding[i] < 0 || padding[i] > MOST)
-      return lm_fail(LM_E_ARG, "%s: a padding of %lld; it has to be at least 0", name, (long long)padding[i]);
+      return lm_fail(LM_E_ARG, "%s: a padding of %lld; it has to be from 0 to 2^31 - 1", name, (long long)padding[i]);
     if (dilation[i] < 1 || dilation[i] > MOST)
-      return lm_fail(LM_E_ARG, "%s: a dilation of %lld; it has to be at least 1", name, (long long)dilation[i]);
+      return lm_fail(LM_E_ARG, "%s: a dilation of %lld; it has to be from 1 to 2^31 - 1", name, (long long)dilation[i]);
   }
   if (groups < 1) return lm_fail(LM_E_ARG, "%s: %lld groups; there has to be at least 1", name, (long long)groups);
   return LM_OK;

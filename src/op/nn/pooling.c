@@ -12,7 +12,7 @@ typedef struct windows {
 static lm_status check_pair(lm_op_id op, const char *arg, const int64_t v[2], int64_t least) {
   for (int i = 0; i < 2; i++)
     if (v[i] < least || v[i] > INT32_MAX)
-      return lm_fail(LM_E_ARG, "%s: %s is {%lld, %lld}; both have to be at least %lld", lm_ops[op].name, arg,
+      return lm_fail(LM_E_ARG, "%s: %s is {%lld, %lld}; both have to be from %lld to 2^31 - 1", lm_ops[op].name, arg,
                      (long long)v[0], (long long)v[1], (long long)least);
   return LM_OK;
 }

@@ -94,6 +94,7 @@ local function per_dim(who, name, v, n, kind)
     for i = 1, n do all[i] = v end
     v = all
   end
+  sizes.check_list(who, name, v)
   if #v ~= n then fail("%s: %s has %d entries, and x has %d dims of places", who, name, #v, n) end
   for i = 1, n do options.arg(who, name, v[i], kind) end
   return v

@@ -82,20 +82,27 @@ F.avg_pool1d = windows(1, avg_rows):caller("avg_pool1d", function(a)
     a.ceil_mode, a.count_include_pad)))
 end)
 
+-- Means of windows of volumes; with a divisor sums over it.
+local function mean_of_volume(a, x, divisor)
+  return of_volume(x, function(images)
+    return ops.avg_pool2d(images, last_two(a.kernel_size), last_two(a.stride), last_two(a.padding), a.ceil_mode,
+      a.count_include_pad, divisor and 1 or nil)
+  end, function(columns)
+    return ops.avg_pool2d(columns, first(a.kernel_size), first(a.stride), {a.padding[1], 0}, a.ceil_mode,
+      a.count_include_pad, divisor)
+  end)
+end
+
 --- F.avg_pool3d(x, kernel_size [, stride [, padding = 0 [, ceil_mode = false [, count_include_pad = true [,
---- divisor_override]]]]]): avg_pool2d of floating x [N, C, D, H, W] or [C, D, H, W].
+--- divisor_override]]]]]): avg_pool2d of x [N, C, D, H, W] or [C, D, H, W], floating or int64.
 F.avg_pool3d = windows(3, {avg_rows[1], avg_rows[2], {"divisor_override", "integer?"}}):caller("avg_pool3d",
   function(a)
     sizes.check("avg_pool3d", a.x, 3)
-    if not a.x:is_floating_point() then fail("avg_pool3d: x is %s; convert it with :float()", a.x.dtype) end
-    local sum = a.divisor_override and 1 or nil
-    return of_volume(a.x, function(x)
-      return ops.avg_pool2d(x, last_two(a.kernel_size), last_two(a.stride), last_two(a.padding), a.ceil_mode,
-        a.count_include_pad, sum)
-    end, function(x)
-      return ops.avg_pool2d(x, first(a.kernel_size), first(a.stride), {a.padding[1], 0}, a.ceil_mode,
-        a.count_include_pad, a.divisor_override)
-    end)
+    if a.x.dtype ~= "int64" or a.divisor_override then return mean_of_volume(a, a.x, a.divisor_override) end
+    -- Sums over what the mean of ones says they are of: a mean of planes first would be cut off twice.
+    local ones = ops.ones(a.x.shape, {device = a.x.device, dtype = "float64"})
+    local counts = ops.round(mean_of_volume(a, ones, 1) / mean_of_volume(a, ones)):long()
+    return ops.trunc_divide(mean_of_volume(a, a.x, 1), counts)
   end)
 
 -- ---- as many windows as asked for
@@ -104,6 +111,13 @@ local function adaptive(n, more)
   return arguments.of {{"x", "tensor"}, {"output_size", sizes.kept(n)}, more}
 end
 local with_indices = {"return_indices", "boolean", false}
+
+-- One window of all places, which is quicker without windows.
+local function is_mean(a)
+  local alone = a.x:is_floating_point() and a.x:numel() > 0 and a.x.ndim >= #a.output_size + 1
+  for _, size in ipairs(a.output_size) do alone = alone and size == 1 end
+  return alone and a.x.ndim <= #a.output_size + 2
+end
 
 --- F.adaptive_avg_pool1d(x, output_size): adaptive_avg_pool2d of x [N, C, L] or [C, L].
 F.adaptive_avg_pool1d = adaptive(1):caller("adaptive_avg_pool1d", function(a)
@@ -114,12 +128,14 @@ end)
 --- F.adaptive_avg_pool2d(x, output_size): means over as many windows as output_size says, of x [N, C, H, W] or
 --- [C, H, W]; nil or -1 in output_size keeps a size.
 F.adaptive_avg_pool2d = adaptive(2):caller("adaptive_avg_pool2d", function(a)
+  if is_mean(a) then return ops.mean(a.x, {-2, -1}, {keepdim = true}) end
   return ops.adaptive_avg_pool2d(a.x, a.output_size)
 end)
 
 --- F.adaptive_avg_pool3d(x, output_size): F.adaptive_avg_pool2d of x [N, C, D, H, W] or [C, D, H, W].
 F.adaptive_avg_pool3d = adaptive(3):caller("adaptive_avg_pool3d", function(a)
   sizes.check("adaptive_avg_pool3d", a.x, 3)
+  if is_mean(a) then return ops.mean(a.x, {-3, -2, -1}, {keepdim = true}) end
   return of_volume(a.x, function(x) return ops.adaptive_avg_pool2d(x, last_two(a.output_size)) end,
     function(x) return ops.adaptive_avg_pool2d(x, {a.output_size[1], -1}) end)
 end)

@@ -4,13 +4,20 @@ local options = require "luminary.base.options"
 
 local sizes = {}
 
+--- Fails for a list with named fields, which would be dropped.
+function sizes.check_list(who, name, list)
+  if options.named_field(list) then
+    options.fail("%s: %s is a list with named fields in it; options come last, in a table of their own", who, name)
+  end
+end
+
 --- n integers of at least `least`, of an integer, a list of one, or a list of n; `also`: words that stand as they are.
 function sizes.of(n, least, also)
   return function(who, name, v)
     if also and also[v] then return v end
     local list = type(v) == "number" and {v} or v
     local good = type(list) == "table" and (#list == n or #list == 1)
-    good = good and not options.named_field(list)
+    if type(list) == "table" and #list > 0 then sizes.check_list(who, name, list) end
     for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= least end
     if not good then
       options.fail("%s: %s has to be an integer of at least %d%s%s, got %s", who, name, least,
@@ -26,7 +33,7 @@ end
 function sizes.kept(n)
   local all_of = sizes.of(n, -1)
   return function(who, name, v)
-    if type(v) ~= "table" then return all_of(who, name, v) end
+    if type(v) ~= "table" or options.named_field(v) then return all_of(who, name, v) end
     local list = {}
     for i = 1, n do list[i] = v[i] == nil and -1 or v[i] end
     return all_of(who, name, #v <= n and list or v)

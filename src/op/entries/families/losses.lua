@@ -256,3 +256,19 @@ op "multilabel_soft_margin_loss" {
   },
   autocast = "keep", help = "bce_with_logits, its mean over the last dim, the classes",
 }
+-- y1 holds the logarithms of alpha, [N, T, 2 * longest + 1].
+op "ctc_nll" {
+  "x", "target", "starts", "input_lengths", "target_lengths", "longest: int", "blank: int = 1", hidden = 1,
+  grad = {
+    x = "ctc_nll_backward(g, x, target, starts, input_lengths, target_lengths, y, y1, blank)",
+  },
+  autocast = "keep",
+  help = "minus the logarithm of the probability of each target over all its alignments (Graves et al. 2006), [N]; x "
+    .. "log-probabilities [T, N, C], target the classes, from 1, one after the other, of which sample n has "
+    .. "target_lengths[n], at most `longest`, from place starts[n] on, counted from 0; inf where there is no alignment",
+}
+op "ctc_nll_backward" {
+  "grad", "x", "target", "starts", "input_lengths", "target_lengths", "loss", "log_alpha", "blank: int = 1",
+  grad = "none",
+  help = "gradient of ctc_nll, as PyTorch has it: right after a log_softmax",
+}

@@ -114,9 +114,12 @@ op "group_norm" {
   formula = {
     "count = size_of(x)[1] * num_groups",
     "each = numel_of(x) / (count > 0 ? count : 1)",
-    "normal = reshape(layer_norm(reshape(x, [count, each]), [each], nil, nil, eps), size_of(x))",
-    "scaled_x = given(weight) ? normal * along(weight, 1, ndim_of(x)) : normal",
-    "given(bias) ? scaled_x + along(bias, 1, ndim_of(x)) : scaled_x",
+    "rows = each > 1 ? batch_norm(reshape(x, [1, count, each]), nil, nil, nil, nil, true, 0, eps) "
+      .. ": layer_norm(reshape(x, [count, each]), [each], nil, nil, eps)", -- whose gradient is slow for long rows
+    "normal = reshape(rows, size_of(x))",
+    "scaled_x = given(weight) && !given(bias) ? normal * along(weight, 1, ndim_of(x)) : normal",
+    "shift = given(bias) ? along(bias, 1, ndim_of(x)) : nil",
+    "given(bias) ? given(weight) ? addcmul(shift, normal, along(weight, 1, ndim_of(x))) : normal + shift : scaled_x",
   },
   autocast = "keep_gpu",
   help = "x [N, C, ...], the channels in num_groups groups, each of which is normalized by its own mean and variance; "

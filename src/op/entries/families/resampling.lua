@@ -28,17 +28,60 @@ op "sample_places_weight" {
   help = "gradient of sample_places for its weight, [n, j, p]",
 }
 
--- What F.grid_sample asks for each point and its neighbours, in one pass.
-op "grid_place" {
-  "at", "near", "size: number", "step: number = 1",
-  elementwise = "floor(at) + near >= 0 && floor(at) + near < size ? (floor(at) + near) * step : -1099511627776",
-  gives = "float", grad = "none",
-  help = "(floor(at) + near) * step, or -2^40 if floor(at) + near is not from 0 to size - 1",
+-- Closed under differentiation: `order` says for each dim, by a digit to base 4, which derivative of the interpolation
+-- by the grid's coordinate is meant, columns first. over_dims writes sums over them.
+local function over_dims(term)
+  local function of(k) return (term:gsub("DIM", k + 1):gsub("ORDER", "order + " .. 4 ^ k)) end
+  return ("ndim_of(grid) > 4 ? %s + %s + %s : %s + %s"):format(of(0), of(1), of(2), of(0), of(1))
+end
+local along = "unsqueeze(select(g, ndim_of(grid) - 1, DIM), 1)"
+
+op "grid_sample" {
+  "x", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
+  options = {"order: int = 0"},
+  grad = {
+    x = "grid_sample_input(g, grid, mode, padding_mode, align_corners, order, size_of(x))",
+    grid = "grid_sample_grid(g, x, grid, mode, padding_mode, align_corners, order)",
+  },
+  autocast = "keep",
+  help = "x [N, C, H, W] at the points of grid [N, H', W', 2] (x [N, C, D, H, W]: [N, D', H', W', 3]), [N, C, H', W']. "
+    .. "A point is (column, row), from -1 to 1 over x's width and height; align_corners: -1 and 1 are the middles of "
+    .. "the outermost pixels, not their edges. padding_mode, beyond x: zeros, its border, or its reflection. order: "
+    .. "the derivative by the columns, rows and slices, digits to base 4",
 }
-op "grid_weight" {
-  "at", "near",
-  elementwise = "near > 0 ? at - floor(at) : 1 - (at - floor(at))",
-  gives = "float",
-  grad = {at = "near > 0 ? g : -g"},
-  help = "linear interpolation's weight of floor(at) + near, for near 0 or 1",
+op "grid_sample_input" {
+  "grad", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
+  "order: int = 0", "size: size",
+  grad = {
+    grad = "grid_sample(g, grid, mode, padding_mode, align_corners, order)",
+    grid = "grid_sample_grid(grad, g, grid, mode, padding_mode, align_corners, order)",
+  },
+  help = "gradient of grid_sample for an x of that size",
+}
+op "grid_sample_grid" {
+  "grad", "x", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
+  "order: int = 0",
+  grad = {
+    grad = over_dims(along .. " * grid_sample(x, grid, mode, padding_mode, align_corners, ORDER)"),
+    x = over_dims("grid_sample_input(grad * " .. along
+      .. ", grid, mode, padding_mode, align_corners, ORDER, size_of(x))"),
+    grid = over_dims("grid_sample_grid(grad * " .. along .. ", x, grid, mode, padding_mode, align_corners, ORDER)"),
+  },
+  help = "gradient of grid_sample for its grid; of mode nearest zeros",
+}
+
+-- y1 is where each came from in all of x, from 1, and 0 where a bin is empty.
+op "roi_pool" {
+  "x", "boxes", "output_size: pair = 1", "spatial_scale: number = 1", hidden = 1,
+  grad = {
+    x = "reshape(sample_places_input(reshape(g, [1, 1, numel_of(g), 1]), reshape(y1, [1, 1, numel_of(g)]), nil, "
+      .. "[1, 1, numel_of(x), 1]), size_of(x))",
+  },
+  help = "the largest of x [N, C, H, W] in each of output_size bins of boxes [K, 5] (image, from 1, x1, y1, x2, y2), "
+    .. "which spatial_scale multiplies: [K, C, height, width]",
+}
+op "nms_sorted" {
+  "boxes", "iou_threshold: number", grad = "none",
+  help = "of boxes [n, 4] (x1, y1, x2, y2), the best first, bool [n]: those that share no more than iou_threshold of "
+    .. "their union with one kept before",
 }

@@ -1,0 +1,85 @@
+/* Boxes in images: pooling of their bins, a thread for each; and which of them cover the same, one block. */
+#include "boxes.h"
+
+#include "types.cuh"
+
+enum { LM_ROI_BLOCK = 256, LM_NMS_BLOCK = 1024 };
+
+/* A place from 0 to size; NaN is 0. */
+template <class A>
+LM_DEVICE int64_t lm_roi_clipped(A v, int64_t size) {
+  return !(v > 0) ? 0 : v < (A)size ? (int64_t)v : size;
+}
+
+template <class A>
+LM_DEVICE A lm_roi_edge(A v) { /* far ones all alike: beyond any image */
+  v = round(v);
+  return v > (A)-1e9 ? v < (A)1e9 ? v : (A)1e9 : (A)-1e9;
+}
+
+template <class T>
+LM_KERNEL void lm_roi_kernel(lm_roi_job s, int64_t count) {
+  typedef lm_compute<T> A;
+  for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
+    int64_t column = e % s.columns, row = e / s.columns % s.rows, c = e / s.columns / s.rows % s.c;
+    int64_t box = e / s.columns / s.rows / s.c, at = -1;
+    const T *b = (const T *)s.boxes + box * 5;
+    A image = lm_get<A>(b[0]), scale = (A)s.scale, best = lm_lowest<A>();
+    if (!(image >= 1 && image < (A)(s.n + 1))) {
+      if (e % (s.columns * s.rows * s.c) == 0) lm_report_bad(s.bad, s.bad_kind, box + 1, (int64_t)image, s.n);
+      image = 1;
+    }
+    A x1 = lm_roi_edge<A>(lm_get<A>(b[1]) * scale), y1 = lm_roi_edge<A>(lm_get<A>(b[2]) * scale);
+    A wide = lm_roi_edge<A>(lm_get<A>(b[3]) * scale) - x1 + 1, high = lm_roi_edge<A>(lm_get<A>(b[4]) * scale) - y1 + 1;
+    A each_w = (wide > 1 ? wide : 1) / (A)s.columns, each_h = (high > 1 ? high : 1) / (A)s.rows;
+    int64_t from_y = lm_roi_clipped<A>(floor((A)row * each_h) + y1, s.h);
+    int64_t to_y = lm_roi_clipped<A>(ceil((A)(row + 1) * each_h) + y1, s.h);
+    int64_t from_x = lm_roi_clipped<A>(floor((A)column * each_w) + x1, s.w);
+    int64_t to_x = lm_roi_clipped<A>(ceil((A)(column + 1) * each_w) + x1, s.w);
+    int64_t plane = (((int64_t)image - 1) * s.c + c) * s.h * s.w;
+    for (int64_t i = from_y; i < to_y; i++) {
+      for (int64_t j = from_x; j < to_x; j++) {
+        A v = lm_get<A>(((const T *)s.x)[plane + i * s.w + j]);
+        if (v > best) best = v, at = plane + i * s.w + j;
+      }
+    }
+    ((T *)s.y)[e] = lm_put<T>(to_y <= from_y || to_x <= from_x ? (A)0 : best);
+    s.places[e] = at + 1;
+  }
+}
+
+extern "C" int lm_k_roi_pool(const lm_roi_job *job, void *stream) {
+  int64_t count = job->k * job->c * job->rows * job->columns;
+  return lm_for_float(job->dtype, [=](auto t) {
+    return lm_launch(lm_roi_kernel<decltype(t)>, lm_blocks(count, LM_ROI_BLOCK, INT32_MAX), LM_ROI_BLOCK, 0, stream,
+                     *job, count);
+  });
+}
+
+template <class T>
+LM_KERNEL void lm_nms_kernel(const T *boxes, int64_t n, double threshold, uint8_t *keep) {
+  typedef lm_compute<T> A;
+  for (int64_t i = threadIdx.x; i < n; i += LM_NMS_BLOCK) keep[i] = 1;
+  __syncthreads();
+  for (int64_t i = 0; i < n; i++) {
+    if (keep[i] == 0) continue; /* for all threads alike */
+    A left = lm_get<A>(boxes[4 * i]), top = lm_get<A>(boxes[4 * i + 1]), right = lm_get<A>(boxes[4 * i + 2]);
+    A bottom = lm_get<A>(boxes[4 * i + 3]), own = (right - left) * (bottom - top);
+    for (int64_t j = i + 1 + threadIdx.x; j < n; j += LM_NMS_BLOCK) {
+      A x1 = lm_get<A>(boxes[4 * j]), y1 = lm_get<A>(boxes[4 * j + 1]), x2 = lm_get<A>(boxes[4 * j + 2]);
+      A y2 = lm_get<A>(boxes[4 * j + 3]);
+      A w = (x2 < right ? x2 : right) - (x1 > left ? x1 : left),
+        h = (y2 < bottom ? y2 : bottom) - (y1 > top ? y1 : top);
+      A shared = (w > 0 ? w : 0) * (h > 0 ? h : 0);
+      if (shared / (own + (x2 - x1) * (y2 - y1) - shared) > (A)threshold) keep[j] = 0;
+    }
+    __syncthreads();
+  }
+}
+
+extern "C" int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, uint8_t *keep, void *stream) {
+  return lm_for_float(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_nms_kernel<T>, 1, LM_NMS_BLOCK, 0, stream, (const T *)boxes, n, threshold, keep);
+  });
+}

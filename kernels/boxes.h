@@ -1,0 +1,30 @@
+/* Boxes in images. Both functions enqueue on the stream and return a cudaError_t. */
+#ifndef LM_KERNELS_BOXES_H
+#define LM_KERNELS_BOXES_H
+
+#include "bad_values.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* x: [n, c, h, w], boxes: [k, 5], y and places: [k, c, rows, columns]; all contiguous, none empty. */
+typedef struct lm_roi_job {
+  int dtype, bad_kind; /* reported where an image is none */
+  int64_t n, c, h, w, k, rows, columns;
+  double scale;
+  const void *x, *boxes;
+  void *y;
+  int64_t *places;
+  lm_bad bad;
+} lm_roi_job;
+
+int lm_k_roi_pool(const lm_roi_job *job, void *stream);
+/* boxes: [n, 4], the best first; keep: [n], 0 or 1. One block. */
+int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, uint8_t *keep, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

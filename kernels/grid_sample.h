@@ -1,0 +1,20 @@
+/* grid_sample and its gradients. All functions enqueue on the stream and return a cudaError_t. */
+#ifndef LM_KERNELS_GRID_SAMPLE_H
+#define LM_KERNELS_GRID_SAMPLE_H
+
+#include "grid_taps.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int lm_k_grid_forward(const lm_grid_call *call, void *stream);
+/* sums: a float for each element of x for 16-bit dtypes, else NULL. In any order, by atomics. */
+int lm_k_grid_input(const lm_grid_call *call, float *sums, void *stream);
+int lm_k_grid_slopes(const lm_grid_call *call, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,83 @@
+--- Connectionist temporal classification: losses of sequences whose alignment is not known.
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local options = require "luminary.base.options"
+
+local ops, fail, describe = core.ops, options.fail, options.describe
+local F = {}
+
+-- A kind of argument: lengths as a list of numbers, of a tensor, a list or one number.
+local function lengths(who, name, v)
+  if core.is_tensor(v) and v.ndim < 2 and not v:is_floating_point() then v = v:reshape(-1):totable() end
+  local list = type(v) == "number" and {v} or v
+  local good = type(list) == "table" and not options.named_field(list)
+  for i = 1, good and #list or 0 do good = good and options.is("natural", list[i]) end
+  if not good then
+    fail("%s: %s has to be integers of at least 0, as a tensor or a list, got %s", who, name, describe(v))
+  end
+  return list
+end
+
+local takes = arguments.of {
+  {"log_probs", "tensor"}, {"targets", "tensor"}, {"input_lengths", lengths}, {"target_lengths", lengths},
+  {"blank", "count", 1}, {"reduction", {"mean", "sum", "none"}, "mean"}, {"zero_infinity", "boolean", false},
+}
+
+-- Where each sample's classes begin in the targets, from 0, and how many the longest has.
+local function check(who, a, times, samples)
+  local starts, longest, sum = {}, 0, 0
+  for _, name in ipairs {"input_lengths", "target_lengths"} do
+    if #a[name] ~= samples then
+      fail("%s: %s has %d entries, and log_probs %d samples", who, name, #a[name], samples)
+    end
+  end
+  local padded = a.targets.ndim == 2
+  if padded and a.targets.shape[1] ~= samples or not padded and a.targets.ndim ~= 1 then
+    fail("%s: targets has to be [%d, S], or all of them one after the other [sum], is %s", who, samples,
+      describe(a.targets))
+  end
+  local most = a.targets.shape[a.targets.ndim]
+  for i = 1, samples do
+    local length = a.target_lengths[i]
+    starts[i] = padded and (i - 1) * most or sum
+    longest, sum = math.max(longest, length), sum + length
+    if padded and length > most then
+      fail("%s: target_lengths[%d] is %d, and targets has room for %d", who, i, length, most)
+    end
+    if a.input_lengths[i] > times then
+      fail("%s: input_lengths[%d] is %d, and log_probs has %d steps", who, i, a.input_lengths[i], times)
+    end
+  end
+  if not padded and sum ~= most then
+    fail("%s: target_lengths add up to %d, and targets has %d", who, sum, most)
+  end
+  return starts, longest
+end
+
+--- F.ctc_loss(log_probs, targets, input_lengths, target_lengths [, blank = 1 [, reduction = "mean" [,
+--- zero_infinity = false]]]): minus the logarithm of the probability of targets, over all their alignments with
+--- log_probs [T, N, C] or [T, C], as log_softmax gives them (Graves et al. 2006). Classes, `blank` among them, count
+--- from 1. targets: int64 [N, S], of which target_lengths count, or all of them one after the other. Lengths are
+--- tensors or lists. reduction "mean" is the mean of each loss over its target's length. zero_infinity makes a loss 0
+--- where the target is too long for its steps, and so its gradient.
+F.ctc_loss = takes:caller("ctc_loss", function(a)
+  local who, x = "ctc_loss", a.log_probs
+  if x.ndim ~= 3 and x.ndim ~= 2 then fail("%s: log_probs has to be [T, N, C] or [T, C], is %s", who, describe(x)) end
+  local alone = x.ndim == 2
+  if alone then
+    x = x:unsqueeze(2)
+    if a.targets.ndim == 1 then a.targets = a.targets:unsqueeze(1) end
+  end
+  local starts, longest = check(who, a, x.shape[1], x.shape[2])
+  if a.targets:is_floating_point() then fail("%s: targets is %s; convert it with :long()", who, a.targets.dtype) end
+  local how = {device = x.device, dtype = "int64"}
+  local target_lengths = core.tensor(a.target_lengths, how)
+  local loss = ops.ctc_nll(x, a.targets:to(how):reshape(-1), core.tensor(starts, how),
+    core.tensor(a.input_lengths, how), target_lengths, longest, a.blank)
+  if a.zero_infinity then loss = ops.where(ops.eq(loss, math.huge), 0, loss) end
+  if a.reduction == "mean" then return ops.mean(loss / target_lengths:clamp(1):to(loss.dtype)) end
+  if a.reduction == "sum" then return ops.sum(loss) end
+  return alone and loss:squeeze(1) or loss
+end)
+
+return F

@@ -1,0 +1,244 @@
+--- Boxes in images, as torchvision.ops has them: rows (x1, y1, x2, y2) of a floating tensor [N, 4], with x1 <= x2 and
+--- y1 <= y2. Images and boxes count from 1.
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local options = require "luminary.base.options"
+local sizes = require "luminary.nn.functional.sizes"
+
+local ops, fail, describe = core.ops, options.fail, options.describe
+local vision = {}
+
+-- A kind of argument: boxes.
+local function boxes_of(who, name, v)
+  if not core.is_tensor(v) or v.ndim ~= 2 or v.shape[2] ~= 4 then
+    fail("%s: %s has to be [N, 4] (x1, y1, x2, y2), got %s", who, name, describe(v))
+  end
+  return v
+end
+
+local function side(boxes, i) return boxes:select(2, i) end
+
+-- ---- areas and what boxes share
+
+--- vision.box_area(boxes): the area of each box, [N].
+vision.box_area = arguments.of({{"boxes", boxes_of}}):caller("box_area", function(a)
+  return (side(a.boxes, 3) - side(a.boxes, 1)) * (side(a.boxes, 4) - side(a.boxes, 2))
+end)
+
+-- The area of what each of a has in common with each of b, or with `hull` of what covers both, [N, M].
+local function shared(a, b, hull)
+  local low, high = ops.maximum, ops.minimum
+  if hull then low, high = high, low end
+  local function extent(i)
+    local first = low(side(a, i):unsqueeze(2), side(b, i))
+    return ops.relu(high(side(a, i + 2):unsqueeze(2), side(b, i + 2)) - first)
+  end
+  return extent(1) * extent(2)
+end
+
+local function inter_union(a, b)
+  local inter = shared(a, b)
+  return inter, vision.box_area(a):unsqueeze(2) + vision.box_area(b) - inter
+end
+
+local function floating(v) return v:is_floating_point() and v or v:float() end
+local two = arguments.of {{"boxes1", boxes_of}, {"boxes2", boxes_of}}
+
+--- vision.box_iou(boxes1, boxes2): what each of boxes1 [N, 4] shares with each of boxes2 [M, 4], over their union,
+--- [N, M].
+vision.box_iou = two:caller("box_iou", function(a)
+  local inter, union = inter_union(floating(a.boxes1), floating(a.boxes2))
+  return inter / union
+end)
+
+--- vision.generalized_box_iou(boxes1, boxes2): box_iou less the part of what covers both that is in neither, [N, M]
+--- (Rezatofighi et al. 2019).
+vision.generalized_box_iou = two:caller("generalized_box_iou", function(a)
+  local first, second = floating(a.boxes1), floating(a.boxes2)
+  local inter, union = inter_union(first, second)
+  local hull = shared(first, second, true)
+  return inter / union - (hull - union) / hull
+end)
+
+-- ---- other forms
+
+local formats = {"xyxy", "xywh", "cxcywh"}
+
+--- vision.box_convert(boxes, in_fmt, out_fmt): boxes [..., 4] from one of the forms "xyxy", "xywh" (a corner, width and
+--- height) and "cxcywh" (the middle, width and height) in another.
+local converting = arguments.of {{"boxes", "tensor"}, {"in_fmt", formats}, {"out_fmt", formats}}
+vision.box_convert = converting:caller("box_convert", function(a)
+  local boxes = a.boxes
+  if boxes.ndim < 1 or boxes.shape[boxes.ndim] ~= 4 then
+    fail("box_convert: boxes has to be [..., 4], is %s", describe(boxes))
+  end
+  if a.in_fmt == a.out_fmt then return boxes:clone() end
+  local x, y, w, h = unpack(boxes:unbind(-1))
+  if a.in_fmt == "xyxy" then w, h = w - x, h - y end
+  if a.in_fmt == "cxcywh" then x, y = x - w * 0.5, y - h * 0.5 end
+  if a.out_fmt == "xyxy" then return ops.stack({x, y, x + w, y + h}, -1) end
+  if a.out_fmt == "cxcywh" then return ops.stack({x + w * 0.5, y + h * 0.5, w, h}, -1) end
+  return ops.stack({x, y, w, h}, -1)
+end)
+
+--- vision.clip_boxes_to_image(boxes, size): boxes [..., 4] within an image of size {height, width}.
+vision.clip_boxes_to_image = arguments.of({{"boxes", "tensor"}, {"size", sizes.of(2, 0)}}):caller("clip_boxes_to_image",
+  function(a)
+    local boxes = a.boxes
+    if boxes.ndim < 1 or boxes.shape[boxes.ndim] ~= 4 then
+      fail("clip_boxes_to_image: boxes has to be [..., 4], is %s", describe(boxes))
+    end
+    local x1, y1, x2, y2 = unpack(boxes:unbind(-1))
+    local height, width = a.size[1], a.size[2]
+    return ops.stack({x1:clamp(0, width), y1:clamp(0, height), x2:clamp(0, width), y2:clamp(0, height)}, -1)
+  end)
+
+--- vision.remove_small_boxes(boxes, min_size): which boxes have sides of at least min_size, int64, from 1.
+vision.remove_small_boxes = arguments.of({{"boxes", boxes_of}, {"min_size", "number"}}):caller("remove_small_boxes",
+  function(a)
+    local wide, high = side(a.boxes, 3) - side(a.boxes, 1), side(a.boxes, 4) - side(a.boxes, 2)
+    return ops.nonzero(ops.logical_and(ops.ge(wide, a.min_size), ops.ge(high, a.min_size))):reshape(-1)
+  end)
+
+-- ---- the best of those that cover the same
+
+local function check_scores(who, boxes, scores)
+  if scores.ndim ~= 1 or scores.shape[1] ~= boxes.shape[1] then
+    fail("%s: scores has to be [%d], one for each box, is %s", who, boxes.shape[1], describe(scores))
+  end
+  if not boxes:is_floating_point() then fail("%s: boxes is %s; convert it with :float()", who, boxes.dtype) end
+end
+
+--- vision.nms(boxes, scores, iou_threshold): which boxes stay, int64, from 1, the best first: those that have no more
+--- than iou_threshold of their union in common with one of a higher score that stays.
+vision.nms = arguments.of({{"boxes", boxes_of}, {"scores", "tensor"}, {"iou_threshold", "number"}}):caller("nms",
+  function(a)
+    check_scores("nms", a.boxes, a.scores)
+    local boxes = a.boxes:detach()
+    if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
+    local _, order = ops.sort(a.scores:detach(), 1, {descending = true, stable = true})
+    return order:masked_select(ops.nms_sorted(boxes:index_select(1, order), a.iou_threshold))
+  end)
+
+--- vision.batched_nms(boxes, scores, idxs, iou_threshold): nms among the boxes of each class, which idxs says, int64
+--- [N].
+vision.batched_nms = arguments.of({
+  {"boxes", boxes_of}, {"scores", "tensor"}, {"idxs", "tensor"}, {"iou_threshold", "number"},
+}):caller("batched_nms", function(a)
+  local boxes = a.boxes:detach()
+  check_scores("batched_nms", boxes, a.scores)
+  if a.idxs.ndim ~= 1 or a.idxs.shape[1] ~= boxes.shape[1] then
+    fail("batched_nms: idxs has to be [%d], one for each box, is %s", boxes.shape[1], describe(a.idxs))
+  end
+  if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
+  local apart = a.idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- classes in places of their own
+  return vision.nms(boxes + apart:unsqueeze(2), a.scores, a.iou_threshold)
+end)
+
+-- ---- pooling of boxes
+
+local pooled = {
+  {"x", "tensor"}, {"boxes", "any"}, {"output_size", sizes.of(2, 1)}, {"spatial_scale", "number", 1},
+}
+
+-- boxes as rows (image, x1, y1, x2, y2), of a list with the boxes of each image too.
+local function rows_of(who, x, boxes)
+  if x.ndim ~= 4 then fail("%s: x has to be [N, C, H, W], is %s", who, describe(x)) end
+  if not x:is_floating_point() then fail("%s: x is %s; convert it with :float()", who, x.dtype) end
+  if core.is_tensor(boxes) then
+    if boxes.ndim ~= 2 or boxes.shape[2] ~= 5 then
+      fail("%s: boxes has to be [K, 5] (image, x1, y1, x2, y2) or a list of [K, 4] for each image, is %s", who,
+        describe(boxes))
+    end
+    if boxes.dtype ~= x.dtype then
+      fail("%s: x is %s and boxes is %s: convert one with :to()", who, x.dtype, boxes.dtype)
+    end
+    return boxes:detach()
+  end
+  if type(boxes) ~= "table" or #boxes ~= x.shape[1] then
+    fail("%s: boxes has to be [K, 5], or a list with the boxes of each of %d images, got %s", who, x.shape[1],
+      describe(boxes))
+  end
+  local all = {}
+  for i, each in ipairs(boxes) do
+    boxes_of(who, "boxes[" .. i .. "]", each)
+    local image = ops.full({each.shape[1], 1}, i, {device = x.device, dtype = x.dtype})
+    all[i] = ops.cat({image, each:detach():to(x.dtype)}, 2)
+  end
+  return ops.cat(all, 1)
+end
+
+--- vision.roi_pool(x, boxes, output_size [, spatial_scale = 1]): the largest of x [N, C, H, W] in each of output_size
+--- bins of boxes, [K, C, height, width]; boxes are [K, 5], rows (image, x1, y1, x2, y2), or a list of [K, 4] for each
+--- image, and spatial_scale is what they are multiplied by.
+vision.roi_pool = arguments.of(pooled):caller("roi_pool", function(a)
+  return (ops.roi_pool(a.x, rows_of("roi_pool", a.x, a.boxes), a.output_size, a.spatial_scale))
+end)
+
+-- Along one side of boxes, from `start`, `each` long a bin: places from 0 and weights of two pixels each,
+-- [K, bins, samples, 2]. `counts` [K, 1, 1]: how many samples count.
+local function line_of(start, each, bins, samples, counts, size)
+  local how = {device = start.device, dtype = start.dtype}
+  local bin, sample = ops.arange(bins, how):view(1, bins, 1), ops.arange(samples, how)
+  local at = start + bin * each + (sample + 0.5) * each / counts
+  local inside = ops.logical_and(ops.logical_and(ops.ge(at, -1), ops.le(at, size)), ops.lt(sample, counts))
+  at = at:clamp(0)
+  local low = ops.floor(at):clamp(nil, size - 1)
+  local part = ops.where(ops.ge(low, size - 1), 0, at - low)
+  local places = ops.stack({low, (low + 1):clamp(nil, size - 1)}, -1)
+  local weight = ops.where(inside, 1, 0):to(how) / counts
+  return places, ops.stack({weight * (1 - part), weight * part}, -1)
+end
+
+--- vision.roi_align(x, boxes, output_size [, spatial_scale = 1 [, sampling_ratio = -1 [, aligned = false]]]): the mean
+--- in each of output_size bins of boxes, as roi_pool's, of sampling_ratio x sampling_ratio points of x, interpolated
+--- (He et al. 2017); -1: as many as a bin has pixels. aligned: coordinates are those of pixels' middles, half a pixel
+--- off.
+vision.roi_align = arguments.of({
+  pooled[1], pooled[2], pooled[3], pooled[4], {"sampling_ratio", "integer", -1}, {"aligned", "boolean", false},
+}):caller("roi_align", function(a)
+  local who, x = "roi_align", a.x
+  local boxes, rows, columns = rows_of(who, x, a.boxes), a.output_size[1], a.output_size[2]
+  local n, channels, height, width = unpack(x.shape)
+  local count = boxes.shape[1]
+  local precise = x.dtype == "float64" and "float64" or "float32"
+  if count == 0 or x:numel() == 0 then
+    return ops.sum(x) * 0 + ops.zeros({count, channels, rows, columns}, {device = x.device, dtype = x.dtype})
+  end
+  boxes = boxes:to(precise)
+  local image = side(boxes, 1)
+  if ops.any(ops.logical_or(ops.lt(image, 1), ops.gt(image, n))):item() then
+    fail("%s: boxes names images from %g to %g, and x has images 1 to %d", who, ops.amin(image):item(),
+      ops.amax(image):item(), n)
+  end
+  local function along(first, last, bins, size)
+    local start = side(boxes, first) * a.spatial_scale - (a.aligned and 0.5 or 0)
+    local extent = side(boxes, last) * a.spatial_scale - (a.aligned and 0.5 or 0) - start
+    if not a.aligned then extent = extent:clamp(1) end
+    local counts, samples = ops.full_like(start, a.sampling_ratio), a.sampling_ratio
+    if samples < 1 then
+      counts = ops.ceil(extent / bins):clamp(1)
+      samples = math.max(1, ops.amax(counts):item())
+    end
+    if samples ~= samples or samples > 4096 then fail("%s: bins of %g points each are too many", who, samples) end
+    local shape = {count, 1, 1}
+    return line_of(start:view(shape), (extent / bins):view(shape), bins, samples, counts:view(shape), size)
+  end
+  local y, y_weight = along(3, 5, rows, height)
+  local z, z_weight = along(2, 4, columns, width)
+  local taps_y, taps_x = y.shape[3] * 2, z.shape[3] * 2
+  -- [taps of rows, taps of columns, K, rows, columns]
+  local function down(v) return v:view(count, rows, taps_y):permute(3, 1, 2):reshape(taps_y, 1, count, rows, 1) end
+  local function across(v)
+    return v:view(count, columns, taps_x):permute(3, 1, 2):reshape(1, taps_x, count, 1, columns)
+  end
+  local function wide(v) return v:to "int64" end
+  local first = wide(image - 1):view(1, 1, count, 1, 1) * (height * width) + 1
+  local places = (first + wide(down(y)) * width + wide(across(z))):reshape(1, taps_y * taps_x, -1)
+  local weight = (down(y_weight) * across(z_weight)):reshape(1, taps_y * taps_x, -1)
+  local pixels = ops.reshape(sizes.channels_last(x), {1, 1, n * height * width, channels})
+  local pooled_rows = ops.sample_places(pixels, places, weight):view(count, rows, columns, channels)
+  return sizes.channels_second(pooled_rows):contiguous()
+end)
+
+return vision

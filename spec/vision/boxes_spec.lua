@@ -1,0 +1,91 @@
+-- lm.vision's boxes, against torchvision's (scripts/dev/golden/gen_boxes.py).
+local lm = require "luminary"
+local vision = lm.vision
+local golden = lm.load "spec/golden/_boxes.safetensors"
+
+local function message(f, ...)
+  local ok, text = pcall(f, ...)
+  assert.is_false(ok)
+  return text
+end
+
+local function same(name, got)
+  local want = golden[name]
+  assert.same({ unpack(want.shape) }, { unpack(got.shape) }, name)
+  assert.is_true(got:allclose(want, { rtol = 1e-4, atol = 1e-5 }), name)
+end
+
+-- f's value of golden.x, and the gradient of its weighted sum.
+local function differentiated(name, f)
+  local x = golden.x:clone():requires_grad_()
+  local y = f(x)
+  same(name, y)
+  lm.sum(y * golden[name .. ".weight"]):backward()
+  same(name .. ".grad", x.grad)
+end
+
+describe("boxes", function()
+  local boxes, scores = golden.boxes, golden.scores
+
+  it("are compared and converted as torchvision's", function()
+    same("area", vision.box_area(boxes))
+    same("iou", vision.box_iou(boxes, boxes[{ { 1, 4 } }]))
+    same("giou", vision.generalized_box_iou(boxes, boxes[{ { 1, 4 } }]))
+    same("clip", vision.clip_boxes_to_image(boxes, { 13, 9 }))
+    same("large", vision.remove_small_boxes(boxes, 5))
+    for _, from in ipairs { "xyxy", "xywh", "cxcywh" } do
+      for _, to in ipairs { "xyxy", "xywh", "cxcywh" } do
+        same(("convert.%s.%s"):format(from, to), vision.box_convert(boxes, from, to))
+      end
+    end
+  end)
+
+  it("are sorted out where they cover the same", function()
+    same("nms", vision.nms(boxes, scores, 0.4))
+    same("batched_nms", vision.batched_nms(boxes, scores, golden.classes, 0.4))
+    assert.equal(0, vision.nms(lm.zeros(0, 4), lm.zeros(0), 0.5):numel())
+    assert.equal(0, vision.batched_nms(lm.zeros(0, 4), lm.zeros(0), lm.zeros(0):long(), 0.5):numel())
+  end)
+
+  it("are pooled, with gradients", function()
+    for _, ratio in ipairs { -1, 2 } do
+      for _, aligned in ipairs { true, false } do
+        differentiated(("roi_align.%d.%s"):format(ratio, aligned), function(x)
+          return vision.roi_align(x, golden.rois, { 2, 3 }, 0.5, ratio, aligned)
+        end)
+      end
+    end
+    differentiated("roi_pool", function(x)
+      return vision.roi_pool(x, golden.rois, { 2, 3 }, { spatial_scale = 0.5 })
+    end)
+    local list = { boxes[{ { 1, 2 } }], boxes[{ { 3, 3 } }] }
+    local rows = lm.cat({ lm.tensor { { 1 }, { 1 }, { 2 } }, boxes[{ { 1, 3 } }] }, 2)
+    for _, f in ipairs { vision.roi_align, vision.roi_pool } do
+      assert.is_true(f(golden.x, list, 2):equal(f(golden.x, rows, 2)))
+      assert.same({ 0, 2, 2, 2 }, { unpack(f(golden.x, lm.zeros(0, 5), 2).shape) })
+    end
+    local x, rois = golden.x:double():requires_grad_(), rows:double()
+    assert(lm.autograd.gradgradcheck(function(v) return vision.roi_align(v, rois, 1):square() end, { x }))
+  end)
+
+  for want, f in pairs {
+    ["box_iou: boxes2 has to be %[N, 4%]"] = function() vision.box_iou(lm.zeros(1, 4), lm.zeros(4)) end,
+    ["box_convert: in_fmt has to be one of 'xyxy'.*did you mean 'xywh'"] = function()
+      vision.box_convert(lm.zeros(1, 4), "xyhw", "xyxy")
+    end,
+    ["nms: scores has to be %[2%]"] = function() vision.nms(lm.zeros(2, 4), lm.zeros(3), 0.5) end,
+    ["nms: no option 'threshold'; did you mean 'iou_threshold'"] = function()
+      vision.nms(lm.zeros(2, 4), lm.zeros(2), { threshold = 0.5 })
+    end,
+    ["roi_align: boxes names images from 0 to 0, and x has images 1 to 1"] = function()
+      vision.roi_align(lm.zeros(1, 1, 4, 4), lm.zeros(1, 5), 2)
+    end,
+    ["roi_pool: boxes%[1, 1%] is no image of x %[1, 1, 4, 4%]"] = function()
+      vision.roi_pool(lm.zeros(1, 1, 4, 4), lm.zeros(1, 5), 2)
+    end,
+    ["roi_pool: boxes has to be %[K, 5%]"] = function() vision.roi_pool(lm.zeros(1, 1, 4, 4), lm.zeros(1, 4), 2) end,
+    ["roi_align: x has to be %[N, C, H, W%]"] = function() vision.roi_align(lm.zeros(4, 4), lm.zeros(1, 5), 2) end,
+  } do
+    it("refuse with a reason: " .. want, function() assert.matches(want, message(f)) end)
+  end
+end)

@@ -1,0 +1,47 @@
+/* Boxes in images: pooling of their bins, and which of them cover the same. */
+#include <math.h>
+#include <omp.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/elem.h"
+#include "base/mem.h"
+
+#define LM_TEMPLATE "backend/cpu/isa/templates/boxes.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
+
+typedef int64_t (*roi_loop)(const lm_roi_pool_args *a, lm_tensor *const *out, int64_t from, int64_t to);
+
+lm_status lm_cpu_roi_pool(const void *args, lm_tensor *const *out) {
+  static const roi_loop loops[LM_DTYPE_COUNT] = {LM_FLOATS(roi)};
+  const lm_roi_pool_args *a = args;
+  roi_loop loop = loops[a->x->dtype];
+  int64_t planes = out[0]->size[0] * out[0]->size[1], bad = 0;
+#pragma omp parallel num_threads(lm_cpu_share((double)out[0]->numel * 16)) reduction(max : bad)
+  {
+    int64_t n = omp_get_num_threads(), me = omp_get_thread_num();
+    bad = loop(a, out, planes * me / n, planes * (me + 1) / n);
+  }
+  if (bad == 0) return LM_OK;
+  return lm_fail(LM_E_INDEX, "roi_pool: boxes[%lld, 1] is no image of x %s: images count from 1", (long long)bad,
+                 lm_shape_of(a->x));
+}
+
+lm_status lm_cpu_nms_sorted(const void *args, lm_tensor *const *out) {
+  const lm_nms_sorted_args *a = args;
+  int64_t n = a->boxes->size[0];
+  void *side = lm_malloc((size_t)(5 * n) * sizeof(double));
+  if (!side) return LM_E_OOM;
+  uint8_t *keep = (uint8_t *)out[0]->data;
+#define NMS(id) \
+  case LM_##id: nms_##id((const lm_elem_##id *)a->boxes->data, n, (lm_acc_##id)a->iou_threshold, side, keep); break;
+  switch ((lm_dtype)a->boxes->dtype) {
+    NMS(F16)
+    NMS(BF16)
+    NMS(F32)
+    NMS(F64)
+    default: break;
+  }
+#undef NMS
+  lm_free(side);
+  return LM_OK;
+}

@@ -1,0 +1,108 @@
+/* Connectionist temporal classification: the forward and backward recursions over alignments in logarithms, of Graves
+ * et al., "Connectionist Temporal Classification", 2006, section 4.1. Samples are shared among threads. A state is
+ * blank where it is even, else a class of the target. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/elem.h"
+#include "base/mem.h"
+#include "op/index_checks.h"
+
+typedef struct ctc {
+  int64_t times, samples, classes, blank, states; /* states: of the longest target */
+  const int64_t *target, *starts, *input_lengths, *target_lengths;
+} ctc;
+
+static lm_status ctc_of(lm_op_id op, const lm_tensor *x, const lm_tensor *target, const lm_tensor *starts,
+                        const lm_tensor *input_lengths, const lm_tensor *target_lengths, int64_t blank, int64_t states,
+                        ctc *s) {
+  *s = (ctc){x->size[0],
+             x->size[1],
+             x->size[2],
+             blank - 1,
+             states,
+             (const int64_t *)target->data,
+             (const int64_t *)starts->data,
+             (const int64_t *)input_lengths->data,
+             (const int64_t *)target_lengths->data};
+  const char *name = lm_ops[op].name;
+  for (int64_t n = 0; n < s->samples; n++) {
+    int64_t long_is = s->target_lengths[n], start = s->starts[n];
+    if (s->input_lengths[n] < 0 || s->input_lengths[n] > s->times)
+      return lm_fail(LM_E_ARG, "%s: input_lengths has %lld; x has %lld times", name, (long long)s->input_lengths[n],
+                     (long long)s->times);
+    if (long_is < 0 || 2 * long_is + 1 > states || start < 0 || start > target->size[0] - long_is)
+      return lm_fail(LM_E_ARG, "%s: target_lengths has %lld, more than there is room for", name, (long long)long_is);
+    for (int64_t i = start; i < start + long_is; i++)
+      if (s->target[i] < 1 || s->target[i] > s->classes)
+        return lm_bad_label(op, "target", target, i, s->target[i], s->classes);
+  }
+  return LM_OK;
+}
+
+/* The class of a state, from 0, and whether a path may come to it from two before. */
+static int64_t class_of(const ctc *s, int64_t n, int64_t state) {
+  return state % 2 ? s->target[s->starts[n] + state / 2] - 1 : s->blank;
+}
+static bool skips_to(const ctc *s, int64_t n, int64_t state) {
+  return state % 2 && state > 1 && class_of(s, n, state) != class_of(s, n, state - 2);
+}
+
+#define LM_E F32
+#define EXP expf
+#define LOG logf
+#include "backend/cpu/isa/templates/ctc.inc"
+#undef LM_E
+#undef EXP
+#undef LOG
+#define LM_E F64
+#define EXP exp
+#define LOG log
+#include "backend/cpu/isa/templates/ctc.inc"
+
+static int threads_for(const ctc *s) {
+  return lm_cpu_share((double)s->samples * (double)s->times * ((double)s->states * 16 + (double)s->classes));
+}
+
+lm_status lm_cpu_ctc_nll(const void *args, lm_tensor *const *out) {
+  const lm_ctc_nll_args *a = args;
+  ctc s;
+  lm_status status = ctc_of(LM_OP_ctc_nll, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank,
+                            out[1]->size[2], &s);
+  if (status != LM_OK) return status;
+#pragma omp parallel for num_threads(threads_for(&s)) schedule(dynamic)
+  for (int64_t n = 0; n < s.samples; n++) {
+    if (a->x->dtype == LM_F64) {
+      forward_F64(&s, n, (const double *)a->x->data, (double *)out[0]->data, (double *)out[1]->data);
+    } else {
+      forward_F32(&s, n, (const float *)a->x->data, (float *)out[0]->data, (float *)out[1]->data);
+    }
+  }
+  return LM_OK;
+}
+
+lm_status lm_cpu_ctc_nll_backward(const void *args, lm_tensor *const *out) {
+  const lm_ctc_nll_backward_args *a = args;
+  ctc s;
+  lm_status status = ctc_of(LM_OP_ctc_nll_backward, a->x, a->target, a->starts, a->input_lengths, a->target_lengths,
+                            a->blank, a->log_alpha->size[2], &s);
+  if (status != LM_OK) return status;
+  double *rows = lm_malloc((size_t)(s.samples * 2 * s.states) * sizeof *rows);
+  if (!rows) return LM_E_OOM;
+#pragma omp parallel for num_threads(threads_for(&s)) schedule(dynamic)
+  for (int64_t n = 0; n < s.samples; n++) {
+    double *beta = rows + n * 2 * s.states;
+    if (a->x->dtype == LM_F64) {
+      backward_F64(&s, n, (const double *)a->x->data, ((const double *)a->grad->data)[n],
+                   ((const double *)a->loss->data)[n], (const double *)a->log_alpha->data, beta,
+                   (double *)out[0]->data);
+    } else {
+      backward_F32(&s, n, (const float *)a->x->data, ((const float *)a->grad->data)[n],
+                   ((const float *)a->loss->data)[n], (const float *)a->log_alpha->data, (float *)beta,
+                   (float *)out[0]->data);
+    }
+  }
+  lm_free(rows);
+  return LM_OK;
+}

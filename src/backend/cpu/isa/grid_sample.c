@@ -1,0 +1,28 @@
+#include "backend/cpu/isa/grid_sample.h"
+
+#include <string.h>
+
+#include "backend/cpu/isa/elem.h"
+
+enum { TILE = LM_GRID_TILE, MOST = 16 }; /* pixels a point reads at most */
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#define LM_TAPS_FN LM_INLINE
+#define LM_TAPS_FLOOR_F16 floorf
+#define LM_TAPS_FLOOR_BF16 floorf
+#define LM_TAPS_FLOOR_F32 floorf
+#define LM_TAPS_FLOOR_F64 floor
+#define LM_TAPS_ROUND_F16 rintf
+#define LM_TAPS_ROUND_BF16 rintf
+#define LM_TAPS_ROUND_F32 rintf
+#define LM_TAPS_ROUND_F64 rint
+
+#define LM_TEMPLATE "backend/cpu/isa/templates/grid_sample.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
+
+const struct lm_grid_loops LM_ISA_NAME(lm_grid_loops) = {
+    .forward = {LM_FLOATS(forward)},
+    .input = {LM_FLOATS(input)},
+    .grid = {LM_FLOATS(grid)},
+};

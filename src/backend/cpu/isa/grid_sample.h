@@ -1,0 +1,25 @@
+/* Loops of grid_sample and its gradients. */
+#ifndef LM_CPU_ISA_GRID_SAMPLE_H
+#define LM_CPU_ISA_GRID_SAMPLE_H
+
+#include "backend/cpu/isa.h"
+#include "op/nn/grid_sample.h"
+
+enum { LM_GRID_TILE = 256 }; /* points whose pixels and weights stay in the first-level cache */
+
+/* A call, and what a unit of its work is: so many points of an image (at most LM_GRID_TILE), or, of input, so many
+ * channels of one. */
+typedef struct lm_grid_work {
+  lm_grid_call call;
+  int64_t points, channels;
+} lm_grid_work;
+
+/* Units from .. to - 1. scratch: input of half types, a float for each [channels, m]. */
+typedef void (*lm_grid_loop)(const lm_grid_work *work, int64_t from, int64_t to, void *scratch);
+
+struct lm_grid_loops { /* by dtype; NULL where there is none */
+  lm_grid_loop forward[LM_DTYPE_COUNT], input[LM_DTYPE_COUNT], grid[LM_DTYPE_COUNT];
+};
+LM_ISA_DECLARE(struct lm_grid_loops, lm_grid_loops);
+
+#endif

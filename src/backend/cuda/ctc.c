@@ -1,0 +1,57 @@
+/* Connectionist temporal classification. The kernels are kernels/ctc.cu. */
+#include "ctc.h"
+
+#include "backend/cuda/cuda.h"
+
+static lm_ctc_job job_of(const lm_ctc_nll_args *a, const lm_tensor *loss, const lm_tensor *alpha) {
+  return (lm_ctc_job){.dtype = a->x->dtype,
+                      .bad_label = LM_BAD_LABEL,
+                      .bad_length = LM_BAD_INDEX,
+                      .times = a->x->size[0],
+                      .samples = a->x->size[1],
+                      .classes = a->x->size[2],
+                      .states = alpha->size[2],
+                      .blank = a->blank - 1,
+                      .labels = a->target->size[0],
+                      .target = (const int64_t *)a->target->data,
+                      .starts = (const int64_t *)a->starts->data,
+                      .input_lengths = (const int64_t *)a->input_lengths->data,
+                      .target_lengths = (const int64_t *)a->target_lengths->data,
+                      .x = a->x->data,
+                      .loss = loss->data,
+                      .alpha = alpha->data};
+}
+
+lm_status lm_cuda_ctc_nll(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  void *stream;
+  lm_ctc_job job = job_of(args, out[0], out[1]);
+  TRY(lm_cuda_enter(out[0]->device, &stream));
+  TRY(lm_cuda_bad(out[0]->device, &job.bad));
+  TRY(LAUNCH("ctc_forward", lm_k_ctc_forward(&job, stream)));
+done:
+  return status;
+}
+
+lm_status lm_cuda_ctc_nll_backward(const void *args, lm_tensor *const *out) {
+  const lm_ctc_nll_backward_args *a = args;
+  const lm_ctc_nll_args forward = {.x = a->x,
+                                   .target = a->target,
+                                   .starts = a->starts,
+                                   .input_lengths = a->input_lengths,
+                                   .target_lengths = a->target_lengths,
+                                   .blank = a->blank};
+  lm_status status;
+  void *stream;
+  lm_ctc_job job = job_of(&forward, a->loss, a->log_alpha);
+  size_t bytes = (size_t)(job.samples * 2 * job.states) * sizeof(double);
+  TRY(lm_cuda_enter(out[0]->device, &stream));
+  TRY(lm_cuda_bad(out[0]->device, &job.bad));
+  TRY(lm_cuda_scratch(out[0]->device, bytes, &job.beta));
+  job.grad = a->grad->data;
+  job.dx = out[0]->data;
+  TRY(LAUNCH("ctc_backward", lm_k_ctc_backward(&job, stream)));
+done:
+  if (job.beta) lm_cuda_scratch_done(out[0]->device, job.beta, bytes);
+  return status;
+}
