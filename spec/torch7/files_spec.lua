@@ -39,6 +39,11 @@ describe("torch.serialize", function()
     end
   end)
 
+  it("takes long rows of numbers as text", function()
+    local x = torch.range(1, 20000)
+    assert.is_true(torch.deserialize(torch.serialize(x, "ascii"), "ascii"):equal(x))
+  end)
+
   it("refuses functions, unknown classes, and every part and change of what it wrote", function()
     assert.error_matches(function() torch.serialize { print } end, "function.* cannot be written")
     local text = torch.serialize { torch.randn(2), "text", { a = 1 } }
