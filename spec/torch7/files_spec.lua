@@ -39,6 +39,11 @@ describe("torch.serialize", function()
     end
   end)
 
+  it("takes long rows of numbers as text", function()
+    local x = torch.range(1, 20000)
+    assert.is_true(torch.deserialize(torch.serialize(x, "ascii"), "ascii"):equal(x))
+  end)
+
   it("refuses functions, unknown classes, and every part and change of what it wrote", function()
     assert.error_matches(function() torch.serialize { print } end, "function.* cannot be written")
     local text = torch.serialize { torch.randn(2), "text", { a = 1 } }
@@ -146,6 +151,22 @@ describe("torch.save", function()
       assert.error_matches(function() file:readInt() end, "DiskFile: .*at %d+ of %d+")
       assert.error_matches(function() file:writeInt(1) end, "opened for reading")
     end
+    local file = torch.DiskFile(path, "w"):binary()
+    file:writeString "abcdef"
+    file:seek(3)
+    file:writeString "XY"
+    assert.equal(5, file:position())
+    file:seekEnd()
+    file:writeString "!"
+    assert.error_matches(function() file:seek(20) end, "position 20 of 7 bytes")
+    file = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    assert.equal("abXYef!", temp.read(path))
+    file = torch.DiskFile(path, "rw")
+    file:writeString "Z"
+    file:close()
+    assert.equal("ZbXYef!", temp.read(path))
     local memory = torch.MemoryFile():binary()
     memory:writeObject { 1 }
     memory:seek(1)

@@ -351,6 +351,9 @@ describe("Torch7's criterions of other kinds", function()
     loss(cosine - 0.5, nn.CosineEmbeddingCriterion(0.5), { a, b }, -1)
     loss((2.5 + 0) / 2, nn.MarginRankingCriterion(0.5), { a, b }, torch.Tensor { 1, 1 })
     loss((0.25 + 0.5625) / 2, nn.WeightedMSECriterion(torch.Tensor { 1, 0.5 }), x, torch.Tensor { 1, 1 })
+    loss(0.85, nn.MultiLabelMarginCriterion(), torch.Tensor { 0.1, 0.2, 0.4, 0.8 }, torch.LongTensor { 4, 1, 0, 0 })
+    loss((math.log(1 + math.exp(-0.5)) + math.log(1 + math.exp(-0.25))) / 2, nn.MultiLabelSoftMarginCriterion(),
+      x:clone():view(1, 2), torch.Tensor { { 1, 0 } })
     local maps = torch.randn(1, 3, 2, 2)
     local logs = nn.SpatialLogSoftMax():forward(maps)
     loss(-(logs[1][2][1][1] + logs[1][1][1][2] + logs[1][3][2][1] + logs[1][3][2][2]) / 4,

@@ -30,8 +30,12 @@ local function disk_file(path, mode)
   if not handle then fail("torch.DiskFile: %s", why) end
   local file = setmetatable({__typename = "torch.DiskFile", path = path, at = 0, text = true, seen = {}, made = {},
     mode = mode, data = ""}, File)
-  if mode ~= "w" then file.data = handle:read "*a" end
+  if mode ~= "w" then file.data = handle:read "*a" or "" end
   handle:close()
+  if mode ~= "r" then -- what a script does not close is kept when the collector comes, or at the end
+    file.guard = newproxy(true)
+    getmetatable(file.guard).__gc = function() pcall(File.close, file) end
+  end
   return file
 end
 
@@ -86,7 +90,11 @@ function File:binary()
   return self
 end
 function File:position() return self.at + 1 end
-function File:seek(at) self.at = options.arg("seek", "position", at, "count") - 1 end
+function File:seek(at)
+  settle(self)
+  self.at = options.arg("seek", "position", at, "count") - 1
+  if self.at > #self.data then fail("%s: position %d of %d bytes", self.__typename, at, #self.data) end
+end
 function File:seekEnd()
   settle(self)
   self.at = #self.data

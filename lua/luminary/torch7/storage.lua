@@ -30,7 +30,9 @@ function storage.new(dtype, first, offset, size)
     local flat = flat_of[first]
     return made(ops.narrow(flat, 1, offset or 1, size or flat:numel() - (offset or 1) + 1))
   elseif type(first) == "table" then
-    return made(core.tensor(#first > 0 and {unpack(first)} or {}, {dtype = dtype}))
+    local values = {}
+    for i, v in ipairs(first) do values[i] = v end -- which may be a LongStorage, or more than unpack takes
+    return made(core.tensor(values, {dtype = dtype}))
   end
   return made(ops.empty({options.arg("torch.Storage", "size", first or 0, "natural")}, {dtype = dtype}))
 end
