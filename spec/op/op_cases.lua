@@ -982,7 +982,7 @@ op("linalg_lstsq", "A B", "tuple(torch.linalg.lstsq(A, B, rcond=None if rcond !=
   bad = { { t { 3, 2 }, t { 2, 1 }, message = "linalg_lstsq: A is %[3, 2%] and B %[2, 1%]" }, { t { 2, 2 }, t { 2, 1 }, { driver = "gelx" }, message = "linalg_lstsq: driver" } } })
 op("cholesky_solve", "B L upper", "torch.cholesky_solve(B, L, upper)", { defaults = { upper = false }, tol = loose, { B = t { 3, 2 }, L = triangle_of() },
   { B = t { 2, 3, 1 }, L = triangle_of { 2, 1, -1, 0, 3, 0.5, 0, 0, 1.5 }, upper = true },
-  bad = { { t { 3 }, t { 3, 3 }, message = "cholesky_solve: B is %[3%]" }, { t { 2, 1 }, t { 3, 3 }, message = "B has to have 3 rows" } } })
+  bad = { { t { 3 }, t { 3, 3 }, message = "linalg_solve_triangular: B is %[3%]" }, { t { 2, 1 }, t { 3, 3 }, message = "B has to have 3 rows" } } })
 op("cholesky_inverse", "L upper", "torch.cholesky_inverse(L, upper)", { defaults = { upper = false }, tol = loose, grad = false, { L = triangle_of() },
   { L = triangle_of { 2, 1, -1, 0, 3, 0.5, 0, 0, 1.5 }, upper = true },
   bad = { { t { 3, 2 }, message = "cholesky_inverse: L is %[3, 2%]" } } })
