@@ -167,7 +167,7 @@ describe("PyTorch's other spellings", function()
   end)
 
   it("integrals, powers and norms", function()
-    assert.same({ 1, 10, 100 }, lm.logspace(0, 2, 3):totable())
+    assert.same({ 1, 10, 100 }, lm.logspace(0, lm.tensor(2), 3):totable())
     assert.equal(8, lm.trapezoid(lm.tensor { 1, 2, 3 }, lm.tensor { 0, 2, 4 }):item())
     assert.equal(8, lm.trapz(lm.tensor { 1, 2, 3 }, { dx = 2 }):item())
     assert.same({ 1.5, 4 }, lm.cumulative_trapezoid(lm.tensor { 1, 2, 3 }):totable())

@@ -95,7 +95,7 @@ void lm_note_anomaly(lua_State *L) {
 }
 
 /* The name of ours by which the function at that level was called, as a method or from a library; NULL for others.
- * `op`: whether that function is itself an op. */
+ * `op`: whether that function is itself C's, as ops are. */
 static const char *called_name(lua_State *L, int level, bool *op) {
   lua_Debug ar;
   if (!lua_getstack(L, level, &ar) || !lua_getinfo(L, "nf", &ar)) return NULL;
@@ -115,6 +115,11 @@ static bool has_name(const char *begin, const char *end, const char *name) {
   return false;
 }
 
+static bool is_op(const char *begin, const char *end) {
+  char name[64];
+  return end - begin < (long)sizeof name && lm_op_find(memcpy(memset(name, 0, sizeof name), begin, end - begin)) >= 0;
+}
+
 /* Pushes the message so that it begins with the name that the script called: an op goes by several, and a function that
  * is made of others lets their errors pass. */
 static void push_message(lua_State *L, const char *message, int level) {
@@ -124,7 +129,7 @@ static void push_message(lua_State *L, const char *message, int level) {
   if (!name || (words && has_name(message, end, name))) {
     lua_pushstring(L, message);
   } else {
-    lua_pushfstring(L, "%s: %s", name, op && words ? end + 2 : message);
+    lua_pushfstring(L, "%s: %s", name, op && words && is_op(message, end) ? end + 2 : message);
   }
 }
 

@@ -292,7 +292,8 @@ for library, names in pairs {
   nn = "Module Linear Sequential Parameter",
 } do
   for name in names:gmatch "%S+" do
-    if other.luminary[name] == nil then other.luminary[name] = library .. "." .. name end
+    local lacking = other.luminary[name] == nil and rawget(core.ops, name) == nil
+    if lacking then other.luminary[name] = library .. "." .. name end
   end
 end
 

@@ -261,10 +261,15 @@ functions.as_strided_scatter = own.as_strided_scatter
 
 -- ---- numbers
 
+local function number(who, name, v)
+  if core.is_tensor(v) and v.ndim == 0 then v = tonumber(v:item()) end
+  return options.arg(who, name, v, "number")
+end
+
 --- lm.logspace(start, stop, steps [, base = 10 [, {dtype, device}]]): base to the powers of lm.linspace's numbers.
 function functions.logspace(...)
   local start, stop, steps, base, dtype, device = read("logspace", {
-    {"start", "number"}, {"stop", "number"}, {"steps", "natural"}, {"base", "number", 10}, {"dtype", "string?"},
+    {"start", number}, {"stop", number}, {"steps", "natural"}, {"base", "number", 10}, {"dtype", "string?"},
     {"device", "any?"},
   }, ...)
   local powers = ops.pow(base, ops.linspace(start, stop, steps, {dtype = "float64", device = device}))

@@ -292,7 +292,8 @@ local function descriptor(entry)
             .run = $run,
         },
 ]], {
-    name = entry.name, help = quoted(entry.help), grads = grads(entry), kind = entry.c_kind, cast = (entry.autocast or "asis"):upper(),
+    name = entry.name, help = quoted(entry.help), grads = grads(entry),
+    kind = entry.c_kind, cast = (entry.autocast or "asis"):upper(),
     gives = not entry.gives and "SAME" or classes[entry.gives] or "ARGUMENT",
     gives_of = entry.args[entry.gives] and entry.args[entry.gives].place - 1 or 0,
     integers = tostring(entry.takes == "integers"),
