@@ -31,13 +31,14 @@ local function shorten(weight, index, max_norm, norm_type)
   end)
 end
 
+local function dense(who, _, v)
+  if v then options.fail("%s: gradients are dense here; leave sparse out", who) end
+  return false
+end
+
 local how = {
   {"padding_idx", "integer", 0}, {"max_norm", "positive"}, {"norm_type", "number", 2},
-  {"scale_grad_by_freq", "boolean", false},
-  {"sparse", function(who, _, v)
-    if v then options.fail("%s: gradients are dense here; leave sparse out", who) end
-    return false
-  end},
+  {"scale_grad_by_freq", "boolean", false}, {"sparse", dense},
 }
 
 --- F.embedding(index, weight [, {padding_idx, max_norm, norm_type = 2, scale_grad_by_freq = false}]): rows of
@@ -60,7 +61,7 @@ end
 
 local bag_how = {
   offsets = {"tensor"}, max_norm = {"positive"}, norm_type = {"number", 2}, scale_grad_by_freq = {"boolean", false},
-  mode = {{"sum", "mean", "max"}, "mean"}, sparse = how.sparse, per_sample_weights = {"tensor"},
+  mode = {{"sum", "mean", "max"}, "mean"}, sparse = {dense}, per_sample_weights = {"tensor"},
   include_last_offset = {"boolean", false}, padding_idx = {"integer", 0},
 }
 
