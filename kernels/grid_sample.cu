@@ -14,7 +14,7 @@
 #include "grid_taps.h"
 #undef R
 
-enum { LM_GRID_BLOCK = 256, LM_GRID_CHANNELS = 8, LM_GRID_MOST = 16 };
+enum { LM_GRID_BLOCK = 256, LM_GRID_CHANNELS = 8, LM_GRID_MOST = 64 };
 
 /* Which image, point and first channel a thread has. */
 struct lm_grid_place {

@@ -653,10 +653,10 @@ local sampling = { mode = "bilinear", padding_mode = "zeros", align_corners = fa
 op("grid_sample", "x grid", "F.grid_sample(x, grid, mode, padding_mode, align_corners)", { dtypes = false, defaults = sampling,
   { x = t { 2, 2, 4, 5 }, grid = grid }, { x = t { 2, 2, 4, 5 }, grid = grid, mode = "bicubic", padding_mode = "reflection" },
   { x = t { 2, 2, 4, 5 }, grid = grid, padding_mode = "border", align_corners = true }, { x = t { 2, 1, 1, 3 }, grid = grid, mode = "nearest", padding_mode = "border" },
-  { x = t { 1, 2, 2, 3, 4 }, grid = t { 1, 1, 2, 3, 3 } }, { x = t { 2, 5, 1, 1 }, grid = grid, align_corners = true, padding_mode = "reflection" },
+  { x = t { 1, 2, 2, 3, 4 }, grid = t { 1, 1, 2, 3, 3 } }, { x = t { 1, 1, 2, 3, 4 }, grid = t { 1, 1, 2, 1, 3 }, mode = "bicubic" },
+  { x = t { 2, 5, 1, 1 }, grid = grid, align_corners = true, padding_mode = "reflection" },
   { x = t { 2, 2, 4, 5 }, grid = v({ nan, 0, inf, 0.5, 0, -inf, 3e7, 0.2, 0, 0, 1, 1 }, { 2, 1, 3, 2 }), mode = "nearest", padding_mode = "border" },
   bad = { { t { 2, 3, 4 }, grid, message = "grid_sample: x has to be" }, { t { 2, 3, 4, 4 }, t { 2, 3, 2, 3 }, message = "grid_sample: for x .*the grid has to be %[2, H, W, 2%]" },
-    { t { 1, 1, 2, 2, 2 }, t { 1, 1, 1, 1, 3 }, { mode = "bicubic" }, message = "grid_sample: mode 'bicubic' is for" },
     { t { 2, 1, 2, 2 }, grid, { mod = "nearest" }, message = "grid_sample.*mode" }, { t { 2, 1, 2, 2 }, grid, { order = 16 }, message = "grid_sample: order 16" },
     { t { 2, 1, 0, 2 }, grid, message = "nothing to sample" } } })
 op("grid_sample_input", "grad grid mode padding_mode align_corners order size", "grid_sample_input(grad, grid, mode, padding_mode, align_corners, size)", { dtypes = false, defaults = sampling,
@@ -671,7 +671,7 @@ op("roi_pool", "x boxes output_size spatial_scale", "roi_pool(x, boxes, output_s
   { x = sep { 2, 2, 4, 5 }, boxes = roi, output_size = { 2, 3 } }, { x = sep { 2, 1, 6, 6 }, boxes = roi, output_size = { 1, 2 }, spatial_scale = 0.5 },
   { x = t { 2, 1, 3, 3 }, boxes = t { 0, 5 }, output_size = { 2, 2 } },
   bad = { { t { 2, 2, 4 }, roi, 2, message = "roi_pool: x has to be" }, { t { 2, 2, 4, 4 }, t { 3, 4 }, 2, message = "roi_pool: boxes has to be %[K, 5%]" },
-    { t { 1, 2, 4, 4 }, roi, 2, message = "roi_pool: boxes%[2, 1%] is no image" } } })
+    { t { 1, 2, 4, 4 }, roi, 2, message = "roi_pool: .*2.* is no" } } })
 op("nms_sorted", "boxes iou_threshold", "nms_sorted(boxes, iou_threshold)", { dtypes = false, grad = false,
   { boxes = v({ 0, 0, 4, 4, 1, 1, 5, 5, 0, 0, 4, 3, 9, 9, 10, 10 }, { 4, 4 }), iou_threshold = 0.5 }, { boxes = t { 0, 4 }, iou_threshold = 0.5 },
   bad = { { t { 2, 3 }, 0.5, message = "nms_sorted: boxes has to be %[n, 4%]" }, { t { 2, 4 }, nan, message = "iou_threshold is NaN" } } })

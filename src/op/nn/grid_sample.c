@@ -45,7 +45,7 @@ lm_grid_call lm_grid_call_of(lm_op_id op, const void *args, lm_tensor *const *ou
 
 /* x's sizes, its values' dtype and the grid. */
 static lm_status check(lm_op_id op, const char *arg, int ndim, const int64_t *size, const lm_tensor *values,
-                       const lm_tensor *grid, int mode, int64_t order) {
+                       const lm_tensor *grid, int64_t order) {
   const char *name = lm_ops[op].name;
   lm_status status;
   int64_t pixels = 1;
@@ -67,9 +67,6 @@ static lm_status check(lm_op_id op, const char *arg, int ndim, const int64_t *si
       return lm_fail(LM_E_SHAPE, "%s: x is %s; images have at most 2^31 - 1 pixels each", name,
                      lm_shape_text(ndim, size));
   }
-  if (mode == LM_GRID_BICUBIC && ndim != 4)
-    return lm_fail(LM_E_SHAPE, "%s: mode 'bicubic' is for x [N, C, H, W], is %s; 'bilinear' would do", name,
-                   lm_shape_text(ndim, size));
   for (int64_t k = 0, left = order; k < ndim - 2 || left != 0; k++, left /= ORDERS)
     if (left < 0 || k >= ndim - 2 || (op == LM_OP_grid_sample_grid && left % ORDERS == ORDERS - 1))
       return lm_fail(LM_E_ARG, "%s: order %lld: there are derivatives up to the third along each dim of x", name,
@@ -95,7 +92,7 @@ lm_status lm_op_grid_sample(const lm_grid_sample_args *a, lm_tensor **out) {
   lm_grid_sample_args run = *a;
   lm_tensor *y = NULL;
   run.x = run.grid = NULL;
-  TRY(check(op, "x", a->x->ndim, a->x->size, a->x, a->grid, a->mode, a->order));
+  TRY(check(op, "x", a->x->ndim, a->x->size, a->x, a->grid, a->order));
   TRY(lm_laid_out(a->x, LM_PRESERVE, &run.x));
   TRY(lm_laid_out(a->grid, LM_CONTIGUOUS, &run.grid));
   int64_t size[LM_MAX_DIMS] = {a->x->size[0], a->x->size[1]};
@@ -125,7 +122,7 @@ lm_status lm_op_grid_sample_input(const lm_grid_sample_input_args *a, lm_tensor 
   lm_grid_sample_input_args run = *a;
   lm_tensor *dx = NULL;
   run.grad = run.grid = NULL;
-  TRY(check(op, "grad", a->size.n, a->size.v, a->grad, a->grid, a->mode, a->order));
+  TRY(check(op, "grad", a->size.n, a->size.v, a->grad, a->grid, a->order));
   TRY(check_grad(op, a->grad, a->size.v, a->grid));
   TRY(lm_laid_out(a->grad, LM_PRESERVE, &run.grad));
   TRY(lm_laid_out(a->grid, LM_CONTIGUOUS, &run.grid));
@@ -151,7 +148,7 @@ lm_status lm_op_grid_sample_grid(const lm_grid_sample_grid_args *a, lm_tensor **
   lm_grid_sample_grid_args run = *a;
   lm_tensor *dg = NULL;
   run.grad = run.x = run.grid = NULL;
-  TRY(check(op, "x", a->x->ndim, a->x->size, a->x, a->grid, a->mode, a->order));
+  TRY(check(op, "x", a->x->ndim, a->x->size, a->x, a->grid, a->order));
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a->x, a->grad}));
   TRY(check_grad(op, a->grad, a->x->size, a->grid));
   if (a->grad->dtype != a->x->dtype) {

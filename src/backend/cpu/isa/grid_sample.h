@@ -5,7 +5,7 @@
 #include "backend/cpu/isa.h"
 #include "op/nn/grid_sample.h"
 
-enum { LM_GRID_TILE = 256 }; /* points whose pixels and weights stay in the first-level cache */
+enum { LM_GRID_TILE = 128 }; /* points whose pixels and weights stay in the first-level cache */
 
 /* A call, and what a unit of its work is: so many points of an image (at most LM_GRID_TILE), or, of input, so many
  * channels of one. */
