@@ -179,7 +179,8 @@ return function(context)
   -- Lines for each kernel, those of only some compute types between #if of LM_REAL, LM_WHOLE or LM_NARROW and #endif.
   local function guard_of(kernel)
     if kernel.real then return "#ifdef LM_REAL" end
-    if kernel.integers then return kernel.narrow and "#ifdef LM_WHOLE" or "#if defined LM_WHOLE && !defined LM_NARROW" end
+    if kernel.integers and kernel.narrow then return "#ifdef LM_WHOLE" end
+    if kernel.integers then return "#if defined LM_WHOLE && !defined LM_NARROW" end
     return not kernel.narrow and "#ifndef LM_NARROW" or nil
   end
   local function guarded(lines_of)
