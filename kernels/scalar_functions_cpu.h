@@ -85,33 +85,83 @@ LM_SCALAR float lm_expf(float x) {
   return p * first.value * second.value;
 }
 
-/* fmodf, without its steps of one bit where the quotient is small enough to be exact in double. */
-LM_SCALAR float lm_fmodf(float a, float b) {
-  double quotient = (double)a / b;
-  if (!(fabs(quotient) < 0x1p24)) return fmodf(a, b);
-  double whole = trunc(quotient);
-  return whole == 0 ? a : copysignf((float)(a - whole * b), a);
+/* Where |a / b| is below LM_NEAR a quotient rounded to its type is off by less than one, and a - q b is exact (fma, or
+ * for float double, takes care of the product): a few instructions without branches, which loops vectorize. */
+#define LM_NEAR 0x1p22f
+#define LM_IS_NEAR(a, b) (fabs(a) < fabs(b) * LM_NEAR)
+
+LM_SCALAR float lm_fmod_nearf(float a, float b) {
+  float q = truncf(a / b);
+  float r = (float)((double)a - (double)q * b);
+  r = (r < 0) != (a < 0) && r != 0 ? r + copysignf(b, a) : r; /* the quotient was rounded up to q */
+  return q == 0 ? a : copysignf(r, a);
 }
 
-/* Division rounded down and its remainder, which has b's sign: as Python's, and exact where x / b is.
- * For int64, b = 0 gives 0 (callers refuse it before), and b = -1 does not trap. */
-#define LM_FLOAT_DIVISION(type, suffix, fmod)                                \
-  LM_SCALAR type lm_remainder##suffix(type a, type b) {                      \
-    type r = fmod(a, b);                                                     \
-    return r != 0 && (b < 0) != (r < 0) ? r + b : r;                         \
-  }                                                                          \
-  LM_SCALAR type lm_floor_divide##suffix(type a, type b) {                   \
-    if (b == 0) return a / b;                                                \
-    type r = fmod(a, b), q = (a - r) / b;                                    \
-    if (r != 0 && (b < 0) != (r < 0)) q -= 1;                                \
-    if (q == 0) return copysign##suffix(0, a / b);                           \
-    type down = floor##suffix(q);                                            \
-    return q - down > (type)0.5 ? down + 1 : down; /* q was a rounded one */ \
+LM_SCALAR double lm_fmod_near(double a, double b) {
+  double q = trunc(a / b);
+  double r = fma(-q, b, a);
+  r = (r < 0) != (a < 0) && r != 0 ? r + copysign(b, a) : r;
+  return q == 0 ? a : copysign(r, a);
+}
+
+/* Division rounded down and its remainder, which has b's sign: as Python's, and exact where x / b is; by whichever
+ * fmod. */
+#define LM_FLOAT_DIVISION(type, suffix, fmod, end)                                 \
+  LM_SCALAR type lm_remainder##end(type a, type b) {                               \
+    type r = fmod(a, b), other = r + b;                                            \
+    return copysign##suffix(1, r) != copysign##suffix(1, b) && r != 0 ? other : r; \
+  }                                                                                \
+  LM_SCALAR type lm_floor_divide##end(type a, type b) {                            \
+    type r = fmod(a, b), q = (a - r) / b, exact = a / b, less = q - 1;             \
+    q = copysign##suffix(1, r) != copysign##suffix(1, b) && r != 0 ? less : q;     \
+    type down = floor##suffix(q), up = down + 1;                                   \
+    type whole = q - down > (type)0.5 ? up : down; /* q was a rounded one */       \
+    whole = q == 0 ? copysign##suffix(0, exact) : whole;                           \
+    return b == 0 ? exact : whole;                                                 \
   }
-LM_FLOAT_DIVISION(float, f, lm_fmodf)
-LM_FLOAT_DIVISION(double, , fmod)
+LM_FLOAT_DIVISION(float, f, fmodf, f)
+LM_FLOAT_DIVISION(double, , fmod, )
+LM_FLOAT_DIVISION(float, f, lm_fmod_nearf, _nearf)
+LM_FLOAT_DIVISION(double, , lm_fmod_near, _near)
 #undef LM_FLOAT_DIVISION
 
+/* Powers of negative numbers by those of their absolute values, so that the vector forms, which take each negative base
+ * by itself, have none to do. */
+#define LM_FLOAT_POWER(type, suffix)                                                  \
+  LM_SCALAR type lm_pow##suffix(type a, type e) {                                     \
+    type y = pow##suffix(fabs##suffix(a), e);                                         \
+    int whole = trunc##suffix(e) == e, odd = whole & (trunc##suffix(e / 2) != e / 2); \
+    y = (a < 0) & !whole & (a - a == 0) ? (type)NAN : y;                              \
+    return odd ? copysign##suffix(y, a) : y;                                          \
+  }
+LM_FLOAT_POWER(float, f)
+LM_FLOAT_POWER(double, )
+#undef LM_FLOAT_POWER
+
+/* Within 4.2e-7 of it (3 ulp, as libmvec's), without branches: x times a fraction in x^2, whose coefficients are those
+ * of XLA's and Eigen's. */
+LM_SCALAR float lm_erff(float x) {
+  float in = x < -4.0f ? -4.0f : x;
+  in = in > 4.0f ? 4.0f : in; /* NaN fails both tests and stays */
+  float s = in * in;
+  float p = -2.72614225801306e-10f;
+  p = p * s + 2.77068142495902e-8f;
+  p = p * s + -2.10102402082508e-6f;
+  p = p * s + -5.69250639462346e-5f;
+  p = p * s + -7.34990630326855e-4f;
+  p = p * s + -2.95459980854025e-3f;
+  p = p * s + -1.60960333262415e-2f;
+  float q = -1.45660718464996e-5f;
+  q = q * s + -2.13374055278905e-4f;
+  q = q * s + -1.68282697438203e-3f;
+  q = q * s + -7.37332916720468e-3f;
+  q = q * s + -1.42647390514189e-2f;
+  float y = in * p / q;
+  y = y > 1.0f ? 1.0f : y;
+  return y < -1.0f ? -1.0f : y;
+}
+
+/* b = 0 gives 0 (callers refuse it before), and b = -1 does not trap. */
 LM_SCALAR int64_t lm_floor_divide_i64(int64_t a, int64_t b) {
   if (b == 0) return 0;
   if (b == -1) return -a;
@@ -138,6 +188,24 @@ LM_SCALAR int64_t lm_gcd_i64(int64_t a, int64_t b) {
     b = rest;
   }
   return a < 0 ? -a : a;
+}
+
+/* Of int, without branches: the quotient of two is exact in double once rounded towards 0. b = 0 gives 0. */
+LM_SCALAR int32_t lm_trunc_divide_i32(int32_t a, int32_t b) {
+  int32_t q = (int32_t)(int64_t)((double)a / (b == 0 ? 1 : b));
+  return b == 0 ? 0 : q;
+}
+
+LM_SCALAR int32_t lm_fmod_i32(int32_t a, int32_t b) { return b == 0 ? 0 : a - lm_trunc_divide_i32(a, b) * b; }
+
+LM_SCALAR int32_t lm_remainder_i32(int32_t a, int32_t b) {
+  int32_t r = lm_fmod_i32(a, b);
+  return (r != 0) & ((r ^ b) < 0) ? r + b : r;
+}
+
+LM_SCALAR int32_t lm_floor_divide_i32(int32_t a, int32_t b) {
+  int32_t r = lm_fmod_i32(a, b);
+  return lm_trunc_divide_i32(a, b) - ((r != 0) & ((r ^ b) < 0));
 }
 
 /* Wraps around; a negative exponent gives the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */

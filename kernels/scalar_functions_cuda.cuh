@@ -107,6 +107,9 @@ LM_DEVICE int64_t lm_remainder(int64_t a, int64_t b) {
 LM_DEVICE int64_t lm_copysign(int64_t a, int64_t sign) { return sign < 0 ? -lm_abs(a) : lm_abs(a); }
 LM_DEVICE int64_t lm_fmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
 
+LM_DEVICE int64_t lm_shift_left(int64_t v, int64_t by) { return by < 0 || by > 63 ? 0 : v << (by & 63); }
+LM_DEVICE int64_t lm_shift_right(int64_t v, int64_t by) { return v >> (by < 0 || by > 63 ? 63 : by); }
+
 LM_DEVICE int64_t lm_gcd(int64_t a, int64_t b) {
   while (b != 0) {
     int64_t rest = lm_fmod(a, b);
@@ -161,6 +164,8 @@ LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
 #define COPYSIGN lm_copysign
 #define FMOD lm_fmod
 #define GCD lm_gcd
+#define SHIFT_LEFT lm_shift_left
+#define SHIFT_RIGHT lm_shift_right
 #define LGAMMA (num) lm_lgamma
 #define DIGAMMA (num) lm_digamma
 #define POLYGAMMA (num) lm_polygamma

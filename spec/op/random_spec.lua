@@ -543,4 +543,29 @@ describe("distributions", function()
       assert.is_false(same_bits(x, y))
     end
   end)
+
+  it("uniform_ stays below its end in every dtype, and within what the dtype holds", function()
+    lm.manual_seed(1)
+    for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+      for _, ends in ipairs { { 0, 1 }, { 1, 2 }, { -3, -1 }, { -1, 0.3 }, { 0, 1000 } } do
+        local x = lm.empty(20000, { dtype = dtype }):uniform_(ends[1], ends[2])
+        local to = lm.tensor({ ends[2] }, { dtype = "float64" })
+        assert(x:double():lt(to):all():item() and x:double():ge(ends[1]):all():item(), dtype .. " below " .. ends[2])
+      end
+    end
+    local function message(f) return tostring(select(2, pcall(f))) end
+    assert.matches("uniform_: from 0 to 1e%+06 is beyond float16", message(function()
+      lm.empty(3, { dtype = "float16" }):uniform_(0, 1e6)
+    end))
+  end)
+
+  it("no rate or probability is NaN, and errors name what was called", function()
+    local function message(f) return tostring(select(2, pcall(f))) end
+    assert.matches("bernoulli: p is %-?nan", message(function() lm.bernoulli(lm.ones(3), 0 / 0) end))
+    assert.matches("poisson: a rate is %-?nan", message(function() lm.poisson(lm.tensor { 1, 0 / 0 }) end))
+    assert.matches("[^_]rand: the generator is of cpu:1", message(function()
+      lm.rand(3, { generator = lm.Generator "cpu:1" })
+    end))
+    assert.matches("poisson: a rate is %-2", message(function() lm.poisson(lm.tensor { 1, -2 }) end))
+  end)
 end)

@@ -86,3 +86,93 @@ describe("F.gumbel_softmax", function()
     assert.matches("Softmax2d:.*got 2 dims", message(lm.nn.Softmax2d(), x))
   end)
 end)
+
+describe("arithmetic of narrow integers", function()
+  local range = { uint8 = { 0, 256 }, int8 = { -128, 128 }, int16 = { -32768, 32768 }, int32 = { -2 ^ 31, 2 ^ 31 } }
+  local ops = { "add", "sub", "mul", "maximum", "minimum", "eq", "lt", "bitwise_and", "bitwise_xor", "heaviside",
+    "logical_xor", "bitwise_left_shift", "bitwise_right_shift", "floor_divide", "remainder", "fmod" }
+
+  -- Of op's result in the dtype and in int64, the second brought into the first's dtype.
+  local function compare(x, other, op, what)
+    local wide = type(other) == "number" and other or other:long()
+    local got, want = x[op](x, other), x:long()[op](x:long(), wide)
+    assert(got:long():equal(want:to(got.dtype):long()), ("%s of %s, %s"):format(op, x.dtype, what))
+  end
+
+  it("comes to what int64 comes to, stored in the dtype", function()
+    lm.manual_seed(4)
+    for dtype, ends in pairs(range) do
+      local function draw(...) return lm.randint(ends[1], ends[2], { ... }):to(dtype) end
+      local x, y = draw(33, 70), draw(33, 70)
+      y[y:eq(0)] = 1
+      for _, op in ipairs(ops) do
+        local by = op:find "shift"
+        compare(x, by and lm.randint(0, 40, { 33, 70 }):to(dtype) or y, op, "two tensors")
+        if not by then
+          compare(x, y[{ 1 }], op, "a row")
+          compare(x:t(), draw(33, 70):bitwise_or(1):t(), op, "across")
+        end
+        for _, number in ipairs { 3, -1, 300 } do
+          if not by or number == 3 then compare(x, number, op, number) end
+        end
+      end
+      local m = y:gt(9)
+      assert(x:abs():equal(x:long():abs():to(dtype)) and x:sign():equal(x:long():sign():to(dtype)))
+      assert(x:clamp(-5, 300):equal(x:long():clamp(-5, 300):to(dtype)))
+      assert(x:where(m, y):long():equal(x:long():where(m, y:long())))
+      assert(x:addcmul(y, x, { value = 3 }):equal(x:long():addcmul(y:long(), x:long(), { value = 3 }):to(dtype)))
+    end
+    local a, b = lm.rand(999):gt(0.5), lm.rand(999):gt(0.5)
+    assert(a:add(b):equal(a:logical_or(b)) and a:eq(b):equal(a:logical_xor(b):logical_not()))
+  end)
+end)
+
+describe("a number that a dtype cannot hold", function()
+  it("is refused where it would be stored", function()
+    local x = lm.zeros(3, { dtype = "uint8" })
+    for name, f in pairs {
+      full = function() lm.full({ 2 }, 300, { dtype = "uint8" }) end, fill_ = function() x:fill_(256) end,
+      full_like = function() lm.full_like(x, 1e9) end, ["x%[…%] = value"] = function() x[2] = 300 end,
+      masked_fill = function() x:masked_fill(x:eq(0), -256) end, where = function() lm.where(x:eq(0), x, 256) end,
+      scatter = function() x:scatter(1, lm.tensor({ 1 }, { dtype = "int64" }), 300) end,
+      linspace = function() lm.linspace(0, 300, 3, { dtype = "uint8" }) end,
+    } do
+      assert.matches(name .. ".* does not fit into uint8", message(f))
+    end
+    assert.matches("70000 does not fit into float16, whose largest number is 65504", message(function()
+      lm.full({ 1 }, 7e4, { dtype = "float16" })
+    end))
+    assert.matches("nan does not fit into int64", message(function() lm.zeros(1):long():fill_(0 / 0) end))
+    assert.same({ 255, 255, 255 }, x:fill_(-1):totable()) -- as in PyTorch
+    assert.equal(1 / 0, lm.full({ 1 }, 1 / 0, { dtype = "float16" }):item())
+    assert.equal("-9223372036854775808LL", tostring(lm.tensor({ -2 ^ 63 }, { dtype = "int64" })[1]))
+  end)
+end)
+
+describe("fmod, remainder, floor_divide and powers", function()
+  it("are exact where quotients are large, tiny or none", function()
+    local huge = 1 / 0
+    local list = { 0, 1, -1, 2, -2.5, 7.25, -7.25, 0.1, -0.3, 1e-40, 3e38, -3e38, huge, -huge, 0 / 0, 1e10, 16777217 }
+    for _, dtype in ipairs { "float32", "float64" } do
+      local x = lm.tensor(list, { dtype = dtype })
+      local a, b = x:unsqueeze(2):expand(17, 17):reshape(-1), x:repeat_interleave(1):expand(17, 17):reshape(-1)
+      local la, lb = a:double():totable(), b:double():totable()
+      local got, left = a:fmod(b):double():totable(), a:remainder(b):double():totable()
+      local power = a:pow(b):double():totable()
+      for i = 1, #la do
+        local function same(want, is, op)
+          assert(want ~= want and is ~= is or want == is or math.abs(want - is) <= 1e-6 * math.abs(want)
+            or dtype == "float32" and math.abs(want) < 1.2e-38 or math.abs(want) > 3.4e38,
+            ("%s %s of %g and %g: %g, not %g"):format(dtype, op, la[i], lb[i], is, want))
+        end
+        local want = math.fmod(la[i], lb[i])
+        same(want, got[i], "fmod")
+        if want ~= 0 and (want < 0) ~= (lb[i] < 0) then want = want + lb[i] end
+        same(want, left[i], "remainder")
+        if dtype == "float64" then same(la[i] ^ lb[i], power[i], "pow") end
+      end
+    end
+    assert.same({ 9, 0.25 }, lm.tensor({ -3, 0.5 }):pow(2):totable())
+    assert.same({ -8, 1 / 4 }, lm.tensor({ -2, -2 }):pow(lm.tensor { 3, -2 }):totable())
+  end)
+end)

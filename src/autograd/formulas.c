@@ -347,13 +347,7 @@ FACT(int64_t, numel_of, t ? t->numel : 0)
 
 double lm_f_largest(lm_expr *e, const lm_tensor *t) {
   (void)e;
-  switch (t ? (int)t->dtype : LM_NO_DTYPE) {
-    case LM_F16: return 65504;
-    case LM_BF16: return 0x1.fep127;
-    case LM_F32: return FLT_MAX;
-    case LM_F64: return DBL_MAX;
-    default: return 0;
-  }
+  return t ? lm_dtype_largest((lm_dtype)t->dtype) : 0;
 }
 
 double lm_f_value_of(lm_expr *e, lm_tensor *t) {

@@ -63,6 +63,21 @@ lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
   return LM_OK;
 }
 
+lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value) {
+  double number;
+  int64_t low, high;
+  if (!value->number) return LM_OK;
+  lm_status status = lm_tensor_item_f64((lm_tensor *)value, &number);
+  if (status != LM_OK || lm_dtype_has(dtype, number)) return status;
+  if (lm_dtype_is_float(dtype)) {
+    return lm_fail(LM_E_ARG, "%s: %.14g does not fit into %s, whose largest number is %.14g", name, number,
+                   lm_dtype_name(dtype), lm_dtype_largest(dtype));
+  }
+  lm_dtype_integers(dtype, &low, &high);
+  return lm_fail(LM_E_ARG, "%s: %.14g does not fit into %s, which holds integers from %lld to %lld", name, number,
+                 lm_dtype_name(dtype), (long long)low, (long long)high);
+}
+
 lm_status lm_lines_of(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *converted = NULL;

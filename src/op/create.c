@@ -17,9 +17,10 @@ static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, 
 }
 
 /* Every element of x becomes the value of a one-element tensor; the slot reads one on the CPU or on x's device. */
-static lm_status fill(lm_tensor *x, lm_tensor *value) {
+static lm_status fill(lm_op_id op, lm_tensor *x, lm_tensor *value) {
   lm_status status = LM_OK;
   lm_tensor *here = NULL;
+  TRY(lm_check_fits(lm_ops[op].name, (lm_dtype)x->dtype, value));
   if (x->numel == 0) return LM_OK;
   if (LM_DEVICE_KIND(value->device) != LM_CPU && value->device != x->device) {
     TRY(lm_tensor_empty((lm_dtype)value->dtype, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &here));
@@ -36,7 +37,7 @@ static lm_status fill_number(lm_tensor *x, double number) {
   lm_status status = LM_OK;
   lm_tensor *value = NULL;
   TRY(lm_tensor_number(number, &value));
-  TRY(fill(x, value));
+  TRY(fill(LM_OP_fill_, x, value));
 done:
   lm_release(value);
   return status;
@@ -62,7 +63,7 @@ static lm_status check_value(lm_op_id op, const lm_tensor *value) {
 lm_status lm_op_fill_(const lm_fill__args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   TRY(check_value(LM_OP_fill_, a->value));
-  TRY(fill(a->x, a->value));
+  TRY(fill(LM_OP_fill_, a->x, a->value));
   *out = lm_retain(a->x);
 done:
   return status;
@@ -96,7 +97,7 @@ lm_status lm_op_full(const lm_full_args *a, lm_tensor **out) {
   TRY(check_value(LM_OP_full, a->value));
   TRY(new_sized(LM_OP_full, &a->size, a->value->number ? a->dtype : dtype_or(a->dtype, (lm_dtype)a->value->dtype),
                 a->device, &x));
-  TRY(filled(fill(x, a->value), x, out));
+  TRY(filled(fill(LM_OP_full, x, a->value), x, out));
 done:
   return status;
 }
@@ -139,7 +140,7 @@ lm_status lm_op_full_like(const lm_full_like_args *a, lm_tensor **out) {
   lm_tensor *x = NULL;
   TRY(check_value(LM_OP_full_like, a->value));
   TRY(new_like(a->x, a->dtype, a->device, &x));
-  TRY(filled(fill(x, a->value), x, out));
+  TRY(filled(fill(LM_OP_full_like, x, a->value), x, out));
 done:
   return status;
 }
@@ -186,6 +187,11 @@ lm_status lm_op_linspace(const lm_linspace_args *a, lm_tensor **out) {
   args.dtype = dtype_or(a->dtype, lm_default_dtype());
   args.device = device_or(a->device, lm_default_device());
   if (args.dtype == LM_BOOL) return lm_fail(LM_E_DTYPE, "linspace: bool has no sequence; use a floating dtype");
+  for (int i = 0; i < 2; i++) {
+    double end = i ? a->stop : a->start;
+    if (lm_dtype_has(args.dtype, end)) continue;
+    return lm_fail(LM_E_ARG, "linspace: %g to %g does not fit into %s", a->start, a->stop, lm_dtype_name(args.dtype));
+  }
   TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->steps, LM_CONTIGUOUS, &x));
   TRY(filled(a->steps ? lm_dispatch(LM_OP_linspace, args.device, &args, &x) : LM_OK, x, out));
 done:

@@ -127,6 +127,7 @@ static lm_status scatter_into(const scattering *s, lm_tensor *target) {
   int dim;
   TRY(lm_check_same_device(s->op, 3, (lm_tensor *[]){target, s->index, s->src}));
   if (s->src->ndim > 0) TRY(check_same_dtype(s->op, target, s->src));
+  TRY(lm_check_fits(lm_ops[s->op].name, (lm_dtype)target->dtype, s->src));
   TRY(lm_dim(lm_ops[s->op].name, s->dim, target->ndim, &dim));
   TRY(with_dim(target, &x));
   TRY(int64_with_dim(s->op, s->index, &index));

@@ -166,6 +166,7 @@ static lm_status put_into(lm_op_id op, lm_tensor *x, const lm_list *indices, lm_
   lm_status status = LM_OK;
   lm_tensor *tuples = NULL;
   picked p;
+  TRY(lm_check_fits(lm_ops[op].name, (lm_dtype)x->dtype, values));
   TRY(pick(op, x, indices, &p));
   for (int i = 0; status == LM_OK && i < p.n; i++) {
     lm_tensor *index = p.index[i];

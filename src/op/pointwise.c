@@ -108,6 +108,7 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
     return lm_fail(LM_E_DTYPE, "%s: is for integers and bool, got %s; use :long() first", op->name,
                    lm_dtype_name(common));
   }
+  for (int i = 0; op->masks && i < nin; i++) TRY(lm_check_fits(op->name, common, in[i]));
   *compute = compute_type(common);
   *result = op->gives == LM_GIVES_BOOL ? LM_BOOL : common;
 done:
@@ -210,6 +211,7 @@ lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *
   int ndim;
   int64_t size[LM_MAX_DIMS];
 
+  memset(job.number, 0, sizeof job.number);
   if (numbers) { memcpy(job.number, numbers, sizeof(double) * lm_ops[lm_point_op(kernel)].nnumber); }
   TRY(plan(kernel, nin, in, job.number, &job.compute, &dtype));
   TRY(common_device(kernel, nin, in, &device));

@@ -4,19 +4,23 @@
 #include "op/input_layout.h"
 #include "tensor/generator.h"
 
-/* What x is filled with comes from the generator; NULL is the default one of x's device. */
-static lm_status draw(lm_op_id op, lm_tensor *x, const void *args, const lm_generator *g) {
+/* What x is filled with, by op, comes from the generator; NULL is the default one of x's device. */
+static lm_status draw_for(lm_op_id called, lm_op_id op, lm_tensor *x, const void *args, const lm_generator *g) {
   if (g && g->device != x->device) {
-    return lm_fail(LM_E_DEVICE, "%s: the generator is of %s, and the tensor of %s", lm_ops[op].name,
+    return lm_fail(LM_E_DEVICE, "%s: the generator is of %s, and the tensor of %s", lm_ops[called].name,
                    lm_device_name(g->device), lm_device_name(x->device));
   }
   if (g && !g->is_default && lm_generator_extra()) {
     return lm_fail(
         LM_E_STATE,
         "%s: what a graph captures draws from the default generator, which replays know; leave generator out",
-        lm_ops[op].name);
+        lm_ops[called].name);
   }
   return x->numel ? lm_dispatch(op, x->device, args, &x) : LM_OK;
+}
+
+static lm_status draw(lm_op_id op, lm_tensor *x, const void *args, const lm_generator *g) {
+  return draw_for(op, op, x, args, g);
 }
 
 /* ---- in place */
@@ -59,11 +63,29 @@ done:
   return status;
 }
 
+/* The end of a range of floats that stay below `to` when they are rounded to a 16-bit dtype: in the middle between its
+ * largest number below and the next one. */
+static double rounded_below(lm_dtype dtype, double to) {
+  int exponent, bits = dtype == LM_F16 ? 11 : 8, least = dtype == LM_F16 ? -24 : -133;
+  frexp(nextafter(to, -INFINITY), &exponent);
+  double step = ldexp(1, exponent - bits > least ? exponent - bits : least);
+  return (ceil(to / step) - 0.5) * step;
+}
+
 lm_status lm_op_uniform_(const lm_uniform__args *a, lm_tensor **out) {
+  lm_dtype dtype = (lm_dtype)a->x->dtype;
   if (!(a->from <= a->to) || !isfinite(a->to - a->from)) {
     return lm_fail(LM_E_ARG, "uniform_: from %g to %g; from has to be at most to, and both finite", a->from, a->to);
   }
-  return fill_floats(LM_OP_uniform_, a->x, a, a->generator, out);
+  if (lm_dtype_is_float(dtype) &&
+      !(lm_dtype_has(dtype, a->from) && lm_dtype_has(dtype, a->to) && lm_dtype_has(dtype, a->to - a->from))) {
+    return lm_fail(LM_E_ARG, "uniform_: from %g to %g is beyond %s, whose largest number is %g", a->from, a->to,
+                   lm_dtype_name(dtype), lm_dtype_largest(dtype));
+  }
+  lm_uniform__args args = *a;
+  bool low = dtype == LM_F16 || dtype == LM_BF16, unit = a->from == 0 && a->to == 1; /* whose draws are exact */
+  if (low && !unit && rounded_below(dtype, a->to) > a->from) args.to = rounded_below(dtype, a->to);
+  return fill_floats(LM_OP_uniform_, a->x, &args, a->generator, out);
 }
 
 /* op's [from, to) has to be non-empty and exact in x's dtype. */
@@ -205,9 +227,9 @@ static lm_status drawn(lm_op_id op, bool normal, lm_generator *g, lm_tensor *x, 
   lm_status status = LM_OK;
   TRY(check_drawn(op, (lm_dtype)x->dtype));
   if (normal) {
-    TRY(draw(LM_OP_normal_, x, &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = g}, g));
+    TRY(draw_for(op, LM_OP_normal_, x, &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = g}, g));
   } else {
-    TRY(draw(LM_OP_uniform_, x, &(lm_uniform__args){.x = x, .from = 0, .to = 1, .generator = g}, g));
+    TRY(draw_for(op, LM_OP_uniform_, x, &(lm_uniform__args){.x = x, .from = 0, .to = 1, .generator = g}, g));
   }
   *out = x;
   x = NULL;
@@ -237,8 +259,8 @@ lm_status lm_op_randint(const lm_randint_args *a, lm_tensor **out) {
   lm_dtype dtype = a->dtype == LM_NO_DTYPE ? LM_I64 : a->dtype;
   TRY(check_range(LM_OP_randint, "low", "high", a->low, a->high, dtype));
   TRY(new_sized(LM_OP_randint, &a->size, dtype, a->device, &x));
-  TRY(draw(LM_OP_random_, x, &(lm_random__args){.x = x, .from = a->low, .to = a->high, .generator = a->generator},
-           a->generator));
+  TRY(draw_for(LM_OP_randint, LM_OP_random_, x,
+               &(lm_random__args){.x = x, .from = a->low, .to = a->high, .generator = a->generator}, a->generator));
   *out = x;
   x = NULL;
 done:
@@ -252,8 +274,8 @@ lm_status lm_op_randint_like(const lm_randint_like_args *a, lm_tensor **out) {
   int64_t low = a->high == LM_NO_INT ? 0 : a->low, high = a->high == LM_NO_INT ? a->low : a->high;
   TRY(new_like(a->x, a->dtype, a->device, &x));
   TRY(check_range(LM_OP_randint_like, "low", "high", low, high, (lm_dtype)x->dtype));
-  TRY(draw(LM_OP_random_, x, &(lm_random__args){.x = x, .from = low, .to = high, .generator = a->generator},
-           a->generator));
+  TRY(draw_for(LM_OP_randint_like, LM_OP_random_, x,
+               &(lm_random__args){.x = x, .from = low, .to = high, .generator = a->generator}, a->generator));
   *out = x;
   x = NULL;
 done:
@@ -282,20 +304,20 @@ done:
 
 lm_status lm_op_bernoulli(const lm_bernoulli_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *result = NULL, *p = NULL;
+  lm_tensor *result = NULL;
   TRY(lm_tensor_empty_like(a->x, (lm_dtype)a->x->dtype, a->x->device, &result));
-  if (isnan(a->p)) {
-    TRY(bernoulli_of(LM_OP_bernoulli, a->x, a->x, a->generator, result));
+  if (a->p && a->p->number) {
+    double number;
+    TRY(lm_tensor_item_f64(a->p, &number));
+    TRY(check_probability(LM_OP_bernoulli, number));
+    TRY(draw_for(LM_OP_bernoulli, LM_OP_bernoulli_, result,
+                 &(lm_bernoulli__args){.x = result, .p = a->p, .generator = a->generator}, a->generator));
   } else {
-    TRY(check_probability(LM_OP_bernoulli, a->p));
-    TRY(lm_tensor_number(a->p, &p));
-    TRY(draw(LM_OP_bernoulli_, result, &(lm_bernoulli__args){.x = result, .p = p, .generator = a->generator},
-             a->generator));
+    TRY(bernoulli_of(LM_OP_bernoulli, a->x, a->p ? a->p : a->x, a->generator, result));
   }
   *out = result;
   result = NULL;
 done:
-  lm_release(p);
   lm_release(result);
   return status;
 }
@@ -327,7 +349,8 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
     TRY(lm_fail(LM_E_ARG, "normal: a standard deviation is %g; they have to be 0 or more", least));
   }
   TRY(new_sized(LM_OP_normal, &size, dtype, device, &x));
-  TRY(draw(LM_OP_normal_, x, &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = a->generator}, a->generator));
+  TRY(draw_for(LM_OP_normal, LM_OP_normal_, x,
+               &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = a->generator}, a->generator));
   if (a->std) {
     TRY(lm_point_run(LM_OP_mul, 2, (lm_tensor *[]){x, a->std}, NULL, x, &same));
     lm_release(same);
@@ -350,7 +373,7 @@ lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   args.x = NULL;
   TRY(lm_check_float(LM_OP_poisson, "x", a->x));
   TRY(extremes(a->x, &least, NULL));
-  if (least < 0) TRY(lm_fail(LM_E_ARG, "poisson: a rate is %g; they have to be 0 or more", least));
+  if (!(least >= 0)) TRY(lm_fail(LM_E_ARG, "poisson: a rate is %g; they have to be 0 or more", least));
   TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &args.x));
   TRY(lm_tensor_empty((lm_dtype)args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
   TRY(draw(LM_OP_poisson, result, &args, a->generator));

@@ -1,5 +1,7 @@
 #include "tensor/dtype.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/nearest_word.h"
@@ -39,6 +41,24 @@ bool lm_dtype_holds(lm_dtype dtype, int64_t low, int64_t high) {
 }
 void lm_dtype_integers(lm_dtype dtype, int64_t *low, int64_t *high) {
   *low = facts[dtype].low, *high = facts[dtype].high;
+}
+
+double lm_dtype_largest(lm_dtype dtype) {
+  switch ((int)dtype) {
+    case LM_F16: return 65504;
+    case LM_BF16: return 0x1.fep127;
+    case LM_F32: return FLT_MAX;
+    case LM_F64: return DBL_MAX;
+    default: return 0;
+  }
+}
+
+bool lm_dtype_has(lm_dtype dtype, double number) {
+  if (dtype == LM_BOOL) return true;
+  if (lm_dtype_is_float(dtype)) return !isfinite(number) || fabs(number) <= lm_dtype_largest(dtype);
+  double low = (double)facts[dtype].low, high = (double)facts[dtype].high;
+  if (facts[dtype].low == 0) low = -high;
+  return dtype == LM_I64 ? number >= low && number < 0x1p63 : trunc(number) >= low && trunc(number) <= high;
 }
 
 lm_status lm_dtype_parse(const char *name, lm_dtype *out) {

@@ -18,6 +18,11 @@ static inline bool lm_dtype_is_int(lm_dtype d) { return d > LM_BOOL && d < LM_F1
 /* Whether it holds all integers from low to high exactly; from which to which it does. */
 LM_API bool lm_dtype_holds(lm_dtype dtype, int64_t low, int64_t high);
 LM_API void lm_dtype_integers(lm_dtype dtype, int64_t *low, int64_t *high);
+/* The largest finite number of a floating dtype; 0 for others. */
+LM_API double lm_dtype_largest(lm_dtype dtype);
+/* Whether a number may become one of the dtype, by rounding or, of integers, towards 0: as in PyTorch floats take
+ * infinities and NaN, bool everything, and integers without a sign negative ones that wrap once. */
+LM_API bool lm_dtype_has(lm_dtype dtype, double number);
 /* PyTorch's promotion of two dtypes of the same standing (both dimensioned, say). */
 LM_API lm_dtype lm_dtype_promote(lm_dtype a, lm_dtype b);
 

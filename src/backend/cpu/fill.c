@@ -83,8 +83,10 @@ static uint64_t blocks_of(int64_t n, int words) { return ((uint64_t)n * (uint64_
 static lm_status fill_drawn(lm_generator *g, lm_tensor *x, lm_dtype compute, int words,
                             void (*source)(const void *, int64_t, int, void *), double a, double b) {
   if (x->numel == 0) return LM_OK;
-  /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
-  uint32_t keep = x->dtype == LM_F16 ? 0xffe00000u : x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
+  /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. Ends other than 1 are such
+   * that it does not (op/random.c). */
+  bool unit = a == 0 && b == 1;
+  uint32_t keep = unit && x->dtype == LM_F16 ? 0xffe00000u : unit && x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
   lm_random r = {.draw = lm_generator_take(g, x->device, blocks_of(x->numel, words)), .a = a, .b = b, .keep = keep};
   run_source(x, compute, source, &r);
   return LM_OK;

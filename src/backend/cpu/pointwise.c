@@ -44,29 +44,62 @@ static bool is_plain(const lm_point *job, bool *repeated) {
   return true;
 }
 
+static bool holds(lm_dtype d, int64_t v) {
+  int64_t low, high;
+  lm_dtype_integers(d, &low, &high);
+  return low <= v && v <= high;
+}
+
+/* A narrower integer type that the kernel may compute in: that of its tensors, beside which masks and integers that it
+ * holds may stand. LM_I64 if there is none. */
+static lm_dtype narrow_type(const lm_point *job) {
+  lm_dtype type = LM_BOOL, result = (lm_dtype)job->out->dtype;
+  for (int i = 0; i < job->nin; i++) {
+    const lm_tensor *t = job->in[i];
+    if (t->dtype == LM_BOOL || (t->numel == 1 && t->dtype == LM_I64) || (lm_dtype)t->dtype == type) continue;
+    if (type != LM_BOOL) return LM_I64;
+    type = (lm_dtype)t->dtype;
+  }
+  if (result != LM_BOOL && result != type) return LM_I64;
+  if (type == LM_BOOL) type = LM_U8;
+  if ((type != LM_U8 && type != LM_I8 && type != LM_I16 && type != LM_I32) ||
+      !lm_point_loops_of(type)->kernel[job->kernel])
+    return LM_I64;
+  for (int i = 0; i < job->nin; i++) {
+    if (job->in[i]->dtype == LM_I64 && !holds(type, *(const int64_t *)job->in[i]->data)) return LM_I64;
+  }
+  for (int i = 0; i < lm_ops[job->kernel].nnumber; i++) {
+    double v = job->number[i];
+    if (!(v >= INT32_MIN && v <= INT32_MAX) || !holds(type, (int64_t)v)) return LM_I64;
+  }
+  return type;
+}
+
 /* One tile at most, without a plan: small tensors are about the cost of the call. */
-static void run_small(const lm_point *job, const struct lm_point_loops *loops, const bool *repeated) {
+static void run_small(const lm_point *job, lm_dtype compute, const bool *repeated) {
+  const struct lm_point_loops *loops = lm_point_loops_of(compute);
   _Alignas(64) char tile[LM_POINT_MAX_IN + 1][LM_TILE_BYTES];
   const void *in[LM_POINT_MAX_IN];
   int n = (int)job->out->numel, whole = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
-  size_t num = lm_dtype_size(job->compute);
+  size_t num = lm_dtype_size(compute);
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
     in[i] = t->data;
-    if (!repeated[i] && (lm_dtype)t->dtype == job->compute && n == whole) continue;
+    if (!repeated[i] && (lm_dtype)t->dtype == compute && n == whole) continue;
     loops->load[t->dtype](tile[i], t->data, repeated[i] ? 0 : 1, repeated[i] ? whole : n);
     if (!repeated[i]) lm_tile_pad(tile[i], n, num);
     in[i] = tile[i];
   }
-  lm_tile_numbers numbers = lm_tile_numbers_of(job->compute, job->number);
-  bool here = (lm_dtype)job->out->dtype == job->compute && n == whole;
+  lm_tile_numbers numbers = lm_tile_numbers_of(compute, job->number);
+  bool here = (lm_dtype)job->out->dtype == compute && n == whole;
   void *out = here ? job->out->data : tile[LM_POINT_MAX_IN];
   loops->kernel[job->kernel](out, in, &numbers, whole);
   if (!here) loops->store[job->out->dtype](job->out->data, 1, out, n);
 }
 
 lm_status lm_cpu_point(const lm_point *job) {
-  const struct lm_point_loops *loops = lm_point_loops_of(job->compute);
+  lm_dtype compute = job->compute == LM_I64 && job->out->numel > 0 ? narrow_type(job) : job->compute;
+  const struct lm_point_loops *loops = lm_point_loops_of(compute);
   if (!loops->kernel[job->kernel]) {
     return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", name_of(job->kernel), lm_dtype_name(job->compute));
   }
@@ -78,10 +111,10 @@ lm_status lm_cpu_point(const lm_point *job) {
   }
   bool repeated[LM_POINT_MAX_IN];
   if (job->out->numel <= LM_TILE && is_plain(job, repeated)) {
-    run_small(job, loops, repeated);
+    run_small(job, compute, repeated);
     return LM_OK;
   }
-  lm_tiles t = {.compute = job->compute, .kernel = loops->kernel[job->kernel], .nin = job->nin};
+  lm_tiles t = {.compute = compute, .kernel = loops->kernel[job->kernel], .nin = job->nin};
   lm_tiles_result(&t, job->out);
   for (int i = 0; i < job->nin; i++) {
     t.in[i].data = job->in[i]->data;

@@ -13,6 +13,7 @@ typedef struct plan {
   lm_tiles *t;
   const struct lm_point_loops *loops;
   size_t num;  /* bytes of the compute type */
+  int tile;    /* elements of a tile */
   bool direct; /* every operand is linear and of the compute type, or a scalar */
   bool blocked;
   int64_t numel, tiles;
@@ -107,7 +108,11 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
   for (int i = 0; i < LM_POINT_MAX_NUMBERS; i++) {
     if (compute == LM_F32) n.f32[i] = (float)number[i];
     if (compute == LM_F64) n.f64[i] = number[i];
-    if (compute == LM_I64) n.i64[i] = clamp_to_int64(number[i]);
+    int64_t whole = lm_dtype_is_float(compute) ? 0 : clamp_to_int64(number[i]);
+    if (compute == LM_I64) n.i64[i] = whole;
+    if (compute == LM_I32) n.i32[i] = (int32_t)whole;
+    if (compute == LM_I16) n.i16[i] = (int16_t)whole;
+    if (compute == LM_I8 || compute == LM_U8) n.i8[i] = (int8_t)whole;
   }
   return n;
 }
@@ -116,6 +121,7 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->t = t;
   p->loops = lm_point_loops_of(t->compute);
   p->num = lm_dtype_size(t->compute);
+  p->tile = p->num < 4 ? LM_TILE_BYTES / (int)p->num : LM_TILE;
   p->numbers = lm_tile_numbers_of(t->compute, t->number);
   merge_dims(t);
   p->numel = 1;
@@ -128,7 +134,7 @@ static void make_plan(plan *p, lm_tiles *t) {
     p->direct &= o->scalar || (o->linear && o->dtype == t->compute);
   }
   p->direct &= t->out.linear;
-  p->tiles = ceil_div(p->numel, LM_TILE);
+  p->tiles = ceil_div(p->numel, p->tile);
   if (p->blocked) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
     p->tiles = ceil_div(rows, BLOCK_ROWS * PILE) * PILE * ceil_div(cols, BLOCK_COLS) * (p->numel / (rows * cols));
@@ -195,7 +201,7 @@ static void run_direct(const plan *p, int64_t begin, int64_t end) {
     scalars |= !t->in[i].linear;
   }
   char *out = t->out.data + begin * (int64_t)p->num;
-  int64_t whole = (end - begin) / LM_LANES * LM_LANES, most = scalars ? LM_TILE : 1 << 20;
+  int64_t whole = (end - begin) / LM_LANES * LM_LANES, most = scalars ? p->tile : 1 << 20;
   for (int64_t done = 0, n; done < whole; done += n) {
     n = whole - done < most ? whole - done : most;
     compute(p, out, (const void *const *)in, (int)n);
@@ -218,8 +224,8 @@ static void run_direct(const plan *p, int64_t begin, int64_t end) {
 static void run_tiles(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   buffers b;
-  for (int64_t i = begin; i < end; i += LM_TILE) {
-    int n = end - i < LM_TILE ? (int)(end - i) : LM_TILE;
+  for (int64_t i = begin; i < end; i += p->tile) {
+    int n = end - i < p->tile ? (int)(end - i) : p->tile;
     bool whole = n % LM_LANES == 0;
     cursor c = seek(t, i);
     const void *in[LM_POINT_MAX_IN];
@@ -334,7 +340,7 @@ static void run_share(const plan *p, int64_t first, int64_t last) {
     run_blocks(p, first, last);
     return;
   }
-  int64_t begin = first * LM_TILE, end = last * LM_TILE < p->numel ? last * LM_TILE : p->numel;
+  int64_t begin = first * p->tile, end = last * p->tile < p->numel ? last * p->tile : p->numel;
   if (begin >= end) return;
   if (p->direct && p->t->kernel) {
     run_direct(p, begin, end);
@@ -350,7 +356,7 @@ void lm_tiles_run(lm_tiles *t) {
   plan p;
   make_plan(&p, t);
   _Alignas(64) char scalar[LM_POINT_MAX_IN][LM_TILE_BYTES];
-  int fill = p.numel < LM_TILE ? (int)padded(p.numel) : LM_TILE;
+  int fill = p.numel < p.tile ? (int)padded(p.numel) : p.tile;
   for (int i = 0; i < t->nin; i++) {
     p.scalar[i] = NULL;
     if (!t->in[i].scalar) continue;

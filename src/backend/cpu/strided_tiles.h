@@ -11,11 +11,14 @@
 #include "backend/cpu/isa/point.h"
 #include "tensor/tensor.h"
 
-/* A kernel's numbers in the compute type; for int64 brought into its range. */
+/* A kernel's numbers in the compute type; for integers brought into int64's range. */
 typedef union lm_tile_numbers {
   float f32[LM_POINT_MAX_NUMBERS];
   double f64[LM_POINT_MAX_NUMBERS];
   int64_t i64[LM_POINT_MAX_NUMBERS];
+  int32_t i32[LM_POINT_MAX_NUMBERS];
+  int16_t i16[LM_POINT_MAX_NUMBERS];
+  int8_t i8[LM_POINT_MAX_NUMBERS];
 } lm_tile_numbers;
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
 
@@ -23,13 +26,19 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
 static inline void lm_tile_pad(char *tile, int n, size_t num) {
   int end = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
   if (n == end) return;
-  if (num == 4) {
-    uint32_t *t = (uint32_t *)tile, last = t[n - 1];
-    while (n < end) t[n++] = last;
-  } else {
-    uint64_t *t = (uint64_t *)tile, last = t[n - 1];
-    while (n < end) t[n++] = last;
+#define PAD(type)                            \
+  case sizeof(type): {                       \
+    type *t = (type *)tile, last = t[n - 1]; \
+    while (n < end) t[n++] = last;           \
+    break;                                   \
   }
+  switch (num) {
+    PAD(uint8_t)
+    PAD(uint16_t)
+    PAD(uint32_t)
+    PAD(uint64_t)
+  }
+#undef PAD
 }
 
 typedef struct lm_operand {

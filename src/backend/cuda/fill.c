@@ -134,7 +134,9 @@ lm_status lm_cuda_uniform_(const void *args, lm_tensor *const *out) {
   const lm_uniform__args *a = args;
   (void)out;
   /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
-  uint32_t keep = a->x->dtype == LM_F16 ? 0xffe00000u : a->x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
+  bool unit = a->from == 0 && a->to == 1; /* other ends are such that rounding does not reach them (op/random.c) */
+  lm_dtype dtype = unit ? (lm_dtype)a->x->dtype : LM_F32;
+  uint32_t keep = dtype == LM_F16 ? 0xffe00000u : dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
   return fill_drawn("uniform_", a->generator, a->x, a->x->dtype == LM_F64 ? 2 : 1,
                     (lm_fill_source){.kind = LM_UNIFORM, .a = a->from, .b = a->to, .keep = keep});
 }

@@ -6,6 +6,7 @@
  * Basic entries become views; tensors go to index_get and index_put_ together. */
 #include "base/mem.h"
 #include "bind/bind.h"
+#include "op/check.h"
 
 typedef enum entry_kind { AT, RANGE, WHOLE, REST, PLACES, MASK, NEW } entry_kind;
 typedef struct entry {
@@ -297,6 +298,7 @@ static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
     value = owned;
   } else {
     TRY(lm_read_scalar(L, s, 3, "x[…] = value", "value", &value, &owned));
+    TRY(lm_check_fits("x[…] = value", (lm_dtype)x->dtype, value));
   }
   TRY(without_leading_ones(value, &trimmed));
   value = trimmed;

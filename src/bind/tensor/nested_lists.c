@@ -129,7 +129,7 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
       v = (double)whole;
   }
   if (lm_dtype_is_int(dtype)) {
-    bool fits = is_whole || (v > -9223372036854775808.0 && v < 9223372036854775808.0);
+    bool fits = is_whole || (v >= -9223372036854775808.0 && v < 9223372036854775808.0);
     if (fits && !is_whole) whole = (int64_t)v;
     if (!fits || !lm_dtype_holds(dtype, whole, whole)) {
       return lm_fail(LM_E_ARG, "tensor: %.14g at %s does not fit %s", v, at->depth ? place_text(at) : "argument 1",

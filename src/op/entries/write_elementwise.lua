@@ -4,8 +4,25 @@ local functions = { -- of one element: those who include point_scalars.h define 
   pow = true, abs = true, floor = true, ceil = true, round = true, trunc = true, floor_divide = true,
   trunc_divide = true, remainder = true, isnan = true, exp2 = true, log2 = true, log10 = true, tan = true, asin = true,
   acos = true, atan = true, asinh = true, acosh = true, atanh = true, erfc = true, atan2 = true, hypot = true,
-  copysign = true, fmod = true, gcd = true, lgamma = true, digamma = true, polygamma = true,
+  copysign = true, fmod = true, gcd = true, lgamma = true, digamma = true, polygamma = true, shift_left = true,
+  shift_right = true,
 }
+
+-- What a formula's result is in loops of a narrow integer type, whose arithmetic is C's int: "exact" is the number
+-- itself, "wraps" one that comes to the same when it is stored, nil may be another. These are of exact arguments.
+local narrow_functions = {
+  floor = "exact", ceil = "exact", round = "exact", trunc = "exact", isnan = "exact", remainder = "exact",
+  fmod = "exact", abs = "wraps", floor_divide = "wraps", trunc_divide = "wraps", shift_left = "wraps",
+  shift_right = "exact",
+}
+local keeps = {["+"] = true, ["-"] = true, ["*"] = true, ["~"] = true, ["&"] = true, ["|"] = true, ["^"] = true}
+local compares = {
+  ["=="] = true, ["!="] = true, ["<"] = true, ["<="] = true, [">"] = true, [">="] = true, ["&&"] = true, ["||"] = true,
+  ["!"] = true,
+}
+
+-- Those whose result is exact by a few instructions where the quotient is no large number.
+local near = {fmod = true, remainder = true, floor_divide = true}
 
 local bitwise = {["&"] = true, ["|"] = true, ["^"] = true, ["~"] = true, ["<<"] = true, [">>"] = true}
 local misplaced = {["nil"] = "nil", entry = "[]", list = "[]", string = "''"}
@@ -46,6 +63,27 @@ return function(context)
     return formula.c(tree, leaf)
   end
 
+  local function in_narrow(tree)
+    local kind, least = tree[1], "exact"
+    if kind == "name" then return "exact" end
+    if kind == "number" then
+      local value = tonumber(tree[2])
+      return value and value % 1 == 0 and value <= 127 and "exact" or nil
+    end
+    for _, part in ipairs(kind == "call" and tree[3] or {unpack(tree, 2)}) do
+      local is = in_narrow(part)
+      if not is then return nil end
+      if is == "wraps" then least = is end
+    end
+    if keeps[kind] then return "wraps" end
+    if kind == "?" then return in_narrow(tree[2]) == "exact" and least or nil end
+    if least ~= "exact" then return nil end
+    if kind ~= "call" then return compares[kind] and "exact" or nil end
+    local other = list[tree[2]]
+    if functions[tree[2]] then return narrow_functions[tree[2]] end
+    return other and other.elementwise and in_narrow(formula.read(other.elementwise)) or nil
+  end
+
   -- What a fused gradient may read, in this order, and its bit in lm_row.reads.
   local function inputs(entry)
     local found = {{name = "g", bit = 0}}
@@ -73,6 +111,7 @@ return function(context)
         text = entry.elementwise, label = "elementwise",
         tensors = map(entry.tensors, function(a) return a.name end), numbers = entry.numbers,
         real = entry.gives == "float", integers = entry.takes == "integers", test = entry.gives == "bool",
+        narrow = entry.gives ~= "float" and in_narrow(tree) ~= nil,
       }
       forwards[#forwards + 1] = entry.kernel
     end
@@ -117,8 +156,10 @@ return function(context)
   -- Those of any compute type first, then those of integers, then those of float and double alone.
   local in_order = {}
   for _, fits in ipairs {
-    function(kernel) return not kernel.real and not kernel.integers end,
-    function(kernel) return kernel.integers end,
+    function(kernel) return not kernel.real and not kernel.integers and kernel.narrow end,
+    function(kernel) return not kernel.real and not kernel.integers and not kernel.narrow end,
+    function(kernel) return kernel.integers and kernel.narrow end,
+    function(kernel) return kernel.integers and not kernel.narrow end,
     function(kernel) return kernel.real end,
   } do
     for _, kernels in ipairs {forwards, gradients} do
@@ -135,11 +176,17 @@ return function(context)
   local function of(kernel) return (kernel.bits and "lm_of_grad_" or "lm_of_") .. kernel.name end
   local function short(kernel) return (kernel.bits and "grad_" or "") .. kernel.name end
 
-  -- Lines for each kernel, those of only some compute types between #ifdef LM_REAL or LM_WHOLE and #endif.
+  -- Lines for each kernel, those of only some compute types between #if of LM_REAL, LM_WHOLE or LM_NARROW and #endif.
+  local function guard_of(kernel)
+    if kernel.real then return "#ifdef LM_REAL" end
+    if kernel.integers and kernel.narrow then return "#ifdef LM_WHOLE" end
+    if kernel.integers then return "#if defined LM_WHOLE && !defined LM_NARROW" end
+    return not kernel.narrow and "#ifndef LM_NARROW" or nil
+  end
   local function guarded(lines_of)
     local body, within = {}, nil
     for _, kernel in ipairs(in_order) do
-      local guard = kernel.real and "#ifdef LM_REAL" or kernel.integers and "#ifdef LM_WHOLE" or nil
+      local guard = guard_of(kernel)
       if guard ~= within then
         if within then body[#body + 1] = "#endif" end
         body[#body + 1], within = guard, guard
@@ -157,7 +204,7 @@ return function(context)
 
 /* One element of each elementwise op, and of each gradient of one as a single formula. Whoever includes this has a type
  * num, the compute type, K(c) for a number of that type, and the functions in capitals; LM_ELEMENT begins a function.
- * LM_REAL: num is float or double; LM_WHOLE: it is int64_t. */
+ * LM_REAL: num is float or double; LM_WHOLE: it is an integer, LM_NARROW: a narrower one than int64_t. */
 ]] .. guarded(function(kernel)
       local parameters = {}
       for i, name in ipairs(kernel.tensors) do parameters[i] = "num " .. name end
@@ -197,7 +244,9 @@ return function(context)
 
 /* Elements depend on no others, even where the result is one of the inputs, which is what `omp simd` asserts. */
 ]] .. loops .. "\nstatic lm_point_loop *const kernels[LM_POINT_KERNELS] = {\n" .. guarded(function(kernel)
-      return {("    [%s] = point_%s,"):format(kernel.id, short(kernel))}
+      local loop = "point_" .. short(kernel)
+      if near[kernel.text:match "^([%w_]+)%(x, other%)$"] then loop = ("LM_LOOP_WHERE_NEAR(%s)"):format(kernel.name) end
+      return {("    [%s] = %s,"):format(kernel.id, loop)}
     end) .. "};\n"
   end
 

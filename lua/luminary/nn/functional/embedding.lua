@@ -60,9 +60,9 @@ end
 -- ---- bags
 
 local bag_how = {
-  offsets = {"tensor"}, max_norm = {"positive"}, norm_type = {"number", 2}, scale_grad_by_freq = {"boolean", false},
-  mode = {{"sum", "mean", "max"}, "mean"}, sparse = {dense}, per_sample_weights = {"tensor"},
-  include_last_offset = {"boolean", false}, padding_idx = {"integer", 0},
+  {"offsets", "tensor?"}, {"max_norm", "positive?"}, {"norm_type", "number", 2},
+  {"scale_grad_by_freq", "boolean", false}, {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", dense},
+  {"per_sample_weights", "tensor?"}, {"include_last_offset", "boolean", false}, {"padding_idx", "integer", 0},
 }
 
 local function whole(who, name, t)
@@ -111,15 +111,9 @@ end
 --- per_sample_weights, of index's sizes, weigh the rows of a sum. Entries that are padding_idx are left out. A bag
 --- without entries is zeros. The gradient of a max is shared by equal rows. max_norm and scale_grad_by_freq as in
 --- F.embedding.
-local function embedding_bag(index, weight, offsets, opts)
+local function embedding_bag(index, weight, ...)
   local who = "embedding_bag"
-  if options.is_plain(offsets) then offsets, opts = nil, offsets end
-  if opts ~= nil and not options.is_plain(opts) then
-    options.fail("%s: after offsets a table of options expected, got %s", who, options.describe(opts))
-  end
-  local given = {offsets = offsets}
-  for name, value in pairs(opts or {}) do given[name] = value end
-  local o = options.check(who, given, bag_how)
+  local o = arguments.options(who, bag_how, ...)
   options.arg(who, "index", index, "tensor")
   whole(who, "index", index)
   if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then

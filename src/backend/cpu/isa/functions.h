@@ -1,4 +1,5 @@
-/* The functions in capitals that formulas call (point_scalars.h), of the type that LM_E names: F32, F64 or I64. */
+/* The functions in capitals that formulas call (point_scalars.h), of the type that LM_E names: F32, F64 or I64. Those
+ * of int (I32), for LM_NARROW, serve every narrower integer type. */
 #ifndef LM_CPU_ISA_FUNCTIONS_H
 #define LM_CPU_ISA_FUNCTIONS_H
 
@@ -6,44 +7,52 @@
 
 #include "backend/cpu/isa/elem.h"
 
+#ifdef LM_NARROW
+#define LM_OF(name) name##_I32
+#else
+#define LM_OF(name) LM_FN(name)
+#endif
+
 #define K(c) ((LM_ACC)(c))
-#define EXP LM_FN(LM_EXP)
-#define EXPM1 LM_FN(LM_EXPM1)
-#define LOG LM_FN(LM_LOG)
-#define LOG1P LM_FN(LM_LOG1P)
-#define SQRT LM_FN(LM_SQRT)
-#define SIN LM_FN(LM_SIN)
-#define COS LM_FN(LM_COS)
-#define TANH LM_FN(LM_TANH)
-#define ERF LM_FN(LM_ERF)
-#define POW LM_FN(LM_POW)
-#define ABS LM_FN(LM_ABS)
-#define FLOOR LM_FN(LM_FLOOR)
-#define CEIL LM_FN(LM_CEIL)
-#define ROUND LM_FN(LM_ROUND)
-#define TRUNC LM_FN(LM_TRUNC)
-#define FLOOR_DIVIDE LM_FN(LM_FLOOR_DIVIDE)
-#define TRUNC_DIVIDE LM_FN(LM_TRUNC_DIVIDE)
-#define REMAINDER LM_FN(LM_REMAINDER)
-#define EXP2 LM_FN(LM_EXP2)
-#define LOG2 LM_FN(LM_LOG2)
-#define LOG10 LM_FN(LM_LOG10)
-#define TAN LM_FN(LM_TAN)
-#define ASIN LM_FN(LM_ASIN)
-#define ACOS LM_FN(LM_ACOS)
-#define ATAN LM_FN(LM_ATAN)
-#define ASINH LM_FN(LM_ASINH)
-#define ACOSH LM_FN(LM_ACOSH)
-#define ATANH LM_FN(LM_ATANH)
-#define ERFC LM_FN(LM_ERFC)
-#define ATAN2 LM_FN(LM_ATAN2)
-#define HYPOT LM_FN(LM_HYPOT)
-#define COPYSIGN LM_FN(LM_COPYSIGN)
-#define FMOD LM_FN(LM_FMOD)
-#define GCD LM_FN(LM_GCD)
-#define LGAMMA LM_FN(LM_LGAMMA)
-#define DIGAMMA LM_FN(LM_DIGAMMA)
-#define POLYGAMMA LM_FN(LM_POLYGAMMA)
+#define EXP LM_OF(LM_EXP)
+#define EXPM1 LM_OF(LM_EXPM1)
+#define LOG LM_OF(LM_LOG)
+#define LOG1P LM_OF(LM_LOG1P)
+#define SQRT LM_OF(LM_SQRT)
+#define SIN LM_OF(LM_SIN)
+#define COS LM_OF(LM_COS)
+#define TANH LM_OF(LM_TANH)
+#define ERF LM_OF(LM_ERF)
+#define POW LM_OF(LM_POW)
+#define ABS LM_OF(LM_ABS)
+#define FLOOR LM_OF(LM_FLOOR)
+#define CEIL LM_OF(LM_CEIL)
+#define ROUND LM_OF(LM_ROUND)
+#define TRUNC LM_OF(LM_TRUNC)
+#define FLOOR_DIVIDE LM_OF(LM_FLOOR_DIVIDE)
+#define TRUNC_DIVIDE LM_OF(LM_TRUNC_DIVIDE)
+#define REMAINDER LM_OF(LM_REMAINDER)
+#define EXP2 LM_OF(LM_EXP2)
+#define LOG2 LM_OF(LM_LOG2)
+#define LOG10 LM_OF(LM_LOG10)
+#define TAN LM_OF(LM_TAN)
+#define ASIN LM_OF(LM_ASIN)
+#define ACOS LM_OF(LM_ACOS)
+#define ATAN LM_OF(LM_ATAN)
+#define ASINH LM_OF(LM_ASINH)
+#define ACOSH LM_OF(LM_ACOSH)
+#define ATANH LM_OF(LM_ATANH)
+#define ERFC LM_OF(LM_ERFC)
+#define ATAN2 LM_OF(LM_ATAN2)
+#define HYPOT LM_OF(LM_HYPOT)
+#define COPYSIGN LM_OF(LM_COPYSIGN)
+#define FMOD LM_OF(LM_FMOD)
+#define GCD LM_OF(LM_GCD)
+#define SHIFT_LEFT LM_OF(LM_SHIFT_LEFT)
+#define SHIFT_RIGHT LM_OF(LM_SHIFT_RIGHT)
+#define LGAMMA LM_OF(LM_LGAMMA)
+#define DIGAMMA LM_OF(LM_DIGAMMA)
+#define POLYGAMMA LM_OF(LM_POLYGAMMA)
 #define ISNAN LM_NAN
 
 #define LM_EXP_F32 lm_expf
@@ -54,8 +63,8 @@
 #define LM_SIN_F32 sinf
 #define LM_COS_F32 cosf
 #define LM_TANH_F32 tanhf
-#define LM_ERF_F32 erff
-#define LM_POW_F32 powf
+#define LM_ERF_F32 lm_erff
+#define LM_POW_F32 lm_powf
 #define LM_ABS_F32 fabsf
 #define LM_FLOOR_F32 floorf
 #define LM_CEIL_F32 ceilf
@@ -78,7 +87,7 @@
 #define LM_ATAN2_F32 atan2f
 #define LM_HYPOT_F32 hypotf
 #define LM_COPYSIGN_F32 copysignf
-#define LM_FMOD_F32 lm_fmodf
+#define LM_FMOD_F32 fmodf
 #define LM_LGAMMA_F32(x) ((float)lm_lgamma(x))
 #define LM_DIGAMMA_F32(x) ((float)lm_digamma(x))
 #define LM_POLYGAMMA_F32(x, n) ((float)lm_polygamma(x, n))
@@ -92,7 +101,7 @@
 #define LM_COS_F64 cos
 #define LM_TANH_F64 tanh
 #define LM_ERF_F64 erf
-#define LM_POW_F64 pow
+#define LM_POW_F64 lm_pow
 #define LM_ABS_F64 fabs
 #define LM_FLOOR_F64 floor
 #define LM_CEIL_F64 ceil
@@ -132,5 +141,19 @@
 #define LM_FMOD_I64 lm_fmod_i64
 #define LM_COPYSIGN_I64(v, sign) ((sign) < 0 ? -LM_ABS_I64(v) : LM_ABS_I64(v))
 #define LM_GCD_I64 lm_gcd_i64
+#define LM_SHIFT_LEFT_I64(v, by) ((by) < 0 || (by) > 63 ? 0 : (v) << ((by)&63))
+#define LM_SHIFT_RIGHT_I64(v, by) ((v) >> ((by) < 0 || (by) > 63 ? 63 : (by)))
+
+#define LM_ABS_I32(v) ((v) < 0 ? -(v) : (v))
+#define LM_FLOOR_I32(v) (v)
+#define LM_CEIL_I32(v) (v)
+#define LM_ROUND_I32(v) (v)
+#define LM_TRUNC_I32(v) (v)
+#define LM_FLOOR_DIVIDE_I32 lm_floor_divide_i32
+#define LM_TRUNC_DIVIDE_I32 lm_trunc_divide_i32
+#define LM_REMAINDER_I32 lm_remainder_i32
+#define LM_FMOD_I32 lm_fmod_i32
+#define LM_SHIFT_LEFT_I32(v, by) ((by) < 0 || (by) > 31 ? 0 : (v) << ((by)&31))
+#define LM_SHIFT_RIGHT_I32(v, by) ((v) >> ((by) < 0 || (by) > 31 ? 31 : (by)))
 
 #endif

@@ -1,4 +1,5 @@
-/* Elementwise loops over tiles, a table for each compute type (float, double, int64). */
+/* Elementwise loops over tiles, a table for each compute type: float, double, int64, and for those ops whose results
+ * are then the same uint8, int8, int16 and int32, whose load and store have that dtype, bool and (load) int64 alone. */
 #ifndef LM_CPU_ISA_POINT_H
 #define LM_CPU_ISA_POINT_H
 
@@ -28,11 +29,21 @@ struct lm_point_loops {
 LM_ISA_DECLARE(struct lm_point_loops, lm_point_F32);
 LM_ISA_DECLARE(struct lm_point_loops, lm_point_F64);
 LM_ISA_DECLARE(struct lm_point_loops, lm_point_I64);
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_U8);
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_I8);
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_I16);
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_I32);
 
 static inline const struct lm_point_loops *lm_point_loops_of(lm_dtype compute) {
-  return compute == LM_F32   ? LM_ISA_PICK(lm_point_F32)
-         : compute == LM_F64 ? LM_ISA_PICK(lm_point_F64)
-                             : LM_ISA_PICK(lm_point_I64);
+  switch (compute) {
+    case LM_F32: return LM_ISA_PICK(lm_point_F32);
+    case LM_F64: return LM_ISA_PICK(lm_point_F64);
+    case LM_U8: return LM_ISA_PICK(lm_point_U8);
+    case LM_I8: return LM_ISA_PICK(lm_point_I8);
+    case LM_I16: return LM_ISA_PICK(lm_point_I16);
+    case LM_I32: return LM_ISA_PICK(lm_point_I32);
+    default: return LM_ISA_PICK(lm_point_I64);
+  }
 }
 
 #endif

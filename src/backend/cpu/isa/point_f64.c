@@ -7,4 +7,5 @@ typedef double num;
 
 #define LM_E F64
 #define LM_REAL
+#define LM_DOUBLE
 #include "backend/cpu/isa/templates/point.inc"

@@ -74,6 +74,11 @@ op "pow" {
     {"is_float(x) || is_float(exponent) || !is_number(exponent) || value_of(exponent) >= 0",
       "integers to a negative integer power are not integers; use x:float()"},
   },
+  forms = {
+    {when = "is_number(exponent) && value_of(exponent) == 2 && !is_bool(x)", "square(x)"},
+    {when = "is_number(exponent) && value_of(exponent) == 0.5 && is_float(x)", "sqrt(x)"},
+    {when = "is_number(exponent) && value_of(exponent) == -1 && is_float(x)", "reciprocal(x)"},
+  },
   autocast = "keep_gpu", help = "x to the power of exponent",
 }
 op "xlogy" {
@@ -590,7 +595,8 @@ op "where" {
   "condition: mask", "x: scalar", "other: scalar",
   elementwise = "condition != 0 ? x : other",
   grad = {x = "condition ? g : 0", other = "condition ? 0 : g"},
-  help = "x where condition holds, else other; lm.where(condition): where it does, a tensor of places for each dim",
+  help = "x where condition holds, else other; two numbers of Lua give the default dtype; lm.where(condition): where it "
+    .. "does, a tensor of places for each dim",
 }
 -- Exact at both ends.
 op "lerp" {
@@ -696,12 +702,12 @@ op "bitwise_not" {
   help = "all bits the other way round; logical_not of bool",
 }
 op "bitwise_left_shift" {
-  "x: scalar", "other: scalar", elementwise = "other < 0 || other > 63 ? 0 : x << (other & 63)", takes = "integers",
+  "x: scalar", "other: scalar", elementwise = "shift_left(x, other)", takes = "integers",
   bool = "use :int() first", grad = "none",
   help = "x * 2^other",
 }
 op "bitwise_right_shift" {
-  "x: scalar", "other: scalar", elementwise = "x >> (other < 0 || other > 63 ? 63 : other)", takes = "integers",
+  "x: scalar", "other: scalar", elementwise = "shift_right(x, other)", takes = "integers",
   bool = "use :int() first", grad = "none",
   help = "x / 2^other, rounded down",
 }

@@ -37,9 +37,9 @@ op "normal" {
 
 -- ---- of a tensor
 op "bernoulli" {
-  "x", "p: number = nan", options = {"generator: generator?"},
-  grad = {x = "g * 0"},
-  help = "1 with the probability that x has there, else 0; with p that probability for all",
+  "x", "p: scalar?", options = {"generator: generator?"},
+  grad = {x = "g * 0", p = "nil"},
+  help = "1 with the probability that x has there, else 0; with p, a number or a tensor that broadcasts to x, that one",
 }
 op "multinomial" {
   "x", "num_samples: int", "replacement = false", options = {"generator: generator?"},
