@@ -14,14 +14,14 @@ local arg = options.arg
 --- F.embedding_bag says. The row padding_idx starts as zeros and is left out.
 local EmbeddingBag = layer.define("EmbeddingBag")
 
-function EmbeddingBag:init(num_embeddings, embedding_dim, opts)
+function EmbeddingBag:init(num_embeddings, embedding_dim, ...)
   self.num_embeddings = arg("EmbeddingBag", "num_embeddings", num_embeddings, "count")
   self.embedding_dim = arg("EmbeddingBag", "embedding_dim", embedding_dim, "count")
-  opts = layer.options("EmbeddingBag", opts, {
-    max_norm = {"positive"}, norm_type = {"number", 2}, scale_grad_by_freq = {"boolean", false},
-    mode = {{"sum", "mean", "max"}, "mean"}, sparse = {"boolean", false}, _weight = {"tensor"},
-    include_last_offset = {"boolean", false}, padding_idx = {"integer"},
-  }, "max_norm")
+  local opts = layer.options("EmbeddingBag", {
+    {"max_norm", "positive"}, {"norm_type", "number", 2}, {"scale_grad_by_freq", "boolean", false},
+    {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", "boolean", false}, {"_weight", "tensor"},
+    {"include_last_offset", "boolean", false}, {"padding_idx", "integer"},
+  }, ...)
   if opts.sparse then options.fail("EmbeddingBag: gradients are dense here; leave sparse out") end
   local pad = opts.padding_idx
   if pad then
