@@ -121,6 +121,7 @@ describe("local_response_norm", function()
       assert.near(x[{ 1, c, 2, 1 }] / (2 + 0.5 * sum / 4) ^ 0.8, y[{ 1, c, 2, 1 }], 1e-12)
     end
     assert.equal("LocalResponseNorm(5, alpha=0.0001, beta=0.75, k=1.0)", tostring(lm.nn.LocalResponseNorm(5)))
+    assert.same({ 2, 0, 3 }, lm.nn.functional.local_response_norm(lm.ones(2, 0, 3), 2).shape)
     assert.error_matches(function() lm.nn.functional.local_response_norm(lm.ones(2, 3), 2) end, "3 or more dims wanted")
   end)
 end)

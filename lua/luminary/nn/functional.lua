@@ -34,6 +34,7 @@ function F.local_response_norm(x, size, ...)
   options.arg(who, "x", x, "tensor")
   options.arg(who, "size", size, "count")
   if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
+  if x:numel() == 0 then return x * 1 end -- which view could not divide
   local before = math.floor(size / 2)
   local squares = ops.square(x):view(x.shape[1], 1, x.shape[2], -1)
   squares = ops.pad(squares, {0, 0, before, size - 1 - before})

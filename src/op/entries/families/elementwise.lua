@@ -595,8 +595,8 @@ op "where" {
   "condition: mask", "x: scalar", "other: scalar",
   elementwise = "condition != 0 ? x : other",
   grad = {x = "condition ? g : 0", other = "condition ? 0 : g"},
-  help = "x where condition holds, else other; two numbers of Lua give the default dtype; lm.where(condition): where it "
-    .. "does, a tensor of places for each dim",
+  help = "x where condition holds, else other; two numbers of Lua give the default dtype; lm.where(condition): where "
+    .. "it does, a tensor of places for each dim",
 }
 -- Exact at both ends.
 op "lerp" {
