@@ -36,8 +36,7 @@ local groups = {
   {"autocast's state; lm.autocast(…, f) is scoped", "autocast"},
   {"inference mode: no_grad", "inference"},
   {"parameters without sizes: give the sizes", "^Lazy Uninitialized"},
-  {"sequences and attention, which are to come", [[^RNN ^LSTM ^GRU ^Multihead ^Transformer
-    AdaptiveLogSoftmax]]},
+  {"to come", "AdaptiveLogSoftmax"},
   {"deprecated in PyTorch", [[symeig ^solve$ ^lstsq$ ^matrix_rank$ ^ger$ ^new$ volatile ^eye$ ^uniform$ ^normal$
     ^constant$ ^dirac$ ^xavier_ ^kaiming_ ^orthogonal$ ^sparse$ ^clip_grad_norm$ ^range$ set_default_tensor_type
     set_printoptions]]},

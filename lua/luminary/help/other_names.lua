@@ -109,7 +109,6 @@ other.nn = with(pairs_of([[
   DataParallelTable=DataParallel DistributedDataParallel=parallel.DistributedDataParallel
   clip_grad_norm_=utils.clip_grad_norm_ clip_grad_value_=utils.clip_grad_value_]],
   [[
-  LSTM GRU RNN LSTMCell GRUCell RNNCell
   CTCLoss
   EmbeddingBag
   LazyLinear LazyConv2d

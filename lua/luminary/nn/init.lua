@@ -29,5 +29,8 @@ for _, name in ipairs {
 } do
   later[name] = {"nn.attention", name}
 end
+for _, name in ipairs {"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"} do
+  later[name] = {"nn.recurrent", name}
+end
 
 return options.strict("nn", nn, later)
