@@ -200,6 +200,9 @@ describe("recurrent layers", function()
       assert.same({5, 0, 3}, x.grad.shape)
       assert.equal(0, net.weight_hh_l0.grad:abs():max():item())
     end
+    local h, c = lm.randn(2, 3), lm.randn(2, 3) -- no steps leave the state as it is
+    local _, h_n, c_n = lm.recurrent_layer(lm.zeros(0, 12), lm.randn(12, 3), h, c)
+    assert.is_true(h:equal(h_n) and c:equal(c_n))
     assert.same({0, 4}, nn.GRUCell(3, 4):to(device)(lm.zeros({0, 3}, {device = device})).shape)
     assert.error_matches(function() nn.GRU(3, 4)(lm.zeros(0, 2, 3)) end, "GRU: x is .*0, 2, 3.*at least one step")
   end)

@@ -61,7 +61,7 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
   /* Nanoseconds; reading weights is what takes time where there are few rows. */
   double step = (double)s->gates * (double)s->width / (dtype == LM_F64 ? 6 : 12), rows = (double)batch / 8;
   s->threads = lm_cpu_share(step * (rows > 1 ? rows : 1) * (double)s->steps + 20 * (double)s->rows * (double)s->gates);
-  s->by_units = s->threads > 1 && batch < 8 * s->threads && !projection && step > 5000;
+  s->by_units = s->threads > 1 && batch < 8 * s->threads && !projection && step > 40000;
   if (!s->by_units) s->threads = (int)smaller(s->threads, batch > 0 ? batch : 1);
   if (s->by_units) s->threads = (int)smaller(s->threads, blocks_of(s, s->hidden));
   void *first;

@@ -152,6 +152,9 @@ lm_status lm_op_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor **ou
                                    .reverse = a->reverse,
                                    .batch_sizes = a->batch_sizes};
     TRY(lm_dispatch_or_host(op, gates->device, &job, result));
+  } else {
+    TRY(lm_copy(in.h0, result[1]));
+    if (lstm) TRY(lm_copy(in.c0, result[2]));
   }
   for (int k = 0; k < 3; k++) TRY(lm_lines_of(result[k], (lm_dtype)a->gates->dtype, &out[k]));
   out[3] = lm_retain(result[3]);
