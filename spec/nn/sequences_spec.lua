@@ -30,17 +30,19 @@ local function flat(into, ...)
   return into
 end
 
--- A layer with its stored state gives the stored results, and gradients of the sum of their squares.
-local function check(name, net, options, same)
+-- A layer with its stored state gives the stored results, and gradients of the sum of their squares. `call`: what is
+-- done with the layer and its inputs, if they are not its arguments.
+local function check(name, net, options, same, call)
   net = net:double():to(device)
   net:load_state_dict(below(name .. ".state."))
   local inputs, given = below(name .. ".in."), below(name .. ".mask.")
   assert.is_true(#inputs > 0)
   for _, x in ipairs(inputs) do x:requires_grad_() end
   for key, value in pairs(options or {}) do given[key] = value end
-  local call = same and {inputs[1], inputs[1], inputs[1]} or {unpack(inputs)}
-  if next(given) then call[#call + 1] = given end
-  local results = flat({}, net(unpack(call)))
+  local arguments = same and {inputs[1], inputs[1], inputs[1]} or {unpack(inputs)}
+  if next(given) then arguments[#arguments + 1] = given end
+  call = call or function() return net(unpack(arguments)) end
+  local results = flat({}, call(net, inputs))
   local function near(what, got, want)
     local difference = golden.differs(got, want)
     if difference then error(name .. " " .. what .. ": " .. difference, 2) end
@@ -109,5 +111,187 @@ describe("attention", function()
     says("key_padding_mask is .*%[3, 4%]", function() mha(x, x, x, {key_padding_mask = lm.ones(4, 4)}) end)
     says("need_weights", function() mha(x, x, x, {need_weight = true}) end)
     says("'relu', 'gelu' or a function", function() nn.TransformerEncoderLayer(6, 2, {activation = "tanh"}) end)
+  end)
+end)
+
+describe("recurrent layers", function()
+  -- In one op and step by step.
+  local function both(name, make, lengths)
+    for _, by_steps in ipairs {false, true} do
+      local net = make()
+      net.by_steps = by_steps
+      check(name, net, nil, false, function(layer, inputs)
+        local x, hx = inputs[1], inputs[3] and {inputs[2], inputs[3]} or inputs[2]
+        if not lengths then return layer(x, hx) end
+        local y, last = layer(nn.utils.rnn.pack_padded_sequence(x, lengths, {enforce_sorted = lengths[1] == 4}), hx)
+        return y.data, last
+      end)
+    end
+  end
+
+  it("are PyTorch's RNN, GRU and LSTM", function()
+    for name, kind in pairs {rnn = nn.RNN, gru = nn.GRU, lstm = nn.LSTM} do
+      local function of(...)
+        local arguments = {...}
+        return function() return kind(3, 4, unpack(arguments)) end
+      end
+      both(name .. "_plain", of())
+      both(name .. "_states", of {num_layers = 2, bidirectional = true})
+      both(name .. "_no_bias", of {bias = false, batch_first = true})
+      both(name .. "_single", of {bidirectional = true})
+      both(name .. "_packed", of {num_layers = 2, bidirectional = true}, {4, 2, 1})
+      both(name .. "_unsorted", of {bidirectional = true}, {2, 4, 2})
+    end
+    both("rnn_relu", function() return nn.RNN(3, 4, 2, "relu", true, false, 0, true) end)
+    both("lstm_projected", function() return nn.LSTM(3, 4, 2, true, false, 0, true, 2) end)
+    both("lstm_projected_packed", function() return nn.LSTM(3, 4, {proj_size = 2, bidirectional = true}) end, {1, 4, 2})
+  end)
+
+  it("have PyTorch's cells", function()
+    both("rnn_cell", function() return nn.RNNCell(3, 4) end)
+    both("rnn_cell_relu", function() return nn.RNNCell(3, 4, false, "relu") end)
+    both("gru_cell", function() return nn.GRUCell(3, 4) end)
+    both("gru_cell_single", function() return nn.GRUCell(3, 4) end)
+    both("lstm_cell", function() return nn.LSTMCell(3, 4) end)
+    both("lstm_cell_single", function() return nn.LSTMCell(3, 4, {bias = false}) end)
+  end)
+
+  -- The same in one op and step by step, on this thread and on several; forward, backward.
+  local function same(net, x, hx)
+    local function values(by_steps)
+      net.by_steps = by_steps
+      net:zero_grad()
+      x.grad = nil
+      local list = flat({}, net(x, hx))
+      local loss = 0
+      for k, y in ipairs(list) do loss = loss + (y * (k + 1)):sin():sum() end
+      loss:backward()
+      list[#list + 1] = x.grad
+      for _, p in ipairs(net:parameters()) do list[#list + 1] = p.grad end
+      return list
+    end
+    local want = values(true)
+    for i, got in ipairs(values(false)) do
+      assert.near(0, (got - want[i]):abs():max():item(), got.dtype == "float64" and 1e-11 or 1e-3)
+    end
+  end
+
+  it("are the same for sizes beyond one block, in both widths of numbers", function()
+    for _, dtype in ipairs {"float32", "float64"} do
+      for _, n in ipairs {1, 3, 21} do
+        local o = {dtype = dtype, device = device}
+        local x = lm.randn({6, n, 37}, {dtype = dtype, device = device, requires_grad = true})
+        same(nn.LSTM(37, 150, o), x)
+        same(nn.GRU(37, 150, o), x)
+        same(nn.RNN(37, 150, o), x)
+        same(nn.LSTM(37, 150, {dtype = dtype, device = device, proj_size = 70, bidirectional = true}), x)
+      end
+    end
+  end)
+
+  it("take empty batches, and name what is no sequence", function()
+    local x = lm.zeros({5, 0, 3}, {device = device, requires_grad = true})
+    for _, by_steps in ipairs {false, true} do
+      local net = nn.LSTM(3, 4, 2, {bidirectional = true}):to(device)
+      net.by_steps = by_steps
+      local y, hc = net(x)
+      y:sum():backward()
+      assert.same({{5, 0, 8}, {4, 0, 4}, {4, 0, 4}}, {y.shape, hc[1].shape, hc[2].shape})
+      assert.same({5, 0, 3}, x.grad.shape)
+      assert.equal(0, net.weight_hh_l0.grad:abs():max():item())
+    end
+    local h, c = lm.randn(2, 3), lm.randn(2, 3) -- no steps leave the state as it is
+    local _, h_n, c_n = lm.recurrent_layer(lm.zeros(0, 12), lm.randn(12, 3), h, c)
+    assert.is_true(h:equal(h_n) and c:equal(c_n))
+    assert.same({0, 4}, nn.GRUCell(3, 4):to(device)(lm.zeros({0, 3}, {device = device})).shape)
+    assert.error_matches(function() nn.GRU(3, 4)(lm.zeros(0, 2, 3)) end, "GRU: x is .*0, 2, 3.*at least one step")
+  end)
+
+  it("drop between layers while training alone", function()
+    local net = nn.GRU(3, 40, 2, {dropout = 0.5}):to(device)
+    local x = lm.randn({4, 30, 3}, {device = device})
+    net:eval()
+    local quiet = net(x)
+    assert.is_true(quiet:equal((net(x))))
+    net:train()
+    assert.is_false(quiet:equal((net(x))))
+    -- The layer after it gets each number doubled or not at all.
+    for name, p in net:named_parameters() do
+      if name:find "l1" then lm.no_grad(function() p:zero_() end) end
+    end
+    lm.no_grad(function() net.weight_ih_l1:narrow(1, 81, 40):copy_(lm.eye(40):mul(1e-3):to(device)) end)
+    local first = nn.GRU(3, 40):to(device)
+    for name, p in first:named_parameters() do lm.no_grad(function() p:copy_(net[name]) end) end
+    local given = first(x):select(1, 1)
+    local ratio = net(x):select(1, 1) / given * 2e3 -- half of it, for z is 1/2
+    local dropped = ratio:eq(0):float():mean():item()
+    assert.near(0.5, dropped, 0.1)
+    assert.near(2, ratio:max():item(), 0.01)
+    assert.error_matches(function() nn.GRU(3, 4, {dropout = 2}) end, "dropout has to be a number from 0 to 1")
+  end)
+
+  it("have second gradients step by step, and say so", function()
+    local net = nn.LSTM(2, 3, {proj_size = 2}):double():to(device)
+    local x = lm.randn({3, 2, 2}, {dtype = "float64", device = device, requires_grad = true})
+    local function f(input) return (net(input)) end
+    assert.is_true(lm.autograd.gradcheck(f, {x}))
+    if device == "cpu" then
+      assert.error_matches(function() lm.autograd.grad(f(x):sum(), {x}, {create_graph = true}) end,
+        "recurrent_layer_backward: there is no gradient")
+    end
+    net.by_steps = true
+    assert.is_true(lm.autograd.gradgradcheck(f, {x}))
+  end)
+
+  it("take 16-bit floats, and autocast", function()
+    local net = nn.LSTM(8, 8):to(device)
+    local x = lm.randn({4, 2, 8}, {device = device})
+    local y = net(x)
+    local low = nn.LSTM(8, 8, {dtype = "bfloat16"}):to(device)
+    low:load_state_dict(net:state_dict())
+    local z = low(x:to "bfloat16")
+    assert.equal("bfloat16", z.dtype)
+    assert.near(0, (z:float() - y):abs():max():item(), 0.03)
+    z:sum():backward()
+    assert.equal("bfloat16", low.weight_hh_l0.grad.dtype)
+    lm.autocast({dtype = "bfloat16"}, function() z = net(x) end)
+    assert.near(0, (z:float() - y):abs():max():item(), 0.03)
+  end)
+
+  it("print as PyTorch's, begin within 1 / sqrt(hidden_size) and name their parameters as it does", function()
+    assert.equal("LSTM(3, 4, proj_size=2, num_layers=2, bias=False, batch_first=True, dropout=0.5)",
+      tostring(nn.LSTM(3, 4, 2, false, true, 0.5, false, 2)))
+    assert.equal("RNNCell(3, 4, bias=False, nonlinearity=relu)", tostring(nn.RNNCell(3, 4, false, "relu")))
+    local net = nn.LSTM(3, 16, {proj_size = 2, bidirectional = true})
+    local names = {}
+    for name, p in net:named_parameters() do
+      names[#names + 1] = name
+      assert.is_true(p:abs():max():item() <= 0.25)
+    end
+    assert.equal("weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 weight_hr_l0 weight_ih_l0_reverse "
+      .. "weight_hh_l0_reverse bias_ih_l0_reverse bias_hh_l0_reverse weight_hr_l0_reverse", table.concat(names, " "))
+    assert.is_true(net.weight_hh_l0:max():item() > 0.2)
+    net:flatten_parameters()
+  end)
+
+  it("say what is wrong with what they get", function()
+    local function says(words, f) assert.error_matches(f, words) end
+    local gru, lstm, x = nn.GRU(3, 4), nn.LSTM(3, 4), lm.randn(5, 2, 3)
+    says("GRU: x is .*5, 2, 2.*input_size, 3", function() gru(lm.randn(5, 2, 2)) end)
+    says("GRU: x is .*%[T, N, input_size%], %[T, input_size%] or a PackedSequence", function() gru(lm.randn(5)) end)
+    says("x has to be a tensor, got nil", function() gru() end)
+    says("GRU: x is float64, the layer's parameters float32", function() gru(x:double()) end)
+    says("GRU: h0 is .*1, 3, 4.*%[1, 2, 4%] wanted", function() gru(x, lm.zeros(1, 3, 4)) end)
+    says("GRU: h0 is .*%[1, 4%] wanted", function() gru(lm.randn(5, 3), lm.zeros(1, 1, 4)) end)
+    says("GRU: h0 has to be a tensor, got", function() gru(x, {lm.zeros(1, 2, 4)}) end)
+    says("LSTM: the state has to be {h, c}, got", function() lstm(x, lm.zeros(1, 2, 4)) end)
+    says("LSTM: c0 is .*%[1, 2, 4%] wanted", function() lstm(x, {lm.zeros(1, 2, 4), lm.zeros(1, 2, 3)}) end)
+    says("proj_size is 4; less than hidden_size, 4", function() nn.LSTM(3, 4, {proj_size = 4}) end)
+    says("no option 'proj_size'", function() nn.GRU(3, 4, {proj_size = 2}) end)
+    says("hidden_size has to be an integer of at least 1", function() nn.GRU(3, 0) end)
+    says("num_layers has to be an integer of at least 1", function() nn.GRU(3, 4, 0) end)
+    says("nonlinearity has to be one of 'tanh', 'relu'", function() nn.RNN(3, 4, {nonlinearity = "gelu"}) end)
+    says("GRUCell: x is .*%[N, 3%] or %[3%]", function() nn.GRUCell(3, 4)(x) end)
+    says("GRUCell: h is .*%[2, 4%] wanted", function() nn.GRUCell(3, 4)(x[1], lm.zeros(3, 4)) end)
   end)
 end)

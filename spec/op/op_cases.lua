@@ -11,6 +11,7 @@
 --   defaults   options where a case gives none, for the Python expression
 --   grad       names of the arguments that gradcheck differentiates; default: every t of the first case;
 --              false: has no gradient
+--   second     false: its gradient has none
 --   index_out  results that are indices (from 1 here, from 0 in PyTorch)
 --   dtypes     false: no dtype sweep (the first case is otherwise tried in every dtype PyTorch takes)
 --   lacks      dtypes that PyTorch has and Luminary refuses, with the reason
@@ -784,6 +785,31 @@ op("attention_backward", "grad query key value out log_sum",
 op("attention_weights", "query key attn_mask is_causal", "torch.softmax(query @ key.mT / 2, -1)", {
   dtypes = false,
   { query = t { 2, 5, 4 }, key = t { 2, 7, 4 } }, bad = { { t { 5, 4 }, t { 7, 3 }, message = "%[5, 4%].*%[3, 7%]" } } })
+
+-- ---- recurrent
+local function recurrent(gates, more)
+  local row = { gates = t { 6, gates * 3 }, weight_hh = t { gates * 3, 3 }, h0 = t { 2, 3 } }
+  for k, value in pairs(more or {}) do row[k] = value end
+  return row
+end
+op("recurrent_layer", "gates weight_hh h0 c0 bias_hh weight_hr", "recurrent(gates, weight_hh, h0, c0, bias_hh, weight_hr, cell, reverse)", {
+  second = false, defaults = { c0 = none, bias_hh = none, weight_hr = none, cell = "lstm", reverse = false },
+  tol = { float16 = { 1e-2, 1e-2 }, bfloat16 = { 5e-2, 5e-2 } }, -- PyTorch rounds each step
+  recurrent(4, { c0 = t { 2, 3 } }), recurrent(4, { c0 = t { 2, 3 }, reverse = true, bias_hh = t { 12 } }),
+  recurrent(4, { h0 = t { 2, 2 }, c0 = t { 2, 3 }, weight_hh = t { 12, 2 }, weight_hr = t { 2, 3 } }),
+  recurrent(3, { cell = "gru", bias_hh = t { 9 } }), recurrent(3, { cell = "gru", reverse = true, gates = t { 2, 9 } }),
+  recurrent(1, { cell = "rnn_tanh" }), recurrent(1, { cell = "rnn_relu", bias_hh = t { 3 } }),
+  bad = { { t { 6, 12 }, t { 12, 4 }, t { 2, 3 }, t { 2, 3 }, message = "recurrent_layer: weight_hh is %[12, 4%]; %[4 %* H, H%] wanted" },
+    { t { 6, 11 }, t { 12, 3 }, t { 2, 3 }, t { 2, 3 }, message = "recurrent_layer: gates is %[6, 11%]; %[6, 12%] wanted" },
+    { t { 5, 12 }, t { 12, 3 }, t { 2, 3 }, t { 2, 3 }, message = "recurrent_layer: 5 rows are not so many steps of 2 sequences" },
+    { t { 6, 12 }, t { 12, 3 }, t { 2, 3 }, message = "recurrent_layer: c0 goes with an lstm" },
+    { t { 6, 12 }, t { 12, 3 }, t { 2, 3 }, t { 2, 4 }, message = "recurrent_layer: c0 is %[2, 4%]; %[2, 3%] wanted" },
+    { t { 6, 12 }, t { 12, 3 }, t { 2, 3 }, t { 2, 3 }, t { 11 }, message = "recurrent_layer: bias_hh is %[11%]; %[12%] wanted" } } })
+op("recurrent_layer_backward", "weight_hh h0 y work grad_y", "(lambda d: (d, d.T @ h0, d @ weight_hh, d.new_zeros(0), d.new_zeros(0), d.new_zeros(0)))(grad_y * (1 - work * work))", {
+  grad = false, dtypes = false, defaults = { cell = "rnn_tanh" },
+  { weight_hh = t { 3, 3 }, h0 = t { 2, 3 }, y = t { 2, 3 }, work = t { 2, 3 }, grad_y = t { 2, 3 }, cell = "rnn_tanh" },
+  bad = { { t { 12, 3 }, t { 2, 3 }, t { 2, 3 }, t { 2, 3 }, message = "recurrent_layer_backward: c0 goes with an lstm" },
+    { t { 3, 3 }, t { 2, 3 }, t { 2, 4 }, message = "recurrent_layer_backward: .*work" } } })
 
 -- ---- losses
 local ldefaults = { weight = none, ignore_index = -100, reduction = "mean", label_smoothing = 0, pos_weight = none }

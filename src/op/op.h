@@ -12,7 +12,7 @@
 
 #define LM_NO_INT INT64_MIN
 #define LM_PAD_SAME INT64_MIN
-enum { LM_NO_DIM = INT32_MAX, LM_MAX_OUTS = 4, LM_MAX_ARGS = 16, LM_MAX_TENSOR_ARGS = 8 };
+enum { LM_NO_DIM = INT32_MAX, LM_MAX_OUTS = 6, LM_MAX_ARGS = 16, LM_MAX_TENSOR_ARGS = 12 };
 #include "op_entries.h"
 
 typedef enum lm_op_kind { LM_POINT, LM_VIEW, LM_PRIM, LM_WRITE, LM_NEW, LM_COMP } lm_op_kind;

@@ -100,7 +100,6 @@ other.nn = with(pairs_of([[
   DataParallelTable=DataParallel DistributedDataParallel=parallel.DistributedDataParallel
   clip_grad_norm_=utils.clip_grad_norm_ clip_grad_value_=utils.clip_grad_value_]],
   [[
-  LSTM GRU RNN LSTMCell GRUCell RNNCell
   gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
   AdaptiveLogSoftmaxWithLoss

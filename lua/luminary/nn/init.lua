@@ -35,5 +35,8 @@ for _, name in ipairs {"Conv", "ConvTranspose", "BatchNorm", "InstanceNorm"} do
     later[lazy] = {"nn.lazy", lazy}
   end
 end
+for _, name in ipairs {"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"} do
+  later[name] = {"nn.recurrent", name}
+end
 
 return options.strict("nn", nn, later)

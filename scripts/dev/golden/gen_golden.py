@@ -134,6 +134,18 @@ def recurrence(x, decay, dim, reverse):
     return torch.stack(y[::-1] if reverse else y, dim)
 
 
+def recurrent(gates, weight_hh, h0, c0, bias_hh, weight_hr, cell, reverse):
+    """A layer in one direction, of what its inputs give: weight_ih is the identity."""
+    n = gates.shape[1]
+    x, none = gates.view(-1, h0.shape[0], n), gates.new_zeros(n)
+    weights = [torch.eye(n, dtype=gates.dtype), weight_hh, none, none if bias_hh is None else bias_hh]
+    weights += [] if weight_hr is None else [weight_hr]
+    state = h0[None] if c0 is None else (h0[None], c0[None])
+    y, *last = getattr(torch, cell)(x.flip(0) if reverse else x, state, weights, True, 1, 0.0, False, False, False)
+    last = [t[0] for t in last] + ([gates.new_zeros(0)] if c0 is None else [])
+    return (y.flip(0) if reverse else y).flatten(0, 1), *last
+
+
 def base_zero(name, value):
     """Lua's dims and element numbers, as Python counts them."""
     if name in DIMS or (name == "index" and isinstance(value, (int, float))):
@@ -449,18 +461,17 @@ def sequences():
             elif value is not None:
                 yield from flat(value)
 
-    def layer(name, module, *shapes, **masks):
+    def fill(name, module):
         module.double()
         with torch.no_grad():
             for key, t in module.state_dict().items():
                 t.copy_(torch.rand(t.shape, generator=gen, dtype=torch.float64) - 0.5)
                 put(f"{name}.state.{key}", t)
-        inputs = [torch.randn(s, generator=gen, dtype=torch.float64).requires_grad_() for s in shapes]
-        if masks.pop("same", False):
-            inputs = inputs[:1]
-            results = module(inputs[0], inputs[0], inputs[0], **masks)
-        else:
-            results = module(*inputs, **masks)
+
+    def randoms(shapes):
+        return [torch.randn(s, generator=gen, dtype=torch.float64).requires_grad_() for s in shapes]
+
+    def differentiate(name, module, inputs, results):
         results = list(flat([results]))
         sum(y.square().sum() for y in results).backward()
         for k, x in enumerate(inputs):
@@ -468,11 +479,32 @@ def sequences():
             put(f"{name}.in_grad.{k + 1}", x.grad)
         for k, y in enumerate(results):
             put(f"{name}.out.{k + 1}", y)
+        for key, t in module.named_parameters():
+            put(f"{name}.grad.{key}", torch.zeros_like(t) if t.grad is None else t.grad)
+
+    def layer(name, module, *shapes, **masks):
+        fill(name, module)
+        inputs = randoms(shapes)
+        if masks.pop("same", False):
+            inputs = inputs[:1]
+            results = module(inputs[0], inputs[0], inputs[0], **masks)
+        else:
+            results = module(*inputs, **masks)
+        differentiate(name, module, inputs, results)
         for key, mask in masks.items():
             if isinstance(mask, torch.Tensor):
                 put(f"{name}.mask.{key}", mask)
-        for key, t in module.named_parameters():
-            put(f"{name}.grad.{key}", torch.zeros_like(t) if t.grad is None else t.grad)
+
+    def recurrent(name, module, *shapes, lengths=None):
+        fill(name, module)
+        inputs = randoms(shapes)
+        x, states = inputs[0], inputs[1:]
+        if lengths:
+            x = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=lengths == sorted(lengths, reverse=True))
+        results = module(x, *([] if not states else states if len(states) == 1 else [tuple(states)]))
+        if lengths:
+            results = [results[0].data, results[1]]
+        differentiate(name, module, inputs, results)
 
     def bools(*shape):
         seen = torch.rand(shape, generator=gen) > 0.7
@@ -498,6 +530,24 @@ def sequences():
     layer("encoder", nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, **quiet), 2, nn.LayerNorm(6)), (4, 3, 6))
     layer("transformer", nn.Transformer(6, 2, 2, 2, batch_first=True, **quiet), (3, 5, 6), (3, 4, 6),
           tgt_mask=nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64))
+    whole = dict(num_layers=2, bidirectional=True)
+    for name, kind in dict(rnn=nn.RNN, gru=nn.GRU, lstm=nn.LSTM).items():
+        states = lambda *size: (size,) * (2 if name == "lstm" else 1)
+        recurrent(f"{name}_plain", kind(3, 4), (5, 2, 3))
+        recurrent(f"{name}_states", kind(3, 4, **whole), (4, 2, 3), *states(4, 2, 4))
+        recurrent(f"{name}_no_bias", kind(3, 4, bias=False, batch_first=True), (2, 4, 3), *states(1, 2, 4))
+        recurrent(f"{name}_single", kind(3, 4, bidirectional=True), (4, 3), *states(2, 4))
+        recurrent(f"{name}_packed", kind(3, 4, **whole), (4, 3, 3), *states(4, 3, 4), lengths=[4, 2, 1])
+        recurrent(f"{name}_unsorted", kind(3, 4, bidirectional=True), (4, 3, 3), *states(2, 3, 4), lengths=[2, 4, 2])
+    recurrent("rnn_relu", nn.RNN(3, 4, nonlinearity="relu", **whole), (4, 2, 3), (4, 2, 4))
+    recurrent("lstm_projected", nn.LSTM(3, 4, proj_size=2, **whole), (4, 2, 3), (4, 2, 2), (4, 2, 4))
+    recurrent("lstm_projected_packed", nn.LSTM(3, 4, proj_size=2, bidirectional=True), (4, 3, 3), lengths=[1, 4, 2])
+    recurrent("rnn_cell", nn.RNNCell(3, 4), (2, 3), (2, 4))
+    recurrent("rnn_cell_relu", nn.RNNCell(3, 4, nonlinearity="relu", bias=False), (2, 3))
+    recurrent("gru_cell", nn.GRUCell(3, 4), (2, 3), (2, 4))
+    recurrent("gru_cell_single", nn.GRUCell(3, 4), (3,), (4,))
+    recurrent("lstm_cell", nn.LSTMCell(3, 4), (2, 3), (2, 4), (2, 4))
+    recurrent("lstm_cell_single", nn.LSTMCell(3, 4, bias=False), (3,))
     save_file(store, os.path.join(ROOT, "spec/golden/_sequences.safetensors"))
 
 

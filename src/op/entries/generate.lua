@@ -125,7 +125,7 @@ for i, entry in ipairs(list) do
   if type(entry.grad) == "string" and entry.grad ~= "none" and not (entry.grad == "formula" and entry.formula) then
     fail(entry, "grad is a table, \"none\" or, with a formula, \"formula\"")
   end
-  if #entry.args > 16 or #entry.tensors > 8 then fail(entry, "has too many arguments") end
+  if #entry.args > 16 or #entry.tensors > 12 then fail(entry, "has too many arguments") end
   for _, name in ipairs(entry.writes or {}) do
     if not (entry.args[name] and entry.args[name].place) then fail(entry, "writes: %s is no tensor of it", name) end
   end

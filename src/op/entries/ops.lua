@@ -85,6 +85,9 @@ list.choices = {
   },
   memory_format = {"preserve", "contiguous", "channels_last"},
   padding = {"valid", "same"},
+  recurrent_cell = {
+    "rnn_tanh", "rnn_relu", "gru", "lstm", enum = {"LM_RNN_TANH", "LM_RNN_RELU", "LM_GRU", "LM_LSTM"},
+  },
   side = {"none", "left", "right", enum = {"LM_SIDE_NONE", "LM_SIDE_LEFT", "LM_SIDE_RIGHT"}},
   triangle = {"L", "U"},
   qr_mode = {"reduced", "complete", "r", enum = {"LM_QR_REDUCED", "LM_QR_COMPLETE", "LM_QR_R"}},
@@ -96,7 +99,8 @@ list.choices = {
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, family in ipairs {
   "elementwise", "reductions", "ordering", "products", "indexing", "scattering", "convolution", "resampling",
-  "normalization", "attention", "losses", "views", "rearranging", "creation", "linalg", "fourier", "random",
+  "normalization", "attention", "recurrent", "losses", "views", "rearranging", "creation", "linalg", "fourier",
+  "random",
 } do
   assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)
 end

@@ -469,7 +469,7 @@ const lm_composition lm_compositions[LM_OP_COUNT] = {
     local lines, touched, used, sometimes = compiled_gradient(row)
     local locals = {}
     if used.a then locals[1] = fill("const lm_${name}_args *a = r->args;\n", row.entry):gsub("\n", "") end
-    for _, name in ipairs {"g", "g1", "g2", "g3", "y", "y1", "y2"} do
+    for _, name in ipairs {"g", "g1", "g2", "g3", "y", "y1", "y2", "y3"} do
       if used[name] then locals[#locals + 1] = ("lm_tensor *%s = %s;"):format(name, used[name]) end
     end
     if table.concat(lines):find("%(e,") then table.insert(locals, 1, "lm_expr *e = &r->e;") end

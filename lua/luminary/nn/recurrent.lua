@@ -1,0 +1,393 @@
+--- Recurrent layers: nn.RNN, nn.LSTM, nn.GRU over whole sequences, and the cells of one step.
+---
+--- On the CPU a layer in one direction is one op. That op has no second gradient; with `layer.by_steps = true`,
+--- and on other devices, the same is computed step by step by ordinary ops, which have them.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local init = require "luminary.nn.initializers"
+local layer = require "luminary.nn.define_layer"
+local printed = require "luminary.nn.print_values"
+local PackedSequence = require("luminary.nn.utils.rnn").PackedSequence
+
+local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local recurrent = {}
+
+-- Gates of each cell, by the names of the op recurrent_layer.
+local gates_of = {rnn_tanh = 1, rnn_relu = 1, gru = 3, lstm = 4}
+
+-- ---- a layer in one direction, step by step
+
+local step = {}
+
+local function plain_step(activation)
+  return function(x, w, h) return activation(x + ops.linear(h, w.hh, w.bias_hh)) end
+end
+step.rnn_tanh, step.rnn_relu = plain_step(ops.tanh), plain_step(ops.relu)
+
+function step.gru(x, w, h)
+  local i_reset, i_keep, i_fresh = unpack(x:chunk(3, 2))
+  local reset, keep, fresh = unpack(ops.linear(h, w.hh, w.bias_hh):chunk(3, 2))
+  keep = ops.sigmoid(i_keep + keep)
+  fresh = ops.tanh(i_fresh + ops.sigmoid(i_reset + reset) * fresh)
+  return fresh + keep * (h - fresh)
+end
+
+function step.lstm(x, w, h, c)
+  local input, forget, fresh, output = unpack((x + ops.linear(h, w.hh, w.bias_hh)):chunk(4, 2))
+  c = ops.sigmoid(forget) * c + ops.sigmoid(input) * ops.tanh(fresh)
+  h = ops.sigmoid(output) * ops.tanh(c)
+  return w.hr and ops.linear(h, w.hr) or h, c
+end
+
+-- t's rows, as many as the next step has: fewer, the last of which end here, or more, which begin from `start`.
+local function resized(t, n, start, ended)
+  local have = t.shape[1]
+  if n < have then
+    table.insert(ended, 1, t:narrow(1, n + 1, have - n))
+    return t:narrow(1, 1, n)
+  end
+  return n == have and t or ops.cat({t, start:narrow(1, have + 1, n - have)})
+end
+
+-- As ops.recurrent_layer; sizes is a list of how many rows each step has.
+local function by_steps(cell, gates, w, h0, c0, reverse, sizes)
+  local first, at, outputs, ended_h, ended_c = {}, 1, {}, {}, {}
+  for t, n in ipairs(sizes) do first[t], at = at, at + n end
+  local from, to, by = 1, #sizes, 1
+  if reverse then from, to, by = to, from, -1 end
+  local h, c = h0:narrow(1, 1, sizes[from]), c0 and c0:narrow(1, 1, sizes[from])
+  for t = from, to, by do
+    h, c = resized(h, sizes[t], h0, ended_h), c and resized(c, sizes[t], c0, ended_c)
+    h, c = step[cell](gates:narrow(1, first[t], sizes[t]), w, h, c)
+    outputs[t] = h
+  end
+  table.insert(ended_h, 1, h)
+  table.insert(ended_c, 1, c)
+  return ops.cat(outputs), ops.cat(ended_h), c and ops.cat(ended_c)
+end
+
+-- What x [rows, inputs] gives for weights w from the states h0, c0: every h, the last one, the last cells.
+local function run(self, cell, x, w, h0, c0, reverse, sizes)
+  local fused = not self.by_steps and x.device == "cpu"
+  local bias, bias_hh = w.bias_ih, nil
+  if bias and cell == "gru" then
+    bias_hh = w.bias_hh
+  elseif bias then
+    bias = bias + w.bias_hh
+  end
+  local gates = ops.linear(x, w.ih, bias)
+  if fused then
+    return ops.recurrent_layer(gates, w.hh, h0, c0, bias_hh, w.hr, {
+      cell = cell, reverse = reverse, batch_sizes = sizes.tensor,
+    })
+  end
+  return by_steps(cell, gates, {hh = w.hh, bias_hh = bias_hh, hr = w.hr}, h0, c0, reverse, sizes:list())
+end
+
+-- How many rows each step has, as `run` wants it.
+local function packed_sizes(tensor) return {tensor = tensor, list = function() return tensor:totable() end} end
+local function equal_sizes(steps, n)
+  return {list = function()
+    local list = {}
+    for t = 1, steps do list[t] = n end
+    return list
+  end}
+end
+
+local function uniform(self, hidden)
+  local bound = 1 / math.sqrt(hidden)
+  for _, p in ipairs(self:parameters()) do init.uniform_(p, -bound, bound) end
+end
+
+local function check_dtype(who, x, weight)
+  if x.dtype ~= weight.dtype and not core.is_autocast_enabled() then
+    fail("%s: x is %s, the layer's parameters %s; x:to('%s') or the layer's :to('%s') makes them alike", who, x.dtype,
+      weight.dtype, weight.dtype, x.dtype)
+  end
+end
+
+local function check_state(who, name, t, ...)
+  local wanted, good = {...}, core.is_tensor(t) and t.ndim == select("#", ...)
+  for d, n in ipairs(wanted) do good = good and t.shape[d] == n end
+  if not good then
+    fail("%s: %s is %s; [%s] wanted", who, name, describe(t), table.concat(wanted, ", "))
+  end
+  return t
+end
+
+-- h and, of an lstm, c, as a call gave them: nil, a tensor, {h, c}.
+local function states_of(who, cell, hx)
+  if cell ~= "lstm" then
+    if hx ~= nil and not core.is_tensor(hx) then fail("%s: h0 has to be a tensor, got %s", who, describe(hx)) end
+    return hx
+  end
+  if hx == nil then return nil, nil end
+  if not options.is_plain(hx) or #hx ~= 2 then
+    fail("%s: the state has to be {h, c}, got %s", who, describe(hx))
+  end
+  return hx[1], hx[2]
+end
+
+-- ---- layers
+
+local Recurrent = layer.define("RNNBase")
+
+local function make(self, cell, input_size, hidden_size, o)
+  local who = self.__name
+  self.mode, self.input_size = cell, arg(who, "input_size", input_size, "count")
+  self.hidden_size = arg(who, "hidden_size", hidden_size, "count")
+  self.num_layers, self.bias, self.batch_first = o.num_layers, o.bias, o.batch_first
+  self.dropout, self.bidirectional, self.proj_size = o.dropout, o.bidirectional, o.proj_size or 0
+  if self.proj_size >= hidden_size then
+    fail("%s: proj_size is %d; less than hidden_size, %d, wanted", who, self.proj_size, hidden_size)
+  end
+  local width = self.proj_size > 0 and self.proj_size or hidden_size
+  local gates = gates_of[cell] * hidden_size
+  for l = 1, o.num_layers do
+    for direction = 1, o.bidirectional and 2 or 1 do
+      local suffix = ("_l%d%s"):format(l - 1, direction == 2 and "_reverse" or "")
+      local inputs = l == 1 and input_size or width * (o.bidirectional and 2 or 1)
+      self["weight_ih" .. suffix] = layer.parameter({gates, inputs}, o)
+      self["weight_hh" .. suffix] = layer.parameter({gates, width}, o)
+      if o.bias then
+        self["bias_ih" .. suffix] = layer.parameter({gates}, o)
+        self["bias_hh" .. suffix] = layer.parameter({gates}, o)
+      end
+      if self.proj_size > 0 then self["weight_hr" .. suffix] = layer.parameter({width, hidden_size}, o) end
+    end
+  end
+  self:reset_parameters()
+end
+
+local function rows(...)
+  local list = {{"num_layers", "count", 1}}
+  for _, row in ipairs {...} do list[#list + 1] = row end
+  for _, row in ipairs {
+    {"bias", "boolean", true}, {"batch_first", "boolean", false}, {"dropout", "probability", 0},
+    {"bidirectional", "boolean", false},
+  } do
+    list[#list + 1] = row
+  end
+  return list
+end
+
+--- Parameters as when the layer was made, drawn anew: uniform within 1 / sqrt(hidden_size).
+function Recurrent:reset_parameters() uniform(self, self.hidden_size) end
+
+--- Does nothing: parameters are used where they lie.
+function Recurrent:flatten_parameters() return self end
+
+local function weights_of(self, l, direction)
+  local suffix = ("_l%d%s"):format(l - 1, direction == 2 and "_reverse" or "")
+  return {
+    ih = self["weight_ih" .. suffix], hh = self["weight_hh" .. suffix], hr = self["weight_hr" .. suffix],
+    bias_ih = self["bias_ih" .. suffix], bias_hh = self["bias_hh" .. suffix],
+  }
+end
+
+-- All layers: x [rows, inputs], h0 and c0 [layers * directions, N, P and H]; the last states so too.
+local function run_layers(self, x, h0, c0, sizes)
+  local directions, last_h, last_c = self.bidirectional and 2 or 1, {}, {}
+  for l = 1, self.num_layers do
+    local outputs = {}
+    for direction = 1, directions do
+      local i = #last_h + 1
+      outputs[direction], last_h[i], last_c[i] = run(self, self.mode, x, weights_of(self, l, direction),
+        h0:select(1, i), c0 and c0:select(1, i), direction == 2, sizes)
+    end
+    x = directions == 2 and ops.cat(outputs, 2) or outputs[1]
+    if self.training and self.dropout > 0 and l < self.num_layers then x = ops.dropout(x, self.dropout) end
+  end
+  return x, ops.stack(last_h), c0 and ops.stack(last_c)
+end
+
+-- The states a call begins with, [layers * directions, N, …]; given ones are checked, by `single` without N.
+local function first_states(self, x, h, c, n, single)
+  local who, count = self.__name, self.num_layers * (self.bidirectional and 2 or 1)
+  local width = self.proj_size > 0 and self.proj_size or self.hidden_size
+  local function state(name, t, size)
+    if t == nil then return ops.zeros({count, n, size}, {dtype = self.weight_hh_l0.dtype, device = x.device}) end
+    if single then return check_state(who, name, t, count, size):unsqueeze(2) end
+    return check_state(who, name, t, count, n, size)
+  end
+  return state("h0", h, width), self.mode == "lstm" and state("c0", c, self.hidden_size) or nil
+end
+
+local function check_width(self, x, size)
+  if size ~= self.input_size then
+    fail("%s: x is %s; its last dim has to be input_size, %d", self.__name, describe(x), self.input_size)
+  end
+  check_dtype(self.__name, x, self.weight_hh_l0)
+end
+
+local function results(y, h, c)
+  if c then return y, {h, c} end
+  return y, h
+end
+
+local function forward_packed(self, packed, h, c)
+  local x, sizes, order, back = packed.data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
+  if x.ndim ~= 2 then fail("%s: packed data is %s; [steps, input_size] wanted", self.__name, describe(x)) end
+  check_width(self, x, x.shape[2])
+  local n = sizes[1]
+  local function sorted(t, index) return t and (index and ops.index_select(t, 2, index:to(t.device)) or t) end
+  h, c = first_states(self, x, h, c, n)
+  local y
+  y, h, c = run_layers(self, x, sorted(h, order), sorted(c, order), packed_sizes(sizes))
+  return results(PackedSequence(y, sizes, order, back), sorted(h, back), sorted(c, back))
+end
+
+function Recurrent:forward(x, hx)
+  local who = self.__name
+  local h, c = states_of(who, self.mode, hx)
+  if class.is(x, PackedSequence) then return forward_packed(self, x, h, c) end
+  arg(who, "x", x, "tensor")
+  if x.ndim ~= 2 and x.ndim ~= 3 then
+    fail("%s: x is %s; %s, [T, input_size] or a PackedSequence wanted", who, describe(x),
+      self.batch_first and "[N, T, input_size]" or "[T, N, input_size]")
+  end
+  local single = x.ndim == 2
+  check_width(self, x, x.shape[x.ndim])
+  if single then x = x:unsqueeze(2) elseif self.batch_first then x = x:transpose(1, 2) end
+  local steps, n, size = unpack(x.shape)
+  if steps == 0 then fail("%s: x is %s; at least one step wanted", who, describe(x)) end
+  h, c = first_states(self, x, h, c, n, single)
+  local y
+  y, h, c = run_layers(self, x:reshape(steps * n, size), h, c, equal_sizes(steps, n))
+  if single then return results(y, h:squeeze(2), c and c:squeeze(2)) end
+  y = y:view(steps, n, y.shape[2])
+  return results(self.batch_first and y:transpose(1, 2) or y, h, c)
+end
+
+function Recurrent:extra_repr()
+  local parts = {("%d, %d"):format(self.input_size, self.hidden_size)}
+  if self.proj_size > 0 then parts[#parts + 1] = "proj_size=" .. self.proj_size end
+  if self.num_layers > 1 then parts[#parts + 1] = "num_layers=" .. self.num_layers end
+  if not self.bias then parts[#parts + 1] = "bias=False" end
+  if self.batch_first then parts[#parts + 1] = "batch_first=True" end
+  if self.dropout > 0 then parts[#parts + 1] = "dropout=" .. printed.float(self.dropout) end
+  if self.bidirectional then parts[#parts + 1] = "bidirectional=True" end
+  return table.concat(parts, ", ")
+end
+
+--- nn.RNN(input_size, hidden_size [, {num_layers = 1, nonlinearity = "tanh", bias = true, batch_first = false,
+--- dropout = 0, bidirectional = false, device, dtype}]): h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of it, step
+--- by step. local y, h_n = rnn(x [, h0]), as nn.GRU.
+local RNN = layer.define("RNN", Recurrent)
+recurrent.RNN = RNN
+
+function RNN:init(input_size, hidden_size, ...)
+  local o = layer.options("RNN", rows({"nonlinearity", {"tanh", "relu"}, "tanh"}), ...)
+  self.nonlinearity = o.nonlinearity
+  make(self, "rnn_" .. o.nonlinearity, input_size, hidden_size, o)
+end
+
+--- nn.GRU(input_size, hidden_size [, {num_layers = 1, bias = true, batch_first = false, dropout = 0,
+--- bidirectional = false, device, dtype}]): gated recurrent units (Cho et al. 2014, as PyTorch and cuDNN have them).
+---
+--- local y, h_n = gru(x [, h0]): x [T, N, input_size], with batch_first [N, T, …], or [T, input_size], gives y
+--- [T, N, D * hidden_size], D = 2 where bidirectional and else 1; h0 (zeros) and h_n [num_layers * D, N, hidden_size].
+--- A PackedSequence gives one. dropout is between layers. by_steps = true, a field, makes second gradients possible.
+local GRU = layer.define("GRU", Recurrent)
+recurrent.GRU = GRU
+
+function GRU:init(input_size, hidden_size, ...)
+  make(self, "gru", input_size, hidden_size, layer.options("GRU", rows(), ...))
+end
+
+--- nn.LSTM(input_size, hidden_size [, {num_layers = 1, bias = true, batch_first = false, dropout = 0,
+--- bidirectional = false, proj_size = 0, device, dtype}]): long short-term memory (Hochreiter and Schmidhuber 1997,
+--- with forget gates). local y, hc = lstm(x [, {h0, c0}]), as nn.GRU, with hc = {h_n, c_n} and cells c
+--- [num_layers * D, N, hidden_size]. proj_size: h is projected to so many numbers by weight_hr (Sak et al. 2014).
+local LSTM = layer.define("LSTM", Recurrent)
+recurrent.LSTM = LSTM
+
+function LSTM:init(input_size, hidden_size, ...)
+  local list = rows()
+  list[#list + 1] = {"proj_size", "natural", 0}
+  make(self, "lstm", input_size, hidden_size, layer.options("LSTM", list, ...))
+end
+
+-- ---- cells
+
+local Cell = layer.define("RNNCellBase")
+
+local function make_cell(self, cell, input_size, hidden_size, o)
+  local who = self.__name
+  self.mode, self.input_size = cell, arg(who, "input_size", input_size, "count")
+  self.hidden_size, self.bias = arg(who, "hidden_size", hidden_size, "count"), o.bias
+  local gates = gates_of[cell] * hidden_size
+  self.weight_ih = layer.parameter({gates, input_size}, o)
+  self.weight_hh = layer.parameter({gates, hidden_size}, o)
+  if o.bias then self.bias_ih, self.bias_hh = layer.parameter({gates}, o), layer.parameter({gates}, o) end
+  self:reset_parameters()
+end
+
+--- Parameters as when the cell was made, drawn anew: uniform within 1 / sqrt(hidden_size).
+function Cell:reset_parameters() uniform(self, self.hidden_size) end
+
+function Cell:forward(x, hx)
+  local who, size = self.__name, self.hidden_size
+  arg(who, "x", x, "tensor")
+  if (x.ndim ~= 1 and x.ndim ~= 2) or x.shape[x.ndim] ~= self.input_size then
+    fail("%s: x is %s; [N, %d] or [%d] wanted", who, describe(x), self.input_size, self.input_size)
+  end
+  check_dtype(who, x, self.weight_hh)
+  local single = x.ndim == 1
+  if single then x = x:unsqueeze(1) end
+  local n = x.shape[1]
+  local function state(name, t)
+    if t == nil then return ops.zeros({n, size}, {dtype = self.weight_hh.dtype, device = x.device}) end
+    if single then return check_state(who, name, t, size):unsqueeze(1) end
+    return check_state(who, name, t, n, size)
+  end
+  local h, c = states_of(who, self.mode, hx)
+  h, c = state("h", h), self.mode == "lstm" and state("c", c) or nil
+  local w = {ih = self.weight_ih, hh = self.weight_hh, bias_ih = self.bias_ih, bias_hh = self.bias_hh}
+  local _
+  h, _, c = run(self, self.mode, x, w, h, c, false, equal_sizes(1, n))
+  if single then h, c = h:squeeze(1), c and c:squeeze(1) end
+  if self.mode == "lstm" then return h, c end
+  return h
+end
+
+function Cell:extra_repr()
+  local text = ("%d, %d"):format(self.input_size, self.hidden_size)
+  if not self.bias then text = text .. ", bias=False" end
+  if self.mode == "rnn_relu" then text = text .. ", nonlinearity=relu" end
+  return text
+end
+
+local function cell_rows(more) return {{"bias", "boolean", true}, more} end
+
+--- nn.RNNCell(input_size, hidden_size [, {bias = true, nonlinearity = "tanh", device, dtype}]): one step of nn.RNN;
+--- h = cell(x [, h]) of [N, …] or of one sample.
+local RNNCell = layer.define("RNNCell", Cell)
+recurrent.RNNCell = RNNCell
+
+function RNNCell:init(input_size, hidden_size, ...)
+  local o = layer.options("RNNCell", cell_rows {"nonlinearity", {"tanh", "relu"}, "tanh"}, ...)
+  self.nonlinearity = o.nonlinearity
+  make_cell(self, "rnn_" .. o.nonlinearity, input_size, hidden_size, o)
+end
+
+--- nn.LSTMCell(input_size, hidden_size [, {bias = true, device, dtype}]): one step of nn.LSTM;
+--- h, c = cell(x [, {h, c}]) of [N, …] or of one sample.
+local LSTMCell = layer.define("LSTMCell", Cell)
+recurrent.LSTMCell = LSTMCell
+
+function LSTMCell:init(input_size, hidden_size, ...)
+  make_cell(self, "lstm", input_size, hidden_size, layer.options("LSTMCell", cell_rows(), ...))
+end
+
+--- nn.GRUCell(input_size, hidden_size [, {bias = true, device, dtype}]): one step of nn.GRU; h = cell(x [, h])
+--- of [N, …] or of one sample.
+local GRUCell = layer.define("GRUCell", Cell)
+recurrent.GRUCell = GRUCell
+
+function GRUCell:init(input_size, hidden_size, ...)
+  make_cell(self, "gru", input_size, hidden_size, layer.options("GRUCell", cell_rows(), ...))
+end
+
+return recurrent

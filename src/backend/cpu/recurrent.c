@@ -1,0 +1,377 @@
+/* A recurrent layer in one direction. The rows of a batch go to threads, which then need not wait for each other; of
+ * few rows the hidden units, with one barrier a step. Weights are packed once for all steps. */
+#include <omp.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/recurrent.h"
+#include "backend/cpu/matmul/gemm.h"
+#include "device/alloc.h"
+
+typedef struct sequence {
+  const struct lm_recurrent_loops *loops;
+  lm_dtype dtype;
+  lm_device device;
+  int64_t steps, rows, batch; /* rows: of all steps */
+  int64_t hidden, width;      /* H, and P: that of h */
+  int64_t gates, slots;       /* G * H, and the width of work */
+  int64_t each;               /* bytes of a number */
+  int cell;
+  bool reverse, packed; /* packed: the weights; of a single step they are used as they are */
+  bool by_units;        /* threads divide hidden units, not rows */
+  int threads;
+  int64_t *first; /* [steps + 1] the first row of each step */
+} sequence;
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t count_of(const sequence *s, int64_t t) {
+  return t < 0 || t >= s->steps ? 0 : s->first[t + 1] - s->first[t];
+}
+static int64_t blocks_of(const sequence *s, int64_t units) { return (units + s->loops->panel - 1) / s->loops->panel; }
+static char *at(const lm_tensor *t, const sequence *s, int64_t element) { return t->data + element * s->each; }
+/* Bytes of a matrix [depth, n], packed, to where the next thing may lie. */
+static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {
+  return (size_t)(depth * (blocks_of(s, n) * s->loops->panel) * s->each + 63) / 64 * 64;
+}
+
+static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const lm_tensor *work,
+                             const lm_tensor *sizes, const lm_tensor *projection, int cell, bool reverse, sequence *s) {
+  lm_status status = LM_OK;
+  static const int slots[] = {[LM_RNN_TANH] = 1, [LM_RNN_RELU] = 1, [LM_GRU] = 4, [LM_LSTM] = 5};
+  lm_dtype dtype = (lm_dtype)h0->dtype;
+  int64_t batch = h0->size[0];
+  *s = (sequence){
+      .loops = dtype == LM_F64 ? LM_ISA_PICK(lm_recurrent_F64) : LM_ISA_PICK(lm_recurrent_F32),
+      .dtype = dtype,
+      .device = h0->device,
+      .steps = sizes       ? sizes->size[0]
+               : batch > 0 ? work->size[0] / batch
+                           : 0,
+      .rows = work->size[0],
+      .batch = batch,
+      .hidden = work->size[1] / slots[cell],
+      .width = h0->size[1],
+      .gates = weight->size[0],
+      .slots = work->size[1],
+      .each = (int64_t)lm_dtype_size(dtype),
+      .cell = cell,
+      .reverse = reverse,
+  };
+  s->packed = s->steps > 1 || projection;
+  /* Nanoseconds; reading weights is what takes time where there are few rows. */
+  double step = (double)s->gates * (double)s->width / (dtype == LM_F64 ? 6 : 12), rows = (double)batch / 8;
+  s->threads = lm_cpu_share(step * (rows > 1 ? rows : 1) * (double)s->steps + 20 * (double)s->rows * (double)s->gates);
+  s->by_units = s->threads > 1 && batch < 8 * s->threads && !projection && step > 40000;
+  if (!s->by_units) s->threads = (int)smaller(s->threads, batch > 0 ? batch : 1);
+  if (s->by_units) s->threads = (int)smaller(s->threads, blocks_of(s, s->hidden));
+  void *first;
+  TRY(lm_device_alloc(s->device, (size_t)(s->steps + 1) * sizeof(int64_t), &first));
+  s->first = first;
+  s->first[0] = 0;
+  for (int64_t t = 0; t < s->steps; t++) {
+    s->first[t + 1] = s->first[t] + (sizes ? ((const int64_t *)sizes->data)[t] : batch);
+  }
+done:
+  return status;
+}
+
+static void sequence_end(sequence *s) { lm_device_free(s->device, s->first, (size_t)(s->steps + 1) * sizeof(int64_t)); }
+
+/* A thread's part: rows of the batch and units, and blocks of those. */
+typedef struct part {
+  int64_t row, row_end, unit, unit_end, block, block_end;
+} part;
+
+static part part_of(const sequence *s, int thread, int threads) {
+  int64_t blocks = blocks_of(s, s->hidden);
+  part p = {.row_end = s->batch, .block_end = blocks};
+  if (s->by_units) {
+    p.block = lm_cpu_share_begin(blocks, thread, threads);
+    p.block_end = lm_cpu_share_begin(blocks, thread + 1, threads);
+  } else {
+    p.row = lm_cpu_share_begin(s->batch, thread, threads);
+    p.row_end = lm_cpu_share_begin(s->batch, thread + 1, threads);
+  }
+  p.unit = smaller(p.block * s->loops->panel, s->hidden);
+  p.unit_end = smaller(p.block_end * s->loops->panel, s->hidden);
+  return p;
+}
+
+/* This thread's share of the blocks of a matrix, which all threads need: a barrier has to follow. */
+static void pack_shared(const sequence *s, const lm_packed_weights *w, const lm_tensor *from, int64_t depth_step,
+                        int64_t unit_step) {
+  int64_t blocks = blocks_of(s, w->units), thread = omp_get_thread_num(), threads = omp_get_num_threads();
+  s->loops->pack(w, lm_cpu_share_begin(blocks, (int)thread, (int)threads),
+                 lm_cpu_share_begin(blocks, (int)thread + 1, (int)threads), from->data, depth_step, unit_step);
+}
+
+/* c [rows, n] = a [rows, k] b, or b transposed: of a single step, by all threads. */
+static lm_status multiply_once(const sequence *s, const void *a, int64_t k, const lm_tensor *b, bool tb, void *c,
+                               int64_t n, int64_t ldc, bool add) {
+  return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = s->dtype,
+                                        .device = s->device,
+                                        .batch = 1,
+                                        .m = s->rows,
+                                        .n = n,
+                                        .k = k,
+                                        .tb = tb,
+                                        .alpha = 1,
+                                        .a = a,
+                                        .lda = k,
+                                        .b = b->data,
+                                        .ldb = tb ? k : n,
+                                        .beta = add,
+                                        .c = c,
+                                        .ldc = ldc});
+}
+
+/* The rows of step t among those of p come from the step before, as many as it has, and then from the first state. */
+typedef struct segment {
+  int64_t begin, end; /* of the step's rows */
+  bool started;       /* from the step before, whose rows begin at `before` */
+  int64_t before;
+} segment;
+
+static int segments_of(const sequence *s, const part *p, int64_t t, segment *out) {
+  int64_t from = s->reverse ? t + 1 : t - 1, there = count_of(s, from);
+  int64_t begin = p->row, end = smaller(p->row_end, count_of(s, t)), middle = smaller(end, there);
+  int n = 0;
+  if (begin < middle) out[n++] = (segment){begin, middle, true, s->first[from]};
+  if (begin < middle) begin = middle;
+  if (begin < end) out[n++] = (segment){begin, end, false, 0};
+  return n;
+}
+
+/* ---- forward */
+
+typedef struct forward_pass {
+  const lm_recurrent_layer_args *a;
+  lm_tensor *y, *work;
+  lm_packed_weights weight, projection;
+  char *unprojected; /* [batch, H] */
+} forward_pass;
+
+static void forward_step(const sequence *s, const part *p, const forward_pass *w, int64_t t) {
+  const lm_recurrent_layer_args *a = w->a;
+  segment list[2];
+  int n = segments_of(s, p, t, list);
+  for (int k = 0; k < n; k++) {
+    const segment *g = &list[k];
+    int64_t row = s->first[t] + g->begin, rows = g->end - g->begin, before = g->before + g->begin;
+    const char *h = g->started ? at(w->y, s, before * s->width) : at(a->h0, s, g->begin * s->width);
+    char *y = at(w->y, s, row * s->width);
+    lm_cell_rows c = {.rows = rows,
+                      .first = p->unit,
+                      .last = p->unit_end,
+                      .hidden = s->hidden,
+                      .gates = at(a->gates, s, row * s->gates),
+                      .work = at(w->work, s, row * s->slots),
+                      .bias = a->bias_hh ? a->bias_hh->data : NULL,
+                      .state = h,
+                      .out = a->weight_hr ? w->unprojected + g->begin * s->hidden * s->each : y,
+                      .gates_row = s->gates,
+                      .work_row = s->slots,
+                      .state_row = s->width,
+                      .out_row = s->hidden};
+    if (s->cell == LM_LSTM) {
+      c.state = g->started ? at(w->work, s, before * s->slots + s->gates) : at(a->c0, s, g->begin * s->hidden);
+      c.state_row = g->started ? s->slots : s->hidden;
+    }
+    if (s->packed) {
+      s->loops->product(&w->weight, p->block, p->block_end, h, s->width, rows, c.work, s->slots, false);
+    }
+    s->loops->forward[s->cell](&c);
+    if (a->weight_hr) {
+      s->loops->product(&w->projection, 0, blocks_of(s, s->width), c.out, s->hidden, rows, y, s->width, false);
+    }
+  }
+}
+
+/* The last state of each sequence: h of y, cells of work. */
+static void copy_last(const sequence *s, const lm_tensor *from, int64_t from_row, int64_t offset, int64_t n,
+                      lm_tensor *to) {
+  for (int64_t t = 0; t < s->steps; t++) {
+    int64_t goes_on = count_of(s, s->reverse ? t - 1 : t + 1);
+    for (int64_t r = goes_on; r < count_of(s, t); r++) {
+      memcpy(at(to, s, r * n), at(from, s, (s->first[t] + r) * from_row + offset), (size_t)(n * s->each));
+    }
+  }
+}
+
+lm_status lm_cpu_recurrent_layer(const void *args, lm_tensor *const *out) {
+  const lm_recurrent_layer_args *a = args;
+  sequence s;
+  lm_status status = sequence_of(a->weight_hh, a->h0, out[3], a->batch_sizes, a->weight_hr, a->cell, a->reverse, &s);
+  if (status != LM_OK) return status;
+  size_t weight = s.packed ? packed_bytes(&s, s.width, s.hidden) * (size_t)(s.gates / s.hidden) : 0;
+  size_t projection = a->weight_hr ? packed_bytes(&s, s.hidden, s.width) : 0;
+  size_t unprojected = a->weight_hr ? (size_t)(s.batch * s.hidden * s.each) : 0;
+  size_t all = weight + projection + unprojected + 64;
+  void *memory = NULL;
+  TRY(lm_device_alloc(s.device, all, &memory));
+  forward_pass w = {.a = a,
+                    .y = out[0],
+                    .work = out[3],
+                    .weight = {memory, s.width, s.gates / s.hidden, s.hidden},
+                    .projection = {(char *)memory + weight, s.hidden, 1, s.width},
+                    .unprojected = (char *)memory + weight + projection};
+  if (!s.packed) {
+    TRY(multiply_once(&s, a->h0->data, s.width, a->weight_hh, true, out[3]->data, s.gates, s.slots, false));
+  }
+#pragma omp parallel num_threads(s.threads) if (s.threads > 1)
+  {
+    part p = part_of(&s, omp_get_thread_num(), omp_get_num_threads());
+    if (s.packed) {
+      pack_shared(&s, &w.weight, a->weight_hh, 1, s.width);
+      if (a->weight_hr) pack_shared(&s, &w.projection, a->weight_hr, 1, s.hidden);
+#pragma omp barrier
+    }
+    for (int64_t i = 0; i < s.steps; i++) {
+      forward_step(&s, &p, &w, s.reverse ? s.steps - 1 - i : i);
+      if (s.by_units) {
+#pragma omp barrier
+      }
+    }
+  }
+  copy_last(&s, out[0], s.width, 0, s.width, out[1]);
+  if (s.cell == LM_LSTM) copy_last(&s, out[3], s.slots, s.gates, s.hidden, out[2]);
+done:
+  if (memory) lm_device_free(s.device, memory, all);
+  sequence_end(&s);
+  return status;
+}
+
+/* ---- backward */
+
+typedef struct backward_pass {
+  const lm_recurrent_layer_backward_args *a;
+  lm_tensor *dgates, *dh, *dc, *dproducts, *before, *dprojected, *unprojected;
+  lm_packed_weights weight, projection;
+  char *dout; /* [batch, H] gradient of h before the projection */
+} backward_pass;
+
+/* dh of step t with its projection: what came from y and from later steps, kept for weight_hr's gradient. */
+static void backward_projection(const sequence *s, const backward_pass *w, const segment *g, int64_t row) {
+  const lm_tensor *grad = w->a->grad_y;
+  int64_t rows = g->end - g->begin, n = rows * s->width;
+  char *sum = at(w->dprojected, s, row * s->width);
+  memcpy(sum, at(w->dh, s, g->begin * s->width), (size_t)(n * s->each));
+  if (grad) {
+    const char *more = at(grad, s, row * s->width);
+    for (int64_t i = 0; i < n; i++) {
+      if (s->dtype == LM_F64)
+        ((double *)sum)[i] += ((const double *)more)[i];
+      else
+        ((float *)sum)[i] += ((const float *)more)[i];
+    }
+  }
+  s->loops->product(&w->projection, 0, blocks_of(s, s->hidden), sum, s->width, rows,
+                    w->dout + g->begin * s->hidden * s->each, s->hidden, false);
+}
+
+static void backward_gates(const sequence *s, const part *p, const backward_pass *w, int64_t t) {
+  const lm_recurrent_layer_backward_args *a = w->a;
+  segment list[2];
+  int n = segments_of(s, p, t, list);
+  for (int k = 0; k < n; k++) {
+    const segment *g = &list[k];
+    int64_t row = s->first[t] + g->begin, before = g->before + g->begin;
+    const char *h = g->started ? at(a->y, s, before * s->width) : at(a->h0, s, g->begin * s->width);
+    if (p->block == 0) {
+      memcpy(at(w->before, s, row * s->width), h, (size_t)((g->end - g->begin) * s->width * s->each));
+    }
+    if (a->weight_hr) backward_projection(s, w, g, row);
+    lm_cell_back c = {
+        .rows = g->end - g->begin,
+        .first = p->unit,
+        .last = p->unit_end,
+        .hidden = s->hidden,
+        .work = at(a->work, s, row * s->slots),
+        .state = h,
+        .grad = a->grad_y && !a->weight_hr ? at(a->grad_y, s, row * s->width) : NULL,
+        .carry = a->weight_hr ? w->dout + g->begin * s->hidden * s->each : at(w->dh, s, g->begin * s->width),
+        .cells = s->cell == LM_LSTM ? at(w->dc, s, g->begin * s->hidden) : NULL,
+        .dgates = at(w->dgates, s, row * s->gates),
+        .dproducts = s->cell == LM_GRU ? at(w->dproducts, s, row * s->gates) : NULL,
+        .out = a->weight_hr ? at(w->unprojected, s, row * s->hidden) : NULL,
+        .work_row = s->slots,
+        .state_row = s->width,
+        .grad_row = s->width,
+        .carry_row = s->hidden,
+        .dgates_row = s->gates,
+        .out_row = s->hidden};
+    if (s->cell == LM_LSTM) {
+      c.state = g->started ? at(a->work, s, before * s->slots + s->gates) : at(a->c0, s, g->begin * s->hidden);
+      c.state_row = g->started ? s->slots : s->hidden;
+    }
+    s->loops->backward[s->cell](&c);
+  }
+}
+
+/* dh before step t, from the gradient of its products. */
+static void backward_state(const sequence *s, const part *p, const backward_pass *w, int64_t t) {
+  int64_t end = smaller(p->row_end, count_of(s, t)), row = s->first[t] + p->row;
+  if (p->row >= end) return;
+  bool whole = s->width != s->hidden; /* of a projection, whose rows are divided */
+  s->loops->product(&w->weight, p->block, whole ? blocks_of(s, s->width) : p->block_end,
+                    at(s->cell == LM_GRU ? w->dproducts : w->dgates, s, row * s->gates), s->gates, end - p->row,
+                    at(w->dh, s, p->row * s->width), s->width, s->cell == LM_GRU);
+}
+
+/* out: gradients of gates, h0, c0 (or [0]); of the products of GRU, or of what weight_hr gives (or [0]); h before each
+ * row's step; and what weight_hr is given (or [0]). */
+lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *out) {
+  const lm_recurrent_layer_backward_args *a = args;
+  sequence s;
+  lm_status status = sequence_of(a->weight_hh, a->h0, a->work, a->batch_sizes, a->weight_hr, a->cell, a->reverse, &s);
+  if (status != LM_OK) return status;
+  size_t weight = s.packed ? packed_bytes(&s, s.gates, s.width) : 0;
+  size_t projection = a->weight_hr ? packed_bytes(&s, s.width, s.hidden) : 0;
+  size_t dout = a->weight_hr ? (size_t)(s.batch * s.hidden * s.each) : 0, all = weight + projection + dout + 64;
+  void *memory = NULL;
+  TRY(lm_device_alloc(s.device, all, &memory));
+  backward_pass w = {.a = a,
+                     .dgates = out[0],
+                     .dh = out[1],
+                     .dc = out[2],
+                     .dproducts = out[3],
+                     .dprojected = out[3],
+                     .before = out[4],
+                     .unprojected = out[5],
+                     .weight = {memory, s.gates, 1, s.width},
+                     .projection = {(char *)memory + weight, s.width, 1, s.hidden},
+                     .dout = (char *)memory + weight + projection};
+  if (a->grad_h)
+    memcpy(out[1]->data, a->grad_h->data, lm_nbytes(out[1]));
+  else
+    memset(out[1]->data, 0, lm_nbytes(out[1]));
+  if (a->grad_c && s.cell == LM_LSTM)
+    memcpy(out[2]->data, a->grad_c->data, lm_nbytes(out[2]));
+  else
+    memset(out[2]->data, 0, lm_nbytes(out[2]));
+#pragma omp parallel num_threads(s.threads) if (s.threads > 1)
+  {
+    part p = part_of(&s, omp_get_thread_num(), omp_get_num_threads());
+    if (s.packed) {
+      pack_shared(&s, &w.weight, a->weight_hh, s.width, 1);
+      if (a->weight_hr) pack_shared(&s, &w.projection, a->weight_hr, s.hidden, 1);
+#pragma omp barrier
+    }
+    for (int64_t i = 0; i < s.steps; i++) {
+      int64_t t = s.reverse ? i : s.steps - 1 - i;
+      backward_gates(&s, &p, &w, t);
+      if (s.by_units) {
+#pragma omp barrier
+      }
+      if (s.packed) backward_state(&s, &p, &w, t);
+    }
+  }
+  if (!s.packed && s.steps > 0) {
+    const lm_tensor *d = s.cell == LM_GRU ? out[3] : out[0];
+    TRY(multiply_once(&s, d->data, s.gates, a->weight_hh, false, out[1]->data, s.width, s.width, s.cell == LM_GRU));
+  }
+done:
+  if (memory) lm_device_free(s.device, memory, all);
+  sequence_end(&s);
+  return status;
+}

@@ -1,0 +1,247 @@
+/* A recurrent layer in one direction: checks, what kernels compute in, gradients of weights. */
+#include "op/input_layout.h"
+
+/* The arguments of either op, as they were given or as kernels want them: contiguous, float32 or float64. */
+typedef struct layer_args {
+  lm_tensor *weight_hh, *h0, *c0, *bias_hh, *weight_hr;
+} layer_args;
+
+static int gates_of(int cell) { return cell == LM_LSTM ? 4 : cell == LM_GRU ? 3 : 1; }
+static int slots_of(int cell) { return cell == LM_LSTM ? 5 : cell == LM_GRU ? 4 : 1; }
+static lm_dtype compute_dtype(const lm_tensor *t) { return t->dtype == LM_F64 ? LM_F64 : LM_F32; }
+
+/* *out is a new reference, or NULL where t is. */
+static lm_status readied(lm_tensor *t, lm_dtype compute, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *same = NULL;
+  if (!t) return LM_OK;
+  TRY(lm_lines_of(t, compute, &same));
+  TRY(lm_laid_out(same, LM_CONTIGUOUS, out));
+done:
+  lm_release(same);
+  return status;
+}
+
+static lm_status all_readied(const layer_args *a, lm_dtype compute, layer_args *out) {
+  lm_status status = LM_OK;
+  TRY(readied(a->weight_hh, compute, &out->weight_hh));
+  TRY(readied(a->h0, compute, &out->h0));
+  TRY(readied(a->c0, compute, &out->c0));
+  TRY(readied(a->bias_hh, compute, &out->bias_hh));
+  TRY(readied(a->weight_hr, compute, &out->weight_hr));
+done:
+  return status;
+}
+
+static void released(layer_args *a) {
+  lm_release(a->weight_hh);
+  lm_release(a->h0);
+  lm_release(a->c0);
+  lm_release(a->bias_hh);
+  lm_release(a->weight_hr);
+}
+
+/* t is [m, n], or [n] for m = -1, of like's dtype and on its device. */
+static lm_status check(lm_op_id op, const char *name, const lm_tensor *t, int64_t m, int64_t n, const lm_tensor *like) {
+  lm_status status = LM_OK;
+  if (!t) return LM_OK;
+  int ndim = m < 0 ? 1 : 2;
+  if (t->ndim != ndim || t->size[ndim - 1] != n || (ndim == 2 && t->size[0] != m)) {
+    if (ndim == 1) {
+      TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s; [%lld] wanted", lm_ops[op].name, name, lm_shape_of(t), (long long)n));
+    }
+    TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s; [%lld, %lld] wanted", lm_ops[op].name, name, lm_shape_of(t), (long long)m,
+                (long long)n));
+  }
+  if (t->dtype != like->dtype) {
+    TRY(lm_fail(LM_E_DTYPE, "%s: %s is %s, weight_hh %s; they have to be of one dtype", lm_ops[op].name, name,
+                lm_dtype_name((lm_dtype)t->dtype), lm_dtype_name((lm_dtype)like->dtype)));
+  }
+  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)t, (lm_tensor *)like}));
+done:
+  return status;
+}
+
+/* batch_sizes: from one step to the next no larger, all rows in sum, the first as many as h0 has. */
+static lm_status check_steps(lm_op_id op, const lm_tensor *sizes, const lm_tensor *h0, int64_t rows) {
+  lm_status status = LM_OK;
+  int64_t batch = h0->size[0], sum = 0, before = batch;
+  if (!sizes) {
+    if (batch > 0 ? rows % batch != 0 : rows != 0) {
+      TRY(lm_fail(LM_E_SHAPE, "%s: %lld rows are not so many steps of %lld sequences, which h0 has", lm_ops[op].name,
+                  (long long)rows, (long long)batch));
+    }
+    return LM_OK;
+  }
+  if (sizes->ndim != 1 || sizes->dtype != LM_I64 || LM_DEVICE_KIND(sizes->device) != LM_CPU ||
+      !lm_is_contiguous(sizes)) {
+    TRY(lm_fail(LM_E_ARG, "%s: batch_sizes is %s %s; [steps] of int64 on the CPU wanted", lm_ops[op].name,
+                lm_dtype_name((lm_dtype)sizes->dtype), lm_shape_of(sizes)));
+  }
+  const int64_t *size = (const int64_t *)sizes->data;
+  bool good = sizes->size[0] == 0 || size[0] == batch;
+  for (int64_t t = 0; good && t < sizes->size[0]; t++) {
+    good = size[t] >= 0 && size[t] <= before;
+    sum += before = size[t];
+  }
+  if (!good || sum != rows) {
+    TRY(lm_fail(LM_E_SHAPE, "%s: batch_sizes have to begin with h0's %lld, not to grow, and to be %lld in sum",
+                lm_ops[op].name, (long long)batch, (long long)rows));
+  }
+done:
+  return status;
+}
+
+static lm_status check_layer(lm_op_id op, const layer_args *a, int cell, int64_t rows, const lm_tensor *sizes) {
+  lm_status status = LM_OK;
+  const lm_tensor *w = a->weight_hh;
+  TRY(lm_check_ndim(op, "weight_hh", w, 2));
+  TRY(lm_check_float(op, "weight_hh", w));
+  int64_t hidden = w->size[0] / gates_of(cell), width = w->size[1];
+  if (hidden == 0 || w->size[0] % gates_of(cell) != 0 || (!a->weight_hr && width != hidden)) {
+    TRY(lm_fail(LM_E_SHAPE, "%s: weight_hh is %s; [%d * H, %s] wanted", lm_ops[op].name, lm_shape_of(w), gates_of(cell),
+                a->weight_hr ? "P" : "H"));
+  }
+  if ((cell == LM_LSTM) != (a->c0 != NULL) || (a->weight_hr && cell != LM_LSTM)) {
+    TRY(lm_fail(LM_E_ARG, "%s: c0 goes with an lstm, and so does weight_hr", lm_ops[op].name));
+  }
+  TRY(lm_check_ndim(op, "h0", a->h0, 2));
+  TRY(check(op, "h0", a->h0, a->h0->size[0], width, w));
+  TRY(check(op, "c0", a->c0, a->h0->size[0], hidden, w));
+  TRY(check(op, "bias_hh", a->bias_hh, -1, w->size[0], w));
+  TRY(check(op, "weight_hr", a->weight_hr, width, hidden, w));
+  TRY(check_steps(op, sizes, a->h0, rows));
+done:
+  return status;
+}
+
+static lm_status matrix(const lm_tensor *like, int64_t m, int64_t n, lm_tensor **out) {
+  return lm_tensor_empty((lm_dtype)like->dtype, like->device, 2, (int64_t[]){m, n}, LM_CONTIGUOUS, out);
+}
+static lm_status nothing(const lm_tensor *like, lm_tensor **out) {
+  return lm_tensor_empty((lm_dtype)like->dtype, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, out);
+}
+
+lm_status lm_op_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_recurrent_layer;
+  lm_status status = LM_OK;
+  const layer_args given = {a->weight_hh, a->h0, a->c0, a->bias_hh, a->weight_hr};
+  layer_args in = {NULL};
+  lm_tensor *gates = NULL, *result[4] = {NULL};
+  const bool lstm = a->cell == LM_LSTM;
+  TRY(lm_check_ndim(op, "gates", a->gates, 2));
+  TRY(check_layer(op, &given, a->cell, a->gates->size[0], a->batch_sizes));
+  int64_t rows = a->gates->size[0], batch = a->h0->size[0], width = a->weight_hh->size[1];
+  int64_t hidden = a->weight_hh->size[0] / gates_of(a->cell);
+  TRY(check(op, "gates", a->gates, rows, a->weight_hh->size[0], a->weight_hh));
+  lm_dtype compute = compute_dtype(a->weight_hh);
+  TRY(readied(a->gates, compute, &gates));
+  TRY(all_readied(&given, compute, &in));
+  TRY(matrix(gates, rows, width, &result[0]));
+  TRY(matrix(gates, batch, width, &result[1]));
+  TRY(lstm ? matrix(gates, batch, hidden, &result[2]) : nothing(gates, &result[2]));
+  TRY(matrix(gates, rows, slots_of(a->cell) * hidden, &result[3]));
+  if (rows > 0) {
+    lm_recurrent_layer_args job = {.gates = gates,
+                                   .weight_hh = in.weight_hh,
+                                   .h0 = in.h0,
+                                   .c0 = in.c0,
+                                   .bias_hh = in.bias_hh,
+                                   .weight_hr = in.weight_hr,
+                                   .cell = a->cell,
+                                   .reverse = a->reverse,
+                                   .batch_sizes = a->batch_sizes};
+    TRY(lm_dispatch_or_host(op, gates->device, &job, result));
+  } else {
+    TRY(lm_copy(in.h0, result[1]));
+    if (lstm) TRY(lm_copy(in.c0, result[2]));
+  }
+  for (int k = 0; k < 3; k++) TRY(lm_lines_of(result[k], (lm_dtype)a->gates->dtype, &out[k]));
+  out[3] = lm_retain(result[3]);
+done:
+  lm_release(gates);
+  released(&in);
+  for (int k = 0; k < 4; k++) lm_release(result[k]);
+  return status;
+}
+
+/* xᵀ y in x's dtype, then in `dtype`. */
+static lm_status product(lm_tensor *x, lm_tensor *y, lm_dtype dtype, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *turned = NULL, *whole = NULL;
+  int64_t size[2] = {x->size[1], x->size[0]}, stride[2] = {1, x->size[1]};
+  TRY(lm_tensor_view(x, 2, size, stride, 0, &turned));
+  TRY(lm_op_mm(&(lm_mm_args){.x = turned, .other = y}, &whole));
+  TRY(lm_lines_of(whole, dtype, out));
+done:
+  lm_release(turned);
+  lm_release(whole);
+  return status;
+}
+
+lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_recurrent_layer_backward;
+  lm_status status = LM_OK;
+  const layer_args given = {a->weight_hh, a->h0, a->c0, a->bias_hh, a->weight_hr};
+  lm_tensor *const others[] = {a->y, a->work, a->grad_y, a->grad_h, a->grad_c};
+  layer_args in = {NULL};
+  lm_tensor *other[5] = {NULL}, *result[6] = {NULL}, *bias = NULL;
+  const bool lstm = a->cell == LM_LSTM, gru = a->cell == LM_GRU;
+  const lm_dtype dtype = (lm_dtype)a->weight_hh->dtype, compute = compute_dtype(a->weight_hh);
+  TRY(lm_check_ndim(op, "y", a->y, 2));
+  int64_t rows = a->y->size[0];
+  TRY(check_layer(op, &given, a->cell, rows, a->batch_sizes));
+  int64_t batch = a->h0->size[0], width = a->weight_hh->size[1], gates = a->weight_hh->size[0];
+  int64_t hidden = gates / gates_of(a->cell);
+  TRY(check(op, "y", a->y, rows, width, a->weight_hh));
+  TRY(check(op, "grad_y", a->grad_y, rows, width, a->weight_hh));
+  TRY(check(op, "grad_h", a->grad_h, batch, width, a->weight_hh));
+  if (lstm) TRY(check(op, "grad_c", a->grad_c, batch, hidden, a->weight_hh));
+  for (int k = 0; k < 5; k++) TRY(readied(k < 4 || lstm ? others[k] : NULL, compute, &other[k]));
+  TRY(check(op, "work", other[1], rows, slots_of(a->cell) * hidden, other[0]));
+  TRY(all_readied(&given, compute, &in));
+  const lm_tensor *like = in.weight_hh;
+  TRY(matrix(like, rows, gates, &result[0]));
+  TRY(matrix(like, batch, width, &result[1]));
+  TRY(lstm ? matrix(like, batch, hidden, &result[2]) : nothing(like, &result[2]));
+  TRY(gru            ? matrix(like, rows, gates, &result[3])
+      : in.weight_hr ? matrix(like, rows, width, &result[3])
+                     : nothing(like, &result[3]));
+  TRY(matrix(like, rows, width, &result[4]));
+  TRY(in.weight_hr ? matrix(like, rows, hidden, &result[5]) : nothing(like, &result[5]));
+  lm_recurrent_layer_backward_args job = {.weight_hh = in.weight_hh,
+                                          .h0 = in.h0,
+                                          .y = other[0],
+                                          .work = other[1],
+                                          .grad_y = other[2],
+                                          .grad_h = other[3],
+                                          .grad_c = other[4],
+                                          .c0 = in.c0,
+                                          .bias_hh = in.bias_hh,
+                                          .weight_hr = in.weight_hr,
+                                          .batch_sizes = a->batch_sizes,
+                                          .cell = a->cell,
+                                          .reverse = a->reverse};
+  TRY(lm_dispatch_or_host(op, like->device, &job, result));
+  lm_tensor *products = result[gru ? 3 : 0];
+  TRY(lm_lines_of(result[0], dtype, &out[0]));
+  TRY(product(products, result[4], dtype, &out[1]));
+  TRY(lm_lines_of(result[1], dtype, &out[2]));
+  TRY(lm_lines_of(result[2], dtype, &out[3]));
+  if (in.bias_hh) {
+    TRY(lm_op_sum(&(lm_sum_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE}, &bias));
+    TRY(lm_lines_of(bias, dtype, &out[4]));
+  } else {
+    TRY(nothing(like, &out[4]));
+  }
+  if (in.weight_hr)
+    TRY(product(result[3], result[5], dtype, &out[5]));
+  else
+    TRY(nothing(like, &out[5]));
+done:
+  released(&in);
+  for (int k = 0; k < 5; k++) lm_release(other[k]);
+  for (int k = 0; k < 6; k++) lm_release(result[k]);
+  lm_release(bias);
+  return status;
+}
