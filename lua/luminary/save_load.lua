@@ -17,6 +17,8 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local excerpt = require "luminary.base.excerpt"
+local formats = require "luminary.file_formats"
+local is_text = require "luminary.base.is_text"
 local ffi = require "ffi"
 local fail = options.fail
 
@@ -25,22 +27,6 @@ local KEY, DEEPEST = "luminary", 100
 
 local function is_integer_key(key)
   return type(key) == "number" and key == math.floor(key) and math.abs(key) < 2 ^ 53
-end
-
--- UTF-8 as RFC 3629 has it: no overlong forms, no surrogates.
-local multibyte = {
-  "[\194-\223]c", "\224[\160-\191]c", "[\225-\236\238\239]cc", "\237[\128-\159]c", "\240[\144-\191]cc",
-  "[\241-\243]ccc", "\244[\128-\143]cc",
-}
-for i, pattern in ipairs(multibyte) do multibyte[i] = pattern:gsub("c", "[\128-\191]") end
-
-local function is_text(s)
-  if s:find("%z") then return false end
-  for _, pattern in ipairs(multibyte) do
-    if not s:find("[\128-\255]") then return true end
-    s = s:gsub(pattern, ".")
-  end
-  return not s:find("[\128-\255]")
 end
 
 local function to_hex(s)
@@ -154,13 +140,16 @@ local function is_flat(value)
 end
 
 --- lm.save(path, value): a tensor, or a table of tensors, numbers, strings, booleans and tables. Written
---- beside the path and renamed: a crash leaves the old file or the new one, whole.
+--- beside the path and renamed: a crash leaves the old file or the new one, whole. A safetensors file, but for paths
+--- that end in .npy (NumPy's, of one tensor), .npz (of tensors by name) and .pt or .pth, which
+--- torch.load(path, weights_only=True) reads.
 function checkpoint.save(path, value)
   if type(path) ~= "string" then
     if type(value) == "string" then fail("save: the path comes first: lm.save(path, value)") end
     fail("save: the path has to be a string, got %s", options.describe(path))
   end
   if value == nil then fail("save: a value to save wanted: lm.save(path, value)") end
+  if formats.save(path, value) then return end
   local file = {tensors = {}, names = {}, nodes = {}, open = {}, shared = 0}
   local node = describe_value(value, "", file, 1)
   local metadata = {}
@@ -271,7 +260,16 @@ local function warn_of_lacking(path, tensors, lacking)
   core.warn(what .. ", left out")
 end
 
---- lm.load(path [, {device, mmap = false}]): what lm.save wrote, or the tensors by name of any safetensors file.
+--- lm.load(path [, {device, mmap = false, null}]): what lm.save wrote, or the tensors by name of any safetensors file.
+--- Other people's files are known by their first bytes:
+---   torch.save's .pt, .pth, .bin   the value: a state dict is a table of tensors by name. Read by an unpickler that
+---                                  runs nothing; what is neither tensor nor plain value is an error that names it.
+---                                  Tuples and sets are lists, keys stay as they are (0 is 0), ints beyond 2^53 int64
+---                                  cdata. None is nil: a key is not there, a list has a hole; or what `null` gives
+---   .npy, .npz                     a tensor; tensors by name
+---   a folder, or its model.safetensors.index.json: tensors by name out of several safetensors files
+---   .gguf                          {metadata, tensors}; Q8_0, Q4_0, Q4_K and Q6_K become float32
+---   .t7 (by its name)              Torch7's tables and tensors; objects are tables with "__typename"
 --- Of dtypes that tensors here do not have U32 becomes int64; others (F8_E4M3, U64, …) are left out, which is one
 --- warning that names them, or an error where none is left.
 --- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
@@ -279,7 +277,10 @@ end
 --- does): written over in place, the tensors change; cut short, the process dies of a bus error.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" then fail("load: the path has to be a string, got %s", options.describe(path)) end
-  opts = options.check("load", opts, {device = {"any"}, mmap = {"boolean", false}}, "device")
+  opts = options.check("load", opts, {device = {"any"}, mmap = {"boolean", false}, null = {"any"}}, "device")
+  local other, kind, left_out = formats.load(path, opts)
+  if left_out and #left_out > 0 then warn_of_lacking(path, kind == "GGUF" and other.tensors or other, left_out) end
+  if kind ~= "safetensors" then return other end
   local tensors, metadata, _, lacking = core.safetensors_load(path, {device = opts.device, mmap = opts.mmap})
   if #lacking > 0 then warn_of_lacking(path, tensors, lacking) end
   local text = metadata and metadata[KEY]
