@@ -1,4 +1,4 @@
---- lm.save and lm.load: tables of tensors and plain values as safetensors files.
+--- lm.save and lm.load: tables of tensors and plain values as safetensors files; other formats are file_formats/'s.
 ---
 --- A flat table of tensors by name is a plain safetensors file, which Python reads. Anything deeper is
 --- described as JSON in the file's __metadata__ under "luminary"; its tensors are named by their path
@@ -261,17 +261,15 @@ local function warn_of_lacking(path, tensors, lacking)
 end
 
 --- lm.load(path [, {device, mmap = false, null}]): what lm.save wrote, or the tensors by name of any safetensors file.
---- Other people's files are known by their first bytes:
----   torch.save's .pt, .pth, .bin   the value: a state dict is a table of tensors by name. Read by an unpickler that
----                                  runs nothing; what is neither tensor nor plain value is an error that names it.
----                                  Tuples and sets are lists, keys stay as they are (0 is 0), ints beyond 2^53 int64
----                                  cdata. None is nil: a key is not there, a list has a hole; or what `null` gives
----   .npy, .npz                     a tensor; tensors by name
----   a folder, or its model.safetensors.index.json: tensors by name out of several safetensors files
----   .gguf                          {metadata, tensors}; Q8_0, Q4_0, Q4_K and Q6_K become float32
----   .t7 (by its name)              Torch7's tables and tensors; objects are tables with "__typename"
---- Of dtypes that tensors here do not have U32 becomes int64; others (F8_E4M3, U64, …) are left out, which is one
---- warning that names them, or an error where none is left.
+--- Files of others are known by their first bytes. torch.save's (.pt, .pth, .bin) give their value, so that a state
+--- dict is a table of tensors by name: an unpickler of ours reads them, which runs nothing; what is neither tensor
+--- nor plain value is an error that names it. Tuples and sets become lists, keys stay as they are, ints beyond 2^53
+--- int64 cdata, None nil (a key that is not there, a hole in a list) or what `null` gives. Of NumPy's, .npy gives a
+--- tensor, .npz tensors by name. A folder, or the model.safetensors.index.json in it, gives tensors by name out of
+--- several safetensors files; .gguf {metadata, tensors}, of which Q8_0, Q4_0, Q4_K and Q6_K become float32; .t7,
+--- known by its name alone, Torch7's tables and tensors, with objects as tables that have "__typename". Of dtypes
+--- that tensors here do not have U32 becomes int64; others (F8_E4M3, U64, …) are left out, which is one warning that
+--- names them, or an error where none is left.
 --- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
 --- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
 --- does): written over in place, the tensors change; cut short, the process dies of a bus error.

@@ -15,8 +15,8 @@ local names = {
   [3] = "Q4_1", [6] = "Q5_0", [7] = "Q5_1", [9] = "Q8_1", [10] = "Q2_K", [11] = "Q3_K", [13] = "Q5_K", [15] = "Q8_K",
 }
 
--- ---- blocks (ggml's ggml-quants.c), as views of bytes: each takes (part, n), where part(dtype, count, at) are that
--- many elements from byte `at` of each of n blocks on, [n, count], and gives [n, elements of a block].
+-- ---- blocks (ggml's ggml-quants.c), as views of bytes: expand(part, n) gives [n, elements of a block]; part(dtype,
+-- count, at) are that many elements from byte `at` of each block on, [n, count].
 
 local function nibbles(x) return x:bitwise_and(15), x:bitwise_right_shift(4) end
 
@@ -49,8 +49,8 @@ local blocks = {
     local d, dmin = part("float16", 1, 0):float(), part("float16", 1, 2):float()
     return ((d * scale:float()):unsqueeze(3) * q:float() - (dmin * least:float()):unsqueeze(3)):reshape {n, 256}
   end},
-  -- low[128], high[64], scales[16], d: d scale (q - 32), groups of 16; each half of 128 elements has 64 low bytes, whose
-  -- low halves come first, and 32 high bytes with two bits for each of four groups of 32
+  -- low[128], high[64], scales[16], d: d scale (q - 32), groups of 16; each half of 128 elements has 64 low bytes,
+  -- whose low halves come first, and 32 high bytes with two bits for each of four groups of 32
   [14] = {name = "Q6_K", bytes = 210, elements = 256, expand = function(part, n)
     local low, high = nibbles(part("uint8", 128, 0):reshape {n, 2, 1, 64})
     low = cat({low, high}, 3):reshape {n, 2, 4, 32}

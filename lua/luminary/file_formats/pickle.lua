@@ -3,7 +3,6 @@
 ---
 --- Lists, tuples and sets become lists, dicts tables, ints beyond 2^53 int64 cdata and beyond that the nearest number,
 --- bytes strings.
-local options = require "luminary.base.options"
 local excerpt = require "luminary.base.excerpt"
 local Source = require "luminary.file_formats.source"
 local ffi = require "ffi"

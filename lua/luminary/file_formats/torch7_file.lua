@@ -1,6 +1,6 @@
---- Torch7's .t7 files, binary (64-bit, little-endian) and ascii, as its File.lua writes them. Tensors and storages become
---- tensors; objects of any other class plain tables with their class's name under "__typename". Functions are left out:
---- nothing is run.
+--- Torch7's .t7 files, binary (64-bit, little-endian) and ascii, as its File.lua writes them. Tensors and storages
+--- become tensors; objects of any other class plain tables with their class's name under "__typename". Functions are
+--- left out: nothing is run.
 local core = require "luminary.core"
 local excerpt = require "luminary.base.excerpt"
 local Source = require "luminary.file_formats.source"

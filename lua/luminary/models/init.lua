@@ -1,5 +1,5 @@
 --- lm.models: networks for images that people know, with torchvision's names of parameters, so that a state_dict of
---- theirs fits: net:load_state_dict(lm.load("resnet50.safetensors")). Nothing is downloaded.
+--- theirs fits: net:load_state_dict(lm.load("resnet50.pth")). Nothing is downloaded.
 local options = require "luminary.base.options"
 
 local models = {}

@@ -1,7 +1,7 @@
 --- Torch7's names, over luminary: `local torch = require "luminary.torch7"; local nn, optim = torch.nn, torch.optim`.
 --- Tensors made here are Torch7's: in place, keeping dims, outside of autograd; those of luminary in the same process
 --- stay as they are. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the way back. docs/torch7.md has
---- the names. Reading and writing .t7 files, torch.load and torch.save, is not part of it yet.
+--- the names. torch.load reads .t7 files; nothing writes them yet.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
@@ -94,10 +94,28 @@ function torch.getnumthreads() return core.get_num_threads() end
 function torch.tic() return core.time() end
 function torch.toc(since) return core.time() - since end
 
--- The .t7 reader and writer take their place here.
-for _, name in ipairs {"load", "save", "serialize", "deserialize"} do
+--- torch.load(path): the first object of a .t7 file, binary or ascii, or whatever else lm.load reads; its tensors and
+--- storages are Torch7's tensors. Objects such as nn's are plain tables with their class's name under "__typename".
+function torch.load(path)
+  local all, seen, todo = {require("luminary.save_load").load(path)}, {}, {}
+  local function look(t)
+    seen[t] = true
+    for key, v in pairs(t) do
+      if core.is_tensor(v) then
+        t[key] = wrap(v)
+      elseif type(v) == "table" and not seen[v] and not tensor.is(v) then
+        todo[#todo + 1] = v
+      end
+    end
+  end
+  look(all)
+  while #todo > 0 do look(table.remove(todo)) end
+  return all[1]
+end
+
+for _, name in ipairs {"save", "serialize", "deserialize"} do
   torch[name] = function()
-    fail("torch.%s: .t7 files are not read or written yet; lm.save and lm.load take x:raw() of each tensor", name)
+    fail("torch.%s: .t7 files are read by torch.load, not written; lm.save takes x:raw() of each tensor", name)
   end
 end
 

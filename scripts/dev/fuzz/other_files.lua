@@ -1,5 +1,5 @@
--- Mutated files of other programs (spec/golden/_files.safetensors): NumPy's, torch.save's, GGUF and Torch7's. Entries of
--- zip archives are damaged and then given the checksum of what they became, so that readers see it.
+-- Mutated files of other programs (spec/golden/_files.safetensors): NumPy's, torch.save's, GGUF and Torch7's. What is
+-- damaged within a zip archive is given the checksum of what it became, so that readers see it.
 local bytes = require "scripts.dev.fuzz.bytes"
 local core = require "luminary.core"
 local ffi = require "ffi"
