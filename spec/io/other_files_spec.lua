@@ -190,7 +190,7 @@ describe(".npz", function()
     refused("encrypted", { { "a.npy", one, { flags = 1 } } })
     refused("packed by method 12", { { "a.npy", one, { method = 12 } } })
     refused("what is packed at byte .* is broken", { { "a.npy", one, { method = 8 } } })
-    refused("cannot unfold to 4000000000", { { "a.npy", one, { method = 8, size = 4000000000 } } })
+    refused("136 bytes at byte 35 cannot unfold to 1048588", { { "a.npy", one, { method = 8, size = 4000000000 } } })
     refused("is no .npy", { { "a.txt", one } })
     refused("no directory at its end", { { "a.npy", one } }, function(t) return t .. "x" end)
     refused("cannot have 9 entries", { { "a.npy", one } }, function(t)
@@ -199,6 +199,10 @@ describe(".npz", function()
     refused("reaches beyond its end", { { "a.npy", one } }, function(t)
       return t:sub(1, -7) .. little_endian(2 ^ 31, 4) .. "\0\0"
     end)
+    -- A scalar that says to unfold to 4 MB of 4 KB is refused by its head alone, which is in stored blocks.
+    local small = "\0" .. little_endian(#one, 2) .. little_endian(65535 - #one, 2) .. one
+    local bomb = { "a.npy", small .. ("x"):rep(4000), { method = 8, size = 4000000 } }
+    refused("does not fill its 3999872 bytes", { bomb })
     -- Deflated zeros: a stored block that says it has more than it has, and a thousandfold one that goes on.
     refused("unfolds to less", { { "a.npy", "\1\1\0\254\255x", { method = 8, size = 2 } } })
     refused("unfolds to more", { { "a.npy", "\1\2\0\253\255xy", { method = 8, size = 1 } } })
@@ -330,6 +334,8 @@ describe("torch.save's file", function()
     end
     local wide = load_text("x.pt", pt(table.concat(out) .. "."))
     assert.is_true(wide[1] == wide[2] and wide[1][1] == wide[2][2])
+    local packed = zip_of { { "a/data.pkl", ("x"):rep(20000), { method = 8, size = 2 ^ 24 + 1 } } }
+    assert.matches("pickle of 16777217 bytes is packed into 20000", message(load_text, "x.pt", packed))
     assert.matches("pickle that is not torch.save's", message(load_text, "x.pt", "\128\2}q\0X\1\0\0\0aK\1s."))
   end)
 

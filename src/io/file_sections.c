@@ -89,7 +89,7 @@ done:
 static unsigned at_most(uint64_t n, unsigned most) { return n < most ? (unsigned)n : most; }
 
 static lm_status inflate_into(lm_sections *f, z_stream *z, uint64_t at, uint64_t packed, char *piece, char *to,
-                              uint64_t n) {
+                              uint64_t n, bool start) {
   lm_status status = LM_OK;
   uint64_t from = at, end = at + packed, filled = 0;
   char beyond;
@@ -106,8 +106,9 @@ static lm_status inflate_into(lm_sections *f, z_stream *z, uint64_t at, uint64_t
     z->avail_out = room > 0 ? room : 1;
     code = inflate(z, Z_NO_FLUSH);
     filled += (room > 0 ? room : 1) - z->avail_out;
-    if (filled > n) break;
+    if (filled > n || (start && filled == n)) break;
   }
+  if (start && filled == n) goto done;
   if (code != Z_STREAM_END || filled != n || z->avail_in > 0 || from < end) {
     status = lm_fail(LM_E_IO, "%s: what is packed at byte %llu is broken: %s", f->path, (unsigned long long)at,
                      code == Z_MEM_ERROR ? "out of memory"
@@ -119,7 +120,7 @@ done:
   return status;
 }
 
-lm_status lm_sections_inflate(lm_sections *f, uint64_t at, uint64_t packed, uint64_t n, lm_tensor **out) {
+lm_status lm_sections_inflate(lm_sections *f, uint64_t at, uint64_t packed, uint64_t n, bool start, lm_tensor **out) {
   lm_status status;
   lm_tensor *t = NULL;
   char *piece = NULL;
@@ -137,7 +138,7 @@ lm_status lm_sections_inflate(lm_sections *f, uint64_t at, uint64_t packed, uint
     status = lm_fail(LM_E_OOM, "out of memory: reading %s", f->path);
     goto done;
   }
-  TRY(inflate_into(f, &z, at, packed, piece, t->data, n));
+  TRY(inflate_into(f, &z, at, packed, piece, t->data, n, start));
   *out = t;
   t = NULL;
 done:

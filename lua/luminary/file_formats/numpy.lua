@@ -73,8 +73,8 @@ local function read_header(source, text)
   return header
 end
 
---- The tensor of a source that is a .npy.
-function numpy.load(source)
+-- What the head says: dtype, sizes, where the data begin, layout.
+local function read_head(source)
   if source:text(0, math.min(source.size, 6)) ~= numpy.MAGIC then source:fail "it is no .npy file" end
   local cursor = source:cursor(6)
   local version = cursor:unsigned(1)
@@ -89,8 +89,13 @@ function numpy.load(source)
     source:fail("it is of dtype %s", lacking[code]
       or ("'%s', which is none of numbers that tensors here have"):format(excerpt(header.descr, 40)))
   end
-  return source:tensor(dtype, header.shape, cursor.at, source.size - cursor.at, "the array",
-    {fortran = header.fortran_order, swapped = order == ">"})
+  return dtype, header.shape, cursor.at, {fortran = header.fortran_order, swapped = order == ">"}
+end
+
+--- The tensor of a source that is a .npy.
+function numpy.load(source)
+  local dtype, sizes, at, layout = read_head(source)
+  return source:tensor(dtype, sizes, at, source.size - at, "the array", layout)
 end
 
 --- Tensors by name of an archive of .npy.
@@ -99,6 +104,9 @@ function numpy.load_all(archive)
   for _, entry in ipairs(archive.entries) do
     local name = entry.name:match("^(.*)%.npy$")
     if not name then archive.source:fail("its entry '%s' is no .npy", excerpt(entry.name, 100)) end
+    local start = archive:start(entry, LONGEST + 12) -- a small array that unfolds to gigabytes is not unfolded
+    local dtype, sizes, at = read_head(start)
+    start:check_size(dtype, sizes, entry.size - at, "the array")
     tensors[name] = numpy.load(archive:read(entry))
   end
   return tensors

@@ -200,16 +200,20 @@ function Source:view(bytes, dtype, sizes, strides, at, what)
   return t
 end
 
+--- Elements of those sizes fill n bytes.
+function Source:check_size(dtype, sizes, n, what)
+  if self:numel(sizes, what) * self:need_dtype(dtype, what) ~= n then
+    self:fail("%s of shape [%s] and dtype %s does not fill its %.0f bytes", what, table.concat(sizes, ", "), dtype, n)
+  end
+end
+
 --- Dense elements that fill n bytes from `at` on, on the device that was asked for.
 function Source:tensor(dtype, sizes, at, n, what, layout)
   layout = layout or {}
-  local item, numel = self:need_dtype(dtype, what), self:numel(sizes, what)
-  if numel * item ~= n then
-    self:fail("%s of shape [%s] and dtype %s does not fill its %.0f bytes", what, table.concat(sizes, ", "), dtype, n)
-  end
+  self:check_size(dtype, sizes, n, what)
   local bytes = self:bytes(at, n)
   if dtype == "bool" then self:check_bools(bytes, what) end
-  if layout.swapped then bytes = Source.swapped(bytes, item) end
+  if layout.swapped then bytes = Source.swapped(bytes, Source.item_bytes[dtype]) end
   return self:view(self:placed(bytes), dtype, sizes, Source.dense_strides(sizes, layout.fortran), 0, what)
 end
 

@@ -161,11 +161,16 @@ end
 
 -- ---- zip
 
+local LARGEST_PACKED = 2 ^ 24
+
 --- The value in torch.save's archive, whose pickle is `entry`.
 function torch_file.load_zip(archive, entry)
   local source, prefix = archive.source, entry.name:match "^(.*)data%.pkl$"
   if archive.by[prefix .. "constants.pkl"] then
     source:fail "it is a TorchScript program, which is not run; in Python: torch.save(net.state_dict(), path)"
+  end
+  if entry.method ~= 0 and entry.size > LARGEST_PACKED then -- torch.save packs nothing
+    source:fail("its pickle of %.0f bytes is packed into %.0f", entry.size, entry.packed)
   end
   local order = archive.by[prefix .. "byteorder"]
   local order_text = order and order.size <= 16 and archive:read(order):text(0, order.size) or "little"

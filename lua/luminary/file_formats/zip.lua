@@ -125,11 +125,19 @@ function Zip:bytes(entry)
   local source, at = self.source, find_data(self.source, entry)
   if entry.method == 0 and source.opts.mmap then return source:bytes(at, entry.size) end
   local bytes = entry.method == 0 and source:bytes(at, entry.size)
-    or core.file_inflate(source.file, at, entry.packed, entry.size)
+    or core.file_inflate(source.file, at, entry.packed, entry.size, false)
   if core.crc32(bytes, 0) ~= entry.crc then
     source:fail("its entry '%s' is damaged: its checksum is wrong", excerpt(entry.name, 100))
   end
   return bytes
+end
+
+--- The first n bytes of an entry, or all where it has fewer, as a source; nothing of it is checked.
+function Zip:start(entry, n)
+  local source, at = self.source, find_data(self.source, entry)
+  n = math.min(n, entry.size)
+  local bytes = entry.method == 0 and source:bytes(at, n) or core.file_inflate(source.file, at, entry.packed, n, true)
+  return Source.over(bytes, ("%s: %s"):format(source.path, excerpt(entry.name, 100)), source.opts)
 end
 
 --- An entry as a source.

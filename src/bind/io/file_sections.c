@@ -3,7 +3,7 @@
  *   file_open(path, mmap)             an open file, and its size in bytes
  *   file_text(file, at, n)            n bytes from byte `at` on (from 0): a string
  *   file_section(file, at, n)         the same as uint8 [n], over the mapped file or read
- *   file_inflate(file, at, packed, n) uint8 [n]: what `packed` bytes unfold to, deflated
+ *   file_inflate(file, at, packed, n, start) uint8 [n]: what `packed` bytes unfold to, deflated; or its start
  *   file_close(file)                  what was taken out of it stays
  *   view_as(bytes, dtype, sizes, strides, at)  a view of the memory of a uint8 tensor from byte `at` on
  *   crc32(tensor, before)             of a contiguous tensor's bytes; before: 0, or that of what stands before them
@@ -91,14 +91,14 @@ static lm_status take_inflated(lua_State *L, lm_lua *s, void *arg) {
   TRY(read_count(L, s, 2, &at));
   TRY(read_count(L, s, 3, &packed));
   TRY(read_count(L, s, 4, &n));
-  TRY(lm_sections_inflate(*f, at, packed, n, arg));
+  TRY(lm_sections_inflate(*f, at, packed, n, lua_toboolean(L, 5), arg));
 done:
   return status;
 }
 
 static int bind_inflate(lua_State *L) {
   lm_need_held(L, 1, &file_type, "file_inflate");
-  return lm_return_tensor(L, 4, take_inflated);
+  return lm_return_tensor(L, 5, take_inflated);
 }
 
 static int bind_close(lua_State *L) {
