@@ -10,6 +10,7 @@ import collections
 import io
 import os
 import struct
+import zipfile
 
 import numpy as np
 import torch
@@ -61,6 +62,12 @@ for name, save in {"stored.npz": np.savez, "deflated.npz": np.savez_compressed}.
     save(file, **arrays)
     put(name, file.getvalue())
     expect(name, **arrays)
+
+head, file = io.BytesIO(), io.BytesIO()
+np.lib.format.write_array(head, np.zeros(3))
+with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr(zipfile.ZipInfo("a.npy"), head.getvalue()[:-24] + bytes(4000000), zipfile.ZIP_DEFLATED)
+put("bomb.npz", file.getvalue())
 
 # ---- torch.save
 
@@ -294,10 +301,9 @@ seven = {
     "net": ("object", "nn.Sequential", {"modules": {1: ("object", "nn.Linear", {
         "weight": ("tensor", "Double", weights, (2, 3), (1, 2), 2), "train": True, "forward": ("function",)})}}),
     "whole": ("tensor", "Double", weights, (3, 4), (4, 1), 1), "storage": ("storage", "Double", weights),
-    "size": ("storage", "Long", np.array([2, 2**60], "<i8")), "none": ("tensor", "Float", np.zeros(0, "<f4"), (1,), (1,), 1),
-    "name": "x", 1: 0.5, 2: {3: False},
+    "size": ("storage", "Long", np.array([2, 2**60], "<i8")),
+    "none": ("tensor", "Float", np.zeros(1, "<f4"), (0,), (1,), 1), "name": "x", 1: 0.5, 2: {3: False},
 }
-seven["none"] = ("tensor", "Float", np.zeros(1, "<f4"), (0,), (1,), 1)
 seven["self"] = seven
 for kind, code in kinds.items():
     seven[kind] = ("tensor", kind, np.array([1, 2, 3, 97], code), (4,), (1,), 1)
