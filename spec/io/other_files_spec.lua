@@ -280,6 +280,17 @@ describe("torch.save's file", function()
     assert.matches("a TorchScript program, which is not run", message(lm.load, file "script.pt"))
   end)
 
+  it("may be of any protocol, and hold NumPy's numbers", function()
+    for protocol = 3, 5 do
+      for _, age in ipairs { "new", "old" } do
+        local v = lm.load(file(("%d %s.pt"):format(protocol, age)))
+        assert.same({ 0.1, 0.5, -3, 2 ^ 40, true, 7 }, { v.f8, v.f4, v.i2, v.i8, v.yes, v.list[1] })
+        same(golden["new.pt w"], v.w)
+      end
+    end
+    assert.matches("of dtype float8_e4m3fn, which this version lacks", message(lm.load, file "float8.pt"))
+  end)
+
   it("may hold a list that holds itself", function()
     local v = lm.load(file "cyclic.pt")
     assert.is_true(v.cyclic[1] == v.cyclic)
@@ -334,6 +345,7 @@ describe("torch.save's file", function()
     local packed = zip_of { { "a/data.pkl", ("x"):rep(20000), { method = 8, size = 2 ^ 24 + 1 } } }
     assert.matches("pickle of 16777217 bytes is packed into 20000", message(load_text, "x.pt", packed))
     assert.matches("pickle that is not torch.save's", message(load_text, "x.pt", "\128\2}q\0X\1\0\0\0aK\1s."))
+    assert.matches("wants to call os.system", message(load_text, "x.pt", "\128\2cos\nsystem\n(X\1\0\0\0atR."))
   end)
 
   it("is written for torch.load: values come back", function()

@@ -26,14 +26,6 @@ local readers = {
   end},
 }
 
-local function load_pickle(source)
-  local torch_file = format "torch_file"
-  if source:text(0, math.min(source.size, #torch_file.MAGIC)) ~= torch_file.MAGIC then
-    source:fail "it is a pickle that is not torch.save's; in Python: torch.save(net.state_dict(), path)"
-  end
-  return torch_file.load_legacy(source), "torch.save before 1.6"
-end
-
 local LARGEST_HEADER = 1e8 -- of a safetensors file, which begins with its length
 
 local function read_source(source)
@@ -43,7 +35,7 @@ local function read_source(source)
     if head:find(reader[1]) then return reader[2](source) end
   end
   if head:find "^\128[\1-\5]" and #head == 8 and Source.unsigned(head, 1, 8) > LARGEST_HEADER then
-    return load_pickle(source)
+    return format("torch_file").load_legacy(source), "torch.save before 1.6"
   end
   return nil, "safetensors"
 end

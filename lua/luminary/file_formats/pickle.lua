@@ -264,8 +264,12 @@ local codes = {
     m:refuse(getmetatable(f) == Name and f.name or "an object")
   end,
   b = function(m) -- the attributes of an OrderedDict, such as a state dict's _metadata, are left out
-    m:pop()
-    if m.kind[m:top()] ~= "dict" then m:fail "attributes of what is no dict" end
+    local state, top = m:pop(), m:top()
+    if getmetatable(top) == Name and not top.call then
+      if m.kind[state] ~= "tuple" or state[2] == ">" then m:refuse("a big-endian " .. top.name) end
+    elseif m.kind[top] ~= "dict" then
+      m:fail "attributes of what is no dict"
+    end
   end,
   p = function(m) m:remember(number_of(m)) end, q = function(m) m:remember(m.cursor:unsigned(1)) end,
   r = function(m) m:remember(m.cursor:unsigned(4)) end,

@@ -13,8 +13,8 @@ local fail = options.fail
 
 local torch_file = {}
 
---- How the older files begin: a pickle of this number.
-torch_file.MAGIC = "\128\2\138\10\108\252\156\70\249\32\106\168\80\25."
+-- What the older files begin with, as a pickle: 0x1950a86a20f9469cfc6c, as near as a number comes.
+local MAGIC = 119547037146038801333356
 
 -- Storages' classes and the dtypes that tensors here have; of others the names, for messages.
 local storages = {
@@ -98,7 +98,31 @@ local function encode(args, machine)
   end))
 end
 
+-- numpy.dtype(code, align, copy) and the number of such a kind in little-endian bytes: what NumPy's scalars are.
+local function numpy_dtype(args, machine)
+  if type(args[1]) ~= "string" then machine:refuse "numpy.dtype" end
+  return pickle.opaque("numpy.dtype", {code = args[1]})
+end
+
+local ctypes = {
+  f8 = "double", f4 = "float", i8 = "int64_t", i4 = "int32_t", i2 = "int16_t", i1 = "int8_t", u4 = "uint32_t",
+  u2 = "uint16_t", u1 = "uint8_t", b1 = "bool",
+}
+
+local function numpy_scalar(args, machine)
+  local ctype = type(args[1]) == "table" and ctypes[args[1].code]
+  if not ctype or type(args[2]) ~= "string" or #args[2] ~= ffi.sizeof(ctype) then
+    machine:refuse "numpy.core.multiarray.scalar"
+  end
+  local value = ffi.new(ctype .. "[1]")
+  ffi.copy(value, args[2], #args[2])
+  if ctype == "int64_t" then return Source.int64(args[2], 1) end
+  return value[0]
+end
+
 local calls = {
+  ["numpy.dtype"] = numpy_dtype, ["numpy.core.multiarray.scalar"] = numpy_scalar,
+  ["numpy._core.multiarray.scalar"] = numpy_scalar,
   ["torch._utils._rebuild_tensor_v2"] = function(args, machine) return rebuild(args, machine) end,
   ["torch._utils._rebuild_tensor_v3"] = function(args, machine) return rebuild(args, machine, args[7]) end,
   ["torch._utils._rebuild_parameter"] = first,
@@ -121,7 +145,7 @@ for name, dtype in pairs(storages) do
 end
 
 local function names(full)
-  local dtype = full:match "^torch%.(%w+)$"
+  local dtype = full:match "^torch%.([%w_]+)$"
   return known[full] or dtype and is_dtype(dtype) and (aliases[dtype] or dtype) or nil
 end
 
@@ -191,8 +215,11 @@ end
 --- The value in a file of torch.save's of before 1.6, or with _use_new_zipfile_serialization=False: pickles of a magic
 --- number, a version, the machine, the value and its storages' keys, then each storage's length and bytes.
 function torch_file.load_legacy(source)
-  local cursor = source:cursor(#torch_file.MAGIC)
+  local cursor = source:cursor(0)
   local function refuse(_, machine) machine:fail "a storage before the value" end
+  if pickle.load(cursor, names, refuse) ~= MAGIC then
+    source:fail "it is a pickle that is not torch.save's; in Python: torch.save(net.state_dict(), path)"
+  end
   local version = pickle.load(cursor, names, refuse)
   if version ~= 1001 then source:fail("it is of version %s of torch.save; 1001 is read", tostring(version)) end
   local machine = pickle.load(cursor, names, refuse)

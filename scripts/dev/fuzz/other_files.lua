@@ -88,7 +88,7 @@ local function word(text) return bytes.replace_one(text, pick(places), pick(word
 return {
   format("npy", "npy", "%.npy$", { data(129), data(129), word, word, head(100), cut }),
   format("npz", "npz", "ed%.npz$", { damage, change_entry, cut }),
-  format("torch", "pt", "^%a+%.pt$", { damage, change_entry, change_entry, cut }),
+  format("torch", "pt", "^[%w ]+%.pt$", { damage, change_entry, change_entry, cut }),
   format("GGUF", "gguf", "%.gguf$", { head(1200), head(1200), damage, cut }),
   format("t7", "t7", "%.t7$", { damage, damage, data(600), cut, head(300) }),
 }

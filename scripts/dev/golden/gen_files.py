@@ -94,6 +94,16 @@ for name, new in {"new.pt": True, "old.pt": False}.items():
     torch.save(value, file, _use_new_zipfile_serialization=new)
     put(name, file.getvalue())
     expect(name, **tensors, parameter=base)
+numbers = {"f8": np.float64(0.1), "f4": np.float32(0.5), "i2": np.int16(-3), "i8": np.int64(2**40), "yes": np.bool_(True),
+           "list": [np.uint8(7)], "w": base}
+for protocol in 3, 4, 5:
+    for name, new in {"new": True, "old": False}.items():
+        file = io.BytesIO()
+        torch.save(numbers, file, pickle_protocol=protocol, _use_new_zipfile_serialization=new)
+        put(f"{protocol} {name}.pt", file.getvalue())
+file = io.BytesIO()
+torch.save(torch.zeros(2, dtype=torch.float8_e4m3fn), file)
+put("float8.pt", file.getvalue())
 cyclic = []
 cyclic.append(cyclic)
 file = io.BytesIO()
