@@ -1,4 +1,4 @@
---- lm.save and lm.load: tables of tensors and plain values as safetensors files.
+--- lm.save and lm.load: tables of tensors and plain values as safetensors files; other formats are file_formats/'s.
 ---
 --- A flat table of tensors by name is a plain safetensors file, which Python reads. Anything deeper is
 --- described as JSON in the file's __metadata__ under "luminary"; its tensors are named by their path
@@ -17,6 +17,8 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local excerpt = require "luminary.base.excerpt"
+local formats = require "luminary.file_formats"
+local is_text = require "luminary.base.is_text"
 local ffi = require "ffi"
 local fail = options.fail
 
@@ -25,22 +27,6 @@ local KEY, DEEPEST = "luminary", 100
 
 local function is_integer_key(key)
   return type(key) == "number" and key == math.floor(key) and math.abs(key) < 2 ^ 53
-end
-
--- UTF-8 as RFC 3629 has it: no overlong forms, no surrogates.
-local multibyte = {
-  "[\194-\223]c", "\224[\160-\191]c", "[\225-\236\238\239]cc", "\237[\128-\159]c", "\240[\144-\191]cc",
-  "[\241-\243]ccc", "\244[\128-\143]cc",
-}
-for i, pattern in ipairs(multibyte) do multibyte[i] = pattern:gsub("c", "[\128-\191]") end
-
-local function is_text(s)
-  if s:find("%z") then return false end
-  for _, pattern in ipairs(multibyte) do
-    if not s:find("[\128-\255]") then return true end
-    s = s:gsub(pattern, ".")
-  end
-  return not s:find("[\128-\255]")
 end
 
 local function to_hex(s)
@@ -154,13 +140,16 @@ local function is_flat(value)
 end
 
 --- lm.save(path, value): a tensor, or a table of tensors, numbers, strings, booleans and tables. Written
---- beside the path and renamed: a crash leaves the old file or the new one, whole.
+--- beside the path and renamed: a crash leaves the old file or the new one, whole. A safetensors file, but for paths
+--- that end in .npy (NumPy's, of one tensor), .npz (of tensors by name) and .pt or .pth, which
+--- torch.load(path, weights_only=True) reads.
 function checkpoint.save(path, value)
   if type(path) ~= "string" then
     if type(value) == "string" then fail("save: the path comes first: lm.save(path, value)") end
     fail("save: the path has to be a string, got %s", options.describe(path))
   end
   if value == nil then fail("save: a value to save wanted: lm.save(path, value)") end
+  if formats.save(path, value) then return end
   local file = {tensors = {}, names = {}, nodes = {}, open = {}, shared = 0}
   local node = describe_value(value, "", file, 1)
   local metadata = {}
@@ -271,15 +260,25 @@ local function warn_of_lacking(path, tensors, lacking)
   core.warn(what .. ", left out")
 end
 
---- lm.load(path [, {device, mmap = false}]): what lm.save wrote, or the tensors by name of any safetensors file.
---- Of dtypes that tensors here do not have U32 becomes int64; others (F8_E4M3, U64, …) are left out, which is one
---- warning that names them, or an error where none is left.
+--- lm.load(path [, {device, mmap = false, null}]): what lm.save wrote, or the tensors by name of any safetensors file.
+--- Files of others are known by their first bytes. torch.save's (.pt, .pth, .bin) give their value, so that a state
+--- dict is a table of tensors by name: an unpickler of ours reads them, which runs nothing; what is neither tensor
+--- nor plain value is an error that names it. Tuples and sets become lists, keys stay as they are, ints beyond 2^53
+--- int64 cdata, None nil (a key that is not there, a hole in a list) or what `null` gives. Of NumPy's, .npy gives a
+--- tensor, .npz tensors by name. A folder, or the model.safetensors.index.json in it, gives tensors by name out of
+--- several safetensors files; .gguf {metadata, tensors}, of which Q8_0, Q4_0, Q4_K and Q6_K become float32; .t7,
+--- known by its name alone, Torch7's tables and tensors, with objects as tables that have "__typename". Of dtypes
+--- that tensors here do not have U32 becomes int64; others (F8_E4M3, U64, …) are left out, which is one warning that
+--- names them, or an error where none is left.
 --- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
 --- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
 --- does): written over in place, the tensors change; cut short, the process dies of a bus error.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" then fail("load: the path has to be a string, got %s", options.describe(path)) end
-  opts = options.check("load", opts, {device = {"any"}, mmap = {"boolean", false}}, "device")
+  opts = options.check("load", opts, {device = {"any"}, mmap = {"boolean", false}, null = {"any"}}, "device")
+  local other, kind, left_out = formats.load(path, opts)
+  if left_out and #left_out > 0 then warn_of_lacking(path, kind == "GGUF" and other.tensors or other, left_out) end
+  if kind ~= "safetensors" then return other end
   local tensors, metadata, _, lacking = core.safetensors_load(path, {device = opts.device, mmap = opts.mmap})
   if #lacking > 0 then warn_of_lacking(path, tensors, lacking) end
   local text = metadata and metadata[KEY]

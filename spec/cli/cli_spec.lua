@@ -546,3 +546,52 @@ describe("every public name", function()
     assert.error_matches(function() lm.help(3) end, "help: the name has to be a string, got number 3")
   end)
 end)
+
+describe("luminary inspect", function()
+  local function inspected(value, name, flags)
+    lm.save(folder .. "/" .. name, value)
+    local ok, text = luminary(("inspect %s %s/%s"):format(flags or "", folder, name))
+    assert(ok, text)
+    return (text:gsub("^[^\n]*/", ""))
+  end
+  local value = {
+    net = { w = lm.tensor { { 1, 2 }, { 3, 6 } }, i = lm.arange(3):to "int64" }, epoch = 3, name = "a\27[31m",
+    odd = lm.tensor { 1, 0 / 0, math.huge },
+  }
+
+  it("lists plain values, then tensors with dtype, shape, size and statistics", function()
+    local text = inspected(value, "x.pt")
+    assert.equal(table.concat({
+      "epoch = 3", "name = 'a?[31m'",
+      "name   dtype    shape   size  least  greatest  mean  deviation",
+      "net.i  int64    [3]     24 B      0         2     1          1",
+      "net.w  float32  [2, 2]  16 B      1         6     3       2.16",
+      "odd    float32  [3]     12 B      1         1     1          0  2 NaN or infinite",
+      "3 tensors, 10 elements\n",
+    }, "\n"), (text:gsub("^[^\n]*\n", "")))
+    assert.matches("^x.pt: torch.save, 1%.%d kB\n", text)
+    assert.matches("net.w  float32  %[2, 2%]  16 B\n", inspected(value, "x.pt", "--quick"))
+  end)
+
+  it("knows safetensors and NumPy's files, and says what it cannot read", function()
+    local plain = inspected({ w = lm.ones { 2 } }, "x.safetensors")
+    assert.matches("^x.safetensors: safetensors, .*\nw  *float32  %[2%]", plain)
+    assert.matches("metadata.luminary = '{.*tensors.x", inspected({ x = lm.ones { 2 }, n = 1 }, "deep.safetensors"))
+    assert.matches("NumPy array.*%(the tensor%)  float32  %[2%]", inspected(lm.ones { 2 }, "x.npy"))
+    local ok, text, code = luminary("inspect " .. script "print(1)")
+    assert.same({ false, 1 }, { ok, code })
+    assert.matches("^luminary inspect: .*script.lua is no safetensors file", text)
+    ok, text, code = luminary "inspect --quik x"
+    assert.same({ false, 2 }, { ok, code })
+    assert.matches("did you mean '%-%-quick'", text)
+    assert.matches("^usage: luminary inspect", select(2, luminary "inspect --help"))
+    assert.equal(2, select(3, luminary "inspect"))
+  end)
+
+  it("takes the statistics of many elements in pieces", function()
+    local x = lm.rand { 5, 2 ^ 20 }:add(10)
+    local least, most, mean, deviation, others = require("luminary.cli.inspect").statistics(x)
+    assert.same({ x:min():item(), x:max():item(), 0 }, { least, most, others })
+    assert(math.abs(mean - x:double():mean():item()) < 1e-9 and math.abs(deviation - x:double():std():item()) < 1e-9)
+  end)
+end)

@@ -16,11 +16,11 @@ typedef struct lm_new_file {
 
 /* A temporary file beside `path` (behind its link, if it is one), without a name where the file system has such.
  * Refuses what is no regular file. */
-lm_status lm_new_file_open(const char *path, lm_new_file *f);
-lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
+LM_API lm_status lm_new_file_open(const char *path, lm_new_file *f);
+LM_API lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
 /* Sync, rename, sync the directory; closes in any case. */
-lm_status lm_new_file_commit(lm_new_file *f);
+LM_API lm_status lm_new_file_commit(lm_new_file *f);
 /* Remove the temporary file. Does nothing after commit, or on a zeroed struct with fd -1. */
-void lm_new_file_abandon(lm_new_file *f);
+LM_API void lm_new_file_abandon(lm_new_file *f);
 
 #endif

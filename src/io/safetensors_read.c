@@ -1,12 +1,10 @@
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "io/mapped_file.h"
 #include "io/parallel_read.h"
 #include "io/safetensors.h"
 #include "io/safetensors_dtypes.h"
@@ -16,13 +14,6 @@ static const size_t LARGEST_HEADER = 100000000; /* as the reference implementati
 /* What is read at a time: enough for several threads, and a bound on what lies in memory before it moves to a device.
  */
 static const size_t WINDOW = (size_t)64 << 20;
-
-/* The mapped file, shared by the handle and the tensors over it. */
-typedef struct mapping {
-  _Atomic int32_t rc;
-  char *data;
-  size_t bytes;
-} mapping;
 
 typedef struct entry {
   const char *name;   /* the header's */
@@ -39,7 +30,7 @@ struct lm_safetensors {
   int fd; /* as `info` says, until the file is closed */
   struct stat info;
   int threads;
-  mapping *map; /* NULL: tensors are read into memory of their own */
+  lm_mapping *map; /* NULL: tensors are read into memory of their own */
   cJSON *header;
   uint64_t data_at; /* the first byte after the header */
   int n, nmeta;
@@ -48,28 +39,6 @@ struct lm_safetensors {
   lm_piece *piece;   /* room for n */
   const char **key, **value;
 };
-
-static void release_mapping(void *owner) {
-  mapping *m = owner;
-  if (!m || atomic_fetch_sub_explicit(&m->rc, 1, memory_order_acq_rel) != 1) return;
-  munmap(m->data, m->bytes);
-  lm_free(m);
-}
-
-static lm_status map_file(const lm_safetensors *f, mapping **out) {
-  mapping *m = lm_malloc(sizeof *m);
-  if (!m) return LM_E_OOM;
-  m->bytes = (size_t)f->info.st_size;
-  /* Private: tensors may be written to in place, the file stays as it is. */
-  m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, f->fd, 0);
-  if (m->data == MAP_FAILED) {
-    lm_free(m);
-    return lm_fail(LM_E_IO, "cannot map %s: %s", f->path, strerror(errno));
-  }
-  atomic_init(&m->rc, 1);
-  *out = m;
-  return LM_OK;
-}
 
 /* A JSON number that is an integer from 0 on, which a double holds exactly. */
 static bool is_count(const cJSON *item, uint64_t *out) {
@@ -204,12 +173,6 @@ static lm_status read_header(const lm_safetensors *f, char **out, uint64_t *leng
     return lm_fail(LM_E_IO, "%s is no safetensors file: it has only %llu bytes", f->path, (unsigned long long)bytes);
   }
   TRY(lm_read_pieces(f->path, f->fd, &f->info, 1, 1, &(lm_piece){prefix, sizeof prefix, 0}));
-  if (memcmp(prefix, "PK\3\4", 4) == 0 || memcmp(prefix, "\x80\x02\x8a\x0a", 4) == 0) {
-    return lm_fail(LM_E_IO,
-                   "%s is a file of torch.save's (a pickle, which can hold any program), not safetensors; in Python: "
-                   "safetensors.torch.save_file(torch.load(path, weights_only=True), \"net.safetensors\")",
-                   f->path);
-  }
   *length = 0;
   for (int i = 0; i < 8; i++) *length |= (uint64_t)prefix[i] << 8 * i;
   if (*length > LARGEST_HEADER || *length > bytes - 8) {
@@ -299,7 +262,7 @@ lm_status lm_safetensors_open(const char *path, int threads, lm_safetensors **ou
   memcpy(f->path, path, bytes);
   TRY(lm_file_open(path, 0, &f->fd, &f->info));
   TRY(parse(f));
-  if (threads == 0) TRY(map_file(f, &f->map));
+  if (threads == 0) TRY(lm_mapping_open(f->path, f->fd, (size_t)f->info.st_size, &f->map));
   *out = f;
   f = NULL;
 done:
@@ -310,7 +273,7 @@ done:
 void lm_safetensors_close(lm_safetensors *f) {
   if (!f) return;
   if (f->fd >= 0) close(f->fd);
-  release_mapping(f->map);
+  lm_mapping_release(f->map);
   for (int i = 0; i < f->n; i++) lm_release(f->ahead[i]);
   cJSON_Delete(f->header);
   lm_free(f->entry);
@@ -363,8 +326,7 @@ static lm_status map_tensor(lm_safetensors *f, const entry *e, lm_tensor **out) 
     TRY(new_tensor(f, e, out));
     if (bytes > 0) memcpy(landing(e, *out), data, bytes);
   } else {
-    atomic_fetch_add_explicit(&f->map->rc, 1, memory_order_relaxed);
-    TRY(lm_tensor_foreign(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, data, bytes, release_mapping, f->map, out));
+    TRY(lm_mapping_tensor(f->map, e->dtype, e->ndim, e->size, f->data_at + e->from, bytes, out));
   }
 done:
   return status;

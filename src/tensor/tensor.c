@@ -249,6 +249,18 @@ lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int6
   return LM_OK;
 }
 
+lm_status lm_tensor_view_as(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride,
+                            size_t at, lm_tensor **out) {
+  lm_tensor base = {.dtype = (int8_t)dtype, .device = t->device, .storage = t->storage, .data = t->data};
+  *out = NULL;
+  if (at > lm_nbytes(t)) { return lm_fail(LM_E_ARG, "view: byte %zu of a tensor of %zu", at, lm_nbytes(t)); }
+  if (base.data) base.data += at;
+  if ((uintptr_t)base.data % lm_dtype_size(dtype) != 0) {
+    return lm_fail(LM_E_ARG, "view: elements of %s at byte %zu are not aligned", lm_dtype_name(dtype), at);
+  }
+  return lm_tensor_view(&base, ndim, size, stride, 0, out);
+}
+
 lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, void *data, size_t bytes,
                             void (*release)(void *owner), void *owner, lm_tensor **out) {
   lm_status status = LM_OK;

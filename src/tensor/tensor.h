@@ -80,6 +80,9 @@ LM_API void lm_tensor_offer(lm_tensor *home);
 /* A view of t's storage; `offset` elements after t's first. Checked against the storage's bounds. */
 LM_API lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int64_t *stride, int64_t offset,
                                 lm_tensor **out);
+/* The same from byte `at` of t's memory on, as elements of another dtype. LM_E_ARG where they are not aligned. */
+LM_API lm_status lm_tensor_view_as(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride,
+                                   size_t at, lm_tensor **out);
 /* A tensor over memory somebody else owns; release(owner) is called when the last view goes, or
  * before returning an error. Contiguous. */
 LM_API lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, void *data,

@@ -3,12 +3,14 @@ local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]
        luminary doctor [option ...]
+       luminary inspect FILE
        luminary help [NAME | environment]
        luminary ops [NAME]
 
   FILE         run a Lua script; `arg` holds its arguments
   run          run a script as several ranks; luminary run --help says more
   doctor       look for what keeps training from running on this machine; luminary doctor --help says more
+  inspect      list what is in a file of weights; luminary inspect --help says more
   help         explain: a name, as in luminary help nn.Linear, or `environment`, the variables that luminary reads
   ops          what runs where: each op's kind, dtypes, gradient, autocast class and devices; or all about one
   -            run what standard input holds
@@ -101,6 +103,8 @@ function cli.main(args)
     return require("luminary.cli.doctor").main(args, 2)
   elseif first == "ops" then
     return require("luminary.cli.ops").main(args, 2)
+  elseif first == "inspect" then
+    return require("luminary.cli.inspect").main(args, 2)
   elseif first == "help" then
     if args[2] == "environment" then
       io.stdout:write(require("luminary.environment_variables").text())

@@ -153,8 +153,10 @@ other.data = with(pairs_of([[
   ]]), {transforms = "lm.vision.transforms is that"})
 
 -- Options that PyTorch's functions of the same name have.
-local weights = "nothing is downloaded; net:load_state_dict(lm.load(path)) takes torchvision's weights, as safetensors"
+local weights = "nothing is downloaded; net:load_state_dict(lm.load(path)) takes torchvision's .pth"
 other.options = {
+  map_location = "it is device", weights_only = "it is always so: nothing in a file is run",
+  mmap_mode = "it is mmap = true", allow_pickle = "nothing in a file is run",
   weights = weights, pretrained = weights, download = "nothing is downloaded: the files have to be there",
   hop_size = "here it is hop_length",
   multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",

@@ -1,5 +1,5 @@
 --- lm.models: networks that people know, for images with torchvision's names of parameters, for language with Hugging
---- Face's, so that a state_dict of theirs fits: net:load_state_dict(lm.load("resnet50.safetensors")). Nothing is
+--- Face's, so that a state_dict of theirs fits: net:load_state_dict(lm.load("resnet50.pth")). Nothing is
 --- downloaded.
 local options = require "luminary.base.options"
 

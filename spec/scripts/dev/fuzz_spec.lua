@@ -36,6 +36,16 @@ describe("mutated files", function()
     end
   end)
 
+  it("of other programs do", function()
+    for _, format in ipairs {"npy", "npz", "torch", "GGUF", "t7"} do
+      local count, seed = long and 1000000 or 150, long and os.time() or 3
+      local ok, text = temp.run(folder, ("luajit %s --only %s --count %d --seed %d"):format(fuzz, format, count, seed))
+      assert(ok, text)
+      assert.matches(" 0 strange errors", text)
+      if long then print(text) end
+    end
+  end)
+
   it("are the same for the same seed", function()
     local function run()
       local _, text = temp.run(folder, ("luajit %s --count 100 --seed 7"):format(fuzz))

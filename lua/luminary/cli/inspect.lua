@@ -1,0 +1,172 @@
+--- `luminary inspect FILE`: what is in a file of weights, of any format that lm.load reads.
+local USAGE = [[
+usage: luminary inspect [option ...] FILE
+
+Lists what is in a file that lm.load reads: safetensors, one or in shards, torch.save's .pt, .npy, .npz, .gguf, .t7.
+Plain values and metadata first, then the tensors: name, dtype, shape, bytes, least, greatest, mean, standard deviation,
+and how many elements are NaN or infinite, if any. Nothing in the file is run.
+
+  --quick   leave out what has to read the tensors' elements
+  --help    print this
+
+Exit code: 0, 1 if the file cannot be read, 2 for wrong usage.
+]]
+
+local core = require "luminary.core"
+local excerpt = require "luminary.base.excerpt"
+local flags = require "luminary.cli.command_options"
+local formats = require "luminary.file_formats"
+local is_text = require "luminary.base.is_text"
+
+local inspect = {}
+
+local ROWS = {quick = {"flag"}, help = {"flag"}, h = {same = "help"}}
+local AT_ONCE = 2 ^ 22 -- elements
+local MOST_STRIDED = 2 ^ 28 -- elements of a view, which may repeat a few of a small file
+
+local function say(text) io.stderr:write("luminary inspect: ", text, "\n") end
+
+-- Without what a terminal would obey.
+local function printable(text)
+  return is_text(text) and (excerpt(text, 200):gsub("[%c\127]", "?")) or ("(%d bytes)"):format(#text)
+end
+
+local function bytes_text(n)
+  for _, unit in ipairs {"B", "kB", "MB", "GB"} do
+    if n < 1000 then return (unit == "B" and "%d %s" or "%.1f %s"):format(n, unit) end
+    n = n / 1000
+  end
+  return ("%.1f TB"):format(n)
+end
+
+--- Least, greatest, mean and standard deviation of the finite elements, and how many others there are.
+function inspect.statistics(t)
+  local flat, others = t:reshape(-1), 0
+  local n, mean, squares, least, most = 0, 0, 0, math.huge, -math.huge
+  for from = 1, flat:numel(), AT_ONCE do
+    local x = flat:narrow(1, from, math.min(AT_ONCE, flat:numel() - from + 1)):double()
+    local finite = x:isfinite()
+    if not finite:all():item() then
+      local all = x:numel()
+      x = x:masked_select(finite)
+      others = others + all - x:numel()
+    end
+    local count = x:numel()
+    if count > 0 then
+      local here = x:mean():item()
+      local away = here - mean
+      squares = squares + (x - here):pow(2):sum():item() + away ^ 2 * n * count / (n + count)
+      mean, n = mean + away * count / (n + count), n + count
+      least, most = math.min(least, x:min():item()), math.max(most, x:max():item())
+    end
+  end
+  if n == 0 then return nil, nil, nil, nil, others end
+  return least, most, mean, n > 1 and math.sqrt(squares / (n - 1)) or 0, others
+end
+
+-- What is no tensor, and the tensors, in order, each {path, value}.
+local function flatten(value)
+  local plain, tensors, seen = {}, {}, {}
+  local function look(v, path)
+    if core.is_tensor(v) then
+      tensors[#tensors + 1] = {path, v}
+    elseif type(v) ~= "table" then
+      plain[#plain + 1] = {path, type(v) == "string" and "'" .. printable(v) .. "'" or tostring(v)}
+    elseif seen[v] then
+      plain[#plain + 1] = {path, "see " .. seen[v]}
+    elseif #v > 8 and not core.is_tensor(v[1]) and type(v[1]) ~= "table" then
+      plain[#plain + 1] = {path, ("a list of %d, from %s on"):format(#v, printable(tostring(v[1])))}
+    else
+      seen[v] = path == "" and "the whole" or path
+      local keys = {}
+      for key in pairs(v) do keys[#keys + 1] = key end
+      table.sort(keys, function(a, b)
+        if type(a) == type(b) and type(a) ~= "boolean" then return a < b end
+        return tostring(a) < tostring(b)
+      end)
+      for _, key in ipairs(keys) do
+        look(v[key], (path == "" and "" or path .. ".") .. printable(tostring(key)))
+      end
+    end
+  end
+  look(value, "")
+  return plain, tensors
+end
+
+local function number(v) return v and ("%.4g"):format(v) or "" end
+
+local function row_of(name, t, quick)
+  local item = require("luminary.file_formats.source").item_bytes[t.dtype]
+  local row = {name == "" and "(the tensor)" or name, t.dtype, "[" .. table.concat(t.shape, ", ") .. "]",
+    bytes_text(t:numel() * item)}
+  if quick then return row end
+  if not t:is_contiguous() and t:numel() > MOST_STRIDED then
+    row[5] = "a view too large to read"
+    return row
+  end
+  local least, most, mean, deviation, others = inspect.statistics(t)
+  for _, v in ipairs {number(least), number(most), number(mean), number(deviation)} do row[#row + 1] = v end
+  if others > 0 then row[#row + 1] = ("%d NaN or infinite"):format(others) end
+  return row
+end
+
+local function print_rows(rows)
+  local widths = {}
+  for _, row in ipairs(rows) do
+    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
+  end
+  for _, row in ipairs(rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do
+      local gap = (" "):rep(widths[i] - #cell)
+      cells[i] = i <= 3 and cell .. gap or gap .. cell
+    end
+    print((table.concat(cells, "  "):gsub("%s+$", "")))
+  end
+end
+
+local function show(path, quick)
+  require "luminary" -- tensors' methods
+  local value, kind, lacking = formats.load(path, {mmap = true})
+  if kind == "safetensors" then
+    local tensors, metadata, _, left_out = core.safetensors_load(path, {mmap = true})
+    value, lacking = next(metadata) and {metadata = metadata, tensors = tensors} or tensors, left_out
+  end
+  local _, size = core.file_kind(path)
+  local plain, tensors = flatten(value)
+  print(("%s: %s, %s"):format(path, kind, bytes_text(size)))
+  for _, each in ipairs(plain) do print((each[1] == "" and "" or each[1] .. " = ") .. each[2]) end
+  local rows = {quick and {"name", "dtype", "shape", "size"}
+    or {"name", "dtype", "shape", "size", "least", "greatest", "mean", "deviation"}}
+  local elements = 0
+  for i, each in ipairs(tensors) do
+    rows[i + 1] = row_of(each[1], each[2], quick)
+    elements = elements + each[2]:numel()
+  end
+  if #tensors > 0 then print_rows(rows) end
+  for _, each in ipairs(lacking or {}) do print(("not read: %s"):format(printable(each))) end
+  print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))
+end
+
+--- The command, on the arguments from `first` on; gives the exit status.
+function inspect.main(args, first)
+  local options, at = flags.parse(args, first, ROWS)
+  if not options then
+    say(at)
+    return 2
+  end
+  if options.help then
+    io.stdout:write(USAGE)
+    return 0
+  end
+  local path = args[at]
+  if not path or args[at + 1] then
+    say(path and "one file at a time" or "a file wanted\n" .. USAGE)
+    return 2
+  end
+  local ok, why = pcall(show, path, options.quick)
+  if not ok then say((tostring(why):gsub("^[^:]*:%d+: ", ""):gsub("^load: ", ""))) end
+  return ok and 0 or 1
+end
+
+return inspect

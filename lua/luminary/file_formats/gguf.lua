@@ -1,0 +1,192 @@
+--- GGUF, versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors; quantized
+--- ones become float32.
+local core = require "luminary.core"
+local excerpt = require "luminary.base.excerpt"
+local Source = require "luminary.file_formats.source"
+
+local gguf = {}
+local empty = core.ops.empty
+
+local plain = {
+  [0] = "float32", [1] = "float16", [24] = "int8", [25] = "int16", [26] = "int32", [27] = "int64", [28] = "float64",
+  [30] = "bfloat16",
+}
+local names = {
+  [3] = "Q4_1", [6] = "Q5_0", [7] = "Q5_1", [9] = "Q8_1", [10] = "Q2_K", [11] = "Q3_K", [13] = "Q5_K", [15] = "Q8_K",
+}
+
+-- ---- blocks (ggml's ggml-quants.c), as views of bytes: expand(part, n) gives [n, elements of a block]; part(dtype,
+-- count, at) are that many elements from byte `at` of each block on, [n, count].
+
+local function nibbles(x) return x:bitwise_and(15), x:bitwise_right_shift(4) end
+
+local function cat(list, dim) return core.ops.cat(list, dim) end
+
+-- 6-bit scales and minima of 8 groups in 12 bytes: of the first four the low bits of bytes 1 to 4 and 5 to 8; of the
+-- others the halves of 9 to 12, with the two high bits of those.
+local function scales_of_k(s)
+  local a, b, c = s:narrow(2, 1, 4), s:narrow(2, 5, 4), s:narrow(2, 9, 4)
+  local low, high = nibbles(c)
+  local function with_high(x, of) return x:bitwise_or(of:bitwise_right_shift(6):bitwise_left_shift(4)) end
+  return cat({a:bitwise_and(63), with_high(low, a)}, 2), cat({b:bitwise_and(63), with_high(high, b)}, 2)
+end
+
+local blocks = {
+  -- d, q[32]: d q
+  [8] = {name = "Q8_0", bytes = 34, elements = 32, expand = function(part)
+    return part("float16", 1, 0):float() * part("int8", 32, 2):float()
+  end},
+  -- d, q[16]: d (q - 8), low halves before high ones
+  [2] = {name = "Q4_0", bytes = 18, elements = 32, expand = function(part)
+    local low, high = nibbles(part("uint8", 16, 2))
+    return part("float16", 1, 0):float() * (cat({low, high}, 2):float() - 8)
+  end},
+  -- d, dmin, scales[12], q[128]: d scale q - dmin min, groups of 32; each 32 bytes hold two groups
+  [12] = {name = "Q4_K", bytes = 144, elements = 256, expand = function(part, n)
+    local scale, least = scales_of_k(part("uint8", 12, 4))
+    local low, high = nibbles(part("uint8", 128, 16):reshape {n, 4, 1, 32})
+    local q = cat({low, high}, 3):reshape {n, 8, 32}
+    local d, dmin = part("float16", 1, 0):float(), part("float16", 1, 2):float()
+    return ((d * scale:float()):unsqueeze(3) * q:float() - (dmin * least:float()):unsqueeze(3)):reshape {n, 256}
+  end},
+  -- low[128], high[64], scales[16], d: d scale (q - 32), groups of 16; each half of 128 elements has 64 low bytes,
+  -- whose low halves come first, and 32 high bytes with two bits for each of four groups of 32
+  [14] = {name = "Q6_K", bytes = 210, elements = 256, expand = function(part, n)
+    local low, high = nibbles(part("uint8", 128, 0):reshape {n, 2, 1, 64})
+    low = cat({low, high}, 3):reshape {n, 2, 4, 32}
+    local bits, tops = part("uint8", 64, 128):reshape {n, 2, 1, 32}, {}
+    for i = 0, 3 do tops[i + 1] = bits:bitwise_right_shift(2 * i):bitwise_and(3):bitwise_left_shift(4) end
+    local q = low:bitwise_or(cat(tops, 3)):float() - 32
+    local scale = part("float16", 1, 208):float() * part("int8", 16, 192):float()
+    return (scale:unsqueeze(3) * q:reshape {n, 16, 16}):reshape {n, 256}
+  end},
+}
+
+local AT_ONCE = 2 ^ 22 -- bytes: what lies between is float32 of some of these
+
+local function expand(source, kind, at, count, what)
+  local out = empty({count, kind.elements}, {dtype = "float32", device = "cpu"})
+  local step = math.floor(AT_ONCE / kind.bytes)
+  for first = 0, count - 1, step do
+    local n = math.min(step, count - first)
+    local bytes = source:bytes(at + first * kind.bytes, n * kind.bytes)
+    local function part(dtype, width, from)
+      local item = Source.item_bytes[dtype]
+      return source:view(bytes, dtype, {n, width}, {kind.bytes / item, 1}, from, what)
+    end
+    out:narrow(1, first + 1, n):copy_(kind.expand(part, n))
+  end
+  return out
+end
+
+-- ---- the file
+
+local function read_string(cursor) return cursor:take(cursor:count()) end
+
+local read_value
+local DEEPEST = 8
+
+local values = {
+  [0] = function(c) return c:unsigned(1) end, [1] = function(c) return c:signed(1) end,
+  [2] = function(c) return c:unsigned(2) end, [3] = function(c) return c:signed(2) end,
+  [4] = function(c) return c:unsigned(4) end, [5] = function(c) return c:signed(4) end,
+  [6] = function(c) return c:float(4) end, [7] = function(c) return c:unsigned(1) ~= 0 end, [8] = read_string,
+  [9] = function(c, depth)
+    local kind, n, list = c:unsigned(4), c:count(), {}
+    if depth > DEEPEST then c.source:fail "its metadata is nested too deep" end
+    if n > c.source.size - c.at then c.source:fail("a list of %.0f in its metadata", n) end -- each takes a byte or more
+    for i = 1, n do list[i] = read_value(c, kind, depth + 1) end
+    return list
+  end,
+  [10] = function(c) return c:unsigned(8) end, [11] = function(c) return c:int64() end,
+  [12] = function(c) return c:float(8) end,
+}
+
+function read_value(cursor, kind, depth)
+  local read = values[kind] or cursor.source:fail("a value of the unknown kind %.0f in its metadata", kind)
+  return read(cursor, depth)
+end
+
+local function read_entry(cursor)
+  local source = cursor.source
+  local entry = {name = read_string(cursor), shape = {}}
+  local ndim = cursor:unsigned(4)
+  if ndim > 8 then source:fail("'%s' has %.0f dims", excerpt(entry.name, 100), ndim) end
+  for d = ndim, 1, -1 do entry.shape[d] = cursor:count() end -- the innermost comes first there
+  entry.type, entry.at = cursor:unsigned(4), cursor:count()
+  local numel = source:numel(entry.shape, ("'%s'"):format(excerpt(entry.name, 100)))
+  local kind = blocks[entry.type]
+  if plain[entry.type] then
+    entry.bytes = numel * Source.item_bytes[plain[entry.type]]
+  elseif kind then
+    if (entry.shape[ndim] or 1) % kind.elements ~= 0 then
+      source:fail("'%s' of shape [%s] is no rows of %d elements, as %s has them", excerpt(entry.name, 100),
+        table.concat(entry.shape, ", "), kind.elements, kind.name)
+    end
+    entry.count = numel / kind.elements
+    entry.bytes = entry.count * kind.bytes
+  end
+  return entry
+end
+
+-- Tensors lie apart, in the file.
+local function check_places(source, entries, data)
+  local sorted = {}
+  for _, entry in ipairs(entries) do
+    if entry.bytes and entry.bytes > 0 then sorted[#sorted + 1] = entry end
+  end
+  table.sort(sorted, function(a, b) return a.at < b.at end)
+  local past = 0
+  for _, entry in ipairs(sorted) do
+    if entry.at < past or data + entry.at + entry.bytes > source.size then
+      source:fail("'%s' lies at bytes %.0f to %.0f of %.0f, %s", excerpt(entry.name, 100), entry.at,
+        entry.at + entry.bytes, math.max(source.size - data, 0),
+        entry.at < past and "over another" or "beyond the end of the file")
+    end
+    past = entry.at + entry.bytes
+  end
+end
+
+--- {metadata = values by key, tensors = by name}, and a list of those that are of kinds that are not read.
+function gguf.load(source)
+  local cursor = source:cursor(4)
+  local version = cursor:unsigned(4)
+  if version ~= 2 and version ~= 3 then
+    source:fail("it is of version %.0f of GGUF; little-endian files of versions 2 and 3 are read", version)
+  end
+  local ntensors, nvalues = cursor:count(), cursor:count()
+  if ntensors + nvalues > source.size then source:fail("a header of %.0f entries", ntensors + nvalues) end
+  local metadata, entries, taken = {}, {}, {}
+  for _ = 1, nvalues do
+    local key = read_string(cursor)
+    if metadata[key] ~= nil then source:fail("its metadata has '%s' twice", excerpt(key, 100)) end
+    metadata[key] = read_value(cursor, cursor:unsigned(4), 1)
+  end
+  for i = 1, ntensors do
+    entries[i] = read_entry(cursor)
+    if taken[entries[i].name] then source:fail("two tensors are named '%s'", excerpt(entries[i].name, 100)) end
+    taken[entries[i].name] = true
+  end
+  local alignment = metadata["general.alignment"] or 32
+  if type(alignment) ~= "number" or alignment < 1 or alignment % 1 ~= 0 or alignment > 2 ^ 32 then
+    source:fail "its general.alignment is no size"
+  end
+  local data = math.ceil(cursor.at / alignment) * alignment
+  check_places(source, entries, data)
+  local tensors, lacking = {}, {}
+  for _, entry in ipairs(entries) do
+    local what, at = ("'%s'"):format(excerpt(entry.name, 100)), data + entry.at
+    if plain[entry.type] then
+      if entry.bytes == 0 then at = 0 end
+      tensors[entry.name] = source:tensor(plain[entry.type], entry.shape, at, entry.bytes, what)
+    elseif entry.count then
+      tensors[entry.name] = source:placed(expand(source, blocks[entry.type], at, entry.count, what)
+        :reshape(entry.shape))
+    else
+      lacking[#lacking + 1] = ("%s (%s)"):format(what, names[entry.type] or "kind " .. entry.type)
+    end
+  end
+  return {metadata = metadata, tensors = tensors}, lacking
+end
+
+return gguf

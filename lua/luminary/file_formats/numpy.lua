@@ -1,0 +1,150 @@
+--- NumPy's .npy (versions 1 to 3, https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html) and .npz.
+--- The header, a literal of Python's, is read by hand.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local excerpt = require "luminary.base.excerpt"
+local Source = require "luminary.file_formats.source"
+local zip = require "luminary.file_formats.zip"
+
+local numpy = {}
+numpy.MAGIC = "\147NUMPY"
+local LONGEST = 2 ^ 20
+
+local dtypes = {
+  b1 = "bool", u1 = "uint8", i1 = "int8", i2 = "int16", u2 = "uint16", i4 = "int32", i8 = "int64", f2 = "float16",
+  f4 = "float32", f8 = "float64",
+}
+local descriptions = {}
+for code, dtype in pairs(dtypes) do
+  descriptions[dtype] = (Source.item_bytes[dtype] == 1 and "|" or "<") .. code
+end
+local lacking = {
+  u4 = "uint32, which tensors here do not have; in NumPy, x.astype('int64') is one that they have",
+  u8 = "uint64, which tensors here do not have; in NumPy, x.astype('int64') is one that they have",
+  c8 = "complex64, which tensors here do not have; in NumPy, x.view('float32') has both parts",
+  c16 = "complex128, which tensors here do not have; in NumPy, x.view('float64') has both parts",
+}
+
+-- The values of a header: strings, booleans, tuples of counts.
+local function read_value(source, text, at)
+  local word, past = text:match("^'([^'\\]*)'()", at)
+  if word then return word, past end
+  word, past = text:match("^(%a+)()", at)
+  if word == "True" or word == "False" then return word == "True", past end
+  local inside
+  inside, past = text:match("^%(([%dL, ]*)%)()", at)
+  if not inside then
+    if text:find("^%[", at) then source:fail "it has records of several fields, which no tensor is" end
+    source:fail("its header is broken at '%s'", excerpt(text:sub(at), 40))
+  end
+  local list = {}
+  for item, comma in inside:gmatch("%s*([^,]*)(,?)") do
+    local digits = item:match("^(%d+)L?%s*$")
+    if digits then
+      list[#list + 1] = tonumber(digits)
+    elseif item ~= "" or comma ~= "" then
+      source:fail("its header has the shape (%s)", excerpt(inside, 80))
+    end
+  end
+  if #list == 1 and not inside:find "," then source:fail("its header has the shape (%s)", excerpt(inside, 80)) end
+  return list, past
+end
+
+local function read_header(source, text)
+  local header, at = {}, text:match("^%s*{%s*()")
+  if not at then source:fail "its header does not start with {" end
+  while not text:find("^}", at) do
+    local key, past = text:match("^'(%a[%w_]*)'%s*:%s*()", at)
+    if not key then source:fail("its header is broken at '%s'", excerpt(text:sub(at), 40)) end
+    if header[key] ~= nil then source:fail("its header has '%s' twice", key) end
+    header[key], at = read_value(source, text, past)
+    at = text:match("^%s*,%s*()", at) or text:match("^%s*()}", at)
+      or source:fail("its header is broken at '%s'", excerpt(text:sub(at), 40))
+  end
+  if not text:find("^}%s*$", at) then source:fail "its header goes on after its end" end
+  for key in pairs(header) do
+    if key ~= "descr" and key ~= "fortran_order" and key ~= "shape" then
+      source:fail("its header has the unknown field '%s'", excerpt(key, 40))
+    end
+  end
+  if type(header.descr) ~= "string" or type(header.fortran_order) ~= "boolean" or type(header.shape) ~= "table" then
+    source:fail "its header lacks 'descr', 'fortran_order' or 'shape'"
+  end
+  return header
+end
+
+-- What the head says: dtype, sizes, where the data begin, layout.
+local function read_head(source)
+  if source:text(0, math.min(source.size, 6)) ~= numpy.MAGIC then source:fail "it is no .npy file" end
+  local cursor = source:cursor(6)
+  local version = cursor:unsigned(1)
+  if version < 1 or version > 3 then source:fail("it is of version %d of .npy; 1 to 3 are read", version) end
+  cursor:take(1)
+  local length = cursor:unsigned(version == 1 and 2 or 4)
+  if length > LONGEST then source:fail("it has a header of %.0f bytes", length) end
+  local header = read_header(source, cursor:take(length))
+  local order, code = header.descr:match("^([<>|=])(%a%d*)$")
+  local dtype = dtypes[code]
+  if not dtype then
+    source:fail("it is of dtype %s", lacking[code]
+      or ("'%s', which is none of numbers that tensors here have"):format(excerpt(header.descr, 40)))
+  end
+  return dtype, header.shape, cursor.at, {fortran = header.fortran_order, swapped = order == ">"}
+end
+
+--- The tensor of a source that is a .npy.
+function numpy.load(source)
+  local dtype, sizes, at, layout = read_head(source)
+  return source:tensor(dtype, sizes, at, source.size - at, "the array", layout)
+end
+
+--- Tensors by name of an archive of .npy.
+function numpy.load_all(archive)
+  local tensors = {}
+  for _, entry in ipairs(archive.entries) do
+    local name = entry.name:match("^(.*)%.npy$")
+    if not name then archive.source:fail("its entry '%s' is no .npy", excerpt(entry.name, 100)) end
+    local start = archive:start(entry, LONGEST + 12) -- a small array that unfolds to gigabytes is not unfolded
+    local dtype, sizes, at = read_head(start)
+    start:check_size(dtype, sizes, entry.size - at, "the array")
+    tensors[name] = numpy.load(archive:read(entry))
+  end
+  return tensors
+end
+
+-- ---- writing
+
+-- The head and the data of a .npy.
+local function pieces_of(t, what)
+  local code = descriptions[t.dtype]
+  if not code then
+    options.fail("save: %s is of dtype %s, which NumPy does not have; x:float() is one that it has", what, t.dtype)
+  end
+  local sizes = table.concat(t.shape, ", ")
+  local header = ("{'descr': '%s', 'fortran_order': False, 'shape': (%s%s), }"):format(code, sizes,
+    #t.shape == 1 and "," or "")
+  header = header .. (" "):rep(-(#header + 11) % 64) .. "\n"
+  return {numpy.MAGIC .. "\1\0" .. Source.little_endian(#header, 2) .. header, t:detach():cpu():contiguous()}
+end
+
+--- Writes a tensor as .npy.
+function numpy.save(path, t)
+  if not core.is_tensor(t) then options.fail("save: a .npy holds a tensor, got %s", options.describe(t)) end
+  core.write_pieces(path, pieces_of(t, "the tensor"))
+end
+
+--- Writes tensors by name as .npz.
+function numpy.save_all(path, tensors)
+  local names, entries = {}, {}
+  for name, t in pairs(options.is_plain(tensors) and tensors or {false}) do
+    if type(name) ~= "string" or not core.is_tensor(t) then
+      options.fail "save: a .npz holds a table of tensors by name"
+    end
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  for i, name in ipairs(names) do entries[i] = {name .. ".npy", pieces_of(tensors[name], name)} end
+  zip.write(path, entries)
+end
+
+return numpy

@@ -1,0 +1,325 @@
+--- Python's pickles (protocols 0 to 5, Lib/pickletools.py), read as data: a machine that knows plain values and the few
+--- names that its caller gives it. Anything else that a pickle asks for is an error that names it; nothing is run.
+---
+--- Lists, tuples and sets become lists, dicts tables, ints beyond 2^53 int64 cdata and beyond that the nearest number,
+--- bytes strings.
+local excerpt = require "luminary.base.excerpt"
+local Source = require "luminary.file_formats.source"
+local ffi = require "ffi"
+
+local pickle = {}
+local NONE = setmetatable({}, {__tostring = function() return "None" end})
+local MARK = {}
+local Name = {}
+
+--- What a name of Python's stands for: `call` is given the list of arguments and the machine, and gives the value.
+function pickle.callable(name, call) return setmetatable({name = name, call = call}, Name) end
+
+--- A value that plain tables cannot stand for, such as a type of storages; errors call it `name`.
+function pickle.opaque(name, fields)
+  fields.name = name
+  return setmetatable(fields, Name)
+end
+
+pickle.NONE = NONE
+
+local Machine = {}
+Machine.__index = Machine
+
+function Machine:fail(format, ...)
+  self.cursor.source:fail("its pickle is broken: %s", format:format(...))
+end
+
+function Machine:refuse(name)
+  self.cursor.source:fail("it wants to call %s, which is not run: tensors, numbers, strings, lists and dicts are read. "
+    .. "In Python: torch.save(net.state_dict(), path)", excerpt(name, 200))
+end
+
+function Machine:push(value)
+  self.n = self.n + 1
+  self.stack[self.n] = value
+end
+
+function Machine:pop()
+  local value = self.stack[self.n]
+  if value == nil or value == MARK then self:fail "an empty stack" end
+  self.stack[self.n], self.n = nil, self.n - 1
+  return value
+end
+
+function Machine:top()
+  local value = self.stack[self.n]
+  if value == nil or value == MARK then self:fail "an empty stack" end
+  return value
+end
+
+-- What was pushed since the last mark.
+function Machine:pop_mark()
+  local at = self.n
+  while at > 0 and self.stack[at] ~= MARK do at = at - 1 end
+  if at == 0 then self:fail "a mark is missing" end
+  local list = {}
+  for i = at + 1, self.n do list[i - at] = self.stack[i] end
+  for i = at, self.n do self.stack[i] = nil end
+  self.n = at - 1
+  return list
+end
+
+--- A new table of that kind: "list", "tuple" or "dict".
+function Machine:new(kind, t)
+  t = t or {}
+  self.kind[t] = kind
+  return t
+end
+
+function Machine:of_kind(value, kind)
+  if self.kind[value] ~= kind then self:fail("a %s wanted", kind) end
+  return value
+end
+
+function Machine:set_items(dict, list)
+  if #list % 2 ~= 0 then self:fail "a key without a value" end
+  self:of_kind(dict, "dict")
+  for i = 1, #list, 2 do
+    local key, value = list[i], list[i + 1]
+    local kind = type(key)
+    if kind ~= "string" and kind ~= "boolean" and (kind ~= "number" or key ~= key) then
+      self.cursor.source:fail("a dict has a key that is no string, number or boolean: %s",
+        self.kind[key] and "a " .. self.kind[key] or excerpt(tostring(key), 80))
+    end
+    dict[key] = value
+  end
+end
+
+function Machine:append(list, values)
+  if not self.kind[list] or self.kind[list] == "dict" then self:of_kind(list, "list") end
+  local n = #list
+  for i, value in ipairs(values) do list[n + i] = value end
+end
+
+function Machine:find(module, name)
+  if name:find "[%c]" or module:find "[%c]" then self:fail "a name with a control character" end
+  local full = module:gsub("^__builtin__$", "builtins") .. "." .. name
+  local value = self.names(full)
+  if value == nil then self:refuse(full) end
+  self:push(value)
+end
+
+function Machine:call(f, args)
+  self:of_kind(args, "tuple")
+  if getmetatable(f) ~= Name or not f.call then
+    self:refuse(getmetatable(f) == Name and f.name or "a " .. (self.kind[f] or type(f)))
+  end
+  self:push(f.call(args, self))
+end
+
+function Machine:remember(i) self.memo[i] = self:top() end
+
+function Machine:recall(i)
+  local value = self.memo[i]
+  if value == nil then self:fail("nothing was kept as number %.0f", i or 0 / 0) end
+  self:push(value)
+end
+
+-- A little-endian two's complement of any length.
+local function integer(text)
+  if text == "" then return 0 end
+  if #text <= 8 then
+    local sign = text:byte(-1) >= 128 and "\255" or "\0"
+    return Source.int64(text .. sign:rep(8 - #text), 1)
+  end
+  local value = 0
+  for i = #text, 1, -1 do value = value * 256 + text:byte(i) end
+  return text:byte(-1) >= 128 and value - 256 ^ #text or value
+end
+
+local function decimal(machine, text)
+  local digits = text:match("^(%-?%d+)L?$")
+  if not digits then machine:fail("an int '%s'", excerpt(text, 40)) end
+  local value = tonumber(digits)
+  if math.abs(value) <= 2 ^ 53 then return value end
+  local exact = #digits <= 20 and ffi.new("int64_t", 0) or value
+  if exact == value then return value end
+  for digit in digits:gmatch "%d" do exact = exact * 10 - tonumber(digit) end
+  exact = digits:sub(1, 1) == "-" and exact or -exact
+  return tostring(exact) == digits .. "LL" and exact or value
+end
+
+local function unquote(machine, text)
+  local inside = text:match("^'(.*)'$") or text:match('^"(.*)"$')
+  if not inside or inside:find "\\" then machine:fail "a string with escapes" end
+  return inside
+end
+
+local function text_of(size)
+  return function(m)
+    local n = size == 8 and m.cursor:count() or m.cursor:unsigned(size)
+    m:push(m.cursor:take(n))
+  end
+end
+
+local function tuple_of(n)
+  return function(m)
+    local t = m:new "tuple"
+    for i = n, 1, -1 do t[i] = m:pop() end
+    m:push(t)
+  end
+end
+
+local function constant(value) return function(m) m:push(value) end end
+local function empty(kind) return function(m) m:push(m:new(kind)) end end
+local function marked(kind) return function(m) m:push(m:new(kind, m:pop_mark())) end end
+
+local function refuse_object(m)
+  local module, name = m.cursor:line(), m.cursor:line()
+  m:refuse(module .. "." .. name)
+end
+
+local function number_of(m)
+  local line = m.cursor:line()
+  return line:find "^%d+$" and tonumber(line) or m:fail "a number in the memo"
+end
+
+local function reduce(m)
+  local args = m:pop()
+  m:call(m:pop(), args)
+end
+
+local codes = {
+  ["\128"] = function(m)
+    local version = m.cursor:unsigned(1)
+    if version > 5 then m:fail("protocol %d; 0 to 5 are read", version) end
+  end,
+  ["\149"] = function(m) m.cursor:take(8) end, -- FRAME
+  ["("] = constant(MARK), ["0"] = function(m) m:pop() end, ["1"] = function(m) m:pop_mark() end,
+  ["2"] = function(m) m:push(m:top()) end,
+  N = constant(NONE), ["\136"] = constant(true), ["\137"] = constant(false),
+  I = function(m)
+    local line = m.cursor:line()
+    if line == "00" or line == "01" then m:push(line == "01") else m:push(decimal(m, line)) end
+  end,
+  L = function(m) m:push(decimal(m, m.cursor:line())) end,
+  J = function(m) m:push(m.cursor:signed(4)) end,
+  K = function(m) m:push(m.cursor:unsigned(1)) end,
+  M = function(m) m:push(m.cursor:unsigned(2)) end,
+  ["\138"] = function(m) m:push(integer(m.cursor:take(m.cursor:unsigned(1)))) end,
+  ["\139"] = function(m)
+    local n = m.cursor:unsigned(4)
+    if n > 1024 then m:fail("an int of %.0f bytes", n) end
+    m:push(integer(m.cursor:take(n)))
+  end,
+  F = function(m)
+    local line = m.cursor:line()
+    m:push(line:find "^[%d.eE+%-]+$" and tonumber(line) or line == "nan" and 0 / 0 or line:find "^%-?inf$"
+      and (line == "inf" and math.huge or -math.huge) or m:fail "a float")
+  end,
+  G = function(m) m:push(Source.float(m.cursor:take(8):reverse(), 1, 8)) end,
+  S = function(m) m:push(unquote(m, m.cursor:line())) end,
+  V = function(m)
+    local line = m.cursor:line()
+    if line:find "\\" then m:fail "a string with escapes" end
+    m:push(line)
+  end,
+  T = text_of(4), U = text_of(1), X = text_of(4), ["\140"] = text_of(1), ["\141"] = text_of(8),
+  B = text_of(4), C = text_of(1), ["\142"] = text_of(8), ["\150"] = text_of(8),
+  ["]"] = empty "list", ["}"] = empty "dict", [")"] = empty "tuple", ["\143"] = empty "set",
+  l = marked "list", t = marked "tuple", ["\145"] = marked "set",
+  d = function(m)
+    local list = m:pop_mark()
+    m:push(m:new "dict")
+    m:set_items(m:top(), list)
+  end,
+  ["\133"] = tuple_of(1), ["\134"] = tuple_of(2), ["\135"] = tuple_of(3),
+  a = function(m)
+    local value = m:pop()
+    m:append(m:top(), {value})
+  end,
+  e = function(m)
+    local list = m:pop_mark()
+    m:append(m:top(), list)
+  end,
+  s = function(m)
+    local value = m:pop()
+    local key = m:pop()
+    m:set_items(m:top(), {key, value})
+  end,
+  u = function(m)
+    local list = m:pop_mark()
+    m:set_items(m:top(), list)
+  end,
+  c = function(m)
+    local module = m.cursor:line()
+    m:find(module, m.cursor:line())
+  end,
+  ["\147"] = function(m)
+    local name = m:pop()
+    local module = m:pop()
+    if type(name) ~= "string" or type(module) ~= "string" then m:fail "a name that is no string" end
+    m:find(module, name)
+  end,
+  R = reduce, ["\129"] = reduce,
+  i = refuse_object,
+  o = function(m)
+    local f = m:pop_mark()[1]
+    m:refuse(getmetatable(f) == Name and f.name or "an object")
+  end,
+  b = function(m) -- the attributes of an OrderedDict, such as a state dict's _metadata, are left out
+    local state, top = m:pop(), m:top()
+    if getmetatable(top) == Name and not top.call then
+      if m.kind[state] ~= "tuple" or state[2] == ">" then m:refuse("a big-endian " .. top.name) end
+    elseif m.kind[top] ~= "dict" then
+      m:fail "attributes of what is no dict"
+    end
+  end,
+  p = function(m) m:remember(number_of(m)) end, q = function(m) m:remember(m.cursor:unsigned(1)) end,
+  r = function(m) m:remember(m.cursor:unsigned(4)) end,
+  ["\148"] = function(m)
+    m:remember(m.kept)
+    m.kept = m.kept + 1
+  end,
+  g = function(m) m:recall(number_of(m)) end, h = function(m) m:recall(m.cursor:unsigned(1)) end,
+  j = function(m) m:recall(m.cursor:unsigned(4)) end,
+  Q = function(m) m:push(m.persistent(m:of_kind(m:pop(), "tuple"), m)) end,
+}
+
+-- Without None: opts.null stands for it; without one, a dict lacks the key, and a list has a hole.
+local function finish(machine, value)
+  local null = machine.cursor.source.opts.null
+  if value == NONE then return null end
+  local seen, todo = {}, {}
+  local function look(v)
+    if getmetatable(v) == Name then machine:refuse(v.name) end
+    if machine.kind[v] and not seen[v] then
+      seen[v] = true
+      todo[#todo + 1] = v
+    end
+  end
+  look(value)
+  while #todo > 0 do
+    local t = table.remove(todo)
+    for key, v in pairs(t) do
+      if v == NONE then t[key] = null else look(v) end
+    end
+  end
+  return value
+end
+
+--- The value of the pickle where the cursor stands, which then stands behind it. names(full name) gives what
+--- pickle.callable or pickle.opaque made, a plain value, or nil to refuse it; persistent(tuple, machine) what a
+--- persistent id stands for.
+function pickle.load(cursor, names, persistent)
+  local m = setmetatable({
+    cursor = cursor, names = names, persistent = persistent, stack = {}, n = 0, memo = {}, kept = 0, kind = {},
+    storages = {}, -- that `persistent` gave
+  }, Machine)
+  while true do
+    local code = cursor:take(1)
+    if code == "." then break end
+    local step = codes[code]
+    if not step then m:fail("code %d at byte %.0f", code:byte(), cursor.at - 1) end
+    step(m)
+  end
+  return finish(m, m:pop())
+end
+
+return pickle

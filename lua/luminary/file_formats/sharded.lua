@@ -1,0 +1,62 @@
+--- Weights in several safetensors files, and an index that says what lies in which: Hugging Face's
+--- model.safetensors.index.json, {"metadata": {...}, "weight_map": {tensor's name: file's name}}.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local excerpt = require "luminary.base.excerpt"
+local Source = require "luminary.file_formats.source"
+
+local sharded = {}
+
+local function read_index(path)
+  local source = Source.open(path, {})
+  local text = source:text(0, source.size)
+  source:close()
+  local ok, index = pcall(core.json_decode, text, false)
+  if not ok then options.fail("load: %s: %s", path, (index:gsub("^.-json_decode: ", ""))) end
+  local map = type(index) == "table" and index.weight_map
+  if type(map) ~= "table" then options.fail("load: %s: it has no weight_map, which names the files", path) end
+  return map, type(index.metadata) == "table" and index.metadata or {}
+end
+
+--- The tensors by name that the index at `path` tells of; its metadata; those of dtypes that this version lacks.
+function sharded.load(path, opts)
+  local map, metadata = read_index(path)
+  local folder, by_file, files = path:match "^(.*/)[^/]*$" or "", {}, {}
+  for name, file in pairs(map) do
+    if type(name) ~= "string" or type(file) ~= "string" or file:find "[/%z]" or file == "" or file == ".." then
+      options.fail("load: %s: '%s' is in '%s', which is no file beside it", path, excerpt(tostring(name), 100),
+        excerpt(tostring(file), 100))
+    end
+    if not by_file[file] then
+      by_file[file] = {}
+      files[#files + 1] = file
+    end
+    by_file[file][name] = true
+  end
+  table.sort(files)
+  local tensors, lacking = {}, {}
+  for _, file in ipairs(files) do
+    local found, _, names, left_out = core.safetensors_load(folder .. file, {device = opts.device, mmap = opts.mmap})
+    local there = {}
+    for _, name in ipairs(names) do there[name] = true end
+    for name in pairs(by_file[file]) do
+      if not there[name] then
+        options.fail("load: %s: '%s' is not in %s%s", path, excerpt(name, 100), folder, file)
+      end
+      tensors[name] = found[name]
+    end
+    for _, each in ipairs(left_out) do lacking[#lacking + 1] = each end
+  end
+  return tensors, metadata, lacking
+end
+
+--- The index in a folder.
+function sharded.index_of(folder)
+  local path = folder:gsub("/+$", "") .. "/model.safetensors.index.json"
+  if not core.file_kind(path) then
+    options.fail("load: %s is a folder, not a regular file, and has no model.safetensors.index.json", folder)
+  end
+  return path
+end
+
+return sharded

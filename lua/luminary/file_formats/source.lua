@@ -1,0 +1,220 @@
+--- What readers of file formats read from: a file or a part of one, by place, in order, and as tensors. All errors name
+--- the file. Places count from 0, as formats have them.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local excerpt = require "luminary.base.excerpt"
+local ffi = require "ffi"
+
+local Source = {}
+Source.__index = Source
+
+--- Bytes of an element by dtype: all that tensors have.
+Source.item_bytes = {
+  bool = 1, uint8 = 1, int8 = 1, int16 = 2, uint16 = 2, float16 = 2, bfloat16 = 2, int32 = 4, float32 = 4, int64 = 8,
+  float64 = 8,
+}
+
+--- The file of that path; opts: {mmap, device, null}, as lm.load has them.
+function Source.open(path, opts)
+  local file, size = core.file_open(path, opts.mmap == true)
+  return setmetatable({path = path, file = file, from = 0, size = size, opts = opts}, Source)
+end
+
+--- n of its bytes from `at` on, as a source.
+function Source:part(at, n, name)
+  self:check(at, n)
+  return setmetatable({path = name, file = self.file, from = self.from + at, size = n, opts = self.opts}, Source)
+end
+
+--- Bytes in memory, a uint8 tensor, as a source.
+function Source.over(bytes, path, opts)
+  return setmetatable({path = path, memory = bytes, from = 0, size = bytes:numel(), opts = opts}, Source)
+end
+
+function Source:close()
+  if self.file then core.file_close(self.file) end
+end
+
+function Source:fail(format, ...)
+  options.fail("load: %s: %s", self.path, format:format(...))
+end
+
+function Source:check(at, n)
+  if not (at >= 0 and n >= 0 and at + n <= self.size) then
+    self:fail("it ends early: %.0f bytes wanted from byte %.0f on, of %.0f", n, at, self.size)
+  end
+end
+
+--- n bytes from `at` on: a string.
+function Source:text(at, n)
+  self:check(at, n)
+  if not self.memory then return core.file_text(self.file, self.from + at, n) end
+  return n > 0 and ffi.string(ffi.cast("const char *", self.memory:data_ptr()) + at, n) or ""
+end
+
+--- n bytes from `at` on, which lie on memory aligned to 8 bytes: uint8 [n].
+function Source:bytes(at, n)
+  self:check(at, n)
+  if not self.memory then return core.file_section(self.file, self.from + at, n) end
+  local part = self.memory:narrow(1, at + 1, n)
+  return at % 8 == 0 and part or part:clone()
+end
+
+-- ---- numbers in strings
+
+local function unsigned(text, at, n)
+  local value = 0
+  for i = at + n - 1, at, -1 do value = value * 256 + text:byte(i) end
+  return value
+end
+Source.unsigned = unsigned
+
+--- Eight bytes of text from place i (from 1) on as int64 cdata; a number where that holds it.
+function Source.int64(text, i)
+  local value = ffi.new "int64_t[1]"
+  ffi.copy(value, text:sub(i, i + 7), 8)
+  local number = tonumber(value[0])
+  return math.abs(number) <= 2 ^ 53 and number or value[0]
+end
+
+function Source.float(text, i, n)
+  local value = ffi.new(n == 4 and "float[1]" or "double[1]")
+  ffi.copy(value, text:sub(i, i + n - 1), n)
+  return tonumber(value[0])
+end
+
+--- n little-endian bytes of a number.
+function Source.little_endian(value, n)
+  local out = {}
+  for i = 1, n do
+    out[i] = string.char(value % 256)
+    value = math.floor(value / 256)
+  end
+  return table.concat(out)
+end
+
+-- ---- in order
+
+local Cursor = {}
+Cursor.__index = Cursor
+
+local PIECE = 65536
+
+--- Reads on from `at`, in pieces.
+function Source:cursor(at)
+  self:check(at, 0)
+  return setmetatable({source = self, at = at, piece = "", from = at}, Cursor)
+end
+
+--- The next n bytes: a string.
+function Cursor:take(n)
+  local start = self.at - self.from
+  if start + n > #self.piece then
+    local source = self.source
+    source:check(self.at, n)
+    self.piece = source:text(self.at, math.min(math.max(n, PIECE), source.size - self.at))
+    self.from, start = self.at, 0
+  end
+  self.at = self.at + n
+  return self.piece:sub(start + 1, start + n)
+end
+
+function Cursor:unsigned(n) return unsigned(self:take(n), 1, n) end
+
+function Cursor:signed(n)
+  local value = self:unsigned(n)
+  return value >= 2 ^ (8 * n - 1) and value - 2 ^ (8 * n) or value
+end
+
+--- Eight bytes that count or place something: at most 2^53.
+function Cursor:count()
+  local value = self:unsigned(8)
+  if value > 2 ^ 53 then self.source:fail("a size of %.0f at byte %.0f", value, self.at - 8) end
+  return value
+end
+
+function Cursor:int64() return Source.int64(self:take(8), 1) end
+function Cursor:float(n) return Source.float(self:take(n), 1, n) end
+
+--- Up to the next newline, which is left out.
+function Cursor:line()
+  local out = {}
+  while true do
+    local c = self:take(1)
+    if c == "\n" then return table.concat(out) end
+    out[#out + 1] = c
+  end
+end
+
+-- ---- tensors
+
+function Source:need_dtype(dtype, what)
+  return Source.item_bytes[dtype]
+    or self:fail("%s is of dtype %s, which this version lacks", what, excerpt(tostring(dtype), 40))
+end
+
+--- How many elements; an error for what is no list of sizes.
+function Source:numel(sizes, what)
+  local numel = 1
+  if #sizes > 8 then self:fail("%s has %d dims; tensors have at most 8", what, #sizes) end
+  for _, size in ipairs(sizes) do
+    if type(size) ~= "number" or size < 0 or size > 2 ^ 53 or size % 1 ~= 0 then
+      self:fail("%s has a size that is no count: %s", what, excerpt(tostring(size), 40))
+    end
+    numel = numel * size
+  end
+  return numel == numel and numel or 0 -- infinitely many times none
+end
+
+--- Strides of dense elements, the last dim's next to one another, or the first's.
+function Source.dense_strides(sizes, fortran)
+  local strides, stride = {}, 1
+  for i = 1, #sizes do
+    local d = fortran and i or #sizes + 1 - i
+    strides[d], stride = stride, math.min(stride * math.max(sizes[d], 1), 2 ^ 53)
+  end
+  return strides
+end
+
+--- Bytes in which each group of `width` is turned around.
+function Source.swapped(bytes, width)
+  if width == 1 or bytes:numel() == 0 then return bytes end
+  return bytes:view(-1, width):flip(2):contiguous():view(-1)
+end
+
+--- Bytes of bool hold 0 and 1 alone.
+function Source:check_bools(bytes, what)
+  local most = bytes:numel() > 0 and bytes:max():item() or 0
+  if most > 1 then self:fail("%s is of dtype bool and holds a %d", what, most) end
+end
+
+--- uint8 bytes on the device that was asked for.
+function Source:placed(bytes)
+  return self.opts.device and bytes:to(self.opts.device) or bytes
+end
+
+--- A view of uint8 bytes from byte `at` on.
+function Source:view(bytes, dtype, sizes, strides, at, what)
+  local ok, t = pcall(core.view_as, bytes, dtype, sizes, strides, at)
+  if not ok then self:fail("%s: %s", what, (t:gsub("^.-view: ", ""))) end
+  return t
+end
+
+--- Elements of those sizes fill n bytes.
+function Source:check_size(dtype, sizes, n, what)
+  if self:numel(sizes, what) * self:need_dtype(dtype, what) ~= n then
+    self:fail("%s of shape [%s] and dtype %s does not fill its %.0f bytes", what, table.concat(sizes, ", "), dtype, n)
+  end
+end
+
+--- Dense elements that fill n bytes from `at` on, on the device that was asked for.
+function Source:tensor(dtype, sizes, at, n, what, layout)
+  layout = layout or {}
+  self:check_size(dtype, sizes, n, what)
+  local bytes = self:bytes(at, n)
+  if dtype == "bool" then self:check_bools(bytes, what) end
+  if layout.swapped then bytes = Source.swapped(bytes, Source.item_bytes[dtype]) end
+  return self:view(self:placed(bytes), dtype, sizes, Source.dense_strides(sizes, layout.fortran), 0, what)
+end
+
+return Source

@@ -1,0 +1,393 @@
+--- PyTorch's files: torch.save's zip archives (since 1.6) and what was before them, read by luminary's own unpickler
+--- (pickle.lua), which runs nothing; and zip archives that torch.load(path, weights_only=True) takes, written.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local excerpt = require "luminary.base.excerpt"
+local is_text = require "luminary.base.is_text"
+local pickle = require "luminary.file_formats.pickle"
+local Source = require "luminary.file_formats.source"
+local zip = require "luminary.file_formats.zip"
+local ffi = require "ffi"
+local fail = options.fail
+
+local torch_file = {}
+
+-- What the older files begin with, as a pickle: 0x1950a86a20f9469cfc6c, as near as a number comes.
+local MAGIC = 119547037146038801333356
+
+-- Storages' classes and the dtypes that tensors here have; of others the names, for messages.
+local storages = {
+  DoubleStorage = "float64", FloatStorage = "float32", HalfStorage = "float16", BFloat16Storage = "bfloat16",
+  LongStorage = "int64", IntStorage = "int32", ShortStorage = "int16", CharStorage = "int8", ByteStorage = "uint8",
+  BoolStorage = "bool", UntypedStorage = "uint8", ComplexFloatStorage = "complex64",
+  ComplexDoubleStorage = "complex128", QInt8Storage = "qint8", QUInt8Storage = "quint8", QInt32Storage = "qint32",
+}
+local storage_of = {
+  float64 = "DoubleStorage", float32 = "FloatStorage", float16 = "HalfStorage", bfloat16 = "BFloat16Storage",
+  int64 = "LongStorage", int32 = "IntStorage", int16 = "ShortStorage", int8 = "CharStorage", uint8 = "ByteStorage",
+  bool = "BoolStorage",
+}
+local aliases = {
+  float = "float32", double = "float64", half = "float16", long = "int64", int = "int32", short = "int16",
+}
+
+local function is_dtype(name)
+  return aliases[name] or name:find "^u?int%d+$" or name:find "^b?float%d+" or name:find "^complex%d+$"
+    or name:find "^qu?int" or name == "bool"
+end
+
+-- ---- what a pickle may call
+
+-- A tensor over a storage that `persistent` gave.
+local function rebuild(args, machine, dtype)
+  local source = machine.cursor.source
+  local storage, at, sizes, strides = args[1], args[2], args[3], args[4]
+  if not machine.storages[storage] or type(at) ~= "number" or type(sizes) ~= "table" or type(strides) ~= "table" then
+    machine:fail "a tensor without storage, offset, sizes or strides"
+  end
+  local what = ("the tensor over storage '%s'"):format(excerpt(storage.key, 40))
+  dtype = dtype or storage.dtype
+  local item = source:need_dtype(dtype, what)
+  source:numel(sizes, what)
+  for _, stride in ipairs(strides) do
+    if type(stride) ~= "number" or stride < 0 or stride > 2 ^ 53 or stride % 1 ~= 0 then
+      source:fail("%s has the stride %s", what, excerpt(tostring(stride), 40))
+    end
+  end
+  if #sizes ~= #strides or not (at >= 0 and at <= 2 ^ 50 and at % 1 == 0) then
+    machine:fail "a tensor's offset, sizes and strides do not fit"
+  end
+  if not storage.bytes then return pickle.NONE end -- the tensors are made when it is read again
+  if dtype == "bool" and not storage.checked then
+    source:check_bools(storage.bytes, what)
+    storage.checked = true
+  end
+  storage.placed = storage.placed or source:placed(storage.bytes)
+  local plain = {}
+  for i, size in ipairs(sizes) do plain[i] = size end
+  return source:view(storage.placed, dtype, plain, strides, at * item, what)
+end
+
+local function first(args) return args[1] or pickle.NONE end
+
+local function as_dict(args, machine)
+  local dict = machine:new "dict"
+  for _, pair in ipairs(args[1] and machine.kind[args[1]] == "list" and args[1] or {}) do
+    machine:set_items(dict, machine:of_kind(pair, machine.kind[pair] == "list" and "list" or "tuple"))
+  end
+  return dict
+end
+
+local function as_list(kind)
+  return function(args, machine)
+    local list = machine:new(kind)
+    machine:append(list, args[1] and machine.kind[args[1]] and args[1] or {})
+    return list
+  end
+end
+
+-- Python 2's way, and protocol 2's, of saying bytes: a text of which each character is a byte.
+local function encode(args, machine)
+  local text, coding = args[1], args[2]
+  if type(text) ~= "string" or coding ~= nil and coding ~= "latin1" and coding ~= "latin-1" then
+    machine:refuse "_codecs.encode"
+  end
+  return (text:gsub("([\194\195])([\128-\191])", function(high, low)
+    return string.char((high:byte() - 194) * 64 + low:byte())
+  end))
+end
+
+-- numpy.dtype(code, align, copy) and the number of such a kind in little-endian bytes: what NumPy's scalars are.
+local function numpy_dtype(args, machine)
+  if type(args[1]) ~= "string" then machine:refuse "numpy.dtype" end
+  return pickle.opaque("numpy.dtype", {code = args[1]})
+end
+
+local ctypes = {
+  f8 = "double", f4 = "float", i8 = "int64_t", i4 = "int32_t", i2 = "int16_t", i1 = "int8_t", u4 = "uint32_t",
+  u2 = "uint16_t", u1 = "uint8_t", b1 = "bool",
+}
+
+local function numpy_scalar(args, machine)
+  local ctype = type(args[1]) == "table" and ctypes[args[1].code]
+  if not ctype or type(args[2]) ~= "string" or #args[2] ~= ffi.sizeof(ctype) then
+    machine:refuse "numpy.core.multiarray.scalar"
+  end
+  local value = ffi.new(ctype .. "[1]")
+  ffi.copy(value, args[2], #args[2])
+  if ctype == "int64_t" then return Source.int64(args[2], 1) end
+  return value[0]
+end
+
+local calls = {
+  ["numpy.dtype"] = numpy_dtype, ["numpy.core.multiarray.scalar"] = numpy_scalar,
+  ["numpy._core.multiarray.scalar"] = numpy_scalar,
+  ["torch._utils._rebuild_tensor_v2"] = function(args, machine) return rebuild(args, machine) end,
+  ["torch._utils._rebuild_tensor_v3"] = function(args, machine) return rebuild(args, machine, args[7]) end,
+  ["torch._utils._rebuild_parameter"] = first,
+  ["torch._utils._rebuild_parameter_with_state"] = first,
+  ["collections.OrderedDict"] = as_dict,
+  ["torch.Size"] = as_list "tuple",
+  ["torch.device"] = function(args)
+    return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or first(args)
+  end,
+  ["_codecs.encode"] = encode,
+  ["builtins.set"] = as_list "set", ["builtins.frozenset"] = as_list "set",
+}
+calls["torch._utils._rebuild_tensor"] = calls["torch._utils._rebuild_tensor_v2"]
+
+local known = {}
+for name, call in pairs(calls) do known[name] = pickle.callable(name, call) end
+for name, dtype in pairs(storages) do
+  local prefix = name == "UntypedStorage" and "torch.storage." or "torch."
+  known[prefix .. name] = pickle.opaque(prefix .. name, {dtype = dtype})
+end
+
+local function names(full)
+  local dtype = full:match "^torch%.([%w_]+)$"
+  return known[full] or dtype and is_dtype(dtype) and (aliases[dtype] or dtype) or nil
+end
+
+-- A persistent id as {key, dtype, numel}: ("storage", class, key, location, numel [, view]).
+local function read_id(id, machine)
+  local kind, key, numel = id[2], id[3], id[5]
+  if id[1] ~= "storage" or type(kind) ~= "table" or not kind.dtype or type(key) ~= "string" or type(numel) ~= "number"
+    or not (numel >= 0 and numel <= 2 ^ 50 and numel % 1 == 0) then
+    machine:fail "a persistent id that is no storage"
+  end
+  if id[6] ~= nil and id[6] ~= pickle.NONE then machine:fail "a view of a storage" end
+  local item = machine.cursor.source:need_dtype(kind.dtype, ("the storage '%s'"):format(excerpt(key, 40)))
+  return key, kind.dtype, numel, item
+end
+
+-- What stands for a storage; the same for the same key. bytes_of(key, n, width) gives its n bytes.
+local function storage_reader(bytes_of)
+  local by_key = {}
+  return function(id, machine)
+    local key, dtype, numel, item = read_id(id, machine)
+    local known_as = key .. " " .. dtype
+    local same = by_key[key]
+    if not same then
+      same = {bytes = bytes_of(key, numel * item, item), n = numel * item}
+      by_key[key] = same
+    end
+    if same.n ~= numel * item then machine:fail("two sizes of the storage '%s'", excerpt(key, 40)) end
+    local storage = same[known_as]
+    if not storage then
+      storage = setmetatable({key = key, dtype = dtype}, {__index = same, __newindex = same})
+      same[known_as] = storage
+    end
+    machine.storages[storage] = true
+    return storage
+  end
+end
+
+-- ---- zip
+
+local LARGEST_PACKED = 2 ^ 24
+
+--- The value in torch.save's archive, whose pickle is `entry`.
+function torch_file.load_zip(archive, entry)
+  local source, prefix = archive.source, entry.name:match "^(.*)data%.pkl$"
+  if archive.by[prefix .. "constants.pkl"] then
+    source:fail "it is a TorchScript program, which is not run; in Python: torch.save(net.state_dict(), path)"
+  end
+  if entry.method ~= 0 and entry.size > LARGEST_PACKED then -- torch.save packs nothing
+    source:fail("its pickle of %.0f bytes is packed into %.0f", entry.size, entry.packed)
+  end
+  local order = archive.by[prefix .. "byteorder"]
+  local order_text = order and order.size <= 16 and archive:read(order):text(0, order.size) or "little"
+  local function bytes_of(key, n, width)
+    local data = archive.by[prefix .. "data/" .. key]
+    if not data then source:fail("its storage '%s' is missing", excerpt(key, 40)) end
+    if data.size ~= n then
+      source:fail("its storage '%s' has %.0f bytes, and %.0f are wanted", excerpt(key, 40), data.size, n)
+    end
+    local bytes = archive:bytes(data)
+    return order_text == "big" and Source.swapped(bytes, width) or bytes
+  end
+  return (pickle.load(archive:read(entry):cursor(0), names, storage_reader(bytes_of)))
+end
+
+-- ---- what was before
+
+--- The value in a file of torch.save's of before 1.6, or with _use_new_zipfile_serialization=False: pickles of a magic
+--- number, a version, the machine, the value and its storages' keys, then each storage's length and bytes.
+function torch_file.load_legacy(source)
+  local cursor = source:cursor(0)
+  local function refuse(_, machine) machine:fail "a storage before the value" end
+  if pickle.load(cursor, names, refuse) ~= MAGIC then
+    source:fail "it is a pickle that is not torch.save's; in Python: torch.save(net.state_dict(), path)"
+  end
+  local version = pickle.load(cursor, names, refuse)
+  if version ~= 1001 then source:fail("it is of version %s of torch.save; 1001 is read", tostring(version)) end
+  local machine = pickle.load(cursor, names, refuse)
+  local swap = type(machine) == "table" and machine.little_endian == false
+  local value_at = cursor.at
+  local wanted = {}
+  pickle.load(cursor, names, storage_reader(function(key, n, width) -- once to learn where it ends
+    wanted[key] = {n = n, width = width}
+  end))
+  local keys = pickle.load(cursor, names, refuse)
+  if type(keys) ~= "table" then source:fail "its pickle is broken: no list of storages" end
+  local at = cursor.at
+  for _, key in ipairs(keys) do
+    local storage = wanted[key]
+    local where = source:cursor(at)
+    local numel = where:count()
+    if not storage then source:fail("nobody says how large its storage '%s' is", excerpt(tostring(key), 40)) end
+    if storage.at or numel * storage.width ~= storage.n then
+      source:fail("its storage '%s' has %.0f elements, and %.0f are wanted", excerpt(key, 40), numel,
+        storage.n / storage.width)
+    end
+    storage.at, at = at + 8, at + 8 + storage.n
+    source:check(storage.at, storage.n)
+  end
+  if at ~= source.size then source:fail("it goes on for %.0f bytes after its storages", source.size - at) end
+  return (pickle.load(source:cursor(value_at), names, storage_reader(function(key, n, width)
+    local storage = wanted[key]
+    if not storage.at then source:fail("its storage '%s' is missing", excerpt(key, 40)) end
+    local bytes = source:bytes(storage.at, n)
+    return swap and Source.swapped(bytes, width) or bytes
+  end)))
+end
+
+-- ---- writing
+
+local Writer = {}
+Writer.__index = Writer
+
+local little_endian = Source.little_endian
+
+function Writer:put(...)
+  for i = 1, select("#", ...) do self.out[#self.out + 1] = (select(i, ...)) end
+end
+
+function Writer:text(s)
+  if is_text(s) then return self:put("X", little_endian(#s, 4), s) end
+  local wide = s:gsub("[\128-\255]", function(c)
+    local byte = c:byte()
+    return string.char(194 + (byte >= 192 and 1 or 0), 128 + byte % 64)
+  end)
+  self:put("c_codecs\nencode\n", "X", little_endian(#wide, 4), wide, "X", little_endian(6, 4), "latin1", "\134R")
+end
+
+function Writer:int64(value)
+  local bytes = ffi.new("int64_t[1]", value)
+  self:put("\138\8", ffi.string(bytes, 8))
+end
+
+function Writer:number(v)
+  if v % 1 == 0 and math.abs(v) <= 2 ^ 53 and not (v == 0 and 1 / v < 0) then
+    if math.abs(v) < 2 ^ 31 then return self:put("J", little_endian(v % 2 ^ 32, 4)) end
+    return self:int64(v)
+  end
+  self:put("G", ffi.string(ffi.new("double[1]", v), 8):reverse())
+end
+
+local function tuple(self, list)
+  self:put "("
+  for _, v in ipairs(list) do self:number(v) end
+  self:put "t"
+end
+
+function Writer:tensor(t, path)
+  local data = t:detach():cpu():contiguous()
+  local class_name = storage_of[data.dtype]
+  if not class_name then
+    fail("save: %s is of dtype %s, for which torch.save's files have no storage that older readers know; "
+      .. "x:int() is one that they have", path, t.dtype)
+  end
+  -- One storage for those that share all of their memory, such as tied weights.
+  local place = ("%s %d %s"):format(tostring(data:data_ptr()), data:numel(), data.dtype)
+  local key = data:numel() > 0 and self.places[place]
+  if not key then
+    key = #self.tensors
+    self.tensors[key + 1] = data
+    self.places[place] = key
+  end
+  self:put("ctorch._utils\n_rebuild_tensor_v2\n(", "(")
+  self:text "storage"
+  self:put("ctorch\n", class_name, "\n")
+  self:text(tostring(key))
+  self:text "cpu"
+  self:number(data:numel())
+  self:put("tQ", "K\0")
+  tuple(self, data.shape)
+  tuple(self, Source.dense_strides(data.shape))
+  self:put "\137ccollections\nOrderedDict\n)RtR"
+end
+
+local MOST_DEEP = 100
+
+local function place_of(path) return path == "" and "the value" or path end
+
+local function keys_of(t, path)
+  local keys = {}
+  for key in pairs(t) do
+    if type(key) ~= "string" and not (type(key) == "number" and key % 1 == 0 and math.abs(key) <= 2 ^ 53) then
+      fail("save: %s has a key of type %s; keys are strings or integers", place_of(path), type(key))
+    end
+    keys[#keys + 1] = key
+  end
+  table.sort(keys, function(a, b)
+    if type(a) == type(b) then return a < b end
+    return type(a) == "number"
+  end)
+  return keys
+end
+
+function Writer:table(t, path, depth)
+  local number = self.numbers[t]
+  if self.open[t] then fail("save: %s contains itself", place_of(path)) end
+  if number then return self:put("j", little_endian(number, 4)) end
+  if depth > MOST_DEEP then fail("save: %s is nested too deep", excerpt(path, 100)) end
+  local keys = keys_of(t, path)
+  local is_list = #keys > 0 and keys[1] == 1 and keys[#keys] == #keys
+  number = self.count
+  self.numbers[t], self.count, self.open[t] = number, number + 1, true
+  self:put(is_list and "]" or "}", "r", little_endian(number, 4), "(")
+  for _, key in ipairs(keys) do
+    if type(key) == "string" then
+      self:text(key)
+    elseif not is_list then
+      self:number(key)
+    end
+    self:value(t[key], (path == "" and "" or path .. ".") .. tostring(key), depth + 1)
+  end
+  self:put(is_list and "e" or "u")
+  self.open[t] = nil
+end
+
+function Writer:value(v, path, depth)
+  local kind = type(v)
+  if core.is_tensor(v) then return self:tensor(v, place_of(path)) end
+  if kind == "table" and options.is_plain(v) and not class.record(v) then return self:table(v, path, depth) end
+  if class.record(v) or kind == "table" then
+    fail("save: %s is an object%s", place_of(path), class.has(v, "state_dict") and "; save its :state_dict()"
+      or ", not a plain table")
+  end
+  if kind == "number" then return self:number(v) end
+  if kind == "string" then return self:text(v) end
+  if kind == "boolean" then return self:put(v and "\136" or "\137") end
+  if kind == "cdata" and ffi.istype("int64_t", v) then return self:int64(v) end
+  fail("save: %s is a %s; tensors, numbers, strings, booleans and tables of them can be saved", place_of(path), kind)
+end
+
+--- Writes a value as torch.save does: torch.load(path, weights_only=True) reads it. Lists are lists there, other tables
+--- dicts; an empty one is a dict.
+function torch_file.save(path, value)
+  local writer = setmetatable({
+    out = {}, tensors = {}, places = {}, numbers = {}, open = {}, count = 0,
+  }, Writer)
+  writer:put "\128\2"
+  writer:value(value, "", 1)
+  writer:put "."
+  local entries = {{"archive/data.pkl", {table.concat(writer.out)}}, {"archive/byteorder", {"little"}}}
+  for i, data in ipairs(writer.tensors) do entries[#entries + 1] = {("archive/data/%d"):format(i - 1), {data}} end
+  entries[#entries + 1] = {"archive/version", {"3\n"}}
+  zip.write(path, entries, 64)
+end
+
+return torch_file

@@ -1,0 +1,544 @@
+-- Files that other programs write and read: NumPy's, PyTorch's, Torch7's, GGUF, sharded safetensors
+-- (spec/golden/_files.safetensors has the files and what is in them); hostile ones.
+local lm = require "luminary"
+local core = require "luminary.core"
+local bytes = require "scripts.dev.fuzz.bytes"
+local ffi = require "ffi"
+local temp = require "spec.support.temp"
+
+local golden = core.safetensors_load "spec/golden/_files.safetensors"
+local little_endian, crc32 = bytes.little_endian, bytes.crc32
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+local folder
+setup(function() folder = temp.folder() end)
+teardown(function() temp.remove(folder) end)
+
+local function text_of(name)
+  local t = assert(golden[name], name)
+  return ffi.string(ffi.cast("const char *", t:data_ptr()), t:numel())
+end
+
+local function write(name, text) return temp.write(folder .. "/" .. name, text) end
+
+-- The golden file of that name, on disk.
+local function file(name) return write((name:gsub("[ /<>]", "_")), text_of(name)) end
+
+local function load_text(name, text, opts) return lm.load(write(name, text), opts) end
+
+local function same(expected, t, what)
+  assert(core.is_tensor(t), what)
+  assert.equal(expected.dtype, t.dtype, what)
+  assert.same(expected.shape, t.shape, what)
+  assert(expected:equal(t), what)
+end
+
+-- Every prefix of some lengths is an error that names the file.
+local function cut_everywhere(name, text, step)
+  for n = 0, #text - 1, step or 1 do
+    local path = write(name, text:sub(1, n))
+    local ok, why = pcall(lm.load, path)
+    os.remove(path) -- writing over an old file would wait for the disk
+    assert(not ok and why:find(path, 1, true), ("%s cut to %d of %d: %s"):format(name, n, #text, tostring(why)))
+  end
+end
+
+describe(".npy", function()
+  it("is read in every dtype that tensors have, of either byte order", function()
+    local count = 0
+    for name in pairs(golden) do
+      if name:find "^[<>].*%.npy$" then
+        for _, mmap in ipairs { false, true } do
+          same(golden[name .. " x"], lm.load(file(name), { mmap = mmap }), name)
+          count = count + 1
+        end
+      end
+    end
+    assert.equal(40, count)
+  end)
+
+  it("may have Fortran's order, no dim, no element, and a header of versions 1 to 3", function()
+    for _, name in ipairs { "fortran.npy", "scalar.npy", "empty.npy", "2.npy", "3.npy" } do
+      same(golden[name .. " x"], lm.load(file(name)), name)
+    end
+    assert.same({ 1, 2, 6 }, lm.load(file "fortran.npy"):stride())
+  end)
+
+  it("that tensors have no dtype for is an error that says what to do", function()
+    for name, pattern in pairs {
+      u4 = "uint32, which tensors here do not have; in NumPy, x.astype%('int64'%)", u8 = "uint64.*astype",
+      c8 = "complex64.*view", c16 = "complex128.*view", U = "dtype '<U1', which is none of numbers",
+      fields = "records of several fields",
+    } do
+      assert.matches(pattern, message(lm.load, file("lacking " .. name .. ".npy")))
+    end
+  end)
+
+  it("is written as NumPy writes it", function()
+    for _, name in ipairs { "<f4.npy", "<i8.npy", "scalar.npy", "empty.npy", "<?1.npy", "<u2.npy" } do
+      local path = folder .. "/written.npy"
+      lm.save(path, golden[name .. " x"])
+      assert.equal(text_of(name), temp.read(path))
+    end
+    lm.save(folder .. "/t.npy", lm.arange(6):view(2, 3):t())
+    assert.same({ { 0, 3 }, { 1, 4 }, { 2, 5 } }, lm.load(folder .. "/t.npy"):totable())
+    assert.matches("bfloat16, which NumPy does not have; x:float", message(lm.save, folder .. "/x.npy",
+      lm.ones({ 2 }, { dtype = "bfloat16" })))
+    assert.matches("a .npy holds a tensor", message(lm.save, folder .. "/x.npy", {}))
+  end)
+
+  it("goes onto a device, and may be written to", function()
+    local path = file "<f4.npy"
+    assert.equal("cpu:1", lm.load(path, { device = "cpu:1" }).device)
+    lm.load(path, { mmap = true }):zero_()
+    assert.equal(text_of "<f4.npy", temp.read(path))
+  end)
+
+  it("with a broken header is an error", function()
+    local function npy(header, data)
+      return "\147NUMPY\1\0" .. little_endian(#header, 2) .. header .. (data or ("\0"):rep(8))
+    end
+    same(lm.zeros { 2 }, load_text("x.npy", npy "{'descr':'<f4','fortran_order':False,'shape':(2,)}\n"))
+    for header, pattern in pairs {
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}"] = "does not fill its 8 bytes",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2)}"] = "the shape %(2%)",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2,,)}"] = "the shape %(2,,%)",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (1 2,)}"] = "the shape %(1 2,%)",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}"] = "broken at",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 99999999999999999999)}"] = "no count",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 2)}"] = "does not fill",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,2)}"] = "9 dims",
+      ["{'descr': '<f4', 'fortran_order': False}"] = "lacks",
+      ["{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}"] = "'descr' twice",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'x': True}"] = "unknown field 'x'",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} + os.system('x')"] = "goes on after its end",
+      ["{'descr': __import__('os'), 'fortran_order': False, 'shape': (2,)}"] = "broken at",
+      ["os.system('x')"] = "does not start with {", ["{'descr': '|O', 'fortran_order': False, 'shape': ()}"] = "'|O'",
+      ["{'descr': '|b1', 'fortran_order': False, 'shape': (8,)}"] = "bool and holds a 7",
+    } do
+      local data = ("\0"):rep(7) .. (header:find "b1" and "\7" or "\0")
+      assert.matches(pattern, message(load_text, "x.npy", npy(header, data)))
+    end
+    assert.matches("version 4", message(load_text, "x.npy", "\147NUMPY\4\0\0\0\0\0"))
+    assert.matches("header of 4294967295 bytes", message(load_text, "x.npy", "\147NUMPY\2\0\255\255\255\255xx"))
+    cut_everywhere("cut.npy", text_of "scalar.npy")
+  end)
+end)
+
+-- A zip archive of {name, data [, {method, packed, size, crc, at, flags}]}, as it says it is.
+local function zip_of(entries, change)
+  local out, directory, at = {}, {}, 0
+  for i, entry in ipairs(entries) do
+    local name, data, says = entry[1], entry[2], entry[3] or {}
+    local middle = little_endian(says.flags or 0, 2) .. little_endian(says.method or 0, 2) .. "\0\0\0\0"
+      .. little_endian(says.crc or crc32(data), 4) .. little_endian(says.packed or #data, 4)
+      .. little_endian(says.size or #data, 4) .. little_endian(#name, 2)
+    local local_header = "PK\3\4\20\0" .. middle .. "\0\0" .. name .. data
+    directory[i] = "PK\1\2\20\0\20\0" .. middle .. ("\0"):rep(12) .. little_endian(says.at or at, 4)
+      .. (says.other or name)
+    out[i], at = local_header, at + #local_header
+  end
+  local list = table.concat(directory)
+  local text = table.concat(out) .. list .. "PK\5\6\0\0\0\0" .. little_endian(#entries, 2):rep(2)
+    .. little_endian(#list, 4) .. little_endian(at, 4) .. "\0\0"
+  return change and change(text) or text
+end
+
+describe(".npz", function()
+  it("is read, stored and deflated, and written as NumPy reads it", function()
+    for _, name in ipairs { "stored.npz", "deflated.npz" } do
+      for _, mmap in ipairs { false, true } do
+        local all, count = lm.load(file(name), { mmap = mmap }), 0
+        for key, t in pairs(all) do
+          same(golden[name .. " " .. key], t, key)
+          count = count + 1
+        end
+        assert.equal(3, count)
+      end
+    end
+    local saved = { a = lm.rand { 3, 4 }, b = lm.ones({}, { dtype = "bool" }), ["c/d"] = lm.ones { 0, 2 } }
+    lm.save(folder .. "/mine.npz", saved)
+    for key, t in pairs(lm.load(folder .. "/mine.npz")) do same(saved[key], t, key) end
+    local first = temp.read(folder .. "/mine.npz")
+    lm.save(folder .. "/mine.npz", saved)
+    assert.equal(first, temp.read(folder .. "/mine.npz"))
+    lm.save(folder .. "/none.npz", {})
+    assert.same({}, lm.load(folder .. "/none.npz"))
+    assert.matches("a table of tensors by name", message(lm.save, folder .. "/x.npz", { 1 }))
+    assert.matches("a table of tensors by name", message(lm.save, folder .. "/x.npz", lm.ones { 2 }))
+  end)
+
+  it("that lies about itself is an error in bounded memory", function()
+    local one = text_of "scalar.npy"
+    local function refused(pattern, entries, change)
+      assert.matches(pattern, message(load_text, "x.npz", zip_of(entries, change)))
+    end
+    assert.equal(2.5, load_text("x.npz", zip_of { { "a.npy", one } }).a:item())
+    assert.equal(2.5, load_text("x.npz", zip_of { { "../../etc/a.npy", one } })["../../etc/a"]:item())
+    refused("checksum is wrong", { { "a.npy", one, { crc = 1 } } })
+    refused("stored in", { { "a.npy", one, { size = #one + 1 } } })
+    refused("reaches into what follows", { { "a.npy", one }, { "b.npy", one, { at = 0 } } })
+    refused("reaches into what follows", { { "a.npy", one }, { "b.npy", one, { at = 10 } } })
+    refused("not where its directory says", { { "a.npy", "PK" .. one, { at = 7, packed = 9, size = 9 } } })
+    refused("called otherwise", { { "a.npy", one, { other = "b.npy" } } })
+    refused("two entries are called 'a.npy'", { { "a.npy", one }, { "a.npy", one } })
+    refused("encrypted", { { "a.npy", one, { flags = 1 } } })
+    refused("packed by method 12", { { "a.npy", one, { method = 12 } } })
+    refused("what is packed at byte .* is broken", { { "a.npy", one, { method = 8 } } })
+    refused("136 bytes at byte 35 cannot unfold to 1048588", { { "a.npy", one, { method = 8, size = 4000000000 } } })
+    refused("is no .npy", { { "a.txt", one } })
+    refused("no directory at its end", { { "a.npy", one } }, function(t) return t .. "x" end)
+    refused("cannot have 9 entries", { { "a.npy", one } }, function(t)
+      return t:sub(1, -15) .. "\9\0\9\0" .. t:sub(-10)
+    end)
+    refused("reaches beyond its end", { { "a.npy", one } }, function(t)
+      return t:sub(1, -7) .. little_endian(2 ^ 31, 4) .. "\0\0"
+    end)
+    assert.matches("does not fill its 4000000 bytes", message(lm.load, file "bomb.npz")) -- of a head for three elements
+    -- Deflated: a stored block of one or two bytes.
+    refused("unfolds to less", { { "a/data.pkl", "\1\1\0\254\255x", { method = 8, size = 2 } } })
+    refused("unfolds to more", { { "a/data.pkl", "\1\2\0\253\255xy", { method = 8, size = 1 } } })
+    refused("does not end where", { { "a/data.pkl", "\1\1\0\254\255xz", { method = 8, size = 1 } } })
+    cut_everywhere("cut.npz", text_of "stored.npz", 37)
+    cut_everywhere("cut.npz", text_of "deflated.npz", 3)
+  end)
+end)
+
+-- ---- PyTorch
+
+local function check_checkpoint(name, opts)
+  local value = lm.load(file(name), opts)
+  local count = 0
+  for key, t in pairs(value.state_dict) do
+    local expected = golden[name .. " " .. key]
+    if key == "u16" then expected = lm.arange(3):to "uint16" end
+    same(expected, t, key)
+    count = count + 1
+  end
+  assert.equal(18, count)
+  return value
+end
+
+describe("torch.save's file", function()
+  for _, name in ipairs { "new.pt", "old.pt" } do
+    for _, mmap in ipairs { false, true } do
+      it(("%s gives tensors and plain values%s"):format(name, mmap and ", mapped" or ""), function()
+        local v = check_checkpoint(name, { mmap = mmap })
+        assert.same({ 3, 0.1, 2LL ^ 60, 2 ^ 70, "float16", "cuda:1", false, "\255\0z\195\169", "gr\195\188\195\159" },
+          { v.epoch, v.lr, v.large, v.huge, v.dtype, v.device, v[true], v.bytes, v.text })
+        assert.equal(-2 ^ 62, tonumber(v.negative))
+        assert.equal("cdata", type(v.negative))
+        assert.equal(math.huge, v.infinite)
+        assert.is_nil(v.none)
+        assert.same({ 1, nil, "x" }, v.list)
+        assert.same({ 1, { 2, 3 } }, v.tuple)
+        assert.same({ 2, 3 }, v.size)
+        assert.equal("zero", v[5][0])
+        assert.same({ 1 }, v.set)
+        assert.is_true(v.same == v.again)
+        assert.same({ 1, 8 }, v.state_dict.transposed:stride())
+        assert.same({ 8, 3 }, v.state_dict.columns:stride())
+        assert.same({ 0, 1 }, v.state_dict.expanded:stride())
+        v.state_dict.w:fill_(7) -- which the others share, and the file does not
+        assert.same({ 7, 7, 7 }, { v.state_dict.row:max():item(), v.state_dict.transposed:min():item(),
+          v.state_dict.parameter:min():item() })
+        assert.equal(text_of(name), temp.read(folder .. "/" .. name))
+      end)
+    end
+
+    it(name .. " goes onto a device, shared memory with it; None may have a value", function()
+      local v = lm.load(file(name), { device = "cpu:1", null = "nothing" })
+      assert.equal("nothing", v.none)
+      assert.equal("nothing", v.list[2])
+      assert.equal("cpu:1", v.state_dict.row.device)
+      v.state_dict.w:fill_(7)
+      assert.equal(7, v.state_dict.row:max():item())
+    end)
+
+    it(name .. " cut short is an error", function()
+      cut_everywhere(name, text_of(name), name == "new.pt" and 101 or 13)
+    end)
+  end
+
+  it("that wants something run is an error that names it", function()
+    for what, pattern in pairs {
+      ["os.system"] = "wants to call posix.system, which is not run", eval = "wants to call builtins.eval",
+      layer = "wants to call torch.nn.modules.linear.Linear.*torch.save%(net.state_dict",
+      complex = "of dtype complex64, which this version lacks",
+    } do
+      for _, age in ipairs { "new", "old" } do
+        local name = ("evil %s %s.pt"):format(what, age)
+        assert.matches(pattern, message(lm.load, file(name)))
+      end
+    end
+    assert.is_false(temp.exists "/tmp/never")
+    assert.matches("a TorchScript program, which is not run", message(lm.load, file "script.pt"))
+  end)
+
+  it("may be of any protocol, and hold NumPy's numbers", function()
+    for protocol = 3, 5 do
+      for _, age in ipairs { "new", "old" } do
+        local v = lm.load(file(("%d %s.pt"):format(protocol, age)))
+        assert.same({ 0.1, 0.5, -3, 2 ^ 40, true, 7 }, { v.f8, v.f4, v.i2, v.i8, v.yes, v.list[1] })
+        same(golden["new.pt w"], v.w)
+      end
+    end
+    assert.matches("of dtype float8_e4m3fn, which this version lacks", message(lm.load, file "float8.pt"))
+  end)
+
+  it("may hold a list that holds itself", function()
+    local v = lm.load(file "cyclic.pt")
+    assert.is_true(v.cyclic[1] == v.cyclic)
+  end)
+
+  it("with a hostile pickle is an error", function()
+    local function pt(pickle) return zip_of { { "a/data.pkl", pickle }, { "a/data/0", ("\0"):rep(16) } } end
+    local function storage(class, key, numel)
+      return "(X\7\0\0\0storagectorch\n" .. class .. "\nX\1\0\0\0" .. key .. "X\3\0\0\0cpuJ"
+        .. little_endian(numel, 4) .. "tQ"
+    end
+    local function tensor(storage_of, offset, sizes, strides)
+      return "ctorch._utils\n_rebuild_tensor_v2\n(" .. storage_of .. offset .. sizes .. strides .. "\137)tR."
+    end
+    local four = storage("FloatStorage", "0", 4)
+    assert.same({ 4 }, load_text("x.pt", pt("\128\2" .. tensor(four, "K\0", "K\4\133", "K\1\133"))).shape)
+    for pattern, pickle in pairs {
+      ["reach outside a storage of 16 bytes"] = tensor(four, "K\0", "K\5\133", "K\1\133"),
+      ["sizes %[4%], strides %[1%] .* of 16 bytes"] = tensor(four, "K\1", "K\4\133", "K\1\133"),
+      ["has the stride %-1"] = tensor(four, "K\0", "K\4\133", "J\255\255\255\255\133"),
+      ["a size that is no count: %-1"] = tensor(four, "K\0", "J\255\255\255\255\133", "K\1\133"),
+      ["a size that is no count: 1%.5"] = tensor(four, "K\0", "G\63\248\0\0\0\0\0\0\133", "K\1\133"),
+      ["do not fit"] = tensor(four, "K\0", "K\4\133", "K\1K\1\134"),
+      ["without storage"] = tensor("N", "K\0", "K\4\133", "K\1\133"),
+      ["outside a storage"] = tensor(four, "K\0", "\138\7\255\255\255\255\255\255\31\133",
+        "\138\6\255\255\255\255\255\31\133"),
+      ["has 16 bytes, and 20 are wanted"] = tensor(storage("FloatStorage", "0", 5), "K\0", ")", ")"),
+      ["has 16 bytes, and 8000000000 are wanted"] = tensor(storage("DoubleStorage", "0", 1e9), "K\0", ")", ")"),
+      ["storage '1' is missing"] = tensor(storage("FloatStorage", "1", 4), "K\0", ")", ")"),
+      ["a persistent id that is no storage"] = "(X\1\0\0\0xtQ.", ["an empty stack"] = "0.",
+      ["a mark is missing"] = "t.",
+      ["code 255"] = "\255", ["nothing was kept as number 7"] = "h\7.", ["protocol 9"] = "\128\9N.",
+      ["a key without a value"] = "}(K\1u.", ["a key that is no string"] = "})N" .. "s.",
+      ["wants to call os.system"] = "cos\nsystem\n(X\2\0\0\0lstR.",
+      ["call posix.system"] = "(X\2\0\0\0lsiposix\nsystem\n.",
+      ["call a.b"] = "X\1\0\0\0aX\1\0\0\0b\147.", ["call torch.FloatStorage"] = "ctorch\nFloatStorage\n.",
+      ["a tuple wanted"] = "ccollections\nOrderedDict\nK\1R.", ["attributes of what is no dict"] = "K\1}b.",
+      ["it ends early"] = "X\255\255\255\127ab", ["call a number"] = "K\1)R.",
+    } do
+      assert.matches(pattern, message(load_text, "x.pt", pt(pickle)), pickle)
+    end
+    -- A million lists within one another, and a list of 2^100 ones, which is 100 tables.
+    local deep = load_text("x.pt", pt(("]"):rep(1000000) .. ("a"):rep(999999) .. "."))
+    assert.equal("table", type(deep[1][1][1]))
+    local out = { "]q\0" }
+    for i = 1, 100 do
+      local before = "h" .. string.char(i - 1) .. "a"
+      out[i + 1] = "]" .. before .. before .. "q" .. string.char(i)
+    end
+    local wide = load_text("x.pt", pt(table.concat(out) .. "."))
+    assert.is_true(wide[1] == wide[2] and wide[1][1] == wide[2][2])
+    local packed = zip_of { { "a/data.pkl", ("x"):rep(20000), { method = 8, size = 2 ^ 24 + 1 } } }
+    assert.matches("pickle of 16777217 bytes is packed into 20000", message(load_text, "x.pt", packed))
+    assert.matches("pickle that is not torch.save's", message(load_text, "x.pt", "\128\2}q\0X\1\0\0\0aK\1s."))
+    assert.matches("wants to call os.system", message(load_text, "x.pt", "\128\2cos\nsystem\n(X\1\0\0\0atR."))
+  end)
+
+  it("is written for torch.load: values come back", function()
+    local path, w = folder .. "/mine.pt", lm.rand { 3, 4 }
+    local value = {
+      model = { w = w, tied = w, t = w:t(), half = w:half(), scalar = lm.ones {}, none = lm.ones { 2, 0 } },
+      list = { 1, { true }, "text" }, n = -1.5, inf = math.huge, large = 2 ^ 40, whole = -5, cdata = 2LL ^ 60,
+      bytes = "\255\0", [7] = "seven", empty = {},
+    }
+    for _, dtype in ipairs { "float64", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" } do
+      value.model[dtype] = lm.tensor({ 1, 0, 3 }):to(dtype)
+    end
+    lm.save(path, value)
+    local back = lm.load(path)
+    for key, t in pairs(value.model) do same(t, back.model[key], key) end
+    back.model.w:zero_()
+    assert.equal(0, back.model.tied:max():item())
+    value.model, back.model = nil, nil
+    assert.same(value, back)
+    lm.save(path, value)
+    local first = temp.read(path)
+    lm.save(path, value)
+    assert.equal(first, temp.read(path))
+    for pattern, bad in pairs {
+      ["uint16, for which"] = lm.ones({ 2 }, { dtype = "uint16" }), ["x is a function"] = { x = print },
+      ["save its :state_dict%(%)"] = lm.nn.Linear(1, 1), ["a key of type boolean"] = { [true] = 1 },
+    } do
+      assert.matches(pattern, message(lm.save, path, bad))
+    end
+    local loop = {}
+    loop.x = loop
+    assert.matches("contains itself", message(lm.save, path, loop))
+    assert.equal(first, temp.read(path))
+  end)
+
+  it("has storages at multiples of 64 bytes, which lie over the file when mapped", function()
+    local path = folder .. "/mapped.pt"
+    lm.save(path, { a = lm.rand { 1000 }, b = lm.rand { 1000 } })
+    local text, count = temp.read(path), 0
+    for at in text:gmatch "()PK\3\4" do
+      local name, extra = text:byte(at + 26), text:byte(at + 28) + 256 * text:byte(at + 29)
+      assert.equal(0, (at - 1 + 30 + name + extra) % 64)
+      count = count + 1
+    end
+    assert.equal(5, count)
+  end)
+
+  it("trains on: a module takes what PyTorch saved", function()
+    local net = lm.nn.Linear(3, 2)
+    lm.save(folder .. "/net.pth", net:state_dict())
+    local other = lm.nn.Linear(3, 2)
+    other:load_state_dict(lm.load(folder .. "/net.pth"))
+    assert.is_true(net.weight:equal(other.weight))
+  end)
+end)
+
+-- ---- the others
+
+describe("sharded safetensors", function()
+  local here
+  local function index(text) temp.write(here .. "/model.safetensors.index.json", text) end
+  setup(function()
+    here = folder .. "/sharded"
+    os.execute("mkdir " .. here)
+    lm.save(here .. "/1.safetensors", { a = lm.ones { 2 }, b = lm.zeros { 3 } })
+    lm.save(here .. "/2.safetensors", { c = lm.ones { 4 } })
+  end)
+
+  it("are read by their index or their folder", function()
+    index('{"metadata":{"total_size":36},'
+      .. '"weight_map":{"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors"}}')
+    for _, path in ipairs { here, here .. "/", here .. "/model.safetensors.index.json" } do
+      for _, mmap in ipairs { false, true } do
+        local v = lm.load(path, { mmap = mmap })
+        assert.same({ 2, 3, 4 }, { v.a:numel(), v.b:numel(), v.c:numel() })
+      end
+    end
+  end)
+
+  it("are an error where the index does not fit", function()
+    for text, pattern in pairs {
+      ['{"weight_map":{"x":"1.safetensors"}}'] = "'x' is not in .*1.safetensors", ["{}"] = "no weight_map",
+      ['{"weight_map":{"a":"../1.safetensors"}}'] = "which is no file beside it",
+      ["{"] = "model.safetensors.index.json",
+      ['{"weight_map":{"a":"3.safetensors"}}'] = "3.safetensors", ['{"weight_map":{"a":1}}'] = "no file beside it",
+    } do
+      index(text)
+      assert.matches(pattern, message(lm.load, here))
+    end
+    os.remove(here .. "/model.safetensors.index.json")
+    assert.matches("has no model.safetensors.index.json", message(lm.load, here))
+  end)
+end)
+
+describe("GGUF", function()
+  it("gives metadata, and tensors of which quantized ones become float32", function()
+    for _, version in ipairs { 2, 3 } do
+      for _, mmap in ipairs { false, true } do
+        local v = lm.load(file(version .. ".gguf"), { mmap = mmap })
+        local count = 0
+        for key, t in pairs(v.tensors) do
+          local expected = golden["gguf " .. key]
+          assert.equal(expected.dtype, t.dtype)
+          assert.same(expected.shape, t.shape)
+          local off = (expected:double() - t:double()):abs():max():item()
+          assert(off <= 1e-6 * expected:double():abs():max():item(), ("%s is off by %g"):format(key, off))
+          count = count + 1
+        end
+        assert.equal(12, count)
+        local m = v.metadata
+        assert.same({ "test", 255, -1, 65535, -1, -1, 0.5, true, 2 ^ 40, 0.1, "a", "b" }, { m["general.architecture"],
+          m.u8, m.i8, m.u16, m.i16, m.i32, m.f32, m.yes, m.u64, m.f64, m.tokens[1], m.tokens[2] })
+        assert.equal(-2 ^ 62, tonumber(m.i64))
+      end
+    end
+  end)
+
+  it("that is broken is an error", function()
+    local text = text_of "3.gguf"
+    local function changed(at, with) return text:sub(1, at) .. with .. text:sub(at + #with + 1) end
+    assert.matches("version 1 ", message(load_text, "x.gguf", changed(4, "\1\0\0\0")))
+    assert.matches("header of", message(load_text, "x.gguf", changed(8, ("\255"):rep(6) .. "\1\0")))
+    local at = text:find("q4_k", 1, true) + 3
+    assert.matches("no rows of 256", message(load_text, "x.gguf", changed(at + 4, little_endian(100, 8))))
+    assert.matches("beyond the end", message(load_text, "x.gguf", changed(at + 4 + 16 + 4, little_endian(2 ^ 40, 8))))
+    assert.matches("over another", message(load_text, "x.gguf", changed(at + 4 + 16 + 4, little_endian(0, 8))))
+    assert.matches("beyond the end", message(load_text, "x.gguf", changed(at + 4, little_endian(2 ^ 50, 8))))
+    cut_everywhere("cut.gguf", text:sub(1, -149), 61) -- what comes last is of a kind that is not read
+  end)
+end)
+
+describe("a .t7 file", function()
+  for _, name in ipairs { "binary.t7", "ascii.t7" } do
+    it(name .. " gives tables, tensors and objects", function()
+      local v = lm.load(file(name))
+      local linear = v.net.modules[1]
+      assert.same({ "nn.Sequential", "nn.Linear", true }, { v.net.__typename, linear.__typename, linear.train })
+      assert.is_nil(linear.forward)
+      same(golden["t7 weight"], linear.weight)
+      same(golden["t7 whole"], v.whole)
+      same(golden["t7 storage"], v.storage)
+      assert.same({ "x", 0.5, false }, { v.name, v[1], v[2][3] })
+      assert.is_true(v.self == v)
+      assert.is_true(v.size[2] == 2 ^ 60)
+      assert.equal(0, v.none:numel())
+      for kind, dtype in pairs {
+        Double = "float64", Float = "float32", Long = "int64", Int = "int32", Short = "int16", Char = "int8",
+        Byte = "uint8",
+      } do
+        same(lm.tensor({ 1, 2, 3, 97 }):to(dtype), v[kind])
+      end
+      v.whole:zero_()
+      assert.equal(0, linear.weight:max():item())
+      cut_everywhere(name, text_of(name), 11)
+    end)
+  end
+
+  it("is what torch.load of luminary.torch7 reads, with Torch7's tensors", function()
+    local torch = require "luminary.torch7"
+    local v = torch.load(file "binary.t7")
+    assert.equal("torch.DoubleTensor", torch.type(v.net.modules[1].weight))
+    assert.is_true(v.self == v)
+    v.whole:fill(2)
+    assert.equal(2, v.net.modules[1].weight:max())
+  end)
+
+  it("that is broken is an error", function()
+    local function int(n) return little_endian(n % 2 ^ 32, 4) end
+    local function tensor(ndim, rest)
+      return int(4) .. int(1) .. int(3) .. "V 1" .. int(17) .. "torch.FloatTensor" .. int(ndim) .. rest
+    end
+    local function storage(n, data)
+      return int(4) .. int(2) .. int(3) .. "V 1" .. int(18) .. "torch.FloatStorage" .. little_endian(n, 8) .. data
+    end
+    local function one(size, stride, offset, of)
+      return tensor(1, little_endian(size, 8) .. little_endian(stride, 8) .. little_endian(offset, 8) .. of)
+    end
+    local two = storage(2, ("\0"):rep(8))
+    same(lm.zeros { 2 }, load_text("x.t7", one(2, 1, 1, two)))
+    for pattern, text in pairs {
+      ["outside a storage of 8 bytes"] = one(3, 1, 1, two), ["reach outside"] = one(2, 1, 2, two),
+      ["count from 1"] = one(2, 1, 0, two), ["it ends early"] = one(2, 1, 1, storage(2 ^ 40, "")),
+      ["9 dims"] = tensor(9, ""), ["unknown kind 9"] = int(9),
+      ["class tds.Hash"] = int(4) .. int(1) .. int(8) .. "tds.Hash",
+      ["key that is nil"] = int(3) .. int(1) .. int(1) .. int(0) .. int(0),
+      ["nested too deep"] = (int(3) .. int(0)):gsub("^.*$", function()
+        local out = {}
+        for i = 1, 2000 do out[i] = int(3) .. int(i) .. int(1) .. int(1) .. ("\0"):rep(8) end
+        return table.concat(out)
+      end),
+      ["without fields"] = int(4) .. int(1) .. int(1) .. "x" .. int(0), ["a text of %-1"] = int(2) .. int(-1),
+    } do
+      assert.matches(pattern, message(load_text, "x.t7", text))
+    end
+  end)
+end)

@@ -1,0 +1,26 @@
+/* An open file, of which readers of formats take sections as bytes. */
+#ifndef LM_IO_FILE_SECTIONS_H
+#define LM_IO_FILE_SECTIONS_H
+
+#include "tensor/tensor.h"
+
+typedef struct lm_sections lm_sections;
+
+/* Sections are read by up to `threads` threads; with 0 they lie over the mapped file, as lm_safetensors_open has it. */
+LM_API lm_status lm_sections_open(const char *path, int threads, lm_sections **out);
+/* Tensors taken out stay valid. NULL is fine. */
+LM_API void lm_sections_close(lm_sections *f);
+LM_API uint64_t lm_sections_bytes(const lm_sections *f); /* of the file */
+LM_API const char *lm_sections_path(const lm_sections *f);
+/* n bytes from `at` on, copied. LM_E_IO where the file has fewer, or was written to since it was opened. */
+LM_API lm_status lm_sections_copy(lm_sections *f, uint64_t at, uint64_t n, void *to);
+/* The same as a uint8 tensor [n] on the CPU, aligned to 8 bytes. Writing into it does not reach the file. */
+LM_API lm_status lm_sections_tensor(lm_sections *f, uint64_t at, uint64_t n, lm_tensor **out);
+/* What `packed` bytes from `at` on, deflated without a head (RFC 1951), unfold to, which has to be n bytes exactly; or
+ * with `start`, no more than the first n bytes of it. No more than can come of so many is allocated. */
+LM_API lm_status lm_sections_inflate(lm_sections *f, uint64_t at, uint64_t packed, uint64_t n, bool start,
+                                     lm_tensor **out);
+/* Of a contiguous tensor's bytes on the CPU, as zip and gzip have it; `before` is that of what stands before, or 0. */
+LM_API uint32_t lm_crc32(uint32_t before, const lm_tensor *t);
+
+#endif
