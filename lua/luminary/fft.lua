@@ -162,7 +162,7 @@ end
 local function half_lines(who, x, s, dim, norm, default)
   local dims
   x, dims = signal(who, x, true)
-  local list, sizes = dims_of(who, s, dim, dims, default)
+  local list, sizes = dims_of(who, x, s, dim, dims, default)
   local n = #list
   for i = 1, n - 1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false) end
   return to_real(who, conjugate(x), sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, false)

@@ -327,7 +327,7 @@ describe("wrong arguments to", function()
         return x:max(2).values
       end,
       ["nn has no 'SpatialConvolution'; here it is 'Conv2d'"] = function() nn.SpatialConvolution(1, 1, 3) end,
-      ["nn has no 'CTCLoss' in this version"] = function() nn.CTCLoss(1, 1) end,
+      ["nn has no 'AdaptiveLogSoftmaxWithLoss' in this version"] = function() nn.AdaptiveLogSoftmaxWithLoss(1, 1) end,
       ["optim has no 'adamw'; here it is 'AdamW'"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
       ["luminary has no 'device'; devices are strings"] = function() return lm.device "cuda" end,
@@ -355,7 +355,7 @@ describe("wrong arguments to", function()
       assert(not ok, problem)
       assert.matches("arguments_spec.lua:%d+: " .. problem, message)
     end
-    assert.is_nil(rawget(nn, "CTCLoss"))
+    assert.is_nil(rawget(nn, "AdaptiveLogSoftmaxWithLoss"))
   end)
 
   it("layers called", function()

@@ -503,15 +503,6 @@ describe("a .t7 file", function()
     end)
   end
 
-  it("is what torch.load of luminary.torch7 reads, with Torch7's tensors", function()
-    local torch = require "luminary.torch7"
-    local v = torch.load(file "binary.t7")
-    assert.equal("torch.DoubleTensor", torch.type(v.net.modules[1].weight))
-    assert.is_true(v.self == v)
-    v.whole:fill(2)
-    assert.equal(2, v.net.modules[1].weight:max())
-  end)
-
   it("that is broken is an error", function()
     local function int(n) return little_endian(n % 2 ^ 32, 4) end
     local function tensor(ndim, rest)

@@ -58,7 +58,10 @@ describe("ctc_loss", function()
   local function of(change)
     local a = { lm.zeros(3, 2, 4), lm.tensor({ { 2, 3 }, { 2, 2 } }, { dtype = "int64" }), { 3, 3 }, { 2, 2 } }
     for i, v in pairs(change) do a[i] = v end
-    return function() return F.ctc_loss(unpack(a, 1, 5)) end
+    return function()
+      local loss = F.ctc_loss(unpack(a, 1, 5))
+      return loss
+    end
   end
   for want, f in pairs {
     ["ctc_loss: log_probs has to be %[T, N, C%]"] = of { lm.zeros(3) },
@@ -67,10 +70,10 @@ describe("ctc_loss", function()
     ["ctc_loss: target_lengths%[1%] is 3, and targets has room for 2"] = of { [4] = { 3, 2 } },
     ["ctc_loss: target_lengths has to be integers of at least 0"] = of { [4] = { -1, 2 } },
     ["ctc_loss: target_lengths add up to 4, and targets has 3"] = of { [2] = lm.ones(3):long() },
-    ["ctc_loss: a label of 5 at target%[1%]: labels go from 1 to 4"] = of { [2] = lm.full({ 2, 2 }, 5):long() },
-    ["ctc_loss: a label of 0 at target%[1%]: labels count from 1"] = of { [2] = lm.zeros(2, 2):long() },
-    ["ctc_loss: blank is 5; it has to be one of the classes 1 to 4"] = of { [5] = 5 },
-    ["ctc_loss: x is float16; float32 or float64 wanted"] = of { lm.zeros({ 3, 2, 4 }, { dtype = "float16" }) },
+    ["ctc_loss: .*a label of 5 at target%[1%]: labels go from 1 to 4"] = of { [2] = lm.full({ 2, 2 }, 5):long() },
+    ["ctc_loss: .*a label of 0 at target%[1%]: labels count from 1"] = of { [2] = lm.zeros(2, 2):long() },
+    ["ctc_loss: .*blank is 5; it has to be one of the classes 1 to 4"] = of { [5] = 5 },
+    ["ctc_loss: .*x is float16; float32 or float64 wanted"] = of { lm.zeros({ 3, 2, 4 }, { dtype = "float16" }) },
     ["ctc_loss: targets is float32"] = of { [2] = lm.ones(2, 2) },
   } do
     it("refuses with a reason: " .. want, function() assert.matches(want, message(f)) end)

@@ -101,7 +101,8 @@ static const char *called_name(lua_State *L, int level, bool *op) {
   if (!lua_getstack(L, level, &ar) || !lua_getinfo(L, "nf", &ar)) return NULL;
   bool method = strcmp(ar.namewhat, "method") == 0, field = strcmp(ar.namewhat, "field") == 0;
   standing as = ar.name && (method || field) ? stands_in(L, ar.name, method) : ANOTHER;
-  *op = as == ITSELF && lua_iscfunction(L, -1);
+  lua_CFunction f = lua_tocfunction(L, -1);
+  *op = as == ITSELF && (f == lm_bind_op || f == lm_bind_op_in_place || f == lm_bind_overload);
   lua_pop(L, 1);
   return as == ANOTHER ? NULL : ar.name;
 }
@@ -125,6 +126,8 @@ static bool is_op(const char *begin, const char *end) {
 static void push_message(lua_State *L, const char *message, int level) {
   bool op = false;
   const char *name = called_name(L, level, &op), *end = strstr(message, ": ");
+  if (!name && strncmp(message, "index_get: ", 11) == 0) name = "x[…]", op = true;
+  if (!name && strncmp(message, "index_put_: ", 12) == 0) name = "x[…] = value", op = true;
   bool words = end && strcspn(message, " \"'[(") > (size_t)(end - message);
   if (!name || (words && has_name(message, end, name))) {
     lua_pushstring(L, message);

@@ -125,7 +125,7 @@ other["nn.utils"] = pairs_of([[
   checkpoint_sequential=lm.autograd.checkpoint_sequential]], "prune")
 
 other.optim = with(pairs_of([[
-  adamw=AdamW adamax=Adamax adadelta=Adadelta rprop=Rprop asgd=ASGD
+  adamw=AdamW
   StepLR=lr_scheduler.StepLR MultiStepLR=lr_scheduler.MultiStepLR ConstantLR=lr_scheduler.ConstantLR
   LinearLR=lr_scheduler.LinearLR ExponentialLR=lr_scheduler.ExponentialLR PolynomialLR=lr_scheduler.PolynomialLR
   CosineAnnealingLR=lr_scheduler.CosineAnnealingLR OneCycleLR=lr_scheduler.OneCycleLR CyclicLR=lr_scheduler.CyclicLR

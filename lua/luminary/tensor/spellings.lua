@@ -3,7 +3,6 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local read = require("luminary.base.arguments").read
-local dim_of = require "luminary.tensor.dim_of"
 local methods = require "luminary.tensor.methods"
 
 local ops, fail, describe = core.ops, options.fail, options.describe
@@ -258,71 +257,6 @@ function own.as_strided_scatter(...)
   return y
 end
 functions.as_strided_scatter = own.as_strided_scatter
-
--- ---- numbers
-
-local function number(who, name, v)
-  if core.is_tensor(v) and v.ndim == 0 then v = tonumber(v:item()) end
-  return options.arg(who, name, v, "number")
-end
-
---- lm.logspace(start, stop, steps [, base = 10 [, {dtype, device}]]): base to the powers of lm.linspace's numbers.
-function functions.logspace(...)
-  local start, stop, steps, base, dtype, device = read("logspace", {
-    {"start", number}, {"stop", number}, {"steps", "natural"}, {"base", "number", 10}, {"dtype", "string?"},
-    {"device", "any?"},
-  }, ...)
-  local powers = ops.pow(base, ops.linspace(start, stop, steps, {dtype = "float64", device = device}))
-  return methods.to(powers, dtype or core.get_default_dtype())
-end
-
--- The areas between y's neighbours along dim, x apart (a tensor of places, or dx).
-local function trapezoids(who, ...)
-  local y, x, dx, along = read(who, {
-    {"y", "tensor"}, {"x", "tensor?"}, {"dx", "number", 1}, {"dim", "integer", -1},
-  }, ...)
-  local dim = dim_of(who, y, along, y.ndim)
-  local n = math.max(y.shape[dim] - 1, 0)
-  local means = (ops.narrow(y, dim, 1, n) + ops.narrow(y, dim, y.shape[dim] - n + 1, n)) / 2
-  if not x then return means * dx, dim end
-  if x.ndim == 1 then
-    local sizes = {}
-    for d = 1, y.ndim do sizes[d] = d == dim and x.shape[1] or 1 end
-    x = ops.reshape(x, sizes)
-  end
-  return means * methods.diff(x, 1, dim), dim
-end
-
---- lm.trapezoid(y [, x [, dx = 1 [, dim = -1]]]): the integral of y along dim by the trapezoidal rule, at the places x
---- or dx apart; lm.trapz.
-function functions.trapezoid(...) return ops.sum(trapezoids("trapezoid", ...)) end
-functions.trapz = functions.trapezoid
-
---- lm.cumulative_trapezoid(y [, x [, dx = 1 [, dim = -1]]]): the integrals up to each of y's elements but the first.
-function functions.cumulative_trapezoid(...) return ops.cumsum(trapezoids("cumulative_trapezoid", ...)) end
-
-local function renorm(who, ...)
-  local x, p, along, maxnorm = read(who, {
-    {"x", "tensor"}, {"p", "positive"}, {"dim", "integer"}, {"maxnorm", "positive"},
-  }, ...)
-  local dim, others = dim_of(who, x, along, x.ndim), {}
-  for d = 1, x.ndim do
-    if d ~= dim then others[#others + 1] = d end
-  end
-  if #others == 0 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
-  local norms = ops.norm(x, p, others, true)
-  return x * ops.where(ops.gt(norms, maxnorm), maxnorm / (norms + 1e-7), 1), x
-end
-
---- x:renorm(p, dim, maxnorm): x, of which the entries of dim whose p-norm is above maxnorm are made that long; renorm_
---- in place.
-function own.renorm(...) return (renorm("renorm", ...)) end
-functions.renorm = own.renorm
---- x:renorm_(p, dim, maxnorm): x:renorm in place.
-function own.renorm_(...)
-  local y, x = renorm("renorm_", ...)
-  return ops.copy_(x, y)
-end
 
 -- ---- elements one by one
 

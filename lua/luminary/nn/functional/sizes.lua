@@ -6,9 +6,7 @@ local sizes = {}
 
 --- Fails for a list with named fields, which would be dropped.
 function sizes.check_list(who, name, list)
-  if options.named_field(list) then
-    options.fail("%s: %s is a list with named fields in it; options come last, in a table of their own", who, name)
-  end
+  if options.named_field(list) then options.fail("%s: %s is %s", who, name, options.describe(list)) end
 end
 
 --- n integers of at least `least`, of an integer, a list of one, or a list of n; `also`: words that stand as they are.
@@ -17,7 +15,7 @@ function sizes.of(n, least, also)
     if also and also[v] then return v end
     local list = type(v) == "number" and {v} or v
     local good = type(list) == "table" and (#list == n or #list == 1)
-    if type(list) == "table" and #list > 0 then sizes.check_list(who, name, list) end
+    good = good and not options.named_field(list)
     for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= least end
     if not good then
       options.fail("%s: %s has to be an integer of at least %d%s%s, got %s", who, name, least,
