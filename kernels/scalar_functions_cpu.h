@@ -131,7 +131,7 @@ LM_FLOAT_DIVISION(double, , lm_fmod_near, _near)
   LM_SCALAR type lm_pow##suffix(type a, type e) {                                     \
     type y = pow##suffix(fabs##suffix(a), e);                                         \
     int whole = trunc##suffix(e) == e, odd = whole & (trunc##suffix(e / 2) != e / 2); \
-    y = (a < 0) & !whole & (a - a == 0) ? (type)NAN : y;                              \
+    y = ((a < 0) & !whole & (a - a == 0)) ? (type)NAN : y;                            \
     return odd ? copysign##suffix(y, a) : y;                                          \
   }
 LM_FLOAT_POWER(float, f)
@@ -200,7 +200,7 @@ LM_SCALAR int32_t lm_fmod_i32(int32_t a, int32_t b) { return b == 0 ? 0 : a - lm
 
 LM_SCALAR int32_t lm_remainder_i32(int32_t a, int32_t b) {
   int32_t r = lm_fmod_i32(a, b);
-  return (r != 0) & ((r ^ b) < 0) ? r + b : r;
+  return ((r != 0) & ((r ^ b) < 0)) ? r + b : r;
 }
 
 LM_SCALAR int32_t lm_floor_divide_i32(int32_t a, int32_t b) {

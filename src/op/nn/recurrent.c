@@ -126,7 +126,7 @@ lm_status lm_op_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor **ou
   const lm_op_id op = LM_OP_recurrent_layer;
   lm_status status = LM_OK;
   const layer_args given = {a->weight_hh, a->h0, a->c0, a->bias_hh, a->weight_hr};
-  layer_args in = {NULL};
+  layer_args in = {.weight_hh = NULL};
   lm_tensor *gates = NULL, *result[4] = {NULL};
   const bool lstm = a->cell == LM_LSTM;
   TRY(lm_check_ndim(op, "gates", a->gates, 2));
@@ -184,7 +184,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   lm_status status = LM_OK;
   const layer_args given = {a->weight_hh, a->h0, a->c0, a->bias_hh, a->weight_hr};
   lm_tensor *const others[] = {a->y, a->work, a->grad_y, a->grad_h, a->grad_c};
-  layer_args in = {NULL};
+  layer_args in = {.weight_hh = NULL};
   lm_tensor *other[5] = {NULL}, *result[6] = {NULL}, *bias = NULL;
   const bool lstm = a->cell == LM_LSTM, gru = a->cell == LM_GRU;
   const lm_dtype dtype = (lm_dtype)a->weight_hh->dtype, compute = compute_dtype(a->weight_hh);
