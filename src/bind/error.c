@@ -96,9 +96,15 @@ void lm_note_anomaly(lua_State *L) {
 
 /* The name of ours by which the function at that level was called, as a method or from a library; NULL for others.
  * `op`: whether that function is itself C's, as ops are. */
-static const char *called_name(lua_State *L, int level, bool *op) {
+static const char *called_name(lua_State *L, int level, const char *message, bool *op) {
   lua_Debug ar;
   if (!lua_getstack(L, level, &ar) || !lua_getinfo(L, "nf", &ar)) return NULL;
+  const bool reads = lua_tocfunction(L, -1) == lm_bind_index, writes = lua_tocfunction(L, -1) == lm_bind_newindex;
+  if ((reads || writes) && strncmp(message, "index_", 6) == 0) {
+    lua_pop(L, 1);
+    *op = true;
+    return reads ? "x[…]" : "x[…] = value";
+  }
   bool method = strcmp(ar.namewhat, "method") == 0, field = strcmp(ar.namewhat, "field") == 0;
   standing as = ar.name && (method || field) ? stands_in(L, ar.name, method) : ANOTHER;
   lua_CFunction f = lua_tocfunction(L, -1);
@@ -125,9 +131,7 @@ static bool is_op(const char *begin, const char *end) {
  * is made of others lets their errors pass. */
 static void push_message(lua_State *L, const char *message, int level) {
   bool op = false;
-  const char *name = called_name(L, level, &op), *end = strstr(message, ": ");
-  if (!name && strncmp(message, "index_get: ", 11) == 0) name = "x[…]", op = true;
-  if (!name && strncmp(message, "index_put_: ", 12) == 0) name = "x[…] = value", op = true;
+  const char *name = called_name(L, level, message, &op), *end = strstr(message, ": ");
   bool words = end && strcspn(message, " \"'[(") > (size_t)(end - message);
   if (!name || (words && has_name(message, end, name))) {
     lua_pushstring(L, message);
