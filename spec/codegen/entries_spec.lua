@@ -192,7 +192,8 @@ typedef struct lm_halved_args {
         "x: scalar", "n: scalar", elementwise = "(x & ~n) << 1 | !x", takes = "integers", grad = "none", help = "h"}
       op "like" {"x", "n: scalar", elementwise = "x + n", gives = "x", grad = "none", help = "h"}]])
     assert.matches("return (num)((x & ~n) << 1 | x == 0);", written "point_scalars.h", 1, true)
-    assert.matches("#if defined LM_WHOLE && !defined LM_NARROW\n[^#]*%[LM_OP_extra%] = point_extra,\n#endif", written "point_loops_of.inc")
+    assert.matches("#if defined LM_WHOLE && !defined LM_NARROW\n[^#]*%[LM_OP_extra%] = point_extra,\n#endif",
+      written "point_loops_of.inc")
     assert.matches("lm_point_i64_extra;", written "point_launchers.h", 1, true)
     assert.not_matches("lm_point_f32_extra", written "point_launchers.h", 1, true)
     assert.matches(".integers = true", written "op_entries.c", 1, true)

@@ -94,6 +94,11 @@ void lm_note_anomaly(lua_State *L) {
   lm_anomaly_at(line);
 }
 
+static bool is_op(const char *begin, const char *end) {
+  char name[64];
+  return end - begin < (long)sizeof name && lm_op_find(memcpy(memset(name, 0, sizeof name), begin, end - begin)) >= 0;
+}
+
 /* The name of ours by which the function at that level was called, as a method or from a library; NULL for others.
  * `op`: whether that function is itself C's, as ops are. */
 static const char *called_name(lua_State *L, int level, const char *message, bool *op) {
@@ -110,6 +115,8 @@ static const char *called_name(lua_State *L, int level, const char *message, boo
   lua_CFunction f = lua_tocfunction(L, -1);
   *op = as == ITSELF && (f == lm_bind_op || f == lm_bind_op_in_place || f == lm_bind_overload);
   lua_pop(L, 1);
+  const char *end = strstr(message, ": ");
+  if (as == ITSELF && f && !*op && end && is_op(message, end)) return NULL; /* item(), backward(): others' failures */
   return as == ANOTHER ? NULL : ar.name;
 }
 
@@ -120,11 +127,6 @@ static bool has_name(const char *begin, const char *end, const char *name) {
     if (strcspn(at, ".:") == n && strncmp(at, name, n) == 0) return true;
   }
   return false;
-}
-
-static bool is_op(const char *begin, const char *end) {
-  char name[64];
-  return end - begin < (long)sizeof name && lm_op_find(memcpy(memset(name, 0, sizeof name), begin, end - begin)) >= 0;
 }
 
 /* Pushes the message so that it begins with the name that the script called: an op goes by several, and a function that

@@ -18,6 +18,7 @@ done:
 static lm_status run_on_host(lm_op_id op, const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   const lm_op *d = &lm_ops[op];
+  const int outs = d->outs + d->aux;
   lm_args_room room;
   lm_tensor *in[LM_MAX_TENSOR_ARGS] = {NULL}, *result[LM_MAX_OUTS] = {NULL};
   memcpy(&room, args, d->size);
@@ -27,11 +28,11 @@ static lm_status run_on_host(lm_op_id op, const void *args, lm_tensor *const *ou
     TRY(to_host(t, &in[i]));
     LM_ARG_TENSOR(&room, d->tensor[i]) = in[i];
   }
-  for (int i = 0; i < d->outs; i++) {
+  for (int i = 0; i < outs; i++) {
     TRY(lm_tensor_empty_like(out[i], (lm_dtype)out[i]->dtype, LM_DEVICE(LM_CPU, 0), &result[i]));
   }
   TRY(lm_dispatch(op, LM_DEVICE(LM_CPU, 0), &room, result));
-  for (int i = 0; i < d->outs; i++) {
+  for (int i = 0; i < outs; i++) {
     if (out[i]->numel) TRY(lm_copy(result[i], out[i]));
   }
 done:

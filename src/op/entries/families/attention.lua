@@ -14,6 +14,12 @@ op "scaled_dot_product_attention" {
     {"!given(attn_mask) || is_bool(attn_mask) || is_float(attn_mask)",
       "attn_mask is {dtype_of(attn_mask)}; bool (true: seen) wanted, or floating numbers, which are added"},
     {"!(is_causal && given(attn_mask))", "either attn_mask or is_causal = true, not both"},
+    {"!given(attn_mask) || ndim_of(attn_mask) < 1 || size_of(attn_mask)[-1] == 1 "
+      .. "|| size_of(attn_mask)[-1] == size_of(key)[-2]",
+      "attn_mask is {attn_mask}; it has to broadcast to [..., {size_of(query)[-2]}, {size_of(key)[-2]}]"},
+    {"!given(attn_mask) || ndim_of(attn_mask) < 2 || size_of(attn_mask)[-2] == 1 "
+      .. "|| size_of(attn_mask)[-2] == size_of(query)[-2]",
+      "attn_mask is {attn_mask}; it has to broadcast to [..., {size_of(query)[-2]}, {size_of(key)[-2]}]"},
     {"dropout_p >= 0 && dropout_p <= 1", "dropout_p is {dropout_p}; a probability from 0 to 1 wanted"},
     {"!enable_gqa || heads_of(query) == heads_of(key) || divides(heads_of(key), heads_of(query))",
       "{heads_of(query)} heads of queries are not to be divided among {heads_of(key)} of keys"},
