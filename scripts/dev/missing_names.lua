@@ -47,7 +47,7 @@ local COMMON = 4
 local reasons = {}
 for reason, names in pairs {
   ["has another name or form here: help and the error about it say which"] = [[index resize resize_as LRScheduler
-    ctc_loss is_cpu:1 grad_fn grad layout empty_permuted retains_grad frobenius_norm
+    ctc_loss embedding_bag is_cpu:1 grad_fn grad layout empty_permuted retains_grad frobenius_norm
     nuclear_norm]],
   ["determinism: kernels here are deterministic but for those README names"] = [[
     is_deterministic_algorithms_warn_only_enabled set_deterministic_debug_mode get_deterministic_debug_mode]],
