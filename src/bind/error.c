@@ -100,7 +100,7 @@ static bool is_op(const char *begin, const char *end) {
 }
 
 /* The name of ours by which the function at that level was called, as a method or from a library; NULL for others.
- * `op`: whether that function is itself C's, as ops are. */
+ * `op`: whether that function is itself an op. */
 static const char *called_name(lua_State *L, int level, const char *message, bool *op) {
   lua_Debug ar;
   if (!lua_getstack(L, level, &ar) || !lua_getinfo(L, "nf", &ar)) return NULL;

@@ -24,4 +24,19 @@ function common.draw(net, std)
   end)
 end
 
+--- Tokens [N, L] of a model's call, checked.
+function common.ids(who, ids)
+  if options.arg(who, "ids", ids, "tensor").ndim ~= 2 then
+    options.fail("%s: ids is %s; [N, L] wanted", who, options.describe(ids))
+  end
+  return ids
+end
+
+--- An nn.KVCache for each of so many layers, of weight's device and dtype.
+function common.caches(layers, weight, batch_size, length, heads, head_dim)
+  local list, like = {}, {device = weight.device, dtype = weight.dtype}
+  for i = 1, layers do list[i] = nn.KVCache(batch_size, length, heads, head_dim, like) end
+  return list
+end
+
 return common

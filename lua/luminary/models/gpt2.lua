@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local common = require "luminary.models.common"
 local generate = require "luminary.models.generate"
 
 local ops, fail = core.ops, options.fail
@@ -114,22 +115,16 @@ end
 
 --- Caches for net(ids, {cache = …}): a list of nn.KVCache for batch_size sequences of at most max_seq_len tokens.
 function GPT2:new_cache(batch_size, max_seq_len)
-  local config, list = self.config, {}
-  local weight = self.transformer.wte.weight
-  for i = 1, config.n_layer do
-    list[i] = nn.KVCache(batch_size, math.min(max_seq_len, config.n_positions), config.n_head,
-      config.n_embd / config.n_head, {device = weight.device, dtype = weight.dtype})
-  end
-  return list
+  local config = self.config
+  return common.caches(config.n_layer, self.transformer.wte.weight, batch_size,
+    math.min(max_seq_len, config.n_positions), config.n_head, config.n_embd / config.n_head)
 end
 
 --- net(ids [, {cache}]): scores [N, L, vocab_size] of what comes after each of ids [N, L] (int64, from 1); with a cache
 --- after what it holds.
 function GPT2:forward(ids, opts)
   local cache = options.check("GPT2", opts, {cache = {"table"}}, "cache").cache
-  if options.arg("GPT2", "ids", ids, "tensor").ndim ~= 2 then
-    fail("GPT2: ids is %s; [N, L] wanted", options.describe(ids))
-  end
+  common.ids("GPT2", ids)
   local body, first, l = self.transformer, cache and cache[1].length or 0, ids.shape[2]
   if first + l > self.config.n_positions then
     fail("GPT2: %d tokens; n_positions is %d", first + l, self.config.n_positions)

@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local common = require "luminary.models.common"
 local generate = require "luminary.models.generate"
 
 local ops, fail = core.ops, options.fail
@@ -99,21 +100,16 @@ end
 
 --- Caches for net(ids, {cache = …}): a list of nn.KVCache for batch_size sequences of at most max_seq_len tokens.
 function Llama:new_cache(batch_size, max_seq_len)
-  local config, list, weight = self.config, {}, self.model.embed_tokens.weight
-  for i = 1, config.num_hidden_layers do
-    list[i] = nn.KVCache(batch_size, math.min(max_seq_len, config.max_position_embeddings),
-      config.num_key_value_heads, config.head_dim, {device = weight.device, dtype = weight.dtype})
-  end
-  return list
+  local config = self.config
+  return common.caches(config.num_hidden_layers, self.model.embed_tokens.weight, batch_size,
+    math.min(max_seq_len, config.max_position_embeddings), config.num_key_value_heads, config.head_dim)
 end
 
 --- net(ids [, {cache}]): scores [N, L, vocab_size] of what comes after each of ids [N, L] (int64, from 1); with a cache
 --- after what it holds.
 function Llama:forward(ids, opts)
   local cache = options.check("Llama", opts, {cache = {"table"}}, "cache").cache
-  if options.arg("Llama", "ids", ids, "tensor").ndim ~= 2 then
-    fail("Llama: ids is %s; [N, L] wanted", options.describe(ids))
-  end
+  common.ids("Llama", ids)
   local x = self.model.embed_tokens(ids)
   for i, each in ipairs(self.model.layers) do x = each(x, self.rope, cache and cache[i]) end
   x = self.model.norm(x)

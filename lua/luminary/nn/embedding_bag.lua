@@ -5,6 +5,7 @@ local embedding_bag = require("luminary.nn.functional.embedding").embedding_bag
 local Embedding = require("luminary.nn.linear").Embedding
 local parameter = require "luminary.nn.parameter"
 local printed = require "luminary.nn.print_values"
+local rows = require "luminary.nn.embedding_rows"
 
 local arg = options.arg
 
@@ -23,13 +24,7 @@ function EmbeddingBag:init(num_embeddings, embedding_dim, ...)
     {"include_last_offset", "boolean", false}, {"padding_idx", "integer"},
   }, ...)
   if opts.sparse then options.fail("EmbeddingBag: gradients are dense here; leave sparse out") end
-  local pad = opts.padding_idx
-  if pad then
-    if pad == 0 or math.abs(pad) > num_embeddings then
-      options.fail("EmbeddingBag: padding_idx %d is not among the %d rows, which count from 1", pad, num_embeddings)
-    end
-    self.padding_idx = pad < 0 and num_embeddings + pad + 1 or pad
-  end
+  self.padding_idx = rows.padding("EmbeddingBag", opts.padding_idx, num_embeddings)
   self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
   self.mode, self.include_last_offset = opts.mode, opts.include_last_offset
   if opts._weight then
@@ -42,19 +37,7 @@ end
 
 --- nn.EmbeddingBag.from_pretrained(weight [, {freeze = true, …}]): a layer over the rows of weight, which training
 --- leaves as they are unless freeze is false; other options are nn.EmbeddingBag's.
-function EmbeddingBag.from_pretrained(weight, opts)
-  local who = "EmbeddingBag.from_pretrained"
-  if arg(who, "weight", weight, "tensor").ndim ~= 2 then
-    options.fail("%s: weight [num_embeddings, embedding_dim] wanted, got %s", who, options.describe(weight))
-  end
-  local own = {}
-  for name, value in pairs(opts or {}) do own[name] = value end
-  local freeze = own.freeze == nil or arg(who, "freeze", own.freeze, "boolean")
-  own.freeze, own._weight = nil, weight
-  local new = EmbeddingBag(weight.shape[1], weight.shape[2], own)
-  new.weight:requires_grad_(not freeze)
-  return new
-end
+function EmbeddingBag.from_pretrained(weight, opts) return rows.from_pretrained(EmbeddingBag, weight, opts) end
 
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 EmbeddingBag.reset_parameters = Embedding.reset_parameters

@@ -6,6 +6,7 @@ local embedding = require("luminary.nn.functional.embedding").embedding
 local init = require "luminary.nn.initializers"
 local parameter = require "luminary.nn.parameter"
 local printed = require "luminary.nn.print_values"
+local rows = require "luminary.nn.embedding_rows"
 
 local ops, arg = core.ops, options.arg
 local linear = {}
@@ -47,13 +48,7 @@ function Embedding:init(num_embeddings, embedding_dim, ...)
     {"scale_grad_by_freq", "boolean", false}, {"sparse", "boolean", false}, {"_weight", "tensor"},
   }, ...)
   if opts.sparse then options.fail("Embedding: gradients are dense here; leave sparse out") end
-  local pad = opts.padding_idx
-  if pad then
-    if pad == 0 or math.abs(pad) > num_embeddings then
-      options.fail("Embedding: padding_idx %d is not among the %d rows, which count from 1", pad, num_embeddings)
-    end
-    self.padding_idx = pad < 0 and num_embeddings + pad + 1 or pad
-  end
+  self.padding_idx = rows.padding("Embedding", opts.padding_idx, num_embeddings)
   self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
   self.how = {padding_idx = self.padding_idx or 0}
   if opts.max_norm or opts.scale_grad_by_freq then
@@ -70,19 +65,7 @@ end
 
 --- nn.Embedding.from_pretrained(weight [, {freeze = true, …}]): a layer over the rows of weight, which training leaves
 --- as they are unless freeze is false; other options are nn.Embedding's.
-function Embedding.from_pretrained(weight, opts)
-  local who = "Embedding.from_pretrained"
-  if arg(who, "weight", weight, "tensor").ndim ~= 2 then
-    options.fail("%s: weight [num_embeddings, embedding_dim] wanted, got %s", who, options.describe(weight))
-  end
-  local own = {}
-  for name, value in pairs(opts or {}) do own[name] = value end
-  local freeze = own.freeze == nil or arg(who, "freeze", own.freeze, "boolean")
-  own.freeze, own._weight = nil, weight
-  local new = Embedding(weight.shape[1], weight.shape[2], own)
-  new.weight:requires_grad_(not freeze)
-  return new
-end
+function Embedding.from_pretrained(weight, opts) return rows.from_pretrained(Embedding, weight, opts) end
 
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function Embedding:reset_parameters()

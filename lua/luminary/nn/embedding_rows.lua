@@ -1,0 +1,30 @@
+--- What Embedding and EmbeddingBag share: the row of padding, and layers over given rows.
+local options = require "luminary.base.options"
+
+local rows = {}
+
+--- padding_idx as a row from 1 among num_embeddings; nil stays nil.
+function rows.padding(who, pad, num_embeddings)
+  if not pad then return nil end
+  if pad == 0 or math.abs(pad) > num_embeddings then
+    options.fail("%s: padding_idx %d is not among the %d rows, which count from 1", who, pad, num_embeddings)
+  end
+  return pad < 0 and num_embeddings + pad + 1 or pad
+end
+
+--- A layer of that class over the rows of weight; opts are the class's, and freeze.
+function rows.from_pretrained(class, weight, opts)
+  local who = class.__name .. ".from_pretrained"
+  if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then
+    options.fail("%s: weight [num_embeddings, embedding_dim] wanted, got %s", who, options.describe(weight))
+  end
+  local own = {}
+  for name, value in pairs(opts or {}) do own[name] = value end
+  local freeze = own.freeze == nil or options.arg(who, "freeze", own.freeze, "boolean")
+  own.freeze, own._weight = nil, weight
+  local new = class(weight.shape[1], weight.shape[2], own)
+  new.weight:requires_grad_(not freeze)
+  return new
+end
+
+return rows
