@@ -1,15 +1,19 @@
 /* Memory of the CPU's devices: the process's own heap, shared by cpu:0, cpu:1, … */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "backend/cpu/cpu.h"
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
 static int count(void) { return LM_DEVICE_MAX; }
 
 static lm_status cpu_alloc(int ordinal, size_t bytes, void **out) {
-  if (posix_memalign(out, ALIGNMENT, bytes) == 0) return LM_OK;
+  if (posix_memalign(out, bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT, bytes) == 0) {
+    if (bytes >= HUGE_PAGE) madvise(*out, bytes, MADV_HUGEPAGE);
+    return LM_OK;
+  }
   *out = NULL;
   return lm_fail(LM_E_OOM, "out of memory on %s: %zu bytes", lm_device_name(LM_DEVICE(LM_CPU, ordinal)), bytes);
 }
