@@ -596,3 +596,41 @@ describe("int8, int16 and uint16", function()
     assert.matches("dtype=int8", tostring(a))
   end)
 end)
+
+-- Results of 3 MiB and more are written past the caches, line by line; smaller ones are not.
+describe("a result too large for the caches", function()
+  local n = 900003
+  local whole = lm.randn(n + 1):mul_(100)
+  local x, row = whole:narrow(1, 2, n), lm.randn(3) -- behind a line's beginning
+
+  local function same_as_in_parts(f, ...)
+    local inputs, expected = { ... }, {}
+    for first = 1, n, 100001 do
+      local part = {}
+      for k, t in ipairs(inputs) do part[k] = t:narrow(1, first, math.min(100001, n - first + 1)) end
+      expected[#expected + 1] = f(unpack(part))
+    end
+    assert.is_true(f(...):equal(lm.cat(expected, 1)))
+  end
+
+  it("is that of its parts: the same dtype, another, and a broadcast row", function()
+    same_as_in_parts(function(a, b) return a + b end, x, x:flip(1))
+    same_as_in_parts(function(a) return a:clone() end, x)
+    same_as_in_parts(function(a) return a:double() end, x)
+    same_as_in_parts(function(a) return a:long() end, x)
+    same_as_in_parts(function(a) return a:relu() end, x:double())
+    same_as_in_parts(function(a) return a * row end, x:view(-1, 1))
+  end)
+
+  it("may lie anywhere and be one of the inputs", function()
+    local y = lm.zeros(n + 2)
+    local to = y:narrow(1, 2, n)
+    to:copy_(x)
+    assert.is_true(to:equal(x))
+    assert.same({ 0, 0 }, { y[1], y[n + 2] })
+    to:add_(x)
+    same_as_in_parts(function(a, b) return a - b end, to, x)
+    assert.is_true(to:equal(x * 2))
+    assert.is_true(y:narrow(1, 2, n):equal(lm.cat({ x, x:narrow(1, 1, 1) }, 1):narrow(1, 1, n) * 2))
+  end)
+end)

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/stream_copy.h"
 
 /* t fills its memory in the order of its part of the result. */
 static bool lies_like(const lm_tensor *t, bool channels_last) {
@@ -34,6 +35,7 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
   int64_t inner = result->stride[dim];
   int64_t outer = result->numel / (result->size[dim] * inner);
   int threads = lm_cpu_share((double)result->numel * 0.5);
+  bool streams = lm_stream_pays(lm_nbytes(result));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
     /* threads share the work by outer index, or, where there is one only, by cutting each block */
@@ -46,10 +48,12 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
         int64_t run = from->size[dim] * inner;
         int64_t start = outer > 1 ? 0 : lm_cpu_share_begin(run, t, threads);
         int64_t end = outer > 1 ? run : lm_cpu_share_begin(run, t + 1, threads);
-        memcpy(to + (size_t)start * item, from->data + (size_t)(o * run + start) * item, (size_t)(end - start) * item);
+        const char *at = from->data + (size_t)(o * run + start) * item;
+        lm_copy_or_stream(streams, to + (size_t)start * item, at, (size_t)(end - start) * item);
         to += (size_t)run * item;
       }
     }
+    if (streams) lm_stream_end();
   }
   return LM_OK;
 }

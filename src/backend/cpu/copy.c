@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/stream_copy.h"
 #include "backend/cpu/strided_tiles.h"
 #include "merged_dims.h"
 
@@ -11,7 +12,10 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
   return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
 }
 
-enum { LEAST_RUN = 64 }; /* bytes; below that tiles are as quick */
+enum {
+  LEAST_RUN = 64,
+  LEAST_STREAMED = 1024
+}; /* bytes; below them tiles are as quick, and the caches' lines too few */
 
 /* n elements from src on, which lie one before the other: 16 bytes at a time, which compilers do not see by themselves.
  */
@@ -48,6 +52,7 @@ static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   bool back = along[FROM] == -1;
   if (along[TO] != 1 || (along[FROM] != 1 && !back) || run * item < LEAST_RUN) return false;
   int threads = lm_cpu_share((double)(n * item) / 16);
+  bool streams = lm_stream_pays((size_t)(n * item)) && run * item >= LEAST_STREAMED;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
     int64_t end = lm_cpu_share_begin(n, t + 1, threads);
@@ -58,10 +63,11 @@ static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
       if (back) {
         copy_back((size_t)item, high - low, to, from);
       } else {
-        memcpy(to, from, (size_t)((high - low) * item));
+        lm_copy_or_stream(streams, to, from, (size_t)((high - low) * item));
       }
       p = row * run + high;
     }
+    if (streams) lm_stream_end();
   }
   return true;
 }
@@ -70,12 +76,14 @@ lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
   if (src->dtype == dst->dtype && same_layout(src, dst)) {
     size_t bytes = lm_nbytes(src);
     int parts = lm_cpu_share((double)bytes / 16);
+    bool streams = lm_stream_pays(bytes);
     if (bytes == 0 || src->data == dst->data) return LM_OK;
 #pragma omp parallel for num_threads(parts) if (parts > 1)
     for (int i = 0; i < parts; i++) {
       size_t begin = bytes / (size_t)parts * (size_t)i,
              end = i + 1 == parts ? bytes : bytes / (size_t)parts * (size_t)(i + 1);
-      memcpy(dst->data + begin, src->data + begin, end - begin);
+      lm_copy_or_stream(streams, dst->data + begin, src->data + begin, end - begin);
+      if (streams) lm_stream_end();
     }
     return LM_OK;
   }

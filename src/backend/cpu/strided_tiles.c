@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/stream_copy.h"
 #include "merged_dims.h"
 
 /* Blocks of 16 rows read a cache line of a transposed float input at a time. PILE of them, one below the other,
@@ -16,6 +17,7 @@ typedef struct plan {
   int tile;    /* elements of a tile */
   bool direct; /* every operand is linear and of the compute type, or a scalar */
   bool blocked;
+  bool streams; /* the result goes past the caches, from a tile */
   int64_t numel, tiles;
   const char *scalar[LM_POINT_MAX_IN]; /* a tile of a scalar input's value */
   lm_tile_numbers numbers;
@@ -134,6 +136,9 @@ static void make_plan(plan *p, lm_tiles *t) {
     p->direct &= o->scalar || (o->linear && o->dtype == t->compute);
   }
   p->direct &= t->out.linear;
+  p->streams = !p->blocked && t->out.linear && lm_stream_pays((size_t)p->numel * t->out.bytes) &&
+               (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
+  for (int i = 0; i < t->nin; i++) p->streams &= t->in[i].data != t->out.data;
   p->tiles = ceil_div(p->numel, p->tile);
   if (p->blocked) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
@@ -201,10 +206,12 @@ static void run_direct(const plan *p, int64_t begin, int64_t end) {
     scalars |= !t->in[i].linear;
   }
   char *out = t->out.data + begin * (int64_t)p->num;
-  int64_t whole = (end - begin) / LM_LANES * LM_LANES, most = scalars ? p->tile : 1 << 20;
+  _Alignas(64) char tile[LM_TILE_BYTES];
+  int64_t whole = (end - begin) / LM_LANES * LM_LANES, most = scalars || p->streams ? p->tile : 1 << 20;
   for (int64_t done = 0, n; done < whole; done += n) {
     n = whole - done < most ? whole - done : most;
-    compute(p, out, (const void *const *)in, (int)n);
+    compute(p, p->streams ? tile : out, (const void *const *)in, (int)n);
+    if (p->streams) lm_stream_copy(out, tile, (size_t)n * p->num);
     for (int i = 0; i < t->nin; i++) in[i] += t->in[i].linear ? n * (int64_t)p->num : 0;
     out += n * (int64_t)p->num;
   }
@@ -229,7 +236,7 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     bool whole = n % LM_LANES == 0;
     cursor c = seek(t, i);
     const void *in[LM_POINT_MAX_IN];
-    bool here = t->out.linear && t->out.dtype == t->compute && (whole || !t->kernel);
+    bool here = t->out.linear && t->out.dtype == t->compute && (whole || !t->kernel) && !p->streams;
     char *out = here ? t->out.data + i * (int64_t)p->num : b.out;
     for (int k = 0; k < t->nin; k++) {
       const lm_operand *o = &t->in[k];
@@ -256,7 +263,14 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
       out = (char *)in[0];
     }
     if (here) continue;
-    if (t->out.linear) {
+    if (p->streams) {
+      const char *tile = out;
+      if (t->out.dtype != t->compute) {
+        p->loops->store[t->out.dtype](b.turned, 1, out, n);
+        tile = b.turned;
+      }
+      lm_stream_copy(t->out.data + i * (int64_t)t->out.bytes, tile, (size_t)n * t->out.bytes);
+    } else if (t->out.linear) {
       p->loops->store[t->out.dtype](t->out.data + i * (int64_t)t->out.bytes, 1, out, n);
     } else {
       move_runs(p, &t->out, c, n, out, true);
@@ -347,6 +361,7 @@ static void run_share(const plan *p, int64_t first, int64_t last) {
   } else {
     run_tiles(p, begin, end);
   }
+  if (p->streams) lm_stream_end();
 }
 
 void lm_tiles_run(lm_tiles *t) {
