@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 torch.set_num_threads(int(sys.argv[1]))
-WARM_TIME, LEAST_TIME = 0.03, 0.02
+WARM_CALLS, WARM_TIME, LEAST_TIME, LEAST_CALLS = 12, 0.4, 0.02, 3
 
 
 def spd(size, _):
@@ -51,15 +51,20 @@ def first(y):
     return y if isinstance(y, torch.Tensor) else y[0]
 
 
+def seconds_of(f):
+    start = time.perf_counter()
+    f()
+    return time.perf_counter() - start
+
+
 def least(f):
     best, spent, calls = 1e9, 0, 0
-    while spent < WARM_TIME + LEAST_TIME or calls < 4:
-        start = time.perf_counter()
-        f()
-        seconds = time.perf_counter() - start
-        spent, calls = spent + seconds, calls + 1
-        if calls > 1:
-            best = min(best, seconds)
+    while calls < WARM_CALLS and spent < WARM_TIME:
+        calls, spent = calls + 1, spent + seconds_of(f)
+    spent, calls = 0, 0
+    while spent < LEAST_TIME or calls < LEAST_CALLS:
+        seconds = seconds_of(f)
+        best, spent, calls = min(best, seconds), spent + seconds, calls + 1
     return best
 
 

@@ -3,7 +3,7 @@
 local lm = require "luminary"
 lm.set_num_threads(tonumber(arg[1]))
 local cases = dofile(arg[0]:match("^(.*)/[^/]*$") .. "/ops_cases.lua")
-local warm_time, least_time = 0.03, 0.02
+local warm_calls, warm_time, least_time, least_calls = 12, 0.4, 0.02, 3
 
 local make = {
   uniform = function(size) return lm.rand(size) * 0.9 + 0.05 end,
@@ -37,15 +37,19 @@ for name, expression in pairs(cases.derived) do
   inputs[name] = compiled(expression:match("^[^|]*"), inputs)()
 end
 
--- Seconds of the quickest call, once those of warm_time have fetched memory and threads.
+local function seconds_of(f)
+  local start = lm.time()
+  f()
+  return lm.time() - start
+end
+-- Of the quickest call, once some have fetched the memory that results will live in.
 local function least(f)
   local best, spent, calls = math.huge, 0, 0
-  while spent < warm_time + least_time or calls < 4 do
-    local start = lm.time()
-    f()
-    local seconds = lm.time() - start
-    spent, calls = spent + seconds, calls + 1
-    if calls > 1 then best = math.min(best, seconds) end
+  while calls < warm_calls and spent < warm_time do calls, spent = calls + 1, spent + seconds_of(f) end
+  spent, calls = 0, 0
+  while spent < least_time or calls < least_calls do
+    local seconds = seconds_of(f)
+    best, spent, calls = math.min(best, seconds), spent + seconds, calls + 1
   end
   return best
 end
