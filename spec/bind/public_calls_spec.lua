@@ -8,6 +8,19 @@ local function message(f, ...)
   return (tostring(problem):gsub("^[^:\n]+:%d+: ", ""))
 end
 
+describe("a number", function()
+  it("may be a tensor without dims that no gradient is asked of", function()
+    assert.same({ 2, 3, 4 }, lm.linspace(lm.tensor(2), lm.tensor(4, { dtype = "int64" }), 3):totable())
+    assert.same({ 0, 0.5 }, lm.arange(0, lm.tensor(1), lm.tensor(0.5)):totable())
+    assert.equal(8, lm.tensor({ 1, 7 }):norm(lm.tensor(1)):item())
+    local ok, why = pcall(lm.linspace, lm.tensor(2):requires_grad_(), 4, 3)
+    assert.is_false(ok)
+    assert.matches("linspace: start: is a number here, which no gradient goes through; give t:item%(%)", why)
+    assert.matches("linspace: start: a number expected, got a tensor %[1%]",
+      select(2, pcall(lm.linspace, lm.ones(1), 4, 3)))
+  end)
+end)
+
 describe("arguments stand by place where PyTorch has them so", function()
   local function params() return nn.Linear(2, 2):parameters() end
   it("in layers, functions, optimizers and schedules", function()
@@ -112,6 +125,7 @@ describe("PyTorch's other spellings", function()
     assert.same({ { 1, 2 }, { 2, 2 } }, lm.clamp_max(x, 2):totable())
     assert.same({ 2, 5 }, lm.tensor({ 1, 5 }):clamp_min_(2):totable())
     assert.same({ 2, 4 }, lm.tensor({ 2, 5 }):clamp_max_(lm.tensor { 3, 4 }):totable())
+    assert.near(2 / 1.5, (lm.tensor { 1, 2, 3 }:var({ correction = 1.5 })):item(), 1e-6) -- of 3 observations
     local std, mean = lm.std_mean(x, 2, false)
     assert.same({ { 0.5, 1.5 }, { 1.5, 4.5 } }, { std:totable(), mean:totable() })
     local var = lm.var_mean(x, { 1, 2 }, { correction = 0, keepdim = true })
@@ -131,6 +145,7 @@ describe("PyTorch's other spellings", function()
     assert.equal("int64", lm.as_tensor({ 1, 2 }, { dtype = "int64" }).dtype)
     assert.equal("float64", lm.asarray(x, "float64").dtype)
     assert.same({}, lm.scalar_tensor(3).shape)
+    assert.is_true(lm.scalar_tensor(3, { requires_grad = true }).requires_grad)
     assert.same({ { 4, 4 }, { 4, 4 } }, lm.fill(x, 4):totable())
     assert.same({ 97, 98 }, lm.frombuffer("abc", "uint8", 2):totable())
     assert.same({ 2, 3 }, lm.frombuffer(require("ffi").new("float[3]", { 1, 2, 3 }), { dtype = "float32",

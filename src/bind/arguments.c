@@ -86,12 +86,18 @@ lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, c
   int64_t whole;
   if (lua_type(L, i) == LUA_TNUMBER) {
     *out = lua_tonumber(L, i);
-  } else if (lm_to_int64(L, s, i, &whole)) {
-    *out = (double)whole;
-  } else {
-    return expected(L, s, i, fn, arg, "a number");
+    return LM_OK;
   }
-  return LM_OK;
+  if (lm_to_int64(L, s, i, &whole)) {
+    *out = (double)whole;
+    return LM_OK;
+  }
+  const lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
+  if (!b || !b->t || b->t->ndim > 0) return expected(L, s, i, fn, arg, "a number");
+  if (lm_requires_grad(b->t))
+    return lm_fail(LM_E_ARG, "%s: %s: is a number here, which no gradient goes through; give t:item() or t:detach()",
+                   fn, arg);
+  return lm_tensor_item_f64(b->t, out);
 }
 
 lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {

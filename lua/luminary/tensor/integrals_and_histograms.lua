@@ -56,14 +56,9 @@ end
 --- lm.logspace(first, last, steps [, base = 10 [, {dtype, device}]]): base to the powers from first to last, `steps` of
 --- them, evenly apart.
 function lib.logspace(first, last, steps, base, dtype, device)
-  local who = "logspace"
-  local function number(name, v)
-    if core.is_tensor(v) and v:numel() == 1 then v = tonumber(v:item()) end
-    return arg(who, name, v, "number")
-  end
-  first, last, steps = number("first", first), number("last", last), arg(who, "steps", steps, "natural")
   local powers = ops.linspace(first, last, steps, {dtype = "float64", device = device})
-  return ops.pow(number("base", base or 10), powers):to(dtype or core.get_default_dtype())
+  local bases = ops.full({}, base or 10, {dtype = "float64", device = device})
+  return ops.pow(bases, powers):to(dtype or core.get_default_dtype())
 end
 
 --- lm.renorm(x, p, dim, maxnorm): x with each of its slices along dim whose p-norm is above maxnorm scaled down to it.

@@ -18,7 +18,7 @@ for _, name in ipairs {"std", "var"} do
   functions[name .. "_mean"] = function(...)
     local x, dim, unbiased, keepdim, correction = read(name .. "_mean", {
       {"x", "tensor"}, {"dim", "any?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
-      {"correction", "integer", 1},
+      {"correction", "number", 1},
     }, ...)
     local spread = ops[name](x, dim, unbiased, keepdim, {correction = correction})
     return spread, ops.mean(x, dim, keepdim)
@@ -75,11 +75,25 @@ function functions.as_tensor(...)
 end
 functions.asarray = functions.as_tensor
 
---- lm.scalar_tensor(number [, {dtype, device}]): a 0-d tensor.
+--- x:norm([p = 2 [, dim [, keepdim = false]]]), lm.norm: the p-norm along dims, all of them by default. "fro" is 2;
+--- "nuc", the sum of the singular values, is of the matrices in the last two dims (or in two dims that are told).
+function functions.norm(...)
+  local p = select(2, ...)
+  if type(p) == "table" then p = p.p end
+  if type(p) ~= "string" then return ops.norm(...) end
+  local x, ord, dim, keepdim = read("norm", {
+    {"x", "tensor"}, {"p", {"fro", "nuc"}}, {"dim", "any?"}, {"keepdim", "boolean", false},
+  }, ...)
+  if ord == "fro" then return ops.norm(x, 2, dim, {keepdim = keepdim}) end
+  return require("luminary.linalg").matrix_norm(x, "nuc", dim, keepdim)
+end
+own.norm = functions.norm
+
+--- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): a 0-d tensor.
 function functions.scalar_tensor(...)
-  local value, dtype, device =
-    read("scalar_tensor", {{"number", "number"}, {"dtype", "string?"}, {"device", "any?"}}, ...)
-  return core.tensor(value, {dtype = dtype, device = device})
+  local value, dtype, device, requires_grad = read("scalar_tensor",
+    {{"number", "number"}, {"dtype", "string?"}, {"device", "any?"}, {"requires_grad", "boolean", false}}, ...)
+  return core.tensor(value, {dtype = dtype, device = device, requires_grad = requires_grad})
 end
 
 --- lm.fill(x, value): a tensor like x, all of whose elements are value, a number or a 0-d tensor.

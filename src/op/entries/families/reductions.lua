@@ -16,7 +16,7 @@ local unbiased_or_correction = {
   "unbiased = false is correction = 0, and correction is {correction}; give one of the two",
 }
 op "var" {
-  "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: int = 1"},
+  "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: number = 1"},
   grad = {
     x = {
       "n = count(dim, size_of(x)) - correction",
@@ -28,7 +28,7 @@ op "var" {
   help = "variance; divides by n - correction; unbiased = false is correction = 0",
 }
 op "std" {
-  "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: int = 1"},
+  "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: number = 1"},
   needs = {unbiased_or_correction},
   formula = "sqrt(var(x, dim, true, keepdim, unbiased ? correction : 0))",
   help = "square root of var",
