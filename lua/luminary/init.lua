@@ -138,7 +138,7 @@ local later = {
   checkpoint = {"save_load"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"}, dist = {"distributed"},
   parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
-  GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"},
+  GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"}, quantize = {"nn.int8", "quantize"},
 }
 for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision linalg distributions func paths fft

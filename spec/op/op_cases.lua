@@ -335,6 +335,17 @@ op("addmm", "input x other", "torch.addmm(input, x, other, beta=beta, alpha=alph
   { input = t { 3, 5 }, x = t { 3, 0 }, other = t { 0, 5 } },
   bad = { { t { 4, 4 }, t { 3, 4 }, t { 4, 5 }, message = "addmm.*%[4, 4%].*%[3, 5%]" } } })
 -- PyTorch's linear fails for x of two dims, weight of one and a bias: as if it were added after.
+local bytes = function(...) return { tensor = "int", shape = { ... }, lo = -127, hi = 128, dtype = "int8" } end
+op("int8_linear", "x weight scale bias", "F.linear(x, (weight * scale.unsqueeze(-1)).to(x.dtype), bias)", {
+  defaults = { bias = { py = "None" } }, grad = { "x", "bias" }, dtypes = false,
+  { x = t { 3, 20 }, weight = bytes(5, 20), scale = pos { 5 }, bias = t { 5 } },
+  { x = t { 2, 17, 33 }, weight = bytes(7, 33), scale = pos { 7 }, bias = t { 7 } }, -- rows enough for the weight to be expanded
+  { x = t { 4 }, weight = bytes(6, 4), scale = pos { 6 }, bias = t { 6 } }, { x = t { 0, 4 }, weight = bytes(5, 4), scale = pos { 5 }, bias = t { 5 } },
+  { x = t { 2, 0 }, weight = bytes(3, 0), scale = pos { 3 }, bias = t { 3 } },
+  bad = { { t { 3, 4 }, t { 5, 4 }, t { 5 }, message = "int8_linear: weight is float32; int8 wanted" },
+    { t { 3, 4 }, bytes(5, 3), t { 5 }, message = "int8_linear: x is %[3, 4%].*%[5, 3%]" }, { t { 3, 4 }, bytes(4), t { 4 }, message = "weight" },
+    { t { 3, 4 }, bytes(5, 4), t { 4 }, message = "int8_linear: scale is %[4%]" }, { t { 3, 4 }, bytes(5, 4), t { 5 }, t { 4 }, message = "bias is %[4%]" },
+    { n({ 3, 4 }, 0, 9, true), bytes(5, 4), t { 5 }, message = "int8_linear: x" } } })
 op("linear", "x weight bias", "F.linear(x, weight, bias) if torch.is_tensor(bias) and weight.dim() == 2 else F.linear(x, weight) + (0 if bias is None else bias)", {
   defaults = { bias = { py = "None" } },
   { x = t { 3, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 2, 3, 4 }, weight = t { 5, 4 } },

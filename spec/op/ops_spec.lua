@@ -208,7 +208,7 @@ local function build(v)
   if v.tensor == "bool" then return core.ops.zeros(shape, { dtype = "bool" }) end
   if v.tensor == "values" then return core.tensor(v.values):reshape(shape) end
   if v.tensor == "index" then return core.ops.randint(1, v.n + 1, shape) end
-  return core.ops.randint(v.lo, v.hi, shape)
+  return core.ops.randint(v.lo, v.hi, shape, { dtype = v.dtype })
 end
 
 for _, row in ipairs(rows) do

@@ -32,6 +32,11 @@ lm_tensor *lm_f_zeros_of(lm_expr *e, lm_tensor *g, lm_ints size) {
   return g ? lm_e_zeros(e, size, g->dtype, g->device) : NULL;
 }
 
+lm_tensor *lm_f_in_dtype_of(lm_expr *e, lm_tensor *t, const lm_tensor *like) {
+  if (!t || !like || t->dtype == like->dtype) return t;
+  return lm_e_to_copy(e, t, (lm_dtype)like->dtype, LM_NO_DEVICE, LM_PRESERVE, false);
+}
+
 lm_tensor *lm_f_zero_for(lm_expr *e, lm_tensor *g, lm_ints size) {
   return g ? lm_e_expand(e, lm_e_zeros(e, (lm_ints){0}, g->dtype, g->device), size) : NULL;
 }

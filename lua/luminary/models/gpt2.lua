@@ -20,6 +20,8 @@ end
 
 function Conv1D:forward(x) return ops.linear(x, self.weight:t(), self.bias) end
 
+function Conv1D:to_int8() return nn.Int8Linear(self.weight:t(), self.bias) end
+
 local Attention = class.define("GPT2Attention", nn.Module)
 
 function Attention:init(config)
@@ -70,12 +72,12 @@ function Block:forward(x, cache)
 end
 
 -- A state_dict with names as files of the bare model have them, with the weight that is wte's too, or with masks.
-local function rename(_net, dict)
+local function rename(net, dict)
   local keys = {}
   for key in pairs(dict) do keys[#keys + 1] = key end
   for _, key in ipairs(keys) do
     local value = dict[key]
-    if key == "lm_head.weight" or key:find "%.attn%.bias$" or key:find "%.attn%.masked_bias$" then
+    if key == "lm_head.weight" and not net.lm_head or key:find "%.attn%.bias$" or key:find "%.attn%.masked_bias$" then
       dict[key] = nil
     elseif key:find "^h%." or key:find "^w[tp]e%." or key:find "^ln_f%." then
       dict[key] = nil
@@ -131,7 +133,14 @@ function GPT2:forward(ids, opts)
   end
   local x = body.drop(body.wte(ids) + body.wpe.weight:narrow(1, first + 1, l))
   for i, block in ipairs(body.h) do x = block(x, cache and cache[i]) end
+  if self.lm_head then return self.lm_head(body.ln_f(x)) end
   return ops.linear(body.ln_f(x), body.wte.weight)
+end
+
+--- For lm.quantize: the output gets a weight of its own beside that of the input embedding.
+function GPT2:to_int8()
+  self.lm_head = nn.Int8Linear(self.transformer.wte.weight)
+  return self
 end
 
 GPT2.generate = generate

@@ -69,7 +69,7 @@ local function rename(net, dict)
   for key in pairs(dict) do
     if key:find "rotary_emb%.inv_freq$" then dict[key] = nil end
   end
-  if net.config.tie_word_embeddings then dict["lm_head.weight"] = nil end
+  if not net.lm_head then dict["lm_head.weight"] = nil end
 end
 
 --- The class of lm.models.llama.
@@ -113,7 +113,13 @@ function Llama:forward(ids, opts)
   local x = self.model.embed_tokens(ids)
   for i, each in ipairs(self.model.layers) do x = each(x, self.rope, cache and cache[i]) end
   x = self.model.norm(x)
-  return ops.linear(x, self.lm_head and self.lm_head.weight or self.model.embed_tokens.weight)
+  return self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight)
+end
+
+--- For lm.quantize: a tied output gets a weight of its own beside that of the input embedding.
+function Llama:to_int8()
+  self.lm_head = nn.Int8Linear(self.lm_head and self.lm_head.weight or self.model.embed_tokens.weight)
+  return self
 end
 
 Llama.generate = generate

@@ -54,6 +54,7 @@ end
 --- Without need_weights memory grows with L + S on the CPU, if there is no dropout.
 local MultiheadAttention = layer.define("MultiheadAttention")
 attention.MultiheadAttention = MultiheadAttention
+MultiheadAttention.keeps_float = true -- it multiplies by its layers' weights itself
 
 function MultiheadAttention:init(embed_dim, num_heads, ...)
   local who = "MultiheadAttention"

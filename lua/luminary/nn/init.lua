@@ -22,6 +22,7 @@ local later = {
   SyncBatchNorm = {"nn.parallel.sync_batch_norm"}, KVCache = {"nn.kv_cache"},
   SinusoidalPositions = {"nn.positions", "SinusoidalPositions"},
   RotaryPositionalEmbeddings = {"nn.positions", "RotaryPositionalEmbeddings"}, LazyLinear = {"nn.lazy", "LazyLinear"},
+  Int8Linear = {"nn.int8", "Int8Linear"},
 }
 for _, name in ipairs {
   "MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder",

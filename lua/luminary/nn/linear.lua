@@ -29,6 +29,9 @@ function Linear:reset_parameters() init._layer(self.weight, self.bias) end
 
 function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
 
+--- What lm.quantize makes of it.
+function Linear:to_int8() return require("luminary.nn.int8").Int8Linear(self.weight, self.bias) end
+
 function Linear:extra_repr()
   return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
     printed.bool(self.bias))

@@ -75,8 +75,7 @@ function functions.as_tensor(...)
 end
 functions.asarray = functions.as_tensor
 
---- x:norm([p = 2 [, dim [, keepdim = false]]]), lm.norm: the p-norm along dims, all of them by default. "fro" is 2;
---- "nuc", the sum of the singular values, is of the matrices in the last two dims (or in two dims that are told).
+-- The op with its words for p.
 function functions.norm(...)
   local p = select(2, ...)
   if type(p) == "table" then p = p.p end

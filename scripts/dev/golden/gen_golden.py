@@ -176,6 +176,8 @@ def make(spec, dtype, gen):
         return torch.rand(shape, generator=gen) < 0.5
     if spec.get("whole") and dtype.is_floating_point:
         dtype = torch.int64
+    if spec.get("dtype") in SMALL:
+        dtype = SMALL[spec["dtype"]]
     lo, hi = spec["lo"], spec["hi"]
     count = 1
     for s in shape:

@@ -55,6 +55,8 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(fft_c2c) X(fft_r2c) X(fft_c2r)                                                                                    \
   /* attention.c */                                                                                                  \
   X(attention) X(attention_backward)                                                                                  \
+  /* int8_linear.c */                                                                                                \
+  X(int8_linear)                                                                                                      \
   /* recurrent.c */                                                                                                  \
   X(recurrent_layer) X(recurrent_layer_backward)                                                                      \
   /* fill.c */                                                                                                        \

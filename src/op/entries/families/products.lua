@@ -36,6 +36,16 @@ op "linear" {
   help = "x times weight transposed, plus bias; x [..., in], weight [out, in], bias [out] or a number; "
     .. "weight [in] gives [...]",
 }
+op "int8_linear" {
+  "x", "weight", "scale", "bias?",
+  forms = { -- float64 is not worth a kernel
+    {when = "is_float(x) && epsilon_of(x) < 1e-10", "linear(x, in_dtype_of(weight * unsqueeze(scale, -1), x), bias)"},
+  },
+  grad = {x = "linear(g, in_dtype_of(t(weight * unsqueeze(scale, -1)), g))", bias = "g"},
+  autocast = "lower",
+  help = "linear by a weight of int8 [out, in] whose row i counts scale[i] times: x times (weight * scale) transposed, "
+    .. "plus bias; x [..., in], scale and bias [out]. The weight is not expanded in memory",
+}
 op "matmul" {
   "x", "other", kind = "composite",
   autocast = "lower", help = "matrix product; leading dims broadcast; 1-d operands are vectors",

