@@ -114,7 +114,7 @@ done:
 }
 
 /* A (and LU) [..., n, n] beside B [..., n, k], or [..., k, n] without left: the result is of B's sizes, its batch that
- * of both. With `left` it is column-major, else the transposed one is. */
+ * of both. With `left` it is row-major, else the transposed one is. */
 static lm_status solution(lm_op_id op, const char *first, const lm_tensor *A, const lm_tensor *B, bool left,
                           lm_tensor **out) {
   lm_status status;
@@ -131,7 +131,7 @@ static lm_status solution(lm_op_id op, const char *first, const lm_tensor *A, co
     goto done;
   }
   TRY(lm_broadcast(name, A->ndim - 2, A->size, B->ndim - 2, B->size, &nbatch, batch));
-  status = new_matrices(B, nbatch, batch, rows_of(B), columns_of(B), left ? COLUMNS : ROWS, out);
+  status = new_matrices(B, nbatch, batch, rows_of(B), columns_of(B), left ? ROWS : COLUMNS, out);
 done:
   return status;
 }
@@ -254,7 +254,7 @@ lm_status lm_op_linalg_lu_factor(const lm_linalg_lu_factor_args *a, lm_tensor **
   lm_status status;
   lm_tensor *result[2] = {NULL, NULL};
   TRY(check_matrix(LM_OP_linalg_lu_factor, "A", a->A, false));
-  TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, rows_of(a->A), columns_of(a->A), COLUMNS, &result[0]));
+  TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, rows_of(a->A), columns_of(a->A), ROWS, &result[0]));
   TRY(new_vectors(a->A, LM_I32, least(rows_of(a->A), columns_of(a->A)), &result[1]));
 done:
   return FINISH(linalg_lu_factor, a->A, 2);
