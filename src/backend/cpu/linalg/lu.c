@@ -30,14 +30,16 @@ static int factor(const lu_job *j, int64_t i, int *pivots, char *room) {
   return status == LM_OK ? info : LM_FAILED;
 }
 
+/* Zeros on the diagonal of U become something small: the gradient divides by them. */
 static int det_one(const void *job, int64_t i, char *work) {
   const lu_job *j = job;
-  int *pivots = pivots_in(j, work);
+  int *pivots = lm_vector_at(j->pivots, i);
   double det = 1, sign = 1, log_of = 0;
   if (j->n > 0) factor(j, i, pivots, work); /* a zero on the diagonal is a determinant of 0 */
-  const void *lu = lm_matrix_at(j->lu, i);
+  void *lu = lm_matrix_at(j->lu, i);
   for (int d = 0; d < j->n; d++) {
     double u = lm_scalar_at(j->dtype, lu, (int64_t)d * (j->n + 1));
+    if (u == 0) lm_scalar_put(j->dtype, lu, (int64_t)d * (j->n + 1), j->dtype == LM_F64 ? 0x1p-52 : 0x1p-23);
     if (pivots[d] != d + 1) det = -det, sign = -sign;
     det *= u;
     if (!j->sign) continue;
@@ -49,25 +51,26 @@ static int det_one(const void *job, int64_t i, char *work) {
   return 0;
 }
 
-static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const lm_tensor *det) {
-  lm_status status;
-  lm_tensor *copy = NULL;
+/* factors: of x, and the pivots. */
+static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const lm_tensor *det,
+                              lm_tensor *const *factors) {
+  lm_status status = LM_OK;
   lm_bad_matrix bad;
   int n = (int)x->size[x->ndim - 1];
-  TRY(lm_row_major_copy(x, &copy));
-  lu_job j = {.dtype = (lm_dtype)x->dtype, .m = n, .n = n, .lu = copy, .det = det, .sign = sign};
+  if (x->numel) TRY(lm_cpu_copy(x, factors[0]));
+  lu_job j = {
+      .dtype = (lm_dtype)x->dtype, .m = n, .n = n, .lu = factors[0], .pivots = factors[1], .det = det, .sign = sign};
   TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * n * n * n, room_of(&j), det_one, &j, &bad));
 done:
-  lm_release(copy);
   return status;
 }
 
 lm_status lm_cpu_det(const void *args, lm_tensor *const *out) {
-  return determinants(((const lm_det_args *)args)->x, NULL, out[0]);
+  return determinants(((const lm_det_args *)args)->x, NULL, out[0], out + 1);
 }
 
 lm_status lm_cpu_slogdet(const void *args, lm_tensor *const *out) {
-  return determinants(((const lm_slogdet_args *)args)->x, out[0], out[1]);
+  return determinants(((const lm_slogdet_args *)args)->x, out[0], out[1], out + 2);
 }
 
 static int factor_one(const void *job, int64_t i, char *work) {
@@ -96,8 +99,8 @@ done:
 
 static int solve_one(const void *job, int64_t i, char *work) {
   const lu_job *j = job;
-  int info = 0, *pivots = j->pivots ? lm_vector_at(j->pivots, i) : pivots_in(j, work);
-  if (!j->pivots) info = factor(j, i, pivots, work);
+  int info = 0, *pivots = lm_vector_at(j->pivots, i);
+  if (j->check) info = factor(j, i, pivots, work);
   if (info != 0 || j->k == 0) return info;
   void *lu = lm_matrix_at(j->lu, i), *b = lm_matrix_at(j->b, i);
   lm_triangle lower = {.dtype = j->dtype, .turned = j->turned, .ones = true}, upper = lower;
@@ -111,30 +114,21 @@ static int solve_one(const void *job, int64_t i, char *work) {
   return status == LM_OK ? 0 : LM_FAILED;
 }
 
-/* X in the memory of `out`, row-major with `left`; else column-major, so that in memory the equation is the transposed
- * one. */
-static lm_status solve(const char *arg, const lm_tensor *A, const lm_tensor *pivots, const lm_tensor *B, bool left,
-                       bool adjoint, lm_tensor *out) {
-  lm_status status;
-  lm_tensor *lu = NULL, *row = NULL;
+/* By factors, or where `check` is set those of A that come to be in them. X in the memory of `out`, row-major with
+ * `left`; else column-major, so that in memory the equation is the transposed one. */
+static lm_status solve(const char *arg, const lm_tensor *A, lu_job j, const lm_tensor *B, bool left, bool adjoint,
+                       lm_tensor *out) {
+  lm_status status = LM_OK;
   lm_bad_matrix bad;
-  bool turned = left == adjoint, by_turned = turned && !pivots; /* factors of one's own may be those of A^T */
-  TRY(pivots ? lm_row_major(A, &lu) : by_turned ? lm_column_major(A, &lu) : lm_row_major_copy(A, &lu));
-  if (pivots && (pivots->dtype != LM_I32 || !lm_is_contiguous(pivots))) {
-    TRY(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, &row));
-    TRY(lm_cpu_copy(pivots, row));
-    pivots = row;
-  }
-  TRY(lm_cpu_copy(B, out));
-  int n = (int)A->size[A->ndim - 1];
-  lu_job j = {.dtype = (lm_dtype)A->dtype, .m = n, .n = n, .lu = lu, .pivots = pivots, .b = out};
+  j.dtype = (lm_dtype)A->dtype;
+  j.m = j.n = (int)A->size[A->ndim - 1];
   j.k = (int)out->size[left ? out->ndim - 1 : out->ndim - 2];
-  j.turned = turned && !by_turned;
-  TRY(lm_each_matrix(lm_matrix_count(out), (double)n * n * (n + 2.0 * j.k), room_of(&j), solve_one, &j, &bad));
+  j.turned = left == adjoint;
+  j.b = out;
+  if (out->numel) TRY(lm_cpu_copy(B, out));
+  TRY(lm_each_matrix(lm_matrix_count(out), (double)j.n * j.n * (j.n + 2.0 * j.k), room_of(&j), solve_one, &j, &bad));
   status = singular(arg, A, bad);
 done:
-  lm_release(lu);
-  lm_release(row);
   return status;
 }
 
@@ -177,22 +171,29 @@ done:
 
 lm_status lm_cpu_linalg_solve(const void *args, lm_tensor *const *out) {
   const lm_linalg_solve_args *a = args;
-  return solve("A", a->A, NULL, a->B, a->left, false, out[0]);
+  lm_status status = LM_OK;
+  if (a->A->numel) TRY(lm_cpu_copy(a->A, out[1]));
+  status = solve("A", a->A, (lu_job){.lu = out[1], .pivots = out[2], .check = true}, a->B, a->left, false, out[0]);
+done:
+  return status;
 }
 
-/* Pivots may come from anywhere: each has to name a row at or below its own. */
-static lm_status check_pivots(const lm_tensor *pivots, int64_t rows) {
+/* Dense int32 pivots. They may come from anywhere: each has to name a row. */
+static lm_status read_pivots(const lm_tensor *pivots, int64_t rows, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *dense = NULL;
   TRY(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, &dense));
-  TRY(lm_cpu_copy(pivots, dense));
+  if (dense->numel) TRY(lm_cpu_copy(pivots, dense));
   const int32_t *p = (const int32_t *)dense->data;
   int64_t n = pivots->size[pivots->ndim - 1];
-  for (int64_t i = 0; i < dense->numel && status == LM_OK; i++) {
-    if (p[i] < 1 || p[i] > rows)
-      status = lm_fail(LM_E_ARG, "%s: pivot %lld is %d; pivots are rows, 1 to %lld", lm_op_running(),
-                       (long long)(i % n + 1), (int)p[i], (long long)rows);
+  for (int64_t i = 0; i < dense->numel; i++) {
+    if (p[i] >= 1 && p[i] <= rows) continue;
+    status = lm_fail(LM_E_ARG, "%s: pivot %lld is %d; pivots are rows, 1 to %lld", lm_op_running(),
+                     (long long)(i % n + 1), (int)p[i], (long long)rows);
+    goto done;
   }
+  *out = dense;
+  dense = NULL;
 done:
   lm_release(dense);
   return status;
@@ -201,9 +202,13 @@ done:
 lm_status lm_cpu_linalg_lu_solve(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_linalg_lu_solve_args *a = args;
-  TRY(check_pivots(a->pivots, a->LU->size[a->LU->ndim - 1]));
-  status = solve("LU", a->LU, a->pivots, a->B, a->left, a->adjoint, out[0]);
+  lm_tensor *pivots = NULL, *lu = NULL;
+  TRY(read_pivots(a->pivots, a->LU->size[a->LU->ndim - 1], &pivots));
+  TRY(lm_row_major(a->LU, &lu));
+  status = solve("LU", lu, (lu_job){.lu = lu, .pivots = pivots}, a->B, a->left, a->adjoint, out[0]);
 done:
+  lm_release(pivots);
+  lm_release(lu);
   return status;
 }
 
@@ -213,9 +218,7 @@ lm_status lm_cpu_lu_pivots_to_matrix(const void *args, lm_tensor *const *out) {
   lm_tensor *pivots = NULL;
   lm_dtype dtype = (lm_dtype)out[0]->dtype;
   int m = (int)out[0]->size[out[0]->ndim - 1], k = (int)a->pivots->size[a->pivots->ndim - 1];
-  TRY(check_pivots(a->pivots, m));
-  TRY(lm_tensor_empty(LM_I32, out[0]->device, a->pivots->ndim, a->pivots->size, LM_CONTIGUOUS, &pivots));
-  if (pivots->numel) TRY(lm_cpu_copy(a->pivots, pivots));
+  TRY(read_pivots(a->pivots, m, &pivots));
   memset(out[0]->data, 0, lm_nbytes(out[0]));
   for (int64_t i = 0; i < lm_matrix_count(out[0]); i++) {
     void *p = lm_matrix_at(out[0], i);

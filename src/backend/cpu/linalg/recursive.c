@@ -63,7 +63,8 @@ lm_status lm_solve_triangle(const lm_triangle *t, int n, int k, const void *a, i
 #pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good)
   for (int part = 0; part < parts; part++) {
     int begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
-    good = solve_columns(t, n, (end < k ? end : k) - begin, a, lda, at(t->dtype, b, ldb, 0, begin), ldb) == LM_OK && good;
+    int columns = (end < k ? end : k) - begin;
+    good = solve_columns(t, n, columns, a, lda, at(t->dtype, b, ldb, 0, begin), ldb) == LM_OK && good;
   }
   return good ? LM_OK : lm_fail(LM_E_STATE, "a product of matrices failed");
 }
