@@ -56,7 +56,7 @@ done:
 /* Threads have columns of their own. */
 lm_status lm_solve_triangle(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb) {
   enum { GRAIN = 64 };
-  int parts = lm_cpu_share((double)n * n * k / 60), grains = (k + GRAIN - 1) / GRAIN;
+  int parts = lm_cpu_share((double)n * n * k / 200), grains = (k + GRAIN - 1) / GRAIN;
   if (parts > grains) parts = grains;
   if (parts <= 1) return solve_columns(t, n, k, a, lda, b, ldb);
   bool good = true;
