@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/fft/plan.h"
+#include "backend/cpu/stream_copy.h"
 
 enum { W = LM_FFT_LANES };
 
@@ -48,6 +49,7 @@ typedef struct walk {
   int64_t in_entry, in_line, out_entry, out_line, batches, in_batch, out_batch;
   int kind;
   bool swap_in, swap_out, turned;
+  bool streams; /* dense lines, which nobody reads at once */
   double scale;
 } walk;
 
@@ -68,31 +70,17 @@ static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t
   loops->turn(p->first.n, pairs, p->lane, x);
 }
 
-/* Into the nearer caches, while the block before is worked at. */
-static void fetch(const char *memory, size_t bytes, bool to_write) {
-  for (size_t i = 0; i < bytes; i += 64) {
-    if (to_write)
-      __builtin_prefetch(memory + i, 1);
-    else
-      __builtin_prefetch(memory + i, 0);
-  }
-}
-
-enum { MOST_FETCHED = 1 << 17 }; /* bytes of a block */
-
 static void run_block(const walk *w, const struct lm_fft_loops *loops, int64_t block, char *own, size_t bytes) {
   lm_dtype dtype = w->plan->dtype;
   int64_t n = w->passes->n, each = (w->lines + W - 1) / W, batch = block / each, line = block % each * W;
+  int64_t entries_in = n + (w->kind == HALF_TO_REAL), entries_out = n + (w->kind == REAL_TO_HALF);
   int lanes = w->lines - line < W ? (int)(w->lines - line) : W;
   size_t pair = 2 * lm_dtype_size(dtype);
   const char *in = w->in + pair * (size_t)(batch * w->in_batch + line * w->in_line);
   char *out = w->out + pair * (size_t)(batch * w->out_batch + line * w->out_line);
   lm_fft_block from = block_at(own, dtype, n + 1, false), to = block_at(own + bytes, dtype, n + 1, false);
-  loops->load(in, w->in_entry, w->in_line, n + (w->kind == HALF_TO_REAL), lanes,
+  loops->load(in, w->in_entry, w->in_line, entries_in, lanes,
               w->swap_in && w->kind == COMPLEX ? (lm_fft_block){from.im, from.re} : from);
-  size_t input = pair * (size_t)(W * w->in_line), output = pair * (size_t)(W * w->out_line);
-  if (w->in_entry == 1 && input <= MOST_FETCHED && line + 2 * W <= w->lines) fetch(in + input, input, false);
-  if (w->out_entry == 1 && output <= MOST_FETCHED && line + W <= w->lines && w->out != w->in) fetch(out, output, true);
   if (w->kind == HALF_TO_REAL) {
     loops->join_block(2 * n, w->plan->halves, from);
     if (w->swap_in) from = (lm_fft_block){from.im, from.re};
@@ -100,8 +88,10 @@ static void run_block(const walk *w, const struct lm_fft_loops *loops, int64_t b
   from = run_passes(loops, dtype, w->passes, from, to);
   if (w->turned) turn(loops, w->plan, line, own + 2 * bytes, from);
   if (w->kind == REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, from);
-  loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line,
-               n + (w->kind == REAL_TO_HALF), lanes, w->scale, out);
+  char *spare = (char *)from.re < own + bytes ? own + bytes : own;
+  loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line, entries_out, lanes,
+               w->scale, w->streams ? spare : out);
+  if (w->streams) lm_stream_copy(out, spare, pair * (size_t)(lanes * entries_out));
 }
 
 static lm_status run_blocks(const walk *w) {
@@ -119,6 +109,7 @@ static lm_status run_blocks(const walk *w) {
     int64_t end = lm_cpu_share_begin(blocks, t + 1, threads);
     for (int64_t b = lm_cpu_share_begin(blocks, t, threads); b < end; b++)
       run_block(w, lm_fft_loops_of(dtype), b, room->data + each * (size_t)t, bytes);
+    if (w->streams) lm_stream_end();
   }
 done:
   lm_release(room);
@@ -232,6 +223,7 @@ lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int6
                               .out_line = out_step,
                               .swap_in = inverse,
                               .swap_out = inverse,
+                              .streams = out != in && out_step == p->n && lm_stream_pays(pair * (size_t)(lines * p->n)),
                               .scale = scale});
   }
   TRY(scratch(pair * (size_t)p->n, &room));
@@ -320,6 +312,7 @@ static lm_status real_blocks(const lm_fft_plan *plan, int kind, int64_t lines, c
                             .kind = kind,
                             .swap_in = kind == HALF_TO_REAL,
                             .swap_out = kind == HALF_TO_REAL,
+                            .streams = lm_stream_pays(lm_dtype_size(plan->dtype) * (size_t)(2 * h * lines)),
                             .scale = scale});
 }
 
