@@ -110,9 +110,6 @@ lm_tensor *lm_f_lstsq_grad_matrix(struct lm_expr *e, lm_tensor *g, lm_tensor *gr
 lm_tensor *lm_f_lstsq_grad_right(struct lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *x, lm_tensor *b,
                                  lm_tensor *y);
 
-/* g [..., n / 2 + 1, 2] with the entries that stand for two of a real line's transform times factor. */
-lm_tensor *lm_f_fft_weighted(struct lm_expr *e, lm_tensor *g, int64_t n, double factor);
-
 /* ---- numbers, sizes and words; a missing tensor has no dims and is of no dtype */
 bool lm_f_given(struct lm_expr *e, const lm_tensor *t);
 /* A number of Lua's, not a tensor; its value. */

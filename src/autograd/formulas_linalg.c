@@ -1,4 +1,4 @@
-/* Gradients of linear algebra and of Fourier transforms, after PyTorch's torch/csrc/autograd/FunctionsManual.cpp; T is
+/* Gradients of linear algebra, after PyTorch's torch/csrc/autograd/FunctionsManual.cpp; T is
  * the transposed, o the elementwise product. NULL is zero. */
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
@@ -307,12 +307,4 @@ lm_tensor *lm_f_lstsq_grad_right(lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_ten
   lm_tensor *errors = on_errors(e, gr, x, b, y), *result = NULL;
   if (g) result = mm(e, turned(e, lm_e_linalg_pinv(e, x, NULL, NULL, false)), g);
   return errors ? minus(e, result, errors) : result;
-}
-
-lm_tensor *lm_f_fft_weighted(lm_expr *e, lm_tensor *g, int64_t n, double factor) {
-  if (!g) return NULL;
-  lm_tensor *k = as_column(e, lm_e_arange(e, 0, (double)rows_of(g), 1, LM_I64, g->device));
-  lm_tensor *single = lm_e_eq(e, k, lm_e_number(e, 0));
-  if (n % 2 == 0) single = lm_e_logical_or(e, single, lm_e_eq(e, k, lm_e_number(e, (double)(n / 2))));
-  return lm_e_where(e, single, g, lm_e_mul(e, g, lm_e_number(e, factor)));
 }
