@@ -82,8 +82,11 @@ bool lm_f_suits_attention(struct lm_expr *e, const lm_tensor *query, const lm_te
 lm_tensor *lm_f_identity_like(struct lm_expr *e, lm_tensor *t);
 lm_tensor *lm_f_logdet_of(struct lm_expr *e, lm_tensor *x);
 /* g [...], what the logarithm of |det x| is weighted by: inverses may not be there, and are then of something near. */
-lm_tensor *lm_f_det_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x);
+lm_tensor *lm_f_det_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots);
 lm_tensor *lm_f_cholesky_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *y, bool upper);
+/* A^-T g by the factors of A, or where that is recorded by A itself. */
+lm_tensor *lm_f_solve_grad_right(struct lm_expr *e, lm_tensor *g, lm_tensor *a, lm_tensor *lu, lm_tensor *pivots,
+                                 bool left);
 /* gb: the gradient of B, x: the solution. */
 lm_tensor *lm_f_solve_grad_matrix(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, bool left);
 lm_tensor *lm_f_triangular_grad(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, bool upper, bool left,
@@ -108,9 +111,6 @@ lm_tensor *lm_f_lstsq_grad_matrix(struct lm_expr *e, lm_tensor *g, lm_tensor *gr
                                   lm_tensor *b, lm_tensor *y);
 lm_tensor *lm_f_lstsq_grad_right(struct lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *x, lm_tensor *b,
                                  lm_tensor *y);
-
-/* g [..., n / 2 + 1, 2] with the entries that stand for two of a real line's transform times factor. */
-lm_tensor *lm_f_fft_weighted(struct lm_expr *e, lm_tensor *g, int64_t n, double factor);
 
 /* ---- numbers, sizes and words; a missing tensor has no dims and is of no dtype */
 bool lm_f_given(struct lm_expr *e, const lm_tensor *t);

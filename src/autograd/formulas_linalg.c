@@ -1,4 +1,4 @@
-/* Gradients of linear algebra and of Fourier transforms, after PyTorch's torch/csrc/autograd/FunctionsManual.cpp; T is
+/* Gradients of linear algebra, after PyTorch's torch/csrc/autograd/FunctionsManual.cpp; T is
  * the transposed, o the elementwise product. NULL is zero. */
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
@@ -20,20 +20,19 @@ static lm_tensor *part(lm_expr *e, lm_tensor *a, int dim, int64_t first, int64_t
   return a ? lm_e_narrow(e, a, a->ndim + dim, first, n) : NULL;
 }
 
-/* True where column - row compares to `diagonal`. */
+/* True where the column compares to the row. */
 typedef lm_tensor *compare(lm_expr *e, lm_tensor *x, lm_tensor *other);
-static lm_tensor *places(lm_expr *e, lm_tensor *a, compare *is, int64_t diagonal) {
+static lm_tensor *places(lm_expr *e, lm_tensor *a, compare *is) {
   lm_tensor *r = as_column(e, lm_e_arange(e, 0, (double)rows_of(a), 1, LM_I64, a->device));
-  lm_tensor *c = as_row(e, lm_e_arange(e, (double)-diagonal, (double)(columns_of(a) - diagonal), 1, LM_I64, a->device));
+  lm_tensor *c = as_row(e, lm_e_arange(e, 0, (double)columns_of(a), 1, LM_I64, a->device));
   return is(e, c, r);
 }
-static lm_tensor *without(lm_expr *e, lm_tensor *a, compare *is, int64_t diagonal) {
-  return a ? lm_e_masked_fill(e, a, places(e, a, is, diagonal), lm_e_number(e, 0)) : NULL;
-}
 /* The entries on and below (above) the diagonal. */
-static lm_tensor *lower(lm_expr *e, lm_tensor *a, int64_t diagonal) { return without(e, a, lm_e_gt, diagonal); }
-static lm_tensor *upper_part(lm_expr *e, lm_tensor *a, int64_t diagonal) { return without(e, a, lm_e_lt, diagonal); }
-static lm_tensor *diagonal_alone(lm_expr *e, lm_tensor *a) { return without(e, a, lm_e_ne, 0); }
+static lm_tensor *lower(lm_expr *e, lm_tensor *a, int64_t diagonal) { return lm_e_tril(e, a, diagonal); }
+static lm_tensor *upper_part(lm_expr *e, lm_tensor *a, int64_t diagonal) { return lm_e_triu(e, a, diagonal); }
+static lm_tensor *diagonal_alone(lm_expr *e, lm_tensor *a) {
+  return a ? lm_e_masked_fill(e, a, places(e, a, lm_e_ne), lm_e_number(e, 0)) : NULL;
+}
 static lm_tensor *triangle(lm_expr *e, lm_tensor *a, bool upper, bool strict) {
   return upper ? upper_part(e, a, strict) : lower(e, a, strict ? -1 : 0);
 }
@@ -59,32 +58,43 @@ lm_tensor *lm_f_logdet_of(lm_expr *e, lm_tensor *x) {
   return lm_e_masked_fill(e, log_of, lm_e_lt(e, sign, lm_e_number(e, 0)), lm_e_number(e, NAN));
 }
 
-/* x^-T times g, by LU; where x is singular, with a little on the diagonal of U in place of zeros. */
-lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *x) {
+/* x^-T times g by the factors of x, or where that is recorded by new ones, which depend on x; those of a singular x
+ * have something small on the diagonal of U in place of zeros. */
+lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots) {
   if (!g) return NULL;
-  lm_tensor *lu = lm_e_linalg_lu_factor(e, x, false), *pivots = e->last[1];
-  if (!lu) return NULL;
-  lm_tensor *zero = lm_e_logical_and(e, lm_e_eq(e, lu, lm_e_number(e, 0)), places(e, lu, lm_e_eq, 0));
-  lu = lm_e_masked_fill(e, lu, zero, lm_e_number(e, lm_f_epsilon_of(NULL, x)));
-  lm_tensor *weighted = lm_e_mul(e, as_column(e, as_column(e, g)), lm_f_identity_like(e, x));
-  return lm_e_linalg_lu_solve(e, lu, pivots, weighted, true, true);
+  if (lm_grad_enabled()) {
+    lu = lm_e_linalg_lu_factor(e, x, false);
+    pivots = e->last[1];
+    if (!lu) return NULL;
+    lm_tensor *zero = lm_e_logical_and(e, lm_e_eq(e, lu, lm_e_number(e, 0)), places(e, lu, lm_e_eq));
+    lu = lm_e_masked_fill(e, lu, zero, lm_e_number(e, lm_f_epsilon_of(NULL, x)));
+  }
+  lm_tensor *identity = lm_e_eye(e, rows_of(x), -1, (lm_dtype)x->dtype, x->device);
+  return lm_e_linalg_lu_solve(e, lu, pivots, lm_e_mul(e, as_column(e, as_column(e, g)), identity), true, true);
+}
+
+lm_tensor *lm_f_solve_grad_right(lm_expr *e, lm_tensor *g, lm_tensor *a, lm_tensor *lu, lm_tensor *pivots, bool left) {
+  if (!g) return NULL;
+  return lm_grad_enabled() ? lm_e_linalg_solve(e, turned(e, a), g, left)
+                           : lm_e_linalg_lu_solve(e, lu, pivots, g, left, true);
 }
 
 /* ---- triangles */
 
-/* L^-T (T o L^T g) L^-1 made symmetric, where T halves the diagonal and leaves out what is above. */
+/* A quarter of L^-T (P + tril(P, -1)) L^-1 and its transposed, P = tril(L^T g): below the diagonal all counts twice. */
 lm_tensor *lm_f_cholesky_grad(lm_expr *e, lm_tensor *g, lm_tensor *y, bool upper) {
   if (!g) return NULL;
   lm_tensor *l = upper ? turned(e, y) : y, *lt = turned(e, l);
   lm_tensor *phi = mm(e, lt, upper ? turned(e, g) : g);
-  phi = lm_e_mul(e, plus(e, lower(e, phi, 0), lower(e, phi, -1)), lm_e_number(e, 0.5));
+  phi = plus(e, lower(e, phi, 0), lower(e, phi, -1));
   phi = lm_e_linalg_solve_triangular(e, l, phi, false, false, false);
   phi = lm_e_linalg_solve_triangular(e, lt, phi, true, true, false);
-  return lm_e_mul(e, plus(e, phi, turned(e, phi)), lm_e_number(e, 0.5));
+  return lm_e_mul(e, plus(e, phi, turned(e, phi)), lm_e_number(e, 0.25));
 }
 
 lm_tensor *lm_f_solve_grad_matrix(lm_expr *e, lm_tensor *gb, lm_tensor *x, bool left) {
-  return lm_e_neg(e, left ? mm(e, gb, turned(e, x)) : mm(e, turned(e, x), gb));
+  lm_tensor *less = lm_e_neg(e, gb);
+  return left ? mm(e, less, turned(e, x)) : mm(e, turned(e, x), less);
 }
 
 lm_tensor *lm_f_triangular_grad(lm_expr *e, lm_tensor *gb, lm_tensor *x, bool upper, bool left, bool unitriangular) {
@@ -104,7 +114,7 @@ lm_tensor *lm_f_cholesky_solve_grad(lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_
 lm_tensor *lm_f_lower_of_lu(lm_expr *e, lm_tensor *lu) {
   int64_t k = rows_of(lu) < columns_of(lu) ? rows_of(lu) : columns_of(lu);
   lm_tensor *l = part(e, lu, -1, 1, k);
-  return l ? lm_e_masked_fill(e, lower(e, l, -1), places(e, l, lm_e_eq, 0), lm_e_number(e, 1)) : NULL;
+  return l ? lm_e_masked_fill(e, lower(e, l, -1), places(e, l, lm_e_eq), lm_e_number(e, 1)) : NULL;
 }
 
 lm_tensor *lm_f_upper_of_lu(lm_expr *e, lm_tensor *lu) {
@@ -197,10 +207,10 @@ lm_tensor *lm_f_eigh_grad(lm_expr *e, lm_tensor *gl, lm_tensor *gv, lm_tensor *l
   if (!gv) return mm(e, lm_e_mul(e, v, as_row(e, gl)), vt);
   lm_tensor *gaps = lm_e_sub(e, as_row(e, l), as_column(e, l), 1);
   if (!gaps) return NULL;
-  gaps = lm_e_masked_fill(e, gaps, places(e, gaps, lm_e_eq, 0), lm_e_number(e, 1));
+  gaps = lm_e_masked_fill(e, gaps, places(e, gaps, lm_e_eq), lm_e_number(e, 1));
   inner = lm_e_div(e, mm(e, vt, gv), gaps, LM_EXACT);
   if (!inner) return NULL;
-  inner = lm_e_masked_fill(e, inner, places(e, inner, lm_e_eq, 0), lm_e_number(e, 0));
+  inner = lm_e_masked_fill(e, inner, places(e, inner, lm_e_eq), lm_e_number(e, 0));
   inner = lm_e_mul(e, plus(e, inner, turned(e, inner)), lm_e_number(e, 0.5)); /* as the matrix is symmetric */
   return mm(e, mm(e, v, plus(e, inner, diagonal(e, gl))), vt);
 }
@@ -229,7 +239,7 @@ lm_tensor *lm_f_svd_grad(lm_expr *e, lm_tensor *gu, lm_tensor *gs, lm_tensor *gv
   lm_tensor *row = as_row(e, s), *column = as_column(e, s), *inner = NULL;
   lm_tensor *gaps = lm_e_mul(e, lm_e_sub(e, row, column, 1), lm_e_add(e, row, column, 1));
   if (!gaps) return NULL;
-  gaps = lm_e_masked_fill(e, gaps, places(e, gaps, lm_e_eq, 0), lm_e_number(e, 1));
+  gaps = lm_e_masked_fill(e, gaps, places(e, gaps, lm_e_eq), lm_e_number(e, 1));
   if (gu) inner = lm_e_mul(e, lm_e_div(e, skew(e, mm(e, turned(e, u), gu)), gaps, LM_EXACT), row);
   if (gvh) {
     lm_tensor *of_v = lm_e_div(e, skew(e, mm(e, vh, turned(e, gvh))), gaps, LM_EXACT);
@@ -297,12 +307,4 @@ lm_tensor *lm_f_lstsq_grad_right(lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_ten
   lm_tensor *errors = on_errors(e, gr, x, b, y), *result = NULL;
   if (g) result = mm(e, turned(e, lm_e_linalg_pinv(e, x, NULL, NULL, false)), g);
   return errors ? minus(e, result, errors) : result;
-}
-
-lm_tensor *lm_f_fft_weighted(lm_expr *e, lm_tensor *g, int64_t n, double factor) {
-  if (!g) return NULL;
-  lm_tensor *k = as_column(e, lm_e_arange(e, 0, (double)rows_of(g), 1, LM_I64, g->device));
-  lm_tensor *single = lm_e_eq(e, k, lm_e_number(e, 0));
-  if (n % 2 == 0) single = lm_e_logical_or(e, single, lm_e_eq(e, k, lm_e_number(e, (double)(n / 2))));
-  return lm_e_where(e, single, g, lm_e_mul(e, g, lm_e_number(e, factor)));
 }

@@ -1,11 +1,12 @@
 --- Short-time Fourier transforms, and the windows for them.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local result_type = require("luminary.tensor.dtype_rules").result_type
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local stft = {}
 
--- The arguments that stft and istft have in common: hop, and the window with n_fft entries or nil.
+-- The arguments that stft and istft have in common: x and the window, both of one dtype, with n_fft entries, and hop.
 local function frame_of(who, x, n_fft, hop_length, win_length, window)
   arg(who, "x", x, "tensor")
   arg(who, "n_fft", n_fft, "count")
@@ -18,42 +19,15 @@ local function frame_of(who, x, n_fft, hop_length, win_length, window)
     if window.ndim ~= 1 or window.shape[1] ~= win_length then
       fail("%s: window is %s; [%d] wanted, of win_length", who, describe(window), win_length)
     end
-  elseif win_length < n_fft then
+  else
     window = ops.ones({win_length}, {dtype = x.dtype, device = x.device})
   end
-  if window and win_length < n_fft then
+  if win_length < n_fft then
     local left = math.floor((n_fft - win_length) / 2)
     window = ops.pad(window, {left, n_fft - win_length - left})
   end
-  return hop, window
-end
-
-local function common_divisor(a, b)
-  while b > 0 do a, b = b, a % b end
-  return a
-end
-
-local MOST_PIECES = 64
-
--- The places [frames * n_fft] (from 1) of frames in a line.
-local function places(frames, n_fft, hop, device)
-  local first = ops.arange(0, frames, {dtype = "int64", device = device}) * hop
-  return ops.flatten(ops.unsqueeze(first, 2) + ops.arange(1, n_fft + 1, {dtype = "int64", device = device}))
-end
-
--- x [b, n] as frames [b, frames, n_fft], `hop` apart: in pieces of what divides both, or one by one.
-local function framed(x, n_fft, hop)
-  local b, n = x.shape[1], x.shape[2]
-  local frames, piece = 1 + math.floor((n - n_fft) / hop), common_divisor(n_fft, hop)
-  local step, count = hop / piece, n_fft / piece
-  if count > MOST_PIECES then
-    return ops.reshape(ops.index_select(x, 2, places(frames, n_fft, hop, x.device)), {b, frames, n_fft})
-  end
-  local used = (frames - 1) * hop + n_fft
-  local pieces = ops.reshape(ops.narrow(x, 2, 1, used), {b, used / piece, piece})
-  local list = {}
-  for i = 1, count do list[i] = ops.slice(pieces, 2, i, i + (frames - 1) * step, step) end
-  return count == 1 and list[1] or ops.cat(list, 3)
+  local dtype = result_type(x, window)
+  return x:to(dtype), window:to(dtype), hop
 end
 
 -- x [b, n] with `half` more samples on both sides.
@@ -76,39 +50,29 @@ end
 --- a warning, and changes nothing: complex numbers are pairs here.
 function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex)
   local who = "stft"
-  local hop
-  hop, window = frame_of(who, x, n_fft, hop_length, win_length, window)
+  arg(who, "x", x, "tensor")
   if return_complex ~= nil and arg(who, "return_complex", return_complex, "boolean") then
     core.warn("stft: return_complex: there are no complex tensors; the result has a last dim of 2, real and "
       .. "imaginary parts")
   end
   if not core.is_floating_point(x) then fail("%s: x has to be floating, got %s; use :float()", who, x.dtype) end
   if x.ndim ~= 1 and x.ndim ~= 2 then fail("%s: x is %s; [n] or [batch, n] wanted", who, describe(x)) end
+  local hop
   local y = x.ndim == 1 and ops.unsqueeze(x, 1) or x
-  if center ~= false then
-    local half = math.floor(n_fft / 2)
-    y = padded(y, half, pad_mode or "reflect")
-  end
+  y, window, hop = frame_of(who, y, n_fft, hop_length, win_length, window)
+  if center ~= false then y = padded(y, math.floor(n_fft / 2), pad_mode or "reflect") end
   if y.shape[2] < n_fft then
     fail("%s: x has %d samples%s, and n_fft is %d", who, y.shape[2], center ~= false and " with padding" or "", n_fft)
   end
-  y = framed(y, n_fft, hop)
-  if window then y = y * window end
   local scale = normalized and 1 / math.sqrt(n_fft) or 1
   if onesided == false then
+    y = ops.unfold(y, 2, n_fft, hop) * window
     y = ops.fft_c2c(ops.stack({y, ops.zeros_like(y)}, -1), false, scale)
   else
-    y = ops.fft_r2c(y, scale)
+    y = ops.stft_lines(y, window, hop, scale)
   end
   y = ops.transpose(y, 2, 3)
   return x.ndim == 1 and ops.squeeze(y, 1) or y
-end
-
--- frames [b, frames, n_fft] added where they stand in a line.
-local function overlapped(frames, n_fft, hop)
-  local b, count = frames.shape[1], frames.shape[2]
-  local line = ops.zeros({b, (count - 1) * hop + n_fft}, {dtype = frames.dtype, device = frames.device})
-  return ops.index_add(line, 2, places(count, n_fft, hop, frames.device), ops.reshape(frames, {b, count * n_fft}))
 end
 
 --- lm.istft(x, n_fft [, hop_length [, win_length [, window [, center = true [, normalized = false [, onesided = true [,
@@ -116,8 +80,9 @@ end
 --- many, by cutting off or adding zeros. An error where the windows leave samples out.
 function stft.istft(x, n_fft, hop_length, win_length, window, center, normalized, onesided, length)
   local who = "istft"
+  arg(who, "x", x, "tensor")
   local hop
-  hop, window = frame_of(who, x, n_fft, hop_length, win_length, window)
+  x, window, hop = frame_of(who, x, n_fft, hop_length, win_length, window)
   local rows = onesided == false and n_fft or math.floor(n_fft / 2) + 1
   if (x.ndim ~= 3 and x.ndim ~= 4) or x.shape[x.ndim] ~= 2 or x.shape[x.ndim - 2] ~= rows then
     fail("%s: x is %s; [%d, frames, 2] or a batch of them wanted, for n_fft %d", who, describe(x), rows, n_fft)
@@ -129,10 +94,10 @@ function stft.istft(x, n_fft, hop_length, win_length, window, center, normalized
   else
     y = ops.fft_c2r(y, n_fft, scale)
   end
-  window = window or ops.ones({n_fft}, {dtype = x.dtype, device = x.device})
   local frames = y.shape[2]
-  y = overlapped(y * window, n_fft, hop)
-  local weight = overlapped(ops.expand(ops.square(window), {1, frames, n_fft}), n_fft, hop)
+  local samples = (frames - 1) * hop + n_fft
+  y = ops.overlap_add(y, window, hop, samples)
+  local weight = ops.overlap_add(ops.expand(window, {1, frames, n_fft}), window, hop, samples)
   local first, last = 1, y.shape[2]
   if center ~= false then first = math.floor(n_fft / 2) + 1 end
   if length then

@@ -52,7 +52,7 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(cholesky) X(linalg_solve_triangular) X(linalg_qr) X(linalg_eigh) X(linalg_eigvalsh) X(linalg_svd)                 \
   X(linalg_svdvals) X(linalg_pinv) X(linalg_lstsq) X(row_distances)                                                   \
   /* fft/fft.c */                                                                                                     \
-  X(fft_c2c) X(fft_r2c) X(fft_c2r)                                                                                    \
+  X(fft_c2c) X(fft_r2c) X(fft_c2r) X(stft_lines) X(overlap_add)                                                        \
   /* attention.c */                                                                                                  \
   X(attention) X(attention_backward)                                                                                  \
   /* int8_linear.c */                                                                                                \

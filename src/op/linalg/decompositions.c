@@ -86,22 +86,33 @@ done:
   return FINISH(inverse, a->x, 1);
 }
 
+/* Room for P L U of x and its pivots, with the batch of `like`. */
+static lm_status new_factors(const lm_tensor *x, const lm_tensor *like, lm_tensor **factors) {
+  lm_status status;
+  TRY(new_matrices(x, like->ndim - 2, like->size, rows_of(x), columns_of(x), ROWS, &factors[0]));
+  TRY(new_vectors(factors[0], LM_I32, least(rows_of(x), columns_of(x)), &factors[1]));
+done:
+  return status;
+}
+
 lm_status lm_op_det(const lm_det_args *a, lm_tensor **out) {
   lm_status status;
-  lm_tensor *result[1] = {NULL};
+  lm_tensor *result[3] = {NULL};
   TRY(check_matrix(LM_OP_det, "x", a->x, true));
   TRY(new_numbers(a->x, (lm_dtype)a->x->dtype, &result[0]));
+  TRY(new_factors(a->x, a->x, result + 1));
 done:
-  return FINISH(det, a->x, 1);
+  return FINISH(det, a->x, 3);
 }
 
 lm_status lm_op_slogdet(const lm_slogdet_args *a, lm_tensor **out) {
   lm_status status;
-  lm_tensor *result[2] = {NULL, NULL};
+  lm_tensor *result[4] = {NULL};
   TRY(check_matrix(LM_OP_slogdet, "x", a->x, true));
   for (int i = 0; i < 2; i++) TRY(new_numbers(a->x, (lm_dtype)a->x->dtype, &result[i]));
+  TRY(new_factors(a->x, a->x, result + 2));
 done:
-  return FINISH(slogdet, a->x, 2);
+  return FINISH(slogdet, a->x, 4);
 }
 
 lm_status lm_op_cholesky(const lm_cholesky_args *a, lm_tensor **out) {
@@ -114,7 +125,7 @@ done:
 }
 
 /* A (and LU) [..., n, n] beside B [..., n, k], or [..., k, n] without left: the result is of B's sizes, its batch that
- * of both. With `left` it is column-major, else the transposed one is. */
+ * of both. With `left` it is row-major, else the transposed one is. */
 static lm_status solution(lm_op_id op, const char *first, const lm_tensor *A, const lm_tensor *B, bool left,
                           lm_tensor **out) {
   lm_status status;
@@ -131,7 +142,7 @@ static lm_status solution(lm_op_id op, const char *first, const lm_tensor *A, co
     goto done;
   }
   TRY(lm_broadcast(name, A->ndim - 2, A->size, B->ndim - 2, B->size, &nbatch, batch));
-  status = new_matrices(B, nbatch, batch, rows_of(B), columns_of(B), left ? COLUMNS : ROWS, out);
+  status = new_matrices(B, nbatch, batch, rows_of(B), columns_of(B), left ? ROWS : COLUMNS, out);
 done:
   return status;
 }
@@ -146,15 +157,16 @@ static lm_status broadcast_to(lm_tensor *t, int last, const lm_tensor *like, lm_
 
 lm_status lm_op_linalg_solve(const lm_linalg_solve_args *a, lm_tensor **out) {
   lm_status status;
-  lm_tensor *result[1] = {NULL}, *A = NULL, *B = NULL;
+  lm_tensor *result[3] = {NULL}, *A = NULL, *B = NULL;
   lm_linalg_solve_args wide = *a;
   TRY(solution(LM_OP_linalg_solve, "A", a->A, a->B, a->left, &result[0]));
+  TRY(new_factors(a->A, result[0], result + 1));
   TRY(broadcast_to(a->A, 2, result[0], &A));
   TRY(broadcast_to(a->B, 2, result[0], &B));
   wide.A = A;
   wide.B = B;
 done:
-  status = finish(LM_OP_linalg_solve, status, a->A->device, &wide, 1, result, out);
+  status = finish(LM_OP_linalg_solve, status, a->A->device, &wide, 3, result, out);
   lm_release(A);
   lm_release(B);
   return status;
@@ -254,8 +266,7 @@ lm_status lm_op_linalg_lu_factor(const lm_linalg_lu_factor_args *a, lm_tensor **
   lm_status status;
   lm_tensor *result[2] = {NULL, NULL};
   TRY(check_matrix(LM_OP_linalg_lu_factor, "A", a->A, false));
-  TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, rows_of(a->A), columns_of(a->A), COLUMNS, &result[0]));
-  TRY(new_vectors(a->A, LM_I32, least(rows_of(a->A), columns_of(a->A)), &result[1]));
+  TRY(new_factors(a->A, a->A, result));
 done:
   return FINISH(linalg_lu_factor, a->A, 2);
 }

@@ -1,6 +1,7 @@
 /* Fourier transforms: checks, and results. */
 #include <string.h>
 
+#include "op/check.h"
 #include "op/input_layout.h"
 
 static lm_status check_lines(lm_op_id op, const lm_tensor *x, bool pairs, int64_t dim) {
@@ -59,11 +60,21 @@ lm_status lm_op_fft_r2c(const lm_fft_r2c_args *a, lm_tensor **out) {
   memcpy(size, x->size, sizeof size);
   size[x->ndim - 1] = x->size[x->ndim - 1] / 2 + 1;
   size[x->ndim] = 2;
-  lm_fft_r2c_args args = {.x = x, .scale = a->scale};
+  lm_fft_r2c_args args = {.x = x, .scale = a->scale, .inner = a->inner};
   status = compute(LM_OP_fft_r2c, x, &args, x->ndim + 1, size, out);
 done:
   lm_release(x);
   return status;
+}
+
+/* Whether x [..., lines, n, 2] lies in memory as a dense [..., n, lines, 2], which kernels read as well. */
+static bool is_turned(const lm_tensor *x) {
+  lm_tensor t = *x;
+  int lines = x->ndim - 3, entries = x->ndim - 2;
+  if (lines < 0) return false;
+  t.size[lines] = x->size[entries], t.size[entries] = x->size[lines];
+  t.stride[lines] = x->stride[entries], t.stride[entries] = x->stride[lines];
+  return lm_is_contiguous(&t);
 }
 
 lm_status lm_op_fft_c2r(const lm_fft_c2r_args *a, lm_tensor **out) {
@@ -77,12 +88,78 @@ lm_status lm_op_fft_c2r(const lm_fft_c2r_args *a, lm_tensor **out) {
                      (long long)a->n, (long long)(a->n / 2 + 1));
     goto done;
   }
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  if (is_turned(a->x))
+    x = lm_retain(a->x);
+  else
+    TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
   memcpy(size, x->size, sizeof size);
   size[last] = a->n;
-  lm_fft_c2r_args args = {.x = x, .n = a->n, .scale = a->scale};
+  lm_fft_c2r_args args = {.x = x, .n = a->n, .scale = a->scale, .inner = a->inner};
   status = compute(LM_OP_fft_c2r, x, &args, last + 1, size, out);
 done:
   lm_release(x);
+  return status;
+}
+
+/* Of stft_lines and overlap_add: t [batch, ...] of ndim dims beside a window [n]. */
+static lm_status check_frames(lm_op_id op, const char *arg, const lm_tensor *t, int ndim, const lm_tensor *window,
+                              int64_t hop) {
+  const char *name = lm_ops[op].name;
+  if ((t->dtype != LM_F32 && t->dtype != LM_F64) || window->dtype != t->dtype)
+    return lm_fail(LM_E_DTYPE, "%s: %s and window have to be float32 or float64, both the same, got %s and %s", name,
+                   arg, lm_dtype_name((lm_dtype)t->dtype), lm_dtype_name((lm_dtype)window->dtype));
+  if (t->ndim != ndim || window->ndim != 1 || window->numel < 1)
+    return lm_fail(LM_E_SHAPE, "%s: %s is %s and window %s; %s and [n] wanted", name, arg, lm_shape_of(t),
+                   lm_shape_of(window), ndim == 2 ? "[batch, samples]" : "[batch, frames, n]");
+  if (hop < 1) return lm_fail(LM_E_ARG, "%s: hop is %lld; 1 or more wanted", name, (long long)hop);
+  return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)t, (lm_tensor *)window});
+}
+
+lm_status lm_op_stft_lines(const lm_stft_lines_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_stft_lines_args args = *a;
+  lm_tensor *x = NULL, *window = NULL;
+  int64_t n;
+  TRY(check_frames(LM_OP_stft_lines, "x", a->x, 2, a->window, a->hop));
+  n = a->window->numel;
+  if (a->x->size[1] < n) {
+    status = lm_fail(LM_E_SHAPE, "stft_lines: x is %s; its lines are shorter than the window, which has %lld entries",
+                     lm_shape_of(a->x), (long long)n);
+    goto done;
+  }
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_laid_out(a->window, LM_CONTIGUOUS, &window));
+  args.x = x;
+  args.window = window;
+  status =
+      compute(LM_OP_stft_lines, x, &args, 4, (int64_t[]){x->size[0], (x->size[1] - n) / a->hop + 1, n / 2 + 1, 2}, out);
+done:
+  lm_release(x);
+  lm_release(window);
+  return status;
+}
+
+lm_status lm_op_overlap_add(const lm_overlap_add_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_overlap_add_args args = *a;
+  lm_tensor *frames = NULL, *window = NULL;
+  int64_t n, count;
+  TRY(check_frames(LM_OP_overlap_add, "frames", a->frames, 3, a->window, a->hop));
+  n = a->window->numel;
+  count = a->frames->size[1];
+  if (a->frames->size[2] != n || a->length < n || (a->length - n) / a->hop + 1 != count) {
+    status = lm_fail(LM_E_SHAPE,
+                     "overlap_add: frames are %s, window %s; %lld samples do not consist of such frames, %lld apart",
+                     lm_shape_of(a->frames), lm_shape_of(a->window), (long long)a->length, (long long)a->hop);
+    goto done;
+  }
+  TRY(lm_laid_out(a->frames, LM_CONTIGUOUS, &frames));
+  TRY(lm_laid_out(a->window, LM_CONTIGUOUS, &window));
+  args.frames = frames;
+  args.window = window;
+  status = compute(LM_OP_overlap_add, frames, &args, 2, (int64_t[]){frames->size[0], a->length}, out);
+done:
+  lm_release(frames);
+  lm_release(window);
   return status;
 }

@@ -2,6 +2,8 @@
 #include <string.h>
 
 #include "backend/cpu/fft/plan.h"
+#include "backend/cpu/linalg/lapack.h"
+#include "backend/cpu/stream_copy.h"
 
 enum { W = LM_FFT_LANES };
 
@@ -35,9 +37,9 @@ static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype,
   return a;
 }
 
-/* What one kind of blocks is made of and goes to, in pairs; the inverse swaps real and imaginary parts, twice. Batches
- * of lines lie in_batch and out_batch apart. Half of a real line's transform has an entry more than the pairs that the
- * line is read as. */
+/* What one kind of blocks is made of and goes to, in pairs, but in_line and in_batch, the steps from line to line and
+ * from one batch of lines to the next, in numbers; the inverse swaps real and imaginary parts, twice. Half of a real
+ * line's transform has an entry more than the pairs that the line is read as. */
 enum { COMPLEX, REAL_TO_HALF, HALF_TO_REAL };
 typedef struct walk {
   const lm_fft_plan *plan;
@@ -48,7 +50,10 @@ typedef struct walk {
   int64_t in_entry, in_line, out_entry, out_line, batches, in_batch, out_batch;
   int kind;
   bool swap_in, swap_out, turned;
+  bool streams; /* dense lines, which nobody reads at once */
   double scale;
+  double inner;       /* of half a transform: a factor for the entries that stand for two */
+  const void *window; /* factors of real lines; NULL: none */
 } walk;
 
 /* The numbers by which row k of the block from column `first` on is turned. */
@@ -68,40 +73,29 @@ static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t
   loops->turn(p->first.n, pairs, p->lane, x);
 }
 
-/* Into the nearer caches, while the block before is worked at. */
-static void fetch(const char *memory, size_t bytes, bool to_write) {
-  for (size_t i = 0; i < bytes; i += 64) {
-    if (to_write)
-      __builtin_prefetch(memory + i, 1);
-    else
-      __builtin_prefetch(memory + i, 0);
-  }
-}
-
-enum { MOST_FETCHED = 1 << 17 }; /* bytes of a block */
-
 static void run_block(const walk *w, const struct lm_fft_loops *loops, int64_t block, char *own, size_t bytes) {
   lm_dtype dtype = w->plan->dtype;
   int64_t n = w->passes->n, each = (w->lines + W - 1) / W, batch = block / each, line = block % each * W;
+  int64_t entries_in = n + (w->kind == HALF_TO_REAL), entries_out = n + (w->kind == REAL_TO_HALF);
   int lanes = w->lines - line < W ? (int)(w->lines - line) : W;
   size_t pair = 2 * lm_dtype_size(dtype);
-  const char *in = w->in + pair * (size_t)(batch * w->in_batch + line * w->in_line);
+  const char *in = w->in + pair / 2 * (size_t)(batch * w->in_batch + line * w->in_line);
   char *out = w->out + pair * (size_t)(batch * w->out_batch + line * w->out_line);
   lm_fft_block from = block_at(own, dtype, n + 1, false), to = block_at(own + bytes, dtype, n + 1, false);
-  loops->load(in, w->in_entry, w->in_line, n + (w->kind == HALF_TO_REAL), lanes,
+  loops->load(in, w->in_entry, w->in_line, entries_in, lanes,
               w->swap_in && w->kind == COMPLEX ? (lm_fft_block){from.im, from.re} : from);
-  size_t input = pair * (size_t)(W * w->in_line), output = pair * (size_t)(W * w->out_line);
-  if (w->in_entry == 1 && input <= MOST_FETCHED && line + 2 * W <= w->lines) fetch(in + input, input, false);
-  if (w->out_entry == 1 && output <= MOST_FETCHED && line + W <= w->lines && w->out != w->in) fetch(out, output, true);
+  if (w->window) loops->weigh(n, w->window, from);
   if (w->kind == HALF_TO_REAL) {
-    loops->join_block(2 * n, w->plan->halves, from);
+    loops->join_block(2 * n, w->plan->halves, w->inner, from);
     if (w->swap_in) from = (lm_fft_block){from.im, from.re};
   }
   from = run_passes(loops, dtype, w->passes, from, to);
   if (w->turned) turn(loops, w->plan, line, own + 2 * bytes, from);
-  if (w->kind == REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, from);
-  loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line,
-               n + (w->kind == REAL_TO_HALF), lanes, w->scale, out);
+  if (w->kind == REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, w->inner, from);
+  char *spare = (char *)from.re < own + bytes ? own + bytes : own;
+  loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line, entries_out, lanes,
+               w->scale, w->streams ? spare : out);
+  if (w->streams) lm_stream_copy(out, spare, pair * (size_t)(lanes * entries_out));
 }
 
 static lm_status run_blocks(const walk *w) {
@@ -119,6 +113,7 @@ static lm_status run_blocks(const walk *w) {
     int64_t end = lm_cpu_share_begin(blocks, t + 1, threads);
     for (int64_t b = lm_cpu_share_begin(blocks, t, threads); b < end; b++)
       run_block(w, lm_fft_loops_of(dtype), b, room->data + each * (size_t)t, bytes);
+    if (w->streams) lm_stream_end();
   }
 done:
   lm_release(room);
@@ -135,7 +130,7 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
                          .lines = n2,
                          .in = in,
                          .in_entry = n2,
-                         .in_line = 1,
+                         .in_line = 2,
                          .out = room->data,
                          .out_entry = 1,
                          .out_line = n1,
@@ -147,7 +142,7 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
                          .lines = n1,
                          .in = room->data,
                          .in_entry = n1,
-                         .in_line = 1,
+                         .in_line = 2,
                          .out = out,
                          .out_entry = n1,
                          .out_line = 1,
@@ -226,12 +221,13 @@ lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int6
                               .lines = lines,
                               .in = in,
                               .in_entry = 1,
-                              .in_line = in_step,
+                              .in_line = 2 * in_step,
                               .out = out,
                               .out_entry = 1,
                               .out_line = out_step,
                               .swap_in = inverse,
                               .swap_out = inverse,
+                              .streams = out != in && out_step == p->n && lm_stream_pays(pair * (size_t)(lines * p->n)),
                               .scale = scale});
   }
   TRY(scratch(pair * (size_t)p->n, &room));
@@ -287,12 +283,12 @@ lm_status lm_cpu_fft_c2c(const void *args, lm_tensor *const *out) {
                                 .lines = inner,
                                 .in = a->x->data,
                                 .in_entry = inner,
-                                .in_line = 1,
+                                .in_line = 2,
                                 .out = out[0]->data,
                                 .out_entry = inner,
                                 .out_line = 1,
                                 .batches = batches,
-                                .in_batch = n * inner,
+                                .in_batch = 2 * n * inner,
                                 .out_batch = n * inner,
                                 .swap_in = a->inverse,
                                 .swap_out = a->inverse,
@@ -304,23 +300,30 @@ done:
   return status;
 }
 
-/* Real lines of even n through blocks: of n / 2 pairs, with n / 2 + 1 entries on the other side. */
-static lm_status real_blocks(const lm_fft_plan *plan, int kind, int64_t lines, const char *in, char *out,
-                             double scale) {
+/* Real lines of even n through blocks: of n / 2 pairs, with n / 2 + 1 entries on the other side, which is dense. w says
+ * where they come from, and by what they are multiplied. */
+static lm_status real_blocks(const lm_fft_plan *plan, int kind, walk w) {
   int64_t h = plan->n;
-  return run_blocks(&(walk){.plan = plan,
-                            .passes = &plan->whole,
-                            .lines = lines,
-                            .in = in,
-                            .in_entry = 1,
-                            .in_line = kind == HALF_TO_REAL ? h + 1 : h,
-                            .out = out,
-                            .out_entry = 1,
-                            .out_line = kind == REAL_TO_HALF ? h + 1 : h,
-                            .kind = kind,
-                            .swap_in = kind == HALF_TO_REAL,
-                            .swap_out = kind == HALF_TO_REAL,
-                            .scale = scale});
+  w.plan = plan;
+  w.passes = &plan->whole;
+  w.kind = kind;
+  w.swap_in = w.swap_out = kind == HALF_TO_REAL;
+  w.out_entry = 1;
+  w.out_line = kind == REAL_TO_HALF ? h + 1 : h;
+  w.out_batch = w.lines * w.out_line;
+  w.streams = lm_stream_pays(2 * lm_dtype_size(plan->dtype) * (size_t)(w.out_batch * (w.batches ? w.batches : 1)));
+  return run_blocks(&w);
+}
+
+/* The first n / 2 + 1 entries of a line of odd n. */
+static void half_line(lm_dtype dtype, int64_t n, double inner, const void *z, void *x) {
+  memcpy(x, z, 2 * lm_dtype_size(dtype) * (size_t)(n / 2 + 1));
+  for (int64_t i = 2; i < n + 1; i++) {
+    if (dtype == LM_F64)
+      ((double *)x)[i] *= inner;
+    else
+      ((float *)x)[i] *= (float)inner;
+  }
 }
 
 /* A real line of even n is one of n / 2 pairs; one of odd n becomes one of n pairs. */
@@ -335,7 +338,14 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
   bool even = n % 2 == 0;
   TRY(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
   if (even && in_blocks(plan, lines)) {
-    status = real_blocks(plan, REAL_TO_HALF, lines, a->x->data, out[0]->data, a->scale);
+    status = real_blocks(plan, REAL_TO_HALF,
+                         (walk){.lines = lines,
+                                .in = a->x->data,
+                                .in_entry = 1,
+                                .in_line = n,
+                                .out = out[0]->data,
+                                .scale = a->scale,
+                                .inner = a->inner});
     goto done;
   }
   if (even) {
@@ -352,9 +362,9 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
   for (int64_t i = 0; i < lines; i++) {
     char *line = out[0]->data + 2 * item * (size_t)(i * step);
     if (even)
-      lm_fft_loops_of(dtype)->part(n, plan->halves, line);
+      lm_fft_loops_of(dtype)->part(n, plan->halves, a->inner, line);
     else
-      memcpy(line, room->data + 2 * item * (size_t)(i * n), 2 * item * (size_t)step);
+      half_line(dtype, n, a->inner, room->data + 2 * item * (size_t)(i * n), line);
   }
 done:
   lm_release(room);
@@ -362,18 +372,80 @@ done:
   return status;
 }
 
+/* Frames of the lines of x [b, n], each times the window: straight into blocks, or by way of memory. */
+lm_status lm_cpu_stft_lines(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_stft_lines_args *a = args;
+  lm_fft_plan *plan = NULL;
+  lm_tensor *frames = NULL;
+  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  size_t item = lm_dtype_size(dtype);
+  int64_t n = a->window->numel, length = a->x->size[1], batches = a->x->size[0], lines = out[0]->size[1];
+  TRY(lm_fft_plan_of(n % 2 ? n : n / 2, dtype, n % 2 == 0, &plan));
+  if (n % 2 == 0 && in_blocks(plan, lines)) {
+    status = real_blocks(plan, REAL_TO_HALF,
+                         (walk){.lines = lines,
+                                .batches = batches,
+                                .in = a->x->data,
+                                .in_entry = 1,
+                                .in_line = a->hop,
+                                .in_batch = length,
+                                .out = out[0]->data,
+                                .scale = a->scale,
+                                .inner = a->inner,
+                                .window = a->window->data});
+    goto done;
+  }
+  TRY(lm_tensor_empty(dtype, a->x->device, 3, (int64_t[]){batches, lines, n}, LM_CONTIGUOUS, &frames));
+  memset(frames->data, 0, lm_nbytes(frames));
+  for (int64_t i = 0; i < batches * lines; i++)
+    lm_fft_loops_of(dtype)->add_product(n, a->x->data + item * (size_t)(i / lines * length + i % lines * a->hop),
+                                        a->window->data, frames->data + item * (size_t)(i * n));
+  lm_fft_r2c_args whole = {.x = frames, .scale = a->scale, .inner = a->inner};
+  status = lm_cpu_fft_r2c(&whole, out);
+done:
+  lm_release(frames);
+  lm_fft_plan_done(plan);
+  return status;
+}
+
+/* Each thread has stretches of `hop` samples of the result. */
+lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
+  const lm_overlap_add_args *a = args;
+  lm_dtype dtype = (lm_dtype)a->frames->dtype;
+  size_t item = lm_dtype_size(dtype);
+  int64_t n = a->window->numel, count = a->frames->size[1], length = a->length, hop = a->hop;
+  int64_t each = (length + hop - 1) / hop, pieces = each * a->frames->size[0];
+  int threads = lm_cpu_share((double)a->frames->numel / 2);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t p = 0; p < pieces; p++) {
+    int64_t b = p / each, i = p % each, last = i < count ? i : count - 1;
+    int64_t samples = length - i * hop < hop ? length - i * hop : hop;
+    char *to = out[0]->data + item * (size_t)(b * length + i * hop);
+    memset(to, 0, item * (size_t)samples);
+    for (int64_t f = i > n / hop ? i - n / hop : 0; f <= last; f++) {
+      int64_t at = (i - f) * hop, some = n - at < samples ? n - at : samples;
+      if (some <= 0) continue;
+      lm_fft_loops_of(dtype)->add_product(some, a->frames->data + item * (size_t)((b * count + f) * n + at),
+                                          a->window->data + item * (size_t)at, to);
+    }
+  }
+  return LM_OK;
+}
+
 /* The whole line of odd n from the first n / 2 + 1 entries: the rest are the conjugates. */
-static void whole_line(lm_dtype dtype, int64_t n, const void *x, void *z) {
+static void whole_line(lm_dtype dtype, int64_t n, double inner, const void *x, void *z) {
   for (int64_t k = 0; k < n; k++) {
     int64_t at = k <= n / 2 ? k : n - k;
     if (dtype == LM_F64) {
       const double *a = (const double *)x + 2 * at;
-      ((double *)z)[2 * k] = a[0];
-      ((double *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] : -a[1];
+      ((double *)z)[2 * k] = k == 0 ? a[0] : a[0] * inner;
+      ((double *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] * inner : -a[1] * inner;
     } else {
       const float *a = (const float *)x + 2 * at;
-      ((float *)z)[2 * k] = a[0];
-      ((float *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] : -a[1];
+      float factor = (float)inner;
+      ((float *)z)[2 * k] = k == 0 ? a[0] : a[0] * factor;
+      ((float *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] * factor : -a[1] * factor;
     }
   }
 }
@@ -381,18 +453,31 @@ static void whole_line(lm_dtype dtype, int64_t n, const void *x, void *z) {
 lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_c2r_args *a = args;
+  const lm_tensor *x = a->x;
   lm_fft_plan *plan = NULL;
-  lm_tensor *room = NULL;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_tensor *room = NULL, *dense = NULL;
+  lm_dtype dtype = (lm_dtype)x->dtype;
   size_t item = lm_dtype_size(dtype);
-  int64_t n = a->n, step = n / 2 + 1, lines = a->x->numel / (2 * step);
+  int64_t n = a->n, step = n / 2 + 1, lines = x->numel / (2 * step);
   bool even = n % 2 == 0;
   char *z = out[0]->data;
   TRY(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
   if (even && in_blocks(plan, lines)) {
-    status = real_blocks(plan, HALF_TO_REAL, lines, a->x->data, z, a->scale);
+    walk w = {.lines = lines, .in = x->data, .in_entry = 1, .in_line = 2 * step};
+    if (!lm_is_contiguous(x)) { /* entries side by side of all lines of a batch */
+      w.lines = x->size[x->ndim - 3];
+      w.batches = lines / w.lines;
+      w.in_entry = w.lines;
+      w.in_line = 2;
+      w.in_batch = 2 * step * w.lines;
+    }
+    w.out = z;
+    w.scale = a->scale;
+    w.inner = a->inner;
+    status = real_blocks(plan, HALF_TO_REAL, w);
     goto done;
   }
+  TRY(lm_row_major(x, &dense));
   if (!even) {
     TRY(scratch(2 * item * (size_t)(n * lines), &room));
     z = room->data;
@@ -400,16 +485,17 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   int threads = lm_cpu_share((double)lines * (double)n);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t i = 0; i < lines; i++) {
-    const char *x = a->x->data + 2 * item * (size_t)(i * step);
+    const char *line = dense->data + 2 * item * (size_t)(i * step);
     if (even)
-      lm_fft_loops_of(dtype)->join(n, plan->halves, x, z + item * (size_t)(i * n));
+      lm_fft_loops_of(dtype)->join(n, plan->halves, a->inner, line, z + item * (size_t)(i * n));
     else
-      whole_line(dtype, n, x, z + 2 * item * (size_t)(i * n));
+      whole_line(dtype, n, a->inner, line, z + 2 * item * (size_t)(i * n));
   }
   TRY(lm_fft_lines(plan, lines, z, even ? n / 2 : n, z, even ? n / 2 : n, true, a->scale));
   for (int64_t i = 0; i < n * lines && !even; i++)
     memcpy(out[0]->data + item * (size_t)i, z + 2 * item * (size_t)i, item);
 done:
+  lm_release(dense);
   lm_release(room);
   lm_fft_plan_done(plan);
   return status;

@@ -3,7 +3,7 @@
 #define LM_CPU_FFT_PLAN_H
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/isa/fft.h"
+#include "backend/cpu/isa/linalg/fft.h"
 
 /* A length that has no prime factor above LM_FFT_MOST_RADIX, as passes of small radices. */
 typedef struct lm_fft_passes {

@@ -31,6 +31,8 @@ done:
 
 lm_status lm_column_major(const lm_tensor *x, lm_tensor **out) { return copy_of(x, true, out); }
 
+lm_status lm_row_major_copy(const lm_tensor *x, lm_tensor **out) { return copy_of(x, false, out); }
+
 lm_status lm_row_major(const lm_tensor *x, lm_tensor **out) {
   if (!lm_is_contiguous(x)) return copy_of(x, false, out);
   *out = lm_retain((lm_tensor *)x);

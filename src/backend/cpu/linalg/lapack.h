@@ -10,11 +10,6 @@
 #define LM_LAPACK(name, ...)    \
   void s##name##_(__VA_ARGS__); \
   void d##name##_(__VA_ARGS__)
-LM_LAPACK(getrf, const int *m, const int *n, void *a, const int *lda, int *ipiv, int *info);
-LM_LAPACK(laswp, const int *n, void *a, const int *lda, const int *k1, const int *k2, const int *ipiv, const int *incx);
-LM_LAPACK(potrf, const char *uplo, const int *n, void *a, const int *lda, int *info, size_t);
-LM_LAPACK(trsm, const char *side, const char *uplo, const char *trans, const char *diag, const int *m, const int *n,
-          const void *alpha, const void *a, const int *lda, void *b, const int *ldb, size_t, size_t, size_t, size_t);
 LM_LAPACK(gemm, const char *transa, const char *transb, const int *m, const int *n, const int *k, const void *alpha,
           const void *a, const int *lda, const void *b, const int *ldb, const void *beta, void *c, const int *ldc,
           size_t, size_t);
@@ -81,6 +76,7 @@ int lm_work_size(lm_dtype dtype, const lm_scalar *answer);
 /* A dense copy of x, column-major or row-major in its last two dims; row-major may be x itself. */
 lm_status lm_column_major(const lm_tensor *x, lm_tensor **out);
 lm_status lm_row_major(const lm_tensor *x, lm_tensor **out);
+lm_status lm_row_major_copy(const lm_tensor *x, lm_tensor **out);
 /* How many matrices; the i-th of dense ones. */
 int64_t lm_matrix_count(const lm_tensor *x);
 static inline void *lm_matrix_at(const lm_tensor *x, int64_t i) {

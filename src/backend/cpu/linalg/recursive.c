@@ -1,132 +1,165 @@
-/* LU factors and solutions by a triangle, by halves: most of the work becomes products of matrices, which have threads
- * and, in float32, oneDNN's speed. Column-major. */
 #include "backend/cpu/linalg/recursive.h"
 
-#include <math.h>
+#include <string.h>
 
 #include "backend/cpu/matmul/gemm.h"
 
-enum { SMALL = 64, TINY = 16 };
-
-/* Matrices of TINY rows at most, for which a call of LAPACK costs more than the work. */
-#define TINY_LOOPS(REAL)                                                                                             \
-  static int tiny_lu_##REAL(int m, int n, REAL *a, int lda, int *pivots) {                                           \
-    int info = 0;                                                                                                    \
-    for (int k = 0; k < m && k < n; k++) {                                                                           \
-      REAL *column = a + (size_t)k * (size_t)lda;                                                                    \
-      int best = k;                                                                                                  \
-      for (int i = k + 1; i < m; i++)                                                                                \
-        if (fabs((double)column[i]) > fabs((double)column[best])) best = i;                                          \
-      pivots[k] = best + 1;                                                                                          \
-      if (column[best] == 0) {                                                                                       \
-        if (info == 0) info = k + 1;                                                                                 \
-        continue;                                                                                                    \
-      }                                                                                                              \
-      for (int c = 0; c < n && best != k; c++) {                                                                     \
-        REAL *row = a + (size_t)c * (size_t)lda, kept = row[k];                                                      \
-        row[k] = row[best];                                                                                          \
-        row[best] = kept;                                                                                            \
-      }                                                                                                              \
-      for (int i = k + 1; i < m; i++) column[i] /= column[k];                                                        \
-      for (int c = k + 1; c < n; c++) {                                                                              \
-        REAL *to = a + (size_t)c * (size_t)lda;                                                                      \
-        for (int i = k + 1; i < m; i++) to[i] -= column[i] * to[k];                                                  \
-      }                                                                                                              \
-    }                                                                                                                \
-    return info;                                                                                                     \
-  }                                                                                                                  \
-  static void tiny_triangle_##REAL(const lm_triangle *t, int n, int k, const REAL *a, int lda, REAL *b, int ldb) {   \
-    bool down = t->upper == t->turned; /* op(a) is lower triangular */                                               \
-    size_t row = t->turned ? (size_t)lda : 1, column = t->turned ? 1 : (size_t)lda;                                  \
-    for (int c = 0; c < k; c++, b += ldb) {                                                                          \
-      for (int s = 0; s < n; s++) {                                                                                  \
-        int i = down ? s : n - 1 - s;                                                                                \
-        REAL x = t->ones ? b[i] : b[i] / a[(size_t)i * (row + column)];                                              \
-        b[i] = x;                                                                                                    \
-        for (int r = down ? i + 1 : 0; r < (down ? n : i); r++) b[r] -= a[(size_t)r * row + (size_t)i * column] * x; \
-      }                                                                                                              \
-    }                                                                                                                \
-  }
-TINY_LOOPS(float)
-TINY_LOOPS(double)
-
-static void *at(lm_dtype dtype, void *a, int ld, int row, int column) {
-  return (char *)a + lm_dtype_size(dtype) * ((size_t)row + (size_t)column * (size_t)ld);
+static void *at(lm_dtype dtype, const void *a, int ld, int row, int column) {
+  return (char *)a + lm_dtype_size(dtype) * ((size_t)row * (size_t)ld + (size_t)column);
 }
 
-/* C -= A B, C [m, n], A [m, k] or, turned, [k, m]. Transposed it is a product of row-major matrices. */
+/* The first of two parts, which ends where leaves do. */
+static int half_of(int n) { return (n / 2 + LM_LEAF - 1) / LM_LEAF * LM_LEAF; }
+
+/* C = beta C - A B: C [m, n], A [m, k] or, turned, [k, m]. */
 static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool turned, const void *a, int lda,
-                                  const void *b, int ldb, void *c, int ldc) {
+                                  const void *b, int ldb, double beta, void *c, int ldc) {
   return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = dtype,
                                         .device = LM_DEVICE(LM_CPU, 0),
                                         .batch = 1,
-                                        .m = n,
-                                        .n = m,
+                                        .m = m,
+                                        .n = n,
                                         .k = k,
-                                        .a = b,
-                                        .lda = ldb,
-                                        .b = a,
-                                        .ldb = lda,
-                                        .tb = turned,
+                                        .ta = turned,
+                                        .a = a,
+                                        .lda = lda,
+                                        .b = b,
+                                        .ldb = ldb,
                                         .c = c,
                                         .ldc = ldc,
                                         .alpha = -1,
-                                        .beta = 1});
+                                        .beta = beta});
 }
 
-lm_status lm_solve_triangle(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb) {
+static lm_status solve_columns(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb) {
   lm_status status = LM_OK;
-  lm_scalar one = lm_scalar_of(t->dtype, 1);
-  int half = n / 2, rest = n - half;
-  if (n <= TINY && k <= TINY) {
-    if (t->dtype == LM_F64)
-      tiny_triangle_double(t, n, k, a, lda, b, ldb);
-    else
-      tiny_triangle_float(t, n, k, a, lda, b, ldb);
+  if (n <= LM_LEAF) {
+    lm_triangle_loops_of(t->dtype)->solve(t, n, k, a, lda, b, ldb);
     return LM_OK;
   }
-  if (n <= SMALL) {
-    LM_CALL(t->dtype, trsm, "L", t->upper ? "U" : "L", t->turned ? "T" : "N", t->ones ? "U" : "N", &n, &k, &one, a,
-            &lda, b, &ldb, 1, 1, 1, 1);
-    return LM_OK;
-  }
-  void *lower_right = at(t->dtype, (void *)a, lda, half, half), *b2 = at(t->dtype, b, ldb, half, 0);
-  const void *beside = t->upper ? at(t->dtype, (void *)a, lda, 0, half) : at(t->dtype, (void *)a, lda, half, 0);
+  int half = half_of(n), rest = n - half;
+  void *lower_right = at(t->dtype, a, lda, half, half), *b2 = at(t->dtype, b, ldb, half, 0);
+  const void *beside = t->upper ? at(t->dtype, a, lda, 0, half) : at(t->dtype, a, lda, half, 0);
   if (t->upper == t->turned) { /* from above: op(a) is lower triangular */
-    TRY(lm_solve_triangle(t, half, k, a, lda, b, ldb));
-    TRY(subtract_product(t->dtype, rest, k, half, t->turned, beside, lda, b, ldb, b2, ldb));
-    TRY(lm_solve_triangle(t, rest, k, lower_right, lda, b2, ldb));
+    TRY(solve_columns(t, half, k, a, lda, b, ldb));
+    TRY(subtract_product(t->dtype, rest, k, half, t->turned, beside, lda, b, ldb, 1, b2, ldb));
+    TRY(solve_columns(t, rest, k, lower_right, lda, b2, ldb));
   } else {
-    TRY(lm_solve_triangle(t, rest, k, lower_right, lda, b2, ldb));
-    TRY(subtract_product(t->dtype, half, k, rest, t->turned, beside, lda, b2, ldb, b, ldb));
-    TRY(lm_solve_triangle(t, half, k, a, lda, b, ldb));
+    TRY(solve_columns(t, rest, k, lower_right, lda, b2, ldb));
+    TRY(subtract_product(t->dtype, half, k, rest, t->turned, beside, lda, b2, ldb, 1, b, ldb));
+    TRY(solve_columns(t, half, k, a, lda, b, ldb));
   }
 done:
   return status;
 }
 
-lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, int *info) {
+/* Threads have columns of their own. */
+lm_status lm_solve_triangle(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb) {
+  enum { GRAIN = 64 };
+  int parts = lm_cpu_share((double)n * n * k / 200), grains = (k + GRAIN - 1) / GRAIN;
+  if (parts > grains) parts = grains;
+  if (parts <= 1) return solve_columns(t, n, k, a, lda, b, ldb);
+  bool good = true;
+#pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good)
+  for (int part = 0; part < parts; part++) {
+    int begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
+    int columns = (end < k ? end : k) - begin;
+    good = solve_columns(t, n, columns, a, lda, at(t->dtype, b, ldb, 0, begin), ldb) == LM_OK && good;
+  }
+  return good ? LM_OK : lm_fail(LM_E_STATE, "a product of matrices failed");
+}
+
+lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x, int ldx) {
   lm_status status = LM_OK;
-  int least = m < n ? m : n, half = least / 2, rest = n - half, first = 1, step = 1, below = 0;
-  *info = 0;
-  if (m <= TINY && n <= TINY) {
-    *info = dtype == LM_F64 ? tiny_lu_double(m, n, a, lda, pivots) : tiny_lu_float(m, n, a, lda, pivots);
+  const lm_triangle lower = {.dtype = dtype, .ones = true};
+  if (n <= LM_LEAF) {
+    for (int i = 0; i < n; i++) lm_scalar_put(dtype, x, (int64_t)i * (ldx + 1), 1);
+    return lm_solve_triangle(&lower, n, n, a, lda, x, ldx);
+  }
+  int half = half_of(n), rest = n - half;
+  const void *corner = at(dtype, a, lda, half, half), *below = at(dtype, a, lda, half, 0);
+  void *x_below = at(dtype, x, ldx, half, 0);
+  TRY(lm_invert_lower(dtype, half, a, lda, x, ldx));
+  TRY(subtract_product(dtype, rest, half, half, false, below, lda, x, ldx, 0, x_below, ldx));
+  TRY(lm_solve_triangle(&lower, rest, half, corner, lda, x_below, ldx));
+  TRY(lm_invert_lower(dtype, rest, corner, lda, at(dtype, x, ldx, half, half), ldx));
+done:
+  return status;
+}
+
+static void swap(char *a, char *b, size_t bytes) {
+  char kept[1024];
+  for (size_t i = 0; i < bytes; i += sizeof kept) {
+    size_t n = bytes - i < sizeof kept ? bytes - i : sizeof kept;
+    memcpy(kept, a + i, n);
+    memcpy(a + i, b + i, n);
+    memcpy(b + i, kept, n);
+  }
+}
+
+void lm_swap_rows(lm_dtype dtype, int columns, void *a, int lda, const int *pivots, int first, int end, bool back) {
+  for (int s = first; s < end; s++) {
+    int i = back ? first + end - 1 - s : s;
+    if (pivots[i] - 1 == i) continue;
+    swap(at(dtype, a, lda, i, 0), at(dtype, a, lda, pivots[i] - 1, 0), lm_dtype_size(dtype) * (size_t)columns);
+  }
+}
+
+size_t lm_lu_room(lm_dtype dtype, int m, int n) {
+  size_t columns = (size_t)(n < LM_LEAF ? n : LM_LEAF);
+  return lm_dtype_size(dtype) * columns * ((size_t)m + 64 / lm_dtype_size(dtype)) + 64;
+}
+
+lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, void *room, int *info) {
+  lm_status status = LM_OK;
+  int least = m < n ? m : n, below = 0;
+  if (n <= LM_LEAF) {
+    *info = lm_triangle_loops_of(dtype)->lu(m, n, a, lda, pivots, room);
     return LM_OK;
   }
-  if (least <= SMALL) {
-    LM_CALL(dtype, getrf, &m, &n, a, &lda, pivots, info);
-    return LM_OK;
-  }
+  int half = least > LM_LEAF ? half_of(least) : least, rest = n - half;
   void *right = at(dtype, a, lda, 0, half), *corner = at(dtype, a, lda, half, half);
-  TRY(lm_factor_lu(dtype, m, half, a, lda, pivots, info));
-  LM_CALL(dtype, laswp, &rest, right, &lda, &first, &half, pivots, &step);
+  TRY(lm_factor_lu(dtype, m, half, a, lda, pivots, room, info));
+  lm_swap_rows(dtype, rest, right, lda, pivots, 0, half, false);
   TRY(lm_solve_triangle(&(lm_triangle){.dtype = dtype, .ones = true}, half, rest, a, lda, right, lda));
-  TRY(subtract_product(dtype, m - half, rest, half, false, at(dtype, a, lda, half, 0), lda, right, lda, corner, lda));
-  TRY(lm_factor_lu(dtype, m - half, rest, corner, lda, pivots + half, &below));
+  if (m == half) goto done;
+  TRY(subtract_product(dtype, m - half, rest, half, false, at(dtype, a, lda, half, 0), lda, right, lda, 1, corner,
+                       lda));
+  TRY(lm_factor_lu(dtype, m - half, rest, corner, lda, pivots + half, room, &below));
   if (*info == 0 && below > 0) *info = below + half;
   for (int i = half; i < least; i++) pivots[i] += half;
-  first = half + 1;
-  LM_CALL(dtype, laswp, &half, a, &lda, &first, &least, pivots, &step);
+  lm_swap_rows(dtype, half, a, lda, pivots, half, least, false);
+done:
+  return status;
+}
+
+/* The upper triangle of C -= A^T A: C [n, n], A [k, n]. */
+static lm_status subtract_square(lm_dtype dtype, int n, int k, const void *a, int lda, void *c, int ldc) {
+  lm_status status;
+  int half = half_of(n), rest = n - half;
+  const void *beside = at(dtype, a, lda, 0, half);
+  if (n <= 4 * LM_LEAF) return subtract_product(dtype, n, n, k, true, a, lda, a, lda, 1, c, ldc);
+  TRY(subtract_square(dtype, half, k, a, lda, c, ldc));
+  TRY(subtract_product(dtype, half, rest, k, true, a, lda, beside, lda, 1, at(dtype, c, ldc, 0, half), ldc));
+  TRY(subtract_square(dtype, rest, k, beside, lda, at(dtype, c, ldc, half, half), ldc));
+done:
+  return status;
+}
+
+lm_status lm_factor_cholesky(lm_dtype dtype, int n, void *a, int lda, int *info) {
+  lm_status status = LM_OK;
+  if (n <= LM_LEAF) {
+    *info = lm_triangle_loops_of(dtype)->cholesky(n, a, lda, 1);
+    return LM_OK;
+  }
+  int half = half_of(n), rest = n - half;
+  void *right = at(dtype, a, lda, 0, half), *corner = at(dtype, a, lda, half, half);
+  TRY(lm_factor_cholesky(dtype, half, a, lda, info));
+  if (*info != 0) goto done;
+  TRY(lm_solve_triangle(&(lm_triangle){.dtype = dtype, .upper = true, .turned = true}, half, rest, a, lda, right, lda));
+  TRY(subtract_square(dtype, rest, half, right, lda, corner, lda));
+  TRY(lm_factor_cholesky(dtype, rest, corner, lda, info));
+  if (*info != 0) *info += half;
 done:
   return status;
 }

@@ -1,17 +1,24 @@
-/* Large matrices, one at a time; small ones go to LAPACK as they are. Column-major. */
+/* Factors and solutions of large matrices, one at a time, by halves: most of the work becomes products of matrices,
+ * which have threads and, in float32, oneDNN's speed. Row-major. */
 #ifndef LM_CPU_RECURSIVE_H
 #define LM_CPU_RECURSIVE_H
 
+#include "backend/cpu/isa/linalg/triangles.h"
 #include "backend/cpu/linalg/lapack.h"
 
+/* Bytes of room for lm_factor_lu. */
+size_t lm_lu_room(lm_dtype dtype, int m, int n);
 /* P L U in place of a [m, n]; info as LAPACK's getrf. */
-lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, int *info);
+lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, void *room, int *info);
+/* Rows exchanged as pivots[first] to pivots[end - 1] say, or with `back` in the other order. */
+void lm_swap_rows(lm_dtype dtype, int columns, void *a, int lda, const int *pivots, int first, int end, bool back);
 
-typedef struct lm_triangle {
-  lm_dtype dtype;
-  bool upper, turned, ones; /* which triangle of a; whether it is transposed; with ones on its diagonal */
-} lm_triangle;
 /* x with op(a) x = b in place of b [n, k]. */
 lm_status lm_solve_triangle(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb);
+/* The inverse of the lower triangle, with ones on its diagonal, into x, which is all zeros. */
+lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x, int ldx);
+
+/* U with U^T U = a in place of the upper triangle of a [n, n]; info as LAPACK's potrf. */
+lm_status lm_factor_cholesky(lm_dtype dtype, int n, void *a, int lda, int *info);
 
 #endif

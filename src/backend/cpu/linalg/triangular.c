@@ -4,41 +4,59 @@
 #include "backend/cpu/linalg/recursive.h"
 
 typedef struct triangle_job {
-  lm_dtype dtype;
   int n, k;
   const lm_tensor *a, *b;
-  const char *uplo;
-  lm_triangle triangle;
+  lm_triangle triangle; /* of Cholesky factors that which is wanted, and read */
 } triangle_job;
 
 static int cholesky_one(const void *job, int64_t i, char *work) {
   const triangle_job *j = job;
+  lm_dtype dtype = j->triangle.dtype;
   char *a = lm_matrix_at(j->a, i);
-  size_t item = lm_dtype_size(j->dtype), row = item * (size_t)j->n;
+  bool upper = j->triangle.upper;
+  size_t item = lm_dtype_size(dtype), row = item * (size_t)j->n;
   int info = 0;
+  lm_status status = LM_OK;
   (void)work;
-  LM_CALL(j->dtype, potrf, j->uplo, &j->n, a, &j->n, &info, 1);
-  for (int r = 0; r < j->n; r++) { /* the other triangle; what is "U" to LAPACK is the lower one of rows */
-    if (*j->uplo == 'U')
-      memset(a + row * (size_t)r + item * (size_t)(r + 1), 0, row - item * (size_t)(r + 1));
-    else
+  if (j->n <= LM_LEAF)
+    info = lm_triangle_loops_of(dtype)->cholesky(j->n, a, upper ? j->n : 1, upper ? 1 : j->n);
+  else
+    status = lm_factor_cholesky(dtype, j->n, a, j->n, &info);
+  for (int r = 0; r < j->n; r++) { /* the other triangle */
+    if (upper)
       memset(a + row * (size_t)r, 0, item * (size_t)r);
+    else
+      memset(a + row * (size_t)r + item * (size_t)(r + 1), 0, row - item * (size_t)(r + 1));
   }
-  return info;
+  return status == LM_OK ? info : LM_FAILED;
 }
 
+/* Large matrices become U; L is its transposed, whose memory is column-major. */
 lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_cholesky_args *a = args;
   lm_bad_matrix bad;
+  lm_tensor *turned = NULL;
   double n = (double)a->x->size[a->x->ndim - 1];
-  triangle_job j = {.dtype = (lm_dtype)a->x->dtype, .n = (int)n, .a = out[0], .uplo = a->upper ? "L" : "U"};
-  TRY(lm_cpu_copy(a->x, out[0]));
+  bool turn = !a->upper && n > LM_LEAF;
+  triangle_job j = {.n = (int)n, .a = out[0], .triangle = {.dtype = (lm_dtype)a->x->dtype, .upper = a->upper || turn}};
+  if (turn) {
+    TRY(lm_column_major(a->x, &turned));
+    j.a = turned;
+  } else {
+    TRY(lm_cpu_copy(a->x, out[0]));
+  }
   TRY(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
-  if (bad.at >= 0)
-    status = lm_fail(LM_E_ARG, "cholesky: %s is not positive definite: its leading minor of order %d is not",
-                     lm_matrix_words("x", a->x, bad.at), bad.info);
+  if (bad.at >= 0) {
+    status = bad.info == LM_FAILED
+                 ? lm_fail(LM_E_OOM, "cholesky: a product of matrices failed")
+                 : lm_fail(LM_E_ARG, "cholesky: %s is not positive definite: its leading minor of order %d is not",
+                           lm_matrix_words("x", a->x, bad.at), bad.info);
+    goto done;
+  }
+  if (turn) TRY(lm_cpu_copy(turned, out[0]));
 done:
+  lm_release(turned);
   return status;
 }
 
@@ -46,22 +64,34 @@ static int triangular_one(const void *job, int64_t i, char *work) {
   const triangle_job *j = job;
   (void)work;
   lm_status status =
-      lm_solve_triangle(&j->triangle, j->n, j->k, lm_matrix_at(j->a, i), j->n, lm_matrix_at(j->b, i), j->n);
+      lm_solve_triangle(&j->triangle, j->n, j->k, lm_matrix_at(j->a, i), j->n, lm_matrix_at(j->b, i), j->k);
   return status == LM_OK ? 0 : LM_FAILED;
 }
 
-/* A is row-major, so LAPACK sees its transposed and is asked to take that one's. Without `left` X is row-major too:
- * X A = B is A^T X^T = B^T. */
+/* Whether the memory of x is that of its transposed, row-major. */
+static bool is_column_major(const lm_tensor *x) {
+  lm_tensor t = *x;
+  int r = x->ndim - 2, c = x->ndim - 1;
+  t.size[r] = x->size[c], t.size[c] = x->size[r];
+  t.stride[r] = x->stride[c], t.stride[c] = x->stride[r];
+  return lm_is_contiguous(&t);
+}
+
+/* Without `left` X is column-major, and X A = B in memory A^T X^T = B^T. */
 lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_linalg_solve_triangular_args *a = args;
   lm_tensor *A = NULL, *X = out[0];
   lm_bad_matrix bad;
   double n = (double)a->A->size[a->A->ndim - 1];
-  TRY(lm_row_major(a->A, &A));
+  bool other = is_column_major(a->A);
+  if (other)
+    A = lm_retain((lm_tensor *)a->A);
+  else
+    TRY(lm_row_major(a->A, &A));
   TRY(lm_cpu_copy(a->B, X));
-  triangle_job j = {.dtype = (lm_dtype)A->dtype, .n = (int)n, .a = A, .b = X};
-  j.triangle = (lm_triangle){j.dtype, !a->upper, a->left, a->unitriangular};
+  triangle_job j = {.n = (int)n, .a = A, .b = X};
+  j.triangle = (lm_triangle){(lm_dtype)A->dtype, a->upper != other, a->left == other, a->unitriangular};
   j.k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2];
   TRY(lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad));
   if (bad.at >= 0) status = lm_fail(LM_E_OOM, "linalg_solve_triangular: a product of matrices failed");

@@ -10,15 +10,36 @@ op "fft_c2c" {
     .. "the one before the pairs, times scale; inverse: with the other sign in the exponent",
 }
 op "fft_r2c" {
-  "x", "scale: number = 1",
-  grad = {x = "fft_c2r(fft_weighted(g, size_of(x)[-1], 0.5), size_of(x)[-1], scale)"},
+  "x", "scale: number = 1", "inner: number = 1",
+  grad = {x = "fft_c2r(g, size_of(x)[-1], scale, inner / 2)"},
   autocast = "keep",
-  help = "the first n / 2 + 1 entries [..., n / 2 + 1, 2] of the transform of each line of x [..., n], times scale",
+  help = "the first n / 2 + 1 entries [..., n / 2 + 1, 2] of the transform of each line of x [..., n], times scale; those "
+    .. "that stand for two entries, all but the first and for even n the last, also times inner",
 }
 op "fft_c2r" {
-  "x", "n: int", "scale: number = 1",
-  grad = {x = "fft_weighted(fft_r2c(g, scale), n, 2)"},
+  "x", "n: int", "scale: number = 1", "inner: number = 1",
+  grad = {x = "fft_r2c(g, scale, 2 * inner)"},
   autocast = "keep",
   help = "lines of n real numbers from the first n / 2 + 1 entries of their transforms x [..., n / 2 + 1, 2]: the "
-    .. "inverse transform, times scale",
+    .. "inverse transform, times scale; inner as of fft_r2c",
+}
+op "stft_lines" {
+  "x", "window", "hop: int", "scale: number = 1", "inner: number = 1",
+  grad = {
+    x = "overlap_add(fft_c2r(g, numel_of(window), scale, inner / 2), window, hop, size_of(x)[2])",
+    window = "sum(unfold(x, 1, numel_of(window), hop) * fft_c2r(g, numel_of(window), scale, inner / 2), [0, 1])",
+  },
+  autocast = "keep",
+  help = "fft_r2c of frames that begin hop samples apart in the lines x [batch, n], each times window [n_fft]: "
+    .. "[batch, frames, n_fft / 2 + 1, 2]",
+}
+op "overlap_add" {
+  "frames", "window", "hop: int", "length: int",
+  grad = {
+    frames = "unfold(g, 1, numel_of(window), hop) * window",
+    window = "sum(unfold(g, 1, numel_of(window), hop) * frames, [0, 1])",
+  },
+  autocast = "keep",
+  help = "frames [batch, count, n], each times window [n], added where they stand in lines [batch, length], hop samples "
+    .. "apart; length has to be one in which as many frames stand",
 }

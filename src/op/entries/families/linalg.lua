@@ -8,13 +8,13 @@ op "inverse" {
   autocast = "keep", help = "the inverse of square matrices [..., n, n]; an error where one is singular",
 }
 op "det" {
-  "x",
-  grad = {x = "det_grad(g * y, x)"},
+  "x", hidden = 2, -- P L U and its pivots
+  grad = {x = "det_grad(g * y, x, y1, y2)"},
   autocast = "keep", help = "the determinants [...] of square matrices [..., n, n]",
 }
 op "slogdet" {
-  "x", results = 2,
-  grad = {x = "det_grad(g1, x)"},
+  "x", results = 2, hidden = 2,
+  grad = {x = "det_grad(g1, x, y2, y3)"},
   autocast = "keep", help = "the sign and the log of the absolute value of determinants, which may overflow themselves",
 }
 op "logdet" {
@@ -30,10 +30,10 @@ op "cholesky" {
     .. "triangle is read; with upper the upper one, and U^T U = x",
 }
 op "linalg_solve" {
-  "A", "B", options = {"left = true"},
+  "A", "B", options = {"left = true"}, hidden = 2,
   grad = {
-    A = "solve_grad_matrix(linalg_solve(transpose(A, -2, -1), g, left), y, left)",
-    B = "linalg_solve(transpose(A, -2, -1), g, left)",
+    A = "solve_grad_matrix(solve_grad_right(g, A, y1, y2, left), y, left)",
+    B = "solve_grad_right(g, A, y1, y2, left)",
   },
   autocast = "keep", help = "X with A X = B, or X A = B without left; A [..., n, n], B [..., n, k]; batches broadcast",
 }

@@ -17,19 +17,25 @@ struct lm_fft_loops {
   /* One pass of Stockham's algorithm, which needs no reordering: transforms of `radix` entries that lie m s apart.
    * twiddle: pairs exp(-2 pi i p k / (radix m)), for each p < m those of k = 1 to radix - 1. */
   void (*stage)(int radix, int64_t m, int64_t s, const void *twiddle, lm_fft_block from, lm_fft_block to);
-  /* `lanes` lines that begin `line` pairs apart, with entries `entry` apart, into a block, and back times scale. */
+  /* `lanes` lines that begin `line` numbers apart, with entries `entry` pairs apart, into a block, and back, there
+   * `line` pairs apart, times scale. */
   void (*load)(const void *in, int64_t entry, int64_t line, int64_t n, int lanes, lm_fft_block to);
   void (*store)(lm_fft_block from, int64_t entry, int64_t line, int64_t n, int lanes, double scale, void *out);
   /* Row k of the block times pairs[k] times that of lane l: `lane` has LM_FFT_LANES real parts and as many imaginary
    * ones for each row. */
   void (*turn)(int64_t n, const void *pairs, const void *lane, lm_fft_block x);
   /* A line z of n / 2 pairs, the transform of a real line of even n read as pairs, becomes its n / 2 + 1 first entries
-   * in place; and the other way. twiddle: exp(-2 pi i k / n), k up to n / 4. `join` reads x and writes z. */
-  void (*part)(int64_t n, const void *twiddle, void *z);
-  void (*join)(int64_t n, const void *twiddle, const void *x, void *z);
+   * in place; and the other way. twiddle: exp(-2 pi i k / n), k up to n / 4. `join` reads x and writes z. inner: a
+   * factor for all entries of x but the first and the last. */
+  void (*part)(int64_t n, const void *twiddle, double inner, void *z);
+  void (*join)(int64_t n, const void *twiddle, double inner, const void *x, void *z);
   /* The same of a block of n / 2 + 1 rows, in place. */
-  void (*part_block)(int64_t n, const void *twiddle, lm_fft_block z);
-  void (*join_block)(int64_t n, const void *twiddle, lm_fft_block x);
+  void (*part_block)(int64_t n, const void *twiddle, double inner, lm_fft_block z);
+  void (*join_block)(int64_t n, const void *twiddle, double inner, lm_fft_block x);
+  /* Row j of a block of n rows times window[2 j], its imaginary parts times window[2 j + 1]. */
+  void (*weigh)(int64_t n, const void *window, lm_fft_block x);
+  /* sum[i] += x[i] times y[i], of n numbers. */
+  void (*add_product)(int64_t n, const void *x, const void *y, void *sum);
   /* x[i] = x[i] times y[i], pairs. */
   void (*multiply)(int64_t n, const void *y, void *x);
 };

@@ -1,0 +1,25 @@
+#include "backend/cpu/isa/linalg/triangles.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/isa/linalg/transpose.h"
+
+enum { TINY = 8 }; /* below, preparations would cost more than the work */
+
+#define SIMD _Pragma("omp simd")
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define FN(name) JOIN(name, REAL)
+
+#define REAL float
+#define ROW 8
+#define TABLE lm_triangles_F32
+#include "backend/cpu/isa/templates/triangles.inc"
+#undef REAL
+#undef TABLE
+#undef ROW
+#define REAL double
+#define ROW 4
+#define TABLE lm_triangles_F64
+#include "backend/cpu/isa/templates/triangles.inc"
