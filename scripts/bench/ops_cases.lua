@@ -31,11 +31,13 @@ cases.inputs = {
   lines = {"normal", 4096, 256}, pairs = {"normal", 4096, 129, 2}, cpairs = {"normal", 4096, 128, 2},
   audio = {"normal", 8, 131072}, hann = {"hann", 512}, spec = {"normal", 8, 257, 1025, 2}, fimg = {"normal", 16, 256, 256},
   pm = {"sign", 1000, 1000}, pmrow = {"sign", 1000}, hot = {"zeroone", 1000, 1000}, labels = {"index 1000", 1000},
-  emb = {"normal", 10000, 100}, words = {"index 10000", 1000, 10}, dice = {"uniform", 8, 16, 2},
+  emb = {"normal", 10000, 100}, words = {"index 10000", 1000, 10},
+  counts = {"shift", 1000000}, dice = {"uniform", 8, 16, 2},
 }
 
 -- Inputs made of others.
 cases.derived = {
+  bags = 'lm.arange(1, 10001, 10, {dtype = "int64"})|torch.arange(0, 10000, 10)',
   pooled = "select(2, F.max_pool2d(img, 2, {return_indices = true}))|F.max_pool2d(img, 2, return_indices=True)[1]",
 }
 
@@ -208,12 +210,14 @@ grad u: u[ix1]
 grad u: u:tril()
 grad u: u:triu()
 grad long: long:view(1000, 1000):diagonal()
-grad u: u:diag_embed():sum(-1)|torch.diag_embed(u[:100]).sum(-1)
+grad u: u:narrow(1, 1, 100):diag_embed():sum(-1)|torch.diag_embed(u[:100]).sum(-1)
 grad u: u:flip(-1)|u.flip(-1)
 grad u: u:flip(1, 2)|u.flip(0, 1)
 grad u: u:roll(7, -1)
 grad u: u:rot90()
 grad row: row:repeat_interleave(1000)
+grad long: long:repeat_interleave(2)
+grad long: long:repeat_interleave(counts)
 grad u: u:tile(2, 2)
 lm.meshgrid({vec, row}, {indexing = "ij"})[1]:contiguous()|torch.meshgrid(vec, row, indexing="ij")[0].contiguous()
 grad u: u:t():contiguous()
@@ -228,6 +232,8 @@ emb:put_(words, words:float())|emb.put_(words, words.float())
 long:multinomial(10000)
 long:multinomial(10000, true)
 grad emb: F.embedding(words, emb)
+grad emb: F.embedding_bag(words, emb)
+grad emb: F.embedding_bag(words:flatten(), emb, {offsets = bags, mode = "sum"})
 # images
 grad img: F.interpolate(img, {scale_factor = 2, mode = "nearest"})
 grad img: F.interpolate(img, {scale_factor = 2, mode = "bilinear"})

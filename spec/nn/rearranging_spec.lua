@@ -199,6 +199,44 @@ describe("EmbeddingBag", function() -- values are PyTorch's
     F.embedding_bag(index, w, offsets, { mode = "sum", scale_grad_by_freq = true }):sum():backward()
     is({ 1, 1, 1, 1, 1, 1, 1, 1 }, w.grad)
   end)
+  it("sums bags of like lengths as it does those of any", function()
+    lm.manual_seed(2)
+    for _, dtype in ipairs { "float32", "float64", "float16" } do
+      local w = lm.randn({ 20, 33 }, { dtype = dtype })
+      local entries, each = lm.randint(1, 21, { 60 }), lm.rand({ 60 }, { dtype = dtype })
+      local alike, unlike = { 1, 6, 10, 14, 20, 24, 30, 35, 40, 45, 49, 55 }, { 1, 1, 59, 60, 61, 61 }
+      for _, begins in ipairs { alike, unlike } do
+        for _, padding_idx in ipairs { 0, 7, -3 } do
+          for _, mode in ipairs { "sum", "weighed", "mean" } do
+            local weighed, own, mine = mode == "weighed", w:clone():requires_grad_(), each:clone():requires_grad_()
+            local y = F.embedding_bag(entries, own, long(unpack(begins)), {
+              mode = weighed and "sum" or mode, padding_idx = padding_idx, per_sample_weights = weighed and mine or nil,
+            })
+            local rows, counted = {}, entries:ne((padding_idx + 21) % 21)
+            if padding_idx == 0 then counted = entries:gt(0) end
+            local other, mine2 = w:clone():double():requires_grad_(), each:clone():double():requires_grad_()
+            for b, first in ipairs(begins) do
+              local last = (begins[b + 1] or 61) - 1
+              local sum = lm.zeros({ 33 }, { dtype = "float64" })
+              local n = 0
+              for k = first, last do
+                if counted[k] then
+                  n, sum = n + 1, sum + other[entries[k]] * (weighed and mine2:narrow(1, k, 1) or 1)
+                end
+              end
+              rows[b] = mode == "mean" and sum / math.max(n, 1) or sum
+            end
+            local want, near = lm.stack(rows), { atol = dtype == "float16" and 0.05 or 1e-5, rtol = 1e-2 }
+            assert.is_true(y:double():allclose(want, near))
+            y:sum():backward()
+            want:sum():backward()
+            assert.is_true(own.grad:double():allclose(other.grad, near))
+            if weighed then assert.is_true(mine.grad:double():allclose(mine2.grad, { atol = 0.1, rtol = 1e-2 })) end
+          end
+        end
+      end
+    end
+  end)
   it("is a layer", function()
     local layer = nn.EmbeddingBag.from_pretrained(weight(), { mode = "sum", freeze = false, padding_idx = 2 })
     is({ 6, 7, 0, 0, 4, 6 }, layer(index, offsets))

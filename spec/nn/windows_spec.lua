@@ -425,3 +425,87 @@ describe("max_pool2d of wide rows", function()
     end
   end)
 end)
+
+describe("pooling row by row", function()
+  local nan, inf = 0 / 0, math.huge
+  -- For each of the windows of x [planes, H, W], from row and column lists {first, last}, what `of` makes of its values
+  -- and places.
+  local function by_hand(x, rows, columns, of)
+    local y, list = {}, x:totable()
+    for p = 1, x.shape[1] do
+      for _, r in ipairs(rows) do
+        for _, c in ipairs(columns) do
+          local values, places = {}, {}
+          for i = r[1], r[2] do
+            for j = c[1], c[2] do
+              values[#values + 1], places[#places + 1] = list[p][i][j], (i - 1) * x.shape[3] + j
+            end
+          end
+          y[#y + 1] = of(values, places)
+        end
+      end
+    end
+    return y
+  end
+  local function shared_evenly(size, out)
+    local list = {}
+    for o = 0, out - 1 do list[o + 1] = { math.floor(o * size / out) + 1, math.ceil((o + 1) * size / out) } end
+    return list
+  end
+  local function place_of_largest(values, places)
+    local best
+    for i, v in ipairs(values) do
+      if not best or v > values[best] or v ~= v then best = i end
+    end
+    return places[best]
+  end
+  local function mean(values)
+    local sum = 0
+    for _, v in ipairs(values) do sum = sum + v end
+    return sum / #values
+  end
+
+  it("finds the first of equals and the last NaN in windows of any widths", function()
+    lm.manual_seed(5)
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16" } do
+      for _, out in ipairs { { 3, 7 }, { 1, 1 }, { 5, 30 }, { 2, 4 }, { 4, 64 } } do
+        local x = lm.randint(1, 6, { 3, 9, 30 }):to(dtype)
+        x[{ 1, 2, 3 }], x[{ 1, 4, 3 }], x[{ 1, 3, 20 }], x[{ 1, 3, 19 }] = nan, nan, nan, nan
+        x[{ 2 }] = -inf
+        local y, places = F.adaptive_max_pool2d(x, out, { return_indices = true })
+        local want = by_hand(x:float(), shared_evenly(9, out[1]), shared_evenly(30, out[2]), place_of_largest)
+        assert.same(want, lm.reshape(places, { -1 }):totable())
+        local picked = x:view(3, -1):gather(2, places:view(3, -1))
+        assert.is_true(picked:float():nan_to_num(-7):equal(y:view(3, -1):float():nan_to_num(-7)))
+      end
+    end
+  end)
+
+  it("averages windows side by side and cut off, and gives their shares back", function()
+    lm.manual_seed(6)
+    for _, how in ipairs { { 3, 2, 1 }, { 2, 1, 0 }, { 2, 2, 1 }, { 5, 3, 2 }, { 4, 4, 0 } } do
+      local x = lm.randn({ 2, 11, 700 }, { dtype = "float64" })
+      local function windows(size)
+        local list = {}
+        for o = 0, math.floor((size + 2 * how[3] - how[1]) / how[2]) do
+          local first = o * how[2] - how[3] + 1
+          list[o + 1] = { math.max(first, 1), math.min(first + how[1] - 1, size) }
+        end
+        return list
+      end
+      local pool = { stride = how[2], padding = how[3], count_include_pad = false }
+      local want = lm.tensor(by_hand(x, windows(11), windows(700), mean), { dtype = "float64" })
+      local y = F.avg_pool2d(x, how[1], pool)
+      assert.is_true(lm.reshape(y, { -1 }):allclose(want))
+      assert.is_true(F.avg_pool2d(x:float(), how[1], pool):double():allclose(y, { atol = 1e-5 }))
+      local small = x[{ {}, {}, { 1, 8 } }]:clone():requires_grad_()
+      assert.is_true(lm.autograd.gradcheck(function(t) return F.avg_pool2d(t, how[1], pool) end, { small }))
+    end
+    local x = f64(2, 9, 13)
+    for _, out in ipairs { { 4, 5 }, { 12, 20 }, { 1, 3 } } do
+      local want = by_hand(x:detach(), shared_evenly(9, out[1]), shared_evenly(13, out[2]), mean)
+      assert.is_true(lm.reshape(F.adaptive_avg_pool2d(x, out), { -1 }):allclose(lm.tensor(want, { dtype = "float64" })))
+      assert.is_true(lm.autograd.gradcheck(function(t) return F.adaptive_avg_pool2d(t, out) end, { x }))
+    end
+  end)
+end)

@@ -527,6 +527,25 @@ describe("scatter by whole entries", function()
   end)
 end)
 
+describe("index_select", function()
+  it("copies runs of neighbours, whose ends may be anywhere", function()
+    local places = {}
+    for _, run in ipairs { { 3, 1 }, { 2, 40 }, { 40, 40 }, { 1, 30 }, { 31, 32 }, { 5, 5 }, { 4, 60 }, { 60, 60 } } do
+      for k = run[1], run[2], run[1] > run[2] and -1 or 1 do places[#places + 1] = k end
+    end
+    for _, dtype in ipairs { "uint8", "float16", "float32", "float64" } do
+      for _, rows in ipairs { 1, 7, 3001 } do
+        local x = numbered(rows, 60):remainder(200):to(dtype)
+        local y = x:index_select(2, long(places))
+        for k, at in ipairs(places) do
+          if k % 7 < 3 then assert.is_true(y:select(2, k):equal(x:select(2, at))) end
+        end
+      end
+    end
+    assert.error_matches(function() numbered(9, 60):index_select(2, long { 59, 60, 61 }) end, "index 61")
+  end)
+end)
+
 describe("views of views", function()
   it("write to the one memory, through any chain", function()
     local x = lm.zeros(4, 4)

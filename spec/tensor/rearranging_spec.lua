@@ -161,6 +161,17 @@ describe("tensors", function()
       "{{{2 4} {1 3}} {{4 3} {2 1}} {{3 1} {4 2}} {{1 2} {3 4}}}")
     gives("tile", x:tile(1, 1, 2), "{{{1 2 1 2} {3 4 3 4}}}")
     gives("repeat_interleave", x:repeat_interleave(2), "{1 1 2 2 3 3 4 4}")
+    for _, dtype in ipairs { "bool", "uint8", "bfloat16", "float32", "int64" } do -- each width of elements
+      local line = lm.randint(0, 2, { 3, 1000 }):to(dtype)
+      for _, n in ipairs { 2, 3, 4, 7, 40 } do
+        local at = lm.arange(1000 * n, { dtype = "int64" }):floor_divide(n) + 1
+        assert.is_true(line:repeat_interleave(n, 2):equal(line:index_select(2, at)))
+        local rows = lm.cat { line:t()[{ {}, { 1, 2 } }]:contiguous():view(1, 2000), line:t()[{ {}, { 2, 3 } }]
+          :contiguous():view(1, 2000) }
+        assert.is_true(rows:view(2, 1000, 2):transpose(1, 2):contiguous():equal(
+          rows:index_select(2, lm.arange(2000, { dtype = "int64" }) + 1):view(2, 1000, 2):transpose(1, 2)))
+      end
+    end
     gives("along a dim", x:repeat_interleave(places(0, 2), 1), "{{3 4} {3 4}}")
     gives("wide", lm.zeros(1, 9):repeat_interleave(2, 1).shape, "{2 9}")
     refused("repeat_interleave: repeats is a tensor %[3%].*2 entries", x.repeat_interleave, x, { 1, 1, 1 }, 1)

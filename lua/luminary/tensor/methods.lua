@@ -208,6 +208,25 @@ function methods.unbind(...)
   return tensor_list(parts)
 end
 
+-- y, as often along each dim as counts says, up to the third that is repeated; what is left stays in counts. One copy,
+-- of y with a dim before each of these, where the dims that are not repeated are part of others.
+local function repeated_once(y, counts)
+  local shape, narrow, wide, most = y.shape, {}, {}, 3
+  for d, size in ipairs(shape) do
+    local n = counts[d]
+    if n ~= 1 and most > 0 then
+      narrow[#narrow + 1], wide[#wide + 1] = 1, n
+      shape[d], counts[d], most = size * n, 1, most - 1
+    end
+    if (n ~= 1 and counts[d] == 1) or #wide == 0 then
+      narrow[#narrow + 1], wide[#wide + 1] = size, size
+    else
+      narrow[#narrow], wide[#wide] = narrow[#narrow] * size, wide[#wide] * size
+    end
+  end
+  return ops.reshape(ops.expand(ops.reshape(y, narrow), wide), shape)
+end
+
 -- Counts that stand as numbers of their own, or in one list.
 local function repeated(who, x, fill_up, ...)
   tensor(who, x)
@@ -217,21 +236,17 @@ local function repeated(who, x, fill_up, ...)
   if #times < x.ndim and not fill_up then
     fail("%s: %d counts for %d dims: one for each dim expected, or more", who, #times, x.ndim)
   end
-  local y, before_them = x, math.max(x.ndim - #times, 0)
-  for _ = 1, #times - x.ndim do y = ops.unsqueeze(y, 1) end
+  local y, before_them, counts = x, math.max(x.ndim - #times, 0), {}
+  for d = 1, before_them do counts[d] = 1 end
   for i, n in ipairs(times) do
-    options.arg(who, "counts[" .. i .. "]", n, "natural")
-    local dim = before_them + i
-    if n == 0 then
-      y = ops.narrow(y, dim, 1, 0)
-    elseif n > 1 then -- what lies before the dim, the repetition, the dim and what lies behind it
-      local shape, before, rest = y.shape, 1, 1
-      for d, size in ipairs(shape) do
-        if d < dim then before = before * size else rest = rest * size end
-      end
-      shape[dim] = shape[dim] * n
-      y = ops.reshape(ops.expand(ops.reshape(y, {before, 1, rest}), {before, n, rest}), shape)
-    end
+    counts[before_them + i] = options.arg(who, "counts[" .. i .. "]", n, "natural")
+    if i > x.ndim then y = ops.unsqueeze(y, 1) end
+  end
+  for d, n in ipairs(counts) do
+    if n == 0 then y, counts[d] = ops.narrow(y, d, 1, 0), 1 end
+  end
+  for _, n in ipairs(counts) do
+    if n ~= 1 then y = repeated_once(y, counts) end
   end
   return y == x and ops.clone(x) or y
 end

@@ -307,13 +307,7 @@ function rearranging.repeat_interleave(...)
   if x.ndim == 0 then x = ops.reshape(x, {1}) end
   dim = dim_of(who, x, dim, x.ndim)
   local y
-  local inner = 1
-  for d = dim + 1, x.ndim do inner = inner * x.shape[d] end
-  if not core.is_tensor(repeats) and inner < 8 and repeats > 0 then -- runs too short to be copied as such
-    local n = x.shape[dim]
-    local places = ops.arange(n * repeats, {dtype = "int64", device = x.device})
-    y = ops.index_select(x, dim, ops.add(ops.floor_divide(places, repeats), 1))
-  elseif core.is_tensor(repeats) then
+  if core.is_tensor(repeats) then
     y = ops.index_select(x, dim, repeated_places(who, repeats:to(x.device), x.shape[dim]))
   else
     local shape, wide = x.shape, {}

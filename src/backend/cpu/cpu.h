@@ -23,6 +23,9 @@ extern const lm_driver lm_cpu_driver; /* driver.c */
 
 lm_status lm_cpu_point(const lm_point *job);
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst);
+/* The same of one dtype, not empty, where dst has rows of few elements one behind the other; false: it has not, and
+ * nothing was done. */
+bool lm_cpu_copy_short_rows(const lm_tensor *src, lm_tensor *dst);
 lm_status lm_cpu_optim(const lm_optim_step *step);
 lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
 lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);

@@ -116,6 +116,11 @@ done:
 
 enum { OF_OUT, OF_X, OF_INDEX }; /* sides */
 
+/* Indices that follow one another: x's entries first .. first + n - 1, from 0. */
+typedef struct index_run {
+  int64_t first, n;
+} index_run;
+
 typedef struct gathering {
   lm_dims rows;                 /* of out, which is dense, in its order: all dims but the fastest; x: 0 along the dim */
   int64_t width;                /* of a row */
@@ -124,9 +129,30 @@ typedef struct gathering {
   bool checked;                 /* they are */
   const char *x;
   const int64_t *index;
+  const index_run *runs; /* what the indices of a row are made of, or NULL */
   char *out;
   size_t item;
 } gathering;
+
+/* Where indices come in runs that are worth a copy each (as those of padding do), these; NULL else, and where there is
+ * no memory for them. To be freed. */
+static index_run *runs_of(const int64_t *index, int64_t n) {
+  enum { LEAST_MEAN = 8 };
+  int64_t count = 1;
+  for (int64_t i = 1; i < n; i++) count += index[i] != index[i - 1] + 1;
+  index_run *runs = count <= n / LEAST_MEAN ? lm_malloc((size_t)count * sizeof *runs) : NULL;
+  if (!runs) return NULL;
+  index_run *r = runs;
+  *r = (index_run){index[0] - 1, 1};
+  for (int64_t i = 1; i < n; i++) {
+    if (index[i] == index[i - 1] + 1) {
+      r->n++;
+    } else {
+      *++r = (index_run){index[i] - 1, 1};
+    }
+  }
+  return runs;
+}
 
 /* Elements low .. high - 1 of one row. The top bit of the result says that an index is none of 1 .. entries, of which
  * the first entry is taken. */
@@ -144,19 +170,34 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
            (size_t)(high - low) * g->item);
     return beyond;
   }
-#define CASE(type)                                                                   \
-  case sizeof(type): {                                                               \
-    const type *from = (const type *)x;                                              \
-    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                     \
-      for (int64_t j = low; j < high; j++) ((type *)out)[j] = from[index[j] - 1];    \
-      break;                                                                         \
-    }                                                                                \
-    for (int64_t j = low; j < high; j++) {                                           \
-      uint64_t at = (uint64_t)index[j * i_step] - 1;                                 \
-      beyond |= at | (entries - 1 - at);                                             \
-      ((type *)out)[j] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step]; \
-    }                                                                                \
-    break;                                                                           \
+#define CASE(type)                                                                                \
+  case sizeof(type): {                                                                            \
+    const type *from = (const type *)x;                                                           \
+    if (g->runs) {                                                                                \
+      const index_run *r = g->runs;                                                               \
+      int64_t at = 0;                                                                             \
+      for (; at + r->n <= low; r++) at += r->n;                                                   \
+      for (; at < high; at += r++->n) {                                                           \
+        int64_t skip = at < low ? low - at : 0, n = (at + r->n < high ? r->n : high - at) - skip; \
+        type *to = (type *)out + at + skip;                                                       \
+        if (n == 1) {                                                                             \
+          *to = from[r->first + skip];                                                            \
+        } else {                                                                                  \
+          memcpy(to, from + r->first + skip, (size_t)n * sizeof(type));                           \
+        }                                                                                         \
+      }                                                                                           \
+      break;                                                                                      \
+    }                                                                                             \
+    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                                  \
+      for (int64_t j = low; j < high; j++) ((type *)out)[j] = from[index[j] - 1];                 \
+      break;                                                                                      \
+    }                                                                                             \
+    for (int64_t j = low; j < high; j++) {                                                        \
+      uint64_t at = (uint64_t)index[j * i_step] - 1;                                              \
+      beyond |= at | (entries - 1 - at);                                                          \
+      ((type *)out)[j] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];              \
+    }                                                                                             \
+    break;                                                                                        \
   }
   switch (g->item) {
     CASE(uint8_t)
@@ -177,6 +218,10 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
   g->rows = lm_dims_of(out->ndim, out->size, NULL, 3, (const int64_t *[]){out->stride, x_stride, i_stride}, true);
   int64_t width = g->width = lm_dims_pop(&g->rows, along, 0);
   g->x_step = along[OF_X], g->i_step = along[OF_INDEX];
+  bool shared = g->checked && g->x_step == 0 && g->i_step == 1 && g->step == 1; /* a row of indices for all rows */
+  for (int d = 0; d < g->rows.ndim; d++) shared &= g->rows.stride[OF_INDEX][d] == 0;
+  index_run *runs = shared && n > 0 ? runs_of(g->index, width) : NULL;
+  g->runs = runs;
   int threads = lm_cpu_share((double)n);
 #pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
   for (int t = 0; t < threads; t++) {
@@ -187,6 +232,7 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
       p = row * width + high;
     }
   }
+  lm_free(runs);
   return beyond >> 63 == 0;
 }
 
@@ -320,6 +366,25 @@ static void scatter_own(const scattering *s, int64_t low, int64_t high) {
   }
 }
 
+/* The only line there is, of integers that are added up, whose order does not matter: each thread but the first has
+ * sums of its own, which then go to x. False: there is no memory for them. */
+static bool scatter_shares(const scattering *s, int threads) {
+  size_t table = (size_t)s->entries * s->item;
+  char *own = lm_calloc((size_t)threads - 1, table);
+  if (!own) return false;
+#pragma omp parallel for num_threads(threads)
+  for (int t = 0; t < threads; t++) {
+    int64_t low = lm_cpu_share_begin(s->length, t, threads), high = lm_cpu_share_begin(s->length, t + 1, threads);
+    lm_scatter_line l = {high - low, t ? 1 : s->to, 0, s->i_step, s->s_step};
+    s->loop(&l, t ? own + (size_t)(t - 1) * table : s->x, s->index + low * s->i_step,
+            s->src + low * s->s_step * (int64_t)s->item);
+  }
+  for (int t = 1; t < threads; t++)
+    s->loop(&(lm_scatter_line){s->entries, 0, s->to, 0, 1}, s->x, &(int64_t){1}, own + (size_t)(t - 1) * table);
+  lm_free(own);
+  return true;
+}
+
 /* s has memory, `dim` and what stands with it; dims: ndim others, with their sizes and strides. how: LM_FOLD_… */
 static void scatter_all(scattering *s, int how, lm_dtype dtype, int ndim, const int64_t *size,
                         const int64_t *const stride[3]) {
@@ -334,6 +399,8 @@ static void scatter_all(scattering *s, int how, lm_dtype dtype, int ndim, const 
   if (work == 0) return;
   int threads = lm_cpu_share(2.0 * (double)work);
   bool whole = s->skipped != 0 || (shared && s->width > 1 && s->across[S_X] < s->apart), own = n == 1 && threads > 1;
+  bool few = s->entries <= s->length / (4 * threads); /* beside what goes there */
+  if (own && few && how == LM_FOLD_SUM && !lm_dtype_is_float(dtype) && scatter_shares(s, threads)) return;
   int64_t all = whole ? rows * s->entries : own ? s->entries : n;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {

@@ -98,6 +98,7 @@ static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tenso
   lm_status status = LM_OK;
   lm_pooling_work job = {.src = src->data, .dst = dst->data, .places = places, .blocks = 1};
   lm_pooling_axis *axes[2] = {&job.y, &job.x};
+  void *scratch = NULL;
   const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
   set_planes_of(&job, src, dst);
   for (int i = 0; i < 2; i++) {
@@ -111,7 +112,10 @@ static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tenso
     if (backward) axis_invert(axes[i]);
   }
   if (w->kernel) set_divisor(&job, w->divisor);
-  run_units(loop, &job, job.planes * (backward ? job.y.in : job.y.out), threads, NULL, 0);
+  size_t piece = 16 * (size_t)(job.x.in > job.x.out ? job.x.in : job.x.out), bytes = piece * (size_t)threads;
+  TRY(lm_device_alloc(dst->device, bytes, &scratch));
+  run_units(loop, &job, job.planes * (backward ? job.y.in : job.y.out), threads, scratch, piece);
+  lm_device_free(dst->device, scratch, bytes);
 done:
   axis_free(&job.y);
   axis_free(&job.x);

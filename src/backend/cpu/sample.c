@@ -45,21 +45,43 @@ static int64_t first_above(const double *sum, int64_t n, double x) {
   return low;
 }
 
-enum { PART = 4096 };
+/* So few that walking along a part is as quick as a search, and the sums up to the ends of parts stay in a cache. */
+enum { PART = 16 };
 
-/* Sums along a row of n weights that begin anew with each part of it, and the sums up to the ends of parts. */
-static void sum_up(const lm_tensor *x, int64_t row, int64_t n, double *sum, double *end) {
+static double weight_at(const lm_tensor *x, int64_t i) {
+  return x->dtype == LM_F32 ? (double)((const float *)x->data)[i] : lm_number_get(x, i);
+}
+
+/* The sums along a row of n weights up to the ends of its parts. */
+static void sum_up(const lm_tensor *x, int64_t row, int64_t n, double *end) {
   int64_t parts = (n + PART - 1) / PART;
-  const float *plain = x->dtype == LM_F32 ? (const float *)x->data + row * n : NULL;
-#pragma omp parallel for num_threads(lm_cpu_share((double)n))
+#pragma omp parallel for num_threads(lm_cpu_share((double)n / 2))
   for (int64_t p = 0; p < parts; p++) {
-    double total = 0;
-    for (int64_t j = p * PART; j < n && j < (p + 1) * PART; j++) {
-      sum[j] = total += plain ? plain[j] : lm_number_get(x, row * n + j);
+    double total[4] = {0}; /* which do not wait for one another */
+    int64_t from = row * n + p * PART, m = n - p * PART < PART ? n - p * PART : PART;
+    if (m == PART && x->dtype == LM_F32) {
+      const float *w = (const float *)x->data + from;
+      for (int j = 0; j < PART; j++) total[j % 4] += w[j];
+    } else {
+      for (int64_t j = 0; j < m; j++) total[j % 4] += weight_at(x, from + j);
     }
-    end[p] = total;
+    end[p] = (total[0] + total[1]) + (total[2] + total[3]);
   }
   for (int64_t p = 1; p < parts; p++) end[p] += end[p - 1];
+}
+
+/* The first of m weights from element `from` on up to which the sum is above x; the last one that is above 0, if
+ * rounding left none. */
+static int64_t walk(const lm_tensor *x, int64_t from, int64_t m, double at) {
+  double sum = 0;
+  int64_t last = 0;
+  for (int64_t j = 0; j < m; j++) {
+    double w = weight_at(x, from + j);
+    if (!(w > 0)) continue;
+    last = j;
+    if ((sum += w) > at) break;
+  }
+  return last;
 }
 
 /* x [rows, n] -> places [rows, k]. */
@@ -68,13 +90,13 @@ lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, *places = (int64_t *)out[0]->data;
   int64_t parts = (n + PART - 1) / PART;
   lm_draw d = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
-  size_t bytes = (size_t)(n + parts) * sizeof(double);
+  size_t bytes = (size_t)parts * sizeof(double);
   void *scratch = NULL;
   lm_status status = lm_device_alloc(out[0]->device, bytes, &scratch);
   if (status != LM_OK) return status;
-  double *sum = scratch, *end = sum + n;
+  double *end = scratch;
   for (int64_t r = 0; r < rows; r++) {
-    sum_up(a->x, r, n, sum, end);
+    sum_up(a->x, r, n, end);
 #pragma omp parallel for num_threads(lm_cpu_share((double)k * 50))
     for (int64_t j = 0; j < k; j++) {
       int64_t i = r * k + j;
@@ -82,7 +104,7 @@ lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
       double at = end[parts - 1] * lm_uniform_f64(lm_philox_u64(block, (int)(i % 2)));
       int64_t part = first_above(end, parts, at), from = part * PART;
       if (part > 0) at -= end[part - 1];
-      places[i] = from + first_above(sum + from, n - from < PART ? n - from : PART, at) + 1;
+      places[i] = from + walk(a->x, r * n + from, n - from < PART ? n - from : PART, at) + 1;
     }
   }
   lm_device_free(out[0]->device, scratch, bytes);

@@ -104,6 +104,38 @@ local function bags_of(who, index, o)
   return bags, ops.searchsorted(offsets:long(), at, {right = true}) - 1
 end
 
+-- What lays values, one for each of index's entries, out as [1, longest, bags], with 0 where a bag has no more; nil
+-- where bags differ so much in length that it would be mostly 0s.
+local function layout_of(index, bag, bags)
+  if index.ndim == 2 then
+    return function(values) return ops.unsqueeze(ops.t(ops.reshape(values, index.shape)), 1) end
+  end
+  local n = bag:numel()
+  local function up_to(last) return ops.arange(1, last + 1, {dtype = "int64"}) end
+  local nth = up_to(n) - ops.index_select(ops.searchsorted(bag, up_to(bags)), 1, bag) + 1
+  local longest = ops.amax(nth):item()
+  if longest * bags > 2 * n then return nil end
+  local place = (nth - 1) * bags + bag
+  return function(values)
+    local all = ops.zeros(longest * bags, {dtype = values.dtype})
+    return ops.reshape(ops.index_put(all, {place}, values), {1, longest, bags})
+  end
+end
+
+-- The sums of bags without the rows in memory; nil where that does not go. Indices beyond weight are left to what goes
+-- by rows, which says what is wrong with them.
+local function summed_in_place(index, line, weight, bag, bags, padding, each)
+  if index.device ~= "cpu" or line:numel() == 0 or weight:numel() == 0 then return nil end
+  local least, most = ops.aminmax(line)
+  if least:item() < 1 or most:item() > weight.shape[1] then return nil end
+  local laid_out = layout_of(index, bag, bags)
+  if not laid_out then return nil end
+  if padding ~= 0 then line = ops.masked_fill(line, ops.eq(line, padding), 0) end
+  if each and each.dtype ~= "float64" then each = each:float() end
+  local x = ops.reshape(weight, {1, 1, weight.shape[1], weight.shape[2]})
+  return ops.reshape(ops.sample_places(x, laid_out(line), each and laid_out(each)), {bags, weight.shape[2]})
+end
+
 --- F.embedding_bag(index, weight [, {offsets, max_norm, norm_type = 2, scale_grad_by_freq = false, mode = "mean",
 --- per_sample_weights, include_last_offset = false, padding_idx}]): the sum, mean or max of the rows of weight
 --- [num, features] that each bag names: [bags, features]. index, which counts from 1, is [bags, n], or [n] with
@@ -132,25 +164,26 @@ local function embedding_bag(index, weight, ...)
     each = ops.flatten(each)
   end
   local bags, bag = bags_of(who, index, o)
-  local line, padding = ops.flatten(index), o.padding_idx
-  if padding ~= 0 then
-    if padding < 0 then padding = weight.shape[1] + padding + 1 end
-    local kept = ops.select(ops.nonzero(ops.ne(line, padding)), 2, 1)
-    line, bag = ops.index_select(line, 1, kept), ops.index_select(bag, 1, kept)
-    each = each and ops.index_select(each, 1, kept)
-  end
-  local rows = embedding(line, weight, {
-    max_norm = o.max_norm, norm_type = o.norm_type, scale_grad_by_freq = o.scale_grad_by_freq,
-  })
+  local line, padding = ops.flatten(index):long(), o.padding_idx
+  if padding < 0 then padding = weight.shape[1] + padding + 1 end
+  local kept = padding ~= 0 and ops.select(ops.nonzero(ops.ne(line, padding)), 2, 1)
+  local function of_kept(t) return kept and ops.index_select(t, 1, kept) or t end
+  local line_kept, bag_kept = of_kept(line), of_kept(bag)
+  if o.max_norm then shorten(weight, line_kept, o.max_norm, o.norm_type) end
   local like = {dtype = weight.dtype, device = weight.device}
   local none = ops.zeros({bags, weight.shape[2]}, like)
-  if o.mode == "max" then
-    local where = ops.expand(ops.unsqueeze(bag, 2), rows.shape)
-    return ops.scatter_reduce(none, 1, where, rows, "amax", {include_self = false})
+  local sums = o.mode ~= "max" and not o.scale_grad_by_freq
+    and summed_in_place(index, line, weight, bag, bags, padding, each)
+  if not sums then
+    local rows = embedding(line_kept, weight, {scale_grad_by_freq = o.scale_grad_by_freq})
+    if o.mode == "max" then
+      local where = ops.expand(ops.unsqueeze(bag_kept, 2), rows.shape)
+      return ops.scatter_reduce(none, 1, where, rows, "amax", {include_self = false})
+    end
+    sums = ops.index_add(none, 1, bag_kept, each and rows * ops.unsqueeze(of_kept(each), 2) or rows)
   end
-  local sums = ops.index_add(none, 1, bag, each and rows * ops.unsqueeze(each, 2) or rows)
   if o.mode == "sum" then return sums end
-  local counts = ops.index_add(ops.zeros({bags}, like), 1, bag, ops.ones(bag.shape, like))
+  local counts = ops.index_add(ops.zeros({bags}, like), 1, bag_kept, ops.ones(bag_kept.shape, like))
   return sums / ops.unsqueeze(ops.clamp(counts, 1), 2)
 end
 

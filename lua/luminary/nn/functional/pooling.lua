@@ -205,7 +205,7 @@ local function unpool(who, n)
     if places > 2 ^ 31 - 1 then fail("%s: %d places are too many: at most 2^31 - 1", who, places) end
     local y = ops.zeros({planes, places}, {device = a.x.device, dtype = a.x.dtype})
     if a.x:numel() > 0 then
-      y = ops.scatter(y, 2, ops.reshape(a.indices, {planes, -1}), ops.reshape(a.x, {planes, -1}))
+      ops.scatter_(y, 2, ops.reshape(a.indices, {planes, -1}), ops.reshape(a.x, {planes, -1}))
     end
     return ops.reshape(y, shape)
   end)
@@ -284,21 +284,28 @@ F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
     fail("%s: %d x %d windows of %d x %d do not fit into %s", who, size[1], size[2], kernel[1], kernel[2], describe(x))
   end
   local samples = a._random_samples or ops.rand({n, channels, 2}, {device = x.device, dtype = x.dtype})
-  local how = {device = x.device, dtype = "int64"}
   local rows = random_starts(samples:select(3, 2), height, size[1], kernel[1]):unsqueeze(-1)
-    + ops.arange(kernel[1], how)
-  local columns = random_starts(samples:select(3, 1), width, size[2], kernel[2]):unsqueeze(-1)
-    + ops.arange(kernel[2], how)
-  local windows_of = rows:view(n, channels, size[1], 1, kernel[1], 1) * width
-    + columns:view(n, channels, 1, size[2], 1, kernel[2]) + 1
+  local columns = random_starts(samples:select(3, 1), width, size[2], kernel[2]):unsqueeze(-2)
+  local corner = ops.reshape(rows * width + columns + 1, {n * channels, -1})
   local flat = ops.reshape(x, {n * channels, height * width})
-  local places = ops.reshape(windows_of, {n * channels, -1, kernel[1] * kernel[2]})
-  local values = flat:gather(2, places:view(n * channels, -1)):view(places.shape)
-  local y, at = ops.max_dim(values, -1)
+  local taps, shifts = {}, {}
+  core.no_grad(function()
+    for i = 0, kernel[1] - 1 do
+      for j = 0, kernel[2] - 1 do -- x moved there, so that all taps have one index
+        local shift = i * width + j
+        taps[#taps + 1] = flat:narrow(2, 1 + shift, height * width - shift):gather(2, corner)
+        shifts[#shifts + 1] = shift
+      end
+    end
+  end)
+  local tap = ops.argmax(ops.stack(taps, 2), 2)
+  shifts = core.tensor(shifts, {device = x.device, dtype = "int64"})
+  local places = corner + ops.reshape(ops.index_select(shifts, 1, ops.flatten(tap)), corner.shape)
+  local y = flat:gather(2, places)
   local shape = {n, channels, size[1], size[2]}
   if a.x.ndim == 3 then table.remove(shape, 1) end
   if not a.return_indices then return y:view(shape) end
-  return y:view(shape), places:gather(3, at:unsqueeze(-1)):view(shape)
+  return y:view(shape), places:view(shape)
 end)
 
 return F

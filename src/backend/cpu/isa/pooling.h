@@ -24,8 +24,9 @@ typedef struct lm_pooling_work {
 } lm_pooling_work;
 
 /* Units from .. to - 1: rows of the destination, counted over all planes (max, avg, avg_back), or
- * plane * blocks + block (max_back). scratch: max_back of half types, a float for each place of a
- * plane's block of channels. Returns the number of bad places found (max_back), else 0. */
+ * plane * blocks + block (max_back). scratch: of max_back of half types, a float for each place of a
+ * plane's block of channels; of others 16 bytes for each place of a row of the image, or window, whichever are more.
+ * Returns the number of bad places found (max_back), else 0. */
 typedef int64_t (*lm_pooling_loop)(const lm_pooling_work *job, int64_t from, int64_t to, void *scratch);
 
 struct lm_pooling_loops { /* by dtype; NULL where there is none */
