@@ -77,7 +77,9 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(arange) X(linspace)                         \
   X(log_normal_) X(exponential_) X(cauchy_) X(geometric_)                                                             \
   /* sample.c */                                                                                                      \
-  X(poisson) X(binomial) X(multinomial)
+  X(poisson) X(binomial) X(multinomial)                                                                               \
+  /* linalg/ */                                                                                                       \
+  X(fft_c2c) X(fft_r2c) X(fft_c2r)
 /* clang-format on */
 
 #define X(name) lm_status lm_cuda_##name(const void *args, lm_tensor *const *out);
