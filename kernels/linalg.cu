@@ -231,7 +231,7 @@ LM_KERNEL void lm_times_inverse_kernel(lm_inverse_values job) {
   int64_t size = job.rows * job.columns;
   for (int64_t m = blockIdx.x; m < job.count; m += gridDim.x) {
     const T *s = (const T *)job.s + m * job.k;
-    T *x = (T *)job.x + m * size;
+    T *x = (T *)job.x + m * job.x_step;
     double atol = job.atol ? job.atol[m] : 0, rtol = job.rtol ? job.rtol[m] : atol > 0 ? 0 : job.rtol_all;
     double least = rtol * (double)s[0];
     if (atol > least) least = atol;

@@ -37,12 +37,12 @@ int lm_k_zero_diagonals(int dtype, const void *a, int64_t m, int64_t n, int64_t 
 /* Sums of squares of rows `from` to m - 1 of each of k columns of [m, k], column-major, into sums [count, k]. */
 int lm_k_squares(int dtype, const void *b, int64_t from, int64_t m, int64_t k, int64_t count, void *sums, void *stream);
 
-/* x [count, rows, columns], column-major: rows (by_rows), or else columns, times 1 / s, or 0 where s is as good as 0:
- * at most rtol times the first, or atol. s: [count, k]. rank, if not NULL: how many others there are. atol, rtol: of
- * each matrix; NULL is 0, and `rtol_all`, or 0 where atol is above 0. */
+/* x [rows, columns], column-major, one each x_step elements: rows (by_rows), or else columns, times 1 / s, or 0 where s
+ * is as good as 0: at most rtol times the first, or atol. s: [count, k]. rank, if not NULL: how many others there are.
+ * atol, rtol: of each matrix; NULL is 0, and `rtol_all`, or 0 where atol is above 0. */
 typedef struct lm_inverse_values {
   int dtype, by_rows;
-  int64_t rows, columns, k, count;
+  int64_t rows, columns, k, count, x_step;
   void *x;
   const void *s;
   const double *atol, *rtol;

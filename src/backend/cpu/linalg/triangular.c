@@ -35,9 +35,7 @@ lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
   triangle_job j = {.dtype = (lm_dtype)a->x->dtype, .n = (int)n, .a = out[0], .uplo = a->upper ? "L" : "U"};
   TRY(lm_cpu_copy(a->x, out[0]));
   TRY(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
-  if (bad.at >= 0)
-    status = lm_fail(LM_E_ARG, "cholesky: %s is not positive definite: its leading minor of order %d is not",
-                     lm_matrix_words("x", a->x, bad.at), bad.info);
+  status = lm_matrix_not_positive("x", a->x, bad);
 done:
   return status;
 }

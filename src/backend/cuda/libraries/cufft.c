@@ -1,6 +1,5 @@
 #include "backend/cuda/libraries/cufft.h"
 
-#if __has_include(<cufft.h>)
 #include <cuda_runtime_api.h>
 #include <cufft.h>
 #include <string.h>
@@ -193,10 +192,3 @@ done:
   pthread_mutex_unlock(&c->lock);
   return status;
 }
-
-#else
-lm_status lm_cuda_fft(const lm_cuda_fft_job *job, void *stream) {
-  (void)job, (void)stream;
-  return lm_fail(LM_E_MISSING, "cuda: built without cuFFT");
-}
-#endif
