@@ -129,4 +129,225 @@ describe("CUDA's transforms and linear algebra", function()
     end
     assert(live("plan") == 2)
   ]], "LM_FAKE_CUDA_DEVICES=2")
+
+  -- f(dtype, near, random) for both dtypes; near(what, want, got) knows how much they may differ.
+  local each_dtype = [[
+    local la = lm.linalg
+    local function each_dtype(f)
+      for _, dtype in ipairs {"float32", "float64"} do
+        f(function(what, want, got) near(want, got, tolerance[dtype] * 10, what .. " in " .. dtype) end,
+          function(...) return lm.randn({...}):to(dtype) end)
+      end
+    end
+    local function turned(x) return x:transpose(-1, -2) end
+    -- Of each kind one that goes alone, and many of a size that goes at once.
+    local squares = {{1, 1}, {4, 4}, {70, 70}, {3, 4, 4}, {2, 1, 5, 5}, {2, 70, 70}}
+  ]]
+
+  script("solve by LU and by triangles as the CPU does", each_dtype .. [[
+    each_dtype(function(near, random)
+      for _, shape in ipairs(squares) do
+        local n = shape[#shape]
+        local x = random(unpack(shape)) + n * lm.eye(n) -- far from singular
+        local d, b = off(x, 1), random(n, 2)
+        near("inverse", lm.inverse(x), lm.inverse(d))
+        near("turned", lm.inverse(turned(x)), lm.inverse(turned(d)))
+        near("det", lm.det(x / n), lm.det(d / n))
+        near("sign", lm.slogdet(-x), lm.slogdet(-d))
+        near("log", select(2, lm.slogdet(x)), (select(2, lm.slogdet(d))))
+        local lu, pivots = la.lu_factor(x)
+        local its, its_pivots = la.lu_factor(d)
+        near("LU", lu, its)
+        assert(pivots:eq(its_pivots:cpu()):all():item() and its_pivots.dtype == "int32")
+        near("P", la.lu(x), la.lu(d))
+        for _, left in ipairs {true, false} do
+          local B = left and b or b:t()
+          near("solve", la.solve(x, B, {left = left}), la.solve(d, B:cuda(), {left = left}))
+          for _, other in ipairs {true, false} do
+            local how = {left = left, adjoint = other}
+            near("lu_solve", la.lu_solve(lu, pivots, B, how), la.lu_solve(its, its_pivots:long(), B:cuda(), how))
+            for _, ones in ipairs {true, false} do
+              how = {upper = other, left = left, unitriangular = ones}
+              near("triangle", la.solve_triangular(x / n, B, how), la.solve_triangular(d / n, B:cuda(), how))
+            end
+          end
+        end
+        local positive = x:matmul(turned(x))
+        for _, upper in ipairs {true, false} do
+          near("cholesky", lm.cholesky(positive, upper), lm.cholesky(positive:cuda(), upper))
+        end
+      end
+      for _, shape in ipairs {{3, 5}, {2, 5, 3}} do
+        local x = random(unpack(shape))
+        near("wide and tall", la.lu_factor(x), (la.lu_factor(x:cuda())))
+      end
+      near("broadcast", la.solve(random(1, 3, 3) * 0 + lm.eye(3), lm.ones(4, 3, 2):to(random(1).dtype)),
+        la.solve((random(1, 3, 3) * 0 + lm.eye(3)):cuda(), lm.ones(4, 3, 2):to(random(1).dtype):cuda()))
+      near("empty", lm.det(random(2, 0, 0)), lm.det(random(2, 0, 0):cuda()))
+      near("of zeros", lm.det(random(2, 3, 3) * 0), lm.det((random(2, 3, 3) * 0):cuda()))
+      local sign, log_of = lm.slogdet((random(3, 3) * 0):cuda())
+      assert(sign:item() == 0 and log_of:item() == -math.huge)
+    end)
+    for _, name in ipairs {"getrf", "getrs", "potrf", "potrfBatched"} do
+      assert(calls("cusolverDnS" .. name) > 0 and calls("cusolverDnD" .. name) > 0, name)
+    end
+    for _, name in ipairs {"getrfBatched", "getrsBatched", "trsmBatched", "trsm_v2"} do
+      assert(calls("cublasS" .. name) > 0 and calls("cublasD" .. name) > 0, name)
+    end
+  ]])
+
+  script("take matrices apart as the CPU does", each_dtype .. [[
+    each_dtype(function(near, random)
+      for _, shape in ipairs {{3, 3}, {5, 3}, {3, 5}, {2, 5, 3}, {2, 3, 5}, {1, 2, 4, 4}, {2, 40, 33}, {33, 40}} do
+        local x = random(unpack(shape))
+        local d = off(x, 1)
+        for _, mode in ipairs {"reduced", "complete", "r"} do
+          local q, r = la.qr(x, mode)
+          local its, its_r = la.qr(d, mode)
+          near("Q, " .. mode, q, its)
+          near("R, " .. mode, r, its_r)
+        end
+        local values = la.svdvals(x)
+        near("values", values, la.svdvals(d))
+        for _, whole in ipairs {true, false} do
+          local u, s, vh = la.svd(d, whole)
+          local k = s.shape[s.ndim]
+          near("s", values, s)
+          assert(u.shape[u.ndim] == (whole and shape[#shape - 1] or k))
+          assert(vh.shape[vh.ndim - 1] == (whole and shape[#shape] or k))
+          near("U S Vh", x, (u:narrow(-1, 1, k) * s:unsqueeze(-2)):matmul(vh:narrow(-2, 1, k)))
+          for _, square in ipairs {turned(u):matmul(u), vh:matmul(turned(vh))} do
+            near("orthonormal", lm.eye(square.shape[square.ndim]):to(x.dtype):expand(square.shape), square)
+          end
+        end
+        near("pinv", la.pinv(x), la.pinv(d))
+        local cut = {atol = values:max():item() * 0.6}
+        near("pinv, cut", la.pinv(x, cut), la.pinv(d, cut))
+      end
+      for _, shape in ipairs(squares) do
+        local x = random(unpack(shape))
+        x = x + turned(x)
+        for _, part in ipairs {"L", "U"} do
+          local half = part == "L" and x:tril() or x:triu() -- the other one is not read
+          local w, v = la.eigh(half:cuda(), part)
+          near("w", la.eigvalsh(x), w)
+          near("w alone", la.eigvalsh(x), la.eigvalsh(half:cuda(), part))
+          near("V w V^T", x, (v * w:unsqueeze(-2)):matmul(turned(v)))
+        end
+        near("pinv, hermitian", la.pinv(x, {hermitian = true}), la.pinv(x:tril():cuda(), {hermitian = true}))
+      end
+    end)
+    for _, name in ipairs {"geqrf", "orgqr", "syevd", "syevjBatched", "gesvdj", "gesvdjBatched"} do
+      assert(calls("cusolverDnS" .. name) > 0 and calls("cusolverDnD" .. name) > 0, name)
+    end
+  ]])
+
+  script("find least squares as the CPU does", each_dtype .. [[
+    each_dtype(function(near, random)
+      for _, shape in ipairs {{5, 3}, {3, 3}, {3, 5}, {2, 6, 2}, {2, 40, 33}} do
+        local x = random(unpack(shape))
+        local right = lm.zeros(shape):narrow(-1, 1, 1).shape
+        right[#right] = 2
+        local b = random(unpack(right))
+        for _, driver in ipairs {"gels", "gelsy", "gelsd", "gelss"} do
+          local want, got = {la.lstsq(x, b, {driver = driver})}, {la.lstsq(x:cuda(), b:cuda(), {driver = driver})}
+          for i = 1, 4 do near(driver .. ", result " .. i, want[i], got[i]) end
+        end
+      end
+      local flat, b = random(4, 1):matmul(random(1, 3)), random(4, 2) -- of rank 1
+      for _, driver in ipairs {"gelsy", "gelsd"} do
+        local want, got = {la.lstsq(flat, b, {driver = driver})}, {la.lstsq(flat:cuda(), b:cuda(), {driver = driver})}
+        near("X of rank 1", want[1], got[1])
+        assert(got[3]:item() == 1 and want[3]:item() == 1)
+      end
+      refused("linalg_lstsq: the least squares of A did not converge", la.lstsq, (flat * 0):cuda(), b:cuda(),
+        {driver = "gels"})
+    end)
+    assert(calls("cusolverDnSormqr") > 0 and calls("cusolverDnDormqr") > 0)
+  ]])
+
+  script("refuse what the CPU refuses, in its words", each_dtype .. [[
+    local made = lm.stack {lm.eye(2), lm.zeros(2, 2)}
+    local bad = made + lm.tensor {{{0, 0}, {0, 0}}, {{0, 0}, {0 / 0, 0}}}
+    local function same(f, ...)
+      local words = {}
+      for i, device in ipairs {"cpu", "cuda"} do
+        local arguments = {}
+        for k, t in ipairs {...} do arguments[k] = type(t) == "table" and t or t:to(device) end
+        local ok, why = pcall(f, unpack(arguments))
+        assert(not ok, "no error on " .. device)
+        words[i] = tostring(why)
+      end
+      assert(words[1] == words[2], words[2])
+      return words[1]
+    end
+    for _, count in ipairs {1, 2} do
+      local x, y = made:narrow(1, 3 - count, count), bad:narrow(1, 3 - count, count)
+      if count == 1 then x, y = x:select(1, 1), y:select(1, 1) end
+      for _, f in ipairs {lm.inverse, la.lu_factor, lm.cholesky} do same(f, x) end
+      same(la.solve, x, lm.ones(2, 1))
+      for _, f in ipairs {la.eigh, la.eigvalsh, la.svd, la.svdvals, la.pinv} do same(f, y) end
+      same(la.lstsq, y, lm.ones(y.shape), {driver = "gels"})
+      same(la.lstsq, lm.ones(y.shape), y)
+    end
+    local pivots = lm.tensor({1, 7, 3}):int() -- found on the device, and told of by who waits
+    refused("linalg_lu_solve: pivot 2 is 7; pivots are rows, 1 to 3", la.lu_solve, lm.eye(3), pivots, lm.eye(3))
+    local later = la.lu_solve(lm.eye(3):cuda(), pivots:cuda(), lm.eye(3):cuda())
+    refused("linalg_lu_solve: pivot 2 is 7; pivots are rows, 1 to 3", later.cpu, later)
+    lm.linalg_lu_factor(made:cuda(), {check = false})
+    near(lm.eye(2):inverse(), lm.eye(2):cuda():inverse(), 0, "afterwards")
+  ]])
+
+  script("wait only where there is something to refuse", [[
+    local x = (lm.randn(3, 4, 4) + 4 * lm.eye(4)):cuda()
+    local la = lm.linalg
+    local function waits(f)
+      f()
+      local before = calls("cudaStreamSynchronize") + calls("cudaMemcpy") + calls("cudaEventSynchronize")
+      f()
+      return calls("cudaStreamSynchronize") + calls("cudaMemcpy") + calls("cudaEventSynchronize") - before
+    end
+    local lu, pivots = la.lu_factor(x)
+    for name, f in pairs {
+      det = function() return lm.det(x) end, slogdet = function() return lm.slogdet(x) end,
+      qr = function() return la.qr(x) end, triangle = function() return la.solve_triangular(x, x, {upper = true}) end,
+      lu_solve = function() return la.lu_solve(lu, pivots, x) end, fft = function() return lm.fft_r2c(x) end,
+      lu_factor = function() return lm.linalg_lu_factor(x, {check = false}) end,
+    } do
+      assert(waits(f) == 0, name)
+    end
+    assert(waits(function() return lm.inverse(x) end) > 0)
+  ]])
+
+  script("say what cuSOLVER and cuBLAS say, and go on", [[
+    local x = (lm.randn(3, 4, 4) + 4 * lm.eye(4)):cuda()
+    local want = lm.inverse(x:cpu())
+    fake.lm_fake_fail("cusolverDnCreate", 1, 7)
+    refused("inverse: cusolverDnCreate: error 7 (CUSOLVER_STATUS_INTERNAL_ERROR)", lm.inverse, x)
+    fake.lm_fake_fail("cublasCreate_v2", 1, 1)
+    refused("inverse: cublasCreate_v2: error 1 (CUBLAS_STATUS_NOT_INITIALIZED)", lm.inverse, x)
+    near(want, lm.inverse(x), 1e-5, "then")
+    fake.lm_fake_fail("cublasSgetrsBatched", 1, 14)
+    refused("inverse: cublasSgetrsBatched: error 14 (CUBLAS_STATUS_INTERNAL_ERROR)", lm.inverse, x)
+    fake.lm_fake_fail("cusolverDnSgeqrf", 1, 6)
+    refused("linalg_qr: cusolverDnSgeqrf: error 6 (CUSOLVER_STATUS_EXECUTION_FAILED)", lm.linalg.qr, x)
+    local handles = live("handle")
+    for _ = 1, 3 do near(want, lm.inverse(x), 1e-5, "at last") end
+    assert(live("handle") == handles)
+    -- A graph cannot have what waits; other captures are possible afterwards.
+    refused("during the capture", lm.cuda.graph, function() return lm.inverse(x) end, {warmup = 0})
+    refused("during the capture", lm.cuda.graph, function() return lm.det(x) end, {warmup = 0})
+    local graph = lm.cuda.graph(function() return x + 1 end)
+    graph:replay()
+    near(want, lm.inverse(x), 1e-5, "after the captures")
+  ]])
+
+  script("leave to the CPU what has no library", [[
+    local x = lm.randn(3, 4, 4) + 4 * lm.eye(4)
+    near(lm.inverse(x), lm.inverse(x:cuda()), 1e-5, "inverse")
+    near(lm.linalg.svdvals(x), lm.linalg.svdvals(x:cuda()), 1e-4, "svdvals")
+    assert(calls("cusolverDnCreate") == 0 and calls("cublasCreate_v2") == 0)
+    lm.fft_r2c(x:cuda())
+    assert(calls("cufftExecR2C") == 1)
+  ]], "LM_CUDA_WITHOUT=cusolver")
 end)

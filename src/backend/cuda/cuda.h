@@ -53,6 +53,7 @@ lm_status lm_cuda_optim(const lm_optim_step *step);
 lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
 
+/* clang-format off */
 /* Of libraries that a build may lack. */
 #ifdef LM_HAS_CUFFT
 #define LM_CUDA_CUFFT(X) X(fft_c2c) X(fft_r2c) X(fft_c2r)
@@ -60,16 +61,13 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 #define LM_CUDA_CUFFT(X)
 #endif
 #ifdef LM_HAS_CUSOLVER
-#define LM_CUDA_CUSOLVER(X)                                                                                     \
-  X(inverse)                                                                                                    \
-  X(det) X(slogdet) X(linalg_solve) X(linalg_lu_factor) X(linalg_lu_solve) X(lu_pivots_to_matrix) X(cholesky)   \
-      X(linalg_solve_triangular) X(linalg_qr) X(linalg_eigh) X(linalg_eigvalsh) X(linalg_svd) X(linalg_svdvals) \
-          X(linalg_pinv) X(linalg_lstsq)
+#define LM_CUDA_CUSOLVER(X)                                                                                           \
+  X(inverse) X(det) X(slogdet) X(linalg_solve) X(linalg_lu_factor) X(linalg_lu_solve) X(lu_pivots_to_matrix)          \
+  X(cholesky) X(linalg_solve_triangular) X(linalg_qr) X(linalg_eigh) X(linalg_eigvalsh) X(linalg_svd)                 \
+  X(linalg_svdvals) X(linalg_pinv) X(linalg_lstsq)
 #else
 #define LM_CUDA_CUSOLVER(X)
 #endif
-
-/* clang-format off */
 #define LM_CUDA_KERNELS(X)                                                                                            \
   /* reduce.c, argmax.c, softmax.c, loss.c */                                                                         \
   X(sum) X(nansum) X(prod) X(count_nonzero)                                                                           \

@@ -13,27 +13,27 @@
 #include "device/graph.h"
 #include "linalg.h"
 
+/* clang-format off */
 #define BOTH(X, before, after) X(before##S##after) X(before##D##after)
-#define SOLVERS(X)                                                                                                   \
-  X(cusolverDnCreate)                                                                                                \
-  X(cusolverDnSetStream)                                                                                             \
-  X(cusolverDnCreateSyevjInfo)                                                                                       \
-  X(cusolverDnCreateGesvdjInfo)                                                                                      \
-  BOTH(X, cusolverDn, getrf_bufferSize)                                                                              \
-  BOTH(X, cusolverDn, getrf) BOTH(X, cusolverDn, getrs) BOTH(X, cusolverDn, potrf_bufferSize)                        \
-      BOTH(X, cusolverDn, potrf) BOTH(X, cusolverDn, potrfBatched) BOTH(X, cusolverDn, geqrf_bufferSize)             \
-          BOTH(X, cusolverDn, geqrf) BOTH(X, cusolverDn, orgqr_bufferSize) BOTH(X, cusolverDn, orgqr)                \
-              BOTH(X, cusolverDn, ormqr_bufferSize) BOTH(X, cusolverDn, ormqr) BOTH(X, cusolverDn, syevd_bufferSize) \
-                  BOTH(X, cusolverDn, syevd) BOTH(X, cusolverDn, syevjBatched_bufferSize)                            \
-                      BOTH(X, cusolverDn, syevjBatched) BOTH(X, cusolverDn, gesvdj_bufferSize)                       \
-                          BOTH(X, cusolverDn, gesvdj) BOTH(X, cusolverDn, gesvdjBatched_bufferSize)                  \
-                              BOTH(X, cusolverDn, gesvdjBatched)
-#define PRODUCTS(X)     \
-  X(cublasCreate_v2)    \
-  X(cublasSetStream_v2) \
-  X(cublasStrsm_v2)     \
-  X(cublasDtrsm_v2)     \
+#define SOLVERS(X)                                                                             \
+  X(cusolverDnCreate) X(cusolverDnSetStream)                                                   \
+  X(cusolverDnCreateSyevjInfo) X(cusolverDnCreateGesvdjInfo)                                   \
+  BOTH(X, cusolverDn, getrf_bufferSize) BOTH(X, cusolverDn, getrf)                             \
+  BOTH(X, cusolverDn, getrs)                                                                   \
+  BOTH(X, cusolverDn, potrf_bufferSize) BOTH(X, cusolverDn, potrf)                             \
+  BOTH(X, cusolverDn, potrfBatched)                                                            \
+  BOTH(X, cusolverDn, geqrf_bufferSize) BOTH(X, cusolverDn, geqrf)                             \
+  BOTH(X, cusolverDn, orgqr_bufferSize) BOTH(X, cusolverDn, orgqr)                             \
+  BOTH(X, cusolverDn, ormqr_bufferSize) BOTH(X, cusolverDn, ormqr)                             \
+  BOTH(X, cusolverDn, syevd_bufferSize) BOTH(X, cusolverDn, syevd)                             \
+  BOTH(X, cusolverDn, syevjBatched_bufferSize) BOTH(X, cusolverDn, syevjBatched)               \
+  BOTH(X, cusolverDn, gesvdj_bufferSize) BOTH(X, cusolverDn, gesvdj)                           \
+  BOTH(X, cusolverDn, gesvdjBatched_bufferSize) BOTH(X, cusolverDn, gesvdjBatched)
+#define PRODUCTS(X)                                                                            \
+  X(cublasCreate_v2) X(cublasSetStream_v2)                                                     \
+  X(cublasStrsm_v2) X(cublasDtrsm_v2)                                                          \
   BOTH(X, cublas, getrfBatched) BOTH(X, cublas, getrsBatched) BOTH(X, cublas, trsmBatched)
+/* clang-format on */
 LM_LAZY_LIBRARY(solver_library, dense, SOLVERS, "cusolver", LM_FILE_OF("libcusolver.so.", CUSOLVER_VER_MAJOR));
 LM_LAZY_LIBRARY(blas_library, blas, PRODUCTS, "cublas", LM_FILE_OF("libcublas.so.", CUBLAS_VER_MAJOR));
 

@@ -32,8 +32,8 @@ static lm_status by_qr(lstsq *l) {
                           .b_step = (int64_t)l->m * l->k};
   TRY(lm_solver_room(c, l->n, &tau));
   TRY(lm_solver_geqrf(c, l->m, l->n, l->A->data, tau->data));
-  TRY(LAUNCH("zero_diagonals", lm_k_zero_diagonals(c->dtype, l->A->data, l->m, l->n, c->count, c->info, c->stream)));
   TRY(lm_solver_ormqr(c, l->m, l->k, l->n, l->A->data, tau->data, l->B->data));
+  TRY(LAUNCH("zero_diagonals", lm_k_zero_diagonals(c->dtype, l->A->data, l->m, l->n, c->count, c->info, c->stream)));
   TRY(lm_solver_trsm(c, &r, l->A->data, l->B->data));
   TRY(lm_matrices_take(l->B, false, l->n, l->k, l->out[0]));
   status = sum_squares(l, l->B, l->n);
