@@ -1,4 +1,4 @@
-/* Around the libraries' factorizations and transforms. Where a matrix needs a reduction a block has it. */
+/* Around the libraries' factorizations and transforms. Where a matrix or column needs a sum, a block has it. */
 #include "linalg.h"
 
 #include "dtypes.h"
@@ -66,24 +66,27 @@ extern "C" int lm_k_identity(int dtype, void *to, int64_t n, int64_t count, void
 }
 
 template <class T>
-LM_KERNEL void lm_only_finite_kernel(T *a, int64_t size, int64_t count, int *flag) {
-  __shared__ int shared[LM_WARP];
-  for (int64_t m = blockIdx.x; m < count; m += gridDim.x) {
-    T *matrix = a + m * size;
-    int bad = 0;
-    for (int64_t i = threadIdx.x; i < size; i += blockDim.x) bad |= !(matrix[i] * 0 == 0);
-    bad = lm_block_reduce(bad, lm_add_of(), shared);
-    if (bad == 0) continue; /* for all threads alike */
-    for (int64_t i = threadIdx.x; i < size; i += blockDim.x) matrix[i] = 0;
-    if (threadIdx.x == 0) flag[m] = 1;
+LM_KERNEL void lm_flag_kernel(const T *a, int64_t size, int64_t total, int *flag) {
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    if (!(a[i] * 0 == 0)) flag[i / size] = 1;
+  }
+}
+
+template <class T>
+LM_KERNEL void lm_clear_kernel(T *a, int64_t size, int64_t total, const int *flag) {
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    if (flag[i / size] != 0) a[i] = 0;
   }
 }
 
 extern "C" int lm_k_only_finite(int dtype, void *a, int64_t size, int64_t count, int *flag, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_only_finite_kernel<T>, lm_block_each(count), LM_LINALG_BLOCK, 0, stream, (T *)a, size, count,
-                     flag);
+    unsigned blocks = lm_linalg_blocks(size * count);
+    int error =
+        lm_launch(lm_flag_kernel<T>, blocks, LM_LINALG_BLOCK, 0, stream, (const T *)a, size, size * count, flag);
+    if (error) return error;
+    return lm_launch(lm_clear_kernel<T>, blocks, LM_LINALG_BLOCK, 0, stream, (T *)a, size, size * count, flag);
   });
 }
 

@@ -5,6 +5,8 @@
 #include <cublas_v2.h>
 #include <cusolverDn.h>
 
+#include <atomic>
+
 #include "dense_solver.h"
 #include "fake_library.h"
 
@@ -53,6 +55,10 @@ static int enqueue(const void *h, F work) {
   return lm_fake_enqueue(((const handle *)h)->stream, work) ? CUSOLVER_STATUS_EXECUTION_FAILED
                                                             : CUSOLVER_STATUS_SUCCESS;
 }
+
+static std::atomic<bool> will_diverge;
+extern "C" LM_FAKE_API void lm_fake_diverge(void) { will_diverge = true; }
+static int diverged() { return will_diverge.exchange(false) ? 99 : 0; }
 
 template <class T>
 static void spoil(T *p, long n) {
@@ -172,7 +178,7 @@ static void eigen(int mode, int part, int n, T *a, int lda, T *w, int *info) {
   for (int i = 0; i < n; i++) w[i] = (T)values[(size_t)i];
   destroy(a, n, n, lda);
   if (mode == CUSOLVER_EIG_MODE_VECTOR) x.put(a, lda);
-  *info = 0;
+  *info = diverged();
 }
 
 template <class T>
@@ -206,7 +212,7 @@ static void singular(int mode, int m, int n, int u_columns, int v_columns, T *a,
   for (size_t i = 0; i < values.size(); i++) s[i] = (T)values[i];
   destroy(a, m, n, lda);
   if (mode == CUSOLVER_EIG_MODE_VECTOR) left.put(u, ldu), right.put(v, ldv);
-  *info = 0;
+  *info = diverged();
 }
 
 /* U and V have to be there in either mode. */

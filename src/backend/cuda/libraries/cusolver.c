@@ -1,6 +1,7 @@
 #include "backend/cuda/libraries/cusolver.h"
 
 #include <cublas_v2.h>
+#include <cuda_runtime_api.h>
 #include <cusolverDn.h>
 #include <pthread.h>
 #include <string.h>
@@ -73,6 +74,8 @@ struct lm_solver {
   cublasHandle_t blas;
   syevjInfo_t syevj;
   gesvdjInfo_t gesvdj;
+  void *stream; /* that worked with it last, up to: */
+  cudaEvent_t done;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -87,6 +90,7 @@ static lm_status make_solver(lm_solver **out) {
   TRY(lm_cuda_check_blas(blas.cublasCreate_v2(&s->blas), "cublasCreate_v2"));
   TRY(check_solver(dense.cusolverDnCreateSyevjInfo(&s->syevj), "cusolverDnCreateSyevjInfo"));
   TRY(check_solver(dense.cusolverDnCreateGesvdjInfo(&s->gesvdj), "cusolverDnCreateGesvdjInfo"));
+  TRY(CUDA(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming)));
   *out = s;
   s = NULL;
 done:
@@ -102,6 +106,10 @@ static lm_status take_solver(lm_solver_call *c) {
   if (c->solver) idle[ordinal] = c->solver->next;
   pthread_mutex_unlock(&lock);
   if (!c->solver) TRY(make_solver(&c->solver));
+  if (c->solver->stream != c->stream) { /* the handles' own memory is for one at a time */
+    if (c->solver->stream) TRY(CUDA(cudaStreamWaitEvent(c->stream, c->solver->done, 0)));
+    c->solver->stream = c->stream;
+  }
   TRY(check_solver(dense.cusolverDnSetStream(c->solver->dense, c->stream), "cusolverDnSetStream"));
   TRY(lm_cuda_check_blas(blas.cublasSetStream_v2(c->solver->blas, c->stream), "cublasSetStream_v2"));
 done:
@@ -130,6 +138,7 @@ done:
 
 void lm_solver_close(lm_solver_call *c) {
   lm_cuda_release(c->infos);
+  if (c->solver && cudaEventRecord(c->solver->done, c->stream) != cudaSuccess) lm_cuda_forget_error();
   pthread_mutex_lock(&lock);
   if (c->solver) {
     c->solver->next = idle[lm_device_physical(c->device)];
@@ -152,6 +161,14 @@ lm_status lm_solver_infos(const lm_solver_call *c, lm_bad_matrix *bad) {
 done:
   lm_release(host);
   return status;
+}
+
+lm_status lm_solver_converged(const lm_solver_call *c, const lm_tensor *x) {
+  lm_bad_matrix bad;
+  lm_status status = lm_solver_infos(c, &bad);
+  if (status != LM_OK || bad.at < 0) return status;
+  status = lm_matrix_not_converged("the computation", "A", x, bad);
+  return bad.info == LM_NOT_FINITE ? status : LM_E_MISSING;
 }
 
 lm_status lm_solver_room(const lm_solver_call *c, int64_t n, lm_tensor **out) {

@@ -26,6 +26,9 @@ typedef struct lm_solver_call {
 lm_status lm_solver_open(const lm_tensor *x, int64_t count, lm_solver_call *c);
 /* Waits, and gives the first matrix of which info or flag say that something is wrong. */
 lm_status lm_solver_infos(const lm_solver_call *c, lm_bad_matrix *bad);
+/* The same for what iterates: an error for a matrix A, of x, that is not finite. LM_E_MISSING where one did not
+ * converge, so that the CPU, whose ways are others, tries. */
+lm_status lm_solver_converged(const lm_solver_call *c, const lm_tensor *x);
 void lm_solver_close(lm_solver_call *c); /* also after an error in lm_solver_open */
 
 /* Memory of the call's device until lm_cuda_release: n elements of the dtype, or n bytes, for each matrix. */

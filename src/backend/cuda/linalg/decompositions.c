@@ -1,6 +1,6 @@
 /* QR, eigenvalues of symmetric matrices, singular values, pseudoinverses. All but QR wait for the device, to say what
- * did not converge or is not finite; the library does not see what is not finite. Matrices without entries are the
- * CPU's. */
+ * is not finite, which the library does not see, and to leave to the CPU what did not converge. Matrices without
+ * entries are the CPU's. */
 #include "backend/cuda/linalg/decompositions.h"
 
 #include "backend/cuda/libraries/cublas.h"
@@ -48,7 +48,6 @@ static lm_status eigh(const lm_tensor *x, bool vectors, int triangle, lm_tensor 
   lm_status status;
   lm_tensor *copy = NULL;
   lm_solver_call c;
-  lm_bad_matrix bad;
   int n = lm_rows_of(x);
   TRY(lm_solver_open_for(x, lm_matrices_count(x), &c));
   if (vectors) {
@@ -59,8 +58,7 @@ static lm_status eigh(const lm_tensor *x, bool vectors, int triangle, lm_tensor 
   }
   TRY(LAUNCH("only_finite", lm_k_only_finite(c.dtype, matrices->data, (int64_t)n * n, c.count, c.flag, c.stream)));
   TRY(lm_solver_syevd(&c, vectors, triangle != 0, n, matrices->data, values->data));
-  TRY(lm_solver_infos(&c, &bad));
-  status = lm_matrix_not_converged("the computation of eigenvalues", "A", x, bad);
+  status = lm_solver_converged(&c, x);
 done:
   lm_cuda_release(copy);
   lm_solver_close(&c);
@@ -104,12 +102,10 @@ static lm_status svd(const lm_tensor *x, bool whole, lm_tensor *u, lm_tensor *s,
   lm_tensor *copy = NULL;
   lm_solver_call c;
   lm_svd_parts parts = {NULL};
-  lm_bad_matrix bad;
   TRY(lm_solver_open_for(x, lm_matrices_count(x), &c));
   TRY(lm_matrices_copy(x, LM_BY_COLUMNS, &copy));
   TRY(lm_svd_of(&c, copy, u != NULL, whole, &parts));
-  TRY(lm_solver_infos(&c, &bad));
-  TRY(lm_matrix_not_converged("the computation of singular values", "A", x, bad));
+  TRY(lm_solver_converged(&c, x));
   TRY(lm_cuda_check(lm_copy_bytes(s->data, parts.s->data, lm_nbytes(s), c.stream), "cudaMemcpyAsync"));
   if (!u) goto done;
   TRY(lm_matrices_take(parts.u, false, lm_rows_of(u), lm_columns_of(u), u));
@@ -164,7 +160,6 @@ lm_status lm_cuda_linalg_pinv(const void *args, lm_tensor *const *out) {
   lm_tensor *copy = NULL;
   lm_solver_call c;
   lm_svd_parts parts = {NULL};
-  lm_bad_matrix bad;
   int m = lm_rows_of(a->A), n = lm_columns_of(a->A), k = least_of(a->A);
   TRY(lm_solver_open_for(a->A, lm_matrices_count(a->A), &c));
   TRY(lm_matrices_copy(a->A, LM_BY_COLUMNS, &copy));
@@ -184,8 +179,7 @@ lm_status lm_cuda_linalg_pinv(const void *args, lm_tensor *const *out) {
   TRY(LAUNCH("times_inverse", lm_k_times_inverse(&job, c.stream)));
   TRY(lm_columns_product(
       &c, &(lm_columns_job){.a = parts.v, .b = parts.u, .y = out[0], .m = n, .n = m, .k = k, .tb = true, .alpha = 1}));
-  TRY(lm_solver_infos(&c, &bad));
-  status = lm_matrix_not_converged("the computation of singular values", "A", a->A, bad);
+  status = lm_solver_converged(&c, a->A);
 done:
   lm_cuda_release(copy);
   lm_svd_done(&parts);

@@ -90,7 +90,6 @@ done:
 lm_status lm_cuda_linalg_lstsq(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_linalg_lstsq_args *a = args;
-  lm_bad_matrix bad;
   lstsq l = {.a = a, .out = out, .m = lm_rows_of(a->A), .n = lm_columns_of(a->A), .k = lm_columns_of(a->B)};
   l.least = l.m < l.n ? l.m : l.n;
   TRY(lm_solver_open_for(a->A, lm_matrices_count(out[0]), &l.c));
@@ -106,8 +105,7 @@ lm_status lm_cuda_linalg_lstsq(const void *args, lm_tensor *const *out) {
                                                l.c.flag, l.c.stream)));
   }
   TRY(a->driver == LM_GELS && l.m >= l.n ? by_qr(&l) : by_svd(&l));
-  TRY(lm_solver_infos(&l.c, &bad));
-  status = lm_matrix_not_converged("the least squares", "A", a->A, bad);
+  status = lm_solver_converged(&l.c, a->A);
 done:
   lm_cuda_release(l.A);
   lm_cuda_release(l.B);
