@@ -62,6 +62,10 @@ variable "LM_CUDA_VIRTUAL" {
   help = "How many devices to make of each GPU, to try what is for several", default = "1",
   bites = {nil, "warning", "devices are virtual: several share one GPU"},
 }
+variable "LM_CUDA_WITHOUT" {
+  help = "Libraries, with commas between, to do without: cufft, cusolver; the CPU does their work", carried = true,
+  bites = {nil, "note", "the CPU computes what these libraries would on the GPU"},
+}
 variable "LM_SYNC" {
   help = "1: wait for each op on a GPU, so that an error comes at its line", one_of = {"0", "1"}, default = "0",
   bites = {{["1"] = true}, "warning", "every op is waited for, to find the one that fails: slow"},

@@ -3,6 +3,7 @@
 --   luajit gpu_cases.lua off OP DTYPE WHICH N                       linear or conv2d with an operand N elements off
 --   luajit gpu_cases.lua steps [NAME]                               optimizers' steps of many sizes, aligned and not
 --   luajit gpu_cases.lua scaling                                    gradients checked and unscaled, likewise
+--   luajit gpu_cases.lua linalg [SIZE]                              transforms, linear algebra; with a size their times
 --   luajit gpu_cases.lua properties PROGRAM JSON                    the card's properties beside those on file
 --   luajit gpu_cases.lua nccl                                       the group "nccl" of one rank
 --   luminary run --nproc 2 gpu_cases.lua issue                      what a call of NCCL costs the thread that makes it
@@ -153,6 +154,76 @@ function case.scaling()
         from[i][-1] = bad
         if core.rescale(from, nil, 1):item() ~= 1 then fail("%s: %g in tensor %d was not found", x, bad, i) end
         from[i][-1] = kept
+      end
+    end
+  end
+end
+
+-- What says the same as its result, whatever signs vectors come with; f gets the tensors, on either side.
+local function transforms_and_solutions(n)
+  local la, fft = lm.linalg, lm.fft
+  local x = lm.randn { n, n }
+  local far, positive = x + 2 * math.sqrt(n) * lm.eye(n), x:matmul(x:t()) / n + lm.eye(n)
+  local tall, b, small = lm.randn { 2 * n, n }, lm.randn { n, 3 }, lm.randn { 64, 8, 8 } + 4 * lm.eye(8)
+  return {
+    { "fft, lines", function(t) return lm.fft_c2c(t) end, lm.randn { 65, n, 2 } },
+    { "fft, columns", function(t) return lm.fft_c2c(t, true, 1 / n, 1) end, lm.randn { n, 65, 2 } },
+    { "fft, a dim between", function(t) return lm.fft_c2c(t, false, 1, 2) end, lm.randn { 9, n, 17, 2 } },
+    { "fft, a large prime", function(t) return lm.fft_c2c(t) end, lm.randn { 3, 1009, 2 } },
+    { "rfft, odd and off", function(t) return fft.rfft(t:slice(2, 2)) end, lm.randn { 65, n } },
+    { "irfft", function(t) return fft.irfft(t, n) end, lm.randn { 65, math.floor(n / 2) + 1, 2 } },
+    { "inverse", lm.inverse, far },
+    { "inverse, many", lm.inverse, small },
+    { "slogdet", function(t) return select(2, lm.slogdet(t)) end, far },
+    { "det, many", lm.det, small / 4 },
+    { "solve", la.solve, far, b },
+    { "solve, many, from the right", function(t) return la.solve(t, t:mul(2), { left = false }) end, small },
+    { "lu_factor", function(t) return (la.lu_factor(t)) end, far },
+    { "lu_factor, tall", function(t) return (la.lu_factor(t)) end, tall },
+    { "cholesky", lm.cholesky, positive },
+    { "cholesky, many, upper", function(t) return lm.cholesky(t:matmul(t:transpose(-1, -2)), true) end, small },
+    { "triangle", function(t, r) return la.solve_triangular(t, r, { upper = false }) end, far, b },
+    { "triangles, many", function(t) return la.solve_triangular(t, t, { upper = true, left = false }) end, small },
+    { "qr", function(t) local q, r = la.qr(t); return q:matmul(r) end, tall },
+    { "qr, complete", function(t) return (select(2, la.qr(t, "complete")):abs()) end, tall },
+    { "eigh", function(t) local w, v = la.eigh(t); return (v * w):matmul(v:t()) end, positive },
+    { "eigvalsh", la.eigvalsh, positive },
+    { "eigvalsh, many", function(t) return la.eigvalsh(t + t:transpose(-1, -2)) end, small },
+    { "svd", function(t) local u, s, v = la.svd(t, false); return (u * s):matmul(v) end, tall },
+    { "svd, wide", function(t) local u, s, v = la.svd(t, false); return (u * s):matmul(v) end, tall:t() },
+    { "svd, whole", function(t) local u = la.svd(t); return u:t():matmul(u) end, tall },
+    { "svdvals, many", la.svdvals, small },
+    { "pinv", function(t) return t:matmul(la.pinv(t)):matmul(t) end, tall },
+    { "lstsq", function(t) return (la.lstsq(t, t:narrow(2, 1, 2) * 2)) end, tall },
+    { "lstsq, gels", function(t) return (la.lstsq(t, t:narrow(2, 1, 2) + 1, { driver = "gels" })) end, tall },
+  }
+end
+
+function case.linalg(size)
+  local function milliseconds(f, inputs) -- the best of three
+    local best = math.huge
+    for i = 0, 3 do
+      lm.synchronize("cuda")
+      local start = lm.time()
+      f(unpack(inputs))
+      lm.synchronize("cuda")
+      if i > 0 then best = math.min(best, 1000 * (lm.time() - start)) end
+    end
+    return best
+  end
+  for _, dtype in ipairs { "float64", "float32" } do
+    lm.manual_seed(1)
+    for _, row in ipairs(transforms_and_solutions(size and assert(tonumber(size), "which size?") or 50)) do
+      local name, f, here, there = row[1], row[2], {}, {}
+      for i = 3, #row do
+        there[i - 2] = row[i]:to("cuda", dtype)
+        here[i - 2] = there[i - 2]:to("cpu"):double()
+      end
+      expect(("%s in %s"):format(name, dtype), f(unpack(here)), f(unpack(there)),
+        dtype == "float64" and 1e-9 or 1e-3)
+      if size then
+        for i, t in ipairs(here) do here[i] = t:to(dtype) end
+        print(("%40s CPU %8.3f ms, GPU %8.3f ms"):format("", milliseconds(f, here), milliseconds(f, there)))
       end
     end
   end

@@ -15,7 +15,8 @@ local C = ffi.C
 if not pcall(function() return C.lm_fake_call_count end) then return end
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
 
--- A LeNet's step: convolution, pooling, products, loss, backward, optimizer, and the value on the host.
+-- A LeNet's step: convolution, pooling, products, loss, backward, optimizer, and the value on the host; a factorization
+-- and a transform.
 local function program()
   lm.manual_seed(1)
   local net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(),
@@ -28,11 +29,13 @@ local function program()
   loss:backward()
   opt:step()
   local sorted = lm.cuda.stream(side, function() return x:reshape(-1):topk(3) end)
+  local matrix = lm.eye(3, {device = "cuda"}) * 2
+  local solved = lm.inverse(matrix) + lm.linalg.eigvalsh(matrix) + lm.fft_r2c(matrix):sum()
   local event = lm.cuda.Event()
   event:record(side)
   event:synchronize()
   lm.cuda.synchronize()
-  return loss:item() + sorted:sum():item()
+  return loss:item() + sorted:sum():item() + solved:sum():item()
 end
 
 local function settle()
@@ -42,7 +45,7 @@ local function settle()
   lm.cuda.empty_cache()
 end
 
-local kinds = {"memory", "pinned", "event", "graph", "handle"}
+local kinds = {"memory", "pinned", "event", "graph", "handle", "plan"}
 local function living()
   settle()
   local n = {}

@@ -41,6 +41,9 @@ lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t
 lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit) {
   const char *name = op >= 0 && op < LM_OP_COUNT ? lm_ops[op].name : "a kernel";
   if (kind == LM_BAD_DIVISION) return lm_fail(LM_E_ARG, "%s: integer division by zero", name);
+  if (kind == LM_BAD_PIVOT)
+    return lm_fail(LM_E_ARG, "%s: pivot %lld is %lld; pivots are rows, 1 to %lld", name, (long long)position,
+                   (long long)value, (long long)limit);
   if (op == LM_OP_nll_loss || op == LM_OP_nll_loss_backward)
     return lm_fail(LM_E_INDEX, "%s: a label of %lld at position %lld of target: labels %s%lld", name, (long long)value,
                    (long long)position, value == 0 ? "count from 1, here up to " : "go from 1 to ", (long long)limit);

@@ -12,8 +12,9 @@ lm_status lm_run_write(lm_op_id id, const void *args, lm_op_fn fn, lm_tensor **o
 
 /* Calls the device's slot, or says that the op has no kernel there. */
 lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out);
-/* The same, but an op that has no kernel on the device is computed by the CPU, on copies: what factorizes matrices and
- * transforms signals. The results have sizes and layout already. */
+/* The same, but an op that has no kernel on the device, or one that says LM_E_MISSING before it wrote anything, is
+ * computed by the CPU, on copies: what factorizes matrices and transforms signals. The results have sizes and layout
+ * already. */
 lm_status lm_dispatch_or_host(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out);
 /* Elementwise, any kernel id (LM_OP_* or LM_GRAD_*): broadcasts, promotes, allocates; `into` writes
  * there instead. The dtype of LM_GRAD_* results is that of in[0]. */

@@ -42,6 +42,8 @@ LM_FAKE_API const char *lm_fake_call_names(void);
  * of other processes); "bytes": of memory;
  * "context": devices that were worked on, for good; "blocks": of the kernels launched so far. */
 LM_FAKE_API long lm_fake_live(const char *what);
+/* What cuSOLVER next iterates on does not converge. */
+LM_FAKE_API void lm_fake_diverge(void);
 /* Operations that wait in queues. */
 LM_FAKE_API long lm_fake_pending(void);
 /* A fault of a kernel fails every later call, as a real one does; this forgets it. */

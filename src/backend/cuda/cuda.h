@@ -54,6 +54,20 @@ lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *o
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
 
 /* clang-format off */
+/* Of libraries that a build may lack. */
+#ifdef LM_HAS_CUFFT
+#define LM_CUDA_CUFFT(X) X(fft_c2c) X(fft_r2c) X(fft_c2r)
+#else
+#define LM_CUDA_CUFFT(X)
+#endif
+#ifdef LM_HAS_CUSOLVER
+#define LM_CUDA_CUSOLVER(X)                                                                                           \
+  X(inverse) X(det) X(slogdet) X(linalg_solve) X(linalg_lu_factor) X(linalg_lu_solve) X(lu_pivots_to_matrix)          \
+  X(cholesky) X(linalg_solve_triangular) X(linalg_qr) X(linalg_eigh) X(linalg_eigvalsh) X(linalg_svd)                 \
+  X(linalg_svdvals) X(linalg_pinv) X(linalg_lstsq)
+#else
+#define LM_CUDA_CUSOLVER(X)
+#endif
 #define LM_CUDA_KERNELS(X)                                                                                            \
   /* reduce.c, argmax.c, softmax.c, loss.c */                                                                         \
   X(sum) X(nansum) X(prod) X(count_nonzero)                                                                           \
@@ -77,7 +91,9 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(arange) X(linspace)                         \
   X(log_normal_) X(exponential_) X(cauchy_) X(geometric_)                                                             \
   /* sample.c */                                                                                                      \
-  X(poisson) X(binomial) X(multinomial)
+  X(poisson) X(binomial) X(multinomial)                                                                               \
+  /* linalg/ */                                                                                                       \
+  LM_CUDA_CUFFT(X) LM_CUDA_CUSOLVER(X)
 /* clang-format on */
 
 #define X(name) lm_status lm_cuda_##name(const void *args, lm_tensor *const *out);

@@ -1,4 +1,4 @@
-/* Ops whose kernels are the CPU's alone, on tensors of other devices. */
+/* Ops on tensors of devices that have no kernel for them, or not for these. */
 #include <string.h>
 
 #include "op/check.h"
@@ -44,6 +44,7 @@ done:
 lm_status lm_dispatch_or_host(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out) {
   const lm_backend *backend = lm_backend_of(device);
   if (!backend) return LM_E_MISSING;
-  return backend->op[op] || LM_DEVICE_KIND(device) == LM_CPU ? lm_dispatch(op, device, args, out)
-                                                             : run_on_host(op, args, out);
+  bool host = LM_DEVICE_KIND(device) == LM_CPU;
+  lm_status status = backend->op[op] || host ? lm_dispatch(op, device, args, out) : LM_E_MISSING;
+  return status == LM_E_MISSING && !host ? run_on_host(op, args, out) : status;
 }

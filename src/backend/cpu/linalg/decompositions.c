@@ -26,16 +26,6 @@ static bool is_finite(const parts_job *j, const void *a, int64_t n) {
   return sum == 0;
 }
 
-enum { NOT_FINITE = -1000 };
-
-static lm_status failed(const char *what, const lm_tensor *x, lm_bad_matrix bad) {
-  if (bad.at < 0) return LM_OK;
-  const char *words = lm_matrix_words("A", x, bad.at);
-  if (bad.info == NOT_FINITE)
-    return lm_fail(LM_E_ARG, "%s: %s has entries that are infinite or NaN", lm_op_running(), words);
-  return lm_fail(LM_E_ARG, "%s: %s of %s did not converge", lm_op_running(), what, words);
-}
-
 static lm_status too_large(const lm_tensor *x) {
   return lm_fail(LM_E_SHAPE, "%s: A is %s: too large for LAPACK, whose workspace has 2^31 elements at most",
                  lm_op_running(), lm_shape_of(x));
@@ -104,7 +94,7 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   j.lwork = size > size_q ? size : size_q;
   TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * j.m * j.n * (j.least + j.columns), j.item * (size_t)(j.least + j.lwork),
                      qr_one, &j, &bad));
-  status = failed("the factorization", x, bad);
+  status = lm_matrix_not_converged("the factorization", "A", x, bad);
 done:
   lm_release(copy);
   return status;
@@ -116,7 +106,7 @@ static int eigh_one(const void *job, int64_t i, char *work) {
   const parts_job *j = job;
   int info = 0, *iwork = (int *)work;
   void *a = lm_matrix_at(j->a, i);
-  if (!is_finite(j, a, (int64_t)j->n * j->n)) return NOT_FINITE;
+  if (!is_finite(j, a, (int64_t)j->n * j->n)) return LM_NOT_FINITE;
   LM_CALL(j->dtype, syevd, j->jobz, j->uplo, &j->n, a, &j->n, lm_vector_at(j->s, i), work + 4 * (size_t)j->liwork,
           &j->lwork, iwork, &j->liwork, &info, 1, 1);
   return info;
@@ -144,7 +134,7 @@ static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char 
   if (j.lwork < 0) return too_large(x);
   TRY(lm_each_matrix(lm_matrix_count(x), 9.0 * j.n * j.n * j.n, 4 * (size_t)j.liwork + j.item * (size_t)j.lwork,
                      eigh_one, &j, &bad));
-  status = failed("the computation of eigenvalues", x, bad);
+  status = lm_matrix_not_converged("the computation of eigenvalues", "A", x, bad);
 done:
   return status;
 }
@@ -175,7 +165,7 @@ static int svd_one(const void *job, int64_t i, char *work) {
   const parts_job *j = job;
   int info = 0, ld = at_least_1(j->m), ldu = at_least_1(j->m), ldv = 1, *iwork = (int *)work;
   void *a = lm_matrix_at(j->a, i), *u = NULL, *v = NULL;
-  if (!is_finite(j, a, (int64_t)j->m * j->n)) return NOT_FINITE;
+  if (!is_finite(j, a, (int64_t)j->m * j->n)) return LM_NOT_FINITE;
   if (j->u) {
     u = lm_matrix_at(j->u, i);
     v = lm_matrix_at(j->v, i);
@@ -225,7 +215,7 @@ static lm_status svd(const lm_tensor *x, const char *jobz, const lm_tensor *u, c
   TRY(lm_column_major(x, &copy));
   j.a = copy;
   TRY(lm_each_matrix(lm_matrix_count(x), svd_flops(&j), svd_room(&j), svd_one, &j, &bad));
-  status = failed("the computation of singular values", x, bad);
+  status = lm_matrix_not_converged("the computation of singular values", "A", x, bad);
 done:
   lm_release(copy);
   return status;
@@ -252,7 +242,7 @@ static int pinv_one(const void *job, int64_t i, char *work) {
     for (int r = 0; r < c; r++)
       lm_scalar_put(j->dtype, a, r + (int64_t)c * j->n, lm_scalar_at(j->dtype, a, c + (int64_t)r * j->n));
   }
-  if (!is_finite(j, a, (int64_t)j->m * j->n)) return NOT_FINITE;
+  if (!is_finite(j, a, (int64_t)j->m * j->n)) return LM_NOT_FINITE;
   LM_CALL(j->dtype, gesdd, "S", &j->m, &j->n, a, &j->m, s, u, &j->m, v, &j->least, work + 4 * (size_t)j->liwork,
           &j->lwork, (int *)work, &info, 1);
   double precision = j->dtype == LM_F64 ? 0x1p-52 : 0x1p-23;
@@ -284,7 +274,7 @@ lm_status lm_cpu_linalg_pinv(const void *args, lm_tensor *const *out) {
   j.a = copy;
   TRY(lm_each_matrix(lm_matrix_count(copy), svd_flops(&j),
                      svd_room(&j) + 64 + j.item * (size_t)j.least * (size_t)(j.m + j.n + 1), pinv_one, &j, &bad));
-  status = failed("the computation of singular values", a->A, bad);
+  status = lm_matrix_not_converged("the computation of singular values", "A", a->A, bad);
 done:
   lm_release(copy);
   return status;
@@ -322,7 +312,7 @@ static int lstsq_one(const void *job, int64_t i, char *work) {
   memset(b, 0, j->item * (size_t)ldb * (size_t)j->nrhs);
   for (int c = 0; c < j->nrhs; c++)
     memcpy(b + j->item * (size_t)c * (size_t)ldb, from + j->item * (size_t)c * (size_t)j->m, j->item * (size_t)j->m);
-  if (!is_finite(j, a, (int64_t)j->m * j->n) || !is_finite(j, from, (int64_t)j->m * j->nrhs)) return NOT_FINITE;
+  if (!is_finite(j, a, (int64_t)j->m * j->n) || !is_finite(j, from, (int64_t)j->m * j->nrhs)) return LM_NOT_FINITE;
   if (j->least > 0) info = call_driver(j, a, ldb, b, s, (int *)work, &rank, s + j->item * (size_t)at_least_1(j->least));
   for (int c = 0; c < j->nrhs; c++) {
     const char *column = b + j->item * (size_t)c * (size_t)ldb;
@@ -376,7 +366,7 @@ lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
       lm_matrix_count(out[0]), 4.0 * j.m * j.n * (j.least + j.nrhs),
       4 * (size_t)j.liwork + j.item * ((size_t)rows_of_b(&j) * (size_t)j.nrhs + (size_t)j.least + 2 + (size_t)j.lwork),
       lstsq_one, &j, &bad));
-  status = failed("the least squares", x, bad);
+  status = lm_matrix_not_converged("the least squares", "A", x, bad);
 done:
   lm_release(copy);
   lm_release(b);

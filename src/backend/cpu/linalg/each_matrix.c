@@ -1,6 +1,5 @@
 /* Batches of matrices: copies laid out for LAPACK, and threads. */
 #include <limits.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "backend/cpu/linalg/lapack.h"
@@ -72,18 +71,6 @@ lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn 
   lm_free(room);
   if (first < count) *bad = (lm_bad_matrix){info, first};
   return LM_OK;
-}
-
-const char *lm_matrix_words(const char *arg, const lm_tensor *x, int64_t at) {
-  static _Thread_local char words[160];
-  if (x->ndim == 2) return arg;
-  int64_t place[LM_MAX_DIMS];
-  for (int d = x->ndim - 3; d >= 0; d--) {
-    place[d] = at % x->size[d] + 1;
-    at /= x->size[d];
-  }
-  snprintf(words, sizeof words, "matrix %s of %s", lm_shape_text(x->ndim - 2, place), arg);
-  return words;
 }
 
 int lm_work_size(lm_dtype dtype, const lm_scalar *answer) {

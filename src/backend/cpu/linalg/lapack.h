@@ -6,6 +6,7 @@
 #define LM_CPU_LAPACK_H
 
 #include "backend/cpu/cpu.h"
+#include "op/linalg/matrix_errors.h"
 
 #define LM_LAPACK(name, ...)    \
   void s##name##_(__VA_ARGS__); \
@@ -59,16 +60,9 @@ static inline void lm_scalar_put(lm_dtype dtype, void *values, int64_t i, double
 /* One matrix of a batch, with `work` bytes of room; LAPACK's info, 0 if all is well. */
 typedef int lm_matrix_fn(const void *job, int64_t i, char *work);
 enum { LM_FAILED = -999 }; /* in place of info: it was not LAPACK that failed */
-/* What went wrong first in a batch. */
-typedef struct lm_bad_matrix {
-  int info;
-  int64_t at; /* -1: nothing */
-} lm_bad_matrix;
 /* Each of `count` matrices, by as many threads as `flops` each are worth. */
 lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn *one, const void *job,
                          lm_bad_matrix *bad);
-/* "x", or for a batch "matrix [2, 1] of x" (from 1). */
-const char *lm_matrix_words(const char *arg, const lm_tensor *x, int64_t at);
 
 /* How many elements of workspace, by what a routine said when asked with lwork -1. -1: more than it can count. */
 int lm_work_size(lm_dtype dtype, const lm_scalar *answer);

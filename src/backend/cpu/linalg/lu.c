@@ -14,10 +14,9 @@ typedef struct lu_job {
 } lu_job;
 
 static lm_status singular(const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
-  if (bad.at < 0) return LM_OK;
-  if (bad.info == LM_FAILED) return lm_fail(LM_E_OOM, "%s: a product of matrices failed", lm_op_running());
-  return lm_fail(LM_E_ARG, "%s: %s is singular: entry %d of the diagonal of its factor U is 0", lm_op_running(),
-                 lm_matrix_words(arg, x, bad.at), bad.info);
+  if (bad.at >= 0 && bad.info == LM_FAILED)
+    return lm_fail(LM_E_OOM, "%s: a product of matrices failed", lm_op_running());
+  return lm_matrix_singular(arg, x, bad);
 }
 
 /* The room of one matrix: for its factors, and as many pivots. */
@@ -186,11 +185,8 @@ static lm_status read_pivots(const lm_tensor *pivots, int64_t rows, lm_tensor **
   if (dense->numel) TRY(lm_cpu_copy(pivots, dense));
   const int32_t *p = (const int32_t *)dense->data;
   int64_t n = pivots->size[pivots->ndim - 1];
-  for (int64_t i = 0; i < dense->numel; i++) {
-    if (p[i] >= 1 && p[i] <= rows) continue;
-    status = lm_fail(LM_E_ARG, "%s: pivot %lld is %d; pivots are rows, 1 to %lld", lm_op_running(),
-                     (long long)(i % n + 1), (int)p[i], (long long)rows);
-    goto done;
+  for (int64_t i = 0; i < dense->numel && status == LM_OK; i++) {
+    if (p[i] < 1 || p[i] > rows) status = lm_bad_value(LM_BAD_PIVOT, lm_op_running_id(), i % n + 1, p[i], rows);
   }
   *out = dense;
   dense = NULL;

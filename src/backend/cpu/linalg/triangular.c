@@ -47,14 +47,9 @@ lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
     TRY(lm_cpu_copy(a->x, out[0]));
   }
   TRY(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
-  if (bad.at >= 0) {
-    status = bad.info == LM_FAILED
-                 ? lm_fail(LM_E_OOM, "cholesky: a product of matrices failed")
-                 : lm_fail(LM_E_ARG, "cholesky: %s is not positive definite: its leading minor of order %d is not",
-                           lm_matrix_words("x", a->x, bad.at), bad.info);
-    goto done;
-  }
-  if (turn) TRY(lm_cpu_copy(turned, out[0]));
+  status = bad.at >= 0 && bad.info == LM_FAILED ? lm_fail(LM_E_OOM, "cholesky: a product of matrices failed")
+                                                : lm_matrix_not_positive("x", a->x, bad);
+  if (status == LM_OK && turn) status = lm_cpu_copy(turned, out[0]);
 done:
   lm_release(turned);
   return status;

@@ -1,0 +1,256 @@
+/* Around the libraries' factorizations and transforms. Where a matrix or column needs a sum, a block has it. */
+#include "linalg.h"
+
+#include "dtypes.h"
+#include "types.cuh"
+
+enum { LM_LINALG_BLOCK = 256 };
+
+template <class F>
+static int lm_for_real(int dtype, F f) {
+  return dtype == LM_F64 ? f(double{}) : f(float{});
+}
+
+static unsigned lm_linalg_blocks(int64_t n) { return lm_blocks(n, LM_LINALG_BLOCK, INT32_MAX); }
+/* A block for each of them, which go on where there are more. */
+static unsigned lm_block_each(int64_t count) { return lm_blocks(count, 1, 65535); }
+
+template <class T>
+LM_KERNEL void lm_scale_kernel(T *x, int64_t n, T factor) {
+  for (int64_t i = lm_thread(); i < n; i += lm_threads()) x[i] *= factor;
+}
+
+extern "C" int lm_k_scale(int dtype, void *x, int64_t n, double factor, void *stream) {
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_scale_kernel<T>, lm_linalg_blocks(n), LM_LINALG_BLOCK, 0, stream, (T *)x, n, (T)factor);
+  });
+}
+
+template <class T>
+LM_KERNEL void lm_real_ends_kernel(T *x, int64_t n, int64_t lines) {
+  for (int64_t i = lm_thread(); i < lines; i += lm_threads()) {
+    T *line = x + i * 2 * (n / 2 + 1);
+    line[1] = 0;
+    if (n % 2 == 0) line[n + 1] = 0;
+  }
+}
+
+extern "C" int lm_k_real_ends(int dtype, void *x, int64_t n, int64_t lines, void *stream) {
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_real_ends_kernel<T>, lm_linalg_blocks(lines), LM_LINALG_BLOCK, 0, stream, (T *)x, n, lines);
+  });
+}
+
+LM_KERNEL void lm_addresses_kernel(void **to, const char *base, int64_t bytes, int64_t count) {
+  for (int64_t i = lm_thread(); i < count; i += lm_threads()) to[i] = (void *)(base + i * bytes);
+}
+
+extern "C" int lm_k_addresses(void **to, const void *base, int64_t bytes, int64_t count, void *stream) {
+  return lm_launch(lm_addresses_kernel, lm_linalg_blocks(count), LM_LINALG_BLOCK, 0, stream, to, (const char *)base,
+                   bytes, count);
+}
+
+template <class T>
+LM_KERNEL void lm_identity_kernel(T *to, int64_t n, int64_t total) {
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) to[i] = (T)(i % (n * n) % (n + 1) == 0);
+}
+
+extern "C" int lm_k_identity(int dtype, void *to, int64_t n, int64_t count, void *stream) {
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_identity_kernel<T>, lm_linalg_blocks(n * n * count), LM_LINALG_BLOCK, 0, stream, (T *)to, n,
+                     n * n * count);
+  });
+}
+
+template <class T>
+LM_KERNEL void lm_flag_kernel(const T *a, int64_t size, int64_t total, int *flag) {
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    if (!(a[i] * 0 == 0)) flag[i / size] = 1;
+  }
+}
+
+template <class T>
+LM_KERNEL void lm_clear_kernel(T *a, int64_t size, int64_t total, const int *flag) {
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    if (flag[i / size] != 0) a[i] = 0;
+  }
+}
+
+extern "C" int lm_k_only_finite(int dtype, void *a, int64_t size, int64_t count, int *flag, void *stream) {
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    unsigned blocks = lm_linalg_blocks(size * count);
+    int error =
+        lm_launch(lm_flag_kernel<T>, blocks, LM_LINALG_BLOCK, 0, stream, (const T *)a, size, size * count, flag);
+    if (error) return error;
+    return lm_launch(lm_clear_kernel<T>, blocks, LM_LINALG_BLOCK, 0, stream, (T *)a, size, size * count, flag);
+  });
+}
+
+struct lm_multiply_of {
+  LM_DEVICE double operator()(double a, double b) const { return a * b; }
+};
+
+template <class T>
+LM_KERNEL void lm_determinants_kernel(const T *lu, const int *pivots, const int *info, int64_t n, int64_t count,
+                                      T *sign, T *det) {
+  __shared__ double shared[LM_WARP];
+  for (int64_t m = blockIdx.x; m < count; m += gridDim.x) {
+    double product = 1, signs = 1, log_of = 0;
+    for (int64_t d = threadIdx.x; d < n; d += blockDim.x) {
+      double u = (double)lu[(m * n + d) * n + d];
+      if (pivots[m * n + d] != d + 1) signs = -signs;
+      product *= u;
+      signs *= sign ? (u > 0 ? 1 : u < 0 ? -1 : u) : 1;
+      if (sign) log_of += log(fabs(u));
+    }
+    signs = lm_block_reduce(signs, lm_multiply_of(), shared);
+    double whole = sign ? lm_block_reduce(log_of, lm_add_of(), shared)
+                        : signs * lm_block_reduce(product, lm_multiply_of(), shared);
+    if (threadIdx.x != 0) continue;
+    bool singular = info[m] > 0;
+    det[m] = (T)(singular ? (sign ? log(0.0) : 0.0) : whole);
+    if (sign) sign[m] = (T)(singular ? 0.0 : signs);
+  }
+}
+
+extern "C" int lm_k_determinants(int dtype, const void *lu, const int *pivots, const int *info, int64_t n,
+                                 int64_t count, void *sign, void *det, void *stream) {
+  int threads = LM_WARP;
+  if (n > LM_WARP) threads = LM_LINALG_BLOCK;
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_determinants_kernel<T>, lm_block_each(count), threads, 0, stream, (const T *)lu, pivots, info,
+                     n, count, (T *)sign, (T *)det);
+  });
+}
+
+LM_KERNEL void lm_check_pivots_kernel(int *pivots, int64_t n, int64_t total, int64_t rows, int bad_kind, lm_bad bad) {
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    int pivot = pivots[i];
+    if (pivot >= 1 && pivot <= rows) continue;
+    lm_report_bad(bad, bad_kind, i % n + 1, pivot, rows);
+    pivots[i] = (int)(i % n) + 1;
+  }
+}
+
+extern "C" int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t rows, int bad_kind, lm_bad bad,
+                                 void *stream) {
+  return lm_launch(lm_check_pivots_kernel, lm_linalg_blocks(n * count), LM_LINALG_BLOCK, 0, stream, pivots, n,
+                   n * count, rows, bad_kind, bad);
+}
+
+/* Row r of P^T is row order[r] of the identity, and order is what the exchanges make of 0, 1, …. */
+LM_KERNEL void lm_order_kernel(const int *pivots, int64_t k, int64_t m, int64_t count, int *order) {
+  for (int64_t i = lm_thread(); i < count; i += lm_threads()) {
+    int *its = order + i * m;
+    for (int64_t r = 0; r < m; r++) its[r] = (int)r;
+    for (int64_t d = 0; d < k; d++) {
+      int other = pivots[i * k + d] - 1, kept = its[d];
+      its[d] = its[other];
+      its[other] = kept;
+    }
+  }
+}
+
+template <class T>
+LM_KERNEL void lm_permutations_kernel(const int *order, int64_t m, int64_t total, T *p) {
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    int64_t matrix = i / (m * m), row = i / m % m, column = i % m;
+    p[i] = (T)(order[matrix * m + column] == row);
+  }
+}
+
+extern "C" int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *room, void *p,
+                                 void *stream) {
+  int error =
+      lm_launch(lm_order_kernel, lm_linalg_blocks(count), LM_LINALG_BLOCK, 0, stream, pivots, k, m, count, room);
+  if (error) return error;
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_permutations_kernel<T>, lm_linalg_blocks(count * m * m), LM_LINALG_BLOCK, 0, stream, room, m,
+                     count * m * m, (T *)p);
+  });
+}
+
+template <class T>
+LM_KERNEL void lm_mirror_kernel(T *a, int64_t n, int64_t total) {
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    int64_t first = i / (n * n) * (n * n), column = i / n % n, row = i % n;
+    if (row < column) a[i] = a[first + row * n + column];
+  }
+}
+
+extern "C" int lm_k_mirror(int dtype, void *a, int64_t n, int64_t count, void *stream) {
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_mirror_kernel<T>, lm_linalg_blocks(n * n * count), LM_LINALG_BLOCK, 0, stream, (T *)a, n,
+                     n * n * count);
+  });
+}
+
+template <class T>
+LM_KERNEL void lm_zero_diagonals_kernel(const T *a, int64_t m, int64_t n, int64_t total, int *info) {
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    int64_t matrix = i / n, d = i % n;
+    if (a[matrix * m * n + d * (m + 1)] == 0) info[matrix] = 1;
+  }
+}
+
+extern "C" int lm_k_zero_diagonals(int dtype, const void *a, int64_t m, int64_t n, int64_t count, int *info,
+                                   void *stream) {
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_zero_diagonals_kernel<T>, lm_linalg_blocks(n * count), LM_LINALG_BLOCK, 0, stream, (const T *)a,
+                     m, n, n * count, info);
+  });
+}
+
+template <class T>
+LM_KERNEL void lm_squares_kernel(const T *b, int64_t from, int64_t m, int64_t columns, T *sums) {
+  __shared__ double shared[LM_WARP];
+  for (int64_t c = blockIdx.x; c < columns; c += gridDim.x) {
+    double sum = 0;
+    for (int64_t r = from + threadIdx.x; r < m; r += blockDim.x) sum += (double)b[c * m + r] * (double)b[c * m + r];
+    sum = lm_block_reduce(sum, lm_add_of(), shared);
+    if (threadIdx.x == 0) sums[c] = (T)sum;
+  }
+}
+
+extern "C" int lm_k_squares(int dtype, const void *b, int64_t from, int64_t m, int64_t k, int64_t count, void *sums,
+                            void *stream) {
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_squares_kernel<T>, lm_block_each(k * count), LM_LINALG_BLOCK, 0, stream, (const T *)b, from, m,
+                     k * count, (T *)sums);
+  });
+}
+
+template <class T>
+LM_KERNEL void lm_times_inverse_kernel(lm_inverse_values job) {
+  int64_t size = job.rows * job.columns;
+  for (int64_t m = blockIdx.x; m < job.count; m += gridDim.x) {
+    const T *s = (const T *)job.s + m * job.k;
+    T *x = (T *)job.x + m * job.x_step;
+    double atol = job.atol ? job.atol[m] : 0, rtol = job.rtol ? job.rtol[m] : atol > 0 ? 0 : job.rtol_all;
+    double least = rtol * (double)s[0];
+    if (atol > least) least = atol;
+    for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
+      double value = (double)s[job.by_rows ? i % job.rows : i / job.rows];
+      x[i] = value > least ? (T)((double)x[i] / value) : (T)0;
+    }
+    if (threadIdx.x != 0 || !job.rank) continue;
+    int64_t rank = 0;
+    while (rank < job.k && (double)s[rank] > least) rank++;
+    job.rank[m] = rank;
+  }
+}
+
+extern "C" int lm_k_times_inverse(const lm_inverse_values *job, void *stream) {
+  return lm_for_real(job->dtype, [=](auto t) {
+    return lm_launch(lm_times_inverse_kernel<decltype(t)>, lm_block_each(job->count), LM_LINALG_BLOCK, 0, stream, *job);
+  });
+}

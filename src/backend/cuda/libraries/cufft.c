@@ -1,0 +1,194 @@
+#include "backend/cuda/libraries/cufft.h"
+
+#include <cuda_runtime_api.h>
+#include <cufft.h>
+#include <string.h>
+
+#include "backend/cuda/libraries/lazy_library.h"
+#include "base/mem.h"
+#include "device/graph.h"
+
+#define FUNCTIONS(X)        \
+  X(cufftCreate)            \
+  X(cufftDestroy)           \
+  X(cufftSetAutoAllocation) \
+  X(cufftMakePlanMany64)    \
+  X(cufftSetStream)         \
+  X(cufftSetWorkArea) X(cufftExecC2C) X(cufftExecR2C) X(cufftExecC2R) X(cufftExecZ2Z) X(cufftExecD2Z) X(cufftExecZ2D)
+LM_LAZY_LIBRARY(library, fft, FUNCTIONS, "cufft", LM_FILE_OF("libcufft.so.", CUFFT_VER_MAJOR));
+
+static const char *name_of(int code) {
+  switch (code) {
+    case CUFFT_INVALID_PLAN: return "CUFFT_INVALID_PLAN";
+    case CUFFT_ALLOC_FAILED: return "CUFFT_ALLOC_FAILED";
+    case CUFFT_INVALID_TYPE: return "CUFFT_INVALID_TYPE";
+    case CUFFT_INVALID_VALUE: return "CUFFT_INVALID_VALUE";
+    case CUFFT_INTERNAL_ERROR: return "CUFFT_INTERNAL_ERROR";
+    case CUFFT_EXEC_FAILED: return "CUFFT_EXEC_FAILED";
+    case CUFFT_SETUP_FAILED: return "CUFFT_SETUP_FAILED";
+    case CUFFT_INVALID_SIZE: return "CUFFT_INVALID_SIZE";
+    case CUFFT_INVALID_DEVICE: return "CUFFT_INVALID_DEVICE";
+    case CUFFT_NOT_SUPPORTED: return "CUFFT_NOT_SUPPORTED";
+    default: return "CUFFT_UNKNOWN";
+  }
+}
+
+static lm_status check(int code, const char *call) {
+  if (code == CUFFT_SUCCESS) return LM_OK;
+  lm_status status = code == CUFFT_ALLOC_FAILED                                  ? LM_E_OOM
+                     : code == CUFFT_INVALID_SIZE || code == CUFFT_NOT_SUPPORTED ? LM_E_MISSING
+                                                                                 : LM_E_STATE;
+  const char *op = lm_op_running(), *name = strrchr(call, '.') ? strrchr(call, '.') + 1 : call;
+  return lm_fail(status, "%s%s%.*s: error %d (%s)", op ? op : "", op ? ": " : "", (int)strcspn(name, "("), name, code,
+                 name_of(code));
+}
+#define FFT(name, ...) check((int)fft.name(__VA_ARGS__), #name)
+
+/* ---- plans */
+
+/* What a plan depends on. Made from zeros, since every byte counts. */
+typedef struct plan_key {
+  int64_t n, lines, step, x_apart, y_apart;
+  int32_t type, unused;
+} plan_key;
+
+typedef struct plan {
+  struct plan *next;
+  plan_key key;
+  cufftHandle handle;
+  size_t workspace;
+  bool in_graph; /* a graph that was captured may run it at any time: kept for good */
+} plan;
+
+enum { MOST = 64 }; /* plans of a card that no graph has; those that were not used for the longest time go */
+
+/* Of a card. The lock is held while a plan is given its stream and workspace and enqueued, which is one thing. */
+static struct card {
+  pthread_mutex_t lock;
+  plan *plans; /* the last used first */
+} cards[LM_DEVICE_MAX];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void make_locks(void) {
+  for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&cards[i].lock, NULL);
+}
+
+static int type_of(const lm_cuda_fft_job *job) {
+  bool wide = job->dtype == LM_F64;
+  switch (job->kind) {
+    case LM_FFT_C2C: return wide ? CUFFT_Z2Z : CUFFT_C2C;
+    case LM_FFT_R2C: return wide ? CUFFT_D2Z : CUFFT_R2C;
+    default: return wide ? CUFFT_Z2D : CUFFT_C2R;
+  }
+}
+
+/* It becomes the first. */
+static plan *find_plan(struct card *c, const plan_key *key) {
+  for (plan **at = &c->plans; *at; at = &(*at)->next) {
+    plan *p = *at;
+    if (memcmp(&p->key, key, sizeof *key) != 0) continue;
+    *at = p->next;
+    p->next = c->plans;
+    c->plans = p;
+    return p;
+  }
+  return NULL;
+}
+
+/* Nobody captures meanwhile, and kernels that still read the plan's tables are waited for. */
+static lm_status drop_oldest(struct card *c) {
+  lm_status status = LM_OK;
+  plan **oldest = NULL, *p;
+  int others = 0;
+  for (plan **at = &c->plans; *at; at = &(*at)->next) {
+    if ((*at)->in_graph) continue;
+    others++;
+    oldest = at;
+  }
+  if (others < MOST) return LM_OK;
+  TRY(CUDA(cudaDeviceSynchronize()));
+  p = *oldest;
+  *oldest = p->next;
+  status = FFT(cufftDestroy, p->handle);
+  lm_free(p);
+done:
+  return status;
+}
+
+static lm_status make_plan(const plan_key *key, plan **out) {
+  lm_status status;
+  long long n = key->n, half = key->n / 2 + 1;
+  bool to_half = key->type == CUFFT_R2C || key->type == CUFFT_D2Z;
+  bool from_half = key->type == CUFFT_C2R || key->type == CUFFT_Z2D;
+  plan *p = lm_calloc(1, sizeof *p);
+  if (!p) return LM_E_OOM;
+  p->key = *key;
+  p->handle = -1;
+  TRY(FFT(cufftCreate, &p->handle));
+  TRY(FFT(cufftSetAutoAllocation, p->handle, 0));
+  TRY(FFT(cufftMakePlanMany64, p->handle, 1, &n, from_half ? &half : &n, key->step, key->x_apart, to_half ? &half : &n,
+          key->step, key->y_apart, (cufftType)key->type, key->lines, &p->workspace));
+  *out = p;
+  p = NULL;
+done:
+  if (p && p->handle != -1) fft.cufftDestroy(p->handle);
+  lm_free(p);
+  return status;
+}
+
+/* Making a plan takes memory from the driver and may load code: that breaks whatever captures. */
+static lm_status new_plan(struct card *c, const plan_key *key, plan **out) {
+  lm_status status;
+  if (lm_graph_capturing())
+    return lm_fail(LM_E_STATE,
+                   "%s: cuFFT has no plan yet for lines of %lld, %lld of them, and a graph is being captured: warm up "
+                   "first, by running the same once before the capture",
+                   lm_op_running(), (long long)key->n, (long long)key->lines);
+  if (!lm_graph_keep_out()) return lm_fail(LM_E_MISSING, "%s: another thread captures a graph", lm_op_running());
+  TRY(drop_oldest(c));
+  TRY(make_plan(key, out));
+  (*out)->next = c->plans;
+  c->plans = *out;
+done:
+  lm_graph_let_in();
+  return status;
+}
+
+static lm_status execute(const plan *p, const lm_cuda_fft_job *job) {
+  int direction = job->inverse ? CUFFT_INVERSE : CUFFT_FORWARD;
+  switch (p->key.type) {
+    case CUFFT_C2C: return FFT(cufftExecC2C, p->handle, job->x, job->y, direction);
+    case CUFFT_R2C: return FFT(cufftExecR2C, p->handle, job->x, job->y);
+    case CUFFT_C2R: return FFT(cufftExecC2R, p->handle, job->x, job->y);
+    case CUFFT_Z2Z: return FFT(cufftExecZ2Z, p->handle, job->x, job->y, direction);
+    case CUFFT_D2Z: return FFT(cufftExecD2Z, p->handle, job->x, job->y);
+    default: return FFT(cufftExecZ2D, p->handle, job->x, job->y);
+  }
+}
+
+lm_status lm_cuda_fft(const lm_cuda_fft_job *job, void *stream) {
+  lm_status status = lm_lazy_load(&library);
+  if (status != LM_OK) return status;
+  pthread_once(&once, make_locks);
+  struct card *c = &cards[lm_device_physical(job->device)];
+  void *workspace = NULL;
+  plan_key key = {.n = job->n,
+                  .lines = job->lines,
+                  .step = job->step,
+                  .x_apart = job->x_apart,
+                  .y_apart = job->y_apart,
+                  .type = type_of(job)};
+  pthread_mutex_lock(&c->lock);
+  plan *p = find_plan(c, &key);
+  if (!p) TRY(new_plan(c, &key, &p));
+  if (lm_graph_capturing()) p->in_graph = true;
+  if (p->workspace > 0) {
+    TRY(lm_cuda_scratch(job->device, p->workspace, &workspace));
+    TRY(FFT(cufftSetWorkArea, p->handle, workspace));
+  }
+  TRY(FFT(cufftSetStream, p->handle, stream));
+  status = execute(p, job);
+done:
+  if (workspace) lm_cuda_scratch_done(job->device, workspace, p->workspace);
+  pthread_mutex_unlock(&c->lock);
+  return status;
+}

@@ -1,0 +1,398 @@
+#include "backend/cuda/libraries/cusolver.h"
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+#include <cusolverDn.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "backend/cuda/libraries/cublas.h"
+#include "backend/cuda/libraries/lazy_library.h"
+#include "backend/cuda/runtime/context.h"
+#include "base/mem.h"
+#include "copy.h"
+#include "device/graph.h"
+#include "linalg.h"
+
+/* clang-format off */
+#define BOTH(X, before, after) X(before##S##after) X(before##D##after)
+#define SOLVERS(X)                                                                             \
+  X(cusolverDnCreate) X(cusolverDnSetStream)                                                   \
+  X(cusolverDnCreateSyevjInfo) X(cusolverDnCreateGesvdjInfo)                                   \
+  BOTH(X, cusolverDn, getrf_bufferSize) BOTH(X, cusolverDn, getrf)                             \
+  BOTH(X, cusolverDn, getrs)                                                                   \
+  BOTH(X, cusolverDn, potrf_bufferSize) BOTH(X, cusolverDn, potrf)                             \
+  BOTH(X, cusolverDn, potrfBatched)                                                            \
+  BOTH(X, cusolverDn, geqrf_bufferSize) BOTH(X, cusolverDn, geqrf)                             \
+  BOTH(X, cusolverDn, orgqr_bufferSize) BOTH(X, cusolverDn, orgqr)                             \
+  BOTH(X, cusolverDn, ormqr_bufferSize) BOTH(X, cusolverDn, ormqr)                             \
+  BOTH(X, cusolverDn, syevd_bufferSize) BOTH(X, cusolverDn, syevd)                             \
+  BOTH(X, cusolverDn, syevjBatched_bufferSize) BOTH(X, cusolverDn, syevjBatched)               \
+  BOTH(X, cusolverDn, gesvdj_bufferSize) BOTH(X, cusolverDn, gesvdj)                           \
+  BOTH(X, cusolverDn, gesvdjBatched_bufferSize) BOTH(X, cusolverDn, gesvdjBatched)
+#define PRODUCTS(X)                                                                            \
+  X(cublasCreate_v2) X(cublasSetStream_v2)                                                     \
+  X(cublasStrsm_v2) X(cublasDtrsm_v2)                                                          \
+  BOTH(X, cublas, getrfBatched) BOTH(X, cublas, getrsBatched) BOTH(X, cublas, trsmBatched)
+/* clang-format on */
+LM_LAZY_LIBRARY(solver_library, dense, SOLVERS, "cusolver", LM_FILE_OF("libcusolver.so.", CUSOLVER_VER_MAJOR));
+LM_LAZY_LIBRARY(blas_library, blas, PRODUCTS, "cublas", LM_FILE_OF("libcublas.so.", CUBLAS_VER_MAJOR));
+
+static const char *name_of(int code) {
+  switch (code) {
+    case CUSOLVER_STATUS_NOT_INITIALIZED: return "CUSOLVER_STATUS_NOT_INITIALIZED";
+    case CUSOLVER_STATUS_ALLOC_FAILED: return "CUSOLVER_STATUS_ALLOC_FAILED";
+    case CUSOLVER_STATUS_INVALID_VALUE: return "CUSOLVER_STATUS_INVALID_VALUE";
+    case CUSOLVER_STATUS_ARCH_MISMATCH: return "CUSOLVER_STATUS_ARCH_MISMATCH";
+    case CUSOLVER_STATUS_EXECUTION_FAILED: return "CUSOLVER_STATUS_EXECUTION_FAILED";
+    case CUSOLVER_STATUS_INTERNAL_ERROR: return "CUSOLVER_STATUS_INTERNAL_ERROR";
+    case CUSOLVER_STATUS_NOT_SUPPORTED: return "CUSOLVER_STATUS_NOT_SUPPORTED";
+    default: return "CUSOLVER_STATUS_UNKNOWN";
+  }
+}
+
+static lm_status check_solver(int code, const char *call) {
+  if (code == CUSOLVER_STATUS_SUCCESS) return LM_OK;
+  const char *op = lm_op_running();
+  return lm_fail(code == CUSOLVER_STATUS_ALLOC_FAILED ? LM_E_OOM : LM_E_STATE, "%s%s%s: error %d (%s)", op ? op : "",
+                 op ? ": " : "", call, code, name_of(code));
+}
+
+/* SOLVE(c, getrf, …): the routine for the call's dtype. */
+#define SOLVE(c, name, ...)                                                                       \
+  ((c)->dtype == LM_F64 ? check_solver(dense.cusolverDnD##name(__VA_ARGS__), "cusolverDnD" #name) \
+                        : check_solver(dense.cusolverDnS##name(__VA_ARGS__), "cusolverDnS" #name))
+#define PRODUCT(c, name, ...)                                                                  \
+  ((c)->dtype == LM_F64 ? lm_cuda_check_blas(blas.cublasD##name(__VA_ARGS__), "cublasD" #name) \
+                        : lm_cuda_check_blas(blas.cublasS##name(__VA_ARGS__), "cublasS" #name))
+
+/* ---- handles, made at need and lent out: none is for two threads at the same time */
+
+struct lm_solver {
+  lm_solver *next;
+  cusolverDnHandle_t dense;
+  cublasHandle_t blas;
+  syevjInfo_t syevj;
+  gesvdjInfo_t gesvdj;
+  void *stream; /* that worked with it last, up to: */
+  cudaEvent_t done;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static lm_solver *idle[LM_DEVICE_MAX]; /* by physical ordinal */
+
+/* What a failure leaves of it is not worth giving back. */
+static lm_status make_solver(lm_solver **out) {
+  lm_status status;
+  lm_solver *s = lm_calloc(1, sizeof *s);
+  if (!s) return LM_E_OOM;
+  TRY(check_solver(dense.cusolverDnCreate(&s->dense), "cusolverDnCreate"));
+  TRY(lm_cuda_check_blas(blas.cublasCreate_v2(&s->blas), "cublasCreate_v2"));
+  TRY(check_solver(dense.cusolverDnCreateSyevjInfo(&s->syevj), "cusolverDnCreateSyevjInfo"));
+  TRY(check_solver(dense.cusolverDnCreateGesvdjInfo(&s->gesvdj), "cusolverDnCreateGesvdjInfo"));
+  TRY(CUDA(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming)));
+  *out = s;
+  s = NULL;
+done:
+  lm_free(s);
+  return status;
+}
+
+static lm_status take_solver(lm_solver_call *c) {
+  lm_status status = LM_OK;
+  int ordinal = lm_device_physical(c->device);
+  pthread_mutex_lock(&lock);
+  c->solver = idle[ordinal];
+  if (c->solver) idle[ordinal] = c->solver->next;
+  pthread_mutex_unlock(&lock);
+  if (!c->solver) TRY(make_solver(&c->solver));
+  if (c->solver->stream != c->stream) { /* the handles' own memory is for one at a time */
+    if (c->solver->stream) TRY(CUDA(cudaStreamWaitEvent(c->stream, c->solver->done, 0)));
+    c->solver->stream = c->stream;
+  }
+  TRY(check_solver(dense.cusolverDnSetStream(c->solver->dense, c->stream), "cusolverDnSetStream"));
+  TRY(lm_cuda_check_blas(blas.cublasSetStream_v2(c->solver->blas, c->stream), "cublasSetStream_v2"));
+done:
+  return status;
+}
+
+lm_status lm_solver_open(const lm_tensor *x, int64_t count, lm_solver_call *c) {
+  lm_status status;
+  size_t bytes = 2 * sizeof(int) * (size_t)count;
+  *c = (lm_solver_call){.dtype = (lm_dtype)x->dtype, .device = x->device, .count = count};
+  c->item = lm_dtype_size(c->dtype);
+  if (count > INT32_MAX / 2) return lm_fail(LM_E_MISSING, "%s: too many matrices", lm_op_running());
+  TRY(lm_lazy_load(&solver_library));
+  TRY(lm_lazy_load(&blas_library));
+  TRY(lm_cuda_enter(c->device, &c->stream));
+  c->alone = lm_graph_keep_out();
+  if (!c->alone) return lm_fail(LM_E_MISSING, "%s: a graph is being captured", lm_op_running());
+  TRY(take_solver(c));
+  TRY(lm_tensor_empty(LM_I32, c->device, 1, &(int64_t){2 * count}, LM_CONTIGUOUS, &c->infos));
+  c->info = (int *)c->infos->data;
+  c->flag = c->info + count;
+  TRY(lm_cuda_check(lm_set_bytes(c->info, 0, bytes, c->stream), "cudaMemsetAsync"));
+done:
+  return status;
+}
+
+void lm_solver_close(lm_solver_call *c) {
+  lm_cuda_release(c->infos);
+  if (c->solver && cudaEventRecord(c->solver->done, c->stream) != cudaSuccess) lm_cuda_forget_error();
+  pthread_mutex_lock(&lock);
+  if (c->solver) {
+    c->solver->next = idle[lm_device_physical(c->device)];
+    idle[lm_device_physical(c->device)] = c->solver;
+  }
+  pthread_mutex_unlock(&lock);
+  if (c->alone) lm_graph_let_in();
+}
+
+lm_status lm_solver_infos(const lm_solver_call *c, lm_bad_matrix *bad) {
+  lm_status status;
+  lm_tensor *host = NULL;
+  *bad = (lm_bad_matrix){0, -1};
+  TRY(lm_tensor_empty(LM_I32, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){2 * c->count}, LM_CONTIGUOUS, &host));
+  TRY(lm_copy(c->infos, host));
+  const int *info = (const int *)host->data, *flag = info + c->count;
+  for (int64_t i = 0; i < c->count && bad->at < 0; i++) {
+    if (info[i] != 0 || flag[i] != 0) *bad = (lm_bad_matrix){flag[i] ? LM_NOT_FINITE : info[i], i};
+  }
+done:
+  lm_release(host);
+  return status;
+}
+
+lm_status lm_solver_converged(const lm_solver_call *c, const lm_tensor *x) {
+  lm_bad_matrix bad;
+  lm_status status = lm_solver_infos(c, &bad);
+  if (status != LM_OK || bad.at < 0) return status;
+  status = lm_matrix_not_converged("the computation", "A", x, bad);
+  return bad.info == LM_NOT_FINITE ? status : LM_E_MISSING;
+}
+
+lm_status lm_solver_room(const lm_solver_call *c, int64_t n, lm_tensor **out) {
+  int64_t size[2] = {c->count, n > 0 ? n : 1};
+  return lm_tensor_empty(c->dtype, c->device, 2, size, LM_CONTIGUOUS, out);
+}
+
+/* A routine's workspace, of elements. */
+static lm_status workspace(const lm_solver_call *c, int64_t elements, lm_tensor **out) {
+  return lm_tensor_empty(c->dtype, c->device, 1, &(int64_t){elements > 0 ? elements : 1}, LM_CONTIGUOUS, out);
+}
+
+/* The address of each matrix, on the device. */
+static lm_status addresses(const lm_solver_call *c, const void *base, int64_t elements, lm_tensor **out) {
+  lm_status status;
+  TRY(lm_tensor_empty(LM_I64, c->device, 1, &(int64_t){c->count}, LM_CONTIGUOUS, out));
+  TRY(LAUNCH("addresses",
+             lm_k_addresses((void **)(*out)->data, base, elements * (int64_t)c->item, c->count, c->stream)));
+done:
+  return status;
+}
+
+/* The i-th of what lies so many elements apart. */
+static void *at(const lm_solver_call *c, const void *base, int64_t i, int64_t elements) {
+  return (char *)base + (size_t)(i * elements) * c->item;
+}
+
+/* Many matrices this small go in one launch; larger ones fill the card each. PyTorch draws the line there too. */
+enum { SMALL = 512, TINY = 32 };
+
+/* ---- LU */
+
+lm_status lm_solver_getrf(const lm_solver_call *c, int m, int n, void *a, int *pivots) {
+  lm_status status = LM_OK;
+  lm_tensor *work = NULL, *list = NULL;
+  int size, least = m < n ? m : n;
+  if (c->count > 1 && m == n && n < SMALL) {
+    TRY(addresses(c, a, (int64_t)n * n, &list));
+    TRY(PRODUCT(c, getrfBatched, c->solver->blas, n, (void *)list->data, n, pivots, c->info, (int)c->count));
+    goto done;
+  }
+  TRY(SOLVE(c, getrf_bufferSize, c->solver->dense, m, n, a, m, &size));
+  TRY(workspace(c, size, &work));
+  for (int64_t i = 0; i < c->count; i++)
+    TRY(SOLVE(c, getrf, c->solver->dense, m, n, at(c, a, i, (int64_t)m * n), m, (void *)work->data, pivots + i * least,
+              c->info + i));
+done:
+  lm_cuda_release(work);
+  lm_cuda_release(list);
+  return status;
+}
+
+lm_status lm_solver_getrs(const lm_solver_call *c, bool turned, int n, int k, const void *lu, const int *pivots,
+                          void *b) {
+  lm_status status = LM_OK;
+  lm_tensor *factors = NULL, *sides = NULL, *spare = NULL;
+  cublasOperation_t how = turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+  int wrong = 0; /* arguments alone are judged: they are ours */
+  if (c->count > 1 && n < SMALL) {
+    TRY(addresses(c, lu, (int64_t)n * n, &factors));
+    TRY(addresses(c, b, (int64_t)n * k, &sides));
+    TRY(PRODUCT(c, getrsBatched, c->solver->blas, how, n, k, (void *)factors->data, n, pivots, (void *)sides->data, n,
+                &wrong, (int)c->count));
+    goto done;
+  }
+  TRY(lm_tensor_empty(LM_I32, c->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &spare));
+  for (int64_t i = 0; i < c->count; i++)
+    TRY(SOLVE(c, getrs, c->solver->dense, how, n, k, at(c, lu, i, (int64_t)n * n), n, pivots + i * n,
+              at(c, b, i, (int64_t)n * k), n, (int *)spare->data));
+done:
+  lm_cuda_release(factors);
+  lm_cuda_release(sides);
+  lm_cuda_release(spare);
+  return status;
+}
+
+/* ---- triangles */
+
+lm_status lm_solver_potrf(const lm_solver_call *c, bool upper, int n, void *a) {
+  lm_status status = LM_OK;
+  lm_tensor *work = NULL, *list = NULL;
+  cublasFillMode_t part = upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
+  int size;
+  if (c->count > 1 && n < SMALL) {
+    TRY(addresses(c, a, (int64_t)n * n, &list));
+    TRY(SOLVE(c, potrfBatched, c->solver->dense, part, n, (void *)list->data, n, c->info, (int)c->count));
+    goto done;
+  }
+  TRY(SOLVE(c, potrf_bufferSize, c->solver->dense, part, n, a, n, &size));
+  TRY(workspace(c, size, &work));
+  for (int64_t i = 0; i < c->count; i++)
+    TRY(SOLVE(c, potrf, c->solver->dense, part, n, at(c, a, i, (int64_t)n * n), n, (void *)work->data, size,
+              c->info + i));
+done:
+  lm_cuda_release(work);
+  lm_cuda_release(list);
+  return status;
+}
+
+lm_status lm_solver_trsm(const lm_solver_call *c, const lm_solver_triangle *t, const void *a, void *b) {
+  enum { FEW = 8, LARGE = 64 };
+  lm_status status = LM_OK;
+  lm_tensor *triangles = NULL, *sides = NULL;
+  cublasFillMode_t part = t->upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
+  cublasOperation_t how = t->turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+  cublasDiagType_t diagonal = t->ones ? CUBLAS_DIAG_UNIT : CUBLAS_DIAG_NON_UNIT;
+  double wide_one = 1;
+  float narrow_one = 1;
+  const void *one = c->dtype == LM_F64 ? (void *)&wide_one : (void *)&narrow_one;
+  if (c->count > 1 && (c->count > FEW || t->n < LARGE)) {
+    TRY(addresses(c, a, t->a_step, &triangles));
+    TRY(addresses(c, b, t->b_step, &sides));
+    TRY(PRODUCT(c, trsmBatched, c->solver->blas, CUBLAS_SIDE_LEFT, part, how, diagonal, t->n, t->k, one,
+                (void *)triangles->data, t->lda, (void *)sides->data, t->ldb, (int)c->count));
+    goto done;
+  }
+  for (int64_t i = 0; i < c->count; i++)
+    TRY(PRODUCT(c, trsm_v2, c->solver->blas, CUBLAS_SIDE_LEFT, part, how, diagonal, t->n, t->k, one,
+                at(c, a, i, t->a_step), t->lda, at(c, b, i, t->b_step), t->ldb));
+done:
+  lm_cuda_release(triangles);
+  lm_cuda_release(sides);
+  return status;
+}
+
+/* ---- QR */
+
+lm_status lm_solver_geqrf(const lm_solver_call *c, int m, int n, void *a, void *tau) {
+  lm_status status;
+  lm_tensor *work = NULL;
+  int size, least = m < n ? m : n;
+  TRY(SOLVE(c, geqrf_bufferSize, c->solver->dense, m, n, a, m, &size));
+  TRY(workspace(c, size, &work));
+  for (int64_t i = 0; i < c->count; i++)
+    TRY(SOLVE(c, geqrf, c->solver->dense, m, n, at(c, a, i, (int64_t)m * n), m, at(c, tau, i, least),
+              (void *)work->data, size, c->info + i));
+done:
+  lm_cuda_release(work);
+  return status;
+}
+
+lm_status lm_solver_orgqr(const lm_solver_call *c, int m, int columns, int k, void *a, const void *tau) {
+  lm_status status;
+  lm_tensor *work = NULL;
+  int size;
+  TRY(SOLVE(c, orgqr_bufferSize, c->solver->dense, m, columns, k, a, m, tau, &size));
+  TRY(workspace(c, size, &work));
+  for (int64_t i = 0; i < c->count; i++)
+    TRY(SOLVE(c, orgqr, c->solver->dense, m, columns, k, at(c, a, i, (int64_t)m * columns), m, at(c, tau, i, k),
+              (void *)work->data, size, c->info + i));
+done:
+  lm_cuda_release(work);
+  return status;
+}
+
+lm_status lm_solver_ormqr(const lm_solver_call *c, int m, int columns, int k, const void *a, const void *tau, void *b) {
+  lm_status status;
+  lm_tensor *work = NULL;
+  int size;
+  TRY(SOLVE(c, ormqr_bufferSize, c->solver->dense, CUBLAS_SIDE_LEFT, CUBLAS_OP_T, m, columns, k, a, m, tau, b, m,
+            &size));
+  TRY(workspace(c, size, &work));
+  for (int64_t i = 0; i < c->count; i++)
+    TRY(SOLVE(c, ormqr, c->solver->dense, CUBLAS_SIDE_LEFT, CUBLAS_OP_T, m, columns, k, at(c, a, i, (int64_t)m * k), m,
+              at(c, tau, i, k), at(c, b, i, (int64_t)m * columns), m, (void *)work->data, size, c->info + i));
+done:
+  lm_cuda_release(work);
+  return status;
+}
+
+/* ---- eigenvalues and singular values */
+
+lm_status lm_solver_syevd(const lm_solver_call *c, bool vectors, bool upper, int n, void *a, void *w) {
+  lm_status status;
+  lm_tensor *work = NULL;
+  cusolverEigMode_t mode = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
+  cublasFillMode_t part = upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
+  lm_solver *s = c->solver;
+  int size, count = (int)c->count;
+  if (count > 1 && n <= TINY) {
+    TRY(SOLVE(c, syevjBatched_bufferSize, s->dense, mode, part, n, a, n, w, &size, s->syevj, count));
+    TRY(workspace(c, size, &work));
+    TRY(SOLVE(c, syevjBatched, s->dense, mode, part, n, a, n, w, (void *)work->data, size, c->info, s->syevj, count));
+    goto done;
+  }
+  TRY(SOLVE(c, syevd_bufferSize, s->dense, mode, part, n, a, n, w, &size));
+  TRY(workspace(c, size, &work));
+  for (int64_t i = 0; i < count; i++)
+    TRY(SOLVE(c, syevd, s->dense, mode, part, n, at(c, a, i, (int64_t)n * n), n, at(c, w, i, n), (void *)work->data,
+              size, c->info + i));
+done:
+  lm_cuda_release(work);
+  return status;
+}
+
+bool lm_solver_is_whole(const lm_solver_call *c, bool whole, int m, int n) {
+  return whole || (c->count > 1 && m <= TINY && n <= TINY);
+}
+
+/* By Jacobi's rotations, which take wide matrices too and are PyTorch's choice. */
+lm_status lm_solver_gesvd(const lm_solver_call *c, bool vectors, bool whole, int m, int n, void *a, void *s, void *u,
+                          void *v) {
+  lm_status status;
+  lm_tensor *work = NULL;
+  cusolverEigMode_t mode = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
+  lm_solver *x = c->solver;
+  int size, count = (int)c->count, least = m < n ? m : n, u_columns, v_columns;
+  whole = lm_solver_is_whole(c, whole, m, n);
+  u_columns = whole ? m : least;
+  v_columns = whole ? n : least;
+  if (count > 1 && m <= TINY && n <= TINY) {
+    TRY(SOLVE(c, gesvdjBatched_bufferSize, x->dense, mode, m, n, a, m, s, u, m, v, n, &size, x->gesvdj, count));
+    TRY(workspace(c, size, &work));
+    TRY(SOLVE(c, gesvdjBatched, x->dense, mode, m, n, a, m, s, u, m, v, n, (void *)work->data, size, c->info, x->gesvdj,
+              count));
+    goto done;
+  }
+  TRY(SOLVE(c, gesvdj_bufferSize, x->dense, mode, !whole, m, n, a, m, s, u, m, v, n, &size, x->gesvdj));
+  TRY(workspace(c, size, &work));
+  for (int64_t i = 0; i < count; i++)
+    TRY(SOLVE(c, gesvdj, x->dense, mode, !whole, m, n, at(c, a, i, (int64_t)m * n), m, at(c, s, i, least),
+              at(c, u, i, (int64_t)m * u_columns), m, at(c, v, i, (int64_t)n * v_columns), n, (void *)work->data, size,
+              c->info + i, x->gesvdj));
+done:
+  lm_cuda_release(work);
+  return status;
+}

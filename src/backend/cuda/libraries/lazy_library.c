@@ -1,0 +1,40 @@
+#include "backend/cuda/libraries/lazy_library.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "base/environment_variable.h"
+
+/* Whether the list, with commas between, has the name. */
+static bool is_listed(const char *list, const char *name) {
+  size_t length = strlen(name);
+  for (const char *at = list; at; at = strchr(at, ',')) {
+    at += strspn(at, ", ");
+    size_t n = strcspn(at, ", ");
+    if (n == length && memcmp(at, name, n) == 0) return true;
+  }
+  return false;
+}
+
+/* What the process has already comes first, as it does for libraries that are linked. */
+static bool find_all(lm_lazy_library *l) {
+  bool there = dlsym(RTLD_DEFAULT, l->names[0]) != NULL;
+  void *from = there ? RTLD_DEFAULT : dlopen(l->file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (!there && !from) return false;
+  for (int i = 0; l->names[i]; i++) {
+    l->functions[i] = dlsym(from, l->names[i]);
+    if (!l->functions[i]) return false;
+  }
+  return true;
+}
+
+lm_status lm_lazy_load(lm_lazy_library *l) {
+  pthread_mutex_lock(&l->lock);
+  if (l->state == LM_NOT_TRIED) {
+    const char *without = lm_variable_get(LM_VAR_CUDA_WITHOUT);
+    l->state = !(without && is_listed(without, l->name)) && find_all(l) ? LM_LOADED : LM_ABSENT;
+  }
+  bool there = l->state == LM_LOADED;
+  pthread_mutex_unlock(&l->lock);
+  return there ? LM_OK : lm_fail(LM_E_MISSING, "cuda: there is no %s", l->file);
+}

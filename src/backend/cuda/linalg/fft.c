@@ -1,0 +1,116 @@
+/* Fourier transforms: of lines as they lie, or, where they lie neither together nor beside each other, of copies. */
+#include "backend/cuda/libraries/cufft.h"
+#include "linalg.h"
+
+static lm_status scale(lm_tensor *y, double factor, void *stream) {
+  if (factor == 1) return LM_OK;
+  return LAUNCH("scale", lm_k_scale(y->dtype, y->data, y->numel, factor, stream));
+}
+
+/* Pairs [batches, n, inner] to [batches, inner, n]. A pair of float32 moves as one float64. */
+static lm_status turn_lines(lm_tensor *x, lm_tensor *y, int64_t batches, int64_t n, int64_t inner) {
+  lm_status status;
+  lm_tensor *from = NULL, *to = NULL;
+  bool whole = x->dtype == LM_F32;
+  int64_t pair = whole ? 1 : 2;
+  int64_t size[4] = {batches, inner, n, 2}, stride[4] = {n * inner * pair, pair, inner * pair, 1};
+  int64_t dense[4] = {n * inner * pair, n * pair, pair, 1};
+  int ndim = whole ? 3 : 4;
+  TRY(lm_tensor_view_as(x, LM_F64, ndim, size, stride, 0, &from));
+  TRY(lm_tensor_view_as(y, LM_F64, ndim, size, dense, 0, &to));
+  TRY(lm_cuda_copy(from, to));
+done:
+  lm_release(from);
+  lm_release(to);
+  return status;
+}
+
+lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_fft_c2c_args *a = args;
+  lm_tensor *x = NULL, *turned = NULL;
+  void *stream;
+  int64_t n = a->x->size[a->dim], inner = 1, batches;
+  for (int d = (int)a->dim + 1; d < a->x->ndim - 1; d++) inner *= a->x->size[d];
+  batches = a->x->numel / (2 * n * inner);
+  bool copies = inner > 1 && batches > 1, beside = inner > 1 && !copies;
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  TRY(lm_cuda_lay_out(a->x, LM_CONTIGUOUS, true, &x));
+  lm_cuda_fft_job job = {.dtype = (lm_dtype)x->dtype,
+                         .device = x->device,
+                         .kind = LM_FFT_C2C,
+                         .inverse = a->inverse,
+                         .n = n,
+                         .lines = batches * inner,
+                         .step = beside ? inner : 1,
+                         .x_apart = beside ? 1 : n,
+                         .y_apart = beside ? 1 : n,
+                         .x = x->data,
+                         .y = out[0]->data};
+  if (copies) {
+    TRY(lm_tensor_empty(job.dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &turned));
+    TRY(turn_lines(x, turned, batches, n, inner));
+    job.x = job.y = turned->data;
+  }
+  TRY(lm_cuda_fft(&job, stream));
+  if (copies) TRY(turn_lines(turned, out[0], batches, inner, n));
+  status = scale(out[0], a->scale, stream);
+done:
+  lm_cuda_release(x);
+  lm_cuda_release(turned);
+  return status;
+}
+
+lm_status lm_cuda_fft_r2c(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_fft_r2c_args *a = args;
+  lm_tensor *x = NULL;
+  void *stream;
+  int64_t n = a->x->size[a->x->ndim - 1];
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  TRY(lm_cuda_lay_out(a->x, LM_CONTIGUOUS, true, &x));
+  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = (lm_dtype)x->dtype,
+                                     .device = x->device,
+                                     .kind = LM_FFT_R2C,
+                                     .n = n,
+                                     .lines = x->numel / n,
+                                     .step = 1,
+                                     .x_apart = n,
+                                     .y_apart = n / 2 + 1,
+                                     .x = x->data,
+                                     .y = out[0]->data},
+                  stream));
+  status = scale(out[0], a->scale, stream);
+done:
+  lm_cuda_release(x);
+  return status;
+}
+
+/* The copy is the library's to destroy, and of what is real in the transform of a real line the imaginary part does not
+ * count. */
+lm_status lm_cuda_fft_c2r(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_fft_c2r_args *a = args;
+  lm_tensor *x = NULL;
+  void *stream;
+  int64_t n = a->n, half = n / 2 + 1, lines = out[0]->numel / n;
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS, &x));
+  TRY(lm_cuda_copy(a->x, x));
+  TRY(LAUNCH("real_ends", lm_k_real_ends(x->dtype, x->data, n, lines, stream)));
+  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = (lm_dtype)x->dtype,
+                                     .device = x->device,
+                                     .kind = LM_FFT_C2R,
+                                     .n = n,
+                                     .lines = lines,
+                                     .step = 1,
+                                     .x_apart = half,
+                                     .y_apart = n,
+                                     .x = x->data,
+                                     .y = out[0]->data},
+                  stream));
+  status = scale(out[0], a->scale, stream);
+done:
+  lm_cuda_release(x);
+  return status;
+}

@@ -1,0 +1,114 @@
+/* Least squares: of matrices with full rank by QR, of all others, and of wide ones, by singular values, whatever the
+ * driver is called; like the CPU's they give the shortest X. Waits for the device, as eigenvalues do. */
+#include "backend/cuda/linalg/decompositions.h"
+#include "copy.h"
+#include "linalg.h"
+
+typedef struct lstsq {
+  const lm_linalg_lstsq_args *a;
+  lm_solver_call c;
+  int m, n, k, least;
+  lm_tensor *A, *B; /* copies, column-major */
+  lm_tensor *const *out;
+} lstsq;
+
+static lm_status sum_squares(const lstsq *l, const lm_tensor *b, int from) {
+  if (l->out[1]->numel == 0) return LM_OK;
+  return LAUNCH("squares",
+                lm_k_squares(l->c.dtype, b->data, from, l->m, l->k, l->c.count, l->out[1]->data, l->c.stream));
+}
+
+/* Q^T B, of which the first rows are R X, and the rest is what remains. */
+static lm_status by_qr(lstsq *l) {
+  lm_status status;
+  lm_tensor *tau = NULL;
+  const lm_solver_call *c = &l->c;
+  lm_solver_triangle r = {.upper = true,
+                          .n = l->n,
+                          .k = l->k,
+                          .lda = l->m,
+                          .ldb = l->m,
+                          .a_step = (int64_t)l->m * l->n,
+                          .b_step = (int64_t)l->m * l->k};
+  TRY(lm_solver_room(c, l->n, &tau));
+  TRY(lm_solver_geqrf(c, l->m, l->n, l->A->data, tau->data));
+  TRY(lm_solver_ormqr(c, l->m, l->k, l->n, l->A->data, tau->data, l->B->data));
+  TRY(LAUNCH("zero_diagonals", lm_k_zero_diagonals(c->dtype, l->A->data, l->m, l->n, c->count, c->info, c->stream)));
+  TRY(lm_solver_trsm(c, &r, l->A->data, l->B->data));
+  TRY(lm_matrices_take(l->B, false, l->n, l->k, l->out[0]));
+  status = sum_squares(l, l->B, l->n);
+done:
+  lm_cuda_release(tau);
+  return status;
+}
+
+/* X = V diag(1 / s) U^T B; what remains is B - U U^T B. */
+static lm_status by_svd(lstsq *l) {
+  lm_status status;
+  lm_svd_parts parts = {NULL};
+  lm_tensor *turned = NULL;
+  const lm_solver_call *c = &l->c;
+  double precision = c->dtype == LM_F64 ? 0x1p-52 : 0x1p-23, rcond = l->a->rcond;
+  if (rcond != rcond) rcond = precision * (l->m > l->n ? l->m : l->n);
+  if (rcond < 0) rcond = precision;
+  if (l->a->driver == LM_GELS) rcond = 0;
+  TRY(lm_svd_of(c, l->A, true, false, &parts));
+  TRY(lm_matrices_room(c, l->least, l->k, &turned));
+  TRY(lm_columns_product(
+      c, &(lm_columns_job){
+             .a = parts.u, .b = l->B, .y = turned, .m = l->least, .n = l->k, .k = l->m, .ta = true, .alpha = 1}));
+  if (l->out[1]->numel > 0) {
+    TRY(lm_columns_product(
+        c, &(lm_columns_job){
+               .a = parts.u, .b = turned, .y = l->B, .m = l->m, .n = l->k, .k = l->least, .alpha = -1, .beta = 1}));
+    TRY(sum_squares(l, l->B, 0));
+  }
+  lm_inverse_values job = {.dtype = c->dtype,
+                           .by_rows = 1,
+                           .rows = l->least,
+                           .columns = l->k,
+                           .k = l->least,
+                           .count = c->count,
+                           .x_step = (int64_t)l->least * l->k,
+                           .x = turned->data,
+                           .s = parts.s->data,
+                           .rtol_all = rcond,
+                           .rank = l->out[2]->numel ? (int64_t *)l->out[2]->data : NULL};
+  TRY(LAUNCH("times_inverse", lm_k_times_inverse(&job, c->stream)));
+  TRY(lm_columns_product(
+      c,
+      &(lm_columns_job){.a = parts.v, .b = turned, .y = l->out[0], .m = l->n, .n = l->k, .k = l->least, .alpha = 1}));
+  if (l->out[3]->numel)
+    TRY(lm_cuda_check(lm_copy_bytes(l->out[3]->data, parts.s->data, lm_nbytes(l->out[3]), c->stream),
+                      "cudaMemcpyAsync"));
+done:
+  lm_cuda_release(turned);
+  lm_svd_done(&parts);
+  return status;
+}
+
+lm_status lm_cuda_linalg_lstsq(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_lstsq_args *a = args;
+  lstsq l = {.a = a, .out = out, .m = lm_rows_of(a->A), .n = lm_columns_of(a->A), .k = lm_columns_of(a->B)};
+  l.least = l.m < l.n ? l.m : l.n;
+  TRY(lm_solver_open_for(a->A, lm_matrices_count(out[0]), &l.c));
+  if (l.k == 0) {
+    status = lm_fail(LM_E_MISSING, "linalg_lstsq: there are no entries");
+    goto done;
+  }
+  TRY(lm_matrices_copy(a->A, LM_BY_COLUMNS, &l.A));
+  TRY(lm_matrices_copy(a->B, LM_BY_COLUMNS, &l.B));
+  for (int i = 0; i < 2; i++) {
+    const lm_tensor *x = i == 0 ? l.A : l.B;
+    TRY(LAUNCH("only_finite", lm_k_only_finite(l.c.dtype, x->data, (int64_t)lm_rows_of(x) * lm_columns_of(x), l.c.count,
+                                               l.c.flag, l.c.stream)));
+  }
+  TRY(a->driver == LM_GELS && l.m >= l.n ? by_qr(&l) : by_svd(&l));
+  status = lm_solver_converged(&l.c, a->A);
+done:
+  lm_cuda_release(l.A);
+  lm_cuda_release(l.B);
+  lm_solver_close(&l.c);
+  return status;
+}

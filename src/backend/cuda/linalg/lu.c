@@ -1,0 +1,143 @@
+/* By LU: inverses, determinants, solutions. Without pivots for the caller, the transposed matrix does as well. What has
+ * to say that a matrix is singular waits for the device, as in PyTorch; determinants, and solutions by given factors,
+ * do not. */
+#include <string.h>
+
+#include "backend/cuda/linalg/matrices.h"
+#include "linalg.h"
+
+/* det and, if it is not NULL, sign: of matrices without entries as well. */
+static lm_status determinants(const lm_tensor *x, lm_tensor *sign, lm_tensor *det) {
+  lm_status status;
+  lm_solver_call c;
+  lm_tensor *lu = NULL, *pivots = NULL;
+  int n = lm_rows_of(x);
+  TRY(lm_solver_open(x, lm_matrices_count(x), &c));
+  TRY(lm_matrices_copy(x, LM_BY_ROWS, &lu)); /* the transposed one has the same determinant */
+  TRY(lm_tensor_empty(LM_I32, c.device, 1, &(int64_t){c.count * n + 1}, LM_CONTIGUOUS, &pivots));
+  if (n > 0) TRY(lm_solver_getrf(&c, n, n, lu->data, (int *)pivots->data));
+  TRY(LAUNCH("determinants", lm_k_determinants(c.dtype, lu->data, (int *)pivots->data, c.info, n, c.count,
+                                               sign ? sign->data : NULL, det->data, c.stream)));
+done:
+  lm_cuda_release(lu);
+  lm_cuda_release(pivots);
+  lm_solver_close(&c);
+  return status;
+}
+
+lm_status lm_cuda_det(const void *args, lm_tensor *const *out) {
+  return determinants(((const lm_det_args *)args)->x, NULL, out[0]);
+}
+
+lm_status lm_cuda_slogdet(const void *args, lm_tensor *const *out) {
+  return determinants(((const lm_slogdet_args *)args)->x, out[0], out[1]);
+}
+
+/* X of A X = B in the memory of out, which has B's values: column-major with `left`, else row-major, so that the
+ * library sees the transposed equation. */
+static lm_status solve(const char *arg, const lm_tensor *A, bool left, lm_solver_call *c, lm_tensor *out) {
+  lm_status status;
+  lm_tensor *lu = NULL, *pivots = NULL;
+  lm_bad_matrix bad;
+  int n = lm_rows_of(A), k = left ? lm_columns_of(out) : lm_rows_of(out);
+  TRY(lm_matrices_copy(A, left ? LM_BY_COLUMNS : LM_BY_ROWS, &lu));
+  TRY(lm_tensor_empty(LM_I32, c->device, 1, &(int64_t){c->count * n}, LM_CONTIGUOUS, &pivots));
+  TRY(lm_solver_getrf(c, n, n, lu->data, (int *)pivots->data));
+  TRY(lm_solver_getrs(c, false, n, k, lu->data, (int *)pivots->data, out->data));
+  TRY(lm_solver_infos(c, &bad));
+  status = lm_matrix_singular(arg, A, bad);
+done:
+  lm_cuda_release(lu);
+  lm_cuda_release(pivots);
+  return status;
+}
+
+lm_status lm_cuda_inverse(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_tensor *x = ((const lm_inverse_args *)args)->x;
+  lm_solver_call c;
+  TRY(lm_solver_open(x, lm_matrices_count(x), &c));
+  TRY(LAUNCH("identity", lm_k_identity(c.dtype, out[0]->data, lm_rows_of(x), c.count, c.stream)));
+  status = solve("x", x, false, &c, out[0]);
+done:
+  lm_solver_close(&c);
+  return status;
+}
+
+lm_status lm_cuda_linalg_solve(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_solve_args *a = args;
+  lm_solver_call c;
+  TRY(lm_solver_open(a->A, lm_matrices_count(out[0]), &c));
+  TRY(lm_cuda_copy(a->B, out[0]));
+  status = solve("A", a->A, a->left, &c, out[0]);
+done:
+  lm_solver_close(&c);
+  return status;
+}
+
+lm_status lm_cuda_linalg_lu_factor(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_lu_factor_args *a = args;
+  lm_solver_call c;
+  lm_bad_matrix bad;
+  TRY(lm_solver_open(a->A, lm_matrices_count(a->A), &c));
+  TRY(lm_cuda_copy(a->A, out[0]));
+  TRY(lm_solver_getrf(&c, lm_rows_of(a->A), lm_columns_of(a->A), out[0]->data, (int *)out[1]->data));
+  if (!a->check) goto done;
+  TRY(lm_solver_infos(&c, &bad));
+  status = lm_matrix_singular("A", a->A, bad);
+done:
+  lm_solver_close(&c);
+  return status;
+}
+
+/* Copies of pivots, as int32, each of which names a row: others are reported, and stand for no exchange. */
+static lm_status checked_pivots(const lm_tensor *pivots, int64_t rows, void *stream, lm_tensor **out) {
+  lm_status status;
+  lm_bad bad;
+  int64_t n = pivots->size[pivots->ndim - 1];
+  TRY(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, out));
+  TRY(lm_cuda_copy(pivots, *out));
+  TRY(lm_cuda_bad(pivots->device, &bad));
+  if (pivots->numel)
+    TRY(LAUNCH("check_pivots",
+               lm_k_check_pivots((int *)(*out)->data, n, pivots->numel / n, rows, LM_BAD_PIVOT, bad, stream)));
+done:
+  return status;
+}
+
+lm_status lm_cuda_linalg_lu_solve(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_lu_solve_args *a = args;
+  lm_solver_call c;
+  lm_tensor *lu = NULL, *pivots = NULL;
+  int n = lm_rows_of(a->LU), k = a->left ? lm_columns_of(out[0]) : lm_rows_of(out[0]);
+  TRY(lm_solver_open(a->LU, lm_matrices_count(out[0]), &c));
+  TRY(checked_pivots(a->pivots, n, c.stream, &pivots));
+  TRY(lm_matrices_copy(a->LU, LM_BY_COLUMNS, &lu));
+  TRY(lm_cuda_copy(a->B, out[0]));
+  status = lm_solver_getrs(&c, a->left == a->adjoint, n, k, lu->data, (int *)pivots->data, out[0]->data);
+done:
+  lm_cuda_release(lu);
+  lm_cuda_release(pivots);
+  lm_solver_close(&c);
+  return status;
+}
+
+lm_status lm_cuda_lu_pivots_to_matrix(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_lu_pivots_to_matrix_args *a = args;
+  lm_tensor *pivots = NULL, *room = NULL;
+  void *stream;
+  int64_t m = lm_rows_of(out[0]), k = a->pivots->size[a->pivots->ndim - 1], count = lm_matrices_count(out[0]);
+  TRY(lm_cuda_enter(out[0]->device, &stream));
+  TRY(checked_pivots(a->pivots, m, stream, &pivots));
+  TRY(lm_tensor_empty(LM_I32, out[0]->device, 1, &(int64_t){count * m}, LM_CONTIGUOUS, &room));
+  TRY(LAUNCH("permutations", lm_k_permutations(out[0]->dtype, (int *)pivots->data, k, m, count, (int *)room->data,
+                                               out[0]->data, stream)));
+done:
+  lm_cuda_release(pivots);
+  lm_cuda_release(room);
+  return status;
+}

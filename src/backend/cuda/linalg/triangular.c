@@ -1,0 +1,49 @@
+/* Cholesky factors, for which the device is waited, and solutions by a triangle, for which it is not. */
+#include "backend/cuda/linalg/matrices.h"
+#include "index.h"
+
+/* What is the upper triangle to the library is the lower one of rows. */
+lm_status lm_cuda_cholesky(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_cholesky_args *a = args;
+  lm_solver_call c;
+  lm_bad_matrix bad;
+  int n = lm_rows_of(a->x);
+  TRY(lm_solver_open(a->x, lm_matrices_count(a->x), &c));
+  TRY(lm_cuda_copy(a->x, out[0]));
+  TRY(lm_solver_potrf(&c, !a->upper, n, out[0]->data));
+  TRY(LAUNCH("triangle",
+             lm_index_triangle(c.stream, (int)c.item, out[0]->numel, n, n, 0, a->upper, out[0]->data, out[0]->data)));
+  TRY(lm_solver_infos(&c, &bad));
+  status = lm_matrix_not_positive("x", a->x, bad);
+done:
+  lm_solver_close(&c);
+  return status;
+}
+
+/* A is row-major, so the library sees its transposed and is asked to take that one's. Without `left` X is row-major
+ * too: X A = B is A^T X^T = B^T. */
+lm_status lm_cuda_linalg_solve_triangular(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_solve_triangular_args *a = args;
+  lm_solver_call c;
+  lm_tensor *A = NULL, *X = out[0];
+  int n = lm_rows_of(a->A), k = a->left ? lm_columns_of(X) : lm_rows_of(X);
+  TRY(lm_solver_open(a->A, lm_matrices_count(X), &c));
+  TRY(lm_matrices_copy(a->A, LM_BY_ROWS, &A));
+  TRY(lm_cuda_copy(a->B, X));
+  lm_solver_triangle t = {.upper = !a->upper,
+                          .turned = a->left,
+                          .ones = a->unitriangular,
+                          .n = n,
+                          .k = k,
+                          .lda = n,
+                          .ldb = n,
+                          .a_step = (int64_t)n * n,
+                          .b_step = (int64_t)n * k};
+  status = lm_solver_trsm(&c, &t, A->data, X->data);
+done:
+  lm_cuda_release(A);
+  lm_solver_close(&c);
+  return status;
+}
