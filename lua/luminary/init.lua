@@ -99,22 +99,9 @@ function lm.set_grad_enabled(on, f, ...)
   if f == nil or type(on) ~= "boolean" then return core.set_grad_enabled(on) end
   return (on and core.enable_grad or core.no_grad)(f, ...)
 end
-for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "tile", "equal", "allclose", "numel"} do
+for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "tile", "equal", "allclose", "numel", "norm"} do
   lm[name] = methods[name]
 end
-
-for _, family in ipairs {"placing", "rearranging"} do
-  for name, f in pairs(require("luminary.tensor." .. family)) do
-    if name:sub(-1) ~= "_" then lm[name] = f end
-  end
-end
-for _, name in ipairs {"einsum", "tensordot", "inner", "kron", "cdist", "pdist", "chain_matmul"} do
-  lm[name] = require("luminary.tensor.products")[name]
-end
-for name, f in pairs(require "luminary.tensor.ordering") do lm[name] = f end
-local spellings = require "luminary.tensor.spellings"
-for name, f in pairs(spellings.functions) do lm[name] = f end
-for name, f in pairs(options.exact_all(spellings.methods)) do methods[name] = f end
 
 --- The device "cuda:i" if there is one, else the CPU device of that number; i counts from 0.
 function lm.try_gpu(i)
@@ -144,6 +131,19 @@ for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision linalg distributions func paths fft
 ]]):gmatch "%S+" do later[name] = {name} end
 for module, names in pairs {
+  ["tensor.placing"] = "diagonal_scatter index_copy index_fill index_reduce masked_scatter masked_select put "
+    .. "select_scatter slice_scatter take take_along_dim",
+  ["tensor.rearranging"] = "atleast_1d atleast_2d atleast_3d block_diag broadcast_tensors cartesian_prod column_stack "
+    .. "combinations diag diag_embed diagflat dsplit dstack fliplr flipud hsplit hstack meshgrid moveaxis movedim "
+    .. "repeat_interleave rot90 row_stack tensor_split tril_indices triu_indices unflatten vsplit vstack",
+  ["tensor.products"] = "einsum tensordot inner kron cdist pdist chain_matmul",
+  ["tensor.ordering"] = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile unique "
+    .. "unique_consecutive",
+  ["tensor.spellings"] = "are_deterministic_algorithms_enabled argwhere as_strided_scatter as_tensor asarray "
+    .. "broadcast_shapes clamp_max clamp_max_ clamp_min clamp_min_ constant_pad_nd empty_strided fill frombuffer "
+    .. "get_device get_float32_matmul_precision get_printoptions inference_mode is_nonzero is_signed positive "
+    .. "resize_as_ scalar_tensor set_float32_matmul_precision set_printoptions split_with_sizes std_mean unravel_index "
+    .. "use_deterministic_algorithms var_mean",
   ["tensor.typed_constructors"] = "FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor "
     .. "ShortTensor CharTensor ByteTensor BoolTensor",
   ["tensor.dtype_rules"] = "finfo iinfo result_type promote_types can_cast",

@@ -1,5 +1,6 @@
 -- One rank of collectives_spec: every collective, dtype, reduction, size and layout, against what plain Lua arithmetic
--- says. Arguments: the dtypes that are also tried with 16 MiB, and the collectives that are ("all": all of them).
+-- says. Arguments: the dtypes that are also tried with 16 MiB (4 under AddressSanitizer), and the collectives that are
+-- ("all": all of them).
 -- LM_SPEC_KIND=cuda in the environment: of tensors on this rank's GPU, as far as NCCL goes.
 local lm = require "luminary"
 local dist = lm.dist
@@ -25,6 +26,7 @@ local function words(text)
   return set
 end
 local large_dtypes, large_calls = words(arg[1]), words(arg[2])
+local LARGE = (lm.getenv "LD_PRELOAD" or ""):find "asan" and 2 ^ 22 or 2 ^ 24
 
 local cases, wrong = 0, 0
 local about -- of the case under way
@@ -52,14 +54,16 @@ local function combine(dtype, op, a, b)
   return op == "band" and bit.band(a, b) or bit.bor(a, b)
 end
 
+local remainders = {} -- of the places, by how many there are
+
 -- A tensor's contents from a function of the place's remainder.
 local function pattern(dtype, shape, f)
   local count = 1
   for _, s in ipairs(shape) do count = count * s end
   local few = {}
   for rest = 0, PERIOD - 1 do few[rest + 1] = f(rest) end
-  local places = lm.arange(count, { dtype = "int64" }) % PERIOD + 1
-  return lm.tensor(few, { dtype = "float64" }):index_select(1, places):to(dtype):view(shape):to(device)
+  remainders[count] = remainders[count] or lm.arange(count, { dtype = "int64" }) % PERIOD + 1
+  return lm.tensor(few, { dtype = "float64" }):to(dtype):index_select(1, remainders[count]):view(shape):to(device)
 end
 
 local function of_rank(dtype, shape, op, r, salt)
@@ -295,7 +299,7 @@ end
 
 for _, dtype in ipairs(dtypes) do
   local shapes = { { 0, 3 }, { 1 }, { 21, 37 } }
-  local large = { 2048, 2 ^ 24 / 2048 / bytes_of[dtype] }
+  local large = { 2048, LARGE / 2048 / bytes_of[dtype] }
   for _, name in ipairs(sorted(reducing)) do
     for _, op in ipairs(ops_of(dtype)) do
       for _, shape in ipairs(shapes) do run(name, reducing[name], dtype, shape, op) end

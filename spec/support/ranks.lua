@@ -68,6 +68,7 @@ function ranks.start(options)
   local job = setmetatable({ n = n, folder = folder, timeout = options.timeout or 60 }, Job)
   local script = options.file or temp.write(folder .. "/script.lua", options.script)
   local run = ("exec %s %s %s"):format(options.command or "luajit", quote(script), options.args or "")
+  if preload then run = ('export LD_PRELOAD="${LD_PRELOAD-%s}"; %s'):format(preload, run) end -- for it alone
   local common = {
     WORLD_SIZE = n, LOCAL_WORLD_SIZE = n, MASTER_ADDR = "127.0.0.1", MASTER_PORT = ranks.free_port(),
     LM_JOB = "spec-" .. folder:match("[^/]*$"), OMP_NUM_THREADS = 1,
@@ -83,7 +84,7 @@ function ranks.start(options)
     lines[#lines + 1] = ("echo $? $(date +%%s.%%N) >%s.tmp; mv %s.tmp %s.end) 2>/dev/null &"):format(at, at, at)
   end
   job.began = wall()
-  os.execute("sh " .. temp.write(folder .. "/start.sh", table.concat(lines, "\n") .. "\n"))
+  temp.execute("sh " .. temp.write(folder .. "/start.sh", table.concat(lines, "\n") .. "\n"))
   return job
 end
 
@@ -104,7 +105,7 @@ function Job:pid(rank)
   error("rank " .. rank .. " did not start")
 end
 
-function Job:kill(rank, signal) return os.execute(("kill -%s %d"):format(signal or "KILL", self:pid(rank))) == 0 end
+function Job:kill(rank, signal) return temp.execute(("kill -%s %d"):format(signal or "KILL", self:pid(rank))) == 0 end
 
 --- Until a rank has printed something with this in it; true, or false after `seconds` (20).
 function Job:wait_for(rank, text, seconds)

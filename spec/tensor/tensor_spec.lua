@@ -634,3 +634,31 @@ describe("a result too large for the caches", function()
     assert.is_true(y:narrow(1, 2, n):equal(lm.cat({ x, x:narrow(1, 1, 1) }, 1):narrow(1, 1, n) * 2))
   end)
 end)
+
+describe("rare methods", function()
+  local files = { "products", "ordering", "placing", "rearranging", "spellings", "integrals_and_histograms" }
+
+  it("load their file when one is first called, and are its functions from then on", function()
+    local pipe = io.popen [[luajit -e '
+      local lm = require "luminary"
+      local name = "luminary.tensor.ordering"
+      local before = package.loaded[name]
+      local got = lm.tensor({1, 4}):diff():item()
+      local diff = package.loaded[name].diff
+      print(before, got, rawget(lm.core.methods, "diff") == diff, lm.diff == diff)
+    ' 2>&1]]
+    local text = pipe:read "*a"
+    pipe:close()
+    assert.equal("nil\t3\ttrue\ttrue\n", text)
+  end)
+
+  it("are all that their files have, with the functions of lm", function()
+    local later = getmetatable(lm).lazy()
+    for _, file in ipairs(files) do
+      for name in pairs(require("luminary.tensor." .. file)) do
+        local inner = file == "products" and name == "multi_dot" -- of lm.linalg
+        assert.is_true(inner or later[name] ~= nil or rawget(lm.core.methods, name) ~= nil, file .. "." .. name)
+      end
+    end
+  end)
+end)

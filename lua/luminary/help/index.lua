@@ -152,6 +152,7 @@ local function all()
   local lm = require "luminary"
   new.add("lm", "lm", lm, "")
   add_library(new, "lm", lm)
+  for _, load in pairs(getmetatable_of(core.methods).rare) do load() end
   for _, name in ipairs(sorted_names(core.methods)) do new.add("x:" .. name, name, core.methods[name], "x") end
   local of_generators = require("luminary.generator").methods
   for _, name in ipairs(sorted_names(of_generators)) do

@@ -279,8 +279,8 @@ other.backends = pairs_of("", [[
   cpu mps mkl mkldnn openmp opt_einsum quantized xeon nnpack miopen mha cusparselt kleidiai]])
 
 -- What has come to be here needs no other name.
-local core = require "luminary.core"
-for _, names in ipairs {core.ops, core.methods, require "luminary"} do
+local core, lm = require "luminary.core", require "luminary"
+for _, names in ipairs {core.ops, core.methods, lm, getmetatable(lm).lazy()} do
   for name in pairs(names) do
     if names ~= core.methods then other.luminary[name] = nil end
     if rawget(core.methods, name) then other.tensors[name] = nil end

@@ -8,6 +8,7 @@ require "luminary.tensor.size_lists"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail
+local rare = {} -- by name what loads the file that has it
 
 -- ---- methods that are written in C
 --- x:size([dim]): the sizes as a list, or the size of one dim.
@@ -277,13 +278,16 @@ function methods.dist(...)
   return ops.norm(x - other, p)
 end
 
--- Those of lm.inner and the like that PyTorch has as methods; their first argument is x.
-for _, name in ipairs {"inner", "kron"} do methods[name] = require("luminary.tensor.products")[name] end
-
-for name, f in pairs(require "luminary.tensor.ordering") do methods[name] = f end
-
-for _, name in ipairs {"renorm", "histogram"} do
-  methods[name] = require("luminary.tensor.integrals_and_histograms")[name]
+-- The op with its words for p.
+function methods.norm(...)
+  local p = select(2, ...)
+  if type(p) == "table" then p = p.p end
+  if type(p) ~= "string" then return ops.norm(...) end
+  local x, ord, dim, keepdim = read("norm", {
+    {"x", "tensor"}, {"p", {"fro", "nuc"}}, {"dim", "any?"}, {"keepdim", "boolean", false},
+  }, ...)
+  if ord == "fro" then return ops.norm(x, 2, dim, {keepdim = keepdim}) end
+  return require("luminary.linalg").matrix_norm(x, "nuc", dim, keepdim)
 end
 
 --- As renorm, in place.
@@ -296,15 +300,30 @@ for _, name in ipairs {"cumsum", "cumprod"} do
   methods[name .. "_"] = function(x, dim) return ops.copy_(tensor(name .. "_", x), ops[name](x, dim)) end
 end
 
--- Those made of other ops; what takes several tensors is a function of lm alone.
-local functions_alone = {}
-for name in ([[
-  broadcast_tensors meshgrid cartesian_prod combinations atleast_1d atleast_2d atleast_3d hstack vstack row_stack
-  dstack column_stack block_diag tril_indices triu_indices
-]]):gmatch "%S+" do functions_alone[name] = true end
-for _, family in ipairs {"placing", "rearranging"} do
-  for name, f in pairs(require("luminary.tensor." .. family)) do
-    if not functions_alone[name] then methods[name] = f end
+-- Rare ones: the first call of one loads its file, whose functions take the places of these.
+for file, names in pairs {
+  products = "inner kron",
+  ordering = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile unique "
+    .. "unique_consecutive",
+  placing = "diagonal_scatter fill_diagonal_ index_copy index_copy_ index_fill index_fill_ index_reduce index_reduce_ "
+    .. "masked_scatter masked_scatter_ masked_select put put_ scatter_reduce_ select_scatter slice_scatter take "
+    .. "take_along_dim",
+  rearranging = "diag diag_embed diagflat dsplit fliplr flipud hsplit moveaxis movedim repeat_interleave rot90 "
+    .. "tensor_split unflatten vsplit",
+  spellings = "apply_ argwhere as_strided_scatter clamp_max clamp_max_ clamp_min clamp_min_ is_nonzero is_signed map2_ "
+    .. "map_ ndimension nelement new_empty_strided positive repeat resize_ resize_as_ set_ split_with_sizes type",
+  integrals_and_histograms = "renorm histogram",
+} do
+  local function load()
+    local found = require("luminary.tensor." .. file)
+    for name in names:gmatch "%S+" do methods[name] = found[name] end
+  end
+  for name in names:gmatch "%S+" do
+    rare[name] = load
+    methods[name] = function(...)
+      load()
+      return methods[name](...)
+    end
   end
 end
 
@@ -336,7 +355,7 @@ function methods.register_post_accumulate_grad_hook(x, hook)
 end
 
 -- Asked for what is neither method nor field.
-return setmetatable(options.exact_all(methods), {__index = function(_, key)
+return setmetatable(options.exact_all(methods), {rare = rare, __index = function(_, key)
   local known = {}
   for _, names in ipairs {methods, core.tensor_fields} do
     for name in pairs(names) do known[name] = true end

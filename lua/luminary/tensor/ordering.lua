@@ -386,4 +386,4 @@ function ordering.corrcoef(x)
   return ops.clamp(c / ops.unsqueeze(deviation, 2) / deviation, -1, 1)
 end
 
-return ordering
+return options.exact_all(ordering)

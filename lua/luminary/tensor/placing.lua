@@ -279,4 +279,4 @@ function placing.fill_diagonal_(...)
   return x
 end
 
-return placing
+return options.exact_all(placing)

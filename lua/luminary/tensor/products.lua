@@ -155,4 +155,4 @@ function products.chain_matmul(...) return multi_dot("chain_matmul", {...}) end
 --- last may be vectors.
 function products.multi_dot(tensors) return multi_dot("multi_dot", tensors) end
 
-return products
+return options.exact_all(products)

@@ -383,4 +383,4 @@ function rearranging.triu_indices(...) return indices_of("triu_indices", ops.tri
 rearranging.moveaxis = rearranging.movedim
 rearranging.row_stack = rearranging.vstack
 
-return rearranging
+return options.exact_all(rearranging)

@@ -1,12 +1,12 @@
---- Other spellings that PyTorch has for what is here under another name, and what is one or two ops. Gives the
---- functions of lm and the methods of tensors, by name.
+--- Other spellings that PyTorch has for what is here under another name, and what is one or two ops: functions of lm
+--- and methods of tensors.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local read = require("luminary.base.arguments").read
 local methods = require "luminary.tensor.methods"
 
 local ops, fail, describe = core.ops, options.fail, options.describe
-local functions, own = {}, {}
+local spellings = {}
 
 local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
 
@@ -15,7 +15,7 @@ local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
 for _, name in ipairs {"std", "var"} do
   --- lm.std_mean(x [, dim [, unbiased = true [, keepdim = false]]] [, {correction = 1}]), lm.var_mean: the standard
   --- deviation (variance) and the mean: local std, mean = lm.std_mean(x).
-  functions[name .. "_mean"] = function(...)
+  spellings[name .. "_mean"] = function(...)
     local x, dim, unbiased, keepdim, correction = read(name .. "_mean", {
       {"x", "tensor"}, {"dim", "any?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
       {"correction", "number", 1},
@@ -29,74 +29,58 @@ for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
   for _, ending in ipairs {"", "_"} do
     --- x:clamp_min(min), clamp_max(max): x, or the bound where x is beyond it: a number or a tensor; clamp_min_ and
     --- clamp_max_ in place.
-    own[name .. ending] = function(...)
+    spellings[name .. ending] = function(...)
       local x, limit = read(name .. ending, {{"x", "tensor"}, {bound, "any"}}, ...)
       return ops["clamp" .. ending](x, {[bound] = limit})
     end
-    functions[name .. ending] = own[name .. ending]
   end
 end
 
 --- x:argwhere(): the places, from 1, of what is not 0: [n, dims]; x:nonzero().
-function own.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
+function spellings.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
 
 --- x:is_nonzero(): whether x's one element is not 0.
-function own.is_nonzero(x)
+function spellings.is_nonzero(x)
   if tensor("is_nonzero", x):numel() ~= 1 then fail("is_nonzero: x is %s; it has to be one element", describe(x)) end
   local value = x:item()
   return value ~= 0 and value ~= false
 end
 
 --- x:is_signed(): whether x's dtype has negative numbers.
-function own.is_signed(x)
+function spellings.is_signed(x)
   local dtype = tensor("is_signed", x).dtype
   return dtype ~= "bool" and dtype:sub(1, 4) ~= "uint"
 end
 
 --- x:positive(): x itself; bool has no sign.
-function own.positive(x)
+function spellings.positive(x)
   if tensor("positive", x).dtype == "bool" then fail("positive: x is bool, which has no sign") end
   return x
 end
 
-for _, name in ipairs {"argwhere", "is_nonzero", "is_signed", "positive"} do functions[name] = own[name] end
-
 --- lm.get_device(x): x:get_device(), the number of its CUDA device, -1 for the CPU.
-function functions.get_device(x) return methods.get_device(x) end
+function spellings.get_device(x) return methods.get_device(x) end
 
 -- ---- made
 
 --- lm.as_tensor(values [, {dtype, device}]), lm.asarray: a tensor of values, as lm.tensor; a tensor itself where it has
 --- that dtype and device, else a copy that gradients go through.
-function functions.as_tensor(...)
+function spellings.as_tensor(...)
   local values, dtype, device = read("as_tensor", {{"values", "any"}, {"dtype", "string?"}, {"device", "any?"}}, ...)
   if not core.is_tensor(values) then return core.tensor(values, {dtype = dtype, device = device}) end
   return methods.to(values, {dtype = dtype, device = device})
 end
-functions.asarray = functions.as_tensor
-
--- The op with its words for p.
-function functions.norm(...)
-  local p = select(2, ...)
-  if type(p) == "table" then p = p.p end
-  if type(p) ~= "string" then return ops.norm(...) end
-  local x, ord, dim, keepdim = read("norm", {
-    {"x", "tensor"}, {"p", {"fro", "nuc"}}, {"dim", "any?"}, {"keepdim", "boolean", false},
-  }, ...)
-  if ord == "fro" then return ops.norm(x, 2, dim, {keepdim = keepdim}) end
-  return require("luminary.linalg").matrix_norm(x, "nuc", dim, keepdim)
-end
-own.norm = functions.norm
+spellings.asarray = spellings.as_tensor
 
 --- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): a 0-d tensor.
-function functions.scalar_tensor(...)
+function spellings.scalar_tensor(...)
   local value, dtype, device, requires_grad = read("scalar_tensor",
     {{"number", "number"}, {"dtype", "string?"}, {"device", "any?"}, {"requires_grad", "boolean", false}}, ...)
   return core.tensor(value, {dtype = dtype, device = device, requires_grad = requires_grad})
 end
 
 --- lm.fill(x, value): a tensor like x, all of whose elements are value, a number or a 0-d tensor.
-function functions.fill(...)
+function spellings.fill(...)
   local x, value = read("fill", {{"x", "tensor"}, {"value", "any"}}, ...)
   return ops.full_like(x, value)
 end
@@ -115,14 +99,14 @@ end
 
 --- lm.empty_strided(size, stride [, {dtype, device}]): an uninitialized tensor whose neighbours along each dim are so
 --- many elements apart in memory.
-function functions.empty_strided(...)
+function spellings.empty_strided(...)
   return strided("empty_strided", read("empty_strided", {
     {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
   }, ...))
 end
 
 --- x:new_empty_strided(size, stride [, {dtype, device}]): lm.empty_strided with x's dtype and device unless told.
-function own.new_empty_strided(...)
+function spellings.new_empty_strided(...)
   local x, size, stride, dtype, device = read("new_empty_strided", {
     {"x", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
   }, ...)
@@ -132,7 +116,7 @@ end
 --- lm.frombuffer(buffer, {dtype [, count = -1 [, offset = 0]]}): a 1-d tensor of count elements (-1: of all there are)
 --- of a string's bytes, or an FFI array's, the first `offset` bytes left out. A copy: what becomes of the buffer later
 --- does not show.
-function functions.frombuffer(...)
+function spellings.frombuffer(...)
   local who, ffi = "frombuffer", require "ffi"
   local buffer, dtype, count, offset = read(who, {
     {"buffer", "any"}, {"dtype", "string"}, {"count", "integer", -1}, {"offset", "natural", 0},
@@ -156,24 +140,23 @@ end
 -- ---- sizes and dtypes
 
 --- x:split_with_sizes(sizes [, dim = 1]): x:split with a list of sizes.
-function own.split_with_sizes(...)
+function spellings.split_with_sizes(...)
   local x, sizes, dim = read("split_with_sizes", {{"x", "tensor"}, {"sizes", "integers"}, {"dim", "integer", 1}}, ...)
   return methods.split(x, sizes, dim)
 end
-functions.split_with_sizes = own.split_with_sizes
 
 --- lm.constant_pad_nd(x, pad [, value = 0]): F.pad with a constant.
-function functions.constant_pad_nd(...)
+function spellings.constant_pad_nd(...)
   local x, pad, value = read("constant_pad_nd", {{"x", "tensor"}, {"pad", "integers"}, {"value", "number", 0}}, ...)
   return ops.pad(x, pad, {value = value})
 end
 
 --- x:nelement(): x:numel().
-own.nelement = methods.numel
+spellings.nelement = methods.numel
 --- x:ndimension(): x:dim().
-own.ndimension = methods.dim
+spellings.ndimension = methods.dim
 -- A word of Lua's, so that it is no method to call with a colon: x["repeat"](x, 2, 3).
-own["repeat"] = methods.repeat_tensor
+spellings["repeat"] = methods.repeat_tensor
 
 local type_names = {
   float32 = "Float", float64 = "Double", float16 = "Half", bfloat16 = "BFloat16", int64 = "Long", int32 = "Int",
@@ -184,7 +167,7 @@ for dtype, name in pairs(type_names) do dtypes_of_types[name .. "Tensor"] = dtyp
 
 --- x:type(): "torch.FloatTensor", "torch.cuda.LongTensor", …, as PyTorch and Torch7 call x's type. x:type(dtype): x in
 --- a dtype, "int64", or in a type of such a name.
-function own.type(x, dtype)
+function spellings.type(x, dtype)
   tensor("type", x)
   if dtype == nil then
     return ("torch.%s%sTensor"):format(x.is_cuda and "cuda." or "", type_names[x.dtype] or x.dtype)
@@ -196,7 +179,7 @@ function own.type(x, dtype)
 end
 
 --- x:resize_(2, 3, …): gives x these sizes in place; elements keep their order, and what is new is uninitialized.
-function own.resize_(x, ...)
+function spellings.resize_(x, ...)
   tensor("resize_", x)
   local size = {...}
   if select("#", ...) == 1 then size = (...) end
@@ -217,21 +200,20 @@ function own.resize_(x, ...)
 end
 
 --- x:resize_as_(other): x:resize_ to other's sizes.
-function own.resize_as_(...)
+function spellings.resize_as_(...)
   local x, other = read("resize_as_", {{"x", "tensor"}, {"other", "tensor"}}, ...)
-  return own.resize_(x, other.shape)
+  return spellings.resize_(x, other.shape)
 end
-functions.resize_as_ = own.resize_as_
 
 --- x:set_(other): x takes over other's memory, sizes and strides. Gives x.
-function own.set_(...)
+function spellings.set_(...)
   local x, other = read("set_", {{"x", "tensor"}, {"other", "tensor"}}, ...)
   x.data = other.data
   return x
 end
 
 --- lm.broadcast_shapes(a, b, …): the sizes that lists of sizes broadcast to.
-function functions.broadcast_shapes(...)
+function spellings.broadcast_shapes(...)
   local shape = {}
   for k, sizes in ipairs {...} do
     sizes = options.arg("broadcast_shapes", "shape " .. k, sizes, "integers")
@@ -249,7 +231,7 @@ end
 
 --- lm.unravel_index(indices, shape): where in a tensor of those sizes its elements are that indices count, from 1: a
 --- list of tensors, one for each dim, from 1 too.
-function functions.unravel_index(...)
+function spellings.unravel_index(...)
   local indices, shape = read("unravel_index", {{"indices", "tensor"}, {"shape", "integers"}}, ...)
   local places, rest = {}, indices - 1
   for d = #shape, 1, -1 do
@@ -261,7 +243,7 @@ end
 
 --- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): a copy of x with src in the place of what
 --- x:as_strided(size, stride, storage_offset) shows.
-function own.as_strided_scatter(...)
+function spellings.as_strided_scatter(...)
   local x, src, size, stride, offset = read("as_strided_scatter", {
     {"x", "tensor"}, {"src", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"storage_offset", "natural", 0},
   }, ...)
@@ -269,7 +251,6 @@ function own.as_strided_scatter(...)
   ops.copy_(ops.as_strided(y, size, stride, offset), src)
   return y
 end
-functions.as_strided_scatter = own.as_strided_scatter
 
 -- ---- elements one by one
 
@@ -285,20 +266,20 @@ local function each_of(who, x, f, ...)
 end
 
 --- x:apply_(f): each element becomes f(element), in place; a loop in Lua, for small tensors. Gives x.
-function own.apply_(x, f) return each_of("apply_", x, f) end
+function spellings.apply_(x, f) return each_of("apply_", x, f) end
 
 --- x:map_(other, f): each element becomes f(element, other's), in place. Gives x.
-function own.map_(x, other, f) return each_of("map_", x, f, options.arg("map_", "other", other, "tensor")) end
+function spellings.map_(x, other, f) return each_of("map_", x, f, options.arg("map_", "other", other, "tensor")) end
 
 --- x:map2_(a, b, f): each element becomes f(element, a's, b's), in place. Gives x.
-function own.map2_(x, a, b, f)
+function spellings.map2_(x, a, b, f)
   return each_of("map2_", x, f, options.arg("map2_", "a", a, "tensor"), options.arg("map2_", "b", b, "tensor"))
 end
 
 -- ---- settings
 
 --- lm.inference_mode(f, ...): lm.no_grad(f, ...).
-functions.inference_mode = core.no_grad
+spellings.inference_mode = core.no_grad
 
 local PROFILES = {
   default = {4, 1000, 3, 80}, short = {2, 1000, 2, 80}, full = {4, 2 ^ 52, 3, 80},
@@ -308,7 +289,7 @@ local PROFILES = {
 --- tensors are printed from here on in this thread: digits after the point; from how many elements on only edgeitems
 --- at each end of a dim; columns of a line; whether in scientific notation, nil for where values ask for it. What is
 --- left out stays as it is; profile "default", "short" (2 digits and edgeitems) or "full" (everything) sets all.
-function functions.set_printoptions(...)
+function spellings.set_printoptions(...)
   local who = "set_printoptions"
   local precision, threshold, edgeitems, linewidth, profile, sci_mode = read(who, {
     {"precision", "natural?"}, {"threshold", "natural?"}, {"edgeitems", "count?"}, {"linewidth", "count?"},
@@ -325,7 +306,7 @@ function functions.set_printoptions(...)
 end
 
 --- lm.get_printoptions(): how tensors are printed: a table as lm.set_printoptions takes.
-function functions.get_printoptions()
+function spellings.get_printoptions()
   local precision, threshold, edgeitems, linewidth, scientific = core.print_options()
   return {
     precision = precision, threshold = threshold, edgeitems = edgeitems, linewidth = linewidth,
@@ -338,25 +319,25 @@ local deterministic = "cudnn.deterministic"
 --- lm.use_deterministic_algorithms(on [, {warn_only = false}]): whether convolutions on a GPU keep to engines that give
 --- the same bits in every run, as lm.backends.cudnn.deterministic; the library's own kernels do so without. warn_only
 --- changes nothing: there is no op to be warned of.
-function functions.use_deterministic_algorithms(...)
+function spellings.use_deterministic_algorithms(...)
   core.setting(deterministic, (read("use_deterministic_algorithms", {
     {"on", "boolean"}, {"warn_only", "boolean", false},
   }, ...)))
 end
 
 --- lm.are_deterministic_algorithms_enabled(): what lm.use_deterministic_algorithms set.
-function functions.are_deterministic_algorithms_enabled() return core.setting(deterministic) end
+function spellings.are_deterministic_algorithms_enabled() return core.setting(deterministic) end
 
 local tf32, PRECISIONS = "cuda.matmul.allow_tf32", {"highest", "high", "medium"}
 
 --- lm.set_float32_matmul_precision(precision): "highest": products of float32 matrices on a GPU in float32; "high" and
 --- "medium": in TF32, as lm.backends.cuda.matmul.allow_tf32.
-function functions.set_float32_matmul_precision(precision)
+function spellings.set_float32_matmul_precision(precision)
   options.choice("set_float32_matmul_precision", "precision", precision, PRECISIONS)
   core.setting(tf32, precision ~= "highest")
 end
 
 --- lm.get_float32_matmul_precision(): "highest", or "high" where TF32 is allowed.
-function functions.get_float32_matmul_precision() return core.setting(tf32) and "high" or "highest" end
+function spellings.get_float32_matmul_precision() return core.setting(tf32) and "high" or "highest" end
 
-return {functions = functions, methods = own}
+return options.exact_all(spellings)
