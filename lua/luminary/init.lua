@@ -141,7 +141,7 @@ local later = {
   GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"},
 }
 for name in ([[
-  nn optim data mp autograd watch cuda backends amp models vision linalg distributions func paths fft
+  nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft
 ]]):gmatch "%S+" do later[name] = {name} end
 for module, names in pairs {
   ["tensor.typed_constructors"] = "FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor "
