@@ -5,6 +5,8 @@
   gen_tokenizers.py --compare N     N strings by each tokenizer, here and by Luminary (`. build/env` first), line by line
   gen_tokenizers.py --speed         megabytes a second of each, on one core, and ours beside it
 
+--only names some of them.
+
 Offsets in the results are bytes, from 0, as a pair from:to."""
 import argparse
 import json
@@ -37,7 +39,7 @@ def result(t, text, pair):
             starts.append(at)
             at += len(c.encode())
         places.append(starts + [at])
-    spans, second = [], False
+    spans = []
     for (start, end), which, special in zip(e.offsets, e.sequence_ids, e.special_tokens_mask):
         starts = places[1 if which == 1 and not special else 0]
         spans.append("%d:%d" % (starts[start], starts[end]))
@@ -71,8 +73,12 @@ def write_strings(path, tests):
                 f.write(b"%d\n" % (-1 if one is None else len(data)) + data)
 
 
+def chosen(made):
+    return {name: t for name, t in made.items() if not options.only or name in options.only}
+
+
 def compare(folder, count):
-    made, wrong = cases.make(), 0
+    made, wrong = chosen(cases.make()), 0
     tests = list(strings(5, count))
     write_strings(os.path.join(folder, "strings"), tests)
     for name, t in made.items():
@@ -94,10 +100,10 @@ def compare(folder, count):
 
 def speed(folder):
     """One text in lines of about 200 bytes, each by itself, best of five; interleaved."""
-    made = cases.make(4000)
+    made = chosen(cases.make(4000))
     rng = random.Random(2)
-    words = [w for w in cases.WORDS]
-    lines = [" ".join(rng.choice(words) + (rng.choice(words) if rng.random() < 0.3 else "") for _ in range(30)) for _ in range(5000)]
+    lines = [" ".join(rng.choice(cases.WORDS) + rng.choice(cases.WORDS) * (rng.random() < 0.3) for _ in range(30))
+             for _ in range(5000)]
     size = sum(len(line.encode()) for line in lines)
     write_strings(os.path.join(folder, "strings"), [(line, None) for line in lines])
     for name, t in made.items():
@@ -118,6 +124,7 @@ def speed(folder):
 parser = argparse.ArgumentParser()
 parser.add_argument("--compare", type=int, default=0)
 parser.add_argument("--speed", action="store_true")
+parser.add_argument("--only", nargs="*", help="names of tokenizers, for --compare and --speed")
 options = parser.parse_args()
 with tempfile.TemporaryDirectory() as folder:
     if options.compare:
