@@ -34,7 +34,7 @@ describe("README's page on writing programs", function()
 
   local libraries = {
     "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "data", "autograd", "mp", "vision",
-    "vision.transforms", "vision.transforms.functional",
+    "vision.transforms", "vision.transforms.functional", "text",
   }
   for _, where in ipairs(libraries) do
     it("names all of " .. where, function()

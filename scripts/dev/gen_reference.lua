@@ -24,6 +24,7 @@ local PAGES = {
   {"distributions", "lm.distributions: probability distributions", {"lm.distributions"}},
   {"optim", "optim: optimizers and schedules", {"optim", "optim.lr_scheduler", "optim.swa_utils"}},
   {"data", "data: sets, samplers, loaders", {"data"}},
+  {"text", "text: tokenizers", {"text"}},
   {"vision", "vision: images and transforms", {"vision", "transforms", "transforms.functional"}},
   {"distributed", "dist and lm.mp: ranks and processes", {"dist", "dist.ReduceOp", "lm.mp", "lm.mp.Event"}},
   {"cuda", "lm.cuda: devices, streams, graphs", {"lm.cuda", "lm.cuda.comm", "lm.cuda.nccl"}},

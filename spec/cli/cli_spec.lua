@@ -500,7 +500,7 @@ describe("every public name", function()
     local seen = {[lm.core] = true, [lm.ops] = true}
     for _, name in ipairs {
       "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "parallel", "watch", "cuda", "backends", "models",
-      "vision", "distributions", "func", "Timer", "repr", "help", "save", "load", "FloatTensor",
+      "vision", "text", "distributions", "func", "Timer", "repr", "help", "save", "load", "FloatTensor",
     } do
       assert(lm[name] ~= nil, name) -- which loads it
     end

@@ -406,6 +406,7 @@ void lm_lua_threads_at_exit(void);
   X(device) X(stream) X(memory) X(graph) X(setting)                       /* bind/device/ */                          \
   X(bytes) X(folder) X(source) X(tar) X(csv) X(batch) X(image) X(transform) /* bind/data/ */                          \
   X(json) X(tensor_file) X(section)                                       /* bind/io/ */                              \
+  X(tokenizer)                                                            /* bind/text/ */                            \
   X(world) X(group) X(collective) X(reducer)                              /* bind/distributed/ */                     \
   X(worker) X(mp_handle) X(supervisor)                                    /* bind/mp/ */
 /* clang-format on */

@@ -81,7 +81,7 @@ end
 -- As people write it: lm.nn.functional.relu is F.relu. Longer ones first.
 local short = {
   {"lm.nn.functional", "F"}, {"lm.nn", "nn"}, {"lm.optim", "optim"}, {"lm.data", "data"}, {"lm.dist", "dist"},
-  {"lm.vision.transforms", "transforms"}, {"lm.vision", "vision"},
+  {"lm.vision.transforms", "transforms"}, {"lm.vision", "vision"}, {"lm.text", "text"},
 }
 local function shortened(path)
   for _, pair in ipairs(short) do

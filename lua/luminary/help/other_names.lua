@@ -135,6 +135,11 @@ other.optim = with(pairs_of([[
   SparseAdam = "gradients of Embedding are dense here: optim.Adam",
 })
 
+other.text = pairs_of([[
+  AutoTokenizer=Tokenizer PreTrainedTokenizerFast=Tokenizer LlamaTokenizer=Tokenizer T5Tokenizer=Tokenizer
+  SentencePieceUnigramTokenizer=Tokenizer GPT2Tokenizer=ByteLevelBPETokenizer BertTokenizer=BertWordPieceTokenizer
+  GPT2TokenizerFast=ByteLevelBPETokenizer BertTokenizerFast=BertWordPieceTokenizer]], "")
+
 other["optim.lr_scheduler"] = pairs_of("SWALR=lm.optim.SWALR", "LRScheduler _LRScheduler")
 
 local decay = "optim.AveragedModel(net, {decay = 0.999}) has it"

@@ -1,0 +1,131 @@
+--- Batches of tokens: options, truncation and padding.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local fail = options.fail
+
+local padding = {}
+
+local sides = {Left = "left", Right = "right"}
+local strategies = {LongestFirst = "longest_first", OnlyFirst = "only_first", OnlySecond = "only_second"}
+
+--- What a file says of truncation and padding, both as JSON or nil, as options.
+function padding.settings(path, truncation, pads)
+  local out = {}
+  local function read(json)
+    local value = core.json_decode(json, false)
+    return type(value) == "table" and value or {}
+  end
+  local function is_count(v) return type(v) == "number" and v >= 0 and v % 1 == 0 end
+  if truncation then
+    local t = read(truncation)
+    if not is_count(t.max_length) then fail("%s: truncation has no max_length", path) end
+    out.truncation, out.max_length = strategies[t.strategy] or "longest_first", t.max_length
+    out.truncation_side = sides[t.direction] or "right"
+  end
+  if pads then
+    local p = read(pads)
+    local fixed = type(p.strategy) == "table" and p.strategy.Fixed
+    if not is_count(p.pad_id) or fixed and not is_count(fixed) then fail("%s: padding has no pad_id", path) end
+    out.padding, out.pad_id, out.padding_side = fixed or true, p.pad_id, sides[p.direction] or "right"
+    out.pad_to_multiple_of = is_count(p.pad_to_multiple_of) and p.pad_to_multiple_of > 0 and p.pad_to_multiple_of or nil
+    out.pad_type_id = is_count(p.pad_type_id) and p.pad_type_id or 0
+  end
+  return out
+end
+
+local function one_of(more)
+  return function(who, name, value)
+    if type(value) == "boolean" then return value end
+    return options.choice(who, name, value, more)
+  end
+end
+
+local truncation_spec = {
+  add_special_tokens = {"boolean", true}, truncation = {one_of {"longest_first", "only_first", "only_second"}},
+  max_length = {"natural"}, truncation_side = {{"left", "right"}},
+}
+local batch_spec = {
+  padding = {one_of {"longest", "max_length"}}, pad_to_multiple_of = {"count"}, pad_token_id = {"integer"},
+  padding_side = {{"left", "right"}},
+}
+for name, row in pairs(truncation_spec) do batch_spec[name] = row end
+
+local function filled(tokenizer, who, o)
+  local file = tokenizer.settings
+  if o.truncation == nil then o.truncation = file.truncation or false end
+  if o.truncation == true then o.truncation = "longest_first" end
+  o.max_length, o.truncation_side = o.max_length or file.max_length, o.truncation_side or file.truncation_side
+  if o.truncation and not o.max_length then fail("%s: truncation wants {max_length = …}", who) end
+  return o
+end
+
+--- encode's options.
+function padding.truncation(tokenizer, name, opts)
+  local who = "Tokenizer:" .. name
+  return filled(tokenizer, who, options.check(who, opts, truncation_spec, "add_special_tokens"))
+end
+
+--- Those of a batch.
+function padding.options(tokenizer, who, opts)
+  local o, file = filled(tokenizer, who, options.check(who, opts, batch_spec, "padding")), tokenizer.settings
+  if o.padding == nil then o.padding = file.padding or false end
+  if o.padding == "max_length" then
+    o.padding = o.max_length or fail("%s: padding to max_length wants {max_length = …}", who)
+  end
+  o.padding_side = o.padding_side or file.padding_side or "right"
+  o.pad_to_multiple_of = o.pad_to_multiple_of or file.pad_to_multiple_of or 1
+  return o
+end
+
+--- A string or a list of them, as a list.
+function padding.texts(who, name, texts)
+  if type(texts) == "string" then return {texts} end
+  for i, text in ipairs(options.arg(who, name, texts, "table")) do
+    options.arg(who, ("%s[%d]"):format(name, i), text, "string")
+  end
+  if texts[1] == nil then fail("%s: %s is an empty list", who, name) end
+  return texts
+end
+
+local function pad_id(tokenizer, who, o)
+  local file = tokenizer.settings.pad_id
+  local id = o.pad_token_id or file and file + tokenizer.base or tokenizer:token_to_id "[PAD]"
+    or tokenizer:token_to_id "<pad>"
+  return id or fail("%s: no token to pad with; {pad_token_id = …} names one", who)
+end
+
+--- The rows as tensors [N, L].
+function padding.batch(tokenizer, who, ids, types, o)
+  local ops, longest, shortest = core.ops, 0, 1 / 0
+  for _, row in ipairs(ids) do
+    longest, shortest = math.max(longest, row:numel()), math.min(shortest, row:numel())
+  end
+  local length = longest
+  if o.padding then
+    length = type(o.padding) == "number" and math.max(o.padding, longest) or longest
+    length = math.ceil(length / o.pad_to_multiple_of) * o.pad_to_multiple_of
+  elseif shortest < longest then
+    fail("%s: texts of %d to %d tokens make no tensor; {padding = true} pads them", who, shortest, longest)
+  end
+  if shortest == length then
+    local input_ids = ops.stack(ids)
+    return {input_ids = input_ids, attention_mask = ops.ones_like(input_ids), token_type_ids = ops.stack(types)}
+  end
+  local int64, size = {dtype = "int64"}, {#ids, length}
+  local out = {
+    input_ids = ops.full(size, pad_id(tokenizer, who, o), int64), attention_mask = ops.zeros(size, int64),
+    token_type_ids = ops.full(size, tokenizer.settings.pad_type_id or 0, int64),
+  }
+  for i, row in ipairs(ids) do
+    local n = row:numel()
+    if n > 0 then
+      local from = o.padding_side == "left" and length - n + 1 or 1
+      out.input_ids:select(1, i):narrow(1, from, n):copy_(row)
+      out.token_type_ids:select(1, i):narrow(1, from, n):copy_(types[i])
+      out.attention_mask:select(1, i):narrow(1, from, n):fill_(1)
+    end
+  end
+  return out
+end
+
+return padding

@@ -1,0 +1,29 @@
+--- Text of ids that come one by one: of the last few ids the text is made with and without the new one, since how a
+--- token reads depends on those before it.
+local options = require "luminary.base.options"
+
+local BROKEN = "\239\191\189$" -- U+FFFD: bytes that are no character, or not yet
+local MOST_WAITING = 8 -- tokens; by then they are no character and never will be
+
+return function(decode, write)
+  local ids, prefix, prefix_ids = {}, "", 0
+
+  -- Writes what is beyond the prefix; what was new becomes the prefix of what follows.
+  local function emit(text)
+    local fresh = text:sub(#prefix + 1)
+    local kept = {}
+    for i = prefix_ids + 1, #ids do kept[#kept + 1] = ids[i] end
+    ids, prefix_ids = kept, #kept
+    prefix = decode(ids)
+    return write(fresh)
+  end
+
+  return function(id, ...)
+    local more = select("#", ...)
+    if more > 0 then options.fail("streamer: %d ids at once; it is for one sequence", more + 1) end
+    if id ~= nil then ids[#ids + 1] = options.arg("streamer", "id", id, "integer") end
+    local text = #ids > 0 and decode(ids) or ""
+    local waits = id ~= nil and text:find(BROKEN) and #ids - prefix_ids < MOST_WAITING
+    if #text > #prefix and not waits then return emit(text) end
+  end
+end

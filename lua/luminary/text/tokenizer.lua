@@ -1,0 +1,258 @@
+--- Tokenizers, by src/text/.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local files = require "luminary.text.vocabulary_files"
+local padding = require "luminary.text.padding"
+local streamer = require "luminary.text.streamer"
+local fail = options.fail
+
+local function call(self, ...) return self:forward(...) end
+local function new(of) return class.object(of, {__call = call}) end
+
+--- text.Tokenizer(path [, {base = 1}]): a tokenizer of Hugging Face's: a tokenizer.json, or a folder with one, or with
+--- GPT-2's vocab.json and merges.txt, or with BERT's vocab.txt. Text becomes ids as by its `tokenizers`, and ids text.
+---
+--- Ids count from 1, as lm.models take them and generate gives them: each is one more than in the file. base = 0 leaves
+--- them as they are there. What is called with text gives tensors for a model, as tokenizers of `transformers` do:
+---
+---   local tokenizer = lm.text.Tokenizer("gpt2/tokenizer.json")
+---   local ids = net:generate(tokenizer("Once upon a time").input_ids, {max_new_tokens = 40})
+---   print(tokenizer:decode(ids))
+---
+--- #tokenizer is how many ids there are: one more than the largest, from 0.
+local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
+  local object = new(of)
+  object:init(class.arguments(of, ...))
+  return object
+end))
+for key, method in pairs(class.methods) do Tokenizer[key] = method end
+Tokenizer.is = class.is
+Tokenizer.strict = true
+Tokenizer.__makes = "json"
+Tokenizer.__missing = {
+  from_file = "text.Tokenizer(path) reads a file", from_pretrained = "text.Tokenizer(path) reads a file or folder",
+  get_vocab_size = "#tokenizer is that", vocab_size = "#tokenizer is that",
+  encode_batch = "tokenizer(list) encodes a list", enable_padding = "tokenizer(list, {padding = true}) pads",
+  decode_batch = "batch_decode is that",
+  enable_truncation = "tokenizer(text, {truncation = true, max_length = n}) shortens",
+}
+
+-- What C has of each; it is made of the text again in another process or thread.
+local made = setmetatable({}, {__mode = "k"})
+
+local function handle(self)
+  local one = made[self]
+  if not one then
+    one = core.tokenizer_read(self.json, self.path)
+    made[self] = one
+    if #self.added > 0 then core.tokenizer_add(one, self.added) end
+  end
+  return one
+end
+
+-- json: a tokenizer.json's text, of the file or folder of that name.
+local function prepare(self, who, path, json, base)
+  if base > 1 then fail("%s: base is %d; ids count from 1 or, as in the file, from 0", who, base) end
+  self.path, self.json, self.base, self.added = path, json, base, {}
+  local truncation, pads = core.tokenizer_settings(handle(self))
+  self.settings = padding.settings(path, truncation, pads)
+  return self
+end
+
+function Tokenizer:init(path, opts)
+  local o = options.check("Tokenizer", opts, {base = {"natural", 1}}, "base")
+  options.arg("Tokenizer", "path", path, "string")
+  prepare(self, "Tokenizer", path, files.read_any(path), o.base)
+end
+
+function Tokenizer:repr() return ("Tokenizer(%s, %d ids from %d)"):format(self.path, #self, self.base) end
+
+--- tokenizer:len(): how many ids there are; #tokenizer is the same.
+function Tokenizer:len() return core.tokenizer_size(handle(self)) end
+
+local strategies = {longest_first = 0, only_first = 1, only_second = 2}
+
+-- The five tensors of encode.
+local function encode(self, text, pair, o)
+  local most = o.truncation and o.max_length or -1
+  return core.tokenizer_encode(handle(self), text, pair, o.add_special_tokens, most, strategies[o.truncation] or 0,
+    o.truncation_side == "left", self.base)
+end
+
+--- tokenizer:encode(text [, pair] [, {add_special_tokens = true, truncation = false, max_length, truncation_side =
+--- "right"}]): a table of int64 tensors of n tokens: ids [n], from 1; offsets [n, 2], the first and last byte of each
+--- token, so that text:sub(offsets[i][1], offsets[i][2]) is what it was made of ("" for special tokens around it);
+--- type_ids [n], 0 or, of a second text, 1; special_tokens_mask and attention_mask [n]; word_ids [n], the number of the
+--- word (of its text), from 1, or 0 of special tokens. pair: a second text that goes with the first. truncation: true
+--- or "longest_first", "only_first", "only_second": at most max_length tokens, special ones counted. text has to be
+--- UTF-8.
+function Tokenizer:encode(text, pair, opts)
+  if opts == nil and type(pair) == "table" then pair, opts = nil, pair end
+  options.arg("Tokenizer:encode", "text", text, "string")
+  if pair ~= nil then options.arg("Tokenizer:encode", "pair", pair, "string") end
+  local ids, offsets, types, special, words = encode(self, text, pair, padding.truncation(self, "encode", opts))
+  return {
+    ids = ids, offsets = offsets, type_ids = types, special_tokens_mask = special,
+    attention_mask = core.ops.ones_like(ids), word_ids = words,
+  }
+end
+
+--- tokenizer:forward(…): what tokenizer(…) does: tokenizer(text [, pair] [, {padding = false, truncation = false,
+--- max_length, add_special_tokens = true, pad_to_multiple_of, pad_token_id, padding_side = "right", truncation_side =
+--- "right"}]): a table of int64 tensors [N, L] for a model: input_ids, from 1; attention_mask, 1 where there is a token
+--- and 0 where the row is padded; token_type_ids, 0 or 1. text: a string (N is 1) or a list of them; pair likewise.
+--- Texts of different lengths want padding: true for that of the longest, "max_length" for max_length. What pads is
+--- pad_token_id, or the file's padding, or else its token "[PAD]" or "<pad>". What the file itself says of padding and
+--- truncation counts where no option does.
+function Tokenizer:forward(text, pair, opts)
+  if opts == nil and type(pair) == "table" and pair[1] == nil then pair, opts = nil, pair end
+  local who = "Tokenizer"
+  local texts, pairs_of = padding.texts(who, "text", text), pair ~= nil and padding.texts(who, "pair", pair)
+  if pairs_of and #pairs_of ~= #texts then fail("%s: %d texts and %d second ones", who, #texts, #pairs_of) end
+  local o = padding.options(self, who, opts)
+  local ids, types = {}, {}
+  for i, one in ipairs(texts) do
+    local _
+    ids[i], _, types[i] = encode(self, one, pairs_of and pairs_of[i] or nil, o)
+  end
+  return padding.batch(self, who, ids, types, o)
+end
+
+--- tokenizer:tokenize(text [, pair]): the list of the tokens' texts, without special ones around it.
+function Tokenizer:tokenize(text, pair)
+  options.arg("Tokenizer:tokenize", "text", text, "string")
+  if pair ~= nil then options.arg("Tokenizer:tokenize", "pair", pair, "string") end
+  return self:convert_ids_to_tokens((encode(self, text, pair, {add_special_tokens = false})))
+end
+
+-- A list of ids, a number or a tensor as int64 [n].
+local function as_ids(who, ids)
+  if type(ids) == "number" then ids = {ids} end
+  if type(ids) == "table" then
+    for i, id in ipairs(ids) do options.arg(who, ("ids[%d]"):format(i), id, "integer") end
+    ids = #ids > 0 and core.tensor(ids, {dtype = "int64"}) or core.ops.zeros({0}, {dtype = "int64"})
+  end
+  options.arg(who, "ids", ids, "tensor")
+  if ids.ndim == 2 and ids.shape[1] == 1 then ids = ids:view(-1) end
+  if ids.ndim > 1 then
+    fail("%s: ids is %s; a row of them wanted%s", who, options.describe(ids),
+      ids.ndim == 2 and "; tokenizer:batch_decode(ids) decodes each row" or "")
+  end
+  return ids:reshape(-1):to("cpu", "int64"):contiguous()
+end
+
+--- tokenizer:decode(ids [, {skip_special_tokens = true}]): the text of ids: a tensor [n] or [1, n], a list, a number.
+--- Ids beyond the vocabulary have no text.
+function Tokenizer:decode(ids, opts)
+  local o = options.check("Tokenizer:decode", opts, {skip_special_tokens = {"boolean", true}}, "skip_special_tokens")
+  return core.tokenizer_decode(handle(self), as_ids("Tokenizer:decode", ids), o.skip_special_tokens, self.base)
+end
+
+--- tokenizer:batch_decode(ids [, {skip_special_tokens = true}]): the list of the texts of the rows of a tensor [N, L],
+--- or of a list of what decode takes.
+function Tokenizer:batch_decode(ids, opts)
+  local rows, out = ids, {}
+  if core.is_tensor(ids) then
+    if ids.ndim ~= 2 then fail("Tokenizer:batch_decode: ids is %s; [N, L] wanted", options.describe(ids)) end
+    rows = {}
+    for i = 1, ids.shape[1] do rows[i] = ids:select(1, i) end
+  end
+  options.arg("Tokenizer:batch_decode", "ids", rows, "table")
+  for i, row in ipairs(rows) do out[i] = self:decode(row, opts) end
+  return out
+end
+
+--- tokenizer:token_to_id(token): the id of a token, from 1; nil where there is none.
+function Tokenizer:token_to_id(token)
+  local id = core.tokenizer_id(handle(self), options.arg("Tokenizer:token_to_id", "token", token, "string"))
+  return id and id + self.base
+end
+
+--- tokenizer:id_to_token(id): the token of an id as it stands in the vocabulary, where GPT-2's spaces are "Ġ"; nil
+--- where there is none.
+function Tokenizer:id_to_token(id)
+  return (core.tokenizer_token(handle(self), options.arg("Tokenizer:id_to_token", "id", id, "integer") - self.base))
+end
+
+--- tokenizer:convert_ids_to_tokens(ids): the list of the tokens of ids, as id_to_token gives them; "" where there is
+--- none.
+function Tokenizer:convert_ids_to_tokens(ids)
+  local out = {}
+  for i, id in ipairs(as_ids("Tokenizer:convert_ids_to_tokens", ids):totable()) do
+    out[i] = self:id_to_token(id) or ""
+  end
+  return out
+end
+
+local token_spec = {
+  content = {"string"}, single_word = {"boolean", false}, lstrip = {"boolean", false}, rstrip = {"boolean", false},
+  normalized = {"boolean"}, special = {"boolean"},
+}
+
+local function add(self, who, tokens, special)
+  if type(tokens) == "string" then tokens = {tokens} end
+  local list = {}
+  for i, token in ipairs(options.arg(who, "tokens", tokens, "table")) do
+    local one = options.check(who, type(token) == "string" and {content = token} or token, token_spec, "content")
+    if (one.content or "") == "" then fail("%s: token %d has no content", who, i) end
+    if one.special == nil then one.special = special end
+    if one.normalized == nil then one.normalized = not one.special end
+    list[i] = one
+  end
+  local count = core.tokenizer_add(handle(self), list)
+  for _, one in ipairs(list) do self.added[#self.added + 1] = one end
+  return count
+end
+
+--- tokenizer:add_tokens(tokens): tokens beside the model's, which are found in a text before it is cut; how many were
+--- new. tokens: a list of strings, or of {content, single_word = false, lstrip = false, rstrip = false, normalized =
+--- true, special = false}: single_word: not within a word; lstrip, rstrip: with the spaces before and after;
+--- normalized: looked for in the normalized text. New ids go on from the last one, so a model's embedding has to be as
+--- large as #tokenizer.
+function Tokenizer:add_tokens(tokens) return add(self, "Tokenizer:add_tokens", tokens, false) end
+
+--- tokenizer:add_special_tokens(tokens): the same for tokens that decode leaves out and that are not normalized.
+function Tokenizer:add_special_tokens(tokens) return add(self, "Tokenizer:add_special_tokens", tokens, true) end
+
+--- tokenizer:streamer(write [, {skip_special_tokens = true}]): a function for generate's streamer: write(text) gets the
+--- text of each id as soon as it is sure: bytes that are not a whole character yet wait for the next. Called without an
+--- id it writes what waits. What write gives back is given back: false ends generate.
+---
+---   local stream = tokenizer:streamer(io.write)
+---   net:generate(tokenizer("Once").input_ids, {max_new_tokens = 40, streamer = stream})
+---   stream()
+function Tokenizer:streamer(write, opts)
+  local who = "Tokenizer:streamer"
+  options.arg(who, "write", write, "callable")
+  local o = options.check(who, opts, {skip_special_tokens = {"boolean", true}}, "skip_special_tokens")
+  return streamer(function(ids) return self:decode(ids, o) end, write)
+end
+
+--- text.ByteLevelBPETokenizer(vocab, merges [, {add_prefix_space = false, lowercase = false, trim_offsets = false,
+--- special_tokens, base = 1}]): the Tokenizer of GPT-2's vocab.json and merges.txt, two paths. special_tokens: a list
+--- of texts, such as {"<|endoftext|>"}.
+local function ByteLevelBPETokenizer(vocab, merges, opts)
+  local who = "ByteLevelBPETokenizer"
+  local o = options.check(who, opts, files.byte_level_options, "add_prefix_space")
+  for _, token in ipairs(o.special_tokens or {}) do options.arg(who, "special_tokens", token, "string") end
+  options.arg(who, "vocab", vocab, "string")
+  options.arg(who, "merges", merges, "string")
+  local path = ("%s with %s"):format(vocab, merges)
+  return prepare(new(Tokenizer), who, path, files.byte_level_json(vocab, merges, o), o.base)
+end
+
+--- text.BertWordPieceTokenizer(vocab [, {unk_token = "[UNK]", sep_token = "[SEP]", cls_token = "[CLS]", pad_token =
+--- "[PAD]", mask_token = "[MASK]", clean_text = true, handle_chinese_chars = true, strip_accents = lowercase,
+--- lowercase = true, wordpieces_prefix = "##", base = 1}]): the Tokenizer of BERT's vocab.txt, a token each line.
+local function BertWordPieceTokenizer(vocab, opts)
+  local who = "BertWordPieceTokenizer"
+  local o = options.check(who, opts, files.bert_options, "unk_token")
+  options.arg(who, "vocab", vocab, "string")
+  return prepare(new(Tokenizer), who, vocab, files.bert_json(vocab, o), o.base)
+end
+
+return {
+  Tokenizer = Tokenizer, ByteLevelBPETokenizer = ByteLevelBPETokenizer,
+  BertWordPieceTokenizer = BertWordPieceTokenizer,
+}

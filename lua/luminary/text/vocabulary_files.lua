@@ -1,0 +1,102 @@
+--- Files of vocabularies from before tokenizer.json, each as the tokenizer.json that it stands for.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local fail = options.fail
+
+local files = {}
+
+local function read(path)
+  local kind = core.file_kind(path)
+  if kind ~= "a regular file" then fail("%s: %s", path, kind and "is " .. kind or "there is no such file") end
+  local file, why = io.open(path, "rb")
+  if not file then fail("%s", why) end
+  local text = file:read "*a"
+  file:close()
+  return text or fail("%s: cannot be read", path)
+end
+
+local function lines_of(path)
+  local lines = {}
+  for line in (read(path) .. "\n"):gmatch "(.-)\r?\n" do lines[#lines + 1] = line end
+  if lines[#lines] == "" then lines[#lines] = nil end
+  return lines
+end
+
+-- Within a tokenizer.json; what is false there is null.
+local function json(value) return value == nil and "null" or core.json_encode(value) end
+
+--- Of GPT-2's vocab.json and merges.txt, each line of which is a pair of tokens.
+function files.byte_level_json(vocab, merges, o)
+  local list = {}
+  for i, line in ipairs(lines_of(merges)) do
+    if not (i == 1 and line:find "^#version") and line ~= "" then
+      if not line:find "^%S+ %S+$" then fail("%s: line %d is no pair of tokens", merges, i) end
+      list[#list + 1] = json(line)
+    end
+  end
+  local added = {}
+  for i, token in ipairs(o.special_tokens or {}) do
+    added[i] = json {content = token, special = true, normalized = false}
+  end
+  return ('{"added_tokens": [%s], "normalizer": %s, "pre_tokenizer": %s, "post_processor": %s, '
+    .. '"decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": %s, "merges": [%s]}}'):format(
+    table.concat(added, ", "), o.lowercase and '{"type": "Lowercase"}' or "null",
+    json {type = "ByteLevel", add_prefix_space = o.add_prefix_space},
+    json {type = "ByteLevel", trim_offsets = o.trim_offsets}, read(vocab), table.concat(list, ", "))
+end
+
+--- Of BERT's vocab.txt, each line of which is a token; their ids count from 0.
+function files.bert_json(vocab, o)
+  local entries, seen = {}, {}
+  for i, line in ipairs(lines_of(vocab)) do
+    local token = line:match "^(.-)%s*$"
+    seen[token] = i - 1
+    entries[i] = ("%s: %d"):format(json(token), i - 1)
+  end
+  local cls, sep = seen[o.cls_token], seen[o.sep_token]
+  local added = {}
+  for _, token in ipairs {o.pad_token, o.unk_token, o.cls_token, o.sep_token, o.mask_token} do
+    if seen[token] then added[#added + 1] = json {content = token, special = true, normalized = false} end
+  end
+  local around = cls and sep
+    and json {type = "BertProcessing", cls = {o.cls_token, cls}, sep = {o.sep_token, sep}} or "null"
+  return ('{"added_tokens": [%s], "normalizer": %s, "pre_tokenizer": {"type": "BertPreTokenizer"}, '
+    .. '"post_processor": %s, "decoder": %s, "model": {"type": "WordPiece", "unk_token": %s, '
+    .. '"continuing_subword_prefix": %s, "vocab": {%s}}}'):format(table.concat(added, ", "), json {
+      type = "BertNormalizer", clean_text = o.clean_text, handle_chinese_chars = o.handle_chinese_chars,
+      strip_accents = o.strip_accents, lowercase = o.lowercase,
+    }, around, json {type = "WordPiece", prefix = o.wordpieces_prefix}, json(o.unk_token), json(o.wordpieces_prefix),
+    table.concat(entries, ", "))
+end
+
+--- What ByteLevelBPETokenizer takes.
+files.byte_level_options = {
+  add_prefix_space = {"boolean", false}, lowercase = {"boolean", false}, trim_offsets = {"boolean", false},
+  special_tokens = {"table"}, base = {"natural", 1},
+}
+--- What BertWordPieceTokenizer takes.
+files.bert_options = {
+  unk_token = {"string", "[UNK]"}, sep_token = {"string", "[SEP]"}, cls_token = {"string", "[CLS]"},
+  pad_token = {"string", "[PAD]"}, mask_token = {"string", "[MASK]"}, clean_text = {"boolean", true},
+  handle_chinese_chars = {"boolean", true}, strip_accents = {"boolean"}, lowercase = {"boolean", true},
+  wordpieces_prefix = {"string", "##"}, base = {"natural", 1},
+}
+
+local function exists(path) return core.file_kind(path) == "a regular file" end
+
+--- The text of a tokenizer.json, or what stands for it in a folder.
+function files.read_any(path)
+  if core.file_kind(path) ~= "a folder" then return read(path) end
+  local function within(name) return path .. "/" .. name end
+  if exists(within "tokenizer.json") then return read(within "tokenizer.json") end
+  if exists(within "vocab.json") and exists(within "merges.txt") then
+    return files.byte_level_json(within "vocab.json", within "merges.txt",
+      {add_prefix_space = false, trim_offsets = false, special_tokens = {"<|endoftext|>"}})
+  end
+  if exists(within "vocab.txt") then
+    return files.bert_json(within "vocab.txt", options.check("Tokenizer", {}, files.bert_options))
+  end
+  fail("Tokenizer: %s has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt", path)
+end
+
+return files

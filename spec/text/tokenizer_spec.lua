@@ -1,0 +1,259 @@
+-- Tokenizers against Hugging Face's (scripts/dev/golden/gen_tokenizers.py, which also compares many more strings).
+local core = require "luminary.core"
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+
+local golden = core.json_decode(temp.read "spec/golden/tokenizers.json", false)
+local folder
+
+local function write(name, text) return temp.write(folder .. "/" .. name, text) end
+
+local function load(name, opts) return lm.text.Tokenizer(write(name .. ".json", golden[name].file), opts) end
+
+-- A tokenizer.json of a few words: `more` is put into it, `model` into the model.
+local function small(more, model)
+  return ('{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1, "b": 2, "c": 3}%s}%s}'):format(
+    model or "", more or ', "pre_tokenizer": {"type": "Whitespace"}')
+end
+
+local function of(text) return lm.text.Tokenizer(write("tokenizer.json", text)) end
+
+local function fails(pattern, f, ...)
+  local ok, message = pcall(f, ...)
+  assert.is_false(ok)
+  assert.is_truthy(tostring(message):find(pattern), message)
+end
+
+local function escaped(text)
+  return (text:gsub("[%z\1-\31\127\\]", function(c) return ("\\%02x"):format(c:byte()) end))
+end
+
+describe("lm.text", function()
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  for name in pairs(golden) do
+    it("encodes and decodes as tokenizers does: " .. name, function()
+      local tokenizer = load(name, {base = 0})
+      for _, case in ipairs(golden[name].cases) do
+        local e, spans = tokenizer:encode(case.text, case.pair), {}
+        for i, place in ipairs(e.offsets:totable()) do spans[i] = ("%d:%d"):format(place[1] - 1, place[2]) end
+        assert.equal(case.result, table.concat({
+          table.concat(e.ids:totable(), " "), table.concat(spans, " "), table.concat(e.type_ids:totable(), " "),
+          escaped(tokenizer:decode(e.ids, {skip_special_tokens = false})), escaped(tokenizer:decode(e.ids)),
+        }, "\t"))
+      end
+    end)
+  end
+
+  describe("Tokenizer", function()
+    it("counts ids from 1, which models take and generate gives", function()
+      local one, zero = load "gpt2", load("gpt2", {base = 0})
+      local ids = one:encode("the naïve 漢字").ids
+      assert.is_true(ids:equal(zero:encode("the naïve 漢字").ids + 1))
+      assert.equal("the naïve 漢字", one:decode(ids))
+      assert.equal(one:token_to_id "th", zero:token_to_id "th" + 1)
+      assert.equal("th", one:id_to_token(one:token_to_id "th"))
+      local net = lm.models.gpt2 {vocab_size = #one, n_positions = 64, n_embd = 8, n_layer = 1, n_head = 2}
+      local made = net:generate(one("the of").input_ids, {max_new_tokens = 4})
+      assert.equal("the of", one:decode(made):sub(1, 6))
+      fails("ids count from 1", load, "gpt2", {base = 2})
+      fails("an id 0; they count from 1", one.decode, one, {0})
+    end)
+
+    it("says which bytes of the text each token was made of", function()
+      local tokenizer, text = load "bert", "Naïve, 漢字 THE [SEP]"
+      local e = tokenizer:encode(text)
+      local parts = {}
+      for i, place in ipairs(e.offsets:totable()) do parts[i] = text:sub(place[1], place[2]) end
+      assert.equal("", parts[1])
+      assert.equal("", parts[#parts])
+      assert.equal("[SEP]", parts[#parts - 1])
+      assert.equal("Naïve,漢字THE[SEP]", table.concat(parts))
+      assert.equal(1, e.special_tokens_mask[1])
+      assert.equal(0, e.word_ids[1])
+      assert.equal(1, e.word_ids[2])
+    end)
+
+    it("makes batches for models", function()
+      local tokenizer = of(small(', "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [{"id": 4, "content": '
+        .. '"[PAD]", "special": true}]'))
+      local batch = tokenizer({"a b c", "b"}, {padding = true})
+      assert.same({{2, 3, 4}, {3, 5, 5}}, batch.input_ids:totable())
+      assert.same({{1, 1, 1}, {1, 0, 0}}, batch.attention_mask:totable())
+      assert.same({{0, 0, 0}, {0, 0, 0}}, batch.token_type_ids:totable())
+      batch = tokenizer({"a b c", "b"},
+        {padding = true, padding_side = "left", pad_token_id = 1, pad_to_multiple_of = 4})
+      assert.same({{1, 2, 3, 4}, {1, 1, 1, 3}}, batch.input_ids:totable())
+      assert.same({{0, 1, 1, 1}, {0, 0, 0, 1}}, batch.attention_mask:totable())
+      batch = tokenizer("a b c", {padding = "max_length", max_length = 5})
+      assert.same({1, 5}, {unpack(batch.input_ids.shape)})
+      assert.same({{2, 3}}, tokenizer("a b c", {truncation = true, max_length = 2}).input_ids:totable())
+      assert.same({{3, 4}}, tokenizer("a b c", {truncation = true, max_length = 2, truncation_side = "left"}).input_ids
+        :totable())
+      batch = tokenizer({"a b c", "a"}, {"c", "c"}, {truncation = "only_first", max_length = 2})
+      assert.same({{2, 4}, {2, 4}}, batch.input_ids:totable())
+      assert.same({{0, 1}, {0, 1}}, batch.token_type_ids:totable())
+      fails("texts of 1 to 3 tokens make no tensor; {padding = true} pads them", tokenizer, {"a b c", "b"})
+      fails("no token to pad with", of(small()), {"a b c", "b"}, {padding = true})
+      fails("truncation wants {max_length = …}", tokenizer, "a", {truncation = true})
+      fails("2 texts and 1 second", tokenizer, {"a", "b"}, {"c"})
+      fails("is an empty list", tokenizer, {})
+    end)
+
+    it("pads and truncates as the file says, unless options say otherwise", function()
+      local tokenizer = of(small(', "pre_tokenizer": {"type": "Whitespace"}, "truncation": {"direction": "Right", '
+        .. '"max_length": 2, "strategy": "LongestFirst", "stride": 0}, "padding": {"strategy": {"Fixed": 4}, '
+        .. '"direction": "Left", "pad_to_multiple_of": null, "pad_id": 3, "pad_type_id": 7, "pad_token": "c"}'))
+      assert.same({{4, 4, 2, 3}}, tokenizer("a b c").input_ids:totable())
+      assert.same({{7, 7, 0, 0}}, tokenizer("a b c").token_type_ids:totable())
+      assert.same({{2, 3, 4}}, tokenizer("a b c", {truncation = false, padding = false}).input_ids:totable())
+    end)
+
+    it("takes more tokens", function()
+      local tokenizer = of(small())
+      assert.equal(4, #tokenizer)
+      assert.equal(2, tokenizer:add_tokens {"<x>", {content = "yes", single_word = true}})
+      assert.equal(1, tokenizer:add_special_tokens "<end>")
+      assert.equal(0, tokenizer:add_tokens {"<x>"})
+      assert.equal(7, #tokenizer)
+      local ids = tokenizer:encode("a<x>yes yesb<end>").ids
+      assert.same({2, 5, 6, 1, 7}, ids:totable())
+      assert.equal("a <x> yes ?", tokenizer:decode(ids))
+      assert.equal("a <x> yes ? <end>", tokenizer:decode(ids, {skip_special_tokens = false}))
+      fails("has no content", tokenizer.add_tokens, tokenizer, {""})
+      fails("is not UTF%-8", tokenizer.add_tokens, tokenizer, {"\255"})
+    end)
+
+    it("travels to other threads and processes", function()
+      local tokenizer = of(small())
+      tokenizer:add_tokens {"<x>"}
+      local pool = lm.mp.Pool(1, {method = "thread"})
+      local there = pool:map(function(text) return tokenizer:encode(text).ids:totable() end, {"a<x>", "b"})
+      pool:close()
+      pool:join()
+      assert.same({{2, 5}, {3}}, there)
+    end)
+
+    it("writes text while a model goes on, whole characters alone", function()
+      local tokenizer = load "gpt2"
+      local text = "naïve 漢字 👍🏽 of"
+      local ids, parts = tokenizer:encode(text).ids:totable(), {}
+      local stream = tokenizer:streamer(function(part) parts[#parts + 1] = part end)
+      for _, id in ipairs(ids) do stream(id) end
+      assert.equal(text, table.concat(parts))
+      assert.is_true(#parts < #ids)
+      for _, part in ipairs(parts) do assert.is_nil(part:find "\239\191\189") end
+      parts = {}
+      stream = tokenizer:streamer(function(part) parts[#parts + 1] = part end)
+      for i = 1, #tokenizer:encode("x漢").ids:totable() - 1 do stream(tokenizer:encode("x漢").ids[i]) end
+      assert.equal("x", table.concat(parts))
+      stream()
+      assert.equal("x\239\191\189", table.concat(parts)) -- what waits, as it is
+      stream = tokenizer:streamer(function() return false end)
+      assert.equal(false, stream(tokenizer:token_to_id "th"))
+      fails("2 ids at once", stream, 1, 2)
+      local pieces = load "llama2" -- whose decoder drops the first space of all
+      parts = {}
+      stream = pieces:streamer(function(part) parts[#parts + 1] = part end)
+      for _, id in ipairs(pieces:encode("the of 👍 and").ids:totable()) do stream(id) end
+      stream()
+      assert.equal("the of 👍 and", table.concat(parts))
+    end)
+
+    it("reads vocab.json and merges.txt, and vocab.txt", function()
+      local parts = core.json_decode(golden.gpt2.file, false)
+      local merges = {"#version: 0.2"}
+      for i, pair in ipairs(parts.model.merges) do merges[i + 1] = table.concat(pair, " ") end
+      parts.model.vocab["<|endoftext|>"] = parts.added_tokens[1].id
+      local vocab = write("vocab.json", core.json_encode(parts.model.vocab))
+      local lines = write("merges.txt", table.concat(merges, "\n") .. "\n")
+      local one = lm.text.ByteLevelBPETokenizer(vocab, lines, {special_tokens = {"<|endoftext|>"}})
+      os.remove(folder .. "/tokenizer.json")
+      local another, golden_one = lm.text.Tokenizer(folder), load "gpt2"
+      for _, case in ipairs(golden.gpt2.cases) do
+        local ids = golden_one:encode(case.text).ids
+        assert.is_true(ids:equal(one:encode(case.text).ids))
+        assert.is_true(ids:equal(another:encode(case.text).ids))
+        assert.equal(golden_one:decode(ids), one:decode(ids))
+      end
+      write("merges.txt", "#version\na b c\n")
+      fails("merges.txt: line 2 is no pair of tokens", lm.text.ByteLevelBPETokenizer, vocab, lines)
+      os.remove(lines)
+      fails("has neither tokenizer.json, nor", lm.text.Tokenizer, folder)
+
+      local words = {}
+      for token, id in pairs(core.json_decode(golden.bert.file, false).model.vocab) do words[id + 1] = token end
+      local bert = lm.text.BertWordPieceTokenizer(write("vocab.txt", table.concat(words, "\n")))
+      for _, case in ipairs(golden.bert.cases) do
+        assert.is_true(load("bert"):encode(case.text, case.pair).ids:equal(bert:encode(case.text, case.pair).ids))
+      end
+    end)
+  end)
+
+  describe("bad input", function()
+    it("of files is an error that names them", function()
+      fails("there is no such file", lm.text.Tokenizer, folder .. "/none")
+      for text, message in pairs {
+        ["{"] = "no JSON at byte",
+        ["[]"] = "no tokenizer.json: it has no 'model'",
+        ['{"model": {"type": "X"}}'] = "model: 'X' is not known here",
+        [small(', "normalizer": {"type": "NFX"}')] = "normalizer: 'NFX' is not known here",
+        [small(', "normalizer": {"type": "Replace", "pattern": {"Regex": "("}, "content": ""}')] =
+          "normalizer: Replace: the pattern '%(': missing closing parenthesis",
+        [small(', "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[a&&b]"}, "behavior": "Isolated"}')] =
+          "&& in a class is not known here",
+        [small(', "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(((a{999}){999}){99}){9}"}}')] =
+          "the pattern '.*': ",
+        [small(', "pre_tokenizer": {"type": "Metaspace", "replacement": "ab"}')] = "is not one character",
+        [small(', "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}], '
+          .. '"pair": [], "special_tokens": {}}')] = "'special_tokens' has no ids of 'x'",
+        [small(', "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}')] =
+          "'precompiled_charsmap' is broken",
+        ['{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}}'] =
+          "merge 1: 'ab' is not in the vocabulary",
+        ['{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}'] = "merge 1 is no pair of tokens",
+        ['{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'] = "'a' has no id",
+        ['{"model": {"type": "BPE", "vocab": {"a": 2e9}, "merges": []}}'] = "1 tokens have ids up to 2000000000",
+        ['{"model": {"type": "BPE", "dropout": 0.1, "vocab": {}, "merges": []}}'] = "'dropout' is for training",
+        ['{"model": {"type": "Unigram", "unk_id": 3, "vocab": [["a", 0]]}}'] = "'unk_id' is 3; there are 1 tokens",
+        ['{"model": {"type": "Unigram", "vocab": [["a"]]}}'] = "entry 1 is no list of a token and its score",
+        [small(', "added_tokens": [{"content": "a\\u0000"}]')] = "a text with a zero byte",
+      } do
+        fails("tokenizer%.json: .*" .. message, of, text)
+      end
+    end)
+
+    it("of text is an error that says where", function()
+      local tokenizer = of(small())
+      fails("the text is not UTF%-8: byte 3 is 0xFF", tokenizer.encode, tokenizer, "ab\255")
+      fails("the text is not UTF%-8: byte 1 is 0xED", tokenizer.encode, tokenizer, "\237\160\128")
+      fails("the second text is not UTF%-8", tokenizer.encode, tokenizer, "a", "\192\128")
+      fails("text has to be a string", tokenizer.encode, tokenizer, 3)
+      assert.equal(0, tokenizer:encode("").ids:numel())
+      assert.equal("", tokenizer:decode {})
+      assert.equal("", tokenizer:decode {1000})
+      local without = of('{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"a": 0}}}')
+      fails("'b' has no token, and its unknown token '%?' is not in the vocabulary", without.encode, without, "b")
+    end)
+
+    it("takes bounded time and memory", function()
+      local slow = of(small(', "pre_tokenizer": {"type": "Split", "behavior": "Isolated", "pattern": '
+        .. '{"Regex": "(a+)+(a+)+$"}}'))
+      local start = os.clock()
+      fails("the pattern takes too long on this text", slow.encode, slow, ("a"):rep(5000) .. "b")
+      local doubles = {}
+      for i = 1, 60 do doubles[i] = '{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}' end
+      doubles = '{"type": "Sequence", "%s": [' .. table.concat(doubles, ",") .. "]}"
+      local long = of(small(', "normalizer": ' .. doubles:format "normalizers"))
+      fails("the text becomes longer than", long.encode, long, "a")
+      long = of(small(', "decoder": ' .. doubles:format "decoders"))
+      fails("becomes longer than", long.decode, long, {2})
+      assert.is_true(os.clock() - start < 10)
+      -- A merge whose pairs lead back to its own parts goes on no longer than there are pairs.
+      local cyclic = of('{"model": {"type": "BPE", "vocab": {"a": 0, "aa": 1, "aaa": 2, "aaaa": 3}, "merges": ["a a", '
+        .. '"aa a", "a aa", "aa aa"]}}')
+      assert.equal(("a"):rep(10000), cyclic:decode(cyclic:encode(("a"):rep(10000)).ids):gsub(" ", ""))
+    end)
+  end)
+end)

@@ -1,0 +1,234 @@
+/* Tokenizers (text/tokenizer.h); lua/luminary/text/ makes of them what scripts see:
+ *
+ *   tokenizer_read(json, name)    of a tokenizer.json's text; name is for messages
+ *   tokenizer_encode(t, text, pair | nil, special, most, strategy, left, base)
+ *       int64 tensors: ids [n] from base, places [n, 2] of the first and last byte from 1, type ids, 1 where a token is
+ *       a special one, and the number of its word, from 1, or 0. most: -1, or how many tokens there may be
+ *   tokenizer_decode(t, ids, skip_special, base)    the text of an int64 tensor [n]
+ *   tokenizer_id(t, token)   from 0, or nil     tokenizer_token(t, id)   its text, or nil, and whether it is special
+ *   tokenizer_size(t)   above all ids           tokenizer_settings(t)    truncation and padding as JSON, or nil
+ *   tokenizer_add(t, list of {content, single_word, lstrip, rstrip, normalized, special})    how many were new
+ */
+#include "text/tokenizer.h"
+
+#include "base/mem.h"
+#include "bind/bind.h"
+
+static void close_tokenizer(void *object) {
+  lm_tokenizer **t = object;
+  lm_tokenizer_free(*t);
+  *t = NULL;
+}
+static const lm_object_type tokenizer_type = {"luminary.tokenizer", sizeof(lm_tokenizer *), close_tokenizer,
+                                              "a tokenizer", NULL};
+
+static void close_buffer(void *object) { lm_bytes_free(object); }
+static const lm_object_type buffer_type = {"luminary.text_buffer", sizeof(lm_bytes), close_buffer, NULL, NULL};
+
+static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need_held(L, 1, &tokenizer_type, fn); }
+
+static const char *need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n) {
+  if (lua_type(L, i) != LUA_TSTRING) {
+    lm_raise_text(L, "%s: %s: text expected, got %s", fn, arg, lm_got(L, LM_STATE(L), i));
+  }
+  return lua_tolstring(L, i, n);
+}
+
+static lm_status read_tokenizer(lua_State *L, lm_lua *s, void *arg) {
+  size_t n;
+  const char *json = lua_tolstring(L, 1, &n), *name;
+  lm_status status = lm_read_text(L, s, 2, "Tokenizer", "name", &name);
+  return status == LM_OK ? lm_tokenizer_read(json, n, name, arg) : status;
+}
+
+static int bind_read(lua_State *L) {
+  size_t n;
+  lua_settop(L, 2);
+  need_string(L, 1, "Tokenizer", "json", &n);
+  lm_tokenizer **made = lm_object_new(L, &tokenizer_type);
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), read_tokenizer, made));
+  return 1;
+}
+
+/* ---- encode */
+enum { IDS, PLACES, TYPES, SPECIALS, WORDS, RESULTS };
+
+static lm_status make_results(const lm_tokens *tokens, int64_t base, lm_tensor **made) {
+  int64_t *out[RESULTS], n = (int64_t)tokens->n, size[2] = {n, 2};
+  lm_status status = LM_OK;
+  for (int i = 0; i < RESULTS; i++) {
+    TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), i == PLACES ? 2 : 1, size, LM_CONTIGUOUS, &made[i]));
+    out[i] = (int64_t *)made[i]->data;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    const lm_token *t = &tokens->item[i];
+    out[IDS][i] = t->id + base;
+    out[PLACES][2 * i] = (int64_t)t->from + 1;
+    out[PLACES][2 * i + 1] = t->to;
+    out[TYPES][i] = t->type_id;
+    out[SPECIALS][i] = t->special;
+    out[WORDS][i] = t->word + 1;
+  }
+done:
+  if (status != LM_OK) {
+    for (int i = 0; i < RESULTS; i++) {
+      lm_release(made[i]);
+      made[i] = NULL;
+    }
+  }
+  return status;
+}
+
+static lm_status encode(lua_State *L, lm_lua *s, void *arg) {
+  static const char fn[] = "encode";
+  lm_tokenizer *t = *(lm_tokenizer **)lua_touserdata(L, 1);
+  lm_tokens tokens = {0};
+  lm_truncation truncation = {0};
+  int64_t most, strategy, base;
+  bool special;
+  size_t n, pair_n = 0;
+  const char *text = lua_tolstring(L, 2, &n), *pair = lua_tolstring(L, 3, &pair_n);
+  lm_status status;
+  TRY(lm_read_bool(L, s, 4, fn, "special", &special));
+  TRY(lm_read_int(L, s, 5, fn, "most", &most));
+  TRY(lm_read_int(L, s, 6, fn, "strategy", &strategy));
+  TRY(lm_read_bool(L, s, 7, fn, "left", &truncation.left));
+  TRY(lm_read_int(L, s, 8, fn, "base", &base));
+  truncation.most = most;
+  truncation.strategy = strategy == 1 ? 1 : strategy == 2 ? 2 : 0;
+  TRY(lm_tokenizer_encode(t, text, n, pair, pair_n, special, &truncation, &tokens));
+  TRY(make_results(&tokens, base, arg));
+done:
+  lm_free(tokens.item);
+  return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
+}
+
+static int bind_encode(lua_State *L) {
+  lm_tensor *made[RESULTS] = {0};
+  size_t n;
+  lua_settop(L, 8);
+  tokenizer_at(L, "encode");
+  need_string(L, 2, "encode", "text", &n);
+  if (!lua_isnil(L, 3)) need_string(L, 3, "encode", "pair", &n);
+  return lm_return_tensors(L, 8, RESULTS, encode, made, made);
+}
+
+/* ---- decode */
+typedef struct decoding {
+  lm_tokenizer *t;
+  lm_bytes *made;
+} decoding;
+
+static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
+  static const char fn[] = "decode";
+  decoding *d = arg;
+  lm_tensor *ids;
+  bool skip;
+  int64_t base;
+  int32_t *from = NULL;
+  lm_status status;
+  TRY(lm_read_plain(L, s, 2, fn, "ids", LM_I64, &ids));
+  TRY(lm_read_bool(L, s, 3, fn, "skip_special_tokens", &skip));
+  TRY(lm_read_int(L, s, 4, fn, "base", &base));
+  from = lm_malloc((size_t)ids->numel * sizeof *from);
+  if (!from) TRY(LM_E_OOM);
+  for (int64_t i = 0; i < ids->numel; i++) {
+    int64_t id = ((const int64_t *)ids->data)[i];
+    if (id < base) TRY(lm_fail(LM_E_INDEX, "decode: an id %lld; they count from %lld", (long long)id, (long long)base));
+    from[i] = id - base < INT32_MAX ? (int32_t)(id - base) : INT32_MAX;
+  }
+  d->made->n = 0;
+  TRY(lm_tokenizer_decode(d->t, from, (size_t)ids->numel, skip, d->made));
+  if (d->made->failed) TRY(lm_fail(LM_E_OOM, "out of memory: decode"));
+done:
+  lm_free(from);
+  return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
+}
+
+static int bind_decode(lua_State *L) {
+  lua_settop(L, 4);
+  decoding d = {tokenizer_at(L, "decode"), lm_object_new(L, &buffer_type)};
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), decode, &d));
+  lua_pushlstring(L, d.made->n ? d.made->data : "", d.made->n);
+  lm_bytes_free(d.made);
+  return 1;
+}
+
+/* ---- tokens */
+static int bind_id(lua_State *L) {
+  size_t n;
+  lm_tokenizer *t = tokenizer_at(L, "token_to_id");
+  const char *text = need_string(L, 2, "token_to_id", "token", &n);
+  int32_t id = lm_tokenizer_id(t, text, n);
+  if (id < 0) return 0;
+  return lm_return_int(L, id);
+}
+
+static int bind_token(lua_State *L) {
+  size_t n;
+  lm_tokenizer *t = tokenizer_at(L, "id_to_token");
+  int64_t id = lm_need_int(L, 2, "id_to_token", "id");
+  const char *text = id < 0 || id >= INT32_MAX ? NULL : lm_tokenizer_token(t, (int32_t)id, &n);
+  if (!text) return 0;
+  lua_pushlstring(L, text, n);
+  const lm_added_token *added = lm_tokenizer_added(t, (int32_t)id);
+  lua_pushboolean(L, added && added->special);
+  return 2;
+}
+
+static int bind_size(lua_State *L) { return lm_return_int(L, lm_tokenizer_ids(tokenizer_at(L, "vocab_size"))); }
+
+static int bind_settings(lua_State *L) {
+  const lm_tokenizer *t = tokenizer_at(L, "Tokenizer");
+  lua_pushstring(L, t->truncation.data);
+  lua_pushstring(L, t->padding.data);
+  return 2;
+}
+
+static bool flag(lua_State *L, const char *name) {
+  lua_getfield(L, -1, name);
+  bool is = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return is;
+}
+
+static int bind_add(lua_State *L) {
+  static const char fn[] = "add_tokens";
+  lm_tokenizer *t = tokenizer_at(L, fn);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  int32_t id;
+  size_t before = t->added.n;
+  lm_status status = LM_OK;
+  for (int i = 1; status == LM_OK; i++) {
+    size_t n;
+    lua_rawgeti(L, 2, i);
+    if (!lua_istable(L, -1)) break;
+    lua_getfield(L, -1, "content");
+    const char *text = need_string(L, lua_gettop(L), fn, "content", &n);
+    lua_insert(L, -2);
+    lm_added_token as = {.single_word = flag(L, "single_word"),
+                         .lstrip = flag(L, "lstrip"),
+                         .rstrip = flag(L, "rstrip"),
+                         .is_normalized = flag(L, "normalized"),
+                         .special = flag(L, "special")};
+    if (n == 0 || lm_utf8_check(text, n) < n) {
+      status = lm_fail(LM_E_ARG, "add_tokens: token %d %s", i, n ? "is not UTF-8" : "is empty");
+    } else {
+      status = lm_tokenizer_add(t, text, n, &as, &id);
+    }
+    lua_pop(L, 2);
+  }
+  lm_status closed = lm_added_close(t);
+  lm_need(L, status == LM_OK ? closed : status);
+  return lm_return_number(L, (double)(t->added.n - before));
+}
+
+const luaL_Reg lm_tokenizer_functions[] = {{"tokenizer_read", bind_read},
+                                           {"tokenizer_encode", bind_encode},
+                                           {"tokenizer_decode", bind_decode},
+                                           {"tokenizer_id", bind_id},
+                                           {"tokenizer_token", bind_token},
+                                           {"tokenizer_size", bind_size},
+                                           {"tokenizer_settings", bind_settings},
+                                           {"tokenizer_add", bind_add},
+                                           {NULL, NULL}};

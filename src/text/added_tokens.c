@@ -1,0 +1,189 @@
+/* Tokens beside the model's vocabulary, which are looked for in a text before the model sees it. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/tokenizer.h"
+
+void lm_added_free(lm_added_tokens *a) {
+  for (size_t i = 0; i < a->n; i++) {
+    lm_free(a->item[i].content.data);
+    lm_free(a->item[i].normalized.data);
+  }
+  lm_free(a->item);
+  lm_free(a->by_id);
+  lm_vocabulary_free(&a->place);
+  lm_trie_free(&a->raw);
+  lm_trie_free(&a->normalized);
+  *a = (lm_added_tokens){0};
+}
+
+/* ---- what is looked for */
+static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a) {
+  lm_pieces p = {0};
+  lm_status status;
+  lm_free(a->normalized.data);
+  a->normalized = (lm_text){0};
+  if (!a->is_normalized || t->normalizers.n == 0) return LM_OK;
+  TRY(lm_pieces_begin(&p, a->content.data, a->content.n));
+  for (size_t i = 0; i < t->normalizers.n; i++) TRY(lm_normalize(&t->normalizers.item[i], &p));
+  size_t n = p.count ? p.now.n : 0;
+  if (n == a->content.n && memcmp(p.now.text, a->content.data, n) == 0) goto done;
+  TRY(lm_text_copy(&a->normalized, p.now.text, n));
+done:
+  lm_pieces_free(&p);
+  return status;
+}
+
+static lm_status build(const lm_added_tokens *a, bool normalized, lm_trie *trie) {
+  lm_trie_free(trie);
+  lm_trie_key *keys = lm_malloc(a->n * sizeof *keys);
+  if (!keys) return LM_E_OOM;
+  size_t n = 0;
+  for (size_t i = 0; i < a->n; i++) {
+    const lm_added_token *one = &a->item[i];
+    const lm_text *text = one->normalized.data ? &one->normalized : &one->content;
+    if (one->is_normalized == normalized) keys[n++] = (lm_trie_key){text->data, text->n, (int32_t)i};
+  }
+  lm_status status = n ? lm_trie_build(trie, keys, n) : LM_OK;
+  lm_free(keys);
+  return status;
+}
+
+lm_status lm_added_close(lm_tokenizer *t) {
+  lm_added_tokens *a = &t->added;
+  lm_status status = LM_OK;
+  int32_t ids = 0;
+  for (size_t i = 0; i < a->n; i++) {
+    if (a->item[i].id >= ids) ids = a->item[i].id + 1;
+    TRY(normalized_text(t, &a->item[i]));
+  }
+  if ((size_t)ids > 4 * (a->n + t->model.words.count) + (1 << 16)) {
+    TRY(lm_fail(LM_E_ARG, "an added token has the id %d; the model has %zu tokens", ids - 1, t->model.words.count));
+  }
+  lm_free(a->by_id);
+  a->by_id = lm_malloc((size_t)ids * sizeof *a->by_id);
+  if (!a->by_id) TRY(LM_E_OOM);
+  a->ids = ids;
+  memset(a->by_id, 0xff, (size_t)ids * sizeof *a->by_id);
+  for (size_t i = 0; i < a->n; i++) a->by_id[a->item[i].id] = (int32_t)i;
+  TRY(build(a, false, &a->raw));
+  TRY(build(a, true, &a->normalized));
+done:
+  return status;
+}
+
+const lm_added_token *lm_tokenizer_added(const lm_tokenizer *t, int32_t id) {
+  const lm_added_tokens *a = &t->added;
+  return id < 0 || id >= a->ids || a->by_id[id] < 0 ? NULL : &a->item[a->by_id[id]];
+}
+
+lm_status lm_tokenizer_add(lm_tokenizer *t, const char *text, size_t n, const lm_added_token *as, int32_t *id) {
+  lm_added_tokens *a = &t->added;
+  lm_added_token made = *as;
+  int32_t place = lm_vocabulary_find(&a->place, text, n);
+  if (a->next_id < (int32_t)t->model.words.count) a->next_id = (int32_t)t->model.words.count;
+  made.normalized = made.content = (lm_text){0};
+  made.id = *id = lm_tokenizer_id(t, text, n);
+  if (place >= 0) {
+    made.content = a->item[place].content;
+    lm_free(a->item[place].normalized.data);
+    a->item[place] = made;
+    return LM_OK;
+  }
+  if (made.id < 0) made.id = *id = a->next_id;
+  if (!lm_list_grow(&a->item, &a->room, a->n + 1, sizeof *a->item)) return LM_E_OOM;
+  lm_status status = lm_vocabulary_add(&a->place, text, n, (int32_t)a->n);
+  if (status == LM_OK) status = lm_text_copy(&made.content, text, n);
+  if (status != LM_OK) return status;
+  if (made.id >= a->next_id) a->next_id = made.id + 1;
+  a->item[a->n++] = made;
+  return LM_OK;
+}
+
+/* ---- looking for them */
+static size_t before(const char *text, size_t end, uint32_t *c) {
+  do end--;
+  while (end > 0 && (text[end] & 0xc0) == 0x80);
+  lm_char_at(text + end, c);
+  return end;
+}
+
+static bool stands_alone(const char *text, size_t n, size_t from, size_t to) {
+  uint32_t c;
+  if (from > 0 && (before(text, from, &c), lm_char_is_word(c))) return false;
+  return to == n || (lm_char_at(text + to, &c), !lm_char_is_word(c));
+}
+
+static size_t spaces_before(const char *text, size_t end) {
+  uint32_t c;
+  while (end > 0) {
+    size_t at = before(text, end, &c);
+    if (!lm_char_is_space(c)) break;
+    end = at;
+  }
+  return end;
+}
+
+static size_t spaces_after(const char *text, size_t n, size_t at) {
+  uint32_t c;
+  while (at < n) {
+    int size = lm_char_at(text + at, &c);
+    if (!lm_char_is_space(c)) break;
+    at += (size_t)size;
+  }
+  return at;
+}
+
+/* The longest token that text begins with: its place, or -1. */
+static int32_t longest(const lm_trie *trie, const char *text, size_t n, size_t *length) {
+  int32_t node = 0, found = -1;
+  for (size_t i = 0; i < n && (node = lm_trie_step(trie, node, text[i])) >= 0; i++) {
+    if (trie->node[node].id < 0) continue;
+    found = trie->node[node].id;
+    *length = i + 1;
+  }
+  return found;
+}
+
+typedef struct search {
+  const lm_added_tokens *added;
+  const lm_trie *trie;
+} search;
+
+static lm_status cut_added(const void *with, lm_pieces *p, const char *text, size_t n) {
+  const search *s = with;
+  size_t end = 0; /* of what was cut */
+  for (size_t i = 0, length = 0; i < n; i += length) {
+    int32_t found = longest(s->trie, text + i, n - i, &length);
+    if (found < 0) {
+      length = 1;
+      continue;
+    }
+    const lm_added_token *a = &s->added->item[found];
+    size_t from = i, to = i + length;
+    if (a->single_word && !stands_alone(text, n, from, to)) continue;
+    if (a->lstrip) from = spaces_before(text, from);
+    if (from < end && a->lstrip) from = end;
+    if (a->rstrip) to = spaces_after(text, n, to);
+    if (end < from) lm_cut_put(p, end, from, -1);
+    lm_cut_put(p, from, to, a->id);
+    end = to;
+  }
+  if (end < n) lm_cut_put(p, end, n, -1);
+  return LM_OK;
+}
+
+static lm_status cut(lm_tokenizer *t, const lm_trie *trie, lm_pieces *p) {
+  search s = {&t->added, trie};
+  return trie->n ? lm_pieces_cut(p, cut_added, &s, LM_CUT_IDS, false) : LM_OK;
+}
+
+lm_status lm_added_cut(lm_tokenizer *t, lm_pieces *p) {
+  lm_status status;
+  TRY(cut(t, &t->added.raw, p));
+  for (size_t i = 0; i < t->normalizers.n; i++) TRY(lm_normalize(&t->normalizers.item[i], p));
+  for (size_t i = 0; i < p->count; i++) p->piece[i].shift = p->now.span[p->piece[i].at].from;
+  TRY(cut(t, &t->added.normalized, p));
+done:
+  return status;
+}

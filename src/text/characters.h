@@ -1,0 +1,60 @@
+/* UTF-8, and what tokenizers ask of characters, by utf8proc's tables. */
+#ifndef LM_TEXT_CHARACTERS_H
+#define LM_TEXT_CHARACTERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* The character at s[0 .. n), n > 0, and how many bytes it takes; 0 where those are no UTF-8 (surrogates and what is
+ * beyond U+10FFFF are none). */
+int lm_char_read(const char *s, size_t n, uint32_t *c);
+/* How many bytes, at least 1, one U+FFFD stands for where lm_char_read gave 0: as many as begin a character. */
+size_t lm_char_broken(const char *s, size_t n);
+/* The first byte of s that is no UTF-8; n if all is. */
+LM_API size_t lm_utf8_check(const char *s, size_t n);
+
+/* The same of text that was checked. */
+static inline int lm_char_at(const char *s, uint32_t *c) {
+  const unsigned char *u = (const unsigned char *)s;
+  if (u[0] < 0x80) return (void)(*c = u[0]), 1;
+  if (u[0] < 0xe0) return (void)(*c = (u[0] & 31u) << 6 | (u[1] & 63u)), 2;
+  if (u[0] < 0xf0) return (void)(*c = (u[0] & 15u) << 12 | (u[1] & 63u) << 6 | (u[2] & 63u)), 3;
+  *c = (u[0] & 7u) << 18 | (u[1] & 63u) << 12 | (u[2] & 63u) << 6 | (u[3] & 63u);
+  return 4;
+}
+static inline int lm_char_size(char first) {
+  unsigned char u = (unsigned char)first;
+  return u < 0x80 ? 1 : u < 0xe0 ? 2 : u < 0xf0 ? 3 : 4;
+}
+/* At most 4 bytes; gives how many. */
+static inline int lm_char_put(char *out, uint32_t c) {
+  if (c < 0x80) {
+    out[0] = (char)c;
+    return 1;
+  }
+  int n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+  for (int i = n - 1; i > 0; i--, c >>= 6) out[i] = (char)(0x80 | (c & 63));
+  out[0] = (char)((0xf0 << (4 - n)) | c);
+  return n;
+}
+
+bool lm_char_is_space(uint32_t c);       /* White_Space */
+bool lm_char_is_punctuation(uint32_t c); /* P*, and ASCII's symbols */
+bool lm_char_is_numeric(uint32_t c);     /* N* */
+bool lm_char_is_word(uint32_t c);        /* \w: alphabetic, marks, decimal digits, connectors, joiners */
+bool lm_char_is_other(uint32_t c);       /* Cc, Cf, Co */
+bool lm_char_is_mark(uint32_t c);        /* M* */
+bool lm_char_is_nonspacing(uint32_t c);  /* Mn */
+bool lm_char_is_cjk(uint32_t c);         /* an ideograph, by BERT's list of blocks */
+/* One or two characters into out; gives how many. */
+int lm_char_lower(uint32_t c, uint32_t out[2]);
+
+/* GPT-2's characters for bytes: printable ones stand for themselves, others are U+0100 and on. */
+uint32_t lm_char_of_byte(uint8_t byte);
+int lm_byte_of_char(uint32_t c); /* -1: of none */
+#define LM_CHAR_BYTE_SPACE 0x120u
+
+#endif

@@ -1,0 +1,298 @@
+/* From tokens back to text: a list of texts, which each decoder makes into another; at the end they stand one after the
+ * other. */
+#define _GNU_SOURCE /* memmem */
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/tokenizer.h"
+
+typedef struct texts {
+  lm_bytes data;
+  size_t *end; /* of each */
+  size_t n, room, most;
+  bool failed;
+} texts;
+
+static void texts_free(texts *t) {
+  lm_bytes_free(&t->data);
+  lm_free(t->end);
+}
+
+/* More bytes of the last text, which end_text ends. */
+static void put(texts *t, const char *text, size_t n) {
+  if (t->data.n + n > t->most) t->failed = true;
+  if (n > 0 && !t->failed) lm_put(&t->data, text, n);
+}
+
+static void end_text(texts *t) {
+  if (lm_list_grow(&t->end, &t->room, t->n + 1, sizeof *t->end)) {
+    t->end[t->n++] = t->data.n;
+  } else {
+    t->failed = true;
+  }
+}
+
+static const char *text_at(const texts *t, size_t i, size_t *n) {
+  size_t from = i ? t->end[i - 1] : 0;
+  *n = t->end[i] - from;
+  return t->data.data + from; /* not to be read if *n is 0 */
+}
+
+static bool begins(const char *text, size_t n, const lm_text *with) {
+  return n >= with->n && (with->n == 0 || memcmp(text, with->data, with->n) == 0);
+}
+
+static void put_replaced(texts *to, const char *text, size_t n, const lm_text *old, const char *made) {
+  const char *end = text + n, *hit;
+  while (n > 0 && old->n > 0 && (hit = memmem(text, (size_t)(end - text), old->data, old->n)) != NULL) {
+    put(to, text, (size_t)(hit - text));
+    put(to, made, strlen(made));
+    text = hit + old->n;
+  }
+  if (n > 0) put(to, text, (size_t)(end - text));
+}
+
+static void put_lossy(texts *to, const char *s, size_t n) {
+  for (size_t i = 0, from = 0; i < n;) {
+    size_t good = lm_utf8_check(s + i, n - i);
+    put(to, s + from, i + good - from);
+    from = i += good;
+    if (i == n) return;
+    put(to, "\xef\xbf\xbd", 3);
+    from = i += lm_char_broken(s + i, n - i);
+  }
+}
+
+/* ---- the decoders, from one list to another */
+static void decode_bpe(const lm_step *s, const texts *from, texts *to) {
+  for (size_t i = 0, n; i < from->n; i++) {
+    const char *text = text_at(from, i, &n);
+    put_replaced(to, text, n, &s->text, i + 1 == from->n ? "" : " ");
+    end_text(to);
+  }
+}
+
+static bool put_bytes(lm_bytes *to, const char *text, size_t n) {
+  size_t was = to->n;
+  for (size_t i = 0; i < n;) {
+    uint32_t c;
+    i += (size_t)lm_char_at(text + i, &c);
+    int byte = lm_byte_of_char(c);
+    if (byte < 0) {
+      to->n = was;
+      return false;
+    }
+    lm_put_u8(to, (uint8_t)byte);
+  }
+  return true;
+}
+
+static void decode_byte_level(const texts *from, texts *to) {
+  lm_bytes bytes = {0};
+  for (size_t i = 0, n; i < from->n; i++) {
+    const char *text = text_at(from, i, &n);
+    if (n > 0 && !put_bytes(&bytes, text, n)) lm_put(&bytes, text, n);
+  }
+  to->failed = to->failed || bytes.failed;
+  put_lossy(to, bytes.data, bytes.n);
+  end_text(to);
+  lm_bytes_free(&bytes);
+}
+
+/* What BERT's tokens leave between words and marks. made: room for another n bytes; gives the new length. */
+static size_t clean(char *text, size_t n) {
+  static const char *const pairs[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                         {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                         {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (size_t k = 0; k < sizeof pairs / sizeof *pairs && n > 0; k++) { /* none becomes longer */
+    size_t old = strlen(pairs[k][0]), made = strlen(pairs[k][1]), to = 0;
+    char *at = text, *end = text + n, *hit;
+    while ((hit = memmem(at, (size_t)(end - at), pairs[k][0], old)) != NULL) {
+      memmove(text + to, at, (size_t)(hit - at));
+      to += (size_t)(hit - at);
+      memcpy(text + to, pairs[k][1], made);
+      to += made;
+      at = hit + old;
+    }
+    memmove(text + to, at, (size_t)(end - at));
+    n = to + (size_t)(end - at);
+  }
+  return n;
+}
+
+/* Of the text that is being put from `from` on. */
+static void clean_last(texts *to, size_t from) {
+  if (!to->failed && !to->data.failed && to->data.n > from) {
+    to->data.n = from + clean(to->data.data + from, to->data.n - from);
+  }
+}
+
+/* on[0]: clean up */
+static void decode_wordpiece(const lm_step *s, const texts *from, texts *to) {
+  for (size_t i = 0, n; i < from->n; i++) {
+    const char *text = text_at(from, i, &n);
+    size_t was = to->data.n, cut = i > 0 && begins(text, n, &s->text) ? s->text.n : 0;
+    if (i > 0 && !begins(text, n, &s->text)) put(to, " ", 1);
+    if (n > cut) put(to, text + cut, n - cut);
+    if (s->on[0]) clean_last(to, was);
+    end_text(to);
+  }
+}
+
+static void decode_metaspace(const lm_step *s, const texts *from, texts *to) {
+  for (size_t i = 0, n; i < from->n; i++) {
+    const char *text = text_at(from, i, &n);
+    put_replaced(to, text, n, &s->text, i == 0 && s->prepend != LM_PREPEND_NEVER ? "" : " ");
+    end_text(to);
+  }
+}
+
+static int hex(char c) {
+  return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* Bytes in a row are one text, or one replacement character each. */
+static void flush_bytes(texts *to, lm_bytes *bytes) {
+  if (bytes->n == 0) return;
+  if (lm_utf8_check(bytes->data, bytes->n) == bytes->n) {
+    put(to, bytes->data, bytes->n);
+    end_text(to);
+  } else {
+    for (size_t i = 0; i < bytes->n; i++) {
+      put(to, "\xef\xbf\xbd", 3);
+      end_text(to);
+    }
+  }
+  bytes->n = 0;
+}
+
+static void decode_byte_fallback(const texts *from, texts *to) {
+  lm_bytes bytes = {0};
+  for (size_t i = 0, n; i < from->n; i++) {
+    const char *text = text_at(from, i, &n);
+    bool is_byte = n == 6 && memcmp(text, "<0x", 3) == 0 && text[5] == '>';
+    int high = is_byte ? hex(text[3]) : -1, low = is_byte ? hex(text[4]) : -1;
+    if (is_byte && text[3] == '+' && low >= 0) high = 0; /* as Rust reads numbers */
+    if (high >= 0 && low >= 0) {
+      lm_put_u8(&bytes, (uint8_t)(high << 4 | low));
+      continue;
+    }
+    flush_bytes(to, &bytes);
+    put(to, text, n);
+    end_text(to);
+  }
+  flush_bytes(to, &bytes);
+  to->failed = to->failed || bytes.failed;
+  lm_bytes_free(&bytes);
+}
+
+/* first, second: how many characters of s->text at most at the beginning and the end */
+static void decode_strip(const lm_step *s, const texts *from, texts *to) {
+  for (size_t i = 0, n; i < from->n; i++) {
+    const char *text = text_at(from, i, &n);
+    size_t at = 0;
+    for (int32_t k = 0; k < s->first && at < n && begins(text + at, n - at, &s->text); k++) at += s->text.n;
+    for (int32_t k = 0; k < s->second && n - at >= s->text.n && begins(text + n - s->text.n, s->text.n, &s->text);
+         k++) {
+      n -= s->text.n;
+    }
+    put(to, text + at, n - at);
+    end_text(to);
+  }
+}
+
+static lm_status decode_replace(const lm_step *s, const texts *from, texts *to) {
+  for (size_t i = 0, n; i < from->n; i++) {
+    const char *text = text_at(from, i, &n);
+    size_t at = LM_PATTERN_START, begin, end, done = 0;
+    for (bool found = n > 0; found && !to->failed;) {
+      lm_status status = lm_pattern_next(s->pattern, text, n, &at, &found, &begin, &end);
+      if (status != LM_OK) return status;
+      if (!found) break;
+      put(to, text + done, begin - done);
+      put(to, s->text.data, s->text.n);
+      done = end;
+    }
+    if (n > done) put(to, text + done, n - done);
+    end_text(to);
+  }
+  return LM_OK;
+}
+
+/* on[0]: clean up */
+static void decode_ctc(const lm_step *s, const texts *from, texts *to) {
+  for (size_t i = 0, n, before_n; i < from->n; i++) {
+    const char *text = text_at(from, i, &n), *before = i ? text_at(from, i - 1, &before_n) : NULL;
+    if (before && before_n == n && (n == 0 || memcmp(before, text, n) == 0)) continue;
+    size_t was = to->data.n;
+    put_replaced(to, text, n, &s->text, "");
+    if (s->on[0]) {
+      clean_last(to, was);
+      texts spaced = {.most = to->most};
+      if (to->data.n > was) put_replaced(&spaced, to->data.data + was, to->data.n - was, &s->word, " ");
+      to->data.n = was;
+      put(to, spaced.data.data, spaced.data.n);
+      to->failed = to->failed || spaced.failed || spaced.data.failed;
+      texts_free(&spaced);
+    }
+    if (to->data.n > was) end_text(to);
+  }
+}
+
+static lm_status decode_step(const lm_step *s, const texts *from, texts *to) {
+  switch (s->kind) {
+    case LM_DECODE_BPE: decode_bpe(s, from, to); break;
+    case LM_DECODE_BYTE_LEVEL: decode_byte_level(from, to); break;
+    case LM_DECODE_WORDPIECE: decode_wordpiece(s, from, to); break;
+    case LM_DECODE_METASPACE: decode_metaspace(s, from, to); break;
+    case LM_DECODE_BYTE_FALLBACK: decode_byte_fallback(from, to); break;
+    case LM_DECODE_FUSE:
+      put(to, from->data.data, from->data.n);
+      end_text(to);
+      break;
+    case LM_DECODE_STRIP: decode_strip(s, from, to); break;
+    case LM_DECODE_REPLACE: return decode_replace(s, from, to);
+    case LM_DECODE_CTC: decode_ctc(s, from, to); break;
+    default: break;
+  }
+  return LM_OK;
+}
+
+/* A token's text as decoders take it; NULL: it is left out. */
+static const char *decoded_text(const lm_tokenizer *t, int32_t id, bool skip_special, size_t *n) {
+  const lm_added_token *a = lm_tokenizer_added(t, id);
+  const char *text = a && a->normalized.data ? a->normalized.data : lm_tokenizer_token(t, id, n);
+  if (a && a->normalized.data) *n = a->normalized.n;
+  if (!text || !skip_special) return text;
+  int32_t place = lm_vocabulary_find(&t->added.place, text, *n);
+  return place >= 0 && t->added.item[place].special ? NULL : text;
+}
+
+lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, lm_bytes *out) {
+  texts a = {.most = LM_TEXT_MOST}, b = {0};
+  lm_status status = LM_OK;
+  for (size_t i = 0; i < n; i++) {
+    size_t bytes;
+    const char *text = decoded_text(t, ids[i], skip_special, &bytes);
+    if (!text) continue;
+    if (!t->has_decoder && a.n > 0) put(&a, " ", 1);
+    put(&a, text, bytes);
+    end_text(&a);
+  }
+  a.most = b.most = a.data.n < LM_TEXT_MOST / 64 ? 64 * a.data.n + (1 << 20) : LM_TEXT_MOST;
+  for (size_t i = 0; i < t->decoders.n; i++) {
+    b.data.n = b.n = 0;
+    TRY(decode_step(&t->decoders.item[i], &a, &b));
+    b.failed = b.failed || a.failed;
+    texts was = a;
+    a = b;
+    b = was;
+  }
+  if (a.data.failed) TRY(lm_fail(LM_E_OOM, "out of memory: the text of %zu tokens", n));
+  if (a.failed) TRY(lm_fail(LM_E_ARG, "the text of %zu tokens becomes longer than %zu bytes", n, a.most));
+  if (a.data.n) lm_put(out, a.data.data, a.data.n);
+done:
+  texts_free(&a);
+  texts_free(&b);
+  return status;
+}

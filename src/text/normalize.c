@@ -1,0 +1,226 @@
+#include <string.h>
+
+#include "text/step.h"
+
+/* ---- what only drops characters: each that stays stands for those after it too */
+typedef bool (*char_test)(uint32_t c);
+
+static void filter(lm_rewrite *r, char_test drops) {
+  uint32_t last = 0, c;
+  bool any = false;
+  int dropped = 0;
+  for (size_t i = 0; i < r->n;) {
+    i += (size_t)lm_char_at(r->text + i, &c);
+    if (drops(c)) {
+      dropped++;
+      continue;
+    }
+    if (any) {
+      lm_rewrite_put(r, last, -dropped);
+    } else {
+      lm_rewrite_skip(r, (size_t)dropped);
+    }
+    last = c;
+    any = true;
+    dropped = 0;
+  }
+  if (any) lm_rewrite_put(r, last, -dropped);
+}
+
+static bool is_unclean(uint32_t c) {
+  return c != '\t' && c != '\n' && c != '\r' && (c == 0 || c == 0xfffd || lm_char_is_other(c));
+}
+
+static lm_status drop_unclean(const void *step, lm_rewrite *r) {
+  (void)step;
+  filter(r, is_unclean);
+  return LM_OK;
+}
+
+static lm_status drop_nonspacing(const void *step, lm_rewrite *r) {
+  (void)step;
+  filter(r, lm_char_is_nonspacing);
+  return LM_OK;
+}
+
+static lm_status drop_marks(const void *step, lm_rewrite *r) {
+  (void)step;
+  filter(r, lm_char_is_mark);
+  return LM_OK;
+}
+
+/* SentencePiece's nmt rules. */
+static bool is_nmt_control(uint32_t c) {
+  return (c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f;
+}
+
+static lm_status drop_nmt_controls(const void *step, lm_rewrite *r) {
+  (void)step;
+  filter(r, is_nmt_control);
+  return LM_OK;
+}
+
+/* ---- what maps characters */
+static bool is_nmt_space(uint32_t c) {
+  return c == 9 || c == 10 || c == 12 || c == 13 || c == 0x1680 || (c >= 0x200b && c <= 0x200f) || c == 0x2028 ||
+         c == 0x2029 || c == 0x2581 || c == 0xfeff || c == 0xfffd;
+}
+
+static lm_status as_spaces(lm_rewrite *r, char_test is_space) {
+  for (size_t i = 0; i < r->n;) {
+    uint32_t c;
+    size_t size = (size_t)lm_char_at(r->text + i, &c);
+    if (is_space(c)) {
+      lm_rewrite_put(r, ' ', 0);
+    } else {
+      lm_rewrite_keep(r, size);
+    }
+    i += size;
+  }
+  return LM_OK;
+}
+
+static lm_status clean_spaces(const void *step, lm_rewrite *r) {
+  (void)step;
+  return as_spaces(r, lm_char_is_space);
+}
+
+static lm_status nmt_spaces(const void *step, lm_rewrite *r) {
+  (void)step;
+  return as_spaces(r, is_nmt_space);
+}
+
+static lm_status space_ideographs(const void *step, lm_rewrite *r) {
+  (void)step;
+  for (size_t i = 0; i < r->n;) {
+    uint32_t c;
+    size_t size = (size_t)lm_char_at(r->text + i, &c);
+    if (lm_char_is_cjk(c)) {
+      lm_rewrite_put(r, ' ', 0);
+      lm_rewrite_put(r, c, 1);
+      lm_rewrite_put(r, ' ', 1);
+    } else {
+      lm_rewrite_keep(r, size);
+    }
+    i += size;
+  }
+  return LM_OK;
+}
+
+static lm_status lowercase(const void *step, lm_rewrite *r) {
+  (void)step;
+  for (size_t i = 0; i < r->n;) {
+    uint32_t c, lower[2];
+    size_t size = (size_t)lm_char_at(r->text + i, &c);
+    int n = lm_char_lower(c, lower);
+    if (n == 1 && lower[0] == c) {
+      lm_rewrite_keep(r, size);
+    } else {
+      for (int k = 0; k < n; k++) lm_rewrite_put(r, lower[k], k > 0);
+    }
+    i += size;
+  }
+  return LM_OK;
+}
+
+lm_status lm_bytes_as_characters(const void *step, lm_rewrite *r) {
+  (void)step;
+  for (size_t i = 0; i < r->n;) {
+    int size = lm_char_size(r->text[i]);
+    for (int k = 0; k < size; k++) lm_rewrite_put(r, lm_char_of_byte((uint8_t)r->text[i + (size_t)k]), k > 0);
+    i += (size_t)size;
+  }
+  return LM_OK;
+}
+
+/* ---- the rest */
+/* first, second: on[0], on[1] */
+static lm_status strip(const void *step, lm_rewrite *r) {
+  const lm_step *s = step;
+  size_t from = 0, to = r->n;
+  uint32_t c;
+  while (s->on[0] && from < to) {
+    int size = lm_char_at(r->text + from, &c);
+    if (!lm_char_is_space(c)) break;
+    from += (size_t)size;
+  }
+  while (s->on[1] && from < to) {
+    size_t last = to - 1;
+    while ((r->text[last] & 0xc0) == 0x80) last--;
+    lm_char_at(r->text + last, &c);
+    if (!lm_char_is_space(c)) break;
+    to = last;
+  }
+  r->at = from;
+  lm_rewrite_keep(r, to - from);
+  return LM_OK;
+}
+
+static lm_status replace(const void *step, lm_rewrite *r) {
+  const lm_step *s = step;
+  size_t at = LM_PATTERN_START, from, to;
+  for (bool found = true; !r->pieces->failed;) {
+    lm_status status = lm_pattern_next(s->pattern, r->text, r->n, &at, &found, &from, &to);
+    if (status != LM_OK) return status;
+    if (!found) break;
+    lm_rewrite_keep(r, from - r->at);
+    lm_rewrite_replace(r, to - from, s->text.data, s->text.n);
+  }
+  lm_rewrite_keep(r, r->n - r->at);
+  return LM_OK;
+}
+
+static lm_status prepend(const void *step, lm_rewrite *r) {
+  const lm_step *s = step;
+  lm_rewrite_prepend(r, s->text.data, s->text.n);
+  lm_rewrite_keep(r, r->n);
+  return LM_OK;
+}
+
+static bool all_below(const lm_pieces *p, unsigned char most) {
+  for (size_t i = 0; i < p->now.n; i++) {
+    if ((unsigned char)p->now.text[i] >= most) return false;
+  }
+  return true;
+}
+
+/* on: clean, space ideographs, strip accents, lowercase */
+static lm_status bert(const lm_step *s, lm_pieces *p) {
+  static const lm_step decompose = {.kind = LM_NORM_NFD};
+  bool ascii = all_below(p, 0x80);
+  lm_status status = LM_OK;
+  if (s->on[0]) {
+    TRY(lm_pieces_rewrite(p, drop_unclean, s));
+    TRY(lm_pieces_rewrite(p, clean_spaces, s));
+  }
+  if (s->on[1] && !ascii) TRY(lm_pieces_rewrite(p, space_ideographs, s));
+  if (s->on[2] && !ascii) {
+    TRY(lm_normalize(&decompose, p));
+    TRY(lm_pieces_rewrite(p, drop_nonspacing, s));
+  }
+  if (s->on[3]) TRY(lm_pieces_rewrite(p, lowercase, s));
+done:
+  return status;
+}
+
+lm_status lm_normalize(const lm_step *s, lm_pieces *p) {
+  lm_status status;
+  switch (s->kind) {
+    case LM_NORM_BERT: return bert(s, p);
+    case LM_NORM_STRIP: return lm_pieces_rewrite(p, strip, s);
+    case LM_NORM_STRIP_ACCENTS: return all_below(p, 0xcc) ? LM_OK : lm_pieces_rewrite(p, drop_marks, s);
+    case LM_NORM_NFC: return all_below(p, 0xcc) ? LM_OK : lm_pieces_rewrite(p, lm_normalize_form, s);
+    case LM_NORM_NFD:
+    case LM_NORM_NFKC:
+    case LM_NORM_NFKD: return all_below(p, 0x80) ? LM_OK : lm_pieces_rewrite(p, lm_normalize_form, s);
+    case LM_NORM_LOWERCASE: return lm_pieces_rewrite(p, lowercase, s);
+    case LM_NORM_NMT:
+      status = lm_pieces_rewrite(p, drop_nmt_controls, s);
+      return status == LM_OK ? lm_pieces_rewrite(p, nmt_spaces, s) : status;
+    case LM_NORM_CHARSMAP: return lm_pieces_rewrite(p, lm_normalize_charsmap, s);
+    case LM_NORM_REPLACE: return lm_pieces_rewrite(p, replace, s);
+    case LM_NORM_PREPEND: return lm_pieces_rewrite(p, prepend, s);
+    case LM_NORM_BYTE_LEVEL: return lm_pieces_rewrite(p, lm_bytes_as_characters, s);
+    default: return LM_OK;
+  }
+}

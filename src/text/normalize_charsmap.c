@@ -1,0 +1,91 @@
+/* SentencePiece's precompiled_charsmap: a double array (Darts) of texts, whose values are places in a list of what they
+ * become, each with a closing zero. As `tokenizers` does it, a cluster of less than 6 bytes, and then each character,
+ * is replaced by what the shortest text of the map that it begins with becomes. */
+#include <string.h>
+#include <utf8proc.h>
+
+#include "text/step.h"
+
+/* Where in s->text the replacement is, or -1. */
+static int64_t find(const lm_step *s, const char *text, size_t n) {
+  size_t at = 0;
+  for (size_t i = 0; i <= n; i++) {
+    uint32_t unit = s->units[at];
+    if (i > 0) {
+      if ((unit & 0x800000ffu) != (unsigned char)text[i - 1]) return -1;
+    }
+    size_t child = at ^ ((unit >> 10) << ((unit & 0x200u) >> 6));
+    if (i > 0 && unit >> 8 & 1) {
+      if (child >= s->nunits) return -1;
+      size_t value = s->units[child] & 0x7fffffffu;
+      return value <= s->text.n && (s->text.data[value] & 0xc0) != 0x80 ? (int64_t)value : -1;
+    }
+    if (i == n || text[i] == 0) return -1;
+    at = child ^ (unsigned char)text[i];
+    if (at >= s->nunits) return -1;
+  }
+  return -1;
+}
+
+static size_t count(const char *s, size_t n) {
+  size_t characters = 0;
+  for (size_t i = 0; i < n; i += (size_t)lm_char_size(s[i])) characters++;
+  return characters;
+}
+
+/* The last character waits: what becomes nothing is counted as removed after it. */
+typedef struct waiting {
+  lm_rewrite *r;
+  bool is;
+  uint32_t c;
+  int change;
+} waiting;
+
+static void put(waiting *w, uint32_t c, int change) {
+  if (w->is) lm_rewrite_put(w->r, w->c, w->change);
+  *w = (waiting){w->r, true, c, change};
+}
+
+static bool replace(const lm_step *s, waiting *w, const char *old, size_t n) {
+  int64_t at = find(s, old, n);
+  if (at < 0) return false;
+  const char *made = s->text.data + at;
+  size_t made_n = strlen(made); /* the whole ends in a zero */
+  int was = (int)count(old, n), is = (int)count(made, made_n), k = 0;
+  for (size_t i = 0; i < made_n; k++) {
+    uint32_t c;
+    i += (size_t)lm_char_at(made + i, &c);
+    put(w, c, k >= was);
+  }
+  if (is < was) w->change += is - was;
+  return true;
+}
+
+static size_t cluster_end(const lm_rewrite *r, size_t i) {
+  uint32_t c, next;
+  utf8proc_int32_t state = 0;
+  i += (size_t)lm_char_at(r->text + i, &c);
+  for (; i < r->n; c = next) {
+    int more = lm_char_at(r->text + i, &next);
+    if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)c, (utf8proc_int32_t)next, &state)) break;
+    i += (size_t)more;
+  }
+  return i;
+}
+
+lm_status lm_normalize_charsmap(const void *step, lm_rewrite *r) {
+  const lm_step *s = step;
+  waiting w = {r, false, 0, 0};
+  for (size_t i = 0; i < r->n && !r->pieces->failed;) {
+    size_t end = cluster_end(r, i);
+    if (end - i < 6 && replace(s, &w, r->text + i, end - i)) i = end;
+    while (i < end) {
+      uint32_t c;
+      size_t size = (size_t)lm_char_at(r->text + i, &c);
+      if (!replace(s, &w, r->text + i, size)) put(&w, c, 0);
+      i += size;
+    }
+  }
+  if (w.is) lm_rewrite_put(r, w.c, w.change);
+  return LM_OK;
+}

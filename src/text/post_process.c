@@ -1,0 +1,107 @@
+/* Special tokens around one text or two, and offsets without the spaces of byte-level tokens. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/tokenizer.h"
+
+size_t lm_post_added(const lm_tokenizer *t, bool pair) {
+  size_t n = 0;
+  for (size_t i = 0; i < t->post_processors.n; i++) {
+    const lm_step *s = &t->post_processors.item[i];
+    const lm_template *parts = pair ? s->pair : s->single;
+    for (size_t k = 0; k < (pair ? s->npair : s->nsingle); k++) n += parts[k].sequence < 0;
+  }
+  return n;
+}
+
+/* How many spaces, as bytes' characters have them, stand at the ends of a token. */
+static void count_spaces(const lm_tokenizer *t, lm_token *token) {
+  size_t n = 0;
+  uint32_t c;
+  if (token->added || token->word < 0) return;
+  const char *text = lm_tokenizer_token(t, token->id, &n);
+  token->before = token->after = 0;
+  for (size_t i = 0; i < n; token->before++) {
+    i += (size_t)lm_char_at(text + i, &c);
+    if (c != LM_CHAR_BYTE_SPACE && !lm_char_is_space(c)) break;
+  }
+  for (size_t end = n; end > 0; token->after++) {
+    do end--;
+    while (end > 0 && (text[end] & 0xc0) == 0x80);
+    lm_char_at(text + end, &c);
+    if (c != LM_CHAR_BYTE_SPACE && !lm_char_is_space(c)) break;
+  }
+}
+
+/* on[0]: a single space at the beginning was put there */
+static void trim_offsets(const lm_tokenizer *t, const lm_step *s, const char *text, lm_tokens *tokens) {
+  for (size_t i = 0; i < tokens->n; i++) {
+    lm_token *token = &tokens->item[i];
+    count_spaces(t, token);
+    uint32_t leading = token->before, trailing = token->after, from = token->from, to = token->to;
+    if (leading == 1 && s->on[0] && (i == 0 || from == 0)) leading = 0;
+    while (leading-- > 0 && token->from < to) token->from += (uint32_t)lm_char_size(text[token->from]);
+    for (; trailing > 0 && token->to > token->from; trailing--) {
+      do token->to--;
+      while (token->to > token->from && (text[token->to] & 0xc0) == 0x80);
+    }
+  }
+}
+
+static bool append(lm_tokens *to, const lm_token *tokens, size_t n) {
+  if (!lm_list_grow(&to->item, &to->room, to->n + n, sizeof *to->item)) return false;
+  if (n) memcpy(to->item + to->n, tokens, n * sizeof *tokens);
+  to->n += n;
+  return true;
+}
+
+static void set_type(lm_tokens *tokens, int32_t type_id) {
+  for (size_t i = 0; i < tokens->n; i++) tokens->item[i].type_id = type_id;
+}
+
+/* The parts become one: the first of them. */
+static lm_status fill_template(const lm_step *s, lm_tokens part[2], bool pair, bool special, lm_tokens *made) {
+  const lm_template *parts = pair ? s->pair : s->single;
+  made->n = 0;
+  for (size_t k = 0; k < (pair ? s->npair : s->nsingle); k++) {
+    lm_template one = parts[k];
+    if (one.sequence >= 0) {
+      set_type(&part[one.sequence], one.type_id);
+      if (!append(made, part[one.sequence].item, part[one.sequence].n)) return LM_E_OOM;
+    } else if (special) {
+      lm_token token = {.id = one.id, .type_id = one.type_id, .word = -1, .special = true};
+      if (!append(made, &token, 1)) return LM_E_OOM;
+    }
+  }
+  lm_tokens was = part[0];
+  part[0] = *made;
+  *made = was;
+  part[1].n = 0;
+  return LM_OK;
+}
+
+lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_tokens part[2], bool pair, bool special,
+                          lm_tokens *out) {
+  lm_tokens made = {0};
+  lm_status status = LM_OK;
+  bool filled = false; /* one template is all there may be */
+  for (size_t i = 0; i < t->post_processors.n; i++) {
+    const lm_step *s = &t->post_processors.item[i];
+    if ((s->kind == LM_POST_BYTE_LEVEL || s->kind == LM_POST_ROBERTA) && s->on[1]) {
+      for (int k = 0; k <= pair; k++) trim_offsets(t, s, text[k], &part[k]);
+    }
+    if (s->kind == LM_POST_ROBERTA) {
+      for (int k = 0; k <= pair; k++) set_type(&part[k], 0);
+    }
+    if (s->nsingle == 0 || filled || (s->kind != LM_POST_TEMPLATE && !special)) continue;
+    TRY(fill_template(s, part, pair, special, &made));
+    filled = true;
+  }
+  out->n = 0;
+  for (int k = 0; k <= pair; k++) {
+    if (!append(out, part[k].item, part[k].n)) TRY(LM_E_OOM);
+  }
+done:
+  lm_free(made.item);
+  return status;
+}

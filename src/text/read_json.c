@@ -1,0 +1,641 @@
+/* tokenizer.json: what each part is called there, and what it says. */
+#include <cjson/cJSON.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/tokenizer.h"
+
+enum { MOST_STEPS = 256, MOST_AFFIX = 100 };
+
+/* ---- fields */
+static const cJSON *field(const cJSON *of, const char *name) {
+  const cJSON *found = cJSON_GetObjectItemCaseSensitive(of, name);
+  return found && !cJSON_IsNull(found) ? found : NULL;
+}
+
+static lm_status wrong(const char *name, const char *wanted) { return lm_fail(LM_E_IO, "'%s' is no %s", name, wanted); }
+
+/* Where there is none, *out stays. */
+static lm_status read_bool(const cJSON *of, const char *name, bool *out) {
+  const cJSON *found = field(of, name);
+  if (!found) return LM_OK;
+  if (!cJSON_IsBool(found)) return wrong(name, "boolean");
+  *out = cJSON_IsTrue(found);
+  return LM_OK;
+}
+
+static bool to_int(const cJSON *item, int32_t *out) {
+  if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < INT32_MAX)) return false;
+  *out = (int32_t)item->valuedouble;
+  return *out == item->valuedouble;
+}
+
+static lm_status read_int(const cJSON *of, const char *name, int32_t *out) {
+  const cJSON *found = field(of, name);
+  return !found || to_int(found, out) ? LM_OK : wrong(name, "whole number from 0");
+}
+
+static lm_status copy_text(const cJSON *item, const char *name, lm_text *out) {
+  if (!cJSON_IsString(item)) return wrong(name, "text");
+  size_t n = strlen(item->valuestring);
+  if (lm_utf8_check(item->valuestring, n) < n) return lm_fail(LM_E_IO, "'%s' is not UTF-8", name);
+  return lm_text_copy(out, item->valuestring, n);
+}
+
+/* missing: what stands for it; NULL: it has to be there; "" leaves out->data NULL. */
+static lm_status read_text(const cJSON *of, const char *name, const char *missing, lm_text *out) {
+  const cJSON *found = field(of, name);
+  if (found) return copy_text(found, name, out);
+  if (!missing) return lm_fail(LM_E_IO, "there is no '%s'", name);
+  return missing[0] ? lm_text_copy(out, missing, strlen(missing)) : LM_OK;
+}
+
+/* One of a list of words, by its place. */
+static lm_status read_word(const cJSON *of, const char *name, const char *const *words, int *out) {
+  const cJSON *found = field(of, name);
+  if (!found) return LM_OK;
+  for (int i = 0; words[i] && cJSON_IsString(found); i++) {
+    if (strcmp(words[i], found->valuestring) == 0) return (void)(*out = i), LM_OK;
+  }
+  return lm_fail(LM_E_IO, "'%s' is '%s', which is not known here", name,
+                 cJSON_IsString(found) ? lm_brief(found->valuestring, 40) : "no text");
+}
+
+static bool is_character(const lm_text *t) { return t->n > 0 && t->n == (size_t)lm_char_size(t->data[0]); }
+
+/* ---- patterns */
+static lm_status read_pattern(const cJSON *of, lm_step *s) {
+  const cJSON *pattern = field(of, "pattern"), *one = pattern ? field(pattern, "String") : NULL;
+  bool literal = one != NULL;
+  if (cJSON_IsString(pattern)) {
+    one = pattern;
+    literal = true;
+  }
+  if (!one && pattern) one = field(pattern, "Regex");
+  if (!cJSON_IsString(one)) return lm_fail(LM_E_IO, "there is no 'pattern' with a String or a Regex");
+  size_t n = strlen(one->valuestring);
+  if (lm_utf8_check(one->valuestring, n) < n) return lm_fail(LM_E_IO, "'pattern' is not UTF-8");
+  return (literal ? lm_pattern_literal : lm_pattern_regex)(one->valuestring, n, &s->pattern);
+}
+
+static lm_status read_behavior(const cJSON *of, lm_step *s) {
+  static const char *const words[] = {"Removed",        "Isolated",   "MergedWithPrevious",
+                                      "MergedWithNext", "Contiguous", NULL};
+  int place = LM_CUT_ISOLATED;
+  lm_status status = read_word(of, "behavior", words, &place);
+  s->behavior = (lm_behavior)place;
+  return status;
+}
+
+/* ---- normalizers */
+typedef lm_status (*step_reader)(const cJSON *of, lm_step *s);
+
+static lm_status read_bert_normalizer(const cJSON *of, lm_step *s) {
+  lm_status status;
+  s->on[0] = s->on[1] = s->on[3] = true;
+  TRY(read_bool(of, "clean_text", &s->on[0]));
+  TRY(read_bool(of, "handle_chinese_chars", &s->on[1]));
+  TRY(read_bool(of, "lowercase", &s->on[3]));
+  s->on[2] = s->on[3];
+  TRY(read_bool(of, "strip_accents", &s->on[2]));
+done:
+  return status;
+}
+
+static lm_status read_strip(const cJSON *of, lm_step *s) {
+  s->on[0] = s->on[1] = true;
+  lm_status status = read_bool(of, "strip_left", &s->on[0]);
+  return status == LM_OK ? read_bool(of, "strip_right", &s->on[1]) : status;
+}
+
+static lm_status read_replace(const cJSON *of, lm_step *s) {
+  lm_status status = read_pattern(of, s);
+  return status == LM_OK ? read_text(of, "content", NULL, &s->text) : status;
+}
+
+static lm_status read_prepend(const cJSON *of, lm_step *s) { return read_text(of, "prepend", NULL, &s->text); }
+
+/* Bytes: how many the array takes, the array, and the texts, all of which base64 writes. */
+static lm_status read_charsmap(const cJSON *of, lm_step *s) {
+  const cJSON *found = field(of, "precompiled_charsmap");
+  if (!found) return (void)(s->kind = LM_STEP_NONE), LM_OK;
+  if (!cJSON_IsString(found)) return wrong("precompiled_charsmap", "text");
+  size_t length = strlen(found->valuestring), n = 0;
+  if (length == 0) return (void)(s->kind = LM_STEP_NONE), LM_OK;
+  unsigned char *bytes = lm_malloc(length);
+  uint32_t size = 0;
+  lm_status status = LM_OK;
+  if (!bytes) return LM_E_OOM;
+  bool ok = sodium_base642bin(bytes, length, found->valuestring, length, NULL, &n, NULL,
+                              sodium_base64_VARIANT_ORIGINAL) == 0 &&
+            n >= 4;
+  if (ok) memcpy(&size, bytes, 4); /* little-endian, as every machine that this runs on */
+  ok = ok && size >= 4 && size % 4 == 0 && size <= n - 4;
+  const char *texts = (const char *)bytes + 4 + size;
+  if (!ok || lm_utf8_check(texts, n - 4 - size) < n - 4 - size) {
+    TRY(lm_fail(LM_E_IO, "'precompiled_charsmap' is broken"));
+  }
+  s->nunits = size / 4;
+  s->units = lm_malloc(size);
+  if (!s->units) TRY(LM_E_OOM);
+  memcpy(s->units, bytes + 4, size);
+  TRY(lm_text_copy(&s->text, texts, n - 4 - size));
+done:
+  lm_free(bytes);
+  return status;
+}
+
+/* ---- pre-tokenizers; some are decoders and post-processors as well */
+static lm_status read_byte_level(const cJSON *of, lm_step *s) {
+  static const char cuts[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+  lm_status status;
+  s->on[0] = s->on[1] = s->on[2] = true;
+  TRY(read_bool(of, "add_prefix_space", &s->on[0]));
+  TRY(read_bool(of, "trim_offsets", &s->on[1]));
+  TRY(read_bool(of, "use_regex", &s->on[2]));
+  if (s->kind == LM_PRE_BYTE_LEVEL) TRY(lm_pattern_regex(cuts, sizeof cuts - 1, &s->pattern));
+done:
+  return status;
+}
+
+static lm_status read_metaspace(const cJSON *of, lm_step *s) {
+  static const char *const words[] = {"always", "first", "never", NULL};
+  lm_status status;
+  int place = LM_PREPEND_ALWAYS;
+  bool prefix = true;
+  s->on[0] = true;
+  TRY(read_text(of, "replacement", NULL, &s->text));
+  TRY(read_word(of, "prepend_scheme", words, &place));
+  TRY(read_bool(of, "add_prefix_space", &prefix));
+  TRY(read_bool(of, "split", &s->on[0]));
+  if (!is_character(&s->text)) TRY(lm_fail(LM_E_IO, "'replacement' is not one character"));
+  s->prepend = prefix ? (lm_prepend)place : LM_PREPEND_NEVER;
+  TRY(lm_pattern_literal(s->text.data, s->text.n, &s->pattern));
+done:
+  return status;
+}
+
+static lm_status read_delimiter(const cJSON *of, lm_step *s) {
+  lm_status status = read_text(of, "delimiter", NULL, &s->text);
+  if (status != LM_OK) return status;
+  if (!is_character(&s->text)) return lm_fail(LM_E_IO, "'delimiter' is not one character");
+  return lm_pattern_literal(s->text.data, s->text.n, &s->pattern);
+}
+
+/* on[0]: what is between the matches is looked for */
+static lm_status read_split(const cJSON *of, lm_step *s) {
+  lm_status status;
+  TRY(read_pattern(of, s));
+  TRY(read_behavior(of, s));
+  TRY(read_bool(of, "invert", &s->on[0]));
+done:
+  return status;
+}
+
+static lm_status read_digits(const cJSON *of, lm_step *s) { return read_bool(of, "individual_digits", &s->on[0]); }
+
+static lm_status read_fixed_length(const cJSON *of, lm_step *s) {
+  s->first = 5;
+  lm_status status = read_int(of, "length", &s->first);
+  if (status == LM_OK && s->first == 0) status = lm_fail(LM_E_IO, "'length' is 0");
+  return status;
+}
+
+/* ---- post-processors */
+static bool add_template(lm_template **list, size_t *n, size_t *room, lm_template one) {
+  if (!lm_list_grow(list, room, *n + 1, sizeof **list)) return false;
+  (*list)[(*n)++] = one;
+  return true;
+}
+
+/* [text, id] */
+static lm_status read_named_id(const cJSON *of, const char *name, int32_t *id) {
+  const cJSON *found = field(of, name);
+  if (!cJSON_IsArray(found) || cJSON_GetArraySize(found) != 2 || !to_int(cJSON_GetArrayItem(found, 1), id)) {
+    return lm_fail(LM_E_IO, "'%s' is no list of a token and its id", name);
+  }
+  return LM_OK;
+}
+
+/* BERT: cls A sep, cls A sep B sep of types 0 and 1; RoBERTa's have sep twice between, and type 0. */
+static lm_status read_bert_processing(const cJSON *of, lm_step *s) {
+  bool roberta = s->kind == LM_POST_ROBERTA;
+  lm_status status;
+  int32_t cls, sep;
+  TRY(read_named_id(of, "cls", &cls));
+  TRY(read_named_id(of, "sep", &sep));
+  s->on[0] = s->on[1] = true;
+  TRY(read_bool(of, "add_prefix_space", &s->on[0]));
+  TRY(read_bool(of, "trim_offsets", &s->on[1]));
+  const lm_template first[] = {{-1, cls, 0}, {0, 0, 0}, {-1, sep, 0}}, again = {-1, sep, 0},
+                    rest[] = {{1, 0, !roberta}, {-1, sep, !roberta}};
+  size_t single_room = 0, pair_room = 0;
+  bool ok = true;
+  for (int i = 0; i < 3; i++) {
+    ok = ok && add_template(&s->single, &s->nsingle, &single_room, first[i]);
+    ok = ok && add_template(&s->pair, &s->npair, &pair_room, first[i]);
+  }
+  if (roberta) ok = ok && add_template(&s->pair, &s->npair, &pair_room, again);
+  for (int i = 0; i < 2; i++) ok = ok && add_template(&s->pair, &s->npair, &pair_room, rest[i]);
+  if (!ok) TRY(LM_E_OOM);
+done:
+  return status;
+}
+
+static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t type_id, lm_template **list, size_t *n,
+                              size_t *room) {
+  const cJSON *name = field(piece, "id"), *token = NULL, *id;
+  if (cJSON_IsString(name)) token = field(tokens, name->valuestring);
+  const cJSON *ids = token ? field(token, "ids") : NULL;
+  if (!cJSON_IsArray(ids)) {
+    return lm_fail(LM_E_IO, "'special_tokens' has no ids of '%s'",
+                   cJSON_IsString(name) ? lm_brief(name->valuestring, 40) : "?");
+  }
+  cJSON_ArrayForEach(id, ids) {
+    lm_template one = {-1, 0, type_id};
+    if (!to_int(id, &one.id)) return wrong("ids", "list of ids");
+    if (!add_template(list, n, room, one)) return LM_E_OOM;
+  }
+  return LM_OK;
+}
+
+static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_template **list, size_t *n) {
+  const cJSON *pieces = field(of, name), *tokens = field(of, "special_tokens"), *piece;
+  size_t room = 0;
+  lm_status status = LM_OK;
+  if (!cJSON_IsArray(pieces)) return wrong(name, "list of pieces");
+  cJSON_ArrayForEach(piece, pieces) {
+    const cJSON *special = field(piece, "SpecialToken"), *sequence = field(piece, "Sequence");
+    lm_template one = {0, 0, 0};
+    if (special) {
+      TRY(read_int(special, "type_id", &one.type_id));
+      TRY(read_special(tokens, special, one.type_id, list, n, &room));
+      continue;
+    }
+    const cJSON *id = sequence ? field(sequence, "id") : NULL;
+    bool first = cJSON_IsString(id) && strcmp(id->valuestring, "A") == 0;
+    if (!first && !(pair && cJSON_IsString(id) && strcmp(id->valuestring, "B") == 0)) {
+      TRY(lm_fail(LM_E_IO, "a piece of '%s' is neither a SpecialToken nor the Sequence A%s", name,
+                  pair ? " or B" : ""));
+    }
+    one.sequence = !first;
+    TRY(read_int(sequence, "type_id", &one.type_id));
+    if (!add_template(list, n, &room, one)) TRY(LM_E_OOM);
+  }
+done:
+  return status;
+}
+
+static lm_status read_template(const cJSON *of, lm_step *s) {
+  lm_status status = read_pieces(of, "single", false, &s->single, &s->nsingle);
+  return status == LM_OK ? read_pieces(of, "pair", true, &s->pair, &s->npair) : status;
+}
+
+/* ---- decoders */
+static lm_status read_bpe_decoder(const cJSON *of, lm_step *s) { return read_text(of, "suffix", "</w>", &s->text); }
+
+static lm_status read_wordpiece_decoder(const cJSON *of, lm_step *s) {
+  s->on[0] = true;
+  lm_status status = read_text(of, "prefix", "##", &s->text);
+  return status == LM_OK ? read_bool(of, "cleanup", &s->on[0]) : status;
+}
+
+static lm_status read_strip_decoder(const cJSON *of, lm_step *s) {
+  lm_status status;
+  TRY(read_text(of, "content", NULL, &s->text));
+  TRY(read_int(of, "start", &s->first));
+  TRY(read_int(of, "stop", &s->second));
+  if (!is_character(&s->text)) TRY(lm_fail(LM_E_IO, "'content' is not one character"));
+done:
+  return status;
+}
+
+static lm_status read_ctc(const cJSON *of, lm_step *s) {
+  lm_status status;
+  s->on[0] = true;
+  TRY(read_text(of, "pad_token", "<pad>", &s->text));
+  TRY(read_text(of, "word_delimiter_token", "|", &s->word));
+  TRY(read_bool(of, "cleanup", &s->on[0]));
+done:
+  return status;
+}
+
+/* ---- lists of steps */
+typedef struct step_name {
+  const char *name;
+  lm_step_kind kind;
+  step_reader read; /* NULL: there is nothing to say */
+} step_name;
+
+static const step_name normalizers[] = {{"BertNormalizer", LM_NORM_BERT, read_bert_normalizer},
+                                        {"Strip", LM_NORM_STRIP, read_strip},
+                                        {"StripAccents", LM_NORM_STRIP_ACCENTS, NULL},
+                                        {"NFC", LM_NORM_NFC, NULL},
+                                        {"NFD", LM_NORM_NFD, NULL},
+                                        {"NFKC", LM_NORM_NFKC, NULL},
+                                        {"NFKD", LM_NORM_NFKD, NULL},
+                                        {"Lowercase", LM_NORM_LOWERCASE, NULL},
+                                        {"Nmt", LM_NORM_NMT, NULL},
+                                        {"Precompiled", LM_NORM_CHARSMAP, read_charsmap},
+                                        {"Replace", LM_NORM_REPLACE, read_replace},
+                                        {"Prepend", LM_NORM_PREPEND, read_prepend},
+                                        {"ByteLevel", LM_NORM_BYTE_LEVEL, NULL},
+                                        {NULL, LM_STEP_NONE, NULL}};
+static const step_name pre_tokenizers[] = {{"BertPreTokenizer", LM_PRE_BERT, NULL},
+                                           {"ByteLevel", LM_PRE_BYTE_LEVEL, read_byte_level},
+                                           {"CharDelimiterSplit", LM_PRE_DELIMITER, read_delimiter},
+                                           {"Metaspace", LM_PRE_METASPACE, read_metaspace},
+                                           {"Whitespace", LM_PRE_WHITESPACE, NULL},
+                                           {"WhitespaceSplit", LM_PRE_WHITESPACE_SPLIT, NULL},
+                                           {"Punctuation", LM_PRE_PUNCTUATION, read_behavior},
+                                           {"Split", LM_PRE_SPLIT, read_split},
+                                           {"Digits", LM_PRE_DIGITS, read_digits},
+                                           {"FixedLength", LM_PRE_FIXED_LENGTH, read_fixed_length},
+                                           {NULL, LM_STEP_NONE, NULL}};
+static const step_name post_processors[] = {{"ByteLevel", LM_POST_BYTE_LEVEL, read_byte_level},
+                                            {"BertProcessing", LM_POST_BERT, read_bert_processing},
+                                            {"RobertaProcessing", LM_POST_ROBERTA, read_bert_processing},
+                                            {"TemplateProcessing", LM_POST_TEMPLATE, read_template},
+                                            {NULL, LM_STEP_NONE, NULL}};
+static const step_name decoders[] = {{"BPEDecoder", LM_DECODE_BPE, read_bpe_decoder},
+                                     {"ByteLevel", LM_DECODE_BYTE_LEVEL, NULL},
+                                     {"WordPiece", LM_DECODE_WORDPIECE, read_wordpiece_decoder},
+                                     {"Metaspace", LM_DECODE_METASPACE, read_metaspace},
+                                     {"ByteFallback", LM_DECODE_BYTE_FALLBACK, NULL},
+                                     {"Fuse", LM_DECODE_FUSE, NULL},
+                                     {"Strip", LM_DECODE_STRIP, read_strip_decoder},
+                                     {"Replace", LM_DECODE_REPLACE, read_replace},
+                                     {"CTC", LM_DECODE_CTC, read_ctc},
+                                     {NULL, LM_STEP_NONE, NULL}};
+
+/* `list` is what the steps of a Sequence are called. */
+static lm_status read_steps(const cJSON *of, const step_name *names, const char *list, lm_steps *out) {
+  const cJSON *type = field(of, "type"), *item;
+  lm_status status = LM_OK;
+  if (!cJSON_IsString(type)) return lm_fail(LM_E_IO, "there is no 'type'");
+  if (strcmp(type->valuestring, "Sequence") == 0) {
+    const cJSON *items = field(of, list);
+    if (!cJSON_IsArray(items)) return wrong(list, "list");
+    cJSON_ArrayForEach(item, items) TRY(read_steps(item, names, list, out));
+    return LM_OK;
+  }
+  while (names->name && strcmp(names->name, type->valuestring) != 0) names++;
+  if (!names->name) return lm_fail(LM_E_IO, "'%s' is not known here", lm_brief(type->valuestring, 40));
+  if (out->n >= MOST_STEPS) return lm_fail(LM_E_IO, "more than %d steps", MOST_STEPS);
+  if (!lm_list_grow(&out->item, &out->room, out->n + 1, sizeof *out->item)) return LM_E_OOM;
+  lm_step *s = &out->item[out->n++];
+  *s = (lm_step){.kind = names->kind};
+  if (names->read) status = names->read(of, s);
+  if (status != LM_OK) lm_fail_in(status, names->name);
+done:
+  return status;
+}
+
+/* ---- models */
+static lm_status read_vocabulary(const cJSON *of, lm_model *m) {
+  const cJSON *words = field(of, "vocab"), *item;
+  lm_status status = LM_OK;
+  int32_t id = 0;
+  if (!cJSON_IsObject(words)) return wrong("vocab", "object of tokens and their ids");
+  cJSON_ArrayForEach(item, words) {
+    size_t n = strlen(item->string);
+    if (!to_int(item, &id)) TRY(lm_fail(LM_E_IO, "'vocab': '%s' has no id", lm_brief(item->string, 40)));
+    if (lm_utf8_check(item->string, n) < n) TRY(lm_fail(LM_E_IO, "'vocab': the token of id %d is not UTF-8", id));
+    TRY(lm_vocabulary_add(&m->words, item->string, n, id));
+  }
+done:
+  return status;
+}
+
+/* Their two tokens: a list of two, or with a space between. */
+static bool split_merge(const cJSON *item, const char *part[2], size_t n[2]) {
+  if (cJSON_IsString(item)) {
+    const char *space = strchr(item->valuestring, ' ');
+    if (!space || strchr(space + 1, ' ')) return false;
+    part[0] = item->valuestring;
+    part[1] = space + 1;
+    n[0] = (size_t)(space - item->valuestring);
+    n[1] = strlen(part[1]);
+    return true;
+  }
+  if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2) return false;
+  for (int k = 0; k < 2; k++) {
+    const cJSON *one = cJSON_GetArrayItem(item, k);
+    if (!cJSON_IsString(one)) return false;
+    part[k] = one->valuestring;
+    n[k] = strlen(one->valuestring);
+  }
+  return true;
+}
+
+static lm_status read_merge(lm_model *m, const cJSON *item, int32_t rank, lm_bytes *joined) {
+  const char *part[2];
+  size_t n[2];
+  if (!split_merge(item, part, n)) return lm_fail(LM_E_IO, "merge %d is no pair of tokens", rank + 1);
+  int32_t left = lm_vocabulary_find(&m->words, part[0], n[0]), right = lm_vocabulary_find(&m->words, part[1], n[1]);
+  joined->n = 0;
+  if (n[0]) lm_put(joined, part[0], n[0]);
+  if (n[1] > m->prefix.n) lm_put(joined, part[1] + m->prefix.n, n[1] - m->prefix.n);
+  if (joined->failed) return LM_E_OOM;
+  int32_t id = joined->n && n[1] >= m->prefix.n ? lm_vocabulary_find(&m->words, joined->data, joined->n) : -1;
+  if (left < 0 || right < 0 || id < 0) {
+    char text[80];
+    lm_write_bytes(text, sizeof text,
+                   left < 0    ? part[0]
+                   : right < 0 ? part[1]
+                   : joined->n ? joined->data
+                               : "",
+                   left < 0    ? n[0]
+                   : right < 0 ? n[1]
+                               : joined->n);
+    return lm_fail(LM_E_IO, "merge %d: '%s' is not in the vocabulary", rank + 1, text);
+  }
+  lm_bpe_add_merge(m, left, right, rank, id);
+  return LM_OK;
+}
+
+static lm_status read_bpe(const cJSON *of, lm_model *m) {
+  const cJSON *merges = field(of, "merges"), *dropout = field(of, "dropout"), *item;
+  lm_bytes joined = {0};
+  lm_status status;
+  int32_t rank = 0;
+  if (dropout && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0)) {
+    return lm_fail(LM_E_IO, "'dropout' is for training a tokenizer's model; set it to null");
+  }
+  TRY(read_text(of, "unk_token", "", &m->unknown_text));
+  TRY(read_text(of, "continuing_subword_prefix", "", &m->prefix));
+  TRY(read_text(of, "end_of_word_suffix", "", &m->suffix));
+  TRY(read_bool(of, "fuse_unk", &m->fuse_unknown));
+  TRY(read_bool(of, "byte_fallback", &m->byte_fallback));
+  TRY(read_bool(of, "ignore_merges", &m->ignore_merges));
+  if (m->prefix.n > MOST_AFFIX || m->suffix.n > MOST_AFFIX) {
+    TRY(lm_fail(LM_E_IO, "a prefix or suffix of more than %d bytes", MOST_AFFIX));
+  }
+  TRY(read_vocabulary(of, m));
+  if (!cJSON_IsArray(merges)) TRY(wrong("merges", "list"));
+  TRY(lm_bpe_merges(m, (size_t)cJSON_GetArraySize(merges)));
+  cJSON_ArrayForEach(item, merges) TRY(read_merge(m, item, rank++, &joined));
+done:
+  lm_bytes_free(&joined);
+  return status;
+}
+
+static lm_status read_unigram(const cJSON *of, lm_model *m) {
+  const cJSON *words = field(of, "vocab"), *item;
+  lm_status status;
+  int32_t id = 0;
+  m->unknown = -1;
+  TRY(read_int(of, "unk_id", &m->unknown));
+  TRY(read_bool(of, "byte_fallback", &m->byte_fallback));
+  if (!cJSON_IsArray(words)) TRY(wrong("vocab", "list of tokens and their scores"));
+  m->score = lm_malloc((size_t)cJSON_GetArraySize(words) * sizeof *m->score);
+  if (!m->score) TRY(LM_E_OOM);
+  cJSON_ArrayForEach(item, words) {
+    const cJSON *text = cJSON_IsArray(item) ? item->child : NULL, *score = text ? text->next : NULL;
+    if (!cJSON_IsString(text) || !cJSON_IsNumber(score) || score->next) {
+      TRY(lm_fail(LM_E_IO, "'vocab': entry %d is no list of a token and its score", id + 1));
+    }
+    size_t n = strlen(text->valuestring);
+    if (lm_utf8_check(text->valuestring, n) < n) TRY(lm_fail(LM_E_IO, "'vocab': entry %d is not UTF-8", id + 1));
+    m->score[id] = score->valuedouble;
+    TRY(lm_vocabulary_add(&m->words, text->valuestring, n, id++));
+  }
+  if (m->unknown >= id) TRY(lm_fail(LM_E_IO, "'unk_id' is %d; there are %d tokens", m->unknown, id));
+done:
+  return status;
+}
+
+static lm_status read_wordpiece(const cJSON *of, lm_model *m) {
+  int32_t most = 100;
+  lm_status status;
+  TRY(read_text(of, "unk_token", "[UNK]", &m->unknown_text));
+  TRY(read_text(of, "continuing_subword_prefix", "##", &m->prefix));
+  TRY(read_int(of, "max_input_chars_per_word", &most));
+  m->most_characters = (size_t)most;
+  TRY(read_vocabulary(of, m));
+done:
+  return status;
+}
+
+static lm_status read_word_level(const cJSON *of, lm_model *m) {
+  lm_status status = read_text(of, "unk_token", "<unk>", &m->unknown_text);
+  return status == LM_OK ? read_vocabulary(of, m) : status;
+}
+
+/* Older files do not name the model. */
+static lm_status read_model(const cJSON *of, lm_model *m) {
+  static const struct {
+    const char *name;
+    lm_model_kind kind;
+    lm_status (*read)(const cJSON *of, lm_model *m);
+  } models[] = {{"BPE", LM_MODEL_BPE, read_bpe},
+                {"WordPiece", LM_MODEL_WORDPIECE, read_wordpiece},
+                {"Unigram", LM_MODEL_UNIGRAM, read_unigram},
+                {"WordLevel", LM_MODEL_WORD_LEVEL, read_word_level}};
+  if (!cJSON_IsObject(of)) return wrong("model", "object");
+  const cJSON *type = field(of, "type");
+  const char *name = field(of, "merges")                      ? "BPE"
+                     : cJSON_IsArray(field(of, "vocab"))      ? "Unigram"
+                     : field(of, "continuing_subword_prefix") ? "WordPiece"
+                                                              : "WordLevel";
+  if (cJSON_IsString(type)) name = type->valuestring;
+  m->unknown = -1;
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    if (strcmp(models[i].name, name) != 0) continue;
+    m->kind = models[i].kind;
+    lm_status status = models[i].read(of, m);
+    return status == LM_OK ? lm_model_close(m) : status;
+  }
+  return lm_fail(LM_E_IO, "'%s' is not known here", lm_brief(name, 40));
+}
+
+/* ---- the whole */
+static lm_status read_added(const cJSON *of, lm_tokenizer *t) {
+  const cJSON *item;
+  lm_status status = LM_OK;
+  lm_text content = {0};
+  int32_t id;
+  if (of && !cJSON_IsArray(of)) return wrong("added_tokens", "list");
+  cJSON_ArrayForEach(item, of) {
+    lm_added_token as = {.is_normalized = true};
+    TRY(read_text(item, "content", NULL, &content));
+    TRY(read_bool(item, "special", &as.special));
+    as.is_normalized = !as.special;
+    TRY(read_bool(item, "single_word", &as.single_word));
+    TRY(read_bool(item, "lstrip", &as.lstrip));
+    TRY(read_bool(item, "rstrip", &as.rstrip));
+    TRY(read_bool(item, "normalized", &as.is_normalized));
+    if (content.n > 0) TRY(lm_tokenizer_add(t, content.data, content.n, &as, &id));
+  }
+  TRY(lm_added_close(t));
+done:
+  lm_free(content.data);
+  return status;
+}
+
+static lm_status keep_json(const cJSON *of, lm_text *out) {
+  if (!of) return LM_OK;
+  char *text = cJSON_PrintUnformatted(of);
+  lm_status status = text ? lm_text_copy(out, text, strlen(text)) : LM_E_OOM;
+  cJSON_free(text);
+  return status;
+}
+
+static lm_status read_part(lm_status status, const char *part) {
+  return status == LM_OK ? LM_OK : lm_fail_in(status, part);
+}
+
+static lm_status read_tokenizer(const cJSON *root, lm_tokenizer *t) {
+  static const struct {
+    const char *name, *list;
+    const step_name *steps;
+    size_t at;
+  } parts[] = {{"normalizer", "normalizers", normalizers, offsetof(lm_tokenizer, normalizers)},
+               {"pre_tokenizer", "pretokenizers", pre_tokenizers, offsetof(lm_tokenizer, pre_tokenizers)},
+               {"post_processor", "processors", post_processors, offsetof(lm_tokenizer, post_processors)},
+               {"decoder", "decoders", decoders, offsetof(lm_tokenizer, decoders)}};
+  lm_status status = LM_OK;
+  if (!cJSON_IsObject(root) || !field(root, "model")) return lm_fail(LM_E_IO, "no tokenizer.json: it has no 'model'");
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    const cJSON *of = field(root, parts[i].name);
+    lm_steps *steps = (lm_steps *)(void *)((char *)t + parts[i].at);
+    if (of) TRY(read_part(read_steps(of, parts[i].steps, parts[i].list, steps), parts[i].name));
+  }
+  t->has_decoder = field(root, "decoder") != NULL;
+  TRY(read_part(read_model(field(root, "model"), &t->model), "model"));
+  TRY(read_part(read_added(field(root, "added_tokens"), t), "added_tokens"));
+  TRY(keep_json(field(root, "truncation"), &t->truncation));
+  TRY(keep_json(field(root, "padding"), &t->padding));
+done:
+  return status;
+}
+
+/* cJSON ends texts at a zero byte. */
+static bool has_zero(const char *text, size_t n) {
+  const char *end = text + n;
+  if (memchr(text, 0, n)) return true;
+  for (const char *at = text; (at = memchr(at, '\\', (size_t)(end - at))) != NULL; at += 2) {
+    if (end - at >= 6 && memcmp(at, "\\u0000", 6) == 0) return true;
+    if (end - at < 2) return false;
+  }
+  return false;
+}
+
+lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tokenizer **out) {
+  const char *end = NULL;
+  if (has_zero(json, n)) return lm_fail(LM_E_IO, "%s: a text with a zero byte", name);
+  lm_tokenizer *t = lm_calloc(1, sizeof *t);
+  if (!t) return LM_E_OOM;
+  cJSON *root = cJSON_ParseWithLengthOpts(json, n + 1, &end, 1);
+  lm_status status =
+      root ? read_tokenizer(root, t) : lm_fail(LM_E_IO, "no JSON at byte %d", (int)(end ? end - json + 1 : 1));
+  cJSON_Delete(root);
+  if (status == LM_OK) {
+    *out = t;
+    return LM_OK;
+  }
+  lm_tokenizer_free(t);
+  return status == LM_E_OOM ? status : lm_fail_in(status, name);
+}

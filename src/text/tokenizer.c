@@ -1,0 +1,201 @@
+#include "text/tokenizer.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+static void free_steps(lm_steps *s) {
+  for (size_t i = 0; i < s->n; i++) lm_step_free(&s->item[i]);
+  lm_free(s->item);
+}
+
+lm_status lm_text_copy(lm_text *to, const char *text, size_t n) {
+  char *made = lm_malloc(n + 1);
+  if (!made) return LM_E_OOM;
+  if (n) memcpy(made, text, n);
+  made[n] = 0;
+  lm_free(to->data);
+  *to = (lm_text){made, n};
+  return LM_OK;
+}
+
+void lm_step_free(lm_step *s) {
+  lm_free(s->text.data);
+  lm_free(s->word.data);
+  lm_pattern_free(s->pattern);
+  lm_free(s->units);
+  lm_free(s->single);
+  lm_free(s->pair);
+  *s = (lm_step){0};
+}
+
+void lm_tokenizer_free(lm_tokenizer *t) {
+  if (!t) return;
+  free_steps(&t->normalizers);
+  free_steps(&t->pre_tokenizers);
+  free_steps(&t->post_processors);
+  free_steps(&t->decoders);
+  lm_model_free(&t->model);
+  lm_added_free(&t->added);
+  lm_pieces_free(&t->pieces);
+  lm_free(t->found.item);
+  lm_free(t->truncation.data);
+  lm_free(t->padding.data);
+  lm_free(t);
+}
+
+/* ---- tokens */
+int32_t lm_tokenizer_ids(const lm_tokenizer *t) {
+  return t->added.ids > t->model.words.ids ? t->added.ids : t->model.words.ids;
+}
+
+int32_t lm_tokenizer_id(const lm_tokenizer *t, const char *text, size_t n) {
+  int32_t place = lm_vocabulary_find(&t->added.place, text, n);
+  return place >= 0 ? t->added.item[place].id : lm_vocabulary_find(&t->model.words, text, n);
+}
+
+const char *lm_tokenizer_token(const lm_tokenizer *t, int32_t id, size_t *n) {
+  const lm_added_token *a = lm_tokenizer_added(t, id);
+  if (!a) return lm_vocabulary_text(&t->model.words, id, n);
+  *n = a->content.n;
+  return a->content.data;
+}
+
+/* ---- encoding */
+static bool put(lm_tokens *out, lm_token token) {
+  if (!lm_list_grow(&out->item, &out->room, out->n + 1, sizeof *out->item)) return false;
+  out->item[out->n++] = token;
+  return true;
+}
+
+static lm_status put_added(const lm_pieces *p, const lm_piece *piece, int32_t word, int32_t type_id, lm_tokens *out) {
+  const lm_span *span = p->now.span + piece->at;
+  const char *text = p->now.text + piece->at;
+  lm_token token = {.id = piece->id,
+                    .type_id = type_id,
+                    .word = word,
+                    .from = span[0].from,
+                    .to = span[piece->n - 1].to,
+                    .added = true};
+  uint32_t c;
+  for (size_t i = 0; i < piece->n; token.before++) {
+    i += (size_t)lm_char_at(text + i, &c);
+    if (c != LM_CHAR_BYTE_SPACE && !lm_char_is_space(c)) break;
+  }
+  for (size_t end = piece->n; end > 0; token.after++) {
+    do end--;
+    while (end > 0 && (text[end] & 0xc0) == 0x80);
+    lm_char_at(text + end, &c);
+    if (c != LM_CHAR_BYTE_SPACE && !lm_char_is_space(c)) break;
+  }
+  return put(out, token) ? LM_OK : LM_E_OOM;
+}
+
+static lm_status tokenize_piece(lm_tokenizer *t, const lm_piece *piece, int32_t word, int32_t type_id, lm_tokens *out) {
+  const lm_span *span = t->pieces.now.span + piece->at;
+  lm_model_tokens *found = &t->found;
+  found->n = 0;
+  lm_status status = lm_model_tokenize(&t->model, t->pieces.now.text + piece->at, piece->n, found);
+  if (status != LM_OK) return status;
+  if (!lm_list_grow(&out->item, &out->room, out->n + found->n, sizeof *out->item)) return LM_E_OOM;
+  for (size_t i = 0; i < found->n; i++) {
+    lm_model_token m = found->item[i];
+    lm_token token = {
+        .id = m.id, .type_id = type_id, .word = word, .from = piece->shift + m.from, .to = piece->shift + m.to};
+    if (m.from < m.to && m.to <= piece->n) {
+      token.from = span[m.from].from;
+      token.to = span[m.to - 1].to;
+    }
+    out->item[out->n++] = token;
+  }
+  return LM_OK;
+}
+
+static lm_status encode_one(lm_tokenizer *t, const char *what, const char *text, size_t n, int32_t type_id,
+                            lm_tokens *out) {
+  lm_pieces *p = &t->pieces;
+  lm_status status;
+  size_t broken = lm_utf8_check(text, n);
+  out->n = 0;
+  if (broken < n)
+    return lm_fail(LM_E_ARG, "%s is not UTF-8: byte %zu is 0x%02X", what, broken + 1, text[broken] & 255u);
+  TRY(lm_pieces_begin(p, text, n));
+  TRY(lm_added_cut(t, p));
+  for (size_t i = 0; i < t->pre_tokenizers.n; i++) TRY(lm_pre_tokenize(&t->pre_tokenizers.item[i], p));
+  for (size_t i = 0; i < p->count; i++) {
+    const lm_piece *piece = &p->piece[i];
+    if (piece->id >= 0) {
+      TRY(put_added(p, piece, (int32_t)i, type_id, out));
+    } else {
+      TRY(tokenize_piece(t, piece, (int32_t)i, type_id, out));
+    }
+  }
+  for (size_t i = 0; i < out->n; i++) { /* what a model adds to a word has no place there */
+    if (out->item[i].to > n) out->item[i].to = (uint32_t)n;
+    if (out->item[i].from > out->item[i].to) out->item[i].from = out->item[i].to;
+  }
+done:
+  return status;
+}
+
+static void shorten(lm_tokens *tokens, size_t n, bool left) {
+  if (tokens->n <= n) return;
+  if (left && n > 0) memmove(tokens->item, tokens->item + tokens->n - n, n * sizeof *tokens->item);
+  tokens->n = n;
+}
+
+/* The longest first: both shares are as even as they can be. */
+static void shares(size_t a, size_t b, size_t most, size_t *first, size_t *second) {
+  size_t less = a < b ? a : b, more = a < b ? b : a;
+  more = less > most || less > most - less ? less : most - less;
+  if (less + more > most) {
+    less = most / 2;
+    more = less + most % 2;
+  }
+  *first = a <= b ? less : more;
+  *second = a <= b ? more : less;
+}
+
+static lm_status truncate(const lm_truncation *how, size_t most, lm_tokens part[2], bool pair) {
+  size_t total = part[0].n + part[1].n, first, second;
+  if (total <= most) return LM_OK;
+  if (how->strategy == 0 || most == 0) {
+    if (pair) {
+      shares(part[0].n, part[1].n, most, &first, &second);
+      shorten(&part[1], second, how->left);
+    } else {
+      first = most;
+    }
+    shorten(&part[0], first, how->left);
+    return LM_OK;
+  }
+  if (how->strategy == 2 && !pair) return lm_fail(LM_E_ARG, "truncation of the second text, of which there is none");
+  lm_tokens *one = &part[how->strategy - 1];
+  if (one->n <= total - most) {
+    return lm_fail(LM_E_ARG, "%zu tokens are %zu too many, and the text to shorten has %zu", total, total - most,
+                   one->n);
+  }
+  shorten(one, one->n - (total - most), how->left);
+  return LM_OK;
+}
+
+lm_status lm_tokenizer_encode(lm_tokenizer *t, const char *text, size_t n, const char *pair, size_t pair_n,
+                              bool special, const lm_truncation *truncation, lm_tokens *out) {
+  const char *const texts[2] = {text, pair};
+  lm_tokens part[2] = {{0}, {0}};
+  lm_status status;
+  TRY(encode_one(t, "the text", text, n, 0, &part[0]));
+  if (pair) TRY(encode_one(t, "the second text", pair, pair_n, 1, &part[1]));
+  if (truncation->most >= 0) {
+    size_t most = (size_t)truncation->most, added = special ? lm_post_added(t, pair != NULL) : 0;
+    if (added > most) {
+      TRY(lm_fail(LM_E_ARG, "at most %zu tokens, of which %zu are special ones that go around a text", most, added));
+    }
+    TRY(truncate(truncation, most - added, part, pair != NULL));
+  }
+  TRY(lm_post_process(t, texts, part, pair != NULL, special, out));
+done:
+  lm_free(part[0].item);
+  lm_free(part[1].item);
+  return status;
+}

@@ -1,0 +1,189 @@
+#include "text/vocabulary.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/pieces.h"
+
+enum { MOST_WORDS = 1 << 24, MOST_IDLE_IDS = 1 << 16 };
+
+uint64_t lm_text_hash(const char *s, size_t n) {
+  uint64_t h = 0x9e3779b97f4a7c15u ^ n * 0xff51afd7ed558ccdu, part;
+  for (; n >= 8; s += 8, n -= 8) {
+    memcpy(&part, s, 8);
+    h = (h ^ part) * 0x9fb21c651e98df25u;
+    h ^= h >> 32;
+  }
+  part = 0;
+  for (size_t i = 0; i < n; i++) part |= (uint64_t)(unsigned char)s[i] << 8 * i;
+  h = (h ^ part) * 0x9fb21c651e98df25u;
+  h ^= h >> 29;
+  h *= 0xd6e8feb86659fd93u;
+  return h ^ h >> 32;
+}
+
+static int32_t *slot_of(const lm_vocabulary *v, const char *text, size_t n) {
+  size_t mask = v->slots - 1, i = lm_text_hash(text, n) & mask;
+  for (; v->slot[i] >= 0; i = (i + 1) & mask) {
+    const struct lm_word *w = &v->word[v->slot[i]];
+    if (w->n == n && memcmp(v->text + w->at, text, n) == 0) break;
+  }
+  return &v->slot[i];
+}
+
+static bool grow_slots(lm_vocabulary *v) {
+  size_t slots = v->slots ? 2 * v->slots : 256;
+  int32_t *made = lm_malloc(slots * sizeof *made);
+  if (!made) return false;
+  lm_free(v->slot);
+  v->slot = made;
+  v->slots = slots;
+  memset(made, 0xff, slots * sizeof *made);
+  for (size_t i = 0; i < v->count; i++) *slot_of(v, v->text + v->word[i].at, v->word[i].n) = (int32_t)i;
+  return true;
+}
+
+lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_t id) {
+  if (v->count >= MOST_WORDS) return lm_fail(LM_E_ARG, "more than %d tokens", MOST_WORDS);
+  if (v->count * 2 >= v->slots && !grow_slots(v)) return LM_E_OOM;
+  if (!lm_list_grow(&v->text, &v->text_room, v->bytes + n, 1) ||
+      !lm_list_grow(&v->word, &v->word_room, v->count + 1, sizeof *v->word)) {
+    return LM_E_OOM;
+  }
+  if (n) memcpy(v->text + v->bytes, text, n);
+  v->word[v->count] = (struct lm_word){v->bytes, n, id};
+  *slot_of(v, text, n) = (int32_t)v->count++;
+  v->bytes += n;
+  return LM_OK;
+}
+
+lm_status lm_vocabulary_close(lm_vocabulary *v) {
+  v->ids = 0;
+  for (size_t i = 0; i < v->count; i++) {
+    if (v->word[i].id >= v->ids) v->ids = v->word[i].id + 1;
+  }
+  if ((size_t)v->ids > 4 * v->count + MOST_IDLE_IDS) {
+    return lm_fail(LM_E_ARG, "%zu tokens have ids up to %d", v->count, v->ids - 1);
+  }
+  lm_free(v->by_id);
+  v->by_id = lm_malloc((size_t)v->ids * sizeof *v->by_id);
+  if (!v->by_id || (!v->slots && !grow_slots(v))) return LM_E_OOM;
+  memset(v->by_id, 0xff, (size_t)v->ids * sizeof *v->by_id);
+  for (size_t i = 0; i < v->count; i++) v->by_id[v->word[i].id] = (int32_t)i;
+  return LM_OK;
+}
+
+void lm_vocabulary_free(lm_vocabulary *v) {
+  lm_free(v->text);
+  lm_free(v->word);
+  lm_free(v->slot);
+  lm_free(v->by_id);
+  *v = (lm_vocabulary){0};
+}
+
+int32_t lm_vocabulary_find(const lm_vocabulary *v, const char *text, size_t n) {
+  int32_t i = v->slots ? *slot_of(v, text, n) : -1;
+  return i < 0 ? -1 : v->word[i].id;
+}
+
+const char *lm_vocabulary_text(const lm_vocabulary *v, int32_t id, size_t *n) {
+  if (id < 0 || id >= v->ids || v->by_id[id] < 0) return NULL;
+  const struct lm_word *w = &v->word[v->by_id[id]];
+  *n = w->n;
+  return v->text + w->at;
+}
+
+/* ---- the trie */
+void lm_trie_free(lm_trie *t) {
+  lm_free(t->node);
+  *t = (lm_trie){0};
+}
+
+/* Those of the same text stay in their order: they are told apart by where they stood. */
+static int by_text(const void *a, const void *b) {
+  const lm_trie_key *x = a, *y = b;
+  size_t n = x->n < y->n ? x->n : y->n;
+  int order = memcmp(x->text, y->text, n);
+  return order ? order : x->n != y->n ? (x->n < y->n ? -1 : 1) : x->text < y->text ? -1 : 1;
+}
+
+enum { FREE = -1, ROOT = -2, TRIES = 64, STEPS = 4096 };
+
+static bool grow_nodes(lm_trie *t, size_t n) {
+  if (!lm_list_grow(&t->node, &t->room, n, sizeof *t->node)) return false;
+  for (; t->n < n; t->n++) t->node[t->n] = (struct lm_trie_node){0, FREE, -1};
+  return true;
+}
+
+/* A base with room for all children; gives -1 when out of memory. Below *hint little is free. */
+static int64_t find_base(lm_trie *t, const unsigned char *child, int children, size_t *hint) {
+  while (*hint < t->n && t->node[*hint].check != FREE) ++*hint;
+  size_t base = t->n, at = *hint > child[0] ? *hint : child[0];
+  int tries = 0, steps = 0;
+  for (; at < t->n && tries < TRIES && steps < STEPS; at++, steps++) {
+    if (t->node[at].check != FREE) continue;
+    tries++;
+    bool fits = true;
+    size_t from = at - child[0];
+    for (int i = 1; i < children && fits; i++) {
+      fits = from + child[i] >= t->n || t->node[from + child[i]].check == FREE;
+    }
+    if (fits) {
+      base = from;
+      break;
+    }
+  }
+  if (steps == STEPS || (tries == TRIES && children < 16)) *hint = at;
+  return grow_nodes(t, base + 256) ? (int64_t)base : -1;
+}
+
+typedef struct lm_branch { /* keys from..to agree on `depth` bytes */
+  int32_t node;
+  size_t from, to, depth;
+} lm_branch;
+
+lm_status lm_trie_build(lm_trie *t, lm_trie_key *keys, size_t n) {
+  lm_status status = LM_OK;
+  lm_branch *stack = NULL;
+  size_t room = 0, depth = 0, hint = 1;
+  qsort(keys, n, sizeof *keys, by_text);
+  if (!grow_nodes(t, 1) || !lm_list_grow(&stack, &room, 1, sizeof *stack)) TRY(LM_E_OOM);
+  t->node[0].check = ROOT;
+  stack[depth++] = (lm_branch){0, 0, n, 0};
+  while (depth > 0) {
+    lm_branch b = stack[--depth];
+    while (b.from < b.to && keys[b.from].n == b.depth) {
+      if (b.depth > 0) t->node[b.node].id = keys[b.from].id;
+      b.from++;
+    }
+    if (b.from == b.to) {
+      t->node[b.node].base = INT32_MAX; /* no children */
+      continue;
+    }
+    unsigned char child[256];
+    size_t first[257];
+    int children = 0;
+    for (size_t i = b.from; i < b.to; i++) {
+      unsigned char c = (unsigned char)keys[i].text[b.depth];
+      if (children == 0 || child[children - 1] != c) {
+        child[children] = c;
+        first[children++] = i;
+      }
+    }
+    first[children] = b.to;
+    int64_t base = find_base(t, child, children, &hint);
+    if (base < 0 || base > INT32_MAX / 2 || !lm_list_grow(&stack, &room, depth + (size_t)children, sizeof *stack)) {
+      TRY(lm_fail(LM_E_OOM, "out of memory: %zu tokens", n));
+    }
+    t->node[b.node].base = (int32_t)base;
+    for (int i = 0; i < children; i++) t->node[base + child[i]].check = b.node;
+    for (int i = 0; i < children; i++) {
+      stack[depth++] = (lm_branch){(int32_t)base + child[i], first[i], first[i + 1], b.depth + 1};
+    }
+  }
+done:
+  lm_free(stack);
+  if (status != LM_OK) lm_trie_free(t);
+  return status;
+}

@@ -1,0 +1,52 @@
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/model.h"
+
+enum { SLOTS = 1 << 14, MOST_BYTES = 4 << 20 };
+
+typedef struct cached { /* its text and then its tokens are at `at`; n is 0 in an empty slot */
+  uint64_t hash;
+  uint32_t at, n, tokens;
+} cached;
+
+struct lm_word_cache {
+  cached slot[SLOTS];
+  char *data;
+  size_t n, room;
+};
+
+void lm_word_cache_free(lm_word_cache *c) {
+  if (c) lm_free(c->data);
+  lm_free(c);
+}
+
+bool lm_word_cache_find(const lm_word_cache *c, uint64_t hash, const char *text, size_t n, lm_model_tokens *out,
+                        lm_status *status) {
+  const cached *s = c ? &c->slot[hash & (SLOTS - 1)] : NULL;
+  if (!s || s->hash != hash || s->n != n || memcmp(c->data + s->at, text, n) != 0) return false;
+  if (!lm_list_grow(&out->item, &out->room, out->n + s->tokens, sizeof *out->item)) {
+    *status = LM_E_OOM;
+    return true;
+  }
+  if (s->tokens) memcpy(out->item + out->n, c->data + s->at + n, s->tokens * sizeof *out->item);
+  out->n += s->tokens;
+  return true;
+}
+
+void lm_word_cache_put(lm_word_cache **cache, uint64_t hash, const char *text, size_t n, const lm_model_tokens *out,
+                       size_t first) {
+  lm_word_cache *c = *cache;
+  if (!c) c = *cache = lm_calloc(1, sizeof *c);
+  size_t tokens = out->n - first, bytes = n + tokens * sizeof *out->item;
+  if (!c || bytes > MOST_BYTES) return;
+  if (c->n + bytes > MOST_BYTES) { /* words that come often are soon back */
+    memset(c->slot, 0, sizeof c->slot);
+    c->n = 0;
+  }
+  if (!lm_list_grow(&c->data, &c->room, c->n + bytes, 1)) return;
+  c->slot[hash & (SLOTS - 1)] = (cached){hash, (uint32_t)c->n, (uint32_t)n, (uint32_t)tokens};
+  memcpy(c->data + c->n, text, n);
+  if (tokens) memcpy(c->data + c->n + n, out->item + first, tokens * sizeof *out->item);
+  c->n += bytes;
+}
