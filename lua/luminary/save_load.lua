@@ -15,6 +15,7 @@
 --- Files are data only: loading one runs nothing.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"
 local excerpt = require "luminary.base.excerpt"
 local formats = require "luminary.file_formats"
@@ -260,23 +261,9 @@ local function warn_of_lacking(path, tensors, lacking)
   core.warn(what .. ", left out")
 end
 
---- lm.load(path [, {device, mmap = false, null}]): what lm.save wrote, or the tensors by name of any safetensors file.
---- Files of others are known by their first bytes. torch.save's (.pt, .pth, .bin) give their value, so that a state
---- dict is a table of tensors by name: an unpickler of ours reads them, which runs nothing; what is neither tensor
---- nor plain value is an error that names it. Tuples and sets become lists, keys stay as they are, ints beyond 2^53
---- int64 cdata, None nil (a key that is not there, a hole in a list) or what `null` gives. Of NumPy's, .npy gives a
---- tensor, .npz tensors by name. A folder, or the model.safetensors.index.json in it, gives tensors by name out of
---- several safetensors files; .gguf {metadata, tensors}, of which Q8_0, Q4_0, Q4_K and Q6_K become float32; .t7,
---- known by its name alone, Torch7's tables and tensors, with objects as tables that have "__typename". Of dtypes
---- that tensors here do not have U32 becomes int64; others (F8_E4M3, U64, …) are left out, which is one warning that
---- names them, or an error where none is left.
---- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
---- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
---- does): written over in place, the tensors change; cut short, the process dies of a bus error.
-function checkpoint.load(path, opts)
-  if type(path) ~= "string" then fail("load: the path has to be a string, got %s", options.describe(path)) end
-  opts = options.check("load", opts, {device = {"any"}, mmap = {"boolean", false}, null = {"any"}}, "device")
-  local other, kind, left_out = formats.load(path, opts)
+local function load_as_it_is(path, opts)
+  local other, kind, left_out
+  path, other, kind, left_out = formats.load(path, opts)
   if left_out and #left_out > 0 then warn_of_lacking(path, kind == "GGUF" and other.tensors or other, left_out) end
   if kind ~= "safetensors" then return other end
   local tensors, metadata, _, lacking = core.safetensors_load(path, {device = opts.device, mmap = opts.mmap})
@@ -292,6 +279,29 @@ function checkpoint.load(path, opts)
     if not file.used[name] then bad(path, "it does not say where the tensor '" .. excerpt(name, 200) .. "' belongs") end
   end
   return value
+end
+
+--- lm.load(path [, {device, mmap = false, rename, dtype, null}]): what lm.save wrote, or the tensors by name of any
+--- safetensors file. Files of others are known by their first bytes. torch.save's (.pt, .pth, .bin) give their value,
+--- so that a state dict is a table of tensors by name: an unpickler of ours reads them, which runs nothing; what is
+--- neither tensor nor plain value is an error that names it. Tuples and sets become lists, keys stay as they are, ints
+--- beyond 2^53 int64 cdata, None nil (a key that is not there, a hole in a list) or what `null` gives. Of NumPy's, .npy
+--- gives a tensor, .npz tensors by name. A folder gives the weights in it, as Hugging Face names them; of the
+--- model.safetensors.index.json there, which may be named too, tensors by name out of several safetensors files. .gguf
+--- gives {metadata, tensors}, of which Q8_0, Q4_0, Q4_K and Q6_K become float32; .t7, known by its name alone, Torch7's
+--- tables and tensors, with objects as tables that have "__typename". Of dtypes that tensors here do not have U32
+--- becomes int64; others (F8_E4M3, U64, …) are left out, which is one warning that names them, or an error where none
+--- is left.
+--- rename gives tensors other names: {["^model%."] = ""}, Lua's patterns and what they become (false leaves such out),
+--- {{"^model%.", ""}, …} where their order matters, or a function(name) that gives the new one, or nil to leave it
+--- out. dtype is what floating tensors become.
+--- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
+--- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
+--- does): written over in place, the tensors change; cut short, the process dies of a bus error.
+function checkpoint.load(path, opts)
+  if type(path) ~= "string" then fail("load: the path has to be a string, got %s", options.describe(path)) end
+  opts = options.check("load", opts, changes.with {mmap = {"boolean", false}, null = {"any"}}, "device")
+  return changes.applied("load", load_as_it_is(path, opts), opts)
 end
 
 return options.exact_all(checkpoint)

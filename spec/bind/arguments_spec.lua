@@ -129,8 +129,11 @@ describe("wrong arguments to", function()
       ["gaussian_blur: options have names: {sigma = …}, not {…} alone"] = function()
         lm.vision.transforms.functional.gaussian_blur(lm.ones { 3, 4, 4 }, 3, { 1, 2 })
       end,
-      ["resnet18: no option 'weights': nothing is downloaded; net:load_state_dict"] = function()
+      ["resnet18: weights: there is no file or folder 'IMAGENET1K_V1'; nothing is downloaded"] = function()
         lm.models.resnet18 { weights = "IMAGENET1K_V1" }
+      end,
+      ["resnet18: no option 'pretrained': nothing is downloaded; {weights = path}"] = function()
+        lm.models.resnet18 { pretrained = true }
       end,
       ["DataLoader: generator has to be an lm.Generator, got number 1"] =
         function() data.DataLoader(data.TensorDataset(lm.ones { 4 }), { generator = 1 }) end,
@@ -314,7 +317,7 @@ describe("wrong arguments to", function()
     end
     local x = lm.ones { 2, 2 }
     for problem, try in pairs {
-      ["models has no 'vit_b_16' in this version"] = function() lm.models.vit_b_16() end,
+      ["models has no 'swin_t' in this version"] = function() lm.models.swin_t() end,
       ["models has no 'get_model'; lm.models%[name%]%(%) makes one"] = function() lm.models.get_model "resnet18" end,
       ["there is no 'get_params'; T.functional has what takes numbers of one's own"] = function()
         lm.vision.transforms.RandomCrop.get_params(x, { 1, 1 })

@@ -1,28 +1,49 @@
 -- Models of language against Hugging Face's transformers (scripts/dev/golden/gen_language.py).
 local lm = require "luminary"
 local golden = require "spec.support.golden"
+local generate = require "luminary.models.generate"
 
 local configs = {
-  gpt2 = {vocab_size = 60, n_positions = 64, n_embd = 16, n_layer = 2, n_head = 4},
+  gpt2 = {vocab_size = 60, n_positions = 128, n_embd = 16, n_layer = 2, n_head = 4},
   llama = {
     vocab_size = 60, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 2, num_attention_heads = 4,
-    num_key_value_heads = 2, max_position_embeddings = 64,
+    num_key_value_heads = 2, max_position_embeddings = 128,
   },
   llama_tied = {
     vocab_size = 60, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 1, num_attention_heads = 2,
-    head_dim = 6, max_position_embeddings = 64, tie_word_embeddings = true,
+    head_dim = 6, max_position_embeddings = 128, tie_word_embeddings = true,
   },
 }
 
-local function loaded(name)
-  local file, state = golden.load("language_" .. name), {}
+local ropes = {
+  llama3 = {128, {rope_type = "llama3", factor = 4, low_freq_factor = 1, high_freq_factor = 2,
+    original_max_position_embeddings = 32}},
+  linear = {64, {type = "linear", factor = 2.5}},
+  dynamic = {64, {rope_type = "dynamic", factor = 2}},
+}
+
+local function loaded(name, more)
+  local file, state, config = golden.load("language_" .. name), {}, {}
   for key, t in pairs(file) do
     local own = key:match "^state%.(.*)$"
     if own then state[own] = t end
   end
-  local net = lm.models[name:match "^%l+%d?"](configs[name])
+  for key, value in pairs(configs[name]) do config[key] = value end
+  for key, value in pairs(more or {}) do config[key] = value end
+  local net = lm.models[name:match "^%l+%d?"](config)
   net:load_state_dict(state)
   return net:eval(), file, state
+end
+
+-- Tokens as the text that gen_language.py's tokenizer has.
+local tokenizer = {}
+function tokenizer.decode(_self, ids)
+  local text = {}
+  for i, id in ipairs(ids) do
+    local function letter(n) return ("abcdefghij"):sub(n + 1, n + 1) end
+    text[i] = (id > 10 and letter(math.floor((id - 1) / 10)) or "") .. letter((id - 1) % 10)
+  end
+  return table.concat(text)
 end
 
 describe("models.", function()
@@ -32,14 +53,13 @@ describe("models.", function()
       local ids = file.ids
       assert.near(0, (net(ids) - file.logits):abs():max():item(), 1e-4)
       for _, use_cache in ipairs {true, false} do
-        local function go_on(from, more)
-          local opts = {max_new_tokens = 40, use_cache = use_cache}
-          for k, v in pairs(more or {}) do opts[k] = v end
-          return net:generate(from, opts)
-        end
-        assert.is_true(go_on(ids):equal(file.greedy))
-        assert.is_true(go_on(ids, {repetition_penalty = 1.3}):equal(file.penalized))
-        assert.is_true(go_on(ids:narrow(1, 1, 1), {num_beams = 3}):equal(file.beams))
+        local few = use_cache and 40 or 12
+        assert.is_true(net:generate(ids, {max_new_tokens = 2.5 * few, use_cache = use_cache}):equal(
+          file.greedy:narrow(2, 1, 7 + 2.5 * few)))
+        assert.is_true(net:generate(ids, {max_new_tokens = 40, use_cache = use_cache, repetition_penalty = 1.3}):equal(
+          file.penalized))
+        assert.is_true(net:generate(ids:narrow(1, 1, 1), {max_new_tokens = 40, use_cache = use_cache, num_beams = 3})
+          :equal(file.beams))
       end
     end)
 
@@ -56,6 +76,26 @@ describe("models.", function()
     end)
   end
 
+  for kind, rope in pairs(ropes) do
+    it("llama scales rotary positions as transformers does: " .. kind, function()
+      for _, field in ipairs {"rope_scaling", "rope_parameters"} do
+        local net, file = loaded("llama", {max_position_embeddings = rope[1], [field] = rope[2]})
+        local longer = lm.cat({file.ids, file.ids:flip(1), file.ids}, 2):tile {1, 4}:narrow(2, 1, 80)
+        local scores = lm.no_grad(function() return net(longer):select(2, -1) end)
+        assert.near(0, (scores - file[kind .. ".logits"]):abs():max():item(), 1e-4)
+        assert.is_true(net:generate(file.ids, {max_new_tokens = 100}):equal(file[kind .. ".greedy"]))
+      end
+    end)
+  end
+
+  it("llama says what is wrong with a scaling", function()
+    assert.error_matches(function() lm.models.llama {num_hidden_layers = 1, hidden_size = 8, intermediate_size = 8,
+      num_attention_heads = 1, rope_scaling = {rope_type = "yarn", factor = 2}} end,
+      "scaling.rope_type has to be one of 'default', 'dynamic', 'linear', 'llama3', got string 'yarn'")
+    assert.error_matches(function() lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "linear"}}) end,
+      "scaling.factor has to be a number of at least 0, got nil")
+  end)
+
   it("gpt2 takes the names of the bare model's files", function()
     local net, _, state = loaded "gpt2"
     local bare = {["h.0.attn.bias"] = lm.ones(2)}
@@ -65,20 +105,70 @@ describe("models.", function()
     assert.same({missing_keys = {}, unexpected_keys = {}}, net:load_state_dict(bare))
   end)
 
+  it("generate has transformers' options", function()
+    local net, file = loaded "gpt2"
+    local eos = file["end"]:item()
+    local strings = {}
+    for word in string.char(unpack(file.strings:totable())):gmatch "%S+" do strings[#strings + 1] = word end
+    local stop = strings[2]:sub(1, 2)
+    for name, o in pairs {
+      ended = {eos_token_id = eos}, not_before = {eos_token_id = eos, min_new_tokens = 25},
+      no_pairs = {no_repeat_ngram_size = 2}, no_triples = {no_repeat_ngram_size = 3, repetition_penalty = 1.1},
+      stopped = {stop_strings = strings, tokenizer = tokenizer},
+      ["beams.ended"] = {num_beams = 4, num_return_sequences = 3, eos_token_id = {eos, 4}, min_new_tokens = 6},
+      ["beams.early"] = {
+        num_beams = 4, num_return_sequences = 4, eos_token_id = {eos, 4}, early_stopping = true, length_penalty = 0.5,
+      },
+      ["beams.no_pairs"] = {num_beams = 3, no_repeat_ngram_size = 2, eos_token_id = eos, length_penalty = 2},
+      ["beams.stopped"] = {num_beams = 3, stop_strings = stop, tokenizer = tokenizer},
+    } do
+      o.max_new_tokens, o.pad_token_id = 40, 2
+      assert.same(file[name]:totable(), net:generate(file.ids, o):totable(), name)
+    end
+  end)
+
+  it("generate draws with transformers' probabilities", function()
+    local file = golden.load "language_sampling"
+    local Fixed = lm.nn.Module:extend "Fixed"
+    function Fixed.forward(_self, ids) return file.scores:unsqueeze(1):expand(ids.shape[1], ids.shape[2], 12) end
+    Fixed.generate = generate
+    local net, n = Fixed(), 20000
+    net.config = {max_positions = 9}
+    for name, o in pairs {
+      plain = {do_sample = true}, cold = {temperature = 0.7}, top_k = {top_k = 4}, top_p = {top_p = 0.8},
+      min_p = {min_p = 0.15}, all = {temperature = 1.5, top_k = 8, top_p = 0.9, min_p = 0.1},
+    } do
+      o.max_new_tokens, o.num_return_sequences, o.use_cache = 1, n, false
+      o.generator = lm.Generator():manual_seed(5)
+      local ids = net:generate(lm.ones({1, 1}):long(), o)
+      assert.same({n, 2}, ids.shape)
+      local counts, chi_square, kinds = {}, 0, 0
+      for _, id in ipairs(ids:select(2, 2):totable()) do counts[id] = (counts[id] or 0) + 1 end
+      for id, p in ipairs(file[name]:totable()) do
+        if p == 0 then
+          assert.is_nil(counts[id], name)
+        else
+          chi_square, kinds = chi_square + ((counts[id] or 0) - n * p) ^ 2 / (n * p), kinds + 1
+        end
+      end
+      assert.is_true(chi_square < kinds - 1 + 4 * math.sqrt(2 * (kinds - 1)) + 4, name .. ": " .. chi_square)
+    end
+  end)
+
+  it("generate draws several sequences of each, in its order", function()
+    local net, file = loaded "gpt2"
+    local y = net:generate(file.ids, {top_k = 5, num_return_sequences = 3, max_new_tokens = 4,
+      generator = lm.Generator():manual_seed(1)})
+    assert.same({6, 11}, y.shape)
+    for i = 1, 6 do assert.same(file.ids[math.ceil(i / 3)]:totable(), y:narrow(2, 1, 7)[i]:totable()) end
+    assert.is_false(y[1]:equal(y[2]) and y[2]:equal(y[3]))
+  end)
+
   it("generate draws among the likeliest, stops where it is told to, and says what is wrong", function()
     local net, file = loaded "gpt2"
     local ids = file.ids
-    local best = net(ids):select(2, -1):topk(2, 2)
-    local generator = lm.Generator():manual_seed(3)
-    local drawn = {}
-    for _ = 1, 30 do
-      local y = net:generate(ids, {max_new_tokens = 1, top_k = 2, generator = generator})
-      local score = net(ids):select(2, -1):gather(2, y:narrow(2, 8, 1))
-      assert.is_true(score:ge(best:narrow(2, 2, 1)):all():item())
-      drawn[y[{1, 8}]] = true
-    end
-    assert.is_true(next(drawn, next(drawn)) ~= nil)
     assert.is_true(net:generate(ids, {top_p = 1e-6}):equal(net:generate(ids)))
+    assert.is_true(net:generate(ids, {top_p = 0}):equal(net:generate(ids)))
     assert.is_true(net:generate(ids, {temperature = 0}):equal(net:generate(ids)))
     local first = file.greedy[{1, 8}]
     local ended = net:generate(ids:narrow(1, 1, 1), {eos_token_id = first, max_new_tokens = 9})
@@ -90,11 +180,61 @@ describe("models.", function()
     end})
     assert.same(file.greedy:narrow(2, 8, 4)[1]:totable(), heard)
     local function says(words, f) assert.error_matches(f, words) end
-    says("7 tokens and 99 new ones; the model has 64 places", function() net:generate(ids, {max_new_tokens = 99}) end)
-    says("num_beams goes with one sequence", function() net:generate(ids, {num_beams = 2}) end)
+    says("7 tokens and 199 new ones; the model has 128 places", function()
+      net:generate(ids, {max_new_tokens = 199})
+    end)
+    says("num_beams goes without do_sample", function() net:generate(ids, {num_beams = 2, top_k = 3}) end)
+    says("num_return_sequences 3 is more than num_beams 2", function()
+      net:generate(ids, {num_beams = 2, num_return_sequences = 3})
+    end)
+    says("num_return_sequences 3 wants do_sample or num_beams", function()
+      net:generate(ids, {num_return_sequences = 3})
+    end)
+    says("stop_strings wants {tokenizer = …} with tokenizer:decode%(ids%), got nil", function()
+      net:generate(ids, {stop_strings = "a"})
+    end)
+    says("stop_strings has an empty string", function()
+      net:generate(ids, {stop_strings = "", tokenizer = tokenizer})
+    end)
+    says("eos_token_id has to be an integer of at least 1, got number 0", function()
+      net:generate(ids, {eos_token_id = 0})
+    end)
     says("ids is .*%[N, L%]", function() net:generate(ids[1]) end)
     says("n_embd 10 is not to be divided into 3 heads", function() lm.models.gpt2 {n_embd = 10, n_head = 3} end)
-    says("65 tokens; n_positions is 64", function() net(lm.ones({1, 65}):long()) end)
+    says("129 tokens; n_positions is 128", function() net(lm.ones({1, 129}):long()) end)
+  end)
+
+  it("generate tells text as it comes, in whole characters", function()
+    local net, file = loaded "gpt2"
+    local pieces = {{}, {}}
+    local y = net:generate(file.ids, {max_new_tokens = 9, tokenizer = tokenizer, on_text = function(piece, row)
+      table.insert(pieces[row], piece)
+    end})
+    for row = 1, 2 do
+      assert.equal(9, #pieces[row])
+      assert.equal(tokenizer:decode(y:narrow(2, 8, 9)[row]:totable()), table.concat(pieces[row]))
+    end
+    local bytes = {} -- each token is a byte of "é\n€.", of which decode replaces what is cut
+    function bytes.decode(_self, ids)
+      local text = ""
+      for _, id in ipairs(ids) do text = text .. ("é\n€."):sub(id, id) end
+      return (text:gsub("\195$", "\239\191\189"):gsub("\226[\130]?$", "\239\191\189"))
+    end
+    local Counting = lm.nn.Module:extend "Counting"
+    function Counting.forward(_self, ids) return lm.nn.functional.one_hot(ids % 7 + 1, 8):float() end
+    Counting.generate = generate
+    local counting, heard = Counting(), {}
+    counting.config = {max_positions = 99}
+    counting:generate(lm.tensor({{7}}, {dtype = "int64"}), {max_new_tokens = 7, use_cache = false, tokenizer = bytes,
+      on_text = function(piece) heard[#heard + 1] = piece end})
+    assert.same({"é", "\n", "€", "."}, heard)
+    heard = {}
+    counting:generate(lm.tensor({{7}}, {dtype = "int64"}), {max_new_tokens = 7, use_cache = false, tokenizer = bytes,
+      eos_token_id = 3, on_text = function(piece) heard[#heard + 1] = piece end})
+    assert.same({"é"}, heard)
+    y = counting:generate(lm.tensor({{7}}, {dtype = "int64"}), {max_new_tokens = 7, use_cache = false,
+      tokenizer = bytes, stop_strings = {"zz", "€"}})
+    assert.same({{7, 1, 2, 3, 4, 5, 6}}, y:totable())
   end)
 end)
 

@@ -92,7 +92,7 @@ describe("models.", function()
     assert.equal(3, models.lenet { num_classes = 3 }(lm.randn(2, 1, 28, 28)).shape[2])
     assert.equal(10, models.mlp()(lm.randn(2, 1, 28, 28)).shape[2])
     assert.error_matches(function() models.resnet18 { classes = 7 } end,
-      "resnet18: no option 'classes'; there are num_classes")
+      "resnet18: no option 'classes'; there are device, .*, num_classes")
     assert.error_matches(function() models.alexnet(10) end,
       "alexnet: options go in one table at the end: {num_classes")
     assert.error_matches(function() return models.resnet19 end, "models has no 'resnet19'; did you mean 'resnet1")

@@ -345,6 +345,14 @@ describe("state_dict", function()
     close(a.weight, holder.module.weight)
   end)
 
+  it("has children of any name that is no method's", function()
+    local net = plain()
+    net.output, net.backward = nn.Linear(2, 3), nn.ReLU()
+    assert.same({ "output.weight", "output.bias" }, { net:state_dict()["output.weight"] and "output.weight",
+      net:state_dict()["output.bias"] and "output.bias" })
+    assert.equal(3, net.output(lm.ones(1, 2)).shape[2])
+  end)
+
   it("names missing, unexpected and mis-shaped keys, and changes nothing", function()
     local net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     local before = net[1].weight:detach():clone()

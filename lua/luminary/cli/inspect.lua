@@ -127,12 +127,12 @@ end
 
 local function show(path, quick)
   require "luminary" -- tensors' methods
-  local value, kind, lacking = formats.load(path, {mmap = true})
+  local file, value, kind, lacking = formats.load(path, {mmap = true})
   if kind == "safetensors" then
-    local tensors, metadata, _, left_out = core.safetensors_load(path, {mmap = true})
+    local tensors, metadata, _, left_out = core.safetensors_load(file, {mmap = true})
     value, lacking = next(metadata) and {metadata = metadata, tensors = tensors} or tensors, left_out
   end
-  local _, size = core.file_kind(path)
+  local _, size = core.file_kind(file)
   local plain, tensors = flatten(value)
   print(("%s: %s, %s"):format(path, kind, bytes_text(size)))
   for _, each in ipairs(plain) do print((each[1] == "" and "" or each[1] .. " = ") .. each[2]) end

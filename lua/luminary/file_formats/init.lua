@@ -40,19 +40,20 @@ local function read_source(source)
   return nil, "safetensors"
 end
 
---- The value in a file that is no single safetensors file, what kind of file it is, and a list of tensors that are left
---- out, as core.safetensors_load gives it; of a safetensors file nil and "safetensors". opts: {device, mmap, null}.
+--- The path, of the weights in it if it is a folder; the value in a file that is no single safetensors file, what kind
+--- of file it is, and a list of tensors that are left out, as core.safetensors_load gives it; of a safetensors file nil
+--- and "safetensors". opts: {device, mmap, null}.
 function formats.load(path, opts)
-  if core.file_kind(path) == "a folder" then path = format("sharded").index_of(path) end
+  if core.file_kind(path) == "a folder" then path = format("sharded").weights_in(path) end
   if path:find "%.index%.json$" then
     local tensors, _, lacking = format("sharded").load(path, opts)
-    return tensors, "sharded safetensors", lacking
+    return path, tensors, "sharded safetensors", lacking
   end
   local source = Source.open(path, opts)
   local ok, value, kind, lacking = pcall(read_source, source)
   source:close()
   if not ok then error(value, 0) end -- it says where
-  return value, kind, lacking
+  return path, value, kind, lacking
 end
 
 local writers = {

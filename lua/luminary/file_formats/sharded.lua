@@ -50,13 +50,18 @@ function sharded.load(path, opts)
   return tensors, metadata, lacking
 end
 
---- The index in a folder.
-function sharded.index_of(folder)
-  local path = folder:gsub("/+$", "") .. "/model.safetensors.index.json"
-  if not core.file_kind(path) then
-    options.fail("load: %s is a folder, not a regular file, and has no model.safetensors.index.json", folder)
+-- What weights are called in folders of Hugging Face's.
+local names = {
+  "model.safetensors.index.json", "model.safetensors", "diffusion_pytorch_model.safetensors", "pytorch_model.bin",
+}
+
+--- The file in a folder that has its weights, or the index of them.
+function sharded.weights_in(folder)
+  for _, name in ipairs(names) do
+    local path = folder:gsub("/+$", "") .. "/" .. name
+    if core.file_kind(path) then return path end
   end
-  return path
+  options.fail("load: %s is a folder, not a regular file, and has no %s", folder, table.concat(names, ", "))
 end
 
 return sharded

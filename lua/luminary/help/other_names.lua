@@ -158,11 +158,11 @@ other.data = with(pairs_of([[
   ]]), {transforms = "lm.vision.transforms is that"})
 
 -- Options that PyTorch's functions of the same name have.
-local weights = "nothing is downloaded; net:load_state_dict(lm.load(path)) takes torchvision's .pth"
+local weights = "nothing is downloaded; {weights = path} takes torchvision's .pth, as load_state_dict does"
 other.options = {
   map_location = "it is device", weights_only = "it is always so: nothing in a file is run",
   mmap_mode = "it is mmap = true", allow_pickle = "nothing in a file is run",
-  weights = weights, pretrained = weights, download = "nothing is downloaded: the files have to be there",
+  pretrained = weights, download = "nothing is downloaded: the files have to be there",
   hop_size = "here it is hop_length",
   multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
 }
@@ -239,7 +239,7 @@ other.models = with(pairs_of("", [[
   densenet121 densenet161 densenet169 densenet201 squeezenet1_0 squeezenet1_1 inception_v3 googlenet
   shufflenet_v2_x0_5 shufflenet_v2_x1_0 mobilenet_v3_small mobilenet_v3_large resnext50_32x4d resnext101_32x8d
   wide_resnet50_2 wide_resnet101_2 mnasnet1_0 efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3
-  efficientnet_v2_s regnet_y_400mf vit_b_16 vit_b_32 vit_l_16 swin_t swin_s swin_b convnext_tiny convnext_small
+  efficientnet_v2_s regnet_y_400mf swin_t swin_s swin_b convnext_tiny convnext_small
   convnext_base maxvit_t detection segmentation video]]), {
   get_model = "lm.models[name]() makes one", list_models = "for name in pairs(lm.models) lists them",
   ResNet18_Weights = weights, ResNet34_Weights = weights, ResNet50_Weights = weights, VGG16_Weights = weights,

@@ -19,9 +19,7 @@ end
 
 function Convolutional:forward(x) return self.classifier(self.avgpool(self.features(x)):flatten(2)) end
 
---- models.alexnet([{num_classes = 1000, dropout = 0.5}])
-function models.alexnet(opts)
-  opts = common.options("alexnet", opts, {dropout = {"probability", 0.5}})
+local function alexnet(opts)
   return Convolutional(
     nn.Sequential(
       nn.Conv2d(3, 64, 11, {stride = 4, padding = 2}), nn.ReLU(), nn.MaxPool2d(3, {stride = 2}),
@@ -34,9 +32,10 @@ function models.alexnet(opts)
       nn.Dropout(opts.dropout), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, opts.num_classes)))
 end
 
---- models.vgg_f([{num_classes = 1000, dropout = 0.5}]): CNN-F, the fast one, for x [N, 3, 224, 224].
-function models.vgg_f(opts)
-  opts = common.options("vgg_f", opts, {dropout = {"probability", 0.5}})
+--- models.alexnet([{num_classes = 1000, dropout = 0.5}])
+function models.alexnet(opts) return common.build("alexnet", opts, {dropout = {"probability", 0.5}}, alexnet) end
+
+local function vgg_f(opts)
   local function pool() return nn.MaxPool2d(3, {stride = 2, ceil_mode = true}) end
   local net = Convolutional(
     nn.Sequential(
@@ -52,6 +51,9 @@ function models.vgg_f(opts)
   return net
 end
 
+--- models.vgg_f([{num_classes = 1000, dropout = 0.5}]): CNN-F, the fast one, for x [N, 3, 224, 224].
+function models.vgg_f(opts) return common.build("vgg_f", opts, {dropout = {"probability", 0.5}}, vgg_f) end
+
 -- Channels of the convolutions before each of the five poolings.
 local plans = {
   vgg11 = {{64}, {128}, {256, 256}, {512, 512}, {512, 512}},
@@ -60,8 +62,7 @@ local plans = {
   vgg19 = {{64, 64}, {128, 128}, {256, 256, 256, 256}, {512, 512, 512, 512}, {512, 512, 512, 512}},
 }
 
-local function vgg(who, plan, with_norm, opts)
-  opts = common.options(who, opts, {dropout = {"probability", 0.5}})
+local function vgg(plan, with_norm, opts)
   local features, channels = nn.Sequential(), 3
   for _, group in ipairs(plan) do
     for _, width in ipairs(group) do
@@ -79,11 +80,17 @@ local function vgg(who, plan, with_norm, opts)
   return net
 end
 
+local function maker(name, plan, with_norm)
+  --- models.vgg11, vgg13, vgg16 and vgg19([{num_classes = 1000, dropout = 0.5}]); vgg11_bn and the like have batch norm
+  --- after each convolution.
+  return function(opts)
+    return common.build(name, opts, {dropout = {"probability", 0.5}}, function(o) return vgg(plan, with_norm, o) end)
+  end
+end
+
 for name, plan in pairs(plans) do
-  --- models.vgg11, vgg13, vgg16 and vgg19([{num_classes = 1000, dropout = 0.5}])
-  models[name] = function(opts) return vgg(name, plan, false, opts) end
-  --- models.vgg11_bn and the like: with batch norm after each convolution.
-  models[name .. "_bn"] = function(opts) return vgg(name .. "_bn", plan, true, opts) end
+  models[name] = maker(name, plan, false)
+  models[name .. "_bn"] = maker(name .. "_bn", plan, true)
 end
 
 return models

@@ -1,13 +1,14 @@
---- What models share: their options, and how weights begin.
+--- What models share: how those for images are made, and how weights begin.
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local build = require "luminary.models.build"
 
 local common = {}
 
---- Options of every model: num_classes, those of its own, and none else.
-function common.options(who, opts, spec)
+--- A network for images, make(options), with num_classes, options of its own, and those of every maker (build.lua).
+function common.build(who, opts, spec, make)
   spec.num_classes = spec.num_classes or {"count", 1000}
-  return options.check(who, opts, spec, "num_classes")
+  return build(who, opts, spec, make, "num_classes")
 end
 
 --- Weights of convolutions are drawn for ReLU by their outgoing size (He et al. 2015), their biases are 0; linear

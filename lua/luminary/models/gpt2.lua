@@ -1,9 +1,10 @@
 --- GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), with Hugging Face's names of
---- parameters: lm.models.gpt2():load_state_dict(lm.load("model.safetensors")).
+--- parameters: lm.models.gpt2 {weights = "folder"}.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 local generate = require "luminary.models.generate"
 
@@ -49,8 +50,8 @@ end
 local MLP = class.define("GPT2MLP", nn.Module)
 
 function MLP:init(config)
-  self.c_fc = Conv1D(config.n_embd, 4 * config.n_embd)
-  self.c_proj = Conv1D(4 * config.n_embd, config.n_embd)
+  self.c_fc = Conv1D(config.n_embd, config.n_inner)
+  self.c_proj = Conv1D(config.n_inner, config.n_embd)
   self.dropout = nn.Dropout(config.resid_pdrop)
 end
 
@@ -145,20 +146,25 @@ end
 
 GPT2.generate = generate
 
---- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, embd_pdrop = 0.1,
---- attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5}]): GPT-2, by default of 124 million parameters; the
---- weight of the input embedding is that of the output.
+--- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 * n_embd,
+--- embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5}]): GPT-2, by default of 124
+--- million parameters; the weight of the input embedding is that of the output. {weights = "folder"} takes Hugging
+--- Face's config.json, too.
 function models.gpt2(opts)
-  local config = options.check("gpt2", opts, {
+  return build("gpt2", opts, {
     vocab_size = {"count", 50257}, n_positions = {"count", 1024}, n_embd = {"count", 768}, n_layer = {"count", 12},
     n_head = {"count", 12}, embd_pdrop = {"probability", 0.1}, attn_pdrop = {"probability", 0.1},
-    resid_pdrop = {"probability", 0.1}, layer_norm_epsilon = {"positive", 1e-5},
-  }, "vocab_size")
-  if config.n_embd % config.n_head ~= 0 then
-    fail("gpt2: n_embd %d is not to be divided into %d heads", config.n_embd, config.n_head)
-  end
-  config.max_positions = config.n_positions
-  return GPT2(config)
+    resid_pdrop = {"probability", 0.1}, layer_norm_epsilon = {"positive", 1e-5}, n_inner = {"count"},
+  }, function(config)
+    if config.n_embd % config.n_head ~= 0 then
+      fail("gpt2: n_embd %d is not to be divided into %d heads", config.n_embd, config.n_head)
+    end
+    config.max_positions, config.n_inner = config.n_positions, config.n_inner or 4 * config.n_embd
+    return GPT2(config)
+  end, "vocab_size", {kind = "gpt2", only = {
+    activation_function = "gelu_new", scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false,
+    add_cross_attention = false,
+  }})
 end
 
 return models

@@ -1,9 +1,10 @@
 --- LLaMA (Touvron et al. 2023, Llama 2 and 3) and what is built like it, with Hugging Face's names of parameters:
---- lm.models.llama(config):load_state_dict(lm.load("model.safetensors")).
+--- lm.models.llama {weights = "folder"}.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 local generate = require "luminary.models.generate"
 
@@ -85,7 +86,8 @@ function Llama:init(config)
   self.model = body
   if not config.tie_word_embeddings then self.lm_head = linear(config.hidden_size, config.vocab_size) end
   self.rope = nn.RotaryPositionalEmbeddings(config.head_dim, {
-    max_seq_len = config.max_position_embeddings, base = config.rope_theta, interleaved = false,
+    max_seq_len = config.max_positions < math.huge and config.max_positions or config.max_position_embeddings,
+    base = config.rope_theta, interleaved = false, scaling = config.rope_scaling,
   })
   self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
@@ -102,7 +104,7 @@ end
 function Llama:new_cache(batch_size, max_seq_len)
   local config = self.config
   return common.caches(config.num_hidden_layers, self.model.embed_tokens.weight, batch_size,
-    math.min(max_seq_len, config.max_position_embeddings), config.num_key_value_heads, config.head_dim)
+    math.min(max_seq_len, config.max_positions), config.num_key_value_heads, config.head_dim)
 end
 
 --- net(ids [, {cache}]): scores [N, L, vocab_size] of what comes after each of ids [N, L] (int64, from 1); with a cache
@@ -124,17 +126,26 @@ end
 
 Llama.generate = generate
 
---- models.llama([{vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
---- num_attention_heads = 32, num_key_value_heads = num_attention_heads, head_dim = hidden_size / num_attention_heads,
---- max_position_embeddings = 2048, rms_norm_eps = 1e-5, rope_theta = 10000, tie_word_embeddings = false}]): a model
---- with Hugging Face's names of a config.json: rotary positions, RMSNorm, SwiGLU, groups of heads that share keys.
-function models.llama(opts)
-  local config = options.check("llama", opts, {
-    vocab_size = {"count", 32000}, hidden_size = {"count", 4096}, intermediate_size = {"count", 11008},
-    num_hidden_layers = {"count", 32}, num_attention_heads = {"count", 32}, num_key_value_heads = {"count"},
-    head_dim = {"count"}, max_position_embeddings = {"count", 2048}, rms_norm_eps = {"positive", 1e-5},
-    rope_theta = {"positive", 10000}, tie_word_embeddings = {"boolean", false},
-  }, "vocab_size")
+local spec = {
+  vocab_size = {"count", 32000}, hidden_size = {"count", 4096}, intermediate_size = {"count", 11008},
+  num_hidden_layers = {"count", 32}, num_attention_heads = {"count", 32}, num_key_value_heads = {"count"},
+  head_dim = {"count"}, max_position_embeddings = {"count", 2048}, rms_norm_eps = {"positive", 1e-5},
+  rope_theta = {"positive"}, rope_scaling = {"table"}, rope_parameters = {"table"},
+  tie_word_embeddings = {"boolean", false},
+}
+
+-- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters; how many places there are.
+local function settle_positions(config)
+  local given = config.rope_parameters or {}
+  config.rope_theta = config.rope_theta or given.rope_theta or 10000
+  local scaling = config.rope_scaling or given
+  config.rope_scaling = scaling
+  local kind, factor = scaling.rope_type or scaling.type, scaling.factor
+  local stretch = kind == "dynamic" and math.huge or kind == "linear" and type(factor) == "number" and factor or 1
+  config.max_positions = math.floor(config.max_position_embeddings * math.max(1, stretch))
+end
+
+local function make(config)
   local heads = config.num_attention_heads
   config.num_key_value_heads = config.num_key_value_heads or heads
   if not config.head_dim and config.hidden_size % heads ~= 0 then
@@ -144,8 +155,20 @@ function models.llama(opts)
   if heads % config.num_key_value_heads ~= 0 then
     fail("llama: %d heads are not to be divided among num_key_value_heads %d", heads, config.num_key_value_heads)
   end
-  config.max_positions = config.max_position_embeddings
+  settle_positions(config)
   return Llama(config)
+end
+
+--- models.llama([{vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
+--- num_attention_heads = 32, num_key_value_heads = num_attention_heads, head_dim = hidden_size / num_attention_heads,
+--- max_position_embeddings = 2048, rms_norm_eps = 1e-5, rope_theta = 10000, rope_scaling, rope_parameters,
+--- tie_word_embeddings = false}]): a model with Hugging Face's names of a config.json: rotary positions, RMSNorm,
+--- SwiGLU, groups of heads that share keys. rope_scaling as nn.RotaryPositionalEmbeddings has it; newer files have it
+--- with rope_theta in rope_parameters. {weights = "folder"} takes config.json, too.
+function models.llama(opts)
+  return build("llama", opts, spec, make, "vocab_size", {
+    kind = "llama", only = {hidden_act = "silu", attention_bias = false, mlp_bias = false},
+  })
 end
 
 return models

@@ -6,18 +6,20 @@ local models = {}
 
 --- models.mlp([{num_classes = 10, hidden = 256}]): two linear layers over the 784 pixels of x [N, 1, 28, 28].
 function models.mlp(opts)
-  opts = common.options("mlp", opts, {num_classes = {"count", 10}, hidden = {"count", 256}})
-  return nn.Sequential(nn.Flatten(), nn.Linear(784, opts.hidden), nn.ReLU(), nn.Linear(opts.hidden, opts.num_classes))
+  return common.build("mlp", opts, {num_classes = {"count", 10}, hidden = {"count", 256}}, function(o)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, o.hidden), nn.ReLU(), nn.Linear(o.hidden, o.num_classes))
+  end)
 end
 
 --- models.lenet([{num_classes = 10}]): two convolutions and two linear layers (after LeCun et al. 1998, with ReLU), for
 --- x [N, 1, 28, 28].
 function models.lenet(opts)
-  opts = common.options("lenet", opts, {num_classes = {"count", 10}})
-  return nn.Sequential(
-    nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2),
-    nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),
-    nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, opts.num_classes))
+  return common.build("lenet", opts, {num_classes = {"count", 10}}, function(o)
+    return nn.Sequential(
+      nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2),
+      nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),
+      nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, o.num_classes))
+  end)
 end
 
 return models

@@ -54,7 +54,8 @@ function MobileNetV2:forward(x) return self.classifier(self.avgpool(self.feature
 return {
   --- models.mobilenet_v2([{num_classes = 1000, dropout = 0.2}])
   mobilenet_v2 = function(opts)
-    opts = common.options("mobilenet_v2", opts, {dropout = {"probability", 0.2}})
-    return MobileNetV2(opts.num_classes, opts.dropout)
+    return common.build("mobilenet_v2", opts, {dropout = {"probability", 0.2}}, function(o)
+      return MobileNetV2(o.num_classes, o.dropout)
+    end)
   end,
 }

@@ -84,7 +84,9 @@ for name, plan in pairs {
   resnet101 = {Bottleneck, {3, 4, 23, 3}}, resnet152 = {Bottleneck, {3, 8, 36, 3}},
 } do
   --- models.resnet18, resnet34, resnet50, resnet101 and resnet152([{num_classes = 1000}])
-  models[name] = function(opts) return ResNet(plan[1], plan[2], common.options(name, opts, {}).num_classes) end
+  models[name] = function(opts)
+    return common.build(name, opts, {}, function(o) return ResNet(plan[1], plan[2], o.num_classes) end)
+  end
 end
 
 return models

@@ -156,8 +156,8 @@ function Module:register_state_dict_post_hook(fn) return add_hook(record_of(self
 --- :remove().
 function Module:register_load_state_dict_pre_hook(fn) return add_hook(record_of(self), "load_pre_hooks", fn) end
 
---- fn(module, {missing_keys = …, unexpected_keys = …}) after load_state_dict; it may change both lists, before they are
---- an error. Gives a handle with :remove().
+--- fn(module, {missing_keys = …, unexpected_keys = …}) after load_state_dict; it may change both lists, before they
+--- are an error. Gives a handle with :remove().
 function Module:register_load_state_dict_post_hook(fn) return add_hook(record_of(self), "load_hooks", fn) end
 
 -- ---- walking
@@ -526,105 +526,15 @@ function Module:state_dict()
   return dict
 end
 
--- Keys of a checkpoint saved from a wrapped model all start with "module.".
-local function without_prefix(dict, own)
-  for key in pairs(dict) do
-    if type(key) ~= "string" or key:sub(1, 7) ~= "module." or own[key] then return dict end
-  end
-  local bare = {}
-  for key, value in pairs(dict) do bare[key:sub(8)] = value end
-  return bare
-end
-
-local function quoted(names)
-  local list = {}
-  for i, name in ipairs(names) do list[i] = '"' .. excerpt(name, 200) .. '"' end
-  return table.concat(list, ", ")
-end
-
-local function shape_text(t) return "[" .. table.concat(t.shape, ", ") .. "]" end
-
--- The names that dict lacks, and what is wrong with its values.
-local function compare(entries, dict)
-  local missing, wrong = {}, {}
-  for _, entry in ipairs(entries) do
-    local name, t = entry[1], entry[2]
-    local value = dict[name]
-    if value == nil then
-      missing[#missing + 1] = name
-    elseif not core.is_tensor(value) then
-      wrong[#wrong + 1] = ("%s has to be a tensor, got %s"):format(name, options.describe(value))
-    elseif shape_text(value) ~= shape_text(t) then
-      wrong[#wrong + 1] = ("size mismatch for %s: %s in the state_dict, %s in the model"):format(name,
-        shape_text(value), shape_text(t))
-    end
-  end
-  return missing, wrong, {}
-end
-
--- The tensor takes over value's memory, dtype and device.
-local function take_over(t, value)
-  t.grad = nil
-  core.become(t, value:detach())
-end
-
---- Copy a state_dict's values into this module's tensors. Missing and unexpected keys are an error
---- unless {strict = false}; a wrong shape always is. Nothing is copied when there is one. {assign = true}: the module's
---- tensors become those of dict, sharing their memory, of their dtype and device. Gives
---- {missing_keys = …, unexpected_keys = …}.
+--- Copy a state_dict's values into this module's tensors. Missing and unexpected keys are an error unless
+--- {strict = false}, a wrong shape unless {ignore_mismatched_sizes = true}, which leaves that tensor as it is. Nothing
+--- is copied when there is an error. {rename}: other names, as lm.load has it. {device, dtype}: the module goes there
+--- first. {assign = true}: the module's tensors become those of dict, sharing their memory, of their dtype and device
+--- where none is told. Gives {missing_keys = …, unexpected_keys = …}, and with ignore_mismatched_sizes
+--- mismatched_keys, a list of {name, given = shape, wanted = shape}; print shows it in words.
 function Module:load_state_dict(dict, opts)
-  opts = options.check("load_state_dict", opts, {strict = {"boolean", true}, assign = {"boolean", false}}, "strict")
-  if not is_plain(dict) then
-    fail("load_state_dict: a table of tensors by name wanted, got %s",
-      options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()"
-        or type(dict) == "string" and ": lm.load(path) reads it" or ""))
-  end
-  local entries, own = state(self, "", {}), {}
-  for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end
-  local given = without_prefix(dict, own)
-  dict = {}
-  for key, value in pairs(given) do dict[key] = value end
-  run_hooks(self, "load_pre_hooks", dict)
-
-  local missing, wrong, unexpected = compare(entries, dict)
-  for key in pairs(dict) do
-    if not own[key] then unexpected[#unexpected + 1] = tostring(key) end
-  end
-  table.sort(unexpected)
-
-  if #missing == #entries then -- a checkpoint, of which the state_dict is a part
-    for key, value in pairs(dict) do
-      if is_plain(value) and value[missing[1]] then
-        fail("load_state_dict: for %s: no entry is of it, but '%s' is a table of such: pass that one", self.__name,
-          tostring(key))
-      end
-    end
-  end
-
-  local result = {missing_keys = missing, unexpected_keys = unexpected}
-  run_hooks(self, "load_hooks", result)
-  missing, unexpected = result.missing_keys, result.unexpected_keys
-
-  local problems = wrong
-  if opts.strict and #unexpected > 0 then
-    table.insert(problems, 1, "unexpected keys in the state_dict: " .. quoted(unexpected))
-  end
-  if opts.strict and #missing > 0 then
-    table.insert(problems, 1, "missing keys in the state_dict: " .. quoted(missing))
-  end
-  if #problems > 0 then
-    fail("load_state_dict: for %s:\n  %s", self.__name, table.concat(problems, "\n  "))
-  end
-  core.no_grad(function()
-    for name, value in pairs(dict) do
-      if own[name] and opts.assign then
-        take_over(own[name], value)
-      elseif own[name] then
-        own[name]:copy_(value)
-      end
-    end
-  end)
-  return result
+  local function hooks(name, what) run_hooks(self, name, what) end
+  return require "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, dict, opts)
 end
 
 -- ---- printing

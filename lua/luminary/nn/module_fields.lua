@@ -11,9 +11,9 @@ local fail = options.fail
 --   leaves out), and lists of functions, or nil: hook_lists, at the end;
 --   on_clone(twin), which is called on copies
 --
--- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so that
--- ipairs, #, unpack, table.insert and table.remove work as on any list. What they write there is taken into the record
--- when that is next looked at.
+-- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so
+-- that ipairs, #, unpack, table.insert and table.remove work as on any list. What they write there is taken into the
+-- record when that is next looked at.
 --- Whether v is an instance of a class that extends nn.Module.
 local function is_module(v)
   local record = class.record(v)
@@ -150,6 +150,12 @@ end
 
 local nouns = {param = "parameter", buffer = "buffer", child = "child module"}
 
+-- Whether the class or one above has that field; names of Torch7's that are none here (class.__missing) are free.
+local function has_field(of, name)
+  while of and rawget(of, name) == nil do of = rawget(of, "super") end
+  return of ~= nil
+end
+
 local function check_name(record, kind, name)
   local who = record.class.__name
   if type(name) ~= "string" then
@@ -159,7 +165,7 @@ local function check_name(record, kind, name)
   if name == "" or name:find(".", 1, true) then
     fail("%s: the name of a %s cannot be '%s': it may not be empty or hold a dot", who, nouns[kind], name)
   end
-  if record.class[name] ~= nil then
+  if has_field(record.class, name) then
     fail("%s: a %s cannot be called '%s': the class has a field of that name", who, nouns[kind], name)
   end
 end

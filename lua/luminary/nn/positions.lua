@@ -7,10 +7,14 @@ local layer = require "luminary.nn.define_layer"
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local positions = {}
 
--- [n, dim / 2]: place times base^(-2 i / dim), from place 0.
-local function angles(n, dim, base)
-  local rates = ops.arange(0, dim, 2, {dtype = "float64"}):mul(-math.log(base) / dim):exp()
-  return ops.arange(0, n, {dtype = "float64"}):unsqueeze(2) * rates
+-- [dim / 2]: base^(-2 i / dim), by how much each pair turns from place to place.
+local function rates_of(dim, base)
+  return ops.arange(0, dim, 2, {dtype = "float64"}):mul(-math.log(base) / dim):exp()
+end
+
+-- [n, dim / 2]: place times rate, from place `first`, which counts from 0.
+local function angles(first, n, rates)
+  return ops.arange(first, first + n, {dtype = "float64"}):unsqueeze(2) * rates
 end
 
 --- nn.SinusoidalPositions(dim [, {max_seq_len = 5000, base = 10000, batch_first = false}]): x [L, N, dim] (batch_first:
@@ -26,7 +30,7 @@ function SinusoidalPositions:init(dim, ...)
   }, ...)
   if dim % 2 ~= 0 then fail("%s: dim %d is odd; sines and cosines go in pairs", who, dim) end
   self.max_seq_len, self.batch_first = o.max_seq_len, o.batch_first
-  local turns = angles(o.max_seq_len, dim, o.base)
+  local turns = angles(0, o.max_seq_len, rates_of(dim, o.base))
   local table_of = ops.stack({turns:sin(), turns:cos()}, -1):view(o.max_seq_len, dim)
   self:register_buffer("positions", table_of:to(o.dtype or "float32"):to(o.device or "cpu"), {persistent = false})
 end
@@ -42,9 +46,42 @@ function SinusoidalPositions:forward(x)
   return x + (self.batch_first and own or own:unsqueeze(2))
 end
 
---- nn.RotaryPositionalEmbeddings(dim [, {max_seq_len = 4096, base = 10000, interleaved = true}]): queries or keys
---- [N, H, L, dim] turned by their places, pair by pair (Su et al. 2021, RoPE). Pairs are neighbours, or without
---- `interleaved` entries dim / 2 apart, as Hugging Face's LLaMA has them.
+-- The rates of longer sequences than a model was trained on: transformers' names and formulas (modeling_rope_utils.py).
+local scalings = {
+  default = {},
+  linear = {needs = {"factor"}, rates = function(rates, s) return rates / s.factor end},
+  -- By the length of the sequence, in RotaryPositionalEmbeddings.forward.
+  dynamic = {needs = {"factor"}},
+  -- Slow turns are slowed by factor, quick ones stay, those between go over from one to the other.
+  llama3 = {
+    needs = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
+    rates = function(rates, s)
+      local turns = rates * (s.original_max_position_embeddings / (2 * math.pi)) -- within the original length
+      local share = ((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)):clamp(0, 1)
+      return rates * share + rates / s.factor * (1 - share)
+    end,
+  },
+}
+
+-- {rope_type, factor, …} checked, as a config.json has it.
+local function check_scaling(who, given)
+  if not given then return {rope_type = "default"} end
+  local known, out = {}, {rope_type = given.rope_type or given.type or "default"}
+  for name in pairs(scalings) do known[#known + 1] = name end
+  table.sort(known)
+  options.choice(who, "scaling.rope_type", out.rope_type, known)
+  for _, name in ipairs(scalings[out.rope_type].needs or {}) do
+    out[name] = arg(who, "scaling." .. name, given[name], "positive")
+  end
+  return out
+end
+
+--- nn.RotaryPositionalEmbeddings(dim [, {max_seq_len = 4096, base = 10000, interleaved = true, scaling}]): queries or
+--- keys [N, H, L, dim] turned by their places, pair by pair (Su et al. 2021, RoPE). Pairs are neighbours, or without
+--- `interleaved` entries dim / 2 apart, as Hugging Face's LLaMA has them. scaling is a config.json's rope_scaling:
+--- {rope_type = "linear", factor}, {rope_type = "llama3", factor, low_freq_factor, high_freq_factor,
+--- original_max_position_embeddings}, or {rope_type = "dynamic", factor}, which has no longest length: once a sequence
+--- is longer than max_seq_len, turns slow down with its length, until one that is shorter comes.
 --- rope(x [, {first = 1, input_pos}]): first is the place of x's first entry; input_pos [L] or [N, L], int64, says the
 --- place of each, from 1.
 local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings")
@@ -54,27 +91,57 @@ function RotaryPositionalEmbeddings:init(dim, ...)
   local who = "RotaryPositionalEmbeddings"
   self.dim = arg(who, "dim", dim, "count")
   local o = layer.options(who, {
-    {"max_seq_len", "count", 4096}, {"base", "positive", 10000}, {"interleaved", "boolean", true},
+    {"max_seq_len", "count", 4096}, {"base", "positive", 10000}, {"interleaved", "boolean", true}, {"scaling", "table"},
   }, ...)
   if dim % 2 ~= 0 then fail("%s: dim %d is odd; entries are turned in pairs", who, dim) end
-  self.max_seq_len, self.interleaved = o.max_seq_len, o.interleaved
-  local turns = angles(o.max_seq_len, dim, o.base)
+  self.max_seq_len, self.interleaved, self.base = o.max_seq_len, o.interleaved, o.base
+  self.scaling, self.longest = check_scaling(who, o.scaling), o.max_seq_len
+  local rates, change = rates_of(dim, o.base), scalings[self.scaling.rope_type].rates
+  local turns = angles(0, o.max_seq_len, change and change(rates, self.scaling) or rates)
   for name, values in pairs {cosines = turns:cos(), sines = turns:sin()} do
     self:register_buffer(name, values:to(o.dtype or "float32"):to(o.device or "cpu"), {persistent = false})
   end
 end
 
--- Rows of a table for the places, broadcasting to [N, H, L, dim / 2].
-local function rows_of(self, name, x, first, input_pos)
-  local values = self[name]
-  if not input_pos then
-    values = values:narrow(1, first, x.shape[3])
-  elseif input_pos.ndim == 1 then
-    values = values:index_select(1, input_pos)
-  else
-    values = values:index_select(1, input_pos:reshape(-1)):view(input_pos.shape[1], 1, input_pos.shape[2], -1)
+-- Cosines and sines for n places from `first` in sequences of `longest` places, more than max_seq_len. All layers of a
+-- model ask for the same.
+local function longer(self, first, n)
+  local latest, longest = self.latest, self.longest
+  if not latest or latest.first ~= first or latest.n ~= n or latest.longest ~= longest then
+    local factor, dim = self.scaling.factor, self.dim
+    local base = self.base * (factor * longest / self.max_seq_len - (factor - 1)) ^ (dim / (dim - 2))
+    local turns = angles(first - 1, n, rates_of(dim, base))
+    latest = {first = first, n = n, longest = longest}
+    for name, values in pairs {cosines = turns:cos(), sines = turns:sin()} do
+      latest[name] = core.keep(values:to(self.cosines.dtype):to(self.cosines.device))
+    end
+    self.latest = latest
   end
-  return values:to(x.dtype)
+  return latest
+end
+
+-- Rows of both tables for the places, broadcasting to [N, H, L, dim / 2].
+local function rows_of(self, x, first, input_pos)
+  local tables, start = self, 1
+  local last = input_pos and self.scaling.rope_type == "dynamic" and input_pos:max():item() or first - 1 + x.shape[3]
+  if self.scaling.rope_type == "dynamic" then
+    local rows = self.max_seq_len
+    self.longest = last < rows and rows or math.max(last, self.longest)
+    if self.longest > rows then
+      tables, start = longer(self, input_pos and 1 or first, input_pos and last or x.shape[3]), input_pos and 1 or first
+    end
+  end
+  local function rows(values)
+    if not input_pos then
+      values = values:narrow(1, first - start + 1, x.shape[3])
+    elseif input_pos.ndim == 1 then
+      values = values:index_select(1, input_pos)
+    else
+      values = values:index_select(1, input_pos:reshape(-1)):view(input_pos.shape[1], 1, input_pos.shape[2], -1)
+    end
+    return values:to(x.dtype)
+  end
+  return rows(tables.cosines), rows(tables.sines)
 end
 
 function RotaryPositionalEmbeddings:forward(x, ...)
@@ -84,10 +151,10 @@ function RotaryPositionalEmbeddings:forward(x, ...)
   if x.ndim ~= 4 or x.shape[4] ~= self.dim then
     fail("%s: x is %s; [N, H, L, %d] wanted", who, describe(x), self.dim)
   end
-  if not input_pos and first - 1 + x.shape[3] > self.max_seq_len then
+  if not input_pos and first - 1 + x.shape[3] > self.max_seq_len and self.scaling.rope_type ~= "dynamic" then
     fail("%s: places %d to %d, max_seq_len is %d", who, first, first - 1 + x.shape[3], self.max_seq_len)
   end
-  local cos, sin = rows_of(self, "cosines", x, first, input_pos), rows_of(self, "sines", x, first, input_pos)
+  local cos, sin = rows_of(self, x, first, input_pos)
   if not self.interleaved then
     local a, b = unpack(x:chunk(2, -1))
     return ops.cat({a * cos - b * sin, b * cos + a * sin}, -1)

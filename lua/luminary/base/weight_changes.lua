@@ -1,0 +1,115 @@
+--- What weights become on their way from a file into a model: other names, a dtype, a device. lm.load, load_state_dict
+--- and the makers of lm.models take the same options.
+local core = require "luminary.core"
+local excerpt = require "luminary.base.excerpt"
+local options = require "luminary.base.options"
+
+local fail = options.fail
+local changes = {}
+
+--- Rows of options.check.
+changes.options = {device = {"any"}, dtype = {"string"}, rename = {"any"}}
+
+--- These and others.
+function changes.with(rows)
+  for name, row in pairs(changes.options) do rows[name] = row end
+  return rows
+end
+
+-- {pattern, replacement} in their order; those of a map by their pattern.
+local function rules_of(who, rename)
+  local rules = {}
+  for key, value in pairs(rename) do
+    if type(key) == "string" then
+      rules[#rules + 1] = {key, value}
+    elseif type(key) ~= "number" or not options.is_plain(value) or type(value[1]) ~= "string" or key > #rename then
+      fail("%s: rename has to be {[pattern] = replacement}, a list of {pattern, replacement} or a function", who)
+    end
+  end
+  table.sort(rules, function(a, b) return a[1] < b[1] end)
+  for i = #rename, 1, -1 do table.insert(rules, 1, rename[i]) end
+  for _, rule in ipairs(rules) do
+    local kind = type(rule[2])
+    if kind ~= "string" and kind ~= "function" and rule[2] ~= false then
+      fail("%s: rename: '%s' becomes a string, a function's result, or false, which leaves it out; got %s", who,
+        rule[1], options.describe(rule[2]))
+    end
+  end
+  return rules
+end
+
+local function by_rules(who, name, rules)
+  for _, rule in ipairs(rules) do
+    local pattern, replacement = unpack(rule)
+    local ok, result = pcall(string.gsub, name, pattern, replacement or "")
+    if not ok then
+      fail("%s: rename: pattern '%s': %s", who, excerpt(pattern, 60), (tostring(result):gsub("^.-:%d+: ", "")))
+    end
+    if replacement == false and name:find(pattern) then return nil end
+    name = result
+  end
+  return name
+end
+
+--- A table with its tensors under other names. rename: {["^model%."] = ""}, Lua's patterns and what they become (as
+--- string.gsub has it; false leaves the name out), {{"^model%.", ""}, …} where their order matters, or a
+--- function(name) that gives the new name, or nil to leave it out. Two of one name are an error.
+function changes.renamed(who, dict, rename)
+  if rename == nil then return dict end
+  local rules
+  if type(rename) ~= "function" then
+    if not options.is_plain(rename) then
+      fail("%s: rename has to be a table of patterns or a function, got %s", who, options.describe(rename))
+    end
+    rules = rules_of(who, rename)
+  end
+  local names, out, from = {}, {}, {}
+  for name, value in pairs(dict) do
+    if type(name) == "string" and core.is_tensor(value) then names[#names + 1] = name else out[name] = value end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local new
+    if rules then new = by_rules(who, name, rules) else new = rename(name) end
+    if new and type(new) ~= "string" then
+      fail("%s: rename gave %s for '%s'; a string or nil wanted", who, options.describe(new), excerpt(name, 100))
+    elseif new and out[new] ~= nil then
+      fail("%s: rename makes '%s' of both '%s' and '%s'", who, excerpt(new, 100), excerpt(from[new] or new, 100),
+        excerpt(name, 100))
+    end
+    if new then out[new], from[new] = dict[name], name end
+  end
+  return setmetatable(out, getmetatable(dict))
+end
+
+--- The dtype that floating tensors are to have, checked.
+function changes.dtype(who, dtype)
+  local name = dtype and core.dtype(dtype)
+  if name and not core.is_floating_point(name) then
+    fail("%s: dtype has to be a floating one, got '%s'; tensors of others keep theirs", who, name)
+  end
+  return name
+end
+
+--- A tensor of this dtype, if it is a floating one, on this device.
+function changes.converted(t, dtype, device)
+  return t:to {dtype = core.is_floating_point(t) and dtype or nil, device = device}
+end
+
+--- A value as lm.load gives it, with the tensors in it renamed, each in its own table, and of the dtype.
+function changes.applied(who, value, o)
+  if not (o.rename or o.dtype) then return value end
+  local dtype, made = changes.dtype(who, o.dtype), {}
+  local function change(v)
+    if core.is_tensor(v) then return changes.converted(v, dtype) end
+    if not options.is_plain(v) then return v end
+    if made[v] then return made[v] end
+    local out = setmetatable({}, getmetatable(v))
+    made[v] = out
+    for key, each in pairs(changes.renamed(who, v, o.rename)) do out[key] = change(each) end
+    return out
+  end
+  return change(value)
+end
+
+return changes

@@ -1,0 +1,48 @@
+--- Text in what net:generate makes: strings that end a sequence, and text that is told as it comes. Tokens become text
+--- by tokenizer:decode(ids), ids being a list.
+local generated_text = {}
+
+local function decoded(tokenizer, tokens, first)
+  local part = {}
+  for i = first, #tokens do part[#part + 1] = tokens[i] end
+  return tokenizer:decode(part)
+end
+
+--- Whether the last token of a list completes one of `strings` (or goes beyond its end), as transformers' stop_strings
+--- have it.
+function generated_text.stops(tokenizer, strings, tokens)
+  local longest = 0
+  for _, each in ipairs(strings) do longest = math.max(longest, #each) end
+  local first = math.max(1, #tokens - longest) -- a token has a byte or more
+  local text = decoded(tokenizer, tokens, first)
+  local last = table.remove(tokens)
+  local before = decoded(tokenizer, tokens, first)
+  tokens[#tokens + 1] = last
+  local same = 0 -- bytes that were there before; those of a character cut in two may change
+  while same < #before and before:byte(same + 1) == text:byte(same + 1) do same = same + 1 end
+  for _, each in ipairs(strings) do
+    local from = text:find(each, math.max(1, same + 2 - #each), true)
+    if from then return true end
+  end
+  return false
+end
+
+local CUT = "\239\191\189$" -- U+FFFD, which stands for a character of which bytes are still to come
+
+--- say(token) for each token of a row, and say(nil) at its end: on_text(piece, row) gets the text as soon as its
+--- characters are whole. What on_text gave comes back.
+function generated_text.teller(tokenizer, on_text, row)
+  local tokens, told = {}, 0
+  return function(token)
+    tokens[#tokens + 1] = token
+    if #tokens == 0 then return end
+    local text = tokenizer:decode(tokens)
+    if token and text:find(CUT) then return end
+    local piece = text:sub(told + 1)
+    told = #text
+    if text:find "\n$" then tokens, told = {}, 0 end -- so that long texts are not decoded again and again
+    if piece ~= "" then return on_text(piece, row) end
+  end
+end
+
+return generated_text

@@ -1,0 +1,217 @@
+--- How much noise each step of a diffusion has, and how a step takes some away: DDPM (Ho et al., "Denoising Diffusion
+--- Probabilistic Models", 2020) and DDIM (Song et al., "Denoising Diffusion Implicit Models", 2021), with diffusers'
+--- names and defaults. Steps count from 0, as a model is told them.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+
+local ops, fail = core.ops, options.fail
+local schedulers = {}
+
+local spec = {
+  num_train_timesteps = {"count", 1000}, beta_start = {"positive", 0.0001}, beta_end = {"positive", 0.02},
+  beta_schedule = {{"linear", "scaled_linear", "squaredcos_cap_v2"}, "linear"}, trained_betas = {"table"},
+  prediction_type = {{"epsilon", "sample", "v_prediction"}, "epsilon"}, clip_sample = {"boolean", true},
+  clip_sample_range = {"positive", 1}, timestep_spacing = {{"linspace", "leading", "trailing"}, "leading"},
+  steps_offset = {"natural", 0},
+}
+
+local function with(rows)
+  for name, row in pairs(spec) do rows[name] = row end
+  return rows
+end
+
+-- The variance that each step adds, a list.
+local function betas_of(o)
+  if o.trained_betas then return o.trained_betas end
+  local n, betas, power = o.num_train_timesteps, {}, o.beta_schedule == "scaled_linear" and 2 or 1
+  local first, last = o.beta_start ^ (1 / power), o.beta_end ^ (1 / power)
+  -- Nichol and Dhariwal, "Improved Denoising Diffusion Probabilistic Models", 2021
+  local function alpha_bar(t) return math.cos((t + 0.008) / 1.008 * math.pi / 2) ^ 2 end
+  for i = 0, n - 1 do
+    if o.beta_schedule == "squaredcos_cap_v2" then
+      betas[i + 1] = math.min(1 - alpha_bar((i + 1) / n) / alpha_bar(i / n), 0.999)
+    else
+      betas[i + 1] = (first + (last - first) * i / math.max(n - 1, 1)) ^ power
+    end
+  end
+  return betas
+end
+
+local Scheduler = class.root("NoiseScheduler")
+
+local function set_up(self, who, opts, rows)
+  local o = options.check(who, opts, rows, "num_train_timesteps")
+  self.config, self.init_noise_sigma = o, 1
+  local betas, product = betas_of(o), 1
+  o.num_train_timesteps = #betas
+  self.products = {} -- of 1 - beta, up to each step
+  for i, beta in ipairs(betas) do
+    product = product * (1 - options.arg(who, ("trained_betas[%d]"):format(i), beta, "probability"))
+    self.products[i] = product
+  end
+  self.betas = core.keep(core.tensor(betas))
+  self.alphas_cumprod = core.keep(core.tensor(self.products))
+  self.timesteps = {}
+  for i = 1, #betas do self.timesteps[i] = #betas - i end
+end
+
+-- Half goes to the even number, as NumPy rounds.
+local function rounded(x)
+  local low = math.floor(x)
+  if x - low == 0.5 then return low % 2 == 0 and low or low + 1 end
+  return math.floor(x + 0.5)
+end
+
+--- scheduler:set_timesteps(n): so many of num_train_timesteps, by timestep_spacing. `for _, t in
+--- ipairs(scheduler.timesteps) do` walks them, noisiest first.
+function Scheduler:set_timesteps(num_inference_steps)
+  local who, o, steps = self.__name .. ":set_timesteps", self.config, {}
+  local n, all = options.arg(who, "num_inference_steps", num_inference_steps, "count"), o.num_train_timesteps
+  if n > all then fail("%s: %d steps; num_train_timesteps is %d", who, n, all) end
+  for i = 1, n do
+    if o.timestep_spacing == "linspace" then
+      steps[i] = rounded((all - 1) * (n == 1 and 0 or (n - i) / (n - 1)))
+    elseif o.timestep_spacing == "leading" then
+      steps[i] = (n - i) * math.floor(all / n) + o.steps_offset
+    else
+      steps[i] = rounded(all - (i - 1) * all / n) - 1
+    end
+  end
+  if steps[1] >= all then
+    fail("%s: the first step would be %d of %d; steps_offset is %d", who, steps[1], all, o.steps_offset)
+  end
+  self.timesteps, self.num_inference_steps = steps, n
+  return self
+end
+
+-- Factors of the signal and the noise, as tensors that broadcast over x, at the steps: a number, or a tensor [N].
+local function factors(self, who, x, steps)
+  options.arg(who, "the samples", x, "tensor")
+  if not core.is_tensor(steps) then
+    local product = self.products[options.arg(who, "the step", steps, "natural") + 1]
+    if not product then fail("%s: step %d; there are 0 to %d", who, steps, #self.products - 1) end
+    return math.sqrt(product), math.sqrt(1 - product)
+  end
+  if steps.ndim ~= 1 or x.ndim < 1 or steps.shape[1] ~= x.shape[1] then
+    fail("%s: steps are %s; one for each of %s wanted", who, options.describe(steps), options.describe(x))
+  end
+  local shape = {steps.shape[1]}
+  for i = 2, x.ndim do shape[i] = 1 end
+  local products = self.alphas_cumprod:to(x.device):index_select(1, steps:long() + 1):view(shape):to(x.dtype)
+  return products:sqrt(), (1 - products):sqrt()
+end
+
+--- scheduler:add_noise(samples, noise, timesteps): samples [N, …] with as much of noise as at the steps, int64 [N]
+--- from 0 or one number.
+function Scheduler:add_noise(samples, noise, timesteps)
+  local signal, rest = factors(self, self.__name .. ":add_noise", samples, timesteps)
+  return samples * signal + noise * rest
+end
+
+--- scheduler:get_velocity(samples, noise, timesteps): what a model of prediction_type "v_prediction" is to predict
+--- (Salimans and Ho 2022).
+function Scheduler:get_velocity(samples, noise, timesteps)
+  local signal, rest = factors(self, self.__name .. ":get_velocity", samples, timesteps)
+  return noise * signal - samples * rest
+end
+
+--- Gives x: these schedulers ask a model for x as it is.
+function Scheduler.scale_model_input(_self, x) return x end
+
+-- The sample without noise, clipped, and the noise that the model's output tells.
+local function prediction(self, who, output, t, x)
+  local o = self.config
+  local signal, rest = factors(self, who, x, t)
+  local clean, noise
+  if o.prediction_type == "epsilon" then
+    clean, noise = (x - output * rest) / signal, output
+  elseif o.prediction_type == "sample" then
+    clean, noise = output, (x - output * signal) / rest
+  else
+    clean, noise = x * signal - output * rest, output * signal + x * rest
+  end
+  if o.clip_sample then clean = clean:clamp(-o.clip_sample_range, o.clip_sample_range) end
+  return clean, noise
+end
+
+local function noise_like(x, o)
+  if o.noise then return o.noise end
+  return ops.randn(x.shape, {device = x.device, dtype = x.dtype, generator = o.generator})
+end
+
+local drawing = {generator = {"generator"}, noise = {"tensor"}}
+
+--- lm.models.DDPMScheduler([{num_train_timesteps = 1000, beta_start = 0.0001, beta_end = 0.02, beta_schedule =
+--- "linear", trained_betas, variance_type = "fixed_small", clip_sample = true, clip_sample_range = 1, prediction_type =
+--- "epsilon", timestep_spacing = "leading", steps_offset = 0}]): beta_schedule "linear", "scaled_linear" (of their
+--- roots) or "squaredcos_cap_v2"; prediction_type "epsilon" (the noise), "sample" or "v_prediction"; timestep_spacing
+--- "linspace", "leading" or "trailing"; variance_type "fixed_small" or "fixed_large".
+---
+--- scheduler:set_timesteps(50); for _, t in ipairs(scheduler.timesteps) do x = scheduler:step(net(x, t), t, x) end; for
+--- training scheduler:add_noise(x, noise, t).
+local DDPMScheduler = class.define("DDPMScheduler", Scheduler)
+schedulers.DDPMScheduler = DDPMScheduler
+
+function DDPMScheduler:init(opts)
+  set_up(self, "DDPMScheduler", opts, with {variance_type = {{"fixed_small", "fixed_large"}, "fixed_small"}})
+end
+
+-- The step after t among those that are set, -1 after the last.
+local function step_after(self, who, t)
+  for i, each in ipairs(self.timesteps) do
+    if each == t then return self.timesteps[i + 1] or -1 end
+  end
+  fail("%s: step %d is none of scheduler.timesteps", who, t)
+end
+
+--- local x, clean = scheduler:step(output, t, x [, {generator, noise}]): x [N, …] one step less noisy, by the model's
+--- output at step t (formula 7 of Ho et al.), and the sample without noise that this tells. noise: what is added,
+--- instead of a draw.
+function DDPMScheduler:step(output, t, x, opts)
+  local who = "DDPMScheduler:step"
+  local o = options.check(who, opts, drawing, "generator")
+  local clean = prediction(self, who, output, options.arg(who, "t", t, "natural"), x)
+  local before = step_after(self, who, t)
+  local product, product_before = self.products[t + 1], before >= 0 and self.products[before + 1] or 1
+  local alpha = product / product_before
+  local beta, rest, rest_before = 1 - alpha, 1 - product, 1 - product_before
+  local y = clean * (math.sqrt(product_before) * beta / rest) + x * (math.sqrt(alpha) * rest_before / rest)
+  if t == 0 then return y, clean end
+  local variance = self.config.variance_type == "fixed_large" and beta or math.max(rest_before / rest * beta, 1e-20)
+  return y + noise_like(y, o) * math.sqrt(variance), clean
+end
+
+--- lm.models.DDIMScheduler([{…}]): options of models.DDPMScheduler but variance_type, and set_alpha_to_one = true:
+--- the last step leaves no noise (false: as much as step 0).
+local DDIMScheduler = class.define("DDIMScheduler", Scheduler)
+schedulers.DDIMScheduler = DDIMScheduler
+
+function DDIMScheduler:init(opts)
+  set_up(self, "DDIMScheduler", opts, with {set_alpha_to_one = {"boolean", true}})
+end
+
+--- local x, clean = scheduler:step(output, t, x [, {eta = 0, use_clipped_model_output = false, generator, noise}]): x
+--- [N, …] one step less noisy, by the model's output at step t (formula 12 of Song et al.), and the sample without
+--- noise that this tells. eta: 0 draws nothing, 1 draws as DDPM does. use_clipped_model_output: the noise is that of
+--- the clipped sample.
+function DDIMScheduler:step(output, t, x, opts)
+  local who = "DDIMScheduler:step"
+  local o = options.check(who, opts, {
+    eta = {"positive", 0}, use_clipped_model_output = {"boolean", false}, generator = drawing.generator,
+    noise = drawing.noise,
+  }, "eta")
+  if not self.num_inference_steps then fail("%s: scheduler:set_timesteps(n) comes first", who) end
+  local clean, noise = prediction(self, who, output, options.arg(who, "t", t, "natural"), x)
+  local before = t - math.floor(self.config.num_train_timesteps / self.num_inference_steps)
+  local product = self.products[t + 1]
+  local product_before = before >= 0 and self.products[before + 1] or self.config.set_alpha_to_one and 1
+    or self.products[1]
+  if o.use_clipped_model_output then noise = (x - clean * math.sqrt(product)) / math.sqrt(1 - product) end
+  local variance = o.eta ^ 2 * (1 - product_before) / (1 - product) * (1 - product / product_before)
+  local y = clean * math.sqrt(product_before) + noise * math.sqrt(math.max(1 - product_before - variance, 0))
+  if o.eta > 0 then y = y + noise_like(y, o) * math.sqrt(variance) end
+  return y, clean
+end
+
+return schedulers

@@ -1,0 +1,77 @@
+--- What net:generate makes of a model's scores [N, V] before it chooses tokens, in transformers' order.
+local core = require "luminary.core"
+
+local ops = core.ops
+
+local token_scores = {}
+
+-- Tokens that have been there, ids [N, L], less likely (Keskar et al. 2019).
+local function penalized(scores, ids, penalty)
+  if penalty == 1 then return scores end
+  local seen = scores:gather(2, ids)
+  return scores:scatter(2, ids, ops.where(seen:lt(0), seen * penalty, seen / penalty))
+end
+
+-- The tokens that would end the list with n tokens that it has had in this order before.
+local function repeating(tokens, n)
+  local last, found = #tokens, {}
+  for first = 1, last - n + 1 do
+    local k = 1
+    while k < n and tokens[first + k - 1] == tokens[last - n + 1 + k] do k = k + 1 end
+    if k == n then found[#found + 1] = tokens[first + n - 1] end
+  end
+  return found
+end
+
+local function without_repeats(scores, rows, n)
+  if n == 0 then return scores end
+  scores = scores:clone()
+  for i, tokens in ipairs(rows) do
+    for _, token in ipairs(repeating(tokens, n)) do scores[{i, token}] = -math.huge end
+  end
+  return scores
+end
+
+--- Scores after what holds for any choice: repetition_penalty, no_repeat_ngram_size, and min_new_tokens, of which
+--- `made` are there. rows: the tokens of ids [N, L] as lists.
+function token_scores.allowed(scores, ids, rows, made, o)
+  scores = without_repeats(penalized(scores, ids, o.repetition_penalty), rows, o.no_repeat_ngram_size)
+  if made < o.min_new_tokens then
+    local ends = {}
+    for token in pairs(o.ends) do ends[#ends + 1] = token end
+    local places = core.tensor(ends, {dtype = "int64", device = scores.device})
+    if #ends > 0 then scores = scores:index_fill(2, places, -math.huge) end
+  end
+  return scores
+end
+
+-- Scores with -inf but for the k best.
+local function best(scores, k)
+  if k == 0 or k >= scores.shape[2] then return scores end
+  return scores:masked_fill(scores:lt(scores:topk(k, 2):narrow(2, k, 1)), -math.huge)
+end
+
+-- But for the best whose probabilities make up p.
+local function most_of(scores, p)
+  if p == 1 then return scores end
+  local sorted, place = scores:sort(2, {descending = true})
+  local weights = sorted:softmax(2)
+  local beyond = (weights:cumsum(2) - weights):ge(p)
+  beyond:narrow(2, 1, 1):fill_(false)
+  return scores:masked_fill(beyond:scatter(2, place, beyond), -math.huge)
+end
+
+-- But for those of at least p times the best one's probability (Nguyen et al. 2024).
+local function near_best(scores, p)
+  if p == 0 then return scores end
+  local weights = scores:softmax(2)
+  return scores:masked_fill(weights:lt(weights:amax(2, {keepdim = true}) * p), -math.huge)
+end
+
+--- A token of each row by its probability, at temperature, among top_k, top_p and min_p: int64 [N, 1].
+function token_scores.drawn(scores, o)
+  scores = near_best(most_of(best(scores / o.temperature, o.top_k), o.top_p), o.min_p)
+  return scores:softmax(2):multinomial(1, true, {generator = o.generator})
+end
+
+return token_scores

@@ -1,0 +1,144 @@
+--- What Module:load_state_dict does: tensors by name are compared with a module's, then copied, and what did not fit is
+--- reported.
+local core = require "luminary.core"
+local changes = require "luminary.base.weight_changes"
+local excerpt = require "luminary.base.excerpt"
+local options = require "luminary.base.options"
+
+local fail, is_plain = options.fail, options.is_plain
+
+local spec = changes.with {
+  strict = {"boolean", true}, assign = {"boolean", false}, ignore_mismatched_sizes = {"boolean", false},
+}
+
+-- Keys of a checkpoint saved from a wrapped model all start with "module.".
+local function without_prefix(dict, own)
+  for key in pairs(dict) do
+    if type(key) ~= "string" or key:sub(1, 7) ~= "module." or own[key] then return dict end
+  end
+  local bare = {}
+  for key, value in pairs(dict) do bare[key:sub(8)] = value end
+  return bare
+end
+
+local function quoted(names)
+  local list = {}
+  for i, name in ipairs(names) do list[i] = '"' .. excerpt(name, 200) .. '"' end
+  return table.concat(list, ", ")
+end
+
+local function shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
+
+local function mismatch_text(entry)
+  return ("%s: %s in the state_dict, %s in the model"):format(excerpt(entry.name, 200), shape_text(entry.given),
+    shape_text(entry.wanted))
+end
+
+-- What load_state_dict gives.
+local report = {__plain = true}
+
+function report.__tostring(self)
+  local lines = {}
+  local function add(what, list, text)
+    if #list == 0 then return end
+    lines[#lines + 1] = ("%d %s:"):format(#list, what)
+    for _, each in ipairs(list) do lines[#lines + 1] = "  " .. text(each) end
+  end
+  local function short(name) return excerpt(name, 200) end
+  add("missing in the state_dict", self.missing_keys, short)
+  add("unexpected, not in the model", self.unexpected_keys, short)
+  add("of another shape, left as they were", self.mismatched_keys or {}, mismatch_text)
+  return #lines == 0 and "<all keys matched>" or table.concat(lines, "\n")
+end
+
+-- The names that dict lacks, what is no tensor, and what has another shape.
+local function compare(entries, dict)
+  local missing, wrong, mismatched = {}, {}, {}
+  for _, entry in ipairs(entries) do
+    local name, t = entry[1], entry[2]
+    local value = dict[name]
+    if value == nil then
+      missing[#missing + 1] = name
+    elseif not core.is_tensor(value) then
+      wrong[#wrong + 1] = ("%s has to be a tensor, got %s"):format(name, options.describe(value))
+    elseif shape_text(value.shape) ~= shape_text(t.shape) then
+      mismatched[#mismatched + 1] = {name = name, given = value.shape, wanted = t.shape}
+    end
+  end
+  return missing, wrong, mismatched
+end
+
+-- dict as a copy with the module's names.
+local function named_as(self, own, dict, rename, run_hooks)
+  if not is_plain(dict) then
+    fail("load_state_dict: a table of tensors by name wanted, got %s",
+      options.describe(dict) .. (options.record(dict) and options.record(dict).is_module and ": pass its :state_dict()"
+        or type(dict) == "string" and ": lm.load(path) reads it" or ""))
+  end
+  local names, copy = {}, {}
+  dict = without_prefix(changes.renamed("load_state_dict", dict, rename), own)
+  for key, value in pairs(dict) do copy[key] = value end
+  run_hooks("load_pre_hooks", copy)
+  local found
+  for key in pairs(copy) do
+    names[#names + 1] = not own[key] and tostring(key) or nil
+    found = found or own[key]
+  end
+  table.sort(names)
+  local first = next(own)
+  for key, value in pairs(found and {} or copy) do -- a checkpoint, of which the state_dict is a part
+    if first and is_plain(value) and value[first] then
+      fail("load_state_dict: for %s: no entry is of it, but '%s' is a table of such: pass that one", self.__name,
+        tostring(key))
+    end
+  end
+  return copy, names
+end
+
+-- The tensor takes over value's memory, dtype and device.
+local function take_over(t, value)
+  t.grad = nil
+  core.become(t, value:detach())
+end
+
+local function copy(self, own, dict, skipped, opts)
+  local dtype, device = changes.dtype("load_state_dict", opts.dtype), opts.device
+  if dtype or device then self:to {dtype = dtype, device = device} end
+  core.no_grad(function()
+    for name, value in pairs(dict) do
+      local t = own[name]
+      if t and not skipped[name] and opts.assign then
+        take_over(t, changes.converted(value, dtype, device))
+      elseif t and not skipped[name] then
+        t:copy_(value)
+      end
+    end
+  end)
+end
+
+--- entries: the module's state in order, {name, tensor} each; run_hooks(name, what) runs its hooks of that name.
+return function(self, entries, run_hooks, dict, opts)
+  opts = options.check("load_state_dict", opts, spec, "strict")
+  local own, skipped = {}, {}
+  for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end
+  local given, unexpected = named_as(self, own, dict, opts.rename, run_hooks)
+  local missing, problems, mismatched = compare(entries, given)
+
+  local result = setmetatable({missing_keys = missing, unexpected_keys = unexpected}, report)
+  run_hooks("load_hooks", result)
+  missing, unexpected = result.missing_keys, result.unexpected_keys
+  for _, entry in ipairs(mismatched) do
+    skipped[entry.name] = true
+    if not opts.ignore_mismatched_sizes then problems[#problems + 1] = "size mismatch for " .. mismatch_text(entry) end
+  end
+  if opts.ignore_mismatched_sizes then result.mismatched_keys = mismatched end
+  if opts.strict and #unexpected > 0 then
+    table.insert(problems, 1, "unexpected keys in the state_dict: " .. quoted(unexpected))
+  end
+  if opts.strict and #missing > 0 then
+    table.insert(problems, 1, "missing keys in the state_dict: " .. quoted(missing))
+  end
+  if #problems > 0 then fail("load_state_dict: for %s:\n  %s", self.__name, table.concat(problems, "\n  ")) end
+  copy(self, own, given, skipped, opts)
+  return result
+end

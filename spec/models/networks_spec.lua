@@ -1,0 +1,248 @@
+-- BERT, vision transformers, diffusion's U-Net and schedulers against transformers, torchvision, diffusers and formulas
+-- (scripts/dev/golden/gen_networks.py).
+local lm = require "luminary"
+local golden = require "spec.support.golden"
+local models = lm.models
+
+local function near(want, got, within, what)
+  assert.same(want.shape, got.shape, what)
+  assert.near(0, (want - got):abs():max():item(), within, what)
+end
+
+-- The file, and the tensors in it under a prefix.
+local function read(name, prefix)
+  local file, state = golden.load("network_" .. name), {}
+  for key, t in pairs(file) do
+    if key:sub(1, #prefix) == prefix then state[key:sub(#prefix + 1)] = t end
+  end
+  return file, state
+end
+
+local function says(words, f) assert.error_matches(f, words) end
+
+describe("models.bert", function()
+  local config = {
+    vocab_size = 40, hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, intermediate_size = 24,
+    max_position_embeddings = 16, num_labels = 3,
+  }
+
+  -- With a head, from the file's weights; those of other heads and the pooler are left out where it has none.
+  local function bert(head, state)
+    local own = {head = head}
+    for key, value in pairs(config) do own[key] = value end
+    own.weights, own.strict = state, head == "sequence_classification" or head == "masked_lm"
+    if head == "masked_lm" then own.rename = {["^classifier%."] = false} else own.rename = {["^cls%."] = false} end
+    if head == "none" then own.rename["^classifier%."] = false end
+    return models.bert(own):eval()
+  end
+
+  it("gives the states and scores of transformers", function()
+    local file, state = read("bert", "state.")
+    local ids, told = file.ids, {attention_mask = file.mask, token_type_ids = file.types}
+    local bare = bert("none", state)
+    local hidden, pooled = bare(ids)
+    near(file.hidden, hidden, 1e-4)
+    near(file.pooled, pooled, 1e-4)
+    hidden, pooled = bare(ids, told)
+    near(file["masked.hidden"], hidden, 1e-4)
+    near(file["masked.pooled"], pooled, 1e-4)
+    near(file.words, bert("masked_lm", state)(ids, told), 1e-4)
+    near(file.classes, bert("sequence_classification", state)(ids, told), 1e-4)
+    told.attention_mask = file.mask:unsqueeze(2):expand(2, 7, 7):eq(1)
+    near(file["masked.hidden"], (bare(ids, told)), 1e-4)
+  end)
+
+  it("takes names of the bare model, of TensorFlow's files and of pre-training", function()
+    local file, state = read("bert", "state.")
+    local other = {["bert.embeddings.position_ids"] = lm.ones(3), ["cls.seq_relationship.weight"] = lm.ones(2)}
+    for key, t in pairs(state) do
+      if key:find "^bert%." then
+        other[key:gsub("^bert%.", ""):gsub("LayerNorm%.weight$", "LayerNorm.gamma"):gsub("LayerNorm%.bias$",
+          "LayerNorm.beta")] = t
+      elseif key:find "^cls" then
+        other[key] = t
+      end
+    end
+    near(file.words, bert("masked_lm", other)(file.ids, {
+      attention_mask = file.mask, token_type_ids = file.types,
+    }), 1e-4)
+  end)
+
+  it("trains, and says what is wrong", function()
+    local _, state = read("bert", "state.")
+    local net = bert("sequence_classification", state):train()
+    lm.nn.functional.cross_entropy(net(lm.ones({2, 5}):long()), lm.tensor({1, 3}, {dtype = "int64"})):backward()
+    for name, p in net:named_parameters() do assert.is_true(p.grad ~= nil, name) end
+    says("17 tokens; max_position_embeddings is 16", function() net(lm.ones({1, 17}):long()) end)
+    says("attention_mask is a tensor %[2, 4%]; %[2, 5%]", function()
+      net(lm.ones({2, 5}):long(), {attention_mask = lm.ones(2, 4)})
+    end)
+    says("token_type_ids is a tensor %[5%]; %[2, 5%] wanted", function()
+      net(lm.ones({2, 5}):long(), {token_type_ids = lm.ones(5):long()})
+    end)
+    says("head has to be one of 'none', 'masked_lm', 'sequence_classification', got string 'lm'", function()
+      models.bert {head = "lm"}
+    end)
+    says("hidden_size 10 is not to be divided into 3 heads", function()
+      models.bert {hidden_size = 10, num_attention_heads = 3}
+    end)
+  end)
+end)
+
+describe("models.vit", function()
+  local config = {image_size = 12, patch_size = 4, num_layers = 2, num_heads = 2, hidden_dim = 16, mlp_dim = 24,
+    num_classes = 5}
+
+  local function vit(state, more)
+    local own = {weights = state}
+    for _, t in ipairs {config, more or {}} do
+      for key, value in pairs(t) do own[key] = value end
+    end
+    return models.vit(own):eval()
+  end
+
+  it("gives the scores of torchvision", function()
+    local file, state = read("vit", "state.")
+    near(file.y, vit(state)(file.x), 1e-4)
+  end)
+
+  it("takes Hugging Face's names, of files and of state_dicts", function()
+    for _, prefix in ipairs {"file.", "state."} do
+      local file, state = read("vit_hugging_face", prefix)
+      near(file.y, vit(state, {norm_eps = 1e-12})(file.x), 1e-4, prefix)
+    end
+  end)
+
+  it("has torchvision's sizes, and says what is wrong", function()
+    local net = vit()
+    assert.equal(0, net(lm.randn(1, 3, 12, 12)):abs():max():item()) -- the head begins with zeros
+    local parameters = 0
+    for _, p in ipairs(models.vit_b_32():parameters()) do parameters = parameters + p:numel() end
+    assert.equal(88224232, parameters)
+    says("x is .*%[N, 3, 12, 12%] wanted", function() net(lm.randn(1, 3, 16, 16)) end)
+    says("image_size 10 is not to be divided into patches of 4", function() vit(nil, {image_size = 10}) end)
+  end)
+end)
+
+describe("models.unet2d", function()
+  local function unet(name, more)
+    local file, state = read(name, "state.")
+    local own = {block_out_channels = {4, 8}, norm_num_groups = 2, layers_per_block = 1, weights = state}
+    for key, value in pairs(more) do own[key] = value end
+    return models.unet2d(own):eval(), file
+  end
+
+  it("predicts what diffusers' UNet2DModel does", function()
+    local net, file = unet("unet", {
+      down_block_types = {"DownBlock2D", "AttnDownBlock2D"}, up_block_types = {"AttnUpBlock2D", "UpBlock2D"},
+      attention_head_dim = 4,
+    })
+    near(file.y, net(file.x, lm.tensor({3, 712}, {dtype = "int64"})), 1e-4)
+    near(file.one, net(file.x, 41), 1e-4)
+    near(file.one, net(file.x, lm.tensor {41}), 1e-4)
+    net:train()
+    net(file.x, 41):sum():backward()
+    for name, p in net:named_parameters() do assert.is_true(p.grad ~= nil, name) end
+    says("x is .*%[N, 3, H, W%] wanted, with H and W divisible by 2", function() net(lm.randn(1, 3, 7, 8), 1) end)
+    says("the step is a tensor %[3%]; a number or %[2%] wanted", function() net(file.x, lm.ones(3)) end)
+    says("class_labels go with num_class_embeds", function() net(file.x, 1, {class_labels = lm.ones(2):long()}) end)
+  end)
+
+  it("has its other forms: classes, scale and shift, padding, one head", function()
+    local net, file = unet("unet_other", {
+      down_block_types = {"AttnDownBlock2D", "DownBlock2D"}, up_block_types = {"UpBlock2D", "AttnUpBlock2D"},
+      attention_head_dim = false, num_class_embeds = 3, flip_sin_to_cos = false, freq_shift = 1, downsample_padding = 0,
+      center_input_sample = true, resnet_time_scale_shift = "scale_shift", norm_eps = 1e-6, attn_norm_num_groups = 2,
+    })
+    local labels = {class_labels = lm.tensor({1, 3}, {dtype = "int64"})}
+    near(file.y, net(file.x, lm.tensor({3, 712}, {dtype = "int64"}), labels), 1e-4)
+    near(file.one, net(file.x, 41, labels), 1e-4)
+  end)
+
+  it("says what does not fit", function()
+    says("down_block_types has 4 entries, block_out_channels 2", function()
+      models.unet2d {block_out_channels = {4, 8}}
+    end)
+    says("down_block_types has to be one of 'DownBlock2D', 'AttnDownBlock2D', got string 'CrossAttn", function()
+      models.unet2d {down_block_types = {"CrossAttnDownBlock2D"}}
+    end)
+    says("6 channels are not to be divided into norm_num_groups 4", function()
+      models.unet2d {block_out_channels = {6}, norm_num_groups = 4, attention_head_dim = 2,
+        down_block_types = {"DownBlock2D"}, up_block_types = {"UpBlock2D"}}
+    end)
+  end)
+end)
+
+describe("noise schedulers", function()
+  local file = golden.load "network_schedulers"
+  local schedules = {"linear", "scaled_linear", "squaredcos_cap_v2"}
+
+  it("have the papers' products, noise and velocity", function()
+    for _, schedule in ipairs(schedules) do
+      local it = models.DDPMScheduler {beta_schedule = schedule}
+      local at = lm.tensor({1, 2, 438, 999, 1000}, {dtype = "int64"})
+      assert.is_true(it.alphas_cumprod:index_select(1, at):allclose(file[schedule], {rtol = 1e-4, atol = 1e-9}))
+      local steps = lm.tensor({0, 437}, {dtype = "int64"})
+      near(file[schedule .. ".noised"], it:add_noise(file.start, file.noises[1], steps), 1e-5)
+      near(file[schedule .. ".noised"][2], it:add_noise(file.start, file.noises[1], 437)[2], 1e-5)
+      near(file[schedule .. ".velocity"], it:get_velocity(file.start, file.noises[1], steps), 1e-5)
+    end
+  end)
+
+  it("space their steps as diffusers do", function()
+    for _, spacing in ipairs {"linspace", "leading", "trailing"} do
+      for _, n in ipairs {1, 7, 20} do
+        local it = models.DDIMScheduler {timestep_spacing = spacing}
+        assert.same(file[spacing .. "." .. n]:totable(), it:set_timesteps(n).timesteps)
+      end
+    end
+    assert.equal(501, models.DDPMScheduler({steps_offset = 1}):set_timesteps(2).timesteps[1])
+  end)
+
+  for name, eta in pairs {ddpm = false, ddim = 0, ddim_eta = 0.7} do
+    it(name .. " steps by the papers' formulas", function()
+      for _, schedule in ipairs(schedules) do
+        for _, kind in ipairs {"epsilon", "sample", "v_prediction"} do
+          local make = eta and models.DDIMScheduler or models.DDPMScheduler
+          local it = make {beta_schedule = schedule, prediction_type = kind}:set_timesteps(5)
+          local x, want = file.start, file[name .. "." .. schedule .. "." .. kind]
+          for i, t in ipairs(it.timesteps) do
+            x = it:step(file.outs[i], t, x, {noise = file.noises[i], eta = eta or nil})
+            local largest = want[i]:abs():max():item()
+            near(want[i], x, 2e-5 * math.max(1, largest), schedule .. " " .. kind .. " " .. t)
+          end
+        end
+      end
+    end)
+  end
+
+  it("draw by a generator, end where they are told, and say what is wrong", function()
+    local it = models.DDPMScheduler():set_timesteps(10)
+    local function drawn(seed)
+      return (it:step(file.start, 500, file.start, {generator = lm.Generator():manual_seed(seed)}))
+    end
+    assert.is_true(drawn(1):equal(drawn(1)))
+    assert.is_false(drawn(1):equal(drawn(2)))
+    local large = models.DDPMScheduler({variance_type = "fixed_large"}):set_timesteps(10)
+    local added = {}
+    for i, each in ipairs {it, large} do
+      local noise = lm.ones(2, 3, 4)
+      added[i] = (each:step(file.start, 100, file.start, {noise = noise})
+        - each:step(file.start, 100, file.start, {noise = noise * 0}))[{1, 1, 1}]
+    end
+    assert.is_true(added[2] > added[1])
+    local once = models.DDIMScheduler({set_alpha_to_one = false, trained_betas = {0.5, 0.5}, clip_sample = false,
+      prediction_type = "sample"}):set_timesteps(2)
+    local y, clean = once:step(lm.ones(1), 0, lm.ones(1))
+    assert.equal(1, clean[1])
+    assert.near(math.sqrt(0.5) + (1 - math.sqrt(0.5)), y[1], 1e-6) -- the noise of step 0 stays
+    says("scheduler:set_timesteps%(n%) comes first", function()
+      models.DDIMScheduler():step(lm.ones(1), 0, lm.ones(1))
+    end)
+    says("step 501 is none of scheduler.timesteps", function() it:step(file.start, 501, file.start) end)
+    says("1001 steps; num_train_timesteps is 1000", function() it:set_timesteps(1001) end)
+    says("step 1000; there are 0 to 999", function() it:add_noise(file.start, file.start, 1000) end)
+    says("one for each of a tensor %[2, 3, 4%] wanted", function() it:add_noise(file.start, file.start, lm.ones(3)) end)
+    says("beta_schedule has to be one of", function() models.DDPMScheduler {beta_schedule = "cosine"} end)
+  end)
+end)

@@ -1,0 +1,245 @@
+-- Weights on their way into models: folders of Hugging Face's, other names, dtypes, reports of what did not fit.
+local lm = require "luminary"
+local golden = require "spec.support.golden"
+local temp = require "spec.support.temp"
+local models = lm.models
+
+local folder
+
+-- A folder as transformers' save_pretrained leaves it.
+local function saved(name, config, state, file)
+  local here = folder .. "/" .. name
+  assert(os.execute("mkdir -p " .. here) == 0)
+  if config then temp.write(here .. "/config.json", config) end
+  lm.save(here .. "/" .. (file or "model.safetensors"), state)
+  return here
+end
+
+local function read(name, prefix)
+  local file, state = golden.load(name), {}
+  for key, t in pairs(file) do
+    if key:sub(1, #prefix) == prefix then state[key:sub(#prefix + 1)] = t end
+  end
+  return file, state
+end
+
+local function says(words, f) assert.error_matches(f, words) end
+
+describe("weights =", function()
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  local gpt2 = [[{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+    "bos_token_id": null, "eos_token_id": null, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_embd": 16,
+    "n_head": 4, "n_inner": null, "n_layer": 2, "n_positions": 128, "scale_attn_weights": true, "vocab_size": 60}]]
+
+  it("reads a folder of GPT-2's", function()
+    local file, state = read("language_gpt2", "state.")
+    local here = saved("gpt2", gpt2, state)
+    for _, path in ipairs {here, here .. "/", here .. "/model.safetensors"} do
+      local net, report = models.gpt2 {weights = path}
+      assert.equal("<all keys matched>", tostring(report))
+      assert.is_true(net:generate(file.ids, {max_new_tokens = 9}):equal(file.greedy:narrow(2, 1, 16)))
+    end
+    assert.equal(64, models.gpt2({weights = here, n_positions = 64, ignore_mismatched_sizes = true}).config.n_positions)
+    local half = models.gpt2 {weights = here, dtype = "bfloat16"}
+    for name, p in half:named_parameters() do assert.equal("bfloat16", p.dtype, name) end
+    temp.write(here .. "/config.json", (gpt2:gsub("gelu_new", "relu")))
+    says("gpt2: .*/config.json has activation_function = relu; this version has gelu_new alone", function()
+      models.gpt2 {weights = here}
+    end)
+    temp.write(here .. "/config.json", (gpt2:gsub('"gpt2"', '"opt"')))
+    says("config.json is of a 'opt', not a 'gpt2'", function() models.gpt2 {weights = here} end)
+    temp.write(here .. "/config.json", "[")
+    says("config.json is no JSON object", function() models.gpt2 {weights = here} end)
+    temp.write(here .. "/config.json", (gpt2:gsub('"n_embd": 16', '"n_embd": "wide"')))
+    says("n_embd has to be an integer of at least 1, got string 'wide'", function() models.gpt2 {weights = here} end)
+  end)
+
+  it("reads folders of LLaMA's, old and new", function()
+    local file, state = read("language_llama", "state.")
+    local config = [[{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "head_dim": null,
+      "hidden_act": "silu", "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 128,
+      "mlp_bias": false, "model_type": "llama", "num_attention_heads": 4, "num_hidden_layers": 2,
+      "num_key_value_heads": 2, "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "vocab_size": 60, %s}]]
+    local scaling = [["factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0, "rope_type": "llama3",
+      "original_max_position_embeddings": 32]]
+    for text, key in pairs {
+      ['"rope_theta": 10000.0, "rope_scaling": null'] = "greedy",
+      ['"rope_theta": 10000.0, "rope_scaling": {' .. scaling .. "}"] = "llama3.greedy",
+      ['"rope_parameters": {"rope_theta": 10000.0, ' .. scaling .. "}"] = "llama3.greedy",
+      ['"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}'] = "greedy",
+    } do
+      local net = models.llama {weights = saved("llama", config:format(text), state)}
+      assert.is_true(net:generate(file.ids, {max_new_tokens = 60}):equal(file[key]:narrow(2, 1, 67)), text)
+    end
+  end)
+
+  it("reads folders of BERT's, with the head that they name", function()
+    local file, state = read("network_bert", "state.")
+    local config = [[{"architectures": ["%s"], "hidden_act": "gelu", "hidden_size": 16, "intermediate_size": 24,
+      "layer_norm_eps": 1e-12, "max_position_embeddings": 16, "model_type": "bert", "num_attention_heads": 2,
+      "id2label": {"0": "a", "1": "b", "2": "c"}, "num_hidden_layers": 2, "type_vocab_size": 2, "vocab_size": 40}]]
+    local told = {attention_mask = file.mask, token_type_ids = file.types}
+    local here = saved("words", config:format "BertForMaskedLM", state)
+    local net = models.bert({weights = here, rename = {["^classifier%."] = false}}):eval()
+    assert.near(0, (net(file.ids, told) - file.words):abs():max():item(), 1e-4)
+    here = saved("classes", config:format "BertForSequenceClassification", state, "pytorch_model.bin")
+    net = models.bert({weights = here, rename = {["^cls%."] = false}}):eval()
+    assert.near(0, (net(file.ids, told) - file.classes):abs():max():item(), 1e-4)
+    local report
+    net, report = models.bert {weights = here, head = "none", strict = false}
+    assert.equal("none", net.config.head)
+    assert.equal(7, #report.unexpected_keys)
+  end)
+
+  it("reads folders of ViT's and UNet2DModel's", function()
+    local file, state = read("network_vit_hugging_face", "file.")
+    local net = models.vit({weights = saved("vit", [[{"architectures": ["ViTForImageClassification"],
+      "hidden_act": "gelu", "hidden_size": 16, "image_size": 12, "intermediate_size": 24, "layer_norm_eps": 1e-12,
+      "model_type": "vit", "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 2, "patch_size": 4,
+      "id2label": {"0": "a", "1": "b", "2": "c", "3": "d", "4": "e"}, "qkv_bias": true}]], state)}):eval()
+    assert.near(0, (net(file.x) - file.y):abs():max():item(), 1e-4)
+    file, state = read("network_unet", "state.")
+    net = models.unet2d({weights = saved("unet", [[{"_class_name": "UNet2DModel", "act_fn": "silu",
+      "attention_head_dim": 4, "block_out_channels": [4, 8], "center_input_sample": false,
+      "down_block_types": ["DownBlock2D", "AttnDownBlock2D"], "layers_per_block": 1, "norm_num_groups": 2,
+      "up_block_types": ["AttnUpBlock2D", "UpBlock2D"], "num_class_embeds": null, "sample_size": 8}]], state,
+      "diffusion_pytorch_model.safetensors")}):eval()
+    assert.near(0, (net(file.x, 41) - file.one):abs():max():item(), 1e-4)
+  end)
+
+  it("goes with every network, and with options of load_state_dict", function()
+    local net = models.lenet()
+    local path = folder .. "/lenet.pt"
+    lm.save(path, net:state_dict())
+    assert.is_true(models.lenet({weights = path})[1].weight:equal(net[1].weight))
+    assert.is_true(models.lenet({weights = net:state_dict()})[1].weight:equal(net[1].weight))
+    local other, report = models.lenet {weights = path, num_classes = 3, ignore_mismatched_sizes = true}
+    assert.same({3, 128}, other[10].weight.shape)
+    assert.equal([[2 of another shape, left as they were:
+  9.weight: [10, 128] in the state_dict, [3, 128] in the model
+  9.bias: [10] in the state_dict, [3] in the model]], tostring(report))
+    says("size mismatch for 9.weight", function() models.lenet {weights = path, num_classes = 3} end)
+    says("rename goes with weights", function() models.lenet {rename = {}} end)
+    says("dtype has to be a floating one, got 'int64'", function() models.lenet {dtype = "int64"} end)
+    says("folder, not a regular file, and has no model.safetensors.index.json, model.safetensors", function()
+      models.lenet {weights = folder}
+    end)
+    assert.equal("float64", models.mlp({dtype = "double"})[2].weight.dtype)
+  end)
+end)
+
+describe("load_state_dict", function()
+  local function net() return lm.nn.Sequential(lm.nn.Linear(2, 3), lm.nn.Linear(3, 1)) end
+
+  it("takes other names, a dtype and a device", function()
+    local state, other = {}, net()
+    for name, t in pairs(other:state_dict()) do state["model.layers." .. name] = t end
+    for _, rename in ipairs {
+      {["^model%.layers%."] = ""}, {{"^model", "x"}, {"^x%.layers%.", ""}},
+      function(name) return (name:gsub("^model%.layers%.", "")) end,
+    } do
+      local it = net()
+      assert.equal("<all keys matched>", tostring(it:load_state_dict(state, {rename = rename, dtype = "float64"})))
+      assert.equal("float64", it[1].weight.dtype)
+      assert.is_true(it[1].weight:float():equal(other[1].weight))
+    end
+    local it = net()
+    it:load_state_dict(state, {rename = {["^model%.layers%."] = ""}, assign = true, dtype = "bfloat16"})
+    assert.equal("bfloat16", it[2].bias.dtype)
+    local rename = {["^model%.layers%."] = "", ["0%.bias$"] = false}
+    local report = net():load_state_dict(state, {rename = rename, strict = false})
+    assert.same({"0.bias"}, report.missing_keys)
+    assert.same({}, report.unexpected_keys)
+  end)
+
+  it("reports what did not fit, and prints it", function()
+    local state = net():state_dict()
+    state["1.bias"], state.extra, state["0.weight"] = nil, lm.ones(1), lm.ones(2, 2)
+    local it = net()
+    local before = it[1].weight:detach():clone()
+    local report = it:load_state_dict(state, {strict = false, ignore_mismatched_sizes = true})
+    assert.same({{name = "0.weight", given = {2, 2}, wanted = {3, 2}}}, report.mismatched_keys)
+    assert.equal("1 missing in the state_dict:\n  1.bias\n1 unexpected, not in the model:\n  extra\n"
+      .. "1 of another shape, left as they were:\n  0.weight: [2, 2] in the state_dict, [3, 2] in the model",
+      tostring(report))
+    assert.is_true(before:equal(it[1].weight))
+  end)
+
+  it("says what is wrong with a rename, and changes nothing", function()
+    local it, state = net(), net():state_dict()
+    local before = it[1].weight:detach():clone()
+    local function load(rename)
+      return function() it:load_state_dict(state, {rename = rename, dtype = "float64"}) end
+    end
+    says("rename makes 'x' of both '0.bias' and '0.weight'", load {["^0.*"] = "x"})
+    says("rename: pattern '%[': malformed pattern", load {["["] = ""})
+    says("rename: pattern 'a': invalid capture index", load {{"%d", "a"}, {"a", "%9"}})
+    says("rename: 'a' becomes a string, a function's result, or false, which leaves it out; got number 1", load {a = 1})
+    says("rename has to be a table of patterns or a function, got string 'a'", load "a")
+    says("rename has to be {%[pattern%] = replacement}", load {"a"})
+    says("rename gave number 3 for '0.bias'", load(function() return 3 end))
+    says("missing keys", load {["^0"] = "2"})
+    assert.is_true(before:equal(it[1].weight))
+    assert.equal("float32", it[1].weight.dtype)
+  end)
+end)
+
+describe("lm.load", function()
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  it("renames tensors, and makes floating ones of a dtype", function()
+    local path = folder .. "/a.safetensors"
+    lm.save(path, {["model.a"] = lm.ones(2), ["model.n"] = lm.ones(2):long(), b = lm.ones(1)})
+    for _, mmap in ipairs {false, true} do
+      local dict = lm.load(path, {rename = {["^model%."] = "", ["^b$"] = false}, dtype = "float64", mmap = mmap})
+      assert.same({"a", "n"}, {next(dict) and "a", dict.n and "n"})
+      assert.same({"float64", "int64"}, {dict.a.dtype, dict.n.dtype})
+      assert.is_nil(dict.b)
+    end
+    local shared = {["x.w"] = lm.ones(1)}
+    lm.save(path, {net = shared, twin = shared, epoch = 3, list = {lm.ones(2)}})
+    local value = lm.load(path, {rename = {["^x%."] = ""}, dtype = "half"})
+    assert.equal("float16", value.net.w.dtype)
+    assert.equal("float16", value.list[1].dtype)
+    assert.is_true(value.net == value.twin)
+    assert.equal(3, value.epoch)
+    says("load: dtype has to be a floating one, got 'bool'", function() lm.load(path, {dtype = "bool"}) end)
+  end)
+
+  it("reads the weights in a folder", function()
+    lm.save(folder .. "/pytorch_model.bin.pt", {a = lm.ones(2)})
+    os.rename(folder .. "/pytorch_model.bin.pt", folder .. "/pytorch_model.bin")
+    assert.equal(2, lm.load(folder).a:numel())
+    lm.save(folder .. "/model.safetensors", {a = lm.ones(3)})
+    assert.equal(3, lm.load(folder).a:numel())
+  end)
+
+  it("maps 4 GiB and touches what is used alone", function()
+    local path, gib = folder .. "/large.safetensors", 2 ^ 30
+    local entries, at = {}, 0
+    for i = 1, 4 do
+      entries[i] = ('"w%d":{"dtype":"F32","shape":[16384,16384],"data_offsets":[%d,%d]}'):format(i, at, at + gib)
+      at = at + gib
+    end
+    local header = "{" .. table.concat(entries, ",") .. "}"
+    header = header .. (" "):rep(-#header % 8)
+    local length = {}
+    for k = 0, 7 do length[k + 1] = string.char(math.floor(#header / 256 ^ k) % 256) end
+    temp.write(path, table.concat(length) .. header)
+    assert(os.execute(("truncate -s %.0f %s"):format(8 + #header + at, path)) == 0) -- holes: no blocks on the disk
+    local function resident()
+      return tonumber(temp.read("/proc/self/status"):match "VmRSS:%s*(%d+)") / 1024
+    end
+    local before = resident()
+    local dict = lm.load(path, {mmap = true, rename = {["^w"] = "layer."}})
+    assert.equal(0, dict["layer.4"][{16384, 16384}])
+    assert.equal(0, dict["layer.2"]:narrow(1, 5, 16):sum():item())
+    assert.is_true(resident() - before < 32, ("%.0f MiB more"):format(resident() - before))
+    dict = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+  end)
+end)
