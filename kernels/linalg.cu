@@ -28,18 +28,62 @@ extern "C" int lm_k_scale(int dtype, void *x, int64_t n, double factor, void *st
 }
 
 template <class T>
-LM_KERNEL void lm_real_ends_kernel(T *x, int64_t n, int64_t lines) {
-  for (int64_t i = lm_thread(); i < lines; i += lm_threads()) {
-    T *line = x + i * 2 * (n / 2 + 1);
-    line[1] = 0;
-    if (n % 2 == 0) line[n + 1] = 0;
+LM_KERNEL void lm_half_lines_kernel(T *x, int64_t n, int64_t total, T single, T twice, bool real_ends) {
+  int64_t half = n / 2 + 1;
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    int64_t entry = i / 2 % half;
+    bool end = entry == 0 || (n % 2 == 0 && entry == half - 1);
+    x[i] = end && real_ends && i % 2 == 1 ? 0 : x[i] * (end ? single : twice);
   }
 }
 
-extern "C" int lm_k_real_ends(int dtype, void *x, int64_t n, int64_t lines, void *stream) {
+extern "C" int lm_k_half_lines(int dtype, void *x, int64_t n, int64_t lines, double factor, double inner, int real_ends,
+                               void *stream) {
+  int64_t total = lines * 2 * (n / 2 + 1);
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_real_ends_kernel<T>, lm_linalg_blocks(lines), LM_LINALG_BLOCK, 0, stream, (T *)x, n, lines);
+    return lm_launch(lm_half_lines_kernel<T>, lm_linalg_blocks(total), LM_LINALG_BLOCK, 0, stream, (T *)x, n, total,
+                     (T)factor, (T)(factor * inner), real_ends != 0);
+  });
+}
+
+template <class T>
+LM_KERNEL void lm_frames_kernel(const T *x, const T *window, lm_frames f, T *to) {
+  int64_t total = f.batch * f.count * f.n;
+  for (int64_t i = lm_thread(); i < total; i += lm_threads()) {
+    int64_t at = i % f.n, frame = i / f.n % f.count, line = i / f.n / f.count;
+    to[i] = x[line * f.length + frame * f.hop + at] * window[at];
+  }
+}
+
+extern "C" int lm_k_frames(int dtype, const void *x, const void *window, lm_frames f, void *to, void *stream) {
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_frames_kernel<T>, lm_linalg_blocks(f.batch * f.count * f.n), LM_LINALG_BLOCK, 0, stream,
+                     (const T *)x, (const T *)window, f, (T *)to);
+  });
+}
+
+/* Each sample asks the frames that it stands in, from the first on. */
+template <class T>
+LM_KERNEL void lm_overlap_add_kernel(const T *frames, const T *window, lm_frames f, T *to) {
+  for (int64_t i = lm_thread(); i < f.batch * f.length; i += lm_threads()) {
+    int64_t at = i % f.length, line = i / f.length, first = at < f.n ? 0 : (at - f.n) / f.hop + 1;
+    T sum = 0;
+    for (int64_t frame = first; frame < f.count && frame * f.hop <= at; frame++) {
+      int64_t in = at - frame * f.hop;
+      sum += frames[(line * f.count + frame) * f.n + in] * window[in];
+    }
+    to[i] = sum;
+  }
+}
+
+extern "C" int lm_k_overlap_add(int dtype, const void *frames, const void *window, lm_frames f, void *to,
+                                void *stream) {
+  return lm_for_real(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch(lm_overlap_add_kernel<T>, lm_linalg_blocks(f.batch * f.length), LM_LINALG_BLOCK, 0, stream,
+                     (const T *)frames, (const T *)window, f, (T *)to);
   });
 }
 
@@ -95,13 +139,14 @@ struct lm_multiply_of {
 };
 
 template <class T>
-LM_KERNEL void lm_determinants_kernel(const T *lu, const int *pivots, const int *info, int64_t n, int64_t count,
-                                      T *sign, T *det) {
+LM_KERNEL void lm_determinants_kernel(T *lu, const int *pivots, const int *info, int64_t n, int64_t count, T *sign,
+                                      T *det) {
   __shared__ double shared[LM_WARP];
   for (int64_t m = blockIdx.x; m < count; m += gridDim.x) {
     double product = 1, signs = 1, log_of = 0;
     for (int64_t d = threadIdx.x; d < n; d += blockDim.x) {
       double u = (double)lu[(m * n + d) * n + d];
+      if (u == 0) lu[(m * n + d) * n + d] = sizeof(T) == 8 ? (T)0x1p-52 : (T)0x1p-23; /* for the gradient */
       if (pivots[m * n + d] != d + 1) signs = -signs;
       product *= u;
       signs *= sign ? (u > 0 ? 1 : u < 0 ? -1 : u) : 1;
@@ -117,14 +162,14 @@ LM_KERNEL void lm_determinants_kernel(const T *lu, const int *pivots, const int 
   }
 }
 
-extern "C" int lm_k_determinants(int dtype, const void *lu, const int *pivots, const int *info, int64_t n,
-                                 int64_t count, void *sign, void *det, void *stream) {
+extern "C" int lm_k_determinants(int dtype, void *lu, const int *pivots, const int *info, int64_t n, int64_t count,
+                                 void *sign, void *det, void *stream) {
   int threads = LM_WARP;
   if (n > LM_WARP) threads = LM_LINALG_BLOCK;
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_determinants_kernel<T>, lm_block_each(count), threads, 0, stream, (const T *)lu, pivots, info,
-                     n, count, (T *)sign, (T *)det);
+    return lm_launch(lm_determinants_kernel<T>, lm_block_each(count), threads, 0, stream, (T *)lu, pivots, info, n,
+                     count, (T *)sign, (T *)det);
   });
 }
 

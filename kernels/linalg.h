@@ -12,8 +12,17 @@ extern "C" {
 
 /* x[i] *= factor. */
 int lm_k_scale(int dtype, void *x, int64_t n, double factor, void *stream);
-/* Lines of n / 2 + 1 pairs: the imaginary part of the first, and for even n of the last, becomes 0. */
-int lm_k_real_ends(int dtype, void *x, int64_t n, int64_t lines, void *stream);
+/* Lines of n / 2 + 1 pairs, times factor; those that stand for two of n entries, all but the first and for even n the
+ * last, also times inner. real_ends: the imaginary part of the others becomes 0. */
+int lm_k_half_lines(int dtype, void *x, int64_t n, int64_t lines, double factor, double inner, int real_ends,
+                    void *stream);
+/* `count` frames of n samples, each `hop` behind the last, in each of `batch` lines of `length` samples. */
+typedef struct lm_frames {
+  int64_t batch, length, count, n, hop;
+} lm_frames;
+/* Frames [batch, count, n] of x [batch, length], each times window [n]; and their sum where they stand. */
+int lm_k_frames(int dtype, const void *x, const void *window, lm_frames f, void *to, void *stream);
+int lm_k_overlap_add(int dtype, const void *frames, const void *window, lm_frames f, void *to, void *stream);
 /* What stands `bytes` apart from `base` on, as addresses for batched routines. */
 int lm_k_addresses(void **to, const void *base, int64_t bytes, int64_t count, void *stream);
 /* The identity in each of `count` matrices [n, n]. */
@@ -22,9 +31,10 @@ int lm_k_identity(int dtype, void *to, int64_t n, int64_t count, void *stream);
  * their flag becomes 1. */
 int lm_k_only_finite(int dtype, void *a, int64_t size, int64_t count, int *flag, void *stream);
 /* By the factors [n, n] and pivots [n] of each matrix: its determinant, or, with `sign`, that and the log of its
- * absolute value. One with info > 0 is singular, whatever else stands in its factors. */
-int lm_k_determinants(int dtype, const void *lu, const int *pivots, const int *info, int64_t n, int64_t count,
-                      void *sign, void *det, void *stream);
+ * absolute value. One with info > 0 is singular, whatever else stands in its factors. A 0 on the diagonal becomes the
+ * dtype's epsilon, so that the gradient has something near to divide by. */
+int lm_k_determinants(int dtype, void *lu, const int *pivots, const int *info, int64_t n, int64_t count, void *sign,
+                      void *det, void *stream);
 /* Pivots [count, n] from 1 to rows, of which others are reported and replaced by their own place. */
 int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t rows, int bad_kind, lm_bad bad, void *stream);
 /* P [m, m], row-major, of exchanges of row i with row pivots[i], k of them. */

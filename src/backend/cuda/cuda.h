@@ -56,7 +56,7 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 /* clang-format off */
 /* Of libraries that a build may lack. */
 #ifdef LM_HAS_CUFFT
-#define LM_CUDA_CUFFT(X) X(fft_c2c) X(fft_r2c) X(fft_c2r)
+#define LM_CUDA_CUFFT(X) X(fft_c2c) X(fft_r2c) X(fft_c2r) X(stft_lines) X(overlap_add)
 #else
 #define LM_CUDA_CUFFT(X)
 #endif

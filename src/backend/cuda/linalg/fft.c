@@ -61,29 +61,64 @@ done:
   return status;
 }
 
+/* The transforms of dense lines x of n numbers into y. */
+static lm_status real_lines(lm_tensor *x, int64_t n, double factor, double inner, lm_tensor *y, void *stream) {
+  lm_status status;
+  int64_t lines = x->numel / n;
+  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = (lm_dtype)x->dtype,
+                                     .device = x->device,
+                                     .kind = LM_FFT_R2C,
+                                     .n = n,
+                                     .lines = lines,
+                                     .step = 1,
+                                     .x_apart = n,
+                                     .y_apart = n / 2 + 1,
+                                     .x = x->data,
+                                     .y = y->data},
+                  stream));
+  if (factor != 1 || inner != 1)
+    TRY(LAUNCH("half_lines", lm_k_half_lines(y->dtype, y->data, n, lines, factor, inner, false, stream)));
+done:
+  return status;
+}
+
 lm_status lm_cuda_fft_r2c(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_r2c_args *a = args;
   lm_tensor *x = NULL;
   void *stream;
-  int64_t n = a->x->size[a->x->ndim - 1];
   TRY(lm_cuda_enter(a->x->device, &stream));
   TRY(lm_cuda_lay_out(a->x, LM_CONTIGUOUS, true, &x));
-  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = (lm_dtype)x->dtype,
-                                     .device = x->device,
-                                     .kind = LM_FFT_R2C,
-                                     .n = n,
-                                     .lines = x->numel / n,
-                                     .step = 1,
-                                     .x_apart = n,
-                                     .y_apart = n / 2 + 1,
-                                     .x = x->data,
-                                     .y = out[0]->data},
-                  stream));
-  status = scale(out[0], a->scale, stream);
+  status = real_lines(x, a->x->size[a->x->ndim - 1], a->scale, a->inner, out[0], stream);
 done:
   lm_cuda_release(x);
   return status;
+}
+
+lm_status lm_cuda_stft_lines(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_stft_lines_args *a = args;
+  lm_tensor *frames = NULL;
+  void *stream;
+  lm_frames f = {a->x->size[0], a->x->size[1], out[0]->size[1], a->window->numel, a->hop};
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, 1, &(int64_t){f.batch * f.count * f.n}, LM_CONTIGUOUS,
+                      &frames));
+  TRY(LAUNCH("frames", lm_k_frames(a->x->dtype, a->x->data, a->window->data, f, frames->data, stream)));
+  status = real_lines(frames, f.n, a->scale, a->inner, out[0], stream);
+done:
+  lm_cuda_release(frames);
+  return status;
+}
+
+lm_status lm_cuda_overlap_add(const void *args, lm_tensor *const *out) {
+  const lm_overlap_add_args *a = args;
+  void *stream;
+  lm_frames f = {out[0]->size[0], out[0]->size[1], a->frames->size[1], a->window->numel, a->hop};
+  lm_status status = lm_cuda_enter(out[0]->device, &stream);
+  if (status != LM_OK) return status;
+  return LAUNCH("overlap_add",
+                lm_k_overlap_add(out[0]->dtype, a->frames->data, a->window->data, f, out[0]->data, stream));
 }
 
 /* The copy is the library's to destroy, and of what is real in the transform of a real line the imaginary part does not
@@ -97,7 +132,7 @@ lm_status lm_cuda_fft_c2r(const void *args, lm_tensor *const *out) {
   TRY(lm_cuda_enter(a->x->device, &stream));
   TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS, &x));
   TRY(lm_cuda_copy(a->x, x));
-  TRY(LAUNCH("real_ends", lm_k_real_ends(x->dtype, x->data, n, lines, stream)));
+  TRY(LAUNCH("half_lines", lm_k_half_lines(x->dtype, x->data, n, lines, 1, a->inner, true, stream)));
   TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = (lm_dtype)x->dtype,
                                      .device = x->device,
                                      .kind = LM_FFT_C2R,

@@ -27,11 +27,11 @@ lm_status lm_cuda_linalg_solve_triangular(const void *args, lm_tensor *const *ou
   lm_status status;
   const lm_linalg_solve_triangular_args *a = args;
   lm_solver_call c;
-  lm_tensor *A = NULL, *X = out[0];
-  int n = lm_rows_of(a->A), k = a->left ? lm_columns_of(X) : lm_rows_of(X);
-  TRY(lm_solver_open(a->A, lm_matrices_count(X), &c));
+  lm_tensor *A = NULL, *X = NULL;
+  int n = lm_rows_of(a->A), k = a->left ? lm_columns_of(out[0]) : lm_rows_of(out[0]);
+  TRY(lm_solver_open(a->A, lm_matrices_count(out[0]), &c));
   TRY(lm_matrices_copy(a->A, LM_BY_ROWS, &A));
-  TRY(lm_cuda_copy(a->B, X));
+  TRY(lm_matrices_copy(a->B, a->left ? LM_BY_COLUMNS : LM_BY_ROWS, &X));
   lm_solver_triangle t = {.upper = !a->upper,
                           .turned = a->left,
                           .ones = a->unitriangular,
@@ -41,8 +41,10 @@ lm_status lm_cuda_linalg_solve_triangular(const void *args, lm_tensor *const *ou
                           .ldb = n,
                           .a_step = (int64_t)n * n,
                           .b_step = (int64_t)n * k};
-  status = lm_solver_trsm(&c, &t, A->data, X->data);
+  TRY(lm_solver_trsm(&c, &t, A->data, X->data));
+  status = lm_cuda_copy(X, out[0]);
 done:
+  lm_cuda_release(X);
   lm_cuda_release(A);
   lm_solver_close(&c);
   return status;
