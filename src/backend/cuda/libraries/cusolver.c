@@ -74,8 +74,8 @@ struct lm_solver {
   cublasHandle_t blas;
   syevjInfo_t syevj;
   gesvdjInfo_t gesvdj;
-  void *stream; /* that worked with it last, up to: */
-  cudaEvent_t done;
+  void *stream;     /* that worked with it last; streams are kept for good */
+  cudaEvent_t done; /* for one to wait for another */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -107,7 +107,10 @@ static lm_status take_solver(lm_solver_call *c) {
   pthread_mutex_unlock(&lock);
   if (!c->solver) TRY(make_solver(&c->solver));
   if (c->solver->stream != c->stream) { /* the handles' own memory is for one at a time */
-    if (c->solver->stream) TRY(CUDA(cudaStreamWaitEvent(c->stream, c->solver->done, 0)));
+    if (c->solver->stream) {
+      TRY(CUDA(cudaEventRecord(c->solver->done, c->solver->stream)));
+      TRY(CUDA(cudaStreamWaitEvent(c->stream, c->solver->done, 0)));
+    }
     c->solver->stream = c->stream;
   }
   TRY(check_solver(dense.cusolverDnSetStream(c->solver->dense, c->stream), "cusolverDnSetStream"));
@@ -138,7 +141,6 @@ done:
 
 void lm_solver_close(lm_solver_call *c) {
   lm_cuda_release(c->infos);
-  if (c->solver && cudaEventRecord(c->solver->done, c->stream) != cudaSuccess) lm_cuda_forget_error();
   pthread_mutex_lock(&lock);
   if (c->solver) {
     c->solver->next = idle[lm_device_physical(c->device)];
