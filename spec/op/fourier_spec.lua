@@ -48,6 +48,35 @@ describe("Fourier transforms", function()
     near((x * x):sum() * 5000, (fft.fft(lm.stack({ x, x * 0 }, 2)) ^ 2):sum(), 1e-5)
   end)
 
+  it("take frames as they lie in a line, and lines whose entries lie side by side", function()
+    for _, dtype in ipairs { "float32", "float64" } do
+      for _, n in ipairs { 64, 38, 15 } do
+        local x, window = lm.randn({ 3, 201 }, { dtype = dtype }), lm.rand({ n }, { dtype = dtype })
+        local frames = x:unfold(2, n, 3)
+        local want = lm.fft_r2c(frames * window, 0.5)
+        near(want, lm.stft_lines(x, window, 3, 0.5), 1e-5)
+        local sum = lm.zeros({ 3, 201 }, { dtype = dtype })
+        local length = (frames.shape[2] - 1) * 3 + n
+        for f = 1, frames.shape[2] do
+          local at = sum:narrow(2, 3 * f - 2, n)
+          at:add_(frames:select(2, f) * window)
+        end
+        near(sum:narrow(2, 1, length), lm.overlap_add(frames, window, 3, length), 1e-5)
+        local beside = want:transpose(2, 3):contiguous():transpose(2, 3)
+        near(lm.fft_c2r(want, n), lm.fft_c2r(beside, n), 1e-5)
+      end
+    end
+  end)
+
+  it("are the same where results are written past the caches", function()
+    local x = lm.randn(3300, 256)
+    local y = fft.rfft(x)
+    near(lm.cat({ fft.rfft(x:slice(1, 1, 1650)), fft.rfft(x:slice(1, 1651, 3300)) }, 1), y, 0)
+    local z = lm.randn(3300, 128, 2)
+    near(lm.cat({ fft.fft(z:slice(1, 1, 1650)), fft.fft(z:slice(1, 1651, 3300)) }, 1), fft.fft(z), 0)
+    near(x, fft.irfft(y), 1e-5)
+  end)
+
   it("go along dims that are not dense, short, long and of large primes", function()
     for _, size in ipairs { { 2, 6, 3 }, { 1, 34, 2 }, { 1, 4099, 2 }, { 2, 4500, 1 }, { 3, 8, 40 } } do
       local x = random(size[1], size[2], size[3], 2)

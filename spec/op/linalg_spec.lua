@@ -220,6 +220,44 @@ describe("linear algebra", function()
     assert.equal(0, la.det(lm.tensor({ { 1, 2 }, { 2, 4 } }, double)):item())
   end)
 
+  it("factors and solves by leaves and halves of every size", function()
+    for _, n in ipairs { 31, 32, 33, 64, 65, 97, 150 } do
+      local x, b = random(n, n), random(n, n + 70)
+      local lu, pivots = la.lu_factor(x)
+      local p, l, u = lm.lu_unpack(lu, pivots)
+      near(x, p:matmul(l):matmul(u), 1e-11)
+      near(b, x:matmul(la.solve(x, b)), 1e-8)
+      near(turned(b), la.solve(x, turned(b), { left = false }):matmul(x), 1e-8)
+      near(turned(x):matmul(la.lu_solve(lu, pivots, b, { adjoint = true })), b, 1e-8)
+      near(eye(n), la.inv(x):matmul(x), 1e-8)
+      local s = positive(x)
+      local lower, upper = la.cholesky(s), lm.cholesky(s, true)
+      near(s, lower:matmul(turned(lower)), 1e-11)
+      near(turned(lower), upper, 1e-12)
+      near(lower:diagonal():log():sum() * 2, lm.logdet(s), 1e-9)
+      near(b, lower:matmul(la.solve_triangular(lower, b, { upper = false })), 1e-9)
+      near(b, turned(lower):matmul(la.solve_triangular(turned(lower), b, { upper = true })), 1e-8)
+      near(turned(b), la.solve_triangular(upper, turned(b), { upper = true, left = false }):matmul(upper), 1e-8)
+    end
+    local x = eye(100)
+    x[{ 71, 71 }] = 0
+    assert.matches("entry 71 of the diagonal", message(la.inv, x))
+    x[{ 71, 71 }] = -1
+    assert.matches("leading minor of order 71", message(la.cholesky, x))
+    assert.matches("leading minor of order 71", message(lm.cholesky, x, true))
+  end)
+
+  it("has the same gradients by factors that were kept as by new ones", function()
+    local x, b = positive(random(2, 5, 5)):requires_grad_(), random(2, 5, 3):requires_grad_()
+    for _, f in ipairs { la.det, lm.logdet, function(a) return la.solve(a, b) end,
+      function(a) return la.solve(a, turned(b), { left = false }) end } do
+      local kept = lm.autograd.grad(f(x):sum(), { x })[1]
+      local recorded = lm.autograd.grad(f(x):sum(), { x }, { create_graph = true })[1]
+      assert(recorded.requires_grad and not kept.requires_grad)
+      near(kept, recorded, 1e-10)
+    end
+  end)
+
   it("computes a batch on several threads as on one", function()
     local a, before = random(200, 8, 8), lm.get_num_threads()
     lm.set_num_threads(1)

@@ -1039,19 +1039,19 @@ op("fft_c2c", "x inverse scale dim", "torch.view_as_real((torch.fft.ifft(" .. C 
   { x = t { 2, 5, 2 }, inverse = true, scale = 0.2 }, { x = t { 1, 2 } }, { x = t { 2, 34, 2 } }, { x = t { 0, 3, 2 } },
   bad = { { t { 6 }, message = "fft_c2c: x is %[6%]" }, { t { 6, 3 }, message = "fft_c2c: x is %[6, 3%]" }, { t { 0, 2 }, message = "lines without an entry" },
   { n({ 2, 2 }, 0, 3, true), message = "float32 or float64, got int64" } } })
-local function inner(n) -- 1 for the entries that stand for themselves alone
-  return ("torch.where((torch.arange(%s // 2 + 1) %% %s == 0) | (2 * torch.arange(%s // 2 + 1) == %s), 1.0, inner)"):format(n, n, n, n)
+local function by_inner(size) -- 1 for the entries that stand for themselves alone
+  return ("torch.where((torch.arange(N // 2 + 1) % N == 0) | (2 * torch.arange(N // 2 + 1) == N), 1.0, inner)"):gsub("N", size)
 end
-op("fft_r2c", "x scale inner", "torch.view_as_real(torch.fft.rfft(x) * scale) * " .. inner "x.shape[-1]" .. "[:, None]",
+op("fft_r2c", "x scale inner", "torch.view_as_real(torch.fft.rfft(x) * scale) * " .. by_inner "x.shape[-1]" .. "[:, None]",
   { dtypes = false, defaults = { scale = 1, inner = 1 }, { x = t { 8 } }, { x = t { 2, 5 }, scale = 0.5 }, { x = t { 1 } },
   { x = t { 2, 38 } }, { x = t { 9, 12 }, inner = 0.5 }, { x = t { 2, 7 }, inner = 2 }, { x = t { 38 }, inner = 3 }, { x = t { 2, 2 }, inner = 3 },
   bad = { { t {}, message = "fft_r2c: x is %[%]" }, { t { 2, 0 }, message = "lines without an entry" } } })
-op("fft_c2r", "x n scale inner", "torch.fft.irfft(" .. C .. " * " .. inner "n" .. ", n, norm='forward') * scale",
+op("fft_c2r", "x n scale inner", "torch.fft.irfft(" .. C .. " * " .. by_inner "n" .. ", n, norm='forward') * scale",
   { dtypes = false, defaults = { scale = 1, inner = 1 }, { x = t { 5, 2 }, n = 8 }, { x = t { 2, 3, 2 }, n = 5, scale = 0.2 },
   { x = t { 1, 2 }, n = 1 }, { x = t { 9, 7, 2 }, n = 12, inner = 0.5 }, { x = t { 2, 4, 2 }, n = 7, inner = 2 }, { x = t { 20, 2 }, n = 38, inner = 3 },
   bad = { { t { 5, 2 }, 7, message = "fft_c2r: x is %[5, 2%]; lines of 7 come from 4 entries" } } })
 op("stft_lines", "x window hop scale inner", "torch.view_as_real(torch.stft(x, len(window), hop, window=window, center=False, return_complex=True).transpose(1, 2) * scale) * "
-  .. inner "len(window)" .. "[:, None]",
+  .. by_inner "len(window)" .. "[:, None]",
   { dtypes = false, defaults = { scale = 1, inner = 1 }, { x = t { 2, 21 }, window = t { 8 }, hop = 3 }, { x = t { 1, 9 }, window = t { 5 }, hop = 2, scale = 0.5, inner = 2 },
   { x = t { 2, 12 }, window = t { 12 }, hop = 5, inner = 0.5 }, { x = t { 1, 45 }, window = t { 38 }, hop = 7 },
   bad = { { t { 8 }, t { 4 }, 2, message = "stft_lines: x is %[8%] and window %[4%]; %[batch, samples%] and %[n%] wanted" },

@@ -13,8 +13,8 @@ op "fft_r2c" {
   "x", "scale: number = 1", "inner: number = 1",
   grad = {x = "fft_c2r(g, size_of(x)[-1], scale, inner / 2)"},
   autocast = "keep",
-  help = "the first n / 2 + 1 entries [..., n / 2 + 1, 2] of the transform of each line of x [..., n], times scale; those "
-    .. "that stand for two entries, all but the first and for even n the last, also times inner",
+  help = "the first n / 2 + 1 entries [..., n / 2 + 1, 2] of the transform of each line of x [..., n], times scale; "
+    .. "those that stand for two entries, all but the first and for even n the last, also times inner",
 }
 op "fft_c2r" {
   "x", "n: int", "scale: number = 1", "inner: number = 1",
@@ -40,6 +40,6 @@ op "overlap_add" {
     window = "sum(unfold(g, 1, numel_of(window), hop) * frames, [0, 1])",
   },
   autocast = "keep",
-  help = "frames [batch, count, n], each times window [n], added where they stand in lines [batch, length], hop samples "
-    .. "apart; length has to be one in which as many frames stand",
+  help = "frames [batch, count, n], each times window [n], added where they stand in lines [batch, length], hop "
+    .. "samples apart; length has to be one in which as many frames stand",
 }

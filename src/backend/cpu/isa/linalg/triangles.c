@@ -5,7 +5,13 @@
 
 #include "backend/cpu/isa/linalg/transpose.h"
 
-enum { TINY = 8 }; /* below, preparations would cost more than the work */
+/* Up to so many rows preparations cost more than the work, those for whole vectors too. */
+enum { TINY = 8 };
+#ifdef __clang__
+#define SCALAR
+#else
+#define SCALAR __attribute__((optimize("no-tree-vectorize")))
+#endif
 
 #define SIMD _Pragma("omp simd")
 #define JOIN_(a, b) a##_##b
