@@ -100,8 +100,8 @@ op "rms_norm" {
   autocast = "keep_gpu",
   help = "x over the root of its mean square over the last dims, plus eps, by default the least above 1 in x's dtype",
 }
--- y1, y2 are mean and inverse deviation of each sample's groups. With statistics over a group the gradients are those of
--- layer_norm for x, and those of batch_norm for weight and bias.
+-- y1, y2 are mean and inverse deviation of each sample's groups. The gradient for x is that of layer_norm, with
+-- statistics over a group; those for weight and bias are those of batch_norm.
 op "grouped_norm" {
   "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5", hidden = 2,
   grad = {["x, weight, bias"] = "grouped_norm_backward(g, x, num_groups, y1, y2, weight, eps)"},
