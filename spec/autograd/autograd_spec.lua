@@ -279,6 +279,28 @@ describe("running out of memory anywhere in a step", function()
   end)
 end)
 
+describe("a .grad", function()
+  it("is what came through a reshape, without a copy, and no view", function()
+    local size = 2 ^ 20
+    local x = lm.zeros(size):requires_grad_()
+    local y = x:view(1024, -1):unsqueeze(1):diagonal(0, 2, 3)
+    local before = lm.memory_allocated()
+    lm.reset_peak_memory_stats()
+    y:sum():backward()
+    assert(lm.max_memory_allocated() - before < 6 * size) -- of 4 bytes an element
+    assert.equal(1024, x.grad:sum():item())
+    x.grad:view(1024, -1):add_(1)
+    assert.same({ 2, 1 }, x.grad[{ { 1, 2 } }]:totable())
+    local kept
+    y = x:view(1024, -1)
+    y:register_hook(function(g) kept = g end)
+    x.grad = nil
+    y:diagonal():sum():backward()
+    x.grad:add_(1) -- is not what the hook has kept
+    assert.equal(1024, kept:sum():item())
+  end)
+end)
+
 describe("a .grad that is a view", function()
   it("is added to in place", function()
     local x = lm.ones({ 2 }, { requires_grad = true })

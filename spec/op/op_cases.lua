@@ -752,6 +752,23 @@ op("layer_norm_backward", "grad x normalized_shape save_mean save_rstd weight ep
   defaults = { eps = 1e-5 }, grad = false, dtypes = false, -- means that are not x's own: only the forward is comparable
   { grad = t { 3, 6 }, x = t { 3, 6 }, normalized_shape = { 6 }, save_mean = t { 3, 1 }, save_rstd = pos { 3, 1 }, weight = t { 6 } },
   bad = { { t { 3, 6 }, t { 3, 5 }, { 5 }, t { 3, 1 }, t { 3, 1 }, message = "layer_norm_backward" } } })
+op("grouped_norm", "x num_groups weight bias", "F.group_norm(x, num_groups, weight, bias, eps)", { defaults = { weight = none, bias = none, eps = 1e-5 },
+  { x = t { 2, 4, 3 }, num_groups = 2, weight = pos { 4 }, bias = t { 4 } }, { x = t { 2, 6, 5, 70 }, num_groups = 3, weight = t { 6 } },
+  { x = t { 3, 4 }, num_groups = 1, bias = t { 4 }, eps = 0.1 },
+  bad = { { t { 2, 4, 3 }, 3, message = "grouped_norm: x has to be.*channels for 3 groups, is %[2, 4, 3%]" }, { t { 0, 4 }, 2, message = "not empty" },
+    { t { 2, 4, 3 }, 2, t { 3 }, message = "grouped_norm: weight has to be %[4%]" } } })
+op("grouped_norm_backward", "grad x num_groups save_mean save_invstd weight eps",
+  "torch.ops.aten.native_group_norm_backward(grad, x, save_mean.view(x.shape[0], -1), save_invstd.view(x.shape[0], -1), weight, "
+  .. "x.shape[0], x.shape[1], x[0, 0].numel(), num_groups, [True, True, True])", {
+  defaults = { eps = 1e-5 }, grad = false, dtypes = false, -- means that are not x's own: only the forward is comparable
+  { grad = t { 2, 4, 3 }, x = t { 2, 4, 3 }, num_groups = 2, save_mean = t { 4 }, save_invstd = pos { 4 }, weight = t { 4 } },
+  { grad = t { 3, 6, 2, 70 }, x = t { 3, 6, 2, 70 }, num_groups = 2, save_mean = t { 6 }, save_invstd = pos { 6 }, weight = t { 6 } },
+  bad = { { t { 2, 4, 3 }, t { 2, 4, 2 }, 2, t { 4 }, t { 4 }, message = "grouped_norm_backward: grad has" },
+    { t { 2, 4, 3 }, t { 2, 4, 3 }, 2, t { 2 }, t { 4 }, message = "grouped_norm_backward: save_mean" } } })
+op("masked_values", "x mask", "torch.masked_select(x, mask)", {
+  { x = t { 3, 4 }, mask = b { 3, 4 } }, { x = t { 2, 50, 9 }, mask = b { 2, 50, 9 } }, { x = t {}, mask = b {} }, { x = t { 0 }, mask = b { 0 } },
+  bad = { { t { 3 }, b { 4 }, message = "masked_values: mask has to be bool %[3%] as x, is bool %[4%]" },
+    { t { 3 }, t { 3 }, message = "masked_values: mask has to be bool" } } })
 op("dropout", "x p training", "F.dropout(x, p, training)", { defaults = { p = 0.5, training = true }, random = true, grad = false,
   { x = t { 30, 40 } }, { x = t { 3, 4 }, p = 0 }, { x = t { 3, 4 }, p = 1 }, { x = t { 0 } },
   bad = { { t { 2 }, 1.5, message = "dropout: p.*1.5" } } })

@@ -136,15 +136,15 @@ describe("a view", function()
     same[{ 1, 1 }] = 9
     assert.equal(1, y[{ 1, 1 }])
     assert.error_matches(function() y:repeat_tensor(2) end, "repeat_tensor: 1.*2")
-    local x, times = lm.arange(48):view(2, 3, 1, 4, 2), { 2, 1, 3, 2, 1, 2, 3 }
-    local want = x:view(1, 1, 2, 3, 1, 4, 2)
+    local all, times = lm.arange(48):view(2, 3, 1, 4, 2), { 2, 1, 3, 2, 1, 2, 3 }
+    local want = all:view(1, 1, 2, 3, 1, 4, 2)
     for d, n in ipairs(times) do
       local parts = {}
       for k = 1, n do parts[k] = want end
       want = lm.cat(parts, d)
     end
-    assert.is_true(x:tile(times):equal(want)) -- more dims repeated than one copy has room for
-    assert.same({ 2, 0, 2, 4, 6 }, x:tile(1, 0, 2, 1, 3).shape)
+    assert.is_true(all:tile(times):equal(want)) -- more dims repeated than one copy has room for
+    assert.same({ 2, 0, 2, 4, 6 }, all:tile(1, 0, 2, 1, 3).shape)
   end)
 
   it("channels_last is a layout, not a shape", function()

@@ -267,6 +267,17 @@ bool lm_f_suits_attention(lm_expr *e, const lm_tensor *query, const lm_tensor *k
                              (mask->dtype == LM_BOOL || mask->dtype == query->dtype)));
 }
 
+bool lm_f_suits_grouped_norm(lm_expr *e, const lm_tensor *x, const lm_tensor *weight, const lm_tensor *bias) {
+  (void)e;
+  const lm_tensor *params[] = {weight, bias};
+  lm_dtype wide = x->dtype == LM_F64 ? LM_F64 : LM_F32;
+  for (int k = 0; k < 2; k++) {
+    const lm_tensor *t = params[k];
+    if (t && (t->device != x->device || (t->dtype != x->dtype && t->dtype != wide))) return false;
+  }
+  return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float((lm_dtype)x->dtype) && x->numel > 0;
+}
+
 lm_tensor *lm_f_unpermuted(lm_expr *e, lm_tensor *g, lm_ints dims) {
   if (!g) return NULL;
   lm_ints back = {.n = g->ndim};

@@ -76,6 +76,12 @@ lm_tensor *lm_f_summed_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
 bool lm_f_suits_attention(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                           const lm_tensor *mask);
 
+/* ---- norms */
+
+/* Whether the op grouped_norm computes this: on the CPU, not empty, and the parameters of x's dtype or beside halves of
+ * float32. */
+bool lm_f_suits_grouped_norm(struct lm_expr *e, const lm_tensor *x, const lm_tensor *weight, const lm_tensor *bias);
+
 /* ---- linear algebra (formulas_linalg.c), of matrices in the last two dims */
 
 /* The identity of t's sizes, dtype and device. */

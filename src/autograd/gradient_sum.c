@@ -4,11 +4,25 @@
 #include "autograd/node.h"
 #include "op/op.h"
 
+/* t is a view of all of a tensor that is there for t alone: what a reshape in the graph leaves behind. */
+static bool has_own_base(const lm_tensor *t) {
+  const lm_tensor *base = lm_view_base(t);
+  return base && base->storage == t->storage && base->numel == t->numel && !t->grad->node && !base->grad &&
+         atomic_load_explicit(&base->rc, memory_order_acquire) == 1;
+}
+
 /* Nobody else holds t or its memory, and every element is there once: it may be written to. */
 static bool is_ours(lm_tensor *t) {
   return atomic_load_explicit(&t->rc, memory_order_acquire) == 1 &&
-         atomic_load_explicit(&t->storage->rc, memory_order_acquire) == 1 && !t->storage->foreign_release &&
-         lm_is_dense(t);
+         atomic_load_explicit(&t->storage->rc, memory_order_acquire) == (has_own_base(t) ? 2 : 1) &&
+         !t->storage->foreign_release && lm_is_dense(t);
+}
+
+/* As no view, which a .grad is not. */
+static void leave_own_base(lm_tensor *t) {
+  if (!has_own_base(t)) return;
+  lm_grad_free(t->grad);
+  t->grad = NULL;
 }
 
 /* sum += g without recording. */
@@ -140,6 +154,7 @@ lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph) {
       w->grad = g;
       g = NULL;
     } else if (is_ours(g) && (create_graph || has_strides(g, leaf->payload))) {
+      leave_own_base(g);
       w->grad = g;
       g = NULL;
     } else if (create_graph) {

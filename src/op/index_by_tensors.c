@@ -242,3 +242,42 @@ done:
   lm_release(result);
   return status;
 }
+
+/* The slot gets x and the mask contiguous, and an out of the right length. */
+lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *mask = NULL, *total = NULL, *line = NULL, *places = NULL, *list = NULL, *result = NULL;
+  int64_t count;
+  if (a->mask->dtype != LM_BOOL || !lm_same_shape(a->mask, a->x)) {
+    return lm_fail(LM_E_SHAPE, "masked_values: mask has to be bool %s as x, is %s %s", lm_shape_of(a->x),
+                   lm_dtype_name((lm_dtype)a->mask->dtype), lm_shape_of(a->mask));
+  }
+  TRY(lm_check_same_device(LM_OP_masked_values, 2, (lm_tensor *[]){a->x, a->mask}));
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_laid_out(a->mask, LM_CONTIGUOUS, &mask));
+  if (LM_DEVICE_KIND(x->device) != LM_CPU) { /* which have no kernel for it */
+    TRY(lm_tensor_view(mask, 1, &x->numel, (int64_t[]){1}, 0, &line));
+    TRY(lm_op_nonzero(&(lm_nonzero_args){.x = line}, &places));
+    TRY(lm_tensor_view(places, 1, places->size, (int64_t[]){1}, 0, &list));
+    lm_release(line);
+    line = NULL;
+    TRY(lm_tensor_view(x, 1, &x->numel, (int64_t[]){1}, 0, &line));
+    TRY(lm_op_index_select(&(lm_index_select_args){.x = line, .dim = 0, .index = list}, &result));
+  } else {
+    TRY(lm_op_sum(&(lm_sum_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total));
+    TRY(lm_tensor_item_i64(total, &count));
+    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, 1, &count, LM_CONTIGUOUS, &result));
+    if (count > 0) TRY(lm_dispatch(LM_OP_masked_values, x->device, &(lm_masked_values_args){x, mask}, &result));
+  }
+  *out = result;
+  result = NULL;
+done:
+  lm_release(x);
+  lm_release(mask);
+  lm_release(total);
+  lm_release(line);
+  lm_release(places);
+  lm_release(list);
+  lm_release(result);
+  return status;
+}

@@ -193,8 +193,8 @@ local function runs_of(entries, order, return_inverse, return_counts)
   local differs = ops.ne(later, before)
   if entries.ndim > 1 then differs = ops.any(ops.flatten(differs, 2, -1), 2) end
   local begins = ops.cat {ops.ones(1, {dtype = "bool", device = entries.device}), differs}
-  local first = ops.squeeze(ops.nonzero(begins), 2)
-  local results = {ops.index_select(entries, 1, first)}
+  local first = (entries.ndim > 1 or return_counts) and ops.squeeze(ops.nonzero(begins), 2)
+  local results = {entries.ndim > 1 and ops.index_select(entries, 1, first) or ops.masked_values(entries, begins)}
   if return_inverse then
     local run = ops.cumsum(begins, 1)
     if order then run = ops.index_put(ops.zeros_like(run), {order}, run) end

@@ -188,7 +188,7 @@ local function places_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)),
 function placing.masked_select(...)
   local x, mask = read("masked_select", {{"x", "tensor"}, {"mask", mask_kind}}, ...)
   local both = broadcast("masked_select", {x, mask})
-  return ops.index_select(ops.flatten(both[1]), 1, places_of(both[2]))
+  return ops.masked_values(both[1], both[2])
 end
 
 -- As many of source's elements as the mask has places.

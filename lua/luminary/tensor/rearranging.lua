@@ -285,8 +285,12 @@ local function repeated_places(who, counts, size)
   end
   if size == 0 then return ops.empty(0, {dtype = "int64", device = counts.device}) end
   if ops.amin(counts):item() < 0 then fail("%s: a count in repeats is negative", who) end
-  local columns = ops.arange(tonumber(ops.amax(counts):item()), {dtype = "int64", device = counts.device})
-  return ops.select(ops.nonzero(ops.lt(columns, ops.unsqueeze(counts, 2))), 2, 1)
+  -- How many entries begin up to each place; those that come 0 times begin where the next one does.
+  local ends = ops.cumsum(counts, 1)
+  local begins, how = ends - counts + 1, {dtype = "int64", device = counts.device}
+  local total = tonumber(ops.select(ends, 1, size):item())
+  local marks = ops.scatter_add(ops.zeros(total + 1, how), 1, begins, ops.expand(ops.ones(1, how), {size}))
+  return ops.cumsum(ops.narrow(marks, 1, 1, total), 1)
 end
 
 local function repeats_of(who, name, v)

@@ -170,34 +170,30 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
            (size_t)(high - low) * g->item);
     return beyond;
   }
-#define CASE(type)                                                                                \
-  case sizeof(type): {                                                                            \
-    const type *from = (const type *)x;                                                           \
-    if (g->runs) {                                                                                \
-      const index_run *r = g->runs;                                                               \
-      int64_t at = 0;                                                                             \
-      for (; at + r->n <= low; r++) at += r->n;                                                   \
-      for (; at < high; at += r++->n) {                                                           \
-        int64_t skip = at < low ? low - at : 0, n = (at + r->n < high ? r->n : high - at) - skip; \
-        type *to = (type *)out + at + skip;                                                       \
-        if (n == 1) {                                                                             \
-          *to = from[r->first + skip];                                                            \
-        } else {                                                                                  \
-          memcpy(to, from + r->first + skip, (size_t)n * sizeof(type));                           \
-        }                                                                                         \
-      }                                                                                           \
-      break;                                                                                      \
-    }                                                                                             \
-    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                                  \
-      for (int64_t j = low; j < high; j++) ((type *)out)[j] = from[index[j] - 1];                 \
-      break;                                                                                      \
-    }                                                                                             \
-    for (int64_t j = low; j < high; j++) {                                                        \
-      uint64_t at = (uint64_t)index[j * i_step] - 1;                                              \
-      beyond |= at | (entries - 1 - at);                                                          \
-      ((type *)out)[j] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];              \
-    }                                                                                             \
-    break;                                                                                        \
+#define CASE(type)                                                                    \
+  case sizeof(type): {                                                                \
+    const type *from = (const type *)x;                                               \
+    if (g->runs && high - low == g->width) {                                          \
+      type *to = (type *)out;                                                         \
+      for (const index_run *r = g->runs; to < (type *)out + g->width; to += r++->n) { \
+        if (r->n == 1) {                                                              \
+          *to = from[r->first];                                                       \
+        } else {                                                                      \
+          memcpy(to, from + r->first, (size_t)r->n * sizeof(type));                   \
+        }                                                                             \
+      }                                                                               \
+      break;                                                                          \
+    }                                                                                 \
+    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                      \
+      for (int64_t j = low; j < high; j++) ((type *)out)[j] = from[index[j] - 1];     \
+      break;                                                                          \
+    }                                                                                 \
+    for (int64_t j = low; j < high; j++) {                                            \
+      uint64_t at = (uint64_t)index[j * i_step] - 1;                                  \
+      beyond |= at | (entries - 1 - at);                                              \
+      ((type *)out)[j] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];  \
+    }                                                                                 \
+    break;                                                                            \
   }
   switch (g->item) {
     CASE(uint8_t)
@@ -532,6 +528,38 @@ done:
 
 /* ---- nonzero, one_hot */
 
+/* How many of n there are before each thread's part, to be freed, and then in all; NULL without memory. */
+static int64_t *counts_before(const uint8_t *mask, int64_t n, int threads) {
+  int64_t *before = lm_calloc((size_t)threads + 1, sizeof *before);
+  if (!before) return NULL;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t count = 0, end = lm_cpu_share_begin(n, t + 1, threads);
+    for (int64_t i = lm_cpu_share_begin(n, t, threads); i < end; i++) count += mask[i] != 0;
+    before[t + 1] = count;
+  }
+  for (int t = 0; t < threads; t++) before[t + 1] += before[t];
+  return before;
+}
+
+/* Calls `take` of each place from i on that counts until there were `count`, k of them before it, without branches:
+ * what is no such place is written over. Eight alike go at once. */
+#define EACH_KEPT(mask, i, end, count, take)                      \
+  for (int64_t k = 0; k < (count);) {                             \
+    uint64_t eight = 2;                                           \
+    if (i + 8 <= (end)) memcpy(&eight, (mask) + i, sizeof eight); \
+    if (eight == 0) {                                             \
+      i += 8;                                                     \
+    } else if (eight == UINT64_C(0x0101010101010101)) {           \
+      for (int64_t j = 0; j < 8; j++, i++, k++) take;             \
+    } else {                                                      \
+      for (int64_t j = 0; j < 8 && k < (count); j++, i++) {       \
+        take;                                                     \
+        k += (mask)[i] != 0;                                      \
+      }                                                           \
+    }                                                             \
+  }
+
 /* x: a contiguous bool mask, out [count, ndim]. Each thread counts its part, then writes from where
  * the parts before it end. */
 lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
@@ -539,40 +567,15 @@ lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   const uint8_t *mask = (const uint8_t *)x->data;
   int ndim = x->ndim, threads = lm_cpu_share((double)x->numel);
-  int64_t *before = lm_calloc((size_t)threads + 1, sizeof *before);
+  int64_t *before = counts_before(mask, x->numel, threads);
   if (!before) return LM_E_OOM;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t count = 0, end = lm_cpu_share_begin(x->numel, t + 1, threads);
-    for (int64_t i = lm_cpu_share_begin(x->numel, t, threads); i < end; i++) count += mask[i] != 0;
-    before[t + 1] = count;
-  }
-  for (int t = 0; t < threads; t++) before[t + 1] += before[t];
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
     int64_t *row = (int64_t *)out[0]->data + before[t] * ndim, end = lm_cpu_share_begin(x->numel, t + 1, threads);
     int64_t begin = lm_cpu_share_begin(x->numel, t, threads), count = before[t + 1] - before[t];
-    if (ndim == 1) { /* without branches: what is no place is written over. Eight alike go at once */
-      int64_t k = 0, i = begin;
-      for (; k + 8 <= count; i += 8) {
-        uint64_t eight;
-        if (i + 8 > end) break;
-        memcpy(&eight, mask + i, sizeof eight);
-        if (eight == 0) continue;
-        if (eight == UINT64_C(0x0101010101010101)) {
-          for (int64_t j = 0; j < 8; j++) row[k + j] = i + j + 1;
-          k += 8;
-          continue;
-        }
-        for (int64_t j = 0; j < 8; j++) {
-          row[k] = i + j + 1;
-          k += mask[i + j] != 0;
-        }
-      }
-      for (; k < count; i++) {
-        row[k] = i + 1;
-        k += mask[i] != 0;
-      }
+    if (ndim == 1) {
+      int64_t i = begin;
+      EACH_KEPT(mask, i, end, count, row[k] = i + 1)
       continue;
     }
     for (int64_t i = begin; i < end; i++) {
@@ -584,6 +587,37 @@ lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
       }
       row += ndim;
     }
+  }
+  lm_free(before);
+  return LM_OK;
+}
+
+/* x and the mask contiguous, out [count]. */
+lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
+  const lm_masked_values_args *a = args;
+  const uint8_t *mask = (const uint8_t *)a->mask->data;
+  int64_t n = a->x->numel;
+  int threads = lm_cpu_share((double)n);
+  int64_t *before = counts_before(mask, n, threads);
+  if (!before) return LM_E_OOM;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t i = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
+    int64_t count = before[t + 1] - before[t];
+#define CASE(type)                                  \
+  case sizeof(type): {                              \
+    const type *from = (const type *)a->x->data;    \
+    type *to = (type *)out[0]->data + before[t];    \
+    EACH_KEPT(mask, i, end, count, to[k] = from[i]) \
+    break;                                          \
+  }
+    switch (lm_dtype_size((lm_dtype)a->x->dtype)) {
+      CASE(uint8_t)
+      CASE(uint16_t)
+      CASE(uint32_t)
+      CASE(uint64_t)
+    }
+#undef CASE
   }
   lm_free(before);
   return LM_OK;

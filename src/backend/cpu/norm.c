@@ -340,6 +340,88 @@ lm_status lm_cpu_batch_norm_relu_backward(const void *args, lm_tensor *const *ou
                         out);
 }
 
+/* ---- groups of channels: statistics of planes of a group each, the rest of planes of a channel each */
+
+/* x [N, C, ...], contiguous, as one image of n planes. */
+static shape planes_of(const lm_tensor *x, int64_t n) {
+  return (shape){.c = n, .count = x->numel / n, .images = 1, .run = x->numel / n};
+}
+
+lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
+  const lm_grouped_norm_args *a = args;
+  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
+  int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
+  shape groups = planes_of(a->x, n), planes = planes_of(a->x, n * each);
+  size_t bytes = (size_t)(2 * n + 3 * n * each) * sizeof(double);
+  void *scratch;
+  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
+  if (status != LM_OK) return status;
+  double *mean = scratch, *m2 = mean + n, *center = m2 + n, *scale = center + n * each, *shift = scale + n * each;
+  batch_moments(loops, a->x, &groups, mean, m2, NULL);
+  for (int64_t g = 0; g < n; g++) {
+    double invstd = 1 / sqrt(m2[g] / (double)groups.count + a->eps);
+    lm_number_put(out[1], g, mean[g]), lm_number_put(out[2], g, invstd);
+    for (int64_t p = g * each; p < (g + 1) * each; p++) {
+      put_acc(center, acc, p, mean[g]);
+      put_acc(scale, acc, p, a->weight ? invstd * lm_number_get(a->weight, p % channels) : invstd);
+      double lost = mean[g] - get_acc(center, acc, p); /* by rounding the mean */
+      put_acc(shift, acc, p, (a->bias ? lm_number_get(a->bias, p % channels) : 0) - lost * get_acc(scale, acc, p));
+    }
+  }
+  const affine by = {center, scale, shift, acc};
+  batch_apply(loops, a->x->data, NULL, out[0]->data, dtype, &planes, &by, false);
+  lm_device_free(a->x->device, scratch, bytes);
+  return LM_OK;
+}
+
+/* With u = g * weight, and h = (x - mean) * invstd over the m values of a group: dx = invstd * (u - mean(u) - h *
+ * mean(u * h)). */
+lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) {
+  const lm_grouped_norm_backward_args *a = args;
+  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
+  int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
+  shape planes = planes_of(a->x, n * each);
+  size_t column = (size_t)(n * each), bytes = (7 * column + 2 * (size_t)channels) * sizeof(double);
+  void *scratch;
+  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
+  if (status != LM_OK) return status;
+  double *sum_g = scratch, *sum_gx = sum_g + column, *center = sum_gx + column, *scale = center + column;
+  double *shift = scale + column, *b = shift + column, *k = b + column, *dweight = k + column;
+  double *dbias = dweight + channels;
+  for (int64_t p = 0; p < n * each; p++) {
+    put_acc(center, acc, p, lm_number_get(a->save_mean, p / each));
+    double weight = a->weight ? lm_number_get(a->weight, p % channels) : 1;
+    put_acc(scale, acc, p, lm_number_get(a->save_invstd, p / each) * weight);
+    put_acc(shift, acc, p, 0);
+  }
+  const affine by = {center, scale, shift, acc};
+  const lm_norm_back in = {.g = a->grad->data, .x = a->x->data};
+  batch_sums(loops, &in, dtype, &planes, &by, sum_g, sum_gx, NULL);
+  memset(dweight, 0, 2 * (size_t)channels * sizeof *dweight);
+  for (int64_t g = 0; g < n; g++) {
+    double invstd = lm_number_get(a->save_invstd, g), sum_u = 0, sum_uh = 0, m = (double)(each * planes.run);
+    for (int64_t p = g * each; p < (g + 1) * each; p++) {
+      double weight = a->weight ? lm_number_get(a->weight, p % channels) : 1;
+      sum_u += weight * sum_g[p];
+      sum_uh += weight * sum_gx[p] * invstd;
+      dweight[p % channels] += sum_gx[p] * invstd;
+      dbias[p % channels] += sum_g[p];
+    }
+    for (int64_t p = g * each; p < (g + 1) * each; p++) {
+      put_acc(b, acc, p, -invstd * invstd * sum_uh / m);
+      put_acc(k, acc, p, -invstd * sum_u / m);
+    }
+  }
+  batch_back(loops, a->grad->data, a->x->data, out[0]->data, dtype, &planes, &by, b, k, false);
+  for (int64_t c = 0; c < channels; c++) lm_number_put(out[1], c, dweight[c]), lm_number_put(out[2], c, dbias[c]);
+  lm_device_free(a->x->device, scratch, bytes);
+  return LM_OK;
+}
+
+/* ---- layer norm */
+
 static int64_t product(const lm_ints *shape) {
   int64_t n = 1;
   for (int d = 0; d < shape->n; d++) n *= shape->v[d];

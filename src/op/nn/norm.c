@@ -199,6 +199,74 @@ done:
   return status;
 }
 
+/* x [N, C, ...] with something in it, its channels in groups. */
+static lm_status check_grouped(lm_op_id op, const lm_tensor *x, int64_t groups, const lm_tensor *weight,
+                               const lm_tensor *bias) {
+  lm_status status = LM_OK;
+  TRY(lm_check_float(op, "x", x));
+  if (x->ndim < 2 || x->numel == 0 || groups < 1 || x->size[1] % groups != 0) {
+    status = lm_fail(LM_E_SHAPE, "%s: x has to be [N, C, ...], not empty, with channels for %lld groups, is %s",
+                     lm_ops[op].name, (long long)groups, lm_shape_of(x));
+    goto done;
+  }
+  TRY(lm_check_same_device(op, 3, (lm_tensor *[]){(lm_tensor *)x, (lm_tensor *)weight, (lm_tensor *)bias}));
+  TRY(check_param(op, "weight", weight, x, 1, &x->size[1]));
+  TRY(check_param(op, "bias", bias, x, 1, &x->size[1]));
+done:
+  return status;
+}
+
+lm_status lm_op_grouped_norm(const lm_grouped_norm_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_grouped_norm;
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *weight = NULL, *bias = NULL, *made[3] = {NULL};
+  TRY(check_grouped(op, a->x, a->num_groups, a->weight, a->bias));
+  int64_t groups = a->x->size[0] * a->num_groups;
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(as_contiguous(a->weight, &weight));
+  TRY(as_contiguous(a->bias, &bias));
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &made[0]));
+  TRY(lm_tensor_empty(stat_dtype(x), x->device, 1, &groups, LM_CONTIGUOUS, &made[1]));
+  TRY(lm_tensor_empty(stat_dtype(x), x->device, 1, &groups, LM_CONTIGUOUS, &made[2]));
+  lm_grouped_norm_args job = {x, a->num_groups, weight, bias, a->eps};
+  TRY(lm_dispatch_or_host(op, x->device, &job, made));
+  for (int i = 0; i < 3; i++) out[i] = lm_retain(made[i]);
+done:
+  lm_release(x);
+  lm_release(weight);
+  lm_release(bias);
+  for (int i = 0; i < 3; i++) lm_release(made[i]);
+  return status;
+}
+
+lm_status lm_op_grouped_norm_backward(const lm_grouped_norm_backward_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_grouped_norm_backward;
+  lm_status status = LM_OK;
+  lm_tensor *in[5] = {NULL}, *made[3] = {NULL}, *x = a->x;
+  TRY(check_grouped(op, x, a->num_groups, a->weight, NULL));
+  TRY(check_like_x(op, "grad", a->grad, x));
+  int64_t groups = x->size[0] * a->num_groups;
+  TRY(check_param(op, "save_mean", a->save_mean, x, 1, &groups));
+  TRY(check_param(op, "save_invstd", a->save_invstd, x, 1, &groups));
+  TRY(lm_check_same_device(op, 3, (lm_tensor *[]){x, a->save_mean, a->save_invstd}));
+  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &in[0]));
+  TRY(lm_laid_out(x, LM_CONTIGUOUS, &in[1]));
+  TRY(as_contiguous(a->save_mean, &in[2]));
+  TRY(as_contiguous(a->save_invstd, &in[3]));
+  TRY(as_contiguous(a->weight, &in[4]));
+  lm_dtype param = a->weight ? (lm_dtype)a->weight->dtype : stat_dtype(x);
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &made[0]));
+  TRY(lm_tensor_empty(param, x->device, 1, &x->size[1], LM_CONTIGUOUS, &made[1]));
+  TRY(lm_tensor_empty(param, x->device, 1, &x->size[1], LM_CONTIGUOUS, &made[2]));
+  lm_grouped_norm_backward_args job = {in[0], in[1], a->num_groups, in[2], in[3], in[4], a->eps};
+  TRY(lm_dispatch_or_host(op, x->device, &job, made));
+  for (int i = 0; i < 3; i++) out[i] = lm_retain(made[i]);
+done:
+  for (int i = 0; i < 5; i++) lm_release(in[i]);
+  for (int i = 0; i < 3; i++) lm_release(made[i]);
+  return status;
+}
+
 /* normalized_shape has to be x's last sizes. */
 static lm_status check_layer(lm_op_id op, const lm_tensor *x, const lm_ints *shape, const lm_tensor *weight,
                              const lm_tensor *bias) {

@@ -171,10 +171,10 @@ local function embedding_bag(index, weight, ...)
   local line_kept, bag_kept = of_kept(line), of_kept(bag)
   if o.max_norm then shorten(weight, line_kept, o.max_norm, o.norm_type) end
   local like = {dtype = weight.dtype, device = weight.device}
-  local none = ops.zeros({bags, weight.shape[2]}, like)
   local sums = o.mode ~= "max" and not o.scale_grad_by_freq
     and summed_in_place(index, line, weight, bag, bags, padding, each)
   if not sums then
+    local none = ops.zeros({bags, weight.shape[2]}, like)
     local rows = embedding(line_kept, weight, {scale_grad_by_freq = o.scale_grad_by_freq})
     if o.mode == "max" then
       local where = ops.expand(ops.unsqueeze(bag_kept, 2), rows.shape)
@@ -183,6 +183,7 @@ local function embedding_bag(index, weight, ...)
     sums = ops.index_add(none, 1, bag_kept, each and rows * ops.unsqueeze(of_kept(each), 2) or rows)
   end
   if o.mode == "sum" then return sums end
+  if index.ndim == 2 and not kept then return sums / math.max(index.shape[2], 1) end
   local counts = ops.index_add(ops.zeros({bags}, like), 1, bag_kept, ops.ones(bag_kept.shape, like))
   return sums / ops.unsqueeze(ops.clamp(counts, 1), 2)
 end

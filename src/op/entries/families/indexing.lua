@@ -43,6 +43,11 @@ op "nonzero" {
   grad = "none",
   help = "[n, ndim] indices of the nonzero elements; as_tuple: a result [n] for each dim, as x[{…}] takes them",
 }
+op "masked_values" {
+  "x", "mask",
+  grad = {x = "reshape(index_put(zero_for(g, [numel_of(x)]), [reshape(mask, [-1])], g), size_of(x))"},
+  help = "[n] elements of x where mask, a bool of its sizes, holds; masked_select broadcasts them",
+}
 op "topk" {
   "x", "k: int", "dim: dim?", "largest = true", "sorted = true", results = 2,
   grad = {x = "place_grad(g, y1, dim, true, size_of(x))"},

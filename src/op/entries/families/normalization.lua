@@ -100,6 +100,30 @@ op "rms_norm" {
   autocast = "keep_gpu",
   help = "x over the root of its mean square over the last dims, plus eps, by default the least above 1 in x's dtype",
 }
+-- y1, y2 are mean and inverse deviation of each sample's groups. The gradient for x is that of layer_norm, with
+-- statistics over a group; those for weight and bias are those of batch_norm.
+op "grouped_norm" {
+  "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5", hidden = 2,
+  grad = {["x, weight, bias"] = "grouped_norm_backward(g, x, num_groups, y1, y2, weight, eps)"},
+  help = "group_norm by a kernel of its own, the CPU's; weight and bias of x's dtype, or float32 beside halves",
+}
+op "grouped_norm_backward" {
+  "grad", "x", "num_groups: int", "save_mean", "save_invstd", "weight?", "eps: number = 1e-5", results = 3,
+  grad = "formula",
+  formula = {
+    "dims = all_but(1, ndim_of(x))",
+    "groups = [size_of(x)[1], num_groups, -1]",
+    "rows_of_x = reshape(x, groups)",
+    "centred = rows_of_x - mean(rows_of_x, [2], true)",
+    "invstd = rsqrt(mean(square(centred), [2], true) + eps)",
+    "xhat = centred * invstd",
+    "wg = reshape(given(weight) ? grad * along(weight, 1, ndim_of(x)) : grad, groups)",
+    "reshape(invstd * (wg - mean(wg, [2], true) - xhat * mean(wg * xhat, [2], true)), size_of(x))",
+    "sum(grad * reshape(xhat, size_of(x)), dims)",
+    "sum(grad, dims)",
+  },
+  help = "gradients of grouped_norm: x, weight, bias",
+}
 op "group_norm" {
   "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5",
   needs = {
@@ -111,6 +135,7 @@ op "group_norm" {
     {"!given(bias) || ndim_of(bias) == 1 && size_of(bias)[1] == size_of(x)[2]",
       "bias is {bias}; it has to hold one number for each of {size_of(x)[2]} channels"},
   },
+  forms = {{when = "suits_grouped_norm(x, weight, bias)", "grouped_norm(x, num_groups, weight, bias, eps)"}},
   formula = {
     "count = size_of(x)[1] * num_groups",
     "each = numel_of(x) / (count > 0 ? count : 1)",
