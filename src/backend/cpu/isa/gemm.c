@@ -2,7 +2,7 @@
 
 #include "backend/cpu/isa/elem.h"
 
-enum { COLUMNS = 64, NARROW = 16, DEPTH = 64 };
+enum { COLUMNS = 64, NARROW = 16, DEPTH = 64, ROW_LANES = 32, ROW_COLUMNS = 512 };
 
 #define LM_TEMPLATE "backend/cpu/isa/templates/gemm.inc"
 #include "backend/cpu/isa/templates/each_integer.inc"
@@ -11,5 +11,14 @@ enum { COLUMNS = 64, NARROW = 16, DEPTH = 64 };
 #undef LM_E
 #define LM_E F64
 #include LM_TEMPLATE
+#undef LM_E
+#define LM_E F16
+#include "backend/cpu/isa/templates/gemm_rows.inc"
+#undef LM_E
+#define LM_E BF16
+#include "backend/cpu/isa/templates/gemm_rows.inc"
 
-const struct lm_gemm_loops LM_ISA_NAME(lm_gemm_loops) = {{LM_INTEGERS(gemm)[LM_F32] = gemm_F32, [LM_F64] = gemm_F64}};
+const struct lm_gemm_loops LM_ISA_NAME(lm_gemm_loops) = {
+    .of = {LM_INTEGERS(gemm)[LM_F32] = gemm_F32, [LM_F64] = gemm_F64},
+    .rows = {[LM_F16] = gemm_rows_F16, [LM_BF16] = gemm_rows_BF16},
+};

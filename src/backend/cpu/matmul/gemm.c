@@ -15,6 +15,9 @@
 /* Rows or columns go to threads in multiples of this. */
 enum { GRAIN = 16 };
 
+/* Up to so many rows a product of 16-bit floats is as long as it takes to read the matrix. */
+enum { FEW_ROWS = 8 };
+
 /* Below so many multiplications our own loops are done before a library has looked at its arguments. */
 static bool is_small(const lm_cpu_gemm_job *g) {
   double work = (double)g->m * (double)g->n * (double)g->k;
@@ -42,7 +45,8 @@ static void by_loops(const lm_cpu_gemm_job *g) {
                      .ldc = g->ldc,
                      .alpha = g->alpha,
                      .beta = g->beta};
-  LM_ISA_PICK(lm_gemm_loops)->of[g->dtype](&s);
+  const struct lm_gemm_loops *loops = LM_ISA_PICK(lm_gemm_loops);
+  (g->dtype == LM_F16 || g->dtype == LM_BF16 ? loops->rows : loops->of)[g->dtype](&s);
 }
 
 static bool fits_int(const lm_cpu_gemm_job *g) {
@@ -109,6 +113,10 @@ static lm_status sgemm(const lm_cpu_gemm_job *g) {
   }
   return lm_dnn_sgemm(g->ta, g->tb, g->m, g->n, g->k, (float)g->alpha, g->a, g->lda, g->b, g->ldb, (float)g->beta, g->c,
                       g->ldc);
+}
+
+bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n) {
+  return (dtype == LM_F16 || dtype == LM_BF16) && m <= FEW_ROWS && n >= GRAIN;
 }
 
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {

@@ -19,7 +19,10 @@ typedef struct lm_cpu_gemm_job {
   double alpha, beta;
 } lm_cpu_gemm_job;
 
-/* Any dtype but bool, float16 and bfloat16. */
+/* Whether lm_cpu_gemm makes a C [m, n] of float16 or bfloat16, of an A that is not transposed: of few rows, as for the
+ * next token of a model of language. */
+bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n);
+/* Any dtype but bool, and of float16 and bfloat16 what lm_cpu_gemm_takes_rows says. */
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *job);
 
 /* Products by threads of a region of the caller's: entered before it and left after it, on the calling thread. */

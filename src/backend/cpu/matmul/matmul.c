@@ -41,7 +41,10 @@ static lm_status multiply_in(const lm_product *p, lm_dtype dtype, lm_tensor *y, 
                          .alpha = p->alpha,
                          .beta = p->beta};
   *done_ = true;
-  if (dtype == LM_BF16)
+  bool few = lm_cpu_gemm_takes_rows(dtype, n, m) && !job.ta;
+  if (dtype == LM_F16 && !few)
+    *done_ = false;
+  else if (dtype == LM_BF16 && !few)
     TRY(lm_dnn_gemm_bf16(&job, done_));
   else
     TRY(lm_cpu_gemm(&job));
@@ -59,7 +62,9 @@ static lm_status multiply(lm_op_id op, const void *args, lm_tensor *y) {
   lm_product p = lm_product_of(op, args);
   bool done_ = false;
   lm_dtype dtype = (lm_dtype)y->dtype;
-  if (dtype == LM_BF16 && p.x->size[p.x->ndim - 1] > 0 && lm_dnn_has_bf16()) TRY(multiply_in(&p, LM_BF16, y, &done_));
+  bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1]);
+  if (few || (dtype == LM_BF16 && p.x->size[p.x->ndim - 1] > 0 && lm_dnn_has_bf16()))
+    TRY(multiply_in(&p, dtype, y, &done_));
   if (!done_) TRY(multiply_in(&p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_));
 done:
   return status;

@@ -1,0 +1,52 @@
+-- Products of a few rows with a matrix of 16-bit floats, as a model of language asks for with each token.
+local lm = require "luminary"
+
+-- Whether a product in 16 bits is that of the same numbers in float32, rounded.
+local function near(want, got, what)
+  local off = got:numel() > 0 and (got:float() - want):abs():max():item() or 0
+  local largest = got:numel() > 0 and want:abs():max():item() or 0
+  assert.is_true(off <= 0.005 * largest + 1e-4, ("%s: off by %g of %g"):format(what, off, largest))
+end
+
+describe("products of few rows in 16 bits", function()
+  for _, dtype in ipairs {"bfloat16", "float16"} do
+    it("are those of float32, rounded once: " .. dtype, function()
+      for _, m in ipairs {1, 3, 8, 9} do
+        for _, k in ipairs {0, 1, 33, 100} do
+          for _, n in ipairs {15, 16, 17, 600} do
+            local what = ("%s [%d, %d] x [%d, %d]"):format(dtype, m, k, k, n)
+            local a, b, bias = lm.randn(m, k):to(dtype), lm.randn(k, n):to(dtype), lm.randn(n):to(dtype)
+            local x, y, z = a:float(), b:float(), bias:float()
+            near(x:mm(y), a:mm(b), what)
+            near(x:mm(y), a:mm(b:t():contiguous():t()), what .. ", by columns")
+            near(lm.addmm(z, x, y, {beta = 0.5, alpha = 2}), lm.addmm(bias, a, b, {beta = 0.5, alpha = 2}), what)
+            near(lm.nn.functional.linear(x, y:t(), z), lm.nn.functional.linear(a, b:t(), bias), what)
+            if k > 0 then
+              near(x:mm(y), a:t():contiguous():t():mm(b), what .. ", A by columns")
+              near(x:mm(y:narrow(2, 2, n - 1)), a:mm(b:narrow(2, 2, n - 1)), what .. ", part of a matrix")
+              local c, d = a:expand(3, m, k), b:expand(3, k, n)
+              near(c:float():bmm(d:float()), c:bmm(d), what .. ", 3 of them")
+            end
+          end
+        end
+      end
+    end)
+  end
+
+  it("take about as long as to read the matrix #alone #speed", function()
+    local function least(dtype)
+      local x, weight, best = lm.randn(1, 768):to(dtype), lm.randn(768, 2304):to(dtype), math.huge
+      for _ = 1, 20 do
+        local start = os.clock()
+        for _ = 1, 5 do x:mm(weight) end
+        best = math.min(best, os.clock() - start)
+      end
+      return best
+    end
+    local full = least "float32"
+    for _, dtype in ipairs {"bfloat16", "float16"} do
+      local half = least(dtype)
+      assert.is_true(half < 4 * full, ("%s: %.2f of float32's time"):format(dtype, half / full))
+    end
+  end)
+end)
