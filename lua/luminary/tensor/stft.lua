@@ -163,7 +163,7 @@ local function window(who, n, periodic, dtype, device, f)
 end
 
 -- 0, step, 2 step, …: n numbers.
-local function steps(n, step) return ops.linspace(0, (n - 1) * step, n, {dtype = "float64", device = "cpu"}) end
+local function steps(n, step) return ops.arange(0, n, 1, {dtype = "float64", device = "cpu"}):mul_(step) end
 
 -- a0 - a1 cos(2 pi k / n) + a2 cos(4 pi k / n)
 local function cosines(a0, a1, a2)
