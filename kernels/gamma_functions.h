@@ -1,8 +1,9 @@
-/* The logarithm of the gamma function and its derivatives, computed in double. For C and CUDA. The first two are
+/* The logarithm of the gamma function and its derivatives, computed in double. For C and CUDA. The first three are
  * without branches, so that loops vectorize.
  *
- * Stirling's series (Abramowitz and Stegun 6.1.41, 6.3.18) at t >= 8; what is less comes there by the recurrence
- * gamma(x + 1) = x gamma(x), and what is below 1/2 by the reflection gamma(x) gamma(1 - x) = pi / sin(pi x). */
+ * Stirling's series (Abramowitz and Stegun 6.1.41, 6.3.18, 6.4.12) at t >= 8; what is less comes there by the
+ * recurrence gamma(x + 1) = x gamma(x), and what is below 1/2 by the reflection gamma(x) gamma(1 - x) = pi / sin(pi x).
+ */
 #ifndef LM_KERNELS_GAMMA_H
 #define LM_KERNELS_GAMMA_H
 
@@ -49,6 +50,28 @@ LM_GAMMA double lm_digamma(double x) {
   return x < 0.5 ? (x - x == 0 ? low : NAN) : value;
 }
 
+/* Below t = 8 the sum of 1 / (y + k)^2 is (p' / p)^2 - p'' / p of p = y (y + 1) … (y + 7). */
+LM_GAMMA double lm_trigamma(double x) {
+  double y = x < 0.5 ? 1 - x : x, p = y, slope = 1, bend = 0;
+  for (int k = 1; k < 8; k++) {
+    bend = bend * (y + k) + 2 * slope;
+    slope = slope * (y + k) + p;
+    p = p * (y + k);
+  }
+  double t = y < 8 ? y + 8 : y, u = 1 / t, u2 = u * u, each = 1 / p, inverse = slope * each;
+  double series =
+      u2 * (1.0 / 6 -
+            u2 * (1.0 / 30 -
+                  u2 * (1.0 / 42 -
+                        u2 * (1.0 / 30 -
+                              u2 * (5.0 / 66 - u2 * (691.0 / 2730 -
+                                                     u2 * (7.0 / 6 - u2 * (3617.0 / 510 - u2 * 43867.0 / 798))))))));
+  double value = u * (1 + 0.5 * u + series) + (y < 8 ? inverse * inverse - bend * each : 0);
+  double from_whole = x - rint(x), sine = sin(3.14159265358979323846 * from_whole);
+  double mirror = 9.86960440108935861883 / (sine * sine) - value;
+  return x < 0.5 ? mirror : value;
+}
+
 /* sum over k >= 0 of 1 / (q + k)^s, s an integer above 1 (Hurwitz's zeta), by Euler and Maclaurin's formula from q + k
  * > 9 on, as Cephes' zeta.c. Poles are infinite. */
 LM_GAMMA double lm_hurwitz(double s, double q) {
@@ -80,15 +103,11 @@ LM_GAMMA double lm_hurwitz(double s, double q) {
   return sum;
 }
 
-/* The derivative of order n, 1 and up, of digamma: (-1)^(n + 1) n! zeta(n + 1, x); the first of numbers below 0 by
- * reflection. */
+/* The derivative of order n of digamma: (-1)^(n + 1) n! zeta(n + 1, x). */
 LM_GAMMA double lm_polygamma(double x, double n) {
   if (n == 0) return lm_digamma(x);
+  if (n == 1) return lm_trigamma(x);
   if (x != x) return x;
-  if (n == 1 && x < 0.5) {
-    double from_whole = x - rint(x), sine = sin(3.14159265358979323846 * from_whole);
-    return 9.86960440108935861883 / (sine * sine) - lm_hurwitz(2, 1 - x);
-  }
   double factorial = 1;
   for (int k = 2; k <= (int)n; k++) factorial *= k;
   return ((int)n % 2 ? factorial : -factorial) * lm_hurwitz(n + 1, x);

@@ -57,6 +57,7 @@ LM_VECTOR double hypot(double, double);
 #endif
 #endif
 
+#include "erfinv.h"
 #include "gamma_functions.h"
 
 #define LM_SCALAR static inline __attribute__((always_inline, unused))
@@ -88,7 +89,8 @@ LM_SCALAR float lm_expf(float x) {
 /* Where |a / b| is below LM_NEAR a quotient rounded to its type is off by less than one, and a - q b is exact (fma, or
  * for float double, takes care of the product): a few instructions without branches, which loops vectorize. */
 #define LM_NEAR 0x1p22f
-#define LM_IS_NEAR(a, b) (fabs(a) < fabs(b) * LM_NEAR)
+#define LM_IS_NEAR_F32(a, b) (fabsf(a) < fabsf(b) * LM_NEAR)
+#define LM_IS_NEAR_F64(a, b) (fabs(a) < fabs(b) * LM_NEAR)
 
 LM_SCALAR float lm_fmod_nearf(float a, float b) {
   float q = truncf(a / b);
@@ -206,6 +208,26 @@ LM_SCALAR int32_t lm_remainder_i32(int32_t a, int32_t b) {
 LM_SCALAR int32_t lm_floor_divide_i32(int32_t a, int32_t b) {
   int32_t r = lm_fmod_i32(a, b);
   return lm_trunc_divide_i32(a, b) - ((r != 0) & ((r ^ b) < 0));
+}
+
+/* Of int64 that int holds, but for its lowest, as those of int: |a / b| is at most |a|. */
+#define LM_IS_NEAR_I64(a, b) \
+  (((uint64_t)(a) + INT32_MAX <= UINT32_MAX - 1) & ((uint64_t)(b) + INT32_MAX <= UINT32_MAX - 1))
+
+LM_SCALAR int32_t lm_quotient_near_i64(int32_t a, int32_t b) { return (int32_t)((double)a / b); }
+
+LM_SCALAR int64_t lm_fmod_near_i64(int64_t a, int64_t b) {
+  return (int32_t)a - lm_quotient_near_i64((int32_t)a, (int32_t)b) * (int32_t)b;
+}
+
+LM_SCALAR int64_t lm_remainder_near_i64(int64_t a_, int64_t b_) {
+  int32_t b = (int32_t)b_, r = (int32_t)lm_fmod_near_i64(a_, b_);
+  return ((r != 0) & ((r ^ b) < 0)) ? r + b : r;
+}
+
+LM_SCALAR int64_t lm_floor_divide_near_i64(int64_t a_, int64_t b_) {
+  int32_t a = (int32_t)a_, b = (int32_t)b_, q = lm_quotient_near_i64(a, b), r = a - q * b;
+  return q - ((r != 0) & ((r ^ b) < 0));
 }
 
 /* Wraps around; a negative exponent gives the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */

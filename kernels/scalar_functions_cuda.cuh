@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "erfinv.h"
 #include "gamma_functions.h"
 #include "launch.cuh"
 
@@ -32,6 +33,7 @@ LM_SCALAR_FUNCTION(asinh, asinhf(x), asinh(x))
 LM_SCALAR_FUNCTION(acosh, acoshf(x), acosh(x))
 LM_SCALAR_FUNCTION(atanh, atanhf(x), atanh(x))
 LM_SCALAR_FUNCTION(erfc, erfcf(x), erfc(x))
+LM_SCALAR_FUNCTION(erfinv, lm_inverse_erff(x), lm_inverse_erf(x))
 LM_SCALAR_FUNCTION(abs, fabsf(x), fabs(x))
 LM_SCALAR_FUNCTION(floor, floorf(x), floor(x))
 LM_SCALAR_FUNCTION(ceil, ceilf(x), ceil(x))
@@ -159,6 +161,7 @@ LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
 #define ACOSH lm_acosh
 #define ATANH lm_atanh
 #define ERFC lm_erfc
+#define ERFINV lm_erfinv
 #define ATAN2 lm_atan2
 #define HYPOT lm_hypot
 #define COPYSIGN lm_copysign

@@ -186,6 +186,9 @@ unary "erfc"
 op("mul_sigmoid", "x gate", "x * torch.sigmoid(gate)", { { x = t { 3, 4 }, gate = t { 3, 4 } }, { x = t { 2, 3, 4 }, gate = t { 4 } }, { x = t { 0, 3 }, gate = t { 3 } },
   tol = { float16 = { 2e-3, 1e-4 }, bfloat16 = { 2e-2, 1e-3 } }, -- PyTorch rounds sigmoid(gate)
   bad = { { t { 2, 3 }, t { 2, 4 }, message = "mul_sigmoid.*%[2, 3%].*%[2, 4%]" } } })
+op("gated_halves", "x dim n", "F.glu(x, dim)", { { x = t { 3, 4 }, dim = 2, n = 2 }, { x = t { 6, 2, 3 }, dim = 1, n = 3 }, { x = t { 0, 2 }, dim = -1, n = 1 },
+  tol = { float16 = { 2e-3, 1e-4 }, bfloat16 = { 2e-2, 1e-3 } },
+  bad = { { t { 3, 4 }, 2, 3, message = "gated_halves: narrow: .*4" } } })
 unary "exp2"
 unary "sinc"
 unary "deg2rad"
@@ -955,7 +958,7 @@ op("multi_margin_loss", "x target", "F.multi_margin_loss(x, target, p=p, margin=
 local vectors = { { t { 4 }, t { 5 }, message = "two vectors of one length" }, { t { 2, 2 }, t { 4 }, message = "two vectors of one length" } }
 op("mv", "x vec", "torch.mv(x, vec)", { { x = t { 3, 4 }, vec = t { 4 } }, { x = t { 0, 4 }, vec = t { 4 } }, { x = t { 3, 0 }, vec = t { 0 } },
   bad = { { t { 3, 4 }, t { 3 }, message = "mv: x is %[3, 4%], vec %[3%]" }, { t { 4 }, t { 4 }, message = "mv: x is %[4%]" } } })
-op("dot", "x other", "torch.dot(x, other)", { { x = t { 7 }, other = t { 7 } }, { x = t { 0 }, other = t { 0 } }, bad = vectors })
+op("dot", "x other", "torch.dot(x, other)", { { x = t { 7 }, other = t { 7 } }, { x = t { 130 }, other = t { 130 } }, { x = t { 0 }, other = t { 0 } }, bad = vectors })
 op("vdot", "x other", "torch.vdot(x, other)", { { x = t { 7 }, other = t { 7 } }, bad = vectors })
 op("outer", "x other", "torch.outer(x, other)", { { x = t { 3 }, other = t { 4 } }, { x = t { 0 }, other = t { 4 } },
   bad = { { t { 3, 4 }, t { 3 }, message = "outer: x is %[3, 4%], other %[3%]; two vectors" } } })
@@ -1048,6 +1051,10 @@ op("row_distances", "x1 x2 p by_products", "torch.cdist(x1, x2, p)", { defaults 
   { x1 = t { 2, 2, 3 }, x2 = t { 3, 3 } }, { x1 = t { 3, 4 }, x2 = t { 2, 4 }, by_products = true }, { x1 = t { 2, 3 }, x2 = t { 2, 3 }, p = 3 }, { x1 = t { 2, 3 }, x2 = t { 70, 3 }, p = 1.5 },
   { x1 = t { 2, 3 }, x2 = t { 2, 3 }, p = math.huge }, { x1 = t { 2, 0 }, x2 = t { 3, 0 } }, { x1 = t { 0, 2 }, x2 = t { 3, 2 } },
   bad = { { t { 3 }, t { 2, 3 }, message = "row_distances: x1 is %[3%]" }, { t { 2, 2 }, t { 2, 3 }, message = "x1 is %[2, 2%] and x2 %[2, 3%]" } } })
+op("row_distances_backward", "grad x1 x2", "(grad.unsqueeze(-1) * (x1.unsqueeze(-2) - x2.unsqueeze(-3)).sign()).sum(-2)", { tol = loose,
+  { grad = t { 3, 2 }, x1 = t { 3, 4 }, x2 = t { 2, 4 } }, { grad = t { 2, 2, 3 }, x1 = t { 2, 2, 70 }, x2 = t { 3, 70 } },
+  dtypes = false, bad = { { t { 2, 2 }, t { 2, 3 }, t { 3, 3 }, message = "row_distances_backward: grad is %[2, 2%], x1 %[2, 3%] and x2 %[3, 3%]" },
+  { t { 2 }, t { 2, 3 }, t { 3, 3 }, message = "grad is %[2%]" } } })
 
 -- ---- Fourier transforms
 local C = "torch.view_as_complex(x.contiguous())"
@@ -1212,7 +1219,8 @@ for _, row in ipairs {
 end
 unary("lgamma", nil, { domain = pos { 3, 4 }, domain3 = v { -2, -1.5, -0.3, 0.2, 0.5, 1, 2, 30 } })
 unary("digamma", nil, { domain = pos { 3, 4 }, domain3 = v { -2, -1.5, -0.3, 0.2, 0.5, 1, 2, 30 } })
-op("polygamma", "x n", "torch.polygamma(int(n), x)", { { x = pos { 3, 4 }, n = 1 }, { x = v { -1.5, 0.2, 1, 30 }, n = 1 }, { x = v { 0.2, 1, 30 }, n = 2 }, { x = pos { 3 }, n = 0 },
+op("polygamma", "x n", "torch.polygamma(int(n), x)", { { x = pos { 3, 4 }, n = 1 }, { x = v { -1.5, -0.3, 0.2, 0.5, 1, 3.25, 7.9, 8, 30, 1e6 }, n = 1 },
+  { x = v { 0.2, 1, 30 }, n = 2 }, { x = pos { 3 }, n = 0 },
   bad = { { t { 2 }, -1, message = "polygamma: n is %-1" }, { t { 2 }, 1.5, message = "polygamma: n is 1.5" } } })
 
 return rows

@@ -176,3 +176,81 @@ describe("fmod, remainder, floor_divide and powers", function()
     assert.same({ -8, 1 / 4 }, lm.tensor({ -2, -2 }):pow(lm.tensor { 3, -2 }):totable())
   end)
 end)
+
+-- Loops have other ways through numbers that int holds, through what is short, and through what lies apart.
+describe("loops over integers", function()
+  it("divide alike on both sides of what int holds", function()
+    local edge = 2 ^ 31
+    local list = { 0, 1, -1, 7, -7, 100, -100, 2 ^ 52 + 1, -2 ^ 52 - 1 }
+    for k = -1, 1 do list[#list + 1], list[#list + 2] = edge + k, k - edge end
+    for _, far in ipairs { false, true } do
+      local tops, bottoms = {}, {}
+      for _, a in ipairs(list) do
+        for _, b in ipairs(list) do
+          if b ~= 0 and (far or math.abs(a) < edge and math.abs(b) < edge) then
+            tops[#tops + 1], bottoms[#bottoms + 1] = a, b
+          end
+        end
+      end
+      local a, b = lm.tensor(tops, { dtype = "int64" }), lm.tensor(bottoms, { dtype = "int64" })
+      local down, left, same = a:floor_divide(b):totable(), a:remainder(b):totable(), a:fmod(b):totable()
+      for i = 1, #tops do
+        local x, y = tops[i], bottoms[i]
+        local rest = math.fmod(x, y)
+        assert.equal(rest, same[i])
+        if rest ~= 0 and (rest < 0) ~= (y < 0) then rest = rest + y end
+        assert.equal(rest, left[i], ("%d %% %d"):format(x, y))
+        assert.equal((x - rest) / y, down[i], ("%d / %d"):format(x, y))
+      end
+    end
+  end)
+
+  it("find the extremes of every integer dtype, however they lie", function()
+    for _, dtype in ipairs { "uint8", "int8", "int16", "uint16", "int32", "int64", "bool" } do
+      local low, high = 0, 1
+      if dtype ~= "bool" then
+        local info = lm.iinfo(dtype)
+        low, high = math.max(tonumber(info.min), -2 ^ 40), math.min(tonumber(info.max), 2 ^ 40)
+      end
+      for _, n in ipairs { 1, 17, 63, 130, 5000 } do
+        local x = lm.randint(low, high, { 3, n }):to(dtype)
+        x[1]:fill_(low == 0 and 1 or low) -- bool's and the unsigned ones' 0 only where it is put
+        x[1][n], x[2][1], x[3][math.ceil(n / 2)] = high, low, high
+        local wide = x:to("float64")
+        for _, y in ipairs { { x, wide }, { x:t(), wide:t() }, { x:t():contiguous(), wide:t() } } do
+          for _, dim in ipairs { 1, 2 } do
+            assert.same(y[2]:amax(dim):totable(), y[1]:to(dtype):amax(dim):double():totable(), dtype)
+            assert.same(y[2]:amin(dim):totable(), y[1]:to(dtype):amin(dim):double():totable(), dtype)
+          end
+          assert.equal(high, y[1]:amax():double():item())
+          assert.equal(low, y[1]:amin():double():item())
+          assert.equal(dtype, y[1]:amax().dtype)
+        end
+      end
+    end
+  end)
+end)
+
+describe("halves", function()
+  it("become float32 and back the same in rows of any length, and lying apart", function()
+    local bits = lm.arange(65536, { dtype = "int64" })
+    local e, m = bits:bitwise_right_shift(10):bitwise_and(31), bits:bitwise_and(1023):double()
+    local size = lm.where(e:eq(0), m * 2 ^ -24, (m + 1024) * lm.tensor(2, { dtype = "float64" }):pow(e:double() - 25))
+    local want = lm.where(bits:ge(32768), -size, size)[{ { 1, 31744 } }]
+    local half = want:to("float16") -- finite ones: each is a half exactly
+    assert.is_true(lm.equal(want, half:double()))
+    for _, n in ipairs { 1, 7, 8, 9, 15, 16, 17, 100, 523 } do
+      local part = half[{ { 1025, 1024 + n } }]
+      assert.is_true(lm.equal(want[{ { 1025, 1024 + n } }], part:float():double()))
+      assert.is_true(lm.equal(part, part:float():half()))
+      local apart = lm.zeros({ n, 2 }, { dtype = "float16" })
+      apart:select(2, 2):copy_(part:float())
+      assert.is_true(lm.equal(part:float(), apart:select(2, 2):float()))
+    end
+    -- to nearest even, out of range, into subnormals
+    local x = lm.tensor { 2049, 2051, 65519, 65520, -1e6, 2 ^ -25, 3 * 2 ^ -25, 1 / 0, -0.0, 6e-8 }
+    assert.same({ 2048, 2052, 65504, 1 / 0, -1 / 0, 0, 2 ^ -23, 1 / 0, 0, 2 ^ -24 }, x:half():double():totable())
+    assert.equal(-1 / 0, 1 / x:half():double()[9])
+    assert.is_true(lm.isnan(lm.full({ 9 }, 0 / 0):half():float()):all():item())
+  end)
+end)

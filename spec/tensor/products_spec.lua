@@ -176,3 +176,68 @@ describe("lm.linalg", function()
     assert.matches("linalg.*svdd?", message(function() return lm.linalg.svdd end))
   end)
 end)
+
+describe("long and short runs of products", function()
+  it("dot sums long vectors and batches of rows, the same for any number of threads", function()
+    local whole = lm.arange(200001):remainder(7)
+    local x, y = whole:float(), (whole + 1):double()
+    local want = (whole * (whole + 1)):sum():item()
+    for _, dtype in ipairs { "float32", "float64" } do
+      assert.equal(tonumber(want), x:to(dtype):dot(y:to(dtype)):item())
+      local a, b = x:to(dtype)[{ { 1, 3000 } }]:view(3, 1, 1000), y:to(dtype)[{ { 1, 3000 } }]:view(3, 1000, 1)
+      local rows, others = a:flatten(2), b:flatten(2)
+      local sums = (rows * others):sum(2):totable()
+      assert.same(sums, lm.bmm(a, b):flatten():totable())
+      assert.same(sums, lm.einsum("ij,ij->i", rows, others):totable())
+    end
+    local u, v, threads, sums = lm.randn(100003), lm.randn(100003), lm.get_num_threads(), {}
+    for n = 1, 3 do
+      lm.set_num_threads(n)
+      sums[n] = u:dot(v):item()
+    end
+    lm.set_num_threads(threads)
+    assert.same({ sums[1], sums[1], sums[1] }, sums)
+    close("in float64", u:dot(v):double(), u:double():dot(v:double()))
+  end)
+
+  it("kron and cross of many rows, and their gradients", function()
+    local cases = { { { 5, 6 }, { 7, 3 } }, { { 4 }, { 5 } }, { { 2, 5, 2 }, { 6, 3 } }, { { 5, 6 }, { 4, 300 } } }
+    for _, sizes in ipairs(cases) do
+      local a, b = lm.randn(sizes[1]):requires_grad_(), lm.randn(sizes[2]):requires_grad_()
+      local y = lm.kron(a, b)
+      local ga, gb = unpack(lm.autograd.grad(y:square():sum(), { a, b }))
+      close("gradient of a", ga, a:detach() * (2 * b:detach():square():sum()))
+      close("gradient of b", gb, b:detach() * (2 * a:detach():square():sum()))
+      local first = {}
+      for d = 1, y.ndim do first[d] = { 1, b.ndim - y.ndim + d > 0 and b.shape[b.ndim - y.ndim + d] or 1 } end
+      close("a block", y[first]:detach():flatten(), (b * a:flatten()[1]):detach():flatten())
+    end
+    local x, y = lm.randn(300, 3), lm.randn(300, 3)
+    local z = x:cross(y)
+    close("apart", (z * x):sum(2), lm.zeros(300))
+    close("as columns", z, x:t():contiguous():cross(y:t():contiguous(), 1):t())
+    close("parallel", x:cross(x), lm.zeros(300, 3))
+  end)
+
+  it("cdist's gradient for p = 1 is of signs, and has one", function()
+    local x, y = lm.randn({ 2, 70, 5 }, { dtype = "float64" }), lm.randn({ 9, 5 }, { dtype = "float64" })
+    assert.is_true(lm.autograd.gradcheck(function(p, q) return lm.cdist(p, q, 1) end,
+      { x[{ {}, { 1, 4 } }]:clone():requires_grad_(), y:clone():requires_grad_() }))
+    x:requires_grad_()
+    local g = unpack(lm.autograd.grad(lm.cdist(x, y, 1):sum(), { x }))
+    close("signs", g, lm.sign(x:detach():unsqueeze(-2) - y):sum(-2))
+    local empty = lm.zeros(2, 3):requires_grad_()
+    lm.cdist(empty, lm.zeros(0, 3), 1):sum():backward()
+    close("of none", empty.grad, lm.zeros(2, 3))
+  end)
+
+  it("an op of others with a gradient of its own is one in the graph", function()
+    local x = lm.randn(3, 4):requires_grad_()
+    assert.matches("gated_halves", tostring(F.glu(x).grad_fn):lower())
+    assert.matches("dot", tostring(x[1]:dot(x[2]).grad_fn):lower())
+    assert.is_nil(F.glu(x:detach()).grad_fn)
+    assert.is_true(lm.is_grad_enabled())
+    assert.is_false((pcall(lm.dot, x[1], lm.zeros(2))))
+    assert.is_true(lm.is_grad_enabled())
+  end)
+end)

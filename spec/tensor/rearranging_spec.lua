@@ -249,3 +249,17 @@ it("a 0-d tensor of integers stands for an integer", function()
   gives("select", x:select(1, lm.tensor(2, { dtype = "int64" })), "1")
   refused("narrow: start: an integer expected", x.narrow, x, 1, lm.tensor(2.5), 1)
 end)
+
+describe("cat", function()
+  it("joins many rows of single columns, wide ones and none alike", function()
+    for _, dtype in ipairs { "float32", "uint8", "float64" } do
+      local a, b, c = lm.arange(600):remainder(100):to(dtype), lm.arange(600):remainder(90):to(dtype),
+        lm.arange(1200):remainder(80):to(dtype):view(600, 2)
+      local y = lm.cat({ a:view(600, 1), c, b:view(600, 1), lm.zeros({ 600, 0 }, { dtype = dtype }) }, 2)
+      assert.same({ 600, 4 }, { y:size(1), y:size(2) })
+      assert.is_true(lm.equal(y:select(2, 1), a) and lm.equal(y[{ {}, { 2, 3 } }], c) and lm.equal(y:select(2, 4), b))
+      assert.is_true(lm.equal(lm.stack({ a, b }, -1):t(), lm.stack { a, b }))
+      assert.equal(0, lm.cat({ a:view(600, 1)[{ {}, { 1, 0 } }], c:half()[{ {}, { 1, 0 } }] }, 2):numel())
+    end
+  end)
+end)

@@ -39,7 +39,12 @@ static lm_status call_op(lm_op_id id, const void *args, lm_tensor **out) {
   bool is_done = false;
   if (op->looks) TRY(look_first(id, args, false, &is_done, out));
   if (is_done) return LM_OK;
-  if (op->kind == LM_COMP) return under_name(id, lm_compositions[id].made_of(args, out));
+  if (op->kind == LM_COMP) {
+    if (rules->whole && !modes.no_grad && lm_record_may(op, rules, args)) {
+      TRY(under_name(id, lm_record_call(id, args, &is_done, out)));
+    }
+    return is_done ? LM_OK : under_name(id, lm_compositions[id].made_of(args, out));
+  }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
   if (!modes.no_grad && !rules->none && lm_record_may(op, rules, args)) TRY(lm_record_call(id, args, &is_done, out));
   if (is_done) return LM_OK;

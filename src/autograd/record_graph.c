@@ -133,6 +133,21 @@ done:
   return status;
 }
 
+/* A composite's ops are not recorded: it is, as one. Its result is a view of none that there was. */
+static lm_status run_whole(lm_op_id id, const void *args, lm_tensor **results) {
+  if (lm_ops[id].kind != LM_COMP) return lm_op_run(id, args, results);
+  lm_set_grad_enabled(false);
+  lm_status status = lm_compositions[id].made_of(args, results);
+  lm_set_grad_enabled(true);
+  for (int i = 0; status == LM_OK && i < lm_ops[id].outs; i++) {
+    lm_tensor *view = results[i];
+    if (!view->grad) continue;
+    status = lm_alias(view, &results[i]);
+    lm_release(view);
+  }
+  return status;
+}
+
 static lm_status run_recorded(lm_op_id id, const void *args, const survey *s, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
@@ -142,7 +157,7 @@ static lm_status run_recorded(lm_op_id id, const void *args, const survey *s, lm
   TRY(new_node(id, args, s, NULL, &node));
   if (lm_recipe_here()) TRY(lm_recipe_make_room());
   for (int i = 0; i < op->outs; i++) TRY(lm_grad_new(&spare[i]));
-  TRY(lm_op_run(id, args, results));
+  TRY(run_whole(id, args, results));
   for (int i = 0; i < op->outs + op->aux; i++) {
     if (!(s->touched.results >> i & 1) || !results[i]) continue;
     node->saves = true;

@@ -189,7 +189,7 @@ function index.class(name) return all().classes[name] end
 local inner_ops = {
   conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
   min_dim = true, median_all = true, median_dim = true, nanmedian_all = true, nanmedian_dim = true, mul_sigmoid =
-  true, huber = true, relative_entropy = true, lu_pivots_to_matrix = true,
+  true, gated_halves = true, huber = true, relative_entropy = true, lu_pivots_to_matrix = true,
 }
 local inner_patterns = {"_backward$", "^linalg_", "^fft_"} -- of names of ops
 

@@ -141,7 +141,7 @@ function F.glu(x, dim)
   if dim == nil then dim = -1 end
   local size = x:size(dim)
   if size % 2 ~= 0 then fail("glu: dim %d has size %d, which has no halves", dim, size) end
-  return ops.mul_sigmoid(ops.narrow(x, dim, 1, size / 2), ops.narrow(x, dim, size / 2 + 1, size / 2))
+  return ops.gated_halves(x, dim, size / 2)
 end
 
 -- What makes rrelu of x: an op and its argument.

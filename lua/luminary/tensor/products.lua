@@ -76,7 +76,15 @@ function products.kron(a, b)
   if n > 4 then -- in pairs of dims that would be too many
     fail("kron: a is %s, b %s; at most 4 dims", describe(a), describe(b))
   end
-  return ops.reshape(ops.reshape(a, of_a) * ops.reshape(b, of_b), shape)
+  a, b = ops.reshape(a, of_a), ops.reshape(b, of_b)
+  local i, j = of_a[2 * n - 1], of_b[2 * n] -- of the last dim: short runs, unless both are spread over it before
+  if n > 0 and j < 256 and math.min(a:numel() / i, b:numel() / j) >= 4 then
+    of_a[2 * n], of_b[2 * n - 1] = j, i
+    a, b = ops.contiguous(ops.expand(a, of_a)), ops.contiguous(ops.expand(b, of_b))
+    of_a[2 * n - 1], of_a[2 * n], of_b[2 * n - 1], of_b[2 * n] = 1, i * j, 1, i * j
+    a, b = ops.reshape(a, of_a), ops.reshape(b, of_b)
+  end
+  return ops.reshape(a * b, shape)
 end
 
 local AS_PRODUCT = 25 -- rows from which differences are taken by matrix products, as in PyTorch

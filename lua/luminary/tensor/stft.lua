@@ -117,23 +117,26 @@ end
 
 -- ---- windows
 
--- The window of n entries whose k-th (from 0) is f(k) for k a float64 tensor, and `whole`, the entries of a period.
+-- The window of n entries that f(n, whole) gives, in float64; `whole`: the entries of a period.
 local function window(who, n, periodic, dtype, device, f)
   arg(who, "window_length", n, "natural")
   if periodic ~= nil then arg(who, "periodic", periodic, "boolean") end
   dtype, device = dtype or core.get_default_dtype(), device or core.get_default_device()
   if not core.is_floating_point(dtype) then fail("%s: dtype has to be floating, got %s", who, dtype) end
   if n <= 1 then return ops.ones({n}, {dtype = dtype, device = device}) end
-  local k = ops.arange(0, n, 1, {dtype = "float64", device = "cpu"})
-  return f(k, periodic == false and n - 1 or n):to(dtype):to(device)
+  return f(n, periodic == false and n - 1 or n):to(dtype):to(device)
 end
+
+-- 0, step, 2 step, …: n numbers.
+local function steps(n, step) return ops.arange(0, n, 1, {dtype = "float64", device = "cpu"}):mul_(step) end
 
 -- a0 - a1 cos(2 pi k / n) + a2 cos(4 pi k / n)
 local function cosines(a0, a1, a2)
-  return function(k, n)
-    local angle = k * (2 * math.pi / n)
-    local y = a0 - ops.cos(angle) * a1
-    return a2 and y + ops.cos(angle * 2) * a2 or y
+  return function(n, whole)
+    local angle = steps(n, 2 * math.pi / whole)
+    local twice = a2 and (angle * 2):cos_()
+    local y = ops.rsub(angle:cos_(), a0, {alpha = a1})
+    return twice and y:add_(twice, {alpha = a2}) or y
   end
 end
 
@@ -157,8 +160,8 @@ end
 
 --- lm.bartlett_window(window_length [, periodic = true [, {dtype, device}]]): 1 - |2 k / n - 1|, as hann_window.
 function stft.bartlett_window(window_length, periodic, dtype, device)
-  return window("bartlett_window", window_length, periodic, dtype, device, function(k, n)
-    return 1 - ops.abs(k * (2 / n) - 1)
+  return window("bartlett_window", window_length, periodic, dtype, device, function(n, whole)
+    return 1 - ops.abs(steps(n, 2 / whole) - 1)
   end)
 end
 
@@ -177,8 +180,8 @@ end
 function stft.kaiser_window(window_length, periodic, beta, dtype, device)
   beta = arg("kaiser_window", "beta", beta or 12, "positive")
   if beta > 700 then fail("kaiser_window: beta is %g; 700 at most", beta) end
-  return window("kaiser_window", window_length, periodic, dtype, device, function(k, n)
-    local inside = ops.clamp(1 - ops.square(k * (2 / n) - 1), 0)
+  return window("kaiser_window", window_length, periodic, dtype, device, function(n, whole)
+    local inside = ops.clamp(1 - ops.square(steps(n, 2 / whole) - 1), 0)
     return bessel(ops.sqrt(inside) * beta, beta) / bessel(ops.full({}, beta, {dtype = "float64", device = "cpu"}), beta)
   end)
 end

@@ -19,7 +19,13 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
   for (int i = 0; i < a->tensors.n; i++) {
     blocks = blocks && a->tensors.v[i]->dtype == result->dtype && lies_like(a->tensors.v[i], channels_last);
   }
-  if (!blocks) {
+  if (result->numel == 0) return LM_OK;
+  /* what lies outside `dim` in memory, and how many elements one step of dim takes */
+  int64_t inner = result->stride[dim];
+  int64_t outer = result->numel / (result->size[dim] * inner);
+  const int64_t few_bytes = 32, many = 256; /* so many short pieces are quicker tensor by tensor */
+  bool tiny = outer >= many && result->size[dim] * inner * (int64_t)item < few_bytes * a->tensors.n;
+  if (!blocks || tiny) {
     lm_tensor part = *result; /* a header on the stack over each part in turn */
     for (int i = 0; i < a->tensors.n; i++) {
       const lm_tensor *t = a->tensors.v[i];
@@ -31,9 +37,6 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
     }
     return LM_OK;
   }
-  /* what lies outside `dim` in memory, and how many elements one step of dim takes */
-  int64_t inner = result->stride[dim];
-  int64_t outer = result->numel / (result->size[dim] * inner);
   int threads = lm_cpu_share((double)result->numel * 0.5);
   bool streams = lm_stream_pays(lm_nbytes(result));
 #pragma omp parallel for num_threads(threads) if (threads > 1)

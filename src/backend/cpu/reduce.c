@@ -27,7 +27,7 @@ static void fold_row(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_redu
   int64_t step = p->reduced.stride[0][last];
   bool direct = p->dtype == p->compute && step == 1 && p->reduced.size[last] >= 64;
   _Alignas(64) char tile[LM_TILE_BYTES];
-  int filled = 0, num = (int)lm_dtype_size(p->compute);
+  int filled = 0, num = (int)lm_dtype_size(p->compute), most = LM_TILE_BYTES / num;
   lm_reduce_walk w = lm_reduce_walk_from(p, begin);
   while (begin < end) {
     int64_t run = lm_reduce_walk_run(p, &w);
@@ -36,10 +36,10 @@ static void fold_row(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_redu
     if (direct) {
       p->folds->row[fold](total, x, run, c);
     } else {
-      run = run < LM_TILE - filled ? run : LM_TILE - filled;
+      run = run < most - filled ? run : most - filled;
       p->loops->load[p->dtype](tile + filled * num, x, step, (int)run);
       filled += (int)run;
-      if (filled == LM_TILE || begin + run == end) {
+      if (filled == most || begin + run == end) {
         p->folds->row[fold](total, tile, filled, c);
         filled = 0;
       }
@@ -98,7 +98,7 @@ static void write_unit(const reduction *r, const lm_reduce_unit *u, lm_total *to
   for (int j = 0; r->finish && j < u->cols; j++) {
     total[j] = r->finish(total[j], c ? c[j] : (lm_total){0}, number, r->parameter);
   }
-  const struct lm_point_loops *loops = lm_point_loops_of(r->plan.compute == LM_I64 ? LM_I64 : LM_F64);
+  const struct lm_point_loops *loops = lm_point_loops_of(lm_dtype_is_float(r->plan.compute) ? LM_F64 : LM_I64);
   loops->store[d](r->out->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, total, u->cols);
 }
 
@@ -152,11 +152,17 @@ static lm_status in_parts(const reduction *r) {
   return LM_OK;
 }
 
+/* The narrowest type with loops that holds an integer dtype's numbers. */
+static lm_dtype narrowest(lm_dtype dtype) { return dtype == LM_BOOL ? LM_U8 : dtype == LM_U16 ? LM_I32 : dtype; }
+
 static lm_status reduce(reduction *r, const lm_tensor *x, const lm_ints *dims, lm_tensor *out) {
   bool reduced[LM_MAX_DIMS] = {false};
   for (int i = 0; i < dims->n; i++) reduced[dims->v[i]] = true;
   r->out = out;
   lm_reduce_plan_make(&r->plan, x, out, reduced, LM_REDUCE_COLS);
+  if ((r->first == LM_REDUCE_MAX || r->first == LM_REDUCE_MIN) && r->plan.compute == LM_I64) {
+    lm_reduce_plan_compute(&r->plan, narrowest((lm_dtype)x->dtype));
+  }
   if (r->plan.kept_count == 0) return LM_OK;
   if (r->plan.parts > 1) return in_parts(r);
   int share = lm_reduce_share(&r->plan);

@@ -30,14 +30,18 @@ static bool wants_cols(const lm_reduce_plan *p) {
   return across >= 8;
 }
 
+void lm_reduce_plan_compute(lm_reduce_plan *p, lm_dtype compute) {
+  p->compute = compute;
+  p->loops = lm_point_loops_of(compute);
+  p->folds = lm_reduce_loops_of(compute);
+}
+
 void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor *out, const bool *reduced, int width) {
   p->width = width;
   p->dtype = (lm_dtype)x->dtype;
-  p->compute = p->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(p->dtype) ? LM_F32 : LM_I64;
+  lm_reduce_plan_compute(p, p->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(p->dtype) ? LM_F32 : LM_I64);
   p->data = x->data;
   p->bytes = (int64_t)lm_dtype_size(p->dtype);
-  p->loops = lm_point_loops_of(p->compute);
-  p->folds = lm_reduce_loops_of(p->compute);
   bool kept[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) kept[d] = !reduced[d];
   p->kept_count = set_dims(&p->kept, x, out->stride, kept);

@@ -13,7 +13,7 @@
 #include "tensor/tensor.h"
 
 typedef struct lm_reduce_plan {
-  lm_dtype compute; /* float, double or int64, from x's dtype */
+  lm_dtype compute; /* float, double or int64, from x's dtype, unless lm_reduce_plan_compute says another */
   lm_dtype dtype;   /* x's */
   const char *data;
   int64_t bytes;         /* of an element of x */
@@ -29,6 +29,9 @@ typedef struct lm_reduce_plan {
 /* out: x's sizes along the dims that stay; reduced[d] says which go. width: of strips, at most LM_REDUCE_COLS. Where a
  * slot has several outputs they are laid out alike. */
 void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor *out, const bool *reduced, int width);
+
+/* From here on in `compute`, which holds x's elements. */
+void lm_reduce_plan_compute(lm_reduce_plan *p, lm_dtype compute);
 
 typedef struct lm_reduce_unit {
   int64_t index; /* of its first element, counted over the kept dims */

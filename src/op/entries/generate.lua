@@ -262,7 +262,9 @@ end
 
 -- The tensors that have a gradient, in their order: a C string, or NULL where those of the ops that it is made of have.
 local function grads(entry)
-  if entry.c_kind == "COMP" or entry.formula or entry.grad == "formula" then return "NULL" end
+  if (entry.c_kind == "COMP" or entry.formula) and type(entry.grad) ~= "table" or entry.grad == "formula" then
+    return "NULL"
+  end
   local all, names = "", {}
   for name in pairs(type(entry.grad) == "table" and entry.grad or {}) do all = all .. " " .. name end
   for _, a in ipairs(entry.args) do

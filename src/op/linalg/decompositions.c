@@ -215,6 +215,35 @@ done:
   return status;
 }
 
+lm_status lm_op_row_distances_backward(const lm_row_distances_backward_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *result[1] = {NULL}, *x1 = NULL, *x2 = NULL;
+  lm_row_distances_backward_args wide = *a;
+  TRY(check_matrix(LM_OP_row_distances_backward, "grad", a->grad, false));
+  TRY(check_matrix(LM_OP_row_distances_backward, "x1", a->x1, false));
+  TRY(check_matrix(LM_OP_row_distances_backward, "x2", a->x2, false));
+  TRY(check_same_dtype(LM_OP_row_distances_backward, "grad", a->grad, "x1", a->x1));
+  TRY(check_same_dtype(LM_OP_row_distances_backward, "x1", a->x1, "x2", a->x2));
+  if (columns_of(a->x1) != columns_of(a->x2) || rows_of(a->grad) != rows_of(a->x1) ||
+      columns_of(a->grad) != rows_of(a->x2)) {
+    status =
+        lm_fail(LM_E_SHAPE,
+                "row_distances_backward: grad is %s, x1 %s and x2 %s; [..., n, r], [..., n, m] and [..., r, m] wanted",
+                lm_shape_of(a->grad), lm_shape_of(a->x1), lm_shape_of(a->x2));
+    goto done;
+  }
+  TRY(new_matrices(a->x1, a->grad->ndim - 2, a->grad->size, rows_of(a->x1), columns_of(a->x1), ROWS, &result[0]));
+  TRY(broadcast_to(a->x1, 2, result[0], &x1));
+  TRY(broadcast_to(a->x2, 2, result[0], &x2));
+  wide.x1 = x1;
+  wide.x2 = x2;
+done:
+  status = finish(LM_OP_row_distances_backward, status, a->x1->device, &wide, 1, result, out);
+  lm_release(x1);
+  lm_release(x2);
+  return status;
+}
+
 /* L (L^T X) = B, or U^T (U X) = B. */
 lm_status lm_op_cholesky_solve(const lm_cholesky_solve_args *a, lm_tensor **out) {
   lm_status status;

@@ -10,6 +10,8 @@ enum { LM_DISTANCE_TILE = 64 };
 struct lm_distance_loops {
   /* x [m] and tile [m][LM_DISTANCE_TILE], a column a row of the others: the first `count` distances. */
   void (*direct)(double p, int64_t m, const void *x, const void *tile, int64_t count, void *out);
+  /* out[k], of m: the sum over r rows of others of g[row], signed as x[k] - others[row][k] is. */
+  void (*signs)(int64_t r, int64_t m, const void *g, const void *x, const void *others, void *out);
   /* In place of products of x with n others: sqrt(square + squares[j] - 2 row[j]), 0 where that is none. */
   void (*from_products)(int64_t n, double square, const void *squares, void *row);
 };

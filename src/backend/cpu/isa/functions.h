@@ -43,6 +43,7 @@
 #define ACOSH LM_OF(LM_ACOSH)
 #define ATANH LM_OF(LM_ATANH)
 #define ERFC LM_OF(LM_ERFC)
+#define ERFINV LM_OF(LM_ERFINV)
 #define ATAN2 LM_OF(LM_ATAN2)
 #define HYPOT LM_OF(LM_HYPOT)
 #define COPYSIGN LM_OF(LM_COPYSIGN)
@@ -84,6 +85,7 @@
 #define LM_ACOSH_F32 acoshf
 #define LM_ATANH_F32 atanhf
 #define LM_ERFC_F32 erfcf
+#define LM_ERFINV_F32 lm_inverse_erff
 #define LM_ATAN2_F32 atan2f
 #define LM_HYPOT_F32 hypotf
 #define LM_COPYSIGN_F32 copysignf
@@ -121,6 +123,7 @@
 #define LM_ACOSH_F64 acosh
 #define LM_ATANH_F64 atanh
 #define LM_ERFC_F64 erfc
+#define LM_ERFINV_F64 lm_inverse_erf
 #define LM_ATAN2_F64 atan2
 #define LM_HYPOT_F64 hypot
 #define LM_COPYSIGN_F64 copysign

@@ -1,5 +1,6 @@
 /* Elementwise loops over tiles, a table for each compute type: float, double, int64, and for those ops whose results
- * are then the same uint8, int8, int16 and int32, whose load and store have that dtype, bool and (load) int64 alone. */
+ * are then the same uint8, int8, int16 and int32, whose load and store have that dtype, bool, uint16 and (load) int64
+ * alone. */
 #ifndef LM_CPU_ISA_POINT_H
 #define LM_CPU_ISA_POINT_H
 

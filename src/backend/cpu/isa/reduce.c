@@ -4,21 +4,33 @@
 
 /* LANES running results keep a few vector registers busy; BLOCK elements go into them before they are added to
  * the total, so that a float lane sums BLOCK / LANES numbers. */
-enum { LANES = 64, BLOCK = 4096 };
+enum { LANES = 64, SOME = 16, BLOCK = 4096 };
 
 #define IS_MAX(fold) ((fold) == LM_REDUCE_MAX || (fold) == LM_REDUCE_ABS_MAX)
 #define IS_MIN(fold) ((fold) == LM_REDUCE_MIN || (fold) == LM_REDUCE_ABS_MIN)
 
 /* The folds that a compute type has, the type of its totals and their place in lm_total. */
 #define FOLDS_I64(X) X(SUM) X(PRODUCT) X(NONZERO) X(MAX) X(MIN)
+#define FOLDS_U8(X) X(MAX) X(MIN)
+#define FOLDS_I8(X) X(MAX) X(MIN)
+#define FOLDS_I16(X) X(MAX) X(MIN)
+#define FOLDS_I32(X) X(MAX) X(MIN)
 #define FOLDS_F32(X) FOLDS_I64(X) X(NUMBERS) X(ABS) X(SQUARE) X(POWER) X(DEVIATION) X(EXP) X(ABS_MAX) X(ABS_MIN)
 #define FOLDS_F64(X) FOLDS_F32(X)
 #define TOTAL LM_FN(TOTAL)
 #define TOTAL_I64 int64_t
+#define TOTAL_U8 int64_t
+#define TOTAL_I8 int64_t
+#define TOTAL_I16 int64_t
+#define TOTAL_I32 int64_t
 #define TOTAL_F32 double
 #define TOTAL_F64 double
 #define MEMBER LM_FN(MEMBER)
 #define MEMBER_I64 i
+#define MEMBER_U8 i
+#define MEMBER_I8 i
+#define MEMBER_I16 i
+#define MEMBER_I32 i
 #define MEMBER_F32 f
 #define MEMBER_F64 f
 #define LM_EXP_I64(v) (v) /* never of use: integers have no such fold */
@@ -30,4 +42,20 @@ enum { LANES = 64, BLOCK = 4096 };
 #include "backend/cpu/isa/templates/reduce.inc"
 #undef LM_E
 #define LM_E I64
+#include "backend/cpu/isa/templates/reduce.inc"
+#undef LM_E
+
+#undef LM_OF /* of narrower integers no fold calls functions */
+#define LM_OF(name) name##_I64
+#pragma GCC diagnostic ignored "-Wtype-limits" /* ABS asks of numbers without a sign whether they are negative */
+#define LM_E U8
+#include "backend/cpu/isa/templates/reduce.inc"
+#undef LM_E
+#define LM_E I8
+#include "backend/cpu/isa/templates/reduce.inc"
+#undef LM_E
+#define LM_E I16
+#include "backend/cpu/isa/templates/reduce.inc"
+#undef LM_E
+#define LM_E I32
 #include "backend/cpu/isa/templates/reduce.inc"

@@ -1,5 +1,6 @@
-/* Reductions of contiguous elements of a compute type (float, double, int64). int64 has SUM, PRODUCT, NONZERO, MAX and
- * MIN; what takes two passes or gives places is made of the others. */
+/* Reductions of contiguous elements of a compute type (float, double, int64, and for extremes alone the narrower
+ * integers). int64 has SUM, PRODUCT, NONZERO, MAX and MIN, narrower ones MAX and MIN; what takes two passes or gives
+ * places is made of the others. */
 #ifndef LM_CPU_ISA_REDUCE_H
 #define LM_CPU_ISA_REDUCE_H
 
@@ -10,8 +11,8 @@
 #include "reduce_kinds.h"
 #include "tensor/dtype.h"
 
-/* Totals are double for floating compute types: float sums run over at most some thousand elements, spread
- * over many lanes, before they go into one. */
+/* Totals are int64 for integers, and double for floating compute types: float sums run over at most some thousand
+ * elements, spread over many lanes, before they go into one. */
 typedef union lm_total {
   double f;
   int64_t i;
@@ -35,11 +36,21 @@ struct lm_reduce_loops {
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_F32);
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_F64);
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_I64);
+LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_U8);
+LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_I8);
+LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_I16);
+LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_I32);
 
 static inline const struct lm_reduce_loops *lm_reduce_loops_of(lm_dtype compute) {
-  return compute == LM_F32   ? LM_ISA_PICK(lm_reduce_F32)
-         : compute == LM_F64 ? LM_ISA_PICK(lm_reduce_F64)
-                             : LM_ISA_PICK(lm_reduce_I64);
+  switch (compute) {
+    case LM_F32: return LM_ISA_PICK(lm_reduce_F32);
+    case LM_F64: return LM_ISA_PICK(lm_reduce_F64);
+    case LM_U8: return LM_ISA_PICK(lm_reduce_U8);
+    case LM_I8: return LM_ISA_PICK(lm_reduce_I8);
+    case LM_I16: return LM_ISA_PICK(lm_reduce_I16);
+    case LM_I32: return LM_ISA_PICK(lm_reduce_I32);
+    default: return LM_ISA_PICK(lm_reduce_I64);
+  }
 }
 
 #endif

@@ -132,3 +132,29 @@ done:
   lm_release(x2);
   return status;
 }
+
+lm_status lm_cpu_row_distances_backward(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_row_distances_backward_args *a = args;
+  lm_tensor *g = NULL, *x1 = NULL, *x2 = NULL;
+  TRY(lm_row_major(a->grad, &g));
+  TRY(lm_row_major(a->x1, &x1));
+  TRY(lm_row_major(a->x2, &x2));
+  lm_dtype dtype = (lm_dtype)out[0]->dtype;
+  int64_t n = x1->size[x1->ndim - 2], r = x2->size[x2->ndim - 2], m = x1->size[x1->ndim - 1],
+          item = (int64_t)lm_dtype_size(dtype);
+  void (*signs)(int64_t, int64_t, const void *, const void *, const void *, void *) =
+      lm_distance_loops_of(dtype)->signs;
+  int64_t rows = n * lm_matrix_count(out[0]);
+  int threads = lm_cpu_share((double)rows * (double)(r * (m + 8)) / 8);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t i = 0; i < rows; i++) {
+    signs(r, m, g->data + i * r * item, x1->data + i * m * item, x2->data + i / n * r * m * item,
+          out[0]->data + i * m * item);
+  }
+done:
+  lm_release(g);
+  lm_release(x1);
+  lm_release(x2);
+  return status;
+}

@@ -119,9 +119,57 @@ bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n) {
   return (dtype == LM_F16 || dtype == LM_BF16) && m <= FEW_ROWS && n >= GRAIN;
 }
 
+/* One row times one column, each in one run of memory. */
+static bool is_dot(const lm_cpu_gemm_job *g) {
+  return g->m == 1 && g->n == 1 && (g->dtype == LM_F32 || g->dtype == LM_F64) && (!g->ta || g->lda == 1) &&
+         (g->tb || g->ldb == 1);
+}
+
+static void put_dot(const lm_cpu_gemm_job *g, int64_t i, double sum) {
+  float *f = (float *)g->c + i * g->step_c;
+  double *d = (double *)g->c + i * g->step_c;
+  double before = g->beta == 0 ? 0 : g->dtype == LM_F32 ? *f : *d, y = g->alpha * sum + g->beta * before;
+  if (g->dtype == LM_F32)
+    *f = (float)y;
+  else
+    *d = y;
+}
+
+/* A long one in PARTS of its own, whatever the threads. */
+static void by_dots(const lm_cpu_gemm_job *g) {
+  enum { PARTS = 64, LONG = 1 << 15 };
+  double part[PARTS];
+  double (*dot)(const void *, const void *, int64_t) = LM_ISA_PICK(lm_gemm_loops)->dot[g->dtype];
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), each = (g->k + PARTS - 1) / PARTS;
+  int threads = lm_cpu_share((double)g->batch * (double)(g->k * bytes) / 40);
+  if (g->k < LONG) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t i = 0; i < g->batch; i++) {
+      lm_cpu_gemm_job s = member_of(g, i);
+      put_dot(g, i, dot(s.a, s.b, g->k));
+    }
+    return;
+  }
+  for (int64_t i = 0; i < g->batch; i++) {
+    lm_cpu_gemm_job s = member_of(g, i);
+    double sum = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int p = 0; p < PARTS; p++) {
+      int64_t begin = p * each, n = g->k - begin < each ? g->k - begin : each;
+      part[p] = n > 0 ? dot((const char *)s.a + begin * bytes, (const char *)s.b + begin * bytes, n) : 0;
+    }
+    for (int p = 0; p < PARTS; p++) sum += part[p];
+    put_dot(g, i, sum);
+  }
+}
+
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   lm_status status = LM_OK;
   if (g->batch <= 0 || g->m <= 0 || g->n <= 0) return LM_OK;
+  if (is_dot(g)) {
+    by_dots(g);
+    return LM_OK;
+  }
   if (g->dtype == LM_F32 && !is_small(g)) TRY(lm_dnn_guard_products());
   /* Matrices of a batch side by side, unless they are few and large. */
   int parts = g->batch > 1 ? lm_cpu_share(work(g) * (double)g->batch / rate(g->dtype)) : 1;

@@ -309,19 +309,9 @@ op "erfc" {
   grad = {x = "-(g * (1.1283791670955126 * exp(-(x * x))))"},
   help = "1 - erf(x), exact where that is small",
 }
--- The rational approximations are Blair, Edwards and Johnson's (1976) as PyTorch has them: of x within 0.7, and of
--- sqrt(-log((1 - |x|) / 2)) beyond; then one step by Halley. 2 / sqrt(pi)
-local near = "x * (((-0.140543331 * (x * x) + 0.914624893) * (x * x) - 1.645349621) * (x * x) + 0.886226899)"
-  .. " / ((((0.012229801 * (x * x) - 0.329097515) * (x * x) + 1.442710462) * (x * x) - 2.118377725) * (x * x) + 1)"
-local z = "sqrt(-log((1 - abs(x)) * 0.5))"
-local far = ("(((1.641345311 * z + 3.429567803) * z - 1.624906493) * z - 1.970840454)"
-  .. " / ((1.637067800 * z + 3.543889200) * z + 1)"):gsub("z", z)
-local first = ("(abs(x) <= 0.7 ? %s : copysign(%s, x))"):format(near, far)
-local off = ("((erf(%s) - x) / (1.1283791670955126 * exp(-(%s * %s))))"):format(first, first, first)
 op "erfinv" {
   "x",
-  elementwise = ("abs(x) == 1 ? x / (1 - x * x) : %s - %s / (1 + %s * %s)"):format(first, off, first, off),
-  gives = "float",
+  elementwise = "erfinv(x)", gives = "float",
   grad = {x = "g * (0.88622692545275801 * exp(y * y))"},
   autocast = "keep_gpu", help = "the number whose erf is x",
 }
@@ -348,7 +338,19 @@ op "mul_sigmoid" {
   "x", "gate",
   elementwise = "x / (1 + exp(-gate))", gives = "float",
   grad = {x = "g * sigmoid(gate)", gate = "g * x * (sigmoid(gate) * sigmoid(-gate))"},
-  help = "x * sigmoid(gate), which glu makes of halves",
+  help = "x * sigmoid(gate)",
+}
+op "gated_halves" {
+  "x", "dim: dim", "n: int",
+  formula = "mul_sigmoid(narrow(x, dim, 1, n), narrow(x, dim, n + 1, n))",
+  grad = {
+    x = {
+      "gate = narrow(x, dim, n + 1, n)",
+      "first = mul_sigmoid(g, gate)",
+      "cat([first, mul_sigmoid(first * narrow(x, dim, 1, n), -gate)], dim)",
+    },
+  },
+  help = "the first n entries of x along dim times the sigmoid of the next n: glu",
 }
 op "log_sigmoid" {
   "x",

@@ -68,13 +68,15 @@ local two_vectors = {
 }
 op "dot" {
   "x", "other", needs = {two_vectors},
-  formula = "is_float(x) ? sum(x * other) : reshape(mm(unsqueeze(x, 0), unsqueeze(other, 1)), [])",
+  formula = "reshape(mm(unsqueeze(x, 0), unsqueeze(other, 1)), [])", grad = {x = "g * other", other = "g * x"},
   help = "the sum of two vectors' products",
 }
 op "vdot" {"x", "other", needs = {two_vectors}, formula = "dot(x, other)", help = "dot, under its name in BLAS"}
+local two_vectors_of_any_length = {
+  "ndim_of(x) == 1 && ndim_of(other) == 1", "x is {x}, other {other}; two vectors wanted",
+}
 op "outer" {
-  "x", "other",
-  needs = {{"ndim_of(x) == 1 && ndim_of(other) == 1", "x is {x}, other {other}; two vectors wanted"}},
+  "x", "other", needs = {two_vectors_of_any_length},
   formula = "unsqueeze(x, 1) * unsqueeze(other, 0)",
   help = "[n, m] of the products of each of two vectors' elements",
 }
@@ -89,10 +91,9 @@ op "addmv" {
 }
 op "addr" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
-  formula = {
-    "product = outer(alpha == 1 ? x : x * alpha, other)",
-    "beta == 0 ? product : add(product, input, beta)",
-  },
+  needs = {two_vectors_of_any_length},
+  formula = "beta == 0 ? outer(scaled(x, alpha), other) : "
+    .. "addcmul(scaled(input, beta), unsqueeze(x, 1), unsqueeze(other, 0), alpha)",
   autocast = "lower", help = "beta * input + alpha * outer(x, other); input broadcasts, and counts not for beta 0",
 }
 local batches = {
@@ -127,7 +128,8 @@ op "trace" {
   -- every m + 1-th element, where m is the width, of the rows that have one
   formula = {
     "n = size_of(x)[1] < size_of(x)[2] ? size_of(x)[1] : size_of(x)[2]",
-    "n == 0 ? sum(x) : sum(slice(flatten(slice(x, 0, 1, n)), 0, 1, -1, size_of(x)[2] + 1))",
+    "rows = n == size_of(x)[1] ? x : slice(x, 0, 1, n)",
+    "n == 0 ? sum(x) : sum(slice(flatten(rows), 0, 1, -1, size_of(x)[2] + 1))",
   },
   help = "the sum of a matrix's diagonal",
 }
@@ -143,6 +145,7 @@ op "cross" {
     "y1 = select(other, dim, 1)", "y2 = select(other, dim, 2)", "y3 = select(other, dim, 3)",
     "stack([x2 * y3 - x3 * y2, x3 * y1 - x1 * y3, x1 * y2 - x2 * y1], dim)",
   },
+  grad = {x = "cross(other, g, dim)", other = "cross(g, x, dim)"},
   help = "vector product along dim, of size 3, by default the last (as torch.linalg.cross)",
 }
 
@@ -153,11 +156,11 @@ local function distances_grad(x, other, g, y)
     ("g1 = %s"):format(g), ("y1 = %s"):format(y),
     "none = y1 == 0",
     "share = masked_fill(g1, none, 0) / masked_fill(y1, none, 1)",
-    ("d = p == 2 ? nil : unsqueeze(%s, -2) - unsqueeze(%s, -3)"):format(x, other),
+    ("d = p == 1 || p == 2 ? nil : unsqueeze(%s, -2) - unsqueeze(%s, -3)"):format(x, other),
     "hit = p == inf ? abs(d) == unsqueeze(y1, -1) : nil",
     "power = p == 0 || p == 1 || p == 2 || p == inf ? nil : pow(abs(d), p - 1)",
     ("p == 0 ? zeros_like(%s) : p == 2 ? %s * sum(share, -1, true) - matmul(share, %s) "):format(x, x, other)
-      .. ": p == 1 ? sum(sign(d) * unsqueeze(g1, -1), -2) "
+      .. (": p == 1 ? row_distances_backward(g1, %s, %s) "):format(x, other)
       .. ": p == inf ? sum(where(hit, sign(d), 0) * (unsqueeze(g1, -1) / sum(hit, -1, true)), -2) "
       .. ": sum(sign(d) * (p < 1 ? masked_fill(power, d == 0, 0) : power) "
       .. "* unsqueeze(masked_fill(g1 / pow(masked_fill(y1, none, 1), p - 1), none, 0), -1), -2)",
@@ -172,4 +175,12 @@ op "row_distances" {
   autocast = "keep",
   help = "[..., n, r] of the p-norms of differences of rows of x1 [..., n, m] and x2 [..., r, m]; by_products: for "
     .. "p = 2 by |a|^2 + |b|^2 - 2 a b; lm.cdist has all checks",
+}
+op "row_distances_backward" {
+  "grad", "x1", "x2",
+  grad = {
+    grad = "sum(sign(unsqueeze(x1, -2) - unsqueeze(x2, -3)) * unsqueeze(g, -2), -1)",
+    x1 = "zeros_like(x1)", x2 = "zeros_like(x2)",
+  },
+  autocast = "keep", help = "gradient for x1 of row_distances with p = 1, from that for its result [..., n, r]",
 }
