@@ -145,7 +145,7 @@ void lm_cut_put(lm_pieces *p, size_t from, size_t to, int32_t id) {
   p->cut[p->cuts++] = (lm_cut){(uint32_t)from, (uint32_t)to, id};
 }
 
-/* The cuts from..to become one: into cuts[n]. */
+/* What the behavior makes of n cuts, in their place; gives how many are left. */
 static size_t join_cuts(lm_cut *cut, size_t n, lm_behavior behavior) {
   size_t kept = 0;
   bool before = false;
