@@ -95,11 +95,12 @@ void lm_rewrite_put(lm_rewrite *r, uint32_t c, int change) {
 
 void lm_rewrite_keep(lm_rewrite *r, size_t n) {
   lm_aligned *to = &r->pieces->next;
+  size_t at = r->at;
+  r->at += n; /* whether it fails or not: callers go on until all is read */
   if (n == 0 || !reserve(r->pieces, to, to->n + n)) return;
-  memcpy(to->text + to->n, r->text + r->at, n);
-  memcpy(to->span + to->n, r->span + r->at, n * sizeof *to->span);
+  memcpy(to->text + to->n, r->text + at, n);
+  memcpy(to->span + to->n, r->span + at, n * sizeof *to->span);
   to->n += n;
-  r->at += n;
 }
 
 void lm_rewrite_replace(lm_rewrite *r, size_t n, const char *text, size_t text_n) {
