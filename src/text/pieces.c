@@ -16,7 +16,7 @@ bool lm_list_grow(void *list, size_t *room, size_t n, size_t size) {
 }
 
 static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
-  if (n <= a->room) return true;
+  if (n <= a->room && n <= p->most) return true;
   size_t room = n + n / 2 + 64;
   p->too_long = n > p->most;
   char *text = p->too_long ? NULL : lm_realloc(a->text, room);
