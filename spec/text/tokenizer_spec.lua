@@ -242,10 +242,17 @@ describe("lm.text", function()
         .. '{"Regex": "(a+)+(a+)+$"}}'))
       local start = os.clock()
       fails("the pattern takes too long on this text", slow.encode, slow, ("a"):rep(5000) .. "b")
-      local doubles = {}
-      for i = 1, 60 do doubles[i] = '{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}' end
-      doubles = '{"type": "Sequence", "%s": [' .. table.concat(doubles, ",") .. "]}"
+      local function doubles_of(n)
+        local list = {}
+        for i = 1, n do list[i] = '{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}' end
+        return list
+      end
+      local doubles = '{"type": "Sequence", "%s": [' .. table.concat(doubles_of(60), ",") .. "]}"
       local long = of(small(', "normalizer": ' .. doubles:format "normalizers"))
+      fails("the text becomes longer than", long.encode, long, "a")
+      long = of(small(', "normalizer": {"type": "Sequence", "normalizers": [' .. table.concat(doubles_of(18), ",")
+        .. ', {"type": "Replace", "pattern": {"String": "a"}, "content": " bbb"}]}, "pre_tokenizer": '
+        .. '{"type": "Metaspace", "replacement": "▁"}'))
       fails("the text becomes longer than", long.encode, long, "a")
       long = of(small(', "decoder": ' .. doubles:format "decoders"))
       fails("becomes longer than", long.decode, long, {2})

@@ -61,6 +61,7 @@ lm_status lm_added_close(lm_tokenizer *t) {
     TRY(lm_fail(LM_E_ARG, "an added token has the id %d; the model has %zu tokens", ids - 1, t->model.words.count));
   }
   lm_free(a->by_id);
+  a->ids = 0;
   a->by_id = lm_malloc((size_t)ids * sizeof *a->by_id);
   if (!a->by_id) TRY(LM_E_OOM);
   a->ids = ids;

@@ -43,9 +43,9 @@ typedef struct lm_model {
   int32_t byte_id[256]; /* of <0x00> and on, or -1 */
   /* BPE */
   lm_text suffix; /* of a word's end */
-  bool fuse_unknown, ignore_merges, has_suffix, has_prefix;
+  bool fuse_unknown, ignore_merges;
   lm_merge *merge;
-  size_t merges, merge_slots;
+  size_t merge_slots;
   int32_t small_id[0x800]; /* of characters of one or two bytes, where they have neither prefix nor suffix */
   lm_symbol *symbol;
   lm_candidate *heap;

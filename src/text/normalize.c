@@ -134,7 +134,7 @@ lm_status lm_bytes_as_characters(const void *step, lm_rewrite *r) {
 }
 
 /* ---- the rest */
-/* first, second: on[0], on[1] */
+/* on: at the beginning, at the end */
 static lm_status strip(const void *step, lm_rewrite *r) {
   const lm_step *s = step;
   size_t from = 0, to = r->n;

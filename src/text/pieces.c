@@ -16,7 +16,7 @@ bool lm_list_grow(void *list, size_t *room, size_t n, size_t size) {
 }
 
 static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
-  if (n <= a->room) return true;
+  if (n <= a->room && n <= p->most) return true;
   size_t room = n + n / 2 + 64;
   p->too_long = n > p->most;
   char *text = p->too_long ? NULL : lm_realloc(a->text, room);
@@ -95,11 +95,12 @@ void lm_rewrite_put(lm_rewrite *r, uint32_t c, int change) {
 
 void lm_rewrite_keep(lm_rewrite *r, size_t n) {
   lm_aligned *to = &r->pieces->next;
+  size_t at = r->at;
+  r->at += n; /* whether it fails or not: callers go on until all is read */
   if (n == 0 || !reserve(r->pieces, to, to->n + n)) return;
-  memcpy(to->text + to->n, r->text + r->at, n);
-  memcpy(to->span + to->n, r->span + r->at, n * sizeof *to->span);
+  memcpy(to->text + to->n, r->text + at, n);
+  memcpy(to->span + to->n, r->span + at, n * sizeof *to->span);
   to->n += n;
-  r->at += n;
 }
 
 void lm_rewrite_replace(lm_rewrite *r, size_t n, const char *text, size_t text_n) {
@@ -145,7 +146,7 @@ void lm_cut_put(lm_pieces *p, size_t from, size_t to, int32_t id) {
   p->cut[p->cuts++] = (lm_cut){(uint32_t)from, (uint32_t)to, id};
 }
 
-/* The cuts from..to become one: into cuts[n]. */
+/* What the behavior makes of n cuts, in their place; gives how many are left. */
 static size_t join_cuts(lm_cut *cut, size_t n, lm_behavior behavior) {
   size_t kept = 0;
   bool before = false;

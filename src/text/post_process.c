@@ -14,22 +14,20 @@ size_t lm_post_added(const lm_tokenizer *t, bool pair) {
   return n;
 }
 
-/* How many spaces, as bytes' characters have them, stand at the ends of a token. */
-static void count_spaces(const lm_tokenizer *t, lm_token *token) {
-  size_t n = 0;
+static bool is_space(uint32_t c) { return c == LM_CHAR_BYTE_SPACE || lm_char_is_space(c); }
+
+void lm_count_spaces(const char *text, size_t n, uint32_t *before, uint32_t *after) {
   uint32_t c;
-  if (token->added || token->word < 0) return;
-  const char *text = lm_tokenizer_token(t, token->id, &n);
-  token->before = token->after = 0;
-  for (size_t i = 0; i < n; token->before++) {
+  *before = *after = 0;
+  for (size_t i = 0; i < n; ++*before) {
     i += (size_t)lm_char_at(text + i, &c);
-    if (c != LM_CHAR_BYTE_SPACE && !lm_char_is_space(c)) break;
+    if (!is_space(c)) break;
   }
-  for (size_t end = n; end > 0; token->after++) {
+  for (size_t end = n; end > 0; ++*after) {
     do end--;
     while (end > 0 && (text[end] & 0xc0) == 0x80);
     lm_char_at(text + end, &c);
-    if (c != LM_CHAR_BYTE_SPACE && !lm_char_is_space(c)) break;
+    if (!is_space(c)) break;
   }
 }
 
@@ -37,7 +35,11 @@ static void count_spaces(const lm_tokenizer *t, lm_token *token) {
 static void trim_offsets(const lm_tokenizer *t, const lm_step *s, const char *text, lm_tokens *tokens) {
   for (size_t i = 0; i < tokens->n; i++) {
     lm_token *token = &tokens->item[i];
-    count_spaces(t, token);
+    if (!token->added && token->word >= 0) {
+      size_t n = 0;
+      const char *word = lm_tokenizer_token(t, token->id, &n);
+      lm_count_spaces(word, n, &token->before, &token->after);
+    }
     uint32_t leading = token->before, trailing = token->after, from = token->from, to = token->to;
     if (leading == 1 && s->on[0] && (i == 0 || from == 0)) leading = 0;
     while (leading-- > 0 && token->from < to) token->from += (uint32_t)lm_char_size(text[token->from]);

@@ -70,24 +70,13 @@ static bool put(lm_tokens *out, lm_token token) {
 
 static lm_status put_added(const lm_pieces *p, const lm_piece *piece, int32_t word, int32_t type_id, lm_tokens *out) {
   const lm_span *span = p->now.span + piece->at;
-  const char *text = p->now.text + piece->at;
   lm_token token = {.id = piece->id,
                     .type_id = type_id,
                     .word = word,
                     .from = span[0].from,
                     .to = span[piece->n - 1].to,
                     .added = true};
-  uint32_t c;
-  for (size_t i = 0; i < piece->n; token.before++) {
-    i += (size_t)lm_char_at(text + i, &c);
-    if (c != LM_CHAR_BYTE_SPACE && !lm_char_is_space(c)) break;
-  }
-  for (size_t end = piece->n; end > 0; token.after++) {
-    do end--;
-    while (end > 0 && (text[end] & 0xc0) == 0x80);
-    lm_char_at(text + end, &c);
-    if (c != LM_CHAR_BYTE_SPACE && !lm_char_is_space(c)) break;
-  }
+  lm_count_spaces(p->now.text + piece->at, piece->n, &token.before, &token.after);
   return put(out, token) ? LM_OK : LM_E_OOM;
 }
 

@@ -79,9 +79,11 @@ LM_API lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t
 /* ---- between the files of this folder */
 /* added_tokens.c */
 void lm_added_free(lm_added_tokens *a);
-/* The pieces of a text that is no token's, normalized. */
+/* Cuts out the added tokens and normalizes the rest. */
 lm_status lm_added_cut(lm_tokenizer *t, lm_pieces *p);
 /* post_process.c: first and, of a pair, second become out. */
+/* How many spaces, or characters for a space's byte, stand at the ends of a token. */
+void lm_count_spaces(const char *text, size_t n, uint32_t *before, uint32_t *after);
 size_t lm_post_added(const lm_tokenizer *t, bool pair); /* how many tokens it adds */
 lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_tokens part[2], bool pair, bool special,
                           lm_tokens *out);
