@@ -11,9 +11,9 @@ struct lm_before;
 
 /* g times a number, or g itself for 1. */
 lm_tensor *lm_f_scaled(struct lm_expr *e, lm_tensor *g, double factor);
-/* Zeros of g's dtype and device. */
 /* t in the dtype of `like`. */
 lm_tensor *lm_f_in_dtype_of(struct lm_expr *e, lm_tensor *t, const lm_tensor *like);
+/* Zeros of g's dtype and device. */
 lm_tensor *lm_f_zeros_of(struct lm_expr *e, lm_tensor *g, lm_ints size);
 /* The same without memory: one zero, expanded, for ops that copy it. */
 lm_tensor *lm_f_zero_for(struct lm_expr *e, lm_tensor *g, lm_ints size);

@@ -56,6 +56,7 @@ end
 --- lm.logspace(first, last, steps [, base = 10 [, {dtype, device}]]): base to the powers from first to last, `steps` of
 --- them, evenly apart.
 function lib.logspace(first, last, steps, base, dtype, device)
+  steps = arg("logspace", "steps", steps, "natural")
   local powers = ops.linspace(first, last, steps, {dtype = "float64", device = device})
   local bases = ops.full({}, base or 10, {dtype = "float64", device = device})
   return ops.pow(bases, powers):to(dtype or core.get_default_dtype())
