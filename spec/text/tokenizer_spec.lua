@@ -179,6 +179,8 @@ describe("lm.text", function()
       end
       write("merges.txt", "#version\na b c\n")
       fails("merges.txt: line 2 is no pair of tokens", lm.text.ByteLevelBPETokenizer, vocab, lines)
+      write("merges.txt", "#version\na b\na\0 b\n")
+      fails("merges.txt: line 3 has a zero byte", lm.text.ByteLevelBPETokenizer, vocab, lines)
       os.remove(lines)
       fails("has neither tokenizer.json, nor", lm.text.Tokenizer, folder)
 

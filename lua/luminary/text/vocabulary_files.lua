@@ -17,7 +17,10 @@ end
 
 local function lines_of(path)
   local lines = {}
-  for line in (read(path) .. "\n"):gmatch "(.-)\r?\n" do lines[#lines + 1] = line end
+  for line in (read(path) .. "\n"):gmatch "(.-)\r?\n" do
+    lines[#lines + 1] = line
+    if line:find("\0", 1, true) then fail("%s: line %d has a zero byte", path, #lines) end
+  end
   if lines[#lines] == "" then lines[#lines] = nil end
   return lines
 end
