@@ -80,7 +80,7 @@ lm_status lm_cuda_linalg_eigvalsh(const void *args, lm_tensor *const *out) {
 lm_status lm_svd_of(const lm_solver_call *c, lm_tensor *a, bool vectors, bool whole, lm_svd_parts *out) {
   lm_status status;
   int m = lm_rows_of(a), n = lm_columns_of(a), k = least_of(a);
-  *out = (lm_svd_parts){NULL};
+  *out = (lm_svd_parts){0};
   whole = lm_solver_is_whole(c, whole, m, n);
   TRY(lm_solver_room(c, k, &out->s));
   TRY(lm_matrices_room(c, m, whole ? m : k, &out->u));
@@ -101,7 +101,7 @@ static lm_status svd(const lm_tensor *x, bool whole, lm_tensor *u, lm_tensor *s,
   lm_status status;
   lm_tensor *copy = NULL;
   lm_solver_call c;
-  lm_svd_parts parts = {NULL};
+  lm_svd_parts parts = {0};
   TRY(lm_solver_open_for(x, lm_matrices_count(x), &c));
   TRY(lm_matrices_copy(x, LM_BY_COLUMNS, &copy));
   TRY(lm_svd_of(&c, copy, u != NULL, whole, &parts));
@@ -159,7 +159,7 @@ lm_status lm_cuda_linalg_pinv(const void *args, lm_tensor *const *out) {
   const lm_linalg_pinv_args *a = args;
   lm_tensor *copy = NULL;
   lm_solver_call c;
-  lm_svd_parts parts = {NULL};
+  lm_svd_parts parts = {0};
   int m = lm_rows_of(a->A), n = lm_columns_of(a->A), k = least_of(a->A);
   TRY(lm_solver_open_for(a->A, lm_matrices_count(a->A), &c));
   TRY(lm_matrices_copy(a->A, LM_BY_COLUMNS, &copy));

@@ -45,7 +45,7 @@ done:
 /* X = V diag(1 / s) U^T B; what remains is B - U U^T B. */
 static lm_status by_svd(lstsq *l) {
   lm_status status;
-  lm_svd_parts parts = {NULL};
+  lm_svd_parts parts = {0};
   lm_tensor *turned = NULL;
   const lm_solver_call *c = &l->c;
   double precision = c->dtype == LM_F64 ? 0x1p-52 : 0x1p-23, rcond = l->a->rcond;

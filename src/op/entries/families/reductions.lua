@@ -48,7 +48,8 @@ op "norm" {
         .. "* masked_fill(gk / pow(yk, p - 1), yk == 0, 0)",
     },
   },
-  autocast = "keep_gpu", help = "p-norm over dim, or all; p may be math.huge or 0, 'fro' (2), or of matrices 'nuc', the sum of singular values",
+  autocast = "keep_gpu",
+  help = "p-norm over dim, or all; p may be math.huge, 0, 'fro' (2), or of matrices 'nuc', the sum of singular values",
 }
 op "logsumexp" {
   "x", "dim: dims?", "keepdim = false",
