@@ -109,6 +109,39 @@ describe("weights =", function()
     assert.near(0, (net(file.x, 41) - file.one):abs():max():item(), 1e-4)
   end)
 
+  it("takes what a folder says of the output's weight, of ends and of what is not here", function()
+    local config = [[{"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 2,
+      "tie_word_embeddings": %s, "eos_token_id": 4}]]
+    local state = models.gpt2({vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}):state_dict()
+    local tied = models.gpt2 {weights = saved("tied", config:format "true", state)}
+    assert.is_false(tied.training) -- as from_pretrained leaves it
+    assert.is_nil(tied.lm_head)
+    state["lm_head.weight"] = lm.zeros(11, 4)
+    local net = models.gpt2 {weights = saved("untied", config:format "false", state)}
+    assert.is_true(net.lm_head.weight:equal(state["lm_head.weight"]))
+    local ids = lm.tensor({{1, 2}}, {dtype = "int64"})
+    assert.is_true(net(ids):eq(0):all():item()) -- so that the likeliest is the first token
+    assert.equal(5, net.eos_token_id)
+    assert.same({1, 6}, net:generate(ids, {max_new_tokens = 4}).shape)
+    assert.same({1, 3}, net:generate(ids, {max_new_tokens = 4, eos_token_id = 1}).shape)
+    net.eos_token_id = {1, 5}
+    assert.same({1, 3}, net:generate(ids, {max_new_tokens = 4}).shape)
+    assert.same({1, 6}, net:generate(ids, {max_new_tokens = 4, eos_token_id = {}}).shape)
+    says("generate is called with a colon", function() net.generate(ids, {max_new_tokens = 1}) end)
+    local made = lm.models.gpt2 {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
+    assert.is_nil(made.eos_token_id)
+    says("gpt2: weights: there is no file or folder 'nowhere'", function() models.gpt2 {weights = "nowhere"} end)
+  end)
+
+  it("keeps int8 and floating weights apart, whatever strict says", function()
+    local fc = lm.nn.Linear(2, 3)
+    local state = lm.quantize(fc:clone()):state_dict()
+    says("weight is int8 in the state_dict, float32 in the model; lm.quantize%(net%) makes room for it",
+      function() fc:load_state_dict(state, {strict = false}) end)
+    says("weight is float32 in the state_dict, int8 in the model; load it before lm.quantize%(net%)",
+      function() lm.quantize(fc:clone()):load_state_dict(fc:state_dict(), {strict = false}) end)
+  end)
+
   it("goes with every network, and with options of load_state_dict", function()
     local net = models.lenet()
     local path = folder .. "/lenet.pt"

@@ -54,6 +54,7 @@ describe("lm.quantize", function()
     assert.is_true(lm.quantize(nn.Linear(2, 3)):is(nn.Int8Linear))
     assert.equal(net[1], lm.quantize(net)[1])
     assert.matches("quantize: a module wanted, got number 3", message(lm.quantize, 3))
+    assert.matches("quantize: .*dtype", message(lm.quantize, nn.Linear(2, 3), { dtype = "int8" }))
   end)
 
   it("keeps what a transformer says, to a percent", function()

@@ -465,6 +465,32 @@ describe("pooling row by row", function()
     return sum / #values
   end
 
+  it("finds the largest in dilated windows, of which one may begin behind the next", function()
+    for width = 3, 7 do
+      for kernel = 2, 4 do
+        for dilation = 2, 3 do
+          for stride = 1, 2 do
+            local pad, x = math.floor(kernel / 2), -lm.rand(1, 1, 1, width) - 1
+            local out = math.floor((width + 2 * pad - dilation * (kernel - 1) - 1) / stride) + 1
+            local want, where = {}, {}
+            for o = 1, out do
+              for k = 0, kernel - 1 do
+                local at = (o - 1) * stride - pad + k * dilation + 1
+                local v = at >= 1 and at <= width and x[{ 1, 1, 1, at }]
+                if v and (not want[o] or v > want[o]) then want[o], where[o] = v, at end
+              end
+            end
+            if out > 0 and #want == out then
+              local y, places = lm.nn.functional.max_pool2d(x, { 1, kernel },
+                { stride = { 1, stride }, padding = { 0, pad }, dilation = { 1, dilation }, return_indices = true })
+              assert.same({ want, where }, { y:flatten():totable(), places:flatten():totable() })
+            end
+          end
+        end
+      end
+    end
+  end)
+
   it("finds the first of equals and the last NaN in windows of any widths", function()
     lm.manual_seed(5)
     for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16" } do

@@ -75,13 +75,23 @@ describe("lm.text", function()
       assert.equal(1, e.word_ids[2])
     end)
 
+    it("trims offsets of a second text by that text, also behind a template", function()
+      local tokenizer = of([[{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "Ġ": 2, "Ġb": 3}, "merges": ["Ġ b"]},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+        "post_processor": {"type": "Sequence", "processors": [{"type": "TemplateProcessing",
+          "single": [{"Sequence": {"id": "A", "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+          {"Sequence": {"id": "B", "type_id": 1}}], "special_tokens": {}},
+          {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true}]}}]])
+      assert.same({{1, 1}, {2, 2}, {4, 4}, {6, 6}}, tokenizer:encode("a", " b b b").offsets:totable())
+    end)
+
     it("makes batches for models", function()
       local tokenizer = of(small(', "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [{"id": 4, "content": '
         .. '"[PAD]", "special": true}]'))
       local batch = tokenizer({"a b c", "b"}, {padding = true})
       assert.same({{2, 3, 4}, {3, 5, 5}}, batch.input_ids:totable())
       assert.same({{1, 1, 1}, {1, 0, 0}}, batch.attention_mask:totable())
-      assert.same({{0, 0, 0}, {0, 0, 0}}, batch.token_type_ids:totable())
+      assert.same({{1, 1, 1}, {1, 1, 1}}, batch.token_type_ids:totable()) -- which embeddings count from 1
       batch = tokenizer({"a b c", "b"},
         {padding = true, padding_side = "left", pad_token_id = 1, pad_to_multiple_of = 4})
       assert.same({{1, 2, 3, 4}, {1, 1, 1, 3}}, batch.input_ids:totable())
@@ -93,7 +103,7 @@ describe("lm.text", function()
         :totable())
       batch = tokenizer({"a b c", "a"}, {"c", "c"}, {truncation = "only_first", max_length = 2})
       assert.same({{2, 4}, {2, 4}}, batch.input_ids:totable())
-      assert.same({{0, 1}, {0, 1}}, batch.token_type_ids:totable())
+      assert.same({{1, 2}, {1, 2}}, batch.token_type_ids:totable())
       fails("texts of 1 to 3 tokens make no tensor; {padding = true} pads them", tokenizer, {"a b c", "b"})
       fails("no token to pad with", of(small()), {"a b c", "b"}, {padding = true})
       fails("truncation wants {max_length = …}", tokenizer, "a", {truncation = true})
@@ -106,7 +116,7 @@ describe("lm.text", function()
         .. '"max_length": 2, "strategy": "LongestFirst", "stride": 0}, "padding": {"strategy": {"Fixed": 4}, '
         .. '"direction": "Left", "pad_to_multiple_of": null, "pad_id": 3, "pad_type_id": 7, "pad_token": "c"}'))
       assert.same({{4, 4, 2, 3}}, tokenizer("a b c").input_ids:totable())
-      assert.same({{7, 7, 0, 0}}, tokenizer("a b c").token_type_ids:totable())
+      assert.same({{8, 8, 1, 1}}, tokenizer("a b c").token_type_ids:totable())
       assert.same({{2, 3, 4}}, tokenizer("a b c", {truncation = false, padding = false}).input_ids:totable())
     end)
 

@@ -31,10 +31,11 @@ void lm_count_spaces(const char *text, size_t n, uint32_t *before, uint32_t *aft
   }
 }
 
-/* on[0]: a single space at the beginning was put there */
-static void trim_offsets(const lm_tokenizer *t, const lm_step *s, const char *text, lm_tokens *tokens) {
+/* on[0]: a single space at the beginning was put there. texts: the tokens' own, and the one behind it. */
+static void trim_offsets(const lm_tokenizer *t, const lm_step *s, const char *const *texts, lm_tokens *tokens) {
   for (size_t i = 0; i < tokens->n; i++) {
     lm_token *token = &tokens->item[i];
+    const char *text = texts[token->second];
     if (!token->added && token->word >= 0) {
       size_t n = 0;
       const char *word = lm_tokenizer_token(t, token->id, &n);
@@ -70,6 +71,7 @@ static lm_status fill_template(const lm_step *s, lm_tokens part[2], bool pair, b
     if (one.sequence >= 0) {
       set_type(&part[one.sequence], one.type_id);
       if (!append(made, part[one.sequence].item, part[one.sequence].n)) return LM_E_OOM;
+      for (size_t i = made->n - part[one.sequence].n; i < made->n; i++) made->item[i].second = one.sequence == 1;
     } else if (special) {
       lm_token token = {.id = one.id, .type_id = one.type_id, .word = -1, .special = true};
       if (!append(made, &token, 1)) return LM_E_OOM;
@@ -90,7 +92,7 @@ lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_t
   for (size_t i = 0; i < t->post_processors.n; i++) {
     const lm_step *s = &t->post_processors.item[i];
     if ((s->kind == LM_POST_BYTE_LEVEL || s->kind == LM_POST_ROBERTA) && s->on[1]) {
-      for (int k = 0; k <= pair; k++) trim_offsets(t, s, text[k], &part[k]);
+      for (int k = 0; k <= pair; k++) trim_offsets(t, s, text + k, &part[k]);
     }
     if (s->kind == LM_POST_ROBERTA) {
       for (int k = 0; k <= pair; k++) set_type(&part[k], 0);

@@ -34,6 +34,7 @@ typedef struct lm_token {
   uint32_t from, to;      /* bytes of the text, from 0; 0, 0 of such special tokens */
   uint32_t before, after; /* spaces at the ends of an added token's text */
   bool special, added;
+  bool second; /* of the second text, in the first part, where a template put it */
 } lm_token;
 
 typedef struct lm_tokens {

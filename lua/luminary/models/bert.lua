@@ -196,7 +196,7 @@ function models.bert(opts)
     end
     return Bert(config)
   end, "head", {kind = "bert", also = also, only = {
-    position_embedding_type = "absolute", is_decoder = false, add_cross_attention = false,
+    position_embedding_type = "absolute", tie_word_embeddings = true, is_decoder = false, add_cross_attention = false,
   }})
 end
 

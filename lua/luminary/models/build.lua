@@ -46,19 +46,32 @@ local function from_config(who, config, path, reads, spec)
   return out
 end
 
+-- A token's number, or a list of them, as they count here; nil for what is neither.
+local function from_1(id)
+  if type(id) == "number" then return id + 1 end
+  if type(id) ~= "table" then return nil end
+  local list = {}
+  for i, each in ipairs(id) do list[i] = from_1(each) end
+  return list
+end
+
 --- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold: {kind
 --- of config.json's model_type (or _class_name), only = {name = the value that this version has}, also(config, options)
 --- for what is called otherwise there}. first: see options.check.
 ---
 --- Every maker takes these too: weights, a file or folder that lm.load reads, or a table of tensors by name; strict,
 --- ignore_mismatched_sizes and rename as load_state_dict has them; device and dtype. With weights load_state_dict's
---- report is a second result. Options that are given go before those of config.json.
+--- report is a second result. Options that are given go before those of config.json. A network of a folder with a
+--- config.json is in evaluation mode, and its eos_token_id is that of the file, from 1, which generate ends with.
 return function(who, opts, spec, make, first, reads)
   local rows = {}
   for name, row in pairs(spec) do rows[name] = row end
   for name, row in pairs(all) do rows[name] = row end
   local given = options.check(who, opts, rows, first)
   local weights, config, path = given.weights, nil, nil
+  if type(weights) == "string" and not core.file_kind(weights) then
+    fail("%s: weights: there is no file or folder '%s'; nothing is downloaded", who, excerpt(weights, 200))
+  end
   if reads then config, path = read_config(who, weights) end
   if config then
     local told = from_config(who, config, path, reads, spec)
@@ -74,11 +87,11 @@ return function(who, opts, spec, make, first, reads)
     if how.rename then fail("%s: rename goes with weights", who) end
     return net
   end
-  if type(weights) == "string" then
-    if not core.file_kind(weights) then
-      fail("%s: weights: there is no file or folder '%s'; nothing is downloaded", who, excerpt(weights, 200))
-    end
-    weights = require("luminary.save_load").load(weights, {mmap = true})
+  if type(weights) == "string" then weights = require("luminary.save_load").load(weights, {mmap = true}) end
+  local report = net:load_state_dict(weights, how)
+  if config then
+    net:eval()
+    net.eos_token_id = from_1(config.eos_token_id)
   end
-  return net, net:load_state_dict(weights, how)
+  return net, report
 end

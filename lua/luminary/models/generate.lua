@@ -1,6 +1,7 @@
 --- Tokens one after the other from a model of language.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local Module = require "luminary.nn.module"
 local beam_search = require "luminary.models.beam_search"
 local generated_text = require "luminary.models.generated_text"
 local token_scores = require "luminary.models.token_scores"
@@ -24,14 +25,15 @@ local function list_of(who, name, v, kind)
 end
 
 -- Options of a call, checked; `ends`: the set of eos_token_id; `is_end(tokens)`: whether the last of a list ends it.
-local function read_options(who, opts)
+local function read_options(who, net, opts)
   local o = options.check(who, opts, spec, "max_new_tokens")
   for _, name in ipairs {"temperature", "top_k", "top_p", "min_p"} do
     if o.do_sample == nil and opts and opts[name] then o.do_sample = true end
   end
   if o.do_sample and o.temperature == 0 then o.do_sample = false end
   o.ends = {}
-  for i, token in ipairs(list_of(who, "eos_token_id", o.eos_token_id, "count")) do
+  local ends = o.eos_token_id == nil and net.eos_token_id or o.eos_token_id
+  for i, token in ipairs(list_of(who, "eos_token_id", ends, "count")) do
     o.ends[token], o.fill = true, i == 1 and token or o.fill
   end
   o.fill = o.pad_token_id or o.fill
@@ -133,14 +135,17 @@ end
 --- their log probability over length ^ length_penalty; early_stopping ends once so many have ended.
 --- num_return_sequences: so many for each of ids, drawn or the best of the beams, [N * so many, …].
 --- no_repeat_ngram_size: so many tokens never follow each other twice.
---- A sequence ends with eos_token_id (a number or a list), not before min_new_tokens, or with the token that completes
---- one of stop_strings (a string or a list), and goes on as pad_token_id, or eos_token_id.
+--- A sequence ends with eos_token_id (a number or a list; net.eos_token_id by default), not before min_new_tokens, or
+--- with the token that completes one of stop_strings (a string or a list), and goes on as pad_token_id, or eos_token_id.
 --- streamer(id, …) gets each step's tokens, on_text(piece, row) their text, character by whole character without what
 --- eos_token_id stands for; either ends it by false. stop_strings and on_text want a tokenizer, any object with
 --- tokenizer:decode(list of ids), which gives a string.
 return function(net, ids, opts)
+  if not Module.is_module(net) then
+    options.fail("generate is called with a colon: net:generate(ids, {…}), got %s", options.describe(net))
+  end
   local who = net.__name .. ":generate"
-  local o = read_options(who, opts)
+  local o = read_options(who, net, opts)
   check_combination(who, o)
   check_ids(who, net, ids, o)
   local training = net.training

@@ -101,6 +101,9 @@ function GPT2:init(config)
   body.h = nn.ModuleList(blocks)
   body.ln_f = nn.LayerNorm(config.n_embd, {eps = config.layer_norm_epsilon})
   self.transformer = body
+  if not config.tie_word_embeddings then
+    self.lm_head = nn.Linear(config.n_embd, config.vocab_size, {bias = false})
+  end
   self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
 end
@@ -138,23 +141,24 @@ function GPT2:forward(ids, opts)
   return ops.linear(body.ln_f(x), body.wte.weight)
 end
 
---- For lm.quantize: the output gets a weight of its own beside that of the input embedding.
+--- For lm.quantize: a tied output gets a weight of its own beside that of the input embedding.
 function GPT2:to_int8()
-  self.lm_head = nn.Int8Linear(self.transformer.wte.weight)
+  if not self.lm_head then self.lm_head = nn.Int8Linear(self.transformer.wte.weight) end
   return self
 end
 
 GPT2.generate = generate
 
 --- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 * n_embd,
---- embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5}]): GPT-2, by default of 124
---- million parameters; the weight of the input embedding is that of the output. {weights = "folder"} takes Hugging
---- Face's config.json, too.
+--- embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5, tie_word_embeddings = true}]):
+--- GPT-2, by default of 124 million parameters; tie_word_embeddings: the weight of the input embedding is that of the
+--- output. {weights = "folder"} takes Hugging Face's config.json, too.
 function models.gpt2(opts)
   return build("gpt2", opts, {
     vocab_size = {"count", 50257}, n_positions = {"count", 1024}, n_embd = {"count", 768}, n_layer = {"count", 12},
     n_head = {"count", 12}, embd_pdrop = {"probability", 0.1}, attn_pdrop = {"probability", 0.1},
     resid_pdrop = {"probability", 0.1}, layer_norm_epsilon = {"positive", 1e-5}, n_inner = {"count"},
+    tie_word_embeddings = {"boolean", true},
   }, function(config)
     if config.n_embd % config.n_head ~= 0 then
       fail("gpt2: n_embd %d is not to be divided into %d heads", config.n_embd, config.n_head)

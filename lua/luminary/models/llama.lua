@@ -120,7 +120,7 @@ end
 
 --- For lm.quantize: a tied output gets a weight of its own beside that of the input embedding.
 function Llama:to_int8()
-  self.lm_head = nn.Int8Linear(self.lm_head and self.lm_head.weight or self.model.embed_tokens.weight)
+  if not self.lm_head then self.lm_head = nn.Int8Linear(self.model.embed_tokens.weight) end
   return self
 end
 

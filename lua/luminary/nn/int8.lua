@@ -58,10 +58,13 @@ function Int8Linear:extra_repr()
 end
 
 --- lm.quantize(net): replaces the linear layers of a net by nn.Int8Linear, and returns it; a net that is such a layer
---- itself comes back as another. A class may say itself what it becomes: to_int8(self) returns that, or self after what
---- it changed. Other layers, those inside of nn.MultiheadAttention among them, stay as they are. The net is changed, so
---- that it and its quarter are never both in memory: keep lm.save's file, or quantize net:clone().
-function int8.quantize(net)
+--- itself comes back as another. Its state_dict goes into a net that was made and quantized alike:
+--- lm.quantize(lm.models.gpt2(config)):load_state_dict(lm.load(path)). A class may say itself what it becomes:
+--- to_int8(self) returns that, or self after what it changed. Other layers, those inside of nn.MultiheadAttention among
+--- them, stay as they are. The net is changed, so that it and its quarter are never both in memory: keep lm.save's file,
+--- or quantize net:clone().
+function int8.quantize(...)
+  local net = arguments.read("quantize", {{"net", "any"}}, ...)
   local replaced = {}
   local function walk(module)
     if replaced[module] then return replaced[module] end

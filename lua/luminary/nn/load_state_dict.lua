@@ -51,7 +51,7 @@ function report.__tostring(self)
   return #lines == 0 and "<all keys matched>" or table.concat(lines, "\n")
 end
 
--- The names that dict lacks, what is no tensor, and what has another shape.
+-- The names that dict lacks, what is no tensor or has other numbers' meaning, and what has another shape.
 local function compare(entries, dict)
   local missing, wrong, mismatched = {}, {}, {}
   for _, entry in ipairs(entries) do
@@ -63,6 +63,9 @@ local function compare(entries, dict)
       wrong[#wrong + 1] = ("%s has to be a tensor, got %s"):format(name, options.describe(value))
     elseif shape_text(value.shape) ~= shape_text(t.shape) then
       mismatched[#mismatched + 1] = {name = name, given = value.shape, wanted = t.shape}
+    elseif (value.dtype == "int8") ~= (t.dtype == "int8") and (value:is_floating_point() or t:is_floating_point()) then
+      wrong[#wrong + 1] = ("%s is %s in the state_dict, %s in the model; %s"):format(name, value.dtype, t.dtype,
+        t.dtype == "int8" and "load it before lm.quantize(net)" or "lm.quantize(net) makes room for it")
     end
   end
   return missing, wrong, mismatched

@@ -108,8 +108,8 @@ function padding.batch(tokenizer, who, ids, types, o)
     fail("%s: texts of %d to %d tokens make no tensor; {padding = true} pads them", who, shortest, longest)
   end
   if shortest == length then
-    local input_ids = ops.stack(ids)
-    return {input_ids = input_ids, attention_mask = ops.ones_like(input_ids), token_type_ids = ops.stack(types)}
+    local input_ids, type_ids = ops.stack(ids), ops.stack(types) + tokenizer.base
+    return {input_ids = input_ids, attention_mask = ops.ones_like(input_ids), token_type_ids = type_ids}
   end
   local int64, size = {dtype = "int64"}, {#ids, length}
   local out = {
@@ -125,6 +125,7 @@ function padding.batch(tokenizer, who, ids, types, o)
       out.attention_mask:select(1, i):narrow(1, from, n):fill_(1)
     end
   end
+  out.token_type_ids:add_(tokenizer.base)
   return out
 end
 
