@@ -268,7 +268,7 @@ describe("lm.text", function()
       fails("the text becomes longer than", long.encode, long, "a")
       long = of(small(', "decoder": ' .. doubles:format "decoders"))
       fails("becomes longer than", long.decode, long, {2})
-      assert.is_true(os.clock() - start < 10)
+      assert.is_true(os.clock() - start < 60) -- 1 without sanitizers
       -- A merge whose pairs lead back to its own parts goes on no longer than there are pairs.
       local cyclic = of('{"model": {"type": "BPE", "vocab": {"a": 0, "aa": 1, "aaa": 2, "aaaa": 3}, "merges": ["a a", '
         .. '"aa a", "a aa", "aa aa"]}}')

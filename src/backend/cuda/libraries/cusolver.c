@@ -81,20 +81,15 @@ struct lm_solver {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static lm_solver *idle[LM_DEVICE_MAX]; /* by physical ordinal */
 
-/* What a failure leaves of it is not worth giving back. */
-static lm_status make_solver(lm_solver **out) {
-  lm_status status;
-  lm_solver *s = lm_calloc(1, sizeof *s);
-  if (!s) return LM_E_OOM;
-  TRY(check_solver(dense.cusolverDnCreate(&s->dense), "cusolverDnCreate"));
-  TRY(lm_cuda_check_blas(blas.cublasCreate_v2(&s->blas), "cublasCreate_v2"));
-  TRY(check_solver(dense.cusolverDnCreateSyevjInfo(&s->syevj), "cusolverDnCreateSyevjInfo"));
-  TRY(check_solver(dense.cusolverDnCreateGesvdjInfo(&s->gesvdj), "cusolverDnCreateGesvdjInfo"));
-  TRY(CUDA(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming)));
-  *out = s;
-  s = NULL;
+/* What is not there yet: a failure leaves the rest to the next call. */
+static lm_status complete(lm_solver *s) {
+  lm_status status = LM_OK;
+  if (!s->dense) TRY(check_solver(dense.cusolverDnCreate(&s->dense), "cusolverDnCreate"));
+  if (!s->blas) TRY(lm_cuda_check_blas(blas.cublasCreate_v2(&s->blas), "cublasCreate_v2"));
+  if (!s->syevj) TRY(check_solver(dense.cusolverDnCreateSyevjInfo(&s->syevj), "cusolverDnCreateSyevjInfo"));
+  if (!s->gesvdj) TRY(check_solver(dense.cusolverDnCreateGesvdjInfo(&s->gesvdj), "cusolverDnCreateGesvdjInfo"));
+  if (!s->done) TRY(CUDA(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming)));
 done:
-  lm_free(s);
   return status;
 }
 
@@ -105,7 +100,9 @@ static lm_status take_solver(lm_solver_call *c) {
   c->solver = idle[ordinal];
   if (c->solver) idle[ordinal] = c->solver->next;
   pthread_mutex_unlock(&lock);
-  if (!c->solver) TRY(make_solver(&c->solver));
+  if (!c->solver) c->solver = lm_calloc(1, sizeof *c->solver);
+  if (!c->solver) return LM_E_OOM;
+  TRY(complete(c->solver));
   if (c->solver->stream != c->stream) { /* the handles' own memory is for one at a time */
     if (c->solver->stream) {
       TRY(CUDA(cudaEventRecord(c->solver->done, c->solver->stream)));
