@@ -127,6 +127,10 @@ describe("weights =", function()
     net.eos_token_id = {1, 5}
     assert.same({1, 3}, net:generate(ids, {max_new_tokens = 4}).shape)
     assert.same({1, 6}, net:generate(ids, {max_new_tokens = 4, eos_token_id = {}}).shape)
+    says("tokenizer:decode%(ids%) has to give a string, got number 5", function()
+      local five = {decode = function() return 5 end}
+      net:generate(ids, {max_new_tokens = 2, eos_token_id = {}, stop_strings = {"a"}, tokenizer = five})
+    end)
     says("generate is called with a colon", function() net.generate(ids, {max_new_tokens = 1}) end)
     local made = lm.models.gpt2 {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
     assert.is_nil(made.eos_token_id)

@@ -224,6 +224,10 @@ describe("lm.text", function()
           "'precompiled_charsmap' is broken",
         ['{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}}'] =
           "merge 1: 'ab' is not in the vocabulary",
+        [small(', "post_processor": {"type": "TemplateProcessing", "single": ['
+          .. ('{"SpecialToken": {"id": "x"}},'):rep(200) .. '{"Sequence": {"id": "A"}}], "pair": [], '
+          .. '"special_tokens": {"x": {"ids": [' .. ("1,"):rep(99) .. '1]}}}')] =
+          "a template has more than 10000 special tokens",
         ['{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}'] = "merge 1 is no pair of tokens",
         ['{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'] = "'a' has no id",
         ['{"model": {"type": "BPE", "vocab": {"a": 2e9}, "merges": []}}'] = "1 tokens have ids up to 2000000000",

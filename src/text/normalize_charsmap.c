@@ -79,7 +79,7 @@ lm_status lm_normalize_charsmap(const void *step, lm_rewrite *r) {
   for (size_t i = 0; i < r->n && !r->pieces->failed;) {
     size_t end = cluster_end(r, i);
     if (end - i < 6 && replace(s, &w, r->text + i, end - i)) i = end;
-    while (i < end) {
+    while (i < end && !r->pieces->failed) {
       uint32_t c;
       size_t size = (size_t)lm_char_at(r->text + i, &c);
       if (!replace(s, &w, r->text + i, size)) put(&w, c, 0);

@@ -244,6 +244,8 @@ done:
   return status;
 }
 
+enum { MOST_TEMPLATE = 10000 }; /* pieces; each may stand for many ids, and a small file so for memory without end */
+
 static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t type_id, lm_template **list, size_t *n,
                               size_t *room) {
   const cJSON *name = field(piece, "id"), *token = NULL, *id;
@@ -256,6 +258,7 @@ static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t t
   cJSON_ArrayForEach(id, ids) {
     lm_template one = {-1, 0, type_id};
     if (!to_int(id, &one.id)) return wrong("ids", "list of ids");
+    if (*n == MOST_TEMPLATE) return lm_fail(LM_E_IO, "a template has more than %d special tokens", MOST_TEMPLATE);
     if (!add_template(list, n, room, one)) return LM_E_OOM;
   }
   return LM_OK;

@@ -136,7 +136,8 @@ end
 --- num_return_sequences: so many for each of ids, drawn or the best of the beams, [N * so many, …].
 --- no_repeat_ngram_size: so many tokens never follow each other twice.
 --- A sequence ends with eos_token_id (a number or a list; net.eos_token_id by default), not before min_new_tokens, or
---- with the token that completes one of stop_strings (a string or a list), and goes on as pad_token_id, or eos_token_id.
+--- with the token that completes one of stop_strings (a string or a list), and goes on as pad_token_id or, without
+--- that, as eos_token_id.
 --- streamer(id, …) gets each step's tokens, on_text(piece, row) their text, character by whole character without what
 --- eos_token_id stands for; either ends it by false. stop_strings and on_text want a tokenizer, any object with
 --- tokenizer:decode(list of ids), which gives a string.

@@ -1,11 +1,21 @@
 --- Text in what net:generate makes: strings that end a sequence, and text that is told as it comes. Tokens become text
 --- by tokenizer:decode(ids), ids being a list.
+local options = require "luminary.base.options"
+
 local generated_text = {}
+
+local function text_of(tokenizer, tokens)
+  local text = tokenizer:decode(tokens)
+  if type(text) ~= "string" then
+    options.fail("generate: tokenizer:decode(ids) has to give a string, got %s", options.describe(text))
+  end
+  return text
+end
 
 local function decoded(tokenizer, tokens, first)
   local part = {}
   for i = first, #tokens do part[#part + 1] = tokens[i] end
-  return tokenizer:decode(part)
+  return text_of(tokenizer, part)
 end
 
 --- Whether the last token of a list completes one of `strings` (or goes beyond its end), as transformers' stop_strings
@@ -36,7 +46,7 @@ function generated_text.teller(tokenizer, on_text, row)
   return function(token)
     tokens[#tokens + 1] = token
     if #tokens == 0 then return end
-    local text = tokenizer:decode(tokens)
+    local text = text_of(tokenizer, tokens)
     if token and text:find(CUT) then return end
     local piece = text:sub(told + 1)
     told = #text

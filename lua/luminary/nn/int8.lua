@@ -5,6 +5,7 @@ local arguments = require "luminary.base.arguments"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
+local records = require "luminary.nn.module_fields"
 local printed = require "luminary.nn.print_values"
 
 local ops = core.ops
@@ -57,20 +58,27 @@ function Int8Linear:extra_repr()
     printed.bool(self.bias))
 end
 
+local hooks = {"hooks", "pre_hooks", "backward_hooks"}
+
 --- lm.quantize(net): replaces the linear layers of a net by nn.Int8Linear, and returns it; a net that is such a layer
 --- itself comes back as another. Its state_dict goes into a net that was made and quantized alike:
 --- lm.quantize(lm.models.gpt2(config)):load_state_dict(lm.load(path)). A class may say itself what it becomes:
 --- to_int8(self) returns that, or self after what it changed. Other layers, those inside of nn.MultiheadAttention among
---- them, stay as they are. The net is changed, so that it and its quarter are never both in memory: keep lm.save's file,
---- or quantize net:clone().
+--- them, stay as they are. The net is changed, so that it and its quarter are never both in memory: keep lm.save's
+--- file, or quantize net:clone().
 function int8.quantize(...)
   local net = arguments.read("quantize", {{"net", "any"}}, ...)
   local replaced = {}
   local function walk(module)
     if replaced[module] then return replaced[module] end
-    local new = module.to_int8 and module:to_int8() or module
+    local new = type(module.to_int8) == "function" and module:to_int8() or module
     replaced[module] = new
-    if new ~= module or new.keeps_float then return new end
+    if new ~= module then
+      for _, kind in ipairs(hooks) do records.of(new)[kind] = records.of(module)[kind] end
+      return new
+    elseif new.keeps_float then
+      return new
+    end
     for name, child in module:named_children() do
       local other = walk(child)
       if other ~= child then module:set_submodule(name, other) end

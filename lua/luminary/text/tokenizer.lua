@@ -101,10 +101,10 @@ end
 --- tokenizer:forward(…): what tokenizer(…) does: tokenizer(text [, pair] [, {padding = false, truncation = false,
 --- max_length, add_special_tokens = true, pad_to_multiple_of, pad_token_id, padding_side = "right", truncation_side =
 --- "right"}]): a table of int64 tensors [N, L] for a model: input_ids, from 1; attention_mask, 1 where there is a token
---- and 0 where the row is padded; token_type_ids, 1 or 2 (0 or 1 by {base = 0}). text: a string (N is 1) or a list of them; pair likewise.
---- Texts of different lengths want padding: true for that of the longest, "max_length" for max_length. What pads is
---- pad_token_id, or the file's padding, or else its token "[PAD]" or "<pad>". What the file itself says of padding and
---- truncation counts where no option does.
+--- and 0 where the row is padded; token_type_ids, 1 or 2 (0 or 1 by {base = 0}). text: a string (N is 1) or a list of
+--- them; pair likewise. Texts of different lengths want padding: true for that of the longest, "max_length" for
+--- max_length. What pads is pad_token_id, or the file's padding, or else its token "[PAD]" or "<pad>". What the file
+--- itself says of padding and truncation counts where no option does.
 function Tokenizer:forward(text, pair, opts)
   if opts == nil and type(pair) == "table" and pair[1] == nil then pair, opts = nil, pair end
   local who = "Tokenizer"
