@@ -62,6 +62,7 @@ end
 local policy = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
 local target = optim.AveragedModel(policy, {decay = 1 - options.tau})
 local opt = optim.AdamW(policy:parameters(), {lr = options.lr, amsgrad = true})
+local schedule = optim.lr_scheduler.LinearLR(opt, {start_factor = 1, end_factor = 0, total_iters = options.steps})
 
 local function greedy(states)
   return lm.no_grad(function() return policy(states):argmax(2) end)
@@ -72,15 +73,20 @@ local function act(states, epsilon)
   return lm.where(lm.rand(n):lt(epsilon), lm.randint(1, 3, {n}), greedy(states))
 end
 
--- The reward of a step is 1; after a fall nothing follows.
+-- The reward of a step is 1; after a fall nothing follows. The policy chooses the next action and the target says what
+-- it is worth (van Hasselt et al., "Deep Reinforcement Learning with Double Q-learning", 2016).
 local function learn(state, action, reached, fell)
-  local wanted = lm.no_grad(function() return 1 + options.gamma * (1 - fell) * target(reached):amax(2) end)
+  local wanted = lm.no_grad(function()
+    local best = policy(reached):argmax(2, true)
+    return 1 + options.gamma * (1 - fell) * target(reached):gather(2, best):squeeze(2)
+  end)
   local q = policy(state):gather(2, action:unsqueeze(2)):squeeze(2)
   local loss = F.smooth_l1_loss(q, wanted)
   opt:zero_grad()
   loss:backward()
   nn.utils.clip_grad_value_(policy:parameters(), 100)
   opt:step()
+  schedule:step()
   target:update(policy)
 end
 

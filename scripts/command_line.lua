@@ -9,7 +9,8 @@
 -- try(option, path), that end where no file can be written, to know now and not after the training, and log(option,
 -- path, append): a function that writes a line, until one cannot be written, which is told once. Two kinds beside those
 -- of flags: {"dtype"}, one that a network can train in, and {"devices"}, which gives a list: those named, separated by
--- commas, else all CUDA devices, else the CPU. Lines are written as they come, into a pipe or file too.
+-- commas, else all CUDA devices, else the CPU; {"device"} is the first of these. Lines are written as they come, into a
+-- pipe or file too. A third argument, values by name, is what --selftest then sets wherever the line does not.
 local lm = require "luminary"
 local flags = require "luminary.cli.command_options"
 
@@ -43,7 +44,7 @@ local function files_of(refuse)
   return files
 end
 
-return function(usage, rows)
+return function(usage, rows, selftest)
   io.stdout:setvbuf "line"
   local script, special = arg[0]:match("[^/]*$"), {}
   local function refuse(...)
@@ -52,8 +53,9 @@ return function(usage, rows)
   end
 
   rows.help = {"flag"}
+  if selftest then rows.selftest = {"flag"} end
   for name, row in pairs(rows) do
-    if row[1] == "dtype" or row[1] == "devices" then special[name], row[1] = row[1], "text" end
+    if row[1] == "dtype" or row[1]:find "^devices?$" then special[name], row[1] = row[1], "text" end
   end
   local options, at, given = flags.parse(arg, 1, rows)
   if not options then refuse("%s", at) end
@@ -62,6 +64,10 @@ return function(usage, rows)
     os.exit(0, true)
   end
   if arg[at] then refuse("what is '%s'?%s", arg[at], rows.data and " A folder of data goes after --data" or "") end
+
+  for name, value in pairs(options.selftest and selftest or {}) do
+    if not given[name] then options[name] = value end
+  end
 
   for name, kind in pairs(special) do
     local text = options[name]
@@ -78,6 +84,7 @@ return function(usage, rows)
     else
       options[name] = lm.try_all_gpus()
     end
+    if kind == "device" then options[name] = options[name][1] end
   end
   return options, given, refuse, files_of(refuse)
 end
