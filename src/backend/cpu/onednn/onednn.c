@@ -1,5 +1,6 @@
 #include "backend/cpu/onednn/onednn.h"
 
+#include <math.h>
 #include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -51,7 +52,9 @@ lm_status lm_dnn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float 
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
   lm_status status;
   TRY(begin_on_thread());
-  int threads = lm_cpu_share((double)m * (double)n * (double)k / 100); /* oneDNN has all of them for less */
+  /* oneDNN has all of them for less. By a vector it is memory that counts, some 10 bytes a nanosecond. */
+  double entries = (double)m * (double)k + (double)k * (double)n + (double)m * (double)n;
+  int threads = lm_cpu_share(fmax((double)m * (double)n * (double)k / 100, entries * 0.4));
   if (threads < omp_get_max_threads()) omp_set_num_threads(threads);
   DNN(dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc));
 done:
