@@ -55,7 +55,7 @@ return function(usage, rows, selftest)
   rows.help = {"flag"}
   if selftest then rows.selftest = {"flag"} end
   for name, row in pairs(rows) do
-    if row[1] == "dtype" or row[1]:find "^devices?$" then special[name], row[1] = row[1], "text" end
+    if row[1] == "dtype" or row[1] == "device" or row[1] == "devices" then special[name], row[1] = row[1], "text" end
   end
   local options, at, given = flags.parse(arg, 1, rows)
   if not options then refuse("%s", at) end

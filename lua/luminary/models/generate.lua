@@ -143,7 +143,7 @@ end
 --- tokenizer:decode(list of ids), which gives a string.
 return function(net, ids, opts)
   if not Module.is_module(net) then
-    options.fail("generate is called with a colon: net:generate(ids, {…}), got %s", options.describe(net))
+    options.fail("generate is called with a colon, as a method of a model, got %s", options.describe(net))
   end
   local who = net.__name .. ":generate"
   local o = read_options(who, net, opts)
