@@ -1,18 +1,43 @@
-"""Hugging Face's side of scripts/bench/language: THREADS BATCH LENGTH NEW; answers each line "step|prompt|generate DTYPE
-ATTENTION" with seconds of the clock and of the CPU."""
+"""Hugging Face's side of scripts/bench/language: MODEL THREADS BATCH LENGTH NEW; answers each line "step|prompt|generate
+DTYPE ATTENTION" with seconds of the clock and of the CPU."""
 import sys
 import time
 
 import torch
 import transformers
 
-threads, batch, length, new = map(int, sys.argv[1:])
+model = sys.argv[1]
+threads, batch, length, new = map(int, sys.argv[2:])
 torch.set_num_threads(threads)
 torch.manual_seed(1)
-net = transformers.GPT2LMHeadModel(transformers.GPT2Config(embd_pdrop=0, attn_pdrop=0, resid_pdrop=0))
-ids = torch.randint(0, 50257, (batch, length))
+
+
+def build():
+    if model == "gpt2":
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(embd_pdrop=0, attn_pdrop=0, resid_pdrop=0))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32,
+        num_key_value_heads=4, max_position_embeddings=2048))
+
+
+net, net_dtype = None, None
+ids = torch.randint(0, {"gpt2": 50257, "tinyllama": 32000}[model], (batch, length))
 prompt = ids[:1, :32]
 optimizer = None
+
+
+def become(dtype):
+    global net, net_dtype
+    if dtype == net_dtype:
+        return
+    if net is None or net_dtype == "int8":
+        net = None
+        net = build()
+    if dtype == "int8":
+        net = torch.ao.quantization.quantize_dynamic(net.float().eval(), {torch.nn.Linear}, torch.qint8)
+    else:
+        net.to(getattr(torch, dtype))
+    net_dtype = dtype
 
 
 def step():
@@ -42,9 +67,10 @@ work = {"step": step, "prompt": all_scores, "generate": generate}
 for line in sys.stdin:
     what, dtype, attention = line.split()
     if what != "step":
-        net.zero_grad()
+        if net is not None:
+            net.zero_grad()
         optimizer = None
-        net.to(getattr(torch, dtype))
+    become(dtype)
     net.set_attn_implementation(attention)
     clock, cpu = time.perf_counter(), time.process_time()
     work[what]()
