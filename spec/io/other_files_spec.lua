@@ -38,6 +38,16 @@ local function same(expected, t, what)
   assert(expected:equal(t), what)
 end
 
+-- The texts that f warns of.
+local function warnings(f)
+  local list, warn = {}, core.warn
+  core.warn = function(text) list[#list + 1] = text end
+  local ok, why = pcall(f)
+  core.warn = warn
+  assert(ok, why)
+  return list
+end
+
 -- Every prefix of some lengths is an error that names the file.
 local function cut_everywhere(name, text, step)
   for n = 0, #text - 1, step or 1 do
@@ -173,6 +183,34 @@ describe(".npz", function()
     assert.matches("a table of tensors by name", message(lm.save, folder .. "/x.npz", lm.ones { 2 }))
   end)
 
+  it("gives what it can: a dtype that tensors lack is left out, what is damaged only if that is wanted", function()
+    local text = text_of "unreadable.npz"
+    local function check(v, what)
+      for _, name in ipairs { "a", "b" } do same(golden["unreadable.npz " .. name], v[name], what) end
+      assert.is_nil(v.objects or v.words)
+    end
+    local path = file "unreadable.npz"
+    local heard = warnings(function() check(lm.load(path), "objects") end)
+    assert.equal(1, #heard)
+    assert.matches("unreadable.npz: this version cannot read 'objects' %(dtype '|O'.*%), 'words' %(dtype '<U1'.*left "
+      .. "out", heard[1])
+    local at = assert(text:find("\147NUMPY", text:find("words.npy", 1, true), true))
+    local broken = write("broken.npz", text:sub(1, at + 9) .. "?" .. text:sub(at + 11))
+    assert.matches("broken.npz: words.npy: .*; lm.load%(path, {skip_unreadable = true}%) reads the others",
+      message(lm.load, broken))
+    heard = warnings(function() check(lm.load(broken, { skip_unreadable = true }), "a damaged entry") end)
+    assert.matches("'words' %(words.npy: ", heard[1])
+    local one = text_of "scalar.npy"
+    local odd = write("odd.npz", zip_of { { "a.npy", one }, { "b\27[31m.npy", one, { crc = 1 } }, { "c.txt", one } })
+    heard = warnings(function()
+      assert.equal(2.5, lm.load(odd, { skip_unreadable = true }).a:item())
+    end)
+    assert.matches("cannot read 'b%?%[31m' %(its entry 'b%?%[31m.npy' is damaged.*%), 'c.txt' %(.*is no .npy%), left "
+      .. "out", heard[1])
+    local none = write("none.npz", zip_of { { "b.npy", one, { crc = 1 } } })
+    assert.matches("there is nothing else in the file", message(lm.load, none, { skip_unreadable = true }))
+  end)
+
   it("that lies about itself is an error in bounded memory", function()
     local one = text_of "scalar.npy"
     local function refused(pattern, entries, change)
@@ -269,7 +307,7 @@ describe("torch.save's file", function()
     for what, pattern in pairs {
       ["os.system"] = "wants to call posix.system, which is not run", eval = "wants to call builtins.eval",
       layer = "wants to call torch.nn.modules.linear.Linear.*torch.save%(net.state_dict",
-      complex = "of dtype complex64, which this version lacks",
+      complex = "cannot read the whole value %(dtype complex64%), and there is nothing else",
     } do
       for _, age in ipairs { "new", "old" } do
         local name = ("evil %s %s.pt"):format(what, age)
@@ -280,6 +318,85 @@ describe("torch.save's file", function()
     assert.matches("a TorchScript program, which is not run", message(lm.load, file "script.pt"))
   end)
 
+  for _, age in ipairs { "new", "old" } do
+    it(("that wants something run may be read without it (%s)"):format(age), function()
+      local path = file(("unreadable %s.pt"):format(age))
+      assert.matches("'%(a key%)': a key that is no string, number or boolean: a tuple; lm.load%(path, {skip_unr",
+        message(lm.load, path))
+      local v
+      local heard = warnings(function() v = lm.load(path, { skip_unreadable = true }) end)
+      assert.equal(1, #heard)
+      assert.matches("cannot read '%(a key%)' %(.*a tuple%), 'complex' %(dtype complex64%), 'hooks.run' %(it wants to "
+        .. "call posix.system, which is not run%) and 2 more, left out", heard[1])
+      same(golden["new.pt w"], v.w)
+      same(golden["new.pt row"] - 8, v.last)
+      assert.same({ 1, nil, "x" }, v.list)
+      assert.same({ n = 1 }, v.hooks)
+      assert.is_nil(v.layer or v.complex)
+      assert.is_false(temp.exists "/tmp/never")
+    end)
+  end
+
+  it("names what is damaged in it, and gives the rest", function()
+    local path = folder .. "/damaged.pt"
+    lm.save(path, { good = lm.arange(3), deep = { bad = lm.ones { 3 } } })
+    local text = temp.read(path)
+    local at = assert(text:find("\0\0\128\63\0\0\128\63", 1, true))
+    temp.write(path, text:sub(1, at - 1) .. "\1" .. text:sub(at + 1))
+    assert.matches("'deep.bad': its entry 'archive/data/.' is damaged: .*skip_unreadable", message(lm.load, path))
+    local v
+    local heard = warnings(function() v = lm.load(path, { skip_unreadable = true }) end)
+    assert.matches("'deep.bad' %(its entry", heard[1])
+    assert.same({ good = { 0, 1, 2 }, deep = {} }, { good = v.good:totable(), deep = v.deep })
+  end)
+
+  it("of PyTorch's optimizer is one that ours goes on with", function()
+    local count = 0
+    for name, before in pairs(lm.load(file "optimizers.pt")) do
+      local w, b = lm.nn.Parameter(before.w), lm.nn.Parameter(before.b)
+      local opt = lm.optim[name]({ { params = { lm.nn.Parameter(lm.ones(2)), w } }, { params = { b } } }, { lr = 7 })
+      opt:load_state_dict(before.optimizer)
+      w.grad, b.grad = before.w_grad, before.b_grad
+      opt:step()
+      for key, p in pairs { w = w, b = b } do
+        local off = (p:detach() - before[key .. "_after"]):abs():max():item()
+        assert(off < 1e-6, ("%s: %s is off by %g"):format(name, key, off))
+      end
+      count = count + 1
+    end
+    assert.equal(12, count)
+  end)
+
+  it("of our optimizer has parameters counted from 0, as torch.optim has them", function()
+    local path = folder .. "/optimizer.pt"
+    local p, q = lm.nn.Parameter(lm.ones(2)), lm.nn.Parameter(lm.ones(3))
+    local opt = lm.optim.Adam({ { params = { p } }, { params = { q }, lr = 0.5 } }, { lr = 0.1 })
+    q.grad = lm.ones(3)
+    opt:step()
+    local function saved()
+      lm.save(path, { epoch = 3, optimizer = opt:state_dict() })
+      local v = lm.load(path).optimizer
+      assert.same({ { 0 }, { 1 } }, { v.param_groups[1].params, v.param_groups[2].params })
+      assert.is_truthy(temp.read(path):find("state}", 1, true)) -- a dict, whatever is in it
+      return v
+    end
+    local v = saved()
+    assert.is_nil(v.state[0] or v.state[2])
+    assert.equal(1, v.state[1].step)
+    p.grad = lm.ones(2)
+    opt:step()
+    v = saved()
+    assert.same({ 1, 2 }, { v.state[0].step, v.state[1].step })
+    same(opt.state[q].exp_avg, v.state[1].exp_avg)
+    local other = lm.optim.Adam({ { params = { lm.nn.Parameter(lm.ones(2)) } },
+      { params = { lm.nn.Parameter(lm.ones(3)) } } }, { lr = 9 })
+    other:load_state_dict(v)
+    assert.same({ 0.1, 0.5 }, { other.param_groups[1].lr, other.param_groups[2].lr })
+    lm.save(path, v) -- what was read is written as it is
+    assert.same({ { 0 }, { 1 } }, { lm.load(path).param_groups[1].params, lm.load(path).param_groups[2].params })
+    assert.equal(2, lm.load(path).state[1].step)
+  end)
+
   it("may be of any protocol, and hold NumPy's numbers", function()
     for protocol = 3, 5 do
       for _, age in ipairs { "new", "old" } do
@@ -288,7 +405,7 @@ describe("torch.save's file", function()
         same(golden["new.pt w"], v.w)
       end
     end
-    assert.matches("of dtype float8_e4m3fn, which this version lacks", message(lm.load, file "float8.pt"))
+    assert.matches("cannot read the whole value %(dtype float8_e4m3fn%)", message(lm.load, file "float8.pt"))
   end)
 
   it("may hold a list that holds itself", function()
