@@ -36,6 +36,9 @@ function sharded.load(path, opts)
   table.sort(files)
   local tensors, lacking = {}, {}
   for _, file in ipairs(files) do
+    if not core.file_kind(folder .. file) then
+      options.fail("load: %s: it names %s, which is not there", path, shown(file, 100))
+    end
     local found, _, names, left_out = core.safetensors_load(folder .. file, {device = opts.device, mmap = opts.mmap})
     local there = {}
     for _, name in ipairs(names) do there[name] = true end
