@@ -449,6 +449,19 @@ describe("torch.save's file", function()
     } do
       assert.matches(pattern, message(load_text, "x.pt", pt(pickle)), pickle)
     end
+    -- What stands once in the file, used again and again: quadratic in memory or time if nothing counts.
+    local function used(f, args) return f .. "\nq\0" .. args .. "q\2(" .. ("h\0h\2R"):rep(20000) .. "l." end
+    local word, call = "X\80\195\0\0" .. ("\195\169"):rep(25000), tensor(four, "K\0", "K\4\133", "K\1\133")
+    for _, text in ipairs {
+      used("ctorch\nSize", "](" .. ("K\1"):rep(50000) .. "e\133"),
+      used("ccollections\nOrderedDict", "](" .. ("K\1K\1\134"):rep(20000) .. "e\133"),
+      used("c_codecs\nencode", word .. "X\6\0\0\0latin1\134"),
+      used("ctorch._utils\n_rebuild_tensor_v2", call:match "v2\n(.*)R%.$"),
+    } do
+      local began = os.clock()
+      assert.matches("repeats its parts until they are larger", message(load_text, "x.pt", pt(text)))
+      assert(os.clock() - began < 5)
+    end
     -- A million lists within one another, and a list of 2^100 ones, which is 100 tables.
     local deep = load_text("x.pt", pt(("]"):rep(1000000) .. ("a"):rep(999999) .. "."))
     assert.equal("table", type(deep[1][1][1]))
@@ -634,6 +647,17 @@ describe("a .t7 file", function()
     end
     local two = storage(2, ("\0"):rep(8))
     same(lm.zeros { 2 }, load_text("x.t7", one(2, 1, 1, two)))
+    -- A table of 20,000 entries that is the fields of 10,000 objects.
+    local pairs_of, objects = {}, {}
+    local function pair(i, value) return int(1) .. ffi.string(ffi.new("double[1]", i), 8) .. value end
+    for i = 1, 20000 do pairs_of[i] = pair(i, int(5) .. int(1)) end
+    for i = 1, 10000 do
+      objects[i] = pair(i, int(4) .. int(i + 2) .. int(3) .. "V 1" .. int(1) .. "x" .. int(3) .. int(2))
+    end
+    local began = os.clock()
+    assert.matches("repeats its parts", message(load_text, "x.t7", int(3) .. int(1) .. int(10001)
+      .. pair(0, int(3) .. int(2) .. int(20000) .. table.concat(pairs_of)) .. table.concat(objects)))
+    assert(os.clock() - began < 5)
     for pattern, text in pairs {
       ["outside a storage of 8 bytes"] = one(3, 1, 1, two), ["reach outside"] = one(2, 1, 2, two),
       ["count from 1"] = one(2, 1, 0, two), ["it ends early"] = one(2, 1, 1, storage(2 ^ 40, "")),
@@ -649,5 +673,84 @@ describe("a .t7 file", function()
     } do
       assert.matches(pattern, message(load_text, "x.t7", text))
     end
+  end)
+end)
+
+-- A file of little text and many zero bytes, which takes no room: pieces are strings and numbers of zero bytes.
+local function sparse(name, pieces)
+  local path = folder .. "/" .. name
+  local out = assert(io.open(path, "wb"))
+  for _, piece in ipairs(pieces) do
+    if type(piece) == "number" then assert(out:seek("cur", piece)) else assert(out:write(piece)) end
+  end
+  assert(out:close())
+  return path
+end
+
+describe("a file of 4 GiB", function()
+  local LARGE = 2 ^ 32
+  local function safetensors()
+    local header = ('{"large":{"dtype":"F32","shape":[%.0f],"data_offsets":[0,%.0f]},'):format(LARGE / 4, LARGE)
+      .. ('"small":{"dtype":"F32","shape":[1],"data_offsets":[%.0f,%.0f]}}'):format(LARGE, LARGE + 4)
+    header = header .. (" "):rep(-#header % 8)
+    return sparse("large.safetensors", { little_endian(#header, 8), header, LARGE, "\0\0\128\63" })
+  end
+  local function npy()
+    local header = ("{'descr': '<f4', 'fortran_order': False, 'shape': (%.0f,)}"):format(LARGE / 4)
+    header = header .. (" "):rep(117 - #header) .. "\n"
+    return sparse("large.npy", { "\147NUMPY\1\0" .. little_endian(#header, 2) .. header, LARGE - 4, "\0\0\128\63" })
+  end
+  local function gguf()
+    local head = "GGUF" .. little_endian(3, 4) .. little_endian(1, 8) .. little_endian(0, 8) .. little_endian(5, 8)
+      .. "large" .. little_endian(1, 4) .. little_endian(LARGE / 4, 8) .. little_endian(0, 4) .. little_endian(0, 8)
+    return sparse("large.gguf", { head .. ("\0"):rep(-#head % 32), LARGE - 4, "\0\0\128\63" })
+  end
+  local function pt() -- zip64, since its storage is too large for anything less
+    local pickle = "\128\2ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"
+      .. "X\1\0\0\0\48X\3\0\0\0cpu\138\5" .. little_endian(LARGE / 4, 5) .. "tQK\0"
+      .. "\138\5" .. little_endian(LARGE / 4, 5) .. "\133K\1\133\137)tR."
+    local all = "\255\255\255\255"
+    local function heads(name, at, text)
+      local wide = text and "" or little_endian(1, 2) .. little_endian(16, 2) .. little_endian(LARGE, 8):rep(2)
+      local middle = ("\0"):rep(8) .. little_endian(text and crc32(text) or 0, 4)
+        .. (text and little_endian(#text, 4) or all):rep(2) .. little_endian(#name, 2) .. little_endian(#wide, 2)
+      return "PK\3\4\45\0" .. middle .. name .. wide,
+        "PK\1\2\45\0\45\0" .. middle .. ("\0"):rep(10) .. little_endian(at, 4) .. name .. wide
+    end
+    local first, first_entry = heads("a/data.pkl", 0, pickle)
+    local place = #first + #pickle
+    local padding = ("x"):rep(-(place + 30 + 8 + 20) % 64) -- in the pickle, after its end
+    pickle = pickle .. padding
+    first, first_entry = heads("a/data.pkl", 0, pickle)
+    local second, second_entry = heads("a/data/0", #first + #pickle)
+    local directory, at = first_entry .. second_entry, #first + #pickle + #second + LARGE
+    local ending = "PK\6\6" .. little_endian(44, 8) .. "\45\0\45\0" .. ("\0"):rep(8) .. little_endian(2, 8):rep(2)
+      .. little_endian(#directory, 8) .. little_endian(at, 8) .. "PK\6\7\0\0\0\0" .. little_endian(at + #directory, 8)
+      .. "\1\0\0\0PK\5\6\0\0\0\0" .. little_endian(2, 2):rep(2) .. all .. all .. "\0\0"
+    return sparse("large.pt", { first, pickle, second, LARGE - 4, "\0\0\128\63", directory .. ending })
+  end
+
+  local function resident() -- bytes
+    return tonumber(temp.read("/proc/self/statm"):match "^%d+ (%d+)") * 4096
+  end
+
+  for name, make in pairs { safetensors = safetensors, npy = npy, gguf = gguf, pt = pt } do
+    it(("(%s) is mapped, and only what is used of it is in memory"):format(name), function()
+      local path = make()
+      local before = resident()
+      local value = lm.load(path, { mmap = true })
+      local large = core.is_tensor(value) and value or value.large or value.tensors.large
+      assert.same({ LARGE / 4, 1 }, { large:numel(), name == "safetensors" and value.small:item() or large[-1] })
+      assert.equal(0, large:narrow(1, LARGE / 8, 2 ^ 18):sum():item())
+      assert(resident() - before < 2 ^ 24, ("%.0f bytes"):format(resident() - before))
+      os.remove(path)
+    end)
+  end
+
+  it("with a list of so many is an error at once", function()
+    local key = little_endian(1, 8) .. "a" .. little_endian(9, 4) .. little_endian(7, 4) .. little_endian(LARGE, 8)
+    local path = sparse("list.gguf", { "GGUF" .. little_endian(3, 4) .. little_endian(0, 8) .. little_endian(1, 8) .. key,
+      LARGE, "x" })
+    assert.matches("a list of 4294967296 in its metadata", message(lm.load, path))
   end)
 end)

@@ -84,7 +84,7 @@ end
 local function read_string(cursor) return cursor:take(cursor:count()) end
 
 local read_value
-local DEEPEST = 8
+local DEEPEST, MOST_LISTED = 8, 2 ^ 24
 
 local values = {
   [0] = function(c) return c:unsigned(1) end, [1] = function(c) return c:signed(1) end,
@@ -94,7 +94,10 @@ local values = {
   [9] = function(c, depth)
     local kind, n, list = c:unsigned(4), c:count(), {}
     if depth > DEEPEST then c.source:fail "its metadata is nested too deep" end
-    if n > c.source.size - c.at then c.source:fail("a list of %.0f in its metadata", n) end -- each takes a byte or more
+    c.listed = (c.listed or 0) + n
+    if n > c.source.size - c.at or c.listed > MOST_LISTED then -- each takes a byte or more, and more in memory
+      c.source:fail("a list of %.0f in its metadata", n)
+    end
     for i = 1, n do list[i] = read_value(c, kind, depth + 1) end
     return list
   end,

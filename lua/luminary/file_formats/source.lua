@@ -146,10 +146,21 @@ function Cursor:float(n) return Source.float(self:take(n), 1, n) end
 function Cursor:line()
   local out = {}
   while true do
-    local c = self:take(1)
-    if c == "\n" then return table.concat(out) end
-    out[#out + 1] = c
+    local start = self.at - self.from + 1
+    local stop = self.piece:find("\n", start, true)
+    out[#out + 1] = self.piece:sub(start, (stop or 0) - 1)
+    self.at = self.from + (stop or #self.piece)
+    if stop then return table.concat(out) end
+    self:take(1) -- the next piece
+    self.at = self.at - 1
   end
+end
+
+--- Says that n bytes' worth of parts are used again. What stands several times in a file may be said in a few bytes; all
+--- that is copied of it is at most as much as the file has bytes, which no honest one comes near.
+function Cursor:copies(n)
+  self.copied = (self.copied or 0) + n
+  if self.copied > self.source.size then self.source:fail "it repeats its parts until they are larger than itself" end
 end
 
 -- ---- tensors

@@ -162,7 +162,10 @@ local function read_class(self, index, depth)
     if type(fields) ~= "table" or fields.bytes and fields.dtype then
       self.source:fail("an object of the class %s without fields", shown(name, 100))
     end
-    for key, value in pairs(fields) do object[key] = value end
+    for key, value in pairs(fields) do
+      self.file.cursor:copies(1)
+      object[key] = value
+    end
     object.__typename = name
   end
   return self.made[index]

@@ -42,6 +42,8 @@ end
 
 -- ---- what a pickle may call
 
+local LEAST_BYTES = 16 -- of a tensor's description in a pickle
+
 -- A tensor over a storage that `persistent` gave.
 local function rebuild(args, machine, dtype)
   local source = machine.cursor.source
@@ -54,13 +56,14 @@ local function rebuild(args, machine, dtype)
   local item = Source.item_bytes[dtype]
   if not item then return lacking(dtype) end
   source:numel(sizes, what)
+  if #sizes ~= #strides or not (at >= 0 and at <= 2 ^ 50 and at % 1 == 0) then
+    machine:fail "a tensor's offset, sizes and strides do not fit"
+  end
+  machine.cursor:copies(LEAST_BYTES)
   for _, stride in ipairs(strides) do
     if type(stride) ~= "number" or stride < 0 or stride > 2 ^ 53 or stride % 1 ~= 0 then
       source:fail("%s has the stride %s", what, shown(tostring(stride), 40))
     end
-  end
-  if #sizes ~= #strides or not (at >= 0 and at <= 2 ^ 50 and at % 1 == 0) then
-    machine:fail "a tensor's offset, sizes and strides do not fit"
   end
   if not storage.bytes then return pickle.NONE end -- the tensors are made when it is read again
   if dtype == "bool" and not storage.checked then
@@ -77,7 +80,9 @@ local function first(args) return args[1] or pickle.NONE end
 
 local function as_dict(args, machine)
   local dict = machine:new "dict"
-  for _, pair in ipairs(args[1] and machine.kind[args[1]] == "list" and args[1] or {}) do
+  local list = args[1] and machine.kind[args[1]] == "list" and args[1] or {}
+  machine.cursor:copies(#list)
+  for _, pair in ipairs(list) do
     machine:set_items(dict, machine:of_kind(pair, machine.kind[pair] == "list" and "list" or "tuple"))
   end
   return dict
@@ -85,18 +90,20 @@ end
 
 local function as_list(kind)
   return function(args, machine)
-    local list = machine:new(kind)
-    machine:append(list, args[1] and machine.kind[args[1]] and args[1] or {})
+    local list, from = machine:new(kind), args[1] and machine.kind[args[1]] and args[1] or {}
+    machine.cursor:copies(#from)
+    machine:append(list, from)
     return list
   end
 end
 
 -- Python 2's way, and protocol 2's, of saying bytes: a text of which each character is a byte.
-local function encode(args)
+local function encode(args, machine)
   local text, coding = args[1], args[2]
   if type(text) ~= "string" or coding ~= nil and coding ~= "latin1" and coding ~= "latin-1" then
     return pickle.refused "_codecs.encode"
   end
+  machine.cursor:copies(#text)
   return (text:gsub("([\194\195])([\128-\191])", function(high, low)
     return string.char((high:byte() - 194) * 64 + low:byte())
   end))
