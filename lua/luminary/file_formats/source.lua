@@ -156,8 +156,8 @@ function Cursor:line()
   end
 end
 
---- Says that n bytes' worth of parts are used again. What stands several times in a file may be said in a few bytes; all
---- that is copied of it is at most as much as the file has bytes, which no honest one comes near.
+--- Says that n bytes' worth of parts are used again. What stands several times in a file may be said in a few bytes;
+--- all that is copied of it is at most as much as the file has bytes, which no honest one comes near.
 function Cursor:copies(n)
   self.copied = (self.copied or 0) + n
   if self.copied > self.source.size then self.source:fail "it repeats its parts until they are larger than itself" end

@@ -5,6 +5,7 @@ local bytes = require "scripts.dev.fuzz.bytes"
 local core = require "luminary.core"
 local ffi = require "ffi"
 local lm = require "luminary"
+local temp = require "spec.support.temp"
 local damage, flip, cut, pick, random, replace, little_endian =
   bytes.damage, bytes.flip, bytes.cut, bytes.pick, math.random, bytes.replace, bytes.little_endian
 
@@ -110,10 +111,10 @@ local function behind_directory(message)
   return true
 end
 
--- A format of golden files. header(text): where what follows its header begins, of which an error is behind the header
--- wherever that is whole; without it, it is a zip archive.
+-- A format of golden files, those of a pattern or a list of texts. header(text): where what follows its header begins,
+-- of which an error is behind the header wherever that is whole; without it, it is a zip archive.
 local function format(name, suffix, pattern, changes, header)
-  local all, headers = texts(pattern), {}
+  local all, headers = type(pattern) == "table" and pattern or texts(pattern), {}
   for i, text in ipairs(all) do headers[i] = header and header(text) and text:sub(1, header(text) - 1) or false end
   return {
     name = name, share = 1, load = load,
@@ -172,8 +173,23 @@ local function load_shards(path)
   return ok and value or error(value:find(folder, 1, true) and value .. " of " .. path or value, 0)
 end
 
+-- luminary.torch7's own reader, whose errors name no file.
+local torch7 = require "luminary.torch7"
+local function load_torch7(path)
+  local ok, value = pcall(torch7.load, path, temp.read(path):find "^%d%s" and "ascii" or "binary")
+  return ok and {} or error(type(value) == "string" and value .. " in " .. path or value, 0)
+end
+local saved = {
+  net = torch7.nn.Sequential():add(torch7.nn.Linear(2, 3)):add(torch7.nn.ReLU()), 1, "two", {true, 0.5},
+  ids = torch7.LongTensor {1, 2}, bytes = torch7.ByteTensor {1, 2, 3},
+}
+local own_t7 = format("torch7", "t7", {torch7.serialize(saved), torch7.serialize(saved, "ascii")},
+  {rear, rear_flip, rear_flip, cut, front}, function() return 60 end)
+own_t7.load = load_torch7
+
 return {
-  format("npy", "npy", "^[^l].*%.npy$", {rear, rear, rear_flip, rear_flip, rear_flip, rear_flip, word, word, front, cut},
+  format("npy", "npy", "^[^l].*%.npy$",
+    {rear, rear, rear_flip, rear_flip, rear_flip, rear_flip, word, word, front, cut},
     function(text) return 11 + number(text, 9, 2) end),
   format("npz", "npz", "[el][de]%.npz$", {damage, change_entry, change_entry, change_entry, cut}),
   format("torch", "pt", "^[%w ]+%.pt$",
@@ -181,7 +197,8 @@ return {
     function(text) return text:find "^\128" and place_of(text, text:sub(1, 2), 4) end),
   format("GGUF", "gguf", "%.gguf$", {rear, rear_flip, rear_flip, tensor_table, front, cut},
     function(text) return place_of(text, little_endian(3, 8) .. "f32", 1) end),
-  format("t7", "t7", "%.t7$", { rear, rear_flip, rear_flip, cut, front }, function() return 60 end),
+  format("t7", "t7", "%.t7$", {rear, rear_flip, rear_flip, cut, front}, function() return 60 end),
+  own_t7,
   {
     name = "shards", share = 1, change = change_index, load = load_shards,
     past = function(message) return not (message:find "json_decode" or message:find "no weight_map") end,
