@@ -476,7 +476,7 @@ describe("what errors advise", function()
       angle = "lm.atan2%(x:select%(%-1, 2%), x:select%(%-1, 1%)%)$",
       conj = "x %* lm.tensor {1, %-1}$", polar = "lm.stack%({r", complex = "lm.stack%({real, imag}, %-1%)$",
       view_as_complex = "lm.fft and lm.istft take as they are$", view_as_real = "give is that already$",
-      eig = "may be complex, .*lm.linalg.eigh is for symmetric", eigvals = "may be complex, .*lm.linalg.eigvalsh is for",
+      eig = "may be complex, .*lm.linalg.eigh is for symmetric", eigvals = "may be complex, .*lm.linalg.eigvalsh is",
     } do
       assert.error_matches(function() return lm[name] end, want)
       assert.error_matches(function() return pairs_of[name] end, want)
