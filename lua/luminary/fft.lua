@@ -1,6 +1,7 @@
 --- lm.fft: Fourier transforms under the names of torch.fft. There are no complex numbers: where PyTorch has them, x has
---- a last dim of 2, real and imaginary parts, as torch.view_as_real shows them. `dim` counts the other dims, from 1, or
---- from -1 at the last of them. float32 and float64, computed on the CPU: tensors of other devices go there and back.
+--- a last dim of 2, real and imaginary parts, as torch.view_as_real shows them; x:norm(2, -1) are the magnitudes. `dim`
+--- counts the other dims, from 1, or from -1 at the last of them. float32 and float64, computed on the CPU: tensors of
+--- other devices go there and back.
 ---
 --- n, or s for several dims, makes lines that long before the transform, by zeros or by leaving the end out. norm is
 --- "backward" (inverse transforms divide by n; the default), "ortho" (all divide by its root) or "forward".

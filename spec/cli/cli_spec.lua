@@ -576,11 +576,25 @@ describe("luminary inspect", function()
   it("knows safetensors and NumPy's files, and says what it cannot read", function()
     local plain = inspected({ w = lm.ones { 2 } }, "x.safetensors")
     assert.matches("^x.safetensors: safetensors, .*\nw  *float32  %[2%]", plain)
-    assert.matches("metadata.luminary = '{.*tensors.x", inspected({ x = lm.ones { 2 }, n = 1 }, "deep.safetensors"))
+    assert.matches("^deep.safetensors: safetensors, [^\n]*\na%.n = 1\nname[^\n]*\na%.x  *float32  %[2%]",
+      inspected({ a = { x = lm.ones { 2 }, n = 1 } }, "deep.safetensors"))
+    local core = require "luminary.core"
+    core.safetensors_save(folder .. "/meta.safetensors", { w = lm.ones(2) }, { format = "pt\27[31m" }, { "w" })
+    assert.matches("\nmetadata.format = 'pt%?%[31m'\nname[^\n]*\nw  *float32",
+      select(2, luminary(("inspect %s/meta.safetensors"):format(folder))))
+    for _, name in ipairs { "unreadable.npz", "unreadable new.pt" } do
+      local t = core.safetensors_load "spec/golden/_files.safetensors"[name]
+      local path = folder .. "/" .. name:gsub(" ", "_")
+      core.write_pieces(path, { t })
+      local _, listed = luminary("inspect " .. path)
+      assert.matches(name:find "npz" and "\na  *int64  *%[3%]" or "\nw  *float32  *%[5, 8%]", listed)
+      assert.matches(name:find "npz" and "\nnot read: 'objects' %(dtype '|O'.*\n2 tensors"
+        or "\nnot read: 'hooks.run' %(it wants to call posix.system.*\n2 tensors", listed)
+    end
     assert.matches("NumPy array.*%(the tensor%)  float32  %[2%]", inspected(lm.ones { 2 }, "x.npy"))
     local ok, text, code = luminary("inspect " .. script "print(1)")
     assert.same({ false, 1 }, { ok, code })
-    assert.matches("^luminary inspect: .*script.lua is no safetensors file", text)
+    assert.matches("^luminary inspect: .*script.lua: it is no file of weights that is known here", text)
     ok, text, code = luminary "inspect --quik x"
     assert.same({ false, 2 }, { ok, code })
     assert.matches("did you mean '%-%-quick'", text)

@@ -431,12 +431,12 @@ describe("a dtype that tensors here do not have", function()
     local ok, text = temp.run(folder, ("luajit %s/child.lua %s 2>&1"):format(folder, path))
     assert(ok, text)
     assert.equal(2, select(2, text:gsub("end w%s+2%s+3", "")))
-    assert.matches("warning: load: " .. path .. ": this version lacks the dtype of 'q1' (F8_E4M3), 'q2' (F8_E4M3), "
+    assert.matches("warning: load: " .. path .. ": this version cannot read 'q1' (F8_E4M3), 'q2' (F8_E4M3), "
       .. "'q3' (F8_E4M3) and 2 more, left out", text, 1, true)
     assert.equal(1, select(2, text:gsub("warning", "")))
     temp.write(path, file_of("{" .. entry("a", "U64", "[1]", 0, 8) .. "}", ("x"):rep(8)))
-    assert.matches("this version lacks the dtype of 'a' (U64), and there is no other tensor", message(lm.load, path), 1,
-      true)
+    assert.matches("this version cannot read 'a' (U64), and there is nothing else in the file",
+      message(lm.load, path), 1, true)
     temp.write(path, file_of("{" .. entry("a", "F8_E5M2", "[2]", 0, 2) .. "," .. list[1]:gsub("0,8", "3,11") .. "}",
       ("x"):rep(11)))
     assert.matches("a gap or an overlap", message(lm.load, path)) -- its place is looked at all the same
@@ -496,6 +496,24 @@ describe("a file that is none", function()
       assert.matches(path, message(lm.load, path), 1, true) -- the message names the file
     end)
   end
+
+  it("is of another kind: the error says what it is, or what would be read", function()
+    for pattern, text in pairs {
+      ["it is JSON, which is no weights %(of weights in shards, name the .index.json"] = '{"hidden_size": 8}',
+      ["it is packed by gzip"] = "\31\139\8\0\0\0\0\0\0\3\1", ["it is HDF5"] = "\137HDF\r\n\26\n",
+      ["no file of weights that is known here: safetensors .*gguf, .t7"] = "some text of somebody's",
+    } do
+      temp.write(path, text)
+      assert.matches(pattern, message(lm.load, path))
+    end
+  end)
+
+  it("names what is in it without what a terminal would obey", function()
+    temp.write(path, file_of('{"\\u001b[31m\\na":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}', eight))
+    assert.matches("'?[31m?a' of shape [3]", message(lm.load, path), 1, true)
+    temp.write(path, file_of('{"\\u001b[31ma":{"dtype":"F9\\u001b","shape":[3],"data_offsets":[0,8]}}', eight))
+    assert.matches("cannot read '?[31ma' (F9?)", message(lm.load, path), 1, true)
+  end)
 
   it("is missing, a folder, a device", function()
     assert.matches("No such file", message(lm.load, folder .. "/nothing"))

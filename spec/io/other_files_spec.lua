@@ -38,6 +38,16 @@ local function same(expected, t, what)
   assert(expected:equal(t), what)
 end
 
+-- The texts that f warns of.
+local function warnings(f)
+  local list, warn = {}, core.warn
+  core.warn = function(text) list[#list + 1] = text end
+  local ok, why = pcall(f)
+  core.warn = warn
+  assert(ok, why)
+  return list
+end
+
 -- Every prefix of some lengths is an error that names the file.
 local function cut_everywhere(name, text, step)
   for n = 0, #text - 1, step or 1 do
@@ -173,6 +183,34 @@ describe(".npz", function()
     assert.matches("a table of tensors by name", message(lm.save, folder .. "/x.npz", lm.ones { 2 }))
   end)
 
+  it("gives what it can: a dtype that tensors lack is left out, what is damaged only if that is wanted", function()
+    local text = text_of "unreadable.npz"
+    local function check(v, what)
+      for _, name in ipairs { "a", "b" } do same(golden["unreadable.npz " .. name], v[name], what) end
+      assert.is_nil(v.objects or v.words)
+    end
+    local path = file "unreadable.npz"
+    local heard = warnings(function() check(lm.load(path), "objects") end)
+    assert.equal(1, #heard)
+    assert.matches("unreadable.npz: this version cannot read 'objects' %(dtype '|O'.*%), 'words' %(dtype '<U1'.*left "
+      .. "out", heard[1])
+    local at = assert(text:find("\147NUMPY", text:find("words.npy", 1, true), true))
+    local broken = write("broken.npz", text:sub(1, at + 9) .. "?" .. text:sub(at + 11))
+    assert.matches("broken.npz: words.npy: .*; lm.load%(path, {skip_unreadable = true}%) reads the others",
+      message(lm.load, broken))
+    heard = warnings(function() check(lm.load(broken, { skip_unreadable = true }), "a damaged entry") end)
+    assert.matches("'words' %(words.npy: ", heard[1])
+    local one = text_of "scalar.npy"
+    local odd = write("odd.npz", zip_of { { "a.npy", one }, { "b\27[31m.npy", one, { crc = 1 } }, { "c.txt", one } })
+    heard = warnings(function()
+      assert.equal(2.5, lm.load(odd, { skip_unreadable = true }).a:item())
+    end)
+    assert.matches("cannot read 'b%?%[31m' %(its entry 'b%?%[31m.npy' is damaged.*%), 'c.txt' %(.*is no .npy%), left "
+      .. "out", heard[1])
+    local none = write("none.npz", zip_of { { "b.npy", one, { crc = 1 } } })
+    assert.matches("there is nothing else in the file", message(lm.load, none, { skip_unreadable = true }))
+  end)
+
   it("that lies about itself is an error in bounded memory", function()
     local one = text_of "scalar.npy"
     local function refused(pattern, entries, change)
@@ -269,7 +307,7 @@ describe("torch.save's file", function()
     for what, pattern in pairs {
       ["os.system"] = "wants to call posix.system, which is not run", eval = "wants to call builtins.eval",
       layer = "wants to call torch.nn.modules.linear.Linear.*torch.save%(net.state_dict",
-      complex = "of dtype complex64, which this version lacks",
+      complex = "cannot read the whole value %(dtype complex64%), and there is nothing else",
     } do
       for _, age in ipairs { "new", "old" } do
         local name = ("evil %s %s.pt"):format(what, age)
@@ -280,6 +318,85 @@ describe("torch.save's file", function()
     assert.matches("a TorchScript program, which is not run", message(lm.load, file "script.pt"))
   end)
 
+  for _, age in ipairs { "new", "old" } do
+    it(("that wants something run may be read without it (%s)"):format(age), function()
+      local path = file(("unreadable %s.pt"):format(age))
+      assert.matches("'%(a key%)': a key that is no string, number or boolean: a tuple; lm.load%(path, {skip_unr",
+        message(lm.load, path))
+      local v
+      local heard = warnings(function() v = lm.load(path, { skip_unreadable = true }) end)
+      assert.equal(1, #heard)
+      assert.matches("cannot read '%(a key%)' %(.*a tuple%), 'complex' %(dtype complex64%), 'hooks.run' %(it wants to "
+        .. "call posix.system, which is not run%) and 2 more, left out", heard[1])
+      same(golden["new.pt w"], v.w)
+      same(golden["new.pt row"] - 8, v.last)
+      assert.same({ 1, nil, "x" }, v.list)
+      assert.same({ n = 1 }, v.hooks)
+      assert.is_nil(v.layer or v.complex)
+      assert.is_false(temp.exists "/tmp/never")
+    end)
+  end
+
+  it("names what is damaged in it, and gives the rest", function()
+    local path = folder .. "/damaged.pt"
+    lm.save(path, { good = lm.arange(3), deep = { bad = lm.ones { 3 } } })
+    local text = temp.read(path)
+    local at = assert(text:find("\0\0\128\63\0\0\128\63", 1, true))
+    temp.write(path, text:sub(1, at - 1) .. "\1" .. text:sub(at + 1))
+    assert.matches("'deep.bad': its entry 'archive/data/.' is damaged: .*skip_unreadable", message(lm.load, path))
+    local v
+    local heard = warnings(function() v = lm.load(path, { skip_unreadable = true }) end)
+    assert.matches("'deep.bad' %(its entry", heard[1])
+    assert.same({ good = { 0, 1, 2 }, deep = {} }, { good = v.good:totable(), deep = v.deep })
+  end)
+
+  it("of PyTorch's optimizer is one that ours goes on with", function()
+    local count = 0
+    for name, before in pairs(lm.load(file "optimizers.pt")) do
+      local w, b = lm.nn.Parameter(before.w), lm.nn.Parameter(before.b)
+      local opt = lm.optim[name]({ { params = { lm.nn.Parameter(lm.ones(2)), w } }, { params = { b } } }, { lr = 7 })
+      opt:load_state_dict(before.optimizer)
+      w.grad, b.grad = before.w_grad, before.b_grad
+      opt:step()
+      for key, p in pairs { w = w, b = b } do
+        local off = (p:detach() - before[key .. "_after"]):abs():max():item()
+        assert(off < 1e-6, ("%s: %s is off by %g"):format(name, key, off))
+      end
+      count = count + 1
+    end
+    assert.equal(12, count)
+  end)
+
+  it("of our optimizer has parameters counted from 0, as torch.optim has them", function()
+    local path = folder .. "/optimizer.pt"
+    local p, q = lm.nn.Parameter(lm.ones(2)), lm.nn.Parameter(lm.ones(3))
+    local opt = lm.optim.Adam({ { params = { p } }, { params = { q }, lr = 0.5 } }, { lr = 0.1 })
+    q.grad = lm.ones(3)
+    opt:step()
+    local function saved()
+      lm.save(path, { epoch = 3, optimizer = opt:state_dict() })
+      local v = lm.load(path).optimizer
+      assert.same({ { 0 }, { 1 } }, { v.param_groups[1].params, v.param_groups[2].params })
+      assert.is_truthy(temp.read(path):find("state}", 1, true)) -- a dict, whatever is in it
+      return v
+    end
+    local v = saved()
+    assert.is_nil(v.state[0] or v.state[2])
+    assert.equal(1, v.state[1].step)
+    p.grad = lm.ones(2)
+    opt:step()
+    v = saved()
+    assert.same({ 1, 2 }, { v.state[0].step, v.state[1].step })
+    same(opt.state[q].exp_avg, v.state[1].exp_avg)
+    local other = lm.optim.Adam({ { params = { lm.nn.Parameter(lm.ones(2)) } },
+      { params = { lm.nn.Parameter(lm.ones(3)) } } }, { lr = 9 })
+    other:load_state_dict(v)
+    assert.same({ 0.1, 0.5 }, { other.param_groups[1].lr, other.param_groups[2].lr })
+    lm.save(path, v) -- what was read is written as it is
+    assert.same({ { 0 }, { 1 } }, { lm.load(path).param_groups[1].params, lm.load(path).param_groups[2].params })
+    assert.equal(2, lm.load(path).state[1].step)
+  end)
+
   it("may be of any protocol, and hold NumPy's numbers", function()
     for protocol = 3, 5 do
       for _, age in ipairs { "new", "old" } do
@@ -288,7 +405,7 @@ describe("torch.save's file", function()
         same(golden["new.pt w"], v.w)
       end
     end
-    assert.matches("of dtype float8_e4m3fn, which this version lacks", message(lm.load, file "float8.pt"))
+    assert.matches("cannot read the whole value %(dtype float8_e4m3fn%)", message(lm.load, file "float8.pt"))
   end)
 
   it("may hold a list that holds itself", function()
@@ -331,6 +448,19 @@ describe("torch.save's file", function()
       ["it ends early"] = "X\255\255\255\127ab", ["call a number"] = "K\1)R.",
     } do
       assert.matches(pattern, message(load_text, "x.pt", pt(pickle)), pickle)
+    end
+    -- What stands once in the file, used again and again: quadratic in memory or time if nothing counts.
+    local function used(f, args) return f .. "\nq\0" .. args .. "q\2(" .. ("h\0h\2R"):rep(20000) .. "l." end
+    local word, call = "X\80\195\0\0" .. ("\195\169"):rep(25000), tensor(four, "K\0", "K\4\133", "K\1\133")
+    for _, text in ipairs {
+      used("ctorch\nSize", "](" .. ("K\1"):rep(50000) .. "e\133"),
+      used("ccollections\nOrderedDict", "](" .. ("K\1K\1\134"):rep(20000) .. "e\133"),
+      used("c_codecs\nencode", word .. "X\6\0\0\0latin1\134"),
+      used("ctorch._utils\n_rebuild_tensor_v2", call:match "v2\n(.*)R%.$"),
+    } do
+      local began = os.clock()
+      assert.matches("repeats its parts until they are larger", message(load_text, "x.pt", pt(text)))
+      assert(os.clock() - began < 5)
     end
     -- A million lists within one another, and a list of 2^100 ones, which is 100 tables.
     local deep = load_text("x.pt", pt(("]"):rep(1000000) .. ("a"):rep(999999) .. "."))
@@ -430,7 +560,8 @@ describe("sharded safetensors", function()
       ['{"weight_map":{"x":"1.safetensors"}}'] = "'x' is not in .*1.safetensors", ["{}"] = "no weight_map",
       ['{"weight_map":{"a":"../1.safetensors"}}'] = "which is no file beside it",
       ["{"] = "model.safetensors.index.json",
-      ['{"weight_map":{"a":"3.safetensors"}}'] = "3.safetensors", ['{"weight_map":{"a":1}}'] = "no file beside it",
+      ['{"weight_map":{"a":"3.safetensors"}}'] = "index.json: it names 3.safetensors, which is not there",
+      ['{"weight_map":{"a":1}}'] = "no file beside it",
     } do
       index(text)
       assert.matches(pattern, message(lm.load, here))
@@ -516,6 +647,17 @@ describe("a .t7 file", function()
     end
     local two = storage(2, ("\0"):rep(8))
     same(lm.zeros { 2 }, load_text("x.t7", one(2, 1, 1, two)))
+    -- A table of 20,000 entries that is the fields of 10,000 objects.
+    local pairs_of, objects = {}, {}
+    local function pair(i, value) return int(1) .. ffi.string(ffi.new("double[1]", i), 8) .. value end
+    for i = 1, 20000 do pairs_of[i] = pair(i, int(5) .. int(1)) end
+    for i = 1, 10000 do
+      objects[i] = pair(i, int(4) .. int(i + 2) .. int(3) .. "V 1" .. int(1) .. "x" .. int(3) .. int(2))
+    end
+    local began = os.clock()
+    assert.matches("repeats its parts", message(load_text, "x.t7", int(3) .. int(1) .. int(10001)
+      .. pair(0, int(3) .. int(2) .. int(20000) .. table.concat(pairs_of)) .. table.concat(objects)))
+    assert(os.clock() - began < 5)
     for pattern, text in pairs {
       ["outside a storage of 8 bytes"] = one(3, 1, 1, two), ["reach outside"] = one(2, 1, 2, two),
       ["count from 1"] = one(2, 1, 0, two), ["it ends early"] = one(2, 1, 1, storage(2 ^ 40, "")),
@@ -531,5 +673,81 @@ describe("a .t7 file", function()
     } do
       assert.matches(pattern, message(load_text, "x.t7", text))
     end
+  end)
+end)
+
+-- A file of little text and many zero bytes, which takes no room: pieces are strings and numbers of zero bytes.
+local function sparse(name, pieces)
+  local path = folder .. "/" .. name
+  local out = assert(io.open(path, "wb"))
+  for _, piece in ipairs(pieces) do
+    if type(piece) == "number" then assert(out:seek("cur", piece)) else assert(out:write(piece)) end
+  end
+  assert(out:close())
+  return path
+end
+
+describe("a file of 4 GiB", function()
+  local LARGE = 2 ^ 32
+  local function safetensors()
+    local header = ('{"large":{"dtype":"F32","shape":[%.0f],"data_offsets":[0,%.0f]},'):format(LARGE / 4, LARGE)
+      .. ('"small":{"dtype":"F32","shape":[1],"data_offsets":[%.0f,%.0f]}}'):format(LARGE, LARGE + 4)
+    header = header .. (" "):rep(-#header % 8)
+    return sparse("large.safetensors", { little_endian(#header, 8), header, LARGE, "\0\0\128\63" })
+  end
+  local function npy()
+    local header = ("{'descr': '<f4', 'fortran_order': False, 'shape': (%.0f,)}"):format(LARGE / 4)
+    header = header .. (" "):rep(117 - #header) .. "\n"
+    return sparse("large.npy", { "\147NUMPY\1\0" .. little_endian(#header, 2) .. header, LARGE - 4, "\0\0\128\63" })
+  end
+  local function gguf()
+    local head = "GGUF" .. little_endian(3, 4) .. little_endian(1, 8) .. little_endian(0, 8) .. little_endian(5, 8)
+      .. "large" .. little_endian(1, 4) .. little_endian(LARGE / 4, 8) .. little_endian(0, 4) .. little_endian(0, 8)
+    return sparse("large.gguf", { head .. ("\0"):rep(-#head % 32), LARGE - 4, "\0\0\128\63" })
+  end
+  local function pt() -- zip64, since its storage is too large for anything less
+    local pickle = "\128\2ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"
+      .. "X\1\0\0\0\48X\3\0\0\0cpu\138\5" .. little_endian(LARGE / 4, 5) .. "tQK\0"
+      .. "\138\5" .. little_endian(LARGE / 4, 5) .. "\133K\1\133\137)tR."
+    local all = "\255\255\255\255"
+    local function heads(name, at, text)
+      local wide = text and "" or little_endian(1, 2) .. little_endian(16, 2) .. little_endian(LARGE, 8):rep(2)
+      local middle = ("\0"):rep(8) .. little_endian(text and crc32(text) or 0, 4)
+        .. (text and little_endian(#text, 4) or all):rep(2) .. little_endian(#name, 2) .. little_endian(#wide, 2)
+      return "PK\3\4\45\0" .. middle .. name .. wide,
+        "PK\1\2\45\0\45\0" .. middle .. ("\0"):rep(10) .. little_endian(at, 4) .. name .. wide
+    end
+    pickle = pickle .. ("x"):rep(-(#pickle + 30 + 10 + 30 + 8 + 20) % 64) -- after its end: the storage is aligned
+    local first, first_entry = heads("a/data.pkl", 0, pickle)
+    local second, second_entry = heads("a/data/0", #first + #pickle)
+    local directory, at = first_entry .. second_entry, #first + #pickle + #second + LARGE
+    local ending = "PK\6\6" .. little_endian(44, 8) .. "\45\0\45\0" .. ("\0"):rep(8) .. little_endian(2, 8):rep(2)
+      .. little_endian(#directory, 8) .. little_endian(at, 8) .. "PK\6\7\0\0\0\0" .. little_endian(at + #directory, 8)
+      .. "\1\0\0\0PK\5\6\0\0\0\0" .. little_endian(2, 2):rep(2) .. all .. all .. "\0\0"
+    return sparse("large.pt", { first, pickle, second, LARGE - 4, "\0\0\128\63", directory .. ending })
+  end
+
+  local function resident() -- bytes
+    return tonumber(temp.read("/proc/self/statm"):match "^%d+ (%d+)") * 4096
+  end
+
+  for name, make in pairs { safetensors = safetensors, npy = npy, gguf = gguf, pt = pt } do
+    it(("(%s) is mapped, and only what is used of it is in memory"):format(name), function()
+      local path = make()
+      local before = resident()
+      local value = lm.load(path, { mmap = true })
+      local large = core.is_tensor(value) and value or value.large or value.tensors.large
+      assert.same({ LARGE / 4, 1 }, { large:numel(), name == "safetensors" and value.small:item() or large[-1] })
+      assert.equal(0, large:narrow(1, LARGE / 8, 2 ^ 18):sum():item())
+      assert(resident() - before < 2 ^ 24, ("%.0f bytes"):format(resident() - before))
+      os.remove(path)
+    end)
+  end
+
+  it("with a list of so many is an error at once", function()
+    local key = little_endian(1, 8) .. "a" .. little_endian(9, 4) .. little_endian(7, 4) .. little_endian(LARGE, 8)
+    local head = "GGUF" .. little_endian(3, 4) .. little_endian(0, 8) .. little_endian(1, 8)
+    local path = sparse("list.gguf", { head .. key, LARGE, "x" })
+    assert.matches("a list of 4294967296 in its metadata", message(lm.load, path))
   end)
 end)

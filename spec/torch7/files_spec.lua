@@ -44,6 +44,21 @@ describe("torch.serialize", function()
     assert.is_true(torch.deserialize(torch.serialize(x, "ascii"), "ascii"):equal(x))
   end)
 
+  it("says which object lacks what, and copies no table into thousands of objects", function()
+    local function int(n) return string.char(n % 256, math.floor(n / 256) % 256, 0, 0) end
+    local function string_of(text) return int(#text) .. text end
+    local function object(i, class, fields) return int(4) .. int(i) .. string_of "V 1" .. string_of(class) .. fields end
+    assert.error_matches(function() torch.deserialize(object(1, "nn.Linear", int(3) .. int(2) .. int(0))) end,
+      "torch.load: an object of the class nn.Linear cannot be made: .*weight")
+    assert.error_matches(function() torch.deserialize(object(1, "nn.Sequential", int(0))) end, "without a table of its")
+    local entries, objects = {}, {}
+    for i = 1, 20000 do entries[i] = int(2) .. string_of(tostring(i)) .. int(5) .. int(1) end
+    for i = 1, 10000 do objects[i] = object(i + 2, "nn.Sequential", int(3) .. int(2)) .. int(5) .. int(1) end
+    local text = int(3) .. int(1) .. int(10001) .. int(5) .. int(0) .. int(3) .. int(2) .. int(20000)
+      .. table.concat(entries) .. table.concat(objects)
+    assert.error_matches(function() torch.deserialize(text) end, "repeats its parts until they are larger")
+  end)
+
   it("refuses functions, unknown classes, and every part and change of what it wrote", function()
     assert.error_matches(function() torch.serialize { print } end, "function.* cannot be written")
     local text = torch.serialize { torch.randn(2), "text", { a = 1 } }

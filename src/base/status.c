@@ -11,19 +11,20 @@ static _Thread_local char message[MESSAGE_BYTES];
 
 static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* a character of UTF-8 */
 
+static bool is_control(char byte) { return (byte >= 0 && byte < ' ') || byte == 127; }
+
 const char *lm_brief(const char *text, size_t most) {
   static _Thread_local char texts[4][BRIEF_BYTES + sizeof "..."];
   static _Thread_local unsigned turn;
   char *out = texts[turn++ % 4];
-  size_t n = most < BRIEF_BYTES ? most : BRIEF_BYTES, end = n;
-  if (strnlen(text, n + 1) <= n) {
-    strcpy(out, text);
-    return out;
+  size_t n = most < BRIEF_BYTES ? most : BRIEF_BYTES, end = strnlen(text, n + 1);
+  bool cut = end > n;
+  if (cut) {
+    for (end = n; end > 0 && n - end < 3 && is_inside(text[end]);) end--;
+    if (is_inside(text[end])) end = n; /* it is no UTF-8 */
   }
-  while (end > 0 && n - end < 3 && is_inside(text[end])) end--;
-  if (is_inside(text[end])) end = n; /* it is no UTF-8 */
-  memcpy(out, text, end);
-  strcpy(out + end, "...");
+  for (size_t i = 0; i < end; i++) out[i] = is_control(text[i]) ? '?' : text[i];
+  strcpy(out + end, cut ? "..." : "");
   return out;
 }
 

@@ -36,8 +36,8 @@ typedef enum lm_status {
 LM_API void lm_write(char *out, size_t capacity, const char *format, ...) LM_PRINTF(3, 4);
 LM_API void lm_write_v(char *out, size_t capacity, const char *format, va_list args) LM_PRINTF(3, 0);
 
-/* Text of somebody's in a message: at most `most` bytes (200), of which a cut leaves whole characters and a "...". Four
- * of them are valid at a time on a thread. */
+/* Text of somebody's in a message: at most `most` bytes (200), of which a cut leaves whole characters and a "...",
+ * control characters as '?'. Four of them are valid at a time on a thread. */
 LM_API const char *lm_brief(const char *text, size_t most);
 
 /* n bytes as text: zero bytes as Lua writes them, \0. */

@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 #include "io/mapped_file.h"
-#include "io/parallel_read.h"
 
 enum { ALIGNED = 8, PIECE = 1 << 18, MOST_RATIO = 1032 /* of deflate: 258 bytes for two bits */ };
 
@@ -62,23 +61,33 @@ static lm_status new_bytes(const lm_sections *f, uint64_t n, lm_tensor **out) {
   return status == LM_OK ? status : lm_fail_in(status, f->path);
 }
 
+lm_status lm_sections_pieces(const lm_sections *f, int n, const lm_piece *pieces) {
+  return lm_read_pieces(f->path, f->fd, &f->info, f->threads > 0 ? f->threads : 1, n, pieces);
+}
+
 lm_status lm_sections_copy(lm_sections *f, uint64_t at, uint64_t n, void *to) {
   lm_status status = check_range(f, at, n);
   if (status != LM_OK) return status;
-  int threads = f->threads > 0 ? f->threads : 1;
-  return lm_read_pieces(f->path, f->fd, &f->info, threads, 1, &(lm_piece){to, (size_t)n, at});
+  return lm_sections_pieces(f, 1, &(lm_piece){to, (size_t)n, at});
+}
+
+lm_status lm_sections_over(lm_sections *f, lm_dtype dtype, int ndim, const int64_t *size, uint64_t at, uint64_t n,
+                           size_t alignment, lm_tensor **out) {
+  *out = NULL;
+  if (!f->map || at % alignment != 0 || n <= LM_SMALL_BYTES) return LM_OK;
+  return lm_mapping_tensor(f->map, dtype, ndim, size, (size_t)at, (size_t)n, out);
 }
 
 lm_status lm_sections_tensor(lm_sections *f, uint64_t at, uint64_t n, lm_tensor **out) {
   lm_tensor *t = NULL;
   lm_status status;
+  int64_t size = (int64_t)n;
   TRY(check_range(f, at, n));
-  if (f->map && at % ALIGNED == 0 && n > LM_SMALL_BYTES) {
-    int64_t size = (int64_t)n;
-    return lm_mapping_tensor(f->map, LM_U8, 1, &size, (size_t)at, (size_t)n, out);
+  TRY(lm_sections_over(f, LM_U8, 1, &size, at, n, ALIGNED, &t));
+  if (!t) {
+    TRY(new_bytes(f, n, &t));
+    if (n > 0) TRY(lm_sections_copy(f, at, n, t->data));
   }
-  TRY(new_bytes(f, n, &t));
-  if (n > 0) TRY(lm_sections_copy(f, at, n, t->data));
   *out = t;
   t = NULL;
 done:

@@ -1,11 +1,9 @@
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
-#include "io/mapped_file.h"
-#include "io/parallel_read.h"
+#include "io/file_sections.h"
 #include "io/safetensors.h"
 #include "io/safetensors_dtypes.h"
 
@@ -26,11 +24,9 @@ typedef struct entry {
 } entry;
 
 struct lm_safetensors {
-  char *path;
-  int fd; /* as `info` says, until the file is closed */
-  struct stat info;
-  int threads;
-  lm_mapping *map; /* NULL: tensors are read into memory of their own */
+  lm_sections *file;
+  const char *path; /* the file's */
+  bool mapped;      /* else tensors are read into memory of their own */
   cJSON *header;
   uint64_t data_at; /* the first byte after the header */
   int n, nmeta;
@@ -39,6 +35,8 @@ struct lm_safetensors {
   lm_piece *piece;   /* room for n */
   const char **key, **value;
 };
+
+static const char *called(const entry *e) { return lm_brief(e->name, 200); }
 
 /* A JSON number that is an integer from 0 on, which a double holds exactly. */
 static bool is_count(const cJSON *item, uint64_t *out) {
@@ -51,21 +49,21 @@ static bool is_count(const cJSON *item, uint64_t *out) {
 
 static lm_status read_shape(const lm_safetensors *f, const cJSON *shape, entry *e, uint64_t *numel) {
   *numel = 1;
-  if (!cJSON_IsArray(shape)) return lm_fail(LM_E_IO, "%s: '%s' has no shape", f->path, e->name);
+  if (!cJSON_IsArray(shape)) return lm_fail(LM_E_IO, "%s: '%s' has no shape", f->path, called(e));
   bool empty = false;
   const cJSON *item;
   cJSON_ArrayForEach(item, shape) {
     uint64_t size;
-    if (!is_count(item, &size)) return lm_fail(LM_E_IO, "%s: '%s' has a size that is no count", f->path, e->name);
+    if (!is_count(item, &size)) return lm_fail(LM_E_IO, "%s: '%s' has a size that is no count", f->path, called(e));
     if (e->ndim == LM_MAX_DIMS) {
-      return lm_fail(LM_E_IO, "%s: '%s' has more than %d dims", f->path, e->name, LM_MAX_DIMS);
+      return lm_fail(LM_E_IO, "%s: '%s' has more than %d dims", f->path, called(e), LM_MAX_DIMS);
     }
     e->size[e->ndim++] = (int64_t)size;
     empty = empty || size == 0;
   }
   for (int d = 0; d < e->ndim && !empty; d++) {
     if (__builtin_mul_overflow(*numel, (uint64_t)e->size[d], numel)) {
-      return lm_fail(LM_E_IO, "%s: '%s' has too many elements", f->path, e->name);
+      return lm_fail(LM_E_IO, "%s: '%s' has too many elements", f->path, called(e));
     }
   }
   if (empty) *numel = 0;
@@ -78,18 +76,19 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
   uint64_t numel, from, to, bytes;
   *e = (entry){.name = item->string, .dtype = LM_NO_DTYPE};
   TRY(lm_safetensors_check_name(f->path, e->name));
-  if (!cJSON_IsObject(item)) return lm_fail(LM_E_IO, "%s: '%s' is no object", f->path, e->name);
+  if (!cJSON_IsObject(item)) return lm_fail(LM_E_IO, "%s: '%s' is no object", f->path, called(e));
   cJSON_ArrayForEach(field, item) {
     const cJSON **place = strcmp(field->string, "dtype") == 0          ? &dtype
                           : strcmp(field->string, "shape") == 0        ? &shape
                           : strcmp(field->string, "data_offsets") == 0 ? &offsets
                                                                        : NULL;
     if (!place || *place) {
-      return lm_fail(LM_E_IO, "%s: '%s' has an unknown or repeated field '%s'", f->path, e->name, field->string);
+      return lm_fail(LM_E_IO, "%s: '%s' has an unknown or repeated field '%s'", f->path, called(e),
+                     lm_brief(field->string, 60));
     }
     *place = field;
   }
-  if (!cJSON_IsString(dtype)) return lm_fail(LM_E_IO, "%s: '%s' has no dtype", f->path, e->name);
+  if (!cJSON_IsString(dtype)) return lm_fail(LM_E_IO, "%s: '%s' has no dtype", f->path, called(e));
   for (int d = 0; d < LM_DTYPE_COUNT; d++) {
     if (strcmp(dtype->valuestring, lm_safetensors_dtypes[d]) == 0) e->dtype = (lm_dtype)d;
   }
@@ -99,16 +98,16 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
   TRY(read_shape(f, shape, e, &numel));
   if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !is_count(offsets->child, &from) ||
       !is_count(offsets->child->next, &to)) {
-    return lm_fail(LM_E_IO, "%s: '%s' has no data_offsets", f->path, e->name);
+    return lm_fail(LM_E_IO, "%s: '%s' has no data_offsets", f->path, called(e));
   }
   if (from > to || to > data_bytes) {
-    return lm_fail(LM_E_IO, "%s: '%s' lies at bytes %llu to %llu of %zu", f->path, e->name, (unsigned long long)from,
+    return lm_fail(LM_E_IO, "%s: '%s' lies at bytes %llu to %llu of %zu", f->path, called(e), (unsigned long long)from,
                    (unsigned long long)to, data_bytes);
   }
   if (e->dtype != LM_NO_DTYPE) {
     size_t item = e->from_u32 ? sizeof(uint32_t) : lm_dtype_size(e->dtype);
     if (__builtin_mul_overflow(numel, (uint64_t)item, &bytes) || bytes != to - from) {
-      return lm_fail(LM_E_IO, "%s: '%s' of shape %s and dtype %s does not fill its %llu bytes", f->path, e->name,
+      return lm_fail(LM_E_IO, "%s: '%s' of shape %s and dtype %s does not fill its %llu bytes", f->path, called(e),
                      lm_shape_text(e->ndim, e->size), e->stored, (unsigned long long)(to - from));
     }
   }
@@ -135,7 +134,7 @@ static lm_status check_layout(const lm_safetensors *f, size_t data_bytes) {
   for (int i = 0; i < f->n && status == LM_OK; i++) {
     if (sorted[i]->from != at) {
       status = lm_fail(LM_E_IO, "%s: '%s' starts at byte %zu where %zu is due: a gap or an overlap", f->path,
-                       sorted[i]->name, sorted[i]->from, at);
+                       called(sorted[i]), sorted[i]->from, at);
     }
     at = sorted[i]->to;
   }
@@ -155,7 +154,8 @@ static lm_status read_metadata(lm_safetensors *f, const cJSON *metadata) {
   const cJSON *item;
   cJSON_ArrayForEach(item, metadata) {
     if (!cJSON_IsString(item)) {
-      return lm_fail(LM_E_IO, "%s: __metadata__ has something other than a string under '%s'", f->path, item->string);
+      return lm_fail(LM_E_IO, "%s: __metadata__ has something other than a string under '%s'", f->path,
+                     lm_brief(item->string, 200));
     }
     f->key[f->nmeta] = item->string;
     f->value[f->nmeta++] = item->valuestring;
@@ -168,11 +168,11 @@ static lm_status read_header(const lm_safetensors *f, char **out, uint64_t *leng
   unsigned char prefix[8];
   lm_status status;
   char *text = NULL;
-  uint64_t bytes = (uint64_t)f->info.st_size;
+  uint64_t bytes = lm_sections_bytes(f->file);
   if (bytes < 10) {
     return lm_fail(LM_E_IO, "%s is no safetensors file: it has only %llu bytes", f->path, (unsigned long long)bytes);
   }
-  TRY(lm_read_pieces(f->path, f->fd, &f->info, 1, 1, &(lm_piece){prefix, sizeof prefix, 0}));
+  TRY(lm_sections_copy(f->file, 0, sizeof prefix, prefix));
   *length = 0;
   for (int i = 0; i < 8; i++) *length |= (uint64_t)prefix[i] << 8 * i;
   if (*length > LARGEST_HEADER || *length > bytes - 8) {
@@ -180,7 +180,7 @@ static lm_status read_header(const lm_safetensors *f, char **out, uint64_t *leng
                    (unsigned long long)*length, (unsigned long long)bytes);
   }
   if (!(text = lm_malloc((size_t)*length))) return LM_E_OOM;
-  TRY(lm_read_pieces(f->path, f->fd, &f->info, 1, 1, &(lm_piece){text, (size_t)*length, 8}));
+  TRY(lm_sections_copy(f->file, 8, *length, text));
   *out = text;
   text = NULL;
 done:
@@ -217,7 +217,7 @@ static lm_status parse(lm_safetensors *f) {
     goto done;
   }
   f->data_at = 8 + length;
-  size_t data_bytes = (size_t)((uint64_t)f->info.st_size - f->data_at), n = (size_t)cJSON_GetArraySize(f->header);
+  size_t data_bytes = (size_t)(lm_sections_bytes(f->file) - f->data_at), n = (size_t)cJSON_GetArraySize(f->header);
   f->entry = lm_calloc(n, sizeof *f->entry);
   f->ahead = lm_calloc(n, sizeof *f->ahead);
   f->piece = lm_calloc(n, sizeof *f->piece);
@@ -249,20 +249,13 @@ done:
 }
 
 lm_status lm_safetensors_open(const char *path, int threads, lm_safetensors **out) {
-  lm_status status = LM_OK;
+  lm_status status;
   lm_safetensors *f = lm_calloc(1, sizeof *f);
   if (!f) return LM_E_OOM;
-  f->fd = -1;
-  f->threads = threads;
-  size_t bytes = strlen(path) + 1;
-  if (!(f->path = lm_malloc(bytes))) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  memcpy(f->path, path, bytes);
-  TRY(lm_file_open(path, 0, &f->fd, &f->info));
+  TRY(lm_sections_open(path, threads, &f->file));
+  f->path = lm_sections_path(f->file);
+  f->mapped = threads == 0;
   TRY(parse(f));
-  if (threads == 0) TRY(lm_mapping_open(f->path, f->fd, (size_t)f->info.st_size, &f->map));
   *out = f;
   f = NULL;
 done:
@@ -272,16 +265,14 @@ done:
 
 void lm_safetensors_close(lm_safetensors *f) {
   if (!f) return;
-  if (f->fd >= 0) close(f->fd);
-  lm_mapping_release(f->map);
   for (int i = 0; i < f->n; i++) lm_release(f->ahead[i]);
   cJSON_Delete(f->header);
+  lm_sections_close(f->file);
   lm_free(f->entry);
   lm_free(f->ahead);
   lm_free(f->piece);
   lm_free(f->key);
   lm_free(f->value);
-  lm_free(f->path);
   lm_free(f);
 }
 
@@ -317,18 +308,23 @@ static lm_status new_tensor(const lm_safetensors *f, const entry *e, lm_tensor *
   return status == LM_OK ? status : lm_fail_in(status, f->path);
 }
 
-/* Small ones, and those that another writer left unaligned, are copied. */
+/* Over the mapped file, or copied. */
 static lm_status map_tensor(lm_safetensors *f, const entry *e, lm_tensor **out) {
   lm_status status;
-  char *data = f->map->data + f->data_at + e->from;
   size_t bytes = e->to - e->from;
-  if (e->from_u32 || bytes <= LM_SMALL_BYTES || (uintptr_t)data % lm_dtype_size(e->dtype) != 0) {
-    TRY(new_tensor(f, e, out));
-    if (bytes > 0) memcpy(landing(e, *out), data, bytes);
-  } else {
-    TRY(lm_mapping_tensor(f->map, e->dtype, e->ndim, e->size, f->data_at + e->from, bytes, out));
+  lm_tensor *t = NULL;
+  if (!e->from_u32) {
+    TRY(lm_sections_over(f->file, e->dtype, e->ndim, e->size, f->data_at + e->from, bytes, lm_dtype_size(e->dtype),
+                         &t));
   }
+  if (!t) {
+    TRY(new_tensor(f, e, &t));
+    if (bytes > 0) TRY(lm_sections_copy(f->file, f->data_at + e->from, bytes, landing(e, t)));
+  }
+  *out = t;
+  t = NULL;
 done:
+  lm_release(t);
   return status;
 }
 
@@ -346,7 +342,7 @@ static lm_status read_ahead(lm_safetensors *f, int i) {
     f->piece[n] = (lm_piece){landing(e, f->ahead[k]), e->to - e->from, f->data_at + e->from};
     bytes += e->to - e->from;
   }
-  status = lm_read_pieces(f->path, f->fd, &f->info, f->threads, n, f->piece);
+  status = lm_sections_pieces(f->file, n, f->piece);
   for (int k = i; k < i + n && status != LM_OK; k++) {
     lm_release(f->ahead[k]);
     f->ahead[k] = NULL;
@@ -360,10 +356,10 @@ lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
   const entry *e = &f->entry[i];
   lm_tensor *t = NULL;
   if (e->dtype == LM_NO_DTYPE) {
-    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %s, which this version lacks", f->path, e->name,
+    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %s, which this version lacks", f->path, called(e),
                    lm_brief(e->stored, 20));
   }
-  if (f->map) {
+  if (f->mapped) {
     TRY(map_tensor(f, e, &t));
   } else {
     if (!f->ahead[i]) TRY(read_ahead(f, i));
@@ -374,7 +370,7 @@ lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
   for (int64_t k = 0; e->dtype == LM_BOOL && k < t->numel; k++) {
     int value = (unsigned char)t->data[k];
     if (value <= 1) continue;
-    status = lm_fail(LM_E_IO, "%s: '%s' is of dtype BOOL and holds a %d", f->path, e->name, value);
+    status = lm_fail(LM_E_IO, "%s: '%s' is of dtype BOOL and holds a %d", f->path, called(e), value);
     goto done;
   }
   *out = t;

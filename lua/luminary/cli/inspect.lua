@@ -13,23 +13,18 @@ Exit code: 0, 1 if the file cannot be read, 2 for wrong usage.
 ]]
 
 local core = require "luminary.core"
-local excerpt = require "luminary.base.excerpt"
 local flags = require "luminary.cli.command_options"
 local formats = require "luminary.file_formats"
-local is_text = require "luminary.base.is_text"
+local shown = require "luminary.base.shown"
 
 local inspect = {}
 
 local ROWS = {quick = {"flag"}, help = {"flag"}, h = {same = "help"}}
 local AT_ONCE = 2 ^ 22 -- elements
+local DEEPEST = 100
 local MOST_STRIDED = 2 ^ 28 -- elements of a view, which may repeat a few of a small file
 
 local function say(text) io.stderr:write("luminary inspect: ", text, "\n") end
-
--- Without what a terminal would obey.
-local function printable(text)
-  return is_text(text) and (excerpt(text, 200):gsub("[%c\127]", "?")) or ("(%d bytes)"):format(#text)
-end
 
 local function bytes_text(n)
   for _, unit in ipairs {"B", "kB", "MB", "GB"} do
@@ -67,15 +62,17 @@ end
 -- What is no tensor, and the tensors, in order, each {path, value}.
 local function flatten(value)
   local plain, tensors, seen = {}, {}, {}
-  local function look(v, path)
+  local function look(v, path, depth)
     if core.is_tensor(v) then
       tensors[#tensors + 1] = {path, v}
     elseif type(v) ~= "table" then
-      plain[#plain + 1] = {path, type(v) == "string" and "'" .. printable(v) .. "'" or tostring(v)}
+      plain[#plain + 1] = {path, type(v) == "string" and "'" .. shown(v, 200) .. "'" or tostring(v)}
     elseif seen[v] then
       plain[#plain + 1] = {path, "see " .. seen[v]}
     elseif #v > 8 and not core.is_tensor(v[1]) and type(v[1]) ~= "table" then
-      plain[#plain + 1] = {path, ("a list of %d, from %s on"):format(#v, printable(tostring(v[1])))}
+      plain[#plain + 1] = {path, ("a list of %d, from %s on"):format(#v, shown(tostring(v[1]), 200))}
+    elseif depth > DEEPEST then
+      plain[#plain + 1] = {path, "tables within tables, too deep to be shown"}
     else
       seen[v] = path == "" and "the whole" or path
       local keys = {}
@@ -85,11 +82,11 @@ local function flatten(value)
         return tostring(a) < tostring(b)
       end)
       for _, key in ipairs(keys) do
-        look(v[key], (path == "" and "" or path .. ".") .. printable(tostring(key)))
+        look(v[key], (path == "" and "" or path .. ".") .. shown(tostring(key), 200), depth + 1)
       end
     end
   end
-  look(value, "")
+  look(value, "", 1)
   return plain, tensors
 end
 
@@ -127,15 +124,13 @@ end
 
 local function show(path, quick)
   require "luminary" -- tensors' methods
-  local file, value, kind, lacking = formats.load(path, {mmap = true})
-  if kind == "safetensors" then
-    local tensors, metadata, _, left_out = core.safetensors_load(file, {mmap = true})
-    value, lacking = next(metadata) and {metadata = metadata, tensors = tensors} or tensors, left_out
+  local file = formats.load(path, {mmap = true, skip_unreadable = true})
+  local _, size = core.file_kind(file.path)
+  local plain, tensors = flatten(file.value)
+  print(("%s: %s, %s"):format(path, file.kind, bytes_text(size)))
+  for _, list in ipairs {plain, (flatten {metadata = file.metadata})} do
+    for _, each in ipairs(list) do print((each[1] == "" and "" or each[1] .. " = ") .. each[2]) end
   end
-  local _, size = core.file_kind(file)
-  local plain, tensors = flatten(value)
-  print(("%s: %s, %s"):format(path, kind, bytes_text(size)))
-  for _, each in ipairs(plain) do print((each[1] == "" and "" or each[1] .. " = ") .. each[2]) end
   local rows = {quick and {"name", "dtype", "shape", "size"}
     or {"name", "dtype", "shape", "size", "least", "greatest", "mean", "deviation"}}
   local elements = 0
@@ -144,7 +139,7 @@ local function show(path, quick)
     elements = elements + each[2]:numel()
   end
   if #tensors > 0 then print_rows(rows) end
-  for _, each in ipairs(lacking or {}) do print(("not read: %s"):format(printable(each))) end
+  for _, each in ipairs(file.lacking) do print("not read: " .. each) end
   print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))
 end
 

@@ -1,4 +1,4 @@
---- Other people's weights: which reader or writer a file takes. Each is loaded when it is first wanted.
+--- Other people's weights, and ours: which reader or writer a file takes. Each is loaded when it is first wanted.
 local core = require "luminary.core"
 local Source = require "luminary.file_formats.source"
 
@@ -10,50 +10,62 @@ local function load_zip(source)
   local archive = format("zip").open(source)
   for _, entry in ipairs(archive.entries) do
     if entry.name:find "^[^/]*/data%.pkl$" or entry.name == "data.pkl" then
-      return format("torch_file").load_zip(archive, entry), "torch.save"
+      return "torch.save", format("torch_file").load_zip(archive, entry)
     end
   end
-  return format("numpy").load_all(archive), "NumPy archive"
+  return "NumPy archive", format("numpy").load_all(archive)
 end
 
--- What a file is known by, and its reader: value, kind, those left out.
+-- What a file is known by, and its reader: kind, value, those left out.
 local readers = {
   {"^PK[\3\5][\4\6]", load_zip},
-  {"^\147NUMPY", function(source) return format("numpy").load(source), "NumPy array" end},
-  {"^GGUF", function(source)
-    local value, lacking = format("gguf").load(source)
-    return value, "GGUF", lacking
-  end},
+  {"^\147NUMPY", function(source) return "NumPy array", format("numpy").load(source) end},
+  {"^GGUF", function(source) return "GGUF", format("gguf").load(source) end},
+}
+
+-- What else there is, by how it begins, and what would work.
+local others = {
+  {"^%s*[%[{]", "JSON, which is no weights (of weights in shards, name the .index.json or the folder)"},
+  {"^\31\139", "packed by gzip; unpack it first: gunzip"},
+  {"^\137HDF", "HDF5; in Python, safetensors.numpy.save_file writes arrays that are read here"},
 }
 
 local LARGEST_HEADER = 1e8 -- of a safetensors file, which begins with its length
 
 local function read_source(source)
-  if source.path:find "%.t7$" then return format("torch7_file").load(source), "Torch7" end
-  local head = source:text(0, math.min(source.size, 8))
+  if source.path:find "%.t7$" then return "Torch7", format("torch7_file").load(source) end
+  local head = source:text(0, math.min(source.size, 9))
   for _, reader in ipairs(readers) do
     if head:find(reader[1]) then return reader[2](source) end
   end
-  if head:find "^\128[\1-\5]" and #head == 8 and Source.unsigned(head, 1, 8) > LARGEST_HEADER then
-    return format("torch_file").load_legacy(source), "torch.save before 1.6"
+  local may_be_ours = #head < 8 or Source.unsigned(head, 1, 8) <= LARGEST_HEADER
+  if may_be_ours and head:find "^........{" then return nil end
+  if not may_be_ours and head:find "^\128[\1-\5]" then
+    return "torch.save before 1.6", format("torch_file").load_legacy(source)
   end
-  return nil, "safetensors"
+  for _, other in ipairs(others) do
+    if head:find(other[1]) then source:fail("it is %s", other[2]) end
+  end
+  if may_be_ours then return nil end -- the core says what is wrong
+  source:fail("it is no file of weights that is known here: safetensors (one, in shards, a folder), torch.save's .pt, "
+    .. ".npy, .npz, .gguf, .t7")
 end
 
---- The path, of the weights in it if it is a folder; the value in a file that is no single safetensors file, what kind
---- of file it is, and a list of tensors that are left out, as core.safetensors_load gives it; of a safetensors file nil
---- and "safetensors". opts: {device, mmap, null}.
+--- What is in a file: {path = that of the weights, if a folder was named, kind = what kind of file it is, value,
+--- lacking = list of what is left out, each "'name' (why)", metadata = of a safetensors file}. opts: {device, mmap,
+--- null, skip_unreadable}.
 function formats.load(path, opts)
   if core.file_kind(path) == "a folder" then path = format("sharded").weights_in(path) end
-  if path:find "%.index%.json$" then
-    local tensors, _, lacking = format("sharded").load(path, opts)
-    return path, tensors, "sharded safetensors", lacking
+  local function found(kind, value, lacking, metadata)
+    return {path = path, kind = kind, value = value, lacking = lacking or {}, metadata = metadata or {}}
   end
+  if path:find "%.index%.json$" then return found("sharded safetensors", format("sharded").load(path, opts)) end
   local source = Source.open(path, opts)
-  local ok, value, kind, lacking = pcall(read_source, source)
+  local ok, kind, value, lacking = pcall(read_source, source)
   source:close()
-  if not ok then error(value, 0) end -- it says where
-  return path, value, kind, lacking
+  if not ok then error(kind, 0) end -- it says where
+  if kind then return found(kind, value, lacking) end
+  return found("safetensors", format("safetensors").load(path, opts))
 end
 
 local writers = {
@@ -63,11 +75,10 @@ local writers = {
 }
 writers.pth = writers.pt
 
---- Writes the file if its name asks for another format than safetensors; whether it did.
+--- Writes the file in the format that its name asks for, else as safetensors.
 function formats.save(path, value)
-  local write = writers[path:match "%.(%w+)$"]
-  if write then write(path, value) end
-  return write ~= nil
+  local write = writers[path:match "%.(%w+)$"] or format("safetensors").save
+  write(path, value)
 end
 
 return formats

@@ -2,7 +2,7 @@
 --- The header, a literal of Python's, is read by hand.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local excerpt = require "luminary.base.excerpt"
+local shown = require "luminary.base.shown"
 local Source = require "luminary.file_formats.source"
 local zip = require "luminary.file_formats.zip"
 
@@ -35,7 +35,7 @@ local function read_value(source, text, at)
   inside, past = text:match("^%(([%dL, ]*)%)()", at)
   if not inside then
     if text:find("^%[", at) then source:fail "it has records of several fields, which no tensor is" end
-    source:fail("its header is broken at '%s'", excerpt(text:sub(at), 40))
+    source:fail("its header is broken at '%s'", shown(text:sub(at), 40))
   end
   local list = {}
   for item, comma in inside:gmatch("%s*([^,]*)(,?)") do
@@ -43,10 +43,10 @@ local function read_value(source, text, at)
     if digits then
       list[#list + 1] = tonumber(digits)
     elseif item ~= "" or comma ~= "" then
-      source:fail("its header has the shape (%s)", excerpt(inside, 80))
+      source:fail("its header has the shape (%s)", shown(inside, 80))
     end
   end
-  if #list == 1 and not inside:find "," then source:fail("its header has the shape (%s)", excerpt(inside, 80)) end
+  if #list == 1 and not inside:find "," then source:fail("its header has the shape (%s)", shown(inside, 80)) end
   return list, past
 end
 
@@ -55,16 +55,16 @@ local function read_header(source, text)
   if not at then source:fail "its header does not start with {" end
   while not text:find("^}", at) do
     local key, past = text:match("^'(%a[%w_]*)'%s*:%s*()", at)
-    if not key then source:fail("its header is broken at '%s'", excerpt(text:sub(at), 40)) end
+    if not key then source:fail("its header is broken at '%s'", shown(text:sub(at), 40)) end
     if header[key] ~= nil then source:fail("its header has '%s' twice", key) end
     header[key], at = read_value(source, text, past)
     at = text:match("^%s*,%s*()", at) or text:match("^%s*()}", at)
-      or source:fail("its header is broken at '%s'", excerpt(text:sub(at), 40))
+      or source:fail("its header is broken at '%s'", shown(text:sub(at), 40))
   end
   if not text:find("^}%s*$", at) then source:fail "its header goes on after its end" end
   for key in pairs(header) do
     if key ~= "descr" and key ~= "fortran_order" and key ~= "shape" then
-      source:fail("its header has the unknown field '%s'", excerpt(key, 40))
+      source:fail("its header has the unknown field '%s'", shown(key, 40))
     end
   end
   if type(header.descr) ~= "string" or type(header.fortran_order) ~= "boolean" or type(header.shape) ~= "table" then
@@ -73,7 +73,7 @@ local function read_header(source, text)
   return header
 end
 
--- What the head says: dtype, sizes, where the data begin, layout.
+-- What the head says: dtype, sizes, where the data begin, layout; or nil and what its dtype is, if there is none here.
 local function read_head(source)
   if source:text(0, math.min(source.size, 6)) ~= numpy.MAGIC then source:fail "it is no .npy file" end
   local cursor = source:cursor(6)
@@ -86,8 +86,8 @@ local function read_head(source)
   local order, code = header.descr:match("^([<>|=])(%a%d*)$")
   local dtype = dtypes[code]
   if not dtype then
-    source:fail("it is of dtype %s", lacking[code]
-      or ("'%s', which is none of numbers that tensors here have"):format(excerpt(header.descr, 40)))
+    return nil, lacking[code]
+      or ("'%s', which is none of numbers that tensors here have"):format(shown(header.descr, 40))
   end
   return dtype, header.shape, cursor.at, {fortran = header.fortran_order, swapped = order == ">"}
 end
@@ -95,21 +95,36 @@ end
 --- The tensor of a source that is a .npy.
 function numpy.load(source)
   local dtype, sizes, at, layout = read_head(source)
+  if not dtype then source:fail("it is of dtype %s", sizes) end
   return source:tensor(dtype, sizes, at, source.size - at, "the array", layout)
 end
 
---- Tensors by name of an archive of .npy.
+-- The tensor of an entry, or nil and what its dtype is, if there is none here.
+local function load_entry(archive, entry, name)
+  if not name then archive.source:fail("its entry '%s' is no .npy", shown(entry.name, 100)) end
+  local start = archive:start(entry, LONGEST + 12) -- a small array that unfolds to gigabytes is not unfolded
+  local dtype, sizes, at = read_head(start)
+  if not dtype then return nil, sizes end
+  start:check_size(dtype, sizes, entry.size - at, "the array")
+  return numpy.load(archive:read(entry))
+end
+
+--- Tensors by name of an archive of .npy, and a list of what is left out.
 function numpy.load_all(archive)
-  local tensors = {}
+  local tensors, left_out = {}, {}
   for _, entry in ipairs(archive.entries) do
     local name = entry.name:match("^(.*)%.npy$")
-    if not name then archive.source:fail("its entry '%s' is no .npy", excerpt(entry.name, 100)) end
-    local start = archive:start(entry, LONGEST + 12) -- a small array that unfolds to gigabytes is not unfolded
-    local dtype, sizes, at = read_head(start)
-    start:check_size(dtype, sizes, entry.size - at, "the array")
-    tensors[name] = numpy.load(archive:read(entry))
+    local ok, t, dtype = pcall(load_entry, archive, entry, name)
+    if ok and t then
+      tensors[name] = t
+    elseif ok or archive.source.opts.skip_unreadable then
+      left_out[#left_out + 1] = ("'%s' (%s)"):format(shown(name or entry.name, 100),
+        ok and "dtype " .. dtype or archive.source:why(t))
+    else
+      error(t .. "; lm.load(path, {skip_unreadable = true}) reads the others", 0)
+    end
   end
-  return tensors
+  return tensors, left_out
 end
 
 -- ---- writing

@@ -1,9 +1,10 @@
 --- Python's pickles (protocols 0 to 5, Lib/pickletools.py), read as data: a machine that knows plain values and the few
---- names that its caller gives it. Anything else that a pickle asks for is an error that names it; nothing is run.
+--- names that its caller gives it. Nothing is run: where a pickle asks for anything else, a value is lost, which is
+--- told with its place in the whole.
 ---
 --- Lists, tuples and sets become lists, dicts tables, ints beyond 2^53 int64 cdata and beyond that the nearest number,
 --- bytes strings.
-local excerpt = require "luminary.base.excerpt"
+local shown = require "luminary.base.shown"
 local Source = require "luminary.file_formats.source"
 local ffi = require "ffi"
 
@@ -11,6 +12,7 @@ local pickle = {}
 local NONE = setmetatable({}, {__tostring = function() return "None" end})
 local MARK = {}
 local Name = {}
+local Lost = {}
 
 --- What a name of Python's stands for: `call` is given the list of arguments and the machine, and gives the value.
 function pickle.callable(name, call) return setmetatable({name = name, call = call}, Name) end
@@ -23,16 +25,29 @@ end
 
 pickle.NONE = NONE
 
+--- Stands for a value that cannot be read; what is made of it is lost too. fields: {lacking = true: only since there is
+--- no such dtype, advice = what would work}.
+function pickle.lost(why, fields)
+  fields = fields or {}
+  fields.why = why
+  return setmetatable(fields, Lost)
+end
+
+local function is_lost(value) return getmetatable(value) == Lost end
+
+local ADVICE = "tensors, numbers, strings, lists and dicts are read; in Python: torch.save(net.state_dict(), path)"
+
+--- The same for what a pickle may not call.
+local function refused(name)
+  return pickle.lost(("it wants to call %s, which is not run"):format(shown(name, 200)), {advice = ADVICE})
+end
+pickle.refused = refused
+
 local Machine = {}
 Machine.__index = Machine
 
 function Machine:fail(format, ...)
   self.cursor.source:fail("its pickle is broken: %s", format:format(...))
-end
-
-function Machine:refuse(name)
-  self.cursor.source:fail("it wants to call %s, which is not run: tensors, numbers, strings, lists and dicts are read. "
-    .. "In Python: torch.save(net.state_dict(), path)", excerpt(name, 200))
 end
 
 function Machine:push(value)
@@ -78,20 +93,23 @@ function Machine:of_kind(value, kind)
 end
 
 function Machine:set_items(dict, list)
+  if is_lost(dict) then return end
   if #list % 2 ~= 0 then self:fail "a key without a value" end
   self:of_kind(dict, "dict")
   for i = 1, #list, 2 do
     local key, value = list[i], list[i + 1]
     local kind = type(key)
     if kind ~= "string" and kind ~= "boolean" and (kind ~= "number" or key ~= key) then
-      self.cursor.source:fail("a dict has a key that is no string, number or boolean: %s",
-        self.kind[key] and "a " .. self.kind[key] or excerpt(tostring(key), 80))
+      value = is_lost(key) and key or pickle.lost("a key that is no string, number or boolean: "
+        .. (self.kind[key] and "a " .. self.kind[key] or shown(tostring(key), 80)))
+      key = value
     end
     dict[key] = value
   end
 end
 
 function Machine:append(list, values)
+  if is_lost(list) then return end
   if not self.kind[list] or self.kind[list] == "dict" then self:of_kind(list, "list") end
   local n = #list
   for i, value in ipairs(values) do list[n + i] = value end
@@ -101,16 +119,23 @@ function Machine:find(module, name)
   if name:find "[%c]" or module:find "[%c]" then self:fail "a name with a control character" end
   local full = module:gsub("^__builtin__$", "builtins") .. "." .. name
   local value = self.names(full)
-  if value == nil then self:refuse(full) end
+  if value == nil then value = refused(full) end
   self:push(value)
 end
 
-function Machine:call(f, args)
-  self:of_kind(args, "tuple")
-  if getmetatable(f) ~= Name or not f.call then
-    self:refuse(getmetatable(f) == Name and f.name or "a " .. (self.kind[f] or type(f)))
+-- What f(...) gives for a tuple, or what of the tuple is lost.
+local function unless_lost(self, f, tuple, ...)
+  for _, value in ipairs(self:of_kind(tuple, "tuple")) do
+    if is_lost(value) then return value end
   end
-  self:push(f.call(args, self))
+  return f(tuple, ...)
+end
+
+function Machine:call(f, args)
+  if is_lost(f) or is_lost(args) then return self:push(is_lost(f) and f or args) end
+  if getmetatable(f) == Name and f.call then return self:push(unless_lost(self, f.call, args, self)) end
+  self:of_kind(args, "tuple")
+  self:push(refused(getmetatable(f) == Name and f.name or "a " .. (self.kind[f] or type(f))))
 end
 
 function Machine:remember(i) self.memo[i] = self:top() end
@@ -135,7 +160,7 @@ end
 
 local function decimal(machine, text)
   local digits = text:match("^(%-?%d+)L?$")
-  if not digits then machine:fail("an int '%s'", excerpt(text, 40)) end
+  if not digits then machine:fail("an int '%s'", shown(text, 40)) end
   local value = tonumber(digits)
   if math.abs(value) <= 2 ^ 53 then return value end
   local exact = #digits <= 20 and ffi.new("int64_t", 0) or value
@@ -172,7 +197,8 @@ local function marked(kind) return function(m) m:push(m:new(kind, m:pop_mark()))
 
 local function refuse_object(m)
   local module, name = m.cursor:line(), m.cursor:line()
-  m:refuse(module .. "." .. name)
+  m:pop_mark()
+  m:push(refused(module .. "." .. name))
 end
 
 local function number_of(m)
@@ -261,13 +287,13 @@ local codes = {
   i = refuse_object,
   o = function(m)
     local f = m:pop_mark()[1]
-    m:refuse(getmetatable(f) == Name and f.name or "an object")
+    m:push(is_lost(f) and f or refused(getmetatable(f) == Name and f.name or "an object"))
   end,
   b = function(m) -- the attributes of an OrderedDict, such as a state dict's _metadata, are left out
     local state, top = m:pop(), m:top()
     if getmetatable(top) == Name and not top.call then
-      if m.kind[state] ~= "tuple" or state[2] == ">" then m:refuse("a big-endian " .. top.name) end
-    elseif m.kind[top] ~= "dict" then
+      if m.kind[state] ~= "tuple" or state[2] == ">" then m.stack[m.n] = refused("a big-endian " .. top.name) end
+    elseif m.kind[top] ~= "dict" and not is_lost(top) then
       m:fail "attributes of what is no dict"
     end
   end,
@@ -279,34 +305,56 @@ local codes = {
   end,
   g = function(m) m:recall(number_of(m)) end, h = function(m) m:recall(m.cursor:unsigned(1)) end,
   j = function(m) m:recall(m.cursor:unsigned(4)) end,
-  Q = function(m) m:push(m.persistent(m:of_kind(m:pop(), "tuple"), m)) end,
+  Q = function(m) m:push(unless_lost(m, m.persistent, m:pop(), m)) end,
 }
 
--- Without None: opts.null stands for it; without one, a dict lacks the key, and a list has a hole.
-local function finish(machine, value)
-  local null = machine.cursor.source.opts.null
-  if value == NONE then return null end
-  local seen, todo = {}, {}
-  local function look(v)
-    if getmetatable(v) == Name then machine:refuse(v.name) end
-    if machine.kind[v] and not seen[v] then
-      seen[v] = true
-      todo[#todo + 1] = v
+local MOST_KEYS = 8
+
+-- Where a table's entry is in the whole: its keys, the last of them if there are many.
+local function path_of(places, t, key)
+  local keys = {}
+  while t do
+    if #keys == MOST_KEYS then
+      table.insert(keys, 1, "...")
+      break
     end
+    table.insert(keys, 1, is_lost(key) and "(a key)" or shown(tostring(key), 100))
+    local place = places[t]
+    t, key = place[1], place[2]
   end
-  look(value)
-  while #todo > 0 do
-    local t = table.remove(todo)
-    for key, v in pairs(t) do
-      if v == NONE then t[key] = null else look(v) end
-    end
-  end
-  return value
+  return table.concat(keys, ".")
 end
 
---- The value of the pickle where the cursor stands, which then stands behind it. names(full name) gives what
---- pickle.callable or pickle.opaque made, a plain value, or nil to refuse it; persistent(tuple, machine) what a
---- persistent id stands for.
+-- Without None: opts.null stands for it; without one, a dict lacks the key, and a list has a hole. Nor what is lost, of
+-- which there is a list.
+local function finish(machine, value)
+  local null = machine.cursor.source.opts.null
+  local places, todo, all_lost = {}, {}, {}
+  local function kept(v, t, key)
+    if v == NONE then return null end
+    if getmetatable(v) == Name then v = refused(v.name) end
+    if is_lost(v) then
+      all_lost[#all_lost + 1] = {path = path_of(places, t, key), lost = v}
+      return nil
+    end
+    if machine.kind[v] and not places[v] then
+      places[v] = {t, key}
+      todo[#todo + 1] = v
+    end
+    return v
+  end
+  value = kept(value)
+  while #todo > 0 do
+    local t = table.remove(todo)
+    for key, v in pairs(t) do t[key] = kept(v, t, key) end
+  end
+  table.sort(all_lost, function(a, b) return a.path < b.path end)
+  return value, all_lost
+end
+
+--- The value of the pickle where the cursor stands, which then stands behind it; nil if it is lost. And what is lost of
+--- it, by place: {path, lost = what stood for it}. names(full name) gives what pickle.callable or pickle.opaque made, a
+--- plain value, or nil to refuse it; persistent(tuple, machine) what a persistent id stands for.
 function pickle.load(cursor, names, persistent)
   local m = setmetatable({
     cursor = cursor, names = names, persistent = persistent, stack = {}, n = 0, memo = {}, kept = 0, kind = {},

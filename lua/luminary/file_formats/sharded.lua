@@ -2,7 +2,7 @@
 --- model.safetensors.index.json, {"metadata": {...}, "weight_map": {tensor's name: file's name}}.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local excerpt = require "luminary.base.excerpt"
+local shown = require "luminary.base.shown"
 local Source = require "luminary.file_formats.source"
 
 local sharded = {}
@@ -24,8 +24,8 @@ function sharded.load(path, opts)
   local folder, by_file, files = path:match "^(.*/)[^/]*$" or "", {}, {}
   for name, file in pairs(map) do
     if type(name) ~= "string" or type(file) ~= "string" or file:find "[/%z]" or file == "" or file == ".." then
-      options.fail("load: %s: '%s' is in '%s', which is no file beside it", path, excerpt(tostring(name), 100),
-        excerpt(tostring(file), 100))
+      options.fail("load: %s: '%s' is in '%s', which is no file beside it", path, shown(tostring(name), 100),
+        shown(tostring(file), 100))
     end
     if not by_file[file] then
       by_file[file] = {}
@@ -36,12 +36,15 @@ function sharded.load(path, opts)
   table.sort(files)
   local tensors, lacking = {}, {}
   for _, file in ipairs(files) do
+    if not core.file_kind(folder .. file) then
+      options.fail("load: %s: it names %s, which is not there", path, shown(file, 100))
+    end
     local found, _, names, left_out = core.safetensors_load(folder .. file, {device = opts.device, mmap = opts.mmap})
     local there = {}
     for _, name in ipairs(names) do there[name] = true end
     for name in pairs(by_file[file]) do
       if not there[name] then
-        options.fail("load: %s: '%s' is not in %s%s", path, excerpt(name, 100), folder, file)
+        options.fail("load: %s: '%s' is not in %s%s", path, shown(name, 100), folder, file)
       end
       tensors[name] = found[name]
     end

@@ -2,7 +2,7 @@
 --- the file. Places count from 0, as formats have them.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local excerpt = require "luminary.base.excerpt"
+local shown = require "luminary.base.shown"
 local ffi = require "ffi"
 
 local Source = {}
@@ -14,7 +14,7 @@ Source.item_bytes = {
   float64 = 8,
 }
 
---- The file of that path; opts: {mmap, device, null}, as lm.load has them.
+--- The file of that path; opts: {mmap, device, null, skip_unreadable}, as lm.load has them.
 function Source.open(path, opts)
   local file, size = core.file_open(path, opts.mmap == true)
   return setmetatable({path = path, file = file, from = 0, size = size, opts = opts}, Source)
@@ -37,6 +37,12 @@ end
 
 function Source:fail(format, ...)
   options.fail("load: %s: %s", self.path, format:format(...))
+end
+
+--- An error of this source's as a text that does not name it.
+function Source:why(problem)
+  local _, past = tostring(problem):find(self.path .. ": ", 1, true)
+  return past and problem:sub(past + 1) or tostring(problem)
 end
 
 function Source:check(at, n)
@@ -140,18 +146,24 @@ function Cursor:float(n) return Source.float(self:take(n), 1, n) end
 function Cursor:line()
   local out = {}
   while true do
-    local c = self:take(1)
-    if c == "\n" then return table.concat(out) end
-    out[#out + 1] = c
+    local start = self.at - self.from + 1
+    local stop = self.piece:find("\n", start, true)
+    out[#out + 1] = self.piece:sub(start, (stop or 0) - 1)
+    self.at = self.from + (stop or #self.piece)
+    if stop then return table.concat(out) end
+    self:take(1) -- the next piece
+    self.at = self.at - 1
   end
 end
 
--- ---- tensors
-
-function Source:need_dtype(dtype, what)
-  return Source.item_bytes[dtype]
-    or self:fail("%s is of dtype %s, which this version lacks", what, excerpt(tostring(dtype), 40))
+--- Says that n bytes' worth of parts are used again. What stands several times in a file may be said in a few bytes;
+--- all that is copied of it is at most as much as the file has bytes, which no honest one comes near.
+function Cursor:copies(n)
+  self.copied = (self.copied or 0) + n
+  if self.copied > self.source.size then self.source:fail "it repeats its parts until they are larger than itself" end
 end
+
+-- ---- tensors
 
 --- How many elements; an error for what is no list of sizes.
 function Source:numel(sizes, what)
@@ -159,7 +171,7 @@ function Source:numel(sizes, what)
   if #sizes > 8 then self:fail("%s has %d dims; tensors have at most 8", what, #sizes) end
   for _, size in ipairs(sizes) do
     if type(size) ~= "number" or size < 0 or size > 2 ^ 53 or size % 1 ~= 0 then
-      self:fail("%s has a size that is no count: %s", what, excerpt(tostring(size), 40))
+      self:fail("%s has a size that is no count: %s", what, shown(tostring(size), 40))
     end
     numel = numel * size
   end
@@ -202,7 +214,7 @@ end
 
 --- Elements of those sizes fill n bytes.
 function Source:check_size(dtype, sizes, n, what)
-  if self:numel(sizes, what) * self:need_dtype(dtype, what) ~= n then
+  if self:numel(sizes, what) * Source.item_bytes[dtype] ~= n then
     self:fail("%s of shape [%s] and dtype %s does not fill its %.0f bytes", what, table.concat(sizes, ", "), dtype, n)
   end
 end

@@ -3,8 +3,8 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local excerpt = require "luminary.base.excerpt"
 local is_text = require "luminary.base.is_text"
+local shown = require "luminary.base.shown"
 local pickle = require "luminary.file_formats.pickle"
 local Source = require "luminary.file_formats.source"
 local zip = require "luminary.file_formats.zip"
@@ -16,13 +16,14 @@ local torch_file = {}
 -- What the older files begin with, as a pickle: 0x1950a86a20f9469cfc6c, as near as a number comes.
 local MAGIC = 119547037146038801333356
 
--- Storages' classes and the dtypes that tensors here have; of others the names, for messages.
+-- Storages' classes and their dtypes; of those that tensors here do not have, the bytes of an element.
 local storages = {
   DoubleStorage = "float64", FloatStorage = "float32", HalfStorage = "float16", BFloat16Storage = "bfloat16",
   LongStorage = "int64", IntStorage = "int32", ShortStorage = "int16", CharStorage = "int8", ByteStorage = "uint8",
   BoolStorage = "bool", UntypedStorage = "uint8", ComplexFloatStorage = "complex64",
   ComplexDoubleStorage = "complex128", QInt8Storage = "qint8", QUInt8Storage = "quint8", QInt32Storage = "qint32",
 }
+local bytes_of_lacking = {complex64 = 8, complex128 = 16, qint8 = 1, quint8 = 1, qint32 = 4}
 local storage_of = {
   float64 = "DoubleStorage", float32 = "FloatStorage", float16 = "HalfStorage", bfloat16 = "BFloat16Storage",
   int64 = "LongStorage", int32 = "IntStorage", int16 = "ShortStorage", int8 = "CharStorage", uint8 = "ByteStorage",
@@ -32,12 +33,16 @@ local aliases = {
   float = "float32", double = "float64", half = "float16", long = "int64", int = "int32", short = "int16",
 }
 
+local function lacking(dtype) return pickle.lost("dtype " .. shown(tostring(dtype), 40), {lacking = true}) end
+
 local function is_dtype(name)
   return aliases[name] or name:find "^u?int%d+$" or name:find "^b?float%d+" or name:find "^complex%d+$"
     or name:find "^qu?int" or name == "bool"
 end
 
 -- ---- what a pickle may call
+
+local LEAST_BYTES = 16 -- of a tensor's description in a pickle
 
 -- A tensor over a storage that `persistent` gave.
 local function rebuild(args, machine, dtype)
@@ -46,17 +51,19 @@ local function rebuild(args, machine, dtype)
   if not machine.storages[storage] or type(at) ~= "number" or type(sizes) ~= "table" or type(strides) ~= "table" then
     machine:fail "a tensor without storage, offset, sizes or strides"
   end
-  local what = ("the tensor over storage '%s'"):format(excerpt(storage.key, 40))
+  local what = ("the tensor over storage '%s'"):format(shown(storage.key, 40))
   dtype = dtype or storage.dtype
-  local item = source:need_dtype(dtype, what)
+  local item = Source.item_bytes[dtype]
+  if not item then return lacking(dtype) end
   source:numel(sizes, what)
-  for _, stride in ipairs(strides) do
-    if type(stride) ~= "number" or stride < 0 or stride > 2 ^ 53 or stride % 1 ~= 0 then
-      source:fail("%s has the stride %s", what, excerpt(tostring(stride), 40))
-    end
-  end
   if #sizes ~= #strides or not (at >= 0 and at <= 2 ^ 50 and at % 1 == 0) then
     machine:fail "a tensor's offset, sizes and strides do not fit"
+  end
+  machine.cursor:copies(LEAST_BYTES)
+  for _, stride in ipairs(strides) do
+    if type(stride) ~= "number" or stride < 0 or stride > 2 ^ 53 or stride % 1 ~= 0 then
+      source:fail("%s has the stride %s", what, shown(tostring(stride), 40))
+    end
   end
   if not storage.bytes then return pickle.NONE end -- the tensors are made when it is read again
   if dtype == "bool" and not storage.checked then
@@ -73,7 +80,9 @@ local function first(args) return args[1] or pickle.NONE end
 
 local function as_dict(args, machine)
   local dict = machine:new "dict"
-  for _, pair in ipairs(args[1] and machine.kind[args[1]] == "list" and args[1] or {}) do
+  local list = args[1] and machine.kind[args[1]] == "list" and args[1] or {}
+  machine.cursor:copies(#list)
+  for _, pair in ipairs(list) do
     machine:set_items(dict, machine:of_kind(pair, machine.kind[pair] == "list" and "list" or "tuple"))
   end
   return dict
@@ -81,8 +90,9 @@ end
 
 local function as_list(kind)
   return function(args, machine)
-    local list = machine:new(kind)
-    machine:append(list, args[1] and machine.kind[args[1]] and args[1] or {})
+    local list, from = machine:new(kind), args[1] and machine.kind[args[1]] and args[1] or {}
+    machine.cursor:copies(#from)
+    machine:append(list, from)
     return list
   end
 end
@@ -91,16 +101,17 @@ end
 local function encode(args, machine)
   local text, coding = args[1], args[2]
   if type(text) ~= "string" or coding ~= nil and coding ~= "latin1" and coding ~= "latin-1" then
-    machine:refuse "_codecs.encode"
+    return pickle.refused "_codecs.encode"
   end
+  machine.cursor:copies(#text)
   return (text:gsub("([\194\195])([\128-\191])", function(high, low)
     return string.char((high:byte() - 194) * 64 + low:byte())
   end))
 end
 
 -- numpy.dtype(code, align, copy) and the number of such a kind in little-endian bytes: what NumPy's scalars are.
-local function numpy_dtype(args, machine)
-  if type(args[1]) ~= "string" then machine:refuse "numpy.dtype" end
+local function numpy_dtype(args)
+  if type(args[1]) ~= "string" then return pickle.refused "numpy.dtype" end
   return pickle.opaque("numpy.dtype", {code = args[1]})
 end
 
@@ -109,10 +120,10 @@ local ctypes = {
   u2 = "uint16_t", u1 = "uint8_t", b1 = "bool",
 }
 
-local function numpy_scalar(args, machine)
+local function numpy_scalar(args)
   local ctype = type(args[1]) == "table" and ctypes[args[1].code]
   if not ctype or type(args[2]) ~= "string" or #args[2] ~= ffi.sizeof(ctype) then
-    machine:refuse "numpy.core.multiarray.scalar"
+    return pickle.refused "numpy.core.multiarray.scalar"
   end
   local value = ffi.new(ctype .. "[1]")
   ffi.copy(value, args[2], #args[2])
@@ -157,22 +168,25 @@ local function read_id(id, machine)
     machine:fail "a persistent id that is no storage"
   end
   if id[6] ~= nil and id[6] ~= pickle.NONE then machine:fail "a view of a storage" end
-  local item = machine.cursor.source:need_dtype(kind.dtype, ("the storage '%s'"):format(excerpt(key, 40)))
-  return key, kind.dtype, numel, item
+  return key, kind.dtype, numel, Source.item_bytes[kind.dtype] or bytes_of_lacking[kind.dtype]
 end
 
--- What stands for a storage; the same for the same key. bytes_of(key, n, width) gives its n bytes.
-local function storage_reader(bytes_of)
+-- What stands for a storage; the same for the same key. bytes_of(key, n, width, needed) gives its n bytes, if they are
+-- needed.
+local function storage_reader(source, bytes_of)
   local by_key = {}
   return function(id, machine)
     local key, dtype, numel, item = read_id(id, machine)
     local known_as = key .. " " .. dtype
     local same = by_key[key]
     if not same then
-      same = {bytes = bytes_of(key, numel * item, item), n = numel * item}
+      local ok, bytes = pcall(bytes_of, key, numel * item, item, Source.item_bytes[dtype] ~= nil)
+      same = {bytes = ok and bytes, n = numel * item, lost = not ok and pickle.lost(source:why(bytes))}
       by_key[key] = same
     end
-    if same.n ~= numel * item then machine:fail("two sizes of the storage '%s'", excerpt(key, 40)) end
+    if same.lost then return same.lost end
+    if not Source.item_bytes[dtype] then return lacking(dtype) end
+    if same.n ~= numel * item then machine:fail("two sizes of the storage '%s'", shown(key, 40)) end
     local storage = same[known_as]
     if not storage then
       storage = setmetatable({key = key, dtype = dtype}, {__index = same, __newindex = same})
@@ -183,11 +197,26 @@ local function storage_reader(bytes_of)
   end
 end
 
+-- What pickle.load gave, with a list of what is left out as text; an error for what may not be.
+local function told(source, value, all_lost)
+  local list = {}
+  for i, each in ipairs(all_lost) do
+    local name, lost = each.path == "" and "the whole value" or "'" .. each.path .. "'", each.lost
+    if not (lost.lacking or source.opts.skip_unreadable) then
+      source:fail("%s: %s%s%s", name, lost.why, lost.advice and ": " .. lost.advice or "", each.path == "" and ""
+        or "; lm.load(path, {skip_unreadable = true}) leaves it out")
+    end
+    list[i] = ("%s (%s)"):format(name, lost.why)
+  end
+  if value == nil and #list > 0 then value = {} end
+  return value, list
+end
+
 -- ---- zip
 
 local LARGEST_PACKED = 2 ^ 24
 
---- The value in torch.save's archive, whose pickle is `entry`.
+--- The value in torch.save's archive, whose pickle is `entry`, and a list of what is left out of it.
 function torch_file.load_zip(archive, entry)
   local source, prefix = archive.source, entry.name:match "^(.*)data%.pkl$"
   if archive.by[prefix .. "constants.pkl"] then
@@ -198,56 +227,64 @@ function torch_file.load_zip(archive, entry)
   end
   local order = archive.by[prefix .. "byteorder"]
   local order_text = order and order.size <= 16 and archive:read(order):text(0, order.size) or "little"
-  local function bytes_of(key, n, width)
+  local function bytes_of(key, n, width, needed)
     local data = archive.by[prefix .. "data/" .. key]
-    if not data then source:fail("its storage '%s' is missing", excerpt(key, 40)) end
+    if not data then source:fail("its storage '%s' is missing", shown(key, 40)) end
     if data.size ~= n then
-      source:fail("its storage '%s' has %.0f bytes, and %.0f are wanted", excerpt(key, 40), data.size, n)
+      source:fail("its storage '%s' has %.0f bytes, and %.0f are wanted", shown(key, 40), data.size, n)
     end
+    if not needed then return nil end
     local bytes = archive:bytes(data)
     return order_text == "big" and Source.swapped(bytes, width) or bytes
   end
-  return (pickle.load(archive:read(entry):cursor(0), names, storage_reader(bytes_of)))
+  return told(source, pickle.load(archive:read(entry):cursor(0), names, storage_reader(source, bytes_of)))
 end
 
 -- ---- what was before
 
---- The value in a file of torch.save's of before 1.6, or with _use_new_zipfile_serialization=False: pickles of a magic
---- number, a version, the machine, the value and its storages' keys, then each storage's length and bytes.
+--- The value in a file of torch.save's of before 1.6, or with _use_new_zipfile_serialization=False, and a list of what
+--- is left out of it. Such a file is pickles of a magic number, a version, the machine, the value and its storages'
+--- keys, then each storage's length and bytes.
 function torch_file.load_legacy(source)
   local cursor = source:cursor(0)
-  local function refuse(_, machine) machine:fail "a storage before the value" end
-  if pickle.load(cursor, names, refuse) ~= MAGIC then
+  local function plain() -- the next pickle, which has no storages
+    local function refuse(_, machine) machine:fail "a storage before the value" end
+    return (told(source, pickle.load(cursor, names, refuse)))
+  end
+  if plain() ~= MAGIC then
     source:fail "it is a pickle that is not torch.save's; in Python: torch.save(net.state_dict(), path)"
   end
-  local version = pickle.load(cursor, names, refuse)
-  if version ~= 1001 then source:fail("it is of version %s of torch.save; 1001 is read", tostring(version)) end
-  local machine = pickle.load(cursor, names, refuse)
+  local version = plain()
+  if version ~= 1001 then
+    source:fail("it is of version %s of torch.save; 1001 is read", shown(tostring(version), 40))
+  end
+  local machine = plain()
   local swap = type(machine) == "table" and machine.little_endian == false
   local value_at = cursor.at
   local wanted = {}
-  pickle.load(cursor, names, storage_reader(function(key, n, width) -- once to learn where it ends
+  pickle.load(cursor, names, storage_reader(source, function(key, n, width) -- once to learn where it ends
     wanted[key] = {n = n, width = width}
   end))
-  local keys = pickle.load(cursor, names, refuse)
+  local keys = plain()
   if type(keys) ~= "table" then source:fail "its pickle is broken: no list of storages" end
   local at = cursor.at
   for _, key in ipairs(keys) do
     local storage = wanted[key]
     local where = source:cursor(at)
     local numel = where:count()
-    if not storage then source:fail("nobody says how large its storage '%s' is", excerpt(tostring(key), 40)) end
+    if not storage then source:fail("nobody says how large its storage '%s' is", shown(tostring(key), 40)) end
     if storage.at or numel * storage.width ~= storage.n then
-      source:fail("its storage '%s' has %.0f elements, and %.0f are wanted", excerpt(key, 40), numel,
+      source:fail("its storage '%s' has %.0f elements, and %.0f are wanted", shown(key, 40), numel,
         storage.n / storage.width)
     end
     storage.at, at = at + 8, at + 8 + storage.n
     source:check(storage.at, storage.n)
   end
   if at ~= source.size then source:fail("it goes on for %.0f bytes after its storages", source.size - at) end
-  return (pickle.load(source:cursor(value_at), names, storage_reader(function(key, n, width)
+  return told(source, pickle.load(source:cursor(value_at), names, storage_reader(source, function(key, n, width, needed)
     local storage = wanted[key]
-    if not storage.at then source:fail("its storage '%s' is missing", excerpt(key, 40)) end
+    if not storage.at then source:fail("its storage '%s' is missing", shown(key, 40)) end
+    if not needed then return nil end
     local bytes = source:bytes(storage.at, n)
     return swap and Source.swapped(bytes, width) or bytes
   end)))
@@ -338,15 +375,36 @@ local function keys_of(t, path)
   return keys
 end
 
+-- An optimizer's state_dict as torch.optim has it, where parameters count from 0; nil for what is none.
+local function optimizer_state(t)
+  if not options.is_plain(t.state) or not options.is_plain(t.param_groups) or #t.param_groups == 0 then return nil end
+  local out = {state = {}, param_groups = {}}
+  for key, value in pairs(t) do out[key] = out[key] or value end
+  for g, group in ipairs(t.param_groups) do
+    if not options.is_plain(group) or not options.is_plain(group.params) then return nil end
+    local copy = {params = {}}
+    for key, value in pairs(group) do copy[key] = copy[key] or value end
+    for i, number in ipairs(group.params) do
+      if type(number) ~= "number" or number < 1 then return nil end -- such as one that was read from such a file
+      copy.params[i], out.state[number - 1] = number - 1, t.state[number]
+    end
+    out.param_groups[g] = copy
+  end
+  return out
+end
+
 function Writer:table(t, path, depth)
   local number = self.numbers[t]
   if self.open[t] then fail("save: %s contains itself", place_of(path)) end
   if number then return self:put("j", little_endian(number, 4)) end
-  if depth > MOST_DEEP then fail("save: %s is nested too deep", excerpt(path, 100)) end
-  local keys = keys_of(t, path)
-  local is_list = #keys > 0 and keys[1] == 1 and keys[#keys] == #keys
+  if depth > MOST_DEEP then fail("save: %s is nested too deep", shown(path, 100)) end
   number = self.count
   self.numbers[t], self.count, self.open[t] = number, number + 1, true
+  local optimizer = optimizer_state(t)
+  local content = optimizer or t
+  local keys = keys_of(content, path)
+  local is_list = #keys > 0 and keys[1] == 1 and keys[#keys] == #keys and not self.dicts[t]
+  if optimizer then self.dicts[optimizer.state] = true end -- also where only the second parameter has a state
   self:put(is_list and "]" or "}", "r", little_endian(number, 4), "(")
   for _, key in ipairs(keys) do
     if type(key) == "string" then
@@ -354,7 +412,7 @@ function Writer:table(t, path, depth)
     elseif not is_list then
       self:number(key)
     end
-    self:value(t[key], (path == "" and "" or path .. ".") .. tostring(key), depth + 1)
+    self:value(content[key], (path == "" and "" or path .. ".") .. tostring(key), depth + 1)
   end
   self:put(is_list and "e" or "u")
   self.open[t] = nil
@@ -376,10 +434,10 @@ function Writer:value(v, path, depth)
 end
 
 --- Writes a value as torch.save does: torch.load(path, weights_only=True) reads it. Lists are lists there, other tables
---- dicts; an empty one is a dict.
+--- dicts; an empty one is a dict. State_dicts of optimizers are what torch.optim's load_state_dict takes.
 function torch_file.save(path, value)
   local writer = setmetatable({
-    out = {}, tensors = {}, places = {}, numbers = {}, open = {}, count = 0,
+    out = {}, tensors = {}, places = {}, numbers = {}, open = {}, dicts = {}, count = 0,
   }, Writer)
   writer:put "\128\2"
   writer:value(value, "", 1)

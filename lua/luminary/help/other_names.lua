@@ -15,6 +15,21 @@ end
 
 local two = "such ops give two results: local values, indices = x:max(2)"
 
+-- Complex numbers are pairs.
+local lack = "there are no complex numbers here, but pairs of real and imaginary parts in a last dim of 2"
+local eigenvalues = "eigenvalues of matrices that are not symmetric may be complex, and there are no complex numbers "
+  .. "here; "
+local complex = {
+  view_as_complex = lack .. ", which lm.fft and lm.istft take as they are",
+  view_as_real = lack .. ": what lm.fft and lm.stft give is that already", conj = lack .. ": x * lm.tensor {1, -1}",
+  real = lack .. ": x:select(-1, 1)", imag = lack .. ": x:select(-1, 2)",
+  angle = lack .. ": lm.atan2(x:select(-1, 2), x:select(-1, 1))",
+  polar = lack .. ": lm.stack({r * angle:cos(), r * angle:sin()}, -1)",
+  complex = lack .. ": lm.stack({real, imag}, -1)",
+  eig = eigenvalues .. "lm.linalg.eigh is for symmetric ones",
+  eigvals = eigenvalues .. "lm.linalg.eigvalsh is for symmetric ones",
+}
+
 local other = {}
 
 other.tensors = with(pairs_of([[
@@ -26,9 +41,9 @@ other.tensors = with(pairs_of([[
   cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount
   isinf
   cummax cummin logcumsumexp nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
-  acosh asinh atanh aminmax angle argwhere bitwise_not conj count_nonzero cov
-  corrcoef deg2rad diff eig erfc erfinv exp2
-  fmax fmin fmod gcd heaviside igamma imag real isclose isneginf
+  acosh asinh atanh aminmax argwhere bitwise_not count_nonzero cov
+  corrcoef deg2rad diff erfc erfinv exp2
+  fmax fmin fmod gcd heaviside igamma isclose isneginf
   isposinf lstsq msort narrow_copy positive copysign igammac is_sparse_csr is_signed
   is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
   log10 log2 logaddexp logical_xor logit
@@ -52,17 +67,15 @@ other.luminary = with(pairs_of([[
   [[
   cumsum cumprod sort argsort unique prod
   bincount histc searchsorted isclose isinf
-  compile jit vmap onnx sparse complex quantization hub profiler hypot atan2
+  compile jit vmap onnx sparse quantization hub profiler hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere
   bitwise_and bitwise_not bitwise_or bitwise_xor
-  bucketize complex64 conj
-  corrcoef count_nonzero cov cummax cummin deg2rad diff
-  eig empty_strided erfc erfinv exp2 export fmax fmin
-  fmod frac fx gcd gru heaviside imag real
-  instance_norm isin isneginf isposinf kthvalue layer_norm_
+  bucketize complex64   corrcoef count_nonzero cov cummax cummin deg2rad diff
+  empty_strided erfc erfinv exp2 export fmax fmin
+  fmod frac fx gcd gru heaviside   instance_norm isin isneginf isposinf kthvalue layer_norm_
   log10 log2 logaddexp logcumsumexp logical_xor logit lstm
   matrix_rank median mode mps nan_to_num nanmean nanmedian nansum nanquantile
-  polar prelu quantile rad2deg
+  prelu quantile rad2deg
   rrelu selu celu set_num_interop_threads set_printoptions
   sinc solve special swapaxes_ threshold
   unique_consecutive use_deterministic_algorithms
@@ -282,6 +295,9 @@ other.vision = with(pairs_of([[
 
 other.backends = pairs_of("", [[
   cpu mps mkl mkldnn openmp opt_einsum quantized xeon nnpack miopen mha cusparselt kleidiai]])
+
+other.linalg = {eig = complex.eig, eigvals = complex.eigvals}
+for name, words in pairs(complex) do other.tensors[name], other.luminary[name] = words, words end
 
 -- What has come to be here needs no other name.
 local core, lm = require "luminary.core", require "luminary"

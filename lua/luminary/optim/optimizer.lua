@@ -288,8 +288,8 @@ end
 --- Whether this optimizer holds the state of a parameter. load_state_dict checks what it does not hold, and drops it.
 function Optimizer.keeps(_self, _parameter) return true end
 
---- Take over a state_dict of an optimizer with the same groups. Tensors are copied to the parameters'
---- devices and dtypes.
+--- Take over a state_dict of an optimizer with the same groups, of this class or of PyTorch's of its name as lm.load
+--- reads it. Tensors are copied to the parameters' devices and dtypes.
 function Optimizer:load_state_dict(dict)
   local who = self.__name .. ":load_state_dict"
   if not is_plain(dict) or not is_plain(dict.param_groups) or not is_plain(dict.state) then
@@ -323,9 +323,10 @@ function Optimizer:load_state_dict(dict)
           fail("%s: %s of parameter %d is %s, the parameter %s", who, tostring(key), n, options.describe(value),
             options.describe(p))
         end)
-        local wrong = self:check_state(states[p])
+        local no_step = self.counts and states[p].step == 0 -- as PyTorch's Adagrad has it without a gradient
+        local wrong = not no_step and self:check_state(states[p])
         if wrong then fail("%s: the state of parameter %d: %s", who, n, wrong) end
-        if not mine then states[p] = nil end
+        if no_step or not mine then states[p] = nil end
       end
     end
   end

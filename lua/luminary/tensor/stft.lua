@@ -45,15 +45,15 @@ end
 --- lm.stft(x, n_fft [, hop_length = n_fft / 4 [, win_length = n_fft [, window [, center = true [, pad_mode = "reflect"
 --- [, normalized = false [, onesided = true]]]]]]]): transforms of frames of n_fft samples of x [n] or [batch, n], each
 --- times window [win_length] (ones by default; zeros on both sides up to n_fft), hop_length apart: [..., n_fft / 2 + 1,
---- frames, 2], real and imaginary parts; without onesided [..., n_fft, frames, 2]. center: frame i is around sample i *
---- hop_length, and x is padded by pad_mode. normalized: divided by the root of n_fft. return_complex is taken with
---- a warning, and changes nothing: complex numbers are pairs here.
+--- frames, 2], real and imaginary parts, of which y:norm(2, -1) are the magnitudes; without onesided [..., n_fft,
+--- frames, 2]. center: frame i is around sample i * hop_length, and x is padded by pad_mode. normalized: divided by the
+--- root of n_fft. return_complex is taken with a warning, and changes nothing: complex numbers are pairs here.
 function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex)
   local who = "stft"
   arg(who, "x", x, "tensor")
   if return_complex ~= nil and arg(who, "return_complex", return_complex, "boolean") then
     core.warn("stft: return_complex: there are no complex tensors; the result has a last dim of 2, real and "
-      .. "imaginary parts")
+      .. "imaginary parts, of which y:norm(2, -1) are the magnitudes, and y:abs() are not")
   end
   if not core.is_floating_point(x) then fail("%s: x has to be floating, got %s; use :float()", who, x.dtype) end
   if x.ndim ~= 1 and x.ndim ~= 2 then fail("%s: x is %s; [n] or [batch, n] wanted", who, describe(x)) end

@@ -261,6 +261,18 @@ local function read_tensor(self, dtype)
   return tensor.wrap(storage.view(memory, offset, sizes, strides))
 end
 
+-- Takes the file's next value, a table, as an object's fields. One table may be those of many objects: what is copied
+-- is at most as many as the file has bytes.
+local function read_fields(object, file)
+  local fields = file:readObject()
+  if type(fields) ~= "table" then fail("torch.load: '%s' without a table of its fields", class.typename(object)) end
+  for k, v in pairs(fields) do
+    file.copies = (file.copies or 0) + 1
+    if file.copies > #file.data then fail "torch.load: it repeats its parts until they are larger than itself" end
+    rawset(object, k, v)
+  end
+end
+
 local function read_named(self, at, name)
   local kind = kind_of(name, "Tensor") or kind_of(name, "Storage")
   if kind then
@@ -279,12 +291,11 @@ local function read_named(self, at, name)
   local methods = class.by_name[name] or fail("torch.load: there is no class '%s' in luminary.torch7", name)
   local object = setmetatable({}, methods)
   self.made[at] = object
-  if object.read then
-    object:read(self)
-  else
-    local fields = self:readObject()
-    if type(fields) ~= "table" then fail("torch.load: '%s' without a table of its fields", name) end
-    for k, v in pairs(fields) do rawset(object, k, v) end
+  local ok, why = pcall(object.read or read_fields, object, self)
+  if not ok then
+    why = tostring(why)
+    if why:find("torch.load: ", 1, true) then error(why, 0) end
+    fail("torch.load: an object of the class %s cannot be made: %s", name, (why:gsub("^.-:%d+: ", "")))
   end
   return object
 end
@@ -324,7 +335,8 @@ local function formatted(file, format)
   return format == "ascii" and file:ascii() or file:binary()
 end
 
-local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, fields_of = fields_of}
+local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, fields_of = fields_of,
+  read_fields = read_fields}
 
 --- torch.save(path, value [, format = "binary"]): in Torch7's format; "ascii" for text.
 function files.save(path, value, format)

@@ -56,6 +56,18 @@ function bytes.damage(text, from, to)
   return text
 end
 
+-- Bits flipped and bytes overwritten between two places: nothing moves.
+function bytes.flip(text, from, to)
+  to = math.min(to or #text, #text)
+  if to < (from or 1) then return text end
+  for _ = 1, random(3) do
+    local at = random(from or 1, to)
+    local c = random(3) == 1 and random(0, 255) or bit.bxor(text:byte(at), bit.lshift(1, random(0, 7)))
+    text = bytes.replace(text, at, at, string.char(c))
+  end
+  return text
+end
+
 function bytes.cut(text) return text:sub(1, random(0, #text)) end
 
 -- One of the places of a pattern in a text, replaced by a string or by what a function makes of it.

@@ -43,10 +43,10 @@ local function decode_image(path, text)
   error("beyond: " .. tostring(result), 0)
 end
 
---- The format's row. At least half of its files have to get past the header.
+--- The format's row.
 function image.format(name, change)
   return {
-    name = name, share = 3, change = change, load = decode_image, half = true,
+    name = name, share = 3, change = change, load = decode_image,
     past = function(message) return message:find "^beyond: " end,
   }
 end

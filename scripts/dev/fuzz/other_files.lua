@@ -1,11 +1,13 @@
--- Mutated files of other programs (spec/golden/_files.safetensors): NumPy's, torch.save's, GGUF and Torch7's. What is
--- damaged within a zip archive is given the checksum of what it became, so that readers see it.
+-- Mutated files of other programs (spec/golden/_files.safetensors): NumPy's, torch.save's, GGUF and Torch7's, and the
+-- index of safetensors in shards. What is damaged within a zip archive is given the checksum of what it became, so that
+-- readers see it.
 local bytes = require "scripts.dev.fuzz.bytes"
 local core = require "luminary.core"
 local ffi = require "ffi"
 local lm = require "luminary"
-local damage, cut, pick, random, replace, little_endian =
-  bytes.damage, bytes.cut, bytes.pick, math.random, bytes.replace, bytes.little_endian
+local temp = require "spec.support.temp"
+local damage, flip, cut, pick, random, replace, little_endian =
+  bytes.damage, bytes.flip, bytes.cut, bytes.pick, math.random, bytes.replace, bytes.little_endian
 
 local golden = core.safetensors_load "spec/golden/_files.safetensors"
 
@@ -27,6 +29,30 @@ local function number(text, at, n)
   return value
 end
 
+-- The n-th place of a text in another, from 1.
+local function place_of(text, what, n)
+  local at = 0
+  for _ = 1, n do at = assert(text:find(what, at + 1, true)) end
+  return at
+end
+
+-- What a pickle's machine does not expect.
+local pickle_codes = {
+  "0", "1", "2", "(", "N", "R", "b", "t", "l", "d", "}", "]", ")", "a", "e", "s", "u", "Q", ".", "\133", "\134", "\135",
+  "\136", "\137", "\143", "\144", "\145", "h\0", "h\1", "q\0", "j\0\0\0\0", "r\1\0\0\0", "\148", "K\0", "K\255",
+  "M\255\255", "J\255\255\255\255", "J\255\255\255\127", "\138\1\255", "\138\8\255\255\255\255\255\255\255\127",
+  "G\127\240\0\0\0\0\0\0", "X\0\0\0\0", "X\255\255\255\127", "\140\1a", "\147", "\129", "\146", "i", "o",
+  "cos\nsystem\n", "ccollections\nOrderedDict\n", "ctorch\nFloatStorage\n", "ctorch\nBoolStorage\n",
+  "ctorch\nComplexFloatStorage\n", "ctorch._utils\n_rebuild_tensor_v2\n", "ctorch\nSize\n", "cbuiltins\nset\n",
+}
+local function change_pickle(text)
+  for _ = 1, random(3) do
+    local code, at = pick(pickle_codes), random(#text)
+    text = replace(text, at, math.min(at + #code - 1, #text), code)
+  end
+  return text
+end
+
 -- One stored entry of an archive changed, with a checksum that holds.
 local function change_stored(text)
   local places, from = {}, 1
@@ -39,7 +65,8 @@ local function change_stored(text)
   local entry = places[random(2) == 1 and 1 or random(#places)]
   local at, size = number(text, entry + 42, 4) + 1, number(text, entry + 24, 4)
   local data = at + 30 + number(text, at + 26, 2) + number(text, at + 28, 2)
-  local changed = damage(text:sub(data, data + size - 1))
+  local change = entry == places[1] and random(2) == 1 and change_pickle or pick {damage, flip}
+  local changed = change(text:sub(data, data + size - 1))
   changed = (changed .. ("\0"):rep(size)):sub(1, size)
   text = replace(text, data, data + size - 1, changed)
   local sum = little_endian(bytes.crc32(changed), 4)
@@ -47,14 +74,18 @@ local function change_stored(text)
 end
 
 -- What an earlier change broke is damaged anyhow.
-local function change_entry(text)
+local function change_entry(text, from)
+  if not text:find "^PK" then return damage(text, from) end
   local ok, changed = pcall(change_stored, text)
   return ok and changed or damage(text)
 end
 
+core.warn = function() end -- of what is left out
+
 -- Nothing is read of a tensor that repeats its few elements without end.
 local function load(path)
-  local value, seen, kept = lm.load(path, { mmap = random(2) == 1 or nil }), {}, {}
+  local opts = { mmap = random(2) == 1 or nil, skip_unreadable = random(2) == 1 or nil }
+  local value, seen, kept = lm.load(path, opts), {}, {}
   local function look(v)
     if lm.is_tensor(v) then
       if v:numel() < 1e6 then kept[#kept + 1] = v end
@@ -67,28 +98,109 @@ local function load(path)
   return kept
 end
 
-local function format(name, suffix, pattern, changes)
-  local all = texts(pattern)
+-- What errors say of an archive's directory; behind it are its entries.
+local directory = {
+  "directory", "called otherwise", "reaches into what follows", "two entries", "encrypted", "packed by method",
+  "is stored in", "zip64", "disks of a zip", "data.pkl' is damaged", "no file of weights", "no safetensors file",
+  "TorchScript",
+}
+local function behind_directory(message)
+  for _, words in ipairs(directory) do
+    if message:find(words, 1, true) then return false end
+  end
+  return true
+end
+
+-- A format of golden files, those of a pattern or a list of texts. header(text): where what follows its header begins,
+-- of which an error is behind the header wherever that is whole; without it, it is a zip archive.
+local function format(name, suffix, pattern, changes, header)
+  local all, headers = type(pattern) == "table" and pattern or texts(pattern), {}
+  for i, text in ipairs(all) do headers[i] = header and header(text) and text:sub(1, header(text) - 1) or false end
   return {
-    name = name, share = 1, load = load, past = function(message) return not message:find "no .npy file" end,
+    name = name, share = 1, load = load,
+    past = function(message, text)
+      for _, whole in ipairs(headers) do
+        if whole and text:sub(1, #whole) == whole then return true end
+      end
+      return text:find "^PK" and behind_directory(message)
+    end,
     change = function()
-      local text = pick(all)
-      for _ = 1, random(2) do text = pick(changes)(text) end
+      local i = random(#all)
+      local text, from = all[i], headers[i] and #headers[i] + 1 or 1
+      for _ = 1, random(4) == 1 and 2 or 1 do text = pick(changes)(text, from) end
       return text, "case." .. suffix
     end,
   }
 end
 
-local function head(n) return function(text) return damage(text, 1, n) end end
-local function data(from) return function(text) return damage(text, from) end end
+local function behind(change) return function(text, from) return change(text, from) end end
+local function within(change) return function(text, from) return change(text, 1, from) end end
 local words = { "<", ">", "|", "f4", "i8", "b1", "u4", "True", "False", "(2,)", "()", "(1, 6)", "0", "24", "'", "}" }
 local places = { "[<>|]", "[bfiu]%d", "True", "False", "%b()", "%d+", "'", ",", "}" }
 local function word(text) return bytes.replace_one(text, pick(places), pick(words)) end
+local rear, front = behind(damage), within(damage)
+local rear_flip = behind(flip)
+local function tensor_table(text, from) return damage(text, from, 1200) end -- GGUF's
+
+-- ---- the index of shards: {"weight_map": {tensor: file}}
+
+local shards = { ["1.safetensors"] = { a = lm.ones { 2 }, b = lm.zeros { 3 } }, ["2.safetensors"] = { c = lm.ones {} } }
+local index_words = {
+  '"a"', '"b"', '"c"', '"d"', '"1.safetensors"', '"2.safetensors"', '"3.safetensors"', '"../1.safetensors"', '""',
+  '".."', '"."', '"\\u0000"', '"/dev/zero"', "null", "1", "{}", "[]", "true", '"weight_map"', '"metadata"', '"\\ud800"',
+}
+local index_places = { '"[^"]*"', "%b{}", "%d+", '"[^"]*":"[^"]*"' }
+local function change_index()
+  local text = '{"metadata":{"total_size":24},'
+    .. '"weight_map":{"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors"}}'
+  local kind = random(8)
+  if kind == 1 then text = damage(text) end
+  if kind == 2 then text = cut(text) end
+  for _ = 1, kind > 3 and random(2) or 0 do
+    text = bytes.replace_one(text, pick(index_places), pick(index_words))
+  end
+  return text, "model.safetensors.index.json"
+end
+
+local here
+local function load_shards(path)
+  local folder = path:match "^(.*)/"
+  if here ~= folder then
+    for name, value in pairs(shards) do lm.save(folder .. "/" .. name, value) end
+    here = folder
+  end
+  local ok, value = pcall(lm.load, random(2) == 1 and folder or path, { mmap = random(2) == 1 or nil })
+  return ok and value or error(value:find(folder, 1, true) and value .. " of " .. path or value, 0)
+end
+
+-- luminary.torch7's own reader, whose errors name no file.
+local torch7 = require "luminary.torch7"
+local function load_torch7(path)
+  local ok, value = pcall(torch7.load, path, temp.read(path):find "^%d%s" and "ascii" or "binary")
+  return ok and {} or error(type(value) == "string" and value .. " in " .. path or value, 0)
+end
+local saved = {
+  net = torch7.nn.Sequential():add(torch7.nn.Linear(2, 3)):add(torch7.nn.ReLU()), 1, "two", {true, 0.5},
+  ids = torch7.LongTensor {1, 2}, bytes = torch7.ByteTensor {1, 2, 3},
+}
+local own_t7 = format("torch7", "t7", {torch7.serialize(saved), torch7.serialize(saved, "ascii")},
+  {rear, rear_flip, rear_flip, cut, front}, function() return 60 end)
+own_t7.load = load_torch7
 
 return {
-  format("npy", "npy", "%.npy$", { data(129), data(129), word, word, head(100), cut }),
-  format("npz", "npz", "ed%.npz$", { damage, change_entry, cut }),
-  format("torch", "pt", "^[%w ]+%.pt$", { damage, change_entry, change_entry, cut }),
-  format("GGUF", "gguf", "%.gguf$", { head(1200), head(1200), damage, cut }),
-  format("t7", "t7", "%.t7$", { damage, damage, data(600), cut, head(300) }),
+  format("npy", "npy", "^[^l].*%.npy$",
+    {rear, rear, rear_flip, rear_flip, rear_flip, rear_flip, word, word, front, cut},
+    function(text) return 11 + number(text, 9, 2) end),
+  format("npz", "npz", "[el][de]%.npz$", {damage, change_entry, change_entry, change_entry, cut}),
+  format("torch", "pt", "^[%w ]+%.pt$",
+    {change_entry, change_entry, change_entry, change_entry, rear_flip, rear_flip, damage, cut},
+    function(text) return text:find "^\128" and place_of(text, text:sub(1, 2), 4) end),
+  format("GGUF", "gguf", "%.gguf$", {rear, rear_flip, rear_flip, tensor_table, front, cut},
+    function(text) return place_of(text, little_endian(3, 8) .. "f32", 1) end),
+  format("t7", "t7", "%.t7$", {rear, rear_flip, rear_flip, cut, front}, function() return 60 end),
+  own_t7,
+  {
+    name = "shards", share = 1, change = change_index, load = load_shards,
+    past = function(message) return not (message:find "json_decode" or message:find "no weight_map") end,
+  },
 }

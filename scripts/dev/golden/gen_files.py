@@ -63,6 +63,11 @@ for name, save in {"stored.npz": np.savez, "deflated.npz": np.savez_compressed}.
     put(name, file.getvalue())
     expect(name, **arrays)
 
+file = io.BytesIO()
+np.savez(file, a=np.arange(3), objects=np.array([{"x": 1}], dtype=object), words=np.array(["x"]), b=np.ones(2))
+put("unreadable.npz", file.getvalue())
+expect("unreadable.npz", a=np.arange(3), b=np.ones(2))
+
 head, file = io.BytesIO(), io.BytesIO()
 np.lib.format.write_array(head, np.zeros(3))
 with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -125,9 +130,38 @@ for name, call in {"os.system": (os.system, ("touch /tmp/never",)), "eval": (eva
         file = io.BytesIO()
         torch.save(Evil(call) if call else torch.zeros(2, dtype=torch.complex64), file, _use_new_zipfile_serialization=new)
         put(f"evil {name} {'new' if new else 'old'}.pt", file.getvalue())
+mixed = {"w": base, "hooks": {"run": Evil((os.system, ("touch /tmp/never",))), "n": 1}, "layer": torch.nn.Linear(2, 3),
+         "complex": torch.zeros(3, dtype=torch.complex64), (1, 2): "by a tuple", "list": [1, Evil((eval, ("1",))), "x"],
+         "last": base[1]}
+for new in True, False:
+    file = io.BytesIO()
+    torch.save(mixed, file, _use_new_zipfile_serialization=new)
+    put(f"unreadable {'new' if new else 'old'}.pt", file.getvalue())
 file = io.BytesIO()
 torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), file)
 put("script.pt", file.getvalue())
+
+# Optimizers after two steps of two parameters out of three, and the parameters after a third.
+rates = {"SGD": 0.1, "Adadelta": 0.5, "ASGD": 0.01}
+steps = {}
+for name in "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam Rprop ASGD Adafactor".split():
+    options = {"SGD": {"momentum": 0.9, "nesterov": True}, "Adam": {"amsgrad": True, "weight_decay": 0.1},
+               "RMSprop": {"momentum": 0.9, "centered": True}}.get(name, {})
+    idle, w, b = (torch.nn.Parameter(torch.randn(*sizes)) for sizes in [(2,), (2, 3), (2,)])
+    lr = rates.get(name, 0.01)
+    optimizer = getattr(torch.optim, name)([{"params": [idle, w]}, {"params": [b], "lr": 2 * lr}], lr=lr, **options)
+    for step in range(3):
+        w.grad, b.grad = torch.randn(2, 3), torch.randn(2)
+        if step == 2:
+            before = {"w": w.detach().clone(), "b": b.detach().clone(), "w_grad": w.grad, "b_grad": b.grad}
+            file = io.BytesIO()
+            torch.save({"optimizer": optimizer.state_dict()}, file) # before the step, which works in place
+            before["optimizer"] = torch.load(io.BytesIO(file.getvalue()), weights_only=True)["optimizer"]
+        optimizer.step()
+    steps[name] = {**before, "w_after": w.detach(), "b_after": b.detach()}
+file = io.BytesIO()
+torch.save(steps, file, _use_new_zipfile_serialization=False)
+put("optimizers.pt", file.getvalue())
 
 # ---- GGUF
 

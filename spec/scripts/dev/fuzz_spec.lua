@@ -36,12 +36,13 @@ describe("mutated files", function()
     end
   end)
 
-  it("of other programs do", function()
-    for _, format in ipairs {"npy", "npz", "torch", "GGUF", "t7"} do
+  it("of other programs do, most of them past the header", function()
+    for _, format in ipairs {"npy", "npz", "torch", "GGUF", "t7", "torch7", "shards"} do
       local count, seed = long and 1000000 or 150, long and os.time() or 3
       local ok, text = temp.run(folder, ("luajit %s --only %s --count %d --seed %d"):format(fuzz, format, count, seed))
       assert(ok, text)
-      assert.matches(" 0 strange errors", text)
+      local past = text:match("(%d+) of %d+ got past the header, %d+ loaded, 0 strange errors")
+      assert(past and past * 2 >= count, text)
       if long then print(text) end
     end
   end)
@@ -49,7 +50,7 @@ describe("mutated files", function()
   it("are the same for the same seed", function()
     local function run()
       local _, text = temp.run(folder, ("luajit %s --count 100 --seed 7"):format(fuzz))
-      return (text:gsub("^[^\n]*\n", ""))
+      return (text:gsub("^[^\n]*\n", ""):gsub("; %d+ a second of the CPU", ""))
     end
     assert.equal(run(), run())
   end)

@@ -37,10 +37,7 @@ end
 
 --- What torch.save writes of a module, and torch.load reads: its fields.
 function Module:write(file) file:writeObject(files.fields_of(self)) end
-function Module:read(file)
-  local fields = options.arg(class.typename(self), "its fields", file:readObject(), "table")
-  for k, v in pairs(fields) do rawset(self, k, v) end
-end
+Module.read = files.read_fields
 
 function Module:children() return self.modules or {} end
 
