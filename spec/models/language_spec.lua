@@ -80,8 +80,8 @@ describe("models.", function()
     it(name .. " leaves out padding as transformers does", function()
       local net, file = loaded(name)
       local ids, mask = file["padded.ids"], file["padded.mask"]
-      local function same_where(mask, want, got)
-        assert.near(0, ((want - got):abs() * mask:unsqueeze(3)):max():item(), 1e-4)
+      local function same_where(seen, want, got)
+        assert.near(0, ((want - got):abs() * seen:unsqueeze(3)):max():item(), 1e-4)
       end
       same_where(mask, file["padded.logits"], net(ids, {attention_mask = mask}))
       same_where(mask:flip(2), file["right.logits"], net(file["right.ids"], {attention_mask = mask:flip(2):eq(1)}))
@@ -118,7 +118,7 @@ describe("models.", function()
       assert.error_matches(function() net(ids, {position_ids = ids:narrow(2, 1, 1)}) end,
         "position_ids is a tensor %[3, 1%]; %[3, 7%] wanted")
       for _, wrong in ipairs {{}, {{}}, {1, 2, 3}} do
-        assert.error_matches(function() net(ids, {cache = wrong}) end, "cache has to be a list of an nn.KVCache for each")
+        assert.error_matches(function() net(ids, {cache = wrong}) end, "cache has to be a list of an nn.KVCache for")
       end
       assert.error_matches(function() net:generate(file["right.ids"], {attention_mask = mask:flip(2)}) end,
         "row 1 of ids ends with padding, .*padding_side = \"left\"")
@@ -339,7 +339,7 @@ describe("models.generate", function()
     net.eos_token_id = want[1][4]
     assert.same({1, 4}, generate(net, ids:narrow(1, 1, 1), {max_new_tokens = 6}).shape)
     net.config = {max_positions = 4}
-    assert.error_matches(function() generate(net, ids) end, "generate: 2 tokens and 20 new ones; the model has 4 places")
+    assert.error_matches(function() generate(net, ids) end, "generate: 2 tokens and 20 new ones; the model has 4")
   end)
 
   it("gives a net without masks its padded rows one by one", function()
@@ -363,7 +363,7 @@ describe("models.generate", function()
           self.sums = self.sums:index_select(1, order)
         end}}
       end,
-      forward = function(self, ids, o)
+      forward = function(_self, ids, o)
         o = o or {}
         told[#told + 1] = {
           ids.shape[2], o.attention_mask and o.attention_mask:long():totable(), o.position_ids and
@@ -430,8 +430,8 @@ describe("models.generate", function()
   end)
 
   it("tells text without a row where there is one", function()
-    local net, file, heard = loaded "gpt2", nil, {}
-    file = golden.load "language_gpt2"
+    local net, file = loaded "gpt2"
+    local heard = {}
     net:generate(file.ids:narrow(1, 1, 1), {max_new_tokens = 3, tokenizer = tokenizer, on_text = function(...)
       heard[#heard + 1] = select("#", ...)
     end})

@@ -137,6 +137,87 @@ describe("weights =", function()
     says("gpt2: weights: there is no file or folder 'nowhere'", function() models.gpt2 {weights = "nowhere"} end)
   end)
 
+  it("draws nothing where weights have it all, and what they lack as ever", function()
+    local small = {vocab_size = 11, hidden_size = 8, num_attention_heads = 2, intermediate_size = 6,
+      num_hidden_layers = 1, max_position_embeddings = 9}
+    local function llama(more)
+      local own = {}
+      for _, t in ipairs {small, more or {}} do
+        for name, value in pairs(t) do own[name] = value end
+      end
+      return models.llama(own)
+    end
+    local made = llama():eval()
+    local ids, state = lm.tensor({{3, 1, 4}}, {dtype = "int64"}), made:state_dict()
+    local before = lm.get_rng_state()
+    for _, dtype in ipairs {"float32", "float64"} do
+      local net = llama({weights = state, dtype = dtype}):eval()
+      assert.is_true(net(ids):allclose(made(ids):to(dtype), {rtol = 1e-3, atol = 1e-5}))
+      assert.equal(dtype, net.rope.cosines.dtype)
+      for name, p in net:named_parameters() do
+        assert.is_true(p.requires_grad and p:is_contiguous() and p.dtype == dtype, name)
+      end
+    end
+    assert.is_true(before:equal(lm.get_rng_state()))
+    state["lm_head.weight"] = nil
+    local net, report = llama {weights = state, strict = false}
+    assert.same({"lm_head.weight"}, report.missing_keys)
+    assert.is_true(net.model.norm.weight:equal(state["model.norm.weight"]))
+    assert.near(0.02, net.lm_head.weight:std():item(), 0.01)
+    for name, own in pairs {mobilenet_v2 = {num_classes = 3}, vit = {image_size = 8, patch_size = 4, num_layers = 1,
+      num_heads = 1, hidden_dim = 4, mlp_dim = 4}} do
+      local want = models[name](own):state_dict()
+      own.weights = want
+      local got = models[name](own):state_dict()
+      for key, t in pairs(want) do assert.is_true(t:equal(got[key]), key) end
+    end
+  end)
+
+  it("looks at files, sizes and names before it takes memory", function()
+    local function peak() return tonumber(temp.read("/proc/self/status"):match "VmHWM:%s*(%d+)") / 1024 end
+    local before = peak()
+    local here = saved("alone", nil, {["model.norm.weight"] = lm.ones(3)})
+    says("llama: there is no .*/alone/config.json, which says a model's sizes; here they are the options' and the "
+      .. "defaults, and do not fit: load_state_dict: for Llama:\n.*missing keys", function()
+      models.llama {weights = here}
+    end)
+    says("llama: it is of %d+.%d GiB, and this machine has %d+.%d GiB of memory", function()
+      models.llama {hidden_size = 2 ^ 18, num_hidden_layers = 8}
+    end)
+    says("llama: it is of", function() models.llama {num_hidden_layers = 1, max_position_embeddings = 2 ^ 31 - 1} end)
+    says("bert: vocab_size has to be at most 2147483647, got 1000000000000000", function()
+      models.bert {vocab_size = 1e15}
+    end)
+    says("gpt2: n_layer has to be at most 10000, got 1000000", function() models.gpt2 {n_layer = 1e6} end)
+    temp.write(here .. "/config.json", "[1, 2]")
+    says("llama: .*config.json is no JSON object", function() models.llama {weights = here} end)
+    temp.write(here .. "/config.json", [[{"rope_scaling": {"type": null}, "hidden_size": null}]])
+    says("load_state_dict: for Llama", function() models.llama {weights = here} end)
+    assert.is_true(peak() - before < 256, ("%.0f MiB more"):format(peak() - before))
+  end)
+
+  it("says of which dtype the weights were, and keeps it if told to", function()
+    local small = {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
+    local state = models.gpt2(small):half():state_dict()
+    small.weights = state
+    local net, report = models.gpt2(small)
+    assert.equal("float32", net.transformer.wte.weight.dtype)
+    assert.same({{from = "float16", to = "float32", count = 16}}, report.converted)
+    assert.equal('<all keys matched>\n16 of float16, which became float32, as the model is; {dtype = "float16"} keeps '
+      .. "them as they were", tostring(report))
+    for _, dtype in ipairs {"float16", "auto"} do
+      small.dtype = dtype
+      net, report = models.gpt2(small)
+      assert.equal("float16", net.transformer.wte.weight.dtype)
+      assert.equal("<all keys matched>", tostring(report))
+    end
+    small.weights = nil
+    says('gpt2: dtype = "auto" goes with weights', function() models.gpt2(small) end)
+    local here = saved("auto", [[{"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 4, "n_layer": 1,
+      "n_head": 2, "torch_dtype": "bfloat16"}]], state)
+    assert.equal("bfloat16", models.gpt2({weights = here, dtype = "auto"}).transformer.wte.weight.dtype)
+  end)
+
   it("keeps int8 and floating weights apart, whatever strict says", function()
     local fc = lm.nn.Linear(2, 3)
     local state = lm.quantize(fc:clone()):state_dict()
@@ -189,6 +270,31 @@ describe("load_state_dict", function()
     local report = net():load_state_dict(state, {rename = rename, strict = false})
     assert.same({"0.bias"}, report.missing_keys)
     assert.same({}, report.unexpected_keys)
+  end)
+
+  it("applies the longest pattern first, and those of a list in its order", function()
+    local state, it = {}, net()
+    for name, t in pairs(it:state_dict()) do state["model.layers." .. name] = t end
+    local rename = {["^model%."] = "wrong.", ["^model%.layers%."] = "", ["^m"] = "worse", ["^wrong%."] = "worst"}
+    assert.equal("<all keys matched>", tostring(net():load_state_dict(state, {rename = rename})))
+    says("missing keys", function()
+      net():load_state_dict(state, {rename = {{"^model%.", "wrong."}, {"^model%.layers%.", ""}}})
+    end)
+  end)
+
+  it("only tells what it would do, if it is to", function()
+    local it, state = net(), net():state_dict()
+    local before = it[1].weight:detach():clone()
+    state["1.bias"] = nil
+    local report = it:load_state_dict(state, {strict = false, dry_run = true, dtype = "float64"})
+    assert.same({"1.bias"}, report.missing_keys)
+    assert.is_true(before:equal(it[1].weight))
+    says("missing keys .*\n  {strict = false} leaves out what is unexpected", function()
+      it:load_state_dict(state, {dry_run = true})
+    end)
+    state = it:state_dict()
+    state["0.weight"] = state["0.weight"]:double()
+    assert.same({{from = "float64", to = "float32", count = 1}}, it:load_state_dict(state).converted)
   end)
 
   it("reports what did not fit, and prints it", function()

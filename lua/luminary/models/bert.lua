@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local layer = require "luminary.nn.define_layer"
 local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 
@@ -98,7 +99,7 @@ function Bert:init(config)
   if body ~= self then self.bert = body end
   if config.head == "masked_lm" then
     self.cls = group {{"predictions", group {
-      {"transform", transform_of(config)}, {"bias", nn.Parameter(ops.zeros(config.vocab_size))},
+      {"transform", transform_of(config)}, {"bias", nn.init.zeros_(layer.parameter({config.vocab_size}, {}))},
     }}}
   elseif config.head == "sequence_classification" then
     self.classifier = nn.Linear(width, config.num_labels)

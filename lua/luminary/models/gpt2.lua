@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local layer = require "luminary.nn.define_layer"
 local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 local generate = require "luminary.models.generate"
@@ -15,8 +16,8 @@ local models = {}
 local Conv1D = class.define("Conv1D", nn.Module)
 
 function Conv1D:init(inputs, outputs)
-  self.weight = nn.Parameter(ops.empty(inputs, outputs))
-  self.bias = nn.Parameter(ops.zeros(outputs))
+  self.weight = layer.parameter({inputs, outputs}, {})
+  self.bias = nn.init.zeros_(layer.parameter({outputs}, {}))
 end
 
 function Conv1D:forward(x) return ops.linear(x, self.weight:t(), self.bias) end

@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local layer = require "luminary.nn.define_layer"
 local build = require "luminary.models.build"
 
 local ops, fail = core.ops, options.fail
@@ -72,10 +73,10 @@ function VisionTransformer:init(config)
   self.config = config
   local width, patch = config.hidden_dim, config.patch_size
   self.conv_proj = nn.Conv2d(config.num_channels, width, patch, {stride = patch})
-  self.class_token = nn.Parameter(ops.zeros(1, 1, width))
+  self.class_token = nn.init.zeros_(layer.parameter({1, 1, width}, {}))
   local encoder, layers = nn.Module(), nn.Sequential()
   local patches = (config.image_size / patch) ^ 2
-  encoder.pos_embedding = nn.Parameter(ops.randn(1, patches + 1, width) * 0.02)
+  encoder.pos_embedding = nn.init.normal_(layer.parameter({1, patches + 1, width}, {}), 0, 0.02)
   encoder.dropout = nn.Dropout(config.dropout)
   for i = 0, config.num_layers - 1 do layers:add_module("encoder_layer_" .. i, EncoderBlock(config)) end
   encoder.layers = layers
