@@ -109,6 +109,68 @@ describe("weights =", function()
     assert.near(0, (net(file.x, 41) - file.one):abs():max():item(), 1e-4)
   end)
 
+  it("takes heads that a folder has, lacks or names, and its labels", function()
+    local file, state = read("network_vit_hugging_face", "file.")
+    local config = [[{"architectures": ["%s"], "hidden_size": 16, "image_size": 12, "intermediate_size": 24,
+      "layer_norm_eps": 1e-12, "model_type": "vit", "num_attention_heads": 2, "num_hidden_layers": 2,
+      "patch_size": 4%s}]]
+    local five = [[, "id2label": {"4": "e", "0": "a", "1": "b", "2": "c", "3": "d"}]]
+    local net = models.vit {weights = saved("vit5", config:format("ViTForImageClassification", five), state)}
+    assert.same({"a", "b", "c", "d", "e"}, net.config.labels)
+    says("size mismatch for heads.head.weight: %[5, 16%] in the state_dict, %[2, 16%] in the model", function()
+      models.vit {weights = saved("vit2", config:format("ViTForImageClassification", ""), state)}
+    end)
+    assert.equal(5, models.vit({weights = saved("vitn", config:format("ViT", [[, "num_labels": 5]]), state)})
+      .heads[1].weight:size(1))
+    local bare = {}
+    for key, t in pairs(state) do
+      if not key:find "^classifier" then bare[key:gsub("^vit%.", "")] = t end
+    end
+    bare["pooler.dense.weight"] = lm.ones(2)
+    local here = saved("vit0", config:format("ViTModel", ""), bare)
+    local headless = models.vit {weights = here}
+    assert.near(0, (net.heads(headless(file.x)) - file.y):abs():max():item(), 1e-4)
+    says("missing keys .*heads.head.*{strict = false} leaves", function()
+      models.vit {weights = here, num_classes = 5}
+    end)
+    net = models.vit {weights = here, num_classes = 7, strict = false}
+    assert.same({2, 7}, net(file.x).shape)
+    says("unexpected keys .*\"heads.head.bias\"", function()
+      models.vit {weights = folder .. "/vit5", num_classes = 0}
+    end)
+    assert.same({2, 16}, models.vit({weights = folder .. "/vit5", num_classes = 0, strict = false})(file.x).shape)
+    for _, wrong in ipairs {'{"0": "a", "2": "b"}', '{"cat": 0}', "5", "{}"} do
+      says('id2label has to name the classes 0, 1, …, as {"0": "cat"', function()
+        models.vit {weights = saved("vitw", config:format("ViT", [[, "id2label": ]] .. wrong), state)}
+      end)
+    end
+
+    file, state = read("network_bert", "state.")
+    config = [[{"architectures": ["%s"], "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 16,
+      "model_type": "bert", "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 40,
+      "id2label": {"0": "O", "1": "PER", "2": "LOC"}}]]
+    local told = {attention_mask = file.mask, token_type_ids = file.types}
+    for key in pairs(state) do
+      if key:find "^cls%." or key:find "pooler" then state[key] = nil end
+    end
+    here = saved("tokens", config:format "BertForTokenClassification", state)
+    net = models.bert {weights = here}
+    assert.same({"O", "PER", "LOC"}, net.config.labels)
+    local want = lm.nn.functional.linear(file["masked.hidden"], state["classifier.weight"], state["classifier.bias"])
+    assert.near(0, (net(file.ids, told) - want):abs():max():item(), 1e-4)
+    net = models.bert {weights = here, head = "none", add_pooling_layer = false, strict = false}
+    local got, pooled = net(file.ids, told)
+    assert.near(0, (got - file["masked.hidden"]):abs():max():item(), 1e-4)
+    assert.is_nil(pooled)
+    says('missing keys .*"pooler.dense.weight".*{strict = false} leaves', function()
+      models.bert {weights = here, head = "none"}
+    end)
+    here = saved("answers", config:format "BertForQuestionAnswering", state)
+    says("is of a 'BertForQuestionAnswering', whose head this version lacks; {head = \"none\", strict = false}",
+      function() models.bert {weights = here} end)
+    assert.equal("none", models.bert({weights = here, head = "none", strict = false}).config.head)
+  end)
+
   it("takes what a folder says of the output's weight, of ends and of what is not here", function()
     local config = [[{"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 2,
       "tie_word_embeddings": %s, "eos_token_id": 4}]]

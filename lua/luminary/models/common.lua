@@ -28,6 +28,20 @@ function common.draw(net, std)
   end)
 end
 
+--- The labels of a config.json's id2label ({"0": "cat", …}), a list; nil if it has none.
+function common.labels(who, path, config)
+  if config.id2label == nil then return nil end
+  local labels, n = {}, 0
+  for id, name in pairs(type(config.id2label) == "table" and config.id2label or {}) do
+    n = n + 1
+    labels[(tonumber(id) or -1) + 1] = tostring(name)
+  end
+  if n == 0 or #labels ~= n then
+    options.fail('%s: %s: id2label has to name the classes 0, 1, …, as {"0": "cat", "1": "dog"} does', who, path)
+  end
+  return labels
+end
+
 --- Tokens [N, L] of a model's call, checked.
 function common.ids(who, ids)
   if options.arg(who, "ids", ids, "tensor").ndim ~= 2 then
