@@ -289,6 +289,39 @@ describe("weights =", function()
       function() lm.quantize(fc:clone()):load_state_dict(fc:state_dict(), {strict = false}) end)
   end)
 
+  it("answers names of transformers'", function()
+    local net = models.gpt2 {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
+    local ids = lm.ones({1, 2}):long()
+    for option, words in pairs {
+      torch_dtype = 'it is dtype: {dtype = "bfloat16"}, or "auto"', load_in_8bit = "lm.quantize%(net%) makes int8",
+      load_in_4bit = "there are no 4 bits; lm.quantize", device_map = 'it is device, .*{device = "cuda:0"}',
+    } do
+      says("gpt2: no option '" .. option .. "': " .. words, function() models.gpt2 {[option] = true} end)
+    end
+    for option, words in pairs {max_length = "here it is max_new_tokens", seed = "{generator = lm.Generator%(%)"} do
+      says("GPT2:generate: no option '" .. option .. "': " .. words, function() net:generate(ids, {[option] = 1}) end)
+    end
+    for name, words in pairs {
+      save_pretrained = 'lm.save%("model.safetensors", net:state_dict%(%)%)', push_to_hub = "nothing is uploaded",
+      from_pretrained = 'lm.models.gpt2 {weights = "folder"}',
+    } do
+      says("there is no '" .. name .. "'; " .. words, function() net[name](net, "x") end)
+    end
+    says("there is no 'generate'; lm.models.generate%(net, ids%)", function() lm.nn.Linear(2, 3):generate(ids) end)
+    says("no 'GPT2LMHeadModel'; lm.models.gpt2 {weights", function() return models.GPT2LMHeadModel end)
+    says("no 'from_pretrained'; {weights = \"folder\"} of lm.models'", function() return models.from_pretrained end)
+    for _, call in ipairs {net, function(batch) return net:generate(batch) end} do
+      says("ids come first, then options: .*batch.input_ids, {attention_mask = batch.attention_mask}", function()
+        call {input_ids = ids}
+      end)
+    end
+    local help = require "luminary.help"
+    assert.matches("^Module:load_state_dict", help.text "load_state_dict")
+    assert.matches("Its methods: add_noise, .*set_timesteps, step", (help.text "DDPMScheduler"))
+    assert.matches("num_beams = 1", (help.text "generate"))
+    assert.matches("it is dtype", select(2, help.text "torch_dtype"))
+  end)
+
   it("goes with every network, and with options of load_state_dict", function()
     local net = models.lenet()
     local path = folder .. "/lenet.pt"

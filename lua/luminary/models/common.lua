@@ -44,6 +44,9 @@ end
 
 --- Tokens [N, L] of a model's call, checked.
 function common.ids(who, ids)
+  if type(ids) == "table" and ids.input_ids then
+    options.fail("%s: ids come first, then options: net(batch.input_ids, {attention_mask = batch.attention_mask})", who)
+  end
   if options.arg(who, "ids", ids, "tensor").ndim ~= 2 then
     options.fail("%s: ids is %s; [N, L] wanted", who, options.describe(ids))
   end
@@ -69,8 +72,8 @@ function common.told(who, ids, opts, layers)
   local n, l = unpack(common.ids(who, ids).shape)
   local cache, mask = o.cache, o.attention_mask
   if cache and not (#cache == layers and class.has(cache[1], "update")) then
-    options.fail("%s: cache has to be a list of an nn.KVCache for each of %d layers, as net:new_cache gives it", who,
-      layers)
+    options.fail("%s: cache has to be a list of an nn.KVCache for each of %d layers, as the net's new_cache gives it",
+      who, layers)
   end
   o.first = cache and cache[1].length or 0
   check_size(who, "attention_mask", mask, n, o.first + l)

@@ -86,7 +86,9 @@ end
 
 -- ids as int64, and the longest that the net can go on to.
 local function check_ids(who, net, ids, o)
-  if options.arg(who, "ids", ids, "tensor").ndim ~= 2 or ids.shape[2] == 0 then
+  if type(ids) == "table" and ids.input_ids then
+    fail("%s: ids come first, then options: batch.input_ids, {attention_mask = batch.attention_mask}", who)
+  elseif options.arg(who, "ids", ids, "tensor").ndim ~= 2 or ids.shape[2] == 0 then
     fail("%s: ids is %s; [N, L] of one token or more wanted", who, options.describe(ids))
   elseif ids:is_floating_point() or ids.dtype == "bool" then
     fail("%s: ids are %s; whole numbers from 1, int64, wanted", who, ids.dtype)
@@ -211,7 +213,8 @@ local generate
 --- padded rows go through the net one by one. net.config.max_positions: the longest that it takes. net.eos_token_id.
 function generate(net, ids, opts)
   local module = Module.is_module(net)
-  local own = module and net.generate == generate
+  local has, method = pcall(function() return net.generate end) -- an error where a module lacks it
+  local own = module and has and method == generate
   if not module and not options.is("callable", net) then
     fail("generate is called with a colon, as a method of a model, or as lm.models.generate(net, ids), net being a "
       .. "module or a function; got %s", options.describe(net))

@@ -67,6 +67,14 @@ Module.__missing = {
   updateOutput = "net(x) calls forward", updateGradInput = by_backward, accGradParameters = by_backward,
   updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = by_backward,
   gradInput = "x.grad has it, where x requires grad", output = "it is what net(x) gives",
+  save_pretrained = "lm.save(\"model.safetensors\", net:state_dict()) writes what Python reads, too",
+  push_to_hub = "nothing is uploaded; lm.save(\"model.safetensors\", net:state_dict()) writes what the Hub takes",
+  from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
+  generate = "lm.models.generate(net, ids) lets any net of language go on",
+  gradient_checkpointing_enable = "lm.autograd.checkpoint(f, x) computes a part again instead of keeping it",
+  num_parameters = "for _, p in ipairs(net:parameters()) do n = n + p:numel() end counts them",
+  resize_token_embeddings = "a net is made anew with another vocab_size, and takes the weights with "
+    .. "{ignore_mismatched_sizes = true}",
 }
 
 --- Whether v is an instance of a class that extends nn.Module.
