@@ -43,8 +43,8 @@ end
 --- out, which is one warning that names them, or an error where none is left. skip_unreadable = true does the same with
 --- what else of torch.save's file or of a .npz cannot be read: an object of a class, a damaged entry.
 --- rename gives tensors other names: {["^model%."] = ""}, Lua's patterns and what they become (false leaves such out),
---- {{"^model%.", ""}, …} where their order matters, or a function(name) that gives the new one, or nil to leave it
---- out. dtype is what floating tensors become.
+--- the longest first, {{"^model%.", ""}, …} where another order matters, or a function(name) that gives the new one, or
+--- nil to leave it out. dtype is what floating tensors become.
 --- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
 --- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
 --- does): written over in place, the tensors change; cut short, the process dies of a bus error.

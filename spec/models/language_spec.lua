@@ -1,7 +1,7 @@
 -- Models of language against Hugging Face's transformers (scripts/dev/golden/gen_language.py).
 local lm = require "luminary"
 local golden = require "spec.support.golden"
-local generate = require "luminary.models.generate"
+local generate = lm.models.generate
 
 local configs = {
   gpt2 = {vocab_size = 60, n_positions = 128, n_embd = 16, n_layer = 2, n_head = 4},
@@ -75,6 +75,67 @@ describe("models.", function()
       assert.near(0, (lm.cat(parts, 2) - file.logits):abs():max():item(), 1e-4)
     end)
   end
+
+  for name in pairs(configs) do
+    it(name .. " leaves out padding as transformers does", function()
+      local net, file = loaded(name)
+      local ids, mask = file["padded.ids"], file["padded.mask"]
+      local function same_where(seen, want, got)
+        assert.near(0, ((want - got):abs() * seen:unsqueeze(3)):max():item(), 1e-4)
+      end
+      same_where(mask, file["padded.logits"], net(ids, {attention_mask = mask}))
+      same_where(mask:flip(2), file["right.logits"], net(file["right.ids"], {attention_mask = mask:flip(2):eq(1)}))
+      local cache, got = net:new_cache(3, 7), {} -- piece by piece, with its places told
+      lm.no_grad(function()
+        for _, piece in ipairs {{1, 4}, {5, 1}, {6, 2}} do
+          local first, n = unpack(piece)
+          got[#got + 1] = net(ids:narrow(2, first, n), {
+            cache = cache, attention_mask = mask:narrow(2, 1, first + n - 1),
+            position_ids = lm.arange(first, first + n):long():expand(3, n),
+          })
+        end
+      end)
+      same_where(mask, file["padded.logits"], lm.cat(got, 2))
+      for _, use_cache in ipairs {true, false} do
+        local o = {max_new_tokens = 20, use_cache = use_cache, attention_mask = mask}
+        local y = net:generate(ids, o)
+        assert.same(file["padded.greedy"]:totable(), y:totable())
+        o.num_beams, o.num_return_sequences = 3, 2
+        assert.same(file["padded.beams"]:totable(), net:generate(ids, o):totable())
+        o.num_beams, o.attention_mask, o.num_return_sequences = nil, nil, nil
+        for i, length in ipairs {4, 7, 6} do -- each row as it goes on alone
+          local alone = net:generate(ids:narrow(1, i, 1):narrow(2, 8 - length, length), o)
+          assert.same(alone[1]:totable(), y[i]:narrow(1, 8 - length, length + 20):totable())
+        end
+      end
+      local y = net:generate(ids, {num_return_sequences = 2, top_p = 0, attention_mask = mask:eq(1)})
+      assert.same(file["padded.greedy"]:repeat_interleave(2, 1):totable(), y:totable())
+      for _, wrong in ipairs {lm.ones(3, 6), lm.ones(3), lm.ones(2, 7)} do
+        assert.error_matches(function() net(ids, {attention_mask = wrong}) end, "attention_mask is .*; %[3, 7%] wanted")
+        assert.error_matches(function() net:generate(ids, {attention_mask = wrong}) end,
+          "attention_mask is .*; %[3, 7%] wanted")
+      end
+      assert.error_matches(function() net(ids, {position_ids = ids:narrow(2, 1, 1)}) end,
+        "position_ids is a tensor %[3, 1%]; %[3, 7%] wanted")
+      for _, wrong in ipairs {{}, {{}}, {1, 2, 3}} do
+        assert.error_matches(function() net(ids, {cache = wrong}) end, "cache has to be a list of an nn.KVCache for")
+      end
+      assert.error_matches(function() net:generate(file["right.ids"], {attention_mask = mask:flip(2)}) end,
+        "row 1 of ids ends with padding, .*padding_side = \"left\"")
+    end)
+  end
+
+  it("generate takes pad_token_id for padding", function()
+    local net, file = loaded "gpt2"
+    local ids, mask = file["padded.ids"] + 0, file["padded.mask"]
+    local pad = 60
+    while ids:eq(pad):any():item() do pad = pad - 1 end
+    ids[mask:eq(0)] = pad
+    local want = net:generate(ids, {attention_mask = mask}):narrow(2, 8, 20)
+    assert.is_true(net:generate(ids, {pad_token_id = pad}):narrow(2, 8, 20):equal(want))
+    assert.error_matches(function() net:generate(ids:flip(2), {pad_token_id = pad}) end, "ends with padding")
+    assert.same({3, 9}, net:generate(ids:flip(2), {pad_token_id = pad, eos_token_id = pad, max_new_tokens = 2}).shape)
+  end)
 
   for kind, rope in pairs(ropes) do
     it("llama scales rotary positions as transformers does: " .. kind, function()
@@ -235,6 +296,146 @@ describe("models.", function()
     y = counting:generate(lm.tensor({{7}}, {dtype = "int64"}), {max_new_tokens = 7, use_cache = false,
       tokenizer = bytes, stop_strings = {"zz", "€"}})
     assert.same({{7, 1, 2, 3, 4, 5, 6}}, y:totable())
+  end)
+end)
+
+describe("models.generate", function()
+  local function tokens(rows) return lm.tensor(rows, {dtype = "int64"}) end
+
+  -- A net that goes on with the sum of all tokens, so that it matters which it is given; at[1]: those of its calls.
+  local function summing(more)
+    local Net = lm.nn.Module:extend "Summing"
+    function Net:init() self.shapes = {} end
+    function Net:forward(ids)
+      table.insert(self.shapes, ids.shape)
+      return lm.nn.functional.one_hot(ids:cumsum(2) % 8 + 1, 8):float()
+    end
+    for name, value in pairs(more or {}) do Net[name] = value end
+    return Net()
+  end
+
+  local function alone(row, n)
+    local list = {unpack(row)}
+    for _ = 1, n do
+      local sum = 0
+      for _, each in ipairs(list) do sum = sum + each end
+      list[#list + 1] = sum % 8 + 1
+    end
+    return list
+  end
+
+  it("takes any module or function that gives scores", function()
+    local want = {alone({3, 1}, 6), alone({2, 2}, 6)}
+    local ids = tokens {{3, 1}, {2, 2}}
+    local net = summing()
+    assert.same(want, generate(net, ids, {max_new_tokens = 6}):totable())
+    assert.same({2, 7}, net.shapes[6])
+    assert.same(want, generate(function(x) return net(x) end, ids, {max_new_tokens = 6}):totable())
+    assert.same(want, generate(function(x) return net(x):select(2, -1), "more" end, ids:int(),
+      {max_new_tokens = 6}):totable())
+    assert.same({1, 8}, generate(net, ids:narrow(1, 1, 1), {max_new_tokens = 6, num_beams = 2}).shape)
+    assert.same({0, 2}, generate(net, ids:narrow(1, 1, 0)).shape)
+    assert.same({0, 2}, generate(net, ids:narrow(1, 1, 0), {num_beams = 2}).shape)
+    net.eos_token_id = want[1][4]
+    assert.same({1, 4}, generate(net, ids:narrow(1, 1, 1), {max_new_tokens = 6}).shape)
+    net.config = {max_positions = 4}
+    assert.error_matches(function() generate(net, ids) end, "generate: 2 tokens and 20 new ones; the model has 4")
+  end)
+
+  it("gives a net without masks its padded rows one by one", function()
+    local net = summing()
+    local y = generate(net, tokens {{7, 7, 3, 1}, {2, 7, 2, 5}}, {
+      max_new_tokens = 5, attention_mask = tokens {{0, 0, 1, 1}, {1, 0, 1, 1}}, -- a hole, too
+    })
+    assert.same({1, 2}, net.shapes[1])
+    assert.same(alone({3, 1}, 5), y[1]:narrow(1, 3, 7):totable())
+    local second = alone({2, 2, 5}, 5)
+    table.insert(second, 2, 7)
+    assert.same(second, y[2]:totable())
+  end)
+
+  it("gives a net with new_cache new tokens alone, and what is padding", function()
+    local told, orders = {}, 0
+    local net = summing {
+      new_cache = function(_, n, length)
+        return {{n = n, length = length, reorder = function(self, order)
+          orders = orders + 1
+          self.sums = self.sums:index_select(1, order)
+        end}}
+      end,
+      forward = function(_self, ids, o)
+        o = o or {}
+        told[#told + 1] = {
+          ids.shape[2], o.attention_mask and o.attention_mask:long():totable(), o.position_ids and
+            o.position_ids:totable(),
+        }
+        if o.attention_mask then ids = ids * o.attention_mask:narrow(2, -ids.shape[2], ids.shape[2]) end
+        local sums = ids:cumsum(2)
+        local cache = o.cache and o.cache[1]
+        if cache and cache.sums then sums = sums + cache.sums end
+        if cache then cache.sums = sums:narrow(2, -1, 1) end
+        return lm.nn.functional.one_hot(sums % 8 + 1, 8):float() * 9
+      end,
+    }
+    local ids, mask = tokens {{7, 3, 1}, {2, 2, 5}}, tokens {{0, 1, 1}, {1, 1, 1}}
+    local want = {{7, unpack(alone({3, 1}, 3))}, alone({2, 2, 5}, 3)}
+    assert.same(want, generate(net, ids, {max_new_tokens = 3, attention_mask = mask}):totable())
+    assert.same({
+      {3, {{0, 1, 1}, {1, 1, 1}}, {{1, 1, 2}, {1, 2, 3}}}, {1, {{0, 1, 1, 1}, {1, 1, 1, 1}}, {{3}, {4}}},
+      {1, {{0, 1, 1, 1, 1}, {1, 1, 1, 1, 1}}, {{4}, {5}}},
+    }, told)
+    assert.same(want, generate(net, ids, {max_new_tokens = 3, attention_mask = mask, use_cache = false}):totable())
+    assert.same(want, generate(net, ids, {max_new_tokens = 3, attention_mask = mask, num_beams = 2}):totable())
+    assert.is_true(orders > 0)
+    told = {}
+    generate(net, ids, {max_new_tokens = 2})
+    assert.same({{3}, {1}}, told)
+  end)
+
+  it("leaves each module in its mode, also after an error", function()
+    local net = summing()
+    net.frozen = lm.nn.Dropout(0.5)
+    net.frozen:eval()
+    generate(net, tokens {{1}}, {max_new_tokens = 1})
+    assert.same({true, false}, {net.training, net.frozen.training})
+    assert.is_false((pcall(generate, net, tokens {{1}}, {streamer = function() error "no" end})))
+    assert.same({true, false}, {net.training, net.frozen.training})
+  end)
+
+  it("says what is wrong", function()
+    local net, ids = summing(), tokens {{3, 1}}
+    local function says(words, o, with, given)
+      assert.error_matches(function() generate(with or net, given or ids, o) end, words)
+    end
+    says("net being a module or a function; got number 5", nil, 5)
+    says("generate: ids are float32; whole numbers from 1, int64, wanted", nil, net, ids:float())
+    says("generate: the net gave a tensor %[2%]; scores %[1, L, vocabulary%]", nil, function() return lm.ones(2) end)
+    says("generate: the net gave a table; scores", nil, function() return {} end)
+    says("eos_token_id is 9; the net has scores for tokens 1 to 8", {eos_token_id = {2, 9}})
+    says("pad_token_id is 9; the net has scores for tokens 1 to 8", {pad_token_id = 9})
+    says("repetition_penalty has to be a finite number above 0, got 0", {repetition_penalty = 0})
+    says("length_penalty has to be a finite number, got nan", {length_penalty = 0 / 0, num_beams = 2})
+    net.eos_token_id = 99 -- as a config.json may say it of a smaller model
+    assert.same({1, 5}, generate(net, ids, {max_new_tokens = 3, min_new_tokens = 2}).shape)
+  end)
+
+  it("draws the likeliest where it is as cold as can be, and anything where it is hot", function()
+    local net, file = loaded "gpt2"
+    local want = net:generate(file.ids)
+    for _, temperature in ipairs {1e-300, 1e-45, 1e-38, 1e-12} do
+      assert.is_true(net:generate(file.ids, {temperature = temperature}):equal(want), temperature)
+    end
+    assert.same(want.shape, net:generate(file.ids, {temperature = math.huge, top_k = 5}).shape)
+    assert.same(want.shape, net:generate(file.ids, {temperature = math.huge}).shape)
+  end)
+
+  it("tells text without a row where there is one", function()
+    local net, file = loaded "gpt2"
+    local heard = {}
+    net:generate(file.ids:narrow(1, 1, 1), {max_new_tokens = 3, tokenizer = tokenizer, on_text = function(...)
+      heard[#heard + 1] = select("#", ...)
+    end})
+    assert.same({1, 1, 1}, heard)
   end)
 end)
 

@@ -80,7 +80,7 @@ describe("models.bert", function()
     says("token_type_ids is a tensor %[5%]; %[2, 5%] wanted", function()
       net(lm.ones({2, 5}):long(), {token_type_ids = lm.ones(5):long()})
     end)
-    says("head has to be one of 'none', 'masked_lm', 'sequence_classification', got string 'lm'", function()
+    says("head has to be one of 'none', 'masked_lm', 'sequence_classification', 'token_.*', got string 'lm'", function()
       models.bert {head = "lm"}
     end)
     says("hidden_size 10 is not to be divided into 3 heads", function()
@@ -239,6 +239,43 @@ describe("noise schedulers", function()
     says("scheduler:set_timesteps%(n%) comes first", function()
       models.DDIMScheduler():step(lm.ones(1), 0, lm.ones(1))
     end)
+    local ddim, x = models.DDIMScheduler():set_timesteps(10), file.start
+    assert.is_true(ddim:step(x, lm.tensor(900), x):equal((ddim:step(x, 900, x))))
+    assert.is_true(it:add_noise(x, x, lm.tensor(9)):equal((it:add_noise(x, x, 9))))
+    local function long(list) return lm.tensor(list, {dtype = "int64"}) end
+    for words, f in pairs {
+      ["DDIMScheduler:step: step 7 is none of scheduler.timesteps, which set_timesteps%(10%) made: 900, 800, …"] =
+        function() ddim:step(x, 7, x) end,
+      ["DDIMScheduler:step: step 1000; there are 0 to 999"] = function() ddim:step(x, 1000, x) end,
+      ["the step is a tensor %[2%]; there are 0 to 999, and all samples of a call of step are at the same one"] =
+        function() ddim:step(x, lm.ones(2), x) end,
+      ["add_noise: step %-1; there are 0 to 999"] = function() it:add_noise(x, x, -1) end,
+      ["add_noise: the step is nil; there are 0 to 999"] = function() it:add_noise(x, x) end,
+      ["add_noise: steps from 0 to 1000; there are 0 to 999"] = function() it:add_noise(x, x, long {1000, 0}) end,
+      ["get_velocity: steps from %-1 to 0; there are"] = function() it:get_velocity(x, x, long {-1, 0}) end,
+      ["steps from 0 to 1.5; there are 0 to 999, whole numbers"] = function()
+        it:add_noise(x, x, lm.tensor {1.5, 0})
+      end,
+      ["noise is a tensor %[5%]; the size of the samples, a tensor %[2, 3, 4%], wanted"] = function()
+        it:add_noise(x, lm.ones(5), 3)
+      end,
+      ["noise has to be a tensor, got nil"] = function() it:add_noise(x, nil, 3) end,
+      ["the model's output has to be a tensor, got nil"] = function() it:step(nil, 900, x) end,
+      ["step: the model's output is a tensor %[5%]; the size"] = function() ddim:step(lm.ones(5), 900, x) end,
+      ["step: noise is a tensor %[5%]; the size"] = function() it:step(x, 900, x, {noise = lm.ones(5)}) end,
+      ["num_train_timesteps has to be at most 1000000, got 1e%+12"] = function()
+        models.DDPMScheduler {num_train_timesteps = 1e12}
+      end,
+      ["trained_betas is empty"] = function() models.DDPMScheduler {trained_betas = {}} end,
+      ["trained_betas%[2%] has to be a number from 0 to less than 1, got number 1"] = function()
+        models.DDPMScheduler {trained_betas = {0.5, 1}}
+      end,
+      ["the variance of step 0 is 2; beta_start 2 and beta_end 3 have to be from 0"] = function()
+        models.DDPMScheduler {beta_start = 2, beta_end = 3}
+      end,
+    } do
+      says(words, f)
+    end
     says("step 501 is none of scheduler.timesteps", function() it:step(file.start, 501, file.start) end)
     says("1001 steps; num_train_timesteps is 1000", function() it:set_timesteps(1001) end)
     says("step 1000; there are 0 to 999", function() it:add_noise(file.start, file.start, 1000) end)

@@ -109,6 +109,68 @@ describe("weights =", function()
     assert.near(0, (net(file.x, 41) - file.one):abs():max():item(), 1e-4)
   end)
 
+  it("takes heads that a folder has, lacks or names, and its labels", function()
+    local file, state = read("network_vit_hugging_face", "file.")
+    local config = [[{"architectures": ["%s"], "hidden_size": 16, "image_size": 12, "intermediate_size": 24,
+      "layer_norm_eps": 1e-12, "model_type": "vit", "num_attention_heads": 2, "num_hidden_layers": 2,
+      "patch_size": 4%s}]]
+    local five = [[, "id2label": {"4": "e", "0": "a", "1": "b", "2": "c", "3": "d"}]]
+    local net = models.vit {weights = saved("vit5", config:format("ViTForImageClassification", five), state)}
+    assert.same({"a", "b", "c", "d", "e"}, net.config.labels)
+    says("size mismatch for heads.head.weight: %[5, 16%] in the state_dict, %[2, 16%] in the model", function()
+      models.vit {weights = saved("vit2", config:format("ViTForImageClassification", ""), state)}
+    end)
+    assert.equal(5, models.vit({weights = saved("vitn", config:format("ViT", [[, "num_labels": 5]]), state)})
+      .heads[1].weight:size(1))
+    local bare = {}
+    for key, t in pairs(state) do
+      if not key:find "^classifier" then bare[key:gsub("^vit%.", "")] = t end
+    end
+    bare["pooler.dense.weight"] = lm.ones(2)
+    local here = saved("vit0", config:format("ViTModel", ""), bare)
+    local headless = models.vit {weights = here}
+    assert.near(0, (net.heads(headless(file.x)) - file.y):abs():max():item(), 1e-4)
+    says("missing keys .*heads.head.*{strict = false} leaves", function()
+      models.vit {weights = here, num_classes = 5}
+    end)
+    net = models.vit {weights = here, num_classes = 7, strict = false}
+    assert.same({2, 7}, net(file.x).shape)
+    says("unexpected keys .*\"heads.head.bias\"", function()
+      models.vit {weights = folder .. "/vit5", num_classes = 0}
+    end)
+    assert.same({2, 16}, models.vit({weights = folder .. "/vit5", num_classes = 0, strict = false})(file.x).shape)
+    for _, wrong in ipairs {'{"0": "a", "2": "b"}', '{"cat": 0}', "5", "{}"} do
+      says('id2label has to name the classes 0, 1, …, as {"0": "cat"', function()
+        models.vit {weights = saved("vitw", config:format("ViT", [[, "id2label": ]] .. wrong), state)}
+      end)
+    end
+
+    file, state = read("network_bert", "state.")
+    config = [[{"architectures": ["%s"], "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 16,
+      "model_type": "bert", "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 40,
+      "id2label": {"0": "O", "1": "PER", "2": "LOC"}}]]
+    local told = {attention_mask = file.mask, token_type_ids = file.types}
+    for key in pairs(state) do
+      if key:find "^cls%." or key:find "pooler" then state[key] = nil end
+    end
+    here = saved("tokens", config:format "BertForTokenClassification", state)
+    net = models.bert {weights = here}
+    assert.same({"O", "PER", "LOC"}, net.config.labels)
+    local want = lm.nn.functional.linear(file["masked.hidden"], state["classifier.weight"], state["classifier.bias"])
+    assert.near(0, (net(file.ids, told) - want):abs():max():item(), 1e-4)
+    net = models.bert {weights = here, head = "none", add_pooling_layer = false, strict = false}
+    local got, pooled = net(file.ids, told)
+    assert.near(0, (got - file["masked.hidden"]):abs():max():item(), 1e-4)
+    assert.is_nil(pooled)
+    says('missing keys .*"pooler.dense.weight".*{strict = false} leaves', function()
+      models.bert {weights = here, head = "none"}
+    end)
+    here = saved("answers", config:format "BertForQuestionAnswering", state)
+    says("is of a 'BertForQuestionAnswering', whose head this version lacks; {head = \"none\", strict = false}",
+      function() models.bert {weights = here} end)
+    assert.equal("none", models.bert({weights = here, head = "none", strict = false}).config.head)
+  end)
+
   it("takes what a folder says of the output's weight, of ends and of what is not here", function()
     local config = [[{"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 2,
       "tie_word_embeddings": %s, "eos_token_id": 4}]]
@@ -137,6 +199,87 @@ describe("weights =", function()
     says("gpt2: weights: there is no file or folder 'nowhere'", function() models.gpt2 {weights = "nowhere"} end)
   end)
 
+  it("draws nothing where weights have it all, and what they lack as ever", function()
+    local small = {vocab_size = 11, hidden_size = 8, num_attention_heads = 2, intermediate_size = 6,
+      num_hidden_layers = 1, max_position_embeddings = 9}
+    local function llama(more)
+      local own = {}
+      for _, t in ipairs {small, more or {}} do
+        for name, value in pairs(t) do own[name] = value end
+      end
+      return models.llama(own)
+    end
+    local made = llama():eval()
+    local ids, state = lm.tensor({{3, 1, 4}}, {dtype = "int64"}), made:state_dict()
+    local before = lm.get_rng_state()
+    for _, dtype in ipairs {"float32", "float64"} do
+      local net = llama({weights = state, dtype = dtype}):eval()
+      assert.is_true(net(ids):allclose(made(ids):to(dtype), {rtol = 1e-3, atol = 1e-5}))
+      assert.equal(dtype, net.rope.cosines.dtype)
+      for name, p in net:named_parameters() do
+        assert.is_true(p.requires_grad and p:is_contiguous() and p.dtype == dtype, name)
+      end
+    end
+    assert.is_true(before:equal(lm.get_rng_state()))
+    state["lm_head.weight"] = nil
+    local net, report = llama {weights = state, strict = false}
+    assert.same({"lm_head.weight"}, report.missing_keys)
+    assert.is_true(net.model.norm.weight:equal(state["model.norm.weight"]))
+    assert.near(0.02, net.lm_head.weight:std():item(), 0.01)
+    for name, own in pairs {mobilenet_v2 = {num_classes = 3}, vit = {image_size = 8, patch_size = 4, num_layers = 1,
+      num_heads = 1, hidden_dim = 4, mlp_dim = 4}} do
+      local want = models[name](own):state_dict()
+      own.weights = want
+      local got = models[name](own):state_dict()
+      for key, t in pairs(want) do assert.is_true(t:equal(got[key]), key) end
+    end
+  end)
+
+  it("looks at files, sizes and names before it takes memory", function()
+    local function peak() return tonumber(temp.read("/proc/self/status"):match "VmHWM:%s*(%d+)") / 1024 end
+    local before = peak()
+    local here = saved("alone", nil, {["model.norm.weight"] = lm.ones(3)})
+    says("llama: there is no .*/alone/config.json, which says a model's sizes; here they are the options' and the "
+      .. "defaults, and do not fit: load_state_dict: for Llama:\n.*missing keys", function()
+      models.llama {weights = here}
+    end)
+    says("llama: it is of %d+.%d GiB, and this machine has %d+.%d GiB of memory", function()
+      models.llama {hidden_size = 2 ^ 18, num_hidden_layers = 8}
+    end)
+    says("llama: it is of", function() models.llama {num_hidden_layers = 1, max_position_embeddings = 2 ^ 31 - 1} end)
+    says("bert: vocab_size has to be at most 2147483647, got 1000000000000000", function()
+      models.bert {vocab_size = 1e15}
+    end)
+    says("gpt2: n_layer has to be at most 10000, got 1000000", function() models.gpt2 {n_layer = 1e6} end)
+    temp.write(here .. "/config.json", "[1, 2]")
+    says("llama: .*config.json is no JSON object", function() models.llama {weights = here} end)
+    temp.write(here .. "/config.json", [[{"rope_scaling": {"type": null}, "hidden_size": null}]])
+    says("load_state_dict: for Llama", function() models.llama {weights = here} end)
+    assert.is_true(peak() - before < 256, ("%.0f MiB more"):format(peak() - before))
+  end)
+
+  it("says of which dtype the weights were, and keeps it if told to", function()
+    local small = {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
+    local state = models.gpt2(small):half():state_dict()
+    small.weights = state
+    local net, report = models.gpt2(small)
+    assert.equal("float32", net.transformer.wte.weight.dtype)
+    assert.same({{from = "float16", to = "float32", count = 16}}, report.converted)
+    assert.equal('<all keys matched>\n16 of float16, which became float32, as the model is; {dtype = "float16"} keeps '
+      .. "them as they were", tostring(report))
+    for _, dtype in ipairs {"float16", "auto"} do
+      small.dtype = dtype
+      net, report = models.gpt2(small)
+      assert.equal("float16", net.transformer.wte.weight.dtype)
+      assert.equal("<all keys matched>", tostring(report))
+    end
+    small.weights = nil
+    says('gpt2: dtype = "auto" goes with weights', function() models.gpt2(small) end)
+    local here = saved("auto", [[{"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 4, "n_layer": 1,
+      "n_head": 2, "torch_dtype": "bfloat16"}]], state)
+    assert.equal("bfloat16", models.gpt2({weights = here, dtype = "auto"}).transformer.wte.weight.dtype)
+  end)
+
   it("keeps int8 and floating weights apart, whatever strict says", function()
     local fc = lm.nn.Linear(2, 3)
     local state = lm.quantize(fc:clone()):state_dict()
@@ -144,6 +287,39 @@ describe("weights =", function()
       function() fc:load_state_dict(state, {strict = false}) end)
     says("weight is float32 in the state_dict, int8 in the model; load it before lm.quantize%(net%)",
       function() lm.quantize(fc:clone()):load_state_dict(fc:state_dict(), {strict = false}) end)
+  end)
+
+  it("answers names of transformers'", function()
+    local net = models.gpt2 {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
+    local ids = lm.ones({1, 2}):long()
+    for option, words in pairs {
+      torch_dtype = 'it is dtype: {dtype = "bfloat16"}, or "auto"', load_in_8bit = "lm.quantize%(net%) makes int8",
+      load_in_4bit = "there are no 4 bits; lm.quantize", device_map = 'it is device, .*{device = "cuda:0"}',
+    } do
+      says("gpt2: no option '" .. option .. "': " .. words, function() models.gpt2 {[option] = true} end)
+    end
+    for option, words in pairs {max_length = "here it is max_new_tokens", seed = "{generator = lm.Generator%(%)"} do
+      says("GPT2:generate: no option '" .. option .. "': " .. words, function() net:generate(ids, {[option] = 1}) end)
+    end
+    for name, words in pairs {
+      save_pretrained = 'lm.save%("model.safetensors", net:state_dict%(%)%)', push_to_hub = "nothing is uploaded",
+      from_pretrained = 'lm.models.gpt2 {weights = "folder"}',
+    } do
+      says("there is no '" .. name .. "'; " .. words, function() net[name](net, "x") end)
+    end
+    says("there is no 'generate'; lm.models.generate%(net, ids%)", function() lm.nn.Linear(2, 3):generate(ids) end)
+    says("no 'GPT2LMHeadModel'; lm.models.gpt2 {weights", function() return models.GPT2LMHeadModel end)
+    says("no 'from_pretrained'; {weights = \"folder\"} of lm.models'", function() return models.from_pretrained end)
+    for _, call in ipairs {net, function(batch) return net:generate(batch) end} do
+      says("ids come first, then options: .*batch.input_ids, {attention_mask = batch.attention_mask}", function()
+        call {input_ids = ids}
+      end)
+    end
+    local help = require "luminary.help"
+    assert.matches("^Module:load_state_dict", help.text "load_state_dict")
+    assert.matches("Its methods: add_noise, .*set_timesteps, step", (help.text "DDPMScheduler"))
+    assert.matches("num_beams = 1", (help.text "generate"))
+    assert.matches("it is dtype", select(2, help.text "torch_dtype"))
   end)
 
   it("goes with every network, and with options of load_state_dict", function()
@@ -189,6 +365,31 @@ describe("load_state_dict", function()
     local report = net():load_state_dict(state, {rename = rename, strict = false})
     assert.same({"0.bias"}, report.missing_keys)
     assert.same({}, report.unexpected_keys)
+  end)
+
+  it("applies the longest pattern first, and those of a list in its order", function()
+    local state, it = {}, net()
+    for name, t in pairs(it:state_dict()) do state["model.layers." .. name] = t end
+    local rename = {["^model%."] = "wrong.", ["^model%.layers%."] = "", ["^m"] = "worse", ["^wrong%."] = "worst"}
+    assert.equal("<all keys matched>", tostring(net():load_state_dict(state, {rename = rename})))
+    says("missing keys", function()
+      net():load_state_dict(state, {rename = {{"^model%.", "wrong."}, {"^model%.layers%.", ""}}})
+    end)
+  end)
+
+  it("only tells what it would do, if it is to", function()
+    local it, state = net(), net():state_dict()
+    local before = it[1].weight:detach():clone()
+    state["1.bias"] = nil
+    local report = it:load_state_dict(state, {strict = false, dry_run = true, dtype = "float64"})
+    assert.same({"1.bias"}, report.missing_keys)
+    assert.is_true(before:equal(it[1].weight))
+    says("missing keys .*\n  {strict = false} leaves out what is unexpected", function()
+      it:load_state_dict(state, {dry_run = true})
+    end)
+    state = it:state_dict()
+    state["0.weight"] = state["0.weight"]:double()
+    assert.same({{from = "float64", to = "float32", count = 1}}, it:load_state_dict(state).converted)
   end)
 
   it("reports what did not fit, and prints it", function()

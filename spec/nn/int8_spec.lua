@@ -61,6 +61,37 @@ describe("lm.quantize", function()
     assert.matches("quantize: .*dtype", message(lm.quantize, nn.Linear(2, 3), { dtype = "int8" }))
   end)
 
+  it("changes all of a net or nothing", function()
+    local function net() return nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4))) end
+    local it = net()
+    lm.no_grad(function() it[2][1].weight[{ 2, 2 }] = 0 / 0 end)
+    assert.matches("quantize: 1.0: Int8Linear: the weight has values that are not finite", message(lm.quantize, it))
+    assert.is_true(it[1]:is(nn.Linear) and it[2][1]:is(nn.Linear))
+    local lazy = nn.Sequential(nn.Linear(2, 3), nn.LazyLinear(4))
+    assert.matches("quantize: 1: this LazyLinear has no weight before its first input; call the net once",
+      message(lm.quantize, lazy))
+    assert.is_true(lazy[1]:is(nn.Linear))
+    lazy(lm.ones(1, 2))
+    assert.is_true(lm.quantize(lazy)[2]:is(nn.Int8Linear))
+    local Own = nn.Module:extend "Own"
+    function Own.to_int8() return 5 end
+    assert.matches("quantize: 1: Own:to_int8%(%) has to give a module, or self, got number 5",
+      message(lm.quantize, nn.Sequential(nn.Linear(2, 3), Own())))
+    function Own.to_int8() error { "mine" } end
+    assert.same({ "mine" }, select(2, pcall(lm.quantize, Own())))
+    function Own:to_int8() -- which makes of itself what it is made of
+      self.fc, self.more = nn.Linear(2, 2), nn.Linear(2, 2)
+      return self
+    end
+    local own = lm.quantize(Own())
+    assert.is_true(own.fc:is(nn.Int8Linear) and own.more:is(nn.Int8Linear))
+    local gpt = lm.models.gpt2 { vocab_size = 5, n_positions = 4, n_embd = 4, n_head = 1, n_layer = 1 }
+    lm.no_grad(function() gpt.transformer.wte.weight[{ 2, 2 }] = math.huge end)
+    assert.matches("quantize: GPT2: Int8Linear: the weight has values", message(lm.quantize, gpt))
+    assert.is_nil(gpt.lm_head)
+    assert.is_false(gpt.transformer.h[1].mlp.c_fc:is(nn.Int8Linear))
+  end)
+
   it("keeps what a transformer says, to a percent", function()
     local x = lm.randn(2, 7, 16)
     local net = nn.TransformerEncoderLayer(16, 4, 32, { batch_first = true, dropout = 0 }):eval()

@@ -327,7 +327,8 @@ describe("state_dict", function()
     local a, b = Block(2, 3, 2), Block(2, 3, 2)
     a:double()
     local result = b:load_state_dict(a:state_dict()) -- converted to the model's dtype
-    assert.same({ missing_keys = {}, unexpected_keys = {} }, result)
+    assert.same({ {}, {} }, { result.missing_keys, result.unexpected_keys })
+    assert.same({ { from = "float64", to = "float32", count = 19 } }, result.converted)
     assert.equal("float32", b.conv1.weight.dtype)
     local x = lm.randn { 2, 2, 6, 6 }
     close(b.conv1(x), a:float().conv1(x))

@@ -16,7 +16,7 @@ function changes.with(rows)
   return rows
 end
 
--- {pattern, replacement} in their order; those of a map by their pattern.
+-- {pattern, replacement} in their order; those of a map by their length, the longest first, and then by the alphabet.
 local function rules_of(who, rename)
   local rules = {}
   for key, value in pairs(rename) do
@@ -26,7 +26,10 @@ local function rules_of(who, rename)
       fail("%s: rename has to be {[pattern] = replacement}, a list of {pattern, replacement} or a function", who)
     end
   end
-  table.sort(rules, function(a, b) return a[1] < b[1] end)
+  table.sort(rules, function(a, b)
+    if #a[1] ~= #b[1] then return #a[1] > #b[1] end
+    return a[1] < b[1]
+  end)
   for i = #rename, 1, -1 do table.insert(rules, 1, rename[i]) end
   for _, rule in ipairs(rules) do
     local kind = type(rule[2])
@@ -53,7 +56,8 @@ end
 
 --- A table with its tensors under other names. rename: {["^model%."] = ""}, Lua's patterns and what they become (as
 --- string.gsub has it; false leaves the name out), {{"^model%.", ""}, …} where their order matters, or a
---- function(name) that gives the new name, or nil to leave it out. Two of one name are an error.
+--- function(name) that gives the new name, or nil to leave it out. Each pattern is applied to what those before it have
+--- made, in a list in its order, otherwise the longest first, since that says most. Two of one name are an error.
 function changes.renamed(who, dict, rename)
   if rename == nil then return dict end
   local rules

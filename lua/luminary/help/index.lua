@@ -140,12 +140,14 @@ local function all()
   if made then return made end
   local new = {
     list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
+    by_value = {}, -- the public names of classes
     by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file gives
   }
   function new.add(path, name, value, owner)
     if new.by_path[path] then return end
     local entry = {path = path, name = name, value = value, owner = owner}
     new.list[#new.list + 1], new.by_path[path] = entry, entry
+    if is_class(value) then new.by_value[value] = path end
     new.by_name[name] = new.by_name[name] or {}
     table.insert(new.by_name[name], entry)
   end

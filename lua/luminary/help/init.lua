@@ -111,11 +111,16 @@ help.usual = {
   init = true, forward = true, extend = true, repr = true, extra_repr = true, is = true, reset_parameters = true,
 }
 
--- The text of a class ends with the methods that it adds to those of the class it extends.
+-- The text of a class ends with the methods that it adds to those of the class it extends, and with that one's where
+-- it is no public one.
 local function with_methods(entry, text)
-  local names, owner = {}, rawget(entry.value, "__name") or entry.name
+  local names, owners, of = {}, {}, entry.value
+  repeat
+    owners[rawget(of, "__name") or entry.name] = true
+    of = rawget(of, "super")
+  until not of or all().by_value[of]
   for _, each in ipairs(all().list) do
-    if each.owner == owner and not help.usual[each.name] then names[#names + 1] = each.name end
+    if owners[each.owner] and not help.usual[each.name] then names[#names + 1] = each.name end
   end
   if #names == 0 then return text end
   return ("%s\nIts methods: %s."):format(text, table.concat(names, ", "))
@@ -145,17 +150,18 @@ end
 
 local others = {
   x = "tensors", lm = "luminary", nn = "nn", F = "nn.functional", optim = "optim", data = "data",
-  ["optim.lr_scheduler"] = "optim.lr_scheduler",
+  ["optim.lr_scheduler"] = "optim.lr_scheduler", ["lm.models"] = "models", text = "text",
 }
 
 -- What is said of a name of PyTorch's or Torch7's: in other_names, of the library that it is asked of, or of the first.
 local function elsewhere(qualifier, name)
   local names = require "luminary.help.other_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]
-  for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data"} do
+  for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data", "lm.models", "text"} do
     if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
   end
-  return found
+  if found ~= nil then return found end
+  return index.class "Module".__missing[name] or names.options[name]
 end
 
 -- Whether what stands before an entry's name is what somebody wrote there.
@@ -163,7 +169,7 @@ local function belongs(entry, qualifier)
   return qualifier and (entry.owner == shortened(qualifier) or entry.owner == shortened("lm." .. qualifier))
 end
 
-local common = {lm = 1, x = 1, F = 1, nn = 1}
+local common = {lm = 1, x = 1, F = 1, nn = 1, Module = 1}
 
 -- The entries that a name may stand for: with what stands before it, where that helps; what is used most comes first,
 -- and methods of classes last.

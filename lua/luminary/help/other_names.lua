@@ -180,6 +180,31 @@ other.options = {
   multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
 }
 
+-- Those of transformers' from_pretrained, generate and models.
+local int8 = "lm.quantize(net) makes int8 of a net's linear layers, once it has its weights"
+local local_files = "nothing is downloaded: {weights = path} takes a folder or file that is there"
+local attention = "lm.nn.functional.scaled_dot_product_attention is what there is"
+local by_streamer = "{streamer = f} ends it where f gives false"
+local only_scores = "net(ids) gives scores, and generate tokens"
+for name, words in pairs {
+  torch_dtype = "it is dtype: {dtype = \"bfloat16\"}, or \"auto\" for that of the weights",
+  load_in_8bit = int8, quantization_config = int8, load_in_4bit = "there are no 4 bits; " .. int8,
+  device_map = "it is device, one for the whole net: {device = \"cuda:0\"}",
+  low_cpu_mem_usage = "it is always so: files are mapped, and nothing is drawn that they have",
+  trust_remote_code = "nothing in a file is run", cache_dir = local_files, revision = local_files,
+  force_download = local_files, local_files_only = local_files, use_auth_token = local_files,
+  pretrained_model_name_or_path = local_files, attn_implementation = attention, use_safetensors = local_files,
+  max_length = "here it is max_new_tokens, which counts new tokens alone",
+  min_length = "here it is min_new_tokens, which counts new tokens alone",
+  input_ids = "ids come first, before the options", past_key_values = "it is cache, which the net's new_cache makes",
+  stopping_criteria = by_streamer, max_time = by_streamer, logits_processor = "functions of scores have no place here",
+  return_dict_in_generate = only_scores, output_scores = only_scores, output_logits = only_scores,
+  output_attentions = only_scores, output_hidden_states = only_scores, return_dict = only_scores,
+  seed = "{generator = lm.Generator():manual_seed(1)} draws by a seed, and so does all after lm.manual_seed(1)",
+} do
+  other.options[name] = words
+end
+
 local strings = "interpolations are strings: {interpolation = \"bilinear\"}"
 other["vision.transforms"] = with(pairs_of([[
   HorizontalFlip=RandomHorizontalFlip VerticalFlip=RandomVerticalFlip RandomSizedCrop=RandomResizedCrop Scale=Resize
@@ -258,6 +283,22 @@ other.models = with(pairs_of("", [[
   ResNet18_Weights = weights, ResNet34_Weights = weights, ResNet50_Weights = weights, VGG16_Weights = weights,
   AlexNet_Weights = weights, MobileNet_V2_Weights = weights,
 })
+
+local from_folder = "lm.models.%s {weights = \"folder\"} reads a model of Hugging Face's"
+for model, names in pairs {
+  gpt2 = "GPT2LMHeadModel GPT2Model GPT2", llama = "LlamaForCausalLM LlamaModel Llama",
+  bert = "BertModel BertForMaskedLM BertForSequenceClassification BertForTokenClassification BertForPreTraining",
+  vit = "ViTModel ViTForImageClassification VisionTransformer", unet2d = "UNet2DModel",
+  ["gpt2, llama, bert or vit"] = "AutoModel AutoModelForCausalLM AutoModelForSequenceClassification "
+    .. "AutoModelForMaskedLM AutoModelForImageClassification AutoConfig PreTrainedModel from_pretrained pipeline",
+} do
+  for name in names:gmatch "%S+" do
+    local words = from_folder:format(model)
+    if model:find " " then words = "{weights = \"folder\"} of lm.models' " .. model .. " reads Hugging Face's" end
+    other.models[name] = words
+  end
+end
+other.models.AutoTokenizer = "lm.text.Tokenizer(\"folder\") reads Hugging Face's"
 
 other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue=Queue]], [[
   Manager current_process parent_process active_children get_logger log_to_stderr]]), {

@@ -48,15 +48,16 @@ local function going_on(list, beams)
   return kept
 end
 
---- The num_return_sequences best as lists of tokens, best first; ids [1, L]. cache: of num_beams sequences, or nil.
-return function(net, ids, o, cache)
+--- The num_return_sequences best as lists of tokens, best first; ids [1, L]. next_scores, reorder: of num_beams
+--- sequences (next_scores.lua).
+return function(ids, o, next_scores, reorder)
   local beams, finished, device = o.num_beams, {}, ids.device
   local sums = ops.full({beams, 1}, NEVER, {device = device})
   sums[1] = 0 -- all begin alike
   ids = ids:expand(beams, ids.shape[2]):contiguous()
-  local input, rows = ids, ids:totable()
+  local rows = ids:totable()
   for step = 1, o.max_new_tokens do
-    local scores = net(input, {cache = cache}):select(2, -1):float():log_softmax(2)
+    local scores = next_scores(ids):log_softmax(2)
     scores = token_scores.allowed(scores, ids, rows, step - 1, o) + sums
     local list = candidates(scores, rows, o, step == o.max_new_tokens)
     local full = #finished == beams
@@ -72,11 +73,10 @@ return function(net, ids, o, cache)
       from[j], tokens[j], worths[j], rows[j] = each.beam, each.token, {each.score}, each.tokens
     end
     local order = core.tensor(from, {dtype = "int64", device = device})
-    input = core.tensor(tokens, {dtype = "int64", device = device}):view(beams, 1)
-    ids = ops.cat({ids:index_select(1, order), input}, 2)
+    tokens = core.tensor(tokens, {dtype = "int64", device = device}):view(beams, 1)
+    ids = ops.cat({ids:index_select(1, order), tokens}, 2)
     sums = core.tensor(worths, {device = device})
-    for _, each in ipairs(cache or {}) do each:reorder(order) end
-    if not cache then input = ids end
+    reorder(order)
   end
   local result = {}
   for j = 1, o.num_return_sequences do result[j] = finished[j].tokens end

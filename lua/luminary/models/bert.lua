@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local layer = require "luminary.nn.define_layer"
 local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 
@@ -73,7 +74,7 @@ local function rename(net, dict)
     elseif new:find "^embeddings%." or new:find "^encoder%." or new:find "^pooler%." then
       new = "bert." .. new
     end
-    local keep = not (head == "masked_lm" and new:find "^bert%.pooler%.")
+    local keep = (net.bert or net).pooler ~= nil or not new:find "^pooler%." and not new:find "^bert%.pooler%."
     for _, pattern in ipairs(left_out) do keep = keep and not new:find(pattern) end
     dict[key] = nil
     if keep then dict[new] = value end
@@ -94,13 +95,14 @@ function Bert:init(config)
     {"token_type_embeddings", nn.Embedding(config.type_vocab_size, width)}, {"LayerNorm", norm(config)},
   }
   body.encoder = group {{"layer", nn.ModuleList(layers)}}
-  if config.head ~= "masked_lm" then body.pooler = group {{"dense", nn.Linear(width, width)}} end
+  local pooled = config.head == "sequence_classification" or config.head == "none" and config.add_pooling_layer
+  if pooled then body.pooler = group {{"dense", nn.Linear(width, width)}} end
   if body ~= self then self.bert = body end
   if config.head == "masked_lm" then
     self.cls = group {{"predictions", group {
-      {"transform", transform_of(config)}, {"bias", nn.Parameter(ops.zeros(config.vocab_size))},
+      {"transform", transform_of(config)}, {"bias", nn.init.zeros_(layer.parameter({config.vocab_size}, {}))},
     }}}
-  elseif config.head == "sequence_classification" then
+  elseif config.head ~= "none" then
     self.classifier = nn.Linear(width, config.num_labels)
   end
   self.dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -143,8 +145,9 @@ end
 
 --- net(ids [, {attention_mask, token_type_ids}]): ids [N, L] (int64, from 1); attention_mask [N, L] (or [N, L, L], by
 --- query), 1 or true where a token is seen; token_type_ids [N, L], int64, 1 for the first text and 2 for the second,
---- all 1 by default. Without a head hidden states [N, L, hidden_size] and the first token's, pooled, [N, hidden_size];
---- with head "masked_lm" scores [N, L, vocab_size], with "sequence_classification" [N, num_labels].
+--- all 1 by default. Without a head hidden states [N, L, hidden_size] and, with add_pooling_layer, the first token's,
+--- pooled, [N, hidden_size]; with head "masked_lm" scores [N, L, vocab_size], with "sequence_classification" [N,
+--- num_labels], with "token_classification" [N, L, num_labels].
 function Bert:forward(ids, opts)
   local o = options.check("Bert", opts, {attention_mask = {"tensor"}, token_type_ids = {"tensor"}}, "attention_mask")
   common.ids("Bert", ids)
@@ -156,41 +159,51 @@ function Bert:forward(ids, opts)
     local y = head.transform.LayerNorm(activations[self.config.hidden_act](head.transform.dense(x)))
     return ops.linear(y, body.embeddings.word_embeddings.weight, head.bias)
   end
+  if self.config.head == "token_classification" then return self.classifier(self.dropout(x)) end
+  if not body.pooler then return x end
   local pooled = body.pooler.dense(x:select(2, 1)):tanh()
   if self.classifier then return self.classifier(self.dropout(pooled)) end
   return x, pooled
 end
 
-local heads = {BertModel = "none", BertForMaskedLM = "masked_lm",
-  BertForSequenceClassification = "sequence_classification"}
+local heads = {
+  BertModel = "none", BertForMaskedLM = "masked_lm", BertForPreTraining = "masked_lm",
+  BertForSequenceClassification = "sequence_classification", BertForTokenClassification = "token_classification",
+}
 
 -- What config.json calls otherwise.
-local function also(json, out)
+local function also(json, out, given, path)
   local architecture = type(json.architectures) == "table" and json.architectures[1]
   out.head = heads[architecture]
-  if type(json.id2label) == "table" then
-    local n = 0
-    for _ in pairs(json.id2label) do n = n + 1 end
-    out.num_labels = n
+  if architecture and not out.head and given.head == nil then
+    fail("bert: %s is of a '%s', whose head this version lacks; {head = \"none\", strict = false} takes the model "
+      .. "without it", path, tostring(architecture))
   end
+  out.labels = common.labels("bert", path, json)
+  out.num_labels = out.labels and #out.labels or json.num_labels
 end
 
 --- models.bert([{head = "none", vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads =
 --- 12, intermediate_size = 3072, hidden_act = "gelu", hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1,
---- max_position_embeddings = 512, type_vocab_size = 2, layer_norm_eps = 1e-12, num_labels = 2}]): BERT, by default the
---- base model: bare, or head = "masked_lm", whose weight is that of the input embedding, or "sequence_classification".
---- {weights = "folder"} takes Hugging Face's config.json, too, and the head that it names.
+--- max_position_embeddings = 512, type_vocab_size = 2, layer_norm_eps = 1e-12, num_labels = 2, labels,
+--- add_pooling_layer = true}]): BERT, by default the base model: bare, or head = "masked_lm", whose weight is that of
+--- the input embedding, "sequence_classification" or "token_classification". labels, the classes' names, are there for
+--- the script, in net.config.labels. {weights = "folder"} takes Hugging Face's config.json, too, with the head that it
+--- names and its labels.
 function models.bert(opts)
-  local names, act = {"none", "masked_lm", "sequence_classification"}, {}
+  local names, act = {"none", "masked_lm", "sequence_classification", "token_classification"}, {}
   for name in pairs(activations) do act[#act + 1] = name end
   table.sort(act)
   return build("bert", opts, {
-    head = {names, "none"}, vocab_size = {"count", 30522}, hidden_size = {"count", 768},
+    head = {names}, vocab_size = {"count", 30522}, hidden_size = {"count", 768},
     num_hidden_layers = {"count", 12}, num_attention_heads = {"count", 12}, intermediate_size = {"count", 3072},
     hidden_act = {act, "gelu"}, hidden_dropout_prob = {"probability", 0.1},
     attention_probs_dropout_prob = {"probability", 0.1}, max_position_embeddings = {"count", 512},
     type_vocab_size = {"count", 2}, layer_norm_eps = {"positive", 1e-12}, num_labels = {"count", 2},
+    labels = {"table"}, add_pooling_layer = {"boolean", true},
   }, function(config)
+    config.head = config.head or "none"
+    if config.labels and #config.labels ~= config.num_labels then config.labels = nil end
     if config.hidden_size % config.num_attention_heads ~= 0 then
       fail("bert: hidden_size %d is not to be divided into %d heads", config.hidden_size, config.num_attention_heads)
     end

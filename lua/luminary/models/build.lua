@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local excerpt = require "luminary.base.excerpt"
 local options = require "luminary.base.options"
+local planned = require "luminary.nn.planned"
 local Source = require "luminary.file_formats.source"
 
 local fail = options.fail
@@ -14,25 +15,30 @@ local loading = {
 local all = {weights = {"any"}, device = changes.options.device, dtype = changes.options.dtype}
 for name, row in pairs(loading) do all[name] = row end
 
+-- A JSON object without its nulls, in those within it, too.
+local function without_nulls(t)
+  for name, value in pairs(t) do
+    if value == NULL then t[name] = nil elseif type(value) == "table" then without_nulls(value) end
+  end
+  return t
+end
+
 -- The config.json in the folder, or beside the file, that weights names; nil if there is none. Its path.
 local function read_config(who, weights)
   if type(weights) ~= "string" then return nil end
   local folder = core.file_kind(weights) == "a folder" and weights:gsub("/*$", "/") or weights:match "^.*/" or ""
   local path = folder .. "config.json"
-  if not core.file_kind(path) then return nil end
+  if not core.file_kind(path) then return nil, path end
   local source = Source.open(path, {})
   local text = source:text(0, source.size)
   source:close()
   local ok, config = pcall(core.json_decode, text, NULL)
-  if not ok or type(config) ~= "table" then fail("%s: %s is no JSON object", who, path) end
-  for name, value in pairs(config) do
-    if value == NULL then config[name] = nil end
-  end
-  return config, path
+  if not ok or not text:find "^%s*{" then fail("%s: %s is no JSON object", who, path) end
+  return without_nulls(config), path
 end
 
 -- Options of this model as a config.json says them.
-local function from_config(who, config, path, reads, spec)
+local function from_config(who, config, path, reads, spec, opts)
   local kind = config.model_type or config._class_name
   if kind and kind ~= reads.kind then fail("%s: %s is of a '%s', not a '%s'", who, path, tostring(kind), reads.kind) end
   for name, only in pairs(reads.only or {}) do
@@ -42,7 +48,7 @@ local function from_config(who, config, path, reads, spec)
   end
   local out = {}
   for name in pairs(spec) do out[name] = config[name] end
-  if reads.also then reads.also(config, out) end
+  if reads.also then reads.also(config, out, opts, path) end
   return out
 end
 
@@ -55,17 +61,67 @@ local function from_1(id)
   return list
 end
 
+-- Sizes that no network has are slips, which would run for hours or end in errors about memory.
+local function check_sizes(who, spec, given)
+  for name, row in pairs(spec) do
+    local most = name:find "layer" and 10000 or 2 ^ 31 - 1
+    if row[1] == "count" and given[name] and given[name] > most then
+      fail("%s: %s has to be at most %.0f, got %.0f", who, name, most, given[name])
+    end
+  end
+end
+
+-- Bytes of memory that this machine has, and may swap; nil where it does not say.
+local function memory_of_machine()
+  local file, sum = io.open "/proc/meminfo", 0
+  if not file then return nil end
+  for line in file:lines() do
+    local name, kib = line:match "^(%a+):%s*(%d+) kB"
+    if name == "MemTotal" or name == "SwapTotal" then sum = sum + kib * 1024 end
+  end
+  file:close()
+  return sum > 0 and sum or nil
+end
+
+local function check_memory(who, net, dtype, device)
+  local bytes, there = planned.bytes(net, dtype), memory_of_machine()
+  if there and bytes > there and not core.device(device or "cpu"):find "^cuda" then
+    fail("%s: it is of %.1f GiB, and this machine has %.1f GiB of memory%s", who, bytes / 2 ^ 30, there / 2 ^ 30,
+      dtype == nil and "; dtype = \"bfloat16\" halves it" or "")
+  end
+end
+
+-- The dtype of dtype = "auto": what config.json says, else that of the first floating tensor by name.
+local function dtype_of_weights(config, weights)
+  local told = config and (config.dtype or config.torch_dtype)
+  if type(told) == "string" and core.is_floating_point(core.dtype(told)) then return told end
+  local names = {}
+  for name, t in pairs(weights) do
+    if type(name) == "string" and core.is_tensor(t) and t:is_floating_point() then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names[1] and weights[names[1]].dtype
+end
+
+local function copied(t)
+  local copy = {}
+  for name, value in pairs(t) do copy[name] = value end
+  return copy
+end
+
 --- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold: {kind
---- of config.json's model_type (or _class_name), only = {name = the value that this version has}, also(config, options)
---- for what is called otherwise there}. first: see options.check.
+--- of config.json's model_type (or _class_name), only = {name = the value that this version has}, also(config, options,
+--- those given, its path) for what is called otherwise there}. first: see options.check.
 ---
 --- Every maker takes these too: weights, a file or folder that lm.load reads, or a table of tensors by name; strict,
---- ignore_mismatched_sizes and rename as load_state_dict has them; device and dtype. With weights load_state_dict's
---- report is a second result. Options that are given go before those of config.json. A network of a folder with a
---- config.json is in evaluation mode, and its eos_token_id is that of the file, from 1, which generate ends with.
+--- ignore_mismatched_sizes and rename as load_state_dict has them; device and dtype, a floating one, or "auto" for that
+--- of the weights; without it what is of another becomes float32, and the report says so. With weights
+--- load_state_dict's report is a second result. Options that are given go before those of config.json. A network of a
+--- folder with a config.json is in evaluation mode, and its eos_token_id is that of the file, from 1, which generate
+--- ends with.
+--- Nothing is drawn where weights have it all, and nothing allocated before they are known to fit.
 return function(who, opts, spec, make, first, reads)
-  local rows = {}
-  for name, row in pairs(spec) do rows[name] = row end
+  local rows = copied(spec)
   for name, row in pairs(all) do rows[name] = row end
   local given = options.check(who, opts, rows, first)
   local weights, config, path = given.weights, nil, nil
@@ -74,20 +130,42 @@ return function(who, opts, spec, make, first, reads)
   end
   if reads then config, path = read_config(who, weights) end
   if config then
-    local told = from_config(who, config, path, reads, spec)
+    local told = from_config(who, config, path, reads, spec, given)
     for name, value in pairs(opts) do told[name] = value end
     given = options.check(who, told, rows, first)
   end
-  local own, how, dtype = {}, {}, changes.dtype(who, given.dtype)
+  check_sizes(who, spec, given)
+  local own, how, device = {}, {}, given.device
   for name in pairs(spec) do own[name] = given[name] end
   for name in pairs(loading) do how[name] = given[name] end
-  local net = make(own)
-  if dtype or given.device then net:to {dtype = dtype, device = given.device} end
-  if weights == nil then
-    if how.rename then fail("%s: rename goes with weights", who) end
-    return net
+  if weights == nil and (how.rename or given.dtype == "auto") then
+    fail("%s: %s goes with weights", who, how.rename and "rename" or 'dtype = "auto"')
   end
   if type(weights) == "string" then weights = require("luminary.save_load").load(weights, {mmap = true}) end
+  local dtype = given.dtype
+  if dtype == "auto" then dtype = options.is_plain(weights) and dtype_of_weights(config, weights) or nil end
+  dtype, how.dtype = changes.dtype(who, dtype), dtype
+  local net = planned.of(make, copied(own))
+  local complete = false
+  if weights then
+    how.dry_run = true
+    local ok, report = pcall(net.load_state_dict, net, weights, how)
+    if not ok and path and not config then
+      fail("%s: there is no %s, which says a model's sizes; here they are the options' and the defaults, and do not "
+        .. "fit: %s", who, path, excerpt(tostring(report):gsub("^.-: (load_state_dict: )", "%1"), 1000))
+    elseif not ok then
+      error(report, 0)
+    end
+    how.dry_run, complete = nil, #report.missing_keys == 0 and #(report.mismatched_keys or {}) == 0
+  end
+  check_memory(who, net, dtype, device)
+  if complete then
+    planned.allocate(net, dtype, device)
+  else
+    net = make(own)
+    if dtype or device then net:to {dtype = dtype, device = device} end
+  end
+  if weights == nil then return net end
   local report = net:load_state_dict(weights, how)
   if config then
     net:eval()

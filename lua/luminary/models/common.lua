@@ -1,8 +1,11 @@
 --- What models share: how those for images are made, and how weights begin.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local build = require "luminary.models.build"
 
+local ops = core.ops
 local common = {}
 
 --- A network for images, make(options), with num_classes, options of its own, and those of every maker (build.lua).
@@ -25,12 +28,67 @@ function common.draw(net, std)
   end)
 end
 
+--- The labels of a config.json's id2label ({"0": "cat", …}), a list; nil if it has none.
+function common.labels(who, path, config)
+  if config.id2label == nil then return nil end
+  local labels, n = {}, 0
+  for id, name in pairs(type(config.id2label) == "table" and config.id2label or {}) do
+    n = n + 1
+    labels[(tonumber(id) or -1) + 1] = tostring(name)
+  end
+  if n == 0 or #labels ~= n then
+    options.fail('%s: %s: id2label has to name the classes 0, 1, …, as {"0": "cat", "1": "dog"} does', who, path)
+  end
+  return labels
+end
+
 --- Tokens [N, L] of a model's call, checked.
 function common.ids(who, ids)
+  if type(ids) == "table" and ids.input_ids then
+    options.fail("%s: ids come first, then options: net(batch.input_ids, {attention_mask = batch.attention_mask})", who)
+  end
   if options.arg(who, "ids", ids, "tensor").ndim ~= 2 then
     options.fail("%s: ids is %s; [N, L] wanted", who, options.describe(ids))
   end
   return ids
+end
+
+local told = {cache = {"table"}, attention_mask = {"tensor"}, position_ids = {"tensor"}}
+
+-- The option `name`, [n, l], if it is there.
+local function check_size(who, name, t, n, l)
+  if t and (t.ndim ~= 2 or t.shape[1] ~= n or t.shape[2] ~= l) then
+    options.fail("%s: %s is %s; [%d, %d] wanted", who, name, options.describe(t), n, l)
+  end
+  return t
+end
+
+--- What a model of language is called with, net(ids [, {cache, attention_mask, position_ids}]), checked; `layers` of
+--- them have a cache each. Gives the options with first, how many tokens the cache holds, and `seen`, the options of
+--- scaled_dot_product_attention by which each token sees those before it, of the cache too, but for what the mask
+--- leaves out. (A token that sees nothing gets zeros there.)
+function common.told(who, ids, opts, layers)
+  local o = options.check(who, opts, told, "cache")
+  local n, l = unpack(common.ids(who, ids).shape)
+  local cache, mask = o.cache, o.attention_mask
+  if cache and not (#cache == layers and class.has(cache[1], "update")) then
+    options.fail("%s: cache has to be a list of an nn.KVCache for each of %d layers, as the net's new_cache gives it",
+      who, layers)
+  end
+  o.first = cache and cache[1].length or 0
+  check_size(who, "attention_mask", mask, n, o.first + l)
+  check_size(who, "position_ids", o.position_ids, n, l)
+  local causal = not mask and o.first == 0 or l == 1
+  local seen
+  if not causal then
+    seen = ops.ones({l, o.first + l}, {dtype = "bool", device = ids.device}):tril(o.first)
+  end
+  if mask then
+    mask = (mask.dtype == "bool" and mask or mask:ne(0)):view(n, 1, 1, o.first + l)
+    seen = seen and seen:logical_and(mask) or mask
+  end
+  o.seen = {attn_mask = seen, is_causal = not seen and l > 1}
+  return o
 end
 
 --- An nn.KVCache for each of so many layers, of weight's device and dtype.

@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local beam_search = require "luminary.models.beam_search"
 local generated_text = require "luminary.models.generated_text"
+local next_scores = require "luminary.models.next_scores"
 local token_scores = require "luminary.models.token_scores"
 
 local ops, fail = core.ops, options.fail
@@ -14,7 +15,8 @@ local spec = {
   no_repeat_ngram_size = {"natural", 0}, do_sample = {"boolean"}, num_beams = {"count", 1},
   num_return_sequences = {"count", 1}, length_penalty = {"number", 1}, early_stopping = {"boolean", false},
   eos_token_id = {"any"}, pad_token_id = {"count"}, stop_strings = {"any"}, tokenizer = {"any"},
-  use_cache = {"boolean", true}, streamer = {"callable"}, on_text = {"callable"}, generator = {"generator"},
+  use_cache = {"boolean", true}, attention_mask = {"tensor"}, streamer = {"callable"}, on_text = {"callable"},
+  generator = {"generator"},
 }
 
 -- A list, of one thing or of a list.
@@ -31,8 +33,15 @@ local function read_options(who, net, opts)
     if o.do_sample == nil and opts and opts[name] then o.do_sample = true end
   end
   if o.do_sample and o.temperature == 0 then o.do_sample = false end
+  for _, name in ipairs {"repetition_penalty", "length_penalty"} do
+    if math.abs(o[name]) == math.huge or o[name] ~= o[name] or name == "repetition_penalty" and o[name] == 0 then
+      fail("%s: %s has to be a finite number%s, got %s", who, name, name == "repetition_penalty" and " above 0" or "",
+        o[name])
+    end
+  end
   o.ends = {}
-  local ends = o.eos_token_id == nil and net.eos_token_id or o.eos_token_id
+  local ends = o.eos_token_id
+  if ends == nil and type(net) ~= "function" then ends = net.eos_token_id end
   for i, token in ipairs(list_of(who, "eos_token_id", ends, "count")) do
     o.ends[token], o.fill = true, i == 1 and token or o.fill
   end
@@ -46,6 +55,16 @@ local function read_options(who, net, opts)
     if not ok or not options.is("callable", decode) then
       fail("%s: %s wants {tokenizer = …} with tokenizer:decode(ids), got %s", who,
         o.on_text and "on_text" or "stop_strings", options.describe(o.tokenizer))
+    end
+  end
+  -- An end that the net itself names may be one that it never gives.
+  function o.check_vocabulary(n)
+    local told = {pad_token_id = o.pad_token_id}
+    for _, token in ipairs(list_of(who, "eos_token_id", o.eos_token_id, "count")) do
+      told.eos_token_id = math.max(token, told.eos_token_id or 0)
+    end
+    for name, token in pairs(told) do
+      if token > n then fail("%s: %s is %d; the net has scores for tokens 1 to %d", who, name, token, n) end
     end
   end
   function o.is_end(tokens)
@@ -65,28 +84,58 @@ local function check_combination(who, o)
   end
 end
 
+-- ids as int64, and the longest that the net can go on to.
 local function check_ids(who, net, ids, o)
-  if options.arg(who, "ids", ids, "tensor").ndim ~= 2 or ids.shape[2] == 0 then
+  if type(ids) == "table" and ids.input_ids then
+    fail("%s: ids come first, then options: batch.input_ids, {attention_mask = batch.attention_mask}", who)
+  elseif options.arg(who, "ids", ids, "tensor").ndim ~= 2 or ids.shape[2] == 0 then
     fail("%s: ids is %s; [N, L] of one token or more wanted", who, options.describe(ids))
+  elseif ids:is_floating_point() or ids.dtype == "bool" then
+    fail("%s: ids are %s; whole numbers from 1, int64, wanted", who, ids.dtype)
   end
-  local room = net.config.max_positions
+  local config = type(net) ~= "function" and net.config
+  local room = type(config) == "table" and config.max_positions or math.huge
   if ids.shape[2] + o.max_new_tokens > room + 1 then
     fail("%s: %d tokens and %d new ones; the model has %d places", who, ids.shape[2], o.max_new_tokens, room)
   end
+  return ids:long()
 end
 
-local function one_by_one(net, ids, o)
+-- bool [N, L], false where ids are padding: as attention_mask says, else where pad_token_id stands (if it is no end);
+-- nil where nothing is.
+local function padding_of(who, ids, o)
+  local mask, n, l = o.attention_mask, unpack(ids.shape)
+  if mask and (mask.ndim ~= 2 or mask.shape[1] ~= n or mask.shape[2] ~= l) then
+    fail("%s: attention_mask is %s; [%d, %d] wanted, as ids are", who, options.describe(mask), n, l)
+  elseif not mask and o.pad_token_id and not o.ends[o.pad_token_id] then
+    mask = ids:ne(o.pad_token_id)
+  end
+  if not mask then return nil end
+  mask = mask:ne(0):to(ids.device)
+  if mask:all():item() then return nil end
+  for i, last in ipairs(mask:select(2, -1):totable()) do
+    if not last or last == 0 then
+      fail("%s: row %d of ids ends with padding, after which nothing can follow; padding goes to the left: "
+        .. "tokenizer(texts, {padding = true, padding_side = \"left\"})", who, i)
+    end
+  end
+  return mask
+end
+
+local function one_by_one(who, net, ids, mask, o)
   local n, l, device = ids.shape[1], ids.shape[2], ids.device
   if o.num_return_sequences > 1 then
-    ids = ids:unsqueeze(2):expand(n, o.num_return_sequences, l):reshape(-1, l)
+    ids = ids:repeat_interleave(o.num_return_sequences, 1)
+    mask = mask and mask:repeat_interleave(o.num_return_sequences, 1)
     n = ids.shape[1]
   end
-  local cache = o.use_cache and net:new_cache(n, l + o.max_new_tokens) or nil
-  local input, rows, done, tellers, open = ids, ids:totable(), {}, {}, n
-  for i = 1, o.on_text and n or 0 do tellers[i] = generated_text.teller(o.tokenizer, o.on_text, i) end
+  local scores_after = next_scores(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
+  local rows, done, tellers, open = ids:totable(), {}, {}, n
+  for i = 1, o.on_text and n or 0 do
+    tellers[i] = generated_text.teller(o.tokenizer, o.on_text, n > 1 and i or nil)
+  end
   for made = 0, o.max_new_tokens - 1 do
-    local scores = net(input, {cache = cache}):select(2, -1):float()
-    scores = token_scores.allowed(scores, ids, rows, made, o)
+    local scores = token_scores.allowed(scores_after(ids), ids, rows, made, o)
     local chosen = o.do_sample and token_scores.drawn(scores, o) or scores:argmax(2, {keepdim = true})
     local list, stop = chosen:view(-1):totable(), false
     for i = 1, n do
@@ -98,9 +147,7 @@ local function one_by_one(net, ids, o)
         if o.is_end(row) then done[i], open = true, open - 1 end
       end
     end
-    chosen = core.tensor(list, {dtype = "int64", device = device}):view(n, 1)
-    ids = ops.cat({ids, chosen}, 2)
-    input = cache and chosen or ids
+    ids = ops.cat({ids, core.tensor(list, {dtype = "int64", device = device}):view(n, 1)}, 2)
     if o.streamer and o.streamer(unpack(list)) == false or stop or open == 0 then break end
   end
   for _, tell in ipairs(tellers) do tell(nil) end
@@ -108,11 +155,12 @@ local function one_by_one(net, ids, o)
 end
 
 -- The best continuations of each sequence, shorter ones filled up.
-local function by_beams(net, ids, o)
-  local lists, longest = {}, 0
+local function by_beams(who, net, ids, mask, o)
+  local lists, longest, length = {}, 0, ids.shape[2] + o.max_new_tokens
   for i = 1, ids.shape[1] do
-    local cache = o.use_cache and net:new_cache(o.num_beams, ids.shape[2] + o.max_new_tokens) or nil
-    for _, tokens in ipairs(beam_search(net, ids:narrow(1, i, 1), o, cache)) do
+    local row = mask and mask:narrow(1, i, 1):expand(o.num_beams, ids.shape[2])
+    local scores_after, reorder = next_scores(who, net, o.num_beams, length, row, o.use_cache)
+    for _, tokens in ipairs(beam_search(ids:narrow(1, i, 1), o, scores_after, reorder)) do
       lists[#lists + 1] = tokens
       longest = math.max(longest, #tokens)
     end
@@ -123,11 +171,25 @@ local function by_beams(net, ids, o)
   return core.tensor(lists, {dtype = "int64", device = ids.device})
 end
 
---- net:generate(ids [, {max_new_tokens = 20, min_new_tokens = 0, do_sample, temperature = 1, top_k = 0, top_p = 1,
---- min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, num_beams = 1, num_return_sequences = 1,
---- length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, stop_strings, tokenizer, use_cache = true,
---- streamer, on_text, generator}]): ids [N, L] (int64, from 1) with the tokens that the model goes on with, as
---- transformers' generate has them.
+-- f(…) with all of a net in evaluation mode, after which each module is in the mode that it was in.
+local function in_evaluation(net, f, ...)
+  if not Module.is_module(net) then return core.no_grad(f, ...) end
+  local training = {}
+  for _, module in ipairs(net:modules()) do training[module] = module.training end
+  net:eval()
+  local ok, result = pcall(core.no_grad, f, ...)
+  for module, mode in pairs(training) do module.training = mode end
+  if not ok then error(result, 0) end
+  return result
+end
+
+local generate
+
+--- lm.models.generate(net, ids [, {max_new_tokens = 20, min_new_tokens = 0, do_sample, temperature = 1, top_k = 0,
+--- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, num_beams = 1, num_return_sequences = 1,
+--- length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask, stop_strings, tokenizer,
+--- use_cache = true, streamer, on_text, generator}]): ids [N, L] (int64, from 1) with the tokens that a net goes on
+--- with, as transformers' generate has them; net:generate(ids, {…}) of gpt2 and llama is the same.
 ---
 --- The likeliest token each time, or with do_sample (which temperature, top_k, top_p or min_p turn on) one drawn by the
 --- model's probabilities, at temperature, among the top_k likeliest, among the likeliest that make up top_p, among
@@ -138,22 +200,32 @@ end
 --- A sequence ends with eos_token_id (a number or a list; net.eos_token_id by default), not before min_new_tokens, or
 --- with the token that completes one of stop_strings (a string or a list), and goes on as pad_token_id or, without
 --- that, as eos_token_id.
---- streamer(id, …) gets each step's tokens, on_text(piece, row) their text, character by whole character without what
---- eos_token_id stands for; either ends it by false. stop_strings and on_text want a tokenizer, any object with
---- tokenizer:decode(list of ids), which gives a string.
-return function(net, ids, opts)
-  if not Module.is_module(net) then
-    options.fail("generate is called with a colon, as a method of a model, got %s", options.describe(net))
+--- attention_mask [N, L], 0 or false where ids are padding, which goes to the left: each row goes on as it would alone.
+--- Without it pad_token_id is padding wherever it stands in ids, unless it is an end, too.
+--- streamer(id, …) gets each step's tokens, on_text(piece), or where there are several rows on_text(piece, row), their
+--- text, character by whole character without what eos_token_id stands for; either ends it by false. stop_strings and
+--- on_text want a tokenizer, any object with tokenizer:decode(list of ids), which gives a string.
+---
+--- net is any module or function: net(ids) gives scores [N, L, vocabulary], or [N, vocabulary] of the last place. What
+--- more it may have: net:new_cache(batch_size, max_seq_len), a list of what has reorder(order), such as nn.KVCache;
+--- then net is called as net(ids, {cache, attention_mask, position_ids}), ids being new tokens alone, the mask [N,
+--- tokens in the cache and new ones] and places [N, new tokens], from 1, only where there is padding. Without new_cache
+--- padded rows go through the net one by one. net.config.max_positions: the longest that it takes. net.eos_token_id.
+function generate(net, ids, opts)
+  local module = Module.is_module(net)
+  local has, method = pcall(function() return net.generate end) -- an error where a module lacks it
+  local own = module and has and method == generate
+  if not module and not options.is("callable", net) then
+    fail("generate is called with a colon, as a method of a model, or as lm.models.generate(net, ids), net being a "
+      .. "module or a function; got %s", options.describe(net))
   end
-  local who = net.__name .. ":generate"
+  local who = own and net.__name .. ":generate" or "generate"
   local o = read_options(who, net, opts)
   check_combination(who, o)
-  check_ids(who, net, ids, o)
-  local training = net.training
-  net:eval()
-  local make = o.num_beams > 1 and by_beams or one_by_one
-  local ok, result = pcall(core.no_grad, function() return make(net, ids, o) end)
-  net:train(training)
-  if not ok then error(result, 0) end
-  return result
+  ids = check_ids(who, net, ids, o)
+  local mask = padding_of(who, ids, o)
+  if ids.shape[1] == 0 then return ids end
+  return in_evaluation(net, o.num_beams > 1 and by_beams or one_by_one, who, net, ids, mask, o)
 end
+
+return generate

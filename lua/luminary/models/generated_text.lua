@@ -39,8 +39,8 @@ end
 
 local CUT = "\239\191\189$" -- U+FFFD, which stands for a character of which bytes are still to come
 
---- say(token) for each token of a row, and say(nil) at its end: on_text(piece, row) gets the text as soon as its
---- characters are whole. What on_text gave comes back.
+--- say(token) for each token of a row, and say(nil) at its end: on_text(piece) gets the text as soon as its characters
+--- are whole, with `row` on_text(piece, row). What on_text gave comes back.
 function generated_text.teller(tokenizer, on_text, row)
   local tokens, told = {}, 0
   return function(token)
@@ -51,7 +51,9 @@ function generated_text.teller(tokenizer, on_text, row)
     local piece = text:sub(told + 1)
     told = #text
     if text:find "\n$" then tokens, told = {}, 0 end -- so that long texts are not decoded again and again
-    if piece ~= "" then return on_text(piece, row) end
+    if piece == "" then return nil end
+    if row then return on_text(piece, row) end
+    return on_text(piece) -- so that it may be io.write
   end
 end
 

@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local layer = require "luminary.nn.define_layer"
 local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 local generate = require "luminary.models.generate"
@@ -15,8 +16,8 @@ local models = {}
 local Conv1D = class.define("Conv1D", nn.Module)
 
 function Conv1D:init(inputs, outputs)
-  self.weight = nn.Parameter(ops.empty(inputs, outputs))
-  self.bias = nn.Parameter(ops.zeros(outputs))
+  self.weight = layer.parameter({inputs, outputs}, {})
+  self.bias = nn.init.zeros_(layer.parameter({outputs}, {}))
 end
 
 function Conv1D:forward(x) return ops.linear(x, self.weight:t(), self.bias) end
@@ -32,17 +33,14 @@ function Attention:init(config)
   self.resid_dropout = nn.Dropout(config.resid_pdrop)
 end
 
-function Attention:forward(x, cache)
+function Attention:forward(x, seen, cache)
   local n, l, width = unpack(x.shape)
   local parts = self.c_attn(x):view(n, l, 3, self.heads, width / self.heads)
   local q, k, v = parts:select(3, 1):transpose(2, 3), parts:select(3, 2):transpose(2, 3),
     parts:select(3, 3):transpose(2, 3)
-  local first = cache and cache.length or 0
   if cache then k, v = cache:update(k, v) end
-  local mask
-  if first > 0 and l > 1 then mask = ops.ones({l, first + l}, {dtype = "bool", device = x.device}):tril(first) end
   local y = ops.scaled_dot_product_attention(q, k, v, {
-    attn_mask = mask, dropout_p = self.training and self.rate or 0, is_causal = first == 0 and l > 1,
+    attn_mask = seen.attn_mask, is_causal = seen.is_causal, dropout_p = self.training and self.rate or 0,
   })
   return self.resid_dropout(self.c_proj(y:transpose(2, 3):reshape(n, l, width)))
 end
@@ -67,8 +65,8 @@ function Block:init(config)
   self.mlp = MLP(config)
 end
 
-function Block:forward(x, cache)
-  x = x + self.attn(self.ln_1(x), cache)
+function Block:forward(x, seen, cache)
+  x = x + self.attn(self.ln_1(x), seen, cache)
   return x + self.mlp(self.ln_2(x))
 end
 
@@ -126,17 +124,19 @@ function GPT2:new_cache(batch_size, max_seq_len)
     math.min(max_seq_len, config.n_positions), config.n_head, config.n_embd / config.n_head)
 end
 
---- net(ids [, {cache}]): scores [N, L, vocab_size] of what comes after each of ids [N, L] (int64, from 1); with a cache
---- after what it holds.
+--- net(ids [, {cache, attention_mask, position_ids}]): scores [N, L, vocab_size] of what comes after each of ids [N, L]
+--- (int64, from 1); with a cache after what it holds, M tokens. attention_mask [N, M + L]: 1 or true where there is a
+--- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their places, int64, from 1;
+--- without, M + 1 to M + L, whatever the mask says. generate tells both.
 function GPT2:forward(ids, opts)
-  local cache = options.check("GPT2", opts, {cache = {"table"}}, "cache").cache
-  common.ids("GPT2", ids)
-  local body, first, l = self.transformer, cache and cache[1].length or 0, ids.shape[2]
+  local o = common.told("GPT2", ids, opts, self.config.n_layer)
+  local body, first, l = self.transformer, o.first, ids.shape[2]
   if first + l > self.config.n_positions then
     fail("GPT2: %d tokens; n_positions is %d", first + l, self.config.n_positions)
   end
-  local x = body.drop(body.wte(ids) + body.wpe.weight:narrow(1, first + 1, l))
-  for i, block in ipairs(body.h) do x = block(x, cache and cache[i]) end
+  local places = o.position_ids and body.wpe(o.position_ids) or body.wpe.weight:narrow(1, first + 1, l)
+  local x = body.drop(body.wte(ids) + places)
+  for i, block in ipairs(body.h) do x = block(x, o.seen, o.cache and o.cache[i]) end
   if self.lm_head then return self.lm_head(body.ln_f(x)) end
   return ops.linear(body.ln_f(x), body.wte.weight)
 end

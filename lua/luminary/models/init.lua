@@ -4,7 +4,8 @@
 ---
 --- Every network takes weights, a file or folder that lm.load reads, or a table of tensors by name; with it rename,
 --- strict and ignore_mismatched_sizes, as load_state_dict has them, whose report is a second result; device and dtype.
---- A config.json beside weights of Hugging Face's says what is not told.
+--- A config.json beside weights of Hugging Face's says what is not told. lm.models.generate lets any net of language
+--- write.
 local options = require "luminary.base.options"
 
 local models = {}
@@ -14,7 +15,7 @@ end
 
 local later = {
   gpt2 = {"models.gpt2", "gpt2"}, llama = {"models.llama", "llama"}, bert = {"models.bert", "bert"},
-  unet2d = {"models.unet2d", "unet2d"},
+  unet2d = {"models.unet2d", "unet2d"}, generate = {"models.generate"},
   DDPMScheduler = {"models.noise_schedulers", "DDPMScheduler"},
   DDIMScheduler = {"models.noise_schedulers", "DDIMScheduler"},
 }

@@ -24,20 +24,17 @@ function Attention:init(config)
   self.o_proj = linear(self.heads * config.head_dim, config.hidden_size)
 end
 
-function Attention:forward(x, rope, cache)
+function Attention:forward(x, turned, seen, cache)
   local n, l = x.shape[1], x.shape[2]
-  local first = cache and cache.length or 0
   local function heads_of(t, heads) return t:view(n, l, heads, self.head_dim):transpose(2, 3) end
-  local q = rope(heads_of(self.q_proj(x), self.heads), first + 1)
-  local k = rope(heads_of(self.k_proj(x), self.kv_heads), first + 1)
+  local q = turned(heads_of(self.q_proj(x), self.heads))
+  local k = turned(heads_of(self.k_proj(x), self.kv_heads))
   local v = heads_of(self.v_proj(x), self.kv_heads)
   if cache then k, v = cache:update(k, v) end
-  local mask
-  if first > 0 and l > 1 then mask = ops.ones({l, first + l}, {dtype = "bool", device = x.device}):tril(first) end
   local y = ops.scaled_dot_product_attention(q, k, v, {
-    attn_mask = mask, is_causal = first == 0 and l > 1, enable_gqa = self.heads ~= self.kv_heads,
+    attn_mask = seen.attn_mask, is_causal = seen.is_causal, enable_gqa = self.heads ~= self.kv_heads,
   })
-  return self.o_proj(y:transpose(2, 3):reshape(n, l, -1))
+  return self.o_proj(y:transpose(2, 3):reshape(n, l, self.heads * self.head_dim))
 end
 
 local MLP = class.define("LlamaMLP", nn.Module)
@@ -60,8 +57,8 @@ function Layer:init(config)
   self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, norm)
 end
 
-function Layer:forward(x, rope, cache)
-  x = x + self.self_attn(self.input_layernorm(x), rope, cache)
+function Layer:forward(x, turned, seen, cache)
+  x = x + self.self_attn(self.input_layernorm(x), turned, seen, cache)
   return x + self.mlp(self.post_attention_layernorm(x))
 end
 
@@ -107,13 +104,16 @@ function Llama:new_cache(batch_size, max_seq_len)
     math.min(max_seq_len, config.max_positions), config.num_key_value_heads, config.head_dim)
 end
 
---- net(ids [, {cache}]): scores [N, L, vocab_size] of what comes after each of ids [N, L] (int64, from 1); with a cache
---- after what it holds.
+--- net(ids [, {cache, attention_mask, position_ids}]): scores [N, L, vocab_size] of what comes after each of ids [N, L]
+--- (int64, from 1); with a cache after what it holds, M tokens. attention_mask [N, M + L]: 1 or true where there is a
+--- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their places, int64, from 1;
+--- without, M + 1 to M + L, whatever the mask says, and as places only count from each other, that hardly matters.
 function Llama:forward(ids, opts)
-  local cache = options.check("Llama", opts, {cache = {"table"}}, "cache").cache
-  common.ids("Llama", ids)
+  local o = common.told("Llama", ids, opts, self.config.num_hidden_layers)
+  local rope, place = self.rope, {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil}
+  local function turned(t) return rope(t, place) end
   local x = self.model.embed_tokens(ids)
-  for i, each in ipairs(self.model.layers) do x = each(x, self.rope, cache and cache[i]) end
+  for i, each in ipairs(self.model.layers) do x = each(x, turned, o.seen, o.cache and o.cache[i]) end
   x = self.model.norm(x)
   return self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight)
 end

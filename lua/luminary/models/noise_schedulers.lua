@@ -8,8 +8,16 @@ local options = require "luminary.base.options"
 local ops, fail = core.ops, options.fail
 local schedulers = {}
 
+local MOST = 1e6 -- steps
+
+local function steps_kind(who, name, n)
+  n = options.arg(who, name, n, "count")
+  if n > MOST then fail("%s: %s has to be at most %d, got %g", who, name, MOST, n) end
+  return n
+end
+
 local spec = {
-  num_train_timesteps = {"count", 1000}, beta_start = {"positive", 0.0001}, beta_end = {"positive", 0.02},
+  num_train_timesteps = {steps_kind, 1000}, beta_start = {"positive", 0.0001}, beta_end = {"positive", 0.02},
   beta_schedule = {{"linear", "scaled_linear", "squaredcos_cap_v2"}, "linear"}, trained_betas = {"table"},
   prediction_type = {{"epsilon", "sample", "v_prediction"}, "epsilon"}, clip_sample = {"boolean", true},
   clip_sample_range = {"positive", 1}, timestep_spacing = {{"linspace", "leading", "trailing"}, "leading"},
@@ -45,9 +53,17 @@ local function set_up(self, who, opts, rows)
   self.config, self.init_noise_sigma = o, 1
   local betas, product = betas_of(o), 1
   o.num_train_timesteps = #betas
+  if #betas == 0 then fail("%s: trained_betas is empty; a variance for each step wanted", who) end
   self.products = {} -- of 1 - beta, up to each step
   for i, beta in ipairs(betas) do
-    product = product * (1 - options.arg(who, ("trained_betas[%d]"):format(i), beta, "probability"))
+    local good = type(beta) == "number" and beta >= 0 and beta < 1
+    if not good and o.trained_betas then
+      fail("%s: trained_betas[%d] has to be a number from 0 to less than 1, got %s", who, i, options.describe(beta))
+    elseif not good then
+      fail("%s: the variance of step %d is %s; beta_start %g and beta_end %g have to be from 0 to less than 1", who,
+        i - 1, beta, o.beta_start, o.beta_end)
+    end
+    product = product * (1 - beta)
     self.products[i] = product
   end
   self.betas = core.keep(core.tensor(betas))
@@ -85,13 +101,32 @@ function Scheduler:set_timesteps(num_inference_steps)
   return self
 end
 
+-- A step: a number, or a tensor of one element, as timesteps of others may be.
+local function one_step(self, who, step)
+  if core.is_tensor(step) and step:numel() == 1 then step = tonumber(step:item()) end
+  local last = #self.products - 1
+  local good = type(step) == "number" and step == math.floor(step) and step >= 0 and step <= last
+  if not good then
+    local what = type(step) == "number" and "step " .. tostring(step) or "the step is " .. options.describe(step)
+    fail("%s: %s; there are 0 to %d%s", who, what, last,
+      core.is_tensor(step) and ", and all samples of a call of step are at the same one" or "")
+  end
+  return step
+end
+
 -- Factors of the signal and the noise, as tensors that broadcast over x, at the steps: a number, or a tensor [N].
 local function factors(self, who, x, steps)
   options.arg(who, "the samples", x, "tensor")
-  if not core.is_tensor(steps) then
-    local product = self.products[options.arg(who, "the step", steps, "natural") + 1]
-    if not product then fail("%s: step %d; there are 0 to %d", who, steps, #self.products - 1) end
+  if not core.is_tensor(steps) or steps.ndim == 0 then
+    local product = self.products[one_step(self, who, steps) + 1]
     return math.sqrt(product), math.sqrt(1 - product)
+  end
+  local last = #self.products - 1
+  if not steps.is_cuda and steps:numel() > 0 then -- there it is the indexing that says so
+    local low, high = steps:min():item(), steps:max():item()
+    if low < 0 or high > last or not steps:eq(steps:long()):all():item() then
+      fail("%s: steps from %s to %s; there are 0 to %d, whole numbers", who, low, high, last)
+    end
   end
   if steps.ndim ~= 1 or x.ndim < 1 or steps.shape[1] ~= x.shape[1] then
     fail("%s: steps are %s; one for each of %s wanted", who, options.describe(steps), options.describe(x))
@@ -102,17 +137,28 @@ local function factors(self, who, x, steps)
   return products:sqrt(), (1 - products):sqrt()
 end
 
+-- An error where t is no tensor of x's size.
+local function same_size(who, name, t, x)
+  if table.concat(options.arg(who, name, t, "tensor").shape, " ") ~= table.concat(x.shape, " ") then
+    fail("%s: %s is %s; the size of the samples, %s, wanted", who, name, options.describe(t), options.describe(x))
+  end
+end
+
 --- scheduler:add_noise(samples, noise, timesteps): samples [N, …] with as much of noise as at the steps, int64 [N]
 --- from 0 or one number.
 function Scheduler:add_noise(samples, noise, timesteps)
-  local signal, rest = factors(self, self.__name .. ":add_noise", samples, timesteps)
+  local who = self.__name .. ":add_noise"
+  local signal, rest = factors(self, who, samples, timesteps)
+  same_size(who, "noise", noise, samples)
   return samples * signal + noise * rest
 end
 
 --- scheduler:get_velocity(samples, noise, timesteps): what a model of prediction_type "v_prediction" is to predict
 --- (Salimans and Ho 2022).
 function Scheduler:get_velocity(samples, noise, timesteps)
-  local signal, rest = factors(self, self.__name .. ":get_velocity", samples, timesteps)
+  local who = self.__name .. ":get_velocity"
+  local signal, rest = factors(self, who, samples, timesteps)
+  same_size(who, "noise", noise, samples)
   return noise * signal - samples * rest
 end
 
@@ -123,6 +169,7 @@ function Scheduler.scale_model_input(_self, x) return x end
 local function prediction(self, who, output, t, x)
   local o = self.config
   local signal, rest = factors(self, who, x, t)
+  same_size(who, "the model's output", output, x)
   local clean, noise
   if o.prediction_type == "epsilon" then
     clean, noise = (x - output * rest) / signal, output
@@ -135,8 +182,11 @@ local function prediction(self, who, output, t, x)
   return clean, noise
 end
 
-local function noise_like(x, o)
-  if o.noise then return o.noise end
+local function noise_like(who, x, o)
+  if o.noise then
+    same_size(who, "noise", o.noise, x)
+    return o.noise
+  end
   return ops.randn(x.shape, {device = x.device, dtype = x.dtype, generator = o.generator})
 end
 
@@ -162,7 +212,8 @@ local function step_after(self, who, t)
   for i, each in ipairs(self.timesteps) do
     if each == t then return self.timesteps[i + 1] or -1 end
   end
-  fail("%s: step %d is none of scheduler.timesteps", who, t)
+  fail("%s: step %d is none of scheduler.timesteps, which set_timesteps(%d) made: %d, %d, …", who, t,
+    #self.timesteps, self.timesteps[1], self.timesteps[2] or self.timesteps[1])
 end
 
 --- local x, clean = scheduler:step(output, t, x [, {generator, noise}]): x [N, …] one step less noisy, by the model's
@@ -171,7 +222,8 @@ end
 function DDPMScheduler:step(output, t, x, opts)
   local who = "DDPMScheduler:step"
   local o = options.check(who, opts, drawing, "generator")
-  local clean = prediction(self, who, output, options.arg(who, "t", t, "natural"), x)
+  t = one_step(self, who, t)
+  local clean = prediction(self, who, output, t, x)
   local before = step_after(self, who, t)
   local product, product_before = self.products[t + 1], before >= 0 and self.products[before + 1] or 1
   local alpha = product / product_before
@@ -179,7 +231,7 @@ function DDPMScheduler:step(output, t, x, opts)
   local y = clean * (math.sqrt(product_before) * beta / rest) + x * (math.sqrt(alpha) * rest_before / rest)
   if t == 0 then return y, clean end
   local variance = self.config.variance_type == "fixed_large" and beta or math.max(rest_before / rest * beta, 1e-20)
-  return y + noise_like(y, o) * math.sqrt(variance), clean
+  return y + noise_like(who, y, o) * math.sqrt(variance), clean
 end
 
 --- lm.models.DDIMScheduler([{…}]): options of models.DDPMScheduler but variance_type, and set_alpha_to_one = true:
@@ -202,7 +254,9 @@ function DDIMScheduler:step(output, t, x, opts)
     noise = drawing.noise,
   }, "eta")
   if not self.num_inference_steps then fail("%s: scheduler:set_timesteps(n) comes first", who) end
-  local clean, noise = prediction(self, who, output, options.arg(who, "t", t, "natural"), x)
+  t = one_step(self, who, t)
+  local clean, noise = prediction(self, who, output, t, x)
+  step_after(self, who, t)
   local before = t - math.floor(self.config.num_train_timesteps / self.num_inference_steps)
   local product = self.products[t + 1]
   local product_before = before >= 0 and self.products[before + 1] or self.config.set_alpha_to_one and 1
@@ -210,7 +264,7 @@ function DDIMScheduler:step(output, t, x, opts)
   if o.use_clipped_model_output then noise = (x - clean * math.sqrt(product)) / math.sqrt(1 - product) end
   local variance = o.eta ^ 2 * (1 - product_before) / (1 - product) * (1 - product / product_before)
   local y = clean * math.sqrt(product_before) + noise * math.sqrt(math.max(1 - product_before - variance, 0))
-  if o.eta > 0 then y = y + noise_like(y, o) * math.sqrt(variance) end
+  if o.eta > 0 then y = y + noise_like(who, y, o) * math.sqrt(variance) end
   return y, clean
 end
 

@@ -35,10 +35,12 @@ end
 --- Scores after what holds for any choice: repetition_penalty, no_repeat_ngram_size, and min_new_tokens, of which
 --- `made` are there. rows: the tokens of ids [N, L] as lists.
 function token_scores.allowed(scores, ids, rows, made, o)
+  local vocabulary = scores.shape[2]
+  if made == 0 then o.check_vocabulary(vocabulary) end
   scores = without_repeats(penalized(scores, ids, o.repetition_penalty), rows, o.no_repeat_ngram_size)
   if made < o.min_new_tokens then
     local ends = {}
-    for token in pairs(o.ends) do ends[#ends + 1] = token end
+    for token in pairs(o.ends) do ends[#ends + 1] = token <= vocabulary and token or nil end
     local places = core.tensor(ends, {dtype = "int64", device = scores.device})
     if #ends > 0 then scores = scores:index_fill(2, places, -math.huge) end
   end
@@ -68,9 +70,13 @@ local function near_best(scores, p)
   return scores:masked_fill(weights:lt(weights:amax(2, {keepdim = true}) * p), -math.huge)
 end
 
+local COLDEST, HOTTEST = 1e-30, 1e30 -- float32 holds what scores become by these; beyond, nothing would differ
+
 --- A token of each row by its probability, at temperature, among top_k, top_p and min_p: int64 [N, 1].
 function token_scores.drawn(scores, o)
-  scores = near_best(most_of(best(scores / o.temperature, o.top_k), o.top_p), o.min_p)
+  scores = scores - scores:amax(2, {keepdim = true}) -- so that the likeliest stays finite, however cold it is
+  scores = scores / math.min(math.max(o.temperature, COLDEST), HOTTEST)
+  scores = near_best(most_of(best(scores, o.top_k), o.top_p), o.min_p)
   return scores:softmax(2):multinomial(1, true, {generator = o.generator})
 end
 

@@ -4,7 +4,9 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
+local layer = require "luminary.nn.define_layer"
 local build = require "luminary.models.build"
+local common = require "luminary.models.common"
 
 local ops, fail = core.ops, options.fail
 local models = {}
@@ -72,17 +74,17 @@ function VisionTransformer:init(config)
   self.config = config
   local width, patch = config.hidden_dim, config.patch_size
   self.conv_proj = nn.Conv2d(config.num_channels, width, patch, {stride = patch})
-  self.class_token = nn.Parameter(ops.zeros(1, 1, width))
+  self.class_token = nn.init.zeros_(layer.parameter({1, 1, width}, {}))
   local encoder, layers = nn.Module(), nn.Sequential()
   local patches = (config.image_size / patch) ^ 2
-  encoder.pos_embedding = nn.Parameter(ops.randn(1, patches + 1, width) * 0.02)
+  encoder.pos_embedding = nn.init.normal_(layer.parameter({1, patches + 1, width}, {}), 0, 0.02)
   encoder.dropout = nn.Dropout(config.dropout)
   for i = 0, config.num_layers - 1 do layers:add_module("encoder_layer_" .. i, EncoderBlock(config)) end
   encoder.layers = layers
   encoder.ln = nn.LayerNorm(width, {eps = config.norm_eps})
   self.encoder = encoder
   self.heads = nn.Sequential()
-  self.heads:add_module("head", nn.Linear(width, config.num_classes))
+  if config.num_classes > 0 then self.heads:add_module("head", nn.Linear(width, config.num_classes)) end
   self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
 end
@@ -100,7 +102,8 @@ function VisionTransformer:reset_parameters()
   for _, p in ipairs(self.heads:parameters()) do nn.init.zeros_(p) end
 end
 
---- net(x): scores [N, num_classes] of images x [N, num_channels, image_size, image_size].
+--- net(x): scores [N, num_classes] of images x [N, num_channels, image_size, image_size]; where num_classes is 0 what
+--- the head would be given, [N, hidden_dim].
 function VisionTransformer:forward(x)
   local config = self.config
   options.arg("VisionTransformer", "x", x, "tensor")
@@ -117,7 +120,7 @@ function VisionTransformer:forward(x)
 end
 
 -- What Hugging Face's config.json calls otherwise.
-local function also(json, out)
+local function also(json, out, _given, path)
   for ours, name in pairs {
     num_layers = "num_hidden_layers", num_heads = "num_attention_heads", mlp_dim = "intermediate_size",
     hidden_dim = "hidden_size", norm_eps = "layer_norm_eps", dropout = "hidden_dropout_prob",
@@ -125,9 +128,12 @@ local function also(json, out)
   } do
     out[ours] = json[name]
   end
-  if type(json.id2label) == "table" then
-    out.num_classes = 0
-    for _ in pairs(json.id2label) do out.num_classes = out.num_classes + 1 end
+  local architecture = type(json.architectures) == "table" and json.architectures[1]
+  out.labels = common.labels("vit", path, json)
+  if architecture == "ViTModel" then
+    out.num_classes, out.labels = 0, nil
+  else -- a file leaves out the usual two
+    out.num_classes = out.labels and #out.labels or json.num_labels or 2
   end
 end
 
@@ -135,6 +141,7 @@ local function make(config)
   if config.image_size % config.patch_size ~= 0 then
     fail("vit: image_size %d is not to be divided into patches of %d", config.image_size, config.patch_size)
   end
+  if config.labels and #config.labels ~= config.num_classes then config.labels = nil end
   return VisionTransformer(config)
 end
 
@@ -144,14 +151,15 @@ local function maker(name, patch_size, layers, heads, width, mlp_dim)
       image_size = {"count", 224}, patch_size = {"count", patch_size}, num_channels = {"count", 3},
       num_layers = {"count", layers}, num_heads = {"count", heads}, hidden_dim = {"count", width},
       mlp_dim = {"count", mlp_dim}, dropout = {"probability", 0}, attention_dropout = {"probability", 0},
-      norm_eps = {"positive", 1e-6}, num_classes = {"count", 1000},
+      norm_eps = {"positive", 1e-6}, num_classes = {"natural", 1000}, labels = {"table"},
     }, make, "num_classes", {kind = "vit", also = also, only = {hidden_act = "gelu", qkv_bias = true}})
   end
 end
 
 --- lm.models.vit([{image_size = 224, patch_size = 16, num_channels = 3, num_layers = 12, num_heads = 12, hidden_dim =
---- 768, mlp_dim = 3072, dropout = 0, attention_dropout = 0, norm_eps = 1e-6, num_classes = 1000}]): a vision
---- transformer of any size. {weights = "folder"} takes a config.json of Hugging Face's ViT, too.
+--- 768, mlp_dim = 3072, dropout = 0, attention_dropout = 0, norm_eps = 1e-6, num_classes = 1000, labels}]): a vision
+--- transformer of any size; num_classes = 0: without a head. labels, the classes' names, are there for the script, in
+--- net.config.labels. {weights = "folder"} takes a config.json of Hugging Face's ViT, too, with its labels.
 models.vit = maker("vit", 16, 12, 12, 768, 3072)
 --- lm.models.vit_b_16([{image_size = 224, …}]): models.vit of that size.
 models.vit_b_16 = maker("vit_b_16", 16, 12, 12, 768, 3072)

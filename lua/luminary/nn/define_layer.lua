@@ -22,6 +22,7 @@ local class = require "luminary.base.class"
 local entries = require "luminary.base.entry_reader"
 local Module = require "luminary.nn.module"
 local parameter = require "luminary.nn.parameter"
+local planned = require "luminary.nn.planned"
 local printed = require "luminary.nn.print_values"
 
 local layer = {}
@@ -37,7 +38,7 @@ end
 
 --- An uninitialized parameter of that size, on the device and in the dtype of the layer's options.
 function layer.parameter(size, opts)
-  return parameter.new(core.ops.empty(size, {device = opts.device, dtype = opts.dtype}))
+  return parameter.new(planned.empty(size, {device = opts.device, dtype = opts.dtype}))
 end
 
 --- A buffer filled with a value.

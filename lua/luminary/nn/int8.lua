@@ -60,33 +60,58 @@ end
 
 local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 
+-- What module:to_int8() gives; errors name the place.
+local function replacement(module, place)
+  local ok, new = pcall(module.to_int8, module)
+  if not ok and type(new) == "string" then
+    options.fail("quantize: %s: %s", place, (new:gsub("^[^\n]-:%d+: ", "")))
+  elseif not ok then
+    error(new, 0)
+  elseif not Module.is_module(new) then
+    options.fail("quantize: %s: %s:to_int8() has to give a module, or self, got %s", place, module.__name,
+      options.describe(new))
+  end
+  return new
+end
+
 --- lm.quantize(net): replaces the linear layers of a net by nn.Int8Linear, and returns it; a net that is such a layer
 --- itself comes back as another. Its state_dict goes into a net that was made and quantized alike:
 --- lm.quantize(lm.models.gpt2(config)):load_state_dict(lm.load(path)). A class may say itself what it becomes:
---- to_int8(self) returns that, or self after what it changed. Other layers, those inside of nn.MultiheadAttention among
---- them, stay as they are. The net is changed, so that it and its quarter are never both in memory: keep lm.save's
---- file, or quantize net:clone().
+--- to_int8(self) returns that, or self after what it changed; it is asked after the modules in it. Other layers, those
+--- inside of nn.MultiheadAttention among them, stay as they are. The net is changed: keep lm.save's file, or quantize
+--- net:clone(). It is changed once all its layers have their int8 weights; where one cannot have them, nothing is.
 function int8.quantize(...)
   local net = arguments.read("quantize", {{"net", "any"}}, ...)
-  local replaced = {}
-  local function walk(module)
-    if replaced[module] then return replaced[module] end
-    local new = type(module.to_int8) == "function" and module:to_int8() or module
-    replaced[module] = new
-    if new ~= module then
-      for _, kind in ipairs(hooks) do records.of(new)[kind] = records.of(module)[kind] end
-      return new
-    elseif new.keeps_float then
-      return new
-    end
+  if not Module.is_module(net) then options.fail("quantize: a module wanted, got %s", options.describe(net)) end
+  local replaced, changes = {}, {}
+  local walk
+  local function walk_children(module, place)
     for name, child in module:named_children() do
-      local other = walk(child)
-      if other ~= child then module:set_submodule(name, other) end
+      local other = walk(child, (place and place .. "." or "") .. name)
+      if other ~= child then changes[#changes + 1] = {module, name, other} end
     end
+  end
+  function walk(module, place)
+    if replaced[module] then return replaced[module] end
+    replaced[module] = module
+    if not module.keeps_float then walk_children(module, place) end
+    if type(module.to_int8) ~= "function" then return module end
+    local new = replacement(module, place or module.__name)
+    replaced[module] = new
+    if new == module then walk_children(module, place) end -- what it has now
     return new
   end
-  if not Module.is_module(net) then options.fail("quantize: a module wanted, got %s", options.describe(net)) end
-  return core.no_grad(walk, net)
+  return core.no_grad(function()
+    local new = walk(net)
+    for _, change in ipairs(changes) do
+      local module, name, other = unpack(change)
+      module:set_submodule(name, other)
+    end
+    for old, other in pairs(replaced) do
+      for _, kind in ipairs(old ~= other and hooks or {}) do records.of(other)[kind] = records.of(old)[kind] end
+    end
+    return new
+  end)
 end
 
 return int8

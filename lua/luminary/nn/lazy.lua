@@ -58,6 +58,13 @@ local function add(name, base, channels_of, help)
     return base.forward(self, x, ...)
   end
 
+  if base.to_int8 then
+    function new:to_int8()
+      if not self.given then return base.to_int8(self) end
+      options.fail("this %s has no weight before its first input; call the net once", name)
+    end
+  end
+
   function new:reset_parameters()
     if not self.given then base.reset_parameters(self) end
   end

@@ -9,6 +9,7 @@ local fail, is_plain = options.fail, options.is_plain
 
 local spec = changes.with {
   strict = {"boolean", true}, assign = {"boolean", false}, ignore_mismatched_sizes = {"boolean", false},
+  dry_run = {"boolean", false},
 }
 
 -- Keys of a checkpoint saved from a wrapped model all start with "module.".
@@ -48,7 +49,12 @@ function report.__tostring(self)
   add("missing in the state_dict", self.missing_keys, short)
   add("unexpected, not in the model", self.unexpected_keys, short)
   add("of another shape, left as they were", self.mismatched_keys or {}, mismatch_text)
-  return #lines == 0 and "<all keys matched>" or table.concat(lines, "\n")
+  if #lines == 0 then lines[1] = "<all keys matched>" end
+  for _, each in ipairs(self.converted or {}) do
+    lines[#lines + 1] = ("%d of %s, which became %s, as the model is; {dtype = \"%s\"} keeps them as they were")
+      :format(each.count, each.from, each.to, each.from)
+  end
+  return table.concat(lines, "\n")
 end
 
 -- The names that dict lacks, what is no tensor or has other numbers' meaning, and what has another shape.
@@ -69,6 +75,23 @@ local function compare(entries, dict)
     end
   end
   return missing, wrong, mismatched
+end
+
+-- How many floating tensors of a dtype become ones of another, a list; nil where none does.
+local function conversions(entries, dict, skipped)
+  local list, found = {}, {}
+  for _, entry in ipairs(entries) do
+    local from, to = dict[entry[1]], entry[2]
+    if from and not skipped[entry[1]] and from.dtype ~= to.dtype and from:is_floating_point() then
+      local key = from.dtype .. " " .. to.dtype
+      if not found[key] then
+        found[key] = {from = from.dtype, to = to.dtype, count = 0}
+        list[#list + 1] = found[key]
+      end
+      found[key].count = found[key].count + 1
+    end
+  end
+  return #list > 0 and list or nil
 end
 
 -- dict as a copy with the module's names.
@@ -141,7 +164,13 @@ return function(self, entries, run_hooks, dict, opts)
   if opts.strict and #missing > 0 then
     table.insert(problems, 1, "missing keys in the state_dict: " .. quoted(missing))
   end
-  if #problems > 0 then fail("load_state_dict: for %s:\n  %s", self.__name, table.concat(problems, "\n  ")) end
-  copy(self, own, given, skipped, opts)
+  if #problems > 0 then
+    if opts.strict and #unexpected + #missing > 0 then
+      problems[#problems + 1] = "{strict = false} leaves out what is unexpected, and leaves what is missing as it is"
+    end
+    fail("load_state_dict: for %s:\n  %s", self.__name, table.concat(problems, "\n  "))
+  end
+  if not (opts.dtype or opts.assign) then result.converted = conversions(entries, given, skipped) end
+  if not opts.dry_run then copy(self, own, given, skipped, opts) end
   return result
 end

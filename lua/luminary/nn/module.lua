@@ -67,6 +67,14 @@ Module.__missing = {
   updateOutput = "net(x) calls forward", updateGradInput = by_backward, accGradParameters = by_backward,
   updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = by_backward,
   gradInput = "x.grad has it, where x requires grad", output = "it is what net(x) gives",
+  save_pretrained = "lm.save(\"model.safetensors\", net:state_dict()) writes what Python reads, too",
+  push_to_hub = "nothing is uploaded; lm.save(\"model.safetensors\", net:state_dict()) writes what the Hub takes",
+  from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
+  generate = "lm.models.generate(net, ids) lets any net of language go on",
+  gradient_checkpointing_enable = "lm.autograd.checkpoint(f, x) computes a part again instead of keeping it",
+  num_parameters = "for _, p in ipairs(net:parameters()) do n = n + p:numel() end counts them",
+  resize_token_embeddings = "a net is made anew with another vocab_size, and takes the weights with "
+    .. "{ignore_mismatched_sizes = true}",
 }
 
 --- Whether v is an instance of a class that extends nn.Module.
@@ -528,10 +536,13 @@ end
 
 --- Copy a state_dict's values into this module's tensors. Missing and unexpected keys are an error unless
 --- {strict = false}, a wrong shape unless {ignore_mismatched_sizes = true}, which leaves that tensor as it is. Nothing
---- is copied when there is an error. {rename}: other names, as lm.load has it. {device, dtype}: the module goes there
---- first. {assign = true}: the module's tensors become those of dict, sharing their memory, of their dtype and device
---- where none is told. Gives {missing_keys = …, unexpected_keys = …}, and with ignore_mismatched_sizes
---- mismatched_keys, a list of {name, given = shape, wanted = shape}; print shows it in words.
+--- is copied when there is an error. {rename}: other names, {["^model%."] = ""} by Lua's patterns, the longest first, a
+--- list of {pattern, replacement} in its order, or a function. {device, dtype}: the module goes there first.
+--- {assign = true}: the module's tensors become those of dict, sharing their memory, of their dtype and device where
+--- none is told. {dry_run = true}: nothing is changed, and errors and the report are what they would be.
+--- Gives {missing_keys = …, unexpected_keys = …}, with ignore_mismatched_sizes mismatched_keys, a list of {name, given
+--- = shape, wanted = shape}, and where floating tensors were made the module's dtype without being told converted, a
+--- list of {from = dtype, to = dtype, count}; print shows it in words.
 function Module:load_state_dict(dict, opts)
   local function hooks(name, what) run_hooks(self, name, what) end
   return require "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, dict, opts)

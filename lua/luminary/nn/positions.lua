@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
+local planned = require "luminary.nn.planned"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local positions = {}
@@ -96,11 +97,19 @@ function RotaryPositionalEmbeddings:init(dim, ...)
   if dim % 2 ~= 0 then fail("%s: dim %d is odd; entries are turned in pairs", who, dim) end
   self.max_seq_len, self.interleaved, self.base = o.max_seq_len, o.interleaved, o.base
   self.scaling, self.longest = check_scaling(who, o.scaling), o.max_seq_len
-  local rates, change = rates_of(dim, o.base), scalings[self.scaling.rope_type].rates
-  local turns = angles(0, o.max_seq_len, change and change(rates, self.scaling) or rates)
-  for name, values in pairs {cosines = turns:cos(), sines = turns:sin()} do
-    self:register_buffer(name, values:to(o.dtype or "float32"):to(o.device or "cpu"), {persistent = false})
+  for _, name in ipairs {"cosines", "sines"} do
+    local values = planned.empty({o.max_seq_len, dim / 2}, {dtype = o.dtype or "float32", device = o.device})
+    self:register_buffer(name, values, {persistent = false})
   end
+  if not planned.is_on() then self:reset_buffers() end
+end
+
+--- Fills its tables, of which no state_dict has anything.
+function RotaryPositionalEmbeddings:reset_buffers()
+  local rates, change = rates_of(self.dim, self.base), scalings[self.scaling.rope_type].rates
+  local turns = angles(0, self.max_seq_len, change and change(rates, self.scaling) or rates)
+  self.cosines:copy_(turns:cos())
+  self.sines:copy_(turns:sin())
 end
 
 -- Cosines and sines for n places from `first` in sequences of `longest` places, more than max_seq_len. All layers of a

@@ -1,6 +1,7 @@
 """Writes spec/golden/language_*.safetensors: small models of language by Hugging Face's transformers, drawn from a seed:
-their state_dict under "state.", tokens, scores, and what they go on with, greedily and by beams, with the options of
-generate, and for LLaMA by each scaling of rotary positions; and what sampling leaves of some scores' probabilities.
+their state_dict under "state.", tokens, scores, and what they go on with, greedily and by beams, of a padded batch, with
+the options of generate, and for LLaMA by each scaling of rotary positions; and what sampling leaves of some scores'
+probabilities.
 
     python scripts/dev/golden/gen_language.py        (with torch, transformers, tokenizers, safetensors)
 """
@@ -31,7 +32,8 @@ def tokenizer():
 
 def goes_on(model, ids, **options):
     settings = dict(do_sample=False, pad_token_id=1, eos_token_id=None, max_new_tokens=100)
-    return model.generate(ids, attention_mask=torch.ones_like(ids), **{**settings, **options}) + 1
+    settings["attention_mask"] = torch.ones_like(ids)
+    return model.generate(ids, **{**settings, **options}) + 1
 
 
 def save(name, store):
@@ -45,11 +47,25 @@ def drawn(model):
             p.copy_(torch.randn_like(p) * 0.3 + (p.ndim == 1))
 
 
+def padded(model, ids):
+    """A batch whose rows are 4, 7 and 6 tokens long, padded on the left with token 1, and on the right."""
+    left, right, mask = torch.full((3, 7), 1), torch.full((3, 7), 1), torch.zeros(3, 7, dtype=torch.long)
+    for i, row in enumerate([ids[0, 3:], ids[1], ids[0, :6]]):
+        left[i, 7 - len(row):], right[i, :len(row)], mask[i, 7 - len(row):] = row, row, 1
+    few = dict(max_new_tokens=20, attention_mask=mask)
+    return {
+        "padded.ids": left + 1, "padded.mask": mask, "padded.logits": model(left, attention_mask=mask).logits,
+        "padded.greedy": goes_on(model, left, **few),
+        "padded.beams": goes_on(model, left, num_beams=3, num_return_sequences=2, **few),
+        "right.ids": right + 1, "right.logits": model(right, attention_mask=mask.flip(1)).logits,
+    }
+
+
 def write(name, model, vocabulary, more=lambda model, ids: {}):
     drawn(model)
     ids = torch.randint(0, vocabulary, (2, 7))
     with torch.no_grad():
-        store = {"ids": ids + 1, "logits": model(ids).logits, "greedy": goes_on(model, ids),
+        store = {**padded(model, ids), "ids": ids + 1, "logits": model(ids).logits, "greedy": goes_on(model, ids),
                  "penalized": goes_on(model, ids, repetition_penalty=1.3, max_new_tokens=40),
                  "beams": goes_on(model, ids[:1], num_beams=3, max_new_tokens=40), **more(model, ids)}
     for key, t in model.state_dict().items():

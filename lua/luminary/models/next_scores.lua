@@ -1,0 +1,50 @@
+--- What generate asks a net: the scores of the next token, by what the net offers.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local ops, fail = core.ops, options.fail
+
+-- The scores [n, V] of the last place in what a net gave.
+local function last_place(who, y, n)
+  local good = core.is_tensor(y) and (y.ndim == 2 or y.ndim == 3 and y.shape[2] > 0) and y.shape[1] == n
+  if not good then
+    fail("%s: the net gave %s; scores [%d, L, vocabulary], or [%d, vocabulary] of the last place, wanted", who,
+      options.describe(y), n, n)
+  end
+  return (y.ndim == 3 and y:select(2, -1) or y):float()
+end
+
+-- Of a net that knows no mask: each row by itself, without what the mask leaves out.
+local function row_by_row(who, net, ids, mask)
+  local scores = {}
+  for i = 1, ids.shape[1] do
+    local row = ids[i]:masked_select(mask[i]):view(1, -1)
+    scores[i] = last_place(who, (net(row)), 1)
+  end
+  return ops.cat(scores, 1)
+end
+
+--- next_scores(who, net, n, length, mask, use_cache): a function that gives scores [n, V], float32, of what follows ids
+--- [n, L], which grow with each call, to `length` at most; and one that puts the sequences that it remembers into
+--- another order. mask: bool [n, L] of the first ids, or nil where there is no padding.
+return function(who, net, n, length, mask, use_cache)
+  local offers = type(net) ~= "function" and type(net.new_cache) == "function"
+  local cache, known = offers and use_cache and net:new_cache(n, length) or nil, 0
+  local function scores(ids)
+    local l = ids.shape[2]
+    if mask and mask.shape[2] < l then
+      mask = ops.cat({mask, ops.ones({n, l - mask.shape[2]}, {dtype = "bool", device = mask.device})}, 2)
+    end
+    if mask and not offers then return row_by_row(who, net, ids, mask) end
+    if not (mask or cache) then return last_place(who, (net(ids)), n) end
+    local told = {cache = cache, attention_mask = mask}
+    if mask then told.position_ids = mask:long():cumsum(2):clamp_min(1):narrow(2, known + 1, l - known) end
+    local y = net(ids:narrow(2, known + 1, l - known), told)
+    known = cache and l or 0
+    return last_place(who, y, n)
+  end
+  local function reorder(order)
+    for _, each in ipairs(cache or {}) do each:reorder(order) end
+  end
+  return scores, reorder
+end

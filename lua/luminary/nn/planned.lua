@@ -1,0 +1,54 @@
+--- Nets whose parameters have shapes but no memory yet, of which nothing is drawn: what lm.models compares a file's
+--- weights with before anything of the net's size is allocated.
+local core = require "luminary.core"
+
+local ops = core.ops
+local planned = {}
+local planning = false
+
+--- f(…) with layers that it makes so.
+function planned.of(f, ...)
+  local before = planning
+  planning = true
+  local ok, result = pcall(f, ...)
+  planning = before
+  if not ok then error(result, 0) end
+  return result
+end
+
+--- Whether that is going on: then nothing is to be drawn.
+function planned.is_on() return planning end
+
+--- An uninitialized tensor for a parameter; while a net is planned one whose elements are all the same one.
+function planned.empty(size, how)
+  if planning then return ops.empty({}, how):expand(size) end
+  return ops.empty(size, how)
+end
+
+--- Gives the parameters of a planned net memory, uninitialized, each of its dtype or this floating one, on this device,
+--- and takes its buffers there; a module with reset_buffers fills its own. Gives the net.
+function planned.allocate(net, dtype, device)
+  local function allocate(t, how) core.become(t, ops.empty(t.shape, how)) end
+  for _, p in ipairs(net:parameters()) do allocate(p, {dtype = dtype or p.dtype, device = device}) end
+  for _, module in ipairs(net:modules()) do
+    if module.reset_buffers then
+      for _, b in ipairs(module:buffers {recurse = false}) do allocate(b, {dtype = b.dtype, device = b.device}) end
+      module:reset_buffers()
+    end
+  end
+  return net:to {dtype = dtype, device = device}
+end
+
+--- The bytes of a net's parameters and buffers, floating ones of this dtype, or of their own.
+function planned.bytes(net, dtype)
+  local sum = 0
+  for _, list in ipairs {net:parameters(), net:buffers()} do
+    for _, t in ipairs(list) do
+      local wanted = t:is_floating_point() and dtype or t.dtype
+      sum = sum + t:numel() * ops.empty({}, {dtype = wanted}):element_size()
+    end
+  end
+  return sum
+end
+
+return planned
