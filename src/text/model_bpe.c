@@ -43,7 +43,7 @@ typedef struct word {
 
 static bool add_symbol(word *w, int32_t id, size_t bytes) {
   lm_model *m = w->m;
-  if (!lm_list_grow(&m->symbol, &m->symbol_room, w->n + 1, sizeof *m->symbol)) return false;
+  if (w->n >= INT32_MAX || !lm_list_grow(&m->symbol, &m->symbol_room, w->n + 1, sizeof *m->symbol)) return false;
   m->symbol[w->n] = (lm_symbol){id, (int32_t)w->n - 1, (int32_t)w->n + 1, (uint32_t)bytes};
   w->n++;
   return true;

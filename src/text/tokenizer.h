@@ -60,6 +60,8 @@ typedef struct lm_tokenizer {
 
 /* json: n bytes, with a closing zero; name: of the file, for messages. */
 LM_API lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tokenizer **out);
+/* Adds to out the text of "added_tokens". */
+LM_API lm_status lm_tokenizer_added_json(const lm_tokenizer *t, lm_bytes *out);
 LM_API void lm_tokenizer_free(lm_tokenizer *t);
 /* One more than the largest id; tokens that are there. */
 LM_API int32_t lm_tokenizer_ids(const lm_tokenizer *t);

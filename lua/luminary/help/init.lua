@@ -145,17 +145,28 @@ end
 
 local others = {
   x = "tensors", lm = "luminary", nn = "nn", F = "nn.functional", optim = "optim", data = "data",
-  ["optim.lr_scheduler"] = "optim.lr_scheduler",
+  ["optim.lr_scheduler"] = "optim.lr_scheduler", text = "text",
 }
+
+-- The same of names that methods of a class of ours have elsewhere.
+local function of_methods(name)
+  local classes, names = all().classes, {}
+  for of in pairs(classes) do names[#names + 1] = of end
+  table.sort(names)
+  for _, of in ipairs(names) do
+    local missing = rawget(classes[of], "__missing")
+    if missing and missing[name] then return missing[name] end
+  end
+end
 
 -- What is said of a name of PyTorch's or Torch7's: in other_names, of the library that it is asked of, or of the first.
 local function elsewhere(qualifier, name)
   local names = require "luminary.help.other_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]
-  for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data"} do
+  for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data", "text"} do
     if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
   end
-  return found
+  return found or of_methods(name) or found
 end
 
 -- Whether what stands before an entry's name is what somebody wrote there.
