@@ -273,6 +273,57 @@ describe("lm.text", function()
       end
     end)
 
+    -- The functions of src/text/vocabulary.c and model_bpe.c, of 8 bytes and of a pair.
+    it("made to have the same hashes is an error", function()
+      local function high(h, n) return bit.rshift(h, n) end
+      local function hash(word)
+        local part = 0ULL
+        for i = 8, 1, -1 do part = part * 256 + word:byte(i) end
+        local h = bit.bxor(bit.bxor(0x9e3779b97f4a7c15ULL, 8 * 0xff51afd7ed558ccdULL), part) * 0x9fb21c651e98df25ULL
+        h = bit.bxor(h, high(h, 32)) * 0x9fb21c651e98df25ULL
+        h = bit.bxor(h, high(h, 29)) * 0xd6e8feb86659fd93ULL
+        return bit.bxor(h, high(h, 32))
+      end
+      local words = {}
+      for i = 1, 90000 do
+        local word = ("%08x"):format(i)
+        if bit.band(hash(word), 4095) < 64 then words[#words + 1] = ('"%s": %d'):format(word, #words) end
+      end
+      fails("the tokens were made to have the same hashes", of,
+        '{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {' .. table.concat(words, ",") .. "}}}")
+
+      local vocab, merges, at = {}, {}, 400
+      for i = 0, at - 1 do vocab[i + 1] = ('"%d,": %d'):format(i, i) end
+      for left = 0, 399 do
+        for right = 0, 399 do
+          local h = (left * 0x100000000ULL + right) * 0x9e3779b97f4a7c15ULL
+          if bit.band(bit.bxor(h, high(h, 32)), 4095) < 64 and #merges < 2048 then
+            merges[#merges + 1] = ('"%d, %d,"'):format(left, right)
+            vocab[at + 1] = ('"%d,%d,": %d'):format(left, right, at)
+            at = at + 1
+          end
+        end
+      end
+      fails("merge %d+ has the hash of a thousand others", of, '{"model": {"type": "BPE", "vocab": {'
+        .. table.concat(vocab, ",") .. '}, "merges": [' .. table.concat(merges, ",") .. "]}}")
+    end)
+
+    it("of added tokens that normalizers make long is an error", function()
+      local added, steps = {}, {}
+      for i = 1, 2000 do added[i] = ('{"content": "a%d", "normalized": true}'):format(i) end
+      for i = 1, 19 do steps[i] = '{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}' end
+      local function file(last)
+        return small((', "added_tokens": [%s], "normalizer": {"type": "Sequence", "normalizers": [%s]}'):format(
+          table.concat(added, ","), last))
+      end
+      fails("becomes longer than 96 bytes", of, file(table.concat(steps, ",")))
+      for i = 1, 2000 do added[i] = ('{"content": "%s%d", "normalized": true}'):format(("a"):rep(40), i) end
+      fails("takes too long on this text", of,
+        file '{"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}')
+      fails("a token of 70000 bytes; at most 65536", of, small(', "added_tokens": [{"content": "' .. ("a"):rep(70000)
+        .. '"}]'))
+    end)
+
     it("of text is an error that says where", function()
       local tokenizer = of(small())
       fails("the text is not UTF%-8: byte 3 is 0xFF", tokenizer.encode, tokenizer, "ab\255")

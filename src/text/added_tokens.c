@@ -18,18 +18,21 @@ void lm_added_free(lm_added_tokens *a) {
 }
 
 /* ---- what is looked for */
-static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a) {
+static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a, uint64_t *work) {
   lm_pieces p = {0};
   lm_status status;
   lm_free(a->normalized.data);
   a->normalized = (lm_text){0};
   if (!a->is_normalized || t->normalizers.n == 0) return LM_OK;
   TRY(lm_pieces_begin(&p, a->content.data, a->content.n));
+  p.work = *work;
+  p.most = 16 * a->content.n + 64; /* there may be many of them */
   for (size_t i = 0; i < t->normalizers.n; i++) TRY(lm_normalize(&t->normalizers.item[i], &p));
   size_t n = p.count ? p.now.n : 0;
   if (n == a->content.n && memcmp(p.now.text, a->content.data, n) == 0) goto done;
   TRY(lm_text_copy(&a->normalized, p.now.text, n));
 done:
+  *work = p.work;
   lm_pieces_free(&p);
   return status;
 }
@@ -53,9 +56,10 @@ lm_status lm_added_close(lm_tokenizer *t) {
   lm_added_tokens *a = &t->added;
   lm_status status = LM_OK;
   int32_t ids = 0;
+  uint64_t work = lm_work_for(a->place.bytes);
   for (size_t i = 0; i < a->n; i++) {
     if (a->item[i].id >= ids) ids = a->item[i].id + 1;
-    TRY(normalized_text(t, &a->item[i]));
+    TRY(normalized_text(t, &a->item[i], &work));
   }
   if ((size_t)ids > 4 * (a->n + t->model.words.count) + (1 << 16)) {
     TRY(lm_fail(LM_E_ARG, "an added token has the id %d; the model has %zu tokens", ids - 1, t->model.words.count));

@@ -271,7 +271,7 @@ static const char *decoded_text(const lm_tokenizer *t, int32_t id, bool skip_spe
 lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, lm_bytes *out) {
   texts a = {.most = LM_TEXT_MOST}, b = {0};
   lm_status status = LM_OK;
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n && !a.failed; i++) {
     size_t bytes;
     const char *text = decoded_text(t, ids[i], skip_special, &bytes);
     if (!text) continue;

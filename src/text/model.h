@@ -74,7 +74,7 @@ void lm_model_free(lm_model *m);
 
 /* BPE: the pair of two ids becomes a third; a lower rank goes first. Of a pair twice the later counts. */
 lm_status lm_bpe_merges(lm_model *m, size_t n); /* room for n */
-void lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t rank, int32_t id);
+lm_status lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t rank, int32_t id);
 
 /* Between the files of the models. */
 lm_status lm_bpe_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out);

@@ -467,8 +467,7 @@ static lm_status read_merge(lm_model *m, const cJSON *item, int32_t rank, lm_byt
                                : joined->n);
     return lm_fail(LM_E_IO, "merge %d: '%s' is not in the vocabulary", rank + 1, text);
   }
-  lm_bpe_add_merge(m, left, right, rank, id);
-  return LM_OK;
+  return lm_bpe_add_merge(m, left, right, rank, id);
 }
 
 static lm_status read_bpe(const cJSON *of, lm_model *m) {

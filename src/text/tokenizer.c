@@ -87,7 +87,7 @@ static lm_status put_added(lm_tokenizer *t, const lm_piece *piece, int32_t word,
                     .to = span[piece->n - 1].to,
                     .added = true};
   if (trims(t)) {
-    lm_count_spaces(p->now.text + piece->at, piece->n, &token.before, &token.after);
+    lm_count_spaces(p->now.text + piece->at, piece->n, token.to - token.from + 2, &token.before, &token.after);
     if (!lm_work_take(&p->work, (uint64_t)token.before + token.after)) return lm_model_too_long();
   }
   return put(out, token) ? LM_OK : LM_E_OOM;

@@ -85,8 +85,8 @@ void lm_added_free(lm_added_tokens *a);
 /* Cuts out the added tokens and normalizes the rest. */
 lm_status lm_added_cut(lm_tokenizer *t, lm_pieces *p);
 /* post_process.c: first and, of a pair, second become out. */
-/* How many spaces, or characters for a space's byte, stand at the ends of a token. */
-void lm_count_spaces(const char *text, size_t n, uint32_t *before, uint32_t *after);
+/* How many spaces, or characters for a space's byte, stand at the ends of a token; of more than `most` that many. */
+void lm_count_spaces(const char *text, size_t n, size_t most, uint32_t *before, uint32_t *after);
 size_t lm_post_added(const lm_tokenizer *t, bool pair); /* how many tokens it adds */
 lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_tokens part[2], bool pair, bool special,
                           lm_tokens *out);
