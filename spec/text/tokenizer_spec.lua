@@ -229,7 +229,13 @@ describe("lm.text", function()
           .. '"special_tokens": {"x": {"ids": [' .. ("1,"):rep(99) .. '1]}}}')] =
           "a template has more than 10000 special tokens",
         ['{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}'] = "merge 1 is no pair of tokens",
-        ['{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'] = "'a' has no id",
+        [small(', "post_processor": {"type": "TemplateProcessing", "single": ['
+          .. ('{"Sequence": {"id": "A"}},'):rep(20) .. '{"Sequence": {"id": "A"}}], "pair": [], '
+          .. '"special_tokens": {}}')] = "'single' has more than 16 pieces that are a Sequence",
+        ['{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'] = "the id of 'a' is %-1; ids are whole",
+        ['{"model": {"type": "BPE", "vocab": {"a": 0.5}, "merges": []}}'] = "the id of 'a' is 0.5; ids are whole",
+        ['{"model": {"type": "BPE", "vocab": {"a": 1e15}, "merges": []}}'] = "the id of 'a' is 1000000000000000; ids",
+        ['{"model": {"type": "BPE", "vocab": {"a": "b"}, "merges": []}}'] = "the id of 'a' is no number; ids",
         ['{"model": {"type": "BPE", "vocab": {"a": 2e9}, "merges": []}}'] = "1 tokens have ids up to 2000000000",
         ['{"model": {"type": "BPE", "dropout": 0.1, "vocab": {}, "merges": []}}'] = "'dropout' is for training",
         ['{"model": {"type": "Unigram", "unk_id": 3, "vocab": [["a", 0]]}}'] = "'unk_id' is 3; there are 1 tokens",
@@ -238,6 +244,84 @@ describe("lm.text", function()
       } do
         fails("tokenizer%.json: .*" .. message, of, text)
       end
+    end)
+
+    -- By Oniguruma, as tokenizers 0.23 has it.
+    it("reads expressions as Oniguruma does", function()
+      local function replaced(pattern, text)
+        local one = of('{"model": {"type": "BPE", "unk_token": "u", "vocab": {"u": 0, "_": 1, "a": 2, "b": 3, " ": 4, '
+          .. '"\\n": 5, "H": 6}, "merges": []}, "decoder": {"type": "Fuse"}, "normalizer": {"type": "Replace", '
+          .. '"content": "_", "pattern": {"Regex": "' .. pattern .. '"}}}')
+        return one:decode(one:encode(text).ids)
+      end
+      assert.equal("_ _", replaced("(?m:a.b)", "a\nb a b"))
+      assert.equal("_", replaced("(?m)a.b", "a\nb"))
+      assert.equal("_", replaced("(?i:A)", "a"))
+      assert.equal("a_", replaced("a{,2}b", "aaab"))
+      assert.equal("_a_b_", replaced("", "ab"))
+      assert.equal("__a", replaced("\\\\X(?=b)|b", "bba"):sub(1, 2) .. "a")
+      assert.equal("a_", replaced("\\\\H", "aH"))
+      assert.equal("_b", replaced("(a)\\\\1", "aab"))
+      assert.equal("_", replaced("\\\\u0061", "a"))
+      assert.equal("_", replaced("\\\\Q?a+\\\\E?", "aa"))
+      for pattern, message in pairs {
+        ["\\\\u12é"] = "the pattern", ["\\\\u12"] = "the pattern", ["a{2}+"] = "a %+ after {…} is not known here",
+        ["a{2}{3}"] = "a repetition of a repetition", ["a{2}?"] = "a %? after {n}",
+        ["a{1001}"] = "a repetition of more than 1000", ["a{0,99999999999}"] = "a repetition of more than 1000",
+      } do
+        fails(message, replaced, pattern, "a")
+      end
+    end)
+
+    -- The functions of src/text/vocabulary.c and model_bpe.c, of 8 bytes and of a pair.
+    it("made to have the same hashes is an error", function()
+      local function high(h, n) return bit.rshift(h, n) end
+      local function hash(word)
+        local part = 0ULL
+        for i = 8, 1, -1 do part = part * 256 + word:byte(i) end
+        local h = bit.bxor(bit.bxor(0x9e3779b97f4a7c15ULL, 8 * 0xff51afd7ed558ccdULL), part) * 0x9fb21c651e98df25ULL
+        h = bit.bxor(h, high(h, 32)) * 0x9fb21c651e98df25ULL
+        h = bit.bxor(h, high(h, 29)) * 0xd6e8feb86659fd93ULL
+        return bit.bxor(h, high(h, 32))
+      end
+      local words = {}
+      for i = 1, 90000 do
+        local word = ("%08x"):format(i)
+        if bit.band(hash(word), 4095) < 64 then words[#words + 1] = ('"%s": %d'):format(word, #words) end
+      end
+      fails("the tokens were made to have the same hashes", of,
+        '{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {' .. table.concat(words, ",") .. "}}}")
+
+      local vocab, merges, at = {}, {}, 400
+      for i = 0, at - 1 do vocab[i + 1] = ('"%d,": %d'):format(i, i) end
+      for left = 0, 399 do
+        for right = 0, 399 do
+          local h = (left * 0x100000000ULL + right) * 0x9e3779b97f4a7c15ULL
+          if bit.band(bit.bxor(h, high(h, 32)), 4095) < 64 and #merges < 2048 then
+            merges[#merges + 1] = ('"%d, %d,"'):format(left, right)
+            vocab[at + 1] = ('"%d,%d,": %d'):format(left, right, at)
+            at = at + 1
+          end
+        end
+      end
+      fails("merge %d+ has the hash of a thousand others", of, '{"model": {"type": "BPE", "vocab": {'
+        .. table.concat(vocab, ",") .. '}, "merges": [' .. table.concat(merges, ",") .. "]}}")
+    end)
+
+    it("of added tokens that normalizers make long is an error", function()
+      local added, steps = {}, {}
+      for i = 1, 2000 do added[i] = ('{"content": "a%d", "normalized": true}'):format(i) end
+      for i = 1, 19 do steps[i] = '{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}' end
+      local function file(last)
+        return small((', "added_tokens": [%s], "normalizer": {"type": "Sequence", "normalizers": [%s]}'):format(
+          table.concat(added, ","), last))
+      end
+      fails("becomes longer than 96 bytes", of, file(table.concat(steps, ",")))
+      for i = 1, 2000 do added[i] = ('{"content": "%s%d", "normalized": true}'):format(("a"):rep(40), i) end
+      fails("takes too long on this text", of,
+        file '{"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}')
+      fails("a token of 70000 bytes; at most 65536", of, small(', "added_tokens": [{"content": "' .. ("a"):rep(70000)
+        .. '"}]'))
     end)
 
     it("of text is an error that says where", function()
@@ -253,11 +337,69 @@ describe("lm.text", function()
       fails("'b' has no token, and its unknown token '%?' is not in the vocabulary", without.encode, without, "b")
     end)
 
+    it("takes time as the text grows", function()
+      local function seconds(f, ...)
+        local start = os.clock()
+        f(...)
+        return os.clock() - start
+      end
+      local function check(what, tokenizer, text)
+        local function run(n) return seconds(tokenizer.encode, tokenizer, text(n)) end
+        run(20000)
+        local less = math.min(run(20000), run(20000), run(20000))
+        local more = math.min(run(320000), run(320000))
+        assert.is_true(more < 64 * less + 0.1, ("%s: %g s, and 16 times as long %g s"):format(what, less, more))
+      end
+      local function spaces(n) return (" "):rep(n) end
+      local function word(n) return ("a"):rep(n) end
+      for _, flags in ipairs {'"lstrip": true', '"rstrip": true', '"lstrip": true, "rstrip": true'} do
+        for _, token in ipairs {" ", "  ", "<x>"} do
+          local one = of(small((', "added_tokens": [{"content": "%s", "normalized": false, %s}]'):format(token, flags)))
+          check("added " .. flags, one, spaces)
+          check("added " .. flags, one, function(n) return ("<x>" .. spaces(100)):rep(n / 100) end)
+        end
+      end
+      check("BPE", of('{"model": {"type": "BPE", "vocab": {"a": 0, "aa": 1, "aaaa": 2}, "merges": ["a a", "aa aa"]}}'),
+        word)
+      check("WordPiece", of('{"model": {"type": "WordPiece", "unk_token": "a", "max_input_chars_per_word": 1000000, '
+        .. '"vocab": {"a": 0, "##a": 1, "##aaa": 2}}}'), word)
+      check("Unigram", of('{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0], ["aaaa", 1]]}}'), word)
+      check("marks", of(small ', "normalizer": {"type": "NFC"}'), function(n) return "a" .. ("\204\129"):rep(n / 2) end)
+      local wordpiece = of('{"model": {"type": "WordPiece", "unk_token": "?", "vocab": {"?": 0, "a": 1, "##a": 2}}}')
+      assert.equal(100, wordpiece:encode(word(100)).ids:numel())
+      assert.same({1}, wordpiece:encode(word(101)).ids:totable()) -- as in tokenizers, 100 characters of a word
+    end)
+
     it("takes bounded time and memory", function()
       local slow = of(small(', "pre_tokenizer": {"type": "Split", "behavior": "Isolated", "pattern": '
         .. '{"Regex": "(a+)+(a+)+$"}}'))
       local start = os.clock()
-      fails("the pattern takes too long on this text", slow.encode, slow, ("a"):rep(5000) .. "b")
+      fails("the pattern '%(a%+%)%+%(a%+%)%+%$' takes too long on this text", slow.encode, slow, ("a"):rep(5000) .. "b")
+      -- Of which no single match takes long: each place where one might begin does.
+      local hostile = (("a"):rep(21) .. "!"):rep(8000) .. "b"
+      for part, step in pairs {
+        pre_tokenizer = '{"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "%s"}}',
+        normalizer = '{"type": "Replace", "content": "", "pattern": {"Regex": "%s"}}',
+      } do
+        local one = of(small((', "%s": %s'):format(part, step:format "(?:a|aa)+$")))
+        fails("takes too long on this text", one.encode, one, hostile)
+      end
+      local decoder = of('{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"' .. ("x"):rep(22) .. '!": 0}}, '
+        .. '"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "Replace", "content": "", '
+        .. '"pattern": {"Regex": "([a-z]+)+$"}}]}}')
+      local ids = lm.full({8000}, 1, {dtype = "int64"})
+      fails("takes too long on this text", decoder.decode, decoder, ids)
+      -- Tries: a token that nearly stands everywhere.
+      local most, text = ("a"):rep(20000), ("a"):rep(200000)
+      for _, json in ipairs {
+        small(', "added_tokens": [{"content": "' .. most .. 'b"}]'),
+        '{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0], ["' .. most .. 'b", 0]]}}',
+        '{"model": {"type": "WordPiece", "unk_token": "a", "max_input_chars_per_word": 1000000, "vocab": {"a": 0, '
+          .. '"##a": 1, "##' .. most .. 'b": 2}}}',
+      } do
+        local one = of(json)
+        fails("the tokens take too long to find in this text", one.encode, one, text)
+      end
       local function doubles_of(n)
         local list = {}
         for i = 1, n do list[i] = '{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}' end

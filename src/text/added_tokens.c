@@ -18,18 +18,21 @@ void lm_added_free(lm_added_tokens *a) {
 }
 
 /* ---- what is looked for */
-static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a) {
+static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a, uint64_t *work) {
   lm_pieces p = {0};
   lm_status status;
   lm_free(a->normalized.data);
   a->normalized = (lm_text){0};
   if (!a->is_normalized || t->normalizers.n == 0) return LM_OK;
   TRY(lm_pieces_begin(&p, a->content.data, a->content.n));
+  p.work = *work;
+  p.most = 16 * a->content.n + 64; /* there may be many of them */
   for (size_t i = 0; i < t->normalizers.n; i++) TRY(lm_normalize(&t->normalizers.item[i], &p));
   size_t n = p.count ? p.now.n : 0;
   if (n == a->content.n && memcmp(p.now.text, a->content.data, n) == 0) goto done;
   TRY(lm_text_copy(&a->normalized, p.now.text, n));
 done:
+  *work = p.work;
   lm_pieces_free(&p);
   return status;
 }
@@ -53,9 +56,10 @@ lm_status lm_added_close(lm_tokenizer *t) {
   lm_added_tokens *a = &t->added;
   lm_status status = LM_OK;
   int32_t ids = 0;
+  uint64_t work = lm_work_for(a->place.bytes);
   for (size_t i = 0; i < a->n; i++) {
     if (a->item[i].id >= ids) ids = a->item[i].id + 1;
-    TRY(normalized_text(t, &a->item[i]));
+    TRY(normalized_text(t, &a->item[i], &work));
   }
   if ((size_t)ids > 4 * (a->n + t->model.words.count) + (1 << 16)) {
     TRY(lm_fail(LM_E_ARG, "an added token has the id %d; the model has %zu tokens", ids - 1, t->model.words.count));
@@ -115,9 +119,10 @@ static bool stands_alone(const char *text, size_t n, size_t from, size_t to) {
   return to == n || (lm_char_at(text + to, &c), !lm_char_is_word(c));
 }
 
-static size_t spaces_before(const char *text, size_t end) {
+/* Where the spaces before `end` begin, no further back than `least`. */
+static size_t spaces_before(const char *text, size_t least, size_t end) {
   uint32_t c;
-  while (end > 0) {
+  while (end > least) {
     size_t at = before(text, end, &c);
     if (!lm_char_is_space(c)) break;
     end = at;
@@ -136,13 +141,15 @@ static size_t spaces_after(const char *text, size_t n, size_t at) {
 }
 
 /* The longest token that text begins with: its place, or -1. */
-static int32_t longest(const lm_trie *trie, const char *text, size_t n, size_t *length) {
+static int32_t longest(const lm_trie *trie, const char *text, size_t n, size_t *length, uint64_t *work) {
   int32_t node = 0, found = -1;
-  for (size_t i = 0; i < n && (node = lm_trie_step(trie, node, text[i])) >= 0; i++) {
+  size_t i = 0;
+  for (; i < n && (node = lm_trie_step(trie, node, text[i])) >= 0; i++) {
     if (trie->node[node].id < 0) continue;
     found = trie->node[node].id;
     *length = i + 1;
   }
+  lm_work_take(work, i);
   return found;
 }
 
@@ -153,9 +160,10 @@ typedef struct search {
 
 static lm_status cut_added(const void *with, lm_pieces *p, const char *text, size_t n) {
   const search *s = with;
-  size_t end = 0; /* of what was cut */
+  size_t end = 0, spaces = 0; /* of what was cut; of the spaces that were seen last */
   for (size_t i = 0, length = 0; i < n; i += length) {
-    int32_t found = longest(s->trie, text + i, n - i, &length);
+    int32_t found = longest(s->trie, text + i, n - i, &length, &p->work);
+    if (p->work == 0) return lm_model_too_long();
     if (found < 0) {
       length = 1;
       continue;
@@ -163,9 +171,9 @@ static lm_status cut_added(const void *with, lm_pieces *p, const char *text, siz
     const lm_added_token *a = &s->added->item[found];
     size_t from = i, to = i + length;
     if (a->single_word && !stands_alone(text, n, from, to)) continue;
-    if (a->lstrip) from = spaces_before(text, from);
-    if (from < end && a->lstrip) from = end;
-    if (a->rstrip) to = spaces_after(text, n, to);
+    if (a->lstrip) from = from > end ? spaces_before(text, end, from) : end;
+    if (a->rstrip && to >= spaces) spaces = spaces_after(text, n, to);
+    if (a->rstrip && to < spaces) to = spaces;
     if (end < from) lm_cut_put(p, end, from, -1);
     lm_cut_put(p, from, to, a->id);
     end = to;

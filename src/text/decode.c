@@ -201,12 +201,12 @@ static void decode_strip(const lm_step *s, const texts *from, texts *to) {
   }
 }
 
-static lm_status decode_replace(const lm_step *s, const texts *from, texts *to) {
+static lm_status decode_replace(const lm_step *s, const texts *from, uint64_t *work, texts *to) {
   for (size_t i = 0, n; i < from->n; i++) {
     const char *text = text_at(from, i, &n);
     size_t at = LM_PATTERN_START, begin, end, done = 0;
     for (bool found = n > 0; found && !to->failed;) {
-      lm_status status = lm_pattern_next(s->pattern, text, n, &at, &found, &begin, &end);
+      lm_status status = lm_pattern_next(s->pattern, text, n, work, &at, &found, &begin, &end);
       if (status != LM_OK) return status;
       if (!found) break;
       put(to, text + done, begin - done);
@@ -239,7 +239,7 @@ static void decode_ctc(const lm_step *s, const texts *from, texts *to) {
   }
 }
 
-static lm_status decode_step(const lm_step *s, const texts *from, texts *to) {
+static lm_status decode_step(const lm_step *s, const texts *from, uint64_t *work, texts *to) {
   switch (s->kind) {
     case LM_DECODE_BPE: decode_bpe(s, from, to); break;
     case LM_DECODE_BYTE_LEVEL: decode_byte_level(from, to); break;
@@ -251,7 +251,7 @@ static lm_status decode_step(const lm_step *s, const texts *from, texts *to) {
       end_text(to);
       break;
     case LM_DECODE_STRIP: decode_strip(s, from, to); break;
-    case LM_DECODE_REPLACE: return decode_replace(s, from, to);
+    case LM_DECODE_REPLACE: return decode_replace(s, from, work, to);
     case LM_DECODE_CTC: decode_ctc(s, from, to); break;
     default: break;
   }
@@ -271,7 +271,7 @@ static const char *decoded_text(const lm_tokenizer *t, int32_t id, bool skip_spe
 lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, lm_bytes *out) {
   texts a = {.most = LM_TEXT_MOST}, b = {0};
   lm_status status = LM_OK;
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n && !a.failed; i++) {
     size_t bytes;
     const char *text = decoded_text(t, ids[i], skip_special, &bytes);
     if (!text) continue;
@@ -279,10 +279,11 @@ lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, boo
     put(&a, text, bytes);
     end_text(&a);
   }
+  uint64_t work = lm_work_for(a.data.n);
   a.most = b.most = a.data.n < LM_TEXT_MOST / 64 ? 64 * a.data.n + (1 << 20) : LM_TEXT_MOST;
   for (size_t i = 0; i < t->decoders.n; i++) {
     b.data.n = b.n = 0;
-    TRY(decode_step(&t->decoders.item[i], &a, &b));
+    TRY(decode_step(&t->decoders.item[i], &a, &work, &b));
     b.failed = b.failed || a.failed;
     texts was = a;
     a = b;

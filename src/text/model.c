@@ -24,28 +24,33 @@ lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n) {
   return lm_fail(LM_E_ARG, "'%s' has no token, and the model has none for what is unknown", shown);
 }
 
+lm_status lm_model_too_long(void) {
+  return lm_fail(
+      LM_E_ARG, "the tokens take too long to find in this text: long ones begin alike, or are spaces with more spaces");
+}
+
 static lm_status whole_word(const lm_model *m, const char *text, size_t n, lm_model_tokens *out) {
   int32_t id = lm_vocabulary_find(&m->words, text, n);
   if (id < 0) id = m->unknown;
   return id < 0 ? lm_model_no_unknown(m, text, n) : lm_model_put(out, id, 0, n);
 }
 
-static lm_status tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out) {
+static lm_status tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out) {
   switch (m->kind) {
     case LM_MODEL_BPE: return lm_bpe_tokenize(m, text, n, out);
-    case LM_MODEL_UNIGRAM: return lm_unigram_tokenize(m, text, n, out);
-    case LM_MODEL_WORDPIECE: return lm_wordpiece_tokenize(m, text, n, out);
+    case LM_MODEL_UNIGRAM: return lm_unigram_tokenize(m, text, n, work, out);
+    case LM_MODEL_WORDPIECE: return lm_wordpiece_tokenize(m, text, n, work, out);
     default: return whole_word(m, text, n, out);
   }
 }
 
-lm_status lm_model_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out) {
-  if (n > MOST_CACHED || m->kind == LM_MODEL_WORD_LEVEL) return tokenize(m, text, n, out);
+lm_status lm_model_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out) {
+  if (n > MOST_CACHED || m->kind == LM_MODEL_WORD_LEVEL) return tokenize(m, text, n, work, out);
   uint64_t hash = lm_text_hash(text, n);
   size_t first = out->n;
   lm_status status = LM_OK;
   if (lm_word_cache_find(m->cache, hash, text, n, out, &status)) return status;
-  status = tokenize(m, text, n, out);
+  status = tokenize(m, text, n, work, out);
   if (status == LM_OK) lm_word_cache_put(&m->cache, hash, text, n, out, first);
   return status;
 }

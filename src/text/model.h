@@ -66,22 +66,23 @@ typedef struct lm_model {
   lm_word_cache *cache;
 } lm_model;
 
-/* Adds the tokens of the text (n > 0 bytes of UTF-8) to out. */
-lm_status lm_model_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out);
+/* Adds the tokens of the text (n > 0 bytes of UTF-8) to out; takes steps of *work. */
+lm_status lm_model_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out);
 /* Makes what the model needs beside its words and merges. */
 lm_status lm_model_close(lm_model *m);
 void lm_model_free(lm_model *m);
 
 /* BPE: the pair of two ids becomes a third; a lower rank goes first. Of a pair twice the later counts. */
 lm_status lm_bpe_merges(lm_model *m, size_t n); /* room for n */
-void lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t rank, int32_t id);
+lm_status lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t rank, int32_t id);
 
 /* Between the files of the models. */
 lm_status lm_bpe_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out);
-lm_status lm_wordpiece_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out);
-lm_status lm_unigram_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out);
+lm_status lm_wordpiece_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out);
+lm_status lm_unigram_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out);
 lm_status lm_model_put(lm_model_tokens *out, int32_t id, size_t from, size_t to);
 lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n); /* the error */
+lm_status lm_model_too_long(void);                                            /* where the work was too much */
 
 /* word_cache.c: the tokens of words that were there lately. */
 void lm_word_cache_free(lm_word_cache *c);

@@ -7,10 +7,13 @@
 
 static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
-static lm_merge *slot_of(const lm_model *m, uint64_t pair) {
-  size_t mask = m->merge_slots - 1;
+static uint64_t hash_of(uint64_t pair) {
   uint64_t h = pair * 0x9e3779b97f4a7c15u;
-  size_t i = (h ^ h >> 32) & mask;
+  return h ^ h >> 32;
+}
+
+static lm_merge *slot_of(const lm_model *m, uint64_t pair) {
+  size_t mask = m->merge_slots - 1, i = hash_of(pair) & mask;
   while (m->merge[i].pair != pair && m->merge[i].pair != UINT64_MAX) i = (i + 1) & mask;
   return &m->merge[i];
 }
@@ -25,9 +28,14 @@ lm_status lm_bpe_merges(lm_model *m, size_t n) {
   return LM_OK;
 }
 
-void lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t rank, int32_t id) {
+lm_status lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t rank, int32_t id) {
   uint64_t pair = pair_of(left, right);
-  *slot_of(m, pair) = (lm_merge){pair, rank, id};
+  lm_merge *slot = slot_of(m, pair);
+  if (lm_is_crowded((size_t)(slot - m->merge), hash_of(pair), m->merge_slots)) {
+    return lm_fail(LM_E_ARG, "merge %d has the hash of a thousand others: they were made for it", rank + 1);
+  }
+  *slot = (lm_merge){pair, rank, id};
+  return LM_OK;
 }
 
 static const lm_merge *find_merge(const lm_model *m, int32_t left, int32_t right) {
@@ -43,7 +51,7 @@ typedef struct word {
 
 static bool add_symbol(word *w, int32_t id, size_t bytes) {
   lm_model *m = w->m;
-  if (!lm_list_grow(&m->symbol, &m->symbol_room, w->n + 1, sizeof *m->symbol)) return false;
+  if (w->n >= INT32_MAX || !lm_list_grow(&m->symbol, &m->symbol_room, w->n + 1, sizeof *m->symbol)) return false;
   m->symbol[w->n] = (lm_symbol){id, (int32_t)w->n - 1, (int32_t)w->n + 1, (uint32_t)bytes};
   w->n++;
   return true;

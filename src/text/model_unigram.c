@@ -6,18 +6,20 @@ static void offer(struct lm_best *to, double score, size_t from, int32_t id) {
   if (to->from < 0 || score > to->score) *to = (struct lm_best){score, (int32_t)from, id};
 }
 
-static lm_status find_best(lm_model *m, const char *text, size_t n) {
+static lm_status find_best(lm_model *m, const char *text, size_t n, uint64_t *work) {
   for (size_t at = 0, size; at < n; at += size) {
     double score = m->best[at].score;
     bool single = false;
     int32_t node = 0;
+    size_t i = at;
     size = (size_t)lm_char_size(text[at]);
-    for (size_t i = at; i < n && (node = lm_trie_step(&m->trie, node, text[i])) >= 0; i++) {
+    for (; i < n && (node = lm_trie_step(&m->trie, node, text[i])) >= 0; i++) {
       int32_t id = m->trie.node[node].id;
       if (id < 0) continue;
       offer(&m->best[i + 1], score + m->score[id], at, id);
       single = single || i + 1 - at == size;
     }
+    if (!lm_work_take(work, i - at)) return lm_model_too_long();
     if (single) continue;
     struct lm_best *to = &m->best[at + size];
     double unknown = score + (m->least_score - 10);
@@ -41,12 +43,12 @@ static lm_status put_unknown(lm_model *m, const char *text, size_t from, size_t 
   return status;
 }
 
-lm_status lm_unigram_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out) {
+lm_status lm_unigram_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out) {
   lm_status status;
   size_t first = out->n;
   if (!lm_list_grow(&m->best, &m->best_room, n + 1, sizeof *m->best)) return LM_E_OOM;
   for (size_t i = 0; i <= n; i++) m->best[i] = (struct lm_best){0, -1, 0};
-  TRY(find_best(m, text, n));
+  TRY(find_best(m, text, n, work));
   for (size_t end = n, from; end > 0; end = from) {
     int32_t id = m->best[end].id;
     from = (size_t)m->best[end].from;

@@ -8,17 +8,18 @@ static bool is_longer(const char *text, size_t n, size_t characters) {
   return count > characters;
 }
 
-lm_status lm_wordpiece_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out) {
+lm_status lm_wordpiece_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out) {
   size_t first = out->n, at = is_longer(text, n, m->most_characters) ? n + 1 : 0;
   while (at < n) {
     int32_t node = at == 0 ? 0 : m->prefix_node, id = -1;
-    size_t end = at;
-    for (size_t i = at; i < n && node >= 0; i++) {
+    size_t end = at, i = at;
+    for (; i < n && node >= 0; i++) {
       node = lm_trie_step(&m->trie, node, text[i]);
       if (node < 0 || m->trie.node[node].id < 0) continue;
       id = m->trie.node[node].id;
       end = i + 1;
     }
+    if (!lm_work_take(work, i - at)) return lm_model_too_long();
     if (id < 0) break;
     lm_status status = lm_model_put(out, id, at, end);
     if (status != LM_OK) return status;

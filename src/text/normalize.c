@@ -160,7 +160,7 @@ static lm_status replace(const void *step, lm_rewrite *r) {
   const lm_step *s = step;
   size_t at = LM_PATTERN_START, from, to;
   for (bool found = true; !r->pieces->failed;) {
-    lm_status status = lm_pattern_next(s->pattern, r->text, r->n, &at, &found, &from, &to);
+    lm_status status = lm_pattern_next(s->pattern, r->text, r->n, &r->pieces->work, &at, &found, &from, &to);
     if (status != LM_OK) return status;
     if (!found) break;
     lm_rewrite_keep(r, from - r->at);

@@ -3,6 +3,7 @@
 #include "text/pattern.h"
 
 #include <pcre2.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -10,17 +11,19 @@
 #include "text/characters.h"
 
 enum {
-  MOST_PATTERN = 1 << 16, /* bytes of an expression */
-  MOST_STEPS = 10000000,  /* of one match */
+  MOST_PATTERN = 1 << 16,     /* bytes of an expression */
+  MOST_BACKTRACKS = 10000000, /* of one match, work.h bounds those of all */
   MOST_DEPTH = 1000000,
   MOST_HEAP = 64 << 10,      /* KiB of one match */
   JIT_STACK = 8 << 20,       /* bytes */
-  MOST_COMPILED = 256 << 10, /* bytes of the compiled expression, before its machine code */
+  MOST_COMPILED = 512 << 10, /* bytes of the compiled expression, before its machine code */
+  MOST_REPEAT = 1000,        /* of {n} */
 };
 
 struct lm_pattern {
-  char *literal; /* NULL: an expression */
+  char *text;
   size_t n;
+  bool has_references;
   pcre2_code *code;
   pcre2_match_data *data;
   pcre2_match_context *context;
@@ -31,7 +34,7 @@ static lm_status no_memory(void) { return lm_fail(LM_E_OOM, "out of memory: a pa
 
 void lm_pattern_free(lm_pattern *p) {
   if (!p) return;
-  lm_free(p->literal);
+  lm_free(p->text);
   pcre2_match_data_free(p->data);
   pcre2_match_context_free(p->context);
   pcre2_jit_stack_free(p->stack);
@@ -41,12 +44,13 @@ void lm_pattern_free(lm_pattern *p) {
 
 lm_status lm_pattern_literal(const char *text, size_t n, lm_pattern **out) {
   lm_pattern *p = lm_calloc(1, sizeof *p);
-  if (p) p->literal = lm_malloc(n + 1);
-  if (!p || !p->literal) {
+  if (p) p->text = lm_malloc(n + 1);
+  if (!p || !p->text) {
     lm_pattern_free(p);
     return LM_E_OOM;
   }
-  memcpy(p->literal, text, n);
+  memcpy(p->text, text, n);
+  p->text[n] = 0;
   p->n = n;
   *out = p;
   return LM_OK;
@@ -81,11 +85,16 @@ static size_t put_escape(const char *t, size_t n, size_t i, bool in_class, lm_by
   if (c == 'w') word = in_class ? "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" : "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
   if (c == 'W' && !in_class) word = "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
   if (c == 'h') word = in_class ? "0-9a-fA-F" : "[0-9a-fA-F]";
+  if (c == 'H' && !in_class) word = "[^0-9a-fA-F]";
+  if (c == 'v') word = "\\x{b}";
+  if (c == 'Q') word = "Q";
+  if (c == 'E') word = "E";
+  if (c == 'X' && !in_class) word = "(?:\\X)"; /* an item of its own, so that its work is counted */
   if (word) {
     lm_put(to, word, strlen(word));
     return 2;
   }
-  if (c == 'u' && i + 6 <= n) {
+  if (c == 'u' && i + 6 <= n && strspn(t + i + 2, "0123456789abcdefABCDEF") >= 4) {
     lm_put(to, "\\x{", 3);
     lm_put(to, t + i + 2, 4);
     lm_put(to, "}", 1);
@@ -100,8 +109,38 @@ static size_t put_escape(const char *t, size_t n, size_t i, bool in_class, lm_by
   return (size_t)(end + 1 - t) - i;
 }
 
-/* In Ruby's syntax a + after {1,3} is no possessive but a second repetition: PCRE2 is told so by a group. */
+/* {n,m} at t[i]; gives how many bytes were read, or 0 where it is no repetition. */
+static size_t put_repeat(const char *t, size_t i, lm_bytes *to, lm_status *status) {
+  size_t at = i + 1, low = strspn(t + at, "0123456789"), high = 0;
+  at += low;
+  bool two = t[at] == ',';
+  if (two) high = strspn(t + at + 1, "0123456789");
+  at += two + high;
+  if (t[at] != '}' || low + high == 0) return 0;
+  if (t[at + 1] == '+') *status = refuse("a + after {…} is not known here", t);
+  if (t[at + 1] == '{' || t[at + 1] == '*') *status = refuse("a repetition of a repetition is not known here", t);
+  if (!two && t[at + 1] == '?') *status = refuse("a ? after {n} is not known here", t);
+  if (low > 9 || high > 9 || atol(t + i + 1) > MOST_REPEAT || (high && atol(t + at - high) > MOST_REPEAT)) {
+    *status = refuse("a repetition of more than 1000", t);
+  }
+  lm_put(to, low ? "{" : "{0", low ? 1 : 2);
+  lm_put(to, t + i + 1, at - i);
+  return at + 1 - i;
+}
+
+/* (?imx) or (?imx: at t[i], where m means what PCRE2 calls s; gives how many bytes were read, or 0. */
+static size_t put_flags(const char *t, size_t i, lm_bytes *to) {
+  size_t flags = t[i + 1] == '?' ? strspn(t + i + 2, "imx-") : 0;
+  char end = t[i + 2 + flags];
+  if (flags == 0 || (end != ':' && end != ')')) return 0;
+  lm_put(to, "(?", 2);
+  for (size_t k = 0; k < flags; k++) lm_put(to, t[i + 2 + k] == 'm' ? "s" : t + i + 2 + k, 1);
+  lm_put(to, &end, 1);
+  return flags + 3;
+}
+
 static lm_status translate(const char *t, size_t n, lm_bytes *to) {
+  lm_status status = LM_OK;
   bool in_class = false;
   size_t class_at = 0;
   for (size_t i = 0; i < n; i++) {
@@ -125,8 +164,11 @@ static lm_status translate(const char *t, size_t n, lm_bytes *to) {
     } else if (t[i] == '[') {
       in_class = true;
       class_at = i + 1 + (i + 1 < n && t[i + 1] == '^');
-    } else if (t[i] == '}' && i + 1 < n && t[i + 1] == '+') {
-      return refuse("a + after {…} is not known here", t);
+    } else if (t[i] == '{' || t[i] == '(') {
+      size_t read = t[i] == '{' ? put_repeat(t, i, to, &status) : put_flags(t, i, to);
+      if (status != LM_OK) return status;
+      i += read ? read - 1 : 0;
+      if (read) continue;
     }
     lm_put(to, t + i, 1);
   }
@@ -140,9 +182,10 @@ static lm_status compile(const char *t, const lm_bytes *written, lm_pattern *p) 
   if (!rules) return no_memory();
   pcre2_set_newline(rules, PCRE2_NEWLINE_LF);
   pcre2_set_parens_nest_limit(rules, 100);
-  p->code = pcre2_compile((PCRE2_SPTR)written->data, written->n,
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C,
-                          &error, &at, rules);
+  p->code = pcre2_compile(
+      (PCRE2_SPTR)written->data, written->n,
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT,
+      &error, &at, rules);
   pcre2_compile_context_free(rules);
   if (!p->code) {
     PCRE2_UCHAR why[200];
@@ -152,11 +195,14 @@ static lm_status compile(const char *t, const lm_bytes *written, lm_pattern *p) 
   size_t bytes = 0;
   pcre2_pattern_info(p->code, PCRE2_INFO_SIZE, &bytes);
   if (bytes > MOST_COMPILED) return refuse("too large once its repetitions are written out", t);
+  uint32_t references = 0;
+  pcre2_pattern_info(p->code, PCRE2_INFO_BACKREFMAX, &references);
+  p->has_references = references > 0;
   if (pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0) p->stack = pcre2_jit_stack_create(1 << 15, JIT_STACK, NULL);
   p->data = pcre2_match_data_create(1, NULL);
   p->context = pcre2_match_context_create(NULL);
   if (!p->data || !p->context) return no_memory();
-  pcre2_set_match_limit(p->context, MOST_STEPS);
+  pcre2_set_match_limit(p->context, MOST_BACKTRACKS);
   pcre2_set_depth_limit(p->context, MOST_DEPTH);
   pcre2_set_heap_limit(p->context, MOST_HEAP);
   pcre2_jit_stack_assign(p->context, NULL, p->stack);
@@ -166,11 +212,12 @@ static lm_status compile(const char *t, const lm_bytes *written, lm_pattern *p) 
 lm_status lm_pattern_regex(const char *text, size_t n, lm_pattern **out) {
   if (n > MOST_PATTERN) return lm_fail(LM_E_ARG, "a pattern of %zu bytes; at most %d", n, MOST_PATTERN);
   lm_bytes written = {0};
-  lm_pattern *p = lm_calloc(1, sizeof *p);
-  if (!p) return LM_E_OOM;
-  lm_put(&written, "", 0);
-  lm_status status = translate(text, n, &written);
-  if (status == LM_OK) status = compile(text, &written, p);
+  lm_pattern *p;
+  lm_status status = lm_pattern_literal(text, n, &p);
+  if (status != LM_OK) return status;
+  if (n == 0) lm_put(&written, "(?:)", 4); /* PCRE2 takes no NULL */
+  status = translate(p->text, n, &written);
+  if (status == LM_OK) status = compile(p->text, &written, p);
   lm_bytes_free(&written);
   if (status == LM_OK) {
     *out = p;
@@ -180,8 +227,29 @@ lm_status lm_pattern_regex(const char *text, size_t n, lm_pattern **out) {
   return status;
 }
 
-static lm_status regex_next(const lm_pattern *p, const char *text, size_t n, size_t start, bool *found, size_t *from,
-                            size_t *to) {
+/* PCRE2 calls it before each item of the expression. What an item has read since the last one counts, and what a
+ * reference may have compared. */
+typedef struct counting {
+  uint64_t *work;
+  size_t at;
+  bool has_references;
+} counting;
+
+static int count_item(pcre2_callout_block *b, void *with) {
+  counting *c = with;
+  uint64_t steps = 1 + (b->current_position > c->at ? b->current_position - c->at : 0);
+  for (uint32_t i = 1; c->has_references && i < b->capture_top; i++) {
+    const PCRE2_SIZE *place = b->offset_vector + 2 * (size_t)i;
+    if (place[0] != PCRE2_UNSET && place[1] > place[0]) steps += place[1] - place[0];
+  }
+  c->at = b->current_position;
+  return lm_work_take(c->work, steps) ? 0 : PCRE2_ERROR_CALLOUT;
+}
+
+static lm_status regex_next(const lm_pattern *p, const char *text, size_t n, uint64_t *work, size_t start, bool *found,
+                            size_t *from, size_t *to) {
+  counting c = {work, start, p->has_references};
+  pcre2_set_callout(p->context, count_item, &c);
   int rc = pcre2_match(p->code, (PCRE2_SPTR)text, n, start, PCRE2_NO_UTF_CHECK, p->data, p->context);
   if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
     rc = pcre2_match(p->code, (PCRE2_SPTR)text, n, start, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, p->data, p->context);
@@ -189,9 +257,10 @@ static lm_status regex_next(const lm_pattern *p, const char *text, size_t n, siz
   *found = rc >= 0;
   if (rc == PCRE2_ERROR_NOMATCH) return LM_OK;
   if (rc < 0) {
-    PCRE2_UCHAR why[200];
-    pcre2_get_error_message(rc, why, sizeof why);
-    return lm_fail(LM_E_ARG, "the pattern takes too long on this text, at byte %zu: %s", start + 1, (const char *)why);
+    PCRE2_UCHAR why[200] = "too many steps";
+    if (rc != PCRE2_ERROR_CALLOUT) pcre2_get_error_message(rc, why, sizeof why);
+    return lm_fail(LM_E_ARG, "the pattern '%s' takes too long on this text, at byte %zu: %s", lm_brief(p->text, 200),
+                   start + 1, (const char *)why);
   }
   const PCRE2_SIZE *places = pcre2_get_ovector_pointer(p->data);
   *from = places[0];
@@ -200,11 +269,11 @@ static lm_status regex_next(const lm_pattern *p, const char *text, size_t n, siz
   return LM_OK;
 }
 
-lm_status lm_pattern_next(const lm_pattern *p, const char *text, size_t n, size_t *at, bool *found, size_t *from,
-                          size_t *to) {
-  if (p->literal) {
+lm_status lm_pattern_next(const lm_pattern *p, const char *text, size_t n, uint64_t *work, size_t *at, bool *found,
+                          size_t *from, size_t *to) {
+  if (!p->code) {
     size_t start = *at == LM_PATTERN_START ? 0 : *at;
-    const char *hit = p->n > 0 && start < n ? memmem(text + start, n - start, p->literal, p->n) : NULL;
+    const char *hit = p->n > 0 && start < n ? memmem(text + start, n - start, p->text, p->n) : NULL;
     *found = hit != NULL;
     *from = hit ? (size_t)(hit - text) : n;
     *at = *to = hit ? *from + p->n : n;
@@ -214,7 +283,7 @@ lm_status lm_pattern_next(const lm_pattern *p, const char *text, size_t n, size_
   do {
     *found = false;
     if (start > n) return LM_OK;
-    lm_status status = regex_next(p, text, n, start, found, from, to);
+    lm_status status = regex_next(p, text, n, work, start, found, from, to);
     if (status != LM_OK || !*found) return status;
     start = *to + (*to < n ? (size_t)lm_char_size(text[*to]) : 1); /* past an empty match that does not count */
   } while (*from == *to && *to == *at);

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "text/characters.h"
+#include "text/work.h"
 
 /* Bytes of a text, also while it is worked on; by then also 64 times as many as it had, and a mebibyte. */
 enum { LM_TEXT_MOST = 1 << 28 };
@@ -40,6 +41,7 @@ typedef struct lm_pieces {
   lm_cut *cut; /* of the piece at work */
   size_t cuts, cut_room;
   size_t most;           /* bytes */
+  uint64_t work;         /* how many steps are left */
   bool failed, too_long; /* out of memory; or because of most */
 } lm_pieces;
 

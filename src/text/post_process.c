@@ -16,14 +16,14 @@ size_t lm_post_added(const lm_tokenizer *t, bool pair) {
 
 static bool is_space(uint32_t c) { return c == LM_CHAR_BYTE_SPACE || lm_char_is_space(c); }
 
-void lm_count_spaces(const char *text, size_t n, uint32_t *before, uint32_t *after) {
+void lm_count_spaces(const char *text, size_t n, size_t most, uint32_t *before, uint32_t *after) {
   uint32_t c;
   *before = *after = 0;
-  for (size_t i = 0; i < n; ++*before) {
+  for (size_t i = 0; i < n && *before < most; ++*before) {
     i += (size_t)lm_char_at(text + i, &c);
     if (!is_space(c)) break;
   }
-  for (size_t end = n; end > 0; ++*after) {
+  for (size_t end = n; end > 0 && *after < most; ++*after) {
     do end--;
     while (end > 0 && (text[end] & 0xc0) == 0x80);
     lm_char_at(text + end, &c);
@@ -39,7 +39,7 @@ static void trim_offsets(const lm_tokenizer *t, const lm_step *s, const char *co
     if (!token->added && token->word >= 0) {
       size_t n = 0;
       const char *word = lm_tokenizer_token(t, token->id, &n);
-      lm_count_spaces(word, n, &token->before, &token->after);
+      lm_count_spaces(word, n, token->to - token->from + 2, &token->before, &token->after);
     }
     uint32_t leading = token->before, trailing = token->after, from = token->from, to = token->to;
     if (leading == 1 && s->on[0] && (i == 0 || from == 0)) leading = 0;

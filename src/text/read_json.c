@@ -1,13 +1,14 @@
 /* tokenizer.json: what each part is called there, and what it says. */
 #include <cjson/cJSON.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "text/tokenizer.h"
 
-enum { MOST_STEPS = 256, MOST_AFFIX = 100 };
+enum { MOST_STEPS = 256, MOST_AFFIX = 32 };
 
 /* ---- fields */
 static const cJSON *field(const cJSON *of, const char *name) {
@@ -244,7 +245,8 @@ done:
   return status;
 }
 
-enum { MOST_TEMPLATE = 10000 }; /* pieces; each may stand for many ids, and a small file so for memory without end */
+/* Special tokens, pieces, and how often a text may come: a small file stands for much otherwise. */
+enum { MOST_TEMPLATE = 10000, MOST_PIECES = 1000, MOST_SEQUENCES = 16 };
 
 static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t type_id, lm_template **list, size_t *n,
                               size_t *room) {
@@ -266,9 +268,11 @@ static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t t
 
 static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_template **list, size_t *n) {
   const cJSON *pieces = field(of, name), *tokens = field(of, "special_tokens"), *piece;
-  size_t room = 0;
+  size_t room = 0, sequences = 0;
   lm_status status = LM_OK;
   if (!cJSON_IsArray(pieces)) return wrong(name, "list of pieces");
+  if (cJSON_GetArraySize(pieces) > MOST_PIECES)
+    return lm_fail(LM_E_IO, "'%s' has more than %d pieces", name, MOST_PIECES);
   cJSON_ArrayForEach(piece, pieces) {
     const cJSON *special = field(piece, "SpecialToken"), *sequence = field(piece, "Sequence");
     lm_template one = {0, 0, 0};
@@ -282,6 +286,9 @@ static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_te
     if (!first && !(pair && cJSON_IsString(id) && strcmp(id->valuestring, "B") == 0)) {
       TRY(lm_fail(LM_E_IO, "a piece of '%s' is neither a SpecialToken nor the Sequence A%s", name,
                   pair ? " or B" : ""));
+    }
+    if (++sequences > MOST_SEQUENCES) {
+      TRY(lm_fail(LM_E_IO, "'%s' has more than %d pieces that are a Sequence", name, MOST_SEQUENCES));
     }
     one.sequence = !first;
     TRY(read_int(sequence, "type_id", &one.type_id));
@@ -404,7 +411,12 @@ static lm_status read_vocabulary(const cJSON *of, lm_model *m) {
   if (!cJSON_IsObject(words)) return wrong("vocab", "object of tokens and their ids");
   cJSON_ArrayForEach(item, words) {
     size_t n = strlen(item->string);
-    if (!to_int(item, &id)) TRY(lm_fail(LM_E_IO, "'vocab': '%s' has no id", lm_brief(item->string, 40)));
+    if (!to_int(item, &id)) {
+      char seen[40] = "no number";
+      if (cJSON_IsNumber(item)) snprintf(seen, sizeof seen, "%.17g", item->valuedouble);
+      TRY(lm_fail(LM_E_IO, "'vocab': the id of '%s' is %s; ids are whole numbers from 0 to %d",
+                  lm_brief(item->string, 40), seen, INT32_MAX - 1));
+    }
     if (lm_utf8_check(item->string, n) < n) TRY(lm_fail(LM_E_IO, "'vocab': the token of id %d is not UTF-8", id));
     TRY(lm_vocabulary_add(&m->words, item->string, n, id));
   }
@@ -455,8 +467,7 @@ static lm_status read_merge(lm_model *m, const cJSON *item, int32_t rank, lm_byt
                                : joined->n);
     return lm_fail(LM_E_IO, "merge %d: '%s' is not in the vocabulary", rank + 1, text);
   }
-  lm_bpe_add_merge(m, left, right, rank, id);
-  return LM_OK;
+  return lm_bpe_add_merge(m, left, right, rank, id);
 }
 
 static lm_status read_bpe(const cJSON *of, lm_model *m) {
@@ -641,4 +652,31 @@ lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tok
   }
   lm_tokenizer_free(t);
   return status == LM_E_OOM ? status : lm_fail_in(status, name);
+}
+
+/* ---- and back */
+static bool write_added(const lm_added_token *a, cJSON *list) {
+  cJSON *one = cJSON_CreateObject();
+  bool ok =
+      one && cJSON_AddNumberToObject(one, "id", a->id) && cJSON_AddStringToObject(one, "content", a->content.data) &&
+      cJSON_AddBoolToObject(one, "single_word", a->single_word) && cJSON_AddBoolToObject(one, "lstrip", a->lstrip) &&
+      cJSON_AddBoolToObject(one, "rstrip", a->rstrip) && cJSON_AddBoolToObject(one, "normalized", a->is_normalized) &&
+      cJSON_AddBoolToObject(one, "special", a->special) && cJSON_AddItemToArray(list, one);
+  if (!ok) cJSON_Delete(one);
+  return ok;
+}
+
+lm_status lm_tokenizer_added_json(const lm_tokenizer *t, lm_bytes *out) {
+  cJSON *list = cJSON_CreateArray();
+  bool ok = list != NULL;
+  for (int32_t id = 0; id < t->added.ids && ok; id++) { /* in the order of their ids, as the original has them */
+    const lm_added_token *a = lm_tokenizer_added(t, id);
+    ok = !a || write_added(a, list);
+  }
+  char *text = ok ? cJSON_PrintUnformatted(list) : NULL;
+  if (text) lm_put(out, text, strlen(text));
+  ok = text && !out->failed;
+  cJSON_free(text);
+  cJSON_Delete(list);
+  return ok ? LM_OK : lm_fail(LM_E_OOM, "out of memory: the text of %zu tokens", t->added.n);
 }

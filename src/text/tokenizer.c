@@ -68,7 +68,17 @@ static bool put(lm_tokens *out, lm_token token) {
   return true;
 }
 
-static lm_status put_added(const lm_pieces *p, const lm_piece *piece, int32_t word, int32_t type_id, lm_tokens *out) {
+/* Whether spaces at the ends of added tokens matter. */
+static bool trims(const lm_tokenizer *t) {
+  for (size_t i = 0; i < t->post_processors.n; i++) {
+    const lm_step *s = &t->post_processors.item[i];
+    if ((s->kind == LM_POST_BYTE_LEVEL || s->kind == LM_POST_ROBERTA) && s->on[1]) return true;
+  }
+  return false;
+}
+
+static lm_status put_added(lm_tokenizer *t, const lm_piece *piece, int32_t word, int32_t type_id, lm_tokens *out) {
+  lm_pieces *p = &t->pieces;
   const lm_span *span = p->now.span + piece->at;
   lm_token token = {.id = piece->id,
                     .type_id = type_id,
@@ -76,7 +86,10 @@ static lm_status put_added(const lm_pieces *p, const lm_piece *piece, int32_t wo
                     .from = span[0].from,
                     .to = span[piece->n - 1].to,
                     .added = true};
-  lm_count_spaces(p->now.text + piece->at, piece->n, &token.before, &token.after);
+  if (trims(t)) {
+    lm_count_spaces(p->now.text + piece->at, piece->n, token.to - token.from + 2, &token.before, &token.after);
+    if (!lm_work_take(&p->work, (uint64_t)token.before + token.after)) return lm_model_too_long();
+  }
   return put(out, token) ? LM_OK : LM_E_OOM;
 }
 
@@ -84,7 +97,7 @@ static lm_status tokenize_piece(lm_tokenizer *t, const lm_piece *piece, int32_t 
   const lm_span *span = t->pieces.now.span + piece->at;
   lm_model_tokens *found = &t->found;
   found->n = 0;
-  lm_status status = lm_model_tokenize(&t->model, t->pieces.now.text + piece->at, piece->n, found);
+  lm_status status = lm_model_tokenize(&t->model, t->pieces.now.text + piece->at, piece->n, &t->pieces.work, found);
   if (status != LM_OK) return status;
   if (!lm_list_grow(&out->item, &out->room, out->n + found->n, sizeof *out->item)) return LM_E_OOM;
   for (size_t i = 0; i < found->n; i++) {
@@ -114,7 +127,7 @@ static lm_status encode_one(lm_tokenizer *t, const char *what, const char *text,
   for (size_t i = 0; i < p->count; i++) {
     const lm_piece *piece = &p->piece[i];
     if (piece->id >= 0) {
-      TRY(put_added(p, piece, (int32_t)i, type_id, out));
+      TRY(put_added(t, piece, (int32_t)i, type_id, out));
     } else {
       TRY(tokenize_piece(t, piece, (int32_t)i, type_id, out));
     }

@@ -60,6 +60,8 @@ typedef struct lm_tokenizer {
 
 /* json: n bytes, with a closing zero; name: of the file, for messages. */
 LM_API lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tokenizer **out);
+/* Adds to out the text of "added_tokens". */
+LM_API lm_status lm_tokenizer_added_json(const lm_tokenizer *t, lm_bytes *out);
 LM_API void lm_tokenizer_free(lm_tokenizer *t);
 /* One more than the largest id; tokens that are there. */
 LM_API int32_t lm_tokenizer_ids(const lm_tokenizer *t);
@@ -83,8 +85,8 @@ void lm_added_free(lm_added_tokens *a);
 /* Cuts out the added tokens and normalizes the rest. */
 lm_status lm_added_cut(lm_tokenizer *t, lm_pieces *p);
 /* post_process.c: first and, of a pair, second become out. */
-/* How many spaces, or characters for a space's byte, stand at the ends of a token. */
-void lm_count_spaces(const char *text, size_t n, uint32_t *before, uint32_t *after);
+/* How many spaces, or characters for a space's byte, stand at the ends of a token; of more than `most` that many. */
+void lm_count_spaces(const char *text, size_t n, size_t most, uint32_t *before, uint32_t *after);
 size_t lm_post_added(const lm_tokenizer *t, bool pair); /* how many tokens it adds */
 lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_tokens part[2], bool pair, bool special,
                           lm_tokens *out);

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "text/pieces.h"
 
-enum { MOST_WORDS = 1 << 24, MOST_IDLE_IDS = 1 << 16 };
+enum { MOST_WORDS = 1 << 24, MOST_IDLE_IDS = 1 << 16, MOST_BYTES = 1 << 16 };
 
 uint64_t lm_text_hash(const char *s, size_t n) {
   uint64_t h = 0x9e3779b97f4a7c15u ^ n * 0xff51afd7ed558ccdu, part;
@@ -46,14 +46,20 @@ static bool grow_slots(lm_vocabulary *v) {
 
 lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_t id) {
   if (v->count >= MOST_WORDS) return lm_fail(LM_E_ARG, "more than %d tokens", MOST_WORDS);
+  if (n > MOST_BYTES) return lm_fail(LM_E_ARG, "a token of %zu bytes; at most %d", n, MOST_BYTES);
   if (v->count * 2 >= v->slots && !grow_slots(v)) return LM_E_OOM;
   if (!lm_list_grow(&v->text, &v->text_room, v->bytes + n, 1) ||
       !lm_list_grow(&v->word, &v->word_room, v->count + 1, sizeof *v->word)) {
     return LM_E_OOM;
   }
+  int32_t *slot = slot_of(v, text, n);
+  if (lm_is_crowded((size_t)(slot - v->slot), lm_text_hash(text, n), v->slots)) {
+    return lm_fail(LM_E_ARG, "the tokens were made to have the same hashes: '%s' has those of a thousand others",
+                   lm_brief(text, 40));
+  }
   if (n) memcpy(v->text + v->bytes, text, n);
   v->word[v->count] = (struct lm_word){v->bytes, n, id};
-  *slot_of(v, text, n) = (int32_t)v->count++;
+  *slot = (int32_t)v->count++;
   v->bytes += n;
   return LM_OK;
 }

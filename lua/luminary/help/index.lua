@@ -105,7 +105,7 @@ local function sorted_names(t)
   return names
 end
 
--- What of a class is for its users: functions that it has, or has from its class.
+-- What of a class is for its users: functions that it has, or has from its class, and fields that it tells of.
 local function add_class(to, name, of)
   if to.classes[name] then return end
   to.classes[name] = of
@@ -114,6 +114,7 @@ local function add_class(to, name, of)
       to.add(name .. ":" .. method, method, of[method], name)
     end
   end
+  for _, field in ipairs(rawget(of, "__fields") or {}) do to.add(name .. "." .. field, field, "", name) end
   local super = rawget(of, "super")
   if super then add_class(to, super.__name, super) end
 end

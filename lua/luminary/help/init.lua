@@ -153,6 +153,17 @@ local others = {
   ["optim.lr_scheduler"] = "optim.lr_scheduler", ["lm.models"] = "models", text = "text",
 }
 
+-- The same of names that methods of a class of ours have elsewhere.
+local function of_methods(name)
+  local classes, names = all().classes, {}
+  for of in pairs(classes) do names[#names + 1] = of end
+  table.sort(names)
+  for _, of in ipairs(names) do
+    local missing = rawget(classes[of], "__missing")
+    if missing and missing[name] then return missing[name] end
+  end
+end
+
 -- What is said of a name of PyTorch's or Torch7's: in other_names, of the library that it is asked of, or of the first.
 local function elsewhere(qualifier, name)
   local names = require "luminary.help.other_names"
@@ -160,8 +171,7 @@ local function elsewhere(qualifier, name)
   for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data", "lm.models", "text"} do
     if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
   end
-  if found ~= nil then return found end
-  return index.class "Module".__missing[name] or names.options[name]
+  return found or of_methods(name) or names.options[name] or found
 end
 
 -- Whether what stands before an entry's name is what somebody wrote there.

@@ -149,7 +149,8 @@ other.optim = with(pairs_of([[
 })
 
 other.text = pairs_of([[
-  AutoTokenizer=Tokenizer PreTrainedTokenizerFast=Tokenizer LlamaTokenizer=Tokenizer T5Tokenizer=Tokenizer
+  AutoTokenizer=Tokenizer PreTrainedTokenizerFast=Tokenizer PreTrainedTokenizer=Tokenizer
+  LlamaTokenizer=Tokenizer T5Tokenizer=Tokenizer
   SentencePieceUnigramTokenizer=Tokenizer GPT2Tokenizer=ByteLevelBPETokenizer BertTokenizer=BertWordPieceTokenizer
   GPT2TokenizerFast=ByteLevelBPETokenizer BertTokenizerFast=BertWordPieceTokenizer]], "")
 
@@ -177,6 +178,13 @@ other.options = {
   mmap_mode = "it is mmap = true", allow_pickle = "nothing in a file is run",
   pretrained = weights, download = "nothing is downloaded: the files have to be there",
   hop_size = "here it is hop_length",
+  return_tensors = "results are tensors", text_pair = "the second text is the second argument",
+  return_attention_mask = "attention_mask is always there", return_token_type_ids = "token_type_ids is always there",
+  return_offsets_mapping = "tokenizer:encode(text).offsets is that",
+  return_special_tokens_mask = "tokenizer:encode(text).special_tokens_mask is that",
+  return_overflowing_tokens = "what truncation leaves out is not given in this version",
+  is_split_into_words = "texts are strings: table.concat(words, \" \")",
+  clean_up_tokenization_spaces = "the file's decoder says it", return_length = "input_ids.shape[2] is that",
   multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
 }
 

@@ -5,6 +5,7 @@ local fail = options.fail
 
 local padding = {}
 
+local MOST = 2 ^ 22 -- tokens that a file may pad each text to
 local sides = {Left = "left", Right = "right"}
 local strategies = {LongestFirst = "longest_first", OnlyFirst = "only_first", OnlySecond = "only_second"}
 
@@ -15,7 +16,7 @@ function padding.settings(path, truncation, pads)
     local value = core.json_decode(json, false)
     return type(value) == "table" and value or {}
   end
-  local function is_count(v) return type(v) == "number" and v >= 0 and v % 1 == 0 end
+  local function is_count(v) return type(v) == "number" and v >= 0 and v % 1 == 0 and v < 2 ^ 53 end
   if truncation then
     local t = read(truncation)
     if not is_count(t.max_length) then fail("%s: truncation has no max_length", path) end
@@ -26,6 +27,9 @@ function padding.settings(path, truncation, pads)
     local p = read(pads)
     local fixed = type(p.strategy) == "table" and p.strategy.Fixed
     if not is_count(p.pad_id) or fixed and not is_count(fixed) then fail("%s: padding has no pad_id", path) end
+    for _, n in ipairs {fixed or 0, is_count(p.pad_to_multiple_of) and p.pad_to_multiple_of or 0} do
+      if n > MOST then fail("%s: padding to %.0f tokens; at most %d", path, n, MOST) end
+    end
     out.padding, out.pad_id, out.padding_side = fixed or true, p.pad_id, sides[p.direction] or "right"
     out.pad_to_multiple_of = is_count(p.pad_to_multiple_of) and p.pad_to_multiple_of > 0 and p.pad_to_multiple_of or nil
     out.pad_type_id = is_count(p.pad_type_id) and p.pad_type_id or 0
@@ -40,39 +44,31 @@ local function one_of(more)
   end
 end
 
-local truncation_spec = {
+local spec = {
   add_special_tokens = {"boolean", true}, truncation = {one_of {"longest_first", "only_first", "only_second"}},
-  max_length = {"natural"}, truncation_side = {{"left", "right"}},
+  max_length = {"natural"}, truncation_side = {{"left", "right"}}, padding = {one_of {"longest", "max_length"}},
+  pad_to_multiple_of = {"count"}, pad_token_id = {"integer"}, padding_side = {{"left", "right"}},
 }
-local batch_spec = {
-  padding = {one_of {"longest", "max_length"}}, pad_to_multiple_of = {"count"}, pad_token_id = {"integer"},
-  padding_side = {{"left", "right"}},
-}
-for name, row in pairs(truncation_spec) do batch_spec[name] = row end
+local LARGE = 1e20 -- from there on transformers take a model_max_length for none
 
-local function filled(tokenizer, who, o)
-  local file = tokenizer.settings
-  if o.truncation == nil then o.truncation = file.truncation or false end
-  if o.truncation == true then o.truncation = "longest_first" end
-  o.max_length, o.truncation_side = o.max_length or file.max_length, o.truncation_side or file.truncation_side
-  if o.truncation and not o.max_length then fail("%s: truncation wants {max_length = …}", who) end
-  return o
-end
-
---- encode's options.
-function padding.truncation(tokenizer, name, opts)
-  local who = "Tokenizer:" .. name
-  return filled(tokenizer, who, options.check(who, opts, truncation_spec, "add_special_tokens"))
-end
-
---- Those of a batch.
+--- Options, filled from the file and from what the tokenizer says. max_length alone shortens, as in transformers.
 function padding.options(tokenizer, who, opts)
-  local o, file = filled(tokenizer, who, options.check(who, opts, batch_spec, "padding")), tokenizer.settings
+  local o, file = options.check(who, opts, spec, "padding"), tokenizer.settings
+  local most = file.max_length or tokenizer.model_max_length
+  if o.truncation == nil then o.truncation = file.truncation or o.max_length ~= nil and not o.padding end
+  if o.max_length and not o.truncation and o.padding and o.padding ~= "max_length" then
+    fail("%s: max_length says nothing here: it goes with truncation = true, or with padding = 'max_length'", who)
+  end
+  if o.truncation == true then o.truncation = "longest_first" end
   if o.padding == nil then o.padding = file.padding or false end
+  if not o.max_length and type(most) == "number" and most < LARGE then o.max_length = most end
+  if o.truncation and not o.max_length then fail("%s: truncation wants {max_length = …}", who) end
   if o.padding == "max_length" then
     o.padding = o.max_length or fail("%s: padding to max_length wants {max_length = …}", who)
   end
-  o.padding_side = o.padding_side or file.padding_side or "right"
+  for _, name in ipairs {"padding_side", "truncation_side"} do
+    o[name] = options.choice(who, name, o[name] or tokenizer[name], {"left", "right"})
+  end
   o.pad_to_multiple_of = o.pad_to_multiple_of or file.pad_to_multiple_of or 1
   return o
 end
@@ -89,9 +85,42 @@ end
 
 local function pad_id(tokenizer, who, o)
   local file = tokenizer.settings.pad_id
-  local id = o.pad_token_id or file and file + tokenizer.base or tokenizer:token_to_id "[PAD]"
-    or tokenizer:token_to_id "<pad>"
-  return id or fail("%s: no token to pad with; {pad_token_id = …} names one", who)
+  local id = o.pad_token_id or tokenizer.pad_token_id or file and file + tokenizer.base
+    or tokenizer:token_to_id "[PAD]" or tokenizer:token_to_id "<pad>"
+  return id or fail("%s: no token to pad with; {pad_token_id = …} names one, or tokenizer.pad_token = "
+    .. "tokenizer.eos_token, or tokenizer:add_special_tokens({pad_token = '[PAD]'})", who)
+end
+
+-- How long rows become of which the longest has so many tokens.
+local function length_of(o, longest)
+  if not o.padding then return nil end
+  local length = type(o.padding) == "number" and math.max(o.padding, longest) or longest
+  return math.ceil(length / o.pad_to_multiple_of) * o.pad_to_multiple_of
+end
+
+--- Pads the tables that encode gives.
+function padding.encodings(tokenizer, who, list, o)
+  local ops, int64, longest = core.ops, {dtype = "int64"}, 0
+  for _, e in ipairs(list) do longest = math.max(longest, e.ids:numel()) end
+  local length = length_of(o, longest) or 0
+  for _, e in ipairs(list) do
+    local more = length - e.ids:numel()
+    local function pad(name, value)
+      local fill = ops.full({more}, value, int64)
+      e[name] = ops.cat(o.padding_side == "left" and {fill, e[name]} or {e[name], fill}, 1)
+    end
+    if more > 0 then
+      pad("ids", pad_id(tokenizer, who, o))
+      pad("type_ids", tokenizer.settings.pad_type_id or 0)
+      pad("special_tokens_mask", 1)
+      pad("attention_mask", 0)
+      pad("word_ids", 0)
+      local none = ops.zeros({more, 2}, int64)
+      none:select(2, 1):fill_(1)
+      e.offsets = ops.cat(o.padding_side == "left" and {none, e.offsets} or {e.offsets, none}, 1)
+    end
+  end
+  return list
 end
 
 --- The rows as tensors [N, L].
@@ -100,11 +129,8 @@ function padding.batch(tokenizer, who, ids, types, o)
   for _, row in ipairs(ids) do
     longest, shortest = math.max(longest, row:numel()), math.min(shortest, row:numel())
   end
-  local length = longest
-  if o.padding then
-    length = type(o.padding) == "number" and math.max(o.padding, longest) or longest
-    length = math.ceil(length / o.pad_to_multiple_of) * o.pad_to_multiple_of
-  elseif shortest < longest then
+  local length = length_of(o, longest) or longest
+  if not o.padding and shortest < longest then
     fail("%s: texts of %d to %d tokens make no tensor; {padding = true} pads them", who, shortest, longest)
   end
   if shortest == length then

@@ -1,17 +1,26 @@
---- Tokenizers, by src/text/.
+--- lm.text: tokenizers, from Hugging Face's files, with its results. lm.text.Tokenizer(path) reads a tokenizer.json or
+--- a model's folder, lm.text.ByteLevelBPETokenizer(vocab, merges) GPT-2's two files, and
+--- lm.text.BertWordPieceTokenizer(vocab) BERT's vocab.txt. tokenizer(texts) gives tensors for a model,
+--- tokenizer:encode(text) all about one text, tokenizer:decode(ids) the text again, and tokenizer:streamer(write) that
+--- of ids that come one by one.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local files = require "luminary.text.vocabulary_files"
 local padding = require "luminary.text.padding"
+local paths = require "luminary.paths"
+local special = require "luminary.text.special_tokens"
 local streamer = require "luminary.text.streamer"
 local fail = options.fail
 
 local function call(self, ...) return self:forward(...) end
-local function new(of) return class.object(of, {__call = call}) end
+local function new(of)
+  return class.object(of, {__call = call, __index = special.get, __newindex = special.set})
+end
 
 --- text.Tokenizer(path [, {base = 1}]): a tokenizer of Hugging Face's: a tokenizer.json, or a folder with one, or with
 --- GPT-2's vocab.json and merges.txt, or with BERT's vocab.txt. Text becomes ids as by its `tokenizers`, and ids text.
+--- tokenizer_config.json and special_tokens_map.json in the same folder are read too.
 ---
 --- Ids count from 1, as lm.models take them and generate gives them: each is one more than in the file. base = 0 leaves
 --- them as they are there. What is called with text gives tensors for a model, as tokenizers of `transformers` do:
@@ -20,7 +29,13 @@ local function new(of) return class.object(of, {__call = call}) end
 ---   local ids = net:generate(tokenizer("Once upon a time").input_ids, {max_new_tokens = 40})
 ---   print(tokenizer:decode(ids))
 ---
---- #tokenizer is how many ids there are: one more than the largest, from 0.
+--- #tokenizer is how many ids there are: one more than the largest, from 0; vocab_size how many tokens the model has
+--- without those that were added. pad_token, eos_token, bos_token, unk_token, cls_token, sep_token and mask_token are
+--- texts, as tokenizer_config.json names them, or nil; pad_token_id and so on their ids. tokenizer.pad_token =
+--- tokenizer.eos_token sets one. extra_special_tokens are others of that file; all_special_tokens, all_special_ids and
+--- special_tokens_map have them together. model_max_length is 1e30 where no file says one; truncation without
+--- max_length takes it. padding_side and truncation_side, "left" or "right", count where no option says otherwise.
+--- chat_template is that of the folder, as text.
 local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
   local object = new(of)
   object:init(class.arguments(of, ...))
@@ -29,13 +44,37 @@ end))
 for key, method in pairs(class.methods) do Tokenizer[key] = method end
 Tokenizer.is = class.is
 Tokenizer.strict = true
+--- What help knows of beside methods.
+Tokenizer.__fields = {
+  "vocab_size", "model_max_length", "padding_side", "truncation_side", "chat_template", "extra_special_tokens",
+  "all_special_tokens", "all_special_ids", "special_tokens_map",
+}
+for _, role in ipairs(special.roles) do
+  Tokenizer.__fields[#Tokenizer.__fields + 1] = role
+  Tokenizer.__fields[#Tokenizer.__fields + 1] = role .. "_id"
+end
 Tokenizer.__makes = "json"
 Tokenizer.__missing = {
   from_file = "text.Tokenizer(path) reads a file", from_pretrained = "text.Tokenizer(path) reads a file or folder",
-  get_vocab_size = "#tokenizer is that", vocab_size = "#tokenizer is that",
-  encode_batch = "tokenizer(list) encodes a list", enable_padding = "tokenizer(list, {padding = true}) pads",
-  decode_batch = "batch_decode is that",
+  from_str = "text.Tokenizer(path) reads a file", from_buffer = "text.Tokenizer(path) reads a file",
+  get_vocab_size = "#tokenizer is that; tokenizer.vocab_size is without tokens that were added",
+  encode_plus = "tokenizer(text) is that", batch_encode_plus = "tokenizer(list) is that",
+  enable_padding = "tokenizer(list, {padding = true}) pads", no_padding = "tokenizer(list, {padding = false})",
+  pad = "tokenizer(list, {padding = true}) pads", decode_batch = "batch_decode is that",
   enable_truncation = "tokenizer(text, {truncation = true, max_length = n}) shortens",
+  no_truncation = "tokenizer(text, {truncation = false}) does not shorten",
+  truncate = "tokenizer(text, {truncation = true, max_length = n}) shortens",
+  truncate_sequences = "tokenizer(text, {truncation = true, max_length = n}) shortens",
+  apply_chat_template = "templates are programs of Jinja's, which nothing here runs: tokenizer.chat_template is its "
+    .. "text; write the turns as it does and encode them with {add_special_tokens = false}",
+  convert_tokens_to_string = "decode(convert_tokens_to_ids(tokens)) is that",
+  build_inputs_with_special_tokens = "encode(text, pair) puts them there",
+  prepare_for_model = "encode(text, pair) does it",
+  num_special_tokens_to_add = "tokenizer:encode(\"\").ids:numel() is that",
+  additional_special_tokens = "extra_special_tokens is that", get_added_vocab = "get_vocab has them too",
+  train = "tokenizers are not trained here", train_from_iterator = "tokenizers are not trained here",
+  train_new_from_iterator = "tokenizers are not trained here", push_to_hub = "save_pretrained(folder) writes files",
+  id_to_piece = "id_to_token is that", piece_to_id = "token_to_id is that",
 }
 
 -- What C has of each; it is made of the text again in another process or thread.
@@ -51,19 +90,50 @@ local function handle(self)
   return one
 end
 
--- json: a tokenizer.json's text, of the file or folder of that name.
-local function prepare(self, who, path, json, base)
+special.made.vocab_size = function(self) return (select(2, core.tokenizer_size(handle(self)))) end
+
+local function add(self, list)
+  local count = core.tokenizer_add(handle(self), list)
+  for _, one in ipairs(list) do self.added[#self.added + 1] = one end
+  return count
+end
+
+-- Those that are not there beside the model's tokens yet; `special.read` gives them.
+local function add_missing(self, list)
+  local missing = {}
+  for _, one in ipairs(list) do
+    local id = core.tokenizer_id(handle(self), one.content)
+    local is_added = id and select(2, core.tokenizer_token(handle(self), id))
+    if one.normalized == nil then one.normalized = not one.special end
+    if not is_added then missing[#missing + 1] = one end
+  end
+  if missing[1] then add(self, missing) end
+end
+
+-- json: a tokenizer.json's text, of the file or folder of that name; said: what special.read gives, or nil.
+local function prepare(self, who, path, json, base, said)
   if base > 1 then fail("%s: base is %d; ids count from 1 or, as in the file, from 0", who, base) end
+  said = said or {tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM}
   self.path, self.json, self.base, self.added = path, json, base, {}
   local truncation, pads = core.tokenizer_settings(handle(self))
-  self.settings = padding.settings(path, truncation, pads)
+  local settings = padding.settings(path, truncation, pads)
+  add_missing(self, said.added)
+  self.settings, self.model_max_length, self.chat_template = settings, said.model_max_length, said.chat_template
+  self.padding_side = said.padding_side or settings.padding_side or "right"
+  self.truncation_side = said.truncation_side or settings.truncation_side or "right"
+  self.extra_special_tokens = said.extra
+  for role, token in pairs(said.tokens) do self[role] = token end
+  local pad = settings.pad_id and core.tokenizer_token(handle(self), settings.pad_id)
+  if pad and not self.pad_token then self.pad_token = pad end
   return self
 end
 
 function Tokenizer:init(path, opts)
   local o = options.check("Tokenizer", opts, {base = {"natural", 1}}, "base")
   options.arg("Tokenizer", "path", path, "string")
-  prepare(self, "Tokenizer", path, files.read_any(path), o.base)
+  local folder = core.file_kind(path) == "a folder" and path
+    or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
+  prepare(self, "Tokenizer", path, files.read_any(path), o.base, folder and special.read(folder))
 end
 
 function Tokenizer:repr() return ("Tokenizer(%s, %d ids from %d)"):format(self.path, #self, self.base) end
@@ -80,31 +150,56 @@ local function encode(self, text, pair, o)
     o.truncation_side == "left", self.base)
 end
 
---- tokenizer:encode(text [, pair] [, {add_special_tokens = true, truncation = false, max_length, truncation_side =
---- "right"}]): a table of int64 tensors of n tokens: ids [n], from 1; offsets [n, 2], the first and last byte of each
---- token, so that text:sub(offsets[i][1], offsets[i][2]) is what it was made of ("" for special tokens around it);
---- type_ids [n], 0 or, of a second text, 1; special_tokens_mask and attention_mask [n]; word_ids [n], the number of the
---- word (of its text), from 1, or 0 of special tokens. pair: a second text that goes with the first. truncation: true
---- or "longest_first", "only_first", "only_second": at most max_length tokens, special ones counted. text has to be
---- UTF-8.
-function Tokenizer:encode(text, pair, opts)
-  if opts == nil and type(pair) == "table" then pair, opts = nil, pair end
-  options.arg("Tokenizer:encode", "text", text, "string")
-  if pair ~= nil then options.arg("Tokenizer:encode", "pair", pair, "string") end
-  local ids, offsets, types, special, words = encode(self, text, pair, padding.truncation(self, "encode", opts))
+local function encoding(self, text, pair, o)
+  local ids, offsets, types, specials, words = encode(self, text, pair, o)
   return {
-    ids = ids, offsets = offsets, type_ids = types, special_tokens_mask = special,
+    ids = ids, offsets = offsets, type_ids = types, special_tokens_mask = specials,
     attention_mask = core.ops.ones_like(ids), word_ids = words,
   }
 end
 
+--- tokenizer:encode(text [, pair] [, {add_special_tokens = true, truncation = false, max_length, truncation_side,
+--- padding = false, pad_to_multiple_of, pad_token_id, padding_side}]): a table of int64 tensors of n tokens: ids [n],
+--- from 1; offsets [n, 2], the first and last byte of each token, so that text:sub(offsets[i][1], offsets[i][2]) is
+--- what it was made of ("" for special tokens around it); type_ids [n], 0 or, of a second text, 1; special_tokens_mask
+--- and attention_mask [n]; word_ids [n], the number of the word (of its text), from 1, or 0 of special tokens. pair: a
+--- second text that goes with the first. truncation: true or "longest_first", "only_first", "only_second": at most
+--- max_length tokens, special ones counted; max_length alone does it too. padding as in tokenizer(…). What the file
+--- says of both counts where no option does. text has to be UTF-8.
+---
+--- Its time grows as the text does: a file whose patterns or tokens would take longer is an error that names them.
+function Tokenizer:encode(text, pair, opts)
+  local who = "Tokenizer:encode"
+  if opts == nil and type(pair) == "table" then pair, opts = nil, pair end
+  options.arg(who, "text", text, "string")
+  if pair ~= nil then options.arg(who, "pair", pair, "string") end
+  local o = padding.options(self, who, opts)
+  return padding.encodings(self, who, {encoding(self, text, pair, o)}, o)[1]
+end
+
+--- tokenizer:encode_batch(texts [, {…}]): the list of what encode gives for each of a list of texts, or of pairs
+--- {text, pair}, with its options. Padded, all are as long as the longest.
+function Tokenizer:encode_batch(texts, opts)
+  local who, list = "Tokenizer:encode_batch", {}
+  local o = padding.options(self, who, opts)
+  for i, one in ipairs(options.arg(who, "texts", texts, "table")) do
+    local text, pair = one, nil
+    if type(one) == "table" then text, pair = one[1], one[2] end
+    options.arg(who, ("texts[%d]"):format(i), text, "string")
+    if pair ~= nil then options.arg(who, ("texts[%d][2]"):format(i), pair, "string") end
+    list[i] = encoding(self, text, pair, o)
+  end
+  return padding.encodings(self, who, list, o)
+end
+
 --- tokenizer:forward(…): what tokenizer(…) does: tokenizer(text [, pair] [, {padding = false, truncation = false,
---- max_length, add_special_tokens = true, pad_to_multiple_of, pad_token_id, padding_side = "right", truncation_side =
---- "right"}]): a table of int64 tensors [N, L] for a model: input_ids, from 1; attention_mask, 1 where there is a token
+--- max_length, add_special_tokens = true, pad_to_multiple_of, pad_token_id, padding_side, truncation_side}]): a table
+--- of int64 tensors [N, L] for a model: input_ids, from 1; attention_mask, 1 where there is a token
 --- and 0 where the row is padded; token_type_ids, 1 or 2 (0 or 1 by {base = 0}). text: a string (N is 1) or a list of
 --- them; pair likewise. Texts of different lengths want padding: true for that of the longest, "max_length" for
---- max_length. What pads is pad_token_id, or the file's padding, or else its token "[PAD]" or "<pad>". What the file
---- itself says of padding and truncation counts where no option does.
+--- max_length, which is model_max_length where it is not given. max_length without padding or truncation shortens too.
+--- What pads is pad_token_id, or tokenizer.pad_token, or the file's padding, or else its token "[PAD]" or "<pad>". What
+--- the file itself says of padding and truncation counts where no option does.
 function Tokenizer:forward(text, pair, opts)
   if opts == nil and type(pair) == "table" and pair[1] == nil then pair, opts = nil, pair end
   local who = "Tokenizer"
@@ -169,6 +264,30 @@ function Tokenizer:token_to_id(token)
   return id and id + self.base
 end
 
+--- tokenizer:convert_tokens_to_ids(tokens): the id of a token, or the list of those of a list of tokens, from 1; of one
+--- that is not there that of unk_token, or nil, which in a list is an error.
+function Tokenizer:convert_tokens_to_ids(tokens)
+  local who = "Tokenizer:convert_tokens_to_ids"
+  if type(tokens) == "string" then return self:token_to_id(tokens) or self.unk_token_id end
+  local out = {}
+  for i, token in ipairs(options.arg(who, "tokens", tokens, "table")) do
+    options.arg(who, ("tokens[%d]"):format(i), token, "string")
+    out[i] = self:token_to_id(token) or self.unk_token_id or fail("%s: there is no token '%s', and no unk_token", who,
+      token)
+  end
+  return out
+end
+
+--- tokenizer:get_vocab(): a table of all tokens, also those that were added, and their ids, from 1.
+function Tokenizer:get_vocab()
+  local out, t = {}, handle(self)
+  for id = 0, #self - 1 do
+    local token = core.tokenizer_token(t, id)
+    if token then out[token] = id + self.base end
+  end
+  return out
+end
+
 --- tokenizer:id_to_token(id): the token of an id as it stands in the vocabulary, where GPT-2's spaces are "Ġ"; nil
 --- where there is none.
 function Tokenizer:id_to_token(id)
@@ -190,19 +309,21 @@ local token_spec = {
   normalized = {"boolean"}, special = {"boolean"},
 }
 
-local function add(self, who, tokens, special)
+local function add_all(self, who, tokens, is_special)
   if type(tokens) == "string" then tokens = {tokens} end
   local list = {}
+  if options.is_plain(tokens) and options.named_field(tokens) then
+    fail("%s: tokens is a list, of texts or of {content = …}; here it has a field '%s'", who,
+      options.named_field(tokens))
+  end
   for i, token in ipairs(options.arg(who, "tokens", tokens, "table")) do
     local one = options.check(who, type(token) == "string" and {content = token} or token, token_spec, "content")
     if (one.content or "") == "" then fail("%s: token %d has no content", who, i) end
-    if one.special == nil then one.special = special end
+    if one.special == nil then one.special = is_special end
     if one.normalized == nil then one.normalized = not one.special end
     list[i] = one
   end
-  local count = core.tokenizer_add(handle(self), list)
-  for _, one in ipairs(list) do self.added[#self.added + 1] = one end
-  return count
+  return add(self, list)
 end
 
 --- tokenizer:add_tokens(tokens): tokens beside the model's, which are found in a text before it is cut; how many were
@@ -210,10 +331,31 @@ end
 --- true, special = false}: single_word: not within a word; lstrip, rstrip: with the spaces before and after;
 --- normalized: looked for in the normalized text. New ids go on from the last one, so a model's embedding has to be as
 --- large as #tokenizer.
-function Tokenizer:add_tokens(tokens) return add(self, "Tokenizer:add_tokens", tokens, false) end
+function Tokenizer:add_tokens(tokens) return add_all(self, "Tokenizer:add_tokens", tokens, false) end
 
---- tokenizer:add_special_tokens(tokens): the same for tokens that decode leaves out and that are not normalized.
-function Tokenizer:add_special_tokens(tokens) return add(self, "Tokenizer:add_special_tokens", tokens, true) end
+--- tokenizer:add_special_tokens(tokens): the same for tokens that decode leaves out and that are not normalized. With
+--- names they also get a part: {pad_token = "[PAD]", eos_token = …, extra_special_tokens = {…}}.
+function Tokenizer:add_special_tokens(tokens)
+  local who = "Tokenizer:add_special_tokens"
+  local list, give_parts = special.named(who, tokens)
+  local count = add_all(self, who, list or tokens, true)
+  if give_parts then give_parts(self) end
+  return count
+end
+
+--- tokenizer:save(path): writes a tokenizer.json with all tokens that were added, which `tokenizers` reads as well.
+function Tokenizer:save(path)
+  options.arg("Tokenizer:save", "path", path, "string")
+  core.write_file(path, files.with_field(self.json, "added_tokens", core.tokenizer_added(handle(self))))
+end
+
+--- tokenizer:save_pretrained(folder): writes tokenizer.json, and tokenizer_config.json with the special tokens,
+--- model_max_length, the sides and the chat template, into a folder that is made if it is not there.
+function Tokenizer:save_pretrained(folder)
+  paths.mkdir(options.arg("Tokenizer:save_pretrained", "folder", folder, "string"))
+  self:save(folder .. "/tokenizer.json")
+  core.write_file(folder .. "/tokenizer_config.json", special.config(self))
+end
 
 --- tokenizer:streamer(write [, {skip_special_tokens = true}]): a function for generate's streamer: write(text) gets the
 --- text of each id as soon as it is sure: bytes that are not a whole character yet wait for the next. Called without an
@@ -249,7 +391,11 @@ local function BertWordPieceTokenizer(vocab, opts)
   local who = "BertWordPieceTokenizer"
   local o = options.check(who, opts, files.bert_options, "unk_token")
   options.arg(who, "vocab", vocab, "string")
-  return prepare(new(Tokenizer), who, vocab, files.bert_json(vocab, o), o.base)
+  local self = prepare(new(Tokenizer), who, vocab, files.bert_json(vocab, o), o.base)
+  for _, role in ipairs {"unk_token", "sep_token", "cls_token", "pad_token", "mask_token"} do
+    if self:token_to_id(o[role]) then self[role] = o[role] end
+  end
+  return self
 end
 
 return {

@@ -5,7 +5,8 @@ local fail = options.fail
 
 local files = {}
 
-local function read(path)
+--- The text of a file.
+function files.read(path)
   local kind = core.file_kind(path)
   if kind ~= "a regular file" then fail("%s: %s", path, kind and "is " .. kind or "there is no such file") end
   local file, why = io.open(path, "rb")
@@ -14,6 +15,7 @@ local function read(path)
   file:close()
   return text or fail("%s: cannot be read", path)
 end
+local read = files.read
 
 local function lines_of(path)
   local lines = {}
@@ -84,6 +86,45 @@ files.bert_options = {
   handle_chinese_chars = {"boolean", true}, strip_accents = {"boolean"}, lowercase = {"boolean", true},
   wordpieces_prefix = {"string", "##"}, base = {"natural", 1},
 }
+
+-- Where the value that begins at text[at], of valid JSON, ends.
+local function value_end(text, at)
+  local depth = 0
+  repeat
+    local from, to, c = text:find('([%[%]{}",])', at)
+    if c == '"' then
+      repeat
+        to = text:find('["\\]', to + 1)
+        local escapes = text:sub(to, to) == "\\"
+        if escapes then to = to + 1 end
+      until not escapes
+    elseif c == "[" or c == "{" then
+      depth = depth + 1
+    elseif depth == 0 then
+      return from - 1 -- of a number or a word
+    elseif c ~= "," then
+      depth = depth - 1
+    end
+    at = to + 1
+  until depth == 0
+  return at - 1
+end
+
+--- A tokenizer.json's text with another value of a field; nothing else changes.
+function files.with_field(text, name, value)
+  local at = text:find("{", 1, true) + 1
+  local first = at
+  while true do
+    local from = text:find('"', at, true)
+    if not from then break end
+    local to = value_end(text, from)
+    local begins = text:match("^%s*:%s*()", to + 1)
+    local ends = value_end(text, begins)
+    if text:sub(from, to) == '"' .. name .. '"' then return text:sub(1, begins - 1) .. value .. text:sub(ends + 1) end
+    at = ends + 1
+  end
+  return ('%s"%s": %s, %s'):format(text:sub(1, first - 1), name, value, text:sub(first))
+end
 
 local function exists(path) return core.file_kind(path) == "a regular file" end
 

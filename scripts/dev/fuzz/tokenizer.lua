@@ -1,5 +1,5 @@
--- Mutated tokenizer.json files (spec/golden/tokenizers.json has one of each kind) and merges.txt, each of which then
--- encodes and decodes arbitrary bytes.
+-- Mutated tokenizer.json files (spec/golden/tokenizers.json has one of each kind), some with a tokenizer_config.json
+-- beside them, and merges.txt, each of which then encodes and decodes arbitrary bytes; some are written and read again.
 local bytes = require "scripts.dev.fuzz.bytes"
 local core = require "luminary.core"
 local lm = require "luminary"
@@ -29,7 +29,15 @@ local words = {
   '"Sequence"', '"Isolated"', '"Contiguous"', '"MergedWithNext"', '"MergedWithPrevious"', '"Removed"', "true", "false",
   "null", "0", "1", "-1", "1e9", "0.5", "[]", "{}", '""', '" "', '"a"', '"▁"', '"(a+)+$"', '"\\\\s*"', '"(?=a)|b*"',
   '"[^\\\\w]+"', '"\\\\p{Han}{2,}"', '"."', '"(?<=a)"', '"\\\\K"', '"\\\\uD83D"', '"A"', '"B"', "2147483647",
+  '"(?:a|aa)+$"', '"(a*)\\\\1b"', '"\\\\X{,3}"', '"(?mi:.)"', '"\\\\u00e9?"', '"(?<n>a|b\\\\g<n>)+"',
+  '"lstrip"', '"rstrip"', '"padding"', '"Fixed"', '"pad_id"', "-0.5", "1e15", "4194304",
+  '{"content": "a", "lstrip": true, "rstrip": true}',
 }
+local config = [[{"bos_token": "<s>", "eos_token": {"content": "the", "lstrip": false, "special": true},
+  "pad_token": "[PAD]", "unk_token": "?", "cls_token": null, "model_max_length": 512, "padding_side": "left",
+  "truncation_side": "right", "extra_special_tokens": ["<x>", {"content": "and", "rstrip": true}],
+  "chat_template": "{{ messages }}", "added_tokens_decoder": {"9": {"content": "[PAD]"},
+  "5": {"content": " of", "special": false, "normalized": true}}}]]
 local places = {'"[%w_ <>%[%]]+"', "true", "false", "null", "%d+", "%b[]", '"[^"]*"'}
 
 -- Before the model, where the steps are, or anywhere.
@@ -44,7 +52,7 @@ local function change()
   if random(8) == 1 then return pick {damage, damage, cut}(merges), "merges.txt" end
   local text = pick(files)
   for _ = 1, random(0, 2) do text = pick {change_word, change_word, change_word, change_word, damage}(text) end
-  return random(30) == 1 and cut(text) or text
+  return random(30) == 1 and cut(text) or text, random(6) == 1 and "tokenizer.json" or nil
 end
 
 local function some_text()
@@ -61,8 +69,41 @@ local function try(f, ...)
   return ok and result
 end
 
+-- Beside tokenizer.json; an error that names it is one of the case.
+local function beside(path)
+  local name = path:gsub("tokenizer%.json$", "tokenizer_config.json")
+  local text = config
+  for _ = 1, random(0, 3) do
+    text = random(5) == 1 and damage(text) or replace_one(text, pick(places), pick(words))
+  end
+  temp.write(name, text)
+  local ok, result = pcall(lm.text.Tokenizer, path)
+  os.remove(name)
+  if not ok then error(tostring(result):find(name, 1, true) and path .. ": " .. result or result, 0) end
+  return result
+end
+
+local function read(path)
+  if path:find "tokenizer%.json$" then return beside(path) end
+  return path:find "%.txt$" and lm.text.ByteLevelBPETokenizer(vocab, path) or lm.text.Tokenizer(path)
+end
+
+-- What was written reads as what was read.
+local function read_again(tokenizer, path)
+  local name, text = path .. ".again", some_text()
+  tokenizer:save(name)
+  local ok, again = pcall(lm.text.Tokenizer, name)
+  os.remove(name)
+  if not ok then error {"what was written is not read: " .. tostring(again)} end
+  local one, two = try(tokenizer.encode, tokenizer, text), try(again.encode, again, text)
+  if one and not (two and one.ids:equal(two.ids)) then error {"what was written reads otherwise"} end
+end
+
 local function load(path)
-  local tokenizer = path:find "%.txt$" and lm.text.ByteLevelBPETokenizer(vocab, path) or lm.text.Tokenizer(path)
+  local tokenizer = read(path)
+  if random(20) == 1 then read_again(tokenizer, path) end
+  try(function() return tokenizer.all_special_ids, tokenizer.pad_token_id, tokenizer.vocab_size end)
+  try(tokenizer, {some_text(), some_text()}, {padding = random(2) == 1, truncation = random(2) == 1 or nil})
   local out = {}
   for i = 1, 3 do
     local e = try(tokenizer.encode, tokenizer, some_text(), random(4) == 1 and some_text() or nil)

@@ -5,9 +5,12 @@
  *       int64 tensors: ids [n] from base, places [n, 2] of the first and last byte from 1, type ids, 1 where a token is
  *       a special one, and the number of its word, from 1, or 0. most: -1, or how many tokens there may be
  *   tokenizer_decode(t, ids, skip_special, base)    the text of an int64 tensor [n]
- *   tokenizer_id(t, token)   from 0, or nil     tokenizer_token(t, id)   its text, or nil, and whether it is special
- *   tokenizer_size(t)   above all ids           tokenizer_settings(t)    truncation and padding as JSON, or nil
+ *   tokenizer_id(t, token)   from 0, or nil
+ *   tokenizer_token(t, id)   its text, or nil; whether it is one beside the model's; whether that is special
+ *   tokenizer_size(t)        above all ids, and how many tokens the model has
+ *   tokenizer_settings(t)    truncation and padding as JSON, or nil
  *   tokenizer_add(t, list of {content, single_word, lstrip, rstrip, normalized, special})    how many were new
+ *   tokenizer_added(t)       the tokens beside the model's, as JSON
  */
 #include "text/tokenizer.h"
 
@@ -172,11 +175,39 @@ static int bind_token(lua_State *L) {
   if (!text) return 0;
   lua_pushlstring(L, text, n);
   const lm_added_token *added = lm_tokenizer_added(t, (int32_t)id);
+  lua_pushboolean(L, added != NULL);
   lua_pushboolean(L, added && added->special);
+  return 3;
+}
+
+static int bind_size(lua_State *L) {
+  const lm_tokenizer *t = tokenizer_at(L, "vocab_size");
+  lua_pushnumber(L, lm_tokenizer_ids(t));
+  lua_pushnumber(L, (double)t->model.words.count);
   return 2;
 }
 
-static int bind_size(lua_State *L) { return lm_return_int(L, lm_tokenizer_ids(tokenizer_at(L, "vocab_size"))); }
+typedef struct writing {
+  lm_tokenizer *t;
+  lm_bytes *made;
+} writing;
+
+static lm_status write_added(lua_State *L, lm_lua *s, void *arg) {
+  writing *w = arg;
+  (void)L;
+  (void)s;
+  w->made->n = 0;
+  return lm_tokenizer_added_json(w->t, w->made);
+}
+
+static int bind_added(lua_State *L) {
+  lua_settop(L, 1);
+  writing w = {tokenizer_at(L, "Tokenizer:save"), lm_object_new(L, &buffer_type)};
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), write_added, &w));
+  lua_pushlstring(L, w.made->n ? w.made->data : "", w.made->n);
+  lm_bytes_free(w.made);
+  return 1;
+}
 
 static int bind_settings(lua_State *L) {
   const lm_tokenizer *t = tokenizer_at(L, "Tokenizer");
@@ -192,43 +223,48 @@ static bool flag(lua_State *L, const char *name) {
   return is;
 }
 
-static int bind_add(lua_State *L) {
-  static const char fn[] = "add_tokens";
-  lm_tokenizer *t = tokenizer_at(L, fn);
-  luaL_checktype(L, 2, LUA_TTABLE);
-  int32_t id;
-  size_t before = t->added.n;
-  lm_status status = LM_OK;
-  for (int i = 1; status == LM_OK; i++) {
-    size_t n;
-    lua_rawgeti(L, 2, i);
-    if (!lua_istable(L, -1)) break;
-    lua_getfield(L, -1, "content");
-    const char *text = need_string(L, lua_gettop(L), fn, "content", &n);
-    lua_insert(L, -2);
-    lm_added_token as = {.single_word = flag(L, "single_word"),
+/* The text of token i of the list at 2, and its flags; false behind the last. Leaves two values on the stack. */
+static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_added_token *as) {
+  lua_rawgeti(L, 2, i);
+  if (!lua_istable(L, -1)) return false;
+  lua_getfield(L, -1, "content");
+  *text = need_string(L, lua_gettop(L), "add_tokens", "content", n);
+  lua_insert(L, -2);
+  *as = (lm_added_token){.single_word = flag(L, "single_word"),
                          .lstrip = flag(L, "lstrip"),
                          .rstrip = flag(L, "rstrip"),
                          .is_normalized = flag(L, "normalized"),
                          .special = flag(L, "special")};
+  return true;
+}
+
+/* All of them, or none where one is no token. */
+static int bind_add(lua_State *L) {
+  lm_tokenizer *t = tokenizer_at(L, "add_tokens");
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  lm_added_token as;
+  const char *text;
+  int32_t id;
+  size_t before = t->added.n, n;
+  lm_status status = LM_OK;
+  for (int i = 1; read_token(L, i, &text, &n, &as); i++) {
     if (n == 0 || lm_utf8_check(text, n) < n) {
-      status = lm_fail(LM_E_ARG, "add_tokens: token %d %s", i, n ? "is not UTF-8" : "is empty");
-    } else {
-      status = lm_tokenizer_add(t, text, n, &as, &id);
+      lm_need(L, lm_fail(LM_E_ARG, "add_tokens: token %d %s", i, n ? "is not UTF-8" : "is empty"));
     }
-    lua_pop(L, 2);
+    lua_settop(L, 2);
+  }
+  for (int i = 1; status == LM_OK && read_token(L, i, &text, &n, &as); i++) {
+    status = lm_tokenizer_add(t, text, n, &as, &id);
+    lua_settop(L, 2);
   }
   lm_status closed = lm_added_close(t);
   lm_need(L, status == LM_OK ? closed : status);
   return lm_return_number(L, (double)(t->added.n - before));
 }
 
-const luaL_Reg lm_tokenizer_functions[] = {{"tokenizer_read", bind_read},
-                                           {"tokenizer_encode", bind_encode},
-                                           {"tokenizer_decode", bind_decode},
-                                           {"tokenizer_id", bind_id},
-                                           {"tokenizer_token", bind_token},
-                                           {"tokenizer_size", bind_size},
-                                           {"tokenizer_settings", bind_settings},
-                                           {"tokenizer_add", bind_add},
-                                           {NULL, NULL}};
+const luaL_Reg lm_tokenizer_functions[] = {{"tokenizer_read", bind_read},         {"tokenizer_encode", bind_encode},
+                                           {"tokenizer_decode", bind_decode},     {"tokenizer_id", bind_id},
+                                           {"tokenizer_token", bind_token},       {"tokenizer_size", bind_size},
+                                           {"tokenizer_settings", bind_settings}, {"tokenizer_add", bind_add},
+                                           {"tokenizer_added", bind_added},       {NULL, NULL}};

@@ -1,0 +1,177 @@
+--- Tokens with a part to play, such as the one that pads, and what stands in a folder beside tokenizer.json.
+local core = require "luminary.core"
+local files = require "luminary.text.vocabulary_files"
+local options = require "luminary.base.options"
+local fail = options.fail
+
+local special = {}
+
+--- The parts that a token may have.
+special.roles = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
+--- What transformers write where a model says nothing of the most tokens that it takes.
+special.NO_MAXIMUM = 1e30
+
+local is_role = {}
+for _, role in ipairs(special.roles) do is_role[role] = true end
+
+-- ---- files
+local function object_in(path)
+  if core.file_kind(path) ~= "a regular file" then return {} end
+  local ok, value = pcall(core.json_decode, files.read(path), false)
+  if not ok then fail("%s: %s", path, (tostring(value):gsub("^.-:%d+: ", ""))) end
+  if type(value) ~= "table" then fail("%s: it is no object", path) end
+  return value
+end
+
+local flags = {"single_word", "lstrip", "rstrip", "normalized", "special"}
+
+-- A token as files write it, a string or an object, as add_tokens takes it; nil where there is none.
+local function token_of(path, name, value)
+  if not value then return nil end
+  local content = type(value) == "table" and value.content or value
+  if type(content) ~= "string" or content == "" then fail("%s: %s is no token", path, name) end
+  local out = {content = content, special = true}
+  for _, flag in ipairs(flags) do
+    if type(value) == "table" and value[flag] ~= nil then out[flag] = value[flag] == true end
+  end
+  return out
+end
+
+-- Lists of them; transformers 4 also wrote tables of names and tokens.
+local function tokens_of(path, name, value)
+  local list, names = {}, {}
+  if value and type(value) ~= "table" then fail("%s: %s is no list of tokens", path, name) end
+  for key in pairs(value or {}) do names[#names + 1] = key end
+  table.sort(names, function(a, b)
+    local x, y = tonumber(a), tonumber(b)
+    if x and y and x ~= y then return x < y end
+    return tostring(a) < tostring(b)
+  end)
+  for i, key in ipairs(names) do list[i] = token_of(path, ("%s[%s]"):format(name, tostring(key)), value[key]) end
+  return list
+end
+
+local function side(path, config, name)
+  local value = config[name]
+  if not value then return nil end
+  if value ~= "left" and value ~= "right" then fail("%s: %s is neither 'left' nor 'right'", path, name) end
+  return value
+end
+
+--- What tokenizer_config.json, special_tokens_map.json (for what the former does not say) and chat_template.jinja of a
+--- folder say: {tokens = by role, extra = list, added = list of all that it names, model_max_length, padding_side,
+--- truncation_side, chat_template}.
+function special.read(folder)
+  local path, old = folder .. "/tokenizer_config.json", folder .. "/special_tokens_map.json"
+  local config, map = object_in(path), object_in(old)
+  local out = {tokens = {}, added = tokens_of(path, "added_tokens_decoder", config.added_tokens_decoder)}
+  for _, role in ipairs(special.roles) do
+    local token = token_of(path, role, config[role]) or config[role] == nil and token_of(old, role, map[role]) or nil
+    out.tokens[role] = token and token.content
+    out.added[#out.added + 1] = token
+  end
+  out.extra = tokens_of(path, "extra_special_tokens", config.extra_special_tokens or config.additional_special_tokens
+    or map.extra_special_tokens or map.additional_special_tokens)
+  for i, token in ipairs(out.extra) do
+    out.added[#out.added + 1], out.extra[i] = token, token.content
+  end
+  local most = config.model_max_length or special.NO_MAXIMUM
+  if type(most) ~= "number" or most < 1 then fail("%s: model_max_length is no count", path) end
+  out.model_max_length = most
+  out.padding_side, out.truncation_side = side(path, config, "padding_side"), side(path, config, "truncation_side")
+  out.chat_template = config.chat_template or nil
+  if core.file_kind(folder .. "/chat_template.jinja") == "a regular file" then
+    out.chat_template = files.read(folder .. "/chat_template.jinja")
+  end
+  return out
+end
+
+--- The text of a tokenizer_config.json of what a tokenizer has.
+function special.config(t)
+  local out = {
+    tokenizer_class = "PreTrainedTokenizerFast", model_max_length = t.model_max_length, padding_side = t.padding_side,
+    truncation_side = t.truncation_side, chat_template = t.chat_template,
+    extra_special_tokens = t.extra_special_tokens[1] and t.extra_special_tokens or nil,
+  }
+  for _, role in ipairs(special.roles) do out[role] = t[role] end
+  return core.json_encode(out) .. "\n"
+end
+
+-- ---- fields of a tokenizer
+--- Fields that are made when they are asked for: functions of the tokenizer.
+special.made = {
+  all_special_tokens = function(t)
+    local list, seen = {}, {}
+    local function add(token)
+      if token and not seen[token] then list[#list + 1], seen[token] = token, true end
+    end
+    for _, role in ipairs(special.roles) do add(t[role]) end
+    for _, token in ipairs(t.extra_special_tokens) do add(token) end
+    return list
+  end,
+  all_special_ids = function(t) return t:convert_tokens_to_ids(t.all_special_tokens) end,
+  special_tokens_map = function(t)
+    local out = {}
+    for _, role in ipairs(special.roles) do out[role] = t[role] end
+    return out
+  end,
+}
+for _, role in ipairs(special.roles) do
+  special.made[role .. "_id"] = function(t)
+    local token = t[role]
+    return token and t:token_to_id(token)
+  end
+end
+
+--- Reading a field of a tokenizer.
+function special.get(tokenizer, key)
+  local make = special.made[key]
+  if make then return make(tokenizer) end
+  return options.record(tokenizer).values[key]
+end
+
+--- Writing one: tokenizer.pad_token = tokenizer.eos_token, or false for none.
+function special.set(tokenizer, key, value)
+  local values, role = options.record(tokenizer).values, is_role[key] and key or nil
+  if not role and special.made[key] then
+    role = type(key) == "string" and key:match "^(.*)_id$"
+    if not is_role[role] then fail("Tokenizer: %s is not to be set", key) end
+    value = value and (tokenizer:id_to_token(value) or fail("Tokenizer: %s: there is no token %d", key, value))
+  end
+  if not role then
+    rawset(values, key, value)
+    return
+  end
+  if value and not tokenizer:token_to_id(options.arg("Tokenizer", role, value, "string")) then
+    fail("Tokenizer: %s: there is no token '%s'; tokenizer:add_special_tokens({%s = '%s'}) adds it", role, value, role,
+      value)
+  end
+  rawset(values, role, value or nil)
+end
+
+--- {pad_token = "[PAD]", extra_special_tokens = {…}} as a list of tokens, and a function that gives them their parts;
+--- nil where `tokens` names no part.
+function special.named(who, tokens)
+  if type(tokens) ~= "table" or not options.is_plain(tokens) or type(next(tokens)) ~= "string" then return nil end
+  local list, extra = {}, tokens.extra_special_tokens or tokens.additional_special_tokens
+  for key in pairs(tokens) do
+    if not is_role[key] and key ~= "extra_special_tokens" and key ~= "additional_special_tokens" then
+      fail("%s: no part '%s' for a token; there are %s, extra_special_tokens%s", who, tostring(key),
+        table.concat(special.roles, ", "), key == "content" and "; a list of tokens is {{content = …}}" or "")
+    end
+  end
+  for _, role in ipairs(special.roles) do list[#list + 1] = tokens[role] end
+  for _, token in ipairs(options.arg(who, "extra_special_tokens", extra or {}, "table")) do list[#list + 1] = token end
+  return list, function(tokenizer)
+    local function content(token) return type(token) == "table" and token.content or token end
+    for _, role in ipairs(special.roles) do
+      if tokens[role] then tokenizer[role] = content(tokens[role]) end
+    end
+    if not extra then return end
+    local names = {}
+    for i, token in ipairs(extra) do names[i] = content(token) end
+    tokenizer.extra_special_tokens = names
+  end
+end
+
+return special
