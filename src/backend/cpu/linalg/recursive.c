@@ -136,13 +136,15 @@ static lm_cpu_gemm_job lower_product(const lu_beside *j, int n, void *right) {
                            .beta = 1};
 }
 
-/* Threads have columns of their own from the exchange of rows to the product, and meet once. */
+/* Threads have columns of their own from the exchange of rows to the product, and meet once. What takes less than half
+ * a millisecond is done before another core has its columns and this one has them back. */
 static lm_status update_beside(const lu_beside *j, int n, void *right) {
   enum { GRAIN = 32 };
   lm_status status;
   lm_cpu_gemm_region region;
   const lm_triangle lower = {.dtype = j->dtype, .ones = true};
-  int parts = lm_cpu_share((double)j->m * n * j->half / 50), grains = (n + GRAIN - 1) / GRAIN;
+  double work = (double)j->m * n * j->half / 50;
+  int parts = work < 500e3 ? 1 : lm_cpu_share(work), grains = (n + GRAIN - 1) / GRAIN;
   bool good = true;
   if (parts > grains) parts = grains;
   TRY(lm_cpu_gemm_enter(&region, j->dtype, parts));
