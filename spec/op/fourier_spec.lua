@@ -28,7 +28,8 @@ describe("Fourier transforms", function()
   before_each(function() lm.manual_seed(3) end)
 
   it("are right for lengths of small and large primes, for few and many lines, long and short", function()
-    for _, n in ipairs { 1, 2, 3, 4, 5, 6, 12, 13, 17, 30, 34, 64, 97, 143, 256, 257, 300, 509, 1024 } do
+    for _, n in ipairs { 1, 2, 3, 4, 5, 6, 8, 12, 13, 16, 17, 24, 30, 32, 34, 40, 64, 97, 128, 143, 256, 257, 300, 509,
+      1024 } do
       for _, lines in ipairs { 1, 17 } do
         if lines == 1 or n < 300 then
           local x = random(lines, n, 2)

@@ -1055,6 +1055,14 @@ op("row_distances_backward", "grad x1 x2", "(grad.unsqueeze(-1) * (x1.unsqueeze(
   { grad = t { 3, 2 }, x1 = t { 3, 4 }, x2 = t { 2, 4 } }, { grad = t { 2, 2, 3 }, x1 = t { 2, 2, 70 }, x2 = t { 3, 70 } },
   dtypes = false, bad = { { t { 2, 2 }, t { 2, 3 }, t { 3, 3 }, message = "row_distances_backward: grad is %[2, 2%], x1 %[2, 3%] and x2 %[3, 3%]" },
   { t { 2 }, t { 2, 3 }, t { 3, 3 }, message = "grad is %[2%]" } } })
+op("pair_distances", "x p", "F.pdist(x, p)", { defaults = { p = 2 }, tol = loose, { x = t { 4, 3 } }, { x = t { 70, 3 }, p = 1 }, { x = t { 4, 3 }, p = 3 }, { x = t { 4, 2 }, p = math.huge },
+  { x = t { 3, 2 }, p = 1.5 }, { x = t { 3, 0 } }, { x = t { 1, 2 } }, { x = t { 0, 2 } },
+  bad = { { t { 3 }, message = "pair_distances: x is %[3%]" }, { t { 2, 2, 3 }, message = "x is %[2, 2, 3%]; it has to be a matrix" } } })
+op("pairs_to_matrix", "x n", "torch.zeros(n, n, dtype=x.dtype).index_put(tuple(torch.triu_indices(n, n, 1)), x) + torch.zeros(n, n, dtype=x.dtype).index_put(tuple(torch.triu_indices(n, n, 1)), x).T",
+  { dtypes = false, { x = t { 6 }, n = 4 }, { x = t { 190 }, n = 20 }, { x = t { 0 }, n = 1 }, { x = t { 0 }, n = 0 },
+  bad = { { t { 4 }, 4, message = "pairs_to_matrix: x is %[4%] for 4 rows" }, { t { 1, 1 }, 2, message = "x is %[1, 1%]" }, { t { 1 }, -1, message = "for %-1 rows" } } })
+op("matrix_to_pairs", "x", "x[tuple(torch.triu_indices(*x.shape, 1))]", { dtypes = false, { x = t { 4, 4 } }, { x = t { 1, 1 } }, { x = t { 0, 0 } },
+  bad = { { t { 2, 3 }, message = "matrix_to_pairs: x is %[2, 3%]" }, { t { 2, 2, 2 }, message = "has to be a matrix" } } })
 
 -- ---- Fourier transforms
 local C = "torch.view_as_complex(x.contiguous())"

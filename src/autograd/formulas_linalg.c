@@ -292,19 +292,25 @@ static lm_tensor *on_errors(lm_expr *e, lm_tensor *gr, lm_tensor *x, lm_tensor *
   return lm_e_mul(e, errors, lm_e_mul(e, as_row(e, gr), lm_e_number(e, 2)));
 }
 
+/* With P the pseudoinverse of A and R = B - A X: -P^T g X^T + R (P P^T g)^T + P^T X (g - P A g)^T, which is what
+ * pinv_grad makes of g B^T, but of no more columns than B has. */
 lm_tensor *lm_f_lstsq_grad_matrix(lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *gs, lm_tensor *x, lm_tensor *b,
                                   lm_tensor *y) {
   lm_tensor *errors = on_errors(e, gr, x, b, y), *result = NULL;
   if (g) {
-    lm_tensor *inverse = lm_e_linalg_pinv(e, x, NULL, NULL, false);
-    result = inverse ? lm_f_pinv_grad(e, mm(e, g, turned(e, b)), inverse, x) : NULL;
+    lm_tensor *p = lm_e_linalg_pinv(e, x, NULL, NULL, false), *pt = turned(e, p), *on_b = mm(e, pt, g);
+    lm_tensor *outside = minus(e, g, mm(e, p, mm(e, x, g)));
+    result = mm(e, minus(e, b, mm(e, x, y)), turned(e, mm(e, p, on_b)));
+    result = minus(e, result, mm(e, on_b, turned(e, y)));
+    result = plus(e, result, mm(e, mm(e, pt, y), turned(e, outside)));
   }
   if (gs && gs->numel > 0) result = plus(e, result, lm_f_svdvals_grad(e, gs, x));
   return errors ? plus(e, result, mm(e, errors, turned(e, y))) : result;
 }
 
+/* P^T g is the least squares' solution for A^T. */
 lm_tensor *lm_f_lstsq_grad_right(lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *x, lm_tensor *b, lm_tensor *y) {
   lm_tensor *errors = on_errors(e, gr, x, b, y), *result = NULL;
-  if (g) result = mm(e, turned(e, lm_e_linalg_pinv(e, x, NULL, NULL, false)), g);
+  if (g) result = lm_e_linalg_lstsq(e, turned(e, x), g, NAN, LM_GELSY);
   return errors ? minus(e, result, errors) : result;
 }

@@ -128,6 +128,7 @@ function products.pdist(...)
   local x, p = read("pdist", {{"x", "tensor"}, {"p", "positive", 2}}, ...)
   floating("pdist", "x", x)
   if x.ndim ~= 2 then fail("pdist: x is %s; [n, m] wanted", describe(x)) end
+  if x.device == "cpu" and (x.dtype == "float32" or x.dtype == "float64") then return ops.pair_distances(x, p) end
   local places = ops.arange(x.shape[1], {device = x.device})
   return placing.masked_select(distances(x, x, p), ops.gt(places, ops.unsqueeze(places, 2)))
 end

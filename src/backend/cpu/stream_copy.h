@@ -6,7 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __SSE2__
+#ifdef __AVX512F__
+#include <immintrin.h>
+#elif defined __SSE2__
 #include <emmintrin.h>
 #endif
 
@@ -24,8 +26,12 @@ static inline void lm_stream_copy(void *dst, const void *src, size_t bytes) {
   memcpy(to, from, head);
   to += head, from += head, bytes -= head;
   for (; bytes >= LM_STREAM_LINE; bytes -= LM_STREAM_LINE, to += LM_STREAM_LINE, from += LM_STREAM_LINE) {
+#ifdef __AVX512F__
+    _mm512_stream_si512((__m512i *)(void *)to, _mm512_loadu_si512((const void *)from));
+#else
     for (int i = 0; i < LM_STREAM_LINE; i += 16)
       _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+#endif
   }
 #endif
   memcpy(to, from, bytes);

@@ -194,6 +194,15 @@ static void move_runs(const plan *p, const lm_operand *o, cursor c, int n, char 
   }
 }
 
+/* n elements from c on, where they lie side by side; else NULL. */
+static const char *run_at(const lm_tiles *t, const lm_operand *o, const cursor *c, int n) {
+  int last = t->ndim - 1;
+  int64_t offset = 0;
+  if (o->stride[last] != 1 || t->size[last] - c->index[last] < n) return NULL;
+  for (int d = 0; d <= last; d++) offset += c->index[d] * o->stride[d];
+  return o->data + offset * (int64_t)o->bytes;
+}
+
 /* ---- the three ways through */
 
 /* No tile but for the tail: the kernel works on the tensors themselves. */
@@ -241,10 +250,13 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     for (int k = 0; k < t->nin; k++) {
       const lm_operand *o = &t->in[k];
       char *tile = t->kernel ? b.in[k] : out;
+      const char *run = t->kernel && o->dtype == t->compute && whole ? run_at(t, o, &c, n) : NULL;
       in[k] = tile;
-      if (p->scalar[k]) {
+      if (run) {
+        in[k] = run;
+      } else if (p->scalar[k]) {
         in[k] = p->scalar[k];
-      } else if (o->linear && o->dtype == t->compute && whole) {
+      } else if (o->linear && o->dtype == t->compute && whole) { /* over the ends of runs */
         in[k] = o->data + i * (int64_t)p->num;
       } else if (o->linear) {
         p->loops->load[o->dtype](tile, o->data + i * (int64_t)o->bytes, 1, n);

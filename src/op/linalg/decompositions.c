@@ -244,6 +244,50 @@ done:
   return status;
 }
 
+static int64_t pairs_of(int64_t n) { return n > 1 ? n * (n - 1) / 2 : 0; }
+
+/* A matrix that is no batch. */
+static lm_status check_one_matrix(lm_op_id op, const lm_tensor *x, bool square) {
+  if (x->ndim <= 2) return check_matrix(op, "x", x, square);
+  return lm_fail(LM_E_SHAPE, "%s: x is %s; it has to be a matrix", lm_ops[op].name, lm_shape_of(x));
+}
+
+lm_status lm_op_pair_distances(const lm_pair_distances_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *result[1] = {NULL};
+  TRY(check_one_matrix(LM_OP_pair_distances, a->x, false));
+  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS,
+                      &result[0]));
+done:
+  return FINISH(pair_distances, a->x, 1);
+}
+
+lm_status lm_op_matrix_to_pairs(const lm_matrix_to_pairs_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *result[1] = {NULL};
+  TRY(check_one_matrix(LM_OP_matrix_to_pairs, a->x, true));
+  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS,
+                      &result[0]));
+done:
+  return FINISH(matrix_to_pairs, a->x, 1);
+}
+
+lm_status lm_op_pairs_to_matrix(const lm_pairs_to_matrix_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *result[1] = {NULL};
+  const lm_tensor *x = a->x;
+  if (x->dtype != LM_F32 && x->dtype != LM_F64) {
+    status = lm_fail(LM_E_DTYPE, "pairs_to_matrix: x has to be float32 or float64, got %s; use :float()",
+                     lm_dtype_name((lm_dtype)x->dtype));
+  } else if (a->n < 0 || a->n > 1 << 15 || x->ndim != 1 || x->numel != pairs_of(a->n)) {
+    status = lm_fail(LM_E_SHAPE, "pairs_to_matrix: x is %s for %lld rows; [n (n - 1) / 2] wanted, n at most %d",
+                     lm_shape_of(x), (long long)a->n, 1 << 15);
+  } else {
+    status = lm_tensor_empty((lm_dtype)x->dtype, x->device, 2, (int64_t[]){a->n, a->n}, LM_CONTIGUOUS, &result[0]);
+  }
+  return FINISH(pairs_to_matrix, x, 1);
+}
+
 /* L (L^T X) = B, or U^T (U X) = B. */
 lm_status lm_op_cholesky_solve(const lm_cholesky_solve_args *a, lm_tensor **out) {
   lm_status status;

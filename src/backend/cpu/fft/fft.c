@@ -92,19 +92,64 @@ static void run_block(const walk *w, const struct lm_fft_loops *loops, int64_t b
   from = run_passes(loops, dtype, w->passes, from, to);
   if (w->turned) turn(loops, w->plan, line, own + 2 * bytes, from);
   if (w->kind == REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, w->inner, from);
-  char *spare = (char *)from.re < own + bytes ? own + bytes : own;
+  bool dense = w->out_entry == 1 && w->out_line == entries_out;
+  char *spare = (char *)(from.re < from.im ? from.re : from.im) == own ? own + bytes : own;
+  spare += (uintptr_t)out % LM_STREAM_LINE; /* so that lines of the cache are one there and here */
   loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line, entries_out, lanes,
-               w->scale, w->streams ? spare : out);
-  if (w->streams) lm_stream_copy(out, spare, pair * (size_t)(lanes * entries_out));
+               w->scale, dense ? spare : out);
+  if (dense) loops->copy(w->streams, out, spare, pair * (size_t)(lanes * entries_out));
+}
+
+/* Bytes for one of a thread's two blocks of n entries, and for all of what it needs. */
+static size_t own_block(lm_dtype dtype, int64_t n) {
+  return (block_bytes(dtype, n + 1) + 63) / 64 * 64 + LM_STREAM_LINE;
+}
+static size_t own_room(lm_dtype dtype, int64_t n) {
+  return 2 * own_block(dtype, n) + (2 * lm_dtype_size(dtype) * (size_t)n + 63) / 64 * 64;
+}
+static int64_t blocks_of(const walk *w) { return (w->lines + W - 1) / W * (w->batches ? w->batches : 1); }
+
+/* Batches whose results are each dense, by way of memory that stays in a cache: blocks write columns. */
+static lm_status run_batches(const walk *w, int threads, size_t bytes_of_batch) {
+  lm_status status;
+  lm_dtype dtype = w->plan->dtype;
+  size_t item = lm_dtype_size(dtype), each = own_room(dtype, w->passes->n),
+         all = each + bytes_of_batch + 2 * LM_STREAM_LINE;
+  lm_tensor *room = NULL;
+  if (threads > w->batches) threads = (int)w->batches;
+  all = all / LM_STREAM_LINE * LM_STREAM_LINE;
+  TRY(scratch(all * (size_t)threads, &room));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    const struct lm_fft_loops *loops = lm_fft_loops_of(dtype);
+    char *own = room->data + all * (size_t)t;
+    int64_t end = lm_cpu_share_begin(w->batches, t + 1, threads);
+    for (int64_t b = lm_cpu_share_begin(w->batches, t, threads); b < end; b++) {
+      walk one = *w;
+      char *out = w->out + 2 * item * (size_t)(b * w->out_batch);
+      one.batches = 1;
+      one.in += item * (size_t)(b * w->in_batch);
+      one.out = own + each + (uintptr_t)out % LM_STREAM_LINE;
+      for (int64_t k = 0; k < blocks_of(&one); k++) run_block(&one, loops, k, own, own_block(dtype, w->passes->n));
+      loops->copy(w->streams, out, one.out, bytes_of_batch);
+    }
+    if (w->streams) lm_stream_end();
+  }
+done:
+  lm_release(room);
+  return status;
 }
 
 static lm_status run_blocks(const walk *w) {
+  enum { CACHED_BYTES = 1 << 20 };
   lm_status status;
   lm_dtype dtype = w->plan->dtype;
-  int64_t n = w->passes->n, blocks = (w->lines + W - 1) / W * (w->batches ? w->batches : 1);
-  size_t pair = 2 * lm_dtype_size(dtype), bytes = (block_bytes(dtype, n + 1) + 63) / 64 * 64;
-  size_t each = 2 * bytes + (pair * (size_t)n + 63) / 64 * 64;
+  int64_t n = w->passes->n, blocks = blocks_of(w);
+  size_t bytes = own_block(dtype, n), each = own_room(dtype, n),
+         bytes_of_batch = 2 * lm_dtype_size(dtype) * (size_t)(n * w->lines);
   int threads = lm_cpu_share((double)blocks * W * (double)n * 2);
+  if (w->batches >= threads && w->out_entry > 1 && bytes_of_batch <= CACHED_BYTES)
+    return run_batches(w, threads, bytes_of_batch);
   lm_tensor *room = NULL;
   if (threads > blocks) threads = (int)blocks;
   TRY(scratch(each * (size_t)threads, &room));
@@ -292,6 +337,7 @@ lm_status lm_cpu_fft_c2c(const void *args, lm_tensor *const *out) {
                                 .out_batch = n * inner,
                                 .swap_in = a->inverse,
                                 .swap_out = a->inverse,
+                                .streams = lm_stream_pays(lm_nbytes(out[0])),
                                 .scale = a->scale});
   else
     status = copied_lines(plan, n, batches, inner, a, out[0]);

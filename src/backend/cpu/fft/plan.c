@@ -20,12 +20,18 @@ static void put_root(lm_dtype dtype, void *table, int64_t at, int64_t a, int64_t
   }
 }
 
-/* n as radices, 4 first; 0 if a prime factor is too large. */
+/* n as radices, 8 last, whose pass has then no factors; 0 if a prime factor is too large. */
 static int radices_of(int64_t n, int8_t *radix) {
-  int count = 0;
+  int count = 0, eights = 0;
+  for (; n % 8 == 0; n /= 8) eights++;
+  if (n % 2 == 0 && n % 4 != 0 && eights > 0) { /* 2 and 8 are 4 and 4 */
+    n *= 8;
+    eights--;
+  }
   for (; n % 4 == 0; n /= 4) radix[count++] = 4;
   for (int8_t r = 2; r <= LM_FFT_MOST_RADIX; r++)
     for (; n % r == 0; n /= r) radix[count++] = r;
+  while (eights-- > 0) radix[count++] = 8;
   return n == 1 ? count : 0;
 }
 

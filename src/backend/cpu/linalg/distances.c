@@ -14,7 +14,11 @@ typedef struct rows_job {
   int64_t n, r, m, tiles; /* x1 [n, m], x2 [r, m] */
   double p;
   const lm_tensor *x1, *x2, *out;
+  bool pairs; /* x1 is x2, and of each row those from later ones alone are wanted */
 } rows_job;
+
+/* Where the pairs of row i begin among those of n rows. */
+static int64_t pairs_before(int64_t n, int64_t i) { return i * (2 * n - i - 1) / 2; }
 
 /* Rows `first` to first + TILE - 1 of x2 as the columns of a tile; those that are not there are 0. */
 static void pack(const rows_job *j, const char *x2, int64_t first, char *tile) {
@@ -31,22 +35,41 @@ static void pack(const rows_job *j, const char *x2, int64_t first, char *tile) {
   }
 }
 
+typedef void distance_loop(double, int64_t, const void *, const void *, int64_t, void *);
+
+/* The distances of row i from those after it; the first of these may lie inside of a tile. */
+static void later_rows(const rows_job *j, distance_loop *run, int64_t i, const char *x, const char *tiles) {
+  char *to = j->out->data + j->item * (size_t)pairs_before(j->n, i);
+  for (int64_t t = (i + 1) / TILE; t < j->tiles; t++) {
+    double kept[TILE];
+    int64_t begin = t * TILE, end = begin + TILE < j->r ? begin + TILE : j->r, first = i + 1 > begin ? i + 1 : begin;
+    size_t bytes = j->item * (size_t)(end - first);
+    run(j->p, j->m, x, tiles + j->item * (size_t)(begin * j->m), end - begin, first == begin ? (void *)to : kept);
+    if (first > begin) memcpy(to, (char *)kept + j->item * (size_t)(first - begin), bytes);
+    to += bytes;
+  }
+}
+
 static lm_status direct(const rows_job *j) {
   lm_status status;
   lm_tensor *room = NULL;
-  int64_t batches = lm_matrix_count(j->out), each = TILE * j->m;
+  int64_t batches = j->pairs ? 1 : lm_matrix_count(j->out), each = TILE * j->m;
   TRY(lm_tensor_empty(j->dtype, j->out->device, 1, (int64_t[]){batches * j->tiles * each}, LM_CONTIGUOUS, &room));
-  double work = (double)batches * (double)j->n * (double)(j->r * (j->m + 8));
+  double work = (double)batches * (double)j->n * (double)(j->r * (j->m + 8)) / (j->pairs ? 2 : 1);
   int threads = lm_cpu_share(j->p == 0 || j->p == 1 || j->p == 2 ? work / 8 : work);
-  void (*run)(double, int64_t, const void *, const void *, int64_t, void *) = lm_distance_loops_of(j->dtype)->direct;
+  distance_loop *run = lm_distance_loops_of(j->dtype)->direct;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
 #pragma omp for
     for (int64_t i = 0; i < batches * j->tiles; i++)
       pack(j, lm_matrix_at(j->x2, i / j->tiles), i % j->tiles * TILE, room->data + j->item * (size_t)(i * each));
-#pragma omp for
+#pragma omp for schedule(dynamic, 8)
     for (int64_t i = 0; i < batches * j->n; i++) {
       const char *x = j->x1->data + j->item * (size_t)(i * j->m);
+      if (j->pairs) {
+        later_rows(j, run, i, x, room->data);
+        continue;
+      }
       char *to = j->out->data + j->item * (size_t)(i * j->r);
       for (int64_t t = 0; t < j->tiles; t++) {
         int64_t left = j->r - t * TILE;
@@ -156,5 +179,73 @@ done:
   lm_release(g);
   lm_release(x1);
   lm_release(x2);
+  return status;
+}
+
+lm_status lm_cpu_pair_distances(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_pair_distances_args *a = args;
+  lm_tensor *x = NULL;
+  TRY(lm_row_major(a->x, &x));
+  rows_job j = {.dtype = (lm_dtype)x->dtype, .x1 = x, .x2 = x, .out = out[0], .p = a->p, .pairs = true};
+  j.item = lm_dtype_size(j.dtype);
+  j.n = j.r = x->size[0];
+  j.m = x->size[1];
+  j.tiles = (j.r + TILE - 1) / TILE;
+  if (j.m == 0)
+    memset(out[0]->data, 0, lm_nbytes(out[0]));
+  else
+    status = direct(&j);
+done:
+  lm_release(x);
+  return status;
+}
+
+lm_status lm_cpu_matrix_to_pairs(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  lm_tensor *x = NULL;
+  TRY(lm_row_major(((const lm_matrix_to_pairs_args *)args)->x, &x));
+  int64_t n = x->size[0];
+  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  for (int64_t i = 0; i < n; i++)
+    memcpy(out[0]->data + item * (size_t)pairs_before(n, i), x->data + item * (size_t)(i * n + i + 1),
+           item * (size_t)(n - i - 1));
+done:
+  lm_release(x);
+  return status;
+}
+
+/* Rows right of the diagonal are copied, squares below it come from their transposed. */
+lm_status lm_cpu_pairs_to_matrix(const void *args, lm_tensor *const *out) {
+  enum { SQUARE = 16 };
+  lm_status status;
+  lm_tensor *x = NULL;
+  const lm_pairs_to_matrix_args *a = args;
+  int64_t n = a->n;
+  size_t item = lm_dtype_size((lm_dtype)a->x->dtype);
+  char *to = out[0]->data;
+  int threads = lm_cpu_share((double)n * (double)n);
+  TRY(lm_row_major(a->x, &x));
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+#pragma omp for schedule(dynamic, SQUARE)
+    for (int64_t i = 0; i < n; i++) {
+      memset(to + item * (size_t)(i * n + i), 0, item);
+      memcpy(to + item * (size_t)(i * n + i + 1), x->data + item * (size_t)pairs_before(n, i),
+             item * (size_t)(n - i - 1));
+    }
+#pragma omp for schedule(dynamic)
+    for (int64_t first = 0; first < n; first += SQUARE) {
+      int64_t end = first + SQUARE < n ? first + SQUARE : n;
+      for (int64_t begin = 0; begin < end; begin += SQUARE) {
+        for (int64_t i = first; i < end; i++) {
+          for (int64_t k = begin; k < begin + SQUARE && k < i; k++)
+            memcpy(to + item * (size_t)(i * n + k), to + item * (size_t)(k * n + i), item);
+        }
+      }
+    }
+  }
+done:
+  lm_release(x);
   return status;
 }

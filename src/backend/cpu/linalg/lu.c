@@ -134,6 +134,7 @@ done:
 /* x = U^-1 L^-1 P, of which P exchanges columns. */
 static int inverse_one(const void *job, int64_t i, char *work) {
   const lu_job *j = job;
+  if (j->n <= LM_TINY) return lm_triangle_loops_of(j->dtype)->invert_tiny(j->n, lm_matrix_at(j->b, i));
   int n = j->n, *pivots = pivots_in(j, work), *from = pivots + n, info = factor(j, i, pivots, work);
   if (info != 0) return info;
   void *lu = lm_matrix_at(j->lu, i), *x = lm_matrix_at(j->b, i);
@@ -158,7 +159,10 @@ lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
   int n = (int)x->size[x->ndim - 1];
   lm_tensor *copy = NULL;
   lm_bad_matrix bad;
-  TRY(lm_row_major_copy(x, &copy));
+  if (n > LM_TINY)
+    TRY(lm_row_major_copy(x, &copy));
+  else if (x->numel)
+    TRY(lm_cpu_copy(x, out[0]));
   lu_job j = {.dtype = (lm_dtype)x->dtype, .m = n, .n = n, .lu = copy, .b = out[0]};
   TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * n * n * n, room_of(&j) + sizeof(int) * (size_t)n, inverse_one, &j,
                      &bad));

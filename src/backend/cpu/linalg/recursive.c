@@ -110,6 +110,60 @@ size_t lm_lu_room(lm_dtype dtype, int m, int n) {
   return lm_dtype_size(dtype) * columns * ((size_t)m + 64 / lm_dtype_size(dtype)) + 64;
 }
 
+/* What a factored left part [m, half] makes of n columns beside it: their rows are exchanged, the upper ones become
+ * U's, the lower ones lose the product. */
+typedef struct lu_beside {
+  lm_dtype dtype;
+  int m, half, lda;
+  const void *left;
+  const int *pivots;
+} lu_beside;
+
+static lm_cpu_gemm_job lower_product(const lu_beside *j, int n, void *right) {
+  return (lm_cpu_gemm_job){.dtype = j->dtype,
+                           .device = LM_DEVICE(LM_CPU, 0),
+                           .batch = 1,
+                           .m = j->m - j->half,
+                           .n = n,
+                           .k = j->half,
+                           .a = at(j->dtype, j->left, j->lda, j->half, 0),
+                           .lda = j->lda,
+                           .b = right,
+                           .ldb = j->lda,
+                           .c = at(j->dtype, right, j->lda, j->half, 0),
+                           .ldc = j->lda,
+                           .alpha = -1,
+                           .beta = 1};
+}
+
+/* Threads have columns of their own from the exchange of rows to the product, and meet once. What takes less than half
+ * a millisecond is done before another core has its columns and this one has them back. */
+static lm_status update_beside(const lu_beside *j, int n, void *right) {
+  enum { GRAIN = 32 };
+  lm_status status;
+  lm_cpu_gemm_region region;
+  const lm_triangle lower = {.dtype = j->dtype, .ones = true};
+  double work = (double)j->m * n * j->half / 50;
+  int parts = work < 500e3 ? 1 : lm_cpu_share(work), grains = (n + GRAIN - 1) / GRAIN;
+  bool good = true;
+  if (parts > grains) parts = grains;
+  TRY(lm_cpu_gemm_enter(&region, j->dtype, parts));
+#pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good) if (parts > 1)
+  for (int part = 0; part < parts; part++) {
+    int begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
+    int columns = (end < n ? end : n) - begin;
+    void *its = at(j->dtype, right, j->lda, 0, begin);
+    lm_cpu_gemm_job product = lower_product(j, columns, its);
+    lm_swap_rows(j->dtype, columns, its, j->lda, j->pivots, 0, j->half, false);
+    good = solve_columns(&lower, j->half, columns, j->left, j->lda, its, j->lda) == LM_OK &&
+           lm_cpu_gemm_alone(&region, &product) == LM_OK && good;
+  }
+  lm_cpu_gemm_leave(&region);
+  status = good ? LM_OK : lm_fail(LM_E_STATE, "a product of matrices failed");
+done:
+  return status;
+}
+
 lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, void *room, int *info) {
   lm_status status = LM_OK;
   int least = m < n ? m : n, below = 0;
@@ -118,14 +172,10 @@ lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivo
     return LM_OK;
   }
   int half = least > LM_LEAF ? half_of(least) : least, rest = n - half;
-  void *right = at(dtype, a, lda, 0, half), *corner = at(dtype, a, lda, half, half);
   TRY(lm_factor_lu(dtype, m, half, a, lda, pivots, room, info));
-  lm_swap_rows(dtype, rest, right, lda, pivots, 0, half, false);
-  TRY(lm_solve_triangle(&(lm_triangle){.dtype = dtype, .ones = true}, half, rest, a, lda, right, lda));
+  TRY(update_beside(&(lu_beside){dtype, m, half, lda, a, pivots}, rest, at(dtype, a, lda, 0, half)));
   if (m == half) goto done;
-  TRY(subtract_product(dtype, m - half, rest, half, false, at(dtype, a, lda, half, 0), lda, right, lda, 1, corner,
-                       lda));
-  TRY(lm_factor_lu(dtype, m - half, rest, corner, lda, pivots + half, room, &below));
+  TRY(lm_factor_lu(dtype, m - half, rest, at(dtype, a, lda, half, half), lda, pivots + half, room, &below));
   if (*info == 0 && below > 0) *info = below + half;
   for (int i = half; i < least; i++) pivots[i] += half;
   lm_swap_rows(dtype, half, a, lda, pivots, half, least, false);

@@ -158,7 +158,7 @@ local function distances_grad(x, other, g, y)
     "share = masked_fill(g1, none, 0) / masked_fill(y1, none, 1)",
     ("d = p == 1 || p == 2 ? nil : unsqueeze(%s, -2) - unsqueeze(%s, -3)"):format(x, other),
     "hit = p == inf ? abs(d) == unsqueeze(y1, -1) : nil",
-    "power = p == 0 || p == 1 || p == 2 || p == inf ? nil : pow(abs(d), p - 1)",
+    "power = p == 0 || p == 1 || p == 2 || p == inf ? nil : pow(masked_fill(abs(d), unsqueeze(none, -1), 1), p - 1)",
     ("p == 0 ? zeros_like(%s) : p == 2 ? %s * sum(share, -1, true) - matmul(share, %s) "):format(x, x, other)
       .. (": p == 1 ? row_distances_backward(g1, %s, %s) "):format(x, other)
       .. ": p == inf ? sum(where(hit, sign(d), 0) * (unsqueeze(g1, -1) / sum(hit, -1, true)), -2) "
@@ -175,6 +175,33 @@ op "row_distances" {
   autocast = "keep",
   help = "[..., n, r] of the p-norms of differences of rows of x1 [..., n, m] and x2 [..., r, m]; by_products: for "
     .. "p = 2 by |a|^2 + |b|^2 - 2 a b; lm.cdist has all checks",
+}
+-- With the gradient of a pair at both of its places that of a whole matrix is also that of the pairs.
+local function pairs_grad()
+  local lines = distances_grad("x", "x", "p == 2 ? nil : pairs_to_matrix(g, n)",
+    "p == 2 ? nil : pairs_to_matrix(y, n)")
+  table.insert(lines, 1, "n = size_of(x)[1]")
+  table.insert(lines, 2,
+    "shares = p == 2 ? pairs_to_matrix(masked_fill(g, y == 0, 0) / masked_fill(y, y == 0, 1), n) : nil")
+  lines[#lines] = ("p == 2 ? x * sum(shares, -1, true) - matmul(shares, x) : (%s)"):format(lines[#lines])
+  return lines
+end
+op "pair_distances" {
+  "x", "p: number = 2",
+  grad = {x = pairs_grad()},
+  autocast = "keep",
+  help = "[n (n - 1) / 2] of the p-norms of the differences of all pairs of rows of x [n, m]: 1 and 2, 1 and 3, …, 2 "
+    .. "and 3, …; lm.pdist has all checks",
+}
+op "pairs_to_matrix" {
+  "x", "n: int",
+  grad = {x = "matrix_to_pairs(g + transpose(g, 0, 1))"},
+  help = "the symmetric matrix [n, n] whose entries above the diagonal are x [n (n - 1) / 2], row by row, and 0 on it",
+}
+op "matrix_to_pairs" {
+  "x",
+  grad = {x = "triu(pairs_to_matrix(g, size_of(x)[1]), 1)"},
+  help = "the entries above the diagonal of x [n, n], row by row: [n (n - 1) / 2]",
 }
 op "row_distances_backward" {
   "grad", "x1", "x2",

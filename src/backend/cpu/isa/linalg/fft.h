@@ -21,6 +21,9 @@ struct lm_fft_loops {
    * `line` pairs apart, times scale. */
   void (*load)(const void *in, int64_t entry, int64_t line, int64_t n, int lanes, lm_fft_block to);
   void (*store)(lm_fft_block from, int64_t entry, int64_t line, int64_t n, int lanes, double scale, void *out);
+  /* What store made of dense lines, to where it belongs, in one go: lines that are written side by side each wait for
+   * memory. streams: past the caches. */
+  void (*copy)(bool streams, void *dst, const void *src, size_t bytes);
   /* Row k of the block times pairs[k] times that of lane l: `lane` has LM_FFT_LANES real parts and as many imaginary
    * ones for each row. */
   void (*turn)(int64_t n, const void *pairs, const void *lane, lm_fft_block x);

@@ -1,40 +1,75 @@
-/* Squares of numbers transposed in registers, rows of 32 bytes: 8 of 8 floats, or 4 of 4 doubles. */
+/* Squares of numbers transposed in registers, rows of 32 bytes: 8 of 8 floats, or 4 of 4 doubles. The halves of rows
+ * change places as they are loaded or stored, so that no shuffle crosses them. */
 #ifndef LM_CPU_ISA_TRANSPOSE_H
 #define LM_CPU_ISA_TRANSPOSE_H
 
+#include <stddef.h>
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
 typedef float lm_row_float __attribute__((vector_size(32), aligned(4)));
 typedef double lm_row_double __attribute__((vector_size(32), aligned(8)));
+typedef float lm_half_float __attribute__((vector_size(16), aligned(4)));
+typedef double lm_half_double __attribute__((vector_size(16), aligned(8)));
 
-#define LM_ROW_1_float(a, b, o) __builtin_shufflevector(a, b, o, 8 + o, 2 + o, 10 + o, 4 + o, 12 + o, 6 + o, 14 + o)
-#define LM_ROW_2_float(a, b, o) __builtin_shufflevector(a, b, o, 1 + o, 8 + o, 9 + o, 4 + o, 5 + o, 12 + o, 13 + o)
-#define LM_ROW_1_double(a, b, o) __builtin_shufflevector(a, b, o, 4 + o, 2 + o, 6 + o)
-#define LM_ROW_2_double(a, b, o) __builtin_shufflevector(a, b, o, 1 + o, 4 + o, 5 + o)
+/* Two halves as a row: in one step, which compilers do not find. */
+#ifdef __AVX__
+#define LM_ROW_OF_float(low, high) \
+  (lm_row_float) _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1)
+#define LM_ROW_OF_double(low, high) \
+  (lm_row_double) _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(low)), _mm_loadu_pd(high), 1)
+#else
+#define LM_ROW_OF_float(low, high) \
+  __builtin_shufflevector(*(const lm_half_float *)(low), *(const lm_half_float *)(high), 0, 1, 2, 3, 4, 5, 6, 7)
+#define LM_ROW_OF_double(low, high) \
+  __builtin_shufflevector(*(const lm_half_double *)(low), *(const lm_half_double *)(high), 0, 1, 2, 3)
+#endif
 
-/* By 2 and by 4. */
-#define LM_TRANSPOSE_4(REAL, ROWS, r)                    \
-  do {                                                   \
-    lm_row_##REAL t_[ROWS];                              \
-    for (int i = 0; i < ROWS; i += 2) {                  \
-      t_[i] = LM_ROW_1_##REAL(r[i], r[i + 1], 0);        \
-      t_[i + 1] = LM_ROW_1_##REAL(r[i], r[i + 1], 1);    \
-    }                                                    \
-    for (int i = 0; i < ROWS; i += 4) {                  \
-      for (int j = i; j < i + 2; j++) {                  \
-        r[j] = LM_ROW_2_##REAL(t_[j], t_[j + 2], 0);     \
-        r[j + 2] = LM_ROW_2_##REAL(t_[j], t_[j + 2], 2); \
-      }                                                  \
-    }                                                    \
-  } while (0)
+#define LM_LOW_2(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
+#define LM_HIGH_2(a, b) __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#define LM_LOW_4(a, b) __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
+#define LM_HIGH_4(a, b) __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
 
-static inline void lm_transpose_float(lm_row_float r[8]) {
-  LM_TRANSPOSE_4(float, 8, r);
-  for (int i = 0; i < 4; i++) {
-    lm_row_float a = r[i], b = r[i + 4];
-    r[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
-    r[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+/* The halves of r[0 ... 3] and of r[4 ... 7], each a square. */
+static inline void lm_transpose_halves_float(lm_row_float r[8]) {
+  for (int i = 0; i < 8; i += 4) {
+    lm_row_float a = LM_LOW_2(r[i], r[i + 1]), b = LM_HIGH_2(r[i], r[i + 1]);
+    lm_row_float c = LM_LOW_2(r[i + 2], r[i + 3]), d = LM_HIGH_2(r[i + 2], r[i + 3]);
+    r[i] = LM_LOW_4(a, c);
+    r[i + 1] = LM_HIGH_4(a, c);
+    r[i + 2] = LM_LOW_4(b, d);
+    r[i + 3] = LM_HIGH_4(b, d);
   }
 }
 
-static inline void lm_transpose_double(lm_row_double r[4]) { LM_TRANSPOSE_4(double, 4, r); }
+static inline void lm_transpose_halves_double(lm_row_double r[4]) {
+  for (int i = 0; i < 4; i += 2) {
+    lm_row_double a = r[i], b = r[i + 1];
+    r[i] = __builtin_shufflevector(a, b, 0, 4, 2, 6);
+    r[i + 1] = __builtin_shufflevector(a, b, 1, 5, 3, 7);
+  }
+}
+
+/* The square whose rows begin `step` numbers apart, transposed into r; and r transposed to where rows do. */
+#define LM_TRANSPOSED(REAL, ROWS)                                                                       \
+  static inline void lm_load_transposed_##REAL(const REAL *x, ptrdiff_t step, lm_row_##REAL r[ROWS]) {  \
+    for (int i = 0; i < ROWS; i++) {                                                                    \
+      const REAL *at = x + i % (ROWS / 2) * step + i / (ROWS / 2) * (ROWS / 2);                         \
+      r[i] = LM_ROW_OF_##REAL(at, at + (ROWS / 2) * step);                                              \
+    }                                                                                                   \
+    lm_transpose_halves_##REAL(r);                                                                      \
+  }                                                                                                     \
+  static inline void lm_store_transposed_##REAL(lm_row_##REAL r[ROWS], REAL *y, ptrdiff_t step) {       \
+    lm_transpose_halves_##REAL(r);                                                                      \
+    for (int i = 0; i < ROWS; i++) { /* both halves of a row at once: they share a line of the cache */ \
+      const lm_half_##REAL *left = (const lm_half_##REAL *)&r[i % (ROWS / 2)] + i / (ROWS / 2);         \
+      lm_half_##REAL *to = (lm_half_##REAL *)(y + i * step);                                            \
+      to[0] = left[0];                                                                                  \
+      to[1] = left[ROWS];                                                                               \
+    }                                                                                                   \
+  }
+LM_TRANSPOSED(float, 8)
+LM_TRANSPOSED(double, 4)
 
 #endif

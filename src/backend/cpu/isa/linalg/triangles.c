@@ -5,8 +5,6 @@
 
 #include "backend/cpu/isa/linalg/transpose.h"
 
-/* Up to so many rows preparations cost more than the work, those for whole vectors too. */
-enum { TINY = 8 };
 #ifdef __clang__
 #define SCALAR
 #else

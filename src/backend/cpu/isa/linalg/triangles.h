@@ -7,6 +7,7 @@
 #include "tensor/dtype.h"
 
 enum { LM_LEAF = 32 }; /* columns of a panel and rows of a triangle, at most */
+enum { LM_TINY = 8 };  /* up to so many rows preparations cost more than the work, those for whole vectors too */
 
 typedef struct lm_triangle {
   lm_dtype dtype;
@@ -21,6 +22,8 @@ struct lm_triangle_loops {
   /* U with U^T U = a in place of the upper triangle of a [n, n], of which (i, j) is a[i * row + j * column]; info as
    * LAPACK's potrf. */
   int (*cholesky)(int n, void *a, int row, int column);
+  /* The inverse in place of a dense a [n, n], n up to LM_TINY; info as of lu. */
+  int (*invert_tiny)(int n, void *a);
   /* Column c of each of `rows` rows of n numbers becomes what column from[c] was. room: n numbers. */
   void (*permute)(int rows, int n, const int *from, void *a, int lda, void *room);
 };
