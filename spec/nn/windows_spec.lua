@@ -415,14 +415,36 @@ describe("max_pool2d of wide rows", function()
       { { 3, 2 }, {} }, { { 2, 3 }, { stride = { 1, 1 }, padding = 1 } },
       { { 2, 5 }, { stride = { 2, 3 }, padding = { 0, 2 } } },
       { { 1, 3 }, { stride = 2, dilation = { 1, 4 } } }, { 3, { stride = { 1, 7 }, ceil_mode = true } },
+      { { 1, 2 }, {} }, { { 1, 2 }, { padding = { 0, 1 }, ceil_mode = true } },
     } do
       local size, options = how[1], how[2]
+      local without = F.max_pool2d(x, size, options)
       options.return_indices = true
       local y, places = F.max_pool2d(x, size, options)
       local other, other_places = F.max_pool2d(x:contiguous { memory_format = "channels_last" }, size, options)
       assert(y:equal(other) or y:nan_to_num(-1):equal(other:nan_to_num(-1)))
       assert(places:equal(other_places))
+      assert(without:nan_to_num(-1):equal(y:nan_to_num(-1)), "without places")
     end
+    local zeros = lm.tensor { { { -0.0, 0, 0, -0.0, 0 / 0, 1, 1, 0 / 0, -math.huge, -math.huge } } }
+    local words = table.concat(F.max_pool1d(zeros, 2):totable()[1][1], ","):gsub("-nan", "nan")
+    assert.equal("-0,0,nan,nan,-inf", words)
+  end)
+  it("keeps places for a gradient, and none without", function()
+    local x = lm.randn { 4, 64, 512 }
+    local function fetched(f)
+      lm.reset_peak_memory_stats()
+      local before = lm.memory_allocated()
+      f()
+      return lm.max_memory_allocated() - before
+    end
+    local bytes = 4 * 64 * 256 * 4
+    assert.is_true(fetched(function() return F.max_pool1d(x, 2) end) < 1.5 * bytes)
+    local leaf = x:clone():requires_grad_()
+    local y = F.max_pool1d(leaf, 2)
+    y:sum():backward()
+    assert.equal(y:numel(), leaf.grad:sum():item())
+    assert.is_true((leaf:detach() * leaf.grad):sum():allclose(y:detach():sum(), { rtol = 1e-4, atol = 1e-2 }))
   end)
 end)
 

@@ -386,6 +386,11 @@ op("pad", "x pad mode value", "F.pad(x, pad, mode, value if mode == 'constant' e
     { t { 2, 3 }, { 1, 4 }, { mode = "circular" }, message = "pad.*circular.*at most 3.*4" },
     { t { 2, 3 }, { 1, -3 }, { mode = "circular" }, message = "pad.*circular.*at most 0.*1" }, { t { 2, 0 }, { 1, 1 }, { mode = "replicate" }, message = "pad.*replicate.*at most 0" },
     { t { 2, 3 }, { 1, 1 }, { mode = "reflct" }, message = "pad: mode.*reflect" }, { t { 2, 3 }, { 1, 1 }, { mode = "reflect", value = 1 }, message = "pad: value" } } })
+op("pad_around", "x pad mode", "F.pad(x, pad, mode)", { defaults = { mode = "reflect" },
+  { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 1 } }, { x = t { 2, 4, 5 }, pad = { 7, 1 }, mode = "replicate" }, { x = t { 2, 3, 3, 4, 5 }, pad = { 1, 2, 2, 0, 1, 1 }, mode = "circular" },
+  { x = t { 2, 4, 5 }, pad = { -1, 3 }, mode = "circular" }, { x = t { 2, 4, 5 }, pad = { 2, -3 }, mode = "reflect" }, { x = t { 2, 3, 4, 5 }, pad = { -2, 1, 2, -4 }, mode = "replicate" },
+  { x = t { 0, 4, 5 }, pad = { 1, 1 } },
+  bad = { { t { 2, 3 }, { 1, 1 }, "constant", message = "pad_around: mode is \"constant\"" }, { t { 2, 3 }, { 3, 1 }, message = "pad.*reflect.*at most 2.*3" } } })
 op("gather", "x dim index", "torch.gather(x, dim, index)", { { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3) },
   { x = t { 3, 4 }, dim = 2, index = i({ 3, 6 }, 4) }, { x = t { 3, 4 }, dim = 2, index = i({ 0, 4 }, 4) },
   bad = { { t { 3, 4 }, 1, v { 0, 1 }, message = "gather" }, { t { 3, 4 }, 1, i({ 1, 1, 1 }, 2), message = "gather.*index" } } })
@@ -768,6 +773,24 @@ op("grouped_norm_backward", "grad x num_groups save_mean save_invstd weight eps"
   { grad = t { 3, 6, 2, 70 }, x = t { 3, 6, 2, 70 }, num_groups = 2, save_mean = t { 6 }, save_invstd = pos { 6 }, weight = t { 6 } },
   bad = { { t { 2, 4, 3 }, t { 2, 4, 2 }, 2, t { 4 }, t { 4 }, message = "grouped_norm_backward: grad has" },
     { t { 2, 4, 3 }, t { 2, 4, 3 }, 2, t { 2 }, t { 4 }, message = "grouped_norm_backward: save_mean" } } })
+op("rms_norm_rows", "x normalized_shape weight", "F.rms_norm(x, normalized_shape, weight, eps)", { defaults = { weight = none, eps = 1e-5 },
+  { x = t { 3, 6 }, normalized_shape = { 6 }, weight = t { 6 } }, { x = t { 2, 3, 4 }, normalized_shape = { 3, 4 }, eps = 0.1 },
+  { x = t { 2, 3, 70 }, normalized_shape = { 70 }, weight = t { 70 } }, { x = t { 0, 4 }, normalized_shape = { 4 } },
+  bad = { { t { 3, 6 }, { 5 }, message = "rms_norm_rows.*%[5%].*%[3, 6%]" }, { t { 3, 6 }, { 6 }, t { 5 }, message = "rms_norm_rows: weight has to be %[6%]" } } })
+op("rms_norm_rows_backward", "grad x normalized_shape save_rstd weight eps",
+  "(save_rstd * (grad * weight - x * save_rstd * (grad * weight * x * save_rstd).mean(-1, True)), (grad * x * save_rstd).flatten(0, -2).sum(0))", {
+  defaults = { eps = 1e-5 }, grad = false, dtypes = false, -- means that are not x's own: only the forward is comparable
+  { grad = t { 3, 6 }, x = t { 3, 6 }, normalized_shape = { 6 }, save_rstd = pos { 3, 1 }, weight = t { 6 } },
+  { grad = t { 2, 3, 70 }, x = t { 2, 3, 70 }, normalized_shape = { 70 }, save_rstd = pos { 2, 3, 1 }, weight = t { 70 } },
+  bad = { { t { 3, 6 }, t { 3, 5 }, { 5 }, t { 3, 1 }, message = "rms_norm_rows_backward: grad has" },
+    { t { 3, 6 }, t { 3, 6 }, { 6 }, t { 3 }, message = "rms_norm_rows_backward: save_rstd" } } })
+op("bag_sums", "index weight begins each", "F.embedding_bag(index, weight, torch.arange(0, len(index), 2)[:len(begins)], mode='mean' if means else 'sum', per_sample_weights=each)", {
+  defaults = { each = none, means = false }, dtypes = false, -- begins are integers; bags of other lengths: nn/rearranging_spec
+  { index = i({ 2 }, 5), weight = t { 5, 4 }, begins = n({ 1 }, 1, 1, true), each = t { 2 } },
+  { index = i({ 2 }, 5), weight = t { 5, 83 }, begins = n({ 1 }, 1, 1, true), means = true },
+  bad = { { i({ 3 }, 5), t { 5, 4 }, n({ 1 }, 2, 3, true), message = "bag_sums: begins%[1%] is 2; they have to grow from 1 up to 4" },
+    { n({ 2 }, 9, 10, true), t { 5, 4 }, n({ 1 }, 1, 2, true), message = "bag_sums: index 9" },
+    { i({ 3 }, 5), t { 5, 4 }, n({ 1 }, 1, 2, true), t { 2 }, message = "bag_sums: each has to be float32 %[3%]" } } })
 op("masked_values", "x mask", "torch.masked_select(x, mask)", {
   { x = t { 3, 4 }, mask = b { 3, 4 } }, { x = t { 2, 50, 9 }, mask = b { 2, 50, 9 } }, { x = t {}, mask = b {} }, { x = t { 0 }, mask = b { 0 } },
   bad = { { t { 3 }, b { 4 }, message = "masked_values: mask has to be bool %[3%] as x, is bool %[4%]" },

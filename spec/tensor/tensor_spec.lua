@@ -635,6 +635,124 @@ describe("a result too large for the caches", function()
   end)
 end)
 
+-- The same of ops that make such results in tiles: each is that of its halves, which are smaller, or of another way.
+describe("a large result of an op that", function()
+  local F = lm.nn.functional
+  local rows, width = 1310, 700 -- 3.5 MiB
+  local x, g = lm.randn(rows, width), lm.randn(rows, width)
+
+  local function near(expected, got)
+    assert.same(expected.shape, got.shape)
+    assert.is_true(got:double():allclose(expected:double(), { rtol = 1e-4, atol = 1e-4 }))
+  end
+  local function same_as_halves(f, of, ...)
+    local expected = {}
+    for _, part in ipairs { { 1, 600 }, { 601, rows - 600 } } do
+      expected[#expected + 1] = f(of:narrow(1, part[1], part[2]), ...)
+    end
+    assert.is_true(f(of, ...):equal(lm.cat(expected, 1)))
+  end
+
+  it("turns, repeats or picks entries", function()
+    same_as_halves(function(t) return t:flip(2) end, x)
+    same_as_halves(function(t) return t:narrow(2, 1, 1):expand(t.shape[1], width):contiguous() end, x)
+    same_as_halves(function(t) return t:narrow(2, 5, 690):clone() end, lm.cat({ x, x }, 1):narrow(1, 1, rows))
+    assert.is_true(x:flip(1, 2):equal(x:view(-1)[{ lm.arange(rows * width, 0, -1, { dtype = "int64" }) }]:view_as(x)))
+    for _, dtype in ipairs { "float64", "float16", "uint8" } do
+      local t = lm.cat({ x, x, x, x }, 1):abs():mul_(20):to(dtype)
+      local again = t:flip(1, 2):flip(2):flip(1)
+      assert.is_true(again:equal(t))
+    end
+    local columns, lines = lm.randint(1, width + 1, 699), lm.randint(1, rows + 1, 1311)
+    same_as_halves(function(t) return t:index_select(2, columns) end, lm.cat({ x, x }, 1):narrow(1, 1, rows))
+    local picked = x:index_select(1, lines)
+    for _, k in ipairs { 1, 2, 700, 1311 } do assert.is_true(picked[k]:equal(x[lines[k]])) end
+    local at = lm.randint(1, width + 1, { rows, width })
+    same_as_halves(function(t) return t:narrow(2, 1, width):gather(2, t:narrow(2, width + 1, width):long()) end,
+      lm.cat({ x, at:float() }, 2))
+    local mask = x:gt(-2)
+    assert.is_true(lm.cat({ x, x }, 1):masked_select(lm.cat({ mask, mask }, 1)):equal(
+      lm.cat({ x:masked_select(mask), x:masked_select(mask) }, 1)))
+    local table_, named = lm.randn(50, 33), lm.randint(1, 51, { 30000 })
+    local looked = F.embedding(named, table_)
+    assert.is_true(looked:narrow(1, 1, 10000):equal(F.embedding(named:narrow(1, 1, 10000), table_)))
+    assert.is_true(looked:narrow(1, 20001, 10000):equal(F.embedding(named:narrow(1, 20001, 10000), table_)))
+  end)
+
+  it("pads by what is there", function()
+    local images = lm.randn(2, 30, 123, 131)
+    for _, mode in ipairs { "reflect", "replicate", "circular" } do
+      for _, pad in ipairs { { 3, 5, 2, 1 }, { 7, -2, -1, 4 } } do
+        local whole = F.pad(images, pad, { mode = mode })
+        assert.is_true(whole:narrow(1, 2, 1):narrow(2, 5, 3):equal(
+          F.pad(images:narrow(1, 2, 1):narrow(2, 5, 3), pad, { mode = mode })))
+        local turned = F.pad(images:contiguous { memory_format = "channels_last" }, pad, { mode = mode })
+        assert.is_true(whole:equal(turned))
+      end
+    end
+  end)
+
+  it("scans lines, to either side", function()
+    for _, dtype in ipairs { "float32", "float64", "int64" } do
+      local t = (x * 10):to(dtype)
+      same_as_halves(function(part) return part:cumsum(2) end, t)
+      same_as_halves(function(part) return part:cumsum(2, { reverse = true }) end, t)
+    end
+    local line = lm.ones(1000001, { dtype = "int64" })
+    assert.is_true(line:cumsum(1):equal(lm.arange(1, 1000002, { dtype = "int64" })))
+  end)
+
+  it("scatters, and leaves its inputs alone", function()
+    local at, was = lm.randint(1, width + 1, { rows, width }), x:clone()
+    local half = at:narrow(1, 1, 600)
+    for _, name in ipairs { "scatter", "scatter_add" } do
+      local y = x[name](x, 2, at, g)
+      assert.is_true(y:narrow(1, 1, 600):equal(x[name](x:narrow(1, 1, 600), 2, half, g:narrow(1, 1, 600))))
+      assert.is_true(y:t():equal(x:t()[name](x:t(), 1, at:t(), g:t())))
+      assert.is_true(x:equal(was))
+      local wide, narrow = at:narrow(2, 1, 300):contiguous(), g:narrow(2, 1, 300):contiguous()
+      assert.is_true(x[name](x, 2, wide, narrow):equal(x:clone()[name .. "_"](x:clone(), 2, wide, narrow)))
+      at[{ rows, width }] = width + 1
+      assert.matches(name .. ": index 701", select(2, pcall(x[name], x, 2, at, g)))
+      at[{ rows, width }] = 1
+    end
+  end)
+
+  it("normalizes", function()
+    local weight, bias = lm.randn(width), lm.randn(width)
+    local function with_gradients(f, t)
+      local own = t:clone():requires_grad_()
+      local y = f(own)
+      ;(y * g:narrow(1, 1, t.shape[1])):sum():backward()
+      return lm.cat({ y:detach(), own.grad }, 2)
+    end
+    local function alike(f)
+      near(lm.cat({ with_gradients(f, x:narrow(1, 1, 600)) }, 1), with_gradients(f, x):narrow(1, 1, 600))
+    end
+    alike(function(t) return F.layer_norm(t, { width }, weight, bias) end)
+    alike(function(t) return F.rms_norm(t, { width }, weight) end)
+    alike(function(t) return F.normalize(t, { dim = -1 }) end)
+    local scaled = x * (x:square():mean(2, { keepdim = true }) + 1e-5):rsqrt() * weight
+    near(scaled, F.rms_norm(x, { width }, weight, 1e-5))
+    local half = F.rms_norm(x:half(), { width }, weight:half(), 1e-5)
+    assert.equal("float16", half.dtype)
+    assert.is_true(half:float():allclose(scaled, { rtol = 1e-2, atol = 1e-2 }))
+    alike(function(t) return F.group_norm(t, 7, lm.ones(width), lm.zeros(width)) end)
+    local images, per_channel = x:view(10, 7, 131, 100), lm.randn(7)
+    for _, format in ipairs { "contiguous", "channels_last" } do
+      local i = images:contiguous { memory_format = format }:clone():requires_grad_()
+      local y = F.batch_norm(i, lm.zeros(7), lm.ones(7), per_channel, per_channel, true)
+      ;(y * g:view_as(y)):sum():backward()
+      local d = images:double():requires_grad_()
+      local z = F.batch_norm(d, lm.zeros(7, { dtype = "float64" }), lm.ones(7, { dtype = "float64" }),
+        per_channel:double(), per_channel:double(), true)
+      ;(z * g:view_as(z)):sum():backward()
+      near(z:detach(), y:detach())
+      near(d.grad, i.grad)
+    end
+  end)
+end)
+
 describe("rare methods", function()
   local files = { "products", "ordering", "placing", "rearranging", "spellings", "integrals_and_histograms" }
 

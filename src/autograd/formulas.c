@@ -68,6 +68,11 @@ lm_tensor *lm_f_place_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t d
   return lm_e_scatter_add(e, lm_f_zero_for(e, g, size), dim, index, g);
 }
 
+lm_tensor *lm_f_bag_of(lm_expr *e, lm_tensor *begins, lm_tensor *index) {
+  lm_tensor *places = lm_e_arange(e, 1, (double)index->numel + 1, 1, LM_I64, index->device);
+  return lm_e_sub(e, lm_e_searchsorted(e, begins, places, true, false, LM_SIDE_NONE, NULL), lm_e_number(e, 1), 1);
+}
+
 bool lm_f_has_masks(lm_expr *e, lm_list indices) {
   (void)e;
   for (int i = 0; i < indices.n; i++) {
@@ -276,6 +281,12 @@ bool lm_f_suits_grouped_norm(lm_expr *e, const lm_tensor *x, const lm_tensor *we
     if (t && (t->device != x->device || (t->dtype != x->dtype && t->dtype != wide))) return false;
   }
   return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float((lm_dtype)x->dtype) && x->numel > 0;
+}
+
+bool lm_f_suits_rms_norm_rows(lm_expr *e, const lm_tensor *x, const lm_tensor *weight) {
+  (void)e;
+  return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float((lm_dtype)x->dtype) && x->numel > 0 &&
+         (!weight || (weight->device == x->device && weight->dtype == x->dtype));
 }
 
 lm_tensor *lm_f_unpermuted(lm_expr *e, lm_tensor *g, lm_ints dims) {

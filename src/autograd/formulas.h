@@ -37,6 +37,10 @@ lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_
                          struct lm_before *before);
 /* scatter_add's src; where it is larger than index, the rest gets zeros. */
 lm_tensor *lm_f_scattered_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size);
+/* pad_around's gradient, of an x of that size. */
+lm_tensor *lm_f_padded_grad(struct lm_expr *e, lm_tensor *g, lm_ints size, lm_ints pad, int mode);
+/* Which bag each entry of index is in; begins: where each bag begins. All from 1. */
+lm_tensor *lm_f_bag_of(struct lm_expr *e, lm_tensor *begins, lm_tensor *index);
 /* Indices by which x is indexed, whether there are masks among them, and these as places: an index for each of a mask's
  * dims. Valid until the next call of that on this thread. */
 bool lm_f_has_masks(struct lm_expr *e, lm_list indices);
@@ -81,6 +85,8 @@ bool lm_f_suits_attention(struct lm_expr *e, const lm_tensor *query, const lm_te
 /* Whether the op grouped_norm computes this: on the CPU, not empty, and the parameters of x's dtype or beside halves of
  * float32. */
 bool lm_f_suits_grouped_norm(struct lm_expr *e, const lm_tensor *x, const lm_tensor *weight, const lm_tensor *bias);
+/* Whether the op rms_norm_rows computes this: on the CPU, not empty, and weight of x's dtype. */
+bool lm_f_suits_rms_norm_rows(struct lm_expr *e, const lm_tensor *x, const lm_tensor *weight);
 
 /* ---- linear algebra (formulas_linalg.c), of matrices in the last two dims */
 

@@ -7,15 +7,7 @@
 #include "autograd/composite.h"
 
 lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
-  lm_tensor *results[LM_MAX_OUTS] = {NULL};
-  const lm_op *op = &lm_ops[id];
-  if (in_place) return lm_op_run_inplace(id, args, out);
-  if (op->aux == 0) return lm_op_run(id, args, out);
-  lm_status status = lm_op_run(id, args, results);
-  if (status != LM_OK) return status;
-  for (int i = 0; i < op->outs; i++) out[i] = results[i];
-  for (int i = op->outs; i < op->outs + op->aux; i++) lm_release(results[i]);
-  return LM_OK;
+  return in_place ? lm_op_run_inplace(id, args, out) : lm_op_run_seen(id, args, out);
 }
 
 /* ---- what a call would record */

@@ -16,6 +16,10 @@ lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t);
 LM_API lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value);
 /* In-place writes: refuses a tensor whose elements share memory. */
 lm_status lm_check_writable(lm_op_id op, const lm_tensor *t);
+/* Entries of a dim of n that negative pads leave; and whether pad's arguments fit: pad holds before and after the last
+ * dim, the one before it, … */
+int64_t lm_pad_left(int64_t n, int64_t before, int64_t after);
+lm_status lm_check_pad(const lm_pad_args *a);
 /* dims normalized, sorted, unique; all of them if n < 0 (or none are given for a 0-d x). */
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out);
 /* x with one dim at least, and in dtype if that is one; a new reference. */

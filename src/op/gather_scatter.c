@@ -1,7 +1,8 @@
 /* Picking or adding along one dim. Indices count from 1; slots check them all before their first write.
  *
  * What slots get beyond op/backend.h: index tensors are int64, contiguous but for expanded dims, which gather's and
- * scatter's may have; x of a 0-d call is [1]; index_add's out holds x already, and its out and src are contiguous. */
+ * scatter's may have; x of a 0-d call is [1]; index_add's out holds x already, and its out and src are contiguous.
+ * scatter_fold's out does too, or it is the CPU's, and x is another tensor. */
 #include <string.h>
 
 #include "op/index_checks.h"
@@ -115,21 +116,23 @@ typedef struct scattering {
   bool without_self; /* what was there before does not count */
 } scattering;
 
-static lm_status fold(lm_tensor *x, int64_t dim, lm_tensor *index, lm_tensor *src, int how) {
-  lm_scatter_fold_args args = {.x = x, .dim = dim, .index = index, .src = src, .how = how};
+/* was: what x is to hold before; x itself, or, on the CPU, another of its sizes. */
+static lm_status fold(lm_tensor *was, lm_tensor *x, int64_t dim, lm_tensor *index, lm_tensor *src, int how) {
+  lm_scatter_fold_args args = {.x = was, .dim = dim, .index = index, .src = src, .how = how};
   return lm_dispatch(LM_OP_scatter_fold, x->device, &args, &x);
 }
 
-/* Into the target's memory. */
-static lm_status scatter_into(const scattering *s, lm_tensor *target) {
+/* Into the target's memory, which is that of `given`, or a result's to be. */
+static lm_status scatter_into(const scattering *s, lm_tensor *given, lm_tensor *target) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *index = NULL, *src = NULL, *one = NULL, *ones = NULL;
+  lm_tensor *was = NULL, *x = NULL, *index = NULL, *src = NULL, *one = NULL, *ones = NULL;
   int dim;
   TRY(lm_check_same_device(s->op, 3, (lm_tensor *[]){target, s->index, s->src}));
   if (s->src->ndim > 0) TRY(check_same_dtype(s->op, target, s->src));
   TRY(lm_check_fits(lm_ops[s->op].name, (lm_dtype)target->dtype, s->src));
   TRY(lm_dim(lm_ops[s->op].name, s->dim, target->ndim, &dim));
   TRY(with_dim(target, &x));
+  TRY(with_dim(given, &was));
   TRY(int64_with_dim(s->op, s->index, &index));
   if (index->storage == target->storage) {
     lm_tensor *fresh = NULL;
@@ -140,16 +143,20 @@ static lm_status scatter_into(const scattering *s, lm_tensor *target) {
   TRY(source_of(target, index, s->src, &src));
   TRY(check_covers(s->op, "x", x, index, dim));
   TRY(check_covers(s->op, "src", src, index, -1));
-  if (index->numel == 0) goto done;
+  if (index->numel == 0) {
+    if (given != target) TRY(lm_copy(given, target));
+    goto done;
+  }
   if (s->without_self && s->how == LM_FOLD_PROD) {
     TRY(lm_tensor_number(1, &one));
     TRY(source_of(target, index, one, &ones));
-    status = fold(x, dim, index, ones, LM_FOLD_REPLACE);
+    TRY(fold(was, x, dim, index, ones, LM_FOLD_REPLACE));
   } else if (s->without_self) { /* one of those that are to be compared */
-    status = fold(x, dim, index, src, LM_FOLD_REPLACE);
+    TRY(fold(was, x, dim, index, src, LM_FOLD_REPLACE));
   }
-  if (status == LM_OK) status = fold(x, dim, index, src, s->how);
+  TRY(fold(s->without_self ? x : was, x, dim, index, src, s->how));
 done:
+  lm_release(was);
   lm_release(x);
   lm_release(index);
   lm_release(src);
@@ -159,7 +166,7 @@ done:
 }
 
 static lm_status scatter_here(scattering s, lm_tensor *x, lm_tensor **out) {
-  lm_status status = scatter_into(&s, x);
+  lm_status status = scatter_into(&s, x, x);
   if (status == LM_OK) *out = lm_retain(x);
   return status;
 }
@@ -167,8 +174,13 @@ static lm_status scatter_here(scattering s, lm_tensor *x, lm_tensor **out) {
 static lm_status scattered(scattering s, lm_tensor *x, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
-  TRY(lm_op_clone(&(lm_clone_args){.x = x}, &result));
-  TRY(scatter_into(&s, result));
+  if (LM_DEVICE_KIND(x->device) == LM_CPU) {
+    TRY(lm_tensor_empty_like(x, (lm_dtype)x->dtype, x->device, &result));
+    TRY(scatter_into(&s, x, result));
+  } else {
+    TRY(lm_op_clone(&(lm_clone_args){.x = x}, &result));
+    TRY(scatter_into(&s, result, result));
+  }
   *out = result;
   result = NULL;
 done:

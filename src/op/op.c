@@ -19,7 +19,7 @@ lm_status lm_run_point(lm_op_id id, const void *args, lm_tensor *into, lm_tensor
   return lm_point_run((int)id, op->ntensor, in, op->nnumber ? number : NULL, into, out);
 }
 
-_Thread_local lm_running lm_now_running = {NULL, -1};
+_Thread_local lm_running lm_now_running = {NULL, -1, false};
 
 const char *lm_op_running(void) { return lm_now_running.name; }
 int lm_op_running_id(void) { return lm_now_running.op; }
@@ -71,14 +71,28 @@ static void trace(const lm_op *op, const void *args, const char *suffix) {
   lm_log(LM_LOG_OP, "%s%s%s", op->name, suffix, text);
 }
 
-lm_status lm_op_run(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status run_op(lm_op_id id, const void *args, bool only_seen, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   if (__builtin_expect(lm_log_on(LM_LOG_OP), 0)) trace(op, args, "");
   if (!op->run) return lm_fail(LM_E_STATE, "%s: is made of other ops and runs through lm_call", op->name);
   lm_running before = lm_run_begin(op->name, (int)id);
+  lm_now_running.only_seen = only_seen;
   lm_status status = op->kind == LM_POINT ? lm_run_point(id, args, NULL, out) : op->run(args, out);
   lm_run_end(before);
   return status;
+}
+
+lm_status lm_op_run(lm_op_id id, const void *args, lm_tensor **out) { return run_op(id, args, false, out); }
+
+lm_status lm_op_run_seen(lm_op_id id, const void *args, lm_tensor **out) {
+  lm_tensor *results[LM_MAX_OUTS] = {NULL};
+  const lm_op *op = &lm_ops[id];
+  if (op->aux == 0) return run_op(id, args, false, out);
+  lm_status status = run_op(id, args, true, results);
+  if (status != LM_OK) return status;
+  for (int i = 0; i < op->outs; i++) out[i] = results[i];
+  for (int i = op->outs; i < op->outs + op->aux; i++) lm_release(results[i]);
+  return LM_OK;
 }
 
 lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {

@@ -109,6 +109,8 @@ LM_API int lm_op_find(const char *name);
 
 /* Run without recording a graph: check, allocate, compute. Not for COMP. */
 LM_API lm_status lm_op_run(lm_op_id op, const void *args, lm_tensor **out);
+/* The same without the hidden results. */
+LM_API lm_status lm_op_run_seen(lm_op_id op, const void *args, lm_tensor **out);
 /* POINT ops into an existing first argument: x keeps dtype, shape and place. */
 LM_API lm_status lm_op_run_inplace(lm_op_id op, const void *args, lm_tensor **out);
 

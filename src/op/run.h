@@ -25,12 +25,13 @@ lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *
 typedef struct lm_running {
   const char *name; /* NULL: none */
   int op;           /* -1: it is not one of ops.lua's */
+  bool only_seen;   /* nobody wants the hidden results: they may be NULL */
 } lm_running;
 extern _Thread_local lm_running lm_now_running;
 
 static inline lm_running lm_run_begin(const char *name, int op) {
   lm_running before = lm_now_running;
-  lm_now_running = (lm_running){name, op};
+  lm_now_running = (lm_running){name, op, false};
   return before;
 }
 static inline void lm_run_end(lm_running before) { lm_now_running = before; }

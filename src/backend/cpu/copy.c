@@ -13,9 +13,9 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
 }
 
 enum {
-  LEAST_RUN = 64,
-  LEAST_STREAMED = 1024
-}; /* bytes; below them tiles are as quick, and the caches' lines too few */
+  LEAST_RUN = 64,       /* bytes; below them tiles are as quick */
+  LEAST_STREAMED = 1024 /* of runs apart from each other: below them too few are whole lines of the caches */
+};
 
 /* n elements from src on, which lie one before the other: 16 bytes at a time, which compilers do not see by themselves.
  */
@@ -43,31 +43,60 @@ static void copy_back(size_t item, int64_t n, char *dst, const char *src) {
 #undef CASE
 }
 
-/* Whether elements came in runs, one behind (or, of a flip, before) the other in both, and were moved as these. */
+/* The element again and again: what is there is doubled. */
+static void fill_with(size_t item, int64_t n, char *dst, const char *src) {
+  size_t bytes = (size_t)n * item;
+  memcpy(dst, src, item);
+  for (size_t done = item; done < bytes; done *= 2) memcpy(dst + done, dst, done < bytes - done ? done : bytes - done);
+}
+
+/* n elements from src on, `step` (1, 0 or -1) apart, to where the writer is. */
+static void write_run(lm_stream_writer *w, size_t item, int64_t n, const char *src, int64_t step) {
+  enum { TILE = 4096 };
+  if (step == 1) {
+    lm_stream_write(w, src, (size_t)n * item);
+    return;
+  }
+  char tile[TILE];
+  const int64_t most = TILE / (int64_t)item;
+  if (step == 0) fill_with(item, n < most ? n : most, tile, src);
+  for (int64_t i = 0, part; i < n; i += part) {
+    part = n - i < most ? n - i : most;
+    if (step < 0) {
+      const char *from = src - i * (int64_t)item;
+      if (part == most && n - i >= 2 * most) { /* what comes next lies before it, which hardware does not guess */
+        for (int64_t k = TILE; k < 2 * TILE; k += LM_STREAM_LINE) __builtin_prefetch(from - k);
+      }
+      copy_back(item, part, tile, from);
+    }
+    lm_stream_write(w, tile, (size_t)part * item);
+  }
+}
+
+/* Whether elements came in runs, one behind (or, of a flip, before) the other in both, or all the same one, and were
+ * moved as these. */
 static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   enum { TO, FROM };
   int64_t along[LM_DIMS_SIDES], item = (int64_t)lm_dtype_size((lm_dtype)dst->dtype), n = dst->numel;
   lm_dims rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){dst->stride, src->stride}, true);
-  int64_t run = lm_dims_pop(&rows, along, 1);
-  bool back = along[FROM] == -1;
-  if (along[TO] != 1 || (along[FROM] != 1 && !back) || run * item < LEAST_RUN) return false;
+  int64_t run = lm_dims_pop(&rows, along, 1), step = along[FROM];
+  if (along[TO] != 1 || step < -1 || step > 1 || run * item < LEAST_RUN) return false;
   int threads = lm_cpu_share((double)(n * item) / 16);
-  bool streams = lm_stream_pays((size_t)(n * item)) && run * item >= LEAST_STREAMED;
+  bool dense = lm_is_dense(dst); /* rows follow one another */
+  bool streams = lm_stream_pays((size_t)(n * item)) && (dense || run * item >= LEAST_STREAMED);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    int64_t end = lm_cpu_share_begin(n, t + 1, threads);
-    for (int64_t p = lm_cpu_share_begin(n, t, threads); p < end;) {
+    lm_stream_writer w;
+    int64_t begin = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
+    if (dense) lm_stream_open(&w, dst->data + begin * item, streams);
+    for (int64_t p = begin; p < end;) {
       int64_t row = p / run, low = p % run, high = end - row * run < run ? end - row * run : run;
-      char *to = dst->data + (lm_dims_at(&rows, TO, row) + low) * item;
-      const char *from = src->data + (lm_dims_at(&rows, FROM, row) + (back ? -low : low)) * item;
-      if (back) {
-        copy_back((size_t)item, high - low, to, from);
-      } else {
-        lm_copy_or_stream(streams, to, from, (size_t)((high - low) * item));
-      }
+      if (!dense) lm_stream_open(&w, dst->data + (lm_dims_at(&rows, TO, row) + low) * item, streams);
+      write_run(&w, (size_t)item, high - low, src->data + (lm_dims_at(&rows, FROM, row) + low * step) * item, step);
+      if (!dense) lm_stream_close(&w);
       p = row * run + high;
     }
-    if (streams) lm_stream_end();
+    if (dense) lm_stream_close(&w);
   }
   return true;
 }

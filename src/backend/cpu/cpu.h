@@ -38,9 +38,9 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward)                                               \
   /* matmul/matmul.c, conv/conv.c */                                                                                  \
   X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
-  /* index.c, cat.c, sort.c */                                                                                        \
+  /* index.c, cat.c, sort.c, pad.c */                                                                                     \
   X(cat) X(gather) X(scatter_fold) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(masked_values) X(topk)         \
-  X(kthvalue) X(median_dim) X(nanmedian_dim) X(searchsorted)                                                          \
+  X(kthvalue) X(median_dim) X(nanmedian_dim) X(searchsorted) X(pad_around) X(bag_sums)                                                          \
   /* scan.c */                                                                                                        \
   X(cumsum) X(cumprod) X(linear_recurrence) X(logcumsumexp) X(cummax) X(cummin)                                       \
   X(one_hot) X(embedding) X(embedding_backward) X(triangle)                                                                       \
@@ -49,7 +49,8 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(grid_sample_grid) X(roi_pool) X(nms_sorted) X(ctc_nll) X(ctc_nll_backward)                                        \
   X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
-  X(batch_norm_relu_backward) X(grouped_norm) X(grouped_norm_backward) X(layer_norm) X(layer_norm_backward) X(nll_loss) X(nll_loss_backward)                   \
+  X(batch_norm_relu_backward) X(grouped_norm) X(grouped_norm_backward) X(layer_norm) X(layer_norm_backward) \
+  X(rms_norm_rows) X(rms_norm_rows_backward) X(nll_loss) X(nll_loss_backward)                   \
   /* linalg/lu.c, linalg/triangular.c, linalg/decompositions.c, linalg/distances.c */                                 \
   X(inverse) X(det) X(slogdet) X(linalg_lu_factor) X(linalg_lu_solve) X(linalg_solve) X(lu_pivots_to_matrix)          \
   X(cholesky) X(linalg_solve_triangular) X(linalg_qr) X(linalg_eigh) X(linalg_eigvalsh) X(linalg_svd)                 \

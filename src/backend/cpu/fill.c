@@ -33,13 +33,15 @@ typedef struct sequence {
 
 static void arange_f64(const void *context, int64_t first, int n, void *tile) {
   const sequence *s = context;
-  double *out = tile;
-  for (int i = 0; i < n; i++) out[i] = s->start + (double)(first + i) * s->step;
+  double *restrict out = tile, start = s->start, step = s->step, from = (double)first;
+#pragma omp simd
+  for (int i = 0; i < n; i++) out[i] = start + (from + i) * step;
 }
 
 static void arange_i64(const void *context, int64_t first, int n, void *tile) {
   const sequence *s = context;
   int64_t *out = tile, start = (int64_t)s->start, step = (int64_t)s->step;
+#pragma omp simd
   for (int i = 0; i < n; i++) out[i] = start + (first + i) * step;
 }
 

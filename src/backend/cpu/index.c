@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/index.h"
+#include "backend/cpu/stream_copy.h"
 #include "base/mem.h"
 #include "device/alloc.h"
 #include "merged_dims.h"
@@ -116,6 +117,8 @@ done:
 
 enum { OF_OUT, OF_X, OF_INDEX }; /* sides */
 
+enum { TILE = 8192, ROW = 32768 }; /* bytes of a large result that are made before they go past the caches */
+
 /* Indices that follow one another: x's entries first .. first + n - 1, from 0. */
 typedef struct index_run {
   int64_t first, n;
@@ -154,27 +157,28 @@ static index_run *runs_of(const int64_t *index, int64_t n) {
   return runs;
 }
 
-/* Elements low .. high - 1 of one row. The top bit of the result says that an index is none of 1 .. entries, of which
- * the first entry is taken. */
-static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t high) {
+/* Elements low .. high - 1 of one row, to `tile` and on or where the writer is. The top bit of the result says that an
+ * index is none of 1 .. entries, of which the first entry is taken. */
+static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t high, lm_stream_writer *w,
+                           char *tile) {
   int64_t x_step = g->x_step, i_step = g->i_step, step = g->step;
   uint64_t beyond = 0, entries = (uint64_t)g->entries;
   const char *x = g->x + lm_dims_at(&g->rows, OF_X, row) * (int64_t)g->item;
   const int64_t *index = g->index + lm_dims_at(&g->rows, OF_INDEX, row);
-  char *out = g->out + (size_t)(row * g->width) * g->item;
+  const size_t bytes = (size_t)(high - low) * g->item;
+  char *out = w->streams ? tile : w->to;
   if (i_step == 0 && x_step == 1) { /* a part of one entry */
     uint64_t at = (uint64_t)index[0] - 1;
     beyond = at | (entries - 1 - at);
     if (at >= entries) at = 0;
-    memcpy(out + (size_t)low * g->item, x + ((int64_t)at * step + low) * (int64_t)g->item,
-           (size_t)(high - low) * g->item);
+    lm_stream_write(w, x + ((int64_t)at * step + low) * (int64_t)g->item, bytes);
     return beyond;
   }
 #define CASE(type)                                                                    \
   case sizeof(type): {                                                                \
     const type *from = (const type *)x;                                               \
+    type *to = (type *)out;                                                           \
     if (g->runs && high - low == g->width) {                                          \
-      type *to = (type *)out;                                                         \
       for (const index_run *r = g->runs; to < (type *)out + g->width; to += r++->n) { \
         if (r->n == 1) {                                                              \
           *to = from[r->first];                                                       \
@@ -185,13 +189,13 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
       break;                                                                          \
     }                                                                                 \
     if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                      \
-      for (int64_t j = low; j < high; j++) ((type *)out)[j] = from[index[j] - 1];     \
+      for (int64_t j = low; j < high; j++) to[j - low] = from[index[j] - 1];          \
       break;                                                                          \
     }                                                                                 \
     for (int64_t j = low; j < high; j++) {                                            \
       uint64_t at = (uint64_t)index[j * i_step] - 1;                                  \
       beyond |= at | (entries - 1 - at);                                              \
-      ((type *)out)[j] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];  \
+      to[j - low] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];       \
     }                                                                                 \
     break;                                                                            \
   }
@@ -202,6 +206,11 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
     CASE(uint64_t)
   }
 #undef CASE
+  if (w->streams) {
+    lm_stream_write(w, tile, bytes);
+  } else {
+    w->to += bytes;
+  }
   return beyond;
 }
 
@@ -219,14 +228,21 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
   index_run *runs = shared && n > 0 ? runs_of(g->index, width) : NULL;
   g->runs = runs;
   int threads = lm_cpu_share((double)n);
+  const int64_t most = TILE / (int64_t)g->item;
+  bool streams = lm_stream_pays(lm_nbytes(out)) && !(runs && width > most), entry = g->i_step == 0 && g->x_step == 1;
 #pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
   for (int t = 0; t < threads; t++) {
-    int64_t end = lm_cpu_share_begin(n, t + 1, threads);
-    for (int64_t p = lm_cpu_share_begin(n, t, threads); p < end;) {
+    int64_t begin = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
+    char tile[TILE];
+    lm_stream_writer w;
+    lm_stream_open(&w, g->out + begin * (int64_t)g->item, streams);
+    for (int64_t p = begin; p < end;) {
       int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
-      beyond |= gather_row(g, row, low, high);
+      if (streams && !entry && high - low > most) high = low + most;
+      beyond |= gather_row(g, row, low, high, &w, tile);
       p = row * width + high;
     }
+    lm_stream_close(&w);
   }
   lm_free(runs);
   return beyond >> 63 == 0;
@@ -267,6 +283,38 @@ lm_status lm_cpu_index_select(const void *args, lm_tensor *const *out) {
 lm_status lm_cpu_embedding(const void *args, lm_tensor *const *out) {
   const lm_embedding_args *a = args;
   return select_entries("embedding", a->weight, 0, a->index, out[0]);
+}
+
+lm_status lm_cpu_bag_sums(const void *args, lm_tensor *const *out) {
+  const lm_bag_sums_args *a = args;
+  lm_bags job = {.weight = a->weight->data,
+                 .each = a->each ? a->each->data : NULL,
+                 .index = (const int64_t *)a->index->data,
+                 .begins = (const int64_t *)a->begins->data,
+                 .bags = a->begins->numel,
+                 .n = a->index->numel,
+                 .d = a->weight->size[1],
+                 .skipped = a->padding_idx,
+                 .means = a->means,
+                 .out = out[0]->data,
+                 .counts = out[1]->data};
+  for (int64_t b = 0; b < job.bags; b++) {
+    int64_t least = b == 0 ? 1 : job.begins[b - 1], most = b == 0 ? 1 : job.n + 1;
+    if (job.begins[b] >= least && job.begins[b] <= most) continue;
+    return lm_fail(LM_E_ARG, "bag_sums: begins[%lld] is %lld; they have to grow from 1 up to %lld, one past index",
+                   (long long)b + 1, (long long)job.begins[b], (long long)job.n + 1);
+  }
+  if (job.bags == 0 && job.n > 0) return lm_fail(LM_E_ARG, "bag_sums: begins is empty, and index is not");
+  lm_status status = check_indices("bag_sums", "index", job.n, job.index, a->weight->size[0], NULL);
+  if (status != LM_OK) return status;
+  int threads = lm_cpu_share(0.25 * (double)(job.n + job.bags) * (double)(job.d + 16));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    LM_ISA_PICK(lm_bag_loops)
+        ->sums[a->weight->dtype](&job, lm_cpu_share_begin(job.bags, t, threads),
+                                 lm_cpu_share_begin(job.bags, t + 1, threads));
+  }
+  return LM_OK;
 }
 
 lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
@@ -442,11 +490,58 @@ static void scatter_along(lm_tensor *x, int dim, const lm_tensor *index, const i
   scatter_all(&s, how, (lm_dtype)src->dtype, n, size, (const int64_t *[]){stride[0], stride[1], stride[2]});
 }
 
+/* A new result, row by row: x's goes into the near caches, gets its elements of src there, and goes out. False: what
+ * has to lie side by side does not, and nothing was done; *good: whether indices are in range. */
+static bool scatter_rows(const lm_scatter_fold_args *a, lm_tensor *out, bool *good) {
+  const struct lm_scatter_loops *loops = LM_ISA_PICK(lm_scatter_loops);
+  const lm_tensor *x = a->x, *index = a->index, *src = a->src;
+  const int last = x->ndim - 1;
+  const int64_t width = x->size[last], n = index->size[last], rows = width ? x->numel / width : 0;
+  const size_t item = lm_dtype_size((lm_dtype)x->dtype), bytes = (size_t)width * item;
+  bool folds = a->how != LM_FOLD_REPLACE, half = x->dtype == LM_F16 || x->dtype == LM_BF16;
+  bool fits = a->dim == last && !(folds && half) && bytes > 0 && bytes <= ROW && lm_is_contiguous(x) &&
+              lm_is_contiguous(out) && lm_is_contiguous(index) && lm_is_contiguous(src) && src->size[last] == n;
+  for (int d = 0; fits && d < last; d++) fits = index->size[d] == x->size[d] && src->size[d] == x->size[d];
+  if (!fits) return false;
+  lm_scatter_loop loop = folds ? loops->fold[a->how][x->dtype] : loops->put[item];
+  const bool streams = lm_stream_pays(lm_nbytes(out));
+  const lm_scatter_line line = {n, 1, 0, 1, 1};
+  uint64_t beyond = 0;
+  int threads = lm_cpu_share(2.0 * (double)index->numel + (double)x->numel / 4);
+#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
+  for (int t = 0; t < threads; t++) {
+    _Alignas(64) char row[ROW];
+    int64_t begin = lm_cpu_share_begin(rows, t, threads), end = lm_cpu_share_begin(rows, t + 1, threads);
+    lm_stream_writer w;
+    lm_stream_open(&w, out->data + (size_t)begin * bytes, streams);
+    for (int64_t r = begin; r < end && beyond >> 63 == 0; r++) {
+      const int64_t *at = (const int64_t *)index->data + r * n;
+#pragma omp simd reduction(| : beyond)
+      for (int64_t i = 0; i < n; i++) beyond |= ((uint64_t)at[i] - 1) | ((uint64_t)width - (uint64_t)at[i]);
+      if (beyond >> 63 != 0) break;
+      char *here = streams ? row : w.to;
+      memcpy(here, x->data + (size_t)r * bytes, bytes);
+      loop(&line, here, at, src->data + (size_t)(r * n) * item);
+      if (streams) {
+        lm_stream_write(&w, row, bytes);
+      } else {
+        w.to += bytes;
+      }
+    }
+    lm_stream_close(&w);
+  }
+  *good = beyond >> 63 == 0;
+  return true;
+}
+
 lm_status lm_cpu_scatter_fold(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   const lm_scatter_fold_args *a = args;
   lm_tensor *x = NULL;
+  bool good = true;
+  if (a->x != out[0] && scatter_rows(a, out[0], &good) && good) return LM_OK;
   TRY(check_index(lm_op_running(), a->index, out[0]->size[a->dim]));
+  if (a->x != out[0]) TRY(lm_cpu_copy(a->x, out[0]));
   if (a->how == LM_FOLD_REPLACE) {
     x = lm_retain(out[0]);
   } else {
@@ -534,24 +629,33 @@ static int64_t *counts_before(const uint8_t *mask, int64_t n, int threads) {
   if (!before) return NULL;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    int64_t count = 0, end = lm_cpu_share_begin(n, t + 1, threads);
-    for (int64_t i = lm_cpu_share_begin(n, t, threads); i < end; i++) count += mask[i] != 0;
+    enum { SOME = 128 }; /* whose count a byte holds */
+    int64_t count = 0, end = lm_cpu_share_begin(n, t + 1, threads), i = lm_cpu_share_begin(n, t, threads);
+    for (; i + SOME <= end; i += SOME) {
+      uint8_t some = 0;
+#pragma omp simd reduction(+ : some)
+      for (int j = 0; j < SOME; j++) some += mask[i + j] != 0;
+      count += some;
+    }
+    for (; i < end; i++) count += mask[i] != 0;
     before[t + 1] = count;
   }
   for (int t = 0; t < threads; t++) before[t + 1] += before[t];
   return before;
 }
 
+#define EIGHT_TRUE UINT64_C(0x0101010101010101)
 /* Calls `take` of each place from i on that counts until there were `count`, k of them before it, without branches:
- * what is no such place is written over. Eight alike go at once. */
-#define EACH_KEPT(mask, i, end, count, take)                      \
+ * what is no such place is written over. Eight alike go at once, by `take_eight`. */
+#define EACH_KEPT(mask, i, end, count, take, take_eight)          \
   for (int64_t k = 0; k < (count);) {                             \
     uint64_t eight = 2;                                           \
     if (i + 8 <= (end)) memcpy(&eight, (mask) + i, sizeof eight); \
     if (eight == 0) {                                             \
       i += 8;                                                     \
-    } else if (eight == UINT64_C(0x0101010101010101)) {           \
-      for (int64_t j = 0; j < 8; j++, i++, k++) take;             \
+    } else if (eight == EIGHT_TRUE && k + 8 <= (count)) {         \
+      take_eight;                                                 \
+      i += 8, k += 8;                                             \
     } else {                                                      \
       for (int64_t j = 0; j < 8 && k < (count); j++, i++) {       \
         take;                                                     \
@@ -575,7 +679,7 @@ lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
     int64_t begin = lm_cpu_share_begin(x->numel, t, threads), count = before[t + 1] - before[t];
     if (ndim == 1) {
       int64_t i = begin;
-      EACH_KEPT(mask, i, end, count, row[k] = i + 1)
+      EACH_KEPT(mask, i, end, count, row[k] = i + 1, for (int j = 0; j < 8; j++) row[k + j] = i + j + 1)
       continue;
     }
     for (int64_t i = begin; i < end; i++) {
@@ -597,27 +701,40 @@ lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
   const lm_masked_values_args *a = args;
   const uint8_t *mask = (const uint8_t *)a->mask->data;
   int64_t n = a->x->numel;
+  const size_t item = lm_dtype_size((lm_dtype)a->x->dtype);
+  const int64_t most = TILE / (int64_t)item;
+  bool streams = lm_stream_pays(lm_nbytes(out[0]));
   int threads = lm_cpu_share((double)n);
   int64_t *before = counts_before(mask, n, threads);
   if (!before) return LM_E_OOM;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
     int64_t i = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
-    int64_t count = before[t + 1] - before[t];
-#define CASE(type)                                  \
-  case sizeof(type): {                              \
-    const type *from = (const type *)a->x->data;    \
-    type *to = (type *)out[0]->data + before[t];    \
-    EACH_KEPT(mask, i, end, count, to[k] = from[i]) \
-    break;                                          \
+    int64_t left = before[t + 1] - before[t];
+    char tile[TILE];
+    lm_stream_writer w;
+    lm_stream_open(&w, out[0]->data + before[t] * (int64_t)item, streams);
+    while (left > 0) { /* a tile's worth, or all */
+      int64_t count = streams && left > most ? most : left;
+      char *at = streams ? tile : w.to;
+#define CASE(type)                                                                              \
+  case sizeof(type): {                                                                          \
+    const type *from = (const type *)a->x->data;                                                \
+    type *to = (type *)at;                                                                      \
+    EACH_KEPT(mask, i, end, count, to[k] = from[i], memcpy(to + k, from + i, 8 * sizeof(type))) \
+    break;                                                                                      \
   }
-    switch (lm_dtype_size((lm_dtype)a->x->dtype)) {
-      CASE(uint8_t)
-      CASE(uint16_t)
-      CASE(uint32_t)
-      CASE(uint64_t)
-    }
+      switch (item) {
+        CASE(uint8_t)
+        CASE(uint16_t)
+        CASE(uint32_t)
+        CASE(uint64_t)
+      }
 #undef CASE
+      if (streams) lm_stream_write(&w, tile, (size_t)count * item);
+      left -= count;
+    }
+    lm_stream_close(&w);
   }
   lm_free(before);
   return LM_OK;

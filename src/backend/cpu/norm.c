@@ -11,6 +11,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/one_number.h"
+#include "backend/cpu/stream_copy.h"
 #include "device/alloc.h"
 
 /* x [N, C, ...] as memory: rows of c channels (channels-last, or nothing after C), or planes of one
@@ -29,7 +30,40 @@ static shape shape_of(const lm_tensor *x) {
   return s;
 }
 
-enum { MAX_PARTS = 32, PART = 16384 /* elements worth a part of their own */ };
+enum {
+  MAX_PARTS = 32,
+  PART = 16384, /* elements worth a part of their own */
+  TILE = 32768  /* bytes of a large result that are made in the caches before they go past them */
+};
+
+/* Elements of a result, made one behind the other, `unit` or some times as many at a time. */
+typedef struct output {
+  lm_stream_writer w;
+  int64_t most; /* at a time */
+  size_t width;
+  _Alignas(64) char tile[TILE];
+} output;
+
+/* whole: the result's bytes; fresh: it is not what is read. */
+static void open_output(output *o, char *to, lm_dtype dtype, int64_t unit, size_t whole, bool fresh) {
+  o->width = lm_dtype_size(dtype);
+  o->most = TILE / (int64_t)o->width / unit * unit;
+  lm_stream_open(&o->w, to, fresh && o->most > 0 && lm_stream_pays(whole));
+}
+
+/* Where the next ones go, and how many of n. */
+static void *room_in(output *o, int64_t n, int64_t *part) {
+  *part = o->w.streams && o->most < n ? o->most : n;
+  return o->w.streams ? o->tile : o->w.to;
+}
+
+static void made(output *o, int64_t part) {
+  if (o->w.streams) {
+    lm_stream_write(&o->w, o->tile, (size_t)part * o->width);
+  } else {
+    o->w.to += (size_t)part * o->width;
+  }
+}
 
 static int64_t parts_of(int64_t rows, int64_t c) {
   int64_t parts = rows * c / PART;
@@ -113,18 +147,26 @@ static void batch_apply(const lm_norm_loops_of *loops, const char *x, const char
 #pragma omp parallel num_threads(lm_cpu_share(0.25 * (double)(s->c * s->count)))
   {
     int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = units * me / n, to = units * (me + 1) / n;
-    if (s->interleaved) {
-      size_t at = (size_t)(from * s->c) * width;
-      loops->rows_apply(x + at, addend ? addend + at : NULL, y + at, to - from, s->c, by->mean, by->scale, by->shift,
+    int64_t unit = s->interleaved ? s->c : s->run, part;
+    size_t at = (size_t)(from * unit) * width;
+    output o;
+    open_output(&o, y + at, dtype, s->interleaved ? s->c : 1, (size_t)(s->c * s->count) * width, y != x && y != addend);
+    for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
+      void *made_at = room_in(&o, (to - u) * s->c, &part);
+      loops->rows_apply(x + at, addend ? addend + at : NULL, made_at, part / s->c, s->c, by->mean, by->scale, by->shift,
                         relu);
-    } else {
-      for (int64_t u = from; u < to; u++) {
-        int64_t c = u % s->c;
-        size_t at = (size_t)(u * s->run) * width;
-        loops->run_apply(x + at, addend ? addend + at : NULL, y + at, s->run, get_acc(by->mean, by->acc, c),
+      made(&o, part);
+    }
+    for (int64_t u = from; u < to && !s->interleaved; u++) {
+      int64_t c = u % s->c;
+      for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
+        void *made_at = room_in(&o, s->run - done, &part);
+        loops->run_apply(x + at, addend ? addend + at : NULL, made_at, part, get_acc(by->mean, by->acc, c),
                          get_acc(by->scale, by->acc, c), get_acc(by->shift, by->acc, c), relu);
+        made(&o, part);
       }
     }
+    lm_stream_close(&o.w);
   }
 }
 
@@ -244,18 +286,26 @@ static void batch_back(const lm_norm_loops_of *loops, const char *g, const char 
 #pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)(s->c * s->count)))
   {
     int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = units * me / n, to = units * (me + 1) / n;
-    if (s->interleaved) {
-      size_t at = (size_t)(from * s->c) * width;
-      loops->rows_back(g + at, x + at, dx + at, to - from, s->c, by->mean, by->scale, b, k, relu ? by->shift : NULL);
-    } else {
-      for (int64_t u = from; u < to; u++) {
-        int64_t c = u % s->c;
-        size_t at = (size_t)(u * s->run) * width;
-        double shift = get_acc(by->shift, by->acc, c);
-        loops->run_back(g + at, x + at, dx + at, s->run, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
+    int64_t unit = s->interleaved ? s->c : s->run, part;
+    size_t at = (size_t)(from * unit) * width;
+    output o;
+    open_output(&o, dx + at, dtype, s->interleaved ? s->c : 1, (size_t)(s->c * s->count) * width, dx != g);
+    for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
+      void *made_at = room_in(&o, (to - u) * s->c, &part);
+      loops->rows_back(g + at, x + at, made_at, part / s->c, s->c, by->mean, by->scale, b, k, relu ? by->shift : NULL);
+      made(&o, part);
+    }
+    for (int64_t u = from; u < to && !s->interleaved; u++) {
+      int64_t c = u % s->c;
+      double shift = get_acc(by->shift, by->acc, c);
+      for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
+        void *made_at = room_in(&o, s->run - done, &part);
+        loops->run_back(g + at, x + at, made_at, part, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
                         get_acc(b, by->acc, c), get_acc(k, by->acc, c), relu ? &shift : NULL);
+        made(&o, part);
       }
     }
+    lm_stream_close(&o.w);
   }
 }
 
@@ -430,10 +480,10 @@ static int64_t product(const lm_ints *shape) {
 
 lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
   const lm_layer_norm_args *a = args;
-  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[a->x->dtype];
-  lm_dtype acc = acc_dtype(a->x->dtype);
+  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
-  size_t width = lm_dtype_size(a->x->dtype), acc_width = lm_dtype_size(acc);
+  size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);
   if (d == 0) { /* statistics of nothing */
     for (int64_t r = 0; r < rows; r++) lm_number_put(out[1], r, NAN), lm_number_put(out[2], r, NAN);
     return LM_OK;
@@ -446,10 +496,17 @@ lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
   const void *bias = in_acc(a->bias, d, 0, acc, (double *)scratch + d);
 #pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)a->x->numel))
   {
-    int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = rows * me / n, to = rows * (me + 1) / n;
-    size_t at = (size_t)(from * d) * width, stat = (size_t)from * acc_width;
-    loops->layer(a->x->data + at, out[0]->data + at, to - from, d, weight, bias, a->eps, out[1]->data + stat,
-                 out[2]->data + stat);
+    int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = rows * me / n, to = rows * (me + 1) / n, part;
+    output o;
+    open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
+    for (int64_t r = from; r < to; r += part / d) {
+      size_t stat = (size_t)r * acc_width;
+      void *made_at = room_in(&o, (to - r) * d, &part);
+      loops->layer(a->x->data + (size_t)(r * d) * width, made_at, part / d, d, weight, bias, a->eps,
+                   out[1]->data + stat, out[2]->data + stat);
+      made(&o, part);
+    }
+    lm_stream_close(&o.w);
   }
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
@@ -457,10 +514,10 @@ lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
   const lm_layer_norm_backward_args *a = args;
-  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[a->x->dtype];
-  lm_dtype acc = acc_dtype(a->x->dtype);
+  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t d = product(&a->normalized_shape), rows = a->save_mean->numel, parts = parts_of(rows, d);
-  size_t width = lm_dtype_size(a->x->dtype), acc_width = lm_dtype_size(acc);
+  size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);
   if (d == 0) return LM_OK;
   /* weight, mean and rstd in the compute type; dweight, dbias and work of each part */
   size_t bytes = ((size_t)d + 2 * (size_t)rows + 4 * (size_t)(parts * d)) * sizeof(double);
@@ -472,16 +529,91 @@ lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
   const char *rstd = in_acc(a->save_rstd, rows, 0, acc, room + d + rows);
 #pragma omp parallel for num_threads(lm_cpu_share((double)a->x->numel))
   for (int64_t p = 0; p < parts; p++) {
-    int64_t from = rows * p / parts, to = rows * (p + 1) / parts;
-    size_t at = (size_t)(from * d) * width, stat = (size_t)from * acc_width;
+    int64_t from = rows * p / parts, to = rows * (p + 1) / parts, some;
     double *dweight = part + p * 4 * d;
     memset(dweight, 0, 2 * (size_t)d * sizeof *dweight);
-    loops->layer_back(a->grad->data + at, a->x->data + at, out[0]->data + at, to - from, d, weight, mean + stat,
-                      rstd + stat, dweight, dweight + d, dweight + 2 * d);
+    output o;
+    open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
+    for (int64_t r = from; r < to; r += some / d) {
+      size_t at = (size_t)(r * d) * width, stat = (size_t)r * acc_width;
+      void *made_at = room_in(&o, (to - r) * d, &some);
+      loops->layer_back(a->grad->data + at, a->x->data + at, made_at, some / d, d, weight, mean + stat, rstd + stat,
+                        dweight, dweight + d, dweight + 2 * d);
+      made(&o, some);
+    }
+    lm_stream_close(&o.w);
   }
   for (int64_t p = 1; p < parts; p++)
     for (int64_t i = 0; i < 2 * d; i++) part[i] += part[p * 4 * d + i];
   for (int64_t i = 0; i < d; i++) lm_number_put(out[1], i, part[i]), lm_number_put(out[2], i, part[d + i]);
+  lm_device_free(a->x->device, scratch, bytes);
+  return LM_OK;
+}
+
+/* ---- rms norm: rows of something */
+
+lm_status lm_cpu_rms_norm_rows(const void *args, lm_tensor *const *out) {
+  const lm_rms_norm_rows_args *a = args;
+  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
+  int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
+  size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc), bytes = (size_t)d * sizeof(double);
+  for (int64_t r = 0; d == 0 && r < rows; r++) lm_number_put(out[1], r, NAN); /* of nothing */
+  if (d == 0) return LM_OK;
+  void *scratch;
+  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
+  if (status != LM_OK) return status;
+  const void *weight = in_acc(a->weight, d, 1, acc, scratch);
+#pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)a->x->numel))
+  {
+    int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = rows * me / n, to = rows * (me + 1) / n, part;
+    output o;
+    open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
+    for (int64_t r = from; r < to; r += part / d) {
+      void *made_at = room_in(&o, (to - r) * d, &part);
+      loops->rms(a->x->data + (size_t)(r * d) * width, made_at, part / d, d, weight, a->eps,
+                 out[1]->data + (size_t)r * acc_width);
+      made(&o, part);
+    }
+    lm_stream_close(&o.w);
+  }
+  lm_device_free(a->x->device, scratch, bytes);
+  return LM_OK;
+}
+
+lm_status lm_cpu_rms_norm_rows_backward(const void *args, lm_tensor *const *out) {
+  const lm_rms_norm_rows_backward_args *a = args;
+  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
+  int64_t d = product(&a->normalized_shape), rows = a->save_rstd->numel, parts = parts_of(rows, d);
+  size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);
+  if (d == 0) return LM_OK;
+  /* weight and rstd in the compute type; dweight and work of each part */
+  size_t bytes = ((size_t)d + (size_t)rows + 2 * (size_t)(parts * d)) * sizeof(double);
+  void *scratch;
+  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
+  if (status != LM_OK) return status;
+  double *room = scratch, *sums = room + d + rows;
+  const char *weight = in_acc(a->weight, d, 1, acc, room), *rstd = in_acc(a->save_rstd, rows, 0, acc, room + d);
+#pragma omp parallel for num_threads(lm_cpu_share((double)a->x->numel))
+  for (int64_t p = 0; p < parts; p++) {
+    int64_t from = rows * p / parts, to = rows * (p + 1) / parts, part;
+    double *dweight = sums + p * 2 * d;
+    memset(dweight, 0, (size_t)d * sizeof *dweight);
+    output o;
+    open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
+    for (int64_t r = from; r < to; r += part / d) {
+      size_t at = (size_t)(r * d) * width;
+      void *made_at = room_in(&o, (to - r) * d, &part);
+      loops->rms_back(a->grad->data + at, a->x->data + at, made_at, part / d, d, weight, rstd + (size_t)r * acc_width,
+                      dweight, dweight + d);
+      made(&o, part);
+    }
+    lm_stream_close(&o.w);
+  }
+  for (int64_t p = 1; p < parts; p++)
+    for (int64_t i = 0; i < d; i++) sums[i] += sums[p * 2 * d + i];
+  for (int64_t i = 0; i < d; i++) lm_number_put(out[1], i, sums[i]);
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }

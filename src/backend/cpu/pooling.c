@@ -125,8 +125,8 @@ done:
 lm_status lm_cpu_max_pool2d(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_args *a = args;
   windows w = {a->kernel_size, a->stride, a->padding, a->dilation, false, LM_NO_INT};
-  return pool(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], (int64_t *)out[1]->data, &w, false,
-              threads_for(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
+  return pool(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], out[1] ? (int64_t *)out[1]->data : NULL,
+              &w, false, threads_for(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
 }
 
 lm_status lm_cpu_adaptive_max_pool2d(const void *args, lm_tensor *const *out) {

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/reduce_plan.h"
+#include "backend/cpu/stream_copy.h"
 #include "base/mem.h"
 
 enum { LONG_PART = 1 << 16 }; /* elements: parts of few long lines are scanned by different threads */
@@ -20,11 +21,12 @@ typedef struct scan {
   const lm_tensor *x, *decay; /* decay: laid out like x, or NULL */
   lm_tensor *out, *places;    /* laid out alike; places may be NULL */
   int64_t n, x_step, out_step;
+  bool streams; /* the result goes past the caches, from the tile */
 } scan;
 
 /* Buffers of one thread, and what goes on from tile to tile. */
 typedef struct run {
-  char x[LM_SCAN_TILE * 8], decay[LM_SCAN_TILE * 8];
+  char x[LM_SCAN_TILE * 8], decay[LM_SCAN_TILE * 8], y[LM_SCAN_TILE * 8];
   lm_total carry[LM_SCAN_COLS];
   int64_t place[LM_SCAN_TILE], last[LM_SCAN_COLS];
 } run;
@@ -51,7 +53,7 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   int64_t from = (u->x - s->x->data) / s->plan.bytes + at * s->x_step, to = u->out + at * s->out_step;
   const struct lm_point_loops *loops = s->plan.loops;
   bool plain = s->x->dtype == (int)s->plan.compute && x_step == 1; /* in memory as in a tile */
-  bool here = plain && s->out->dtype == s->x->dtype && out_step == 1;
+  bool here = plain && s->out->dtype == s->x->dtype && out_step == 1 && !s->streams;
   void *tile = here && stored ? (void *)element(s->out, to) : r->x;
   const void *x = plain && !stored ? (const void *)element(s->x, from) : tile;
   if (x == tile) loops->load[s->x->dtype](tile, element(s->x, from), x_step, count);
@@ -64,7 +66,18 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   int64_t *places = s->places ? (int64_t *)s->places->data + to : NULL;
   lm_scan_part part = {tile, r->decay, out_step == 1 ? places : r->place, first + 1, r->carry, r->last};
   (cols ? s->cols : s->row)(&part, count);
-  if (tile == r->x) loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
+  if (s->streams) {
+    int64_t low = out_step < 0 ? to - (count - 1) : to;
+    size_t item = lm_dtype_size((lm_dtype)s->out->dtype);
+    char *y = r->x;
+    if (out_step < 0 || s->out->dtype != (int)s->plan.compute) {
+      y = r->y;
+      loops->store[s->out->dtype](y + (size_t)(to - low) * item, out_step, r->x, count);
+    }
+    lm_stream_copy((char *)element(s->out, low), y, (size_t)count * item);
+  } else if (tile == r->x) {
+    loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
+  }
   if (places && out_step != 1) lm_point_loops_of(LM_I64)->store[LM_I64](places, out_step, r->place, count);
 }
 
@@ -103,6 +116,7 @@ static lm_status scan_parts(const scan *s, int64_t parts, int threads, run *runs
         scan_row(s, &u, first, s->n - first < LONG_PART ? s->n : first + LONG_PART, pass == 1, r);
         if (pass == 0) carry[task] = r->carry[0];
       }
+      if (s->streams) lm_stream_end();
     }
     for (int64_t task = 1; pass == 0 && task < tasks; task++) {
       if (task % parts == 0) continue;
@@ -131,6 +145,7 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   s.n = x->size[dim];
   s.x_step = x->stride[dim];
   s.out_step = out[0]->stride[dim];
+  s.streams = !s.plan.cols && s.out_step == 1 && lm_stream_pays(lm_nbytes(out[0]));
   int64_t units = s.plan.units, parts = (s.n + LONG_PART - 1) / LONG_PART;
   bool in_parts = !s.plan.cols && units < 16 && parts > 1 && (kind == LM_SCAN_SUM || kind == LM_SCAN_PRODUCT);
   int threads = lm_cpu_share((double)x->numel * (kind == LM_SCAN_LOGSUMEXP ? 10 : 2));
@@ -147,6 +162,7 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
     for (int t = 0; t < threads; t++) {
       int64_t end = lm_cpu_share_begin(units, t + 1, threads);
       for (int64_t unit = lm_cpu_share_begin(units, t, threads); unit < end; unit++) scan_unit(&s, unit, &runs[t]);
+      if (s.streams) lm_stream_end();
     }
   }
   lm_free(runs);

@@ -6,35 +6,33 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX512F__
-#include <immintrin.h>
-#elif defined __SSE2__
+#ifdef __SSE2__
 #include <emmintrin.h>
 #endif
+
+#include "backend/cpu/isa.h"
 
 enum { LM_STREAM_LEAST = 3 << 20, LM_STREAM_LINE = 64 }; /* bytes of a whole result; of a line of cache */
 
 static inline bool lm_stream_pays(size_t bytes_of_result) { return bytes_of_result >= LM_STREAM_LEAST; }
 
+/* Whole lines, dst at the beginning of one: by the widest stores that there are. isa/fill.c. */
+struct lm_stream_loops {
+  void (*lines)(void *dst, const void *src, size_t bytes);
+};
+LM_ISA_DECLARE(struct lm_stream_loops, lm_stream_loops);
+
 /* Lines that `dst` fills by part only are stored as usual. Each thread that copied calls lm_stream_end. */
 static inline void lm_stream_copy(void *dst, const void *src, size_t bytes) {
   char *to = dst;
   const char *from = src;
-#ifdef __SSE2__
   size_t head = (size_t) - (uintptr_t)to % LM_STREAM_LINE;
   if (bytes < head + LM_STREAM_LINE) head = bytes;
   memcpy(to, from, head);
   to += head, from += head, bytes -= head;
-  for (; bytes >= LM_STREAM_LINE; bytes -= LM_STREAM_LINE, to += LM_STREAM_LINE, from += LM_STREAM_LINE) {
-#ifdef __AVX512F__
-    _mm512_stream_si512((__m512i *)(void *)to, _mm512_loadu_si512((const void *)from));
-#else
-    for (int i = 0; i < LM_STREAM_LINE; i += 16)
-      _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
-#endif
-  }
-#endif
-  memcpy(to, from, bytes);
+  size_t whole = bytes & ~(size_t)(LM_STREAM_LINE - 1);
+  if (whole > 0) LM_ISA_PICK(lm_stream_loops)->lines(to, from, whole);
+  memcpy(to + whole, from + whole, bytes - whole);
 }
 
 static inline void lm_copy_or_stream(bool streams, void *dst, const void *src, size_t bytes) {
@@ -50,6 +48,57 @@ static inline void lm_stream_end(void) {
 #ifdef __SSE2__
   _mm_sfence();
 #endif
+}
+
+/* Pieces that lie one behind the other at the destination, of any lengths: past the caches as whole lines. */
+typedef struct lm_stream_writer {
+  char *to; /* where the next piece goes, or, of a line that is not full yet, its beginning */
+  bool streams;
+  uint8_t head, have; /* bytes before the first whole line; in `line` */
+  _Alignas(LM_STREAM_LINE) char line[LM_STREAM_LINE];
+} lm_stream_writer;
+
+static inline void lm_stream_open(lm_stream_writer *w, void *to, bool streams) {
+  w->to = to;
+  w->streams = streams;
+  w->head = (uint8_t)((size_t) - (uintptr_t)to % LM_STREAM_LINE);
+  w->have = 0;
+}
+
+static inline void lm_stream_write(lm_stream_writer *w, const void *src, size_t bytes) {
+  const char *from = src;
+  if (!w->streams) {
+    memcpy(w->to, from, bytes);
+    w->to += bytes;
+    return;
+  }
+  if (w->head > 0) {
+    size_t part = bytes < w->head ? bytes : w->head;
+    memcpy(w->to, from, part);
+    w->to += part, from += part, bytes -= part;
+    w->head -= (uint8_t)part;
+  }
+  if (w->have > 0) {
+    size_t room = (size_t)LM_STREAM_LINE - w->have, part = bytes < room ? bytes : room;
+    memcpy(w->line + w->have, from, part);
+    from += part, bytes -= part;
+    w->have += (uint8_t)part;
+    if (w->have < LM_STREAM_LINE) return;
+    LM_ISA_PICK(lm_stream_loops)->lines(w->to, w->line, LM_STREAM_LINE);
+    w->to += LM_STREAM_LINE;
+  }
+  size_t whole = bytes & ~(size_t)(LM_STREAM_LINE - 1);
+  if (whole > 0) LM_ISA_PICK(lm_stream_loops)->lines(w->to, from, whole);
+  w->to += whole;
+  w->have = (uint8_t)(bytes - whole);
+  memcpy(w->line, from + whole, w->have);
+}
+
+static inline void lm_stream_close(lm_stream_writer *w) {
+  if (!w->streams) return;
+  memcpy(w->to, w->line, w->have);
+  w->to += w->have;
+  lm_stream_end();
 }
 
 #endif

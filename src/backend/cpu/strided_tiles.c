@@ -154,6 +154,20 @@ static void compute(const plan *p, void *out, const void *const *in, int n) {
   p->t->kernel(out, in, &p->numbers, padded(n));
 }
 
+/* The same to a result past the caches, by way of the tile; in pieces small enough that the next one is computed while
+ * this one is on its way. */
+static void compute_past(const plan *p, char *to, char *tile, const void *const *in, int n) {
+  enum { PIECE = 256 };
+  for (int i = 0; i < n; i += PIECE) {
+    const size_t at = (size_t)i * p->num;
+    const int some = n - i < PIECE ? n - i : PIECE;
+    const void *from[LM_POINT_MAX_IN];
+    for (int k = 0; k < p->t->nin; k++) from[k] = (const char *)in[k] + at;
+    compute(p, tile + at, from, some);
+    lm_stream_copy(to + at, tile + at, (size_t)some * p->num);
+  }
+}
+
 typedef struct cursor {
   int64_t index[LM_MAX_DIMS];
 } cursor;
@@ -219,8 +233,11 @@ static void run_direct(const plan *p, int64_t begin, int64_t end) {
   int64_t whole = (end - begin) / LM_LANES * LM_LANES, most = scalars || p->streams ? p->tile : 1 << 20;
   for (int64_t done = 0, n; done < whole; done += n) {
     n = whole - done < most ? whole - done : most;
-    compute(p, p->streams ? tile : out, (const void *const *)in, (int)n);
-    if (p->streams) lm_stream_copy(out, tile, (size_t)n * p->num);
+    if (p->streams) {
+      compute_past(p, out, tile, (const void *const *)in, (int)n);
+    } else {
+      compute(p, out, (const void *const *)in, (int)n);
+    }
     for (int i = 0; i < t->nin; i++) in[i] += t->in[i].linear ? n * (int64_t)p->num : 0;
     out += n * (int64_t)p->num;
   }
@@ -264,6 +281,10 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
         move_runs(p, o, c, n, tile, false);
       }
       if (t->kernel && in[k] == tile) lm_tile_pad(tile, n, p->num);
+    }
+    if (t->kernel && p->streams && t->out.dtype == t->compute) {
+      compute_past(p, t->out.data + i * (int64_t)p->num, out, in, n);
+      continue;
     }
     if (t->source) {
       t->source(t->context, i, n, out);

@@ -1,4 +1,4 @@
-/* Batch norm and layer norm: checks, results, and the statistics kept for the gradient. */
+/* Batch norm, layer norm and their kin: checks, results, and the statistics kept for the gradient. */
 #include "op/input_layout.h"
 
 /* Statistics of half types are float32: a mean needs more digits than its values. */
@@ -361,5 +361,55 @@ done:
   lm_release(dx);
   lm_release(dweight);
   lm_release(dbias);
+  return status;
+}
+
+/* ---- rms norm of something */
+
+lm_status lm_op_rms_norm_rows(const lm_rms_norm_rows_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_rms_norm_rows;
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *weight = NULL, *made[2] = {NULL};
+  int64_t size[LM_MAX_DIMS];
+  TRY(check_layer(op, a->x, &a->normalized_shape, a->weight, NULL));
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(as_contiguous(a->weight, &weight));
+  stat_sizes(x, a->normalized_shape.n, size);
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &made[0]));
+  TRY(lm_tensor_empty(stat_dtype(x), x->device, x->ndim, size, LM_CONTIGUOUS, &made[1]));
+  lm_rms_norm_rows_args job = {x, a->normalized_shape, weight, a->eps};
+  TRY(lm_dispatch_or_host(op, x->device, &job, made));
+  for (int i = 0; i < 2; i++) out[i] = lm_retain(made[i]);
+done:
+  lm_release(x);
+  lm_release(weight);
+  for (int i = 0; i < 2; i++) lm_release(made[i]);
+  return status;
+}
+
+lm_status lm_op_rms_norm_rows_backward(const lm_rms_norm_rows_backward_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_rms_norm_rows_backward;
+  lm_status status = LM_OK;
+  lm_tensor *in[4] = {NULL}, *made[2] = {NULL}, *x = a->x;
+  const lm_ints *shape = &a->normalized_shape;
+  int64_t size[LM_MAX_DIMS];
+  TRY(check_layer(op, x, shape, a->weight, NULL));
+  TRY(check_like_x(op, "grad", a->grad, x));
+  stat_sizes(x, shape->n, size);
+  TRY(check_param(op, "save_rstd", a->save_rstd, x, x->ndim, size));
+  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){x, a->save_rstd}));
+  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &in[0]));
+  TRY(lm_laid_out(x, LM_CONTIGUOUS, &in[1]));
+  TRY(as_contiguous(a->save_rstd, &in[2]));
+  TRY(as_contiguous(a->weight, &in[3]));
+  lm_dtype param = a->weight ? (lm_dtype)a->weight->dtype : stat_dtype(x);
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &made[0]));
+  TRY(lm_tensor_empty(param, x->device, shape->n, shape->v, LM_CONTIGUOUS, &made[1]));
+  lm_rms_norm_rows_backward_args job = {in[0], in[1], *shape, in[2], in[3], a->eps};
+  TRY(lm_dispatch_or_host(op, x->device, &job, made));
+  for (int i = 0; i < 2; i++) out[i] = lm_retain(made[i]);
+done:
+  for (int i = 0; i < 4; i++) lm_release(in[i]);
+  for (int i = 0; i < 2; i++) lm_release(made[i]);
   return status;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "op/input_layout.h"
+#include "op/stream_order.h"
 
 typedef struct windows {
   int64_t kernel[2], stride[2], padding[2], dilation[2];
@@ -131,13 +132,17 @@ lm_status lm_op_max_pool2d(const lm_max_pool2d_args *a, lm_tensor **out) {
   TRY(check_plane(LM_OP_max_pool2d, a->x->size + a->x->ndim - 2));
   TRY(as_images(a->x, LM_PRESERVE, &x));
   TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
-  TRY(new_images(LM_I64, x, lm_format_of(x), hw[0], hw[1], &places));
+  bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float((lm_dtype)x->dtype);
+  if (!lm_now_running.only_seen || !images) { /* without places there are kernels for these alone */
+    TRY(new_images(LM_I64, x, lm_format_of(x), hw[0], hw[1], &places));
+  }
   job.x = x;
   memcpy(job.stride, w.stride, sizeof w.stride);
   TRY(lm_dispatch(LM_OP_max_pool2d, x->device, &job, (lm_tensor *[]){y, places}));
-  if (a->x->ndim == 3) drop_batch(y), drop_batch(places);
+  if (a->x->ndim == 3) drop_batch(y);
+  if (a->x->ndim == 3 && places) drop_batch(places);
   out[0] = lm_retain(y);
-  out[1] = lm_retain(places);
+  out[1] = places ? lm_retain(places) : NULL;
 done:
   lm_release(x);
   lm_release(y);

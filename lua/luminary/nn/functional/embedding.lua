@@ -71,14 +71,15 @@ local function whole(who, name, t)
   end
 end
 
--- The number of bags, and the bag of each of index's entries [n].
+-- Where bags begin in index, flat, and how many of its entries are in one. Values of offsets on the CPU are checked.
 local function bags_of(who, index, o)
   local offsets, device = o.offsets, index.device
   if index.ndim == 2 then
     if offsets then options.fail("%s: offsets are for an index of one dim, is %s", who, options.describe(index)) end
     local bags, each = index.shape[1], index.shape[2]
-    return bags, ops.flatten(ops.expand(ops.arange(1, bags + 1, {dtype = "int64", device = device}):unsqueeze(2),
-      {bags, each}))
+    local places = {dtype = "int64", device = device}
+    if each == 0 then return ops.ones(bags, places), 0 end
+    return ops.arange(1, bags * each + 1, each, places), bags * each
   end
   if index.ndim ~= 1 then
     options.fail("%s: index has to be [bags, n] or [n] with offsets, is %s", who, options.describe(index))
@@ -99,41 +100,9 @@ local function bags_of(who, index, o)
     end
   end
   if last == 0 and n > 0 then options.fail("%s: there are no offsets, and %d indices", who, n) end
-  local bags = o.include_last_offset and last - 1 or last
-  local at = ops.arange(1, n + 1, {dtype = "int64", device = device})
-  return bags, ops.searchsorted(offsets:long(), at, {right = true}) - 1
-end
-
--- What lays values, one for each of index's entries, out as [1, longest, bags], with 0 where a bag has no more; nil
--- where bags differ so much in length that it would be mostly 0s.
-local function layout_of(index, bag, bags)
-  if index.ndim == 2 then
-    return function(values) return ops.unsqueeze(ops.t(ops.reshape(values, index.shape)), 1) end
-  end
-  local n = bag:numel()
-  local function up_to(last) return ops.arange(1, last + 1, {dtype = "int64"}) end
-  local nth = up_to(n) - ops.index_select(ops.searchsorted(bag, up_to(bags)), 1, bag) + 1
-  local longest = ops.amax(nth):item()
-  if longest * bags > 2 * n then return nil end
-  local place = (nth - 1) * bags + bag
-  return function(values)
-    local all = ops.zeros(longest * bags, {dtype = values.dtype})
-    return ops.reshape(ops.index_put(all, {place}, values), {1, longest, bags})
-  end
-end
-
--- The sums of bags without the rows in memory; nil where that does not go. Indices beyond weight are left to what goes
--- by rows, which says what is wrong with them.
-local function summed_in_place(index, line, weight, bag, bags, padding, each)
-  if index.device ~= "cpu" or line:numel() == 0 or weight:numel() == 0 then return nil end
-  local least, most = ops.aminmax(line)
-  if least:item() < 1 or most:item() > weight.shape[1] then return nil end
-  local laid_out = layout_of(index, bag, bags)
-  if not laid_out then return nil end
-  if padding ~= 0 then line = ops.masked_fill(line, ops.eq(line, padding), 0) end
-  if each and each.dtype ~= "float64" then each = each:float() end
-  local x = ops.reshape(weight, {1, 1, weight.shape[1], weight.shape[2]})
-  return ops.reshape(ops.sample_places(x, laid_out(line), each and laid_out(each)), {bags, weight.shape[2]})
+  offsets = offsets:long()
+  if not o.include_last_offset then return offsets, n end
+  return offsets:narrow(1, 1, last - 1), tonumber(ops.select(offsets, 1, last):item()) - 1
 end
 
 --- F.embedding_bag(index, weight [, {offsets, max_norm, norm_type = 2, scale_grad_by_freq = false, mode = "mean",
@@ -163,25 +132,28 @@ local function embedding_bag(index, weight, ...)
     end
     each = ops.flatten(each)
   end
-  local bags, bag = bags_of(who, index, o)
+  local begins, n = bags_of(who, index, o)
   local line, padding = ops.flatten(index):long(), o.padding_idx
+  if n < line:numel() then line, each = line:narrow(1, 1, n), each and each:narrow(1, 1, n) end
   if padding < 0 then padding = weight.shape[1] + padding + 1 end
-  local kept = padding ~= 0 and ops.select(ops.nonzero(ops.ne(line, padding)), 2, 1)
+  local kept = padding ~= 0 and (o.max_norm or o.mode == "max" or index.device ~= "cpu" or o.scale_grad_by_freq)
+    and ops.select(ops.nonzero(ops.ne(line, padding)), 2, 1)
   local function of_kept(t) return kept and ops.index_select(t, 1, kept) or t end
-  local line_kept, bag_kept = of_kept(line), of_kept(bag)
+  local line_kept = of_kept(line)
   if o.max_norm then shorten(weight, line_kept, o.max_norm, o.norm_type) end
-  local like = {dtype = weight.dtype, device = weight.device}
-  local sums = o.mode ~= "max" and not o.scale_grad_by_freq
-    and summed_in_place(index, line, weight, bag, bags, padding, each)
-  if not sums then
-    local none = ops.zeros({bags, weight.shape[2]}, like)
-    local rows = embedding(line_kept, weight, {scale_grad_by_freq = o.scale_grad_by_freq})
-    if o.mode == "max" then
-      local where = ops.expand(ops.unsqueeze(bag_kept, 2), rows.shape)
-      return ops.scatter_reduce(none, 1, where, rows, "amax", {include_self = false})
-    end
-    sums = ops.index_add(none, 1, bag_kept, each and rows * ops.unsqueeze(of_kept(each), 2) or rows)
+  if index.device == "cpu" and o.mode ~= "max" and not o.scale_grad_by_freq and core.is_floating_point(weight) then
+    return ops.bag_sums(line, weight, begins, each, {padding_idx = padding, means = o.mode == "mean"})
   end
+  local at = ops.arange(1, n + 1, {dtype = "int64", device = index.device})
+  local bags, bag_kept = begins:numel(), of_kept(ops.searchsorted(begins, at, {right = true}) - 1)
+  local like = {dtype = weight.dtype, device = weight.device}
+  local none = ops.zeros({bags, weight.shape[2]}, like)
+  local rows = embedding(line_kept, weight, {scale_grad_by_freq = o.scale_grad_by_freq})
+  if o.mode == "max" then
+    local where = ops.expand(ops.unsqueeze(bag_kept, 2), rows.shape)
+    return ops.scatter_reduce(none, 1, where, rows, "amax", {include_self = false})
+  end
+  local sums = ops.index_add(none, 1, bag_kept, each and rows * ops.unsqueeze(of_kept(each), 2) or rows)
   if o.mode == "sum" then return sums end
   if index.ndim == 2 and not kept then return sums / math.max(index.shape[2], 1) end
   local counts = ops.index_add(ops.zeros({bags}, like), 1, bag_kept, ops.ones(bag_kept.shape, like))

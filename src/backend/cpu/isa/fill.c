@@ -1,6 +1,10 @@
 #include "backend/cpu/isa/fill.h"
 
 #include "backend/cpu/isa/elem.h"
+#include "backend/cpu/stream_copy.h"
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
 
 /* Before philox.h, so that its log, sin and cos are vector forms. gcc would make one sincos of the two, which
  * has none: other names for the same functions keep them apart. */
@@ -180,3 +184,22 @@ const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.uniform_f32 = uniform_
                                                          .integers = integers,
                                                          .bernoulli = bernoulli,
                                                          .dropout = {LM_FLOATS(dropout)}};
+
+/* ---- lines past the caches */
+
+static void lines(void *dst, const void *src, size_t bytes) {
+#if defined(__AVX512F__)
+  for (size_t i = 0; i < bytes; i += 64)
+    _mm512_stream_si512((void *)((char *)dst + i), _mm512_loadu_si512((const void *)((const char *)src + i)));
+#elif defined(__AVX__)
+  for (size_t i = 0; i < bytes; i += 32)
+    _mm256_stream_si256((void *)((char *)dst + i), _mm256_loadu_si256((const void *)((const char *)src + i)));
+#elif defined(__SSE2__)
+  for (size_t i = 0; i < bytes; i += 16)
+    _mm_stream_si128((void *)((char *)dst + i), _mm_loadu_si128((const void *)((const char *)src + i)));
+#else
+  memcpy(dst, src, bytes);
+#endif
+}
+
+const struct lm_stream_loops LM_ISA_NAME(lm_stream_loops) = {.lines = lines};

@@ -58,3 +58,14 @@ const struct lm_scatter_loops LM_ISA_NAME(lm_scatter_loops) = {
              [LM_FOLD_AMIN] = {LM_DTYPES(X, least)}},
     .put = {[1] = put_1, [2] = put_2, [4] = put_4, [8] = put_8},
 };
+
+/* ---- bags */
+
+enum { LANES = 64, FEW = 16, FETCHED = 1024 }; /* columns at a time; bytes of a row that are asked for ahead */
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#undef LM_TEMPLATE
+#define LM_TEMPLATE "backend/cpu/isa/templates/bags.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
+
+const struct lm_bag_loops LM_ISA_NAME(lm_bag_loops) = {.sums = {LM_FLOATS(bags)}};

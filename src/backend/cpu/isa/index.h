@@ -18,4 +18,17 @@ struct lm_scatter_loops {
 };
 LM_ISA_DECLARE(struct lm_scatter_loops, lm_scatter_loops);
 
+/* Bag k sums the rows [d] of weight that index names from begins[k] on, up to begins[k + 1] or n; all from 1. */
+typedef struct lm_bags {
+  const void *weight, *each; /* each: a factor for each of index, or NULL */
+  const int64_t *index, *begins;
+  int64_t bags, n, d, skipped; /* skipped: an index that is left out, or 0 */
+  bool means;
+  void *out, *counts; /* [bags, d]; how many rows, at least 1: float, or double beside double */
+} lm_bags;
+struct lm_bag_loops {
+  void (*sums[LM_DTYPE_COUNT])(const lm_bags *job, int64_t from, int64_t to); /* of floating dtypes; of these bags */
+};
+LM_ISA_DECLARE(struct lm_bag_loops, lm_bag_loops);
+
 #endif

@@ -36,8 +36,8 @@ static inline relu_kind relu_kind_of(const lm_norm_back *in) {
 #define LM_TEMPLATE "backend/cpu/isa/templates/norm_layer.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 
-#define TABLE(E)                                                                               \
-  [LM_##E] = {rows_moments_##E, rows_apply_##E, rows_sums_##E, rows_back_##E, run_moments_##E, \
-              run_apply_##E,    run_sums_##E,   run_back_##E,  layer_##E,     layer_back_##E}
+#define TABLE(E)                                                                                               \
+  [LM_##E] = {rows_moments_##E, rows_apply_##E, rows_sums_##E, rows_back_##E,  run_moments_##E, run_apply_##E, \
+              run_sums_##E,     run_back_##E,   layer_##E,     layer_back_##E, rms_##E,         rms_back_##E}
 
 const struct lm_norm_loops LM_ISA_NAME(lm_norm_loops) = {{TABLE(F16), TABLE(BF16), TABLE(F32), TABLE(F64)}};

@@ -46,6 +46,11 @@ typedef struct lm_norm_loops_of {
   /* Its gradient; adds to dweight and dbias. work: ACC [2 * d]. */
   void (*layer_back)(const void *g, const void *x, void *dx, int64_t rows, int64_t d, const void *weight,
                      const void *mean, const void *rstd, double *dweight, double *dbias, void *work);
+  /* By the root of the mean square alone: y = x * rstd * weight. */
+  void (*rms)(const void *x, void *y, int64_t rows, int64_t d, const void *weight, double eps, void *rstd);
+  /* Its gradient; adds to dweight. work: ACC [d]. */
+  void (*rms_back)(const void *g, const void *x, void *dx, int64_t rows, int64_t d, const void *weight,
+                   const void *rstd, double *dweight, void *work);
 } lm_norm_loops_of;
 
 struct lm_norm_loops {

@@ -84,6 +84,25 @@ op "layer_norm_backward" {
   },
   help = "gradients of layer_norm: x, weight, bias",
 }
+op "rms_norm_rows" {
+  "x", "normalized_shape: size", "weight?", "eps: number = 1e-5", hidden = 1,
+  grad = {["x, weight"] = "rms_norm_rows_backward(g, x, normalized_shape, y1, weight, eps)"},
+  help = "rms_norm by a kernel of its own, the CPU's; weight of x's dtype, or float32 beside halves",
+}
+op "rms_norm_rows_backward" {
+  "grad", "x", "normalized_shape: size", "save_rstd", "weight?", "eps: number = 1e-5", results = 2,
+  grad = "formula",
+  formula = {
+    "first = ndim_of(x) - length_of(normalized_shape)",
+    "dims = range(first, ndim_of(x))",
+    "rstd = rsqrt(mean(square(x), dims, true) + eps)",
+    "xhat = x * rstd",
+    "wg = given(weight) ? grad * weight : grad",
+    "rstd * (wg - xhat * mean(wg * xhat, dims, true))",
+    "first > 0 ? sum(grad * xhat, range(0, first)) : grad * xhat",
+  },
+  help = "gradients of rms_norm_rows: x, weight",
+}
 op "rms_norm" {
   "x", "normalized_shape: size", "weight?", "eps: number = nan",
   needs = {
@@ -91,6 +110,12 @@ op "rms_norm" {
       "normalized_shape is {text_of(normalized_shape)}, x {x}; it has to be x's last sizes"},
     {"!given(weight) || ends_with(normalized_shape, size_of(weight)) && ndim_of(weight) == length_of(normalized_shape)",
       "weight is {weight}; it has to be of normalized_shape, {text_of(normalized_shape)}"},
+  },
+  forms = {
+    {
+      when = "length_of(normalized_shape) > 0 && suits_rms_norm_rows(x, weight)",
+      "rms_norm_rows(x, normalized_shape, weight, eps == eps ? eps : epsilon_of(x))",
+    },
   },
   formula = {
     "dims = range(ndim_of(x) - length_of(normalized_shape), ndim_of(x))",

@@ -1,0 +1,102 @@
+/* Padding by what a tensor holds: each row of the result is one of x's, with more before and after it. */
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/stream_copy.h"
+#include "base/mem.h"
+#include "op/check.h"
+
+enum { TILE = 8192 }; /* bytes of a large result that are made in the caches before they go past them */
+
+/* A dim of the result, or those that are not padded as one: which entry of x's lies at each place, from 0. */
+typedef struct axis {
+  int64_t size, stride; /* the result's; x's */
+  const int64_t *from;  /* NULL: at each its own */
+} axis;
+
+static int64_t entry_at(int mode, int64_t place, int64_t n, int64_t before, int64_t after) {
+  if (mode == LM_PAD_REPLICATE) return place < 0 ? 0 : place >= n ? n - 1 : place;
+  if (mode == LM_PAD_CIRCULAR) { /* what is cut off is cut off first */
+    int64_t cut = before < 0 ? -before : 0, left = lm_pad_left(n, before, after);
+    return cut + ((place - cut) % left + left) % left;
+  }
+  return place < 0 ? -place : place >= n ? 2 * (n - 1) - place : place;
+}
+
+/* One row: `same` entries of x's from `first` on, which lie side by side, in the middle. */
+static void make_row(const axis *last, int64_t first, int64_t same, size_t item, const char *x, char *to) {
+#define CASE(type)                                                                            \
+  case sizeof(type): {                                                                        \
+    const type *from = (const type *)x;                                                       \
+    type *row = (type *)to;                                                                   \
+    for (int64_t j = 0; j < first; j++) row[j] = from[last->from[j]];                         \
+    if (same > 0) memcpy(row + first, from + last->from[first], (size_t)same * sizeof(type)); \
+    for (int64_t j = first + same; j < last->size; j++) row[j] = from[last->from[j]];         \
+    break;                                                                                    \
+  }
+  switch (item) {
+    CASE(uint8_t)
+    CASE(uint16_t)
+    CASE(uint32_t)
+    CASE(uint64_t)
+  }
+#undef CASE
+}
+
+/* Rows from .. to - 1 of the result, along the last of the axes. */
+static void make_rows(const axis *axes, int ndim, int64_t first, int64_t same, size_t item, const lm_tensor *x,
+                      lm_tensor *y, bool streams, int64_t from, int64_t to) {
+  const axis *last = &axes[ndim - 1];
+  const int64_t width = last->size * (int64_t)item, most = TILE / width;
+  int64_t index[LM_MAX_DIMS + 1], rest = from, some = 0;
+  char tile[TILE];
+  lm_stream_writer w;
+  lm_stream_open(&w, y->data + from * width, streams && most > 0);
+  for (int d = ndim - 2; d >= 0; d--) index[d] = rest % axes[d].size, rest /= axes[d].size;
+  for (int64_t r = from; r < to; r++) {
+    int64_t at = 0;
+    for (int d = 0; d < ndim - 1; d++) at += (axes[d].from ? axes[d].from[index[d]] : index[d]) * axes[d].stride;
+    make_row(last, first, same, item, x->data + at * (int64_t)item, w.streams ? tile + some * width : w.to);
+    if (!w.streams) {
+      w.to += width;
+    } else if (++some == most || r == to - 1) {
+      lm_stream_write(&w, tile, (size_t)(some * width));
+      some = 0;
+    }
+    for (int d = ndim - 2; d >= 0 && ++index[d] == axes[d].size; d--) index[d] = 0;
+  }
+  lm_stream_close(&w);
+}
+
+lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
+  const lm_pad_around_args *a = args;
+  const lm_tensor *x = a->x;
+  axis axes[LM_MAX_DIMS + 1];
+  int padded = a->pad.n / 2, first_padded = x->ndim - padded, ndim = padded + 1;
+  int64_t places = 0, lead = 1;
+  for (int d = 0; d < first_padded; d++) lead *= x->size[d];
+  for (int d = first_padded; d < x->ndim; d++) places += out[0]->size[d];
+  int64_t *tables = lm_malloc((size_t)places * sizeof *tables), *from = tables;
+  if (!tables) return LM_E_OOM;
+  axes[0] = (axis){lead, first_padded > 0 ? x->stride[first_padded - 1] : 0, NULL};
+  for (int k = 1; k < ndim; k++) {
+    int d = first_padded + k - 1, p = 2 * (x->ndim - 1 - d);
+    axes[k] = (axis){out[0]->size[d], x->stride[d], from};
+    for (int64_t i = 0; i < axes[k].size; i++)
+      from[i] = entry_at(a->mode, i - a->pad.v[p], x->size[d], a->pad.v[p], a->pad.v[p + 1]);
+    from += axes[k].size;
+  }
+  int64_t width = axes[ndim - 1].size, before = a->pad.v[0], after = a->pad.v[1];
+  int64_t first = before > 0 ? before : 0, same = lm_pad_left(x->size[x->ndim - 1], before, after);
+  int64_t rows = out[0]->numel / width;
+  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  bool streams = lm_stream_pays(lm_nbytes(out[0]));
+  int threads = lm_cpu_share((double)out[0]->numel / 4 + 8 * (double)rows);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    make_rows(axes, ndim, first, same, item, x, out[0], streams, lm_cpu_share_begin(rows, t, threads),
+              lm_cpu_share_begin(rows, t + 1, threads));
+  }
+  lm_free(tables);
+  return LM_OK;
+}

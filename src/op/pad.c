@@ -1,0 +1,66 @@
+/* Padding by what a tensor holds. The slot gets contiguous tensors, neither empty. */
+#include "op/check.h"
+#include "op/input_layout.h"
+
+int64_t lm_pad_left(int64_t n, int64_t before, int64_t after) {
+  return n + (before < 0 ? before : 0) + (after < 0 ? after : 0);
+}
+
+/* How many more a mode gives on a side of a dim of n, of which `left` are not cut off. */
+static int64_t reach(int mode, int64_t n, int64_t left) {
+  if (mode == LM_PAD_REFLECT) return n - 1;
+  return mode == LM_PAD_CIRCULAR ? left : mode == LM_PAD_CONSTANT || n > 0 ? INT64_MAX : 0;
+}
+
+/* pad: before and after the last dim, the one before it, … */
+lm_status lm_check_pad(const lm_pad_args *a) {
+  const lm_tensor *t = a->x;
+  const char *mode = lm_names_pad_mode[a->mode];
+  if (a->pad.n % 2 != 0 || a->pad.n > 2 * t->ndim) {
+    return lm_fail(LM_E_ARG, "pad: %d numbers for x of %s: two for each dim expected, from the last on", a->pad.n,
+                   lm_shape_of(t));
+  }
+  if (a->mode != LM_PAD_CONSTANT && a->value != 0) {
+    return lm_fail(LM_E_ARG, "pad: value is for mode = \"constant\", and mode is \"%s\"", mode);
+  }
+  for (int i = 0; i < a->pad.n; i += 2) {
+    int d = t->ndim - 1 - i / 2;
+    int64_t n = t->size[d], before = a->pad.v[i], after = a->pad.v[i + 1], size;
+    bool fits = before >= -n && after >= -n && lm_pad_left(n, before, after) >= 0;
+    if (!fits || __builtin_add_overflow(n, before, &size) || __builtin_add_overflow(size, after, &size)) {
+      return lm_fail(LM_E_SHAPE, "pad: %lld before and %lld after dim %d of %s leave no size", (long long)before,
+                     (long long)after, d + 1, lm_shape_of(t));
+    }
+    int64_t most = reach(a->mode, n, lm_pad_left(n, before, after));
+    if (before > most || after > most) {
+      return lm_fail(LM_E_SHAPE, "pad: mode \"%s\" gives dim %d of %s at most %lld more on a side, not %lld", mode,
+                     d + 1, lm_shape_of(t), (long long)most, (long long)(before > after ? before : after));
+    }
+  }
+  return LM_OK;
+}
+
+lm_status lm_op_pad_around(const lm_pad_around_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *result = NULL;
+  const lm_pad_args asked = {.x = a->x, .pad = a->pad, .mode = a->mode};
+  int64_t size[LM_MAX_DIMS];
+  if (a->mode == LM_PAD_CONSTANT) {
+    return lm_fail(LM_E_ARG, "pad_around: mode is \"constant\"; it has to be one of the others. pad takes all");
+  }
+  TRY(lm_check_pad(&asked));
+  if (a->pad.n == 0) return lm_op_clone(&(lm_clone_args){.x = a->x}, out);
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  memcpy(size, x->size, sizeof size);
+  for (int i = 0; i < a->pad.n; i++) size[x->ndim - 1 - i / 2] += a->pad.v[i];
+  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result));
+  if (result->numel > 0) {
+    TRY(lm_dispatch_or_host(LM_OP_pad_around, x->device, &(lm_pad_around_args){x, a->pad, a->mode}, &result));
+  }
+  *out = result;
+  result = NULL;
+done:
+  lm_release(x);
+  lm_release(result);
+  return status;
+}
