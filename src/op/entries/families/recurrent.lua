@@ -50,9 +50,9 @@ op "recurrent_network" {
   autocast = "lower",
   help = "recurrent layers by the library of their device. x [steps * N, I], one step after the other; weights: what "
     .. "recurrent_weights gives; h0 and, of an lstm, c0 [layers * D, N, H], with D = 2 where bidirectional and else 1. "
-    .. "batch_sizes: how many sequences each step has, as in a PackedSequence; keep = false: there will be no "
-    .. "gradient. Gives y [steps * N, D * H], the last h and the last cells, [0] where there are none; and [0] for all three "
-    .. "where the library does not take them",
+    .. "batch_sizes: how many sequences each step has, as in a PackedSequence; keep = false: there will be "
+    .. "no gradient. Gives y [steps * N, D * H], the last h and the last cells, [0] where there are none; and [0] for "
+    .. "all three where the library does not take them",
 }
 op "recurrent_network_backward" {
   "x", "weights", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "batch_sizes?",
