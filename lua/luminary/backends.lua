@@ -1,10 +1,11 @@
 --- lm.backends: what the libraries under an op may do. Settings are there, and kept, with and without a GPU.
 ---
 ---   lm.backends.cuda.matmul.allow_tf32   TF32 in float32 matrix products; false at first
----   lm.backends.cudnn.allow_tf32         TF32 in float32 convolutions; true at first
----   lm.backends.cudnn.enabled            false: convolutions by plain kernels
+---   lm.backends.cudnn.allow_tf32         TF32 in float32 convolutions and recurrent layers; true at first
+---   lm.backends.cudnn.enabled            false: convolutions by plain kernels, recurrent layers step by step
 ---   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest
----   lm.backends.cudnn.deterministic      only engines that give the same bits in every run
+---   lm.backends.cudnn.deterministic      only engines that give the same bits in every run; recurrent layers step by
+---                                        step, unless CUBLAS_WORKSPACE_CONFIG is set (:4096:2), as in PyTorch
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -44,8 +45,8 @@ backends.cuda = {
   is_built = function() return core.cuda_version "cuda" ~= nil end,
 }
 
---- lm.backends.cudnn: the settings allow_tf32, enabled, benchmark and deterministic of convolutions on a GPU, and the
---- functions version and is_available; ?lm.backends says what they do.
+--- lm.backends.cudnn: the settings allow_tf32, enabled, benchmark and deterministic of convolutions and recurrent
+--- layers on a GPU, and the functions version and is_available; ?lm.backends says what they do.
 backends.cudnn = settings("cudnn.", {"allow_tf32", "enabled", "benchmark", "deterministic"}, {
   --- cuDNN's version, 91900 for 9.19; nil where it is not there.
   version = function() return core.cuda_version "cudnn" end,

@@ -63,8 +63,9 @@ variable "LM_CUDA_VIRTUAL" {
   bites = {nil, "warning", "devices are virtual: several share one GPU"},
 }
 variable "LM_CUDA_WITHOUT" {
-  help = "Libraries, with commas between, to do without: cufft, cusolver; the CPU does their work", carried = true,
-  bites = {nil, "note", "the CPU computes what these libraries would on the GPU"},
+  help = "Libraries, with commas between, to do without: cufft and cusolver, whose work the CPU does, and cudnn_rnn: "
+    .. "recurrent layers go step by step", carried = true,
+  bites = {nil, "note", "what these libraries would do on the GPU is done otherwise, and slower"},
 }
 variable "LM_SYNC" {
   help = "1: wait for each op on a GPU, so that an error comes at its line", one_of = {"0", "1"}, default = "0",

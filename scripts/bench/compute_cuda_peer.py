@@ -75,6 +75,25 @@ def both_ways(size, f):
     return make
 
 
+def recurrent(kind, dtype):
+    def make():
+        net = kind(512, 512, 2, dtype=dtype, device=device)
+        x, g = (torch.rand(128, 64, 512, device=device).to(dtype) for _ in range(2))
+        x.requires_grad_()
+        return {"eager": lambda: net(x)[0].backward(g)}
+    return make
+
+
+def attention(dtype):
+    def make():
+        q, k, v, g = (torch.rand(8, 16, 2048, 64, device=device).to(dtype) for _ in range(4))
+        for t in (q, k, v):
+            t.requires_grad_()
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return {"eager": lambda: attend(q, k, v, is_causal=True).backward(g)}
+    return make
+
+
 def adamw():
     params = [torch.nn.Parameter(torch.rand(1000000, device=device)) for _ in range(124)]
     for p in params:
@@ -97,6 +116,9 @@ BUILD = {
     "log_softmax50k": both_ways((8192, 50257), torch.nn.LogSoftmax(1)),
     "layer_norm768": both_ways((32768, 768), torch.nn.LayerNorm(768)),
     "batch_norm14": both_ways((256, 256, 14, 14), torch.nn.BatchNorm2d(256)),
+    "lstm512": recurrent(torch.nn.LSTM, torch.float32), "lstm512_tf32": recurrent(torch.nn.LSTM, torch.float32),
+    "lstm512_bf16": recurrent(torch.nn.LSTM, torch.bfloat16), "gru512_bf16": recurrent(torch.nn.GRU, torch.bfloat16),
+    "attention2048_tf32": attention(torch.float32), "attention2048_bf16": attention(torch.bfloat16),
     "adamw124m": adamw, "upload": upload,
     "mm8192": product(torch.float32), "mm8192_tf32": product(torch.float32), "mm8192_bf16": product(torch.bfloat16),
 }

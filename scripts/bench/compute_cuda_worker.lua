@@ -84,6 +84,28 @@ local function both_ways(size, f)
   end
 end
 
+-- Two layers of 512 over 128 steps of 64 sequences, forward and backward.
+local function recurrent(kind, dtype)
+  return function()
+    local net = nn[kind](512, 512, 2, { dtype = dtype, device = device })
+    local x = lm.rand({ 128, 64, 512 }, { device = device }):to(dtype):requires_grad_()
+    local g = lm.rand({ 128, 64, 512 }, { device = device }):to(dtype)
+    return { eager = function() net(x):backward(g) end }
+  end
+end
+
+-- 16 heads of 64 over 2,048 places that see those before them, 8 times, forward and backward.
+local function attention(dtype)
+  return function()
+    local list = {}
+    for i = 1, 3 do list[i] = lm.rand({ 8, 16, 2048, 64 }, { device = device }):to(dtype):requires_grad_() end
+    local g = lm.rand({ 8, 16, 2048, 64 }, { device = device }):to(dtype)
+    return { eager = function()
+      F.scaled_dot_product_attention(list[1], list[2], list[3], { is_causal = true }):backward(g)
+    end }
+  end
+end
+
 local function adamw()
   local params = {}
   for i = 1, 124 do params[i] = nn.Parameter(lm.rand({ 1000000 }, { device = device })) end
@@ -123,6 +145,9 @@ local build = {
   log_softmax50k = both_ways({ 8192, 50257 }, nn.LogSoftmax(2)),
   layer_norm768 = both_ways({ 32768, 768 }, nn.LayerNorm(768)),
   batch_norm14 = both_ways({ 256, 256, 14, 14 }, nn.BatchNorm2d(256)),
+  lstm512 = recurrent("LSTM", "float32"), lstm512_tf32 = recurrent("LSTM", "float32"),
+  lstm512_bf16 = recurrent("LSTM", "bfloat16"), gru512_bf16 = recurrent("GRU", "bfloat16"),
+  attention2048_tf32 = attention "float32", attention2048_bf16 = attention "bfloat16",
   adamw124m = adamw, upload = upload,
   mm8192 = product "float32", mm8192_tf32 = product "float32", mm8192_bf16 = product "bfloat16",
 }

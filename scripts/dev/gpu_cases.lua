@@ -4,6 +4,8 @@
 --   luajit gpu_cases.lua steps [NAME]                               optimizers' steps of many sizes, aligned and not
 --   luajit gpu_cases.lua scaling                                    gradients checked and unscaled, likewise
 --   luajit gpu_cases.lua linalg [SIZE]                              transforms, linear algebra; with a size their times
+--   luajit gpu_cases.lua recurrent [SIZE]                           recurrent layers; with a size their times
+--   luajit gpu_cases.lua attention                                  attention of several sizes of heads
 --   luajit gpu_cases.lua properties PROGRAM JSON                    the card's properties beside those on file
 --   luajit gpu_cases.lua nccl                                       the group "nccl" of one rank
 --   luminary run --nproc 2 gpu_cases.lua issue                      what a call of NCCL costs the thread that makes it
@@ -22,6 +24,18 @@ end
 
 local function expect(what, here, there, limit)
   local worst = apart(here, there)
+  print(("%-40s off by %.2e"):format(what, worst))
+  if worst > limit or worst ~= worst then fail("%s: off by %.2e, which may be %.0e", what, worst, limit) end
+end
+
+-- The same for lists, as one line.
+local function expect_all(what, here, there, limit)
+  local worst = 0
+  for i, t in ipairs(here) do
+    local off = apart(t, there[i])
+    if off ~= off or off > worst then worst = off end
+    if off ~= off then break end
+  end
   print(("%-40s off by %.2e"):format(what, worst))
   if worst > limit or worst ~= worst then fail("%s: off by %.2e, which may be %.0e", what, worst, limit) end
 end
@@ -199,18 +213,19 @@ local function transforms_and_solutions(n)
   }
 end
 
-function case.linalg(size)
-  local function milliseconds(f, inputs) -- the best of three
-    local best = math.huge
-    for i = 0, 3 do
-      lm.synchronize("cuda")
-      local start = lm.time()
-      f(unpack(inputs))
-      lm.synchronize("cuda")
-      if i > 0 then best = math.min(best, 1000 * (lm.time() - start)) end
-    end
-    return best
+local function milliseconds(f, inputs) -- the best of three
+  local best = math.huge
+  for i = 0, 3 do
+    lm.synchronize("cuda")
+    local start = lm.time()
+    f(unpack(inputs))
+    lm.synchronize("cuda")
+    if i > 0 then best = math.min(best, 1000 * (lm.time() - start)) end
   end
+  return best
+end
+
+function case.linalg(size)
   for _, dtype in ipairs { "float64", "float32" } do
     lm.manual_seed(1)
     for _, row in ipairs(transforms_and_solutions(size and assert(tonumber(size), "which size?") or 50)) do
@@ -224,6 +239,73 @@ function case.linalg(size)
       if size then
         for i, t in ipairs(here) do here[i] = t:to(dtype) end
         print(("%40s CPU %8.3f ms, GPU %8.3f ms"):format("", milliseconds(f, here), milliseconds(f, there)))
+      end
+    end
+  end
+end
+
+-- Recurrent layers by cuDNN beside the CPU's in float64: results and gradients. With a size: milliseconds of forward
+-- and backward of two layers of that size over 100 steps of 32 sequences, beside the same step by step.
+function case.recurrent(size)
+  local packed = { 7, 7, 5, 4, 1, 1, 1, 1 }
+  local function values(net, x)
+    local input = x:detach():requires_grad_()
+    local sequences = nn.utils.rnn.pack_padded_sequence(input, packed)
+    local padded, last = net(input)
+    local y, hidden = net(sequences)
+    local list, loss = { padded, y.data, type(last) == "table" and last[2] or last,
+      type(hidden) == "table" and hidden[1] or hidden }, 0
+    for i, t in ipairs(list) do loss = loss + (t:double() * i):sin():sum() end
+    loss:backward()
+    list[#list + 1] = input.grad
+    for _, p in ipairs(net:parameters()) do list[#list + 1] = p.grad end
+    return list
+  end
+  local limits = { float64 = 1e-10, float32 = 1e-4, bfloat16 = 0.1, float16 = 2e-2 }
+  for _, kind in ipairs { "RNN", "GRU", "LSTM" } do
+    for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
+      lm.manual_seed(1)
+      local options = { num_layers = 2, bidirectional = true }
+      local here, there = nn[kind](24, 32, options), nn[kind](24, 32, options):to("cuda", dtype)
+      there:load_state_dict(here:state_dict())
+      here:load_state_dict(there:state_dict())
+      local x = lm.randn { 7, 8, 24 }:to(dtype)
+      expect_all(kind .. " in " .. dtype, values(here:double(), x:double()), values(there, x:cuda()), limits[dtype])
+      if size then
+        local net = nn[kind](assert(tonumber(size), "which size?"), tonumber(size), 2):to("cuda", dtype)
+        local input = lm.randn({ 100, 32, tonumber(size) }):to("cuda", dtype):requires_grad_()
+        local took = {}
+        for _, by_steps in ipairs { false, true } do
+          net.by_steps = by_steps
+          took[by_steps] = milliseconds(function() net(input):sum():backward() end, {})
+        end
+        print(("%40s cuDNN %8.3f ms, step by step %8.3f ms"):format("", took[false], took[true]))
+      end
+    end
+  end
+end
+
+-- Attention beside the CPU's in float64, with and without masks, of heads that are shared: results and gradients.
+function case.attention()
+  local limits = { float64 = 1e-10, float32 = 1e-4, bfloat16 = 5e-2, float16 = 1e-2 }
+  for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
+    for _, e in ipairs { 64, 80, 128, 256 } do
+      for _, how in ipairs { "plain", "causal", "masked", "shared heads" } do
+        lm.manual_seed(1)
+        local o = { is_causal = how == "causal", enable_gqa = how == "shared heads" }
+        local heads = how == "shared heads" and 2 or 4
+        local q, k, v = lm.randn { 2, 4, 37, e }, lm.randn { 2, heads, 37, e }, lm.randn { 2, heads, 37, e }
+        local mask = how == "masked" and lm.rand({ 37, 37 }):lt(0.7) or nil
+        local function values(device, as)
+          local list, option = {}, { is_causal = o.is_causal, enable_gqa = o.enable_gqa }
+          for i, t in ipairs { q, k, v } do list[i] = t:to(dtype):to(device, as):detach():requires_grad_() end
+          option.attn_mask = mask and mask:to(device)
+          local y = F.scaled_dot_product_attention(list[1], list[2], list[3], option)
+          y:double():sin():sum():backward()
+          return { y, list[1].grad, list[2].grad, list[3].grad }
+        end
+        expect_all(("attention of %d, %s, in %s"):format(e, how, dtype), values("cpu", "float64"),
+          values("cuda", dtype), limits[dtype])
       end
     end
   end
@@ -294,7 +376,8 @@ function case.issue()
 end
 
 local run = case[arg[1] or ""]
-  or fail("gpu_cases: smoke, off, steps, scaling, properties, nccl or issue, not %s", tostring(arg[1]))
+  or fail("gpu_cases: smoke, off, steps, scaling, linalg, recurrent, attention, properties, nccl or issue, not %s",
+    tostring(arg[1]))
 local ok, message = pcall(run, select(2, unpack(arg)))
 if not ok then
   print(message)

@@ -20,6 +20,7 @@ describe("gpu_check #speed", function() -- what it runs are specs, which sanitiz
     { "2 --only \"optimizers' steps\"", { "optimizers' steps" } },
     { "2 --only unscaling", { "unscaling of gradients" } },
     { "2 --only transforms", { "transforms and linear algebra" } },
+    { "2 --only recurrent", { "recurrent layers and attention" } },
     { "3 --only 'captures'", { "graphs and captures, round 1" } },
     { "3 --only 'between processes'", { "tensors between processes" } },
     { "3 --only ' x 1 off'", { "linear float32 x 1 off", "conv2d float32 x 1 off", "conv2d bfloat16 x 1 off" } },
@@ -42,7 +43,7 @@ describe("gpu_check #speed", function() -- what it runs are specs, which sanitiz
     local ok, text = run "4 5"
     assert(ok, text)
     assert.matches("left out  4 memcheck: only a card can answer\n", text, 1, true)
-    assert.matches("\n0 passed, 0 failed, 11 skipped\n$", text)
+    assert.matches("\n0 passed, 0 failed, 14 skipped\n$", text)
     local code
     ok, text, code = run "4 --only racecheck,nonsense"
     assert(not ok and code == 1, text)

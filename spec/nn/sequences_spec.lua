@@ -156,7 +156,7 @@ describe("recurrent layers", function()
     both("lstm_cell_single", function() return nn.LSTMCell(3, 4, {bias = false}) end)
   end)
 
-  -- The same in one op and step by step, on this thread and on several; forward, backward.
+  -- The same in one op, or by the device's library, and step by step, on this thread and on several; forward, backward.
   local function same(net, x, hx)
     local function values(by_steps)
       net.by_steps = by_steps
@@ -177,6 +177,10 @@ describe("recurrent layers", function()
   end
 
   it("are the same for sizes beyond one block, in both widths of numbers", function()
+    local cudnn = lm.backends.cudnn
+    local tf32 = cudnn.allow_tf32
+    finally(function() cudnn.allow_tf32 = tf32 end)
+    cudnn.allow_tf32 = false
     for _, dtype in ipairs {"float32", "float64"} do
       for _, n in ipairs {1, 3, 21} do
         local o = {dtype = dtype, device = device}

@@ -865,6 +865,28 @@ op("recurrent_layer_backward", "weight_hh h0 y work grad_y", "(lambda d: (d, d.T
   bad = { { t { 12, 3 }, t { 2, 3 }, t { 2, 3 }, t { 2, 3 }, message = "recurrent_layer_backward: c0 goes with an lstm" },
     { t { 3, 3 }, t { 2, 3 }, t { 2, 4 }, message = "recurrent_layer_backward: .*work" } } })
 
+-- Of no steps: what a library is not asked for. spec/cuda/recurrent_spec.lua has the rest.
+op("recurrent_weights", "weights", "torch.zeros(0)", {
+  grad = false, dtypes = false, { weights = { t { 0, 3 }, t { 0, 0 } }, cell = "rnn_tanh", bias = false },
+  bad = { { { t { 4, 3 }, t { 4, 4 } }, { cell = "rnn_tanh" }, message = "recurrent_weights: there are 2 weights; 4 for each layer wanted" },
+    { {}, message = "there are 0 weights; 4" },
+    { { t { 4, 3 }, t { 4, 5 } }, { cell = "rnn_tanh", bias = false }, message = "recurrent_weights: weights%[1%] is %[4, 3%]; %[5, 3%] wanted" },
+    { { t { 4, 3 }, t { 4, 4 }, t { 4 }, t { 3 } }, { cell = "rnn_tanh" }, message = "weights%[4%] is %[3%]; %[4%] wanted" },
+    { { t { 4, 3 }, t { 4, 4 }, t { 4, 3 }, t { 4, 4 } }, { cell = "rnn_tanh", bias = false }, message = "weights%[3%] is %[4, 3%]; %[4, 4%] wanted" } } })
+op("recurrent_network", "x weights h0 c0", "(x.new_zeros(0, h0.shape[2]), h0, x.new_zeros(0) if c0 is None else c0)", {
+  second = false, dtypes = false, defaults = { c0 = none }, grad = { "h0" },
+  { x = t { 0, 3 }, weights = t { 5 }, h0 = t { 1, 2, 4 }, cell = "gru" }, { x = t { 0, 3 }, weights = t { 5 }, h0 = t { 1, 2, 4 }, c0 = t { 1, 2, 4 } },
+  bad = { { t { 6, 3 }, t { 5 }, t { 2, 4 }, { cell = "gru" }, message = "recurrent_network: h0" },
+    { t { 6, 3 }, t { 5 }, t { 1, 2, 4 }, message = "recurrent_network: c0 goes with an lstm" },
+    { t { 6, 3 }, t { 5 }, t { 1, 2, 4 }, t { 1, 2, 3 }, message = "recurrent_network: c0 is float32 %[1, 2, 3%]; float32 %[1, 2, 4%] wanted" },
+    { t { 6, 3 }, t { 5 }, t { 3, 2, 4 }, { cell = "gru", bidirectional = true }, message = "h0 is %[3, 2, 4%]; %[layers %* 2, N, H%] wanted" },
+    { t { 5, 3 }, t { 5 }, t { 1, 2, 4 }, { cell = "gru" }, message = "5 rows are not so many steps of 2 sequences" } } })
+op("recurrent_network_backward", "x weights h0 y work grad_y grad_h", "(torch.zeros_like(x), torch.zeros_like(weights), grad_h, x.new_zeros(0))", {
+  grad = false, dtypes = false, defaults = { cell = "gru" },
+  { x = t { 0, 3 }, weights = t { 5 }, h0 = t { 1, 2, 4 }, y = t { 0, 4 }, work = t { 0 }, grad_y = t { 0, 4 }, grad_h = t { 1, 2, 4 }, cell = "gru" },
+  bad = { { t { 6, 3 }, t { 5 }, t { 1, 2, 4 }, t { 6, 3 }, t { 1 }, { cell = "gru" }, message = "recurrent_network_backward: y is %[6, 3%]; %[6, 4%] wanted" },
+    { t { 6, 3 }, t { 5 }, t { 1, 2, 4 }, t { 6, 4 }, t { 1 }, t { 6, 4 }, t { 1, 2, 3 }, { cell = "gru" }, message = "grad_h is float32 %[1, 2, 3%]" } } })
+
 -- ---- losses
 local ldefaults = { weight = none, ignore_index = -100, reduction = "mean", label_smoothing = 0, pos_weight = none }
 op("nll_loss", "x target", "F.nll_loss(x, target, weight, ignore_index=base0(ignore_index), reduction=reduction)", { defaults = ldefaults,

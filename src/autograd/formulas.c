@@ -189,6 +189,14 @@ lm_tensor *lm_f_cat_grad(lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *s
   return lm_e_narrow(e, g, d, before->size + 1, own->v[d]);
 }
 
+lm_tensor *lm_f_packed_weight(lm_expr *e, lm_tensor *g, lm_tensor *places, const lm_ints *sizes, int at) {
+  if (!g) return NULL;
+  int64_t count = 1;
+  for (int d = 0; d < sizes[at].n; d++) count *= sizes[at].v[d];
+  int64_t place = places->numel > at ? ((const int64_t *)places->data)[at] : 0;
+  return lm_e_reshape(e, lm_e_narrow(e, g, 0, place + 1, count), sizes[at]);
+}
+
 lm_tensor *lm_f_scattered_grad(lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size) {
   if (!g) return NULL;
   lm_tensor *r = lm_e_gather(e, g, dim, index);

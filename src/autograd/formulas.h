@@ -67,6 +67,9 @@ lm_tensor *lm_f_reduced(struct lm_expr *e, lm_tensor *t, int reduction);
 lm_tensor *lm_f_padded_to_same(struct lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation);
 int64_t lm_f_same_padding(struct lm_expr *e, const lm_tensor *weight, const int64_t *dilation, int64_t i);
 
+/* What g [n] has for recurrent_weights' tensor number `at`: as many numbers as its sizes say, from places[at] on. */
+lm_tensor *lm_f_packed_weight(struct lm_expr *e, lm_tensor *g, lm_tensor *places, const lm_ints *sizes, int at);
+
 /* ---- attention, of [..., H, L, E]; H is 1 where there is no such dim */
 
 int64_t lm_f_heads_of(struct lm_expr *e, const lm_tensor *t);

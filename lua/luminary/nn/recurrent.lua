@@ -1,7 +1,8 @@
 --- Recurrent layers: nn.RNN, nn.LSTM, nn.GRU over whole sequences, and the cells of one step.
 ---
---- On the CPU a layer in one direction is one op. That op has no second gradient; with `layer.by_steps = true`,
---- and on other devices, the same is computed step by step by ordinary ops, which have them.
+--- On the CPU a layer in one direction is one op, on a GPU cuDNN computes all layers at once. Neither has a second
+--- gradient; with `layer.by_steps = true`, on other devices, and where cuDNN does not take a network (proj_size), the
+--- same is computed step by step by ordinary ops, which have them. On a GPU cells go that way too.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -186,9 +187,46 @@ local function weights_of(self, l, direction)
   }
 end
 
+-- The layers from `first` to `last` by the library of x's device, or nothing, if that does not take them.
+local function by_library(self, first, last, x, h0, c0, sizes)
+  local o = {cell = self.mode, bidirectional = self.bidirectional, bias = self.bias}
+  local list = {}
+  for l = first, last do
+    for direction = 1, self.bidirectional and 2 or 1 do
+      local w = weights_of(self, l, direction)
+      for _, name in ipairs(self.bias and {"ih", "hh", "bias_ih", "bias_hh"} or {"ih", "hh"}) do
+        list[#list + 1] = w[name]
+      end
+    end
+  end
+  local weights = ops.recurrent_weights(list, o)
+  if weights:numel() == 0 then return end
+  o.keep, o.batch_sizes = core.is_grad_enabled(), sizes.tensor
+  local y, h, c = ops.recurrent_network(x, weights, h0, c0, o)
+  if y.ndim == 2 then return y, h, c0 and c end
+end
+
+-- The same for all layers, one at a time where something is dropped between them: so it is the same on every device.
+local function all_by_library(self, x, h0, c0, sizes)
+  local dropping, last_h, last_c = self.training and self.dropout > 0 and self.num_layers > 1, {}, {}
+  if not dropping then return by_library(self, 1, self.num_layers, x, h0, c0, sizes) end
+  local directions = self.bidirectional and 2 or 1
+  for l = 1, self.num_layers do
+    local function part(t) return t and t:narrow(1, (l - 1) * directions + 1, directions) end
+    local y, h, c = by_library(self, l, l, x, part(h0), part(c0), sizes)
+    if not y then return end
+    x, last_h[l], last_c[l] = l < self.num_layers and ops.dropout(y, self.dropout) or y, h, c
+  end
+  return x, ops.cat(last_h), c0 and ops.cat(last_c)
+end
+
 -- All layers: x [rows, inputs], h0 and c0 [layers * directions, N, P and H]; the last states so too.
 local function run_layers(self, x, h0, c0, sizes)
   local directions, last_h, last_c = self.bidirectional and 2 or 1, {}, {}
+  if x.device ~= "cpu" and not self.by_steps and self.proj_size == 0 and x.shape[1] > 0 then
+    local y, h, c = all_by_library(self, x, h0, c0, sizes)
+    if y then return y, h, c end
+  end
   for l = 1, self.num_layers do
     local outputs = {}
     for direction = 1, directions do

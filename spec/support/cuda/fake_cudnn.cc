@@ -12,15 +12,14 @@
  * graph. Engine 0 refuses to become a plan for an odd number of input channels, and in half precision tensors that are
  * contiguous, or promised to be aligned to less than 16 bytes, are engine 3's. A tensor that exists only in the graph
  * has to be aligned to 16. */
-#include <cudnn.h>
+#include "fake_cudnn.h"
+
 #include <stdio.h>
 
 #include <map>
 #include <memory>
 #include <set>
 #include <vector>
-
-#include "fake_library.h"
 
 namespace {
 enum { WORKSPACE = 1024, ENGINES = 4, TENSOR_CORE_ENGINE = 0, LAST_ENGINE = 3, TENSOR_CORE_CONFIGS = 30, ALIGN = 16 };
@@ -55,10 +54,7 @@ struct holder { /* what a caller's handle points to: what it refers to lives on 
   reference of;
 };
 
-struct library {
-  int device;
-  void *stream, *memory;
-};
+typedef lm_fake_cudnn library;
 
 /* What each type takes: name, type of the values, how many at least and at most; needed unless `may`. */
 struct row {
@@ -141,14 +137,15 @@ static int pass_of(cudnnBackendDescriptorType_t type) {
 
 static thread_local char message[256];
 
-static cudnnStatus_t refuse(cudnnStatus_t status, const char *why) {
+cudnnStatus_t lm_fake_refuse(cudnnStatus_t status, const char *why) {
   snprintf(message, sizeof message, "fake: %s", why);
   return status;
 }
+static cudnnStatus_t (*const refuse)(cudnnStatus_t, const char *) = lm_fake_refuse;
 
 /* ---- what a graph says ---- */
 
-static int dtype_of(cudnnDataType_t type) {
+int lm_fake_dtype_of(cudnnDataType_t type) {
   switch (type) {
     case CUDNN_DATA_HALF: return LM_F16;
     case CUDNN_DATA_BFLOAT16: return LM_BF16;
@@ -180,7 +177,7 @@ static tensor tensor_of(const descriptor &d) {
   tensor t;
   t.id = d.get<int64_t>(A(TENSOR_UNIQUE_ID));
   t.align = d.get<int64_t>(A(TENSOR_BYTE_ALIGNMENT));
-  t.dtype = dtype_of(d.get<cudnnDataType_t>(A(TENSOR_DATA_TYPE)));
+  t.dtype = lm_fake_dtype_of(d.get<cudnnDataType_t>(A(TENSOR_DATA_TYPE)));
   t.inside = d.has(A(TENSOR_IS_VIRTUAL)) && d.get<bool>(A(TENSOR_IS_VIRTUAL));
   for (int i = 0; i < 4; i++) {
     t.size[i] = d.get<int64_t>(A(TENSOR_DIMENSIONS), i);

@@ -1,4 +1,7 @@
-/* A recurrent layer in one direction: checks, what kernels compute in, gradients of weights. */
+/* A recurrent layer in one direction: checks, what kernels compute in, gradients of weights. Then layers that a
+ * device's library computes all at once: checks. */
+#include <stdio.h>
+
 #include "op/input_layout.h"
 
 /* The arguments of either op, as they were given or as kernels want them: contiguous, float32 or float64. */
@@ -63,9 +66,9 @@ done:
 }
 
 /* batch_sizes: from one step to the next no larger, all rows in sum, the first as many as h0 has. */
-static lm_status check_steps(lm_op_id op, const lm_tensor *sizes, const lm_tensor *h0, int64_t rows) {
+static lm_status check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch, int64_t rows) {
   lm_status status = LM_OK;
-  int64_t batch = h0->size[0], sum = 0, before = batch;
+  int64_t sum = 0, before = batch;
   if (!sizes) {
     if (batch > 0 ? rows % batch != 0 : rows != 0) {
       TRY(lm_fail(LM_E_SHAPE, "%s: %lld rows are not so many steps of %lld sequences, which h0 has", lm_ops[op].name,
@@ -110,7 +113,7 @@ static lm_status check_layer(lm_op_id op, const layer_args *a, int cell, int64_t
   TRY(check(op, "c0", a->c0, a->h0->size[0], hidden, w));
   TRY(check(op, "bias_hh", a->bias_hh, -1, w->size[0], w));
   TRY(check(op, "weight_hr", a->weight_hr, width, hidden, w));
-  TRY(check_steps(op, sizes, a->h0, rows));
+  TRY(check_steps(op, sizes, a->h0->size[0], rows));
 done:
   return status;
 }
@@ -243,5 +246,154 @@ done:
   for (int k = 0; k < 5; k++) lm_release(other[k]);
   for (int k = 0; k < 6; k++) lm_release(result[k]);
   lm_release(bias);
+  return status;
+}
+
+/* ---- layers by a library */
+
+static bool is_missing(lm_status *status) {
+  bool missing = *status == LM_E_MISSING;
+  if (missing) *status = LM_OK;
+  return missing;
+}
+
+lm_status lm_op_recurrent_weights(const lm_recurrent_weights_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_recurrent_weights;
+  lm_status status = LM_OK;
+  lm_tensor *result[2] = {NULL};
+  lm_tensor *const *w = a->weights.v;
+  const int each = a->bias ? 4 : 2, directions = a->bidirectional ? 2 : 1;
+  if (a->weights.n == 0 || a->weights.n % (each * directions) != 0) {
+    TRY(lm_fail(LM_E_ARG, "%s: there are %d weights; %d for each layer wanted", lm_ops[op].name, a->weights.n,
+                each * directions));
+  }
+  TRY(lm_check_ndim(op, "weights[2]", w[1], 2));
+  TRY(lm_check_float(op, "weights[2]", w[1]));
+  int64_t hidden = w[1]->size[1], gates = hidden * gates_of(a->cell);
+  for (int i = 0; i < a->weights.n; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "weights[%d]", i + 1);
+    bool input = i % each == 0;
+    if (input) TRY(lm_check_ndim(op, name, w[i], 2));
+    int64_t width = i >= each * directions ? hidden * directions : w[0]->ndim == 2 ? w[0]->size[1] : 0;
+    TRY(check(op, name, w[i], i % each < 2 ? gates : -1, input ? width : i % each == 1 ? hidden : gates, w[1]));
+  }
+  if (hidden > 0) {
+    status = lm_dispatch(op, w[1]->device, a, result);
+    if (is_missing(&status)) lm_release(result[0]), lm_release(result[1]), result[0] = result[1] = NULL;
+    TRY(status);
+  }
+  for (int k = 0; k < 2; k++) {
+    if (!result[k]) TRY(nothing(w[1], &result[k]));
+    out[k] = result[k];
+    result[k] = NULL;
+  }
+done:
+  for (int k = 0; k < 2; k++) lm_release(result[k]);
+  return status;
+}
+
+/* Sizes of layers and of what they are given, for either op. */
+static lm_status check_network(lm_op_id op, const lm_tensor *x, const lm_tensor *weights, const lm_tensor *h0,
+                               const lm_tensor *c0, const lm_tensor *batch_sizes, int cell, bool bidirectional) {
+  lm_status status = LM_OK;
+  TRY(lm_check_ndim(op, "x", x, 2));
+  TRY(lm_check_float(op, "x", x));
+  TRY(lm_check_ndim(op, "weights", weights, 1));
+  TRY(check(op, "weights", weights, -1, weights->size[0], x));
+  TRY(lm_check_ndim(op, "h0", h0, 3));
+  if (h0->size[0] == 0 || h0->size[0] % (bidirectional ? 2 : 1) != 0) {
+    TRY(lm_fail(LM_E_SHAPE, "%s: h0 is %s; [layers * %d, N, H] wanted", lm_ops[op].name, lm_shape_of(h0),
+                bidirectional ? 2 : 1));
+  }
+  if ((cell == LM_LSTM) != (c0 != NULL)) TRY(lm_fail(LM_E_ARG, "%s: c0 goes with an lstm", lm_ops[op].name));
+  const lm_tensor *state[2] = {h0, c0};
+  for (int k = 0; k < 2 && state[k]; k++) {
+    bool alike = state[k]->ndim == 3 && state[k]->dtype == x->dtype;
+    for (int d = 0; alike && d < 3; d++) alike = state[k]->size[d] == h0->size[d];
+    if (!alike) {
+      TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s %s; %s %s wanted", lm_ops[op].name, k == 0 ? "h0" : "c0",
+                  lm_dtype_name((lm_dtype)state[k]->dtype), lm_shape_of(state[k]), lm_dtype_name((lm_dtype)x->dtype),
+                  lm_shape_of(h0)));
+    }
+    TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)state[k], (lm_tensor *)x}));
+  }
+  TRY(check_steps(op, batch_sizes, h0->size[1], x->size[0]));
+done:
+  return status;
+}
+
+static lm_status like(const lm_tensor *t, lm_tensor **out) {
+  return lm_tensor_empty((lm_dtype)t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, out);
+}
+
+static lm_status zeros(lm_tensor *t, lm_tensor **out) {
+  return lm_op_zeros_like(&(lm_zeros_like_args){.x = t, .dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE}, out);
+}
+
+lm_status lm_op_recurrent_network(const lm_recurrent_network_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_recurrent_network;
+  lm_status status = LM_OK;
+  lm_tensor *result[4] = {NULL};
+  TRY(check_network(op, a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional));
+  TRY(matrix(a->x, a->x->size[0], a->h0->size[2] * (a->bidirectional ? 2 : 1), &result[0]));
+  TRY(like(a->h0, &result[1]));
+  TRY(a->c0 ? like(a->c0, &result[2]) : nothing(a->x, &result[2]));
+  if (a->x->size[0] > 0) {
+    status = lm_dispatch(op, a->x->device, a, result);
+    if (is_missing(&status)) {
+      for (int k = 0; k < 4; k++) lm_release(result[k]), result[k] = NULL;
+    }
+    TRY(status);
+  } else {
+    TRY(lm_copy(a->h0, result[1]));
+    if (a->c0) TRY(lm_copy(a->c0, result[2]));
+  }
+  for (int k = 0; k < 4; k++) {
+    if (!result[k]) TRY(nothing(a->x, &result[k]));
+  }
+  for (int k = 0; k < 4; k++) {
+    out[k] = result[k];
+    result[k] = NULL;
+  }
+done:
+  for (int k = 0; k < 4; k++) lm_release(result[k]);
+  return status;
+}
+
+lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_recurrent_network_backward;
+  lm_status status = LM_OK;
+  lm_tensor *result[4] = {NULL};
+  const int64_t width = a->h0->ndim == 3 ? a->h0->size[2] * (a->bidirectional ? 2 : 1) : 0;
+  TRY(check_network(op, a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional));
+  TRY(check(op, "y", a->y, a->x->size[0], width, a->x));
+  TRY(check(op, "grad_y", a->grad_y, a->x->size[0], width, a->x));
+  const lm_tensor *grad[2] = {a->grad_h, a->c0 ? a->grad_c : NULL};
+  for (int k = 0; k < 2; k++) {
+    if (grad[k] && (grad[k]->numel != a->h0->numel || grad[k]->dtype != a->x->dtype)) {
+      TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s %s; %s %s wanted", lm_ops[op].name, k == 0 ? "grad_h" : "grad_c",
+                  lm_dtype_name((lm_dtype)grad[k]->dtype), lm_shape_of(grad[k]), lm_dtype_name((lm_dtype)a->x->dtype),
+                  lm_shape_of(a->h0)));
+    }
+  }
+  bool empty = a->x->size[0] == 0;
+  TRY(like(a->x, &result[0]));
+  TRY(empty ? zeros(a->weights, &result[1]) : like(a->weights, &result[1]));
+  TRY(empty && !a->grad_h ? zeros(a->h0, &result[2]) : like(a->h0, &result[2]));
+  TRY(!a->c0 ? nothing(a->x, &result[3]) : empty && !a->grad_c ? zeros(a->c0, &result[3]) : like(a->c0, &result[3]));
+  if (!empty) {
+    TRY(lm_dispatch(op, a->x->device, a, result));
+  } else {
+    for (int k = 0; k < 2; k++) {
+      if (grad[k]) TRY(lm_copy(grad[k], result[2 + k]));
+    }
+  }
+  for (int k = 0; k < 4; k++) {
+    out[k] = result[k];
+    result[k] = NULL;
+  }
+done:
+  for (int k = 0; k < 4; k++) lm_release(result[k]);
   return status;
 }

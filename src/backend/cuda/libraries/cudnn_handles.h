@@ -16,8 +16,9 @@ typedef struct lm_cudnn_found {
 typedef struct lm_cudnn {
   struct lm_cudnn *next;
   cudnnHandle_t handle;
-  void *stream;   /* that the handle works on */
-  lm_cache plans; /* of lm_cudnn_found */
+  void *stream;      /* that the handle works on */
+  lm_cache plans;    /* of lm_cudnn_found */
+  lm_cache networks; /* of lm_cudnn_rnn */
 } lm_cudnn;
 
 /* A handle of the device on that stream, the caller's until it is put back. The device is current. While anybody

@@ -24,3 +24,39 @@ op "recurrent_layer_backward" {
   results = 6,
   help = "gradients of recurrent_layer: gates, weight_hh, h0, c0, bias_hh, weight_hr; [0] for what was not there",
 }
+
+-- Layers as the library of a device has them (cuDNN), all of them in one call. y1 of the first says where each weight
+-- went, y3 of the second is what the library keeps for the gradient.
+op "recurrent_weights" {
+  "weights: tensors",
+  options = {"cell: recurrent_cell = lstm", "bidirectional = false", "bias = true"},
+  hidden = 1,
+  grad = {weights = "packed_weight(g, y1, sizes, at)"},
+  autocast = "lower",
+  help = "weights of recurrent layers as the library of their device wants them, [n]; [0] where there is none, or it "
+    .. "has no such layers: nn.RNN, nn.GRU and nn.LSTM then do without. weights: weight_ih [G * H, I] and weight_hh "
+    .. "[G * H, H] and, with bias, bias_ih and bias_hh [G * H] of each layer, in turn those of each direction",
+}
+op "recurrent_network" {
+  "x", "weights", "h0", "c0?",
+  options = {
+    "cell: recurrent_cell = lstm", "bidirectional = false", "bias = true", "keep = true", "batch_sizes?",
+  },
+  results = 3, hidden = 1,
+  grad = {
+    ["x, weights, h0, c0"] =
+      "recurrent_network_backward(x, weights, h0, y, y3, g, g1, g2, c0, batch_sizes, cell, bidirectional, bias)",
+  },
+  autocast = "lower",
+  help = "recurrent layers by the library of their device. x [steps * N, I], one step after the other; weights: what "
+    .. "recurrent_weights gives; h0 and, of an lstm, c0 [layers * D, N, H], with D = 2 where bidirectional and else 1. "
+    .. "batch_sizes: how many sequences each step has, as in a PackedSequence; keep = false: there will be "
+    .. "no gradient. Gives y [steps * N, D * H], the last h and the last cells, [0] where there are none; and [0] for "
+    .. "all three where the library does not take them",
+}
+op "recurrent_network_backward" {
+  "x", "weights", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "batch_sizes?",
+  "cell: recurrent_cell = lstm", "bidirectional = false", "bias = true",
+  results = 4,
+  help = "gradients of recurrent_network: x, weights, h0, c0, [0] where that was not there",
+}

@@ -1,0 +1,252 @@
+/* Recurrent networks, all layers at once, by cuDNN. LM_E_MISSING, before anything was written, is for what it does not
+ * take: the caller goes through the layers step by step then. */
+#include <stdlib.h>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/libraries/cudnn_rnn.h"
+#include "backend/cuda/sort_pairs.h"
+#include "backend/known/setting.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "cat.h"
+#include "copy.h"
+
+/* Products of several streams may find buffers of either of two sizes in cuBLAS and add up in another order, unless it
+ * is told to have one size alone (cuBLAS's "Results Reproducibility"). */
+static lm_status check_wanted(void) {
+  if (!lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return lm_fail(LM_E_MISSING, "cudnn.enabled is false");
+  if (lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC) && !getenv("CUBLAS_WORKSPACE_CONFIG"))
+    return lm_fail(LM_E_MISSING, "cudnn.deterministic is true, and CUBLAS_WORKSPACE_CONFIG (:4096:2) is not set");
+  return LM_OK;
+}
+
+static lm_status key_of(int dtype, int cell, bool bidirectional, bool bias, int64_t layers, int64_t input,
+                        int64_t hidden, lm_cudnn_rnn_key *out) {
+  bool small = layers <= 1024 && input <= INT32_MAX && hidden <= INT32_MAX / 2;
+  if (!small || input == 0 || hidden == 0) return lm_fail(LM_E_MISSING, "sizes that cuDNN does not take");
+  *out = (lm_cudnn_rnn_key){.dtype = dtype,
+                            .cell = cell,
+                            .bidirectional = bidirectional,
+                            .bias = bias,
+                            .tf32 = dtype == LM_F32 && lm_setting_get(LM_SETTING_CUDNN_TF32),
+                            .layers = (int32_t)layers,
+                            .input = (int32_t)input,
+                            .hidden = (int32_t)hidden};
+  return LM_OK;
+}
+
+/* A result of a size that only the slot knows. */
+static lm_status new_result(lm_dtype dtype, lm_device device, int64_t size, lm_tensor **out) {
+  lm_status status;
+  TRY(lm_tensor_empty(dtype, device, 1, &size, LM_CONTIGUOUS, out));
+  TRY(lm_use_write(lm_tensor_used(*out), lm_stream_current(device)));
+done:
+  return status;
+}
+
+/* ---- weights */
+
+/* Each to its place in the packed space, in one launch for up to LM_CAT_BLOCKS of them. */
+static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tensor *packed, void *stream) {
+  lm_status status = LM_OK;
+  int item = (int)lm_dtype_size((lm_dtype)packed->dtype), unit = LM_MAX_UNIT;
+  unit = lm_unit_for(unit, (int64_t)(uintptr_t)packed->data);
+  unit = lm_unit_for(unit, (int64_t)r->weight_bytes);
+  int64_t filled = 0;
+  for (int i = 0; i < r->weights; i++) {
+    unit = lm_unit_for(unit, weights[i]->numel * item);
+    unit = lm_unit_for(unit, r->place[i] * item);
+    unit = lm_unit_for(unit, (int64_t)(uintptr_t)weights[i]->data);
+    filled += weights[i]->numel;
+  }
+  if (filled < packed->numel)
+    TRY(lm_cuda_check(lm_set_bytes(packed->data, 0, r->weight_bytes, stream), "cudaMemsetAsync"));
+  for (int done = 0; done < r->weights; done += LM_CAT_BLOCKS) {
+    lm_cat_block blocks[LM_CAT_BLOCKS];
+    int n = r->weights - done < LM_CAT_BLOCKS ? r->weights - done : LM_CAT_BLOCKS;
+    for (int i = 0; i < n; i++) {
+      const lm_tensor *w = weights[done + i];
+      blocks[i] = (lm_cat_block){w->data, w->numel * item / unit, r->place[done + i] * item / unit};
+    }
+    TRY(LAUNCH("join", lm_cat_blocks(stream, unit, 1, (int64_t)r->weight_bytes / unit, n, blocks, packed->data)));
+  }
+done:
+  return status;
+}
+
+lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out_) {
+  lm_status status;
+  const lm_recurrent_weights_args *a = args;
+  lm_tensor **out = (lm_tensor **)out_; /* how large they are is the library's to say */
+  const lm_tensor *first = a->weights.v[0];
+  const int n = a->weights.n, directions = a->bidirectional ? 2 : 1;
+  lm_device device = first->device;
+  lm_tensor **dense = lm_calloc((size_t)n, sizeof *dense), *packed = NULL, *places = NULL;
+  lm_cudnn *cudnn = NULL;
+  lm_cudnn_rnn *r;
+  lm_cudnn_rnn_key key;
+  void *stream;
+  if (!dense) return LM_E_OOM;
+  TRY(check_wanted());
+  TRY(key_of(first->dtype, a->cell, a->bidirectional, a->bias, n / (directions * (a->bias ? 4 : 2)), first->size[1],
+             a->weights.v[1]->size[1], &key));
+  TRY(lm_cuda_enter(device, &stream));
+  TRY(lm_cudnn_take(device, stream, &cudnn));
+  TRY(lm_cudnn_rnn_of(cudnn, &key, &r));
+  int64_t count = (int64_t)(r->weight_bytes / lm_dtype_size((lm_dtype)first->dtype)), tensors = n;
+  TRY(new_result((lm_dtype)first->dtype, device, count, &packed));
+  TRY(lm_cudnn_rnn_places(cudnn, r, packed->data));
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &tensors, LM_CONTIGUOUS, &places));
+  for (int i = 0; i < n; i++) {
+    TRY(lm_cuda_lay_out(a->weights.v[i], LM_CONTIGUOUS, true, &dense[i]));
+    ((int64_t *)places->data)[i] = r->place[i];
+  }
+  TRY(pack(dense, r, packed, stream));
+  out[0] = packed;
+  out[1] = places;
+  packed = places = NULL;
+done:
+  lm_cudnn_put(device, cudnn);
+  for (int i = 0; i < n; i++) lm_cuda_release(dense[i]);
+  lm_free(dense);
+  lm_cuda_release(packed);
+  lm_release(places);
+  return status;
+}
+
+/* ---- networks */
+
+/* lengths[i]: how many steps have more than i sequences. */
+static lm_status lengths_of(const lm_tensor *x, const lm_tensor *h0, const lm_tensor *sizes, int **out, int *steps) {
+  int64_t batch = h0->size[1], n = sizes ? sizes->size[0] : x->size[0] / batch;
+  const int64_t *size = sizes ? (const int64_t *)sizes->data : NULL;
+  while (size && n > 0 && size[n - 1] == 0) n--;
+  if (n > INT32_MAX || batch > INT32_MAX) return lm_fail(LM_E_MISSING, "sizes that cuDNN does not take");
+  int *lengths = lm_calloc((size_t)batch, sizeof *lengths);
+  if (!lengths) return LM_E_OOM;
+  for (int64_t i = 0; i < batch; i++) lengths[i] = (int)n;
+  for (int64_t t = 1; size && t < n; t++) {
+    for (int64_t i = size[t]; i < size[t - 1]; i++) lengths[i] = (int)t;
+  }
+  *out = lengths;
+  *steps = (int)n;
+  return LM_OK;
+}
+
+/* Operands as cuDNN wants them, and what else a call needs. */
+typedef struct network_call {
+  lm_cudnn_rnn_call call;
+  lm_tensor *x, *weights, *h0, *c0;
+  int *lengths;
+  void *stream;
+} network_call;
+
+static lm_status begin(lm_tensor *x, lm_tensor *weights, lm_tensor *h0, lm_tensor *c0, const lm_tensor *batch_sizes,
+                       int cell, bool bidirectional, bool bias, network_call *o) {
+  lm_status status;
+  lm_cudnn_rnn_key key;
+  lm_cudnn_rnn *r;
+  *o = (network_call){.call = {.device = x->device}};
+  TRY(check_wanted());
+  TRY(key_of(x->dtype, cell, bidirectional, bias, h0->size[0] / (bidirectional ? 2 : 1), x->size[1], h0->size[2],
+             &key));
+  TRY(lm_cuda_enter(x->device, &o->stream));
+  TRY(lm_cudnn_take(x->device, o->stream, &o->call.cudnn));
+  TRY(lm_cudnn_rnn_of(o->call.cudnn, &key, &r));
+  if ((size_t)weights->numel * lm_dtype_size((lm_dtype)x->dtype) != r->weight_bytes) {
+    TRY(lm_fail(LM_E_SHAPE, "%s: weights is %s, which recurrent_weights does not give for x %s and h0 %s",
+                lm_op_running(), lm_shape_of(weights), lm_shape_of(x), lm_shape_of(h0)));
+  }
+  TRY(lengths_of(x, h0, batch_sizes, &o->lengths, &o->call.steps));
+  TRY(lm_cuda_lay_out(x, LM_CONTIGUOUS, true, &o->x));
+  TRY(lm_cuda_lay_out(weights, LM_CONTIGUOUS, true, &o->weights));
+  TRY(lm_cuda_lay_out(h0, LM_CONTIGUOUS, true, &o->h0));
+  if (c0) TRY(lm_cuda_lay_out(c0, LM_CONTIGUOUS, true, &o->c0));
+  o->call.rnn = r;
+  o->call.batch = (int)h0->size[1];
+  o->call.lengths = o->lengths;
+  o->call.x = o->x->data;
+  o->call.weights = o->weights->data;
+  o->call.h0 = o->h0->data;
+  o->call.c0 = c0 ? o->c0->data : NULL;
+done:
+  return status;
+}
+
+static void end(network_call *o) {
+  lm_cudnn_put(o->call.device, o->call.cudnn);
+  lm_cuda_release(o->x);
+  lm_cuda_release(o->weights);
+  lm_cuda_release(o->h0);
+  lm_cuda_release(o->c0);
+  lm_free(o->lengths);
+}
+
+lm_status lm_cuda_recurrent_network(const void *args, lm_tensor *const *out_) {
+  lm_status status;
+  const lm_recurrent_network_args *a = args;
+  lm_tensor **out = (lm_tensor **)out_, *reserve = NULL;
+  network_call o;
+  TRY(begin(a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));
+  o.call.y = out[0]->data;
+  o.call.h = out[1]->data;
+  o.call.c = a->c0 ? out[2]->data : NULL;
+  if (a->keep) TRY(lm_cudnn_rnn_reserve(&o.call, &o.call.reserve_bytes));
+  TRY(new_result(LM_U8, a->x->device, (int64_t)o.call.reserve_bytes, &reserve));
+  o.call.reserve = a->keep ? reserve->data : NULL;
+  TRY(lm_cudnn_rnn_forward(&o.call));
+  out[3] = reserve;
+  reserve = NULL;
+done:
+  if (status == LM_E_MISSING && lm_log_on(LM_LOG_OP)) lm_log(LM_LOG_OP, "recurrent_network: %s", lm_error());
+  end(&o);
+  lm_cuda_release(reserve);
+  return status;
+}
+
+/* t, dense and aligned, or zeros where it is NULL. */
+static lm_status dense_or_zeros(lm_tensor *t, const lm_tensor *like, void *stream, lm_tensor **out) {
+  if (t) return lm_cuda_lay_out(t, LM_CONTIGUOUS, true, out);
+  lm_status status;
+  TRY(lm_tensor_empty((lm_dtype)like->dtype, like->device, like->ndim, like->size, LM_CONTIGUOUS, out));
+  TRY(lm_cuda_check(lm_set_bytes((*out)->data, 0, lm_nbytes(*out), stream), "cudaMemsetAsync"));
+done:
+  return status;
+}
+
+/* What the forward pass kept is written on: a copy is, so that backward may be called again. */
+lm_status lm_cuda_recurrent_network_backward(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_recurrent_network_backward_args *a = args;
+  lm_tensor *y = NULL, *grad[3] = {NULL}, *reserve = NULL;
+  network_call o;
+  TRY(begin(a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));
+  TRY(lm_cudnn_rnn_reserve(&o.call, &o.call.reserve_bytes));
+  if (lm_nbytes(a->work) < o.call.reserve_bytes || !lm_is_contiguous(a->work)) {
+    TRY(lm_fail(LM_E_ARG, "%s: work is %s; what recurrent_network kept wanted, of a call with keep = true",
+                lm_op_running(), lm_shape_of(a->work)));
+  }
+  TRY(lm_cuda_lay_out(a->y, LM_CONTIGUOUS, true, &y));
+  TRY(dense_or_zeros(a->grad_y, a->y, o.stream, &grad[0]));
+  TRY(dense_or_zeros(a->grad_h, a->h0, o.stream, &grad[1]));
+  if (a->c0) TRY(dense_or_zeros(a->grad_c, a->c0, o.stream, &grad[2]));
+  TRY(lm_tensor_empty_like(a->work, LM_U8, a->work->device, &reserve));
+  TRY(lm_cuda_copy(a->work, reserve));
+  TRY(lm_cuda_check(lm_set_bytes(out[1]->data, 0, lm_nbytes(out[1]), o.stream), "cudaMemsetAsync"));
+  o.call.y = y->data;
+  o.call.reserve = reserve->data;
+  o.call.grad_y = grad[0]->data;
+  o.call.grad_h = grad[1]->data;
+  o.call.grad_c = a->c0 ? grad[2]->data : NULL;
+  o.call.grad_x = out[0]->data;
+  o.call.grad_weights = out[1]->data;
+  o.call.grad_h0 = out[2]->data;
+  o.call.grad_c0 = a->c0 ? out[3]->data : NULL;
+  TRY(lm_cudnn_rnn_backward(&o.call));
+done:
+  end(&o);
+  lm_cuda_release(y);
+  for (int k = 0; k < 3; k++) lm_cuda_release(grad[k]);
+  lm_cuda_release(reserve);
+  return status;
+}
