@@ -70,9 +70,9 @@ other.luminary = with(pairs_of([[
   compile jit vmap onnx sparse quantization hub profiler hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere
   bitwise_and bitwise_not bitwise_or bitwise_xor
-  bucketize complex64   corrcoef count_nonzero cov cummax cummin deg2rad diff
+  bucketize complex64 corrcoef count_nonzero cov cummax cummin deg2rad diff
   empty_strided erfc erfinv exp2 export fmax fmin
-  fmod frac fx gcd gru heaviside   instance_norm isin isneginf isposinf kthvalue layer_norm_
+  fmod frac fx gcd gru heaviside instance_norm isin isneginf isposinf kthvalue layer_norm_
   log10 log2 logaddexp logcumsumexp logical_xor logit lstm
   matrix_rank median mode mps nan_to_num nanmean nanmedian nansum nanquantile
   prelu quantile rad2deg
