@@ -375,19 +375,32 @@ local function keys_of(t, path)
   return keys
 end
 
--- An optimizer's state_dict as torch.optim has it, where parameters count from 0; nil for what is none.
-local function optimizer_state(t)
+-- The least number of a parameter in a state_dict of an optimizer: 1, or 0 in what was read from such a file; nil for
+-- what is no state_dict of an optimizer.
+local function first_parameter(t)
   if not options.is_plain(t.state) or not options.is_plain(t.param_groups) or #t.param_groups == 0 then return nil end
+  local least = math.huge
+  for _, group in ipairs(t.param_groups) do
+    if not options.is_plain(group) or not options.is_plain(group.params) then return nil end
+    for _, number in ipairs(group.params) do
+      if type(number) ~= "number" then return nil end
+      least = math.min(least, number)
+    end
+  end
+  return (least == 0 or least == 1) and least or nil
+end
+
+-- A state_dict of an optimizer as torch.optim has it, where parameters count from 0.
+local function optimizer_state(t, least)
   local out = {state = {}, param_groups = {}}
   for key, value in pairs(t) do out[key] = out[key] or value end
   for g, group in ipairs(t.param_groups) do
-    if not options.is_plain(group) or not options.is_plain(group.params) then return nil end
     local copy = {params = {}}
     for key, value in pairs(group) do copy[key] = copy[key] or value end
     for i, number in ipairs(group.params) do
-      if type(number) ~= "number" or number < 1 then return nil end -- such as one that was read from such a file
-      copy.params[i], out.state[number - 1] = number - 1, t.state[number]
+      copy.params[i], out.state[number - least] = number - least, t.state[number]
     end
+    if copy.history_size then copy.line_search_fn = copy.line_search_fn or pickle.NONE end -- LBFGS asks for it
     out.param_groups[g] = copy
   end
   return out
@@ -400,11 +413,11 @@ function Writer:table(t, path, depth)
   if depth > MOST_DEEP then fail("save: %s is nested too deep", shown(path, 100)) end
   number = self.count
   self.numbers[t], self.count, self.open[t] = number, number + 1, true
-  local optimizer = optimizer_state(t)
-  local content = optimizer or t
+  local least = first_parameter(t)
+  local content = least and optimizer_state(t, least) or t
   local keys = keys_of(content, path)
   local is_list = #keys > 0 and keys[1] == 1 and keys[#keys] == #keys and not self.dicts[t]
-  if optimizer then self.dicts[optimizer.state] = true end -- also where only the second parameter has a state
+  if least then self.dicts[content.state] = true end -- also where only the second parameter has a state
   self:put(is_list and "]" or "}", "r", little_endian(number, 4), "(")
   for _, key in ipairs(keys) do
     if type(key) == "string" then
@@ -420,6 +433,7 @@ end
 
 function Writer:value(v, path, depth)
   local kind = type(v)
+  if v == pickle.NONE then return self:put "N" end
   if core.is_tensor(v) then return self:tensor(v, place_of(path)) end
   if kind == "table" and options.is_plain(v) and not class.record(v) then return self:table(v, path, depth) end
   if class.record(v) or kind == "table" then
