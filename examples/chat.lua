@@ -12,7 +12,7 @@ local USAGE = [[
 usage: luajit chat.lua --model FOLDER [options]      a line of yours, an answer; an empty line ends it
 
   --model FOLDER        with config.json, weights and tokenizer.json
-  --format NAME         how turns are written: chatml, llama3, zephyr, llama2 or plain   (as the tokenizer's tokens say)
+  --format NAME         how turns are written: chatml, llama3, zephyr, llama2 or plain   (as the folder says)
   --system TEXT         what the model is told first
   --dtype NAME          float32, bfloat16, float16           (float32)
   --int8                linear layers in int8
@@ -44,9 +44,11 @@ local formats = {
     turn = "<|start_header_id|>%s<|end_header_id|>\n\n%s<|eot_id|>",
     answer = "<|start_header_id|>assistant<|end_header_id|>\n\n", ends = {"<|eot_id|>", "<|end_of_text|>"},
   },
-  zephyr = {turn = "<|%s|>\n%s</s>\n", answer = "<|assistant|>\n", ends = {"</s>"}}, -- TinyLlama's
+  zephyr = { -- TinyLlama's
+    needs = "<|user|>", turn = "<|%s|>\n%s</s>\n", answer = "<|assistant|>\n", ends = {"</s>"},
+  },
   llama2 = {
-    first = "<s>", ends = {"</s>"}, answer = "", system = "<<SYS>>\n%s\n<</SYS>>\n\n",
+    needs = "[INST]", first = "<s>", ends = {"</s>"}, answer = "", system = "<<SYS>>\n%s\n<</SYS>>\n\n",
     turns = {user = "[INST] %s [/INST]", assistant = " %s </s><s>"},
   },
   plain = {
@@ -61,8 +63,10 @@ local function format_for(tokenizer, name)
   elseif name then
     return formats[name]
   end
-  for _, each in ipairs {"chatml", "llama3"} do
-    if tokenizer:token_to_id(formats[each].needs) then return formats[each] end
+  for _, each in ipairs {"chatml", "llama3", "zephyr", "llama2"} do
+    local needs = formats[each].needs -- in the folder's own template, or among the tokens
+    local told = (tokenizer.chat_template or ""):find(needs, 1, true)
+    if told or tokenizer:token_to_id(needs) then return formats[each] end
   end
   return formats.plain
 end
