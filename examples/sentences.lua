@@ -15,6 +15,9 @@ local words = {
   thinks = {{"thinks", "says", "knows"}, {"think", "say", "know"}},
 }
 
+--- Its words, those that have a number as {singular, plural}.
+sentences.words = words
+
 --- sentences.make(count [, seed = 1]): so many sentences in a string, a space between two, and what they hold in nats
 --- for each character. The same on every machine.
 function sentences.make(count, seed)

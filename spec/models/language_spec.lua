@@ -415,6 +415,13 @@ describe("models.generate", function()
     says("pad_token_id is 9; the net has scores for tokens 1 to 8", {pad_token_id = 9})
     says("repetition_penalty has to be a finite number above 0, got 0", {repetition_penalty = 0})
     says("length_penalty has to be a finite number, got nan", {length_penalty = 0 / 0, num_beams = 2})
+    local nothing = {eos_token_id = {1, 2, 3, 4, 5, 6, 7, 8}, min_new_tokens = 2, do_sample = true}
+    says("generate: no token is left to be drawn for row 1: min_new_tokens leaves out ends", nothing)
+    for _, o in ipairs {{}, {do_sample = true}, {num_beams = 2}} do
+      says("generate: the net gave scores of row 1 that are no numbers", o, function(x)
+        return lm.full({x.shape[1], 1, 4}, 0 / 0)
+      end)
+    end
     net.eos_token_id = 99 -- as a config.json may say it of a smaller model
     assert.same({1, 5}, generate(net, ids, {max_new_tokens = 3, min_new_tokens = 2}).shape)
   end)

@@ -173,6 +173,33 @@ describe("models.unet2d", function()
   end)
 end)
 
+describe("models", function()
+  it("take batches of no samples", function()
+    local none = lm.zeros({0, 3}):long()
+    local small = {vocab_size = 11, hidden_size = 8, num_attention_heads = 2, intermediate_size = 6,
+      num_hidden_layers = 1}
+    assert.same({0, 3, 8}, (models.bert(small)(none)).shape)
+    assert.same({0, 3, 11}, models.llama(small)(none).shape)
+    assert.same({0, 3, 11}, models.gpt2({vocab_size = 11, n_embd = 4, n_layer = 1, n_head = 2})(none).shape)
+    assert.same({0, 1000}, models.vit({image_size = 8, patch_size = 4, num_layers = 1, num_heads = 1, hidden_dim = 4,
+      mlp_dim = 4})(lm.zeros(0, 3, 8, 8)).shape)
+    assert.same({0, 3, 8, 8}, models.unet2d({block_out_channels = {4, 8}, norm_num_groups = 2, layers_per_block = 1,
+      attention_head_dim = 4, down_block_types = {"DownBlock2D", "AttnDownBlock2D"},
+      up_block_types = {"AttnUpBlock2D", "UpBlock2D"}})(lm.zeros(0, 3, 8, 8), 1).shape)
+    says("Bert: ids is a tensor %[2, 0%]; a token or more wanted", function() models.bert(small)(none:view(3, 0)
+      :narrow(1, 1, 2)) end)
+    says("Llama:new_cache: max_seq_len has to be an integer of at least 1, got nil", function()
+      models.llama(small):new_cache(1)
+    end)
+    small.max_position_embeddings = 4
+    says("Llama: 5 tokens; there are 4 places", function() models.llama(small)(lm.ones({1, 5}):long()) end)
+    small.rope_theta = 0
+    says("base has to be above 0 and finite, got 0", function() models.llama(small) end)
+    small.rope_theta, small.rope_scaling = 10, {type = "linear", factor = 0}
+    says("scaling.factor has to be above 0 and finite, got 0", function() models.llama(small) end)
+  end)
+end)
+
 describe("noise schedulers", function()
   local file = golden.load "network_schedulers"
   local schedules = {"linear", "scaled_linear", "squaredcos_cap_v2"}

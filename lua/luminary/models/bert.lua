@@ -150,7 +150,9 @@ end
 --- num_labels], with "token_classification" [N, L, num_labels].
 function Bert:forward(ids, opts)
   local o = options.check("Bert", opts, {attention_mask = {"tensor"}, token_type_ids = {"tensor"}}, "attention_mask")
-  common.ids("Bert", ids)
+  if common.ids("Bert", ids).shape[2] == 0 then
+    fail("Bert: ids is %s; a token or more wanted", options.describe(ids))
+  end
   local body, mask = self.bert or self, mask_of(o.attention_mask, ids)
   local x = self.dropout(body.embeddings.LayerNorm(places(self, ids, o)))
   for _, each in ipairs(body.encoder.layer) do x = each(x, mask) end

@@ -91,8 +91,9 @@ function common.told(who, ids, opts, layers)
   return o
 end
 
---- An nn.KVCache for each of so many layers, of weight's device and dtype.
-function common.caches(layers, weight, batch_size, length, heads, head_dim)
+--- An nn.KVCache for each of so many layers, of weight's device and dtype; of `most` places at most.
+function common.caches(who, layers, weight, batch_size, length, most, heads, head_dim)
+  length = math.min(options.arg(who .. ":new_cache", "max_seq_len", length, "count"), most)
   local list, like = {}, {device = weight.device, dtype = weight.dtype}
   for i = 1, layers do list[i] = nn.KVCache(batch_size, length, heads, head_dim, like) end
   return list

@@ -120,8 +120,8 @@ end
 --- Caches for net(ids, {cache = …}): a list of nn.KVCache for batch_size sequences of at most max_seq_len tokens.
 function GPT2:new_cache(batch_size, max_seq_len)
   local config = self.config
-  return common.caches(config.n_layer, self.transformer.wte.weight, batch_size,
-    math.min(max_seq_len, config.n_positions), config.n_head, config.n_embd / config.n_head)
+  return common.caches("GPT2", config.n_layer, self.transformer.wte.weight, batch_size, max_seq_len,
+    config.n_positions, config.n_head, config.n_embd / config.n_head)
 end
 
 --- net(ids [, {cache, attention_mask, position_ids}]): scores [N, L, vocab_size] of what comes after each of ids [N, L]

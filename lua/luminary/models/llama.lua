@@ -100,8 +100,8 @@ end
 --- Caches for net(ids, {cache = …}): a list of nn.KVCache for batch_size sequences of at most max_seq_len tokens.
 function Llama:new_cache(batch_size, max_seq_len)
   local config = self.config
-  return common.caches(config.num_hidden_layers, self.model.embed_tokens.weight, batch_size,
-    math.min(max_seq_len, config.max_positions), config.num_key_value_heads, config.head_dim)
+  return common.caches("Llama", config.num_hidden_layers, self.model.embed_tokens.weight, batch_size, max_seq_len,
+    config.max_positions, config.num_key_value_heads, config.head_dim)
 end
 
 --- net(ids [, {cache, attention_mask, position_ids}]): scores [N, L, vocab_size] of what comes after each of ids [N, L]
@@ -110,6 +110,9 @@ end
 --- without, M + 1 to M + L, whatever the mask says, and as places only count from each other, that hardly matters.
 function Llama:forward(ids, opts)
   local o = common.told("Llama", ids, opts, self.config.num_hidden_layers)
+  if not o.position_ids and o.first + ids.shape[2] > self.config.max_positions then
+    fail("Llama: %d tokens; there are %d places", o.first + ids.shape[2], self.config.max_positions)
+  end
   local rope, place = self.rope, {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil}
   local function turned(t) return rope(t, place) end
   local x = self.model.embed_tokens(ids)

@@ -1,5 +1,6 @@
 --- What net:generate makes of a model's scores [N, V] before it chooses tokens, in transformers' order.
 local core = require "luminary.core"
+local options = require "luminary.base.options"
 
 local ops = core.ops
 
@@ -43,6 +44,14 @@ function token_scores.allowed(scores, ids, rows, made, o)
     for token in pairs(o.ends) do ends[#ends + 1] = token <= vocabulary and token or nil end
     local places = core.tensor(ends, {dtype = "int64", device = scores.device})
     if #ends > 0 then scores = scores:index_fill(2, places, -math.huge) end
+  end
+  for i, best_of_row in ipairs(scores:amax(2):totable()) do
+    if best_of_row ~= best_of_row then
+      options.fail("generate: the net gave scores of row %d that are no numbers (NaN)", i)
+    elseif best_of_row == -math.huge and o.do_sample then
+      options.fail("generate: no token is left to be drawn for row %d: min_new_tokens leaves out ends, "
+        .. "no_repeat_ngram_size what would come again", i)
+    end
   end
   return scores
 end

@@ -188,9 +188,9 @@ function MultiheadAttention:forward(query, key, value, ...)
     local zero = ops.zeros({1, 1, self.embed_dim}, {dtype = k.dtype, device = k.device})
     k, v, mask = one_more(k, zero), one_more(v, zero), one_more_seen(mask)
   end
-  local n, l, s, heads = q.shape[1], q.shape[2], k.shape[2], self.num_heads
-  q, k, v = q:view(n, l, heads, -1):transpose(2, 3), k:view(n, s, heads, -1):transpose(2, 3),
-    v:view(n, s, heads, -1):transpose(2, 3)
+  local n, l, s = q.shape[1], q.shape[2], k.shape[2]
+  local function heads_of(t, length) return t:view(n, length, self.num_heads, self.head_dim):transpose(2, 3) end
+  q, k, v = heads_of(q, l), heads_of(k, s), heads_of(v, s)
   if mask and mask.dtype == "bool" then mask = mask:logical_not() end
   local rate = self.training and self.dropout or 0
   local y, weights

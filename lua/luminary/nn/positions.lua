@@ -64,6 +64,12 @@ local scalings = {
   },
 }
 
+local function above_0(who, name, value)
+  value = arg(who, name, value, "positive")
+  if value == 0 or value == math.huge then fail("%s: %s has to be above 0 and finite, got %g", who, name, value) end
+  return value
+end
+
 -- {rope_type, factor, …} checked, as a config.json has it.
 local function check_scaling(who, given)
   if not given then return {rope_type = "default"} end
@@ -72,7 +78,7 @@ local function check_scaling(who, given)
   table.sort(known)
   options.choice(who, "scaling.rope_type", out.rope_type, known)
   for _, name in ipairs(scalings[out.rope_type].needs or {}) do
-    out[name] = arg(who, "scaling." .. name, given[name], "positive")
+    out[name] = above_0(who, "scaling." .. name, given[name])
   end
   return out
 end
@@ -96,6 +102,7 @@ function RotaryPositionalEmbeddings:init(dim, ...)
   }, ...)
   if dim % 2 ~= 0 then fail("%s: dim %d is odd; entries are turned in pairs", who, dim) end
   self.max_seq_len, self.interleaved, self.base = o.max_seq_len, o.interleaved, o.base
+  above_0(who, "base", o.base)
   self.scaling, self.longest = check_scaling(who, o.scaling), o.max_seq_len
   for _, name in ipairs {"cosines", "sines"} do
     local values = planned.empty({o.max_seq_len, dim / 2}, {dtype = o.dtype or "float32", device = o.device})
