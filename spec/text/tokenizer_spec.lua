@@ -333,6 +333,13 @@ describe("lm.text", function()
       assert.equal(0, tokenizer:encode("").ids:numel())
       assert.equal("", tokenizer:decode {})
       assert.equal("", tokenizer:decode {1000})
+      assert.equal("a", tokenizer:decode {2, 1e15, 2 ^ 31, 5})
+      for _, id in ipairs {0.5, 1e300, 1 / 0, 0 / 0} do
+        fails("ids%[1%] has to be an integer", tokenizer.decode, tokenizer, {id})
+        fails("id has to be an integer", tokenizer.id_to_token, tokenizer, id)
+      end
+      fails("an id %-5; they count from 1", tokenizer.decode, tokenizer, {-5})
+      assert.is_nil(tokenizer:id_to_token(1e15))
       local without = of('{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"a": 0}}}')
       fails("'b' has no token, and its unknown token '%?' is not in the vocabulary", without.encode, without, "b")
     end)

@@ -42,9 +42,9 @@ local function tokens_of(path, name, value)
   local list, names = {}, {}
   if value and type(value) ~= "table" then fail("%s: %s is no list of tokens", path, name) end
   for key in pairs(value or {}) do names[#names + 1] = key end
+  local function place(key) return tonumber(tostring(key):match "^%d+$") or 1 / 0 end
   table.sort(names, function(a, b)
-    local x, y = tonumber(a), tonumber(b)
-    if x and y and x ~= y then return x < y end
+    if place(a) ~= place(b) then return place(a) < place(b) end
     return tostring(a) < tostring(b)
   end)
   for i, key in ipairs(names) do list[i] = token_of(path, ("%s[%s]"):format(name, tostring(key)), value[key]) end
@@ -76,7 +76,7 @@ function special.read(folder)
     out.added[#out.added + 1], out.extra[i] = token, token.content
   end
   local most = config.model_max_length or special.NO_MAXIMUM
-  if type(most) ~= "number" or most < 1 then fail("%s: model_max_length is no count", path) end
+  if type(most) ~= "number" or most < 1 or most % 1 ~= 0 then fail("%s: model_max_length is no count", path) end
   out.model_max_length = most
   out.padding_side, out.truncation_side = side(path, config, "padding_side"), side(path, config, "truncation_side")
   out.chat_template = config.chat_template or nil
