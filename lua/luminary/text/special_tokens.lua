@@ -15,10 +15,13 @@ local is_role = {}
 for _, role in ipairs(special.roles) do is_role[role] = true end
 
 -- ---- files
+--- An error's text without the line that it came from.
+function special.reason(why) return (tostring(why):gsub("^.-:%d+: ", "")) end
+
 local function object_in(path)
   if core.file_kind(path) ~= "a regular file" then return {} end
   local ok, value = pcall(core.json_decode, files.read(path), false)
-  if not ok then fail("%s: %s", path, (tostring(value):gsub("^.-:%d+: ", ""))) end
+  if not ok then fail("%s: %s", path, special.reason(value)) end
   if type(value) ~= "table" then fail("%s: it is no object", path) end
   return value
 end
@@ -59,12 +62,12 @@ local function side(path, config, name)
 end
 
 --- What tokenizer_config.json, special_tokens_map.json (for what the former does not say) and chat_template.jinja of a
---- folder say: {tokens = by role, extra = list, added = list of all that it names, model_max_length, padding_side,
---- truncation_side, chat_template}.
+--- folder say: {path = of the first, tokens = by role, extra = list, added = list of all that it names,
+--- model_max_length, padding_side, truncation_side, chat_template}.
 function special.read(folder)
   local path, old = folder .. "/tokenizer_config.json", folder .. "/special_tokens_map.json"
   local config, map = object_in(path), object_in(old)
-  local out = {tokens = {}, added = tokens_of(path, "added_tokens_decoder", config.added_tokens_decoder)}
+  local out = {path = path, tokens = {}, added = tokens_of(path, "added_tokens_decoder", config.added_tokens_decoder)}
   for _, role in ipairs(special.roles) do
     local token = token_of(path, role, config[role]) or config[role] == nil and token_of(old, role, map[role]) or nil
     out.tokens[role] = token and token.content
