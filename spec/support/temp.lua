@@ -13,10 +13,11 @@ function temp.execute(command)
   return code
 end
 
---- A new empty folder. The spec removes it.
-function temp.folder()
+--- A new empty folder, in `root` where one is given. The spec removes it.
+function temp.folder(root)
   local path = os.tmpname()
   os.remove(path)
+  if root then path = root .. "/" .. path:match "[^/]+$" end
   assert(temp.execute("mkdir " .. path) == 0)
   return path
 end

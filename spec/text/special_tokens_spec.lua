@@ -81,6 +81,10 @@ describe("lm.text.Tokenizer", function()
       ['{"pad_token": 3}'] = "tokenizer_config.json: pad_token is no token",
       ['{"pad_token": {"lstrip": true}}'] = "tokenizer_config.json: pad_token is no token",
       ['{"model_max_length": "x"}'] = "tokenizer_config.json: model_max_length is no count",
+      ['{"model_max_length": 0.5}'] = "tokenizer_config.json: model_max_length is no count",
+      ['{"added_tokens_decoder": {"5": "<y>", "1e2": "<z>", "4x": "<w>", "nan": 3, "12": "<v>"}}'] =
+        "tokenizer_config.json: added_tokens_decoder[nan] is no token",
+      ['{"eos_token": "a\255"}'] = "tokenizer_config.json: add_tokens: token 1 is not UTF-8",
       ['{"padding_side": "up"}'] = "tokenizer_config.json: padding_side is neither 'left' nor 'right'",
       ['{"added_tokens_decoder": {"4": {}}}'] = "tokenizer_config.json: added_tokens_decoder[4] is no token",
       ['{"extra_special_tokens": [1]}'] = "tokenizer_config.json: extra_special_tokens[1] is no token",

@@ -37,6 +37,7 @@ done:
   return status;
 }
 
+/* Of two that read the same when normalized the special one counts, and of two such the first. */
 static lm_status build(const lm_added_tokens *a, bool normalized, lm_trie *trie) {
   lm_trie_free(trie);
   lm_trie_key *keys = lm_malloc(a->n * sizeof *keys);
@@ -45,7 +46,8 @@ static lm_status build(const lm_added_tokens *a, bool normalized, lm_trie *trie)
   for (size_t i = 0; i < a->n; i++) {
     const lm_added_token *one = &a->item[i];
     const lm_text *text = one->normalized.data ? &one->normalized : &one->content;
-    if (one->is_normalized == normalized) keys[n++] = (lm_trie_key){text->data, text->n, (int32_t)i};
+    if (one->is_normalized == normalized)
+      keys[n++] = (lm_trie_key){text->data, text->n, (int32_t)i, (int32_t)((one->special ? 2 : 1) * a->n - i)};
   }
   lm_status status = n ? lm_trie_build(trie, keys, n) : LM_OK;
   lm_free(keys);

@@ -74,7 +74,8 @@ static lm_status build_trie(lm_model *m) {
   const lm_vocabulary *v = &m->words;
   lm_trie_key *keys = lm_malloc(v->count * sizeof *keys);
   if (!keys) return LM_E_OOM;
-  for (size_t i = 0; i < v->count; i++) keys[i] = (lm_trie_key){v->text + v->word[i].at, v->word[i].n, v->word[i].id};
+  for (size_t i = 0; i < v->count; i++)
+    keys[i] = (lm_trie_key){v->text + v->word[i].at, v->word[i].n, v->word[i].id, (int32_t)i};
   lm_status status = lm_trie_build(&m->trie, keys, v->count);
   lm_free(keys);
   return status;

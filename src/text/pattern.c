@@ -74,6 +74,8 @@ static bool is_script(const char *name, size_t n) {
   return false;
 }
 
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" /* PCRE2's own has no marks */
+
 /* A backslash and what follows it, at t[i]; gives how many bytes were read, or 0 where it is copied as it is. */
 static size_t put_escape(const char *t, size_t n, size_t i, bool in_class, lm_bytes *to) {
   char c = i + 1 < n ? t[i + 1] : 0;
@@ -82,8 +84,10 @@ static size_t put_escape(const char *t, size_t n, size_t i, bool in_class, lm_by
   if (c == 'S') word = "\\P{WSpace}";
   if (c == 'd') word = "\\p{Nd}";
   if (c == 'D') word = "\\P{Nd}";
-  if (c == 'w') word = in_class ? "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" : "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
-  if (c == 'W' && !in_class) word = "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
+  if (c == 'w') word = in_class ? WORD : "[" WORD "]";
+  if (c == 'W' && !in_class) word = "[^" WORD "]";
+  if (c == 'b' && !in_class) word = "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))";
+  if (c == 'B' && !in_class) word = "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))";
   if (c == 'h') word = in_class ? "0-9a-fA-F" : "[0-9a-fA-F]";
   if (c == 'H' && !in_class) word = "[^0-9a-fA-F]";
   if (c == 'v') word = "\\x{b}";

@@ -106,12 +106,11 @@ void lm_trie_free(lm_trie *t) {
   *t = (lm_trie){0};
 }
 
-/* Those of the same text stay in their order: they are told apart by where they stood. */
 static int by_text(const void *a, const void *b) {
   const lm_trie_key *x = a, *y = b;
   size_t n = x->n < y->n ? x->n : y->n;
   int order = memcmp(x->text, y->text, n);
-  return order ? order : x->n != y->n ? (x->n < y->n ? -1 : 1) : x->text < y->text ? -1 : 1;
+  return order ? order : x->n != y->n ? (x->n < y->n ? -1 : 1) : x->order < y->order ? -1 : 1;
 }
 
 enum { FREE = -1, ROOT = -2, TRIES = 64, STEPS = 4096 };

@@ -50,10 +50,10 @@ typedef struct lm_trie {
 typedef struct lm_trie_key {
   const char *text;
   size_t n;
-  int32_t id;
+  int32_t id, order;
 } lm_trie_key;
 
-/* Sorts the keys; of equal ones the last given counts. Empty ones are left out. */
+/* Sorts the keys; of equal texts that of the greatest order counts. Empty ones are left out. */
 lm_status lm_trie_build(lm_trie *t, lm_trie_key *keys, size_t n);
 void lm_trie_free(lm_trie *t);
 /* The node after `byte`, or -1; the root is 0. */

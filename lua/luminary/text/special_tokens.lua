@@ -15,10 +15,13 @@ local is_role = {}
 for _, role in ipairs(special.roles) do is_role[role] = true end
 
 -- ---- files
+--- An error's text without the line that it came from.
+function special.reason(why) return (tostring(why):gsub("^.-:%d+: ", "")) end
+
 local function object_in(path)
   if core.file_kind(path) ~= "a regular file" then return {} end
   local ok, value = pcall(core.json_decode, files.read(path), false)
-  if not ok then fail("%s: %s", path, (tostring(value):gsub("^.-:%d+: ", ""))) end
+  if not ok then fail("%s: %s", path, special.reason(value)) end
   if type(value) ~= "table" then fail("%s: it is no object", path) end
   return value
 end
@@ -42,9 +45,9 @@ local function tokens_of(path, name, value)
   local list, names = {}, {}
   if value and type(value) ~= "table" then fail("%s: %s is no list of tokens", path, name) end
   for key in pairs(value or {}) do names[#names + 1] = key end
+  local function place(key) return tonumber(tostring(key):match "^%d+$") or 1 / 0 end
   table.sort(names, function(a, b)
-    local x, y = tonumber(a), tonumber(b)
-    if x and y and x ~= y then return x < y end
+    if place(a) ~= place(b) then return place(a) < place(b) end
     return tostring(a) < tostring(b)
   end)
   for i, key in ipairs(names) do list[i] = token_of(path, ("%s[%s]"):format(name, tostring(key)), value[key]) end
@@ -59,12 +62,12 @@ local function side(path, config, name)
 end
 
 --- What tokenizer_config.json, special_tokens_map.json (for what the former does not say) and chat_template.jinja of a
---- folder say: {tokens = by role, extra = list, added = list of all that it names, model_max_length, padding_side,
---- truncation_side, chat_template}.
+--- folder say: {path = of the first, tokens = by role, extra = list, added = list of all that it names,
+--- model_max_length, padding_side, truncation_side, chat_template}.
 function special.read(folder)
   local path, old = folder .. "/tokenizer_config.json", folder .. "/special_tokens_map.json"
   local config, map = object_in(path), object_in(old)
-  local out = {tokens = {}, added = tokens_of(path, "added_tokens_decoder", config.added_tokens_decoder)}
+  local out = {path = path, tokens = {}, added = tokens_of(path, "added_tokens_decoder", config.added_tokens_decoder)}
   for _, role in ipairs(special.roles) do
     local token = token_of(path, role, config[role]) or config[role] == nil and token_of(old, role, map[role]) or nil
     out.tokens[role] = token and token.content
@@ -76,7 +79,7 @@ function special.read(folder)
     out.added[#out.added + 1], out.extra[i] = token, token.content
   end
   local most = config.model_max_length or special.NO_MAXIMUM
-  if type(most) ~= "number" or most < 1 then fail("%s: model_max_length is no count", path) end
+  if type(most) ~= "number" or most < 1 or most % 1 ~= 0 then fail("%s: model_max_length is no count", path) end
   out.model_max_length = most
   out.padding_side, out.truncation_side = side(path, config, "padding_side"), side(path, config, "truncation_side")
   out.chat_template = config.chat_template or nil

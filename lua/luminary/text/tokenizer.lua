@@ -98,16 +98,17 @@ local function add(self, list)
   return count
 end
 
--- Those that are not there beside the model's tokens yet; `special.read` gives them.
-local function add_missing(self, list)
+-- Those that are not there beside the model's tokens yet; `said` is what special.read gives.
+local function add_missing(self, said)
   local missing = {}
-  for _, one in ipairs(list) do
+  for _, one in ipairs(said.added) do
     local id = core.tokenizer_id(handle(self), one.content)
     local is_added = id and select(2, core.tokenizer_token(handle(self), id))
     if one.normalized == nil then one.normalized = not one.special end
     if not is_added then missing[#missing + 1] = one end
   end
-  if missing[1] then add(self, missing) end
+  local ok, why = pcall(add, self, missing)
+  if not ok then fail("%s: %s", said.path, special.reason(why)) end
 end
 
 -- json: a tokenizer.json's text, of the file or folder of that name; said: what special.read gives, or nil.
@@ -117,7 +118,7 @@ local function prepare(self, who, path, json, base, said)
   self.path, self.json, self.base, self.added = path, json, base, {}
   local truncation, pads = core.tokenizer_settings(handle(self))
   local settings = padding.settings(path, truncation, pads)
-  add_missing(self, said.added)
+  if said.added[1] then add_missing(self, said) end
   self.settings, self.model_max_length, self.chat_template = settings, said.model_max_length, said.chat_template
   self.padding_side = said.padding_side or settings.padding_side or "right"
   self.truncation_side = said.truncation_side or settings.truncation_side or "right"
