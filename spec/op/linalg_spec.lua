@@ -247,6 +247,30 @@ describe("linear algebra", function()
     assert.matches("leading minor of order 71", message(lm.cholesky, x, true))
   end)
 
+  it("takes reflections one by one and by panels, of any length", function()
+    for _, size in ipairs { { 8, 8 }, { 9, 9 }, { 40, 7 }, { 7, 40 }, { 33, 32 }, { 100, 70 }, { 70, 100 } } do
+      local x = random(2, size[1], size[2])
+      for _, mode in ipairs { "reduced", "complete" } do
+        local q, r = la.qr(x, mode)
+        near(x, q:matmul(r), 1e-12)
+        near(eye(q.shape[3]):expand { 2, q.shape[3], q.shape[3] }, turned(q):matmul(q), 1e-12)
+        near(r, r:triu())
+        local alone = select(2, la.qr(x, "r"))
+        near(alone, r:slice(-2, 1, alone.shape[2]))
+      end
+      local q, r = la.qr(x:float())
+      near(x:float(), q:matmul(r), 1e-5)
+    end
+    local x = random(20, 3)
+    for _, factor in ipairs { 1e-170, 1e170, 0 } do -- whose squares no number holds
+      local q, r = la.qr(x * factor)
+      near(x * factor, q:matmul(r), 1e-14 * factor)
+      near(eye(3), turned(q):matmul(q), 1e-13)
+    end
+    x[{ 2, 2 }] = 0 / 0
+    assert.is_true(select(2, la.qr(x)):isnan():any():item())
+  end)
+
   it("has the same gradients by factors that were kept as by new ones", function()
     local x, b = positive(random(2, 5, 5)):requires_grad_(), random(2, 5, 3):requires_grad_()
     for _, f in ipairs { la.det, lm.logdet, function(a) return la.solve(a, b) end,

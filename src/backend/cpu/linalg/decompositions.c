@@ -1,4 +1,4 @@
-/* QR, eigenvalues of symmetric matrices, singular values, and least squares. */
+/* Eigenvalues of symmetric matrices, singular values, and least squares. */
 #include <math.h>
 #include <string.h>
 
@@ -7,9 +7,9 @@
 typedef struct parts_job {
   lm_dtype dtype;
   size_t item;
-  int m, n, least, columns, lwork, liwork;
-  const lm_tensor *a;                 /* column-major; is written to */
-  const lm_tensor *q, *r, *s, *u, *v; /* results; NULL: not wanted */
+  int m, n, least, lwork, liwork;
+  const lm_tensor *a;             /* column-major; is written to */
+  const lm_tensor *r, *s, *u, *v; /* results; NULL: not wanted */
   const char *jobz, *uplo;
   const lm_tensor *atol, *rtol;
   bool hermitian;
@@ -35,69 +35,6 @@ static lm_status too_large(const lm_tensor *x) {
 static void put_identity(lm_dtype dtype, void *to, int m, int columns) {
   memset(to, 0, lm_dtype_size(dtype) * (size_t)m * (size_t)columns);
   for (int i = 0; i < m && i < columns; i++) lm_scalar_put(dtype, to, (int64_t)i * (m + 1), 1);
-}
-
-/* ---- QR */
-
-static int qr_one(const void *job, int64_t i, char *work) {
-  const parts_job *j = job;
-  char *a = lm_matrix_at(j->a, i), *r = lm_matrix_at(j->r, i), *tau = work, *rest = work + j->item * (size_t)j->least;
-  int info = 0, ld = at_least_1(j->m), rows = (int)j->r->size[j->r->ndim - 2];
-  if (j->least > 0) LM_CALL(j->dtype, geqrf, &j->m, &j->n, a, &ld, tau, rest, &j->lwork, &info);
-  for (int c = 0; c < j->n; c++) {
-    int kept = c + 1 < rows ? c + 1 : rows;
-    memcpy(r + j->item * (size_t)c * (size_t)rows, a + j->item * (size_t)c * (size_t)j->m, j->item * (size_t)kept);
-    memset(r + j->item * ((size_t)c * (size_t)rows + (size_t)kept), 0, j->item * (size_t)(rows - kept));
-  }
-  if (!j->q || info != 0) return info;
-  char *q = lm_matrix_at(j->q, i);
-  if (j->least == 0) {
-    put_identity(j->dtype, q, j->m, j->columns);
-  } else {
-    memcpy(q, a, j->item * (size_t)j->m * (size_t)j->least);
-    LM_CALL(j->dtype, orgqr, &j->m, &j->columns, &j->least, q, &ld, tau, rest, &j->lwork, &info);
-  }
-  return info;
-}
-
-lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
-  lm_status status;
-  const lm_linalg_qr_args *a = args;
-  const lm_tensor *x = a->A;
-  lm_tensor *copy = NULL;
-  lm_bad_matrix bad;
-  parts_job j = {.dtype = (lm_dtype)x->dtype,
-                 .item = lm_dtype_size((lm_dtype)x->dtype),
-                 .m = (int)x->size[x->ndim - 2],
-                 .n = (int)x->size[x->ndim - 1],
-                 .r = out[1],
-                 .lwork = -1};
-  lm_scalar answer = lm_scalar_of(j.dtype, 1), answer_q = answer;
-  int info, ld = at_least_1(j.m), size, size_q;
-  j.least = j.m < j.n ? j.m : j.n;
-  if (a->mode != LM_QR_R) {
-    j.q = out[0];
-    j.columns = (int)out[0]->size[out[0]->ndim - 1];
-  }
-  TRY(lm_column_major(x, &copy));
-  j.a = copy;
-  if (j.least > 0) {
-    LM_CALL(j.dtype, geqrf, &j.m, &j.n, NULL, &ld, NULL, &answer, &j.lwork, &info);
-    if (j.q) LM_CALL(j.dtype, orgqr, &j.m, &j.columns, &j.least, NULL, &ld, NULL, &answer_q, &j.lwork, &info);
-  }
-  size = lm_work_size(j.dtype, &answer);
-  size_q = lm_work_size(j.dtype, &answer_q);
-  if (size < 0 || size_q < 0) {
-    status = too_large(x);
-    goto done;
-  }
-  j.lwork = size > size_q ? size : size_q;
-  TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * j.m * j.n * (j.least + j.columns), j.item * (size_t)(j.least + j.lwork),
-                     qr_one, &j, &bad));
-  status = lm_matrix_not_converged("the factorization", "A", x, bad);
-done:
-  lm_release(copy);
-  return status;
 }
 
 /* ---- eigenvalues */

@@ -14,10 +14,6 @@
 LM_LAPACK(gemm, const char *transa, const char *transb, const int *m, const int *n, const int *k, const void *alpha,
           const void *a, const int *lda, const void *b, const int *ldb, const void *beta, void *c, const int *ldc,
           size_t, size_t);
-LM_LAPACK(geqrf, const int *m, const int *n, void *a, const int *lda, void *tau, void *work, const int *lwork,
-          int *info);
-LM_LAPACK(orgqr, const int *m, const int *n, const int *k, void *a, const int *lda, const void *tau, void *work,
-          const int *lwork, int *info);
 LM_LAPACK(syevd, const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w, void *work,
           const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t);
 LM_LAPACK(gesdd, const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s, void *u,

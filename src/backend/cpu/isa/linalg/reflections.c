@@ -1,0 +1,18 @@
+#include "backend/cpu/isa/linalg/reflections.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#define SIMD _Pragma("omp simd")
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define FN(name) JOIN(name, REAL)
+
+#define REAL float
+#define TABLE lm_reflections_F32
+#include "backend/cpu/isa/templates/reflections.inc"
+#undef REAL
+#undef TABLE
+#define REAL double
+#define TABLE lm_reflections_F64
+#include "backend/cpu/isa/templates/reflections.inc"

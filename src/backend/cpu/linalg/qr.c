@@ -1,0 +1,174 @@
+/* QR by Householder's reflections. Columns of A and Q lie in memory as rows do; reflections of PANEL columns are
+ * applied to others together, as products of matrices: H1 H2 … = I - V T V^T (Schreiber and Van Loan, A
+ * storage-efficient WY representation for products of Householder transformations, 1989). */
+#include <string.h>
+
+#include "backend/cpu/isa/linalg/reflections.h"
+#include "backend/cpu/linalg/lapack.h"
+#include "backend/cpu/matmul/gemm.h"
+
+enum { PANEL = 32, FEW = 8 }; /* up to FEW reflections are applied one by one */
+
+typedef struct qr_job {
+  lm_dtype dtype;
+  size_t item;
+  int m, n, least, columns; /* columns of Q; 0: it is not wanted */
+  bool alone;               /* products by one thread: others would wait for their parts longer than they compute */
+  const lm_tensor *a, *q, *r;
+  const lm_cpu_gemm_region *region;
+} qr_job;
+
+/* A matrix of one panel's reflections, and room beside it. */
+typedef struct panel {
+  int first, count, length;  /* of reflections; of the v */
+  char *v, *square, *w, *wt; /* [count, length], [count, count], twice [others, count] */
+} panel;
+
+static size_t elements_of_room(const qr_job *j) {
+  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->least + PANEL - 1) / PANEL;
+  return (size_t)j->least + PANEL * ((size_t)j->m + PANEL + PANEL * panels + 2 * others) + 64;
+}
+
+/* C = beta C + alpha A B, A [m, k], B [k, n] or, turned, [n, k]. */
+static lm_status product(const qr_job *j, int m, int n, int k, double alpha, const void *a, int lda, const void *b,
+                         int ldb, bool turned, double beta, void *c, int ldc) {
+  const lm_cpu_gemm_job g = {.dtype = j->dtype,
+                             .device = LM_DEVICE(LM_CPU, 0),
+                             .batch = 1,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .tb = turned,
+                             .a = a,
+                             .lda = lda,
+                             .b = b,
+                             .ldb = ldb,
+                             .c = c,
+                             .ldc = ldc,
+                             .alpha = alpha,
+                             .beta = beta};
+  return j->alone ? lm_cpu_gemm_alone(j->region, &g) : lm_cpu_gemm(&g);
+}
+
+/* The v of a panel with their ones, and zeros before these. */
+static void fill_v(const qr_job *j, const panel *p, const char *a) {
+  for (int c = 0; c < p->count; c++) {
+    char *v = p->v + j->item * (size_t)c * (size_t)p->length;
+    const char *column = a + j->item * ((size_t)(p->first + c) * (size_t)j->m + (size_t)p->first);
+    memset(v, 0, j->item * (size_t)c);
+    memcpy(v + j->item * (size_t)c, column + j->item * (size_t)c, j->item * (size_t)(p->length - c));
+    lm_scalar_put(j->dtype, v, c, 1);
+  }
+}
+
+/* What lies in `rows` rows of x, each a column, loses its part in V: x -= (x V) T V^T, or by the transposed of T. */
+static lm_status reflect(const qr_job *j, const panel *p, const char *T, bool turned, int rows, char *x) {
+  lm_status status = LM_OK;
+  int k = p->count, length = p->length;
+  if (rows == 0) return LM_OK;
+  TRY(product(j, rows, k, length, 1, x, j->m, p->v, length, true, 0, p->w, k));
+  TRY(product(j, rows, k, k, 1, p->w, k, T, k, turned, 0, p->wt, k));
+  TRY(product(j, rows, length, k, -1, p->wt, k, p->v, length, false, 1, x, j->m));
+done:
+  return status;
+}
+
+static char *entry(const qr_job *j, char *a, int column, int row) {
+  return a + j->item * ((size_t)column * (size_t)j->m + (size_t)row);
+}
+
+/* Q = H1 H2 … times the first columns of the identity, from the last panel on. */
+static lm_status make_q(const qr_job *j, char *a, const char *tau, const char *T, panel p, char *q) {
+  lm_status status = LM_OK;
+  memset(q, 0, j->item * (size_t)j->m * (size_t)j->columns);
+  for (int c = 0; c < j->columns; c++) lm_scalar_put(j->dtype, q, (int64_t)c * (j->m + 1), 1);
+  for (int c = j->least - 1; c >= 0 && j->least <= FEW; c--)
+    lm_reflection_loops_of(j->dtype)->reflect(j->m - c, entry(j, a, c, c), lm_scalar_at(j->dtype, tau, c),
+                                              j->columns - c, entry(j, q, c, c), j->m);
+  for (int last = (j->least - 1) / PANEL; last >= 0 && j->least > FEW; last--) {
+    p.first = last * PANEL;
+    p.count = j->least - p.first < PANEL ? j->least - p.first : PANEL;
+    p.length = j->m - p.first;
+    fill_v(j, &p, a);
+    TRY(reflect(j, &p, T + j->item * PANEL * PANEL * (size_t)last, true, j->columns - p.first,
+                entry(j, q, p.first, p.first)));
+  }
+done:
+  return status;
+}
+
+static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
+  lm_status status = LM_OK;
+  const struct lm_reflection_loops *loops = lm_reflection_loops_of(j->dtype);
+  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->least + PANEL - 1) / PANEL;
+  char *tau = work, *T = tau + j->item * (size_t)j->least;
+  panel p = {.square = T + j->item * PANEL * PANEL * panels};
+  p.w = p.square + j->item * PANEL * PANEL;
+  p.wt = p.w + j->item * PANEL * others;
+  p.v = p.wt + j->item * PANEL * others;
+  for (; p.first < j->least; p.first += PANEL, T += j->item * PANEL * PANEL) {
+    p.count = j->least - p.first < PANEL ? j->least - p.first : PANEL;
+    p.length = j->m - p.first;
+    char *its_tau = tau + j->item * (size_t)p.first;
+    int after = j->n - p.first - p.count;
+    bool all = j->least <= FEW; /* with the columns after the panel */
+    loops->factor(p.length, p.count, entry(j, a, p.first, p.first), j->m, its_tau);
+    for (int c = 0; c < p.count && all; c++)
+      loops->reflect(p.length - c, entry(j, a, p.first + c, p.first + c), lm_scalar_at(j->dtype, its_tau, c), after,
+                     entry(j, a, p.first + p.count, p.first + c), j->m);
+    if (all) continue;
+    fill_v(j, &p, a);
+    TRY(product(j, p.count, p.count, p.length, 1, p.v, p.length, p.v, p.length, true, 0, p.square, p.count));
+    loops->combine(p.count, p.square, its_tau, T);
+    TRY(reflect(j, &p, T, false, after, entry(j, a, p.first + p.count, p.first)));
+  }
+  if (q) TRY(make_q(j, a, tau, tau + j->item * (size_t)j->least, p, q));
+done:
+  return status;
+}
+
+static int qr_one(const void *job, int64_t i, char *work) {
+  const qr_job *j = job;
+  char *a = lm_matrix_at(j->a, i), *r = lm_matrix_at(j->r, i);
+  int rows = (int)j->r->size[j->r->ndim - 2];
+  if (factor(j, a, j->q ? lm_matrix_at(j->q, i) : NULL, work) != LM_OK) return LM_FAILED;
+  for (int c = 0; c < j->n; c++) {
+    int kept = c + 1 < rows ? c + 1 : rows;
+    memcpy(r + j->item * (size_t)c * (size_t)rows, entry(j, a, c, 0), j->item * (size_t)kept);
+    memset(r + j->item * ((size_t)c * (size_t)rows + (size_t)kept), 0, j->item * (size_t)(rows - kept));
+  }
+  return 0;
+}
+
+lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_qr_args *a = args;
+  const lm_tensor *x = a->A;
+  lm_tensor *copy = NULL;
+  lm_bad_matrix bad;
+  lm_cpu_gemm_region region = {0};
+  bool entered = false;
+  qr_job j = {.dtype = (lm_dtype)x->dtype,
+              .item = lm_dtype_size((lm_dtype)x->dtype),
+              .m = (int)x->size[x->ndim - 2],
+              .n = (int)x->size[x->ndim - 1],
+              .r = out[1],
+              .region = &region};
+  j.least = j.m < j.n ? j.m : j.n;
+  if (a->mode != LM_QR_R) {
+    j.q = out[0];
+    j.columns = (int)out[0]->size[out[0]->ndim - 1];
+  }
+  double work = 2.0 * j.m * j.n * (j.least + j.columns);
+  j.alone = work < 1e9;
+  TRY(lm_column_major(x, &copy));
+  j.a = copy;
+  TRY(lm_cpu_gemm_enter(&region, j.dtype, lm_cpu_threads()));
+  entered = true;
+  TRY(lm_each_matrix(lm_matrix_count(x), work, j.item * elements_of_room(&j), qr_one, &j, &bad));
+  if (bad.at >= 0) status = lm_fail(LM_E_OOM, "linalg_qr: a product of matrices failed");
+done:
+  if (entered) lm_cpu_gemm_leave(&region);
+  lm_release(copy);
+  return status;
+}
