@@ -68,9 +68,9 @@ lm_tensor *lm_f_place_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t d
   return lm_e_scatter_add(e, lm_f_zero_for(e, g, size), dim, index, g);
 }
 
-lm_tensor *lm_f_bag_of(lm_expr *e, lm_tensor *begins, lm_tensor *index) {
+lm_tensor *lm_f_bag_of(lm_expr *e, lm_tensor *offsets, lm_tensor *index) {
   lm_tensor *places = lm_e_arange(e, 1, (double)index->numel + 1, 1, LM_I64, index->device);
-  return lm_e_sub(e, lm_e_searchsorted(e, begins, places, true, false, LM_SIDE_NONE, NULL), lm_e_number(e, 1), 1);
+  return lm_e_sub(e, lm_e_searchsorted(e, offsets, places, true, false, LM_SIDE_NONE, NULL), lm_e_number(e, 1), 1);
 }
 
 bool lm_f_has_masks(lm_expr *e, lm_list indices) {

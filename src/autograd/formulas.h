@@ -39,8 +39,8 @@ lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_
 lm_tensor *lm_f_scattered_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size);
 /* pad_around's gradient, of an x of that size. */
 lm_tensor *lm_f_padded_grad(struct lm_expr *e, lm_tensor *g, lm_ints size, lm_ints pad, int mode);
-/* Which bag each entry of index is in; begins: where each bag begins. All from 1. */
-lm_tensor *lm_f_bag_of(struct lm_expr *e, lm_tensor *begins, lm_tensor *index);
+/* Which bag each entry of index is in; offsets: where each bag begins. All from 1. */
+lm_tensor *lm_f_bag_of(struct lm_expr *e, lm_tensor *offsets, lm_tensor *index);
 /* Indices by which x is indexed, whether there are masks among them, and these as places: an index for each of a mask's
  * dims. Valid until the next call of that on this thread. */
 bool lm_f_has_masks(struct lm_expr *e, lm_list indices);

@@ -198,6 +198,22 @@ done:
   return status;
 }
 
+lm_status lm_op_cosine_window(const lm_cosine_window_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL;
+  lm_cosine_window_args args = *a;
+  if (a->n < 0) return lm_fail(LM_E_ARG, "cosine_window: n is %lld; it has to be 0 or more", (long long)a->n);
+  args.dtype = dtype_or(a->dtype, lm_default_dtype());
+  args.device = device_or(a->device, lm_default_device());
+  if (!lm_dtype_is_float(args.dtype)) {
+    return lm_fail(LM_E_DTYPE, "cosine_window: dtype has to be floating, is %s", lm_dtype_name(args.dtype));
+  }
+  TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS, &x));
+  TRY(filled(a->n ? lm_dispatch_or_host(LM_OP_cosine_window, args.device, &args, &x) : LM_OK, x, out));
+done:
+  return status;
+}
+
 lm_status lm_op_eye(const lm_eye_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL, *diagonal = NULL;

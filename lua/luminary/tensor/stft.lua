@@ -117,31 +117,23 @@ end
 
 -- ---- windows
 
--- The window of n entries whose first ones f(count, whole) gives, in float64; `whole`: the entries of a period, whose
--- second half mirrors the first.
+-- The window of n entries that f(n, whole, dtype) gives, in float64 or dtype; `whole`: the entries of a period.
 local function window(who, n, periodic, dtype, device, f)
   arg(who, "window_length", n, "natural")
   if periodic ~= nil then arg(who, "periodic", periodic, "boolean") end
   dtype, device = dtype or core.get_default_dtype(), device or core.get_default_device()
   if not core.is_floating_point(dtype) then fail("%s: dtype has to be floating, got %s", who, dtype) end
   if n <= 1 then return ops.ones({n}, {dtype = dtype, device = device}) end
-  local whole = periodic == false and n - 1 or n
-  local first = math.floor(whole / 2) + 1
-  local y = f(first, whole):to(dtype)
-  if first < n then y = ops.cat {y, ops.flip(ops.narrow(y, 1, whole - n + 2, n - first))} end
-  return y:to(device)
+  return f(n, periodic == false and n - 1 or n, dtype):to(dtype):to(device)
 end
 
 -- 0, step, 2 step, …: n numbers.
-local function steps(n, step) return ops.arange(0, step * (n - 0.5), step, {dtype = "float64", device = "cpu"}) end
+local function steps(n, step) return ops.arange(0, n, 1, {dtype = "float64", device = "cpu"}):mul_(step) end
 
 -- a0 - a1 cos(2 pi k / n) + a2 cos(4 pi k / n)
 local function cosines(a0, a1, a2)
-  return function(n, whole)
-    local angle = steps(n, 2 * math.pi / whole)
-    local twice = a2 and (angle * 2):cos_()
-    local y = angle:cos_():mul_(-a1):add_(a0)
-    return twice and y:add_(twice, {alpha = a2}) or y
+  return function(n, whole, dtype)
+    return ops.cosine_window(n, whole, a0, a1, a2 or 0, {dtype = dtype, device = "cpu"})
   end
 end
 

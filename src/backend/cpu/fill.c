@@ -77,6 +77,13 @@ lm_status lm_cpu_linspace(const void *args, lm_tensor *const *out) {
   return LM_OK;
 }
 
+lm_status lm_cpu_cosine_window(const void *args, lm_tensor *const *out) {
+  const lm_cosine_window_args *a = args;
+  const lm_cosines terms = {.step = 2 * M_PI / a->period, .a0 = a->a0, .a1 = a->a1, .a2 = a->a2};
+  run_source(out[0], LM_F64, LM_ISA_PICK(lm_fill_loops)->cosines, &terms);
+  return LM_OK;
+}
+
 /* ---- random numbers */
 
 /* How many blocks n results of `words` 32-bit words take. */

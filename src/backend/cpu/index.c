@@ -290,21 +290,24 @@ lm_status lm_cpu_bag_sums(const void *args, lm_tensor *const *out) {
   lm_bags job = {.weight = a->weight->data,
                  .each = a->each ? a->each->data : NULL,
                  .index = (const int64_t *)a->index->data,
-                 .begins = (const int64_t *)a->begins->data,
-                 .bags = a->begins->numel,
+                 .offsets = (const int64_t *)a->offsets->data,
+                 .bags = a->offsets->numel,
                  .n = a->index->numel,
                  .d = a->weight->size[1],
                  .skipped = a->padding_idx,
                  .means = a->means,
                  .out = out[0]->data,
                  .counts = out[1]->data};
-  for (int64_t b = 0; b < job.bags; b++) {
-    int64_t least = b == 0 ? 1 : job.begins[b - 1], most = b == 0 ? 1 : job.n + 1;
-    if (job.begins[b] >= least && job.begins[b] <= most) continue;
-    return lm_fail(LM_E_ARG, "bag_sums: begins[%lld] is %lld; they have to grow from 1 up to %lld, one past index",
-                   (long long)b + 1, (long long)job.begins[b], (long long)job.n + 1);
+  if (job.bags == 0 && job.n > 0) return lm_fail(LM_E_ARG, "bag_sums: there are no offsets, and %lld indices", (long long)job.n);
+  if (job.bags > 0 && job.offsets[0] != 1) {
+    return lm_fail(LM_E_ARG, "bag_sums: offsets[1] has to be 1, where the first bag begins, is %lld",
+                   (long long)job.offsets[0]);
   }
-  if (job.bags == 0 && job.n > 0) return lm_fail(LM_E_ARG, "bag_sums: begins is empty, and index is not");
+  for (int64_t b = 1; b < job.bags; b++) {
+    if (job.offsets[b] >= job.offsets[b - 1] && job.offsets[b] <= job.n + 1) continue;
+    return lm_fail(LM_E_ARG, "bag_sums: offsets have to grow from 1 up to %lld, one past index; offsets[%lld] is %lld",
+                   (long long)job.n + 1, (long long)b + 1, (long long)job.offsets[b]);
+  }
   lm_status status = check_indices("bag_sums", "index", job.n, job.index, a->weight->size[0], NULL);
   if (status != LM_OK) return status;
   int threads = lm_cpu_share(0.25 * (double)(job.n + job.bags) * (double)(job.d + 16));

@@ -1,6 +1,6 @@
 /* Classes as ones among zeros, and rows of a table by their numbers, which count from 1. Slots check them all before
  * their first write, and get contiguous int64; embedding's index is 1-d and its out [n, features]. bag_sums' slot
- * looks at begins too. */
+ * looks at offsets too. */
 #include <string.h>
 
 #include "op/index_checks.h"
@@ -133,9 +133,9 @@ lm_status lm_op_bag_sums(const lm_bag_sums_args *a, lm_tensor **out) {
   int64_t padding = 0;
   TRY(lm_check_ndim(op, "index", a->index, 1));
   TRY(lm_check_ndim(op, "weight", a->weight, 2));
-  TRY(lm_check_ndim(op, "begins", a->begins, 1));
+  TRY(lm_check_ndim(op, "offsets", a->offsets, 1));
   TRY(lm_check_float(op, "weight", a->weight));
-  TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->index, a->weight, a->begins, a->each}));
+  TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->index, a->weight, a->offsets, a->each}));
   if (a->each && (a->each->dtype != a->weight->dtype || !lm_same_shape(a->each, a->index))) {
     status = lm_fail(LM_E_SHAPE, "bag_sums: each has to be %s %s, a number for each of index, is %s %s",
                      lm_dtype_name(a->weight->dtype), lm_shape_of(a->index), lm_dtype_name(a->each->dtype),
@@ -145,10 +145,10 @@ lm_status lm_op_bag_sums(const lm_bag_sums_args *a, lm_tensor **out) {
   TRY(padding_row(op, a->padding_idx, a->weight->size[0], &padding));
   TRY(lm_index_int64(op, "index", a->index, &in[0]));
   TRY(lm_laid_out(a->weight, LM_CONTIGUOUS, &in[1]));
-  TRY(lm_index_int64(op, "begins", a->begins, &in[2]));
+  TRY(lm_index_int64(op, "offsets", a->offsets, &in[2]));
   if (a->each) TRY(lm_laid_out(a->each, LM_CONTIGUOUS, &in[3]));
   lm_dtype dtype = (lm_dtype)a->weight->dtype;
-  int64_t size[2] = {a->begins->size[0], a->weight->size[1]};
+  int64_t size[2] = {a->offsets->size[0], a->weight->size[1]};
   TRY(lm_tensor_empty(dtype, a->weight->device, 2, size, LM_CONTIGUOUS, &made[0]));
   TRY(lm_tensor_empty(dtype == LM_F64 ? LM_F64 : LM_F32, a->weight->device, 1, size, LM_CONTIGUOUS, &made[1]));
   TRY(lm_dispatch_or_host(op, a->weight->device, &(lm_bag_sums_args){in[0], in[1], in[2], in[3], padding, a->means},

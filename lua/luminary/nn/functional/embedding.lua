@@ -71,8 +71,8 @@ local function whole(who, name, t)
   end
 end
 
--- Where bags begin in index, flat, and how many of its entries are in one. Values of offsets on the CPU are checked.
-local function bags_of(who, index, o)
+-- Where bags begin in index, flat, and how many of its entries are in one. `check`: look at the values of offsets.
+local function bags_of(who, index, o, check)
   local offsets, device = o.offsets, index.device
   if index.ndim == 2 then
     if offsets then options.fail("%s: offsets are for an index of one dim, is %s", who, options.describe(index)) end
@@ -91,7 +91,7 @@ local function bags_of(who, index, o)
     options.fail("%s: offsets have to be [bags]%s, are %s", who, o.include_last_offset and " and one more" or "",
       options.describe(offsets))
   end
-  if last > 0 and device == "cpu" then
+  if last > 0 and check then
     local first = offsets[1]
     if first ~= 1 then options.fail("%s: offsets[1] has to be 1, where the first bag begins, is %d", who, first) end
     local falls = last > 1 and ops.any(ops.lt(offsets:narrow(1, 2, last - 1), offsets:narrow(1, 1, last - 1))):item()
@@ -132,16 +132,22 @@ local function embedding_bag(index, weight, ...)
     end
     each = ops.flatten(each)
   end
-  local begins, n = bags_of(who, index, o)
+  local at_once = index.device == "cpu" and o.mode ~= "max" and not o.scale_grad_by_freq
+    and core.is_floating_point(weight) -- by a kernel, which looks at offsets
+  local begins, n = bags_of(who, index, o, index.device == "cpu" and not at_once)
   local line, padding = ops.flatten(index):long(), o.padding_idx
-  if n < line:numel() then line, each = line:narrow(1, 1, n), each and each:narrow(1, 1, n) end
+  if o.include_last_offset then
+    if n < 0 or n > line:numel() then
+      options.fail("%s: offsets have to grow from 1 up to %d, one past index", who, line:numel() + 1)
+    end
+    line, each = line:narrow(1, 1, n), each and each:narrow(1, 1, n)
+  end
   if padding < 0 then padding = weight.shape[1] + padding + 1 end
-  local kept = padding ~= 0 and (o.max_norm or o.mode == "max" or index.device ~= "cpu" or o.scale_grad_by_freq)
-    and ops.select(ops.nonzero(ops.ne(line, padding)), 2, 1)
+  local kept = padding ~= 0 and (o.max_norm or not at_once) and ops.select(ops.nonzero(ops.ne(line, padding)), 2, 1)
   local function of_kept(t) return kept and ops.index_select(t, 1, kept) or t end
   local line_kept = of_kept(line)
   if o.max_norm then shorten(weight, line_kept, o.max_norm, o.norm_type) end
-  if index.device == "cpu" and o.mode ~= "max" and not o.scale_grad_by_freq and core.is_floating_point(weight) then
+  if at_once then
     return ops.bag_sums(line, weight, begins, each, {padding_idx = padding, means = o.mode == "mean"})
   end
   local at = ops.arange(1, n + 1, {dtype = "int64", device = index.device})

@@ -166,6 +166,17 @@ static void log_normal_f64(const void *context, int64_t first, int n, void *tile
   for (int i = 0; i < n; i++) out[i] = exp(out[i]);
 }
 
+static void cosines(const void *context, int64_t first, int n, void *tile) {
+  const lm_cosines *terms = context;
+  const double step = terms->step, a0 = terms->a0, a1 = terms->a1, a2 = terms->a2, from = (double)first;
+  double *restrict out = tile;
+#pragma omp simd
+  for (int i = 0; i < n; i++) out[i] = a0 - a1 * cos((from + i) * step);
+  if (a2 == 0) return;
+#pragma omp simd
+  for (int i = 0; i < n; i++) out[i] += a2 * cos((from + i) * step * 2);
+}
+
 #define LM_TEMPLATE "backend/cpu/isa/templates/dropout.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 
@@ -183,6 +194,7 @@ const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.uniform_f32 = uniform_
                                                          .bits = bits,
                                                          .integers = integers,
                                                          .bernoulli = bernoulli,
+                                                         .cosines = cosines,
                                                          .dropout = {LM_FLOATS(dropout)}};
 
 /* ---- lines past the caches */

@@ -14,6 +14,10 @@ typedef struct lm_random {
   uint32_t keep;    /* uniform_f32: the bits used of each word, as many as the result's dtype holds exactly */
 } lm_random;
 
+typedef struct lm_cosines {
+  double step, a0, a1, a2;
+} lm_cosines;
+
 struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
   void (*uniform_f32)(const void *context, int64_t first, int n, void *tile);
   void (*uniform_f64)(const void *context, int64_t first, int n, void *tile);
@@ -29,6 +33,8 @@ struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
   void (*bits)(const void *context, int64_t first, int n, void *tile);      /* uint64_t, random */
   void (*integers)(const void *context, int64_t first, int n, void *tile);  /* int64_t */
   void (*bernoulli)(const void *context, int64_t first, int n, void *tile); /* float 1 or 0 */
+  /* a0 - a1 cos(k step) + a2 cos(2 k step) of place k, from 0; context: lm_cosines; doubles. */
+  void (*cosines)(const void *context, int64_t first, int n, void *tile);
   /* Elements from .. to - 1 of a draw (from: a multiple of 4): keep[i] is whether the upper 24 bits of its random word
    * reach `threshold`, y[i] is x[i] * scale or 0. By the dtype of x and y. */
   void (*dropout[LM_DTYPE_COUNT])(const void *x, void *y, uint8_t *keep, int64_t from, int64_t to, lm_draw draw,

@@ -61,7 +61,7 @@ const struct lm_scatter_loops LM_ISA_NAME(lm_scatter_loops) = {
 
 /* ---- bags */
 
-enum { LANES = 64, FEW = 16, FETCHED = 1024 }; /* columns at a time; bytes of a row that are asked for ahead */
+enum { LANES = 64, FEW = 16 }; /* columns at a time */
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #undef LM_TEMPLATE

@@ -18,10 +18,10 @@ struct lm_scatter_loops {
 };
 LM_ISA_DECLARE(struct lm_scatter_loops, lm_scatter_loops);
 
-/* Bag k sums the rows [d] of weight that index names from begins[k] on, up to begins[k + 1] or n; all from 1. */
+/* Bag k sums the rows [d] of weight that index names from offsets[k] on, up to offsets[k + 1] or n; all from 1. */
 typedef struct lm_bags {
   const void *weight, *each; /* each: a factor for each of index, or NULL */
-  const int64_t *index, *begins;
+  const int64_t *index, *offsets;
   int64_t bags, n, d, skipped; /* skipped: an index that is left out, or 0 */
   bool means;
   void *out, *counts; /* [bags, d]; how many rows, at least 1: float, or double beside double */

@@ -22,6 +22,11 @@ op "linspace" {
   "start: number", "stop: number", "steps: int", options = {"dtype: dtype?", "device: device?"}, kind = "new",
   help = "steps numbers from start to stop, both included",
 }
+op "cosine_window" {
+  "n: int", "period: number", "a0: number", "a1: number", "a2: number = 0",
+  options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "a0 - a1 cos(2 pi k / period) + a2 cos(4 pi k / period) for k from 0 to n - 1",
+}
 op "eye" {
   "n: int", "m: int = -1", options = {"dtype: dtype?", "device: device?"}, kind = "new",
   help = "[n, m] with ones on the diagonal",

@@ -79,22 +79,22 @@ op "embedding_backward" {
   help = "gradient of embedding's weight, [num, features]",
 }
 op "bag_sums" {
-  "index", "weight", "begins", "each?", options = {"padding_idx: int = 0", "means = false"}, hidden = 1,
+  "index", "weight", "offsets", "each?", options = {"padding_idx: int = 0", "means = false"}, hidden = 1,
   -- y1 is the number of rows in each bag, at least 1
   grad = {
     weight = {
       "own = means ? g / unsqueeze(y1, 1) : g",
-      "rows = index_select(own, 0, bag_of(begins, index))",
+      "rows = index_select(own, 0, bag_of(offsets, index))",
       "embedding_backward(given(each) ? rows * unsqueeze(each, 1) : rows, index, size_of(weight)[1], padding_idx)",
     },
     each = {
       "own = means ? g / unsqueeze(y1, 1) : g",
-      "along = sum(index_select(own, 0, bag_of(begins, index)) * embedding(index, weight), [1])",
+      "along = sum(index_select(own, 0, bag_of(offsets, index)) * embedding(index, weight), [1])",
       "padding_idx > 0 ? masked_fill(along, index == padding_idx, 0) : along",
     },
   },
-  help = "sums (or means) of rows of weight, weighed by `each`: bag k has those that index [n] names from begins[k] "
-    .. "on, up to begins[k + 1] or the end; padding_idx is left out",
+  help = "sums (or means) of rows of weight, weighed by `each`: bag k has those that index [n] names from "
+    .. "offsets[k] on, up to offsets[k + 1] or the end; padding_idx is left out",
 }
 
 -- ---- writing in place
