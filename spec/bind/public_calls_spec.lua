@@ -308,7 +308,7 @@ describe("a misspelt option", function()
   for name in ([[
     lm.autocast lm.amp.autocast nn.ParameterDict dist.new_group dist.scatter_object_list lm.distributions.Independent
     lm.distributions.TransformedDistribution x:to optim.ZeroRedundancyOptimizer
-    data.WebDataset optim.lr_scheduler.SequentialLR
+    data.WebDataset optim.lr_scheduler.SequentialLR lm.recurrent_weights lm.recurrent_network x:recurrent_network
   ]]):gmatch "%S+" do apart[name] = true end
 
   it("is answered with the right one, by every public function that documents options", function()
