@@ -48,6 +48,31 @@ local function indices(size, n) return lm.randint(1, n + 1, size) end
 
 local function what_of(name, dtype, size) return ("%s %s [%s]"):format(name, dtype, table.concat(size, ", ")) end
 
+describe("attention", function()
+  -- Queries that see nothing among them, and masks that are the same for all queries, heads or keys.
+  it("of masks of all kinds", function()
+    compare.rounds(40, 1000, function(seed)
+      local l, k, e, heads = random(9), random(9), random(5), random(3)
+      local q, key, v = lm.randn { 2, heads, l, e }, lm.randn { 2, heads, k, e }, lm.randn { 2, heads, k, e }
+      local shapes = { { l, k }, { k }, { 2, 1, l, k }, { heads, l, 1 }, { 2, 1, 1, k }, {} }
+      local mask = lm.rand(one_of(shapes)):lt(0.5)
+      if seed % 3 == 0 then mask = lm.where(mask, lm.randn(mask.shape), lm.tensor(-math.huge)) end
+      local given = twin(mask)
+      local o = { is_causal = seed % 4 == 3 }
+      local what = ("seen %s of %d and %d"):format(table.concat(mask.shape, "x"), l, k)
+      same(what, 1e-4, function(m)
+        o.attn_mask = not o.is_causal and m or nil
+        local device = m.device
+        local function attend(a, b, c) return F.scaled_dot_product_attention(a, b, c, o) end
+        local w = lm.arange(2 * heads * l * e, { device = device }):view(2, heads, l, e):float() / 100
+        local function sum(a, b, c) return (attend(a, b, c) * w):sum() end
+        return attend(q:to(device), key:to(device), v:to(device)),
+          compare.gradients(sum, nil, q:to(device), key:to(device), v:to(device))
+      end, given)
+    end)
+  end)
+end)
+
 describe("by index", function()
   it("gather, scatter_add, index_select, index_add", function()
     compare.rounds(160, 2000, function(seed)

@@ -154,6 +154,9 @@ describe("CUDA's recurrent layers", function()
     local asked = calls "cudnnSetRNNDescriptor_v8"
     compared("declined before", net, twin, {x}, "0 0 0")
     assert(calls "cudnnSetRNNDescriptor_v8" == asked, "asked again")
+    net, twin = pair("GRU", 3, 7)
+    fake.lm_fake_fail("cudnnCreateRNNDescriptor", 1, 1008) -- there is no libcudnn_adv
+    compared("without its part of the library", net, twin, {x}, "0 0 0")
     net, twin = pair("GRU", 3, 5)
     fake.lm_fake_fail("cudnnRNNForward", 1, 3000)
     compared("declined at the call", net, twin, {x}, "1 0 0")

@@ -28,7 +28,13 @@
   X(cudnnRNNForward) X(cudnnRNNBackwardData_v8) X(cudnnRNNBackwardWeights_v8)
 LM_LAZY_LIBRARY(library, rnn, FUNCTIONS, "cudnn_rnn", LM_FILE_OF("libcudnn.so.", CUDNN_MAJOR));
 
-#define RNN(name, ...) lm_cuda_check_cudnn((int)rnn.name(__VA_ARGS__), #name)
+/* That the part of cuDNN is not there is said by the first call that needs it. */
+static lm_status check(int code, const char *call) {
+  if (code == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED || code == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH)
+    return lm_fail(LM_E_MISSING, "%s: libcudnn_adv is missing, or of another version", call);
+  return lm_cuda_check_cudnn(code, call);
+}
+#define RNN(name, ...) check((int)rnn.name(__VA_ARGS__), #name)
 
 /* ---- networks */
 

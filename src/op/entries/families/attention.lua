@@ -49,8 +49,25 @@ op "scaled_dot_product_attention" {
     .. "nothing gives 0. On the CPU memory grows with L + S, without dropout_p and where no gradient of attn_mask "
     .. "is asked for",
 }
+-- On a GPU each pass over [..., L, S] costs more than the products. Without a mask every query sees a key, and with one
+-- the mask alone says which does not: nothing is asked of the scores.
 op "attention_weights" {
   "query", "key", "attn_mask?", "is_causal = false", "scale: number = nan",
+  forms = {
+    {when = "!given(attn_mask) && size_of(key)[-2] > 0",
+      "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
+      "softmax(is_causal ? scores + triu(zeros_of(scores, [size_of(query)[-2], size_of(key)[-2]]) - inf, 1) : scores, "
+        .. "-1)"},
+    {when = "!is_causal && ndim_of(attn_mask) > 0 && is_bool(attn_mask) && size_of(key)[-2] > 0",
+      "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
+      "blind = logical_not(any(attn_mask, [-1], true))",
+      "hidden = logical_not(logical_or(attn_mask, blind))",
+      "masked_fill(softmax(masked_fill(scores, hidden, -inf), -1), blind, 0)"},
+    {when = "!is_causal && ndim_of(attn_mask) > 0 && size_of(key)[-2] > 0",
+      "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
+      "blind = amax(attn_mask, [-1], true) == -inf",
+      "masked_fill(softmax(scores + masked_fill(attn_mask, blind, 0), -1), blind, 0)"},
+  },
   formula = {
     "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
     "added = !given(attn_mask) || is_bool(attn_mask) ? scores : scores + attn_mask",
