@@ -41,6 +41,8 @@ void lm_tiles_result(lm_tiles *t, const lm_tensor *out) {
   t->ndim = out->ndim;
   memcpy(t->size, out->size, (size_t)out->ndim * sizeof *t->size);
   t->out = lm_operand_of(out);
+  t->cold = out->storage->age.cold;
+  out->storage->age.cold = false;
 }
 
 /* ---- planning: operand -1 is the result */
@@ -126,6 +128,7 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->tile = p->num < 4 ? LM_TILE_BYTES / (int)p->num : LM_TILE;
   p->numbers = lm_tile_numbers_of(t->compute, t->number);
   merge_dims(t);
+  if (t->tests && t->out.dtype == LM_BOOL && p->num == 1) t->out.dtype = t->compute; /* the same bytes */
   p->numel = 1;
   for (int d = 0; d < t->ndim; d++) p->numel *= t->size[d];
   p->blocked = find_block(t);
@@ -136,7 +139,8 @@ static void make_plan(plan *p, lm_tiles *t) {
     p->direct &= o->scalar || (o->linear && o->dtype == t->compute);
   }
   p->direct &= t->out.linear;
-  p->streams = !p->blocked && t->out.linear && lm_stream_pays((size_t)p->numel * t->out.bytes) &&
+  size_t bytes = (size_t)p->numel * t->out.bytes;
+  p->streams = !p->blocked && t->out.linear && (lm_stream_pays(bytes) || (t->cold && bytes >= LM_STREAM_LEAST_COLD)) &&
                (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
   for (int i = 0; i < t->nin; i++) p->streams &= t->in[i].data != t->out.data;
   p->tiles = ceil_div(p->numel, p->tile);

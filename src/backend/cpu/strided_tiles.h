@@ -62,6 +62,8 @@ typedef struct lm_tiles {
   int ndim;
   int64_t size[LM_MAX_DIMS];
   lm_operand out, in[LM_POINT_MAX_IN];
+  bool tests; /* the kernel gives 0 or 1 */
+  bool cold;  /* no cache holds the result's memory */
 } lm_tiles;
 
 /* An operand with t's own strides. */
