@@ -39,6 +39,7 @@ LM_API lm_status lm_device_enter(lm_device device);
 LM_API const char *lm_device_why_none(int kind);
 /* Of a block of memory, for whoever writes it: how many bytes the device had handed out before, and whether so many
  * were since it was last used that no cache holds it any more. */
+enum { LM_COLD_BYTES = 32 << 20 };
 typedef struct lm_age {
   uint64_t born;
   bool cold;

@@ -31,8 +31,8 @@ static const size_t slack_bytes = (size_t)256 << 20;
  * the others. */
 enum { LEND_FROM = 1 << 16, LEND_CLASSES = 32, LENT = 64 };
 
-/* What was last used so many bytes ago has left the caches. */
-enum { COLD_BYTES = 32 << 20 };
+/* Larger results are written past the caches, and leave in them what is there. */
+enum { PASSING = 3 << 20 };
 
 typedef struct freed {
   void *at;
@@ -83,7 +83,7 @@ static int class_of(size_t bytes, size_t *size) {
 
 static void count_in(cache *p, size_t size, lm_age *age) {
   lm_memory_stats *s = &p->stats;
-  age->born = p->handed += size;
+  age->born = p->handed += size < PASSING ? size : 0;
   s->allocated += size;
   if (s->allocated > s->max_allocated) s->max_allocated = s->allocated;
   if (s->allocated > p->peak) p->peak = s->allocated;
@@ -108,7 +108,7 @@ static void *take_cached(cache *p, int class, size_t size, lm_age *age) {
     bin *b = &p->bins[c];
     if (b->n == 0) continue;
     block = b->block[--b->n].at;
-    age->cold = p->handed - b->block[b->n].last > COLD_BYTES;
+    age->cold = p->handed - b->block[b->n].last > LM_COLD_BYTES;
     if (c != class) p->lent[p->nlent++] = (loan){block, c};
     count_in(p, size, age);
   }
