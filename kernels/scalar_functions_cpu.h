@@ -24,7 +24,6 @@ LM_VECTOR float log10f(float);
 LM_VECTOR float tanf(float);
 LM_VECTOR float asinf(float);
 LM_VECTOR float acosf(float);
-LM_VECTOR float atanf(float);
 LM_VECTOR float asinhf(float);
 LM_VECTOR float acoshf(float);
 LM_VECTOR float atanhf(float);
@@ -161,6 +160,22 @@ LM_SCALAR float lm_erff(float x) {
   float y = in * p / q;
   y = y > 1.0f ? 1.0f : y;
   return y < -1.0f ? -1.0f : y;
+}
+
+/* Within 2 ulp, without branches: beyond 1 as pi / 2 - atan(1 / x), the rest t + t^3 times a polynomial in t^2 with the
+ * least greatest error. */
+LM_SCALAR float lm_atanf(float x) {
+  float a = fabsf(x), t = a > 1 ? -1 / a : a, from = a > 1 ? 1.57079632679489662f : 0.0f;
+  float s = t * t;
+  float p = 2.920598490e-3f;
+  p = p * s + -1.636755466e-2f;
+  p = p * s + 4.321125895e-2f;
+  p = p * s + -7.552163303e-2f;
+  p = p * s + 1.066598147e-1f;
+  p = p * s + -1.421104968e-1f;
+  p = p * s + 1.999377161e-1f;
+  p = p * s + -3.333315253e-1f;
+  return copysignf(from + (p * s * t + t), x);
 }
 
 /* b = 0 gives 0 (callers refuse it before), and b = -1 does not trap. */

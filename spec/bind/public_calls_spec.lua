@@ -469,6 +469,27 @@ describe("what errors advise", function()
     end
   end)
 
+  it("says what stands for complex numbers", function()
+    local pairs_of = lm.randn(4, 2)
+    for name, want in pairs {
+      real = "x:select%(%-1, 1%)$", imag = "x:select%(%-1, 2%)$",
+      angle = "lm.atan2%(x:select%(%-1, 2%), x:select%(%-1, 1%)%)$",
+      conj = "x %* lm.tensor {1, %-1}$", polar = "lm.stack%({r", complex = "lm.stack%({real, imag}, %-1%)$",
+      view_as_complex = "lm.fft and lm.istft take as they are$", view_as_real = "give is that already$",
+      eig = "may be complex, .*lm.linalg.eigh is for symmetric", eigvals = "may be complex, .*lm.linalg.eigvalsh is",
+    } do
+      assert.error_matches(function() return lm[name] end, want)
+      assert.error_matches(function() return pairs_of[name] end, want)
+      if name:find "^eig" then assert.error_matches(function() return lm.linalg[name] end, want) end
+      local ours = want:gsub("%%", ""):gsub("%$$", "")
+      if ours:find "^x" or ours:find "^lm.atan2" then
+        assert.equal(4, assert(loadstring("local lm, x = ... return " .. ours))(lm, pairs_of):size(1))
+      end
+    end
+    local y = lm.stft(lm.randn(64), 8)
+    assert.is_true(y:norm(2, -1):allclose((y:select(-1, 1):square() + y:select(-1, 2):square()):sqrt()))
+  end)
+
   it("works, where a call is shown whole", function()
     local x = lm.ones(2, 3)
     for call, advised in pairs {

@@ -213,6 +213,33 @@ unary "sigmoid"
 op("bce", "x target", "F.binary_cross_entropy(x, target, reduction='none')", {
   { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }) },
   { x = v { 0, 1, 0.5 }, target = v { 1, 0, 1 } }, bad = { { t { 3, 4 }, t { 3 }, message = "bce.*%[3, 4%].*%[3%]" } } })
+-- What losses are of each element.
+op("bce_of_logits", "x target pos_weight", "F.binary_cross_entropy_with_logits(x, target, pos_weight=torch.as_tensor(pos_weight), reduction='none')", {
+  { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), pos_weight = pos { 4 } },
+  { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), pos_weight = 1 },
+  { x = v { -200, 200, 0 }, target = v { 1, 0, 1 }, pos_weight = 2 }, { x = t { 0, 3 }, target = t { 0, 3 }, pos_weight = 1 },
+  bad = { { t { 3, 4 }, t { 3 }, 1, message = "bce_of_logits.*%[3, 4%].*%[3%]" } } })
+local rounded_between = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 2e-2 } } -- by PyTorch, of several ops, or products before sums
+op("poisson_nll", "x target", "F.poisson_nll_loss(x, target, reduction='none')", { tol = rounded_between,
+  { x = t { 3, 4 }, target = pos { 3, 4 } }, { x = t { 3, 1 }, target = pos { 4 } }, { x = t { 0, 3 }, target = t { 3 } },
+  bad = { { t { 3, 4 }, t { 5 }, message = "poisson_nll.*%[3, 4%].*%[5%]" } } })
+op("raised", "x least", "torch.clamp(x, min=least)", { { x = pos { 3, 4 }, least = 0.2 }, { x = t { 0, 3 }, least = 1 },
+  bad = { { t { 2 }, "a", message = "raised: least" } } })
+op("gaussian_nll", "x target var eps", "F.gaussian_nll_loss(x, target, var, eps=eps, reduction='none')", { defaults = { eps = 1e-6 },
+  { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3, 4 } }, { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3, 1 }, eps = 0.1 },
+  { x = t { 0, 3 }, target = t { 0, 3 }, var = pos { 0, 3 } },
+  bad = { { t { 3, 4 }, t { 5 }, pos { 4 }, message = "gaussian_nll.*%[3, 4%].*%[5%]" } } })
+local wraps = { uint8 = "PyTorch's difference wraps around in between" }
+op("absolute_difference", "x other", "F.l1_loss(x, other, reduction='none')", { differs = wraps,
+  { x = sep { 3, 4 }, other = v { 0.2, 0.1, -0.3, 0.4 } }, { x = special, other = special2 }, { x = t { 0, 3 }, other = t { 3 } },
+  bad = { { t { 3, 4 }, t { 5 }, message = "absolute_difference.*%[3, 4%].*%[5%]" } } })
+op("ranking_margin", "x1 x2 target margin", "F.margin_ranking_loss(x1, x2, target, margin=margin, reduction='none')", { differs = wraps, defaults = { margin = 0 },
+  { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = v({ 1, -1, -1, 1, 1, 1, -1, -1, 1, -1, 1, -1 }, { 3, 4 }), margin = 0.3 },
+  { x1 = t { 0 }, x2 = t { 0 }, target = t { 0 } }, grad = { "x1", "x2" },
+  bad = { { t { 3, 4 }, t { 5 }, t { 4 }, message = "ranking_margin.*%[3, 4%].*%[5%]" } } })
+op("shifted_difference", "x other shift", "x - other + shift", { differs = wraps, { x = t { 3, 4 }, other = t { 3, 4 }, shift = 0.5 },
+  { x = t { 3, 4 }, other = t { 4 }, shift = 0 }, { x = special, other = special2, shift = 1 }, { x = t { 0, 3 }, other = t { 3 }, shift = 2 },
+  bad = { { t { 3, 4 }, t { 5 }, 0, message = "shifted_difference.*%[3, 4%].*%[5%]" } } })
 unary("log_sigmoid", "F.logsigmoid(x)")
 unary("relu", "torch.relu(x)")
 unary("relu6", "F.relu6(x)")
@@ -991,7 +1018,7 @@ op("pairwise_distance", "x1 x2", "F.pairwise_distance(x1, x2, p, eps, keepdim)",
   { x1 = t { 3, 4 }, x2 = t { 4 }, p = 1, keepdim = true }, { x1 = t { 4 }, x2 = t { 4 }, p = inf }, { x1 = t { 0, 3 }, x2 = t { 0, 3 } },
   bad = { { t { 3, 4 }, t { 5 }, message = "pairwise_distance.*%[3, 4%].*%[5%]" } } })
 op("triplet_margin_loss", "anchor positive negative", "F.triplet_margin_loss(anchor, positive, negative, margin=margin, p=p, eps=eps, swap=swap, reduction=reduction)", {
-  defaults = { margin = 1, p = 2, eps = 1e-6, swap = false, reduction = "mean" }, { anchor = t { 3, 4 }, positive = t { 3, 4 }, negative = t { 3, 4 } },
+  tol = rounded_between, defaults = { margin = 1, p = 2, eps = 1e-6, swap = false, reduction = "mean" }, { anchor = t { 3, 4 }, positive = t { 3, 4 }, negative = t { 3, 4 } },
   { anchor = t { 3, 4 }, positive = t { 3, 4 }, negative = t { 3, 4 }, margin = 2, p = 1, swap = true, reduction = "none" },
   { anchor = t { 4 }, positive = t { 4 }, negative = t { 4 }, reduction = "sum" },
   bad = { { t { 3, 4 }, t { 4 }, t { 3, 4 }, message = "triplet_margin_loss: anchor is %[3, 4%]" }, { t { 4 }, t { 4 }, t { 4 }, { margin = 0 }, message = "margin is 0" } } })
@@ -1017,7 +1044,6 @@ op("addmv", "input x vec", "torch.addmv(input, x, vec, beta=beta, alpha=alpha)",
   bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "addmv: .*%[3, 4%]" } } })
 op("addr", "input x other", "torch.addr(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, { input = t { 3, 4 }, x = t { 3 }, other = t { 4 } },
   { input = t { 4 }, x = t { 3 }, other = t { 4 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "addr: .*two vectors" } } })
-local rounded_between = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 2e-2 } } -- the product is rounded before the sum
 op("baddbmm", "input x other", "torch.baddbmm(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, tol = rounded_between,
   { input = t { 2, 3, 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 } },
   { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "baddbmm: x is %[3, 4%]" } } })

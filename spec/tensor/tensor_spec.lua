@@ -633,6 +633,20 @@ describe("a result too large for the caches", function()
     assert.is_true(to:equal(x * 2))
     assert.is_true(y:narrow(1, 2, n):equal(lm.cat({ x, x:narrow(1, 1, 1) }, 1):narrow(1, 1, n) * 2))
   end)
+
+  it("may be a smaller one in memory that was last used long ago", function()
+    local x8 = lm.randint(-100, 100, { n + 1 }, { dtype = "int8" }):narrow(1, 2, n)
+    local y8, mask = x8:flip(1), x8:gt(0)
+    for _, f in ipairs {
+      function(a, b) return a + b end, function(a, b) return a:eq(b) end, function(a) return a:clamp(-3, 20) end,
+      function(a) return a:short() end, function(_, _, m) return m:logical_and(m) end,
+    } do
+      for _ = 1, 50 do x8:neg() end
+      collectgarbage()
+      collectgarbage()
+      for _ = 1, 8 do same_as_in_parts(f, x8, y8, mask) end
+    end
+  end)
 end)
 
 -- The same of ops that make such results in tiles: each is that of its halves, which are smaller, or of another way.

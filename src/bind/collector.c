@@ -1,6 +1,7 @@
 /* Lua's collector sees 80 bytes where a tensor holds 80 MB. So calls that make tensors count bytes,
- * and every sixteenth of a budget drives the collector by a step sized to the Lua heap, such that a
- * whole cycle ends within one budget. Where that takes more than a tenth of the time (a large Lua
+ * and every sixteenth of a budget, but not before 16 MB, drives the collector by a step sized to the Lua heap, such
+ * that a whole cycle ends within one budget. (A step takes longer than threads that compute wait awake for more to do:
+ * one before each call would cost each call their waking.) Where that takes more than a tenth of the time (a large Lua
  * heap), the budget doubles; where it takes almost none, it shrinks back. On a device of much memory a byte counts
  * for less: even the largest budget is then at most a sixteenth of its memory. */
 #include <time.h>
@@ -11,7 +12,7 @@
 #include "device/stream.h"
 
 enum { STEPS = 16 };
-static const size_t least_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30;
+static const size_t least_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30, least_step = (size_t)16 << 20;
 static const double most_share = 0.1, least_share = 0.02; /* of the time */
 
 int lm_pace_scale(lm_lua *s, lm_device device) {
@@ -42,16 +43,18 @@ static void adapt(lm_lua *s, double now) {
   s->cycle_steps = 0;
 }
 
+static int steps_of(size_t budget) { return budget / STEPS < least_step ? (int)(budget / least_step) : STEPS; }
+
 void lm_pace_step(lua_State *L, lm_lua *s) {
   lm_callbacks_drain(L, s->callbacks);
   if (s->kept) lm_let_go_kept(s);
   if (lm_anomaly()) lm_note_anomaly(L);
   if (s->budget == 0) s->budget = least_budget;
   double before = cpu_seconds();
-  if (s->cycle_steps >= STEPS) adapt(s, before);
-  size_t quantum = s->budget / STEPS;
+  if (s->cycle_steps >= steps_of(s->budget)) adapt(s, before);
+  size_t steps = (size_t)steps_of(s->budget), quantum = s->budget / steps;
   size_t quanta = s->fresh / quantum; /* one tensor may be worth many */
-  if (quanta > STEPS) quanta = STEPS;
+  if (quanta > steps) quanta = steps;
   s->step_at = s->kept || lm_anomaly() ? 0 : quantum; /* 0: each call comes here */
   if (quanta == 0) return;
   s->fresh = 0;
@@ -59,7 +62,7 @@ void lm_pace_step(lua_State *L, lm_lua *s) {
   /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the
    * heap of it, and finalizers on top. */
   int heap = lua_gc(L, LUA_GCCOUNT, 0);
-  int step = (int)((double)heap / 8 * (double)quanta) + 1;
+  int step = (int)((double)heap * 2 * (double)quanta / (double)steps) + 1;
   lua_gc(L, LUA_GCSTEP, step);
   s->cycle_collecting += cpu_seconds() - before;
 }

@@ -119,8 +119,10 @@ lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
   if (src->dtype == dst->dtype && dst->numel > 0 && (copy_runs(src, dst) || lm_cpu_copy_short_rows(src, dst))) {
     return LM_OK;
   }
-  /* What holds every value of the source; an equal dtype comes back the same (half NaNs may lose their payload). */
+  /* What holds every value of the source; an equal dtype comes back the same (half NaNs may lose their payload). What
+   * comes to be floating is rounded once. */
   lm_dtype compute = src->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(src->dtype) ? LM_F32 : LM_I64;
+  if (compute == LM_I64 && lm_dtype_is_float(dst->dtype)) compute = dst->dtype == LM_F64 ? LM_F64 : LM_F32;
   lm_tiles t = {.compute = compute, .nin = 1, .in = {lm_operand_of(src)}};
   lm_tiles_result(&t, dst);
   lm_tiles_run(&t);

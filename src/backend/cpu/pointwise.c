@@ -114,11 +114,13 @@ lm_status lm_cpu_point(const lm_point *job) {
     run_small(job, compute, repeated);
     return LM_OK;
   }
-  lm_tiles t = {.compute = compute, .kernel = loops->kernel[job->kernel], .nin = job->nin};
+  lm_tiles t = {.compute = compute,
+                .kernel = loops->kernel[job->kernel],
+                .nin = job->nin,
+                .tests = job->kernel < LM_OP_COUNT && lm_ops[job->kernel].gives == LM_GIVES_BOOL};
   lm_tiles_result(&t, job->out);
   for (int i = 0; i < job->nin; i++) {
-    t.in[i].data = job->in[i]->data;
-    t.in[i].dtype = job->in[i]->dtype;
+    t.in[i] = lm_operand_of(job->in[i]);
     memcpy(t.in[i].stride, job->in_stride[i], (size_t)job->out->ndim * sizeof(int64_t));
   }
   memcpy(t.number, job->number, sizeof t.number);

@@ -12,7 +12,8 @@
 
 #include "backend/cpu/isa.h"
 
-enum { LM_STREAM_LEAST = 3 << 20, LM_STREAM_LINE = 64 }; /* bytes of a whole result; of a line of cache */
+/* Bytes of a whole result, of one in memory that no cache holds (lm_age), of a line of cache. */
+enum { LM_STREAM_LEAST = 3 << 20, LM_STREAM_LEAST_COLD = 512 << 10, LM_STREAM_LINE = 64 };
 
 static inline bool lm_stream_pays(size_t bytes_of_result) { return bytes_of_result >= LM_STREAM_LEAST; }
 

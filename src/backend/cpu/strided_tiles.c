@@ -32,7 +32,7 @@ typedef struct buffers {
 } buffers;
 
 lm_operand lm_operand_of(const lm_tensor *t) {
-  lm_operand o = {.data = t->data, .dtype = t->dtype};
+  lm_operand o = {.data = t->data, .dtype = t->dtype, .born = t->storage->age.born};
   memcpy(o.stride, t->stride, (size_t)t->ndim * sizeof *o.stride);
   return o;
 }
@@ -41,6 +41,8 @@ void lm_tiles_result(lm_tiles *t, const lm_tensor *out) {
   t->ndim = out->ndim;
   memcpy(t->size, out->size, (size_t)out->ndim * sizeof *t->size);
   t->out = lm_operand_of(out);
+  t->cold = out->storage->age.cold;
+  out->storage->age.cold = false;
 }
 
 /* ---- planning: operand -1 is the result */
@@ -58,8 +60,8 @@ static void move_dim(lm_tiles *t, int from, int to) {
 
 /* Dims in the order of the result's memory, or as they are for a source; those that all operands allow become one. */
 static void merge_dims(lm_tiles *t) {
-  const int64_t *stride[LM_POINT_MAX_IN + 1];
-  for (int i = -1; i < t->nin; i++) stride[i + 1] = operand(t, i)->stride;
+  const int64_t *stride[LM_POINT_MAX_IN + 1] = {t->out.stride};
+  for (int i = 0; i < t->nin; i++) stride[i + 1] = t->in[i].stride;
   lm_dims dims;
   lm_dims_set(&dims, t->ndim, t->size, NULL, t->nin + 1, stride, !t->source);
   if (dims.ndim == 0) { /* one element: a run of one */
@@ -119,6 +121,22 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
   return n;
 }
 
+/* Whether the result goes past the caches. A smaller one does where it would have to be fetched for being written, and
+ * that is much of the traffic; not in a chain, where an input was made just before and the next op will want the
+ * result. */
+static bool is_streamed(const lm_tiles *t, size_t bytes) {
+  bool first = t->cold && bytes >= LM_STREAM_LEAST_COLD;
+  size_t read = 0; /* of an element */
+  for (int i = 0; i < t->nin; i++) {
+    const lm_operand *o = &t->in[i];
+    if (o->data == t->out.data) return false;
+    if (o->scalar) continue;
+    first &= t->out.born - o->born > LM_COLD_BYTES;
+    read += o->bytes;
+  }
+  return (first && read <= 2 * t->out.bytes) || lm_stream_pays(bytes);
+}
+
 static void make_plan(plan *p, lm_tiles *t) {
   p->t = t;
   p->loops = lm_point_loops_of(t->compute);
@@ -126,6 +144,7 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->tile = p->num < 4 ? LM_TILE_BYTES / (int)p->num : LM_TILE;
   p->numbers = lm_tile_numbers_of(t->compute, t->number);
   merge_dims(t);
+  if (t->tests && t->out.dtype == LM_BOOL && p->num == 1) t->out.dtype = t->compute; /* the same bytes */
   p->numel = 1;
   for (int d = 0; d < t->ndim; d++) p->numel *= t->size[d];
   p->blocked = find_block(t);
@@ -136,9 +155,8 @@ static void make_plan(plan *p, lm_tiles *t) {
     p->direct &= o->scalar || (o->linear && o->dtype == t->compute);
   }
   p->direct &= t->out.linear;
-  p->streams = !p->blocked && t->out.linear && lm_stream_pays((size_t)p->numel * t->out.bytes) &&
+  p->streams = !p->blocked && t->out.linear && is_streamed(t, (size_t)p->numel * t->out.bytes) &&
                (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
-  for (int i = 0; i < t->nin; i++) p->streams &= t->in[i].data != t->out.data;
   p->tiles = ceil_div(p->numel, p->tile);
   if (p->blocked) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];

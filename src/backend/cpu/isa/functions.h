@@ -80,7 +80,7 @@
 #define LM_TAN_F32 tanf
 #define LM_ASIN_F32 asinf
 #define LM_ACOS_F32 acosf
-#define LM_ATAN_F32 atanf
+#define LM_ATAN_F32 lm_atanf
 #define LM_ASINH_F32 asinhf
 #define LM_ACOSH_F32 acoshf
 #define LM_ATANH_F32 atanhf

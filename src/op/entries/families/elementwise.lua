@@ -528,6 +528,63 @@ op "relative_entropy" {
   grad = {x = "-(g * target)", target = "g * ((target == 0 ? 0 : log(target)) + target / target - x)"},
   help = "target (log target - x), of log-probabilities x",
 }
+-- The gradients are PyTorch's; sigmoid(x) - target without a pos_weight, exact where that is small.
+op "bce_of_logits" {
+  "x", "target", "pos_weight: scalar",
+  elementwise = "(1 - target) * x - ((pos_weight - 1) * target + 1) * log_sigmoid(x)", gives = "float",
+  grad = {
+    x = "g * ((pos_weight * target + 1 - target) * sigmoid(x) - pos_weight * target)",
+    target = "g * ((1 - pos_weight) * log_sigmoid(x) - x)",
+    pos_weight = "-(g * target * log_sigmoid(x))",
+  },
+  help = "binary cross-entropy of each sigmoid(x), that of target 1 times pos_weight",
+}
+op "poisson_nll" {
+  "x", "target",
+  elementwise = "exp(x) - target * x", gives = "float",
+  grad = {x = "g * (exp(x) - target)", target = "-(g * x)"},
+  help = "minus the logarithm of the probability of each count target where e^x is the mean, without log(target!)",
+}
+op "raised" {
+  "x", "least: number",
+  elementwise = "x < least ? least : x", gives = "float",
+  grad = {x = "g"},
+  help = "x, or least where it is below; the gradient does not see that",
+}
+op "gaussian_nll" {
+  "x", "target", "var: scalar", "eps: number = 1e-6",
+  elementwise = "0.5 * (log(raised(var, eps)) + (x - target) * (x - target) / raised(var, eps))", gives = "float",
+  grad = {
+    x = "g * ((x - target) / raised(var, eps))",
+    target = "g * ((target - x) / raised(var, eps))",
+    var = "g * (0.5 * (1 - (x - target) * (x - target) / raised(var, eps)) / raised(var, eps))",
+  },
+  help = "minus the logarithm of a normal distribution's density with mean x and variance var, at least eps, at each "
+    .. "target, without log(2 pi) / 2",
+}
+op "shifted_difference" {
+  "x", "other", "shift: number",
+  elementwise = "x - other + shift", gives = "float", bool = "use :float() first",
+  grad = {x = "g", other = "-g"},
+  help = "x - other + shift",
+}
+op "absolute_difference" {
+  "x", "other",
+  elementwise = "abs(x - other)", bool = "use :float() first",
+  grad = {x = "g * sign(x - other)", other = "g * sign(other - x)"},
+  help = "|x - other|",
+}
+op "ranking_margin" {
+  "x1", "x2", "target", "margin: number = 0",
+  elementwise = "margin - target * (x1 - x2) < 0 ? 0 : margin - target * (x1 - x2)", gives = "float",
+  bool = "use :float() first",
+  grad = {
+    x1 = "margin - target * (x1 - x2) < 0 ? 0 : -(g * target)",
+    x2 = "margin - target * (x1 - x2) < 0 ? 0 : g * target",
+    target = "margin - target * (x1 - x2) < 0 ? 0 : g * (x2 - x1)",
+  },
+  help = "what target * (x1 - x2) lacks to margin",
+}
 op "floor" {
   "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
   grad = {x = "zeros_like(g)"},

@@ -77,18 +77,19 @@ op "binary_cross_entropy" {
 op "bce_with_logits" {
   "x", "target", "weight?", options = {"pos_weight?", "reduction: reduction = mean"},
   needs = {same_size},
-  -- (1 - t) x - (1 + (pos_weight - 1) t) log_sigmoid(x), times weight
   formula = {
-    "positive = given(pos_weight) ? log_sigmoid(x) * ((pos_weight - 1) * target + 1) : log_sigmoid(x)",
-    "loss = (1 - target) * x - positive",
+    "loss = bce_of_logits(x, target, given(pos_weight) ? pos_weight : 1)",
     "reduced(given(weight) ? loss * weight : loss, reduction)",
   },
   autocast = "keep", help = "binary cross-entropy of sigmoid(x)",
 }
 
+-- Differences of integers wrap around, as PyTorch's.
+local absolute = "reduced(is_float(x) || is_float(target) ? absolute_difference(x, target) : abs(x - target), "
+  .. "reduction)"
 op "l1_loss" {
   "x", "target", options = {"reduction: reduction = mean"}, needs = {same_or_warned},
-  formula = "reduced(abs(x - target), reduction)",
+  formula = absolute,
   autocast = "keep", help = "absolute difference",
 }
 op "huber_loss" {
@@ -100,7 +101,7 @@ op "huber_loss" {
 op "smooth_l1_loss" {
   "x", "target", options = {"beta: number = 1", "reduction: reduction = mean"},
   needs = {same_or_warned, {"beta >= 0", "beta is {beta}; it has to be 0 or more"}},
-  formula = "beta == 0 ? reduced(abs(x - target), reduction) : reduced(huber(x, target, beta), reduction) / beta",
+  formula = ("beta == 0 ? %s : reduced(huber(x, target, beta), reduction) / beta"):format(absolute),
   autocast = "keep", help = "huber_loss over beta: of slope 1 from there on; beta 0 is l1_loss",
 }
 op "kl_div" {
@@ -116,7 +117,7 @@ op "kl_div" {
 op "poisson_nll_loss" {
   "x", "target", "log_input = true", "full = false", options = {"eps: number = 1e-8", "reduction: reduction = mean"},
   formula = {
-    "loss = log_input ? exp(x) - target * x : x - target * log(x + eps)",
+    "loss = log_input ? poisson_nll(x, target) : x - target * log(x + eps)",
     "stirling = full ? target * log(target) - target + log(target * 6.283185307179586) * 0.5 : nil",
     "reduced(full ? loss + masked_fill(stirling, target <= 1, 0) : loss, reduction)",
   },
@@ -132,8 +133,7 @@ op "gaussian_nll_loss" {
   },
   formula = { -- the gradient does not see that small variances become eps
     "shaped = ndim_of(var) > 0 && ndim_of(var) == ndim_of(x) - 1 ? unsqueeze(var, -1) : var",
-    "held = shaped < eps ? shaped - detach(shaped) + eps : shaped",
-    "loss = (log(held) + square(x - target) / held) * 0.5",
+    "loss = gaussian_nll(x, target, shaped, eps)",
     "reduced(full ? loss + 0.9189385332046727 : loss, reduction)",
   },
   autocast = "keep",
@@ -160,8 +160,9 @@ op "margin_ranking_loss" {
       "x1 is {x1}, x2 {x2}, target {target}; they have to have as many dims each"},
   },
   formula = {
-    "lacking = margin - target * (x1 - x2)",
-    "reduced(lacking < 0 ? 0 : lacking, reduction)",
+    "floats = is_float(x1) || is_float(x2)",
+    "lacking = floats ? nil : margin - target * (x1 - x2)",
+    "reduced(floats ? ranking_margin(x1, x2, target, margin) : lacking < 0 ? 0 : lacking, reduction)",
   },
   autocast = "keep", help = "what x1 lacks to be margin above x2 where target is 1, below where it is -1",
 }
@@ -188,7 +189,9 @@ op "cosine_embedding_loss" {
       "x1 is {x1}, x2 {x2}, target {target}; [N, D] with targets [N] or [D] with one target wanted"},
   },
   formula = {
-    "lengths = (sum(square(x1), [-1]) + 1e-12) * (sum(square(x2), [-1]) + 1e-12)",
+    "square1 = is_float(x1) ? square(norm(x1, 2, [-1])) : sum(square(x1), [-1])",
+    "square2 = is_float(x2) ? square(norm(x2, 2, [-1])) : sum(square(x2), [-1])",
+    "lengths = (square1 + 1e-12) * (square2 + 1e-12)",
     "cosine = sum(x1 * x2, [-1]) / sqrt(lengths)",
     "over = cosine - margin",
     "reduced((target == 1 ? 1 - cosine : 0) + (target == -1 ? (over < 0 ? 0 : over) : 0), reduction)",
@@ -197,7 +200,10 @@ op "cosine_embedding_loss" {
 }
 op "pairwise_distance" {
   "x1", "x2", "p: number = 2", "eps: number = 1e-6", "keepdim = false",
-  formula = "norm(x1 - x2 + eps, p, [-1], keepdim)",
+  formula = {
+    "apart = is_float(x1) || is_float(x2) ? shifted_difference(x1, x2, eps) : x1 - x2 + eps",
+    "norm(apart, p, [-1], keepdim)",
+  },
   help = "p-norm of x1 - x2 + eps over the last dim",
 }
 op "triplet_margin_loss" {
