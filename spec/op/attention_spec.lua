@@ -33,6 +33,42 @@ describe("scaled_dot_product_attention", function()
     end
   end)
 
+  it("sees no later keys, over many blocks and in both types", function()
+    for dtype, tolerance in pairs {float64 = 1e-12, float32 = 2e-4} do
+      for _, size in ipairs {{150, 530}, {600, 300}, {1050, 37}} do
+        local L, S = size[1], size[2]
+        local seen = lm.ones({L, S}, {dtype = "bool", device = device}):tril()
+        local function random(...) return lm.randn({...}, {dtype = dtype, device = device}) end
+        local q, k, v, g = random(1, 4, L, 33), random(1, 2, S, 33), random(1, 2, S, 7), random(1, 4, L, 7)
+        for _, x in ipairs {q, k, v} do x:requires_grad_() end
+        local results = {}
+        for j = 1, 2 do
+          local y = j == 1 and attend(q, k, v, {is_causal = true, enable_gqa = true})
+            or by_scores(q, k:repeat_interleave(2, 2), v:repeat_interleave(2, 2), seen)
+          y:backward(g)
+          results[j] = {y, q.grad, k.grad, v.grad}
+          q.grad, k.grad, v.grad = nil, nil, nil
+        end
+        for n = 1, 4 do assert.near(0, largest(results[1][n], results[2][n]), tolerance) end
+      end
+    end
+  end)
+
+  it("passes NaN to the query that meets it, and to no other", function()
+    for _, dtype in ipairs {"float32", "float64"} do
+      local q, k, v = lm.randn(1, 1, 5, 4), lm.randn(1, 1, 300, 4), lm.randn(1, 1, 300, 4)
+      local mask = lm.zeros(5, 300)
+      mask[{2, 290}] = 0 / 0
+      mask[{{4}, {1, 299}}] = -math.huge -- sees nothing but NaN
+      mask[{4, 3}] = 0 / 0
+      mask[{5}] = -math.huge
+      local on = {dtype = dtype, device = device}
+      local y = attend(q:to(on), k:to(on), v:to(on), {attn_mask = mask:to(on)})
+      assert.same({false, true, false, true, false}, y:isnan():all(-1):view(5):totable())
+      assert.equal(0, y:select(3, 5):abs():max():item())
+    end
+  end)
+
   it("takes any layout, and gives the query's", function()
     local x = lm.randn({2, 9, 3, 4, 6}, {device = device}) -- as one projection gives queries, keys and values
     local q, k, v = x:select(3, 1):transpose(2, 3), x:select(3, 2):transpose(2, 3), x:select(3, 3):transpose(2, 3)

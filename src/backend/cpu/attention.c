@@ -5,11 +5,13 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/attention.h"
-#include "backend/cpu/matmul/gemm.h"
+#include "backend/cpu/isa/matmul/panels.h"
 #include "device/alloc.h"
 
-/* Queries and keys of a block, whose scores stay in the second cache. */
-enum { QUERIES = 128, KEYS = 256 };
+/* Queries and keys of a block, whose scores stay in the second cache, and elements from one query's to the next one's:
+ * no power of two, which would put a column of scores into few places of the first cache. What is packed of keys and
+ * values serves up to SPAN queries. */
+enum { QUERIES = 128, KEYS = 256, LINE = KEYS + 16, SPAN = 512 };
 
 typedef struct attention {
   const lm_tensor *query, *key, *value, *mask; /* [N, H, L or S, E]; mask of [N, H, L, S], or NULL */
@@ -20,11 +22,11 @@ typedef struct attention {
   int64_t queries, keys, width, value_width;
   size_t each; /* bytes of a number */
   const struct lm_attention_loops *loops;
-  lm_cpu_gemm_region *region;
+  const struct lm_panel_loops *products;
 } attention;
 
 static attention attention_of(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                              const lm_tensor *mask, bool causal, double scale, lm_cpu_gemm_region *region) {
+                              const lm_tensor *mask, bool causal, double scale) {
   lm_dtype dtype = (lm_dtype)query->dtype;
   return (attention){
       .query = query,
@@ -42,7 +44,7 @@ static attention attention_of(const lm_tensor *query, const lm_tensor *key, cons
       .value_width = value->size[3],
       .each = lm_dtype_size(dtype),
       .loops = dtype == LM_F64 ? LM_ISA_PICK(lm_attention_F64) : LM_ISA_PICK(lm_attention_F32),
-      .region = region,
+      .products = dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32),
   };
 }
 
@@ -57,29 +59,40 @@ static char *row_of(const lm_tensor *t, int64_t n, int64_t h, int64_t i) {
 /* Elements from one row to the next. */
 static int64_t step_of(const lm_tensor *t) { return t->size[2] > 1 ? t->stride[2] : t->size[3] > 0 ? t->size[3] : 1; }
 
-/* One product on this thread; a, b and c have so many elements a row. */
-static lm_status multiply(const attention *t, bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha,
-                          const void *a, int64_t lda, const void *b, int64_t ldb, double beta, void *c, int64_t ldc) {
-  return lm_cpu_gemm_alone(t->region, &(lm_cpu_gemm_job){.dtype = t->dtype,
-                                                         .batch = 1,
-                                                         .m = m,
-                                                         .n = n,
-                                                         .k = k,
-                                                         .ta = ta,
-                                                         .tb = tb,
-                                                         .alpha = alpha,
-                                                         .a = a,
-                                                         .lda = lda,
-                                                         .b = b,
-                                                         .ldb = ldb,
-                                                         .beta = beta,
-                                                         .c = c,
-                                                         .ldc = ldc});
+/* Bytes of a matrix of n columns in panels. */
+static size_t panels_of(const attention *t, int64_t depth, int64_t n) {
+  int64_t width = t->products->width;
+  return (size_t)((n + width - 1) / width * width * depth) * t->each;
 }
 
-/* Scores of queries from i and keys from j on, in the block's memory; its mask is set, too. */
-static lm_status score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j, lm_score_block *b) {
+/* Rows of a tensor as a matrix of as many rows, or turned, of as many columns. */
+static void pack(const attention *t, void *panels, const char *rows, int64_t step, int64_t n, int64_t width,
+                 bool turned) {
+  t->products->pack(panels, rows, turned ? 1 : step, turned ? step : 1, turned ? width : n, turned ? n : width);
+}
+
+/* c [m, n] = alpha a [m, k] b + beta c, b in panels; `ta`: a's columns are rows in memory. */
+static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t k, double alpha, const void *a,
+                     int64_t lda, const void *panels, double beta, void *c, int64_t ldc) {
+  t->products->product(&(lm_panel_product){.m = m,
+                                           .n = n,
+                                           .k = k,
+                                           .a = a,
+                                           .a_row = ta ? 1 : lda,
+                                           .a_col = ta ? lda : 1,
+                                           .a_tile = t->products->tile * (ta ? 1 : lda),
+                                           .panels = panels,
+                                           .panel_step = k * t->products->width,
+                                           .c = c,
+                                           .c_row = ldc,
+                                           .alpha = alpha,
+                                           .beta = beta});
+}
+
+/* Scores of queries from i and packed keys from j on, in the block's memory; its mask is set, too. */
+static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j, const char *keys, lm_score_block *b) {
   const lm_tensor *mask = t->mask;
+  b->line = LINE;
   b->causal = t->causal ? i + 1 - j : LM_SEES_ALL;
   if (mask) {
     b->mask = row_of(mask, n, h, i) + j * mask->stride[3] * (int64_t)lm_dtype_size((lm_dtype)mask->dtype);
@@ -87,36 +100,57 @@ static lm_status score(const attention *t, int64_t n, int64_t h, int64_t i, int6
     b->mask_row = mask->stride[2];
     b->mask_col = mask->stride[3];
   }
-  return multiply(t, false, true, b->rows, b->cols, t->width, t->scale, row_of(t->query, n, h, i), step_of(t->query),
-                  row_of(t->key, n, h / t->shared, j), step_of(t->key), 0, b->scores, b->cols);
+  multiply(t, false, b->rows, b->cols, t->width, t->scale, row_of(t->query, n, h, i), step_of(t->query), keys, 0,
+           b->scores, LINE);
 }
 
 /* ---- forward */
 
-static lm_status attend(const attention *t, int64_t n, int64_t h, int64_t i, char *room, lm_tensor *out, char *norms) {
-  lm_status status = LM_OK;
-  int64_t rows = smaller(QUERIES, t->queries - i), last = t->causal ? smaller(t->keys, i + rows) : t->keys;
-  char *scores = room, *values = scores + QUERIES * KEYS * t->each;
-  char *most = values + (size_t)(QUERIES * t->value_width) * t->each, *sum = most + QUERIES * t->each;
-  memset(values, 0, (size_t)(rows * t->value_width) * t->each);
-  memset(sum, 0, (size_t)rows * t->each);
-  for (int64_t r = 0; r < rows; r++) {
+/* What a thread works in. */
+typedef struct forward_room {
+  size_t scores, keys, packed, values, stats, all; /* bytes, and of all of them */
+} forward_room;
+
+static forward_room forward_room_of(const attention *t) {
+  forward_room r = {.scores = (size_t)(QUERIES * LINE) * t->each,
+                    .keys = panels_of(t, t->width, KEYS),
+                    .packed = panels_of(t, KEYS, t->value_width),
+                    .values = (size_t)(SPAN * t->value_width) * t->each,
+                    .stats = SPAN * t->each};
+  r.all = (r.scores + r.keys + r.packed + r.values + 2 * r.stats + 63) / 64 * 64;
+  return r;
+}
+
+/* Queries from i to `end`. */
+static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t end, char *room, lm_tensor *out,
+                   char *norms) {
+  const forward_room r = forward_room_of(t);
+  char *scores = room, *keys = scores + r.scores, *packed = keys + r.keys, *values = packed + r.packed;
+  char *most = values + r.values, *sum = most + r.stats;
+  int64_t last = t->causal ? smaller(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
+  size_t value_row = (size_t)vw * t->each;
+  memset(values, 0, (size_t)(end - i) * value_row);
+  memset(sum, 0, (size_t)(end - i) * t->each);
+  for (int64_t q = 0; q < end - i; q++) {
     if (t->dtype == LM_F64)
-      ((double *)most)[r] = -INFINITY;
+      ((double *)most)[q] = -INFINITY;
     else
-      ((float *)most)[r] = -INFINITY;
+      ((float *)most)[q] = -INFINITY;
   }
   for (int64_t j = 0; j < last; j += KEYS) {
-    lm_score_block b = {.scores = scores, .rows = rows, .cols = smaller(KEYS, last - j)};
-    TRY(score(t, n, h, i, j, &b));
-    t->loops->online_softmax(&b, most, sum, values, t->value_width);
-    TRY(multiply(t, false, false, rows, t->value_width, b.cols, 1, scores, b.cols,
-                 row_of(t->value, n, h / t->shared, j), step_of(t->value), 1, values, t->value_width));
+    int64_t there = smaller(KEYS, last - j);
+    pack(t, keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
+    pack(t, packed, row_of(t->value, n, kv, j), step_of(t->value), there, vw, false);
+    for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
+      lm_score_block b = {.scores = scores, .rows = smaller(QUERIES, end - i - q), .cols = there};
+      char *mine = values + (size_t)q * value_row;
+      score(t, n, h, i + q, j, keys, &b);
+      t->loops->online_softmax(&b, most + (size_t)q * t->each, sum + (size_t)q * t->each, mine, vw);
+      multiply(t, false, b.rows, vw, b.cols, 1, scores, LINE, packed, 1, mine, vw);
+    }
   }
   t->loops->finish(row_of(out, n, h, i), step_of(out), norms + (size_t)((n * t->heads + h) * t->queries + i) * t->each,
-                   values, most, sum, rows, t->value_width);
-done:
-  return status;
+                   values, most, sum, end - i, vw);
 }
 
 /* About how many nanoseconds a thread is busy with so many products of scores' size. */
@@ -126,27 +160,24 @@ static double work_of(const attention *t, int products) {
 }
 
 lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
+  lm_status status;
   const lm_attention_args *a = args;
-  lm_cpu_gemm_region region;
-  const attention t = attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, &region);
-  int64_t blocks = (t.queries + QUERIES - 1) / QUERIES, units = a->query->size[0] * t.heads * blocks;
+  const attention t = attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale);
+  int64_t heads = a->query->size[0] * t.heads, span = SPAN;
   int share = lm_cpu_share(work_of(&t, 1));
-  size_t room = (size_t)(QUERIES * (KEYS + t.value_width + 2)) * t.each, all = room * (size_t)share;
+  while (share > 1 && span > QUERIES && heads * ((t.queries + span - 1) / span) < 8 * share) span /= 2;
+  int64_t blocks = (t.queries + span - 1) / span;
+  size_t room = forward_room_of(&t).all, all = room * (size_t)share;
   void *rooms;
-  lm_status status = lm_cpu_gemm_enter(&region, t.dtype, share);
-  if (status != LM_OK) return status;
   TRY(lm_device_alloc(a->query->device, all, &rooms));
-  bool good = true;
-#pragma omp parallel for num_threads(share) if (share > 1) schedule(dynamic) reduction(&& : good)
-  for (int64_t unit = 0; unit < units; unit++) {
-    int64_t head = unit / blocks, block = blocks - 1 - unit % blocks; /* those that see the most come first */
+#pragma omp parallel for num_threads(share) if (share > 1) schedule(dynamic)
+  for (int64_t unit = 0; unit < heads * blocks; unit++) {
+    int64_t head = unit / blocks, i = (blocks - 1 - unit % blocks) * span; /* those that see the most come first */
     char *mine = (char *)rooms + room * (size_t)omp_get_thread_num();
-    good = attend(&t, head / t.heads, head % t.heads, block * QUERIES, mine, out[0], out[1]->data) == LM_OK && good;
+    attend(&t, head / t.heads, head % t.heads, i, smaller(i + span, t.queries), mine, out[0], out[1]->data);
   }
   lm_device_free(a->query->device, rooms, all);
-  if (!good) status = lm_fail(LM_E_STATE, "attention: a product failed in oneDNN");
 done:
-  lm_cpu_gemm_leave(&region);
   return status;
 }
 
@@ -173,45 +204,67 @@ static char *dquery_of(const backward_part *w, int64_t part, int64_t n, int64_t 
   return w->dqueries + (size_t)(at * t->width) * t->each;
 }
 
-/* What one block of queries gives to one of keys, and gets. */
-static lm_status backward_block(const backward_part *w, int64_t part, int64_t n, int64_t h, int64_t i, int64_t j,
-                                char *room) {
-  lm_status status = LM_OK;
+/* What a thread works in: scores and slopes, and in panels keys and values turned, keys, queries, gradients. */
+typedef struct backward_room {
+  char *scores, *slopes, *keys, *values, *key_rows, *queries, *grads;
+} backward_room;
+
+/* In memory from `room` on; returns the bytes of it. */
+static size_t backward_room_of(const attention *t, char *room, backward_room *r) {
+  struct {
+    char **part;
+    size_t bytes;
+  } parts[] = {{&r->scores, (size_t)(QUERIES * LINE) * t->each},  {&r->slopes, (size_t)(QUERIES * LINE) * t->each},
+               {&r->keys, panels_of(t, t->width, KEYS)},          {&r->values, panels_of(t, t->value_width, KEYS)},
+               {&r->key_rows, panels_of(t, KEYS, t->width)},      {&r->queries, panels_of(t, QUERIES, t->width)},
+               {&r->grads, panels_of(t, QUERIES, t->value_width)}};
+  size_t all = 0;
+  for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+    *parts[k].part = room ? room + all : NULL;
+    all += (parts[k].bytes + 63) / 64 * 64;
+  }
+  return all;
+}
+
+/* What one block of queries gives to one of keys, which are packed, and gets. */
+static void backward_block(const backward_part *w, int64_t part, int64_t n, int64_t h, int64_t i, int64_t j,
+                           const backward_room *r) {
   const attention *t = w->t;
-  lm_score_block b = {.scores = room, .rows = smaller(QUERIES, t->queries - i), .cols = smaller(KEYS, t->keys - j)};
-  char *slopes = room + QUERIES * KEYS * t->each;
+  lm_score_block b = {
+      .scores = r->scores, .rows = smaller(QUERIES, t->queries - i), .cols = smaller(KEYS, t->keys - j)};
   size_t stat = (size_t)((n * t->heads + h) * t->queries + i) * t->each;
-  int64_t kv = h / t->shared, row;
-  const char *query = row_of(t->query, n, h, i), *grad = row_of(w->grad, n, h, i);
-  TRY(score(t, n, h, i, j, &b));
+  int64_t kv = h / t->shared, row, vw = t->value_width;
+  const char *grad = row_of(w->grad, n, h, i);
+  pack(t, r->queries, row_of(t->query, n, h, i), step_of(t->query), b.rows, t->width, false);
+  pack(t, r->grads, grad, step_of(w->grad), b.rows, vw, false);
+  score(t, n, h, i, j, r->keys, &b);
   t->loops->weights(&b, w->norms + stat);
-  TRY(multiply(t, true, false, b.cols, t->value_width, b.rows, 1, b.scores, b.cols, grad, step_of(w->grad), 1,
-               row_of(w->dvalue, n, kv, j), step_of(w->dvalue)));
-  TRY(multiply(t, false, true, b.rows, b.cols, t->value_width, 1, grad, step_of(w->grad), row_of(t->value, n, kv, j),
-               step_of(t->value), 0, slopes, b.cols));
-  t->loops->slopes(slopes, b.scores, b.rows, b.cols, w->dots + stat, t->scale);
-  TRY(multiply(t, true, false, b.cols, t->width, b.rows, 1, slopes, b.cols, query, step_of(t->query), 1,
-               row_of(w->dkey, n, kv, j), step_of(w->dkey)));
+  multiply(t, true, b.cols, vw, b.rows, 1, r->scores, LINE, r->grads, 1, row_of(w->dvalue, n, kv, j),
+           step_of(w->dvalue));
+  multiply(t, false, b.rows, b.cols, vw, 1, grad, step_of(w->grad), r->values, 0, r->slopes, LINE);
+  t->loops->slopes(&b, r->slopes, w->dots + stat, t->scale);
+  multiply(t, true, b.cols, t->width, b.rows, 1, r->slopes, LINE, r->queries, 1, row_of(w->dkey, n, kv, j),
+           step_of(w->dkey));
   char *dquery = dquery_of(w, part, n, h, i, &row);
-  TRY(multiply(t, false, false, b.rows, t->width, b.cols, 1, slopes, b.cols, row_of(t->key, n, kv, j), step_of(t->key),
-               1, dquery, row));
-done:
-  return status;
+  multiply(t, false, b.rows, t->width, b.cols, 1, r->slopes, LINE, r->key_rows, 1, dquery, row);
 }
 
 /* The keys of one part, for all queries that share them. */
-static lm_status backward_unit(const backward_part *w, int64_t n, int64_t kv, int64_t part, char *room) {
-  lm_status status = LM_OK;
+static void backward_unit(const backward_part *w, int64_t n, int64_t kv, int64_t part, char *room) {
   const attention *t = w->t;
+  backward_room r;
+  backward_room_of(t, room, &r);
   int64_t blocks = (t->keys + KEYS - 1) / KEYS;
   for (int64_t block = blocks * part / w->parts; block < blocks * (part + 1) / w->parts; block++) {
-    int64_t j = block * KEYS, from = t->causal ? j / QUERIES * QUERIES : 0;
+    int64_t j = block * KEYS, from = t->causal ? j / QUERIES * QUERIES : 0, there = smaller(KEYS, t->keys - j);
+    const char *key = row_of(t->key, n, kv, j);
+    pack(t, r.keys, key, step_of(t->key), there, t->width, true);
+    pack(t, r.key_rows, key, step_of(t->key), there, t->width, false);
+    pack(t, r.values, row_of(t->value, n, kv, j), step_of(t->value), there, t->value_width, true);
     for (int64_t h = kv * t->shared; h < (kv + 1) * t->shared; h++) {
-      for (int64_t i = from; i < t->queries; i += QUERIES) TRY(backward_block(w, part, n, h, i, j, room));
+      for (int64_t i = from; i < t->queries; i += QUERIES) backward_block(w, part, n, h, i, j, &r);
     }
   }
-done:
-  return status;
 }
 
 static void clear(lm_tensor *t) { memset(t->data, 0, lm_nbytes(t)); } /* of dense ones */
@@ -236,9 +289,9 @@ static void add_parts(const backward_part *w) {
 }
 
 lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
+  lm_status status;
   const lm_attention_backward_args *a = args;
-  lm_cpu_gemm_region region;
-  const attention t = attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, &region);
+  const attention t = attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale);
   lm_device device = a->query->device;
   int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = (t.keys + KEYS - 1) / KEYS;
   int64_t rows = samples * t.heads * t.queries, heads = samples * kv_heads, parts = 1;
@@ -246,12 +299,10 @@ lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
   /* Heads are what threads divide among themselves; of few heads the keys too. */
   if (share > 1 && heads < 4 * share) parts = smaller(blocks, (4 * share + heads - 1) / (heads > 0 ? heads : 1));
   if (parts < 1) parts = 1;
-  size_t room = 2 * (size_t)(QUERIES * KEYS) * t.each, dots = (size_t)rows * t.each;
+  size_t room = backward_room_of(&t, NULL, &(backward_room){0}), dots = (size_t)rows * t.each;
   size_t dqueries = parts > 1 ? (size_t)(parts * rows * t.width) * t.each : 0;
   size_t all = room * (size_t)share + dots + dqueries;
   void *memory;
-  lm_status status = lm_cpu_gemm_enter(&region, t.dtype, share);
-  if (status != LM_OK) return status;
   TRY(lm_device_alloc(device, all, &memory));
   char *rooms = memory, *dot = rooms + room * (size_t)share;
   backward_part w = {.t = &t,
@@ -271,17 +322,14 @@ lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
     t.loops->row_dots(dot + (size_t)(head * t.queries) * t.each, row_of(a->grad, n, h, 0), step_of(a->grad),
                       row_of(a->out, n, h, 0), step_of(a->out), t.queries, t.value_width);
   }
-  bool good = true;
-#pragma omp parallel for num_threads(share) if (share > 1) schedule(dynamic) reduction(&& : good)
+#pragma omp parallel for num_threads(share) if (share > 1) schedule(dynamic)
   for (int64_t unit = 0; unit < heads * parts; unit++) {
     int64_t head = unit / parts;
     char *mine = rooms + room * (size_t)omp_get_thread_num();
-    good = backward_unit(&w, head / kv_heads, head % kv_heads, unit % parts, mine) == LM_OK && good;
+    backward_unit(&w, head / kv_heads, head % kv_heads, unit % parts, mine);
   }
   if (parts > 1) add_parts(&w);
   lm_device_free(device, memory, all);
-  if (!good) status = lm_fail(LM_E_STATE, "attention: a product failed in oneDNN");
 done:
-  lm_cpu_gemm_leave(&region);
   return status;
 }

@@ -4,12 +4,14 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/matmul/panels.h"
 #include "backend/cpu/isa/recurrent.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "device/alloc.h"
 
 typedef struct sequence {
   const struct lm_recurrent_loops *loops;
+  const struct lm_panel_loops *products;
   lm_dtype dtype;
   lm_device device;
   int64_t steps, rows, batch; /* rows: of all steps */
@@ -27,11 +29,13 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t count_of(const sequence *s, int64_t t) {
   return t < 0 || t >= s->steps ? 0 : s->first[t + 1] - s->first[t];
 }
-static int64_t blocks_of(const sequence *s, int64_t units) { return (units + s->loops->panel - 1) / s->loops->panel; }
+static int64_t blocks_of(const sequence *s, int64_t units) {
+  return (units + s->products->width - 1) / s->products->width;
+}
 static char *at(const lm_tensor *t, const sequence *s, int64_t element) { return t->data + element * s->each; }
 /* Bytes of a matrix [depth, n], packed, to where the next thing may lie. */
 static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {
-  return (size_t)(depth * (blocks_of(s, n) * s->loops->panel) * s->each + 63) / 64 * 64;
+  return (size_t)(depth * (blocks_of(s, n) * s->products->width) * s->each + 63) / 64 * 64;
 }
 
 static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const lm_tensor *work,
@@ -42,6 +46,7 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
   int64_t batch = h0->size[0];
   *s = (sequence){
       .loops = dtype == LM_F64 ? LM_ISA_PICK(lm_recurrent_F64) : LM_ISA_PICK(lm_recurrent_F32),
+      .products = dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32),
       .dtype = dtype,
       .device = h0->device,
       .steps = sizes       ? sizes->size[0]
@@ -77,6 +82,12 @@ done:
 
 static void sequence_end(sequence *s) { lm_device_free(s->device, s->first, (size_t)(s->steps + 1) * sizeof(int64_t)); }
 
+/* A matrix [depth, gates * units] in panels of units. */
+typedef struct packed_weights {
+  char *panels;
+  int64_t depth, gates, units;
+} packed_weights;
+
 /* A thread's part: rows of the batch and units, and blocks of those. */
 typedef struct part {
   int64_t row, row_end, unit, unit_end, block, block_end;
@@ -92,17 +103,51 @@ static part part_of(const sequence *s, int thread, int threads) {
     p.row = lm_cpu_share_begin(s->batch, thread, threads);
     p.row_end = lm_cpu_share_begin(s->batch, thread + 1, threads);
   }
-  p.unit = smaller(p.block * s->loops->panel, s->hidden);
-  p.unit_end = smaller(p.block_end * s->loops->panel, s->hidden);
+  p.unit = smaller(p.block * s->products->width, s->hidden);
+  p.unit_end = smaller(p.block_end * s->products->width, s->hidden);
   return p;
 }
 
-/* This thread's share of the blocks of a matrix, which all threads need: a barrier has to follow. */
-static void pack_shared(const sequence *s, const lm_packed_weights *w, const lm_tensor *from, int64_t depth_step,
+/* The panel of a block of units for one gate: of all gates those of a block lie together. */
+static char *panel_of(const sequence *s, const packed_weights *w, int64_t block, int64_t gate) {
+  return w->panels + (block * w->gates + gate) * w->depth * s->products->width * s->each;
+}
+
+/* This thread's share of the blocks of a matrix, which all threads need: a barrier has to follow. Element (k, g * units
+ * + u) of the matrix is k * depth_step + (g * units + u) * unit_step elements behind the first. */
+static void pack_shared(const sequence *s, const packed_weights *w, const lm_tensor *from, int64_t depth_step,
                         int64_t unit_step) {
-  int64_t blocks = blocks_of(s, w->units), thread = omp_get_thread_num(), threads = omp_get_num_threads();
-  s->loops->pack(w, lm_cpu_share_begin(blocks, (int)thread, (int)threads),
-                 lm_cpu_share_begin(blocks, (int)thread + 1, (int)threads), from->data, depth_step, unit_step);
+  int64_t blocks = blocks_of(s, w->units), width = s->products->width;
+  int thread = omp_get_thread_num(), threads = omp_get_num_threads();
+  for (int64_t b = lm_cpu_share_begin(blocks, thread, threads); b < lm_cpu_share_begin(blocks, thread + 1, threads);
+       b++) {
+    for (int64_t g = 0; g < w->gates; g++) {
+      s->products->pack(panel_of(s, w, b, g), at(from, s, (g * w->units + b * width) * unit_step), depth_step,
+                        unit_step, w->depth, smaller(width, w->units - b * width));
+    }
+  }
+}
+
+/* c [rows, gates * units] = a [rows, depth] times w, for the units of some blocks, or with `add` that is added. */
+static void multiply(const sequence *s, const packed_weights *w, int64_t first, int64_t last, const char *a,
+                     int64_t a_row, int64_t rows, char *c, int64_t c_row, bool add) {
+  int64_t width = s->products->width;
+  for (int64_t b = first; b < last; b++) {
+    for (int64_t g = 0; g < w->gates; g++) {
+      s->products->product(&(lm_panel_product){.m = rows,
+                                               .n = smaller(width, w->units - b * width),
+                                               .k = w->depth,
+                                               .a = a,
+                                               .a_row = a_row,
+                                               .a_col = 1,
+                                               .a_tile = s->products->tile * a_row,
+                                               .panels = panel_of(s, w, b, g),
+                                               .c = c + (g * w->units + b * width) * s->each,
+                                               .c_row = c_row,
+                                               .alpha = 1,
+                                               .beta = add});
+    }
+  }
 }
 
 /* c [rows, n] = a [rows, k] b, or b transposed: of a single step, by all threads. */
@@ -147,7 +192,7 @@ static int segments_of(const sequence *s, const part *p, int64_t t, segment *out
 typedef struct forward_pass {
   const lm_recurrent_layer_args *a;
   lm_tensor *y, *work;
-  lm_packed_weights weight, projection;
+  packed_weights weight, projection;
   char *unprojected; /* [batch, H] */
 } forward_pass;
 
@@ -177,12 +222,10 @@ static void forward_step(const sequence *s, const part *p, const forward_pass *w
       c.state = g->started ? at(w->work, s, before * s->slots + s->gates) : at(a->c0, s, g->begin * s->hidden);
       c.state_row = g->started ? s->slots : s->hidden;
     }
-    if (s->packed) {
-      s->loops->product(&w->weight, p->block, p->block_end, h, s->width, rows, c.work, s->slots, false);
-    }
+    if (s->packed) { multiply(s, &w->weight, p->block, p->block_end, h, s->width, rows, c.work, s->slots, false); }
     s->loops->forward[s->cell](&c);
     if (a->weight_hr) {
-      s->loops->product(&w->projection, 0, blocks_of(s, s->width), c.out, s->hidden, rows, y, s->width, false);
+      multiply(s, &w->projection, 0, blocks_of(s, s->width), c.out, s->hidden, rows, y, s->width, false);
     }
   }
 }
@@ -246,7 +289,7 @@ done:
 typedef struct backward_pass {
   const lm_recurrent_layer_backward_args *a;
   lm_tensor *dgates, *dh, *dc, *dproducts, *before, *dprojected, *unprojected;
-  lm_packed_weights weight, projection;
+  packed_weights weight, projection;
   char *dout; /* [batch, H] gradient of h before the projection */
 } backward_pass;
 
@@ -265,8 +308,8 @@ static void backward_projection(const sequence *s, const backward_pass *w, const
         ((float *)sum)[i] += ((const float *)more)[i];
     }
   }
-  s->loops->product(&w->projection, 0, blocks_of(s, s->hidden), sum, s->width, rows,
-                    w->dout + g->begin * s->hidden * s->each, s->hidden, false);
+  multiply(s, &w->projection, 0, blocks_of(s, s->hidden), sum, s->width, rows, w->dout + g->begin * s->hidden * s->each,
+           s->hidden, false);
 }
 
 static void backward_gates(const sequence *s, const part *p, const backward_pass *w, int64_t t) {
@@ -313,9 +356,9 @@ static void backward_state(const sequence *s, const part *p, const backward_pass
   int64_t end = smaller(p->row_end, count_of(s, t)), row = s->first[t] + p->row;
   if (p->row >= end) return;
   bool whole = s->width != s->hidden; /* of a projection, whose rows are divided */
-  s->loops->product(&w->weight, p->block, whole ? blocks_of(s, s->width) : p->block_end,
-                    at(s->cell == LM_GRU ? w->dproducts : w->dgates, s, row * s->gates), s->gates, end - p->row,
-                    at(w->dh, s, p->row * s->width), s->width, s->cell == LM_GRU);
+  multiply(s, &w->weight, p->block, whole ? blocks_of(s, s->width) : p->block_end,
+           at(s->cell == LM_GRU ? w->dproducts : w->dgates, s, row * s->gates), s->gates, end - p->row,
+           at(w->dh, s, p->row * s->width), s->width, s->cell == LM_GRU);
 }
 
 /* out: gradients of gates, h0, c0 (or [0]); of the products of GRU, or of what weight_hr gives (or [0]); h before each

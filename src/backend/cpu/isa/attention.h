@@ -5,10 +5,10 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* Scores [rows, cols] of queries and keys, dense. */
+/* Scores [rows, cols] of queries and keys; a row begins `line` elements behind the one before. */
 typedef struct lm_score_block {
   void *scores;
-  int64_t rows, cols;
+  int64_t rows, cols, line;
   int64_t causal;   /* row r sees the columns below causal + r; LM_SEES_ALL: all */
   const char *mask; /* of the first score, or NULL: bool (false: not seen), or numbers to be added */
   bool mask_is_bool;
@@ -25,8 +25,8 @@ struct lm_attention_loops {
   void (*weights)(const lm_score_block *b, const void *norm);
   /* out[r] = row r of x times row r of y */
   void (*row_dots)(void *out, const void *x, int64_t x_row, const void *y, int64_t y_row, int64_t rows, int64_t n);
-  /* slope = weight * (slope - dot of the row) * scale */
-  void (*slopes)(void *slopes, const void *weights, int64_t rows, int64_t cols, const void *dots, double scale);
+  /* slope = weight * (slope - dot of the row) * scale; weights are b's, and slopes lie as they do */
+  void (*slopes)(const lm_score_block *b, void *slopes, const void *dots, double scale);
   /* out = values / sum, norm = most + log(sum); rows that saw nothing are 0, and their norm inf */
   void (*finish)(void *out, int64_t out_row, void *norm, const void *values, const void *most, const void *sum,
                  int64_t rows, int64_t width);

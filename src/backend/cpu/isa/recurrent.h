@@ -1,16 +1,9 @@
-/* One step of a recurrent layer: a product with packed weights, and a pass over the gates; float or double. */
+/* One step of a recurrent layer after its product with the weights: a pass over the gates, of float or double. */
 #ifndef LM_CPU_ISA_RECURRENT_H
 #define LM_CPU_ISA_RECURRENT_H
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
-
-/* A matrix [depth, gates * units] whose columns lie in panels: `panel` columns of each gate in turn, then the next. A
- * panel is [depth, panel]; places beyond the last unit are 0. */
-typedef struct lm_packed_weights {
-  void *panels;
-  int64_t depth, gates, units;
-} lm_packed_weights;
 
 /* Some rows of one step, and units first to last of each. Rows of every tensor are `_row` elements apart. */
 typedef struct lm_cell_rows {
@@ -36,14 +29,6 @@ typedef struct lm_cell_back {
 } lm_cell_back;
 
 struct lm_recurrent_loops {
-  int64_t panel;
-  /* Element (k, g * units + j) of the matrix is from[k * depth_step + (g * units + j) * unit_step]; blocks of units
-   * from `first` to `last`. */
-  void (*pack)(const lm_packed_weights *w, int64_t first, int64_t last, const void *from, int64_t depth_step,
-               int64_t unit_step);
-  /* c [rows, gates * units] = a [rows, depth] times w, for those blocks, or with `add` that is added. */
-  void (*product)(const lm_packed_weights *w, int64_t first, int64_t last, const void *a, int64_t a_row, int64_t rows,
-                  void *c, int64_t c_row, bool add);
   /* By recurrent_cell. */
   void (*forward[4])(const lm_cell_rows *c);
   void (*backward[4])(const lm_cell_back *c);

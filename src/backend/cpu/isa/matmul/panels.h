@@ -1,0 +1,32 @@
+/* Products with a matrix that was packed for it, of float or double: what attention and recurrent layers, whose
+ * matrices stay in the caches, multiply by. */
+#ifndef LM_CPU_ISA_PANELS_H
+#define LM_CPU_ISA_PANELS_H
+
+#include "backend/cpu/isa.h"
+#include "tensor/dtype.h"
+
+/* c [m, n] = alpha a [m, k] b [k, n] + beta c, or beta 0: c is not read. b lies in panels of `width` columns, each
+ * [k, width] and `panel_step` elements behind the one before; places beyond the last column are 0. Element (i, j) of a
+ * is a[i * a_row + j * a_col], and one of both steps is 1; c has c_row elements a row. */
+typedef struct lm_panel_product {
+  int64_t m, n, k;
+  const void *a, *panels;
+  void *c;
+  int64_t a_row, a_col, a_tile, panel_step, c_row;
+  double alpha, beta;
+} lm_panel_product;
+
+struct lm_panel_loops {
+  int64_t width; /* columns of a panel */
+  int64_t tile;  /* rows of c that are computed at a time */
+  /* Element (i, j) of b [depth, n] is b[i * b_row + j * b_col]; its panels, of depth * width elements, lie one behind
+   * the other. */
+  void (*pack)(void *panels, const void *b, int64_t b_row, int64_t b_col, int64_t depth, int64_t n);
+  void (*product)(const lm_panel_product *p);
+};
+
+LM_ISA_DECLARE(struct lm_panel_loops, lm_panels_F32);
+LM_ISA_DECLARE(struct lm_panel_loops, lm_panels_F64);
+
+#endif
