@@ -72,7 +72,6 @@ Module.__missing = {
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
   generate = "lm.models.generate(net, ids) lets any net of language go on",
   gradient_checkpointing_enable = "lm.autograd.checkpoint(f, x) computes a part again instead of keeping it",
-  num_parameters = "for _, p in ipairs(net:parameters()) do n = n + p:numel() end counts them",
   resize_token_embeddings = "a net is made anew with another vocab_size, and takes the weights with "
     .. "{ignore_mismatched_sizes = true}",
 }
