@@ -17,8 +17,8 @@ enum { VECTOR = 16, TILE = 6 };
 
 typedef lm_row_float lm_square_F32;
 typedef lm_row_double lm_square_F64;
-#define lm_turn_F32 lm_transpose_float
-#define lm_turn_F64 lm_transpose_double
+#define lm_load_transposed_F32 lm_load_transposed_float
+#define lm_load_transposed_F64 lm_load_transposed_double
 
 #define LM_E F32
 #include "backend/cpu/isa/templates/panels.inc"
