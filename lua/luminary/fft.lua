@@ -143,7 +143,18 @@ local function real_lines(who, x, s, dim, norm, default, inverse)
   x, dims = signal(who, x, false)
   local list, sizes = dims_of(who, x, s, dim, dims, default)
   local n = #list
-  x = real_line(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, inverse or false)
+  if n > 1 and list[n] == dims and list[n - 1] == dims - 1 then -- two of them are one call
+    local scale = 1
+    for i = n - 1, n do
+      local size = sizes[i] and sizes[i] ~= -1 and sizes[i] or x.shape[list[i]]
+      x = sized(who, x, list[i], size)
+      scale = scale * scale_of(who, norm, size, inverse or false)
+    end
+    x = ops.fft_r2c_2d(x, scale)
+    n = n - 1
+  else
+    x = real_line(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, inverse or false)
+  end
   for i = n - 1, 1, -1 do
     x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false, inverse or false)
   end

@@ -78,6 +78,18 @@ describe("Fourier transforms", function()
     near(x, fft.irfft(y), 1e-5)
   end)
 
+  it("are those of rows and then of columns, in a cache or past it", function()
+    for _, size in ipairs { { 5, 24, 32 }, { 3, 17, 10 }, { 2, 34, 8 }, { 1, 20, 7 }, { 4, 3, 99 }, { 2, 300, 512 } } do
+      local x = random(unpack(size))
+      near(fft.fft(fft.rfft(x, nil, -1, "ortho"), nil, -2, "ortho"), fft.rfft2(x, nil, nil, "ortho"), 1e-9)
+      near(fft.rfft2(x):float(), fft.rfft2(x:float()), 1e-2)
+      near(x, fft.irfft2(fft.rfft2(x), { size[2], size[3] }), 1e-10)
+    end
+    local x = random(4, 6, 8)
+    near(fft.rfft2(x:slice(2, 1, 5):slice(3, 1, 6):contiguous()), fft.rfft2(x, { 5, 6 }))
+    near(fft.rfft2(x):transpose(1, 2), fft.rfft2(x:transpose(1, 2), nil, { 1, 3 }))
+  end)
+
   it("go along dims that are not dense, short, long and of large primes", function()
     for _, size in ipairs { { 2, 6, 3 }, { 1, 34, 2 }, { 1, 4099, 2 }, { 2, 4500, 1 }, { 3, 8, 40 } } do
       local x = random(size[1], size[2], size[3], 2)

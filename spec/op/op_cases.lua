@@ -1153,6 +1153,10 @@ op("fft_r2c", "x scale inner", "torch.view_as_real(torch.fft.rfft(x) * scale) * 
   { dtypes = false, defaults = { scale = 1, inner = 1 }, { x = t { 8 } }, { x = t { 2, 5 }, scale = 0.5 }, { x = t { 1 } },
   { x = t { 2, 38 } }, { x = t { 9, 12 }, inner = 0.5 }, { x = t { 2, 7 }, inner = 2 }, { x = t { 38 }, inner = 3 }, { x = t { 2, 2 }, inner = 3 },
   bad = { { t {}, message = "fft_r2c: x is %[%]" }, { t { 2, 0 }, message = "lines without an entry" } } })
+op("fft_r2c_2d", "x scale", "torch.view_as_real(torch.fft.rfft2(x) * scale)", { defaults = { scale = 1 }, tol = loose, dtypes = false,
+  { x = t { 3, 4 } }, { x = t { 2, 16, 6 }, scale = 0.5 }, { x = t { 4, 5 } },
+  { x = t { 2, 17, 3 } }, { x = t { 0, 3, 4 } },
+  bad = { { t { 4 }, message = "fft_r2c_2d: x is %[4%]" }, { t { 2, 0 }, message = "lines without an entry" }, { t { 0, 2 }, message = "has to be matrices" } } })
 op("fft_c2r", "x n scale inner", "torch.fft.irfft(" .. C .. " * " .. by_inner "n" .. ", n, norm='forward') * scale",
   { dtypes = false, defaults = { scale = 1, inner = 1 }, { x = t { 5, 2 }, n = 8 }, { x = t { 2, 3, 2 }, n = 5, scale = 0.2 },
   { x = t { 1, 2 }, n = 1 }, { x = t { 9, 7, 2 }, n = 12, inner = 0.5 }, { x = t { 2, 4, 2 }, n = 7, inner = 2 }, { x = t { 20, 2 }, n = 38, inner = 3 },

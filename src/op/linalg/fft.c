@@ -67,6 +67,34 @@ done:
   return status;
 }
 
+/* Devices other than the CPU take both steps themselves. */
+lm_status lm_op_fft_r2c_2d(const lm_fft_r2c_2d_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *x = NULL, *half = NULL;
+  int64_t size[LM_MAX_DIMS];
+  TRY(check_lines(LM_OP_fft_r2c_2d, a->x, false, a->x->ndim - 1));
+  if (a->x->ndim < 2 || a->x->ndim == LM_MAX_DIMS || a->x->size[a->x->ndim - 2] < 1) {
+    status = lm_fail(LM_E_SHAPE, "fft_r2c_2d: x is %s; it has to be matrices [..., m, n], of %d dims at most",
+                     lm_shape_of(a->x), LM_MAX_DIMS - 1);
+    goto done;
+  }
+  if (LM_DEVICE_KIND(a->x->device) != LM_CPU) {
+    TRY(lm_op_fft_r2c(&(lm_fft_r2c_args){.x = a->x, .scale = a->scale, .inner = 1}, &half));
+    status = lm_op_fft_c2c(&(lm_fft_c2c_args){.x = half, .scale = 1, .dim = half->ndim - 3}, out);
+    goto done;
+  }
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  memcpy(size, x->size, sizeof size);
+  size[x->ndim - 1] = x->size[x->ndim - 1] / 2 + 1;
+  size[x->ndim] = 2;
+  lm_fft_r2c_2d_args args = {.x = x, .scale = a->scale};
+  status = compute(LM_OP_fft_r2c_2d, x, &args, x->ndim + 1, size, out);
+done:
+  lm_release(x);
+  lm_release(half);
+  return status;
+}
+
 /* Whether x [..., lines, n, 2] lies in memory as a dense [..., n, lines, 2], which kernels read as well. */
 static bool is_turned(const lm_tensor *x) {
   lm_tensor t = *x;

@@ -16,6 +16,14 @@ op "fft_r2c" {
   help = "the first n / 2 + 1 entries [..., n / 2 + 1, 2] of the transform of each line of x [..., n], times scale; "
     .. "those that stand for two entries, all but the first and for even n the last, also times inner",
 }
+op "fft_r2c_2d" {
+  "x", "scale: number = 1",
+  grad = "formula",
+  formula = "fft_c2c(fft_r2c(x, scale), false, 1, ndim_of(x) - 2)",
+  autocast = "keep",
+  help = "of matrices x [..., m, n] fft_r2c along the rows and then fft_c2c down the columns, times scale: "
+    .. "[..., m, n / 2 + 1, 2]",
+}
 op "fft_c2r" {
   "x", "n: int", "scale: number = 1", "inner: number = 1",
   grad = {x = "fft_r2c(g, scale, 2 * inner)"},

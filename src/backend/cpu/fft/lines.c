@@ -1,0 +1,285 @@
+/* How blocks of lines are transformed, and lines that are long, few, or of a length with a large prime factor. */
+#include "backend/cpu/fft/lines.h"
+
+#include <string.h>
+
+#include "backend/cpu/stream_copy.h"
+
+enum { W = LM_FFT_LANES };
+
+lm_status lm_fft_scratch(size_t bytes, lm_tensor **out) {
+  return lm_tensor_empty(LM_F64, LM_DEVICE(LM_CPU, 0), 1, (int64_t[]){(int64_t)(bytes + 7) / 8}, LM_CONTIGUOUS, out);
+}
+
+static size_t block_bytes(lm_dtype dtype, int64_t n) { return 2 * lm_dtype_size(dtype) * W * (size_t)n; }
+static lm_fft_block block_at(void *memory, lm_dtype dtype, int64_t n, bool swapped) {
+  char *re = memory, *im = re + block_bytes(dtype, n) / 2;
+  return swapped ? (lm_fft_block){im, re} : (lm_fft_block){re, im};
+}
+
+/* Transforms the block *a, with *b as room, and gives the one that has the result. */
+static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype, const lm_fft_passes *p, lm_fft_block a,
+                               lm_fft_block b) {
+  int64_t s = 1, left = p->n;
+  const char *twiddle = p->twiddle;
+  for (int i = 0; i < p->count; i++) {
+    int radix = p->radix[i];
+    int64_t m = left / radix;
+    loops->stage(radix, m, s, twiddle, a, b);
+    twiddle += 2 * lm_dtype_size(dtype) * (size_t)(m * (radix - 1));
+    s *= radix;
+    left = m;
+    lm_fft_block t = a;
+    a = b;
+    b = t;
+  }
+  return a;
+}
+
+/* The numbers by which row k of the block from column `first` on is turned. */
+static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t first, void *pairs, lm_fft_block x) {
+  for (int64_t k = 0; k < p->first.n; k++) {
+    int64_t a = first * k;
+    const double *c = p->coarse + 2 * (a / p->fine_count), *f = p->fine + 2 * (a % p->fine_count);
+    double re = c[0] * f[0] - c[1] * f[1], im = c[0] * f[1] + c[1] * f[0];
+    if (p->dtype == LM_F64) {
+      ((double *)pairs)[2 * k] = re;
+      ((double *)pairs)[2 * k + 1] = im;
+    } else {
+      ((float *)pairs)[2 * k] = (float)re;
+      ((float *)pairs)[2 * k + 1] = (float)im;
+    }
+  }
+  loops->turn(p->first.n, pairs, p->lane, x);
+}
+
+static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, int64_t block, char *own, size_t bytes) {
+  lm_dtype dtype = w->plan->dtype;
+  int64_t n = w->passes->n, each = (w->lines + W - 1) / W, batch = block / each, line = block % each * W;
+  int64_t entries_in = n + (w->kind == LM_FFT_HALF_TO_REAL), entries_out = n + (w->kind == LM_FFT_REAL_TO_HALF);
+  int lanes = w->lines - line < W ? (int)(w->lines - line) : W;
+  size_t pair = 2 * lm_dtype_size(dtype);
+  const char *in = w->in + pair / 2 * (size_t)(batch * w->in_batch + line * w->in_line);
+  char *out = w->out + pair * (size_t)(batch * w->out_batch + line * w->out_line);
+  lm_fft_block from = block_at(own, dtype, n + 1, false), to = block_at(own + bytes, dtype, n + 1, false);
+  loops->load(in, w->in_entry, w->in_line, entries_in, lanes,
+              w->swap_in && w->kind == LM_FFT_COMPLEX ? (lm_fft_block){from.im, from.re} : from);
+  if (w->window) loops->weigh(n, w->window, from);
+  if (w->kind == LM_FFT_HALF_TO_REAL) {
+    loops->join_block(2 * n, w->plan->halves, w->inner, from);
+    if (w->swap_in) from = (lm_fft_block){from.im, from.re};
+  }
+  from = run_passes(loops, dtype, w->passes, from, to);
+  if (w->turned) turn(loops, w->plan, line, own + 2 * bytes, from);
+  if (w->kind == LM_FFT_REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, w->inner, from);
+  bool dense = w->out_entry == 1 && w->out_line == entries_out;
+  char *spare = (char *)(from.re < from.im ? from.re : from.im) == own ? own + bytes : own;
+  spare += (uintptr_t)out % LM_STREAM_LINE; /* so that lines of the cache are one there and here */
+  loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line, entries_out, lanes,
+               w->scale, dense ? spare : out);
+  if (dense) loops->copy(w->streams, out, spare, pair * (size_t)(lanes * entries_out));
+}
+
+/* Bytes for one of a thread's two blocks of n entries, and for all of what it needs. */
+static size_t own_block(lm_dtype dtype, int64_t n) {
+  return (block_bytes(dtype, n + 1) + 63) / 64 * 64 + LM_STREAM_LINE;
+}
+static size_t own_room(lm_dtype dtype, int64_t n) {
+  return 2 * own_block(dtype, n) + (2 * lm_dtype_size(dtype) * (size_t)n + 63) / 64 * 64;
+}
+static int64_t blocks_of(const lm_fft_walk *w) { return (w->lines + W - 1) / W * (w->batches ? w->batches : 1); }
+
+typedef struct batches {
+  const lm_fft_walk *steps;
+  int count;
+  char *out;
+  int64_t many;
+  size_t bytes; /* of one's result */
+  bool streams;
+} batches;
+
+static void run_batch(const batches *all, int64_t b, char *own, char *result) {
+  const lm_fft_walk *first = all->steps;
+  lm_dtype dtype = first->plan->dtype;
+  const struct lm_fft_loops *loops = lm_fft_loops_of(dtype);
+  char *out = all->out + all->bytes * (size_t)b;
+  result += (uintptr_t)out % LM_STREAM_LINE;
+  for (int s = 0; s < all->count; s++) {
+    lm_fft_walk one = all->steps[s];
+    one.batches = 1;
+    one.in = s == 0 ? one.in + lm_dtype_size(dtype) * (size_t)(b * one.in_batch) : result;
+    one.out = result;
+    one.streams = false;
+    for (int64_t k = 0; k < blocks_of(&one); k++) run_block(&one, loops, k, own, own_block(dtype, one.passes->n));
+  }
+  loops->copy(all->streams, out, result, all->bytes);
+}
+
+bool lm_fft_cached_batches(const lm_fft_walk *steps, int count, char *out, int64_t many, size_t bytes, bool streams,
+                           lm_status *status_of) {
+  enum { CACHED_BYTES = 1 << 20 };
+  lm_status status = LM_OK;
+  size_t each = 0, whole = (bytes + 2 * LM_STREAM_LINE) / LM_STREAM_LINE * LM_STREAM_LINE;
+  double work = 0;
+  lm_tensor *room = NULL;
+  const batches all = {steps, count, out, many, bytes, streams};
+  for (int s = 0; s < count; s++) {
+    size_t own = own_room(steps[s].plan->dtype, steps[s].passes->n);
+    if (own > each) each = own;
+    work += (double)many * (double)steps[s].lines * (double)steps[s].passes->n * 2;
+  }
+  int threads = lm_cpu_share(work);
+  if (many < threads || bytes > CACHED_BYTES) return false;
+  TRY(lm_fft_scratch((each + whole) * (size_t)threads, &room));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    char *own = room->data + (each + whole) * (size_t)t;
+    int64_t end = lm_cpu_share_begin(many, t + 1, threads);
+    for (int64_t b = lm_cpu_share_begin(many, t, threads); b < end; b++) run_batch(&all, b, own, own + each);
+    if (streams) lm_stream_end();
+  }
+done:
+  lm_release(room);
+  *status_of = status;
+  return true;
+}
+
+lm_status lm_fft_run(const lm_fft_walk *w) {
+  lm_status status;
+  lm_dtype dtype = w->plan->dtype;
+  int64_t n = w->passes->n, blocks = blocks_of(w);
+  size_t bytes = own_block(dtype, n), each = own_room(dtype, n);
+  int threads = lm_cpu_share((double)blocks * W * (double)n * 2);
+  lm_tensor *room = NULL;
+  if (threads > blocks) threads = (int)blocks;
+  TRY(lm_fft_scratch(each * (size_t)threads, &room));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t end = lm_cpu_share_begin(blocks, t + 1, threads);
+    for (int64_t b = lm_cpu_share_begin(blocks, t, threads); b < end; b++)
+      run_block(w, lm_fft_loops_of(dtype), b, room->data + each * (size_t)t, bytes);
+    if (w->streams) lm_stream_end();
+  }
+done:
+  lm_release(room);
+  return status;
+}
+
+/* One line j = j1 n2 + j2 becomes k = k1 + n1 k2. */
+static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, bool inverse, double scale,
+                            lm_tensor *room) {
+  lm_status status;
+  int64_t n1 = p->first.n, n2 = p->second.n;
+  TRY(lm_fft_run(&(lm_fft_walk){.plan = p,
+                                .passes = &p->first,
+                                .lines = n2,
+                                .in = in,
+                                .in_entry = n2,
+                                .in_line = 2,
+                                .out = room->data,
+                                .out_entry = 1,
+                                .out_line = n1,
+                                .swap_in = inverse,
+                                .turned = true,
+                                .scale = 1}));
+  TRY(lm_fft_run(&(lm_fft_walk){.plan = p,
+                                .passes = &p->second,
+                                .lines = n1,
+                                .in = room->data,
+                                .in_entry = n1,
+                                .in_line = 2,
+                                .out = out,
+                                .out_entry = n1,
+                                .out_line = 1,
+                                .swap_out = inverse,
+                                .scale = scale}));
+done:
+  return status;
+}
+
+/* out[i] = x[i] times chirp[i] times scale; x and out may have their parts swapped. */
+static void chirped(const lm_fft_plan *p, const void *x, bool swap_x, double scale, bool swap_out, void *out) {
+  for (int64_t i = 0; i < p->n; i++) {
+    double re, im, cr, ci;
+    if (p->dtype == LM_F64) {
+      const double *a = (const double *)x + 2 * i, *c = (const double *)p->chirp + 2 * i;
+      re = a[swap_x], im = a[!swap_x], cr = c[0], ci = c[1];
+    } else {
+      const float *a = (const float *)x + 2 * i, *c = (const float *)p->chirp + 2 * i;
+      re = (double)a[swap_x], im = (double)a[!swap_x], cr = (double)c[0], ci = (double)c[1];
+    }
+    double r = (re * cr - im * ci) * scale, j = (re * ci + im * cr) * scale;
+    if (p->dtype == LM_F64) {
+      ((double *)out)[2 * i + swap_out] = r;
+      ((double *)out)[2 * i + !swap_out] = j;
+    } else {
+      ((float *)out)[2 * i + swap_out] = (float)r;
+      ((float *)out)[2 * i + !swap_out] = (float)j;
+    }
+  }
+}
+
+static lm_status by_chirp(const lm_fft_plan *p, int64_t lines, const char *in, int64_t in_step, char *out,
+                          int64_t out_step, bool inverse, double scale) {
+  lm_status status = LM_OK;
+  lm_tensor *room = NULL;
+  int64_t m = p->powers->n, most = (1 << 22) / m > 0 ? (1 << 22) / m : 1;
+  size_t pair = 2 * lm_dtype_size(p->dtype);
+  if (most > lines) most = lines;
+  TRY(lm_fft_scratch(pair * (size_t)(m * most), &room));
+  for (int64_t begin = 0; begin < lines; begin += most) {
+    int64_t count = lines - begin < most ? lines - begin : most;
+    int threads = lm_cpu_share((double)count * (double)m * 3);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < count; i++) {
+      char *line = room->data + pair * (size_t)(i * m);
+      chirped(p, in + pair * (size_t)((begin + i) * in_step), inverse, 1, false, line);
+      memset(line + pair * (size_t)p->n, 0, pair * (size_t)(m - p->n));
+    }
+    TRY(lm_fft_lines(p->powers, count, room->data, m, room->data, m, false, 1));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < count; i++)
+      lm_fft_loops_of(p->dtype)->multiply(m, p->filter, room->data + pair * (size_t)(i * m));
+    TRY(lm_fft_lines(p->powers, count, room->data, m, room->data, m, true, 1));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < count; i++)
+      chirped(p, room->data + pair * (size_t)(i * m), false, scale, inverse,
+              out + pair * (size_t)((begin + i) * out_step));
+  }
+done:
+  lm_release(room);
+  return status;
+}
+
+bool lm_fft_in_blocks(const lm_fft_plan *p, int64_t lines) { return p->whole.n && (!p->first.n || lines >= W / 2); }
+
+lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int64_t in_step, void *out,
+                       int64_t out_step, bool inverse, double scale) {
+  lm_status status = LM_OK;
+  lm_tensor *room = NULL;
+  size_t pair = 2 * lm_dtype_size(p->dtype);
+  if (p->powers) return by_chirp(p, lines, in, in_step, out, out_step, inverse, scale);
+  if (lm_fft_in_blocks(p, lines)) {
+    return lm_fft_run(
+        &(lm_fft_walk){.plan = p,
+                       .passes = &p->whole,
+                       .lines = lines,
+                       .in = in,
+                       .in_entry = 1,
+                       .in_line = 2 * in_step,
+                       .out = out,
+                       .out_entry = 1,
+                       .out_line = out_step,
+                       .swap_in = inverse,
+                       .swap_out = inverse,
+                       .streams = out != in && out_step == p->n && lm_stream_pays(pair * (size_t)(lines * p->n)),
+                       .scale = scale});
+  }
+  TRY(lm_fft_scratch(pair * (size_t)p->n, &room));
+  for (int64_t i = 0; i < lines; i++)
+    TRY(split_line(p, (const char *)in + pair * (size_t)(i * in_step), (char *)out + pair * (size_t)(i * out_step),
+                   inverse, scale, room));
+done:
+  lm_release(room);
+  return status;
+}
