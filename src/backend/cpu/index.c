@@ -298,7 +298,8 @@ lm_status lm_cpu_bag_sums(const void *args, lm_tensor *const *out) {
                  .means = a->means,
                  .out = out[0]->data,
                  .counts = out[1]->data};
-  if (job.bags == 0 && job.n > 0) return lm_fail(LM_E_ARG, "bag_sums: there are no offsets, and %lld indices", (long long)job.n);
+  if (job.bags == 0 && job.n > 0)
+    return lm_fail(LM_E_ARG, "bag_sums: there are no offsets, and %lld indices", (long long)job.n);
   if (job.bags > 0 && job.offsets[0] != 1) {
     return lm_fail(LM_E_ARG, "bag_sums: offsets[1] has to be 1, where the first bag begins, is %lld",
                    (long long)job.offsets[0]);

@@ -33,7 +33,8 @@ static shape shape_of(const lm_tensor *x) {
 enum {
   MAX_PARTS = 32,
   PART = 16384, /* elements worth a part of their own */
-  TILE = 32768  /* bytes of a large result that are made in the caches before they go past them */
+  TILE = 32768, /* bytes of a large result that are made in the caches before they go past them, at most */
+  NEAR = 8192   /* and if there is a choice: the nearest cache holds what they are made of, too */
 };
 
 /* Elements of a result, made one behind the other, `unit` or some times as many at a time. */
@@ -47,7 +48,8 @@ typedef struct output {
 /* whole: the result's bytes; fresh: it is not what is read. */
 static void open_output(output *o, char *to, lm_dtype dtype, int64_t unit, size_t whole, bool fresh) {
   o->width = lm_dtype_size(dtype);
-  o->most = TILE / (int64_t)o->width / unit * unit;
+  int64_t near = NEAR / (int64_t)o->width / unit;
+  o->most = (near > 0 ? near : TILE / (int64_t)o->width >= unit) * unit;
   lm_stream_open(&o->w, to, fresh && o->most > 0 && lm_stream_pays(whole));
 }
 

@@ -5,9 +5,10 @@
 #include "backend/cpu/isa/elem.h"
 
 enum {
-  BLOCK = 8192, /* elements of a block: 32 KB of floats, read twice from the near caches */
-  RUN = 2048,   /* elements of a block of a run */
-  LANES = 64    /* partial sums of a run: independent chains hide the adders' latency */
+  BLOCK = 8192,  /* elements of a block: 32 KB of floats, read twice from the near caches */
+  RUN = 2048,    /* elements of a block of a run */
+  LANES = 64,    /* partial sums of a run: independent chains hide the adders' latency */
+  FETCHED = 2048 /* elements of a row that is asked for ahead, at most */
 };
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
