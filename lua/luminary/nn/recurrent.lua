@@ -176,7 +176,7 @@ end
 --- Parameters as when the layer was made, drawn anew: uniform within 1 / sqrt(hidden_size).
 function Recurrent:reset_parameters() uniform(self, self.hidden_size) end
 
---- Does nothing: parameters are used where they lie.
+--- Does nothing: parameters are used where they lie, but for cuDNN, which gets them packed at each call.
 function Recurrent:flatten_parameters() return self end
 
 local function weights_of(self, l, direction)
