@@ -48,7 +48,7 @@ local words = {
   "null", "0", "1", "-1", "1e9", "0.5", "[]", "{}", '""', '" "', '"a"', '"▁"', '"(a+)+$"', '"\\\\s*"', '"(?=a)|b*"',
   '"[^\\\\w]+"', '"\\\\p{Han}{2,}"', '"."', '"(?<=a)"', '"\\\\K"', '"\\\\uD83D"', '"A"', '"B"', "2147483647",
   '"(?:a|aa)+$"', '"(a*)\\\\1b"', '"\\\\X{,3}"', '"(?mi:.)"', '"\\\\u00e9?"', '"(?<n>a|b\\\\g<n>)+"',
-  '"lstrip"', '"rstrip"', '"padding"', '"Fixed"', '"pad_id"', "-0.5", "1e15", "4194304",
+  '"lstrip"', '"rstrip"', '"padding"', '"Fixed"', '"pad_id"', "-0.5", "1e15", "70000",
   '{"content": "a", "lstrip": true, "rstrip": true}',
 }
 local config = [[{"bos_token": "<s>", "eos_token": {"content": "the", "lstrip": false, "special": true},
