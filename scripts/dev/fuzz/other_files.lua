@@ -65,6 +65,7 @@ local function change_stored(text)
   local entry = places[random(2) == 1 and 1 or random(#places)]
   local at, size = number(text, entry + 42, 4) + 1, number(text, entry + 24, 4)
   local data = at + 30 + number(text, at + 26, 2) + number(text, at + 28, 2)
+  assert(data + size - 1 <= #text)
   local change = entry == places[1] and random(2) == 1 and change_pickle or pick {damage, flip}
   local changed = change(text:sub(data, data + size - 1))
   changed = (changed .. ("\0"):rep(size)):sub(1, size)
