@@ -292,3 +292,18 @@ describe("linear algebra", function()
     for i = 1, #one do near(one[i], four[i], 0) end
   end)
 end)
+
+describe("a product with a transposed matrix", function()
+  it("is the same where its rows are pages apart and it is computed the other way round", function()
+    for _, n in ipairs {70, 300} do
+      local a, b = lm.randn(520, 1024), lm.randn(520, n)
+      local want = a:double():t():mm(b:double())
+      local y = a:t():mm(b)
+      assert.same({1024, n}, {y:size(1), y:size(2)})
+      assert.is_true(y:is_contiguous())
+      assert.near(0, (y:double() - want):abs():max():item(), 1e-3)
+      assert.near(0, (lm.addmm(y, a:t(), b, {alpha = -2}):double() + want):abs():max():item(), 3e-3)
+      assert.near(0, (lm.addmm(y, a:t(), b, {beta = 0, alpha = -2}):double() + 2 * want):abs():max():item(), 3e-3)
+    end
+  end)
+end)
