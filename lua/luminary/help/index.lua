@@ -189,11 +189,16 @@ end
 --- A public class, by its name.
 function index.class(name) return all().classes[name] end
 
-local inner_ops = {
-  conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
-  min_dim = true, median_all = true, median_dim = true, nanmedian_all = true, nanmedian_dim = true, mul_sigmoid =
-  true, gated_halves = true, huber = true, relative_entropy = true, lu_pivots_to_matrix = true,
-}
+local inner_ops = {}
+for name in ([[
+  absolute_difference attention_weights bag_sums bce_of_logits clamp_range conv2d_input conv2d_weight cosine_window
+  ctc_nll gated_halves gaussian_nll grid_sample_grid grid_sample_input huber index_get index_put linear_recurrence
+  lu_pivots_to_matrix matrix_to_pairs max_dim median_all median_dim min_dim mul_sigmoid nanmedian_all nanmedian_dim
+  nms_sorted pad_around pair_distances pairs_to_matrix poisson_nll raised ranking_margin recurrent_layer
+  recurrent_network recurrent_weights relative_entropy rms_norm_rows round_scaled row_distances sample_places
+  sample_places_input sample_places_weight scatter_fold shifted_difference to_copy trunc_divide]]):gmatch "%S+" do
+  inner_ops[name] = true
+end
 local inner_patterns = {"_backward$", "^linalg_", "^fft_"} -- of names of ops
 
 --- Whether a name is that of an op which is there for others to be made of, or one more name of an op.

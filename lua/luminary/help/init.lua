@@ -168,7 +168,7 @@ end
 local function elsewhere(qualifier, name)
   local names = require "luminary.help.other_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]
-  for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data", "lm.models", "text"} do
+  for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data", "text", "lm.models"} do
     if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
   end
   return found or of_methods(name) or names.options[name] or found
