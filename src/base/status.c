@@ -11,7 +11,7 @@ static _Thread_local char message[MESSAGE_BYTES];
 
 static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* a character of UTF-8 */
 
-static bool is_control(char byte) { return (byte >= 0 && byte < ' ') || byte == 127; }
+static bool is_control(char byte) { return (unsigned char)byte < ' ' || byte == 127; }
 
 const char *lm_brief(const char *text, size_t most) {
   static _Thread_local char texts[4][BRIEF_BYTES + sizeof "..."];
