@@ -69,8 +69,11 @@ local by_hand = {
     if type(a) == "boolean" then a = a and 1 or 0 end
     if type(b) == "boolean" then b = b and 1 or 0 end
     if type(b) == "table" and not lm.is_tensor(b) and b["end"] then b.stop, b["end"] = b["end"], nil end
+    local step = ...
+    if type(step) == "boolean" then return lm.arange(a, b, step and 1 or 0, select(2, ...)) end
     return lm.arange(a, b, ...)
   end,
+  ["linalg.tensorinv"] = function(x, o) return lm.linalg.tensorinv(x, {ind = o.ind - 1}) end, -- it is a count of dims
   T = function(x) return x.T end,
   mT = function(x) return x.mT end,
   -- some samples are of a product that is singular: pinv(a @ b.mT)
