@@ -285,6 +285,8 @@ lm_status lm_op_recurrent_weights(const lm_recurrent_weights_args *a, lm_tensor 
   }
   for (int k = 0; k < 2; k++) {
     if (!result[k]) TRY(nothing(w[1], &result[k]));
+  }
+  for (int k = 0; k < 2; k++) {
     out[k] = result[k];
     result[k] = NULL;
   }

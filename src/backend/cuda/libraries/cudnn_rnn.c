@@ -79,8 +79,9 @@ static lm_status describe_network(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_c
           key->hidden, key->layers, dropout, CUDNN_RNN_PADDED_IO_DISABLED));
   TRY(RNN(cudnnGetRNNWeightSpaceSize, c->handle, network, &out->weight_bytes));
   out->network = network;
+  out->dropout = dropout;
   network = NULL;
-  dropout = NULL; /* the network's for good */
+  dropout = NULL;
 done:
   if (network) rnn.cudnnDestroyRNNDescriptor(network);
   if (dropout) rnn.cudnnDestroyDropoutDescriptor(dropout);

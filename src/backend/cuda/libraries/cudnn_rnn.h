@@ -15,7 +15,8 @@ typedef struct lm_cudnn_rnn_key {
 typedef struct lm_cudnn_rnn {
   lm_cached head;
   lm_cudnn_rnn_key key;
-  cudnnRNNDescriptor_t network; /* NULL: the library has none such */
+  cudnnRNNDescriptor_t network;     /* NULL: the library has none such */
+  cudnnDropoutDescriptor_t dropout; /* the network's */
   size_t weight_bytes;
   int weights;    /* tensors: weight_ih, weight_hh and, with bias, bias_ih, bias_hh of each layer and direction */
   int64_t *place; /* of each of them the first number in the packed space, or NULL until lm_cudnn_rnn_places */
