@@ -135,8 +135,9 @@ static size_t put_repeat(const char *t, size_t i, lm_bytes *to, lm_status *statu
 /* (?imx) or (?imx: at t[i], where m means what PCRE2 calls s; gives how many bytes were read, or 0. */
 static size_t put_flags(const char *t, size_t i, lm_bytes *to) {
   size_t flags = t[i + 1] == '?' ? strspn(t + i + 2, "imx-") : 0;
+  if (flags == 0) return 0;
   char end = t[i + 2 + flags];
-  if (flags == 0 || (end != ':' && end != ')')) return 0;
+  if (end != ':' && end != ')') return 0;
   lm_put(to, "(?", 2);
   for (size_t k = 0; k < flags; k++) lm_put(to, t[i + 2 + k] == 'm' ? "s" : t + i + 2 + k, 1);
   lm_put(to, &end, 1);
