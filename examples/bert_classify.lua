@@ -5,7 +5,7 @@
 --
 --   luajit examples/bert_classify.lua
 --   luajit examples/bert_classify.lua --data reviews.tsv --weights bert-base-uncased --lr 3e-5 --epochs 3 --save mine
---   luajit examples/bert_classify.lua --weights mine --epochs 0 --classify "a wonderful film"
+--   luajit examples/bert_classify.lua --weights mine --classify "a wonderful film"
 local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
 local here = arg[0]:match "^.*/" or ""
@@ -14,7 +14,8 @@ local USAGE = [[
 usage: luajit bert_classify.lua [options]
 
   --data FILE         lines of a label, a tab and a text   (4,000 sentences of a small grammar)
-  --weights FOLDER    with config.json, weights and tokenizer.json or vocab.txt    (a small model, drawn)
+  --weights FOLDER    with config.json, weights and tokenizer.json or vocab.txt    (a small model, drawn);
+                      without --data it only says the class of --classify TEXT
   --layers N          of a model that is drawn             (2)
   --heads N           in each                              (4)
   --width N           of its embeddings                    (64)
@@ -86,6 +87,8 @@ if options.data then
   end
   file:close()
   if #classes < 2 then refuse("--data: %d texts of %d classes; at least two classes wanted", #texts, #classes) end
+elseif options.weights then
+  if not options.classify then refuse("--weights without --data: --classify TEXT wanted") end
 else
   add_sentences(options.selftest and 2000 or 4000)
 end
@@ -113,7 +116,11 @@ if options.weights then
   local report
   net, report = lm.models.bert {weights = options.weights, head = "sequence_classification", strict = false}
   print(report)
-  if not take_labels(net.config.labels) then -- of other classes, or of none: a new head
+  if not options.data then
+    classes = net.config.labels
+    if not classes then refuse("--weights: '%s' names no classes; --data FILE teaches it some", options.weights) end
+  elseif not take_labels(net.config.labels) then
+    print(("a new head for the %d classes of %s"):format(#classes, options.data))
     net.classifier = nn.Linear(net.config.hidden_size, #classes)
     nn.init.normal_(net.classifier.weight, 0, 0.02)
     nn.init.zeros_(net.classifier.bias)
@@ -141,6 +148,26 @@ else
 end
 net:to(device)
 local length = math.min(options.length, net.config.max_position_embeddings)
+
+local function scores_of(ids, mask) return net(ids:to(device), {attention_mask = mask:to(device)}) end
+
+local function class_by_net(text)
+  net:eval()
+  local e = tokenizer(text, {truncation = true, max_length = length})
+  local shares = lm.no_grad(function() return scores_of(e.input_ids, e.attention_mask):softmax(2)[1] end)
+  local best = shares:argmax():item()
+  return classes[best], shares[best]
+end
+
+local function say_class(text)
+  local class, share = class_by_net(text)
+  print(("%s: %s (%.0f %%)"):format(text, class, 100 * share))
+end
+
+if #texts == 0 then
+  say_class(options.classify)
+  return
+end
 
 local Sentences = data.Dataset:extend "Sentences"
 function Sentences:init(first, last) self.first, self.last = first, last end
@@ -181,8 +208,6 @@ local schedule = optim.lr_scheduler.LambdaLR(opt, function(step)
   local warmup = options.warmup * steps
   return step < warmup and (step + 1) / warmup or math.max(0, (steps - step) / (steps - warmup))
 end)
-
-local function scores_of(ids, mask) return net(ids:to(device), {attention_mask = mask:to(device)}) end
 
 local function accuracy()
   net:eval()
@@ -247,15 +272,8 @@ local function save(folder)
 end
 if options.save then save(options.save) end
 
-local function class_by_net(text)
-  net:eval()
-  local e = tokenizer(text, {truncation = true, max_length = length})
-  local shares = lm.no_grad(function() return scores_of(e.input_ids, e.attention_mask):softmax(2)[1] end)
-  local best = shares:argmax():item()
-  return classes[best], shares[best]
-end
 for _, text in ipairs {options.classify or texts[split + 1], not options.classify and texts[split + 2] or nil} do
-  print(("%s: %s (%.0f %%)"):format(text, class_by_net(text), 100 * select(2, class_by_net(text))))
+  say_class(text)
 end
 
 if options.selftest then

@@ -244,7 +244,7 @@ describe("a collective over NCCL", function()
     ]])
   end)
 
-  it("looks again and again, and does not rest, for as long as NCCL takes to enqueue", function()
+  it("looks again and again, and does not rest, for as long as NCCL takes to enqueue #alone", function()
     succeeds(2, [[
       dist.all_reduce(full({ 1 }, 1))
       local t, quickest = full({ 1 }, 1), math.huge

@@ -107,6 +107,13 @@ describe("models.", function()
           local alone = net:generate(ids:narrow(1, i, 1):narrow(2, 8 - length, length), o)
           assert.same(alone[1]:totable(), y[i]:narrow(1, 8 - length, length + 20):totable())
         end
+        for _, choice in ipairs {{repetition_penalty = 1e6}, {no_repeat_ngram_size = 1},
+          {no_repeat_ngram_size = 2, num_beams = 2}} do -- to which padding is nothing that has been there
+          choice.max_new_tokens, choice.use_cache = 20, use_cache
+          local alone = net:generate(ids:narrow(1, 1, 1):narrow(2, 4, 4), choice)
+          choice.attention_mask = mask
+          assert.same(alone[1]:totable(), net:generate(ids, choice)[1]:narrow(1, 4, 24):totable())
+        end
       end
       local y = net:generate(ids, {num_return_sequences = 2, top_p = 0, attention_mask = mask:eq(1)})
       assert.same(file["padded.greedy"]:repeat_interleave(2, 1):totable(), y:totable())

@@ -409,6 +409,9 @@ describe("a loss gives PyTorch's value and gradient:", function()
     same("soft", nn.SoftMarginLoss()(a, both), F.soft_margin_loss(a, both))
     same("hinge", nn.HingeEmbeddingLoss(2)(a, both), F.hinge_embedding_loss(a, both, { margin = 2 }))
     same("rank", nn.MarginRankingLoss(0.5)(a, b, both), F.margin_ranking_loss(a, b, both, { margin = 0.5 }))
+    local tied = lm.zeros({ 3 }, { device = a.device, requires_grad = true }) -- just at the margin
+    F.margin_ranking_loss(tied, tied:detach(), lm.ones({ 3 }, { device = a.device })):backward()
+    assert.equal(0, tied.grad:abs():max():item())
     same("cosine", nn.CosineEmbeddingLoss(0.5)(a, b, signs), F.cosine_embedding_loss(a, b, signs, { margin = 0.5 }))
     local triplet = F.triplet_margin_loss(a, b, c, { margin = 2, p = 1, swap = true })
     same("triplet", nn.TripletMarginLoss(2, 1, { swap = true })(a, b, c), triplet)
@@ -433,6 +436,13 @@ describe("a loss gives PyTorch's value and gradient:", function()
     local loss = nn.CrossEntropyLoss { weight = lm.ones { 3 } }
     loss:to("cpu:1", "float64")
     assert.equal("cpu:1 float64", loss.weight.device .. " " .. loss.weight.dtype)
+  end)
+
+  it("RMSNorm's eps is by default what halves are computed in has", function()
+    for _, dtype in ipairs { "float16", "bfloat16" } do
+      local x = lm.full({ 1, 4 }, 0.01, { dtype = dtype })
+      assert.near(0.9995, nn.RMSNorm(4):to(dtype)(x)[{ 1, 1 }], 5e-3)
+    end
   end)
 
   it("labels count from 1", function()

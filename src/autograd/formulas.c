@@ -372,8 +372,9 @@ FACT(bool, is_float, t &&lm_dtype_is_float((lm_dtype)t->dtype))
 FACT(bool, is_bool, t && t->dtype == LM_BOOL)
 FACT(const char *, dtype_of, t ? lm_dtype_name((lm_dtype)t->dtype) : "nothing")
 FACT(int64_t, largest_power, t && t->dtype == LM_F64 ? 308 : 38)
+/* Of what numbers of a dtype are computed in. */
 static double epsilon_of(lm_dtype dtype) {
-  static const double of[] = {[LM_F16] = 0x1p-10, [LM_BF16] = 0x1p-7, [LM_F32] = 0x1p-23, [LM_F64] = 0x1p-52};
+  static const double of[] = {[LM_F16] = 0x1p-23, [LM_BF16] = 0x1p-23, [LM_F32] = 0x1p-23, [LM_F64] = 0x1p-52};
   return lm_dtype_is_float(dtype) ? of[dtype] : 0;
 }
 FACT(double, epsilon_of, t ? epsilon_of((lm_dtype)t->dtype) : 0)

@@ -400,7 +400,16 @@ local function optimizer_state(t, least)
     for i, number in ipairs(group.params) do
       copy.params[i], out.state[number - least] = number - least, t.state[number]
     end
-    if copy.history_size then copy.line_search_fn = copy.line_search_fn or pickle.NONE end -- LBFGS asks for it
+    if copy.history_size then -- LBFGS: it asks for the one, and makes the other, whose Nones are no values here
+      copy.line_search_fn = copy.line_search_fn or pickle.NONE
+      for number, state in pairs(out.state) do
+        local kept = {}
+        for key, value in pairs(state) do
+          if key ~= "al" then kept[key] = value end
+        end
+        out.state[number] = kept
+      end
+    end
     out.param_groups[g] = copy
   end
   return out

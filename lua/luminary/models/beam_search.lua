@@ -49,8 +49,8 @@ local function going_on(list, beams)
 end
 
 --- The num_return_sequences best as lists of tokens, best first; ids [1, L]. next_scores, reorder: of num_beams
---- sequences (next_scores.lua).
-return function(ids, o, next_scores, reorder)
+--- sequences (next_scores.lua). mask: bool, false where ids are padding, or nil.
+return function(ids, o, next_scores, reorder, mask)
   local beams, finished, device = o.num_beams, {}, ids.device
   local sums = ops.full({beams, 1}, NEVER, {device = device})
   sums[1] = 0 -- all begin alike
@@ -58,7 +58,7 @@ return function(ids, o, next_scores, reorder)
   local rows = ids:totable()
   for step = 1, o.max_new_tokens do
     local scores = next_scores(ids):log_softmax(2)
-    scores = token_scores.allowed(scores, ids, rows, step - 1, o) + sums
+    scores = token_scores.allowed(scores, ids, rows, step - 1, o, mask) + sums
     local list = candidates(scores, rows, o, step == o.max_new_tokens)
     local full = #finished == beams
     if not (full and o.early_stopping) then finish(finished, list, step, o) end

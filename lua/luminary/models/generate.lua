@@ -135,7 +135,7 @@ local function one_by_one(who, net, ids, mask, o)
     tellers[i] = generated_text.teller(o.tokenizer, o.on_text, n > 1 and i or nil)
   end
   for made = 0, o.max_new_tokens - 1 do
-    local scores = token_scores.allowed(scores_after(ids), ids, rows, made, o)
+    local scores = token_scores.allowed(scores_after(ids), ids, rows, made, o, mask)
     local chosen = o.do_sample and token_scores.drawn(scores, o) or scores:argmax(2, {keepdim = true})
     local list, stop = chosen:view(-1):totable(), false
     for i = 1, n do
@@ -160,7 +160,7 @@ local function by_beams(who, net, ids, mask, o)
   for i = 1, ids.shape[1] do
     local row = mask and mask:narrow(1, i, 1):expand(o.num_beams, ids.shape[2])
     local scores_after, reorder = next_scores(who, net, o.num_beams, length, row, o.use_cache)
-    for _, tokens in ipairs(beam_search(ids:narrow(1, i, 1), o, scores_after, reorder)) do
+    for _, tokens in ipairs(beam_search(ids:narrow(1, i, 1), o, scores_after, reorder, row)) do
       lists[#lists + 1] = tokens
       longest = math.max(longest, #tokens)
     end

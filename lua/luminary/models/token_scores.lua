@@ -6,6 +6,13 @@ local ops = core.ops
 
 local token_scores = {}
 
+-- ids with each row's last token, which is no padding, in the place of padding.
+local function filled(ids, mask)
+  local first, length = mask.shape[2], ids.shape[2]
+  local given = ops.where(mask, ids:narrow(2, 1, first), ids:narrow(2, length, 1))
+  return ops.cat({given, ids:narrow(2, first + 1, length - first)}, 2)
+end
+
 -- Tokens that have been there, ids [N, L], less likely (Keskar et al. 2019).
 local function penalized(scores, ids, penalty)
   if penalty == 1 then return scores end
@@ -24,21 +31,34 @@ local function repeating(tokens, n)
   return found
 end
 
-local function without_repeats(scores, rows, n)
+-- A list of tokens without padding, at which a row of a mask is false.
+local function without_padding(tokens, row)
+  if not row then return tokens end
+  local list = {}
+  for k, token in ipairs(tokens) do
+    if row[k] == nil or row[k] == true or row[k] == 1 then list[#list + 1] = token end
+  end
+  return list
+end
+
+local function without_repeats(scores, rows, n, mask)
   if n == 0 then return scores end
   scores = scores:clone()
+  mask = mask and mask:totable() or {}
   for i, tokens in ipairs(rows) do
-    for _, token in ipairs(repeating(tokens, n)) do scores[{i, token}] = -math.huge end
+    for _, token in ipairs(repeating(without_padding(tokens, mask[i]), n)) do scores[{i, token}] = -math.huge end
   end
   return scores
 end
 
 --- Scores after what holds for any choice: repetition_penalty, no_repeat_ngram_size, and min_new_tokens, of which
---- `made` are there. rows: the tokens of ids [N, L] as lists.
-function token_scores.allowed(scores, ids, rows, made, o)
+--- `made` are there. rows: the tokens of ids [N, L] as lists. mask: bool, [N, L] or less, false where ids are padding,
+--- which counts for nothing; or nil.
+function token_scores.allowed(scores, ids, rows, made, o, mask)
   local vocabulary = scores.shape[2]
   if made == 0 then o.check_vocabulary(vocabulary) end
-  scores = without_repeats(penalized(scores, ids, o.repetition_penalty), rows, o.no_repeat_ngram_size)
+  scores = penalized(scores, mask and filled(ids, mask) or ids, o.repetition_penalty)
+  scores = without_repeats(scores, rows, o.no_repeat_ngram_size, mask)
   if made < o.min_new_tokens then
     local ends = {}
     for token in pairs(o.ends) do ends[#ends + 1] = token <= vocabulary and token or nil end

@@ -208,7 +208,7 @@ function LayerNorm:extra_repr()
 end
 
 --- nn.RMSNorm(normalized_shape [, {eps, elementwise_affine = true, device, dtype}]): x over the root of its mean square
---- over the last dims, whose sizes normalized_shape gives; eps is by default that of x's dtype.
+--- over the last dims, whose sizes normalized_shape gives; eps is by default float32's 2^-23, or float64's 2^-52.
 local RMSNorm = layer.define("RMSNorm")
 norm.RMSNorm = RMSNorm
 

@@ -121,7 +121,7 @@ static lm_status lengths_of(const lm_tensor *x, const lm_tensor *h0, const lm_te
   int64_t batch = h0->size[1], n = sizes ? sizes->size[0] : x->size[0] / batch;
   const int64_t *size = sizes ? (const int64_t *)sizes->data : NULL;
   while (size && n > 0 && size[n - 1] == 0) n--;
-  if (n > INT32_MAX || batch > INT32_MAX) return lm_fail(LM_E_MISSING, "sizes that cuDNN does not take");
+  if (n > 65535 || batch * h0->size[2] > INT32_MAX) return lm_fail(LM_E_MISSING, "sizes that cuDNN does not take");
   int *lengths = lm_calloc((size_t)batch, sizeof *lengths);
   if (!lengths) return LM_E_OOM;
   for (int64_t i = 0; i < batch; i++) lengths[i] = (int)n;
@@ -147,7 +147,6 @@ static lm_status begin(lm_tensor *x, lm_tensor *weights, lm_tensor *h0, lm_tenso
   lm_cudnn_rnn_key key;
   lm_cudnn_rnn *r;
   *o = (network_call){.call = {.device = x->device}};
-  TRY(check_wanted());
   TRY(key_of(x->dtype, cell, bidirectional, bias, h0->size[0] / (bidirectional ? 2 : 1), x->size[1], h0->size[2],
              &key));
   TRY(lm_cuda_enter(x->device, &o->stream));
@@ -186,7 +185,8 @@ lm_status lm_cuda_recurrent_network(const void *args, lm_tensor *const *out_) {
   lm_status status;
   const lm_recurrent_network_args *a = args;
   lm_tensor **out = (lm_tensor **)out_, *reserve = NULL;
-  network_call o;
+  network_call o = {.call = {.device = a->x->device}};
+  TRY(check_wanted()); /* the backward pass is what this one was */
   TRY(begin(a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));
   o.call.y = out[0]->data;
   o.call.h = out[1]->data;

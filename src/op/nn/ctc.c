@@ -58,7 +58,7 @@ lm_status lm_op_ctc_nll(const lm_ctc_nll_args *a, lm_tensor **out) {
   const int64_t size[3] = {run.x->size[1], run.x->size[0], 2 * a->longest + 1};
   TRY(lm_tensor_empty((lm_dtype)run.x->dtype, run.x->device, 1, size, LM_CONTIGUOUS, &y));
   TRY(lm_tensor_empty((lm_dtype)run.x->dtype, run.x->device, 3, size, LM_CONTIGUOUS, &alpha));
-  TRY(lm_dispatch(op, run.x->device, &run, (lm_tensor *[]){y, alpha}));
+  if (y->numel > 0) TRY(lm_dispatch(op, run.x->device, &run, (lm_tensor *[]){y, alpha}));
   out[0] = lm_retain(y);
   out[1] = lm_retain(alpha);
 done:
@@ -87,7 +87,7 @@ lm_status lm_op_ctc_nll_backward(const lm_ctc_nll_backward_args *a, lm_tensor **
                    lm_shape_of(a->grad), lm_shape_of(a->loss), lm_shape_of(alpha), lm_shape_of(a->x));
   TRY(take_contiguous(OPERANDS, operands));
   TRY(lm_tensor_empty((lm_dtype)run.x->dtype, run.x->device, 3, run.x->size, LM_CONTIGUOUS, &dx));
-  TRY(lm_dispatch(op, run.x->device, &run, &dx));
+  if (dx->numel > 0) TRY(lm_dispatch(op, run.x->device, &run, &dx));
   *out = dx;
   dx = NULL;
 done:

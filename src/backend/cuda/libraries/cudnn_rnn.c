@@ -36,6 +36,13 @@ static lm_status check(int code, const char *call) {
 }
 #define RNN(name, ...) check((int)rnn.name(__VA_ARGS__), #name)
 
+/* An older library may call bad what it does not support, such as a dtype. */
+static lm_status check_support(int code, const char *call) {
+  lm_status status = check(code, call);
+  return status != LM_OK && CUDNN_STATUS_CATEGORY(code) == CUDNN_STATUS_BAD_PARAM ? LM_E_MISSING : status;
+}
+#define ASK(name, ...) check_support((int)rnn.name(__VA_ARGS__), #name)
+
 /* ---- networks */
 
 static cudnnDataType_t data_type(int dtype) {
@@ -49,8 +56,7 @@ static cudnnDataType_t data_type(int dtype) {
 
 static cudnnMathType_t math_type(const lm_cudnn_rnn_key *key) {
   switch (key->dtype) {
-    case LM_F16:
-    case LM_BF16: return CUDNN_TENSOR_OP_MATH;
+    case LM_F16: return CUDNN_TENSOR_OP_MATH;
     case LM_F32: return key->tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
     default: return CUDNN_DEFAULT_MATH;
   }
@@ -72,12 +78,12 @@ static lm_status describe_network(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_c
   TRY(RNN(cudnnCreateDropoutDescriptor, &dropout));
   TRY(RNN(cudnnSetDropoutDescriptor, dropout, c->handle, 0, NULL, 0, 0));
   TRY(RNN(cudnnCreateRNNDescriptor, &network));
-  TRY(RNN(cudnnSetRNNDescriptor_v8, network, CUDNN_RNN_ALGO_STANDARD, mode_of(key->cell),
+  TRY(ASK(cudnnSetRNNDescriptor_v8, network, CUDNN_RNN_ALGO_STANDARD, mode_of(key->cell),
           key->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
           key->bidirectional ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, data_type(key->dtype),
           key->dtype == LM_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT, math_type(key), key->input, key->hidden,
           key->hidden, key->layers, dropout, CUDNN_RNN_PADDED_IO_DISABLED));
-  TRY(RNN(cudnnGetRNNWeightSpaceSize, c->handle, network, &out->weight_bytes));
+  TRY(ASK(cudnnGetRNNWeightSpaceSize, c->handle, network, &out->weight_bytes));
   out->network = network;
   out->dropout = dropout;
   network = NULL;

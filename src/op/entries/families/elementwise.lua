@@ -576,12 +576,12 @@ op "absolute_difference" {
 }
 op "ranking_margin" {
   "x1", "x2", "target", "margin: number = 0",
-  elementwise = "margin - target * (x1 - x2) < 0 ? 0 : margin - target * (x1 - x2)", gives = "float",
+  elementwise = "margin - target * (x1 - x2) <= 0 ? 0 : margin - target * (x1 - x2)", gives = "float",
   bool = "use :float() first",
   grad = {
-    x1 = "margin - target * (x1 - x2) < 0 ? 0 : -(g * target)",
-    x2 = "margin - target * (x1 - x2) < 0 ? 0 : g * target",
-    target = "margin - target * (x1 - x2) < 0 ? 0 : g * (x2 - x1)",
+    x1 = "margin - target * (x1 - x2) <= 0 ? 0 : -(g * target)",
+    x2 = "margin - target * (x1 - x2) <= 0 ? 0 : g * target",
+    target = "margin - target * (x1 - x2) <= 0 ? 0 : g * (x2 - x1)",
   },
   help = "what target * (x1 - x2) lacks to margin",
 }

@@ -148,7 +148,7 @@ op "hinge_embedding_loss" {
   "x", "target", "margin: number = 1", "reduction: reduction = mean",
   formula = {
     "lacking = margin - x",
-    "apart = lacking < 0 ? 0 : lacking",
+    "apart = lacking <= 0 ? 0 : lacking",
     "reduced((target == 1 ? 0 : apart) + (target == -1 ? 0 : x), reduction)",
   },
   autocast = "keep", help = "of distances x: x where target is 1, what it lacks to margin where it is -1",
@@ -162,7 +162,7 @@ op "margin_ranking_loss" {
   formula = {
     "floats = is_float(x1) || is_float(x2)",
     "lacking = floats ? nil : margin - target * (x1 - x2)",
-    "reduced(floats ? ranking_margin(x1, x2, target, margin) : lacking < 0 ? 0 : lacking, reduction)",
+    "reduced(floats ? ranking_margin(x1, x2, target, margin) : lacking <= 0 ? 0 : lacking, reduction)",
   },
   autocast = "keep", help = "what x1 lacks to be margin above x2 where target is 1, below where it is -1",
 }
@@ -194,7 +194,7 @@ op "cosine_embedding_loss" {
     "lengths = (square1 + 1e-12) * (square2 + 1e-12)",
     "cosine = sum(x1 * x2, [-1]) / sqrt(lengths)",
     "over = cosine - margin",
-    "reduced((target == 1 ? 1 - cosine : 0) + (target == -1 ? (over < 0 ? 0 : over) : 0), reduction)",
+    "reduced((target == 1 ? 1 - cosine : 0) + (target == -1 ? (over <= 0 ? 0 : over) : 0), reduction)",
   },
   autocast = "keep", help = "1 - cosine_similarity where target is 1, what it is above margin where it is -1",
 }
@@ -219,7 +219,7 @@ op "triplet_margin_loss" {
     "off = pairwise_distance(anchor, negative, p, eps)",
     "far = swap ? minimum(off, pairwise_distance(positive, negative, p, eps)) : off",
     "lacking = near - far + margin",
-    "reduced(lacking < 0 ? 0 : lacking, reduction)",
+    "reduced(lacking <= 0 ? 0 : lacking, reduction)",
   },
   autocast = "keep",
   help = "what negatives lack to be margin farther from anchor than positives; swap: or from positive, where that "

@@ -123,7 +123,8 @@ op "rms_norm" {
     "given(weight) ? scaled_x * weight : scaled_x",
   },
   autocast = "keep_gpu",
-  help = "x over the root of its mean square over the last dims, plus eps, by default the least above 1 in x's dtype",
+  help = "x over the root of its mean square over the last dims, plus eps, by default what float32 has between 1 and "
+    .. "the next number, or for float64 what that has",
 }
 -- y1, y2 are mean and inverse deviation of each sample's groups. The gradient for x is that of layer_norm, with
 -- statistics over a group; those for weight and bias are those of batch_norm.
