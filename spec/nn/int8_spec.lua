@@ -48,6 +48,7 @@ describe("lm.quantize", function()
     local net = nn.Sequential(shared, nn.ReLU(), nn.ModuleDict { a = nn.Sequential(shared) },
       nn.MultiheadAttention(8, 2))
     assert.equal(net, lm.quantize(net))
+    assert.equal(net, lm.quantize(net, net:load_state_dict(net:state_dict()))) -- as in lm.quantize(lm.models.gpt2 {…})
     assert.is_true(net[1]:is(nn.Int8Linear))
     assert.equal(net[1], net[3].a[1])
     assert.is_true(net[4].out_proj:is(nn.Linear)) -- whose weight attention itself multiplies by

@@ -66,7 +66,7 @@ end
 -- -1: they are options, after arguments that are read elsewhere.
 local function collect(who, rows, least, ...)
   local n, values, named = select("#", ...), {...}, nil
-  while n > 0 and values[n] == nil do n = n - 1 end
+  while n > 0 and (values[n] == nil or options.is_report(values[n])) do n, values[n] = n - 1, nil end
   local last = values[n]
   if n > 0 and is_plain(last) then
     local key = next(last)

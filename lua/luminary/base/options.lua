@@ -24,6 +24,12 @@ function options.is_plain(v)
 end
 local is_plain = options.is_plain
 
+--- Whether a value is what a loader tells beside the net, and comes along in f(lm.models.gpt2 {weights = …}).
+function options.is_report(v)
+  local metatable = type(v) == "table" and getmetatable(v)
+  return type(metatable) == "table" and rawget(metatable, "__report") == true
+end
+
 --- The metatable of a class or of a library of ours; nil for other values.
 function options.stands_for_code(v)
   local mt = type(v) == "table" and getmetatable(v)
@@ -164,6 +170,7 @@ end
 --- default (nil: none; a third value `true` lets `false` stand for "none"). Gives a new table of all of
 --- them. `first` names the option PyTorch would take as the next positional argument, for the message.
 function options.check(who, given, spec, first)
+  if options.is_report(given) then given = nil end
   if given ~= nil and not is_plain(given) then
     if first and not core.is_tensor(given) and type(given) ~= "table" then
       fail("%s: options go in one table at the end: {%s = %s}", who, first,

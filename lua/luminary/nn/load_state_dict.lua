@@ -36,7 +36,7 @@ local function mismatch_text(entry)
 end
 
 -- What load_state_dict gives.
-local report = {__plain = true}
+local report = {__plain = true, __report = true}
 
 function report.__tostring(self)
   local lines = {}
