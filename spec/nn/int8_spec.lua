@@ -47,6 +47,7 @@ describe("lm.quantize", function()
     local shared = nn.Linear(8, 8)
     local net = nn.Sequential(shared, nn.ReLU(), nn.ModuleDict { a = nn.Sequential(shared) },
       nn.MultiheadAttention(8, 2))
+    assert.is_true(nn.Int8Linear(lm.randn(3, 4):t()).weight:is_contiguous()) -- each call would copy it
     assert.equal(net, lm.quantize(net))
     assert.equal(net, lm.quantize(net, net:load_state_dict(net:state_dict()))) -- as in lm.quantize(lm.models.gpt2 {…})
     assert.is_true(net[1]:is(nn.Int8Linear))

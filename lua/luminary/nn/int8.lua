@@ -38,7 +38,7 @@ function Int8Linear:init(...)
   if bias and (bias.ndim ~= 1 or bias:size(1) ~= weight:size(1)) then
     options.fail("Int8Linear: bias is %s; [%d] wanted", options.describe(bias), weight:size(1))
   end
-  local bytes, scale = rounded(weight)
+  local bytes, scale = rounded(weight:contiguous()) -- GPT-2's weights lie the other way round
   self.in_features, self.out_features = weight:size(2), weight:size(1)
   self:register_buffer("weight", bytes)
   self:register_buffer("scale", scale)
