@@ -469,6 +469,12 @@ describe("what errors advise", function()
     end
   end)
 
+  it("says of the fields of others' results that nets give tensors", function()
+    for name in ("logits loss last_hidden_state pooler_output sample prev_sample"):gmatch "%S+" do
+      assert.error_matches(function() return lm.ones(2)[name] end, name .. "'; a net gives its tensors themselves: net")
+    end
+  end)
+
   it("says what stands for complex numbers", function()
     local pairs_of = lm.randn(4, 2)
     for name, want in pairs {

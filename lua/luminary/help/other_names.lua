@@ -292,6 +292,17 @@ other.models = with(pairs_of("", [[
   AlexNet_Weights = weights, MobileNet_V2_Weights = weights,
 })
 
+-- Fields of what transformers' and diffusers' models give.
+local itself = "a net gives its tensors themselves: net(ids) is "
+for name, what in pairs {
+  logits = "the scores", last_hidden_state = "the hidden states",
+  pooler_output = "the hidden states, with the pooled ones second",
+  prev_sample = "a sample, and so is scheduler:step(…)", sample = "the sample",
+  loss = "the scores; lm.nn.functional.cross_entropy makes a loss of them",
+} do
+  other.tensors[name] = itself .. what
+end
+
 local from_folder = "lm.models.%s {weights = \"folder\"} reads a model of Hugging Face's"
 for model, names in pairs {
   gpt2 = "GPT2LMHeadModel GPT2Model GPT2", llama = "LlamaForCausalLM LlamaModel Llama",
