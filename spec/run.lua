@@ -1,7 +1,7 @@
 -- Runs the specs under luajit with busted.
 --   luajit spec/run.lua [options] [files, folders, or names: ops, ops_spec, cuda/memory]
 -- One file runs in this process, which closes the Lua state at the end so that leaks show. Of several, each runs in a
--- process of its own, twice as many at once as there are CPUs, since many wait (spec/support/workers.lua).
+-- process of its own, half as many more at once as there are CPUs, since many wait (spec/support/workers.lua).
 --   --jobs=N       so many at once
 --   --slowest[=N]  at the end the N (20) slowest specs and files
 --   --sanitized    leaves out what needs the unsanitized speed (specs tagged #speed) and what is Lua alone (#lua)
@@ -60,7 +60,7 @@ end
 
 if #list ~= 1 then
   options.busted, options.excluded = passed, excluded
-  options.jobs = options.jobs or 2 * (tonumber(io.popen("nproc"):read "*l") or 1)
+  options.jobs = options.jobs or math.ceil(1.5 * (tonumber(io.popen("nproc"):read "*l") or 1))
   os.exit(dofile "spec/support/workers.lua"(list, options), true)
 end
 

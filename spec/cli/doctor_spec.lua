@@ -342,7 +342,7 @@ describe("this machine #lua", function()
   local there = io.open(fake)
   if there then there:close() end
 
-  it("measures copies between GPUs, over a runtime without any #speed", function()
+  it("measures copies between GPUs, over a runtime without any #speed #alone", function()
     if not there then return pending "no fake CUDA runtime is built" end
     local env = "env -u LM_FAKE_CUDA_FAIL LD_PRELOAD=" .. fake .. " LM_FAKE_CUDA_DEVICES="
     local _, code, found = look("--only peers", env .. "4")

@@ -240,7 +240,7 @@ describe("when a rank of the group mpi goes wrong, the others say so:", function
   } do
     it(what, function()
       local of = goes_wrong(fault, "all_reduce: rank 1 on host %S+ came to another call")
-      assert.matches("script.lua:%d+, rank 1 .* waits in .* at .*script.lua:%d+", of[0])
+      assert.matches("rank %d on host %S+ waits in .* at .*script.lua:%d+", of[0]) -- whichever came first
     end)
   end
 
