@@ -1,32 +1,16 @@
 -- Fourier transforms and linear algebra on CUDA, against the CPU's, on the fake libraries of support/cuda: plans,
 -- workspaces, captures, errors, and what happens when a call fails or a library is missing.
 local temp = require "spec.support.temp"
+local scripts = require "spec.support.cuda_scripts"
 
--- What every script begins with.
+-- What every script begins with, after what cuda_scripts.lua gives.
 local preamble = [[
-local lm = require "luminary"
-local ffi = require "ffi"
-ffi.cdef "void lm_fake_fail(const char *, long, int);"
-ffi.cdef "long lm_fake_call_count(const char *); long lm_fake_live(const char *); void lm_fake_diverge(void);"
-local fake = ffi.C
-local function live(what) return tonumber(fake.lm_fake_live(what)) end
-local function calls(name) return tonumber(fake.lm_fake_call_count(name)) end
 local function near(want, got, tolerance, what)
   assert(got.is_cuda and want.ndim == got.ndim and want.dtype == got.dtype, what)
   for d = 1, want.ndim do assert(want.shape[d] == got.shape[d], what) end
   if want:numel() == 0 then return end
   local worst = (want:double() - got:cpu():double()):abs():max():item()
   assert(worst <= tolerance, ("%s: differs by %g"):format(what, worst))
-end
-local function refused(words, f, ...)
-  local ok, why = pcall(f, ...)
-  assert(not ok, "no error")
-  assert(tostring(why):find(words, 1, true), tostring(why))
-end
--- t on the device, `by` elements behind a boundary of 256 bytes.
-local function off(t, by)
-  local room = lm.zeros({t:numel() + by}, {dtype = t.dtype, device = "cuda"})
-  return room:narrow(1, 1 + by, t:numel()):copy_(t:reshape{-1}):view(t.shape)
 end
 local tolerance = {float32 = 2e-4, float64 = 1e-10}
 lm.manual_seed(3)
@@ -36,15 +20,11 @@ describe("CUDA's transforms and linear algebra", function()
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
-  local library = assert(package.searchpath("luminary.core", package.cpath)):gsub("core%.so$", "fake_cuda.so")
 
   local function script(name, text, environment)
     it(name, function()
-      if not temp.exists(library) then return pending("it needs a build with CUDA") end
-      local path = temp.write(folder .. "/script.lua", preamble .. text)
-      local ok, output = temp.run(folder, ('%s LD_PRELOAD="$LD_PRELOAD %s" timeout 300 luajit %s'):format(
-        environment or "", library, path))
-      assert(ok, output)
+      if not scripts.are_possible() then return pending("it needs a build with CUDA") end
+      assert(scripts.run(preamble .. text, environment))
     end)
   end
 

@@ -1,24 +1,12 @@
 -- Matrix products and convolutions on CUDA, against the CPU's, on the fake libraries of support/cuda: layouts,
 -- settings, and what happens when a call of cuBLASLt or cuDNN fails.
-local temp = require "spec.support.temp"
+local scripts = require "spec.support.cuda_scripts"
 
--- What every script begins with.
+-- What every script begins with, after what cuda_scripts.lua gives.
 local preamble = [[
-local lm = require "luminary"
-local ffi = require "ffi"
-ffi.cdef "void lm_fake_fail(const char *, long, int);"
-ffi.cdef "long lm_fake_call_count(const char *); long lm_fake_live(const char *);"
-local fake = ffi.C
-local function live(what) return tonumber(fake.lm_fake_live(what)) end
-local function calls(name) return tonumber(fake.lm_fake_call_count(name)) end
 local function close(want, got, tolerance, what)
   local worst = (want:double() - got:cpu():double()):abs():max():item()
   assert(worst <= tolerance, ("%s: differs by %g"):format(what, worst))
-end
--- t's elements on the device, `by` elements behind a boundary of 256 bytes.
-local function off(t, by)
-  local room = lm.zeros({t:numel() + by}, {dtype = t.dtype, device = "cuda"})
-  return room:narrow(1, 1 + by, t:numel()):copy_(t:reshape{-1}):view(t.shape)
 end
 -- for by, which, at in places(): at(i, t) is t on the device, off by `by` if `which` is i, or 4 for all
 local function places()
@@ -35,17 +23,10 @@ lm.backends.cudnn.allow_tf32 = false
 ]]
 
 describe("CUDA's products and convolutions", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
-  local library = assert(package.searchpath("luminary.core", package.cpath)):gsub("core%.so$", "fake_cuda.so")
-
   local function script(name, text)
     it(name, function()
-      if not temp.exists(library) then return pending("it needs a build with CUDA") end
-      local path = temp.write(folder .. "/script.lua", preamble .. text)
-      local ok, output = temp.run(folder, ('LD_PRELOAD="$LD_PRELOAD %s" timeout 300 luajit %s'):format(library, path))
-      assert(ok, output)
+      if not scripts.are_possible() then return pending("it needs a build with CUDA") end
+      assert(scripts.run(preamble .. text))
     end)
   end
 

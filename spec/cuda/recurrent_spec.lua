@@ -1,17 +1,10 @@
 -- nn.RNN, nn.GRU and nn.LSTM by cuDNN, against the CPU's, on the fake library of support/cuda: when it is asked, what
 -- it is given, and what happens where it is left out, declines or fails.
-local temp = require "spec.support.temp"
+local scripts = require "spec.support.cuda_scripts"
 
--- What every script begins with.
+-- What every script begins with, after what cuda_scripts.lua gives.
 local preamble = [[
-local lm = require "luminary"
 local nn = lm.nn
-local ffi = require "ffi"
-ffi.cdef "void lm_fake_fail(const char *, long, int);"
-ffi.cdef "long lm_fake_call_count(const char *); long lm_fake_live(const char *);"
-local fake = ffi.C
-local function live(what) return tonumber(fake.lm_fake_live(what)) end
-local function calls(name) return tonumber(fake.lm_fake_call_count(name)) end
 local passes = {"cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"}
 -- What f() adds to the calls of the three passes, such as "1 1 1".
 local function counted(f)
@@ -35,11 +28,6 @@ local function flat(into, ...)
     if lm.is_tensor(value) then into[#into + 1] = value else flat(into, unpack(value)) end
   end
   return into
-end
-local function refused(words, f, ...)
-  local ok, why = pcall(f, ...)
-  assert(not ok, "no error")
-  assert(tostring(why):find(words, 1, true), tostring(why))
 end
 -- Results of a network, and the gradients of a sum of them, of its inputs and of its parameters.
 local function values(net, inputs, call)
@@ -75,18 +63,10 @@ lm.manual_seed(3)
 ]]
 
 describe("CUDA's recurrent layers", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
-  local library = assert(package.searchpath("luminary.core", package.cpath)):gsub("core%.so$", "fake_cuda.so")
-
   local function script(name, text, environment)
     it(name, function()
-      if not temp.exists(library) then return pending("it needs a build with CUDA") end
-      local path = temp.write(folder .. "/script.lua", preamble .. text)
-      local ok, output = temp.run(folder, ('%s LD_PRELOAD="$LD_PRELOAD %s" timeout 300 luajit %s'):format(
-        environment or "", library, path))
-      assert(ok, output)
+      if not scripts.are_possible() then return pending("it needs a build with CUDA") end
+      assert(scripts.run(preamble .. text, environment))
     end)
   end
 

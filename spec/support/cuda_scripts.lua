@@ -1,0 +1,42 @@
+--- Scripts over the CUDA runtime without a GPU (support/cuda), each in a process of its own.
+local temp = require "spec.support.temp"
+
+local scripts = {}
+
+-- What every script begins with.
+local common = [[
+local lm = require "luminary"
+local ffi = require "ffi"
+ffi.cdef "void lm_fake_fail(const char *, long, int); void lm_fake_diverge(void);"
+ffi.cdef "long lm_fake_call_count(const char *); long lm_fake_live(const char *);"
+local fake = ffi.C
+local function live(what) return tonumber(fake.lm_fake_live(what)) end
+local function calls(name) return tonumber(fake.lm_fake_call_count(name)) end
+local function refused(words, f, ...)
+  local ok, why = pcall(f, ...)
+  assert(not ok, "no error")
+  assert(tostring(why):find(words, 1, true), tostring(why))
+end
+-- t on the device, `by` elements behind a boundary of 256 bytes.
+local function off(t, by)
+  local room = lm.zeros({t:numel() + by}, {dtype = t.dtype, device = "cuda"})
+  return room:narrow(1, 1 + by, t:numel()):copy_(t:reshape{-1}):view(t.shape)
+end
+]]
+
+local library = assert(package.searchpath("luminary.core", package.cpath)):gsub("core%.so$", "fake_cuda.so")
+
+--- Whether this build has that runtime.
+function scripts.are_possible() return temp.exists(library) end
+
+--- Runs a script, within an environment such as "LM_SYNC=1": whether it succeeded, and what it said.
+function scripts.run(text, environment)
+  local folder = temp.folder()
+  local path = temp.write(folder .. "/script.lua", common .. text)
+  local ok, output = temp.run(folder, ('%s LD_PRELOAD="$LD_PRELOAD %s" timeout 300 luajit %s'):format(
+    environment or "", library, path))
+  temp.remove(folder)
+  return ok, output
+end
+
+return scripts
