@@ -52,7 +52,7 @@ static lm_status set_descriptor(descriptor d, attribute name, descriptor value) 
   return set_attribute(d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static cudnnDataType_t data_type(int dtype) {
+cudnnDataType_t lm_cudnn_type(int dtype) {
   switch (dtype) {
     case LM_F16: return CUDNN_DATA_HALF;
     case LM_BF16: return CUDNN_DATA_BFLOAT16;
@@ -61,7 +61,7 @@ static cudnnDataType_t data_type(int dtype) {
   }
 }
 
-static cudnnDataType_t compute_type(int dtype) { return dtype == LM_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT; }
+cudnnDataType_t lm_cudnn_compute_type(int dtype) { return dtype == LM_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT; }
 
 /* Names of tensors in a graph and in what is run. */
 enum { ID_X = 'x', ID_W = 'w', ID_Y = 'y', ID_BIAS = 'b', ID_SUM = 's' };
@@ -73,7 +73,7 @@ static lm_status describe_tensor(lm_cudnn_search *s, int64_t id, int64_t n, int6
   bool inside = id == ID_SUM;
   int64_t align = LM_CUDNN_ALIGN, size[4] = {n, c, h, w};
   int64_t first[4] = {c * h * w, h * w, w, 1}, last[4] = {c * h * w, 1, w * c, c};
-  cudnnDataType_t type = inside ? compute_type(s->key.dtype) : data_type(s->key.dtype);
+  cudnnDataType_t type = inside ? lm_cudnn_compute_type(s->key.dtype) : lm_cudnn_type(s->key.dtype);
   TRY(new_descriptor(s, CUDNN_BACKEND_TENSOR_DESCRIPTOR, out));
   TRY(set_attribute(*out, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id));
   TRY(set_attribute(*out, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
@@ -91,7 +91,7 @@ static lm_status convolution(lm_cudnn_search *s, descriptor *out) {
   const lm_conv_shape *shape = &s->key.shape;
   int64_t dims = 2;
   cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-  cudnnDataType_t type = compute_type(s->key.dtype);
+  cudnnDataType_t type = lm_cudnn_compute_type(s->key.dtype);
   TRY(new_descriptor(s, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, out));
   TRY(set_attribute(*out, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims));
   TRY(set_attribute(*out, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
@@ -152,7 +152,7 @@ static lm_status addition(lm_cudnn_search *s, descriptor sum, descriptor bias, d
   lm_status status;
   descriptor how;
   cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
-  cudnnDataType_t type = compute_type(s->key.dtype);
+  cudnnDataType_t type = lm_cudnn_compute_type(s->key.dtype);
   TRY(new_descriptor(s, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, &how));
   TRY(set_attribute(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode));
   TRY(set_attribute(how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type));

@@ -57,6 +57,10 @@ void lm_cudnn_plan_free(lm_cudnn_plan *plan);
 lm_status lm_cudnn_execute(cudnnHandle_t handle, const lm_cudnn_plan *plan, const void *x, const void *w, const void *y,
                            const void *bias, void *workspace);
 
+/* An lm_dtype, and what is computed in for it. */
+cudnnDataType_t lm_cudnn_type(int dtype);
+cudnnDataType_t lm_cudnn_compute_type(int dtype);
+
 /* A cudnnStatus_t as a status: "conv2d: cudnnBackendFinalize: error 4000 (CUDNN_STATUS_INTERNAL_ERROR): why".
  * LM_E_MISSING for what the library does not support, LM_E_OOM where it found no memory. */
 lm_status lm_cuda_check_cudnn(int code, const char *call);

@@ -45,15 +45,6 @@ static lm_status check_support(int code, const char *call) {
 
 /* ---- networks */
 
-static cudnnDataType_t data_type(int dtype) {
-  switch (dtype) {
-    case LM_F16: return CUDNN_DATA_HALF;
-    case LM_BF16: return CUDNN_DATA_BFLOAT16;
-    case LM_F64: return CUDNN_DATA_DOUBLE;
-    default: return CUDNN_DATA_FLOAT;
-  }
-}
-
 static cudnnMathType_t math_type(const lm_cudnn_rnn_key *key) {
   switch (key->dtype) {
     case LM_F16: return CUDNN_TENSOR_OP_MATH;
@@ -80,8 +71,8 @@ static lm_status describe_network(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_c
   TRY(RNN(cudnnCreateRNNDescriptor, &network));
   TRY(ASK(cudnnSetRNNDescriptor_v8, network, CUDNN_RNN_ALGO_STANDARD, mode_of(key->cell),
           key->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
-          key->bidirectional ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, data_type(key->dtype),
-          key->dtype == LM_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT, math_type(key), key->input, key->hidden,
+          key->bidirectional ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
+          lm_cudnn_type(key->dtype), lm_cudnn_compute_type(key->dtype), math_type(key), key->input, key->hidden,
           key->hidden, key->layers, dropout, CUDNN_RNN_PADDED_IO_DISABLED));
   TRY(ASK(cudnnGetRNNWeightSpaceSize, c->handle, network, &out->weight_bytes));
   out->network = network;
@@ -196,7 +187,7 @@ typedef struct described {
 static lm_status describe_data(const lm_cudnn_rnn_call *o, int width, cudnnRNNDataDescriptor_t *out) {
   lm_status status;
   TRY(RNN(cudnnCreateRNNDataDescriptor, out));
-  TRY(RNN(cudnnSetRNNDataDescriptor, *out, data_type(o->rnn->key.dtype), CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED,
+  TRY(RNN(cudnnSetRNNDataDescriptor, *out, lm_cudnn_type(o->rnn->key.dtype), CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED,
           o->steps, o->batch, width, o->lengths, NULL));
 done:
   return status;
@@ -218,7 +209,7 @@ static lm_status describe(const lm_cudnn_rnn_call *o, described *d) {
   TRY(describe_data(o, key->input, &d->x));
   TRY(describe_data(o, key->hidden * directions, &d->y));
   TRY(RNN(cudnnCreateTensorDescriptor, &d->state));
-  TRY(RNN(cudnnSetTensorNdDescriptor, d->state, data_type(key->dtype), 3, size, stride));
+  TRY(RNN(cudnnSetTensorNdDescriptor, d->state, lm_cudnn_type(key->dtype), 3, size, stride));
 done:
   return status;
 }
