@@ -35,15 +35,8 @@ local device = options.device
 
 -- ---- data: the text as numbers of its characters
 
-local text, entropy
-if options.text then
-  local file, problem = io.open(options.text, "rb")
-  if not file then refuse("--text: %s", problem) end
-  text = file:read "*a"
-  file:close()
-else
-  text, entropy = dofile(here .. "sentences.lua").make(options.selftest and 2000 or 20000)
-end
+local sentences = dofile(here .. "sentences.lua")
+local text, entropy = sentences.text(options.text, options.selftest and 2000 or 20000, refuse)
 local bytes, ids = lm.frombuffer(text, {dtype = "uint8"}):unique {return_inverse = true}
 local chars = bytes:totable()
 for i, byte in ipairs(chars) do chars[i] = string.char(byte) end

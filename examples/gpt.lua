@@ -52,15 +52,8 @@ if options.checkpoint then files.try("checkpoint", options.checkpoint) end
 
 -- ---- data: the text as numbers of its characters
 
-local text, entropy
-if options.text then
-  local file, problem = io.open(options.text, "rb")
-  if not file then refuse("--text: %s", problem) end
-  text = file:read "*a"
-  file:close()
-else
-  text, entropy = dofile(here .. "sentences.lua").make(options.selftest and 2000 or 20000)
-end
+local sentences = dofile(here .. "sentences.lua")
+local text, entropy = sentences.text(options.text, options.selftest and 2000 or 20000, refuse)
 
 local saved
 if options.resume then

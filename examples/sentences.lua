@@ -73,6 +73,17 @@ function sentences.make(count, seed)
   return whole, nats / #whole
 end
 
+--- sentences.text(path, count, refuse): the text of a file, or without one what make(count) gives; refuse(words, …)
+--- ends a program whose --text cannot be read.
+function sentences.text(path, count, refuse)
+  if not path then return sentences.make(count) end
+  local file, problem = io.open(path, "rb")
+  if not file then refuse("--text: %s", problem) end
+  local text = file:read "*a"
+  file:close()
+  return text
+end
+
 if arg and arg[0] and arg[0]:find "sentences%.lua$" then io.write((sentences.make(tonumber(arg[1]) or 20))) end
 
 return sentences
