@@ -1,4 +1,4 @@
--- Products of a few rows with a matrix of 16-bit floats, as a model of language asks for with each token.
+-- Products of a few rows with a matrix, as a model of language asks for with each token.
 local lm = require "luminary"
 
 -- Whether a product in 16 bits is that of the same numbers in float32, rounded.
@@ -8,7 +8,7 @@ local function near(want, got, what)
   assert.is_true(off <= 0.005 * largest + 1e-4, ("%s: off by %g of %g"):format(what, off, largest))
 end
 
-describe("products of few rows in 16 bits", function()
+describe("products of few rows", function()
   for _, dtype in ipairs {"bfloat16", "float16"} do
     it("are those of float32, rounded once: " .. dtype, function()
       for _, m in ipairs {1, 3, 8, 9} do
@@ -32,6 +32,27 @@ describe("products of few rows in 16 bits", function()
       end
     end)
   end
+
+  it("are those of float64 in float32, too", function()
+    for _, m in ipairs {1, 2, 3, 4, 5} do
+      for _, k in ipairs {256, 301} do
+        for _, n in ipairs {256, 4099} do
+          local a, b, bias = lm.randn(m, k), lm.randn(k, n), lm.randn(n)
+          local x, y, z = a:double(), b:double(), bias:double()
+          local function close(want, got, what)
+            local off = (got:double() - want):abs():max():item()
+            assert.is_true(off < 1e-6 * k, ("[%d, %d] x [%d, %d]%s: off by %g"):format(m, k, k, n, what, off))
+          end
+          close(x:mm(y), a:mm(b), "")
+          close(x:mm(y), a:mm(b:t():contiguous():t()), ", by columns")
+          close(x:mm(y), a:t():contiguous():t():mm(b), ", A by columns")
+          close(lm.addmm(z, x, y, {beta = 0.5, alpha = 2}), lm.addmm(bias, a, b, {beta = 0.5, alpha = 2}), " and bias")
+          close(lm.nn.functional.linear(x, y:t(), z), lm.nn.functional.linear(a, b:t(), bias), " of a layer")
+          close(x:mm(y:narrow(2, 2, n - 1)), a:mm(b:narrow(2, 2, n - 1)), ", part of a matrix")
+        end
+      end
+    end
+  end)
 
   it("take about as long as to read the matrix #alone #speed", function()
     local function least(dtype)

@@ -1,5 +1,6 @@
-/* linear by a weight of int8: a few rows straight from its bytes, which is what a product with one row waits for; more
- * rows by expanding some of its rows at a time for a product of floats. */
+/* linear by a weight of int8: a few rows straight from its bytes, which is what a product with one row waits for, by
+ * products of whole numbers; more rows, and what is not finite, by expanding some of its rows at a time for a product
+ * of floats. */
 #include <omp.h>
 
 #include "backend/cpu/cpu.h"
@@ -11,22 +12,33 @@ enum { FEW = 4 * LM_INT8_ROWS, PANEL = 1 << 17 }; /* rows; floats of a panel: ha
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y) {
+/* *done: whether x is finite; if not, there is no y yet. */
+static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done_) {
+  lm_status status = LM_OK;
   const struct lm_int8_loops *loops = LM_ISA_PICK(lm_int8_loops);
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
+  int64_t blocks = (k + LM_INT8_BLOCK - 1) / LM_INT8_BLOCK, row = blocks * LM_INT8_BLOCK;
   const float *x = (const float *)a->x->data, *scale = (const float *)a->scale->data;
   const float *bias = a->bias ? (const float *)a->bias->data : NULL;
-  int threads = lm_cpu_share((double)outs * (double)k / 8);
+  int threads = lm_cpu_share((double)outs * (double)k / 16);
+  size_t room = (size_t)(rows * blocks + 1) * (sizeof(float) + LM_INT8_BLOCK * sizeof(int16_t)); /* never none */
+  void *scratch = NULL;
+  TRY(lm_device_alloc(y->device, room, &scratch));
+  lm_int8_steps whole = {row, (int16_t *)((float *)scratch + rows * blocks), scratch};
+  *done_ = true;
+  for (int64_t r = 0; r < rows && *done_; r++) *done_ = loops->round(k, x + r * k, &whole, r);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
+  for (int t = 0; t < (*done_ ? threads : 0); t++) {
     int64_t first = lm_cpu_share_begin(outs, t, threads), n = lm_cpu_share_begin(outs, t + 1, threads) - first;
     const int8_t *weight = (const int8_t *)a->weight->data + first * k;
     for (int64_t r = 0; r < rows; r += LM_INT8_ROWS) {
-      loops->products((int)smaller(rows - r, LM_INT8_ROWS), n, k, x + r * k, weight, scale + first,
+      loops->products((int)smaller(rows - r, LM_INT8_ROWS), n, k, &whole, r, weight, scale + first,
                       bias ? bias + first : NULL, (float *)y->data + r * outs + first, outs);
     }
   }
-  return LM_OK;
+done:
+  if (scratch) lm_device_free(y->device, scratch, room);
+  return status;
 }
 
 static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
@@ -74,6 +86,11 @@ done:
 }
 
 lm_status lm_cpu_int8_linear(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
   const lm_int8_linear_args *a = args;
-  return a->x->size[0] <= FEW || a->x->size[1] == 0 ? by_bytes(a, out[0]) : by_panels(a, out[0]);
+  bool done_ = false;
+  if (a->x->size[0] <= FEW || a->x->size[1] == 0) TRY(by_bytes(a, out[0], &done_));
+  if (!done_) TRY(by_panels(a, out[0]));
+done:
+  return status;
 }

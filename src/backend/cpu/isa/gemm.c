@@ -2,7 +2,7 @@
 
 #include "backend/cpu/isa/elem.h"
 
-enum { COLUMNS = 64, NARROW = 16, DEPTH = 64, ROW_LANES = 32, ROW_COLUMNS = 512 };
+enum { COLUMNS = 64, NARROW = 16, DEPTH = 64 };
 /* Of dot: LANES running sums, of which BLOCK / LANES products go into each before they are added up in double. */
 enum { LANES = 64, BLOCK = 4096 };
 
@@ -15,15 +15,8 @@ enum { LANES = 64, BLOCK = 4096 };
 #define LM_E F64
 #include LM_TEMPLATE
 #include "backend/cpu/isa/templates/dot.inc"
-#undef LM_E
-#define LM_E F16
-#include "backend/cpu/isa/templates/gemm_rows.inc"
-#undef LM_E
-#define LM_E BF16
-#include "backend/cpu/isa/templates/gemm_rows.inc"
 
 const struct lm_gemm_loops LM_ISA_NAME(lm_gemm_loops) = {
     .of = {LM_INTEGERS(gemm)[LM_F32] = gemm_F32, [LM_F64] = gemm_F64},
-    .rows = {[LM_F16] = gemm_rows_F16, [LM_BF16] = gemm_rows_BF16},
     .dot = {[LM_F32] = dot_F32, [LM_F64] = dot_F64},
 };

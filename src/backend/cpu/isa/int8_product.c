@@ -1,77 +1,137 @@
 #include "backend/cpu/isa/int8_product.h"
 
+#include <math.h>
 #include <string.h>
-#ifdef __AVX512F__
+#ifdef __SSE4_1__
 #include <immintrin.h>
 #endif
 
 #include "backend/cpu/isa/elem.h"
 
+/* x has 16 bits for each number, of which two products come of one instruction. LANES of them fill a register, SUMS
+ * sums of neighbours' products. */
+#if defined(__AVX512BW__)
+enum { LANES = 32 };
+#elif defined(__AVX2__)
 enum { LANES = 16 };
-typedef int8_t int8_pack __attribute__((vector_size(LANES)));
-typedef int16_t int16_pack __attribute__((vector_size(LANES * sizeof(int16_t))));
-typedef int32_t int32_pack __attribute__((vector_size(LANES * sizeof(int32_t))));
-typedef float float_pack __attribute__((vector_size(LANES * sizeof(float))));
-
-/* By a pointer: a pack wider than the registers is no result. */
-LM_INLINE void widen(const int8_t *from, float_pack *out) {
-#ifdef __AVX512F__
-  *out = (float_pack)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)from)));
 #else
-  int8_pack narrow;
-  memcpy(&narrow, from, sizeof narrow);
-  int16_pack wider = __builtin_convertvector(narrow, int16_pack); /* by steps, which GCC has instructions for */
-  *out = __builtin_convertvector(__builtin_convertvector(wider, int32_pack), float_pack);
+enum { LANES = 8 };
 #endif
+enum { SUMS = LANES / 2, OUTS = 4, STEPS = 32767 };
+typedef int16_t int16_pack __attribute__((vector_size(LANES * sizeof(int16_t))));
+typedef int32_t int32_pack __attribute__((vector_size(SUMS * sizeof(int32_t))));
+typedef float float_pack __attribute__((vector_size(SUMS * sizeof(float))));
+
+LM_INLINE int16_pack steps_at(const int16_t *from) {
+  int16_pack p;
+  memcpy(&p, from, sizeof p);
+  return p;
 }
 
-/* Sums of `rows` rows of x and `outs` of weight; both are constants where this is called. */
-LM_INLINE void products_of(int rows, int outs, int64_t k, const float *x, const int8_t *weight,
+#if defined(__AVX512BW__)
+LM_INLINE int16_pack widen(const int8_t *from) {
+  return (int16_pack)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)from));
+}
+LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) { return (int32_pack)_mm512_madd_epi16((__m512i)a, (__m512i)b); }
+#elif defined(__AVX2__)
+LM_INLINE int16_pack widen(const int8_t *from) {
+  return (int16_pack)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)from));
+}
+LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) { return (int32_pack)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
+#elif defined(__SSE4_1__)
+LM_INLINE int16_pack widen(const int8_t *from) {
+  return (int16_pack)_mm_cvtepi8_epi16(_mm_loadl_epi64((const void *)from));
+}
+LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) { return (int32_pack)_mm_madd_epi16((__m128i)a, (__m128i)b); }
+#else
+LM_INLINE int16_pack widen(const int8_t *from) {
+  int16_pack wide;
+  for (int l = 0; l < LANES; l++) wide[l] = from[l];
+  return wide;
+}
+LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) {
+  int32_pack sums;
+  for (int l = 0; l < SUMS; l++) sums[l] = a[2 * l] * b[2 * l] + a[2 * l + 1] * b[2 * l + 1];
+  return sums;
+}
+#endif
+
+static bool round_row(int64_t k, const float *x, const lm_int8_steps *to, int64_t r) {
+  int16_t *steps = to->steps + r * to->row;
+  float *scale = to->scale + r * (to->row / LM_INT8_BLOCK);
+  for (int64_t i = 0; i < k; i += LM_INT8_BLOCK) {
+    int n = k - i < LM_INT8_BLOCK ? (int)(k - i) : LM_INT8_BLOCK;
+    float largest = 0, check = 0;
+    for (int l = 0; l < n; l++) {
+      float size = fabsf(x[i + l]);
+      largest = size > largest ? size : largest;
+      check += x[i + l] * 0;
+    }
+    float by = STEPS / largest; /* not finite below what a sum of float32 would tell from 0 */
+    if (check != 0) return false;
+    if (!(by < INFINITY)) by = 0;
+    scale[i / LM_INT8_BLOCK] = largest / STEPS;
+    for (int l = 0; l < n; l++) steps[i + l] = (int16_t)rintf(x[i + l] * by);
+    for (int l = n; l < LM_INT8_BLOCK; l++) steps[i + l] = 0;
+  }
+  return true;
+}
+
+/* Sums of `rows` rows of x, from `first` on, and `outs` of weight; both are constants where this is called. */
+LM_INLINE void products_of(int rows, int outs, int64_t k, const lm_int8_steps *x, int64_t first, const int8_t *weight,
                            float (*sum)[LM_INT8_ROWS]) {
-  float_pack part[2][LM_INT8_ROWS] = {0};
+  const int16_t *steps = x->steps + first * x->row;
+  const int64_t blocks = x->row / LM_INT8_BLOCK;
+  const float *scale = x->scale + first * blocks;
+  float_pack part[OUTS][LM_INT8_ROWS] = {0};
   int64_t i = 0;
-  for (; i + LANES <= k; i += LANES) {
-    float_pack w[2];
-    for (int j = 0; j < outs; j++) widen(weight + j * k + i, &w[j]);
+  for (; i + LM_INT8_BLOCK <= k; i += LM_INT8_BLOCK) {
+    int32_pack whole[OUTS][LM_INT8_ROWS] = {0};
+    for (int l = 0; l < LM_INT8_BLOCK; l += LANES) {
+      for (int j = 0; j < outs; j++) {
+        int16_pack w = widen(weight + j * k + i + l);
+        for (int r = 0; r < rows; r++) whole[j][r] += pairs(steps_at(steps + r * x->row + i + l), w);
+      }
+    }
     for (int r = 0; r < rows; r++) {
-      float_pack v;
-      memcpy(&v, x + r * k + i, sizeof v);
-      for (int j = 0; j < outs; j++) part[j][r] += v * w[j];
+      float by = scale[r * blocks + i / LM_INT8_BLOCK];
+      for (int j = 0; j < outs; j++) part[j][r] += by * __builtin_convertvector(whole[j][r], float_pack);
     }
   }
   for (int j = 0; j < outs; j++) {
     for (int r = 0; r < rows; r++) {
       float total = 0;
-      for (int l = 0; l < LANES; l++) total += part[j][r][l];
-      for (int64_t at = i; at < k; at++) total += x[r * k + at] * (float)weight[j * k + at];
-      sum[j][r] = total;
+      int32_t rest = 0;
+      for (int l = 0; l < SUMS; l++) total += part[j][r][l];
+      for (int64_t at = i; at < k; at++) rest += steps[r * x->row + at] * weight[j * k + at];
+      sum[j][r] = i < k ? total + scale[r * blocks + i / LM_INT8_BLOCK] * (float)rest : total;
     }
   }
 }
 
-LM_INLINE void products_by(int rows, int64_t outs, int64_t k, const float *x, const int8_t *weight, const float *scale,
-                           const float *bias, float *y, int64_t y_row) {
-  float sum[2][LM_INT8_ROWS];
-  for (int64_t j = 0; j < outs; j += 2) {
-    int two = j + 1 < outs;
-    if (two) {
-      products_of(rows, 2, k, x, weight + j * k, sum);
+LM_INLINE void products_by(int rows, int outs, int64_t all, int64_t k, const lm_int8_steps *x, int64_t first,
+                           const int8_t *weight, const float *scale, const float *bias, float *y, int64_t y_row) {
+  float sum[OUTS][LM_INT8_ROWS];
+  for (int64_t j = 0; j < all;) {
+    int n = j + outs <= all ? outs : 1;
+    if (n == outs) {
+      products_of(rows, outs, k, x, first, weight + j * k, sum);
     } else {
-      products_of(rows, 1, k, x, weight + j * k, sum);
+      products_of(rows, 1, k, x, first, weight + j * k, sum);
     }
-    for (int s = 0; s <= two; s++) {
-      for (int r = 0; r < rows; r++) y[r * y_row + j + s] = sum[s][r] * scale[j + s] + (bias ? bias[j + s] : 0);
+    for (int s = 0; s < n; s++, j++) {
+      for (int r = 0; r < rows; r++) y[r * y_row + j] = sum[s][r] * scale[j] + (bias ? bias[j] : 0);
     }
   }
 }
 
-static void products(int rows, int64_t outs, int64_t k, const float *x, const int8_t *weight, const float *scale,
-                     const float *bias, float *y, int64_t y_row) {
+static void products(int rows, int64_t outs, int64_t k, const lm_int8_steps *x, int64_t first, const int8_t *weight,
+                     const float *scale, const float *bias, float *y, int64_t y_row) {
   switch (rows) {
-    case 1: products_by(1, outs, k, x, weight, scale, bias, y, y_row); break;
-    case 2: products_by(2, outs, k, x, weight, scale, bias, y, y_row); break;
-    case 3: products_by(3, outs, k, x, weight, scale, bias, y, y_row); break;
-    default: products_by(LM_INT8_ROWS, outs, k, x, weight, scale, bias, y, y_row);
+    case 1: products_by(1, OUTS, outs, k, x, first, weight, scale, bias, y, y_row); break;
+    case 2: products_by(2, 2, outs, k, x, first, weight, scale, bias, y, y_row); break;
+    case 3: products_by(3, 1, outs, k, x, first, weight, scale, bias, y, y_row); break;
+    default: products_by(LM_INT8_ROWS, 1, outs, k, x, first, weight, scale, bias, y, y_row);
   }
 }
 
@@ -83,4 +143,4 @@ static void expand(int64_t outs, int64_t k, const int8_t *weight, const float *s
   }
 }
 
-const struct lm_int8_loops LM_ISA_NAME(lm_int8_loops) = {.products = products, .expand = expand};
+const struct lm_int8_loops LM_ISA_NAME(lm_int8_loops) = {.round = round_row, .products = products, .expand = expand};

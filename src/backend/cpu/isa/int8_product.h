@@ -5,13 +5,25 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-enum { LM_INT8_ROWS = 4 }; /* of x that `products` takes at a time */
+/* Rows of x that `products` takes at a time, and how many of a row's numbers have a scale in common. */
+enum { LM_INT8_ROWS = 4, LM_INT8_BLOCK = 64 };
+
+/* Rows of x in whole numbers: row r has `row` of them from steps + r * row on, a multiple of LM_INT8_BLOCK, and for
+ * each block a number in `scale` from r * row / LM_INT8_BLOCK on that says what a step counts. */
+typedef struct lm_int8_steps {
+  int64_t row;
+  int16_t *steps;
+  float *scale;
+} lm_int8_steps;
 
 struct lm_int8_loops {
-  /* y[i * y_row + j] = scale[j] * (row i of x times row j of weight) + bias[j], for up to LM_INT8_ROWS rows of x and
+  /* Row r of `to` = x [k], rounded to 1 / 65,534 of the greatest magnitude of each block. False, and no row, where a
+   * number is not finite. */
+  bool (*round)(int64_t k, const float *x, const lm_int8_steps *to, int64_t r);
+  /* y[i * y_row + j] = scale[j] * (row first + i of x times row j of weight) + bias[j], for up to LM_INT8_ROWS rows and
    * `outs` of weight, of k numbers each; bias may be NULL. */
-  void (*products)(int rows, int64_t outs, int64_t k, const float *x, const int8_t *weight, const float *scale,
-                   const float *bias, float *y, int64_t y_row);
+  void (*products)(int rows, int64_t outs, int64_t k, const lm_int8_steps *x, int64_t first, const int8_t *weight,
+                   const float *scale, const float *bias, float *y, int64_t y_row);
   /* Row j of out = scale[j] * row j of weight. */
   void (*expand)(int64_t outs, int64_t k, const int8_t *weight, const float *scale, float *out);
 };

@@ -6,17 +6,19 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gemm.h"
+#include "backend/cpu/isa/matmul/few_rows.h"
 #include "backend/cpu/matmul/openblas.h"
 #include "backend/cpu/onednn/guard_stack.h"
 #include "backend/cpu/onednn/onednn.h"
+#include "device/alloc.h"
 
 #include <cblas.h> /* last: it defines I, as complex.h does */
 
 /* Rows or columns go to threads in multiples of this. */
 enum { GRAIN = 16 };
 
-/* Up to so many rows a product of 16-bit floats is as long as it takes to read the matrix. */
-enum { FEW_ROWS = 8 };
+/* Up to so many rows a product is as long as it takes to read the matrix: of 16-bit floats, and of float32. */
+enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4 };
 
 /* Below so many multiplications our own loops are done before a library has looked at its arguments. */
 static bool is_small(const lm_cpu_gemm_job *g) {
@@ -45,8 +47,7 @@ static void by_loops(const lm_cpu_gemm_job *g) {
                      .ldc = g->ldc,
                      .alpha = g->alpha,
                      .beta = g->beta};
-  const struct lm_gemm_loops *loops = LM_ISA_PICK(lm_gemm_loops);
-  (g->dtype == LM_F16 || g->dtype == LM_BF16 ? loops->rows : loops->of)[g->dtype](&s);
+  LM_ISA_PICK(lm_gemm_loops)->of[g->dtype](&s);
 }
 
 static bool fits_int(const lm_cpu_gemm_job *g) {
@@ -65,23 +66,29 @@ static void multiply_one(const lm_cpu_gemm_job *g, bool by_blas) {
     by_loops(g);
 }
 
-/* Part `part` of `parts` of the larger side of C. */
+/* From where to where part `part` of `parts` of so many rows or columns goes. */
+static int64_t part_of(int64_t size, int part, int parts, int64_t *n) {
+  int64_t grains = (size + GRAIN - 1) / GRAIN;
+  int64_t begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
+  *n = (end < size ? end : size) - begin;
+  return begin;
+}
+
+static lm_cpu_gemm_job columns_of(const lm_cpu_gemm_job *g, int part, int parts) {
+  lm_cpu_gemm_job s = *g;
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), begin = part_of(g->n, part, parts, &s.n);
+  s.b = (const char *)g->b + begin * (g->tb ? g->ldb : 1) * bytes;
+  s.c = (char *)g->c + begin * bytes;
+  return s;
+}
+
+/* A part of the larger side of C. */
 static lm_cpu_gemm_job slice_of(const lm_cpu_gemm_job *g, int part, int parts) {
   lm_cpu_gemm_job s = *g;
-  bool by_rows = g->m >= g->n;
-  int64_t size = by_rows ? g->m : g->n, grains = (size + GRAIN - 1) / GRAIN;
-  int64_t begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
-  if (end > size) end = size;
-  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
-  if (by_rows) {
-    s.m = end - begin;
-    s.a = (const char *)g->a + begin * (g->ta ? 1 : g->lda) * bytes;
-    s.c = (char *)g->c + begin * g->ldc * bytes;
-  } else {
-    s.n = end - begin;
-    s.b = (const char *)g->b + begin * (g->tb ? g->ldb : 1) * bytes;
-    s.c = (char *)g->c + begin * bytes;
-  }
+  if (g->m < g->n) return columns_of(g, part, parts);
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), begin = part_of(g->m, part, parts, &s.m);
+  s.a = (const char *)g->a + begin * (g->ta ? 1 : g->lda) * bytes;
+  s.c = (char *)g->c + begin * g->ldc * bytes;
   return s;
 }
 
@@ -116,7 +123,53 @@ static lm_status sgemm(const lm_cpu_gemm_job *g) {
 }
 
 bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n) {
-  return (dtype == LM_F16 || dtype == LM_BF16) && m <= FEW_ROWS && n >= GRAIN;
+  return (dtype == LM_F16 || dtype == LM_BF16) && m <= FEW_HALF_ROWS && n >= GRAIN;
+}
+
+static bool is_of_few_rows(const lm_cpu_gemm_job *g) {
+  bool half = g->dtype == LM_F16 || g->dtype == LM_BF16, long_enough = g->n >= 256 && g->k >= 256;
+  return half || (g->dtype == LM_F32 && g->m <= FEW_ROWS && !g->ta && long_enough);
+}
+
+static void few_rows(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
+  void (*product)(const lm_few_rows *) = LM_ISA_PICK(lm_few_rows_loops)->product[g->dtype];
+  int parts = lm_cpu_share((double)g->n * (double)g->k * (double)lm_dtype_size(g->dtype) / 20);
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+  for (int part = 0; part < parts; part++) {
+    lm_cpu_gemm_job s = columns_of(g, part, parts);
+    lm_few_rows job = {.m = s.m,
+                       .n = s.n,
+                       .k = s.k,
+                       .x = x,
+                       .b = s.b,
+                       .c = s.c,
+                       .x_row = x_row,
+                       .ldb = s.ldb,
+                       .ldc = s.ldc,
+                       .turned = s.tb,
+                       .alpha = (float)s.alpha,
+                       .beta = (float)s.beta};
+    if (s.n > 0) product(&job);
+  }
+}
+
+static lm_status by_few_rows(const lm_cpu_gemm_job *g) {
+  lm_status status = LM_OK;
+  void *x = NULL;
+  size_t bytes = (size_t)(g->m * g->k + 1) * sizeof(float); /* never none */
+  if (g->dtype == LM_F32) {
+    few_rows(g, g->a, g->lda);
+    return LM_OK;
+  }
+  TRY(lm_device_alloc(g->device, bytes, &x));
+  for (int64_t i = 0; i < g->m; i++) {
+    const char *row = (const char *)g->a + i * g->lda * (int64_t)lm_dtype_size(g->dtype);
+    LM_ISA_PICK(lm_few_rows_loops)->read[g->dtype](row, g->k, (float *)x + i * g->k);
+  }
+  few_rows(g, x, g->k);
+  lm_device_free(g->device, x, bytes);
+done:
+  return status;
 }
 
 /* One row times one column, each in one run of memory. */
@@ -179,7 +232,9 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
 #pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good)
     for (int64_t i = 0; i < g->batch; i++) {
       lm_cpu_gemm_job s = member_of(g, i);
-      if (g->dtype == LM_F32)
+      if (is_of_few_rows(&s))
+        good = by_few_rows(&s) == LM_OK && good;
+      else if (g->dtype == LM_F32)
         good = sgemm(&s) == LM_OK && good;
       else
         multiply_one(&s, by_blas);
@@ -189,7 +244,9 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   }
   for (int64_t i = 0; i < g->batch; i++) {
     lm_cpu_gemm_job s = member_of(g, i);
-    if (g->dtype == LM_F32)
+    if (is_of_few_rows(&s))
+      TRY(by_few_rows(&s));
+    else if (g->dtype == LM_F32)
       TRY(sgemm(&s));
     else
       by_slices(&s);

@@ -1,0 +1,28 @@
+/* Products of a few rows, as for the next token of a model of language: they take as long as the matrix takes to come
+ * from memory, of which every element is read once. Sums are of float32. */
+#ifndef LM_CPU_ISA_FEW_ROWS_H
+#define LM_CPU_ISA_FEW_ROWS_H
+
+#include "backend/cpu/isa.h"
+#include "tensor/dtype.h"
+
+/* C [m, n] = alpha x B + beta C: rows of x [m, k] lie x_row apart, rows of C ldc; beta 0 never reads C. B, of C's
+ * dtype, is [k, n] with ldb elements a row, or with `turned` [n, k]. */
+typedef struct lm_few_rows {
+  int64_t m, n, k;
+  const float *x;
+  const void *b;
+  void *c;
+  int64_t x_row, ldb, ldc;
+  bool turned;
+  float alpha, beta;
+} lm_few_rows;
+
+struct lm_few_rows_loops { /* of float32 and the 16-bit floats; others NULL */
+  void (*product[LM_DTYPE_COUNT])(const lm_few_rows *job);
+  void (*read[LM_DTYPE_COUNT])(const void *from, int64_t n, float *to);
+};
+
+LM_ISA_DECLARE(struct lm_few_rows_loops, lm_few_rows_loops);
+
+#endif
