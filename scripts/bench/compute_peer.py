@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 torch.set_num_threads(int(sys.argv[1]))
 ROUNDS = {"mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10, "lenet256_bf16": 8,
-          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1}
+          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1, "transformer256": 2, "transformer256_dropout": 2,
+          "attention4096": 1, "attention4096_causal": 1, "attention4096_dropout": 1}
 
 
 class Block(nn.Module):
@@ -111,6 +112,45 @@ def steps(kind):
     return variants
 
 
+def sequences(net, batch, length):
+    """A step of a layer over sequences [N, L, 256]."""
+    x, opt = torch.randn(batch, length, 256), torch.optim.SGD(net.parameters(), lr=0.01, fused=True)
+
+    def step():
+        y = net(x)
+        y = y[0] if isinstance(y, tuple) else y
+        opt.zero_grad()
+        y.square().mean().backward()
+        opt.step()
+    return step
+
+
+def transformer(dropout):
+    layer = nn.TransformerEncoderLayer(256, 4, dim_feedforward=1024, dropout=dropout, batch_first=True)
+    return sequences(nn.TransformerEncoder(layer, 6), 16, 128)
+
+
+def attention(**options):
+    """Attention [1, 8, 4096, 64] and its gradients."""
+    q, k, v = (torch.randn(1, 8, 4096, 64, requires_grad=True) for _ in range(3))
+    g = torch.randn(1, 8, 4096, 64)
+
+    def step():
+        q.grad = k.grad = v.grad = None
+        F.scaled_dot_product_attention(q, k, v, **options).backward(g)
+    return step
+
+
+SEQUENCES = {
+    "rnn256": lambda: sequences(nn.RNN(256, 256, batch_first=True), 32, 64),
+    "gru256": lambda: sequences(nn.GRU(256, 256, batch_first=True), 32, 64),
+    "lstm256": lambda: sequences(nn.LSTM(256, 256, batch_first=True), 32, 64),
+    "transformer256": lambda: transformer(0), "transformer256_dropout": lambda: transformer(0.1),
+    "attention4096": attention, "attention4096_causal": lambda: attention(is_causal=True),
+    "attention4096_dropout": lambda: attention(dropout_p=0.1),
+}
+
+
 def convolution(name, channels_last):
     """A pass of a convolution of 8 images: fwd, in or wt, channels in, out, kernel, stride, side of the images."""
     which, *numbers = name.split("_")
@@ -130,6 +170,8 @@ def build(name):
     """Variants by name: functions that do one step."""
     if name.split("_")[0] in ("fwd", "in", "wt"):
         return {"default": convolution(name, False), "channels_last": convolution(name, True)}
+    if name in SEQUENCES:
+        return {"eager": SEQUENCES[name]()}
     if name == "resnet50":
         return {"default": training(name, 8, False), "channels_last": training(name, 8, True)}
     if name == "sgd":

@@ -4,7 +4,8 @@ local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
 local models = dofile(arg[0]:match("^(.*)/bench/[^/]*$") .. "/models.lua")
 lm.set_num_threads(tonumber(arg[1]))
 local steps = { mlp256 = 40, lenet256 = 8, resnet64 = 2, resnet256 = 1, sgd = 10, adam = 10, lenet256_bf16 = 8,
-  resnet64_bf16 = 2, mm2048 = 4, mm2048_bf16 = 4, resnet50 = 1 }
+  resnet64_bf16 = 2, mm2048 = 4, mm2048_bf16 = 4, resnet50 = 1, transformer256 = 2, transformer256_dropout = 2,
+  attention4096 = 1, attention4096_causal = 1, attention4096_dropout = 1 }
 
 local function timed(f, n)
   local start = lm.time()
@@ -60,6 +61,33 @@ local function convolution(name)
   return run[pass]
 end
 
+-- A step of a layer over sequences [N, L, 256]; its result's first value, if there are several, is what counts.
+local function sequences(net, batch, length)
+  local x, opt = lm.randn(batch, length, 256), optim.SGD(net:parameters(), { lr = 0.01 })
+  return function()
+    local y = net(x)
+    opt:zero_grad()
+    y:square():mean():backward()
+    opt:step()
+  end
+end
+
+local function transformer(dropout)
+  local layer = nn.TransformerEncoderLayer(256, 4, { dim_feedforward = 1024, dropout = dropout, batch_first = true })
+  return sequences(nn.TransformerEncoder(layer, 6), 16, 128)
+end
+
+-- Attention [1, 8, 4096, 64] and its gradients.
+local function attention(options)
+  local list = {}
+  for i = 1, 3 do list[i] = lm.randn({ 1, 8, 4096, 64 }, { requires_grad = true }) end
+  local g = lm.randn(1, 8, 4096, 64)
+  return function()
+    for _, t in ipairs(list) do t.grad = nil end
+    F.scaled_dot_product_attention(list[1], list[2], list[3], options):backward(g)
+  end
+end
+
 -- "step_Adam" is a step of optim.Adam over ResNet-18's parameters, with its defaults.
 local build = setmetatable({
   sgd = function() return optimizer(function(p) return optim.SGD(p, { lr = 0.01, momentum = 0.9 }) end) end,
@@ -73,6 +101,14 @@ local build = setmetatable({
   resnet64_bf16 = function() return training("resnet18", 64, true) end,
   mm2048 = function() return product("float32") end,
   mm2048_bf16 = function() return product("bfloat16") end,
+  rnn256 = function() return sequences(nn.RNN(256, 256, { batch_first = true }), 32, 64) end,
+  gru256 = function() return sequences(nn.GRU(256, 256, { batch_first = true }), 32, 64) end,
+  lstm256 = function() return sequences(nn.LSTM(256, 256, { batch_first = true }), 32, 64) end,
+  transformer256 = function() return transformer(0) end,
+  transformer256_dropout = function() return transformer(0.1) end,
+  attention4096 = function() return attention {} end,
+  attention4096_causal = function() return attention { is_causal = true } end,
+  attention4096_dropout = function() return attention { dropout_p = 0.1 } end,
 }, { __index = function(_, name)
   local class = name:match("^step_(%w+)$")
   return function() return class and optimizer(optim[class]) or convolution(name) end

@@ -367,6 +367,7 @@ op("addmm", "input x other", "torch.addmm(input, x, other, beta=beta, alpha=alph
 -- PyTorch's linear fails for x of two dims, weight of one and a bias: as if it were added after.
 local bytes = function(...) return { tensor = "int", shape = { ... }, lo = -127, hi = 128, dtype = "int8" } end
 op("int8_linear", "x weight scale bias", "F.linear(x, (weight * scale.unsqueeze(-1)).to(x.dtype), bias)", {
+  tol = { float32 = { 1e-4, 5e-2 } }, -- x in 16 bits, times up to 127
   defaults = { bias = { py = "None" } }, grad = { "x", "bias" }, dtypes = false,
   { x = t { 3, 20 }, weight = bytes(5, 20), scale = pos { 5 }, bias = t { 5 } },
   { x = t { 2, 17, 33 }, weight = bytes(7, 33), scale = pos { 7 }, bias = t { 7 } }, -- rows enough for the weight to be expanded

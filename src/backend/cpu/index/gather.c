@@ -1,0 +1,229 @@
+/* gather and its kin: out[i, j] = x[index[i, j], j] for dim 0. */
+#include <string.h>
+
+#include "backend/cpu/index/indices.h"
+#include "backend/cpu/isa/index.h"
+#include "backend/cpu/stream_copy.h"
+#include "base/mem.h"
+#include "merged_dims.h"
+
+enum { OF_OUT, OF_X, OF_INDEX }; /* sides */
+
+enum { TILE = 8192 }; /* bytes of a large result that are made before they go past the caches */
+
+/* Indices that follow one another: x's entries first .. first + n - 1, from 0. */
+typedef struct index_run {
+  int64_t first, n;
+} index_run;
+
+typedef struct gathering {
+  lm_dims rows;                 /* of out, which is dense, in its order: all dims but the fastest; x: 0 along the dim */
+  int64_t width;                /* of a row */
+  int64_t x_step, i_step, step; /* along a row; step: in x from one index to the next */
+  int64_t entries;              /* indices are 1 .. entries */
+  bool checked;                 /* they are */
+  const char *x;
+  const int64_t *index;
+  const index_run *runs; /* what the indices of a row are made of, or NULL */
+  char *out;
+  size_t item;
+} gathering;
+
+/* Where indices come in runs that are worth a copy each (as those of padding do), these; NULL else, and where there is
+ * no memory for them. To be freed. */
+static index_run *runs_of(const int64_t *index, int64_t n) {
+  enum { LEAST_MEAN = 8 };
+  int64_t count = 1;
+  for (int64_t i = 1; i < n; i++) count += index[i] != index[i - 1] + 1;
+  index_run *runs = count <= n / LEAST_MEAN ? lm_malloc((size_t)count * sizeof *runs) : NULL;
+  if (!runs) return NULL;
+  index_run *r = runs;
+  *r = (index_run){index[0] - 1, 1};
+  for (int64_t i = 1; i < n; i++) {
+    if (index[i] == index[i - 1] + 1) {
+      r->n++;
+    } else {
+      *++r = (index_run){index[i] - 1, 1};
+    }
+  }
+  return runs;
+}
+
+/* Elements low .. high - 1 of one row, to `tile` and on or where the writer is. The top bit of the result says that an
+ * index is none of 1 .. entries, of which the first entry is taken. */
+static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t high, lm_stream_writer *w,
+                           char *tile) {
+  int64_t x_step = g->x_step, i_step = g->i_step, step = g->step;
+  uint64_t beyond = 0, entries = (uint64_t)g->entries;
+  const char *x = g->x + lm_dims_at(&g->rows, OF_X, row) * (int64_t)g->item;
+  const int64_t *index = g->index + lm_dims_at(&g->rows, OF_INDEX, row);
+  const size_t bytes = (size_t)(high - low) * g->item;
+  char *out = w->streams ? tile : w->to;
+  if (i_step == 0 && x_step == 1) { /* a part of one entry */
+    uint64_t at = (uint64_t)index[0] - 1;
+    beyond = at | (entries - 1 - at);
+    if (at >= entries) at = 0;
+    lm_stream_write(w, x + ((int64_t)at * step + low) * (int64_t)g->item, bytes);
+    return beyond;
+  }
+#define CASE(type)                                                                    \
+  case sizeof(type): {                                                                \
+    const type *from = (const type *)x;                                               \
+    type *to = (type *)out;                                                           \
+    if (g->runs && high - low == g->width) {                                          \
+      for (const index_run *r = g->runs; to < (type *)out + g->width; to += r++->n) { \
+        if (r->n == 1) {                                                              \
+          *to = from[r->first];                                                       \
+        } else {                                                                      \
+          memcpy(to, from + r->first, (size_t)r->n * sizeof(type));                   \
+        }                                                                             \
+      }                                                                               \
+      break;                                                                          \
+    }                                                                                 \
+    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                      \
+      for (int64_t j = low; j < high; j++) to[j - low] = from[index[j] - 1];          \
+      break;                                                                          \
+    }                                                                                 \
+    for (int64_t j = low; j < high; j++) {                                            \
+      uint64_t at = (uint64_t)index[j * i_step] - 1;                                  \
+      beyond |= at | (entries - 1 - at);                                              \
+      to[j - low] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];       \
+    }                                                                                 \
+    break;                                                                            \
+  }
+  switch (g->item) {
+    CASE(uint8_t)
+    CASE(uint16_t)
+    CASE(uint32_t)
+    CASE(uint64_t)
+  }
+#undef CASE
+  if (w->streams) {
+    lm_stream_write(w, tile, bytes);
+  } else {
+    w->to += bytes;
+  }
+  return beyond;
+}
+
+/* g has memory, step and entries. Strides are those along out's dims. False if an index is out of range. */
+static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stride, const int64_t *i_stride) {
+  int64_t along[LM_DIMS_SIDES], n = out->numel;
+  uint64_t beyond = 0;
+  g->out = out->data;
+  g->item = lm_dtype_size((lm_dtype)out->dtype);
+  g->rows = lm_dims_of(out->ndim, out->size, NULL, 3, (const int64_t *[]){out->stride, x_stride, i_stride}, true);
+  int64_t width = g->width = lm_dims_pop(&g->rows, along, 0);
+  g->x_step = along[OF_X], g->i_step = along[OF_INDEX];
+  bool shared = g->checked && g->x_step == 0 && g->i_step == 1 && g->step == 1; /* a row of indices for all rows */
+  for (int d = 0; d < g->rows.ndim; d++) shared &= g->rows.stride[OF_INDEX][d] == 0;
+  index_run *runs = shared && n > 0 ? runs_of(g->index, width) : NULL;
+  g->runs = runs;
+  int threads = lm_cpu_share((double)n);
+  const int64_t most = TILE / (int64_t)g->item;
+  bool streams = lm_stream_pays(lm_nbytes(out)) && !(runs && width > most), entry = g->i_step == 0 && g->x_step == 1;
+#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
+  for (int t = 0; t < threads; t++) {
+    int64_t begin = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
+    char tile[TILE];
+    lm_stream_writer w;
+    lm_stream_open(&w, g->out + begin * (int64_t)g->item, streams);
+    for (int64_t p = begin; p < end;) {
+      int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
+      if (streams && !entry && high - low > most) high = low + most;
+      beyond |= gather_row(g, row, low, high, &w, tile);
+      p = row * width + high;
+    }
+    lm_stream_close(&w);
+  }
+  lm_free(runs);
+  return beyond >> 63 == 0;
+}
+
+/* i_stride: of the index along out's dims, 0 where it is shared. */
+static lm_status gather(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride,
+                        lm_tensor *out) {
+  int64_t x_stride[LM_MAX_DIMS];
+  bool often = index->numel < out->numel / 4 || x->size[dim] == 0; /* is each looked at often? */
+  lm_status status = often ? lm_cpu_check_index(op, index, x->size[dim]) : LM_OK;
+  if (status != LM_OK) return status;
+  for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
+  gathering g = {.x = x->data,
+                 .index = (const int64_t *)index->data,
+                 .step = x->stride[dim],
+                 .entries = x->size[dim],
+                 .checked = often};
+  return gather_all(&g, out, x_stride, i_stride) ? LM_OK : lm_cpu_check_index(op, index, x->size[dim]);
+}
+
+lm_status lm_cpu_gather(const void *args, lm_tensor *const *out) {
+  const lm_gather_args *a = args;
+  return gather("gather", a->x, (int)a->dim, a->index, a->index->stride, out[0]);
+}
+
+static lm_status select_entries(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, lm_tensor *out) {
+  int64_t i_stride[LM_MAX_DIMS] = {0};
+  i_stride[dim] = 1;
+  return gather(op, x, dim, index, i_stride, out);
+}
+
+lm_status lm_cpu_index_select(const void *args, lm_tensor *const *out) {
+  const lm_index_select_args *a = args;
+  return select_entries("index_select", a->x, (int)a->dim, a->index, out[0]);
+}
+
+lm_status lm_cpu_embedding(const void *args, lm_tensor *const *out) {
+  const lm_embedding_args *a = args;
+  return select_entries("embedding", a->weight, 0, a->index, out[0]);
+}
+
+lm_status lm_cpu_bag_sums(const void *args, lm_tensor *const *out) {
+  const lm_bag_sums_args *a = args;
+  lm_bags job = {.weight = a->weight->data,
+                 .each = a->each ? a->each->data : NULL,
+                 .index = (const int64_t *)a->index->data,
+                 .offsets = (const int64_t *)a->offsets->data,
+                 .bags = a->offsets->numel,
+                 .n = a->index->numel,
+                 .d = a->weight->size[1],
+                 .skipped = a->padding_idx,
+                 .means = a->means,
+                 .out = out[0]->data,
+                 .counts = out[1]->data};
+  if (job.bags == 0 && job.n > 0)
+    return lm_fail(LM_E_ARG, "bag_sums: there are no offsets, and %lld indices", (long long)job.n);
+  if (job.bags > 0 && job.offsets[0] != 1) {
+    return lm_fail(LM_E_ARG, "bag_sums: offsets[1] has to be 1, where the first bag begins, is %lld",
+                   (long long)job.offsets[0]);
+  }
+  for (int64_t b = 1; b < job.bags; b++) {
+    if (job.offsets[b] >= job.offsets[b - 1] && job.offsets[b] <= job.n + 1) continue;
+    return lm_fail(LM_E_ARG, "bag_sums: offsets have to grow from 1 up to %lld, one past index; offsets[%lld] is %lld",
+                   (long long)job.n + 1, (long long)b + 1, (long long)job.offsets[b]);
+  }
+  lm_status status = lm_cpu_check_indices("bag_sums", "index", job.n, job.index, a->weight->size[0], NULL);
+  if (status != LM_OK) return status;
+  int threads = lm_cpu_share(0.25 * (double)(job.n + job.bags) * (double)(job.d + 16));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    LM_ISA_PICK(lm_bag_loops)
+        ->sums[a->weight->dtype](&job, lm_cpu_share_begin(job.bags, t, threads),
+                                 lm_cpu_share_begin(job.bags, t + 1, threads));
+  }
+  return LM_OK;
+}
+
+lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
+  const lm_index_get_args *a = args;
+  const lm_tensor *x = a->x, *result = out[0];
+  lm_index_tuples t;
+  int64_t x_stride[LM_MAX_DIMS] = {0}, i_stride[LM_MAX_DIMS] = {1};
+  lm_status status = lm_tuples_open("index_get", x, &a->indices, result->size[0], &t);
+  if (status == LM_OK) {
+    for (int d = 1; d < result->ndim; d++) x_stride[d] = x->stride[a->indices.n + d - 1];
+    gathering g = {.x = x->data, .index = t.place, .step = t.step, .entries = t.entries, .checked = true};
+    gather_all(&g, result, x_stride, i_stride);
+  }
+  lm_tuples_close(x, &t);
+  return status;
+}

@@ -1,0 +1,321 @@
+/* scatter and its kin: x[index[i, j], j] becomes what it is with src[i, j] for dim 0. Results do not depend on the
+ * number of threads: what adds is split over threads by destination, so that each element's additions happen in the
+ * order of the indices. */
+#include <string.h>
+
+#include "backend/cpu/index/indices.h"
+#include "backend/cpu/isa/index.h"
+#include "backend/cpu/stream_copy.h"
+#include "base/mem.h"
+#include "device/alloc.h"
+#include "merged_dims.h"
+
+enum { ROW = 32768 }; /* bytes of what of x lies in the near caches while src goes into it */
+
+/* Where to add up: out itself, or a copy of it in float. */
+static lm_status open_sums(lm_tensor *out, lm_tensor **sums) {
+  lm_status status = LM_OK;
+  lm_tensor *copy = NULL;
+  if (out->dtype != LM_F16 && out->dtype != LM_BF16) {
+    *sums = lm_retain(out);
+    return LM_OK;
+  }
+  TRY(lm_tensor_empty_like(out, LM_F32, out->device, &copy));
+  TRY(lm_cpu_copy(out, copy));
+  *sums = copy;
+  copy = NULL;
+done:
+  lm_release(copy);
+  return status;
+}
+
+static lm_status close_sums(const lm_tensor *sums, lm_tensor *out) {
+  return sums == out ? LM_OK : lm_cpu_copy(sums, out);
+}
+
+enum { S_X, S_INDEX, S_SRC }; /* sides */
+
+/* What shares a destination lies along `dim`, and keeps its order. */
+typedef struct scattering {
+  lm_dims rows;                         /* the dims but `dim` and the fastest other one */
+  int64_t width, across[LM_DIMS_SIDES]; /* of that one */
+  int64_t length, to, i_step, s_step;   /* of `dim` */
+  int64_t entries, apart;               /* of x: indices are 1 .. entries; elements between neighbours among them */
+  int64_t skipped;                      /* an index that goes nowhere, or 0 */
+  char *x;
+  const int64_t *index;
+  const char *src;
+  size_t x_item, item;
+  lm_scatter_loop loop;
+} scattering;
+
+/* Elements low .. high - 1 of the fastest other dim, all of `dim`. */
+static void scatter_part(const scattering *s, int64_t row, int64_t low, int64_t high) {
+  char *x = s->x + (lm_dims_at(&s->rows, S_X, row) + low * s->across[S_X]) * (int64_t)s->x_item;
+  const int64_t *index = s->index + lm_dims_at(&s->rows, S_INDEX, row) + low * s->across[S_INDEX];
+  const char *src = s->src + (lm_dims_at(&s->rows, S_SRC, row) + low * s->across[S_SRC]) * (int64_t)s->item;
+  bool beside = s->i_step != 1 && high - low > 1; /* neighbours of the other dim are closer in memory */
+  lm_scatter_line l = {s->length, s->to, 0, s->i_step, s->s_step};
+  if (beside) l = (lm_scatter_line){high - low, s->to, s->across[S_X], s->across[S_INDEX], s->across[S_SRC]};
+  int64_t lines = beside ? s->length : high - low;
+  for (int64_t i = 0; i < lines; i++) {
+    s->loop(&l, x + (beside ? 0 : i * s->across[S_X]) * (int64_t)s->x_item,
+            index + i * (beside ? s->i_step : s->across[S_INDEX]),
+            src + i * (beside ? s->s_step : s->across[S_SRC]) * (int64_t)s->item);
+  }
+}
+
+/* Whole entries, which lie together in x: each thread takes some of the destinations, low .. high - 1 in all rows. */
+static void scatter_entries(const scattering *s, int64_t low, int64_t high) {
+  lm_scatter_line l = {s->width, s->to, s->across[S_X], 0, s->across[S_SRC]};
+  for (int64_t row = low / s->entries; low < high && row <= (high - 1) / s->entries; row++) {
+    char *x = s->x + lm_dims_at(&s->rows, S_X, row) * (int64_t)s->x_item;
+    const char *src = s->src + lm_dims_at(&s->rows, S_SRC, row) * (int64_t)s->item;
+    uint64_t first = (uint64_t)(low - row * s->entries), n = (uint64_t)(high - low);
+    if (low < row * s->entries) first = 0, n = (uint64_t)(high - row * s->entries);
+    for (int64_t i = 0; i < s->length; i++) {
+      const int64_t *index = s->index + i * s->i_step;
+      if ((uint64_t)*index - 1 - first >= n || *index == s->skipped) continue;
+      s->loop(&l, x, index, src + i * s->s_step * (int64_t)s->item);
+    }
+  }
+}
+
+/* The only line there is: what goes to the destinations low .. high - 1, sorted out some at a time. */
+static void scatter_own(const scattering *s, int64_t low, int64_t high) {
+  enum { SOME = 1024 };
+  int64_t index[SOME], from[SOME];
+  uint64_t src[SOME], span = (uint64_t)(high - low);
+  for (int64_t first = 0; first < s->length; first += SOME) {
+    int64_t some = s->length - first < SOME ? s->length - first : SOME, n = 0;
+    for (int64_t i = first; i < first + some; i++) {
+      index[n] = s->index[i * s->i_step];
+      from[n] = i * s->s_step;
+      n += (uint64_t)(index[n] - 1 - low) < span;
+    }
+#define CASE(type)                                                                      \
+  case sizeof(type): {                                                                  \
+    for (int64_t i = 0; i < n; i++) ((type *)src)[i] = ((const type *)s->src)[from[i]]; \
+    break;                                                                              \
+  }
+    switch (s->item) {
+      CASE(uint8_t)
+      CASE(uint16_t)
+      CASE(uint32_t)
+      CASE(uint64_t)
+    }
+#undef CASE
+    s->loop(&(lm_scatter_line){n, s->to, 0, 1, 1}, s->x, index, src);
+  }
+}
+
+/* The only line there is, of integers that are added up, whose order does not matter: each thread but the first has
+ * sums of its own, which then go to x. False: there is no memory for them. */
+static bool scatter_shares(const scattering *s, int threads) {
+  size_t table = (size_t)s->entries * s->item;
+  char *own = lm_calloc((size_t)threads - 1, table);
+  if (!own) return false;
+#pragma omp parallel for num_threads(threads)
+  for (int t = 0; t < threads; t++) {
+    int64_t low = lm_cpu_share_begin(s->length, t, threads), high = lm_cpu_share_begin(s->length, t + 1, threads);
+    lm_scatter_line l = {high - low, t ? 1 : s->to, 0, s->i_step, s->s_step};
+    s->loop(&l, t ? own + (size_t)(t - 1) * table : s->x, s->index + low * s->i_step,
+            s->src + low * s->s_step * (int64_t)s->item);
+  }
+  for (int t = 1; t < threads; t++)
+    s->loop(&(lm_scatter_line){s->entries, 0, s->to, 0, 1}, s->x, &(int64_t){1}, own + (size_t)(t - 1) * table);
+  lm_free(own);
+  return true;
+}
+
+/* s has memory, `dim` and what stands with it; dims: ndim others, with their sizes and strides. how: LM_FOLD_… */
+static void scatter_all(scattering *s, int how, lm_dtype dtype, int ndim, const int64_t *size,
+                        const int64_t *const stride[3]) {
+  const struct lm_scatter_loops *loops = LM_ISA_PICK(lm_scatter_loops);
+  s->item = lm_dtype_size(dtype);
+  s->loop = how == LM_FOLD_REPLACE ? loops->put[s->item] : loops->fold[how][dtype];
+  s->rows = lm_dims_of(ndim, size, NULL, 3, stride, true);
+  s->width = lm_dims_pop(&s->rows, s->across, 0);
+  int64_t rows = lm_dims_count(&s->rows), n = rows * s->width, work = n * s->length;
+  bool shared = s->across[S_INDEX] == 0;
+  for (int d = 0; d < s->rows.ndim; d++) shared &= s->rows.stride[S_INDEX][d] == 0;
+  if (work == 0) return;
+  int threads = lm_cpu_share(2.0 * (double)work);
+  bool whole = s->skipped != 0 || (shared && s->width > 1 && s->across[S_X] < s->apart), own = n == 1 && threads > 1;
+  bool few = s->entries <= s->length / (4 * threads); /* beside what goes there */
+  if (own && few && how == LM_FOLD_SUM && !lm_dtype_is_float(dtype) && scatter_shares(s, threads)) return;
+  int64_t all = whole ? rows * s->entries : own ? s->entries : n;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t begin = lm_cpu_share_begin(all, t, threads), end = lm_cpu_share_begin(all, t + 1, threads);
+    if (whole) {
+      scatter_entries(s, begin, end);
+    } else if (own) {
+      scatter_own(s, begin, end);
+    } else {
+      for (int64_t p = begin; p < end;) {
+        int64_t row = p / s->width, low = p % s->width;
+        int64_t high = end - row * s->width < s->width ? end - row * s->width : s->width;
+        scatter_part(s, row, low, high);
+        p = row * s->width + high;
+      }
+    }
+  }
+}
+
+/* The dims of x, an index (whose strides are given, as it may have one dim alone) and src but `dim`; x is of what the
+ * sums are kept in. */
+static void scatter_along(lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride, const int64_t *sizes,
+                          int64_t skipped, const lm_tensor *src, int how) {
+  int64_t size[LM_MAX_DIMS], stride[3][LM_MAX_DIMS];
+  int n = 0;
+  for (int d = 0; d < x->ndim; d++) {
+    if (d == dim) continue;
+    size[n] = sizes[d];
+    stride[S_X][n] = x->stride[d], stride[S_INDEX][n] = i_stride[d], stride[S_SRC][n] = src->stride[d];
+    n++;
+  }
+  scattering s = {.length = sizes[dim],
+                  .to = x->stride[dim],
+                  .i_step = i_stride[dim],
+                  .s_step = src->stride[dim],
+                  .entries = x->size[dim],
+                  .apart = x->stride[dim],
+                  .skipped = skipped,
+                  .x = x->data,
+                  .index = (const int64_t *)index->data,
+                  .src = src->data,
+                  .x_item = lm_dtype_size((lm_dtype)x->dtype)};
+  scatter_all(&s, how, (lm_dtype)src->dtype, n, size, (const int64_t *[]){stride[0], stride[1], stride[2]});
+}
+
+/* A new result, row by row: x's goes into the near caches, gets its elements of src there, and goes out. False: what
+ * has to lie side by side does not, and nothing was done; *good: whether indices are in range. */
+static bool scatter_rows(const lm_scatter_fold_args *a, lm_tensor *out, bool *good) {
+  const struct lm_scatter_loops *loops = LM_ISA_PICK(lm_scatter_loops);
+  const lm_tensor *x = a->x, *index = a->index, *src = a->src;
+  const int last = x->ndim - 1;
+  const int64_t width = x->size[last], n = index->size[last], rows = width ? x->numel / width : 0;
+  const size_t item = lm_dtype_size((lm_dtype)x->dtype), bytes = (size_t)width * item;
+  bool folds = a->how != LM_FOLD_REPLACE, half = x->dtype == LM_F16 || x->dtype == LM_BF16;
+  bool fits = a->dim == last && !(folds && half) && bytes > 0 && bytes <= ROW && lm_is_contiguous(x) &&
+              lm_is_contiguous(out) && lm_is_contiguous(index) && lm_is_contiguous(src) && src->size[last] == n;
+  for (int d = 0; fits && d < last; d++) fits = index->size[d] == x->size[d] && src->size[d] == x->size[d];
+  if (!fits) return false;
+  lm_scatter_loop loop = folds ? loops->fold[a->how][x->dtype] : loops->put[item];
+  const bool streams = lm_stream_pays(lm_nbytes(out));
+  const lm_scatter_line line = {n, 1, 0, 1, 1};
+  uint64_t beyond = 0;
+  int threads = lm_cpu_share(2.0 * (double)index->numel + (double)x->numel / 4);
+#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
+  for (int t = 0; t < threads; t++) {
+    _Alignas(64) char row[ROW];
+    int64_t begin = lm_cpu_share_begin(rows, t, threads), end = lm_cpu_share_begin(rows, t + 1, threads);
+    lm_stream_writer w;
+    lm_stream_open(&w, out->data + (size_t)begin * bytes, streams);
+    for (int64_t r = begin; r < end && beyond >> 63 == 0; r++) {
+      const int64_t *at = (const int64_t *)index->data + r * n;
+#pragma omp simd reduction(| : beyond)
+      for (int64_t i = 0; i < n; i++) beyond |= ((uint64_t)at[i] - 1) | ((uint64_t)width - (uint64_t)at[i]);
+      if (beyond >> 63 != 0) break;
+      char *here = streams ? row : w.to;
+      memcpy(here, x->data + (size_t)r * bytes, bytes);
+      loop(&line, here, at, src->data + (size_t)(r * n) * item);
+      if (streams) {
+        lm_stream_write(&w, row, bytes);
+      } else {
+        w.to += bytes;
+      }
+    }
+    lm_stream_close(&w);
+  }
+  *good = beyond >> 63 == 0;
+  return true;
+}
+
+lm_status lm_cpu_scatter_fold(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_scatter_fold_args *a = args;
+  lm_tensor *x = NULL;
+  bool good = true;
+  if (a->x != out[0] && scatter_rows(a, out[0], &good) && good) return LM_OK;
+  TRY(lm_cpu_check_index(lm_op_running(), a->index, out[0]->size[a->dim]));
+  if (a->x != out[0]) TRY(lm_cpu_copy(a->x, out[0]));
+  if (a->how == LM_FOLD_REPLACE) {
+    x = lm_retain(out[0]);
+  } else {
+    TRY(open_sums(out[0], &x));
+  }
+  scatter_along(x, (int)a->dim, a->index, a->index->stride, a->index->size, 0, a->src, a->how);
+  TRY(close_sums(x, out[0]));
+done:
+  lm_release(x);
+  return status;
+}
+
+/* src's entries, where a 1-d index says. */
+static lm_status add_entries(const char *op, lm_tensor *out, int dim, const lm_tensor *index, int64_t skipped,
+                             const lm_tensor *src) {
+  lm_status status = LM_OK;
+  lm_tensor *sums = NULL;
+  int64_t i_stride[LM_MAX_DIMS] = {0};
+  i_stride[dim] = 1;
+  TRY(lm_cpu_check_indices(op, "index", index->numel, (const int64_t *)index->data, out->size[dim], NULL));
+  TRY(open_sums(out, &sums));
+  scatter_along(sums, dim, index, i_stride, src->size, skipped, src, LM_FOLD_SUM);
+  TRY(close_sums(sums, out));
+done:
+  lm_release(sums);
+  return status;
+}
+
+lm_status lm_cpu_index_add(const void *args, lm_tensor *const *out) {
+  const lm_index_add_args *a = args;
+  return add_entries("index_add", out[0], (int)a->dim, a->index, 0, a->src);
+}
+
+lm_status lm_cpu_embedding_backward(const void *args, lm_tensor *const *out) {
+  const lm_embedding_backward_args *a = args;
+  lm_tensor *src = NULL;
+  int64_t features = out[0]->size[1];
+  memset(out[0]->data, 0, lm_nbytes(out[0]));
+  lm_status status =
+      lm_tensor_view(a->grad, 2, (int64_t[]){a->index->numel, features}, (int64_t[]){features, 1}, 0, &src);
+  if (status == LM_OK) status = add_entries("embedding_backward", out[0], 0, a->index, a->padding_idx, src);
+  lm_release(src);
+  return status;
+}
+
+/* Of equal tuples the last one wins, or all add up in order. */
+lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_index_put__args *a = args;
+  const lm_tensor *values = a->values;
+  lm_tensor *x = NULL;
+  lm_index_tuples t = {.own = NULL};
+  int indexed = a->indices.n;
+  const int64_t shared[LM_MAX_DIMS] = {0};
+  if (a->accumulate) {
+    TRY(open_sums(out[0], &x));
+  } else {
+    x = lm_retain(out[0]);
+  }
+  TRY(lm_tuples_open("index_put_", x, &a->indices, values->size[0], &t));
+  scattering s = {.length = t.n,
+                  .to = t.step,
+                  .i_step = 1,
+                  .s_step = values->stride[0],
+                  .entries = t.entries,
+                  .apart = t.apart,
+                  .x = x->data,
+                  .index = t.place,
+                  .src = values->data,
+                  .x_item = lm_dtype_size((lm_dtype)x->dtype)};
+  scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, (lm_dtype)values->dtype, x->ndim - indexed,
+              x->size + indexed, (const int64_t *[]){x->stride + indexed, shared, values->stride + 1});
+  TRY(close_sums(x, out[0]));
+done:
+  lm_tuples_close(out[0], &t);
+  lm_release(x);
+  return status;
+}
