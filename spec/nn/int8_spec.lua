@@ -29,6 +29,33 @@ describe("nn.Int8Linear", function()
     assert.matches("bias is a tensor %[3%]; %[2%] wanted", message(nn.Int8Linear, lm.ones(2, 3), lm.ones(3)))
   end)
 
+  it("takes numbers of any size, and what is not finite, in few rows as in many", function()
+    local layer = nn.Int8Linear(lm.randn(6, 150))
+    local weight = layer.weight * layer.scale:view(6, 1)
+    for _, scale in ipairs { 1, 1e-30, 1e-38, 1e30, 0 } do
+      for _, rows in ipairs { 1, 2, 3, 4, 5, 17 } do
+        local x = lm.randn(rows, 150) * scale
+        x[{{}, {70}}] = x[{{}, {70}}] * 1000 -- what one is rounded by is no other block's matter
+        local bound = lm.zeros(rows, 6, {dtype = "float64"})
+        for first = 1, 150, 64 do
+          local n = math.min(64, 151 - first)
+          local largest = x:narrow(2, first, n):abs():amax(2, true):double()
+          bound = bound + largest / 65534 * weight:narrow(2, first, n):abs():sum(2):double()
+        end
+        local want = lm.nn.functional.linear(x:double(), weight:double())
+        local off = (layer(x):double() - want):abs()
+        assert.is_true(off:le(bound * 1.01 + want:abs() * 1e-6 + 1e-33):all():item(), ("%g, %d rows"):format(scale, rows))
+      end
+    end
+    local x = lm.ones(2, 150)
+    x[{2, 3}] = math.huge
+    local got = layer(x)
+    assert.is_true((got[1] - lm.nn.functional.linear(x[1], weight)):abs():max():item() < 1e-4)
+    assert.same(lm.nn.functional.linear(x, weight)[2]:totable(), got[2]:totable())
+    x[{2, 3}] = 0 / 0
+    assert.is_true(layer(x)[2]:isnan():all():item())
+  end)
+
   it("lets gradients through to x, in bfloat16 too", function()
     local layer = nn.Int8Linear(lm.randn(5, 20))
     for _, dtype in ipairs { "float32", "bfloat16" } do
