@@ -44,7 +44,8 @@ describe("nn.Int8Linear", function()
         end
         local want = lm.nn.functional.linear(x:double(), weight:double())
         local off = (layer(x):double() - want):abs()
-        assert.is_true(off:le(bound * 1.01 + want:abs() * 1e-6 + 1e-33):all():item(), ("%g, %d rows"):format(scale, rows))
+        local limit = bound * 1.01 + want:abs() * 1e-6 + 1e-33
+        assert.is_true(off:le(limit):all():item(), ("%g, %d rows"):format(scale, rows))
       end
     end
     local x = lm.ones(2, 150)
