@@ -325,6 +325,44 @@ describe("a Queue", function()
     package.loaded["spec.late"] = nil
   end)
 
+  it("keeps nothing of a message in what was compiled, and neither does a Pipe or a Pool", function()
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    temp.write(folder .. "/main.lua", [[
+      jit.opt.start("hotloop=1", "hotexit=1")
+      local lm = require "luminary"
+      local full, queue, here, there = lm.mp.Queue(1), lm.mp.Queue(), lm.mp.Pipe()
+      local pool = lm.mp.Pool(1)
+      local function sum(list) return list[1]:sum() end
+      full:put(1)
+      local before = lm.live_tensors()
+      for name, f in pairs {
+        try_put = function(x) full:try_put({x}, 0.01) end,
+        put = function(x)
+          queue:put {x}
+          queue:get()
+        end,
+        send = function(x)
+          here:send {x}
+          there:recv()
+        end,
+        map = function(x) pool:map(sum, {{x}, {x + 1}}, {chunksize = 2}) end,
+        imap_unordered = function(x)
+          for _, _ in pool:imap_unordered(sum, {{x}, {x + 1}}) do end
+        end,
+      } do
+        for _ = 1, 4 do f(lm.zeros(4)) end
+        collectgarbage()
+        collectgarbage()
+        local kept = lm.live_tensors() - before
+        if kept > 0 then print(name, kept) end
+      end
+      pool:close()
+      print(pool:join())]])
+    local _, text = temp.run(folder, "timeout 60 luajit " .. folder .. "/main.lua")
+    assert.equal("true\n", text)
+  end)
+
   it("lets thousands of tensors pass with few descriptors", function()
     local folder = temp.folder()
     temp.write(folder .. "/main.lua", [[

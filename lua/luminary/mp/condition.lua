@@ -23,6 +23,8 @@ function Condition:acquire(timeout) return self.lock:acquire(timeout) end
 function Condition:release() self.lock:release() end
 function Condition:with(f) return self.lock:with(f) end
 
+local function wait_changed(h, seconds, changed) return core.mp_wait_changed(h, changed, seconds) end
+
 --- Releases the lock, waits for a notify, `timeout` seconds at most (nil: as long as it takes), and acquires the lock
 --- again: whether there was one. What is waited for may not have come all the same: wait in a loop, as wait_for does.
 function Condition:wait(timeout)
@@ -30,7 +32,7 @@ function Condition:wait(timeout)
   timeout = shared.seconds("Condition:wait", timeout)
   local changed = core.mp_changed(h)
   for _ = 1, depth do self.lock:release() end
-  local ok, came = pcall(shared.wait, timeout, function(seconds) return core.mp_wait_changed(h, changed, seconds) end)
+  local ok, came = pcall(shared.wait, timeout, wait_changed, h, changed)
   for _ = 1, depth do self.lock:acquire() end
   if not ok then error(came, 0) end
   return came

@@ -23,7 +23,7 @@ function Event:is_set() return core.mp_event_wait(event_handle("is_set", self), 
 function Event:wait(timeout)
   local h = event_handle("wait", self)
   timeout = shared.seconds("Event:wait", timeout)
-  return shared.wait(timeout, function(seconds) return core.mp_event_wait(h, seconds) end)
+  return shared.wait(timeout, core.mp_event_wait, h)
 end
 
 function Event.__tostring(self) return self:is_set() and "Event(set)" or "Event(not set)" end

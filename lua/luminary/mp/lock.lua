@@ -13,6 +13,8 @@ local function lock_handle(method, self) return shared.handle(Lock, method, self
 
 local SLICE = 0.1 -- seconds: no signal ends the core's wait
 
+local function try(h, seconds) return core.mp_acquire(h, math.min(seconds, SLICE)) or false end
+
 --- Waits for it, `timeout` seconds at most (nil: as long as it takes; 0 or {block = false} only tries): whether it is
 --- held now, and then whether the one before ended without releasing it.
 function Lock:acquire(timeout)
@@ -21,7 +23,7 @@ function Lock:acquire(timeout)
   if not self.again and core.mp_held(h) > 0 then
     fail "Lock:acquire: it is held here already; lm.mp.RLock() is one that can be acquired again"
   end
-  local how = shared.wait(timeout, function(seconds) return core.mp_acquire(h, seconds) or false end, SLICE)
+  local how = shared.wait(timeout, try, h)
   return how ~= false, how == 2
 end
 

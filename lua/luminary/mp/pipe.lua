@@ -15,6 +15,8 @@ local function handle(method, self) return shared.handle(Connection, method, sel
 
 local GONE = "the other end was closed, or who had it has ended"
 
+local function try_put(h, seconds, text, tensors, handles) return core.mp_put(h, text, tensors, handles, seconds) end
+
 --- Sends a value. opts: {timeout = seconds} says how long to wait where the other side does not receive and the system
 --- has no more room; it is an error if there was none.
 function Connection:send(value, opts)
@@ -23,9 +25,7 @@ function Connection:send(value, opts)
     options.fail "Connection:send: this end only receives: Pipe {duplex = false} made it"
   end
   local text, tensors, handles = carrier.encode("Connection:send", value, shared.how())
-  local ok, sent = pcall(shared.wait, timeout, function(seconds)
-    return core.mp_put(h, text, tensors, handles, seconds)
-  end)
+  local ok, sent = pcall(shared.wait, timeout, try_put, h, text, tensors, handles)
   if not ok and type(sent) == "string" and sent:find("closed$") then options.fail("Connection:send: %s", GONE) end
   if not ok then error(sent, 0) end
   if not sent then options.fail("Connection:send: nobody received what was sent before for %g s", timeout) end
@@ -35,7 +35,7 @@ end
 function Connection:recv(opts)
   local h, timeout = handle("recv", self), shared.timeout("Connection:recv", opts)
   if self.way == "send" then options.fail "Connection:recv: this end only sends: Pipe {duplex = false} made it" end
-  local text, tensors, handles = shared.wait(timeout, function(seconds) return core.mp_get(h, seconds) end)
+  local text, tensors, handles = shared.wait(timeout, core.mp_get, h)
   if text == false then options.fail("Connection:recv: nothing came within %g s", timeout) end
   if text == nil then options.fail("Connection:recv: nothing will come: %s", GONE) end
   return carrier.decode(text, tensors, handles)
@@ -45,7 +45,7 @@ end
 function Connection:poll(timeout)
   local h = handle("poll", self)
   timeout = shared.seconds("Connection:poll", timeout) or 0
-  return shared.wait(timeout, function(seconds) return core.mp_poll(h, seconds) end)
+  return shared.wait(timeout, core.mp_poll, h)
 end
 
 --- Closes it here. Those that were sent to others stay.

@@ -49,9 +49,7 @@ local function serve(index, setup)
   local own = claims[index + 1]
   if setup.initializer then setup.initializer(unpack(setup.initargs, 1, table.maxn(setup.initargs))) end
   while true do
-    local text, tensors, handles = shared.wait(nil, function(seconds)
-      return core.mp_get(tasks.handle, seconds, claims, 2 * index + 1)
-    end)
+    local text, tensors, handles = shared.wait(nil, core.mp_get, tasks.handle, claims, 2 * index + 1)
     local taken = outcome_of(carrier.decode, text, tensors, handles)
     local task = taken.values and taken.values[1]
     if task and task.stop then return end
@@ -112,11 +110,19 @@ local function settle(result, i, outcome)
   if outcome.problem and not result.failed then result.failed = i end
 end
 
-local function settle_task(self, id, outcome_at)
+-- outcome_at(k, …): of the task's k-th argument. A trace keeps the closures that it calls: what a reply holds is handed
+-- on, not closed over.
+local function settle_task(self, id, outcome_at, ...)
   local task = self.tasks[id]
   if not task then return end
   self.tasks[id], self.open = nil, self.open - 1
-  for i = task.first, task.last do settle(task.result, i, outcome_at(i, i - task.first + 1)) end
+  for i = task.first, task.last do settle(task.result, i, outcome_at(i - task.first + 1, ...)) end
+end
+
+local function outcome_from(k, reply, worker)
+  local outcome = outcome_in(reply, k)
+  if outcome.problem then outcome.who = name_of(worker) .. " failed:" end
+  return outcome
 end
 
 local function read(self)
@@ -125,11 +131,7 @@ local function read(self)
     local got, reply = self.results:take(0)
     if not got then return count end
     local worker = self.workers[reply.worker + 1]
-    settle_task(self, reply.id, function(_, k)
-      local outcome = outcome_in(reply, k)
-      if outcome.problem then outcome.who = name_of(worker) .. " failed:" end
-      return outcome
-    end)
+    settle_task(self, reply.id, outcome_from, reply, worker)
     self.deaths, count = 0, count + 1
   end
 end
@@ -200,12 +202,13 @@ local function pump(self, seconds)
   end
 end
 
--- Until done(), `timeout` seconds at most: whether it is.
-local function wait(self, timeout, done)
+-- What done(…) gives, once that is true, `timeout` seconds at most; else false.
+local function wait(self, timeout, done, ...)
   local deadline = timeout and core.time() + timeout or math.huge
   while true do
     pump(self, 0)
-    if done() then return true end
+    local what = done(...)
+    if what then return what end
     local left = deadline - core.time()
     if left <= 0 then return false end
     pump(self, math.min(left, 0.5))
@@ -225,20 +228,21 @@ local function check(who, self)
   check_whole(who, self)
 end
 
+local function meanwhile(self, who) -- workers that have no room for results take no tasks
+  pump(self, 0)
+  check_whole(who, self)
+end
+
 -- Gives out tasks of `chunk` arguments each, numbered from 1.
 local function submit(self, who, fn, list, n, chunk, unpacked)
   local result = setmetatable({pool = self, who = who, n = n, open = n, outcomes = {}}, Result)
-  local function meanwhile() -- workers that have no room for results take no tasks
-    pump(self, 0)
-    check_whole(who, self)
-  end
   for first = 1, n, chunk do
     local last, args = math.min(n, first + chunk - 1), {}
     for i = first, last do args[i] = list[i] end
     -- Its number is that of its message: nobody else puts anything in.
     self.tasks_queue:send("Pool:" .. who, {
       fn = fn, args = args, first = first, last = last, unpacked = unpacked,
-    }, false, meanwhile)
+    }, false, meanwhile, self, who)
     self.put, self.open = self.put + 1, self.open + 1
     self.tasks[self.put] = {result = result, first = first, last = last}
   end
@@ -272,7 +276,7 @@ end
 --- Waits for that, `timeout` seconds at most (nil: as long as it takes): whether it has come.
 function Result:wait(timeout)
   timeout = shared.seconds("Result:wait", timeout)
-  return wait(self.pool, timeout, function() return has_come(self) end)
+  return wait(self.pool, timeout, has_come, self)
 end
 
 --- Whether there was no error; it is an error to ask before it is ready.
@@ -345,13 +349,15 @@ local function hand_out(result, i)
   return i, outcome.values[1]
 end
 
+local function has_outcome(result, i) return result.outcomes[i] ~= nil end
+
 --- for i, v in pool:imap(fn, list) do: v is fn(list[i]), in the list's order, each as soon as it has come.
 function Pool:imap(fn, list, opts)
   local result, i = imap(self, "imap", fn, list, opts), 0
   return function()
     if i >= result.n then return nil end
     i = i + 1
-    wait(self, nil, function() return result.outcomes[i] ~= nil end)
+    wait(self, nil, has_outcome, result, i)
     return hand_out(result, i)
   end
 end
@@ -367,11 +373,7 @@ function Pool:imap_unordered(fn, list, opts)
   end
   return function()
     if count == result.n then return nil end
-    local i
-    wait(self, nil, function()
-      i = next_one()
-      return i ~= nil
-    end)
+    local i = wait(self, nil, next_one)
     given[i], count = true, count + 1
     return hand_out(result, i)
   end
@@ -399,19 +401,21 @@ function Pool:terminate()
   at_exit.forget(self)
 end
 
+local function has_ended(self)
+  if self.broken then return true end
+  for _, worker in ipairs(self.workers) do
+    if not worker.buried then return false end
+  end
+  return true
+end
+
 --- After close() or terminate(): waits for the workers to end, `timeout` seconds at most (nil: as long as it takes):
 --- whether they have.
 function Pool:join(timeout)
   timeout = shared.seconds("Pool:join", timeout)
   if self.stopped then return true end
   if not self.closed then fail "Pool:join: close() or terminate() comes first" end
-  local ended = wait(self, timeout, function()
-    if self.broken then return true end
-    for _, worker in ipairs(self.workers) do
-      if not worker.buried then return false end
-    end
-    return true
-  end)
+  local ended = wait(self, timeout, has_ended, self)
   if ended then self:terminate() end
   return ended
 end

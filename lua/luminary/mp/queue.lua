@@ -20,17 +20,20 @@ local made = setmetatable({}, {__mode = "k"}) -- by this state: those that came 
 
 local function handle(method, self) return shared.handle(Queue, method, self) end
 
-local OFTEN = 0.01 -- seconds between two calls of `meanwhile`
+local OFTEN = 0.01 -- seconds between two calls of meanwhile
 
--- Whether it was put within `timeout`; `who` words the refusal of a value. meanwhile() is called again and again
+local function try_put(h, seconds, text, tensors, handles, direct, meanwhile, ...)
+  if meanwhile then seconds = math.min(seconds, OFTEN) end
+  local sent, waits = core.mp_put(h, text, tensors, handles, seconds, direct)
+  if not sent and meanwhile then meanwhile(...) end
+  return sent, waits
+end
+
+-- Whether it was put within `timeout`; `who` words the refusal of a value. meanwhile(…) is called again and again
 -- where it has to wait.
-local function put(self, h, who, value, timeout, direct, meanwhile)
+local function put(self, h, who, value, timeout, direct, meanwhile, ...)
   local text, tensors, handles = carrier.encode(who, value, shared.how())
-  local sent, waits = shared.wait(timeout, function(seconds)
-    local sent, waits = core.mp_put(h, text, tensors, handles, seconds, direct)
-    if not sent and meanwhile then meanwhile() end
-    return sent, waits
-  end, meanwhile and OFTEN)
+  local sent, waits = shared.wait(timeout, try_put, h, text, tensors, handles, direct, meanwhile, ...)
   if waits and not made[self] then at_exit.remember(self) end
   return sent
 end
@@ -52,14 +55,14 @@ function Queue:try_put(value, timeout)
 end
 
 -- For the pool. direct: nothing is left in this process when it returns, which may be killed then.
-function Queue:send(who, value, direct, meanwhile)
-  put(self, handle("put", self), who, value, nil, direct, meanwhile)
+function Queue:send(who, value, direct, meanwhile, ...)
+  put(self, handle("put", self), who, value, nil, direct, meanwhile, ...)
 end
 
 -- Whether a value came within `timeout`, and the value.
 function Queue:take(timeout)
   local h = handle("get", self)
-  local text, tensors, handles = shared.wait(timeout, function(seconds) return core.mp_get(h, seconds) end)
+  local text, tensors, handles = shared.wait(timeout, core.mp_get, h)
   if not text then return false end
   return true, carrier.decode(text, tensors, handles)
 end
@@ -100,14 +103,16 @@ function Queue:task_done() core.mp_queue_done(handle("task_done", self)) end
 function Queue:join(timeout)
   local h = handle("join", self)
   timeout = shared.seconds("Queue:join", timeout)
-  return shared.wait(timeout, function(seconds) return core.mp_queue_join(h, seconds) end)
+  return shared.wait(timeout, core.mp_queue_join, h)
 end
+
+local function try_flush(h, seconds) return core.mp_queue_flush(h, math.min(seconds, 0.1)) end
 
 --- Waits until nothing that was put here is kept by this process, `timeout` seconds at most: whether it is so.
 function Queue:join_thread(timeout)
   local h = handle("join_thread", self)
   timeout = shared.seconds("Queue:join_thread", timeout)
-  return shared.wait(timeout, function(seconds) return core.mp_queue_flush(h, math.min(seconds, 0.1)) end)
+  return shared.wait(timeout, try_flush, h)
 end
 
 --- This process's end will not wait for what it keeps to be taken: it may be lost.

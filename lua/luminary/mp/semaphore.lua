@@ -21,12 +21,14 @@ Semaphore.__index = Semaphore
 
 local function permits(method, self) return shared.handle(Semaphore, method, self) end
 
+local function try(h, seconds) return core.mp_permit(h, seconds) or false end
+
 --- Waits for a permit, `timeout` seconds at most (nil: as long as it takes; 0 or {block = false} only tries): whether
 --- there was one, and then whether its holder before ended without releasing it.
 function Semaphore:acquire(timeout)
   local h = permits("acquire", self)
   timeout = shared.seconds("Semaphore:acquire", timeout)
-  local how = shared.wait(timeout, function(seconds) return core.mp_permit(h, seconds) or false end)
+  local how = shared.wait(timeout, try, h)
   return how ~= false, how == 2
 end
 

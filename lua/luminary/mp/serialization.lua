@@ -244,36 +244,35 @@ local find, sub, byte = string.find, string.sub, string.byte
 
 local function malformed() core.error_at_caller("mp: what was received is no text of the carrier") end
 
--- Reads a text from its beginning on.
-local function reader(text)
-  local at = 1
-  local self = {}
-  function self.letter()
-    at = at + 1
-    return sub(text, at - 1, at - 1)
-  end
-  function self.peek() return sub(text, at, at) end
-  function self.number()
-    local stop = find(text, ";", at, true) or malformed()
-    local v = tonumber(sub(text, at, stop - 1)) or malformed()
-    at = stop + 1
-    return v
-  end
-  function self.digits()
-    local stop = find(text, ";", at, true) or malformed()
-    local v = sub(text, at, stop - 1)
-    at = stop + 1
-    return v
-  end
-  function self.bytes()
-    local stop = find(text, ":", at, true) or malformed()
-    local n = tonumber(sub(text, at, stop - 1)) or malformed()
-    at = stop + 1 + n
-    return sub(text, stop + 1, stop + n)
-  end
-  function self.done() return at > #text end
-  return self
+-- Reads a text from its beginning on, and makes what it says. It has no closures: a compiled trace would keep those of
+-- an early message, and its tensors with them.
+local Decoder = {}
+Decoder.__index = Decoder
+
+function Decoder:peek() return sub(self.text, self.at, self.at) end
+
+function Decoder:letter()
+  self.at = self.at + 1
+  return sub(self.text, self.at - 1, self.at - 1)
 end
+
+function Decoder:before(mark)
+  local stop = find(self.text, mark, self.at, true) or malformed()
+  local v = sub(self.text, self.at, stop - 1)
+  self.at = stop + 1
+  return v
+end
+
+function Decoder:digits() return self:before ";" end
+function Decoder:number() return tonumber(self:before ";") or malformed() end
+
+function Decoder:bytes()
+  local n = tonumber(self:before ":") or malformed()
+  self.at = self.at + n
+  return sub(self.text, self.at - n, self.at - 1)
+end
+
+function Decoder:done() return self.at > #self.text end
 
 local function integer(kind, digits)
   local negative, value = byte(digits) == 45, kind == "i" and int64(0) or uint64(0)
@@ -293,23 +292,62 @@ local function load_function(code)
 end
 
 -- The objects by kind and number, still empty.
-local function make_objects(r, tensors, handles)
+function Decoder:make_objects(tensors, handles)
   local counts, made = {}, new_lists()
   made.X, made.H = tensors, handles
-  for i = 1, #kinds do counts[i] = r.number() end
+  for i = 1, #kinds do counts[i] = self:number() end
   for i = 1, counts[1] do made.T[i] = {} end
   for i = 1, counts[2] do
-    if r.letter() == "p" then parameter.mark(tensors[i]) end
+    if self:letter() == "p" then parameter.mark(tensors[i]) end
   end
   for i = 1, counts[3] do
     local steps = {}
-    for k = 1, r.number() do steps[k] = r.bytes() end
+    for k = 1, self:number() do steps[k] = self:bytes() end
     made.N[i] = names.resolve(steps)
   end
-  for i = 1, counts[4] do made.F[i] = load_function(r.bytes()) end
-  for i = 1, counts[5] do made.C[i] = integer(r.letter(), r.digits()) end
+  for i = 1, counts[4] do made.F[i] = load_function(self:bytes()) end
+  for i = 1, counts[5] do made.C[i] = integer(self:letter(), self:digits()) end
   for i = 1, counts[6] do made.O[i] = newproxy() end
-  return made
+  self.made = made
+end
+
+-- One value.
+function Decoder:value()
+  local kind = self:letter()
+  if kind == "n" then return nil end
+  if kind == "t" then return true end
+  if kind == "f" then return false end
+  if kind == "d" then return self:number() end
+  if kind == "s" then
+    local s = self:bytes()
+    self.strings[#self.strings + 1] = s
+    return s
+  end
+  if kind == "S" then return self.strings[self:number()] end
+  return (self.made[kind] or malformed())[self:number()]
+end
+
+function Decoder:fill_table(t)
+  local n = self:number()
+  for i = 1, n do rawset(t, i, self:value()) end
+  while self:peek() ~= "n" do
+    local key = self:value()
+    rawset(t, key, self:value())
+  end
+  self:letter()
+  debug.setmetatable(t, self:value())
+end
+
+function Decoder:fill_function(f)
+  for i = 1, self:number() do
+    if self:letter() == "j" then
+      self:letter()
+      local other = self.made.F[self:number()]
+      debug.upvaluejoin(f, i, other, self:number())
+    else
+      debug.setupvalue(f, i, self:value())
+    end
+  end
 end
 
 --- The value; may load modules.
@@ -319,57 +357,18 @@ function carrier.decode(text, tensors, handles)
     if kind == "d" then return tonumber(sub(text, #NOTHING + 2, -2)) or malformed() end
     if kind == "s" then return (sub(text, find(text, ":", #NOTHING, true) + 1)) end
   end
-  local r = reader(text)
-  local made, strings = make_objects(r, tensors, handles), {}
-
-  local function value()
-    local kind = r.letter()
-    if kind == "n" then return nil end
-    if kind == "t" then return true end
-    if kind == "f" then return false end
-    if kind == "d" then return r.number() end
-    if kind == "s" then
-      local s = r.bytes()
-      strings[#strings + 1] = s
-      return s
-    end
-    if kind == "S" then return strings[r.number()] end
-    return (made[kind] or malformed())[r.number()]
-  end
-
-  local function fill_table(t)
-    local n = r.number()
-    for i = 1, n do rawset(t, i, value()) end
-    while r.peek() ~= "n" do
-      local key = value()
-      rawset(t, key, value())
-    end
-    r.letter()
-    debug.setmetatable(t, value())
-  end
-
-  local function fill_function(f)
-    for i = 1, r.number() do
-      if r.letter() == "j" then
-        r.letter()
-        local other = made.F[r.number()]
-        debug.upvaluejoin(f, i, other, r.number())
-      else
-        debug.setupvalue(f, i, value())
-      end
-    end
-  end
-
-  local root = value()
-  while not r.done() do
-    local kind = r.letter()
-    local object = made[kind][r.number()]
+  local self = setmetatable({text = text, at = 1, strings = {}}, Decoder)
+  self:make_objects(tensors, handles)
+  local root = self:value()
+  while not self:done() do
+    local kind = self:letter()
+    local object = self.made[kind][self:number()]
     if kind == "T" then
-      fill_table(object)
+      self:fill_table(object)
     elseif kind == "F" then
-      fill_function(object)
+      self:fill_function(object)
     else
-      debug.setmetatable(object, value())
+      debug.setmetatable(object, self:value())
     end
   end
   return root
