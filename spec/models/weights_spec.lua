@@ -56,6 +56,99 @@ describe("weights =", function()
     says("n_embd has to be an integer of at least 1, got string 'wide'", function() models.gpt2 {weights = here} end)
   end)
 
+  describe("generation_config.json", function()
+    local state, ids
+    setup(function()
+      local file
+      file, state = read("language_gpt2", "state.")
+      ids = file.ids
+    end)
+
+    local function net_of(name, text)
+      local here = saved(name, gpt2, state)
+      temp.write(here .. "/generation_config.json", text)
+      return models.gpt2 {weights = here}, here
+    end
+
+    it("says what generate does where no option does", function()
+      local plain = models.gpt2 {weights = saved("plain", gpt2, state)}
+      local net = net_of("penalty", [=[{"_from_model_config": true, "repetition_penalty": 1.3, "max_new_tokens": 9,
+        "no_repeat_ngram_size": null, "temperature": 0.6, "transformers_version": "4.40.0", "bos_token_id": 0}]=])
+      assert.same({repetition_penalty = 1.3, max_new_tokens = 9, temperature = 0.6}, net.generation_config)
+      assert.is_true(net:generate(ids):equal(plain:generate(ids, {repetition_penalty = 1.3, max_new_tokens = 9})))
+      assert.is_true(net:generate(ids, {repetition_penalty = 1, max_new_tokens = 5}):equal(
+        plain:generate(ids, {max_new_tokens = 5})))
+      assert.is_true(net:generate(ids, {do_sample = true, generator = lm.Generator():manual_seed(3)}):equal(
+        plain:generate(ids, {repetition_penalty = 1.3, max_new_tokens = 9, temperature = 0.6,
+          generator = lm.Generator():manual_seed(3)})))
+      net.generation_config.max_new_tokens = 2
+      assert.equal(ids.shape[2] + 2, net:generate(ids).shape[2])
+      net.generation_config.max_new_tokens = "many"
+      says("GPT2:generate: net.generation_config.max_new_tokens has to be an integer", function() net:generate(ids) end)
+      net.generation_config = {max_new_token = 3}
+      says("generation_config: no option 'max_new_token'; did you mean 'max_new_tokens'?", function()
+        net:generate(ids)
+      end)
+    end)
+
+    it("draws where it says so, as transformers do", function()
+      local plain = models.gpt2 {weights = saved("plain", gpt2, state)}
+      local net = net_of("draws", [=[{"do_sample": true, "temperature": 0.8, "top_p": 0.9, "max_length": 30}]=])
+      local function drawn(of, opts)
+        opts.generator = lm.Generator():manual_seed(5)
+        return of:generate(ids, opts)
+      end
+      local here = drawn(net, {})
+      assert.equal(30, here.shape[2])
+      local new = 30 - ids.shape[2]
+      assert.is_true(here:equal(drawn(plain, {temperature = 0.8, top_p = 0.9, top_k = 50, max_new_tokens = new})))
+      assert.is_true(drawn(net, {top_k = 3}):equal(
+        drawn(plain, {temperature = 0.8, top_p = 0.9, top_k = 3, max_new_tokens = new})))
+      for _, likeliest in ipairs {{do_sample = false}, {temperature = 0}} do
+        assert.is_true(drawn(net, likeliest):equal(plain:generate(ids, {max_new_tokens = new})))
+      end
+      says("num_beams goes without do_sample .*; it is net.generation_config that says do_sample = true, and "
+        .. "{do_sample = false} changes it", function() net:generate(ids, {num_beams = 2}) end)
+      net.generation_config.max_length = 4
+      says("ids have 7 tokens, and net.generation_config.max_length is 4, of those and what follows; "
+        .. "{max_new_tokens = n} says how many follow", function() net:generate(ids) end)
+      net.generation_config.max_length = 4096 -- the model has 128 places, the last token of which needs none
+      assert.equal(129, net:generate(ids).shape[2])
+    end)
+
+    it("ends, pads and searches by it", function()
+      local plain = models.gpt2 {weights = saved("plain", gpt2, state)}
+      local greedy = plain:generate(ids, {max_new_tokens = 9})
+      local eos = greedy[{1, 9}]
+      local net = net_of("ends", ([=[{"eos_token_id": [%d, 3], "pad_token_id": 7, "min_length": 12}]=]):format(eos - 1))
+      assert.same({eos, 4}, net.eos_token_id)
+      assert.same({pad_token_id = 8, min_length = 12}, net.generation_config)
+      local want = {eos_token_id = {eos, 4}, pad_token_id = 8, min_new_tokens = 5}
+      assert.is_true(net:generate(ids):equal(plain:generate(ids, want)))
+      local beams = net_of("beams", [=[{"num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.5,
+        "early_stopping": true, "pad_token_id": -1, "eos_token_id": 4}]=])
+      assert.is_true(beams:generate(ids, {max_new_tokens = 6}):equal(plain:generate(ids, {max_new_tokens = 6,
+        num_beams = 3, num_return_sequences = 2, length_penalty = 0.5, early_stopping = true, eos_token_id = 5})))
+      says("streamer and on_text; it is net.generation_config that says num_beams = 3, and {num_beams = 1} changes it",
+        function() beams:generate(ids, {streamer = print}) end)
+    end)
+
+    it("is told where it cannot be followed", function()
+      local here = saved("odd", gpt2, state)
+      temp.write(here .. "/generation_config.json", [=[{"temperature": "hot"}]=])
+      says("gpt2: .*/generation_config.json: temperature has to be a number of at least 0, got string 'hot'",
+        function() models.gpt2 {weights = here} end)
+      temp.write(here .. "/generation_config.json", "[]")
+      says("generation_config.json is no JSON object", function() models.gpt2 {weights = here} end)
+      temp.write(here .. "/generation_config.json", [=[{"typical_p": 0.9, "guidance_scale": 1.0, "suppress_tokens": [],
+        "early_stopping": "never"}]=])
+      local command = [=[luajit -e 'require "luminary".models.gpt2 {weights = "%s"}']=]
+      local _, output = temp.run(folder, command:format(here))
+      assert.matches('warning: gpt2: .*/generation_config.json: this version lacks typical_p, '
+        .. 'early_stopping = "never", left out', output)
+    end)
+  end)
+
   it("reads folders of LLaMA's, old and new", function()
     local file, state = read("language_llama", "state.")
     local config = [[{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "head_dim": null,
@@ -309,7 +402,7 @@ describe("weights =", function()
     end
     says("there is no 'generate'; lm.models.generate%(net, ids%)", function() lm.nn.Linear(2, 3):generate(ids) end)
     says("no 'GPT2LMHeadModel'; lm.models.gpt2 {weights", function() return models.GPT2LMHeadModel end)
-    says("no 'from_pretrained'; {weights = \"folder\"} of lm.models'", function() return models.from_pretrained end)
+    says("no 'from_pretrained'; lm.models' .* nothing is downloaded", function() return models.from_pretrained end)
     for _, call in ipairs {net, function(batch) return net:generate(batch) end} do
       says("ids come first, then options: .*batch.input_ids, {attention_mask = batch.attention_mask}", function()
         call {input_ids = ids}

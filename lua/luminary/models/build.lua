@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local excerpt = require "luminary.base.excerpt"
+local generation_config = require "luminary.models.generation_config"
 local options = require "luminary.base.options"
 local planned = require "luminary.nn.planned"
 local Source = require "luminary.file_formats.source"
@@ -23,11 +24,11 @@ local function without_nulls(t)
   return t
 end
 
--- The config.json in the folder, or beside the file, that weights names; nil if there is none. Its path.
-local function read_config(who, weights)
+-- What is in a .json in the folder, or beside the file, that weights names; nil if there is none. Its path.
+local function read_json(who, weights, name)
   if type(weights) ~= "string" then return nil end
   local folder = core.file_kind(weights) == "a folder" and weights:gsub("/*$", "/") or weights:match "^.*/" or ""
-  local path = folder .. "config.json"
+  local path = folder .. name
   if not core.file_kind(path) then return nil, path end
   local source = Source.open(path, {})
   local text = source:text(0, source.size)
@@ -52,13 +53,13 @@ local function from_config(who, config, path, reads, spec, opts)
   return out
 end
 
--- A token's number, or a list of them, as they count here; nil for what is neither.
-local function from_1(id)
-  if type(id) == "number" then return id + 1 end
-  if type(id) ~= "table" then return nil end
-  local list = {}
-  for i, each in ipairs(id) do list[i] = from_1(each) end
-  return list
+-- The ends that a net of language generates to, and options by which it does where nothing else is said.
+local function generation_of(who, weights, config)
+  local json, path = read_json(who, weights, "generation_config.json")
+  local own = json and generation_config.read(who, path, json) or nil
+  local ends = own and own.eos_token_id or generation_config.from_1(config.eos_token_id)
+  if own then own.eos_token_id = nil end
+  return ends, own
 end
 
 -- Sizes that no network has are slips, which would run for hours or end in errors about memory.
@@ -111,30 +112,38 @@ end
 
 --- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold: {kind
 --- of config.json's model_type (or _class_name), only = {name = the value that this version has}, also(config, options,
---- those given, its path) for what is called otherwise there}. first: see options.check.
+--- those given, its path) for what is called otherwise there, generates = true of those with generate}. first: see
+--- options.check.
 ---
 --- Every maker takes these too: weights, a file or folder that lm.load reads, or a table of tensors by name; strict,
 --- ignore_mismatched_sizes and rename as load_state_dict has them; device and dtype, a floating one, or "auto" for that
 --- of the weights; without it what is of another becomes float32, and the report says so. With weights
 --- load_state_dict's report is a second result. Options that are given go before those of config.json. A network of a
---- folder with a config.json is in evaluation mode, and its eos_token_id is that of the file, from 1, which generate
---- ends with.
+--- folder with a config.json is in evaluation mode; where it generates, eos_token_id, from 1, which ends that, and
+--- generation_config are those of generation_config.json, or of config.json.
 --- Nothing is drawn where weights have it all, and nothing allocated before they are known to fit.
 return function(who, opts, spec, make, first, reads)
   local rows = copied(spec)
   for name, row in pairs(all) do rows[name] = row end
+  if type(opts) == "string" then
+    fail("%s: options go in a table: {weights = %q} reads a file or a folder that is there; nothing is downloaded", who,
+      excerpt(opts, 200))
+  end
   local given = options.check(who, opts, rows, first)
   local weights, config, path = given.weights, nil, nil
   if type(weights) == "string" and not core.file_kind(weights) then
-    fail("%s: weights: there is no file or folder '%s'; nothing is downloaded", who, excerpt(weights, 200))
+    fail("%s: weights: there is no file or folder '%s'; nothing is downloaded%s", who, excerpt(weights, 200), reads
+      and ": a folder has config.json and weights, as `hf download NAME --local-dir FOLDER` leaves it" or "")
   end
-  if reads then config, path = read_config(who, weights) end
+  if reads then config, path = read_json(who, weights, "config.json") end
   if config then
     local told = from_config(who, config, path, reads, spec, given)
     for name, value in pairs(opts) do told[name] = value end
     given = options.check(who, told, rows, first)
   end
   check_sizes(who, spec, given)
+  local ends, generation
+  if config and reads.generates then ends, generation = generation_of(who, weights, config) end
   local own, how, device = {}, {}, given.device
   for name in pairs(spec) do own[name] = given[name] end
   for name in pairs(loading) do how[name] = given[name] end
@@ -169,7 +178,7 @@ return function(who, opts, spec, make, first, reads)
   local report = net:load_state_dict(weights, how)
   if config then
     net:eval()
-    net.eos_token_id = from_1(config.eos_token_id)
+    net.eos_token_id, net.generation_config = ends, generation
   end
   return net, report
 end

@@ -4,20 +4,17 @@ local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local beam_search = require "luminary.models.beam_search"
 local generated_text = require "luminary.models.generated_text"
+local generation_config = require "luminary.models.generation_config"
 local next_scores = require "luminary.models.next_scores"
 local token_scores = require "luminary.models.token_scores"
 
 local ops, fail = core.ops, options.fail
 
 local spec = {
-  max_new_tokens = {"count", 20}, min_new_tokens = {"natural", 0}, temperature = {"positive", 1},
-  top_k = {"natural", 0}, top_p = {"probability", 1}, min_p = {"probability", 0}, repetition_penalty = {"positive", 1},
-  no_repeat_ngram_size = {"natural", 0}, do_sample = {"boolean"}, num_beams = {"count", 1},
-  num_return_sequences = {"count", 1}, length_penalty = {"number", 1}, early_stopping = {"boolean", false},
-  eos_token_id = {"any"}, pad_token_id = {"count"}, stop_strings = {"any"}, tokenizer = {"any"},
-  use_cache = {"boolean", true}, attention_mask = {"tensor"}, streamer = {"callable"}, on_text = {"callable"},
+  tokenizer = {"any"}, attention_mask = {"tensor"}, streamer = {"callable"}, on_text = {"callable"},
   generator = {"generator"},
 }
+for name, row in pairs(generation_config.options) do spec[name] = row end
 
 -- A list, of one thing or of a list.
 local function list_of(who, name, v, kind)
@@ -26,11 +23,16 @@ local function list_of(who, name, v, kind)
   return list
 end
 
--- Options of a call, checked; `ends`: the set of eos_token_id; `is_end(tokens)`: whether the last of a list ends it.
+-- Options of a call, checked, with what the net says beside them; `given`: those of the call, `told`: those of the net;
+-- `ends`: the set of eos_token_id; `is_end(tokens)`: whether the last of a list ends it.
 local function read_options(who, net, opts)
   local o = options.check(who, opts, spec, "max_new_tokens")
+  o.given, o.told = options.is_plain(opts) and opts or {}, generation_config.of(who, net)
+  for name, value in pairs(o.told) do
+    if o.given[name] == nil then o[name] = value end
+  end
   for _, name in ipairs {"temperature", "top_k", "top_p", "min_p"} do
-    if o.do_sample == nil and opts and opts[name] then o.do_sample = true end
+    if o.given.do_sample == nil and o.given[name] then o.do_sample = true end
   end
   if o.do_sample and o.temperature == 0 then o.do_sample = false end
   for _, name in ipairs {"repetition_penalty", "length_penalty"} do
@@ -76,7 +78,11 @@ end
 local function check_combination(who, o)
   local beams, results = o.num_beams, o.num_return_sequences
   if beams > 1 and (o.do_sample or o.streamer or o.on_text) then
-    fail("%s: num_beams goes without do_sample (temperature, top_k, top_p, min_p), streamer and on_text", who)
+    local told = not o.given.num_beams and "num_beams = " .. beams
+      or not o.given.do_sample and o.told.do_sample and "do_sample = true"
+    fail("%s: num_beams goes without do_sample (temperature, top_k, top_p, min_p), streamer and on_text%s", who,
+      told and ("; it is net.generation_config that says %s, and {%s} changes it"):format(told,
+        not o.given.num_beams and "num_beams = 1" or "do_sample = false") or "")
   elseif beams == 1 and results > 1 and not o.do_sample then
     fail("%s: num_return_sequences %d wants do_sample or num_beams; the likeliest token is one", who, results)
   elseif beams > 1 and results > beams then
@@ -95,6 +101,7 @@ local function check_ids(who, net, ids, o)
   end
   local config = type(net) ~= "function" and net.config
   local room = type(config) == "table" and config.max_positions or math.huge
+  generation_config.settle_lengths(who, o, o.given, o.told, ids.shape[2], room)
   if ids.shape[2] + o.max_new_tokens > room + 1 then
     fail("%s: %d tokens and %d new ones; the model has %d places", who, ids.shape[2], o.max_new_tokens, room)
   end
@@ -211,6 +218,9 @@ local generate
 --- then net is called as net(ids, {cache, attention_mask, position_ids}), ids being new tokens alone, the mask [N,
 --- tokens in the cache and new ones] and places [N, new tokens], from 1, only where there is padding. Without new_cache
 --- padded rows go through the net one by one. net.config.max_positions: the longest that it takes. net.eos_token_id.
+--- net.generation_config: options that hold where a call says nothing else, as a folder's generation_config.json gives
+--- them, with token ids from 1; its max_length and min_length count ids too. do_sample = true there draws, among the
+--- 50 likeliest if it says no top_k, as in transformers; {do_sample = false} or {temperature = 0} takes the likeliest.
 function generate(net, ids, opts)
   local module = Module.is_module(net)
   local has, method = pcall(function() return net.generate end) -- an error where a module lacks it

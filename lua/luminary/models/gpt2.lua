@@ -165,7 +165,7 @@ function models.gpt2(opts)
     end
     config.max_positions, config.n_inner = config.n_positions, config.n_inner or 4 * config.n_embd
     return GPT2(config)
-  end, "vocab_size", {kind = "gpt2", only = {
+  end, "vocab_size", {kind = "gpt2", generates = true, only = {
     activation_function = "gelu_new", scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false,
     add_cross_attention = false,
   }})

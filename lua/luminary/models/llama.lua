@@ -170,7 +170,7 @@ end
 --- with rope_theta in rope_parameters. {weights = "folder"} takes config.json, too.
 function models.llama(opts)
   return build("llama", opts, spec, make, "vocab_size", {
-    kind = "llama", only = {hidden_act = "silu", attention_bias = false, mlp_bias = false},
+    kind = "llama", generates = true, only = {hidden_act = "silu", attention_bias = false, mlp_bias = false},
   })
 end
 

@@ -1,0 +1,102 @@
+--- What a folder's generation_config.json says of net:generate, as transformers read it.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local generation_config = {}
+
+--- Options of generate that such a file may give. max_length and min_length, of ids with what follows them, are the
+--- file's alone.
+generation_config.options = {
+  max_new_tokens = {"count", 20}, min_new_tokens = {"natural", 0}, temperature = {"positive", 1},
+  top_k = {"natural", 0}, top_p = {"probability", 1}, min_p = {"probability", 0}, repetition_penalty = {"positive", 1},
+  no_repeat_ngram_size = {"natural", 0}, do_sample = {"boolean"}, num_beams = {"count", 1},
+  num_return_sequences = {"count", 1}, length_penalty = {"number", 1}, early_stopping = {"boolean", false},
+  eos_token_id = {"any"}, pad_token_id = {"count"}, stop_strings = {"any"}, use_cache = {"boolean", true},
+}
+local lengths = {max_length = {"count"}, min_length = {"natural"}}
+
+-- What else of it changes the tokens of a decoder, in the order of transformers' documentation.
+local lacking = {
+  "max_time", "num_beam_groups", "diversity_penalty", "penalty_alpha", "typical_p", "epsilon_cutoff", "eta_cutoff",
+  "top_h", "bad_words_ids", "force_words_ids", "constraints", "renormalize_logits", "forced_bos_token_id",
+  "forced_eos_token_id", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
+  "sequence_bias", "token_healing", "guidance_scale", "watermarking_config",
+}
+
+-- Values that ask for nothing.
+local function is_neutral(value)
+  return value == nil or value == false or value == 0 or value == 1 or type(value) == "table" and next(value) == nil
+end
+
+--- A token's number, or a list of them, as they count here; nil for what is neither, or stands for none (-1).
+local function from_1(id)
+  if type(id) == "number" then return id >= 0 and id + 1 or nil end
+  if type(id) ~= "table" then return nil end
+  local list = {}
+  for _, each in ipairs(id) do list[#list + 1] = from_1(each) end
+  return list
+end
+
+generation_config.from_1 = from_1
+
+--- The options that a file gives, checked; `json`: what is in it. Token ids count from 1. A file that draws without
+--- saying among how many takes the 50 likeliest, transformers' default.
+function generation_config.read(who, path, json)
+  local out, left_out = {}, {}
+  for _, name in ipairs(lacking) do
+    if not is_neutral(json[name]) then left_out[#left_out + 1] = name end
+  end
+  local function take(rows)
+    for name, row in pairs(rows) do
+      local value = json[name]
+      if name == "early_stopping" and value == "never" then
+        left_out[#left_out + 1] = "early_stopping = \"never\""
+      elseif name:find "_token_id$" then
+        out[name] = from_1(value)
+      elseif value ~= nil then
+        out[name] = options.arg(("%s: %s"):format(who, path), name, value, row[1])
+      end
+    end
+  end
+  take(generation_config.options)
+  take(lengths)
+  if out.do_sample and out.top_k == nil then out.top_k = 50 end
+  if #left_out > 0 then
+    core.warn(("%s: %s: this version lacks %s, left out"):format(who, path, table.concat(left_out, ", ")))
+  end
+  return out
+end
+
+--- What net.generation_config says, checked; {} where there is none.
+function generation_config.of(who, net)
+  local config, out = type(net) ~= "function" and net.generation_config or nil, {}
+  for name, value in pairs(config and options.arg(who, "net.generation_config", config, "table") or {}) do
+    local row = generation_config.options[name] or lengths[name]
+    if not row then
+      local names = {}
+      for each in pairs(generation_config.options) do names[#names + 1] = each end
+      table.sort(names)
+      options.unknown(who .. ": net.generation_config", name, names)
+    end
+    out[name] = options.arg(who, "net.generation_config." .. name, value, row[1])
+  end
+  return out
+end
+
+--- Settles max_new_tokens and min_new_tokens of o, the options of a call: `given` is what it gave, `told` what `of`
+--- gives, l the length of ids; the net takes `room` tokens.
+function generation_config.settle_lengths(who, o, given, told, l, room)
+  if given.max_new_tokens == nil then
+    local both = told.max_new_tokens == nil and told.max_length
+    if both and l >= both then
+      options.fail("%s: ids have %d tokens, and net.generation_config.max_length is %d, of those and what follows; "
+        .. "{max_new_tokens = n} says how many follow", who, l, both)
+    end
+    if both then o.max_new_tokens = math.max(1, math.min(both - l, room + 1 - l)) end
+  end
+  if given.min_new_tokens == nil and told.min_new_tokens == nil and told.min_length then
+    o.min_new_tokens = math.max(0, told.min_length - l)
+  end
+end
+
+return generation_config
