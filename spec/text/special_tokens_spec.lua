@@ -200,6 +200,59 @@ describe("lm.text.Tokenizer", function()
     assert.same({}, t:encode_batch {})
   end)
 
+  it("puts bos_token and eos_token around texts where that is asked for", function()
+    local config = [[{"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": %s}]]
+    made(config:format "false")
+    local function ids_of(o, ...)
+      local t = lm.text.Tokenizer(folder, {base = 0, add_bos_token = o[1], add_eos_token = o[2]})
+      local e = t(...)
+      return e.input_ids:totable()[1], e.token_type_ids:totable()[1]
+    end
+    assert.same({1, 2}, (ids_of({}, "a b")))
+    assert.same({4, 1, 2}, (ids_of({true}, "a b")))
+    assert.same({1, 2, 5}, (ids_of({false, true}, "a b")))
+    assert.same({{4, 1, 2, 5, 4, 3, 5}, {0, 0, 0, 0, 1, 1, 1}}, {ids_of({true, true}, "a b", "c")})
+    local t = lm.text.Tokenizer(folder, {add_bos_token = true})
+    assert.same({5, 2}, t("a").input_ids:totable()[1])
+    assert.same({2}, t("a", {add_special_tokens = false}).input_ids:totable()[1])
+    t.add_eos_token = true
+    t:add_tokens {"new"}
+    assert.same({5, 7, 6}, t("new").input_ids:totable()[1])
+    t.add_bos_token = false
+    assert.same({true, false}, {t.add_eos_token, t.add_bos_token})
+    assert.same({2, 6}, t("a b", {truncation = true, max_length = 2}).input_ids:totable()[1])
+    t:save(folder .. "/again.json")
+    assert.same({7, 6}, lm.text.Tokenizer(folder .. "/again.json")("new").input_ids:totable()[1])
+    fails("Tokenizer: add_bos_token has to be true or false, got number 1", function() t.add_bos_token = 1 end)
+    made '{"eos_token": "</s>"}'
+    fails("Tokenizer: add_bos_token wants a bos_token, and there is none", ids_of, {true}, "a")
+    -- what the folder says counts as it does in transformers 5, with a word where it does not
+    made(config:format "true")
+    write("child.lua", ([[
+      local ids = require("luminary").text.Tokenizer("%s", {base = 0})("a b").input_ids
+      print(table.concat(ids:totable()[1], " "))]]):format(folder))
+    local _, text = temp.run(folder, ("luajit %s/child.lua"):format(folder))
+    assert.matches("warning: Tokenizer: .*/tokenizer_config.json says add_bos_token, and tokenizer.json adds none; "
+      .. "nor do transformers. {add_bos_token = true} adds it.*\n1 2\n$", text)
+    os.remove(folder .. "/tokenizer.json")
+    write("vocab.json", '{"<|endoftext|>": 0, "a": 1, "b": 2}')
+    write("merges.txt", "#version: 0.2\n")
+    write("tokenizer_config.json", [[{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>",
+      "add_bos_token": true}]])
+    assert.same({0, 1, 2}, (ids_of({}, "ab")))
+    assert.same({0, 1, 2, 0}, (ids_of({nil, true}, "ab")))
+  end)
+
+  it("that is not there is an error which says that nothing is downloaded", function()
+    fails("Tokenizer: there is no file or folder 'bert-base-uncased', and nothing is downloaded: text.Tokenizer(path) "
+      .. "reads a tokenizer.json, or a folder with one", lm.text.Tokenizer, "bert-base-uncased")
+    local here = folder .. "/old"
+    lm.paths.mkdir(here)
+    temp.write(here .. "/tokenizer.model", "x")
+    fails("nor vocab.txt; of a tokenizer.model, transformers in Python writes a tokenizer.json",
+      lm.text.Tokenizer, here)
+  end)
+
   it("says what names of others' are here", function()
     local t = made()
     for name, message in pairs {
@@ -217,7 +270,7 @@ describe("lm.text.Tokenizer", function()
     local _, why = help.text "apply_chat_template"
     assert.is_truthy(why:find("Jinja", 1, true), why)
     _, why = help.text "AutoTokenizer"
-    assert.is_truthy(why:find("here it is Tokenizer", 1, true), why)
+    assert.is_truthy(why:find("here it is text.Tokenizer", 1, true), why)
     fails("no option 'return_tensors': results are tensors", t, "a", {return_tensors = "pt"})
     fails("'PreTrainedTokenizer'; here it is 'Tokenizer'", function() return lm.text.PreTrainedTokenizer end)
   end)

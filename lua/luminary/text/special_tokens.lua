@@ -63,7 +63,7 @@ end
 
 --- What tokenizer_config.json, special_tokens_map.json (for what the former does not say) and chat_template.jinja of a
 --- folder say: {path = of the first, tokens = by role, extra = list, added = list of all that it names,
---- model_max_length, padding_side, truncation_side, chat_template}.
+--- model_max_length, padding_side, truncation_side, chat_template, add_bos_token, add_eos_token}.
 function special.read(folder)
   local path, old = folder .. "/tokenizer_config.json", folder .. "/special_tokens_map.json"
   local config, map = object_in(path), object_in(old)
@@ -83,6 +83,9 @@ function special.read(folder)
   out.model_max_length = most
   out.padding_side, out.truncation_side = side(path, config, "padding_side"), side(path, config, "truncation_side")
   out.chat_template = config.chat_template or nil
+  for _, flag in ipairs {"add_bos_token", "add_eos_token"} do
+    if type(config[flag]) == "boolean" then out[flag] = config[flag] end
+  end
   if core.file_kind(folder .. "/chat_template.jinja") == "a regular file" then
     out.chat_template = files.read(folder .. "/chat_template.jinja")
   end
@@ -126,6 +129,9 @@ for _, role in ipairs(special.roles) do
   end
 end
 
+--- Fields that do something when they are written: functions of the tokenizer and the value.
+special.written = {}
+
 --- Reading a field of a tokenizer.
 function special.get(tokenizer, key)
   local make = special.made[key]
@@ -136,6 +142,7 @@ end
 --- Writing one: tokenizer.pad_token = tokenizer.eos_token, or false for none.
 function special.set(tokenizer, key, value)
   local values, role = options.record(tokenizer).values, is_role[key] and key or nil
+  if special.written[key] then return special.written[key](tokenizer, value) end
   if not role and special.made[key] then
     role = type(key) == "string" and key:match "^(.*)_id$"
     if not is_role[role] then fail("Tokenizer: %s is not to be set", key) end

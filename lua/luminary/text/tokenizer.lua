@@ -18,9 +18,10 @@ local function new(of)
   return class.object(of, {__call = call, __index = special.get, __newindex = special.set})
 end
 
---- text.Tokenizer(path [, {base = 1}]): a tokenizer of Hugging Face's: a tokenizer.json, or a folder with one, or with
---- GPT-2's vocab.json and merges.txt, or with BERT's vocab.txt. Text becomes ids as by its `tokenizers`, and ids text.
---- tokenizer_config.json and special_tokens_map.json in the same folder are read too.
+--- text.Tokenizer(path [, {base = 1, add_bos_token, add_eos_token}]): a tokenizer of Hugging Face's: a
+--- tokenizer.json, or a folder with one, or with GPT-2's vocab.json and merges.txt, or with BERT's vocab.txt, which has
+--- to be there: nothing is downloaded. Text becomes ids as by its `tokenizers`, and ids text. tokenizer_config.json and
+--- special_tokens_map.json in the same folder are read too.
 ---
 --- Ids count from 1, as lm.models take them and generate gives them: each is one more than in the file. base = 0 leaves
 --- them as they are there. What is called with text gives tensors for a model, as tokenizers of `transformers` do:
@@ -36,6 +37,10 @@ end
 --- special_tokens_map have them together. model_max_length is 1e30 where no file says one; truncation without
 --- max_length takes it. padding_side and truncation_side, "left" or "right", count where no option says otherwise.
 --- chat_template is that of the folder, as text.
+---
+--- tokenizer.json says which tokens stand around a text. Options or fields add_bos_token and add_eos_token, true or
+--- false, put those that are true there instead. Those of tokenizer_config.json count, as in transformers, where there
+--- is no tokenizer.json; a warning tells where it says true of a token that tokenizer.json does not add.
 local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
   local object = new(of)
   object:init(class.arguments(of, ...))
@@ -47,15 +52,17 @@ Tokenizer.strict = true
 --- What help knows of beside methods.
 Tokenizer.__fields = {
   "vocab_size", "model_max_length", "padding_side", "truncation_side", "chat_template", "extra_special_tokens",
-  "all_special_tokens", "all_special_ids", "special_tokens_map",
+  "all_special_tokens", "all_special_ids", "special_tokens_map", "add_bos_token", "add_eos_token",
 }
 for _, role in ipairs(special.roles) do
   Tokenizer.__fields[#Tokenizer.__fields + 1] = role
   Tokenizer.__fields[#Tokenizer.__fields + 1] = role .. "_id"
 end
 Tokenizer.__makes = "json"
+local no_training = "tokenizers are not trained here; Python's tokenizers train one, whose tokenizer.json this reads"
 Tokenizer.__missing = {
-  from_file = "text.Tokenizer(path) reads a file", from_pretrained = "text.Tokenizer(path) reads a file or folder",
+  from_file = "text.Tokenizer(path) reads a file",
+  from_pretrained = "text.Tokenizer(path) reads a file or folder that is there; nothing is downloaded",
   from_str = "text.Tokenizer(path) reads a file", from_buffer = "text.Tokenizer(path) reads a file",
   get_vocab_size = "#tokenizer is that; tokenizer.vocab_size is without tokens that were added",
   encode_plus = "tokenizer(text) is that", batch_encode_plus = "tokenizer(list) is that",
@@ -72,8 +79,8 @@ Tokenizer.__missing = {
   prepare_for_model = "encode(text, pair) does it",
   num_special_tokens_to_add = "tokenizer:encode(\"\").ids:numel() is that",
   additional_special_tokens = "extra_special_tokens is that", get_added_vocab = "get_vocab has them too",
-  train = "tokenizers are not trained here", train_from_iterator = "tokenizers are not trained here",
-  train_new_from_iterator = "tokenizers are not trained here", push_to_hub = "save_pretrained(folder) writes files",
+  train = no_training, train_from_iterator = no_training, train_new_from_iterator = no_training,
+  push_to_hub = "save_pretrained(folder) writes files",
   id_to_piece = "id_to_token is that", piece_to_id = "token_to_id is that",
 }
 
@@ -111,6 +118,39 @@ local function add_missing(self, said)
   if not ok then fail("%s: %s", said.path, special.reason(why)) end
 end
 
+-- Puts bos_token and eos_token around texts from now on, as add_bos_token and add_eos_token say.
+local function set_around(self)
+  local function one(role)
+    if not self["add_" .. role] then return nil end
+    local id = self[role .. "_id"] or fail("Tokenizer: add_%s wants a %s, and there is none", role, role)
+    return {self[role], id - self.base}
+  end
+  self.json = files.with_field(self.json, "post_processor", files.around_json(one "bos_token", one "eos_token"))
+  made[self] = nil
+end
+
+for _, flag in ipairs {"add_bos_token", "add_eos_token"} do
+  special.written[flag] = function(self, value)
+    rawset(options.record(self).values, flag, options.arg("Tokenizer", flag, value, "boolean"))
+    set_around(self)
+  end
+end
+
+-- Takes what the options say, or a tokenizer_config.json of a folder without a tokenizer.json.
+local function choose_around(self, o, said, is_whole)
+  for _, role in ipairs {"bos_token", "eos_token"} do
+    local flag, id = "add_" .. role, self[role .. "_id"]
+    if o[flag] ~= nil then
+      self[flag] = o[flag]
+    elseif said[flag] and id and not is_whole then
+      self[flag] = true
+    elseif said[flag] and id and not self:encode("").ids:eq(id):any():item() then
+      core.warn(("Tokenizer: %s says %s, and tokenizer.json adds none; nor do transformers. {%s = true} adds it, and "
+        .. "{%s = false} ends this warning"):format(said.path, flag, flag, flag))
+    end
+  end
+end
+
 -- json: a tokenizer.json's text, of the file or folder of that name; said: what special.read gives, or nil.
 local function prepare(self, who, path, json, base, said)
   if base > 1 then fail("%s: base is %d; ids count from 1 or, as in the file, from 0", who, base) end
@@ -130,11 +170,16 @@ local function prepare(self, who, path, json, base, said)
 end
 
 function Tokenizer:init(path, opts)
-  local o = options.check("Tokenizer", opts, {base = {"natural", 1}}, "base")
+  local o = options.check("Tokenizer", opts, {
+    base = {"natural", 1}, add_bos_token = {"boolean"}, add_eos_token = {"boolean"},
+  }, "base")
   options.arg("Tokenizer", "path", path, "string")
   local folder = core.file_kind(path) == "a folder" and path
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
-  prepare(self, "Tokenizer", path, files.read_any(path), o.base, folder and special.read(folder))
+  local json, is_whole = files.read_any(path)
+  local said = folder and special.read(folder)
+  prepare(self, "Tokenizer", path, json, o.base, said)
+  choose_around(self, o, said or {}, is_whole)
 end
 
 function Tokenizer:repr() return ("Tokenizer(%s, %d ids from %d)"):format(self.path, #self, self.base) end

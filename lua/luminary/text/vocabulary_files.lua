@@ -1,7 +1,11 @@
 --- Files of vocabularies from before tokenizer.json, each as the tokenizer.json that it stands for.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local excerpt = require "luminary.base.excerpt"
 local fail = options.fail
+
+local LOCAL = "text.Tokenizer(path) reads a tokenizer.json, or a folder with one, such as `hf download NAME "
+  .. "--local-dir FOLDER` leaves"
 
 local files = {}
 
@@ -74,6 +78,25 @@ function files.bert_json(vocab, o)
     table.concat(entries, ", "))
 end
 
+--- A post-processor that puts {token, id} before and behind each text, where they are given, as transformers have it
+--- of add_bos_token and add_eos_token.
+function files.around_json(before, behind)
+  local tokens, single, pair = {}, {}, {}
+  for i, sequence in ipairs {"A", "B"} do
+    for _, piece in ipairs {before or false, sequence, behind or false} do
+      if piece then
+        local name = piece == sequence and "Sequence" or "SpecialToken"
+        local part = {[name] = {id = piece[1] or piece, type_id = i - 1}}
+        if i == 1 then single[#single + 1] = part end
+        pair[#pair + 1] = part
+        if piece ~= sequence then tokens[piece[1]] = {id = piece[1], ids = {piece[2]}, tokens = {piece[1]}} end
+      end
+    end
+  end
+  return ('{"type": "TemplateProcessing", "single": %s, "pair": %s, "special_tokens": %s}'):format(json(single),
+    json(pair), next(tokens) and json(tokens) or "{}")
+end
+
 --- What ByteLevelBPETokenizer takes.
 files.byte_level_options = {
   add_prefix_space = {"boolean", false}, lowercase = {"boolean", false}, trim_offsets = {"boolean", false},
@@ -128,11 +151,14 @@ end
 
 local function exists(path) return core.file_kind(path) == "a regular file" end
 
---- The text of a tokenizer.json, or what stands for it in a folder.
+--- The text of a tokenizer.json, and true; or what stands for it in a folder.
 function files.read_any(path)
-  if core.file_kind(path) ~= "a folder" then return read(path) end
+  if not core.file_kind(path) then
+    fail("Tokenizer: there is no file or folder '%s', and nothing is downloaded: %s", excerpt(path, 200), LOCAL)
+  end
+  if core.file_kind(path) ~= "a folder" then return read(path), true end
   local function within(name) return path .. "/" .. name end
-  if exists(within "tokenizer.json") then return read(within "tokenizer.json") end
+  if exists(within "tokenizer.json") then return read(within "tokenizer.json"), true end
   if exists(within "vocab.json") and exists(within "merges.txt") then
     return files.byte_level_json(within "vocab.json", within "merges.txt",
       {add_prefix_space = false, trim_offsets = false, special_tokens = {"<|endoftext|>"}})
@@ -140,7 +166,9 @@ function files.read_any(path)
   if exists(within "vocab.txt") then
     return files.bert_json(within "vocab.txt", options.check("Tokenizer", {}, files.bert_options))
   end
-  fail("Tokenizer: %s has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt", path)
+  fail("Tokenizer: %s has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt%s", path,
+    exists(within "tokenizer.model") and "; of a tokenizer.model, transformers in Python writes a tokenizer.json: "
+      .. "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)" or "")
 end
 
 return files
