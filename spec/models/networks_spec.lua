@@ -153,7 +153,9 @@ describe("models.unet2d", function()
       down_block_types = {"AttnDownBlock2D", "DownBlock2D"}, up_block_types = {"UpBlock2D", "AttnUpBlock2D"},
       attention_head_dim = false, num_class_embeds = 3, flip_sin_to_cos = false, freq_shift = 1, downsample_padding = 0,
       center_input_sample = true, resnet_time_scale_shift = "scale_shift", norm_eps = 1e-6, attn_norm_num_groups = 2,
+      sample_size = {8, 16},
     })
+    assert.same({8, 16}, net.config.sample_size)
     local labels = {class_labels = lm.tensor({1, 3}, {dtype = "int64"})}
     near(file.y, net(file.x, lm.tensor({3, 712}, {dtype = "int64"}), labels), 1e-4)
     near(file.one, net(file.x, 41, labels), 1e-4)

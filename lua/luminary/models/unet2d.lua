@@ -264,9 +264,10 @@ end
 --- down_block_types = {"DownBlock2D", "AttnDownBlock2D", …}, up_block_types = {"AttnUpBlock2D", …, "UpBlock2D"},
 --- attention_head_dim = 8, add_attention = true, norm_num_groups = 32, norm_eps = 1e-5, dropout = 0,
 --- resnet_time_scale_shift = "default", time_embedding_dim = 4 * the first width, flip_sin_to_cos = true, freq_shift =
---- 0, downsample_padding = 1, center_input_sample = false, num_class_embeds, attn_norm_num_groups}]): the U-Net of
---- unconditional (or by class conditional) diffusion, with diffusers' names of a config.json, which {weights =
---- "folder"} takes. attention_head_dim = false: one head of all channels.
+--- 0, downsample_padding = 1, center_input_sample = false, num_class_embeds, attn_norm_num_groups, sample_size}]): the
+--- U-Net of unconditional (or by class conditional) diffusion, with diffusers' names of a config.json, which {weights =
+--- "folder"} takes. attention_head_dim = false: one head of all channels. sample_size, a number or {height, width}, is
+--- there for the script, in net.config.sample_size: what the net was trained on; it takes others too.
 function models.unet2d(opts)
   return build("unet2d", opts, {
     in_channels = {"count", 3}, out_channels = {"count", 3}, block_out_channels = {levels, {224, 448, 672, 896}},
@@ -277,7 +278,7 @@ function models.unet2d(opts)
     resnet_time_scale_shift = {{"default", "scale_shift"}, "default"}, time_embedding_dim = {"count"},
     flip_sin_to_cos = {"boolean", true}, freq_shift = {"number", 0}, downsample_padding = {"natural", 1},
     center_input_sample = {"boolean", false}, num_class_embeds = {"count"},
-    attn_norm_num_groups = {"count"},
+    attn_norm_num_groups = {"count"}, sample_size = {"size"},
   }, make, "block_out_channels", {
     kind = "UNet2DModel", also = function(json, out) -- null is one head there
       if not json.attention_head_dim then out.attention_head_dim = false end
