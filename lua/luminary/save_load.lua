@@ -39,9 +39,9 @@ end
 --- names them; of the model.safetensors.index.json there, which may be named too, tensors by name out of several
 --- safetensors files. .gguf gives {metadata, tensors}, of which Q8_0, Q4_0, Q4_K and Q6_K become float32; .t7, known by
 --- its name alone, Torch7's tables and tensors, with objects as tables that have "__typename".
---- Of dtypes that tensors here do not have U32 becomes int64; others (F8_E4M3, complex64, NumPy's objects, …) are left
---- out, which is one warning that names them, or an error where none is left. skip_unreadable = true does the same with
---- what else of torch.save's file or of a .npz cannot be read: an object of a class, a damaged entry.
+--- Of dtypes that tensors here do not have uint32 becomes int64; others (F8_E4M3, complex64, NumPy's objects, …) are
+--- left out, which is one warning that names them, or an error where none is left. skip_unreadable = true does the same
+--- with what else of torch.save's file or of a .npz cannot be read: an object of a class, a damaged entry.
 --- rename gives tensors other names: {["^model%."] = ""}, Lua's patterns and what they become (false leaves such out),
 --- the longest first, {{"^model%.", ""}, …} where another order matters, or a function(name) that gives the new one, or
 --- nil to leave it out. dtype is what floating tensors become.

@@ -413,6 +413,22 @@ describe("a dtype that tensors here do not have", function()
     assert.matches("'a' of shape [2] and dtype I16 does not fill its 8 bytes", message(lm.load, path), 1, true)
   end)
 
+  it("has a header of names and sizes alone, whose values take bounded memory", function()
+    local numbers = ("0,"):rep(200000) .. "0"
+    temp.write(path, file_of('{"a":{"dtype":"F32","shape":[' .. numbers .. ']}}', ""))
+    assert.matches("the header of %d+ bytes has too many values for names and sizes of tensors", message(lm.load, path))
+    local list, n = {}, 0 -- the shortest that there are
+    for i = 1, 300 do
+      list[i] = ('"%s":{"dtype":"I8","shape":[1,1,1,1,1,1,1,1],"data_offsets":[%d,%d]}'):format(
+        string.char(48 + i % 43, 48 + math.floor(i / 43)):gsub('["\\]', "_"), n, n + 1)
+      n = n + 1
+    end
+    temp.write(path, file_of("{" .. table.concat(list, ",") .. "}", ("x"):rep(n)))
+    local loaded = 0
+    for _ in pairs(lm.load(path)) do loaded = loaded + 1 end
+    assert.equal(300, loaded)
+  end)
+
   it("is left out else, which is one warning that names it, and an error where nothing is left", function()
     local list = { entry("w", "F32", "[2]", 0, 8) }
     for i = 1, 5 do list[i + 1] = entry("q" .. i, "F8_E4M3", "[2]", 6 + 2 * i, 8 + 2 * i) end
@@ -434,6 +450,14 @@ describe("a dtype that tensors here do not have", function()
     assert.matches("warning: load: " .. path .. ": this version cannot read 'q1' (F8_E4M3), 'q2' (F8_E4M3), "
       .. "'q3' (F8_E4M3) and 2 more, left out", text, 1, true)
     assert.equal(1, select(2, text:gsub("warning", "")))
+    local root = temp.folder()
+    local long = root .. ("/" .. ("é"):rep(100)):rep(9) -- of the warning nothing is cut off
+    assert(temp.execute("mkdir -p " .. long) == 0 and temp.execute(("cp %s %s/x"):format(path, long)) == 0)
+    ok, text = temp.run(folder, ("luajit %s/child.lua %s/x 2>&1"):format(folder, long))
+    temp.remove(root)
+    assert(ok, text)
+    assert.matches("warning: load: " .. long .. "/x: this version cannot read 'q1' (F8_E4M3), 'q2' (F8_E4M3), "
+      .. "'q3' (F8_E4M3) and 2 more, left out\n", text, 1, true)
     temp.write(path, file_of("{" .. entry("a", "U64", "[1]", 0, 8) .. "}", ("x"):rep(8)))
     assert.matches("this version cannot read 'a' (U64), and there is nothing else in the file",
       message(lm.load, path), 1, true)

@@ -81,7 +81,7 @@ describe(".npy", function()
 
   it("that tensors have no dtype for is an error that says what to do", function()
     for name, pattern in pairs {
-      u4 = "uint32, which tensors here do not have; in NumPy, x.astype%('int64'%)", u8 = "uint64.*astype",
+      u8 = "uint64.*astype",
       c8 = "complex64.*view", c16 = "complex128.*view", U = "dtype '<U1', which is none of numbers",
       fields = "records of several fields",
     } do
@@ -181,6 +181,20 @@ describe(".npz", function()
     assert.same({}, lm.load(folder .. "/none.npz"))
     assert.matches("a table of tensors by name", message(lm.save, folder .. "/x.npz", { 1 }))
     assert.matches("a table of tensors by name", message(lm.save, folder .. "/x.npz", lm.ones { 2 }))
+  end)
+
+  it("of uint32 becomes int64", function()
+    local header = "{'descr': '%su4', 'fortran_order': True, 'shape': (2, 2), }"
+    for order, raw in pairs {
+      ["<"] = "\1\0\0\0" .. "\0\0\0\128" .. "\255\255\255\255" .. "\7\0\0\0",
+      [">"] = "\0\0\0\1" .. "\128\0\0\0" .. "\255\255\255\255" .. "\0\0\0\7",
+    } do
+      local text = header:format(order)
+      local whole = "\147NUMPY\1\0" .. string.char(#text, 0) .. text .. raw
+      local want = lm.tensor({ { 1, 2 ^ 32 - 1 }, { 2 ^ 31, 7 } }, { dtype = "int64" })
+      same(want, load_text("u4.npy", whole), order)
+      same(want, lm.load(write("u4.npz", zip_of { { "a.npy", whole } }), { mmap = true }).a, order)
+    end
   end)
 
   it("gives what it can: a dtype that tensors lack is left out, what is damaged only if that is wanted", function()
@@ -302,6 +316,21 @@ describe("torch.save's file", function()
       cut_everywhere(name, text_of(name), name == "new.pt" and 101 or 13)
     end)
   end
+
+  it("of uint32 becomes int64", function()
+    local pickle = "\128\2](ctorch._utils\n_rebuild_tensor_v3\nq\0((X\7\0\0\0storagectorch.storage\nUntypedStorage\n"
+      .. "X\1\0\0\0" .. "0X\3\0\0\0cpuK\16tQq\1%s\137ccollections\nOrderedDict\n)Rctorch\nuint32\nq\2tR"
+      .. "h\0(h\1K\0K\4\133K\1\133\137Nh\2tRe."
+    local function loaded(place)
+      return lm.load(write("u32.pt", zip_of { { "u32/data.pkl", (pickle:format(place)) }, { "u32/data/0",
+        "\1\0\0\0" .. "\0\0\0\128" .. "\255\255\255\255" .. "\7\0\0\0" } }))
+    end
+    local list = loaded "K\1K\2\133K\2\133"
+    same(lm.tensor({ 2 ^ 31, 7 }, { dtype = "int64" }), list[1])
+    same(lm.tensor({ 1, 2 ^ 31, 2 ^ 32 - 1, 7 }, { dtype = "int64" }), list[2])
+    assert.equal(list[1]:data_ptr(), list[2]:narrow(1, 2, 1):data_ptr()) -- one storage, widened once
+    assert.matches("u32.pt: u32/data.pkl: the tensor over storage '0'", message(loaded, "K\2K\2\133K\2\133"))
+  end)
 
   it("that wants something run is an error that names it", function()
     for what, pattern in pairs {

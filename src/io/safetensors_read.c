@@ -188,6 +188,23 @@ done:
   return status;
 }
 
+/* Whether there are more values than a header of n bytes has of tensors, however short their names: the parser takes
+ * some 70 bytes for each value, which may stand in two. */
+static bool has_too_many_values(const char *text, size_t n) {
+  size_t values = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < n; i++) {
+    char c = text[i];
+    if (in_string && c == '\\')
+      i++;
+    else if (c == '"')
+      in_string = !in_string;
+    else if (!in_string)
+      values += c == ',' || c == '[' || c == '{';
+  }
+  return values > n / 4 + 16;
+}
+
 static lm_status parse(lm_safetensors *f) {
   lm_status status = LM_OK;
   uint64_t length = 0;
@@ -204,6 +221,11 @@ static lm_status parse(lm_safetensors *f) {
   }
   if (lm_json_has_zero(text, (size_t)length)) {
     status = lm_fail(LM_E_IO, "%s: the header has a zero byte in a name or a text", f->path);
+    goto done;
+  }
+  if (has_too_many_values(text, (size_t)length)) {
+    status = lm_fail(LM_E_IO, "%s: the header of %llu bytes has too many values for names and sizes of tensors", f->path,
+                     (unsigned long long)length);
     goto done;
   }
   f->header = cJSON_ParseWithLengthOpts(text, (size_t)length, &end, 0);

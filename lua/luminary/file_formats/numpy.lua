@@ -11,15 +11,14 @@ numpy.MAGIC = "\147NUMPY"
 local LONGEST = 2 ^ 20
 
 local dtypes = {
-  b1 = "bool", u1 = "uint8", i1 = "int8", i2 = "int16", u2 = "uint16", i4 = "int32", i8 = "int64", f2 = "float16",
-  f4 = "float32", f8 = "float64",
+  b1 = "bool", u1 = "uint8", i1 = "int8", i2 = "int16", u2 = "uint16", i4 = "int32", u4 = "uint32", i8 = "int64",
+  f2 = "float16", f4 = "float32", f8 = "float64",
 }
 local descriptions = {}
 for code, dtype in pairs(dtypes) do
   descriptions[dtype] = (Source.item_bytes[dtype] == 1 and "|" or "<") .. code
 end
 local lacking = {
-  u4 = "uint32, which tensors here do not have; in NumPy, x.astype('int64') is one that they have",
   u8 = "uint64, which tensors here do not have; in NumPy, x.astype('int64') is one that they have",
   c8 = "complex64, which tensors here do not have; in NumPy, x.view('float32') has both parts",
   c16 = "complex128, which tensors here do not have; in NumPy, x.view('float64') has both parts",

@@ -4,14 +4,15 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local shown = require "luminary.base.shown"
 local ffi = require "ffi"
+local ops = core.ops
 
 local Source = {}
 Source.__index = Source
 
---- Bytes of an element by dtype: all that tensors have.
+--- Bytes of an element by dtype: all that tensors have, and uint32, which is read as int64.
 Source.item_bytes = {
   bool = 1, uint8 = 1, int8 = 1, int16 = 2, uint16 = 2, float16 = 2, bfloat16 = 2, int32 = 4, float32 = 4, int64 = 8,
-  float64 = 8,
+  float64 = 8, uint32 = 4,
 }
 
 --- The file of that path; opts: {mmap, device, null, skip_unreadable}, as lm.load has them.
@@ -205,9 +206,27 @@ function Source:placed(bytes)
   return self.opts.device and bytes:to(self.opts.device) or bytes
 end
 
+local as_int64 = setmetatable({}, {__mode = "k"}) -- by the bytes, which may be those of many tensors
+
+-- uint32 elements of bytes as int64: a view of all of them, widened once.
+local function view_of_uint32(bytes, sizes, strides, at)
+  local wide = as_int64[bytes]
+  if not wide then
+    local n = math.floor(bytes:numel() / 4)
+    wide = ops.bitwise_and(core.view_as(bytes, "int32", {n}, {1}, 0):to "int64", 2 ^ 32 - 1)
+    as_int64[bytes] = wide
+  end
+  return ops.as_strided(wide, sizes, strides, {storage_offset = at / 4})
+end
+
 --- A view of uint8 bytes from byte `at` on.
 function Source:view(bytes, dtype, sizes, strides, at, what)
-  local ok, t = pcall(core.view_as, bytes, dtype, sizes, strides, at)
+  local ok, t
+  if dtype == "uint32" then
+    ok, t = pcall(view_of_uint32, bytes, sizes, strides, at)
+  else
+    ok, t = pcall(core.view_as, bytes, dtype, sizes, strides, at)
+  end
   if not ok then self:fail("%s: %s", what, (t:gsub("^.-view: ", ""))) end
   return t
 end

@@ -206,7 +206,7 @@ local function told(source, value, all_lost)
       source:fail("%s: %s%s%s", name, lost.why, lost.advice and ": " .. lost.advice or "", each.path == "" and ""
         or "; lm.load(path, {skip_unreadable = true}) leaves it out")
     end
-    list[i] = ("%s (%s)"):format(name, lost.why)
+    list[i] = ("%s (%s%s)"):format(name, lost.why, each.path == "" and lost.advice and "; " .. lost.advice or "")
   end
   if value == nil and #list > 0 then value = {} end
   return value, list
