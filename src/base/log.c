@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 1024 };
+enum { LINE_BYTES = 4096, WARNING_BYTES = 3072 };
 
 static const char *const topic_names[LM_LOG_TOPICS] = {"op", "dist", "alloc", "autograd", "io"};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -43,11 +43,20 @@ static void read_environment(void) {
   }
 }
 
+/* Formats into `room` bytes, of which it gives how many are used; a text that is too long ends after a whole character
+ * of UTF-8, with "...". */
+LM_PRINTF(3, 0) static size_t put_text(char *out, size_t room, const char *format, va_list args) {
+  int n = vsnprintf(out, room, format, args);
+  if (n < 0 || (size_t)n < room) return n < 0 ? 0 : (size_t)n;
+  size_t end = room - 4;
+  while (end > 0 && ((unsigned char)out[end] & 0xC0) == 0x80) end--;
+  memcpy(out + end, "...", 4);
+  return end + 3;
+}
+
 /* Formats into what is left of a line that has n bytes, and writes it. */
 LM_PRINTF(3, 0) static void finish_line(char *line, int n, const char *format, va_list args) {
-  int more = vsnprintf(line + n, LINE_BYTES - (size_t)n, format, args);
-  size_t bytes = (size_t)n + (size_t)(more > 0 ? more : 0);
-  if (bytes > LINE_BYTES - 1) bytes = LINE_BYTES - 1;
+  size_t bytes = (size_t)n + put_text(line + n, LINE_BYTES - (size_t)n, format, args);
   line[bytes] = '\n'; /* over the NUL */
   write_line(line, bytes + 1);
 }
@@ -60,13 +69,13 @@ void lm_say(const char *format, ...) {
   va_end(args);
 }
 
-static _Thread_local char warning[256];
+static _Thread_local char warning[WARNING_BYTES];
 static _Thread_local bool waiting;
 
 void lm_warn(const char *format, ...) {
   va_list args;
   va_start(args, format);
-  vsnprintf(warning, sizeof warning, format, args);
+  put_text(warning, sizeof warning, format, args);
   va_end(args);
   waiting = true;
 }
