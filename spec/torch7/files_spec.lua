@@ -133,6 +133,21 @@ describe("torch.save", function()
     end
   end)
 
+  it("makes no layers that are much larger than the file", function()
+    local function refused(layer, fields)
+      for key, v in pairs(fields) do layer[key] = v end
+      local text = torch.serialize(layer)
+      collectgarbage()
+      assert.error_matches(function() torch.deserialize(text) end, "torch.load: a " .. torch.type(layer)
+        .. " of such a size that the layers have %d+ elements, of a file of %d+ bytes")
+    end
+    refused(nn.SpatialConvolution(1, 2, 3, 3), { made_with = { n = 4, 2 ^ 15, 2 ^ 15, 3, 3 } })
+    refused(nn.Linear(3, 2), { made_with = { n = 2, 2 ^ 20, 2 ^ 12 } })
+    refused(nn.SpatialBatchNormalization(2), { made_with = { n = 1, 2 ^ 31 } })
+    refused(nn.SpatialFullConvolution(1, 2, 3, 3), { made_with = { n = 4, 2 ^ 15, 2 ^ 15, 3, 3 } })
+    refused(nn.CMul(3), { made_with = { n = 1, 2 ^ 32 } })
+  end)
+
   it("keeps objects of classes of one's own, with their write and read", function()
     local place = {}
     local Plain = torch.class("spec.Plain", place)

@@ -43,7 +43,8 @@ end
 
 --- A buffer filled with a value.
 function layer.filled(size, value, opts, dtype)
-  return core.ops.full(size, value, {device = opts.device, dtype = dtype or opts.dtype or core.get_default_dtype()})
+  local how = {device = opts.device, dtype = dtype or opts.dtype or core.get_default_dtype()}
+  return planned.filled(size, value, how)
 end
 
 -- ---- entries

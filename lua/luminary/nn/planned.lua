@@ -25,15 +25,24 @@ function planned.empty(size, how)
   return ops.empty(size, how)
 end
 
+--- The same of a buffer filled with a value.
+function planned.filled(size, value, how)
+  if planning then return ops.full({}, value, how):expand(size) end
+  return ops.full(size, value, how)
+end
+
 --- Gives the parameters of a planned net memory, uninitialized, each of its dtype or this floating one, on this device,
 --- and takes its buffers there; a module with reset_buffers fills its own. Gives the net.
 function planned.allocate(net, dtype, device)
   local function allocate(t, how) core.become(t, ops.empty(t.shape, how)) end
   for _, p in ipairs(net:parameters()) do allocate(p, {dtype = dtype or p.dtype, device = device}) end
   for _, module in ipairs(net:modules()) do
+    local buffers = module:buffers {recurse = false}
     if module.reset_buffers then
-      for _, b in ipairs(module:buffers {recurse = false}) do allocate(b, {dtype = b.dtype, device = b.device}) end
+      for _, b in ipairs(buffers) do allocate(b, {dtype = b.dtype, device = b.device}) end
       module:reset_buffers()
+    else
+      for _, b in ipairs(buffers) do core.become(b, b:contiguous()) end
     end
   end
   return net:to {dtype = dtype, device = device}

@@ -7,6 +7,7 @@ local tensor = require "luminary.torch7.tensor"
 local Module = require "luminary.torch7.nn.module"
 local storage = require "luminary.torch7.storage"
 local ours = require "luminary.nn"
+local planned = require "luminary.nn.planned"
 local fail, ops = options.fail, core.ops
 local wrap, raw = tensor.wrap, tensor.raw
 
@@ -163,6 +164,22 @@ function Leaf:accGradParameters(_, gradOutput, scale)
   self.taped.grads = nil -- the next may be of other values in the same gradOutput
 end
 
+local FEW = 2 ^ 20 -- elements
+
+-- What a file makes of layers is bounded by its size: a layer's fields may say any sizes. (Torch7 writes what several
+-- layers share once, and here each gets its own.)
+local function check_size(self, make, file)
+  local inner, elements = planned.of(make, unpack(self.made_with, 1, self.made_with.n)), file.elements or 0
+  for _, list in ipairs {inner:parameters(), inner:buffers()} do
+    for _, t in ipairs(list) do elements = elements + t:numel() end
+  end
+  file.elements = elements
+  if elements > FEW + 16 * #file.data then
+    fail("torch.load: a %s of such a size that the layers have %.0f elements, of a file of %.0f bytes",
+      class.typename(self), elements, #file.data)
+  end
+end
+
 --- file:readObject makes a layer of its fields; of a layer that Torch7 wrote, what it was made with is found in them.
 function Leaf:read(file)
   Module.read(self, file)
@@ -172,7 +189,9 @@ function Leaf:read(file)
     self.made_with = {n = found and select("#", found(self)) or 0, unpack(args)}
   end
   local weight = rawget(self, "weight") or rawget(self, "running_mean")
-  local made = class.by_name[class.typename(self)].fresh(self)
+  local of = class.by_name[class.typename(self)]
+  if of.make then check_size(self, of.make, file) end
+  local made = of.fresh(self)
   for name, own in pairs(made) do
     if tensor.is(own) and tensor.is(rawget(self, name)) and name ~= "output" and name ~= "gradInput" then
       own:copy(rawget(self, name):type(own:type()))
@@ -203,6 +222,7 @@ Leaf.__tostring = function(self) return class.typename(self) end
 -- too.
 function Leaf.layer(name, make)
   local new = class.new("nn." .. name, "nn.Leaf")
+  new.make = make
   function new:__init(...)
     Module.__init(self)
     local inner, dims = make(...)
@@ -228,7 +248,7 @@ end
 function Leaf.with(sizes, fan, f)
   local module = Leaf.around(f)
   for name, size in pairs(sizes) do
-    module[name] = ours.Parameter(ops.empty(size))
+    module[name] = ours.Parameter(planned.empty(size))
     ours.init.uniform_(module[name], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
   end
   return module
