@@ -15,6 +15,18 @@ local function keys(dict)
   return table.concat(list, " ")
 end
 
+describe("containers", function()
+  it("take a net that was loaded, whose report comes along", function()
+    local state = lm.models.lenet():state_dict()
+    local net = lm.nn.Sequential(lm.models.lenet {weights = state})
+    assert.equal(1, #net)
+    assert.equal(1, #lm.nn.ModuleList {lm.models.lenet {weights = state}})
+    local _, report = lm.models.lenet {weights = state}
+    assert.error_matches(function() lm.nn.Sequential(report) end, "argument 1 has to be a module")
+    assert.error_matches(function() lm.nn.Sequential(net, report, net) end, "argument 2 has to be a module")
+  end)
+end)
+
 describe("nn.ModuleDict", function()
   it("holds modules by name", function()
     local d = nn.ModuleDict { b = nn.ReLU(), a = nn.Linear(2, 2) }

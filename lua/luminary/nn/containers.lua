@@ -86,13 +86,16 @@ function Numbered:slice(first, last)
   return containers.Sequential(unpack(named and {pairs_of} or part))
 end
 
+-- Puts a module in place i; the report beside a net that was loaded, which comes along as the last, has no place.
+local function put(self, i, module, is_last)
+  if is_last and options.is_report(module) then return end
+  check_module(self.__name, i, module)
+  self[i] = module
+end
+
 -- Modules one by one, as most containers are given them.
 function Numbered:init(...)
-  for i = 1, select("#", ...) do
-    local module = select(i, ...)
-    check_module(self.__name, i, module)
-    self[i] = module
-  end
+  for i = 1, select("#", ...) do put(self, i, (select(i, ...)), i > 1 and i == select("#", ...)) end
 end
 
 --- nn.Sequential(a, b, …): calls one after the other. nn.Sequential{{"conv", a}, {"norm", b}} names them: net.conv.
@@ -136,10 +139,7 @@ function ModuleList:init(list, ...)
   if not options.is_plain(list) or select("#", ...) > 0 then
     options.fail("ModuleList: a list of modules wanted, nn.ModuleList{a, b}, got %s", options.describe(list))
   end
-  for i, module in ipairs(list) do
-    check_module("ModuleList", i, module)
-    self[i] = module
-  end
+  for i, module in ipairs(list) do put(self, i, module, i > 1 and list[i + 1] == nil) end
 end
 
 --- Runs of equal modules print as one line, as in PyTorch.
