@@ -104,6 +104,28 @@ describe("luminary's options", function()
     assert(ok and text:find("lm.mp.Event:wait(timeout)", 1, true), text)
     ok, text = luminary "help mp.Pool"
     assert(ok and text:find("Its methods: apply, apply_async", 1, true), text)
+    for name, pattern in pairs {
+      stop_strings = "^stop_strings is an option of lm.models.generate\n", temperature = "an option of .*models.generate",
+      on_text = "an option of lm.models.generate", attention_mask = "an option of lm.models.generate",
+      num_beams = "an option of lm.models.generate",
+      from_pretrained = "Of models: lm.models' gpt2, llama, .*nothing%s+is%s+downloaded%.",
+      ["lm.models.gpt2.from_pretrained"] = "Of models: lm.models' gpt2, llama, .*nothing%s+is%s+downloaded%.",
+    } do
+      ok, text = luminary("help " .. name)
+      assert.is_true(ok, name)
+      assert.matches(pattern, text)
+    end
+    for name, words in pairs {
+      AutoTokenizer = "lm.text.Tokenizer", AutoModelForCausalLM = "lm.models'", t5 = "this version has gpt2, llama",
+      BitsAndBytesConfig = "lm.quantize", quantize_dynamic = "lm.quantize", complex64 = "no complex numbers",
+      uint32 = "int64", TextIteratorStreamer = "tokenizer:streamer", AutoImageProcessor = "transforms",
+      EulerDiscreteScheduler = "DDIMScheduler", train_from_iterator = "tokenizers are not trained",
+      BpeTrainer = "tokenizers are not trained",
+    } do
+      ok, text = luminary("help " .. name)
+      assert.is_false(ok, name)
+      assert.matches(words, text:gsub("%s+", " "), 1, true)
+    end
     ok, text = luminary "help nn.Linaer"
     assert(not ok and text:find("did you mean ?Linear", 1, true), text)
   end)

@@ -197,6 +197,26 @@ local function candidates(qualifier, name)
   return list
 end
 
+-- The text about an option: that of the function that has it, or the names of several.
+local function about_option(name)
+  local paths, said, first = {}, {}, nil
+  for _, entry in ipairs(all().list) do
+    local text = help.of(entry) or ""
+    for call in ("\n" .. text):gmatch "\n%s*[%a_][%w_%.:]*%s?(%b())" do
+      local braces = call:match "%b{}"
+      if braces and braces:find("[{,]%s*" .. name .. "%f[^%w_]") and not said[text] then
+        said[text], first = true, first or text
+        paths[#paths + 1] = entry.path
+      end
+    end
+  end
+  if #paths == 0 then return nil end
+  if #paths == 1 then return ("%s is an option of %s\n%s"):format(name, paths[1], first) end
+  local shown = table.concat(paths, ", ", 1, math.min(#paths, 8))
+  return ("%s is an option of %s%s; ?%s explains the first"):format(name, shown,
+    #paths > 8 and (" and %d more"):format(#paths - 8) or "", paths[1])
+end
+
 -- The owners that a value's methods are found under: "x", or its classes' names.
 local function owners_of(value)
   if core.is_tensor(value) then return {"x"} end
@@ -263,10 +283,13 @@ function help.text(path, of)
   end
   if #texts == 0 then
     local text = core.help(name) or all().classes[name] and explain(name)
+    text = text or not qualifier and about_option(name)
     if text then return text end
     return nil, no_name(path, name, qualifier)
   end
-  return table.concat(texts, "\n", 1, math.min(#texts, 4))
+  local text = table.concat(texts, "\n", 1, math.min(#texts, 4))
+  local of_models = require("luminary.help.other_names").models[name]
+  return text .. (of_models and ("\nOf models: %s."):format(of_models) or "")
 end
 
 --- What is known of a value that somebody calls `name`; without a name by that of what is public and the same.

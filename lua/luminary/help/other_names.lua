@@ -32,6 +32,68 @@ local complex = {
 
 local other = {}
 
+-- Dtypes that tensors do not have.
+local no_dtype = {}
+for name in ("complex32 complex64 complex128 cfloat cdouble chalf"):gmatch "%S+" do no_dtype[name] = lack end
+for name in ("uint32 uint64"):gmatch "%S+" do
+  no_dtype[name] = "dtypes are strings, and int64 is the one that holds such numbers: {dtype = \"int64\"}"
+end
+
+-- Names of transformers, diffusers and tokenizers, asked of lm, lm.models or lm.text.
+local local_files = "nothing is downloaded: {weights = path} takes a folder or file that is there"
+local int8 = "lm.quantize(net) makes int8 of a net's linear layers, once it has its weights"
+local reads = "{weights = \"folder\"} reads a folder of Hugging Face's, as `hf download NAME --local-dir FOLDER` "
+  .. "leaves it; nothing is downloaded"
+local lacking_families = "of Hugging Face's families this version has gpt2, llama, bert, vit and unet2d, in lm.models"
+local no_training = "tokenizers are not trained here; Python's tokenizers train one, whose tokenizer.json "
+  .. "lm.text.Tokenizer(path) reads"
+local preparing = "lm.vision.transforms prepare images: Compose {Resize(256), CenterCrop(224), ToTensor(), …}"
+local streaming = "tokenizer:streamer(write) is for generate's streamer, and {on_text = f, tokenizer = tokenizer} "
+  .. "gives f the text as it comes"
+local stopping = "{streamer = f} ends generate where f gives false; stop_strings and eos_token_id end a row"
+local options_of_generate = "options of generate say it, or net.generation_config, a folder's generation_config.json"
+local hugging_face = {}
+for _, row in ipairs {
+  {"lm.models.gpt2 " .. reads, "GPT2LMHeadModel GPT2Model GPT2"},
+  {"lm.models.llama " .. reads, "LlamaForCausalLM LlamaModel Llama"},
+  {"lm.models.bert " .. reads, [[
+    BertModel BertForMaskedLM BertForSequenceClassification BertForTokenClassification BertForPreTraining]]},
+  {"lm.models.vit " .. reads, "ViTModel ViTForImageClassification VisionTransformer"},
+  {"lm.models.unet2d " .. reads, "UNet2DModel"},
+  {"lm.models' gpt2, llama, bert, vit or unet2d " .. reads, [[
+    from_pretrained AutoModel AutoModelForCausalLM AutoModelForSequenceClassification AutoModelForMaskedLM
+    AutoModelForTokenClassification AutoModelForImageClassification AutoConfig PreTrainedModel PretrainedConfig
+    pipeline DiffusionPipeline]]},
+  {lacking_families, [[
+    t5 T5ForConditionalGeneration T5Model bart opt gpt_neo gpt_neox mistral MistralForCausalLM mixtral qwen2
+    Qwen2ForCausalLM qwen3 gemma GemmaForCausalLM phi phi3 falcon bloom roberta RobertaModel distilbert
+    DistilBertModel albert electra deberta CLIPModel whisper WhisperForConditionalGeneration
+    AutoModelForSeq2SeqLM UNet2DConditionModel AutoencoderKL StableDiffusionPipeline]]},
+  {"lm.text.Tokenizer(\"folder\") reads Hugging Face's; nothing is downloaded", [[
+    AutoTokenizer AutoProcessor PreTrainedTokenizerFast PreTrainedTokenizer LlamaTokenizer LlamaTokenizerFast
+    T5Tokenizer SentencePieceUnigramTokenizer]]},
+  {no_training, [[
+    BpeTrainer WordPieceTrainer UnigramTrainer WordLevelTrainer CharBPETokenizer train_tokenizer]]},
+  {streaming, "TextStreamer TextIteratorStreamer AsyncTextIteratorStreamer BaseStreamer"},
+  {stopping, "StoppingCriteria StoppingCriteriaList MaxTimeCriteria"},
+  {options_of_generate, [[
+    GenerationConfig LogitsProcessor LogitsProcessorList TemperatureLogitsWarper TopKLogitsWarper TopPLogitsWarper]]},
+  {int8, "quantize_dynamic BitsAndBytesConfig QuantoConfig GPTQConfig quantization ao"},
+  {preparing, "AutoImageProcessor AutoFeatureExtractor ViTImageProcessor ViTFeatureExtractor CLIPProcessor"},
+  {"of noise schedulers lm.models has DDPMScheduler and DDIMScheduler", [[
+    EulerDiscreteScheduler EulerAncestralDiscreteScheduler DPMSolverMultistepScheduler PNDMScheduler
+    LMSDiscreteScheduler HeunDiscreteScheduler UniPCMultistepScheduler LCMScheduler FlowMatchEulerDiscreteScheduler
+    DDPMPipeline DDIMPipeline]]},
+  {"a loop of a few lines trains: opt:zero_grad(), loss:backward(), opt:step()",
+    "Trainer TrainingArguments Accelerator"},
+  {"tokenizer(texts, {padding = true}) in a loader's collate_fn pads",
+    "DataCollatorWithPadding DataCollatorForLanguageModeling"},
+  {"lm.optim.lr_scheduler.LambdaLR takes such a function", [[
+    get_linear_schedule_with_warmup get_cosine_schedule_with_warmup get_constant_schedule_with_warmup get_scheduler]]},
+} do
+  for name in row[2]:gmatch "%S+" do hugging_face[name] = row[1] end
+end
+
 other.tensors = with(pairs_of([[
   cmul=mul cdiv=div cadd=add csub=sub cpow=pow cmax=maximum cmin=minimum nElement=numel nDimension=dim numpy=totable
   resize=resize_ resize_as=resize_as_ maskedFill=masked_fill_ repeatTensor=repeat_tensor]],
@@ -189,8 +251,6 @@ other.options = {
 }
 
 -- Those of transformers' from_pretrained, generate and models.
-local int8 = "lm.quantize(net) makes int8 of a net's linear layers, once it has its weights"
-local local_files = "nothing is downloaded: {weights = path} takes a folder or file that is there"
 local attention = "lm.nn.functional.scaled_dot_product_attention is what there is"
 local by_streamer = "{streamer = f} ends it where f gives false"
 local only_scores = "net(ids) gives scores, and generate tokens"
@@ -303,21 +363,11 @@ for name, what in pairs {
   other.tensors[name] = itself .. what
 end
 
-local from_folder = "lm.models.%s {weights = \"folder\"} reads a model of Hugging Face's"
-for model, names in pairs {
-  gpt2 = "GPT2LMHeadModel GPT2Model GPT2", llama = "LlamaForCausalLM LlamaModel Llama",
-  bert = "BertModel BertForMaskedLM BertForSequenceClassification BertForTokenClassification BertForPreTraining",
-  vit = "ViTModel ViTForImageClassification VisionTransformer", unet2d = "UNet2DModel",
-  ["gpt2, llama, bert or vit"] = "AutoModel AutoModelForCausalLM AutoModelForSequenceClassification "
-    .. "AutoModelForMaskedLM AutoModelForImageClassification AutoConfig PreTrainedModel from_pretrained pipeline",
-} do
-  for name in names:gmatch "%S+" do
-    local words = from_folder:format(model)
-    if model:find " " then words = "{weights = \"folder\"} of lm.models' " .. model .. " reads Hugging Face's" end
-    other.models[name] = words
-  end
+for name, words in pairs(no_dtype) do other.luminary[name] = words end
+for name, ours in pairs(other.text) do other.luminary[name] = "text." .. ours end
+for _, library in ipairs {"luminary", "models", "text"} do
+  for name, words in pairs(hugging_face) do other[library][name] = other[library][name] or words end
 end
-other.models.AutoTokenizer = "lm.text.Tokenizer(\"folder\") reads Hugging Face's"
 
 other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue=Queue]], [[
   Manager current_process parent_process active_children get_logger log_to_stderr]]), {
