@@ -8,7 +8,6 @@
 --   luajit examples/bert_classify.lua --weights mine --classify "a wonderful film"
 local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
-local here = arg[0]:match "^.*/" or ""
 
 local USAGE = [[
 usage: luajit bert_classify.lua [options]
@@ -32,7 +31,7 @@ usage: luajit bert_classify.lua [options]
   --selftest          some seconds; fails unless it has learnt
 ]]
 
-local options, _, refuse, files = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   data = {"text"}, weights = {"text"}, layers = {"count", 2}, heads = {"count", 4}, width = {"count", 64},
   length = {"count", 64}, epochs = {"natural", 4}, ["batch-size"] = {"count", 32}, lr = {"number", 2e-3},
   warmup = {"number", 0.1}, ["weight-decay"] = {"number", 0.01}, save = {"text"}, classify = {"text"},
@@ -41,7 +40,7 @@ local options, _, refuse, files = dofile(here .. "../scripts/command_line.lua")(
 local device = options.device
 lm.manual_seed(options.seed)
 if options.save then
-  lm.paths.mkdir(options.save)
+  files.attempt("save", lm.paths.mkdir, options.save)
   files.try("save", options.save .. "/model.safetensors")
 end
 
@@ -59,7 +58,7 @@ end
 -- Sentences of the grammar. Who stands first; a verb of thinking is the main one wherever there is one, and one of
 -- acting only where there is no other, as clauses within have those, too.
 local function add_sentences(count)
-  local sentences, number_of, kind_of = dofile(here .. "sentences.lua"), {}, {}
+  local sentences, number_of, kind_of = files.beside "sentences.lua", {}, {}
   for number, who in ipairs {"one", "several"} do
     for _, noun in ipairs(sentences.words.noun[number]) do number_of[noun] = who end
     for _, kind in ipairs {"moves", "acts", "thinks"} do
@@ -78,6 +77,7 @@ local function add_sentences(count)
 end
 
 if options.data then
+  if lm.paths.dirp(options.data) then refuse("--data: '%s' is a folder", options.data) end
   local file, problem = io.open(options.data)
   if not file then refuse("--data: %s", problem) end
   for line in file:lines() do
@@ -112,9 +112,11 @@ end
 
 if options.weights then
   if not lm.paths.dirp(options.weights) then refuse("--weights: '%s' is no folder", options.weights) end
-  tokenizer = lm.text.Tokenizer(options.weights)
+  tokenizer = files.attempt("weights", lm.text.Tokenizer, options.weights)
   local report
-  net, report = lm.models.bert {weights = options.weights, head = "sequence_classification", strict = false}
+  net, report = files.attempt("weights", lm.models.bert, {
+    weights = options.weights, head = "sequence_classification", strict = false,
+  })
   print(report)
   if not options.data then
     classes = net.config.labels

@@ -5,7 +5,6 @@
 --   luajit examples/char_lstm.lua --text shakespeare.txt --hidden 256 --steps 3000
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
-local here = arg[0]:match "^.*/" or ""
 
 local USAGE = [[
 usage: luajit char_lstm.lua [options]
@@ -26,7 +25,7 @@ usage: luajit char_lstm.lua [options]
   --selftest        a few seconds; fails unless it has learnt
 ]]
 
-local options, _, refuse = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   text = {"text"}, hidden = {"count", 128}, layers = {"count", 2}, ["batch-size"] = {"count", 32},
   length = {"count", 64}, steps = {"count", 1000}, lr = {"number", 0.003}, dropout = {"number", 0},
   sample = {"natural", 300}, temperature = {"number", 0.8}, save = {"text"}, seed = {"natural", 1}, device = {"device"},
@@ -35,7 +34,7 @@ local device = options.device
 
 -- ---- data: the text as numbers of its characters
 
-local sentences = dofile(here .. "sentences.lua")
+local sentences = files.beside "sentences.lua"
 local text, entropy = sentences.text(options.text, options.selftest and 2000 or 20000, refuse)
 local bytes, ids = lm.frombuffer(text, {dtype = "uint8"}):unique {return_inverse = true}
 local chars = bytes:totable()

@@ -6,7 +6,6 @@
 --   echo "Why is the sky blue?" | luajit examples/chat.lua --model TinyLlama --dtype bfloat16 --temperature 0
 local lm = require "luminary"
 local F, optim = lm.nn.functional, lm.optim
-local here = arg[0]:match "^.*/" or ""
 
 local USAGE = [[
 usage: luajit chat.lua --model FOLDER [options]      a line of yours, an answer; an empty line ends it
@@ -26,7 +25,7 @@ usage: luajit chat.lua --model FOLDER [options]      a line of yours, an answer;
   --selftest            some seconds: teaches a small model to talk, and fails unless it answers
 ]]
 
-local options, _, refuse = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   model = {"text"}, format = {"text"}, system = {"text"}, dtype = {"dtype", "float32"}, int8 = {"flag"},
   ["max-tokens"] = {"count", 256}, temperature = {"number", 0.7}, ["top-p"] = {"number", 0.9},
   ["top-k"] = {"natural", 0}, ["repetition-penalty"] = {"number", 1}, seed = {"natural", 1}, device = {"device"},
@@ -109,9 +108,11 @@ end
 -- ---- a conversation
 
 local function conversation(folder, o)
-  local tokenizer = lm.text.Tokenizer(folder)
+  local tokenizer = files.attempt("model", lm.text.Tokenizer, folder)
   local format = format_for(tokenizer, o.format)
-  local net, report = lm.models.llama {weights = folder, dtype = o.dtype, device = o.device}
+  local net, report = files.attempt("model", lm.models.llama, {
+    weights = folder, dtype = o.dtype, device = o.device,
+  })
   if tostring(report) ~= "<all keys matched>" and not o.selftest then io.stderr:write(tostring(report), "\n") end
   if o.int8 then lm.quantize(net) end
   local ends, turns = {}, {}

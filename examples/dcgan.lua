@@ -7,7 +7,6 @@
 
 local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
-local here = arg[0]:match("^.*/") or ""
 
 local USAGE = [[
 usage: luajit dcgan.lua [options]
@@ -24,7 +23,7 @@ usage: luajit dcgan.lua [options]
   --selftest        whether pictures of discs come much nearer to real ones
 ]]
 
-local options = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options = require "luminary.cli.script_options"(USAGE, {
   epochs = {"count", 5}, ["batch-size"] = {"count", 128}, noise = {"count", 64}, width = {"count", 32},
   lr = {"number", 0.0002}, data = {"text"}, discs = {"count"}, out = {"text"}, seed = {"natural", 1},
   selftest = {"flag"},

@@ -6,7 +6,6 @@
 --   luajit examples/ddpm.lua --data shapes        learns rectangles and ellipses, which need no files (pictures.lua)
 local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
-local here = arg[0]:match "^.*/" or ""
 
 local USAGE = [[
 usage: luajit ddpm.lua [options]
@@ -24,13 +23,13 @@ usage: luajit ddpm.lua [options]
   --selftest       a few seconds; fails unless it has learnt
 ]]
 
-local options, _, refuse = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   steps = {"count", 1500}, ["batch-size"] = {"count", 64}, channels = {"count", 32}, levels = {"count", 300},
   lr = {"number", 1e-3}, ema = {"number", 0.995}, out = {"text"}, data = {"text"}, seed = {"natural", 1},
   device = {"device"},
 }, {steps = 80, ["batch-size"] = 32, channels = 8, lr = 4e-3, ema = 0.9})
 local device, levels = options.device, options.levels
-local pictures = dofile(here .. "pictures.lua")
+local pictures = files.beside "pictures.lua"
 if options.channels % 8 ~= 0 then refuse("--channels has to be a multiple of 8, got %d", options.channels) end
 if options.out then lm.paths.mkdir(options.out) end
 

@@ -8,7 +8,6 @@
 --   luajit examples/detector.lua --out pictures       writes pictures/found.png: what it finds in eight of them
 local lm = require "luminary"
 local nn, F, optim, vision = lm.nn, lm.nn.functional, lm.optim, lm.vision
-local here = arg[0]:match "^.*/" or ""
 
 local USAGE = [[
 usage: luajit detector.lua [options]
@@ -24,7 +23,7 @@ usage: luajit detector.lua [options]
   --selftest       a few seconds; fails unless it has learnt
 ]]
 
-local options, _, refuse = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
   steps = {"count", 1500}, ["batch-size"] = {"count", 32}, channels = {"count", 64}, lr = {"number", 3e-3},
   test = {"count", 500}, out = {"text"}, seed = {"natural", 1}, device = {"device"},
 }, {steps = 200, ["batch-size"] = 16, channels = 32, lr = 6e-3, test = 100})

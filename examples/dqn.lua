@@ -6,8 +6,6 @@
 
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
-local here = arg[0]:match("^.*/") or ""
-local CartPole = dofile(here .. "cartpole.lua")
 
 local USAGE = [[
 usage: luajit dqn.lua [options]
@@ -24,11 +22,12 @@ usage: luajit dqn.lua [options]
   --selftest        a short run, whose return has to be 100 or more
 ]]
 
-local options = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options, _, _, files = require "luminary.cli.script_options"(USAGE, {
   steps = {"count", 10000}, carts = {"count", 8}, ["batch-size"] = {"count", 128}, memory = {"count", 20000},
   gamma = {"number", 0.99}, tau = {"number", 0.01}, epsilon = {"number", 0.02}, lr = {"number", 0.001},
   seed = {"natural", 1}, selftest = {"flag"},
 })
+local CartPole = files.beside "cartpole.lua"
 if options.selftest then options.steps = 3000 end
 lm.manual_seed(options.seed)
 math.randomseed(options.seed)

@@ -8,7 +8,6 @@
 
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
-local here = arg[0]:match("^.*/") or ""
 
 local USAGE = [[
 usage: luajit gcn.lua [options]
@@ -27,7 +26,7 @@ usage: luajit gcn.lua [options]
   --selftest        whether 85 % are found, and far fewer without edges
 ]]
 
-local options, _, refuse = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
   nodes = {"count", 800}, communities = {"count", 4}, inside = {"number", 0.04}, outside = {"number", 0.005},
   known = {"count", 5}, features = {"count", 32}, hint = {"number", 1}, hidden = {"count", 32}, epochs = {"count", 100},
   lr = {"number", 0.01}, seed = {"natural", 1}, selftest = {"flag"},

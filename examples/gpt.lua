@@ -7,7 +7,6 @@
 --   luajit examples/gpt.lua --resume gpt.safetensors --steps 0 --prompt "the old dog" --sample 500
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
-local here = arg[0]:match "^.*/" or ""
 
 local USAGE = [[
 usage: luajit gpt.lua [options]
@@ -39,7 +38,7 @@ usage: luajit gpt.lua [options]
   --selftest          a few seconds; fails unless it has learnt
 ]]
 
-local options, _, refuse, files = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   text = {"text"}, layers = {"count", 4}, heads = {"count", 4}, width = {"count", 128}, length = {"count", 64},
   dropout = {"number", 0}, steps = {"natural", 1000}, ["batch-size"] = {"count", 16}, accumulate = {"count", 1},
   lr = {"number", 1e-3}, ["min-lr"] = {"number", 1e-4}, warmup = {"natural", 100}, ["weight-decay"] = {"number", 0.1},
@@ -52,7 +51,7 @@ if options.checkpoint then files.try("checkpoint", options.checkpoint) end
 
 -- ---- data: the text as numbers of its characters
 
-local sentences = dofile(here .. "sentences.lua")
+local sentences = files.beside "sentences.lua"
 local text, entropy = sentences.text(options.text, options.selftest and 2000 or 20000, refuse)
 
 local saved

@@ -81,7 +81,7 @@ function sentences.text(path, count, refuse)
   if not file then refuse("--text: %s", problem) end
   local text = file:read "*a"
   file:close()
-  return text
+  return text or refuse("--text: '%s' is a folder", path)
 end
 
 if arg and arg[0] and arg[0]:find "sentences%.lua$" then io.write((sentences.make(tonumber(arg[1]) or 20))) end

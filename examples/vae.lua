@@ -6,7 +6,6 @@
 --   luajit examples/vae.lua --data shapes         learns rectangles and ellipses, which need no files (pictures.lua)
 local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
-local here = arg[0]:match "^.*/" or ""
 
 local USAGE = [[
 usage: luajit vae.lua [options]
@@ -23,7 +22,7 @@ usage: luajit vae.lua [options]
   --selftest       a few seconds; fails unless it has learnt
 ]]
 
-local options = dofile(here .. "../scripts/command_line.lua")(USAGE, {
+local options, _, _, files = require "luminary.cli.script_options"(USAGE, {
   epochs = {"count", 10}, ["batch-size"] = {"count", 128}, hidden = {"count", 400}, latent = {"count", 20},
   lr = {"number", 1e-3}, out = {"text"}, data = {"text"}, seed = {"natural", 1}, device = {"device"},
 }, {epochs = 1, ["batch-size"] = 64, hidden = 128, latent = 10, lr = 3e-3})
@@ -32,7 +31,7 @@ if options.out then lm.paths.mkdir(options.out) end
 
 -- ---- data: pixels from 0 to 1, taken as probabilities that they are white
 
-local pictures = dofile(here .. "pictures.lua")
+local pictures = files.beside "pictures.lua"
 
 local function loader_of(train)
   local set = pictures.set(train, options.data)

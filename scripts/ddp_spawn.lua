@@ -32,7 +32,7 @@ usage: luajit ddp_spawn.lua [options]
 ]]
 
 local here = arg[0]:match("^.*/") or ""
-local options, _, refuse = dofile(here .. "command_line.lua")(USAGE, {
+local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
   nodes = {"count", 1}, devices = {"count", 2}, ["node-rank"] = {"natural", 0},
   ["master-addr"] = {"text", lm.getenv "MASTER_ADDR" or "127.0.0.1"},
   ["master-port"] = {"port", tonumber(lm.getenv "MASTER_PORT") or 29500}, method = {"text", "process"},

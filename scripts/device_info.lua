@@ -4,7 +4,6 @@
 --   luajit scripts/device_info.lua --devices cuda:0      about one
 
 local lm = require "luminary"
-local here = arg[0]:match("^.*/") or ""
 
 local USAGE = [[
 usage: luajit device_info.lua [options]
@@ -12,7 +11,7 @@ usage: luajit device_info.lua [options]
   --devices NAMES   such as cuda:0,cuda:1                    (all CUDA devices, else cpu)
 ]]
 
-local devices = dofile(here .. "command_line.lua")(USAGE, {devices = {"devices"}}).devices
+local devices = require "luminary.cli.script_options"(USAGE, {devices = {"devices"}}).devices
 local GIB = 2 ^ 30
 
 -- A line for each property, sorted by name.

@@ -29,14 +29,13 @@ usage: luajit hogwild.lua [options]
   --help              print this
 ]]
 
-local here = arg[0]:match("^.*/") or ""
-local options, _, refuse, files = dofile(here .. "command_line.lua")(USAGE, {
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   processes = {"count", 4}, method = {"text", "process"},
   model = {"text", "lenet"}, epochs = {"count", 5}, ["max-steps"] = {"count", math.huge},
   ["batch-size"] = {"count", 64}, lr = {"number", 0.01}, momentum = {"number", 0.5}, seed = {"natural", 1},
   threads = {"count"}, ["log-interval"] = {"count", 100}, data = {"text"}, save = {"text"},
 })
-local models = dofile(here .. "models.lua")
+local models = files.beside "models.lua"
 if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
 
 if options.method ~= "process" and options.method ~= "thread" then

@@ -59,8 +59,7 @@ usage: luajit imagenet.lua [options]
   --help              print this
 ]]
 
-local here = arg[0]:match("^.*/") or ""
-local options, given, refuse, files = dofile(here .. "command_line.lua")(USAGE, {
+local options, given, refuse, files = require "luminary.cli.script_options"(USAGE, {
   data = {"text", "imagenet"}, arch = {"text", "resnet18"}, pretrained = {"text"}, ["image-size"] = {"count", 224},
   dummy = {"flag"}, ["dummy-images"] = {"count", 1281167}, epochs = {"count", 90},
   ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count", 256}, lr = {"number", 0.1},

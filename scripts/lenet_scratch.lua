@@ -8,7 +8,6 @@
 
 local lm = require "luminary"
 local F = lm.nn.functional
-local here = arg[0]:match("^.*/") or ""
 
 local USAGE = [[
 usage: luajit lenet_scratch.lua [options]
@@ -24,7 +23,7 @@ usage: luajit lenet_scratch.lua [options]
   --log FILE        write the loss of each step, one a line
 ]]
 
-local options = dofile(here .. "command_line.lua")(USAGE, {
+local options = require "luminary.cli.script_options"(USAGE, {
   devices = {"devices"}, epochs = {"count", 10}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count"},
   lr = {"number"}, dtype = {"dtype", "float32"}, seed = {"natural", 1}, data = {"text"}, log = {"text"},
 })

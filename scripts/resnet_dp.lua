@@ -7,7 +7,6 @@
 
 local lm = require "luminary"
 local nn, F = lm.nn, lm.nn.functional
-local here = arg[0]:match("^.*/") or ""
 
 local USAGE = [[
 usage: luajit resnet_dp.lua [options]
@@ -23,7 +22,7 @@ usage: luajit resnet_dp.lua [options]
   --log FILE        write the loss of each step, one a line
 ]]
 
-local options = dofile(here .. "command_line.lua")(USAGE, {
+local options, _, _, files = require "luminary.cli.script_options"(USAGE, {
   devices = {"devices"}, epochs = {"count", 10}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count"},
   lr = {"number", 0.1}, dtype = {"dtype", "float32"}, seed = {"natural", 1}, data = {"text"}, log = {"text"},
 })
@@ -32,7 +31,7 @@ local batch_size = options["batch-size"] or 256 * #devices
 
 -- ---- the network: a stem for small images, four blocks of two residuals, a classifier
 
-local Residual = dofile(here .. "models.lua").Residual
+local Residual = files.beside("models.lua").Residual
 
 local function resnet_block(cin, cout, residuals, first)
   local block = nn.Sequential()

@@ -6,7 +6,6 @@
 --   luajit scripts/rosetta.lua --plot speed.svg                    with gnuplot
 
 local lm = require "luminary"
-local here = arg[0]:match("^.*/") or ""
 
 local USAGE = [[
 usage: luajit rosetta.lua [options]
@@ -21,11 +20,11 @@ usage: luajit rosetta.lua [options]
   --plot FILE       chart as FILE.png or FILE.svg, by gnuplot; without it the chart is text
 ]]
 
-local options, _, refuse = dofile(here .. "command_line.lua")(USAGE, {
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   devices = {"devices"}, model = {"text", "resnet18"}, epochs = {"count", 3}, ["max-steps"] = {"count", 20},
   ["batch-size"] = {"count", 256}, lr = {"number", 0.01}, dtype = {"dtype", "float32"}, plot = {"text"},
 })
-local models = dofile(here .. "models.lua")
+local models = files.beside "models.lua"
 local format = options.plot and options.plot:match("%.(%w+)$")
 if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
 if options.plot and format ~= "png" and format ~= "svg" then refuse("--plot: a name that ends in .png or .svg") end

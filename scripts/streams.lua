@@ -6,7 +6,6 @@
 --   luajit scripts/streams.lua --devices cpu:0    the CPU's streams do everything at once
 
 local lm = require "luminary"
-local here = arg[0]:match("^.*/") or ""
 
 local USAGE = [[
 usage: luajit streams.lua [options]
@@ -19,7 +18,7 @@ usage: luajit streams.lua [options]
   --lr X            taken, as by the other examples; nothing is learnt here
 ]]
 
-local options = dofile(here .. "command_line.lua")(USAGE, {
+local options = require "luminary.cli.script_options"(USAGE, {
   devices = {"devices"}, epochs = {"count", 20}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count", 4096},
   dtype = {"dtype", "float32"}, lr = {"number"},
 })

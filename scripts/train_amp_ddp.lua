@@ -28,8 +28,7 @@ usage: luajit train_amp_ddp.lua [options]
 MASTER_ADDR (127.0.0.1) and MASTER_PORT (29500) say where the processes meet.
 ]]
 
-local here = arg[0]:match("^.*/") or ""
-local options, _, refuse = dofile(here .. "command_line.lua")(USAGE, {
+local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
   nproc = {"count", 2}, ["opt-level"] = {"text", "O2"}, ["loss-scale"] = {"text", "128"}, epochs = {"count", 2},
   ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 100}, lr = {"number", 0.01}, data = {"text"},
   method = {"text", "process"}, log = {"text"},

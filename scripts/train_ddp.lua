@@ -52,8 +52,7 @@ usage: luajit train_ddp.lua [options]
   --help              print this
 ]]
 
-local here = arg[0]:match("^.*/") or "" -- the models and the reader of options lie beside this script
-local options, given, refuse, files = dofile(here .. "command_line.lua")(USAGE, {
+local options, given, refuse, files = require "luminary.cli.script_options"(USAGE, {
   model = {"text", "lenet"}, dataset = {"text", "fashion-mnist"}, data = {"text"}, epochs = {"count", 5},
   ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 256}, optimizer = {"text", "SGD"},
   lr = {"number"}, momentum = {"number"}, schedule = {"text", "constant"}, ema = {"number"}, clip = {"number"},
@@ -95,7 +94,7 @@ end
 local datasets = {["fashion-mnist"] = data.FashionMNIST, mnist = data.MNIST}
 if not datasets[options.dataset] then refuse("--dataset: no dataset '%s'", options.dataset) end
 
-local models = dofile(here .. "models.lua")
+local models = files.beside "models.lua"
 if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
 
 local apex = options.amp == "O1" or options.amp == "O2"

@@ -1,23 +1,39 @@
--- The command lines of the scripts: options as --name value or --name=value, with the rows of luminary.cli.flags.
---
---   local options, given, refuse = dofile(folder .. "command_line.lua")(USAGE, {
---     epochs = {"count", 10}, log = {"text"},
---   })
---
--- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
--- were on the command line. refuse(format, ...): the same end for what only the script can know. The fourth result has
--- try(option, path), that end where no file can be written, to know now and not after the training, and log(option,
--- path, append): a function that writes a line, until one cannot be written, which is told once. Two kinds beside those
--- of flags: {"dtype"}, one that a network can train in, and {"devices"}, which gives a list: those named, separated by
--- commas, else all CUDA devices, else the CPU; {"device"} is the first of these. Lines are written as they come, into a
--- pipe or file too. A third argument, values by name, is what --selftest then sets wherever the line does not.
+--- The command lines of the scripts: --name value or --name=value, with rows as command_options.lua has them.
+---
+---   local options, given, refuse, files = require "luminary.cli.script_options"(USAGE, {
+---     epochs = {"count", 10}, log = {"text"},
+---   })
+---
+--- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
+--- were on the command line. refuse(format, ...): the same end for what only the script can know. files has
+--- try(option, path), that end where no file can be written, to know now and not after the training; log(option, path,
+--- append), a function that writes a line, until one cannot be written, which is told once; attempt(option, f, ...),
+--- what f gives, or that end with its error's text; beside(name), what a Lua file gives that lies beside the script, or
+--- that end. Kinds beside those of command_options.lua: {"dtype"}, one that a network can train in, and {"devices"},
+--- which gives a list: those named, separated by commas, else all CUDA devices, else the CPU; {"device"} is the first
+--- of these. Lines are written as they come, into a pipe or file too. A third argument, values by name, is what
+--- --selftest then sets wherever the line does not.
 local lm = require "luminary"
 local flags = require "luminary.cli.command_options"
 
 local dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
 
-local function files_of(refuse)
+local function files_of(refuse, finish)
   local files = {}
+
+  function files.beside(name)
+    local path = (arg[0]:match "^.*/" or "") .. name
+    local chunk, problem = loadfile(path)
+    if not chunk and lm.core.file_kind(path) then finish("%s", problem) end
+    return (chunk or finish("%s has to lie beside it: it is a part of this program, in the same folder of Luminary's "
+      .. "sources", name))()
+  end
+
+  function files.attempt(option, f, ...)
+    local results = {pcall(f, ...)}
+    if not results[1] then refuse("--%s: %s", option, (tostring(results[2]):gsub("^[^\n:]*:%d+: ", ""))) end
+    return unpack(results, 2)
+  end
 
   function files.try(option, path)
     local kind = lm.core.file_kind(path)
@@ -47,9 +63,13 @@ end
 return function(usage, rows, selftest)
   io.stdout:setvbuf "line"
   local script, special = arg[0]:match("[^/]*$"), {}
-  local function refuse(...)
-    io.stderr:write(script, ": ", string.format(...), "\n", script, ": --help lists the options\n")
+  local function finish(...)
+    io.stderr:write(script, ": ", string.format(...), "\n")
     os.exit(2, true)
+  end
+  local function refuse(...)
+    io.stderr:write(script, ": ", string.format(...), "\n")
+    finish "--help lists the options"
   end
 
   rows.help = {"flag"}
@@ -86,5 +106,5 @@ return function(usage, rows, selftest)
     end
     if kind == "device" then options[name] = options[name][1] end
   end
-  return options, given, refuse, files_of(refuse)
+  return options, given, refuse, files_of(refuse, finish)
 end
