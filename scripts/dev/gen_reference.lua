@@ -105,7 +105,7 @@ local INNER = {Elementwise = true, Whole = true, Images = true}
 -- The methods that a class adds to those of the one it extends; what is said of these stands there.
 local function add_methods(lines, of)
   for _, entry in ipairs(not INNER[of.__name] and of_owner[of.__name] or {}) do
-    local text = not help.usual[entry.name] and help.of(entry)
+    local text = not help.usual[entry.name] and not entry.inner and help.of(entry)
     local about = text and text:match "^(%u%w*):"
     if text and not said[text] and (about == nil or about == of.__name) then
       said[text] = true

@@ -105,8 +105,9 @@ describe("luminary's options", function()
     ok, text = luminary "help mp.Pool"
     assert(ok and text:find("Its methods: apply, apply_async", 1, true), text)
     for name, pattern in pairs {
-      stop_strings = "^stop_strings is an option of lm.models.generate\n", temperature = "an option of .*models.generate",
-      on_text = "an option of lm.models.generate", attention_mask = "an option of lm.models.generate",
+      stop_strings = "^stop_strings is an option of lm.models.generate\n",
+      temperature = "an option of .*models.generate", on_text = "an option of lm.models.generate",
+      attention_mask = "an option of lm.models.generate",
       num_beams = "an option of lm.models.generate",
       from_pretrained = "Of models: lm.models' gpt2, llama, .*nothing%s+is%s+downloaded%.",
       ["lm.models.gpt2.from_pretrained"] = "Of models: lm.models' gpt2, llama, .*nothing%s+is%s+downloaded%.",
@@ -126,6 +127,8 @@ describe("luminary's options", function()
       assert.is_false(ok, name)
       assert.matches(words, text:gsub("%s+", " "), 1, true)
     end
+    assert.matches("Its methods: closed_form, get_last_lr, load_state_dict, next_lr, state_dict, step%.",
+      (select(2, luminary "help optim.lr_scheduler.StepLR"):gsub("%s+", " ")))
     ok, text = luminary "help nn.Linaer"
     assert(not ok and text:find("did you mean ?Linear", 1, true), text)
   end)
@@ -613,6 +616,15 @@ describe("luminary inspect", function()
       assert.matches(name:find "npz" and "\nnot read: 'objects' %(dtype '|O'.*\n2 tensors"
         or "\nnot read: 'hooks.run' %(it wants to call posix.system.*\n2 tensors", listed)
     end
+    -- torch.save(torch.nn.Linear(2, 3)), as far as the name of its class
+    local zip = require "luminary.file_formats.zip"
+    zip.write(folder .. "/module.pt", { { "m/data.pkl", { "\128\2ctorch.nn.modules.linear\nLinear\n)\129}b." } } }, 64)
+    assert.matches("\nnot read: the whole value %(it wants to call torch.nn.modules.linear.Linear, which is not run%)\n"
+      .. "[^\n]*in Python: torch.save%(net.state_dict%(%), path%)\n0 tensors", select(2,
+      luminary(("inspect %s/module.pt"):format(folder))))
+    core.write_file(folder .. "/zero.npz", "")
+    assert.matches("^luminary inspect: .*zero.npz: it is empty\n",
+      select(2, luminary(("inspect %s/zero.npz"):format(folder))))
     assert.matches("NumPy array.*%(the tensor%)  float32  %[2%]", inspected(lm.ones { 2 }, "x.npy"))
     local ok, text, code = luminary("inspect " .. script "print(1)")
     assert.same({ false, 1 }, { ok, code })

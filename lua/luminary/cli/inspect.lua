@@ -140,6 +140,7 @@ local function show(path, quick)
   end
   if #tensors > 0 then print_rows(rows) end
   for _, each in ipairs(file.lacking) do print("not read: " .. each) end
+  if file.lacking.advice then print(file.lacking.advice) end
   print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))
 end
 

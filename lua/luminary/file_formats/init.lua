@@ -34,6 +34,7 @@ local LARGEST_HEADER = 1e8 -- of a safetensors file, which begins with its lengt
 
 local function read_source(source)
   if source.path:find "%.t7$" then return "Torch7", format("torch7_file").load(source) end
+  if source.size == 0 then source:fail "it is empty" end
   local head = source:text(0, math.min(source.size, 9))
   for _, reader in ipairs(readers) do
     if head:find(reader[1]) then return reader[2](source) end
@@ -52,7 +53,8 @@ local function read_source(source)
 end
 
 --- What is in a file: {path = that of the weights, if a folder was named, kind = what kind of file it is, value,
---- lacking = list of what is left out, each "'name' (why)", metadata = of a safetensors file}. opts: {device, mmap,
+--- lacking = list of what is left out, each "'name' (why)", with a field `advice` where there is some, metadata = of a
+--- safetensors file}. opts: {device, mmap,
 --- null, skip_unreadable}.
 function formats.load(path, opts)
   if core.file_kind(path) == "a folder" then path = format("sharded").weights_in(path) end

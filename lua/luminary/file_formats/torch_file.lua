@@ -197,7 +197,7 @@ local function storage_reader(source, bytes_of)
   end
 end
 
--- What pickle.load gave, with a list of what is left out as text; an error for what may not be.
+-- What pickle.load gave, with a list of what is left out as text, and `advice` about it; an error for what may not be.
 local function told(source, value, all_lost)
   local list = {}
   for i, each in ipairs(all_lost) do
@@ -206,7 +206,8 @@ local function told(source, value, all_lost)
       source:fail("%s: %s%s%s", name, lost.why, lost.advice and ": " .. lost.advice or "", each.path == "" and ""
         or "; lm.load(path, {skip_unreadable = true}) leaves it out")
     end
-    list[i] = ("%s (%s%s)"):format(name, lost.why, each.path == "" and lost.advice and "; " .. lost.advice or "")
+    list[i] = ("%s (%s)"):format(name, lost.why)
+    list.advice = list.advice or lost.advice
   end
   if value == nil and #list > 0 then value = {} end
   return value, list

@@ -105,13 +105,24 @@ local function sorted_names(t)
   return names
 end
 
+-- The methods that are there for classes which extend one, as that says in __inner.
+local function inner_methods(of)
+  local inner = {}
+  repeat
+    for _, name in ipairs(rawget(of, "__inner") or {}) do inner[name] = true end
+    of = rawget(of, "super")
+  until not of
+  return inner
+end
+
 -- What of a class is for its users: functions that it has, or has from its class, and fields that it tells of.
 local function add_class(to, name, of)
   if to.classes[name] then return end
   to.classes[name] = of
+  local inner = inner_methods(of)
   for _, method in ipairs(sorted_names(class.filled(of))) do
     if type(of[method]) == "function" then
-      to.add(name .. ":" .. method, method, of[method], name)
+      to.add(name .. ":" .. method, method, of[method], name, inner[method])
     end
   end
   for _, field in ipairs(rawget(of, "__fields") or {}) do to.add(name .. "." .. field, field, "", name) end
@@ -144,9 +155,9 @@ local function all()
     by_value = {}, -- the public names of classes
     by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file gives
   }
-  function new.add(path, name, value, owner)
+  function new.add(path, name, value, owner, inner)
     if new.by_path[path] then return end
-    local entry = {path = path, name = name, value = value, owner = owner}
+    local entry = {path = path, name = name, value = value, owner = owner, inner = inner}
     new.list[#new.list + 1], new.by_path[path] = entry, entry
     if is_class(value) then new.by_value[value] = path end
     new.by_name[name] = new.by_name[name] or {}
@@ -175,7 +186,7 @@ local function all()
 end
 
 --- Everything public: a list of {path = "nn.Linear", name = "Linear", value, owner = "nn"}. Tensors' methods and fields
---- are the owner "x"'s; methods of classes are the class's.
+--- are the owner "x"'s; methods of classes are the class's, with `inner` those for classes that extend it.
 function index.entries() return all().list end
 
 --- The names, without what they are names in.

@@ -114,13 +114,15 @@ help.usual = {
 -- The text of a class ends with the methods that it adds to those of the class it extends, and with that one's where
 -- it is no public one.
 local function with_methods(entry, text)
-  local names, owners, of = {}, {}, entry.value
+  local names, owners, said, of = {}, {}, {}, entry.value
   repeat
     owners[rawget(of, "__name") or entry.name] = true
     of = rawget(of, "super")
   until not of or all().by_value[of]
   for _, each in ipairs(all().list) do
-    if owners[each.owner] and not help.usual[each.name] then names[#names + 1] = each.name end
+    if owners[each.owner] and not (help.usual[each.name] or said[each.name] or each.inner) then
+      names[#names + 1], said[each.name] = each.name, true
+    end
   end
   if #names == 0 then return text end
   return ("%s\nIts methods: %s."):format(text, table.concat(names, ", "))

@@ -14,6 +14,10 @@ local fail = options.fail
 local Scheduler = class.root("LRScheduler")
 Scheduler.__makes = "optimizer"
 Scheduler.settings = {}
+Scheduler.__inner = {
+  "classes", "count_step", "entries", "for_groups", "initial_step", "of_group", "optimizer_of", "start", "undo",
+  "update",
+}
 
 -- ---- arguments
 
