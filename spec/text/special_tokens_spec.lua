@@ -237,10 +237,20 @@ describe("lm.text.Tokenizer", function()
     os.remove(folder .. "/tokenizer.json")
     write("vocab.json", '{"<|endoftext|>": 0, "a": 1, "b": 2}')
     write("merges.txt", "#version: 0.2\n")
-    write("tokenizer_config.json", [[{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>",
-      "add_bos_token": true}]])
+    write("tokenizer_config.json", [[{"add_bos_token": true}]])
+    assert.equal("<|endoftext|>", lm.text.Tokenizer(folder).eos_token)
     assert.same({0, 1, 2}, (ids_of({}, "ab")))
     assert.same({0, 1, 2, 0}, (ids_of({nil, true}, "ab")))
+  end)
+
+  it("of a vocab.txt has BERT's tokens", function()
+    local here = folder .. "/bert"
+    lm.paths.mkdir(here)
+    temp.write(here .. "/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    local t = lm.text.Tokenizer(here)
+    assert.same({"[PAD]", 1, "[CLS]", "[SEP]", "[UNK]"}, {t.pad_token, t.pad_token_id, t.cls_token, t.sep_token,
+      t.unk_token})
+    assert.is_nil(t.mask_token)
   end)
 
   it("that is not there is an error which says that nothing is downloaded", function()

@@ -212,7 +212,7 @@ describe("lm.text", function()
 
   describe("bad input", function()
     it("of files is an error that names them", function()
-      fails("there is no such file", lm.text.Tokenizer, folder .. "/none")
+      fails("there is no file or folder", lm.text.Tokenizer, folder .. "/none")
       for text, message in pairs {
         ["{"] = "no JSON at byte",
         ["[]"] = "no tokenizer.json: it has no 'model'",

@@ -137,12 +137,12 @@ for _, flag in ipairs {"add_bos_token", "add_eos_token"} do
 end
 
 -- Takes what the options say, or a tokenizer_config.json of a folder without a tokenizer.json.
-local function choose_around(self, o, said, is_whole)
+local function choose_around(self, o, said, has_file)
   for _, role in ipairs {"bos_token", "eos_token"} do
     local flag, id = "add_" .. role, self[role .. "_id"]
     if o[flag] ~= nil then
       self[flag] = o[flag]
-    elseif said[flag] and id and not is_whole then
+    elseif said[flag] and id and not has_file then
       self[flag] = true
     elseif said[flag] and id and not self:encode("").ids:eq(id):any():item() then
       core.warn(("Tokenizer: %s says %s, and tokenizer.json adds none; nor do transformers. {%s = true} adds it, and "
@@ -176,10 +176,14 @@ function Tokenizer:init(path, opts)
   options.arg("Tokenizer", "path", path, "string")
   local folder = core.file_kind(path) == "a folder" and path
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
-  local json, is_whole = files.read_any(path)
+  local json, parts = files.read_any(path)
   local said = folder and special.read(folder)
   prepare(self, "Tokenizer", path, json, o.base, said)
-  choose_around(self, o, said or {}, is_whole)
+  for _, role in ipairs(special.roles) do
+    local token = parts and parts[role]
+    if token and not self[role] and self:token_to_id(token) then self[role] = token end
+  end
+  choose_around(self, o, said or {}, not parts)
 end
 
 function Tokenizer:repr() return ("Tokenizer(%s, %d ids from %d)"):format(self.path, #self, self.base) end

@@ -151,20 +151,23 @@ end
 
 local function exists(path) return core.file_kind(path) == "a regular file" end
 
---- The text of a tokenizer.json, and true; or what stands for it in a folder.
+--- The text of a tokenizer.json; or what stands for it in a folder, and the tokens that have parts there by themselves.
 function files.read_any(path)
   if not core.file_kind(path) then
     fail("Tokenizer: there is no file or folder '%s', and nothing is downloaded: %s", excerpt(path, 200), LOCAL)
   end
-  if core.file_kind(path) ~= "a folder" then return read(path), true end
+  if core.file_kind(path) ~= "a folder" then return read(path) end
   local function within(name) return path .. "/" .. name end
-  if exists(within "tokenizer.json") then return read(within "tokenizer.json"), true end
+  if exists(within "tokenizer.json") then return read(within "tokenizer.json") end
   if exists(within "vocab.json") and exists(within "merges.txt") then
+    local text = "<|endoftext|>"
     return files.byte_level_json(within "vocab.json", within "merges.txt",
-      {add_prefix_space = false, trim_offsets = false, special_tokens = {"<|endoftext|>"}})
+      {add_prefix_space = false, trim_offsets = false, special_tokens = {text}}),
+      {bos_token = text, eos_token = text, unk_token = text}
   end
   if exists(within "vocab.txt") then
-    return files.bert_json(within "vocab.txt", options.check("Tokenizer", {}, files.bert_options))
+    local o = options.check("Tokenizer", {}, files.bert_options)
+    return files.bert_json(within "vocab.txt", o), o
   end
   fail("Tokenizer: %s has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt%s", path,
     exists(within "tokenizer.model") and "; of a tokenizer.model, transformers in Python writes a tokenizer.json: "
