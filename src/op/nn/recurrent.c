@@ -1,6 +1,7 @@
 /* A recurrent layer in one direction: checks, what kernels compute in, gradients of weights. Then layers that a
  * device's library computes all at once: checks. */
 #include <stdio.h>
+#include <string.h>
 
 #include "op/input_layout.h"
 
@@ -257,6 +258,12 @@ static bool is_missing(lm_status *status) {
   return missing;
 }
 
+/* What was made becomes the caller's. */
+static void hand_over(lm_tensor **made, int n, lm_tensor **out) {
+  memcpy(out, made, (size_t)n * sizeof *out);
+  memset(made, 0, (size_t)n * sizeof *made);
+}
+
 lm_status lm_op_recurrent_weights(const lm_recurrent_weights_args *a, lm_tensor **out) {
   const lm_op_id op = LM_OP_recurrent_weights;
   lm_status status = LM_OK;
@@ -286,10 +293,7 @@ lm_status lm_op_recurrent_weights(const lm_recurrent_weights_args *a, lm_tensor 
   for (int k = 0; k < 2; k++) {
     if (!result[k]) TRY(nothing(w[1], &result[k]));
   }
-  for (int k = 0; k < 2; k++) {
-    out[k] = result[k];
-    result[k] = NULL;
-  }
+  hand_over(result, 2, out);
 done:
   for (int k = 0; k < 2; k++) lm_release(result[k]);
   return status;
@@ -354,10 +358,7 @@ lm_status lm_op_recurrent_network(const lm_recurrent_network_args *a, lm_tensor 
   for (int k = 0; k < 4; k++) {
     if (!result[k]) TRY(nothing(a->x, &result[k]));
   }
-  for (int k = 0; k < 4; k++) {
-    out[k] = result[k];
-    result[k] = NULL;
-  }
+  hand_over(result, 4, out);
 done:
   for (int k = 0; k < 4; k++) lm_release(result[k]);
   return status;
@@ -391,10 +392,7 @@ lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_a
       if (grad[k]) TRY(lm_copy(grad[k], result[2 + k]));
     }
   }
-  for (int k = 0; k < 4; k++) {
-    out[k] = result[k];
-    result[k] = NULL;
-  }
+  hand_over(result, 4, out);
 done:
   for (int k = 0; k < 4; k++) lm_release(result[k]);
   return status;
