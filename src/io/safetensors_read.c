@@ -224,8 +224,8 @@ static lm_status parse(lm_safetensors *f) {
     goto done;
   }
   if (has_too_many_values(text, (size_t)length)) {
-    status = lm_fail(LM_E_IO, "%s: the header of %llu bytes has too many values for names and sizes of tensors", f->path,
-                     (unsigned long long)length);
+    status = lm_fail(LM_E_IO, "%s: the header of %llu bytes has too many values for names and sizes of tensors",
+                     f->path, (unsigned long long)length);
     goto done;
   }
   f->header = cJSON_ParseWithLengthOpts(text, (size_t)length, &end, 0);
