@@ -88,8 +88,9 @@ static void set_flag(lua_State *L, const char *key, bool on) {
   lua_setfield(L, -2, key);
 }
 
-/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, gives, signature, kernel, cpu,
- * cuda}; nil for what is no op. cuda is nil where there is no such backend; kernel: whether it needs one of its own. */
+/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, gives, signature, kernel,
+ * inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend; kernel: whether it needs one of
+ * its own. */
 static int bind_op_info(lua_State *L) {
   static const char *const kinds[] = {[LM_POINT] = "elementwise", [LM_PRIM] = "kernel", [LM_VIEW] = "view",
                                       [LM_WRITE] = "write",       [LM_NEW] = "new",     [LM_COMP] = "composite"};
@@ -108,7 +109,7 @@ static int bind_op_info(lua_State *L) {
     return 1;
   }
   const lm_op *op = &lm_ops[id];
-  lua_createtable(L, 0, 10);
+  lua_createtable(L, 0, 11);
   set_text(L, "kind", kinds[op->kind]);
   set_text(L, "autocast", casts[op->cast]);
   if (op->grads) set_text(L, "gradient", op->grads);
@@ -120,6 +121,7 @@ static int bind_op_info(lua_State *L) {
   lua_setfield(L, -2, "signature");
   const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0)), *cuda = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
   bool kernel = cpu && cpu->op[id];
+  set_flag(L, "inner", op->inner);
   set_flag(L, "kernel", kernel);
   set_flag(L, "cpu", op->kind != LM_WRITE || kernel);
   if (cuda) set_flag(L, "cuda", !kernel || cuda->op[id]);

@@ -86,6 +86,7 @@ typedef struct lm_op {
   uint8_t masks;                       /* bit k: its k-th tensor has to be bool */
   bool looks;                          /* at its arguments before a call: needs or forms (autograd/composite.h) */
   int16_t writes_when;                 /* offset of the B argument that says so, or -1 */
+  bool inner;                          /* for others to be made of: lists of ops leave it out */
   const lm_arg *arg;
   const void *defaults; /* an argument struct; tensors NULL */
   lm_op_fn run;         /* without recording; NULL for COMP, which only lm_call knows */

@@ -200,25 +200,10 @@ end
 --- A public class, by its name.
 function index.class(name) return all().classes[name] end
 
-local inner_ops = {}
-for name in ([[
-  absolute_difference attention_weights bag_sums bce_of_logits clamp_range conv2d_input conv2d_weight cosine_window
-  ctc_nll gated_halves gaussian_nll grid_sample_grid grid_sample_input huber index_get index_put linear_recurrence
-  lu_pivots_to_matrix matrix_to_pairs max_dim median_all median_dim min_dim mul_sigmoid nanmedian_all nanmedian_dim
-  nms_sorted pad_around pair_distances pairs_to_matrix poisson_nll raised ranking_margin recurrent_layer
-  recurrent_network recurrent_weights relative_entropy rms_norm_rows round_scaled row_distances sample_places
-  sample_places_input sample_places_weight scatter_fold shifted_difference to_copy trunc_divide]]):gmatch "%S+" do
-  inner_ops[name] = true
-end
-local inner_patterns = {"_backward$", "^linalg_", "^fft_"} -- of names of ops
-
 --- Whether a name is that of an op which is there for others to be made of, or one more name of an op.
 function index.is_inner(name)
-  if aliases.of[name] or inner_ops[name] then return true end
-  for _, pattern in ipairs(inner_patterns) do
-    if core.ops[name] ~= nil and name:find(pattern) then return true end
-  end
-  return false
+  local info = core.op_info(name)
+  return aliases.of[name] ~= nil or info ~= nil and info.inner
 end
 
 -- A comment's lines as one text: what belongs together is joined, so that it can be wrapped anew.

@@ -50,6 +50,7 @@
 ---             float32; "keep_gpu": float32 but on the CPU, where PyTorch's kernels compute low dtypes in float32
 ---             anyway; "banned_gpu": an error but on the CPU, there float32; "widest": the widest among them; left out:
 ---             nothing (elementwise ops promote by themselves)
+--- inner       there for functions of the library to be made of: lists of what there is leave it out
 ---
 --- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0; tensors and
 --- numbers may be calculated with, and ? : is `where` of tensors and a choice by numbers. [1, 2] is a list of sizes,
@@ -63,7 +64,7 @@ local list, op = entries.of("op", {
   list = "string", options = "table?", kind = "string?", results = "number?", hidden = "number?",
   elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", gives = "string?",
   takes = "string?", divides = "string?", whole = "string?", bool = "string?", writes = "table?",
-  grad = "table|string?", autocast = "string?", help = "string",
+  grad = "table|string?", autocast = "string?", inner = "boolean?", help = "string",
 })
 
 --- Names that stand for the numbers 0, 1, …, and C's names for those.

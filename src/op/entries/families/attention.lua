@@ -77,7 +77,7 @@ op "attention_weights" {
     "blind = size_of(key)[-2] > 0 ? amax(seen, [-1], true) == -inf : seen == -inf",
     "masked_fill(softmax(masked_fill(seen, blind, 0), -1), blind, 0)",
   },
-  help = "what scaled_dot_product_attention weights values by, [..., L, S]",
+  inner = true, help = "what scaled_dot_product_attention weights values by, [..., L, S]",
 }
 -- y1 is the logarithm of the sums that softmax divides by, less for the largest score: log sum exp(scores).
 op "attention" {
@@ -103,5 +103,5 @@ op "attention_backward" {
     "summed_heads(matmul(transpose(dscores, -2, -1), query), groups)",
     "summed_heads(matmul(transpose(weights, -2, -1), grad), groups)",
   },
-  help = "gradients of attention: query, key, value",
+  inner = true, help = "gradients of attention: query, key, value",
 }

@@ -48,7 +48,7 @@ op "trunc_divide" {
   "x: scalar", "other: scalar",
   elementwise = "trunc_divide(x, other)", divides = "other",
   grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
-  help = "x / other rounded towards 0; dtype kept",
+  inner = true, help = "x / other rounded towards 0; dtype kept",
 }
 op "remainder" {
   "x: scalar", "other: scalar",
@@ -338,7 +338,7 @@ op "mul_sigmoid" {
   "x", "gate",
   elementwise = "x / (1 + exp(-gate))", gives = "float",
   grad = {x = "g * sigmoid(gate)", gate = "g * x * (sigmoid(gate) * sigmoid(-gate))"},
-  help = "x * sigmoid(gate)",
+  inner = true, help = "x * sigmoid(gate)",
 }
 op "gated_halves" {
   "x", "dim: dim", "n: int",
@@ -350,7 +350,7 @@ op "gated_halves" {
       "cat([first, mul_sigmoid(first * narrow(x, dim, 1, n), -gate)], dim)",
     },
   },
-  help = "the first n entries of x along dim times the sigmoid of the next n: glu",
+  inner = true, help = "the first n entries of x along dim times the sigmoid of the next n: glu",
 }
 op "log_sigmoid" {
   "x",
@@ -519,14 +519,14 @@ op "huber" {
     x = "g * maximum(-delta, minimum(delta, x - target))",
     target = "-(g * maximum(-delta, minimum(delta, x - target)))",
   },
-  help = "half of (x - target)^2, and from delta on a straight line of that slope",
+  inner = true, help = "half of (x - target)^2, and from delta on a straight line of that slope",
 }
 op "relative_entropy" {
   "x", "target",
   elementwise = "(target == 0 ? 0 : target * log(target)) - target * x", gives = "float",
   -- without a limit at 0, as PyTorch's
   grad = {x = "-(g * target)", target = "g * ((target == 0 ? 0 : log(target)) + target / target - x)"},
-  help = "target (log target - x), of log-probabilities x",
+  inner = true, help = "target (log target - x), of log-probabilities x",
 }
 -- The gradients are PyTorch's; sigmoid(x) - target without a pos_weight, exact where that is small.
 op "bce_of_logits" {
@@ -537,19 +537,19 @@ op "bce_of_logits" {
     target = "g * ((1 - pos_weight) * log_sigmoid(x) - x)",
     pos_weight = "-(g * target * log_sigmoid(x))",
   },
-  help = "binary cross-entropy of each sigmoid(x), that of target 1 times pos_weight",
+  inner = true, help = "binary cross-entropy of each sigmoid(x), that of target 1 times pos_weight",
 }
 op "poisson_nll" {
   "x", "target",
   elementwise = "exp(x) - target * x", gives = "float",
-  grad = {x = "g * (exp(x) - target)", target = "-(g * x)"},
+  grad = {x = "g * (exp(x) - target)", target = "-(g * x)"}, inner = true,
   help = "minus the logarithm of the probability of each count target where e^x is the mean, without log(target!)",
 }
 op "raised" {
   "x", "least: number",
   elementwise = "x < least ? least : x", gives = "float",
   grad = {x = "g"},
-  help = "x, or least where it is below; the gradient does not see that",
+  inner = true, help = "x, or least where it is below; the gradient does not see that",
 }
 op "gaussian_nll" {
   "x", "target", "var: scalar", "eps: number = 1e-6",
@@ -558,7 +558,7 @@ op "gaussian_nll" {
     x = "g * ((x - target) / raised(var, eps))",
     target = "g * ((target - x) / raised(var, eps))",
     var = "g * (0.5 * (1 - (x - target) * (x - target) / raised(var, eps)) / raised(var, eps))",
-  },
+  }, inner = true,
   help = "minus the logarithm of a normal distribution's density with mean x and variance var, at least eps, at each "
     .. "target, without log(2 pi) / 2",
 }
@@ -566,13 +566,13 @@ op "shifted_difference" {
   "x", "other", "shift: number",
   elementwise = "x - other + shift", gives = "float", bool = "use :float() first",
   grad = {x = "g", other = "-g"},
-  help = "x - other + shift",
+  inner = true, help = "x - other + shift",
 }
 op "absolute_difference" {
   "x", "other",
   elementwise = "abs(x - other)", bool = "use :float() first",
   grad = {x = "g * sign(x - other)", other = "g * sign(other - x)"},
-  help = "|x - other|",
+  inner = true, help = "|x - other|",
 }
 op "ranking_margin" {
   "x1", "x2", "target", "margin: number = 0",
@@ -583,7 +583,7 @@ op "ranking_margin" {
     x2 = "margin - target * (x1 - x2) <= 0 ? 0 : g * target",
     target = "margin - target * (x1 - x2) <= 0 ? 0 : g * (x2 - x1)",
   },
-  help = "what target * (x1 - x2) lacks to margin",
+  inner = true, help = "what target * (x1 - x2) lacks to margin",
 }
 op "floor" {
   "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
@@ -617,7 +617,7 @@ op "round_scaled" {
   "x", "factor: number", "divisor: number",
   elementwise = "round(x * factor / divisor) * divisor / factor", gives = "float",
   grad = {x = "zeros_like(g)"},
-  help = "round(x * factor / divisor) * divisor / factor, which round makes of decimals",
+  inner = true, help = "round(x * factor / divisor) * divisor / factor, which round makes of decimals",
 }
 op "trunc" {
   "x", elementwise = "trunc(x)", bool = "use :int() or :logical_not()",
@@ -648,7 +648,7 @@ op "clamp_range" {
   "x", "min: number = -inf", "max: number = inf",
   elementwise = "minimum(max, maximum(min, x))", gives = "float",
   grad = {x = "x > min && x < max ? g : 0"},
-  help = "clamp of floating x to numbers",
+  inner = true, help = "clamp of floating x to numbers",
 }
 op "where" {
   "condition: mask", "x: scalar", "other: scalar",

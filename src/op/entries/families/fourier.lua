@@ -5,14 +5,14 @@ local op = ...
 op "fft_c2c" {
   "x", "inverse = false", "scale: number = 1", "dim: dim?",
   grad = {x = "fft_c2c(g, !inverse, scale, dim)"},
-  autocast = "keep",
+  autocast = "keep", inner = true,
   help = "the discrete Fourier transform of lines of complex numbers, the pairs in x's last dim, along dim, by default "
     .. "the one before the pairs, times scale; inverse: with the other sign in the exponent",
 }
 op "fft_r2c" {
   "x", "scale: number = 1", "inner: number = 1",
   grad = {x = "fft_c2r(g, size_of(x)[-1], scale, inner / 2)"},
-  autocast = "keep",
+  autocast = "keep", inner = true,
   help = "the first n / 2 + 1 entries [..., n / 2 + 1, 2] of the transform of each line of x [..., n], times scale; "
     .. "those that stand for two entries, all but the first and for even n the last, also times inner",
 }
@@ -20,14 +20,14 @@ op "fft_r2c_2d" {
   "x", "scale: number = 1",
   grad = "formula",
   formula = "fft_c2c(fft_r2c(x, scale), false, 1, ndim_of(x) - 2)",
-  autocast = "keep",
+  autocast = "keep", inner = true,
   help = "of matrices x [..., m, n] fft_r2c along the rows and then fft_c2c down the columns, times scale: "
     .. "[..., m, n / 2 + 1, 2]",
 }
 op "fft_c2r" {
   "x", "n: int", "scale: number = 1", "inner: number = 1",
   grad = {x = "fft_r2c(g, scale, 2 * inner)"},
-  autocast = "keep",
+  autocast = "keep", inner = true,
   help = "lines of n real numbers from the first n / 2 + 1 entries of their transforms x [..., n / 2 + 1, 2]: the "
     .. "inverse transform, times scale; inner as of fft_r2c",
 }

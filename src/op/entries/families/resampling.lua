@@ -7,7 +7,7 @@ op "sample_places" {
   grad = {
     x = "sample_places_input(g, places, weight, size_of(x))",
     weight = "sample_places_weight(g, x, places)",
-  },
+  }, inner = true,
   help = "sums of weight[n, j, p] * x[n, c, places[n, j, p], i] over j, [n, c, p, i]; a place counts from 1, any "
     .. "other is nothing; places and weight [n or 1, j, p]; weight, of float32 or x's float64, is 1 by default",
 }
@@ -17,7 +17,7 @@ op "sample_places_input" {
     grad = "sample_places(g, places, weight)",
     weight = "sample_places_weight(grad, g, places)",
   },
-  help = "gradient of sample_places for an x of that size: grad, weighted, added up where places says",
+  inner = true, help = "gradient of sample_places for an x of that size: grad, weighted, added up where places says",
 }
 op "sample_places_weight" {
   "grad", "x", "places",
@@ -25,7 +25,7 @@ op "sample_places_weight" {
     grad = "sample_places(x, places, g)",
     x = "sample_places_input(grad, places, g, size_of(x))",
   },
-  help = "gradient of sample_places for its weight, [n, j, p]",
+  inner = true, help = "gradient of sample_places for its weight, [n, j, p]",
 }
 
 -- Closed under differentiation: `order` says for each dim, by a digit to base 4, which derivative of the interpolation
@@ -56,7 +56,7 @@ op "grid_sample_input" {
     grad = "grid_sample(g, grid, mode, padding_mode, align_corners, order)",
     grid = "grid_sample_grid(grad, g, grid, mode, padding_mode, align_corners, order)",
   },
-  help = "gradient of grid_sample for an x of that size",
+  inner = true, help = "gradient of grid_sample for an x of that size",
 }
 op "grid_sample_grid" {
   "grad", "x", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
@@ -67,7 +67,7 @@ op "grid_sample_grid" {
       .. ", grid, mode, padding_mode, align_corners, ORDER, size_of(x))"),
     grid = over_dims("grid_sample_grid(grad * " .. along .. ", x, grid, mode, padding_mode, align_corners, ORDER)"),
   },
-  help = "gradient of grid_sample for its grid; of mode nearest zeros",
+  inner = true, help = "gradient of grid_sample for its grid; of mode nearest zeros",
 }
 
 -- y1 is where each came from in all of x, from 1, and 0 where a bin is empty.
@@ -81,7 +81,7 @@ op "roi_pool" {
     .. "which spatial_scale multiplies: [K, C, height, width]",
 }
 op "nms_sorted" {
-  "boxes", "iou_threshold: number", grad = "none",
+  "boxes", "iou_threshold: number", grad = "none", inner = true,
   help = "of boxes [n, 4] (x1, y1, x2, y2), the best first, bool [n]: those that share no more than iou_threshold of "
     .. "their union with one kept before",
 }
