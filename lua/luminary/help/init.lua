@@ -203,7 +203,7 @@ end
 local function about_option(name)
   local paths, said, first = {}, {}, nil
   for _, entry in ipairs(all().list) do
-    local text = help.of(entry) or ""
+    local text = not index.is_inner(entry.name) and help.of(entry) or ""
     for call in ("\n" .. text):gmatch "\n%s*[%a_][%w_%.:]*%s?(%b())" do
       local braces = call:match "%b{}"
       if braces and braces:find("[{,]%s*" .. name .. "%f[^%w_]") and not said[text] then
@@ -213,10 +213,12 @@ local function about_option(name)
     end
   end
   if #paths == 0 then return nil end
-  if #paths == 1 then return ("%s is an option of %s\n%s"):format(name, paths[1], first) end
+  local theirs = require("luminary.help.other_names").options[name]
+  theirs = theirs and ("\nOf functions that lack it: %s."):format(theirs) or ""
+  if #paths == 1 then return ("%s is an option of %s\n%s%s"):format(name, paths[1], first, theirs) end
   local shown = table.concat(paths, ", ", 1, math.min(#paths, 8))
-  return ("%s is an option of %s%s; ?%s explains the first"):format(name, shown,
-    #paths > 8 and (" and %d more"):format(#paths - 8) or "", paths[1])
+  return ("%s is an option of %s%s; ?%s explains the first%s"):format(name, shown,
+    #paths > 8 and (" and %d more"):format(#paths - 8) or "", paths[1], theirs)
 end
 
 -- The owners that a value's methods are found under: "x", or its classes' names.
