@@ -61,14 +61,11 @@ LM_VECTOR double hypot(double, double);
 
 #define LM_SCALAR static inline __attribute__((always_inline, unused))
 
-/* e^x, about 1 ulp off at most, without branches: x = n ln 2 + r, |r| <= ln 2 / 2, e^x = 2^n e^r. ln 2 is split in two
- * so that n times the upper part is exact; the polynomial is Cephes' (expf.c). 2^n is applied in two steps, so that
- * results below the smallest normal number and above the largest come out right. */
-LM_SCALAR float lm_expf(float x) {
-  float in = x < -104.0f ? -104.0f : x;
-  in = in > 89.0f ? 89.0f : in; /* NaN fails both tests and stays */
-  float n = rintf(in * 1.44269504088896341f);
-  float r = in - n * 0.693359375f;
+/* e^r of x = n ln 2 + r, |r| <= ln 2 / 2, so that e^x = 2^n e^r. ln 2 is split in two so that n times the upper part is
+ * exact; the polynomial is Cephes' (expf.c). */
+LM_SCALAR float lm_exp_rest(float x, int32_t *exponent) {
+  float n = rintf(x * 1.44269504088896341f);
+  float r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -76,8 +73,18 @@ LM_SCALAR float lm_expf(float x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  int32_t exponent = (int32_t)n, half = exponent >> 1;
+  *exponent = (int32_t)n;
+  return p * (r * r) + r + 1.0f;
+}
+
+/* e^x, about 1 ulp off at most, without branches. 2^n is applied in two steps, so that results below the smallest
+ * normal number and above the largest come out right. */
+LM_SCALAR float lm_expf(float x) {
+  float in = x < -104.0f ? -104.0f : x;
+  in = in > 89.0f ? 89.0f : in; /* NaN fails both tests and stays */
+  int32_t exponent;
+  float p = lm_exp_rest(in, &exponent);
+  int32_t half = exponent >> 1;
   union {
     uint32_t bits;
     float value;

@@ -10,20 +10,12 @@ enum { LANES = 64 };
 LM_INLINE float lm_power_F32(float x) {
   const float least = -87.3f;
   float in = x < least ? least : x; /* NaN stays */
-  float n = rintf(in * 1.44269504088896341f);
-  float r = in - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
+  int32_t exponent;
+  float p = lm_exp_rest(in, &exponent);
   union {
     uint32_t bits;
     float value;
-  } scale = {(uint32_t)((int32_t)n + 127) << 23};
+  } scale = {(uint32_t)(exponent + 127) << 23};
   return x < least ? 0 : p * scale.value;
 }
 LM_INLINE double lm_power_F64(double x) { return exp(x); }
