@@ -423,12 +423,21 @@ describe("models.generate", function()
     says("repetition_penalty has to be a finite number above 0, got 0", {repetition_penalty = 0})
     says("length_penalty has to be a finite number, got nan", {length_penalty = 0 / 0, num_beams = 2})
     local nothing = {eos_token_id = {1, 2, 3, 4, 5, 6, 7, 8}, min_new_tokens = 2, do_sample = true}
-    says("generate: no token is left to be drawn for row 1: min_new_tokens leaves out ends", nothing)
+    says("generate: no token is left for row 1: min_new_tokens leaves out ends", nothing)
     for _, o in ipairs {{}, {do_sample = true}, {num_beams = 2}} do
       says("generate: the net gave scores of row 1 that are no numbers", o, function(x)
         return lm.full({x.shape[1], 1, 4}, 0 / 0)
       end)
     end
+    for _, o in ipairs {{}, {do_sample = true}, {num_beams = 2}} do
+      for score, words in pairs {
+        [math.huge] = "generate: the net gave a score of inf in row 1; finite ones wanted, or %-inf for what cannot",
+        [-math.huge] = "generate: the net gave %-inf for every token in row 1, so that none can follow",
+      } do
+        says(words, o, function(x) return lm.full({x.shape[1], 1, 4}, score) end)
+      end
+    end
+    says("generate: the net gave a tensor %[1, 0%]; scores", nil, function() return lm.ones(1, 0) end)
     net.eos_token_id = 99 -- as a config.json may say it of a smaller model
     assert.same({1, 5}, generate(net, ids, {max_new_tokens = 3, min_new_tokens = 2}).shape)
   end)

@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local golden = require "spec.support.golden"
 local temp = require "spec.support.temp"
+local core = require "luminary.core"
 local models = lm.models
 
 local folder
@@ -287,6 +288,25 @@ describe("weights =", function()
       net:generate(ids, {max_new_tokens = 2, eos_token_id = {}, stop_strings = {"a"}, tokenizer = five})
     end)
     says("generate is called with a colon", function() net.generate(ids, {max_new_tokens = 1}) end)
+    local unsaid = saved("unsaid", config:format("false"):gsub('"n_embd": 4, ', ""), state)
+    says("gpt2: .*/config.json has no n_embd %(by default 768%), and the weights do not fit: size mismatch for "
+      .. "transformer.wte.weight: %[11, 4%] in the state_dict, %[11, 768%] in the model$", function()
+      models.gpt2 {weights = unsaid}
+    end)
+    assert.equal(4, models.gpt2({weights = unsaid, n_embd = 4}).config.n_embd)
+    for told, want in pairs {["11"] = false, ["[11, 4, -1]"] = {5}, ["10"] = 11, ["2.5"] = false} do
+      local text = config:format("false"):gsub('id": 4', 'id": ' .. told)
+      local said, warn = {}, core.warn
+      core.warn = function(words) said[#said + 1] = words end
+      local ok, ended = pcall(models.gpt2, {weights = saved("ends", text, state)})
+      core.warn = warn
+      assert(ok, ended)
+      assert.same(want or nil, ended.eos_token_id)
+      assert.equal(told == "10" and 0 or 1, #said) -- -1 stands for none
+      if told == "11" then
+        assert.matches("^gpt2: .*/config.json: eos_token_id is 11, and tokens are 0 to 10 there; no text ends", said[1])
+      end
+    end
     local made = lm.models.gpt2 {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
     assert.is_nil(made.eos_token_id)
     says("gpt2: weights: there is no file or folder 'nowhere'", function() models.gpt2 {weights = "nowhere"} end)
@@ -347,7 +367,10 @@ describe("weights =", function()
     temp.write(here .. "/config.json", "[1, 2]")
     says("llama: .*config.json is no JSON object", function() models.llama {weights = here} end)
     temp.write(here .. "/config.json", [[{"rope_scaling": {"type": null}, "hidden_size": null}]])
-    says("load_state_dict: for Llama", function() models.llama {weights = here} end)
+    says("llama: .*/config.json has no hidden_size %(by default 4096%), and the weights do not fit: size mismatch for "
+      .. "model.norm.weight: %[3%] in the state_dict, %[4096%] in the model$", function()
+      models.llama {weights = here}
+    end)
     assert.is_true(peak() - before < 256, ("%.0f MiB more"):format(peak() - before))
   end)
 

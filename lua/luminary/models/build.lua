@@ -53,13 +53,43 @@ local function from_config(who, config, path, reads, spec, opts)
   return out
 end
 
+-- Ends, ids from 1, without those that no net with so many tokens gives, with a warning about them.
+local function possible(who, path, ends, vocabulary)
+  local list = {}
+  for _, id in ipairs(type(ends) == "table" and ends or {ends}) do
+    local good = id % 1 == 0 and id <= (vocabulary or math.huge)
+    if good then list[#list + 1] = id end
+    if not good then
+      core.warn(("%s: %s: eos_token_id is %s, and tokens are %s there; no text ends with it"):format(who, path, id - 1,
+        vocabulary and ("0 to %d"):format(vocabulary - 1) or "0, 1, …"))
+    end
+  end
+  if type(ends) == "table" then return list end
+  return list[1]
+end
+
 -- The ends that a net of language generates to, and options by which it does where nothing else is said.
-local function generation_of(who, weights, config)
+local function generation_of(who, weights, config, config_path, vocabulary)
   local json, path = read_json(who, weights, "generation_config.json")
   local own = json and generation_config.read(who, path, json) or nil
-  local ends = own and own.eos_token_id or generation_config.from_1(config.eos_token_id)
+  local ends = own and own.eos_token_id
   if own then own.eos_token_id = nil end
-  return ends, own
+  if ends == nil then ends, path = generation_config.from_1(config.eos_token_id), config_path end
+  return possible(who, path, ends, vocabulary), own
+end
+
+-- Which sizes neither a config.json nor the caller says, of those by whose defaults weights do not fit, as text; nil if
+-- there are none. told: the options; why: load_state_dict's error.
+local function unsaid_sizes(spec, told, why)
+  local list = {}
+  for name, row in pairs(spec) do
+    local default = row[1] == "count" and told[name] == nil and row[2]
+    if default and why:find(("%%[[%%d, ]*%%f[%%d]%d%%f[%%D][%%d, ]*%%] in the model"):format(default)) then
+      list[#list + 1] = ("%s (by default %d)"):format(name, default)
+    end
+  end
+  table.sort(list)
+  return list[1] and table.concat(list, ", ")
 end
 
 -- Sizes that no network has are slips, which would run for hours or end in errors about memory.
@@ -120,7 +150,7 @@ end
 --- of the weights; without it what is of another becomes float32, and the report says so. With weights
 --- load_state_dict's report is a second result. Options that are given go before those of config.json. A network of a
 --- folder with a config.json is in evaluation mode; where it generates, eos_token_id, from 1, which ends that, and
---- generation_config are those of generation_config.json, or of config.json.
+--- generation_config are those of generation_config.json, or of config.json; a warning says which ends no token has.
 --- Nothing is drawn where weights have it all, and nothing allocated before they are known to fit.
 return function(who, opts, spec, make, first, reads)
   local rows = copied(spec)
@@ -130,20 +160,20 @@ return function(who, opts, spec, make, first, reads)
       excerpt(opts, 200))
   end
   local given = options.check(who, opts, rows, first)
-  local weights, config, path = given.weights, nil, nil
+  local weights, config, path, told = given.weights, nil, nil, nil
   if type(weights) == "string" and not core.file_kind(weights) then
     fail("%s: weights: there is no file or folder '%s'; nothing is downloaded%s", who, excerpt(weights, 200), reads
       and ": a folder has config.json and weights, as `hf download NAME --local-dir FOLDER` leaves it" or "")
   end
   if reads then config, path = read_json(who, weights, "config.json") end
   if config then
-    local told = from_config(who, config, path, reads, spec, given)
+    told = from_config(who, config, path, reads, spec, given)
     for name, value in pairs(opts) do told[name] = value end
     given = options.check(who, told, rows, first)
   end
   check_sizes(who, spec, given)
   local ends, generation
-  if config and reads.generates then ends, generation = generation_of(who, weights, config) end
+  if config and reads.generates then ends, generation = generation_of(who, weights, config, path, given.vocab_size) end
   local own, how, device = {}, {}, given.device
   for name in pairs(spec) do own[name] = given[name] end
   for name in pairs(loading) do how[name] = given[name] end
@@ -159,9 +189,13 @@ return function(who, opts, spec, make, first, reads)
   if weights then
     how.dry_run = true
     local ok, report = pcall(net.load_state_dict, net, weights, how)
+    local unsaid = not ok and config and unsaid_sizes(spec, told, tostring(report))
     if not ok and path and not config then
       fail("%s: there is no %s, which says a model's sizes; here they are the options' and the defaults, and do not "
         .. "fit: %s", who, path, excerpt(tostring(report):gsub("^.-: (load_state_dict: )", "%1"), 1000))
+    elseif unsaid then
+      fail("%s: %s has no %s, and the weights do not fit: %s", who, path, unsaid,
+        excerpt(tostring(report):match "size mismatch[^\n]*", 300))
     elseif not ok then
       error(report, 0)
     end

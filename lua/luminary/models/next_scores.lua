@@ -7,11 +7,26 @@ local ops, fail = core.ops, options.fail
 -- The scores [n, V] of the last place in what a net gave.
 local function last_place(who, y, n)
   local good = core.is_tensor(y) and (y.ndim == 2 or y.ndim == 3 and y.shape[2] > 0) and y.shape[1] == n
+    and y.shape[y.ndim] > 0
   if not good then
     fail("%s: the net gave %s; scores [%d, L, vocabulary], or [%d, vocabulary] of the last place, wanted", who,
       options.describe(y), n, n)
   end
   return (y.ndim == 3 and y:select(2, -1) or y):float()
+end
+
+-- The scores, if a token can be chosen by those of each row.
+local function checked(who, scores)
+  for i, best in ipairs(scores:amax(2):totable()) do
+    if best ~= best then
+      fail("%s: the net gave scores of row %d that are no numbers (NaN)", who, i)
+    elseif best == math.huge then
+      fail("%s: the net gave a score of inf in row %d; finite ones wanted, or -inf for what cannot follow", who, i)
+    elseif best == -math.huge then
+      fail("%s: the net gave -inf for every token in row %d, so that none can follow", who, i)
+    end
+  end
+  return scores
 end
 
 -- Of a net that knows no mask: each row by itself, without what the mask leaves out.
@@ -30,7 +45,7 @@ end
 return function(who, net, n, length, mask, use_cache)
   local offers = type(net) ~= "function" and type(net.new_cache) == "function"
   local cache, known = offers and use_cache and net:new_cache(n, length) or nil, 0
-  local function scores(ids)
+  local function given(ids)
     local l = ids.shape[2]
     if mask and mask.shape[2] < l then
       mask = ops.cat({mask, ops.ones({n, l - mask.shape[2]}, {dtype = "bool", device = mask.device})}, 2)
@@ -46,5 +61,5 @@ return function(who, net, n, length, mask, use_cache)
   local function reorder(order)
     for _, each in ipairs(cache or {}) do each:reorder(order) end
   end
-  return scores, reorder
+  return function(ids) return checked(who, given(ids)) end, reorder
 end

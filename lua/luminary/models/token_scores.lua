@@ -65,12 +65,11 @@ function token_scores.allowed(scores, ids, rows, made, o, mask)
     local places = core.tensor(ends, {dtype = "int64", device = scores.device})
     if #ends > 0 then scores = scores:index_fill(2, places, -math.huge) end
   end
-  for i, best_of_row in ipairs(scores:amax(2):totable()) do
-    if best_of_row ~= best_of_row then
-      options.fail("generate: the net gave scores of row %d that are no numbers (NaN)", i)
-    elseif best_of_row == -math.huge and o.do_sample then
-      options.fail("generate: no token is left to be drawn for row %d: min_new_tokens leaves out ends, "
-        .. "no_repeat_ngram_size what would come again", i)
+  local fewer = made < o.min_new_tokens or o.no_repeat_ngram_size > 0 or o.repetition_penalty ~= 1
+  for i, best_of_row in ipairs(fewer and o.num_beams == 1 and scores:amax(2):totable() or {}) do
+    if best_of_row == -math.huge then
+      options.fail("generate: no token is left for row %d: min_new_tokens leaves out ends, no_repeat_ngram_size and a "
+        .. "huge repetition_penalty what would come again", i)
     end
   end
   return scores
