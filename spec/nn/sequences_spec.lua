@@ -285,6 +285,11 @@ describe("recurrent layers", function()
     says("GRU: x is .*%[T, N, input_size%], %[T, input_size%] or a PackedSequence", function() gru(lm.randn(5)) end)
     says("x has to be a tensor, got nil", function() gru() end)
     says("GRU: x is float64, the layer's parameters float32", function() gru(x:double()) end)
+    says("LSTM: x is int64; floating numbers wanted: x:to%('float32'%), or for numbers of classes what nn.Embedding",
+      function() lstm(x:long()) end)
+    says("LSTM: h0 is float64, the layer's parameters float32; h0:to%('float32'%) or the layer's :to%('float64'%)",
+      function() lstm(x, {lm.zeros(1, 2, 4):double(), lm.zeros(1, 2, 4)}) end)
+    says("GRUCell: x is bool; floating numbers wanted: x:to%('float32'%)", function() nn.GRUCell(3, 4)(x[1]:gt(0)) end)
     says("GRU: h0 is .*1, 3, 4.*%[1, 2, 4%] wanted", function() gru(x, lm.zeros(1, 3, 4)) end)
     says("GRU: h0 is .*%[1, 4%] wanted", function() gru(lm.randn(5, 3), lm.zeros(1, 1, 4)) end)
     says("GRU: h0 has to be a tensor, got", function() gru(x, {lm.zeros(1, 2, 4)}) end)

@@ -101,19 +101,23 @@ local function uniform(self, hidden)
   for _, p in ipairs(self:parameters()) do init.uniform_(p, -bound, bound) end
 end
 
-local function check_dtype(who, x, weight)
-  if x.dtype ~= weight.dtype and not core.is_autocast_enabled() then
-    fail("%s: x is %s, the layer's parameters %s; x:to('%s') or the layer's :to('%s') makes them alike", who, x.dtype,
-      weight.dtype, weight.dtype, x.dtype)
+local function check_dtype(who, name, t, weight)
+  if not t:is_floating_point() then
+    fail("%s: %s is %s; floating numbers wanted: %s:to('%s')%s", who, name, t.dtype, name, weight.dtype,
+      name == "x" and ", or for numbers of classes what nn.Embedding makes of them" or "")
+  elseif t.dtype ~= weight.dtype and not core.is_autocast_enabled() then
+    fail("%s: %s is %s, the layer's parameters %s; %s:to('%s') or the layer's :to('%s') makes them alike", who, name,
+      t.dtype, weight.dtype, name, weight.dtype, t.dtype)
   end
 end
 
-local function check_state(who, name, t, ...)
+local function check_state(who, name, t, weight, ...)
   local wanted, good = {...}, core.is_tensor(t) and t.ndim == select("#", ...)
   for d, n in ipairs(wanted) do good = good and t.shape[d] == n end
   if not good then
     fail("%s: %s is %s; [%s] wanted", who, name, describe(t), table.concat(wanted, ", "))
   end
+  check_dtype(who, name, t, weight)
   return t
 end
 
@@ -246,8 +250,8 @@ local function first_states(self, x, h, c, n, single)
   local width = self.proj_size > 0 and self.proj_size or self.hidden_size
   local function state(name, t, size)
     if t == nil then return ops.zeros({count, n, size}, {dtype = self.weight_hh_l0.dtype, device = x.device}) end
-    if single then return check_state(who, name, t, count, size):unsqueeze(2) end
-    return check_state(who, name, t, count, n, size)
+    if single then return check_state(who, name, t, self.weight_hh_l0, count, size):unsqueeze(2) end
+    return check_state(who, name, t, self.weight_hh_l0, count, n, size)
   end
   return state("h0", h, width), self.mode == "lstm" and state("c0", c, self.hidden_size) or nil
 end
@@ -256,7 +260,7 @@ local function check_width(self, x, size)
   if size ~= self.input_size then
     fail("%s: x is %s; its last dim has to be input_size, %d", self.__name, describe(x), self.input_size)
   end
-  check_dtype(self.__name, x, self.weight_hh_l0)
+  check_dtype(self.__name, "x", x, self.weight_hh_l0)
 end
 
 local function results(y, h, c)
@@ -371,14 +375,14 @@ function Cell:forward(x, hx)
   if (x.ndim ~= 1 and x.ndim ~= 2) or x.shape[x.ndim] ~= self.input_size then
     fail("%s: x is %s; [N, %d] or [%d] wanted", who, describe(x), self.input_size, self.input_size)
   end
-  check_dtype(who, x, self.weight_hh)
+  check_dtype(who, "x", x, self.weight_hh)
   local single = x.ndim == 1
   if single then x = x:unsqueeze(1) end
   local n = x.shape[1]
   local function state(name, t)
     if t == nil then return ops.zeros({n, size}, {dtype = self.weight_hh.dtype, device = x.device}) end
-    if single then return check_state(who, name, t, size):unsqueeze(1) end
-    return check_state(who, name, t, n, size)
+    if single then return check_state(who, name, t, self.weight_hh, size):unsqueeze(1) end
+    return check_state(who, name, t, self.weight_hh, n, size)
   end
   local h, c = states_of(who, self.mode, hx)
   h, c = state("h", h), self.mode == "lstm" and state("c", c) or nil
