@@ -480,8 +480,8 @@ describe("what errors advise", function()
     for name, want in pairs {
       real = "x:select%(%-1, 1%)$", imag = "x:select%(%-1, 2%)$",
       angle = "lm.atan2%(x:select%(%-1, 2%), x:select%(%-1, 1%)%)$",
-      conj = "x %* lm.tensor {1, %-1}$", polar = "lm.stack%({r", complex = "lm.stack%({real, imag}, %-1%)$",
-      view_as_complex = "lm.fft and lm.istft take as they are$", view_as_real = "give is that already$",
+      conj = "lm.fft.conjugate%(x%)$", polar = "lm.stack%({r", complex = "lm.stack%({real, imag}, %-1%)$",
+      view_as_complex = "take as they are; lm.fft.multiply multiplies them$", view_as_real = "give is that already$",
       eig = "may be complex, .*lm.linalg.eigh is for symmetric", eigvals = "may be complex, .*lm.linalg.eigvalsh is",
     } do
       assert.error_matches(function() return lm[name] end, want)

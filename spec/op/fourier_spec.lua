@@ -237,6 +237,34 @@ describe("stft", function()
   end)
 end)
 
+describe("products of complex numbers", function()
+  it("make convolutions and correlations of spectra", function()
+    local x, w = random(2, 9), random(4)
+    local y = fft.irfft(fft.multiply(fft.rfft(x, 12), fft.rfft(w, 12)), 12)
+    local padded = lm.nn.functional.pad(x, { 3, 3 }):unsqueeze(2)
+    near(lm.nn.functional.conv1d(padded, w:flip(1):view(1, 1, 4)):squeeze(2), y)
+    local alike = fft.irfft(fft.multiply(fft.rfft(x), fft.rfft(x), { conjugate = true }), 9)
+    near(x:square():sum(2), alike:select(2, 1))
+    near(fft.conjugate(fft.rfft(x)), fft.rfft(x) * lm.tensor({ 1, -1 }, double))
+    lm.autograd.gradcheck(function(a, b) return fft.multiply(a, b, true) end,
+      { random(3, 2):requires_grad_(), random(2, 1, 2):requires_grad_() })
+    lm.autograd.gradgradcheck(fft.multiply, { random(3, 2):requires_grad_(), random(2, 1, 2):requires_grad_() })
+    local function kept()
+      local z = fft.multiply(x, x)
+      return z
+    end
+    for _, f in ipairs { function() return fft.multiply(x, x) end, kept } do
+      assert.matches("multiply: x is %[2, 9%]; complex numbers are pairs in a last dim of 2", message(f))
+    end
+  end)
+
+  it("have lengths that can be", function()
+    assert.matches("fft: n has to be an integer, less than 2^53, got", message(fft.fft, random(4, 2), 2 ^ 53), 1, true)
+    assert.matches("an integer up to 2^53 expected, got", message(lm.fft_c2r, random(4, 2), 2 ^ 60), 1, true)
+    assert.matches("c2r: n: an integer expected, got number", message(lm.fft_c2r, random(4, 2), 0 / 0))
+  end)
+end)
+
 describe("windows", function()
   it("have their values, periodic or symmetric", function()
     near(lm.tensor { 0, 0.5, 1, 0.5 }, lm.hann_window(4), 1e-7)

@@ -1162,6 +1162,11 @@ op("fft_c2r", "x n scale inner", "torch.fft.irfft(" .. C .. " * " .. by_inner "n
   { dtypes = false, defaults = { scale = 1, inner = 1 }, { x = t { 5, 2 }, n = 8 }, { x = t { 2, 3, 2 }, n = 5, scale = 0.2 },
   { x = t { 1, 2 }, n = 1 }, { x = t { 9, 7, 2 }, n = 12, inner = 0.5 }, { x = t { 2, 4, 2 }, n = 7, inner = 2 }, { x = t { 20, 2 }, n = 38, inner = 3 },
   bad = { { t { 5, 2 }, 7, message = "fft_c2r: x is %[5, 2%]; lines of 7 come from 4 entries" } } })
+op("fft_multiply", "x other conjugate", "torch.view_as_real(torch.view_as_complex(x.contiguous()) * (torch.conj if conjugate else (lambda z: z))(torch.view_as_complex(other.contiguous())))",
+  { dtypes = false, defaults = { conjugate = false }, { x = t { 5, 2 }, other = t { 5, 2 } }, { x = t { 3, 4, 2 }, other = t { 4, 2 }, conjugate = true },
+  { x = t { 2 }, other = t { 2, 1, 2 } }, { x = t { 3, 1, 2 }, other = t { 5, 2 } }, { x = t { 0, 2 }, other = t { 2 } },
+  bad = { { t { 3 }, t { 2 }, message = "fft_multiply: x is %[3%]; complex numbers are pairs" }, { t { 2 }, t {}, message = "fft_multiply: other is %[%]" },
+    { t { 3, 2 }, t { 4, 2 }, message = "%[3%].*%[4%]" } } })
 op("stft_lines", "x window hop scale inner", "torch.view_as_real(torch.stft(x, len(window), hop, window=window, center=False, return_complex=True).transpose(1, 2) * scale) * "
   .. by_inner "len(window)" .. "[:, None]",
   { dtypes = false, defaults = { scale = 1, inner = 1 }, { x = t { 2, 21 }, window = t { 8 }, hop = 3 }, { x = t { 1, 9 }, window = t { 5 }, hop = 2, scale = 0.5, inner = 2 },

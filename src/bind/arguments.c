@@ -1,6 +1,7 @@
 /* Readers of one Lua value. None of them raises, so callers can release what they own; none of them
  * allocates in Lua, so no finalizer runs between reading a handle and using it. The one that runs Lua code
  * sees to it that nothing goes meanwhile. */
+#include <math.h>
 #include <stdio.h>
 
 #include "base/mem.h"
@@ -103,7 +104,9 @@ lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, c
 lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
   if (lua_type(L, i) == LUA_TNUMBER) {
     double v = lua_tonumber(L, i);
-    if (!(v >= -exact && v <= exact) || v != (double)(int64_t)v) return expected(L, s, i, fn, arg, "an integer");
+    bool held = v >= -exact && v <= exact;
+    if (!held || v != (double)(int64_t)v)
+      return expected(L, s, i, fn, arg, held || isnan(v) ? "an integer" : "an integer up to 2^53");
     *out = (int64_t)v;
     return LM_OK;
   }

@@ -141,7 +141,11 @@ function options.arg(who, name, value, kind)
     fail("%s: %s: there is no kind %s of options; there are %s", who, name, describe(kind), table.concat(known, ", "))
   end
   if value ~= nil then checked = kinds[kind][2](value, who, name) end
-  if checked == nil then fail("%s: %s has to be %s, got %s", who, name, kinds[kind][1], describe(value)) end
+  if checked == nil then
+    local large = type(value) == "number" and math.abs(value) >= 2 ^ 53 and kinds[kind][1]:find "^an integer"
+    fail("%s: %s has to be %s%s, got %s", who, name, kinds[kind][1], large and ", less than 2^53" or "",
+      describe(value))
+  end
   return checked
 end
 

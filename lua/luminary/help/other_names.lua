@@ -20,8 +20,8 @@ local lack = "there are no complex numbers here, but pairs of real and imaginary
 local eigenvalues = "eigenvalues of matrices that are not symmetric may be complex, and there are no complex numbers "
   .. "here; "
 local complex = {
-  view_as_complex = lack .. ", which lm.fft and lm.istft take as they are",
-  view_as_real = lack .. ": what lm.fft and lm.stft give is that already", conj = lack .. ": x * lm.tensor {1, -1}",
+  view_as_complex = lack .. ", which lm.fft and lm.istft take as they are; lm.fft.multiply multiplies them",
+  view_as_real = lack .. ": what lm.fft and lm.stft give is that already", conj = lack .. ": lm.fft.conjugate(x)",
   real = lack .. ": x:select(-1, 1)", imag = lack .. ": x:select(-1, 2)",
   angle = lack .. ": lm.atan2(x:select(-1, 2), x:select(-1, 1))",
   polar = lack .. ": lm.stack({r * angle:cos(), r * angle:sin()}, -1)",

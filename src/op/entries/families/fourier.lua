@@ -51,3 +51,27 @@ op "overlap_add" {
   help = "frames [batch, count, n], each times window [n], added where they stand in lines [batch, length], hop "
     .. "samples apart; length has to be one in which as many frames stand",
 }
+local pairs_wanted = "complex numbers are pairs in a last dim of 2"
+op "fft_multiply" {
+  "x", "other", "conjugate = false",
+  needs = {
+    {"ndim_of(x) > 0 && size_of(x)[-1] == 2", "x is {x}; " .. pairs_wanted},
+    {"ndim_of(other) > 0 && size_of(other)[-1] == 2", "other is {other}; " .. pairs_wanted},
+  },
+  formula = {
+    "re1 = select(x, -1, 1)",
+    "im1 = select(x, -1, 2)",
+    "re2 = select(other, -1, 1)",
+    "im2 = select(other, -1, 2)",
+    "re = addcmul(re1 * re2, im1, im2, conjugate ? 1 : -1)",
+    "im = addcmul(im1 * re2, re1, im2, conjugate ? -1 : 1)",
+    "stack([re, im], -1)",
+  },
+  grad = {
+    x = "fft_multiply(g, other, !conjugate)",
+    other = "conjugate ? fft_multiply(x, g, true) : fft_multiply(g, x, true)",
+  },
+  autocast = "keep",
+  help = "the product of complex numbers, pairs in the last dim; the other dims broadcast. conjugate: with the "
+    .. "conjugates of other's",
+}
