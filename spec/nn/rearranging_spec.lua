@@ -260,6 +260,12 @@ describe("EmbeddingBag", function() -- values are PyTorch's
     assert.matches("offsets are for an index of one dim", message(F.embedding_bag, index:view(1, 5), w, offsets))
     assert.matches("mode = \"sum\"", message(F.embedding_bag, index, w, offsets, { per_sample_weights = lm.ones(5) }))
     assert.matches("index 5", message(F.embedding_bag, long(5), w, long(1)))
+    local bag, layer = F.embedding_bag, nn.EmbeddingBag(4, 2)
+    for _, f in ipairs { function() local y = F.embedding_bag(index, w, long(2)) return y end,
+      function() return F.embedding_bag(index, w, long(2)) end, function() return bag(index, w, long(2)) end,
+      function() return layer(index, long(2)) end } do
+      assert.matches("^[^ ]+ embedding_bag: offsets%[1%] has to be 1", message(f))
+    end
     assert.matches("gradients are dense", message(nn.EmbeddingBag, 2, 2, { sparse = true }))
     assert.matches("padding_idx 9 is not among", message(nn.EmbeddingBag, 2, 2, { padding_idx = 9 }))
   end)

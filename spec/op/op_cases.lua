@@ -816,8 +816,8 @@ op("bag_sums", "index weight offsets each", "F.embedding_bag(index, weight, torc
   defaults = { each = none, means = false }, dtypes = false, -- offsets are integers; bags of other lengths: nn/rearranging_spec
   { index = i({ 2 }, 5), weight = t { 5, 4 }, offsets = n({ 1 }, 1, 1, true), each = t { 2 } },
   { index = i({ 2 }, 5), weight = t { 5, 83 }, offsets = n({ 1 }, 1, 1, true), means = true },
-  bad = { { i({ 3 }, 5), t { 5, 4 }, n({ 1 }, 2, 3, true), message = "bag_sums: offsets%[1%] has to be 1, where the first bag begins, is 2" },
-    { n({ 2 }, 9, 10, true), t { 5, 4 }, n({ 1 }, 1, 2, true), message = "bag_sums: index 9" },
+  bad = { { i({ 3 }, 5), t { 5, 4 }, n({ 1 }, 2, 3, true), message = "embedding_bag: offsets%[1%] has to be 1, where the first bag begins, is 2" },
+    { n({ 2 }, 9, 10, true), t { 5, 4 }, n({ 1 }, 1, 2, true), message = "embedding_bag: index 9" },
     { i({ 3 }, 5), t { 5, 4 }, n({ 1 }, 1, 2, true), t { 2 }, message = "bag_sums: each has to be float32 %[3%]" } } })
 op("cosine_window", "n period a0 a1 a2", "a0 - a1 * torch.cos(torch.arange(n) * (2 * torch.pi / period)) + a2 * torch.cos(torch.arange(n) * (4 * torch.pi / period))", {
   defaults = { a2 = 0 }, strided = false, dtypes = false, grad = false,
