@@ -190,6 +190,68 @@ describe("max_unpool2d", function()
   end)
 end)
 
+describe("a number that may be left out", function()
+  it("has no value that stands for that: NaN, or -1, is refused where it is given", function()
+    local x, nan = lm.ones(1, 1, 4, 4), 0 / 0
+    for name, f in pairs {
+      scale = function() F.scaled_dot_product_attention(x, x, x, { scale = nan }) end,
+      eps = function() F.rms_norm(x, { 4 }, nil, nan) end, posinf = function() lm.nan_to_num(x, { posinf = nan }) end,
+      stop = function() lm.arange(3, nan) end, rcond = function() lm.linalg.lstsq(x, x, nan) end,
+    } do
+      says(name .. " is NaN; a number wanted, or nil for the default$", f)
+    end
+    says("logit: eps is NaN", function() lm.logit(x, nan) end)
+    says("eye: sizes 3 and %-1", function() lm.eye(3, -1) end)
+    for _, pool in ipairs { F.max_pool2d, F.avg_pool2d } do
+      says("stride is {%-1, %-1}", function() pool(x, 2, -1) end)
+      says("kernel_size is {%-1, %-1}", function() pool(x, -1) end)
+      says("kernel_size is missing", function() pool(x) end)
+    end
+    assert.same({ 0, 1, 2 }, list(lm.arange(3)))
+    assert.same({ 3, 3 }, lm.eye(3).shape)
+    assert.same({ 1, 1, 2, 2 }, F.max_pool2d(x, 2).shape)
+  end)
+end)
+
+describe("pad", function()
+  it("takes values that x's dtype holds, true and false, and 0-d tensors", function()
+    local bytes = lm.tensor({ 1, 2 }, { dtype = "uint8" })
+    for _, value in ipairs { -1, -0.5, 256, 300, 0 / 0, math.huge } do
+      says("^[^ ]+ pad: .*uint8, which holds integers from 0 to 255$", function()
+        F.pad(bytes, { 1, 0 }, { value = value })
+      end)
+    end
+    assert.same({ 255, 1, 2 }, list(F.pad(bytes, { 1, 0 }, { value = 255 })))
+    local flags = bytes:eq(1)
+    for _, value in ipairs { true, 1, 2 } do
+      assert.same({ true, true, false }, list(F.pad(flags, { 1, 0 }, { value = value }):to "bool"))
+    end
+    assert.same({ false, true, false }, list(F.pad(flags, { 1, 0 }, { value = false })))
+    assert.same({ 1, 0.5 }, list(F.pad(lm.tensor { 0.5 }, { 1, 0 }, { value = true })))
+    assert.same({ 1, 0.5 }, list(lm.constant_pad_nd(lm.tensor { 0.5 }, { 1, 0 }, true)))
+    local edge = leaf(3)
+    F.pad(lm.ones(2), { 2, 1 }, { value = edge }):sum():backward()
+    assert.equal(3, edge.grad:item())
+    says("pad: value has to be a number or 0%-d", function() F.pad(bytes, { 1, 0 }, { value = bytes }) end)
+  end)
+end)
+
+describe("cosine_similarity", function()
+  it("divides before it multiplies", function()
+    local big = lm.tensor { { 1e18, 1e18, 1e18 }, { 1e30, 1e30, 1e30 }, { 1e-30, 0, 0 } }
+    local other = (big * lm.tensor { 1, 1, -1 }):requires_grad_()
+    local y = F.cosine_similarity(big, other, 2)
+    assert.near(1 / 3, y[1]:item(), 1e-6)
+    assert.equal(0, y[2]:item()) -- as PyTorch's: a length of inf
+    y:sum():backward()
+    assert.is_true(other.grad:isfinite():all():item())
+    local row = leaf { 3e18, 4e18 }
+    F.cosine_similarity(row, lm.tensor { 0, 1e18 }, 1):backward()
+    assert.near(-0.096, row.grad[1] * 1e18, 1e-6) -- -12 / 125
+    assert.near(0.072, row.grad[2] * 1e18, 1e-6)
+  end)
+end)
+
 describe("a new axis in an index", function()
   it("is a dim of size 1, among entries of every kind", function()
     local x = lm.arange(6):reshape(2, 3)

@@ -106,6 +106,21 @@ describe("scaled_dot_product_attention", function()
     assert.error_matches(function() attend(q, k, v) end, "enable_gqa = true says so")
   end)
 
+  it("wants one dtype, and a mask that is no wider", function()
+    local q = lm.randn({1, 2, 4, 8}, {device = device})
+    local wide = lm.zeros({4, 4}, {device = device, dtype = "float64"})
+    assert.error_matches(function() attend(q, q, q, {attn_mask = wide}) end, "scaled_dot_product_attention: attn_mask "
+      .. 'is float64, query float32; attn_mask:to%("float32"%) makes them alike, or a mask of bool goes with every')
+    for _, f in ipairs {function() attend(q, q:double(), q) end, function() attend(q, q, q:double()) end} do
+      assert.error_matches(f, "attention: query is float32, key float%d+, value float%d+; one dtype wanted")
+    end
+    local half, mask = q:half(), lm.randn({4, 4}, {device = device})
+    mask[{2, {}}] = -math.huge
+    local y = attend(half, half, half, {attn_mask = mask})
+    assert.equal("float16", y.dtype)
+    assert.near(0, largest(attend(q, q, q, {attn_mask = mask}), y:float()), 5e-3)
+  end)
+
   it("drops weights by dropout_p and keeps their mean", function()
     local q = lm.zeros({1, 1, 400, 4}, {device = device})
     local y = attend(q, q, lm.ones_like(q), {dropout_p = 0.5})

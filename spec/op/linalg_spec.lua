@@ -13,6 +13,7 @@ local function near(want, got, tolerance)
   local most = want:numel() > 0 and (want - got):abs():max():item() or 0
   assert(most <= (tolerance or 1e-10), "differs by " .. most)
 end
+local rank_one_less = { { 1, 2, 3 }, { 4, 5, 6 }, { 5, 7, 9 } }
 local function check(f, ...)
   local inputs = { ... }
   for i, x in ipairs(inputs) do inputs[i] = x:detach():clone():requires_grad_() end
@@ -103,7 +104,47 @@ describe("linear algebra", function()
   it("has no NaN in the gradient of a determinant where there is no inverse", function()
     local x = lm.tensor({ { 1, 2 }, { 2, 4 } }, double):requires_grad_()
     lm.det(x):backward()
-    near(lm.zeros({ 2, 2 }, double), x.grad) -- as PyTorch's
+    near(lm.tensor({ { 4, -2 }, { -2, 1 } }, double), x.grad)
+  end)
+
+  it("has cofactors as the gradient of every determinant", function()
+    local cofactors = { { 3, -6, 3 }, { 3, -6, 3 }, { -3, 6, -3 } }
+    local list = {
+      { rank_one_less, cofactors }, { { { 0 } }, { { 1 } } }, { { { 0, 0 }, { 0, 0 } }, { { 0, 0 }, { 0, 0 } } },
+      { { { 0, 0 }, { 0, 7 } }, { { 7, 0 }, { 0, 0 } } },
+      { { { 1, 1, 1 }, { 1, 1, 1 }, { 1, 1, 1 } }, { { 0, 0, 0 }, { 0, 0, 0 }, { 0, 0, 0 } } },
+      { { { 1e200, 3e199 }, { 2e199, 1e200 } }, { { 1e200, -2e199 }, { -3e199, 1e200 } }, 1e188 },
+      { { { 1e-200, 0 }, { 0, 2e-200 } }, { { 2e-200, 0 }, { 0, 1e-200 } }, 1e-212 },
+      { { { 1e200, 0, 0 }, { 0, 1e200, 0 }, { 0, 0, 0 } }, { { 0, 0, 0 }, { 0, 0, 0 }, { 0, 0, math.huge } }, "inf" },
+    }
+    for _, case in ipairs(list) do
+      for _, create_graph in ipairs { false, true } do
+        local x = lm.tensor(case[1], double):requires_grad_()
+        local grad = lm.autograd.grad(lm.det(x) * 2, x, { create_graph = create_graph })
+        grad = lm.is_tensor(grad) and grad or grad[1]
+        if case[3] == "inf" then
+          assert.equal(math.huge, grad:detach()[{ 3, 3 }])
+        else
+          near(lm.tensor(case[2], double) * 2, grad:detach(), case[3] or 1e-13)
+        end
+      end
+    end
+    local good = random(3, 3)
+    local batch = lm.stack { good, lm.tensor(rank_one_less, double), lm.full({ 3, 3 }, 0 / 0, double), positive(good) }
+    batch:requires_grad_()
+    lm.dot(lm.det(batch), lm.tensor({ 1, 2, 3, 4 }, double)):backward()
+    near(la.inv(good):t() * la.det(good), batch.grad[1], 1e-11)
+    near(lm.tensor(cofactors, double) * 2, batch.grad[2], 1e-12)
+    assert.is_true(batch.grad[3]:isnan():all():item())
+    near(la.inv(positive(good)):t() * la.det(positive(good)) * 4, batch.grad[4], 1e-9)
+  end)
+
+  it("has second gradients of determinants that are 0, and of others beside them", function()
+    check(lm.det, lm.tensor(rank_one_less, double))
+    check(lm.det, lm.stack { lm.tensor(rank_one_less, double), eye(3), random(3, 3) })
+    local nearly = lm.tensor(rank_one_less, double)
+    nearly[{ 3, 3 }] = nearly[{ 3, 3 }] + 1e-15
+    check(lm.det, nearly)
   end)
 
   it("solves for vectors and from either side", function()

@@ -14,8 +14,8 @@ static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
     return lm_fail(LM_E_SHAPE, "max_unpool2d: indices have to be int64 %s as x, are %s %s", lm_shape_of(t),
                    lm_dtype_name((lm_dtype)a->indices->dtype), lm_shape_of(a->indices));
   }
-  if (a->kernel_size[0] == -1) return lm_fail(LM_E_ARG, "max_unpool2d: kernel_size is missing");
-  const int64_t *stride = a->stride[0] == -1 ? a->kernel_size : a->stride, *asked = NULL;
+  if (a->kernel_size[0] == LM_NO_INT) return lm_fail(LM_E_ARG, "max_unpool2d: kernel_size is missing");
+  const int64_t *stride = a->stride[0] == LM_NO_INT ? a->kernel_size : a->stride, *asked = NULL;
   if (a->output_size.n >= 0) {
     if (a->output_size.n != 2 && a->output_size.n != t->ndim) {
       return lm_fail(LM_E_ARG, "max_unpool2d: output_size is H and W, or all %d sizes, got %d", t->ndim,

@@ -37,7 +37,7 @@ static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   if (!more) return lm_e_clone(e, t, LM_PRESERVE);
   bool interleaved = lm_is_channels_last(a->x) && !lm_is_contiguous(a->x);
   lm_tensor *y = lm_e_empty(e, size, a->x->dtype, a->x->device, interleaved ? LM_CHANNELS_LAST : LM_CONTIGUOUS);
-  lm_tensor *inner = lm_e_fill_(e, y, lm_e_number(e, a->value));
+  lm_tensor *inner = a->value ? lm_e_fill_(e, y, a->value) : lm_e_zero_(e, y);
   for (int i = 0; i < a->pad.n && inner && t; i += 2) {
     int d = a->x->ndim - 1 - i / 2;
     int64_t before = a->pad.v[i];

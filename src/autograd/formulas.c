@@ -142,6 +142,12 @@ lm_tensor *lm_f_shifted(lm_expr *e, lm_tensor *t, int64_t dim, bool reverse, dou
 
 lm_tensor *lm_f_second(lm_expr *e, lm_tensor *t) { return t ? e->last[1] : NULL; }
 
+lm_tensor *lm_f_product_of_others(lm_expr *e, lm_tensor *t) {
+  lm_tensor *before = lm_f_shifted(e, lm_e_cumprod(e, t, -1, false, LM_NO_DTYPE), -1, false, 1);
+  lm_tensor *behind = lm_f_shifted(e, lm_e_cumprod(e, t, -1, true, LM_NO_DTYPE), -1, true, 1);
+  return lm_e_mul(e, before, behind);
+}
+
 /* Where no element is 0 that is the product divided by it, else the product of those before and of those behind. */
 lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim) {
   if (!g) return NULL;
@@ -165,9 +171,7 @@ lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
   }
   lines.v[lines.n++] = n;
   lm_tensor *line = lm_e_reshape(e, lm_e_permute(e, x, order), lines);
-  lm_tensor *before = lm_f_shifted(e, lm_e_cumprod(e, line, -1, false, LM_NO_DTYPE), -1, false, 1);
-  lm_tensor *behind = lm_f_shifted(e, lm_e_cumprod(e, line, -1, true, LM_NO_DTYPE), -1, true, 1);
-  lm_tensor *others = lm_e_reshape(e, lm_e_mul(e, before, behind), permuted);
+  lm_tensor *others = lm_e_reshape(e, lm_f_product_of_others(e, line), permuted);
   return lm_e_mul(e, all, lm_f_unpermuted(e, others, order));
 }
 
@@ -356,7 +360,7 @@ int64_t lm_f_same_padding(lm_expr *e, const lm_tensor *weight, const int64_t *di
 
 lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation) {
   int64_t rows = same_places(weight, dilation, 1) % 2, columns = same_places(weight, dilation, 2) % 2;
-  return rows || columns ? lm_e_pad(e, x, (lm_ints){4, {0, columns, 0, rows}}, LM_PAD_CONSTANT, 0) : x;
+  return rows || columns ? lm_e_pad(e, x, (lm_ints){4, {0, columns, 0, rows}}, LM_PAD_CONSTANT, NULL) : x;
 }
 
 /* ---- numbers, sizes and words */
@@ -400,6 +404,11 @@ double lm_f_power_of_ten(lm_expr *e, double exponent) {
 bool lm_f_is_whole(lm_expr *e, double x) {
   (void)e;
   return x == floor(x);
+}
+
+bool lm_f_same_dtype(lm_expr *e, const lm_tensor *a, const lm_tensor *b) {
+  (void)e;
+  return a && b && a->dtype == b->dtype;
 }
 
 bool lm_f_same_size(lm_expr *e, const lm_tensor *a, const lm_tensor *b) {

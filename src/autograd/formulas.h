@@ -29,6 +29,8 @@ lm_tensor *lm_f_place_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *index, in
 lm_tensor *lm_f_shifted(struct lm_expr *e, lm_tensor *t, int64_t dim, bool reverse, double edge);
 /* prod's gradient: g times the product of the other elements. */
 lm_tensor *lm_f_product_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim);
+/* Of t [..., n] each element's product of all others in its line. */
+lm_tensor *lm_f_product_of_others(struct lm_expr *e, lm_tensor *t);
 /* The second result of the op just called, whose first is t. */
 lm_tensor *lm_f_second(struct lm_expr *e, lm_tensor *t);
 /* [..., n] -> [rows, n] */
@@ -96,8 +98,11 @@ bool lm_f_suits_rms_norm_rows(struct lm_expr *e, const lm_tensor *x, const lm_te
 /* The identity of t's sizes, dtype and device. */
 lm_tensor *lm_f_identity_like(struct lm_expr *e, lm_tensor *t);
 lm_tensor *lm_f_logdet_of(struct lm_expr *e, lm_tensor *x);
-/* g [...], what the logarithm of |det x| is weighted by: inverses may not be there, and are then of something near. */
-lm_tensor *lm_f_det_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots);
+/* g [...], what det x or the logarithm of |det x| is weighted by. The gradient of det x is there for every x; of the
+ * other, where there is no inverse, that of something near. */
+lm_tensor *lm_f_det_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x, lm_tensor *lu,
+                         lm_tensor *pivots);
+lm_tensor *lm_f_slogdet_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots);
 lm_tensor *lm_f_cholesky_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *y, bool upper);
 /* A^-T g by the factors of A, or where that is recorded by A itself. */
 lm_tensor *lm_f_solve_grad_right(struct lm_expr *e, lm_tensor *g, lm_tensor *a, lm_tensor *lu, lm_tensor *pivots,
@@ -137,6 +142,7 @@ bool lm_f_is_bool(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_is_whole(struct lm_expr *e, double x);
 /* From 1 to the next larger number of t's dtype; 0 of integers. */
 double lm_f_epsilon_of(struct lm_expr *e, const lm_tensor *t);
+bool lm_f_same_dtype(struct lm_expr *e, const lm_tensor *a, const lm_tensor *b);
 const char *lm_f_dtype_of(struct lm_expr *e, const lm_tensor *t);
 /* The largest power of ten that the dtype an op on t computes in has. */
 int64_t lm_f_largest_power(struct lm_expr *e, const lm_tensor *t);

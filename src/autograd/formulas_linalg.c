@@ -60,7 +60,7 @@ lm_tensor *lm_f_logdet_of(lm_expr *e, lm_tensor *x) {
 
 /* x^-T times g by the factors of x, or where that is recorded by new ones, which depend on x; those of a singular x
  * have something small on the diagonal of U in place of zeros. */
-lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots) {
+lm_tensor *lm_f_slogdet_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots) {
   if (!g) return NULL;
   if (lm_grad_enabled()) {
     lu = lm_e_linalg_lu_factor(e, x, false);
@@ -69,8 +69,49 @@ lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *lu, 
     lm_tensor *zero = lm_e_logical_and(e, lm_e_eq(e, lu, lm_e_number(e, 0)), places(e, lu, lm_e_eq));
     lu = lm_e_masked_fill(e, lu, zero, lm_e_number(e, lm_f_epsilon_of(NULL, x)));
   }
-  lm_tensor *identity = lm_e_eye(e, rows_of(x), -1, (lm_dtype)x->dtype, x->device);
+  lm_tensor *identity = lm_e_eye(e, rows_of(x), LM_NO_INT, (lm_dtype)x->dtype, x->device);
   return lm_e_linalg_lu_solve(e, lu, pivots, lm_e_mul(e, as_column(e, as_column(e, g)), identity), true, true);
+}
+
+/* g times the cofactors of each of x [k, n, n], without an inverse: of x = U S V^T the singular values become the
+ * products of all others, and det U det V is 1 or -1. */
+static lm_tensor *cofactors(lm_expr *e, lm_tensor *g, lm_tensor *x) {
+  lm_tensor *u = lm_e_linalg_svd(e, x, false), *s = e->last[1], *vh = e->last[2];
+  if (!u) return NULL;
+  lm_tensor *weight = lm_e_mul(e, g, lm_e_mul(e, lm_e_det(e, u), lm_e_det(e, vh)));
+  lm_tensor *others = lm_e_mul(e, as_column(e, weight), lm_f_product_of_others(e, s));
+  return mm(e, lm_e_mul(e, u, as_row(e, others)), vh);
+}
+
+/* Which determinants' matrices lm_f_det_grad cannot divide by: bool, or NULL if there are none. Where the gradient is
+ * recorded its own has the inverse squared, and what is nearly singular counts. */
+static lm_tensor *without_inverse(lm_expr *e, lm_tensor *det, lm_tensor *x, lm_tensor *lu) {
+  const lm_ints matrix = {2, {-2, -1}}, line = {1, {-1}};
+  lm_tensor *bad = lm_e_ne(e, lm_e_div(e, det, det, LM_EXACT), lm_e_number(e, 1)); /* 0, infinite or NaN */
+  if (lm_grad_enabled()) {
+    lm_tensor *u = lm_e_abs(e, lm_e_diagonal(e, lu, 0, -2, -1));
+    lm_tensor *least = lm_e_mul(e, lm_e_amax(e, u, line, false), lm_e_number(e, 100 * lm_f_epsilon_of(NULL, x)));
+    bad = lm_e_logical_or(e, bad, lm_e_lt(e, lm_e_amin(e, u, line, false), least));
+  }
+  lm_tensor *found = lm_e_nonzero(e, bad, false);
+  if (!found || found->size[0] == 0) return NULL;
+  return lm_e_logical_and(e, bad, lm_e_isfinite(e, lm_e_amax(e, lm_e_abs(e, x), matrix, false)));
+}
+
+lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots) {
+  if (!g) return NULL;
+  lm_tensor *bad = x->numel > 0 ? without_inverse(e, det, x, lu) : NULL;
+  if (!bad) return lm_f_slogdet_grad(e, lm_e_mul(e, g, det), x, lu, pivots);
+  lm_tensor *each = as_column(e, as_column(e, bad)), *sound = x;
+  if (lm_grad_enabled()) sound = lm_e_where(e, each, lm_f_identity_like(e, x), x);
+  lm_tensor *weight = lm_e_mul(e, g, lm_e_masked_fill(e, det, bad, lm_e_number(e, 0)));
+  lm_tensor *grad = lm_f_slogdet_grad(e, weight, sound, lu, pivots);
+  const lm_ints size = lm_f_size_of(NULL, x), matrices = {3, {det->numel, rows_of(x), rows_of(x)}}, line = {1, {-1}};
+  lm_tensor *places = lm_e_reshape(e, lm_e_nonzero(e, lm_e_reshape(e, bad, line), false), line);
+  lm_tensor *own = cofactors(e, lm_e_index_select(e, lm_e_reshape(e, g, line), 0, places),
+                             lm_e_index_select(e, lm_e_reshape(e, x, matrices), 0, places));
+  grad = lm_e_index_put(e, lm_e_reshape(e, grad, matrices), (lm_list){1, &places}, own, false);
+  return lm_e_reshape(e, grad, size);
 }
 
 lm_tensor *lm_f_solve_grad_right(lm_expr *e, lm_tensor *g, lm_tensor *a, lm_tensor *lu, lm_tensor *pivots, bool left) {

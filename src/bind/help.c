@@ -14,13 +14,11 @@ static void add_default(luaL_Buffer *b, const lm_arg *a) {
     luaL_addstring(b, text);
   } else if (a->kind == LM_ARG_F && isinf(a->number)) {
     luaL_addstring(b, a->number > 0 ? " = math.huge" : " = -math.huge");
-  } else if (a->kind == LM_ARG_F && isnan(a->number)) {
-    luaL_addstring(b, " = nil");
   } else if (a->kind == LM_ARG_F || a->kind == LM_ARG_I ||
              ((a->kind == LM_ARG_I2 || a->kind == LM_ARG_PAD2) && a->number >= 0)) {
     snprintf(text, sizeof text, " = %.6g", a->number);
     luaL_addstring(b, text);
-  } else if (a->kind == LM_ARG_T_OPT || a->kind == LM_ARG_S_OPT || a->kind == LM_ARG_I_OPT ||
+  } else if (a->kind == LM_ARG_T_OPT || a->kind == LM_ARG_S_OPT || a->kind == LM_ARG_I_OPT || a->kind == LM_ARG_F_OPT ||
              a->kind == LM_ARG_DIM_OPT || a->kind == LM_ARG_DIMS_OPT || a->kind == LM_ARG_SIZE_OPT ||
              a->kind == LM_ARG_DTYPE || a->kind == LM_ARG_DEVICE || a->kind == LM_ARG_GENERATOR) {
     luaL_addstring(b, " = nil");

@@ -69,6 +69,7 @@ lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value
   if (!value->number) return LM_OK;
   lm_status status = lm_tensor_item_f64((lm_tensor *)value, &number);
   if (status != LM_OK || lm_dtype_has(dtype, number)) return status;
+  if (isnan(number)) number = NAN; /* without a sign */
   if (lm_dtype_is_float(dtype)) {
     return lm_fail(LM_E_ARG, "%s: %.14g does not fit into %s, whose largest number is %.14g", name, number,
                    lm_dtype_name(dtype), lm_dtype_largest(dtype));

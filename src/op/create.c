@@ -217,9 +217,9 @@ done:
 lm_status lm_op_eye(const lm_eye_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL, *diagonal = NULL;
-  lm_ints size = {2, {a->n, a->m < 0 ? a->n : a->m}};
-  if (a->n < 0 || a->m < -1) {
-    return lm_fail(LM_E_ARG, "eye: sizes %lld and %lld; sizes are 0 or more", (long long)a->n, (long long)a->m);
+  lm_ints size = {2, {a->n, a->m == LM_NO_INT ? a->n : a->m}};
+  if (a->n < 0 || size.v[1] < 0) {
+    return lm_fail(LM_E_ARG, "eye: sizes %lld and %lld; sizes are 0 or more", (long long)a->n, (long long)size.v[1]);
   }
   TRY(new_sized(LM_OP_eye, &size, a->dtype, a->device, &x));
   int64_t length = size.v[0] < size.v[1] ? size.v[0] : size.v[1], stride = size.v[1] + 1;

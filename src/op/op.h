@@ -36,6 +36,7 @@ typedef enum lm_arg_kind {
   LM_ARG_TL_HOLES,
   LM_ARG_F,
   LM_ARG_F_REQ,
+  LM_ARG_F_OPT,
   LM_ARG_I,
   LM_ARG_I_REQ,
   LM_ARG_I_OPT,
@@ -75,7 +76,7 @@ typedef struct lm_op {
   uint16_t size; /* of the argument struct */
   uint8_t outs, aux, nargs, npositional;
   uint8_t ntensor;                     /* T, T_OPT, S and S_OPT arguments (TL not counted) */
-  uint8_t nnumber;                     /* F arguments; of POINT ops they follow the tensors */
+  uint8_t nnumber;                     /* F and F_OPT arguments; of POINT ops they follow the tensors */
   uint16_t tensor[LM_MAX_TENSOR_ARGS]; /* their offsets */
   int16_t list;                        /* offset of the TL argument, or -1 */
   uint8_t gives, gives_of;             /* lm_gives; the tensor whose dtype it is */

@@ -12,6 +12,30 @@ static int64_t reach(int mode, int64_t n, int64_t left) {
   return mode == LM_PAD_CIRCULAR ? left : mode == LM_PAD_CONSTANT || n > 0 ? INT64_MAX : 0;
 }
 
+/* A number or a 0-d tensor, that x's dtype holds. */
+static lm_status check_value(const lm_pad_args *a) {
+  lm_status status = LM_OK;
+  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  double number = 0;
+  int64_t low, high;
+  if (!a->value) return LM_OK;
+  if (a->value->ndim > 0)
+    return lm_fail(LM_E_SHAPE, "pad: value has to be a number or 0-d, got %s", lm_shape_of(a->value));
+  if (a->mode == LM_PAD_CONSTANT && !a->value->number) return LM_OK;
+  TRY(lm_tensor_item_f64(a->value, &number));
+  if (a->mode != LM_PAD_CONSTANT && number != 0) {
+    return lm_fail(LM_E_ARG, "pad: value is for mode = \"constant\", and mode is \"%s\"", lm_names_pad_mode[a->mode]);
+  }
+  TRY(lm_check_fits("pad", dtype, a->value));
+  lm_dtype_integers(dtype, &low, &high);
+  if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* elsewhere it would wrap around */
+    return lm_fail(LM_E_ARG, "pad: value is %.14g, and x is %s, which holds integers from 0 to %lld", number,
+                   lm_dtype_name(dtype), (long long)high);
+  }
+done:
+  return status;
+}
+
 /* pad: before and after the last dim, the one before it, … */
 lm_status lm_check_pad(const lm_pad_args *a) {
   const lm_tensor *t = a->x;
@@ -20,9 +44,8 @@ lm_status lm_check_pad(const lm_pad_args *a) {
     return lm_fail(LM_E_ARG, "pad: %d numbers for x of %s: two for each dim expected, from the last on", a->pad.n,
                    lm_shape_of(t));
   }
-  if (a->mode != LM_PAD_CONSTANT && a->value != 0) {
-    return lm_fail(LM_E_ARG, "pad: value is for mode = \"constant\", and mode is \"%s\"", mode);
-  }
+  lm_status status = check_value(a);
+  if (status != LM_OK) return status;
   for (int i = 0; i < a->pad.n; i += 2) {
     int d = t->ndim - 1 - i / 2;
     int64_t n = t->size[d], before = a->pad.v[i], after = a->pad.v[i + 1], size;

@@ -78,6 +78,14 @@ static lm_status read_padding(lua_State *L, const lm_lua *s, int i, const char *
   return status;
 }
 
+/* NaN says that none was given. */
+static lm_status read_optional_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
+                                      double *out) {
+  lm_status status = lm_read_number(L, s, i, fn, arg, out);
+  if (status != LM_OK || !isnan(*out)) return status;
+  return lm_fail(LM_E_ARG, "%s: %s is NaN; a number wanted, or nil for the default", fn, arg);
+}
+
 /* Argument `a` from the value at i. */
 static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg *a, int i) {
   const char *fn = f->op->name;
@@ -102,6 +110,7 @@ static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg 
     }
     case LM_ARG_F:
     case LM_ARG_F_REQ: return lm_read_number(L, s, i, fn, a->name, p);
+    case LM_ARG_F_OPT: return read_optional_number(L, s, i, fn, a->name, p);
     case LM_ARG_I:
     case LM_ARG_I_REQ:
     case LM_ARG_I_OPT: return lm_read_int(L, s, i, fn, a->name, p);
@@ -202,7 +211,9 @@ static void show_value(lua_State *L, int i, const char *name, char *out, size_t 
 /* Could the value at i be meant for an option of that kind? */
 static bool may_be(lua_State *L, int i, lm_arg_kind kind) {
   switch (lua_type(L, i)) {
-    case LUA_TNUMBER: return kind == LM_ARG_F || kind == LM_ARG_I || kind == LM_ARG_I_OPT || kind == LM_ARG_S_OPT;
+    case LUA_TNUMBER:
+      return kind == LM_ARG_F || kind == LM_ARG_F_OPT || kind == LM_ARG_I || kind == LM_ARG_I_OPT ||
+             kind == LM_ARG_S_OPT;
     case LUA_TBOOLEAN: return kind == LM_ARG_B;
     case LUA_TSTRING: return kind == LM_ARG_DTYPE || kind == LM_ARG_DEVICE || kind == LM_ARG_E;
     default: return false;

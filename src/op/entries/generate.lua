@@ -33,11 +33,12 @@ local kinds = {
   ["tensors"] = {id = "TL", c = "lm_list ", of = "list", bare = "{0, NULL}"},
   ["tensors or nil"] = {id = "TL_HOLES", c = "lm_list ", of = "list", bare = "{0, NULL}"},
   ["number"] = {id = "F", c = "double ", of = "number", required = "F_REQ", bare = "0"},
+  ["number?"] = {id = "F_OPT", c = "double ", of = "number", bare = "NAN", number = "NAN", nan = true},
   ["int"] = {id = "I", c = "int64_t ", of = "number", required = "I_REQ", bare = "0"},
   ["int?"] = {id = "I_OPT", c = "int64_t ", of = "number", bare = "LM_NO_INT"},
   ["bool"] = {id = "B", c = "bool ", of = "number", bare = "0"},
   ["pair"] = {id = "I2", c = "int64_t ", of = "pair", pair = true},
-  ["pair?"] = {id = "I2", c = "int64_t ", of = "pair", pair = true, bare = "{-1, -1}", number = "-1"},
+  ["pair?"] = {id = "I2", c = "int64_t ", of = "pair", pair = true, bare = "{LM_NO_INT, LM_NO_INT}", number = "-1"},
   ["padding"] = {id = "PAD2", c = "int64_t ", of = "pair", pair = true, choice = "padding"},
   ["dim"] = {id = "DIM", c = "int64_t ", of = "number", bare = "LM_NO_DIM", number = "LM_NO_DIM"},
   ["dim?"] = {id = "DIM_OPT", c = "int64_t ", of = "number", bare = "LM_NO_DIM", number = "LM_NO_DIM"},
@@ -101,7 +102,7 @@ for i, entry in ipairs(list) do
       if a.is.of == "tensor" then
         entry.tensors[#entry.tensors + 1] = a
         a.place = #entry.tensors
-      elseif a.kind == "number" then
+      elseif a.kind == "number" or a.kind == "number?" then
         entry.numbers[#entry.numbers + 1] = a
         a.number_place = #entry.numbers - 1
       elseif a.is.of == "list" then
@@ -138,7 +139,7 @@ for i, entry in ipairs(list) do
   if entry.elementwise then -- the core relies on it
     local order, last = {tensor = 1, number = 2}, 1
     for _, a in ipairs(entry.args) do
-      local place = (a.is.of == "tensor" or a.kind == "number") and order[a.is.of] or 3
+      local place = (a.place or a.number_place) and order[a.is.of] or 3
       if place < last then fail(entry, "argument %s: tensors come first here, then numbers, then others", a.name) end
       last = place
     end

@@ -8,8 +8,9 @@
 ---   m: mask         a tensor of bool                    lm_tensor *
 ---   other: scalar   a tensor or a number (made 0-d)     lm_tensor *
 ---   xs: tensors     a list of tensors; "tensors or nil" may have holes       lm_list
----   p: number       double                              k: int    int64_t; int?: LM_NO_INT where it is left out
----   b = false       bool                                s: pair   int64_t[2], of a number or a pair; pair?: -1
+---   p: number       double; number?: NaN where it is left out, which is refused where it is given
+---   k: int          int64_t; int?: LM_NO_INT where it is left out
+---   b = false       bool                                s: pair   int64_t[2], of a number or a pair; pair?: LM_NO_INT
 ---   p: padding      as a pair, or "valid" (0) or "same" (both LM_PAD_SAME)
 ---   d: dim          int64_t from 0; dim?: LM_NO_DIM     d: dims?  lm_ints; n = -1 where they are left out
 ---   s: size         lm_ints, of numbers or one table    dtype: dtype?, device: device?    LM_NO_DTYPE, LM_NO_DEVICE

@@ -168,6 +168,8 @@ return function(context)
     if kind == "?" then return self:of_choice(tree) end
     if kind == "call" then
       local name, trees = tree[2], tree[3]
+      local a = name == "given" and trees[1] and self.entry.args[trees[1][2]]
+      if a and a.is.nan then return ("!isnan(%s)"):format((self:emit(trees[1]))), "number" end
       if name == "size_of" and self.scope.size_of then return self.scope.size_of(trees, self:erring()), "ints" end
       if name == "given" and self.scope.given then return self.scope.given(trees, self:erring()), "number" end
       if list[name] then return self:call(name, trees, in_place) end
@@ -329,7 +331,7 @@ $calls
 
   local about = { -- what an error is about, by what its condition asks
     is_float = "DTYPE", is_bool = "DTYPE", dtype_of = "DTYPE", ndim_of = "SHAPE", size_of = "SHAPE",
-    same_size = "SHAPE", numel_of = "SHAPE",
+    same_dtype = "DTYPE", same_size = "SHAPE", numel_of = "SHAPE",
   }
 
   local function plain(entry, label) -- arguments and functions of them, without ops

@@ -27,8 +27,8 @@ static lm_status check_divisor(lm_op_id op, int64_t divisor) {
 /* Stride defaults to the kernel's size. */
 static lm_status check_windows(lm_op_id op, windows *w) {
   const char *name = lm_ops[op].name;
-  if (w->kernel[0] == -1 && w->kernel[1] == -1) return lm_fail(LM_E_ARG, "%s: kernel_size is missing", name);
-  if (w->stride[0] == -1 && w->stride[1] == -1) memcpy(w->stride, w->kernel, sizeof w->stride);
+  if (w->kernel[0] == LM_NO_INT) return lm_fail(LM_E_ARG, "%s: kernel_size is missing", name);
+  if (w->stride[0] == LM_NO_INT) memcpy(w->stride, w->kernel, sizeof w->stride);
   lm_status status = LM_OK;
   TRY(check_pair(op, "kernel_size", w->kernel, 1));
   TRY(check_pair(op, "stride", w->stride, 1));
@@ -190,7 +190,7 @@ lm_status lm_op_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_ten
                      lm_shape_of(a->grad), lm_dtype_name(a->places->dtype), lm_shape_of(a->places));
     goto done;
   }
-  if (w.kernel[0] != -1 || w.kernel[1] != -1) TRY(check_windows(LM_OP_max_pool2d_backward, &w));
+  if (w.kernel[0] != LM_NO_INT) TRY(check_windows(LM_OP_max_pool2d_backward, &w));
   TRY(as_images(a->places, LM_PRESERVE, &places));
   lm_format format = lm_is_channels_last(places) && places->size[1] > 1 ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
   TRY(as_images(a->grad, format, &grad));
@@ -274,7 +274,10 @@ static lm_status adapted_size(lm_op_id op, const lm_tensor *x, const int64_t out
   lm_status status;
   TRY(lm_check_float(op, "x", x));
   TRY(check_image(op, "x", x->ndim, x->size));
-  for (int i = 0; i < 2; i++) hw[i] = output_size[i] == -1 ? x->size[x->ndim - 2 + i] : output_size[i];
+  for (int i = 0; i < 2; i++) {
+    bool kept = output_size[i] == -1 || output_size[i] == LM_NO_INT;
+    hw[i] = kept ? x->size[x->ndim - 2 + i] : output_size[i];
+  }
   TRY(check_pair(op, "output_size", hw, 0));
 done:
   return status;

@@ -3,7 +3,7 @@ local op = ...
 
 op "scaled_dot_product_attention" {
   "query", "key", "value", "attn_mask?", "dropout_p: number = 0", "is_causal = false",
-  options = {"scale: number = nan", "enable_gqa = false"},
+  options = {"scale: number?", "enable_gqa = false"},
   needs = {
     {"ndim_of(query) >= 2 && ndim_of(key) >= 2 && ndim_of(value) >= 2",
       "query is {query}, key {key}, value {value}; [..., L, E], [..., S, E] and [..., S, Ev] wanted"},
@@ -11,8 +11,13 @@ op "scaled_dot_product_attention" {
       "query is {query}, key {key}, value {value}; [..., L, E], [..., S, E] and [..., S, Ev] wanted"},
     {"is_float(query) && is_float(key) && is_float(value)",
       "query is {dtype_of(query)}, key {dtype_of(key)}, value {dtype_of(value)}; floating numbers wanted"},
+    {"same_dtype(query, key) && same_dtype(query, value)",
+      "query is {dtype_of(query)}, key {dtype_of(key)}, value {dtype_of(value)}; one dtype wanted: :to() converts"},
     {"!given(attn_mask) || is_bool(attn_mask) || is_float(attn_mask)",
       "attn_mask is {dtype_of(attn_mask)}; bool (true: seen) wanted, or floating numbers, which are added"},
+    {"!given(attn_mask) || is_bool(attn_mask) || epsilon_of(attn_mask) >= epsilon_of(query)",
+      "attn_mask is {dtype_of(attn_mask)}, query {dtype_of(query)}; attn_mask:to(\"{dtype_of(query)}\") makes them "
+        .. "alike, or a mask of bool goes with every query"},
     {"!(is_causal && given(attn_mask))", "either attn_mask or is_causal = true, not both"},
     {"!given(attn_mask) || ndim_of(attn_mask) < 1 || size_of(attn_mask)[-1] == 1 "
       .. "|| size_of(attn_mask)[-1] == size_of(key)[-2]",
@@ -52,7 +57,7 @@ op "scaled_dot_product_attention" {
 -- On a GPU each pass over [..., L, S] costs more than the products. Without a mask every query sees a key, and with one
 -- the mask alone says which does not: nothing is asked of the scores.
 op "attention_weights" {
-  "query", "key", "attn_mask?", "is_causal = false", "scale: number = nan",
+  "query", "key", "attn_mask?", "is_causal = false", "scale: number?",
   forms = {
     {when = "!given(attn_mask) && size_of(key)[-2] > 0",
       "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
@@ -66,11 +71,11 @@ op "attention_weights" {
     {when = "!is_causal && ndim_of(attn_mask) > 0 && size_of(key)[-2] > 0",
       "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
       "blind = amax(attn_mask, [-1], true) == -inf",
-      "masked_fill(softmax(scores + masked_fill(attn_mask, blind, 0), -1), blind, 0)"},
+      "masked_fill(softmax(in_dtype_of(scores + masked_fill(attn_mask, blind, 0), scores), -1), blind, 0)"},
   },
   formula = {
     "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
-    "added = !given(attn_mask) || is_bool(attn_mask) ? scores : scores + attn_mask",
+    "added = !given(attn_mask) || is_bool(attn_mask) ? scores : in_dtype_of(scores + attn_mask, scores)",
     "masked = given(attn_mask) && is_bool(attn_mask) ? masked_fill(added, logical_not(attn_mask), -inf) : added",
     "above = triu(zeros_of(scores, [size_of(query)[-2], size_of(key)[-2]]) - inf, 1)",
     "seen = is_causal ? masked + above : masked",
@@ -81,7 +86,7 @@ op "attention_weights" {
 }
 -- y1 is the logarithm of the sums that softmax divides by, less for the largest score: log sum exp(scores).
 op "attention" {
-  "query", "key", "value", "attn_mask?", "is_causal = false", "scale: number = nan", hidden = 1,
+  "query", "key", "value", "attn_mask?", "is_causal = false", "scale: number?", hidden = 1,
   grad = {
     ["query, key, value"] =
       "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale)",
@@ -89,7 +94,7 @@ op "attention" {
   help = "scaled_dot_product_attention in blocks, of [N, H, L, E] and [N, heads that divide H, S, E]",
 }
 op "attention_backward" {
-  "grad", "query", "key", "value", "out", "log_sum", "attn_mask?", "is_causal = false", "scale: number = nan",
+  "grad", "query", "key", "value", "out", "log_sum", "attn_mask?", "is_causal = false", "scale: number?",
   results = 3,
   grad = "formula",
   formula = {

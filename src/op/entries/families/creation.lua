@@ -14,7 +14,7 @@ op "full" {
 op "zeros" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "zeros"}
 op "ones" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "ones"}
 op "arange" {
-  "start: number", "stop: number = nan", "step: number = 1", options = {"dtype: dtype?", "device: device?"},
+  "start: number", "stop: number?", "step: number = 1", options = {"dtype: dtype?", "device: device?"},
   kind = "new",
   help = "start, start + step, … below stop; arange(n) is 0 to n - 1",
 }
@@ -28,7 +28,7 @@ op "cosine_window" {
   inner = true, help = "a0 - a1 cos(2 pi k / period) + a2 cos(4 pi k / period) for k from 0 to n - 1",
 }
 op "eye" {
-  "n: int", "m: int = -1", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  "n: int", "m: int?", options = {"dtype: dtype?", "device: device?"}, kind = "new",
   help = "[n, m] with ones on the diagonal",
 }
 op "empty_like" {

@@ -190,9 +190,9 @@ op "log10" {
   grad = {x = "g / (x * 2.3025850929940457)"},
   autocast = "keep_gpu", help = "logarithm to base 10",
 }
--- NaN as eps is smaller and larger than nothing.
+-- eps is NaN where it is left out, and smaller and larger than nothing.
 op "logit" {
-  "x", "eps: number = nan",
+  "x", "eps: number?",
   elementwise = "log((x < eps ? eps : x > 1 - eps ? 1 - eps : x) / (1 - (x < eps ? eps : x > 1 - eps ? 1 - eps : x)))",
   gives = "float",
   grad = {x = "x < eps || x > 1 - eps ? 0 : g / (x * (1 - x)) + 0 * sqrt(x * (1 - x))"},
@@ -731,12 +731,12 @@ op "isclose" {
   help = "equal, or |x - other| <= atol + rtol * |other|; with equal_nan both NaN too",
 }
 op "nan_to_num" {
-  "x", "nan: number = 0", "posinf: number = nan", "neginf: number = nan",
+  "x", "nan: number = 0", "posinf: number?", "neginf: number?",
   elementwise = "isnan(x) ? nan : x - x == 0 ? x : x > 0 ? posinf : neginf",
   grad = {x = "x - x == 0 ? g : 0"},
   forms = {
-    {when = "posinf != posinf && is_float(x)", "nan_to_num(x, nan, largest(x), neginf)"},
-    {when = "neginf != neginf && is_float(x)", "nan_to_num(x, nan, posinf, -largest(x))"},
+    {when = "!given(posinf) && is_float(x)", "nan_to_num(x, nan, largest(x), neginf)"},
+    {when = "!given(neginf) && is_float(x)", "nan_to_num(x, nan, posinf, -largest(x))"},
   },
   help = "x with numbers for NaN, inf and -inf, these at first the largest and the least of x's dtype",
 }

@@ -7,10 +7,10 @@ op "cat" {
   autocast = "widest", help = "joined along dim (the first by default)",
 }
 op "pad" {
-  "x", "pad: size", "mode: pad_mode = constant", "value: number = 0", kind = "composite",
+  "x", "pad: size", "mode: pad_mode = constant", "value: scalar?", kind = "composite",
   help = "x with pad[1] entries before and pad[2] after its last dim, pad[3] and pad[4] around the one "
-    .. "before, …; negative ones cut off; mode says what they hold: value, or x mirrored, its edge repeated, x "
-    .. "from the other side",
+    .. "before, …; negative ones cut off; mode says what they hold: value (0 by default), or x mirrored, its edge "
+    .. "repeated, x from the other side",
 }
 op "pad_around" {
   "x", "pad: size", "mode: pad_mode = reflect",

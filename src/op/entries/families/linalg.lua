@@ -9,12 +9,14 @@ op "inverse" {
 }
 op "det" {
   "x", hidden = 2, -- P L U and its pivots
-  grad = {x = "det_grad(g * y, x, y1, y2)"},
-  autocast = "keep", help = "the determinants [...] of square matrices [..., n, n]",
+  grad = {x = "det_grad(g, y, x, y1, y2)"},
+  autocast = "keep",
+  help = "the determinants [...] of square matrices [..., n, n]; the gradient has the cofactors, of singular matrices "
+    .. "too and where the determinant itself overflows",
 }
 op "slogdet" {
   "x", results = 2, hidden = 2,
-  grad = {x = "det_grad(g1, x, y2, y3)"},
+  grad = {x = "slogdet_grad(g1, x, y2, y3)"},
   autocast = "keep", help = "the sign and the log of the absolute value of determinants, which may overflow themselves",
 }
 op "logdet" {
@@ -122,7 +124,7 @@ op "linalg_pinv" {
     .. "0; rtol is by default the larger of m and n times the dtype's precision where atol is 0",
 }
 op "linalg_lstsq" {
-  "A", "B", options = {"rcond: number = nan", "driver: lstsq_driver = gelsy"}, results = 4,
+  "A", "B", options = {"rcond: number?", "driver: lstsq_driver = gelsy"}, results = 4,
   grad = {A = "lstsq_grad_matrix(g, g1, g3, A, B, y)", B = "lstsq_grad_right(g, g1, A, B, y)"},
   autocast = "keep", inner = true,
   help = "X that makes |A X - B| least, its residuals (of gels, gelsd and gelss), the ranks of A (not of gels), its "

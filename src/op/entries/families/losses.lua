@@ -176,7 +176,7 @@ op "cosine_similarity" {
     "norm2 = norm(second, 2, [dim], true)",
     "length1 = norm1 < eps ? norm1 - detach(norm1) + eps : norm1",
     "length2 = norm2 < eps ? norm2 - detach(norm2) + eps : norm2",
-    "squeeze(sum(first * second, [dim], true) / (length1 * length2), [dim])",
+    "squeeze(sum(first * (second / length2), [dim], true) / length1, [dim])",
   },
   autocast = "keep",
   help = "x1 and x2's product summed over dim, over their lengths, each at least eps; 1 in one direction",

@@ -104,7 +104,7 @@ op "rms_norm_rows_backward" {
   inner = true, help = "gradients of rms_norm_rows: x, weight",
 }
 op "rms_norm" {
-  "x", "normalized_shape: size", "weight?", "eps: number = nan",
+  "x", "normalized_shape: size", "weight?", "eps: number?",
   needs = {
     {"ends_with(size_of(x), normalized_shape)",
       "normalized_shape is {text_of(normalized_shape)}, x {x}; it has to be x's last sizes"},
@@ -114,12 +114,12 @@ op "rms_norm" {
   forms = {
     {
       when = "length_of(normalized_shape) > 0 && suits_rms_norm_rows(x, weight)",
-      "rms_norm_rows(x, normalized_shape, weight, eps == eps ? eps : epsilon_of(x))",
+      "rms_norm_rows(x, normalized_shape, weight, given(eps) ? eps : epsilon_of(x))",
     },
   },
   formula = {
     "dims = range(ndim_of(x) - length_of(normalized_shape), ndim_of(x))",
-    "scaled_x = x * rsqrt(mean(square(x), dims, true) + (eps == eps ? eps : epsilon_of(x)))",
+    "scaled_x = x * rsqrt(mean(square(x), dims, true) + (given(eps) ? eps : epsilon_of(x)))",
     "given(weight) ? scaled_x * weight : scaled_x",
   },
   autocast = "keep_gpu",
