@@ -373,6 +373,7 @@ lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, cons
 FACT(bool, given, t != NULL)
 FACT(bool, is_number, t && t->number)
 FACT(bool, is_float, t &&lm_dtype_is_float((lm_dtype)t->dtype))
+FACT(bool, on_cpu, t &&LM_DEVICE_KIND(t->device) == LM_CPU)
 FACT(bool, is_bool, t && t->dtype == LM_BOOL)
 FACT(const char *, dtype_of, t ? lm_dtype_name((lm_dtype)t->dtype) : "nothing")
 FACT(int64_t, largest_power, t && t->dtype == LM_F64 ? 308 : 38)

@@ -142,6 +142,7 @@ bool lm_f_is_bool(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_is_whole(struct lm_expr *e, double x);
 /* From 1 to the next larger number of t's dtype; 0 of integers. */
 double lm_f_epsilon_of(struct lm_expr *e, const lm_tensor *t);
+bool lm_f_on_cpu(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_same_dtype(struct lm_expr *e, const lm_tensor *a, const lm_tensor *b);
 const char *lm_f_dtype_of(struct lm_expr *e, const lm_tensor *t);
 /* The largest power of ten that the dtype an op on t computes in has. */

@@ -57,7 +57,7 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(linalg_svdvals) X(linalg_pinv) X(linalg_lstsq) X(row_distances) X(row_distances_backward) \
   X(pair_distances) X(pairs_to_matrix) X(matrix_to_pairs)                                                 \
   /* fft/fft.c */                                                                                                     \
-  X(fft_c2c) X(fft_r2c) X(fft_r2c_2d) X(fft_c2r) X(stft_lines) X(overlap_add)                                                        \
+  X(fft_c2c) X(fft_r2c) X(fft_r2c_2d) X(fft_c2r) X(stft_lines) X(overlap_add) X(fft_multiply)                                                        \
   /* attention.c */                                                                                                  \
   X(attention) X(attention_backward)                                                                                  \
   /* int8_linear.c */                                                                                                \

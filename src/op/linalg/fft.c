@@ -191,3 +191,52 @@ done:
   lm_release(window);
   return status;
 }
+
+/* x in a dtype, dense, to be repeated over the leading dims of `size`, or expanded to it where that is not all. */
+static lm_status repeatable(lm_tensor *x, lm_dtype dtype, int ndim, const int64_t *size, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *same = NULL, *wide = NULL;
+  if ((lm_dtype)x->dtype == dtype) {
+    same = lm_retain(x);
+  } else {
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = x, .dtype = dtype, .device = x->device}, &same));
+  }
+  int first = 0;
+  while (first < x->ndim && x->size[first] == 1) first++;
+  if (memcmp(x->size + first, size + ndim - x->ndim + first, sizeof *size * (size_t)(x->ndim - first)) == 0) {
+    TRY(lm_laid_out(same, LM_CONTIGUOUS, out));
+  } else {
+    lm_ints all = {.n = ndim};
+    memcpy(all.v, size, sizeof *size * (size_t)ndim);
+    TRY(lm_op_expand(&(lm_expand_args){.x = same, .size = all}, &wide));
+    TRY(lm_laid_out(wide, LM_CONTIGUOUS, out));
+  }
+done:
+  lm_release(same);
+  lm_release(wide);
+  return status;
+}
+
+lm_status lm_op_fft_multiply(const lm_fft_multiply_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *in[2] = {a->x, a->other}, *ready[2] = {NULL};
+  static const char *const names[] = {"x", "other"};
+  lm_dtype dtype = LM_F32;
+  int ndim;
+  int64_t size[LM_MAX_DIMS];
+  TRY(lm_check_same_device(LM_OP_fft_multiply, 2, in));
+  for (int k = 0; k < 2; k++) {
+    if (in[k]->dtype != LM_F32 && in[k]->dtype != LM_F64) {
+      TRY(lm_fail(LM_E_DTYPE, "fft_multiply: %s has to be float32 or float64, got %s; use :float()", names[k],
+                  lm_dtype_name((lm_dtype)in[k]->dtype)));
+    }
+    if (in[k]->dtype == LM_F64) dtype = LM_F64;
+  }
+  TRY(lm_broadcast("fft_multiply", in[0]->ndim, in[0]->size, in[1]->ndim, in[1]->size, &ndim, size));
+  for (int k = 0; k < 2; k++) TRY(repeatable(in[k], dtype, ndim, size, &ready[k]));
+  lm_fft_multiply_args job = {.x = ready[0], .other = ready[1], .conjugate = a->conjugate};
+  status = compute(LM_OP_fft_multiply, ready[0], &job, ndim, size, out);
+done:
+  for (int k = 0; k < 2; k++) lm_release(ready[k]);
+  return status;
+}

@@ -58,14 +58,17 @@ op "fft_multiply" {
     {"ndim_of(x) > 0 && size_of(x)[-1] == 2", "x is {x}; " .. pairs_wanted},
     {"ndim_of(other) > 0 && size_of(other)[-1] == 2", "other is {other}; " .. pairs_wanted},
   },
-  formula = {
-    "re1 = select(x, -1, 1)",
-    "im1 = select(x, -1, 2)",
-    "re2 = select(other, -1, 1)",
-    "im2 = select(other, -1, 2)",
-    "re = addcmul(re1 * re2, im1, im2, conjugate ? 1 : -1)",
-    "im = addcmul(im1 * re2, re1, im2, conjugate ? -1 : 1)",
-    "stack([re, im], -1)",
+  forms = {
+    {
+      when = "!on_cpu(x) && !on_cpu(other)",
+      "re1 = select(x, -1, 1)",
+      "im1 = select(x, -1, 2)",
+      "re2 = select(other, -1, 1)",
+      "im2 = select(other, -1, 2)",
+      "re = addcmul(re1 * re2, im1, im2, conjugate ? 1 : -1)",
+      "im = addcmul(im1 * re2, re1, im2, conjugate ? -1 : 1)",
+      "stack([re, im], -1)",
+    },
   },
   grad = {
     x = "fft_multiply(g, other, !conjugate)",
