@@ -327,22 +327,22 @@ done:
   return status;
 }
 
-/* Entries begin to end - 1 of the products; x has nx entries and other no, both repeated. */
-#define LM_PRODUCTS(type)                                                                                     \
-  static void products_##type(const type *x, int64_t nx, const type *other, int64_t no, type sign, type *out, \
-                              int64_t begin, int64_t end) {                                                   \
-    const int64_t least = nx < no ? nx : no;                                                                  \
-    for (int64_t i = begin, stop; i < end; i = stop) {                                                        \
-      stop = (i / least + 1) * least;                                                                         \
-      if (stop > end) stop = end;                                                                             \
-      const type *a = x + 2 * (i % nx), *b = other + 2 * (i % no);                                            \
-      type *y = out + 2 * i;                                                                                  \
-      for (int64_t k = 0; k < 2 * (stop - i); k += 2) {                                                       \
-        type re = a[k], im = a[k + 1], re2 = b[k], im2 = b[k + 1] * sign;                                     \
-        y[k] = re * re2 - im * im2;                                                                           \
-        y[k + 1] = im * re2 + re * im2;                                                                       \
-      }                                                                                                       \
-    }                                                                                                         \
+/* Entries begin to end - 1 of the products; x's and other's are repeated. */
+#define LM_PRODUCTS(type)                                                                                           \
+  static void products_##type(const lm_tensor *x, const lm_tensor *other, type sign, lm_tensor *out, int64_t begin, \
+                              int64_t end) {                                                                        \
+    const int64_t nx = x->numel / 2, no = other->numel / 2, least = nx < no ? nx : no;                              \
+    for (int64_t i = begin, stop; i < end; i = stop) {                                                              \
+      stop = (i / least + 1) * least;                                                                               \
+      if (stop > end) stop = end;                                                                                   \
+      const type *a = (const type *)x->data + 2 * (i % nx), *b = (const type *)other->data + 2 * (i % no);          \
+      type *y = (type *)out->data + 2 * i;                                                                          \
+      for (int64_t k = 0; k < 2 * (stop - i); k += 2) {                                                             \
+        type re = a[k], im = a[k + 1], re2 = b[k], im2 = b[k + 1] * sign;                                           \
+        y[k] = re * re2 - im * im2;                                                                                 \
+        y[k + 1] = im * re2 + re * im2;                                                                             \
+      }                                                                                                             \
+    }                                                                                                               \
   }
 LM_PRODUCTS(float)
 LM_PRODUCTS(double)
@@ -350,16 +350,15 @@ LM_PRODUCTS(double)
 
 lm_status lm_cpu_fft_multiply(const void *args, lm_tensor *const *out) {
   const lm_fft_multiply_args *a = args;
-  const int64_t n = out[0]->numel / 2, nx = a->x->numel / 2, no = a->other->numel / 2;
+  const int64_t n = out[0]->numel / 2;
   const int threads = lm_cpu_share(2 * (double)n);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
     const int64_t begin = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
-    const int sign = a->conjugate ? -1 : 1;
     if (out[0]->dtype == LM_F64) {
-      products_double(a->x->data, nx, a->other->data, no, sign, out[0]->data, begin, end);
+      products_double(a->x, a->other, a->conjugate ? -1 : 1, out[0], begin, end);
     } else {
-      products_float(a->x->data, nx, a->other->data, no, (float)sign, out[0]->data, begin, end);
+      products_float(a->x, a->other, a->conjugate ? -1 : 1, out[0], begin, end);
     }
   }
   return LM_OK;
