@@ -30,14 +30,15 @@ end
 
 local function pack(...) return {n = select("#", ...), values = {...}} end
 
--- What f gives, packed; or nil and what went wrong. os.exit in f ends the worker.
-local function attempt(f)
-  local made
-  local ok, problem = failure.attempt(function() made = pack(f()) end)
-  if ok then return made end
+local function attempted(ok, ...)
+  if ok then return pack(...) end
+  local problem = ...
   if getmetatable(problem) == failure.Exit then error(problem, 0) end
   return nil, problem
 end
+
+-- What f(…) gives, packed; or nil and what went wrong. os.exit in f ends the worker.
+local function attempt(f, ...) return attempted(failure.attempt(f, ...)) end
 
 -- What makes batches by what the loader says a pass begins with: {recipe, init, pin}. Without a recipe nothing does,
 -- and nothing is held on to.
@@ -57,9 +58,9 @@ local function answer(made, request, processes)
   local recipe = made.recipe
   recipe.dtypes, recipe.at = request.dtypes, nil
   local reply, problem = nil, made.problem
-  if made.make then reply, problem = attempt(function() return made.make(request) end) end
+  if made.make then reply, problem = attempt(made.make, request) end
   if reply and batches.has_state(recipe) then
-    reply.state, problem = attempt(function() return recipe.set:state_dict() end)
+    reply.state, problem = attempt(recipe.set.state_dict, recipe.set)
     if problem then reply = nil end
   end
   if not reply then return {batch = request.batch, problem = problem, at = recipe.at} end
@@ -87,6 +88,10 @@ local function listen(made)
   if text then return carrier.decode(text, tensors, handles) end
 end
 
+local function send(reply, how)
+  core.mp_send(here.channel, carrier.encode("DataLoader: a batch", reply, how))
+end
+
 --- Answers a loader until it has gone. It says what a pass begins with, and then asks for batches.
 function workers.serve(index, count, processes)
   local how = {processes = processes, name_of = names.finder()}
@@ -96,9 +101,7 @@ function workers.serve(index, count, processes)
     if not told then return end
     if told.batch then
       local reply = answer(made, told, processes)
-      local sent, why = attempt(function()
-        core.mp_send(here.channel, carrier.encode("DataLoader: a batch", reply, how))
-      end)
+      local sent, why = attempt(send, reply, how)
       if not sent then
         core.mp_send(here.channel, carrier.encode("DataLoader", {batch = told.batch, problem = why}, how))
       end

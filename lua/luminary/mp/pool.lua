@@ -16,15 +16,15 @@ local fail = options.fail
 
 local function pack(...) return {n = select("#", ...), ...} end
 
--- One call's outcome: {values} or {problem}.
-local function outcome_of(f, ...)
-  local values
-  local given = pack(...)
-  local ok, problem = failure.attempt(function() values = pack(f(unpack(given, 1, given.n))) end)
-  if ok then return {values = values} end
+local function as_outcome(ok, ...)
+  if ok then return {values = pack(...)} end
+  local problem = ...
   if getmetatable(problem) == failure.Exit then error(problem, 0) end
   return {problem = problem}
 end
+
+-- One call's outcome: {values} or {problem}.
+local function outcome_of(f, ...) return as_outcome(failure.attempt(f, ...)) end
 
 -- Most calls give one value: `values` has those, `others` what is not that.
 local function add_outcome(reply, k, outcome)

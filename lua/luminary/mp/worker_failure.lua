@@ -50,11 +50,12 @@ local function handler(problem)
   return {message = with_hint(without_start(message)), traceback = traceback(problem)}
 end
 
---- Whether f() came to its end; if not, {message, traceback}, or an Exit.
-function failure.attempt(f)
-  local ok, problem = xpcall(f, handler)
-  if ok or type(problem) == "table" then return ok, problem end
+local function ended(ok, problem, ...)
+  if ok or type(problem) == "table" then return ok, problem, ... end
   return false, {message = tostring(problem), traceback = ""} -- the handler itself failed: no stack, no memory
 end
+
+--- true and what f(…) gives; or false and {message, traceback}, or an Exit.
+function failure.attempt(f, ...) return ended(xpcall(f, handler, ...)) end
 
 return failure
