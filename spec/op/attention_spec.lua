@@ -121,25 +121,272 @@ describe("scaled_dot_product_attention", function()
     assert.near(0, largest(attend(q, q, q, {attn_mask = mask}), y:float()), 5e-3)
   end)
 
-  it("drops weights by dropout_p and keeps their mean", function()
-    local q = lm.zeros({1, 1, 400, 4}, {device = device})
-    local y = attend(q, q, lm.ones_like(q), {dropout_p = 0.5})
-    assert.near(1, y:mean():item(), 0.02)
-    assert.is_true(y:std():item() > 0.01)
-  end)
-
   if device == "cpu" then
     it("trains in memory that grows with the length, not with its square", function()
-      local function peak(length)
+      local function peak(length, dropout_p)
         local x = lm.randn({1, 2, length, 16}, {requires_grad = true})
         collectgarbage()
         lm.reset_peak_memory_stats()
         local before = lm.memory_allocated()
-        attend(x, x, x, {is_causal = true}):sum():backward()
+        attend(x, x, x, {is_causal = true, dropout_p = dropout_p}):sum():backward()
         return lm.max_memory_allocated() - before
       end
-      peak(1000)
-      assert.is_true(peak(4000) < 5 * peak(1000))
+      peak(1000, 0)
+      for _, dropout_p in ipairs {0, 0.1} do
+        assert.is_true(peak(4096, dropout_p) < 5 * peak(1024, dropout_p))
+        assert.is_true(peak(4096, dropout_p) < 4096 * 4096) -- bytes: an eighth of what all weights take
+      end
+    end)
+  end
+end)
+
+describe("scaled_dot_product_attention with dropout_p", function()
+  -- The weights by their definition, dropped by dropout, which draws the same numbers for them.
+  local function by_dropout(q, k, v, o, seen)
+    local groups = q.shape[2] / k.shape[2]
+    k, v = k:repeat_interleave(groups, 2), v:repeat_interleave(groups, 2)
+    local scores = q:matmul(k:transpose(-1, -2)) / math.sqrt(q.shape[4])
+    if seen and seen.dtype == "bool" then
+      scores = scores:masked_fill(seen:logical_not(), -math.huge)
+    elseif seen then
+      scores = scores + seen
+    end
+    return F.dropout(scores:softmax(-1), o.dropout_p):matmul(v)
+  end
+
+  it("is dropout of the weights, over many blocks, with all masks, heads that are shared, and the gradients", function()
+    for dtype, tolerance in pairs {float64 = 1e-12, float32 = 3e-4} do
+      local on = {dtype = dtype, device = device}
+      for _, size in ipairs {{150, 530}, {1050, 37}, {300, 512}, {1, 5}} do
+        local L, S = size[1], size[2]
+        local causal = lm.ones({L, S}, {dtype = "bool", device = device}):tril()
+        local rows = {
+          {{dropout_p = 0.3}}, {{dropout_p = 0.3, is_causal = true}, causal},
+          {{dropout_p = 0.7, attn_mask = causal}, causal}, {{dropout_p = 0.1, attn_mask = lm.randn({2, 1, 1, S}, on)}},
+        }
+        rows[4][2] = rows[4][1].attn_mask
+        for case, row in ipairs(rows) do
+          local o, seen = row[1], row[2]
+          o.enable_gqa = true
+          local function random(...) return lm.randn({...}, on) end
+          local q, k, v, g = random(2, 4, L, 9), random(2, 2, S, 9), random(2, 2, S, 7), random(2, 4, L, 7)
+          for _, x in ipairs {q, k, v} do x:requires_grad_() end
+          local results = {}
+          for j = 1, 2 do
+            lm.manual_seed(case)
+            local y = j == 1 and attend(q, k, v, o) or by_dropout(q, k, v, o, seen)
+            y:backward(g)
+            results[j] = {y, q.grad, k.grad, v.grad, lm.rand({3}, {device = device})}
+            q.grad, k.grad, v.grad = nil, nil, nil
+          end
+          for n = 1, 5 do -- the last: as many numbers are drawn
+            local off = largest(results[1][n], results[2][n])
+            assert(off <= tolerance, ("%s %d x %d, case %d, result %d: %g"):format(dtype, L, S, case, n, off))
+          end
+        end
+      end
+    end
+  end)
+
+  it("gives 0 or a weight over 1 - dropout_p, as often as it says", function()
+    local p, S = 0.3, 301
+    local q, k = lm.randn({2, 3, 200, 8}, {device = device}), lm.randn({2, 3, S, 8}, {device = device})
+    local one = lm.eye(S, {device = device}):expand(2, 3, S, S)
+    local weights, y = attend(q, k, one), attend(q, k, one, {dropout_p = p})
+    local kept = y:ne(0)
+    assert.near(0, largest(y, lm.where(kept, weights / (1 - p), lm.zeros_like(y))), 1e-5)
+    local n = y:numel()
+    local spread = 5 * math.sqrt(p * (1 - p) / n)
+    assert.near(1 - p, kept:double():mean():item(), spread)
+    for d = 1, 4 do -- of no place's own
+      local dims = {1, 2, 3, 4}
+      table.remove(dims, d)
+      local share = kept:double():mean(dims)
+      assert.is_true(largest(share, lm.full_like(share, 1 - p)) < 5 * math.sqrt(p * (1 - p) * share:numel() / n))
+    end
+    -- With equal weights the sums over keys are binomial: mean 1, variance p / (1 - p) / S.
+    local zero = lm.zeros({4, 8, 400, 1}, {device = device})
+    local sums = attend(zero, zero:narrow(3, 1, 100), lm.ones({4, 8, 100, 1}, {device = device}), {dropout_p = p})
+    assert.near(1, sums:mean():item(), 5 * math.sqrt(p / (1 - p) / 100 / sums:numel()))
+    assert.near(p / (1 - p) / 100, sums:var():item(), 0.1 * p / (1 - p) / 100)
+  end)
+
+  it("of 0 is none and draws nothing, of 1 gives 0", function()
+    local q, k, v = leaf(2, 2, 9, 4), leaf(2, 2, 300, 4), leaf(2, 2, 300, 5)
+    lm.manual_seed(3)
+    local y = attend(q, k, v, {dropout_p = 0})
+    local after = lm.rand({2}, {device = device})
+    lm.manual_seed(3)
+    assert.is_true(lm.equal(after, lm.rand({2}, {device = device})))
+    assert.is_true(lm.equal(y, attend(q, k, v)))
+    y = attend(q, k, v, {dropout_p = 1})
+    assert.equal(0, y:abs():max():item())
+    y:sum():backward()
+    for _, x in ipairs {q, k, v} do assert.equal(0, x.grad:abs():max():item()) end
+  end)
+
+  it("draws anew at each call, and the same by the same seed", function()
+    local x = lm.randn({2, 3, 40, 8}, {device = device})
+    local function drawn(seed)
+      if seed then lm.manual_seed(seed) end
+      return attend(x, x, x, {dropout_p = 0.5})
+    end
+    local first, second = drawn(5), drawn()
+    assert.is_false(lm.equal(first, second))
+    assert.is_true(lm.equal(first, drawn(5)))
+    assert.is_true(lm.equal(second, drawn()))
+    local three = x:select(1, 2) -- [H, L, E] draws as [1, H, L, E] does
+    lm.manual_seed(6)
+    local y = attend(three, three, three, {dropout_p = 0.5})
+    lm.manual_seed(6)
+    local four = three:unsqueeze(1)
+    assert.is_true(lm.equal(y, attend(four, four, four, {dropout_p = 0.5}):squeeze(1)))
+  end)
+
+  it("has gradients and gradients of gradients", function()
+    local q, k, v = leaf(1, 4, 3, 2), leaf(1, 2, 5, 2), leaf(1, 2, 5, 3)
+    for _, o in ipairs {
+      {dropout_p = 0.4, enable_gqa = true}, {dropout_p = 0.4, enable_gqa = true, is_causal = true},
+      {dropout_p = 0.4, enable_gqa = true, attn_mask = lm.tensor({true, false, true, true, false}, {device = device})},
+    } do
+      local function f(a, b, c)
+        lm.manual_seed(11)
+        return attend(a, b, c, o)
+      end
+      assert.is_true(lm.autograd.gradcheck(f, {q, k, v}))
+      assert.is_true(lm.autograd.gradgradcheck(f, {q, k, v}))
+    end
+    local mask = leaf(3, 5) -- of which a gradient is asked for
+    assert.is_true(lm.autograd.gradcheck(function(m)
+      lm.manual_seed(11)
+      return attend(q, k, v, {attn_mask = m, dropout_p = 0.4, enable_gqa = true})
+    end, {mask}))
+  end)
+
+  it("gives 0 where a query sees nothing, and a gradient without NaN", function()
+    local mask = lm.ones({3, 5}, {dtype = "bool", device = device})
+    mask[2] = false
+    local q, k, v = leaf(1, 2, 3, 4), leaf(1, 2, 5, 4), leaf(1, 2, 5, 4)
+    local y = attend(q, k, v, {attn_mask = mask, dropout_p = 0.5})
+    assert.equal(0, y:select(3, 2):abs():max():item())
+    y:sum():backward()
+    for _, x in ipairs {q, k, v} do assert.is_true(x.grad:isfinite():all():item()) end
+  end)
+
+  it("is computed in float32 of halves, and under autocast", function()
+    local x = lm.randn({2, 2, 70, 16}, {device = device}):bfloat16():float()
+    local function run(f)
+      local q = x:clone():requires_grad_()
+      lm.manual_seed(2)
+      local y = f(q)
+      y:float():sin():sum():backward()
+      return y, q.grad
+    end
+    local want, slope = run(function(q) return attend(q, q, q, {dropout_p = 0.2}) end)
+    for _, f in ipairs {
+      function(q) local h = q:bfloat16() return attend(h, h, h, {dropout_p = 0.2}) end,
+      function(q)
+        return lm.autocast({device = device:match "^%a+", dtype = "bfloat16"}, function()
+          return attend(q, q, q, {dropout_p = 0.2})
+        end)
+      end,
+    } do
+      local y, got = run(f)
+      assert.equal("bfloat16", y.dtype)
+      assert.is_true(largest(y:float(), want) < 0.03)
+      assert.is_true(largest(got, slope) < 0.1)
+    end
+  end)
+
+  if device == "cpu" then
+    it("drops the same weights with any number of threads and at each level of instructions", function()
+      local script = [[
+        local lm = require "luminary"
+        lm.set_num_threads(%d)
+        lm.manual_seed(4)
+        local q, k = lm.randn(2, 4, 300, 16):requires_grad_(), lm.randn(2, 2, 1030, 16):requires_grad_()
+        local y = lm.nn.functional.scaled_dot_product_attention(q, k, lm.eye(1030):expand(2, 2, 1030, 1030), {
+          dropout_p = 0.25, enable_gqa = true,
+        })
+        y:square():sum():backward()
+        local kept = y:ne(0):long()
+        print((kept * lm.arange(1, kept:numel() + 1):view(kept.shape)):sum():item(), kept:sum():item())
+        print(("%%.4f %%.4f"):format(q.grad:double():abs():sum():item(), k.grad:double():abs():sum():item()))
+      ]]
+      local name, results = os.tmpname(), {}
+      for level = 0, 2 do
+        for _, threads in ipairs {1, 2} do
+          local file = assert(io.open(name, "w"))
+          file:write(script:format(threads))
+          file:close()
+          local pipe = io.popen(("LM_CPU_LEVEL=%d luajit %s"):format(level, name))
+          results[#results + 1] = {pipe:read(), pipe:read()}
+          pipe:close()
+        end
+      end
+      os.remove(name)
+      assert.matches("^%d+%s%d+$", results[1][1])
+      for i = 2, 6 do
+        assert.equal(results[1][1], results[i][1])
+        for place = 1, 2 do
+          local function number(row)
+            local a, b = row[2]:match "^(%S+) (%S+)$"
+            return tonumber(place == 1 and a or b)
+          end
+          assert.near(1, number(results[i]) / number(results[1]), 1e-4)
+        end
+      end
+    end)
+
+    it("serves layers and models that are asked for no weights", function()
+      local function peak(net, ...)
+        collectgarbage()
+        lm.reset_peak_memory_stats()
+        local before = lm.memory_allocated()
+        local y = net(...)
+        if type(y) == "table" then y = y[1] end
+        y:sum():backward()
+        local most = lm.max_memory_allocated() - before
+        for _, p in ipairs(net:parameters()) do p.grad = nil end
+        return most
+      end
+      local nn, models = lm.nn, lm.models
+      local function heads() return nn.MultiheadAttention(8, 4, {dropout = 0.1, batch_first = true}) end
+      local function encoder() return nn.TransformerEncoderLayer(8, 4, {dim_feedforward = 8, batch_first = true}) end
+      local function of_words(net)
+        return function(length) return net, lm.randint(1, 11, {1, length}) end
+      end
+      local function of_states(net)
+        return function(length) return net, lm.randn(1, length, 8) end
+      end
+      local attention = heads()
+      local makers = {
+        MultiheadAttention = function(length)
+          local x = lm.randn(1, length, 8)
+          return attention, x, x, x, {
+            need_weights = false, key_padding_mask = lm.zeros({1, length}, {dtype = "bool"}),
+          }
+        end,
+        TransformerEncoderLayer = of_states(encoder()),
+        gpt2 = of_words(models.gpt2 {
+          vocab_size = 11, n_positions = 2048, n_embd = 8, n_layer = 1, n_head = 4, attn_pdrop = 0.1,
+        }),
+        bert = of_words(models.bert {
+          vocab_size = 11, max_position_embeddings = 2048, hidden_size = 8, num_hidden_layers = 1,
+          num_attention_heads = 4, intermediate_size = 8,
+        }),
+        vit = function(length)
+          local side = math.sqrt(length)
+          return models.vit {
+            image_size = side, patch_size = 1, num_layers = 1, num_heads = 4, hidden_dim = 8, mlp_dim = 8,
+            num_classes = 2, attention_dropout = 0.1,
+          }:train(), lm.randn(1, 3, side, side)
+        end,
+      }
+      for name, make in pairs(makers) do
+        local long = peak(make(1600))
+        assert(long < 1600 * 1600 * 4, ("%s: %d bytes"):format(name, long)) -- a quarter of what all weights take
+      end
     end)
   end
 end)

@@ -858,16 +858,33 @@ op("scaled_dot_product_attention", "query key value attn_mask dropout_p is_causa
     { t { 4, 5, 4 }, t { 2, 7, 4 }, t { 2, 7, 4 }, message = "enable_gqa = true" },
     { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, b { 5, 7 }, 0, true, message = "either attn_mask or is_causal" },
     { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, nil, 2, message = "dropout_p is 2" } } })
-op("attention", "query key value attn_mask is_causal", "F.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal)", {
-  defaults = { attn_mask = none, is_causal = false }, tol = { float16 = { 3e-3, 2e-3 } }, qkv(), qkv { attn_mask = b { 2, 2, 5, 7 } },
-  bad = { { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, message = "attention: query.*4" },
+local drawn = n({ 2 }, 2 ^ 33, 2 ^ 50, true)
+op("attention", "query key value attn_mask is_causal", "attention(query, key, value, attn_mask, is_causal, dropout_p, draw)", {
+  defaults = { attn_mask = none, is_causal = false, dropout_p = 0, draw = none }, tol = { float16 = { 3e-3, 2e-3 } },
+  qkv(), qkv { attn_mask = b { 2, 2, 5, 7 } }, qkv { dropout_p = 0.4, draw = drawn }, qkv { attn_mask = b { 2, 2, 5, 7 }, dropout_p = 0.4, draw = drawn },
+  bad = { { t { 1, 2, 5, 4 }, t { 1, 2, 7, 4 }, t { 1, 2, 7, 4 }, { dropout_p = 0.5 }, message = "attention: dropout_p is 0.5, and draw is left out" },
+    { t { 1, 2, 5, 4 }, t { 1, 2, 7, 4 }, t { 1, 2, 7, 4 }, { dropout_p = 1.5 }, message = "attention: dropout_p is 1.5" },
+    { t { 1, 2, 5, 4 }, t { 1, 2, 7, 4 }, t { 1, 2, 7, 4 }, { dropout_p = 0.5, draw = t { 2 } }, message = "attention: draw is float32 %[2%]; int64 %[2%] wanted" },
+    { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, message = "attention: query.*4" },
     { t { 1, 2, 5, 4 }, t { 2, 2, 7, 4 }, t { 2, 2, 7, 4 }, message = "attention: query is %[1, 2, 5, 4%], key %[2, 2, 7, 4%]" } } })
 op("attention_backward", "grad query key value out log_sum",
-  "(lambda p: (lambda d: (d @ key, d.mT @ query, p.mT @ grad))(p * (grad @ value.mT - (grad * out).sum(-1, keepdim=True)) / 2))"
-  .. "(torch.exp(query @ key.mT / 2 - log_sum[..., None]))", {
-  grad = false, dtypes = false, qkv { grad = t { 2, 2, 5, 3 }, out = t { 2, 2, 5, 3 }, log_sum = pos { 2, 2, 5 } },
-  bad = { { t { 1, 1, 5, 2 }, t { 1, 1, 5, 4 }, t { 1, 1, 7, 4 }, t { 1, 1, 7, 3 }, t { 1, 1, 5, 3 }, t { 1, 1, 5 }, message = "attention_backward: grad is" },
+  "attention_backward(grad, query, key, value, out, log_sum, dropout_p, draw)", {
+  defaults = { dropout_p = 0, draw = none }, grad = false, dtypes = false,
+  qkv { grad = t { 2, 2, 5, 3 }, out = t { 2, 2, 5, 3 }, log_sum = pos { 2, 2, 5 } },
+  qkv { grad = t { 2, 2, 5, 3 }, out = t { 2, 2, 5, 3 }, log_sum = pos { 2, 2, 5 }, dropout_p = 0.4, draw = drawn },
+  bad = { { t { 1, 1, 5, 3 }, t { 1, 1, 5, 4 }, t { 1, 1, 7, 4 }, t { 1, 1, 7, 3 }, t { 1, 1, 5, 3 }, t { 1, 1, 5 }, { dropout_p = 0.5 },
+      message = "attention_backward: dropout_p is 0.5, and draw is left out" },
+    { t { 1, 1, 5, 2 }, t { 1, 1, 5, 4 }, t { 1, 1, 7, 4 }, t { 1, 1, 7, 3 }, t { 1, 1, 5, 3 }, t { 1, 1, 5 }, message = "attention_backward: grad is" },
     { t { 1, 1, 5, 3 }, t { 1, 1, 5, 4 }, t { 1, 1, 7, 4 }, t { 1, 1, 7, 3 }, t { 1, 1, 5, 3 }, t { 1, 5 }, message = "attention_backward: log_sum is" } } })
+op("attention_draw", "query key", "torch.zeros(2, dtype=torch.int64)", {
+  random = true, grad = false, { query = t { 2, 2, 5, 4 }, key = t { 2, 2, 7, 4 } }, { query = t { 0, 4 }, key = t { 3, 4 } },
+  bad = { { t { 4 }, t { 7, 4 }, message = "attention_draw: query is %[4%], key %[7, 4%]" } } })
+op("dropout_by_draw", "x p draw", "dropout_by_draw(x, p, draw)", {
+  { x = t { 2, 3, 5, 7 }, p = 0.3, draw = drawn }, { x = t { 3, 300 }, p = 0.7, draw = drawn }, { x = t { 3, 4 }, p = 0, draw = drawn },
+  { x = t { 3, 4 }, p = 1, draw = drawn }, { x = t { 0 }, p = 0.5, draw = drawn }, { x = t {}, p = 0.5, draw = drawn },
+  bad = { { t { 2 }, 1.5, i({ 2 }, 5), message = "dropout_by_draw: p is 1.5" },
+    { t { 2 }, 0.5, t { 2 }, message = "dropout_by_draw: draw is float32 %[2%]; int64 %[2%] wanted" },
+    { t { 2 }, 0.5, i({ 3 }, 5), message = "dropout_by_draw: draw is int64 %[3%]" } } })
 op("attention_weights", "query key attn_mask is_causal", "torch.softmax(query @ key.mT / 2, -1)", {
   dtypes = false,
   { query = t { 2, 5, 4 }, key = t { 2, 7, 4 } }, bad = { { t { 5, 4 }, t { 7, 3 }, message = "%[5, 4%].*%[3, 7%]" } } })

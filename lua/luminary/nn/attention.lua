@@ -51,7 +51,7 @@ end
 --- average_attn_weights = true, is_causal = false}]): query [L, N, E], key [S, N, kdim], value [S, N, vdim] give
 --- y [L, N, E] and, with need_weights, [N, L, S] ([N, heads, L, S] without average_attn_weights).
 --- key_padding_mask [N, S]; attn_mask [L, S] or [N * heads, L, S]. is_causal: a query sees the keys up to its place.
---- Without need_weights memory grows with L + S on the CPU, if there is no dropout.
+--- Without need_weights memory grows with L + S on the CPU, with dropout too.
 local MultiheadAttention = layer.define("MultiheadAttention")
 attention.MultiheadAttention = MultiheadAttention
 MultiheadAttention.keeps_float = true -- it multiplies by its layers' weights itself

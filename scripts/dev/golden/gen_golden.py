@@ -146,6 +146,42 @@ def recurrent(gates, weight_hh, h0, c0, bias_hh, weight_hr, cell, reverse):
     return (y.flip(0) if reverse else y).flatten(0, 1), *last
 
 
+def dropout_by_draw(x, p, draw):
+    """Philox4x32-10: element i, row-major, takes word i % 4 of block offset + i / 4, and is kept from p on."""
+    if not x.is_floating_point():
+        raise TypeError("dropout is of floating numbers")
+    seed, offset = draw.tolist()
+    low = 2**32 - 1
+    kept = []
+    for i in range(x.numel()):
+        block = offset + i // 4
+        c, k = [block & low, block >> 32, 0, 0], [seed & low, seed >> 32]
+        for _ in range(10):
+            a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+            c = [b >> 32 ^ c[1] ^ k[0], b & low, a >> 32 ^ c[3] ^ k[1], a & low]
+            k = [k[0] + 0x9E3779B9 & low, k[1] + 0xBB67AE85 & low]
+        kept.append((c[i % 4] >> 8) / 2**24 >= p)
+    return torch.where(torch.tensor(kept, dtype=torch.bool).view(x.shape), x / (1 - p) if p < 1 else 0, 0).to(x.dtype)
+
+
+def attention(query, key, value, attn_mask, is_causal, dropout_p, draw):
+    if draw is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal)
+    scores = query @ key.mT / query.shape[-1]**0.5
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf)
+    return dropout_by_draw(torch.nan_to_num(torch.softmax(scores, -1)), dropout_p, draw) @ value
+
+
+def attention_backward(grad, query, key, value, out, log_sum, dropout_p, draw):
+    weights = torch.exp(query @ key.mT / 2 - log_sum[..., None])
+    left, slopes = weights, grad @ value.mT
+    if draw is not None:
+        left, slopes = (dropout_by_draw(t, dropout_p, draw) for t in (weights, slopes))
+    slopes = weights * (slopes - (grad * out).sum(-1, keepdim=True)) / 2
+    return slopes @ key, slopes.mT @ query, left.mT @ grad
+
+
 def base_zero(name, value):
     """Lua's dims and element numbers, as Python counts them."""
     if name in DIMS or (name == "index" and isinstance(value, (int, float))):

@@ -23,10 +23,13 @@ typedef struct attention {
   size_t each; /* bytes of a number */
   const struct lm_attention_loops *loops;
   const struct lm_panel_loops *products;
+  bool drops; /* weights, by `drop` */
+  lm_dropping drop;
 } attention;
 
 static attention attention_of(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                              const lm_tensor *mask, bool causal, double scale) {
+                              const lm_tensor *mask, bool causal, double scale, double dropout_p,
+                              const lm_tensor *draw) {
   lm_dtype dtype = (lm_dtype)query->dtype;
   return (attention){
       .query = query,
@@ -45,6 +48,8 @@ static attention attention_of(const lm_tensor *query, const lm_tensor *key, cons
       .each = lm_dtype_size(dtype),
       .loops = dtype == LM_F64 ? LM_ISA_PICK(lm_attention_F64) : LM_ISA_PICK(lm_attention_F32),
       .products = dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32),
+      .drops = draw != NULL,
+      .drop = draw ? lm_dropping_of(dropout_p, lm_draw_in(draw)) : (lm_dropping){.scale = 1},
   };
 }
 
@@ -100,6 +105,11 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
     b->mask_row = mask->stride[2];
     b->mask_col = mask->stride[3];
   }
+  if (t->drops) {
+    b->drop = &t->drop;
+    b->place = ((n * t->heads + h) * t->queries + i) * t->keys + j;
+    b->place_row = t->keys;
+  }
   multiply(t, false, b->rows, b->cols, t->width, t->scale, row_of(t->query, n, h, i), step_of(t->query), keys, 0,
            b->scores, LINE);
 }
@@ -150,7 +160,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
     }
   }
   t->loops->finish(row_of(out, n, h, i), step_of(out), norms + (size_t)((n * t->heads + h) * t->queries + i) * t->each,
-                   values, most, sum, end - i, vw);
+                   values, most, sum, t->drop.scale, end - i, vw);
 }
 
 /* About how many nanoseconds a thread is busy with so many products of scores' size. */
@@ -162,7 +172,8 @@ static double work_of(const attention *t, int products) {
 lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_attention_args *a = args;
-  const attention t = attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale);
+  const attention t =
+      attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, a->dropout_p, a->draw);
   int64_t heads = a->query->size[0] * t.heads, span = SPAN;
   int share = lm_cpu_share(work_of(&t, 1));
   while (share > 1 && span > QUERIES && heads * ((t.queries + span - 1) / span) < 8 * share) span /= 2;
@@ -239,10 +250,10 @@ static void backward_block(const backward_part *w, int64_t part, int64_t n, int6
   pack(t, r->grads, grad, step_of(w->grad), b.rows, vw, false);
   score(t, n, h, i, j, r->keys, &b);
   t->loops->weights(&b, w->norms + stat);
-  multiply(t, true, b.cols, vw, b.rows, 1, r->scores, LINE, r->grads, 1, row_of(w->dvalue, n, kv, j),
-           step_of(w->dvalue));
   multiply(t, false, b.rows, b.cols, vw, 1, grad, step_of(w->grad), r->values, 0, r->slopes, LINE);
   t->loops->slopes(&b, r->slopes, w->dots + stat, t->scale);
+  multiply(t, true, b.cols, vw, b.rows, t->drop.scale, r->scores, LINE, r->grads, 1, row_of(w->dvalue, n, kv, j),
+           step_of(w->dvalue));
   multiply(t, true, b.cols, t->width, b.rows, 1, r->slopes, LINE, r->queries, 1, row_of(w->dkey, n, kv, j),
            step_of(w->dkey));
   char *dquery = dquery_of(w, part, n, h, i, &row);
@@ -291,7 +302,8 @@ static void add_parts(const backward_part *w) {
 lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_attention_backward_args *a = args;
-  const attention t = attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale);
+  const attention t =
+      attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, a->dropout_p, a->draw);
   lm_device device = a->query->device;
   int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = (t.keys + KEYS - 1) / KEYS;
   int64_t rows = samples * t.heads * t.queries, heads = samples * kv_heads, parts = 1;

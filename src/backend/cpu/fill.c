@@ -141,21 +141,28 @@ lm_status lm_cpu_random_(const void *args, lm_tensor *const *out) {
   return LM_OK;
 }
 
-/* x is dense; element i in memory order takes word i of the draw. */
-lm_status lm_cpu_dropout(const void *args, lm_tensor *const *out) {
-  const lm_dropout_args *a = args;
+/* x and y are dense and laid out alike; element i in memory order takes word i of the draw. */
+static void drop(const lm_tensor *x, lm_tensor *y, uint8_t *keep, lm_dropping d) {
   enum { PART = 4096 };
-  int64_t n = a->x->numel, parts = (n + PART - 1) / PART;
-  lm_draw draw = lm_generator_take(NULL, a->x->device, blocks_of(n, 1));
-  uint32_t threshold = (uint32_t)ceil(a->p * 0x1p24);
-  double scale = a->p < 1 ? 1 / (1 - a->p) : 0;
+  int64_t n = x->numel, parts = (n + PART - 1) / PART;
   const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
 #pragma omp parallel for num_threads(lm_cpu_share((double)n * 0.5))
   for (int64_t i = 0; i < parts; i++) {
     int64_t to = (i + 1) * PART < n ? (i + 1) * PART : n;
-    loops->dropout[a->x->dtype](a->x->data, out[0]->data, (uint8_t *)out[1]->data, i * PART, to, draw, threshold,
-                                scale);
+    loops->dropout[x->dtype](x->data, y->data, keep, i * PART, to, &d);
   }
+}
+
+lm_status lm_cpu_dropout(const void *args, lm_tensor *const *out) {
+  const lm_dropout_args *a = args;
+  lm_draw draw = lm_generator_take(NULL, a->x->device, blocks_of(a->x->numel, 1));
+  drop(a->x, out[0], (uint8_t *)out[1]->data, lm_dropping_of(a->p, draw));
+  return LM_OK;
+}
+
+lm_status lm_cpu_dropout_by_draw(const void *args, lm_tensor *const *out) {
+  const lm_dropout_by_draw_args *a = args;
+  drop(a->x, out[0], NULL, lm_dropping_of(a->p, lm_draw_in(a->draw)));
   return LM_OK;
 }
 

@@ -1,5 +1,6 @@
-/* Attention of [N, H, L, E]: checks, what kernels compute in, layouts. */
+/* Attention of [N, H, L, E]: checks, what kernels compute in, layouts; and the random numbers of its dropout. */
 #include "op/input_layout.h"
+#include "tensor/generator.h"
 
 /* t as kernels want it, a new reference: in the dtype `compute`, its last dim dense, rows apart unless it is a mask. */
 static lm_status readied(lm_tensor *t, lm_dtype compute, bool mask, lm_tensor **out) {
@@ -51,6 +52,33 @@ done:
   return status;
 }
 
+/* What a tensor of attention_draw's is checked for; *out is as kernels want it, a new reference. */
+static lm_status ready_draw(lm_op_id op, lm_tensor *draw, const lm_tensor *like, lm_tensor **out) {
+  lm_status status = LM_OK;
+  if (draw->dtype != LM_I64 || draw->ndim != 1 || draw->size[0] != 2) {
+    TRY(lm_fail(LM_E_ARG, "%s: draw is %s %s; int64 [2] wanted, what attention_draw gives", lm_ops[op].name,
+                lm_dtype_name((lm_dtype)draw->dtype), lm_shape_of(draw)));
+  }
+  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)like, draw}));
+  TRY(lm_laid_out(draw, LM_CONTIGUOUS, out));
+done:
+  return status;
+}
+
+static lm_status check_probability(lm_op_id op, const char *name, double p) {
+  if (p >= 0 && p <= 1) return LM_OK;
+  return lm_fail(LM_E_ARG, "%s: %s is %g; a probability from 0 to 1 wanted", lm_ops[op].name, name, p);
+}
+
+/* *out stays NULL where nothing is dropped. */
+static lm_status ready_dropout(lm_op_id op, double p, lm_tensor *draw, const lm_tensor *like, lm_tensor **out) {
+  lm_status status = check_probability(op, "dropout_p", p);
+  if (status != LM_OK || p == 0) return status;
+  if (draw) return ready_draw(op, draw, like, out);
+  return lm_fail(LM_E_ARG, "%s: dropout_p is %g, and draw is left out; attention_draw(query, key) gives one",
+                 lm_ops[op].name, p);
+}
+
 /* The mask expanded to [N, H, L, S]. */
 static lm_status expanded(lm_op_id op, lm_tensor *mask, const lm_tensor *query, const lm_tensor *key, lm_tensor **out) {
   lm_status status = LM_OK;
@@ -87,8 +115,9 @@ static double scale_of(double scale, const lm_tensor *query) {
 lm_status lm_op_attention(const lm_attention_args *a, lm_tensor **out) {
   const lm_op_id op = LM_OP_attention;
   lm_status status = LM_OK;
-  lm_tensor *query = NULL, *key = NULL, *value = NULL, *mask = NULL, *y = NULL, *log_sum = NULL;
+  lm_tensor *query = NULL, *key = NULL, *value = NULL, *mask = NULL, *draw = NULL, *y = NULL, *log_sum = NULL;
   TRY(check(op, a->query, a->key, a->value, a->attn_mask));
+  TRY(ready_dropout(op, a->dropout_p, a->draw, a->query, &draw));
   lm_dtype compute = compute_dtype(a->query);
   TRY(readied(a->query, compute, false, &query));
   TRY(readied(a->key, compute, false, &key));
@@ -98,7 +127,7 @@ lm_status lm_op_attention(const lm_attention_args *a, lm_tensor **out) {
   TRY(like_or_dense(query, size, &y));
   TRY(lm_tensor_empty(compute, query->device, 3, size, LM_CONTIGUOUS, &log_sum));
   if (y->numel > 0 || log_sum->numel > 0) {
-    lm_attention_args job = {query, key, value, mask, a->is_causal, scale_of(a->scale, query)};
+    lm_attention_args job = {query, key, value, mask, a->is_causal, scale_of(a->scale, query), a->dropout_p, draw};
     TRY(lm_dispatch_or_host(op, query->device, &job, (lm_tensor *[]){y, log_sum}));
   }
   TRY(lm_lines_of(y, (lm_dtype)a->query->dtype, &out[0]));
@@ -108,6 +137,7 @@ done:
   lm_release(key);
   lm_release(value);
   lm_release(mask);
+  lm_release(draw);
   lm_release(y);
   lm_release(log_sum);
   return status;
@@ -116,9 +146,10 @@ done:
 lm_status lm_op_attention_backward(const lm_attention_backward_args *a, lm_tensor **out) {
   const lm_op_id op = LM_OP_attention_backward;
   lm_status status = LM_OK;
-  lm_tensor *in[5] = {NULL}, *mask = NULL, *log_sum = NULL, *result[3] = {NULL};
+  lm_tensor *in[5] = {NULL}, *mask = NULL, *draw = NULL, *log_sum = NULL, *result[3] = {NULL};
   lm_tensor *const given[5] = {a->query, a->key, a->value, a->grad, a->out};
   TRY(check(op, a->query, a->key, a->value, a->attn_mask));
+  TRY(ready_dropout(op, a->dropout_p, a->draw, a->query, &draw));
   int64_t size[4] = {a->query->size[0], a->query->size[1], a->query->size[2], a->value->size[3]};
   for (int k = 3; k < 5; k++) {
     bool fits = given[k]->ndim == 4;
@@ -145,13 +176,56 @@ lm_status lm_op_attention_backward(const lm_attention_backward_args *a, lm_tenso
   TRY(expanded(op, a->attn_mask, in[0], in[1], &mask));
   for (int k = 0; k < 3; k++) TRY(like_or_dense(in[k], in[k]->size, &result[k]));
   lm_attention_backward_args job = {
-      in[3], in[0], in[1], in[2], in[4], log_sum, mask, a->is_causal, scale_of(a->scale, in[0])};
+      in[3], in[0], in[1], in[2], in[4], log_sum, mask, a->is_causal, scale_of(a->scale, in[0]), a->dropout_p, draw};
   TRY(lm_dispatch_or_host(op, in[0]->device, &job, result));
   for (int k = 0; k < 3; k++) TRY(lm_lines_of(result[k], (lm_dtype)a->query->dtype, &out[k]));
 done:
   for (int k = 0; k < 5; k++) lm_release(in[k]);
   for (int k = 0; k < 3; k++) lm_release(result[k]);
   lm_release(mask);
+  lm_release(draw);
   lm_release(log_sum);
+  return status;
+}
+
+lm_status lm_op_attention_draw(const lm_attention_draw_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_attention_draw;
+  lm_status status = LM_OK;
+  lm_tensor *draw = NULL;
+  const lm_tensor *query = a->query, *key = a->key;
+  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a->query, a->key}));
+  if (query->ndim < 2 || key->ndim < 2) {
+    TRY(lm_fail(LM_E_SHAPE, "%s: query is %s, key %s; [..., L, E] and [..., S, E] wanted", lm_ops[op].name,
+                lm_shape_of(query), lm_shape_of(key)));
+  }
+  if (lm_generator_extra() && LM_DEVICE_KIND(query->device) != LM_CPU) {
+    TRY(lm_fail(LM_E_STATE, "%s: a graph's replays would all draw the same; dropout draws anew", lm_ops[op].name));
+  }
+  uint64_t count = (uint64_t)key->size[key->ndim - 2];
+  for (int d = 0; d < query->ndim - 1; d++) count *= (uint64_t)query->size[d];
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, (int64_t[]){2}, LM_CONTIGUOUS, &draw));
+  lm_draw taken = lm_generator_take(NULL, query->device, (count + 3) / 4);
+  memcpy(draw->data, (int64_t[]){(int64_t)taken.seed, (int64_t)taken.offset}, 2 * sizeof(int64_t));
+  TRY(lm_op_to_copy(&(lm_to_copy_args){.x = draw, .dtype = LM_NO_DTYPE, .device = query->device}, out));
+done:
+  lm_release(draw);
+  return status;
+}
+
+lm_status lm_op_dropout_by_draw(const lm_dropout_by_draw_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_dropout_by_draw;
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *draw = NULL, *y = NULL;
+  TRY(lm_check_float(op, "x", a->x));
+  TRY(check_probability(op, "p", a->p));
+  TRY(ready_draw(op, a->draw, a->x, &draw));
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_tensor_empty_like(x, (lm_dtype)x->dtype, x->device, &y));
+  TRY(lm_dispatch_or_host(op, x->device, &(lm_dropout_by_draw_args){x, a->p, draw}, &y));
+  *out = lm_retain(y);
+done:
+  lm_release(x);
+  lm_release(draw);
+  lm_release(y);
   return status;
 }

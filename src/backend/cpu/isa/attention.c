@@ -2,7 +2,7 @@
 
 #include "backend/cpu/isa/functions.h"
 
-enum { LANES = 64 };
+enum { LANES = 64, DRAWN = 256 };
 #define SIMD _Pragma("omp simd")
 
 /* e^x of an x that is 0 or below but for rounding: lm_expf without what larger ones need, and 0 where the result is
@@ -20,6 +20,16 @@ LM_INLINE float lm_power_F32(float x) {
 }
 LM_INLINE double lm_power_F64(double x) { return exp(x); }
 #define POWER LM_FN(lm_power)
+
+/* How many columns row r sees by its place. */
+static int64_t seen_by(const lm_score_block *b, int64_t r) {
+  int64_t n = b->causal + r;
+  return n < 0 ? 0 : n < b->cols ? n : b->cols;
+}
+
+static const int32_t *drawn_bits(const lm_score_block *b, int64_t r, int64_t first, int64_t n, int32_t *room) {
+  return lm_drawn_bits(b->drop->draw, b->place + r * b->place_row + first, n, room);
+}
 
 #define LM_E F32
 #include "backend/cpu/isa/templates/attention.inc"

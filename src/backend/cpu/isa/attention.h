@@ -3,6 +3,7 @@
 #define LM_CPU_ISA_ATTENTION_H
 
 #include "backend/cpu/isa.h"
+#include "backend/cpu/isa/dropping.h"
 #include "tensor/dtype.h"
 
 /* Scores [rows, cols] of queries and keys; a row begins `line` elements behind the one before. */
@@ -13,23 +14,27 @@ typedef struct lm_score_block {
   const char *mask; /* of the first score, or NULL: bool (false: not seen), or numbers to be added */
   bool mask_is_bool;
   int64_t mask_row, mask_col; /* strides; mask_col is 0 or 1 */
+  const lm_dropping *drop;    /* of weights, or NULL */
+  int64_t place, place_row;   /* of the first score in the draw, and from one row's to the next one's */
 } lm_score_block;
 
 #define LM_SEES_ALL (INT64_MAX / 2)
 
 struct lm_attention_loops {
   /* A step of softmax along rows whose columns come block by block. Scores become exp(score - most), most is the
-   * largest so far, sum the sum so far, and the weighted values so far, values [rows, width], are rescaled. */
+   * largest so far, sum the sum so far, and the weighted values so far, values [rows, width], are rescaled. Then those
+   * that are dropped become 0. */
   void (*online_softmax)(const lm_score_block *b, void *most, void *sum, void *values, int64_t width);
   /* Scores become exp(score - norm of the row). */
   void (*weights)(const lm_score_block *b, const void *norm);
   /* out[r] = row r of x times row r of y */
   void (*row_dots)(void *out, const void *x, int64_t x_row, const void *y, int64_t y_row, int64_t rows, int64_t n);
-  /* slope = weight * (slope - dot of the row) * scale; weights are b's, and slopes lie as they do */
+  /* slope = weight * (slope - dot of the row) * scale; weights are b's, and slopes lie as they do. With dropout a slope
+   * counts as 0 where the weight is dropped, else times drop->scale, and then those weights become 0. */
   void (*slopes)(const lm_score_block *b, void *slopes, const void *dots, double scale);
-  /* out = values / sum, norm = most + log(sum); rows that saw nothing are 0, and their norm inf */
+  /* out = values * scale / sum, norm = most + log(sum); rows that saw nothing are 0, and their norm inf */
   void (*finish)(void *out, int64_t out_row, void *norm, const void *values, const void *most, const void *sum,
-                 int64_t rows, int64_t width);
+                 double scale, int64_t rows, int64_t width);
 };
 
 LM_ISA_DECLARE(struct lm_attention_loops, lm_attention_F32);

@@ -4,6 +4,7 @@
 #define LM_CPU_ISA_FILL_H
 
 #include "backend/cpu/isa.h"
+#include "backend/cpu/isa/dropping.h"
 #include "tensor/dtype.h"
 #include "tensor/generator.h"
 
@@ -35,10 +36,10 @@ struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
   void (*bernoulli)(const void *context, int64_t first, int n, void *tile); /* float 1 or 0 */
   /* a0 - a1 cos(k step) + a2 cos(2 k step) of place k, from 0; context: lm_cosines; doubles. */
   void (*cosines)(const void *context, int64_t first, int n, void *tile);
-  /* Elements from .. to - 1 of a draw (from: a multiple of 4): keep[i] is whether the upper 24 bits of its random word
-   * reach `threshold`, y[i] is x[i] * scale or 0. By the dtype of x and y. */
-  void (*dropout[LM_DTYPE_COUNT])(const void *x, void *y, uint8_t *keep, int64_t from, int64_t to, lm_draw draw,
-                                  uint32_t threshold, double scale);
+  /* Elements from .. to - 1 of a draw: keep[i] is whether it is kept (keep: or NULL), y[i] is x[i] * scale or 0. By the
+   * dtype of x and y. */
+  void (*dropout[LM_DTYPE_COUNT])(const void *x, void *y, uint8_t *keep, int64_t from, int64_t to,
+                                  const lm_dropping *d);
 };
 
 LM_ISA_DECLARE(struct lm_fill_loops, lm_fill_loops);

@@ -33,13 +33,18 @@ op "scaled_dot_product_attention" {
   },
   forms = {
     {
-      when = "dropout_p == 0 && ndim_of(query) == 3 && suits_attention(query, key, value, attn_mask)",
+      when = "ndim_of(query) == 3 && suits_attention(query, key, value, attn_mask)",
       "mask = given(attn_mask) ? unsqueeze(attn_mask, 0) : nil",
-      "y = attention(unsqueeze(query, 0), unsqueeze(key, 0), unsqueeze(value, 0), mask, is_causal, scale)",
+      "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
+      "y = attention(unsqueeze(query, 0), unsqueeze(key, 0), unsqueeze(value, 0), mask, is_causal, scale, "
+        .. "dropout_p, draw)",
       "squeeze(y, 0)",
     },
-    {when = "dropout_p == 0 && suits_attention(query, key, value, attn_mask)",
-      "attention(query, key, value, attn_mask, is_causal, scale)"},
+    {
+      when = "suits_attention(query, key, value, attn_mask)",
+      "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
+      "attention(query, key, value, attn_mask, is_causal, scale, dropout_p, draw)",
+    },
   },
   formula = {
     "groups = enable_gqa && heads_of(key) > 0 ? heads_of(query) / heads_of(key) : 1",
@@ -51,8 +56,8 @@ op "scaled_dot_product_attention" {
     .. "[..., L, Ev]. attn_mask broadcasts to [..., L, S]: bool, false for what is not seen, or numbers that are "
     .. "added; is_causal: query i sees the keys up to i. scale: 1 / sqrt(E) by default. enable_gqa: query has as many "
     .. "heads (dim -3) as key and value or a multiple, and their heads serve that many in turn. A query that sees "
-    .. "nothing gives 0. On the CPU memory grows with L + S, without dropout_p and where no gradient of attn_mask "
-    .. "is asked for",
+    .. "nothing gives 0. dropout_p: the probability that a weight is 0; the others are divided by 1 - dropout_p. On "
+    .. "the CPU memory grows with L + S, where no gradient of attn_mask is asked for",
 }
 -- On a GPU each pass over [..., L, S] costs more than the products. Without a mask every query sees a key, and with one
 -- the mask alone says which does not: nothing is asked of the scores.
@@ -86,15 +91,18 @@ op "attention_weights" {
 }
 -- y1 is the logarithm of the sums that softmax divides by, less for the largest score: log sum exp(scores).
 op "attention" {
-  "query", "key", "value", "attn_mask?", "is_causal = false", "scale: number?", hidden = 1,
+  "query", "key", "value", "attn_mask?", "is_causal = false", "scale: number?", "dropout_p: number = 0",
+  "draw?", hidden = 1,
   grad = {
     ["query, key, value"] =
-      "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale)",
+      "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale, dropout_p, draw)",
   },
-  help = "scaled_dot_product_attention in blocks, of [N, H, L, E] and [N, heads that divide H, S, E]",
+  help = "scaled_dot_product_attention in blocks, of [N, H, L, E] and [N, heads that divide H, S, E]; with dropout_p "
+    .. "of a draw, attention_draw's",
 }
 op "attention_backward" {
   "grad", "query", "key", "value", "out", "log_sum", "attn_mask?", "is_causal = false", "scale: number?",
+  "dropout_p: number = 0", "draw?",
   results = 3,
   grad = "formula",
   formula = {
@@ -102,11 +110,25 @@ op "attention_backward" {
     "keys = repeated_heads(key, groups)",
     "values = repeated_heads(value, groups)",
     "weights = attention_weights(query, keys, attn_mask, is_causal, scale)",
-    "slopes = matmul(grad, transpose(values, -2, -1))",
+    "left = dropout_p > 0 ? dropout_by_draw(weights, dropout_p, draw) : weights",
+    "all = matmul(grad, transpose(values, -2, -1))",
+    "slopes = dropout_p > 0 ? dropout_by_draw(all, dropout_p, draw) : all",
     "dscores = weights * (slopes - sum(slopes * weights, [-1], true)) * scale_of(scale, query)",
     "matmul(dscores, keys)",
     "summed_heads(matmul(transpose(dscores, -2, -1), query), groups)",
-    "summed_heads(matmul(transpose(weights, -2, -1), grad), groups)",
+    "summed_heads(matmul(transpose(left, -2, -1), grad), groups)",
   },
   inner = true, help = "gradients of attention: query, key, value",
+}
+op "attention_draw" {
+  "query", "key",
+  grad = "none", inner = true,
+  help = "random numbers reserved for the weights of query [..., L, E] and key [..., S, E], a number for each of "
+    .. "[..., L, S]: the generator's seed and place, int64 [2]",
+}
+-- Weights are dropped block by block as this op drops them: each by its place in x.
+op "dropout_by_draw" {
+  "x", "p: number", "draw",
+  grad = {x = "dropout_by_draw(g, p, draw)"}, inner = true,
+  help = "dropout by reserved random numbers (attention_draw): the same elements at every call",
 }

@@ -1,0 +1,83 @@
+/* Which elements dropout keeps, by their places in a draw: element i takes word i % 4 of block offset + i / 4, and is
+ * kept where the upper 24 bits of it reach a threshold. */
+#ifndef LM_CPU_ISA_DROPPING_H
+#define LM_CPU_ISA_DROPPING_H
+
+#include <math.h>
+
+#include "philox.h"
+#include "tensor/generator.h"
+#include "tensor/tensor.h"
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+typedef struct lm_dropping {
+  lm_draw draw;
+  int32_t threshold;
+  double scale; /* what is kept is multiplied by it */
+} lm_dropping;
+
+static inline lm_dropping lm_dropping_of(double p, lm_draw draw) {
+  return (lm_dropping){.draw = draw, .threshold = (int32_t)ceil(p * 0x1p24), .scale = p < 1 ? 1 / (1 - p) : 0};
+}
+
+/* Of a tensor that attention_draw gave. */
+static inline lm_draw lm_draw_in(const lm_tensor *t) {
+  const uint64_t *numbers = (const uint64_t *)t->data;
+  return (lm_draw){.seed = numbers[0], .offset = numbers[1]};
+}
+
+/* Blocks that are drawn together; room for the words of n elements wherever the first of them stands in its block. */
+enum { LM_DRAWN_TOGETHER = 8 };
+#define LM_DRAWN_ROOM(n) (4 * (((n) + 6) / 4 + LM_DRAWN_TOGETHER))
+
+/* Writes the upper 24 bits of the words that elements first .. first + n - 1 take; they begin at what is returned, in
+ * `room`. */
+static inline const int32_t *lm_drawn_bits(lm_draw draw, int64_t first, int64_t n, int32_t *room) {
+  const uint64_t from = draw.offset + (uint64_t)first / 4;
+  const int64_t blocks = (first % 4 + n + 3) / 4;
+#ifdef __AVX2__
+  /* A block in 64 bits of each of four vectors, whose upper halves are rubbish until the end: products do not read
+   * them. Several sets of four, since each round waits for the last one. */
+  enum { SETS = LM_DRAWN_TOGETHER / 4 };
+  const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
+  const __m256i next0 = _mm256_set1_epi64x(0x9E3779B9), next1 = _mm256_set1_epi64x(0xBB67AE85);
+  for (int64_t b = 0; b < blocks; b += LM_DRAWN_TOGETHER) {
+    __m256i k0 = _mm256_set1_epi64x((uint32_t)draw.seed), k1 = _mm256_set1_epi64x((int64_t)(draw.seed >> 32));
+    __m256i c0[SETS], c1[SETS], c2[SETS], c3[SETS];
+    for (int s = 0; s < SETS; s++) {
+      c0[s] =
+          _mm256_add_epi64(_mm256_set1_epi64x((int64_t)(from + (uint64_t)b) + 4 * s), _mm256_set_epi64x(3, 2, 1, 0));
+      c1[s] = _mm256_srli_epi64(c0[s], 32), c2[s] = _mm256_setzero_si256(), c3[s] = c2[s];
+    }
+    for (int round = 0; round < 10; round++) {
+      for (int s = 0; s < SETS; s++) {
+        __m256i p0 = _mm256_mul_epu32(m0, c0[s]), p1 = _mm256_mul_epu32(m1, c2[s]);
+        c0[s] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1[s]), k0);
+        c2[s] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3[s]), k1);
+        c1[s] = p1, c3[s] = p0;
+      }
+      k0 = _mm256_add_epi32(k0, next0), k1 = _mm256_add_epi32(k1, next1);
+    }
+    for (int s = 0; s < SETS; s++) {
+      __m256i w01 = _mm256_blend_epi32(c0[s], _mm256_slli_epi64(c1[s], 32), 0xaa);
+      __m256i w23 = _mm256_blend_epi32(c2[s], _mm256_slli_epi64(c3[s], 32), 0xaa);
+      __m256i even = _mm256_srli_epi32(_mm256_unpacklo_epi64(w01, w23), 8); /* blocks 0 and 2 */
+      __m256i odd = _mm256_srli_epi32(_mm256_unpackhi_epi64(w01, w23), 8);
+      __m256i *to = (__m256i *)(room + 4 * b) + 2 * s;
+      _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+      _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+  }
+#else
+  for (int64_t b = 0; b < blocks; b++) {
+    lm_philox_block block = lm_philox(draw.seed, from + (uint64_t)b);
+    for (int lane = 0; lane < 4; lane++) room[4 * b + lane] = (int32_t)(block.word[lane] >> 8);
+  }
+#endif
+  return room + first % 4;
+}
+
+#endif
