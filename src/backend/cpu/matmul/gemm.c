@@ -55,15 +55,30 @@ static bool fits_int(const lm_cpu_gemm_job *g) {
          g->ldc <= INT_MAX;
 }
 
-static bool suits_blas(const lm_cpu_gemm_job *g) { return g->dtype == LM_F64 && !is_small(g) && fits_int(g); }
+/* For some sizes oneDNN multiplies a transposed matrix at half its speed: where rows are multiples of a page apart,
+ * which all want the same places of a cache, or where one side of C is narrow. OpenBLAS does not mind. */
+static bool is_slow_to_turn(const lm_cpu_gemm_job *g) {
+  enum { PAGE = 4096 / sizeof(float), NARROW = 512 };
+  int64_t narrow = g->m < g->n ? g->m : g->n, wide = g->m < g->n ? g->n : g->m;
+  return g->dtype == LM_F32 && g->ta && !g->tb && narrow >= 64 && wide >= 256 && g->k >= 512 &&
+         (g->lda % PAGE == 0 || narrow <= NARROW);
+}
 
-/* One matrix on this thread. */
+static bool suits_blas(const lm_cpu_gemm_job *g) {
+  return fits_int(g) && ((g->dtype == LM_F64 && !is_small(g)) || is_slow_to_turn(g));
+}
+
+/* One matrix on this thread; of float32 by loops, or a part of what suits BLAS. */
 static void multiply_one(const lm_cpu_gemm_job *g, bool by_blas) {
-  if (by_blas && suits_blas(g))
-    cblas_dgemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans, g->tb ? CblasTrans : CblasNoTrans, (int)g->m,
-                (int)g->n, (int)g->k, g->alpha, g->a, (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
-  else
+  const CBLAS_TRANSPOSE ta = g->ta ? CblasTrans : CblasNoTrans, tb = g->tb ? CblasTrans : CblasNoTrans;
+  const int m = (int)g->m, n = (int)g->n, k = (int)g->k, lda = (int)g->lda, ldb = (int)g->ldb, ldc = (int)g->ldc;
+  if (!by_blas || (g->dtype != LM_F32 && !suits_blas(g))) {
     by_loops(g);
+  } else if (g->dtype == LM_F32) {
+    cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, (float)g->alpha, g->a, lda, g->b, ldb, (float)g->beta, g->c, ldc);
+  } else {
+    cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, g->alpha, g->a, lda, g->b, ldb, g->beta, g->c, ldc);
+  }
 }
 
 /* From where to where part `part` of `parts` of so many rows or columns goes. */
@@ -246,7 +261,7 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     lm_cpu_gemm_job s = member_of(g, i);
     if (is_of_few_rows(&s))
       TRY(by_few_rows(&s));
-    else if (g->dtype == LM_F32)
+    else if (g->dtype == LM_F32 && !suits_blas(&s))
       TRY(sgemm(&s));
     else
       by_slices(&s);

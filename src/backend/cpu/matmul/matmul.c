@@ -4,36 +4,6 @@
 #include "backend/cpu/onednn/onednn.h"
 #include "op/matmul_call.h"
 
-/* oneDNN reads a transposed matrix slowly whose rows are multiples of a page apart: they all want the same places of a
- * cache. The other factor's may not be, and c's transpose is their product the other way round. */
-static bool turns(const lm_cpu_gemm_job *g) {
-  enum { PAGE = 4096 / sizeof(float) };
-  return g->dtype == LM_F32 && g->batch == 1 && g->ta && !g->tb && g->beta == 0 && g->lda % PAGE == 0 &&
-         g->ldb % PAGE != 0 && g->m >= 256 && g->n >= 64 && g->k >= 512;
-}
-
-static lm_status multiply_turned(const lm_cpu_gemm_job *g, lm_tensor *y) {
-  lm_status status;
-  lm_tensor *product = NULL, *view = NULL;
-  lm_cpu_gemm_job turned = *g;
-  TRY(lm_tensor_empty(g->dtype, y->device, 2, (int64_t[]){g->n, g->m}, LM_CONTIGUOUS, &product));
-  turned.m = g->n;
-  turned.n = g->m;
-  turned.a = g->b;
-  turned.lda = g->ldb;
-  turned.b = g->a;
-  turned.ldb = g->lda;
-  turned.c = product->data;
-  turned.ldc = g->m;
-  TRY(lm_cpu_gemm(&turned));
-  TRY(lm_tensor_view(product, 2, (int64_t[]){g->m, g->n}, (int64_t[]){1, g->m}, 0, &view));
-  TRY(lm_cpu_copy(view, y));
-done:
-  lm_release(product);
-  lm_release(view);
-  return status;
-}
-
 static lm_status multiply_in(const lm_product *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
@@ -76,8 +46,6 @@ static lm_status multiply_in(const lm_product *p, lm_dtype dtype, lm_tensor *y, 
     *done_ = false;
   else if (dtype == LM_BF16 && !few)
     TRY(lm_dnn_gemm_bf16(&job, done_));
-  else if (turns(&job) && sum->ndim == 2)
-    TRY(multiply_turned(&job, sum));
   else
     TRY(lm_cpu_gemm(&job));
   if (*done_ && sum != y) TRY(lm_cpu_copy(sum, y));
