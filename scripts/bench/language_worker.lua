@@ -1,5 +1,5 @@
--- Luminary's side of scripts/bench/language: MODEL THREADS BATCH LENGTH NEW; answers each line "step|prompt|generate
--- DTYPE" with seconds of the clock and of the CPU.
+-- Luminary's side of scripts/bench/language: MODEL THREADS BATCH LENGTH NEW; answers each line
+-- "step|prompt|generate|continue DTYPE" with seconds of the clock and of the CPU.
 local lm = require "luminary"
 local model = arg[1]
 local threads, batch, length, new = tonumber(arg[2]), tonumber(arg[3]), tonumber(arg[4]), tonumber(arg[5])
@@ -49,6 +49,7 @@ function work.prompt()
 end
 
 function work.generate() return net:generate(prompt, {max_new_tokens = new})[{1, 1}] end
+function work.continue() return net:generate(prompt:narrow(2, 1, 1), {max_new_tokens = new})[{1, 1}] end
 
 for line in io.lines() do
   local what, dtype = line:match "^(%l+) (%w+)"

@@ -17,7 +17,8 @@ enum { LANES = 16 };
 #else
 enum { LANES = 8 };
 #endif
-enum { SUMS = LANES / 2, OUTS = 4, STEPS = 32767 };
+/* AHEAD: so many groups of rows of weight before they are needed, as the processor itself finds runs as short late. */
+enum { SUMS = LANES / 2, OUTS = 4, AHEAD = 2, STEPS = 32767 };
 typedef int16_t int16_pack __attribute__((vector_size(LANES * sizeof(int16_t))));
 typedef int32_t int32_pack __attribute__((vector_size(SUMS * sizeof(int32_t))));
 typedef float float_pack __attribute__((vector_size(SUMS * sizeof(float))));
@@ -56,6 +57,15 @@ LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) {
 }
 #endif
 
+LM_INLINE float sum_of(float_pack p) {
+  float lane[SUMS];
+  memcpy(lane, &p, sizeof lane);
+  for (int half = SUMS / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; l++) lane[l] += lane[l + half];
+  }
+  return lane[0];
+}
+
 static bool round_row(int64_t k, const float *x, const lm_int8_steps *to, int64_t r) {
   int16_t *steps = to->steps + r * to->row;
   float *scale = to->scale + r * (to->row / LM_INT8_BLOCK);
@@ -83,14 +93,21 @@ LM_INLINE void products_of(int rows, int outs, int64_t k, const lm_int8_steps *x
   const int16_t *steps = x->steps + first * x->row;
   const int64_t blocks = x->row / LM_INT8_BLOCK;
   const float *scale = x->scale + first * blocks;
-  float_pack part[OUTS][LM_INT8_ROWS] = {0};
+  float_pack part[OUTS][LM_INT8_ROWS]; /* only what is needed is set to 0, one by one: whole arrays by memset */
+  for (int j = 0; j < outs; j++) {
+    for (int r = 0; r < rows; r++) part[j][r] = (float_pack){0};
+  }
   int64_t i = 0;
   for (; i + LM_INT8_BLOCK <= k; i += LM_INT8_BLOCK) {
-    int32_pack whole[OUTS][LM_INT8_ROWS] = {0};
+    int32_pack whole[OUTS][LM_INT8_ROWS];
+    for (int j = 0; j < outs; j++) __builtin_prefetch(weight + (j + AHEAD * outs) * k + i);
     for (int l = 0; l < LM_INT8_BLOCK; l += LANES) {
       for (int j = 0; j < outs; j++) {
         int16_pack w = widen(weight + j * k + i + l);
-        for (int r = 0; r < rows; r++) whole[j][r] += pairs(steps_at(steps + r * x->row + i + l), w);
+        for (int r = 0; r < rows; r++) {
+          int32_pack sums = pairs(steps_at(steps + r * x->row + i + l), w);
+          whole[j][r] = l == 0 ? sums : whole[j][r] + sums;
+        }
       }
     }
     for (int r = 0; r < rows; r++) {
@@ -100,9 +117,8 @@ LM_INLINE void products_of(int rows, int outs, int64_t k, const lm_int8_steps *x
   }
   for (int j = 0; j < outs; j++) {
     for (int r = 0; r < rows; r++) {
-      float total = 0;
+      float total = sum_of(part[j][r]);
       int32_t rest = 0;
-      for (int l = 0; l < SUMS; l++) total += part[j][r][l];
       for (int64_t at = i; at < k; at++) rest += steps[r * x->row + at] * weight[j * k + at];
       sum[j][r] = i < k ? total + scale[r * blocks + i / LM_INT8_BLOCK] * (float)rest : total;
     }
