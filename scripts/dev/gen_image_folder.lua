@@ -17,8 +17,7 @@ usage: luajit gen_image_folder.lua --out DIR [options]
   --seed N        of everything that is drawn   (1)
 ]]
 
-local here = arg[0]:match("^.*/") or ""
-local options, _, refuse = dofile(here .. "../command_line.lua")(USAGE, {
+local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
   out = {"text"}, images = {"count", 1000}, val = {"natural"}, size = {"text", "80x80"}, quality = {"count", 90},
   seed = {"natural", 1},
 })
