@@ -405,7 +405,8 @@ describe("what errors advise", function()
   }
 
   -- Of ZeroRedundancyOptimizer, DistributedDataParallel, luminary.torch7 and NumPy.
-  local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x:raw"] = true, ["x.astype"] = true}
+  local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x:raw"] = true, ["x.astype"] = true,
+    ["net.generation_config"] = true, ["net.generation_config.max_length"] = true}
 
   -- Whether a path such as nn.utils.clip_grad_norm_ or x:float leads somewhere.
   local function leads(path)

@@ -298,7 +298,7 @@ describe("weights =", function()
       local text = config:format("false"):gsub('id": 4', 'id": ' .. told)
       local said, warn = {}, core.warn
       core.warn = function(words) said[#said + 1] = words end
-      local ok, ended = pcall(models.gpt2, {weights = saved("ends", text, state)})
+      local ok, ended = pcall(models.gpt2, {weights = saved("told_ends", text, state)})
       core.warn = warn
       assert(ok, ended)
       assert.same(want or nil, ended.eos_token_id)

@@ -1183,7 +1183,7 @@ op("fft_multiply", "x other conjugate", "torch.view_as_real(torch.view_as_comple
   { dtypes = false, defaults = { conjugate = false }, { x = t { 5, 2 }, other = t { 5, 2 } }, { x = t { 3, 4, 2 }, other = t { 4, 2 }, conjugate = true },
   { x = t { 2 }, other = t { 2, 1, 2 } }, { x = t { 3, 1, 2 }, other = t { 5, 2 } }, { x = t { 0, 2 }, other = t { 2 } },
   bad = { { t { 3 }, t { 2 }, message = "fft_multiply: x is %[3%]; complex numbers are pairs" }, { t { 2 }, t {}, message = "fft_multiply: other is %[%]" },
-    { t { 3, 2 }, t { 4, 2 }, message = "fft_multiply.*%[3, 2%].*%[4, 2%]" }, { t { 2 }, n({ 2 }, 1, 3, true), message = "fft_multiply: other has to be float32 or float64, got int64" } } })
+    { t { 3, 2 }, t { 4, 2 }, message = "fft_multiply.*%[3.*%[4" }, { t { 2 }, n({ 2 }, 1, 3, true), message = "fft_multiply: other has to be float32 or float64, got int64" } } })
 op("stft_lines", "x window hop scale inner", "torch.view_as_real(torch.stft(x, len(window), hop, window=window, center=False, return_complex=True).transpose(1, 2) * scale) * "
   .. by_inner "len(window)" .. "[:, None]",
   { dtypes = false, defaults = { scale = 1, inner = 1 }, { x = t { 2, 21 }, window = t { 8 }, hop = 3 }, { x = t { 1, 9 }, window = t { 5 }, hop = 2, scale = 0.5, inner = 2 },
