@@ -57,6 +57,8 @@ op "fft_multiply" {
   needs = {
     {"ndim_of(x) > 0 && size_of(x)[-1] == 2", "x is {x}; " .. pairs_wanted},
     {"ndim_of(other) > 0 && size_of(other)[-1] == 2", "other is {other}; " .. pairs_wanted},
+    {"is_float(x)", "x has to be float32 or float64, got {dtype_of(x)}"},
+    {"is_float(other)", "other has to be float32 or float64, got {dtype_of(other)}"},
   },
   forms = {
     {
