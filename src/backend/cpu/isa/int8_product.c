@@ -6,22 +6,14 @@
 #include <immintrin.h>
 #endif
 
-#include "backend/cpu/isa/elem.h"
+#include "backend/cpu/isa/float_pack.h"
 
-/* x has 16 bits for each number, of which two products come of one instruction. LANES of them fill a register, SUMS
- * sums of neighbours' products. */
-#if defined(__AVX512BW__)
-enum { LANES = 32 };
-#elif defined(__AVX2__)
-enum { LANES = 16 };
-#else
-enum { LANES = 8 };
-#endif
-/* AHEAD: so many groups of rows of weight before they are needed, as the processor itself finds runs as short late. */
-enum { SUMS = LANES / 2, OUTS = 4, AHEAD = 2, STEPS = 32767 };
+/* x has 16 bits for each number, of which two products come of one instruction: twice as many fill a register as it has
+ * sums of neighbours' products. Rows of weight are asked for AHEAD groups before they are needed: the processor itself
+ * finds runs as short late. */
+enum { LANES = 2 * LM_PACK, OUTS = 4, AHEAD = 2, STEPS = 32767 };
 typedef int16_t int16_pack __attribute__((vector_size(LANES * sizeof(int16_t))));
-typedef int32_t int32_pack __attribute__((vector_size(SUMS * sizeof(int32_t))));
-typedef float float_pack __attribute__((vector_size(SUMS * sizeof(float))));
+typedef int32_t int32_pack __attribute__((vector_size(LM_PACK * sizeof(int32_t))));
 
 LM_INLINE int16_pack steps_at(const int16_t *from) {
   int16_pack p;
@@ -52,19 +44,10 @@ LM_INLINE int16_pack widen(const int8_t *from) {
 }
 LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) {
   int32_pack sums;
-  for (int l = 0; l < SUMS; l++) sums[l] = a[2 * l] * b[2 * l] + a[2 * l + 1] * b[2 * l + 1];
+  for (int l = 0; l < LM_PACK; l++) sums[l] = a[2 * l] * b[2 * l] + a[2 * l + 1] * b[2 * l + 1];
   return sums;
 }
 #endif
-
-LM_INLINE float sum_of(float_pack p) {
-  float lane[SUMS];
-  memcpy(lane, &p, sizeof lane);
-  for (int half = SUMS / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-  }
-  return lane[0];
-}
 
 static bool round_row(int64_t k, const float *x, const lm_int8_steps *to, int64_t r) {
   int16_t *steps = to->steps + r * to->row;
@@ -93,9 +76,9 @@ LM_INLINE void products_of(int rows, int outs, int64_t k, const lm_int8_steps *x
   const int16_t *steps = x->steps + first * x->row;
   const int64_t blocks = x->row / LM_INT8_BLOCK;
   const float *scale = x->scale + first * blocks;
-  float_pack part[OUTS][LM_INT8_ROWS]; /* only what is needed is set to 0, one by one: whole arrays by memset */
+  lm_float_pack part[OUTS][LM_INT8_ROWS]; /* only what is needed is set to 0, one by one: whole arrays by memset */
   for (int j = 0; j < outs; j++) {
-    for (int r = 0; r < rows; r++) part[j][r] = (float_pack){0};
+    for (int r = 0; r < rows; r++) part[j][r] = (lm_float_pack){0};
   }
   int64_t i = 0;
   for (; i + LM_INT8_BLOCK <= k; i += LM_INT8_BLOCK) {
@@ -112,12 +95,12 @@ LM_INLINE void products_of(int rows, int outs, int64_t k, const lm_int8_steps *x
     }
     for (int r = 0; r < rows; r++) {
       float by = scale[r * blocks + i / LM_INT8_BLOCK];
-      for (int j = 0; j < outs; j++) part[j][r] += by * __builtin_convertvector(whole[j][r], float_pack);
+      for (int j = 0; j < outs; j++) part[j][r] += by * __builtin_convertvector(whole[j][r], lm_float_pack);
     }
   }
   for (int j = 0; j < outs; j++) {
     for (int r = 0; r < rows; r++) {
-      float total = sum_of(part[j][r]);
+      float total = lm_pack_sum(part[j][r]);
       int32_t rest = 0;
       for (int64_t at = i; at < k; at++) rest += steps[r * x->row + at] * weight[j * k + at];
       sum[j][r] = i < k ? total + scale[r * blocks + i / LM_INT8_BLOCK] * (float)rest : total;
