@@ -30,7 +30,9 @@ describe("nn.Int8Linear", function()
   end)
 
   it("takes numbers of any size, and what is not finite, in few rows as in many", function()
-    local layer = nn.Int8Linear(lm.randn(6, 150))
+    local drawn = lm.randn(6, 150)
+    drawn[{{}, {3}}] = lm.tensor {1, -1, 1, -1, 1, -1}:view(6, 1) -- none is rounded to 0, by which infinity is NaN
+    local layer = nn.Int8Linear(drawn)
     local weight = layer.weight * layer.scale:view(6, 1)
     for _, scale in ipairs { 1, 1e-30, 1e-38, 1e30, 0 } do
       for _, rows in ipairs { 1, 2, 3, 4, 5, 17 } do
@@ -55,6 +57,14 @@ describe("nn.Int8Linear", function()
     assert.same(lm.nn.functional.linear(x, weight)[2]:totable(), got[2]:totable())
     x[{2, 3}] = 0 / 0
     assert.is_true(layer(x)[2]:isnan():all():item())
+  end)
+
+  it("multiplies by rows of any length", function()
+    for _, k in ipairs { 3071, 3072, 3136, 5001 } do
+      local layer, x = nn.Int8Linear(lm.randn(9, k)), lm.randn(1, k)
+      local want = lm.nn.functional.linear(x:double(), (layer.weight * layer.scale:view(9, 1)):double())
+      assert.is_true((layer(x) - want):abs():max():item() < 1e-2, k .. " numbers")
+    end
   end)
 
   it("lets gradients through to x, in bfloat16 too", function()

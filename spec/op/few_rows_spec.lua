@@ -33,6 +33,15 @@ describe("products of few rows", function()
     end)
   end
 
+  it("are the same of rows that are short and long", function()
+    for _, dtype in ipairs {"float32", "bfloat16", "float16"} do
+      for _, k in ipairs {767, 768, 1535, 1536, 1537, 3001} do
+        local x, weight = lm.randn(1, k):to(dtype), lm.randn(259, k):to(dtype)
+        near(x:float():mm(weight:float():t()), x:mm(weight:t()), ("%s, %d long"):format(dtype, k))
+      end
+    end
+  end)
+
   it("are those of float64 in float32, too", function()
     for _, m in ipairs {1, 2, 3, 4, 5} do
       for _, k in ipairs {256, 301} do

@@ -83,7 +83,8 @@ LM_INLINE void products_of(int rows, int outs, int64_t k, const lm_int8_steps *x
   int64_t i = 0;
   for (; i + LM_INT8_BLOCK <= k; i += LM_INT8_BLOCK) {
     int32_pack whole[OUTS][LM_INT8_ROWS];
-    for (int j = 0; j < outs; j++) __builtin_prefetch(weight + (j + AHEAD * outs) * k + i);
+    if (outs == 1) __builtin_prefetch(weight + i + lm_run_ahead);
+    for (int j = 0; outs > 1 && j < outs; j++) __builtin_prefetch(weight + (j + AHEAD * outs) * k + i);
     for (int l = 0; l < LM_INT8_BLOCK; l += LANES) {
       for (int j = 0; j < outs; j++) {
         int16_pack w = widen(weight + j * k + i + l);
@@ -127,7 +128,12 @@ LM_INLINE void products_by(int rows, int outs, int64_t all, int64_t k, const lm_
 static void products(int rows, int64_t outs, int64_t k, const lm_int8_steps *x, int64_t first, const int8_t *weight,
                      const float *scale, const float *bias, float *y, int64_t y_row) {
   switch (rows) {
-    case 1: products_by(1, OUTS, outs, k, x, first, weight, scale, bias, y, y_row); break;
+    case 1:
+      if (k < lm_short_run)
+        products_by(1, 1, outs, k, x, first, weight, scale, bias, y, y_row);
+      else
+        products_by(1, OUTS, outs, k, x, first, weight, scale, bias, y, y_row);
+      break;
     case 2: products_by(2, 2, outs, k, x, first, weight, scale, bias, y, y_row); break;
     case 3: products_by(3, 1, outs, k, x, first, weight, scale, bias, y, y_row); break;
     default: products_by(LM_INT8_ROWS, 1, outs, k, x, first, weight, scale, bias, y, y_row);
