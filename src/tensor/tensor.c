@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/lost_pages.h"
 #include "base/mem.h"
 #include "device/alloc.h"
 #include "device/driver.h"
@@ -389,7 +390,7 @@ static lm_status fetch_element(const lm_tensor *t, element *out) {
   size_t bytes = lm_dtype_size((lm_dtype)t->dtype);
   if (LM_DEVICE_KIND(t->device) != LM_CPU) return lm_tensor_fetch(t, bytes, out);
   memcpy(out, t->data, bytes);
-  return LM_OK;
+  return lm_check_losses();
 }
 
 lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {

@@ -1,0 +1,115 @@
+#define _GNU_SOURCE
+#include "base/lost_pages.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+/* Never freed, but used again: the handler walks the list and cannot wait for anybody. */
+struct lm_watched {
+  lm_watched *next;
+  _Atomic(char *) data; /* NULL: free */
+  size_t bytes;
+  _Atomic(char *) lost; /* from here on there are zeros; NULL: nowhere */
+  char path[256];
+};
+
+_Atomic unsigned lm_losses;
+static _Thread_local unsigned told; /* of so many */
+static _Atomic(lm_watched *) all;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who watches and who tells */
+static struct sigaction before;
+static int nothing = -1; /* an empty file: what is mapped to it raises SIGBUS */
+static uintptr_t page;
+
+static lm_watched *watched_at(const char *place) {
+  for (lm_watched *w = atomic_load(&all); w; w = w->next) {
+    char *data = atomic_load(&w->data);
+    if (data && place >= data && place < data + w->bytes) return w;
+  }
+  return NULL;
+}
+
+/* Zeros from the page on to the end: a file that was cut short lacks all of it. */
+static bool put_zeros(lm_watched *w, char *place) {
+  char *from = (char *)((uintptr_t)place & ~(page - 1)), *end = atomic_load(&w->data) + w->bytes;
+  void *zeros = mmap(from, (size_t)(end - from), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (zeros == MAP_FAILED) return false;
+  char *lost = atomic_load(&w->lost);
+  while ((!lost || from < lost) && !atomic_compare_exchange_weak(&w->lost, &lost, from)) continue;
+  atomic_fetch_add(&lm_losses, 1);
+  return true;
+}
+
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+  lm_watched *w = info->si_code > 0 ? watched_at(info->si_addr) : NULL;
+  if (w && put_zeros(w, info->si_addr)) return;
+  if (before.sa_flags & SA_SIGINFO) {
+    before.sa_sigaction(number, info, context);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(number);
+  } else {
+    sigaction(number, &before, NULL); /* what faulted does so again */
+    if (info->si_code <= 0) raise(number);
+  }
+}
+
+static void start(void) {
+  struct sigaction ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+  page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  nothing = memfd_create("luminary", MFD_CLOEXEC);
+  sigaction(SIGBUS, &ours, &before);
+}
+
+lm_status lm_watch_mapping(const char *path, char *data, size_t bytes, lm_watched **out) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, start);
+  pthread_mutex_lock(&lock);
+  lm_watched *w = atomic_load(&all);
+  while (w && atomic_load(&w->data)) w = w->next;
+  if (!w && (w = lm_calloc(1, sizeof *w))) {
+    w->next = atomic_load(&all);
+    atomic_store(&all, w);
+  }
+  if (w) {
+    lm_write(w->path, sizeof w->path, "%s", path);
+    w->bytes = bytes;
+    atomic_store(&w->lost, NULL);
+    atomic_store(&w->data, data);
+  }
+  pthread_mutex_unlock(&lock);
+  *out = w;
+  return w ? LM_OK : LM_E_OOM;
+}
+
+void lm_unwatch(lm_watched *w) {
+  if (!w) return;
+  pthread_mutex_lock(&lock);
+  atomic_store(&w->data, NULL);
+  pthread_mutex_unlock(&lock);
+}
+
+lm_status lm_tell_loss(void) {
+  static char path[sizeof((lm_watched *)NULL)->path];
+  if (told == atomic_load(&lm_losses)) return LM_OK;
+  pthread_mutex_lock(&lock);
+  told = atomic_load(&lm_losses);
+  for (lm_watched *w = atomic_load(&all); w; w = w->next) {
+    char *data = atomic_load(&w->data), *lost = data ? atomic_exchange(&w->lost, NULL) : NULL;
+    if (!lost) continue;
+    memcpy(path, w->path, sizeof path);
+    if (nothing < 0) continue;
+    mmap(lost, (size_t)(data + w->bytes - lost), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED,
+         nothing, 0);
+  }
+  lm_status status = lm_fail(LM_E_IO, "%s was cut short while it is mapped: what tensors over it had is gone", path);
+  pthread_mutex_unlock(&lock);
+  return status;
+}

@@ -1,0 +1,25 @@
+/* Memory over a file that somebody may cut short. What is lost reads as 0 instead of ending the process by SIGBUS, and
+ * whoever computed with it is told before the result is seen. */
+#ifndef LM_BASE_LOST_PAGES_H
+#define LM_BASE_LOST_PAGES_H
+
+#include <stdatomic.h>
+
+#include "base/status.h"
+
+typedef struct lm_watched lm_watched;
+
+/* From now on until lm_unwatch, which is before the memory is unmapped. `data` lies at the beginning of a page. */
+lm_status lm_watch_mapping(const char *path, char *data, size_t bytes, lm_watched **out);
+void lm_unwatch(lm_watched *w); /* NULL is fine */
+
+extern LM_API _Atomic unsigned lm_losses;
+LM_API lm_status lm_tell_loss(void);
+
+/* LM_E_IO, naming the file, if memory was read that is lost, since this thread was last told: by whatever thread, since
+ * several compute for one. What is read once more is told of once more. */
+static inline lm_status lm_check_losses(void) {
+  return __builtin_expect(atomic_load_explicit(&lm_losses, memory_order_relaxed) > 0, 0) ? lm_tell_loss() : LM_OK;
+}
+
+#endif
