@@ -59,6 +59,11 @@ describe("nn.Int8Linear", function()
     assert.is_true(layer(x)[2]:isnan():all():item())
   end)
 
+  it("keeps what is tiny until the weight has made it larger", function()
+    local layer, x = nn.Int8Linear(lm.full({3, 100}, 1e4)), lm.full({1, 100}, 1e-37)
+    assert.is_true((layer(x) / 1e-31 - 1):abs():max():item() < 1e-3)
+  end)
+
   it("multiplies by rows of any length", function()
     for _, k in ipairs { 3071, 3072, 3136, 5001 } do
       local layer, x = nn.Int8Linear(lm.randn(9, k)), lm.randn(1, k)

@@ -42,6 +42,16 @@ describe("products of few rows", function()
     end
   end)
 
+  it("do not look at what is multiplied by 0", function()
+    for _, dtype in ipairs {"float32", "bfloat16", "float16"} do
+      for _, m in ipairs {1, 4, 8, 9} do
+        local x, bias = lm.full({m, 300}, 0 / 0, {dtype = dtype}), lm.ones({300}, {dtype = dtype})
+        local got = lm.addmm(bias, x, lm.ones({300, 300}, {dtype = dtype}), {alpha = 0})
+        assert.is_true(got:eq(1):all():item(), ("%s, %d rows"):format(dtype, m))
+      end
+    end
+  end)
+
   it("are those of float64 in float32, too", function()
     for _, m in ipairs {1, 2, 3, 4, 5} do
       for _, k in ipairs {256, 301} do

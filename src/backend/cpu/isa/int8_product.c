@@ -60,9 +60,8 @@ static bool round_row(int64_t k, const float *x, const lm_int8_steps *to, int64_
       largest = size > largest ? size : largest;
       check += x[i + l] * 0;
     }
-    float by = STEPS / largest; /* not finite below what a sum of float32 would tell from 0 */
-    if (check != 0) return false;
-    if (!(by < INFINITY)) by = 0;
+    float by = largest > 0 ? STEPS / largest : 0;
+    if (check != 0 || !(by < INFINITY)) return false;
     scale[i / LM_INT8_BLOCK] = largest / STEPS;
     for (int l = 0; l < n; l++) steps[i + l] = (int16_t)rintf(x[i + l] * by);
     for (int l = n; l < LM_INT8_BLOCK; l++) steps[i + l] = 0;

@@ -18,7 +18,7 @@ typedef struct lm_int8_steps {
 
 struct lm_int8_loops {
   /* Row r of `to` = x [k], rounded to 1 / 65,534 of the greatest magnitude of each block. False, and no row, where a
-   * number is not finite. */
+   * number is not finite, or all of a block are too small to be divided by. */
   bool (*round)(int64_t k, const float *x, const lm_int8_steps *to, int64_t r);
   /* y[i * y_row + j] = scale[j] * (row first + i of x times row j of weight) + bias[j], for up to LM_INT8_ROWS rows and
    * `outs` of weight, of k numbers each; bias may be NULL. */

@@ -154,7 +154,7 @@ static void few_rows(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
     lm_cpu_gemm_job s = columns_of(g, part, parts);
     lm_few_rows job = {.m = s.m,
                        .n = s.n,
-                       .k = s.k,
+                       .k = s.alpha == 0 ? 0 : s.k, /* what is not finite in x does not count then, as in BLAS */
                        .x = x,
                        .b = s.b,
                        .c = s.c,
