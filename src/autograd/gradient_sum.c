@@ -57,6 +57,22 @@ done:
   return status;
 }
 
+lm_status lm_sum_part_gradient(const lm_node *n, lm_tensor *sum, lm_tensor *g, bool *added) {
+  lm_status status = LM_OK;
+  const lm_op *op = &lm_ops[n->op];
+  lm_tensor *part = NULL;
+  lm_args_room args;
+  *added = sum && is_ours(sum) && sum->dtype == g->dtype && sum->device == g->device;
+  if (!*added) return LM_OK;
+  memcpy(&args, n->payload, op->size);
+  LM_ARG_TENSOR(&args, op->tensor[0]) = sum;
+  TRY(lm_op_run((lm_op_id)n->op, &args, &part));
+  TRY(add_into(part, g));
+done:
+  lm_release(part);
+  return status;
+}
+
 static void replace(lm_tensor **g, lm_tensor *with) {
   lm_release(*g);
   *g = with;

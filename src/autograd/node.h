@@ -198,6 +198,9 @@ lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish
 
 /* gradient_sum.c. Adds g, which is yours, to *sum; it may be written to if nobody else sees it. */
 lm_status lm_sum_gradient(lm_tensor **sum, lm_tensor *g, bool create_graph);
+/* The node took a part of something, of whose gradient there is `sum` already, or NULL: g, the part's, is added to that
+ * part of it, without recording. *added: false, and nothing was done, where sum is NULL or somebody else sees it. */
+lm_status lm_sum_part_gradient(const lm_node *n, lm_tensor *sum, lm_tensor *g, bool *added);
 /* *g, which is yours, summed to the sizes, converted to the dtype and brought to the device of meta. */
 lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g);
 /* A new reference to the home of the leaf's gradient if the next one may be computed there, else NULL. */

@@ -36,8 +36,8 @@ end
 function Attention:forward(x, seen, cache)
   local n, l, width = unpack(x.shape)
   local parts = self.c_attn(x):view(n, l, 3, self.heads, width / self.heads)
-  local q, k, v = parts:select(3, 1):transpose(2, 3), parts:select(3, 2):transpose(2, 3),
-    parts:select(3, 3):transpose(2, 3)
+  local q, k, v = unpack(parts:unbind(3))
+  q, k, v = q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3)
   if cache then k, v = cache:update(k, v) end
   local y = ops.scaled_dot_product_attention(q, k, v, {
     attn_mask = seen.attn_mask, is_causal = seen.is_causal, dropout_p = self.training and self.rate or 0,
