@@ -1,5 +1,4 @@
 -- What lies over a file as memory, and a file that is cut short under it.
-local lm = require "luminary"
 local temp = require "spec.support.temp"
 
 describe("a mapped file that was cut short", function()
