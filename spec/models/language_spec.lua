@@ -502,4 +502,24 @@ describe("positions", function()
     local rope = lm.nn.RotaryPositionalEmbeddings(8, 16)
     assert.error_matches(function() rope(lm.randn(1, 1, 9, 8), 9) end, "places 9 to 17, max_seq_len is 16")
   end)
+
+  it("take little more memory while their tables are made than those have", function()
+    local places, dim = 2 ^ 22, 8
+    for _, name in ipairs {"RotaryPositionalEmbeddings", "SinusoidalPositions"} do
+      collectgarbage()
+      local before = lm.memory_allocated()
+      lm.reset_peak_memory_stats()
+      local net = lm.nn[name](dim, {max_seq_len = places})
+      local more = lm.max_memory_allocated() - before
+      assert.is_true(more < 2 * 4 * places * dim, ("%s: %.0f bytes"):format(name, more)) -- 2: with garbage
+      if net.positions then
+        local row = net.positions[places]
+        assert.near(math.sin((places - 1) / 10), row[3], 1e-6)
+        assert.near(math.cos((places - 1) / 10), row[4], 1e-6)
+      else
+        assert.near(math.sin((places - 1) / 10), net.sines[{places, 2}], 1e-6)
+        assert.near(math.cos((places - 1) / 10), net.cosines[{places, 2}], 1e-6)
+      end
+    end
+  end)
 end)

@@ -18,6 +18,21 @@ local function angles(first, n, rates)
   return ops.arange(first, first + n, {dtype = "float64"}):unsqueeze(2) * rates
 end
 
+local AT_ONCE = 2 ^ 18 -- numbers
+
+-- Fills tables [places, dim / 2] with the cosines and sines of all places; what is on the way there to a table's dtype
+-- stands for a few places at a time.
+local function fill(cosines, sines, rates)
+  local places = cosines.shape[1]
+  local most = math.max(1, math.floor(AT_ONCE / rates:numel()))
+  for first = 1, places, most do
+    local n = math.min(most, places - first + 1)
+    local turns = angles(first - 1, n, rates)
+    cosines:narrow(1, first, n):copy_(turns:cos())
+    sines:narrow(1, first, n):copy_(turns:sin_())
+  end
+end
+
 --- nn.SinusoidalPositions(dim [, {max_seq_len = 5000, base = 10000, batch_first = false}]): x [L, N, dim] (batch_first:
 --- [N, L, dim]) with sines and cosines of its places added, in turn (Vaswani et al. 2017).
 local SinusoidalPositions = layer.define("SinusoidalPositions")
@@ -31,9 +46,9 @@ function SinusoidalPositions:init(dim, ...)
   }, ...)
   if dim % 2 ~= 0 then fail("%s: dim %d is odd; sines and cosines go in pairs", who, dim) end
   self.max_seq_len, self.batch_first = o.max_seq_len, o.batch_first
-  local turns = angles(0, o.max_seq_len, rates_of(dim, o.base))
-  local table_of = ops.stack({turns:sin(), turns:cos()}, -1):view(o.max_seq_len, dim)
-  self:register_buffer("positions", table_of:to(o.dtype or "float32"):to(o.device or "cpu"), {persistent = false})
+  local in_pairs = ops.empty({o.max_seq_len, dim / 2, 2}, {dtype = o.dtype or "float32", device = o.device})
+  fill(in_pairs:select(3, 2), in_pairs:select(3, 1), rates_of(dim, o.base))
+  self:register_buffer("positions", in_pairs:view(o.max_seq_len, dim), {persistent = false})
 end
 
 function SinusoidalPositions:forward(x)
@@ -114,9 +129,7 @@ end
 --- Fills its tables, of which no state_dict has anything.
 function RotaryPositionalEmbeddings:reset_buffers()
   local rates, change = rates_of(self.dim, self.base), scalings[self.scaling.rope_type].rates
-  local turns = angles(0, self.max_seq_len, change and change(rates, self.scaling) or rates)
-  self.cosines:copy_(turns:cos())
-  self.sines:copy_(turns:sin())
+  fill(self.cosines, self.sines, change and change(rates, self.scaling) or rates)
 end
 
 -- Cosines and sines for n places from `first` in sequences of `longest` places, more than max_seq_len. All layers of a
