@@ -1,4 +1,5 @@
 -- Torch7's files: numbers, text and objects in its own format, and what they refuse.
+local lm = require "luminary"
 local torch = require "luminary.torch7"
 local temp = require "spec.support.temp"
 local nn = torch.nn
@@ -204,5 +205,69 @@ describe("torch.save", function()
     assert.equal("torch.CharStorage", torch.type(memory:storage()))
     assert.error_matches(function() torch.DiskFile(folder .. "/none") end, "No such file")
     assert.error_matches(function() torch.DiskFile(path, "x") end, "'r', 'w' or 'rw', not 'x'")
+  end)
+
+  it("reads files without holding them, back and forth, from pieces of them", function()
+    for _, format in ipairs { "binary", "ascii" } do
+      local text, numbers = ("x"):rep(200000) .. "\nend", torch.range(1, 30000)
+      torch.save(path, { text, numbers, 7 }, format)
+      local back = torch.load(path, format)
+      assert.is_true(back[1] == text and back[2]:equal(numbers) and back[3] == 7)
+      local file = torch.DiskFile(path)[format](torch.DiskFile(path))
+      local first = file:readInt()
+      file:readString "*a"
+      assert.error_matches(function() file:readChar() end, "torch.DiskFile: .* at %d+ of %d+")
+      file:seek(1)
+      assert.equal(first, file:readInt())
+      local bytes = file:storage()
+      assert.equal(#temp.read(path), #bytes)
+      assert.equal(temp.read(path):byte(1), bytes[1])
+      file:close()
+      assert.error_matches(function() file:readInt() end, "torch.DiskFile: it is closed")
+    end
+    temp.write(path, ("y"):rep(100000) .. "\n" .. (" "):rep(100000) .. "12 " .. ("9"):rep(100))
+    local file = torch.DiskFile(path)
+    assert.equal(100000, #file:readString "*l")
+    assert.equal(12, file:readInt())
+    assert.error_matches(function() file:readInt() end, "99…' is no number")
+  end)
+
+  it("waits for no FIFO and reads no device, and names what it reads", function()
+    os.execute("mkfifo " .. path)
+    for _, mode in ipairs { "r", "rw" } do
+      assert.error_matches(function() torch.DiskFile(path, mode) end,
+        "torch.DiskFile: cannot read " .. path .. ": it is a FIFO, not a regular file")
+      assert.error_matches(function() torch.DiskFile("/dev/zero", mode) end, "/dev/zero: it is a device")
+    end
+    assert.error_matches(function() torch.load(path) end, path .. ": it is a FIFO")
+    os.remove(path)
+    local wide = torch.serialize(torch.FloatTensor(2, 3))
+    local strides = "\3" .. ("%z"):rep(7) .. "\1" .. ("%z"):rep(7)
+    temp.write(path, (wide:gsub(strides, "\9" .. ("\0"):rep(7) .. "\1" .. ("\0"):rep(7))))
+    assert.error_matches(function() torch.load(path) end, "torch.load: " .. path .. ": .*stride")
+    assert.error_matches(function() lm.load(path) end, "load: " .. path .. ": .*storage")
+  end)
+
+  it("takes neither tables of sizes below 0 nor those nested without end", function()
+    local function int(n) return string.char(n % 256, n < 0 and 255 or 0, n < 0 and 255 or 0, n < 0 and 255 or 0) end
+    temp.write(path, int(3) .. int(1) .. int(-5))
+    assert.error_matches(function() torch.load(path) end, "torch.load: " .. path .. ": a table of %-5 entries")
+    assert.error_matches(function() lm.load(path) end, "load: " .. path .. ": a table of %-5 entries")
+    local parts = {}
+    for i = 1, 100000 do
+      parts[i] = int(3) .. string.char(i % 256, math.floor(i / 256) % 256, math.floor(i / 65536), 0) .. int(1)
+        .. int(1) .. "\0\0\0\0\0\0\240\63"
+    end
+    temp.write(path, table.concat(parts) .. int(0))
+    assert.error_matches(function() torch.load(path) end, path .. ": .*nested more than %d+ deep")
+    assert.error_matches(function() lm.load(path) end, path .. ": its objects are nested too deep")
+    local deep, net = {}, nn.Sequential()
+    for _ = 1, 300 do deep, net = { deep }, nn.Sequential():add(net) end
+    torch.save(path, { deep, net })
+    local back, layers = torch.load(path)[2], 0
+    while back:get(1) do back, layers = back:get(1), layers + 1 end
+    assert.equal(300, layers)
+    for _ = 1, 1000 do deep = { deep } end
+    assert.error_matches(function() torch.save(path, deep) end, "torch.save: .*nested more than %d+ deep")
   end)
 end)

@@ -15,7 +15,8 @@ local kinds = {
 }
 local ctypes = {float64 = "double[?]", float32 = "float[?]", int64 = "int64_t[?]", int32 = "int32_t[?]",
   int16 = "int16_t[?]"}
-local DEEPEST = 1000
+local DEEPEST = 1000 -- objects within objects
+torch7_file.DEEPEST = DEEPEST
 
 -- ---- numbers and texts, as either kind of file has them
 
@@ -135,6 +136,7 @@ end
 
 local function read_table(self, t, depth)
   local n = self.file:int()
+  if n < 0 then self.source:fail("a table of %.0f entries", n) end
   for _ = 1, n do
     local key = read_object(self, depth + 1)
     local value = read_object(self, depth + 1)

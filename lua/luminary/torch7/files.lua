@@ -7,6 +7,8 @@ local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local storage = require "luminary.torch7.storage"
+local Source = require "luminary.file_formats.source"
+local torch7_file = require "luminary.file_formats.torch7_file"
 local ffi = require "ffi"
 local fail, ops = options.fail, core.ops
 
@@ -21,21 +23,43 @@ local types = {Byte = {"uint8_t", "uint8"}, Char = {"int8_t", "int8"}, Short = {
 
 -- ---- bytes
 
---- torch.DiskFile(path [, mode = "r"]): "r", "w" or "rw"; in text (:ascii(), as at first) or :binary().
+local PIECE = 65536 -- bytes that are read at a time
+local LARGEST = 2 ^ 30 -- bytes of a string
+local LONGEST_NUMBER = 64 -- characters
+
+-- An error's text without the place where it was raised.
+local function without_place(why) return (tostring(why):gsub("^[^\n]-:%d+: ", "")) end
+
+local function source_of(path)
+  local ok, source = pcall(Source.open, path, {})
+  if not ok then fail("torch.DiskFile: %s", (without_place(source):gsub("^%w+: ", ""))) end
+  return source
+end
+
+--- torch.DiskFile(path [, mode = "r"]): "r", "w" or "rw"; in text (:ascii(), as at first) or :binary(). What is written
+--- is held in memory until it is closed, and in "rw" what was there before, up to 1 GiB.
 local function disk_file(path, mode)
   options.arg("torch.DiskFile", "path", path, "string")
   mode = mode or "r"
-  local handle, why = io.open(path, ({r = "rb", w = "wb", rw = "r+b"})[mode] or fail(
-    "torch.DiskFile: the mode is 'r', 'w' or 'rw', not '%s'", tostring(mode)))
-  if not handle then fail("torch.DiskFile: %s", why) end
+  local flags = ({r = "rb", w = "wb", rw = "r+b"})[mode]
+  if not flags then fail("torch.DiskFile: the mode is 'r', 'w' or 'rw', not '%s'", tostring(mode)) end
+  local source = mode ~= "w" and source_of(path) or nil
   local file = setmetatable({__typename = "torch.DiskFile", path = path, at = 0, text = true, seen = {}, made = {},
-    mode = mode, data = ""}, File)
-  if mode ~= "w" then file.data = handle:read "*a" or "" end
-  handle:close()
-  if mode ~= "r" then -- what a script does not close is kept when the collector comes, or at the end
-    file.guard = newproxy(true)
-    getmetatable(file.guard).__gc = function() pcall(File.close, file) end
+    mode = mode, data = "", piece = "", from = 0, source = source}, File)
+  if mode == "r" then return file end
+  if source then
+    if source.size > LARGEST then
+      fail("torch.DiskFile: %s is of %.1f GiB; 'rw' takes up to 1 GiB, 'r' and 'w' any size", path,
+        source.size / 2 ^ 30)
+    end
+    file.data, file.source = source:text(0, source.size), nil
+    source:close()
   end
+  local handle, why = io.open(path, flags)
+  if not handle then fail("torch.DiskFile: %s", why) end
+  handle:close()
+  file.guard = newproxy(true) -- what a script does not close is kept when the collector comes, or at the end
+  getmetatable(file.guard).__gc = function() pcall(File.close, file) end
   return file
 end
 
@@ -63,22 +87,79 @@ local function write(self, text)
   self.at = self.at + #text
 end
 
-local function read(self, n)
+local function size_of(self)
   settle(self)
-  if n < 0 or self.at + n > #self.data then
-    fail("%s: %d bytes wanted at %d of %d", self.__typename, n, self.at, #self.data)
-  end
-  self.at = self.at + n
-  return self.data:sub(self.at - n + 1, self.at)
+  return self.source and self.source.size or #self.data
 end
 
--- In text, the next word and one end of line behind it.
-local function word(self)
-  settle(self)
-  local first, last, found = self.data:find("^%s*(%S+)\n?", self.at + 1)
-  if not first then fail("%s: nothing more at %d of %d", self.__typename, self.at, #self.data) end
-  self.at = last
-  return found
+-- A text, and the place in it behind which the file goes on, by n bytes or all that are left.
+local function ahead(self, n)
+  if not self.source then
+    settle(self)
+    return self.data, self.at
+  end
+  if self.closed then fail("%s: it is closed", self.__typename) end
+  local left, start = self.source.size - self.at, self.at - self.from
+  n = math.min(n, left)
+  if start < 0 or start + n > #self.piece then
+    self.piece, self.from, start = self.source:text(self.at, math.min(math.max(n, PIECE), left)), self.at, 0
+  end
+  return self.piece, start
+end
+
+local function check_left(self, n)
+  if n < 0 or self.at + n > size_of(self) then
+    fail("%s: %.0f bytes wanted at %.0f of %.0f", self.__typename, n, self.at, size_of(self))
+  end
+end
+
+local function read(self, n)
+  check_left(self, n)
+  if n > LARGEST then
+    fail("%s: %.0f bytes are more than a string takes; readChar(n) reads them", self.__typename, n)
+  end
+  local text, start = ahead(self, n)
+  self.at = self.at + n
+  return text:sub(start + 1, start + n)
+end
+
+-- In text, the end of line that may stand behind a value.
+local function skip_newline(self)
+  local text, start = ahead(self, 1)
+  if text:sub(start + 1, start + 1) == "\n" then self.at = self.at + 1 end
+end
+
+-- In text, the next number and one end of line behind it.
+local function read_number(self)
+  local text, start, first
+  repeat
+    text, start = ahead(self, 1)
+    first = text:find("%S", start + 1)
+    self.at = self.at + (first or #text + 1) - start - 1
+  until first or self.at >= size_of(self)
+  text, start = ahead(self, LONGEST_NUMBER + 1)
+  local word = text:match("^%S+", start + 1)
+  if not word then fail("%s: nothing more at %.0f of %.0f", self.__typename, self.at, size_of(self)) end
+  if #word > LONGEST_NUMBER then fail("%s: '%s…' is no number", self.__typename, word:sub(1, LONGEST_NUMBER)) end
+  self.at = self.at + #word
+  skip_newline(self)
+  return tonumber(word) or fail("%s: '%s' is no number", self.__typename, word)
+end
+
+-- The next n elements, each of `size` bytes, in a tensor.
+local function read_elements(self, dtype, n, size)
+  check_left(self, n * size)
+  local flat
+  if n == 0 then return ops.empty({0}, {dtype = dtype}) end
+  if self.source then
+    ahead(self, 1)
+    flat = core.view_as(self.source:bytes(self.at, n * size), dtype, {n}, {1}, 0)
+    self.at = self.at + n * size
+  else
+    flat = ops.empty({n}, {dtype = dtype})
+    ffi.copy(flat:data_ptr(), read(self, n * size), n * size)
+  end
+  return flat
 end
 
 function File:ascii()
@@ -91,14 +172,12 @@ function File:binary()
 end
 function File:position() return self.at + 1 end
 function File:seek(at)
+  at = options.arg("seek", "position", at, "count")
+  if at - 1 > size_of(self) then fail("%s: position %.0f of %.0f bytes", self.__typename, at, size_of(self)) end
   settle(self)
-  self.at = options.arg("seek", "position", at, "count") - 1
-  if self.at > #self.data then fail("%s: position %d of %d bytes", self.__typename, at, #self.data) end
+  self.at = at - 1
 end
-function File:seekEnd()
-  settle(self)
-  self.at = #self.data
-end
+function File:seekEnd() self.at = size_of(self) end
 function File:synchronize()
   settle(self)
   if self.mode == "r" or not self.path then return self end
@@ -110,13 +189,21 @@ function File:synchronize()
 end
 function File:close()
   if not self.closed then self:synchronize() end
+  if self.source and not self.closed then self.source:close() end
   self.closed = true
 end
 function File:isOpened() return not self.closed end
 --- The bytes, as a CharStorage.
 function File:storage()
-  settle(self)
-  return storage.new("int8"):string(self.data)
+  if not self.source then
+    settle(self)
+    return storage.new("int8"):string(self.data)
+  end
+  local at = self.at
+  self.at = 0
+  local bytes = read_elements(self, "int8", size_of(self), 1)
+  self.at = at
+  return storage.of(bytes)
 end
 for _, name in ipairs {"quiet", "pedantic", "autoSpacing", "noAutoSpacing", "longSize", "clearError"} do
   File[name] = function(self) return self end
@@ -126,11 +213,17 @@ function File:hasError() return false end -- luacheck: ignore self
 function File:writeString(text) write(self, options.arg("writeString", "text", text, "string")) end
 --- "*l": a line; "*a": all that follows.
 function File:readString(what)
-  settle(self)
-  if what == "*a" then return read(self, #self.data - self.at) end
-  local line = self.data:match("^[^\n]*", self.at + 1)
-  self.at = math.min(self.at + #line + 1, #self.data)
-  return line
+  local left, n = size_of(self) - self.at, 256
+  if what == "*a" then return read(self, left) end
+  while true do
+    local text, start = ahead(self, n)
+    local stop = text:find("\n", start + 1, true)
+    if stop or #text - start >= left then
+      self.at = self.at + (stop or #text) - start
+      return text:sub(start + 1, (stop or 0) - 1)
+    end
+    n = n * 2
+  end
 end
 
 for name, row in pairs(types) do
@@ -155,24 +248,35 @@ for name, row in pairs(types) do
   end
   File["read" .. name] = function(self, n)
     if n == nil then
-      if self.text then return tonumber(word(self)) or fail("read%s: no number", name) end
+      if self.text then return read_number(self) end
       return tonumber(ffi.cast("const " .. c_type .. " *", read(self, size))[0])
     end
     n = options.arg("read" .. name, "n", n, "natural")
     if self.text and name ~= "Char" and name ~= "Byte" then
       local values = {}
-      for i = 1, n do values[i] = tonumber(word(self)) or fail("read%s: no number", name) end
+      for i = 1, n do values[i] = read_number(self) end
       return storage.new(dtype, values)
     end
-    local bytes = read(self, n * size)
-    if self.text and self.data:sub(self.at + 1, self.at + 1) == "\n" then self.at = self.at + 1 end
-    local flat = ops.empty({n}, {dtype = dtype})
-    if n > 0 then ffi.copy(flat:data_ptr(), bytes, n * size) end
+    local flat = read_elements(self, dtype, n, size)
+    if self.text then skip_newline(self) end
     return storage.of(flat)
   end
 end
 
 -- ---- objects
+
+-- f(self, v), which may come here again for what is within v.
+local function deeper(self, who, f, v)
+  local depth = self.depth or 0
+  if depth >= torch7_file.DEEPEST then
+    fail("%s: tables and objects are nested more than %d deep", who, torch7_file.DEEPEST)
+  end
+  self.depth = depth + 1
+  local ok, result = pcall(f, self, v)
+  self.depth = depth
+  if not ok then error(result, 0) end
+  return result
+end
 
 local function write_text(self, text)
   self:writeInt(#text)
@@ -180,7 +284,7 @@ local function write_text(self, text)
 end
 local function read_text(self)
   local text = read(self, self:readInt())
-  if self.text and self.data:sub(self.at + 1, self.at + 1) == "\n" then self.at = self.at + 1 end
+  if self.text then skip_newline(self) end
   return text
 end
 
@@ -207,23 +311,9 @@ end
 
 local function kind_of(name, what) return name:match("^torch%.(%a+)" .. what .. "$") end
 
---- Any value but a function: a number, a string, a boolean, nil, a table, a tensor, a storage, an object of a class.
-function File:writeObject(v)
-  local kind = type(v)
-  if v == nil then return self:writeInt(NIL) end
-  if kind == "number" then
-    self:writeInt(NUMBER)
-    return self:writeDouble(v)
-  elseif kind == "boolean" then
-    self:writeInt(BOOLEAN)
-    return self:writeInt(v and 1 or 0)
-  elseif kind == "string" then
-    self:writeInt(STRING)
-    return write_text(self, v)
-  end
+local function write_inner(self, v)
   local name = class.typename(v)
-  if kind ~= "table" and not name then fail("torch.save: %s cannot be written", options.describe(v)) end
-  if name == "torch.LongStorage" and kind == "table" then v = storage.new("int64", v) end
+  if name == "torch.LongStorage" and type(v) == "table" then v = storage.new("int64", v) end
   self:writeInt(name and OBJECT or TABLE)
   local seen = self.seen[v]
   if seen then return self:writeInt(seen) end
@@ -251,6 +341,26 @@ function File:writeObject(v)
   self:writeObject(fields_of(v))
 end
 
+--- Any value but a function: a number, a string, a boolean, nil, a table, a tensor, a storage, an object of a class.
+function File:writeObject(v)
+  local kind = type(v)
+  if v == nil then return self:writeInt(NIL) end
+  if kind == "number" then
+    self:writeInt(NUMBER)
+    return self:writeDouble(v)
+  elseif kind == "boolean" then
+    self:writeInt(BOOLEAN)
+    return self:writeInt(v and 1 or 0)
+  elseif kind == "string" then
+    self:writeInt(STRING)
+    return write_text(self, v)
+  end
+  if kind ~= "table" and not class.typename(v) then
+    fail("torch.save: %s cannot be written", options.describe(v))
+  end
+  return deeper(self, "torch.save", write_inner, v)
+end
+
 local function read_tensor(self, dtype)
   local n = self:readInt()
   local sizes, strides = self:readLong(n):totable(), self:readLong(n):totable()
@@ -268,7 +378,7 @@ local function read_fields(object, file)
   if type(fields) ~= "table" then fail("torch.load: '%s' without a table of its fields", class.typename(object)) end
   for k, v in pairs(fields) do
     file.copies = (file.copies or 0) + 1
-    if file.copies > #file.data then fail "torch.load: it repeats its parts until they are larger than itself" end
+    if file.copies > size_of(file) then fail "torch.load: it repeats its parts until they are larger than itself" end
     rawset(object, k, v)
   end
 end
@@ -295,9 +405,27 @@ local function read_named(self, at, name)
   if not ok then
     why = tostring(why)
     if why:find("torch.load: ", 1, true) then error(why, 0) end
-    fail("torch.load: an object of the class %s cannot be made: %s", name, (why:gsub("^.-:%d+: ", "")))
+    fail("torch.load: an object of the class %s cannot be made: %s", name, without_place(why))
   end
   return object
+end
+
+local function read_inner(self, kind)
+  local at = self:readInt()
+  if self.made[at] ~= nil then return self.made[at] end
+  if kind == OBJECT then
+    local version = read_text(self)
+    return read_named(self, at, version:match "^V %d+$" and read_text(self) or version)
+  end
+  local t, n = {}, self:readInt()
+  if n < 0 then fail("torch.load: a table of %.0f entries", n) end
+  self.made[at] = t
+  for _ = 1, n do
+    local key = self:readObject()
+    if key == nil or key ~= key then fail("torch.load: a key of a table is nil or NaN") end
+    t[key] = self:readObject()
+  end
+  return t
 end
 
 --- The next value.
@@ -309,20 +437,7 @@ function File:readObject()
   if kind == STRING then return read_text(self) end
   if FUNCTIONS[kind] then fail("torch.load: functions are not read, since their bytes could crash the process") end
   if kind ~= TABLE and kind ~= OBJECT then fail("torch.load: no .t7 file: there is no kind of value %d", kind) end
-  local at = self:readInt()
-  if self.made[at] ~= nil then return self.made[at] end
-  if kind == OBJECT then
-    local version = read_text(self)
-    return read_named(self, at, version:match "^V %d+$" and read_text(self) or version)
-  end
-  local t = {}
-  self.made[at] = t
-  for _ = 1, self:readInt() do
-    local key = self:readObject()
-    if key == nil or key ~= key then fail("torch.load: a key of a table is nil or NaN") end
-    t[key] = self:readObject()
-  end
-  return t
+  return deeper(self, "torch.load", read_inner, kind)
 end
 
 -- ---- torch.save and the like
@@ -336,7 +451,7 @@ local function formatted(file, format)
 end
 
 local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, fields_of = fields_of,
-  read_fields = read_fields}
+  read_fields = read_fields, size_of = size_of}
 
 --- torch.save(path, value [, format = "binary"]): in Torch7's format; "ascii" for text.
 function files.save(path, value, format)
@@ -346,7 +461,11 @@ function files.save(path, value, format)
 end
 --- torch.load(path [, format = "binary"])
 function files.load(path, format)
-  return formatted(disk_file(path, "r"), format):readObject()
+  local file = formatted(disk_file(path, "r"), format)
+  local ok, value = pcall(file.readObject, file)
+  file:close()
+  if not ok then fail("torch.load: %s: %s", path, (without_place(value):gsub("^torch%.load: ", ""))) end
+  return value
 end
 --- torch.serialize(value [, format]): the same as a string; torch.deserialize(text [, format]): the value.
 function files.serialize(value, format)

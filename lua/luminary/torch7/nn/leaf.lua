@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
+local files = require "luminary.torch7.files"
 local tensor = require "luminary.torch7.tensor"
 local Module = require "luminary.torch7.nn.module"
 local storage = require "luminary.torch7.storage"
@@ -170,13 +171,14 @@ local FEW = 2 ^ 20 -- elements
 -- layers share once, and here each gets its own.)
 local function check_size(self, make, file)
   local inner, elements = planned.of(make, unpack(self.made_with, 1, self.made_with.n)), file.elements or 0
+  local bytes = files.size_of(file)
   for _, list in ipairs {inner:parameters(), inner:buffers()} do
     for _, t in ipairs(list) do elements = elements + t:numel() end
   end
   file.elements = elements
-  if elements > FEW + 16 * #file.data then
+  if elements > FEW + 16 * bytes then
     fail("torch.load: a %s of such a size that the layers have %.0f elements, of a file of %.0f bytes",
-      class.typename(self), elements, #file.data)
+      class.typename(self), elements, bytes)
   end
 end
 
