@@ -110,4 +110,42 @@ describe("nn.Sequential", function()
     assert.matches("1 to 4 of 3 modules", message(net.slice, net, 1, 4))
     assert.matches("position 9, but there are 3 modules", message(net.insert, net, 9, a))
   end)
+  it("takes thousands of modules, one after the other, without a look at all of them for each", function()
+    local list, n = {}, 4000
+    for i = 1, n do list[i] = nn.ReLU() end
+    local started = os.clock()
+    local nets = {nn.ModuleList(list), nn.Sequential(unpack(list)), nn.ModuleList():append_all(list), nn.Sequential(),
+      nn.ModuleList()}
+    for i = 1, n do
+      nets[4]:append(list[i])
+      nets[5][i] = list[i]
+    end
+    assert.is_true(os.clock() - started < 5) -- seconds; 12 for each, where all were looked at
+    for _, net in ipairs(nets) do
+      local names = {}
+      for name in net:named_children() do names[#names + 1] = name end
+      assert.same({n, n, "0", tostring(n - 1)}, {#net, #names, names[1], names[n]})
+    end
+  end)
+  it("names what is added after its children have changed", function()
+    local function names_of(net)
+      local names = {}
+      for name in net:named_children() do names[#names + 1] = name end
+      return table.concat(names, " ")
+    end
+    local net = nn.Sequential(nn.ReLU(), nn.ReLU())
+    net:add_module("tail", nn.Tanh())
+    net:append(nn.ReLU())
+    assert.equal("0 1 tail 2", names_of(net))
+    net.tail = nil
+    assert.equal("0 1 2 3", names_of(net:append(nn.ReLU())))
+    table.remove(net, 1)
+    net[#net + 1] = nn.Tanh()
+    assert.equal("0 1 2 3", names_of(net))
+    net[2] = nil
+    assert.equal("0 1 2 3", names_of(net:append(nn.ReLU())))
+    assert.equal("0 1 2 3 4", names_of(net:clone():append(nn.ReLU())))
+    assert.matches("cannot contain itself", message(net.append, net, nn.ModuleList { net }))
+    assert.equal(4, net:len())
+  end)
 end)

@@ -30,7 +30,7 @@ function Numbered:iter() return ipairs(self:children()) end
 --- Add a module at the end; gives the container.
 function Numbered:append(module)
   check_module(self.__name .. ".append", 1, module)
-  self[self:len() + 1] = module
+  if not records.append(self, getmetatable(self), module) then self[self:len() + 1] = module end
   return self
 end
 
@@ -95,7 +95,8 @@ end
 
 -- Modules one by one, as most containers are given them.
 function Numbered:init(...)
-  for i = 1, select("#", ...) do put(self, i, (select(i, ...)), i > 1 and i == select("#", ...)) end
+  local n, list = select("#", ...), {...}
+  for i = 1, n do put(self, i, list[i], i > 1 and i == n) end
 end
 
 --- nn.Sequential(a, b, …): calls one after the other. nn.Sequential{{"conv", a}, {"norm", b}} names them: net.conv.

@@ -8,7 +8,8 @@ local fail = options.fail
 
 -- The record of a module (see class.lua) also has:
 --   kind (name -> one of the three below), param, buffer, child (names in order), transient (buffers that state_dict
---   leaves out), and lists of functions, or nil: hook_lists, at the end;
+--   leaves out), counted (of a container: how many children are called 0, 1, …, if all are; else -1, or nil where it is
+--   not known), and lists of functions, or nil: hook_lists, at the end;
 --   on_clone(twin), which is called on copies
 --
 -- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so
@@ -86,11 +87,26 @@ local function set_children(self, record, list)
   end
   for _, name in ipairs(record.child) do values[name], kind[name] = nil, nil end
   for key in next, self do rawset(self, key, nil) end
+  record.counted = #names
   for i, name in ipairs(names) do
     values[name], kind[name] = list[i], "child"
+    if name ~= tostring(i - 1) then record.counted = -1 end
   end
   record.child = names
   show_children(self, record)
+end
+
+-- Adds a module behind the children of a container without a look at them all, if what is known of them allows that;
+-- whether it did.
+local function append(self, record, module)
+  local child, values = record.child, record.values
+  local n, name = #child, tostring(#child)
+  local known = (record.counted or 0) == n and #self == n and not record.taking and values[name] == nil
+  if not known or n > 0 and rawget(self, n) ~= values[child[n]] then return false end
+  check_acyclic(self, record, name, module)
+  child[n + 1], values[name], record.kind[name], record.counted = name, module, "child", n + 1
+  rawset(self, n + 1, module)
+  return true
 end
 
 -- The modules that stand there, in order and without holes.
@@ -174,6 +190,7 @@ local function unregister(record, name)
   local kind = record.kind[name]
   if kind then
     remove_name(record[kind], name)
+    if kind == "child" then record.counted = -1 end
     record.kind[name], record.transient[name] = nil, nil
   end
 end
@@ -185,13 +202,17 @@ local function register(self, record, kind, name, value)
     unregister(record, name)
     record.kind[name] = kind
     table.insert(record[kind], name)
+    if kind == "child" then record.counted = -1 end
   end
   record.values[name] = value
   if kind == "child" then show_children(self, record) end
 end
 
 local function assign(self, key, value)
-  local record = record_of(self)
+  local record = getmetatable(self)
+  local is_next = record.class.numbered and key == #record.child + 1 and not record.class.field_of
+  if is_next and is_module(value) and append(self, record, value) then return end
+  record_of(self)
   if record.class.field_of then key, value = record.class.field_of(self, key, value) end
   if record.class.numbered and type(key) == "number" then
     local at = place_of(record, key)
@@ -261,5 +282,5 @@ return {
     "pre_hooks", "hooks", "backward_pre_hooks", "backward_hooks", "state_hooks", "load_pre_hooks", "load_hooks",
   },
   is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
-  register = register, nouns = nouns,
+  register = register, append = append, nouns = nouns,
 }
