@@ -643,6 +643,28 @@ describe("luminary inspect", function()
     assert.equal(2, select(3, luminary "inspect"))
   end)
 
+  it("reads so many elements of a file at most that a small one, which repeats its own, ends soon", function()
+    local function int(n) return string.char(n % 256, math.floor(n / 256), 0, 0) end
+    local function long(n) return int(n) .. int(0) end
+    local function text_of(text) return int(#text) .. text end
+    local storage = int(4) .. int(1)
+    local parts, views = {int(3), int(2), int(300)}, 300
+    for i = 1, views do
+      parts[#parts + 1] = int(1) .. "\0\0\0\0\0" .. string.char(i % 256, math.floor(i / 256)) .. "\64" -- a key
+        .. int(4) .. int(i + 2) .. text_of "V 1" .. text_of "torch.FloatTensor" .. int(2) .. long(1000) .. long(1000)
+        .. long(0) .. long(0) .. long(1) .. storage
+      if i == 1 then
+        parts[#parts] = parts[#parts] .. text_of "V 1" .. text_of "torch.FloatStorage" .. long(1) .. "\0\0\128\63"
+      end
+    end
+    temp.write(folder .. "/views.t7", table.concat(parts))
+    local ok, text = luminary(("inspect %s/views.t7"):format(folder))
+    assert(ok, text)
+    local _, read = text:gsub("4.0 MB  *1  *1  *1  *0\n", "")
+    local _, left = text:gsub("4.0 MB  *repeats too much of the file to be read\n", "")
+    assert.same({268, 32}, {read, left})
+  end)
+
   it("takes the statistics of many elements in pieces", function()
     local x = lm.rand { 5, 2 ^ 20 }:add(10)
     local least, most, mean, deviation, others = require("luminary.cli.inspect").statistics(x)

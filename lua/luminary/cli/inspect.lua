@@ -22,7 +22,8 @@ local inspect = {}
 local ROWS = {quick = {"flag"}, help = {"flag"}, h = {same = "help"}}
 local AT_ONCE = 2 ^ 22 -- elements
 local DEEPEST = 100
-local MOST_STRIDED = 2 ^ 28 -- elements of a view, which may repeat a few of a small file
+local MOST_STRIDED = 2 ^ 28 -- elements of a view, which may repeat a few of a small file, and of all that repeat them
+local MAY_REPEAT = {["torch.save"] = true, ["torch.save before 1.6"] = true, Torch7 = true} -- kinds of files
 
 local function say(text) io.stderr:write("luminary inspect: ", text, "\n") end
 
@@ -92,19 +93,21 @@ end
 
 local function number(v) return v and ("%.4g"):format(v) or "" end
 
-local function row_of(name, t, quick)
+-- left: how many elements may still be read; how many there are after it is the second result.
+local function row_of(name, t, quick, left)
   local item = require("luminary.file_formats.source").item_bytes[t.dtype]
   local row = {name == "" and "(the tensor)" or name, t.dtype, "[" .. table.concat(t.shape, ", ") .. "]",
     bytes_text(t:numel() * item)}
-  if quick then return row end
-  if not t:is_contiguous() and t:numel() > MOST_STRIDED then
-    row[5] = "a view too large to read"
-    return row
+  if quick then return row, left end
+  local n = t:numel()
+  if n > left or n > MOST_STRIDED and not t:is_contiguous() then
+    row[5] = "repeats too much of the file to be read"
+    return row, left
   end
   local least, most, mean, deviation, others = inspect.statistics(t)
   for _, v in ipairs {number(least), number(most), number(mean), number(deviation)} do row[#row + 1] = v end
   if others > 0 then row[#row + 1] = ("%d NaN or infinite"):format(others) end
-  return row
+  return row, left - n
 end
 
 local function print_rows(rows)
@@ -133,9 +136,9 @@ local function show(path, quick)
   end
   local rows = {quick and {"name", "dtype", "shape", "size"}
     or {"name", "dtype", "shape", "size", "least", "greatest", "mean", "deviation"}}
-  local elements = 0
+  local elements, left = 0, MAY_REPEAT[file.kind] and MOST_STRIDED + size or math.huge
   for i, each in ipairs(tensors) do
-    rows[i + 1] = row_of(each[1], each[2], quick)
+    rows[i + 1], left = row_of(each[1], each[2], quick, left)
     elements = elements + each[2]:numel()
   end
   if #tensors > 0 then print_rows(rows) end
