@@ -303,4 +303,69 @@ describe("recurrent layers", function()
     says("GRUCell: x is .*%[N, 3%] or %[3%]", function() nn.GRUCell(3, 4)(x) end)
     says("GRUCell: h is .*%[2, 4%] wanted", function() nn.GRUCell(3, 4)(x[1], lm.zeros(3, 4)) end)
   end)
+
+  it("say what is wrong with parameters that were set by hand", function()
+    local function says(words, f, ...)
+      local args = {...}
+      assert.error_matches(function() f(unpack(args)) end, words)
+    end
+    local x = lm.randn(5, 2, 3)
+    for name, gates in pairs {RNN = 4, GRU = 12, LSTM = 16} do
+      for _, by_steps in ipairs {false, true} do
+        local net = nn[name](3, 4, {num_layers = 2, bidirectional = true})
+        net.by_steps = by_steps
+        for _, suffix in ipairs {"ih_l0", "hh_l1_reverse"} do
+          local was = net["bias_" .. suffix]
+          net["bias_" .. suffix] = nn.Parameter(lm.randn(1))
+          says(("%s: bias_%s is a tensor %%[1%%]; %%[%d%%] wanted"):format(name, suffix, gates), net, x)
+          net["bias_" .. suffix] = nil
+          says(("%s: bias_%s is nil; %%[%d%%] wanted"):format(name, suffix, gates), net, x)
+          net["bias_" .. suffix] = was
+        end
+        net.weight_ih_l1 = nn.Parameter(lm.randn(gates, 3))
+        says(("%s: weight_ih_l1 is a tensor %%[%d, 3%%]; %%[%d, 8%%] wanted"):format(name, gates, gates), net, x)
+        net.weight_hh_l0 = nil
+        says(("%s: weight_hh_l0 is nil; %%[%d, 4%%] wanted"):format(name, gates), net, x)
+        says(("%s: weight_hh_l0 is nil"):format(name), net,
+          nn.utils.rnn.pack_padded_sequence(x, {5, 2}))
+      end
+      local cell = nn[name .. "Cell"](3, 4)
+      cell.bias_hh = nn.Parameter(lm.randn(1))
+      says(("%sCell: bias_hh is a tensor %%[1%%]; %%[%d%%] wanted"):format(name, gates), cell, x[1])
+      cell.weight_hh = nil
+      says(("%sCell: weight_hh is nil; %%[%d, 4%%] wanted"):format(name, gates), cell, x[1])
+    end
+    local projected = nn.LSTM(3, 4, {proj_size = 2})
+    projected.weight_hr_l0 = nn.Parameter(lm.randn(1, 4))
+    says("LSTM: weight_hr_l0 is a tensor %[1, 4%]; %[2, 4%] wanted", projected, x)
+  end)
+
+  it("say what is wrong with a PackedSequence that was changed by hand", function()
+    local rnn, net = nn.utils.rnn, nn.GRU(3, 4)
+    local function long(list) return lm.tensor(list, {dtype = "int64"}) end
+    for _, case in ipairs {
+      {"batch_sizes", lm.zeros({0}, {dtype = "int64"}), "batch_sizes are int64, a tensor %[0%]; int64 %[steps"},
+      {"batch_sizes", long {{2, 2, 1}}, "batch_sizes are int64, a tensor %[1, 3%]; int64 %[steps"},
+      {"batch_sizes", lm.tensor {2, 2, 1}, "batch_sizes are float32, a tensor %[3%]; int64 %[steps"},
+      {"batch_sizes", {2, 2, 1}, "batch_sizes are a table; int64 %[steps"},
+      {"batch_sizes", long {2 ^ 62, 2 ^ 62}, "batch_sizes add up to 9223372036854775808, and its data has 5 steps"},
+      {"batch_sizes", long {2, 3}, "batch_sizes have to be at least 1 and never to grow; the one of step 2 is 3"},
+      {"batch_sizes", long {5, 1, -1}, "batch_sizes have to be at least 1 and never to grow; the one of step 3 is %-1"},
+      {"batch_sizes", long {2, 2}, "batch_sizes add up to 4, and its data has 5 steps"},
+      {"data", "x", "data is string 'x'; a tensor %[steps, …%] wanted"},
+      {"data", lm.tensor(3), "data is a tensor %[%]; a tensor %[steps"},
+      {"unsorted_indices", long {1}, "unsorted_indices are a tensor %[1%]; %[2%] wanted"},
+      {"sorted_indices", {1, 2}, "sorted_indices are a table; %[2%] wanted"},
+    } do
+      local field, value, words = unpack(case)
+      for who, f in pairs {
+        GRU = net, pad_packed_sequence = rnn.pad_packed_sequence,
+        ["PackedSequence:to"] = function(packed) return packed:to "float64" end,
+      } do
+        local packed = rnn.pack_padded_sequence(lm.randn(3, 2, 3), {3, 2})
+        packed[field] = value
+        assert.error_matches(function() f(packed) end, ("%s: the PackedSequence's %s"):format(who, words))
+      end
+    end
+  end)
 end)

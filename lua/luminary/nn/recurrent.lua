@@ -121,6 +121,29 @@ local function check_state(who, name, t, weight, ...)
   return t
 end
 
+-- A parameter, which may have been set by hand, of those sizes.
+local function parameter_of(self, name, ...)
+  local p, wanted = self[name], {...}
+  local good = core.is_tensor(p) and p.ndim == #wanted
+  for d, n in ipairs(wanted) do good = good and p.shape[d] == n end
+  if not good then
+    fail("%s: %s is %s; [%s] wanted", self.__name, name, describe(p), table.concat(wanted, ", "))
+  end
+  return p
+end
+
+-- Those of one step of a layer, whose names end with `suffix`: `width` numbers of state, `projected` to fewer or not.
+local function parameters_of(self, suffix, inputs, width, projected)
+  local gates = gates_of[self.mode] * self.hidden_size
+  return {
+    ih = parameter_of(self, "weight_ih" .. suffix, gates, inputs),
+    hh = parameter_of(self, "weight_hh" .. suffix, gates, width),
+    hr = projected and parameter_of(self, "weight_hr" .. suffix, width, self.hidden_size) or nil,
+    bias_ih = self.bias and parameter_of(self, "bias_ih" .. suffix, gates) or nil,
+    bias_hh = self.bias and parameter_of(self, "bias_hh" .. suffix, gates) or nil,
+  }
+end
+
 -- h and, of an lstm, c, as a call gave them: nil, a tensor, {h, c}.
 local function states_of(who, cell, hx)
   if cell ~= "lstm" then
@@ -183,12 +206,19 @@ function Recurrent:reset_parameters() uniform(self, self.hidden_size) end
 --- Does nothing: parameters are used where they lie, but for cuDNN, which gets them packed at each call.
 function Recurrent:flatten_parameters() return self end
 
+-- How many numbers h has.
+local function width_of(self) return self.proj_size > 0 and self.proj_size or self.hidden_size end
+
 local function weights_of(self, l, direction)
   local suffix = ("_l%d%s"):format(l - 1, direction == 2 and "_reverse" or "")
-  return {
-    ih = self["weight_ih" .. suffix], hh = self["weight_hh" .. suffix], hr = self["weight_hr" .. suffix],
-    bias_ih = self["bias_ih" .. suffix], bias_hh = self["bias_hh" .. suffix],
-  }
+  local width, projected = width_of(self), self.proj_size > 0
+  local inputs = l == 1 and self.input_size or width * (self.bidirectional and 2 or 1)
+  return parameters_of(self, suffix, inputs, width, projected)
+end
+
+-- The parameter whose dtype is the layer's.
+local function first_weight(self)
+  return parameter_of(self, "weight_hh_l0", gates_of[self.mode] * self.hidden_size, width_of(self))
 end
 
 -- The layers from `first` to `last` by the library of x's device, or nothing, if that does not take them.
@@ -247,20 +277,20 @@ end
 -- The states a call begins with, [layers * directions, N, …]; given ones are checked, by `single` without N.
 local function first_states(self, x, h, c, n, single)
   local who, count = self.__name, self.num_layers * (self.bidirectional and 2 or 1)
-  local width = self.proj_size > 0 and self.proj_size or self.hidden_size
+  local weight = first_weight(self)
   local function state(name, t, size)
-    if t == nil then return ops.zeros({count, n, size}, {dtype = self.weight_hh_l0.dtype, device = x.device}) end
-    if single then return check_state(who, name, t, self.weight_hh_l0, count, size):unsqueeze(2) end
-    return check_state(who, name, t, self.weight_hh_l0, count, n, size)
+    if t == nil then return ops.zeros({count, n, size}, {dtype = weight.dtype, device = x.device}) end
+    if single then return check_state(who, name, t, weight, count, size):unsqueeze(2) end
+    return check_state(who, name, t, weight, count, n, size)
   end
-  return state("h0", h, width), self.mode == "lstm" and state("c0", c, self.hidden_size) or nil
+  return state("h0", h, width_of(self)), self.mode == "lstm" and state("c0", c, self.hidden_size) or nil
 end
 
 local function check_width(self, x, size)
   if size ~= self.input_size then
     fail("%s: x is %s; its last dim has to be input_size, %d", self.__name, describe(x), self.input_size)
   end
-  check_dtype(self.__name, "x", x, self.weight_hh_l0)
+  check_dtype(self.__name, "x", x, first_weight(self))
 end
 
 local function results(y, h, c)
@@ -269,6 +299,7 @@ local function results(y, h, c)
 end
 
 local function forward_packed(self, packed, h, c)
+  packed:checked(self.__name)
   local x, sizes, order, back = packed.data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
   if x.ndim ~= 2 then fail("%s: packed data is %s; [steps, input_size] wanted", self.__name, describe(x)) end
   check_width(self, x, x.shape[2])
@@ -375,18 +406,18 @@ function Cell:forward(x, hx)
   if (x.ndim ~= 1 and x.ndim ~= 2) or x.shape[x.ndim] ~= self.input_size then
     fail("%s: x is %s; [N, %d] or [%d] wanted", who, describe(x), self.input_size, self.input_size)
   end
-  check_dtype(who, "x", x, self.weight_hh)
+  local w = parameters_of(self, "", self.input_size, size)
+  check_dtype(who, "x", x, w.hh)
   local single = x.ndim == 1
   if single then x = x:unsqueeze(1) end
   local n = x.shape[1]
   local function state(name, t)
-    if t == nil then return ops.zeros({n, size}, {dtype = self.weight_hh.dtype, device = x.device}) end
-    if single then return check_state(who, name, t, self.weight_hh, size):unsqueeze(1) end
-    return check_state(who, name, t, self.weight_hh, n, size)
+    if t == nil then return ops.zeros({n, size}, {dtype = w.hh.dtype, device = x.device}) end
+    if single then return check_state(who, name, t, w.hh, size):unsqueeze(1) end
+    return check_state(who, name, t, w.hh, n, size)
   end
   local h, c = states_of(who, self.mode, hx)
   h, c = state("h", h), self.mode == "lstm" and state("c", c) or nil
-  local w = {ih = self.weight_ih, hh = self.weight_hh, bias_ih = self.bias_ih, bias_hh = self.bias_hh}
   local _
   h, _, c = run(self, self.mode, x, w, h, c, false, equal_sizes(1, n))
   if single then h, c = h:squeeze(1), c and c:squeeze(1) end

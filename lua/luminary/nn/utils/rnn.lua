@@ -64,8 +64,41 @@ function PackedSequence:init(data, batch_sizes, sorted_indices, unsorted_indices
   self.unsorted_indices = unsorted_indices and core.keep(unsorted_indices)
 end
 
+--- packed:checked(who): how many sequences each step has, a list, or an error of who's where fields that were set by
+--- hand do not fit together.
+function PackedSequence:checked(who)
+  local data, sizes = self.data, self.batch_sizes
+  if not core.is_tensor(data) or data.ndim == 0 then
+    fail("%s: the PackedSequence's data is %s; a tensor [steps, …] wanted", who, options.describe(data))
+  end
+  if not core.is_tensor(sizes) or sizes.ndim ~= 1 or sizes.shape[1] == 0 or sizes.dtype ~= "int64" then
+    fail("%s: the PackedSequence's batch_sizes are %s%s; int64 [steps of the longest sequence] wanted", who,
+      core.is_tensor(sizes) and sizes.dtype .. ", " or "", options.describe(sizes))
+  end
+  local list, sum = sizes:totable(), 0
+  for i, n in ipairs(list) do
+    local size = tonumber(n)
+    list[i], sum = size, sum + size
+    if size < 1 or i > 1 and size > list[i - 1] then
+      fail("%s: the PackedSequence's batch_sizes have to be at least 1 and never to grow; the one of step %d is %.0f",
+        who, i, size)
+    end
+  end
+  if sum ~= data.shape[1] then
+    fail("%s: the PackedSequence's batch_sizes add up to %.0f, and its data has %d steps", who, sum, data.shape[1])
+  end
+  for _, name in ipairs {"sorted_indices", "unsorted_indices"} do
+    local index = self[name]
+    if index ~= nil and not (core.is_tensor(index) and index.ndim == 1 and index.shape[1] == list[1]) then
+      fail("%s: the PackedSequence's %s are %s; [%d] wanted", who, name, options.describe(index), list[1])
+    end
+  end
+  return list
+end
+
 --- The same sequences on a device or in a dtype.
 function PackedSequence:to(...)
+  self:checked "PackedSequence:to"
   return PackedSequence(self.data:to(...), self.batch_sizes, self.sorted_indices, self.unsorted_indices)
 end
 
@@ -123,7 +156,7 @@ function rnn.pad_packed_sequence(packed, ...)
   if not class.is(packed, PackedSequence) then
     fail("%s: a PackedSequence wanted, got %s", who, options.describe(packed))
   end
-  local sizes, steps, lengths, first = packed.batch_sizes:totable(), {}, {}, 1
+  local sizes, steps, lengths, first = packed:checked(who), {}, {}, 1
   local count = sizes[1]
   local longest = opts.total_length or #sizes
   if longest < #sizes then fail("%s: total_length %d, but there are sequences of %d", who, longest, #sizes) end
