@@ -478,6 +478,31 @@ describe("nn.KVCache", function()
     local kept = cache.keys:narrow(3, 1, 3)
     assert.is_true(kept[1]:equal(kept[2]))
   end)
+
+  it("says what is wrong with an order or a length", function()
+    local function says(words, f, ...)
+      local args = {...}
+      assert.error_matches(function() f(unpack(args)) end, words)
+    end
+    local cache, k = lm.nn.KVCache(2, 5, 3, 4), lm.randn(2, 3, 2, 4)
+    cache:update(k, k)
+    says("KVCache:reorder: index is a tensor %[1%]; %[2%] wanted", cache.reorder, cache, lm.ones(1):long())
+    says("KVCache:reorder: index is a tensor %[1, 2%]; %[2%] wanted", cache.reorder, cache, lm.ones(1, 2):long())
+    says("KVCache:reorder: index has to be a tensor, got a table", cache.reorder, cache, {1, 2})
+    assert.is_true(cache.keys:narrow(3, 1, 2):equal(k))
+    local net = lm.models.gpt2 {vocab_size = 9, n_positions = 16, n_embd = 8, n_layer = 1, n_head = 2}
+    local caches = net:new_cache(1, 8)
+    for _, wrong in ipairs {"a", -5, 1.5, {}} do
+      cache.length, caches[1].length = wrong, wrong
+      says("KVCache:update: cache.length has to be an integer of at least 0", cache.update, cache, k, k)
+      says("KVCache:reset: cache.length has to be an integer of at least 0", cache.reset, cache, 1)
+      says("KVCache:reorder: cache.length has to be an integer of at least 0", cache.reorder, cache, lm.ones(2):long())
+      says("GPT2: cache%[1%].length has to be an integer of at least 0", net, lm.ones(1, 2):long(), {cache = caches})
+    end
+    cache.length = 6
+    says("KVCache:reorder: cache.length is 6; there are 5 places", cache.reorder, cache, lm.ones(2):long())
+    assert.equal(0, cache:reset().length)
+  end)
 end)
 
 describe("positions", function()

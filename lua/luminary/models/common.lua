@@ -75,7 +75,7 @@ function common.told(who, ids, opts, layers)
     options.fail("%s: cache has to be a list of an nn.KVCache for each of %d layers, as the net's new_cache gives it",
       who, layers)
   end
-  o.first = cache and cache[1].length or 0
+  o.first = cache and options.arg(who, "cache[1].length", cache[1].length or 0, "natural") or 0
   check_size(who, "attention_mask", mask, n, o.first + l)
   check_size(who, "position_ids", o.position_ids, n, l)
   local causal = not mask and o.first == 0 or l == 1

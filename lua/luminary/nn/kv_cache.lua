@@ -21,6 +21,13 @@ function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
   self.length = 0
 end
 
+-- cache.length, which anyone may set, if there are so many places.
+local function length_of(self, who)
+  local n, room = arg(who, "cache.length", self.length, "natural"), self.keys.shape[3]
+  if n > room then fail("%s: cache.length is %d; there are %d places", who, n, room) end
+  return n
+end
+
 --- local k, v = cache:update(k, v): keeps the keys and values of the next places, [batch_size, num_kv_heads, n,
 --- head_dim], and gives those of all places so far (views of its room). No gradient goes through it.
 function KVCache:update(k, v)
@@ -31,7 +38,7 @@ function KVCache:update(k, v)
       fail("%s: %s is %s; [%d, %d, n, %d] wanted", who, name, describe(t), room[1], room[2], room[4])
     end
   end
-  local first, n = self.length, k.shape[3]
+  local first, n = length_of(self, who), k.shape[3]
   if first + n > room[3] then
     fail("%s: it holds %d of %d places; there is no room for %d more", who, first, room[3], n)
   end
@@ -46,15 +53,22 @@ end
 --- Keeps the first n places and forgets the others; all of them without n.
 function KVCache:reset(n)
   n = arg("KVCache:reset", "n", n or 0, "natural")
-  if n > self.length then fail("KVCache:reset: it holds %d places, not %d", self.length, n) end
+  if n > 0 and n > length_of(self, "KVCache:reset") then
+    fail("KVCache:reset: it holds %d places, not %d", self.length, n)
+  end
   self.length = n
   return self
 end
 
 --- The sequences in another order, or some of them several times: those that index (int64 [batch_size], from 1) names.
 function KVCache:reorder(index)
+  local who, n = "KVCache:reorder", self.keys.shape[1]
+  if arg(who, "index", index, "tensor").ndim ~= 1 or index.shape[1] ~= n then
+    fail("%s: index is %s; [%d] wanted, a place for each sequence", who, describe(index), n)
+  end
+  local length = length_of(self, who)
   core.no_grad(function()
-    local keys, values = self.keys:narrow(3, 1, self.length), self.values:narrow(3, 1, self.length)
+    local keys, values = self.keys:narrow(3, 1, length), self.values:narrow(3, 1, length)
     keys:copy_(keys:index_select(1, index))
     values:copy_(values:index_select(1, index))
   end)
