@@ -452,6 +452,18 @@ describe("models.generate", function()
     assert.same(want.shape, net:generate(file.ids, {temperature = math.huge}).shape)
   end)
 
+  it("streams so many sequences as a call has arguments for", function()
+    local function net(ids) return lm.zeros(ids.shape[1], 3) end
+    local heard
+    local function streamer(...) heard = select("#", ...) end
+    local function go(n, more) lm.models.generate(net, lm.ones({n, 1}, {dtype = "int64"}), more) end
+    go(7000, {streamer = streamer, max_new_tokens = 1})
+    assert.equal(7000, heard)
+    assert.error_matches(function() go(9000, {streamer = streamer}) end,
+      "generate: streamer gets a token of each sequence, of at most 7000; there are 9000, which go in several calls")
+    go(9000, {max_new_tokens = 1})
+  end)
+
   it("tells text without a row where there is one", function()
     local net, file = loaded "gpt2"
     local heard = {}

@@ -129,12 +129,18 @@ local function padding_of(who, ids, o)
   return mask
 end
 
+local MOST_ARGUMENTS = 7000 -- of a call; Lua takes somewhat more
+
 local function one_by_one(who, net, ids, mask, o)
   local n, l, device = ids.shape[1], ids.shape[2], ids.device
   if o.num_return_sequences > 1 then
     ids = ids:repeat_interleave(o.num_return_sequences, 1)
     mask = mask and mask:repeat_interleave(o.num_return_sequences, 1)
     n = ids.shape[1]
+  end
+  if o.streamer and n > MOST_ARGUMENTS then
+    fail("%s: streamer gets a token of each sequence, of at most %d; there are %d, which go in several calls", who,
+      MOST_ARGUMENTS, n)
   end
   local scores_after = next_scores(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
   local rows, done, tellers, open = ids:totable(), {}, {}, n
