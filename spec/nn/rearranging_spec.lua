@@ -260,6 +260,14 @@ describe("EmbeddingBag", function() -- values are PyTorch's
     assert.matches("offsets are for an index of one dim", message(F.embedding_bag, index:view(1, 5), w, offsets))
     assert.matches("mode = \"sum\"", message(F.embedding_bag, index, w, offsets, { per_sample_weights = lm.ones(5) }))
     assert.matches("index 5", message(F.embedding_bag, long(5), w, long(1)))
+    for _, pad in ipairs { 5, 9, -5, -9 } do
+      for _, mode in ipairs { "sum", "mean", "max" } do
+        assert.matches((" embedding_bag: padding_idx %d is not among the 4 rows"):format(pad):gsub("%-", "%%-"),
+          message(F.embedding_bag, index, w, offsets, { mode = mode, padding_idx = pad }))
+      end
+      assert.matches((" embedding: padding_idx %d is not among the 4 rows"):format(pad):gsub("%-", "%%-"),
+        message(F.embedding, index, w, { padding_idx = pad }))
+    end
     local bag, layer = F.embedding_bag, nn.EmbeddingBag(4, 2)
     for _, f in ipairs { function() local y = F.embedding_bag(index, w, long(2)) return y end,
       function() return F.embedding_bag(index, w, long(2)) end, function() return bag(index, w, long(2)) end,

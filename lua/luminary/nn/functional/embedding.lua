@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local Function = require("luminary.autograd.function").Function
+local rows_of = require "luminary.nn.embedding_rows"
 
 local ops = core.ops
 
@@ -36,6 +37,11 @@ local function dense(who, _, v)
   return false
 end
 
+-- padding_idx as a row from 1, 0 for none.
+local function padding_of(who, pad, weight)
+  return pad == 0 and 0 or rows_of.padding(who, pad, weight.shape[1] or 0)
+end
+
 local how = {
   {"padding_idx", "integer", 0}, {"max_norm", "positive"}, {"norm_type", "number", 2},
   {"scale_grad_by_freq", "boolean", false}, {"sparse", dense},
@@ -50,7 +56,7 @@ local function embedding(index, weight, ...)
   local opts = arguments.options("embedding", how, ...)
   options.arg("embedding", "index", index, "tensor")
   options.arg("embedding", "weight", weight, "tensor")
-  local padding = {padding_idx = opts.padding_idx < 0 and weight.shape[1] + opts.padding_idx + 1 or opts.padding_idx}
+  local padding = {padding_idx = padding_of("embedding", opts.padding_idx, weight)}
   if opts.max_norm then shorten(weight, index, opts.max_norm, opts.norm_type) end
   local rows = ops.embedding(index, weight, padding)
   if not opts.scale_grad_by_freq then return rows end
@@ -135,14 +141,13 @@ local function embedding_bag(index, weight, ...)
   local at_once = index.device == "cpu" and o.mode ~= "max" and not o.scale_grad_by_freq
     and core.is_floating_point(weight) -- by a kernel, which looks at offsets
   local begins, n = bags_of(who, index, o, index.device == "cpu" and not at_once)
-  local line, padding = ops.flatten(index):long(), o.padding_idx
+  local line, padding = ops.flatten(index):long(), padding_of(who, o.padding_idx, weight)
   if o.include_last_offset then
     if n < 0 or n > line:numel() then
       options.fail("%s: offsets have to grow from 1 up to %d, one past index", who, line:numel() + 1)
     end
     line, each = line:narrow(1, 1, n), each and each:narrow(1, 1, n)
   end
-  if padding < 0 then padding = weight.shape[1] + padding + 1 end
   local kept = padding ~= 0 and (o.max_norm or not at_once) and ops.select(ops.nonzero(ops.ne(line, padding)), 2, 1)
   local function of_kept(t) return kept and ops.index_select(t, 1, kept) or t end
   local line_kept = of_kept(line)
