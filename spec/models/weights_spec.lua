@@ -307,6 +307,26 @@ describe("weights =", function()
         assert.matches("^gpt2: .*/config.json: eos_token_id is 11, and tokens are 0 to 10 there; no text ends", said[1])
       end
     end
+    for told, shown in pairs {
+      ["[[1]]"] = "%[%[1%]%]", ['[2, "a"]'] = '%[2,"a"%]', ['"a"'] = "a", ['{"a": 1}'] = '{"a":1}',
+    } do
+      local wrong = saved("wrong_ends", config:format("false"):gsub('id": 4', 'id": ' .. told), state)
+      says("gpt2: .*/wrong_ends/config.json: eos_token_id has to be a token id or a list of them, got " .. shown,
+        function() models.gpt2 {weights = wrong} end)
+      temp.write(wrong .. "/config.json", config:format "false")
+      for _, name in ipairs {"eos_token_id", "pad_token_id"} do
+        temp.write(wrong .. "/generation_config.json", ('{"%s": %s}'):format(name, told))
+        says(("gpt2: .*/generation_config.json: %s has to be a token id or a list of them, got %s"):format(name, shown),
+          function() models.gpt2 {weights = wrong} end)
+      end
+      os.remove(wrong .. "/generation_config.json")
+    end
+    local listed = saved("listed", config:format("false"):gsub('"gpt2"', '["gpt2"]'), state)
+    says("gpt2: .*/config.json is of a '%[\"gpt2\"%]', not a 'gpt2'", function() models.gpt2 {weights = listed} end)
+    temp.write(listed .. "/config.json", (config:format("false"):gsub("{", '{"activation_function": ["gelu_new"], ')))
+    says("config.json has activation_function = %[\"gelu_new\"%]; this version has gelu_new alone", function()
+      models.gpt2 {weights = listed}
+    end)
     local made = lm.models.gpt2 {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
     assert.is_nil(made.eos_token_id)
     says("gpt2: weights: there is no file or folder 'nowhere'", function() models.gpt2 {weights = "nowhere"} end)

@@ -41,10 +41,13 @@ end
 -- Options of this model as a config.json says them.
 local function from_config(who, config, path, reads, spec, opts)
   local kind = config.model_type or config._class_name
-  if kind and kind ~= reads.kind then fail("%s: %s is of a '%s', not a '%s'", who, path, tostring(kind), reads.kind) end
+  if kind and kind ~= reads.kind then
+    fail("%s: %s is of a '%s', not a '%s'", who, path, generation_config.shown(kind), reads.kind)
+  end
   for name, only in pairs(reads.only or {}) do
     if config[name] ~= nil and config[name] ~= only then
-      fail("%s: %s has %s = %s; this version has %s alone", who, path, name, tostring(config[name]), tostring(only))
+      fail("%s: %s has %s = %s; this version has %s alone", who, path, name, generation_config.shown(config[name]),
+        tostring(only))
     end
   end
   local out = {}
@@ -74,7 +77,9 @@ local function generation_of(who, weights, config, config_path, vocabulary)
   local own = json and generation_config.read(who, path, json) or nil
   local ends = own and own.eos_token_id
   if own then own.eos_token_id = nil end
-  if ends == nil then ends, path = generation_config.from_1(config.eos_token_id), config_path end
+  if ends == nil then
+    ends, path = generation_config.tokens(who, config_path, "eos_token_id", config.eos_token_id), config_path
+  end
   return possible(who, path, ends, vocabulary), own
 end
 

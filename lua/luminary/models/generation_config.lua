@@ -1,6 +1,7 @@
 --- What a folder's generation_config.json says of net:generate, as transformers read it.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local shown = require "luminary.base.shown"
 
 local generation_config = {}
 
@@ -37,7 +38,25 @@ local function from_1(id)
   return list
 end
 
-generation_config.from_1 = from_1
+--- A value of a JSON file as messages show it.
+function generation_config.shown(value)
+  local ok, text = pcall(core.json_encode, value)
+  return shown(type(value) == "table" and ok and text or tostring(value), 100)
+end
+
+--- What a file says of the field `name`, a token's number or a list of them, as they count here; nil for none.
+function generation_config.tokens(who, path, name, value)
+  local good = value == nil or type(value) == "number"
+  if type(value) == "table" then
+    good = value[1] ~= nil or next(value) == nil
+    for _, each in ipairs(value) do good = good and type(each) == "number" end
+  end
+  if not good then
+    options.fail("%s: %s: %s has to be a token id or a list of them, got %s", who, path, name,
+      generation_config.shown(value))
+  end
+  return from_1(value)
+end
 
 --- The options that a file gives, checked; `json`: what is in it. Token ids count from 1. A file that draws without
 --- saying among how many takes the 50 likeliest, transformers' default.
@@ -52,7 +71,7 @@ function generation_config.read(who, path, json)
       if name == "early_stopping" and value == "never" then
         left_out[#left_out + 1] = "early_stopping = \"never\""
       elseif name:find "_token_id$" then
-        out[name] = from_1(value)
+        out[name] = generation_config.tokens(who, path, name, value)
       elseif value ~= nil then
         out[name] = options.arg(("%s: %s"):format(who, path), name, value, row[1])
       end
