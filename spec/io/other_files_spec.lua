@@ -599,6 +599,36 @@ describe("sharded safetensors", function()
     end
   end)
 
+  it("may be torch.save's", function()
+    local there = here .. "/torch"
+    os.execute("mkdir " .. there)
+    temp.write(there .. "/pytorch_model.bin.index.json", '{"metadata":{},"weight_map":{'
+      .. '"weight":"pytorch_model-00001-of-00002.bin","bias":"pytorch_model-00002-of-00002.bin"}}')
+    lm.save(there .. "/1.pt", { weight = lm.ones(2, 3), other = lm.ones(1) })
+    lm.save(there .. "/2.pt", { bias = lm.arange(2) })
+    for i = 1, 2 do os.rename(there .. "/" .. i .. ".pt", there .. "/pytorch_model-0000" .. i .. "-of-00002.bin") end
+    for _, path in ipairs { there, there .. "/pytorch_model.bin.index.json" } do
+      for _, mmap in ipairs { false, true } do
+        local v = lm.load(path, { mmap = mmap, dtype = "float64", rename = { ["^bias$"] = "b" } })
+        assert.same({ 2, 3 }, v.weight.shape)
+        assert.same({ 0, 1 }, v.b:tolist())
+        assert.equal("float64", v.weight.dtype)
+        assert.is_nil(v.other)
+      end
+    end
+    local pipe = assert(io.popen("bin/luminary inspect " .. there .. " 2>&1"))
+    local text = pipe:read "*a"
+    pipe:close()
+    assert.matches("sharded torch.save", text)
+    assert.matches("2 tensors, 8 elements", text)
+    temp.write(there .. "/pytorch_model-00002-of-00002.bin", temp.read(there .. "/pytorch_model-00001-of-00002.bin"))
+    assert.matches("bin.index.json: 'bias' is not in .*00002.bin", message(lm.load, there))
+    os.remove(there .. "/pytorch_model-00002-of-00002.bin")
+    assert.matches("it names pytorch_model%-00002%-of%-00002.bin, which is not there", message(lm.load, there))
+    temp.write(there .. "/pytorch_model.bin.index.json", '{"weight_map":{"a":"pytorch_model.bin.index.json"}}')
+    assert.matches("pytorch_model.bin.index.json", message(lm.load, there))
+  end)
+
   it("are an error where the index does not fit", function()
     for text, pattern in pairs {
       ['{"weight_map":{"x":"1.safetensors"}}'] = "'x' is not in .*1.safetensors", ["{}"] = "no weight_map",

@@ -48,26 +48,30 @@ local function read_source(source)
     if head:find(other[1]) then source:fail("it is %s", other[2]) end
   end
   if may_be_ours then return nil end -- the core says what is wrong
-  source:fail("it is no file of weights that is known here: safetensors (one, in shards, a folder), torch.save's .pt, "
-    .. ".npy, .npz, .gguf, .t7")
+  source:fail("it is no file of weights that is known here: safetensors and torch.save's .pt (one, in shards, a "
+    .. "folder), .npy, .npz, .gguf, .t7")
 end
 
---- What is in a file: {path = that of the weights, if a folder was named, kind = what kind of file it is, value,
---- lacking = list of what is left out, each "'name' (why)", with a field `advice` where there is some, metadata = of a
---- safetensors file}. opts: {device, mmap,
---- null, skip_unreadable}.
-function formats.load(path, opts)
-  if core.file_kind(path) == "a folder" then path = format("sharded").weights_in(path) end
-  local function found(kind, value, lacking, metadata)
-    return {path = path, kind = kind, value = value, lacking = lacking or {}, metadata = metadata or {}}
-  end
-  if path:find "%.index%.json$" then return found("sharded safetensors", format("sharded").load(path, opts)) end
+-- What is in one file, as formats.load gives it.
+local function load_one(path, opts)
   local source = Source.open(path, opts)
   local ok, kind, value, lacking = pcall(read_source, source)
   source:close()
   if not ok then error(kind, 0) end -- it says where
-  if kind then return found(kind, value, lacking) end
-  return found("safetensors", format("safetensors").load(path, opts))
+  if kind then return {path = path, kind = kind, value = value, lacking = lacking or {}, metadata = {}} end
+  local tensors, left_out, metadata = format("safetensors").load(path, opts)
+  return {path = path, kind = "safetensors", value = tensors, lacking = left_out, metadata = metadata or {}}
+end
+
+--- What is in a file: {path = that of the weights, if a folder was named, kind = what kind of file it is, value,
+--- lacking = list of what is left out, each "'name' (why)", with a field `advice` where there is some, metadata = of a
+--- safetensors file or an index of shards}. opts: {device, mmap, null, skip_unreadable}.
+function formats.load(path, opts)
+  if core.file_kind(path) == "a folder" then path = format("sharded").weights_in(path) end
+  if not path:find "%.index%.json$" then return load_one(path, opts) end
+  local tensors, metadata, lacking, kind = format("sharded").load(path, opts, load_one)
+  kind = "sharded " .. (kind or "weights")
+  return {path = path, kind = kind, value = tensors, lacking = lacking, metadata = metadata}
 end
 
 local writers = {

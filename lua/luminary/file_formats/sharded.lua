@@ -1,5 +1,6 @@
---- Weights in several safetensors files, and an index that says what lies in which: Hugging Face's
---- model.safetensors.index.json, {"metadata": {...}, "weight_map": {tensor's name: file's name}}.
+--- Weights in several files, safetensors or torch.save's, and an index that says what lies in which, Hugging Face's
+--- model.safetensors.index.json or pytorch_model.bin.index.json: {"metadata": {...}, "weight_map": {tensor's name:
+--- file's name}}.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local shown = require "luminary.base.shown"
@@ -18,8 +19,9 @@ local function read_index(path)
   return map, type(index.metadata) == "table" and index.metadata or {}
 end
 
---- The tensors by name that the index at `path` tells of; its metadata; those of dtypes that this version lacks.
-function sharded.load(path, opts)
+--- The tensors by name that the index at `path` tells of; its metadata; those that are left out; the files' kind.
+--- read(path, opts): what is in one file, as formats.load gives it.
+function sharded.load(path, opts, read)
   local map, metadata = read_index(path)
   local folder, by_file, files = path:match "^(.*/)[^/]*$" or "", {}, {}
   for name, file in pairs(map) do
@@ -34,28 +36,32 @@ function sharded.load(path, opts)
     by_file[file][name] = true
   end
   table.sort(files)
-  local tensors, lacking = {}, {}
+  local tensors, lacking, kind = {}, {}, nil
   for _, file in ipairs(files) do
     if not core.file_kind(folder .. file) then
       options.fail("load: %s: it names %s, which is not there", path, shown(file, 100))
     end
-    local found, _, names, left_out = core.safetensors_load(folder .. file, {device = opts.device, mmap = opts.mmap})
-    local there = {}
-    for _, name in ipairs(names) do there[name] = true end
+    local shard = read(folder .. file, opts)
+    local value, left_out = options.is_plain(shard.value) and shard.value or {}, {}
+    for _, each in ipairs(shard.lacking) do
+      lacking[#lacking + 1] = each
+      left_out[each:match "^'(.*)' %(" or ""] = true
+    end
+    lacking.advice, kind = lacking.advice or shard.lacking.advice, kind or shard.kind
     for name in pairs(by_file[file]) do
-      if not there[name] then
+      if not core.is_tensor(value[name]) and not left_out[name] and not left_out[shown(name, 100)] then
         options.fail("load: %s: '%s' is not in %s%s", path, shown(name, 100), folder, file)
       end
-      tensors[name] = found[name]
+      tensors[name] = value[name]
     end
-    for _, each in ipairs(left_out) do lacking[#lacking + 1] = each end
   end
-  return tensors, metadata, lacking
+  return tensors, metadata, lacking, kind
 end
 
 -- What weights are called in folders of Hugging Face's.
 local names = {
-  "model.safetensors.index.json", "model.safetensors", "diffusion_pytorch_model.safetensors", "pytorch_model.bin",
+  "model.safetensors.index.json", "model.safetensors", "diffusion_pytorch_model.safetensors",
+  "pytorch_model.bin.index.json", "pytorch_model.bin",
 }
 
 --- The file in a folder that has its weights, or the index of them.
