@@ -159,9 +159,14 @@ describe("models.", function()
   it("llama says what is wrong with a scaling", function()
     assert.error_matches(function() lm.models.llama {num_hidden_layers = 1, hidden_size = 8, intermediate_size = 8,
       num_attention_heads = 1, rope_scaling = {rope_type = "yarn", factor = 2}} end,
-      "scaling.rope_type has to be one of 'default', 'dynamic', 'linear', 'llama3', got string 'yarn'")
+      "scaling.rope_type has to be one of 'default', 'dynamic', 'factors', 'linear', 'llama3', got string 'yarn'")
     assert.error_matches(function() lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "linear"}}) end,
       "scaling.factor has to be a number of at least 0, got nil")
+    for pattern, factors in pairs {["has 3 numbers; 4 wanted"] = {1, 1, 1}, ["above 0"] = {1, 1, 1, 0}} do
+      assert.error_matches(function()
+        lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "factors", factors = factors}})
+      end, "scaling.factors.*" .. pattern)
+    end
   end)
 
   it("gpt2 takes the names of the bare model's files", function()

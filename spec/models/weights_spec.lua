@@ -3,6 +3,7 @@ local lm = require "luminary"
 local golden = require "spec.support.golden"
 local temp = require "spec.support.temp"
 local core = require "luminary.core"
+local ffi = require "ffi"
 local models = lm.models
 
 local folder
@@ -55,6 +56,59 @@ describe("weights =", function()
     says("config.json is no JSON object", function() models.gpt2 {weights = here} end)
     temp.write(here .. "/config.json", (gpt2:gsub('"n_embd": 16', '"n_embd": "wide"')))
     says("n_embd has to be an integer of at least 1, got string 'wide'", function() models.gpt2 {weights = here} end)
+  end)
+
+  describe("of GGUF", function() -- files by gen_gguf.py
+    local files
+    setup(function()
+      files = {}
+      for name, t in pairs(golden.load "language_gguf") do
+        files[name] = temp.write(folder .. "/" .. name .. ".gguf",
+          ffi.string(ffi.cast("const char *", t:data_ptr()), t:numel()))
+      end
+    end)
+
+    for _, name in ipairs {"gpt2", "llama", "llama_tied"} do
+      it("are a " .. name, function()
+        local file, maker = golden.load("language_" .. name), models[name:match "^%l+2?"]
+        for _, weights in ipairs {files[name], lm.load(files[name])} do
+          local net, report = maker {weights = weights}
+          assert.equal("<all keys matched>", tostring(report))
+          assert.is_false(net.training)
+          assert.same({8}, net.eos_token_id)
+          assert.near(0, (net(file.ids) - file.logits):abs():max():item(), 1e-4)
+        end
+      end)
+    end
+
+    it("have LLaMA 3's scaling of places", function()
+      local file = golden.load "language_llama"
+      local ids = lm.cat({file.ids, file.ids:flip {1}, file.ids}, 2):tile {1, 4}:narrow(2, 1, 80)
+      local net = models.llama {weights = files.llama3}
+      assert.near(0, (net(ids):select(2, 80) - file["llama3.logits"]):abs():max():item(), 2e-4)
+    end)
+
+    it("say what does not fit", function()
+      says("llama: .*gpt2.gguf is of a 'gpt2', not a 'llama'", function() models.llama {weights = files.gpt2} end)
+      says("bert: .*llama.gguf is of a 'llama', not a 'bert'", function() models.bert {weights = files.llama} end)
+      says("resnet18: .*llama.gguf is a GGUF file of a 'llama'", function() models.resnet18 {weights = files.llama} end)
+      local function changed(key, value)
+        local file = lm.load(files.llama)
+        if value == nil then file.tensors[key] = nil else file.metadata[key] = value end
+        return function() models.llama {weights = file} end
+      end
+      says("llama: weights is of a 'bloom', not a 'llama'", changed("general.architecture", "bloom"))
+      says("weights turns 2 of the 4 entries of a head", changed("llama.rope.dimension_count", 2))
+      says("num_key_value_heads has to be an integer", changed("llama.attention.head_count_kv", {2, 2}))
+      says("scaling.rope_type has to be one of .*got string 'yarn'", changed("llama.rope.scaling.type", "yarn"))
+      says("missing keys .*model.layers.0.self_attn.q_proj.weight", changed "blk.0.attn_q.weight")
+      says("size mismatch for model.layers.0.mlp.down_proj.weight", changed("llama.feed_forward_length", 32))
+      says("scaling.factors has to be a table", function()
+        local file = lm.load(files.llama3)
+        file.tensors["rope_freqs.weight"] = lm.tensor(1)
+        models.llama {weights = file}
+      end)
+    end)
   end)
 
   describe("generation_config.json", function()

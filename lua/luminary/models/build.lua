@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local excerpt = require "luminary.base.excerpt"
 local generation_config = require "luminary.models.generation_config"
+local gguf = require "luminary.models.gguf"
 local options = require "luminary.base.options"
 local planned = require "luminary.nn.planned"
 local Source = require "luminary.file_formats.source"
@@ -150,7 +151,8 @@ end
 --- those given, its path) for what is called otherwise there, generates = true of those with generate}. first: see
 --- options.check.
 ---
---- Every maker takes these too: weights, a file or folder that lm.load reads, or a table of tensors by name; strict,
+--- Every maker takes these too: weights, a file or folder that lm.load reads, or a table of tensors by name, or of
+--- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's; strict,
 --- ignore_mismatched_sizes and rename as load_state_dict has them; device and dtype, a floating one, or "auto" for that
 --- of the weights; without it what is of another becomes float32, and the report says so. With weights
 --- load_state_dict's report is a second result. Options that are given go before those of config.json. A network of a
@@ -170,7 +172,18 @@ return function(who, opts, spec, make, first, reads)
     fail("%s: weights: there is no file or folder '%s'; nothing is downloaded%s", who, excerpt(weights, 200), reads
       and ": a folder has config.json and weights, as `hf download NAME --local-dir FOLDER` leaves it" or "")
   end
-  if reads then config, path = read_json(who, weights, "config.json") end
+  local source = weights
+  if gguf.is(weights) then
+    path = type(weights) == "string" and weights or "weights"
+    if weights == path then weights = require("luminary.save_load").load(weights, {mmap = true}) end
+    config, weights = gguf.read(who, path, weights)
+    if not reads or not weights and config.model_type == reads.kind then
+      fail("%s: %s is a GGUF file of a '%s', whose names and sizes this version does not know here; lm.load gives its "
+        .. "metadata and tensors", who, path, excerpt(config.model_type, 60))
+    end
+  elseif reads then
+    config, path = read_json(who, weights, "config.json")
+  end
   if config then
     told = from_config(who, config, path, reads, spec, given)
     for name, value in pairs(opts) do told[name] = value end
@@ -178,7 +191,7 @@ return function(who, opts, spec, make, first, reads)
   end
   check_sizes(who, spec, given)
   local ends, generation
-  if config and reads.generates then ends, generation = generation_of(who, weights, config, path, given.vocab_size) end
+  if config and reads.generates then ends, generation = generation_of(who, source, config, path, given.vocab_size) end
   local own, how, device = {}, {}, given.device
   for name in pairs(spec) do own[name] = given[name] end
   for name in pairs(loading) do how[name] = given[name] end

@@ -152,7 +152,7 @@ GPT2.generate = generate
 --- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 * n_embd,
 --- embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5, tie_word_embeddings = true}]):
 --- GPT-2, by default of 124 million parameters; tie_word_embeddings: the weight of the input embedding is that of the
---- output. {weights = "folder"} takes Hugging Face's config.json, too.
+--- output. {weights = "folder"} takes Hugging Face's config.json, too; {weights = "x.gguf"} a GGUF file's sizes.
 function models.gpt2(opts)
   return build("gpt2", opts, {
     vocab_size = {"count", 50257}, n_positions = {"count", 1024}, n_embd = {"count", 768}, n_layer = {"count", 12},

@@ -167,7 +167,8 @@ end
 --- max_position_embeddings = 2048, rms_norm_eps = 1e-5, rope_theta = 10000, rope_scaling, rope_parameters,
 --- tie_word_embeddings = false}]): a model with Hugging Face's names of a config.json: rotary positions, RMSNorm,
 --- SwiGLU, groups of heads that share keys. rope_scaling as nn.RotaryPositionalEmbeddings has it; newer files have it
---- with rope_theta in rope_parameters. {weights = "folder"} takes config.json, too.
+--- with rope_theta in rope_parameters. {weights = "folder"} takes config.json, too; {weights = "x.gguf"} a GGUF file's
+--- sizes, with the rows of q and k, which llama.cpp keeps in another order, put back.
 function models.llama(opts)
   return build("llama", opts, spec, make, "vocab_size", {
     kind = "llama", generates = true, only = {hidden_act = "silu", attention_bias = false, mlp_bias = false},

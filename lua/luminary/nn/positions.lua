@@ -77,6 +77,8 @@ local scalings = {
       return rates * share + rates / s.factor * (1 - share)
     end,
   },
+  -- Each rate has a divisor of its own, as GGUF files have them.
+  factors = {rates = function(rates, s) return rates / core.tensor(s.factors, {dtype = "float64"}) end},
 }
 
 local function above_0(who, name, value)
@@ -86,7 +88,7 @@ local function above_0(who, name, value)
 end
 
 -- {rope_type, factor, …} checked, as a config.json has it.
-local function check_scaling(who, given)
+local function check_scaling(who, dim, given)
   if not given then return {rope_type = "default"} end
   local known, out = {}, {rope_type = given.rope_type or given.type or "default"}
   for name in pairs(scalings) do known[#known + 1] = name end
@@ -95,6 +97,12 @@ local function check_scaling(who, given)
   for _, name in ipairs(scalings[out.rope_type].needs or {}) do
     out[name] = above_0(who, "scaling." .. name, given[name])
   end
+  if out.rope_type == "factors" then
+    out.factors = arg(who, "scaling.factors", given.factors, "table")
+    local n = #out.factors
+    if n ~= dim / 2 then fail("%s: scaling.factors has %d numbers; %d wanted", who, n, dim / 2) end
+    for _, each in ipairs(out.factors) do above_0(who, "scaling.factors", each) end
+  end
   return out
 end
 
@@ -102,7 +110,8 @@ end
 --- keys [N, H, L, dim] turned by their places, pair by pair (Su et al. 2021, RoPE). Pairs are neighbours, or without
 --- `interleaved` entries dim / 2 apart, as Hugging Face's LLaMA has them. scaling is a config.json's rope_scaling:
 --- {rope_type = "linear", factor}, {rope_type = "llama3", factor, low_freq_factor, high_freq_factor,
---- original_max_position_embeddings}, or {rope_type = "dynamic", factor}, which has no longest length: once a sequence
+--- original_max_position_embeddings}, {rope_type = "factors", factors = a list of dim / 2 divisors}, or
+--- {rope_type = "dynamic", factor}, which has no longest length: once a sequence
 --- is longer than max_seq_len, turns slow down with its length, until one that is shorter comes.
 --- rope(x [, {first = 1, input_pos}]): first is the place of x's first entry; input_pos [L] or [N, L], int64, says the
 --- place of each, from 1.
@@ -118,7 +127,7 @@ function RotaryPositionalEmbeddings:init(dim, ...)
   if dim % 2 ~= 0 then fail("%s: dim %d is odd; entries are turned in pairs", who, dim) end
   self.max_seq_len, self.interleaved, self.base = o.max_seq_len, o.interleaved, o.base
   above_0(who, "base", o.base)
-  self.scaling, self.longest = check_scaling(who, o.scaling), o.max_seq_len
+  self.scaling, self.longest = check_scaling(who, dim, o.scaling), o.max_seq_len
   for _, name in ipairs {"cosines", "sines"} do
     local values = planned.empty({o.max_seq_len, dim / 2}, {dtype = o.dtype or "float32", device = o.device})
     self:register_buffer(name, values, {persistent = false})

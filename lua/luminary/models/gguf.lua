@@ -1,0 +1,118 @@
+--- What a GGUF file says of a network, in Hugging Face's words: a config.json's, and its names of weights.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local fail = options.fail
+local gguf = {}
+
+-- llama.cpp turns pairs of neighbours, so that its converter puts the rows of q and k, of each head in two halves here,
+-- in turn. Those of another shape stay, and load_state_dict says so.
+local function halves(t, heads)
+  if t.ndim ~= 2 or type(heads) ~= "number" or heads < 1 or t.shape[1] % (2 * heads) ~= 0 then return t end
+  local rows, columns = unpack(t.shape)
+  return t:reshape {heads, rows / heads / 2, 2, columns}:transpose(2, 3):reshape {rows, columns}
+end
+
+local architectures = {}
+
+architectures.llama = {
+  sizes = {
+    context_length = "max_position_embeddings", embedding_length = "hidden_size", block_count = "num_hidden_layers",
+    feed_forward_length = "intermediate_size", ["attention.head_count"] = "num_attention_heads",
+    ["attention.head_count_kv"] = "num_key_value_heads", ["attention.key_length"] = "head_dim",
+    ["attention.layer_norm_rms_epsilon"] = "rms_norm_eps", ["rope.freq_base"] = "rope_theta",
+  },
+  layer = "model.layers.%s.%s.%s",
+  names = {
+    token_embd = "model.embed_tokens", output_norm = "model.norm", output = "lm_head", attn_norm = "input_layernorm",
+    attn_q = "self_attn.q_proj", attn_k = "self_attn.k_proj", attn_v = "self_attn.v_proj",
+    attn_output = "self_attn.o_proj", ffn_norm = "post_attention_layernorm", ffn_gate = "mlp.gate_proj",
+    ffn_up = "mlp.up_proj", ffn_down = "mlp.down_proj",
+  },
+  changes = {
+    attn_q = function(t, config) return halves(t, config.num_attention_heads) end,
+    attn_k = function(t, config) return halves(t, config.num_key_value_heads or config.num_attention_heads) end,
+  },
+  settle = function(who, path, config, value, rest)
+    local turned, factors = value "rope.dimension_count", rest["rope_freqs.weight"]
+    local head = config.head_dim or tonumber(config.hidden_size) and tonumber(config.num_attention_heads)
+      and config.hidden_size / config.num_attention_heads
+    if turned and head and turned ~= head then
+      fail("%s: %s turns %s of the %s entries of a head by its place; this version turns all", who, path,
+        tostring(turned), tostring(head))
+    end
+    local kind, old = value "rope.scaling.type", value "rope.scale_linear"
+    if kind and kind ~= "none" then config.rope_scaling = {rope_type = kind, factor = value "rope.scaling.factor"} end
+    if old and old ~= 1 then config.rope_scaling = {rope_type = "linear", factor = old} end
+    if factors then
+      config.rope_scaling, rest["rope_freqs.weight"] = {rope_type = "factors", factors = factors:tolist()}, nil
+    end
+  end,
+}
+
+local function turned(t) return t.ndim == 2 and t:t() or t end
+
+architectures.gpt2 = {
+  sizes = {
+    context_length = "n_positions", embedding_length = "n_embd", block_count = "n_layer",
+    feed_forward_length = "n_inner", ["attention.head_count"] = "n_head",
+    ["attention.layer_norm_epsilon"] = "layer_norm_epsilon",
+  },
+  layer = "transformer.h.%s.%s.%s",
+  names = {
+    token_embd = "transformer.wte", position_embd = "transformer.wpe", output_norm = "transformer.ln_f",
+    output = "lm_head", attn_norm = "ln_1", attn_qkv = "attn.c_attn", attn_output = "attn.c_proj", ffn_norm = "ln_2",
+    ffn_up = "mlp.c_fc", ffn_down = "mlp.c_proj",
+  },
+  changes = {attn_qkv = turned, attn_output = turned, ffn_up = turned, ffn_down = turned},
+}
+
+--- Whether weights are of GGUF: the path of such a file, or what lm.load gives of one.
+function gguf.is(weights)
+  if options.is_plain(weights) then
+    return options.is_plain(weights.metadata) and options.is_plain(weights.tensors)
+      and type(weights.metadata["general.architecture"]) == "string"
+  end
+  if type(weights) ~= "string" or core.file_kind(weights) ~= "a regular file" then return false end
+  local file = io.open(weights, "rb")
+  local head = file and file:read(4)
+  if file then file:close() end
+  return head == "GGUF"
+end
+
+-- Weights under Hugging Face's names; what has none there keeps its own.
+local function renamed(tensors, of, config)
+  local out = {}
+  for name, t in pairs(tensors) do
+    local layer, kind, what = name:match "^blk%.(%d+)%.([%w_]+)%.(%w+)$"
+    if not layer then kind, what = name:match "^([%w_]+)%.(%w+)$" end
+    local own, change = of.names[kind], of.changes[kind]
+    if own then name = layer and of.layer:format(layer, own, what) or own .. "." .. what end
+    out[name] = change and change(t, config) or t
+  end
+  return out
+end
+
+--- Of what lm.load gives of a GGUF file: what a config.json would say, with model_type its architecture; its weights by
+--- Hugging Face's names, where this is known, else nil. path: what errors call it.
+function gguf.read(who, path, file)
+  local metadata, rest = file.metadata, {}
+  local config = {model_type = metadata["general.architecture"]}
+  local of = architectures[config.model_type]
+  if not of then return config, nil end
+  local function value(key) return metadata[config.model_type .. "." .. key] end
+  for key, name in pairs(of.sizes) do config[name] = value(key) end
+  for name, t in pairs(file.tensors) do rest[name] = t end
+  local embedding, output = rest["token_embd.weight"], rest["output.weight"]
+  if embedding then config.vocab_size = embedding.shape[1] end
+  config.tie_word_embeddings = output == nil or embedding ~= nil and output.dtype == embedding.dtype
+    and output:equal(embedding)
+  if config.tie_word_embeddings then rest["output.weight"] = nil end
+  local ends = {}
+  for _, key in ipairs {"eos", "eot"} do ends[#ends + 1] = metadata[("tokenizer.ggml.%s_token_id"):format(key)] end
+  if #ends > 0 then config.eos_token_id = ends end
+  if of.settle then of.settle(who, path, config, value, rest) end
+  return config, renamed(rest, of, config)
+end
+
+return gguf

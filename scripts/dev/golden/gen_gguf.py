@@ -1,0 +1,108 @@
+"""Writes spec/golden/language_gguf.safetensors: the models of language_gpt2, language_llama and language_llama_tied as
+GGUF files, as llama.cpp's convert_hf_to_gguf.py makes them, "llama3" with LLaMA 3's scaling of places. transformers' own
+reader of such files has to give the same weights back.
+
+    python scripts/dev/golden/gen_gguf.py        (with torch, transformers, gguf, safetensors; after gen_language.py)
+"""
+import os
+import tempfile
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../spec/golden/language_")
+LLAMA = dict(vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=128, rms_norm_eps=1e-5)
+TIED = {**LLAMA, **dict(num_hidden_layers=1, num_attention_heads=2, head_dim=6, tie_word_embeddings=True)}
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=2.0,
+              original_max_position_embeddings=32)  # as in gen_language.py
+
+
+def in_turn(weight, heads):
+    """The rows of q and k as llama.cpp wants them."""
+    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def written(model, arch, state, fill, change):
+    config = model.config
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/x.gguf"
+        writer = gguf.GGUFWriter(path, arch.name.lower())
+        writer.add_name("golden")
+        writer.add_eos_token_id(7)
+        fill(writer, config)
+        names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+        for key, weight in state.items():
+            name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+            writer.add_tensor(name, np.ascontiguousarray(change(key, weight.numpy(), config)))
+        if getattr(config, "rope_parameters", {}).get("rope_type") == "llama3":
+            plain = 1 / config.rope_parameters["rope_theta"] ** (torch.arange(0, config.head_dim, 2) / config.head_dim)
+            scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+            writer.add_tensor("rope_freqs.weight", (plain / scaled).numpy().astype(np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        again = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
+        for key, weight in state.items():
+            assert torch.equal(again[key].reshape(weight.shape), weight), key
+        return torch.frombuffer(bytearray(open(path, "rb").read()), dtype=torch.uint8)
+
+
+def fill_llama(writer, config):
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if config.head_dim * config.num_attention_heads != config.hidden_size:
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+
+
+def change_llama(key, weight, config):
+    if "q_proj" in key:
+        return in_turn(weight, config.num_attention_heads)
+    return in_turn(weight, config.num_key_value_heads) if "k_proj" in key else weight
+
+
+def fill_gpt2(writer, config):
+    writer.add_block_count(config.n_layer)
+    writer.add_context_length(config.n_positions)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_feed_forward_length(4 * config.n_embd)
+    writer.add_head_count(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+
+
+def change_gpt2(key, weight, config):
+    return weight.T if key.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")) else weight
+
+
+store = {}
+for name, model, arch, fill, change in [
+    ("gpt2", transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=60, n_positions=128, n_embd=16, n_layer=2, n_head=4)), gguf.MODEL_ARCH.GPT2, fill_gpt2, change_gpt2),
+    ("llama", transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)), gguf.MODEL_ARCH.LLAMA, fill_llama,
+     change_llama),
+    ("llama3", transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, rope_parameters=LLAMA3)),
+     gguf.MODEL_ARCH.LLAMA, fill_llama, change_llama),
+    ("llama_tied", transformers.LlamaForCausalLM(transformers.LlamaConfig(**TIED)), gguf.MODEL_ARCH.LLAMA, fill_llama,
+     change_llama),
+]:
+    golden = load_file(f"{GOLDEN}{'llama' if name == 'llama3' else name}.safetensors")
+    state = {key[6:]: t for key, t in golden.items() if key.startswith("state.")}
+    if model.config.tie_word_embeddings:
+        state.pop("lm_head.weight", None)
+    store[name] = written(model, arch, state, fill, change)
+save_file(store, f"{GOLDEN}gguf.safetensors")
