@@ -497,6 +497,17 @@ describe("a loss of other sizes than its target's", function()
   end)
 end)
 
+describe("dropout between layers", function()
+  it("of one layer is a warning, as it has nowhere to drop", function()
+    local head = "local nn = require 'luminary'.nn\n"
+    for _, name in ipairs { "RNN", "GRU", "LSTM" } do
+      assert.equal(("script.lua:2: warning: %s: dropout is between layers, and num_layers is 1: with 0.5 nothing is "
+        .. "dropped\n"):format(name), warnings(head .. ("nn.%s(3, 4, {dropout = 0.5})\n"):format(name)))
+      assert.equal("", warnings(head .. ("nn.%s(3, 4, 2, {dropout = 0.5}) nn.%s(3, 4)\n"):format(name, name)))
+    end
+  end)
+end)
+
 describe("Softmax without dim", function()
   it("takes PyTorch's default, with one warning for each line", function()
     assert.equal("script.lua:2: warning: Softmax: no dim was given, so it is 2 for an input of 2 dims; say "

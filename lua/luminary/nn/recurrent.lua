@@ -170,6 +170,9 @@ local function make(self, cell, input_size, hidden_size, o)
   if self.proj_size >= hidden_size then
     fail("%s: proj_size is %d; less than hidden_size, %d, wanted", who, self.proj_size, hidden_size)
   end
+  if o.dropout > 0 and o.num_layers == 1 then
+    core.warn(("%s: dropout is between layers, and num_layers is 1: with %g nothing is dropped"):format(who, o.dropout))
+  end
   local width = self.proj_size > 0 and self.proj_size or hidden_size
   local gates = gates_of[cell] * hidden_size
   for l = 1, o.num_layers do
