@@ -520,6 +520,17 @@ describe("nn.KVCache", function()
     says("KVCache:reorder: cache.length is 6; there are 5 places", cache.reorder, cache, lm.ones(2):long())
     assert.equal(0, cache:reset().length)
   end)
+
+  it("is of one dtype", function()
+    local cache, k = lm.nn.KVCache(1, 4, 1, 2), lm.randn(1, 1, 2, 2)
+    assert.error_matches(function() cache:update(k, k:double()) end,
+      "KVCache:update: v is float64, the cache float32; {dtype = \"float64\"} makes one of that")
+    assert.error_matches(function() cache:update(k:double(), k) end, "k is float64, the cache float32")
+    assert.error_matches(function() cache:update(k:long(), k) end, "k is int64, the cache float32")
+    assert.equal(0, cache.length)
+    lm.autocast({device = "cpu", dtype = "bfloat16"}, function() cache:update(k:bfloat16(), k) end)
+    assert.equal("float32", cache:update(k, k).dtype)
+  end)
 end)
 
 describe("positions", function()

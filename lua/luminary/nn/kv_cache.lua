@@ -29,13 +29,18 @@ local function length_of(self, who)
 end
 
 --- local k, v = cache:update(k, v): keeps the keys and values of the next places, [batch_size, num_kv_heads, n,
---- head_dim], and gives those of all places so far (views of its room). No gradient goes through it.
+--- head_dim], and gives those of all places so far (views of its room). They are of its dtype, but for those within
+--- autocast, which become that. No gradient goes through it.
 function KVCache:update(k, v)
   local who, room = "KVCache:update", self.keys.shape
   for name, t in pairs {k = arg(who, "k", k, "tensor"), v = arg(who, "v", v, "tensor")} do
     local shape = t.shape
     if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= k.shape[3] then
       fail("%s: %s is %s; [%d, %d, n, %d] wanted", who, name, describe(t), room[1], room[2], room[4])
+    end
+    if t.dtype ~= self.keys.dtype and not core.is_autocast_enabled() then
+      fail("%s: %s is %s, the cache %s; {dtype = \"%s\"} makes one of that", who, name, t.dtype, self.keys.dtype,
+        t.dtype)
     end
   end
   local first, n = length_of(self, who), k.shape[3]
