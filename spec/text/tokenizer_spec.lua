@@ -91,6 +91,8 @@ describe("lm.text", function()
       local batch = tokenizer({"a b c", "b"}, {padding = true})
       assert.same({{2, 3, 4}, {3, 5, 5}}, batch.input_ids:totable())
       assert.same({{1, 1, 1}, {1, 0, 0}}, batch.attention_mask:totable())
+      fails("Tokenizer: text has to be a string or a list of strings, got number 5", tokenizer, 5)
+      fails("Tokenizer: pair has to be a string or a list of strings, got a tensor", tokenizer, "a", lm.ones(2))
       assert.same({{1, 1, 1}, {1, 1, 1}}, batch.token_type_ids:totable()) -- which embeddings count from 1
       batch = tokenizer({"a b c", "b"},
         {padding = true, padding_side = "left", pad_token_id = 1, pad_to_multiple_of = 4})

@@ -2,6 +2,7 @@
 --- or with a head, with Hugging Face's names of parameters: lm.models.bert {weights = "folder"}.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local excerpt = require "luminary.base.excerpt"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
@@ -139,7 +140,14 @@ local function places(self, ids, o)
     fail("Bert: token_type_ids is %s; [%d, %d] wanted, as ids are", options.describe(types), ids.shape[1], l)
   end
   local embeddings = (self.bert or self).embeddings
-  local kinds = types and embeddings.token_type_embeddings(types) or embeddings.token_type_embeddings.weight[1]
+  local kinds = embeddings.token_type_embeddings.weight[1]
+  if types then
+    local ok
+    ok, kinds = pcall(embeddings.token_type_embeddings, types)
+    if not ok then
+      fail("Bert: token_type_ids, which are 1 and 2 as tokenizer(…) gives them: %s", excerpt(tostring(kinds), 500))
+    end
+  end
   return embeddings.word_embeddings(ids) + kinds + embeddings.position_embeddings.weight:narrow(1, 1, l)
 end
 

@@ -76,7 +76,10 @@ end
 --- A string or a list of them, as a list.
 function padding.texts(who, name, texts)
   if type(texts) == "string" then return {texts} end
-  for i, text in ipairs(options.arg(who, name, texts, "table")) do
+  if not options.is_plain(texts) then
+    fail("%s: %s has to be a string or a list of strings, got %s", who, name, options.describe(texts))
+  end
+  for i, text in ipairs(texts) do
     options.arg(who, ("%s[%d]"):format(name, i), text, "string")
   end
   if texts[1] == nil then fail("%s: %s is an empty list", who, name) end

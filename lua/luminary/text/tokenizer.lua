@@ -211,11 +211,11 @@ end
 --- tokenizer:encode(text [, pair] [, {add_special_tokens = true, truncation = false, max_length, truncation_side,
 --- padding = false, pad_to_multiple_of, pad_token_id, padding_side}]): a table of int64 tensors of n tokens: ids [n],
 --- from 1; offsets [n, 2], the first and last byte of each token, so that text:sub(offsets[i][1], offsets[i][2]) is
---- what it was made of ("" for special tokens around it); type_ids [n], 0 or, of a second text, 1; special_tokens_mask
---- and attention_mask [n]; word_ids [n], the number of the word (of its text), from 1, or 0 of special tokens. pair: a
---- second text that goes with the first. truncation: true or "longest_first", "only_first", "only_second": at most
---- max_length tokens, special ones counted; max_length alone does it too. padding as in tokenizer(…). What the file
---- says of both counts where no option does. text has to be UTF-8.
+--- what it was made of ("" for special tokens around it); type_ids [n], 0 or, of a second text, 1 (a model's
+--- token_type_ids are type_ids + 1); special_tokens_mask and attention_mask [n]; word_ids [n], the number of the word
+--- (of its text), from 1, or 0 of special tokens. pair: a second text that goes with the first. truncation: true or
+--- "longest_first", "only_first", "only_second": at most max_length tokens, special ones counted; max_length alone does
+--- it too. padding as in tokenizer(…). What the file says of both counts where no option does. text has to be UTF-8.
 ---
 --- Its time grows as the text does: a file whose patterns or tokens would take longer is an error that names them.
 function Tokenizer:encode(text, pair, opts)
