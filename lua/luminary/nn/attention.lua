@@ -314,24 +314,28 @@ local function module(who, name, value)
   fail("%s: %s has to be a module, got %s", who, name, describe(value))
 end
 
--- So many copies of a layer, and perhaps a norm.
-local function make_stack(self, name, first, num_layers, norm)
+-- So many copies of a layer, and perhaps a norm, one of the options.
+local function make_stack(self, name, first, num_layers, rows, ...)
   local who = self.__name
   module(who, name, first)
   arg(who, "num_layers", num_layers, "natural")
+  local norm = arguments.options(who, {{"norm", "any"}, unpack(rows)}, ...).norm
   if norm ~= nil then module(who, "norm", norm) end
   local list = {}
   for i = 1, num_layers do list[i] = first:clone() end
   self.layers, self.num_layers, self.norm = containers.ModuleList(list), num_layers, norm
 end
 
---- nn.TransformerEncoder(encoder_layer, num_layers [, norm]): num_layers copies of a layer, then norm.
+--- nn.TransformerEncoder(encoder_layer, num_layers [, {norm, enable_nested_tensor, mask_check}]): num_layers copies of
+--- a layer, then norm, a module. The others are PyTorch's ways of being quicker, and do nothing here.
 --- encoder(src [, mask [, src_key_padding_mask [, is_causal = false]]]), also by name.
 local TransformerEncoder = layer.define("TransformerEncoder")
 attention.TransformerEncoder = TransformerEncoder
 
-function TransformerEncoder:init(encoder_layer, num_layers, norm)
-  make_stack(self, "encoder_layer", encoder_layer, num_layers, norm)
+function TransformerEncoder:init(encoder_layer, num_layers, ...)
+  make_stack(self, "encoder_layer", encoder_layer, num_layers, {
+    {"enable_nested_tensor", "boolean", true}, {"mask_check", "boolean", true},
+  }, ...)
 end
 
 function TransformerEncoder:forward(src, ...)
@@ -343,13 +347,13 @@ function TransformerEncoder:forward(src, ...)
   return self.norm and self.norm(x) or x
 end
 
---- nn.TransformerDecoder(decoder_layer, num_layers [, norm]): num_layers copies of a layer, then norm.
+--- nn.TransformerDecoder(decoder_layer, num_layers [, {norm}]): num_layers copies of a layer, then norm, a module.
 --- decoder(tgt, memory [, …]) takes what nn.TransformerDecoderLayer's call takes.
 local TransformerDecoder = layer.define("TransformerDecoder")
 attention.TransformerDecoder = TransformerDecoder
 
-function TransformerDecoder:init(decoder_layer, num_layers, norm)
-  make_stack(self, "decoder_layer", decoder_layer, num_layers, norm)
+function TransformerDecoder:init(decoder_layer, num_layers, ...)
+  make_stack(self, "decoder_layer", decoder_layer, num_layers, {}, ...)
 end
 
 function TransformerDecoder:forward(tgt, memory, ...)
