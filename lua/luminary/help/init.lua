@@ -287,7 +287,8 @@ function help.text(path, of)
   end
   if #texts == 0 then
     local text = core.help(name) or all().classes[name] and explain(name)
-    text = text or not qualifier and about_option(name)
+    local of_nets = all().by_heading["net:" .. name] -- what nets of lm.models have
+    text = text or of_nets and joined(of_nets) or not qualifier and about_option(name)
     if text then return text end
     return nil, no_name(path, name, qualifier)
   end

@@ -199,7 +199,12 @@ end
 --- add_pooling_layer = true}]): BERT, by default the base model: bare, or head = "masked_lm", whose weight is that of
 --- the input embedding, "sequence_classification" or "token_classification". labels, the classes' names, are there for
 --- the script, in net.config.labels. {weights = "folder"} takes Hugging Face's config.json, too, with the head that it
---- names and its labels.
+--- names and its labels, and is in evaluation mode.
+---
+--- net(ids [, {attention_mask, token_type_ids}]), as a tokenizer gives them: net(batch.input_ids, {attention_mask =
+--- batch.attention_mask, token_type_ids = batch.token_type_ids}); ids [N, L] count from 1, and so do token_type_ids, 1
+--- for the first text and 2 for the second. Bare it gives two results, hidden [N, L, hidden_size] and pooled [N,
+--- hidden_size] (the first alone without add_pooling_layer); with a head its scores.
 function models.bert(opts)
   local names, act = {"none", "masked_lm", "sequence_classification", "token_classification"}, {}
   for name in pairs(activations) do act[#act + 1] = name end

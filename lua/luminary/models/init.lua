@@ -4,8 +4,8 @@
 ---
 --- Every network takes weights, a file or folder that lm.load reads, or a table of tensors by name; with it rename,
 --- strict and ignore_mismatched_sizes, as load_state_dict has them, whose report is a second result; device and dtype.
---- A config.json beside weights of Hugging Face's says what is not told. lm.models.generate lets any net of language
---- write.
+--- A config.json beside weights of Hugging Face's says what is not told; such a net is in evaluation mode, until
+--- net:train(). lm.models.generate lets any net of language write.
 local options = require "luminary.base.options"
 
 local models = {}

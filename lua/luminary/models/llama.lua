@@ -97,7 +97,13 @@ function Llama:reset_parameters()
   end
 end
 
---- Caches for net(ids, {cache = …}): a list of nn.KVCache for batch_size sequences of at most max_seq_len tokens.
+--- net:new_cache(batch_size, max_seq_len): what net(ids, {cache = …}) keeps of the tokens it has seen, a list of
+--- nn.KVCache, one for each layer, for batch_size sequences of at most max_seq_len tokens. Step by step by hand:
+---   local cache = net:new_cache(ids.shape[1], 100)
+---   for _ = 1, 50 do
+---     local scores = net(ids, {cache = cache}):select(2, -1) -- of the last place
+---     ids = scores:argmax(2, true) -- [N, 1], all that is new to the next call
+---   end
 function Llama:new_cache(batch_size, max_seq_len)
   local config = self.config
   return common.caches("Llama", config.num_hidden_layers, self.model.embed_tokens.weight, batch_size, max_seq_len,
@@ -169,6 +175,12 @@ end
 --- SwiGLU, groups of heads that share keys. rope_scaling as nn.RotaryPositionalEmbeddings has it; newer files have it
 --- with rope_theta in rope_parameters. {weights = "folder"} takes config.json, too; {weights = "x.gguf"} a GGUF file's
 --- sizes, with the rows of q and k, which llama.cpp keeps in another order, put back.
+---
+--- net(ids [, {attention_mask, position_ids, cache}]) gives scores [N, L, vocab_size] of what comes after each of ids
+--- [N, L], int64 from 1. attention_mask [N, L]: 1 or true where there is a token, 0 or false where
+--- there is padding; position_ids [N, L], int64 from 1. cache = net:new_cache(N, max_seq_len) keeps what was seen, so
+--- that each call has only new ids (and a mask of all); net:generate(ids, …) does that by itself. With a folder's or a
+--- GGUF file's weights the net is in evaluation mode.
 function models.llama(opts)
   return build("llama", opts, spec, make, "vocab_size", {
     kind = "llama", generates = true, only = {hidden_act = "silu", attention_bias = false, mlp_bias = false},
