@@ -278,11 +278,12 @@ local function samples()
     indices = { 1 }, output = x, pivots = lm.ones({ 2 }, { dtype = "int32" }), milestones = { 1 },
   }
   for like, names in pairs {
-    x = "input other target y a b t tensor x1 x2 weight outputs inputs", module = "model net", optimizer = "opt",
+    x = "input other target y a b t tensor x1 x2 weight outputs inputs", optimizer = "opt",
+    module = "model net encoder_layer decoder_layer",
     params = "parameters", dataset = "set", f = "fn feval", path = "root", A = "LU",
     dim = "dims n in_channels out_channels num_features in_features out_features num_embeddings embedding_dim "
       .. "num_groups num_channels embed_dim num_heads batch_size max_seq_len num_kv_heads head_dim in1_features "
-      .. "in2_features window_length parties num_samples",
+      .. "in2_features window_length parties num_samples num_layers",
   } do
     for name in names:gmatch "%S+" do all[name] = all[like] end
   end
