@@ -18,7 +18,7 @@ usage: luajit char_lstm.lua [options]
   --lr X            learning rate of Adam                    (0.003)
   --dropout X       between the layers                       (0)
   --sample N        characters to write at the end           (300)
-  --temperature X   0.5 is careful, 1 as likely as learnt    (0.8)
+  --temperature X   0 is the likeliest, 0.5 careful, 1 as likely as learnt (0.8)
   --save FILE       the weights, as safetensors
   --seed N          (1)
   --device NAME     such as cpu or cuda:0                    (a GPU if there is one)
@@ -31,6 +31,7 @@ local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   sample = {"natural", 300}, temperature = {"number", 0.8}, save = {"text"}, seed = {"natural", 1}, device = {"device"},
 }, {hidden = 64, layers = 1, ["batch-size"] = 16, length = 32, steps = 150, lr = 0.01, sample = 100})
 local device = options.device
+if options.dropout > 1 then refuse("--dropout: at most 1, got %g", options.dropout) end
 
 -- ---- data: the text as numbers of its characters
 
@@ -114,7 +115,9 @@ lm.no_grad(function()
   for i = 1, options.sample do
     local logits
     logits, memory = net(x, memory)
-    x = (logits:view(-1) / options.temperature):softmax(1):multinomial(1):view(1, 1)
+    local scores, temperature = logits:view(-1), options.temperature
+    local drawn = temperature > 0 and (scores / temperature):softmax(1):multinomial(1) or scores:argmax(1)
+    x = drawn:view(1, 1)
     written[i] = chars[x:item()]
   end
   print(table.concat(written))

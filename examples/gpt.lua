@@ -38,7 +38,7 @@ usage: luajit gpt.lua [options]
   --selftest          a few seconds; fails unless it has learnt
 ]]
 
-local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
+local options, given, refuse, files = require "luminary.cli.script_options"(USAGE, {
   text = {"text"}, layers = {"count", 4}, heads = {"count", 4}, width = {"count", 128}, length = {"count", 64},
   dropout = {"number", 0}, steps = {"natural", 1000}, ["batch-size"] = {"count", 16}, accumulate = {"count", 1},
   lr = {"number", 1e-3}, ["min-lr"] = {"number", 1e-4}, warmup = {"natural", 100}, ["weight-decay"] = {"number", 0.1},
@@ -48,6 +48,7 @@ local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
 }, {layers = 2, heads = 2, width = 64, length = 32, steps = 200, lr = 5e-3, warmup = 20, sample = 40})
 local device = options.device
 if options.checkpoint then files.try("checkpoint", options.checkpoint) end
+if options.dropout > 1 then refuse("--dropout: at most 1, got %g", options.dropout) end
 
 -- ---- data: the text as numbers of its characters
 
@@ -59,26 +60,51 @@ if options.resume then
   local readable, problem = io.open(options.resume)
   if not readable then refuse("--resume: %s", problem) end
   readable:close()
-  saved = lm.load(options.resume)
+  saved = files.attempt("resume", lm.load, options.resume)
+  if not (saved.config and saved.alphabet and saved.schedule and saved.opt) then
+    refuse("--resume: %s is no checkpoint of this program", options.resume)
+  end
+  local config, schedule, groups = saved.config, saved.schedule, saved.opt.param_groups
+  for name, value in pairs {
+    layers = config.n_layer, heads = config.n_head, width = config.n_embd, length = config.n_positions,
+    dropout = config.embd_pdrop, lr = schedule.base_lrs[1], ["weight-decay"] = groups[1].weight_decay,
+  } do
+    if given[name] and options[name] ~= value then refuse("--%s: the checkpoint's is %g", name, value) end
+    options[name] = value
+  end
+end
+if options.width % options.heads ~= 0 then
+  refuse("--heads: --width %d is not to be divided into %d", options.width, options.heads)
 end
 local bytes = lm.frombuffer(text, {dtype = "uint8"})
+local fingerprint = (bytes:long() * lm.arange(#text):remainder(65521)):sum():item() -- of the text
+if saved and (saved.fingerprint or fingerprint) ~= fingerprint and options.steps > saved.step then
+  io.stderr:write "gpt.lua: it goes on with another text than the checkpoint's\n"
+end
 local alphabet = saved and saved.alphabet or bytes:unique()
 local chars, id_of = {}, {}
 for i, byte in ipairs(alphabet:totable()) do
   chars[i] = string.char(byte)
   id_of[chars[i]] = i
 end
-local function encode(s)
+local function encode(option, s)
   local ids = {}
   for i = 1, #s do
-    ids[i] = id_of[s:sub(i, i)] or refuse("the character '%s' is not in what was learnt", s:sub(i, i))
+    ids[i] = id_of[s:sub(i, i)]
+    if not ids[i] then
+      local first = i -- of a character of UTF-8, whose bytes are learnt one by one
+      while first > 1 and s:find("^[\128-\191]", first) do first = first - 1 end
+      refuse("--%s: the character '%s' is not in what was learnt", option, s:match("^.[\128-\191]*", first))
+    end
   end
   return lm.tensor(ids, {dtype = "int64"})
 end
 
 -- Every stretch of `length` characters and the one after, without a copy: [places, length + 1].
-local ids = encode(text)
-local split, length = math.floor(0.9 * #ids), saved and saved.config.n_positions or options.length
+local ids = encode("text", text)
+if options.prompt == "" then refuse "--prompt: a character or more wanted" end
+local written = encode("prompt", options.prompt) -- at the end
+local split, length = math.floor(0.9 * #ids), options.length
 if #ids - split <= length then refuse("a text of %d characters is too short for --length %d", #text, length) end
 local train = ids:narrow(1, 1, split):unfold(1, length + 1, 1)
 local valid = ids:narrow(1, split + 1, #ids - split):unfold(1, length + 1, length)
@@ -122,7 +148,7 @@ end
 local function save()
   lm.save(options.checkpoint, {
     net = net:state_dict(), opt = opt:state_dict(), schedule = schedule:state_dict(), random = lm.get_rng_state(),
-    step = step, config = config, alphabet = alphabet,
+    step = step, config = config, alphabet = alphabet, fingerprint = fingerprint,
   })
 end
 
@@ -171,7 +197,6 @@ if entropy then print(("the text itself has %.4f nats a character"):format(entro
 -- ---- what it writes by itself: as many characters as it has places for, again and again from the last half of them
 
 net:eval()
-local written = encode(options.prompt)
 while #written < #options.prompt + options.sample do
   local prompt = written:narrow(1, math.max(1, #written - length / 2 + 1), math.min(#written, length / 2))
   local longer = net:generate(prompt:view(1, -1):to(device), {

@@ -1,4 +1,5 @@
 -- Every program of examples/ learns: its --selftest says so. Those without one are libraries of the others.
+local lm = require "luminary"
 local temp = require "spec.support.temp"
 
 describe("examples #speed", function()
@@ -53,6 +54,12 @@ describe("examples #speed", function()
       ["bert_classify.lua --weights DIR --classify x"] = "^bert_classify.lua: %-%-weights: Tokenizer: .*neither",
       ["bert_classify.lua --data DIR"] = "^bert_classify.lua: %-%-data: '.*' is a folder",
       ["bert_classify.lua --save /dev/null/x"] = "^bert_classify.lua: %-%-save: ",
+      ["gpt.lua --heads 3"] = "^gpt.lua: %-%-heads: %-%-width 128 is not to be divided into 3\n",
+      ["gpt.lua --prompt 'the é'"] = "^gpt.lua: %-%-prompt: the character 'é' is not in what was learnt\n",
+      ["gpt.lua --prompt ''"] = "^gpt.lua: %-%-prompt: a character or more wanted\n",
+      ["gpt.lua --dropout 2"] = "^gpt.lua: %-%-dropout: ",
+      ["gpt.lua --resume DIR"] = "^gpt.lua: %-%-resume: ",
+      ["char_lstm.lua --dropout 2"] = "^char_lstm.lua: %-%-dropout: ",
       ["char_lstm.lua --text DIR"] = "^char_lstm.lua: %-%-text: '.*' is a folder",
     } do
       local _, text, code = temp.run(folder, "luajit examples/" .. command:gsub("DIR", folder .. "/empty"))
@@ -64,6 +71,44 @@ describe("examples #speed", function()
       '{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0}}}')
     local _, text = temp.run(folder, "luajit examples/chat.lua --model " .. folder .. "/empty")
     assert.matches("^chat.lua: %-%-model: llama: .*/config.json is of a 'gpt2', not a 'llama'\n", text)
+  end)
+
+  it("go on from a checkpoint with its model, and say where the text is another", function()
+    local a = temp.write(folder .. "/a.txt", ("the cat sat on the mat. "):rep(40))
+    local b = temp.write(folder .. "/b.txt", ("on the mat sat the cat. "):rep(40))
+    local function run(options)
+      local ok, text, code = temp.run(folder, "luajit examples/gpt.lua --width 8 --heads 2 --length 8 --sample 3 "
+        .. options)
+      return text, ok and 0 or code
+    end
+    local small, checkpoint = "--layers 1 --batch-size 2 ", folder .. "/gpt.safetensors"
+    local text, code = run(small .. "--steps 1 --checkpoint " .. checkpoint .. " --text " .. a)
+    assert.equal(0, code, text)
+    local on = "--batch-size 2 --steps 2 --resume " .. checkpoint
+    text, code = run(on .. " --text " .. a)
+    assert.equal(0, code, text)
+    assert.is_nil(text:find("another", 1, true), text)
+    text, code = run(on .. " --layers 1 --text " .. b)
+    assert.equal(0, code, text)
+    assert.matches("^gpt.lua: it goes on with another text than the checkpoint's\n", text)
+    for option, what in pairs { ["--layers 3"] = "1", ["--lr 0.1"] = "0.001", ["--weight-decay 0.2"] = "0.1" } do
+      text, code = run(on .. " --text " .. a .. " " .. option)
+      assert.equal(2, code)
+      assert.matches("^gpt.lua: " .. option:match "%S+":gsub("%-", "%%-") .. ": the checkpoint's is " .. what .. "\n",
+        text)
+    end
+    lm.save(folder .. "/other.safetensors", { a = lm.ones(2) })
+    text, code = run("--resume " .. folder .. "/other.safetensors")
+    assert.equal(2, code)
+    assert.matches("^gpt.lua: %-%-resume: .* is no checkpoint of this program\n", text)
+  end)
+
+  it("draw nothing at a temperature of 0", function()
+    local path = temp.write(folder .. "/abc.txt", ("abc"):rep(200))
+    local ok, text = temp.run(folder, "luajit examples/char_lstm.lua --hidden 16 --layers 1 --length 4 --batch-size 2 "
+      .. "--steps 60 --lr 0.1 --sample 6 --temperature 0 --text " .. path)
+    assert(ok, text)
+    assert.matches("\nbcabca\n$", text)
   end)
 
   it("fail their selftest where they do not learn", function()
