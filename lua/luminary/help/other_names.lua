@@ -52,6 +52,10 @@ local streaming = "tokenizer:streamer(write) is for generate's streamer, and {on
   .. "gives f the text as it comes"
 local stopping = "{streamer = f} ends generate where f gives false; stop_strings and eos_token_id end a row"
 local options_of_generate = "options of generate say it, or net.generation_config, a folder's generation_config.json"
+local warming_up = "SequentialLR of a LinearLR and a CosineAnnealingLR warms up and falls, or LambdaLR takes any "
+  .. "function, in lm.optim.lr_scheduler"
+local of_warm_up = "get_linear_schedule_with_warmup get_cosine_schedule_with_warmup get_constant_schedule_with_warmup "
+  .. "get_constant_schedule get_polynomial_decay_schedule_with_warmup get_wsd_schedule"
 local hugging_face = {}
 for _, row in ipairs {
   {"lm.models.gpt2 " .. reads, "GPT2LMHeadModel GPT2Model GPT2"},
@@ -88,8 +92,7 @@ for _, row in ipairs {
     "Trainer TrainingArguments Accelerator"},
   {"tokenizer(texts, {padding = true}) in a loader's collate_fn pads",
     "DataCollatorWithPadding DataCollatorForLanguageModeling"},
-  {"lm.optim.lr_scheduler.LambdaLR takes such a function", [[
-    get_linear_schedule_with_warmup get_cosine_schedule_with_warmup get_constant_schedule_with_warmup get_scheduler]]},
+  {warming_up, "get_scheduler " .. of_warm_up},
 } do
   for name in row[2]:gmatch "%S+" do hugging_face[name] = row[1] end
 end
@@ -217,6 +220,9 @@ other.text = pairs_of([[
   GPT2TokenizerFast=ByteLevelBPETokenizer BertTokenizerFast=BertWordPieceTokenizer]], "")
 
 other["optim.lr_scheduler"] = pairs_of("SWALR=lm.optim.SWALR", "LRScheduler _LRScheduler")
+for name in of_warm_up:gmatch "%S+" do
+  other.optim[name], other["optim.lr_scheduler"][name] = warming_up, warming_up
+end
 
 local decay = "optim.AveragedModel(net, {decay = 0.999}) has it"
 local equal = "optim.AveragedModel(net) takes the plain average"
@@ -268,6 +274,8 @@ for name, words in pairs {
   stopping_criteria = by_streamer, max_time = by_streamer, logits_processor = "functions of scores have no place here",
   return_dict_in_generate = only_scores, output_scores = only_scores, output_logits = only_scores,
   output_attentions = only_scores, output_hidden_states = only_scores, return_dict = only_scores,
+  labels = "the call gives scores, and F.cross_entropy(scores, labels) the loss; of text those of places 1 to L - 1 go "
+    .. "with ids 2 to L",
   seed = "{generator = lm.Generator():manual_seed(1)} draws by a seed, and so does all after lm.manual_seed(1)",
 } do
   other.options[name] = words
