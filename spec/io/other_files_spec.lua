@@ -668,6 +668,17 @@ describe("GGUF", function()
     end
   end)
 
+  it("gives what gguf's quants make of more kinds", function() -- gen_gguf.py
+    local more = core.safetensors_load "spec/golden/_gguf.safetensors"
+    local bytes_of = ffi.string(ffi.cast("const char *", more.file:data_ptr()), more.file:numel())
+    local tensors = load_text("quantized.gguf", bytes_of).tensors
+    for _, name in ipairs { "Q4_1", "Q5_0", "Q5_1", "Q5_K" } do
+      local expected, t = more[name], assert(tensors[name], name)
+      assert.same(expected.shape, t.shape)
+      assert(expected:allclose(t, 1e-6, 1e-6), name)
+    end
+  end)
+
   it("that is broken is an error", function()
     local text = text_of "3.gguf"
     local function changed(at, with) return text:sub(1, at) .. with .. text:sub(at + #with + 1) end

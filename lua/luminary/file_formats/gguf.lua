@@ -12,13 +12,20 @@ local plain = {
   [30] = "bfloat16",
 }
 local names = {
-  [3] = "Q4_1", [6] = "Q5_0", [7] = "Q5_1", [9] = "Q8_1", [10] = "Q2_K", [11] = "Q3_K", [13] = "Q5_K", [15] = "Q8_K",
+  [9] = "Q8_1", [10] = "Q2_K", [11] = "Q3_K", [15] = "Q8_K",
 }
 
 -- ---- blocks (ggml's ggml-quants.c), as views of bytes: expand(part, n) gives [n, elements of a block]; part(dtype,
 -- count, at) are that many elements from byte `at` of each block on, [n, count].
 
 local function nibbles(x) return x:bitwise_and(15), x:bitwise_right_shift(4) end
+
+-- The bits of bytes, the lowest first, along a new dim.
+local function bits_of(x, dim)
+  local list = {}
+  for i = 0, 7 do list[i + 1] = x:bitwise_right_shift(i):bitwise_and(1) end
+  return core.ops.stack(list, dim)
+end
 
 local function cat(list, dim) return core.ops.cat(list, dim) end
 
@@ -31,6 +38,23 @@ local function scales_of_k(s)
   return cat({a:bitwise_and(63), with_high(low, a)}, 2), cat({b:bitwise_and(63), with_high(high, b)}, 2)
 end
 
+-- Of 16 bytes the low halves and then the high ones, of whose numbers the fifth bits are in 4 more.
+local function fives(high, low, n)
+  return cat({nibbles(low)}, 2):bitwise_or(bits_of(high, 3):reshape {n, 32}:bitwise_left_shift(4)):float()
+end
+
+-- [n, 8, 32] of 128 bytes, each 32 of which hold two groups.
+local function pairs_of_32(bytes, n)
+  return cat({nibbles(bytes:reshape {n, 4, 1, 32})}, 3):reshape {n, 8, 32}
+end
+
+-- d scale q - dmin min, of a block that begins with d, dmin and scales[12].
+local function groups_of_32(part, n, q)
+  local scale, least = scales_of_k(part("uint8", 12, 4))
+  local d, dmin = part("float16", 1, 0):float(), part("float16", 1, 2):float()
+  return ((d * scale:float()):unsqueeze(3) * q:float() - (dmin * least:float()):unsqueeze(3)):reshape {n, 256}
+end
+
 local blocks = {
   -- d, q[32]: d q
   [8] = {name = "Q8_0", bytes = 34, elements = 32, expand = function(part)
@@ -41,13 +65,28 @@ local blocks = {
     local low, high = nibbles(part("uint8", 16, 2))
     return part("float16", 1, 0):float() * (cat({low, high}, 2):float() - 8)
   end},
-  -- d, dmin, scales[12], q[128]: d scale q - dmin min, groups of 32; each 32 bytes hold two groups
+  -- d, m, q[16]: d q + m
+  [3] = {name = "Q4_1", bytes = 20, elements = 32, expand = function(part)
+    local q = cat({nibbles(part("uint8", 16, 4))}, 2):float()
+    return part("float16", 1, 0):float() * q + part("float16", 1, 2):float()
+  end},
+  -- d, fifth bits[4], q[16]: d (q - 16)
+  [6] = {name = "Q5_0", bytes = 22, elements = 32, expand = function(part, n)
+    return part("float16", 1, 0):float() * (fives(part("uint8", 4, 2), part("uint8", 16, 6), n) - 16)
+  end},
+  -- d, m, fifth bits[4], q[16]: d q + m
+  [7] = {name = "Q5_1", bytes = 24, elements = 32, expand = function(part, n)
+    local q = fives(part("uint8", 4, 4), part("uint8", 16, 8), n)
+    return part("float16", 1, 0):float() * q + part("float16", 1, 2):float()
+  end},
+  -- d, dmin, scales[12], q[128]
   [12] = {name = "Q4_K", bytes = 144, elements = 256, expand = function(part, n)
-    local scale, least = scales_of_k(part("uint8", 12, 4))
-    local low, high = nibbles(part("uint8", 128, 16):reshape {n, 4, 1, 32})
-    local q = cat({low, high}, 3):reshape {n, 8, 32}
-    local d, dmin = part("float16", 1, 0):float(), part("float16", 1, 2):float()
-    return ((d * scale:float()):unsqueeze(3) * q:float() - (dmin * least:float()):unsqueeze(3)):reshape {n, 256}
+    return groups_of_32(part, n, pairs_of_32(part("uint8", 128, 16), n))
+  end},
+  -- d, dmin, scales[12], fifth bits[32], one of each of 8 groups in a byte, q[128]
+  [13] = {name = "Q5_K", bytes = 176, elements = 256, expand = function(part, n)
+    local fifths = bits_of(part("uint8", 32, 16), 2):bitwise_left_shift(4)
+    return groups_of_32(part, n, pairs_of_32(part("uint8", 128, 48), n):bitwise_or(fifths))
   end},
   -- low[128], high[64], scales[16], d: d scale (q - 32), groups of 16; each half of 128 elements has 64 low bytes,
   -- whose low halves come first, and 32 high bytes with two bits for each of four groups of 32

@@ -1,6 +1,7 @@
 """Writes spec/golden/language_gguf.safetensors: the models of language_gpt2, language_llama and language_llama_tied as
 GGUF files, as llama.cpp's convert_hf_to_gguf.py makes them, "llama3" with LLaMA 3's scaling of places. transformers' own
-reader of such files has to give the same weights back.
+reader of such files has to give the same weights back. And spec/golden/_gguf.safetensors: a file with tensors of ggml's
+quantized kinds, "file", and what gguf's quants make of them, by name.
 
     python scripts/dev/golden/gen_gguf.py        (with torch, transformers, gguf, safetensors; after gen_language.py)
 """
@@ -106,3 +107,22 @@ for name, model, arch, fill, change in [
         state.pop("lm_head.weight", None)
     store[name] = written(model, arch, state, fill, change)
 save_file(store, f"{GOLDEN}gguf.safetensors")
+
+rng, store = np.random.default_rng(0), {}
+with tempfile.TemporaryDirectory() as folder:
+    writer = gguf.GGUFWriter(folder + "/x.gguf", "test")
+    for name, halves in {"Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q5_K": [0, 2]}.items():
+        kind = gguf.GGMLQuantizationType[name]
+        elements, size = gguf.GGML_QUANT_SIZES[kind]
+        data = rng.integers(0, 256, (3, 512 // elements, size), dtype=np.uint8)
+        for at in halves:  # float16, which random bytes would make infinite now and then
+            data[:, :, at:at + 2] = rng.normal(size=data.shape[:2]).astype("<f2")[..., None].view(np.uint8)
+        data = data.reshape(3, -1)
+        writer.add_tensor(name, data, raw_dtype=kind)
+        store[name] = torch.from_numpy(gguf.quants.dequantize(data, kind).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    store["file"] = torch.frombuffer(bytearray(open(folder + "/x.gguf", "rb").read()), dtype=torch.uint8)
+save_file(store, os.path.join(os.path.dirname(GOLDEN), "_gguf.safetensors"))
