@@ -39,8 +39,8 @@ end
 --- names them; of a model.safetensors.index.json or pytorch_model.bin.index.json there, which may be named too, tensors
 --- by name out of several files. .gguf gives {metadata, tensors}, of which those of Q8_0, Q4_0, Q4_1, Q5_0, Q5_1,
 --- Q4_K, Q5_K and Q6_K become float32, under llama.cpp's names and with its order of rows, which lm.models.llama
---- {weights = "x.gguf"} makes Hugging Face's; .t7, known by its name alone, Torch7's tables and tensors, with objects as
---- tables that have "__typename".
+--- {weights = "x.gguf"} makes Hugging Face's; .t7, known by its name alone, Torch7's tables and tensors, with objects
+--- as tables that have "__typename".
 --- Of dtypes that tensors here do not have uint32 becomes int64; others (F8_E4M3, complex64, NumPy's objects, …) are
 --- left out, which is one warning that names them, or an error where none is left. skip_unreadable = true does the same
 --- with what else of torch.save's file or of a .npz cannot be read: an object of a class, a damaged entry.
