@@ -500,6 +500,24 @@ describe("weights =", function()
     says("there is no 'generate'; lm.models.generate%(net, ids%)", function() lm.nn.Linear(2, 3):generate(ids) end)
     says("no 'GPT2LMHeadModel'; lm.models.gpt2 {weights", function() return models.GPT2LMHeadModel end)
     says("no 'from_pretrained'; lm.models' .* nothing is downloaded", function() return models.from_pretrained end)
+    for _, family in ipairs {"gpt2", "llama", "bert", "vit", "unet2d"} do
+      says(("models.%s has no 'from_pretrained'; lm.models.%s {weights = "):format(family, family), function()
+        models[family].from_pretrained "gpt2"
+      end)
+    end
+    says("models.gpt2 has no 'from_config'; lm.models.gpt2 {n_layer", function() models.gpt2:from_config {} end)
+    says("models.resnet18 has no 'from_pretrained'; .*{weights = path}", function()
+      models.resnet18.from_pretrained "resnet18"
+    end)
+    says("models.vgg16 has no 'DEFAULT'", function() return models.vgg16.DEFAULT end)
+    says("there is no 'from_pretrained'; lm.models.DDPMScheduler {.*scheduler_config.json", function()
+      models.DDPMScheduler.from_pretrained "x"
+    end)
+    says("no 'GPT2Config'; .*options", function() return models.GPT2Config end)
+    says("no 'transformers'; lm.models", function() return lm.transformers end)
+    says("no 'hub'; nothing is downloaded", function() return lm.hub.load "x" end)
+    says("a module wanted, got the class gpt2 itself", function() lm.quantize(models.gpt2) end)
+    says("gpt2: takes at most 1 argument, got 2", function() models.gpt2({}, 2) end)
     for _, call in ipairs {net, function(batch) return net:generate(batch) end} do
       says("ids come first, then options: .*batch.input_ids, {attention_mask = batch.attention_mask}", function()
         call {input_ids = ids}

@@ -8,6 +8,7 @@
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 
 local index = {}
 local getmetatable_of = debug.getmetatable
@@ -130,10 +131,17 @@ local function add_class(to, name, of)
   if super then add_class(to, super.__name, super) end
 end
 
+--- A value, or the function that it stands for: lm.models.gpt2 is a table that is called.
+function index.called(value)
+  local mt = options.stands_for_code(value)
+  local called = mt and rawget(mt, "called")
+  return called and called() or value
+end
+
 local function add_library(to, path, library)
   to.seen[library] = true
   for _, name in ipairs(sorted_names(library)) do
-    local value, inner = library[name], path .. "." .. name
+    local value, inner = index.called(library[name]), path .. "." .. name
     if not internal[inner] then
       to.add(shortened(inner), name, value, shortened(path))
       if is_class(value) then

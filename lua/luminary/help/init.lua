@@ -299,6 +299,7 @@ end
 
 --- What is known of a value that somebody calls `name`; without a name by that of what is public and the same.
 function help.value(name, value)
+  value = index.called(value)
   for _, entry in ipairs(name == nil and all().list or {}) do
     if rawequal(entry.value, value) and help.of(entry) then return help.of(entry) end
   end

@@ -44,6 +44,7 @@ local local_files = "nothing is downloaded: {weights = path} takes a folder or f
 local int8 = "lm.quantize(net) makes int8 of a net's linear layers, once it has its weights"
 local reads = "{weights = \"folder\"} reads a folder of Hugging Face's, as `hf download NAME --local-dir FOLDER` "
   .. "leaves it; nothing is downloaded"
+local as_options = "lm.models.gpt2 {n_layer = 12} and the like take what a config.json says as options"
 local lacking_families = "of Hugging Face's families this version has gpt2, llama, bert, vit and unet2d, in lm.models"
 local no_training = "tokenizers are not trained here; Python's tokenizers train one, whose tokenizer.json "
   .. "lm.text.Tokenizer(path) reads"
@@ -67,7 +68,8 @@ for _, row in ipairs {
   {"lm.models' gpt2, llama, bert, vit or unet2d " .. reads, [[
     from_pretrained AutoModel AutoModelForCausalLM AutoModelForSequenceClassification AutoModelForMaskedLM
     AutoModelForTokenClassification AutoModelForImageClassification AutoConfig PreTrainedModel PretrainedConfig
-    pipeline DiffusionPipeline]]},
+    pipeline DiffusionPipeline transformers diffusers]]},
+  {as_options, "GPT2Config LlamaConfig BertConfig ViTConfig"},
   {lacking_families, [[
     t5 T5ForConditionalGeneration T5Model bart opt gpt_neo gpt_neox mistral MistralForCausalLM mixtral qwen2
     Qwen2ForCausalLM qwen3 gemma GemmaForCausalLM phi phi3 falcon bloom roberta RobertaModel distilbert
@@ -132,7 +134,7 @@ other.luminary = with(pairs_of([[
   [[
   cumsum cumprod sort argsort unique prod
   bincount histc searchsorted isclose isinf
-  compile jit vmap onnx sparse quantization hub profiler hypot atan2
+  compile jit vmap onnx sparse quantization profiler hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere
   bitwise_and bitwise_not bitwise_or bitwise_xor
   bucketize complex64 corrcoef count_nonzero cov cummax cummin deg2rad diff
@@ -166,6 +168,7 @@ other.luminary = with(pairs_of([[
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
   torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks", cutorch = "lm.cuda is that",
+  hub = "nothing is downloaded: lm.models.resnet50 {weights = path} takes a file that is there",
   class = "nn.Module:extend(\"Name\") makes a class",
 })
 
@@ -359,6 +362,13 @@ other.models = with(pairs_of("", [[
   ResNet18_Weights = weights, ResNet34_Weights = weights, ResNet50_Weights = weights, VGG16_Weights = weights,
   AlexNet_Weights = weights, MobileNet_V2_Weights = weights,
 })
+
+-- Asked of what makes one of the networks.
+for name in pairs(require "luminary.models") do
+  local of_folder = ({gpt2 = true, llama = true, bert = true, vit = true, unet2d = true})[name]
+  local loading = of_folder and ("lm.models.%s %s"):format(name, reads) or weights
+  other["models." .. name] = {from_pretrained = loading, from_single_file = loading, from_config = as_options}
+end
 
 -- Fields of what transformers' and diffusers' models give.
 local itself = "a net gives its tensors themselves: net(ids) is "

@@ -75,7 +75,7 @@ function overview.overview(library)
     end
   end
   for _, name in ipairs(sorted_names(library)) do
-    local value = library[name]
+    local value = index.called(library[name])
     local group = not internal[path .. "." .. name] and group_of(library, name, value)
     local plain = name:match("^(.*)_$")
     if group and not (plain and rawget(library, plain)) then

@@ -48,6 +48,10 @@ end
 
 local Scheduler = class.root("NoiseScheduler")
 
+local as_options = "lm.models.DDPMScheduler {beta_schedule = …} and the like take what a scheduler_config.json says as "
+  .. "options; nothing is downloaded"
+Scheduler.__missing = {from_pretrained = as_options, from_config = as_options}
+
 local function set_up(self, who, opts, rows)
   local o = options.check(who, opts, rows, "num_train_timesteps")
   self.config, self.init_noise_sigma = o, 1
