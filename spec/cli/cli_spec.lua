@@ -632,6 +632,15 @@ describe("luminary inspect", function()
     core.write_file(folder .. "/zero.npz", "")
     assert.matches("^luminary inspect: .*zero.npz: it is empty\n",
       select(2, luminary(("inspect %s/zero.npz"):format(folder))))
+    zip.write(folder .. "/words.npz", { { "a.txt", { "words" } }, { "b\27.json", { "{}" } } })
+    local read, said, status = luminary(("inspect %s/words.npz"):format(folder))
+    assert.same({ false, 1 }, { read, status })
+    assert.matches("words.npz: it is a zip archive of 2 files, 'a.txt', 'b%?.json', and none is an array %(.npy, as "
+      .. "numpy.savez writes it%) or the data.pkl of torch.save", said)
+    for _, name in ipairs { "none.npz", "none.safetensors", "none.pt" } do
+      assert.matches(", %d+ B\nnothing is in it; lm.save%(path, {name = tensor}%) writes tensors by name\n0 tensors",
+        inspected({}, name))
+    end
     assert.matches("NumPy array.*%(the tensor%)  float32  %[2%]", inspected(lm.ones { 2 }, "x.npy"))
     local ok, text, code = luminary("inspect " .. script "print(1)")
     assert.same({ false, 1 }, { ok, code })

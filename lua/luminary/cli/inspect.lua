@@ -144,6 +144,9 @@ local function show(path, quick)
   if #tensors > 0 then print_rows(rows) end
   for _, each in ipairs(file.lacking) do print("not read: " .. each) end
   if file.lacking.advice then print(file.lacking.advice) end
+  if #plain + #tensors + #file.lacking == 0 then
+    print "nothing is in it; lm.save(path, {name = tensor}) writes tensors by name"
+  end
   print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))
 end
 

@@ -1,10 +1,22 @@
 --- Other people's weights, and ours: which reader or writer a file takes. Each is loaded when it is first wanted.
 local core = require "luminary.core"
+local shown = require "luminary.base.shown"
 local Source = require "luminary.file_formats.source"
 
 local formats = {}
 
 local function format(name) return require("luminary.file_formats." .. name) end
+
+local function check_for_arrays(archive)
+  local names, n = {}, #archive.entries
+  for i, entry in ipairs(archive.entries) do
+    if entry.name:find "%.npy$" then return end
+    if i <= 3 then names[i] = ("'%s'"):format(shown(entry.name, 100)) end
+  end
+  if n == 0 then return end -- lm.save(path, {})
+  archive.source:fail("it is a zip archive of %d file%s, %s%s, and none is an array (.npy, as numpy.savez writes it) "
+    .. "or the data.pkl of torch.save", n, n == 1 and "" or "s", table.concat(names, ", "), n > 3 and ", …" or "")
+end
 
 local function load_zip(source)
   local archive = format("zip").open(source)
@@ -13,6 +25,7 @@ local function load_zip(source)
       return "torch.save", format("torch_file").load_zip(archive, entry)
     end
   end
+  check_for_arrays(archive)
   return "NumPy archive", format("numpy").load_all(archive)
 end
 
