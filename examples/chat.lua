@@ -16,10 +16,10 @@ usage: luajit chat.lua --model FOLDER [options]      a line of yours, an answer;
   --dtype NAME          float32, bfloat16, float16           (float32)
   --int8                linear layers in int8
   --max-tokens N        of an answer                         (256)
-  --temperature X       0: always the likeliest              (0.7)
-  --top-p X             (0.9)
-  --top-k N             0: all                               (0)
-  --repetition-penalty X                                     (1)
+  --temperature X       0: always the likeliest              (as generation_config.json in the folder says, else 0.7)
+  --top-p X                                                  (the same, else 0.9)
+  --top-k N             0: all                               (the same, else 0)
+  --repetition-penalty X                                     (the same, else 1)
   --seed N              (1)
   --device NAME         such as cpu or cuda:0                (a GPU if there is one)
   --selftest            some seconds: teaches a small model to talk, and fails unless it answers
@@ -27,8 +27,8 @@ usage: luajit chat.lua --model FOLDER [options]      a line of yours, an answer;
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   model = {"text"}, format = {"text"}, system = {"text"}, dtype = {"dtype", "float32"}, int8 = {"flag"},
-  ["max-tokens"] = {"count", 256}, temperature = {"number", 0.7}, ["top-p"] = {"number", 0.9},
-  ["top-k"] = {"natural", 0}, ["repetition-penalty"] = {"number", 1}, seed = {"natural", 1}, device = {"device"},
+  ["max-tokens"] = {"count", 256}, temperature = {"number"}, ["top-p"] = {"number"}, ["top-k"] = {"natural"},
+  ["repetition-penalty"] = {"number"}, seed = {"natural", 1}, device = {"device"},
 }, {temperature = 0, ["max-tokens"] = 40})
 
 -- ---- how a conversation is written: each turn, what an answer begins with, and what ends it
@@ -107,6 +107,14 @@ end
 
 -- ---- a conversation
 
+-- What to add to a folder's generation_config.json, which holds where an option is not given.
+local function defaults_beside(told)
+  for _, name in ipairs {"do_sample", "temperature", "top_p", "top_k", "min_p"} do
+    if told and told[name] ~= nil then return {} end
+  end
+  return {temperature = 0.7, top_p = 0.9}
+end
+
 local function conversation(folder, o)
   local tokenizer = files.attempt("model", lm.text.Tokenizer, folder)
   local format = format_for(tokenizer, o.format)
@@ -118,6 +126,7 @@ local function conversation(folder, o)
   local ends, turns = {}, {}
   for _, token in ipairs(format.ends) do ends[#ends + 1] = tokenizer:token_to_id(token) end
   if #ends == 0 then ends = nil end -- what config.json says
+  local usual = defaults_beside(net.generation_config)
   if o.system then turns[1] = {role = "system", text = o.system} end
 
   -- Answers a text; the oldest turns are forgotten when there is no more room.
@@ -137,9 +146,10 @@ local function conversation(folder, o)
       write(part)
     end)
     net:generate(ids:to(o.device), {
-      max_new_tokens = o["max-tokens"], temperature = o.temperature, top_p = o["top-p"], top_k = o["top-k"],
-      repetition_penalty = o["repetition-penalty"], eos_token_id = ends, stop_strings = format.stop,
-      tokenizer = tokenizer, on_text = on_text,
+      max_new_tokens = o["max-tokens"], temperature = o.temperature or usual.temperature,
+      top_p = o["top-p"] or usual.top_p, top_k = o["top-k"], repetition_penalty = o["repetition-penalty"],
+      num_beams = 1, num_return_sequences = 1, eos_token_id = ends, stop_strings = format.stop, tokenizer = tokenizer,
+      on_text = on_text,
     })
     rest()
     local answer = table.concat(said):gsub("^%s+", ""):gsub("%s+$", "")

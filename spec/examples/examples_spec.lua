@@ -111,6 +111,48 @@ describe("examples #speed", function()
     assert.matches("\nbcabca\n$", text)
   end)
 
+  it("draw as the folder's generation_config.json says, unless they are told otherwise", function()
+    local words, config = {}, {
+      vocab_size = 40, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 2,
+      num_key_value_heads = 2, max_position_embeddings = 64,
+    }
+    for i = 0, 39 do words[i + 1] = ('"w%d": %d'):format(i, i) end
+    lm.manual_seed(1)
+    temp.execute("mkdir -p " .. folder .. "/chat")
+    lm.save(folder .. "/chat/model.safetensors", lm.models.llama(config):state_dict())
+    config.model_type = "llama"
+    temp.write(folder .. "/chat/config.json", lm.core.json_encode(config))
+    temp.write(folder .. "/chat/tokenizer.json", ('{"pre_tokenizer": {"type": "Whitespace"}, "model": '
+      .. '{"type": "WordLevel", "unk_token": "w0", "vocab": {%s}}}'):format(table.concat(words, ", ")))
+    local function answers(says, given) -- whether two seeds give the same
+      if says then temp.write(folder .. "/chat/generation_config.json", says) end
+      local list = {}
+      for seed = 1, 2 do
+        local ok, text = temp.run(folder, ("echo w3 w4 | luajit examples/chat.lua --model %s/chat --max-tokens 24 "
+          .. "--device cpu --seed %d %s"):format(folder, seed, given or ""))
+        assert(ok, text)
+        assert.matches("^> w%d+ .*w%d", text)
+        list[seed] = text
+      end
+      return list[1] == list[2], list[1]
+    end
+    assert.is_false((answers()))
+    assert.is_true((answers '{"do_sample": true, "top_k": 1, "temperature": 9}'))
+    assert.is_false((answers(nil, "--top-k 0")))
+    assert.is_true((answers '{"do_sample": true, "top_p": 0, "temperature": 9}'))
+    assert.is_true((answers '{"do_sample": true, "temperature": 1e-9, "num_beams": 4}'))
+    assert.is_false((answers(nil, "--temperature 1")))
+    local _, before = answers '{"do_sample": false}'
+    local same, after = answers '{"repetition_penalty": 1e9, "do_sample": false}'
+    assert.is_true(same and before ~= after)
+    local seen = {}
+    for word in after:gmatch "w%d+" do
+      assert.is_nil(seen[word], after)
+      seen[word] = true
+    end
+    assert.equal(before, select(2, answers(nil, "--repetition-penalty 1")))
+  end)
+
   it("fail their selftest where they do not learn", function()
     local ok, output = temp.run(folder, "timeout 60 luajit examples/char_lstm.lua --selftest --steps 1")
     assert.is_false(ok)
