@@ -635,8 +635,8 @@ describe("luminary inspect", function()
     zip.write(folder .. "/words.npz", { { "a.txt", { "words" } }, { "b\27.json", { "{}" } } })
     local read, said, status = luminary(("inspect %s/words.npz"):format(folder))
     assert.same({ false, 1 }, { read, status })
-    assert.matches("words.npz: it is a zip archive of 2 files, 'a.txt', 'b%?.json', and none is an array %(.npy, as "
-      .. "numpy.savez writes it%) or the data.pkl of torch.save", said)
+    assert.matches("words.npz: it is a zip archive of 2 files, 'a.txt', 'b%?.json': neither an .npz, whose files are "
+      .. ".npy, nor a .pt of torch.save", said)
     for _, name in ipairs { "none.npz", "none.safetensors", "none.pt" } do
       assert.matches(", %d+ B\nnothing is in it; lm.save%(path, {name = tensor}%) writes tensors by name\n0 tensors",
         inspected({}, name))

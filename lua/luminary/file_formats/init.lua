@@ -14,8 +14,8 @@ local function check_for_arrays(archive)
     if i <= 3 then names[i] = ("'%s'"):format(shown(entry.name, 100)) end
   end
   if n == 0 then return end -- lm.save(path, {})
-  archive.source:fail("it is a zip archive of %d file%s, %s%s, and none is an array (.npy, as numpy.savez writes it) "
-    .. "or the data.pkl of torch.save", n, n == 1 and "" or "s", table.concat(names, ", "), n > 3 and ", …" or "")
+  archive.source:fail("it is a zip archive of %d file%s, %s%s: neither an .npz, whose files are .npy, nor a .pt of "
+    .. "torch.save", n, n == 1 and "" or "s", table.concat(names, ", "), n > 3 and ", …" or "")
 end
 
 local function load_zip(source)
