@@ -193,6 +193,18 @@ describe("models.", function()
         num_beams = 4, num_return_sequences = 4, eos_token_id = {eos, 4}, early_stopping = true, length_penalty = 0.5,
       },
       ["beams.no_pairs"] = {num_beams = 3, no_repeat_ngram_size = 2, eos_token_id = eos, length_penalty = 2},
+      ["beams.never"] = {
+        num_beams = 3, num_return_sequences = 3, eos_token_id = {eos, 4}, early_stopping = "never",
+        length_penalty = 1.5,
+      },
+      ["beams.never_short"] = {
+        num_beams = 3, num_return_sequences = 3, eos_token_id = {eos, 4}, early_stopping = "never",
+        length_penalty = -0.5,
+      },
+      no_words = {bad_words_ids = {{38}, {25, 25, 25}, {9}}},
+      ["beams.no_words"] = {
+        num_beams = 3, eos_token_id = eos, min_new_tokens = 9, bad_words_ids = {{38}, {25, 25}},
+      },
       ["beams.stopped"] = {num_beams = 3, stop_strings = stop, tokenizer = tokenizer},
     } do
       o.max_new_tokens, o.pad_token_id = 40, 2
@@ -228,6 +240,39 @@ describe("models.", function()
     end
   end)
 
+  it("generate draws beams as often as transformers does", function()
+    local net, file = loaded "gpt2", golden.load "language_beam_sampling"
+    local prompt, n = lm.arange(1, 8):long():view(1, 7), 700
+    for name, o in pairs {
+      top_k = {num_beams = 2, top_k = 3, temperature = 8, length_penalty = 0.5},
+      top_p = {num_beams = 3, top_p = 0.8, num_return_sequences = 2, temperature = 1.5},
+      two = {num_beams = 3, top_p = 0.01, num_return_sequences = 2, temperature = 15},
+      min_p = {num_beams = 2, min_p = 0.3, repetition_penalty = 1.2},
+    } do
+      o.do_sample, o.max_new_tokens, o.pad_token_id, o.generator = true, 4, 2, lm.Generator():manual_seed(3)
+      o.attention_mask = lm.ones(n, 7)
+      if name ~= "min_p" then o.eos_token_id = file["end"]:item() end
+      local there, here = {}, {}
+      local counts = file[name .. ".counts"]:totable()
+      for i, row in ipairs(file[name .. ".rows"]:totable()) do there[table.concat(row, " ")] = counts[i] / 20000 end
+      local y = net:generate(prompt:expand(n, 7), o)
+      y = lm.nn.functional.pad(y, {0, 11 - y.shape[2]}, {value = 2}):narrow(2, 8, 4)
+      for _, row in ipairs(y:reshape(n, -1):totable()) do
+        row = table.concat(row, " ")
+        here[row] = (here[row] or 0) + 1
+      end
+      local chi_square, kinds, rare, rare_here = 0, 0, 1, n
+      for row, p in pairs(there) do
+        if p * n >= 5 then
+          chi_square, kinds = chi_square + ((here[row] or 0) - n * p) ^ 2 / (n * p * 1.1), kinds + 1
+          rare, rare_here = rare - p, rare_here - (here[row] or 0)
+        end
+      end
+      assert(math.abs(rare_here - n * rare) < 4 * math.sqrt(n * rare + 1), name .. ": " .. rare_here)
+      assert(chi_square < kinds - 1 + 4 * math.sqrt(2 * kinds), name .. ": " .. chi_square)
+    end
+  end)
+
   it("generate draws several sequences of each, in its order", function()
     local net, file = loaded "gpt2"
     local y = net:generate(file.ids, {top_k = 5, num_return_sequences = 3, max_new_tokens = 4,
@@ -256,7 +301,36 @@ describe("models.", function()
     says("7 tokens and 199 new ones; the model has 128 places", function()
       net:generate(ids, {max_new_tokens = 199})
     end)
-    says("num_beams goes without do_sample", function() net:generate(ids, {num_beams = 2, top_k = 3}) end)
+    says("num_beams goes without streamer and on_text", function()
+      net:generate(ids, {num_beams = 2, streamer = print})
+    end)
+    for _, wrong in ipairs {{3}, {{}}, {{0}}, {{"a"}}, {{{1}}}, "a", {a = {1}}} do
+      says("bad_words_ids has to be a list of lists of token ids, as {{3}, {4, 5}} is", function()
+        net:generate(ids, {bad_words_ids = wrong})
+      end)
+    end
+    says("bad_words_ids has 61; the net has scores for tokens 1 to 60", function()
+      net:generate(ids, {bad_words_ids = {{61}}})
+    end)
+    says("early_stopping has to be true, false or 'never', got string 'no'", function()
+      net:generate(ids, {num_beams = 2, early_stopping = "no"})
+    end)
+    local all = {}
+    for id = 1, 60 do all[id] = {id} end
+    for beams = 1, 2 do
+      says("no token is left for row 1: .*bad_words_ids", function()
+        net:generate(ids, {num_beams = beams, bad_words_ids = all})
+      end)
+    end
+    for name, words in pairs {
+      bad_words = "it is bad_words_ids", typical_p = "top_k, top_p and min_p are there",
+      num_beam_groups = "num_beams, .*do_sample", diversity_penalty = "num_beams, .*do_sample",
+      penalty_alpha = "repetition_penalty and no_repeat_ngram_size", guidance_scale = "functions of scores",
+      force_words_ids = "bad_words_ids", prefix_allowed_tokens_fn = "bad_words_ids",
+      assistant_model = "net is", suppress_tokens = "bad_words_ids",
+    } do
+      says("no option '" .. name .. "': .*" .. words, function() net:generate(ids, {[name] = 1}) end)
+    end
     says("num_return_sequences 3 is more than num_beams 2", function()
       net:generate(ids, {num_beams = 2, num_return_sequences = 3})
     end)

@@ -262,6 +262,10 @@ other.options = {
 -- Those of transformers' from_pretrained, generate and models.
 local attention = "lm.nn.functional.scaled_dot_product_attention is what there is"
 local by_streamer = "{streamer = f} ends it where f gives false"
+local without_tokens = "bad_words_ids names tokens that never come: {{3}, {4, 5}}"
+local cutting = "top_k, top_p and min_p are there to draw among the likeliest"
+local other_beams = "num_beams, with do_sample = true where they shall differ, is there"
+local no_processors = "functions of scores have no place here; generate takes any function net, net(ids) giving scores"
 local only_scores = "net(ids) gives scores, and generate tokens"
 for name, words in pairs {
   torch_dtype = "it is dtype: {dtype = \"bfloat16\"}, or \"auto\" for that of the weights",
@@ -274,11 +278,22 @@ for name, words in pairs {
   max_length = "here it is max_new_tokens, which counts new tokens alone",
   min_length = "here it is min_new_tokens, which counts new tokens alone",
   input_ids = "ids come first, before the options", past_key_values = "it is cache, which the net's new_cache makes",
-  stopping_criteria = by_streamer, max_time = by_streamer, logits_processor = "functions of scores have no place here",
+  stopping_criteria = by_streamer, max_time = by_streamer, logits_processor = no_processors,
   return_dict_in_generate = only_scores, output_scores = only_scores, output_logits = only_scores,
   output_attentions = only_scores, output_hidden_states = only_scores, return_dict = only_scores,
   labels = "the call gives scores, and F.cross_entropy(scores, labels) the loss; of text those of places 1 to L - 1 go "
     .. "with ids 2 to L",
+  bad_words = "it is bad_words_ids: {{3}, {4, 5}}", suppress_tokens = without_tokens,
+  begin_suppress_tokens = without_tokens, force_words_ids = without_tokens, constraints = without_tokens,
+  prefix_allowed_tokens_fn = no_processors .. "; " .. without_tokens, sequence_bias = without_tokens,
+  typical_p = cutting, epsilon_cutoff = cutting, eta_cutoff = cutting, top_h = cutting,
+  num_beam_groups = other_beams, diversity_penalty = other_beams,
+  penalty_alpha = "repetition_penalty and no_repeat_ngram_size are against repeating",
+  guidance_scale = no_processors, watermarking_config = no_processors, renormalize_logits = no_processors,
+  forced_eos_token_id = "max_new_tokens is there", forced_bos_token_id = "a token that comes first is one of ids",
+  exponential_decay_length_penalty = "length_penalty is there, and max_new_tokens",
+  assistant_model = "the net is the only one", prompt_lookup_num_tokens = "the net is the only one",
+  cache_implementation = "use_cache is there", encoder_repetition_penalty = "repetition_penalty is there",
   seed = "{generator = lm.Generator():manual_seed(1)} draws by a seed, and so does all after lm.manual_seed(1)",
 } do
   other.options[name] = words

@@ -1,22 +1,31 @@
---- The likeliest continuations of one sequence, found side by side, as transformers' beam search finds them.
+--- The likeliest continuations of one sequence, found side by side, as transformers' beam search finds them, or with
+--- do_sample draws them.
 local core = require "luminary.core"
 local token_scores = require "luminary.models.token_scores"
 
 local ops = core.ops
 local NEVER = -1e9 -- the score of what stands there only to fill a place
 
--- The candidates of a step, best first: {score, beam, token, whole list of tokens, whether it ends}.
+-- The candidates of a step, best first, or as they are drawn: {score, beam, token, whole list of tokens, whether it
+-- ends}.
 local function candidates(scores, rows, o, last_step)
   local vocabulary = scores.shape[2]
   local ends = 0
   for _ in pairs(o.ends) do ends = ends + 1 end
   local most = math.min(math.max(2, 1 + ends) * o.num_beams, scores:numel())
-  local best, place = scores:reshape(-1):topk(most)
-  best, place = best:totable(), place:totable()
+  scores = scores:reshape(-1)
+  local keys = scores
+  if o.do_sample then -- the greatest of these are drawn without replacement (Gumbel-max: Kool et al. 2019)
+    keys = scores - ops.empty_like(scores):exponential_(1, {generator = o.generator}):log()
+  end
+  local _, place = keys:topk(most)
+  local best = scores:index_select(1, place):totable()
+  place = place:totable()
   local list = {}
   for j = 1, most do
     local beam, token = math.floor((place[j] - 1) / vocabulary) + 1, (place[j] - 1) % vocabulary + 1
-    local tokens = {unpack(rows[beam])}
+    local tokens = {}
+    for i, each in ipairs(rows[beam]) do tokens[i] = each end
     tokens[#tokens + 1] = token
     list[j] = {score = best[j], beam = beam, token = token, tokens = tokens, ends = last_step or o.is_end(tokens)}
   end
@@ -35,8 +44,9 @@ local function finish(finished, list, step, o)
 end
 
 -- The num_beams candidates to go on with.
-local function going_on(list, beams)
-  local kept = {}
+local function going_on(list, o)
+  local kept, beams = {}, o.num_beams
+  if o.do_sample then table.sort(list, function(a, b) return a.score > b.score end) end
   for pass = 1, 2 do
     for _, each in ipairs(list) do
       if #kept < beams and each.ends == (pass == 2) then
@@ -58,16 +68,20 @@ return function(ids, o, next_scores, reorder, mask)
   local rows = ids:totable()
   for step = 1, o.max_new_tokens do
     local scores = next_scores(ids):log_softmax(2)
-    scores = token_scores.allowed(scores, ids, rows, step - 1, o, mask) + sums
+    scores = token_scores.allowed(scores, ids, rows, step - 1, o, mask)
+    if o.do_sample then scores = token_scores.of_beams(scores, o) end
+    scores = scores + sums
     local list = candidates(scores, rows, o, step == o.max_new_tokens)
     local full = #finished == beams
-    if not (full and o.early_stopping) then finish(finished, list, step, o) end
+    if list[1].score == -math.huge then token_scores.none_left(1) end
+    if not (full and o.early_stopping == true) then finish(finished, list, step, o) end
     local all_end = true
     for _, each in ipairs(list) do all_end = all_end and each.ends end
-    local kept = going_on(list, beams)
+    local kept = going_on(list, o)
     full = #finished == beams
-    local hopeless = full and kept[1].score / step ^ o.length_penalty <= finished[beams].worth
-    if all_end or hopeless or full and o.early_stopping then break end
+    local length = o.early_stopping == "never" and o.length_penalty > 0 and o.max_new_tokens or step
+    local hopeless = full and kept[1].score / length ^ o.length_penalty <= finished[beams].worth
+    if all_end or hopeless or full and o.early_stopping == true then break end
     local from, tokens, worths = {}, {}, {}
     for j, each in ipairs(kept) do
       from[j], tokens[j], worths[j], rows[j] = each.beam, each.token, {each.score}, each.tokens

@@ -65,6 +65,11 @@ local function read_options(who, net, opts)
     for _, token in ipairs(list_of(who, "eos_token_id", o.eos_token_id, "count")) do
       told.eos_token_id = math.max(token, told.eos_token_id or 0)
     end
+    for _, word in ipairs(o.bad_words_ids or {}) do
+      for _, token in ipairs(word) do
+        if token > n then fail("%s: bad_words_ids has %d; the net has scores for tokens 1 to %d", who, token, n) end
+      end
+    end
     for name, token in pairs(told) do
       if token > n then fail("%s: %s is %d; the net has scores for tokens 1 to %d", who, name, token, n) end
     end
@@ -77,12 +82,10 @@ end
 
 local function check_combination(who, o)
   local beams, results = o.num_beams, o.num_return_sequences
-  if beams > 1 and (o.do_sample or o.streamer or o.on_text) then
-    local told = not o.given.num_beams and "num_beams = " .. beams
-      or not o.given.do_sample and o.told.do_sample and "do_sample = true"
-    fail("%s: num_beams goes without do_sample (temperature, top_k, top_p, min_p), streamer and on_text%s", who,
-      told and ("; it is net.generation_config that says %s, and {%s} changes it"):format(told,
-        not o.given.num_beams and "num_beams = 1" or "do_sample = false") or "")
+  if beams > 1 and (o.streamer or o.on_text) then
+    fail("%s: num_beams goes without streamer and on_text%s", who, not o.given.num_beams
+      and ("; it is net.generation_config that says num_beams = %d, and {num_beams = 1} changes it"):format(beams)
+      or "")
   elseif beams == 1 and results > 1 and not o.do_sample then
     fail("%s: num_return_sequences %d wants do_sample or num_beams; the likeliest token is one", who, results)
   elseif beams > 1 and results > beams then
@@ -199,17 +202,19 @@ end
 local generate
 
 --- lm.models.generate(net, ids [, {max_new_tokens = 20, min_new_tokens = 0, do_sample, temperature = 1, top_k = 0,
---- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, num_beams = 1, num_return_sequences = 1,
---- length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask, stop_strings, tokenizer,
---- use_cache = true, streamer, on_text, generator}]): ids [N, L] (int64, from 1) with the tokens that a net goes on
---- with, as transformers' generate has them; net:generate(ids, {…}) of gpt2 and llama is the same.
+--- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, bad_words_ids, num_beams = 1,
+--- num_return_sequences = 1, length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask,
+--- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator}]): ids [N, L] (int64, from 1) with the
+--- tokens that a net goes on with, as transformers' generate has them; net:generate(ids, {…}) of gpt2 and llama is the
+--- same.
 ---
 --- The likeliest token each time, or with do_sample (which temperature, top_k, top_p or min_p turn on) one drawn by the
 --- model's probabilities, at temperature, among the top_k likeliest, among the likeliest that make up top_p, among
 --- those of min_p times the likeliest's probability. num_beams: the likeliest of so many continuations side by side, by
---- their log probability over length ^ length_penalty; early_stopping ends once so many have ended.
+--- their log probability over length ^ length_penalty; early_stopping ends once so many have ended, "never" when none
+--- that goes on could become better, by length_penalty at its longest. With do_sample the continuations are drawn.
 --- num_return_sequences: so many for each of ids, drawn or the best of the beams, [N * so many, …].
---- no_repeat_ngram_size: so many tokens never follow each other twice.
+--- no_repeat_ngram_size: so many tokens never follow each other twice; bad_words_ids, as {{3}, {4, 5}}: such never do.
 --- A sequence ends with eos_token_id (a number or a list; net.eos_token_id by default), not before min_new_tokens, or
 --- with the token that completes one of stop_strings (a string or a list), and goes on as pad_token_id or, without
 --- that, as eos_token_id.

@@ -5,21 +5,41 @@ local shown = require "luminary.base.shown"
 
 local generation_config = {}
 
+-- Lists of tokens that never follow each other.
+local function bad_words(who, name, value)
+  local good = options.is_plain(value) and #value > 0 and not options.named_field(value)
+  for _, word in ipairs(good and value or {}) do
+    good = good and options.is_plain(word) and #word > 0 and not options.named_field(word)
+    for _, token in ipairs(good and word or {}) do good = good and options.is("count", token) end
+  end
+  if not good then
+    options.fail("%s: %s has to be a list of lists of token ids, as {{3}, {4, 5}} is, got %s", who, name,
+      options.describe(value))
+  end
+  return value
+end
+
+local function early_stopping(who, name, value)
+  if type(value) == "boolean" or value == "never" then return value end
+  options.fail("%s: %s has to be true, false or 'never', got %s", who, name, options.describe(value))
+end
+
 --- Options of generate that such a file may give. max_length and min_length, of ids with what follows them, are the
 --- file's alone.
 generation_config.options = {
   max_new_tokens = {"count", 20}, min_new_tokens = {"natural", 0}, temperature = {"positive", 1},
   top_k = {"natural", 0}, top_p = {"probability", 1}, min_p = {"probability", 0}, repetition_penalty = {"positive", 1},
   no_repeat_ngram_size = {"natural", 0}, do_sample = {"boolean"}, num_beams = {"count", 1},
-  num_return_sequences = {"count", 1}, length_penalty = {"number", 1}, early_stopping = {"boolean", false},
-  eos_token_id = {"any"}, pad_token_id = {"count"}, stop_strings = {"any"}, use_cache = {"boolean", true},
+  num_return_sequences = {"count", 1}, length_penalty = {"number", 1}, early_stopping = {early_stopping, false},
+  bad_words_ids = {bad_words}, eos_token_id = {"any"}, pad_token_id = {"count"}, stop_strings = {"any"},
+  use_cache = {"boolean", true},
 }
 local lengths = {max_length = {"count"}, min_length = {"natural"}}
 
 -- What else of it changes the tokens of a decoder, in the order of transformers' documentation.
 local lacking = {
   "max_time", "num_beam_groups", "diversity_penalty", "penalty_alpha", "typical_p", "epsilon_cutoff", "eta_cutoff",
-  "top_h", "bad_words_ids", "force_words_ids", "constraints", "renormalize_logits", "forced_bos_token_id",
+  "top_h", "force_words_ids", "constraints", "renormalize_logits", "forced_bos_token_id",
   "forced_eos_token_id", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
   "sequence_bias", "token_healing", "guidance_scale", "watermarking_config",
 }
@@ -68,11 +88,10 @@ function generation_config.read(who, path, json)
   local function take(rows)
     for name, row in pairs(rows) do
       local value = json[name]
-      if name == "early_stopping" and value == "never" then
-        left_out[#left_out + 1] = "early_stopping = \"never\""
-      elseif name:find "_token_id$" then
+      if name:find "_token_id$" then
         out[name] = generation_config.tokens(who, path, name, value)
       elseif value ~= nil then
+        if name == "bad_words_ids" then value = from_1(value) end
         out[name] = options.arg(("%s: %s"):format(who, path), name, value, row[1])
       end
     end

@@ -41,6 +41,27 @@ local function without_padding(tokens, row)
   return list
 end
 
+-- Whether a list ends with what a word has before its last token.
+local function may_complete(tokens, word)
+  local n = #tokens - #word + 1
+  for k = 1, #word - 1 do
+    if n < 0 or tokens[n + k] ~= word[k] then return false end
+  end
+  return true
+end
+
+-- A word that is an end alone may come (min_new_tokens is about those).
+local function without_words(scores, rows, o)
+  if not o.bad_words_ids then return scores end
+  scores = scores:clone()
+  for _, word in ipairs(o.bad_words_ids) do
+    for i, tokens in ipairs(#word == 1 and o.ends[word[1]] and {} or rows) do
+      if may_complete(tokens, word) then scores[{i, word[#word]}] = -math.huge end
+    end
+  end
+  return scores
+end
+
 local function without_repeats(scores, rows, n, mask)
   if n == 0 then return scores end
   scores = scores:clone()
@@ -51,28 +72,32 @@ local function without_repeats(scores, rows, n, mask)
   return scores
 end
 
---- Scores after what holds for any choice: repetition_penalty, no_repeat_ngram_size, and min_new_tokens, of which
---- `made` are there. rows: the tokens of ids [N, L] as lists. mask: bool, [N, L] or less, false where ids are padding,
---- which counts for nothing; or nil.
+--- Scores after what holds for any choice: repetition_penalty, no_repeat_ngram_size, bad_words_ids, and min_new_tokens,
+--- of which `made` are there. rows: the tokens of ids [N, L] as lists. mask: bool, [N, L] or less, false where ids are
+--- padding, which counts for nothing; or nil.
 function token_scores.allowed(scores, ids, rows, made, o, mask)
   local vocabulary = scores.shape[2]
   if made == 0 then o.check_vocabulary(vocabulary) end
   scores = penalized(scores, mask and filled(ids, mask) or ids, o.repetition_penalty)
   scores = without_repeats(scores, rows, o.no_repeat_ngram_size, mask)
+  scores = without_words(scores, rows, o)
   if made < o.min_new_tokens then
     local ends = {}
     for token in pairs(o.ends) do ends[#ends + 1] = token <= vocabulary and token or nil end
     local places = core.tensor(ends, {dtype = "int64", device = scores.device})
     if #ends > 0 then scores = scores:index_fill(2, places, -math.huge) end
   end
-  local fewer = made < o.min_new_tokens or o.no_repeat_ngram_size > 0 or o.repetition_penalty ~= 1
+  local fewer = made < o.min_new_tokens or o.no_repeat_ngram_size > 0 or o.repetition_penalty ~= 1 or o.bad_words_ids
   for i, best_of_row in ipairs(fewer and o.num_beams == 1 and scores:amax(2):totable() or {}) do
-    if best_of_row == -math.huge then
-      options.fail("generate: no token is left for row %d: min_new_tokens leaves out ends, no_repeat_ngram_size and a "
-        .. "huge repetition_penalty what would come again", i)
-    end
+    if best_of_row == -math.huge then token_scores.none_left(i) end
   end
   return scores
+end
+
+--- The error where nothing can follow.
+function token_scores.none_left(row)
+  options.fail("generate: no token is left for row %d: min_new_tokens leaves out ends, no_repeat_ngram_size and a "
+    .. "huge repetition_penalty what would come again, bad_words_ids what completes one of them", row)
 end
 
 -- Scores with -inf but for the k best.
@@ -81,31 +106,48 @@ local function best(scores, k)
   return scores:masked_fill(scores:lt(scores:topk(k, 2):narrow(2, k, 1)), -math.huge)
 end
 
--- But for the best whose probabilities make up p.
-local function most_of(scores, p)
+-- But for the best whose probabilities make up p, and `least` of them.
+local function most_of(scores, p, least)
   if p == 1 then return scores end
   local sorted, place = scores:sort(2, {descending = true})
   local weights = sorted:softmax(2)
   local beyond = (weights:cumsum(2) - weights):ge(p)
-  beyond:narrow(2, 1, 1):fill_(false)
+  beyond:narrow(2, 1, math.min(least, scores.shape[2])):fill_(false)
   return scores:masked_fill(beyond:scatter(2, place, beyond), -math.huge)
 end
 
--- But for those of at least p times the best one's probability (Nguyen et al. 2024).
-local function near_best(scores, p)
+-- But for those of at least p times the best one's probability (Nguyen et al. 2024), and the `least` best.
+local function near_best(scores, p, least)
   if p == 0 then return scores end
   local weights = scores:softmax(2)
-  return scores:masked_fill(weights:lt(weights:amax(2, {keepdim = true}) * p), -math.huge)
+  local limit = weights:amax(2, {keepdim = true}) * p
+  if least > 1 then
+    least = math.min(least, scores.shape[2])
+    limit = ops.minimum(limit, weights:topk(least, 2):narrow(2, least, 1))
+  end
+  return scores:masked_fill(weights:lt(limit), -math.huge)
 end
 
-local COLDEST, HOTTEST = 1e-30, 1e30 -- float32 holds what scores become by these; beyond, nothing would differ
+local HOTTEST = 1e30 -- float32 holds what scores become by it; beyond, nothing would differ
+
+-- Scores at temperature (not below `coldest`), among top_k, top_p and min_p, which leave `least` of each row.
+local function left(scores, o, coldest, least)
+  scores = scores / math.min(math.max(o.temperature, coldest), HOTTEST)
+  scores = best(scores, o.top_k == 0 and 0 or math.max(o.top_k, least))
+  return near_best(most_of(scores, o.top_p, least), o.min_p, least)
+end
 
 --- A token of each row by its probability, at temperature, among top_k, top_p and min_p: int64 [N, 1].
 function token_scores.drawn(scores, o)
   scores = scores - scores:amax(2, {keepdim = true}) -- so that the likeliest stays finite, however cold it is
-  scores = scores / math.min(math.max(o.temperature, COLDEST), HOTTEST)
-  scores = near_best(most_of(best(scores, o.top_k), o.top_p), o.min_p)
-  return scores:softmax(2):multinomial(1, true, {generator = o.generator})
+  return left(scores, o, 1e-30, 1):softmax(2):multinomial(1, true, {generator = o.generator})
+end
+
+--- Log probabilities of beams as drawing sees them. Ends may be the likeliest, so that one token more is left of each.
+function token_scores.of_beams(scores, o)
+  local ends = 0
+  for _ in pairs(o.ends) do ends = ends + 1 end
+  return left(scores, o, 1e-6, math.max(2, 1 + ends)) -- colder, sums would be as unlikely as what is never to be chosen
 end
 
 return token_scores

@@ -1,7 +1,7 @@
 """Writes spec/golden/language_*.safetensors: small models of language by Hugging Face's transformers, drawn from a seed:
 their state_dict under "state.", tokens, scores, and what they go on with, greedily and by beams, of a padded batch, with
-the options of generate, and for LLaMA by each scaling of rotary positions; and what sampling leaves of some scores'
-probabilities.
+the options of generate, and for LLaMA by each scaling of rotary positions; what sampling leaves of some scores'
+probabilities; and how often beams that are drawn come out as what.
 
     python scripts/dev/golden/gen_language.py        (with torch, transformers, tokenizers, safetensors)
 """
@@ -93,6 +93,13 @@ def with_options(model, ids):
                                early_stopping=True, length_penalty=0.5, **few),
         "beams.no_pairs": goes_on(model, ids, num_beams=3, no_repeat_ngram_size=2, eos_token_id=end, length_penalty=2.0,
                                   **few),
+        "no_words": goes_on(model, ids, bad_words_ids=[[end], [24, 24, 24], [8]], **few),
+        "beams.no_words": goes_on(model, ids, num_beams=3, eos_token_id=end, min_new_tokens=9,
+                                  bad_words_ids=[[end], [24, 24]], **few),
+        "beams.never": goes_on(model, ids, num_beams=3, num_return_sequences=3, eos_token_id=[end, 3],
+                               early_stopping="never", length_penalty=1.5, **few),
+        "beams.never_short": goes_on(model, ids, num_beams=3, num_return_sequences=3, eos_token_id=[end, 3],
+                                     early_stopping="never", length_penalty=-0.5, **few),
         "beams.stopped": goes_on(model, ids, num_beams=3, stop_strings=[words[4:6]], tokenizer=tokenizer(), **few),
     }
 
@@ -134,10 +141,34 @@ def sampling():
     return store
 
 
+BEAMS = {  # language_spec.lua has them too; None: no end
+    "top_k": dict(num_beams=2, top_k=3, temperature=8.0, length_penalty=0.5),
+    "top_p": dict(num_beams=3, top_p=0.8, top_k=0, num_return_sequences=2, temperature=1.5),
+    "two": dict(num_beams=3, top_p=0.01, top_k=0, num_return_sequences=2, temperature=15.0),
+    "min_p": dict(num_beams=2, min_p=0.3, top_k=0, eos_token_id=None, repetition_penalty=1.2),
+}
+
+
+def beam_sampling(model):
+    """What beams that are drawn give most, as rows of new tokens, and how often of 20000 times."""
+    ids = torch.arange(7)[None]
+    end = goes_on(model, ids, max_new_tokens=2)[0, -1].item() - 1
+    store = {"end": torch.tensor(end + 1)}
+    for name, options in BEAMS.items():
+        options = {**dict(eos_token_id=end, max_new_tokens=4, do_sample=True), **options}
+        rows = goes_on(model, ids.repeat(20000, 1), **options)[:, 7:]
+        rows = torch.nn.functional.pad(rows, (0, 4 - rows.shape[1]), value=2).reshape(20000, -1)
+        rows, counts = rows.unique(dim=0, return_counts=True)
+        store[name + ".rows"], store[name + ".counts"] = rows[counts >= 100], counts[counts >= 100]
+    return store
+
+
 torch.manual_seed(11)
-write("gpt2", transformers.GPT2LMHeadModel(transformers.GPT2Config(
-    vocab_size=60, n_positions=128, n_embd=16, n_layer=2, n_head=4)), 60, with_options)
+gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+    vocab_size=60, n_positions=128, n_embd=16, n_layer=2, n_head=4))
+write("gpt2", gpt2, 60, with_options)
 write("llama", transformers.LlamaForCausalLM(llama_config()), 60, ropes)
 write("llama_tied", transformers.LlamaForCausalLM(llama_config(
     num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=6, tie_word_embeddings=True)), 60)
 save("sampling", sampling())
+save("beam_sampling", beam_sampling(gpt2))
