@@ -335,6 +335,22 @@ describe("optim.LBFGS", function()
     os.remove(path)
   end)
 
+  it("takes no scratch memory of PyTorch's over", function()
+    local x = start()
+    local opt = optim.LBFGS({ x })
+    opt:step(closure(opt, x))
+    local dict = opt:state_dict()
+    local names = {}
+    for name in pairs(dict.state[1]) do names[name] = true end
+    dict.state[1].al = { lm.ones(1), 2 }
+    opt:load_state_dict(dict)
+    for name in pairs(opt:state_dict().state[1]) do
+      assert.is_true(names[name], name)
+      names[name] = nil
+    end
+    assert.is_nil(next(names))
+  end)
+
   it("says what is wrong", function()
     local x, y = start(), lm.ones({ 1 }, { requires_grad = true })
     local opt = optim.LBFGS({ x })

@@ -391,6 +391,20 @@ local function first_parameter(t)
   return (least == 0 or least == 1) and least or nil
 end
 
+-- What torch.optim's LBFGS, which alone has history_size, wants in a state_dict: the option line_search_fn, None where
+-- none is told; and no list `al` that is too short. That is its scratch memory, of which what is not yet used is None.
+-- Nones at the end of a list are gone once a file is read; a list that is not there it makes.
+local function as_lbfgs(group, states)
+  group.line_search_fn = group.line_search_fn or pickle.NONE
+  for number, state in pairs(states) do
+    local kept = {}
+    for key, value in pairs(state) do
+      if key ~= "al" then kept[key] = value end
+    end
+    states[number] = kept
+  end
+end
+
 -- A state_dict of an optimizer as torch.optim has it, where parameters count from 0.
 local function optimizer_state(t, least)
   local out = {state = {}, param_groups = {}}
@@ -401,16 +415,7 @@ local function optimizer_state(t, least)
     for i, number in ipairs(group.params) do
       copy.params[i], out.state[number - least] = number - least, t.state[number]
     end
-    if copy.history_size then -- LBFGS: it asks for the one, and makes the other, whose Nones are no values here
-      copy.line_search_fn = copy.line_search_fn or pickle.NONE
-      for number, state in pairs(out.state) do
-        local kept = {}
-        for key, value in pairs(state) do
-          if key ~= "al" then kept[key] = value end
-        end
-        out.state[number] = kept
-      end
-    end
+    if copy.history_size then as_lbfgs(copy, out.state) end
     out.param_groups[g] = copy
   end
   return out

@@ -232,6 +232,11 @@ end
 
 -- ---- checkpoints: PyTorch's state, which is that of the first parameter: vectors of all elements, lists and numbers
 
+-- What a state has. PyTorch's has scratch memory beside it, al, which holds nothing from one step to the next.
+local kept = {
+  "func_evals", "n_iter", "d", "t", "old_dirs", "old_stps", "ro", "H_diag", "prev_flat_grad", "prev_loss",
+}
+
 --- A state of PyTorch's or ours: vectors become this optimizer's own, tensors of one element numbers.
 function LBFGS:adopt_state(p, state, _mine, refuse)
   local total = 0
@@ -248,7 +253,7 @@ function LBFGS:adopt_state(p, state, _mine, refuse)
     return core.keep(ops.clone(value:detach():to(p.device, p.dtype)))
   end
   local own = {}
-  for key, value in pairs(state) do own[key] = adopt(key, value) end
+  for _, key in ipairs(kept) do own[key] = adopt(key, state[key]) end
   return own
 end
 
