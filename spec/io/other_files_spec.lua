@@ -432,6 +432,11 @@ describe("torch.save's file", function()
     v = lm.load(path, { null = "None" })
     assert.equal("None", v.param_groups[1].line_search_fn)
     assert.same({ func_evals = 1 }, v.state[0])
+    lbfgs.state[lbfgs.param_groups[1].params[1]] = { old_dirs = {}, old_stps = {}, ro = {} } -- "]": an empty list
+    lm.save(path, lbfgs)
+    for _, name in ipairs { "old_dirs", "old_stps", "ro" } do
+      assert.matches(name .. "%]", temp.read(path))
+    end
   end)
 
   it("may be of any protocol, and hold NumPy's numbers", function()

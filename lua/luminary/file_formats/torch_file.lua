@@ -392,22 +392,24 @@ local function first_parameter(t)
 end
 
 -- What torch.optim's LBFGS, which alone has history_size, wants in a state_dict: the option line_search_fn, None where
--- none is told; and no list `al` that is too short. That is its scratch memory, of which what is not yet used is None.
--- Nones at the end of a list are gone once a file is read; a list that is not there it makes.
-local function as_lbfgs(group, states)
+-- none is told; lists, empty ones too; and no list `al` that is too short. That is its scratch memory, of which what is
+-- not yet used is None. Nones at the end of a list are gone once a file is read; a list that is not there it makes.
+local function as_lbfgs(group, states, is_list)
   group.line_search_fn = group.line_search_fn or pickle.NONE
   for number, state in pairs(states) do
     local kept = {}
     for key, value in pairs(state) do
       if key ~= "al" then kept[key] = value end
+      if options.is_plain(value) then is_list[value] = true end
     end
     states[number] = kept
   end
 end
 
 -- A state_dict of an optimizer as torch.optim has it, where parameters count from 0.
-local function optimizer_state(t, least)
+local function optimizer_state(t, least, is_list)
   local out = {state = {}, param_groups = {}}
+  is_list[out.state] = false -- also where only the second parameter has a state
   for key, value in pairs(t) do out[key] = out[key] or value end
   for g, group in ipairs(t.param_groups) do
     local copy = {params = {}}
@@ -415,7 +417,7 @@ local function optimizer_state(t, least)
     for i, number in ipairs(group.params) do
       copy.params[i], out.state[number - least] = number - least, t.state[number]
     end
-    if copy.history_size then as_lbfgs(copy, out.state) end
+    if copy.history_size then as_lbfgs(copy, out.state, is_list) end
     out.param_groups[g] = copy
   end
   return out
@@ -429,10 +431,10 @@ function Writer:table(t, path, depth)
   number = self.count
   self.numbers[t], self.count, self.open[t] = number, number + 1, true
   local least = first_parameter(t)
-  local content = least and optimizer_state(t, least) or t
+  local content = least and optimizer_state(t, least, self.is_list) or t
   local keys = keys_of(content, path)
-  local is_list = #keys > 0 and keys[1] == 1 and keys[#keys] == #keys and not self.dicts[t]
-  if least then self.dicts[content.state] = true end -- also where only the second parameter has a state
+  local is_list = self.is_list[t]
+  if is_list == nil then is_list = #keys > 0 and keys[1] == 1 and keys[#keys] == #keys end
   self:put(is_list and "]" or "}", "r", little_endian(number, 4), "(")
   for _, key in ipairs(keys) do
     if type(key) == "string" then
@@ -466,7 +468,7 @@ end
 --- dicts; an empty one is a dict. State_dicts of optimizers are what torch.optim's load_state_dict takes.
 function torch_file.save(path, value)
   local writer = setmetatable({
-    out = {}, tensors = {}, places = {}, numbers = {}, open = {}, dicts = {}, count = 0,
+    out = {}, tensors = {}, places = {}, numbers = {}, open = {}, is_list = {}, count = 0,
   }, Writer)
   writer:put "\128\2"
   writer:value(value, "", 1)
