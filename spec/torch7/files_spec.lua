@@ -149,6 +149,52 @@ describe("torch.save", function()
     refused(nn.CMul(3), { made_with = { n = 1, 2 ^ 32 } })
   end)
 
+  it("copies no views of one element as if they were so large", function()
+    local le, made = require("luminary.file_formats.source").little_endian, 0
+    local function int(n) return le(n, 4) end
+    local function text(s) return int(#s) .. s end
+    local function object(class, rest)
+      made = made + 1
+      return int(4) .. int(made) .. text "V 1" .. text(class) .. rest
+    end
+    local function expanded(n, stride) -- float32 [n, n], all of one element (or n of them)
+      local head = object("torch.FloatTensor", int(2) .. le(n, 8) .. le(n, 8) .. le(stride, 8) .. le(0, 8) .. le(1, 8))
+      local count = stride * (n - 1) + 1
+      return head .. object("torch.FloatStorage", le(count, 8) .. ("\0"):rep(4 * count))
+    end
+    local function layer(class, fields)
+      local parts, head, n = {}, object(class, ""), 0
+      made = made + 1
+      local at = made
+      for name, value in pairs(fields) do
+        parts[#parts + 1], n = int(2) .. text(name) .. value(), n + 1
+      end
+      return head .. int(3) .. int(at) .. int(n) .. table.concat(parts)
+    end
+    local lm = require "luminary"
+    local function two() return expanded(2, 1) end
+    local function many() return expanded(2 ^ 14, 0) end
+    for _, case in ipairs {
+      { "Linear", { weight = many }, "a nn.Linear of such a size that the layers have" },
+      { "LookupTable", { weight = many }, "a nn.LookupTable of such a size that the layers have" },
+      { "Linear", { weight = two, gradWeight = many }, "nn.Linear cannot be made: .*gradWeight has %d+ elements, 4 " },
+      { "PReLU", { weight = many }, "nn.PReLU cannot be made: .*weight has %d+ elements, 1 wanted" },
+    } do
+      collectgarbage()
+      lm.reset_peak_memory_stats()
+      local before = lm.memory_allocated()
+      local bytes = layer("nn." .. case[1], case[2])
+      assert.error_matches(function() torch.deserialize(bytes) end, case[3])
+      assert(lm.max_memory_allocated() - before < 2 ^ 20, case[3])
+    end
+    assert.error_matches(function()
+      torch.deserialize(layer("nn.Reshape", { size = many }))
+    end, "nn.Reshape cannot be made: .*size has to be a LongStorage, got a torch.FloatTensor")
+    assert.error_matches(function()
+      torch.deserialize(layer("nn.Transpose", { permutations = many }))
+    end, "nn.Transpose cannot be made: .*permutations has to be a table, got a torch.FloatTensor")
+  end)
+
   it("keeps objects of classes of one's own, with their write and read", function()
     local place = {}
     local Plain = torch.class("spec.Plain", place)

@@ -37,7 +37,12 @@ end
 
 -- What a layer that Torch7 wrote was made with, from its fields.
 local function window(f) return f.kW, f.kH, f.dW, f.dH, f.padW, f.padH end
-local function listed(v) return storage.is(v) and v:totable() or v end
+local function refuse(name, v, kind)
+  fail("%s has to be a %s, got a %s", name, kind, class.typename(v) or type(v))
+end
+local function listed(v)
+  return storage.is(v) and v:totable() or type(v) == "table" and v or refuse("size", v, "LongStorage")
+end
 local from_fields = {
   ["nn.Linear"] = function(f) return f.weight:size(2), f.weight:size(1), f.bias ~= nil end,
   ["nn.SpatialConvolution"] = function(f) return f.nInputPlane, f.nOutputPlane, window(f) end,
@@ -65,7 +70,9 @@ local from_fields = {
   ["nn.SpatialFullConvolution"] = function(f)
     return f.nInputPlane, f.nOutputPlane, f.kW, f.kH, f.dW, f.dH, f.padW, f.padH, f.adjW, f.adjH
   end,
-  ["nn.Transpose"] = function(f) return unpack(f.permutations) end,
+  ["nn.Transpose"] = function(f)
+    return unpack(type(f.permutations) == "table" and f.permutations or refuse("permutations", f.permutations, "table"))
+  end,
   ["nn.JoinTable"] = function(f) return f.dimension, f.nInputDims end,
   ["nn.SplitTable"] = function(f) return f.dimension, f.nInputDims end,
   ["nn.SelectTable"] = function(f) return f.index end,
@@ -196,7 +203,11 @@ function Leaf:read(file)
   local made = of.fresh(self)
   for name, own in pairs(made) do
     if tensor.is(own) and tensor.is(rawget(self, name)) and name ~= "output" and name ~= "gradInput" then
-      own:copy(rawget(self, name):type(own:type()))
+      local read = rawget(self, name)
+      if read:nElement() ~= own:nElement() then -- it may be a view, of more elements than memory holds
+        fail("%s has %.0f elements, %.0f wanted", name, read:nElement(), own:nElement())
+      end
+      own:copy(read:type(own:type()))
     end
   end
   local kept = {train = self.train, made_with = self.made_with}
