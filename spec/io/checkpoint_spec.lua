@@ -417,6 +417,17 @@ describe("a dtype that tensors here do not have", function()
     local numbers = ("0,"):rep(200000) .. "0"
     temp.write(path, file_of('{"a":{"dtype":"F32","shape":[' .. numbers .. ']}}', ""))
     assert.matches("the header of %d+ bytes has too many values for names and sizes of tensors", message(lm.load, path))
+    local most = 3 * 2 ^ 20
+    temp.write(path, file_of('{"__metadata__":{' .. ('"":"",'):rep(most) .. '"":""}}', ""))
+    assert.matches("too many values for names and sizes of tensors", message(lm.load, path))
+    local described = '{"__metadata__":{"luminary":"{\\"list\\":[' .. ("0,"):rep(most) .. '0]}"}}'
+    temp.write(path, file_of(described, ""))
+    assert.matches("description is broken: .*more than 3145728 values", message(lm.load, path))
+    local function save(metadata) lm.core.safetensors_save(path, {}, metadata, {}) end
+    save { x = ("0,"):rep(most) } -- a text is one value
+    assert.equal(2 * most, #select(2, lm.core.safetensors_load(path, {})).x)
+    assert.matches("save: what describes 0 tensors .* takes 100000025 bytes, which no reader takes",
+      message(save, { x = ("n"):rep(1e8) }))
     local list, n = {}, 0 -- the shortest that there are
     for i = 1, 300 do
       list[i] = ('"%s":{"dtype":"I8","shape":[1,1,1,1,1,1,1,1],"data_offsets":[%d,%d]}'):format(

@@ -37,6 +37,21 @@ bool lm_json_has_zero(const char *text, size_t bytes) {
   return false;
 }
 
+size_t lm_json_values(const char *text, size_t bytes) {
+  size_t values = 1;
+  bool in_string = false;
+  for (size_t i = 0; i < bytes; i++) {
+    char c = text[i];
+    if (in_string && c == '\\')
+      i++;
+    else if (c == '"')
+      in_string = !in_string;
+    else if (!in_string)
+      values += c == ',' || c == '[' || c == '{';
+  }
+  return values;
+}
+
 lm_status lm_safetensors_check_name(const char *path, const char *name) {
   if (!lm_is_utf8(name, strlen(name))) return lm_fail(LM_E_ARG, "%s: a tensor's name is not valid UTF-8", path);
   if (strcmp(name, "__metadata__") == 0) return lm_fail(LM_E_ARG, "%s: a tensor cannot be named __metadata__", path);

@@ -1,4 +1,5 @@
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,17 +8,15 @@
 #include "io/safetensors.h"
 #include "io/safetensors_dtypes.h"
 
-static const size_t LARGEST_HEADER = 100000000; /* as the reference implementation */
-
 /* What is read at a time: enough for several threads, and a bound on what lies in memory before it moves to a device.
  */
 static const size_t WINDOW = (size_t)64 << 20;
 
 typedef struct entry {
-  const char *name;   /* the header's */
-  const char *stored; /* its dtype's name, the header's */
-  lm_dtype dtype;     /* what it is read as; LM_NO_DTYPE: this version has none that holds it */
-  bool from_u32;      /* uint32 in the file, for which tensors have no dtype: int64 holds it */
+  const char *name; /* the header's */
+  char stored[20];  /* its dtype's name */
+  lm_dtype dtype;   /* what it is read as; LM_NO_DTYPE: this version has none that holds it */
+  bool from_u32;    /* uint32 in the file, for which tensors have no dtype: int64 holds it */
   int ndim;
   int64_t size[LM_MAX_DIMS];
   size_t from, to; /* from the end of the header */
@@ -94,7 +93,7 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
   }
   e->from_u32 = strcmp(dtype->valuestring, "U32") == 0;
   if (e->from_u32) e->dtype = LM_I64;
-  e->stored = dtype->valuestring;
+  snprintf(e->stored, sizeof e->stored, "%s", lm_brief(dtype->valuestring, sizeof e->stored - 1));
   TRY(read_shape(f, shape, e, &numel));
   if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !is_count(offsets->child, &from) ||
       !is_count(offsets->child->next, &to)) {
@@ -175,7 +174,7 @@ static lm_status read_header(const lm_safetensors *f, char **out, uint64_t *leng
   TRY(lm_sections_copy(f->file, 0, sizeof prefix, prefix));
   *length = 0;
   for (int i = 0; i < 8; i++) *length |= (uint64_t)prefix[i] << 8 * i;
-  if (*length > LARGEST_HEADER || *length > bytes - 8) {
+  if (*length > LM_SAFETENSORS_HEADER || *length > bytes - 8) {
     return lm_fail(LM_E_IO, "%s is no safetensors file: a header of %llu bytes in a file of %llu", f->path,
                    (unsigned long long)*length, (unsigned long long)bytes);
   }
@@ -188,21 +187,10 @@ done:
   return status;
 }
 
-/* Whether there are more values than a header of n bytes has of tensors, however short their names: the parser takes
- * some 70 bytes for each value, which may stand in two. */
+/* Names of tensors and sizes make no more values of n bytes, however short the names are. */
 static bool has_too_many_values(const char *text, size_t n) {
-  size_t values = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < n; i++) {
-    char c = text[i];
-    if (in_string && c == '\\')
-      i++;
-    else if (c == '"')
-      in_string = !in_string;
-    else if (!in_string)
-      values += c == ',' || c == '[' || c == '{';
-  }
-  return values > n / 4 + 16;
+  size_t values = lm_json_values(text, n);
+  return values > n / 4 + 16 || values > LM_JSON_VALUES;
 }
 
 static lm_status parse(lm_safetensors *f) {
@@ -248,7 +236,7 @@ static lm_status parse(lm_safetensors *f) {
     status = LM_E_OOM;
     goto done;
   }
-  const cJSON *item;
+  cJSON *item;
   cJSON_ArrayForEach(item, f->header) {
     if (strcmp(item->string, "__metadata__") == 0) {
       if (f->key) {
@@ -260,6 +248,8 @@ static lm_status parse(lm_safetensors *f) {
       TRY(read_entry(f, item, data_bytes, &f->entry[f->n]));
       names[f->n] = item->string;
       f->n++;
+      cJSON_Delete(item->child); /* all that is left to know is the name: there may be very many */
+      item->child = NULL;
     }
   }
   TRY(lm_safetensors_check_distinct(f->path, f->n, names));
@@ -378,8 +368,7 @@ lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
   const entry *e = &f->entry[i];
   lm_tensor *t = NULL;
   if (e->dtype == LM_NO_DTYPE) {
-    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %s, which this version lacks", f->path, called(e),
-                   lm_brief(e->stored, 20));
+    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %s, which this version lacks", f->path, called(e), e->stored);
   }
   if (f->mapped) {
     TRY(map_tensor(f, e, &t));

@@ -117,8 +117,16 @@ lm_status lm_safetensors_write(const char *path, int n, const char *const *names
   if (!order) return LM_E_OOM;
   order_by_width(n, tensors, order);
   TRY(make_header(n, names, tensors, order, nmeta, keys, values, &header));
-  TRY(lm_new_file_open(path, &f));
   size_t length = strlen(header), padded = (length + 7) & ~(size_t)7;
+  if (padded > LM_SAFETENSORS_HEADER || lm_json_values(header, length) > LM_JSON_VALUES) {
+    status =
+        lm_fail(LM_E_ARG,
+                "save: what describes %d tensors and the values beside them takes %zu bytes, which no reader takes; "
+                "tensors hold many numbers (lm.tensor, lm.stack)",
+                n, length);
+    goto done;
+  }
+  TRY(lm_new_file_open(path, &f));
   unsigned char prefix[8];
   for (int i = 0; i < 8; i++) prefix[i] = (unsigned char)((uint64_t)padded >> 8 * i);
   TRY(lm_new_file_write(&f, prefix, sizeof prefix));

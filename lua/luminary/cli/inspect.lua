@@ -60,20 +60,20 @@ function inspect.statistics(t)
   return least, most, mean, n > 1 and math.sqrt(squares / (n - 1)) or 0, others
 end
 
--- What is no tensor, and the tensors, in order, each {path, value}.
-local function flatten(value)
-  local plain, tensors, seen = {}, {}, {}
+-- tell(path, text) of what is no tensor, in order; gives the tensors, each {path, value}.
+local function walk(value, tell)
+  local tensors, seen = {}, {}
   local function look(v, path, depth)
     if core.is_tensor(v) then
       tensors[#tensors + 1] = {path, v}
     elseif type(v) ~= "table" then
-      plain[#plain + 1] = {path, type(v) == "string" and "'" .. shown(v, 200) .. "'" or tostring(v)}
+      tell(path, type(v) == "string" and "'" .. shown(v, 200) .. "'" or tostring(v))
     elseif seen[v] then
-      plain[#plain + 1] = {path, "see " .. seen[v]}
+      tell(path, "see " .. seen[v])
     elseif #v > 8 and not core.is_tensor(v[1]) and type(v[1]) ~= "table" then
-      plain[#plain + 1] = {path, ("a list of %d, from %s on"):format(#v, shown(tostring(v[1]), 200))}
+      tell(path, ("a list of %d, from %s on"):format(#v, shown(tostring(v[1]), 200)))
     elseif depth > DEEPEST then
-      plain[#plain + 1] = {path, "tables within tables, too deep to be shown"}
+      tell(path, "tables within tables, too deep to be shown")
     else
       seen[v] = path == "" and "the whole" or path
       local keys = {}
@@ -88,7 +88,7 @@ local function flatten(value)
     end
   end
   look(value, "", 1)
-  return plain, tensors
+  return tensors
 end
 
 local function number(v) return v and ("%.4g"):format(v) or "" end
@@ -129,11 +129,14 @@ local function show(path, quick)
   require "luminary" -- tensors' methods
   local file = formats.load(path, {mmap = true, skip_unreadable = true})
   local _, size = core.file_kind(file.path)
-  local plain, tensors = flatten(file.value)
   print(("%s: %s, %s"):format(path, file.kind, bytes_text(size)))
-  for _, list in ipairs {plain, (flatten {metadata = file.metadata})} do
-    for _, each in ipairs(list) do print((each[1] == "" and "" or each[1] .. " = ") .. each[2]) end
+  local told = 0
+  local function tell(place, text)
+    told = told + 1
+    print((place == "" and "" or place .. " = ") .. text)
   end
+  local tensors = walk(file.value, tell)
+  walk({metadata = file.metadata}, tell)
   local rows = {quick and {"name", "dtype", "shape", "size"}
     or {"name", "dtype", "shape", "size", "least", "greatest", "mean", "deviation"}}
   local elements, left = 0, MAY_REPEAT[file.kind] and MOST_STRIDED + size or math.huge
@@ -144,7 +147,7 @@ local function show(path, quick)
   if #tensors > 0 then print_rows(rows) end
   for _, each in ipairs(file.lacking) do print("not read: " .. each) end
   if file.lacking.advice then print(file.lacking.advice) end
-  if #plain + #tensors + #file.lacking == 0 then
+  if told + #tensors + #file.lacking == 0 then
     print "nothing is in it; lm.save(path, {name = tensor}) writes tensors by name"
   end
   print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))

@@ -14,7 +14,7 @@
 #include "bind/bind.h"
 #include "io/safetensors_dtypes.h"
 
-enum { DEEPEST = 256, MOST = 1 << 22 }; /* values: tables may hold one another many times over */
+enum { DEEPEST = 256, MOST = LM_JSON_VALUES }; /* tables may hold one another many times over */
 
 /* The tree belongs to a userdata while Lua runs, so that an error frees it. */
 static void free_tree(void *object) {
@@ -215,6 +215,7 @@ static int bind_decode(lua_State *L) {
   size_t n;
   const char *text = lua_tolstring(L, 1, &n), *end = NULL;
   if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string with a zero byte");
+  if (lm_json_values(text, n) > MOST) return lm_raise_text(L, "json_decode: more than %d values", MOST);
   cJSON **tree = lm_object_new(L, &holder_type);
   *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
   if (!*tree) {
