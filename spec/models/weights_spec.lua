@@ -524,6 +524,13 @@ describe("weights =", function()
         call {input_ids = ids}
       end)
     end
+    for _, family in ipairs {"gpt2", "llama", "bert"} do -- a list, where names are wanted
+      says("unexpected keys in the state_dict: \"1\"", function() models[family] {weights = {lm.ones(2)}} end)
+    end
+    says("streamer has to be a function, or an object that is called as one, got", function()
+      net:generate(ids, {streamer = 5LL})
+    end)
+    says("net being a module or a function; got a cdata", function() models.generate(5LL, ids) end)
     local help = require "luminary.help"
     assert.matches("^Module:load_state_dict", help.text "load_state_dict")
     assert.matches("Its methods: add_noise, .*set_timesteps, step", (help.text "DDPMScheduler"))

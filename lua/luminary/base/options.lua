@@ -98,7 +98,7 @@ local function only(kind) return function(v) if type(v) == kind then return v en
 local function callable(v)
   local record = debug.getmetatable(v)
   local calls = type(record) == "table" and rawget(record, "__call") and not options.stands_for_code(v)
-  if type(v) == "function" or calls then return v end
+  if type(v) == "function" or calls and type(v) ~= "cdata" then return v end
 end
 
 local kinds = {

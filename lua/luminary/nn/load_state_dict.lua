@@ -103,7 +103,7 @@ local function named_as(self, own, dict, rename, run_hooks)
   end
   local names, copy = {}, {}
   dict = without_prefix(changes.renamed("load_state_dict", dict, rename), own)
-  for key, value in pairs(dict) do copy[key] = value end
+  for key, value in pairs(dict) do copy[tostring(key)] = value end -- a list may be given; hooks look at names
   run_hooks("load_pre_hooks", copy)
   local found
   for key in pairs(copy) do
