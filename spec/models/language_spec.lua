@@ -315,6 +315,12 @@ describe("models.", function()
     says("early_stopping has to be true, false or 'never', got string 'no'", function()
       net:generate(ids, {num_beams = 2, early_stopping = "no"})
     end)
+    says("eos_token_id has to be one or a list, got a table with the field 'x'", function()
+      net:generate(ids, {eos_token_id = {x = 1}})
+    end)
+    says("stop_strings has to be one or a list, got a table with the field 'x'", function()
+      net:generate(ids, {stop_strings = {x = "a"}, tokenizer = tokenizer})
+    end)
     local all = {}
     for id = 1, 60 do all[id] = {id} end
     for beams = 1, 2 do

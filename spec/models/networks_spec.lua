@@ -148,6 +148,12 @@ describe("models.unet2d", function()
     for name, p in net:named_parameters() do assert.is_true(p.grad ~= nil, name) end
     says("x is .*%[N, 3, H, W%] wanted, with H and W divisible by 2", function() net(lm.randn(1, 3, 7, 8), 1) end)
     says("the step is a tensor %[3%]; a number or %[2%] wanted", function() net(file.x, lm.ones(3)) end)
+    for _, step in ipairs {-1, 0 / 0, math.huge} do
+      says("UNet2D: the step has to be a number from 0, got", function() net(file.x, step) end)
+    end
+    for _, shift in ipairs {0 / 0, math.huge} do
+      says("unet2d: freq_shift has to be a finite number, got", function() lm.models.unet2d {freq_shift = shift} end)
+    end
     says("class_labels go with num_class_embeds", function() net(file.x, 1, {class_labels = lm.ones(2):long()}) end)
   end)
 

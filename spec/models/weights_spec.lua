@@ -305,6 +305,13 @@ describe("weights =", function()
     here = saved("tokens", config:format "BertForTokenClassification", state)
     net = models.bert {weights = here}
     assert.same({"O", "PER", "LOC"}, net.config.labels)
+    for _, labels in ipairs {{"a"}, {a = "b"}, {{}, {}}} do
+      for family, count in pairs {vit = "num_classes", bert = "num_labels"} do
+        says(family .. ": labels has to be a list of 2 names, as " .. count .. " is 2", function()
+          models[family] {[count] = 2, labels = labels}
+        end)
+      end
+    end
     local want = lm.nn.functional.linear(file["masked.hidden"], state["classifier.weight"], state["classifier.bias"])
     assert.near(0, (net(file.ids, told) - want):abs():max():item(), 1e-4)
     net = models.bert {weights = here, head = "none", add_pooling_layer = false, strict = false}

@@ -351,6 +351,10 @@ describe("lm.text", function()
         fails("id has to be an integer", tokenizer.id_to_token, tokenizer, id)
       end
       fails("an id %-5; they count from 1", tokenizer.decode, tokenizer, {-5})
+      fails("ids has the field .*; a list of ids or a tensor wanted: ids.input_ids", tokenizer.decode, tokenizer,
+        tokenizer "a")
+      fails("ids has the field 'x'; a list", tokenizer.decode, tokenizer, {x = 1})
+      fails("ids has to be a table, got the class Linear itself", tokenizer.decode, tokenizer, lm.nn.Linear)
       assert.is_nil(tokenizer:id_to_token(1e15))
       local without = of('{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"a": 0}}}')
       fails("'b' has no token, and its unknown token '%?' is not in the vocabulary", without.encode, without, "b")

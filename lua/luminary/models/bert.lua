@@ -218,7 +218,7 @@ function models.bert(opts)
     labels = {"table"}, add_pooling_layer = {"boolean", true},
   }, function(config)
     config.head = config.head or "none"
-    if config.labels and #config.labels ~= config.num_labels then config.labels = nil end
+    common.fit_labels("bert", config, "num_labels")
     if config.hidden_size % config.num_attention_heads ~= 0 then
       fail("bert: hidden_size %d is not to be divided into %d heads", config.hidden_size, config.num_attention_heads)
     end

@@ -28,6 +28,22 @@ function common.draw(net, std)
   end)
 end
 
+local of_files = setmetatable({}, {__mode = "k"}) -- labels of config.json
+
+--- config.labels, names for `count` (num_classes or num_labels), checked; without those of a file for another count.
+function common.fit_labels(who, config, count)
+  local labels, n = config.labels, config[count]
+  if labels == nil then return end
+  local good = #labels == n and not options.named_field(labels)
+  for _, name in ipairs(labels) do good = good and type(name) == "string" end
+  if good then return end
+  if not of_files[labels] then
+    options.fail("%s: labels has to be a list of %d names, as %s is %d, got %s", who, n, count, n,
+      options.is_plain(labels) and ("%d of them"):format(#labels) or options.describe(labels))
+  end
+  config.labels = nil
+end
+
 --- The labels of a config.json's id2label ({"0": "cat", …}), a list; nil if it has none.
 function common.labels(who, path, config)
   if config.id2label == nil then return nil end
@@ -39,6 +55,7 @@ function common.labels(who, path, config)
   if n == 0 or #labels ~= n then
     options.fail('%s: %s: id2label has to name the classes 0, 1, …, as {"0": "cat", "1": "dog"} does', who, path)
   end
+  of_files[labels] = true
   return labels
 end
 

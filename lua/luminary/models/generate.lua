@@ -18,6 +18,8 @@ for name, row in pairs(generation_config.options) do spec[name] = row end
 
 -- A list, of one thing or of a list.
 local function list_of(who, name, v, kind)
+  local field = options.is_plain(v) and options.named_field(v)
+  if field then fail("%s: %s has to be one or a list, got a table with the field '%s'", who, name, tostring(field)) end
   local list = options.is_plain(v) and v or {v}
   for _, each in ipairs(list) do options.arg(who, name, each, kind) end
   return list

@@ -156,7 +156,11 @@ end
 local function time_of(self, x, step, class_labels)
   local n, config = x.shape[1], self.config
   if not core.is_tensor(step) then
-    step = ops.full({n}, options.arg("UNet2D", "the step", step, "number"), {device = x.device})
+    step = options.arg("UNet2D", "the step", step, "number")
+    if not (step >= 0 and step < math.huge) then
+      fail("UNet2D: the step has to be a number from 0, got %s", options.describe(step))
+    end
+    step = ops.full({n}, step, {device = x.device})
   elseif step.ndim == 0 or step:numel() == 1 then
     step = step:reshape(1):expand(n)
   end
@@ -260,6 +264,12 @@ local function make(config)
   return net
 end
 
+local function finite(who, name, value)
+  value = options.arg(who, name, value, "number")
+  if value - value ~= 0 then fail("%s: %s has to be a finite number, got %s", who, name, value) end
+  return value
+end
+
 --- models.unet2d([{in_channels = 3, out_channels = 3, block_out_channels = {224, 448, 672, 896}, layers_per_block = 2,
 --- down_block_types = {"DownBlock2D", "AttnDownBlock2D", …}, up_block_types = {"AttnUpBlock2D", …, "UpBlock2D"},
 --- attention_head_dim = 8, add_attention = true, norm_num_groups = 32, norm_eps = 1e-5, dropout = 0,
@@ -276,7 +286,7 @@ function models.unet2d(opts)
     up_block_types = {kinds "Up", {"AttnUpBlock2D", "AttnUpBlock2D", "AttnUpBlock2D", "UpBlock2D"}},
     add_attention = {"boolean", true}, norm_num_groups = {"count", 32}, norm_eps = {"positive", 1e-5},
     resnet_time_scale_shift = {{"default", "scale_shift"}, "default"}, time_embedding_dim = {"count"},
-    flip_sin_to_cos = {"boolean", true}, freq_shift = {"number", 0}, downsample_padding = {"natural", 1},
+    flip_sin_to_cos = {"boolean", true}, freq_shift = {finite, 0}, downsample_padding = {"natural", 1},
     center_input_sample = {"boolean", false}, num_class_embeds = {"count"},
     attn_norm_num_groups = {"count"}, sample_size = {"size"},
   }, make, "block_out_channels", {

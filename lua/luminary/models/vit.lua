@@ -141,7 +141,7 @@ local function make(config)
   if config.image_size % config.patch_size ~= 0 then
     fail("vit: image_size %d is not to be divided into patches of %d", config.image_size, config.patch_size)
   end
-  if config.labels and #config.labels ~= config.num_classes then config.labels = nil end
+  common.fit_labels("vit", config, "num_classes")
   return VisionTransformer(config)
 end
 

@@ -275,6 +275,11 @@ end
 local function as_ids(who, ids)
   if type(ids) == "number" then ids = {ids} end
   if type(ids) == "table" then
+    local field = options.is_plain(options.arg(who, "ids", ids, "table")) and options.named_field(ids)
+    if field then
+      fail("%s: ids has the field '%s'; a list of ids or a tensor wanted%s", who, tostring(field),
+        ids.input_ids and ": ids.input_ids" or "")
+    end
     for i, id in ipairs(ids) do options.arg(who, ("ids[%d]"):format(i), id, "integer") end
     ids = #ids > 0 and core.tensor(ids, {dtype = "int64"}) or core.ops.zeros({0}, {dtype = "int64"})
   end
