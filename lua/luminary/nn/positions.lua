@@ -18,18 +18,24 @@ local function angles(first, n, rates)
   return ops.arange(first, first + n, {dtype = "float64"}):unsqueeze(2) * rates
 end
 
-local AT_ONCE = 2 ^ 18 -- numbers
+local AT_ONCE = 2 ^ 16 -- numbers
 
--- Fills tables [places, dim / 2] with the cosines and sines of all places; what is on the way there to a table's dtype
--- stands for a few places at a time.
+-- Fills tables [places, dim / 2] with the cosines and sines of all places, in place and a few places at a time: beside
+-- the tables it takes hardly any memory.
 local function fill(cosines, sines, rates)
-  local places = cosines.shape[1]
-  local most = math.max(1, math.floor(AT_ONCE / rates:numel()))
+  local places, how = cosines.shape[1], {dtype = "float64"}
+  local most = math.min(places, math.max(1, math.floor(AT_ONCE / rates:numel())))
+  local place, turns, values = ops.arange(0, most, how):unsqueeze(2), nil, nil
   for first = 1, places, most do
     local n = math.min(most, places - first + 1)
-    local turns = angles(first - 1, n, rates)
-    cosines:narrow(1, first, n):copy_(turns:cos())
+    if n < most or first == 1 then
+      place = place:narrow(1, 1, n)
+      turns, values = ops.empty({n, rates:numel()}, how), ops.empty({n, rates:numel()}, how)
+    end
+    turns:copy_(place):mul_(rates)
+    cosines:narrow(1, first, n):copy_(values:copy_(turns):cos_())
     sines:narrow(1, first, n):copy_(turns:sin_())
+    place:add_(most)
   end
 end
 
