@@ -123,7 +123,7 @@ end
 
 local archs = {}
 for name, make in pairs(lm.models) do archs[name] = make end
-archs.mlp, archs.lenet = nil, nil -- for small grey images
+for name in ("mlp lenet gpt2 llama bert unet2d"):gmatch "%S+" do archs[name] = nil end -- not of photos' classes
 choice("arch", archs)
 choice("schedule", {step = true, cosine = true, constant = true})
 if options["label-smoothing"] > 1 then refuse("--label-smoothing %g: 1 at most", options["label-smoothing"]) end

@@ -153,6 +153,7 @@ describe("imagenet.lua", function()
     local has_images = "--data " .. folder .. "/images "
     for given, message in pairs {
       ["--arch resnet19"] = "--arch: 'resnet19' is none of alexnet, ", ["--arch lenet"] = "--arch: 'lenet' is none of",
+      ["--arch gpt2"] = "--arch: 'gpt2' is none of",
       ["--dummy --output /nowhere"] = "--output: /nowhere/checkpoint.safetensors.try: No such file",
       ["--sync-bn --data-parallel"] = "--sync-bn: is for ranks",
       ["--schedule linear"] = "--schedule: 'linear' is none of constant, cosine, step",
