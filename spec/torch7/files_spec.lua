@@ -171,7 +171,6 @@ describe("torch.save", function()
       end
       return head .. int(3) .. int(at) .. int(n) .. table.concat(parts)
     end
-    local lm = require "luminary"
     local function two() return expanded(2, 1) end
     local function many() return expanded(2 ^ 14, 0) end
     for _, case in ipairs {
