@@ -298,6 +298,9 @@ describe("torch.save", function()
     temp.write(path, int(3) .. int(1) .. int(-5))
     assert.error_matches(function() torch.load(path) end, "torch.load: " .. path .. ": a table of %-5 entries")
     assert.error_matches(function() lm.load(path) end, "load: " .. path .. ": a table of %-5 entries")
+    assert.error_matches(function() torch.deserialize("3\n1\nnan\n", "ascii") end, "a table of %-?nan entries")
+    assert.error_matches(function() torch.deserialize("2\n1.5\nab\n", "ascii") end, "1.5 bytes wanted at 6 of 9")
+    assert.error_matches(function() torch.deserialize("2\nnan\nab\n", "ascii") end, "nan bytes wanted at 6 of 9")
     local parts = {}
     for i = 1, 100000 do
       parts[i] = int(3) .. string.char(i % 256, math.floor(i / 256) % 256, math.floor(i / 65536), 0) .. int(1)

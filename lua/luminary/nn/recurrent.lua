@@ -302,7 +302,7 @@ local function results(y, h, c)
 end
 
 local function forward_packed(self, packed, h, c)
-  packed:checked(self.__name)
+  packed:_checked(self.__name)
   local x, sizes, order, back = packed.data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
   if x.ndim ~= 2 then fail("%s: packed data is %s; [steps, input_size] wanted", self.__name, describe(x)) end
   check_width(self, x, x.shape[2])

@@ -108,8 +108,8 @@ local function ahead(self, n)
 end
 
 local function check_left(self, n)
-  if n < 0 or self.at + n > size_of(self) then
-    fail("%s: %.0f bytes wanted at %.0f of %.0f", self.__typename, n, self.at, size_of(self))
+  if not (n >= 0 and n % 1 == 0 and self.at + n <= size_of(self)) then -- a text may say 2.5, or nan
+    fail("%s: %.14g bytes wanted at %.0f of %.0f", self.__typename, n, self.at, size_of(self))
   end
 end
 
@@ -418,7 +418,7 @@ local function read_inner(self, kind)
     return read_named(self, at, version:match "^V %d+$" and read_text(self) or version)
   end
   local t, n = {}, self:readInt()
-  if n < 0 then fail("torch.load: a table of %.0f entries", n) end
+  if n < 0 or n ~= n then fail("torch.load: a table of %.0f entries", n) end
   self.made[at] = t
   for _ = 1, n do
     local key = self:readObject()

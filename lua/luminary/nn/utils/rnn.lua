@@ -64,9 +64,9 @@ function PackedSequence:init(data, batch_sizes, sorted_indices, unsorted_indices
   self.unsorted_indices = unsorted_indices and core.keep(unsorted_indices)
 end
 
---- packed:checked(who): how many sequences each step has, a list, or an error of who's where fields that were set by
---- hand do not fit together.
-function PackedSequence:checked(who)
+-- How many sequences each step has, a list, or an error of who's where fields that were set by hand do not fit
+-- together.
+function PackedSequence:_checked(who)
   local data, sizes = self.data, self.batch_sizes
   if not core.is_tensor(data) or data.ndim == 0 then
     fail("%s: the PackedSequence's data is %s; a tensor [steps, …] wanted", who, options.describe(data))
@@ -98,7 +98,7 @@ end
 
 --- The same sequences on a device or in a dtype.
 function PackedSequence:to(...)
-  self:checked "PackedSequence:to"
+  self:_checked "PackedSequence:to"
   return PackedSequence(self.data:to(...), self.batch_sizes, self.sorted_indices, self.unsorted_indices)
 end
 
@@ -156,7 +156,7 @@ function rnn.pad_packed_sequence(packed, ...)
   if not class.is(packed, PackedSequence) then
     fail("%s: a PackedSequence wanted, got %s", who, options.describe(packed))
   end
-  local sizes, steps, lengths, first = packed:checked(who), {}, {}, 1
+  local sizes, steps, lengths, first = packed:_checked(who), {}, {}, 1
   local count = sizes[1]
   local longest = opts.total_length or #sizes
   if longest < #sizes then fail("%s: total_length %d, but there are sequences of %d", who, longest, #sizes) end
