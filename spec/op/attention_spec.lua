@@ -405,4 +405,23 @@ describe("scaled_dot_product_attention with dropout_p", function()
     local slow = least(seen) / least(numbers)
     assert.is_true(slow < 1.5, ("%.2f of the time"):format(slow))
   end)
+
+  it("gives few queries, as the next token has, what float64 gives", function()
+    for _, queries in ipairs { 1, 4, 5 } do
+      for _, keys in ipairs { 1, 65, 257, 600 } do
+        for _, kind in ipairs { "plain", "bool", "numbers", "causal", "groups" } do
+          local q, heads = lm.randn(2, 4, queries, 37), kind == "groups" and 2 or 4
+          local k, v = lm.randn(2, keys, heads, 37):transpose(2, 3), lm.randn(2, heads, keys, 40):narrow(4, 3, 21)
+          local opts = { is_causal = kind == "causal", enable_gqa = kind == "groups" }
+          if kind == "bool" then opts.attn_mask = lm.randn(2, 1, queries, keys):gt(-1) end
+          if kind == "numbers" then opts.attn_mask = lm.randn(queries, keys) end
+          local got = F.scaled_dot_product_attention(q, k, v, opts)
+          if kind == "numbers" then opts.attn_mask = opts.attn_mask:double() end
+          local want = F.scaled_dot_product_attention(q:double(), k:double(), v:double(), opts)
+          assert.is_true(got:double():allclose(want, { atol = 1e-5, equal_nan = true }),
+            ("%d queries, %d keys, %s"):format(queries, keys, kind))
+        end
+      end
+    end
+  end)
 end)

@@ -5,13 +5,14 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/attention.h"
+#include "backend/cpu/isa/matmul/few_rows.h"
 #include "backend/cpu/isa/matmul/panels.h"
 #include "device/alloc.h"
 
 /* Queries and keys of a block, whose scores stay in the second cache, and elements from one query's to the next one's:
  * no power of two, which would put a column of scores into few places of the first cache. What is packed of keys and
  * values serves up to SPAN queries. */
-enum { QUERIES = 128, KEYS = 256, LINE = KEYS + 16, SPAN = 512 };
+enum { QUERIES = 128, KEYS = 256, LINE = KEYS + 16, SPAN = 512, FEW = 4 /* for which nothing is packed */ };
 
 typedef struct attention {
   const lm_tensor *query, *key, *value, *mask; /* [N, H, L or S, E]; mask of [N, H, L, S], or NULL */
@@ -94,7 +95,27 @@ static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t 
                                            .beta = beta});
 }
 
-/* Scores of queries from i and packed keys from j on, in the block's memory; its mask is set, too. */
+/* The same of few rows of floats by b as it lies, rows `ldb` apart; `turned`: its columns are rows in memory. To pack b
+ * would take longer. */
+static void multiply_few(int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
+                         int64_t ldb, bool turned, double beta, void *c, int64_t ldc) {
+  LM_ISA_PICK(lm_few_rows_loops)
+      ->product[LM_F32](&(lm_few_rows){.m = m,
+                                       .n = n,
+                                       .k = k,
+                                       .x = a,
+                                       .b = b,
+                                       .c = c,
+                                       .x_row = lda,
+                                       .ldb = ldb,
+                                       .ldc = ldc,
+                                       .turned = turned,
+                                       .alpha = (float)alpha,
+                                       .beta = (float)beta});
+}
+
+/* Scores of queries from i and packed keys from j on, or NULL: of few queries and the keys as they lie, in the block's
+ * memory; its mask is set, too. */
 static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j, const char *keys, lm_score_block *b) {
   const lm_tensor *mask = t->mask;
   b->line = LINE;
@@ -110,8 +131,13 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
     b->place = ((n * t->heads + h) * t->queries + i) * t->keys + j;
     b->place_row = t->keys;
   }
-  multiply(t, false, b->rows, b->cols, t->width, t->scale, row_of(t->query, n, h, i), step_of(t->query), keys, 0,
-           b->scores, LINE);
+  const char *queries = row_of(t->query, n, h, i);
+  if (keys) {
+    multiply(t, false, b->rows, b->cols, t->width, t->scale, queries, step_of(t->query), keys, 0, b->scores, LINE);
+  } else {
+    multiply_few(b->rows, b->cols, t->width, t->scale, queries, step_of(t->query), row_of(t->key, n, h / t->shared, j),
+                 step_of(t->key), true, 0, b->scores, LINE);
+  }
 }
 
 /* ---- forward */
@@ -138,6 +164,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
   char *scores = room, *keys = scores + r.scores, *packed = keys + r.keys, *values = packed + r.packed;
   char *most = values + r.values, *sum = most + r.stats;
   int64_t last = t->causal ? smaller(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
+  bool few = t->dtype == LM_F32 && end - i <= FEW;
   size_t value_row = (size_t)vw * t->each;
   memset(values, 0, (size_t)(end - i) * value_row);
   memset(sum, 0, (size_t)(end - i) * t->each);
@@ -149,14 +176,20 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
   }
   for (int64_t j = 0; j < last; j += KEYS) {
     int64_t there = smaller(KEYS, last - j);
-    pack(t, keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
-    pack(t, packed, row_of(t->value, n, kv, j), step_of(t->value), there, vw, false);
+    const char *value = row_of(t->value, n, kv, j);
+    if (!few) {
+      pack(t, keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
+      pack(t, packed, value, step_of(t->value), there, vw, false);
+    }
     for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
       lm_score_block b = {.scores = scores, .rows = smaller(QUERIES, end - i - q), .cols = there};
       char *mine = values + (size_t)q * value_row;
-      score(t, n, h, i + q, j, keys, &b);
+      score(t, n, h, i + q, j, few ? NULL : keys, &b);
       t->loops->online_softmax(&b, most + (size_t)q * t->each, sum + (size_t)q * t->each, mine, vw);
-      multiply(t, false, b.rows, vw, b.cols, 1, scores, LINE, packed, 1, mine, vw);
+      if (few)
+        multiply_few(b.rows, vw, b.cols, 1, scores, LINE, value, step_of(t->value), false, 1, mine, vw);
+      else
+        multiply(t, false, b.rows, vw, b.cols, 1, scores, LINE, packed, 1, mine, vw);
     }
   }
   t->loops->finish(row_of(out, n, h, i), step_of(out), norms + (size_t)((n * t->heads + h) * t->queries + i) * t->each,
