@@ -305,15 +305,16 @@ done:
   return status;
 }
 
-/* What the node's one input gets is added to what it has, where that is possible without a tensor of all of it. */
-static lm_status add_part(lm_pass *r, lm_node *n, lm_tensor *g, bool *added) {
+/* What the node's one input gets, if that is wanted, is added to what it has, where that is possible without a tensor
+ * of all of it. */
+static lm_status add_part(lm_pass *r, lm_node *n, const lm_wish *wish, lm_tensor *g, bool *added) {
   *added = false;
   bool is_part = n->kind == LM_NODE_OP && (n->op == LM_OP_select || n->op == LM_OP_narrow || n->op == LM_OP_slice);
-  if (!is_part || r->team || r->a->create_graph || r->anomaly || !n->edge[0].node) return LM_OK;
+  if (!is_part || !wish[0].wanted || r->team || r->a->create_graph || r->anomaly) return LM_OK;
   lm_edge e = n->edge[0];
   bool leaf = e.node->kind == LM_NODE_LEAF;
   lm_tensor *sum = leaf ? leaf_place(r->leaf, r->leaf_room, e.node)->grad : e.node->out[e.slot].grad;
-  return is_needed(r, e.node) ? lm_sum_part_gradient(n, sum, g, added) : LM_OK;
+  return lm_sum_part_gradient(n, sum, g, added);
 }
 
 lm_status lm_pass_step(lm_pass *r, lm_node *n) {
@@ -337,7 +338,7 @@ lm_status lm_pass_step(lm_pass *r, lm_node *n) {
     wish[k].home = any && wish[k].wanted && n->kind == LM_NODE_OP ? home_of(r, n->edge[k]) : NULL;
   }
   if (any) {
-    status = add_part(r, n, g[0], &added);
+    status = add_part(r, n, wish, g[0], &added);
     if (status == LM_OK && !added) status = lm_node_gradients(n, g, wish, r->a->create_graph, gin);
     for (int k = 0; k < n->nedge; k++) lm_release(wish[k].home);
     if (status == LM_OK && r->anomaly)

@@ -10,9 +10,7 @@ local NEVER = -1e9 -- the score of what stands there only to fill a place
 -- ends}.
 local function candidates(scores, rows, o, last_step)
   local vocabulary = scores.shape[2]
-  local ends = 0
-  for _ in pairs(o.ends) do ends = ends + 1 end
-  local most = math.min(math.max(2, 1 + ends) * o.num_beams, scores:numel())
+  local most = math.min(token_scores.choices(o) * o.num_beams, scores:numel())
   scores = scores:reshape(-1)
   local keys = scores
   if o.do_sample then -- the greatest of these are drawn without replacement (Gumbel-max: Kool et al. 2019)

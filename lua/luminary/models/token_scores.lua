@@ -143,11 +143,17 @@ function token_scores.drawn(scores, o)
   return left(scores, o, 1e-30, 1):softmax(2):multinomial(1, true, {generator = o.generator})
 end
 
---- Log probabilities of beams as drawing sees them. Ends may be the likeliest, so that one token more is left of each.
-function token_scores.of_beams(scores, o)
+--- How many tokens a beam has to choose from: ends may be the likeliest, and one more is to be left.
+function token_scores.choices(o)
   local ends = 0
   for _ in pairs(o.ends) do ends = ends + 1 end
-  return left(scores, o, 1e-6, math.max(2, 1 + ends)) -- colder, sums would be as unlikely as what is never to be chosen
+  return math.max(2, 1 + ends)
+end
+
+--- Log probabilities of beams as drawing sees them.
+function token_scores.of_beams(scores, o)
+  -- Colder, sums would be as unlikely as what is never to be chosen.
+  return left(scores, o, 1e-6, token_scores.choices(o))
 end
 
 return token_scores
