@@ -21,12 +21,15 @@
 #define LM_DEVICE inline __attribute__((unused))
 #define LM_HOST_DEVICE inline __attribute__((unused))
 #define LM_UNROLL
+#define LM_UNROLL_BY(n)
 /* The block's dynamic shared memory, 16-byte aligned, as `type *name`. */
 #define LM_DYNAMIC_SHARED(type, name) type *name = (type *)lm_fake_dynamic_shared()
 #else
 #define LM_DEVICE __device__ __forceinline__
 #define LM_HOST_DEVICE __host__ __device__ __forceinline__
 #define LM_UNROLL _Pragma("unroll")
+#define LM_PRAGMA(text) _Pragma(#text)
+#define LM_UNROLL_BY(n) LM_PRAGMA(unroll n)
 /* One untyped array: a second declaration of another type would clash with it. */
 #define LM_DYNAMIC_SHARED(type, name)                                 \
   extern __shared__ __align__(16) unsigned char lm_dynamic_shared_[]; \

@@ -71,6 +71,16 @@ struct lm_load_i64 {
   LM_DEVICE int64_t operator()(int64_t v) const { return v; }
 };
 
+/* A number as what a floating loader of dtype loads. */
+template <class S, class N>
+LM_DEVICE S lm_put_loaded(N v, int dtype) {
+  if constexpr (sizeof(S) == 2) {
+    return dtype == LM_BF16 ? lm_put<lm_bf16>(v).bits : lm_put<lm_f16>(v).bits;
+  } else {
+    return v;
+  }
+}
+
 template <class F>
 int lm_for_float_loader(int dtype, F f) {
   switch (dtype) {

@@ -34,14 +34,6 @@ struct lm_softmax_join {
 LM_DEVICE float lm_softmax_get(float v, int) { return v; }
 LM_DEVICE double lm_softmax_get(double v, int) { return v; }
 LM_DEVICE float lm_softmax_get(uint16_t v, int dtype) { return lm_load_half{dtype}(v); }
-template <class S, class N>
-LM_DEVICE S lm_softmax_put(N v, int dtype) {
-  if constexpr (sizeof(S) == 2) {
-    return dtype == LM_BF16 ? lm_put<lm_bf16>(v).bits : lm_put<lm_f16>(v).bits;
-  } else {
-    return v;
-  }
-}
 
 /* One kind on one loader, for two ways of taking a line's threads together: Team has
  *   T operator()(T value, Op op)   op over the line's threads; each gets the result */
@@ -239,8 +231,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_rows(lm_sof
       LM_UNROLL
       for (int v = 0; v < V; v++) {
         int k = p * V + v;
-        pack.v[v] =
-            lm_softmax_put<stored>(math::result(x[k], y[math::BACKWARD ? k : 0], t.most, c, true), loader.dtype);
+        pack.v[v] = lm_put_loaded<stored>(math::result(x[k], y[math::BACKWARD ? k : 0], t.most, c, true), loader.dtype);
       }
       lm_store<V>(out + i * out_step, pack);
     }
@@ -266,7 +257,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_rows(lm_sof
     LM_UNROLL
     for (int v = 0; v < N; v++) {
       num below = math::BACKWARD ? loader(py.v[v]) : 0;
-      pack.v[v] = lm_softmax_put<stored>(math::result(loader(px.v[v]), below, t.most, c, false), loader.dtype);
+      pack.v[v] = lm_put_loaded<stored>(math::result(loader(px.v[v]), below, t.most, c, false), loader.dtype);
     }
     lm_store<N>(out + i * out_step, pack);
   });
@@ -332,7 +323,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_cols(lm_sof
       if (i >= length) break;
       num a = held ? x[k] : loader(xs[i * x_step]), b = 0;
       if (math::BACKWARD) b = held ? y[k] : loader(ys[i * y_step]);
-      out[i * out_step] = lm_softmax_put<stored>(math::result(a, b, t.most, c, held), loader.dtype);
+      out[i * out_step] = lm_put_loaded<stored>(math::result(a, b, t.most, c, held), loader.dtype);
     }
   }
 }

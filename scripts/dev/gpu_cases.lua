@@ -5,7 +5,7 @@
 --   luajit gpu_cases.lua scaling                                    gradients checked and unscaled, likewise
 --   luajit gpu_cases.lua linalg [SIZE]                              transforms, linear algebra; with a size their times
 --   luajit gpu_cases.lua recurrent [SIZE]                           recurrent layers; with a size their times
---   luajit gpu_cases.lua attention                                  attention of several sizes of heads
+--   luajit gpu_cases.lua attention [LENGTH]                         attention of many sizes; with a length its times
 --   luajit gpu_cases.lua properties PROGRAM JSON                    the card's properties beside those on file
 --   luajit gpu_cases.lua nccl                                       the group "nccl" of one rank
 --   luminary run --nproc 2 gpu_cases.lua issue                      what a call of NCCL costs the thread that makes it
@@ -228,9 +228,11 @@ local function milliseconds(f, inputs) -- the best of three
   return best
 end
 
+local stand_in = (os.getenv "LD_PRELOAD" or ""):find("fake_cuda", 1, true) ~= nil
+
 -- What is missing is computed otherwise, and as well; here it has to be the libraries.
 local function expect_libraries(...)
-  if (os.getenv "LD_PRELOAD" or ""):find("fake_cuda", 1, true) or os.getenv "LM_CUDA_WITHOUT" then return end
+  if stand_in or os.getenv "LM_CUDA_WITHOUT" then return end
   local file = assert(io.open "/proc/self/maps")
   local maps = file:read "*a"
   file:close()
@@ -304,28 +306,57 @@ function case.recurrent(size)
   end
 end
 
--- Attention beside the CPU's in float64, with and without masks, of heads that are shared: results and gradients.
-function case.attention()
+-- Attention beside the CPU's in float64, with and without masks, of heads that are shared: results and gradients, by
+-- cuDNN and by our kernels. 37 queries are part of a block, 300 several. With a length, how long these and products
+-- take.
+function case.attention(length)
   local limits = { float64 = 1e-10, float32 = 1e-4, bfloat16 = 5e-2, float16 = 1e-2 }
   for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
-    for _, e in ipairs { 64, 80, 128, 256 } do
-      for _, how in ipairs { "plain", "causal", "masked", "shared heads" } do
-        lm.manual_seed(1)
-        local o = { is_causal = how == "causal", enable_gqa = how == "shared heads" }
-        local heads = how == "shared heads" and 2 or 4
-        local q, k, v = lm.randn { 2, 4, 37, e }, lm.randn { 2, heads, 37, e }, lm.randn { 2, heads, 37, e }
-        local mask = how == "masked" and lm.rand({ 37, 37 }):lt(0.7) or nil
-        local function values(device, as)
-          local list, option = {}, { is_causal = o.is_causal, enable_gqa = o.enable_gqa }
-          for i, t in ipairs { q, k, v } do list[i] = t:to(dtype):to(device, as):detach():requires_grad_() end
-          option.attn_mask = mask and mask:to(device)
-          local y = F.scaled_dot_product_attention(list[1], list[2], list[3], option)
-          y:double():sin():sum():backward()
-          return { y, list[1].grad, list[2].grad, list[3].grad }
+    local half = dtype == "bfloat16" or dtype == "float16"
+    for _, e in ipairs(stand_in and { 80 } or { 64, 80, 128, 256 }) do
+      for _, how in ipairs { "plain", "causal", "masked", "shared heads", "dropout" } do
+        for _, queries in ipairs(stand_in and { 37 } or { 37, 300 }) do
+          lm.manual_seed(1)
+          local heads = how == "shared heads" and 2 or 4
+          local list = { lm.randn { 2, 4, queries, e }, lm.randn { 2, heads, queries, e } }
+          list[3] = lm.randn(list[2].shape)
+          local mask = how == "masked" and lm.rand({ queries, queries }):lt(0.7) or nil
+          local function values(device, as)
+            local on = {}
+            for i, t in ipairs(list) do on[i] = t:to(dtype):to(device, as):detach():requires_grad_() end
+            lm.manual_seed(2)
+            local y = F.scaled_dot_product_attention(on[1], on[2], on[3], {
+              is_causal = how == "causal", enable_gqa = how == "shared heads", attn_mask = mask and mask:to(device),
+              dropout_p = how == "dropout" and 0.3 or 0,
+            })
+            y:double():sin():sum():backward()
+            return { y, on[1].grad, on[2].grad, on[3].grad }
+          end
+          local want = values("cpu", "float64")
+          for _, enabled in ipairs(half and { true, false } or { true }) do
+            lm.backends.cudnn.enabled = enabled
+            expect_all(("%d x %d %s, %s%s"):format(queries, e, how, dtype, enabled and "" or ", no cuDNN"), want,
+              values("cuda", dtype), limits[dtype])
+          end
+          lm.backends.cudnn.enabled = true
         end
-        expect_all(("attention of %d, %s, in %s"):format(e, how, dtype), values("cpu", "float64"),
-          values("cuda", dtype), limits[dtype])
       end
+    end
+    if length then
+      local x = lm.randn({ 3, 4, 12, assert(tonumber(length), "which length?"), 64 }):to("cuda", dtype)
+      local q, k, v = x[1]:detach():requires_grad_(), x[2]:detach():requires_grad_(), x[3]:detach():requires_grad_()
+      local took = {}
+      local function timed(f) took[#took + 1] = milliseconds(function() f():sum():backward() end, {}) end
+      for _, causal in ipairs { false, true } do
+        for _, enabled in ipairs { true, false } do
+          lm.backends.cudnn.enabled = enabled
+          timed(function() return F.scaled_dot_product_attention(q, k, v, { is_causal = causal }) end)
+        end
+      end
+      lm.backends.cudnn.enabled = true
+      timed(function() return (q * 0.125):matmul(k:transpose(-2, -1)):softmax(-1):matmul(v) end)
+      print(("%40s cuDNN %.3f ms, no cuDNN %.3f ms; causal %.3f and %.3f ms; products and softmax %.3f ms"):format(
+        dtype, unpack(took)))
     end
   end
 end

@@ -90,18 +90,23 @@ describe("on a CUDA device", function()
     check_launches(6, function() ((w + a) * b):sum():backward() end)
   end)
 
-  -- Passes over the scores are what attention costs: none that asks them what the mask says.
+  -- Of few queries and many keys passes over the scores are what attention costs: none asks them what the mask says.
   it("attention takes so many launches and nothing else", function()
-    local function attend(options)
+    local function attend(keys, options)
       local list = {}
-      for i = 1, 3 do list[i] = lm.rand({2, 4, 16, 8}, {device = "cuda", requires_grad = true}) end
+      for i = 1, 3 do list[i] = lm.rand({2, 4, i == 1 and 16 or keys, 8}, {device = "cuda", requires_grad = true}) end
       return function() return lm.no_grad(F.scaled_dot_product_attention, list[1], list[2], list[3], options) end
     end
-    check_launches(4, attend {})
-    local causal = made_by(attend {is_causal = true})
+    local seen, added = {dtype = "bool", device = "cuda"}, {device = "cuda"}
+    check_launches(1, attend(16))
+    check_launches(1, attend(16, {is_causal = true}))
+    check_launches(1, attend(16, {attn_mask = lm.ones({16, 16}, seen)}))
+    check_launches(2, attend(16, {dropout_p = 0.1})) -- and the place in the generator's numbers
+    check_launches(4, attend(300))
+    local causal = made_by(attend(300, {is_causal = true}))
     assert.same({causal.launches, 1}, {math.min(causal.launches, 7), causal.fills})
-    check_launches(10, attend {attn_mask = lm.ones({16, 16}, {dtype = "bool", device = "cuda"})})
-    check_launches(9, attend {attn_mask = lm.zeros({16, 16}, {device = "cuda"})})
+    check_launches(10, attend(300, {attn_mask = lm.ones({16, 300}, seen)}))
+    check_launches(9, attend(300, {attn_mask = lm.zeros({16, 300}, added)}))
   end)
 
   it("a training step takes so many launches and nothing else", function()

@@ -1,5 +1,5 @@
--- Whether cuDNN has plans for the convolutions of the example networks and of the op table on an H200, known by its
--- properties alone (support/cuda/h200.json): the real library, without a GPU.
+-- Whether cuDNN has plans for the convolutions of the example networks and of the op table, and takes attention's
+-- graphs, on an H200, known by its properties alone (support/cuda/h200.json): the real library, without a GPU.
 local temp = require "spec.support.temp"
 if os.getenv "LM_SPEC_DEVICE" then return end -- the same again
 local rows = dofile "spec/op/op_cases.lua"
@@ -71,7 +71,8 @@ describe("cuDNN, without a GPU, #speed", function() -- its program is not built 
     if not temp.exists(cuda .. "/include/cudnn.h") then return pending("there is no cuDNN in " .. cuda) end
     if not temp.exists(built .. "/libluminary.so.0") then return pending("the module does not come from a build") end
     local ok, text = temp.run(folder, ("unset LD_PRELOAD; gcc -std=gnu11 -Wall -Wextra -Werror -O1 -Isrc"
-      .. " -Ikernels -I%s/../../src -I%s/include spec/support/cudnn_plans.c src/backend/cuda/libraries/cudnn_plan.c"
+      .. " -Ikernels -I%s/../../src -I%s/include spec/support/cudnn_plans.c"
+      .. " src/backend/cuda/libraries/cudnn_attention.c src/backend/cuda/libraries/cudnn_conv.c src/backend/cuda/libraries/cudnn_graph.c"
       .. " %s/libluminary.so.0 -L%s/lib64 -lcudnn -Wl,-rpath,%s:%s/lib64 -o %s/plans"):format(built, cuda, built, cuda,
       built, cuda, folder))
     assert(ok, text)
@@ -132,4 +133,38 @@ describe("cuDNN, without a GPU, #speed", function() -- its program is not built 
       end
     end)
   end
+
+  it("takes attention's graphs", function()
+    if not program then return pending("there is no program") end
+    local stub -- a driver's library, which is asked for before anything else
+    for _, path in ipairs { "/lib64/stubs/libcuda.so", "/lib/stubs/libcuda.so" } do
+      if temp.exists(cuda .. path) then stub = cuda .. path end
+    end
+    if not stub then return pending("the toolkit has no stub of the driver") end
+    assert(temp.run(folder, ("ln -sf %s %s/libcuda.so.1"):format(stub, folder)))
+    -- Samples, heads, heads of keys, queries, keys, numbers of a query and a value, causal, heads side by side.
+    local taken = {
+      gpt2 = "float16 4 12 12 1024 1024 64 64 1 1", bert = "bfloat16 8 12 12 128 128 64 64 0 0",
+      llama = "bfloat16 1 32 8 2000 2000 128 128 1 1", cross = "float16 2 8 8 77 300 40 40 0 1",
+      narrow_values = "bfloat16 2 4 4 128 128 64 32 0 0", wide = "bfloat16 1 8 8 512 512 256 256 1 0",
+      next_token = "float16 2 12 12 1 200 64 64 0 0",
+    }
+    local lines = { "odd float16 1 2 2 64 64 33 33 0 0\n" } -- which it does not take
+    for name, rest in pairs(taken) do lines[#lines + 1] = name .. " " .. rest .. "\n" end
+    temp.write(folder .. "/attentions", table.concat(lines))
+    local ok, text = temp.run(folder, ("unset LD_PRELOAD; LD_LIBRARY_PATH=%s timeout 300 %s "
+      .. "spec/support/cuda/h200.json attention <%s/attentions"):format(folder, program, folder))
+    assert(ok, text)
+    local found = {}
+    for name, pass, proposals in text:gmatch "(%S+) (%S+) (%d+)\n" do
+      found[name .. " " .. pass] = tonumber(proposals)
+    end
+    assert.same({ 0, 0 }, { found["odd forward"], found["odd backward"] })
+    for name in pairs(taken) do
+      for _, pass in ipairs { "forward", "backward" } do
+        local key = name .. " " .. pass
+        assert(found[key] and (found[key] > 0 or key == "next_token backward"), key .. "\n" .. text)
+      end
+    end
+  end)
 end)

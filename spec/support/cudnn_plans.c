@@ -1,19 +1,24 @@
-/* Which convolutions cuDNN has plans for on a card known only by its properties: no GPU and no driver are needed.
+/* Which convolutions cuDNN has plans for on a card known only by its properties: no GPU and no driver are needed. And
+ * for which attentions it proposes some, which takes a driver's library that may do nothing, as the toolkit's stub is.
  *
  *   cudnn_plans PROPERTIES.json < convolutions      one line each: name, dtype, tf32 (0 or 1), bias (0 or 1), then the
  *                                                   sizes n c h w of x, k c/groups kh kw of the weight, stride,
  *                                                   padding, dilation (two numbers each), groups
+ *   cudnn_plans PROPERTIES.json attention < list    one line each: name, dtype, then samples, heads, heads of keys,
+ *                                                   queries, keys, numbers in a query and in a value, causal (0 or 1),
+ *                                                   and 1 where a query's heads lie side by side
  *   cudnn_plans --dump                              the properties of this machine's first card, as such a JSON
  *
  * For each it prints "name dtype tf32 pass layout plans workspace mode" for the three passes in both layouts, and for
  * the forward pass with a bias in its graph: how many of the first PLANS that the library proposes it also makes, the
  * bytes that the first of them needs, and which list of the heuristics that one is from (1: the good ones, 2: the
- * fallback). */
+ * fallback). For attention it prints "name pass proposals" for both passes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/libraries/cudnn_plan.h"
+#include "backend/cuda/libraries/cudnn_attention.h"
+#include "backend/cuda/libraries/cudnn_conv.h"
 
 enum { PLANS = 3, JSON_MAX = 1 << 16 };
 
@@ -59,7 +64,7 @@ static int count_plans(cudnnBackendDescriptor_t properties, const lm_cudnn_key *
   lm_cudnn_target target = {.properties = properties};
   lm_cudnn_search search;
   int made = 0;
-  lm_status status = lm_cudnn_search_begin(&target, key, &search);
+  lm_status status = lm_cudnn_conv_search(&target, key, &search);
   while (status == LM_OK && made < PLANS) {
     lm_cudnn_plan plan = {0};
     status = lm_cudnn_search_next(&search, &plan);
@@ -75,9 +80,48 @@ static int count_plans(cudnnBackendDescriptor_t properties, const lm_cudnn_key *
   return made;
 }
 
+static int count_proposals(cudnnBackendDescriptor_t properties, const lm_cudnn_attention_key *key) {
+  lm_cudnn_target target = {.properties = properties};
+  lm_cudnn_search search;
+  lm_status status = lm_cudnn_attention_search(&target, key, &search);
+  if (status == LM_OK) status = lm_cudnn_search_ask(&search, CUDNN_HEUR_MODE_A);
+  int found = search.configs;
+  lm_cudnn_search_end(&search);
+  if (status != LM_OK) fprintf(stderr, "# %s\n", lm_error());
+  return found;
+}
+
+static int attentions(cudnnBackendDescriptor_t properties) {
+  char name[64], dtype[16];
+  while (scanf("%63s %15s", name, dtype) == 2) {
+    long long v[9];
+    lm_cudnn_attention_key key = {0};
+    lm_dtype id;
+    for (int i = 0; i < 9; i++)
+      if (scanf("%lld", &v[i]) != 1) die(name);
+    if (lm_dtype_parse(dtype, &id) != LM_OK) die(name);
+    key.dtype = id;
+    key.samples = v[0], key.heads = v[1], key.key_heads = v[2], key.queries = v[3], key.keys = v[4];
+    key.width = v[5], key.value_width = v[6], key.causal = (int32_t)v[7];
+    for (int side = 0; side < LM_CUDNN_SIDES; side++) {
+      bool of_keys = side == LM_CUDNN_KEY || side == LM_CUDNN_VALUE || side == LM_CUDNN_DKEY || side == LM_CUDNN_DVALUE;
+      bool values = side == LM_CUDNN_VALUE || side == LM_CUDNN_OUT || side == LM_CUDNN_GRAD || side == LM_CUDNN_DVALUE;
+      int64_t heads = of_keys ? v[2] : v[1], rows = of_keys ? v[4] : v[3], width = values ? v[6] : v[5];
+      int64_t *stride = key.stride[side];
+      stride[0] = heads * rows * width;
+      stride[1] = v[8] ? width : rows * width;
+      stride[2] = v[8] ? heads * width : width;
+    }
+    for (key.backward = 0; key.backward < 2; key.backward++)
+      printf("%s %s %d\n", name, key.backward ? "backward" : "forward", count_proposals(properties, &key));
+  }
+  return 0;
+}
+
 int main(int argc, char **argv) {
-  if (argc != 2) {
-    fprintf(stderr, "usage: cudnn_plans PROPERTIES.json < convolutions, or cudnn_plans --dump\n");
+  bool of_attention = argc == 3 && strcmp(argv[2], "attention") == 0;
+  if (argc != 2 && !of_attention) {
+    fprintf(stderr, "usage: cudnn_plans PROPERTIES.json [attention] < list, or cudnn_plans --dump\n");
     return 1;
   }
   if (strcmp(argv[1], "--dump") == 0) {
@@ -85,6 +129,7 @@ int main(int argc, char **argv) {
     return 0;
   }
   cudnnBackendDescriptor_t properties = properties_from(argv[1]);
+  if (of_attention) return attentions(properties);
   static const char *const passes[] = {"forward", "input", "weight", "forward+bias"};
   char name[64], dtype[16];
   int tf32, bias;

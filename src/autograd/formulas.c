@@ -269,18 +269,27 @@ lm_tensor *lm_f_summed_heads(lm_expr *e, lm_tensor *t, int64_t groups) {
   return lm_e_sum(e, each, (lm_ints){.n = 1, .v = {at + 1}}, false, LM_NO_DTYPE);
 }
 
+/* On a GPU, where blocks run side by side, few of them with many keys each would take longer than products do. */
+static bool enough_blocks(const lm_tensor *query, const lm_tensor *key) {
+  enum { QUERIES = 64, FEW_KEYS = 256, FEW_BLOCKS = 32 };
+  int64_t queries = query->size[query->ndim - 2], blocks = (queries + QUERIES - 1) / QUERIES;
+  for (int d = 0; d < query->ndim - 2; d++) blocks *= query->size[d];
+  return key->size[key->ndim - 2] <= FEW_KEYS || (queries >= QUERIES / 2 && blocks >= FEW_BLOCKS);
+}
+
 bool lm_f_suits_attention(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                           const lm_tensor *mask) {
   (void)e;
   const lm_tensor *all[] = {query, key, value};
   const int ndim = query->ndim;
   for (int k = 0; k < 3; k++) {
-    if (all[k]->ndim != ndim || all[k]->dtype != query->dtype || LM_DEVICE_KIND(all[k]->device) != LM_CPU) return false;
+    if (all[k]->ndim != ndim || all[k]->dtype != query->dtype || all[k]->device != query->device) return false;
   }
+  if (ndim < 3 || (LM_DEVICE_KIND(query->device) != LM_CPU && !enough_blocks(query, key))) return false;
   int64_t heads = lm_f_heads_of(e, key);
   bool alike = (ndim == 3 || (ndim == 4 && query->size[0] == key->size[0] && key->size[0] == value->size[0])) &&
                heads == lm_f_heads_of(e, value) && heads > 0 && lm_f_heads_of(e, query) % heads == 0;
-  return alike && (!mask || (mask->ndim <= ndim && !lm_requires_grad(mask) && LM_DEVICE_KIND(mask->device) == LM_CPU &&
+  return alike && (!mask || (mask->ndim <= ndim && !lm_requires_grad(mask) && mask->device == query->device &&
                              (mask->dtype == LM_BOOL || mask->dtype == query->dtype)));
 }
 

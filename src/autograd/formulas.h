@@ -80,8 +80,8 @@ double lm_f_scale_of(struct lm_expr *e, double scale, const lm_tensor *query);
 /* Each head of t `groups` times, one after the other; and the sum of those again. */
 lm_tensor *lm_f_repeated_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
 lm_tensor *lm_f_summed_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
-/* Whether the op attention computes this: [N, H, L, E] or [H, L, E] on the CPU, no gradient of the mask.
- */
+/* Whether the op attention computes this: [N, H, L, E] or [H, L, E], no gradient of the mask, and on a GPU enough work
+ * for all of it. */
 bool lm_f_suits_attention(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                           const lm_tensor *mask);
 

@@ -1,6 +1,7 @@
 /* cuDNN's graph API, as far as the backend uses it: convolution's three passes, and a bias added in the same graph, by
- * plain loops. Descriptors are tables of attributes that know which names, types and counts they take; finalizing
- * checks that what is needed is there and fits, and nothing can be set afterwards.
+ * plain loops; and graphs of other operations, as attention is (fake_cudnn_fused.cc). Descriptors are tables of
+ * attributes that know which names, types and counts they take; finalizing checks that what is needed is there and
+ * fits, and nothing can be set afterwards.
  *
  * The engines it offers are made up, so that a caller meets what the real library has in store:
  *   0  is proposed first, many times over; in float it rounds inputs to TF32 and has the note TENSOR_CORE; needs a
@@ -11,18 +12,27 @@
  * No engine takes groups in double; channels-last in double with dilation has none; in double a bias is never in the
  * graph. Engine 0 refuses to become a plan for an odd number of input channels, and in half precision tensors that are
  * contiguous, or promised to be aligned to less than 16 bytes, are engine 3's. A tensor that exists only in the graph
- * has to be aligned to 16. */
+ * has to be aligned to 16.
+ *
+ * Graphs of other operations are engine 4's, in half precision and with 8 numbers in a row or a multiple; in the
+ * fallback list there is none. */
 #include "fake_cudnn.h"
 
 #include <stdio.h>
 
-#include <map>
 #include <memory>
 #include <set>
-#include <vector>
 
 namespace {
-enum { WORKSPACE = 1024, ENGINES = 4, TENSOR_CORE_ENGINE = 0, LAST_ENGINE = 3, TENSOR_CORE_CONFIGS = 30, ALIGN = 16 };
+enum {
+  WORKSPACE = 1024,
+  ENGINES = 4,
+  TENSOR_CORE_ENGINE = 0,
+  LAST_ENGINE = 3,
+  FUSED_ENGINE = 4,
+  TENSOR_CORE_CONFIGS = 30,
+  ALIGN = 16
+};
 
 struct descriptor;
 typedef std::shared_ptr<descriptor> reference;
@@ -85,6 +95,19 @@ static const row ROWS[] = {
     {D(TENSOR), A(TENSOR_STRIDES), T(INT64), 4, 4, false, NONE},
     {D(TENSOR), A(TENSOR_BYTE_ALIGNMENT), T(INT64), 1, 1, false, NONE},
     {D(TENSOR), A(TENSOR_IS_VIRTUAL), T(BOOLEAN), 1, 1, true, NONE},
+    {D(TENSOR), A(TENSOR_IS_BY_VALUE), T(BOOLEAN), 1, 1, true, NONE},
+    {D(MATMUL), A(MATMUL_COMP_TYPE), T(DATA_TYPE), 1, 1, false, NONE},
+    {D(OPERATION_MATMUL), A(OPERATION_MATMUL_ADESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_MATMUL), A(OPERATION_MATMUL_BDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_MATMUL), A(OPERATION_MATMUL_CDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_MATMUL), A(OPERATION_MATMUL_DESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(MATMUL)},
+    {D(REDUCTION), A(REDUCTION_OPERATOR), T(REDUCTION_OPERATOR_TYPE), 1, 1, false, NONE},
+    {D(REDUCTION), A(REDUCTION_COMP_TYPE), T(DATA_TYPE), 1, 1, false, NONE},
+    {D(OPERATION_REDUCTION), A(OPERATION_REDUCTION_XDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_REDUCTION), A(OPERATION_REDUCTION_YDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_REDUCTION), A(OPERATION_REDUCTION_DESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(REDUCTION)},
+    {D(OPERATION_RESHAPE), A(OPERATION_RESHAPE_XDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_RESHAPE), A(OPERATION_RESHAPE_YDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
     {D(CONVOLUTION), A(CONVOLUTION_SPATIAL_DIMS), T(INT64), 1, 1, false, NONE},
     {D(CONVOLUTION), A(CONVOLUTION_COMP_TYPE), T(DATA_TYPE), 1, 1, false, NONE},
     {D(CONVOLUTION), A(CONVOLUTION_CONV_MODE), T(CONVOLUTION_MODE), 1, 1, false, NONE},
@@ -97,11 +120,13 @@ static const row ROWS[] = {
     CONVOLUTION(OPERATION_CONVOLUTION_BACKWARD_FILTER, OPERATION_CONVOLUTION_BWD_FILTER, X, DY, DW),
     {D(POINTWISE), A(POINTWISE_MODE), T(POINTWISE_MODE), 1, 1, false, NONE},
     {D(POINTWISE), A(POINTWISE_MATH_PREC), T(DATA_TYPE), 1, 1, false, NONE},
+    {D(POINTWISE), A(POINTWISE_AXIS), T(INT64), 1, 1, true, NONE},
     {D(OPERATION_POINTWISE), A(OPERATION_POINTWISE_PW_DESCRIPTOR), T(BACKEND_DESCRIPTOR), 1, 1, false, D(POINTWISE)},
     {D(OPERATION_POINTWISE), A(OPERATION_POINTWISE_XDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
-    {D(OPERATION_POINTWISE), A(OPERATION_POINTWISE_BDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_POINTWISE), A(OPERATION_POINTWISE_BDESC), T(BACKEND_DESCRIPTOR), 1, 1, true, D(TENSOR)},
+    {D(OPERATION_POINTWISE), A(OPERATION_POINTWISE_TDESC), T(BACKEND_DESCRIPTOR), 1, 1, true, D(TENSOR)},
     {D(OPERATION_POINTWISE), A(OPERATION_POINTWISE_YDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
-    {D(OPERATIONGRAPH), A(OPERATIONGRAPH_OPS), T(BACKEND_DESCRIPTOR), 1, 8, false, OPERATION},
+    {D(OPERATIONGRAPH), A(OPERATIONGRAPH_OPS), T(BACKEND_DESCRIPTOR), 1, 64, false, OPERATION},
     {D(OPERATIONGRAPH), A(OPERATIONGRAPH_HANDLE), T(HANDLE), 1, 1, false, NONE},
     {D(ENGINEHEUR), A(ENGINEHEUR_OPERATION_GRAPH), T(BACKEND_DESCRIPTOR), 1, 1, false, D(OPERATIONGRAPH)},
     {D(ENGINEHEUR), A(ENGINEHEUR_MODE), T(HEUR_MODE), 1, 1, false, NONE},
@@ -156,14 +181,7 @@ int lm_fake_dtype_of(cudnnDataType_t type) {
 }
 
 namespace {
-struct tensor {
-  int64_t id, align, size[4], stride[4];
-  int dtype;
-  bool inside;
-  int64_t at(int64_t a, int64_t b, int64_t c, int64_t d) const {
-    return a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
-  }
-};
+typedef lm_fake_tensor tensor;
 struct work {
   int pass;
   tensor x, w, y, bias; /* y: where the result goes */
@@ -179,6 +197,7 @@ static tensor tensor_of(const descriptor &d) {
   t.align = d.get<int64_t>(A(TENSOR_BYTE_ALIGNMENT));
   t.dtype = lm_fake_dtype_of(d.get<cudnnDataType_t>(A(TENSOR_DATA_TYPE)));
   t.inside = d.has(A(TENSOR_IS_VIRTUAL)) && d.get<bool>(A(TENSOR_IS_VIRTUAL));
+  t.number = d.has(A(TENSOR_IS_BY_VALUE)) && d.get<bool>(A(TENSOR_IS_BY_VALUE));
   for (int i = 0; i < 4; i++) {
     t.size[i] = d.get<int64_t>(A(TENSOR_DIMENSIONS), i);
     t.stride[i] = d.get<int64_t>(A(TENSOR_STRIDES), i);
@@ -213,6 +232,78 @@ static work work_of(const descriptor &graph) {
     j.y = tensor_of(add.part(A(OPERATION_POINTWISE_YDESC)));
   }
   return j;
+}
+
+static bool is_convolution(const descriptor &graph) {
+  return pass_of(graph.part(A(OPERATIONGRAPH_OPS), 0).type) < PASSES;
+}
+
+static lm_fake_operation node_of(const descriptor &op) {
+  lm_fake_operation n = {};
+  n.operands = 1;
+  switch (op.type) {
+    case D(OPERATION_MATMUL):
+      n.kind = lm_fake_operation::PRODUCT;
+      n.operands = 2;
+      n.x = tensor_of(op.part(A(OPERATION_MATMUL_ADESC)));
+      n.b = tensor_of(op.part(A(OPERATION_MATMUL_BDESC)));
+      n.y = tensor_of(op.part(A(OPERATION_MATMUL_CDESC)));
+      break;
+    case D(OPERATION_REDUCTION):
+      n.kind = lm_fake_operation::REDUCTION;
+      n.mode = op.part(A(OPERATION_REDUCTION_DESC)).get<cudnnReduceTensorOp_t>(A(REDUCTION_OPERATOR));
+      n.x = tensor_of(op.part(A(OPERATION_REDUCTION_XDESC)));
+      n.y = tensor_of(op.part(A(OPERATION_REDUCTION_YDESC)));
+      break;
+    case D(OPERATION_RESHAPE):
+      n.kind = lm_fake_operation::RESHAPE;
+      n.x = tensor_of(op.part(A(OPERATION_RESHAPE_XDESC)));
+      n.y = tensor_of(op.part(A(OPERATION_RESHAPE_YDESC)));
+      break;
+    default: {
+      const descriptor &how = op.part(A(OPERATION_POINTWISE_PW_DESCRIPTOR));
+      n.kind = lm_fake_operation::POINT;
+      n.mode = how.get<cudnnPointwiseMode_t>(A(POINTWISE_MODE));
+      n.axis = how.has(A(POINTWISE_AXIS)) ? how.get<int64_t>(A(POINTWISE_AXIS)) : -1;
+      n.x = tensor_of(op.part(A(OPERATION_POINTWISE_XDESC)));
+      n.y = tensor_of(op.part(A(OPERATION_POINTWISE_YDESC)));
+      if (op.has(A(OPERATION_POINTWISE_BDESC))) n.b = tensor_of(op.part(A(OPERATION_POINTWISE_BDESC))), n.operands = 2;
+      if (op.has(A(OPERATION_POINTWISE_TDESC))) n.t = tensor_of(op.part(A(OPERATION_POINTWISE_TDESC))), n.operands = 3;
+    }
+  }
+  return n;
+}
+
+static std::vector<lm_fake_operation> nodes_of(const descriptor &graph) {
+  std::vector<lm_fake_operation> nodes;
+  for (size_t i = 0; i < graph.parts(A(OPERATIONGRAPH_OPS)); i++)
+    nodes.push_back(node_of(graph.part(A(OPERATIONGRAPH_OPS), i)));
+  return nodes;
+}
+
+/* All that a graph's nodes read and write, once each. */
+static std::map<int64_t, tensor> tensors_of(const std::vector<lm_fake_operation> &nodes) {
+  std::map<int64_t, tensor> all;
+  for (const lm_fake_operation &n : nodes) {
+    for (const tensor *t : {&n.x, &n.b, &n.t})
+      if (t - &n.x < n.operands) all.emplace(t->id, *t);
+    all.emplace(n.y.id, n.y);
+  }
+  return all;
+}
+
+/* Products of halves, of which rows are packs of 16 bytes; one that has a tensor of its own in memory is of numbers. */
+static bool fused_takes(const std::vector<lm_fake_operation> &nodes) {
+  bool good = true;
+  for (const lm_fake_operation &n : nodes) {
+    if (n.kind != lm_fake_operation::PRODUCT) continue;
+    for (const tensor *t : {&n.x, &n.b}) {
+      bool half = t->dtype == LM_F16 || t->dtype == LM_BF16;
+      int64_t row = t->stride[3] == 1 ? t->size[3] : t->size[2];
+      good = good && half && (t->inside || (row % 8 == 0 && t->align % ALIGN == 0));
+    }
+  }
+  return good;
 }
 
 static bool engine_takes(int engine, const work &j) {
@@ -282,7 +373,8 @@ static void convolve(const work &j, const void *x, const void *w, const void *y,
 
 static cudnnStatus_t check_tensor(const descriptor &d) {
   tensor t = tensor_of(d);
-  if (t.dtype < 0) return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "a tensor's type");
+  if (t.dtype < 0 && !t.inside) return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "a tensor's type");
+  if (t.inside && t.number) return refuse(CUDNN_STATUS_BAD_PARAM, "a number inside");
   for (int i = 0; i < 4; i++)
     if (t.size[i] < 1 || t.stride[i] < 1) return refuse(CUDNN_STATUS_BAD_PARAM, "a size or stride below 1");
   if (t.align < 1 || (t.align & (t.align - 1)) != 0) return refuse(CUDNN_STATUS_BAD_PARAM, "an alignment");
@@ -318,6 +410,10 @@ static cudnnStatus_t check_graph(const descriptor &graph) {
   size_t ops = graph.parts(A(OPERATIONGRAPH_OPS));
   const descriptor &first = graph.part(A(OPERATIONGRAPH_OPS), 0);
   int pass = pass_of(first.type);
+  if (!is_convolution(graph)) {
+    const char *problem = lm_fake_fused_problem(nodes_of(graph));
+    return problem ? refuse(CUDNN_STATUS_BAD_PARAM, problem) : CUDNN_STATUS_SUCCESS;
+  }
   if (ops > 2 || pass == PASSES) return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "the graph");
   std::set<int64_t> ids;
   auto &names = CONVOLUTIONS[pass];
@@ -349,7 +445,8 @@ static cudnnStatus_t check_graph(const descriptor &graph) {
 /* An engine config stands for an engine and, through A(ENGINEHEUR_OPERATION_GRAPH), the graph it was proposed for. */
 static cudnnStatus_t check_plan(const descriptor &plan) {
   const descriptor &config = plan.part(A(EXECUTION_PLAN_ENGINE_CONFIG));
-  if (!engine_takes(config.engine, work_of(config.part(A(ENGINEHEUR_OPERATION_GRAPH)))))
+  const descriptor &graph = config.part(A(ENGINEHEUR_OPERATION_GRAPH));
+  if (is_convolution(graph) && !engine_takes(config.engine, work_of(graph)))
     return refuse(CUDNN_STATUS_NOT_SUPPORTED, "the engine does not take this after all");
   return CUDNN_STATUS_SUCCESS;
 }
@@ -378,7 +475,10 @@ static bool is_factor(const descriptor &d, int name) {
   return pass < PASSES && (name == CONVOLUTIONS[pass].alpha || name == CONVOLUTIONS[pass].beta);
 }
 
-static bool is_operation(const descriptor &d) { return pass_of(d.type) < PASSES || d.type == D(OPERATION_POINTWISE); }
+static bool is_operation(const descriptor &d) {
+  return pass_of(d.type) < PASSES || d.type == D(OPERATION_POINTWISE) || d.type == D(OPERATION_MATMUL) ||
+         d.type == D(OPERATION_REDUCTION) || d.type == D(OPERATION_RESHAPE);
+}
 
 #define ENTER() LM_FAKE_ENTER(cudnnStatus_t)
 
@@ -506,19 +606,26 @@ LM_FAKE_API cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t which) {
 static cudnnStatus_t proposals(const descriptor &heuristics, int64_t most, int64_t *found, void *into) {
   bool fallback = heuristics.get<cudnnBackendHeurMode_t>(A(ENGINEHEUR_MODE)) == CUDNN_HEUR_MODE_FALLBACK;
   const attribute &graph = heuristics.attributes.at(A(ENGINEHEUR_OPERATION_GRAPH));
-  work j = work_of(*graph.part[0]);
   *found = 0;
+  auto propose = [&](int engine) {
+    descriptor &config = *((holder **)into)[(*found)++]->of;
+    if (config.type != D(ENGINECFG)) return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "configs are wanted");
+    config.engine = engine;
+    config.attributes[A(ENGINEHEUR_OPERATION_GRAPH)] = graph;
+    config.final = true;
+    return CUDNN_STATUS_SUCCESS;
+  };
+  if (!is_convolution(*graph.part[0]))
+    return !fallback && fused_takes(nodes_of(*graph.part[0])) ? propose(FUSED_ENGINE) : CUDNN_STATUS_SUCCESS;
+  work j = work_of(*graph.part[0]);
   bool half = j.x.dtype == LM_F16 || j.x.dtype == LM_BF16;
   for (int engine = fallback ? LAST_ENGINE : 0; engine < (fallback ? ENGINES : LAST_ENGINE); engine++) {
     if (engine != TENSOR_CORE_ENGINE && !engine_takes(engine, j)) continue; /* engine 0 promises more than it keeps */
     int times =
         engine == TENSOR_CORE_ENGINE && !half ? TENSOR_CORE_CONFIGS : 1; /* with other knobs, which are not told */
     for (int i = 0; i < times && *found < most; i++) {
-      descriptor &config = *((holder **)into)[(*found)++]->of;
-      if (config.type != D(ENGINECFG)) return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "configs are wanted");
-      config.engine = engine;
-      config.attributes[A(ENGINEHEUR_OPERATION_GRAPH)] = graph;
-      config.final = true;
+      cudnnStatus_t status = propose(engine);
+      if (status != CUDNN_STATUS_SUCCESS) return status;
     }
   }
   return CUDNN_STATUS_SUCCESS;
@@ -528,7 +635,8 @@ static cudnnStatus_t notes(const descriptor &engine, int64_t most, int64_t *foun
   cudnnBackendNumericalNote_t *note = (cudnnBackendNumericalNote_t *)into;
   *found = 0;
   if (most < 1) return refuse(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "room for notes");
-  if (engine.engine == TENSOR_CORE_ENGINE) note[(*found)++] = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+  if (engine.engine == TENSOR_CORE_ENGINE || engine.engine == FUSED_ENGINE)
+    note[(*found)++] = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
   if (engine.engine == 1) note[(*found)++] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -559,6 +667,49 @@ LM_FAKE_API cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t cons
   return refuse(CUDNN_STATUS_BAD_PARAM, "this attribute cannot be asked for so");
 }
 
+/* Where a tensor lies, as the pack says; NULL: it says nothing of it. */
+static void *place_in(const descriptor &pack, int64_t id) {
+  size_t count = pack.attributes.at(A(VARIANT_PACK_UNIQUE_IDS)).bytes.size() / sizeof(int64_t);
+  void *place = NULL;
+  for (size_t k = 0; k < count; k++)
+    if (pack.get<int64_t>(A(VARIANT_PACK_UNIQUE_IDS), k) == id)
+      place = pack.get<void *>(A(VARIANT_PACK_DATA_POINTERS), k);
+  return place;
+}
+
+static cudnnStatus_t check_place(const tensor &t, const void *place) {
+  if (lm_fake_device_of(place) < 0) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a tensor has no memory");
+  if (!lm_fake_aligned(place, t.align))
+    return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "a pointer is not aligned as was promised");
+  return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t execute_fused(library *own, const descriptor &graph, const descriptor &pack) {
+  std::vector<lm_fake_operation> nodes = nodes_of(graph);
+  std::map<int64_t, void *> memory;
+  std::map<int64_t, double> numbers;
+  std::map<int64_t, tensor> all = tensors_of(nodes);
+  size_t given = pack.attributes.at(A(VARIANT_PACK_UNIQUE_IDS)).bytes.size() / sizeof(int64_t), outside = 0;
+  for (auto &entry : all) {
+    const tensor &t = entry.second;
+    if (t.inside) continue;
+    void *place = place_in(pack, t.id);
+    outside++;
+    if (t.number) {
+      if (!place || lm_fake_device_of(place) >= 0) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a number");
+      numbers[t.id] = lm_fake_read(t.dtype, place, 0); /* now: it may be on the caller's stack */
+      continue;
+    }
+    cudnnStatus_t status = check_place(t, place);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
+    memory[t.id] = place;
+  }
+  if (given != outside) return refuse(CUDNN_STATUS_BAD_PARAM, "as many tensors as the graph has");
+  lm_fake_count("fused engine", 1); /* never counted down */
+  int code = lm_fake_enqueue(own->stream, [=] { lm_fake_fused_run(nodes, memory, numbers); });
+  return code ? refuse(CUDNN_STATUS_EXECUTION_FAILED, "the stream takes no work") : CUDNN_STATUS_SUCCESS;
+}
+
 LM_FAKE_API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t which,
                                               cudnnBackendDescriptor_t with) {
   if (lm_fake_null) return CUDNN_STATUS_SUCCESS;
@@ -572,17 +723,15 @@ LM_FAKE_API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackend
   if (plan.get<void *>(A(EXECUTION_PLAN_HANDLE)) != handle || own->device != device)
     return refuse(CUDNN_STATUS_BAD_PARAM, "the plan was made with another handle, or another device is current");
   const descriptor &config = plan.part(A(EXECUTION_PLAN_ENGINE_CONFIG));
-  work j = work_of(config.part(A(ENGINEHEUR_OPERATION_GRAPH)));
+  const descriptor &graph = config.part(A(ENGINEHEUR_OPERATION_GRAPH));
+  if (!is_convolution(graph)) return execute_fused(own, graph, pack);
+  work j = work_of(graph);
   const tensor *tensors[4] = {&j.x, &j.w, &j.y, &j.bias};
   void *data[4] = {};
-  size_t count = pack.attributes.at(A(VARIANT_PACK_UNIQUE_IDS)).bytes.size() / sizeof(int64_t);
   for (int i = 0; i < (j.biased ? 4 : 3); i++) {
-    for (size_t k = 0; k < count; k++)
-      if (pack.get<int64_t>(A(VARIANT_PACK_UNIQUE_IDS), k) == tensors[i]->id)
-        data[i] = pack.get<void *>(A(VARIANT_PACK_DATA_POINTERS), k);
-    if (lm_fake_device_of(data[i]) < 0) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a tensor has no memory");
-    if (!lm_fake_aligned(data[i], tensors[i]->align))
-      return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "a pointer is not aligned as was promised");
+    data[i] = place_in(pack, tensors[i]->id);
+    cudnnStatus_t status = check_place(*tensors[i], data[i]);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
   }
   bool first = config.engine == TENSOR_CORE_ENGINE, tf32 = first && j.x.dtype == LM_F32;
   void *workspace = pack.get<void *>(A(VARIANT_PACK_WORKSPACE));

@@ -4,6 +4,9 @@
 
 #include <cudnn.h>
 
+#include <map>
+#include <vector>
+
 #include "fake_library.h"
 
 struct lm_fake_cudnn { /* what a cudnnHandle_t points to */
@@ -14,5 +17,32 @@ struct lm_fake_cudnn { /* what a cudnnHandle_t points to */
 /* The status, with words that cudnnGetLastErrorString gives. */
 cudnnStatus_t lm_fake_refuse(cudnnStatus_t status, const char *why);
 int lm_fake_dtype_of(cudnnDataType_t type);
+
+/* A tensor of a graph: in memory, inside (only in the graph), or a number in host memory. */
+struct lm_fake_tensor {
+  int64_t id, align, size[4], stride[4];
+  int dtype; /* LM_NO_DTYPE: of whole numbers or bool */
+  bool inside, number;
+  int64_t at(int64_t a, int64_t b, int64_t c, int64_t d) const {
+    return a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
+  }
+};
+
+/* An operation of a fused graph, in the order in which they were given. */
+struct lm_fake_operation {
+  enum { POINT, PRODUCT, REDUCTION, RESHAPE } kind;
+  int mode; /* cudnnPointwiseMode_t or cudnnReduceTensorOp_t */
+  int64_t axis;
+  lm_fake_tensor x, b, t, y;
+  int operands; /* how many of x, b and t there are */
+};
+
+/* Why the graph cannot be computed so, or NULL. */
+const char *lm_fake_fused_problem(const std::vector<lm_fake_operation> &nodes);
+/* Where tensors lie and what numbers are, by id; computed in double, and rounded wherever a tensor is of a floating
+ * type.
+ */
+void lm_fake_fused_run(const std::vector<lm_fake_operation> &nodes, const std::map<int64_t, void *> &memory,
+                       const std::map<int64_t, double> &numbers);
 
 #endif

@@ -65,7 +65,7 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   /* recurrent.c */                                                                                                  \
   X(recurrent_layer) X(recurrent_layer_backward)                                                                      \
   /* fill.c */                                                                                                        \
-  X(dropout) X(dropout_by_draw) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange)          \
+  X(dropout) X(attention_draw) X(dropout_by_draw) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange)          \
   X(linspace) X(cosine_window)                                                                                        \
   X(log_normal_) X(exponential_) X(cauchy_) X(geometric_)                                                             \
   /* sample.c */                                                                                                      \

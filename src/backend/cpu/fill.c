@@ -7,6 +7,7 @@
 #include "backend/cpu/isa/fill.h"
 #include "backend/cpu/strided_tiles.h"
 #include "device/alloc.h"
+#include "op/nn/attention.h"
 #include "philox.h"
 #include "tensor/generator.h"
 
@@ -157,6 +158,13 @@ lm_status lm_cpu_dropout(const void *args, lm_tensor *const *out) {
   const lm_dropout_args *a = args;
   lm_draw draw = lm_generator_take(NULL, a->x->device, blocks_of(a->x->numel, 1));
   drop(a->x, out[0], (uint8_t *)out[1]->data, lm_dropping_of(a->p, draw));
+  return LM_OK;
+}
+
+lm_status lm_cpu_attention_draw(const void *args, lm_tensor *const *out) {
+  const lm_attention_draw_args *a = args;
+  const lm_draw taken = lm_attention_take(a->query, a->key);
+  memcpy(out[0]->data, (uint64_t[]){taken.seed, taken.offset}, 2 * sizeof(uint64_t));
   return LM_OK;
 }
 

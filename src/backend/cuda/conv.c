@@ -6,6 +6,7 @@
 #include "conv.h"
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/libraries/cudnn_choice.h"
 #include "backend/cuda/libraries/cudnn_handles.h"
 #include "backend/cuda/runtime/context.h"
 #include "backend/known/setting.h"
@@ -66,79 +67,27 @@ static lm_cudnn_key key_of(const lm_conv_call *o, bool channels_last) {
 
 /* One pass on tensors in the layout of a key. */
 typedef struct call {
-  lm_device device;
+  lm_cudnn_run run;
   lm_cudnn *cudnn;
   lm_tensor *t[3], *bias;
+  bool with_bias; /* in the plan */
 } call;
 
-static lm_status execute_plan(const call *c, const lm_cudnn_plan *plan, bool with_bias) {
-  lm_status status;
-  void *workspace = NULL;
-  size_t bytes = (size_t)plan->workspace;
-  if (bytes > 0) TRY(lm_cuda_scratch(c->device, bytes, &workspace));
-  TRY(lm_cudnn_execute(c->cudnn->handle, plan, c->t[0]->data, c->t[1]->data, c->t[2]->data,
-                       with_bias ? c->bias->data : NULL, workspace));
-done:
-  if (workspace) lm_cuda_scratch_done(c->device, workspace, bytes);
-  return status;
+static lm_status execute_conv(const lm_cudnn_run *run, const lm_cudnn_plan *plan, void *workspace) {
+  const call *c = (const call *)run;
+  return lm_cudnn_convolve(c->cudnn->handle, plan, c->t[0]->data, c->t[1]->data, c->t[2]->data,
+                           c->with_bias ? c->bias->data : NULL, workspace);
 }
 
-/* Milliseconds that the plan takes, after a first run. */
-static lm_status measure_plan(const call *c, const lm_cudnn_plan *plan, bool with_bias, double *ms) {
-  enum { RUNS = 3 };
-  lm_status status;
-  lm_event *from = NULL, *to = NULL;
-  lm_stream *stream = lm_stream_current(c->device);
-  TRY(execute_plan(c, plan, with_bias));
-  TRY(lm_event_new(c->device, true, &from));
-  TRY(lm_event_new(c->device, true, &to));
-  TRY(lm_event_record(from, stream));
-  for (int i = 0; i < RUNS; i++) TRY(execute_plan(c, plan, with_bias));
-  TRY(lm_event_record(to, stream));
-  TRY(lm_event_synchronize(to));
-  TRY(lm_event_elapsed(from, to, ms));
-done:
-  if (from) lm_event_free(from);
-  if (to) lm_event_free(to);
-  return status;
-}
-
-/* The first plan that runs, or with `benchmark` the fastest of the first few; none is no error, but a failure of the
- * only ones there are is. The result is computed. */
-static lm_status search_plans(const call *c, const lm_cudnn_key *key, lm_cudnn_plan *best) {
-  enum { TRIED = 8 };
-  lm_status status, last = LM_OK;
+static lm_status search_plans(call *c, const lm_cudnn_key *key, lm_cudnn_plan *best) {
   lm_cudnn_search s;
   lm_cudnn_target target = {.handle = c->cudnn->handle};
-  lm_cudnn_plan plan = {0};
-  bool timed = key->benchmark;
-  double shortest = 0;
-  status = lm_cudnn_search_begin(&target, key, &s);
-  for (int ran = 0; status == LM_OK && (timed ? ran < TRIED : !best->plan);) {
-    double ms = 0;
-    TRY(lm_cudnn_search_next(&s, &plan));
-    if (!plan.plan) break;
-    last = timed ? measure_plan(c, &plan, key->bias, &ms) : execute_plan(c, &plan, key->bias);
-    if (last == LM_OK && (!best->plan || ms < shortest)) {
-      lm_cudnn_plan_free(best);
-      *best = plan;
-      plan = (lm_cudnn_plan){0};
-      shortest = ms;
-    }
-    ran += last == LM_OK;
-    lm_cudnn_plan_free(&plan);
-  }
-  if (status == LM_OK && best->plan && timed) TRY(execute_plan(c, best, key->bias));
-done:
-  lm_cudnn_search_end(&s);
-  if (status == LM_E_MISSING || best->plan) status = LM_OK; /* what came after the best one does not matter */
-  if (status == LM_OK && !best->plan && last != LM_E_MISSING) status = last;
-  if (status != LM_OK) lm_cudnn_plan_free(best);
-  return status;
+  c->with_bias = key->bias;
+  return lm_cudnn_choose(&s, lm_cudnn_conv_search(&target, key, &s), &c->run, key->benchmark, best);
 }
 
 /* Finds a plan for the key, keeps it, and has computed the result with it, but for a bias apart. */
-static lm_status find_plan(const call *c, const lm_cudnn_key *key, const lm_cudnn_found **out) {
+static lm_status find_plan(call *c, const lm_cudnn_key *key, const lm_cudnn_found **out) {
   lm_status status;
   lm_cudnn_found *found = lm_calloc(1, sizeof *found);
   if (!found) return LM_E_OOM;
@@ -180,7 +129,7 @@ static lm_status by_cudnn(lm_cudnn *cudnn, const lm_conv_call *o, bool channels_
   lm_status status = LM_OK;
   int made = lm_conv_result(o->pass);
   lm_tensor *result = o->t[made];
-  call c = {.device = result->device, .cudnn = cudnn, .bias = o->bias};
+  call c = {.run = {result->device, execute_conv}, .cudnn = cudnn, .bias = o->bias};
   lm_cudnn_key key = key_of(o, channels_last);
   const lm_cudnn_found *found = lm_cache_find(&cudnn->plans, &key, sizeof key);
   *done_ = false;
@@ -192,7 +141,8 @@ static lm_status by_cudnn(lm_cudnn *cudnn, const lm_conv_call *o, bool channels_
   lm_format format = channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
   for (int i = 0; i < 3; i++) TRY(lm_cuda_lay_out(o->t[i], format, i != made, &c.t[i]));
   if (found) {
-    TRY(execute_plan(&c, &found->plan, key.bias && !found->bias_apart));
+    c.with_bias = key.bias && !found->bias_apart;
+    TRY(lm_cudnn_run_plan(&c.run, &found->plan));
   } else {
     int mode;
     TRY(lm_cuda_relax(&mode)); /* engines may be compiled and loaded */

@@ -87,6 +87,8 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
   X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward)                                                    \
+  /* attention.c */                                                                                                   \
+  X(attention) X(attention_backward) X(attention_draw) X(dropout_by_draw)                                             \
   /* recurrent.c */                                                                                                    \
   X(recurrent_weights) X(recurrent_network) X(recurrent_network_backward)                                             \
   /* fill.c */                                                                                                        \

@@ -1,6 +1,7 @@
 /* Attention of [N, H, L, E]: checks, what kernels compute in, layouts; and the random numbers of its dropout. */
+#include "op/nn/attention.h"
+
 #include "op/input_layout.h"
-#include "tensor/generator.h"
 
 /* t as kernels want it, a new reference: in the dtype `compute`, its last dim dense, rows apart unless it is a mask. */
 static lm_status readied(lm_tensor *t, lm_dtype compute, bool mask, lm_tensor **out) {
@@ -20,7 +21,11 @@ done:
   return status;
 }
 
-static lm_dtype compute_dtype(const lm_tensor *query) { return query->dtype == LM_F64 ? LM_F64 : LM_F32; }
+/* What halves are summed in; on the CPU, what they are computed from as well. */
+static lm_dtype sum_dtype(const lm_tensor *query) { return query->dtype == LM_F64 ? LM_F64 : LM_F32; }
+static lm_dtype compute_dtype(const lm_tensor *query) {
+  return LM_DEVICE_KIND(query->device) == LM_CPU ? sum_dtype(query) : (lm_dtype)query->dtype;
+}
 
 static lm_status check(lm_op_id op, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                        const lm_tensor *mask) {
@@ -125,7 +130,7 @@ lm_status lm_op_attention(const lm_attention_args *a, lm_tensor **out) {
   TRY(expanded(op, a->attn_mask, query, key, &mask));
   int64_t size[4] = {query->size[0], query->size[1], query->size[2], value->size[3]};
   TRY(like_or_dense(query, size, &y));
-  TRY(lm_tensor_empty(compute, query->device, 3, size, LM_CONTIGUOUS, &log_sum));
+  TRY(lm_tensor_empty(sum_dtype(query), query->device, 3, size, LM_CONTIGUOUS, &log_sum));
   if (y->numel > 0 || log_sum->numel > 0) {
     lm_attention_args job = {query, key, value, mask, a->is_causal, scale_of(a->scale, query), a->dropout_p, draw};
     TRY(lm_dispatch_or_host(op, query->device, &job, (lm_tensor *[]){y, log_sum}));
@@ -166,7 +171,7 @@ lm_status lm_op_attention_backward(const lm_attention_backward_args *a, lm_tenso
   TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->query, a->grad, a->out, a->log_sum}));
   lm_dtype compute = compute_dtype(a->query);
   for (int k = 0; k < 5; k++) TRY(readied(given[k], compute, false, &in[k]));
-  TRY(lm_lines_of(a->log_sum, compute, &log_sum));
+  TRY(lm_lines_of(a->log_sum, sum_dtype(a->query), &log_sum));
   if (!lm_is_contiguous(log_sum)) {
     lm_tensor *dense;
     TRY(lm_laid_out(log_sum, LM_CONTIGUOUS, &dense));
@@ -188,6 +193,12 @@ done:
   return status;
 }
 
+lm_draw lm_attention_take(const lm_tensor *query, const lm_tensor *key) {
+  uint64_t count = (uint64_t)key->size[key->ndim - 2];
+  for (int d = 0; d < query->ndim - 1; d++) count *= (uint64_t)query->size[d];
+  return lm_generator_take(NULL, query->device, (count + 3) / 4);
+}
+
 lm_status lm_op_attention_draw(const lm_attention_draw_args *a, lm_tensor **out) {
   const lm_op_id op = LM_OP_attention_draw;
   lm_status status = LM_OK;
@@ -198,15 +209,9 @@ lm_status lm_op_attention_draw(const lm_attention_draw_args *a, lm_tensor **out)
     TRY(lm_fail(LM_E_SHAPE, "%s: query is %s, key %s; [..., L, E] and [..., S, E] wanted", lm_ops[op].name,
                 lm_shape_of(query), lm_shape_of(key)));
   }
-  if (lm_generator_extra() && LM_DEVICE_KIND(query->device) != LM_CPU) {
-    TRY(lm_fail(LM_E_STATE, "%s: a graph's replays would all draw the same; dropout draws anew", lm_ops[op].name));
-  }
-  uint64_t count = (uint64_t)key->size[key->ndim - 2];
-  for (int d = 0; d < query->ndim - 1; d++) count *= (uint64_t)query->size[d];
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, (int64_t[]){2}, LM_CONTIGUOUS, &draw));
-  lm_draw taken = lm_generator_take(NULL, query->device, (count + 3) / 4);
-  memcpy(draw->data, (int64_t[]){(int64_t)taken.seed, (int64_t)taken.offset}, 2 * sizeof(int64_t));
-  TRY(lm_op_to_copy(&(lm_to_copy_args){.x = draw, .dtype = LM_NO_DTYPE, .device = query->device}, out));
+  TRY(lm_tensor_empty(LM_I64, query->device, 1, (int64_t[]){2}, LM_CONTIGUOUS, &draw));
+  TRY(lm_dispatch(op, query->device, a, &draw));
+  *out = lm_retain(draw);
 done:
   lm_release(draw);
   return status;

@@ -3,7 +3,8 @@
 #ifndef LM_CUDA_CUDNN_HANDLES_H
 #define LM_CUDA_CUDNN_HANDLES_H
 
-#include "backend/cuda/libraries/cudnn_plan.h"
+#include "backend/cuda/libraries/cudnn_attention.h"
+#include "backend/cuda/libraries/cudnn_conv.h"
 #include "backend/cuda/libraries/plan_cache.h"
 
 typedef struct lm_cudnn_found {
@@ -13,12 +14,19 @@ typedef struct lm_cudnn_found {
   bool bias_apart;    /* the key's bias is added after it */
 } lm_cudnn_found;
 
+typedef struct lm_cudnn_attention_found {
+  lm_cached head;
+  lm_cudnn_attention_key key;
+  lm_cudnn_plan plan; /* plan.plan is NULL: the library has none */
+} lm_cudnn_attention_found;
+
 typedef struct lm_cudnn {
   struct lm_cudnn *next;
   cudnnHandle_t handle;
-  void *stream;      /* that the handle works on */
-  lm_cache plans;    /* of lm_cudnn_found */
-  lm_cache networks; /* of lm_cudnn_rnn */
+  void *stream;        /* that the handle works on */
+  lm_cache plans;      /* of lm_cudnn_found */
+  lm_cache attentions; /* of lm_cudnn_attention_found */
+  lm_cache networks;   /* of lm_cudnn_rnn */
 } lm_cudnn;
 
 /* A handle of the device on that stream, the caller's until it is put back. The device is current. While anybody

@@ -1,0 +1,246 @@
+/* Attention, and the random numbers of its dropout. In half precision it is cuDNN's fused one, whose kernels use the
+ * tensor cores, where that takes it: no dropout, and no mask but the causal one. All the rest is
+ * kernels/attention.cu's. */
+#include "attention.h"
+
+#include <math.h>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/libraries/cudnn_choice.h"
+#include "backend/cuda/libraries/cudnn_handles.h"
+#include "backend/cuda/runtime/context.h"
+#include "backend/known/setting.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "op/nn/attention.h"
+
+static lm_attention_side side_of(const lm_tensor *t) {
+  return (lm_attention_side){t->data, t->stride[0], t->stride[1], t->stride[2]};
+}
+
+/* Whether every row is packs of 16 bytes, and begins at one. */
+static bool is_packed(const lm_tensor *t) {
+  int64_t pack = 16 / (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  bool packed = (uintptr_t)t->data % 16 == 0 && t->size[3] % pack == 0;
+  for (int d = 0; d < 3; d++) packed = packed && (t->size[d] <= 1 || t->stride[d] % pack == 0);
+  return packed;
+}
+
+static bool all_packed(int n, const lm_tensor *const *t) {
+  bool packed = true;
+  for (int k = 0; k < n; k++) packed = packed && is_packed(t[k]);
+  return packed;
+}
+
+/* Dropout as kernels take it: kept where a word's upper 24 bits reach the threshold. */
+static uint32_t threshold_of(double p) { return (uint32_t)ceil(p * 0x1p24); }
+static double kept_of(double p) { return p < 1 ? 1 / (1 - p) : 0; }
+
+static lm_attention_job job_of(const lm_attention_args *a, const lm_tensor *out, const lm_tensor *log_sum) {
+  const lm_tensor *query = a->query, *key = a->key, *value = a->value, *mask = a->attn_mask;
+  lm_attention_job job = {
+      .dtype = query->dtype,
+      .causal = a->is_causal,
+      .packed = all_packed(4, (const lm_tensor *[]){query, key, value, out}),
+      .samples = query->size[0],
+      .heads = query->size[1],
+      .shared = key->size[1] > 0 ? query->size[1] / key->size[1] : 1,
+      .queries = query->size[2],
+      .keys = key->size[2],
+      .width = query->size[3],
+      .value_width = value->size[3],
+      .scale = a->scale,
+      .query = side_of(query),
+      .key = side_of(key),
+      .value = side_of(value),
+      .out = side_of(out),
+      .log_sum = log_sum->data,
+      .mask = mask ? mask->data : NULL,
+      .mask_is_bool = mask && mask->dtype == LM_BOOL,
+      .draw = a->draw ? (const uint64_t *)a->draw->data : NULL,
+      .threshold = threshold_of(a->dropout_p),
+      .kept = a->draw ? kept_of(a->dropout_p) : 1,
+  };
+  for (int d = 0; mask && d < 4; d++) job.mask_stride[d] = mask->stride[d];
+  return job;
+}
+
+/* ---- cuDNN */
+
+/* One pass. */
+typedef struct call {
+  lm_cudnn_run run;
+  lm_cudnn *cudnn;
+  lm_cudnn_attention_key key;
+  double scale;
+  const void *data[LM_CUDNN_ALL];
+} call;
+
+static lm_status execute(const lm_cudnn_run *run, const lm_cudnn_plan *plan, void *workspace) {
+  const call *c = (const call *)run;
+  return lm_cudnn_attend(c->cudnn->handle, plan, &c->key, c->scale, c->data, workspace);
+}
+
+/* Whether the library may be asked. Older ones wanted what dquery is summed up in to be cleared before. */
+static bool is_for_cudnn(const lm_attention_job *job, bool backward) {
+  enum { OLDEST = 90600, WIDEST = 256 };
+  bool half = job->dtype == LM_F16 || job->dtype == LM_BF16;
+  return half && job->packed && !job->mask && !job->draw && job->width <= WIDEST && job->value_width <= WIDEST &&
+         job->samples * job->heads * job->queries * job->keys * job->width * job->value_width > 0 &&
+         lm_setting_get(LM_SETTING_CUDNN_ENABLED) && !(backward && lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC)) &&
+         cudnnGetVersion() >= OLDEST;
+}
+
+/* Of a dim of 1 a stride that a dense tensor would have; false if another one is 0. */
+static bool set_side(call *c, int which, const lm_attention_side *side, int64_t heads, int64_t rows, int64_t width) {
+  int64_t *stride = c->key.stride[which];
+  stride[2] = rows > 1 ? side->row : width;
+  stride[1] = heads > 1 ? side->head : rows * stride[2];
+  stride[0] = c->key.samples > 1 ? side->sample : heads * stride[1];
+  c->data[which] = side->data;
+  return stride[0] > 0 && stride[1] > 0 && stride[2] > 0;
+}
+
+static bool set_sides(call *c, const lm_attention_job *job) {
+  const lm_cudnn_attention_key *key = &c->key;
+  int64_t heads = key->heads, of_keys = key->key_heads, queries = key->queries, keys = key->keys;
+  bool good = set_side(c, LM_CUDNN_QUERY, &job->query, heads, queries, key->width);
+  good = set_side(c, LM_CUDNN_KEY, &job->key, of_keys, keys, key->width) && good;
+  good = set_side(c, LM_CUDNN_VALUE, &job->value, of_keys, keys, key->value_width) && good;
+  good = set_side(c, LM_CUDNN_OUT, &job->out, heads, queries, key->value_width) && good;
+  if (!key->backward) return good;
+  good = set_side(c, LM_CUDNN_GRAD, &job->grad, heads, queries, key->value_width) && good;
+  good = set_side(c, LM_CUDNN_DQUERY, &job->dquery, heads, queries, key->width) && good;
+  good = set_side(c, LM_CUDNN_DKEY, &job->dkey, of_keys, keys, key->width) && good;
+  return set_side(c, LM_CUDNN_DVALUE, &job->dvalue, of_keys, keys, key->value_width) && good;
+}
+
+/* Finds a plan for the key and keeps it; the result is computed with it, if there is one. */
+static lm_status find_plan(call *c) {
+  lm_status status;
+  int mode;
+  lm_cudnn_search s;
+  lm_cudnn_target target = {.handle = c->cudnn->handle};
+  lm_cudnn_attention_found *found = lm_calloc(1, sizeof *found);
+  if (!found) return LM_E_OOM;
+  found->key = c->key;
+  TRY(lm_cuda_relax(&mode)); /* engines are compiled and loaded */
+  status = lm_cudnn_choose(&s, lm_cudnn_attention_search(&target, &c->key, &s), &c->run, false, &found->plan);
+  lm_cuda_unrelax(mode);
+  if (status != LM_OK) goto done;
+  if (lm_log_on(LM_LOG_OP))
+    lm_log(LM_LOG_OP, "cuDNN: %s for attention of %lld queries and %lld keys, %lld and %lld numbers each",
+           found->plan.plan ? "a plan" : "no plan", (long long)c->key.queries, (long long)c->key.keys,
+           (long long)c->key.width, (long long)c->key.value_width);
+  lm_cache_put(&c->cudnn->attentions, &found->head, sizeof c->key);
+  found = NULL;
+done:
+  lm_free(found);
+  return status;
+}
+
+/* *done_ is false if cuDNN does not take it. */
+static lm_status by_cudnn(const lm_attention_job *job, bool backward, lm_device device, void *stream, bool *done_) {
+  lm_status status = LM_OK;
+  void *sums = NULL;
+  size_t bytes = (size_t)(job->samples * job->heads * job->queries * job->width) * sizeof(float);
+  call c = {.run = {device, execute},
+            .scale = job->scale,
+            .key = {.samples = job->samples,
+                    .heads = job->heads,
+                    .key_heads = job->heads / job->shared,
+                    .queries = job->queries,
+                    .keys = job->keys,
+                    .width = job->width,
+                    .value_width = job->value_width,
+                    .dtype = job->dtype,
+                    .causal = job->causal,
+                    .backward = backward}};
+  *done_ = false;
+  if (!set_sides(&c, job)) return LM_OK;
+  c.data[LM_CUDNN_LOG_SUM] = job->log_sum;
+  TRY(lm_cudnn_take(device, stream, &c.cudnn));
+  const lm_cudnn_attention_found *found = lm_cache_find(&c.cudnn->attentions, &c.key, sizeof c.key);
+  if (found && !found->plan.plan) goto done;
+  if (backward) {
+    TRY(lm_cuda_scratch(device, bytes, &sums));
+    c.data[LM_CUDNN_SUMS] = sums;
+    c.data[LM_CUDNN_DOTS] = job->dots;
+  }
+  if (found) {
+    TRY(lm_cudnn_run_plan(&c.run, &found->plan));
+  } else {
+    TRY(find_plan(&c));
+    found = lm_cache_find(&c.cudnn->attentions, &c.key, sizeof c.key);
+  }
+  *done_ = found->plan.plan != NULL;
+done:
+  if (sums) lm_cuda_scratch_done(device, sums, bytes);
+  lm_cudnn_put(device, c.cudnn);
+  return status;
+}
+
+/* ---- ops */
+
+lm_status lm_cuda_attention(const void *args, lm_tensor *const *out) {
+  const lm_attention_args *a = args;
+  lm_status status;
+  void *stream;
+  bool done_ = false;
+  lm_device device = out[0]->device;
+  lm_attention_job job = job_of(a, out[0], out[1]);
+  TRY(lm_cuda_enter(device, &stream));
+  if (is_for_cudnn(&job, false)) TRY(by_cudnn(&job, false, device, stream, &done_));
+  if (!done_) TRY(LAUNCH("lm_attention_forward", lm_k_attention(&job, stream)));
+done:
+  return status;
+}
+
+lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out) {
+  const lm_attention_backward_args *a = args;
+  const lm_attention_args forward = {a->query,     a->key,   a->value,     a->attn_mask,
+                                     a->is_causal, a->scale, a->dropout_p, a->draw};
+  lm_status status = LM_OK;
+  void *stream;
+  bool done_ = false;
+  lm_attention_job job = job_of(&forward, a->out, a->log_sum);
+  lm_device device = out[0]->device;
+  size_t bytes = lm_nbytes(a->log_sum);
+  job.packed = job.packed && all_packed(4, (const lm_tensor *[]){a->grad, out[0], out[1], out[2]});
+  job.grad = side_of(a->grad);
+  job.dquery = side_of(out[0]);
+  job.dkey = side_of(out[1]);
+  job.dvalue = side_of(out[2]);
+  TRY(lm_cuda_enter(device, &stream));
+  if (bytes > 0) TRY(lm_cuda_scratch(device, bytes, &job.dots));
+  if (is_for_cudnn(&job, true)) TRY(by_cudnn(&job, true, device, stream, &done_));
+  if (!done_) TRY(LAUNCH("lm_attention_backward", lm_k_attention_backward(&job, stream)));
+done:
+  if (job.dots) lm_cuda_scratch_done(device, job.dots, bytes);
+  return status;
+}
+
+lm_status lm_cuda_attention_draw(const void *args, lm_tensor *const *out) {
+  const lm_attention_draw_args *a = args;
+  lm_status status;
+  void *stream;
+  TRY(lm_cuda_enter(out[0]->device, &stream));
+  const lm_draw taken = lm_attention_take(a->query, a->key);
+  TRY(LAUNCH("lm_attention_draw_put",
+             lm_k_attention_draw((uint64_t *)out[0]->data, taken.seed, taken.offset, lm_generator_extra(), stream)));
+done:
+  return status;
+}
+
+lm_status lm_cuda_dropout_by_draw(const void *args, lm_tensor *const *out) {
+  const lm_dropout_by_draw_args *a = args;
+  lm_status status = LM_OK;
+  void *stream;
+  if (a->x->numel == 0) return LM_OK;
+  TRY(lm_cuda_enter(out[0]->device, &stream));
+  TRY(LAUNCH("lm_dropout_drawn",
+             lm_k_dropout_by_draw(a->x->dtype, a->x->data, out[0]->data, a->x->numel, (const uint64_t *)a->draw->data,
+                                  threshold_of(a->p), kept_of(a->p), stream)));
+done:
+  return status;
+}

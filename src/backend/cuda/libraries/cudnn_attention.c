@@ -1,0 +1,209 @@
+#include "backend/cuda/libraries/cudnn_attention.h"
+
+#include <math.h>
+
+typedef cudnnBackendDescriptor_t descriptor;
+typedef const lm_cudnn_attention_key key_of_plan;
+
+/* Names of numbers in a graph and in what is run; those of tensors within it follow. */
+enum { ID_SCALE = LM_CUDNN_ALL, ID_HIDDEN, ID_ONE, ID_INSIDE };
+static const cudnnDataType_t REAL = CUDNN_DATA_FLOAT;
+
+typedef struct builder {
+  key_of_plan *key;
+  lm_cudnn_graph *graph;
+  int64_t next; /* name of a tensor within the graph */
+} builder;
+
+/* ---- tensors */
+
+static int64_t heads_of(key_of_plan *key, int side) {
+  bool keys = side == LM_CUDNN_KEY || side == LM_CUDNN_VALUE || side == LM_CUDNN_DKEY || side == LM_CUDNN_DVALUE;
+  return keys ? key->key_heads : key->heads;
+}
+static int64_t rows_of(key_of_plan *key, int side) {
+  return side == LM_CUDNN_KEY || side == LM_CUDNN_VALUE || side == LM_CUDNN_DKEY || side == LM_CUDNN_DVALUE
+             ? key->keys
+             : key->queries;
+}
+static int64_t width_of(key_of_plan *key, int side) {
+  bool values = side == LM_CUDNN_VALUE || side == LM_CUDNN_OUT || side == LM_CUDNN_GRAD || side == LM_CUDNN_DVALUE;
+  return values ? key->value_width : key->width;
+}
+
+/* A side in memory, or what lies as it does within the graph; turned: [samples, heads, numbers, rows]. */
+static descriptor side_as(builder *b, int side, lm_cudnn_kind kind, int64_t id, bool turned) {
+  key_of_plan *key = b->key;
+  int64_t rows = rows_of(key, side), width = width_of(key, side), row = key->stride[side][2];
+  int64_t size[4] = {key->samples, heads_of(key, side), turned ? width : rows, turned ? rows : width};
+  int64_t stride[4] = {key->stride[side][0], key->stride[side][1], turned ? 1 : row, turned ? row : 1};
+  return lm_cudnn_tensor(b->graph, kind, id, lm_cudnn_type(key->dtype), size, stride);
+}
+static descriptor side(builder *b, int which) { return side_as(b, which, LM_CUDNN_MEMORY, which, false); }
+
+static descriptor dense(builder *b, lm_cudnn_kind kind, int64_t id, cudnnDataType_t type, int64_t heads, int64_t rows,
+                        int64_t columns) {
+  int64_t size[4] = {b->key->samples, heads, rows, columns};
+  int64_t stride[4] = {heads * rows * columns, rows * columns, columns, 1};
+  return lm_cudnn_tensor(b->graph, kind, id, type, size, stride);
+}
+static descriptor inside(builder *b, cudnnDataType_t type, int64_t heads, int64_t rows, int64_t columns) {
+  return dense(b, LM_CUDNN_INSIDE, b->next++, type, heads, rows, columns);
+}
+static descriptor scores(builder *b, cudnnDataType_t type) {
+  return inside(b, type, b->key->heads, b->key->queries, b->key->keys);
+}
+/* One number for each query. */
+static descriptor stats(builder *b) { return inside(b, REAL, b->key->heads, b->key->queries, 1); }
+static descriptor stats_in_memory(builder *b, int64_t id) {
+  return dense(b, LM_CUDNN_MEMORY, id, REAL, b->key->heads, b->key->queries, 1);
+}
+static descriptor number(builder *b, int64_t id) {
+  const int64_t one[4] = {1, 1, 1, 1};
+  return lm_cudnn_tensor(b->graph, LM_CUDNN_NUMBER, id, REAL, one, one);
+}
+
+/* ---- operations; each gives its result */
+
+static descriptor point(builder *b, cudnnPointwiseMode_t mode, descriptor x, descriptor y, descriptor result) {
+  lm_cudnn_point(b->graph, mode, REAL, -1, x, y, NULL, result);
+  return result;
+}
+
+static descriptor product(builder *b, descriptor x, descriptor y, descriptor result) {
+  descriptor how = lm_cudnn_new(b->graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+  lm_cudnn_set(b->graph, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &REAL);
+  lm_cudnn_finish(b->graph, how);
+  descriptor op = lm_cudnn_new(b->graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, x);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, y);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, result);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+  lm_cudnn_finish_op(b->graph, op);
+  return result;
+}
+
+/* Along the dims that the result has 1 of, or fewer heads. */
+static descriptor reduction(builder *b, cudnnReduceTensorOp_t mode, descriptor x, descriptor result) {
+  descriptor how = lm_cudnn_new(b->graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+  lm_cudnn_set(b->graph, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+  lm_cudnn_set(b->graph, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &REAL);
+  lm_cudnn_finish(b->graph, how);
+  descriptor op = lm_cudnn_new(b->graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, result);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+  lm_cudnn_finish_op(b->graph, op);
+  return result;
+}
+
+static descriptor reshaped(builder *b, descriptor x, descriptor result) {
+  descriptor op = lm_cudnn_new(b->graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, result);
+  lm_cudnn_finish_op(b->graph, op);
+  return result;
+}
+
+/* -inf where the key comes after the query, if the mask is causal. */
+static descriptor hidden(builder *b, descriptor x) {
+  if (!b->key->causal) return x;
+  descriptor row = scores(b, CUDNN_DATA_INT32), column = scores(b, CUDNN_DATA_INT32);
+  descriptor seen = scores(b, CUDNN_DATA_BOOLEAN), result = scores(b, REAL);
+  lm_cudnn_point(b->graph, CUDNN_POINTWISE_GEN_INDEX, REAL, 2, x, NULL, NULL, row);
+  lm_cudnn_point(b->graph, CUDNN_POINTWISE_GEN_INDEX, REAL, 3, x, NULL, NULL, column);
+  lm_cudnn_point(b->graph, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, column, NULL, seen);
+  lm_cudnn_point(b->graph, CUDNN_POINTWISE_BINARY_SELECT, REAL, -1, x, number(b, ID_HIDDEN), seen, result);
+  return result;
+}
+
+/* ---- the graphs. The library takes those whose operations come in this order. */
+
+static void forward(builder *b) {
+  cudnnDataType_t type = lm_cudnn_type(b->key->dtype);
+  descriptor query = side(b, LM_CUDNN_QUERY), value = side(b, LM_CUDNN_VALUE), out = side(b, LM_CUDNN_OUT);
+  descriptor key = side_as(b, LM_CUDNN_KEY, LM_CUDNN_MEMORY, LM_CUDNN_KEY, true);
+  descriptor score = product(b, query, key, scores(b, REAL));
+  score = hidden(b, point(b, CUDNN_POINTWISE_MUL, score, number(b, ID_SCALE), scores(b, REAL)));
+  descriptor most = reduction(b, CUDNN_REDUCE_TENSOR_MAX, score, stats(b));
+  descriptor less = point(b, CUDNN_POINTWISE_SUB, score, most, scores(b, REAL));
+  descriptor power = point(b, CUDNN_POINTWISE_EXP, less, NULL, scores(b, REAL));
+  descriptor sum = reduction(b, CUDNN_REDUCE_TENSOR_ADD, power, stats(b));
+  descriptor log = point(b, CUDNN_POINTWISE_LOG, sum, NULL, stats(b));
+  point(b, CUDNN_POINTWISE_ADD, most, log, stats_in_memory(b, LM_CUDNN_LOG_SUM));
+  product(b, point(b, CUDNN_POINTWISE_DIV, power, sum, scores(b, type)), value, out);
+}
+
+/* Weights or their slopes with keys as rows. */
+static descriptor turned(builder *b, descriptor x) {
+  key_of_plan *key = b->key;
+  int64_t area = key->queries * key->keys, size[4] = {key->samples, key->heads, key->keys, key->queries};
+  int64_t stride[4] = {key->heads * area, area, 1, key->keys};
+  return reshaped(b, x, lm_cudnn_tensor(b->graph, LM_CUDNN_INSIDE, b->next++, lm_cudnn_type(key->dtype), size, stride));
+}
+
+/* x times y into a side of keys, whose heads are summed where several of queries share one. */
+static void product_of_heads(builder *b, descriptor x, descriptor y, int which) {
+  key_of_plan *key = b->key;
+  descriptor result = side(b, which);
+  if (key->heads == key->key_heads) {
+    product(b, x, y, result);
+  } else {
+    descriptor each = inside(b, lm_cudnn_type(key->dtype), key->heads, key->keys, width_of(key, which));
+    reduction(b, CUDNN_REDUCE_TENSOR_ADD, product(b, x, y, each), result);
+  }
+}
+
+static void backward(builder *b) {
+  key_of_plan *key = b->key;
+  cudnnDataType_t type = lm_cudnn_type(key->dtype);
+  descriptor query = side(b, LM_CUDNN_QUERY), grad = side(b, LM_CUDNN_GRAD), out = side(b, LM_CUDNN_OUT);
+  descriptor keys = side_as(b, LM_CUDNN_KEY, LM_CUDNN_MEMORY, LM_CUDNN_KEY, true);
+  descriptor values = side_as(b, LM_CUDNN_VALUE, LM_CUDNN_MEMORY, LM_CUDNN_VALUE, true);
+  descriptor both =
+      point(b, CUDNN_POINTWISE_MUL, grad, out, inside(b, REAL, key->heads, key->queries, key->value_width));
+  descriptor dots = reduction(b, CUDNN_REDUCE_TENSOR_ADD, both, stats(b));
+  dots = point(b, CUDNN_POINTWISE_MUL, dots, number(b, ID_ONE), stats_in_memory(b, LM_CUDNN_DOTS));
+
+  descriptor scale = number(b, ID_SCALE);
+  descriptor score = point(b, CUDNN_POINTWISE_MUL, product(b, query, keys, scores(b, REAL)), scale, scores(b, REAL));
+  score = point(b, CUDNN_POINTWISE_SUB, score, stats_in_memory(b, LM_CUDNN_LOG_SUM), scores(b, REAL));
+  descriptor weight = point(b, CUDNN_POINTWISE_EXP, hidden(b, score), NULL, scores(b, REAL));
+  product_of_heads(b, turned(b, weight), grad, LM_CUDNN_DVALUE);
+
+  descriptor slope = product(b, grad, values, scores(b, REAL));
+  slope = point(b, CUDNN_POINTWISE_SUB, slope, dots, scores(b, REAL));
+  slope = point(b, CUDNN_POINTWISE_MUL, slope, weight, scores(b, REAL));
+  slope = point(b, CUDNN_POINTWISE_MUL, slope, scale, scores(b, type));
+  product_of_heads(b, turned(b, slope), query, LM_CUDNN_DKEY);
+
+  descriptor rows = reshaped(b, keys, side_as(b, LM_CUDNN_KEY, LM_CUDNN_INSIDE, b->next++, false));
+  descriptor sums = dense(b, LM_CUDNN_MEMORY, LM_CUDNN_SUMS, REAL, key->heads, key->queries, key->width);
+  point(b, CUDNN_POINTWISE_IDENTITY, product(b, slope, rows, sums), NULL, side(b, LM_CUDNN_DQUERY));
+}
+
+lm_status lm_cudnn_attention_search(const lm_cudnn_target *target, const lm_cudnn_attention_key *key,
+                                    lm_cudnn_search *s) {
+  *s = (lm_cudnn_search){.target = *target, .allow = {.dtype = key->dtype}};
+  builder b = {key, &s->graph, ID_INSIDE};
+  if (key->backward)
+    backward(&b);
+  else
+    forward(&b);
+  return lm_cudnn_search_ready(s);
+}
+
+lm_status lm_cudnn_attend(cudnnHandle_t handle, const lm_cudnn_plan *plan, const lm_cudnn_attention_key *key,
+                          double scale, const void *const data[LM_CUDNN_ALL], void *workspace) {
+  const float factor = (float)scale, below = -INFINITY, one = 1;
+  int64_t id[ID_INSIDE];
+  const void *at[ID_INSIDE];
+  int count = 0;
+  for (int k = 0; k < LM_CUDNN_ALL; k++) {
+    if (data[k]) id[count] = k, at[count++] = data[k];
+  }
+  id[count] = ID_SCALE, at[count++] = &factor;
+  if (key->causal) id[count] = ID_HIDDEN, at[count++] = &below;
+  if (key->backward) id[count] = ID_ONE, at[count++] = &one;
+  return lm_cudnn_execute(handle, plan, count, id, at, workspace);
+}
