@@ -5,6 +5,7 @@
 --- written since (load_state_dict, the start of DistributedDataParallel) gives its value to its master before the next
 --- backward pass.
 local core = require "luminary.core"
+local copy_list = require "luminary.base.copy_list"
 local gradients = require "luminary.autograd.zero_gradients"
 local options = require "luminary.base.options"
 local fail = options.fail
@@ -114,7 +115,7 @@ end
 local function state_dict(self)
   local stash = stashes[self]
   local dict = stash.state_dict(self)
-  if #stash.lows > 0 then dict.master_weights = {unpack(stash.low_masters)} end
+  if #stash.lows > 0 then dict.master_weights = copy_list(stash.low_masters) end
   return dict
 end
 
@@ -196,7 +197,7 @@ function process.skip(opt) stashes[opt].skip = true end
 --- A list of what opt steps.
 function process.masters(opt)
   local stash, list = stashes[opt], {}
-  if stash then return {unpack(stash.masters)} end
+  if stash then return copy_list(stash.masters) end
   for _, group in ipairs(opt.param_groups) do
     for _, p in ipairs(group.params) do list[#list + 1] = p end
   end

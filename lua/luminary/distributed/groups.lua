@@ -1,5 +1,6 @@
 --- Process groups: which there are in this Lua state, and which ranks are in them.
 local core = require "luminary.core"
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local fail = options.fail
 
@@ -146,7 +147,7 @@ function groups.get_backend(group) return groups.resolve("get_backend", group).b
 
 --- The members' ranks in the world, a list in the order of their ranks in the group.
 function groups.get_process_group_ranks(group)
-  return {unpack(groups.resolve("get_process_group_ranks", group).ranks)}
+  return copy_list(groups.resolve("get_process_group_ranks", group).ranks)
 end
 
 --- The rank in the world of a group's rank.

@@ -1,5 +1,6 @@
 --- A module's deep copy, for module:clone().
 local core = require "luminary.core"
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
@@ -30,7 +31,7 @@ local function copy_module(module, made)
   local twin, record = records.blank(source.class, source.__call)
   made[module] = twin
   for key, value in pairs(source.values) do record.values[key] = copy_of(value, made) end
-  for _, part in ipairs {"param", "buffer", "child"} do record[part] = {unpack(source[part])} end
+  for _, part in ipairs {"param", "buffer", "child"} do record[part] = copy_list(source[part]) end
   for _, part in ipairs {"kind", "transient"} do
     for name, value in pairs(source[part]) do record[part][name] = value end
   end

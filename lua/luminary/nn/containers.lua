@@ -77,13 +77,13 @@ function Numbered:slice(first, last)
   if first < 1 or last > #modules then
     options.fail("%s: %d to %d of %d modules", who, first, last, #modules)
   end
-  local list, pairs_of, named = self:is(containers.ModuleList), {}, false
+  local names, pairs_of, named = records.of(self).child, {}, false
   for i = first, last do
-    local name = records.of(self).child[i]
+    local name = names[i]
     part[#part + 1], pairs_of[#part + 1], named = modules[i], {name, modules[i]}, named or not name:find "^%d+$"
   end
-  if list then return containers.ModuleList(part) end
-  return containers.Sequential(unpack(named and {pairs_of} or part))
+  if self:is(containers.ModuleList) then return containers.ModuleList(part) end
+  return named and containers.Sequential(pairs_of) or containers.Sequential():append_all(part)
 end
 
 -- Puts a module in place i; the report beside a net that was loaded, which comes along as the last, has no place.

@@ -1,6 +1,7 @@
 --- Modules that hold modules or parameters by name or number.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local parameter = require "luminary.nn.parameter"
@@ -46,7 +47,7 @@ end
 function Dict:len() return #records.of(self)[self.kind] end
 
 --- A list of the names, in order.
-function Dict:keys() return {unpack(records.of(self)[self.kind])} end
+function Dict:keys() return copy_list(records.of(self)[self.kind]) end
 
 --- A list of what is held, in order.
 function Dict:values()

@@ -14,6 +14,7 @@ local function sizes_of(who, ...)
   local sizes, count = {...}, 1
   if #sizes == 1 and type(sizes[1]) == "table" then sizes = sizes[1] end
   if #sizes == 0 then fail("%s: sizes wanted, as nn.%s(-1, 16)", who, who) end
+  if #sizes > 8 then fail("%s: %d sizes; tensors have at most 8 dims", who, #sizes) end
   for i, n in ipairs(sizes) do
     options.arg(who, "size " .. i, n, "integer")
     if n < -1 then fail("%s: size %d is %d; sizes are from 0 on, or -1 for what is left", who, i, n) end

@@ -1,6 +1,7 @@
 --- Torch7's layers that take or give tables of tensors. Dims count from 1, or from -1 at the end; where Torch7 has
 --- nInputDims, an input of one dim more is a batch, and dim is meant in its samples.
 local core = require "luminary.core"
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local containers = require "luminary.nn.containers"
 local layer = require "luminary.nn.define_layer"
@@ -98,7 +99,7 @@ entry "JoinTable" {
 entry "SplitTable" {
   takes = along, prints = "dim={dim}", help = "the table of x's entries along dim",
   forward = function(self, x)
-    return {unpack(core.methods.unbind(sample.input_of(self, x), sample.dim_in(self, x)))}
+    return copy_list(core.methods.unbind(sample.input_of(self, x), sample.dim_in(self, x)))
   end,
 }
 entry "SelectTable" {
@@ -117,7 +118,7 @@ entry "NarrowTable" {
   forward = function(self, t)
     local last = self.offset + self.length - 1
     if last > #table_of(self, t) then fail("NarrowTable: entries %d to %d of a table of %d", self.offset, last, #t) end
-    return {unpack(t, self.offset, last)}
+    return copy_list(t, self.offset, last)
   end,
 }
 

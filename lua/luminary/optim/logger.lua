@@ -5,6 +5,7 @@
 ---   log:style {"-", "-"}; log:plot()
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local fail = options.fail
 
@@ -33,7 +34,7 @@ function Logger:setNames(names)
   options.arg("Logger.setNames", "names", names, "table")
   for i, name in ipairs(names) do options.arg("Logger.setNames", "name " .. i, name, "string") end
   if self.names then fail("Logger.setNames: the columns have names: %s", table.concat(self.names, ", ")) end
-  self.names = {unpack(names)}
+  self.names = copy_list(names)
   write(self, self.names)
   return self
 end

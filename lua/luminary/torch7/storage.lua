@@ -1,6 +1,7 @@
 --- Torch7's storages: the memory of a tensor as one row of numbers, `s[i]`, #s. x:storage() reaches as far as x's last
 --- element; x:set(storage, offset, sizes [, strides]) sees it otherwise.
 local core = require "luminary.core"
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local tensor = require "luminary.torch7.tensor"
 local fail, ops = options.fail, core.ops
@@ -104,7 +105,7 @@ end
 --- The tensor that sees a storage from an offset (1) on in these sizes, which may be numbers, lists or storages.
 function storage.view(object, offset, sizes, strides)
   local flat = flat_of[object]
-  local function list(v) return flat_of[v] and flat_of[v]:totable() or type(v) == "table" and {unpack(v)} or v end
+  local function list(v) return flat_of[v] and flat_of[v]:totable() or type(v) == "table" and copy_list(v) or v end
   offset, sizes, strides = offset or 1, list(sizes), list(strides)
   if type(sizes) == "number" then sizes = {sizes} end
   sizes = sizes or {flat:numel() - offset + 1}

@@ -1,6 +1,7 @@
 --- Torch7's tensors: objects over luminary's tensors, which share their memory and are outside of autograd. What is in
 --- place in Torch7 is in place here, reductions keep their dim, and those over all give numbers.
 local core = require "luminary.core"
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local ffi = require "ffi"
 local fail, ops, ours = options.fail, core.ops, core.methods
@@ -76,7 +77,7 @@ function SizeMethods.copy(s, other)
   for i, n in ipairs(other) do s[i] = n end
   return s
 end
-function SizeMethods.totable(s) return {unpack(s)} end
+function SizeMethods.totable(s) return copy_list(s) end
 Sizes.__index = SizeMethods
 function Sizes.__tostring(s)
   local lines = {}
@@ -86,12 +87,12 @@ end
 function Sizes.__eq(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
 --- A LongStorage of these numbers: what x:size() and #x give, and what constructors take for sizes.
-function tensor.sizes(list) return setmetatable({unpack(list)}, Sizes) end
+function tensor.sizes(list) return setmetatable(copy_list(list), Sizes) end
 
 -- Sizes as numbers, a list or a LongStorage.
 local function sizes_from(...)
   local first = ...
-  return type(first) == "table" and {unpack(first)} or {...}
+  return type(first) == "table" and copy_list(first) or {...}
 end
 
 --- The dtype of "torch.FloatTensor" or "FloatTensor".

@@ -1,5 +1,6 @@
 --- Schedules made of others of the same optimizer.
 local class = require "luminary.base.class"
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local Plateau = require "luminary.optim.lr_scheduler.plateau"
@@ -115,7 +116,7 @@ function Sequential:init(optimizer, schedulers, milestones, opts)
   local who = "SequentialLR"
   self.optimizer = Scheduler.optimizer_of(who, optimizer)
   self.schedulers = check_schedules(who, schedulers, optimizer)
-  self.milestones = {unpack(check_milestones(who, "milestones", milestones))}
+  self.milestones = copy_list(check_milestones(who, "milestones", milestones))
   if #self.milestones ~= #self.schedulers - 1 then
     fail("%s: %d schedules need %d milestones between them, got %d", who, #self.schedulers, #self.schedulers - 1,
       #self.milestones)

@@ -1,0 +1,92 @@
+-- Lists of more entries than Lua's unpack takes, some 7990.
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+local nn = lm.nn
+
+local MANY = 10000
+
+local function times(n, f)
+  local list = {}
+  for i = 1, n do list[i] = f(i) end
+  return list
+end
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+describe("a list of thousands", function()
+  it("of children is cloned, cut and averaged", function()
+    local net = nn.Sequential():append_all(times(MANY, function(i) return i == 1 and nn.Linear(2, 2) or nn.ReLU() end))
+    local twin, x = net:clone(), lm.randn(3, 2)
+    assert.is_true(lm.equal(net(x), twin(x)))
+    assert.equal(MANY, #twin)
+    assert.is_true(twin[MANY] ~= net[MANY] and twin[1].weight ~= net[1].weight)
+    local started = os.clock()
+    local part = net:slice(2, -1)
+    assert.is_true(os.clock() - started < 1) -- seconds; 2.3 where each looked at all the others
+    assert.same({MANY - 1, net[2], net[MANY]}, {#part, part[1], part[#part]})
+    assert.equal(2, #net[{MANY - 1, MANY}])
+    assert.equal(MANY, #lm.optim.AveragedModel(net).module)
+    assert.equal(MANY, #nn.ModuleList(net:children()):clone())
+  end)
+  it("of children with names is cut", function()
+    local net = nn.Sequential(times(MANY, function(i) return {"m" .. i, nn.ReLU()} end))
+    local part = net[{2, MANY}]
+    assert.same({MANY - 1, net.m2, nil}, {#part, part.m2, part.m1})
+  end)
+  it("of parameters and names is cloned and listed", function()
+    local list = nn.ParameterList(times(MANY, function(i) return nn.Parameter(lm.full({1}, i)) end)):clone()
+    assert.same({MANY, MANY}, {#list, list[MANY]:item()})
+    local named = {}
+    for i = 1, MANY do named["p" .. i] = nn.Parameter(lm.full({1}, i)) end
+    local dict = nn.ParameterDict(named):clone()
+    assert.same({MANY, MANY, "p1"}, {#dict:keys(), #dict:values(), dict:keys()[1]})
+  end)
+  it("of tensors is split, cut and joined by layers of tables", function()
+    local parts = nn.SplitTable(1)(lm.arange(MANY))
+    assert.same({MANY, MANY - 1}, {#parts, parts[MANY]:item()})
+    assert.is_nil(getmetatable(parts))
+    local some = nn.NarrowTable(2, MANY - 1)(parts)
+    assert.same({MANY - 1, 1}, {#some, some[1]:item()})
+    assert.equal(MANY, nn.JoinTable(1)(times(MANY, function() return lm.ones(1) end)):numel())
+  end)
+  it("of schedules stands one after the other", function()
+    local opt = lm.optim.SGD({nn.Parameter(lm.zeros(1))}, {lr = 1})
+    local schedule = lm.optim.lr_scheduler.SequentialLR(opt,
+      times(MANY, function() return lm.optim.lr_scheduler.ConstantLR(opt, {factor = 1}) end),
+      times(MANY - 1, function(i) return i end))
+    assert.equal(MANY - 1, #schedule.milestones)
+  end)
+  it("of parameters has masters", function()
+    local net = nn.ParameterList(times(MANY, function() return nn.Parameter(lm.ones(1)) end))
+    local opt = lm.optim.SGD(net:parameters(), {lr = 1})
+    net, opt = lm.amp.initialize(net, opt, {opt_level = "O2", verbosity = 0})
+    assert.equal(MANY, #net)
+    assert.equal(MANY, #lm.amp.master_params(opt))
+    local state = opt:state_dict()
+    assert.equal(MANY, #state.master_weights)
+    opt:load_state_dict(state)
+  end)
+  it("of names heads a Logger's file", function()
+    local folder = temp.folder()
+    local path = folder .. "/log"
+    local log = lm.optim.Logger(path)
+    log:setNames(times(MANY, function(i) return "n" .. i end))
+    log:add(times(MANY, function(i) return i end))
+    local line = io.lines(path)()
+    assert.matches("n" .. MANY .. "\t$", line)
+    temp.remove(folder)
+  end)
+  it("of sizes is an error of ours", function()
+    local sizes = times(MANY, function() return 1 end)
+    assert.matches("View: 10000 sizes; tensors have at most 8 dims", message(nn.View, sizes))
+    assert.matches("Reshape: 10000 sizes", message(nn.Reshape, sizes))
+    local torch = require "luminary.torch7"
+    assert.equal(MANY, #torch.LongStorage(sizes):totable())
+    assert.matches("at most 8", message(torch.Tensor, torch.LongStorage(sizes)))
+    assert.matches("at most 8", message(torch.FloatTensor(1).view, torch.FloatTensor(1), torch.LongStorage(sizes)))
+  end)
+end)
