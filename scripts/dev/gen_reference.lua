@@ -15,7 +15,7 @@ local PAGES = {
   {"tensors", "Tensors: methods and fields that are no ops", {"x"}},
   {"lm", "lm: the library itself", {
     "lm", "lm.autograd", "lm.autograd.functional", "lm.func", "lm.amp", "lm.backends", "lm.backends.cuda",
-    "lm.checkpoint", "lm.models", "lm.parallel", "lm.watch", "lm.watch.progress",
+    "lm.checkpoint", "lm.models", "net", "lm.parallel", "lm.watch", "lm.watch.progress",
   }},
   {"nn", "nn: layers, losses, parallel training", {
     "nn", "F", "nn.init", "nn.utils", "nn.utils.rnn", "nn.utils.parametrize", "nn.utils.parametrizations",
@@ -83,9 +83,9 @@ for _, entry in ipairs(help.entries()) do
   table.insert(of_owner[entry.owner], entry)
 end
 
-local function is_class(value)
-  return type(value) == "table" and rawget(value, "__name") and help.class(value.__name) == value
-end
+local owner_of = require("luminary.help.index").all().owner_of -- by class
+
+local function is_class(value) return type(value) == "table" and owner_of[value] ~= nil end
 
 local public, said = {}, {}
 for _, entry in ipairs(help.entries()) do
@@ -104,10 +104,11 @@ local INNER = {Elementwise = true, Whole = true, Images = true}
 
 -- The methods that a class adds to those of the one it extends; what is said of these stands there.
 local function add_methods(lines, of)
-  for _, entry in ipairs(not INNER[of.__name] and of_owner[of.__name] or {}) do
+  local owner = owner_of[of]
+  for _, entry in ipairs(not INNER[owner] and of_owner[owner] or {}) do
     local text = not help.usual[entry.name] and not entry.inner and help.of(entry)
     local about = text and text:match "^(%u%w*):"
-    if text and not said[text] and (about == nil or about == of.__name) then
+    if text and not said[text] and (about == nil or about == owner) then
       said[text] = true
       lines[#lines + 1] = item(entry.path, text, "  ")
     end

@@ -111,7 +111,9 @@ describe("luminary's options", function()
       max_length = "an option of Tokenizer:encode\n.*Of functions that lack it: here it is max_new_tokens",
       num_beams = "an option of lm.models.generate",
       from_pretrained = "Of models: lm.models' gpt2, llama, .*nothing%s+is%s+downloaded%.",
-      ["lm.models.gpt2.from_pretrained"] = "Of models: lm.models' gpt2, llama, .*nothing%s+is%s+downloaded%.",
+      ["lm.models.gpt2.from_pretrained"] = "^Of models: lm.models' gpt2, llama, .*nothing%s+is%s+downloaded%.",
+      ["lm.models.gpt2.generate"] = "^net:generate%(ids", ["models.llama.new_cache"] = "^net:new_cache%(batch_size",
+      new_cache = "^net:new_cache%(batch_size", ["lm.models.resnet18.parameters"] = "^Module:parameters%(",
     } do
       ok, text = luminary("help " .. name)
       assert.is_true(ok, name)
@@ -544,6 +546,26 @@ describe("every public name", function()
     table.sort(missing)
     assert.equal("", table.concat(missing, " "))
     assert(count > 900, count)
+  end)
+
+  it("of a library or class is explained by its path, and nothing else is with it", function()
+    local index = require "luminary.help.index"
+    local all, count, others = index.all(), 0, {}
+    local function check(path, entry)
+      local own, text = require("luminary.help").of(entry), lm.help(path)
+      count = count + 1
+      if own and text ~= own and text:sub(1, #own) ~= own then others[#others + 1] = path end
+    end
+    for _, entry in ipairs(index.entries()) do
+      if entry.owner == "lm" or entry.owner:find "^lm%." or entry.owner:find "^nn%.?" then check(entry.path, entry) end
+      for _, method in ipairs(index.is_class(entry.value) and index.entries() or {}) do
+        if method.owner == all.owner_of[entry.value] and not method.inner then
+          check(entry.path .. ":" .. method.name, method)
+        end
+      end
+    end
+    assert.equal("", table.concat(others, " "))
+    assert(count > 1000, count)
   end)
 
   it("that a comment speaks of is there", function()

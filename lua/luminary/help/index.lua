@@ -118,6 +118,7 @@ end
 
 -- What of a class is for its users: functions that it has, or has from its class, and fields that it tells of.
 local function add_class(to, name, of)
+  to.owner_of[of] = to.owner_of[of] or name
   if to.classes[name] then return end
   to.classes[name] = of
   local inner = inner_methods(of)
@@ -160,7 +161,7 @@ local function all()
   if made then return made end
   local new = {
     list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
-    by_value = {}, -- the public names of classes
+    by_value = {}, owner_of = {}, -- by class: its public name, and what the paths of its methods begin with
     by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file gives
   }
   function new.add(path, name, value, owner, inner)
@@ -181,13 +182,20 @@ local function all()
     new.add("Generator:" .. name, name, of_generators[name], "Generator")
   end
   for _, name in ipairs(sorted_names(core.tensor_fields)) do new.add("x." .. name, name, nil, "x") end
+  local of_nets = {} -- by their headings, the comments in lm.models, whose nets have no public class
   for _, name in ipairs(sorted_names(package.loaded)) do -- of two comments about one name the first counts
     local path = name:find("^luminary") and not name:find("^luminary%.cli") and package.searchpath(name, package.path)
     if path then
       local first
-      new.by_line["@" .. path], first = read_comments(path, new.by_heading)
+      local headings = name:find "^luminary%.models%." and of_nets or new.by_heading
+      new.by_line["@" .. path], first = read_comments(path, headings)
       if type(package.loaded[name]) == "table" then new.first[package.loaded[name]] = first end
     end
+  end
+  for path, lines in pairs(of_nets) do
+    local method = path:match "^net:([%w_]+)$"
+    if method then new.add(path, method, nil, "net") end
+    new.by_heading[path] = new.by_heading[path] or lines
   end
   made = new
   return made

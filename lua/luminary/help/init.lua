@@ -249,6 +249,25 @@ local function no_name(path, name, qualifier)
   return ("no '%s'%s"):format(path, near and "; did you mean ?" .. near or "")
 end
 
+local function elsewhere_of_models(name)
+  local text = require("luminary.help.other_names").models[name]
+  return text and ("Of models: %s."):format(text)
+end
+
+-- lm.models.gpt2.NAME: a net's method, or what others have there.
+local function of_net(path, name)
+  local text = explain("net:" .. name) or explain("Module:" .. name) or elsewhere_of_models(name)
+  if text then return text end
+  return nil, no_name(path, name, "lm.models")
+end
+
+-- The class that stands before a name: as its path, or by its own name.
+local function class_named(qualifier, entry)
+  if entry and is_class(entry.value) then return entry.value end
+  local classes = all().classes
+  return classes[qualifier] or classes["lm." .. qualifier] or classes[qualifier:match("[%w_]+$")]
+end
+
 --- What is known of a name: "conv2d", "nn.Linear", "x:sum", "Module:parameters". nil, and a sentence that says what is
 --- near, where there is no such name. Or of a value: lm.help(lm.Generator). of: the value that stands before the last
 --- dot or colon, if it is known.
@@ -260,12 +279,10 @@ function help.text(path, of)
   local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
   name = name or path:match("^[%w_]+$")
   if not name then return nil, ("no '%s'"):format(path) end
-  local classes = all().classes
-  local named = qualifier
-    and (classes[qualifier] or classes["lm." .. qualifier] or classes[qualifier:match("[%w_]+$")])
-  local owners = of ~= nil and owners_of(of) or {}
+  local before = qualifier and (all().by_path[shortened(qualifier)] or all().by_path[shortened("lm." .. qualifier)])
+  local named, owners = qualifier and class_named(qualifier, before), of ~= nil and owners_of(of) or {}
   while named do
-    owners[#owners + 1] = named.__name
+    owners[#owners + 1] = all().owner_of[named]
     named = rawget(named, "super")
   end
   for _, owner in ipairs(owners) do
@@ -277,6 +294,7 @@ function help.text(path, of)
     local text = help.of(all().by_path[path])
     if text then return text end
   end
+  if before and before.owner == "lm.models" and type(before.value) == "function" then return of_net(path, name) end
   local texts, said = {}, {}
   for _, entry in ipairs(candidates(qualifier, name)) do
     local text = help.of(entry)
@@ -287,14 +305,13 @@ function help.text(path, of)
   end
   if #texts == 0 then
     local text = core.help(name) or all().classes[name] and explain(name)
-    local of_nets = all().by_heading["net:" .. name] -- what nets of lm.models have
-    text = text or of_nets and joined(of_nets) or not qualifier and about_option(name)
+    text = text or not qualifier and about_option(name)
     if text then return text end
     return nil, no_name(path, name, qualifier)
   end
   local text = table.concat(texts, "\n", 1, math.min(#texts, 4))
-  local of_models = require("luminary.help.other_names").models[name]
-  return text .. (of_models and ("\nOf models: %s."):format(of_models) or "")
+  local of_models = elsewhere_of_models(name)
+  return of_models and text .. "\n" .. of_models or text
 end
 
 --- What is known of a value that somebody calls `name`; without a name by that of what is public and the same.

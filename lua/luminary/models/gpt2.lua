@@ -153,6 +153,7 @@ function GPT2:to_int8()
   return self
 end
 
+--- net:generate(ids [, {…}]): lm.models.generate(net, ids, {…}), which explains the options.
 GPT2.generate = generate
 
 --- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 * n_embd,

@@ -133,6 +133,7 @@ function Llama:to_int8()
   return self
 end
 
+--- net:generate(ids [, {…}]): lm.models.generate(net, ids, {…}), which explains the options.
 Llama.generate = generate
 
 local spec = {

@@ -18,9 +18,11 @@ local function held(method, self)
   return h, depth
 end
 
---- Its lock's acquire, release and with.
+--- Its lock's acquire.
 function Condition:acquire(timeout) return self.lock:acquire(timeout) end
+--- Its lock's release.
 function Condition:release() self.lock:release() end
+--- Its lock's with.
 function Condition:with(f) return self.lock:with(f) end
 
 local function wait_changed(h, seconds, changed) return core.mp_wait_changed(h, changed, seconds) end

@@ -83,6 +83,7 @@ Result.__index = Result
 
 local Pool = {}
 Pool.__index = Pool
+Pool.__inner = {"finish"}
 
 local MOST_DEATHS = 3 -- of workers in a row that never came to take a task
 

@@ -15,6 +15,7 @@ local shared = require "luminary.mp.shared_handle"
 
 local Queue = {kind = "Queue"}
 Queue.__index = Queue
+Queue.__inner = {"send", "take", "finish"}
 
 local made = setmetatable({}, {__mode = "k"}) -- by this state: those that came from others are not in it
 
