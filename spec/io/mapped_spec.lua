@@ -11,7 +11,8 @@ describe("a mapped file that was cut short", function()
       local lm = require "luminary"
       local folder = %q
       local function save(name, n)
-        lm.save(folder .. "/" .. name, { x = lm.arange(1, n + 1):float(), y = lm.ones(n) })
+        local u = lm.ones(4 * n, { dtype = "uint8" })
+        lm.save(folder .. "/" .. name, { x = lm.arange(1, n + 1):float(), y = lm.ones(n), u = u })
         return folder .. "/" .. name
       end
       local function cut(path, bytes) assert(os.execute(("truncate -s %%d '%%s'"):format(bytes, path)) == 0) end
@@ -77,6 +78,127 @@ describe("a mapped file that was cut short", function()
         return name
       end
       gone(path, lm.models.gpt2, options)
+    ]]
+  end)
+
+  it("is an error of what reads it without an op, and spoils no file", function()
+    run [[
+      local path, out = save("a.safetensors", 100000), folder .. "/kept"
+      local old = lm.ones(3)
+      local a = lm.load(path, {mmap = true})
+      lm.set_warnings(false)
+      cut(path, 8192)
+      local function reads(f, ...)
+        gone(path, f, ...)
+        assert(lm.ones(3):sum():item() == 3) -- nothing is left to tell
+      end
+      reads(tostring, a.y)
+      reads(lm.repr, a.y)
+      for _, ending in ipairs {".safetensors", ".pt", ".npy", ".npz"} do
+        local file = out .. ending
+        lm.save(file, ending == ".npy" and old or {y = old})
+        reads(lm.save, file, ending == ".npy" and a.y or {y = a.y})
+        local kept = lm.load(file)
+        assert(lm.equal(ending == ".npy" and kept or kept.y, old), ending)
+        assert(io.popen("ls -A " .. folder .. " | grep -c ^kept"):read "*n" == 1, "something is left beside " .. file)
+        os.remove(file)
+      end
+      local p = lm.nn.Parameter(lm.ones(100000))
+      p.grad = a.y
+      reads(lm.nn.utils.clip_grad_norm_, {p}, 1)
+      local opt = lm.optim.SGD({p}, {lr = 1})
+      reads(opt.step, opt)
+      local y = lm.ones(100000):requires_grad_() * 2
+      reads(y.backward, y, a.y)
+      local queue = lm.mp.Queue()
+      reads(queue.put, queue, a.y)
+      reads(lm.vision.encode_png, a.u:narrow(1, 300001, 300):view(3, 10, 10))
+      reads(a.y.to, a.y, "int64")
+      reads(lm.nn.functional.embedding, a.u:narrow(1, 300001, 8), lm.ones(2, 2)) -- of which 0 is none
+    ]]
+  end)
+
+  it("is named by its own name, where several are cut short", function()
+    run [[
+      local a, b, c = save("a.safetensors", 100000), save("b.safetensors", 100000), save("c.safetensors", 100000)
+      local x, y, z = lm.load(a, {mmap = true}).x, lm.load(b, {mmap = true}).x, lm.load(c, {mmap = true}).x
+      cut(a, 8192)
+      cut(b, 8192)
+      gone(b, lm.sum, y)
+      gone(a, lm.sum, x)
+      local ok, problem = pcall(lm.add, x, y)
+      assert(not ok and problem:find(a, 1, true) and problem:find(b, 1, true), problem)
+      assert(problem:find("were cut short", 1, true) and not problem:find(c, 1, true), problem)
+      assert(z:max():item() == 100000)
+      x, y = nil, nil
+      collectgarbage()
+      collectgarbage()
+      local again = lm.load(c, {mmap = true}).x
+      cut(c, 8192)
+      gone(c, lm.sum, again)
+    ]]
+  end)
+
+  it("stays gone when it has grown again", function()
+    run [[
+      local path = save("a.safetensors", 100000)
+      local x = lm.load(path, {mmap = true}).x
+      cut(path, 8192)
+      gone(path, lm.sum, x)
+      cut(path, 900000)
+      gone(path, lm.sum, x)
+      assert(x[100] == 100)
+    ]]
+  end)
+
+  it("is an error of the loader whose workers read it, and of no loader after it", function()
+    run [[
+      local path, other = save("a.safetensors", 100000), save("b.safetensors", 100000)
+      local Mapped = lm.data.Dataset:extend "Mapped"
+      function Mapped:init(file) self.file = file end
+      function Mapped:len() return 100 end
+      function Mapped:get(i)
+        self.x = self.x or require("luminary").load(self.file, {mmap = true}).x
+        if i == 60 then os.execute("truncate -s 8192 " .. self.file) end
+        return self.x:narrow(1, i * 1000 - 999, 1000):clone()
+      end
+      local function read(file, workers, kind)
+        local n = 0
+        local opts = {batch_size = 5, num_workers = workers, worker_type = kind}
+        for x in lm.data.DataLoader(Mapped(file), opts):iter() do
+          n = n + x:numel()
+        end
+        return n
+      end
+      for _, kind in ipairs {"thread", "process"} do
+        path = save(kind .. ".safetensors", 100000)
+        gone(path, read, path, 2, kind)
+        pcall(lm.ones, 1) -- threads of one process are told once each
+        local set = lm.data.TensorDataset(lm.load(other, {mmap = true}).x)
+        local n = 0
+        for x in lm.data.DataLoader(set, {batch_size = 100, num_workers = 2, worker_type = kind}):iter() do
+          n = n + x:numel()
+        end
+        assert(n == 100000, n)
+      end
+    ]]
+  end)
+
+  it("is an error of processes and threads that get it", function()
+    run [[
+      local path = save("a.safetensors", 100000)
+      local function work(file, cut)
+        local lm = require "luminary"
+        local x = lm.load(file, {mmap = true}).x
+        if cut then os.execute("truncate -s 8192 " .. file) end
+        local ok, problem = pcall(lm.sum, x)
+        return ok, tostring(problem)
+      end
+      local pool = lm.mp.Pool(1)
+      local ok, problem = unpack(pool:apply(function(...) return {work(...)} end, {path, true}))
+      assert(not ok and problem:find(path .. " was cut short", 1, true), problem)
+      pool:close()
+      pool:join()
     ]]
   end)
 

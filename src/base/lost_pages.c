@@ -11,13 +11,14 @@
 
 #include "base/mem.h"
 
-/* Never freed, but used again: the handler walks the list and cannot wait for anybody. */
+/* Never freed, since the handler walks the list and cannot wait for anybody, but used again if nothing was lost. */
 struct lm_watched {
   lm_watched *next;
   _Atomic(char *) data; /* NULL: free */
   size_t bytes;
-  _Atomic(char *) lost; /* from here on there are zeros; NULL: nowhere */
-  char path[256];
+  _Atomic(char *) lost;     /* from here on there are zeros; NULL: nowhere */
+  _Atomic unsigned last_of; /* losses that there were when the last of it was read; 0: none was */
+  char path[1024];
 };
 
 _Atomic unsigned lm_losses;
@@ -44,7 +45,8 @@ static bool put_zeros(lm_watched *w, char *place) {
   if (zeros == MAP_FAILED) return false;
   char *lost = atomic_load(&w->lost);
   while ((!lost || from < lost) && !atomic_compare_exchange_weak(&w->lost, &lost, from)) continue;
-  atomic_fetch_add(&lm_losses, 1);
+  atomic_store(&w->last_of, atomic_load(&lm_losses) + 1); /* which is not 0 to whoever sees the next line */
+  atomic_store(&w->last_of, atomic_fetch_add(&lm_losses, 1) + 1);
   return true;
 }
 
@@ -73,7 +75,7 @@ lm_status lm_watch_mapping(const char *path, char *data, size_t bytes, lm_watche
   pthread_once(&once, start);
   pthread_mutex_lock(&lock);
   lm_watched *w = atomic_load(&all);
-  while (w && atomic_load(&w->data)) w = w->next;
+  while (w && (atomic_load(&w->data) || atomic_load(&w->last_of))) w = w->next;
   if (!w && (w = lm_calloc(1, sizeof *w))) {
     w->next = atomic_load(&all);
     atomic_store(&all, w);
@@ -96,20 +98,33 @@ void lm_unwatch(lm_watched *w) {
   pthread_mutex_unlock(&lock);
 }
 
+void lm_losses_begin(void) { told = atomic_load(&lm_losses); }
+
+lm_status lm_check_unread(const void *place) {
+  if (watched_at(place)) (void)*(const volatile char *)place;
+  return lm_check_losses();
+}
+
 lm_status lm_tell_loss(void) {
-  static char path[sizeof((lm_watched *)NULL)->path];
-  if (told == atomic_load(&lm_losses)) return LM_OK;
+  enum { SHOWN = 3 };
+  const lm_watched *shown[SHOWN] = {NULL};
+  unsigned now = atomic_load(&lm_losses), before_that = told;
+  if (now == before_that) return LM_OK;
+  int n = 0;
   pthread_mutex_lock(&lock);
-  told = atomic_load(&lm_losses);
   for (lm_watched *w = atomic_load(&all); w; w = w->next) {
     char *data = atomic_load(&w->data), *lost = data ? atomic_exchange(&w->lost, NULL) : NULL;
-    if (!lost) continue;
-    memcpy(path, w->path, sizeof path);
-    if (nothing < 0) continue;
+    if (atomic_load(&w->last_of) > before_that && n++ < SHOWN) shown[n - 1] = w;
+    if (!lost || nothing < 0) continue;
     mmap(lost, (size_t)(data + w->bytes - lost), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED,
          nothing, 0);
   }
-  lm_status status = lm_fail(LM_E_IO, "%s was cut short while it is mapped: what tensors over it had is gone", path);
   pthread_mutex_unlock(&lock);
-  return status;
+  told = now;
+  char more[32] = "";
+  if (n > SHOWN) lm_write(more, sizeof more, " and %d more", n - SHOWN);
+  return lm_fail(LM_E_IO, "%s%s%s%s%s%s %s cut short while mapped: what tensors over %s had is gone",
+                 shown[0] ? shown[0]->path : "a file", shown[1] ? ", " : "", shown[1] ? shown[1]->path : "",
+                 shown[2] ? ", " : "", shown[2] ? shown[2]->path : "", more, n > 1 ? "were" : "was",
+                 n > 1 ? "them" : "it");
 }

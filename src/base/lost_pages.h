@@ -13,11 +13,17 @@ typedef struct lm_watched lm_watched;
 lm_status lm_watch_mapping(const char *path, char *data, size_t bytes, lm_watched **out);
 void lm_unwatch(lm_watched *w); /* NULL is fine */
 
+/* A thread that begins to run a script is told of what is lost from then on. */
+void lm_losses_begin(void);
+
+/* What a system call that got memory at `place` could not read (EFAULT): LM_E_IO as below if it is lost. */
+lm_status lm_check_unread(const void *place);
+
 extern LM_API _Atomic unsigned lm_losses;
 LM_API lm_status lm_tell_loss(void);
 
-/* LM_E_IO, naming the file, if memory was read that is lost, since this thread was last told: by whatever thread, since
- * several compute for one. What is read once more is told of once more. */
+/* LM_E_IO, naming the files, if memory was read that is lost, since this thread was last told: by whatever thread,
+ * since several compute for one. What is read once more is told of once more. */
 static inline lm_status lm_check_losses(void) {
   return __builtin_expect(atomic_load_explicit(&lm_losses, memory_order_relaxed) > 0, 0) ? lm_tell_loss() : LM_OK;
 }

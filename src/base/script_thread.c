@@ -2,10 +2,15 @@
 
 #include <stdatomic.h>
 
+#include "base/lost_pages.h"
+
 static _Thread_local bool script_thread;
 static _Thread_local int limit;
 
-void lm_script_thread_begin(void) { script_thread = true; }
+void lm_script_thread_begin(void) {
+  script_thread = true;
+  lm_losses_begin();
+}
 bool lm_is_script_thread(void) { return script_thread; }
 
 int lm_busy_threads(int change) {

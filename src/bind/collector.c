@@ -6,6 +6,7 @@
  * for less: even the largest budget is then at most a sixteenth of its memory. */
 #include <time.h>
 
+#include "base/lost_pages.h"
 #include "bind/bind.h"
 #include "device/driver.h"
 #include "device/graph.h"
@@ -67,13 +68,18 @@ void lm_pace_step(lua_State *L, lm_lua *s) {
   s->cycle_collecting += cpu_seconds() - before;
 }
 
-lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
+static lm_status attempt(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
   int top = lua_gettop(L);
   lm_status status = f(L, s, arg);
   if (status != LM_E_OOM) return status;
   lua_settop(L, top);
   lua_gc(L, LUA_GCCOLLECT, 0);
   return f(L, s, arg);
+}
+
+lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
+  lm_status status = attempt(L, s, f, arg), lost = lm_check_losses();
+  return lost == LM_OK ? status : lost;
 }
 
 /* Nobody else has it, or what it lies on. */
@@ -91,7 +97,10 @@ int lm_return_tensors(lua_State *L, int nargs, int n, lm_attempt f, void *arg, l
     made[i] = NULL;
     handle[i] = lm_tensor_handle_new(L);
   }
-  lm_need(L, lm_attempt_twice(L, s, f, arg));
+  lm_need(L, attempt(L, s, f, arg));
+  lm_status status = lm_check_losses();
+  for (int i = 0; status != LM_OK && i < n; i++) lm_release(made[i]);
+  lm_need(L, status);
   for (int i = 0; i < n; i++) {
     if (!made[i]) {
       lua_pushnil(L);

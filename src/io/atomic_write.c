@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/file_size_limit.h"
+#include "base/lost_pages.h"
 #include "base/mem.h"
 
 static lm_status refused(const char *what, const char *path) {
@@ -110,16 +111,19 @@ done:
 lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
   const char *p = data;
   lm_file_limit limit;
-  bool failed = false;
+  bool failed = false, unread = false;
   lm_file_limit_begin(&limit);
   while (bytes > 0 && !failed) {
     ssize_t n = write(f->fd, p, bytes);
     failed = n < 0 && errno != EINTR;
+    unread = failed && errno == EFAULT;
     if (n < 0) continue;
     p += n;
     bytes -= (size_t)n;
   }
+  lm_status lost = unread ? lm_check_unread(p) : LM_OK;
   lm_file_limit_end(&limit);
+  if (lost != LM_OK) return lost;
   return failed ? refused("write", f->path) : LM_OK;
 }
 
@@ -134,8 +138,8 @@ static void sync_directory(const char *path) {
 }
 
 lm_status lm_new_file_commit(lm_new_file *f) {
-  lm_status status = LM_OK;
-  if (fsync(f->fd) != 0 || (f->nameless && !give_name(f))) status = refused("write", f->path);
+  lm_status status = lm_check_losses(); /* of what was written */
+  if (status == LM_OK && (fsync(f->fd) != 0 || (f->nameless && !give_name(f)))) status = refused("write", f->path);
   if (close(f->fd) != 0 && status == LM_OK) status = refused("write", f->path);
   f->fd = -1;
   if (status == LM_OK && rename(f->temporary, f->path) != 0) status = refused("replace", f->path);

@@ -12,6 +12,7 @@
 
 #include "autograd/autograd.h"
 #include "base/file_size_limit.h"
+#include "base/lost_pages.h"
 #include "base/mem.h"
 #include "mp/lend.h"
 
@@ -255,6 +256,7 @@ lm_status lm_share(int n, lm_tensor *const *tensors, int *which) {
     }
     TRY(view_like(list[i].place, list[i].t, &list[i].view));
   }
+  TRY(lm_check_losses());
   for (int i = 0; i < count; i++) lm_tensor_become(list[i].t, list[i].view);
 done:
   for (int i = 0; i < count; i++) {

@@ -72,14 +72,15 @@ static void trace(const lm_op *op, const void *args, const char *suffix) {
   lm_log(LM_LOG_OP, "%s%s%s", op->name, suffix, text);
 }
 
-/* Results of what a file no longer has are nobody's. */
-static lm_status without_losses(const lm_op *op, lm_tensor **out) {
-  lm_status status = lm_check_losses();
-  for (int i = 0; status != LM_OK && i < op->outs + op->aux; i++) {
+/* Results of what a file no longer has are nobody's, and what is wrong with zeros in its place is no news. */
+static lm_status without_losses(const lm_op *op, lm_status status, lm_tensor **out) {
+  lm_status lost = lm_check_losses();
+  if (lost == LM_OK) return status;
+  for (int i = 0; status == LM_OK && i < op->outs + op->aux; i++) {
     lm_release(out[i]);
     out[i] = NULL;
   }
-  return status;
+  return lost;
 }
 
 static lm_status run_op(lm_op_id id, const void *args, bool only_seen, lm_tensor **out) {
@@ -90,7 +91,7 @@ static lm_status run_op(lm_op_id id, const void *args, bool only_seen, lm_tensor
   lm_now_running.only_seen = only_seen;
   lm_status status = op->kind == LM_POINT ? lm_run_point(id, args, NULL, out) : op->run(args, out);
   lm_run_end(before);
-  return status == LM_OK ? without_losses(op, out) : status;
+  return without_losses(op, status, out);
 }
 
 lm_status lm_op_run(lm_op_id id, const void *args, lm_tensor **out) { return run_op(id, args, false, out); }
@@ -118,7 +119,7 @@ lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   TRY(lm_run_point(id, args, x, &result));
   lm_bump(x, (int)id);
   *out = result;
-  TRY(without_losses(op, out));
+  TRY(without_losses(op, LM_OK, out));
 done:
   lm_run_end(before);
   return status;

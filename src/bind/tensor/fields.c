@@ -263,7 +263,9 @@ int lm_bind_tostring(lua_State *L) {
   lua_settop(L, 1);
   lua_pushcfunction(L, push_text); /* before there is a text to leak */
   char *text = NULL;
-  lm_need(L, lm_attempt_twice(L, s, attempt_print, &text));
+  lm_status status = lm_attempt_twice(L, s, attempt_print, &text);
+  if (status != LM_OK) lm_free(text);
+  lm_need(L, status);
   lua_pushlightuserdata(L, text);
   int failed = lua_pcall(L, 1, 1, 0);
   lm_free(text);
