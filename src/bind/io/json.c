@@ -24,7 +24,14 @@ static void free_tree(void *object) {
 }
 static const lm_object_type holder_type = {"luminary.json", sizeof(cJSON *), free_tree, NULL, NULL};
 
-static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+typedef struct named {
+  const char *name; /* Lua's own, kept alive by the table */
+  cJSON *item;
+} named;
+
+static int compare_names(const void *a, const void *b) {
+  return strcmp(((const named *)a)->name, ((const named *)b)->name);
+}
 
 /* Fails without a message when memory runs out inside cJSON. */
 static lm_status no_memory(void) { return lm_fail(LM_E_OOM, "json_encode: out of memory"); }
@@ -66,45 +73,35 @@ static lm_status encode_array(lua_State *L, int i, int depth, int *left, cJSON *
 
 static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON *object) {
   lm_status status = LM_OK;
-  size_t n = 0, room = 0;
-  const char **names = NULL; /* Lua's own, kept alive by the table */
+  size_t n = 0, room = 0, added = 0;
+  named *list = NULL;
   lua_pushnil(L);
-  while (lua_next(L, i)) {
-    lua_pop(L, 1);
-    if (lua_type(L, -1) != LUA_TSTRING) {
-      lm_fail(LM_E_ARG, "json_encode: a %s as key; keys are strings, or 1 to n", luaL_typename(L, -1));
-      lua_pop(L, 1);
-      status = LM_E_ARG;
-      goto done;
-    }
+  while (status == LM_OK && lua_next(L, i)) {
+    size_t bytes = 0;
+    const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tolstring(L, -2, &bytes) : NULL;
     if (n == room) {
       room = room ? 2 * room : 16;
-      const char **more = (const char **)lm_realloc((void *)names, room * sizeof *names);
-      if (!more) {
-        lua_pop(L, 1);
-        status = LM_E_OOM;
-        goto done;
-      }
-      names = more;
+      named *more = lm_realloc(list, room * sizeof *list);
+      if (more) list = more;
+      if (!more) status = LM_E_OOM;
     }
-    names[n++] = lua_tostring(L, -1);
+    if (!name) {
+      status = lm_fail(LM_E_ARG, "json_encode: a %s as key; keys are strings, or 1 to n", luaL_typename(L, -2));
+    } else if (strlen(name) != bytes) {
+      status = lm_fail(LM_E_ARG, "json_encode: a key with a zero byte, '%s\\0...'", lm_brief(name, 60));
+    } else if (status == LM_OK) {
+      list[n].name = name;
+      status = encode(L, lua_gettop(L), depth + 1, left, &list[n].item);
+      n += status == LM_OK;
+    }
+    lua_pop(L, status == LM_OK ? 1 : 2);
   }
-  if (n > 1) qsort((void *)names, n, sizeof *names, compare_names);
-  for (size_t k = 0; k < n && status == LM_OK; k++) {
-    cJSON *item = NULL;
-    if (!lm_field(L, i, names[k])) { /* the name holds a zero byte, so it was cut */
-      status = lm_fail(LM_E_ARG, "json_encode: a key with a zero byte, '%s\\0...'", lm_brief(names[k], 60));
-      break;
-    }
-    status = encode(L, lua_gettop(L), depth + 1, left, &item);
-    lua_pop(L, 1);
-    if (status == LM_OK && !cJSON_AddItemToObject(object, names[k], item)) {
-      cJSON_Delete(item);
-      status = no_memory();
-    }
+  if (n > 1) qsort(list, n, sizeof *list, compare_names);
+  for (; added < n && status == LM_OK; added += status == LM_OK) {
+    if (!cJSON_AddItemToObject(object, list[added].name, list[added].item)) status = no_memory();
   }
-done:
-  lm_free((void *)names);
+  for (; added < n; added++) cJSON_Delete(list[added].item);
+  lm_free(list);
   return status;
 }
 
