@@ -189,8 +189,8 @@ local function check_places(source, entries, data)
   end
 end
 
---- {metadata = values by key, tensors = by name}, and a list of those that are of kinds that are not read.
-function gguf.load(source)
+-- The values by key, how many tensors there are, and the cursor behind them.
+local function read_header(source)
   local cursor = source:cursor(4)
   local version = cursor:unsigned(4)
   if version ~= 2 and version ~= 3 then
@@ -198,12 +198,28 @@ function gguf.load(source)
   end
   local ntensors, nvalues = cursor:count(), cursor:count()
   if ntensors + nvalues > source.size then source:fail("a header of %.0f entries", ntensors + nvalues) end
-  local metadata, entries, taken = {}, {}, {}
+  local metadata = {}
   for _ = 1, nvalues do
     local key = read_string(cursor)
     if metadata[key] ~= nil then source:fail("its metadata has '%s' twice", shown(key, 100)) end
     metadata[key] = read_value(cursor, cursor:unsigned(4), 1)
   end
+  return metadata, ntensors, cursor
+end
+
+--- The metadata of the file of that path: values by key.
+function gguf.metadata(path)
+  local source = Source.open(path, {})
+  local ok, metadata = pcall(read_header, source)
+  source:close()
+  if not ok then error(metadata, 0) end -- it says where
+  return metadata
+end
+
+--- {metadata = values by key, tensors = by name}, and a list of those that are of kinds that are not read.
+function gguf.load(source)
+  local metadata, ntensors, cursor = read_header(source)
+  local entries, taken = {}, {}
   for i = 1, ntensors do
     entries[i] = read_entry(cursor)
     if taken[entries[i].name] then source:fail("two tensors are named '%s'", shown(entries[i].name, 100)) end

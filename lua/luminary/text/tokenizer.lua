@@ -1,5 +1,5 @@
---- lm.text: tokenizers, from Hugging Face's files, with its results. lm.text.Tokenizer(path) reads a tokenizer.json or
---- a model's folder, lm.text.ByteLevelBPETokenizer(vocab, merges) GPT-2's two files, and
+--- lm.text: tokenizers, from Hugging Face's files, with its results. lm.text.Tokenizer(path) reads a tokenizer.json, a
+--- model's folder or a GGUF file, lm.text.ByteLevelBPETokenizer(vocab, merges) GPT-2's two files, and
 --- lm.text.BertWordPieceTokenizer(vocab) BERT's vocab.txt. tokenizer(texts) gives tensors for a model,
 --- tokenizer:encode(text) all about one text, tokenizer:decode(ids) the text again, and tokenizer:streamer(write) that
 --- of ids that come one by one.
@@ -21,7 +21,8 @@ end
 --- text.Tokenizer(path [, {base = 1, add_bos_token, add_eos_token}]): a tokenizer of Hugging Face's: a
 --- tokenizer.json, or a folder with one, or with GPT-2's vocab.json and merges.txt, or with BERT's vocab.txt, which has
 --- to be there: nothing is downloaded. Text becomes ids as by its `tokenizers`, and ids text. tokenizer_config.json and
---- special_tokens_map.json in the same folder are read too.
+--- special_tokens_map.json in the same folder are read too. Or that of a GGUF file, of the kinds "gpt2" and "llama"; an
+--- error names another kind, or a tokenizer.ggml.pre (how words are cut) that is not known here.
 ---
 --- Ids count from 1, as lm.models take them and generate gives them: each is one more than in the file. base = 0 leaves
 --- them as they are there. What is called with text gives tensors for a model, as tokenizers of `transformers` do:
@@ -176,8 +177,8 @@ function Tokenizer:init(path, opts)
   options.arg("Tokenizer", "path", path, "string")
   local folder = core.file_kind(path) == "a folder" and path
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
-  local json, parts = files.read_any(path)
-  local said = folder and special.read(folder)
+  local json, parts, said = files.read_any(path)
+  said = said or folder and special.read(folder)
   prepare(self, "Tokenizer", path, json, o.base, said)
   for _, role in ipairs(special.roles) do
     local token = parts and parts[role]

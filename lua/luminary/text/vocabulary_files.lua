@@ -151,12 +151,17 @@ end
 
 local function exists(path) return core.file_kind(path) == "a regular file" end
 
---- The text of a tokenizer.json; or what stands for it in a folder, and the tokens that have parts there by themselves.
+--- The text of a tokenizer.json; or what stands for it in a folder or a GGUF file, and the tokens that have parts there
+--- by themselves; of a GGUF file also what special.read gives of a folder.
 function files.read_any(path)
   if not core.file_kind(path) then
     fail("Tokenizer: there is no file or folder '%s', and nothing is downloaded: %s", excerpt(path, 200), LOCAL)
   end
-  if core.file_kind(path) ~= "a folder" then return read(path) end
+  if core.file_kind(path) ~= "a folder" then
+    local gguf = require "luminary.text.gguf_vocabulary"
+    if gguf.is(path) then return gguf.read(path) end
+    return read(path)
+  end
   local function within(name) return path .. "/" .. name end
   if exists(within "tokenizer.json") then return read(within "tokenizer.json") end
   if exists(within "vocab.json") and exists(within "merges.txt") then

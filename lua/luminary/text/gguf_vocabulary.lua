@@ -1,0 +1,193 @@
+--- The tokenizer in a GGUF file, as the tokenizer.json that it stands for.
+local core = require "luminary.core"
+local excerpt = require "luminary.base.excerpt"
+local options = require "luminary.base.options"
+local special = require "luminary.text.special_tokens"
+local formats = require "luminary.file_formats.gguf"
+local fail = options.fail
+
+local vocabulary = {}
+
+--- Whether there is a file that begins as GGUF's do.
+function vocabulary.is(path)
+  local file = core.file_kind(path) == "a regular file" and io.open(path, "rb")
+  local head = file and file:read(4)
+  if file then file:close() end
+  return head == "GGUF"
+end
+
+local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4 -- of tokenizer.ggml.token_type
+
+-- ---- the words that a text is cut into first, by tokenizer.ggml.pre
+
+local function split(digits)
+  return {type = "Split", behavior = "Isolated", invert = false, pattern = {
+    Regex = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" .. digits
+      .. "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+  }}
+end
+
+local function byte_level(by_words)
+  return {type = "ByteLevel", add_prefix_space = false, trim_offsets = false, use_regex = by_words}
+end
+
+local cuts = {}
+for names, cut in pairs {
+  ["gpt-2 phi-2 olmo mpt jais"] = {byte_level(true)},
+  ["starcoder refact smollm codeshell command-r"] = {{type = "Digits", individual_digits = true}, byte_level(true)},
+  ["llama3 llama-v3 llama-bpe falcon3 dbrx smaug-bpe"] = {split "\\p{N}{1,3}", byte_level(false)},
+  ["qwen2 stablelm2"] = {split "\\p{N}", byte_level(false)},
+} do
+  for name in names:gmatch "%S+" do cuts[name] = cut end
+end
+local takes_whole_words = {llama3 = true, ["llama-v3"] = true, ["llama-bpe"] = true, falcon3 = true}
+
+-- ---- the two kinds
+
+local function part_json(fields) return fields and core.json_encode(fields) or "null" end
+local function list_json(list) return #list > 0 and core.json_encode(list) or "[]" end
+
+-- GPT-2's: pairs of tokens of bytes are joined in the order of a list.
+local function byte_pairs(path, file, vocab)
+  local pre = file.pre or (file.architecture == "gpt2" and "gpt-2")
+  local cut = cuts[pre]
+  if not cut then
+    local known = {}
+    for name in pairs(cuts) do known[#known + 1] = name end
+    table.sort(known)
+    fail("Tokenizer: %s: %s says how a text is cut into words; this version knows %s", path, pre
+      and ("nothing here knows how the tokenizer.ggml.pre '%s'"):format(excerpt(tostring(pre), 60))
+      or "no tokenizer.ggml.pre", table.concat(known, ", "))
+  end
+  return {
+    normalizer = pre == "qwen2" and {type = "NFC"} or nil,
+    pre_tokenizer = {type = "Sequence", pretokenizers = cut}, decoder = byte_level(true),
+    model = {type = "BPE", vocab = vocab, ignore_merges = takes_whole_words[pre] or false},
+  }, file.list("merges", "string")
+end
+
+local function is_letter_start(byte) return byte < 128 or byte >= 192 end
+
+-- All pairs of tokens that make a token, the one of the highest score first, as Hugging Face's converter of
+-- SentencePiece's models has them.
+local function merges_by_score(tokens, vocab, scores)
+  local all, seen = {}, {}
+  for i, token in ipairs(tokens) do
+    local own, left = {}, 0
+    for at = 2, #token do
+      if is_letter_start(token:byte(at)) then
+        left = left + 1
+        local a, b = token:sub(1, at - 1), token:sub(at)
+        if vocab[a] and vocab[b] and vocab[token] == i - 1 and not seen[token] then
+          own[#own + 1] = {a, b, score = scores[i], left = left}
+        end
+      end
+    end
+    seen[token] = true
+    table.sort(own, function(x, y)
+      if vocab[x[1]] ~= vocab[y[1]] then return vocab[x[1]] < vocab[y[1]] end
+      return vocab[x[2]] < vocab[y[2]]
+    end)
+    for _, pair in ipairs(own) do
+      pair.right, pair.place = left + 1 - pair.left, #all
+      all[#all + 1] = pair
+    end
+  end
+  table.sort(all, function(x, y)
+    for _, by in ipairs {"score", "left", "right"} do
+      if x[by] ~= y[by] then return x[by] > y[by] end
+    end
+    return x.place < y.place
+  end)
+  local merges = {}
+  for i, pair in ipairs(all) do merges[i] = {pair[1], pair[2]} end
+  return merges
+end
+
+-- SentencePiece's pairs: a space is "▁", and characters that no token has are bytes.
+local function sentence_pieces(_, file, vocab)
+  local prefix = file.add_space_prefix ~= false
+  local spaces = {type = "Replace", pattern = {String = " "}, content = "▁"}
+  local parts = {
+    {type = "Replace", pattern = {String = "▁"}, content = " "}, {type = "ByteFallback"}, {type = "Fuse"},
+    prefix and {type = "Strip", content = " ", start = 1, stop = 0} or nil,
+  }
+  return {
+    normalizer = {type = "Sequence", normalizers = prefix and {{type = "Prepend", prepend = "▁"}, spaces} or {spaces}},
+    decoder = {type = "Sequence", decoders = parts},
+    model = {type = "BPE", vocab = vocab, fuse_unk = true, byte_fallback = true, unk_token = file.token "unknown"},
+  }, merges_by_score(file.tokens, vocab, file.list("scores", "number", #file.tokens))
+end
+
+local kinds = {gpt2 = byte_pairs, llama = sentence_pieces}
+
+-- ---- the file
+
+-- What the metadata says of a tokenizer: fields, lists that are checked, tokens by their part.
+local function view(path, metadata)
+  local file = {architecture = metadata["general.architecture"]}
+  local function value(name) return metadata["tokenizer.ggml." .. name] end
+  for _, name in ipairs {"model", "pre", "add_space_prefix", "add_bos_token", "add_eos_token"} do
+    file[name] = value(name)
+  end
+  function file.list(name, kind, count)
+    local list = value(name)
+    if type(list) ~= "table" or count and #list ~= count then
+      fail("Tokenizer: %s: tokenizer.ggml.%s is %s", path, name, type(list) == "table"
+        and ("a list of %d, of %d tokens"):format(#list, count) or list == nil and "not there" or "no list")
+    end
+    for i, v in ipairs(list) do
+      if type(v) ~= kind then fail("Tokenizer: %s: tokenizer.ggml.%s[%d] is no %s", path, name, i - 1, kind) end
+    end
+    return list
+  end
+  function file.token(part)
+    local id = tonumber(value(part .. "_token_id"))
+    return id and file.tokens[id + 1]
+  end
+  file.tokens = file.list("tokens", "string")
+  return file
+end
+
+local parts = {
+  bos = "bos_token", eos = "eos_token", unknown = "unk_token", seperator = "sep_token", separator = "sep_token",
+  padding = "pad_token", cls = "cls_token", mask = "mask_token",
+}
+
+--- Of a GGUF file: the text of a tokenizer.json, the tokens that have parts, by these, and, as special.read gives them,
+--- whether bos_token and eos_token stand around texts, and the chat_template.
+function vocabulary.read(path)
+  local metadata = formats.metadata(path)
+  if metadata["tokenizer.ggml.model"] == nil then
+    fail("Tokenizer: %s has no tokenizer: there is no tokenizer.ggml.model in its metadata", path)
+  end
+  local make = kinds[metadata["tokenizer.ggml.model"]]
+  if not make then
+    fail("Tokenizer: %s has a tokenizer of the kind '%s'; of GGUF files this version reads gpt2 (pairs of bytes) and "
+      .. "llama (SentencePiece's pairs)", path, excerpt(tostring(metadata["tokenizer.ggml.model"]), 60))
+  end
+  local file, vocab, added = view(path, metadata), {}, {}
+  local types = metadata["tokenizer.ggml.token_type"] and file.list("token_type", "number", #file.tokens) or {}
+  for i, token in ipairs(file.tokens) do
+    local kind = types[i] or NORMAL
+    vocab[token] = i - 1
+    if token ~= "" and (kind == UNKNOWN or kind == CONTROL or kind == USER_DEFINED) then
+      added[#added + 1] = {id = i - 1, content = token, special = kind ~= USER_DEFINED, normalized = false}
+    end
+  end
+  local json, merges = make(path, file, vocab)
+  local roles = {}
+  for part, role in pairs(parts) do roles[role] = file.token(part) or roles[role] end
+  local around_by_itself = file.model == "llama" or takes_whole_words[file.pre]
+  return ('{"added_tokens": %s, "normalizer": %s, "pre_tokenizer": %s, "post_processor": null, "decoder": %s, '
+    .. '"model": {"merges": %s, %s}'):format(list_json(added), part_json(json.normalizer),
+    part_json(json.pre_tokenizer), part_json(json.decoder), list_json(merges),
+    core.json_encode(json.model):sub(2)), roles, {
+      path = path, chat_template = metadata["tokenizer.chat_template"],
+      tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM,
+      add_bos_token = file.add_bos_token == nil and around_by_itself or file.add_bos_token,
+      add_eos_token = file.add_eos_token or false,
+    }
+end
+
+return vocabulary

@@ -1,0 +1,36 @@
+--- Small GGUF files without tensors.
+local ffi = require "ffi"
+
+local function little_endian(n, bytes)
+  local out = {}
+  for i = 1, bytes do
+    out[i] = string.char(n % 256)
+    n = math.floor(n / 256)
+  end
+  return table.concat(out)
+end
+
+local function text(s) return little_endian(#s, 8) .. s end
+
+local kinds = { -- number, how one is written
+  string = {8, text}, boolean = {7, function(v) return v and "\1" or "\0" end},
+  u32 = {4, function(v) return little_endian(v, 4) end},
+  f32 = {6, function(v) return ffi.string(ffi.new("float[1]", v), 4) end},
+}
+
+--- The bytes of a file with that metadata: strings, booleans, numbers (whole ones of 32 bits) and lists of one kind;
+--- lists in `floating`, by name, are of floats.
+return function(metadata, floating)
+  local parts, count = {}, 0
+  for name, value in pairs(metadata) do
+    local is_list = type(value) == "table"
+    local one = is_list and value[1] or value
+    local kind = type(one) == "number" and (floating and floating[name] and kinds.f32 or kinds.u32) or kinds[type(one)]
+    local list = {}
+    for i, v in ipairs(is_list and value or {value}) do list[i] = kind[2](v) end
+    parts[#parts + 1] = text(name) .. (is_list and little_endian(9, 4) .. little_endian(kind[1], 4)
+      .. little_endian(#list, 8) or little_endian(kind[1], 4)) .. table.concat(list)
+    count = count + 1
+  end
+  return "GGUF" .. little_endian(3, 4) .. little_endian(0, 8) .. little_endian(count, 8) .. table.concat(parts)
+end

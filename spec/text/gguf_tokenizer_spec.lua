@@ -1,0 +1,124 @@
+-- Tokenizers in GGUF files: of the tokenizer.json files that scripts/dev/golden/gen_tokenizers.py wrote, which says
+-- what Hugging Face's tokenizers make of texts.
+local core = require "luminary.core"
+local lm = require "luminary"
+local gguf = require "spec.support.gguf"
+local temp = require "spec.support.temp"
+
+local golden = core.json_decode(temp.read "spec/golden/tokenizers.json", false)
+local NORMAL, UNKNOWN, CONTROL = 1, 2, 3
+
+-- What llama.cpp's converter writes of golden[name]; a score is the place of the pair that makes a token.
+local function metadata_of(name, pre)
+  local file = core.json_decode(golden[name].file, false)
+  local tokens, kinds, scores, merges = {}, {}, {}, {}
+  local function put(token, id, kind) tokens[id + 1], kinds[id + 1], scores[id + 1] = token, kind, 0 end
+  for token, id in pairs(file.model.vocab) do put(token, id, NORMAL) end
+  for _, token in ipairs(file.added_tokens) do
+    put(token.content, token.id, token.content == "<unk>" and UNKNOWN or CONTROL)
+  end
+  for i, pair in ipairs(file.model.merges) do
+    if type(pair) == "string" then pair = {pair:match "^(%S+) (%S+)$"} end
+    merges[i], scores[file.model.vocab[pair[1] .. pair[2]] + 1] = pair[1] .. " " .. pair[2], -i
+  end
+  local ids, is_llama = {}, pre == nil
+  for i, token in ipairs(tokens) do ids[token] = i - 1 end
+  return {
+    ["general.architecture"] = "llama", ["tokenizer.ggml.model"] = is_llama and "llama" or "gpt2",
+    ["tokenizer.ggml.pre"] = pre, ["tokenizer.ggml.tokens"] = tokens, ["tokenizer.ggml.token_type"] = kinds,
+    ["tokenizer.ggml.merges"] = not is_llama and merges or nil,
+    ["tokenizer.ggml.scores"] = is_llama and scores or nil,
+    ["tokenizer.ggml.bos_token_id"] = ids["<s>"] or ids["<|begin_of_text|>"] or ids["<|endoftext|>"],
+    ["tokenizer.ggml.eos_token_id"] = ids["</s>"] or ids["<|endoftext|>"],
+    ["tokenizer.ggml.unknown_token_id"] = ids["<unk>"],
+  }
+end
+
+local function escaped(text)
+  return (text:gsub("[%z\1-\31\127\\]", function(c) return ("\\%02x"):format(c:byte()) end))
+end
+
+describe("a GGUF file's tokenizer", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  local function of(metadata, opts)
+    local path = temp.write(folder .. "/x.gguf", gguf(metadata, {["tokenizer.ggml.scores"] = true}))
+    return lm.text.Tokenizer(path, opts)
+  end
+
+  for name, pre in pairs {gpt2 = "gpt-2", llama3 = "llama-bpe", llama2 = false} do
+    it("encodes and decodes as tokenizers does: " .. name, function()
+      local tokenizer = of(metadata_of(name, pre or nil), {base = 0})
+      for _, case in ipairs(golden[name].cases) do
+        local ids = tokenizer:encode(case.text, case.pair).ids
+        local wanted, whole, plain = case.result:match "^([^\t]*)\t[^\t]*\t[^\t]*\t([^\t]*)\t([^\t]*)$"
+        assert.equal(wanted, table.concat(ids:totable(), " "))
+        assert.equal(whole, escaped(tokenizer:decode(ids, {skip_special_tokens = false})))
+        assert.equal(plain, escaped(tokenizer:decode(ids)))
+      end
+      local again = lm.text.Tokenizer(temp.write(folder .. "/again.json", tokenizer.json), {base = 0})
+      assert.is_true(again:encode("the of").ids:equal(tokenizer:encode("the of").ids))
+    end)
+  end
+
+  it("knows which tokens have a part, what stands around a text, and the template of chats", function()
+    local said = metadata_of "llama2"
+    said["tokenizer.chat_template"] = "{{ messages }}"
+    local tokenizer = of(said)
+    assert.same({"<s>", 2, "</s>", 3, "<unk>", "{{ messages }}"}, {tokenizer.bos_token, tokenizer.bos_token_id,
+      tokenizer.eos_token, tokenizer.eos_token_id, tokenizer.unk_token, tokenizer.chat_template})
+    assert.equal(2, tokenizer("the").input_ids[{1, 1}])
+    assert.is_true(tokenizer("the", {add_special_tokens = false}).input_ids[{1, 1}] ~= 2)
+    assert.is_true(of(said, {add_bos_token = false})("the").input_ids[{1, 1}] ~= 2)
+    said["tokenizer.ggml.add_bos_token"], said["tokenizer.ggml.add_eos_token"] = false, true
+    local ids = of(said)("the").input_ids
+    assert.is_true(ids[{1, 1}] ~= 2)
+    assert.equal(3, ids[{1, -1}])
+    local plain = of(metadata_of("gpt2", "gpt-2"))
+    assert.equal("the of", plain:decode(plain("the of").input_ids, {skip_special_tokens = false}))
+    assert.equal(plain.bos_token_id, plain("<|endoftext|>").input_ids[{1, 1}])
+    said["tokenizer.ggml.add_space_prefix"] = false
+    assert.equal("the", of(said):decode(of(said)("the").input_ids))
+    assert.equal("t", of(said):tokenize("t")[1])
+  end)
+
+  it("cuts a text into words as its tokenizer.ggml.pre says", function()
+    local said = {
+      ["general.architecture"] = "llama", ["tokenizer.ggml.model"] = "gpt2",
+      ["tokenizer.ggml.tokens"] = {"1", "2", "11", "12", "1111", "Ġ", "é"},
+      ["tokenizer.ggml.merges"] = {"1 1", "1 2", "11 11"},
+    }
+    for pre, wanted in pairs {
+      ["gpt-2"] = "1111 12", ["llama-bpe"] = "11 1 11 2", qwen2 = "1 1 1 1 1 2", starcoder = "1 1 1 1 1 2",
+    } do
+      said["tokenizer.ggml.pre"] = pre
+      assert.equal(wanted, table.concat(of(said):tokenize "111112", " "), pre)
+    end
+  end)
+
+  it("says what it lacks, and which are known", function()
+    local function says(words, changes, opts)
+      local said = metadata_of(changes.name or "gpt2", changes.name ~= "llama2" and "gpt-2" or nil)
+      for key, value in pairs(changes) do
+        if key ~= "name" then said["tokenizer.ggml." .. key] = value or nil end
+      end
+      local ok, problem = pcall(of, said, opts)
+      assert.is_false(ok)
+      assert.is_truthy(problem:find("x.gguf", 1, true) and problem:find(words, 1, true), problem)
+    end
+    says("has no tokenizer", {model = false})
+    says("a tokenizer of the kind 'bert'; of GGUF files this version reads gpt2", {model = "bert"})
+    says("the tokenizer.ggml.pre 'tekken' says", {pre = "tekken"})
+    says("this version knows codeshell, command-r", {pre = "tekken"})
+    says("no tokenizer.ggml.pre says how", {pre = false})
+    says("tokenizer.ggml.tokens is not there", {tokens = false})
+    says("tokenizer.ggml.tokens is no list", {tokens = "x"})
+    says("tokenizer.ggml.tokens[0] is no string", {tokens = {1, 2}})
+    says("tokenizer.ggml.merges is not there", {merges = false})
+    says("tokenizer.ggml.token_type is a list of 1, of 331 tokens", {token_type = {1}})
+    says("tokenizer.ggml.scores is not there", {name = "llama2", scores = false})
+    says("merge 1 is no pair", {merges = {"no such pair"}})
+  end)
+end)
