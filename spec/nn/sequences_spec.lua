@@ -348,6 +348,28 @@ describe("recurrent layers", function()
     says("LSTM: weight_hr_l0 is a tensor %[1, 4%]; %[2, 4%] wanted", projected, x)
   end)
 
+  it("say what is wrong with sequences and lengths", function()
+    local rnn, x = nn.utils.rnn, lm.ones(3, 2, 4)
+    local function fails(words, f, ...)
+      local ok, problem = pcall(f, ...)
+      assert.is_false(ok)
+      assert.matches(words, problem)
+    end
+    fails("pad_sequence: sequence 2 is a tensor %[2, 3%], the first a tensor %[3, 2%]; they may differ in their first",
+      rnn.pad_sequence, {lm.ones(3, 2), lm.ones(2, 3)})
+    fails("pad_sequence: sequence 2 is a tensor %[3%]", rnn.pad_sequence, {lm.ones(3, 2), lm.ones(3)})
+    fails("pack_sequence: sequence 2 is longer", rnn.pack_sequence, {lm.ones(1, 2), lm.ones(3, 2)})
+    fails("pack_sequence: a length has to be", rnn.pack_sequence, {lm.ones(1, 2), lm.ones(0, 2)})
+    fails("pack_padded_sequence: length 4 of 3 steps", rnn.pack_padded_sequence, x, {4, 1})
+    fails("unpad_sequence: length 4 of 3 steps", rnn.unpad_sequence, x, {4, 1})
+    fails("unpad_sequence: 1 lengths for 2 sequences", rnn.unpad_sequence, x, {3})
+    fails("unpad_sequence: 3 lengths for 2 sequences", rnn.unpad_sequence, x, {3, 1, 1})
+    fails("unpad_sequence: a length has to be", rnn.unpad_sequence, x, {3, 1.5})
+    fails("unpad_sequence: padded %[T, B, …%] wanted", rnn.unpad_sequence, lm.ones(3), {3})
+    local parts = rnn.unpad_sequence(x:transpose(1, 2), lm.tensor({3, 0}, {dtype = "int64"}), {batch_first = true})
+    assert.same({{3, 4}, {0, 4}}, {{parts[1]:size(1), parts[1]:size(2)}, {parts[2]:size(1), parts[2]:size(2)}})
+  end)
+
   it("say what is wrong with a PackedSequence that was changed by hand", function()
     local rnn, net = nn.utils.rnn, nn.GRU(3, 4)
     local function long(list) return lm.tensor(list, {dtype = "int64"}) end

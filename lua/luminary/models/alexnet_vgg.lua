@@ -32,7 +32,8 @@ local function alexnet(opts)
       nn.Dropout(opts.dropout), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, opts.num_classes)))
 end
 
---- models.alexnet([{num_classes = 1000, dropout = 0.5}])
+--- models.alexnet([{num_classes = 1000, dropout = 0.5}]): x [N, 3, H, W], H and W of 63 or more -> scores [N,
+--- num_classes].
 function models.alexnet(opts) return common.build("alexnet", opts, {dropout = {"probability", 0.5}}, alexnet) end
 
 local function vgg_f(opts)
@@ -51,7 +52,8 @@ local function vgg_f(opts)
   return net
 end
 
---- models.vgg_f([{num_classes = 1000, dropout = 0.5}]): CNN-F, the fast one, for x [N, 3, 224, 224].
+--- models.vgg_f([{num_classes = 1000, dropout = 0.5}]): CNN-F, the fast one, for x [N, 3, 224, 224] -> scores [N,
+--- num_classes].
 function models.vgg_f(opts) return common.build("vgg_f", opts, {dropout = {"probability", 0.5}}, vgg_f) end
 
 -- Channels of the convolutions before each of the five poolings.
@@ -82,7 +84,7 @@ end
 
 local function maker(name, plan, with_norm)
   --- models.vgg11, vgg13, vgg16 and vgg19([{num_classes = 1000, dropout = 0.5}]); vgg11_bn and the like have batch norm
-  --- after each convolution.
+  --- after each convolution. x [N, 3, H, W], H and W of 32 or more -> scores [N, num_classes].
   return function(opts)
     return common.build(name, opts, {dropout = {"probability", 0.5}}, function(o) return vgg(plan, with_norm, o) end)
   end

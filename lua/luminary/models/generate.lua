@@ -207,8 +207,8 @@ local generate
 --- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, bad_words_ids, num_beams = 1,
 --- num_return_sequences = 1, length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask,
 --- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator}]): ids [N, L] (int64, from 1) with the
---- tokens that a net goes on with, as transformers' generate has them; net:generate(ids, {…}) of gpt2 and llama is the
---- same.
+--- tokens that a net goes on with, as transformers' generate has them: [N, L + n], n of at most max_new_tokens, less
+--- where all rows have ended; net:generate(ids, {…}) of gpt2 and llama is the same.
 ---
 --- The likeliest token each time, or with do_sample (which temperature, top_k, top_p or min_p turn on) one drawn by the
 --- model's probabilities, at temperature, among the top_k likeliest, among the likeliest that make up top_p, among

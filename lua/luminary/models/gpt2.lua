@@ -118,7 +118,8 @@ function GPT2:reset_parameters()
 end
 
 --- net:new_cache(batch_size, max_seq_len): what net(ids, {cache = …}) keeps of the tokens it has seen, a list of
---- nn.KVCache, one for each layer, for batch_size sequences of at most max_seq_len tokens. Step by step by hand:
+--- nn.KVCache, one for each layer, for batch_size sequences of at most max_seq_len tokens (and no more than
+--- n_positions); of the weights' dtype and device. More tokens than that are an error. Step by step by hand:
 ---   local cache = net:new_cache(ids.shape[1], 100)
 ---   for _ = 1, 50 do
 ---     local scores = net(ids, {cache = cache}):select(2, -1) -- of the last place

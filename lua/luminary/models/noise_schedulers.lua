@@ -84,7 +84,7 @@ local function rounded(x)
 end
 
 --- scheduler:set_timesteps(n): so many of num_train_timesteps, by timestep_spacing. `for _, t in
---- ipairs(scheduler.timesteps) do` walks them, noisiest first.
+--- ipairs(scheduler.timesteps) do` walks them, numbers from 0, noisiest first. Gives the scheduler.
 function Scheduler:set_timesteps(num_inference_steps)
   local who, o, steps = self.__name .. ":set_timesteps", self.config, {}
   local n, all = options.arg(who, "num_inference_steps", num_inference_steps, "count"), o.num_train_timesteps

@@ -278,6 +278,10 @@ end
 --- U-Net of unconditional (or by class conditional) diffusion, with diffusers' names of a config.json, which {weights =
 --- "folder"} takes. attention_head_dim = false: one head of all channels. sample_size, a number or {height, width}, is
 --- there for the script, in net.config.sample_size: what the net was trained on; it takes others too.
+---
+--- net(x, step [, {class_labels}]): what is predicted, [N, out_channels, H, W], of x [N, in_channels, H, W], H and W
+--- divisible by 2 for each level but one, at a step from 0, a number or a tensor [N]. class_labels [N], int64 from 1,
+--- where there are num_class_embeds.
 function models.unet2d(opts)
   return build("unet2d", opts, {
     in_channels = {"count", 3}, out_channels = {"count", 3}, block_out_channels = {levels, {224, 448, 672, 896}},

@@ -160,6 +160,9 @@ end
 --- 768, mlp_dim = 3072, dropout = 0, attention_dropout = 0, norm_eps = 1e-6, num_classes = 1000, labels}]): a vision
 --- transformer of any size; num_classes = 0: without a head. labels, the classes' names, are there for the script, in
 --- net.config.labels. {weights = "folder"} takes a config.json of Hugging Face's ViT, too, with its labels.
+---
+--- net(x): scores [N, num_classes] of images x [N, num_channels, image_size, image_size]; without a head [N,
+--- hidden_dim].
 models.vit = maker("vit", 16, 12, 12, 768, 3072)
 --- lm.models.vit_b_16([{image_size = 224, …}]): models.vit of that size.
 models.vit_b_16 = maker("vit_b_16", 16, 12, 12, 768, 3072)

@@ -6,7 +6,8 @@ local options = require "luminary.base.options"
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 
 --- nn.KVCache(batch_size, max_seq_len, num_kv_heads, head_dim [, {device, dtype}]): room for keys and values of an
---- attention layer, [batch_size, num_kv_heads, max_seq_len, head_dim] each. cache.length is how many it holds.
+--- attention layer, cache.keys and cache.values, [batch_size, num_kv_heads, max_seq_len, head_dim] each, of the default
+--- dtype if none is told. cache.length is how many places it holds, 0 at first.
 local KVCache = class.root("KVCache")
 
 function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
@@ -29,8 +30,9 @@ local function length_of(self, who)
 end
 
 --- local k, v = cache:update(k, v): keeps the keys and values of the next places, [batch_size, num_kv_heads, n,
---- head_dim], and gives those of all places so far (views of its room). They are of its dtype, but for those within
---- autocast, which become that. No gradient goes through it.
+--- head_dim], and gives those of all places so far, [batch_size, num_kv_heads, cache.length, head_dim], views of its
+--- room; an error where that is too small. They are of its dtype, but for those within autocast, which become that. No
+--- gradient goes through it.
 function KVCache:update(k, v)
   local who, room = "KVCache:update", self.keys.shape
   for name, t in pairs {k = arg(who, "k", k, "tensor"), v = arg(who, "v", v, "tensor")} do
@@ -55,7 +57,7 @@ function KVCache:update(k, v)
   return self.keys:narrow(3, 1, self.length), self.values:narrow(3, 1, self.length)
 end
 
---- Keeps the first n places and forgets the others; all of them without n.
+--- Keeps the first n places, of those that it holds, and forgets the others; all of them without n. Gives the cache.
 function KVCache:reset(n)
   n = arg("KVCache:reset", "n", n or 0, "natural")
   if n > 0 and n > length_of(self, "KVCache:reset") then
@@ -66,6 +68,7 @@ function KVCache:reset(n)
 end
 
 --- The sequences in another order, or some of them several times: those that index (int64 [batch_size], from 1) names.
+--- Gives the cache.
 function KVCache:reorder(index)
   local who, n = "KVCache:reorder", self.keys.shape[1]
   if arg(who, "index", index, "tensor").ndim ~= 1 or index.shape[1] ~= n then

@@ -37,11 +37,12 @@ end
 --- tokenizer.eos_token sets one. extra_special_tokens are others of that file; all_special_tokens, all_special_ids and
 --- special_tokens_map have them together. model_max_length is 1e30 where no file says one; truncation without
 --- max_length takes it. padding_side and truncation_side, "left" or "right", count where no option says otherwise.
---- chat_template is that of the folder, as text.
+--- chat_template is that of the folder or the GGUF file, as text.
 ---
 --- tokenizer.json says which tokens stand around a text. Options or fields add_bos_token and add_eos_token, true or
---- false, put those that are true there instead. Those of tokenizer_config.json count, as in transformers, where there
---- is no tokenizer.json; a warning tells where it says true of a token that tokenizer.json does not add.
+--- false, put those that are true there instead. Those of tokenizer_config.json or the GGUF file count, as in
+--- transformers, where there is no tokenizer.json; a warning tells where it says true of a token that tokenizer.json
+--- does not add.
 local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
   local object = new(of)
   object:init(class.arguments(of, ...))
@@ -294,7 +295,7 @@ local function as_ids(who, ids)
 end
 
 --- tokenizer:decode(ids [, {skip_special_tokens = true}]): the text of ids: a tensor [n] or [1, n], a list, a number.
---- Ids beyond the vocabulary have no text.
+--- Ids beyond the vocabulary have no text; those before the first, such as 0, are an error.
 function Tokenizer:decode(ids, opts)
   local o = options.check("Tokenizer:decode", opts, {skip_special_tokens = {"boolean", true}}, "skip_special_tokens")
   return core.tokenizer_decode(handle(self), as_ids("Tokenizer:decode", ids), o.skip_special_tokens, self.base)

@@ -16,9 +16,9 @@ local function check_sequences(who, sequences)
   end
 end
 
---- A list of sequences [length, …] as one tensor [longest, B, …], shorter ones followed by padding_value.
---- {batch_first = false, padding_value = 0, padding_side = "right"}; batch_first gives [B, longest, …], padding_side
---- "left" pads before.
+--- A list of sequences [length, …], alike but for their lengths, as one tensor [longest, B, …] of their dtype, shorter
+--- ones followed by padding_value. {batch_first = false, padding_value = 0, padding_side = "right"}; batch_first gives
+--- [B, longest, …], padding_side "left" pads before.
 function rnn.pad_sequence(sequences, ...)
   local who = "pad_sequence"
   local opts = arguments.options(who, {
@@ -27,7 +27,14 @@ function rnn.pad_sequence(sequences, ...)
   }, ...)
   check_sequences(who, sequences)
   local longest, padded = 0, {}
-  for _, t in ipairs(sequences) do longest = math.max(longest, t.shape[1]) end
+  local function after_first(t) return table.concat(t.shape, ", ", 2) end
+  for i, t in ipairs(sequences) do
+    longest = math.max(longest, t.shape[1])
+    if t.ndim ~= sequences[1].ndim or after_first(t) ~= after_first(sequences[1]) then
+      fail("%s: sequence %d is %s, the first %s; they may differ in their first dim alone", who, i, options.describe(t),
+        options.describe(sequences[1]))
+    end
+  end
   for i, t in ipairs(sequences) do
     local sides = {}
     for k = 1, 2 * (t.ndim - 1) do sides[k] = 0 end
@@ -39,14 +46,29 @@ function rnn.pad_sequence(sequences, ...)
   return ops.stack(padded, opts.batch_first and 1 or 2)
 end
 
---- The sequences of a padded batch [longest, B, …] as a list; lengths is a list or a tensor. {batch_first = false}
-function rnn.unpad_sequence(padded, lengths, ...)
-  local opts = arguments.options("unpad_sequence", {{"batch_first", "boolean", false}}, ...)
-  options.arg("unpad_sequence", "padded", padded, "tensor")
+-- Lengths, a list or a tensor [B], of a padded batch [longest, B, …], as a list of whole numbers from `least` on.
+local function lengths_of(who, lengths, x, least)
   if core.is_tensor(lengths) then lengths = lengths:totable() end
+  options.arg(who, "lengths", lengths, "table")
+  if #lengths ~= x.shape[2] then fail("%s: %d lengths for %d sequences", who, #lengths, x.shape[2]) end
+  for _, n in ipairs(lengths) do
+    options.arg(who, "a length", n, least == 0 and "natural" or "count")
+    if n > x.shape[1] then fail("%s: length %d of %d steps", who, n, x.shape[1]) end
+  end
+  return lengths
+end
+
+--- The sequences [length, …] of a padded batch [longest, B, …] as a list of views; lengths, 0 to longest, is a list or
+--- a tensor [B]. {batch_first = false}: true takes [B, longest, …].
+function rnn.unpad_sequence(padded, lengths, ...)
+  local who = "unpad_sequence"
+  local opts = arguments.options(who, {{"batch_first", "boolean", false}}, ...)
+  if options.arg(who, "padded", padded, "tensor").ndim < 2 then
+    fail("%s: padded [T, B, …] wanted, got %s", who, options.describe(padded))
+  end
+  if opts.batch_first then padded = padded:transpose(1, 2) end
   local list = {}
-  options.arg("unpad_sequence", "lengths", lengths, "table")
-  for i, n in ipairs(lengths) do list[i] = padded:select(opts.batch_first and 1 or 2, i):narrow(1, 1, n) end
+  for i, n in ipairs(lengths_of(who, lengths, padded, 0)) do list[i] = padded:select(2, i):narrow(1, 1, n) end
   return list
 end
 
@@ -104,24 +126,17 @@ end
 
 local function int64(list, device) return core.tensor(list, {dtype = "int64", device = device}) end
 
---- A padded batch x [longest, B, …] of sequences of these lengths (a list, or a tensor) as a PackedSequence.
---- {batch_first = false, enforce_sorted = true}; the longest has to come first unless enforce_sorted is false.
-function rnn.pack_padded_sequence(x, lengths, ...)
-  local who = "pack_padded_sequence"
+local function pack(who, x, lengths, ...)
   local opts = arguments.options(who, {
     {"batch_first", "boolean", false}, {"enforce_sorted", "boolean", true},
   }, ...)
   if options.arg(who, "x", x, "tensor").ndim < 2 then
     fail("%s: x [T, B, …] wanted, got %s", who, options.describe(x))
   end
-  if core.is_tensor(lengths) then lengths = lengths:totable() end
   if opts.batch_first then x = x:transpose(1, 2) end
-  options.arg(who, "lengths", lengths, "table")
-  if #lengths ~= x.shape[2] then fail("%s: %d lengths for %d sequences", who, #lengths, x.shape[2]) end
+  lengths = lengths_of(who, lengths, x, 1)
   local order = {}
   for i, n in ipairs(lengths) do
-    options.arg(who, "a length", n, "count")
-    if n > x.shape[1] then fail("%s: length %d of %d steps", who, n, x.shape[1]) end
     if opts.enforce_sorted and i > 1 and n > lengths[i - 1] then
       fail("%s: sequence %d is longer than the one before; {enforce_sorted = false} sorts them", who, i)
     end
@@ -146,8 +161,14 @@ function rnn.pack_padded_sequence(x, lengths, ...)
   return PackedSequence(ops.cat(parts), int64(sizes), sorted, unsorted)
 end
 
---- A PackedSequence as a padded tensor [longest, B, …] in the sequences' first order, and their lengths (int64).
---- {batch_first = false, padding_value = 0, total_length}; total_length pads to at least that many steps.
+--- A padded batch x [longest, B, …] of sequences of these lengths, 1 to longest (a list, or a tensor [B]), as a
+--- PackedSequence. {batch_first = false, enforce_sorted = true}: batch_first takes [B, longest, …]; the longest has to
+--- come first unless enforce_sorted is false.
+function rnn.pack_padded_sequence(x, lengths, ...) return pack("pack_padded_sequence", x, lengths, ...) end
+
+--- A PackedSequence as a padded tensor [longest, B, …] in the sequences' first order, and their lengths, int64 [B] on
+--- the CPU. {batch_first = false, padding_value = 0, total_length}: batch_first gives [B, longest, …]; total_length, no
+--- less than the longest, pads to that many steps.
 function rnn.pad_packed_sequence(packed, ...)
   local who = "pad_packed_sequence"
   local opts = arguments.options(who, {
@@ -179,16 +200,18 @@ function rnn.pad_packed_sequence(packed, ...)
   return opts.batch_first and x:transpose(1, 2) or x, n
 end
 
---- A list of sequences [length, …] as a PackedSequence. {enforce_sorted = true}
+--- A list of sequences [length, …], each of one step or more, as a PackedSequence. {enforce_sorted = true}: the longest
+--- has to come first.
 function rnn.pack_sequence(sequences, ...)
-  local opts = arguments.options("pack_sequence", {{"enforce_sorted", "boolean", true}}, ...)
-  check_sequences("pack_sequence", sequences)
+  local who = "pack_sequence"
+  local opts = arguments.options(who, {{"enforce_sorted", "boolean", true}}, ...)
+  check_sequences(who, sequences)
   local lengths = {}
   for i, t in ipairs(sequences) do lengths[i] = t.shape[1] end
-  return rnn.pack_padded_sequence(rnn.pad_sequence(sequences), lengths, opts)
+  return pack(who, rnn.pad_sequence(sequences), lengths, opts)
 end
 
---- The sequences of a PackedSequence, as a list in their first order.
+--- The sequences [length, …] of a PackedSequence, as a list in their first order.
 function rnn.unpack_sequence(packed) return rnn.unpad_sequence(rnn.pad_packed_sequence(packed)) end
 
 return options.strict("nn.utils.rnn", options.exact_all(rnn, options.named))
