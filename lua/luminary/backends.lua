@@ -2,10 +2,12 @@
 ---
 ---   lm.backends.cuda.matmul.allow_tf32   TF32 in float32 matrix products; false at first
 ---   lm.backends.cudnn.allow_tf32         TF32 in float32 convolutions and recurrent layers; true at first
----   lm.backends.cudnn.enabled            false: convolutions by plain kernels, recurrent layers step by step
+---   lm.backends.cudnn.enabled            false: convolutions and attention by plain kernels, recurrent layers step by
+---                                        step
 ---   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest
 ---   lm.backends.cudnn.deterministic      only engines that give the same bits in every run; recurrent layers step by
----                                        step, unless CUBLAS_WORKSPACE_CONFIG is set (:4096:2), as in PyTorch
+---                                        step, unless CUBLAS_WORKSPACE_CONFIG is set (:4096:2), as in PyTorch;
+---                                        attention's backward pass by a plain kernel
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -45,8 +47,8 @@ backends.cuda = {
   is_built = function() return core.cuda_version "cuda" ~= nil end,
 }
 
---- lm.backends.cudnn: the settings allow_tf32, enabled, benchmark and deterministic of convolutions and recurrent
---- layers on a GPU, and the functions version and is_available; ?lm.backends says what they do.
+--- lm.backends.cudnn: the settings allow_tf32, enabled, benchmark and deterministic of convolutions, attention
+--- and recurrent layers on a GPU, and the functions version and is_available; ?lm.backends says what they do.
 backends.cudnn = settings("cudnn.", {"allow_tf32", "enabled", "benchmark", "deterministic"}, {
   --- cuDNN's version, 91900 for 9.19; nil where it is not there.
   version = function() return core.cuda_version "cudnn" end,

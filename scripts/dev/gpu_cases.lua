@@ -310,6 +310,12 @@ end
 -- cuDNN and by our kernels. 37 queries are part of a block, 300 several. With a length, how long these and products
 -- take.
 function case.attention(length)
+  local ops = require "luminary.core".ops
+  -- As F.scaled_dot_product_attention, where that might choose products.
+  local function by_kernels(q, k, v, o)
+    local draw = o.dropout_p and o.dropout_p > 0 and ops.attention_draw(q, k) or nil
+    return (ops.attention(q, k, v, o.attn_mask, o.is_causal or false, nil, o.dropout_p or 0, draw))
+  end
   local limits = { float64 = 1e-10, float32 = 1e-4, bfloat16 = 5e-2, float16 = 1e-2 }
   for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
     local half = dtype == "bfloat16" or dtype == "float16"
@@ -321,22 +327,22 @@ function case.attention(length)
           local list = { lm.randn { 2, 4, queries, e }, lm.randn { 2, heads, queries, e } }
           list[3] = lm.randn(list[2].shape)
           local mask = how == "masked" and lm.rand({ queries, queries }):lt(0.7) or nil
-          local function values(device, as)
+          local function values(device, as, attend)
             local on = {}
             for i, t in ipairs(list) do on[i] = t:to(dtype):to(device, as):detach():requires_grad_() end
             lm.manual_seed(2)
-            local y = F.scaled_dot_product_attention(on[1], on[2], on[3], {
+            local y = attend(on[1], on[2], on[3], {
               is_causal = how == "causal", enable_gqa = how == "shared heads", attn_mask = mask and mask:to(device),
               dropout_p = how == "dropout" and 0.3 or 0,
             })
             y:double():sin():sum():backward()
             return { y, on[1].grad, on[2].grad, on[3].grad }
           end
-          local want = values("cpu", "float64")
+          local want = values("cpu", "float64", F.scaled_dot_product_attention)
           for _, enabled in ipairs(half and { true, false } or { true }) do
             lm.backends.cudnn.enabled = enabled
             expect_all(("%d x %d %s, %s%s"):format(queries, e, how, dtype, enabled and "" or ", no cuDNN"), want,
-              values("cuda", dtype), limits[dtype])
+              values("cuda", dtype, enabled and F.scaled_dot_product_attention or by_kernels), limits[dtype])
           end
           lm.backends.cudnn.enabled = true
         end
@@ -350,7 +356,7 @@ function case.attention(length)
       for _, causal in ipairs { false, true } do
         for _, enabled in ipairs { true, false } do
           lm.backends.cudnn.enabled = enabled
-          timed(function() return F.scaled_dot_product_attention(q, k, v, { is_causal = causal }) end)
+          timed(function() return by_kernels(q, k, v, { is_causal = causal }) end)
         end
       end
       lm.backends.cudnn.enabled = true

@@ -15,7 +15,7 @@ end
 local function values(list, device, dtype, options)
   local on = {}
   for i = 1, 3 do on[i] = list[i]:to({device = device, dtype = dtype}):detach():requires_grad_() end
-  local y = attend(on[1], on[2], on[3], options)
+  local y = options.by and options.by(unpack(on)) or attend(on[1], on[2], on[3], options)
   local factor = lm.arange(1, y:numel() + 1, {device = device, dtype = "float64"}):cos():view(y.shape)
   lm.sum(y:double() * factor):backward()
   return {y, on[1].grad, on[2].grad, on[3].grad}
@@ -71,29 +71,49 @@ describe("attention on a device", function()
   ]])
 
   script("is a kernel of ours where cuDNN does not take it", [[
+    local op = require "luminary.core".ops.attention -- which products do not stand in for
     local list = inputs({2, 2, 2, 40, 40, 8, 8}, "float16")
     local mask = lm.ones(40, 40):tril():bool()
     local narrow = inputs({2, 2, 2, 40, 40, 12, 12}, "float16")
     for what, row in pairs {
-      ["a mask"] = {list, "float16", {attn_mask = true}},
-      ["float32"] = {list, "float32", {}},
-      ["float64"] = {list, "float64", {}},
-      ["12 numbers"] = {narrow, "float16", {}},
+      ["a mask"] = {list, "float16", true},
+      ["float32"] = {list, "float32"},
+      ["float64"] = {list, "float64"},
+      ["12 numbers"] = {narrow, "bfloat16"},
     } do
-      local function options(device) return row[3].attn_mask and {attn_mask = mask:to(device)} or row[3] end
+      local function with(device)
+        return {by = function(q, k, v) return (op(q, k, v, row[3] and mask:to(device))) end}
+      end
       local got
-      local fused = made(function() got = values(row[1], "cuda", row[2], options "cuda") end)
+      local fused = made(function() got = values(row[1], "cuda", row[2], with "cuda") end)
       assert(fused == 0, what)
-      local tolerance = ({float16 = 0.02, float32 = 1e-4, float64 = 1e-12})[row[2] ]
-      close(values(row[1], "cpu", "float64", options "cpu"), got, tolerance, what)
+      local tolerance = ({float16 = 0.02, bfloat16 = 0.1, float32 = 1e-4, float64 = 1e-12})[row[2] ]
+      close(values(row[1], "cpu", "float64", with "cpu"), got, tolerance, what)
     end
     local function fused(f) return (made(f)) end
-    local function run() values(list, "cuda", "float16", {}) end
+    local function run() values(list, "cuda", "float16", {by = op}) end
     assert(fused(run) == 2)
     lm.backends.cudnn.deterministic = true -- its backward pass is not
     assert(fused(run) == 1)
     lm.backends.cudnn.enabled = false
     assert(fused(run) == 0)
+  ]])
+
+  -- Which use tensor cores.
+  script("is products where only these use tensor cores, as long as their scores are few", [[
+    local function launches(dtype, options)
+      local list = inputs({1, 2, 2, 40, 40, 8, 8}, dtype)
+      for i = 1, 3 do list[i] = list[i]:cuda() end
+      return select(2, made(function() lm.no_grad(attend, list[1], list[2], list[3], options) end))
+    end
+    local mask = lm.ones({40, 40}, {dtype = "bool", device = "cuda"})
+    assert(launches("float32", {attn_mask = mask}) == 1)
+    assert(launches "float16" == 0)
+    assert(launches("float16", {attn_mask = mask}) > 1)
+    assert(launches("bfloat16", {dropout_p = 0.5}) > 2)
+    lm.backends.cuda.matmul.allow_tf32 = true
+    assert(launches "float32" > 1)
+    assert(launches "float64" == 1)
   ]])
 
   script("says what cuDNN failed in, and takes it the next time", [[
@@ -138,10 +158,11 @@ describe("attention on a device", function()
   ]])
 
   script("gives the same with many columns, in parts of them", [[
+    local op = require "luminary.core".ops.attention
     for _, dtype in ipairs {"float32", "float64", "float16"} do
       for _, sizes in ipairs {{1, 2, 1, 40, 70, 130, 20}, {1, 1, 1, 70, 33, 20, 200}, {1, 2, 2, 5, 9, 1, 65}} do
         local list = inputs(sizes, dtype)
-        local o = {is_causal = true, enable_gqa = true}
+        local o = {by = function(q, k, v) return (op(q, k, v, nil, true)) end}
         close(values(list, "cpu", "float64", o), values(list, "cuda", dtype, o),
           ({float16 = 0.03, float32 = 3e-4, float64 = 1e-12})[dtype], dtype .. " " .. table.concat(sizes, " "))
       end

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/gradient_rules.h"
+#include "backend/known/setting.h"
 
 static lm_ints size_of(const lm_tensor *t) { return lm_f_size_of(NULL, t); }
 
@@ -269,23 +270,30 @@ lm_tensor *lm_f_summed_heads(lm_expr *e, lm_tensor *t, int64_t groups) {
   return lm_e_sum(e, each, (lm_ints){.n = 1, .v = {at + 1}}, false, LM_NO_DTYPE);
 }
 
-/* On a GPU, where blocks run side by side, few of them with many keys each would take longer than products do. */
-static bool enough_blocks(const lm_tensor *query, const lm_tensor *key) {
-  enum { QUERIES = 64, FEW_KEYS = 256, FEW_BLOCKS = 32 };
-  int64_t queries = query->size[query->ndim - 2], blocks = (queries + QUERIES - 1) / QUERIES;
-  for (int d = 0; d < query->ndim - 2; d++) blocks *= query->size[d];
-  return key->size[key->ndim - 2] <= FEW_KEYS || (queries >= QUERIES / 2 && blocks >= FEW_BLOCKS);
+/* Whether a GPU does better by blocks than by products and softmax. A block takes its keys one tile after the other, so
+ * few blocks of many keys would take longer. And where only products have tensor cores for what is asked, they are
+ * taken as long as the memory for all scores does not matter. */
+static bool suits_gpu(const lm_tensor *query, const lm_tensor *key, const lm_tensor *mask, double dropout_p) {
+  enum { QUERIES = 64, FEW_KEYS = 256, FEW_BLOCKS = 32, FEW_SCORES = 1 << 28, PACK = 8 };
+  int64_t queries = query->size[query->ndim - 2], keys = key->size[key->ndim - 2], rows = 1;
+  for (int d = 0; d < query->ndim - 2; d++) rows *= query->size[d];
+  bool half = query->dtype == LM_F16 || query->dtype == LM_BF16;
+  bool fused = half && !mask && dropout_p == 0 && query->size[query->ndim - 1] % PACK == 0 &&
+               lm_setting_get(LM_SETTING_CUDNN_ENABLED);
+  bool cores = half || (query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32));
+  if (cores && !fused && rows * queries * keys <= FEW_SCORES) return false;
+  return keys <= FEW_KEYS || (queries >= QUERIES / 2 && rows * ((queries + QUERIES - 1) / QUERIES) >= FEW_BLOCKS);
 }
 
 bool lm_f_suits_attention(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                          const lm_tensor *mask) {
+                          const lm_tensor *mask, double dropout_p) {
   (void)e;
   const lm_tensor *all[] = {query, key, value};
   const int ndim = query->ndim;
   for (int k = 0; k < 3; k++) {
     if (all[k]->ndim != ndim || all[k]->dtype != query->dtype || all[k]->device != query->device) return false;
   }
-  if (ndim < 3 || (LM_DEVICE_KIND(query->device) != LM_CPU && !enough_blocks(query, key))) return false;
+  if (ndim < 3 || (LM_DEVICE_KIND(query->device) != LM_CPU && !suits_gpu(query, key, mask, dropout_p))) return false;
   int64_t heads = lm_f_heads_of(e, key);
   bool alike = (ndim == 3 || (ndim == 4 && query->size[0] == key->size[0] && key->size[0] == value->size[0])) &&
                heads == lm_f_heads_of(e, value) && heads > 0 && lm_f_heads_of(e, query) % heads == 0;
