@@ -146,42 +146,94 @@ static bool is_of_few_rows(const lm_cpu_gemm_job *g) {
   return half || (g->dtype == LM_F32 && g->m <= FEW_ROWS && !g->ta && long_enough);
 }
 
-static void few_rows(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
-  void (*product)(const lm_few_rows *) = LM_ISA_PICK(lm_few_rows_loops)->product[g->dtype];
-  int parts = lm_cpu_share((double)g->n * (double)g->k * (double)lm_dtype_size(g->dtype) / 20);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-  for (int part = 0; part < parts; part++) {
-    lm_cpu_gemm_job s = columns_of(g, part, parts);
-    lm_few_rows job = {.m = s.m,
-                       .n = s.n,
-                       .k = s.alpha == 0 ? 0 : s.k, /* what is not finite in x does not count then, as in BLAS */
+static lm_few_rows few_rows_of(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
+  return (lm_few_rows){.m = g->m,
+                       .n = g->n,
+                       .k = g->alpha == 0 ? 0 : g->k, /* what is not finite in x does not count then, as in BLAS */
                        .x = x,
-                       .b = s.b,
-                       .c = s.c,
+                       .b = g->b,
+                       .c = g->c,
                        .x_row = x_row,
-                       .ldb = s.ldb,
-                       .ldc = s.ldc,
-                       .turned = s.tb,
-                       .alpha = (float)s.alpha,
-                       .beta = (float)s.beta};
-    if (s.n > 0) product(&job);
+                       .ldb = g->ldb,
+                       .ldc = g->ldc,
+                       .turned = g->tb,
+                       .alpha = (float)g->alpha,
+                       .beta = (float)g->beta};
+}
+
+/* By columns of C, each of which is one run of a turned B. */
+static void few_rows_by_columns(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
+  const struct lm_few_rows_loops *loops = LM_ISA_PICK(lm_few_rows_loops);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    lm_cpu_gemm_job s = columns_of(g, t, threads);
+    lm_few_rows job = few_rows_of(&s, x, x_row);
+    if (s.n > 0) loops->product[g->dtype](&job);
   }
+}
+
+/* By rows of B, which are one run of memory, in the same parts for any number of threads: a thread takes some of
+ * them, or of the last ones columns. */
+static lm_status few_rows_by_sums(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
+  enum { PARTS = 4, DEEP = 64 };
+  const struct lm_few_rows_loops *loops = LM_ISA_PICK(lm_few_rows_loops);
+  const lm_few_rows whole = few_rows_of(g, x, x_row);
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), deep = whole.k / (DEEP * g->m);
+  int64_t parts = deep < 1 ? 1 : deep < PARTS ? deep : PARTS, row = (g->n + GRAIN - 1) / GRAIN * GRAIN;
+  int64_t step = row * g->m, each = (row / GRAIN * parts + threads - 1) / threads * GRAIN;
+  size_t room = (size_t)(parts * step) * sizeof(float);
+  float *sums = NULL;
+  lm_status status = LM_OK;
+  TRY(lm_device_alloc(g->device, room, (void **)&sums));
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+#pragma omp for schedule(static)
+    for (int t = 0; t < threads; t++) {
+      int64_t end = each * (t + 1) < row * parts ? each * (t + 1) : row * parts;
+      for (int64_t at = each * t, next; at < end; at = next) {
+        int64_t part = at / row, first = at % row, last = end - part * row < row ? end - part * row : row;
+        next = part * row + last;
+        if (last > g->n) last = g->n;
+        lm_few_rows s = whole;
+        int64_t begin = whole.k * part / parts;
+        s.n = last - first;
+        s.k = whole.k * (part + 1) / parts - begin;
+        s.x = x + begin;
+        s.b = (const char *)g->b + (begin * g->ldb + first) * bytes;
+        if (s.n > 0) loops->sum[g->dtype](&s, sums + part * step + first, row);
+      }
+    }
+#pragma omp for schedule(static)
+    for (int t = 0; t < threads; t++) {
+      lm_cpu_gemm_job s = columns_of(g, t, threads);
+      lm_few_rows job = few_rows_of(&s, x, x_row);
+      int64_t first = ((char *)s.c - (char *)g->c) / bytes;
+      if (s.n > 0) loops->finish[g->dtype](&job, sums + first, row, (int)parts, step);
+    }
+  }
+  lm_device_free(g->device, sums, room);
+done:
+  return status;
+}
+
+static lm_status few_rows(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
+  int threads = lm_cpu_share((double)g->n * (double)g->k * (double)lm_dtype_size(g->dtype) / 20);
+  if (!g->tb) return few_rows_by_sums(g, x, x_row, threads);
+  few_rows_by_columns(g, x, x_row, threads);
+  return LM_OK;
 }
 
 static lm_status by_few_rows(const lm_cpu_gemm_job *g) {
   lm_status status = LM_OK;
   void *x = NULL;
   size_t bytes = (size_t)(g->m * g->k + 1) * sizeof(float); /* never none */
-  if (g->dtype == LM_F32) {
-    few_rows(g, g->a, g->lda);
-    return LM_OK;
-  }
+  if (g->dtype == LM_F32) return few_rows(g, g->a, g->lda);
   TRY(lm_device_alloc(g->device, bytes, &x));
   for (int64_t i = 0; i < g->m; i++) {
     const char *row = (const char *)g->a + i * g->lda * (int64_t)lm_dtype_size(g->dtype);
     LM_ISA_PICK(lm_few_rows_loops)->read[g->dtype](row, g->k, (float *)x + i * g->k);
   }
-  few_rows(g, x, g->k);
+  status = few_rows(g, x, g->k);
   lm_device_free(g->device, x, bytes);
 done:
   return status;

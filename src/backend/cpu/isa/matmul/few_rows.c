@@ -9,7 +9,7 @@
 
 /* MOST rows are taken at once; more go through the part of B that is in the cache by then. SUMS columns at a time where
  * B's rows lie in one piece, from DEEP rows of it. */
-enum { MOST = 4, PACKS = 4, SUMS = 4096, DEEP = 4 };
+enum { MOST = 4, PACKS = 4, SUMS = 4096, DEEP = 8 };
 /* So many groups of B's rows are asked for before they are needed: the processor itself finds runs as short late. */
 enum { AHEAD = 2 };
 typedef uint16_t half_pack __attribute__((vector_size(LM_PACK * sizeof(uint16_t)), unused));
@@ -58,5 +58,7 @@ LM_INLINE lm_float_pack load_F16(const uint16_t *from) {
 
 const struct lm_few_rows_loops LM_ISA_NAME(lm_few_rows_loops) = {
     .product = {[LM_F32] = product_F32, [LM_F16] = product_F16, [LM_BF16] = product_BF16},
+    .sum = {[LM_F32] = sum_F32, [LM_F16] = sum_F16, [LM_BF16] = sum_BF16},
+    .finish = {[LM_F32] = finish_F32, [LM_F16] = finish_F16, [LM_BF16] = finish_BF16},
     .read = {[LM_F32] = read_F32, [LM_F16] = read_F16, [LM_BF16] = read_BF16},
 };

@@ -20,6 +20,10 @@ typedef struct lm_few_rows {
 
 struct lm_few_rows_loops { /* of float32 and the 16-bit floats; others NULL */
   void (*product[LM_DTYPE_COUNT])(const lm_few_rows *job);
+  /* The same in two steps, where B is not turned: sums [m, n], rows `row` apart, and C of such sums of `parts` parts of
+   * k, `step` apart, whose k is put together in order. */
+  void (*sum[LM_DTYPE_COUNT])(const lm_few_rows *job, float *sums, int64_t row);
+  void (*finish[LM_DTYPE_COUNT])(const lm_few_rows *job, const float *sums, int64_t row, int parts, int64_t step);
   void (*read[LM_DTYPE_COUNT])(const void *from, int64_t n, float *to);
 };
 
