@@ -161,54 +161,53 @@ static lm_few_rows few_rows_of(const lm_cpu_gemm_job *g, const float *x, int64_t
                        .beta = (float)g->beta};
 }
 
+/* Products of few rows are cut into so many pieces for each thread, which takes the next when it has done one: one that
+ * slept is late. */
+enum { PIECES = 4 };
+
 /* By columns of C, each of which is one run of a turned B. */
 static void few_rows_by_columns(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
   const struct lm_few_rows_loops *loops = LM_ISA_PICK(lm_few_rows_loops);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    lm_cpu_gemm_job s = columns_of(g, t, threads);
+  int pieces = threads > 1 ? PIECES * threads : 1;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
+  for (int p = 0; p < pieces; p++) {
+    lm_cpu_gemm_job s = columns_of(g, p, pieces);
     lm_few_rows job = few_rows_of(&s, x, x_row);
     if (s.n > 0) loops->product[g->dtype](&job);
   }
 }
 
-/* By rows of B, which are one run of memory, in the same parts for any number of threads: a thread takes some of
- * them, or of the last ones columns. */
+/* By rows of B, which are one run of memory, in parts that are the same for any number of threads; for many threads
+ * these are cut by columns, too. */
 static lm_status few_rows_by_sums(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
-  enum { PARTS = 4, DEEP = 64 };
+  enum { PARTS = 8, DEEP = 64 };
   const struct lm_few_rows_loops *loops = LM_ISA_PICK(lm_few_rows_loops);
   const lm_few_rows whole = few_rows_of(g, x, x_row);
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype), deep = whole.k / (DEEP * g->m);
-  int64_t parts = deep < 1 ? 1 : deep < PARTS ? deep : PARTS, row = (g->n + GRAIN - 1) / GRAIN * GRAIN;
-  int64_t step = row * g->m, each = (row / GRAIN * parts + threads - 1) / threads * GRAIN;
+  int parts = deep < 1 ? 1 : deep < PARTS ? (int)deep : PARTS;
+  int cuts = threads > 1 ? (PIECES * threads + parts - 1) / parts : 1;
+  int64_t row = (g->n + GRAIN - 1) / GRAIN * GRAIN, step = row * g->m;
   size_t room = (size_t)(parts * step) * sizeof(float);
   float *sums = NULL;
   lm_status status = LM_OK;
   TRY(lm_device_alloc(g->device, room, (void **)&sums));
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-#pragma omp for schedule(static)
-    for (int t = 0; t < threads; t++) {
-      int64_t end = each * (t + 1) < row * parts ? each * (t + 1) : row * parts;
-      for (int64_t at = each * t, next; at < end; at = next) {
-        int64_t part = at / row, first = at % row, last = end - part * row < row ? end - part * row : row;
-        next = part * row + last;
-        if (last > g->n) last = g->n;
-        lm_few_rows s = whole;
-        int64_t begin = whole.k * part / parts;
-        s.n = last - first;
-        s.k = whole.k * (part + 1) / parts - begin;
-        s.x = x + begin;
-        s.b = (const char *)g->b + (begin * g->ldb + first) * bytes;
-        if (s.n > 0) loops->sum[g->dtype](&s, sums + part * step + first, row);
-      }
+#pragma omp for schedule(dynamic)
+    for (int p = 0; p < parts * cuts; p++) {
+      lm_few_rows s = whole;
+      int64_t part = p / cuts, k = whole.k * part / parts, j = part_of(g->n, p % cuts, cuts, &s.n);
+      s.k = whole.k * (part + 1) / parts - k;
+      s.x = x + k;
+      s.b = (const char *)g->b + (k * g->ldb + j) * bytes;
+      if (s.n > 0) loops->sum[g->dtype](&s, sums + part * step + j, row);
     }
 #pragma omp for schedule(static)
     for (int t = 0; t < threads; t++) {
-      lm_cpu_gemm_job s = columns_of(g, t, threads);
-      lm_few_rows job = few_rows_of(&s, x, x_row);
-      int64_t first = ((char *)s.c - (char *)g->c) / bytes;
-      if (s.n > 0) loops->finish[g->dtype](&job, sums + first, row, (int)parts, step);
+      lm_few_rows s = whole;
+      int64_t j = part_of(g->n, t, threads, &s.n);
+      s.c = (char *)g->c + j * bytes;
+      if (s.n > 0) loops->finish[g->dtype](&s, sums + j, row, parts, step);
     }
   }
   lm_device_free(g->device, sums, room);
