@@ -28,9 +28,10 @@ static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done
   *done_ = true;
   for (int64_t r = 0; r < rows && *done_; r++) *done_ = loops->round(k, x + r * k, &whole, r);
   if (!*done_) goto done;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t first = lm_cpu_share_begin(outs, t, threads), n = lm_cpu_share_begin(outs, t + 1, threads) - first;
+  int pieces = lm_cpu_pieces(threads);
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
+  for (int p = 0; p < pieces; p++) {
+    int64_t first = lm_cpu_share_begin(outs, p, pieces), n = lm_cpu_share_begin(outs, p + 1, pieces) - first;
     const int8_t *weight = (const int8_t *)a->weight->data + first * k;
     for (int64_t r = 0; r < rows; r += LM_INT8_ROWS) {
       loops->products((int)smaller(rows - r, LM_INT8_ROWS), n, k, &whole, r, weight, scale + first,

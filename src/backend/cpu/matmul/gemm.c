@@ -161,14 +161,10 @@ static lm_few_rows few_rows_of(const lm_cpu_gemm_job *g, const float *x, int64_t
                        .beta = (float)g->beta};
 }
 
-/* Products of few rows are cut into so many pieces for each thread, which takes the next when it has done one: one that
- * slept is late. */
-enum { PIECES = 4 };
-
 /* By columns of C, each of which is one run of a turned B. */
 static void few_rows_by_columns(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
   const struct lm_few_rows_loops *loops = LM_ISA_PICK(lm_few_rows_loops);
-  int pieces = threads > 1 ? PIECES * threads : 1;
+  int pieces = lm_cpu_pieces(threads);
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
   for (int p = 0; p < pieces; p++) {
     lm_cpu_gemm_job s = columns_of(g, p, pieces);
@@ -185,7 +181,7 @@ static lm_status few_rows_by_sums(const lm_cpu_gemm_job *g, const float *x, int6
   const lm_few_rows whole = few_rows_of(g, x, x_row);
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype), deep = whole.k / (DEEP * g->m);
   int parts = deep < 1 ? 1 : deep < PARTS ? (int)deep : PARTS;
-  int cuts = threads > 1 ? (PIECES * threads + parts - 1) / parts : 1;
+  int cuts = (lm_cpu_pieces(threads) + parts - 1) / parts;
   int64_t row = (g->n + GRAIN - 1) / GRAIN * GRAIN, step = row * g->m;
   size_t room = (size_t)(parts * step) * sizeof(float);
   float *sums = NULL;
