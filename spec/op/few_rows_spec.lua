@@ -42,6 +42,34 @@ describe("products of few rows", function()
     end
   end)
 
+  it("are the same bits in every run and with any number of threads", function()
+    local before = lm.get_num_threads()
+    local function same(what, product)
+      lm.set_num_threads(1)
+      local want = product()
+      for _, threads in ipairs {2, 3, 2, 5} do
+        lm.set_num_threads(threads)
+        assert.is_true(lm.equal(want, product()), ("%s with %d threads"):format(what, threads))
+      end
+      lm.set_num_threads(before)
+    end
+    for _, dtype in ipairs {"float32", "bfloat16", "float16"} do
+      for _, m in ipairs {1, 2, 4, 7} do
+        for _, size in ipairs {{130, 900}, {1000, 768}, {2111, 515}, {520, 4200}} do
+          local k, n = unpack(size)
+          local x, weight, bias = lm.randn(m, k):to(dtype), lm.randn(k, n):to(dtype), lm.randn(n):to(dtype)
+          local what = ("%s [%d, %d] x [%d, %d]"):format(dtype, m, k, k, n)
+          near(lm.addmm(bias:float(), x:float(), weight:float()), lm.addmm(bias, x, weight), what)
+          same(what, function() return lm.addmm(bias, x, weight) end)
+          local turned = weight:t():contiguous():t()
+          if dtype ~= "float32" or m <= 4 then same(what .. " turned", function() return x:mm(turned) end) end
+        end
+      end
+    end
+    local x, int8 = lm.randn(1, 1000), lm.nn.Int8Linear(lm.randn(1003, 1000))
+    same("int8", function() return int8(x) end)
+  end)
+
   it("do not look at what is multiplied by 0", function()
     for _, dtype in ipairs {"float32", "bfloat16", "float16"} do
       for _, m in ipairs {1, 4, 8, 9} do
