@@ -23,10 +23,27 @@ function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
 end
 
 -- cache.length, which anyone may set, if there are so many places.
-local function length_of(self, who)
-  local n, room = arg(who, "cache.length", self.length, "natural"), self.keys.shape[3]
+local function length_of(self, who, room)
+  local n = arg(who, "cache.length", self.length, "natural")
+  room = room or self.keys.shape[3]
   if n > room then fail("%s: cache.length is %d; there are %d places", who, n, room) end
   return n
+end
+
+-- t has to be [N, heads, n, width] in a cache of `room`'s sizes.
+local function check_places(who, name, t, room, n, dtype)
+  local shape = t.shape
+  if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= n then
+    fail("%s: %s is %s; [%d, %d, n, %d] wanted", who, name, describe(t), room[1], room[2], room[4])
+  end
+  if t.dtype ~= dtype and not core.is_autocast_enabled() then
+    fail("%s: %s is %s, the cache %s; {dtype = \"%s\"} makes one of that", who, name, t.dtype, dtype, t.dtype)
+  end
+end
+
+local function put(keys, k, values, v)
+  keys:copy_(k)
+  values:copy_(v)
 end
 
 --- local k, v = cache:update(k, v): keeps the keys and values of the next places, [batch_size, num_kv_heads, n,
@@ -34,27 +51,17 @@ end
 --- room; an error where that is too small. They are of its dtype, but for those within autocast, which become that. No
 --- gradient goes through it.
 function KVCache:update(k, v)
-  local who, room = "KVCache:update", self.keys.shape
-  for name, t in pairs {k = arg(who, "k", k, "tensor"), v = arg(who, "v", v, "tensor")} do
-    local shape = t.shape
-    if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= k.shape[3] then
-      fail("%s: %s is %s; [%d, %d, n, %d] wanted", who, name, describe(t), room[1], room[2], room[4])
-    end
-    if t.dtype ~= self.keys.dtype and not core.is_autocast_enabled() then
-      fail("%s: %s is %s, the cache %s; {dtype = \"%s\"} makes one of that", who, name, t.dtype, self.keys.dtype,
-        t.dtype)
-    end
-  end
-  local first, n = length_of(self, who), k.shape[3]
+  local who, keys, values = "KVCache:update", self.keys, self.values
+  local room, n = keys.shape, arg(who, "k", k, "tensor").ndim == 4 and k.shape[3]
+  check_places(who, "k", k, room, n, keys.dtype)
+  check_places(who, "v", arg(who, "v", v, "tensor"), room, n, keys.dtype)
+  local first = length_of(self, who, room[3])
   if first + n > room[3] then
     fail("%s: it holds %d of %d places; there is no room for %d more", who, first, room[3], n)
   end
-  core.no_grad(function()
-    self.keys:narrow(3, first + 1, n):copy_(k)
-    self.values:narrow(3, first + 1, n):copy_(v)
-  end)
+  core.no_grad(put, keys:narrow(3, first + 1, n), k, values:narrow(3, first + 1, n), v)
   self.length = first + n
-  return self.keys:narrow(3, 1, self.length), self.values:narrow(3, 1, self.length)
+  return keys:narrow(3, 1, self.length), values:narrow(3, 1, self.length)
 end
 
 --- Keeps the first n places, of those that it holds, and forgets the others; all of them without n. Gives the cache.
