@@ -176,11 +176,12 @@ static void few_rows_by_columns(const lm_cpu_gemm_job *g, const float *x, int64_
 /* By rows of B, which are one run of memory, in parts that are the same for any number of threads; for many threads
  * these are cut by columns, too. */
 static lm_status few_rows_by_sums(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
-  enum { PARTS = 8, DEEP = 64 };
+  enum { PARTS = 8, DEEP = 32 };
   const struct lm_few_rows_loops *loops = LM_ISA_PICK(lm_few_rows_loops);
   const lm_few_rows whole = few_rows_of(g, x, x_row);
-  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), deep = whole.k / (DEEP * g->m);
-  int parts = deep < 1 ? 1 : deep < PARTS ? (int)deep : PARTS;
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
+  int parts = 1;
+  while (parts < PARTS && whole.k >= 2 * parts * DEEP * g->m) parts *= 2;
   int cuts = (lm_cpu_pieces(threads) + parts - 1) / parts;
   int64_t row = (g->n + GRAIN - 1) / GRAIN * GRAIN, step = row * g->m;
   size_t room = (size_t)(parts * step) * sizeof(float);
