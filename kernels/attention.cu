@@ -50,12 +50,26 @@ LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, typename L::num *
   enum { V = 16 / sizeof(stored), THREADS = lm_attention_tiles<L>::THREADS };
   L load = {job.dtype};
   if (job.packed) {
-    for (int i = (int)threadIdx.x; i < HEIGHT * (COUNT / V); i += THREADS) {
-      int row = i / (COUNT / V), at = i % (COUNT / V) * V;
-      lm_pack<stored, V> pack = {};
-      if (row < rows && at < count) pack = lm_load<V>(from + row * step + at);
+    enum { PACKS = HEIGHT * (COUNT / V), EACH = PACKS / THREADS, P = lm_attention_tiles<L>::PACK };
+    static_assert(PACKS % THREADS == 0, "every thread has as many");
+    lm_words<stored, V> words[EACH]; /* all under way before the first is waited for */
+    LM_UNROLL
+    for (int e = 0; e < EACH; e++) {
+      int i = e * THREADS + (int)threadIdx.x, row = i / (COUNT / V), at = i % (COUNT / V) * V;
+      words[e] = {};
+      if (row < rows && at < count) words[e] = lm_load_words<V>(from + row * step + at);
+    }
+    LM_UNROLL
+    for (int e = 0; e < EACH; e++) {
+      int i = e * THREADS + (int)threadIdx.x, row = i / (COUNT / V), at = i % (COUNT / V) * V;
+      lm_pack<stored, V> pack = lm_unpack<stored, V>(words[e]);
       LM_UNROLL
-      for (int v = 0; v < V; v++) to[row * line + at + v] = load(pack.v[v]);
+      for (int v = 0; v < V; v += P) {
+        lm_pack<typename L::num, P> numbers;
+        LM_UNROLL
+        for (int p = 0; p < P; p++) numbers.v[p] = load(pack.v[v + p]);
+        *(lm_pack<typename L::num, P> *)(to + row * line + at + v) = numbers;
+      }
     }
   } else {
     for (int i = (int)threadIdx.x; i < HEIGHT * COUNT; i += THREADS) {
@@ -406,14 +420,13 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_of
   int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
   int64_t most = job.width > job.value_width ? job.width : job.value_width;
   int64_t parts = lm_attention_tiles_of(most, WIDE), blocks = lm_attention_tiles_of(job.keys, S::ROWS);
-  int64_t heads = job.heads / job.shared;
   num factor[S::I];
   LM_UNROLL
   for (int i = 0; i < S::I; i++) factor[i] = 1;
-  for (int64_t unit = blockIdx.x; unit < job.samples * heads * parts * blocks; unit += gridDim.x) {
+  for (int64_t unit = blockIdx.x; unit < job.samples * job.key_heads * parts * blocks; unit += gridDim.x) {
     int64_t block = unit % blocks,
             part = unit / blocks % parts; /* under a causal mask the first keys are seen the most */
-    int64_t kv = unit / blocks / parts % heads, n = unit / blocks / parts / heads;
+    int64_t kv = unit / blocks / parts % job.key_heads, n = unit / blocks / parts / job.key_heads;
     int64_t j0 = block * S::ROWS, rows = job.keys - j0, first = part * WIDE;
     const typename L::stored *key = lm_attention_row<L>(job.key, n, kv, j0),
                              *value = lm_attention_row<L>(job.value, n, kv, j0);
@@ -496,8 +509,8 @@ static int lm_attention_launch_backward(const lm_attention_job &job, void *strea
   int64_t rows = job.samples * job.heads * job.queries;
   int64_t of_queries = job.samples * job.heads * lm_attention_tiles_of(job.queries, S::ROWS) *
                        lm_attention_tiles_of(job.width, lm_attention_wide<L>(job.width));
-  int64_t of_keys = job.samples * (job.heads / job.shared) * lm_attention_tiles_of(job.keys, S::ROWS) *
-                    lm_attention_tiles_of(most, 64);
+  int64_t of_keys =
+      job.samples * job.key_heads * lm_attention_tiles_of(job.keys, S::ROWS) * lm_attention_tiles_of(most, 64);
   auto kernel = lm_attention_of_queries<L, 64>;
   if constexpr (sizeof(typename L::num) < 8) {
     if (lm_attention_wide<L>(job.width) > 64) kernel = lm_attention_of_queries<L, 128>;

@@ -19,7 +19,7 @@ typedef struct lm_attention_job {
   int dtype;                                 /* of all sides; floating */
   int causal;                                /* query i sees the keys up to i */
   int packed;                                /* every row of every side is packs of 16 bytes, and begins at one */
-  int64_t samples, heads, shared;            /* heads of queries; how many of them have one head's keys */
+  int64_t samples, heads, key_heads, shared; /* heads of queries and of keys; how many of queries have one's keys */
   int64_t queries, keys, width, value_width; /* numbers in a query or key, and in a value */
   double scale;
   lm_attention_side query, key, value, out;

@@ -348,6 +348,27 @@ function case.attention(length)
         end
       end
     end
+    -- Scores far below 0, of which e to the power of what is not there would be inf; and one query, or one key.
+    for _, size in ipairs { { 64, 64 }, { 192, 192 }, { 320, 320 }, { 1000, 1000 }, { 1, 128 }, { 128, 1 } } do
+      if stand_in and size[1] + size[2] > 130 then break end
+      local q, k = lm.zeros { 1, 2, size[1], 64 }, lm.zeros { 1, 2, size[2], 64 }
+      q:select(4, 1):fill_(1)
+      k:select(4, 1):fill_(-960)
+      local list = { q, k, lm.randn(k.shape) }
+      local function values(device, as)
+        local on = {}
+        for i, t in ipairs(list) do on[i] = t:to(device, as):detach():requires_grad_() end
+        local y = F.scaled_dot_product_attention(on[1], on[2], on[3])
+        y:double():sin():sum():backward()
+        return { y, on[3].grad }, on
+      end
+      local got, on = values("cuda", dtype)
+      expect_all(("%d x %d of small scores, %s"):format(size[1], size[2], dtype), values("cpu", "float64"), got,
+        limits[dtype])
+      for i = 1, 2 do
+        if not on[i].grad:isfinite():all():item() then fail("a gradient of %s that is not finite", dtype) end
+      end
+    end
     if length then
       local x = lm.randn({ 3, 4, 12, assert(tonumber(length), "which length?"), 64 }):to("cuda", dtype)
       local q, k, v = x[1]:detach():requires_grad_(), x[2]:detach():requires_grad_(), x[3]:detach():requires_grad_()

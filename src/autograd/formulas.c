@@ -6,6 +6,7 @@
 
 #include "autograd/gradient_rules.h"
 #include "backend/known/setting.h"
+#include "op/nn/attention.h"
 
 static lm_ints size_of(const lm_tensor *t) { return lm_f_size_of(NULL, t); }
 
@@ -273,32 +274,35 @@ lm_tensor *lm_f_summed_heads(lm_expr *e, lm_tensor *t, int64_t groups) {
 /* Whether a GPU does better by blocks than by products and softmax. A block takes its keys one tile after the other, so
  * few blocks of many keys would take longer. And where only products have tensor cores for what is asked, they are
  * taken as long as the memory for all scores does not matter. */
-static bool suits_gpu(const lm_tensor *query, const lm_tensor *key, const lm_tensor *mask, double dropout_p) {
-  enum { QUERIES = 64, FEW_KEYS = 256, FEW_BLOCKS = 32, FEW_SCORES = 1 << 28, PACK = 8 };
+static bool suits_gpu(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value, const lm_tensor *mask,
+                      bool causal, double dropout_p) {
+  enum { QUERIES = 64, FEW_KEYS = 256, FEW_BLOCKS = 32, FEW_SCORES = 1 << 28 };
   int64_t queries = query->size[query->ndim - 2], keys = key->size[key->ndim - 2], rows = 1;
   for (int d = 0; d < query->ndim - 2; d++) rows *= query->size[d];
   bool half = query->dtype == LM_F16 || query->dtype == LM_BF16;
-  bool fused = half && !mask && dropout_p == 0 && query->size[query->ndim - 1] % PACK == 0 &&
-               lm_setting_get(LM_SETTING_CUDNN_ENABLED);
+  bool trained = lm_requires_grad(query) || lm_requires_grad(key) || lm_requires_grad(value);
+  bool fused = lm_attention_fuses(query, key, value, mask, causal, dropout_p, false) &&
+               (!trained || lm_attention_fuses(query, key, value, mask, causal, dropout_p, true));
   bool cores = half || (query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32));
   if (cores && !fused && rows * queries * keys <= FEW_SCORES) return false;
   return keys <= FEW_KEYS || (queries >= QUERIES / 2 && rows * ((queries + QUERIES - 1) / QUERIES) >= FEW_BLOCKS);
 }
 
 bool lm_f_suits_attention(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                          const lm_tensor *mask, double dropout_p) {
+                          const lm_tensor *mask, bool causal, double dropout_p) {
   (void)e;
   const lm_tensor *all[] = {query, key, value};
   const int ndim = query->ndim;
   for (int k = 0; k < 3; k++) {
     if (all[k]->ndim != ndim || all[k]->dtype != query->dtype || all[k]->device != query->device) return false;
   }
-  if (ndim < 3 || (LM_DEVICE_KIND(query->device) != LM_CPU && !suits_gpu(query, key, mask, dropout_p))) return false;
   int64_t heads = lm_f_heads_of(e, key);
   bool alike = (ndim == 3 || (ndim == 4 && query->size[0] == key->size[0] && key->size[0] == value->size[0])) &&
                heads == lm_f_heads_of(e, value) && heads > 0 && lm_f_heads_of(e, query) % heads == 0;
-  return alike && (!mask || (mask->ndim <= ndim && !lm_requires_grad(mask) && mask->device == query->device &&
-                             (mask->dtype == LM_BOOL || mask->dtype == query->dtype)));
+  bool masked = !mask || (mask->ndim <= ndim && !lm_requires_grad(mask) && mask->device == query->device &&
+                          (mask->dtype == LM_BOOL || mask->dtype == query->dtype));
+  return alike && masked &&
+         (LM_DEVICE_KIND(query->device) == LM_CPU || suits_gpu(query, key, value, mask, causal, dropout_p));
 }
 
 bool lm_f_suits_grouped_norm(lm_expr *e, const lm_tensor *x, const lm_tensor *weight, const lm_tensor *bias) {

@@ -83,7 +83,7 @@ lm_tensor *lm_f_summed_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
 /* Whether the op attention computes this: [N, H, L, E] or [H, L, E], no gradient of the mask, and on a GPU only what
  * products would not do faster. */
 bool lm_f_suits_attention(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                          const lm_tensor *mask, double dropout_p);
+                          const lm_tensor *mask, bool causal, double dropout_p);
 
 /* ---- norms */
 

@@ -316,9 +316,9 @@ end
 
 local deterministic = "cudnn.deterministic"
 
---- lm.use_deterministic_algorithms(on [, {warn_only = false}]): whether convolutions and attention on a GPU keep to what gives
---- the same bits in every run, as lm.backends.cudnn.deterministic; the library's own kernels do so without. warn_only
---- changes nothing: there is no op to be warned of.
+--- lm.use_deterministic_algorithms(on [, {warn_only = false}]): whether convolutions and attention on a GPU keep to
+--- what gives the same bits in every run, as lm.backends.cudnn.deterministic; the library's own kernels do so without.
+--- warn_only changes nothing: there is no op to be warned of.
 function spellings.use_deterministic_algorithms(...)
   core.setting(deterministic, (read("use_deterministic_algorithms", {
     {"on", "boolean"}, {"warn_only", "boolean", false},

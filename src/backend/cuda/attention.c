@@ -9,7 +9,6 @@
 #include "backend/cuda/libraries/cudnn_choice.h"
 #include "backend/cuda/libraries/cudnn_handles.h"
 #include "backend/cuda/runtime/context.h"
-#include "backend/known/setting.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "op/nn/attention.h"
@@ -44,6 +43,7 @@ static lm_attention_job job_of(const lm_attention_args *a, const lm_tensor *out,
       .packed = all_packed(4, (const lm_tensor *[]){query, key, value, out}),
       .samples = query->size[0],
       .heads = query->size[1],
+      .key_heads = key->size[1],
       .shared = key->size[1] > 0 ? query->size[1] / key->size[1] : 1,
       .queries = query->size[2],
       .keys = key->size[2],
@@ -81,13 +81,12 @@ static lm_status execute(const lm_cudnn_run *run, const lm_cudnn_plan *plan, voi
   return lm_cudnn_attend(c->cudnn->handle, plan, &c->key, c->scale, c->data, workspace);
 }
 
-/* Whether the library may be asked. Older ones wanted what dquery is summed up in to be cleared before. */
-static bool is_for_cudnn(const lm_attention_job *job, bool backward) {
-  enum { OLDEST = 90600, WIDEST = 256 };
-  bool half = job->dtype == LM_F16 || job->dtype == LM_BF16;
-  return half && job->packed && !job->mask && !job->draw && job->width <= WIDEST && job->value_width <= WIDEST &&
-         job->samples * job->heads * job->queries * job->keys * job->width * job->value_width > 0 &&
-         lm_setting_get(LM_SETTING_CUDNN_ENABLED) && !(backward && lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC)) &&
+/* Whether the library may be asked. Before OLDEST its backward pass needed a mask for what lies behind the last key,
+ * and the first ones of all another number for what is hidden. */
+static bool is_for_cudnn(const lm_attention_args *a, const lm_attention_job *job, bool backward) {
+  enum { OLDEST = 91501 };
+  return job->packed && (uintptr_t)job->log_sum % LM_CUDNN_ALIGN == 0 &&
+         lm_attention_fuses(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->dropout_p, backward) &&
          cudnnGetVersion() >= OLDEST;
 }
 
@@ -148,7 +147,7 @@ static lm_status by_cudnn(const lm_attention_job *job, bool backward, lm_device 
             .scale = job->scale,
             .key = {.samples = job->samples,
                     .heads = job->heads,
-                    .key_heads = job->heads / job->shared,
+                    .key_heads = job->key_heads,
                     .queries = job->queries,
                     .keys = job->keys,
                     .width = job->width,
@@ -190,7 +189,7 @@ lm_status lm_cuda_attention(const void *args, lm_tensor *const *out) {
   lm_device device = out[0]->device;
   lm_attention_job job = job_of(a, out[0], out[1]);
   TRY(lm_cuda_enter(device, &stream));
-  if (is_for_cudnn(&job, false)) TRY(by_cudnn(&job, false, device, stream, &done_));
+  if (is_for_cudnn(a, &job, false)) TRY(by_cudnn(&job, false, device, stream, &done_));
   if (!done_) TRY(LAUNCH("lm_attention_forward", lm_k_attention(&job, stream)));
 done:
   return status;
@@ -213,7 +212,7 @@ lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out) {
   job.dvalue = side_of(out[2]);
   TRY(lm_cuda_enter(device, &stream));
   if (bytes > 0) TRY(lm_cuda_scratch(device, bytes, &job.dots));
-  if (is_for_cudnn(&job, true)) TRY(by_cudnn(&job, true, device, stream, &done_));
+  if (is_for_cudnn(&forward, &job, true)) TRY(by_cudnn(&job, true, device, stream, &done_));
   if (!done_) TRY(LAUNCH("lm_attention_backward", lm_k_attention_backward(&job, stream)));
 done:
   if (job.dots) lm_cuda_scratch_done(device, job.dots, bytes);

@@ -1,6 +1,7 @@
 /* Attention of [N, H, L, E]: checks, what kernels compute in, layouts; and the random numbers of its dropout. */
 #include "op/nn/attention.h"
 
+#include "backend/known/setting.h"
 #include "op/input_layout.h"
 
 /* t as kernels want it, a new reference: in the dtype `compute`, its last dim dense, rows apart unless it is a mask. */
@@ -191,6 +192,25 @@ done:
   lm_release(draw);
   lm_release(log_sum);
   return status;
+}
+
+/* What the library's engines take, and nothing of what they compute wrongly: on compute capability 9.0 the backward
+ * pass (up to cuDNN 9.30) lets keys behind the last one count where 64 are left of a tile of 128 and no causal mask
+ * hides them; of one query, and of one key, its results are not those of attention; above 128 numbers it came later
+ * than the forward pass; grids end at 65535. For few queries a plan, which is made for each length, is not worth it. */
+bool lm_attention_fuses(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value, const lm_tensor *mask,
+                        bool causal, double dropout_p, bool backward) {
+  enum { PACK = 8, WIDEST = 256, WIDEST_BACK = 128, FEWEST = 32, TILE = 128, MOST = 65535 };
+  bool half = query->dtype == LM_F16 || query->dtype == LM_BF16;
+  if (!half || mask || dropout_p != 0 || !lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return false;
+  if (backward && lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC)) return false;
+  const int d = query->ndim - 2;
+  int64_t queries = query->size[d], keys = key->size[d], width = query->size[d + 1], values = value->size[d + 1];
+  int64_t widest = width > values ? width : values, samples = d > 1 ? query->size[0] : 1;
+  bool good = queries >= FEWEST && keys > 1 && width > 0 && values > 0 && width % PACK == 0 && values % PACK == 0 &&
+              query->numel > 0 && key->numel > 0 && samples <= MOST && query->size[d - 1] <= MOST;
+  bool tail_counts = keys % TILE == TILE / 2 && !(causal && queries <= keys);
+  return good && (backward ? widest <= WIDEST_BACK && !tail_counts : widest <= WIDEST);
 }
 
 lm_draw lm_attention_take(const lm_tensor *query, const lm_tensor *key) {

@@ -1,4 +1,4 @@
-/* What the op attention_draw and the backends have in common. */
+/* What attention's op, its choice and the backends have in common. */
 #ifndef LM_OP_NN_ATTENTION_H
 #define LM_OP_NN_ATTENTION_H
 
@@ -8,5 +8,10 @@
 
 /* Reserves a random number for each weight of query [..., L, E] and key [..., S, E], of the default generator. */
 LM_API lm_draw lm_attention_take(const lm_tensor *query, const lm_tensor *key);
+
+/* Whether cuDNN's fused attention is for [N, H, L, E] or [H, L, E] on a GPU, in the forward or the backward pass, as
+ * far as their sizes say. mask may be NULL. */
+LM_API bool lm_attention_fuses(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                               const lm_tensor *mask, bool causal, double dropout_p, bool backward);
 
 #endif

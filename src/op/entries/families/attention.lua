@@ -33,7 +33,7 @@ op "scaled_dot_product_attention" {
   },
   forms = {
     {
-      when = "ndim_of(query) == 3 && suits_attention(query, key, value, attn_mask, dropout_p)",
+      when = "ndim_of(query) == 3 && suits_attention(query, key, value, attn_mask, is_causal, dropout_p)",
       "mask = given(attn_mask) ? unsqueeze(attn_mask, 0) : nil",
       "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
       "y = attention(unsqueeze(query, 0), unsqueeze(key, 0), unsqueeze(value, 0), mask, is_causal, scale, "
@@ -41,7 +41,7 @@ op "scaled_dot_product_attention" {
       "squeeze(y, 0)",
     },
     {
-      when = "suits_attention(query, key, value, attn_mask, dropout_p)",
+      when = "suits_attention(query, key, value, attn_mask, is_causal, dropout_p)",
       "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
       "attention(query, key, value, attn_mask, is_causal, scale, dropout_p, draw)",
     },
@@ -58,8 +58,8 @@ op "scaled_dot_product_attention" {
     .. "heads (dim -3) as key and value or a multiple, and their heads serve that many in turn. A query that sees "
     .. "nothing gives 0. dropout_p: the probability that a weight is 0; the others are divided by 1 - dropout_p. On "
     .. "the CPU memory grows with L + S, where no gradient of attn_mask is asked for, and so it does on a GPU, but for "
-    .. "up to 2^28 scores where only products have tensor cores (TF32, halves with a mask or dropout), and for fewer than "
-    .. "32 queries, or little work in all, of more than 256 keys",
+    .. "up to 2^28 scores where only products have tensor cores (TF32, halves with a mask or dropout), and for fewer "
+    .. "than 32 queries, or little work in all, of more than 256 keys",
 }
 -- On a GPU each pass over [..., L, S] costs more than the products. Without a mask every query sees a key, and with one
 -- the mask alone says which does not: nothing is asked of the scores.
