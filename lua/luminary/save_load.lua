@@ -49,7 +49,8 @@ end
 --- nil to leave it out. dtype is what floating tensors become.
 --- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
 --- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
---- does): written over in place, the tensors change; cut short, what computes with what is gone is an error.
+--- does): written over in place, the tensors change; cut short, what computes with what is gone is an error, but for
+--- what was cut off within a page of 4 KiB, which reads as zeros.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" then fail("load: the path has to be a string, got %s", options.describe(path)) end
   opts = options.check("load", opts, changes.with {

@@ -624,7 +624,7 @@ describe("sharded safetensors", function()
     local pipe = assert(io.popen("bin/luminary inspect " .. there .. " 2>&1"))
     local text = pipe:read "*a"
     pipe:close()
-    assert.matches("sharded torch.save", text)
+    assert.matches("sharded torch.save, %d%.%d kB", text) -- the index itself has some 150 bytes
     assert.matches("2 tensors, 8 elements", text)
     temp.write(there .. "/pytorch_model-00002-of-00002.bin", temp.read(there .. "/pytorch_model-00001-of-00002.bin"))
     assert.matches("bin.index.json: 'bias' is not in .*00002.bin", message(lm.load, there))
@@ -682,6 +682,11 @@ describe("GGUF", function()
       assert.same(expected.shape, t.shape)
       assert(expected:allclose(t, 1e-6, 1e-6), name)
     end
+    local pipe = assert(io.popen(("bin/luminary inspect --quick %s 2>&1"):format(write("quantized.gguf", bytes_of))))
+    local text = pipe:read "*a"
+    pipe:close()
+    assert.matches("\ntensors.Q4_1  Q4_1 +%[3, 512%] +960 B\n", text) -- 20 bytes of 32 elements
+    assert.matches("\ntensors.Q5_K  Q5_K +%[3, 512%] +1.1 kB\n", text)
   end)
 
   it("that is broken is an error", function()

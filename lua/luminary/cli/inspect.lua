@@ -94,10 +94,11 @@ end
 local function number(v) return v and ("%.4g"):format(v) or "" end
 
 -- left: how many elements may still be read; how many there are after it is the second result.
-local function row_of(name, t, quick, left)
+-- stored: what it is in the file, if that is something else.
+local function row_of(name, t, quick, left, stored)
   local item = require("luminary.file_formats.source").item_bytes[t.dtype]
-  local row = {name == "" and "(the tensor)" or name, t.dtype, "[" .. table.concat(t.shape, ", ") .. "]",
-    bytes_text(t:numel() * item)}
+  local row = {name == "" and "(the tensor)" or name, stored and stored.kind or t.dtype,
+    "[" .. table.concat(t.shape, ", ") .. "]", bytes_text(stored and stored.bytes or t:numel() * item)}
   if quick then return row, left end
   local n = t:numel()
   if n > left or n > MOST_STRIDED and not t:is_contiguous() then
@@ -129,7 +130,7 @@ local function show(path, quick)
   require "luminary" -- tensors' methods
   local file = formats.load(path, {mmap = true, skip_unreadable = true})
   local _, size = core.file_kind(file.path)
-  print(("%s: %s, %s"):format(path, file.kind, bytes_text(size)))
+  print(("%s: %s, %s"):format(path, file.kind, bytes_text(file.lacking.bytes or size)))
   local told = 0
   local function tell(place, text)
     told = told + 1
@@ -139,9 +140,10 @@ local function show(path, quick)
   walk({metadata = file.metadata}, tell)
   local rows = {quick and {"name", "dtype", "shape", "size"}
     or {"name", "dtype", "shape", "size", "least", "greatest", "mean", "deviation"}}
+  local stored = file.lacking.stored or {}
   local elements, left = 0, MAY_REPEAT[file.kind] and MOST_STRIDED + size or math.huge
   for i, each in ipairs(tensors) do
-    rows[i + 1], left = row_of(each[1], each[2], quick, left)
+    rows[i + 1], left = row_of(each[1], each[2], quick, left, stored[each[2]])
     elements = elements + each[2]:numel()
   end
   if #tensors > 0 then print_rows(rows) end
@@ -166,7 +168,7 @@ function inspect.main(args, first)
   end
   local path = args[at]
   if not path or args[at + 1] then
-    say(path and "one file at a time" or "a file wanted\n" .. USAGE)
+    say(path and "one file at a time, and options before it" or "a file wanted\n" .. USAGE)
     return 2
   end
   local ok, why = pcall(show, path, options.quick)

@@ -216,7 +216,8 @@ function gguf.metadata(path)
   return metadata
 end
 
---- {metadata = values by key, tensors = by name}, and a list of those that are of kinds that are not read.
+--- {metadata = values by key, tensors = by name}, and a list of those that are of kinds that are not read, whose field
+--- `stored` says of tensors that were expanded what they are in the file: {kind = "Q8_0", bytes}.
 function gguf.load(source)
   local metadata, ntensors, cursor = read_header(source)
   local entries, taken = {}, {}
@@ -231,15 +232,16 @@ function gguf.load(source)
   end
   local data = math.ceil(cursor.at / alignment) * alignment
   check_places(source, entries, data)
-  local tensors, lacking = {}, {}
+  local tensors, lacking = {}, {stored = {}}
   for _, entry in ipairs(entries) do
     local what, at = ("'%s'"):format(shown(entry.name, 100)), data + entry.at
     if plain[entry.type] then
       if entry.bytes == 0 then at = 0 end
       tensors[entry.name] = source:tensor(plain[entry.type], entry.shape, at, entry.bytes, what)
     elseif entry.count then
-      tensors[entry.name] = source:placed(expand(source, blocks[entry.type], at, entry.count, what)
-        :reshape(entry.shape))
+      local expanded = expand(source, blocks[entry.type], at, entry.count, what):reshape(entry.shape)
+      tensors[entry.name] = source:placed(expanded)
+      lacking.stored[tensors[entry.name]] = {kind = blocks[entry.type].name, bytes = entry.bytes}
     else
       lacking[#lacking + 1] = ("%s (%s)"):format(what, names[entry.type] or "kind " .. entry.type)
     end

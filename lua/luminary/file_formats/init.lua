@@ -77,7 +77,8 @@ local function load_one(path, opts)
 end
 
 --- What is in a file: {path = that of the weights, if a folder was named, kind = what kind of file it is, value,
---- lacking = list of what is left out, each "'name' (why)", with a field `advice` where there is some, metadata = of a
+--- lacking = list of what is left out, each "'name' (why)", with a field `advice` where there is some, `bytes` of an
+--- index of shards with these, and `stored` of a GGUF file (gguf.lua), metadata = of a
 --- safetensors file or an index of shards}. opts: {device, mmap, null, skip_unreadable}.
 function formats.load(path, opts)
   if core.file_kind(path) == "a folder" then path = format("sharded").weights_in(path) end

@@ -36,12 +36,13 @@ function sharded.load(path, opts, read)
     by_file[file][name] = true
   end
   table.sort(files)
-  local tensors, lacking, kind = {}, {}, nil
+  local tensors, lacking, kind = {}, {bytes = select(2, core.file_kind(path))}, nil
   for _, file in ipairs(files) do
     if not core.file_kind(folder .. file) then
       options.fail("load: %s: it names %s, which is not there", path, shown(file, 100))
     end
     local shard = read(folder .. file, opts)
+    lacking.bytes = lacking.bytes + select(2, core.file_kind(folder .. file))
     local value, left_out = options.is_plain(shard.value) and shard.value or {}, {}
     for _, each in ipairs(shard.lacking) do
       lacking[#lacking + 1] = each

@@ -192,7 +192,8 @@ local function all()
       if type(package.loaded[name]) == "table" then new.first[package.loaded[name]] = first end
     end
   end
-  for path, lines in pairs(of_nets) do
+  for _, path in ipairs(sorted_names(of_nets)) do
+    local lines = of_nets[path]
     local method = path:match "^net:([%w_]+)$"
     if method then new.add(path, method, nil, "net") end
     new.by_heading[path] = new.by_heading[path] or lines

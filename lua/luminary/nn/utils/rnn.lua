@@ -191,8 +191,13 @@ function rnn.pad_packed_sequence(packed, ...)
     first = first + size
     for i = 1, size do lengths[i] = step end
   end
-  for step = #sizes + 1, longest do steps[step] = ops.full_like(steps[1], opts.padding_value) end
   local x, n = ops.stack(steps), int64(lengths)
+  if longest > #sizes then
+    local sides = {}
+    for k = 1, 2 * (rest + 1) do sides[k] = 0 end
+    sides[#sides + 1], sides[#sides + 2] = 0, longest - #sizes
+    x = ops.pad(x, sides, {value = opts.padding_value})
+  end
   if packed.unsorted_indices then
     x = ops.index_select(x, 2, packed.unsorted_indices)
     n = ops.index_select(n, 1, packed.unsorted_indices:to("cpu"))
