@@ -121,4 +121,39 @@ describe("a GGUF file's tokenizer", function()
     says("tokenizer.ggml.scores is not there", {name = "llama2", scores = false})
     says("merge 1 is no pair", {merges = {"no such pair"}})
   end)
+
+  local function pieces(tokens, changes)
+    local said = {
+      ["general.architecture"] = "llama", ["tokenizer.ggml.model"] = "llama", ["tokenizer.ggml.tokens"] = tokens,
+      ["tokenizer.ggml.scores"] = {},
+    }
+    for i in ipairs(tokens) do said["tokenizer.ggml.scores"][i] = -i end
+    for key, value in pairs(changes or {}) do said["tokenizer." .. key] = value end
+    return said
+  end
+
+  -- The error of a file, which names it.
+  local function problem_of(said, opts)
+    local ok, problem = pcall(of, said, opts)
+    assert.is_false(ok)
+    assert.is_truthy(problem:find("x.gguf", 1, true), problem)
+    return problem
+  end
+  local function has(words, problem) assert.is_truthy(problem:find(words, 1, true), problem) end
+
+  it("takes no time that grows faster than a file of long tokens, or says that it would", function()
+    local before = os.clock()
+    has("tokenizer.ggml.tokens[3] is a token of 320000 bytes; at most 65536",
+      problem_of(pieces {"<unk>", "a", "b", ("a"):rep(320000)}))
+    local long = {"<unk>", "a"}
+    for i = 1, 30 do long[#long + 1] = ("a"):rep(60000) .. i end
+    assert.equal(32, of(pieces(long)).vocab_size)
+    local alike = {"<unk>"}
+    for i = 1, 1200 do alike[#alike + 1] = ("a"):rep(i) end
+    has("its tokens have too many cuts into two others", problem_of(pieces(alike)))
+    assert.is_true(os.clock() - before < 4, os.clock() - before)
+    local tokens = {"<unk>", "a", "é", "aé", "éa", "aéa", "b"}
+    local tokenizer = of(pieces(tokens, {["ggml.scores"] = {0, 0, 0, 1, 2, 3, 0}, ["ggml.add_space_prefix"] = false}))
+    assert.same({"b", "aéa", "aé", "b"}, tokenizer:tokenize "baéaaéb")
+  end)
 end)

@@ -16,6 +16,7 @@ function vocabulary.is(path)
   return head == "GGUF"
 end
 
+local MOST_BYTES = 2 ^ 16 -- of a token, as in C
 local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4 -- of tokenizer.ggml.token_type
 
 -- ---- the words that a text is cut into first, by tokenizer.ggml.pre
@@ -68,22 +69,31 @@ end
 
 local function is_letter_start(byte) return byte < 128 or byte >= 192 end
 
+-- Bytes of what merges_by_score cuts tokens into; those of the largest vocabularies known are a fifth of it.
+local MOST_CUT = 2 ^ 27
+
 -- All pairs of tokens that make a token, the one of the highest score first, as Hugging Face's converter of
--- SentencePiece's models has them.
-local function merges_by_score(tokens, vocab, scores)
-  local all, seen = {}, {}
+-- SentencePiece's models has them. Only where both parts have a length that some token has is a token cut.
+local function merges_by_score(path, tokens, vocab, scores)
+  local all, lengths, bytes = {}, {}, 0
+  for _, token in ipairs(tokens) do lengths[#token] = true end
   for i, token in ipairs(tokens) do
     local own, left = {}, 0
     for at = 2, #token do
       if is_letter_start(token:byte(at)) then
         left = left + 1
-        local a, b = token:sub(1, at - 1), token:sub(at)
-        if vocab[a] and vocab[b] and vocab[token] == i - 1 and not seen[token] then
-          own[#own + 1] = {a, b, score = scores[i], left = left}
+        if lengths[at - 1] and lengths[#token - at + 1] then
+          bytes = bytes + #token
+          if bytes > MOST_CUT then
+            fail("Tokenizer: %s: its tokens have too many cuts into two others: more than %d MB of them up to "
+              .. "tokenizer.ggml.tokens[%d], of %d bytes, to find the pairs that are joined; shorter tokens have fewer",
+              path, MOST_CUT / 2 ^ 20, i - 1, #token)
+          end
+          local a, b = token:sub(1, at - 1), token:sub(at)
+          if vocab[a] and vocab[b] then own[#own + 1] = {a, b, score = scores[i], left = left} end
         end
       end
     end
-    seen[token] = true
     table.sort(own, function(x, y)
       if vocab[x[1]] ~= vocab[y[1]] then return vocab[x[1]] < vocab[y[1]] end
       return vocab[x[2]] < vocab[y[2]]
@@ -105,7 +115,7 @@ local function merges_by_score(tokens, vocab, scores)
 end
 
 -- SentencePiece's pairs: a space is "▁", and characters that no token has are bytes.
-local function sentence_pieces(_, file, vocab)
+local function sentence_pieces(path, file, vocab)
   local prefix = file.add_space_prefix ~= false
   local spaces = {type = "Replace", pattern = {String = " "}, content = "▁"}
   local parts = {
@@ -116,7 +126,7 @@ local function sentence_pieces(_, file, vocab)
     normalizer = {type = "Sequence", normalizers = prefix and {{type = "Prepend", prepend = "▁"}, spaces} or {spaces}},
     decoder = {type = "Sequence", decoders = parts},
     model = {type = "BPE", vocab = vocab, fuse_unk = true, byte_fallback = true, unk_token = file.token "unknown"},
-  }, merges_by_score(file.tokens, vocab, file.list("scores", "number", #file.tokens))
+  }, merges_by_score(path, file.tokens, vocab, file.list("scores", "number", #file.tokens))
 end
 
 local kinds = {gpt2 = byte_pairs, llama = sentence_pieces}
@@ -146,6 +156,12 @@ local function view(path, metadata)
     return id and file.tokens[id + 1]
   end
   file.tokens = file.list("tokens", "string")
+  for i, token in ipairs(file.tokens) do
+    if #token > MOST_BYTES then
+      fail("Tokenizer: %s: tokenizer.ggml.tokens[%d] is a token of %d bytes; at most %d", path, i - 1, #token,
+        MOST_BYTES)
+    end
+  end
   return file
 end
 
