@@ -43,8 +43,10 @@ describe("a GGUF file's tokenizer", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  local function of(metadata, opts)
-    local path = temp.write(folder .. "/x.gguf", gguf(metadata, {["tokenizer.ggml.scores"] = true}))
+  local function of(metadata, opts, floating)
+    local path = temp.write(folder .. "/x.gguf", gguf(metadata, {
+      ["tokenizer.ggml.scores"] = true, [floating and "tokenizer.ggml." .. floating or ""] = true,
+    }))
     return lm.text.Tokenizer(path, opts)
   end
 
@@ -133,9 +135,9 @@ describe("a GGUF file's tokenizer", function()
   end
 
   -- The error of a file, which names it.
-  local function problem_of(said, opts)
-    local ok, problem = pcall(of, said, opts)
-    assert.is_false(ok)
+  local function problem_of(said, ...)
+    local ok, problem = pcall(of, said, ...)
+    assert.is_false(ok, "no error")
     assert.is_truthy(problem:find("x.gguf", 1, true), problem)
     return problem
   end
@@ -155,5 +157,36 @@ describe("a GGUF file's tokenizer", function()
     local tokens = {"<unk>", "a", "é", "aé", "éa", "aéa", "b"}
     local tokenizer = of(pieces(tokens, {["ggml.scores"] = {0, 0, 0, 1, 2, 3, 0}, ["ggml.add_space_prefix"] = false}))
     assert.same({"b", "aéa", "aé", "b"}, tokenizer:tokenize "baéaaéb")
+  end)
+
+  local abc = {"<unk>", "<s>", "</s>", "a", "b", "ab"}
+
+  it("has each token once, and names for those without a text", function()
+    has("tokenizer.ggml.tokens[0] and tokenizer.ggml.tokens[1] are both 'x'", problem_of(pieces {"x", "x", "a"}))
+    local tokenizer = of(pieces({"<unk>", "<s>", "</s>", "a", "", ""}, {["ggml.add_space_prefix"] = false}), {base = 0})
+    assert.same({"[EMPTY_4]", "[EMPTY_5]", 6}, {tokenizer:id_to_token(4), tokenizer:id_to_token(5), #tokenizer})
+    assert.same({3}, tokenizer:encode("a", {add_special_tokens = false}).ids:totable())
+  end)
+
+  it("wants numbers that are finite", function()
+    local nan, inf = 0 / 0, 1 / 0
+    for words, wrong in pairs {nan = nan, inf = inf, ["-inf"] = -inf} do
+      has(("tokenizer.ggml.scores[2] is %s; a finite number wanted"):format(words),
+        problem_of(pieces(abc, {["ggml.scores"] = {0, 0, wrong, 0, 0, 1}})))
+    end
+    has("tokenizer.ggml.token_type[3] is nan; a finite number wanted",
+      problem_of(pieces(abc, {["ggml.token_type"] = {2, 3, 3, nan, 1, 1}}), nil, "token_type"))
+  end)
+
+  it("says where there is a zero byte, or no text where there should be one", function()
+    has("tokenizer.ggml.tokens[4], 'b\\0c', has a zero byte", problem_of(pieces {"<unk>", "<s>", "</s>", "a", "b\0c"}))
+    local said = metadata_of("gpt2", "gpt-2")
+    said["tokenizer.ggml.merges"][3] = "a b\0"
+    has("tokenizer.ggml.merges[2], 'a b\\0', has a zero byte", problem_of(said))
+    for _, key in ipairs {"ggml.model", "ggml.pre", "chat_template"} do
+      for words, wrong in pairs {["a list"] = {"x"}, ["3"] = 3, ["true"] = true} do
+        has(("tokenizer.%s is %s; text wanted"):format(key, words), problem_of(pieces(abc, {[key] = wrong})))
+      end
+    end
   end)
 end)

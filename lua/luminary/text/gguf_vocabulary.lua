@@ -1,7 +1,7 @@
 --- The tokenizer in a GGUF file, as the tokenizer.json that it stands for.
 local core = require "luminary.core"
-local excerpt = require "luminary.base.excerpt"
 local options = require "luminary.base.options"
+local shown = require "luminary.base.shown"
 local special = require "luminary.text.special_tokens"
 local formats = require "luminary.file_formats.gguf"
 local fail = options.fail
@@ -57,7 +57,7 @@ local function byte_pairs(path, file, vocab)
     for name in pairs(cuts) do known[#known + 1] = name end
     table.sort(known)
     fail("Tokenizer: %s: %s says how a text is cut into words; this version knows %s", path, pre
-      and ("nothing here knows how the tokenizer.ggml.pre '%s'"):format(excerpt(tostring(pre), 60))
+      and ("nothing here knows how the tokenizer.ggml.pre '%s'"):format(shown(pre, 60))
       or "no tokenizer.ggml.pre", table.concat(known, ", "))
   end
   return {
@@ -133,36 +133,72 @@ local kinds = {gpt2 = byte_pairs, llama = sentence_pieces}
 
 -- ---- the file
 
--- What the metadata says of a tokenizer: fields, lists that are checked, tokens by their part.
+-- What a value of the metadata is, for messages.
+local function described(value)
+  if type(value) == "table" then return "a list" end
+  if type(value) == "string" then return ("the text '%s'"):format(shown(value, 60)) end
+  return value ~= value and "nan" or tostring(value)
+end
+
+-- Of an element of a list, by its type: what is wrong with it.
+local wrong = {
+  string = function(text) return text:find("%z") and ("'%s', has a zero byte"):format(shown(text, 60)) end,
+  number = function(n) return n - n ~= 0 and ("is %s; a finite number wanted"):format(described(n)) end,
+}
+
+-- What the metadata says of a tokenizer: fields and lists that are checked.
 local function view(path, metadata)
   local file = {architecture = metadata["general.architecture"]}
-  local function value(name) return metadata["tokenizer.ggml." .. name] end
-  for _, name in ipairs {"model", "pre", "add_space_prefix", "add_bos_token", "add_eos_token"} do
-    file[name] = value(name)
+  local function get(key, kind)
+    local value = metadata["tokenizer." .. key]
+    if value ~= nil and type(value) ~= kind then
+      fail("Tokenizer: %s: tokenizer.%s is %s; %s wanted", path, key, described(value),
+        kind == "string" and "text" or kind)
+    end
+    return value
+  end
+  file.chat_template = get("chat_template", "string")
+  for _, name in ipairs {"model", "pre"} do file[name] = get("ggml." .. name, "string") end
+  for _, name in ipairs {"add_space_prefix", "add_bos_token", "add_eos_token"} do
+    file[name] = get("ggml." .. name, "boolean")
   end
   function file.list(name, kind, count)
-    local list = value(name)
+    local list = metadata["tokenizer.ggml." .. name]
     if type(list) ~= "table" or count and #list ~= count then
       fail("Tokenizer: %s: tokenizer.ggml.%s is %s", path, name, type(list) == "table"
         and ("a list of %d, of %d tokens"):format(#list, count) or list == nil and "not there" or "no list")
     end
     for i, v in ipairs(list) do
-      if type(v) ~= kind then fail("Tokenizer: %s: tokenizer.ggml.%s[%d] is no %s", path, name, i - 1, kind) end
+      local problem = type(v) ~= kind and ("is no %s"):format(kind) or wrong[kind](v)
+      if problem then
+        fail("Tokenizer: %s: tokenizer.ggml.%s[%d]%s %s", path, name, i - 1, problem:find "^'" and "," or "", problem)
+      end
     end
     return list
   end
-  function file.token(part)
-    local id = tonumber(value(part .. "_token_id"))
-    return id and file.tokens[id + 1]
-  end
-  file.tokens = file.list("tokens", "string")
-  for i, token in ipairs(file.tokens) do
-    if #token > MOST_BYTES then
-      fail("Tokenizer: %s: tokenizer.ggml.tokens[%d] is a token of %d bytes; at most %d", path, i - 1, #token,
-        MOST_BYTES)
-    end
-  end
   return file
+end
+
+-- The tokens, and their ids from 0; one without a text gets a name, as llama.cpp has it.
+local function read_tokens(path, file)
+  local tokens, vocab, is_empty = file.list("tokens", "string"), {}, {}
+  for i, token in ipairs(tokens) do
+    local id = i - 1
+    if #token > MOST_BYTES then
+      fail("Tokenizer: %s: tokenizer.ggml.tokens[%d] is a token of %d bytes; at most %d", path, id, #token, MOST_BYTES)
+    end
+    is_empty[id] = token == ""
+    if is_empty[id] then
+      token = ("[EMPTY_%d]"):format(id)
+      tokens[i] = token
+    end
+    if vocab[token] then
+      fail("Tokenizer: %s: tokenizer.ggml.tokens[%d] and tokenizer.ggml.tokens[%d] are both '%s'; each is there once",
+        path, vocab[token], id, shown(token, 60))
+    end
+    vocab[token] = id
+  end
+  return tokens, vocab, is_empty
 end
 
 local parts = {
@@ -174,20 +210,26 @@ local parts = {
 --- whether bos_token and eos_token stand around texts, and the chat_template.
 function vocabulary.read(path)
   local metadata = formats.metadata(path)
-  if metadata["tokenizer.ggml.model"] == nil then
+  local file = view(path, metadata)
+  if not file.model then
     fail("Tokenizer: %s has no tokenizer: there is no tokenizer.ggml.model in its metadata", path)
   end
-  local make = kinds[metadata["tokenizer.ggml.model"]]
+  local make = kinds[file.model]
   if not make then
     fail("Tokenizer: %s has a tokenizer of the kind '%s'; of GGUF files this version reads gpt2 (pairs of bytes) and "
-      .. "llama (SentencePiece's pairs)", path, excerpt(tostring(metadata["tokenizer.ggml.model"]), 60))
+      .. "llama (SentencePiece's pairs)", path, shown(file.model, 60))
   end
-  local file, vocab, added = view(path, metadata), {}, {}
-  local types = metadata["tokenizer.ggml.token_type"] and file.list("token_type", "number", #file.tokens) or {}
-  for i, token in ipairs(file.tokens) do
+  local tokens, vocab, is_empty = read_tokens(path, file)
+  local added = {}
+  function file.token(part)
+    local id = tonumber(metadata["tokenizer.ggml." .. part .. "_token_id"])
+    return id and not is_empty[id] and tokens[id + 1] or nil
+  end
+  file.tokens = tokens
+  local types = metadata["tokenizer.ggml.token_type"] and file.list("token_type", "number", #tokens) or {}
+  for i, token in ipairs(tokens) do
     local kind = types[i] or NORMAL
-    vocab[token] = i - 1
-    if token ~= "" and (kind == UNKNOWN or kind == CONTROL or kind == USER_DEFINED) then
+    if not is_empty[i - 1] and (kind == UNKNOWN or kind == CONTROL or kind == USER_DEFINED) then
       added[#added + 1] = {id = i - 1, content = token, special = kind ~= USER_DEFINED, normalized = false}
     end
   end
@@ -199,7 +241,7 @@ function vocabulary.read(path)
     .. '"model": {"merges": %s, %s}'):format(list_json(added), part_json(json.normalizer),
     part_json(json.pre_tokenizer), part_json(json.decoder), list_json(merges),
     core.json_encode(json.model):sub(2)), roles, {
-      path = path, chat_template = metadata["tokenizer.chat_template"],
+      path = path, chat_template = file.chat_template,
       tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM,
       add_bos_token = file.add_bos_token == nil and around_by_itself or file.add_bos_token,
       add_eos_token = file.add_eos_token or false,
