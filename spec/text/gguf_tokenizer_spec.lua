@@ -168,6 +168,54 @@ describe("a GGUF file's tokenizer", function()
     assert.same({3}, tokenizer:encode("a", {add_special_tokens = false}).ids:totable())
   end)
 
+  it("takes for tokens with a part those that the file names, or llama.cpp's", function()
+    local function parts(tokens, changes)
+      local t = of(pieces(tokens, changes), {base = 0})
+      return {t.unk_token or 0, t.bos_token or 0, t.eos_token or 0, t.pad_token or 0}
+    end
+    assert.same({"<unk>", "<s>", "</s>", 0}, parts(abc))
+    assert.same({1, 3}, of(pieces(abc), {base = 0}):encode("a").ids[{{1, 3, 2}}]:totable())
+    assert.same({"x", "y", 0, 0}, parts {"x", "y"})
+    assert.same({0, "y", "a", 0}, parts {"", "y", "a"})
+    assert.same({"a", "b", "ab", "<s>"}, parts(abc, {
+      ["ggml.unknown_token_id"] = 3, ["ggml.bos_token_id"] = 4, ["ggml.eos_token_id"] = 5,
+      ["ggml.padding_token_id"] = 1,
+    }))
+    local none = 2 ^ 32 - 1 -- llama.cpp's -1, as its converters write it
+    assert.same({"<unk>", "<s>", "</s>", 0},
+      parts(abc, {["ggml.bos_token_id"] = none, ["ggml.padding_token_id"] = none}))
+    local plain = metadata_of("gpt2", "gpt-2")
+    plain["tokenizer.ggml.bos_token_id"], plain["tokenizer.ggml.eos_token_id"] = nil, nil
+    assert.same({}, {of(plain).bos_token, of(plain).eos_token, of(plain).unk_token})
+  end)
+
+  it("says which token with a part, or which flag, does not fit", function()
+    for part in ("bos eos unknown padding seperator"):gmatch "%S+" do
+      local name = part .. "_token_id"
+      for words, wrong in pairs {
+        ["6"] = 6, ["0.5"] = 0.5, ["-1"] = -1, nan = 0 / 0, ["the text '3'"] = "3", ["a list"] = {3},
+      } do
+        local is_floating = type(wrong) == "number" and wrong ~= 6
+        has(("tokenizer.ggml.%s is %s; a token's id from 0 to 5 wanted"):format(name, words),
+          problem_of(pieces(abc, {["ggml." .. name] = wrong}), nil, is_floating and name or nil))
+      end
+      has(("tokenizer.ggml.%s is 3, a token without a text"):format(name),
+        problem_of(pieces({"<unk>", "<s>", "</s>", ""}, {["ggml." .. name] = 3})))
+    end
+    for _, flag in ipairs {"add_bos_token", "add_eos_token", "add_space_prefix"} do
+      has(("tokenizer.ggml.%s is 1; boolean wanted"):format(flag), problem_of(pieces(abc, {["ggml." .. flag] = 1})))
+    end
+    local plain = metadata_of("gpt2", "gpt-2")
+    for _, part in ipairs {"bos", "eos"} do
+      local flag = ("tokenizer.ggml.add_%s_token"):format(part)
+      plain[("tokenizer.ggml.%s_token_id"):format(part)], plain[flag] = nil, true
+      has(("add_%s_token wants a %s_token, and there is none"):format(part, part), problem_of(plain))
+      plain[flag] = nil
+    end
+    plain["tokenizer.ggml.add_eos_token"] = true
+    assert.is_false(of(plain, {add_eos_token = false}).add_eos_token)
+  end)
+
   it("wants numbers that are finite", function()
     local nan, inf = 0 / 0, 1 / 0
     for words, wrong in pairs {nan = nan, inf = inf, ["-inf"] = -inf} do

@@ -206,6 +206,10 @@ local parts = {
   padding = "pad_token", cls = "cls_token", mask = "mask_token",
 }
 
+-- What llama.cpp takes for the parts of SentencePiece's tokens where a file says nothing.
+local default_ids = {unknown = 0, bos = 1, eos = 2}
+local NO_ID = 2 ^ 32 - 1 -- llama.cpp's -1 for no token, as some files have it
+
 --- Of a GGUF file: the text of a tokenizer.json, the tokens that have parts, by these, and, as special.read gives them,
 --- whether bos_token and eos_token stand around texts, and the chat_template.
 function vocabulary.read(path)
@@ -222,8 +226,17 @@ function vocabulary.read(path)
   local tokens, vocab, is_empty = read_tokens(path, file)
   local added = {}
   function file.token(part)
-    local id = tonumber(metadata["tokenizer.ggml." .. part .. "_token_id"])
-    return id and not is_empty[id] and tokens[id + 1] or nil
+    local key = ("tokenizer.ggml.%s_token_id"):format(part)
+    local id = metadata[key]
+    if id == nil or id == NO_ID then
+      id = file.model == "llama" and default_ids[part]
+      return id and not is_empty[id] and tokens[id + 1] or nil
+    end
+    if type(id) ~= "number" or not tokens[id + 1] then
+      fail("Tokenizer: %s: %s is %s; a token's id from 0 to %d wanted", path, key, described(id), #tokens - 1)
+    end
+    if is_empty[id] then fail("Tokenizer: %s: %s is %d, a token without a text", path, key, id) end
+    return tokens[id + 1]
   end
   file.tokens = tokens
   local types = metadata["tokenizer.ggml.token_type"] and file.list("token_type", "number", #tokens) or {}
@@ -243,7 +256,7 @@ function vocabulary.read(path)
     core.json_encode(json.model):sub(2)), roles, {
       path = path, chat_template = file.chat_template,
       tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM,
-      add_bos_token = file.add_bos_token == nil and around_by_itself or file.add_bos_token,
+      add_bos_token = file.add_bos_token == nil and around_by_itself and roles.bos_token ~= nil or file.add_bos_token,
       add_eos_token = file.add_eos_token or false,
     }
 end

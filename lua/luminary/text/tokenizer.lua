@@ -41,8 +41,8 @@ end
 ---
 --- tokenizer.json says which tokens stand around a text. Options or fields add_bos_token and add_eos_token, true or
 --- false, put those that are true there instead. Those of tokenizer_config.json or the GGUF file count, as in
---- transformers, where there is no tokenizer.json; a warning tells where it says true of a token that tokenizer.json
---- does not add.
+--- transformers, where there is no tokenizer.json: true of a token that is not there is an error. With a
+--- tokenizer.json a warning tells where they say true of a token that it does not add.
 local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
   local object = new(of)
   object:init(class.arguments(of, ...))
@@ -144,7 +144,10 @@ local function choose_around(self, o, said, has_file)
     local flag, id = "add_" .. role, self[role .. "_id"]
     if o[flag] ~= nil then
       self[flag] = o[flag]
-    elseif said[flag] and id and not has_file then
+    elseif said[flag] and not has_file then
+      if not id then
+        fail("Tokenizer: %s: %s wants a %s, and there is none; {%s = false} leaves it out", said.path, flag, role, flag)
+      end
       self[flag] = true
     elseif said[flag] and id and not self:encode("").ids:eq(id):any():item() then
       core.warn(("Tokenizer: %s says %s, and tokenizer.json adds none; nor do transformers. {%s = true} adds it, and "
