@@ -161,6 +161,17 @@ describe("a GGUF file's tokenizer", function()
 
   local abc = {"<unk>", "<s>", "</s>", "a", "b", "ab"}
 
+  it("joins of pairs with equal scores those of more letters first", function()
+    local tokens = {"<unk>", "<s>", "</s>", "a", "b", "é", "bé", "ab", "abé", "x"}
+    local function merges(scores)
+      local list = core.json_decode(of(pieces(tokens, {["ggml.scores"] = scores})).json, false).model.merges
+      for i, pair in ipairs(list) do list[i] = table.concat(pair, " ") end
+      return table.concat(list, ", ")
+    end
+    assert.equal("ab é, a bé, b é, a b", merges {0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+    assert.equal("a b, ab é, a bé, b é", merges {0, 0, 0, 0, 0, 0, -2, 0.5, -1, 0})
+  end)
+
   it("has each token once, and names for those without a text", function()
     has("tokenizer.ggml.tokens[0] and tokenizer.ggml.tokens[1] are both 'x'", problem_of(pieces {"x", "x", "a"}))
     local tokenizer = of(pieces({"<unk>", "<s>", "</s>", "a", "", ""}, {["ggml.add_space_prefix"] = false}), {base = 0})

@@ -73,12 +73,14 @@ local function is_letter_start(byte) return byte < 128 or byte >= 192 end
 local MOST_CUT = 2 ^ 27
 
 -- All pairs of tokens that make a token, the one of the highest score first, as Hugging Face's converter of
--- SentencePiece's models has them. Only where both parts have a length that some token has is a token cut.
+-- SentencePiece's models has them; of equal scores that with more letters on the left, and then on the right. Only
+-- where both parts have a length that some token has is a token cut.
 local function merges_by_score(path, tokens, vocab, scores)
   local all, lengths, bytes = {}, {}, 0
+  local columns = {{}, {}, {}} -- of each pair the letters on the right and the left, and its score
   for _, token in ipairs(tokens) do lengths[#token] = true end
   for i, token in ipairs(tokens) do
-    local own, left = {}, 0
+    local left, before = 0, #all
     for at = 2, #token do
       if is_letter_start(token:byte(at)) then
         left = left + 1
@@ -90,27 +92,25 @@ local function merges_by_score(path, tokens, vocab, scores)
               path, MOST_CUT / 2 ^ 20, i - 1, #token)
           end
           local a, b = token:sub(1, at - 1), token:sub(at)
-          if vocab[a] and vocab[b] then own[#own + 1] = {a, b, score = scores[i], left = left} end
+          if vocab[a] and vocab[b] then
+            all[#all + 1] = {a, b}
+            columns[2][#all], columns[3][#all] = left, scores[i]
+          end
         end
       end
     end
-    table.sort(own, function(x, y)
-      if vocab[x[1]] ~= vocab[y[1]] then return vocab[x[1]] < vocab[y[1]] end
-      return vocab[x[2]] < vocab[y[2]]
-    end)
-    for _, pair in ipairs(own) do
-      pair.right, pair.place = left + 1 - pair.left, #all
-      all[#all + 1] = pair
-    end
+    for k = before + 1, #all do columns[1][k] = left + 1 - columns[2][k] end
   end
-  table.sort(all, function(x, y)
-    for _, by in ipairs {"score", "left", "right"} do
-      if x[by] ~= y[by] then return x[by] > y[by] end
-    end
-    return x.place < y.place
-  end)
+  if #all == 0 then return all end
+  local order
+  for _, column in ipairs(columns) do
+    local values = core.tensor(column, {dtype = "float64", device = "cpu"})
+    if order then values = core.ops.index_select(values, 1, order) end
+    local by = core.ops.argsort(values, {descending = true, stable = true})
+    order = order and core.ops.index_select(order, 1, by) or by
+  end
   local merges = {}
-  for i, pair in ipairs(all) do merges[i] = {pair[1], pair[2]} end
+  for i, from in ipairs(order:totable()) do merges[i] = all[from] end
   return merges
 end
 
