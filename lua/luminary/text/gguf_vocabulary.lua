@@ -224,11 +224,16 @@ function vocabulary.read(path)
       .. "llama (SentencePiece's pairs)", path, shown(file.model, 60))
   end
   local tokens, vocab, is_empty = read_tokens(path, file)
-  local added = {}
+  local added, warned = {}, {}
   function file.token(part)
     local key = ("tokenizer.ggml.%s_token_id"):format(part)
     local id = metadata[key]
-    if id == nil or id == NO_ID then
+    local is_beyond = type(id) == "number" and id >= #tokens and id % 1 == 0 and id < math.huge
+    if is_beyond and id ~= NO_ID and not warned[key] then
+      warned[key] = true
+      core.warn(("Tokenizer: %s: %s is %.0f, and there are %d tokens: it counts as none"):format(path, key, id, #tokens))
+    end
+    if id == nil or is_beyond then
       id = file.model == "llama" and default_ids[part]
       return id and not is_empty[id] and tokens[id + 1] or nil
     end
