@@ -66,9 +66,12 @@ function UNet:init(c)
   self.width = c
   self.embed = nn.Sequential(nn.Linear(c, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
   self.stem = nn.Conv2d(1, c, 3, {padding = 1})
-  self.down1, self.down2 = Block(c, c, width), Block(c, 2 * c, width)
-  self.middle1, self.middle2 = Block(2 * c, 2 * c, width), Block(2 * c, 2 * c, width)
-  self.up2, self.up1 = Block(4 * c, c, width), Block(2 * c, c, width)
+  self.down1 = Block(c, c, width)
+  self.down2 = Block(c, 2 * c, width)
+  self.middle1 = Block(2 * c, 2 * c, width)
+  self.middle2 = Block(2 * c, 2 * c, width)
+  self.up2 = Block(4 * c, c, width)
+  self.up1 = Block(2 * c, c, width)
   self.head = nn.Sequential(nn.GroupNorm(8, c), nn.SiLU(), nn.Conv2d(c, 1, 3, {padding = 1}))
 end
 

@@ -52,7 +52,10 @@ end
 
 local Agent = nn.Module:extend("Agent")
 
-function Agent:init() self.actor, self.critic = network(2, 0.01), network(1, 1) end
+function Agent:init()
+  self.actor = network(2, 0.01)
+  self.critic = network(1, 1)
+end
 
 -- states: [N, 4]; gives the distribution of the actions and the values [N].
 function Agent:forward(states)

@@ -90,7 +90,8 @@ end
 local SkipGram = nn.Module:extend("SkipGram")
 
 function SkipGram:init(vocabulary)
-  self.center, self.context = nn.Embedding(vocabulary, options.dim), nn.Embedding(vocabulary, options.dim)
+  self.center = nn.Embedding(vocabulary, options.dim)
+  self.context = nn.Embedding(vocabulary, options.dim)
   nn.init.uniform_(self.center.weight, -0.5 / options.dim, 0.5 / options.dim)
   nn.init.zeros_(self.context.weight)
 end

@@ -153,3 +153,54 @@ describe("states", function()
     assert.equal("float64", w.dtype)
   end)
 end)
+
+-- An optimizer's state, saved by number, goes by this order.
+describe("the order of parameters is PyTorch's", function()
+  local function parameters(m) return names(m:named_parameters()) end
+  local function attended(name)
+    return ("%s.in_proj_weight %s.in_proj_bias %s.out_proj.weight %s.out_proj.bias"):gsub("%%s", name)
+  end
+  local function normed(n)
+    local list = {}
+    for i = 1, n do list[i] = ("norm%d.weight norm%d.bias"):format(i, i) end
+    return table.concat(list, " ")
+  end
+  local feed_forward = "linear1.weight linear1.bias linear2.weight linear2.bias"
+  -- The names under prefix.
+  local function below(prefix, list) return (list:gsub("%S+", prefix .. ".%0")) end
+  local encoded = attended("self_attn") .. " " .. feed_forward .. " " .. normed(2)
+  local decoded = attended("self_attn") .. " " .. attended("multihead_attn") .. " " .. feed_forward .. " " .. normed(3)
+  local encoder = below("layers.0", encoded) .. " norm.weight norm.bias"
+  local decoder = below("layers.0", decoded) .. " norm.weight norm.bias"
+
+  it("of the cells of recurrent layers", function()
+    for _, cell in ipairs {"RNNCell", "GRUCell", "LSTMCell"} do
+      assert.equal("weight_ih weight_hh bias_ih bias_hh", parameters(nn[cell](2, 3)))
+    end
+    assert.equal("weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 weight_hr_l0",
+      parameters(nn.LSTM(2, 3, {proj_size = 2})))
+  end)
+
+  it("of attention and transformers", function()
+    assert.equal("in_proj_weight in_proj_bias bias_k bias_v out_proj.weight out_proj.bias",
+      parameters(nn.MultiheadAttention(4, 2, {add_bias_kv = true})))
+    assert.equal("q_proj_weight k_proj_weight v_proj_weight in_proj_bias bias_k bias_v out_proj.weight out_proj.bias",
+      parameters(nn.MultiheadAttention(4, 2, {add_bias_kv = true, kdim = 3, vdim = 2})))
+    local one = nn.TransformerEncoderLayer(4, 2, {dim_feedforward = 8})
+    assert.equal(encoder, parameters(nn.TransformerEncoder(one, 1, nn.LayerNorm(4))))
+    one = nn.TransformerDecoderLayer(4, 2, {dim_feedforward = 8})
+    assert.equal(decoder, parameters(nn.TransformerDecoder(one, 1, nn.LayerNorm(4))))
+    assert.equal(below("encoder", encoder) .. " " .. below("decoder", decoder), parameters(nn.Transformer {
+      d_model = 4, nhead = 2, num_encoder_layers = 1, num_decoder_layers = 1, dim_feedforward = 8,
+    }))
+  end)
+
+  it("of models", function()
+    local net = lm.models.unet2d {
+      block_out_channels = {4, 8}, norm_num_groups = 2, layers_per_block = 1, attention_head_dim = 2,
+      down_block_types = {"DownBlock2D", "DownBlock2D"}, up_block_types = {"UpBlock2D", "UpBlock2D"},
+    }
+    assert.equal("conv_in time_embedding down_blocks up_blocks mid_block conv_norm_out conv_out",
+      names(net:named_children()))
+  end)
+end)

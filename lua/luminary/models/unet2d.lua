@@ -116,7 +116,8 @@ function UNet2D:init(config)
   if config.num_class_embeds then
     self.class_embedding = nn.Embedding(config.num_class_embeds, config.time_embedding_dim)
   end
-  self.down_blocks, self.up_blocks = nn.ModuleList(), nn.ModuleList()
+  self.down_blocks = nn.ModuleList()
+  self.up_blocks = nn.ModuleList()
   for i, width in ipairs(widths) do
     local level = Level(is_attentive(config.down_block_types[i]), config.norm_num_groups)
     for k = 1, per_level do level:add(k == 1 and (widths[i - 1] or first) or width, width, config) end

@@ -80,7 +80,8 @@ function MultiheadAttention:init(embed_dim, num_heads, ...)
   if o.bias then self.in_proj_bias = layer.parameter({3 * embed_dim}, o) end
   self.out_proj = linear(embed_dim, embed_dim, {bias = o.bias, device = o.device, dtype = o.dtype})
   if o.add_bias_kv then
-    self.bias_k, self.bias_v = layer.parameter({1, 1, embed_dim}, o), layer.parameter({1, 1, embed_dim}, o)
+    self.bias_k = layer.parameter({1, 1, embed_dim}, o)
+    self.bias_v = layer.parameter({1, 1, embed_dim}, o)
   end
   self:reset_parameters()
 end
@@ -323,7 +324,9 @@ local function make_stack(self, name, first, num_layers, rows, ...)
   if norm ~= nil then module(who, "norm", norm) end
   local list = {}
   for i = 1, num_layers do list[i] = first:clone() end
-  self.layers, self.num_layers, self.norm = containers.ModuleList(list), num_layers, norm
+  self.layers = containers.ModuleList(list)
+  self.num_layers = num_layers
+  self.norm = norm
 end
 
 --- nn.TransformerEncoder(encoder_layer, num_layers [, {norm, enable_nested_tensor, mask_check}]): num_layers copies of

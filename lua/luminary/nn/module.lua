@@ -6,7 +6,8 @@
 ---
 --- All fields live in a shadow table, so that every assignment is seen: a module becomes a child, an
 --- nn.Parameter a parameter, assigning nil removes. Parameters, buffers and children keep the order of
---- their first assignment, which is therefore the same on every rank.
+--- their first assignment, which is therefore the same on every rank. `self.a, self.b = …` assigns from right to left:
+--- b comes before a, so that layers and parameters are better assigned one by one.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local gradients = require "luminary.autograd.zero_gradients"

@@ -396,7 +396,10 @@ local function make_cell(self, cell, input_size, hidden_size, o)
   local gates = gates_of[cell] * hidden_size
   self.weight_ih = layer.parameter({gates, input_size}, o)
   self.weight_hh = layer.parameter({gates, hidden_size}, o)
-  if o.bias then self.bias_ih, self.bias_hh = layer.parameter({gates}, o), layer.parameter({gates}, o) end
+  if o.bias then
+    self.bias_ih = layer.parameter({gates}, o)
+    self.bias_hh = layer.parameter({gates}, o)
+  end
   self:reset_parameters()
 end
 
