@@ -199,14 +199,16 @@ local function candidates(qualifier, name)
   return list
 end
 
--- The text about an option: that of the function that has it, or the names of several.
-local function about_option(name)
+-- The text about an option, or an argument that stands by place: that of the function that has it, or the names of
+-- several.
+local function about_option(name, by_place)
   local paths, said, first = {}, {}, nil
+  local before, what = by_place and "[%({,]%s*" or "[{,]%s*", by_place and "argument" or "option"
   for _, entry in ipairs(all().list) do
     local text = not index.is_inner(entry.name) and help.of(entry) or ""
-    for call in ("\n" .. text):gmatch "\n%s*[%a_][%w_%.:]*%s?(%b())" do
-      local braces = call:match "%b{}"
-      if braces and braces:find("[{,]%s*" .. name .. "%f[^%w_]") and not said[text] then
+    for call in ("\n" .. text):gmatch "\n[%w_%s,=]-[%a_][%w_%.:]*%s?(%b())" do
+      local names = by_place and call or call:match "%b{}"
+      if names and names:find(before .. name .. "%f[^%w_]") and not said[text] then
         said[text], first = true, first or text
         paths[#paths + 1] = entry.path
       end
@@ -215,9 +217,9 @@ local function about_option(name)
   if #paths == 0 then return nil end
   local theirs = require("luminary.help.other_names").options[name]
   theirs = theirs and ("\nOf functions that lack it: %s."):format(theirs) or ""
-  if #paths == 1 then return ("%s is an option of %s\n%s%s"):format(name, paths[1], first, theirs) end
+  if #paths == 1 then return ("%s is an %s of %s\n%s%s"):format(name, what, paths[1], first, theirs) end
   local shown = table.concat(paths, ", ", 1, math.min(#paths, 8))
-  return ("%s is an option of %s%s; ?%s explains the first%s"):format(name, shown,
+  return ("%s is an %s of %s%s; ?%s explains the first%s"):format(name, what, shown,
     #paths > 8 and (" and %d more"):format(#paths - 8) or "", paths[1], theirs)
 end
 
@@ -305,7 +307,8 @@ function help.text(path, of)
   end
   if #texts == 0 then
     local text = core.help(name) or all().classes[name] and explain(name)
-    text = text or not qualifier and about_option(name)
+    text = text or not qualifier and (about_option(name)
+      or elsewhere(nil, name) == nil and name:find "_" and about_option(name, true))
     if text then return text end
     return nil, no_name(path, name, qualifier)
   end

@@ -50,7 +50,10 @@ end
 --- local y, weights = mha(query, key, value [, {key_padding_mask, need_weights = true, attn_mask,
 --- average_attn_weights = true, is_causal = false}]): query [L, N, E], key [S, N, kdim], value [S, N, vdim] give
 --- y [L, N, E] and, with need_weights, [N, L, S] ([N, heads, L, S] without average_attn_weights).
---- key_padding_mask [N, S]; attn_mask [L, S] or [N * heads, L, S]. is_causal: a query sees the keys up to its place.
+--- key_padding_mask [N, S] and attn_mask [L, S] or [N * heads, L, S] are of bool, where true is what is NOT seen, or of
+--- numbers, which are added to the scores. F.scaled_dot_product_attention's attn_mask and the language models'
+--- attention_mask have it the other way round: true or 1 is seen; key_padding_mask = attention_mask:eq(0).
+--- is_causal: a query sees the keys up to its place, if no attn_mask says what it sees.
 --- Without need_weights memory grows with L + S on the CPU, with dropout too.
 local MultiheadAttention = layer.define("MultiheadAttention")
 attention.MultiheadAttention = MultiheadAttention
@@ -267,7 +270,10 @@ end
 --- nn.TransformerEncoderLayer(d_model, nhead [, {dim_feedforward = 2048, dropout = 0.1, activation = "relu",
 --- layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true, device, dtype}]): self-attention and a
 --- feed-forward network, each added to its input and normalized. activation: "relu", "gelu" or a function.
---- layer(src [, src_mask [, src_key_padding_mask [, is_causal = false]]]), also by name.
+---
+--- layer(src [, src_mask [, src_key_padding_mask [, is_causal = false]]]), also by name: src [L, N, E]; src_mask [L, L]
+--- or [N * heads, L, L] and src_key_padding_mask [N, L], of bool with true for what is NOT seen, or of numbers to be
+--- added to the scores; is_causal: a place sees those up to itself, if no src_mask says what it sees.
 local TransformerEncoderLayer = layer.define("TransformerEncoderLayer")
 attention.TransformerEncoderLayer = TransformerEncoderLayer
 
@@ -285,8 +291,12 @@ end
 
 --- nn.TransformerDecoderLayer(d_model, nhead [, options as those of nn.TransformerEncoderLayer]): self-attention,
 --- attention to the encoder's output, and a feed-forward network.
+---
 --- layer(tgt, memory [, tgt_mask [, memory_mask [, tgt_key_padding_mask [, memory_key_padding_mask [,
---- tgt_is_causal = false [, memory_is_causal = false]]]]]]), also by name.
+--- tgt_is_causal = false [, memory_is_causal = false]]]]]]), also by name: tgt [L, N, E], memory [S, N, E]; tgt_mask
+--- [L, L], memory_mask [L, S], tgt_key_padding_mask [N, L] and memory_key_padding_mask [N, S] are of bool with true for
+--- what is NOT seen, or of numbers to be added to the scores; tgt_is_causal and memory_is_causal: a place sees those up
+--- to itself, if no mask of that name says what it sees.
 local TransformerDecoderLayer = layer.define("TransformerDecoderLayer")
 attention.TransformerDecoderLayer = TransformerDecoderLayer
 
@@ -331,7 +341,9 @@ end
 
 --- nn.TransformerEncoder(encoder_layer, num_layers [, {norm, enable_nested_tensor, mask_check}]): num_layers copies of
 --- a layer, then norm, a module. The others are PyTorch's ways of being quicker, and do nothing here.
---- encoder(src [, mask [, src_key_padding_mask [, is_causal = false]]]), also by name.
+---
+--- encoder(src [, mask [, src_key_padding_mask [, is_causal = false]]]), also by name; as nn.TransformerEncoderLayer has
+--- them: in masks of bool true is what is NOT seen. mask is [L, L] or [N * heads, L, L], src_key_padding_mask [N, L].
 local TransformerEncoder = layer.define("TransformerEncoder")
 attention.TransformerEncoder = TransformerEncoder
 
@@ -369,8 +381,10 @@ end
 --- nn.Transformer([{d_model = 512, nhead = 8, num_encoder_layers = 6, num_decoder_layers = 6, dim_feedforward = 2048,
 --- dropout = 0.1, activation = "relu", custom_encoder, custom_decoder, layer_norm_eps = 1e-5, batch_first = false,
 --- norm_first = false, bias = true, device, dtype}]): encoder and decoder.
+---
 --- net(src, tgt [, src_mask [, tgt_mask [, memory_mask [, src_key_padding_mask [, tgt_key_padding_mask [,
---- memory_key_padding_mask [, src_is_causal [, tgt_is_causal [, memory_is_causal]]]]]]]]]), also by name.
+--- memory_key_padding_mask [, src_is_causal [, tgt_is_causal [, memory_is_causal]]]]]]]]]), also by name; as the layers
+--- of encoder and decoder have them: in masks of bool true is what is NOT seen.
 local Transformer = layer.define("Transformer")
 attention.Transformer = Transformer
 
