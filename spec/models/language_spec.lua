@@ -500,6 +500,8 @@ describe("models.generate", function()
       assert.error_matches(function() generate(with or net, given or ids, o) end, words)
     end
     says("net being a module or a function; got number 5", nil, 5)
+    says("generate: ids is string 'text'; .*tokenizer%(text%).input_ids", nil, net, "text")
+    says("generate: ids is a table; a tensor %[N, L%] of ids wanted: lm.LongTensor {{1, 2, 3}}", nil, net, {1, 2})
     says("generate: ids are float32; whole numbers from 1, int64, wanted", nil, net, ids:float())
     says("generate: the net gave a tensor %[2%]; scores %[1, L, vocabulary%]", nil, function() return lm.ones(2) end)
     says("generate: the net gave a table; scores", nil, function() return {} end)

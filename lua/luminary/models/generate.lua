@@ -99,6 +99,12 @@ end
 local function check_ids(who, net, ids, o)
   if type(ids) == "table" and ids.input_ids then
     fail("%s: ids come first, then options: batch.input_ids, {attention_mask = batch.attention_mask}", who)
+  elseif type(ids) == "string" then
+    fail("%s: ids is %s; ids of tokens wanted: tokenizer(text).input_ids, of an lm.text.Tokenizer", who,
+      options.describe(ids))
+  elseif not core.is_tensor(ids) and options.is_plain(ids) then
+    fail("%s: ids is a table; a tensor [N, L] of ids wanted: lm.LongTensor {{1, 2, 3}}, or tokenizer(text).input_ids",
+      who)
   elseif options.arg(who, "ids", ids, "tensor").ndim ~= 2 or ids.shape[2] == 0 then
     fail("%s: ids is %s; [N, L] of one token or more wanted", who, options.describe(ids))
   elseif ids:is_floating_point() or ids.dtype == "bool" then
