@@ -220,14 +220,28 @@ static const char *got_table(lua_State *L, int i, char *out, size_t capacity) {
   return out;
 }
 
+/* What the class of the object at i says of where its tensors are, "" for others; Lua's own memory. */
+static const char *where_tensors_are(lua_State *L, int i) {
+  int top = lua_gettop(L);
+  const char *words = NULL;
+  if (lua_checkstack(L, 3) && lua_getmetatable(L, i) && lm_field(L, top + 1, "class") &&
+      lua_type(L, -1) == LUA_TTABLE && lm_field(L, top + 2, "__no_tensor")) {
+    words = lm_to_text(L, -1);
+  }
+  lua_settop(L, top);
+  return words ? words : "";
+}
+
 const char *lm_got(lua_State *L, const lm_lua *s, int i) {
-  static _Thread_local char text[200];
+  static _Thread_local char text[300];
   bool object;
   const char *name = class_name(L, i, &object);
   lm_tensor_handle *b;
   int64_t whole;
   if (name) {
-    snprintf(text, sizeof text, object ? "an object of class %s" : "the class %s itself", lm_brief(name, 60));
+    const char *where = object ? where_tensors_are(L, i) : "";
+    snprintf(text, sizeof text, object ? "an object of class %s%s%s" : "the class %s itself", lm_brief(name, 60),
+             *where ? "; " : "", where);
     return text;
   }
   switch (lua_type(L, i)) {

@@ -162,7 +162,7 @@ local function of_methods(name)
   table.sort(names)
   for _, of in ipairs(names) do
     local missing = rawget(classes[of], "__missing")
-    if missing and missing[name] then return missing[name] end
+    if missing and rawget(missing, name) then return missing[name] end
   end
 end
 

@@ -160,7 +160,9 @@ local function mask_of(self, o, query, key)
   if padding then
     if padding.ndim == 1 then padding = padding:unsqueeze(1) end
     if padding.ndim ~= 2 or padding.shape[1] ~= n or padding.shape[2] ~= s then
-      fail("%s: key_padding_mask is %s; [%d, %d] wanted", who, describe(o.key_padding_mask), n, s)
+      local turned = not self.batch_first and padding.ndim == 2 and padding.shape[1] == s and padding.shape[2] == n
+      fail("%s: key_padding_mask is %s; [%d, %d] wanted%s", who, describe(o.key_padding_mask), n, s, turned
+        and "; without {batch_first = true} tensors are [L, N, E], the batch second" or "")
     end
     padding = padding:view(n, 1, 1, s)
   end
@@ -342,8 +344,8 @@ end
 --- nn.TransformerEncoder(encoder_layer, num_layers [, {norm, enable_nested_tensor, mask_check}]): num_layers copies of
 --- a layer, then norm, a module. The others are PyTorch's ways of being quicker, and do nothing here.
 ---
---- encoder(src [, mask [, src_key_padding_mask [, is_causal = false]]]), also by name; as nn.TransformerEncoderLayer has
---- them: in masks of bool true is what is NOT seen. mask is [L, L] or [N * heads, L, L], src_key_padding_mask [N, L].
+--- encoder(src [, mask [, src_key_padding_mask [, is_causal = false]]]), also by name, as nn.TransformerEncoderLayer's
+--- call: in masks of bool true is what is NOT seen. mask is [L, L] or [N * heads, L, L], src_key_padding_mask [N, L].
 local TransformerEncoder = layer.define("TransformerEncoder")
 attention.TransformerEncoder = TransformerEncoder
 

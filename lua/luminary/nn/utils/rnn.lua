@@ -47,10 +47,17 @@ function rnn.pad_sequence(sequences, ...)
 end
 
 -- Lengths, a list or a tensor [B], of a padded batch [longest, B, …], as a list of whole numbers from `least` on.
-local function lengths_of(who, lengths, x, least)
-  if core.is_tensor(lengths) then lengths = lengths:totable() end
+local function lengths_of(who, lengths, x, least, batch_first)
+  if core.is_tensor(lengths) then
+    if lengths.ndim ~= 1 then fail("%s: lengths is %s; [%d] wanted", who, options.describe(lengths), x.shape[2]) end
+    lengths = lengths:totable()
+  end
   options.arg(who, "lengths", lengths, "table")
-  if #lengths ~= x.shape[2] then fail("%s: %d lengths for %d sequences", who, #lengths, x.shape[2]) end
+  if #lengths ~= x.shape[2] then
+    fail("%s: %d lengths for %d sequences%s", who, #lengths, x.shape[2], #lengths == x.shape[1]
+      and (batch_first and "; with batch_first = true x is [B, T, …], without it [T, B, …]"
+        or "; x is [T, B, …], or [B, T, …] with {batch_first = true}") or "")
+  end
   for _, n in ipairs(lengths) do
     options.arg(who, "a length", n, least == 0 and "natural" or "count")
     if n > x.shape[1] then fail("%s: length %d of %d steps", who, n, x.shape[1]) end
@@ -68,7 +75,8 @@ function rnn.unpad_sequence(padded, lengths, ...)
   end
   if opts.batch_first then padded = padded:transpose(1, 2) end
   local list = {}
-  for i, n in ipairs(lengths_of(who, lengths, padded, 0)) do list[i] = padded:select(2, i):narrow(1, 1, n) end
+  lengths = lengths_of(who, lengths, padded, 0, opts.batch_first)
+  for i, n in ipairs(lengths) do list[i] = padded:select(2, i):narrow(1, 1, n) end
   return list
 end
 
@@ -76,8 +84,18 @@ end
 --- sequences, then the second of all that have one, …, the longest first; batch_sizes, how many each step has (int64,
 --- on the CPU); sorted_indices, the sequences in that order, and unsorted_indices, the way back, both from 1 and nil
 --- where they were in order.
+---
+--- packed:cuda(), cpu(), double(), float(), half(), bfloat16(), long(), int(), short(), char() and byte() are those of
+--- its data, as packed:to(…) is. Other methods of tensors, and layers that are not recurrent, are for packed.data.
 local PackedSequence = class.root("PackedSequence")
 rnn.PackedSequence = PackedSequence
+
+-- What the class lacks that tensors have.
+local of_data = "x.data has its numbers, and nn.utils.rnn.pad_packed_sequence(x) makes it one padded tensor"
+PackedSequence.__missing = setmetatable({}, {__index = function(_, name)
+  return rawget(core.methods, name) and "this is a PackedSequence: " .. of_data
+end})
+PackedSequence.__no_tensor = of_data
 
 function PackedSequence:init(data, batch_sizes, sorted_indices, unsorted_indices)
   self.data = core.keep(options.arg("PackedSequence", "data", data, "tensor"))
@@ -118,10 +136,26 @@ function PackedSequence:_checked(who)
   return list
 end
 
+-- The same with data that is elsewhere or of another dtype; the indices are where data is.
+local function with_data(self, data)
+  local sorted, unsorted = self.sorted_indices, self.unsorted_indices
+  sorted, unsorted = sorted and sorted:to(data.device), unsorted and unsorted:to(data.device)
+  return PackedSequence(data, self.batch_sizes, sorted, unsorted)
+end
+
 --- The same sequences on a device or in a dtype.
 function PackedSequence:to(...)
   self:_checked "PackedSequence:to"
-  return PackedSequence(self.data:to(...), self.batch_sizes, self.sorted_indices, self.unsorted_indices)
+  return with_data(self, self.data:to(...))
+end
+
+for _, name in ipairs {
+  "cuda", "cpu", "double", "float", "half", "bfloat16", "long", "int", "short", "char", "byte",
+} do
+  PackedSequence[name] = function(self, ...)
+    self:_checked("PackedSequence:" .. name)
+    return with_data(self, self.data[name](self.data, ...))
+  end
 end
 
 local function int64(list, device) return core.tensor(list, {dtype = "int64", device = device}) end
@@ -134,7 +168,7 @@ local function pack(who, x, lengths, ...)
     fail("%s: x [T, B, …] wanted, got %s", who, options.describe(x))
   end
   if opts.batch_first then x = x:transpose(1, 2) end
-  lengths = lengths_of(who, lengths, x, 1)
+  lengths = lengths_of(who, lengths, x, 1, opts.batch_first)
   local order = {}
   for i, n in ipairs(lengths) do
     if opts.enforce_sorted and i > 1 and n > lengths[i - 1] then
