@@ -109,6 +109,16 @@ end
 --- its subclasses share. The class's metatable has `instance`, the metatable of its instances' fields.
 function class.new(name, super, constructor) return made({__name = name, super = super}, constructor) end
 
+-- What may be meant by a call of forward with more than `most` arguments.
+local function meant(object, most, ...)
+  if object.__state_is then return "; " .. object.__state_is end
+  for i = most + 1, select("#", ...) do
+    local kind = type((select(i, ...)))
+    if kind ~= "table" and kind ~= "userdata" then return "" end
+  end
+  return most == 1 and "; if they are what another call gives, net((f(x))) takes the first of them alone" or ""
+end
+
 -- A method with `self` that says so where it is called with a dot, or with more arguments than `most`. Those of the
 -- library are no methods of plain tables, which dicts and states are; a user's may be lent to one.
 local function guarded(of, name, method, most, lent)
@@ -120,8 +130,8 @@ local function guarded(of, name, method, most, lent)
         name == "forward" and ", or x(…)" or "")
     end
     if select("#", ...) > most then
-      fail("%s: %s takes %d argument%s, got %d", self.__name or of.__name, name, most, most == 1 and "" or "s",
-        select("#", ...))
+      fail("%s: %s takes %d argument%s, got %d%s", self.__name or of.__name, name, most, most == 1 and "" or "s",
+        select("#", ...), name == "forward" and meant(self, most, ...) or "")
     end
     return method(self, ...)
   end

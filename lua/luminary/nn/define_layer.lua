@@ -21,6 +21,7 @@ local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local entries = require "luminary.base.entry_reader"
 local Module = require "luminary.nn.module"
+local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local planned = require "luminary.nn.planned"
 local printed = require "luminary.nn.print_values"
@@ -93,6 +94,19 @@ local function extra_repr_of(entry, takes)
   end
 end
 
+-- Inputs that were given to a class, in the places of options that are no tensors.
+local function check_no_inputs(name, rows, ...)
+  for i = 1, math.min(select("#", ...), 2) do
+    if not core.is_tensor((select(i, ...))) then return end
+    local kind = rows[i] and rows[i][2]
+    local word = type(kind) == "string" and kind ~= "any" and not kind:find "^tensor"
+    if word or type(kind) == "table" or kind == nil then
+      options.fail("%s: tensors go to the layer that nn.%s(…) makes: nn.%s()(%s)", name, name, name,
+        ("x, y, z"):sub(1, 3 * math.min(select("#", ...), 3) - 2))
+    end
+  end
+end
+
 local function fill(new, entry)
   local named, names = {}, {}
   for i, row in ipairs(entry.options or {}) do named[i] = row end
@@ -100,13 +114,17 @@ local function fill(new, entry)
   local takes = arguments.of(entry.takes, named)
   for i, row in ipairs(takes.places) do names[i] = row[1] end
   if entry.options then table.insert(names, "how") end
-  new.init = takes:constructor(entry.name, function(self)
+  local init = takes:constructor(entry.name, function(self)
     if entry.made then entry.made(self) end
     if not entry.options or entry.forward then return end
     local how = {}
     for _, row in ipairs(entry.options) do how[row[1]] = self[row[1]] end
     self.how = how
   end)
+  function new.init(self, ...)
+    check_no_inputs(entry.name, takes.rows, ...)
+    return init(self, ...)
+  end
   new.forward = entry.forward or forward_of(entry, names)
   new.extra_repr = extra_repr_of(entry, takes)
   new.__help = takes:help("nn." .. entry.name, entry.help)

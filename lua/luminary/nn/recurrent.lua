@@ -378,6 +378,7 @@ end
 --- [num_layers * D, N, hidden_size]. proj_size: h is projected to so many numbers by weight_hr (Sak et al. 2014).
 local LSTM = layer.define("LSTM", Recurrent)
 recurrent.LSTM = LSTM
+LSTM.__state_is = "the state is one argument, lstm(x, {h, c})"
 
 function LSTM:init(input_size, hidden_size, ...)
   local list = rows()
@@ -455,6 +456,7 @@ end
 --- h, c = cell(x [, {h, c}]) of [N, …] or of one sample.
 local LSTMCell = layer.define("LSTMCell", Cell)
 recurrent.LSTMCell = LSTMCell
+LSTMCell.__state_is = "the state is one argument, cell(x, {h, c})"
 
 function LSTMCell:init(input_size, hidden_size, ...)
   make_cell(self, "lstm", input_size, hidden_size, layer.options("LSTMCell", cell_rows(), ...))

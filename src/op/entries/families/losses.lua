@@ -24,6 +24,10 @@ op "cross_entropy" {
       "target is {dtype_of(target)} {target}; probabilities have to be x's size {x}, and classes integers"},
     {"is_float(target) || ndim_of(target) == ndim_of(x) - 1",
       "target is {target}; for x of {x} it has one dim less, without the classes"},
+    {"is_float(target) || ndim_of(x) != 3 || size_of(target)[2] == size_of(x)[3] "
+      .. "|| size_of(target)[1] != size_of(x)[1] || size_of(target)[2] != size_of(x)[2]",
+      "target is {target} and x {x}, whose classes are dim 2, [N, C, L]; x:transpose(2, 3) puts them there, or "
+        .. "x:flatten(1, 2) and target:flatten() make a row of each place"},
   },
   -- Where one part does not count it is nil, and so is all that is made of it. No batch is one of one.
   formula = {
