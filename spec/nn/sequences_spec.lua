@@ -111,6 +111,9 @@ describe("attention", function()
     says("attn_mask is .*%[4, 4%] or %[6, 4, 4%]", function() mha(x, x, x, {attn_mask = lm.ones(4, 5)}) end)
     says("attn_mask.*bool", function() mha(x, x, x, {attn_mask = lm.ones(4, 4):long()}) end)
     says("key_padding_mask is .*%[3, 4%]", function() mha(x, x, x, {key_padding_mask = lm.ones(4, 4)}) end)
+    says("key_padding_mask is .*4, 3.*without {batch_first = true} tensors are", function()
+      mha(x, x, x, {key_padding_mask = lm.ones(3, 4):t()})
+    end)
     says("need_weights", function() mha(x, x, x, {need_weight = true}) end)
     for _, name in ipairs {"TransformerEncoder", "TransformerDecoder"} do
       local one = nn.Linear(1, 1)
@@ -397,5 +400,59 @@ describe("recurrent layers", function()
         assert.error_matches(function() f(packed) end, ("%s: the PackedSequence's %s"):format(who, words))
       end
     end
+  end)
+end)
+
+describe("a PackedSequence", function()
+  local rnn = nn.utils.rnn
+  local function packed()
+    return rnn.pack_padded_sequence(lm.randn(3, 2, 4), {2, 3}, {enforce_sorted = false})
+  end
+
+  it("changes its dtype and device as a tensor does", function()
+    local p = packed()
+    local q = p:double()
+    assert.equal("float64", q.data.dtype)
+    assert.is_true(q.data:float():equal(p.data))
+    assert.is_true(q.sorted_indices:equal(p.sorted_indices) and q.batch_sizes:equal(p.batch_sizes))
+    assert.equal("float16", p:half().data.dtype)
+    assert.equal("cpu", tostring(p:cpu().data.device))
+    local y = nn.LSTM(4, 2, {dtype = "float64"})(q)
+    assert.equal("float64", y.data.dtype)
+  end)
+
+  it("says where its tensor is to what asks for one", function()
+    local p = packed()
+    assert.is_nil(rnn.pack_sequence({lm.ones(2, 1)}).sorted_indices) -- a field, no method of tensors
+    assert.error_matches(function() p:mean() end, "there is no 'mean'; .*x.data .*pad_packed_sequence")
+    assert.error_matches(function() nn.Linear(4, 2)(p) end, "class PackedSequence; x.data .*pad_packed_sequence")
+  end)
+
+  it("is made of lengths that fit the dim of sequences", function()
+    local x = lm.randn(4, 7, 2)
+    assert.error_matches(function() rnn.pack_padded_sequence(x, {7, 5, 3, 2}) end,
+      "4 lengths for 7 sequences; x is %[T, B, …%], or %[B, T, …%] with {batch_first = true}")
+    assert.error_matches(function() rnn.pack_padded_sequence(x, {7, 5, 3, 2, 1, 1, 1}, {batch_first = true}) end,
+      "7 lengths for 4 sequences; with batch_first = true x is %[B, T, …%], without it")
+    assert.error_matches(function() rnn.pack_padded_sequence(x, lm.ones(4, 7)) end,
+      "lengths is a tensor %[4, 7%]; %[7%] wanted")
+  end)
+end)
+
+describe("the state of an LSTM", function()
+  it("is one argument, as an error says", function()
+    local x, h = lm.randn(3, 2, 4), lm.zeros(1, 2, 5)
+    assert.error_matches(function() nn.LSTM(4, 5)(x, h, h) end, "got 3; the state is one argument, lstm%(x, {h, c}%)")
+    assert.error_matches(function() nn.LSTMCell(4, 5)(x[1], h[1], h[1]) end, "got 3; .*cell%(x, {h, c}%)")
+  end)
+
+  it("is to be detached before the next step, as an error says", function()
+    local cell = nn.GRUCell(4, 5)
+    local h = cell(lm.ones(2, 4))
+    h:sum():backward()
+    h = cell(lm.ones(2, 4), h)
+    assert.error_matches(function() h:sum():backward() end, "a second time .*retain_graph = true}; .*h = h:detach%(%)")
+    h = cell(lm.ones(2, 4), cell(lm.ones(2, 4)):detach())
+    h:sum():backward()
   end)
 end)

@@ -28,10 +28,12 @@ static lm_status check_version(const lm_node *n, const lm_tensor *t, uint32_t ex
 static lm_status check_saved(const lm_node *n) {
   lm_status status = LM_OK;
   if (n->spent) {
-    return lm_fail(LM_E_STATE,
-                   "backward: a second time through the same graph, but what %s had saved was freed by the first; "
-                   "give the first backward {retain_graph = true}",
-                   lm_node_name(n));
+    return lm_fail(
+        LM_E_STATE,
+        "backward: a second time through the same graph, but what %s had saved was freed by the first; "
+        "give the first backward {retain_graph = true}; a state that is carried from one step to the next is "
+        "let go by h = h:detach()",
+        lm_node_name(n));
   }
   if (!n->saves) return LM_OK;
   if (n->kind == LM_NODE_CUSTOM) {
