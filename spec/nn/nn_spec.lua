@@ -499,6 +499,18 @@ describe("a loss of other sizes than its target's", function()
   end)
 end)
 
+describe("a sequence of padding alone", function()
+  it("is one warning, as its mask is probably the wrong way round", function()
+    local attend = "local lm = require 'luminary' local x = lm.ones(2, 3, 4)\n"
+      .. "local mha = lm.nn.MultiheadAttention(4, 2, {batch_first = true})\n"
+      .. "local function go(third) mha(x, x, x, {key_padding_mask = lm.BoolTensor {{true, true, third}, "
+      .. "{false, true, true}}}) end\n"
+    assert.equal("", warnings(attend .. "go(false)"))
+    assert.matches("^[^\n]*MultiheadAttention: key_padding_mask has a row that is all true[^\n]*\n$",
+      warnings(attend .. "go(true) go(true)"))
+  end)
+end)
+
 describe("dropout between layers", function()
   it("of one layer is a warning, as it has nowhere to drop", function()
     local head = "local nn = require 'luminary'.nn\n"

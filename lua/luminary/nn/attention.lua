@@ -37,6 +37,16 @@ local function check_mask(who, name, mask)
   end
 end
 
+-- A sequence of nothing but padding is probably a mask with true for what is seen. Where the look costs little.
+local function warn_of_padding(who, padding)
+  local count = padding:numel()
+  if padding.dtype ~= "bool" or padding.device ~= "cpu" or count == 0 or count > 2 ^ 14 then return end
+  if padding:all(2):any():item() then
+    core.warn(("%s: key_padding_mask has a row that is all true: nothing of that sequence is seen; true is padding "
+      .. "here, as in attention_mask:eq(0)"):format(who))
+  end
+end
+
 local function causal_mask(length, keys, device)
   return ops.ones({length, keys}, {dtype = "bool", device = device}):triu(1)
 end
@@ -164,6 +174,7 @@ local function mask_of(self, o, query, key)
       fail("%s: key_padding_mask is %s; [%d, %d] wanted%s", who, describe(o.key_padding_mask), n, s, turned
         and "; without {batch_first = true} tensors are [L, N, E], the batch second" or "")
     end
+    warn_of_padding(who, padding)
     padding = padding:view(n, 1, 1, s)
   end
   if o.is_causal and not mask then
