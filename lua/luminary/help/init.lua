@@ -206,7 +206,8 @@ local function about_option(name, by_place)
   local before, what = by_place and "[%({,]%s*" or "[{,]%s*", by_place and "argument" or "option"
   for _, entry in ipairs(all().list) do
     local text = not index.is_inner(entry.name) and help.of(entry) or ""
-    for call in ("\n" .. text):gmatch "\n[%w_%s,=]-[%a_][%w_%.:]*%s?(%b())" do
+    local calls = ("\n" .. text):gsub("\n%s*local [%w_, ]+= ", "\n")
+    for call in calls:gmatch "\n%s*[%a_][%w_%.:]*%s?(%b())" do
       local names = by_place and call or call:match "%b{}"
       if names and names:find(before .. name .. "%f[^%w_]") and not said[text] then
         said[text], first = true, first or text

@@ -152,6 +152,7 @@ end
 for _, name in ipairs {
   "cuda", "cpu", "double", "float", "half", "bfloat16", "long", "int", "short", "char", "byte",
 } do
+  --- The same sequences, data being on the device or in the dtype that the method of tensors of that name means.
   PackedSequence[name] = function(self, ...)
     self:_checked("PackedSequence:" .. name)
     return with_data(self, self.data[name](self.data, ...))
