@@ -231,7 +231,8 @@ function vocabulary.read(path)
     local is_beyond = type(id) == "number" and id >= #tokens and id % 1 == 0 and id < math.huge
     if is_beyond and id ~= NO_ID and not warned[key] then
       warned[key] = true
-      core.warn(("Tokenizer: %s: %s is %.0f, and there are %d tokens: it counts as none"):format(path, key, id, #tokens))
+      core.warn(("Tokenizer: %s: %s is %.0f, and there are %d tokens: it counts as none"):format(path, key, id,
+        #tokens))
     end
     if id == nil or is_beyond then
       id = file.model == "llama" and default_ids[part]

@@ -1,5 +1,5 @@
--- GGUF files of tokenizers (spec/support/gguf_vocabularies.lua) whose metadata is changed before it is written, or whose
--- bytes are; what loads encodes and decodes as tokenizer.lua's.
+-- GGUF files of tokenizers (spec/support/gguf_vocabularies.lua) whose metadata is changed before it is written, or
+-- whose bytes are; what loads encodes and decodes as tokenizer.lua's.
 local bytes = require "scripts.dev.fuzz.bytes"
 local gguf = require "spec.support.gguf"
 local tokenizer = require "scripts.dev.fuzz.tokenizer"

@@ -39,7 +39,8 @@ describe("mutated files", function()
   it("of other programs do, most of them past the header", function()
     for _, format in ipairs {"npy", "npz", "torch", "GGUF", "t7", "torch7", "shards", "GGUF tokenizer"} do
       local count, seed = long and 1000000 or 150, long and os.time() or 3
-      local ok, text = temp.run(folder, ("luajit %s --only '%s' --count %d --seed %d"):format(fuzz, format, count, seed))
+      local command = ("luajit %s --only '%s' --count %d --seed %d"):format(fuzz, format, count, seed)
+      local ok, text = temp.run(folder, command)
       assert(ok, text)
       local past = text:match("(%d+) of %d+ got past the header, %d+ loaded, 0 strange errors")
       assert(past and past * 2 >= count, text)
