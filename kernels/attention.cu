@@ -40,9 +40,7 @@ LM_DEVICE const typename L::stored *lm_attention_row(const lm_attention_side &si
   return (const typename L::stored *)side.data + n * side.sample + h * side.head + row * side.row;
 }
 
-/* HEIGHT rows of COUNT numbers into shared memory, `line` from one to the next; 0 where there are fewer rows or
- * numbers.
- */
+/* HEIGHT rows of COUNT numbers into shared memory, `line` from one to the next; 0 where there are fewer. */
 template <class L, int HEIGHT, int COUNT>
 LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, typename L::num *to, int line,
                                   const typename L::stored *from, int64_t step, int64_t rows, int64_t count) {
@@ -424,8 +422,7 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_of
   LM_UNROLL
   for (int i = 0; i < S::I; i++) factor[i] = 1;
   for (int64_t unit = blockIdx.x; unit < job.samples * job.key_heads * parts * blocks; unit += gridDim.x) {
-    int64_t block = unit % blocks,
-            part = unit / blocks % parts; /* under a causal mask the first keys are seen the most */
+    int64_t block = unit % blocks, part = unit / blocks % parts; /* the first keys are those that are seen the most */
     int64_t kv = unit / blocks / parts % job.key_heads, n = unit / blocks / parts / job.key_heads;
     int64_t j0 = block * S::ROWS, rows = job.keys - j0, first = part * WIDE;
     const typename L::stored *key = lm_attention_row<L>(job.key, n, kv, j0),

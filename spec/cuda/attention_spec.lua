@@ -37,12 +37,7 @@ end
 ]]
 
 describe("attention on a device", function()
-  local function script(name, text)
-    it(name, function()
-      if not scripts.are_possible() then return pending("it needs a build with CUDA") end
-      assert(scripts.run(preamble .. text))
-    end)
-  end
+  local script = scripts.tests(it, pending, preamble)
 
   script("is cuDNN's in half precision, with its gradients", [[
     for _, dtype in ipairs {"float16", "bfloat16"} do

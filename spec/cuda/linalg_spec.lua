@@ -21,12 +21,7 @@ describe("CUDA's transforms and linear algebra", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  local function script(name, text, environment)
-    it(name, function()
-      if not scripts.are_possible() then return pending("it needs a build with CUDA") end
-      assert(scripts.run(preamble .. text, environment))
-    end)
-  end
+  local script = scripts.tests(it, pending, preamble)
 
   script("transform lines by cuFFT: lengths, dims, strides, offsets, norms", [[
     for _, dtype in ipairs {"float32", "float64"} do

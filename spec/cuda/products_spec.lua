@@ -23,12 +23,7 @@ lm.backends.cudnn.allow_tf32 = false
 ]]
 
 describe("CUDA's products and convolutions", function()
-  local function script(name, text)
-    it(name, function()
-      if not scripts.are_possible() then return pending("it needs a build with CUDA") end
-      assert(scripts.run(preamble .. text))
-    end)
-  end
+  local script = scripts.tests(it, pending, preamble)
 
   script("take matrices of any strides", [[
     local function forms(rows, columns, batch, dtype) -- the same values in several layouts

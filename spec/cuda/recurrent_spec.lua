@@ -63,12 +63,7 @@ lm.manual_seed(3)
 ]]
 
 describe("CUDA's recurrent layers", function()
-  local function script(name, text, environment)
-    it(name, function()
-      if not scripts.are_possible() then return pending("it needs a build with CUDA") end
-      assert(scripts.run(preamble .. text, environment))
-    end)
-  end
+  local script = scripts.tests(it, pending, preamble)
 
   local kinds = [[
     local function states(kind, ...)

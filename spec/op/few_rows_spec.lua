@@ -114,7 +114,7 @@ describe("products of few rows", function()
     local full = least "float32"
     for _, dtype in ipairs {"bfloat16", "float16"} do
       local half = least(dtype)
-      assert.is_true(half < 6 * full, ("%s: %.2f of float32's time"):format(dtype, half / full))
+      assert.is_true(half < 4 * full, ("%s: %.2f of float32's time"):format(dtype, half / full))
     end
   end)
 end)

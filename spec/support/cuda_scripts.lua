@@ -26,17 +26,28 @@ end
 
 local library = assert(package.searchpath("luminary.core", package.cpath)):gsub("core%.so$", "fake_cuda.so")
 
---- Whether this build has that runtime.
-function scripts.are_possible() return temp.exists(library) end
+-- Whether this build has that runtime.
+local function are_possible() return temp.exists(library) end
 
---- Runs a script, within an environment such as "LM_SYNC=1": whether it succeeded, and what it said.
-function scripts.run(text, environment)
+-- Runs a script, within an environment such as "LM_SYNC=1": whether it succeeded, and what it said.
+local function run(text, environment)
   local folder = temp.folder()
   local path = temp.write(folder .. "/script.lua", common .. text)
   local ok, output = temp.run(folder, ('%s LD_PRELOAD="$LD_PRELOAD %s" timeout 300 luajit %s'):format(
     environment or "", library, path))
   temp.remove(folder)
   return ok, output
+end
+
+--- A function (name, text [, environment]) that makes a test of a script, which begins with `preamble`; `it` and
+--- `pending` are the spec's.
+function scripts.tests(it, pending, preamble)
+  return function(name, text, environment)
+    it(name, function()
+      if not are_possible() then return pending("it needs a build with CUDA") end
+      assert(run(preamble .. text, environment))
+    end)
+  end
 end
 
 return scripts

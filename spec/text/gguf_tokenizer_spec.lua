@@ -174,6 +174,20 @@ describe("a GGUF file's tokenizer", function()
     assert.same({}, {of(plain).bos_token, of(plain).eos_token, of(plain).unk_token})
   end)
 
+  it("takes an id beyond its tokens as none, with a warning", function()
+    for part, value in pairs {bos = 6, padding = 99} do
+      local name = part .. "_token_id"
+      local path = temp.write(folder .. "/beyond.gguf", gguf(pieces(abc, {["ggml." .. name] = value})))
+      local script = temp.write(folder .. "/beyond.lua", ([[
+        local tokenizer = require("luminary").text.Tokenizer("%s")
+        print(tokenizer.pad_token, tokenizer.bos_token)]]):format(path))
+      local _, text = temp.run(folder, "luajit " .. script)
+      has(("warning: Tokenizer: %s: tokenizer.ggml.%s is %d, and there are 6 tokens: it counts as none"):format(path,
+        name, value), text)
+      has("nil\t<s>", text)
+    end
+  end)
+
   it("says which token with a part, or which flag, does not fit", function()
     for part in ("bos eos unknown padding seperator"):gmatch "%S+" do
       local name = part .. "_token_id"

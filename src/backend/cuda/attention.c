@@ -115,7 +115,7 @@ static bool set_sides(call *c, const lm_attention_job *job) {
 }
 
 /* Finds a plan for the key and keeps it; the result is computed with it, if there is one. */
-static lm_status find_plan(call *c) {
+static lm_status find_plan(call *c, const lm_cudnn_attention_found **out) {
   lm_status status;
   int mode;
   lm_cudnn_search s;
@@ -132,6 +132,7 @@ static lm_status find_plan(call *c) {
            found->plan.plan ? "a plan" : "no plan", (long long)c->key.queries, (long long)c->key.keys,
            (long long)c->key.width, (long long)c->key.value_width);
   lm_cache_put(&c->cudnn->attentions, &found->head, sizeof c->key);
+  *out = found;
   found = NULL;
 done:
   lm_free(found);
@@ -169,8 +170,7 @@ static lm_status by_cudnn(const lm_attention_job *job, bool backward, lm_device 
   if (found) {
     TRY(lm_cudnn_run_plan(&c.run, &found->plan));
   } else {
-    TRY(find_plan(&c));
-    found = lm_cache_find(&c.cudnn->attentions, &c.key, sizeof c.key);
+    TRY(find_plan(&c, &found));
   }
   *done_ = found->plan.plan != NULL;
 done:

@@ -17,15 +17,11 @@ typedef struct builder {
 
 /* ---- tensors */
 
-static int64_t heads_of(key_of_plan *key, int side) {
-  bool keys = side == LM_CUDNN_KEY || side == LM_CUDNN_VALUE || side == LM_CUDNN_DKEY || side == LM_CUDNN_DVALUE;
-  return keys ? key->key_heads : key->heads;
+static bool is_of_keys(int side) {
+  return side == LM_CUDNN_KEY || side == LM_CUDNN_VALUE || side == LM_CUDNN_DKEY || side == LM_CUDNN_DVALUE;
 }
-static int64_t rows_of(key_of_plan *key, int side) {
-  return side == LM_CUDNN_KEY || side == LM_CUDNN_VALUE || side == LM_CUDNN_DKEY || side == LM_CUDNN_DVALUE
-             ? key->keys
-             : key->queries;
-}
+static int64_t heads_of(key_of_plan *key, int side) { return is_of_keys(side) ? key->key_heads : key->heads; }
+static int64_t rows_of(key_of_plan *key, int side) { return is_of_keys(side) ? key->keys : key->queries; }
 static int64_t width_of(key_of_plan *key, int side) {
   bool values = side == LM_CUDNN_VALUE || side == LM_CUDNN_OUT || side == LM_CUDNN_GRAD || side == LM_CUDNN_DVALUE;
   return values ? key->value_width : key->width;
