@@ -12,13 +12,11 @@ checkpoints and data loading, in a C core on oneDNN.]],
 supported_platforms = { "linux" }
 dependencies = { "lua ~> 5.1" }
 build = {
-  type = "cmake",
-  variables = {
-    CMAKE_BUILD_TYPE = "Release",
-    CMAKE_INSTALL_PREFIX = "$(PREFIX)",
-    LM_INSTALL_LUA = "$(LUADIR)",
-    LM_INSTALL_LIB = "$(LIBDIR)/luminary",
-  },
+  -- In build/, where scripts/setup builds too: what is compiled there is not compiled again.
+  type = "command",
+  build_command = "cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX='$(PREFIX)' "
+    .. "-DLM_INSTALL_LUA='$(LUADIR)' -DLM_INSTALL_LIB='$(LIBDIR)/luminary' && cmake --build build -j `nproc`",
+  install_command = "cmake --install build",
   install = { bin = { luminary = "bin/luminary" } },
 }
 -- bin/luminary runs under luajit by its first line and finds its own tree.

@@ -4,8 +4,10 @@
 -- process of its own, half as many more at once as there are CPUs, since many wait (spec/support/workers.lua).
 --   --jobs=N       so many at once
 --   --slowest[=N]  at the end the N (20) slowest specs and files
---   --sanitized    leaves out what needs the unsanitized speed (specs tagged #speed) and what is Lua alone (#lua)
--- Other options are busted's. Specs that judge time are tagged #alone: nothing else runs beside them.
+--   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours)
+--   --times        only the files with bounds on time (spec/support/time.lua), one after the other, and judges them;
+--                  without it no bound on time is judged, and specs that are nothing else, tagged #time, are left out
+-- Other options are busted's.
 local ffi = require "ffi"
 ffi.cdef "int chdir(const char *); char *getcwd(char *, size_t);"
 
@@ -21,7 +23,9 @@ for _, a in ipairs(arg) do
   if name == "jobs" or name == "slowest" then
     options[name] = tonumber(value) or 20
   elseif name == "sanitized" then
-    excluded[#excluded + 1] = "speed,lua"
+    excluded[#excluded + 1] = "unsanitized,lua"
+  elseif name == "times" then
+    options.times = true
   elseif name == "exclude-tags" then
     excluded[#excluded + 1] = value
   elseif a:match("^%-") then
@@ -56,6 +60,27 @@ for _, name in ipairs(files) do
     os.exit(1)
   end
   for _, path in ipairs(found) do list[#list + 1] = path end
+end
+
+local function read(path)
+  local file = assert(io.open(path))
+  local text = file:read "*a"
+  file:close()
+  return text
+end
+
+if options.times then
+  local judging = {}
+  for _, path in ipairs(list) do
+    local text = read(path)
+    if text:find("spec.support.time", 1, true) or text:find('#time[%s"]') then judging[#judging + 1] = path end
+  end
+  list = judging
+  ffi.cdef "int setenv(const char *, const char *, int);"
+  ffi.C.setenv("LM_TEST_TIMES", "1", 1)
+  options.jobs = 1
+elseif os.getenv "LM_TEST_TIMES" ~= "1" then
+  excluded[#excluded + 1] = "time"
 end
 
 if #list ~= 1 then

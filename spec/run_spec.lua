@@ -57,14 +57,21 @@ describe("several spec files #lua", function()
     end
   end)
 
-  it("that judge time run alone", function()
-    local script = ([[it("is timed #alone", function()
-      os.execute "test ! -e {}/busy && touch {}/busy && sleep 0.1 && rm {}/busy || touch {}/met"
-    end)]]):gsub("{}", folder)
-    local files = { f1 = script, f2 = script, f3 = script }
+  it("judge time only when asked to, and then one after the other", function()
+    local script = ([[
+      local within = require("spec.support.time").within
+      it("takes a while #time", function()
+        os.execute "test ! -e {}/busy && touch {}/busy && sleep 0.1 && rm {}/busy || touch {}/met"
+      end)
+      it("ends in time", function() within(2, 1) end)]]):gsub("{}", folder)
+    local files = { f1 = script, f2 = script, untimed = 'it("works", function() end)' }
     local ok, text = run(files, "--jobs=3")
     assert(ok, text)
-    assert.is_false(temp.exists(folder .. "/met"))
     assert.matches("\n3 passed, 0 failed, 0 skipped\n$", text)
+    ok, text = run(files, "--jobs=3 --times")
+    assert.is_false(ok)
+    assert.is_false(temp.exists(folder .. "/met"))
+    assert.matches("took 2.000 s; the bound is 1 s", text, 1, true)
+    assert.matches("\n2 passed, 2 failed, 0 skipped\n$", text)
   end)
 end)

@@ -93,7 +93,7 @@ print "as undisturbed"
 
 describe("signals that others catch", function()
   for _, threads in ipairs {1, 2} do
-    it(("leave values and the heap alone, on %d %s #speed"):format(threads, threads == 1 and "thread" or "threads"),
+    it(("keep values and the heap, with %d %s #unsanitized"):format(threads, threads == 1 and "thread" or "threads"),
       function()
         local library = folder .. "/storm.so"
         local compile = "unset LD_PRELOAD; gcc -O1 -shared -fPIC -pthread spec/support/storm.c -o %s 2>/dev/null"
@@ -158,7 +158,7 @@ local function is_orderly(text, code)
 end
 
 describe("too little", function()
-  it("memory is an error, and nothing crashes or hangs #speed", function()
+  it("memory is an error, and nothing crashes or hangs #unsanitized", function()
     local worked, refused = 0, 0
     local sizes = long and {} or {100000, 122500, 140000, 200000, 300000}
     if long then for kilobytes = 60000, 600000, 2500 do sizes[#sizes + 1] = kilobytes end end
@@ -171,7 +171,7 @@ describe("too little", function()
     assert(run(EVERYTHING, 60):find "^done on 2\n$")
   end)
 
-  it("threads are fewer threads #speed", function()
+  it("threads are fewer threads #unsanitized", function()
     local as_other = ""
     if os.execute "test $(id -u) = 0" == 0 then -- whom no number of processes limits
       as_other = "setpriv --reuid 61234 --regid 61234 --clear-groups"
@@ -223,7 +223,7 @@ describe("OpenMP's threads", function()
   end)
 
   if long then
-    it("yield to a neighbour that computes #speed", function()
+    it("yield to a neighbour that computes #unsanitized", function()
       local ok, text = temp.run(folder, "timeout 900 " .. "scripts/dev/neighbour")
       assert(ok, text)
     end)

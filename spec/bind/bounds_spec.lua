@@ -61,7 +61,7 @@ describe("work without bound", function()
       .. "local text, why = require 'luminary.distributed.encode_values'.encode(t); error(why)")
   end)
 
-  it("of joining many tensors grows with their number", function()
+  it("of joining many tensors grows with their number #time", function()
     local n = LONG and 200000 or 40000
     for _, grads in ipairs { "y:backward()", "lm.autograd.grad(y, list)" } do
       child(([[

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local machine = require "spec.support.machine"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
+local within = require("spec.support.time").within
 local with = machine.with
 local ROWS = dofile "spec/cli/doctor_cases.lua"
 
@@ -301,7 +302,7 @@ describe("this machine #lua", function()
   it("is looked at within seconds", function()
     local object, code = look()
     assert.equal(object.counts.problem > 0 and 1 or 0, code)
-    assert(object.seconds < 30, object.seconds)
+    within(object.seconds, 30)
     for _, one in ipairs(object.findings) do assert.not_matches("%.failed$", one.id, one.reason) end
   end)
 
@@ -342,7 +343,7 @@ describe("this machine #lua", function()
   local there = io.open(fake)
   if there then there:close() end
 
-  it("measures copies between GPUs, over a runtime without any #speed #alone", function()
+  it("measures copies between GPUs, over a runtime without any #unsanitized", function()
     if not there then return pending "no fake CUDA runtime is built" end
     local env = "env -u LM_FAKE_CUDA_FAIL LD_PRELOAD=" .. fake .. " LM_FAKE_CUDA_DEVICES="
     local _, code, found = look("--only peers", env .. "4")

@@ -6,7 +6,7 @@ if core.device_count("cuda") == 0 then return end
 ffi.cdef "long lm_fake_call_count(const char *name);"
 if not pcall(function() return ffi.C.lm_fake_call_count end) then return end
 
-describe("gpu_check #speed", function() -- what it runs are specs, which sanitizers see by themselves
+describe("gpu_check #unsanitized", function() -- what it runs are specs, which sanitizers see by themselves
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)

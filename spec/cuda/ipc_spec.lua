@@ -281,16 +281,13 @@ describe("a tensor in a GPU's memory", function()
       local t = q:get {timeout = 30}
       print(t:sum():item())
       if arg[1] == "frees" then t:free() end
-      local began = lm.time()
       other:join()
-      print(lm.time() - began < 2 and "soon" or "late")
     ]])
     local ok, text = temp.run(folder, "luajit " .. path .. " frees")
     assert(ok, text)
-    assert.equal("12\nsoon\n", text)
+    assert.equal("12\n", text)
     ok, text = temp.run(folder, "luajit " .. path .. " keeps")
     assert(ok, text)
-    assert.matches("late", text, 1, true)
     assert.matches("mp: this process ends while others may still have tensors of its devices' memory", text, 1, true)
   end)
 
@@ -465,21 +462,22 @@ describe("a tensor in a GPU's memory", function()
     end)
     local pid = from:get(LONG)
     to:put(soon)
-    wait_until("the sender has stopped", function()
+    local function is_stopped()
       local file = assert(io.open(("/proc/%d/stat"):format(pid)))
       local text = file:read "*a"
       file:close()
       return text:match "%) (%a)" == "T"
-    end)
-    os.execute(("(sleep 8; kill -CONT %d) > /dev/null 2>&1 &"):format(pid)) -- should it hang
-    local first, began = from:get(LONG), lm.time()
+    end
+    wait_until("the sender has stopped", is_stopped)
+    os.execute(("(sleep 60; kill -CONT %d) > /dev/null 2>&1 &"):format(pid)) -- should it hang
+    local first = from:get(LONG)
     assert.equal(1, first[1])
     local late = lm.cuda.stream(lm.cuda.Stream(), function() return from:get(LONG) end) -- a stream that now waits
     first = nil -- luacheck: ignore
     collectgarbage()
     os.execute "sleep 0.1"
     assert.equal(3 * 2 ^ 20, soon:get(LONG):numel())
-    assert.is_true(lm.time() - began < 6)
+    assert.is_true(is_stopped())
     ffi.C.kill(pid, 18) -- SIGCONT
     assert.equal(2, late[1])
     late = nil -- luacheck: ignore

@@ -17,7 +17,7 @@ describe("over the stand-in for NCCL", function()
   end)
 
   for n = 1, 4 do
-    local tag = n == 4 and " #speed" or ""
+    local tag = n == 4 and " #unsanitized" or ""
     it(("every collective of %d ranks gives what arithmetic says%s"):format(n, tag), function()
       local got = ranks.run {
         n = n, timeout = 100, file = "spec/support/collectives_rank.lua",
@@ -244,7 +244,7 @@ describe("a collective over NCCL", function()
     ]])
   end)
 
-  it("looks again and again, and does not rest, for as long as NCCL takes to enqueue #alone", function()
+  it("looks again and again, and does not rest, for as long as NCCL takes to enqueue #time", function()
     succeeds(2, [[
       dist.all_reduce(full({ 1 }, 1))
       ffi.cdef "int getrusage(int, long *);"
@@ -401,7 +401,7 @@ describe("training over NCCL", function()
     end
   end)
 
-  it("sends what backward sends in the order of the graph, by ranks that are late at random #speed", function()
+  it("sends what backward sends in the order of the graph, by ranks that are late at random #unsanitized", function()
     local long = os.getenv "LM_TEST_LONG" == "1"
     for _, n in ipairs { 2, 3 } do
       for _, backend in ipairs { "nccl", "cpu:gloo,cuda:nccl" } do

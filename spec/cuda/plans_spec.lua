@@ -59,7 +59,7 @@ for _, name in ipairs { "conv2d_input", "conv2d_weight" } do
   end
 end
 
-describe("cuDNN, without a GPU, #speed", function() -- its program is not built with the sanitizers
+describe("cuDNN, without a GPU, #unsanitized", function() -- its program is not built with the sanitizers
   local folder, program
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)

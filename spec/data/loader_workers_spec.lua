@@ -4,6 +4,7 @@ local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local open_files = require "spec.support.open_files"
 local ffi = require "ffi"
+local within = require("spec.support.time").within
 local data = lm.data
 -- luacheck: no self
 
@@ -415,7 +416,7 @@ describe("how many workers there are", function()
     assert.is_true(threads() <= before + 3)
   end)
 
-  it("does not take fresh memory for each batch #speed", function() -- which costs more than what is put there
+  it("does not take fresh memory for each batch #unsanitized", function() -- which costs more than what is put there
     local function faults()
       local file = io.open "/proc/self/stat"
       local text = file:read "*a"
@@ -576,7 +577,7 @@ describe("an error in a worker", function()
     local loader = data.DataLoader(Slow(), { num_workers = 1, timeout = 0.3 })
     local began = lm.time()
     assert.matches("DataLoader: batch 2 has not come within 0.3 s, the timeout", message(all, loader))
-    assert.is_true(lm.time() - began < 5)
+    within(lm.time() - began, 5)
   end)
 
   it("about options", function()
@@ -604,7 +605,7 @@ describe("what is left of workers", function()
       os.exit(5)]])
     local _, out, code = temp.run(folder, "timeout 20 luajit " .. folder .. "/main.lua")
     assert.equal(5, code)
-    assert.is_true(lm.time() - tonumber(out) < 1.5)
+    within(lm.time() - tonumber(out), 1.5)
     temp.remove(folder)
   end)
 
@@ -641,9 +642,10 @@ describe("what is left of workers", function()
         local began = lm.time()
         local _, out, ended = temp.run(folder, "timeout 30 luajit " .. folder .. "/main.lua")
         assert.matches(tostring(code), tostring(ended), how)
-        assert.is_true(lm.time() - began < 15)
+        assert.not_equal(124, ended) -- timeout's
+          within(lm.time() - began, 15)
         for pid in out:match("^[^\n]*"):gmatch("%d+") do
-          local gone_by = lm.time() + 5
+          local gone_by = lm.time() + 60
           repeat until not is_running(pid) or lm.time() > gone_by
           assert.is_true(lm.time() < gone_by, how)
         end

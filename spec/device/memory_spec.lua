@@ -165,13 +165,13 @@ end
 describe("a loop without collectgarbage", function()
   for _, expression in ipairs { "data + n", "lm.zeros(MB)", "data:clone()", "lm.rand(MB)", 'data:to "float64"',
     "data[{ { 1, -1, 1 } }] * 1", "data[data:ge(0)]", "lm.stack { data, data }", "(x * 2):sum():backward()" } do
-    it("stays small: " .. expression .. " #speed", function()
+    it("stays small: " .. expression .. " #unsanitized", function()
       local grown = grows(expression)
       assert(grown < 256, ("%.0f MB more than before"):format(grown))
     end)
   end
 
-  it("stays small beside a large Lua heap #speed", function()
+  it("stays small beside a large Lua heap #unsanitized", function()
     local grown = grows("data * n", 200000)
     assert(grown < 400, ("%.0f MB more than before"):format(grown))
   end)

@@ -50,7 +50,7 @@ end
 
 local luajit, luminary = "luajit", "luajit " .. ranks.luminary
 
-describe("training by several ranks #speed", function()
+describe("training by several ranks #unsanitized", function()
   local reference
 
   teardown(function() temp.remove(small) end)

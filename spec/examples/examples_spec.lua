@@ -2,7 +2,7 @@
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 
-describe("examples #speed", function()
+describe("examples #unsanitized", function()
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)

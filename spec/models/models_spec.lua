@@ -45,7 +45,7 @@ describe("models.", function()
     local small = name == "resnet18" or name == "mobilenet_v2"
     -- Without batch norm float32 itself is off by that much: PyTorch's VGG-16 by 2.8e-4 of its float64.
     local within = name:find "^vgg%d+$" and 1e-3 or name:find "^vgg" and 2e-4 or 1e-4
-    it(name .. " is torchvision's" .. (small and "" or " #full #speed"), function()
+    it(name .. " is torchvision's" .. (small and "" or " #full #unsanitized"), function()
       local net = models[name]()
       local entries = 0
       for _ in pairs(net:state_dict()) do entries = entries + 1 end

@@ -3,6 +3,7 @@ local lm = require "luminary"
 local mp = lm.mp
 
 local ffi = require "ffi"
+local within = require("spec.support.time").within
 ffi.cdef "int kill(int pid, int number); int getpid(void);"
 
 local function numbers(n)
@@ -219,7 +220,7 @@ describe("a Pool", function()
     local never = busy:map_async(function() while true do end end, {1, 2})
     local began = lm.time()
     busy:terminate()
-    assert.is_true(lm.time() - began < 8)
+    within(lm.time() - began, 8)
     assert.matches("the pool was terminated", problem_of(never.get, never))
     assert.is_true(busy:join())
     local temp = require "spec.support.temp"

@@ -390,7 +390,7 @@ describe("scaled_dot_product_attention with dropout_p", function()
     end)
   end
 
-  it("take a mask of booleans about as quickly as one of numbers #alone #speed", function()
+  it("take a mask of booleans about as quickly as one of numbers #time", function()
     local q, seen = lm.randn(2, 8, 256, 64), lm.randn(2, 1, 256, 256):gt(0)
     local numbers = lm.zeros(2, 1, 256, 256):masked_fill(seen:logical_not(), -math.huge)
     local function least(mask)

@@ -101,7 +101,7 @@ describe("products of few rows", function()
     end
   end)
 
-  it("take about as long as to read the matrix #alone #speed", function()
+  it("take about as long as to read the matrix #time", function()
     local function least(dtype)
       local x, weight, best = lm.randn(1, 768):to(dtype), lm.randn(768, 2304):to(dtype), math.huge
       for _ = 1, 20 do

@@ -58,7 +58,7 @@ describe("imagenet.lua", function()
     assert.equal(loss "plain.log", loss "again.log")
   end)
 
-  it("goes on, within an epoch too, in the same bytes as one never stopped #speed", function()
+  it("goes on, within an epoch too, in the same bytes as one never stopped #unsanitized", function()
     local how = dummy .. " --epochs 2 --schedule cosine --warmup 0.5 --label-smoothing 0.1 --amp --lr 0.02"
     train("whole", how .. " --log " .. folder .. "/whole.log")
     train("part", how .. " --max-steps 4 --log " .. folder .. "/part.log")
@@ -74,7 +74,7 @@ describe("imagenet.lua", function()
     assert.near(0.01 * (1 + math.cos(math.pi * 3 / 4)), rates[6], 1e-7)
   end)
 
-  it("drops the learning rate to a tenth as often as it is told to, warm-up or not #speed", function()
+  it("drops the learning rate to a tenth as often as it is told to, warm-up or not #unsanitized", function()
     for _, warmup in ipairs {0, 1} do
       train("rates", dummy .. (" --epochs 3 --step-size 2 --warmup %d --lr 0.01 --log %s/rates.log"):format(warmup,
         folder))
@@ -100,7 +100,7 @@ describe("imagenet.lua", function()
     assert.equal(10, lm.load(folder .. "/two/checkpoint.safetensors").model["classifier.1.weight"].shape[1])
   end)
 
-  it("lets a rank be killed: all start again from the last checkpoint and end as if nothing had been #speed", function()
+  it("lets a rank be killed: all restart from the last checkpoint and end as if nothing happened #unsanitized", function()
     local how = ("bin/luminary run --nproc 2 --max-restarts 1 %s %s --epochs 2 --save-every 1 --auto-resume "
       .. "--output "):format(script, dummy)
     local ok, text = run("luajit %s%s", how, place "calm")
@@ -126,7 +126,7 @@ describe("imagenet.lua", function()
     for name, p in given:named_parameters() do assert(saved[name]:equal(p), name) end
   end)
 
-  it("goes on for more epochs than were planned, and begins with the weights of a checkpoint #speed", function()
+  it("goes on for more epochs than were planned, and begins with the weights of a checkpoint #unsanitized", function()
     local last = " --resume " .. folder .. "/longer/checkpoint.safetensors"
     train("longer", dummy .. " --epochs 1 --step-size 1")
     train("longer", dummy .. " --epochs 2" .. last)

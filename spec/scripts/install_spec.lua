@@ -2,7 +2,7 @@
 local temp = require "spec.support.temp"
 local version = require("luminary").version
 
-describe("luarocks make #install #full #speed", function()
+describe("luarocks make #install #full #unsanitized", function()
   local folder, tree
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)

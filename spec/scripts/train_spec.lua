@@ -36,7 +36,7 @@ end
 
 describe("train_ddp.lua", function()
   for _, model in ipairs { "mlp", "lenet" } do
-    it("trains " .. model .. ": the loss falls" .. (model == "lenet" and " #speed" or ""), function()
+    it("trains " .. model .. ": the loss falls" .. (model == "lenet" and " #unsanitized" or ""), function()
       local log = folder .. "/" .. model .. ".log"
       local ok, text = train(("--model %s --batch-size 64 --max-steps 60 --log %s"):format(model, log))
       assert(ok, text)
@@ -47,7 +47,7 @@ describe("train_ddp.lua", function()
     end)
   end
 
-  it("trains resnet18: the loss falls #speed", function()
+  it("trains resnet18: the loss falls #unsanitized", function()
     local log = folder .. "/resnet.log"
     local ok, text = train(("--model resnet18 --batch-size 8 --max-steps 8 --lr 0.02 --log %s"):format(log))
     assert(ok, text)
@@ -55,7 +55,7 @@ describe("train_ddp.lua", function()
     assert(list[8] < list[1], ("loss %g at first, %g at last"):format(list[1], list[8]))
   end)
 
-  it("resumed, ends in the same bytes as uninterrupted #speed", function()
+  it("resumed, ends in the same bytes as uninterrupted #unsanitized", function()
     local whole, part, log = folder .. "/whole.st", folder .. "/part.st", folder .. "/part.log"
     local common = "--model lenet --batch-size 64 --seed 3 --epochs 1 "
     local ok, text = train(common .. "--max-steps 12 --save " .. whole .. " --log " .. folder .. "/whole.log")
@@ -71,7 +71,7 @@ describe("train_ddp.lua", function()
 
   local clipped
   for _, amp in ipairs { "autocast", "O1", "O2" } do
-    local tag = amp == "autocast" and "" or " #speed" -- sanitizers would see the same again
+    local tag = amp == "autocast" and "" or " #unsanitized" -- sanitizers would see the same again
     it("trains with --amp " .. amp .. " and --clip, and goes on from a checkpoint in the same bytes" .. tag, function()
       local whole, part, log = folder .. "/whole.st", folder .. "/part.st", folder .. "/" .. amp .. ".log"
       local common = "--model lenet --batch-size 32 --epochs 1 --clip 0.5 "
@@ -96,7 +96,7 @@ describe("train_ddp.lua", function()
     "--optimizer Adafactor --schedule cosine --ema 0.9 --amp O2",
     "--optimizer rmsprop --momentum 0.5 --schedule linear --ema 0.9 --dtype bfloat16",
   } do
-    it("trains with " .. how .. ", and goes on from a checkpoint in the same bytes #speed", function()
+    it("trains with " .. how .. ", and goes on from a checkpoint in the same bytes #unsanitized", function()
       local whole, part = folder .. "/whole.st", folder .. "/part.st"
       local common = "--model mlp --batch-size 512 --epochs 1 " .. how
       local ok, text = train(common .. " --max-steps 5 --save " .. whole)
@@ -119,7 +119,7 @@ describe("train_ddp.lua", function()
     end)
   end
 
-  it("keeps to the optimizer and the schedule of the checkpoint, and begins an average when told to #speed", function()
+  it("keeps the optimizer and schedule of the checkpoint, and begins an average when asked #unsanitized", function()
     local path = folder .. "/kept.st"
     local common = "--model mlp --batch-size 512 --max-steps 2 "
     local ok, text = train(common .. "--optimizer adam --schedule cosine --epochs 1 --save " .. path)
@@ -133,7 +133,7 @@ describe("train_ddp.lua", function()
     assert.equal(1, lm.load(path).average.n_averaged:item())
   end)
 
-  it("has schedules of all epochs' steps #speed", function()
+  it("has schedules of all epochs' steps #unsanitized", function()
     local function cosine(x) return (1 + math.cos(math.pi * x)) / 2 end
     local rates = { -- for --lr 1, after the fifth of six steps
       constant = 1, step = 0.01, multistep = 0.01, linear = 1 / 6, cosine = cosine(5 / 6), warmup = cosine(4 / 5),
@@ -197,7 +197,7 @@ describe("train_ddp.lua", function()
 end)
 
 describe("train_amp_ddp.lua", function()
-  it("trains on two processes, in O2 and O1, with a scale that stays or is found #speed", function()
+  it("trains on two processes, in O2 and O1, with a scale that stays or is found #unsanitized", function()
     local all = {}
     for _, how in ipairs { "O0", "O2", "O1", "O1 --loss-scale dynamic" } do
       local log = folder .. "/amp.log"
@@ -220,7 +220,7 @@ describe("hogwild.lua", function()
   end
 
   for _, method in ipairs { "process", "thread" } do
-    local tag = method == "process" and " #speed" or ""
+    local tag = method == "process" and " #unsanitized" or ""
     it("trains one model by two of method " .. method .. ", and the parent has it" .. tag, function()
       local path = folder .. "/hogwild.st"
       local ok, text = hogwild(("--processes 2 --method %s --model mlp --epochs 6 --lr 0.05 --log-interval 40 "

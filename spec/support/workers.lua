@@ -1,6 +1,6 @@
--- Spec files side by side, each in a process of its own: the longest first, then specs that judge time (#alone), one
--- at a time. What a process has printed is shown if something is wrong with it. One that crashes, hangs or leaks is a
--- failure that names the file and the spec that ran. Closes with "N passed, N failed, N skipped".
+-- Spec files side by side, each in a process of its own, the longest first. What a process has printed is shown if
+-- something is wrong with it. One that crashes, hangs or leaks is a failure that names the file and the spec that ran.
+-- Closes with "N passed, N failed, N skipped".
 local ffi = require "ffi"
 local temp = require "spec.support.temp"
 
@@ -79,14 +79,12 @@ return function(files, options)
   end
   C.prctl(36, ffi.cast("long", 1)) -- PR_SET_CHILD_SUBREAPER: processes that others left behind are counted here
   local began, all, running = now(), { passed = 0, failed = 0, skipped = 0, cpu = 0, reasons = {} }, {}
-  local done = {}
+  local done, excluded = {}, table.concat(options.excluded, ",")
 
-  -- tag: "#alone" or what leaves it out
-  local function launch(file, tags, excluded, env)
+  local function launch(file, env)
     local job = { file = file, specs = {}, began = now(), cpu = 0, out = os.tmpname(), report = os.tmpname() }
     local arguments = { "timeout", "-k", "10", tostring(LIMIT), "luajit", "spec/run.lua", file }
     for _, option in ipairs(options.busted) do arguments[#arguments + 1] = option end
-    if tags then arguments[#arguments + 1] = "--tags=" .. tags end
     if excluded ~= "" then arguments[#arguments + 1] = "--exclude-tags=" .. excluded end
     env.LM_SPEC_REPORT = job.report
     job.pid = start(arguments, env, job.out)
@@ -129,30 +127,21 @@ return function(files, options)
   local place = {}
   for i, name in ipairs(LONGEST) do place[name] = i end
   local function at(file) return place[file:match "([^/]*)%.lua$"] or math.huge end
-  local alone = {}
-  for i, file in ipairs(files) do
-    if temp.read(file):find '%s#alone[%s"]' then alone[#alone + 1] = file end
-    files[i] = { file, at(file), i }
-  end
+  for i, file in ipairs(files) do files[i] = { file, at(file), i } end
   table.sort(files, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[3] < b[3]) end)
 
   -- Threads of one process that wait spinning would keep the CPUs from the others.
   local env = options.jobs > 1 and { OMP_WAIT_POLICY = "passive" } or {}
-  local excluded = table.concat(options.excluded, ",")
   local count = 0
   for _, file in ipairs(files) do
     if count == options.jobs then
       reap()
       count = count - 1
     end
-    launch(file[1], nil, (excluded ~= "" and excluded .. "," or "") .. "alone", env)
+    launch(file[1], env)
     count = count + 1
   end
   for _ = 1, count do reap() end
-  for _, file in ipairs(alone) do
-    launch(file, "alone", excluded, {})
-    reap()
-  end
 
   for _, job in ipairs(done) do
     for _, spec in ipairs(job.specs) do

@@ -1,5 +1,6 @@
 -- Communication hooks of DistributedDataParallel, with memory that ranks share and without.
 local ddp = require "spec.support.ddp"
+local within = require("spec.support.time").within
 local succeeds = ddp.succeeds
 
 local function both(n, script)
@@ -292,7 +293,7 @@ describe("communication hooks", function()
         os.exit(0, true)
       ]], { LM_SHM = shared })
       assert(got.ok, got.text)
-      for rank = 0, 1 do assert(got[rank].seconds < 15, got.text) end
+      for rank = 0, 1 do within(got[rank].seconds, 15, got.text) end
     end
   end)
 
@@ -322,7 +323,7 @@ describe("communication hooks", function()
         assert(got.ok, got.text)
         for rank = 0, 1 do
           assert.matches(case[2], got[rank].output, 1, true)
-          assert(got[rank].seconds < 15, got.text)
+          within(got[rank].seconds, 15, got.text)
         end
         assert.matches("rank 1 on host", got[0].output, 1, true)
       end

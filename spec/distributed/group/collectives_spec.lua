@@ -3,6 +3,7 @@
 local lm = require "luminary"
 local dist = lm.dist
 local ranks = require "spec.support.ranks"
+local within = require("spec.support.time").within
 
 local long = os.getenv "LM_TEST_LONG" == "1"
 
@@ -41,7 +42,7 @@ describe("what is under way", function()
       ]] .. script,
     }
     assert(got.ok, got.text)
-    assert(got[0].seconds < 15, got.text)
+    within(got[0].seconds, 15, got.text)
   end
 
   it("is told by the end of a line's name, cut between characters", function()

@@ -3,6 +3,7 @@
 local temp = require "spec.support.temp"
 local ranks = require "spec.support.ranks"
 local plugin = require "spec.support.plugin"
+local within = require("spec.support.time").within
 
 -- What each script below starts with.
 local prelude = [[
@@ -213,7 +214,7 @@ describe("a group that enqueues", function()
         assert.matches("float32 [2] at", text, 1, true)
         assert.matches("float32 [3] at", text, 1, true)
         assert.matches("\nfalse\t[^\n]*barrier: rank %d on host %S+ came to another call than the others", text)
-        assert(got[rank].seconds < 10, got.text)
+        within(got[rank].seconds, 10, got.text)
       end
     end
   end)
@@ -236,7 +237,7 @@ describe("a group that enqueues", function()
     local got = started:wait()
     assert.matches("^false\t[^\n]*all_reduce: [^\n]*rank 1 on host %S+ died without a goodbye", got[0].output)
     assert.matches("\n1\nfalse\t[^\n]*barrier: rank 1 .*\n1\n$", got[0].output)
-    assert(got[0].seconds < 10, got.text)
+    within(got[0].seconds, 10, got.text)
   end)
 
   it("ends at the timeout, after a warning that knows where to look", function()
@@ -253,7 +254,7 @@ describe("a group that enqueues", function()
     assert.matches("false\t[^\n]*all_reduce: rank 1 on host %S+ did not come: rank 0 [^\n]*waited for 1 s", text)
     assert.matches("`luminary doctor`", text:match("false\t.*"), 1, true)
     assert.matches("all_reduce: rank 1 on host %S+ did not come", got[1].output)
-    assert(got[0].seconds < 8, got.text)
+    within(got[0].seconds, 8, got.text)
   end)
 
   it("ends all calls when its health does", function()
@@ -372,7 +373,7 @@ describe("a group that enqueues", function()
       for rank = 0, 1 do
         assert.matches("^false\t[^\n]*all_reduce: ", got[rank].output)
         assert.matches("all_reduce sum float32 [2] on tiny", got[rank].output, 1, true)
-        assert(got[rank].seconds < 10, got.text)
+        within(got[rank].seconds, 10, got.text)
       end
     end)
 

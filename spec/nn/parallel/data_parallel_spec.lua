@@ -398,7 +398,7 @@ describe("the example scripts for several devices", function()
     temp.remove(folder)
   end)
 
-  it("resnet_dp.lua: the loss falls #speed", function()
+  it("resnet_dp.lua: the loss falls #unsanitized", function()
     local list, text = losses("resnet_dp.lua --devices cpu:0,cpu:1 --batch-size 16 --max-steps 10 --lr 0.02 --data "
       .. small)
     assert.equal(10, #list)

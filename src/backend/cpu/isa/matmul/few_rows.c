@@ -41,7 +41,7 @@ LM_INLINE lm_float_pack load_F16(const uint16_t *from) {
 #elif defined(__AVX2__)
   return (lm_float_pack)_mm256_cvtph_ps(_mm_loadu_si128((const void *)from));
 #else
-  lm_float_pack to;
+  lm_float_pack to = {0};
   for (int i = 0; i < LM_PACK; i++) to[i] = lm_from_half(from[i]);
   return to;
 #endif
