@@ -14,9 +14,10 @@ dependencies = { "lua ~> 5.1" }
 build = {
   -- In build/, where scripts/setup builds too: what is compiled there is not compiled again.
   type = "command",
-  build_command = "cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX='$(PREFIX)' "
-    .. "-DLM_INSTALL_LUA='$(LUADIR)' -DLM_INSTALL_LIB='$(LIBDIR)/luminary' && cmake --build build -j `nproc`",
-  install_command = "cmake --install build",
+  build_command = "cmake -S . -B build -DCMAKE_BUILD_TYPE=Release && cmake --build build -j `nproc`",
+  install_command = "cmake --install build --prefix '$(PREFIX)' && mkdir -p '$(LUADIR)' '$(LIBDIR)' && "
+    .. "mv '$(PREFIX)'/share/lua/5.1/* '$(LUADIR)' && mv '$(PREFIX)'/lib/lua/5.1/* '$(LIBDIR)' && "
+    .. "rmdir -p --ignore-fail-on-non-empty '$(PREFIX)/share/lua/5.1' '$(PREFIX)/lib/lua/5.1'",
   install = { bin = { luminary = "bin/luminary" } },
 }
 -- bin/luminary runs under luajit by its first line and finds its own tree.

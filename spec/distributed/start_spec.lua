@@ -119,6 +119,7 @@ describe("mpirun", function()
     end
     local ok, text = job "{LUAJIT} {MEET} 20"
     assert(ok, text)
+    text = text:gsub("[^\n]*plm:rsh: Warning: setpgid[^\n]*\n", "") -- a race inside mpirun, on a busy machine
     assert.equal(met(2), sorted(text))
     local _, missing, _, took = job(without(0))
     assert.matches("gave up after 1 s: rank 0 has not said yet where its store is", missing)

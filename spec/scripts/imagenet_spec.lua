@@ -100,7 +100,7 @@ describe("imagenet.lua", function()
     assert.equal(10, lm.load(folder .. "/two/checkpoint.safetensors").model["classifier.1.weight"].shape[1])
   end)
 
-  it("lets a rank be killed: all restart from the last checkpoint and end as if nothing happened #unsanitized", function()
+  it("lets a rank be killed: all restart from the last checkpoint and end the same #unsanitized", function()
     local how = ("bin/luminary run --nproc 2 --max-restarts 1 %s %s --epochs 2 --save-every 1 --auto-resume "
       .. "--output "):format(script, dummy)
     local ok, text = run("luajit %s%s", how, place "calm")
