@@ -245,13 +245,14 @@ local function moved(who, x, dim, by)
     dim = {}
     for d = 1, x.ndim do dim[d] = d end
   end
+  local y = x
   for _, d in ipairs(dim) do
     d = dim_of(who, x, d, x.ndim)
     local n = x.shape[d]
     local k = n > 0 and by(n) % n or 0
-    if k > 0 then x = ops.cat({ops.narrow(x, d, n - k + 1, k), ops.narrow(x, d, 1, n - k)}, d) end
+    if k > 0 then y = ops.cat({ops.narrow(y, d, n - k + 1, k), ops.narrow(y, d, 1, n - k)}, d) end
   end
-  return x
+  return y == x and ops.clone(x) or y
 end
 
 --- fft.fftshift(x [, dim]): the entry of frequency 0 goes to the middle of dim, a number or a list; by default of all

@@ -77,7 +77,7 @@ local function folded(name, op, help, two)
       if two and #t > 2 then fail("%s: two tensors wanted, got %d", name, #t) end
       local y = t[1]
       for i = 2, #t do y = op(y, t[i]) end
-      return y
+      return #t == 1 and ops.clone(y) or y
     end,
   }
 end

@@ -80,6 +80,7 @@ function matrices.matrix_power(x, n)
   square("matrix_power", x)
   n = arg("matrix_power", "n", n, "integer")
   if n == 0 then return ops.masked_fill(x, ops.ones_like(x, {dtype = "bool"}), 0) + identities(x) end
+  if n == 1 then return ops.clone(x) end
   if n < 0 then x, n = ops.inverse(x), -n end
   local result
   while n > 0 do

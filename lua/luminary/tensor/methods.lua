@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local read = require("luminary.base.arguments").read
 local dim_of = require "luminary.tensor.dim_of"
+local reshape_copy = require "luminary.tensor.reshape_copy"
 local tensor_list = require "luminary.tensor.tensor_list"
 require "luminary.tensor.size_lists"
 
@@ -225,7 +226,7 @@ local function repeated_once(y, counts)
       narrow[#narrow], wide[#wide] = narrow[#narrow] * size, wide[#wide] * size
     end
   end
-  return ops.reshape(ops.expand(ops.reshape(y, narrow), wide), shape)
+  return reshape_copy(ops.expand(ops.reshape(y, narrow), wide), shape)
 end
 
 -- Counts that stand as numbers of their own, or in one list.
@@ -237,7 +238,7 @@ local function repeated(who, x, fill_up, ...)
   if #times < x.ndim and not fill_up then
     fail("%s: %d counts for %d dims: one for each dim expected, or more", who, #times, x.ndim)
   end
-  local y, before_them, counts = x, math.max(x.ndim - #times, 0), {}
+  local y, before_them, counts, copied = x, math.max(x.ndim - #times, 0), {}, false
   for d = 1, before_them do counts[d] = 1 end
   for i, n in ipairs(times) do
     counts[before_them + i] = options.arg(who, "counts[" .. i .. "]", n, "natural")
@@ -247,9 +248,9 @@ local function repeated(who, x, fill_up, ...)
     if n == 0 then y, counts[d] = ops.narrow(y, d, 1, 0), 1 end
   end
   for _, n in ipairs(counts) do
-    if n ~= 1 then y = repeated_once(y, counts) end
+    if n ~= 1 then y, copied = repeated_once(y, counts), true end
   end
-  return y == x and ops.clone(x) or y
+  return copied and y or ops.clone(y)
 end
 
 --- x:repeat_tensor(2, 3, …): x that often along each of its dims, and along new ones before them: PyTorch's `repeat`, a

@@ -5,6 +5,7 @@ local read = require("luminary.base.arguments").read
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
 local placing = require "luminary.tensor.placing"
+local reshape_copy = require "luminary.tensor.reshape_copy"
 local tensor_list = require "luminary.tensor.tensor_list"
 
 local ops, methods, arg, describe, fail = core.ops, core.methods, options.arg, options.describe, options.fail
@@ -317,7 +318,7 @@ function rearranging.repeat_interleave(...)
     local shape, wide = x.shape, {}
     for d = 1, x.ndim + 1 do wide[d] = d == dim + 1 and repeats or shape[d > dim and d - 1 or d] end
     shape[dim] = shape[dim] * repeats
-    y = ops.reshape(ops.expand(ops.unsqueeze(x, dim + 1), wide), shape)
+    y = reshape_copy(ops.expand(ops.unsqueeze(x, dim + 1), wide), shape)
   end
   if size and size ~= y.shape[dim] then
     fail("%s: output_size is %d, and there are %d entries", who, size, y.shape[dim])

@@ -55,7 +55,7 @@ local function make_grid(who, images, opts)
     fail("%s: %s is an option of normalize = true", who, opts.value_range and "value_range" or "scale_each")
   end
   local n, channels, height, width = unpack(batch.shape)
-  if n == 1 then return batch:select(1, 1) end
+  if n == 1 then return batch:select(1, 1):clone {memory_format = "contiguous"} end
   local padding, columns = opts.padding, math.min(opts.nrow, n)
   local rows = math.ceil(n / columns)
   local out = ops.full({channels, rows * (height + padding) + padding, columns * (width + padding) + padding},

@@ -1,6 +1,7 @@
 --- Elements in other places: pixels from channels and back, channels of groups in turn; and bilinear forms.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local reshape_copy = require "luminary.tensor.reshape_copy"
 
 local ops = core.ops
 local F = {}
@@ -26,7 +27,7 @@ local function rearranged(x, batch, sizes, order, shape)
   local dims = {}
   for i = 1, #batch do dims[i] = i end
   for _, dim in ipairs(order) do dims[#dims + 1] = #batch + dim end
-  return ops.reshape(ops.permute(ops.reshape(x, after_batch(sizes)), dims), after_batch(shape))
+  return reshape_copy(ops.permute(ops.reshape(x, after_batch(sizes)), dims), after_batch(shape))
 end
 
 --- F.pixel_shuffle(x, upscale_factor): x [..., C * r^2, H, W] -> [..., C, H * r, W * r] (Shi et al. 2016).
@@ -65,7 +66,7 @@ function F.channel_shuffle(x, groups)
     options.fail("%s: %d channels are no multiple of groups = %d", who, shape[2], groups)
   end
   local apart = {shape[1], groups, shape[2] / groups, unpack(shape, 3)}
-  return ops.reshape(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
+  return reshape_copy(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
 end
 
 --- F.bilinear(x1, x2, weight [, bias]): y[..., o] = sum of x1[..., i] * weight[o, i, j] * x2[..., j], plus bias[o].

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local Leaf = require "luminary.torch7.nn.leaf"
 local ours = require "luminary.nn"
 local planned = require "luminary.nn.planned"
+local reshape_copy = require "luminary.tensor.reshape_copy"
 local ops, F = core.ops, ours.functional
 local layer, around = Leaf.layer, Leaf.around
 
@@ -40,7 +41,7 @@ end)
 layer("SpatialUpSamplingNearest", function(scale)
   return around(function(x)
     local n, c, h, w = unpack(x.shape)
-    return ops.reshape(ops.expand(ops.reshape(x, {n, c, h, 1, w, 1}), {n, c, h, scale, w, scale}),
+    return reshape_copy(ops.expand(ops.reshape(x, {n, c, h, 1, w, 1}), {n, c, h, scale, w, scale}),
       {n, c, h * scale, w * scale})
   end), 4
 end)
