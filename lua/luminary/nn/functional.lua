@@ -92,7 +92,7 @@ function F.multilabel_margin_loss(x, target, ...)
   local rows, labels = x:view(-1, n), target:detach():view(-1, n)
   local places = ops.arange(1, n + 1, {device = x.device, dtype = "int64"})
   local ends = ops.where(labels:lt(1), places, n + 1):amin(2, {keepdim = true})
-  local most = math.max(1, ends:max():item() - 1)
+  local most = ends:numel() > 0 and math.max(1, ends:max():item() - 1) or 1
   local counts = places:lt(ends):narrow(2, 1, most)
   labels = labels:narrow(2, 1, most):masked_fill(counts:logical_not(), 1)
   local own = ops.zeros_like(rows:detach()):scatter_add(2, labels, counts:type_as(rows)):gt(0)

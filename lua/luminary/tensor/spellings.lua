@@ -147,7 +147,7 @@ end
 
 --- lm.constant_pad_nd(x, pad [, value = 0]): F.pad with a constant.
 function spellings.constant_pad_nd(...)
-  local x, pad, value = read("constant_pad_nd", {{"x", "tensor"}, {"pad", "integers"}, {"value", "any"}}, ...)
+  local x, pad, value = read("constant_pad_nd", {{"x", "tensor"}, {"pad", "integers"}, {"value", "any", 0}}, ...)
   return ops.pad(x, pad, {value = value})
 end
 

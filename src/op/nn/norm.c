@@ -24,21 +24,25 @@ static lm_status as_contiguous(lm_tensor *t, lm_tensor **out) {
   return t ? lm_laid_out(t, LM_CONTIGUOUS, out) : LM_OK;
 }
 
+/* An empty 1-d x, which PyTorch takes too, has none. */
+static int64_t channels_of(const lm_tensor *x) { return x->ndim > 1 ? x->size[1] : 0; }
+
 static lm_status check_batch(lm_op_id op, const lm_tensor *x, const lm_tensor *running_mean,
                              const lm_tensor *running_var, const lm_tensor *weight, const lm_tensor *bias) {
   lm_status status = LM_OK;
   TRY(lm_check_float(op, "x", x));
-  if (x->ndim < 2) {
+  const int64_t channels = channels_of(x);
+  if (x->ndim < 2 && !(x->ndim == 1 && x->numel == 0)) {
     status = lm_fail(LM_E_SHAPE, "%s: x has to be [N, C] or [N, C, ...], is %s", lm_ops[op].name, lm_shape_of(x));
     goto done;
   }
   TRY(lm_check_same_device(op, 5,
                            (lm_tensor *[]){(lm_tensor *)x, (lm_tensor *)running_mean, (lm_tensor *)running_var,
                                            (lm_tensor *)weight, (lm_tensor *)bias}));
-  TRY(check_param(op, "running_mean", running_mean, x, 1, &x->size[1]));
-  TRY(check_param(op, "running_var", running_var, x, 1, &x->size[1]));
-  TRY(check_param(op, "weight", weight, x, 1, &x->size[1]));
-  TRY(check_param(op, "bias", bias, x, 1, &x->size[1]));
+  TRY(check_param(op, "running_mean", running_mean, x, 1, &channels));
+  TRY(check_param(op, "running_var", running_var, x, 1, &channels));
+  TRY(check_param(op, "weight", weight, x, 1, &channels));
+  TRY(check_param(op, "bias", bias, x, 1, &channels));
 done:
   return status;
 }
@@ -50,13 +54,20 @@ static lm_status check_like_x(lm_op_id op, const char *arg, const lm_tensor *t, 
   return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)x, (lm_tensor *)t});
 }
 
+static lm_status zero(lm_tensor *t) {
+  lm_tensor *zeroed = NULL;
+  lm_status status = t ? lm_op_zero_(&(lm_zero__args){.x = t}, &zeroed) : LM_OK;
+  lm_release(zeroed);
+  return status;
+}
+
 /* batch_norm, or batch_norm_relu, whose gradient has mean and inverse deviation from here when not training too. */
 static lm_status batch_forward(lm_op_id op, const lm_batch_norm_relu_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   const bool relu = op == LM_OP_batch_norm_relu;
   lm_tensor *x = NULL, *weight = NULL, *bias = NULL, *addend = NULL, *y = NULL, *mean = NULL, *invstd = NULL;
   TRY(check_batch(op, a->x, a->running_mean, a->running_var, a->weight, a->bias));
-  int64_t channels = a->x->size[1];
+  int64_t channels = channels_of(a->x);
   if (a->training && a->x->numel == channels && channels > 0) {
     status =
         lm_fail(LM_E_SHAPE, "%s: training needs more than one value a channel, got x %s; use a larger batch or :eval()",
@@ -92,7 +103,12 @@ static lm_status batch_forward(lm_op_id op, const lm_batch_norm_relu_args *a, lm
                               .training = a->training,
                               .momentum = a->momentum,
                               .eps = a->eps};
-  TRY(lm_dispatch(op, x->device, relu ? (const void *)&job : &plain, (lm_tensor *[]){y, mean, invstd}));
+  if (x->numel > 0) {
+    TRY(lm_dispatch(op, x->device, relu ? (const void *)&job : &plain, (lm_tensor *[]){y, mean, invstd}));
+  } else { /* no values, no statistics: as in PyTorch the running ones stay, and these are 0 */
+    TRY(zero(mean));
+    TRY(zero(invstd));
+  }
   if (a->training && a->running_mean) lm_bump(a->running_mean, op);
   if (a->training && a->running_var) lm_bump(a->running_var, op);
   out[0] = lm_retain(y);
@@ -132,7 +148,7 @@ lm_status lm_op_batch_norm_backward(const lm_batch_norm_backward_args *a, lm_ten
   lm_tensor *dx = NULL, *dweight = NULL, *dbias = NULL;
   TRY(check_batch(op, a->x, a->running_mean, a->running_var, a->weight, NULL));
   TRY(check_like_x(op, "grad", a->grad, a->x));
-  int64_t channels = a->x->size[1];
+  int64_t channels = channels_of(a->x);
   TRY(check_param(op, "save_mean", a->save_mean, a->x, 1, &channels));
   TRY(check_param(op, "save_invstd", a->save_invstd, a->x, 1, &channels));
   TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->x, a->grad, a->save_mean, a->save_invstd}));
@@ -152,7 +168,12 @@ lm_status lm_op_batch_norm_backward(const lm_batch_norm_backward_args *a, lm_ten
   TRY(lm_tensor_empty(param, x->device, 1, &channels, LM_CONTIGUOUS, &dbias));
   lm_batch_norm_backward_args job = *a;
   job.x = x, job.grad = grad, job.weight = weight, job.save_mean = mean, job.save_invstd = invstd;
-  TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){dx, dweight, dbias}));
+  if (x->numel > 0) {
+    TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){dx, dweight, dbias}));
+  } else {
+    TRY(zero(dweight));
+    TRY(zero(dbias));
+  }
   out[0] = lm_retain(dx);
   out[1] = lm_retain(dweight);
   out[2] = lm_retain(dbias);
@@ -172,9 +193,10 @@ lm_status lm_op_batch_norm_relu_backward(const lm_batch_norm_relu_backward_args 
   const lm_op_id op = LM_OP_batch_norm_relu_backward;
   lm_status status = LM_OK;
   lm_tensor *in[7] = {NULL}, *made[4] = {NULL}, *x = a->x;
+  const int64_t channels = channels_of(x);
   TRY(check_batch(op, x, NULL, NULL, a->weight, a->bias));
-  TRY(check_param(op, "save_mean", a->save_mean, x, 1, &x->size[1]));
-  TRY(check_param(op, "save_invstd", a->save_invstd, x, 1, &x->size[1]));
+  TRY(check_param(op, "save_mean", a->save_mean, x, 1, &channels));
+  TRY(check_param(op, "save_invstd", a->save_invstd, x, 1, &channels));
   TRY(lm_check_same_device(op, 3, (lm_tensor *[]){x, a->save_mean, a->save_invstd}));
   TRY(check_like_x(op, "grad", a->grad, x));
   if (a->y) TRY(check_like_x(op, "y", a->y, x));
@@ -187,11 +209,16 @@ lm_status lm_op_batch_norm_relu_backward(const lm_batch_norm_relu_backward_args 
   TRY(as_contiguous(a->save_invstd, &in[6]));
   lm_dtype param = a->weight ? (lm_dtype)a->weight->dtype : stat_dtype(x);
   TRY(lm_tensor_empty_like(in[0], x->dtype, x->device, &made[0]));
-  TRY(lm_tensor_empty(param, x->device, 1, &x->size[1], LM_CONTIGUOUS, &made[1]));
-  TRY(lm_tensor_empty(param, x->device, 1, &x->size[1], LM_CONTIGUOUS, &made[2]));
+  TRY(lm_tensor_empty(param, x->device, 1, &channels, LM_CONTIGUOUS, &made[1]));
+  TRY(lm_tensor_empty(param, x->device, 1, &channels, LM_CONTIGUOUS, &made[2]));
   if (a->y) TRY(lm_tensor_empty_like(in[0], x->dtype, x->device, &made[3]));
   lm_batch_norm_relu_backward_args job = {in[1], in[0], in[2], in[3], in[4], in[5], in[6], a->training, a->eps};
-  TRY(lm_dispatch(op, x->device, &job, made));
+  if (x->numel > 0) {
+    TRY(lm_dispatch(op, x->device, &job, made));
+  } else {
+    TRY(zero(made[1]));
+    TRY(zero(made[2]));
+  }
   for (int i = 0; i < 4; i++) out[i] = lm_retain(made[i]);
 done:
   for (int i = 0; i < 7; i++) lm_release(in[i]);

@@ -26,8 +26,8 @@ local function of_volume(x, images, columns)
   local z, in_column = columns(ops.reshape(y, {n, 1, depth, rows * across}))
   shape[#shape - 2], shape[#shape - 1], shape[#shape] = z.shape[3], rows, across
   if not in_column then return ops.reshape(z, shape) end
-  in_column = ops.reshape(in_column, {n, -1})
-  local plane = ops.reshape(in_image, {n, -1}):gather(2, in_column)
+  in_column = ops.reshape(in_column, {n, z.shape[3] * rows * across})
+  local plane = ops.reshape(in_image, {n, depth * rows * across}):gather(2, in_column)
   local place = ops.floor_divide(in_column - 1, math.max(rows * across, 1)) * (height * width) + plane
   return ops.reshape(z, shape), ops.reshape(place, shape)
 end
@@ -193,20 +193,22 @@ local function unpool(who, n)
   }
   return takes:caller(who, function(a)
     sizes.check(who, a.x, n)
-    local shape, planes, places = {unpack(a.x.shape)}, 1, 1
+    local shape, planes, places, pooled = {unpack(a.x.shape)}, 1, 1, 1 -- the last three: how many of each
     if a.indices.dtype ~= "int64" or table.concat(a.indices.shape, ",") ~= table.concat(shape, ",") then
       fail("%s: indices have to be int64 as x %s, are %s %s", who, describe(a.x), a.indices.dtype, describe(a.indices))
     end
     local size = unpooled_size(who, a, n)
     for i, v in ipairs(shape) do
       local k = i - (#shape - n)
-      if k > 0 then shape[i], places = size[k], places * size[k] else planes = planes * v end
+      if k > 0 then
+        shape[i], places, pooled = size[k], places * size[k], pooled * v
+      else
+        planes = planes * v
+      end
     end
     if places > 2 ^ 31 - 1 then fail("%s: %d places are too many: at most 2^31 - 1", who, places) end
     local y = ops.zeros({planes, places}, {device = a.x.device, dtype = a.x.dtype})
-    if a.x:numel() > 0 then
-      ops.scatter_(y, 2, ops.reshape(a.indices, {planes, -1}), ops.reshape(a.x, {planes, -1}))
-    end
+    ops.scatter_(y, 2, ops.reshape(a.indices, {planes, pooled}), ops.reshape(a.x, {planes, pooled}))
     return ops.reshape(y, shape)
   end)
 end
@@ -286,7 +288,7 @@ F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
   local samples = a._random_samples or ops.rand({n, channels, 2}, {device = x.device, dtype = x.dtype})
   local rows = random_starts(samples:select(3, 2), height, size[1], kernel[1]):unsqueeze(-1)
   local columns = random_starts(samples:select(3, 1), width, size[2], kernel[2]):unsqueeze(-2)
-  local corner = ops.reshape(rows * width + columns + 1, {n * channels, -1})
+  local corner = ops.reshape(rows * width + columns + 1, {n * channels, size[1] * size[2]})
   local flat = ops.reshape(x, {n * channels, height * width})
   local taps, shifts = {}, {}
   core.no_grad(function()
