@@ -53,7 +53,8 @@ LM_TAPS_FN R RN(lm_grid_padded)(lm_grid_line l, R at, R *slope) {
   return at < last ? at : last;
 }
 
-/* A pixel's number from 0, or -1 if the line has none there. */
+/* A pixel's number from 0, or -1 if the line has none there. Beyond 2^24 a reflected coordinate may lie between pixels:
+ * it is cut off, as by PyTorch. */
 LM_TAPS_FN int32_t RN(lm_grid_pixel)(lm_grid_line l, R at) {
   bool near = at >= 0 && at < (R)2147483520.0;
   int32_t pixel = near ? (int32_t)at : -1;
@@ -101,7 +102,7 @@ LM_TAPS_FN void RN(lm_grid_taps_of)(lm_grid_line l, R u, int32_t at[4], R w[4]) 
     for (int k = 0; k < l.order; k++) factor *= scale;
     RN(lm_grid_cubic)(l.order, place - first, w);
     for (int k = 0; k < 4; k++) {
-      at[k] = RN(lm_grid_pixel)(l, RN(LM_TAPS_ROUND)(RN(lm_grid_padded)(l, first + (R)(k - 1), &slope)));
+      at[k] = RN(lm_grid_pixel)(l, RN(lm_grid_padded)(l, first + (R)(k - 1), &slope));
       w[k] *= factor;
     }
     return;

@@ -161,6 +161,16 @@ describe("functions over windows", function()
     assert.same({ 0, 2, 3, 1 }, { unpack(F.grid_sample(lm.ones(0, 2, 2, 2), lm.ones(0, 3, 1, 2)).shape) })
   end)
 
+  it("read far outside as PyTorch: coordinates beyond 2^24, which reflections leave between pixels", function()
+    local x = lm.arange(12):float():reshape(1, 1, 3, 4):requires_grad_()
+    local grid = lm.tensor({ { { { 1e7, 0.25 }, { -1e7, 0.25 }, { 0.25, 1e7 }, { 2 ^ 24, -0.5 } } } }):requires_grad_()
+    local y = F.grid_sample(x, grid, "bicubic", "reflection", { align_corners = false })
+    assert.is_true(close(y, lm.tensor { { { { 6.880859, 6.880859, 6, 0.765625 } } } }))
+    y:sum():backward()
+    local slopes = { { 4.5, 6.2578125 }, { 4.5, 6.2578125 }, { 3, 4.5 }, { 0, 4.78125 } }
+    assert.is_true(close(grid.grad, lm.tensor { { slopes } }))
+  end)
+
   it("give places: pooling and back", function()
     for n, dims in ipairs { { 6 }, { 4, 6 }, { 4, 2, 6 } } do
       local x = lm.randperm(2 * 2 * 48):float()[{ { 1, 4 * ({ 6, 24, 48 })[n] } }]:view(2, 2, unpack(dims))

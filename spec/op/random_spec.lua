@@ -553,15 +553,32 @@ describe("distributions", function()
         assert(x:double():lt(to):all():item() and x:double():ge(ends[1]):all():item(), dtype .. " below " .. ends[2])
       end
     end
+    -- Ends between which a dtype has few numbers, or none.
+    for dtype, list in pairs {
+      float16 = { { 1.0006, 1.0009 }, { 1, 1.0005 }, { 3, 3.0001 }, { -1.0009, -1.0006 }, { 1.0014648437499, 1.0018 } },
+      bfloat16 = { { 3, 3.0001 }, { 1.002, 1.003 }, { -1e-7, 0 }, { 255, 255.5 } },
+      float32 = { { 1 - 1e-10, 1 }, { 1, 1 + 1e-10 }, { -1 - 1e-10, -1 }, { 2 ^ 24, 2 ^ 24 + 1 } },
+    } do
+      for _, ends in ipairs(list) do
+        local x = lm.empty(2000, { dtype = dtype }):uniform_(ends[1], ends[2]):double()
+        assert(x:amax():item() < ends[2],
+        ("%s: uniform_(%.17g, %.17g) returned %.17g"):format(dtype, ends[1], ends[2], x:amax():item()))
+      end
+      assert.same({ 2, 2 }, lm.empty(2, { dtype = dtype }):uniform_(2, 2):totable())
+    end
     local function message(f) return tostring(select(2, pcall(f))) end
-    assert.matches("uniform_: from 0 to 1e%+06 is beyond float16", message(function()
-      lm.empty(3, { dtype = "float16" }):uniform_(0, 1e6)
-    end))
+    assert.matches("uniform_: from, to .* must be at most 65504 in magnitude for float16, got from 0 to 1e%+06",
+      message(function() lm.empty(3, { dtype = "float16" }):uniform_(0, 1e6) end))
   end)
 
   it("no rate or probability is NaN, and errors name what was called", function()
     local function message(f) return tostring(select(2, pcall(f))) end
     assert.matches("bernoulli: p is %-?nan", message(function() lm.bernoulli(lm.ones(3), 0 / 0) end))
+    for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+      local p = lm.tensor({ 0.5, 0 / 0, 0.5 }, { dtype = dtype })
+      assert.matches("bernoulli: p is %-?nan", message(function() p:bernoulli() end))
+      assert.matches("bernoulli_: p is %-?nan", message(function() lm.ones(3):bernoulli_(p) end))
+    end
     assert.matches("poisson: a rate is %-?nan", message(function() lm.poisson(lm.tensor { 1, 0 / 0 }) end))
     assert.matches("[^_]rand: the generator is of cpu:1", message(function()
       lm.rand(3, { generator = lm.Generator "cpu:1" })

@@ -135,14 +135,19 @@ describe("a number that a dtype cannot hold", function()
       full_like = function() lm.full_like(x, 1e9) end, ["x%[…%] = value"] = function() x[2] = 300 end,
       masked_fill = function() x:masked_fill(x:eq(0), -256) end, where = function() lm.where(x:eq(0), x, 256) end,
       scatter = function() x:scatter(1, lm.tensor({ 1 }, { dtype = "int64" }), 300) end,
-      linspace = function() lm.linspace(0, 300, 3, { dtype = "uint8" }) end,
+      index_put = function() x:index_fill(1, lm.tensor({ 1 }, { dtype = "int64" }), 300) end,
+      pad = function() lm.pad(x, { 1, 1 }, { value = 300 }) end,
     } do
-      assert.matches(name .. ".* does not fit into uint8", message(f))
+      assert.matches(name .. ": value must be from 0 to 255 for uint8, got %-?%d", message(f))
     end
-    assert.matches("70000 does not fit into float16, whose largest number is 65504", message(function()
+    assert.matches("linspace: 0 to 300 does not fit into uint8", message(function()
+      lm.linspace(0, 300, 3, { dtype = "uint8" })
+    end))
+    assert.matches("full: value must be at most 65504 in magnitude for float16, got 70000", message(function()
       lm.full({ 1 }, 7e4, { dtype = "float16" })
     end))
-    assert.matches("nan does not fit into int64", message(function() lm.zeros(1):long():fill_(0 / 0) end))
+    assert.matches("fill_: value must be from %-9223372036854775808 to 9223372036854775807 for int64, got nan",
+      message(function() lm.zeros(1):long():fill_(0 / 0) end))
     assert.same({ 255, 255, 255 }, x:fill_(-1):totable()) -- as in PyTorch
     assert.equal(1 / 0, lm.full({ 1 }, 1 / 0, { dtype = "float16" }):item())
     assert.equal("-9223372036854775808LL", tostring(lm.tensor({ -2 ^ 63 }, { dtype = "int64" })[1]))

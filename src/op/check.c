@@ -71,12 +71,12 @@ lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value
   if (status != LM_OK || lm_dtype_has(dtype, number)) return status;
   if (isnan(number)) number = NAN; /* without a sign */
   if (lm_dtype_is_float(dtype)) {
-    return lm_fail(LM_E_ARG, "%s: %.14g does not fit into %s, whose largest number is %.14g", name, number,
-                   lm_dtype_name(dtype), lm_dtype_largest(dtype));
+    return lm_fail(LM_E_ARG, "%s: value must be at most %.14g in magnitude for %s, got %.14g", name,
+                   lm_dtype_largest(dtype), lm_dtype_name(dtype), number);
   }
   lm_dtype_integers(dtype, &low, &high);
-  return lm_fail(LM_E_ARG, "%s: %.14g does not fit into %s, which holds integers from %lld to %lld", name, number,
-                 lm_dtype_name(dtype), (long long)low, (long long)high);
+  return lm_fail(LM_E_ARG, "%s: value must be from %lld to %lld for %s, got %.14g", name, (long long)low,
+                 (long long)high, lm_dtype_name(dtype), number);
 }
 
 lm_status lm_lines_of(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {

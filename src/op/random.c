@@ -63,13 +63,23 @@ done:
   return status;
 }
 
-/* The end of a range of floats that stay below `to` when they are rounded to a 16-bit dtype: in the middle between its
- * largest number below and the next one. */
-static double rounded_below(lm_dtype dtype, double to) {
-  int exponent, bits = dtype == LM_F16 ? 11 : 8, least = dtype == LM_F16 ? -24 : -133;
-  frexp(nextafter(to, -INFINITY), &exponent);
-  double step = ldexp(1, exponent - bits > least ? exponent - bits : least);
-  return (ceil(to / step) - 0.5) * step;
+/* Floats are drawn from [*from, *to) and rounded to dtype: moves the ends so that what comes out is below *to. For 16
+ * bits *to becomes the middle between the dtype's largest number below and the next one; where rounding *from reaches
+ * the end, both are the largest number below. */
+static void end_below(lm_dtype dtype, double *from, double *to) {
+  double below = (float)*to, end = *to;
+  if (dtype == LM_F64 || *from == *to) return;
+  if (dtype == LM_F32) {
+    if (below >= *to) below = nextafterf((float)below, -INFINITY);
+  } else {
+    int exponent, bits = dtype == LM_F16 ? 11 : 8, least = dtype == LM_F16 ? -24 : -133;
+    frexp(nextafter(*to, -INFINITY), &exponent);
+    double step = ldexp(1, exponent - bits > least ? exponent - bits : least);
+    below = (ceil(*to / step) - 1) * step;
+    end = below + step / 2;
+  }
+  if ((float)*from >= end) *from = end = below;
+  *to = end;
 }
 
 lm_status lm_op_uniform_(const lm_uniform__args *a, lm_tensor **out) {
@@ -79,12 +89,12 @@ lm_status lm_op_uniform_(const lm_uniform__args *a, lm_tensor **out) {
   }
   if (lm_dtype_is_float(dtype) &&
       !(lm_dtype_has(dtype, a->from) && lm_dtype_has(dtype, a->to) && lm_dtype_has(dtype, a->to - a->from))) {
-    return lm_fail(LM_E_ARG, "uniform_: from %g to %g is beyond %s, whose largest number is %g", a->from, a->to,
-                   lm_dtype_name(dtype), lm_dtype_largest(dtype));
+    return lm_fail(LM_E_ARG,
+                   "uniform_: from, to and to - from must be at most %g in magnitude for %s, got from %g to %g",
+                   lm_dtype_largest(dtype), lm_dtype_name(dtype), a->from, a->to);
   }
   lm_uniform__args args = *a;
-  bool low = dtype == LM_F16 || dtype == LM_BF16, unit = a->from == 0 && a->to == 1; /* whose draws are exact */
-  if (low && !unit && rounded_below(dtype, a->to) > a->from) args.to = rounded_below(dtype, a->to);
+  if (a->from != 0 || a->to != 1) end_below(dtype, &args.from, &args.to); /* draws from [0, 1) are exact */
   return fill_floats(LM_OP_uniform_, a->x, &args, a->generator, out);
 }
 
