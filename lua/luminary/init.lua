@@ -80,7 +80,7 @@ for name, most in pairs { -- arguments that it takes
 end
 --- The random numbers of all devices begin anew from a number that the system draws. Gives it.
 function lm.seed(...)
-  if select("#", ...) > 0 then
+  if options.count(...) > 0 then
     options.fail("seed: takes no argument; lm.manual_seed(%s) begins anew from a number", tostring((...)))
   end
   local seed = core.seed_generator("cpu")

@@ -820,7 +820,43 @@ local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.
     end
     for _, name in ipairs { "dim", "numel", "element_size", "get_device", "data_ptr", "detach_", "storage_offset" } do
       assert.error_matches(function() x[name](x, 1) end, name .. ": takes 0 arguments, got 1")
+      assert.error_matches(function() x[name](x, nil, 1, nil) end, name .. ": takes 0 arguments, got 2")
     end
+  end)
+
+  it("takes nils at the end for no arguments", function()
+    local F, x, net = nn.functional, lm.ones { 2, 2 }, nn.Linear(2, 2)
+    local opt = optim.SGD(net:parameters(), { lr = 0.1 })
+    for i, f in ipairs {
+      function() return lm.cuda.device_count(nil) end, function() return lm.is_grad_enabled(nil, nil) end,
+      function() return lm.manual_seed(3, nil, nil) end, function() return lm.seed(nil) end,
+      function() return lm.get_num_threads(nil) end,
+      function() return lm.tensor({ 1 }, nil, nil, nil) end,
+      function() return lm.tensor({ 1 }, { dtype = "int8" }, nil) end,
+      function() return x:numel(nil), x:dim(nil), x:float(nil), x:storage_offset(nil, nil) end,
+      function() return x:exp(nil, nil) end,
+      function() return x:sum(1, { keepdim = true }, nil) end,
+      function() return x:repeat_interleave(2, 1, nil, nil, nil, nil) end,
+      function() return F.pixel_shuffle(lm.ones(1, 4, 2, 2), { upscale_factor = 2 }, nil) end,
+      function() return F.pixel_shuffle(lm.ones(1, 4, 2, 2), 2, nil, nil) end,
+      function() return nn.Linear(2, 2, nil, nil, nil, nil, nil, nil) end, function() return nn.ReLU(nil, nil, nil) end,
+      function() return net(x, nil, nil) end, function() return net:train(true, nil, nil) end,
+      function() return net:eval(nil) end,
+      function() return opt:zero_grad(nil, nil, nil) end, function() return opt:step(nil, nil, nil) end,
+      function() return optim.lr_scheduler.StepLR(opt, 7, nil, nil, nil, nil) end,
+      function() return optim.lr_scheduler.StepLR(opt, { step_size = 7 }, nil) end,
+      function() return data.TensorDataset(x):len(nil) end, function() return lm.Generator(nil, nil, nil) end,
+      function() return lm.models.lenet(nil, nil, nil) end, function() return lm.repr(x, nil, nil, nil) end,
+    } do
+      local ok, problem = pcall(f)
+      assert(ok, ("call %d: %s"):format(i, tostring(problem)))
+    end
+    local _, problem = pcall(lm.cuda.current_device, nil) -- fails where there is no device
+    assert.not_matches("takes", tostring(problem))
+    -- Options before them are found.
+    assert.equal(7, optim.lr_scheduler.StepLR(opt, { step_size = 7 }, nil).step_size)
+    assert.same({ 1, 4, 4 }, F.pixel_shuffle(lm.ones(4, 2, 2), { upscale_factor = 2 }, nil).shape)
+    assert.equal("int8", lm.tensor({ 1 }, { dtype = "int8" }, nil).dtype)
   end)
 end)
 

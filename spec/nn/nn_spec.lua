@@ -43,7 +43,7 @@ describe("calling a layer with more than its forward takes", function()
     local function try() nn.Linear(2, 2)(x, x) end
     assert.matches("nn_spec.lua:%d+: Linear: forward takes 1 argument, got 2", message(try))
     assert.matches("MSELoss: forward takes 2 arguments, got 3", message(nn.MSELoss(), x, x, x))
-    assert.matches("Sequential: forward takes 1 argument, got 2", message(nn.Sequential(nn.ReLU()), x, nil))
+    assert.matches("Sequential: forward takes 1 argument, got 3", message(nn.Sequential(nn.ReLU()), x, nil, x))
     assert.matches("got 2; if they are what another call gives, net%(%(f%(x%)%)%) takes the first", message(try))
     assert.not_matches("another call", message(nn.Linear(2, 2), x, 3))
     local Mine = nn.Linear:extend("Mine")

@@ -55,12 +55,12 @@ local function no_init() end
 
 --- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
 function class.arguments(of, ...)
-  if of.init == no_init and select("#", ...) > 0 then
+  if of.init == no_init and options.count(...) > 0 then
     fail("%s: takes no arguments; function %s:init(…) says which a class of one's own takes%s", of.__name, of.__name,
       of.super and "" or (', and %s:extend("Name") makes one'):format(of.__name))
   end
   if not rawget(of, "strict") then return ... end
-  local names, given = options.parameters(of.init), select("#", ...)
+  local names, given = options.parameters(of.init), options.count(...)
   local most = math.max(#names - 1, 0)
   if given > most and not names.more then options.too_many(of.__name, most, names, given) end
   return options.by_name(of.__name, of.init, 1, ...)
@@ -129,9 +129,9 @@ local function guarded(of, name, method, most, lent)
       fail("%s.%s: it is called with a colon: x:%s(…)%s", of.__name, name, name,
         name == "forward" and ", or x(…)" or "")
     end
-    if select("#", ...) > most then
+    if select("#", ...) > most and options.count(...) > most then
       fail("%s: %s takes %d argument%s, got %d%s", self.__name or of.__name, name, most, most == 1 and "" or "s",
-        select("#", ...), name == "forward" and meant(self, most, ...) or "")
+        options.count(...), name == "forward" and meant(self, most, ...) or "")
     end
     return method(self, ...)
   end

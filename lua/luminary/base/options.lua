@@ -225,6 +225,14 @@ function options.parameters(f) return parameters[f] end
 --- Says which parameters a function has that is written with `…` alone.
 function options.set_parameters(f, names) parameters[f] = names end
 
+--- The number of arguments: nils at the end are none, as where Lua's own functions are called with them.
+local function count(...)
+  local n = select("#", ...)
+  while n > 0 and (select(n, ...)) == nil do n = n - 1 end
+  return n
+end
+options.count = count
+
 --- The error for more arguments than the `most` that `who` takes: the last of `names`, where they are known; or
 --- options, if that is `what` they are.
 function options.too_many(who, most, names, got, what)
@@ -236,8 +244,8 @@ end
 --- f's arguments in their places: those that come last may stand by name in the table at the end, beside the options,
 --- as in StepLR(opt, {step_size = 7}). `skip` is how many of f's parameters (self) are not among them.
 function options.by_name(who, f, skip, ...)
-  local n = select("#", ...)
-  local last = n > 0 and select(n, ...)
+  local n = count(...)
+  local last = n > 0 and (select(n, ...))
   if not is_plain(last) or type(next(last)) ~= "string" then return ... end
   local names = parameters[f]
   local takes_options = names.more or names[#names] == "opts"
@@ -264,15 +272,15 @@ function options.exact(who, f, most)
   if info.isvararg and not most then return f end
   most = most or info.nparams
   return function(...)
-    if select("#", ...) > most then options.too_many(who, most, parameters[f], select("#", ...)) end
+    if select("#", ...) > most and count(...) > most then options.too_many(who, most, parameters[f], count(...)) end
     return f(...)
   end
 end
 
 -- An error where a name is left over of a table that stands last, of a function that takes no options.
 local function no_stray(who, f, ...)
-  local n, names = select("#", ...), parameters[f]
-  local last = n > 0 and select(n, ...)
+  local n, names = count(...), parameters[f]
+  local last = n > 0 and (select(n, ...))
   if is_plain(last) and type(next(last)) == "string" and not names.more and names[#names] ~= "opts" then
     options.unknown(who, next(last), {unpack(names, 2)})
   end

@@ -33,7 +33,7 @@ end})
 --- which a rank is given up.
 function dist.init_process_group(backend, opts, ...)
   local who = "init_process_group"
-  if select("#", ...) > 0 then
+  if options.count(...) > 0 then
     fail("%s: too many arguments; options go in one table at the end: {world_size = 2, rank = 0}", who)
   end
   if type(backend) == "table" and opts == nil then backend, opts = nil, backend end

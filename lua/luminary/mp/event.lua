@@ -29,7 +29,7 @@ end
 function Event.__tostring(self) return self:is_set() and "Event(set)" or "Event(not set)" end
 
 setmetatable(Event, {__call = function(_, ...)
-  if select("#", ...) > 0 then fail "Event: takes no arguments" end
+  if options.count(...) > 0 then fail "Event: takes no arguments" end
   return setmetatable({handle = core.mp_event()}, Event)
 end})
 

@@ -55,13 +55,13 @@ function Lock.__tostring(self)
 end
 
 setmetatable(Lock, {__call = function(_, ...)
-  if select("#", ...) > 0 then fail "Lock: takes no arguments" end
+  if options.count(...) > 0 then fail "Lock: takes no arguments" end
   return setmetatable({handle = core.mp_lock()}, Lock)
 end})
 
 --- lm.mp.RLock(): a Lock that the thread which holds it can acquire again; it is free after as many releases.
 local function new_rlock(...)
-  if select("#", ...) > 0 then fail "RLock: takes no arguments" end
+  if options.count(...) > 0 then fail "RLock: takes no arguments" end
   return setmetatable({handle = core.mp_lock(), again = true}, Lock)
 end
 

@@ -446,7 +446,7 @@ local MOST = 4096 -- workers
 --- an error of the task that it had; another worker takes its place. Where workers end before they take a task, the
 --- pool is broken, and all its tasks are errors.
 local function new(n, opts, ...)
-  if select("#", ...) > 0 then fail "Pool: takes a number of workers and a table of options" end
+  if options.count(...) > 0 then fail "Pool: takes a number of workers and a table of options" end
   if type(n) == "table" and opts == nil then n, opts = nil, n end
   opts = options.check("Pool", opts, {
     initializer = {"function"}, initargs = {"any"}, method = {"string", "process"},

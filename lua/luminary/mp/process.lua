@@ -30,7 +30,7 @@ local metatable = {
 }
 
 local function new(_, opts, ...)
-  if select("#", ...) > 0 then options.fail("Process: takes one table, {target = f, args = {…}}") end
+  if options.count(...) > 0 then options.fail("Process: takes one table, {target = f, args = {…}}") end
   opts = options.check("Process", opts, {
     target = {"function"}, args = {"any"}, name = {"string"}, daemon = {"boolean", false},
   }, "target")

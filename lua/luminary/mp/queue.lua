@@ -160,7 +160,7 @@ local missing = {
 
 return setmetatable(Queue, {
   __call = function(_, capacity, ...)
-    if select("#", ...) > 0 then options.fail("Queue: takes a capacity, or nothing") end
+    if options.count(...) > 0 then options.fail("Queue: takes a capacity, or nothing") end
     return new(capacity)
   end,
   __index = function(_, key)

@@ -122,7 +122,7 @@ local MOST = 4096 -- workers
 local function spawn(fn, opts, ...)
   local who = "spawn"
   options.arg(who, "the first argument", fn, "function")
-  if select("#", ...) > 0 then
+  if options.count(...) > 0 then
     options.fail("%s: options go in one table at the end: {args = {…}, nprocs = 2}", who)
   end
   opts = options.check(who, opts, {

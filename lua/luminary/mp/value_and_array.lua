@@ -38,7 +38,7 @@ end
 --- lm.mp.Value(dtype [, v = 0]): one number that processes and threads share: v.value reads and sets it. One read or
 --- one write needs no lock; v:with(function(v) v.value = v.value + 1 end) is both in one.
 local Value = define("Value", function(dtype, v, ...)
-  if select("#", ...) > 0 then fail "Value: takes a dtype and a number" end
+  if options.count(...) > 0 then fail "Value: takes a dtype and a number" end
   if v == nil then v = 0 end
   if type(v) ~= "number" and type(v) ~= "boolean" and type(v) ~= "cdata" then
     fail("Value: the second argument has to be a number or a boolean, got %s", options.describe(v))
@@ -61,7 +61,7 @@ end
 --- lm.mp.Array(dtype, n or list): a shared tensor of one dim, of n zeros or of a list's numbers: a[i] reads and sets
 --- one, a.tensor is all of it, #a is its length, a:with(function(a) … end) holds its lock.
 local Array = define("Array", function(dtype, what, ...)
-  if select("#", ...) > 0 then fail "Array: takes a dtype and a size, or a list of numbers" end
+  if options.count(...) > 0 then fail "Array: takes a dtype and a size, or a list of numbers" end
   if type(what) == "number" then
     return core.ops.zeros({options.arg("Array", "the size", what, "count")}, {dtype = dtype})
   end

@@ -284,6 +284,7 @@ describe("DataParallel", function()
     if lm.core.device_count("cuda") == 0 then
       local net = DataParallel(module)
       assert.equal(module, net.module)
+      assert.same({}, net.device_ids)
       assert.is_true(lm.equal(net(x):detach(), module(x):detach()))
       local loss = DataParallel(module, {criterion = nn.CrossEntropyLoss()})(x, y)
       assert.is_true(near(F.cross_entropy(module(x), y), loss))

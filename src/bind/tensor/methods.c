@@ -6,6 +6,7 @@ static lm_tensor *self(lua_State *L, const char *fn) { return lm_need_tensor(L, 
 /* The same for a method without arguments. */
 static lm_tensor *self_alone(lua_State *L, const char *fn) {
   int given = lua_gettop(L) - 1;
+  while (given > 0 && lua_isnil(L, given + 1)) given--;
   if (given > 0) lm_raise_text(L, "%s: takes 0 arguments, got %d", fn, given);
   return self(L, fn);
 }

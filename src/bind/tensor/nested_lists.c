@@ -239,7 +239,9 @@ done:
 }
 
 static int bind_tensor(lua_State *L) {
-  if (lua_gettop(L) > 2) {
+  int given = lua_gettop(L);
+  while (given > 2 && lua_isnil(L, given)) given--;
+  if (given > 2) {
     return lm_raise_text(L, "tensor: takes a value and options; a list goes in a table: lm.tensor({1, 2, 3})");
   }
   return lm_return_tensor(L, 2, attempt_tensor);

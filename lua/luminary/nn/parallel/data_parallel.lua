@@ -75,7 +75,7 @@ function DataParallel:init(module, opts)
     device_ids = {"table"}, output_device = {"any"}, dim = {"integer", 1}, criterion = {"any"}, shares = {"table"},
   }, "device_ids")
   local devices = check_devices(opts.device_ids)
-  self.module, self.device_ids = module, devices
+  self.module, self.device_ids = module, devices or {}
   self.plan = { -- a plain table: the criterion is no part of the model
     devices = devices, dim = opts.dim,
     output_device = opts.output_device ~= nil and core.device(opts.output_device) or devices and devices[1],

@@ -113,7 +113,7 @@ end
 
 --- The next epoch's rates.
 function Scheduler:step(...)
-  if select("#", ...) > 0 then fail("%s:step: takes no arguments; it counts the epochs itself", self.__name) end
+  if options.count(...) > 0 then fail("%s:step: takes no arguments; it counts the epochs itself", self.__name) end
   self:count_step()
   self:update()
 end
