@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/mem.h"
 
 /* Never freed, since the handler walks the list and cannot wait for anybody, but used again if nothing was lost. */
@@ -66,7 +67,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
 static void start(void) {
   struct sigaction ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
   page = (uintptr_t)sysconf(_SC_PAGESIZE);
-  nothing = memfd_create("luminary", MFD_CLOEXEC);
+  nothing = lm_fd_above_stdio(memfd_create("luminary", MFD_CLOEXEC));
   sigaction(SIGBUS, &ours, &before);
 }
 

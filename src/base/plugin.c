@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
+
 bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]) {
   Dl_info self;
   if (!dladdr((void *)lm_plugin_folder, &self) || !self.dli_fname) return false;
@@ -78,7 +80,7 @@ void lm_plugin_add_found(lm_plugin_names *all, const lm_plugin_family *family) {
   char folder[LM_PLUGIN_PATH], head[2 * LM_PLUGIN_NAME];
   size_t h = (size_t)snprintf(head, sizeof head, "luminary_%s_", family->family), t = sizeof tail - 1;
   for (int i = 0; folder_at(family, i, folder); i++) {
-    DIR *dir = folder[0] ? opendir(folder) : NULL;
+    DIR *dir = folder[0] ? lm_opendir(folder) : NULL;
     if (!dir) continue;
     for (struct dirent *e; (e = readdir(dir));) {
       size_t n = strlen(e->d_name);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
+
 const char *lm_file_kind(mode_t mode) {
   switch (mode & S_IFMT) {
     case S_IFREG: return "a regular file";
@@ -38,7 +40,7 @@ lm_status lm_file_open(const char *path, int flags, int *fd, struct stat *info) 
   if (looked != 0) return refused(path);
   if (!S_ISREG(info->st_mode)) return not_regular(path, info->st_mode);
   /* Something else may lie there by now: it is not waited for, and looked at again. */
-  int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
+  int opened = lm_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags));
   if (opened < 0) return refused(path);
   bool known = fstat(opened, info) == 0;
   if (known && S_ISREG(info->st_mode)) {

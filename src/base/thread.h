@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
+
 /* A thread that takes no signals: they are for the threads of scripts. 0, or what went wrong as an errno. */
 static inline int lm_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
   sigset_t all, before;
@@ -46,7 +48,7 @@ static inline bool lm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *loc
 
 /* A bell is a descriptor that polls as readable from a ring until it is silenced. -1, with errno, if there is none to
  * be had. */
-static inline int lm_bell_new(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+static inline int lm_bell_new(void) { return lm_fd_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 static inline void lm_bell_ring(int bell) {
   uint64_t one = 1;
   while (write(bell, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it rings already */

@@ -8,6 +8,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "base/descriptor.h"
 #include "base/mem.h"
 
 enum { DEEPEST = 64 };
@@ -72,7 +73,7 @@ static bool is_wanted(const scan *s, const char *name) {
 static lm_status list(const scan *s, const char *path, names *folders, names *files) {
   lm_status status = LM_OK;
   names full = {0};
-  DIR *dir = opendir(path);
+  DIR *dir = lm_opendir(path);
   if (!dir) return lm_fail(LM_E_IO, "cannot read the folder %s: %s", path, strerror(errno));
   for (;;) {
     errno = 0;

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/file_size_limit.h"
 #include "base/lost_pages.h"
 #include "base/mem.h"
@@ -45,7 +46,7 @@ static bool open_nameless(lm_new_file *f) {
   char folder[PATH_MAX], link[48];
   struct stat info;
   if (!folder_of(f->path, folder)) return false;
-  f->fd = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  f->fd = lm_fd_above_stdio(open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
   if (f->fd < 0) return false;
   snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
   if (stat(link, &info) == 0) return f->nameless = true;
@@ -57,7 +58,7 @@ static bool open_nameless(lm_new_file *f) {
 static void open_named(lm_new_file *f) {
   do { /* a killed process of the same number may have left its file behind */
     next_name(f);
-    f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    f->fd = lm_fd_above_stdio(open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   } while (f->fd < 0 && errno == EEXIST);
 }
 
@@ -131,7 +132,7 @@ lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
 static void sync_directory(const char *path) {
   char folder[PATH_MAX];
   if (!folder_of(path, folder)) return;
-  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int fd = lm_fd_above_stdio(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd < 0) return;
   fsync(fd);
   close(fd);

@@ -3,11 +3,13 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/mem.h"
 #include "mp/shared_tensors.h"
 #include "mp/socket_message.h"
@@ -64,7 +66,7 @@ enum {
 };
 
 lm_status lm_channel_pair(int fd[2]) {
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd) != 0) {
+  if (lm_fds_above_stdio(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd), fd) != 0) {
     return lm_fail(LM_E_IO, "no pair of sockets to be had: %s", strerror(errno));
   }
   for (int i = 0; i < 2; i++) setsockopt(fd[i], SOL_SOCKET, SO_SNDBUF, &(int){BUFFER}, sizeof(int));
@@ -115,20 +117,57 @@ done:
   return status;
 }
 
+/* Parcels on their way to other threads, the newest first. A message names one by its address, which is looked up here
+ * and never followed unseen: the socket's descriptor is only a number, and others may write to it by mistake. */
+static struct {
+  pthread_mutex_t lock;
+  lm_parcel *first;
+} passed_parcels = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void enter_passed(lm_parcel *p) {
+  pthread_mutex_lock(&passed_parcels.lock);
+  p->next = passed_parcels.first;
+  passed_parcels.first = p;
+  pthread_mutex_unlock(&passed_parcels.lock);
+}
+
+static bool leave_passed(const lm_parcel *p) {
+  pthread_mutex_lock(&passed_parcels.lock);
+  lm_parcel **at = &passed_parcels.first;
+  while (*at && *at != p) at = &(*at)->next;
+  bool found = *at;
+  if (found) *at = p->next;
+  pthread_mutex_unlock(&passed_parcels.lock);
+  return found;
+}
+
 lm_status lm_channel_pass(int fd, lm_parcel *parcel) {
   ssize_t n;
+  enter_passed(parcel);
   do { n = send(fd, &parcel, sizeof parcel, MSG_NOSIGNAL | MSG_DONTWAIT); } while (n < 0 && errno == EINTR);
   if (n == (ssize_t)sizeof parcel) return LM_OK;
-  return n < 0 && errno == EAGAIN ? lm_fail(LM_E_IO, "the other side does not read what it is sent")
-                                  : lm_envelope_broken(errno);
+  int problem = errno;
+  leave_passed(parcel);
+  return n < 0 && problem == EAGAIN ? lm_fail(LM_E_IO, "the other side does not read what it is sent")
+                                    : lm_envelope_broken(problem);
+}
+
+/* recv's result for the next message; *out is NULL unless that is one of ours. */
+static ssize_t take_passed(int fd, lm_parcel **out) {
+  ssize_t n;
+  do {
+    n = recv(fd, out, sizeof *out, MSG_DONTWAIT | MSG_TRUNC);
+  } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (n != (ssize_t)sizeof *out || !leave_passed(*out)) *out = NULL;
+  return n;
 }
 
 static lm_status receive_passed(int fd, lm_parcel **out, bool *closed) {
-  ssize_t n;
-  do { n = recv(fd, out, sizeof *out, MSG_DONTWAIT); } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
-  if (n == (ssize_t)sizeof *out) return LM_OK;
-  *out = NULL;
+  ssize_t n = take_passed(fd, out);
   *closed = n == 0;
+  if (n > 0)
+    return *out ? LM_OK
+                : lm_fail(LM_E_IO, "a message is not one of lm.mp's; does something else write to descriptor %d?", fd);
   return n < 0 && errno != EAGAIN ? lm_envelope_broken(errno) : LM_OK;
 }
 
@@ -148,10 +187,9 @@ done:
 }
 
 void lm_channel_close(int fd, bool passed) {
-  lm_parcel *p = NULL;
-  bool closed = false;
+  lm_parcel *p;
   if (fd < 0) return;
   if (passed) shutdown(fd, SHUT_RD); /* nothing comes in any more; what has come can still be read */
-  while (passed && receive_passed(fd, &p, &closed) == LM_OK && p) lm_parcel_free(p);
+  while (passed && take_passed(fd, &p) > 0) lm_parcel_free(p);
   close(fd);
 }

@@ -13,6 +13,7 @@ typedef struct lm_parcel {
   int ntensors, nhandles;
   lm_tensor **tensors;
   lm_handle **handles;
+  struct lm_parcel *next; /* while it is passed to another thread */
 } lm_parcel;
 
 /* What a parcel is made of, borrowed. */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/mem.h"
 
 typedef struct entry {
@@ -22,7 +23,7 @@ typedef struct entry {
 static bool read_entry(const char *name, entry *out) {
   char path[300], text[512];
   snprintf(path, sizeof path, "/proc/%s/stat", name);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = lm_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
   if (fd < 0) return false;
   ssize_t n = read(fd, text, sizeof text - 1);
   close(fd);
@@ -42,7 +43,7 @@ static lm_status read_all(entry **out, int *n) {
   int capacity = 0;
   *out = NULL;
   *n = 0;
-  DIR *folder = opendir("/proc");
+  DIR *folder = lm_opendir("/proc");
   if (!folder) return lm_fail(LM_E_IO, "process: /proc is not there");
   for (const struct dirent *e; status == LM_OK && (e = readdir(folder));) {
     if (!isdigit((unsigned char)e->d_name[0])) continue;

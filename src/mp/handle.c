@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/mem.h"
 #include "mp/lock.h"
 #include "mp/queue.h"
@@ -58,7 +59,7 @@ lm_status lm_handle_copy(const lm_handle *h, lm_handle **out) {
   int fds[LM_HANDLE_SOCKETS], n = lm_handle_sockets(h->kind);
   *out = NULL;
   for (int i = 0; i < n; i++) {
-    fds[i] = fcntl(h->fd[i], F_DUPFD_CLOEXEC, 0);
+    fds[i] = lm_fd_copy(h->fd[i], 0);
     if (fds[i] >= 0) continue;
     lm_close_all(fds, i);
     return lm_fail(errno == EMFILE ? LM_E_OOM : LM_E_IO, "no descriptor to be had: %s", strerror(errno));

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "device/graph.h"
@@ -156,7 +157,8 @@ lm_status lm_lending_new(int n, lm_tensor *const *tensors, lm_lending **out) {
   if (made) made->events = lm_calloc((size_t)count, sizeof *made->events);
   if (l) *l = (lm_lending){.end = -1, .leases = lm_calloc((size_t)count, sizeof *l->leases)};
   if (!made || !l || !made->tensors || !made->events || !l->leases) TRY(LM_E_OOM);
-  if (pipe2(fds, O_CLOEXEC) != 0) TRY(lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno)));
+  if (lm_fds_above_stdio(pipe2(fds, O_CLOEXEC), fds) != 0)
+    TRY(lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno)));
   made->fd = fds[0];
   l->end = fds[1];
   for (; made->n < n; made->n++) {

@@ -17,11 +17,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/mem.h"
 
 /* ---- starting */
 
-enum { STANDARD = 3, EXTRA = 3, PLACES = 4, ASIDE = 10 };
+enum { STANDARD = 3, PLACES = 4, ASIDE = 10 };
 
 typedef struct birth { /* all that the child needs, made ready before it exists */
   const lm_process_plan *plan;
@@ -37,22 +38,30 @@ static _Noreturn void give_up(int report) {
   _exit(127);
 }
 
+/* A copy of fd, out of the way of what becomes the child's; of /dev/null for a stream that is closed here too. */
+static int move_aside(int fd, int number) {
+  int copy = fd < 0 ? -1 : lm_fd_copy(fd, ASIDE);
+  bool closed = fd < 0 || (copy < 0 && fd == number && errno == EBADF);
+  if (!closed) return copy;
+  int null = lm_fd_above_stdio(open("/dev/null", O_RDWR | O_CLOEXEC));
+  return null < 0 ? -1 : lm_fd_copy(null, ASIDE);
+}
+
 /* Descriptors 0 to 3 as planned, all others closed by exec. They are moved out of the way first, so that none is
  * overwritten before it is used. */
 static bool arrange(const lm_process_plan *plan, int highest) {
-  int from[PLACES] = {plan->in, plan->out, plan->err, plan->extra};
-  int first = plan->extra >= 0 ? EXTRA + 1 : EXTRA;
-  if (from[0] < 0 && (from[0] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0) return false;
-  for (int i = 0; i < PLACES; i++) {
-    if (from[i] >= 0 && (from[i] = fcntl(from[i], F_DUPFD_CLOEXEC, ASIDE)) < 0) return false;
+  int from[PLACES] = {plan->in, plan->out < 0 ? 1 : plan->out, plan->err < 0 ? 2 : plan->err, plan->extra};
+  int n = plan->extra >= 0 ? PLACES : STANDARD;
+  for (int i = 0; i < n; i++) {
+    if ((from[i] = move_aside(from[i], i)) < 0) return false;
   }
-  for (int i = 0; i < PLACES; i++) {
-    if (from[i] >= 0 && dup2(from[i], i) < 0) return false;
+  for (int i = 0; i < n; i++) {
+    if (dup2(from[i], i) < 0) return false;
   }
 #if defined(SYS_close_range) && defined(CLOSE_RANGE_CLOEXEC)
-  if (syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) == 0) return true;
+  if (syscall(SYS_close_range, n, ~0U, CLOSE_RANGE_CLOEXEC) == 0) return true;
 #endif
-  for (int fd = first; fd <= highest; fd++) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  for (int fd = n; fd <= highest; fd++) fcntl(fd, F_SETFD, FD_CLOEXEC);
   return true;
 }
 
@@ -60,7 +69,7 @@ static bool arrange(const lm_process_plan *plan, int highest) {
  * the parent's may run here, so all are gone before signals come in again. */
 static _Noreturn void be_child(const birth *b) {
   const lm_process_plan *plan = b->plan;
-  int report = fcntl(b->report, F_DUPFD_CLOEXEC, ASIDE);
+  int report = lm_fd_copy(b->report, ASIDE);
   if (report < 0) _exit(127);
   if (!plan->outlives) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(report);
@@ -99,7 +108,8 @@ lm_status lm_process_start(const lm_process_plan *plan, lm_process *out) {
   extern char **environ;
   int report[2], error = 0;
   *out = (lm_process){.pidfd = -1};
-  if (pipe2(report, O_CLOEXEC) != 0) return lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
+  if (lm_fds_above_stdio(pipe2(report, O_CLOEXEC), report) != 0)
+    return lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
   birth b = {plan, plan->env ? plan->env : environ, getpid(), report[1], highest_descriptor()};
   sigset_t all, before;
   sigfillset(&all);
@@ -121,7 +131,7 @@ lm_status lm_process_start(const lm_process_plan *plan, lm_process *out) {
   out->pid = pid;
   out->session = plan->session;
 #ifdef SYS_pidfd_open
-  out->pidfd = (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */
+  out->pidfd = lm_fd_above_stdio((int)syscall(SYS_pidfd_open, pid, 0)); /* close-on-exec by itself */
 #endif
   return LM_OK;
 }

@@ -13,7 +13,8 @@
 typedef struct lm_process_plan {
   const char *const *argv; /* argv[0] is the program's path; closed by NULL */
   char *const *env;        /* "NAME=value", closed by NULL; NULL: this process's (see lm_process_env) */
-  int in, out, err; /* what becomes its 0, 1, 2; stay yours. -1: /dev/null for in, this process's own for the others */
+  int in, out, err; /* what becomes its 0, 1, 2; stay yours. -1: /dev/null for in, this process's own for the others.
+                       This process's own becomes /dev/null in the child if it is closed here */
   int extra;        /* becomes its 3; stays yours. -1: none */
   bool session;     /* a session and a process group of its own: the terminal's Ctrl-C does not reach it, and
                        lm_process_signal reaches its children too */

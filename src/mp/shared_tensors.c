@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "autograd/autograd.h"
+#include "base/descriptor.h"
 #include "base/file_size_limit.h"
 #include "base/lost_pages.h"
 #include "base/mem.h"
@@ -88,7 +89,7 @@ lm_status lm_segment_new(size_t bytes, lm_segment **out) {
   *out = NULL;
   lm_segment *s = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
-  s->fd = memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  s->fd = lm_fd_above_stdio(memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   int problem = s->fd < 0 ? errno : 0;
   lm_file_limit limit;
   lm_file_limit_begin(&limit);

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/mem.h"
 #include "mp/channel.h"
 
@@ -42,6 +43,7 @@ static lm_status put_luggage(lm_luggage *l, const struct cmsghdr *c) {
   for (uint32_t i = 0; i < count; i++) {
     int fd;
     memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+    fd = lm_fd_above_stdio(fd);
     if (more) {
       more[l->n++] = fd;
     } else {
@@ -178,7 +180,7 @@ static lm_status check_room(int fd, uint32_t n) {
   int all[MOST_FDS + 1], error = 0;
   uint32_t had = 0;
   if (n > MOST_FDS + 1) return LM_OK; /* the message makes no sense */
-  while (had < n && (all[had] = fcntl(fd, F_DUPFD_CLOEXEC, 0)) >= 0) had++;
+  while (had < n && (all[had] = lm_fd_copy(fd, 0)) >= 0) had++;
   if (had < n) error = errno;
   for (uint32_t i = 0; i < had; i++) close(all[i]);
   return error ? lm_fail(LM_E_OOM, "its descriptors cannot be taken in: %s", strerror(error)) : LM_OK;

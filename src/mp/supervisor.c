@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/mem.h"
 #include "mp/descendants.h"
 #include "mp/handle.h"
@@ -71,7 +72,7 @@ static void on_signal(int number) {
 
 static lm_status take_signals(lm_supervisor *s) {
   int ends[2], none = -1;
-  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+  if (lm_fds_above_stdio(pipe2(ends, O_CLOEXEC | O_NONBLOCK), ends) != 0) {
     return lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
   }
   if (!atomic_compare_exchange_strong(&signal_pipe, &none, ends[1])) {
@@ -113,7 +114,8 @@ static lm_status guard_start(lm_supervisor *s) {
   static const char *const argv[] = {"/bin/sh", "-c", script, NULL};
   lm_status status;
   int ends[2] = {-1, -1}, quiet = -1;
-  if (pipe2(ends, O_CLOEXEC) != 0 || (quiet = open("/dev/null", O_WRONLY | O_CLOEXEC)) < 0)
+  if (lm_fds_above_stdio(pipe2(ends, O_CLOEXEC), ends) != 0 ||
+      (quiet = lm_fd_above_stdio(open("/dev/null", O_WRONLY | O_CLOEXEC))) < 0)
     TRY(lm_fail(LM_E_IO, "process: %s", strerror(errno)));
   lm_process_plan plan = {
       .argv = argv, .in = ends[0], .out = quiet, .err = quiet, .extra = -1, .session = true, .outlives = true};
@@ -130,15 +132,11 @@ done:
 
 lm_status lm_supervisor_new(lm_supervisor **out) {
   lm_status status;
-  int fd;
   *out = NULL;
   lm_supervisor *s = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   s->signals = s->to_guard = s->guard.pidfd = -1;
-  do { /* a caller may have closed 0, 1 or 2: nothing of ours is to come to lie there */
-    fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  } while (fd >= 0 && fd <= STDERR_FILENO);
-  if (fd >= 0) close(fd);
+  lm_fill_stdio(); /* output is written to 1 and 2, and 0 is passed on */
   TRY(lm_children(&s->spared, &s->nspared));
   TRY(take_signals(s));
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
@@ -213,7 +211,7 @@ lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, char *c
   TRY(supervisor_grow(s));
   if (s->to_guard < 0) TRY(guard_start(s));
   for (int k = 0; k < STREAMS; k++) {
-    if (pipe2(pipes[k], O_CLOEXEC) != 0 || fcntl(pipes[k][0], F_SETFL, O_NONBLOCK) != 0)
+    if (lm_fds_above_stdio(pipe2(pipes[k], O_CLOEXEC), pipes[k]) != 0 || fcntl(pipes[k][0], F_SETFL, O_NONBLOCK) != 0)
       TRY(lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno)));
   }
   lm_process_plan plan = {.argv = argv,
@@ -393,7 +391,7 @@ static lm_status supervisor_hold(lm_supervisor *s, int fd) {
 }
 
 lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
-  int fd = memfd_create("luminary", MFD_CLOEXEC);
+  int fd = lm_fd_above_stdio(memfd_create("luminary", MFD_CLOEXEC));
   if (fd < 0) return lm_fail(LM_E_IO, "process: no memory file to be had: %s", strerror(errno));
   snprintf(path, capacity, "/proc/%d/fd/%d", (int)getpid(), fd);
   return supervisor_hold(s, fd);
@@ -404,7 +402,7 @@ lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
 lm_status lm_supervisor_port(lm_supervisor *s, int *port) {
   struct sockaddr_in address = {.sin_family = AF_INET};
   socklen_t n = sizeof address;
-  int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int yes = 1, fd = lm_fd_above_stdio(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
       bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
       getsockname(fd, (struct sockaddr *)&address, &n) != 0) {

@@ -91,7 +91,7 @@ end
 
 -- A node holds number i of a file by a lock on byte i of another one beside it. A lock goes with its process, however
 -- that ends: nothing stale is ever in the way.
-local F_SETLK, F_WRLCK, F_UNLCK = 6, 1, 2
+local F_SETLK, F_WRLCK, F_UNLCK, F_DUPFD_CLOEXEC = 6, 1, 2, 1030
 local O_NOFOLLOW = jit.arch:find "^arm" and 0x8000 or 0x20000
 local OPEN = 2 + 64 + 2048 + 524288 + O_NOFOLLOW -- O_RDWR, O_CREAT, O_NONBLOCK, O_CLOEXEC
 local EACCES, EAGAIN = 13, 11
@@ -131,6 +131,14 @@ local function take(fd, o)
   return nil, ("all %d nodes of it are there already; is another job using it?"):format(o.nnodes)
 end
 
+-- In place of 0, 1 or 2, which the launcher may have been started without, a descriptor that nothing is printed to.
+local function above_stdio(fd)
+  if fd < 0 or fd > 2 then return fd end
+  local copy = ffi.C.fcntl(fd, F_DUPFD_CLOEXEC, ffi.cast("int", 3))
+  ffi.C.close(fd)
+  return copy
+end
+
 -- Locks are all that the file is for, and whoever leaves last removes it: anything with something in it is not ours.
 local function is_ours(path)
   local kind, bytes = core.file_kind(path)
@@ -139,7 +147,7 @@ end
 
 local function open(path)
   if not is_ours(path) then return nil, "there is something of yours; it has to be absent or empty" end
-  local fd = ffi.C.open(path, OPEN, ffi.cast("int", 384)) -- 0600
+  local fd = above_stdio(ffi.C.open(path, OPEN, ffi.cast("int", 384))) -- 0600
   if fd < 0 then return nil, system_error() end
   if is_ours("/proc/self/fd/" .. fd) then return fd end
   ffi.C.close(fd)

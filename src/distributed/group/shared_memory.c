@@ -6,6 +6,7 @@
  * have it. The file has no name and the descriptors are closed: the last rank's end frees the memory. */
 #define _GNU_SOURCE
 #include "distributed/group/shared_memory.h"
+#include "base/descriptor.h"
 #include "distributed/group/call_timeouts.h"
 
 #include <fcntl.h>
@@ -91,7 +92,7 @@ static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
 static bool allowed(void) { return lm_variable_is_on(LM_VAR_SHM, true); }
 
 static int shared_make_file(lm_group *g, size_t bytes) {
-  int fd = memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  int fd = lm_fd_above_stdio(memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return -1;
   lm_file_limit limit;
   lm_file_limit_begin(&limit);
@@ -108,7 +109,7 @@ static lm_shared *join_file(lm_group *g, const char *offer, size_t bytes) {
   char nonce[2 * NONCE + 1], path[64];
   if (!allowed() || sscanf(offer, "%ld %d %64[0-9a-f]", &pid, &its_fd, nonce) != 3) return NULL;
   snprintf(path, sizeof path, "/proc/%ld/fd/%d", pid, its_fd);
-  fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  fd = lm_fd_above_stdio(open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (fd < 0) return NULL;
   seals = fcntl(fd, F_GET_SEALS);
   lm_shared *s = seals >= 0 && (seals & F_SEAL_SHRINK) ? map_file(g, fd, bytes) : NULL;

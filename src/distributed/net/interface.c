@@ -1,4 +1,5 @@
 #include "distributed/net/interface.h"
+#include "base/descriptor.h"
 #include "base/environment_variable.h"
 
 #include <arpa/inet.h>
@@ -117,7 +118,7 @@ static bool routed_address(int family, char host[LM_ADDRESS_MAX]) {
   inet_pton(AF_INET, "192.0.2.1", &v4.sin_addr);
   inet_pton(AF_INET6, "2001:db8::1", &v6.sin6_addr);
   const struct sockaddr *far = family == AF_INET ? (const void *)&v4 : (const void *)&v6;
-  int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  int fd = lm_fd_above_stdio(socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   bool found =
       fd >= 0 && connect(fd, far, family == AF_INET ? sizeof v4 : sizeof v6) == 0 && lm_net_own_host(fd, host) == LM_OK;
   if (fd >= 0) close(fd);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "distributed/net/auth.h"
 #include "distributed/net/interface.h"
 #include "distributed/net/resolve.h"
@@ -137,7 +138,7 @@ lm_status lm_net_own_host(int fd, char host[LM_ADDRESS_MAX]) {
 void lm_net_host_id(char id[64]) {
   char text[256] = "";
   size_t n = 0;
-  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  int fd = lm_fd_above_stdio(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   ssize_t got = fd >= 0 ? read(fd, text, 64) : -1;
   if (fd >= 0) close(fd);
   if (got > 0)
@@ -157,7 +158,7 @@ void lm_net_host_id(char id[64]) {
 /* The errno of what failed, or 0. */
 static int listen_on(const struct sockaddr *a, socklen_t n, int *out) {
   int yes = 1, no = 0, code = 0;
-  int fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  int fd = lm_fd_above_stdio(socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd < 0) return errno;
   if (a->sa_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (a->sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
@@ -272,7 +273,7 @@ lm_status lm_net_listen_unix(int *fd, char text[LM_ADDRESS_MAX]) {
 }
 
 lm_status lm_net_accept(int listener, double dead_after, int *fd) {
-  *fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  *fd = lm_fd_above_stdio(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (*fd >= 0) {
     lm_net_tune(*fd, dead_after);
     return LM_OK;
@@ -327,7 +328,7 @@ static lm_status socket_connect_to(const struct sockaddr *a, socklen_t size, con
   lm_status status = LM_OK;
   int code = 0;
   socklen_t n = sizeof code;
-  int fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  int fd = lm_fd_above_stdio(socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd < 0) return lm_fail(LM_E_IO, "socket: %s", strerror(errno));
   while (connect(fd, a, size) != 0) {
     if (errno == EAGAIN) { /* a unix socket whose queue is full */

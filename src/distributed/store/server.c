@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -145,7 +146,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   atomic_init(&s->references, 2);
   TRY(lm_net_listen(config->host, config->port, &s->listener, s->address));
   s->wake = lm_bell_new();
-  s->epoll = epoll_create1(EPOLL_CLOEXEC);
+  s->epoll = lm_fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
   if (s->wake < 0 || s->epoll < 0) TRY(lm_fail(LM_E_IO, "store: %s", strerror(errno)));
   TRY(server_watch(s->epoll, s->listener, &s->listener));
   TRY(server_watch(s->epoll, s->wake, &s->wake));

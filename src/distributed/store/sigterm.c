@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/thread.h"
 
 static const double grace = 1.0, last_words = 0.05; /* seconds */
@@ -95,7 +96,7 @@ static lm_status install(void) {
   struct sigaction now;
   if (sigaction(SIGTERM, NULL, &now) != 0 || (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL) return LM_OK;
   if (atomic_load(&bell) < 0) {
-    int fd = eventfd(0, EFD_CLOEXEC);
+    int fd = lm_fd_above_stdio(eventfd(0, EFD_CLOEXEC));
     if (fd < 0) return lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno));
     atomic_store(&bell, fd);
   }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/file_size_limit.h"
 #include "base/regular_file.h"
 #include "distributed/net/interface.h"
@@ -163,7 +164,7 @@ static lm_status take_away(const char *path, const char *nonce) {
 
 /* The file, which lies nowhere else yet, locked, and whole on the disk. */
 static lm_status locate_make_file(const char *path, const char *temporary, const char *text, int *out) {
-  int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  int fd = lm_fd_above_stdio(open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (fd < 0) return lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
   flock(fd, LOCK_EX | LOCK_NB);
   lm_file_limit limit;

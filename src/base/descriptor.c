@@ -1,0 +1,48 @@
+#define _GNU_SOURCE
+#include "base/descriptor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+static void close_quietly(int fd) {
+  int problem = errno;
+  close(fd);
+  errno = problem;
+}
+
+int lm_fd_copy(int fd, int lowest) {
+  return fcntl(fd, F_DUPFD_CLOEXEC, lowest > STDERR_FILENO ? lowest : STDERR_FILENO + 1);
+}
+
+int lm_fd_above_stdio(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  int copy = lm_fd_copy(fd, 0);
+  close_quietly(fd);
+  return copy;
+}
+
+int lm_fds_above_stdio(int made, int fd[2]) {
+  if (made != 0) return made;
+  fd[0] = lm_fd_above_stdio(fd[0]);
+  fd[1] = lm_fd_above_stdio(fd[1]);
+  if (fd[0] >= 0 && fd[1] >= 0) return 0;
+  for (int i = 0; i < 2; i++) {
+    if (fd[i] >= 0) close_quietly(fd[i]);
+    fd[i] = -1;
+  }
+  return -1;
+}
+
+DIR *lm_opendir(const char *path) {
+  int fd = lm_fd_above_stdio(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+  if (fd >= 0 && !dir) close_quietly(fd);
+  return dir;
+}
+
+void lm_fill_stdio(void) {
+  int fd;
+  do { fd = open("/dev/null", O_RDWR | O_CLOEXEC); } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
