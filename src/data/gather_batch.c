@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "op/backend.h"
+#include "op/input_layout.h"
 #include "op/op.h"
 #include "philox.h"
 
@@ -10,8 +11,8 @@ enum { WORTH_THREADS = 1 << 20 }; /* elements */
 
 static lm_status check_index(const lm_tensor *x, const lm_tensor *index) {
   if (x->ndim == 0) return lm_fail(LM_E_SHAPE, "gather_rows: a 0-d tensor has no rows");
-  if (index->dtype != LM_I64 || index->ndim != 1 || !lm_is_contiguous(index)) {
-    return lm_fail(LM_E_DTYPE, "gather_rows: index has to be a contiguous 1-d int64 tensor, not %s of dtype %s",
+  if (index->dtype != LM_I64 || index->ndim != 1) {
+    return lm_fail(LM_E_DTYPE, "gather_rows: index has to be a 1-d int64 tensor, not %s of dtype %s",
                    lm_shape_of(index), lm_dtype_name(index->dtype));
   }
   if (LM_DEVICE_KIND(x->device) != LM_CPU || LM_DEVICE_KIND(index->device) != LM_CPU) {
@@ -80,10 +81,11 @@ done:
   return status;
 }
 
-lm_status lm_rows_gather(lm_tensor *x, lm_tensor *index, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
+lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *rows = NULL, *converted = NULL;
+  lm_tensor *index = NULL, *rows = NULL, *converted = NULL;
   if (dtype == LM_NO_DTYPE) dtype = (lm_dtype)x->dtype;
+  TRY(lm_laid_out_private(given, &index));
   TRY(check_index(x, index));
   if (x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x)) {
     int64_t size[LM_MAX_DIMS];
@@ -105,6 +107,7 @@ lm_status lm_rows_gather(lm_tensor *x, lm_tensor *index, lm_dtype dtype, double 
   *out = rows;
   rows = NULL;
 done:
+  lm_release(index);
   lm_release(rows);
   return status;
 }

@@ -280,6 +280,7 @@ lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out) {
     lm_storage *storage = t->storage;
     lm_segment *segment = lm_segment_of(t);
     if (!segment) {
+      atomic_store(&storage->passed, true);
       TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &out[i]));
     } else {
       int first = 0;

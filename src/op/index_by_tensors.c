@@ -209,7 +209,7 @@ done:
 static lm_status mask_of(lm_tensor *x, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *zero = NULL, *mask = NULL;
-  if (x->dtype == LM_BOOL) return lm_laid_out(x, LM_CONTIGUOUS, out);
+  if (x->dtype == LM_BOOL) return lm_laid_out_private(x, out);
   TRY(lm_tensor_number(0, &zero));
   TRY(lm_point_run(LM_OP_ne, 2, (lm_tensor *[]){x, zero}, NULL, NULL, &mask));
   TRY(lm_laid_out(mask, LM_CONTIGUOUS, out));
@@ -254,7 +254,7 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   }
   TRY(lm_check_same_device(LM_OP_masked_values, 2, (lm_tensor *[]){a->x, a->mask}));
   TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
-  TRY(lm_laid_out(a->mask, LM_CONTIGUOUS, &mask));
+  TRY(lm_laid_out_private(a->mask, &mask));
   if (LM_DEVICE_KIND(x->device) != LM_CPU) { /* which have no kernel for it */
     TRY(lm_tensor_view(mask, 1, &x->numel, (int64_t[]){1}, 0, &line));
     TRY(lm_op_nonzero(&(lm_nonzero_args){.x = line}, &places));

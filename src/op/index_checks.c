@@ -9,7 +9,7 @@ lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor *
   if (!lm_dtype_is_int((lm_dtype)t->dtype))
     return lm_fail(LM_E_DTYPE, "%s: %s has to be int64 or another integer dtype, is %s; convert it with :long()",
                    lm_ops[op].name, arg, lm_dtype_name(t->dtype));
-  if (t->dtype == LM_I64) return lm_laid_out(t, LM_CONTIGUOUS, out);
+  if (t->dtype == LM_I64) return lm_laid_out_private(t, out);
   lm_tensor *fresh = NULL;
   lm_status status = lm_tensor_empty(LM_I64, t->device, t->ndim, t->size, LM_CONTIGUOUS, &fresh);
   if (status == LM_OK) status = lm_copy(t, fresh);

@@ -18,17 +18,26 @@ static lm_status copied(lm_tensor *t, lm_tensor *fresh, lm_tensor **out) {
   return status;
 }
 
-lm_status lm_laid_out(lm_tensor *t, lm_format format, lm_tensor **out) {
-  bool fits = format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t);
-  if (format == LM_PRESERVE && t->ndim == 4) fits = fits || lm_is_channels_last(t);
+/* t where it fits, else a copy in that format. */
+static lm_status fitted(lm_tensor *t, bool fits, lm_format format, lm_tensor **out) {
   if (fits) {
     *out = lm_retain(t);
     return LM_OK;
   }
   lm_tensor *fresh;
-  lm_status status = lm_tensor_empty(t->dtype, t->device, t->ndim, t->size,
-                                     format == LM_CHANNELS_LAST ? LM_CHANNELS_LAST : LM_CONTIGUOUS, &fresh);
+  lm_status status = lm_tensor_empty(t->dtype, t->device, t->ndim, t->size, format, &fresh);
   return status == LM_OK ? copied(t, fresh, out) : status;
+}
+
+lm_status lm_laid_out(lm_tensor *t, lm_format format, lm_tensor **out) {
+  bool fits = format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t);
+  if (format == LM_PRESERVE && t->ndim == 4) fits = fits || lm_is_channels_last(t);
+  return fitted(t, fits, format == LM_CHANNELS_LAST ? LM_CHANNELS_LAST : LM_CONTIGUOUS, out);
+}
+
+lm_status lm_laid_out_private(lm_tensor *t, lm_tensor **out) {
+  bool ours = LM_DEVICE_KIND(t->device) != LM_CPU || lm_storage_is_private(t->storage);
+  return fitted(t, ours && lm_is_contiguous(t), LM_CONTIGUOUS, out);
 }
 
 lm_status lm_laid_out_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {

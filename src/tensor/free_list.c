@@ -91,6 +91,7 @@ lm_storage *lm_storage_take(void) {
     return out_of_memory(sizeof *s);
   }
   atomic_init(&s->rc, 1);
+  atomic_init(&s->passed, false);
   atomic_init(&s->version, 0);
   atomic_init(&s->writer, -1);
   atomic_init(&s->used, 0);

@@ -21,6 +21,7 @@ enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2 };
 typedef struct lm_storage {
   _Atomic int32_t rc;
   lm_device device;
+  _Atomic bool passed;      /* to another thread's Lua state, which may write to it */
   _Atomic uint32_t version; /* grows with every in-place write */
   _Atomic int32_t writer;   /* op id of the last in-place write, for messages; -1: none, or an optimizer; LM_BY_… */
   size_t bytes;
@@ -51,6 +52,12 @@ typedef struct lm_tensor {
   struct lm_grad *grad;   /* autograd's; NULL for most */
   struct lm_tensor *next; /* free list */
 } lm_tensor;
+
+/* Whether nobody but this thread's Lua state writes to it: it is neither foreign, as files' and shared memory is, nor
+ * passed to another thread. */
+static inline bool lm_storage_is_private(const lm_storage *s) {
+  return !s->foreign_release && !atomic_load_explicit(&s->passed, memory_order_relaxed);
+}
 
 /* Of the elements, each counted once. */
 static inline size_t lm_nbytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype); }

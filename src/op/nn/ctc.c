@@ -33,12 +33,15 @@ done:
   return status;
 }
 
-/* Each *t[i] becomes a contiguous tensor of its own, or NULL from the first failure on. */
+/* Each *t[i] becomes a contiguous tensor of its own, or NULL from the first failure on; targets and lengths, which are
+ * checked and then used, private ones. */
 static lm_status take_contiguous(int n, lm_tensor **const *t) {
   lm_status status = LM_OK;
   for (int i = 0; i < n; i++) {
     lm_tensor *own = NULL;
-    if (status == LM_OK) status = lm_laid_out(*t[i], LM_CONTIGUOUS, &own);
+    if (status == LM_OK) {
+      status = (*t[i])->dtype == LM_I64 ? lm_laid_out_private(*t[i], &own) : lm_laid_out(*t[i], LM_CONTIGUOUS, &own);
+    }
     *t[i] = own;
   }
   return status;

@@ -96,6 +96,11 @@ done:
   return status;
 }
 
+/* batch_sizes, which are checked and then used; NULL if there are none. */
+static lm_status private_sizes(lm_tensor *sizes, lm_tensor **out) {
+  return sizes ? lm_laid_out_private(sizes, out) : LM_OK;
+}
+
 static lm_status check_layer(lm_op_id op, const layer_args *a, int cell, int64_t rows, const lm_tensor *sizes) {
   lm_status status = LM_OK;
   const lm_tensor *w = a->weight_hh;
@@ -131,10 +136,11 @@ lm_status lm_op_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor **ou
   lm_status status = LM_OK;
   const layer_args given = {a->weight_hh, a->h0, a->c0, a->bias_hh, a->weight_hr};
   layer_args in = {.weight_hh = NULL};
-  lm_tensor *gates = NULL, *result[4] = {NULL};
+  lm_tensor *gates = NULL, *result[4] = {NULL}, *sizes = NULL;
   const bool lstm = a->cell == LM_LSTM;
   TRY(lm_check_ndim(op, "gates", a->gates, 2));
-  TRY(check_layer(op, &given, a->cell, a->gates->size[0], a->batch_sizes));
+  TRY(private_sizes(a->batch_sizes, &sizes));
+  TRY(check_layer(op, &given, a->cell, a->gates->size[0], sizes));
   int64_t rows = a->gates->size[0], batch = a->h0->size[0], width = a->weight_hh->size[1];
   int64_t hidden = a->weight_hh->size[0] / gates_of(a->cell);
   TRY(check(op, "gates", a->gates, rows, a->weight_hh->size[0], a->weight_hh));
@@ -154,7 +160,7 @@ lm_status lm_op_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor **ou
                                    .weight_hr = in.weight_hr,
                                    .cell = a->cell,
                                    .reverse = a->reverse,
-                                   .batch_sizes = a->batch_sizes};
+                                   .batch_sizes = sizes};
     TRY(lm_dispatch_or_host(op, gates->device, &job, result));
   } else {
     TRY(lm_copy(in.h0, result[1]));
@@ -163,6 +169,7 @@ lm_status lm_op_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor **ou
   for (int k = 0; k < 3; k++) TRY(lm_lines_of(result[k], (lm_dtype)a->gates->dtype, &out[k]));
   out[3] = lm_retain(result[3]);
 done:
+  lm_release(sizes);
   lm_release(gates);
   released(&in);
   for (int k = 0; k < 4; k++) lm_release(result[k]);
@@ -189,12 +196,13 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   const layer_args given = {a->weight_hh, a->h0, a->c0, a->bias_hh, a->weight_hr};
   lm_tensor *const others[] = {a->y, a->work, a->grad_y, a->grad_h, a->grad_c};
   layer_args in = {.weight_hh = NULL};
-  lm_tensor *other[5] = {NULL}, *result[6] = {NULL}, *bias = NULL;
+  lm_tensor *other[5] = {NULL}, *result[6] = {NULL}, *bias = NULL, *sizes = NULL;
   const bool lstm = a->cell == LM_LSTM, gru = a->cell == LM_GRU;
   const lm_dtype dtype = (lm_dtype)a->weight_hh->dtype, compute = compute_dtype(a->weight_hh);
   TRY(lm_check_ndim(op, "y", a->y, 2));
   int64_t rows = a->y->size[0];
-  TRY(check_layer(op, &given, a->cell, rows, a->batch_sizes));
+  TRY(private_sizes(a->batch_sizes, &sizes));
+  TRY(check_layer(op, &given, a->cell, rows, sizes));
   int64_t batch = a->h0->size[0], width = a->weight_hh->size[1], gates = a->weight_hh->size[0];
   int64_t hidden = gates / gates_of(a->cell);
   TRY(check(op, "y", a->y, rows, width, a->weight_hh));
@@ -223,7 +231,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
                                           .c0 = in.c0,
                                           .bias_hh = in.bias_hh,
                                           .weight_hr = in.weight_hr,
-                                          .batch_sizes = a->batch_sizes,
+                                          .batch_sizes = sizes,
                                           .cell = a->cell,
                                           .reverse = a->reverse};
   TRY(lm_dispatch_or_host(op, like->device, &job, result));
@@ -243,6 +251,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   else
     TRY(nothing(like, &out[5]));
 done:
+  lm_release(sizes);
   released(&in);
   for (int k = 0; k < 5; k++) lm_release(other[k]);
   for (int k = 0; k < 6; k++) lm_release(result[k]);
@@ -341,12 +350,15 @@ lm_status lm_op_recurrent_network(const lm_recurrent_network_args *a, lm_tensor 
   const lm_op_id op = LM_OP_recurrent_network;
   lm_status status = LM_OK;
   lm_tensor *result[4] = {NULL};
-  TRY(check_network(op, a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional));
+  lm_recurrent_network_args run = *a;
+  run.batch_sizes = NULL;
+  TRY(private_sizes(a->batch_sizes, &run.batch_sizes));
+  TRY(check_network(op, a->x, a->weights, a->h0, a->c0, run.batch_sizes, a->cell, a->bidirectional));
   TRY(matrix(a->x, a->x->size[0], a->h0->size[2] * (a->bidirectional ? 2 : 1), &result[0]));
   TRY(like(a->h0, &result[1]));
   TRY(a->c0 ? like(a->c0, &result[2]) : nothing(a->x, &result[2]));
   if (a->x->size[0] > 0) {
-    status = lm_dispatch(op, a->x->device, a, result);
+    status = lm_dispatch(op, a->x->device, &run, result);
     if (is_missing(&status)) {
       for (int k = 0; k < 4; k++) lm_release(result[k]), result[k] = NULL;
     }
@@ -360,6 +372,7 @@ lm_status lm_op_recurrent_network(const lm_recurrent_network_args *a, lm_tensor 
   }
   hand_over(result, 4, out);
 done:
+  lm_release(run.batch_sizes);
   for (int k = 0; k < 4; k++) lm_release(result[k]);
   return status;
 }
@@ -368,8 +381,11 @@ lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_a
   const lm_op_id op = LM_OP_recurrent_network_backward;
   lm_status status = LM_OK;
   lm_tensor *result[4] = {NULL};
+  lm_recurrent_network_backward_args run = *a;
   const int64_t width = a->h0->ndim == 3 ? a->h0->size[2] * (a->bidirectional ? 2 : 1) : 0;
-  TRY(check_network(op, a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional));
+  run.batch_sizes = NULL;
+  TRY(private_sizes(a->batch_sizes, &run.batch_sizes));
+  TRY(check_network(op, a->x, a->weights, a->h0, a->c0, run.batch_sizes, a->cell, a->bidirectional));
   TRY(check(op, "y", a->y, a->x->size[0], width, a->x));
   TRY(check(op, "grad_y", a->grad_y, a->x->size[0], width, a->x));
   const lm_tensor *grad[2] = {a->grad_h, a->c0 ? a->grad_c : NULL};
@@ -386,7 +402,7 @@ lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_a
   TRY(empty && !a->grad_h ? zeros(a->h0, &result[2]) : like(a->h0, &result[2]));
   TRY(!a->c0 ? nothing(a->x, &result[3]) : empty && !a->grad_c ? zeros(a->c0, &result[3]) : like(a->c0, &result[3]));
   if (!empty) {
-    TRY(lm_dispatch(op, a->x->device, a, result));
+    TRY(lm_dispatch(op, a->x->device, &run, result));
   } else {
     for (int k = 0; k < 2; k++) {
       if (grad[k]) TRY(lm_copy(grad[k], result[2 + k]));
@@ -394,6 +410,7 @@ lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_a
   }
   hand_over(result, 4, out);
 done:
+  lm_release(run.batch_sizes);
   for (int k = 0; k < 4; k++) lm_release(result[k]);
   return status;
 }
