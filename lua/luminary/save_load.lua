@@ -3,7 +3,9 @@
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"
+local excerpt = require "luminary.base.excerpt"
 local formats = require "luminary.file_formats"
+local repeats = require "luminary.file_formats.repeats"
 local fail = options.fail
 
 local checkpoint = {}
@@ -46,7 +48,8 @@ end
 --- with what else of torch.save's file or of a .npz cannot be read: an object of a class, a damaged entry.
 --- rename gives tensors other names: {["^model%."] = ""}, Lua's patterns and what they become (false leaves such out),
 --- the longest first, {{"^model%.", ""}, …} where another order matters, or a function(name) that gives the new one, or
---- nil to leave it out. dtype is what floating tensors become.
+--- nil to leave it out. dtype is what floating tensors become; of views that repeat a file's elements at most 2^24 more
+--- than the file has bytes are made.
 --- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
 --- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
 --- does): written over in place, the tensors change; cut short, what computes with what is gone is an error, but for
@@ -59,7 +62,12 @@ function checkpoint.load(path, opts)
   local file = formats.load(path, opts)
   local value = file.value
   if #file.lacking > 0 then warn_of_lacking(file.path, file.kind == "GGUF" and value.tensors or value, file.lacking) end
-  return changes.applied("load", value, opts)
+  local take = repeats(file)
+  return changes.applied("load", value, opts, function(t, name)
+    if take(t) then return end
+    fail("load: %s: %s of %.0f elements repeats too much of the file to become %s; without dtype it stays a view",
+      file.path, name and "'" .. excerpt(name, 100) .. "'" or "the tensor", t:numel(), opts.dtype)
+  end)
 end
 
 return options.exact_all(checkpoint)

@@ -499,6 +499,9 @@ describe("torch.save's file", function()
     assert.matches("1000 bytes at byte %d+ cannot unfold to 4000000000", message(load_text, "x.pt", bomb))
     local own = load_text("x.pt", pt "\128\2}q\0(X\1\0\0\0ah\0X\1\0\0\0b(h\0tq\1u.", { dtype = "float16" })
     assert.is_true(own.a == own and own.b[1] == own)
+    local twice = load_text("x.pt", pt("\128\2](" .. tensor(four, "K\0", "K\4\133", "K\1\133"):gsub("%.$", "")
+      .. "q\9h\9e."), { dtype = "float16" })
+    assert.is_true(#twice == 2 and rawequal(twice[1], twice[2]))
     -- What stands once in the file, used again and again: quadratic in memory or time if nothing counts.
     local function used(f, args) return f .. "\nq\0" .. args .. "q\2(" .. ("h\0h\2R"):rep(20000) .. "l." end
     local word, call = "X\80\195\0\0" .. ("\195\169"):rep(25000), tensor(four, "K\0", "K\4\133", "K\1\133")
@@ -526,6 +529,37 @@ describe("torch.save's file", function()
     assert.matches("pickle of 16777217 bytes is packed into 20000", message(load_text, "x.pt", packed))
     assert.matches("pickle that is not torch.save's", message(load_text, "x.pt", "\128\2}q\0X\1\0\0\0aK\1s."))
     assert.matches("wants to call os.system", message(load_text, "x.pt", "\128\2cos\nsystem\n(X\1\0\0\0atR."))
+  end)
+
+  -- A dict of n tensors of 1024 x 1024 elements over a storage of 4, or one of 2^16 x 2^16.
+  local function repeating(n, side)
+    local function int(v) return "J" .. little_endian(v, 4) end
+    local parts = {}
+    for i = 1, n do
+      local key = ("t%d"):format(i)
+      parts[i] = "X" .. little_endian(#key, 4) .. key .. "ctorch._utils\n_rebuild_tensor_v2\n("
+        .. "(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" .. "0X\3\0\0\0cpu" .. int(4) .. "tQ" .. "K\0" .. int(side)
+        .. int(side) .. "\134K\0K\0\134\137)tR"
+    end
+    return zip_of { { "a/data.pkl", "\128\2}(" .. table.concat(parts) .. "u." }, { "a/data/0", ("\0"):rep(16) } }
+  end
+
+  it("whose views repeat a few elements costs no more memory than its size bounds", function()
+    for _, case in ipairs { { 1, 2 ^ 16 }, { 300, 1024 } } do
+      local path = write("views.pt", repeating(unpack(case)))
+      for _, mmap in ipairs { false, true } do
+        local x = lm.load(path, { mmap = mmap }).t1
+        assert.same({ { case[2], case[2] }, { 0, 0 } }, { x.shape, x:stride() })
+        lm.reset_peak_memory_stats()
+        local before = lm.memory_allocated()
+        local why = message(lm.load, path, { mmap = mmap, dtype = "float64" })
+        assert.matches("load: .*/views%.pt: 't%d+' of %d+ elements repeats too much of the file to become float64", why)
+        assert(lm.max_memory_allocated() - before <= 8 * 2 ^ 24 + 2 ^ 20)
+        assert.equal("float32", lm.load(path, { mmap = mmap, dtype = "float32" }).t1.dtype)
+      end
+    end
+    local few = load_text("few.pt", repeating(3, 1024), { dtype = "float64" })
+    assert.same({ "float64", { 1024, 1024 } }, { few.t3.dtype, few.t3.shape })
   end)
 
   it("is written for torch.load: values come back", function()
@@ -592,6 +626,22 @@ describe("sharded safetensors", function()
     os.execute("mkdir " .. here)
     lm.save(here .. "/1.safetensors", { a = lm.ones { 2 }, b = lm.zeros { 3 } })
     lm.save(here .. "/2.safetensors", { c = lm.ones { 4 } })
+  end)
+
+  it("have an index of 2^28 bytes at most, and a config of as many", function()
+    for name, read in pairs {
+      ["model.safetensors.index.json"] = lm.load,
+      ["config.json"] = function(path) return lm.models.gpt2 { weights = path:match "^(.*)/" } end,
+    } do
+      local long = temp.folder(folder)
+      local path = long .. "/" .. name
+      local out = assert(io.open(path, "wb"))
+      out:write "{"
+      assert(out:seek("set", 1e11)) -- no room is taken
+      out:write "}"
+      out:close()
+      assert.matches(path:gsub("%p", "%%%0") .. ": it has 100000000001 bytes", message(read, path))
+    end
   end)
 
   it("are read by their index or their folder", function()

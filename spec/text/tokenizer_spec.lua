@@ -214,6 +214,25 @@ describe("lm.text", function()
   end)
 
   describe("bad input", function()
+    it("of more than 2^28 bytes is refused by its size", function()
+      for name, companion in pairs {
+        ["tokenizer.json"] = false, ["vocab.txt"] = false, ["merges.txt"] = "vocab.json", ["vocab.json"] = "merges.txt",
+        ["tokenizer_config.json"] = "tokenizer.json",
+      } do
+        local here = temp.folder(folder)
+        if companion then
+          local text = companion == "tokenizer.json" and golden.bert.file or companion == "merges.txt" and "" or "{}"
+          temp.write(here .. "/" .. companion, text)
+        end
+        local out = assert(io.open(here .. "/" .. name, "wb"))
+        assert(out:seek("set", 1e11)) -- no room is taken
+        out:write "}"
+        out:close()
+        fails(name:gsub("%p", "%%%0") .. ": it has 100000000001 bytes; at most 268435456", lm.text.Tokenizer, here)
+        temp.remove(here)
+      end
+    end)
+
     it("of files is an error that names them", function()
       fails("there is no file or folder", lm.text.Tokenizer, folder .. "/none")
       for text, message in pairs {

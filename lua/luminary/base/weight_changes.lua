@@ -100,17 +100,24 @@ function changes.converted(t, dtype, device)
   return t:to {dtype = core.is_floating_point(t) and dtype or nil, device = device}
 end
 
---- A value as lm.load gives it, with the tensors in it renamed, each in its own table, and of the dtype.
-function changes.applied(who, value, o)
+--- A value as lm.load gives it, with the tensors in it renamed, each in its own table, and of the dtype. check(t, path)
+--- is called before a tensor is copied; path: where in the value it is.
+function changes.applied(who, value, o, check)
   if not (o.rename or o.dtype) then return value end
   local dtype, made = changes.dtype(who, o.dtype), {}
-  local function change(v)
-    if core.is_tensor(v) then return changes.converted(v, dtype) end
-    if not options.is_plain(v) then return v end
-    if made[v] then return made[v] end
+  local function change(v, path)
+    local is_tensor = core.is_tensor(v)
+    if made[v] or not (is_tensor or options.is_plain(v)) then return made[v] or v end
+    if is_tensor then
+      if dtype and v.dtype ~= dtype and core.is_floating_point(v) then check(v, path) end
+      made[v] = changes.converted(v, dtype)
+      return made[v]
+    end
     local out = setmetatable({}, getmetatable(v))
     made[v] = out
-    for key, each in pairs(changes.renamed(who, v, o.rename)) do out[key] = change(each) end
+    for key, each in pairs(changes.renamed(who, v, o.rename)) do
+      out[key] = change(each, (path and path .. "." or "") .. tostring(key))
+    end
     return out
   end
   return change(value)

@@ -15,6 +15,7 @@ Exit code: 0, 1 if the file cannot be read, 2 for wrong usage.
 local core = require "luminary.core"
 local flags = require "luminary.cli.command_options"
 local formats = require "luminary.file_formats"
+local repeats = require "luminary.file_formats.repeats"
 local shown = require "luminary.base.shown"
 
 local inspect = {}
@@ -22,8 +23,6 @@ local inspect = {}
 local ROWS = {quick = {"flag"}, help = {"flag"}, h = {same = "help"}}
 local AT_ONCE = 2 ^ 22 -- elements
 local DEEPEST = 100
-local MOST_STRIDED = 2 ^ 28 -- elements of a view, which may repeat a few of a small file, and of all that repeat them
-local MAY_REPEAT = {["torch.save"] = true, ["torch.save before 1.6"] = true, Torch7 = true} -- kinds of files
 
 local function say(text) io.stderr:write("luminary inspect: ", text, "\n") end
 
@@ -93,22 +92,20 @@ end
 
 local function number(v) return v and ("%.4g"):format(v) or "" end
 
--- left: how many elements may still be read; how many there are after it is the second result.
--- stored: what it is in the file, if that is something else.
-local function row_of(name, t, quick, left, stored)
+-- take: of repeats.lua. stored: what it is in the file, if that is something else.
+local function row_of(name, t, quick, take, stored)
   local item = require("luminary.file_formats.source").item_bytes[t.dtype]
   local row = {name == "" and "(the tensor)" or name, stored and stored.kind or t.dtype,
     "[" .. table.concat(t.shape, ", ") .. "]", bytes_text(stored and stored.bytes or t:numel() * item)}
-  if quick then return row, left end
-  local n = t:numel()
-  if n > left or n > MOST_STRIDED and not t:is_contiguous() then
+  if quick then return row end
+  if not take(t) then
     row[5] = "repeats too much of the file to be read"
-    return row, left
+    return row
   end
   local least, most, mean, deviation, others = inspect.statistics(t)
   for _, v in ipairs {number(least), number(most), number(mean), number(deviation)} do row[#row + 1] = v end
   if others > 0 then row[#row + 1] = ("%d NaN or infinite"):format(others) end
-  return row, left - n
+  return row
 end
 
 local function print_rows(rows)
@@ -141,9 +138,9 @@ local function show(path, quick)
   local rows = {quick and {"name", "dtype", "shape", "size"}
     or {"name", "dtype", "shape", "size", "least", "greatest", "mean", "deviation"}}
   local stored = file.lacking.stored or {}
-  local elements, left = 0, MAY_REPEAT[file.kind] and MOST_STRIDED + size or math.huge
+  local elements, take = 0, repeats(file)
   for i, each in ipairs(tensors) do
-    rows[i + 1], left = row_of(each[1], each[2], quick, left, stored[each[2]])
+    rows[i + 1] = row_of(each[1], each[2], quick, take, stored[each[2]])
     elements = elements + each[2]:numel()
   end
   if #tensors > 0 then print_rows(rows) end

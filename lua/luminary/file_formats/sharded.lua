@@ -9,10 +9,7 @@ local Source = require "luminary.file_formats.source"
 local sharded = {}
 
 local function read_index(path)
-  local source = Source.open(path, {})
-  local text = source:text(0, source.size)
-  source:close()
-  local ok, index = pcall(core.json_decode, text, false)
+  local ok, index = pcall(core.json_decode, Source.whole_text(path), false)
   if not ok then options.fail("load: %s: %s", path, (index:gsub("^.-json_decode: ", ""))) end
   local map = type(index) == "table" and index.weight_map
   if type(map) ~= "table" then options.fail("load: %s: it has no weight_map, which names the files", path) end

@@ -21,6 +21,22 @@ function Source.open(path, opts)
   return setmetatable({path = path, file = file, from = 0, size = size, opts = opts}, Source)
 end
 
+local LONGEST_TEXT = 2 ^ 28
+
+--- All of a file that describes something: JSON, a vocabulary. An error where it has more than 2^28 bytes, before any
+--- is read.
+function Source.whole_text(path)
+  local source = Source.open(path, {})
+  if source.size > LONGEST_TEXT then
+    source:close()
+    options.fail("%s: it has %.0f bytes; at most %.0f are read of JSON and vocabularies", path, source.size,
+      LONGEST_TEXT)
+  end
+  local text = source:text(0, source.size)
+  source:close()
+  return text
+end
+
 --- n of its bytes from `at` on, as a source.
 function Source:part(at, n, name)
   self:check(at, n)

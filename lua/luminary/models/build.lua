@@ -31,9 +31,7 @@ local function read_json(who, weights, name)
   local folder = core.file_kind(weights) == "a folder" and weights:gsub("/*$", "/") or weights:match "^.*/" or ""
   local path = folder .. name
   if not core.file_kind(path) then return nil, path end
-  local source = Source.open(path, {})
-  local text = source:text(0, source.size)
-  source:close()
+  local text = Source.whole_text(path)
   local ok, config = pcall(core.json_decode, text, NULL)
   if not ok or not text:find "^%s*{" then fail("%s: %s is no JSON object", who, path) end
   return without_nulls(config), path

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local excerpt = require "luminary.base.excerpt"
+local Source = require "luminary.file_formats.source"
 local fail = options.fail
 
 local LOCAL = "text.Tokenizer(path) reads a tokenizer.json, or a folder with one, such as `hf download NAME "
@@ -9,15 +10,11 @@ local LOCAL = "text.Tokenizer(path) reads a tokenizer.json, or a folder with one
 
 local files = {}
 
---- The text of a file.
+--- The text of a file, of 2^28 bytes at most.
 function files.read(path)
   local kind = core.file_kind(path)
   if kind ~= "a regular file" then fail("%s: %s", path, kind and "is " .. kind or "there is no such file") end
-  local file, why = io.open(path, "rb")
-  if not file then fail("%s", why) end
-  local text = file:read "*a"
-  file:close()
-  return text or fail("%s: cannot be read", path)
+  return Source.whole_text(path)
 end
 local read = files.read
 
