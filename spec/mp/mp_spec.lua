@@ -103,6 +103,34 @@ describe("the carrier", function()
     assert.not_equal(rec, got.rec)
   end)
 
+  it("carries the environment of functions that have one of their own", function()
+    local function with(code, env) return setfenv(loadstring(code), env) end
+    local env = setmetatable({factor = 3, count = 0}, {__index = _G})
+    local times = with("return factor * math.abs(...)", env)
+    local got = round_trip {
+      times = times, count = with("count = count + 1 return count", env), both = function() return times(2) end,
+    }
+    assert.equal(12, got.times(-4))
+    assert.equal(6, got.both())
+    got.count()
+    assert.equal(2, got.count())
+    assert.equal(2, getfenv(got.times).count) -- one for both, and not this one
+    assert.equal(0, env.count)
+    assert.equal(_G, getmetatable(getfenv(got.count)).__index)
+    assert.equal(5, round_trip(with("return function() return factor end", {factor = 5}))()())
+    local indifferent = with("return tostring(...)", {tostring = tostring, left = newproxy()})
+    assert.equal(_G, getfenv(round_trip(indifferent)))
+    assert.equal(nn.functional, getfenv(round_trip(with("return relu", nn.functional))))
+  end)
+
+  it("refuses a function whose environment cannot be sent", function()
+    local dynamic = setmetatable({}, {__index = function(_, name) return name == "setting" and 5 or _G[name] end})
+    assert.matches("the value's environment: its metatable cannot be sent to another thread, and the function uses "
+      .. "'setting' of it", refusal(setfenv(loadstring "return setting", dynamic)))
+    assert.matches("the value's environment.file: ", refusal(setfenv(loadstring "return file", {file = newproxy()})))
+    assert.equal(2, round_trip(setfenv(function(x) return math.abs(x) end, dynamic))(-2))
+  end)
+
   it("keeps the lines of functions for tracebacks", function()
     local line = debug.getinfo(1, "l").currentline + 1
     local got = round_trip(function() error "here" end)

@@ -12,6 +12,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local parameter = require "luminary.nn.parameter"
+local environment_of = require "luminary.mp.function_environment"
 local names = require "luminary.mp.code_by_name"
 local share = require "luminary.mp.share_tensors"
 
@@ -51,7 +52,8 @@ local function path_of(way, object)
     table.insert(steps, 1, step_text(came.from, came.how, came.key))
     object = came.from
   end
-  return #steps == 0 and "the value" or (table.concat(steps):gsub("^%.", ""))
+  local path = table.concat(steps):gsub("^%.", "")
+  return (path == "" or path:find "^'s ") and "the value" .. path or path
 end
 
 -- ---- encoding
@@ -73,7 +75,7 @@ function Encoder:refuse(from, how, key, why, ...)
   local place = {}
   if from then self.way[place] = {from = from, how = how, key = key} end
   local path = path_of(self.way, place)
-  core.error_at_caller(("%s: %s: %s"):format(self.who, path == "" and "the value" or path,
+  core.error_at_caller(("%s: %s: %s"):format(self.who, path,
     why:format(...):gsub("THERE", self.there)))
 end
 
@@ -166,7 +168,7 @@ function Encoder:table_body(t, out)
   out[#out + 1] = "n" .. self:value(debug.getmetatable(t), t, "metatable")
 end
 
--- A function's upvalues. One that an earlier function has too is shared with it.
+-- A function's upvalues, and its environment. An upvalue that an earlier function has too is shared with it.
 function Encoder:function_body(f, out)
   local n = debug.getinfo(f, "u").nups
   out[#out + 1] = n .. ";"
@@ -181,6 +183,12 @@ function Encoder:function_body(f, out)
       out[#out + 1] = "v" .. self:value(value, f, "upvalue", name)
     end
   end
+  local env, lost = environment_of(f, self.name_of)
+  if lost then
+    self:refuse(f, "upvalue", "environment", "its metatable cannot be sent to THERE, and the function uses '%s' of it; "
+      .. "setfenv(f, t) with a table without metatable, or whose __index is a table, can", lost)
+  end
+  out[#out + 1] = self:value(env, f, "upvalue", "environment")
 end
 
 function Encoder:head()
@@ -348,6 +356,8 @@ function Decoder:fill_function(f)
       debug.setupvalue(f, i, self:value())
     end
   end
+  local env = self:value()
+  if env then debug.setfenv(f, env) end
 end
 
 --- The value; may load modules.

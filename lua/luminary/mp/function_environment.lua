@@ -1,0 +1,51 @@
+--- What a function with an environment of its own (setfenv) needs of it in another Lua state, where functions get that
+--- state's globals.
+local util = require "jit.util"
+
+-- The operation of an instruction of some code's.
+local function operation(code, pc) return bit.band(util.funcbc(loadstring(code), pc), 0xff) end
+
+local GET, SET, NEW = operation("return x", 1), operation("x = nil", 2), operation("return function() end", 1)
+
+-- The first global, of those that f and the functions in it read and set, for which needs(name, is_set).
+local function find_global(f, needs)
+  local pc, instruction = 1, util.funcbc(f, 1)
+  while instruction do
+    local kind = bit.band(instruction, 0xff)
+    if kind == GET or kind == SET or kind == NEW then
+      local constant, found = util.funck(f, -bit.rshift(instruction, 16) - 1), nil
+      if kind == NEW then
+        found = find_global(constant, needs)
+      elseif needs(constant, kind == SET) then
+        found = constant
+      end
+      if found then return found end
+    end
+    pc = pc + 1
+    instruction = util.funcbc(f, pc)
+  end
+end
+
+-- Whether what it has can be sent: it does not depend on a function.
+local function is_plain(env)
+  local meta = debug.getmetatable(env)
+  if meta == nil then return true end
+  if type(meta) ~= "table" then return false end
+  for key, value in next, meta do
+    if key ~= "__index" or type(value) ~= "table" then return false end
+  end
+  return meta.__index == _G or is_plain(meta.__index)
+end
+
+--- The environment that goes with f, or nil where the other state's globals do as well; nil and the name of a global
+--- that f reads and only an environment has that is neither a plain table nor one that name_of names. (Test frameworks have such: of what they put in
+--- place of a global every state has its own, and what f sets is a global there.)
+return function(f, name_of)
+  local env = debug.getfenv(f)
+  if env == _G then return nil end
+  if is_plain(env) or name_of(env) then
+    local function needs(name, is_set) return is_set or not rawequal(env[name], _G[name]) end
+    return find_global(f, needs) and env
+  end
+  return nil, find_global(f, function(name, is_set) return not is_set and _G[name] == nil and env[name] ~= nil end)
+end
