@@ -1,4 +1,5 @@
-/* What stands behind lm.backends: settings, and versions of libraries. */
+/* lm.backends: settings, and versions of libraries; and how often libraries were asked for plans. */
+#include "backend/known/plan_searches.h"
 #include "backend/known/setting.h"
 #include "bind/bind.h"
 #include "op/backend.h"
@@ -28,4 +29,9 @@ static int bind_cuda_version(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_setting_functions[] = {{"setting", bind_setting}, {"cuda_version", bind_cuda_version}, {NULL, NULL}};
+static int bind_plan_searches(lua_State *L) { return lm_return_number(L, (double)lm_plan_searches()); }
+
+const luaL_Reg lm_setting_functions[] = {{"setting", bind_setting},
+                                         {"cuda_version", bind_cuda_version},
+                                         {"plan_searches", bind_plan_searches},
+                                         {NULL, NULL}};

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/libraries/plan_cache.h"
 #include "backend/cuda/runtime/context.h"
+#include "backend/known/plan_searches.h"
 #include "backend/known/setting.h"
 #include "base/mem.h"
 #include "device/graph.h"
@@ -23,13 +24,15 @@ lm_status lm_cuda_check_blas(int code, const char *call) {
 
 /* ---- what was chosen for products of a kind */
 
-/* Without padding, since every byte counts. cuBLASLt's matrices are column-major: its y is ours transposed, [n, m], and
+/* Every byte counts. cuBLASLt's matrices are column-major: its y is ours transposed, [n, m], and
  * so its first factor is our b. */
 typedef struct product {
   int64_t batch, m, n, k, lda, ldb, ldy, step_a, step_b, step_y;
   int32_t dtype, device, ta, tb, bias, tf32;
   int32_t align_a, align_b, align_y; /* bytes; there is no preference for a bias */
+  int32_t unused;
 } product;
+LM_KEY_WITHOUT_PADDING(product, unused);
 
 typedef struct choice {
   lm_cached head;
@@ -160,6 +163,7 @@ static lm_status choose_algorithm(const product *p, const void *bias, const choi
   choice *fresh = lm_calloc(1, sizeof *fresh);
   if (!fresh) return LM_E_OOM;
   fresh->key = *p;
+  lm_plan_search_count();
   TRY(make_handle(p->device));
   TRY(describe(p, bias, fresh));
   TRY(ask_heuristics(handles[p->device], p, fresh));

@@ -1,6 +1,7 @@
 #include "backend/cuda/libraries/cudnn_choice.h"
 
 #include "backend/cuda/cuda.h"
+#include "backend/known/plan_searches.h"
 #include "device/device.h"
 
 lm_status lm_cudnn_run_plan(const lm_cudnn_run *run, const lm_cudnn_plan *plan) {
@@ -40,6 +41,7 @@ lm_status lm_cudnn_choose(lm_cudnn_search *s, lm_status begun, const lm_cudnn_ru
   lm_status status = begun, last = LM_OK;
   lm_cudnn_plan plan = {0};
   double shortest = 0;
+  lm_plan_search_count();
   for (int ran = 0; status == LM_OK && (timed ? ran < TRIED : !best->plan);) {
     double ms = 0;
     TRY(lm_cudnn_search_next(s, &plan));

@@ -5,6 +5,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/libraries/lazy_library.h"
 #include "backend/cuda/runtime/context.h"
+#include "backend/known/plan_searches.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -94,6 +95,7 @@ lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn
     found = lm_calloc(1, sizeof *found);
     if (!found) return LM_E_OOM;
     found->key = *key;
+    lm_plan_search_count();
     found->weights = key->layers * (key->bidirectional ? 2 : 1) * (key->bias ? 4 : 2);
     TRY(lm_cuda_relax(&mode)); /* a library may be loaded */
     status = describe_network(c, key, found);

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "backend/cuda/libraries/lazy_library.h"
+#include "backend/cuda/libraries/plan_cache.h"
+#include "backend/known/plan_searches.h"
 #include "base/mem.h"
 #include "device/graph.h"
 
@@ -46,11 +48,12 @@ static lm_status check(int code, const char *call) {
 
 /* ---- plans */
 
-/* What a plan depends on. Made from zeros, since every byte counts. */
+/* What a plan depends on. Every byte counts. */
 typedef struct plan_key {
   int64_t n, lines, step, x_apart, y_apart;
   int32_t type, unused;
 } plan_key;
+LM_KEY_WITHOUT_PADDING(plan_key, unused);
 
 typedef struct plan {
   struct plan *next;
@@ -122,6 +125,7 @@ static lm_status make_plan(const plan_key *key, plan **out) {
   plan *p = lm_calloc(1, sizeof *p);
   if (!p) return LM_E_OOM;
   p->key = *key;
+  lm_plan_search_count();
   p->handle = -1;
   TRY(FFT(cufftCreate, &p->handle));
   TRY(FFT(cufftSetAutoAllocation, p->handle, 0));

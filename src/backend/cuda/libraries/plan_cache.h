@@ -3,10 +3,17 @@
 #ifndef LM_CUDA_PLAN_CACHE_H
 #define LM_CUDA_PLAN_CACHE_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 enum { LM_CACHE_BUCKETS = 256 };
+
+/* Every byte of a key counts, and an initializer leaves padding as it was: a key has none. Its fields of 8 bytes come
+ * first, and `last` is its last one; an `unused` of 4 bytes where they come out odd. */
+#define LM_KEY_WITHOUT_PADDING(type, last)                                            \
+  _Static_assert(sizeof(type) == offsetof(type, last) + sizeof(((type *)NULL)->last), \
+                 #type " ends with padding, which is hashed")
 
 /* An entry's struct begins with this; its key, all bytes of which count, lies right behind. */
 typedef struct lm_cached {
