@@ -14,7 +14,9 @@ ffi.cdef [[
 if not pcall(function() return C.lm_fake_call_count end) then return end
 
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
+local steps = require "spec.support.cuda_steps"
 local models = dofile "scripts/models.lua"
+local narrow_resnet, training = steps.narrow_resnet, steps.classifier
 
 local kind_of = {
   cudaLaunchKernel = "launches", cublasLtMatmul = "launches", cudnnBackendExecute = "launches",
@@ -28,9 +30,9 @@ local kind_of = {
   cudaPointerGetAttributes = "state", cudnnSetStream = "state", cublasLtMatmulAlgoGetHeuristic = "state",
 }
 
--- What one call of f makes of these, once it has run a few times.
+-- What one call of f makes of these, once it has run: plans are searched for, and memory is taken, in the first calls.
 local function made_by(f)
-  for _ = 1, 6 do f() end -- plans are kept for each alignment that comes up
+  for _ = 1, 2 do f() end
   lm.synchronize("cuda")
   local before, made = {}, {}
   for name in pairs(kind_of) do before[name] = C.lm_fake_call_count(name) end
@@ -48,34 +50,6 @@ local function check_launches(most, f)
   assert.is_true(made.launches <= most, ("%d launches; %d were enough once"):format(made.launches, most))
   made.launches = nil
   assert.same({}, made)
-end
-
--- As ResNet-18, but small enough for the emulator.
-local function narrow_resnet()
-  local net = nn.Sequential(nn.Conv2d(1, 4, 3, {padding = 1}), nn.BatchNorm2d(4), nn.ReLU())
-  local cin = 4
-  for _, cout in ipairs {4, 8, 16, 32} do
-    net:append(models.Residual(cin, cout, {stride = cout > 4 and 2 or 1}))
-    net:append(models.Residual(cout, cout))
-    cin = cout
-  end
-  for _, layer in ipairs {nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)} do net:append(layer) end
-  return net
-end
-
--- A training step, and a batch.
-local function training(net, side, make)
-  net:to("cuda"):to {memory_format = "channels_last"}
-  local opt = make and make(net:parameters()) or optim.SGD(net:parameters(), {lr = 0.01, momentum = 0.9})
-  local x = lm.rand({2, 1, side, side}, {device = "cuda"})
-  local y = lm.randint(1, 11, {2}, {device = "cuda"})
-  return function(a, b)
-    local loss = F.cross_entropy(net(a or x), b or y)
-    opt:zero_grad()
-    loss:backward()
-    opt:step()
-    return loss
-  end, x, y
 end
 
 local function adamw(parameters) return optim.AdamW(parameters, {lr = 0.01}) end

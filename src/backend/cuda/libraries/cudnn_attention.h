@@ -3,6 +3,7 @@
 #define LM_CUDA_CUDNN_ATTENTION_H
 
 #include "backend/cuda/libraries/cudnn_graph.h"
+#include "backend/cuda/libraries/plan_cache.h"
 
 /* What is read and written, and with it what it is called in a graph. Of [samples, heads, rows, numbers] up to OUT, and
  * those from GRAD on backward only; LOG_SUM and DOTS [samples, heads, queries] and SUMS, what dquery is added up in, of
@@ -23,12 +24,13 @@ enum {
   LM_CUDNN_ALL
 };
 
-/* What a plan depends on. Made from zeros, since every byte counts. */
+/* What a plan depends on. Every byte counts. */
 typedef struct lm_cudnn_attention_key {
   int64_t samples, heads, key_heads, queries, keys, width, value_width;
   int64_t stride[LM_CUDNN_SIDES][3]; /* of sample, head and row; the numbers are dense */
   int32_t dtype, causal, backward, unused;
 } lm_cudnn_attention_key;
+LM_KEY_WITHOUT_PADDING(lm_cudnn_attention_key, unused);
 
 /* Begins a search for the key's plans; it has to be ended after an error, too. LM_E_MISSING if the library knows no
  * such graph. */

@@ -3,16 +3,18 @@
 #define LM_CUDA_CUDNN_CONV_H
 
 #include "backend/cuda/libraries/cudnn_graph.h"
+#include "backend/cuda/libraries/plan_cache.h"
 #include "op/nn/conv.h"
 
-/* What a plan depends on. Made from zeros, since every byte counts. */
+/* What a plan depends on. Every byte counts. */
 typedef struct lm_cudnn_key {
   lm_conv_shape shape;
   int32_t pass, dtype;
   int32_t channels_last; /* the layout of x, w and y, all three dense; else contiguous */
   int32_t bias;          /* [k] is added in the same graph; forward only */
-  int32_t tf32, deterministic, benchmark;
+  int32_t tf32, deterministic, benchmark, unused;
 } lm_cudnn_key;
+LM_KEY_WITHOUT_PADDING(lm_cudnn_key, unused);
 
 /* Begins a search for the key's plans; it has to be ended after an error, too. LM_E_MISSING if the library knows no
  * such graph. */

@@ -6,11 +6,12 @@
 
 #include "backend/cuda/libraries/cudnn_handles.h"
 
-/* What a network depends on. Made from zeros, since every byte counts. */
+/* What a network depends on. Every byte counts. */
 typedef struct lm_cudnn_rnn_key {
   int32_t dtype, cell, bidirectional, bias, tf32;
   int32_t layers, input, hidden;
 } lm_cudnn_rnn_key;
+LM_KEY_WITHOUT_PADDING(lm_cudnn_rnn_key, hidden);
 
 typedef struct lm_cudnn_rnn {
   lm_cached head;
