@@ -86,7 +86,14 @@ variable "LM_GROUP_PATH" {
 -- ---- looking inside
 
 variable "LM_LOG" {
-  help = "What to tell on standard error, with commas between: op, dist, alloc, autograd, io, all", carried = true,
+  help = "What to tell on standard error, with commas between: op, dist, alloc, autograd, io, trace (the library's own "
+    .. "frames in the tracebacks of `luminary FILE` and the prompt), all", carried = true,
+}
+variable "LM_PORT" {
+  help = "1: warn of what code ported from PyTorch gets wrong without an error: a dim of 1 (PyTorch's 0), given for a "
+    .. "tensor of 2 dims or more, and ids or labels that seem to count from 0; lm.set_warnings(\"port\") does the same",
+  one_of = {"0", "1"}, default = "0", carried = true,
+  bites = {{["1"] = true}, "note", "each op looks at its arguments for dims and ids carried over from PyTorch: slower"},
 }
 variable "LM_GUARD_BLOCKS" {
   help = "1: in a build with AddressSanitizer, stop kernels where they leave their tensor",

@@ -15,7 +15,7 @@ local linalg = {multi_dot = products.multi_dot}
 local function in_dtype(x, dtype) return dtype and x:to(dtype) or x end
 
 local function norm_rows(ord, default)
-  return {{"x", "tensor"}, {"ord", ord, default}, {"dim", "any?"}, {"keepdim", "boolean", false}, {"dtype", "string?"}}
+  return {{"x", "tensor"}, {"ord", ord, default}, {"dim", "dims?"}, {"keepdim", "boolean", false}, {"dtype", "string?"}}
 end
 
 --- linalg.vector_norm(x [, ord = 2 [, dim [, keepdim = false]]] [, {dtype}]): the ord-norm over dim, a number or a
@@ -97,7 +97,7 @@ end
 
 --- linalg.vecdot(x, other [, {dim = -1}]): the sums of products along dim; the others broadcast.
 function linalg.vecdot(...)
-  local x, other, dim = read("vecdot", {{"x", "tensor"}, {"other", "tensor"}, {"dim", "integer", -1}}, ...)
+  local x, other, dim = read("vecdot", {{"x", "tensor"}, {"other", "tensor"}, {"dim", "dim", -1}}, ...)
   return ops.sum(x * other, dim)
 end
 

@@ -117,7 +117,7 @@ typedef struct lm_lua {
 /* Registry keys (light userdata of their addresses); each holds a table or a function. */
 extern const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64,
     lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback,
-    lm_reg_catchers, lm_reg_module;
+    lm_reg_catchers, lm_reg_module, lm_reg_ids;
 
 #define LM_STATE(L) ((lm_lua *)lua_touserdata(L, lua_upvalueindex(1)))
 
@@ -254,6 +254,15 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i);
 const char *lm_to_text(lua_State *L, int i);
 /* Says what lm_warn was given, once for each line of the caller's. */
 void lm_show_warning(lua_State *L);
+/* Whether warnings of what code carried over from PyTorch gets wrong are wanted too (ported_code.c). */
+bool lm_is_porting(void);
+/* Looks at a call of an op for these, where they are wanted. given: bit i: argument i was given; out: its first result,
+ * or NULL. */
+void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out);
+/* Whether the script itself called the function `name` at that level. A function that made it its last call has no
+ * frame any more: the line before, of the script or ours, then calls something else, which is either one of the
+ * library's functions or a function of the script's. */
+bool lm_is_scripts_call(lua_State *L, int level, const char *name);
 
 /* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
@@ -399,7 +408,7 @@ void lm_lua_threads_at_exit(void);
 /* ---- what each file adds to the module, and two of them to the methods of tensors */
 /* clang-format off */
 #define LM_FUNCTION_LISTS(X)                                                                                          \
-  X(error) X(warning) X(protected_call) X(help) X(environment) X(default) /* bind/ */                                 \
+  X(error) X(warning) X(protected_call) X(help) X(environment) X(default) X(ported) /* bind/ */                       \
   X(handle) X(table) X(random) X(scope)                                   /* bind/tensor/ */                          \
   X(mode) X(backward) X(hook) X(custom)                                   /* bind/autograd/ */                        \
   X(optim) X(rescale)                                                     /* bind/optim/ */                           \

@@ -94,6 +94,31 @@ void lm_note_anomaly(lua_State *L) {
   lm_anomaly_at(line);
 }
 
+/* Is that a name of op's function: squeeze, squeeze_? */
+static bool names_op(const char *given, const char *op) {
+  size_t n = strlen(op);
+  return strncmp(given, op, n) == 0 && (given[n] == '\0' || strcmp(given + n, "_") == 0);
+}
+
+bool lm_is_scripts_call(lua_State *L, int level, const char *name) {
+  lua_Debug called, ar;
+  if (!lua_getstack(L, level, &called)) return false;
+  size_t n = 0;
+  luaL_checkstack(L, 16, "caller");
+  lm_reg_get(L, &lm_reg_own_files);
+  const char *prefix = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
+  int up = level + 1;
+  while (lua_getstack(L, up, &ar) && lua_getinfo(L, "Sl", &ar) && ar.currentline <= 0) up++; /* C: pcall, no_grad */
+  bool found = lua_getstack(L, up, &ar), own = found && is_own(&ar, prefix, n);
+  lua_getinfo(L, "nf", &called);
+  bool method = strcmp(called.namewhat, "method") == 0, field = strcmp(called.namewhat, "field") == 0;
+  bool by_name = called.name && names_op(called.name, name);
+  standing as = called.name && (method || field) ? stands_in(L, called.name, method) : ANOTHER;
+  lua_pop(L, 2);
+  if (!own) return found && (by_name || as != PERHAPS);
+  return up == level + 1 && called.name && !by_name && as == ANOTHER;
+}
+
 static bool is_op(const char *begin, const char *end) {
   char name[64];
   return end - begin < (long)sizeof name && lm_op_find(memcpy(memset(name, 0, sizeof name), begin, end - begin)) >= 0;

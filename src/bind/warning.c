@@ -1,15 +1,35 @@
 /* Warnings: once for each line of the caller's. */
 #include <stdatomic.h>
 
+#include "base/environment_variable.h"
 #include "base/log.h"
 #include "bind/bind.h"
 
-static atomic_bool silent;
+typedef enum level { UNASKED, SILENT, USUAL, PORTING } level;
+static atomic_int chosen; /* a level */
 
-/* set_warnings(on): whether there are any. Gives what was before. */
+static level level_now(void) {
+  int now = atomic_load_explicit(&chosen, memory_order_relaxed);
+  if (now != UNASKED) return (level)now;
+  int first = lm_variable_is_on(LM_VAR_PORT, false) ? PORTING : USUAL;
+  return atomic_compare_exchange_strong(&chosen, &now, first) ? (level)first : (level)now;
+}
+
+bool lm_is_porting(void) { return level_now() == PORTING; }
+
+/* set_warnings(on): true, false or "port". Returns what was before. */
 static int bind_set_warnings(lua_State *L) {
-  bool on = lm_need_bool(L, 1, "set_warnings", "on");
-  return lm_return_bool(L, !atomic_exchange(&silent, !on));
+  const char *word = lua_type(L, 1) == LUA_TSTRING ? lm_to_text(L, 1) : NULL;
+  level now = PORTING, before = level_now();
+  if (!word && lua_type(L, 1) != LUA_TBOOLEAN) {
+    return lm_raise_text(L, "set_warnings: on: true, false or \"port\" expected, got %s", lm_got(L, LM_STATE(L), 1));
+  } else if (!word) {
+    now = lua_toboolean(L, 1) ? USUAL : SILENT;
+  } else if (strcmp(word, "port") != 0) {
+    return lm_raise_text(L, "set_warnings: on: no '%s'; there are true, false and \"port\"", lm_brief(word, 60));
+  }
+  atomic_store(&chosen, now);
+  return before == PORTING ? lm_return_text(L, "port") : lm_return_bool(L, before == USUAL);
 }
 
 /* warn(text) */
@@ -21,7 +41,7 @@ static int bind_warn(lua_State *L) {
 
 void lm_show_warning(lua_State *L) {
   const char *text = lm_take_warning();
-  if (!text || atomic_load(&silent)) return;
+  if (!text || level_now() == SILENT) return;
   int top = lua_gettop(L);
   luaL_checkstack(L, 8, "warning");
   lm_reg_get(L, &lm_reg_warned);

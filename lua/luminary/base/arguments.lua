@@ -9,6 +9,7 @@
 --- by place, or by name in a table that comes last. One has to be given, unless it has a default or its kind, a word,
 --- ends in "?". `from` names another row whose value is the default, `says` is what help calls the default; none = true
 --- lets false stand for none. In `of` the rows of the second list may all be left out.
+local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local arguments = {}
@@ -62,6 +63,8 @@ local function value_of(who, row, value, may_lack)
   return options.arg(who, row[1], value, kind)
 end
 
+local of_dims = {dim = true, ["dim?"] = true, ["dims?"] = true}
+
 -- The checked values of a call, a list with holes, by the rows' places; those after the first `least` may be left out.
 -- -1: they are options, after arguments that are read elsewhere.
 local function collect(who, rows, least, ...)
@@ -79,6 +82,7 @@ local function collect(who, rows, least, ...)
   for i, row in ipairs(rows) do
     local value = values[i]
     if named and i > n then value = named[row[1]] end
+    if value == 1 and of_dims[row[2]] then core.look_at_dim(who, row[1], values[1]) end
     values[i] = value_of(who, row, value, i > least)
   end
   return values

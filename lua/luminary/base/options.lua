@@ -108,6 +108,8 @@ local kinds = {
   table = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
   ["function"] = {"a function", only "function"},
   callable = {"a function, or an object that is called as one", callable},
+  dim = {"an integer", function(v) if is_integer(v) then return v end end}, -- as PyTorch has it, from 1
+  dims = {"a value", function(v) return v end}, -- one or a list, which an op checks
   integer = {"an integer", function(v) if is_integer(v) then return v end end},
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
   natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},

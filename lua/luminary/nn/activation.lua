@@ -52,7 +52,7 @@ activation "Softshrink" {
   help = "x moved towards 0 by lambd, not beyond",
 }
 activation "GLU" {
-  takes = {{"dim", "integer", -1}}, call = functional.glu, prints = "dim={dim}",
+  takes = {{"dim", "dim", -1}}, call = functional.glu, prints = "dim={dim}",
   help = "the first half along dim times the sigmoid of the second",
 }
 activation "RReLU" {
@@ -78,7 +78,7 @@ activation "GELU" {
 -- Without dim, as PyTorch: 1 of inputs of 0, 1 or 3 dims, else 2, with a warning.
 local function along_dim(name, op, help)
   activation(name) {
-    takes = {{"dim", "integer?"}}, prints = "dim={dim}",
+    takes = {{"dim", "dim?"}}, prints = "dim={dim}",
     help = help .. ". Dims count from 1, or from -1 at the end",
     made = function(self)
       if self.dim == 0 then options.fail("%s: dim 0: dims count from 1, or from -1 at the end", name) end
@@ -119,7 +119,7 @@ activation "Dropout" {
 }
 
 activation "Flatten" {
-  takes = {{"start_dim", "integer", 2}, {"end_dim", "integer", -1}}, call = ops.flatten,
+  takes = {{"start_dim", "dim", 2}, {"end_dim", "dim", -1}}, call = ops.flatten,
   prints = "start_dim={start_dim}, end_dim={end_dim}", help = "those dims made one; the batch dim stays",
 }
 

@@ -144,7 +144,7 @@ entry "CTCLoss" {
 }
 
 entry "CosineSimilarity" {
-  takes = {{"dim", "integer", 2}, {"eps", "number", 1e-8}},
+  takes = {{"dim", "dim", 2}, {"eps", "number", 1e-8}},
   forward = function(self, x1, x2) return ops.cosine_similarity(x1, x2, {dim = self.dim, eps = self.eps}) end,
   help = "of x1 and x2 along dim; see F.cosine_similarity",
 }

@@ -43,7 +43,7 @@ local function size_list(who, name, v)
 end
 
 rearranging "Unflatten" {
-  takes = {{"dim", "integer"}, {"unflattened_size", size_list}},
+  takes = {{"dim", "dim"}, {"unflattened_size", size_list}},
   made = function(self)
     if self.dim == 0 then options.fail("Unflatten: dim 0: dims count from 1, or from -1 at the end") end
   end,

@@ -173,7 +173,7 @@ end
 
 --- x:split(size [, dim = 1]): a list of views along dim: of `size` entries each, or of a list of sizes.
 function methods.split(...)
-  local x, sizes, dim = read("split", {{"x", "tensor"}, {"size", size_or_sizes}, {"dim", "integer", 1}}, ...)
+  local x, sizes, dim = read("split", {{"x", "tensor"}, {"size", size_or_sizes}, {"dim", "dim", 1}}, ...)
   dim = dim_of("split", x, dim, x.ndim)
   local total = x.shape[dim]
   if type(sizes) == "number" then
@@ -195,14 +195,14 @@ end
 
 --- x:chunk(chunks [, dim = 1]): at most `chunks` views of equal size (but for the last) along dim.
 function methods.chunk(...)
-  local x, chunks, dim = read("chunk", {{"x", "tensor"}, {"chunks", "count"}, {"dim", "integer", 1}}, ...)
+  local x, chunks, dim = read("chunk", {{"x", "tensor"}, {"chunks", "count"}, {"dim", "dim", 1}}, ...)
   dim = dim_of("chunk", x, dim, x.ndim)
   return methods.split(x, math.max(1, math.ceil(x.shape[dim] / chunks)), dim)
 end
 
 --- x:unbind([dim = 1]): the list of x's entries along dim.
 function methods.unbind(...)
-  local x, dim = read("unbind", {{"x", "tensor"}, {"dim", "integer", 1}}, ...)
+  local x, dim = read("unbind", {{"x", "tensor"}, {"dim", "dim", 1}}, ...)
   dim = dim_of("unbind", x, dim, x.ndim)
   local total, parts = x.shape[dim], {}
   check_parts("unbind", total)
@@ -285,7 +285,7 @@ function methods.norm(...)
   if type(p) == "table" then p = p.p end
   if type(p) ~= "string" then return ops.norm(...) end
   local x, ord, dim, keepdim = read("norm", {
-    {"x", "tensor"}, {"p", {"fro", "nuc"}}, {"dim", "any?"}, {"keepdim", "boolean", false},
+    {"x", "tensor"}, {"p", {"fro", "nuc"}}, {"dim", "dims?"}, {"keepdim", "boolean", false},
   }, ...)
   if ord == "fro" then return ops.norm(x, 2, dim, {keepdim = keepdim}) end
   return require("luminary.linalg").matrix_norm(x, "nuc", dim, keepdim)

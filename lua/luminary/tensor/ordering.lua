@@ -32,7 +32,7 @@ end
 function ordering.diff(...)
   local who = "diff"
   local x, n, along, prepend, append = read(who, {
-    {"x", "tensor"}, {"n", "natural", 1}, {"dim", "integer", -1}, {"prepend", "tensor?"}, {"append", "tensor?"},
+    {"x", "tensor"}, {"n", "natural", 1}, {"dim", "dim", -1}, {"prepend", "tensor?"}, {"append", "tensor?"},
   }, ...)
   if x.ndim == 0 then fail("%s: x has to have a dim, is one number", who) end
   local dim, parts = dim_of(who, x, along), {x}
@@ -68,7 +68,7 @@ ordering.nanmedian = core.nanmedian
 --- smallest of such, and where it is last.
 function ordering.mode(...)
   local who = "mode"
-  local x, along, keepdim = read(who, {{"x", "tensor"}, {"dim", "integer", -1}, {"keepdim", "boolean", false}}, ...)
+  local x, along, keepdim = read(who, {{"x", "tensor"}, {"dim", "dim", -1}, {"keepdim", "boolean", false}}, ...)
   local dim, y = dim_of(who, x, along), lines(x)
   local n = y.shape[dim]
   if n == 0 then fail("%s: dim %d of %s has no elements to choose from", who, dim, describe(x)) end
@@ -127,7 +127,7 @@ end
 
 local function quantile(who, without_nan, ...)
   local x, q, along, keepdim, interpolation = read(who, {
-    {"x", "tensor"}, {"q", "any"}, {"dim", "integer?"}, {"keepdim", "boolean", false},
+    {"x", "tensor"}, {"q", "any"}, {"dim", "dim?"}, {"keepdim", "boolean", false},
     {"interpolation", INTERPOLATIONS, "linear"},
   }, ...)
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
@@ -239,7 +239,7 @@ local function distinct(who, x, by_value, return_inverse, return_counts, along)
 end
 
 local inverse, counts = {"return_inverse", "boolean", false}, {"return_counts", "boolean", false}
-local dim = {"dim", "integer?"}
+local dim = {"dim", "dim?"}
 
 --- x:unique([{sorted = true, return_inverse = false, return_counts = false, dim}]): x's distinct elements in growing
 --- order, or along dim its distinct entries, by their first elements that differ. return_inverse: and for each element

@@ -42,7 +42,7 @@ end
 
 -- ---- entries of a dim
 
-local copy_rows = {{"x", "tensor"}, {"dim", "integer"}, {"index", "tensor"}, {"source", "tensor"}}
+local copy_rows = {{"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"source", "tensor"}}
 local function index_copy(who, put, ...)
   local x, dim, index, source = read(who, copy_rows, ...)
   source = check_source(who, x, dim, index, source)
@@ -63,7 +63,7 @@ local function single(who, name, v)
   fail("%s: %s has to be a number or a 0-d tensor, got %s", who, name, describe(v))
 end
 
-local fill_rows = {{"x", "tensor"}, {"dim", "integer"}, {"index", "tensor"}, {"value", single}}
+local fill_rows = {{"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"value", single}}
 local function index_fill(who, put, fill, ...)
   local x, dim, index, value = read(who, fill_rows, ...)
   local wide = with_dim(x)
@@ -88,7 +88,7 @@ function placing.index_fill_(...)
 end
 
 local reduce_rows = {
-  {"x", "tensor"}, {"dim", "integer"}, {"index", "tensor"}, {"source", "tensor"},
+  {"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"source", "tensor"},
   {"reduce", {"prod", "mean", "amax", "amin"}}, {"include_self", "boolean", true},
 }
 local function index_reduce(who, ...)
@@ -155,7 +155,7 @@ end
 --- through.
 function placing.take_along_dim(...)
   local who = "take_along_dim"
-  local x, indices, dim = read(who, {{"x", "tensor"}, {"indices", "tensor"}, {"dim", "integer?"}}, ...)
+  local x, indices, dim = read(who, {{"x", "tensor"}, {"indices", "tensor"}, {"dim", "dim?"}}, ...)
   if dim == nil then x, indices, dim = ops.flatten(x), ops.flatten(indices), 1 end
   if indices.ndim ~= x.ndim then
     fail("%s: indices is %s, x %s; they have to have as many dims", who, describe(indices), describe(x))
@@ -241,7 +241,7 @@ end
 --- x:select_scatter(src, dim, index): x with src in the place of its entry `index` of dim.
 function placing.select_scatter(...)
   local x, src, dim, index = read("select_scatter", {
-    {"x", "tensor"}, {"src", "tensor"}, {"dim", "integer"}, {"index", "integer"},
+    {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim"}, {"index", "integer"},
   }, ...)
   return replaced("select_scatter", x, src, function(y) return ops.select(y, dim, index) end)
 end
@@ -250,7 +250,7 @@ end
 --- that x:slice(dim, first, last, step) gives.
 function placing.slice_scatter(...)
   local x, src, dim, first, last, step = read("slice_scatter", {
-    {"x", "tensor"}, {"src", "tensor"}, {"dim", "integer", 1}, {"first", "integer", 1}, {"last", "integer", -1},
+    {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim", 1}, {"first", "integer", 1}, {"last", "integer", -1},
     {"step", "integer", 1},
   }, ...)
   return replaced("slice_scatter", x, src, function(y) return ops.slice(y, dim, first, last, step) end)

@@ -115,7 +115,7 @@ end
 --- x:unflatten(dim, sizes): dim as several of those sizes, one of which may be -1.
 function rearranging.unflatten(...)
   local who = "unflatten"
-  local x, dim, sizes = read(who, {{"x", "tensor"}, {"dim", "integer"}, {"sizes", "integers"}}, ...)
+  local x, dim, sizes = read(who, {{"x", "tensor"}, {"dim", "dim"}, {"sizes", "integers"}}, ...)
   dim = dim_of(who, x, dim, x.ndim)
   local shape, all, known, open = x.shape, {}, 1, 0
   if #sizes == 0 then fail("%s: sizes is empty", who) end
@@ -230,7 +230,7 @@ end
 --- entry i (from 1), the third at j, …
 function rearranging.tensor_split(...)
   local x, parts, dim = read("tensor_split", {
-    {"x", "tensor"}, {"indices_or_sections", number_or_list}, {"dim", "integer", 1},
+    {"x", "tensor"}, {"indices_or_sections", number_or_list}, {"dim", "dim", 1},
   }, ...)
   return tensor_split("tensor_split", x, parts, dim)
 end
@@ -306,7 +306,7 @@ end
 function rearranging.repeat_interleave(...)
   local who = "repeat_interleave"
   local x, repeats, dim, size = read(who, {
-    {"x", "tensor"}, {"repeats", repeats_of}, {"dim", "integer?"}, {"output_size", "natural?"},
+    {"x", "tensor"}, {"repeats", repeats_of}, {"dim", "dim?"}, {"output_size", "natural?"},
   }, ...)
   if dim == nil then x, dim = ops.flatten(x), 1 end
   if x.ndim == 0 then x = ops.reshape(x, {1}) end

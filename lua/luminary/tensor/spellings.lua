@@ -17,7 +17,7 @@ for _, name in ipairs {"std", "var"} do
   --- deviation (variance) and the mean: local std, mean = lm.std_mean(x).
   spellings[name .. "_mean"] = function(...)
     local x, dim, unbiased, keepdim, correction = read(name .. "_mean", {
-      {"x", "tensor"}, {"dim", "any?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
+      {"x", "tensor"}, {"dim", "dims?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
       {"correction", "number", 1},
     }, ...)
     local spread = ops[name](x, dim, unbiased, keepdim, {correction = correction})
@@ -141,7 +141,7 @@ end
 
 --- x:split_with_sizes(sizes [, dim = 1]): x:split with a list of sizes.
 function spellings.split_with_sizes(...)
-  local x, sizes, dim = read("split_with_sizes", {{"x", "tensor"}, {"sizes", "integers"}, {"dim", "integer", 1}}, ...)
+  local x, sizes, dim = read("split_with_sizes", {{"x", "tensor"}, {"sizes", "integers"}, {"dim", "dim", 1}}, ...)
   return methods.split(x, sizes, dim)
 end
 

@@ -1,0 +1,147 @@
+/* What code carried over from PyTorch gets wrong without an error: a dim of 1, which is PyTorch's 0 here, and ids that
+ * count from 0. Looked for only where LM_PORT=1 or set_warnings("port") asks for it. */
+#include "base/log.h"
+#include "bind/bind.h"
+#include "device/graph.h"
+
+static void warn_of_dim(lua_State *L, const char *fn, const char *arg) {
+  lm_warn("%s: %s 1 is the first dimension here (PyTorch's dim 0); PyTorch's %s=1 is 2", fn, arg, arg);
+  lm_show_warning(L);
+}
+
+/* The dim arguments that were given: the name of the first that is 1, and whether one is the last dim of several,
+ * which no number of PyTorch's says. */
+typedef struct dims_given {
+  const char *first;
+  bool last;
+} dims_given;
+
+static void look_at_dim(dims_given *g, const lm_arg *a, int64_t dim, int ndim) {
+  if (dim == 0 && !g->first) g->first = a->name;
+  if (dim == ndim - 1) g->last = true;
+}
+
+static dims_given given_dims(const lm_op *op, const char *args, uint32_t given, int ndim) {
+  dims_given g = {NULL, false};
+  for (int i = 0; i < op->nargs; i++) {
+    const lm_arg *a = &op->arg[i];
+    if (!(given & 1u << i)) continue;
+    if (a->kind == LM_ARG_DIM || a->kind == LM_ARG_DIM_OPT) {
+      look_at_dim(&g, a, *(const int64_t *)(const void *)(args + a->offset), ndim);
+    } else if (a->kind == LM_ARG_DIMS_OPT) {
+      const lm_ints *dims = (const void *)(args + a->offset);
+      for (int k = 0; k < dims->n; k++) look_at_dim(&g, a, dims->v[k], ndim);
+    }
+  }
+  return g;
+}
+
+/* ---- ids */
+
+typedef struct range {
+  double least, most, count;
+} range;
+
+static lm_status read_range(lm_tensor *ids, range *out) {
+  lm_amin_args least = {.x = ids, .dim = {.n = -1}};
+  lm_amax_args most = {.x = ids, .dim = {.n = -1}};
+  lm_tensor *t[2] = {NULL, NULL};
+  lm_status status;
+  TRY(lm_op_run(LM_OP_amin, &least, &t[0]));
+  TRY(lm_op_run(LM_OP_amax, &most, &t[1]));
+  TRY(lm_tensor_item_f64(t[0], &out->least));
+  TRY(lm_tensor_item_f64(t[1], &out->most));
+  out->count = (double)ids->numel;
+done:
+  lm_release(t[0]);
+  lm_release(t[1]);
+  return status;
+}
+
+/* The range of all ids that this line of the script has given so far. */
+static range *range_of_line(lua_State *L, const char *fn, const range *add) {
+  int top = lua_gettop(L);
+  luaL_checkstack(L, 8, "ids");
+  lm_reg_get(L, &lm_reg_ids);
+  lm_push_where(L);
+  lua_pushstring(L, fn);
+  lua_concat(L, 2);
+  lua_pushvalue(L, -1);
+  lua_rawget(L, top + 1);
+  range *all = lua_touserdata(L, -1); /* which the table keeps alive */
+  if (!all) {
+    lua_pop(L, 1);
+    all = lua_newuserdata(L, sizeof *all);
+    *all = (range){INFINITY, -INFINITY, 0};
+    lua_rawset(L, top + 1);
+  }
+  lua_settop(L, top);
+  all->least = fmin(all->least, add->least);
+  all->most = fmax(all->most, add->most);
+  all->count += add->count;
+  return all;
+}
+
+/* Ids of a table of n rows, or labels of n classes. 0 is an error elsewhere, except as a label that is ignored; so what
+ * is left of counting from 0 is that n never comes, though n - 1, PyTorch's last, or an ignored 0 does. That is chance
+ * in many cases: entries count from 1 and n has not come yet. It is seldom so (one in 20 at most if all are as frequent)
+ * of 4 n ids and more, and where n - 1 stands out among n / 20 or fewer. */
+static void check_ids(lua_State *L, const char *fn, lm_tensor *ids, int64_t n, bool positions) {
+  range r;
+  if (n < 2 || ids->numel == 0 || lm_dtype_is_float(ids->dtype) || lm_graph_capturing()) return;
+  if (read_range(ids, &r) != LM_OK) return;
+  if (positions && r.count > 1 && r.count == r.most - r.least + 1) return; /* one after the other: no vocabulary's */
+  if (r.least < 0) r.least = 1; /* -100: a label that is ignored */
+  const range *all = range_of_line(L, fn, &r);
+  const double size = (double)n;
+  bool ends_so = all->most == size - 1, many = all->count >= 4 * size, few = all->count <= size / 20;
+  if (all->most >= size || all->most == all->least || !(many ? ends_so || all->least == 0 : few && ends_so)) return;
+  lm_warn("%s: of %.0f ids so far the smallest is %.0f, the largest %.0f, and none is %.0f, the size: they seem to count "
+          "from 0, as in PyTorch; ids count from 1 here, so add 1",
+          fn, all->count, all->least, all->most, size);
+  lm_show_warning(L);
+}
+
+static void look_for_ids(lua_State *L, lm_op_id id, const char *args) {
+  if (id == LM_OP_embedding) {
+    const lm_embedding_args *a = (const void *)args;
+    check_ids(L, "embedding", a->index, a->weight->size[0], true);
+  } else if (id == LM_OP_cross_entropy) {
+    const lm_cross_entropy_args *a = (const void *)args;
+    check_ids(L, "cross_entropy", a->target, a->x->size[a->x->ndim > 1], false);
+  } else if (id == LM_OP_nll_loss) {
+    const lm_nll_loss_args *a = (const void *)args;
+    check_ids(L, "nll_loss", a->target, a->x->size[a->x->ndim > 1], false);
+  }
+}
+
+/* ---- asked after each call of an op */
+
+void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out) {
+  const lm_op *op = &lm_ops[id];
+  const lm_tensor *x = op->arg[0].kind == LM_ARG_T ? LM_ARG_TENSOR(args, op->arg[0].offset) : NULL;
+  const lm_tensor *t = x && id != LM_OP_unsqueeze ? x : out; /* cat, stack */
+  int ndim = t ? t->ndim : 0;
+  dims_given g = ndim >= 2 ? given_dims(op, args, given, ndim) : (dims_given){NULL, false};
+  if (g.first && !g.last) {
+    const lm_overload *o = lm_overloads; /* x:max(dim) is max_dim */
+    while (o->name && o->number != id) o++;
+    const char *fn = o->name ? o->name : op->name;
+    if (lm_is_scripts_call(L, 0, fn)) warn_of_dim(L, fn, g.first);
+  }
+  look_for_ids(L, id, args);
+}
+
+enum { WRAPPER = 3 }; /* the level of the function that asked base/arguments.lua */
+
+/* look_at_dim(fn, arg, x): that argument of a function in Lua was given as 1. x: its first argument; a layer is made
+ * where that is no tensor. */
+static int bind_look_at_dim(lua_State *L) {
+  if (!lm_is_porting()) return 0;
+  const char *fn = luaL_checkstring(L, 1), *arg = luaL_checkstring(L, 2);
+  const lm_tensor *x = lm_to_tensor(L, LM_STATE(L), 3);
+  if (!x || (x->ndim >= 2 && lm_is_scripts_call(L, WRAPPER, fn))) warn_of_dim(L, fn, arg);
+  return 0;
+}
+
+const luaL_Reg lm_ported_functions[] = {{"look_at_dim", bind_look_at_dim}, {NULL, NULL}};
