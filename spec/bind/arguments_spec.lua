@@ -199,6 +199,47 @@ describe("wrong arguments to", function()
     end
   end)
 
+  it("a colon is no remedy where the argument itself is nil", function()
+    for _, try in ipairs { function() nn.Linear(2, 2)(nil) end, function() nn.Linear(2, 2)() end,
+      function() nn.ReLU()(nil) end, function() nn.functional.relu(nil) end } do
+      local ok, message = pcall(try)
+      assert(not ok)
+      assert.matches("x: a tensor expected, got n", message)
+      assert.not_matches("colon", message)
+    end
+  end)
+
+  it("[0] of a list, which starts at 1", function()
+    local net = nn.Linear(2, 2)
+    local opt = optim.SGD(net:parameters(), { lr = 1 })
+    local function check(problem, try)
+      local ok, message = pcall(try)
+      assert(not ok, problem)
+      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
+    end
+    local groups = "param_groups%[0%]: lists start at 1, and param_groups%[1%] is the first of 1"
+    check(groups, function() return opt.param_groups[0] end)
+    check(groups, function() opt.param_groups[0].lr = 2 end)
+    opt:load_state_dict(opt:state_dict())
+    check(groups, function() return opt.param_groups[0] end)
+    check("list%[0%]: lists start at 1, and list%[1%] is the first of 2", function() return net:parameters()[0] end)
+    check("list%[0%]: lists start at 1, and list%[1%] is the first of 3", function() return lm.ones(3):chunk(3)[0] end)
+    assert.is_nil(opt.param_groups[2])
+    assert.is_nil(opt.param_groups.lr)
+    opt:add_param_group { params = { nn.Parameter(lm.ones(1)) }, lr = 0.5 }
+    assert.same({ 2, 1, 0.5 }, { #opt.param_groups, opt.param_groups[1].lr, opt.param_groups[2].lr })
+  end)
+
+  it("Torch7's function for the class that takes parameters", function()
+    for name, class in pairs { sgd = "SGD", adam = "Adam", rmsprop = "RMSprop", lbfgs = "LBFGS", adamax = "Adamax" } do
+      assert.is_truthy(optim[class])
+      local ok, message = pcall(function() optim[name](nn.Linear(2, 2):parameters(), { lr = 0.1 }) end)
+      assert(not ok)
+      assert.matches(("arguments_spec.lua:%%d+: %s: feval must be a function, got a table; optim.%s is the class that "
+        .. "takes a list of parameters$"):format(name, class), message)
+    end
+  end)
+
   it("lists that PyTorch has as iterators or tuples", function()
     local net, qkv = nn.Sequential(nn.Linear(2, 2)), lm.ones { 2, 6 }
     for _, name in ipairs { "parameters", "buffers", "children", "modules" } do

@@ -65,8 +65,8 @@ F.glu(x, 1)
 F.gumbel_softmax(x, {dim = 1})
 lm.linalg.norm(x, {dim = 1})
 ]]
-    assert.matches("script.lua:2: warning: softmax: dim 1 is the first dimension here (PyTorch's dim 0); PyTorch's dim=1 "
-      .. "is 2\n", out, 1, true)
+    assert.matches("script.lua:2: warning: softmax: dim 1 is the first dimension here (PyTorch's dim 0); PyTorch's "
+      .. "dim=1 is 2\n", out, 1, true)
     assert.matches(":11: warning: max: dim 1 ", out, 1, true)
     assert.matches(":8: warning: flatten: start_dim 1 is the first dimension here (PyTorch's dim 0); PyTorch's "
       .. "start_dim=1 is 2\n", out, 1, true)
@@ -148,8 +148,8 @@ for _ = 1, 5 do F.cross_entropy(lm.rand(4, 5), lm.tensor({0, 2, 3, 5}):long(), {
 for _ = 1, 5 do F.cross_entropy(lm.rand(4, 5), lm.tensor({-100, 2, 3, 1}):long()) end
 ]]
     assert.same({3, 5, 10}, lines, out)
-    assert.matches("cross_entropy: of 20 ids so far the smallest is 1, the largest 4, and none is 5, the size: they seem "
-      .. "to count from 0, as in PyTorch; ids count from 1 here, so add 1\n", out, 1, true)
+    assert.matches("cross_entropy: of 20 ids so far the smallest is 1, the largest 4, and none is 5, the size: they "
+      .. "seem to count from 0, as in PyTorch; ids count from 1 here, so add 1\n", out, 1, true)
   end)
 
   it("are tokens among which the vocabulary's last of PyTorch stands out", function()

@@ -194,7 +194,7 @@ describe("Torch7's optimizers", function()
   end)
   it("say what was wrong", function()
     local x = lm.ones(3)
-    assert.error_matches(function() optim.sgd(x, quadratic) end, "sgd: feval has to be a function, got a tensor")
+    assert.error_matches(function() optim.sgd(x, quadratic) end, "sgd: feval must be a function, got a tensor")
     assert.error_matches(function() optim.sgd(quadratic, x, { learningrate = 1 }) end,
       "sgd: no option 'learningrate'; did you mean 'learningRate'")
     assert.error_matches(function() optim.adam(function() return 1 end, x) end,

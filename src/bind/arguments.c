@@ -11,7 +11,7 @@ static const double exact = 9007199254740992.0; /* 2^53: integers up to here are
 
 const char *lm_dot_hint(const char *fn, const char *arg, int type) {
   static _Thread_local char text[96];
-  bool dotted = strcmp(arg, "x") == 0 && (type == LUA_TNONE || type == LUA_TNIL || type == LUA_TNUMBER);
+  bool dotted = strcmp(arg, "x") == 0 && (type == LUA_TNONE || type == LUA_TNUMBER);
   snprintf(text, sizeof text, " (as a method it is x:%s(…), with a colon)", fn);
   return dotted ? text : "";
 }

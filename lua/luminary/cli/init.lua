@@ -22,17 +22,49 @@ Without any, a prompt: values are printed, `_` is the last one, `?name` explains
 data and dist are there beside lm.
 ]]
 
+local error_hints = require "luminary.cli.error_hints"
 local excerpt = require "luminary.base.excerpt"
+local frames = require "luminary.base.script_frames"
+
+local HINT = "hint: "
 
 local cli = {}
 -- What a script or somebody at the prompt does to the globals does not keep us from telling what is wrong.
-local pcall, tostring, type, rawget, find, gmatch = pcall, tostring, type, rawget, string.find, string.gmatch
+local pcall, tostring, type, rawget, find, gmatch, match = pcall, tostring, type, rawget, string.find,
+  string.gmatch, string.match
 local getmetatable_of, remove, concat, format, stack = debug.getmetatable, table.remove, table.concat, string.format,
   debug.traceback
 
 local function say(text) io.stderr:write("luminary: ", text, "\n") end
 
--- Where the command's own frames begin, the traceback of a script ends.
+-- What the error says, and the frames of a worker that it passes on, which then are all that is shown.
+local function parts_of(message)
+  local head, title, passed = match(message, "^(.-)\n(stack traceback of [^\n]*):\n(.*)$")
+  return head or message, title, passed
+end
+
+-- The frames of a traceback before the command's own begin.
+local function before_command(text)
+  local lines = {}
+  for frame in gmatch(text, "\n(\t[^\n]*)") do
+    if find(frame, "luminary/cli/", 1, true) and #lines > 0 then
+      remove(lines) -- xpcall, under whatever name it was called
+      break
+    end
+    local own = find(frame, "luminary/cli/", 1, true) or find(frame, "[builtin#", 1, true)
+    if not own then lines[#lines + 1] = frame end
+  end
+  return concat(lines, "\n")
+end
+
+-- A message with its hint, on a line of its own.
+local function hinted(message)
+  local hint = error_hints.of(message)
+  return hint and message .. "\n" .. HINT .. hint or message
+end
+cli.hinted = hinted
+
+-- The handler of errors: the message, a hint, and the script's frames; with LM_LOG=trace also those of the library.
 local function traceback(message)
   if type(message) ~= "string" then
     local kind, mt = type(message), getmetatable_of(message)
@@ -41,19 +73,12 @@ local function traceback(message)
       or format("(error object is a %s value)", kind)
   end
   local core = package.loaded["luminary.core"]
-  local frames = core and core.traceback_of(message) or stack("", 2) -- where it came from, if through a scope of ours
-  message = excerpt(message)
-  local lines = {}
-  for frame in gmatch(frames, "\n(\t[^\n]*)") do
-    if find(frame, "luminary/cli/", 1, true) and #lines > 0 then
-      remove(lines) -- xpcall, under whatever name it was called
-      break
-    end
-    local own = find(frame, "luminary/cli/", 1, true) or find(frame, "[builtin#", 1, true)
-    if not own then lines[#lines + 1] = frame end
-  end
-  if #lines == 0 then return message end
-  return message .. "\nstack traceback:\n" .. concat(lines, "\n")
+  local text = core and core.traceback_of(message) or stack("", 2) -- where it came from, if through a scope of ours
+  local head, title, passed = parts_of(excerpt(message))
+  local shown = concat(frames.shown(passed or before_command(text)), "\n")
+  if passed and frames.all() then shown = shown .. "\nstack traceback:\n" .. before_command(text) end
+  head = hinted(head)
+  return shown == "" and head or head .. "\n" .. (title or "stack traceback") .. ":\n" .. shown
 end
 cli.traceback = traceback
 
@@ -61,7 +86,8 @@ cli.traceback = traceback
 local function report(trouble)
   say(trouble)
   if package.loaded["luminary.core"] or os.getenv "LM_ERROR_FILE" or os.getenv "TORCHELASTIC_ERROR_FILE" then
-    local message = trouble:match("^(.-)\nstack traceback:\n") or trouble
+    local message = trouble:match("^(.-)\nstack traceback") or trouble
+    message = message:match("^(.-)\n" .. HINT) or message
     local told, problem = pcall(function() require "luminary.distributed.publish_error"(message, trouble) end)
     if not told then say(tostring(problem)) end
   end
@@ -70,7 +96,7 @@ end
 -- Run a chunk to its end; the exit status.
 local function run(chunk, problem, ...)
   if not chunk then
-    report(problem)
+    report(hinted(problem))
     return 1
   end
   local arguments, n = {...}, select("#", ...)
@@ -123,6 +149,7 @@ function cli.main(args)
       return 1
     end
     rawset(_G, "lm", require "luminary")
+    error_hints.texts["(command line)"] = args[2]
     local chunk, problem = loadstring(args[2], "=(command line)")
     return run(chunk, problem, set_arg(args, 2))
   elseif first ~= "-" and first:sub(1, 1) == "-" then

@@ -4,6 +4,7 @@
 local lm = require "luminary"
 local cli = require "luminary.cli"
 local help = require "luminary.help"
+local hints = require "luminary.cli.error_hints"
 local line = require "luminary.cli.line_editing"
 local complete = require "luminary.cli.completion"
 
@@ -78,23 +79,10 @@ local function print_values(...)
   for i = 1, n do say(to_text((select(i, ...)), 40)) end
 end
 
-local own_files = match(debug.getinfo(1, "S").source, "^@(.*)cli/[^/]*$") or "luminary/"
-
--- An error without the frames that are not the user's.
-local function brief(trouble)
-  local message, frames = match(trouble, "^(.*)\nstack traceback:\n(.*)$")
-  if not message then return trouble end
-  local kept = ""
-  for frame in gmatch(frames, "[^\n]+") do
-    if not find(frame, "[C]", 1, true) and not find(frame, own_files, 1, true) then kept = kept .. "\n" .. frame end
-  end
-  return kept == "" and message or message .. "\nstack traceback:" .. kept
-end
-
 -- Printing is part of what may fail, and of what Ctrl-C interrupts.
 local function evaluate(chunk, guarded)
   local ok, problem = guarded(xpcall, function() print_values(chunk()) end, cli.traceback)
-  if not ok then say(type(problem) == "string" and brief(problem) or "an error in the error's own handling") end
+  if not ok then say(type(problem) == "string" and problem or "an error in the error's own handling") end
 end
 
 --- What `?name` prints: what the name is, or the names that come near.
@@ -150,10 +138,11 @@ local function serve(read, remember, guarded)
     return true
   end
   if find(text, "%S") then remember_chunk(remember, text) end
+  hints.texts.prompt = text
   if chunk then
     evaluate(chunk, guarded)
   elseif problem then
-    say(problem)
+    say(cli.hinted(problem))
   elseif find(text, "%S") then
     say(repl.help(text))
   end

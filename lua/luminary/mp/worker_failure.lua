@@ -1,6 +1,7 @@
 --- What goes wrong in a worker, as plain values for whoever started it.
 local core = require "luminary.core"
 local excerpt = require "luminary.base.excerpt"
+local frames = require "luminary.base.script_frames"
 
 local function text_of(problem)
   if type(problem) == "string" then return problem end
@@ -21,7 +22,7 @@ local function with_hint(message)
   return ("%s; global variables are not sent to workers: make '%s' local, or pass it in args"):format(message, name)
 end
 
--- Where the error came from, up to the frames that run workers.
+-- Where the error came from, up to the frames that run workers: the script's frames.
 local function traceback(problem)
   local lines = {}
   local function is_ours(frame)
@@ -35,7 +36,7 @@ local function traceback(problem)
     end
     if not is_ours(frame) then lines[#lines + 1] = frame end
   end
-  return table.concat(lines, "\n\t")
+  return table.concat(frames.shown(table.concat(lines, "\n")), "\n\t")
 end
 
 local failure = {}

@@ -10,6 +10,7 @@
 --- b comes before a, so that layers and parameters are better assigned one by one.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local counted_from_one = require "luminary.base.counted_from_one"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
 local options = require "luminary.base.options"
@@ -246,7 +247,7 @@ local function iterate(values, names)
   end
 end
 
-local list_of = {__plain = true} -- the metatable of such lists
+local list_of = counted_from_one "list" -- the metatable of such lists
 
 function list_of.__call() fail("a list is walked by ipairs: for i, p in ipairs(net:parameters()) do … end") end
 

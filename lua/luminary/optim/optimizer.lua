@@ -14,6 +14,7 @@
 ---   local opt = Signum(net:parameters(), {lr = 0.001})
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local counted_from_one = require "luminary.base.counted_from_one"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
 local arguments = require "luminary.base.arguments"
@@ -23,6 +24,8 @@ local fail, is_plain = options.fail, options.is_plain
 local Optimizer = class.root("Optimizer")
 Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
+
+local group_list = counted_from_one "param_groups"
 
 --- Options by name: {kind, default}, see options.check.
 Optimizer.spec = {}
@@ -60,7 +63,7 @@ function Optimizer:init(params, ...)
   if self.rows then opts = arguments.options(who, self.rows, ...) end
   self.defaults = options.check(who, opts, self.spec, "lr")
   self:check_group(self.defaults)
-  self.param_groups, self.state, self.known = {}, {}, {} -- state: by parameter
+  self.param_groups, self.state, self.known = setmetatable({}, group_list), {}, {} -- state: by parameter
   if #params == 0 then fail("%s: the list of parameters is empty", who) end
   if core.is_tensor(params[1]) then params = {{params = params}} end
   for _, group in ipairs(params) do self:add_param_group(group) end
@@ -299,7 +302,7 @@ function Optimizer:load_state_dict(dict)
     fail("%s: %d parameter groups in the state_dict, %d in the optimizer", who, #dict.param_groups,
       #self.param_groups)
   end
-  local groups, states, n = {}, {}, 0
+  local groups, states, n = setmetatable({}, group_list), {}, 0
   for g, group in ipairs(self.param_groups) do
     local saved = dict.param_groups[g]
     if not is_plain(saved) or not is_plain(saved.params) or #saved.params ~= #group.params then

@@ -36,12 +36,21 @@ local function evaluate(who, feval, x)
   return number, grad:detach()
 end
 
+-- The classes that take parameters, by the names of the functions.
+local classes = {
+  sgd = "SGD", adam = "Adam", adagrad = "Adagrad", rmsprop = "RMSprop", adamax = "Adamax", adadelta = "Adadelta",
+  nag = "SGD", rprop = "Rprop", asgd = "ASGD", lbfgs = "LBFGS",
+}
+
 -- An optimizer of this form: update(x, gradient, options, state) changes x.
 local function define(who, spec, update)
   for key, row in pairs(kept) do spec[key] = spec[key] or row end
   spec.learningRateDecay = spec.learningRateDecay or {"positive", 0}
   torch7[who] = function(feval, x, config, state)
-    options.arg(who, "feval", feval, "function")
+    if type(feval) ~= "function" then
+      fail("%s: feval must be a function, got %s; optim.%s is the class that takes a list of parameters", who,
+        options.describe(feval), classes[who])
+    end
     options.arg(who, "x", x, "tensor")
     config = config or state or {}
     local checked = options.check(who, config, spec, "learningRate")

@@ -1,12 +1,15 @@
 --- Lists of tensors that methods give: to PyTorch's users they are tuples, which `a, b = …` takes apart.
 local core = require "luminary.core"
+local counted_from_one = require "luminary.base.counted_from_one"
 
-local list_of_tensors = {__plain = true}
+local list_of_tensors = counted_from_one "list"
+local at_zero = list_of_tensors.__index
 
 function list_of_tensors.__index(list, key)
   if type(key) == "string" and (rawget(core.methods, key) or core.tensor_fields[key]) then
     core.error_at_caller(("a list of %d tensors has no '%s'; local a, b = unpack(list) gives each"):format(#list, key))
   end
+  return at_zero(list, key)
 end
 
 -- The table `list` as such a list.

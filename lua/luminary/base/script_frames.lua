@@ -1,0 +1,41 @@
+--- The frames of a traceback that are the script's: none of the library's files, of C or of LuaJIT itself. With
+--- LM_LOG=trace all of them.
+local getenv, find, gmatch, match, sub = os.getenv, string.find, string.gmatch, string.match, string.sub
+
+local own_files = match(debug.getinfo(1, "S").source, "^@(.*)base/[^/]*$") or "luminary/"
+
+-- Whether the file of a frame, of which LuaJIT shows the last 60 bytes at most, is one of the library's.
+local function is_own(frame)
+  if find(frame, own_files, 1, true) then return true end
+  local path = match(frame, "^%.%.%.([^:]*):")
+  local _, last = find(path or "", "^.*luminary/")
+  while last do
+    if sub(own_files, -last) == sub(path, 1, last) then return true end
+    _, last = find(sub(path, 1, last - 1), "^.*luminary/")
+  end
+  return false
+end
+
+local frames = {}
+
+--- Whether all frames are asked for.
+function frames.all()
+  local topics = "," .. (getenv "LM_LOG" or "") .. ","
+  return find(topics, ",trace,", 1, true) ~= nil or find(topics, ",all,", 1, true) ~= nil
+end
+
+--- Whether a frame, a line of a traceback, is the script's.
+function frames.is_scripts(frame)
+  return not (find(frame, "^%s*%[C%]") or find(frame, "[builtin#", 1, true) or is_own((match(frame, "^%s*(.*)$"))))
+end
+
+--- The frames of a traceback's text that are shown, a list of lines.
+function frames.shown(text)
+  local list, all = {}, frames.all()
+  for frame in gmatch(text, "[^\n]+") do
+    if all or frames.is_scripts(frame) then list[#list + 1] = frame end
+  end
+  return list
+end
+
+return frames

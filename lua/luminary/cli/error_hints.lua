@@ -1,0 +1,281 @@
+--- What to write instead, for errors in LuaJIT's own words: one line that `luminary FILE` and the prompt add.
+---
+--- A row of the table is {pattern of the message, pattern of its line or nil, hint}. The first row whose patterns match
+--- wins; where the line is not known, rows that ask for it do not match. A hint is text, or a function(problem) that
+--- returns text or nil, where problem has `message`, `line` (the text of it), `captures` of the message's pattern, and
+--- find(name): who has the field of that name, and what that is.
+local frames = require "luminary.base.script_frames"
+
+local find, gmatch, gsub, match, sub = string.find, string.gmatch, string.gsub, string.match, string.sub
+local open, pcall, tonumber, type, rawget, next, ipairs, getfenv = io.open, pcall, tonumber, type, rawget, next, ipairs,
+  getfenv
+local getinfo, getlocal, getupvalue, getmetatable_of = debug.getinfo, debug.getlocal, debug.getupvalue,
+  debug.getmetatable
+
+local hints = {}
+
+--- The text of chunks that are no files, by the names that messages give them.
+hints.texts = {}
+
+local slices = "slices are tables: x[{{1, 2}, {}}] is Python's x[0:2, :]"
+local lists = {
+  meshgrid = true, split = true, chunk = true, unbind = true, tensor_split = true, hsplit = true, vsplit = true,
+  dsplit = true, split_with_sizes = true, random_split = true, broadcast_tensors = true,
+}
+
+-- The first word of a line that Lua reads as a name without an assignment.
+local statements = {
+  import = 'local lm = require "luminary"', from = 'local lm = require "luminary"',
+  def = "function name(x) … end", class = 'local Net = nn.Module:extend "Net"', elif = "elseif … then",
+  with = "a scope takes a function: lm.no_grad(function() … end)", del = "x = nil", raise = 'error("…")',
+  assert = "assert(x == 1)", let = "local x = …", const = "local x = …", var = "local x = …",
+  pass = "an empty block needs no statement", continue = "Lua has no continue: put the rest into if … then … end",
+  print = "print(x)", lambda = "function(x) return … end", async = "function name(x) … end",
+}
+
+-- Globals that Python or PyTorch programs expect.
+local globals = {
+  range = "for i = 1, n do … end", len = "#x", str = "tostring(x)", int = "math.floor(x)", float = "tonumber(x)",
+  enumerate = "for i, v in ipairs(list) do … end", zip = "for i = 1, #a do … a[i], b[i] … end", abs = "math.abs(x)",
+  isinstance = "module:is(nn.Linear), or type(x)", super = "Base.init(self, …)", round = "math.floor(x + 0.5)",
+  max = "math.max(a, b)", min = "math.min(a, b)", list = "a list is {1, 2, 3}", dict = "a dict is {name = value}",
+  torch = 'local lm = require "luminary"; torch.ones is lm.ones', lm = 'local lm = require "luminary"',
+  nn = "local nn = lm.nn", F = "local F = lm.nn.functional", optim = "local optim = lm.optim",
+  data = "local data = lm.data", dist = "local dist = lm.dist", np = "lm has what numpy would be used for",
+  open = "io.open(path)", help = "at the prompt ?name explains; in a script print(lm.help(\"name\"))",
+}
+
+local methods = {["<"] = "lt", [">"] = "gt", ["<="] = "le", [">="] = "ge"}
+
+local function comparison(problem)
+  local left, how, right = match(problem.line or "", "([%w_%)%]]+) *([<>]=?) *([%w_]+)")
+  if not how then left, how, right = "x", ">", "1" end
+  if tonumber(left) then left, how, right = right, (gsub(how, "[<>]", {["<"] = ">", [">"] = "<"})), left end
+  if not find(left, "^[%a_][%w_]*$") then left = "x" end
+  return ("tensors are compared by methods: %s:%s(%s); of a tensor of one element %s:item() %s %s"):format(left,
+    methods[how], right, left, how, right)
+end
+
+-- local a, b = f(…) of a function that returns one list.
+local function several(problem)
+  local name = problem.captures[1]
+  for at = problem.number or 0, (problem.number or 0) - 20, -1 do
+    local names, of = match(problem.lines[at] or "", "local%s+([%w_,%s]-)%s*=%s*[%w_%.:]-([%w_]+)%s*[%({]")
+    if names and find(names, ",%s*" .. name .. "%f[^%w_]") then
+      return lists[of] and ("%s returns one list: local %s = unpack(list)"):format(of, names)
+    end
+  end
+end
+
+local rows = {
+  -- ---- what Lua cannot read
+  {"near ':'", "%[[^%]]*:", slices},
+  {"function arguments expected near '%]'", "%[[^%]]*:", slices},
+  {"'then' expected near ':'", nil, "if x == 1 then … end"},
+  {"'do' expected near ':'", nil, "for i = 1, n do … end, while … do … end"},
+  {"ambiguous syntax", nil, "a line that begins with ( continues the one before: write ;(…), or name the value first: "
+    .. "local loss = …"},
+  {"near '/'", "^%s*//", "comments begin with --"},
+  {"near '/'", "//", "a // b is math.floor(a / b) of numbers, a:floor_divide(b) of tensors"},
+  {"expected near '[-+*/]'", "[-+*/]=", "x = x + 1; of a tensor in place x:add_(1)"},
+  {"expected near '[-+]'", "[-+][-+]", "x = x + 1"},
+  {"near '&'", nil, "a & b is a:logical_and(b) of tensors, `a and b` of conditions, bit.band(a, b) of numbers"},
+  {"near '|'", nil, "a | b is a:logical_or(b) of tensors, `a or b` of conditions, bit.bor(a, b) of numbers"},
+  {"near '!'", "!=", "a != b is a ~= b, of tensors a:ne(b)"},
+  {"near '!'", nil, "!a is `not a`, of tensors a:logical_not()"},
+  {"near '~'", nil, "~a is a:logical_not() of tensors, `not a` of conditions, bit.bnot(a) of numbers"},
+  {"near '%*'", "%*%*", "a ** b is a ^ b"},
+  {"near '@'", "[%w_%)%]]%s*@", "a @ b is a:matmul(b)"},
+  {"near '%['", "[=%(,]%s*%[", "lists have braces: {1, 2}; a tensor is lm.tensor {1, 2}"},
+  {"'%]' expected near ','", "%[[^%]]*,", "an index of several dims is a table: x[{1, 2}], x[{{}, 1}]"},
+  {"'then' expected near 'else'", "=.+%sif%s", "a if c else b is c and a or b"},
+  {"'%)' expected near '='", "[%(,]%s*[%a_][%w_]*%s*=[^=]", "arguments by name stand in a table at the end: "
+    .. "f(x, {dim = 2})"},
+  {"function arguments expected", "lambda", statements.lambda},
+  {"'=' expected near", "^%s*(%a+)", function(problem) return statements[match(problem.line, "^%s*(%a+)")] end},
+  -- ---- what it cannot do
+  {"attempt to compare %a+ with userdata", nil, comparison},
+  {"attempt to compare userdata with %a+", nil, comparison},
+  {"attempt to call a userdata value", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", "a tensor is walked by its first dim: "
+    .. "for i = 1, #x do local row = x[i] … end"},
+  {"attempt to call %a+ '[^']*' %(a userdata value%)", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", "a tensor is walked by its "
+    .. "first dim: for i = 1, #x do local row = x[i] … end"},
+  {"attempt to call a table value", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", "for i, v in ipairs(list) do … end; "
+    .. "pairs(t) walks names"},
+  {"attempt to call method '([^']*)' %(a %a+ value%)", nil, function(problem)
+    local name = problem.captures[1]
+    local owner, value = problem.find(name)
+    if value ~= nil and not find(problem.message, "(a nil value)", 1, true) then
+      return (".%s is a field and not a method: write x.%s"):format(name, name)
+    end
+    local core = package.loaded["luminary.core"]
+    if core and core.is_tensor(owner) and core.tensor_fields[name] then
+      return (".%s is a field and not a method: write x.%s"):format(name, name)
+    end
+    return hints.nearest_field(owner, name)
+  end},
+  {"attempt to call %a+ '[^']*' %(a userdata value%)", nil, "a tensor is indexed with brackets: x[1]"},
+  {"bad argument #%d+ to '[^']*' %(number expected, got userdata%)", "format", "format takes numbers: "
+    .. '("%.3f"):format(loss:item())'},
+  {"bad argument #%d+ to '[^']*' %(number expected, got userdata%)", nil, "a tensor is no number: x:item() is the "
+    .. "number of one element"},
+  {"bad argument #%d+ to '[^']*' %(string expected, got userdata%)", nil, "tostring(x) is the text of a tensor, "
+    .. "x:item() the number of one element"},
+  {"bad argument #1 to '[^']*' %(table expected, got userdata%)", "pairs", "a tensor is walked by its first dim: "
+    .. "for i = 1, #x do local row = x[i] … end; a module by net:named_children()"},
+  {"invalid value %(userdata%) at index %d+ in table for 'concat'", nil, "table.concat takes text: tostring(x)"},
+  {"attempt to concatenate .*%(a userdata value%)", nil, "tostring(x) is its text"},
+  {"attempt to perform arithmetic on .*%(a table value%)", nil, "a table is no tensor: t[1] is its first entry, "
+    .. "lm.tensor(t) makes a tensor of numbers"},
+  {"'for' limit must be a number", "size%(%s*%)", "x:size() is a list: x:size(1), or #x, is its first"},
+  {"'for' limit must be a number", "%.shape%f[^%w_%[]", "x.shape is a list: x.shape[1], or #x, is its first"},
+  {"attempt to [%a ]+ field 'grad' %(a nil value%)", nil, "x.grad is nil until backward() has come to x, which "
+    .. "requires_grad; results of ops keep theirs after x:retain_grad()"},
+  {"attempt to [%a ]+ local '([^']*)' %(a nil value%)", nil, several},
+  {"attempt to [%a ]+ global '([^']*)' %(a nil value%)", nil, function(problem)
+    return globals[problem.captures[1]]
+  end},
+  {"attempt to [%a ]+ field '([^']*)' %(a nil value%)", nil, function(problem)
+    return hints.nearest_field((problem.find(problem.captures[1])), problem.captures[1])
+  end},
+}
+
+-- ---- who has a field
+
+local function record_of(v)
+  local record = getmetatable_of(v)
+  return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
+end
+
+local function add_names(names, t)
+  for name in next, t do
+    if type(name) == "string" and not find(name, "^__") and #names < 2000 then names[#names + 1] = name end
+  end
+end
+
+--- "Net has no field 'wieght'; did you mean 'weight'?" of an object or a table; nil where no name is near.
+function hints.nearest_field(owner, name)
+  local core, record, names = package.loaded["luminary.core"], record_of(owner), {}
+  if not core or not record and type(owner) ~= "table" then return nil end
+  if record then
+    local class = record.class
+    add_names(names, record.values)
+    while type(class) == "table" do
+      add_names(names, class)
+      class = rawget(class, "super")
+    end
+  else
+    add_names(names, owner)
+  end
+  local near = core.nearest(name, names)
+  local who = record and record.class.__name or "the table"
+  return near and ("%s has no field '%s'; did you mean '%s'?"):format(who, name, near)
+end
+
+-- What the function at that level of the stack sees: its locals, then upvalues, then globals.
+local function variables_at(level)
+  local seen = {}
+  local f = getinfo(level + 1, "f").func
+  for i = 1, 60 do
+    local name, value = getupvalue(f, i)
+    if not name then break end
+    seen[name] = {value}
+  end
+  for i = 1, 250 do
+    local name, value = getlocal(level + 1, i)
+    if not name then break end
+    seen[name] = {value}
+  end
+  local globals_of = getfenv(f)
+  return function(name)
+    if seen[name] then return seen[name][1] end
+    return rawget(globals_of, name)
+  end
+end
+
+local function field(of, name)
+  local record = record_of(of)
+  if record then return record.values[name] end
+  if type(of) == "table" then return rawget(of, tonumber(name) or name) end
+  local ok, value = pcall(function() return of[name] end)
+  return ok and value or nil
+end
+
+-- What stands before `.name` or `:name` in the line that failed, a path of names such as self.fc, and what is there.
+local function owner_of(variable, line, name)
+  for path in gmatch(" " .. line, "%f[%w_]([%a_][%w_%.]*)%s*[%.:]%s*" .. name .. "%f[^%w_]") do
+    local value
+    for part in gmatch(path, "[^%.]+") do
+      if value == nil then value = variable(part) else value = field(value, part) end
+      if value == nil then break end
+    end
+    if value ~= nil then return value, field(value, name) end
+  end
+end
+
+-- ---- where it was
+
+local function text_of(path)
+  if hints.texts[path] then return hints.texts[path] end
+  local file = open(path, "rb")
+  if not file then return nil end
+  local text = file:read(1e6)
+  file:close()
+  return text
+end
+
+-- The function that failed at that place, or the script's innermost: where it is, and what it sees.
+local function frame_of(path, number)
+  for level = 1, 60 do
+    local info = getinfo(level, "Sl")
+    if not info then return nil end
+    local at_place = info.short_src == path and info.currentline == number
+    if at_place or not path and info.currentline > 0 and frames.is_scripts(info.short_src .. ":") then
+      return info, variables_at(level)
+    end
+  end
+end
+
+local function place_of(before)
+  local path, number = match(before, "([^\n\t]+):(%d+): [^\n\t]*$")
+  if not path then return nil end
+  path = match(path, "^.*: ([^:]+)$") or path -- DataLoader: worker 0, sample 3 of Set: script.lua
+  return path, tonumber(number)
+end
+
+-- Adds to a problem what is known of the place that stands before the message's own words.
+local function locate(problem, before)
+  local path, number = place_of(before)
+  local info, variable = frame_of(path, number)
+  if info then path, number = info.short_src, info.currentline end
+  local source = info and sub(info.source, 1, 1) == "@" and sub(info.source, 2) or path
+  local text, lines = source and text_of(source) or "", {}
+  for line in gmatch(text, "([^\n]*)\n?") do lines[#lines + 1] = line end
+  problem.number, problem.lines, problem.line = number, lines, lines[number]
+  function problem.find(name)
+    if variable and problem.line then return owner_of(variable, problem.line, name) end
+  end
+end
+
+local function hint_of(message)
+  local head = match(message, "^(.-)\nstack traceback") or message
+  local problem = {message = head}
+  for _, row in ipairs(rows) do
+    local start = find(head, row[1])
+    if start and not problem.find then locate(problem, sub(head, 1, start - 1)) end
+    if start and (not row[2] or problem.line and find(problem.line, row[2])) then
+      problem.captures = {match(head, row[1])}
+      local hint = row[3]
+      if type(hint) == "function" then hint = hint(problem) end
+      if hint then return hint end
+    end
+  end
+end
+
+--- The hint for a message, as the handler of an error asks for it, or nil.
+function hints.of(message)
+  local ok, hint = pcall(hint_of, message)
+  return ok and hint or nil
+end
+
+return hints

@@ -1,0 +1,180 @@
+-- What `luminary FILE` and the prompt add to errors in LuaJIT's own words, and which frames their tracebacks show.
+local temp = require "spec.support.temp"
+local command = "bin/luminary"
+
+local folder
+setup(function() folder = temp.folder() end)
+teardown(function() temp.remove(folder) end)
+
+local head = "local lm = require 'luminary' local nn, x = lm.nn, lm.ones(2, 2) local net = nn.Linear(2, 2)\n"
+
+-- What `luminary FILE`, or another command, says of lines after `head`.
+local function said(text, how, bare)
+  local path = temp.write(folder .. "/script.lua", (bare and "" or head) .. text)
+  local ok, out = temp.run(folder, (how or command) .. " " .. path)
+  assert.is_false(ok, out)
+  return (out:gsub("[^%s']*/script", "script"))
+end
+
+local function prompt(input)
+  temp.write(folder .. "/input", input)
+  local ok, text = temp.run(folder, ("%s <%s/input"):format(command, folder))
+  assert(ok, text)
+  return (text:gsub("^[^\n]*\n[^\n]*\n", ""):gsub("\n>+ ", "\n"):gsub("^[> ]+", ""):gsub("\n+$", ""))
+end
+
+-- {code, what LuaJIT says, the hint}
+local seven = {
+  {"local y = x > 1", "attempt to compare number with userdata",
+    "tensors are compared by methods: x:gt(1); of a tensor of one element x:item() > 1"},
+  {"local y = x[:, 1]", "unexpected symbol near ':'", "slices are tables: x[{{1, 2}, {}}] is Python's x[0:2, :]"},
+  {"local y = x\n(y * 2):sum()", "ambiguous syntax (function call x new statement) near '('",
+    "a line that begins with ( continues the one before: write ;(…), or name the value first: local loss = …"},
+  {"for v in x do print(v) end", "attempt to call a userdata value",
+    "a tensor is walked by its first dim: for i = 1, #x do local row = x[i] … end"},
+  {"print(('%.3f'):format(x:sum()))", "(number expected, got userdata)",
+    'format takes numbers: ("%.3f"):format(loss:item())'},
+  {"local y = x // 2", "unexpected symbol near '/'",
+    "a // b is math.floor(a / b) of numbers, a:floor_divide(b) of tensors"},
+  {"local y = (x & x)", "')' expected near '&'",
+    "a & b is a:logical_and(b) of tensors, `a and b` of conditions, bit.band(a, b) of numbers"},
+}
+
+describe("the hint of an error in LuaJIT's own words", function()
+  it("is one line that says what to write, from luminary FILE", function()
+    for _, case in ipairs(seven) do
+      local text = said(case[1])
+      local _, lines = text:gsub("\nhint: ", "")
+      assert.equal(1, lines, text)
+      assert.matches("^luminary: script.lua:%d: [^\n]*", text)
+      assert.matches(case[2] .. "\nhint: " .. case[3] .. "\n", text, 1, true)
+    end
+  end)
+
+  it("is the same at the prompt, from -e and in luminary run", function()
+    for _, case in ipairs(seven) do
+      local text = prompt("x = lm.ones(2, 2)\ndo " .. case[1] .. "\nend\n")
+      assert.matches(case[2] .. "\nhint: " .. case[3], text, 1, true)
+    end
+    local ok, text = temp.run(folder, command .. " -e 'local x = lm.ones(2) return 1 < x'")
+    assert.is_false(ok)
+    assert.matches("hint: tensors are compared by methods: x:gt(1);", text, 1, true)
+    text = said("local y = x > 1", command .. " run --nproc_per_node 1")
+    assert.matches("[rank 0] hint: tensors are compared by methods", text, 1, true)
+    assert.matches("  script.lua:2: attempt to compare number with userdata\n  hint: tensors are", text, 1, true)
+  end)
+
+  it("follows the line that failed", function()
+    for code, hint in pairs {
+      ["if x:sum() <= 0 then return end"] = "x:le(0); of a tensor of one element x:item() <= 0",
+      ["if 3 < x then return end"] = "x:gt(3)",
+      ["local y = x[1:2]"] = "slices are tables", ["local y = x[a:b]"] = "slices are tables",
+      ["if x then y = 1 else: end"] = false, ["if x == 1: y = 2"] = "if x == 1 then … end",
+      ["// a comment"] = "comments begin with --", ["x += 1"] = "x = x + 1; of a tensor in place x:add_(1)",
+      ["local y = x | x"] = "x:logical_or(b)", ["local y = ~x"] = "a:logical_not()",
+      ["if x != net then end"] = "a != b is a ~= b", ["local y = x ** 2"] = "a ** b is a ^ b",
+      ["local y = x @ x"] = "a @ b is a:matmul(b)", ["local y = [1, 2]"] = "lists have braces",
+      ["local y = x[1, 2]"] = "x[{1, 2}]", ["local y = 1 if x else 2"] = "a if c else b is c and a or b",
+      ["x:sum(dim=1)"] = "arguments by name stand in a table at the end: f(x, {dim = 2})",
+      ["import torch"] = 'local lm = require "luminary"', ["from torch import nn"] = 'local lm = require "luminary"',
+      ["def f(x):"] = "function name(x) … end", ["class Net(nn.Module):"] = 'local Net = nn.Module:extend "Net"',
+      ["with lm.no_grad():"] = "lm.no_grad(function() … end)",
+      ["for v in {1, 2} do print(v) end"] = "for i, v in ipairs(list) do … end",
+      ["for i, v in ipairs(x) do print(v) end"] = "a tensor is walked by its first dim",
+      ["x(1)"] = "a tensor is indexed with brackets: x[1]", ["x:grad()"] = "write x.grad",
+      ["x:dtype()"] = "write x.dtype", ["net:weight()"] = "write x.weight",
+      ["print(x.grad:sum())"] = "x.grad is nil until backward()", ["print('net ' .. net)"] = "tostring(x) is its text",
+      ["print(table.concat({x}, ','))"] = "tostring(x)", ["print(math.floor(x))"] = "a tensor is no number: x:item()",
+      ["local a, b = x:split(1)\nprint(b:sum())"] = "split returns one list: local a, b = unpack(list)",
+      ["local a, b = lm.meshgrid(x[1], x[1])\nprint(a, b + 1)"] = "meshgrid returns one list",
+      ["local a = {1, 2}\nprint(a * 2)"] = "lm.tensor(t) makes a tensor of numbers",
+      ["for i = 1, x:size() do print(i) end"] = "x:size() is a list: x:size(1)",
+      ["for i in range(3) do print(i) end"] = "for i = 1, n do … end",
+      ["print(torch.ones(2))"] = "torch.ones is lm.ones",
+      ["print(F.relu(x))"] = "local F = lm.nn.functional",
+      ["print(missing + 1)"] = false, ["local a, b = x:max(1), nil\nprint(b + 1)"] = false,
+      ["error('attempt to be clear')"] = false, ["local y = x + lm.ones(3)"] = false, ["local y = )"] = false,
+    } do
+      local text = said(code):match "^[^\n]*\n(hint: [^\n]*)"
+      if hint then
+        assert.matches((hint:gsub("^x:logical_or", "a:logical_or")), text or code, 1, true)
+      else
+        assert.is_nil(text, code)
+      end
+    end
+  end)
+
+  it("names the field that was meant, of a module or a table", function()
+    for code, hint in pairs {
+      ["net.wieght:sum()"] = "Linear has no field 'wieght'; did you mean 'weight'?",
+      ["print(net.wieght * 2)"] = "Linear has no field 'wieght'; did you mean 'weight'?",
+      ["net:forwrad(x)"] = "Linear has no field 'forwrad'; did you mean 'forward'?",
+      ["local options = {rate = 1}\nprint(options.rat + 1)"] = "the table has no field 'rat'; did you mean 'rate'?",
+      ["local Net = nn.Module:extend 'Net'\nfunction Net:init() self.layer = nn.ReLU() end\n"
+        .. "function Net:forward(t) return (self.layr:forward(t)) end\nNet()(x)"] =
+        "Net has no field 'layr'; did you mean 'layer'?",
+      ["local outer = nn.Module:extend 'Outer'()\nouter.inner = net\n"
+        .. "local function f() return outer.inner.wieght:sum() end print((f()))"] =
+        "Linear has no field 'wieght'; did you mean 'weight'?",
+    } do
+      assert.matches("\nhint: " .. hint .. "\n", said(code), 1, true)
+    end
+    assert.not_matches("hint", said "net.qqqqqqqqq:sum()")
+    assert.matches("did you mean 'weight'", prompt "net = nn.Linear(2, 2)\nnet.wieght:sum()\n", 1, true)
+    assert.equal("nil\ntrue", prompt "net = nn.Linear(2, 2)\nnet.wieght\nnot net.skip\n") -- fields are nil until set
+  end)
+
+  it("does not go to files that a launcher reads, nor to the other ranks", function()
+    local record = folder .. "/record.json"
+    said("local y = x > 1", ("LM_ERROR_FILE=%s %s"):format(record, command))
+    local read = require("luminary.core").json_decode(temp.read(record))
+    assert.matches("^%S*script.lua:2: attempt to compare number with userdata$", read.message)
+    assert.matches("\nhint: tensors are compared", read.traceback, 1, true)
+  end)
+
+  it("is left out where the script took away what it needs", function()
+    assert.matches("attempt to compare", said "string.find, io.open, debug.getlocal = nil\nlocal y = x > 1")
+  end)
+end)
+
+describe("a traceback", function()
+  local failing = [[
+local Set = lm.data.Dataset:extend "Set"
+function Set:len() return 4 end
+function Set:get(i)
+  if i == 3 then error "boom" end
+  return x
+end
+local function epoch(n) for _ in lm.data.DataLoader(Set(), {num_workers = n}):iter() do end end
+]]
+
+  it("shows the script's frames, all with LM_LOG=trace", function()
+    local text = said(failing .. "epoch(0)")
+    assert.equal("luminary: script.lua:5: boom\nstack traceback:\n\tscript.lua:5: in function 'get'\n"
+      .. "\tscript.lua:8: in function 'epoch'\n\tscript.lua:9: in main chunk\n", text)
+    for _, topics in ipairs {"trace", "io,trace", "all"} do
+      text = said(failing .. "epoch(0)", ("LM_LOG=%s %s"):format(topics, command))
+      assert.matches("luminary/data/loader.lua:%d+: in function", text)
+      assert.matches("[C]: in function 'error'", text, 1, true)
+    end
+  end)
+
+  it("is one for the error of a loader's worker: the worker's", function()
+    local text = said(failing .. "epoch(1)")
+    assert.equal("luminary: script.lua:9: DataLoader: worker 0, sample 3 of Set: script.lua:5: boom\n"
+      .. "stack traceback of the worker:\n\tscript.lua:5: in function 'get'\n",
+      (text:gsub("script.lua:8: DataLoader", "script.lua:9: DataLoader")))
+    text = said(failing .. "epoch(1)", "LM_LOG=trace " .. command)
+    assert.matches("stack traceback of the worker:.*in function 'get'.*stack traceback:.*in main chunk", text)
+  end)
+
+  it("of a library file with a long path is of the library", function()
+    local frames = require "luminary.base.script_frames"
+    local own = debug.getinfo(require("luminary.base.excerpt"), "S").source:match "^@(.*)base/"
+    assert.is_false(frames.is_scripts(("\t%sdata/loader.lua:3: in function 'x'"):format(own)))
+    assert.is_false(frames.is_scripts(("\t...%sdata/loader.lua:3: in function 'x'"):format(own:sub(-12))))
+    assert.is_true(frames.is_scripts "\t...other/luminary/data/loader.lua:3: in function 'x'")
+    assert.is_true(frames.is_scripts "\tscript.lua:3: in main chunk")
+    assert.is_false(frames.is_scripts "\t[C]: in function 'error'")
+  end)
+end)
