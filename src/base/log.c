@@ -28,8 +28,9 @@ static void turn_on(const char *name, size_t length) {
     if (all || (strlen(topic_names[i]) == length && memcmp(topic_names[i], name, length) == 0)) on[i] = known = true;
   if (known || length == 0) return;
   char line[LINE_BYTES];
-  int n = snprintf(line, sizeof line, "LM_LOG: no topic '%.*s'; there are op, dist, alloc, autograd, io, trace and all\n",
-                   (int)(length < 64 ? length : 64), name);
+  int n =
+      snprintf(line, sizeof line, "LM_LOG: no topic '%.*s'; there are op, dist, alloc, autograd, io, trace and all\n",
+               (int)(length < 64 ? length : 64), name);
   write_line(line, (size_t)n);
 }
 

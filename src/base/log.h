@@ -1,6 +1,6 @@
-/* Tracing, asked for by the environment: LM_LOG=op,dist,alloc,autograd,io or LM_LOG=all. Of LM_LOG=trace only the command
- * `luminary` knows more (../lua/luminary/cli/init.lua): tracebacks with all their frames.
- * Lines go to standard error, each in one write. */
+/* Tracing, asked for by the environment: LM_LOG=op,dist,alloc,autograd,io or LM_LOG=all. Of LM_LOG=trace only the
+ * command `luminary` knows more (../lua/luminary/cli/init.lua): tracebacks with all their frames. Lines go to standard
+ * error, each in one write. */
 #ifndef LM_BASE_LOG_H
 #define LM_BASE_LOG_H
 

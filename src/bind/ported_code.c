@@ -84,21 +84,22 @@ static range *range_of_line(lua_State *L, const char *fn, const range *add) {
 
 /* Ids of a table of n rows, or labels of n classes. 0 is an error elsewhere, except as a label that is ignored; so what
  * is left of counting from 0 is that n never comes, though n - 1, PyTorch's last, or an ignored 0 does. That is chance
- * in many cases: entries count from 1 and n has not come yet. It is seldom so (one in 20 at most if all are as frequent)
- * of 4 n ids and more, and where n - 1 stands out among n / 20 or fewer. */
+ * in many cases: entries count from 1 and n has not come yet. It is seldom so (one in 20 at most if all are as
+ * frequent) of 4 n ids and more, and where n - 1 stands out among n / 20 or fewer. */
 static void check_ids(lua_State *L, const char *fn, lm_tensor *ids, int64_t n, bool positions) {
   range r;
   if (n < 2 || ids->numel == 0 || lm_dtype_is_float(ids->dtype) || lm_graph_capturing()) return;
   if (read_range(ids, &r) != LM_OK) return;
   if (positions && r.count > 1 && r.count == r.most - r.least + 1) return; /* one after the other: no vocabulary's */
-  if (r.least < 0) r.least = 1; /* -100: a label that is ignored */
+  if (r.least < 0) r.least = 1;                                            /* -100: a label that is ignored */
   const range *all = range_of_line(L, fn, &r);
   const double size = (double)n;
   bool ends_so = all->most == size - 1, many = all->count >= 4 * size, few = all->count <= size / 20;
   if (all->most >= size || all->most == all->least || !(many ? ends_so || all->least == 0 : few && ends_so)) return;
-  lm_warn("%s: of %.0f ids so far the smallest is %.0f, the largest %.0f, and none is %.0f, the size: they seem to count "
-          "from 0, as in PyTorch; ids count from 1 here, so add 1",
-          fn, all->count, all->least, all->most, size);
+  lm_warn(
+      "%s: of %.0f ids so far the smallest is %.0f, the largest %.0f, and none is %.0f, the size: they seem to count "
+      "from 0, as in PyTorch; ids count from 1 here, so add 1",
+      fn, all->count, all->least, all->most, size);
   lm_show_warning(L);
 }
 

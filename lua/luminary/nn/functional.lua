@@ -43,11 +43,12 @@ function F.local_response_norm(x, size, ...)
 end
 
 --- F.normalize(x [, {p = 2, dim = 2, eps = 1e-12}]): x over its p-norm along dim, which is at least eps.
-function F.normalize(...)
-  local x, p, dim, eps = arguments.read("normalize", {
-    {"x", "tensor"}, {"p", "number", 2}, {"dim", "dim", 2}, {"eps", "number", 1e-12},
+function F.normalize(x, ...)
+  local opts = arguments.options("normalize", {
+    {"p", "number", 2}, {"dim", "dim", 2}, {"eps", "number", 1e-12},
   }, ...)
-  return x / ops.norm(x, p, dim, {keepdim = true}):clamp(eps)
+  options.arg("normalize", "x", x, "tensor")
+  return x / ops.norm(x, opts.p, opts.dim, {keepdim = true}):clamp(opts.eps)
 end
 
 local reductions = {"mean", "sum", "none"}
@@ -168,17 +169,18 @@ end
 --- F.gumbel_softmax(logits [, {tau = 1, hard = false, dim = -1}]): draws from the categories that logits are of, made
 --- continuous: softmax of (logits + Gumbel noise) / tau along dim; with `hard` ones and zeros whose gradient is the
 --- soft one's (Jang et al. 2017).
-function F.gumbel_softmax(...)
+function F.gumbel_softmax(logits, ...)
   local who = "gumbel_softmax"
-  local logits, tau, hard, dim = arguments.read(who, {
-    {"logits", "tensor"}, {"tau", "number", 1}, {"hard", "boolean", false}, {"dim", "dim", -1},
+  local opts = arguments.options(who, {
+    {"tau", "number", 1}, {"hard", "boolean", false}, {"dim", "dim", -1},
   }, ...)
-  if tau <= 0 then fail("%s: tau has to be above 0, got %g", who, tau) end
+  options.arg(who, "logits", logits, "tensor")
+  if opts.tau <= 0 then fail("%s: tau has to be above 0, got %g", who, opts.tau) end
   local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))
-  local soft = ops.softmax((logits + noise) / tau, dim)
-  if not hard then return soft end
-  local places = ops.argmax(soft, dim, {keepdim = true})
-  return ops.scatter(ops.zeros_like(soft), dim, places, 1) - soft:detach() + soft
+  local soft = ops.softmax((logits + noise) / opts.tau, opts.dim)
+  if not opts.hard then return soft end
+  local places = ops.argmax(soft, opts.dim, {keepdim = true})
+  return ops.scatter(ops.zeros_like(soft), opts.dim, places, 1) - soft:detach() + soft
 end
 
 for _, file in ipairs {
