@@ -484,6 +484,45 @@ describe("models.generate", function()
     assert.same({{3}, {1}}, told)
   end)
 
+  it("computes distinct beams alone: at most vocabulary times as many as in the step before", function()
+    local vocabulary, steps = 5, 4
+    local logits = lm.randn({8, vocabulary}, {dtype = "float64"}):log_softmax(2)
+    local counts = {}
+    local net = function(ids)
+      counts[#counts + 1] = ids.shape[1]
+      return logits:index_select(1, ids:sum(2) % 8 + 1):float()
+    end
+    -- Every continuation and its probability.
+    local all, worths = {{3}}, {0}
+    for _ = 1, steps do
+      local longer, sums = {}, {}
+      for i, row in ipairs(all) do
+        local sum = 0
+        for _, token in ipairs(row) do sum = sum + token end
+        for token = 1, vocabulary do
+          local list = {unpack(row)}
+          list[#list + 1] = token
+          longer[#longer + 1], sums[#longer + 1] = list, worths[i] + logits[{sum % 8 + 1, token}]
+        end
+      end
+      all, worths = longer, sums
+    end
+    local order = {}
+    for i in ipairs(all) do order[i] = i end
+    table.sort(order, function(a, b) return worths[a] > worths[b] end)
+    local want = {}
+    for j = 1, 10 do want[j] = all[order[j]] end
+    local o = {max_new_tokens = steps, num_beams = 1e6, num_return_sequences = 10}
+    assert.same(want, generate(net, tokens {{3}}, o):totable())
+    assert.same({1, 5, 25, 125}, counts)
+    o.num_return_sequences = 626
+    assert.error_matches(function() generate(net, tokens {{3}}, o) end,
+      "generate: num_return_sequences must be at most 625, the number of distinct continuations, got 626")
+    counts, o = {}, {max_new_tokens = 5, num_beams = 7, no_repeat_ngram_size = 2}
+    generate(net, tokens {{3}}, o)
+    assert.same({1, 5, 7, 7, 7}, counts)
+  end)
+
   it("leaves each module in its mode, also after an error", function()
     local net = summing()
     net.frozen = lm.nn.Dropout(0.5)
@@ -576,6 +615,12 @@ describe("nn.KVCache", function()
     cache:reorder(lm.tensor({2, 2}, {dtype = "int64"}))
     local kept = cache.keys:narrow(3, 1, 3)
     assert.is_true(kept[1]:equal(kept[2]))
+    for _, order in ipairs {{2, 1, 2}, {3}} do -- more sequences, and fewer
+      local want = cache.values:narrow(3, 1, 3):index_select(1, lm.tensor(order, {dtype = "int64"}))
+      cache:reorder(lm.tensor(order, {dtype = "int64"}))
+      assert.same({#order, 3, 5, 4}, cache.keys.shape)
+      assert.is_true(cache.values:narrow(3, 1, 3):equal(want))
+    end
   end)
 
   it("says what is wrong with an order or a length", function()
@@ -585,8 +630,8 @@ describe("nn.KVCache", function()
     end
     local cache, k = lm.nn.KVCache(2, 5, 3, 4), lm.randn(2, 3, 2, 4)
     cache:update(k, k)
-    says("KVCache:reorder: index is a tensor %[1%]; %[2%] wanted", cache.reorder, cache, lm.ones(1):long())
-    says("KVCache:reorder: index is a tensor %[1, 2%]; %[2%] wanted", cache.reorder, cache, lm.ones(1, 2):long())
+    says("KVCache:reorder: index is a tensor %[0%]; %[N%] wanted", cache.reorder, cache, lm.ones(0):long())
+    says("KVCache:reorder: index is a tensor %[1, 2%]; %[N%] wanted", cache.reorder, cache, lm.ones(1, 2):long())
     says("KVCache:reorder: index has to be a tensor, got a table", cache.reorder, cache, {1, 2})
     assert.is_true(cache.keys:narrow(3, 1, 2):equal(k))
     local net = lm.models.gpt2 {vocab_size = 9, n_positions = 16, n_embd = 8, n_layer = 1, n_head = 2}

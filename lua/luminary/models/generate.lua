@@ -182,8 +182,8 @@ end
 local function by_beams(who, net, ids, mask, o)
   local lists, longest, length = {}, 0, ids.shape[2] + o.max_new_tokens
   for i = 1, ids.shape[1] do
-    local row = mask and mask:narrow(1, i, 1):expand(o.num_beams, ids.shape[2])
-    local scores_after, reorder = next_scores(who, net, o.num_beams, length, row, o.use_cache)
+    local row = mask and mask:narrow(1, i, 1)
+    local scores_after, reorder = next_scores(who, net, 1, length, row, o.use_cache)
     for _, tokens in ipairs(beam_search(ids:narrow(1, i, 1), o, scores_after, reorder, row)) do
       lists[#lists + 1] = tokens
       longest = math.max(longest, #tokens)
@@ -219,8 +219,9 @@ local generate
 --- The likeliest token each time, or with do_sample (which temperature, top_k, top_p or min_p turn on) one drawn by the
 --- model's probabilities, at temperature, among the top_k likeliest, among the likeliest that make up top_p, among
 --- those of min_p times the likeliest's probability. num_beams: the likeliest of so many continuations side by side, by
---- their log probability over length ^ length_penalty; early_stopping ends once so many have ended, "never" when none
---- that goes on could become better, by length_penalty at its longest. With do_sample the continuations are drawn.
+--- their log probability over length ^ length_penalty; only distinct ones are computed, so there may be fewer at first.
+--- early_stopping ends once so many have ended, "never" when none that goes on could become better, by length_penalty at
+--- its longest. With do_sample the continuations are drawn.
 --- num_return_sequences: so many for each of ids, drawn or the best of the beams, [N * so many, …].
 --- no_repeat_ngram_size: so many tokens never follow each other twice; bad_words_ids, as {{3}, {4, 5}}: such never do.
 --- A sequence ends with eos_token_id (a number or a list; net.eos_token_id by default), not before min_new_tokens, or
@@ -234,9 +235,10 @@ local generate
 ---
 --- net is any module or function: net(ids) gives scores [N, L, vocabulary], or [N, vocabulary] of the last place. What
 --- more it may have: net:new_cache(batch_size, max_seq_len), a list of what has reorder(order), such as nn.KVCache;
---- then net is called as net(ids, {cache, attention_mask, position_ids}), ids being new tokens alone, the mask [N,
---- tokens in the cache and new ones] and places [N, new tokens], from 1, only where there is padding. Without new_cache
---- padded rows go through the net one by one. net.config.max_positions: the longest that it takes. net.eos_token_id.
+--- order (int64 [M], from 1) names the sequences that continue, and M may differ from N. With new_cache, net is called as
+--- net(ids, {cache, attention_mask, position_ids}), ids being new tokens alone, the mask [N, tokens in the cache and new
+--- ones] and places [N, new tokens], from 1, only where there is padding. Without new_cache padded rows go through the
+--- net one by one. net.config.max_positions: the longest that it takes. net.eos_token_id.
 --- net.generation_config: options that hold where a call says nothing else, as a folder's generation_config.json gives
 --- them, with token ids from 1; its max_length and min_length count ids too. do_sample = true there draws, among the
 --- 50 likeliest if it says no top_k, as in transformers; {do_sample = false} or {temperature = 0} takes the likeliest.

@@ -40,23 +40,25 @@ local function row_by_row(who, net, ids, mask)
 end
 
 --- next_scores(who, net, n, length, mask, use_cache): a function that gives scores [n, V], float32, of what follows ids
---- [n, L], which grow with each call, to `length` at most; and one that puts the sequences that it remembers into
---- another order. mask: bool [n, L] of the first ids, or nil where there is no padding.
+--- [n, L], which grow with each call, to `length` at most; and reorder(order), after which its sequences are those that
+--- order (int64 [m]) names. mask: bool [n, L] of the first ids, or nil where there is no padding; reorder leaves it as
+--- it is, so sequences that are reordered share a mask [1, L].
 return function(who, net, n, length, mask, use_cache)
   local offers = type(net) ~= "function" and type(net.new_cache) == "function"
   local cache, known = offers and use_cache and net:new_cache(n, length) or nil, 0
   local function given(ids)
-    local l = ids.shape[2]
+    local rows, l = unpack(ids.shape)
     if mask and mask.shape[2] < l then
-      mask = ops.cat({mask, ops.ones({n, l - mask.shape[2]}, {dtype = "bool", device = mask.device})}, 2)
+      mask = ops.cat({mask, ops.ones({mask.shape[1], l - mask.shape[2]}, {dtype = "bool", device = mask.device})}, 2)
     end
-    if mask and not offers then return row_by_row(who, net, ids, mask) end
-    if not (mask or cache) then return last_place(who, (net(ids)), n) end
-    local told = {cache = cache, attention_mask = mask}
-    if mask then told.position_ids = mask:long():cumsum(2):clamp_min(1):narrow(2, known + 1, l - known) end
+    local of_rows = mask and mask:expand(rows, l)
+    if mask and not offers then return row_by_row(who, net, ids, of_rows) end
+    if not (mask or cache) then return last_place(who, (net(ids)), rows) end
+    local told = {cache = cache, attention_mask = of_rows}
+    if mask then told.position_ids = of_rows:long():cumsum(2):clamp_min(1):narrow(2, known + 1, l - known) end
     local y = net(ids:narrow(2, known + 1, l - known), told)
     known = cache and l or 0
-    return last_place(who, y, n)
+    return last_place(who, y, rows)
   end
   local function reorder(order)
     for _, each in ipairs(cache or {}) do each:reorder(order) end

@@ -74,18 +74,24 @@ function KVCache:reset(n)
   return self
 end
 
---- The sequences in another order, or some of them several times: those that index (int64 [batch_size], from 1) names.
---- Gives the cache.
+--- Replaces the sequences by those that index (int64 [N], from 1) names, in its order; one may be named several times.
+--- N becomes the batch size. Returns the cache.
 function KVCache:reorder(index)
-  local who, n = "KVCache:reorder", self.keys.shape[1]
-  if arg(who, "index", index, "tensor").ndim ~= 1 or index.shape[1] ~= n then
-    fail("%s: index is %s; [%d] wanted, a place for each sequence", who, describe(index), n)
+  local who = "KVCache:reorder"
+  if arg(who, "index", index, "tensor").ndim ~= 1 or index.shape[1] == 0 then
+    fail("%s: index is %s; [N] wanted, the positions of one sequence or more", who, describe(index))
   end
-  local length = length_of(self, who)
+  local length, n = length_of(self, who), index.shape[1]
   core.no_grad(function()
-    local keys, values = self.keys:narrow(3, 1, length), self.values:narrow(3, 1, length)
-    keys:copy_(keys:index_select(1, index))
-    values:copy_(values:index_select(1, index))
+    local keys, values = self.keys, self.values
+    local kept_keys = keys:narrow(3, 1, length):index_select(1, index)
+    local kept_values = values:narrow(3, 1, length):index_select(1, index)
+    if n ~= keys.shape[1] then
+      local size = {n, unpack(keys.shape, 2)}
+      keys, values = core.keep(keys:new_empty(size)), core.keep(values:new_empty(size))
+    end
+    put(keys:narrow(3, 1, length), kept_keys, values:narrow(3, 1, length), kept_values)
+    self.keys, self.values = keys, values
   end)
   return self
 end
