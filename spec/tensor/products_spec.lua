@@ -1,6 +1,7 @@
 -- einsum and the products made of it, lm.linalg's norms, distances.
 local lm = require "luminary"
 local F = lm.nn.functional
+local work = require "spec.support.work"
 
 local function close(what, got, want)
   local near = lm.allclose(got, want, { rtol = 1e-5, atol = 1e-5 })
@@ -55,6 +56,25 @@ describe("einsum", function()
     local chain = {}
     for i = 1, 8 do chain[i] = lm.eye(3) * i end
     close("eight", lm.einsum("ab,bc,cd,de,ef,fg,gh,hi->ai", chain), lm.eye(3) * 40320)
+  end)
+
+  it("of many takes work in proportion to them, or to their pairs where no two have the same subscripts", function()
+    local function shared(n)
+      local list = {}
+      for i = 1, n do list[i] = lm.full({ 2 }, i % 2 == 0 and 2 or 0.5) end
+      return function() return lm.einsum(("a,"):rep(n - 1) .. "a->a", list) end
+    end
+    local function chain(n)
+      local list = {}
+      for i = 1, n do list[i] = lm.eye(2) * (i % 2 == 0 and 2 or 0.5) end
+      return function() return lm.linalg.multi_dot(list) end
+    end
+    for _, case in ipairs { { shared, lm.ones(2), 2.5 }, { chain, lm.eye(2), 5 } } do
+      local make, want, most = unpack(case)
+      local few, many = (work(make(60))), (work(make(120)))
+      close("value", make(120)(), want)
+      assert(many <= most * few + 2, ("%d and %d thousand instructions"):format(few, many))
+    end
   end)
 
   it("has gradients", function()

@@ -163,55 +163,147 @@ local function contracted(a, b, wanted, sizes)
   return {x = ops.reshape(product, shape), labels = labels}
 end
 
--- What is left to be had of the labels of terms `i` and `j` once they are one: those of the others and of the output.
-local function wanted_without(terms, i, j, output)
-  local wanted = set_of(output)
-  for k, term in ipairs(terms) do
-    if k ~= i and k ~= j then
-      for _, label in ipairs(term.labels) do wanted[label] = true end
-    end
+-- How many terms have each label.
+local function counted(terms)
+  local counts = {}
+  for _, term in ipairs(terms) do
+    for _, label in ipairs(term.labels) do counts[label] = (counts[label] or 0) + 1 end
+  end
+  return counts
+end
+
+-- Of the labels of two terms, the set of those that the output (a set) or other terms have.
+local function needed(a, b, counts, output)
+  local wanted, own = {}, counted {a, b}
+  for label, n in pairs(own) do
+    if output[label] or counts[label] > n then wanted[label] = true end
   end
   return wanted
 end
 
--- Multiplications of making the pair one, and the size of what comes of it.
-local function cost_of(a, b, wanted, sizes)
-  local work, size, seen = 1, 1, {}
-  for _, label in ipairs(joined(a.labels, b.labels)) do
-    if not seen[label] then
-      seen[label], work = true, work * sizes[label]
-      if wanted[label] then size = size * sizes[label] end
+-- Multiplications of contracting two terms, and a thousandth of the result's size, which decides among equals.
+local function cost_of(a, b, counts, output, sizes)
+  local work, size = 1, 1
+  for _, label in ipairs(a.labels) do
+    work = work * sizes[label]
+    if output[label] or counts[label] > (b.set[label] and 2 or 1) then size = size * sizes[label] end
+  end
+  for _, label in ipairs(b.labels) do
+    if not a.set[label] then
+      work = work * sizes[label]
+      if output[label] or counts[label] > 1 then size = size * sizes[label] end
     end
   end
-  return work, size
+  return work, size * 1e-3
 end
 
-local EXHAUSTIVE = 6 -- terms for which every order is looked at
-
--- The cheapest order of pairs: its cost, and the pair to begin with. Tried on labels alone.
+-- The cheapest order of pairs of a few terms: its cost, and the pair to begin with. Tried on labels alone.
 local function best_pair(terms, output, sizes)
-  local best, first, second
+  local counts, best, first, second = counted(terms), nil, nil, nil
   for i = 1, #terms do
     for j = i + 1, #terms do
-      local wanted = wanted_without(terms, i, j, output)
-      local cost, size = cost_of(terms[i], terms[j], wanted, sizes)
-      if #terms > 2 and #terms <= EXHAUSTIVE and (not best or cost < best) then
-        local rest, labels = {}, {}
+      local cost, size = cost_of(terms[i], terms[j], counts, output, sizes)
+      if #terms == 2 then
+        cost = cost + size
+      elseif not best or cost < best then
+        local rest, set, labels = {}, needed(terms[i], terms[j], counts, output), {}
         for k, term in ipairs(terms) do
           if k ~= i and k ~= j then rest[#rest + 1] = term end
         end
-        for label in pairs(set_of(joined(terms[i].labels, terms[j].labels))) do
-          if wanted[label] then labels[#labels + 1] = label end
-        end
-        rest[#rest + 1] = {labels = labels}
+        for label in pairs(set) do labels[#labels + 1] = label end
+        rest[#rest + 1] = {labels = labels, set = set}
         cost = cost + best_pair(rest, output, sizes)
-      else
-        cost = cost + size * 1e-3
       end
       if not best or cost < best then best, first, second = cost, i, j end
     end
   end
   return best, first, second
+end
+
+-- A heap of pairs of numbers of terms, i < j: the cheapest first, and of equal ones that of the lowest numbers.
+local Heap = {}
+Heap.__index = Heap
+local CODE = 2 ^ 26 -- beyond any number of terms
+
+function Heap:before(p, q)
+  local a, b = self.costs[p], self.costs[q]
+  return a < b or a == b and self.pairs[p] < self.pairs[q]
+end
+
+function Heap:swap(p, q)
+  local costs, pairs_of = self.costs, self.pairs
+  costs[p], costs[q], pairs_of[p], pairs_of[q] = costs[q], costs[p], pairs_of[q], pairs_of[p]
+end
+
+function Heap:push(cost, i, j)
+  local p = self.n + 1
+  self.n, self.costs[p], self.pairs[p] = p, cost, i * CODE + j
+  while p > 1 and self:before(p, math.floor(p / 2)) do
+    self:swap(p, math.floor(p / 2))
+    p = math.floor(p / 2)
+  end
+end
+
+function Heap:pop()
+  local code, n, p = self.pairs[1], self.n, 1
+  self:swap(1, n)
+  self.n, self.costs[n], self.pairs[n] = n - 1, nil, nil
+  while 2 * p < n do
+    local child = 2 * p
+    if child + 1 < n and self:before(child + 1, child) then child = child + 1 end
+    if not self:before(child, p) then break end
+    self:swap(p, child)
+    p = child
+  end
+  return math.floor(code / CODE), code % CODE
+end
+
+local EXHAUSTIVE = 6 -- terms for which every order is tried
+
+-- Terms with the same labels made one: a product of elements, no larger than they are. A list of the terms left.
+local function merged(terms, merge)
+  local by_labels, left = {}, {}
+  for _, term in ipairs(terms) do
+    local names = {}
+    for i, label in ipairs(term.labels) do names[i] = tostring(label) end
+    table.sort(names)
+    local key = table.concat(names, ",")
+    local first = by_labels[key]
+    if first then
+      left[first] = merge(left[first], term)
+    else
+      left[#left + 1], by_labels[key] = term, #left + 1
+    end
+  end
+  return left
+end
+
+-- Terms contracted by the cheapest pairs until few are left. What a pair costs does not depend on what becomes of the
+-- others: as long as one of the pair has a label, so have the terms made of others that had it.
+local function greedy(terms, counts, output, sizes, merge)
+  local heap, live = setmetatable({n = 0, costs = {}, pairs = {}}, Heap), #terms
+  local last = live
+  local function push(i, j)
+    local work, size = cost_of(terms[i], terms[j], counts, output, sizes)
+    heap:push(work + size, i, j)
+  end
+  for i = 1, last do
+    for j = i + 1, last do push(i, j) end
+  end
+  while live > EXHAUSTIVE do
+    local i, j = heap:pop()
+    if terms[i] and terms[j] then
+      last, live = last + 1, live - 1
+      terms[last] = merge(terms[i], terms[j])
+      terms[i], terms[j] = false, false
+      for k = 1, last - 1 do
+        if terms[k] then push(k, last) end
+      end
+    end
+  end
+  local left = {}
+  for k = 1, last do left[#left + 1] = terms[k] or nil end
+  return left
 end
 
 -- The subscripts of an output that is not told: those that occur once, in alphabetical order, after the ellipsis.
@@ -244,15 +336,26 @@ end
 
 -- One tensor of terms, with the dims whose labels are `kept`, in that order.
 local function product(terms, kept)
-  local sizes = sizes_of(terms)
-  while #terms > 1 do
-    local i, j = 1, 2
-    if #terms > 2 then i, j = select(2, best_pair(terms, kept, sizes)) end
-    local wanted = wanted_without(terms, i, j, kept)
-    local b, a = table.remove(terms, j), table.remove(terms, i)
-    terms[#terms + 1] = contracted(a, b, wanted, sizes)
+  local sizes, output = sizes_of(terms), set_of(kept)
+  local counts = counted(terms)
+  for _, term in ipairs(terms) do term.set = set_of(term.labels) end
+  local function merge(a, b)
+    local term = contracted(a, b, needed(a, b, counts, output), sizes)
+    term.set = set_of(term.labels)
+    for _, each in ipairs {a, b} do
+      for _, label in ipairs(each.labels) do counts[label] = counts[label] - 1 end
+    end
+    for _, label in ipairs(term.labels) do counts[label] = counts[label] + 1 end
+    return term
   end
-  local last, order = summed(terms[1], set_of(kept)), {}
+  if #terms > EXHAUSTIVE then terms = merged(terms, merge) end
+  if #terms > EXHAUSTIVE then terms = greedy(terms, counts, output, sizes, merge) end
+  while #terms > 1 do
+    local _, i, j = best_pair(terms, output, sizes)
+    local b, a = table.remove(terms, j), table.remove(terms, i)
+    terms[#terms + 1] = merge(a, b)
+  end
+  local last, order = summed(terms[1], output), {}
   for i, label in ipairs(kept) do order[i] = place_of(last.labels, label) end
   return ops.permute(last.x, order)
 end
