@@ -323,12 +323,16 @@ end
 function func.functional_call(module, values, ...)
   local who = "functional_call"
   if not records.is_module(module) then fail("%s: a module wanted, got %s", who, options.describe(module)) end
-  local by_tensor, replaced = {}, {}
+  local by_tensor, replaced, known = {}, {}, {}
+  local function record_of(each)
+    known[each] = known[each] or records.of(each)
+    return known[each]
+  end
   for _, named in ipairs(options.is_plain(values) and options.is_plain(values[1]) and values or {values}) do
     for path, t in pairs(options.arg(who, "values", named, "table")) do
       options.arg(who, tostring(path), t, "tensor")
       local parent, name = path:match "^(.*)%.([^.]+)$"
-      local owner = records.of(module:get_submodule(parent or ""))
+      local owner = record_of((records.find(who, module, parent or "", "child", record_of)))
       name = name or path
       if owner.kind[name] ~= "param" and owner.kind[name] ~= "buffer" then
         fail("%s: %s has no parameter or buffer '%s'", who, module.__name, path)
@@ -337,7 +341,7 @@ function func.functional_call(module, values, ...)
     end
   end
   for _, each in ipairs(module:modules()) do
-    local record = records.of(each)
+    local record = record_of(each)
     for _, kind in ipairs {"param", "buffer"} do
       for _, name in ipairs(record[kind]) do
         local was = record.values[name]

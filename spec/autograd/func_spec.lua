@@ -1,5 +1,6 @@
 -- lm.func and lm.autograd.functional: gradients, Jacobians and products with them, against formulas.
 local lm = require "luminary"
+local work = require "spec.support.work"
 local func, functional, nn = lm.func, lm.autograd.functional, lm.nn
 
 local function message(f, ...)
@@ -100,6 +101,20 @@ describe("lm.func", function()
     tied.b.weight = tied.a.weight
     function tied.forward(self, x) return self.b(self.a(x)) end
     is({ 4, 4 }, func.functional_call(tied, { ["a.weight"] = lm.eye(2) * 2 }, lm.ones(2)))
+    assert.matches("functional_call: '0' has no child module '7'", message(func.functional_call, nn.Sequential(net),
+      { ["0.7.weight"] = w }))
+  end)
+  it("functional_call takes work in proportion to the children of a container", function()
+    local function thousands(n)
+      local net, values = nn.Sequential(), {}
+      for _ = 1, n do net:append(nn.Linear(1, 1, { bias = false })) end
+      for name in net:named_parameters() do values[name] = lm.ones(1, 1) end
+      local taken, y = work(function() return func.functional_call(net, values, lm.tensor { 5 }) end)
+      is({ 5 }, y)
+      return taken
+    end
+    local few, many = thousands(300), thousands(600)
+    assert(many < 2.5 * few, ("%d and %d thousand instructions"):format(few, many))
   end)
 end)
 

@@ -1,6 +1,7 @@
 -- lm.quantize and nn.Int8Linear; the product itself is spec/op/ops_spec.lua's.
 local lm = require "luminary"
 local temp = require "spec.support.temp"
+local work = require "spec.support.work"
 local nn = lm.nn
 
 local function message(f, ...)
@@ -104,6 +105,18 @@ describe("lm.quantize", function()
     lm.quantize(nn.Sequential(fc))[1](lm.ones(1, 2))
     assert.equal(1, seen)
     assert.matches("quantize: .*dtype", message(lm.quantize, nn.Linear(2, 3), { dtype = "int8" }))
+  end)
+
+  it("takes work in proportion to the children of a container", function()
+    local function thousands(n)
+      local net = nn.Sequential()
+      for _ = 1, n do net:append(nn.Linear(1, 1, { bias = false })) end
+      local taken = work(function() return lm.quantize(net) end)
+      assert.same({ "Int8Linear", "Int8Linear", n }, { net[1].__name, net[n].__name, #net:children() })
+      return taken
+    end
+    local few, many = thousands(300), thousands(600)
+    assert(many < 2.5 * few, ("%d and %d thousand instructions"):format(few, many))
   end)
 
   it("changes all of a net or nothing", function()

@@ -89,7 +89,10 @@ function int8.quantize(...)
   local function walk_children(module, place)
     for name, child in module:named_children() do
       local other = walk(child, (place and place .. "." or "") .. name)
-      if other ~= child then changes[#changes + 1] = {module, name, other} end
+      if other ~= child then
+        changes[module] = changes[module] or {}
+        changes[module][name] = other
+      end
     end
   end
   function walk(module, place)
@@ -104,10 +107,7 @@ function int8.quantize(...)
   end
   return core.no_grad(function()
     local new = walk(net)
-    for _, change in ipairs(changes) do
-      local module, name, other = unpack(change)
-      module:set_submodule(name, other)
-    end
+    for module, others in pairs(changes) do records.replace_children(module, others) end
     for old, other in pairs(replaced) do
       for _, kind in ipairs(old ~= other and hooks or {}) do records.of(other)[kind] = records.of(old)[kind] end
     end

@@ -16,11 +16,11 @@ local hooks_add = require "luminary.base.hooks"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
-local excerpt = require "luminary.base.excerpt"
 local fail, is_plain = options.fail, options.is_plain
 
 local ops = core.ops
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
+local find, joined = records.find, records.joined
 
 local function pack(...) return {n = select("#", ...), ...} end
 
@@ -171,8 +171,6 @@ function Module:register_load_state_dict_post_hook(fn) return add_hook(record_of
 
 -- ---- walking
 
-local function joined(prefix, name) return prefix == "" and name or prefix .. "." .. name end
-
 -- visit(module, prefix) for self and all below, parents first, each module once, or at each of its places. Gives the
 -- set of all.
 local function walk(self, visit, prefix, at_each_place, seen)
@@ -297,23 +295,6 @@ function Module:named_modules(opts)
   return iterate(modules(self, opts and options.check("named_modules", opts, {
     prefix = {"string", ""}, remove_duplicate = {"boolean", true},
   }, "prefix")))
-end
-
--- What stands at a dotted name, which has to be of that kind: the value, the module that has it and its name there.
-local function find(who, self, path, kind)
-  options.arg(who, "the name", path, "string")
-  local module, at = self, ""
-  for name, dot in path:gmatch "([^.]*)(%.?)" do
-    if name == "" and dot == "" then break end
-    local record, wanted = record_of(module), dot == "" and kind or "child"
-    if record.kind[name] ~= wanted then
-      fail("%s: %s has no %s '%s'%s", who, at == "" and self.__name or ("'%s'"):format(at), records.nouns[wanted],
-        excerpt(name, 60), #record[wanted] > 0 and "; there are " .. table.concat(record[wanted], ", ") or "")
-    end
-    if dot == "" then return record.values[name], module, name end
-    module, at = record.values[name], joined(at, name)
-  end
-  return module
 end
 
 --- The module of that dotted name, as named_modules has it: net:get_submodule("blocks.0"); "" is the module itself.

@@ -2,6 +2,7 @@
 --- how the children of a container are a Lua list.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local excerpt = require "luminary.base.excerpt"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local fail = options.fail
@@ -277,10 +278,45 @@ local function blank(of, call)
   return class.list(of, record), record
 end
 
+-- ---- dotted names
+
+local function joined(prefix, name) return prefix == "" and name or prefix .. "." .. name end
+
+-- What a dotted name names, which must be of that kind: the value, the module that has it and its name there. look is
+-- record_of, or a function that remembers what it returned, where many names of an unchanged module are looked up: a
+-- container's record_of compares all its children.
+local function find(who, self, path, kind, look)
+  options.arg(who, "the name", path, "string")
+  look = look or record_of
+  local module, at = self, ""
+  for name, dot in path:gmatch "([^.]*)(%.?)" do
+    if name == "" and dot == "" then break end
+    local record, wanted = look(module), dot == "" and kind or "child"
+    if record.kind[name] ~= wanted then
+      fail("%s: %s has no %s '%s'%s", who, at == "" and self.__name or ("'%s'"):format(at), nouns[wanted],
+        excerpt(name, 60), #record[wanted] > 0 and "; there are " .. table.concat(record[wanted], ", ") or "")
+    end
+    if dot == "" then return record.values[name], module, name end
+    module, at = record.values[name], joined(at, name)
+  end
+  return module
+end
+
+-- Puts modules in the places of children, by their names.
+local function replace_children(self, modules)
+  local record = record_of(self)
+  for name, module in pairs(modules) do
+    check_acyclic(self, record, name, module)
+    record.values[name] = module
+  end
+  show_children(self, record)
+end
+
 return {
   hook_lists = {
     "pre_hooks", "hooks", "backward_pre_hooks", "backward_hooks", "state_hooks", "load_pre_hooks", "load_hooks",
   },
   is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
-  register = register, append = append, nouns = nouns,
+  register = register, append = append, nouns = nouns, joined = joined, find = find,
+  replace_children = replace_children,
 }
