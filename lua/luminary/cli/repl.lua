@@ -7,9 +7,10 @@ local help = require "luminary.help"
 local hints = require "luminary.cli.error_hints"
 local line = require "luminary.cli.line_editing"
 local complete = require "luminary.cli.completion"
+local read_chunk = require "luminary.cli.read_chunk"
 
 local repl = {}
-local pcall, xpcall, select, rawset, load, type, jit_off = pcall, xpcall, select, rawset, load, type, jit.off
+local pcall, xpcall, select, rawset, type = pcall, xpcall, select, rawset, type
 local find, match, gsub, gmatch, write = string.find, string.match, string.gsub, string.gmatch, io.stdout.write
 
 local BANNER = [[
@@ -21,52 +22,6 @@ local HELP = [[
 lm, nn, F, optim, data, dist show what they have; _ is the last value.
 Tab completes names, what follows a dot or a colon too. A chunk may have several
 lines. Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.]]
-
--- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
-local function load_text(text)
-  local chunk, problem = load(text, "=prompt", "t")
-  if chunk then jit_off(chunk, true) end
-  return chunk, problem
-end
-
--- A `local` that stands at the beginning of what is typed would be gone with the line, so it makes a global. nil where
--- none stands there.
-local function load_kept(text)
-  local blank, rest = match(text, "^(%s*)local(%s.*)$")
-  if not rest then return nil end
-  return load_text(blank .. rest) or load_text(blank .. rest .. "\n= nil")
-end
-
--- A chunk, or nil and the message, or nil and `true` where more lines are wanted. An expression is not
--- returned as it stands: a tail call would be no level of its own, and errors blame a level.
-local function compile(text)
-  local expression = match(text, "^%s*=(.*)$") or text
-  local chunk, as_expression = load_text("return nil, " .. expression)
-  if chunk then return function() return select(2, chunk()) end end
-  local problem
-  chunk, problem = load_text(text)
-  if chunk then return load_kept(text) or chunk end
-  local statements, last = match(text, "^(.*;)%s*(.-)%s*$") -- x = 3; x
-  if statements and load_text(statements) and load_text("return nil, " .. last) then
-    local first = load_kept(statements) or load_text(statements)
-    chunk = load_text("return nil, " .. last)
-    return function()
-      first()
-      return select(2, chunk())
-    end
-  end
-  if find(problem .. as_expression, "unfinished string near", 1, true) and not find(text, "\\$") then
-    return nil, problem -- strings end on their line
-  end
-  local of, name = match(text, "([%w_%]%)]*):%s*([%a_][%w_]*)%s*$")
-  if name and find(problem .. as_expression, "function arguments expected near '<eof>'", 1, true) then
-    if not find(of, "^[%a_]") then of = "…" end
-    return nil, ("%s:%s: %s:%s() calls a method, %s.%s is a field"):format(of, name, of, name, of, name)
-  end
-  local eof = "near '<eof>'"
-  if find(as_expression, eof, 1, true) or find(problem, eof, 1, true) then return nil, true end
-  return nil, problem
-end
 
 local globals, stdout, to_text = _G, io.stdout, lm.repr
 
@@ -94,22 +49,6 @@ function repl.help(text)
   local value = not found and complete.value((gsub(path, ":", ".")), globals)
   if value then found = help.value(path, value) end
   return help.wrapped(found or why)
-end
-
--- Lines until a chunk is whole. nil at the end of input; Ctrl-C drops what there is.
-local function read_chunk(read)
-  local text, interrupted = read("> ")
-  if not text then return interrupted and "" or nil end
-  if find(text, "^%s*%?") or find(text, "^%s*$") then return text end
-  while true do
-    local chunk, more = compile(text)
-    if chunk or more ~= true then return text, chunk, more end
-    local next_line
-    next_line, interrupted = read(">> ")
-    if interrupted then return "" end
-    if not next_line then return text, nil, "unfinished chunk" end
-    text = text .. "\n" .. next_line
-  end
 end
 
 -- The history has one line for a chunk of several, or each of them where a comment or a long string would not survive.

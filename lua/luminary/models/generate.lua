@@ -220,8 +220,8 @@ local generate
 --- model's probabilities, at temperature, among the top_k likeliest, among the likeliest that make up top_p, among
 --- those of min_p times the likeliest's probability. num_beams: the likeliest of so many continuations side by side, by
 --- their log probability over length ^ length_penalty; only distinct ones are computed, so there may be fewer at first.
---- early_stopping ends once so many have ended, "never" when none that goes on could become better, by length_penalty at
---- its longest. With do_sample the continuations are drawn.
+--- early_stopping ends once so many have ended, "never" when none that goes on could become better, by length_penalty
+--- at its longest. With do_sample the continuations are drawn.
 --- num_return_sequences: so many for each of ids, drawn or the best of the beams, [N * so many, …].
 --- no_repeat_ngram_size: so many tokens never follow each other twice; bad_words_ids, as {{3}, {4, 5}}: such never do.
 --- A sequence ends with eos_token_id (a number or a list; net.eos_token_id by default), not before min_new_tokens, or
@@ -235,10 +235,10 @@ local generate
 ---
 --- net is any module or function: net(ids) gives scores [N, L, vocabulary], or [N, vocabulary] of the last place. What
 --- more it may have: net:new_cache(batch_size, max_seq_len), a list of what has reorder(order), such as nn.KVCache;
---- order (int64 [M], from 1) names the sequences that continue, and M may differ from N. With new_cache, net is called as
---- net(ids, {cache, attention_mask, position_ids}), ids being new tokens alone, the mask [N, tokens in the cache and new
---- ones] and places [N, new tokens], from 1, only where there is padding. Without new_cache padded rows go through the
---- net one by one. net.config.max_positions: the longest that it takes. net.eos_token_id.
+--- order (int64 [M], from 1) names the sequences that continue, and M may differ from N. With new_cache, net is called
+--- as net(ids, {cache, attention_mask, position_ids}), ids being new tokens alone, the mask [N, tokens in the cache and
+--- new ones] and places [N, new tokens], from 1, only where there is padding. Without new_cache padded rows go through
+--- the net one by one. net.config.max_positions: the longest that it takes. net.eos_token_id.
 --- net.generation_config: options that hold where a call says nothing else, as a folder's generation_config.json gives
 --- them, with token ids from 1; its max_length and min_length count ids too. do_sample = true there draws, among the
 --- 50 likeliest if it says no top_k, as in transformers; {do_sample = false} or {temperature = 0} takes the likeliest.
