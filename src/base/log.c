@@ -1,5 +1,6 @@
 #include "base/log.h"
 #include "base/environment_variable.h"
+#include "base/status.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -44,15 +45,18 @@ static void read_environment(void) {
   }
 }
 
-/* Formats into `room` bytes, of which it gives how many are used; a text that is too long ends after a whole character
- * of UTF-8, with "...". */
+/* Formats into `room` bytes, printable, and returns how many are used; a text that is too long ends after a whole
+ * character of UTF-8, with "...". */
 LM_PRINTF(3, 0) static size_t put_text(char *out, size_t room, const char *format, va_list args) {
   int n = vsnprintf(out, room, format, args);
-  if (n < 0 || (size_t)n < room) return n < 0 ? 0 : (size_t)n;
-  size_t end = room - 4;
-  while (end > 0 && ((unsigned char)out[end] & 0xC0) == 0x80) end--;
-  memcpy(out + end, "...", 4);
-  return end + 3;
+  if (n < 0) return 0;
+  if ((size_t)n >= room) {
+    size_t end = room - 4;
+    while (end > 0 && ((unsigned char)out[end] & 0xC0) == 0x80) end--;
+    memcpy(out + end, "...", 4);
+  }
+  lm_make_printable(out);
+  return strlen(out);
 }
 
 /* Formats into what is left of a line that has n bytes, and writes it. */

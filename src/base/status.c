@@ -13,6 +13,16 @@ static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* a character
 
 static bool is_control(char byte) { return (unsigned char)byte < ' ' || byte == 127; }
 
+void lm_make_printable(char *text) {
+  char *out = text;
+  for (const char *at = text; *at; at++) {
+    bool is_c1 = (unsigned char)at[0] == 0xC2 && ((unsigned char)at[1] & 0xE0) == 0x80; /* U+0080 to U+009F */
+    *out++ = is_c1 || (is_control(*at) && *at != '\n' && *at != '\t') ? '?' : *at;
+    at += is_c1;
+  }
+  *out = 0;
+}
+
 const char *lm_brief(const char *text, size_t most) {
   static _Thread_local char texts[4][BRIEF_BYTES + sizeof "..."];
   static _Thread_local unsigned turn;
@@ -25,6 +35,7 @@ const char *lm_brief(const char *text, size_t most) {
   }
   for (size_t i = 0; i < end; i++) out[i] = is_control(text[i]) ? '?' : text[i];
   strcpy(out + end, cut ? "..." : "");
+  lm_make_printable(out);
   return out;
 }
 
@@ -52,6 +63,7 @@ void lm_write_v(char *out, size_t capacity, const char *format, va_list args) {
     }
     free(whole);
   }
+  if (capacity > 0) lm_make_printable(out);
   va_end(again);
 }
 

@@ -32,7 +32,11 @@ typedef enum lm_status {
 /* Everything a plug-in or the binding may call is exported; the rest of the core is hidden. */
 #define LM_API __attribute__((visibility("default")))
 
-/* As snprintf; what does not fit loses its middle: a reason stands at the end, often after a path. */
+/* Replaces by '?' what a terminal would obey: control characters except newline and tab, those of UTF-8 too. */
+LM_API void lm_make_printable(char *text);
+
+/* As snprintf, for messages: printable; what does not fit loses its middle: a reason stands at the end, often after a
+ * path. */
 LM_API void lm_write(char *out, size_t capacity, const char *format, ...) LM_PRINTF(3, 4);
 LM_API void lm_write_v(char *out, size_t capacity, const char *format, va_list args) LM_PRINTF(3, 0);
 

@@ -310,7 +310,11 @@ static int bind_error_at_caller(lua_State *L) {
     lua_settop(L, 1);
     return lua_error(L);
   }
-  return raise_message(L, lua_tostring(L, 1));
+  size_t n;
+  const char *message = lua_tolstring(L, 1, &n);
+  char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* names out of files are in some */
+  lm_make_printable(copy);
+  return raise_message(L, copy);
 }
 
 /* nearest(word, list) */
