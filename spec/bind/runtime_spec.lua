@@ -69,6 +69,31 @@ describe("require", function()
     assert.is_nil(rawget(_G, "luminary"))
   end)
 
+  it("says what failed where a file that is loaded when needed cannot be opened", function()
+    local out = run([[
+      local lm = require "luminary"
+      local net, held = lm.nn.Linear(1, 1), {}
+      repeat held[#held + 1] = io.open "/dev/null" until not io.open "/dev/null"
+      for _, f in ipairs {
+        function() lm.save("/nowhere/x.safetensors", {}) end, function() return lm.text end,
+        function() return net:clone() end, function() return lm.nothing end, function() require "luminary.nothing" end,
+      } do
+        print((select(2, pcall(f)):gsub("^.-(%d+: )", "", 1)))
+      end
+      for _, file in ipairs(held) do file:close() end
+      print(lm.repr {net:clone().in_features}, (pcall(require, "luminary.nothing")))
+    ]], "ulimit -n 40;")
+    out = out:gsub("\n\tno f[^\n]*", "")
+    assert.equal([[
+cannot load module 'luminary.save_load': Too many open files
+cannot load module 'luminary.text': Too many open files
+cannot load module 'luminary.nn.clone': Too many open files
+cannot load module 'luminary.help.other_names': Too many open files
+module 'luminary.nothing' not found:
+{1}	false
+]], out)
+  end)
+
   it("ends a process that still holds tensors, graphs and running modes without a word", function()
     assert.equal("", run [[
       local lm = require "luminary"

@@ -14,6 +14,7 @@
 --- alike. `device` is accepted for PyTorch's sake: gradients are unscaled where they are.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local ffi = require "ffi"
 local fail = options.fail
@@ -87,7 +88,7 @@ function GradScaler:scale(outputs)
   local result = scaled(self, outputs, {})
   local function begin() self.begun = true end
   if core.graph_is_capturing() then
-    require("luminary.cuda.graph").on_replay(begin)
+    load_module("luminary.cuda.graph").on_replay(begin)
   else
     begin()
   end

@@ -1,6 +1,7 @@
 --- Parts of a graph that are computed again in backward instead of being kept.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local check_callable = require("luminary.autograd.function").check_callable
 
@@ -111,7 +112,7 @@ end
 --- {preserve_rng_state = true}
 function checkpoints.checkpoint_sequential(net, segments, x, opts)
   local who = "checkpoint_sequential"
-  local parts = class.is(net, require("luminary.nn").Sequential) and net:children() or net
+  local parts = class.is(net, load_module("luminary.nn").Sequential) and net:children() or net
   if not options.is_plain(parts) or #parts == 0 then
     fail("%s: an nn.Sequential or a list of functions wanted, got %s", who, options.describe(net))
   end

@@ -1,6 +1,7 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
 local core = require "luminary.core"
 local excerpt = require "luminary.base.excerpt"
+local load_module = require "luminary.base.load_module"
 
 local options = {}
 
@@ -156,7 +157,7 @@ function options.unknown(who, key, names)
   if type(key) == "number" and #names > 0 then
     fail("%s: options have names: {%s = …}, not {…} alone; there are %s", who, names[1], table.concat(names, ", "))
   end
-  local theirs = require("luminary.help.other_names").options[key]
+  local theirs = load_module("luminary.help.other_names").options[key]
   if theirs then fail("%s: no option '%s': %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
   key = brief(tostring(key))
@@ -320,7 +321,7 @@ function options.no_name(what, key, ...)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
   local shown = excerpt(key, 60)
-  local others = require("luminary.help.other_names")[what] or {}
+  local others = load_module("luminary.help.other_names")[what] or {}
   local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end
   if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum
@@ -345,7 +346,7 @@ function options.strict(who, t, later)
     if type(key) == "string" and key:sub(1, 2) == "__" then return nil end
     local place = later[key]
     if not place then options.no_name(who, key, t, later) end
-    local value = require("luminary." .. place[1])
+    local value = load_module("luminary." .. place[1])
     if place[2] then value = value[place[2]] end
     rawset(t, key, value)
     return value

@@ -1,9 +1,10 @@
 --- Images as samples of sets.
 local class = require "luminary.base.class"
+local load_module = require "luminary.base.load_module"
 
 local decoding = {}
 
-local function vision() return require "luminary.vision" end -- loaded once images are met
+local function vision() return load_module "luminary.vision" end -- loaded once images are met
 
 --- An image file whose pixels are not read yet.
 function decoding.open(path) return vision().open_image(path) end

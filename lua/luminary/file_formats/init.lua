@@ -1,11 +1,12 @@
 --- Other people's weights, and ours: which reader or writer a file takes. Each is loaded when it is first wanted.
 local core = require "luminary.core"
+local load_module = require "luminary.base.load_module"
 local shown = require "luminary.base.shown"
 local Source = require "luminary.file_formats.source"
 
 local formats = {}
 
-local function format(name) return require("luminary.file_formats." .. name) end
+local function format(name) return load_module("luminary.file_formats." .. name) end
 
 local function check_for_arrays(archive)
   local names, n = {}, #archive.entries

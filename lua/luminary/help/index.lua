@@ -8,6 +8,7 @@
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
 local index = {}
@@ -177,7 +178,7 @@ local function all()
   add_library(new, "lm", lm)
   for _, load in pairs(getmetatable_of(core.methods).rare) do load() end
   for _, name in ipairs(sorted_names(core.methods)) do new.add("x:" .. name, name, core.methods[name], "x") end
-  local of_generators = require("luminary.generator").methods
+  local of_generators = load_module("luminary.generator").methods
   for _, name in ipairs(sorted_names(of_generators)) do
     new.add("Generator:" .. name, name, of_generators[name], "Generator")
   end

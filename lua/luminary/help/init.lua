@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
+local load_module = require "luminary.base.load_module"
 local index = require "luminary.help.index"
 local options = require "luminary.base.options"
 local overview = require "luminary.help.overview"
@@ -168,7 +169,7 @@ end
 
 -- What is said of a name of PyTorch's or Torch7's: in other_names, of the library that it is asked of, or of the first.
 local function elsewhere(qualifier, name)
-  local names = require "luminary.help.other_names"
+  local names = load_module "luminary.help.other_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]
   for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data", "text", "lm.models"} do
     if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
@@ -216,7 +217,7 @@ local function about_option(name, by_place)
     end
   end
   if #paths == 0 then return nil end
-  local theirs = require("luminary.help.other_names").options[name]
+  local theirs = load_module("luminary.help.other_names").options[name]
   theirs = theirs and ("\nOf functions that lack it: %s."):format(theirs) or ""
   if #paths == 1 then return ("%s is an %s of %s\n%s%s"):format(name, what, paths[1], first, theirs) end
   local shown = table.concat(paths, ", ", 1, math.min(#paths, 8))
@@ -253,7 +254,7 @@ local function no_name(path, name, qualifier)
 end
 
 local function elsewhere_of_models(name)
-  local text = require("luminary.help.other_names").models[name]
+  local text = load_module("luminary.help.other_names").models[name]
   return text and ("Of models: %s."):format(text)
 end
 

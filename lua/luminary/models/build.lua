@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local excerpt = require "luminary.base.excerpt"
+local load_module = require "luminary.base.load_module"
 local generation_config = require "luminary.models.generation_config"
 local gguf = require "luminary.models.gguf"
 local options = require "luminary.base.options"
@@ -173,7 +174,7 @@ return function(who, opts, spec, make, first, reads)
   local source = weights
   if gguf.is(weights) then
     path = type(weights) == "string" and weights or "weights"
-    if weights == path then weights = require("luminary.save_load").load(weights, {mmap = true}) end
+    if weights == path then weights = load_module("luminary.save_load").load(weights, {mmap = true}) end
     config, weights = gguf.read(who, path, weights)
     if not reads or not weights and config.model_type == reads.kind then
       fail("%s: %s is a GGUF file of a '%s', whose names and sizes this version does not know here; lm.load gives its "
@@ -196,7 +197,7 @@ return function(who, opts, spec, make, first, reads)
   if weights == nil and (how.rename or given.dtype == "auto") then
     fail("%s: %s goes with weights", who, how.rename and "rename" or 'dtype = "auto"')
   end
-  if type(weights) == "string" then weights = require("luminary.save_load").load(weights, {mmap = true}) end
+  if type(weights) == "string" then weights = load_module("luminary.save_load").load(weights, {mmap = true}) end
   local dtype = given.dtype
   if dtype == "auto" then dtype = options.is_plain(weights) and dtype_of_weights(config, weights) or nil end
   dtype, how.dtype = changes.dtype(who, dtype), dtype

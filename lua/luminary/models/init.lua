@@ -6,6 +6,7 @@
 --- strict and ignore_mismatched_sizes, as load_state_dict has them, whose report is a second result; device and dtype.
 --- A config.json beside weights of Hugging Face's says what is not told; such a net is in evaluation mode, until
 --- net:train(). lm.models.generate lets any net of language write.
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
 -- What makes a network, as a table that is called: asked for what other libraries' classes have, such as
@@ -31,7 +32,7 @@ for file, names in pairs {
   vit = "vit vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14",
 } do
   for name in names:gmatch "%S+" do
-    models[name] = maker(name, function() return require("luminary.models." .. file)[name] end)
+    models[name] = maker(name, function() return load_module("luminary.models." .. file)[name] end)
   end
 end
 

@@ -1,5 +1,6 @@
 --- The worker's side of lm.mp: receives a function and its arguments, calls it, and reports how it went.
 local core = require "luminary.core"
+local load_module = require "luminary.base.load_module"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.own_channel"
@@ -18,7 +19,7 @@ end
 local function publish(report)
   if not package.loaded["luminary.distributed"] then return end
   report.cause_rank = blame()
-  pcall(require("luminary.distributed.publish_error"), report.message, report.message .. "\n\t" .. report.traceback)
+  pcall(load_module("luminary.distributed.publish_error"), report.message, report.message .. "\n\t" .. report.traceback)
 end
 
 -- A thread's environment variables, arguments and exit are its own; the C library's are the process's.

@@ -1,5 +1,6 @@
 --- Layers that multiply by a matrix: Linear, Embedding.
 local core = require "luminary.core"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
 local embedding = require("luminary.nn.functional.embedding").embedding
@@ -30,7 +31,7 @@ function Linear:reset_parameters() init._layer(self.weight, self.bias) end
 function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
 
 --- What lm.quantize makes of it.
-function Linear:to_int8() return require("luminary.nn.int8").Int8Linear(self.weight, self.bias) end
+function Linear:to_int8() return load_module("luminary.nn.int8").Int8Linear(self.weight, self.bias) end
 
 function Linear:extra_repr()
   return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,

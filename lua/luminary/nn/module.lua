@@ -13,6 +13,7 @@ local class = require "luminary.base.class"
 local counted_from_one = require "luminary.base.counted_from_one"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
@@ -26,7 +27,7 @@ local function pack(...) return {n = select("#", ...), ...} end
 
 local function call_forward(self, record, ...)
   if not record.backward_hooks then return self:forward(...) end
-  return require "luminary.nn.backward_hooks"(self, record, ...)
+  return load_module "luminary.nn.backward_hooks"(self, record, ...)
 end
 
 local function call_with_hooks(self, record, ...)
@@ -475,13 +476,13 @@ function Module:share_memory()
       end
     end
   end
-  require("luminary.mp.share_tensors")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
+  load_module("luminary.mp.share_tensors")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
   return self
 end
 
 --- A deep copy: parameters with their gradients, buffers, other tensors and plain tables are its own, and what is
 --- shared within the module is shared within the copy. Hooks are the same functions, and other objects the same.
-function Module:clone() return require "luminary.nn.clone"(self) end
+function Module:clone() return load_module "luminary.nn.clone"(self) end
 
 -- ---- state
 
@@ -527,7 +528,7 @@ end
 --- list of {from = dtype, to = dtype, count}; print shows it in words.
 function Module:load_state_dict(dict, opts)
   local function hooks(name, what) run_hooks(self, name, what) end
-  return require "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, dict, opts)
+  return load_module "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, dict, opts)
 end
 
 -- ---- printing

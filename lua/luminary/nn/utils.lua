@@ -1,6 +1,7 @@
 --- nn.utils: what trainings do with parameters.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
 local utils = {}
@@ -85,7 +86,7 @@ utils.rnn = require "luminary.nn.utils.rnn"
 --- nn.utils.stateless: functional_call, which is lm.func.functional_call.
 utils.stateless = options.strict("nn.utils.stateless", {
   --- lm.func.functional_call(module, values, ...): the same function.
-  functional_call = function(...) return require("luminary.func").functional_call(...) end,
+  functional_call = function(...) return load_module("luminary.func").functional_call(...) end,
 })
 
 return options.strict("nn.utils", options.exact_all(utils, options.named))

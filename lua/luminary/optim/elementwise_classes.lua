@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
 
@@ -188,7 +189,7 @@ end
 local function follow_replays(self, states, call)
   local entry, at, who = self.entry, core.optim_kept_at(), self.__name
   local replay = {kind = call.kind, options = call.options, params = {}, step = call.step, carried = call.carried}
-  require("luminary.cuda.graph").on_replay(function()
+  load_module("luminary.cuda.graph").on_replay(function()
     local carried = {select(2, core.optim_step(replay))}
     if entry.carried then
       carry(entry, states, unpack(carried))

@@ -18,6 +18,7 @@ local counted_from_one = require "luminary.base.counted_from_one"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
 local arguments = require "luminary.base.arguments"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local fail, is_plain = options.fail, options.is_plain
 
@@ -197,7 +198,7 @@ local function make_step(self, closure)
       end
       if core.graph_is_capturing() then -- which counts with the first replay
         for _, state in ipairs(states) do state.step = count - 1 end
-        require("luminary.cuda.graph").on_replay(function()
+        load_module("luminary.cuda.graph").on_replay(function()
           for _, state in ipairs(states) do state.step = state.step + 1 end
         end, captured(self, group, params, states))
       end
@@ -244,7 +245,7 @@ function Optimizer:share_memory()
       end
     end
   end
-  require("luminary.mp.share_tensors")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
+  load_module("luminary.mp.share_tensors")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
   return self
 end
 

@@ -11,6 +11,7 @@
 --- backward (overlap_with_ddp) does not exist.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
 local fail = options.fail
@@ -18,7 +19,7 @@ local fail = options.fail
 local who = "ZeroRedundancyOptimizer"
 local Zero = class.define(who, Optimizer)
 
-local function groups() return require "luminary.distributed.groups" end
+local function groups() return load_module "luminary.distributed.groups" end
 
 local own_options = {
   optimizer_class = {"any"}, process_group = {"any"}, parameters_as_bucket_view = {"boolean", false},
@@ -72,10 +73,10 @@ function Zero:check_alike()
         p.requires_grad and "" or " without gradient")
     end
   end
-  local alike = require "luminary.distributed.same_on_all_ranks"
+  local alike = load_module "luminary.distributed.same_on_all_ranks"
   alike(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines),
     "parameter")
-  require("luminary.distributed").barrier {group = group} -- others may differ; then this raises their message
+  load_module("luminary.distributed").barrier {group = group} -- others may differ; then this raises their message
 end
 
 --- Gives a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
@@ -169,7 +170,7 @@ end
 --- Brings the state of all ranks together on rank `to` (0) of the world, where state_dict() then works, until the next
 --- step. Every rank of the group calls it. What comes from other ranks is put in host memory.
 function Zero:consolidate_state_dict(to)
-  local group, dist = self.process_group, require "luminary.distributed"
+  local group, dist = self.process_group, load_module "luminary.distributed"
   local caller = who .. ":consolidate_state_dict"
   if to == nil then to = 0 end
   options.arg(caller, "to", to, "natural")

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local read = require("luminary.base.arguments").read
+local load_module = require "luminary.base.load_module"
 local dim_of = require "luminary.tensor.dim_of"
 local reshape_copy = require "luminary.tensor.reshape_copy"
 local tensor_list = require "luminary.tensor.tensor_list"
@@ -86,7 +87,7 @@ function methods.is_pinned(x) return core.is_pinned(tensor("is_pinned", x)) end
 --- Says that a stream works on x's memory, which then is not given to others before the stream is done with it.
 function methods.record_stream(x, stream)
   tensor("record_stream", x)
-  stream = require("luminary.cuda.stream").checked("record_stream", stream)
+  stream = load_module("luminary.cuda.stream").checked("record_stream", stream)
   core.record_stream(x, stream.device, stream.id)
 end
 
@@ -128,7 +129,7 @@ for name, module in pairs {
   matrix_power = "matrices", matrix_exp = "matrices", stft = "stft", istft = "stft",
 } do
   --- x:svd(…), qr, lu, lu_solve, pinverse, matrix_power, matrix_exp, stft, istft: as the functions of lm.
-  methods[name] = function(x, ...) return require("luminary.tensor." .. module)[name](tensor(name, x), ...) end
+  methods[name] = function(x, ...) return load_module("luminary.tensor." .. module)[name](tensor(name, x), ...) end
 end
 
 --- Same shape and values.
@@ -266,7 +267,7 @@ function methods.where(x, condition, other) return ops.where(condition, x, other
 --- Moves x to memory that other processes see, in place; memory of a GPU is so already. Gives x.
 function methods.share_memory_(x)
   tensor("share_memory_", x)
-  require("luminary.mp.share_tensors")({x}, function(_, why) fail("share_memory_: %s", why) end)
+  load_module("luminary.mp.share_tensors")({x}, function(_, why) fail("share_memory_: %s", why) end)
   return x
 end
 
@@ -288,7 +289,7 @@ function methods.norm(...)
     {"x", "tensor"}, {"p", {"fro", "nuc"}}, {"dim", "dims?"}, {"keepdim", "boolean", false},
   }, ...)
   if ord == "fro" then return ops.norm(x, 2, dim, {keepdim = keepdim}) end
-  return require("luminary.linalg").matrix_norm(x, "nuc", dim, keepdim)
+  return load_module("luminary.linalg").matrix_norm(x, "nuc", dim, keepdim)
 end
 
 --- As renorm, in place.
@@ -316,7 +317,7 @@ for file, names in pairs {
   integrals_and_histograms = "renorm histogram",
 } do
   local function load()
-    local found = require("luminary.tensor." .. file)
+    local found = load_module("luminary.tensor." .. file)
     for name in names:gmatch "%S+" do methods[name] = found[name] end
   end
   for name in names:gmatch "%S+" do

@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local read = require("luminary.base.arguments").read
+local load_module = require "luminary.base.load_module"
 local methods = require "luminary.tensor.methods"
 
 local ops, fail, describe = core.ops, options.fail, options.describe
@@ -238,7 +239,7 @@ function spellings.unravel_index(...)
     places[d] = ops.remainder(rest, shape[d]) + 1
     rest = ops.floor_divide(rest, shape[d])
   end
-  return require "luminary.tensor.tensor_list"(places)
+  return load_module "luminary.tensor.tensor_list"(places)
 end
 
 --- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): a copy of x with src in the place of what

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local excerpt = require "luminary.base.excerpt"
 local Source = require "luminary.file_formats.source"
+local load_module = require "luminary.base.load_module"
 local fail = options.fail
 
 local LOCAL = "text.Tokenizer(path) reads a tokenizer.json, or a folder with one, such as `hf download NAME "
@@ -155,7 +156,7 @@ function files.read_any(path)
     fail("Tokenizer: there is no file or folder '%s', and nothing is downloaded: %s", excerpt(path, 200), LOCAL)
   end
   if core.file_kind(path) ~= "a folder" then
-    local gguf = require "luminary.text.gguf_vocabulary"
+    local gguf = load_module "luminary.text.gguf_vocabulary"
     if gguf.is(path) then return gguf.read(path) end
     return read(path)
   end
