@@ -698,6 +698,34 @@ describe("saving through a link", function()
     assert.equal(4, lm.load(target).t:sum():item())
     assert(os.execute("test -L " .. path) == 0)
   end)
+
+  it("creates what a link without a target points to", function()
+    assert(os.execute(("cd %s && ln -s ./second %s && ln -s target second"):format(folder, path)) == 0)
+    for n = 1, 2 do -- the second replaces it
+      lm.save(path, { t = lm.full({ 2 }, n) })
+      assert.equal(2 * n, lm.load(folder .. "/target").t:sum():item())
+      assert(os.execute(("test -L %s && test -L %s/second"):format(path, folder)) == 0)
+    end
+    assert(os.execute(("ln -s /nowhere/at/all %s/astray && ln -s circle %s/circle"):format(folder, folder)) == 0)
+    assert.matches("cannot write /nowhere/at/all: No such file", message(lm.save, folder .. "/astray", {}))
+    assert.matches("circle: Too many levels", message(lm.save, folder .. "/circle", {}))
+    assert(os.execute(("test -L %s/astray && test -L %s/circle"):format(folder, folder)) == 0)
+  end)
+end)
+
+describe("a file name as long as names may be", function()
+  it("can be saved", function()
+    for _, ending in ipairs { "", ".npz", ".pt" } do
+      for _, bytes in ipairs { 99, 100, 101, 238, 255 } do
+        local name = folder .. "/" .. ("aé"):rep(85):sub(1, bytes - #ending) .. ending
+        lm.save(name, { t = lm.full({ 2 }, bytes) })
+        assert.equal(2 * bytes, lm.load(name).t:sum():item())
+        os.remove(name)
+      end
+    end
+    assert.equal(0, os.execute(("test -z \"$(ls -A %s)\""):format(folder)))
+    assert.matches("File name too long", message(lm.save, folder .. "/" .. ("a"):rep(256), {}))
+  end)
 end)
 
 describe("a writer killed at any moment", function()

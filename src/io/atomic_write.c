@@ -35,9 +35,37 @@ static bool folder_of(const char *path, char folder[PATH_MAX]) {
   return true;
 }
 
+static size_t folder_bytes(const char *path) { /* with the slash */
+  const char *slash = strrchr(path, '/');
+  return slash ? (size_t)(slash + 1 - path) : 0;
+}
+
+/* A name beside the path's, of which a long one loses its end, between characters of UTF-8: names have 255 bytes. */
 static void next_name(lm_new_file *f) {
   static _Atomic unsigned counter;
-  snprintf(f->temporary, f->room, "%s.tmp-%ld-%u", f->path, (long)getpid(), atomic_fetch_add(&counter, 1));
+  enum { KEPT = 100 };
+  size_t folder = folder_bytes(f->path), name = strnlen(f->path + folder, KEPT);
+  while (name > KEPT - 4 && (f->path[folder + name] & 0xC0) == 0x80) name--;
+  snprintf(f->temporary, f->room, "%.*s.tmp-%ld-%u", (int)(folder + name), f->path, (long)getpid(),
+           atomic_fetch_add(&counter, 1));
+}
+
+/* Where a file comes to be that is opened for writing at a path of which none is there: the path itself, or what the
+ * link at it names. */
+static bool find_target(const char *path, char target[PATH_MAX]) {
+  enum { MOST_LINKS = 40 };
+  char link[PATH_MAX];
+  if (strlen(path) >= PATH_MAX) return errno = ENAMETOOLONG, false;
+  strcpy(target, path);
+  for (int i = 0; i < MOST_LINKS; i++) {
+    ssize_t n = readlink(target, link, sizeof link - 1);
+    if (n < 0) return true;
+    link[n] = 0;
+    size_t folder = link[0] == '/' ? 0 : folder_bytes(target);
+    if (folder + (size_t)n >= PATH_MAX) return errno = ENAMETOOLONG, false;
+    strcpy(target + folder, link);
+  }
+  return errno = ELOOP, false;
 }
 
 /* A file in path's folder that has no name, so that nothing is left of it if the process is killed; false where the
@@ -82,9 +110,9 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
   bool replaces = stat(path, &info) == 0;
   if (replaces) {
     if (!S_ISREG(info.st_mode)) return lm_fail(LM_E_IO, "cannot write %s: it is not a regular file", path);
-    if (!realpath(path, target)) return refused("write", path);
-    path = target;
   }
+  if (replaces ? !realpath(path, target) : !find_target(path, target)) return refused("write", path);
+  path = target;
   f->room = strlen(path) + 48;
   f->path = copy_text(path);
   f->temporary = lm_malloc(f->room);
