@@ -11,10 +11,11 @@ local fail = options.fail
 local checkpoint = {}
 
 --- lm.save(path, value): a tensor, or a table of tensors, numbers, strings, booleans and tables. Written
---- beside the path and renamed: a crash leaves the old file or the new one, whole. A safetensors file, but for paths
---- that end in .npy (NumPy's, of one tensor), .npz (of tensors by name) and .pt or .pth, which
---- torch.load(path, weights_only=True) reads. An optimizer's state_dict has the numbers of its parameters there as
---- torch.optim counts them, from 0; load_state_dict takes either, here and there.
+--- beside the path and renamed: a crash leaves the old file or the new one, whole. The path's ending chooses the
+--- format: .npy (NumPy's, of one tensor), .npz (of tensors by name), .pt, .pth or .bin, which
+--- torch.load(path, weights_only=True) reads; safetensors for any other. Those of formats that are not written (.t7,
+--- .gguf, .h5, .onnx, .json, .zip, …) are an error. An optimizer's state_dict has the numbers of its parameters in .pt
+--- as torch.optim counts them, from 0; load_state_dict takes either, here and there.
 function checkpoint.save(path, value)
   if type(path) ~= "string" then
     if type(value) == "string" then fail("save: the path comes first: lm.save(path, value)") end

@@ -897,3 +897,31 @@ describe("a file of 4 GiB", function()
     assert.matches("a list of 4294967296 in its metadata", message(lm.load, path))
   end)
 end)
+
+describe("lm.save", function()
+  it("writes the format that the ending names, or says which it can write", function()
+    local beginnings = {
+      ["x.npy"] = "^\147NUMPY", ["x.NPZ"] = "^PK", ["x.pt"] = "^PK.*data%.pkl", ["x.pth"] = "^PK.*data%.pkl",
+      ["pytorch_model.bin"] = "^PK.*data%.pkl", ["x.safetensors"] = "^........{", ["x"] = "^........{",
+      ["x.step100"] = "^........{", ["dir.t7.best"] = "^........{",
+    }
+    for name, beginning in pairs(beginnings) do
+      local path = folder .. "/" .. name
+      lm.save(path, name == "x.npy" and lm.arange(3) or { t = lm.arange(3) })
+      assert.is_truthy(temp.read(path):find(beginning), name)
+      local value = lm.load(path)
+      assert.same({ 0, 1, 2 }, (name == "x.npy" and value or value.t):totable())
+    end
+    for ending, remedy in pairs {
+      t7 = "; require(\"luminary.torch7\").save writes it", T7 = "writes it", gguf = "convert_hf_to_gguf.py", h5 = "",
+      onnx = "", pkl = "", json = "", csv = "", zip = "", gz = "",
+    } do
+      local path = folder .. "/refused." .. ending
+      local text = message(lm.save, path, { t = lm.arange(3) })
+      local refusal = "save: cannot write '%s': no file of .%s is written; use .safetensors, .pt, .npz or .npy"
+      assert.matches(refusal:format(path, ending:lower()), text, 1, true)
+      assert.matches(remedy, text, 1, true)
+      assert.is_nil(io.open(path))
+    end
+  end)
+end)

@@ -94,11 +94,26 @@ local writers = {
   npz = function(path, value) format("numpy").save_all(path, value) end,
   pt = function(path, value) format("torch_file").save(path, value) end,
 }
-writers.pth = writers.pt
+writers.pth, writers.bin = writers.pt, writers.pt
+
+-- Endings of formats that are not written, and what writes them.
+local unwritten = {
+  t7 = "; require(\"luminary.torch7\").save writes it, of torch.wrap(t)",
+  gguf = "; llama.cpp's convert_hf_to_gguf.py makes it of a folder of Hugging Face's",
+}
+for ending in ("h5 hdf5 keras onnx pb tflite msgpack pkl pickle joblib mat csv tsv json jsonl zip tar gz bz2 xz zst")
+  :gmatch "%S+" do
+  unwritten[ending] = ""
+end
 
 --- Writes the file in the format that its name asks for, else as safetensors.
 function formats.save(path, value)
-  local write = writers[path:match "%.(%w+)$"] or format("safetensors").save
+  local ending = (path:match "%.(%w+)$" or ""):lower()
+  if unwritten[ending] then
+    core.error_at_caller(("save: cannot write '%s': no file of .%s is written; use .safetensors, .pt, .npz or .npy%s")
+      :format(shown(path, 200), ending, unwritten[ending]))
+  end
+  local write = writers[ending] or format("safetensors").save
   write(path, value)
 end
 
