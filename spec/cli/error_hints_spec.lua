@@ -132,6 +132,13 @@ describe("the hint of an error in LuaJIT's own words", function()
     assert.matches("\nhint: tensors are compared", read.traceback, 1, true)
   end)
 
+  it("is left out where the line could only be read by waiting for a writer", function()
+    local ok, out = temp.run(folder, ("cd %s && mkfifo pipe && (echo 'local y = 1 // 2' >pipe &) && "
+      .. "timeout 60 $OLDPWD/%s pipe"):format(folder, command))
+    assert.is_false(ok)
+    assert.equal("luminary: pipe:1: unexpected symbol near '/'\n", out)
+  end)
+
   it("is left out where the script took away what it needs", function()
     assert.matches("attempt to compare", said "string.find, io.open, debug.getlocal = nil\nlocal y = x > 1")
   end)

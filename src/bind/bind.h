@@ -256,8 +256,8 @@ const char *lm_to_text(lua_State *L, int i);
 void lm_show_warning(lua_State *L);
 /* Whether warnings of what code carried over from PyTorch gets wrong are wanted too (ported_code.c). */
 bool lm_is_porting(void);
-/* Looks at a call of an op for these, where they are wanted. given: bit i: argument i was given; out: its first result,
- * or NULL. */
+/* Looks at a call of an op for these. given: bit i: argument i was given; out: its first result, or NULL. A warning of
+ * the call's own that waits is shown first. */
 void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out);
 /* Whether the script itself called the function `name` at that level. A function that made it its last call has no
  * frame any more: the line before, of the script or ours, then calls something else, which is either one of the

@@ -38,6 +38,7 @@ static dims_given given_dims(const lm_op *op, const char *args, uint32_t given, 
 
 /* ---- ids */
 
+/* Of a call's ids, or of all that a line of the script has given. */
 typedef struct range {
   double least, most, count;
 } range;
@@ -58,8 +59,29 @@ done:
   return status;
 }
 
-/* The range of all ids that this line of the script has given so far. */
-static range *range_of_line(lua_State *L, const char *fn, const range *add) {
+/* The ids of an op that takes some, and how many there can be; NULL for other ops and where they cannot be looked at.
+ */
+static lm_tensor *ids_of(lm_op_id id, const void *args, int64_t *size) {
+  lm_tensor *ids = NULL;
+  if (id == LM_OP_embedding) {
+    const lm_embedding_args *a = args;
+    ids = a->index;
+    *size = a->weight->size[0];
+  } else if (id == LM_OP_cross_entropy) {
+    const lm_cross_entropy_args *a = args;
+    ids = a->target;
+    *size = a->x->size[a->x->ndim > 1];
+  } else if (id == LM_OP_nll_loss) {
+    const lm_nll_loss_args *a = args;
+    ids = a->target;
+    *size = a->x->size[a->x->ndim > 1];
+  }
+  bool seen = ids && ids->numel > 0 && *size > 1 && !lm_dtype_is_float(ids->dtype) && !lm_graph_capturing();
+  return seen ? ids : NULL;
+}
+
+/* Adds to the range of this line of the script, which is returned. */
+static range add_to_line(lua_State *L, const char *fn, range r) {
   int top = lua_gettop(L);
   luaL_checkstack(L, 8, "ids");
   lm_reg_get(L, &lm_reg_ids);
@@ -76,44 +98,31 @@ static range *range_of_line(lua_State *L, const char *fn, const range *add) {
     lua_rawset(L, top + 1);
   }
   lua_settop(L, top);
-  all->least = fmin(all->least, add->least);
-  all->most = fmax(all->most, add->most);
-  all->count += add->count;
-  return all;
+  *all = (range){fmin(all->least, r.least), fmax(all->most, r.most), all->count + r.count};
+  return *all;
 }
 
-/* Ids of a table of n rows, or labels of n classes. 0 is an error elsewhere, except as a label that is ignored; so what
- * is left of counting from 0 is that n never comes, though n - 1, PyTorch's last, or an ignored 0 does. That is chance
- * in many cases: entries count from 1 and n has not come yet. It is seldom so (one in 20 at most if all are as
- * frequent) of 4 n ids and more, and where n - 1 stands out among n / 20 or fewer. */
-static void check_ids(lua_State *L, const char *fn, lm_tensor *ids, int64_t n, bool positions) {
-  range r;
-  if (n < 2 || ids->numel == 0 || lm_dtype_is_float(ids->dtype) || lm_graph_capturing()) return;
-  if (read_range(ids, &r) != LM_OK) return;
-  if (positions && r.count > 1 && r.count == r.most - r.least + 1) return; /* one after the other: no vocabulary's */
-  if (r.least < 0) r.least = 1;                                            /* -100: a label that is ignored */
-  const range *all = range_of_line(L, fn, &r);
-  const double size = (double)n;
-  bool ends_so = all->most == size - 1, many = all->count >= 4 * size, few = all->count <= size / 20;
-  if (all->most >= size || all->most == all->least || !(many ? ends_so || all->least == 0 : few && ends_so)) return;
+/* 0 is an error elsewhere, except as a label that is ignored. So what is left of counting from 0 is that the last id,
+ * which equals `size`, never comes, though the one before, PyTorch's last, or an ignored 0 does. Among ids that count
+ * from 1 that is chance: at most one line in 20 if all are as frequent, where there are 4 * size ids or more, or where
+ * size - 1 is among size / 20 or fewer. */
+static bool counts_from_0(range all, double size) {
+  if (all.most >= size || all.most == all.least) return false;
+  bool ends_so = all.most == size - 1;
+  if (all.count >= 4 * size) return ends_so || all.least == 0;
+  return all.count <= size / 20 && ends_so;
+}
+
+static void warn_of_ids(lua_State *L, const char *fn, range r, double size, bool are_labels) {
+  if (!are_labels && r.count > 1 && r.count == r.most - r.least + 1) return; /* positions, one after the other */
+  if (r.least < 0) r.least = 1;                                              /* -100: a label that is ignored */
+  range all = add_to_line(L, fn, r);
+  if (!counts_from_0(all, size)) return;
   lm_warn(
-      "%s: of %.0f ids so far the smallest is %.0f, the largest %.0f, and none is %.0f, the size: they seem to count "
-      "from 0, as in PyTorch; ids count from 1 here, so add 1",
-      fn, all->count, all->least, all->most, size);
+      "%s: of %.0f ids so far the smallest is %.0f, the largest %.0f, and none is %.0f, the size: they seem to "
+      "count from 0, as in PyTorch; ids count from 1 here, so add 1",
+      fn, all.count, all.least, all.most, size);
   lm_show_warning(L);
-}
-
-static void look_for_ids(lua_State *L, lm_op_id id, const char *args) {
-  if (id == LM_OP_embedding) {
-    const lm_embedding_args *a = (const void *)args;
-    check_ids(L, "embedding", a->index, a->weight->size[0], true);
-  } else if (id == LM_OP_cross_entropy) {
-    const lm_cross_entropy_args *a = (const void *)args;
-    check_ids(L, "cross_entropy", a->target, a->x->size[a->x->ndim > 1], false);
-  } else if (id == LM_OP_nll_loss) {
-    const lm_nll_loss_args *a = (const void *)args;
-    check_ids(L, "nll_loss", a->target, a->x->size[a->x->ndim > 1], false);
-  }
 }
 
 /* ---- asked after each call of an op */
@@ -124,13 +133,19 @@ void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t giv
   const lm_tensor *t = x && id != LM_OP_unsqueeze ? x : out; /* cat, stack */
   int ndim = t ? t->ndim : 0;
   dims_given g = ndim >= 2 ? given_dims(op, args, given, ndim) : (dims_given){NULL, false};
+  int64_t size;
+  range r;
+  lm_tensor *ids = ids_of(id, args, &size);
+  bool has_range = ids && read_range(ids, &r) == LM_OK;
+  /* From here on Lua may collect, and the tensors go. */
+  if (op->kind == LM_COMP) lm_show_warning(L);
   if (g.first && !g.last) {
     const lm_overload *o = lm_overloads; /* x:max(dim) is max_dim */
     while (o->name && o->number != id) o++;
     const char *fn = o->name ? o->name : op->name;
     if (lm_is_scripts_call(L, 0, fn)) warn_of_dim(L, fn, g.first);
   }
-  look_for_ids(L, id, args);
+  if (has_range) warn_of_ids(L, op->name, r, (double)size, id != LM_OP_embedding);
 }
 
 enum { WRAPPER = 3 }; /* the level of the function that asked base/arguments.lua */

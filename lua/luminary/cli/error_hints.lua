@@ -69,24 +69,24 @@ end
 
 local rows = {
   -- ---- what Lua cannot read
-  {"near ':'", "%[[^%]]*:", slices},
+  {"[ld] near ':'", "%[[^%]]*:", slices},
   {"function arguments expected near '%]'", "%[[^%]]*:", slices},
   {"'then' expected near ':'", nil, "if x == 1 then … end"},
   {"'do' expected near ':'", nil, "for i = 1, n do … end, while … do … end"},
   {"ambiguous syntax", nil, "a line that begins with ( continues the one before: write ;(…), or name the value first: "
     .. "local loss = …"},
-  {"near '/'", "^%s*//", "comments begin with --"},
-  {"near '/'", "//", "a // b is math.floor(a / b) of numbers, a:floor_divide(b) of tensors"},
+  {"[ld] near '/'", "^%s*//", "comments begin with --"},
+  {"[ld] near '/'", "//", "a // b is math.floor(a / b) of numbers, a:floor_divide(b) of tensors"},
   {"expected near '[-+*/]'", "[-+*/]=", "x = x + 1; of a tensor in place x:add_(1)"},
   {"expected near '[-+]'", "[-+][-+]", "x = x + 1"},
-  {"near '&'", nil, "a & b is a:logical_and(b) of tensors, `a and b` of conditions, bit.band(a, b) of numbers"},
-  {"near '|'", nil, "a | b is a:logical_or(b) of tensors, `a or b` of conditions, bit.bor(a, b) of numbers"},
-  {"near '!'", "!=", "a != b is a ~= b, of tensors a:ne(b)"},
-  {"near '!'", nil, "!a is `not a`, of tensors a:logical_not()"},
-  {"near '~'", nil, "~a is a:logical_not() of tensors, `not a` of conditions, bit.bnot(a) of numbers"},
-  {"near '%*'", "%*%*", "a ** b is a ^ b"},
-  {"near '@'", "[%w_%)%]]%s*@", "a @ b is a:matmul(b)"},
-  {"near '%['", "[=%(,]%s*%[", "lists have braces: {1, 2}; a tensor is lm.tensor {1, 2}"},
+  {"[ld] near '&'", nil, "a & b is a:logical_and(b) of tensors, `a and b` of conditions, bit.band(a, b) of numbers"},
+  {"[ld] near '|'", nil, "a | b is a:logical_or(b) of tensors, `a or b` of conditions, bit.bor(a, b) of numbers"},
+  {"[ld] near '!'", "!=", "a != b is a ~= b, of tensors a:ne(b)"},
+  {"[ld] near '!'", nil, "!a is `not a`, of tensors a:logical_not()"},
+  {"[ld] near '~'", nil, "~a is a:logical_not() of tensors, `not a` of conditions, bit.bnot(a) of numbers"},
+  {"[ld] near '%*'", "%*%*", "a ** b is a ^ b"},
+  {"[ld] near '@'", "[%w_%)%]]%s*@", "a @ b is a:matmul(b)"},
+  {"[ld] near '%['", "[=%(,]%s*%[", "lists have braces: {1, 2}; a tensor is lm.tensor {1, 2}"},
   {"'%]' expected near ','", "%[[^%]]*,", "an index of several dims is a table: x[{1, 2}], x[{{}, 1}]"},
   {"'then' expected near 'else'", "=.+%sif%s", "a if c else b is c and a or b"},
   {"'%)' expected near '='", "[%(,]%s*[%a_][%w_]*%s*=[^=]", "arguments by name stand in a table at the end: "
@@ -217,7 +217,7 @@ end
 
 local function text_of(path)
   if hints.texts[path] then return hints.texts[path] end
-  local file = open(path, "rb")
+  local file = require("luminary.core").file_kind(path) == "a regular file" and open(path, "rb")
   if not file then return nil end
   local text = file:read(1e6)
   file:close()

@@ -337,8 +337,8 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
     status = attempt_op(L, s, &f, out);
   }
   if (status != LM_OK) return lm_raise(L, status);
-  if (op->kind == LM_COMP) lm_show_warning(L);
   if (lm_is_porting()) lm_look_at_ported(L, id, f.args.bytes, f.given, out[0]);
+  if (op->kind == LM_COMP) lm_show_warning(L);
   if (f.top > 0 && op->outs == 1) { /* x itself (a write, contiguous): the same handle */
     lm_tensor_handle *self = lm_to_tensor_handle(L, s, 1);
     if (self && self->t == out[0]) {
