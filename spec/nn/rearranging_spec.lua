@@ -97,6 +97,13 @@ describe("dropout of channels", function()
     end
     assert(F.alpha_dropout(x, { p = 1, training = true }):equal(lm.zeros(x.shape)))
     assert(F.alpha_dropout(x):equal(x))
+    local v = lm.ones(5) -- has no channels, which only a mask asks for
+    assert.equal(v, F.feature_alpha_dropout(v))
+    assert.equal(v, F.feature_alpha_dropout(v, { p = 0, training = true }))
+    assert.same({ 0, 0, 0, 0, 0 }, F.feature_alpha_dropout(v, { p = 1, training = true }):totable())
+    assert.same({ 0 }, F.feature_alpha_dropout(lm.ones(0), { training = true }).shape)
+    assert.error_matches(function() F.feature_alpha_dropout(v, { training = true }) end,
+      "feature_alpha_dropout: expected x to have shape %[N, C, …%], got %[5%]")
   end)
 end)
 

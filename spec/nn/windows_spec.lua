@@ -161,6 +161,42 @@ describe("functions over windows", function()
     assert.same({ 0, 2, 3, 1 }, { unpack(F.grid_sample(lm.ones(0, 2, 2, 2), lm.ones(0, 3, 1, 2)).shape) })
   end)
 
+  it("convolve integers as PyTorch", function()
+    local function steps(shape, by, less)
+      local n = 1
+      for _, size in ipairs(shape) do n = n * size end
+      return lm.arange(n):reshape(shape) % by - less
+    end
+    local function whole(values, dtype) return lm.tensor(values, { dtype = dtype or "int64" }) end
+    local x, weight = steps({ 1, 4, 3, 4 }, 7, 3), steps({ 2, 2, 2, 2 }, 5, 2)
+    local want = { { { { -2, -3, -3, 4, 3 }, { 0, -9, -5, -1, 12 } },
+    { { 2, -5, -8, -11, -6 }, { -5, -12, -18, -10, 8 } } } }
+    for _, dtype in ipairs { "int64", "int32", "int16", "int8" } do
+      local y = F.conv2d(x:to(dtype), weight:to(dtype), whole({ 1, -2 }, dtype), { 2, 1 }, 1, 1, 2)
+      assert.equal(dtype, y.dtype)
+      assert.same(want, y:totable())
+    end
+    assert.same(want[1], F.conv2d(x[1], weight, whole { 1, -2 }, { 2, 1 }, 1, 1, 2):totable())
+    local line, kernel = whole { { { 1, 2, 3, 4, 5 } } }, whole { { { 1, 0, -2 } } }
+    assert.same({ { { -4, -5, -6, -7, 4 } } }, F.conv1d(line, kernel, { padding = "same" }):totable())
+    assert.same({ { { 251, 250, 249 } } }, F.conv1d(line:byte(), kernel:byte()):totable()) -- sums wrap around
+    local volume, cube = steps({ 1, 2, 3, 3, 3 }, 5, 2), steps({ 1, 2, 2, 2, 2 }, 3, 1)
+    assert.same({ { { { { -3 } }, { { 2 } }, { { -2 } }, { { -1 } } } } },
+      F.conv3d(volume, cube, nil, { 1, 2, 2 }, { 1, 0, 0 }):totable())
+    assert.same({ { { 0, 0, 0, -1, 0, -2, 0, -3, 0, -10 } } },
+      F.conv_transpose1d(line, kernel, nil, 2, 1, 1):totable())
+    assert.same({ { { { 8, 7, 7, 8 }, { -4, -5, -6, -5 }, { -3, -3, -4, -2 }, { 2, 2, 0, 2 } },
+      { { -6, 8, -4, 7 }, { 7, -4, 8, -6 }, { 2, -3, 4, -4 }, { -3, 2, -2, 0 } } } },
+      F.conv_transpose2d(x[{ {}, { 1, 2 }, { 1, 2 }, { 1, 2 } }], weight, nil, 2):totable())
+    assert.same({ { { { { 2, 0 }, { -2, 2 } }, { { 0, -2 }, { 2, 0 } }, { { -2, 0 }, { 2, -2 } },
+    { { 0, 2 }, { -2, 0 } } } } },
+      F.conv_transpose3d(volume[{ {}, { 1, 1 }, { 1, 2 }, { 1, 1 }, { 1, 1 } }], cube[{ { 1, 1 }, { 1, 1 } }], nil,
+        { 2, 1, 1 }):totable())
+    assert.same({ 0, 2, 2, 3 }, F.conv2d(lm.zeros({ 0, 2, 3, 4 }, { dtype = "int64" }), weight).shape)
+    assert.error_matches(function() F.conv2d(x, weight:float()) end, "conv2d: x is int64 and weight is float32")
+    assert.error_matches(function() F.conv2d(x:bool(), weight:bool()) end, "conv2d: x has to be floating, got bool")
+  end)
+
   it("read far outside as PyTorch: coordinates beyond 2^24, which reflections leave between pixels", function()
     local x = lm.arange(12):float():reshape(1, 1, 3, 4):requires_grad_()
     local grid = lm.tensor({ { { { 1e7, 0.25 }, { -1e7, 0.25 }, { 0.25, 1e7 }, { 2 ^ 24, -0.5 } } } }):requires_grad_()

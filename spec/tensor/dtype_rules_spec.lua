@@ -127,6 +127,84 @@ describe("arithmetic of narrow integers", function()
   end)
 end)
 
+-- Values of PyTorch 2.15.
+describe("of integers", function()
+  local F = lm.nn.functional
+  local function whole(values, dtype) return lm.tensor(values, { dtype = dtype or "int64" }) end
+  local a, b = whole { { 1, 2, 3 }, { 4, 5, 6 } }, whole { { 3, 0, 5 }, { 1, 1, 1 } }
+  -- 0 to n - 1, as -1, 0, 1, 2, -1, …
+  local function steps(dtype, ...)
+    local n = 1
+    for _, size in ipairs { ... } do n = n * size end
+    return (lm.arange(n) % 4 - 1):to(dtype):reshape(...)
+  end
+
+  it("hardtanh keeps the dtype, and cuts its limits off", function()
+    for _, dtype in ipairs { "int64", "int32", "int16", "int8", "uint8" } do
+      local y = F.hardtanh(a:to(dtype), -1.5, 2.5)
+      assert.equal(dtype, y.dtype)
+      assert.same({ { 1, 2, 2 }, { 2, 2, 2 } }, y:totable())
+      assert.same({ { 1, 1, 1 }, { 1, 1, 1 } }, lm.nn.Hardtanh()(a:to(dtype)):totable())
+      assert.same({ { 2, 2, 3 }, { 4, 4, 4 } }, F.hardtanh(a:to(dtype), 2, 4):totable())
+    end
+    local x = a:clone()
+    assert.equal(x, lm.hardtanh_(x, 0, 3.7))
+    assert.same({ { 1, 2, 3 }, { 3, 3, 3 } }, x:totable())
+    assert.matches("hardtanh: x must not be bool", message(F.hardtanh, a:bool()))
+    assert.matches("hardtanh: .*for integers both must be within int64", message(F.hardtanh, a, 0, 1 / 0))
+  end)
+
+  it("margin_ranking_loss is floating", function()
+    local one = lm.ones_like(a)
+    for _, dtype in ipairs { "int64", "int32", "int16", "int8" } do
+      local x1, x2, target = a:to(dtype), b:to(dtype), one:to(dtype)
+      local y = F.margin_ranking_loss(x1, x2, target, { margin = 1, reduction = "none" })
+      assert.equal("float32", y.dtype)
+      assert.same({ { 3, 0, 3 }, { 0, 0, 0 } }, y:totable())
+      assert.equal(1, F.margin_ranking_loss(x1, x2, target, { margin = 1 }):item())
+      local sum = F.margin_ranking_loss(x1, x2, target, { margin = 1.5, reduction = "sum" })
+      assert.equal("float32", sum.dtype)
+      assert.equal(7, sum:item())
+    end
+    local bytes = F.margin_ranking_loss(a:byte(), b:byte(), one:byte(), { margin = 1.5, reduction = "none" })
+    assert.same({ { 3.5, 255.5, 3.5 }, { 254.5, 253.5, 252.5 } }, bytes:totable()) -- differences wrap around
+  end)
+
+  it("pairwise_distance is floating", function()
+    local near = { { int64 = { 3.4641010761, 7.0710692405 }, uint8 = { 359.2158203125, 7.0710692405 } } }
+    for dtype, want in pairs(near[1]) do
+      local y = F.pairwise_distance(a:to(dtype), b:to(dtype))
+      assert.equal("float32", y.dtype)
+      assert(y:allclose(lm.tensor(want)))
+    end
+    assert(F.pairwise_distance(a, b, { p = 1 }):allclose(lm.tensor { 5.9999990463, 12.000002861 }))
+  end)
+
+  it("products with something added cut beta and alpha off", function()
+    for _, case in ipairs {
+      { 0.5, 2, { { -4, 0 }, { -10, 0 } }, { 4, -4 }, { { 0, 0 }, { -6, -4 } } },
+      { 2.6, 1.7, { { -4, 0 }, { -3, 4 } }, { 0, -2 }, { { -2, 0 }, { -1, 2 } } },
+      { -1.5, -2.5, { { 5, 0 }, { 9, -2 } }, { -3, 4 }, { { 1, 0 }, { 5, 2 } } },
+    } do
+      local how = { beta = case[1], alpha = case[2] }
+      for _, dtype in ipairs { "int64", "int32", "int16", "int8" } do
+        local function g(...) return steps(dtype, ...) end
+        local y = lm.addbmm(g(2, 2), g(3, 2, 3), g(3, 3, 2), how)
+        assert.equal(dtype, y.dtype)
+        assert.same(case[3], y:totable())
+        assert.same(case[4], lm.addmv(g(2), g(2, 3), g(3), how):totable())
+        assert.same({ case[5] }, lm.baddbmm(g(1, 2, 2), g(1, 2, 3), g(1, 3, 2), how):totable())
+        assert.same(case[5], lm.addmm(g(2, 2), g(2, 3), g(3, 2), how):totable())
+      end
+    end
+    local x = steps("int8", 2, 2)
+    assert.matches("addmm: beta must be from %-128 to 127 for int8, got 300",
+    message(lm.addmm, x, x, x, { beta = 300 }))
+    assert.matches("addmv: add: alpha must be from %-128 to 127 for int8, got 300",
+      message(lm.addmv, x[1], x, x[1], { beta = 300 }))
+  end)
+end)
+
 describe("a number that a dtype cannot hold", function()
   it("is refused where it would be stored", function()
     local x = lm.zeros(3, { dtype = "uint8" })
@@ -139,6 +217,13 @@ describe("a number that a dtype cannot hold", function()
       pad = function() lm.pad(x, { 1, 1 }, { value = 300 }) end,
     } do
       assert.matches(name .. ": value must be from 0 to 255 for uint8, got %-?%d", message(f))
+    end
+    for argument, f in pairs {
+      ["threshold: value"] = function() lm.threshold(x, 1, 300) end,
+      ["add: alpha"] = function() lm.add(x, x, { alpha = 300 }) end,
+      ["addcmul: value"] = function() lm.addcmul(x, x, x, { value = -256 }) end,
+    } do
+      assert.matches(argument .. " must be from 0 to 255 for uint8, got %-?%d", message(f))
     end
     assert.matches("linspace: 0 to 300 does not fit into uint8", message(function()
       lm.linspace(0, 300, 3, { dtype = "uint8" })

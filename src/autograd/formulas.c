@@ -428,6 +428,11 @@ bool lm_f_is_whole(lm_expr *e, double x) {
   return x == floor(x);
 }
 
+double lm_f_cut_for(lm_expr *e, const lm_tensor *t, double x) {
+  (void)e;
+  return t && !lm_dtype_is_float((lm_dtype)t->dtype) ? trunc(x) : x;
+}
+
 bool lm_f_same_dtype(lm_expr *e, const lm_tensor *a, const lm_tensor *b) {
   (void)e;
   return a && b && a->dtype == b->dtype;

@@ -140,6 +140,8 @@ double lm_f_value_of(struct lm_expr *e, lm_tensor *t);
 bool lm_f_is_float(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_is_bool(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_is_whole(struct lm_expr *e, double x);
+/* x, or where t is of integers x cut off to one. */
+double lm_f_cut_for(struct lm_expr *e, const lm_tensor *t, double x);
 /* From 1 to the next larger number of t's dtype; 0 of integers. */
 double lm_f_epsilon_of(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_on_cpu(struct lm_expr *e, const lm_tensor *t);

@@ -63,20 +63,24 @@ lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
   return LM_OK;
 }
 
-lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value) {
-  double number;
+lm_status lm_check_number(const char *name, const char *arg, lm_dtype dtype, double number) {
   int64_t low, high;
-  if (!value->number) return LM_OK;
-  lm_status status = lm_tensor_item_f64((lm_tensor *)value, &number);
-  if (status != LM_OK || lm_dtype_has(dtype, number)) return status;
+  if (lm_dtype_has(dtype, number)) return LM_OK;
   if (isnan(number)) number = NAN; /* without a sign */
   if (lm_dtype_is_float(dtype)) {
-    return lm_fail(LM_E_ARG, "%s: value must be at most %.14g in magnitude for %s, got %.14g", name,
+    return lm_fail(LM_E_ARG, "%s: %s must be at most %.14g in magnitude for %s, got %.14g", name, arg,
                    lm_dtype_largest(dtype), lm_dtype_name(dtype), number);
   }
   lm_dtype_integers(dtype, &low, &high);
-  return lm_fail(LM_E_ARG, "%s: value must be from %lld to %lld for %s, got %.14g", name, (long long)low,
+  return lm_fail(LM_E_ARG, "%s: %s must be from %lld to %lld for %s, got %.14g", name, arg, (long long)low,
                  (long long)high, lm_dtype_name(dtype), number);
+}
+
+lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value) {
+  double number;
+  if (!value->number) return LM_OK;
+  lm_status status = lm_tensor_item_f64((lm_tensor *)value, &number);
+  return status == LM_OK ? lm_check_number(name, "value", dtype, number) : status;
 }
 
 lm_status lm_lines_of(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {

@@ -11,8 +11,9 @@ lm_status lm_check_ndim(lm_op_id op, const char *arg, const lm_tensor *t, int nd
 lm_status lm_check_float(lm_op_id op, const char *arg, const lm_tensor *t);
 /* int64 or int32 wanted. */
 lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t);
-/* A number of Lua that elements of the dtype are to become: refuses what it cannot hold. Other tensors are let through.
- */
+/* Refuses a number that the dtype cannot hold; arg is what the op calls it. */
+LM_API lm_status lm_check_number(const char *name, const char *arg, lm_dtype dtype, double number);
+/* The same of a number of Lua that elements of the dtype are to become. Other tensors are let through. */
 LM_API lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value);
 /* In-place writes: refuses a tensor whose elements share memory. */
 lm_status lm_check_writable(lm_op_id op, const lm_tensor *t);

@@ -77,12 +77,15 @@ lm_status lm_op_addmm(const lm_addmm_args *a, lm_tensor **out) {
                      lm_shape_text(2, size));
     goto done;
   }
-  if (!lm_dtype_is_float(a->x->dtype) && (a->alpha != trunc(a->alpha) || a->beta != trunc(a->beta))) {
-    status = lm_fail(LM_E_ARG, "addmm: alpha %g and beta %g have to be whole numbers for %s", a->alpha, a->beta,
-                     lm_dtype_name(a->x->dtype));
-    goto done;
+  lm_addmm_args job = *a;
+  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  if (!lm_dtype_is_float(dtype)) { /* PyTorch's integers cut these off */
+    job.alpha = trunc(a->alpha);
+    job.beta = trunc(a->beta);
+    TRY(lm_check_number("addmm", "alpha", dtype, job.alpha));
+    TRY(lm_check_number("addmm", "beta", dtype, job.beta));
   }
-  status = compute(LM_OP_addmm, a, a->x, 2, size, out);
+  status = compute(LM_OP_addmm, &job, a->x, 2, size, out);
 done:
   return status;
 }

@@ -80,6 +80,14 @@ static lm_status check_integers(const lm_op *op, lm_dtype common, const double *
     return lm_fail(LM_E_DTYPE, "%s: %s is %g, and integers need an integral one", op->name,
                    op->arg[op->ntensor + op->whole].name, number[op->whole]);
   }
+  /* Loops of integers have their numbers as such; tests and floating results do not, and NaN is one that was left out.
+   */
+  bool as_integers = op->gives != LM_GIVES_FLOAT && op->gives != LM_GIVES_BOOL;
+  for (int i = 0; number && as_integers && i < op->nnumber; i++) {
+    if (isnan(number[i])) continue;
+    lm_status status = lm_check_number(op->name, op->arg[op->ntensor + i].name, common, number[i]);
+    if (status != LM_OK) return status;
+  }
   return LM_OK;
 }
 

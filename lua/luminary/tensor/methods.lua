@@ -60,13 +60,20 @@ local function tensor(who, x, name)
   return options.arg(who, name or "x", x, "tensor")
 end
 
+local formats = {"preserve", "contiguous", "channels_last"}
+
 for name, dtype in pairs {
   float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16", long = "int64", int = "int32",
   short = "int16", char = "int8", byte = "uint8", bool = "bool",
 } do
   --- x in the dtype of that name: float (32), double (64), half and bfloat16 (16), long (int64), int (32), short
-  --- (int16), char (int8), byte (uint8), bool. x itself where it has it.
-  methods[name] = function(x) return methods.to(tensor(name, x), dtype) end
+  --- (int16), char (int8), byte (uint8), bool. x itself where it has it. x:float([{memory_format = "preserve"}]):
+  --- laid out so, as x:to does.
+  methods[name] = function(x, memory_format)
+    if memory_format == nil then return methods.to(tensor(name, x), dtype) end
+    local _, format = read(name, {{"x", "tensor"}, {"memory_format", formats}}, x, memory_format)
+    return methods.to(x, dtype, {memory_format = format})
+  end
 end
 
 --- A copy in host memory, or x if it is there.

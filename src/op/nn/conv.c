@@ -1,4 +1,5 @@
-/* conv2d and its two gradients: checks, output sizes, and images without a batch dimension. */
+/* conv2d and its two gradients: checks, output sizes, and images without a batch dimension. Convolutions of integers,
+ * which have no gradients, are in conv_integers.c. */
 #include "op/nn/conv.h"
 
 #include "op/check.h"
@@ -84,8 +85,9 @@ lm_status lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out, 
 
 static lm_status check_pair(lm_op_id op, const char *first, const lm_tensor *a, const char *second,
                             const lm_tensor *b) {
-  lm_status status;
-  TRY(lm_check_float(op, first, a));
+  lm_status status = LM_OK;
+  bool integers = op != LM_OP_conv2d_weight && a->dtype != LM_BOOL; /* have convolutions */
+  if (!integers) TRY(lm_check_float(op, first, a));
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)a, (lm_tensor *)b}));
   if (a->dtype != b->dtype)
     status = lm_fail(LM_E_DTYPE, "%s: %s is %s and %s is %s: convert one with :to()", lm_ops[op].name, first,
@@ -126,6 +128,13 @@ static lm_format format_on(const lm_tensor *t) {
   return contiguous ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
 }
 
+static lm_status compute(lm_op_id op, const void *args, lm_tensor *out) {
+  lm_conv_call call;
+  if (lm_dtype_is_float((lm_dtype)out->dtype)) return lm_dispatch(op, out->device, args, &out);
+  lm_status status = lm_conv_call_of(op, args, &out, &call);
+  return status == LM_OK ? lm_conv_integers(&call) : status;
+}
+
 lm_status lm_op_conv2d(const lm_conv2d_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *y = NULL;
@@ -146,7 +155,7 @@ lm_status lm_op_conv2d(const lm_conv2d_args *a, lm_tensor **out) {
   lm_conv_shape s;
   TRY(lm_conv_shape_of(LM_OP_conv2d, run.x->size, a->weight->size, a->stride, a->padding, a->dilation, a->groups, &s));
   TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, (int64_t[]){s.n, s.k, s.oh, s.ow}, format_on(a->x), &y));
-  if (y->numel) TRY(lm_dispatch(LM_OP_conv2d, y->device, &run, &y));
+  if (y->numel) TRY(compute(LM_OP_conv2d, &run, y));
   if (a->x->ndim == 3) drop_batch(y);
   out[0] = y;
   y = NULL;
@@ -186,7 +195,7 @@ lm_status lm_op_conv2d_input(const lm_conv2d_input_args *a, lm_tensor **out) {
                        &s));
   TRY(check_grad(LM_OP_conv2d_input, run.grad, &s));
   TRY(lm_tensor_empty(a->grad->dtype, a->grad->device, 4, run.size.v, format_on(a->grad), &dx));
-  if (dx->numel) TRY(lm_dispatch(LM_OP_conv2d_input, dx->device, &run, &dx));
+  if (dx->numel) TRY(compute(LM_OP_conv2d_input, &run, dx));
   if (a->size.n == 3) drop_batch(dx);
   out[0] = dx;
   dx = NULL;

@@ -33,6 +33,8 @@ typedef struct lm_conv_call {
 
 /* From the arguments and outputs of the slot of conv2d, conv2d_input or conv2d_weight. */
 LM_API lm_status lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out, lm_conv_call *call);
+/* The forward or the input pass of integers, by copies and products. */
+lm_status lm_conv_integers(const lm_conv_call *call);
 /* Which of t is computed. */
 static inline int lm_conv_result(lm_conv_pass pass) {
   return pass == LM_CONV_FORWARD ? 2 : pass == LM_CONV_INPUT ? 0 : 1;

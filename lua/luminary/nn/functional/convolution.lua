@@ -1,4 +1,5 @@
---- Convolutions of one and three dims, and transposed ones: all over conv2d and its gradient for the input.
+--- Convolutions of one and three dims, and transposed ones: all over conv2d and its gradient for the input. Integers
+--- are convolved too, and have no gradient.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -85,6 +86,40 @@ local function convolved_volume(who, a, x)
   return sizes.channels_second(ops.reshape(sizes.channels_last(y), {n, slices, rows, columns, out}))
 end
 
+-- The same of integers, which sample_places does not read: a sum of convolutions of images, one for each slice of the
+-- kernel.
+local function convolved_slices(who, a, x)
+  local n, channels, depth, height, width = unpack(x.shape)
+  local kernel, stride, dilation, y = a.weight.shape[3], a.stride[1], a.dilation[1], nil
+  local slices = window_places.count(who, depth, kernel, stride, a.padding[1], dilation)
+  local padded = ops.pad(x, {0, 0, 0, 0, a.padding[1], a.padding[1]})
+  for k = 1, kernel do
+    local first = 1 + (k - 1) * dilation
+    local part = ops.slice(padded, 3, first, first + (slices - 1) * stride, stride)
+    part = ops.reshape(ops.transpose(part, 2, 3), {n * slices, channels, height, width})
+    part = ops.conv2d(part, ops.select(a.weight, 3, k), k == 1 and a.bias or nil, last_two(a.stride),
+      last_two(a.padding), last_two(a.dilation), a.groups)
+    y = y and y:add_(part) or part
+  end
+  local _, out, rows, columns = unpack(y.shape)
+  return ops.transpose(ops.reshape(y, {n, slices, out, rows, columns}), 2, 3)
+end
+
+local function transposed_slices(a, x, size)
+  local n, channels, depth, height, width = unpack(x.shape)
+  local out, stride, padding = a.weight.shape[2] * a.groups, a.stride[1], a.padding[1]
+  local images = ops.reshape(ops.transpose(x, 2, 3), {n * depth, channels, height, width})
+  local y = ops.zeros({n, out, size[1] + 2 * padding, size[2], size[3]}, {dtype = x.dtype, device = x.device})
+  for k = 1, a.weight.shape[3] do
+    local first = 1 + (k - 1) * a.dilation[1]
+    local part = ops.conv2d_input(images, ops.select(a.weight, 3, k), {n * depth, out, size[2], size[3]},
+      last_two(a.stride), last_two(a.padding), last_two(a.dilation), a.groups)
+    part = ops.transpose(ops.reshape(part, {n, depth, out, size[2], size[3]}), 2, 3)
+    ops.slice(y, 3, first, first + (depth - 1) * stride, stride):add_(part)
+  end
+  return ops.narrow(y, 3, padding + 1, size[1])
+end
+
 local function transposed_volume(a, x, size)
   local n, channels, depth, height, width = unpack(x.shape)
   local kernel, out, plane = a.weight.shape[3], a.weight.shape[2] * a.groups, size[2] * size[3]
@@ -130,8 +165,9 @@ end)
 F.conv3d = takes_of(3):caller("conv3d", function(a)
   check_operands("conv3d", a, 3, 2)
   if type(a.padding) == "string" then a.padding, a.x = numbers_of_padding("conv3d", a, 3) end
-  if a.x.ndim == 5 then return convolved_volume("conv3d", a, a.x) end
-  return convolved_volume("conv3d", a, a.x:unsqueeze(1)):squeeze(1)
+  local convolved = a.x:is_floating_point() and convolved_volume or convolved_slices
+  if a.x.ndim == 5 then return convolved("conv3d", a, a.x) end
+  return convolved("conv3d", a, a.x:unsqueeze(1)):squeeze(1)
 end)
 
 -- Sizes of the result, and x with zeros for an output_padding of a stride or more.
@@ -168,7 +204,7 @@ local function transposed(who, n)
     elseif n == 2 then
       y = ops.conv2d_input(x, a.weight, {x.shape[1], out, size[1], size[2]}, a.stride, a.padding, a.dilation, a.groups)
     else
-      y = transposed_volume(a, x, size)
+      y = (x:is_floating_point() and transposed_volume or transposed_slices)(a, x, size)
     end
     if a.bias then y = y + a.bias:to(y.dtype):view(out, unpack({1, 1, 1}, 1, n)) end
     return alone and y:squeeze(1) or y

@@ -45,11 +45,11 @@ end
 local NEGATIVE = -1.7580993408473766 -- what SELU tends to at minus infinity
 
 -- What is dropped becomes NEGATIVE, and a * y + b has the mean 0 and variance 1 again
--- (Klambauer et al. 2017, Self-Normalizing Neural Networks).
-local function alpha(x, opts, shape)
-  if not opts.training or opts.p == 0 then return x end
+-- (Klambauer et al. 2017, Self-Normalizing Neural Networks). mask_shape(x): the shape of what is drawn.
+local function alpha(x, opts, mask_shape)
+  if not opts.training or opts.p == 0 or x:numel() == 0 then return x end
   if opts.p == 1 then return result(x, x * 0, opts) end
-  local kept = ops.rand(shape, {device = x.device}):ge(opts.p):to(x.dtype)
+  local kept = ops.rand(mask_shape(x), {device = x.device}):ge(opts.p):to(x.dtype)
   local q = 1 - opts.p
   local a = 1 / math.sqrt(q * (1 + opts.p * NEGATIVE ^ 2))
   local b = -a * NEGATIVE * opts.p
@@ -60,15 +60,18 @@ end
 --- become SELU's least value, and the result keeps mean 0 and variance 1.
 function F.alpha_dropout(x, ...)
   local opts = checked("alpha_dropout", x, nil, ...)
-  return alpha(x, opts, x.shape)
+  return alpha(x, opts, function() return x.shape end)
 end
 
 --- F.feature_alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): alpha_dropout of whole channels of
---- x [N, C, …].
+--- x [N, C, …]. Any x passes where nothing is drawn: without training, for p = 0 and 1, and empty.
 function F.feature_alpha_dropout(x, ...)
-  local opts = checked("feature_alpha_dropout", x, nil, ...)
-  if x.ndim < 2 then options.fail("feature_alpha_dropout: x [N, C, …] wanted, got %s", options.describe(x)) end
-  return alpha(x, opts, channels(x, true))
+  return alpha(x, checked("feature_alpha_dropout", x, nil, ...), function()
+    if x.ndim < 2 then
+      options.fail("feature_alpha_dropout: expected x to have shape [N, C, …], got [%s]", table.concat(x.shape, ", "))
+    end
+    return channels(x, true)
+  end)
 end
 
 return F

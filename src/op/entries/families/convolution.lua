@@ -21,7 +21,8 @@ op "conv2d" {
         .. "[same_padding(weight, dilation, 1), same_padding(weight, dilation, 2)], dilation, groups)",
     },
   },
-  help = "convolution; weight [out, C / groups, kH, kW]; padding 'valid' is none, 'same' keeps H and W (stride 1)",
+  help = "convolution; weight [out, C / groups, kH, kW]; padding 'valid' is none, 'same' keeps H and W (stride 1); "
+    .. "integers are convolved too, and their sums wrap around",
 }
 op "conv2d_input" {
   "grad", "weight", "size: size", "stride: pair = 1", "padding: pair = 0", "dilation: pair = 1", "groups: int = 1",

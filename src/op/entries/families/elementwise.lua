@@ -401,6 +401,17 @@ op "hardtanh" {
   elementwise = "x < min_val ? min_val : x > max_val ? max_val : x", gives = "float",
   grad = {x = "x > min_val && x < max_val ? g : 0"},
   needs = {{"min_val <= max_val", "min_val is {min_val}, max_val {max_val}; it has to be the larger one"}},
+  forms = {
+    {
+      when = "!is_float(x)",
+      needs = {
+        {"min_val > -9e18 && max_val < 9e18",
+          "min_val is {min_val}, max_val {max_val}; for integers both must be within int64"},
+        {"!is_bool(x)", "x must not be bool; use :int() first"},
+      },
+      "clamp(x, cut_for(x, min_val), cut_for(x, max_val))",
+    },
+  },
   help = "x limited to [min_val, max_val]; NaN stays NaN",
 }
 op "hardsigmoid" {

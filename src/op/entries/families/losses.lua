@@ -165,7 +165,7 @@ op "margin_ranking_loss" {
   },
   formula = {
     "floats = is_float(x1) || is_float(x2)",
-    "lacking = floats ? nil : margin - target * (x1 - x2)",
+    "lacking = floats ? nil : neg(target * (x1 - x2)) / 1 + margin", -- floating, as PyTorch's
     "reduced(floats ? ranking_margin(x1, x2, target, margin) : lacking <= 0 ? 0 : lacking, reduction)",
   },
   autocast = "keep", help = "what x1 lacks to be margin above x2 where target is 1, below where it is -1",

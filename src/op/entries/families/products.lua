@@ -14,7 +14,8 @@ op "bmm" {
 op "addmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
   grad = {input = "scaled(g, beta)", x = "scaled(mm(g, t(other)), alpha)", other = "scaled(mm(t(x), g), alpha)"},
-  autocast = "lower", help = "beta * input + alpha * x times other; input broadcasts",
+  autocast = "lower",
+  help = "beta * input + alpha * x times other; input broadcasts; for integers beta and alpha are cut off",
 }
 op "linear" {
   "x", "weight", "bias: scalar?",
@@ -83,11 +84,13 @@ op "outer" {
 op "addmv" {
   "input", "x", "vec", options = {"beta: number = 1", "alpha: number = 1"},
   formula = {
-    "product = alpha == 1 ? mv(x, vec) : mv(x, vec) * alpha",
-    "beta == 0 ? product : add(product, input, beta)",
+    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
+    "product = times_product == 1 ? mv(x, vec) : mv(x, vec) * times_product",
+    "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
-  help = "beta * input + alpha * x times the vector vec; input broadcasts, and counts not for beta 0",
+  help = "beta * input + alpha * x times the vector vec; input broadcasts, and counts not for beta 0; for integers beta "
+    .. "and alpha are cut off",
 }
 op "addr" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
@@ -102,10 +105,13 @@ local batches = {
 op "baddbmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"}, needs = {batches},
   formula = {
-    "product = bmm(alpha == 1 ? x : x * alpha, other)",
-    "beta == 0 ? product : add(product, input, beta)",
+    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
+    "product = bmm(times_product == 1 ? x : x * times_product, other)",
+    "times_input == 0 ? product : add(product, input, times_input)",
   },
-  autocast = "lower", help = "beta * input + alpha * bmm(x, other); input broadcasts, and counts not for beta 0",
+  autocast = "lower",
+  help = "beta * input + alpha * bmm(x, other); input broadcasts, and counts not for beta 0; for integers beta and alpha "
+    .. "are cut off",
 }
 op "addbmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
@@ -117,11 +123,13 @@ op "addbmm" {
   formula = { -- the batch is one more dim to sum over
     "wide = reshape(transpose(x, 0, 1), [size_of(x)[2], size_of(x)[1] * size_of(x)[3]])",
     "tall = reshape(other, [size_of(x)[1] * size_of(x)[3], size_of(other)[3]])",
-    "product = mm(alpha == 1 ? wide : wide * alpha, tall)",
-    "beta == 0 ? product : add(product, input, beta)",
+    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
+    "product = mm(times_product == 1 ? wide : wide * times_product, tall)",
+    "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
-  help = "beta * input + alpha * the sum of a batch's products; input [n, m] broadcasts, and counts not for beta 0",
+  help = "beta * input + alpha * the sum of a batch's products; input [n, m] broadcasts, and counts not for beta 0; "
+    .. "for integers beta and alpha are cut off",
 }
 op "trace" {
   "x", needs = {is_matrix},

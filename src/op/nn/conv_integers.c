@@ -1,0 +1,128 @@
+/* Convolutions of integers, for which backends have no kernels: windows as columns of matrices, and products of these.
+ * Sums wrap around, as PyTorch's. */
+#include "op/nn/conv.h"
+#include "op/run.h"
+
+/* The sizes of the products: a matrix for each group, [outs, taps] times [taps, places]. */
+typedef struct products {
+  int64_t groups, outs, taps, places;
+} products;
+
+static products products_of(const lm_conv_shape *s) {
+  return (products){s->groups, s->k / s->groups, s->c / s->groups * s->kh * s->kw, s->n * s->oh * s->ow};
+}
+
+static lm_status copied(lm_tensor *t, lm_tensor **out) {
+  lm_status status = lm_tensor_empty((lm_dtype)t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, out);
+  return status == LM_OK ? lm_copy(t, *out) : status;
+}
+
+/* A contiguous t as [groups, rows, columns], or these transposed. */
+static lm_status as_matrices(lm_tensor *t, int64_t groups, int64_t rows, int64_t columns, bool transposed,
+                             lm_tensor **out) {
+  const int64_t each = rows * columns;
+  if (transposed) {
+    return lm_tensor_view(t, 3, (int64_t[]){groups, columns, rows}, (int64_t[]){each, 1, columns}, 0, out);
+  }
+  return lm_tensor_view(t, 3, (int64_t[]){groups, rows, columns}, (int64_t[]){each, columns, 1}, 0, out);
+}
+
+/* y, [n, k, oh, ow], as [groups, outs, n, oh, ow]. */
+static lm_status by_groups(const lm_conv_shape *s, lm_tensor *y, lm_tensor **out) {
+  const int64_t outs = s->k / s->groups, *step = y->stride;
+  return lm_tensor_view(y, 5, (int64_t[]){s->groups, outs, s->n, s->oh, s->ow},
+                        (int64_t[]){outs * step[1], step[1], step[0], step[2], step[3]}, 0, out);
+}
+
+/* Zeros of the padded image's size, and the image's own place in them. */
+static lm_status padded_image(const lm_conv_shape *s, const lm_tensor *like, lm_tensor **padded, lm_tensor **inner) {
+  const int64_t size[4] = {s->n, s->c, s->h + 2 * s->padding[0], s->w + 2 * s->padding[1]};
+  lm_status status = LM_OK;
+  lm_tensor *zeroed = NULL;
+  TRY(lm_tensor_empty((lm_dtype)like->dtype, like->device, 4, size, LM_CONTIGUOUS, padded));
+  TRY(lm_op_zero_(&(lm_zero__args){.x = *padded}, &zeroed));
+  TRY(lm_tensor_view(*padded, 4, (int64_t[]){s->n, s->c, s->h, s->w}, (*padded)->stride,
+                     s->padding[0] * size[3] + s->padding[1], inner));
+done:
+  lm_release(zeroed);
+  return status;
+}
+
+static lm_status add_to(lm_tensor *x, lm_tensor *other) {
+  lm_tensor *sum = NULL;
+  lm_status status = lm_point_run(LM_OP_add, 2, (lm_tensor *[]){x, other}, (double[]){1}, x, &sum);
+  lm_release(sum);
+  return status;
+}
+
+static lm_status forward(const lm_conv_call *call) {
+  const lm_conv_shape *s = &call->shape;
+  const products p = products_of(s);
+  const int64_t each = s->c / s->groups;
+  lm_tensor *x = call->t[0], *y = call->t[2], *bias = call->bias;
+  lm_status status = LM_OK;
+  enum { PADDED, INNER, WINDOWS, COLUMNS, MATRIX, DENSE, WEIGHT, PRODUCT, FROM, TO, BIAS, COUNT };
+  lm_tensor *t[COUNT] = {NULL};
+  TRY(padded_image(s, x, &t[PADDED], &t[INNER]));
+  TRY(lm_copy(x, t[INNER]));
+  const int64_t *step = t[PADDED]->stride;
+  TRY(lm_tensor_view(t[PADDED], 7, (int64_t[]){s->groups, each, s->kh, s->kw, s->n, s->oh, s->ow},
+                     (int64_t[]){each * step[1], step[1], s->dilation[0] * step[2], s->dilation[1] * step[3], step[0],
+                                 s->stride[0] * step[2], s->stride[1] * step[3]},
+                     0, &t[WINDOWS]));
+  TRY(copied(t[WINDOWS], &t[COLUMNS]));
+  TRY(as_matrices(t[COLUMNS], p.groups, p.taps, p.places, false, &t[MATRIX]));
+  TRY(copied(call->t[1], &t[DENSE]));
+  TRY(as_matrices(t[DENSE], p.groups, p.outs, p.taps, false, &t[WEIGHT]));
+  TRY(lm_op_bmm(&(lm_bmm_args){.x = t[WEIGHT], .other = t[MATRIX]}, &t[PRODUCT]));
+  TRY(by_groups(s, y, &t[TO]));
+  TRY(lm_tensor_view(t[PRODUCT], 5, t[TO]->size, (int64_t[]){p.outs * p.places, p.places, s->oh * s->ow, s->ow, 1}, 0,
+                     &t[FROM]));
+  TRY(lm_copy(t[FROM], t[TO]));
+  if (bias) {
+    TRY(lm_tensor_view(bias, 4, (int64_t[]){1, s->k, 1, 1}, (int64_t[]){0, bias->stride[0], 0, 0}, 0, &t[BIAS]));
+    TRY(add_to(y, t[BIAS]));
+  }
+done:
+  for (int i = 0; i < COUNT; i++) lm_release(t[i]);
+  return status;
+}
+
+/* Columns of the weight's transpose times y, each tap's added to the pixels it had read. */
+static lm_status input(const lm_conv_call *call) {
+  const lm_conv_shape *s = &call->shape;
+  const products p = products_of(s);
+  const int64_t each = s->c / s->groups, size[5] = {s->groups, each, s->n, s->oh, s->ow};
+  const int64_t from[5] = {p.taps * p.places, s->kh * s->kw * p.places, s->oh * s->ow, s->ow, 1};
+  lm_status status = LM_OK;
+  enum { PADDED, INNER, GROUPED, OUTS, MATRIX, DENSE, WEIGHT, PRODUCT, COUNT };
+  lm_tensor *t[COUNT] = {NULL}, *read = NULL, *tap = NULL;
+  TRY(padded_image(s, call->t[0], &t[PADDED], &t[INNER]));
+  TRY(by_groups(s, call->t[2], &t[GROUPED]));
+  TRY(copied(t[GROUPED], &t[OUTS]));
+  TRY(as_matrices(t[OUTS], p.groups, p.outs, p.places, false, &t[MATRIX]));
+  TRY(copied(call->t[1], &t[DENSE]));
+  TRY(as_matrices(t[DENSE], p.groups, p.outs, p.taps, true, &t[WEIGHT]));
+  TRY(lm_op_bmm(&(lm_bmm_args){.x = t[WEIGHT], .other = t[MATRIX]}, &t[PRODUCT]));
+  const int64_t *step = t[PADDED]->stride;
+  const int64_t to[5] = {each * step[1], step[1], step[0], s->stride[0] * step[2], s->stride[1] * step[3]};
+  for (int64_t i = 0; i < s->kh * s->kw; i++) {
+    int64_t row = i / s->kw * s->dilation[0], column = i % s->kw * s->dilation[1];
+    TRY(lm_tensor_view(t[PADDED], 5, size, to, row * step[2] + column, &read));
+    TRY(lm_tensor_view(t[PRODUCT], 5, size, from, i * p.places, &tap));
+    TRY(add_to(read, tap));
+    lm_release(read);
+    lm_release(tap);
+    read = tap = NULL;
+  }
+  TRY(lm_copy(t[INNER], call->t[0]));
+done:
+  for (int i = 0; i < COUNT; i++) lm_release(t[i]);
+  lm_release(read);
+  lm_release(tap);
+  return status;
+}
+
+lm_status lm_conv_integers(const lm_conv_call *call) {
+  return call->pass == LM_CONV_FORWARD ? forward(call) : input(call);
+}
