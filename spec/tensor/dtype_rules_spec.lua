@@ -177,6 +177,7 @@ describe("of integers", function()
       assert.equal("float32", y.dtype)
       assert(y:allclose(lm.tensor(want)))
     end
+    assert(F.pairwise_distance(a, b, { eps = 0 }):allclose(lm.tensor { 12 ^ 0.5, 50 ^ 0.5 })) -- 0 is floating, too
     assert(F.pairwise_distance(a, b, { p = 1 }):allclose(lm.tensor { 5.9999990463, 12.000002861 }))
   end)
 

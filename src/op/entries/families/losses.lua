@@ -205,7 +205,7 @@ op "cosine_embedding_loss" {
 op "pairwise_distance" {
   "x1", "x2", "p: number = 2", "eps: number = 1e-6", "keepdim = false",
   formula = {
-    "apart = is_float(x1) || is_float(x2) ? shifted_difference(x1, x2, eps) : x1 - x2 + eps",
+    "apart = is_float(x1) || is_float(x2) ? shifted_difference(x1, x2, eps) : (x1 - x2) / 1 + eps",
     "norm(apart, p, [-1], keepdim)",
   },
   help = "p-norm of x1 - x2 + eps over the last dim",
