@@ -29,8 +29,8 @@ static lm_status check_value(const lm_pad_args *a) {
   TRY(lm_check_fits("pad", dtype, a->value));
   lm_dtype_integers(dtype, &low, &high);
   if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* elsewhere it would wrap around */
-    return lm_fail(LM_E_ARG, "pad: value is %.14g, and x is %s, which holds integers from 0 to %lld", number,
-                   lm_dtype_name(dtype), (long long)high);
+    return lm_fail(LM_E_ARG, "pad: value must be from 0 to %lld for %s, got %.14g", (long long)high,
+                   lm_dtype_name(dtype), number);
   }
 done:
   return status;
