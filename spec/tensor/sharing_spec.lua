@@ -35,8 +35,8 @@ local function check_copies(what, arguments, ...)
   assert(#results > 0, what .. " returned no tensor")
   for _, y in ipairs(results) do
     for _, x in ipairs(arguments) do
-      assert(not storage_of(y) or storage_of(y) ~= storage_of(x),
-      what .. " returned a result that shares memory with an argument")
+      local shared = storage_of(y) and storage_of(y) == storage_of(x)
+      assert(not shared, what .. " returned a result that shares memory with an argument")
     end
     for d = 1, y.ndim do
       assert(y.shape[d] < 2 or y:stride(d) ~= 0, what .. " returned a result whose elements share memory")
@@ -96,7 +96,9 @@ local function inputs()
     boxes = lm.tensor { { 0, 0, 2, 2 }, { 1, 1, 3, 3 } }, scores = lm.tensor { 0.5, 0.25 }, pair = lm.rand { 1, 3, 2 },
     bytes = lm.ones({ 3, 4, 4 }, { dtype = "uint8" }),
   }
-  for name, x in pairs(t) do t[name] = x:to(device) end
+  for name, x in pairs(t) do
+    if name ~= "bytes" then t[name] = x:to(device) end -- files are encoded in host memory
+  end
   return t
 end
 

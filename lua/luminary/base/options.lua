@@ -228,7 +228,7 @@ function options.parameters(f) return parameters[f] end
 --- Says which parameters a function has that is written with `…` alone.
 function options.set_parameters(f, names) parameters[f] = names end
 
---- The number of arguments: nils at the end are none, as where Lua's own functions are called with them.
+--- The number of arguments without nils at the end, which are no arguments too many.
 local function count(...)
   local n = select("#", ...)
   while n > 0 and (select(n, ...)) == nil do n = n - 1 end
