@@ -27,23 +27,23 @@ local function find_global(f, needs)
 end
 
 -- Whether what it has can be sent: it does not depend on a function.
-local function is_plain(env)
+local function is_plain(env, depth)
   local meta = debug.getmetatable(env)
   if meta == nil then return true end
-  if type(meta) ~= "table" then return false end
+  if type(meta) ~= "table" or depth > 100 then return false end
   for key, value in next, meta do
     if key ~= "__index" or type(value) ~= "table" then return false end
   end
-  return meta.__index == _G or is_plain(meta.__index)
+  return meta.__index == _G or is_plain(meta.__index, depth + 1)
 end
 
 --- The environment that goes with f, or nil where the other state's globals do as well; nil and the name of a global
---- that f reads and only an environment has that is neither a plain table nor one that name_of names. (Test frameworks have such: of what they put in
---- place of a global every state has its own, and what f sets is a global there.)
+--- that f reads and only an environment has that is neither a plain table nor one that name_of names. (Test frameworks
+--- have such: of what they put in place of a global every state has its own, and what f sets is a global there.)
 return function(f, name_of)
   local env = debug.getfenv(f)
   if env == _G then return nil end
-  if is_plain(env) or name_of(env) then
+  if is_plain(env, 1) or name_of(env) then
     local function needs(name, is_set) return is_set or not rawequal(env[name], _G[name]) end
     return find_global(f, needs) and env
   end
