@@ -32,7 +32,8 @@ usage: luminary run [options] SCRIPT [argument ...]
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its
 environment, as under torchrun, whose spellings are taken too (--nproc_per_node 2, --rdzv-backend c10d --rdzv-endpoint
 host:port); with a file LM_RENDEZVOUS instead of the last two. Cores are shared among the ranks unless OMP_NUM_THREADS
-is set. With several nodes set LM_TOKEN to the same secret on each; a file that only you can read is one already.
+is set. With several nodes set LM_TOKEN to the same secret on each. The file of --rdzv file:///path is one already, as
+long as it is yours, and only you can write to it: another is refused without LM_TOKEN.
 
 When a rank fails, the others have 2 s to end by themselves. The last lines then name the first cause, and the exit
 code is that rank's (128 + N if signal N ended it). Signals are passed on; a second Ctrl-C kills.

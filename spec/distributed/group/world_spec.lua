@@ -99,6 +99,31 @@ describe("the store is found", function()
     assert(met <= 1, met .. " jobs met at one file")
   end)
 
+  it("by a file that this user wrote alone, where there is no token", function()
+    local path = folder .. "/meet"
+    local function rank1(token)
+      temp.write(path, ("luminary 127.0.0.1:%d 0123456789abcdef\n"):format(ranks.free_port()))
+      return function(change)
+        assert(os.execute(change .. " " .. path) == 0)
+        local script = temp.write(folder .. "/rank1.lua", [[
+          local dist = require("luminary").dist
+          local options = {init_method = "file://" .. arg[1], rank = 1, world_size = 2, timeout = 1}
+          print(select(2, pcall(dist.init_process_group, options)))]])
+        local set = token and "LM_TOKEN=secret" or "-u LM_TOKEN"
+        return select(2, temp.run(folder, ("env -u LM_JOB %s timeout 30 luajit %s %s"):format(set, script, path)))
+      end
+    end
+    local remedy = "; set LM_TOKEN to the same secret for all ranks, or choose a path in a folder of yours"
+    assert.matches(path .. ": other users may write to the file (mode 0620)" .. remedy, rank1()("chmod 620"), 1, true)
+    assert.matches(path .. ": other users may write to the file (mode 0602)" .. remedy, rank1()("chmod 602"), 1, true)
+    assert.matches("gave up after 1 s", rank1()("chmod 600"))
+    assert.matches("gave up after 1 s", rank1(true)("chmod 666"))
+    if os.execute(("chown 1 %s 2>/dev/null"):format(path)) ~= 0 then return end -- this user may not
+    assert.matches(path .. ": the file is of user 1, and this rank runs as user 0" .. remedy, rank1()("chown 1"), 1,
+      true)
+    assert.matches("gave up after 1 s", rank1(true)("chown 1"))
+  end)
+
   it("by a file whose folder exists", function()
     local got = start(2, meet, { args = "file://" .. folder .. "/none/meet" }):wait()
     for rank = 0, 1 do

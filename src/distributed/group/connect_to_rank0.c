@@ -124,7 +124,7 @@ static lm_status rendezvous_reach(opening *o, int *out, bool *again) {
   int fd = -1;
   *again = true;
   if (w->rank > 0) {
-    TRY(lm_locator_find(&o->w->locator, &o->w->at, &o->patience));
+    TRY(lm_locator_find(&o->w->locator, o->config->token, &o->w->at, &o->patience));
     TRY(lm_locator_key(&o->w->locator, &o->w->at, o->config->token, o->job, &w->key));
   }
   TRY(lm_net_connect(o->w->at.address, &o->patience, &fd));

@@ -109,11 +109,10 @@ static lm_status not_ours(void) {
 /* What is there now: LM_E_IO if it is nothing, or empty (mktemp's, say); LM_E_ARG if it is anything but a rendezvous
  * file of ours, which is not to be waited for, replaced or removed. *held: by a rank 0 that is alive; never seen on
  * disks without locks. */
-static lm_status locate_look(const char *path, lm_location *at, bool *held) {
+static lm_status locate_look(const char *path, lm_location *at, bool *held, struct stat *info) {
   char text[256];
-  struct stat info;
   int fd;
-  if (lm_file_open(path, O_NOFOLLOW, &fd, &info) != LM_OK) {
+  if (lm_file_open(path, O_NOFOLLOW, &fd, info) != LM_OK) {
     bool gone = errno == ENOENT || errno == ESTALE;
     return gone ? lm_fail(LM_E_IO, "%s: %s", path, strerror(errno)) : not_ours();
   }
@@ -128,6 +127,18 @@ static lm_status locate_look(const char *path, lm_location *at, bool *held) {
   }
   lm_fail(LM_E_ARG, "%s %s", path, n < 0 ? strerror(problem) : "is there and is no rendezvous file");
   return not_ours();
+}
+
+/* Without a token the file's nonce is the job's secret, which only the job's own user may have written. */
+static lm_status check_owner(const char *path, const struct stat *info) {
+  static const char remedy[] = "; set LM_TOKEN to the same secret for all ranks, or choose a path in a folder of yours";
+  if (info->st_uid != geteuid())
+    return lm_fail(LM_E_ARG, "init_method file://%s: the file is of user %ld, and this rank runs as user %ld%s", path,
+                   (long)info->st_uid, (long)geteuid(), remedy);
+  if (info->st_mode & (S_IWGRP | S_IWOTH))
+    return lm_fail(LM_E_ARG, "init_method file://%s: other users may write to the file (mode %04o)%s", path,
+                   (unsigned)info->st_mode & 07777, remedy);
+  return LM_OK;
 }
 
 static void beside(const char *path, char *out, size_t capacity) {
@@ -152,10 +163,11 @@ enum { BESIDE = 1024 + 40 };
 static lm_status take_away(const char *path, const char *nonce) {
   char aside[BESIDE];
   lm_location at;
+  struct stat info;
   bool held;
   beside(path, aside, sizeof aside);
   if (rename(path, aside) != 0) return LM_OK; /* somebody else has removed it, or there was nothing */
-  lm_status status = locate_look(aside, &at, &held);
+  lm_status status = locate_look(aside, &at, &held, &info);
   bool done = status == LM_OK ? (nonce ? strcmp(at.nonce, nonce) == 0 : !held) : status == LM_E_IO;
   if (!done && locate_put(aside, path)) return status;
   if (status != LM_E_ARG) unlink(aside);
@@ -187,6 +199,7 @@ static lm_status write_file(lm_locator *l, const char *text) {
   const char *path = l->path;
   char temporary[BESIDE];
   lm_location found;
+  struct stat info;
   bool done = false, held = false;
   int fd = -1;
   lm_status status = folder_is_there(path);
@@ -197,7 +210,7 @@ static lm_status write_file(lm_locator *l, const char *text) {
   /* Whole or not at all, and over nothing: whoever looks sees the old one, none or the new one. Other jobs may try the
    * same. */
   for (int attempt = 0; made && !done && attempt < 100; attempt++) {
-    status = locate_look(path, &found, &held);
+    status = locate_look(path, &found, &held, &info);
     if (status == LM_OK && held) status = in_use(path, &found);
     if (status == LM_E_ARG || status == LM_E_STATE) break;
     status = take_away(path, NULL);
@@ -229,14 +242,16 @@ lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_pati
   }
 }
 
-lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patience *p) {
+lm_status lm_locator_find(const lm_locator *l, const char *token, lm_location *at, const lm_patience *p) {
   char text[256];
+  struct stat info;
   bool held;
   lm_status status = LM_OK;
   switch (l->by) {
     case LM_BY_FILE:
       TRY(folder_is_there(l->path));
-      TRY(locate_look(l->path, at, &held));
+      TRY(locate_look(l->path, at, &held, &info));
+      if (!token || !*token) TRY(check_owner(l->path, &info));
       break;
     case LM_BY_TORCHRUN:
       TRY(lm_torchrun_get(l->torchrun, l->path, text, sizeof text, p));
@@ -256,9 +271,10 @@ done:
 
 void lm_locator_withdraw(lm_locator *l, const lm_location *at) {
   lm_location found;
+  struct stat info;
   bool held;
   if (l->by != LM_BY_FILE || l->fd < 0) return;
-  if (locate_look(l->path, &found, &held) == LM_OK && strcmp(found.nonce, at->nonce) == 0)
+  if (locate_look(l->path, &found, &held, &info) == LM_OK && strcmp(found.nonce, at->nonce) == 0)
     take_away(l->path, at->nonce);
   close(l->fd);
   l->fd = -1;
