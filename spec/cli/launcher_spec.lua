@@ -281,6 +281,17 @@ describe("a rank's failure", function()
     assert(#long < 10000, #long)
   end)
 
+  it("is that ranks came to different calls, where none of them is to blame", function()
+    local code, _, err = run("--nproc 2", [[
+      local lm = require "luminary"
+      lm.dist.init_process_group("gloo", {timeout = 20})
+      lm.dist.all_reduce(lm.ones { 4 + rank })
+    ]])
+    assert.equal(1, code)
+    assert.matches("luminary run: ranks came to different calls\n  [^\n]*all_reduce: ranks 0 and 1 came to different "
+      .. "calls: rank 0 on [^\n]* float32 %[4%] at [^\n]*, rank 1 on [^\n]* float32 %[5%] at ", err)
+  end)
+
   it("gives its exit code, or 128 and the signal", function()
     local watched = (core.getenv "LD_PRELOAD" or ""):find "asan" -- which makes an exit code of a SIGSEGV
     for how, want in pairs {

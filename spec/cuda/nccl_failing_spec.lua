@@ -52,7 +52,7 @@ describe("ranks that come to different calls over NCCL", function()
       local got = succeeds(2, script)
       for rank = 0, 1 do
         local text = got[rank].output
-        assert(text:find("came to another call", 1, true), got.text)
+        assert(text:find "came to %a+ calls?", got.text)
         assert(text:find(call[3], 1, true) and text:find(call[4], 1, true), got.text)
         local _, lines = text:gsub("script.lua:%d+", "")
         assert(lines >= 2, got.text)
@@ -77,7 +77,7 @@ describe("ranks that come to different calls over NCCL", function()
       second:wait(10)
     ]], { init = "backend = 'nccl', timeout = 20" }) -- which has copies of the CPU's tensors on the card
     assert(got[1].output:find("at once", 1, true), got.text)
-    for rank = 0, 1 do assert(got[rank].output:find("came to another call", 1, true), got.text) end
+    for rank = 0, 1 do assert(got[rank].output:find "came to %a+ calls?", got.text) end
   end)
 
   it("hear of it from a work, which was never completed", function()
@@ -91,7 +91,7 @@ describe("ranks that come to different calls over NCCL", function()
       end
       work:wait(10)
     ]])
-    for rank = 0, 2 do assert(got[rank].output:find("came to another call", 1, true), got.text) end
+    for rank = 0, 2 do assert(got[rank].output:find "came to %a+ calls?", got.text) end
   end)
 end)
 

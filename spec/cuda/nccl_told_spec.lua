@@ -182,7 +182,7 @@ describe("a group of gloo and NCCL", function()
     ]])
     for rank = 0, 1 do
       assert.equal(0, got[rank].code, got.text)
-      assert(got[rank].output:find("came to another call", 1, true), got.text)
+      assert(got[rank].output:find "came to %a+ calls?", got.text)
     end
     succeeds(2, warm .. [[
       for i = 1, 20 do

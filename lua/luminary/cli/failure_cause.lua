@@ -4,6 +4,7 @@
 --- ranks say of another is the store's verdict, which saw the first failure first; so it wins. Without one it is the
 --- rank that ended first of those that a signal ended or that recorded an error of their own; an exit code alone,
 --- which may be a consequence, counts last. Ranks that the launcher ended are no causes, unless named: a frozen one.
+--- Where ranks came to different calls that is the cause, and no rank.
 local core = require "luminary.core"
 local excerpt = require "luminary.base.excerpt"
 
@@ -98,6 +99,11 @@ local function describe(number, rank, witness)
   return table.concat(lines, "\n")
 end
 
+-- The first of the ranks to end that came to another call than another rank.
+local function mismatched(ranks)
+  return first_of(ranks, function(rank) return failed(rank) and rank.record and rank.record.kind == "mismatch" end)
+end
+
 --- What to say of ranks as job.run leaves them (nil: nothing), and the launcher's exit code.
 function cause.of(ranks, stopped_by)
   local all_well = true
@@ -107,6 +113,8 @@ function cause.of(ranks, stopped_by)
   for _, rank in ipairs(ranks) do
     if not rank.after_signal then before[#before + 1] = rank end
   end
+  local differs = mismatched(stopped_by and before or ranks)
+  if differs then return "ranks came to different calls\n" .. indented(own_words(differs.record)), differs.code end
   local number, rank, witness = choose(stopped_by and before or ranks)
   if not number then
     if stopped_by then return "stopped by " .. core.signal_name(stopped_by), 128 + stopped_by end

@@ -1,8 +1,8 @@
 --- What an uncaught error leaves behind: the other ranks learn it, and files that a launcher reads.
 ---
 --- LM_ERROR_FILE gets one JSON object: rank, kind ("error", or what failed on another rank: "died", "frozen",
---- "mismatch", "absent", "left", "unreachable"), cause_rank, message, traceback, time. TORCHELASTIC_ERROR_FILE gets
---- what torchrun's agent prints.
+--- "absent", "left", "unreachable"; or "mismatch": ranks came to different calls), cause_rank, message, traceback,
+--- time. TORCHELASTIC_ERROR_FILE gets what torchrun's agent prints.
 local core = require "luminary.core"
 
 local function write(path, value)
@@ -19,8 +19,9 @@ return function(message, traceback)
   local rank = world and groups.default and groups.default.rank or tonumber(core.getenv "RANK") or 0
   local cause = world and core.dist_cause(world)
   local elsewhere = cause and cause.rank ~= rank
+  local known = elsewhere or cause and cause.kind == "mismatch" -- which is of several ranks
   write(core.getenv "LM_ERROR_FILE", {
-    rank = rank, kind = elsewhere and cause.kind or "error", cause_rank = elsewhere and cause.rank or rank,
+    rank = rank, kind = known and cause.kind or "error", cause_rank = elsewhere and cause.rank or rank,
     message = message, traceback = traceback, time = os.time(),
   })
   write(core.getenv "TORCHELASTIC_ERROR_FILE", {

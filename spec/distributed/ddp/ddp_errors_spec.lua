@@ -31,7 +31,7 @@ describe("DistributedDataParallel", function()
       ]], { LM_SHM = shared })
       assert(got.ok, got.text)
       for rank = 0, 1 do
-        assert.matches("rank 1 on host %S+ came to another call than the others: .*DistributedDataParallel backward"
+        assert.matches("ranks 0 and 1 came to different calls: .*DistributedDataParallel backward"
           .. ".*all_reduce sum float32 %[3%]", got[rank].output)
       end
     end
@@ -225,9 +225,9 @@ describe("DistributedDataParallel", function()
       os.exit(0, true)
     ]], { LM_SHM = "0" })
     assert(got.ok, got.text)
-    assert.matches("script.lua:%d+: DistributedDataParallel: rank 1 on host [^\n]* came to another call",
+    assert.matches("script.lua:%d+: DistributedDataParallel: ranks 0 and 1 came to different calls",
       got[0].output)
-    assert.matches("script.lua:%d+: all_reduce: rank 1 on host [^\n]* came to another call", got[1].output)
+    assert.matches("script.lua:%d+: all_reduce: ranks 0 and 1 came to different calls", got[1].output)
   end)
 
   it("has averages in .grad whatever a hook makes of it", function()

@@ -43,10 +43,10 @@ enum { LM_FAILURE_MESSAGE = 768 };
 
 typedef struct lm_failure {
   lm_failure_kind kind;
-  int told_by;                      /* who reported it; -1: the store */
-  lm_party who;                     /* who failed; of a mismatch, who differs from the lowest rank */
-  lm_party other;                   /* whose waiting or call shows it, as far as that matters */
-  char where[64];                   /* the script line of `who`, "" if unknown */
+  int told_by;    /* who reported it; -1: the store, which of a mismatch knows that most ranks contradict `who` */
+  lm_party who;   /* who failed; of a mismatch, who differs from most, or from the lowest rank */
+  lm_party other; /* whose waiting or call shows it, as far as that matters */
+  char where[64]; /* the script line of `who`, "" if unknown */
   char message[LM_FAILURE_MESSAGE]; /* what it said; may be "" */
 } lm_failure;
 

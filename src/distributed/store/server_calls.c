@@ -44,7 +44,7 @@ static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t
   }
   int odd = n[0] == n[1] ? first[0] < first[1] : n[1] < n[0];
   const lm_member_call *p = call_in(&s->seats[first[odd]], group, seq);
-  lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, first[odd], "", -1);
+  lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, first[odd], "", n[0] == n[1] ? first[!odd] : -1);
   server_show(s, first[odd], p, &failure.who);
   server_show(s, first[!odd], call_in(&s->seats[first[!odd]], group, seq), &failure.other);
   snprintf(failure.where, sizeof failure.where, "%s", p->ticket.where);
