@@ -213,6 +213,34 @@ describe("lm.text", function()
     end)
   end)
 
+  -- Ids and texts of tokenizers 0.23.
+  it("has U+0000 in its tokens", function()
+    local one = of [=[{"added_tokens": [{"id": 7, "content": "<\u0000>", "special": true, "normalized": false}],
+      "normalizer": {"type": "Replace", "pattern": {"String": "x\u0000"}, "content": "\u0000y"},
+      "model": {"type": "BPE", "vocab": {"\u0000": 0, "a": 1, "y": 2, "\u0000y": 3, "a\u0000y": 4, "\\u0000": 5,
+        "b": 6}, "merges": [["\u0000", "y"], "a \u0000y"]}}]=]
+    local function check(tokenizer)
+      for text, want in pairs {
+        ["a\0y"] = {{5}, "a\0y"}, ["ax\0"] = {{5}, "a\0y"}, ["\0\0b"] = {{1, 1, 7}, "\0 \0 b"},
+        ["<\0>a"] = {{8, 2}, "<\0> a"}, ["x\0x\0"] = {{4, 4}, "\0y \0y"},
+      } do
+        local ids = tokenizer:encode(text).ids
+        assert.same(want, {ids:totable(), tokenizer:decode(ids, {skip_special_tokens = false})})
+      end
+      assert.same({5, "a\0y", 8, 6}, {tokenizer:token_to_id "a\0y", tokenizer:id_to_token(5),
+        tokenizer:token_to_id "<\0>", tokenizer:token_to_id "\\u0000"})
+    end
+    check(one)
+    one:add_tokens {"n\0w\\u0000"}
+    one:save(folder .. "/again.json")
+    local again = lm.text.Tokenizer(folder .. "/again.json")
+    check(again)
+    assert.same({9}, again:encode("n\0w\\u0000").ids:totable())
+    local unigram = of [=[{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["?", 0], ["a\u0000", -1],
+      ["a", -2]]}}]=]
+    assert.same({2, 3}, unigram:encode("a\0a").ids:totable())
+  end)
+
   describe("bad input", function()
     it("of more than 2^28 bytes is refused by its size", function()
       for name, companion in pairs {
@@ -269,7 +297,9 @@ describe("lm.text", function()
         ['{"model": {"type": "BPE", "dropout": 0.1, "vocab": {}, "merges": []}}'] = "'dropout' is for training",
         ['{"model": {"type": "Unigram", "unk_id": 3, "vocab": [["a", 0]]}}'] = "'unk_id' is 3; there are 1 tokens",
         ['{"model": {"type": "Unigram", "vocab": [["a"]]}}'] = "entry 1 is no list of a token and its score",
-        [small(', "added_tokens": [{"content": "a\\u0000"}]')] = "a text with a zero byte",
+        [small(', "added_tokens": [{"content": "a\0"}]')] = "JSON has no zero byte but as \\u0000",
+        [small(', "added_tokens": [{"content": "a\192\128"}]')] = "is not UTF%-8",
+        ['{"a": "\\u0000", "\\\\u0000": ?}'] = "no JSON at byte 28",
       } do
         fails("tokenizer%.json: .*" .. message, of, text)
       end

@@ -5,10 +5,79 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/mem.h"
 #include "text/tokenizer.h"
 
 enum { MOST_STEPS = 256, MOST_AFFIX = 32 };
+
+/* ---- texts */
+
+/* cJSON ends texts at a zero byte. So while it has them, U+0000 is C0 80, which is no UTF-8 and in no other text. */
+static const char ZERO[] = "\xC0\x80", WRITTEN_ZERO[] = "\\u0000";
+enum { ZERO_BYTES = 2, WRITTEN_ZERO_BYTES = 6 };
+
+/* JSON with \u0000 as ZERO; NULL: out of memory. */
+static char *hide_zeros(const char *json, size_t n) {
+  char *out = lm_malloc(n + 1), *to = out;
+  for (const char *at = json, *end = json + n; out && at < end;) {
+    size_t bytes = *at == '\\' && end - at > 1 ? 2 : 1;
+    if (end - at >= WRITTEN_ZERO_BYTES && memcmp(at, WRITTEN_ZERO, WRITTEN_ZERO_BYTES) == 0) {
+      memcpy(to, ZERO, ZERO_BYTES);
+      to += ZERO_BYTES;
+      at += WRITTEN_ZERO_BYTES;
+      continue;
+    }
+    memcpy(to, at, bytes);
+    to += bytes;
+    at += bytes;
+  }
+  if (out) *to = 0;
+  return out;
+}
+
+/* How many bytes there were of the JSON up to `end`. */
+static size_t written_bytes(const char *hidden, const char *end) {
+  size_t bytes = (size_t)(end - hidden);
+  for (const char *at = hidden; (at = strstr(at, ZERO)) && at < end; at++) bytes += WRITTEN_ZERO_BYTES - ZERO_BYTES;
+  return bytes;
+}
+
+/* A text of cJSON's with its zero bytes, in place; how many bytes it has. Once: for cJSON it ends at the first. */
+static size_t take_text(char *text) {
+  char *to = text;
+  for (const char *at = text; *at; at++) {
+    bool zero = at[0] == ZERO[0] && at[1] == ZERO[1];
+    *to++ = zero ? 0 : *at;
+    at += zero;
+  }
+  *to = 0;
+  return (size_t)(to - text);
+}
+
+/* A text for cJSON. */
+static bool add_text(cJSON *object, const char *name, const lm_text *text) {
+  lm_bytes hidden = {0};
+  for (size_t i = 0; i < text->n; i++) lm_put(&hidden, text->data[i] ? &text->data[i] : ZERO, text->data[i] ? 1 : 2);
+  lm_put_u8(&hidden, 0);
+  bool ok = !hidden.failed && cJSON_AddStringToObject(object, name, hidden.data);
+  lm_bytes_free(&hidden);
+  return ok;
+}
+
+/* What cJSON has, as JSON. */
+static bool put_json(const cJSON *of, lm_bytes *to) {
+  char *text = cJSON_PrintUnformatted(of);
+  const char *from = text, *zero;
+  while (from && (zero = strstr(from, ZERO))) {
+    lm_put(to, from, (size_t)(zero - from));
+    lm_put(to, WRITTEN_ZERO, WRITTEN_ZERO_BYTES);
+    from = zero + ZERO_BYTES;
+  }
+  if (from) lm_put(to, from, strlen(from));
+  cJSON_free(text);
+  return text && !to->failed;
+}
 
 /* ---- fields */
 static const cJSON *field(const cJSON *of, const char *name) {
@@ -40,7 +109,7 @@ static lm_status read_int(const cJSON *of, const char *name, int32_t *out) {
 
 static lm_status copy_text(const cJSON *item, const char *name, lm_text *out) {
   if (!cJSON_IsString(item)) return wrong(name, "text");
-  size_t n = strlen(item->valuestring);
+  size_t n = take_text(item->valuestring);
   if (lm_utf8_check(item->valuestring, n) < n) return lm_fail(LM_E_IO, "'%s' is not UTF-8", name);
   return lm_text_copy(out, item->valuestring, n);
 }
@@ -76,7 +145,7 @@ static lm_status read_pattern(const cJSON *of, lm_step *s) {
   }
   if (!one && pattern) one = field(pattern, "Regex");
   if (!cJSON_IsString(one)) return lm_fail(LM_E_IO, "there is no 'pattern' with a String or a Regex");
-  size_t n = strlen(one->valuestring);
+  size_t n = take_text(one->valuestring);
   if (lm_utf8_check(one->valuestring, n) < n) return lm_fail(LM_E_IO, "'pattern' is not UTF-8");
   return (literal ? lm_pattern_literal : lm_pattern_regex)(one->valuestring, n, &s->pattern);
 }
@@ -410,7 +479,7 @@ static lm_status read_vocabulary(const cJSON *of, lm_model *m) {
   int32_t id = 0;
   if (!cJSON_IsObject(words)) return wrong("vocab", "object of tokens and their ids");
   cJSON_ArrayForEach(item, words) {
-    size_t n = strlen(item->string);
+    size_t n = take_text(item->string);
     if (!to_int(item, &id)) {
       char seen[40] = "no number";
       if (cJSON_IsNumber(item)) snprintf(seen, sizeof seen, "%.17g", item->valuedouble);
@@ -427,20 +496,21 @@ done:
 /* Their two tokens: a list of two, or with a space between. */
 static bool split_merge(const cJSON *item, const char *part[2], size_t n[2]) {
   if (cJSON_IsString(item)) {
-    const char *space = strchr(item->valuestring, ' ');
-    if (!space || strchr(space + 1, ' ')) return false;
+    size_t all = take_text(item->valuestring);
+    const char *space = memchr(item->valuestring, ' ', all);
+    if (!space) return false;
     part[0] = item->valuestring;
     part[1] = space + 1;
     n[0] = (size_t)(space - item->valuestring);
-    n[1] = strlen(part[1]);
-    return true;
+    n[1] = all - n[0] - 1;
+    return !memchr(part[1], ' ', n[1]);
   }
   if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2) return false;
   for (int k = 0; k < 2; k++) {
     const cJSON *one = cJSON_GetArrayItem(item, k);
     if (!cJSON_IsString(one)) return false;
     part[k] = one->valuestring;
-    n[k] = strlen(one->valuestring);
+    n[k] = take_text(one->valuestring);
   }
   return true;
 }
@@ -511,7 +581,7 @@ static lm_status read_unigram(const cJSON *of, lm_model *m) {
     if (!cJSON_IsString(text) || !cJSON_IsNumber(score) || score->next) {
       TRY(lm_fail(LM_E_IO, "'vocab': entry %d is no list of a token and its score", id + 1));
     }
-    size_t n = strlen(text->valuestring);
+    size_t n = take_text(text->valuestring);
     if (lm_utf8_check(text->valuestring, n) < n) TRY(lm_fail(LM_E_IO, "'vocab': entry %d is not UTF-8", id + 1));
     m->score[id] = score->valuedouble;
     TRY(lm_vocabulary_add(&m->words, text->valuestring, n, id++));
@@ -591,9 +661,9 @@ done:
 
 static lm_status keep_json(const cJSON *of, lm_text *out) {
   if (!of) return LM_OK;
-  char *text = cJSON_PrintUnformatted(of);
-  lm_status status = text ? lm_text_copy(out, text, strlen(text)) : LM_E_OOM;
-  cJSON_free(text);
+  lm_bytes text = {0};
+  lm_status status = put_json(of, &text) ? lm_text_copy(out, text.data, text.n) : LM_E_OOM;
+  lm_bytes_free(&text);
   return status;
 }
 
@@ -626,26 +696,21 @@ done:
   return status;
 }
 
-/* cJSON ends texts at a zero byte. */
-static bool has_zero(const char *text, size_t n) {
-  const char *end = text + n;
-  if (memchr(text, 0, n)) return true;
-  for (const char *at = text; (at = memchr(at, '\\', (size_t)(end - at))) != NULL; at += 2) {
-    if (end - at >= 6 && memcmp(at, "\\u0000", 6) == 0) return true;
-    if (end - at < 2) return false;
-  }
-  return false;
-}
-
 lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tokenizer **out) {
-  const char *end = NULL;
-  if (has_zero(json, n)) return lm_fail(LM_E_IO, "%s: a text with a zero byte", name);
+  if (memchr(json, 0, n)) return lm_fail(LM_E_IO, "%s: JSON has no zero byte but as \\u0000", name);
+  if (strstr(json, ZERO)) return lm_fail(LM_E_IO, "%s is not UTF-8", name);
   lm_tokenizer *t = lm_calloc(1, sizeof *t);
-  if (!t) return LM_E_OOM;
-  cJSON *root = cJSON_ParseWithLengthOpts(json, n + 1, &end, 1);
-  lm_status status =
-      root ? read_tokenizer(root, t) : lm_fail(LM_E_IO, "no JSON at byte %d", (int)(end ? end - json + 1 : 1));
+  char *hidden = t && strstr(json, WRITTEN_ZERO) ? hide_zeros(json, n) : NULL;
+  const char *text = hidden ? hidden : json, *end = NULL;
+  if (!t || (!hidden && strstr(json, WRITTEN_ZERO))) {
+    lm_tokenizer_free(t);
+    return LM_E_OOM;
+  }
+  cJSON *root = cJSON_ParseWithLengthOpts(text, strlen(text) + 1, &end, 1);
+  lm_status status = root ? read_tokenizer(root, t)
+                          : lm_fail(LM_E_IO, "no JSON at byte %zu", (end ? written_bytes(text, end) : 0) + 1);
   cJSON_Delete(root);
+  lm_free(hidden);
   if (status == LM_OK) {
     *out = t;
     return LM_OK;
@@ -658,7 +723,7 @@ lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tok
 static bool write_added(const lm_added_token *a, cJSON *list) {
   cJSON *one = cJSON_CreateObject();
   bool ok =
-      one && cJSON_AddNumberToObject(one, "id", a->id) && cJSON_AddStringToObject(one, "content", a->content.data) &&
+      one && cJSON_AddNumberToObject(one, "id", a->id) && add_text(one, "content", &a->content) &&
       cJSON_AddBoolToObject(one, "single_word", a->single_word) && cJSON_AddBoolToObject(one, "lstrip", a->lstrip) &&
       cJSON_AddBoolToObject(one, "rstrip", a->rstrip) && cJSON_AddBoolToObject(one, "normalized", a->is_normalized) &&
       cJSON_AddBoolToObject(one, "special", a->special) && cJSON_AddItemToArray(list, one);
@@ -673,10 +738,7 @@ lm_status lm_tokenizer_added_json(const lm_tokenizer *t, lm_bytes *out) {
     const lm_added_token *a = lm_tokenizer_added(t, id);
     ok = !a || write_added(a, list);
   }
-  char *text = ok ? cJSON_PrintUnformatted(list) : NULL;
-  if (text) lm_put(out, text, strlen(text));
-  ok = text && !out->failed;
-  cJSON_free(text);
+  ok = ok && put_json(list, out);
   cJSON_Delete(list);
   return ok ? LM_OK : lm_fail(LM_E_OOM, "out of memory: the text of %zu tokens", t->added.n);
 }
