@@ -425,6 +425,20 @@ describe("what the core hands to Lua", function()
   end)
 end)
 
+describe("JSON of a table", function()
+  it("is a list or an object; a mixture is an error that names a key", function()
+    assert.equal('[1,[2],{"x":3}]', core.json_encode { 1, lm.ones(2).shape, { x = 3 } })
+    for words, value in pairs {
+      ["a list of 2 with the key 'x'"] = { 1, 2, x = 3 }, ["a list of 2 with the key 4"] = { 1, 2, [4] = 3 },
+      ["a list of 1 with the key 0.5"] = { 1, [0.5] = 3 }, ["a list of 1 with the key boolean"] = { 1, [true] = 3 },
+      ["a list of 1 with the key '?[31m'"] = { deep = { { 1, ["\27[31m"] = 2 } } },
+      ["a number as key; keys are strings"] = { [2] = 1 },
+    } do
+      assert.error_matches(function() core.json_encode(value) end, words, 1, true)
+    end
+  end)
+end)
+
 describe("the text of an error for people and other ranks", function()
   local excerpt = require "luminary.base.excerpt"
 

@@ -698,7 +698,7 @@ done:
 
 lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tokenizer **out) {
   if (memchr(json, 0, n)) return lm_fail(LM_E_IO, "%s: JSON has no zero byte but as \\u0000", name);
-  if (strstr(json, ZERO)) return lm_fail(LM_E_IO, "%s is not UTF-8", name);
+  if (strstr(json, ZERO)) return lm_fail(LM_E_IO, "%s: the JSON is not UTF-8", name);
   lm_tokenizer *t = lm_calloc(1, sizeof *t);
   char *hidden = t && strstr(json, WRITTEN_ZERO) ? hide_zeros(json, n) : NULL;
   const char *text = hidden ? hidden : json, *end = NULL;

@@ -1,7 +1,8 @@
 /* JSON text of plain Lua values and back, by cJSON: descriptions in checkpoints, the CLI's reports.
  *
  *   json_encode(value)  text without spaces; a table with a [1] is an array, any other an object of
- *                       its string keys in sorted order, so that equal tables give equal text
+ *                       its string keys in sorted order, so that equal tables give equal text; other
+ *                       keys beside a [1] are an error
  *   json_decode(text [, null])
  *       a key that is there twice is an error, and so is null unless a value is given that stands for it
  */
@@ -57,8 +58,26 @@ static cJSON *create_number(double v) {
 /* Nothing below raises or allocates in Lua: keys and values are on the stack already when read. */
 static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out);
 
+/* Fails if the table has keys but 1 to n. */
+static lm_status check_list(lua_State *L, int i, int n) {
+  lm_status status = LM_OK;
+  for (lua_pushnil(L); status == LM_OK && lua_next(L, i); lua_pop(L, 1)) {
+    bool number = lua_type(L, -2) == LUA_TNUMBER;
+    lua_Number k = number ? lua_tonumber(L, -2) : 0;
+    if (number && k >= 1 && k <= n && k == floor(k)) continue;
+    char key[80] = "";
+    if (number) snprintf(key, sizeof key, "%.14g", k);
+    if (lua_type(L, -2) == LUA_TSTRING) snprintf(key, sizeof key, "'%s'", lm_brief(lua_tostring(L, -2), 60));
+    status = lm_fail(LM_E_ARG, "json_encode: a table mixes a list of %d with the key %s; JSON has lists and objects", n,
+                     *key ? key : luaL_typename(L, -2));
+  }
+  if (status != LM_OK) lua_pop(L, 1);
+  return status;
+}
+
 static lm_status encode_array(lua_State *L, int i, int depth, int *left, cJSON *array) {
   lm_status status = LM_OK;
+  int n = 0;
   for (int k = 1; status == LM_OK; k++) {
     lua_rawgeti(L, i, k);
     cJSON *item = NULL;
@@ -67,8 +86,9 @@ static lm_status encode_array(lua_State *L, int i, int depth, int *left, cJSON *
     lua_pop(L, 1);
     if (end) break;
     if (status == LM_OK && !cJSON_AddItemToArray(array, item)) status = no_memory();
+    n = k;
   }
-  return status;
+  return status == LM_OK ? check_list(L, i, n) : status;
 }
 
 static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON *object) {
