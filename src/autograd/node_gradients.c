@@ -9,7 +9,9 @@
 
 static lm_status changed(const lm_node *n, const lm_tensor *t, uint32_t expected) {
   int id = atomic_load_explicit(&t->storage->writer, memory_order_relaxed);
-  const char *writer = id == LM_BY_COLLECTIVE ? "a collective" : "an optimizer's step", *suffix = "";
+  const char *suffix = "", *writer = id == LM_BY_COLLECTIVE ? "a collective"
+                                     : id == LM_BY_BECOME   ? "resize_, set_ or an assignment to .data"
+                                                            : "an optimizer's step";
   if (id >= 0 && id < LM_OP_COUNT) {
     writer = lm_ops[id].name;
     suffix = lm_ops[id].kind == LM_POINT ? "_" : "";

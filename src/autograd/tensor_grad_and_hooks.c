@@ -80,8 +80,11 @@ lm_status lm_set_grad_home(lm_tensor *leaf, lm_tensor *home) {
   lm_status status = LM_OK;
   lm_watch *w = leaf->grad ? leaf->grad->watch : NULL;
   if (!home && !w) return LM_OK;
-  if (home && (!lm_is_leaf(leaf) || !lm_requires_grad(leaf) || !lm_same_shape(leaf, home) ||
-               leaf->dtype != home->dtype || leaf->device != home->device || !lm_is_dense(home))) {
+  if (home && (!lm_is_leaf(leaf) || !lm_requires_grad(leaf))) {
+    return lm_fail(LM_E_ARG, "grad: only the gradient of a leaf that requires one has a home");
+  }
+  if (home && (!lm_same_shape(leaf, home) || leaf->dtype != home->dtype || leaf->device != home->device ||
+               !lm_is_dense(home))) {
     return lm_fail(LM_E_ARG, "grad: its home has to be dense and %s %s on %s like the leaf, got %s %s on %s",
                    lm_dtype_name((lm_dtype)leaf->dtype), lm_shape_of(leaf), lm_device_name(leaf->device),
                    lm_dtype_name((lm_dtype)home->dtype), lm_shape_of(home), lm_device_name(home->device));

@@ -345,7 +345,10 @@ void lm_tensor_become(lm_tensor *t, lm_tensor *from) {
   lm_storage *old = t->storage;
   /* Whoever compares t's version sees that its values may be others. */
   uint32_t version = lm_version(t) + 1;
-  if (lm_version(from) < version) atomic_store_explicit(&from->storage->version, version, memory_order_relaxed);
+  if (lm_version(from) < version) {
+    atomic_store_explicit(&from->storage->writer, LM_BY_BECOME, memory_order_relaxed);
+    atomic_store_explicit(&from->storage->version, version, memory_order_relaxed);
+  }
   lm_storage_retain(from->storage);
   t->storage = from->storage;
   t->data = from->data;

@@ -16,7 +16,7 @@
 #include "device/stream.h"
 #include "tensor/dtype.h"
 
-enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2 };
+enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_BECOME = -3 };
 
 typedef struct lm_storage {
   _Atomic int32_t rc;

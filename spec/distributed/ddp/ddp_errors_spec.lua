@@ -18,6 +18,27 @@ describe("DistributedDataParallel", function()
     end
   end)
 
+  it("names the parameters that were frozen after the model was wrapped, and what to do", function()
+    for _, option in ipairs { "", "static_graph = true" } do
+      local got = run(2, ([[
+        local net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        local model = DDP(net, {%s})
+        model(lm.ones {2, 4}):sum():backward()
+        dist.barrier()
+        net[1].weight:requires_grad_(false)
+        print(message(function() model(lm.ones {2, 4}):sum():backward() end))
+        os.exit(0, true)
+      ]]):format(option))
+      assert(got.ok, got.text)
+      for rank = 0, 1 do
+        assert.matches("1 of 4 parameters required gradients when the model was wrapped and do not now: '0.weight'. "
+          .. "Change requires_grad before wrapping the model, or wrap it again", got[rank].output, 1, true)
+        local other = got[rank].output:find("; {find_unused_parameters = true} allows it", 1, true)
+        assert.equal(option == "", other ~= nil)
+      end
+    end
+  end)
+
   it("that goes on in backward from what others never come to says so at once", function()
     for _, shared in ipairs { "1", "0" } do
       local got = run(2, [[

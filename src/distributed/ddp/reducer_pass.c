@@ -35,7 +35,8 @@ lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t) {
 void lm_pass_forget(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    if (r->g) lm_set_grad_home(s->param, slot_fits(s, s->param) ? s->view : NULL);
+    bool fits = slot_fits(s, s->param) && lm_requires_grad(s->param);
+    if (r->g) lm_set_grad_home(s->param, fits ? s->view : NULL);
     s->fires = 0;
     s->absent = s->ready = s->scaled = false;
   }
@@ -82,6 +83,7 @@ done:
 }
 
 static bool slot_is_missing(const lm_slot *s) { return !s->ready; }
+static bool slot_is_frozen(const lm_slot *s) { return !s->ready && !lm_requires_grad(s->param); }
 
 /* The end of backward. Which parameters got nothing? */
 static lm_status pass_settle(lm_reducer *r) {
@@ -104,7 +106,15 @@ static lm_status pass_settle(lm_reducer *r) {
   char names[640];
   int n = name_slots(r, slot_is_missing, names, sizeof names);
   if (n == 0) goto done;
-  if (r->config.static_graph) {
+  char frozen[640];
+  int nfrozen = name_slots(r, slot_is_frozen, frozen, sizeof frozen);
+  if (nfrozen > 0) {
+    status = lm_fail(LM_E_STATE,
+                     LM_DDP
+                     ": %d of %d parameters required gradients when the model was wrapped and do not now: %s. "
+                     "Change requires_grad before wrapping the model, or wrap it again%s",
+                     nfrozen, r->n, frozen, r->config.static_graph ? "" : "; {find_unused_parameters = true} allows it");
+  } else if (r->config.static_graph) {
     status = lm_fail(LM_E_STATE,
                      LM_DDP
                      ": %d of %d parameters got fewer gradients in this backward pass than in the first (%s): "
