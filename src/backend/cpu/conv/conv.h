@@ -14,7 +14,7 @@ typedef struct lm_conv_job {
   const void *bias; /* [k] or NULL; forward only */
 } lm_conv_job;
 
-/* winograd.c: float32, 3 x 3 kernels, stride 1, on CPUs with AVX-512. */
+/* winograd.c: float32, 3 x 3 kernels, stride 1. */
 bool lm_wino_takes(const lm_conv_job *job);
 /* Worth it: faster than oneDNN's direct convolution. */
 bool lm_wino_pays(const lm_conv_job *job);
