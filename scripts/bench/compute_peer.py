@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 torch.set_num_threads(int(sys.argv[1]))
 ROUNDS = {"mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10, "lenet256_bf16": 8,
-          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1, "transformer256": 2, "transformer256_dropout": 2,
+          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1, "vgg11": 1, "transformer256": 2, "transformer256_dropout": 2,
           "attention4096": 1, "attention4096_causal": 1, "attention4096_dropout": 1}
 
 
@@ -56,9 +56,24 @@ def resnet50():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(cin, 1000))
 
 
+def vgg11():
+    """As torchvision has it."""
+    layers, cin = [], 3
+    for group in ((64,), (128,), (256, 256), (512, 512), (512, 512)):
+        for width in group:
+            layers += [nn.Conv2d(cin, width, 3, 1, 1), nn.ReLU(inplace=True)]
+            cin = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(),
+                         nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout(),
+                         nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, 1000))
+
+
 def model(name):
     if name == "resnet50":
         return resnet50()
+    if name == "vgg11":
+        return vgg11()
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
     if name == "lenet":
@@ -75,7 +90,7 @@ def model(name):
 def training(name, batch, channels_last, device="cpu", autocast=False):
     """A function that does one step of SGD with momentum. autocast: to bfloat16."""
     net = model(name).to(device)
-    large = name == "resnet50"
+    large = name in ("resnet50", "vgg11")
     x = torch.rand(batch, *((3, 224, 224) if large else (1, 28, 28)), device=device)
     y = torch.randint(0, 1000 if large else 10, (batch,), device=device)
     if channels_last:
@@ -172,8 +187,9 @@ def build(name):
         return {"default": convolution(name, False), "channels_last": convolution(name, True)}
     if name in SEQUENCES:
         return {"eager": SEQUENCES[name]()}
-    if name == "resnet50":
-        return {"default": training(name, 8, False), "channels_last": training(name, 8, True)}
+    if name in ("resnet50", "vgg11"):
+        batch = 8 if name == "resnet50" else 16
+        return {"default": training(name, batch, False), "channels_last": training(name, batch, True)}
     if name == "sgd":
         return {"fused": optimizer(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=True))}
     if name == "adam":

@@ -312,15 +312,16 @@ static void weight_grad(const float *u, int64_t stride, int64_t parts, int64_t p
       filters_grad(u + r * width + k, width, stride, parts, part_stride, dw + ((k0 + k) * c + c0 + r) * 9, c * 9);
 }
 
-/* A product's operands: element (r, d) of a is a[r * row + d * col]. `next` and the `step` bytes after it are read
- * soon, those after them with the next element of depth. */
+/* A product's operands: element (r, d) of a is a[r * row + d * col]. Panels of weights come from the L3 cache or from
+ * memory: the next one is loaded evenly while rows pass this one. Without, 512 channels took 1.3 to 1.7 times as long.
+ */
 typedef struct operands {
   const float *a, *b;
   float *m;
   int64_t row, col, ldb, ldm, depth;
-  const char *next; /* or NULL */
-  int64_t step;
-  bool add; /* to m */
+  const char *next; /* to be loaded, */
+  int64_t step;     /* this many bytes with each element of depth */
+  bool add;         /* to m */
 } operands;
 
 LM_INLINE void block(const int rows, const int vectors, const operands *p) {
@@ -341,10 +342,8 @@ LM_INLINE void block(const int rows, const int vectors, const operands *p) {
   const int64_t step = p->step;
   for (int64_t d = p->depth; d > 0; d--, a += col, b += ldb) {
     vec v[VECTORS];
-    if (next) {
-      __builtin_prefetch(next);
-      next += step;
-    }
+    __builtin_prefetch(next);
+    next += step;
 #pragma GCC unroll 4
     for (int j = 0; j < vectors; j++) v[j] = load(b + j * LM_PACK);
 #pragma GCC unroll 6
@@ -385,14 +384,14 @@ LM_INLINE void block(const int rows, const int vectors, const operands *p) {
 EACH_WIDTH(BLOCKS)
 static void (*const blocks[VECTORS + 1][ROWS + 1])(const operands *p) = {EACH_WIDTH(ROW)};
 
-/* All rows by one panel. */
+/* All rows by one panel, while p.step bytes of the next one are loaded with each element of depth. */
 static void panel_product(int64_t rows, int width, operands p) {
   const int64_t bytes = p.step, all = rows;
   while (rows > 0) { /* blocks of 6; the last two share what is left */
     int64_t take = rows >= 12 || rows == 6 ? 6 : rows > 6 ? (rows + 1) / 2 : rows;
-    if (p.next) p.step = bytes * take / all;
+    p.step = bytes * take / all;
     blocks[width / LM_PACK][take](&p);
-    if (p.next) p.next += p.step * p.depth;
+    p.next += p.step * p.depth;
     p.a += take * p.row;
     p.m += take * p.ldm;
     rows -= take;
@@ -406,19 +405,19 @@ static void multiply(int64_t rows, int64_t columns, int64_t depth, const float *
     for (int64_t column = 0; column < columns; column += PANEL) {
       int width = columns - column < PANEL ? (int)(columns - column) : PANEL;
       int64_t left = columns - column - width, next_width = left < PANEL ? left : PANEL;
+      const float *panel = b + column * depth + d * width;
+      const float *next = left > 0 ? b + (column + width) * depth + d * next_width : panel;
       operands p = {.a = a + d,
                     .row = lda,
                     .col = 1,
-                    .b = b + column * depth + d * width,
+                    .b = panel,
                     .ldb = width,
                     .m = m + column,
                     .ldm = ldm,
                     .depth = deep,
+                    .next = (const char *)next,
+                    .step = next_width * (int64_t)sizeof(float),
                     .add = d > 0};
-      if (left > 0) {
-        p.next = (const char *)(b + (column + width) * depth + d * next_width);
-        p.step = next_width * (int64_t)sizeof(float);
-      }
       panel_product(rows, width, p);
     }
   }
@@ -436,6 +435,7 @@ static void multiply_transposed(int64_t rows, int64_t columns, int64_t depth, co
                   .m = u + column * rows,
                   .ldm = width,
                   .depth = depth,
+                  .next = (const char *)b,
                   .add = add};
     panel_product(rows, width, p);
   }
