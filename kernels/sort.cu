@@ -99,12 +99,12 @@ LM_DEVICE int lm_topk_bin(const int *bins, int64_t *need, int *held) {
   return bin;
 }
 
-/* Radix selection, digit by digit from the top: *key is that of the k-th best, and the k best are those of smaller keys
- * and those of this key up to place *last. */
+/* Radix selection, digit by digit from the top: *key is that of the need-th best, and the best are those of smaller
+ * keys and those of this key up to place *last. */
 template <class T, class Key>
-LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int *bins, Key *key, uint32_t *last) {
+LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int64_t need, int *bins, Key *key,
+                              uint32_t *last) {
   Key prefix = 0, mask = 0;
-  int64_t need = job.k;
   int held = 0;
   for (int shift = (int)sizeof(Key) * 8 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
     for (int b = (int)threadIdx.x; b < DIGITS; b += (int)blockDim.x) bins[b] = 0;
@@ -185,7 +185,7 @@ LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
   } else {
     Key key;
     uint32_t last;
-    lm_topk_select(job, line, bins, &key, &last);
+    lm_topk_select(job, line, job.k, bins, &key, &last);
     for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
       Key rank = lm_topk_rank(job, line, i);
       if (rank > key || (rank == key && (uint32_t)i > last)) continue;
@@ -221,23 +221,23 @@ LM_KERNEL void lm_kth_block(lm_topk_job<T> job) {
   typedef lm_topk_key<T> Key;
   __shared__ int bins[DIGITS];
   __shared__ int64_t sums[LM_WARP];
-  int64_t at[2] = {0, 0}, odd = 0, found = -1;
+  int64_t at[2] = {0, 0}, k = job.k, odd = 0, found = -1; /* to change job would copy it to local memory */
   lm_dims_offset<true>(job.lines, blockIdx.x, at);
   const T *line = job.x + at[0];
-  if (job.k < 1) {
+  if (k < 1) {
     for (int64_t i = threadIdx.x; !lm_is_any<lm_compute<T>, int64_t> && i < job.n; i += blockDim.x) {
       odd += lm_topk_rank(job, line, i) == (Key) ~(Key)0; /* NaN */
     }
     odd = lm_block_reduce(odd, lm_add_of(), sums);
-    if (job.k == LM_KTH_MEDIAN) {
-      job.k = odd > 0 ? job.n - odd + 1 : (job.n + 1) / 2;
+    if (k == LM_KTH_MEDIAN) {
+      k = odd > 0 ? job.n - odd + 1 : (job.n + 1) / 2;
     } else {
-      job.k = odd == job.n ? 1 : (job.n - odd + 1) / 2;
+      k = odd == job.n ? 1 : (job.n - odd + 1) / 2;
     }
   }
   Key key;
   uint32_t last;
-  lm_topk_select(job, line, bins, &key, &last);
+  lm_topk_select(job, line, k, bins, &key, &last);
   for (int64_t i = threadIdx.x; i < job.n && i <= (int64_t)last; i += blockDim.x) {
     if (lm_topk_rank(job, line, i) == key) found = i;
   }

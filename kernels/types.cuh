@@ -4,13 +4,14 @@
 #define LM_KERNELS_TYPES_CUH
 
 #include <math.h>
+#include <limits>
 #include <type_traits>
 
 #include "dtypes.h"
 #include "launch.cuh"
 
 #if defined(LM_HOST_KERNELS)
-#include "convert.h"
+#include "half_float.h"
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -74,6 +75,16 @@ struct lm_compute_of<double> {
 template <class T>
 using lm_compute = typename lm_compute_of<T>::type;
 
+/* A float as an integer, as on the CPU (convert.h): toward zero; what fits int64 but not T wraps; beyond int64 it is
+ * T's own limit, and NaN is 0. */
+template <class T, class C>
+LM_DEVICE T lm_whole(C v) {
+  constexpr T low = std::numeric_limits<T>::min(), high = std::numeric_limits<T>::max();
+  if (v >= (C)0x1p63) return high;
+  if (v < (C)-0x1p63) return low;
+  return v == v ? (T)(int64_t)v : (T)0;
+}
+
 /* lm_get<C>(stored) is its value in the compute type C; lm_put<T>(value) the stored form, rounded to nearest even. */
 template <class C, class T>
 LM_DEVICE C lm_get(T v) {
@@ -96,8 +107,8 @@ template <class T, class C>
 LM_DEVICE T lm_put(C v) {
   if constexpr (std::is_same_v<T, lm_bool>) {
     return lm_bool{(uint8_t)(v != 0)};
-  } else if constexpr (std::is_integral_v<T> && sizeof(T) < 8) {
-    return (T)(int64_t)v; /* as on the CPU: numbers out of range wrap */
+  } else if constexpr (std::is_integral_v<T> && std::is_floating_point_v<C>) {
+    return lm_whole<T>(v);
   } else if constexpr (std::is_same_v<T, lm_f16>) {
 #if defined(LM_HOST_KERNELS)
     return lm_f16{lm_to_half((float)v)};

@@ -362,4 +362,14 @@ describe("this machine #lua", function()
     assert.equal(0, code)
     assert.matches("cudaMemcpyPeerAsync", found["peers.failed"].reason)
   end)
+
+  it("says when the library has no code for the GPU, and how to build it", function()
+    if not there then return pending "no fake CUDA runtime is built" end
+    local env = "env -u LM_FAKE_CUDA_FAIL LD_PRELOAD=" .. fake .. " LM_FAKE_CUDA_IMAGE=0"
+    local _, code, found = look("--only peers", env)
+    assert.equal(1, code)
+    local said = found["libraries.no_kernels"]
+    assert.matches("cudaErrorNoKernelImageForDevice", said.reason)
+    assert.equal("build it with CUDAARCHS=90 scripts/setup", said.remedy)
+  end)
 end)

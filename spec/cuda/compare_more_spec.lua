@@ -48,6 +48,24 @@ local function indices(size, n) return lm.randint(1, n + 1, size) end
 
 local function what_of(name, dtype, size) return ("%s %s [%s]"):format(name, dtype, table.concat(size, ", ")) end
 
+describe("casts of floats to integers", function()
+  it("are the CPU's of numbers that do not fit, too", function()
+    local list = {
+      0 / 0, 1 / 0, -1 / 0, 1e20, -1e20, 2 ^ 63, -2 ^ 63, 2 ^ 62, 2 ^ 40 + 3, -2 ^ 40 - 3, 2 ^ 31, -2 ^ 31 - 1, 300,
+      -1, 255.9, -0.9, 0.5, -129, 65543,
+    }
+    for _, from in ipairs { "float16", "bfloat16", "float32", "float64" } do
+      local x = lm.tensor(list, { dtype = "float64" }):to(from)
+      for _, to in ipairs { "bool", "uint8", "int8", "int16", "uint16", "int32", "int64" } do
+        local apart = x:view { -1, 1 }:expand(#list, 2):contiguous():cuda():select(2, 1)
+        for _, y in ipairs { x:cuda():to(to), apart:to(to) } do
+          assert(y:cpu():equal(x:to(to)), from .. " to " .. to)
+        end
+      end
+    end
+  end)
+end)
+
 describe("attention", function()
   -- Queries that see nothing among them, and masks that are the same for all queries, heads or keys.
   it("of masks of all kinds", function()

@@ -206,6 +206,55 @@ describe("of integers", function()
   end)
 end)
 
+describe("floats that become integers", function()
+  local limits = {
+    uint8 = { 0, 255 }, int8 = { -128, 127 }, int16 = { -32768, 32767 }, uint16 = { 0, 65535 },
+    int32 = { -2 ^ 31, 2 ^ 31 - 1 },
+  }
+  local nan, inf = 0 / 0, 1 / 0
+  -- Of many lengths, and of elements apart from one another: each has loops of its own.
+  local function each(dtype, to, value, check)
+    for _, n in ipairs { 1, 7, 64, 1000 } do
+      check(lm.full({ n }, value, { dtype = dtype }):to(to))
+      check(lm.full({ n, 3 }, value, { dtype = dtype }):select(2, 2):to(to))
+      local among = lm.zeros(n, { dtype = dtype })
+      among[n] = value
+      check(among:to(to):narrow(1, n, 1))
+    end
+  end
+
+  it("are the nearest limit beyond int64, and 0 where they are NaN", function()
+    for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+      for to, limit in pairs(limits) do
+        for value, wanted in pairs { [inf] = limit[2], [-inf] = limit[1] } do
+          each(dtype, to, value, function(x) assert(x:eq(wanted):all():item(), dtype .. " to " .. to) end)
+        end
+        each(dtype, to, nan, function(x) assert(x:eq(0):all():item(), dtype .. " to " .. to) end)
+        if dtype ~= "float16" then
+          each(dtype, to, 1e20, function(x) assert(x:eq(limit[2]):all():item()) end)
+          each(dtype, to, -2 ^ 64, function(x) assert(x:eq(limit[1]):all():item()) end)
+        end
+      end
+      local most, least = lm.iinfo("int64").max, lm.iinfo("int64").min
+      each(dtype, "int64", inf, function(x) assert.equal(most, x:min():view { 1 }[1]) end)
+      each(dtype, "int64", -inf, function(x) assert.equal(least, x:max():view { 1 }[1]) end)
+      each(dtype, "int64", nan, function(x) assert(x:eq(0):all():item()) end)
+    end
+    assert.equal(lm.iinfo("int64").max, lm.tensor({ 2 ^ 63 }, { dtype = "float64" }):long()[1])
+    assert.equal(lm.iinfo("int64").min, lm.tensor({ -2 ^ 63 }, { dtype = "float32" }):long()[1])
+  end)
+
+  it("wrap where int64 holds them, as in PyTorch, and lose what is behind the point", function()
+    local x = lm.tensor({ 300, -1, 255.9, -0.9, 65536 + 7, 2 ^ 40 + 3 }, { dtype = "float64" })
+    assert.same({ 44, 255, 255, 0, 7, 3 }, x:to("uint8"):totable())
+    assert.same({ 44, -1, -1, 0, 7, 3 }, x:to("int8"):totable())
+    assert.same({ 300, 65535, 255, 0, 7, 3 }, x:to("uint16"):totable())
+    assert.same({ 300, -1, 255, 0, 65543, 3 }, x:to("int32"):totable())
+    assert.same({ 300, -1, 255, 0, 65543, 2 ^ 40 + 3 }, x:to("int64"):totable())
+    assert.same({ true, true, true, true, true, true }, x:to("bool"):totable())
+  end)
+end)
+
 describe("a number that a dtype cannot hold", function()
   it("is refused where it would be stored", function()
     local x = lm.zeros(3, { dtype = "uint8" })

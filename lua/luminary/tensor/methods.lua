@@ -23,7 +23,9 @@ local rare = {} -- by name what loads the file that has it
 --- x:is_contiguous([{memory_format = "contiguous"}]): whether x's elements lie in order without gaps; "channels_last":
 --- in that order.
 --- x:to(device or dtype or other [, …] [, {dtype, device, copy = false, non_blocking = false, memory_format}]): x on
---- that device and of that dtype, or as another tensor is; x itself where it is so already, unless copy is set.
+--- that device and of that dtype, or as another tensor is; x itself where it is so already, unless copy is set. Floats
+--- become integers toward zero, on every device alike: NaN becomes 0, and what is beyond int64, such as infinity, the
+--- dtype's nearest limit; any other number that the dtype does not hold wraps, as in PyTorch (300 in uint8 is 44).
 --- x:data_ptr(): the address of x's first element: light userdata, or with LuaJIT's FFI a pointer.
 --- x:free(): gives x's memory up now; views and the graph keep what they share. x is not to be used any more.
 --- x:requires_grad_([on = true]): whether backward is to give x.grad; x has to be a leaf. Gives x.

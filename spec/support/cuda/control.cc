@@ -178,6 +178,8 @@ static const struct {
     E(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"),
     E(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region"),
     E(cudaErrorLaunchFailure, "unspecified launch failure"),
+    E(cudaErrorMisalignedAddress, "misaligned address"),
+    E(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device"),
     E(cudaErrorNotPermitted, "operation not permitted"),
     E(cudaErrorNotSupported, "operation not supported"),
     E(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),

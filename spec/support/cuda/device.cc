@@ -83,6 +83,8 @@ unsigned lm_fake_reach(int device) {
   return mask;
 }
 
+bool lm_fake_reaches_pageable() { return lm_fake_setting("LM_FAKE_CUDA_PAGEABLE", 0) != 0; }
+
 static bool has_peers() { return lm_fake_setting("LM_FAKE_CUDA_PEERS", 1) != 0; }
 
 static int check(int device) {
@@ -98,6 +100,7 @@ static int check(int device) {
 
 static int attribute(enum cudaDeviceAttr attr, int device) {
   switch (attr) {
+    case cudaDevAttrPageableMemoryAccess: return lm_fake_reaches_pageable();
     case cudaDevAttrIpcEventSupport: return lm_fake_setting("LM_FAKE_CUDA_IPC", 1) == 1;
     case cudaDevAttrMaxThreadsPerBlock:
     case cudaDevAttrMaxBlockDimX:

@@ -10,6 +10,11 @@
  *   LM_FAKE_CUDA_NULL=1          launches, asynchronous copies and fills, events and waits do nothing, uncounted: to
  *                                measure the host's side alone; all results are garbage
  *   LM_FAKE_CUDA_REVERSE=1       run blocks and threads from the last to the first: order-dependent kernels show
+ *   LM_FAKE_CUDA_RANDOM=seed     in an order of each launch's own
+ *   LM_FAKE_CUDA_REGISTERS=file  each kernel's registers, which limit its blocks, as scripts/dev/kernel_registers
+ *                                writes them; a kernel that is not in the file has 32
+ *   LM_FAKE_CUDA_PAGEABLE=1      devices read pageable memory by themselves, late (pageableMemoryAccess)
+ *   LM_FAKE_CUDA_IMAGE=0         the program has no code for the device: cudaErrorNoKernelImageForDevice
  *   LM_FAKE_CUDA_IPC=0           no memory and no events for other processes (cudaIpc…); 2: memory, but no events
  *   LM_FAKE_CUDA_IPC_EVENTS=20000  so many of them a process
  *   LM_FAKE_CUDA_PEERS=0         no device reaches another's memory, but by copies

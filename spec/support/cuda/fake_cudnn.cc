@@ -373,6 +373,7 @@ static void convolve(const work &j, const void *x, const void *w, const void *y,
 
 static cudnnStatus_t check_tensor(const descriptor &d) {
   tensor t = tensor_of(d);
+  if (t.id < 1) return refuse(CUDNN_STATUS_BAD_PARAM, "unique ids begin at 1");
   if (t.dtype < 0 && !t.inside) return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "a tensor's type");
   if (t.inside && t.number) return refuse(CUDNN_STATUS_BAD_PARAM, "a number inside");
   for (int i = 0; i < 4; i++)

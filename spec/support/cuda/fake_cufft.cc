@@ -18,7 +18,7 @@ struct fft_plan {
   int device;
   void *memory, *workspace;
   cudaStream_t stream;
-  bool automatic, made, gone;
+  bool automatic, made, has_area, gone;
   int type;
   int64_t n, in_step, in_apart, out_step, out_apart, lines;
   size_t bytes;
@@ -92,6 +92,7 @@ static cufftResult execute(cufftHandle handle, int type, const void *x, void *y,
   int64_t align = is_wide(type) ? 16 : 8;
   if (lm_fake_device_of(x) != device || lm_fake_device_of(y) != device) return CUFFT_INVALID_VALUE;
   if (!lm_fake_aligned(x, align) || !lm_fake_aligned(y, align)) return CUFFT_EXEC_FAILED;
+  if (!p->has_area) return CUFFT_EXEC_FAILED; /* of 0 bytes too */
   if (p->bytes > 0 &&
       (lm_fake_device_of(p->workspace) != device || lm_fake_device_of((char *)p->workspace + p->bytes - 1) != device))
     return CUFFT_EXEC_FAILED;
@@ -181,6 +182,7 @@ LM_FAKE_API cufftResult cufftSetWorkArea(cufftHandle handle, void *workspace) {
   if (!p || !p->made) return CUFFT_INVALID_PLAN;
   if (p->automatic) return CUFFT_INVALID_VALUE;
   p->workspace = workspace;
+  p->has_area = true;
   return CUFFT_SUCCESS;
 }
 

@@ -73,6 +73,7 @@ static struct {
   const std::function<void()> *work; /* instead of a kernel */
   const char *name;
   bool reverse;
+  uint64_t seed; /* of a random order; 0: none */
   size_t shared;
   /* The block. */
   int threads, next, exited, arrived, votes;
@@ -169,6 +170,26 @@ static void __attribute__((format(printf, 2, 3))) fail(int code, const char *for
 static const char *const WAITS[] = {"not started",         "running", "in __syncthreads",
                                     "in a warp operation", "resumed", "returned"};
 
+/* ---- orders ---- */
+
+static uint64_t mixed(uint64_t x) { /* splitmix64 */
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+static uint64_t common_divisor(uint64_t a, uint64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+/* Which of n comes as the i-th, in the order that is wanted: a random one is a walk by steps that meet all. */
+static uint64_t in_order(uint64_t i, uint64_t n) {
+  if (g.reverse) return n - 1 - i;
+  if (g.seed == 0 || n < 3) return g.seed == 0 ? i : n - 1 - i;
+  uint64_t step = mixed(g.seed) % (n - 1) + 1;
+  while (common_divisor(step, n) != 1) step++;
+  return (uint64_t)(((unsigned __int128)step * i + mixed(g.seed + 1)) % n);
+}
+
 /* Some wait and nobody is left to run. */
 static void fail_stuck(void) {
   int first[6] = {-1, -1, -1, -1, -1, -1}, count[6] = {0};
@@ -224,7 +245,7 @@ static void stack_main(void) {
       (*work)();
     }
     while (g.next < g.threads) {
-      int t = g.reverse ? g.threads - 1 - g.next : g.next;
+      int t = (int)in_order((uint64_t)g.next, (uint64_t)g.threads);
       g.next++;
       unsigned x = lm_fake_block_dim.x, y = lm_fake_block_dim.y, n = (unsigned)t;
       g.self = t;
@@ -258,7 +279,7 @@ extern "C" int lm_fake_barrier(int predicate) {
   int votes = g.votes;
   g.arrived = g.votes = 0;
   for (int i = 0; i < g.threads; i++) {
-    int t = g.reverse ? g.threads - 1 - i : i;
+    int t = (int)in_order((uint64_t)i, (uint64_t)g.threads);
     g.thread[t].result = votes;
     if (t != me) make_ready(t);
   }
@@ -302,6 +323,10 @@ extern "C" unsigned long long lm_fake_meet(int operation, unsigned mask, unsigne
 }
 
 /* ---- faults ---- */
+
+bool lm_fake_is_in_kernel() { return g.active && g.kernel && pthread_equal(pthread_self(), g.owner); }
+
+void lm_fake_kernel_fault(int code, const char *text) { fail(code, "%s", text); }
 
 static struct sigaction earlier[2]; /* SIGSEGV's, SIGBUS's */
 
@@ -357,12 +382,17 @@ static void start(const char *name) {
   g.name = name;
   g.code = 0;
   g.threads = g.next = g.exited = g.arrived = g.votes = g.ready_count = 0;
-  g.reverse = lm_fake_setting("LM_FAKE_CUDA_REVERSE", 0) != 0;
+  static const bool reverse = lm_fake_setting("LM_FAKE_CUDA_REVERSE", 0) != 0;
+  static uint64_t seed = (uint64_t)lm_fake_setting("LM_FAKE_CUDA_RANDOM", 0);
+  g.reverse = reverse;
+  g.seed = seed;
+  if (seed) seed = mixed(seed);
 }
 
 int lm_fake_run_work(const std::function<void()> &work, const char *name) {
   start(name);
   lm_fake_block = lm_fake_thread = make_uint3(0, 0, 0);
+  g.kernel = NULL;
   g.work = &work;
   enter();
   return g.code;
@@ -390,8 +420,10 @@ int lm_fake_run_grid(const lm_fake_kernel &kernel, void (*call)(const void *, vo
   g.threads = (int)(block.x * block.y * block.z);
   lm_fake_grid_dim = grid, lm_fake_block_dim = block;
   uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+  lm_fake_check_launch();
   for (uint64_t i = 0; i < blocks && g.code == 0; i++) {
-    uint64_t b = g.reverse ? blocks - 1 - i : i;
+    uint64_t b = in_order(i, blocks);
+    lm_fake_check_block((uint32_t)b);
     lm_fake_block =
         make_uint3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y));
     run_block();

@@ -134,12 +134,21 @@ LM_FAKE_REDUCE(__reduce_xor_sync, unsigned, a ^ b)
 
 /* ---- atomics; each returns the old value ---- */
 
-#define LM_FAKE_ATOMIC(name, expression)                \
-  template <typename T>                                 \
-  static inline T name(T *p, lm_fake_same<T> operand) { \
-    T old = *p;                                         \
-    *p = (expression);                                  \
-    return old;                                         \
+/* In bodies that are checked (checks.cc) every access is looked at: an atomic one is no plain one. */
+#ifdef __SANITIZE_THREAD__
+#define LM_FAKE_ATOMIC_ACCESS static __attribute__((noinline, no_sanitize("thread")))
+extern "C" void lm_fake_check_atomic(const void *p, size_t bytes);
+#else
+#define LM_FAKE_ATOMIC_ACCESS static inline
+#define lm_fake_check_atomic(p, bytes) (void)0
+#endif
+#define LM_FAKE_ATOMIC(name, expression)                        \
+  template <typename T>                                         \
+  LM_FAKE_ATOMIC_ACCESS T name(T *p, lm_fake_same<T> operand) { \
+    lm_fake_check_atomic(p, sizeof *p);                         \
+    T old = *p;                                                 \
+    *p = (expression);                                          \
+    return old;                                                 \
   }
 template <typename T>
 struct lm_fake_same_as {
@@ -160,7 +169,8 @@ LM_FAKE_ATOMIC(atomicAdd_system, (T)(old + operand))
 LM_FAKE_ATOMIC(atomicExch_system, operand)
 #undef LM_FAKE_ATOMIC
 template <typename T>
-static inline T atomicCAS(T *p, lm_fake_same<T> expected, lm_fake_same<T> desired) {
+LM_FAKE_ATOMIC_ACCESS T atomicCAS(T *p, lm_fake_same<T> expected, lm_fake_same<T> desired) {
+  lm_fake_check_atomic(p, sizeof *p);
   T old = *p;
   if (old == expected) *p = desired;
   return old;

@@ -19,7 +19,10 @@ enum {
   SHARED_MAX = 232448,
   PARAMETER_ALIGN = 16,
   THREADS_PER_SM = 2048,
-  BLOCKS_PER_SM = 32
+  BLOCKS_PER_SM = 32,
+  REGISTERS = 65536,    /* of a multiprocessor, and the most of a block */
+  WARP_REGISTERS = 256, /* a warp gets a multiple of them */
+  USUAL_REGISTERS = 32  /* of a kernel that says nothing of them */
 };
 
 namespace {
@@ -27,7 +30,11 @@ struct variable {
   void *address;
   size_t bytes;
 };
+struct resources {
+  int registers, local, threads; /* of a thread; bytes of local memory; most of a block, or 0 */
+};
 struct registry {
+  std::map<std::string, resources> measured;                     /* by mangled name: LM_FAKE_CUDA_REGISTERS */
   std::map<std::string, const void *> bodies;                    /* functions by mangled name */
   std::map<const void *, std::string> names;                     /* and the other way round */
   std::map<std::string, std::vector<variable>> statics;          /* by the mangled function they are in */
@@ -81,18 +88,47 @@ static void read_symbols(registry &r, const char *file, uintptr_t base) {
   munmap((void *)image, size);
 }
 
+/* What scripts/dev/kernel_registers wrote: "name registers local threads" in lines. */
+static void read_measured(registry &r, const char *path) {
+  char name[4096];
+  resources of;
+  FILE *file = path ? fopen(path, "r") : NULL;
+  while (file && fscanf(file, "%4095s %d %d %d", name, &of.registers, &of.local, &of.threads) == 4)
+    r.measured[name] = of;
+  if (file) fclose(file);
+}
+
 static registry &get() {
   static registry *r = [] {
     registry *made = new registry;
     Dl_info here;
     if (dladdr((void *)read_symbols, &here)) read_symbols(*made, here.dli_fname, (uintptr_t)here.dli_fbase);
+    read_measured(*made, getenv("LM_FAKE_CUDA_REGISTERS"));
     if (made->bodies.empty()) fprintf(stderr, "fake cuda: no symbol table in %s; is it stripped?\n", here.dli_fname);
     return made;
   }();
   return *r;
 }
 
-static std::shared_ptr<lm_fake_kernel> make_kernel(const std::string &name) {
+/* What a block of so many threads takes of the registers. */
+static int registers_of(const lm_fake_kernel &kernel, int threads) {
+  int warps = (threads + LM_WARP - 1) / LM_WARP, each = kernel.registers * LM_WARP;
+  return warps * ((each + WARP_REGISTERS - 1) / WARP_REGISTERS * WARP_REGISTERS);
+}
+
+/* nvcc tells the runtime of few bounds: the table has all. */
+static void set_limits(lm_fake_kernel &kernel, const std::string &name, int bound) {
+  const registry &r = get();
+  auto measured = r.measured.find(name);
+  resources is = measured == r.measured.end() ? resources{USUAL_REGISTERS, 0, 0} : measured->second;
+  if (bound <= 0) bound = is.threads > 0 ? is.threads : LM_MAX_BLOCK;
+  kernel.most_threads = bound;
+  kernel.registers = is.registers;
+  kernel.local = is.local;
+  while (registers_of(kernel, kernel.most_threads) > REGISTERS) kernel.most_threads -= LM_WARP;
+}
+
+static std::shared_ptr<lm_fake_kernel> make_kernel(const std::string &name, int bound = 0) {
   registry &r = get();
   auto kernel = std::make_shared<lm_fake_kernel>();
   char *readable = abi::__cxa_demangle(name.c_str(), NULL, NULL, NULL);
@@ -106,6 +142,7 @@ static std::shared_ptr<lm_fake_kernel> make_kernel(const std::string &name) {
     kernel->shared.push_back({v.address, v.bytes});
     kernel->static_shared += v.bytes;
   }
+  set_limits(*kernel, name, bound);
   return kernel;
 }
 
@@ -129,12 +166,21 @@ typedef struct launch {
   size_t shared;
 } launch;
 
+/* LM_FAKE_CUDA_IMAGE=0: the program has no code for the device. */
+static bool has_image() { return lm_fake_setting("LM_FAKE_CUDA_IMAGE", 1) != 0; }
+
 static int check_launch(const lm_fake_kernel *kernel, dim3 grid, dim3 block, size_t shared) {
   if (!kernel) return cudaErrorInvalidDeviceFunction;
+  if (!has_image()) return cudaErrorNoKernelImageForDevice;
   uint64_t threads = (uint64_t)block.x * block.y * block.z;
   if (threads == 0 || block.x > LM_MAX_BLOCK || block.y > LM_MAX_BLOCK || block.z > 64 || threads > LM_MAX_BLOCK ||
       grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > INT_MAX || grid.y > 65535 || grid.z > 65535) {
     return cudaErrorInvalidConfiguration;
+  }
+  if (threads > (uint64_t)kernel->most_threads) {
+    fprintf(stderr, "fake cuda: %s has blocks of at most %d threads (%d registers), not %d\n", kernel->name.c_str(),
+            kernel->most_threads, kernel->registers, (int)threads);
+    return cudaErrorLaunchOutOfResources;
   }
   if (shared > kernel->dynamic_limit || shared + kernel->static_shared > SHARED_MAX ||
       (kernel->dynamic_limit <= STATIC_SHARED_MAX && shared + kernel->static_shared > STATIC_SHARED_MAX)) {
@@ -193,6 +239,7 @@ LM_FAKE_API cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFunc
   lm_fake_guard lock(lm_fake_state);
   auto kernel = find_kernel(function);
   if (!kernel) return lm_fake_result(cudaErrorInvalidDeviceFunction);
+  if (!has_image()) return lm_fake_result(cudaErrorNoKernelImageForDevice);
   if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess; /* preferences */
   if (value < 0 || (size_t)value + kernel->static_shared > SHARED_MAX) return lm_fake_result(cudaErrorInvalidValue);
   kernel->dynamic_limit = (size_t)value;
@@ -204,11 +251,13 @@ LM_FAKE_API cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, co
   lm_fake_guard lock(lm_fake_state);
   auto kernel = find_kernel(function);
   if (!kernel) return lm_fake_result(cudaErrorInvalidDeviceFunction);
+  if (!has_image()) return lm_fake_result(cudaErrorNoKernelImageForDevice);
   memset(out, 0, sizeof *out);
   out->sharedSizeBytes = kernel->static_shared;
   out->maxDynamicSharedSizeBytes = (int)kernel->dynamic_limit;
-  out->maxThreadsPerBlock = LM_MAX_BLOCK;
-  out->numRegs = 32;
+  out->maxThreadsPerBlock = kernel->most_threads;
+  out->numRegs = kernel->registers;
+  out->localSizeBytes = (size_t)kernel->local;
   out->ptxVersion = out->binaryVersion = 90;
   return cudaSuccess;
 }
@@ -223,7 +272,8 @@ LM_FAKE_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(i
   int threads = (block + LM_WARP - 1) / LM_WARP * LM_WARP;
   int most = THREADS_PER_SM / threads, fit = (int)(SHARED_MAX / (shared + kernel->static_shared + 1024));
   if (most > BLOCKS_PER_SM) most = BLOCKS_PER_SM;
-  *blocks = block > LM_MAX_BLOCK ? 0 : most < fit ? most : fit;
+  if (most > REGISTERS / registers_of(*kernel, block)) most = REGISTERS / registers_of(*kernel, block);
+  *blocks = block > kernel->most_threads ? 0 : most < fit ? most : fit;
   return cudaSuccess;
 }
 
@@ -243,10 +293,11 @@ LM_FAKE_API void __cudaUnregisterFatBinary(void **) {}
 LM_FAKE_API char __cudaInitModule(void **) { return 1; }
 LM_FAKE_API void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int) {}
 
-LM_FAKE_API void __cudaRegisterFunction(void **, const char *stub, char *, const char *name, int, uint3 *, uint3 *,
-                                        dim3 *, dim3 *, int *) {
+/* bound: of __launch_bounds__, or -1. */
+LM_FAKE_API void __cudaRegisterFunction(void **, const char *stub, char *, const char *name, int bound, uint3 *,
+                                        uint3 *, dim3 *, dim3 *, int *) {
   lm_fake_guard lock(lm_fake_state);
-  get().known[stub] = make_kernel(name);
+  get().known[stub] = make_kernel(name, bound);
 }
 
 /* <<<>>> says nothing of its parameters' sizes: only lm_launch does. */

@@ -76,6 +76,11 @@ int lm_fake_range_of(const void *p) {
   return d < (size_t)lm_fake_devices() ? (int)d : -1;
 }
 
+char *lm_fake_ranges(size_t *bytes) {
+  *bytes = ranges_each * (size_t)lm_fake_devices();
+  return ranges_base;
+}
+
 lm_fake_place lm_fake_place_of(const void *pointer) {
   lm_fake_guard lock(lm_fake_state);
   memory &m = get();
@@ -361,7 +366,7 @@ static int plan_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pi
   if (!fits(to, dst, (height - 1) * dst_pitch + width) || !fits(from, src, (height - 1) * src_pitch + width)) {
     return cudaErrorInvalidValue;
   }
-  plan->staged = stage && from.kind == lm_fake_place::PAGEABLE;
+  plan->staged = stage && from.kind == lm_fake_place::PAGEABLE && !lm_fake_reaches_pageable();
   plan->blocks = to.kind == lm_fake_place::PAGEABLE;
   plan->host = (devices_of(to) && devices_of(from)) == 0;
   std::shared_ptr<std::vector<char>> copy;

@@ -54,6 +54,9 @@ void lm_fake_open_context(int device);
 /* Bits of the devices whose memory work on `device` may touch: its own and its enabled peers'. */
 unsigned lm_fake_reach(int device);
 bool lm_fake_peers(int device, int other);
+/* Devices read memory that nobody has pinned by themselves, and so when the copy's turn comes: LM_FAKE_CUDA_PAGEABLE.
+ */
+bool lm_fake_reaches_pageable();
 
 /* ---- memory.cc ---- */
 
@@ -70,6 +73,8 @@ size_t lm_fake_memory_total();
 bool lm_fake_has_ipc(); /* memory and events can be shared with other processes: LM_FAKE_CUDA_IPC */
 /* The device whose address range holds p, allocated or not; -1. Safe in a signal handler. */
 int lm_fake_range_of(const void *p);
+/* All devices' address ranges; *bytes is 0 before the first allocation. */
+char *lm_fake_ranges(size_t *bytes);
 
 /* ---- grid.cc ---- */
 
@@ -78,6 +83,7 @@ struct lm_fake_kernel {
   const void *body;                              /* NULL: no host body */
   std::vector<std::pair<void *, size_t>> shared; /* its __shared__ variables */
   size_t static_shared, dynamic_limit;           /* bytes */
+  int most_threads, registers, local;            /* of a block; of a thread; bytes of a thread's local memory */
 };
 /* Runs the grid, or the work, on stacks of its own; a fault or a barrier not met by all ends it. Returns a cudaError_t.
  * Need the turn. */
@@ -86,6 +92,14 @@ int lm_fake_run_grid(const lm_fake_kernel &kernel, void (*call)(const void *, vo
 int lm_fake_run_work(const std::function<void()> &work, const char *name);
 /* From now on a bad access says what it was. */
 void lm_fake_catch_faults();
+/* Whether the calling thread runs a kernel's body; that it did what it may not do, which ends the grid. */
+bool lm_fake_is_in_kernel();
+void lm_fake_kernel_fault(int code, const char *text);
+
+/* ---- checks.cc: of bodies that are compiled with checks (CMakeLists.txt) ---- */
+
+void lm_fake_check_launch(); /* what other launches did does not matter to the accesses of this one */
+void lm_fake_check_block(uint32_t block);
 
 /* ---- stream.cc ---- */
 

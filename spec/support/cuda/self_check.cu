@@ -76,10 +76,42 @@ LM_KERNEL void check_behind_shared() {
   room[threadIdx.x] = 1;
 }
 
+/* Every block writes the first element; or reads what the block before it writes. */
+LM_KERNEL void check_same_place(int *out) { out[threadIdx.x] = (int)blockIdx.x; }
+LM_KERNEL void check_neighbor(int *x) {
+  int64_t i = lm_thread();
+  x[i] = i > 0 ? x[i - 1] + 1 : 0;
+}
+
+/* What may look like a race: bytes of one word, atomics, and blocks that read the same. */
+LM_KERNEL void check_no_race(uint8_t *bytes, int *sum, const int *in) {
+  bytes[lm_thread()] = (uint8_t)in[threadIdx.x];
+  atomicAdd(sum, in[threadIdx.x]);
+}
+
+/* Depends on the order of blocks, and of threads: wrong on a device, whatever it writes. */
+LM_KERNEL void check_last(int *out) {
+  if (threadIdx.x == 0) atomicExch(out, (int)blockIdx.x);
+  atomicExch(out + 1, (int)threadIdx.x);
+}
+
+LM_KERNEL void check_misaligned(uint4 *out, const char *in) { *out = *(const uint4 *)(in + threadIdx.x); }
+
+LM_KERNEL void check_cast(int64_t *out, const float *in) { out[threadIdx.x] = (int64_t)in[threadIdx.x]; }
+
+/* 1 where a * b + c is rounded once. */
+LM_KERNEL void check_contraction(int *out, float a, float b, float c) { *out = a * b + c != 0; }
+
+LM_KERNEL void __launch_bounds__(64) check_bounded(int *out) { out[threadIdx.x] = 1; }
+
 /* ---- checks ---- */
 
 #ifndef LM_HOST_KERNELS
 
+#if __has_include(<cudnn.h>) && __has_include(<cufft.h>)
+#include <cudnn.h>
+#include <cufft.h>
+#endif
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -289,6 +321,96 @@ static void faults() {
   need_fault(cudaErrorIllegalAddress); /* freed */
 }
 
+static void order() {
+  int *d = (int *)device_memory(2 * sizeof *d), last[2];
+  for (int i = 0; i < 4; i++) {
+    OK(lm_launch(check_last, 50, 40, 0, NULL, d));
+    OK(cudaMemcpy(last, d, sizeof last, cudaMemcpyDeviceToHost));
+    printf("block %d, thread %d\n", last[0], last[1]);
+  }
+  OK(cudaFree(d));
+}
+
+/* Of bodies that are checked. */
+static void checked() {
+  int *d = (int *)device_memory(256 * sizeof *d), one = 0;
+  OK(cudaMemset(d, 0, 256 * sizeof *d));
+  OK(lm_launch(check_no_race, 4, 31, 0, NULL, (uint8_t *)d, d + 64, d + 128));
+  OK(cudaDeviceSynchronize());
+  OK(lm_launch(check_same_place, 2, 32, 0, NULL, d));
+  need_fault(cudaErrorLaunchFailure);
+  OK(lm_launch(check_same_place, 1, 32, 0, NULL, d));
+  OK(lm_launch(check_same_place, 1, 32, 0, NULL, d)); /* another launch comes after it */
+  OK(cudaDeviceSynchronize());
+  OK(lm_launch(check_neighbor, 2, 32, 0, NULL, d));
+  need_fault(cudaErrorLaunchFailure);
+  OK(lm_launch(check_misaligned, 1, 1, 0, NULL, (uint4 *)d, (const char *)(d + 4)));
+  OK(cudaDeviceSynchronize());
+  OK(lm_launch(check_misaligned, 1, 1, 0, NULL, (uint4 *)d, (const char *)(d + 1)));
+  need_fault(cudaErrorMisalignedAddress);
+  float in[2] = {3.5f, 1e19f};
+  OK(cudaMemcpy(d, in, sizeof in, cudaMemcpyHostToDevice));
+  OK(lm_launch(check_cast, 1, 1, 0, NULL, (int64_t *)(d + 4), (const float *)d));
+  OK(cudaDeviceSynchronize());
+  OK(lm_launch(check_cast, 1, 2, 0, NULL, (int64_t *)(d + 4), (const float *)d));
+  need_fault(cudaErrorLaunchFailure);
+  float a = 1 + 0x1p-12f; /* a * a is 1 + 2^-11 + 2^-24, and rounded without the last */
+  OK(lm_launch(check_contraction, 1, 1, 0, NULL, d, a, a, -(1 + 0x1p-11f)));
+  OK(cudaMemcpy(&one, d, sizeof one, cudaMemcpyDeviceToHost));
+  printf("contracted: %d\n", one);
+  OK(cudaFree(d));
+}
+
+/* With a table by which check_set has 255 registers, and check_add 40 bytes of local memory. */
+static void limits() {
+  float *d = (float *)device_memory(1024 * sizeof *d);
+  struct cudaFuncAttributes is;
+  OK(lm_launch(check_bounded, 1, 64, 0, NULL, (int *)d));
+  NEED(lm_launch(check_bounded, 1, 96, 0, NULL, (int *)d) == cudaErrorLaunchOutOfResources);
+  NEED(cudaGetLastError() == cudaErrorLaunchOutOfResources);
+  OK(lm_launch(check_set, 1, 256, 0, NULL, d, 0.0f, 1));
+  NEED(lm_launch(check_set, 1, 288, 0, NULL, d, 0.0f, 1) == cudaErrorLaunchOutOfResources);
+  (void)cudaGetLastError();
+  OK(cudaFuncGetAttributes(&is, (const void *)check_set));
+  NEED(is.numRegs == 255 && is.maxThreadsPerBlock == 256 && is.localSizeBytes == 0);
+  OK(cudaFuncGetAttributes(&is, (const void *)check_add));
+  NEED(is.numRegs == 10 && is.maxThreadsPerBlock == 1024 && is.localSizeBytes == 40);
+  OK(cudaFuncGetAttributes(&is, (const void *)check_bounded));
+  NEED(is.maxThreadsPerBlock == 64);
+  int blocks;
+  OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (const void *)check_set, 128, 0));
+  NEED(blocks == 2);
+  OK(cudaDeviceSynchronize());
+  OK(cudaFree(d));
+}
+
+/* With LM_FAKE_CUDA_IMAGE=0. */
+static void image() {
+  float *d = (float *)device_memory(sizeof *d);
+  struct cudaFuncAttributes is;
+  NEED(lm_launch(check_set, 1, 32, 0, NULL, d, 0.0f, 1) == cudaErrorNoKernelImageForDevice);
+  NEED(cudaFuncGetAttributes(&is, (const void *)check_set) == cudaErrorNoKernelImageForDevice);
+  (void)cudaGetLastError();
+  OK(cudaDeviceSynchronize());
+  OK(cudaFree(d));
+}
+
+/* With LM_FAKE_CUDA_PAGEABLE=1: what a copy reads of pageable memory is what is there at its turn. */
+static void pageable() {
+  cudaStream_t s = make_stream();
+  float *d = (float *)device_memory(sizeof *d), here = 7, back = 0;
+  OK(cudaMemcpyAsync(d, &here, sizeof here, cudaMemcpyHostToDevice, s));
+  here = 8;
+  OK(cudaStreamSynchronize(s));
+  OK(cudaMemcpy(&back, d, sizeof back, cudaMemcpyDeviceToHost));
+  NEED(back == 8);
+  int reaches;
+  OK(cudaDeviceGetAttribute(&reaches, cudaDevAttrPageableMemoryAccess, 0));
+  NEED(reaches == 1);
+  OK(cudaStreamDestroy(s));
+  OK(cudaFree(d));
+}
+
 static void failing() {
   ((fail_function)fake("lm_fake_fail"))("cudaMalloc", 2, cudaErrorMemoryAllocation);
   void *a = device_memory(100), *b;
@@ -333,6 +455,45 @@ static void devices() {
   OK(cudaFree(one));
 }
 
+/* cuDNN's ids begin at 1, and parts are finished before what they are parts of. cuFFT's work area is set, though it be
+ * of 0 bytes. */
+static void libraries() {
+#if __has_include(<cudnn.h>) && __has_include(<cufft.h>)
+#define CALL(name) ((decltype(&name))fake(#name))
+  cudnnBackendDescriptor_t d, op;
+  int64_t size[4] = {1, 1, 4, 4}, stride[4] = {16, 16, 4, 1}, align = 16;
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  for (int64_t id = 0; id < 2; id++) {
+    OK(CALL(cudnnBackendCreateDescriptor)(CUDNN_BACKEND_TENSOR_DESCRIPTOR, &d));
+    OK(CALL(cudnnBackendSetAttribute)(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id));
+    OK(CALL(cudnnBackendSetAttribute)(d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
+    OK(CALL(cudnnBackendSetAttribute)(d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, size));
+    OK(CALL(cudnnBackendSetAttribute)(d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride));
+    OK(CALL(cudnnBackendSetAttribute)(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align));
+    OK(CALL(cudnnBackendCreateDescriptor)(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, &op));
+    NEED(CALL(cudnnBackendSetAttribute)(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d) ==
+         CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED);
+    NEED((CALL(cudnnBackendFinalize)(d) == CUDNN_STATUS_SUCCESS) == (id == 1));
+    OK(CALL(cudnnBackendDestroyDescriptor)(op));
+    OK(CALL(cudnnBackendDestroyDescriptor)(d));
+  }
+  cufftHandle plan;
+  long long n = 4;
+  size_t bytes = 1;
+  cufftComplex *x = (cufftComplex *)device_memory(4 * sizeof *x);
+  OK(CALL(cufftCreate)(&plan));
+  OK(CALL(cufftSetAutoAllocation)(plan, 0));
+  OK(CALL(cufftMakePlanMany64)(plan, 1, &n, &n, 1, 4, &n, 1, 4, CUFFT_C2C, 1, &bytes));
+  NEED(bytes == 0);
+  NEED(CALL(cufftExecC2C)(plan, x, x, CUFFT_FORWARD) == CUFFT_EXEC_FAILED);
+  OK(CALL(cufftSetWorkArea)(plan, NULL));
+  OK(CALL(cufftExecC2C)(plan, x, x, CUFFT_FORWARD));
+  OK(cudaDeviceSynchronize());
+  OK(CALL(cufftDestroy)(plan));
+  OK(cudaFree(x));
+#endif
+}
+
 /* Ends the process. */
 static void touch() {
   float *d = (float *)device_memory(4);
@@ -342,8 +503,10 @@ static void touch() {
 static const struct {
   const char *name;
   void (*run)();
-} CHECKS[] = {{"barriers", barriers}, {"shuffles", shuffles}, {"lazy", lazy},       {"capture", capture},
-              {"faults", faults},     {"failing", failing},   {"devices", devices}, {"touch", touch}};
+} CHECKS[] = {{"barriers", barriers},   {"shuffles", shuffles}, {"lazy", lazy},       {"capture", capture},
+              {"faults", faults},       {"failing", failing},   {"devices", devices}, {"checked", checked},
+              {"order", order},         {"limits", limits},     {"image", image},     {"pageable", pageable},
+              {"libraries", libraries}, {"touch", touch}};
 
 int main(int count, char **args) {
   for (auto &check : CHECKS) {
@@ -353,7 +516,7 @@ int main(int count, char **args) {
     printf("ok\n");
     return 0;
   }
-  fprintf(stderr, "self_check: barriers, shuffles, lazy, capture, faults, failing, devices or touch\n");
+  fprintf(stderr, "self_check: which of its checks?\n");
   return 2;
 }
 

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/stream_copy.h"
+#include "convert.h"
 #include "merged_dims.h"
 
 /* Blocks of 16 rows read a cache line of a transposed float input at a time. PILE of them, one below the other,
@@ -103,16 +104,12 @@ static bool find_block(lm_tiles *t) {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static int64_t clamp_to_int64(double v) {
-  return v != v ? 0 : v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
-}
-
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
   lm_tile_numbers n = {{0}};
   for (int i = 0; i < LM_POINT_MAX_NUMBERS; i++) {
     if (compute == LM_F32) n.f32[i] = (float)number[i];
     if (compute == LM_F64) n.f64[i] = number[i];
-    int64_t whole = lm_dtype_is_float(compute) ? 0 : clamp_to_int64(number[i]);
+    int64_t whole = lm_dtype_is_float(compute) ? 0 : LM_PUT_I64(number[i]);
     if (compute == LM_I64) n.i64[i] = whole;
     if (compute == LM_I32) n.i32[i] = (int32_t)whole;
     if (compute == LM_I16) n.i16[i] = (int16_t)whole;

@@ -9,8 +9,10 @@
 #include "backend/cuda/libraries/cudnn_choice.h"
 #include "backend/cuda/libraries/cudnn_handles.h"
 #include "backend/cuda/runtime/context.h"
+#include "backend/known/setting.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "device/graph.h"
 #include "op/nn/attention.h"
 
 static lm_attention_side side_of(const lm_tensor *t) {
@@ -114,15 +116,33 @@ static bool set_sides(call *c, const lm_attention_job *job) {
   return set_side(c, LM_CUDNN_DVALUE, &job->dvalue, of_keys, keys, key->value_width) && good;
 }
 
+/* A plan is compiled for each length, which takes longer than many passes of our own kernels: it is made when a length
+ * comes for the second time. At once where it will come again, in a graph that is captured, and where no result may
+ * depend on what ran before. */
+static bool is_worth_a_plan(bool came_before) {
+  return came_before || lm_graph_capturing() || lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC) ||
+         lm_setting_get(LM_SETTING_CUDNN_BENCHMARK);
+}
+
+/* The key's entry, made if it is new: *came_before says whether. */
+static lm_cudnn_attention_found *find_entry(call *c, bool *came_before) {
+  lm_cache *cache = &c->cudnn->attentions;
+  lm_cudnn_attention_found *found = lm_cache_find(cache, &c->key, sizeof c->key);
+  *came_before = found != NULL;
+  if (found) return found;
+  found = lm_calloc(1, sizeof *found);
+  if (!found) return NULL;
+  found->key = c->key;
+  lm_cache_put(cache, &found->head, sizeof c->key);
+  return found;
+}
+
 /* Finds a plan for the key and keeps it; the result is computed with it, if there is one. */
-static lm_status find_plan(call *c, const lm_cudnn_attention_found **out) {
+static lm_status find_plan(call *c, lm_cudnn_attention_found *found) {
   lm_status status;
   int mode;
   lm_cudnn_search s;
   lm_cudnn_target target = {.handle = c->cudnn->handle};
-  lm_cudnn_attention_found *found = lm_calloc(1, sizeof *found);
-  if (!found) return LM_E_OOM;
-  found->key = c->key;
   TRY(lm_cuda_relax(&mode)); /* engines are compiled and loaded */
   status = lm_cudnn_choose(&s, lm_cudnn_attention_search(&target, &c->key, &s), &c->run, false, &found->plan);
   lm_cuda_unrelax(mode);
@@ -131,11 +151,8 @@ static lm_status find_plan(call *c, const lm_cudnn_attention_found **out) {
     lm_log(LM_LOG_OP, "cuDNN: %s for attention of %lld queries and %lld keys, %lld and %lld numbers each",
            found->plan.plan ? "a plan" : "no plan", (long long)c->key.queries, (long long)c->key.keys,
            (long long)c->key.width, (long long)c->key.value_width);
-  lm_cache_put(&c->cudnn->attentions, &found->head, sizeof c->key);
-  *out = found;
-  found = NULL;
+  found->searched = true;
 done:
-  lm_free(found);
   return status;
 }
 
@@ -160,17 +177,19 @@ static lm_status by_cudnn(const lm_attention_job *job, bool backward, lm_device 
   if (!set_sides(&c, job)) return LM_OK;
   c.data[LM_CUDNN_LOG_SUM] = job->log_sum;
   TRY(lm_cudnn_take(device, stream, &c.cudnn));
-  const lm_cudnn_attention_found *found = lm_cache_find(&c.cudnn->attentions, &c.key, sizeof c.key);
-  if (found && !found->plan.plan) goto done;
+  bool came_before;
+  lm_cudnn_attention_found *found = find_entry(&c, &came_before);
+  if (!found) TRY(LM_E_OOM);
+  if (found->searched ? !found->plan.plan : !is_worth_a_plan(came_before)) goto done;
   if (backward) {
     TRY(lm_cuda_scratch(device, bytes, &sums));
     c.data[LM_CUDNN_SUMS] = sums;
     c.data[LM_CUDNN_DOTS] = job->dots;
   }
-  if (found) {
+  if (found->searched) {
     TRY(lm_cudnn_run_plan(&c.run, &found->plan));
   } else {
-    TRY(find_plan(&c, &found));
+    TRY(find_plan(&c, found));
   }
   *done_ = found->plan.plan != NULL;
 done:

@@ -3,20 +3,17 @@
 #include <string.h>
 
 #include "backend/cuda/strided.h"
+#include "convert.h"
 #include "op/pointwise.h"
 #include "point.h"
 
 #include "point_table.inc"
 
-static int64_t clamp_to_int64(double v) {
-  return v != v ? 0 : v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
-}
-
 static lm_point_value number_in(lm_dtype compute, double v) {
   switch (compute) {
     case LM_F32: return (lm_point_value){.f32 = (float)v};
     case LM_F64: return (lm_point_value){.f64 = v};
-    default: return (lm_point_value){.i64 = clamp_to_int64(v)};
+    default: return (lm_point_value){.i64 = LM_PUT_I64(v)};
   }
 }
 

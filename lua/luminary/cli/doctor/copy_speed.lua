@@ -146,8 +146,13 @@ local function measure(found)
       m.step or "starting", got.out:match("([^\n]*)\n*$")), "luminary doctor --only gpu,libraries may say why")
   end
   for _, text in ipairs(m.problems) do
-    found.warning("peers.failed", "a copy failed", text, "a GPU without free memory is in use: see nvidia-smi; else "
-      .. "luminary doctor --only gpu,libraries")
+    local remedy = text:match "built without code for compute capability [%d.]+: (.*)$"
+    if remedy then
+      found.problem("libraries.no_kernels", "no kernel runs on the GPU", text, remedy)
+    else
+      found.warning("peers.failed", "a copy failed", text, "a GPU without free memory is in use: see nvidia-smi; else "
+        .. "luminary doctor --only gpu,libraries")
+    end
   end
   between_gpus(found, m)
   to_the_host(found, m)

@@ -142,6 +142,7 @@ function child.measure()
     say("step starting work on cuda:%d", i)
     try(function()
       say("device %d %s", i, lm.cuda.get_device_name(i))
+      lm.ones({1}, {device = "cuda:" .. i}):add_(1):item() -- a kernel: the library may have none for this card
       local free = lm.cuda.mem_get_info(i)
       while bytes > SMALL and bytes > free / 8 do bytes = bytes / 2 end
     end)

@@ -15,9 +15,11 @@ typedef bool lm_acc_BOOL;
 #define X(id, name, type, low, high, ...) \
   typedef type lm_acc_##id;               \
   enum { LM_LOWEST_##id = low };          \
-  enum { LM_HIGHEST_##id = high };
+  enum { LM_HIGHEST_##id = high };        \
+  enum { LM_IS_WHOLE_##id = 1 };
 LM_INTEGER_DTYPES(X)
 #undef X
+enum { LM_IS_WHOLE_BOOL, LM_IS_WHOLE_F16 = 0, LM_IS_WHOLE_BF16 = 0, LM_IS_WHOLE_F32 = 0, LM_IS_WHOLE_F64 = 0 };
 typedef float lm_acc_F16, lm_acc_BF16, lm_acc_F32;
 typedef double lm_acc_F64;
 

@@ -9,7 +9,7 @@
  * those from GRAD on backward only; LOG_SUM and DOTS [samples, heads, queries] and SUMS, what dquery is added up in, of
  * query's sizes: float and contiguous. */
 enum {
-  LM_CUDNN_QUERY,
+  LM_CUDNN_QUERY = 1, /* 0 is no unique id */
   LM_CUDNN_KEY,
   LM_CUDNN_VALUE,
   LM_CUDNN_OUT,

@@ -17,6 +17,7 @@ typedef struct lm_cudnn_found {
 typedef struct lm_cudnn_attention_found {
   lm_cached head;
   lm_cudnn_attention_key key;
+  bool searched;      /* else the key came once, and has no plan yet */
   lm_cudnn_plan plan; /* plan.plan is NULL: the library has none */
 } lm_cudnn_attention_found;
 

@@ -45,15 +45,32 @@ static const char *op_prefix(char text[64]) {
   return text;
 }
 
+/* What to do about an error, or nothing. */
+static const char *remedy(int error, char text[160]) {
+  int ordinal = 0, major = 0, minor = 0;
+  switch (error) {
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
+      cudaGetDevice(&ordinal);
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
+      snprintf(text, 160,
+               "; luminary_backend_cuda.so was built without code for compute capability %d.%d: build it with "
+               "CUDAARCHS=%d%d scripts/setup",
+               major, minor, major, minor);
+      return text;
+    default: return is_fatal(error) ? "; the CUDA context is lost: the process has to be started anew" : "";
+  }
+}
+
 lm_status lm_cuda_check(int error, const char *call) {
   if (error == cudaSuccess) return LM_OK;
-  char op[64];
+  char op[64], advice[160];
   lm_cuda_forget_error();
   if (is_fatal(error)) atomic_store(&lost, error);
   return lm_fail(error == cudaErrorMemoryAllocation ? LM_E_OOM : LM_E_STATE, "%s%.*s: error %d (%s): %s%s",
                  op_prefix(op), (int)strcspn(call, "("), call, error, cudaGetErrorName((cudaError_t)error),
-                 cudaGetErrorString((cudaError_t)error),
-                 is_fatal(error) ? "; the CUDA context is lost: the process has to be started anew" : "");
+                 cudaGetErrorString((cudaError_t)error), remedy(error, advice));
 }
 
 lm_status lm_cuda_check_launch(int error, const char *kernel) {

@@ -1,0 +1,48 @@
+-- Copies from memory that nobody has pinned, on cards that read it by themselves (pageableMemoryAccess) and on others,
+-- on the fake runtime of support/cuda.
+local scripts = require "spec.support.cuda_scripts"
+
+local preamble = [[
+local MB = 2 ^ 20
+-- Copies a tensor of so many bytes to the device, overwrites it, and says how often the host waited.
+local function upload(bytes, options)
+  local x = lm.full({bytes / 4}, 7)
+  local waits = calls "cudaStreamSynchronize"
+  local y = x:to("cuda", options)
+  x:fill_(8)
+  waits = calls "cudaStreamSynchronize" - waits
+  assert(y:cpu():eq(7):all():item(), "the copy reads what was written after it")
+  return waits
+end
+]]
+
+describe("copies from pageable memory", function()
+  local script = scripts.tests(it, pending, preamble)
+
+  script("are read at once by the driver where a card cannot read them, and nothing waits", [[
+    for _, bytes in ipairs {4, 4096, MB, MB + 4, 4 * MB} do assert(upload(bytes) == 0) end
+  ]])
+
+  script("are staged where a card reads them late, or waited for where they are large", [[
+    for _, bytes in ipairs {4, 4096, MB} do assert(upload(bytes) == 0, bytes) end
+    for _, bytes in ipairs {MB + 4, 4 * MB} do assert(upload(bytes) == 1, bytes) end
+  ]], "LM_FAKE_CUDA_PAGEABLE=1")
+
+  script("are right on a stream of one's own, strided and of other dtypes, where a card reads them late", [[
+    local side = lm.cuda.Stream()
+    for _, n in ipairs {10, 300000} do
+      local x = lm.arange(1, 2 * n):to "float32":narrow(1, 1, n)
+      local y, z
+      lm.cuda.stream(side, function() y = x:cuda() end)
+      local every = lm.arange(1, 2 * n + 1):view{n, 2}:select(2, 1)
+      z = every:cuda()
+      local want_x, want_every = x:clone(), every:clone()
+      x:fill_(0)
+      every:fill_(0)
+      side:synchronize()
+      assert(y:cpu():equal(want_x) and z:cpu():equal(want_every))
+    end
+    local step = lm.data.DataLoader(lm.data.TensorDataset(lm.rand{8, 70000}), {batch_size = 4, device = "cuda"})
+    for batch in step:iter() do assert((batch.is_cuda and batch or batch[1]):isfinite():all():item()) end
+  ]], "LM_FAKE_CUDA_PAGEABLE=1")
+end)

@@ -1,0 +1,127 @@
+/* What a body of a kernel may not do on a device, and a host does not mind: accesses that are not aligned as their type
+ * says, floats that their integer type does not hold, and races between the blocks of a launch. Bodies that are checked
+ * are compiled with -fsanitize=thread,alignment,float-cast-overflow (CMakeLists.txt); the calls that this puts into
+ * them end here, not in the sanitizers' libraries. */
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "runtime.h"
+
+/* Who touched four bytes of device memory in which launch. Blocks are counted from 1. */
+typedef struct shadow {
+  uint32_t launch, writer, reader; /* reader: the last one; OTHERS where there were several */
+  uint8_t written, read;           /* bits: of the four bytes */
+  bool by_atomic;                  /* the write was */
+} shadow;
+
+enum : uint32_t { OTHERS = UINT32_MAX };
+
+static shadow *shadows;
+static char *base;
+static size_t bytes_covered;
+static uint32_t launch, block;
+
+void lm_fake_check_launch() {
+  launch++;
+  if (shadows) return;
+  base = lm_fake_ranges(&bytes_covered);
+  if (bytes_covered == 0) return;
+  void *p = mmap(NULL, bytes_covered / 4 * sizeof(shadow), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p != MAP_FAILED) shadows = (shadow *)p;
+}
+
+void lm_fake_check_block(uint32_t number) { block = number + 1; }
+
+static bool is_watched(const void *p) {
+  return shadows && (const char *)p >= base && (size_t)((const char *)p - base) < bytes_covered &&
+         lm_fake_is_in_kernel();
+}
+
+static void report_race(const void *p, const char *what, uint32_t other) {
+  char text[160];
+  snprintf(text, sizeof text, "%s %p, which block %u of the same launch %s", what, p, other - 1,
+           "touched: blocks run in any order");
+  lm_fake_kernel_fault(cudaErrorLaunchFailure, text);
+}
+
+static void touch(shadow *s, uint8_t bits, bool write, bool atomic, const void *p) {
+  if (s->launch != launch) *s = {launch, 0, 0, 0, 0, false};
+  bool other_wrote = (s->written & bits) != 0 && s->writer != block,
+       other_read = (s->read & bits) != 0 && s->reader != block;
+  if (other_wrote && !(atomic && s->by_atomic)) return report_race(p, write ? "writes" : "reads", s->writer);
+  if (write && other_read) return report_race(p, "writes", s->reader == OTHERS ? 0 : s->reader);
+  if (write) {
+    s->written = (uint8_t)(s->writer == block || atomic ? s->written | bits : bits);
+    s->writer = block, s->by_atomic = atomic;
+  } else {
+    s->reader = s->read == 0 || s->reader == block ? block : OTHERS;
+    s->read |= bits;
+  }
+}
+
+static void access(const void *p, size_t bytes, bool write, bool atomic) {
+  if (!is_watched(p)) return;
+  size_t at = (size_t)((const char *)p - base);
+  for (size_t from = at; from < at + bytes;) {
+    size_t word = from / 4, to = word * 4 + 4 < at + bytes ? word * 4 + 4 : at + bytes;
+    uint8_t bits = (uint8_t)(((1u << (to - from)) - 1) << from % 4);
+    touch(&shadows[word], bits, write, atomic, p);
+    from = to;
+  }
+}
+
+/* ---- what compilers call ---- */
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which have their own */
+#undef lm_fake_check_atomic                                         /* of bodies that are not checked */
+#define HOOK extern "C" __attribute__((visibility("hidden"), used)) void
+
+HOOK lm_fake_check_atomic(const void *p, size_t bytes) { access(p, bytes, true, true); }
+
+HOOK __tsan_init(void) {}
+HOOK __tsan_func_entry(void *) {}
+HOOK __tsan_func_exit(void) {}
+HOOK __tsan_vptr_update(void **, void *) {}
+#define ACCESS(bytes)                                                                  \
+  HOOK __tsan_read##bytes(const void *p) { access(p, bytes, false, false); }           \
+  HOOK __tsan_write##bytes(const void *p) { access(p, bytes, true, false); }           \
+  HOOK __tsan_unaligned_read##bytes(const void *p) { access(p, bytes, false, false); } \
+  HOOK __tsan_unaligned_write##bytes(const void *p) { access(p, bytes, true, false); } \
+  HOOK __tsan_volatile_read##bytes(const void *p) { access(p, bytes, false, true); }   \
+  HOOK __tsan_volatile_write##bytes(const void *p) { access(p, bytes, true, true); }
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+HOOK __tsan_read_range(const void *p, size_t bytes) { access(p, bytes, false, false); }
+HOOK __tsan_write_range(const void *p, size_t bytes) { access(p, bytes, true, false); }
+
+namespace {
+struct place { /* of a check in the source */
+  const char *file;
+  uint32_t line, column;
+};
+struct mismatch {
+  place at;
+  const void *type;
+  unsigned char log_alignment, kind;
+};
+}  // namespace
+
+HOOK __ubsan_handle_type_mismatch_v1(mismatch *data, uintptr_t p) {
+  if (!lm_fake_is_in_kernel()) return;
+  char text[300];
+  snprintf(text, sizeof text, "%s:%u: %p is no multiple of %u bytes", data->at.file, data->at.line, (void *)p,
+           1u << data->log_alignment);
+  lm_fake_kernel_fault(cudaErrorMisalignedAddress, text);
+}
+
+HOOK __ubsan_handle_float_cast_overflow(place *data, uintptr_t) {
+  if (!lm_fake_is_in_kernel()) return;
+  char text[300];
+  snprintf(text, sizeof text, "%s:%u: a float becomes an integer that does not hold it", data->file, data->line);
+  lm_fake_kernel_fault(cudaErrorLaunchFailure, text);
+}
+#endif
