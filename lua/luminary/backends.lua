@@ -4,7 +4,10 @@
 ---   lm.backends.cudnn.allow_tf32         TF32 in float32 convolutions and recurrent layers; true at first
 ---   lm.backends.cudnn.enabled            false: convolutions and attention by plain kernels, recurrent layers step by
 ---                                        step
----   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest
+---   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest; attention in half
+---                                        precision has a plan from a shape's first call on. Without this or
+---                                        deterministic a plain kernel computes the first call, since a plan takes
+---                                        long to make, and later calls may differ from it in the last bits
 ---   lm.backends.cudnn.deterministic      only engines that give the same bits in every run; recurrent layers step by
 ---                                        step, unless CUBLAS_WORKSPACE_CONFIG is set (:4096:2), as in PyTorch;
 ---                                        attention's backward pass by a plain kernel

@@ -648,7 +648,7 @@ op("max_unpool2d", "x indices kernel_size", "F.max_unpool2d(x, indices, kernel_s
   { x = t { 2, 1, 2, 3 }, indices = i({ 2, 1, 2, 3 }, 195), kernel_size = { 7, 5 }, stride = { 7, 5 }, padding = { 1, 0 }, output_size = { 13, 15 } },
   { x = t { 1, 1, 2, 3 }, indices = i({ 1, 1, 2, 3 }, 20), kernel_size = 3, stride = 1, output_size = { 1, 1, 4, 5 } },
   bad = { { t { 1, 2, 2 }, n({ 1, 2, 2 }, 17, 18), 2, message = "17.*16" }, { t { 1, 2, 2 }, n({ 1, 2, 1 }, 1, 4), 2, message = "max_unpool2d: indices.*%[1, 2, 2%]" },
-    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 0, 1), 2, message = "index 0 at position 1" },
+    { t { 1, 1, 1 }, n({ 1, 1, 1 }, 0, 1), 2, message = "index 0 at position 1" },
     { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2 ^ 20, message = "max_unpool2d: planes of 2097152 x 2097152" }, { t { 2, 2 }, n({ 2, 2 }, 1, 4), 2, message = "max_unpool2d: x" },
     { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2, { output_size = { 3, 6 } }, message = "max_unpool2d: output_size.*between 3 and 5" } } })
 op("max_pool2d_backward", "grad places size", "pool_backward(grad, places, size)", { lacks = no_ints,
@@ -1099,7 +1099,7 @@ op("linalg_lu_factor", "A", "tuple(torch.linalg.lu_factor(A))", { tol = loose, {
 op("linalg_lu_solve", "LU pivots B", "torch.linalg.lu_solve(LU, (pivots + 1).int(), B, left=left, adjoint=adjoint)", { defaults = { left = true, adjoint = false }, tol = loose,
   { LU = pos { 3, 3 }, pivots = i({ 3 }, 3), B = t { 3, 2 } }, { LU = pos { 2, 2, 2 }, pivots = i({ 2, 2 }, 2), B = t { 1, 2 }, left = false },
   { LU = pos { 2, 2 }, pivots = i({ 2 }, 2), B = t { 2, 1 }, adjoint = true },
-  bad = { { t { 2, 2 }, i({ 3 }, 2), t { 2, 1 }, message = "linalg_lu_solve: pivots are int64 %[3%]" }, { t { 2, 2 }, n({ 2 }, 7, 8, true), t { 2, 1 }, message = "pivot 1 is 7" } } })
+  bad = { { t { 2, 2 }, i({ 3 }, 2), t { 2, 1 }, message = "linalg_lu_solve: pivots are int64 %[3%]" }, { t { 1, 1 }, n({ 1 }, 7, 8, true), t { 1, 1 }, message = "pivot 1 is 7" } } })
 op("lu_pivots_to_matrix", "pivots like", "torch.lu_unpack(like, (pivots + 1).int())[0]", { grad = false, dtypes = false, { pivots = i({ 3 }, 3), like = t { 3, 3 } },
   { pivots = i({ 2, 2 }, 3), like = t { 2, 3, 2 } },
   bad = { { i({ 3 }, 3), t { 2, 2 }, message = "lu_pivots_to_matrix: pivots are int64 %[3%]" } } })

@@ -93,7 +93,7 @@ end
 
 --- The number of times that this process asked cuBLASLt, cuDNN or cuFFT for a plan: how to compute a product, a
 --- convolution, an attention, a recurrent network or a Fourier transform of new sizes. A search takes the host up to
---- some ten milliseconds; training steps of equal sizes do without from the second on.
+--- some ten milliseconds. Training steps of equal sizes need none after the second.
 function cuda.plan_searches() return core.plan_searches() end
 
 --- At most this share (0 to 1) of the device's memory is taken; more is "out of memory".

@@ -7,14 +7,14 @@
 
 #include "runtime.h"
 
-/* Who touched four bytes of device memory in which launch. Blocks are counted from 1. */
+/* Who touched a byte of device memory in which launch. Blocks are counted from 1. */
 typedef struct shadow {
-  uint32_t launch, writer, reader; /* reader: the last one; OTHERS where there were several */
-  uint8_t written, read;           /* bits: of the four bytes */
-  bool by_atomic;                  /* the write was */
+  uint32_t launch;
+  uint32_t writer : 31, by_atomic : 1; /* the last write */
+  uint32_t reader;                     /* the last one, or SEVERAL */
 } shadow;
 
-enum : uint32_t { OTHERS = UINT32_MAX };
+enum : uint32_t { SEVERAL = UINT32_MAX };
 
 static shadow *shadows;
 static char *base;
@@ -26,7 +26,7 @@ void lm_fake_check_launch() {
   if (shadows) return;
   base = lm_fake_ranges(&bytes_covered);
   if (bytes_covered == 0) return;
-  void *p = mmap(NULL, bytes_covered / 4 * sizeof(shadow), PROT_READ | PROT_WRITE,
+  void *p = mmap(NULL, bytes_covered * sizeof(shadow), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p != MAP_FAILED) shadows = (shadow *)p;
 }
@@ -38,37 +38,29 @@ static bool is_watched(const void *p) {
          lm_fake_is_in_kernel();
 }
 
-static void report_race(const void *p, const char *what, uint32_t other) {
-  char text[160];
-  snprintf(text, sizeof text, "%s %p, which block %u of the same launch %s", what, p, other - 1,
-           "touched: blocks run in any order");
+static void report_race(const void *p, bool write, uint32_t other) {
+  char text[160], who[40];
+  snprintf(who, sizeof who, "block %u", other - 1);
+  snprintf(text, sizeof text, "%s %p, which %s of the same launch touched: blocks run in any order",
+           write ? "writes" : "reads", p, other == SEVERAL ? "others" : who);
   lm_fake_kernel_fault(cudaErrorLaunchFailure, text);
 }
 
-static void touch(shadow *s, uint8_t bits, bool write, bool atomic, const void *p) {
-  if (s->launch != launch) *s = {launch, 0, 0, 0, 0, false};
-  bool other_wrote = (s->written & bits) != 0 && s->writer != block,
-       other_read = (s->read & bits) != 0 && s->reader != block;
-  if (other_wrote && !(atomic && s->by_atomic)) return report_race(p, write ? "writes" : "reads", s->writer);
-  if (write && other_read) return report_race(p, "writes", s->reader == OTHERS ? 0 : s->reader);
+static void touch(shadow *s, bool write, bool atomic, const void *p) {
+  if (s->launch != launch) *s = {launch, 0, 0, 0};
+  if (s->writer != 0 && s->writer != block && !(atomic && s->by_atomic)) return report_race(p, write, s->writer);
+  if (write && s->reader != 0 && s->reader != block) return report_race(p, write, s->reader);
   if (write) {
-    s->written = (uint8_t)(s->writer == block || atomic ? s->written | bits : bits);
-    s->writer = block, s->by_atomic = atomic;
+    s->writer = block & 0x7fffffffu, s->by_atomic = atomic;
   } else {
-    s->reader = s->read == 0 || s->reader == block ? block : OTHERS;
-    s->read |= bits;
+    s->reader = s->reader == 0 || s->reader == block ? block : SEVERAL;
   }
 }
 
 static void access(const void *p, size_t bytes, bool write, bool atomic) {
   if (!is_watched(p)) return;
   size_t at = (size_t)((const char *)p - base);
-  for (size_t from = at; from < at + bytes;) {
-    size_t word = from / 4, to = word * 4 + 4 < at + bytes ? word * 4 + 4 : at + bytes;
-    uint8_t bits = (uint8_t)(((1u << (to - from)) - 1) << from % 4);
-    touch(&shadows[word], bits, write, atomic, p);
-    from = to;
-  }
+  for (size_t i = at; i < at + bytes; i++) touch(&shadows[i], write, atomic, p);
 }
 
 /* ---- what compilers call ---- */
