@@ -70,12 +70,8 @@ describe("cuDNN, without a GPU, #unsanitized", function() -- its program is not 
   it("takes the backend's graphs", function()
     if not temp.exists(cuda .. "/include/cudnn.h") then return pending("there is no cuDNN in " .. cuda) end
     if not temp.exists(built .. "/libluminary.so.0") then return pending("the module does not come from a build") end
-    local ok, text = temp.run(folder, ("unset LD_PRELOAD; gcc -std=gnu11 -Wall -Wextra -Werror -O1 -Isrc"
-      .. " -Ikernels -I%s/../../src -I%s/include spec/support/cudnn_plans.c"
-      .. " src/backend/cuda/libraries/cudnn_attention.c"
-      .. " src/backend/cuda/libraries/cudnn_conv.c src/backend/cuda/libraries/cudnn_graph.c"
-      .. " %s/libluminary.so.0 -L%s/lib64 -lcudnn -Wl,-rpath,%s:%s/lib64 -o %s/plans"):format(built, cuda, built, cuda,
-      built, cuda, folder))
+    local ok, text = temp.run(folder, ("unset LD_PRELOAD; spec/support/cudnn_plans.sh %s/../.. %s/plans"):format(built,
+      folder))
     assert(ok, text)
     program = folder .. "/plans"
   end)
