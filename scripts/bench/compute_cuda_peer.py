@@ -3,6 +3,8 @@ import sys
 import time
 
 import torch
+import torch.nn as nn
+import torch.nn.functional as F
 
 import compute_peer
 
@@ -40,6 +42,59 @@ def epoch():
                 step()
         return run
     return {name: over(step) for name, step in steps("lenet", 256).items()}
+
+
+def autocast(net, optimizer, batch, loss_of):
+    def step():
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = loss_of(net(batch[0]), batch[1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return {"eager": step}
+
+
+def resnet50():
+    net = compute_peer.resnet50().to(device, memory_format=torch.channels_last)
+    x = torch.randn(256, 3, 224, 224, device=device).to(memory_format=torch.channels_last)
+    return autocast(net, torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9),
+                    (x, torch.randint(1000, (256,), device=device)), F.cross_entropy)
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        n, l, w = x.shape
+        q, k, v = (t.view(n, l, self.heads, -1).transpose(1, 2) for t in self.c_attn(self.ln_1(x)).split(w, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(n, l, w))
+        return x + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT2(nn.Module):
+    """Of 124 million parameters, without dropout."""
+    def __init__(self, vocabulary=50257, length=1024, width=768, layers=12, heads=12):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.h = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.ln_f = nn.LayerNorm(width)
+
+    def forward(self, ids):
+        x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
+        return F.linear(self.ln_f(self.h(x)), self.wte.weight)
+
+
+def gpt2():
+    net = GPT2().to(device)
+    x, y = (torch.randint(50257, (8, 1024), device=device) for _ in range(2))
+    return autocast(net, torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True), (x, y),
+                    lambda scores, labels: F.cross_entropy(scores.flatten(0, 1), labels.flatten()))
 
 
 def large(f):
@@ -110,6 +165,7 @@ def upload():
 BUILD = {
     "launch": small(False), "small_step": small(True), "lenet256_epoch": epoch,
     "resnet256": lambda: steps("resnet", 256), "resnet256_tf32": lambda: steps("resnet", 256),
+    "resnet50_bf16": resnet50, "gpt2_bf16": gpt2,
     "copy": large(lambda x, y: y.copy_(x)), "add": large(lambda x, y: x + y), "exp": large(lambda x, y: x.exp()),
     "sum": large(lambda x, y: x.sum()), "sum_dim": large(lambda x, y: x.sum(0)),
     "softmax": large(lambda x, y: x.softmax(1)),

@@ -6,6 +6,10 @@
 -- here and from 0 there), "sorted".
 -- An expression is Lua; PyTorch's is the same by the rules of scripts/bench/ops, or stands behind "|".
 -- "grad NAME ..." before ":" says of which inputs the backward pass gives gradients; without it none is run.
+--
+-- cases.input(lm, name [, device, rows]) makes an input. With rows those of [1000, 1000] and [1000, 1], which
+-- cases.has_rows(name) tells, have that many rows instead. cases.compile(expression, env) is a function that evaluates
+-- an expression. cases.each(f) calls f(grads, expression, group) for every line, expression being Lua's.
 local cases = {}
 
 cases.inputs = {
@@ -305,5 +309,54 @@ n:normal_()
 n:uniform_()
 n:random_(0, 100)
 ]]
+
+local makers = {
+  uniform = function(lm, size, on) return lm.rand(size, on) * 0.9 + 0.05 end,
+  normal = function(lm, size, on) return lm.randn(size, on) end,
+  bool = function(lm, size, on) return lm.rand(size, on):gt(0.5) end,
+  zeroone = function(lm, size, on) return lm.rand(size, on):gt(0.5):float() end,
+  sign = function(lm, size, on) return lm.rand(size, on):gt(0.5):float() * 2 - 1 end,
+  shift = function(lm, size, on) return lm.randint(0, 8, size, on) end,
+  index = function(lm, size, on, high) return lm.randint(1, tonumber(high) + 1, size, on) end,
+  permutation = function(lm, size, on) return lm.randperm(size[1], on) end,
+  sorted = function(lm, size, on) return (lm.rand(size, on):sort()) end,
+  hann = function(lm, size, on) return lm.hann_window(size[1]):to(on.device) end,
+  grid = function(lm, size, on) return lm.rand(size, on) * 2 - 1 end,
+  spd = function(lm, size, on)
+    local a = lm.randn(size, on)
+    return a:matmul(a:transpose(-1, -2)) / size[#size] + lm.eye(size[#size], on)
+  end,
+}
+
+function cases.has_rows(name)
+  local spec = cases.inputs[name]
+  return #spec == 3 and spec[2] == 1000 and (spec[3] == 1000 or spec[3] == 1)
+end
+
+function cases.input(lm, name, device, rows)
+  local spec, size, on = cases.inputs[name], {}, { device = device or "cpu" }
+  for k = 2, #spec do size[k - 1] = spec[k] end
+  if rows and cases.has_rows(name) then size[1] = rows end
+  local kind, high = spec[1]:match "^(%S+) ?(%d*)$"
+  if rows and high ~= "" and cases.has_rows(name) then -- within a dim, or within all of [rows, 1000]
+    high = math.min(high, tonumber(high) > 1000 and 1000 * rows or rows)
+  end
+  if makers[kind] then return makers[kind](lm, size, on, high) end
+  return lm.randint(1, 101, size, on):to(kind)
+end
+
+function cases.compile(expression, env)
+  return setfenv(assert(loadstring("return function() return (" .. expression .. ") end", expression)), env)()
+end
+
+function cases.each(f)
+  local group
+  for line in cases.list:gmatch "[^\n]+" do
+    group = line:match "^# (.*)" or group
+    local grads, expression = line:match "^grad ([%w ]+): (.*)$"
+    expression = (expression or line):match "^[^|]*"
+    if line:sub(1, 1) ~= "#" then f(grads or "", expression, group) end
+  end
+end
 
 return cases

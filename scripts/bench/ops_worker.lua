@@ -5,34 +5,9 @@ lm.set_num_threads(tonumber(arg[1]))
 local cases = dofile(arg[0]:match("^(.*)/[^/]*$") .. "/ops_cases.lua")
 local warm_calls, warm_time, least_time, least_calls = 12, 0.4, 0.02, 3
 
-local make = {
-  uniform = function(size) return lm.rand(size) * 0.9 + 0.05 end,
-  normal = function(size) return lm.randn(size) end,
-  bool = function(size) return lm.rand(size):gt(0.5) end,
-  zeroone = function(size) return lm.rand(size):gt(0.5):float() end,
-  sign = function(size) return lm.rand(size):gt(0.5):float() * 2 - 1 end,
-  shift = function(size) return lm.randint(0, 8, size) end,
-  index = function(size, high) return lm.randint(1, tonumber(high) + 1, size) end,
-  permutation = function(size) return lm.randperm(size[1]) end,
-  sorted = function(size) return (lm.rand(size):sort()) end,
-  hann = function(size) return lm.hann_window(size[1]) end,
-  grid = function(size) return lm.rand(size) * 2 - 1 end,
-  spd = function(size)
-    local a = lm.randn(size)
-    return a:matmul(a:transpose(-1, -2)) / size[#size] + lm.eye(size[#size])
-  end,
-}
+local compiled = cases.compile
 local inputs = {lm = lm, F = lm.nn.functional, select = select}
-for name, spec in pairs(cases.inputs) do
-  local kind, high = spec[1]:match("^(%S+) ?(%S*)$")
-  local size = {}
-  for k = 2, #spec do size[k - 1] = spec[k] end
-  local maker = make[kind]
-  inputs[name] = maker and maker(size, high) or lm.randint(1, 101, size):to(kind)
-end
-local function compiled(expression, env)
-  return setfenv(assert(loadstring("return function() return (" .. expression .. ") end", expression)), env)()
-end
+for name in pairs(cases.inputs) do inputs[name] = cases.input(lm, name) end
 for name, expression in pairs(cases.derived) do
   inputs[name] = compiled(expression:match("^[^|]*"), inputs)()
 end
