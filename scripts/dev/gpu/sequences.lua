@@ -137,6 +137,7 @@ end
 -- cuDNN's attention in half precision beside the CPU's in float64: heads of many widths, lengths that fill no block,
 -- causal or not, heads of keys that several heads of queries share. Each must have a plan, which the log says.
 local function plans_tried()
+  lm.backends.cudnn.benchmark = true -- as above
   local all_lengths = common.sized({ { 100, 100 }, { 129, 257 }, { 500, 500 } }, { { 33, 70 } })
   for _, dtype in ipairs { "bfloat16", "float16" } do
     for _, width in ipairs(common.sized({ 32, 64, 80, 96, 128, 256 }, { 80 })) do
