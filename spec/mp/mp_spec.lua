@@ -129,6 +129,8 @@ describe("the carrier", function()
       .. "'setting' of it", refusal(setfenv(loadstring "return setting", dynamic)))
     assert.matches("the value's environment.file: ", refusal(setfenv(loadstring "return file", {file = newproxy()})))
     assert.equal(2, round_trip(setfenv(function(x) return math.abs(x) end, dynamic))(-2))
+    local strict = setmetatable({}, {__index = function(_, name) return _G[name] or error("no " .. name) end})
+    assert.is_nil(round_trip(setfenv(loadstring "return nowhere", strict))())
   end)
 
   it("keeps the lines of functions for tracebacks", function()

@@ -26,6 +26,14 @@ local function find_global(f, needs)
   end
 end
 
+local function index(env, name) return env[name] end
+
+-- What a global is in an environment, which may raise an error of names that it does not have.
+local function get(env, name)
+  local known, value = pcall(index, env, name)
+  if known then return value end
+end
+
 -- Whether what it has can be sent: it does not depend on a function.
 local function is_plain(env, depth)
   local meta = debug.getmetatable(env)
@@ -44,8 +52,10 @@ return function(f, name_of)
   local env = debug.getfenv(f)
   if env == _G then return nil end
   if is_plain(env, 1) or name_of(env) then
-    local function needs(name, is_set) return is_set or not rawequal(env[name], _G[name]) end
+    local function needs(name, is_set) return is_set or not rawequal(get(env, name), get(_G, name)) end
     return find_global(f, needs) and env
   end
-  return nil, find_global(f, function(name, is_set) return not is_set and _G[name] == nil and env[name] ~= nil end)
+  return nil, find_global(f, function(name, is_set)
+    return not is_set and get(_G, name) == nil and get(env, name) ~= nil
+  end)
 end

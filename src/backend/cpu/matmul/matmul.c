@@ -65,8 +65,7 @@ static lm_status multiply(lm_op_id op, const void *args, lm_tensor *y) {
   bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1]);
   /* oneDNN multiplies by an alpha of 0, which makes NaN of what is not finite; BLAS does not look at it. */
   bool dnn = dtype == LM_BF16 && p.alpha != 0 && p.x->size[p.x->ndim - 1] > 0 && lm_dnn_has_bf16();
-  if (few || dnn)
-    TRY(multiply_in(&p, dtype, y, &done_));
+  if (few || dnn) TRY(multiply_in(&p, dtype, y, &done_));
   if (!done_) TRY(multiply_in(&p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_));
 done:
   return status;
