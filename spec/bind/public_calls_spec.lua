@@ -235,6 +235,21 @@ describe("names and help", function()
     assert.equal("seed: takes no argument; lm.manual_seed(0) begins anew from a number", message(lm.seed, 0))
   end)
 
+  it("name methods of tensors that there are", function()
+    local x, n, lacking = lm.ones(2), 0, {}
+    for path in io.popen("ls docs/reference/*.md"):lines() do
+      for line in io.lines(path) do
+        for name in (line:match "^[-#]+ `([^`]+)`" or ""):gmatch "%f[%w]x:([%w_]+)" do
+          n = n + 1
+          local found, method = pcall(function() return x[name] end)
+          if not found or type(method) ~= "function" then lacking[#lacking + 1] = path .. ": x:" .. name end
+        end
+      end
+    end
+    assert(n > 100, n)
+    assert.equal("", table.concat(lacking, "\n"))
+  end)
+
   it("explain values, and a generator's and a distribution's methods", function()
     assert.matches("^lm.Generator%(%[device%]%)", lm.help(lm.Generator))
     assert.matches("random numbers of its own", lm.help "lm.Generator")

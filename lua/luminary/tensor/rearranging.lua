@@ -66,8 +66,8 @@ function rearranging.cartesian_prod(...)
   return ops.stack(columns, 2)
 end
 
---- x:combinations([r = 2 [, {with_replacement = false}]]): all ways to take r of a vector's elements, in their order,
---- as the rows of a matrix; with_replacement: an element may be taken again.
+--- lm.combinations(x [, r = 2 [, {with_replacement = false}]]): all ways to take r of a vector's elements, in their
+--- order, as the rows of a matrix; with_replacement: an element may be taken again.
 function rearranging.combinations(...)
   local x, r, again = read("combinations", {
     {"x", "tensor"}, {"r", "natural", 2}, {"with_replacement", "boolean", false},
