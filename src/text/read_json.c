@@ -722,11 +722,11 @@ lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tok
 /* ---- and back */
 static bool write_added(const lm_added_token *a, cJSON *list) {
   cJSON *one = cJSON_CreateObject();
-  bool ok =
-      one && cJSON_AddNumberToObject(one, "id", a->id) && add_text(one, "content", &a->content) &&
-      cJSON_AddBoolToObject(one, "single_word", a->single_word) && cJSON_AddBoolToObject(one, "lstrip", a->lstrip) &&
-      cJSON_AddBoolToObject(one, "rstrip", a->rstrip) && cJSON_AddBoolToObject(one, "normalized", a->is_normalized) &&
-      cJSON_AddBoolToObject(one, "special", a->special) && cJSON_AddItemToArray(list, one);
+  bool ok = one && cJSON_AddNumberToObject(one, "id", a->id) && add_text(one, "content", &a->content) &&
+            cJSON_AddBoolToObject(one, "single_word", a->single_word) &&
+            cJSON_AddBoolToObject(one, "lstrip", a->lstrip) && cJSON_AddBoolToObject(one, "rstrip", a->rstrip) &&
+            cJSON_AddBoolToObject(one, "normalized", a->is_normalized) &&
+            cJSON_AddBoolToObject(one, "special", a->special) && cJSON_AddItemToArray(list, one);
   if (!ok) cJSON_Delete(one);
   return ok;
 }

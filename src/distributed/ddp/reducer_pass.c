@@ -109,11 +109,12 @@ static lm_status pass_settle(lm_reducer *r) {
   char frozen[640];
   int nfrozen = name_slots(r, slot_is_frozen, frozen, sizeof frozen);
   if (nfrozen > 0) {
-    status = lm_fail(LM_E_STATE,
-                     LM_DDP
-                     ": %d of %d parameters required gradients when the model was wrapped and do not now: %s. "
-                     "Change requires_grad before wrapping the model, or wrap it again%s",
-                     nfrozen, r->n, frozen, r->config.static_graph ? "" : "; {find_unused_parameters = true} allows it");
+    status =
+        lm_fail(LM_E_STATE,
+                LM_DDP
+                ": %d of %d parameters required gradients when the model was wrapped and do not now: %s. "
+                "Change requires_grad before wrapping the model, or wrap it again%s",
+                nfrozen, r->n, frozen, r->config.static_graph ? "" : "; {find_unused_parameters = true} allows it");
   } else if (r->config.static_graph) {
     status = lm_fail(LM_E_STATE,
                      LM_DDP
