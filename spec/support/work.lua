@@ -3,13 +3,13 @@
 local STEP = 1000
 
 return function(f)
-  local count = 0
+  local count, compiles = 0, jit.status()
   jit.off()
   jit.flush()
   debug.sethook(function() count = count + 1 end, "", STEP)
   local result = {pcall(f)}
   debug.sethook()
-  jit.on()
+  if compiles then jit.on() end
   if not result[1] then error(result[2], 0) end
   return count, unpack(result, 2)
 end

@@ -63,6 +63,7 @@ void lm_write_v(char *out, size_t capacity, const char *format, va_list args) {
     }
     free(whole);
   }
+  if (capacity > 0 && n < 0) out[0] = 0;
   if (capacity > 0) lm_make_printable(out);
   va_end(again);
 }
