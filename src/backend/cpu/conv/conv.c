@@ -1,6 +1,6 @@
 /* conv2d and its gradients: brings operands into the layout and type that kernels take, and chooses
  * among them. LM_CONV=direct, winograd or auto (Winograd where it is faster) in the environment:
- * direct convolution has about a tenth of Winograd's rounding error. */
+ * direct convolution has a tenth to a half of Winograd's rounding error. */
 #include "backend/cpu/conv/conv.h"
 
 #include <pthread.h>

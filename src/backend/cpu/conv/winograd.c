@@ -58,8 +58,9 @@ bool lm_wino_takes(const lm_conv_job *job) {
 bool lm_wino_pays(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   const int64_t tiles = s->n * ((s->oh + 3) / 4) * ((s->ow + 3) / 4);
-  /* Measured on Zen 5 with each level of instructions: 1.1 to 2.5 times as fast as direct convolution from four tiles
-   * on, 2 to 4.5 times with many. Below some microseconds of work the smaller rounding error is worth more. */
+  /* Measured on Zen 5 with each level of instructions: 1.1 to 2.5 times as fast as direct convolution with four tiles
+   * or 16 channels, 2 to 4.5 times with many of both. Below some microseconds of work the smaller rounding error is
+   * worth more. */
   return tiles >= 4 && tiles * s->c * s->k >= 1 << 17;
 }
 
@@ -191,9 +192,9 @@ done:
   return status;
 }
 
-/* The weights' gradient. A thread takes a block of channels in by channels out, and transforms those channels of some
- * tiles at a time and adds their products to sums that are in its L2 cache; that other blocks transform the same
- * channels again costs less than to read sums of all channels for each few tiles.
+/* The weights' gradient. A thread takes a block of channels in by channels out. It transforms those channels of some
+ * tiles at a time, and adds their products to sums that stay in its cache. Other blocks transform the same channels
+ * again, which costs less than to read sums of all channels every few tiles.
  * scratch: for each thread a block's tiles of x and of the gradient; sums, for each thread or for each piece. */
 typedef struct weight_product {
   tiling t;

@@ -8,7 +8,7 @@ enum { VECTORS = 4 };
 #else
 enum { VECTORS = 2 };
 #endif
-/* A panel of DEPTH rows stays in the L1 cache while tiles pass. */
+/* A panel of DEPTH rows stays in the L1 or L2 cache while tiles pass. */
 enum { ROWS = 6, PANEL = VECTORS * LM_PACK, DEPTH = 256 };
 
 typedef lm_float_pack vec;
@@ -121,7 +121,7 @@ LM_INLINE void transpose(vec *r) {
 #endif
 }
 
-/* Walks tiles in order; `x0` and `y0` are the tile's first pixel. */
+/* Walks tiles in order. */
 typedef struct tile_cursor {
   const lm_wino_images *im;
   int64_t n, i, j;
@@ -165,8 +165,8 @@ LM_INLINE void prefetch(const tile_cursor *at, const float *x, int64_t channels)
   }
 }
 
-/* Both transforms go a line of a tile at a time, and the lines between them through the stack: they are more than there
- * are registers. */
+/* Transforms run a line of a tile at a time, columns first; the result between (`half`) is larger than the registers
+ * and passes through the stack. */
 static void input(const lm_wino_images *im, const float *x, int64_t channels, int64_t first, int64_t last, float *v,
                   int64_t stride, const float *zeros) {
   tile_cursor at = tile_cursor_from(im, first);
@@ -237,8 +237,8 @@ static void output(const lm_wino_images *im, const float *m, int64_t stride, int
   }
 }
 
-/* As many filters a side as a vector has lanes, of w [k, c, 3, 3] at (k, c): x[i * 9 + tap] holds input channel i's, a
- * lane each output channel. `w` points at filter (k, c). */
+/* A square of LM_PACK x LM_PACK filters of w [k, c, 3, 3]: x[i * 9 + tap] holds input channel i's, one output channel
+ * in each lane. `w` points at the first filter. */
 LM_INLINE void load_filters(const float *w, int64_t row, vec *x) {
   for (int q = 0; q < 9; q++) {
     for (int j = 0; j < LM_PACK; j++) x[LM_PACK * q + j] = load(w + j * row + LM_PACK * q);
@@ -282,7 +282,7 @@ static void weight_rotated(const float *w, int64_t c, int64_t c0, int width, int
     }
 }
 
-/* Filters at (k0, c0), as many a side as a vector has lanes; u is at row c0, column k0. */
+/* The gradient of such a square of filters. `u` and `dw` point at the first one. */
 LM_INLINE void filters_grad(const float *u, int64_t ldu, int64_t stride, int64_t parts, int64_t part_stride, float *dw,
                             int64_t row) {
   vec x[9 * LM_PACK];
