@@ -64,9 +64,12 @@ bool lm_wino_pays(const lm_conv_job *job) {
   return tiles >= 4 && tiles * s->c * s->k >= 1 << 17;
 }
 
-static int threads_for(const tiling *t) {
-  return lm_cpu_share(2.0 * LM_WINO_POINTS * (double)t->tiles * (double)t->in.c * (double)t->out.c / 150);
+/* Nanoseconds, about. */
+static double work_of(const tiling *t) {
+  return 2.0 * LM_WINO_POINTS * (double)t->tiles * (double)t->in.c * (double)t->out.c / 150;
 }
+
+static int threads_for(const tiling *t) { return lm_cpu_share(work_of(t)); }
 
 typedef struct product {
   tiling t;
@@ -207,9 +210,13 @@ typedef struct weight_product {
 } weight_product;
 
 enum {
-  LEAST_TILES = 384, /* of a part; with 128 the sums' traffic cost 6 to 10 % */
-  MOST_PARTS = 16,   /* for 64 x 64 channels */
-  WIDE = 128,        /* channels of a block, halved where there are fewer than two pieces a thread */
+  /* Sums of 4 parts of 256 tiles cost less than blocks so narrow that there are as many pieces; more parts are for many
+   * threads, and cost a few percent from 1024 tiles each. */
+  FEW_PARTS = 4,
+  FEW_TILES = 256,
+  MANY_TILES = 1024,
+  MOST_PARTS = 16, /* for 64 x 64 channels */
+  WIDE = 128,      /* channels of a block, halved where there are too few pieces */
   NARROW = 32,
 };
 
@@ -218,13 +225,21 @@ static int64_t weight_blocks(const weight_product *job) {
 }
 
 /* Parts must not depend on the number of threads, since they decide how sums are rounded; blocks may. */
+static int64_t weight_parts(const tiling *t) {
+  const int64_t units = cuts(t->in.c, 64) * cuts(t->out.c, 64);
+  int64_t parts = 1;
+  while (2 * parts * units <= MOST_PARTS && t->tiles >= 2 * parts * (parts < FEW_PARTS ? FEW_TILES : MANY_TILES))
+    parts *= 2;
+  return parts;
+}
+
 static void plan_weight(weight_product *job) {
-  const int64_t c = job->t.in.c, k = job->t.out.c, units = cuts(c, 64) * cuts(k, 64);
-  job->parts = 1;
-  while (job->t.tiles >= 2 * job->parts * LEAST_TILES && 2 * job->parts * units <= MOST_PARTS) job->parts *= 2;
-  job->block_c = min64(c, WIDE);
-  job->block_k = min64(k, WIDE);
-  const int64_t wanted = job->threads > 1 ? 2 * job->threads : 1;
+  job->threads = threads_for(&job->t);
+  job->parts = weight_parts(&job->t);
+  job->block_c = min64(job->t.in.c, WIDE);
+  job->block_k = min64(job->t.out.c, WIDE);
+  /* Work of milliseconds: a piece for each thread and as many to share, where another program slows some of them. */
+  const int64_t wanted = job->threads * (job->threads > 1 && work_of(&job->t) / job->threads > 2e6 ? 2 : 1);
   while (job->parts * weight_blocks(job) < wanted && max64(job->block_c, job->block_k) > NARROW) {
     int64_t *wider = job->block_c >= job->block_k ? &job->block_c : &job->block_k;
     *wider = cuts(*wider / 2, LM_WINO_CHANNELS) * LM_WINO_CHANNELS;
@@ -298,7 +313,6 @@ static void weight_by_blocks(const weight_product *job, float *scratch) {
 static lm_status convolve_weight(const lm_conv_job *conv) {
   lm_status status;
   weight_product job = {.t = tiling_of(&conv->shape, false), .x = conv->x, .g = conv->y, .dw = conv->w};
-  job.threads = threads_for(&job.t);
   plan_weight(&job);
   int64_t zeros = max64(job.block_c, job.block_k), floats = zeros + weight_floats(&job);
   size_t bytes = (size_t)floats * sizeof(float);
