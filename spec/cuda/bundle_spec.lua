@@ -7,7 +7,7 @@ local built = assert(package.searchpath("luminary.core", package.cpath)):match("
 local build = built:match "^(.*)/lib/luminary$"
 local fake = built .. "/fake_cuda.so"
 
-describe("bundle #speed", function() -- it packs what is not sanitized
+describe("bundle #unsanitized", function() -- it packs what is not sanitized
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
