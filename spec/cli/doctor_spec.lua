@@ -59,7 +59,8 @@ describe("luminary doctor #lua", function()
 
   it("has a row here for each finding that is not 'ok'", function()
     local rows = {["reach.timed_out"] = true, ["reach.unreachable"] = true, ["reach.stranger"] = true,
-      ["reach.slow"] = true, ["libraries.no_kernels"] = true, ["reach.breaks"] = true, ["reach.forbidden"] = true, ["reach.fails"] = true} -- below, or
+      ["reach.slow"] = true, ["reach.breaks"] = true, ["libraries.no_kernels"] = true,
+      ["reach.forbidden"] = true, ["reach.fails"] = true} -- below, or
       -- not to be had on one machine: a slow network, and a firewall that forbids
     for _, row in ipairs(ROWS) do rows[row[1]] = true end
     local pipe = io.popen("cat " .. "lua/luminary/cli/doctor/*.lua")
@@ -354,7 +355,9 @@ describe("this machine #lua", function()
     assert.not_matches("%?", found["peers.matrix"].reason)
     assert.matches("cuda:3: pinned [%d.]+ up, [%d.]+ down; pageable [%d.]+ up", found["peers.pinned"].reason)
     local batches = "" -- each card is in one of the two, by what was measured
-    for _, id in ipairs {"peers.batches", "peers.pinning"} do batches = batches .. (found[id] or {reason = ""}).reason end
+    for _, id in ipairs {"peers.batches", "peers.pinning"} do
+      batches = batches .. (found[id] or {reason = ""}).reason
+    end
     assert.matches("cuda:3, 16.8 MB: [%d.]+ ms as it is; pinned [%d.]+ ms", batches)
     _, code, found = look("--only peers", env .. "2 LM_FAKE_CUDA_NULL=1") -- nothing arrives
     assert.equal(1, code)
