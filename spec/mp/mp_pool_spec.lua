@@ -53,6 +53,26 @@ for _, method in ipairs {"process", "thread"} do
       assert.is_true(later:ready() and later:successful())
     end)
 
+    it("keeps all results of a function, as a list", function()
+      local function three(x) return x, x > 1 and "more" or nil, -x end
+      local want = {{1, nil, -1, n = 3}, {2, "more", -2}}
+      assert.same(want, pool:map(three, {1, 2}))
+      assert.same(want, pool:map_async(three, {1, 2}):get())
+      assert.same(want, pool:map(three, {1, 2}, {chunksize = 2}))
+      assert.same({{1, 2}, {3, 4}}, pool:starmap(function(a, b) return a, b end, {{1, 2}, {3, 4}}))
+      for _, name in ipairs {"imap", "imap_unordered"} do
+        local seen = {}
+        for i, v in pool[name](pool, three, {1, 2}) do seen[i] = v end
+        assert.same(want, seen)
+      end
+      assert.same({nil, "why", n = 2}, pool:map(function() return nil, "why" end, {1})[1])
+      assert.same({1, n = 2}, pool:map(function() return 1, nil end, {1})[1])
+      local none = pool:map(function(x) if x == 2 then return "two" end end, {1, 2, 3})
+      assert.same({nil, "two", nil}, none)
+      assert.same({4, nil, 5}, {pool:apply(function() return 4, nil, 5 end)}) -- one call: its results as they are
+      assert.same({4, 5}, {pool:apply_async(function() return 4, 5 end):get()})
+    end)
+
     it("gives results one by one, in order or as they come", function()
       local seen = {}
       for i, v in pool:imap(function(x) return x + 0.5 end, {1, 2, 3}) do seen[#seen + 1] = {i, v} end

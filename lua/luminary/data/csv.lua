@@ -1,6 +1,7 @@
 --- Tables as text.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.files_and_bad_records"
@@ -181,23 +182,27 @@ function CSVDataset:len() return self.rows end
 
 function CSVDataset:get(i)
   i = self:index(i)
-  local sample = {}
+  local sample, n = {}, 0
   if self.features then
     local row = self.features:select(1, i):clone()
-    sample[1] = self.transform and self.transform(row) or row
+    sample[1], n = row, 1
+    if self.transform then sample[1] = one_value.of_sample("transform", self.transform(row)) end
   end
   for _, column in ipairs {self.labels or false, self.targets or false} do
     if column then
       local value = column == self.labels and column[i] or column:select(1, i):clone()
-      sample[#sample + 1] = self.target_transform and self.target_transform(value) or value
+      if self.target_transform then value = one_value.of_sample("target_transform", self.target_transform(value)) end
+      n = n + 1
+      sample[n] = value
     end
   end
   if self.texts then
     for k = self.texts.first, self.texts.last do
-      sample[#sample + 1] = core.span_text(self.text, self.spans, i, k)
+      n = n + 1
+      sample[n] = core.span_text(self.text, self.spans, i, k)
     end
   end
-  return unpack(sample)
+  return unpack(sample, 1, n)
 end
 
 -- Features [N, F], labels [N], targets, as there are.

@@ -2,7 +2,8 @@
 --- count from 1. A set that can gather many samples at once also has :get_batch(index), which takes a
 --- 1-d int64 tensor of sample numbers and gives the batched tensors; the loader prefers it, unless :one_by_one(), where
 --- a set has it, is true at that moment. One whose `draws` is true, or gives true when called, draws random numbers for
---- each sample, in their order.
+--- each sample, in their order. The transform of a set may return several values: they are one value of the sample, a
+--- list.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"

@@ -1,6 +1,7 @@
 --- Sets of files in folders, one folder a class.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local decoding = require "luminary.data.image_samples"
@@ -104,17 +105,17 @@ function DatasetFolder:file_of(i) return self.root .. "/" .. core.span_text(self
 
 --- What a file holds, through the transform.
 function DatasetFolder:load(path)
-  local value = self.loader(path)
-  if self.transform then return self.transform(value) end
+  local value = one_value.of_sample("loader", self.loader(path))
+  if self.transform then return one_value.of_sample("transform", self.transform(value)) end
   return value
 end
 
-local function read(self, i) return {self:load(self:file_of(i))}, self.targets[i] end
+local function read(self, i) return one_value.of_sample("load", self:load(self:file_of(i))), self.targets[i] end
 
 function DatasetFolder:get(i)
   local value, target = records.sample(self, self:index(i), read)
-  if self.target_transform then target = self.target_transform(target) end
-  return value[1], target
+  if self.target_transform then target = one_value.of_sample("target_transform", self.target_transform(target)) end
+  return value, target
 end
 
 --- data.ImageFolder(root, {transform, target_transform, base = 1, extensions = {"jpg", "jpeg", "png"}, is_valid_file,
@@ -129,9 +130,9 @@ ImageFolder.extensions = {"jpg", "jpeg", "png"}
 function ImageFolder.loader(path) return decoding.open(path) end
 
 function ImageFolder:load(path)
-  local value = self.loader(path)
+  local value = one_value.of_sample("loader", self.loader(path))
   if decoding.is_encoded(value) then return decoding.finish(value, self.transform) end
-  if self.transform then return self.transform(value) end
+  if self.transform then return one_value.of_sample("transform", self.transform(value)) end
   return value
 end
 

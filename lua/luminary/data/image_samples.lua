@@ -1,6 +1,7 @@
 --- Images as samples of sets.
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
+local one_value = require "luminary.base.one_value"
 
 local decoding = {}
 
@@ -14,11 +15,13 @@ function decoding.encoded(bytes, name) return vision().Encoded(bytes, {name = na
 
 function decoding.is_encoded(v) return class.record(v) ~= nil and class.is(v, vision().Encoded) end
 
---- The sample: what a transform makes of the image, or float32 in [0, 1].
+--- The sample, one value: what a transform makes of the image, or float32 in [0, 1].
 function decoding.finish(encoded, transform)
-  if class.has(transform, "from_encoded") then return transform:from_encoded(encoded, {mode = "rgb"}) end
+  if class.has(transform, "from_encoded") then
+    return one_value.of_sample("transform", transform:from_encoded(encoded, {mode = "rgb"}))
+  end
   local image = encoded:decode {mode = "rgb"}
-  if transform then return transform(image) end
+  if transform then return one_value.of_sample("transform", transform(image)) end
   return image:to("float32"):div_(255)
 end
 

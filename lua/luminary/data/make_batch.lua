@@ -98,6 +98,19 @@ function batches.join(recipe, samples)
   return unpack(collate(samples, recipe.dtypes, ""))
 end
 
+-- A sample: the list of the values that a set returned. nil at its end is no value; before another value it would be
+-- dropped in silence.
+local function sample_of(recipe, method, number, ...)
+  local n, sample = select("#", ...), {...}
+  while n > 0 and sample[n] == nil do n = n - 1 end
+  for i = 2, recipe.collate_fn and 0 or n do
+    if sample[i] == nil then
+      fail("DataLoader: the set's :%s(%s) returned nil as value %d of %d", method, tostring(number or ""), i, n)
+    end
+  end
+  return sample
+end
+
 --- The batch of these sample numbers: an int64 tensor, or a list. recipe.at is the number that is asked for.
 function batches.fetch(recipe, numbers)
   local set = recipe.set
@@ -107,7 +120,7 @@ function batches.fetch(recipe, numbers)
   local list, samples = core.is_tensor(numbers) and numbers:totable() or numbers, {}
   for i, number in ipairs(list) do
     recipe.at = number
-    samples[i] = {set:get(number)}
+    samples[i] = sample_of(recipe, "get", number, set:get(number))
     if samples[i][1] == nil and not recipe.collate_fn then
       fail("DataLoader: the set's :get(%s) gave nil", tostring(number))
     end
@@ -125,7 +138,7 @@ local function in_batches(recipe)
   return function()
     local samples = {}
     while next_sample and #samples < recipe.batch_size do
-      local sample = {next_sample()}
+      local sample = sample_of(recipe, "iter", nil, next_sample())
       if sample[1] == nil then
         next_sample = nil
       else

@@ -1,6 +1,7 @@
 --- Samples in tar archives, as WebDataset lays them out (https://github.com/webdataset/webdataset).
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
 local IterableDataset = require("luminary.data.dataset").IterableDataset
 local decoding = require "luminary.data.image_samples"
@@ -110,8 +111,10 @@ local function decode(set, extension, bytes, name)
   local own = set.decoders[kind]
   local f = decoders[kind]
   if not own and (not f or f == decoders.jpg) then return f and f(set, bytes, name) or bytes end
-  local ok, value
-  if own then ok, value = pcall(own, bytes) else ok, value = pcall(f, set, bytes) end
+  local ok, value = pcall(function()
+    if own then return one_value.of_sample("its decoder", own(bytes)) end
+    return f(set, bytes)
+  end)
   if not ok then fail("%s: %s", name, records.reason(value, "json_decode")) end
   if value == nil then fail("%s: its decoder gave nil", name) end
   return value

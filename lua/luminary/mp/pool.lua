@@ -6,6 +6,7 @@ local core = require "luminary.core"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
+local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
 local Queue = require "luminary.mp.queue"
 local shared = require "luminary.mp.shared_handle"
@@ -266,6 +267,9 @@ end
 
 -- ---- results
 
+-- What a function that is called for each of a list returned, as one value.
+local function value_of(outcome) return one_value.of(unpack(outcome.values, 1, outcome.values.n)) end
+
 local function has_come(result) return result.open == 0 or result.failed ~= nil end
 
 --- Whether all has come, or an error.
@@ -293,7 +297,7 @@ function Result:get(timeout)
   if self.failed then raise(self, self.failed) end
   if self.single then return unpack(self.outcomes[1].values, 1, self.outcomes[1].values.n) end
   local list = {}
-  for i = 1, self.n do list[i] = self.outcomes[i].values[1] end
+  for i = 1, self.n do list[i] = value_of(self.outcomes[i]) end
   return list
 end
 
@@ -308,7 +312,7 @@ function Pool:apply_async(fn, args)
   return result
 end
 
---- What fn(args…) gives in a worker.
+--- All that fn(args…) returns in a worker.
 function Pool:apply(fn, args) return Pool.apply_async(self, fn, args):get() end
 
 local function chunk_of(self, who, opts, n, default)
@@ -323,13 +327,14 @@ local function map_async(self, who, fn, list, opts, unpacked)
   return submit(self, who, fn, list, n, chunk_of(self, "Pool:" .. who, opts, n), unpacked)
 end
 
---- The list of fn(v) for each v of a list. opts: {chunksize = k}: how many go to a worker at a time.
+--- The list of fn(v) for each v of a list. Where fn returns several values, their place has the list {a, b, …} of them,
+--- whose field n is their number if one of them is nil. opts: {chunksize = k}: how many go to a worker at a time.
 function Pool:map(fn, list, opts) return map_async(self, "map", fn, list, opts):get() end
 
 --- As map, at once: a result whose get() gives the list.
 function Pool:map_async(fn, list, opts) return map_async(self, "map_async", fn, list, opts) end
 
---- The list of fn(unpack(v)) for each v of a list of lists.
+--- The list of fn(unpack(v)) for each v of a list of lists; several results as in map.
 function Pool:starmap(fn, list, opts)
   check("starmap", self)
   for i = 1, check_list("starmap", list) do Worker.check_args(("Pool:starmap: argument %d"):format(i), list[i]) end
@@ -347,12 +352,13 @@ local function hand_out(result, i)
   local outcome = result.outcomes[i]
   if outcome.problem then raise(result, i) end
   result.outcomes[i] = {values = {}}
-  return i, outcome.values[1]
+  return i, value_of(outcome)
 end
 
 local function has_outcome(result, i) return result.outcomes[i] ~= nil end
 
---- for i, v in pool:imap(fn, list) do: v is fn(list[i]), in the list's order, each as soon as it has come.
+--- for i, v in pool:imap(fn, list) do: v is fn(list[i]), in the list's order, each as soon as it has come; several
+--- results as in map.
 function Pool:imap(fn, list, opts)
   local result, i = imap(self, "imap", fn, list, opts), 0
   return function()

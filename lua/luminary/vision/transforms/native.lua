@@ -28,6 +28,10 @@ function native.each(who, x, f)
   for i = 1, n do
     local to = all and all:select(1, i)
     local y = f(x:select(1, i), to)
+    if not core.is_tensor(y) then
+      fail("%s: image %d of a batch became %s; transforms that make something else than an image take one image", who, i,
+        describe(y))
+    end
     if not all then
       all = core.ops.empty({n, unpack(y.shape)}, {dtype = y.dtype, device = y.device})
       to = all:select(1, i)

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local entries = require "luminary.base.entry_reader"
+local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
@@ -154,10 +155,17 @@ function Container:repr()
   return self.__name .. "(\n" .. table.concat(lines, "\n") .. "\n)"
 end
 
+-- The one value that a part makes of an image.
+local function apply_part(part, x, out)
+  if by_image(part) then return part:_apply(x, out) end
+  return one_value.of_sample(type(part) == "function" and "a function among transforms" or part.__name, part(x))
+end
+
 -- One part, with what it takes: functions and modules take the image alone.
 local function whole(part, ...)
   if by_image(part) then return part:forward(...) end
-  if type(part) == "function" or not class.is(part, Transform) then return part((...)), select(2, ...) end
+  local alone = type(part) == "function" or not class.is(part, Transform) or select("#", ...) == 1
+  if alone then return apply_part(part, (...)), select(2, ...) end
   return part(...)
 end
 
@@ -190,10 +198,8 @@ local function chain(self, first, x, out)
     if fused[i] and core.is_tensor(x) and x.dtype == "uint8" then
       i = i + 1
       y = parts[i]:_apply_scaled(x, i == last and out or nil)
-    elseif by_image(part) then
-      y = part:_apply(x, i == last and out or nil)
     else
-      y = part(x)
+      y = apply_part(part, x, i == last and out or nil)
     end
     local ours = by_image(part) and part.ours
     if y ~= x then
@@ -207,7 +213,8 @@ local function chain(self, first, x, out)
   return x
 end
 
---- transforms.Compose(list): one transform (or function, or module) after the other. A batch goes through them image
+--- transforms.Compose(list): one transform (or function, or module) after the other. Where a function or module returns
+--- several values, the image becomes the list of them, as a tuple in Python. A batch goes through them image
 --- by image, so that it comes out as its images would, if all are transforms of images; functions, MixUp and CutMix
 --- see the batch, and what else Compose is called with.
 local Compose = define_container "Compose"
@@ -241,9 +248,9 @@ function Compose:from_encoded(encoded, opts)
   if by_image(first) and first.from_encoded then
     local x = first:from_encoded(encoded, opts)
     if self.each_image then return chain(self, 2, x) end
-    return (each_whole(self, 2, x))
+    return each_whole(self, 2, x)
   end
-  return (self:forward(encoded:decode(opts)))
+  return self:forward(encoded:decode(opts))
 end
 
 define "Identity" {apply = function(_, x) return x end, help = "nothing is changed."}
@@ -257,14 +264,8 @@ function Lambda:init(f)
   self.f = f
 end
 
---- lambda:forward(img, ...): f(img), and the rest.
-function Lambda:forward(img, ...) return self.f(img), ... end
-
--- What one part makes of an image.
-local function apply_part(part, x, out)
-  if by_image(part) then return part:_apply(x, out) end
-  return (part(x))
-end
+--- lambda:forward(img, ...): f(img), and the rest; a list of its results where f returns several.
+function Lambda:forward(img, ...) return one_value.of_sample("Lambda", self.f(img)), ... end
 
 --- transforms.RandomApply(list [, {p = 0.5}]): all of them one after the other, or none, with probability p.
 local RandomApply = define_container "RandomApply"

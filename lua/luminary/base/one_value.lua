@@ -1,0 +1,33 @@
+--- Several results of a function as one value, as a tuple is in Python: a list of them.
+local options = require "luminary.base.options"
+
+local one_value = {}
+
+-- The number of the first that is nil.
+local function nil_in(list, n)
+  for i = 1, n do
+    if list[i] == nil then return i end
+  end
+end
+
+--- The result of a call that returned one; the list of the results where it returned several. Where one of these is
+--- nil, the list's field n says how many there are.
+function one_value.of(...)
+  local n = select("#", ...)
+  if n < 2 then return (...) end
+  local list = {...}
+  if nil_in(list, n) then list.n = n end
+  return list
+end
+
+--- The same of what becomes part of a sample, where a nil among several results is an error. `who` names the function.
+function one_value.of_sample(who, ...)
+  local n = select("#", ...)
+  if n < 2 then return (...) end
+  local list = {...}
+  local lacks = nil_in(list, n)
+  if lacks then options.fail("%s: must return no nil among several values, got nil as value %d of %d", who, lacks, n) end
+  return list
+end
+
+return one_value
