@@ -54,12 +54,10 @@ describe("a transform that returns several values makes a list of them", functio
       assert.equal("name", target[2])
       for _, how in ipairs {{}, {num_workers = 2}, {num_workers = 1, worker_type = "process"}} do
         how.batch_size = 2
-        for x, y in data.DataLoader(set, how):iter() do
-          assert.same({2, 2, 2}, {#x, x[1].shape[1], x[2].shape[1]})
-          assert(lm.equal(x[1][1], image[1]) and lm.equal(x[2][1], image[2]))
-          assert.same({target[1], {"name", "name"}}, {y[1][1], y[2]})
-          break
-        end
+        local x, y = data.DataLoader(set, how):iter()()
+        assert.same({2, 2, 2}, {#x, x[1].shape[1], x[2].shape[1]})
+        assert(lm.equal(x[1][1], image[1]) and lm.equal(x[2][1], image[2]))
+        assert.same({target[1], {"name", "name"}}, {y[1][1], y[2]})
       end
     end)
   end
@@ -114,8 +112,8 @@ describe("a transform that returns several values makes a list of them", functio
 
   it("and nil among them is an error", function()
     local set = open.FakeData {function(x) return x, nil, x end}
-    assert.matches("transform: must return no nil among several values, got nil as value 2 of 3", message(set.get, set, 1),
-      1, true)
+    assert.matches("transform: must return no nil among several values, got nil as value 2 of 3",
+      message(set.get, set, 1), 1, true)
   end)
 end)
 
