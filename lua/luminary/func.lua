@@ -1,6 +1,7 @@
 --- lm.func: functions of functions: gradients, products with Jacobians, maps over a batch; and calls of a module with
 --- other parameters.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local check_callable = require("luminary.autograd.function").check_callable
 local records = require "luminary.nn.module_fields"
@@ -73,10 +74,10 @@ local function gradients(y, inputs, how)
 end
 
 -- Gradients put in the places of the tensors of each of those arguments, a list.
-local function in_places(who, arguments, numbers, grads)
+local function in_places(who, args, numbers, grads)
   local out, used = {}, 0
   for i, n in ipairs(numbers) do
-    out[i] = map_tensors(who, arguments[n], function()
+    out[i] = map_tensors(who, args[n], function()
       used = used + 1
       return grads[used]
     end)
@@ -91,28 +92,27 @@ local function positions(who, argnums)
 end
 
 -- The arguments with those of these numbers as inputs, and the list of all inputs.
-local function prepared(who, arguments, numbers)
-  local list, new = {}, {n = arguments.n, unpack(arguments, 1, arguments.n)}
+local function prepared(who, args, numbers)
+  local list, new = {}, {n = args.n, unpack(args, 1, args.n)}
   for _, n in ipairs(numbers) do
-    if n > arguments.n then fail("%s: argument %d wanted, of %d", who, n, arguments.n) end
-    new[n] = inputs_of(who, arguments[n], list)
+    if n > args.n then fail("%s: argument %d wanted, of %d", who, n, args.n) end
+    new[n] = inputs_of(who, args[n], list)
   end
   return new, list
 end
 
-local grad_options = {argnums = {"any", 1}, has_aux = {"boolean", false}, create_graph = {"boolean", false}}
+local grad_options = {{"argnums", "any", 1}, {"has_aux", "boolean", false}, {"create_graph", "boolean", false}}
 
 -- A function that gives f's gradients and its results.
 local function differentiated(who, f, opts)
   check_callable(who, f)
-  opts = options.check(who, opts, grad_options, "argnums")
   local numbers = positions(who, opts.argnums)
   return function(...)
-    local arguments = pack(...)
+    local args = pack(...)
     local keep = opts.create_graph or depth > 0
-    for i = 1, arguments.n do keep = keep or core.is_grad_enabled() and wants_graph(arguments[i]) end
+    for i = 1, args.n do keep = keep or core.is_grad_enabled() and wants_graph(args[i]) end
     return deeper(function()
-      local given, inputs = prepared(who, arguments, numbers)
+      local given, inputs = prepared(who, args, numbers)
       local y, aux = f(unpack(given, 1, given.n))
       if not core.is_tensor(y) or y:numel() ~= 1 then
         fail("%s: f has to give a tensor of one number, got %s", who, options.describe(y))
@@ -131,43 +131,45 @@ end
 --- table of gradients; a list of numbers gives a list. With has_aux f gives a second result, which comes second.
 --- May be nested. Gradients are recorded themselves within another of these, where an argument records, and with
 --- create_graph.
-function func.grad(f, opts)
+func.grad = arguments.takes("grad", grad_options, function(f, opts)
   local both = differentiated("grad", f, opts)
   return function(...)
     local grads, _, aux = both(...)
-    if opts and opts.has_aux then return grads, aux end
+    if opts.has_aux then return grads, aux end
     return grads
   end
-end
+end)
 
---- lm.func.grad_and_value(f [, options of grad]): a function that gives f's gradient and its value; with has_aux, a
---- third is f's second result.
-function func.grad_and_value(f, opts) return differentiated("grad_and_value", f, opts) end
+--- lm.func.grad_and_value(…): a function that gives f's gradient and its value; with has_aux, a third is f's second
+--- result.
+func.grad_and_value = arguments.takes("grad_and_value", grad_options, function(f, opts)
+  return differentiated("grad_and_value", f, opts)
+end)
 
---- lm.func.value_and_grad(f [, options of grad]): the same with the value first: y, gradient.
-function func.value_and_grad(f, opts)
+--- lm.func.value_and_grad(…): the same with the value first: y, gradient.
+func.value_and_grad = arguments.takes("value_and_grad", grad_options, function(f, opts)
   local both = differentiated("value_and_grad", f, opts)
   return function(...)
     local grads, y, aux = both(...)
     return y, grads, aux
   end
-end
+end)
 
 --- lm.func.vjp(f, ...): f(...), and a function that takes a tensor of the shape of f's result and gives the sum of its
 --- products with the derivatives, one result for each argument of f, which are tensors or tables of such.
 function func.vjp(f, ...)
-  local arguments = pack(...)
+  local args = pack(...)
   check_callable("vjp", f)
   return deeper(function()
     local numbers = {}
-    for i = 1, arguments.n do numbers[i] = i end
-    local given, inputs = prepared("vjp", arguments, numbers)
+    for i = 1, args.n do numbers[i] = i end
+    local given, inputs = prepared("vjp", args, numbers)
     local y = f(unpack(given, 1, given.n))
     options.arg("vjp", "what f gives", y, "tensor")
     return without_graph(y), function(v)
       options.arg("vjp", "v", v, "tensor")
       local grads = gradients(y, inputs, {grad_outputs = v, retain_graph = true, create_graph = depth > 0})
-      return unpack(in_places("vjp", given, numbers, grads), 1, arguments.n)
+      return unpack(in_places("vjp", given, numbers, grads), 1, args.n)
     end
   end)
 end
@@ -236,44 +238,42 @@ local function jacobians(y, inputs, keep)
   return rows
 end
 
-local jacobian_options = {argnums = {"any", 1}}
+local jacobian_options = {{"argnums", "any", 1}}
 
 --- lm.func.jacrev(f [, {argnums = 1}]): a function that gives the Jacobian of f with respect to that argument,
 --- [sizes of f's result…, sizes of the argument…]; argnums as for grad. One pass backward for each element of the
 --- result.
-function func.jacrev(f, opts)
+func.jacrev = arguments.takes("jacrev", jacobian_options, function(f, opts)
   local who = "jacrev"
   check_callable(who, f)
-  opts = options.check(who, opts, jacobian_options, "argnums")
   local numbers = positions(who, opts.argnums)
   return function(...)
-    local arguments = pack(...)
+    local args = pack(...)
     local keep = depth > 0
-    for i = 1, arguments.n do keep = keep or core.is_grad_enabled() and wants_graph(arguments[i]) end
+    for i = 1, args.n do keep = keep or core.is_grad_enabled() and wants_graph(args[i]) end
     return deeper(function()
-      local given, inputs = prepared(who, arguments, numbers)
+      local given, inputs = prepared(who, args, numbers)
       local y = options.arg(who, "what f gives", f(unpack(given, 1, given.n)), "tensor")
       local out = in_places(who, given, numbers, jacobians(y, inputs, keep))
       return type(opts.argnums) == "number" and out[1] or out
     end)
   end
-end
+end)
 --- lm.func.jacobian(f [, {argnums = 1}]): the same as jacrev.
 func.jacobian = func.jacrev
 
 --- lm.func.hessian(f [, {argnums = 1}]): a function that gives the second derivatives of f, which gives one number,
 --- with respect to an argument, a tensor: [sizes…, sizes…].
-function func.hessian(f, opts)
-  opts = options.check("hessian", opts, {argnums = {"count", 1}}, "argnums")
+func.hessian = arguments.takes("hessian", {{"argnums", "count", 1}}, function(f, opts)
   return func.jacrev(func.grad(f, opts), opts)
-end
+end)
 
 -- How many there are along the mapped dims.
-local function mapped_size(arguments, dims)
+local function mapped_size(args, dims)
   local size
-  for i = 1, arguments.n do
+  for i = 1, args.n do
     if dims[i] then
-      local x, dim = options.arg("vmap", "argument " .. i, arguments[i], "tensor"), dims[i]
+      local x, dim = options.arg("vmap", "argument " .. i, args[i], "tensor"), dims[i]
       local n = x:size(dim)
       if size and n ~= size then fail("vmap: argument %d has %d along dim %d, others %d", i, n, dim, size) end
       size = n
@@ -285,27 +285,26 @@ end
 --- lm.func.vmap(f [, {in_dims = 1, out_dims = 1}]): a function that calls f once for each slice of its arguments along
 --- in_dims, one after the other, and stacks the results along out_dims; it is no faster than the loop it is. in_dims is
 --- a dim, or a list with false for arguments that each call is given whole.
-function func.vmap(f, opts)
+func.vmap = arguments.takes("vmap", {{"in_dims", "any", 1}, {"out_dims", "integer", 1}}, function(f, opts)
   check_callable("vmap", f)
-  opts = options.check("vmap", opts, {in_dims = {"any", 1}, out_dims = {"integer", 1}}, "in_dims")
   return function(...)
-    local arguments, dims = pack(...), {}
-    for i = 1, arguments.n do
+    local args, dims = pack(...), {}
+    for i = 1, args.n do
       if type(opts.in_dims) == "number" then
-        dims[i] = core.is_tensor(arguments[i]) and opts.in_dims
+        dims[i] = core.is_tensor(args[i]) and opts.in_dims
       else
         dims[i] = options.arg("vmap", "in_dims", opts.in_dims, "table")[i]
       end
     end
     local lists, count = {}, 0
-    local size = mapped_size(arguments, dims)
+    local size = mapped_size(args, dims)
     if size == 0 then
       fail("vmap: there is nothing along the mapped dim, so that the results' shapes are not known")
     end
     for k = 1, size do
       local slices = {}
-      for i = 1, arguments.n do slices[i] = dims[i] and arguments[i]:select(dims[i], k) or arguments[i] end
-      local results = pack(f(unpack(slices, 1, arguments.n)))
+      for i = 1, args.n do slices[i] = dims[i] and args[i]:select(dims[i], k) or args[i] end
+      local results = pack(f(unpack(slices, 1, args.n)))
       count = results.n
       for i = 1, results.n do
         lists[i] = lists[i] or {}
@@ -315,7 +314,7 @@ function func.vmap(f, opts)
     for i = 1, count do lists[i] = ops.stack(lists[i], opts.out_dims) end
     return unpack(lists, 1, count)
   end
-end
+end)
 
 --- lm.func.functional_call(module, values, ...): module(...) with these tensors, by dotted name, in the place of its
 --- parameters and buffers, which are put back however it ends. Parameters that are one tensor at several places are

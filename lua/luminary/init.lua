@@ -25,9 +25,10 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.is_grad_enabled(): whether ops on tensors that require a gradient are recorded now.
 --- lm.set_grad_enabled(on [, f, ...]): f(...) with recording or without it, as enable_grad and no_grad. Without f:
 --- turns it on or off from here on, and gives what was before.
---- lm.autocast({device, dtype, enabled = true, cache_enabled = true}, f, ...): f(...) with matrix products and
+--- lm.autocast({device_type, dtype, enabled = true, cache_enabled = true}, f, ...): f(...) with matrix products and
 --- convolutions in dtype (float16 on CUDA, bfloat16 elsewhere), and what needs precision in float32, as PyTorch's lists
---- say; on that kind of device, or on all. Low copies of weights are kept for the outermost scope unless cache_enabled
+--- say; on that kind of device ("cuda"; `device` is the same), or on all. Options may come by position before f:
+--- lm.autocast("cuda", "bfloat16", f). Low copies of weights are kept for the outermost scope unless cache_enabled
 --- is false. Gives what f returns.
 --- lm.is_autocast_enabled([device]): whether this runs inside lm.autocast, for that kind of device or for any.
 --- lm.get_autocast_dtype([device]): the dtype that lm.autocast would compute in on that kind of device.
@@ -80,6 +81,15 @@ for name, most in pairs { -- arguments that it takes
   set_default_dtype = 1, get_default_dtype = 0, set_default_device = 1, get_default_device = 0,
 } do
   lm[name] = options.exact(name, core[name], most)
+end
+-- Ops of which PyTorch's functions have another form than its methods.
+function lm.randint(low, high, ...)
+  if type(high) == "table" and type(next(high)) ~= "string" then return core.ops.randint(0, low, high, ...) end
+  return core.ops.randint(low, high, ...)
+end
+function lm.polygamma(n, x)
+  if core.is_tensor(n) then n, x = x, n end
+  return core.ops.polygamma(x, n)
 end
 --- The random numbers of all devices begin anew from a number that the system draws. Gives it.
 function lm.seed(...)

@@ -52,13 +52,13 @@ describe("arguments stand by place where PyTorch has them so", function()
     assert.same({ { 1 }, { 2 } }, x:topk(1, 2, false):totable())
     assert.equal("float64", x:softmax(1, "float64").dtype)
     assert.is_true(x:isclose(x + 0.5, 0, 1):all():item())
-    assert.equal("by place and by name", message(nn.Linear, 2, 3, true, { bias = true }):match "twice, (.*)$")
+    assert.equal("by position and by name", message(nn.Linear, 2, 3, true, { bias = true }):match "twice, (.*)$")
   end)
 
   it("and an argument too many names those there are", function()
     for problem, f in pairs {
-      ["gumbel_softmax: takes at most 3 options, got 4: tau, hard, dim"] = function()
-        F.gumbel_softmax(lm.ones(2), 1, true, 1, 2)
+      ["gumbel_softmax: takes at most 5 arguments, got 6: logits, tau, hard, dim"] = function()
+        F.gumbel_softmax(lm.ones(2), 1, true, nil, 1, 2)
       end,
       ["rot90: takes at most 3 arguments, got 4: x, k, dims"] = function() lm.ones(2, 2):rot90(1, { 1, 2 }, 3) end,
       ["Mish: takes at most 1 argument, got 2: inplace"] = function() nn.Mish(true, 2) end,
@@ -103,7 +103,8 @@ describe("an error begins with the name that was called", function()
   for line, want in pairs {
     ["local y = x:max(1, 2)"] = "max: ", ["local y = lm.subtract(x, '')"] = "subtract: other",
     ["x:add_('')"] = "add_: other", ["local y = lm.linalg.inv(x)"] = "inv: A is a tensor [2, 3]; it has to be a square",
-    ["local y = F.binary_cross_entropy_with_logits(x, 3)"] = "binary_cross_entropy_with_logits: target",
+    ["local y = F.binary_cross_entropy_with_logits(x, 3)"] =
+      "binary_cross_entropy_with_logits: bce_with_logits: target",
     ["local y = x:chunk(2, 7)"] = "chunk: there is no dim 7", ["local y = F.glu(x, 7)"] = "glu: size: dim 7",
     ["local y = lm.hstack { x, lm.ones(3, 3) }"] = "hstack: cat: entry 2", ["x:cumsum_('')"] = "cumsum_: cumsum: dim",
     ["local y = lm.rand(3, { generator = lm.Generator('cpu:1') })"] = "rand: the generator",
@@ -523,7 +524,7 @@ describe("what errors advise", function()
       ["local y = lm.sub(x, x, 2)"] = "x:sub%(other, {alpha = 2}%)",
       ["local y = x:add(x, 2)"] = "x:add%(other, {alpha = 2}%)",
       ["local y = x:sum(1, true, 'float64')"] = 'x:sum%(1, true, {dtype = "float64"}%)',
-      ["local y = F.mse_loss(x, x, 'sum')"] = 'x:mse_loss%(target, {reduction = "sum"}%)',
+      ["local y = lm.mse_loss(x, x, 'sum')"] = 'x:mse_loss%(target, {reduction = "sum"}%)',
       ["local y = x:argsort(1, true, true)"] = "x:argsort%(1, true, {stable = true}%)",
     } do
       local ok, problem = run(call)

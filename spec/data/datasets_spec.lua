@@ -102,7 +102,8 @@ describe("a Dataset", function()
       members(data.random_split(set, { 10, 10 }, { seed = 3 })))
     assert.matches("sum to 19, the set has 20", message(data.random_split, set, { 10, 9 }))
     assert.matches("length", message(data.random_split, set, {}))
-    assert.matches("{seed = 3}", message(data.random_split, set, { 20 }, 3), 1, true)
+    assert.matches("generator has to be an lm.Generator, got number 3", message(data.random_split, set, { 20 }, 3), 1,
+      true)
   end)
 end)
 

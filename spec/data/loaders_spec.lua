@@ -307,12 +307,13 @@ describe("a loader", function()
     local sampler = data.DistributedSampler(set)
     assert.matches("DistributedSampler(set, {shuffle = true})",
       message(data.DataLoader, set, { sampler = sampler, shuffle = true }), 1, true)
-    assert.matches("{batch_size = 32}", message(data.DataLoader, set, 32), 1, true)
+    assert.matches("shuffle has to be true or false, got number 32", message(data.DataLoader, set, 32, 32), 1, true)
     assert.matches("did you mean 'batch_size'", message(data.DataLoader, set, { batchsize = 2 }))
     assert.matches("batch_size has to be", message(data.DataLoader, set, { batch_size = 0 }))
     assert.matches("dataset", message(data.DataLoader, lm.ones { 3 }))
     assert.matches("sampler", message(data.DataLoader, set, { sampler = 3 }))
-    assert.matches("at most 2 arguments, got 3", message(data.DataLoader, set, {}, true))
+    assert.matches("batch_size has to be an integer of at least 1, got a table",
+      message(data.DataLoader, set, {}, true))
   end)
 
   it("is no function", function()

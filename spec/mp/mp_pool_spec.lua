@@ -256,7 +256,7 @@ describe("a Pool", function()
   end)
 
   it("says what is wrong with an argument", function()
-    assert.matches("Pool: the number of workers has to be an integer of at least 1", problem_of(mp.Pool, 0))
+    assert.matches("Pool: processes has to be an integer of at least 1", problem_of(mp.Pool, 0))
     assert.matches("Pool: no option 'initialiser'; did you mean 'initializer'", problem_of(mp.Pool, 1,
       {initialiser = print}))
     assert.matches("Pool: method has to be one of 'process', 'thread'", problem_of(mp.Pool, 1, {method = "threads"}))

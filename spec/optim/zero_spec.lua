@@ -293,7 +293,7 @@ describe("ZeroRedundancyOptimizer on several ranks", function()
     succeeds(2, [[
       local params = parameters()
       contains(message(Zero, params), "ZeroRedundancyOptimizer: optimizer_class has to be an optimizer")
-      contains(message(Zero, params, 0.1), "options go in one table at the end: {optimizer_class = 0.1}")
+      contains(message(Zero, params, 0.1), "optimizer_class has to be an optimizer, such as optim.Adam, got number 0.1")
       contains(message(Zero, params, { optimizer_class = Zero }), "such as optim.Adam, got class ZeroRedundancy")
       contains(message(Zero, params, { optimizer_class = optim.Adam(params) }), "has to be an optimizer, such as optim")
       contains(message(Zero, params, { optimizer_class = optim.Adam, momentum = 1 }), "Adam: no option 'momentum'")

@@ -344,6 +344,36 @@ done:
   return status;
 }
 
+lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const char *const *names) {
+  lm_status status = LM_OK;
+  int last = first + n - 1, most = 0, table;
+  bool named = n > 0 && lua_type(L, last) == LUA_TTABLE && lua_objlen(L, last) == 0;
+  while (names[most]) most++;
+  if (n - named > most) return lm_fail(LM_E_ARG, "%s: takes at most %d options, got %d", fn, most, n - named);
+  lua_newtable(L);
+  table = lua_gettop(L);
+  if (named) {
+    for (lua_pushnil(L); lua_next(L, last);) {
+      lua_pushvalue(L, -2);
+      lua_insert(L, -2);
+      lua_rawset(L, table);
+    }
+  }
+  for (int k = 0; k < n - named; k++) {
+    if (lua_isnil(L, first + k)) continue;
+    if (lm_field(L, table, names[k])) {
+      TRY(lm_fail(LM_E_ARG, "%s: %s is given twice, by position and by name", fn, names[k]));
+    }
+    lua_pushstring(L, names[k]);
+    lua_pushvalue(L, first + k);
+    lua_rawset(L, table);
+  }
+  lua_insert(L, first);
+  for (int k = 0; k < n; k++) lua_remove(L, first + 1);
+done:
+  return status;
+}
+
 /* ---- raising */
 
 #define NEED(kind, type)                                                      \

@@ -318,6 +318,9 @@ typedef struct lm_option {
   void *out;
 } lm_option;
 lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_option *options);
+/* Of the n arguments from `first` on, those that stand by position become options under these names, which end with
+ * NULL, in one table with those of the table that comes last. The table takes their place on the stack. */
+lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const char *const *names);
 #define LM_READ_OPTIONS(L, s, i, fn, ...) \
   lm_read_options(L, s, i, fn, sizeof((lm_option[]){__VA_ARGS__}) / sizeof(lm_option), (lm_option[]){__VA_ARGS__})
 

@@ -6,6 +6,7 @@
 ---
 --- A backward pass runs without autocast; custom_bwd runs this one in the mode that its forward ran in.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 
 local custom = {}
@@ -23,9 +24,8 @@ local function without() return {enabled = false} end
 
 --- A forward(ctx, …) for a Function that custom_bwd's backward goes with. {cast_inputs = dtype}: within autocast,
 --- floating tensors (float64 apart) become that, and it runs without autocast.
-function custom.custom_fwd(forward, opts)
+custom.custom_fwd = arguments.takes("custom_fwd", {{"cast_inputs", "string"}}, function(forward, opts)
   options.arg("custom_fwd", "forward", forward, "function")
-  opts = options.check("custom_fwd", opts, {cast_inputs = {"string"}}, "cast_inputs")
   local wanted = opts.cast_inputs and core.dtype(opts.cast_inputs)
   return function(ctx, ...)
     local device = first_device(...)
@@ -39,7 +39,7 @@ function custom.custom_fwd(forward, opts)
     end
     return core.autocast(ctx.autocast_mode, forward, ctx, unpack(inputs, 1, n))
   end
-end
+end)
 
 --- A backward(ctx, …) that runs in the mode of its custom_fwd's forward.
 function custom.custom_bwd(backward)

@@ -1,5 +1,4 @@
---- lm.GradScaler({init_scale = 65536, growth_factor = 2, backoff_factor = 0.5, growth_interval = 2000, enabled = true,
---- device}): keeps gradients of float16 within its range. PyTorch's, torch/amp/grad_scaler.py:
+--- lm.GradScaler(…): keeps gradients of float16 within its range. PyTorch's, torch/amp/grad_scaler.py:
 ---
 ---   local scaler = lm.GradScaler()
 ---   local loss = lm.autocast({device = "cuda"}, function() return F.cross_entropy(net(x), y) end)
@@ -13,6 +12,7 @@
 --- and update follow each replay. Under DistributedDataParallel all ranks see the same averaged gradients and so decide
 --- alike. `device` is accepted for PyTorch's sake: gradients are unscaled where they are.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
@@ -43,20 +43,19 @@ local function check(who, opts)
   end
 end
 
-function GradScaler:init(opts)
+GradScaler.init = arguments.takes("GradScaler", {
+  {"device", "any"}, {"init_scale", "scale", 65536}, {"growth_factor", "number", 2}, {"backoff_factor", "number", 0.5},
+  {"growth_interval", "count", 2000}, {"enabled", "boolean", true},
+}, function(self, opts)
   local who = "GradScaler"
-  opts = options.check(who, opts, {
-    init_scale = {"scale", 65536}, growth_factor = {"number", 2}, backoff_factor = {"number", 0.5},
-    growth_interval = {"count", 2000}, enabled = {"boolean", true}, device = {"any"},
-  }, "init_scale")
   check(who, opts)
-  if opts.device ~= nil then core.device(opts.device) end
+  if opts.device ~= nil and opts.enabled then core.device(opts.device) end
   self.enabled, self.current, self.growth_factor = opts.enabled, float32(opts.init_scale), opts.growth_factor
   self.backoff_factor, self.growth_interval, self.good_steps = opts.backoff_factor, opts.growth_interval, 0
   self.tensors = {} -- the scale by device; captured graphs read them
   self.begun = false -- whether something was scaled since the last update
   self.stages = {} -- by optimizer: {stage = "unscaled" | "stepped", found = tensor}
-end
+end)
 
 local function scaled(self, v, seen)
   if core.is_tensor(v) then

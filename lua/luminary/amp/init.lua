@@ -11,6 +11,7 @@
 --- opt_levels.lua says what O0 to O3 are. The low dtype is float16 on CUDA and bfloat16 on the CPU, or what
 --- cast_model_type says. Several losses are told apart by loss_id, from 1.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local levels = require "luminary.amp.opt_levels"
@@ -194,14 +195,15 @@ end
 --- unscaled and ready for clipping and opt:step(), which leaves a step out whose gradients are infinite or NaN. Gives
 --- what f gives. optimizers: one or a list. {loss_id = 1, delay_unscale = false}: with delay_unscale gradients stay
 --- scaled, for those of the next batch to be added before the step.
-function amp.scale_loss(loss, optimizers, f, opts)
+amp.scale_loss = arguments.takes("amp.scale_loss", {
+  {"loss_id", "count", 1}, {"delay_unscale", "boolean", false},
+}, function(loss, optimizers, f, opts)
   local who = "amp.scale_loss"
   need_state(who)
   if type(f) ~= "function" then
     fail("%s: a function wanted, got %s: amp.scale_loss(loss, opt, function(scaled) scaled:backward() end)", who,
       options.describe(f))
   end
-  opts = options.check(who, opts, {loss_id = {"count", 1}, delay_unscale = {"boolean", false}}, "loss_id")
   options.arg(who, "loss", loss, "tensor")
   if not state.enabled then return f(loss) end
   local list = as_list(who, optimizers, "an optimizer", is_optimizer)
@@ -231,7 +233,7 @@ function amp.scale_loss(loss, optimizers, f, opts)
     say("amp: gradient overflow: the step is left out, the scale of loss %d is %g now", opts.loss_id, scaler.scale)
   end
   return unpack(results, 1, results.n)
-end
+end)
 
 --- A list of the tensors that the optimizer steps, float32 master weights where there are some: what is to be clipped.
 function amp.master_params(optimizer)

@@ -1,5 +1,6 @@
 --- Parts of a graph that are computed again in backward instead of being kept.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
@@ -14,8 +15,8 @@ local function pack(...) return {n = select("#", ...), ...} end
 local checkpoint_options = {preserve_rng_state = {"boolean", true}, use_reentrant = {"boolean", false}}
 
 -- The options, if the last argument is a table of nothing else; else nil.
-local function take_options(arguments)
-  local last = arguments[arguments.n]
+local function take_options(args)
+  local last = args[args.n]
   if type(last) ~= "table" or getmetatable(last) or next(last) == nil then return nil end
   for key in pairs(last) do
     if not checkpoint_options[key] then return nil end
@@ -24,12 +25,12 @@ local function take_options(arguments)
 end
 
 -- The generators f may draw from: the CPU's, the default device's, those of its arguments.
-local function generators(arguments)
+local function generators(args)
   local states = {cpu = core.get_rng_state "cpu"}
   local function add(device) states[device] = states[device] or core.get_rng_state(device) end
   add(core.get_default_device())
-  for i = 1, arguments.n do
-    if core.is_tensor(arguments[i]) then add(arguments[i].device) end
+  for i = 1, args.n do
+    if core.is_tensor(args[i]) then add(args[i].device) end
   end
   for _, state in pairs(states) do core.keep(state) end
   return states
@@ -51,10 +52,10 @@ end
 
 local computing_again = false -- in a scope, whatever is left of it
 
-local function checkpoint(who, f, arguments, preserve)
-  local kept, versions = {n = arguments.n}, {}
-  for i = 1, arguments.n do
-    local x = arguments[i]
+local function checkpoint(who, f, args, preserve)
+  local kept, versions = {n = args.n}, {}
+  for i = 1, args.n do
+    local x = args[i]
     if core.is_tensor(x) then
       x = core.keep(ops.detach(x):requires_grad_(x.requires_grad))
       versions[i] = x._version
@@ -82,7 +83,7 @@ local function checkpoint(who, f, arguments, preserve)
     if not ok then error(problem, 0) end
   end
   local first = computing_again and run_in_scope or run
-  local results = pack(core.checkpoint(first, again, unpack(arguments, 1, arguments.n)))
+  local results = pack(core.checkpoint(first, again, unpack(args, 1, args.n)))
   for i in pairs(versions) do
     if kept[i]._version ~= versions[i] then
       fail("%s: the function wrote in place into its argument %d, which it is to read again in backward", who, i)
@@ -100,17 +101,19 @@ end
 --- false lets the second time draw other random numbers; use_reentrant makes no difference here.
 function checkpoints.checkpoint(f, ...)
   check_callable("checkpoint", f)
-  local arguments = pack(...)
-  local given = take_options(arguments)
-  if given then arguments[arguments.n], arguments.n = nil, arguments.n - 1 end
+  local args = pack(...)
+  local given = take_options(args)
+  if given then args[args.n], args.n = nil, args.n - 1 end
   local opts = options.check("checkpoint", given, checkpoint_options)
-  if not core.is_grad_enabled() then return f(unpack(arguments, 1, arguments.n)) end
-  return checkpoint("checkpoint", f, arguments, opts.preserve_rng_state)
+  if not core.is_grad_enabled() then return f(unpack(args, 1, args.n)) end
+  return checkpoint("checkpoint", f, args, opts.preserve_rng_state)
 end
 
 --- net(x) for an nn.Sequential, or a list of functions, in `segments` parts of which all but the last are checkpoints.
 --- {preserve_rng_state = true}
-function checkpoints.checkpoint_sequential(net, segments, x, opts)
+checkpoints.checkpoint_sequential = arguments.takes("checkpoint_sequential", {
+  {"use_reentrant", "boolean", false}, {"preserve_rng_state", "boolean", true},
+}, function(net, segments, x, opts)
   local who = "checkpoint_sequential"
   local parts = class.is(net, load_module("luminary.nn").Sequential) and net:children() or net
   if not options.is_plain(parts) or #parts == 0 then
@@ -119,7 +122,7 @@ function checkpoints.checkpoint_sequential(net, segments, x, opts)
   for _, part in ipairs(parts) do check_callable(who, part) end
   options.arg(who, "segments", segments, "count")
   if segments > #parts then fail("%s: %d segments of %d parts", who, segments, #parts) end
-  local preserve = options.check(who, opts, checkpoint_options, "preserve_rng_state").preserve_rng_state
+  local preserve = opts.preserve_rng_state
   local function run(first, last)
     return function(...)
       local results = pack(...)
@@ -137,6 +140,6 @@ function checkpoints.checkpoint_sequential(net, segments, x, opts)
     end
   end
   return unpack(results, 1, results.n)
-end
+end)
 
 return checkpoints

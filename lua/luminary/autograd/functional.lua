@@ -1,16 +1,16 @@
 --- lm.autograd.functional: products with the derivatives of a function at a place. `inputs` is a tensor or a list of
 --- them, which f is called with; f gives one tensor. Results are like inputs.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local func = require "luminary.func"
 
 local functional = {}
 
-local create_graph = {create_graph = {"boolean", false}}
+local create_graph = {{"create_graph", "boolean", false}}
 
 -- The inputs as a list, whether they were one, and the options.
 local function read(who, inputs, opts)
-  opts = options.check(who, opts, create_graph, "create_graph")
   local one = core.is_tensor(inputs)
   local list = one and {inputs} or options.arg(who, "inputs", inputs, "table")
   if #list == 0 then options.fail("%s: a tensor or a list of tensors wanted, got none", who) end
@@ -30,25 +30,25 @@ end
 
 --- The Jacobian of f(inputs…), [sizes of the result…, sizes of the input…], for each input.
 --- {create_graph = false}: true records it, where the inputs record.
-function functional.jacobian(f, inputs, opts)
+functional.jacobian = arguments.takes("jacobian", create_graph, function(f, inputs, opts)
   local list, one, how, numbers = read("jacobian", inputs, opts)
   local out = call(how, func.jacrev(f, {argnums = numbers}), unpack(list))
   return one and out[1] or out
-end
+end)
 
 --- The second derivatives of f(inputs…), which is one number: for one tensor [sizes…, sizes…], for a list a list of
 --- lists, [i][j] with respect to inputs i and j. {create_graph = false}
-function functional.hessian(f, inputs, opts)
+functional.hessian = arguments.takes("hessian", create_graph, function(f, inputs, opts)
   local list, one, how, numbers = read("hessian", inputs, opts)
   local out = {}
   for i in ipairs(list) do
     out[i] = call(how, func.jacrev(func.grad(f, {argnums = i}), {argnums = numbers}), unpack(list))
   end
   return one and out[1][1] or out
-end
+end)
 
 --- f(inputs…), and v (of its shape; 1 where that is one number) times its Jacobian. {create_graph = false}
-function functional.vjp(f, inputs, v, opts)
+functional.vjp = arguments.takes("vjp", create_graph, function(f, inputs, v, opts)
   local list, one, how = read("vjp", inputs, opts)
   return call(how, function()
     local y, back = func.vjp(f, unpack(list))
@@ -56,17 +56,17 @@ function functional.vjp(f, inputs, v, opts)
     local out = {back(v)}
     return y, one and out[1] or out
   end)
-end
+end)
 
 --- f(inputs…), and its Jacobian times v, a tensor or a list like inputs. {create_graph = false}
-function functional.jvp(f, inputs, v, opts)
+functional.jvp = arguments.takes("jvp", create_graph, function(f, inputs, v, opts)
   local list, one, how = read("jvp", inputs, opts)
   return call(how, func._jvp, "jvp", f, list, one and {v} or v, how.create_graph)
-end
+end)
 
 --- f(inputs…), and v, a tensor or a list like inputs, times the second derivatives of f, which is one number.
 --- {create_graph = false}
-function functional.vhp(f, inputs, v, opts)
+functional.vhp = arguments.takes("vhp", create_graph, function(f, inputs, v, opts)
   local list, one, how, numbers = read("vhp", inputs, opts)
   local directions = one and {v} or v
   for i in ipairs(list) do options.arg("vhp", "v", directions[i], "tensor") end
@@ -81,7 +81,7 @@ function functional.vhp(f, inputs, v, opts)
     end, {argnums = numbers, create_graph = how.create_graph})(unpack(list))
     return y, one and out[1] or out
   end)
-end
+end)
 --- The same as vhp: second derivatives are symmetric.
 functional.hvp = functional.vhp
 

@@ -1,5 +1,6 @@
 --- Gradients against differences.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local check_callable = require("luminary.autograd.function").check_callable
 
@@ -8,7 +9,7 @@ local fail = options.fail
 local checks = {}
 
 local check_options = {
-  eps = {"number", 1e-6}, atol = {"positive", 1e-5}, rtol = {"positive", 1e-3}, raise_exception = {"boolean", true},
+  {"eps", "number", 1e-6}, {"atol", "positive", 1e-5}, {"rtol", "positive", 1e-3}, {"raise_exception", "boolean", true},
 }
 
 -- The tensors among f's results that have a gradient.
@@ -133,9 +134,8 @@ local function compare(who, f, inputs, o)
   end
 end
 
-local function run_check(who, f, inputs, given)
+local function run_check(who, f, inputs, o)
   check_callable(who, f)
-  local o = options.check(who, given, check_options, "eps")
   local message = compare(who, f, inputs, o)
   if not message then return true end
   if o.raise_exception then fail("%s", message) end
@@ -144,10 +144,14 @@ end
 
 --- Compare f's gradients at `inputs` (float64, requires_grad) with central differences. True, or an error
 --- (with {raise_exception = false}: false and a message).
-function checks.gradcheck(f, inputs, given) return run_check("gradcheck", f, inputs, given) end
+checks.gradcheck = arguments.takes("gradcheck", check_options, function(f, inputs, opts)
+  return run_check("gradcheck", f, inputs, opts)
+end)
 
 --- The same for the gradients of f's gradients, at random output gradients.
-function checks.gradgradcheck(f, inputs, given)
+checks.gradgradcheck = arguments.takes("gradgradcheck", {
+  {"grad_outputs", lacks = true}, unpack(check_options),
+}, function(f, inputs, opts)
   check_callable("gradgradcheck", f)
   local all, wanted, index = prepare_inputs("gradgradcheck", inputs)
   local outputs = core.enable_grad(function() return differentiable(f(unpack(all, 1, all.n))) end)
@@ -169,7 +173,7 @@ function checks.gradgradcheck(f, inputs, given)
     end
     return list
   end
-  return run_check("gradgradcheck", gradients, joined, given)
-end
+  return run_check("gradgradcheck", gradients, joined, opts)
+end)
 
 return checks

@@ -5,10 +5,16 @@
 ---   local takes = arguments.of({{"kernel_size", "size"}}, {{"stride", "size", from = "kernel_size"}})
 ---   MaxPool2d.init = takes:constructor("MaxPool2d")
 ---
---- A row is {name, kind [, default]}; kinds are those of options.arg. Rows stand in PyTorch's order: each may be given
---- by place, or by name in a table that comes last. One has to be given, unless it has a default or its kind, a word,
---- ends in "?". `from` names another row whose value is the default, `says` is what help calls the default; none = true
---- lets false stand for none. In `of` the rows of the second list may all be left out.
+---   DataLoader.init = arguments.takes("DataLoader", {{"batch_size", "count"}, …}, function(self, dataset, opts) … end)
+---
+--- A row is {name, kind [, default]}; kinds are those of options.arg. Rows are in PyTorch's positional order: each may
+--- be given by position, or by name in a table that comes last; help shows them in that order. A table with names that
+--- comes last is always that table. A row must be given, unless it has a default or its kind, a word, ends in "?".
+--- named = true: by name alone, of rows at the end, where PyTorch has other arguments in these positions.
+--- list = true: an empty table in that position is its value, and no table of options.
+--- `from` names another row whose value is the default, `says` is what help calls the default; none = true lets false
+--- stand for none. {name, [default,] lacks = true} keeps the position of an argument that PyTorch has and this library
+--- lacks: nil and the default are accepted there. In `of` the rows of the second list may all be left out.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -33,25 +39,59 @@ end
 
 local function is_optional(row)
   local _, optional = kind_of(row)
-  return optional or row[3] ~= nil or row.from ~= nil
+  return optional or row[3] ~= nil or row.from ~= nil or row.lacks ~= nil
 end
 
-local function names_of(rows)
+-- Those that there are; `options_only`: without those that come before the options.
+local function names_of(rows, options_only)
   local names = {}
-  for i, row in ipairs(rows) do names[i] = row[1] end
+  for _, row in ipairs(rows) do
+    if not row.lacks and not (options_only and row.checked_later) then names[#names + 1] = row[1] end
+  end
   return names
+end
+
+local function unknown(who, key, rows)
+  local all = names_of(rows)
+  options.unknown(who, key, type(key) == "string" and core.nearest(key, all) and all or names_of(rows, true))
+end
+
+local function place_of(rows, name)
+  for i, row in ipairs(rows) do
+    if row[1] == name then return i end
+  end
 end
 
 local function check_names(who, rows, named, n)
   for key in pairs(named) do
-    local at
-    for i, row in ipairs(rows) do at = at or row[1] == key and i end
-    if not at then options.unknown(who, key, names_of(rows)) end
-    if at <= n then fail("%s: %s is given twice, by place and by name", who, key) end
+    local at = place_of(rows, key)
+    if not at then unknown(who, key, rows) end
+    if at <= n then fail("%s: %s is given twice, by position and by name", who, key) end
   end
 end
 
-local function value_of(who, row, value, may_lack)
+-- Whether a table, the n-th value, has options by name. One of the first `least` values may be a table by itself.
+local function has_options(rows, least, n, t)
+  local key, row = next(t), rows[n]
+  if key == nil then return not row or not row.list and (n > least or is_optional(row)) end
+  if type(key) ~= "string" then return false end
+  if n > least or not row.checked_later then return true end
+  for name in pairs(t) do
+    if place_of(rows, name) then return true end
+  end
+  return false
+end
+
+local function value_of(who, row, value, may_lack, rows)
+  if row.checked_later then
+    local code = type(value) == "table" and options.stands_for_code(value)
+    if code and code.__library then fail("%s: %s must be a value, got %s", who, row[1], options.describe(value)) end
+    return value
+  end
+  if row.lacks then
+    if value ~= nil and value ~= row[2] then unknown(who, row[1], rows) end
+    return nil
+  end
   local kind, optional = kind_of(row)
   local default = row[3]
   if value == nil and default ~= nil then
@@ -71,21 +111,45 @@ local function collect(who, rows, least, ...)
   local n, values, named = select("#", ...), {...}, nil
   while n > 0 and (values[n] == nil or options.is_report(values[n])) do n, values[n] = n - 1, nil end
   local last = values[n]
-  if n > 0 and is_plain(last) then
-    local key = next(last)
-    if type(key) == "string" or key == nil and (n > least or is_optional(rows[n])) then
-      named, values[n], n = last, nil, n - 1
-    end
-  end
-  if n > #rows then options.too_many(who, #rows, names_of(rows), n, least < 0 and "option" or nil) end
+  if n > 0 and is_plain(last) and has_options(rows, least, n, last) then named, values[n], n = last, nil, n - 1 end
+  local most = #rows
+  while most > 0 and rows[most].named do most = most - 1 end
+  if n > most then options.too_many(who, most, names_of({unpack(rows, 1, most)}), n, least < 0 and "option" or nil) end
   if named then check_names(who, rows, named, n) end
   for i, row in ipairs(rows) do
     local value = values[i]
     if named and i > n then value = named[row[1]] end
     if value == 1 and of_dims[row[2]] then core.look_at_dim(who, row[1], values[1]) end
-    values[i] = value_of(who, row, value, i > least)
+    values[i] = value_of(who, row, value, i > least, rows)
   end
   return values
+end
+
+-- Notes what a function takes: options.parameters(f) has the names, and its fields `rows` and `least` what is declared.
+local function declare(f, rows, least, is_method)
+  local names = {is_method and "self" or nil}
+  for _, row in ipairs(rows) do names[#names + 1] = row[1] end
+  names.rows, names.least = rows, least
+  options.set_parameters(f, names)
+  return f
+end
+
+-- The rows of arguments that come before the options, but self.
+local function leading(names)
+  local rows = {}
+  for _, name in ipairs(names) do
+    if name ~= "self" then rows[#rows + 1] = {name, checked_later = true} end
+  end
+  return rows
+end
+
+--- Notes of f, which reads its arguments itself, that it takes those of a list of names and then options, rows.
+--- Returns f.
+function arguments.note(f, names, rows)
+  local all = leading(names)
+  local least = #all
+  for _, row in ipairs(rows) do all[#all + 1] = row end
+  return declare(f, all, least, names[1] == "self")
 end
 
 --- The arguments of a call of `who`, checked, in the order of their rows.
@@ -96,6 +160,63 @@ function arguments.options(who, rows, ...)
   local values, by_name = collect(who, rows, -1, ...), {}
   for i, row in ipairs(rows) do by_name[row[1]] = values[i] end
   return by_name
+end
+
+-- f(leading…, options), by position or by name; the names of the leading ones begin with "self" for a method.
+local function wrapped(who, names, rows, f)
+  local all, is_method = leading(names), names[1] == "self"
+  local least = #all
+  for _, row in ipairs(rows) do all[#all + 1] = row end
+  local function read(name, ...)
+    local values, opts = collect(name, all, least, ...), {}
+    for i = least + 1, #all do
+      local row, value = all[i], values[i]
+      if value == nil and row.from then value = opts[row.from] end
+      if value == nil and row.from then value = values[place_of(all, row.from)] end
+      opts[row[1]], values[i] = value, nil
+    end
+    values[least + 1] = opts
+    return unpack(values, 1, least + 1)
+  end
+  local call = is_method and function(self, ...) return f(self, read(who or self.__name, ...)) end
+    or function(...) return f(read(who, ...)) end
+  return declare(call, all, least, is_method)
+end
+
+--- f, which takes its arguments by position or by name: those that f names before its last one, which it checks itself,
+--- and then options, of which it gets a table, checked, as that last one. `who` is what messages call it; without it an
+--- object's class. A method names self first.
+function arguments.takes(who, rows, f)
+  local names = options.parameters(f)
+  return wrapped(who, {unpack(names, 1, #names - 1)}, rows, f)
+end
+
+--- The same of an f whose parameters have no names, as those written in C: `names` are those before the options.
+function arguments.of_names(who, names, rows, f) return wrapped(who, names, rows, f) end
+
+--- f(a, b, …), which gets the arguments of these rows checked, each by itself.
+function arguments.reads(who, rows, f)
+  return declare(function(...) return f(unpack(collect(who, rows, #rows, ...), 1, #rows)) end, rows, #rows)
+end
+
+--- The rows of these names, separated by spaces, in that order; names without a row are of arguments that this library
+--- lacks.
+function arguments.in_order(names, rows)
+  local by_name, ordered = {}, {}
+  for _, row in ipairs(rows) do by_name[row[1]] = row end
+  for name in names:gmatch "%S+" do
+    ordered[#ordered + 1] = by_name[name] or {name, false, lacks = true}
+    by_name[name] = nil
+  end
+  for _, row in ipairs(rows) do
+    if by_name[row[1]] then ordered[#ordered + 1] = row end
+  end
+  return ordered
+end
+
+--- Sets the fields of an object, or of a table, to the options of these names.
+function arguments.assign(into, opts)
+  for name, value in pairs(opts) do into[name] = value end
 end
 
 --- The rows of arguments that have to be given, and of those that may be left out; either may be nil.
@@ -121,19 +242,30 @@ function Takes:options(who, ...) return arguments.options(who, self.named, ...) 
 
 --- An `init` that fills the object's fields so, and then calls made(object), if it is given.
 function Takes:constructor(who, made)
-  return function(object, ...)
+  return declare(function(object, ...)
     self:fill(object, who, ...)
     if made then made(object) end
-  end
+  end, self.rows, #self.places, true)
 end
 
 --- A function `who` that calls body(values by name); its arguments stand by place or by name.
 function Takes:caller(who, body)
-  return function(...)
+  return declare(function(...)
     local values = {}
     self:fill(values, who, ...)
     return body(values)
-  end
+  end, self.rows, #self.places)
+end
+
+--- The rows of a function, of a class by its constructor, or of what is called as one; nil where none are declared. And
+--- how many come before the options.
+function arguments.declared(value)
+  local code = options.stands_for_code(value)
+  local metatable = type(value) == "table" and getmetatable(value)
+  local f = code and code.instance and value.init or type(metatable) == "table" and rawget(metatable, "takes") or value
+  if type(f) ~= "function" then return nil end
+  local names = options.parameters(f)
+  return names.rows, names.least
 end
 
 local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end
@@ -153,18 +285,29 @@ local function row_text(row)
   return row[1] .. (has_default and " = " .. default_text(row) or "")
 end
 
---- What help shows: nn.LeakyReLU([negative_slope = 0.01] [, {inplace = false}]): `about`, whose lines are joined.
-function Takes:help(path, about)
+--- A call as help shows it, without the parentheses: "x, dim [, {keepdim = false}]". `least` rows come before the
+--- options, which may be given by position too.
+function arguments.call(rows, least)
   local text, named = "", {}
   local function add(part, optional)
     if text ~= "" then part = ", " .. part end
     if optional then part = (text ~= "" and " [" or "[") .. part .. "]" end
     text = text .. part
   end
-  for _, row in ipairs(self.places) do add(row_text(row), is_optional(row)) end
-  for i, row in ipairs(self.named) do named[i] = row_text(row) end
+  for i, row in ipairs(rows) do
+    if i <= least then
+      add(row_text(row), not row.checked_later and is_optional(row))
+    elseif not row.lacks then
+      named[#named + 1] = row_text(row)
+    end
+  end
   if #named > 0 then add("{" .. table.concat(named, ", ") .. "}", true) end
-  return ("%s(%s): %s"):format(path, text, (about:gsub("%s*\n%s*", " ")))
+  return text
+end
+
+--- What help shows: nn.LeakyReLU([negative_slope = 0.01] [, {inplace = false}]): `about`, whose lines are joined.
+function Takes:help(path, about)
+  return ("%s(%s): %s"):format(path, arguments.call(self.rows, #self.places), (about:gsub("%s*\n%s*", " ")))
 end
 
 return arguments

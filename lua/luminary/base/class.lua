@@ -61,6 +61,7 @@ function class.arguments(of, ...)
   end
   if not rawget(of, "strict") then return ... end
   local names, given = options.parameters(of.init), options.count(...)
+  if names.rows then return ... end
   local most = math.max(#names - 1, 0)
   if given > most and not names.more then options.too_many(of.__name, most, names, given) end
   return options.by_name(of.__name, of.init, 1, ...)
@@ -123,7 +124,7 @@ end
 -- library are no methods of plain tables, which dicts and states are; a user's may be lent to one.
 local function guarded(of, name, method, most, lent)
   if type(method) ~= "function" or debug.getlocal(method, 1) ~= "self" then return method end
-  return function(self, ...)
+  local function guard(self, ...)
     local record = debug_getmetatable(self)
     if not (record and record.class) and (type(self) ~= "table" or record == nil and not lent) then
       fail("%s.%s: it is called with a colon: x:%s(…)%s", of.__name, name, name,
@@ -135,6 +136,8 @@ local function guarded(of, name, method, most, lent)
     end
     return method(self, ...)
   end
+  options.set_parameters(guard, options.parameters(method))
+  return guard
 end
 
 -- The most arguments that a method names beside self.

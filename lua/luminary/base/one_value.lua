@@ -26,7 +26,9 @@ function one_value.of_sample(who, ...)
   if n < 2 then return (...) end
   local list = {...}
   local lacks = nil_in(list, n)
-  if lacks then options.fail("%s: must return no nil among several values, got nil as value %d of %d", who, lacks, n) end
+  if lacks then
+    options.fail("%s: must return no nil among several values, got nil as value %d of %d", who, lacks, n)
+  end
   return list
 end
 

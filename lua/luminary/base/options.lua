@@ -120,6 +120,7 @@ local kinds = {
   generator = {"an lm.Generator", function(v) if core.is_generator(v) then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
+  two = {"a list of two numbers", function(v) if type(v) == "table" then return pair(v) end end},
   size = {"a number or a pair of numbers", function(v) return pair(v) and v end}, -- as it was given
   padding = {"a number, a pair of numbers, 'same' or 'valid'", function(v)
     return (v == "same" or v == "valid") and v or pair(v)
@@ -274,10 +275,12 @@ function options.exact(who, f, most)
   local info = debug.getinfo(f, "u")
   if info.isvararg and not most then return f end
   most = most or info.nparams
-  return function(...)
+  local function exact(...)
     if select("#", ...) > most and count(...) > most then options.too_many(who, most, parameters[f], count(...)) end
     return f(...)
   end
+  parameters[exact] = parameters[f]
+  return exact
 end
 
 -- An error where a name is left over of a table that stands last, of a function that takes no options.
@@ -292,8 +295,11 @@ end
 
 --- exact, and any argument but the first may be given by name.
 function options.named(who, f)
+  if parameters[f].rows then return f end -- arguments.takes has seen to it
   local exact = options.exact(who, f)
-  return function(first, ...) return exact(first, no_stray(who, f, options.by_name(who, f, 1, ...))) end
+  local function named(first, ...) return exact(first, no_stray(who, f, options.by_name(who, f, 1, ...))) end
+  parameters[named] = parameters[f]
+  return named
 end
 
 --- exact, or `wrap`, for each function of a table that is written in Lua and names all its arguments. Gives the table.

@@ -1,6 +1,7 @@
 --- Whole-step capture: the kernels that a function enqueues are recorded once and then replayed as one, which costs the
 --- host next to nothing. What a replay reads and writes are the very tensors of the capture.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local stream = require "luminary.cuda.stream"
@@ -12,7 +13,7 @@ local fail = options.fail
 local Graph = class.root("Graph")
 graph.Graph = Graph
 
-local graph_options = {warmup = {"natural", 3}, device = {"any"}}
+local graph_options = {{"warmup", "natural", 3}, {"device", "any"}}
 
 -- f in a capture on a stream of its own; the graph's handle, then what f returned. `followers` is filled with what is
 -- called at each replay.
@@ -42,9 +43,9 @@ end
 --- f may not look at values on the host (item, print, data-dependent sizes), wait, or use another stream's unfinished
 --- work; random numbers are fresh at each replay. An optimizer's options are those of the capture: once a schedule or
 --- the like has changed one, or load_state_dict its state, a replay is an error.
-function graph.graph(f, given)
+graph.graph = arguments.takes("graph", graph_options, function(f, given)
   options.arg("graph", "f", f, "function")
-  local o = options.check("graph", given, graph_options, "warmup")
+  local o = given
   local device = graph.device_of("graph", o.device)
   warm_up(device, o.warmup, f)
   local g = class.object(Graph)
@@ -58,7 +59,7 @@ function graph.graph(f, given)
   g.captured = f -- what it reads and writes has to live as long
   g.results = {select(3, unpack(got, 1, table.maxn(got)))}
   return g
-end
+end)
 
 --- Runs what was captured, on the current stream of the device.
 function Graph:replay()
@@ -114,7 +115,7 @@ end
 --- `inputs` are sample tensors on one CUDA device; each call copies its arguments, of the same shapes and from any
 --- device, into the captured ones. Results are the captured tensors: clone what has to outlive the next call. The
 --- step runs `warmup` (3) times on the samples before the capture, which trains: snapshot first if that matters.
-function graph.make_graphed_step(step, inputs, given)
+graph.make_graphed_step = arguments.takes("make_graphed_step", graph_options, function(step, inputs, given)
   options.arg("make_graphed_step", "step", step, "function")
   options.arg("make_graphed_step", "inputs", inputs, "table")
   local static, rings = {}, {}
@@ -125,7 +126,7 @@ function graph.make_graphed_step(step, inputs, given)
     end
     static[i], rings[i] = x:detach():clone(), {}
   end
-  local o = options.check("make_graphed_step", given, graph_options, "warmup")
+  local o = given
   o.device = o.device or (static[1] and static[1].device)
   local g = graph.graph(function() return step(unpack(static)) end, o)
   return function(...)
@@ -141,6 +142,6 @@ function graph.make_graphed_step(step, inputs, given)
     g:replay()
     return unpack(g.results)
   end, g
-end
+end)
 
 return graph

@@ -2,6 +2,7 @@
 --- waits by itself for what other streams have written into its tensors, so a forgotten wait_stream costs nothing but
 --- overlap that was never there.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 
@@ -12,15 +13,11 @@ local fail = options.fail
 local Stream = class.root("Stream")
 stream.Stream = Stream
 
-local stream_options = {priority = {"integer", 0}}
-
 --- lm.cuda.Stream(device, {priority = -1}): negative priorities are served first.
-function Stream:init(device, given)
-  if type(device) == "table" then device, given = nil, device end
-  local o = options.check("Stream", given, stream_options, "priority")
-  self.device = stream.device_of("Stream", device)
-  self.id = core.stream_new(self.device, o.priority)
-end
+Stream.init = arguments.takes("Stream", {{"device", "any"}, {"priority", "integer", 0}}, function(self, opts)
+  self.device = stream.device_of("Stream", opts.device)
+  self.id = core.stream_new(self.device, opts.priority)
+end)
 
 local function wrap(device, id)
   local s = class.object(Stream)
@@ -94,10 +91,10 @@ function stream.checked_event(who, event)
   return event
 end
 
-local event_options = {enable_timing = {"boolean", false}}
-
 --- lm.cuda.Event{enable_timing = true}
-function Event:init(given) self.timing = options.check("Event", given, event_options, "enable_timing").enable_timing end
+Event.init = arguments.takes("Event", {{"enable_timing", "boolean", false}}, function(self, opts)
+  self.timing = opts.enable_timing
+end)
 
 function Event:repr() return ("Event(%s)"):format(self.device or "not recorded") end
 

@@ -1,6 +1,7 @@
 --- The sets of small pictures by Krizhevsky, in their binary version
 --- (https://www.cs.toronto.edu/~kriz/cifar.html): records of one or two labels and 3 x 32 x 32 bytes.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Images = require "luminary.data.images_in_memory"
@@ -15,11 +16,11 @@ local function words(text)
   return list
 end
 
---- data.CIFAR10([{root, train = true, base = 1, transform, target_transform, on_error = "raise"}]): small pictures in
---- ten classes, float32 [3, 32, 32] in [0, 1] and a label, which counts from 1 (base = 0: as in the file). Reads the
---- binary version, data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-binary.tar.gz as it comes, from
---- `root`, $LUMINARY_DATA or /usr/share/datasets. A file that is no whole number of records is an error, and so is a
---- record with a label that there is not, which on_error = "skip" leaves out.
+--- data.CIFAR10(…): small pictures in ten classes, float32 [3, 32, 32] in [0, 1] and a label, which counts from 1 (base
+--- = 0: as in the file). Reads the binary version, data_batch_1.bin to data_batch_5.bin and test_batch.bin, or
+--- cifar-10-binary.tar.gz as it comes, from `root`, $LUMINARY_DATA or /usr/share/datasets. A file that is no whole
+--- number of records is an error, and so is a record with a label that there is not, which on_error = "skip" leaves
+--- out.
 local CIFAR10 = class.define("CIFAR10", Images)
 CIFAR10.folders = {"", "/cifar-10-batches-bin", "/cifar-10", "/cifar10", "/CIFAR10"}
 CIFAR10.files = {
@@ -32,9 +33,8 @@ CIFAR10.remedy = "put cifar-10-binary.tar.gz (the binary version, not Python's) 
 CIFAR10.classes = words "airplane automobile bird cat deer dog frog horse ship truck"
 CIFAR10.labels_of = {10} -- how many classes each of a record's labels is of
 
---- data.CIFAR100([{root, train = true, base = 1, coarse = false, transform, target_transform, on_error = "raise"}]):
---- the same with 100 classes, or the 20 groups of them (coarse = true), from train.bin and test.bin or
---- cifar-100-binary.tar.gz.
+--- data.CIFAR100(…): the same with 100 classes, or the 20 groups of them (coarse = true), from train.bin and test.bin
+--- or cifar-100-binary.tar.gz.
 local CIFAR100 = class.define("CIFAR100", CIFAR10)
 CIFAR100.folders = {"", "/cifar-100-binary", "/cifar-100", "/cifar100", "/CIFAR100"}
 CIFAR100.files = {train = {"train.bin"}, test = {"test.bin"}}
@@ -92,9 +92,7 @@ local function rows_of(set, path, bytes)
   return rows
 end
 
-function CIFAR10:init(opts)
-  local coarse = self.coarse_classes and {coarse = {"boolean", false}, on_error = records.on_error}
-  opts = Images.options(self.__name, opts, coarse or {on_error = records.on_error})
+local function set_up(self, opts)
   records.begin(self, opts.on_error)
   local names = self.files[opts.train and "train" or "test"]
   local path = records.find(self, opts.root, {names[1], self.archive})
@@ -110,5 +108,8 @@ function CIFAR10:init(opts)
   if opts.coarse then self.classes = self.coarse_classes end
   self:hold(core.ops.cat(images):view(-1, 3, 32, 32), core.ops.cat(labels), opts)
 end
+
+CIFAR10.init = arguments.takes(nil, Images.rows(records.on_error), set_up)
+CIFAR100.init = arguments.takes(nil, Images.rows({"coarse", "boolean", false}, records.on_error), set_up)
 
 return {CIFAR10 = CIFAR10, CIFAR100 = CIFAR100}

@@ -1,5 +1,6 @@
 --- Tables as text.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
@@ -138,13 +139,12 @@ local function read(self, opts, starts, wanted)
   if not self.texts then self.text, self.spans = nil, nil end -- only they are read again
 end
 
-function CSVDataset:init(path, opts)
+CSVDataset.init = arguments.takes("CSVDataset", {
+  {"features", "any"}, {"label", "any"}, {"target", "any"}, {"text", "any"}, {"header", "boolean", true},
+  {"delimiter", "string", ","}, {"missing", {"error", "nan"}, "error"}, {"classes", "table"}, {"base", "integer", 1},
+  {"transform", "callable"}, {"target_transform", "callable"}, records.on_error,
+}, function(self, path, opts)
   self.path = options.arg("CSVDataset", "path", path, "string")
-  opts = options.check("CSVDataset", opts, {
-    features = {"any"}, label = {"any"}, target = {"any"}, text = {"any"}, header = {"boolean", true},
-    delimiter = {"string", ","}, missing = {{"error", "nan"}, "error"}, classes = {"table"}, base = {"integer", 1},
-    transform = {"callable"}, target_transform = {"callable"}, on_error = records.on_error,
-  }, "features")
   if #opts.delimiter ~= 1 or opts.delimiter:find '[%w"\r\n]' then
     fail("CSVDataset: delimiter has to be one character, such as ',', ';' or a tab, got %s",
       options.describe(opts.delimiter))
@@ -173,7 +173,7 @@ function CSVDataset:init(path, opts)
   end
   read(self, opts, starts, wanted)
   core.keep {self.text, self.spans}
-end
+end)
 
 --- Whether there are texts or transforms.
 function CSVDataset:one_by_one() return (self.texts or self.transform or self.target_transform) ~= nil end

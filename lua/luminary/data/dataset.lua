@@ -5,6 +5,7 @@
 --- each sample, in their order. The transform of a set may return several values: they are one value of the sample, a
 --- list.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local fail = options.fail
@@ -233,11 +234,12 @@ function IterableDataset:get(_i) fail("%s: a stream of samples is walked by set:
 function IterableDataset:len() fail("%s: a stream of samples has no length unless it defines one", self.__name) end
 function IterableDataset:repr() return self.__name end
 
---- data.random_split(set, lengths [, {seed, generator}]): disjoint Subsets of those lengths (or fractions
---- that sum to 1), drawn at random from the default generator, from that one or from a seed. Gives a list.
-local function random_split(set, lengths, opts)
+--- data.random_split(…): disjoint Subsets of those lengths (or fractions that sum to 1), drawn at random from the
+--- default generator, from that one or from a seed. Gives a list.
+local random_split = arguments.takes("random_split", {
+  {"generator", "generator"}, {"seed", "natural"},
+}, function(set, lengths, opts)
   check("random_split", set)
-  opts = options.check("random_split", opts, {seed = {"natural"}, generator = {"generator"}}, "seed")
   if opts.seed and opts.generator then fail("random_split: give seed or generator, not both") end
   local n, sum, counts = length_of("random_split", set), 0, {}
   if type(lengths) ~= "table" or #lengths == 0 then fail("random_split: a list of lengths wanted") end
@@ -264,7 +266,7 @@ local function random_split(set, lengths, opts)
     first = first + count
   end
   return parts
-end
+end)
 
 return {
   Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset, ConcatDataset = ConcatDataset,

@@ -1,21 +1,21 @@
 --- Images of random numbers, to try a program without files.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local fail = options.fail
 
---- data.FakeData([{size = 1000, image_size = {3, 224, 224}, num_classes = 10, base = 1, transform, target_transform,
---- random_offset = 0}]): `size` images of noise and labels, which count from 1 (or `base`). The transform gets an image
---- as uint8 [C, H, W]; without one a sample is float32 in [0, 1]. Sample i follows from i + random_offset alone.
+--- data.FakeData(…): `size` images of noise and labels, which count from 1 (or `base`). The transform gets an image as
+--- uint8 [C, H, W]; without one a sample is float32 in [0, 1]. Sample i follows from i + random_offset alone.
 local FakeData = class.define("FakeData", Dataset)
 
-function FakeData:init(opts)
-  options.fill(self, "FakeData", opts, {
-    size = {"natural", 1000}, image_size = {"table", {3, 224, 224}}, num_classes = {"count", 10}, base = {"integer", 1},
-    transform = {"callable"}, target_transform = {"callable"}, random_offset = {"natural", 0},
-  }, "size")
+FakeData.init = arguments.takes("FakeData", {
+  {"size", "natural", 1000}, {"image_size", "table", {3, 224, 224}}, {"num_classes", "count", 10},
+  {"transform", "callable"}, {"target_transform", "callable"}, {"random_offset", "natural", 0}, {"base", "integer", 1},
+}, function(self, opts)
+  arguments.assign(self, opts)
   local bytes = #self.image_size == 3 and 1 or 0
   for _, n in ipairs(self.image_size) do
     bytes = type(n) == "number" and n >= 1 and n % 1 == 0 and bytes * n or 0
@@ -24,7 +24,7 @@ function FakeData:init(opts)
     fail("FakeData: image_size has to be {channels, height, width}, got %s", options.describe(self.image_size))
   end
   self.bytes = bytes
-end
+end)
 
 function FakeData:len() return self.size end
 

@@ -1,5 +1,6 @@
 --- Sets of files in folders, one folder a class.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
@@ -23,8 +24,7 @@ local function samples_of(set)
   end})
 end
 
---- data.DatasetFolder(root, {loader, extensions, is_valid_file, transform, target_transform, base = 1, allow_empty =
---- false, on_error = "raise"}): files in folders, root/class/…/file, of which the sub-folders of root are the classes:
+--- data.DatasetFolder(…): files in folders, root/class/…/file, of which the sub-folders of root are the classes:
 --- `classes` are their names, sorted, `class_to_idx` says which number each has, from `base` on. Folders in them are
 --- walked too; files stand in the order of their folders and names, as torchvision has them. Sample i is what
 --- loader(path) gives, through `transform`, and its class, a number, through `target_transform`.
@@ -61,14 +61,10 @@ local function sieve(self, counts, is_valid)
   self.spans, self.targets = core.gather_rows(self.spans, which), core.gather_rows(self.targets, which)
 end
 
-function DatasetFolder:init(root, opts)
+local function set_up(self, root, opts)
   local who = self.__name
   self.root = options.arg(who, "root", root, "string"):gsub("(.)/+$", "%1")
-  opts = options.check(who, opts, {
-    loader = {"function", self.loader}, extensions = {"any", self.extensions}, is_valid_file = {"function"},
-    transform = {"callable"}, target_transform = {"callable"}, base = {"integer", 1}, allow_empty = {"boolean", false},
-    on_error = records.on_error,
-  }, "transform")
+  opts.loader, opts.extensions = opts.loader or self.loader, opts.extensions or self.extensions
   if not opts.loader then fail("%s: {loader = function(path) … end} says what a sample is", who) end
   if core.file_kind(self.root) ~= "a folder" then
     fail("%s: root is to be a folder with a folder for each class in it; %s is %s", who, self.root,
@@ -98,6 +94,12 @@ function DatasetFolder:init(root, opts)
   self.imgs = self.samples
 end
 
+local rows = {
+  {"loader", "function"}, {"extensions", "any"}, {"transform", "callable"}, {"target_transform", "callable"},
+  {"is_valid_file", "function"}, {"allow_empty", "boolean", false}, {"base", "integer", 1}, records.on_error,
+}
+DatasetFolder.init = arguments.takes(nil, rows, set_up)
+
 function DatasetFolder:len() return self.spans.shape[1] end
 
 --- The path of file i.
@@ -118,13 +120,14 @@ function DatasetFolder:get(i)
   return value, target
 end
 
---- data.ImageFolder(root, {transform, target_transform, base = 1, extensions = {"jpg", "jpeg", "png"}, is_valid_file,
---- loader, allow_empty = false, on_error = "raise"}): images in folders, one folder a class, as data.DatasetFolder. An
---- image is RGB. The transform gets it as uint8 [3, H, W]; one that has :from_encoded(encoded) gets the vision.Encoded
---- of the file, of which it decodes no more than it needs. Without one a sample is float32 in [0, 1]. A loader of your
---- own may give what it likes.
+--- data.ImageFolder(…): images in folders, one folder a class, as data.DatasetFolder. An image is RGB. The transform
+--- gets it as uint8 [3, H, W]; one that has :from_encoded(encoded) gets the vision.Encoded of the file, of which it
+--- decodes no more than it needs. Without one a sample is float32 in [0, 1]. A loader of your own may give what it
+--- likes.
 local ImageFolder = class.define("ImageFolder", DatasetFolder)
 ImageFolder.extensions = {"jpg", "jpeg", "png"}
+ImageFolder.init = arguments.takes(nil,
+  arguments.in_order("transform target_transform loader is_valid_file allow_empty", rows), set_up)
 
 --- The file's vision.Encoded, unless a loader of your own is given.
 function ImageFolder.loader(path) return decoding.open(path) end

@@ -2,7 +2,6 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local one_value = require "luminary.base.one_value"
-local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
 
 --- images: uint8 [N, C, H, W]. A sample is a float32 image in [0, 1] and its label. Where the transform takes batches
@@ -12,14 +11,12 @@ Images.__makes = "images"
 
 local CONVERTED = {dtype = "float32", scale = 1 / 255}
 
---- The options that such sets take, and `more`.
-function Images.options(who, opts, more)
-  local spec = {
-    root = {"string"}, train = {"boolean", true}, base = {"integer", 1}, transform = {"callable"},
-    target_transform = {"callable"},
+--- The options that such sets take, and `more` rows.
+function Images.rows(...)
+  return {
+    {"root", "string"}, {"train", "boolean", true}, {"transform", "callable"}, {"target_transform", "callable"},
+    {"download", lacks = true}, {"base", "integer", 1}, ...,
   }
-  for name, row in pairs(more or {}) do spec[name] = row end
-  return options.check(who, opts, spec, "root")
 end
 
 --- Takes over images and labels, int64 [N] from 0.

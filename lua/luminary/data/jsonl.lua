@@ -1,5 +1,6 @@
 --- Files of JSON lines.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
@@ -15,14 +16,14 @@ local fail = options.fail
 local JSONLinesDataset = class.define("JSONLinesDataset", Dataset)
 JSONLinesDataset.__makes = "path"
 
-function JSONLinesDataset:init(path, opts)
+JSONLinesDataset.init = arguments.takes("JSONLinesDataset", {
+  {"fields", "table"}, {"transform", "callable"}, {"null", "any"}, records.on_error,
+}, function(self, path, opts)
   self.path = options.arg("JSONLinesDataset", "path", path, "string")
-  options.fill(self, "JSONLinesDataset", opts, {
-    fields = {"table"}, transform = {"callable"}, null = {"any"}, on_error = records.on_error,
-  }, "fields")
+  arguments.assign(self, opts)
   records.begin(self, self.on_error)
   self.starts = core.keep(core.source_lines((records.source(self)))) -- of lines, from byte 0; the end at last
-end
+end)
 
 function JSONLinesDataset:len() return self.starts.shape[1] - 1 end
 --- The file that sample i is in.

@@ -1,6 +1,4 @@
---- data.DataLoader(set [, {batch_size = 1, shuffle = false, sampler, batch_sampler, collate_fn, drop_last = false,
---- seed, device, pin_memory, num_workers = 0, prefetch_factor = 2, persistent_workers = false, worker_init_fn,
---- worker_type = "thread", timeout = 0, shard_ranks, generator}]): a set in batches.
+--- data.DataLoader(…): a set in batches.
 ---
 ---   for x, y in loader:epoch(n) do … end     -- the sampler is told which epoch
 ---   for x, y in loader:iter() do … end
@@ -37,6 +35,7 @@
 --- than leaving it out. With a device, unless it is false, it is done where it is measured to be quicker. Without
 --- CUDA there is no such memory, and they stay as they are.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local batches = require "luminary.data.make_batch"
@@ -60,15 +59,15 @@ end
 
 local MOST_WORKERS = 4096
 
-function DataLoader:init(set, opts)
+DataLoader.init = arguments.takes("DataLoader", {
+  {"batch_size", "count", says = "1"}, {"shuffle", "boolean", says = "false"}, {"sampler", "any"},
+  {"batch_sampler", "any"}, {"num_workers", "natural", 0}, {"collate_fn", "function"}, {"pin_memory", "boolean"},
+  {"drop_last", "boolean", says = "false"},
+  {"timeout", "positive", 0}, {"worker_init_fn", "function"}, {"worker_type", {"thread", "process"}, "thread"},
+  {"generator", "generator"}, {"prefetch_factor", "count", 2}, {"persistent_workers", "boolean", false},
+  {"seed", "natural"}, {"device", "any"}, {"shard_ranks", "boolean"},
+}, function(self, set, opts)
   self.dataset = dataset.check("DataLoader", set)
-  opts = options.check("DataLoader", opts, {
-    batch_size = {"count"}, shuffle = {"boolean"}, sampler = {"any"}, batch_sampler = {"any"},
-    collate_fn = {"function"}, drop_last = {"boolean"}, num_workers = {"natural", 0}, pin_memory = {"boolean"},
-    seed = {"natural"}, prefetch_factor = {"count", 2}, persistent_workers = {"boolean", false},
-    worker_init_fn = {"function"}, worker_type = {{"thread", "process"}, "thread"}, timeout = {"positive", 0},
-    device = {"any"}, shard_ranks = {"boolean"}, generator = {"generator"},
-  }, "batch_size")
   if opts.num_workers > MOST_WORKERS then
     fail("DataLoader: num_workers: %.0f are too many; %d at most", opts.num_workers, MOST_WORKERS)
   end
@@ -110,7 +109,7 @@ function DataLoader:init(set, opts)
   self.sampler = opts.sampler
     or opts.shuffle and sampler.RandomSampler(set, {seed = opts.seed, generator = opts.generator})
     or sampler.SequentialSampler(set)
-end
+end)
 
 -- Which of how many ranks this is, for streams that are shared out over ranks.
 local function place(self)

@@ -1,21 +1,21 @@
 --- The data sets that come as IDX files.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Images = require "luminary.data.images_in_memory"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.MNIST([{root, train = true, base = 1, transform, target_transform}]): handwritten digits, 28 x 28 images as
---- float32 [1, 28, 28] in [0, 1] and a label, which counts from 1 (base = 0: as in the file). Reads the four IDX files,
---- gzipped or plain, from `root`, $LUMINARY_DATA or /usr/share/datasets.
+--- data.MNIST(…): handwritten digits, 28 x 28 images as float32 [1, 28, 28] in [0, 1] and a label, which counts from 1
+--- (base = 0: as in the file). Reads the four IDX files, gzipped or plain, from `root`, $LUMINARY_DATA or
+--- /usr/share/datasets.
 local MNIST = class.define("MNIST", Images)
 MNIST.folders = {"", "/mnist", "/MNIST/raw", "/MNIST"}
 MNIST.remedy = "put the four IDX files (train-images-idx3-ubyte.gz, …) in one of them, or name their folder by root"
 MNIST.classes = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 
---- data.FashionMNIST([{root, train = true, base = 1, transform, target_transform}]): pictures of clothes in ten
---- classes, read and given as data.MNIST's.
+--- data.FashionMNIST(…): pictures of clothes in ten classes, read and given as data.MNIST's.
 local FashionMNIST = class.define("FashionMNIST", MNIST)
 FashionMNIST.folders = {"", "/fashion-mnist", "/FashionMNIST/raw", "/FashionMNIST"}
 FashionMNIST.remedy = "install Debian's dataset-fashion-mnist, or name the folder of the four IDX files by root"
@@ -23,8 +23,7 @@ FashionMNIST.classes = {
   "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 }
 
-function MNIST:init(opts)
-  opts = Images.options(self.__name, opts)
+MNIST.init = arguments.takes(nil, Images.rows(), function(self, opts)
   local which = opts.train and "train" or "t10k"
   local function find(name) return records.find(self, opts.root, {which .. name, which .. name .. ".gz"}) end
   local images_path, labels_path = find "-images-idx3-ubyte", find "-labels-idx1-ubyte"
@@ -35,6 +34,6 @@ function MNIST:init(opts)
       options.describe(images))
   end
   self:hold(images:unsqueeze(2), labels:to("int64"), opts)
-end
+end)
 
 return {MNIST = MNIST, FashionMNIST = FashionMNIST}

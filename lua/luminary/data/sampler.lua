@@ -1,6 +1,7 @@
 --- Samplers: in which order a loader visits a set. Each has :len() and :indices(), a 1-d int64 tensor of
 --- sample numbers for one epoch. A user's own may have :iter(), a Lua iterator, instead.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
@@ -43,31 +44,29 @@ local function order_of(sampler, n) return core.ops.randperm(n, {device = "cpu",
 
 --- data.SequentialSampler(set): 1, 2, 3, …
 local Sequential = class.define("SequentialSampler", Sampler)
-function Sequential:init(set, opts)
+Sequential.init = arguments.takes("SequentialSampler", {}, function(self, set, _)
   self.set = dataset.check("SequentialSampler", set)
-  options.check("SequentialSampler", opts, {})
-end
+end)
 function Sequential:len() return dataset.length("SequentialSampler", self.set) end
 --- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Sequential:indices() return count_to(self:len()) end
 
---- data.RandomSampler(set [, {replacement = false, num_samples, seed, generator}]): another order each epoch, from the
---- default generator or that one, or from a seed and the epoch: loader:epoch(n) says which that is, and each pass
---- begins the next. With replacement each of num_samples (as many as the set has) is drawn from the whole set; without,
---- more than the set has are one order after the other.
+--- data.RandomSampler(…): another order each epoch, from the default generator or that one, or from a seed and the
+--- epoch: loader:epoch(n) says which that is, and each pass begins the next. With replacement each of num_samples (as
+--- many as the set has) is drawn from the whole set; without, more than the set has are one order after the other.
 local Random = class.define("RandomSampler", Sampler)
 
-function Random:init(set, opts)
+Random.init = arguments.takes("RandomSampler", {
+  {"replacement", "boolean", false}, {"num_samples", "count"}, {"generator", "generator"}, {"seed", "natural"},
+}, function(self, set, opts)
   self.set = dataset.check("RandomSampler", set)
   self.epoch = 0
-  options.fill(self, "RandomSampler", opts, {
-    replacement = {"boolean", false}, num_samples = {"count"}, seed = {"natural"}, generator = {"generator"},
-  }, "replacement")
+  arguments.assign(self, opts)
   check_source("RandomSampler", self)
   if self.num_samples and dataset.length("RandomSampler", set) == 0 then
     fail("RandomSampler: num_samples = %d of a set that has none", self.num_samples)
   end
-end
+end)
 
 function Random:len() return self.num_samples or dataset.length("RandomSampler", self.set) end
 
@@ -92,16 +91,18 @@ function Random:indices()
   return order
 end
 
---- data.SubsetRandomSampler(indices [, {seed, generator}]): those sample numbers, a list or a 1-d int64 tensor, in
---- another order each epoch; drawn as RandomSampler draws.
+--- data.SubsetRandomSampler(…): those sample numbers, a list or a 1-d int64 tensor, in another order each epoch; drawn
+--- as RandomSampler draws.
 local SubsetRandom = class.define("SubsetRandomSampler", Sampler)
 
-function SubsetRandom:init(indices, opts)
+SubsetRandom.init = arguments.takes("SubsetRandomSampler", {
+  {"generator", "generator"}, {"seed", "natural"},
+}, function(self, indices, opts)
   self.subset = dataset.numbers("SubsetRandomSampler", indices)
-  options.fill(self, "SubsetRandomSampler", opts, {seed = {"natural"}, generator = {"generator"}}, "seed")
+  arguments.assign(self, opts)
   self.epoch = 0
   check_source("SubsetRandomSampler", self)
-end
+end)
 
 function SubsetRandom:len() return self.subset.shape[1] end
 SubsetRandom.set_epoch = Random.set_epoch
@@ -114,21 +115,20 @@ function SubsetRandom:indices()
   return core.gather_rows(self.subset, seed and core.permutation(n, seed) or order_of(self, n))
 end
 
---- data.WeightedRandomSampler(weights, num_samples [, {replacement = true, seed, generator}]): num_samples sample
---- numbers an epoch, number i with a probability in proportion to weights[i], a list or a 1-d tensor. Without
---- replacement no number comes twice (Efraimidis and Spirakis 2006); then at least num_samples weights have to be above
---- 0.
+--- data.WeightedRandomSampler(…): num_samples sample numbers an epoch, number i with a probability in proportion to
+--- weights[i], a list or a 1-d tensor. Without replacement no number comes twice (Efraimidis and Spirakis 2006); then
+--- at least num_samples weights have to be above 0.
 local Weighted = class.define("WeightedRandomSampler", Sampler)
 
-function Weighted:init(weights, num_samples, opts)
+Weighted.init = arguments.takes("WeightedRandomSampler", {
+  {"replacement", "boolean", true}, {"generator", "generator"}, {"seed", "natural"},
+}, function(self, weights, num_samples, opts)
   local who = "WeightedRandomSampler"
   if core.is_tensor(weights) and weights.ndim == 1 then weights = weights:totable() end
   if not options.is_plain(weights) then
     fail("%s: a list or a 1-d tensor of weights wanted, got %s", who, options.describe(weights))
   end
-  options.fill(self, who, opts, {
-    replacement = {"boolean", true}, seed = {"natural"}, generator = {"generator"},
-  }, "replacement")
+  arguments.assign(self, opts)
   check_source(who, self)
   self.weights, self.num_samples = {}, options.arg(who, "num_samples", num_samples, "count")
   self.epoch = 0
@@ -146,7 +146,7 @@ function Weighted:init(weights, num_samples, opts)
   if not self.replacement and above < num_samples then
     fail("%s: %d samples without replacement of %d whose weight is above 0", who, num_samples, above)
   end
-end
+end)
 
 function Weighted:len() return self.num_samples end
 Weighted.set_epoch = Random.set_epoch
@@ -193,13 +193,15 @@ end
 --- loader's batch_sampler.
 local Batch = class.define("BatchSampler", Sampler)
 
-function Batch:init(sampler, batch_size, drop_last)
+Batch.init = arguments.takes("BatchSampler", {
+  {"drop_last", "boolean", false},
+}, function(self, sampler, batch_size, opts)
   if not class.has(sampler, "len", "iter") then
     fail("BatchSampler: a sampler wanted, with :iter() and :len(), got %s", options.describe(sampler))
   end
   self.sampler, self.batch_size = sampler, options.arg("BatchSampler", "batch_size", batch_size, "count")
-  self.drop_last = options.arg("BatchSampler", "drop_last", drop_last or false, "boolean")
-end
+  self.drop_last = opts.drop_last
+end)
 
 function Batch:len()
   return (self.drop_last and math.floor or math.ceil)(dataset.length("BatchSampler", self.sampler, "sampler") /
@@ -241,12 +243,11 @@ end
 --- instead). Ranks are the process group's, or one of one without a group.
 local Distributed = class.define("DistributedSampler", Sampler)
 
-function Distributed:init(set, opts)
+Distributed.init = arguments.takes("DistributedSampler", {
+  {"num_replicas", "count"}, {"rank", "natural"}, {"shuffle", "boolean", true}, {"seed", "natural", 0},
+  {"drop_last", "boolean", false},
+}, function(self, set, opts)
   self.set = dataset.check("DistributedSampler", set)
-  opts = options.check("DistributedSampler", opts, {
-    num_replicas = {"count"}, rank = {"natural"}, shuffle = {"boolean", true}, seed = {"natural", 0},
-    drop_last = {"boolean", false},
-  }, "num_replicas")
   local grouped = dist.is_initialized()
   self.num_replicas = opts.num_replicas or (grouped and dist.get_world_size() or 1)
   self.rank = opts.rank or (grouped and dist.get_rank() or 0)
@@ -260,7 +261,7 @@ function Distributed:init(set, opts)
       n, self.num_replicas, n)
   end
   self.share = opts.drop_last and math.floor(n / self.num_replicas) or math.ceil(n / self.num_replicas)
-end
+end)
 
 function Distributed:len() return self.share end
 

@@ -1,5 +1,6 @@
 --- Files of tokens, numbers one after the other.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
@@ -20,15 +21,14 @@ TokenDataset.__makes = "path"
 
 local sizes = {uint8 = 1, int16 = 2, uint16 = 2, int32 = 4, uint32 = 4, int64 = 8}
 
-function TokenDataset:init(path, opts)
+TokenDataset.init = arguments.takes("TokenDataset", {
+  {"block_size", "count"}, {"dtype", {"uint8", "int16", "uint16", "int32", "uint32", "int64"}, "uint16"},
+  {"stride", "count", from = "block_size"}, {"base", "integer", 1}, {"vocab_size", "count"}, {"offset", "natural", 0},
+  {"transform", "callable"},
+}, function(self, path, opts)
   self.path = options.arg("TokenDataset", "path", path, "string")
-  options.fill(self, "TokenDataset", opts, {
-    block_size = {"count"}, dtype = {{"uint8", "int16", "uint16", "int32", "uint32", "int64"}, "uint16"},
-    stride = {"count"}, base = {"integer", 1}, vocab_size = {"count"}, offset = {"natural", 0},
-    transform = {"callable"},
-  }, "block_size")
+  arguments.assign(self, opts)
   if not self.block_size then fail("TokenDataset: {block_size = …} says how many tokens a sample has") end
-  self.stride = self.stride or self.block_size
   local item, _, bytes = sizes[self.dtype], records.source(self)
   if bytes < self.offset or (bytes - self.offset) % item ~= 0 then
     fail("TokenDataset: %s has %d bytes, which is no number of tokens of %d bytes after the first %d", path, bytes,
@@ -39,7 +39,7 @@ function TokenDataset:init(path, opts)
     fail("TokenDataset: %s has %d tokens; a block of %d and the token after it want more", path, self.tokens,
       self.block_size)
   end
-end
+end)
 
 --- Whether there is a transform.
 function TokenDataset:one_by_one() return self.transform ~= nil end

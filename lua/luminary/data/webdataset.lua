@@ -1,5 +1,6 @@
 --- Samples in tar archives, as WebDataset lays them out (https://github.com/webdataset/webdataset).
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
@@ -122,12 +123,12 @@ end
 
 -- ---- samples
 
-function WebDataset:init(shards, opts)
+WebDataset.init = arguments.takes("WebDataset", {
+  {"fields", "table"}, {"transform", "callable"}, {"decode", "table", {}, none = true}, {"base", "integer", 1},
+  {"null", "any"}, {"shuffle", "natural", 0}, {"shuffle_shards", "boolean", false},
+  records.on_error,
+}, function(self, shards, opts)
   self.shards = shards_of(shards)
-  opts = options.check("WebDataset", opts, {
-    fields = {"table"}, transform = {"callable"}, decode = {"table", {}, true}, base = {"integer", 1}, null = {"any"},
-    shuffle = {"natural", 0}, shuffle_shards = {"boolean", false}, on_error = records.on_error,
-  }, "fields")
   records.begin(self, opts.on_error)
   for _, name in ipairs {"transform", "base", "null", "shuffle", "shuffle_shards"} do self[name] = opts[name] end
   self.decoders, self.fields = opts.decode, opts.fields and {} or nil
@@ -141,7 +142,7 @@ function WebDataset:init(shards, opts)
     end
   end
   self.part, self.parts = 0, 1
-end
+end)
 
 --- Part i, from 0, of n: a loader's worker has it called.
 function WebDataset:shard(i, n)

@@ -9,6 +9,7 @@
 --- Once there was one, what collectives were to write is undefined, with all that was made of it: reading a tensor, by
 --- t:item() say, then gives whatever is there. Before results are saved, say, dist.barrier() makes sure of them.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
 local fail = options.fail
@@ -21,32 +22,16 @@ collectives.ReduceOp = options.strict("dist.ReduceOp", {
 })
 local reductions = {"sum", "mean", "product", "min", "max", "band", "bor"}
 
--- Rows that every collective has, and those of one, for options.check.
-local function with(rows)
-  rows.group, rows.async_op, rows.timeout = {"any"}, {"boolean", false}, {"positive"}
+-- The options of a collective: its own, and then those that all have.
+local function with(...)
+  local rows = {...}
+  rows[#rows + 1], rows[#rows + 2] = {"group", "any"}, {"async_op", "boolean", false}
+  rows[#rows + 1] = {"timeout", "positive", named = true}
   return rows
 end
 
-local function is_options(v) return options.is_plain(v) and type(next(v)) == "string" end
-
--- What follows the tensor: positional values by `names`, then options, in which they may stand too. Gives all of
--- them by name, with `group` resolved.
-local function take(who, rows, names, ...)
-  local n, given = select("#", ...), nil
-  if n > 0 then
-    local last = select(n, ...)
-    if n > #names or is_options(last) then n, given = n - 1, last end
-  end
-  if n > #names then fail("%s: too many arguments; options go in one table at the end", who) end
-  local opts = options.check(who, given, rows, names[n + 1] or (rows.op and "op") or "group")
-  for i = 1, n do
-    local name, value = names[i], (select(i, ...))
-    if value ~= nil then
-      if given and given[name] ~= nil then fail("%s: %s is given twice, by position and by name", who, name) end
-      opts[name] = options.arg(who, name, value, rows[name][1])
-    end
-  end
-  if opts.op then options.choice(who, "op", opts.op, reductions) end
+-- The options once they are read: `group` is resolved.
+local function finish(who, opts)
   if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
   opts.group = groups.resolve(who, opts.group)
   return opts
@@ -68,55 +53,57 @@ local function check_list(who, name, list, group)
   return list
 end
 
-local reducing = with {op = {"string", "sum"}}
+local reduction = {"op", reductions, "sum"}
+local reducing = with(reduction)
 
-local scaling = with {op = {"string", "sum"}, scale = {"number"}}
+local scaling = with(reduction)
+scaling[#scaling + 1] = {"scale", "number", named = true}
 
 --- t becomes the reduction over all ranks. {scale = 0.5}: the sum of what each rank's t is times its own scale; floats.
 --- Gives t.
-function collectives.all_reduce(t, ...)
+collectives.all_reduce = arguments.takes("all_reduce", scaling, function(t, opts)
   check("all_reduce", "the tensor", t)
-  local opts = take("all_reduce", scaling, {}, ...)
+  finish("all_reduce", opts)
   if opts.scale and opts.op ~= "sum" then fail("all_reduce: scale goes with op = 'sum', not with '%s'", opts.op) end
   return run("all_reduce", opts, nil, t) or t
-end
+end)
 
-local rooted = with {src = {"natural", 0}}
+local rooted = with {"src", "natural", 0}
 
 --- t becomes what it is on rank `src` (0). Gives t.
-function collectives.broadcast(t, ...)
+collectives.broadcast = arguments.takes("broadcast", rooted, function(t, opts)
   check("broadcast", "the tensor", t)
-  local opts = take("broadcast", rooted, {"src"}, ...)
+  finish("broadcast", opts)
   return run("broadcast", opts, opts.src, t) or t
-end
+end)
 
-local reducing_to = with {op = {"string", "sum"}, dst = {"natural", 0}}
+local reducing_to = with({"dst", "natural", 0}, reduction)
 
 --- t becomes the reduction on rank `dst` (0) alone; elsewhere it stays as it is. Gives t.
-function collectives.reduce(t, ...)
+collectives.reduce = arguments.takes("reduce", reducing_to, function(t, opts)
   check("reduce", "the tensor", t)
-  local opts = take("reduce", reducing_to, {"dst"}, ...)
+  finish("reduce", opts)
   return run("reduce", opts, opts.dst, t) or t
-end
+end)
 
-local plain = with {}
+local plain = with()
 
 --- outputs[r + 1] becomes rank r's t. Gives the list.
-function collectives.all_gather(outputs, t, ...)
+collectives.all_gather = arguments.takes("all_gather", plain, function(outputs, t, opts)
   check("all_gather", "the tensor", t)
-  local opts = take("all_gather", plain, {}, ...)
+  finish("all_gather", opts)
   return run("all_gather", opts, nil, t, check_list("all_gather", "the list of outputs", outputs, opts.group))
     or outputs
-end
+end)
 
 --- output, [size * n, …] or [size, n, …], becomes the t, [n, …], of all ranks in their order. Gives output.
-function collectives.all_gather_into_tensor(output, t, ...)
+collectives.all_gather_into_tensor = arguments.takes("all_gather_into_tensor", plain, function(output, t, opts)
   local who = "all_gather_into_tensor"
   check(who, "the output", output)
   check(who, "the tensor", t)
-  local opts = take(who, plain, {}, ...)
+  finish(who, opts)
   return run("all_gather", opts, nil, t, {output}) or output
-end
+end)
 
 -- The list is looked at on the root alone; elsewhere it may be there or not.
 local function list_at(who, name, list, root, group)
@@ -127,54 +114,52 @@ local function list_at(who, name, list, root, group)
   return check_list(who, name, list, group)
 end
 
-local gathering = with {gather_list = {"table"}, dst = {"natural", 0}}
+local gathering = with({"gather_list", "table", list = true}, {"dst", "natural", 0})
 
---- dist.gather(t [, gather_list] [, dst] [, opts]): on rank `dst` (0) gather_list[r + 1] becomes rank r's t, and it
---- gives the list.
-function collectives.gather(t, ...)
+--- dist.gather(…): on rank `dst` (0) gather_list[r + 1] becomes rank r's t, and it gives the list.
+collectives.gather = arguments.takes("gather", gathering, function(t, opts)
   check("gather", "the tensor", t)
-  local opts = take("gather", gathering, {"gather_list", "dst"}, ...)
+  finish("gather", opts)
   local list = list_at("gather", "gather_list", opts.gather_list, opts.dst, opts.group)
   return run("gather", opts, opts.dst, t, list) or list
-end
+end)
 
-local scattering = with {scatter_list = {"table"}, src = {"natural", 0}}
+local scattering = with({"scatter_list", "table", list = true}, {"src", "natural", 0})
 
---- dist.scatter(t [, scatter_list] [, src] [, opts]): on rank r, t becomes scatter_list[r + 1] of rank `src` (0).
---- Gives t.
-function collectives.scatter(t, ...)
+--- dist.scatter(…): on rank r, t becomes scatter_list[r + 1] of rank `src` (0). Gives t.
+collectives.scatter = arguments.takes("scatter", scattering, function(t, opts)
   check("scatter", "the tensor", t)
-  local opts = take("scatter", scattering, {"scatter_list", "src"}, ...)
+  finish("scatter", opts)
   local list = list_at("scatter", "scatter_list", opts.scatter_list, opts.src, opts.group)
   return run("scatter", opts, opts.src, t, list) or t
-end
+end)
 
 --- output becomes the reduction over all ranks of inputs[r + 1], r being this rank. Gives output.
-function collectives.reduce_scatter(output, inputs, ...)
+collectives.reduce_scatter = arguments.takes("reduce_scatter", reducing, function(output, inputs, opts)
   check("reduce_scatter", "the output", output)
-  local opts = take("reduce_scatter", reducing, {}, ...)
+  finish("reduce_scatter", opts)
   return run("reduce_scatter", opts, nil, output,
     check_list("reduce_scatter", "the list of inputs", inputs, opts.group)) or output
-end
+end)
 
 --- The same with one input, [size * n, …] or [size, n, …], for an output of [n, …].
-function collectives.reduce_scatter_tensor(output, input, ...)
+collectives.reduce_scatter_tensor = arguments.takes("reduce_scatter_tensor", reducing, function(output, input, opts)
   local who = "reduce_scatter_tensor"
   check(who, "the output", output)
   check(who, "the input", input)
-  local opts = take(who, reducing, {}, ...)
+  finish(who, opts)
   return run("reduce_scatter", opts, nil, output, {input}) or output
-end
+end)
 
 --- outputs[r + 1] becomes rank r's inputs[s + 1], s being this rank. Sizes may differ from pair to pair. Gives outputs.
-function collectives.all_to_all(outputs, inputs, ...)
-  local opts = take("all_to_all", plain, {}, ...)
+collectives.all_to_all = arguments.takes("all_to_all", plain, function(outputs, inputs, opts)
+  finish("all_to_all", opts)
   check_list("all_to_all", "the list of outputs", outputs, opts.group)
   check_list("all_to_all", "the list of inputs", inputs, opts.group)
   return run("all_to_all", opts, nil, nil, outputs, inputs) or outputs
-end
+end)
 
-local splitting = with {output_split_sizes = {"table"}, input_split_sizes = {"table"}}
+local splitting = with({"output_split_sizes", "table"}, {"input_split_sizes", "table"})
 
 -- t's parts for the ranks, as views: equal ones, or as many rows as `sizes` says.
 local function parts(who, name, t, sizes, group)
@@ -194,63 +179,66 @@ local function parts(who, name, t, sizes, group)
   return core.no_grad(t.split, t, sizes, 1)
 end
 
---- dist.all_to_all_single(output, input [, {output_split_sizes, input_split_sizes}]): the same with one tensor each,
---- whose first dim is cut into equal parts, or into those that the lists say: input_split_sizes[r + 1] rows go to rank
---- r, output_split_sizes[r + 1] come from it. Gives output.
-function collectives.all_to_all_single(output, input, ...)
+--- dist.all_to_all_single(…): the same with one tensor each, whose first dim is cut into equal parts, or into those
+--- that the lists say: input_split_sizes[r + 1] rows go to rank r, output_split_sizes[r + 1] come from it. Gives
+--- output.
+collectives.all_to_all_single = arguments.takes("all_to_all_single", splitting, function(output, input, opts)
   local who = "all_to_all_single"
   check(who, "the output", output)
   check(who, "the input", input)
-  local opts = take(who, splitting, {}, ...)
+  finish(who, opts)
   local outputs, inputs = {output}, {input}
   if opts.output_split_sizes or opts.input_split_sizes then
     outputs = parts(who, "output_split_sizes", output, opts.output_split_sizes, opts.group)
     inputs = parts(who, "input_split_sizes", input, opts.input_split_sizes, opts.group)
   end
   return run("all_to_all", opts, nil, nil, outputs, inputs) or output
-end
+end)
 
 --- Returns when every rank has come here, and what it called in this group before is done, on its device too. With
 --- async_op its work says that every rank has come.
-function collectives.barrier(...) return run("barrier", take("barrier", plain, {}, ...)) end
+collectives.barrier = arguments.takes("barrier", {
+  {"group", "any"}, {"async_op", "boolean", false}, {"device_ids", lacks = true}, {"timeout", "positive"},
+}, function(opts)
+  return run("barrier", finish("barrier", opts))
+end)
 
-local monitored = {group = {"any"}, timeout = {"positive"}, wait_all_ranks = {"boolean", false}}
+local monitored = {{"group", "any"}, {"timeout", "positive"}, {"wait_all_ranks", "boolean", false}}
 
 --- A barrier whose error, when `timeout` seconds are over, names the ranks that did not come (all of them, whatever
 --- wait_all_ranks says).
-function collectives.monitored_barrier(...)
-  local opts = take("monitored_barrier", monitored, {}, ...)
+collectives.monitored_barrier = arguments.takes("monitored_barrier", monitored, function(opts)
+  finish("monitored_barrier", opts)
   opts.async_op = false
   return run("barrier", opts)
-end
+end)
 
 -- ---- from one rank to another
 
-local sending = {group = {"any"}, timeout = {"positive"}, tag = {"natural", 0}, dst = {"natural"}}
-local receiving = {group = {"any"}, timeout = {"positive"}, tag = {"natural", 0}, src = {"natural"}}
+local sending = {{"dst", "natural"}, {"group", "any"}, {"tag", "natural", 0}, {"timeout", "positive", named = true}}
+local receiving = {{"src", "natural"}, {"group", "any"}, {"tag", "natural", 0}, {"timeout", "positive", named = true}}
 
-local function post(who, t, asynchronous, ...)
+local function post(who, t, asynchronous, opts)
   local out = who == "send" or who == "isend"
   check(who, "the tensor", t)
-  local opts = take(who, out and sending or receiving, {out and "dst" or "src"}, ...)
-  opts.async_op = asynchronous
+  finish(who, opts).async_op = asynchronous
   if out and not opts.dst then fail("%s: to which rank?", who) end
   return run(out and "send" or "recv", opts, opts.dst or opts.src, t)
 end
 
 --- Sends t to rank `dst`; {tag = 0} tells messages between the same two ranks apart. Returns when t may be changed.
-function collectives.send(t, ...) post("send", t, false, ...) end
+collectives.send = arguments.takes("send", sending, function(t, opts) post("send", t, false, opts) end)
 
 --- t becomes what rank `src` (any, without) sent with the same tag. Gives the sender's rank.
-function collectives.recv(t, ...) return post("recv", t, false, ...) end
+collectives.recv = arguments.takes("recv", receiving, function(t, opts) return post("recv", t, false, opts) end)
 
 --- The same without waiting: they give a work, to be waited for before t is touched. Over nccl they run one after the
 --- other, and the first with a peer may wait for it to come: ranks that send to each other, or in a ring, need
 --- dist.batch_isend_irecv.
-function collectives.isend(t, ...) return post("isend", t, true, ...) end
+collectives.isend = arguments.takes("isend", sending, function(t, opts) return post("isend", t, true, opts) end)
 
 --- Of an irecv from any rank, work:source_rank() is the sender's once it is done.
-function collectives.irecv(t, ...) return post("irecv", t, true, ...) end
+collectives.irecv = arguments.takes("irecv", receiving, function(t, opts) return post("irecv", t, true, opts) end)
 
 -- ---- several of them at once
 
@@ -271,31 +259,32 @@ local function new_op(who, op, t, peer, opts)
   }, P2POp)
 end
 
---- dist.P2POp(op, t, peer [, {tag, group}]): one send or receive for dist.batch_isend_irecv. op: dist.isend or
---- dist.irecv; peer: a rank in the world.
-function collectives.P2POp(op, t, peer, opts)
-  return new_op("P2POp", op, t, peer, options.check("P2POp", opts, {tag = {"natural", 0}, group = {"any"}}, "tag"))
-end
+--- dist.P2POp(…): one send or receive for dist.batch_isend_irecv. op: dist.isend or dist.irecv; peer: a rank in the
+--- world.
+collectives.P2POp = arguments.takes("P2POp", {
+  {"group", "any"}, {"tag", "natural", 0},
+}, function(op, t, peer, opts)
+  return new_op("P2POp", op, t, peer, opts)
+end)
 
 --- dist.batch_isend_irecv(list [, {timeout}]): starts several sends and receives of which none has to wait for another;
 --- gives a list of works. Entries are dist.P2POp's, or {op = "isend", tensor = t, peer = 1, tag = 0, group = g}; all of
 --- one group.
-function collectives.batch_isend_irecv(list, opts)
+collectives.batch_isend_irecv = arguments.takes("batch_isend_irecv", {{"timeout", "positive"}}, function(list, opts)
   local who = "batch_isend_irecv"
   check(who, "the list", list, "table")
-  opts = options.check(who, opts, {timeout = {"positive"}}, "timeout")
   if #list == 0 then fail("%s: the list is empty", who) end
   local ops = {}
   for i, entry in ipairs(list) do
     local name = ("%s: entry %d"):format(who, i)
     check(name, "it", entry, "table")
     if getmetatable(entry) ~= P2POp then
-      options.check(name, entry, {op = {"any"}, tensor = {"any"}, peer = {"any"}, tag = {"any"}, group = {"any"}}, "op")
+      options.check(name, entry, {op = {"any"}, tensor = {"any"}, peer = {"any"}, tag = {"any"}, group = {"any"}})
     end
     ops[i] = new_op(name, entry.op, entry.tensor, entry.peer, entry)
     if ops[i].group ~= ops[1].group then fail("%s: entry %d is of another group than the first", who, i) end
   end
   return core.dist_batch(groups.resolve(who, ops[1].group).handle, opts.timeout, ops)
-end
+end)
 
 return collectives

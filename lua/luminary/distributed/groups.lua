@@ -1,5 +1,6 @@
 --- Process groups: which there are in this Lua state, and which ranks are in them.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local fail = options.fail
@@ -104,16 +105,15 @@ local function check_ranks(who, ranks, size)
   return list
 end
 
---- dist.new_group([ranks] [, {ranks, backend, timeout}]): a group of some ranks (all without `ranks`). Every rank
---- calls it, in the same order; those outside get dist.NON_MEMBER.
-groups.new_group = options.exact("new_group", function(ranks, opts)
+--- dist.new_group(…): a group of some ranks (all without `ranks`). Every rank calls it, in the same order; those
+--- outside get dist.NON_MEMBER.
+groups.new_group = arguments.takes("new_group", {
+  {"ranks", "table", list = true}, {"timeout", "positive"}, {"backend", "string"},
+}, function(opts)
   local who = "new_group"
-  if opts == nil and type(ranks) == "table" and type(next(ranks)) == "string" then ranks, opts = nil, ranks end
   local default = groups.need(who)
-  opts = options.check(who, opts, {ranks = {"table"}, backend = {"string"}, timeout = {"positive"}}, "backend")
   if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
-  ranks = ranks or opts.ranks
-  ranks = check_ranks(who, ranks == nil and default.ranks or options.arg(who, "ranks", ranks, "table"), default.size)
+  local ranks = check_ranks(who, opts.ranks or default.ranks, default.size)
   local backend = opts.backend and groups.backend(who, opts.backend) or default.backend
   if not groups.world then return new(core.dist_solo(), "solo") end
   local handle = core.dist_group(groups.world, backend, ranks, opts.timeout)

@@ -1,5 +1,6 @@
 --- dist: process groups. A script written for many ranks runs unchanged as one of one.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local environment = require "luminary.distributed.rank_from_environment"
 local groups = require "luminary.distributed.groups"
@@ -31,17 +32,13 @@ end})
 --- job's until it ends, and an error for rank 0 of a second one; without LM_TOKEN it has to be this user's own).
 --- timeout (1800): seconds for all to join, and for each collective. heartbeat_timeout (10; 0: never): silence after
 --- which a rank is given up.
-function dist.init_process_group(backend, opts, ...)
+dist.init_process_group = arguments.takes("init_process_group", {
+  {"backend", "string"}, {"init_method", "string", "env://"}, {"timeout", "positive", 1800}, {"world_size", "count"},
+  {"rank", "natural"}, {"store", lacks = true}, {"group_name", lacks = true},
+  {"heartbeat_timeout", "positive", named = true},
+}, function(opts)
   local who = "init_process_group"
-  if options.count(...) > 0 then
-    fail("%s: too many arguments; options go in one table at the end: {world_size = 2, rank = 0}", who)
-  end
-  if type(backend) == "table" and opts == nil then backend, opts = nil, backend end
-  opts = options.check(who, opts, {
-    backend = {"string"}, init_method = {"string", "env://"}, world_size = {"count"}, rank = {"natural"},
-    timeout = {"positive", 1800}, heartbeat_timeout = {"positive"},
-  }, "init_method")
-  backend = backend ~= nil and options.arg(who, "backend", backend, "string") or opts.backend or environment.backend()
+  local backend = opts.backend or environment.backend()
   if backend then backend = groups.backend(who, backend) end
   if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
   local method = environment.parse(opts.init_method)
@@ -66,7 +63,7 @@ function dist.init_process_group(backend, opts, ...)
     core.dist_close(world)
     error(problem, 0)
   end
-end
+end)
 
 --- Leave: one group, or without an argument all of them, with a goodbye to the other ranks.
 function dist.destroy_process_group(group)

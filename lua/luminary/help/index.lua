@@ -25,7 +25,7 @@ end
 local function read_comments(path, by_heading)
   local by_line, file, first = {}, io.open(path, "r"), nil
   if not file then return by_line end
-  local block, number = nil, 0
+  local block, declared, number = nil, nil, 0
   local function keep(lines)
     local name = heading(lines[1])
     if name and not by_heading[name] then by_heading[name] = lines end
@@ -36,11 +36,16 @@ local function read_comments(path, by_heading)
     if comment then
       block = block or {}
       block[#block + 1] = comment
+    elseif declared then
+      if text:find("function%(") then by_line[number], declared = declared, nil end
     elseif block then
       first = first or block
       if text:find("%S") then
         by_line[number] = block
         keep(block)
+        -- Of name = arguments.takes("name", {…}, function(…) with its rows on lines of their own.
+        local begins = text:find "%.takes%(" or text:find "%.reads%("
+        if begins and not text:find "function%(" then declared = block end
       else
         local entry
         for _, each in ipairs(block) do

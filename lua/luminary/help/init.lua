@@ -1,6 +1,7 @@
 --- What each public name is, as text: from the core for the ops, and from the comments in these files (index.lua).
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local index = require "luminary.help.index"
@@ -17,11 +18,13 @@ local getinfo, getlocal, getupvalue = debug.getinfo, debug.getlocal, debug.getup
 
 -- ---- what is said about one
 
+local wrappers = {options = true, class = true, arguments = true}
+
 -- The function that stands behind one of options.exact and the like.
 local function original(f)
   for _ = 1, 5 do
     local info = getinfo(f, "S")
-    if not info.source:find("/base/options%.lua$") and not info.source:find("/base/class%.lua$") then return f, info end
+    if not wrappers[info.source:match "/base/(%w+)%.lua$"] then return f, info end
     local i, inner = 1, nil
     while true do
       local name, value = getupvalue(f, i)
@@ -35,7 +38,16 @@ local function original(f)
   return f, getinfo(f, "S")
 end
 
-local function call_of(path, f)
+-- What is between the parentheses of a call of a value that declares its arguments; nil for others.
+local function declared_call(value, path)
+  local rows, least = arguments.declared(value)
+  if rows and path:find "^x:" then rows, least = {unpack(rows, 2)}, least - 1 end -- x itself
+  return rows and arguments.call(rows, least)
+end
+
+local function call_of(path, f, value)
+  local declared = declared_call(value, path)
+  if declared then return ("%s(%s)"):format(path, declared) end
   local names, info = {}, getinfo(f, "u")
   for i = 1, info.nparams do
     local name = getlocal(f, i)
@@ -46,10 +58,15 @@ local function call_of(path, f)
 end
 
 -- What a comment says of a name: as it stands where it begins with a call, else below the call.
-local function worded(path, name, lines, f)
-  local about = heading(lines[1])
-  if about and about:match("[%w_]+$") == name then return joined(lines) end
-  return (f and call_of(path, f) or path) .. "\n  " .. joined(lines):gsub("\n", "\n  ")
+local function worded(path, name, lines, f, value)
+  local about, declared, text = heading(lines[1]), declared_call(value, path), joined(lines)
+  if about and about:match("[%w_]+$") == name then
+    if declared and text:find("^[%w_%.:]+%b()") then
+      text = text:gsub("^([%w_%.:]+)%b()", function(call) return call .. "(" .. declared .. ")" end, 1)
+    end
+    return text
+  end
+  return (f and call_of(path, f, value) or path) .. "\n  " .. text:gsub("\n", "\n  ")
 end
 
 -- What is above a function.
@@ -60,7 +77,7 @@ local function of_function(entry, value)
     files[info.source] = info.source:find("^@") and read_comments(info.source:sub(2), {}) or {}
   end
   local lines = info.what ~= "C" and files[info.source][info.linedefined]
-  if lines then return worded(entry.path, entry.name, lines, f) end
+  if lines then return worded(entry.path, entry.name, lines, f, value) end
 end
 
 local explain
@@ -93,14 +110,15 @@ local function find_text(entry)
     local text = of_function(entry, entry.value)
     if text then return text end
   end
-  if lines then return worded(entry.path, entry.name, lines) end
+  if lines then return worded(entry.path, entry.name, lines, nil, entry.value) end
   local own = is_class(entry.value) and rawget(entry.value, "__help")
-  if own then return own end
+  if own then return worded(entry.path, entry.name, {own}, nil, entry.value) end
   lines = type(entry.value) == "table" and all().first[entry.value]
   if lines then return joined(lines) end
   if entry.owner == "x" or entry.owner == "lm" or entry.owner == "F" then
     local text = core.help(aliases.of[entry.name] or entry.name)
-    if text then return text end
+    if text and not declared_call(entry.value, entry.path) then return text end
+    if text then return worded(entry.path, entry.name, {(text:gsub("^[%w_]+", entry.path))}, nil, entry.value) end
   end
   local kind = type(entry.value)
   if kind == "string" or kind == "number" then return explain(entry.owner) end -- a constant among others
@@ -328,7 +346,7 @@ function help.value(name, value)
   name = name or "it"
   if type(value) == "function" then
     local entry, info = {path = name, name = name}, getinfo(value, "S")
-    return of_function(entry, value) or call_of(name, original(value))
+    return of_function(entry, value) or call_of(name, original(value), value)
       .. (info.what == "C" and "" or ("\n  %s:%d"):format(info.short_src, info.linedefined))
   end
   local record = class.record(value)

@@ -247,6 +247,8 @@ local weights = "nothing is downloaded; {weights = path} takes torchvision's .pt
 other.options = {
   map_location = "it is device", weights_only = "it is always so: nothing in a file is run",
   mmap_mode = "it is mmap = true", allow_pickle = "nothing in a file is run",
+  sparse = "gradients are dense here; leave it out",
+  size_average = 'reduction = "mean" or "sum" says it', reduce = 'reduction = "none" says it',
   pretrained = weights, download = "nothing is downloaded: the files have to be there",
   hop_size = "here it is hop_length",
   return_tensors = "results are tensors", text_pair = "the second text is the second argument",

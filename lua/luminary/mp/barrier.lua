@@ -1,5 +1,6 @@
 --- Barriers for processes and threads, as Python's multiprocessing has them.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local new_condition = require "luminary.mp.condition"
 local options = require "luminary.base.options"
 local semaphore = require "luminary.mp.semaphore"
@@ -108,13 +109,13 @@ function Barrier.__tostring(self)
   return ("Barrier(%d of %d wait%s)"):format(self.n_waiting, self.parties, self.broken and ", broken" or "")
 end
 
-setmetatable(Barrier, {__call = function(_, parties, opts)
+local new = arguments.takes("Barrier", {{"action", "function"}, {"timeout", "positive"}}, function(parties, opts)
   parties = options.arg("Barrier", "parties", parties, "count")
-  opts = options.check("Barrier", opts, {action = {"function"}, timeout = {"positive"}}, "action")
   return setmetatable({
     parties = parties, action = opts.action, timeout = opts.timeout, places = semaphore.BoundedSemaphore(parties),
     condition = new_condition(), state = core.ops.zeros({2}, {dtype = "int64"}):share_memory_(), -- phase, round
   }, Barrier)
-end})
+end)
+setmetatable(Barrier, {__call = function(_, ...) return new(...) end, takes = new})
 
 return Barrier

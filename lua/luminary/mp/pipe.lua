@@ -4,6 +4,7 @@
 --- conn:send(value), conn:recv(), conn:poll(seconds), conn:close(). A connection is at its end when all who had the
 --- other one have closed it or ended: close the one that was sent to a Process here, once that was started.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared_handle"
@@ -19,8 +20,8 @@ local function try_put(h, seconds, text, tensors, handles) return core.mp_put(h,
 
 --- Sends a value. opts: {timeout = seconds} says how long to wait where the other side does not receive and the system
 --- has no more room; it is an error if there was none.
-function Connection:send(value, opts)
-  local h, timeout = handle("send", self), shared.timeout("Connection:send", opts)
+function Connection:send(value, ...)
+  local h, timeout = handle("send", self), shared.timeout("Connection:send", ...)
   if self.way == "receive" then
     options.fail "Connection:send: this end only receives: Pipe {duplex = false} made it"
   end
@@ -32,8 +33,8 @@ function Connection:send(value, opts)
 end
 
 --- The next value. opts: {timeout = seconds} says how long to wait; that none came, or that none will, is an error.
-function Connection:recv(opts)
-  local h, timeout = handle("recv", self), shared.timeout("Connection:recv", opts)
+function Connection:recv(...)
+  local h, timeout = handle("recv", self), shared.timeout("Connection:recv", ...)
   if self.way == "send" then options.fail "Connection:recv: this end only sends: Pipe {duplex = false} made it" end
   local text, tensors, handles = shared.wait(timeout, core.mp_get, h)
   if text == false then options.fail("Connection:recv: nothing came within %g s", timeout) end
@@ -55,12 +56,10 @@ function Connection.__tostring(self)
   return core.mp_is_open(self.handle) and "Connection" or "Connection(closed)"
 end
 
-local function new(opts, ...)
-  if select("#", ...) > 0 then options.fail "Pipe: takes one table, {duplex = true}" end
-  opts = options.check("Pipe", opts, {duplex = {"boolean", true}}, "duplex")
+local new = arguments.takes("Pipe", {{"duplex", "boolean", true}}, function(opts)
   local a, b = core.mp_pipe()
   return setmetatable({handle = a, way = not opts.duplex and "receive" or nil}, Connection),
     setmetatable({handle = b, way = not opts.duplex and "send" or nil}, Connection)
-end
+end)
 
 return new

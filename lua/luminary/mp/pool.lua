@@ -1,8 +1,9 @@
---- lm.mp.Pool(n, {…}): n workers that call functions with arguments from a list.
+--- lm.mp.Pool: workers that call functions with arguments from a list.
 ---
 --- The workers take tasks from a queue by themselves, so they stay busy whatever the script does. Each notes in shared
 --- memory which task it takes before that leaves the queue: of a worker that is killed the pool knows what it had.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
@@ -315,37 +316,42 @@ end
 --- All that fn(args…) returns in a worker.
 function Pool:apply(fn, args) return Pool.apply_async(self, fn, args):get() end
 
-local function chunk_of(self, who, opts, n, default)
-  local chunk = options.check(who, opts, {chunksize = {"count"}}, "chunksize").chunksize
-  return chunk or default or math.max(1, math.ceil(n / (4 * #self.workers)))
+local chunks = {{"chunksize", "count"}}
+
+local function chunk_of(self, opts, n, default)
+  return opts.chunksize or default or math.max(1, math.ceil(n / (4 * #self.workers)))
 end
 
 local function map_async(self, who, fn, list, opts, unpacked)
   check(who, self)
   options.arg("Pool:" .. who, "the first argument", fn, "function")
   local n = check_list(who, list)
-  return submit(self, who, fn, list, n, chunk_of(self, "Pool:" .. who, opts, n), unpacked)
+  return submit(self, who, fn, list, n, chunk_of(self, opts, n), unpacked)
 end
 
 --- The list of fn(v) for each v of a list. Where fn returns several values, their place has the list {a, b, …} of them,
 --- whose field n is their number if one of them is nil. opts: {chunksize = k}: how many go to a worker at a time.
-function Pool:map(fn, list, opts) return map_async(self, "map", fn, list, opts):get() end
+Pool.map = arguments.takes("Pool:map", chunks, function(self, fn, list, opts)
+  return map_async(self, "map", fn, list, opts):get()
+end)
 
 --- As map, at once: a result whose get() gives the list.
-function Pool:map_async(fn, list, opts) return map_async(self, "map_async", fn, list, opts) end
+Pool.map_async = arguments.takes("Pool:map_async", chunks, function(self, fn, list, opts)
+  return map_async(self, "map_async", fn, list, opts)
+end)
 
 --- The list of fn(unpack(v)) for each v of a list of lists; several results as in map.
-function Pool:starmap(fn, list, opts)
+Pool.starmap = arguments.takes("Pool:starmap", chunks, function(self, fn, list, opts)
   check("starmap", self)
   for i = 1, check_list("starmap", list) do Worker.check_args(("Pool:starmap: argument %d"):format(i), list[i]) end
   return map_async(self, "starmap", fn, list, opts, true):get()
-end
+end)
 
 local function imap(self, who, fn, list, opts)
   check(who, self)
   options.arg("Pool:" .. who, "the first argument", fn, "function")
   local n = check_list(who, list)
-  return submit(self, who, fn, list, n, chunk_of(self, "Pool:" .. who, opts, n, 1))
+  return submit(self, who, fn, list, n, chunk_of(self, opts, n, 1))
 end
 
 local function hand_out(result, i)
@@ -359,7 +365,7 @@ local function has_outcome(result, i) return result.outcomes[i] ~= nil end
 
 --- for i, v in pool:imap(fn, list) do: v is fn(list[i]), in the list's order, each as soon as it has come; several
 --- results as in map.
-function Pool:imap(fn, list, opts)
+Pool.imap = arguments.takes("Pool:imap", chunks, function(self, fn, list, opts)
   local result, i = imap(self, "imap", fn, list, opts), 0
   return function()
     if i >= result.n then return nil end
@@ -367,10 +373,10 @@ function Pool:imap(fn, list, opts)
     wait(self, nil, has_outcome, result, i)
     return hand_out(result, i)
   end
-end
+end)
 
 --- As imap, in whatever order they come: i says which it is.
-function Pool:imap_unordered(fn, list, opts)
+Pool.imap_unordered = arguments.takes("Pool:imap_unordered", chunks, function(self, fn, list, opts)
   local result, given, count, from = imap(self, "imap_unordered", fn, list, opts), {}, 0, 1
   local function next_one()
     while given[from] do from = from + 1 end
@@ -384,7 +390,7 @@ function Pool:imap_unordered(fn, list, opts)
     given[i], count = true, count + 1
     return hand_out(result, i)
   end
-end
+end)
 
 -- ---- its end
 
@@ -444,24 +450,22 @@ end
 
 local MOST = 4096 -- workers
 
---- lm.mp.Pool(n, {initializer = f, initargs = {…}, method = "process" | "thread"}): n workers (as many as there are
---- cores) that call functions on arguments: map, imap, imap_unordered, starmap, apply, apply_async. f(initargs…) is
---- called in each before anything else.
+--- lm.mp.Pool(…): that many processes, or threads by method = "thread" (as many as there are cores), which call
+--- functions on arguments: map, imap, imap_unordered, starmap, apply, apply_async. initializer(initargs…) is called in
+--- each before anything else.
 ---
 --- An error in a function is raised here with its traceback and the number of the argument. A worker that is killed is
 --- an error of the task that it had; another worker takes its place. Where workers end before they take a task, the
 --- pool is broken, and all its tasks are errors.
-local function new(n, opts, ...)
-  if options.count(...) > 0 then fail "Pool: takes a number of workers and a table of options" end
-  if type(n) == "table" and opts == nil then n, opts = nil, n end
-  opts = options.check("Pool", opts, {
-    initializer = {"function"}, initargs = {"any"}, method = {"string", "process"},
-  }, "initializer")
-  n = options.arg("Pool", "the number of workers", n or core.process_cores(), "count")
+local new = arguments.takes("Pool", {
+  {"processes", "count"}, {"initializer", "function"}, {"initargs", "any"}, {"maxtasksperchild", lacks = true},
+  {"method", {"process", "thread"}, "process"},
+}, function(opts)
+  local n = opts.processes or core.process_cores()
   if n > MOST then fail("Pool: %.0f workers are too many; %d at most", n, MOST) end
   local self = setmetatable({
     workers = {}, tasks = {}, put = 0, open = 0, deaths = 0,
-    method = options.choice("Pool", "method", opts.method, {"process", "thread"}),
+    method = opts.method,
     tasks_queue = Queue(), results = Queue(),
     claims = core.ops.zeros({n, 2}, {dtype = "int64"}):share_memory_(),
     threads = not core.getenv "OMP_NUM_THREADS" and math.max(1, math.floor(core.process_cores() / n)) or nil,
@@ -477,6 +481,6 @@ local function new(n, opts, ...)
   end
   at_exit.remember(self)
   return self
-end
+end)
 
-return setmetatable(Pool, {__call = function(_, ...) return new(...) end})
+return setmetatable(Pool, {__call = function(_, ...) return new(...) end, takes = new})

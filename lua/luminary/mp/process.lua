@@ -1,5 +1,6 @@
 --- lm.mp.Process{target = f, args = {…}, name =, daemon = false}: f(args…) in a process of its own, as Python's
 --- multiprocessing has it. An error there goes to standard error with its traceback, and the exit code is 1.
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
@@ -29,17 +30,16 @@ local metatable = {
   end,
 }
 
-local function new(_, opts, ...)
-  if options.count(...) > 0 then options.fail("Process: takes one table, {target = f, args = {…}}") end
-  opts = options.check("Process", opts, {
-    target = {"function"}, args = {"any"}, name = {"string"}, daemon = {"boolean", false},
-  }, "target")
+local new = arguments.takes("Process", {
+  {"group", lacks = true}, {"target", "function"}, {"name", "string"}, {"args", "any"}, {"kwargs", lacks = true},
+  {"daemon", "boolean", false},
+}, function(opts)
   started = started + 1
   return setmetatable({
     target = options.arg("Process", "target", opts.target, "function"), args = Worker.check_args("Process", opts.args),
     name = opts.name or "Process-" .. started, daemon = opts.daemon,
   }, metatable)
-end
+end)
 
 local function need(self, who)
   if not self.worker then fail("Process:%s: %s was not started", who, self.name) end
@@ -77,4 +77,4 @@ function Process:finish()
   if self.daemon then Worker.stop({self.worker}, 1) else self.worker:join() end
 end
 
-return setmetatable(Process, {__call = new})
+return setmetatable(Process, {__call = function(_, ...) return new(...) end, takes = new})

@@ -39,10 +39,10 @@ local function put(self, h, who, value, timeout, direct, meanwhile, ...)
   return sent
 end
 
---- Puts a value (nil too) at the end. opts: {timeout = seconds, block = true} say how long to wait for room in a queue
---- with a capacity; it is an error if there was none. Gives the queue.
-function Queue:put(value, opts)
-  local h, timeout = handle("put", self), shared.timeout("Queue:put", opts)
+--- Puts a value (nil too) at the end. The options block = true and timeout, in seconds, say how long to wait for room
+--- in a queue with a capacity; it is an error if there was none. Gives the queue.
+function Queue:put(value, ...)
+  local h, timeout = handle("put", self), shared.timeout("Queue:put", ...)
   if not put(self, h, "Queue:put", value, timeout) then
     options.fail("Queue:put: the queue was full%s", timeout > 0 and (" for %g s"):format(timeout) or "")
   end
@@ -68,10 +68,10 @@ function Queue:take(timeout)
   return true, carrier.decode(text, tensors, handles)
 end
 
---- Takes the first value. opts: {timeout = seconds, block = true} say how long to wait for one; it is an error if none
---- came.
-function Queue:get(opts)
-  local timeout = shared.timeout("Queue:get", opts)
+--- Takes the first value. The options block = true and timeout, in seconds, say how long to wait for one; it is an
+--- error if none came.
+function Queue:get(...)
+  local timeout = shared.timeout("Queue:get", ...)
   local got, value = Queue.take(self, timeout)
   if not got then
     options.fail("Queue:get: the queue was empty%s", timeout > 0 and (" for %g s"):format(timeout) or "")

@@ -1,6 +1,7 @@
 --- What objects that several Lua states share have in common: a handle of the core's, which travels with them by the
 --- carrier, and waits that Ctrl-C and a thread's interrupt end.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local names = require "luminary.mp.code_by_name"
 local options = require "luminary.base.options"
 
@@ -17,10 +18,12 @@ function shared.handle(class, method, self)
   return handle
 end
 
---- Seconds to wait at most, of {timeout = s, block = true}; nil: as long as it takes.
-function shared.timeout(who, opts)
-  if opts == nil then return nil end
-  opts = options.check(who, opts, {timeout = {"positive"}, block = {"boolean", true}}, "timeout")
+local waiting = {{"block", "boolean", true}, {"timeout", "positive"}}
+
+--- Seconds to wait at most, of (block = true, timeout), by position or by name; nil: as long as it takes.
+function shared.timeout(who, ...)
+  if select("#", ...) == 0 then return nil end
+  local opts = arguments.options(who, waiting, ...)
   if not opts.block then return 0 end
   return opts.timeout
 end

@@ -1,5 +1,6 @@
 --- lm.mp.spawn and what it gives.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
@@ -115,23 +116,17 @@ end
 
 local MOST = 4096 -- workers
 
---- lm.mp.spawn(fn, {nprocs = 1, args = {}, method = "process" | "thread", join = true, daemon = false}): calls
---- fn(i, args…) for i from 0 to nprocs - 1, each in a Lua state of its own. LOCAL_RANK is i and LOCAL_WORLD_SIZE is
---- nprocs in each one's environment, and the cores are shared among them. Waits for all, or with join = false gives a
---- context at once, with :join(timeout), :pids() and :terminate().
-local function spawn(fn, opts, ...)
+--- lm.mp.spawn(…): calls fn(i, args…) for i from 0 to nprocs - 1, each in a Lua state of its own. LOCAL_RANK is i and
+--- LOCAL_WORLD_SIZE is nprocs in each one's environment, and the cores are shared among them. Waits for all, or with
+--- join = false gives a context at once, with :join(timeout), :pids() and :terminate().
+local spawn = arguments.takes("spawn", {
+  {"args", "any"}, {"nprocs", "count", 1}, {"join", "boolean", true}, {"daemon", "boolean", false},
+  {"method", {"process", "thread"}, "process"},
+}, function(fn, opts)
   local who = "spawn"
   options.arg(who, "the first argument", fn, "function")
-  if options.count(...) > 0 then
-    options.fail("%s: options go in one table at the end: {args = {…}, nprocs = 2}", who)
-  end
-  opts = options.check(who, opts, {
-    nprocs = {"count", 1}, args = {"any"}, method = {"string", "process"}, join = {"boolean", true},
-    daemon = {"boolean", false},
-  }, "nprocs")
   if opts.nprocs > MOST then options.fail("%s: nprocs: %.0f are too many; %d at most", who, opts.nprocs, MOST) end
-  local method = options.choice(who, "method", opts.method, {"process", "thread"})
-  local args, n = Worker.check_args(who, opts.args), opts.nprocs
+  local method, args, n = opts.method, Worker.check_args(who, opts.args), opts.nprocs
 
   local job = Worker.job(who, fn, args, method)
   local threads
@@ -155,6 +150,6 @@ local function spawn(fn, opts, ...)
     error(problem, 0)
   end
   if not opts.join then return self end
-end
+end)
 
 return spawn

@@ -128,12 +128,11 @@ local classes = layer.classes(list)
 --- nn.PReLU([num_parameters = 1] [, {init = 0.25, device, dtype}]): x, or below 0 x times `weight`, a parameter: one
 --- number, or one for each channel.
 local PReLU = layer.define("PReLU")
-function PReLU:init(...)
-  local opts = layer.options("PReLU", {{"num_parameters", "count", 1}, {"init", "number", 0.25}}, ...)
+PReLU.init = layer.takes("PReLU", {{"num_parameters", "count", 1}, {"init", "number", 0.25}}, function(self, opts)
   self.num_parameters = opts.num_parameters
   self.weight = layer.parameter({self.num_parameters}, opts)
   core.no_grad(function() self.weight:fill_(opts.init) end)
-end
+end)
 classes.PReLU = PReLU
 
 function PReLU:forward(x) return ops.prelu(x, self.weight) end

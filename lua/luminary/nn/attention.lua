@@ -69,15 +69,14 @@ local MultiheadAttention = layer.define("MultiheadAttention")
 attention.MultiheadAttention = MultiheadAttention
 MultiheadAttention.keeps_float = true -- it multiplies by its layers' weights itself
 
-function MultiheadAttention:init(embed_dim, num_heads, ...)
+MultiheadAttention.init = layer.takes("MultiheadAttention", {
+  {"dropout", "probability", 0}, {"bias", "boolean", true}, {"add_bias_kv", "boolean", false},
+  {"add_zero_attn", "boolean", false}, {"kdim", "count", from = "embed_dim"}, {"vdim", "count", from = "embed_dim"},
+  {"batch_first", "boolean", false},
+}, function(self, embed_dim, num_heads, o)
   local who = "MultiheadAttention"
   self.embed_dim = arg(who, "embed_dim", embed_dim, "count")
   self.num_heads = arg(who, "num_heads", num_heads, "count")
-  local o = layer.options(who, {
-    {"dropout", "probability", 0}, {"bias", "boolean", true}, {"add_bias_kv", "boolean", false},
-    {"add_zero_attn", "boolean", false}, {"kdim", "count", embed_dim},
-    {"vdim", "count", embed_dim}, {"batch_first", "boolean", false},
-  }, ...)
   if embed_dim % num_heads ~= 0 then
     fail("%s: embed_dim %d is not to be divided into %d heads", who, embed_dim, num_heads)
   end
@@ -97,7 +96,7 @@ function MultiheadAttention:init(embed_dim, num_heads, ...)
     self.bias_v = layer.parameter({1, 1, embed_dim}, o)
   end
   self:reset_parameters()
-end
+end)
 
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function MultiheadAttention:reset_parameters()
@@ -243,9 +242,7 @@ local layer_rows = {
 }
 
 -- What encoder and decoder layers have in common.
-local function make_layer(self, d_model, nhead, norms, ...)
-  local who = self.__name
-  local o = layer.options(who, layer_rows, ...)
+local function make_layer(self, d_model, nhead, norms, o)
   local own = {bias = o.bias, device = o.device, dtype = o.dtype}
   local heads = {
     dropout = o.dropout, bias = o.bias, batch_first = o.batch_first, device = o.device, dtype = o.dtype,
@@ -290,7 +287,9 @@ end
 local TransformerEncoderLayer = layer.define("TransformerEncoderLayer")
 attention.TransformerEncoderLayer = TransformerEncoderLayer
 
-function TransformerEncoderLayer:init(d_model, nhead, ...) make_layer(self, d_model, nhead, 2, ...) end
+TransformerEncoderLayer.init = layer.takes("TransformerEncoderLayer", layer_rows, function(self, d_model, nhead, o)
+  make_layer(self, d_model, nhead, 2, o)
+end)
 
 function TransformerEncoderLayer:forward(src, ...)
   local mask, padding, causal = arguments.read("TransformerEncoderLayer", {
@@ -302,8 +301,7 @@ function TransformerEncoderLayer:forward(src, ...)
   return residual(self, 2, x, function(y) return feed_forward(self, y) end)
 end
 
---- nn.TransformerDecoderLayer(d_model, nhead [, options as those of nn.TransformerEncoderLayer]): self-attention,
---- attention to the encoder's output, and a feed-forward network.
+--- nn.TransformerDecoderLayer(…): self-attention, attention to the encoder's output, and a feed-forward network.
 ---
 --- layer(tgt, memory [, tgt_mask [, memory_mask [, tgt_key_padding_mask [, memory_key_padding_mask [,
 --- tgt_is_causal = false [, memory_is_causal = false]]]]]]), also by name: tgt [L, N, E], memory [S, N, E]; tgt_mask
@@ -313,7 +311,9 @@ end
 local TransformerDecoderLayer = layer.define("TransformerDecoderLayer")
 attention.TransformerDecoderLayer = TransformerDecoderLayer
 
-function TransformerDecoderLayer:init(d_model, nhead, ...) make_layer(self, d_model, nhead, 3, ...) end
+TransformerDecoderLayer.init = layer.takes("TransformerDecoderLayer", layer_rows, function(self, d_model, nhead, o)
+  make_layer(self, d_model, nhead, 3, o)
+end)
 
 local decoder_rows = {
   {"tgt_mask", "tensor?"}, {"memory_mask", "tensor?"}, {"tgt_key_padding_mask", "tensor?"},
@@ -338,12 +338,11 @@ local function module(who, name, value)
   fail("%s: %s has to be a module, got %s", who, name, describe(value))
 end
 
--- So many copies of a layer, and perhaps a norm, one of the options.
-local function make_stack(self, name, first, num_layers, rows, ...)
+-- num_layers copies of a layer, and perhaps a norm.
+local function make_stack(self, name, first, num_layers, norm)
   local who = self.__name
   module(who, name, first)
   arg(who, "num_layers", num_layers, "natural")
-  local norm = arguments.options(who, {{"norm", "any"}, unpack(rows)}, ...).norm
   if norm ~= nil then module(who, "norm", norm) end
   local list = {}
   for i = 1, num_layers do list[i] = first:clone() end
@@ -360,11 +359,11 @@ end
 local TransformerEncoder = layer.define("TransformerEncoder")
 attention.TransformerEncoder = TransformerEncoder
 
-function TransformerEncoder:init(encoder_layer, num_layers, ...)
-  make_stack(self, "encoder_layer", encoder_layer, num_layers, {
-    {"enable_nested_tensor", "boolean", true}, {"mask_check", "boolean", true},
-  }, ...)
-end
+TransformerEncoder.init = arguments.takes("TransformerEncoder", {
+  {"norm", "any"}, {"enable_nested_tensor", "boolean", true}, {"mask_check", "boolean", true},
+}, function(self, encoder_layer, num_layers, opts)
+  make_stack(self, "encoder_layer", encoder_layer, num_layers, opts.norm)
+end)
 
 function TransformerEncoder:forward(src, ...)
   local mask, padding, causal = arguments.read("TransformerEncoder", {
@@ -380,9 +379,11 @@ end
 local TransformerDecoder = layer.define("TransformerDecoder")
 attention.TransformerDecoder = TransformerDecoder
 
-function TransformerDecoder:init(decoder_layer, num_layers, ...)
-  make_stack(self, "decoder_layer", decoder_layer, num_layers, {}, ...)
-end
+TransformerDecoder.init = arguments.takes("TransformerDecoder", {
+  {"norm", "any"},
+}, function(self, decoder_layer, num_layers, opts)
+  make_stack(self, "decoder_layer", decoder_layer, num_layers, opts.norm)
+end)
 
 function TransformerDecoder:forward(tgt, memory, ...)
   local a, b, c, d, e, f = arguments.read("TransformerDecoder", decoder_rows, ...)
@@ -401,12 +402,11 @@ end
 local Transformer = layer.define("Transformer")
 attention.Transformer = Transformer
 
-function Transformer:init(...)
-  local o = layer.options("Transformer", {
-    {"d_model", "count", 512}, {"nhead", "count", 8}, {"num_encoder_layers", "count", 6},
-    {"num_decoder_layers", "count", 6}, layer_rows[1], layer_rows[2], layer_rows[3], {"custom_encoder", "callable?"},
-    {"custom_decoder", "callable?"}, unpack(layer_rows, 4),
-  }, ...)
+Transformer.init = layer.takes("Transformer", {
+  {"d_model", "count", 512}, {"nhead", "count", 8}, {"num_encoder_layers", "count", 6},
+  {"num_decoder_layers", "count", 6}, layer_rows[1], layer_rows[2], layer_rows[3], {"custom_encoder", "callable?"},
+  {"custom_decoder", "callable?"}, unpack(layer_rows, 4),
+}, function(self, o)
   local own = {device = o.device, dtype = o.dtype}
   for _, row in ipairs(layer_rows) do own[row[1]] = o[row[1]] end
   local function norm()
@@ -418,7 +418,7 @@ function Transformer:init(...)
     or TransformerDecoder(TransformerDecoderLayer(o.d_model, o.nhead, own), o.num_decoder_layers, norm())
   self.d_model, self.nhead, self.batch_first = o.d_model, o.nhead, o.batch_first
   self:reset_parameters()
-end
+end)
 
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function Transformer:reset_parameters()
@@ -441,11 +441,13 @@ end
 
 --- nn.Transformer.generate_square_subsequent_mask(size [, {device, dtype}]): [size, size], 0 up to the diagonal and
 --- -inf above it: what a place sees that goes no further than itself.
-function Transformer.generate_square_subsequent_mask(size, opts)
+Transformer.generate_square_subsequent_mask = arguments.takes("Transformer.generate_square_subsequent_mask", {
+  {"device", "any"}, {"dtype", "string"},
+}, function(size, opts)
   local who = "Transformer.generate_square_subsequent_mask"
   arg(who, "size", size, "count")
-  local o = options.check(who, opts, {device = {"any"}, dtype = {"string"}}, "device")
+  local o = opts
   return ops.full({size, size}, -math.huge, {device = o.device, dtype = o.dtype}):triu(1)
-end
+end)
 
 return attention

@@ -41,21 +41,21 @@ local function check_groups(who, o, in_channels, out_channels)
   end
 end
 
-function Convolution:init(in_channels, out_channels, kernel_size, ...)
+-- The options of those over n dims, in PyTorch's order.
+local function rows_of(n, transposed)
+  local words = not transposed and {same = true, valid = true} or nil
+  local stride, padding = {"stride", sizes.of(n, 1), 1}, {"padding", sizes.of(n, 0, words), 0}
+  local dilation, groups, bias = {"dilation", sizes.of(n, 1), 1}, {"groups", "count", 1}, {"bias", "boolean", true}
+  local mode = {"padding_mode", transposed and {"zeros"} or {"zeros", "reflect", "replicate", "circular"}, "zeros"}
+  if not transposed then return {stride, padding, dilation, groups, bias, mode} end
+  return {stride, padding, {"output_padding", sizes.of(n, 0), 0}, groups, bias, dilation, mode}
+end
+
+local function set_up(self, in_channels, out_channels, kernel_size, o)
   local who, n, transposed = self.__name, self.n, self.transposed
   self.in_channels = arg(who, "in_channels", in_channels, "count")
   self.out_channels = arg(who, "out_channels", out_channels, "count")
   self.kernel_size = arg(who, "kernel_size", kernel_size, sizes.of(n, 1))
-  local words = not transposed and {same = true, valid = true} or nil
-  local rows = {{"stride", sizes.of(n, 1), 1}, {"padding", sizes.of(n, 0, words), 0}}
-  local dilation, groups, bias = {"dilation", sizes.of(n, 1), 1}, {"groups", "count", 1}, {"bias", "boolean", true}
-  local more = {dilation, groups, bias}
-  if transposed then more = {{"output_padding", sizes.of(n, 0), 0}, groups, bias, dilation} end
-  for _, row in ipairs(more) do rows[#rows + 1] = row end
-  rows[#rows + 1] = {
-    "padding_mode", transposed and {"zeros"} or {"zeros", "reflect", "replicate", "circular"}, "zeros",
-  }
-  local o = layer.options(who, rows, ...)
   check_groups(who, o, in_channels, out_channels)
   for _, name in ipairs {"stride", "padding", "dilation", "groups", "padding_mode", "output_padding"} do
     self[name] = o[name]
@@ -124,18 +124,17 @@ local function transposed_forward(self, x, output_size)
   return self._call(x, self.weight, self.bias, how.stride, how.padding, more, how.groups, how.dilation)
 end
 
-local plain = "nn.%s(in_channels, out_channels, kernel_size [, {stride = 1, padding = 0, dilation = 1, groups = 1, "
-  .. "bias = true, padding_mode = \"zeros\", device, dtype}]): x %s. Sizes are a number or %s; padding may be "
+local plain = "nn.%s(…): x %s. Sizes are a number or %s; padding may be "
   .. "\"valid\" (none) or \"same\" (as much as keeps the size, with stride 1). padding_mode says what stands in the "
   .. "padding: \"zeros\", x mirrored (\"reflect\"), its edge (\"replicate\"), or its other side (\"circular\")."
-local backwards = "nn.%s(in_channels, out_channels, kernel_size [, {stride = 1, padding = 0, output_padding = 0, "
-  .. "groups = 1, bias = true, dilation = 1, device, dtype}]): x %s. Sizes are a number or %s. layer(x, output_size) "
+local backwards = "nn.%s(…): x %s. Sizes are a number or %s. layer(x, output_size) "
   .. "chooses output_padding so that the last sizes are those."
 local inputs = {{"[N, C, L]", "a list of it"}, {"[N, C, H, W]", "a pair"}, {"[N, C, D, H, W]", "a list of three"}}
 
 local function add(name, n, call, transposed)
   local class = layer.define(name, Convolution)
   class.n, class._call, class.transposed = n, call, transposed
+  class.init = layer.takes(name, rows_of(n, transposed), set_up)
   if transposed then class.forward = transposed_forward end
   class.__help = (transposed and backwards or plain):format(name, unpack(inputs[n]))
   classes[name] = class

@@ -31,10 +31,13 @@ local layer = {}
 --- A class of the library's layers.
 function layer.define(name, base) return class.define(name, base or Module) end
 
---- Options of a layer that has parameters, rows of base/arguments.lua, and after them device and dtype, which all have.
-function layer.options(who, rows, ...)
-  rows[#rows + 1], rows[#rows + 2] = {"device", "any"}, {"dtype", "string"}
-  return arguments.options(who, rows, ...)
+--- arguments.takes for the constructor of a layer that has parameters: after its rows device and dtype, which all have,
+--- and then `last`, one more.
+function layer.takes(who, rows, init, last)
+  local all = {unpack(rows)}
+  all[#all + 1], all[#all + 2] = {"device", "any"}, {"dtype", "string"}
+  all[#all + 1] = last
+  return arguments.takes(who, all, init)
 end
 
 --- An uninitialized parameter of that size, on the device and in the dtype of the layer's options.
@@ -125,6 +128,7 @@ local function fill(new, entry)
     check_no_inputs(entry.name, takes.rows, ...)
     return init(self, ...)
   end
+  options.set_parameters(new.init, options.parameters(init))
   new.forward = entry.forward or forward_of(entry, names)
   new.extra_repr = extra_repr_of(entry, takes)
   new.__help = takes:help("nn." .. entry.name, entry.help)

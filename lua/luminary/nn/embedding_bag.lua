@@ -9,21 +9,18 @@ local rows = require "luminary.nn.embedding_rows"
 
 local arg = options.arg
 
---- nn.EmbeddingBag(num_embeddings, embedding_dim [, {max_norm, norm_type = 2, scale_grad_by_freq = false,
---- mode = "mean", include_last_offset = false, padding_idx, device, dtype}]): the "sum", "mean" or "max" of the rows of
---- a table that each bag names. bag(index [, offsets [, per_sample_weights]]) -> [bags, embedding_dim], as
---- F.embedding_bag says. The row padding_idx starts as zeros and is left out.
+--- nn.EmbeddingBag(…): the "sum", "mean" or "max" of the rows of a table that each bag names. bag(index [, offsets [,
+--- per_sample_weights]]) -> [bags, embedding_dim], as F.embedding_bag says. The row padding_idx starts as zeros and is
+--- left out.
 local EmbeddingBag = layer.define("EmbeddingBag")
 
-function EmbeddingBag:init(num_embeddings, embedding_dim, ...)
+EmbeddingBag.init = layer.takes("EmbeddingBag", {
+  {"max_norm", "positive"}, {"norm_type", "number", 2}, {"scale_grad_by_freq", "boolean", false},
+  {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", false, lacks = true}, {"_weight", "tensor"},
+  {"include_last_offset", "boolean", false}, {"padding_idx", "integer"},
+}, function(self, num_embeddings, embedding_dim, opts)
   self.num_embeddings = arg("EmbeddingBag", "num_embeddings", num_embeddings, "count")
   self.embedding_dim = arg("EmbeddingBag", "embedding_dim", embedding_dim, "count")
-  local opts = layer.options("EmbeddingBag", {
-    {"max_norm", "positive"}, {"norm_type", "number", 2}, {"scale_grad_by_freq", "boolean", false},
-    {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", "boolean", false}, {"_weight", "tensor"},
-    {"include_last_offset", "boolean", false}, {"padding_idx", "integer"},
-  }, ...)
-  if opts.sparse then options.fail("EmbeddingBag: gradients are dense here; leave sparse out") end
   self.padding_idx = rows.padding("EmbeddingBag", opts.padding_idx, num_embeddings)
   self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
   self.mode, self.include_last_offset = opts.mode, opts.include_last_offset
@@ -33,7 +30,7 @@ function EmbeddingBag:init(num_embeddings, embedding_dim, ...)
     self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
     self:reset_parameters()
   end
-end
+end)
 
 --- nn.EmbeddingBag.from_pretrained(weight [, {freeze = true, …}]): a layer over the rows of weight, which training
 --- leaves as they are unless freeze is false; other options are nn.EmbeddingBag's.

@@ -8,16 +8,11 @@ local ops, fail = core.ops, options.fail
 local F = {pdist = require("luminary.tensor.products").pdist}
 
 for _, name in ipairs {
-  "relu", "relu_", "relu6", "relu6_", "leaky_relu", "leaky_relu_", "elu", "elu_", "selu", "selu_", "celu", "celu_",
-  "gelu", "silu", "silu_", "mish", "tanh", "sigmoid", "softplus", "softsign", "hardtanh", "hardtanh_", "hardsigmoid",
-  "hardswish", "hardshrink", "softshrink", "tanhshrink", "threshold", "threshold_", "prelu", "softmin", "softmax",
-  "log_softmax", "linear", "conv2d", "max_pool2d", "avg_pool2d", "pad", "max_unpool2d",
-  "batch_norm", "batch_norm_relu", "layer_norm", "dropout", "one_hot", "cross_entropy", "nll_loss",
-  "mse_loss", "bce_with_logits", "binary_cross_entropy",
-  "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss", "soft_margin_loss",
-  "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss", "multi_margin_loss",
-  "multilabel_soft_margin_loss", "cosine_similarity", "pairwise_distance", "rms_norm", "group_norm",
-  "scaled_dot_product_attention", "grid_sample",
+  "relu_", "relu6_", "leaky_relu_", "elu_", "selu_", "celu_", "silu_", "tanh", "sigmoid", "softplus", "softsign",
+  "hardtanh_", "hardshrink", "softshrink", "tanhshrink", "threshold_", "prelu", "softmin", "softmax", "log_softmax",
+  "linear", "conv2d", "max_pool2d", "avg_pool2d", "pad", "max_unpool2d", "batch_norm", "batch_norm_relu", "layer_norm",
+  "one_hot", "bce_with_logits", "gaussian_nll_loss", "cosine_similarity", "pairwise_distance", "rms_norm",
+  "group_norm", "grid_sample",
 } do
   F[name] = ops[name]
 end
@@ -26,11 +21,10 @@ end
 --- F.local_response_norm(x, size [, {alpha = 1e-4, beta = 0.75, k = 1}]): x [N, C, …] over
 --- (k + alpha * mean of x^2 over `size` channels around each)^beta, where channels beyond the first and last count as 0
 --- (Krizhevsky et al. 2012, with alpha of the mean, as PyTorch has it).
-function F.local_response_norm(x, size, ...)
+F.local_response_norm = arguments.takes("local_response_norm", {
+  {"alpha", "number", 1e-4}, {"beta", "number", 0.75}, {"k", "number", 1},
+}, function(x, size, opts)
   local who = "local_response_norm"
-  local opts = arguments.options(who, {
-    {"alpha", "number", 1e-4}, {"beta", "number", 0.75}, {"k", "number", 1},
-  }, ...)
   options.arg(who, "x", x, "tensor")
   options.arg(who, "size", size, "count")
   if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
@@ -40,28 +34,26 @@ function F.local_response_norm(x, size, ...)
   squares = ops.pad(squares, {0, 0, before, size - 1 - before})
   local mean = ops.avg_pool2d(squares, {size, 1}, {stride = 1}):view(x.shape)
   return x / (mean * opts.alpha + opts.k) ^ opts.beta
-end
+end)
 
 --- F.normalize(x [, {p = 2, dim = 2, eps = 1e-12}]): x over its p-norm along dim, which is at least eps.
-function F.normalize(x, ...)
-  local opts = arguments.options("normalize", {
-    {"p", "number", 2}, {"dim", "dim", 2}, {"eps", "number", 1e-12},
-  }, ...)
+F.normalize = arguments.takes("normalize", {
+  {"p", "number", 2}, {"dim", "dim", 2}, {"eps", "number", 1e-12},
+}, function(x, opts)
   options.arg("normalize", "x", x, "tensor")
   return x / ops.norm(x, opts.p, opts.dim, {keepdim = true}):clamp(opts.eps)
-end
+end)
 
 local reductions = {"mean", "sum", "none"}
 local function reduced(loss, reduction) return reduction == "none" and loss or loss[reduction](loss) end
 
 --- F.triplet_margin_with_distance_loss(anchor, positive, negative [, {distance_function, margin = 1, swap = false,
 --- reduction = "mean"}]): F.triplet_margin_loss by distance_function(a, b), F.pairwise_distance by default.
-function F.triplet_margin_with_distance_loss(anchor, positive, negative, ...)
+F.triplet_margin_with_distance_loss = arguments.takes("triplet_margin_with_distance_loss", {
+  {"distance_function", "callable"}, {"margin", "positive", 1}, {"swap", "boolean", false},
+  {"reduction", reductions, "mean"},
+}, function(anchor, positive, negative, o)
   local who = "triplet_margin_with_distance_loss"
-  local o = arguments.options(who, {
-    {"distance_function", "callable"}, {"margin", "positive", 1}, {"swap", "boolean", false},
-    {"reduction", reductions, "mean"},
-  }, ...)
   options.arg(who, "anchor", anchor, "tensor")
   options.arg(who, "positive", positive, "tensor")
   options.arg(who, "negative", negative, "tensor")
@@ -73,14 +65,15 @@ function F.triplet_margin_with_distance_loss(anchor, positive, negative, ...)
   local near, far = distance(anchor, positive), distance(anchor, negative)
   if o.swap then far = ops.minimum(far, distance(positive, negative)) end
   return reduced((near - far + o.margin):clamp(0), o.reduction)
-end
+end)
 
 --- F.multilabel_margin_loss(x, target [, {reduction = "mean"}]): x [N, C] or [C], target of x's size: classes from 1,
 --- of which those before the first 0 count. What each of them lacks to be 1 above each class that is none of them,
 --- summed, over C.
-function F.multilabel_margin_loss(x, target, ...)
+F.multilabel_margin_loss = arguments.takes("multilabel_margin_loss", {
+  {"size_average", lacks = true}, {"reduce", lacks = true}, {"reduction", reductions, "mean"},
+}, function(x, target, o)
   local who = "multilabel_margin_loss"
-  local o = arguments.options(who, {{"reduction", reductions, "mean"}}, ...)
   options.arg(who, "x", x, "tensor")
   options.arg(who, "target", target, "tensor")
   if x.ndim == 0 then x, target = x:view(1), target:view(-1) end
@@ -100,17 +93,16 @@ function F.multilabel_margin_loss(x, target, ...)
   local left_out = counts:logical_not():unsqueeze(3):logical_or(own:unsqueeze(2))
   local loss = lacking:masked_fill(left_out, 0):sum {2, 3} / n
   return reduced(x.ndim == 1 and loss:squeeze(1) or loss, o.reduction)
-end
+end)
 
 --- F.instance_norm(x [, running_mean [, running_var [, weight [, bias [, {use_input_stats = true, momentum = 0.1,
 --- eps = 1e-5}]]]]]): x [N, C, …], each channel of each sample by its own mean and variance, whose mean over the
 --- samples the running values take up; without use_input_stats by the running values.
-function F.instance_norm(...)
+F.instance_norm = arguments.reads("instance_norm", {
+  {"x", "tensor"}, {"running_mean", "tensor?"}, {"running_var", "tensor?"}, {"weight", "tensor?"}, {"bias", "tensor?"},
+  {"use_input_stats", "boolean", true}, {"momentum", "number", 0.1}, {"eps", "number", 1e-5},
+}, function(x, mean, var, weight, bias, use_input_stats, momentum, eps)
   local who = "instance_norm"
-  local x, mean, var, weight, bias, use_input_stats, momentum, eps = arguments.read(who, {
-    {"x", "tensor"}, {"running_mean", "tensor?"}, {"running_var", "tensor?"}, {"weight", "tensor?"},
-    {"bias", "tensor?"}, {"use_input_stats", "boolean", true}, {"momentum", "number", 0.1}, {"eps", "number", 1e-5},
-  }, ...)
   if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
   if not use_input_stats then
     return ops.batch_norm(x, mean, var, weight, bias, {training = false, eps = eps})
@@ -128,20 +120,16 @@ function F.instance_norm(...)
     if var then var:copy_(vars:view(n, c):mean(1)) end
   end)
   return y:view(shape)
-end
+end)
 
 F.logsigmoid = ops.log_sigmoid
---- F.binary_cross_entropy_with_logits(input, target [, {weight, pos_weight, reduction = "mean"}]): of logits and
---- targets from 0 to 1, of one shape; lm.bce_with_logits.
-F.binary_cross_entropy_with_logits = ops.bce_with_logits
 
 --- F.glu(x [, dim = -1]): the first half of x along dim times the sigmoid of the second (Dauphin et al. 2017).
-function F.glu(...)
-  local x, dim = arguments.read("glu", {{"x", "tensor"}, {"dim", "dim", -1}}, ...)
+F.glu = arguments.reads("glu", {{"x", "tensor"}, {"dim", "dim", -1}}, function(x, dim)
   local size = x:size(dim)
   if size % 2 ~= 0 then fail("glu: dim %d has size %d, which has no halves", dim, size) end
   return ops.gated_halves(x, dim, size / 2)
-end
+end)
 
 -- What makes rrelu of x: an op and its argument.
 local function rrelu_by(x, lower, upper, training)
@@ -153,12 +141,15 @@ local function rrelu_by(x, lower, upper, training)
   return ops.leaky_relu, (lower + upper) / 2
 end
 
---- F.rrelu(x [, lower = 1/8 [, upper = 1/3 [, training = false]]]): x, or below 0 x times a slope: in training a random
---- one of [lower, upper) for each element, else their mean (Xu et al. 2015).
-function F.rrelu(x, lower, upper, training)
-  local op, slope = rrelu_by(x, lower, upper, training)
+--- F.rrelu(…): x, or below 0 x times a slope: in training a random one of [lower, upper) for each element, else their
+--- mean (Xu et al. 2015).
+F.rrelu = arguments.takes("rrelu", {
+  {"lower", "number", 1 / 8}, {"upper", "number", 1 / 3}, {"training", "boolean", false}, {"inplace", "boolean", false},
+}, function(x, opts)
+  if opts.inplace then return F.rrelu_(x, opts.lower, opts.upper, opts.training) end
+  local op, slope = rrelu_by(x, opts.lower, opts.upper, opts.training)
   return op(x, slope)
-end
+end)
 
 --- F.rrelu_(x [, lower = 1/8 [, upper = 1/3 [, training = false]]]): F.rrelu in place.
 function F.rrelu_(x, lower, upper, training)
@@ -169,11 +160,10 @@ end
 --- F.gumbel_softmax(logits [, {tau = 1, hard = false, dim = -1}]): draws from the categories that logits are of, made
 --- continuous: softmax of (logits + Gumbel noise) / tau along dim; with `hard` ones and zeros whose gradient is the
 --- soft one's (Jang et al. 2017).
-function F.gumbel_softmax(logits, ...)
+F.gumbel_softmax = arguments.takes("gumbel_softmax", {
+  {"tau", "number", 1}, {"hard", "boolean", false}, {"eps", 1e-10, lacks = true}, {"dim", "dim", -1},
+}, function(logits, opts)
   local who = "gumbel_softmax"
-  local opts = arguments.options(who, {
-    {"tau", "number", 1}, {"hard", "boolean", false}, {"dim", "dim", -1},
-  }, ...)
   options.arg(who, "logits", logits, "tensor")
   if opts.tau <= 0 then fail("%s: tau has to be above 0, got %g", who, opts.tau) end
   local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))
@@ -181,10 +171,10 @@ function F.gumbel_softmax(logits, ...)
   if not opts.hard then return soft end
   local places = ops.argmax(soft, opts.dim, {keepdim = true})
   return ops.scatter(ops.zeros_like(soft), opts.dim, places, 1) - soft:detach() + soft
-end
+end)
 
 for _, file in ipairs {
-  "ctc", "dropout", "embedding", "rearrange", "convolution", "pooling", "interpolate", "sampling",
+  "pytorch_order", "ctc", "dropout", "embedding", "rearrange", "convolution", "pooling", "interpolate", "sampling",
 } do
   for name, f in pairs(require("luminary.nn.functional." .. file)) do F[name] = f end
 end

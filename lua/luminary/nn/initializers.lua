@@ -68,47 +68,46 @@ function init.calculate_gain(nonlinearity, param)
   return gains[options.choice("calculate_gain", "nonlinearity", nonlinearity, names)]
 end
 
--- The standard deviation, and the generator.
-local function xavier_std(who, t, ...)
-  local opts = arguments.options(who, {{"gain", "number", 1}, {"generator", "generator"}}, ...)
+local gain_rows = {{"gain", "number", 1}, {"generator", "generator"}}
+
+local function xavier_std(who, t, opts)
   local fan_in, fan_out = fans(who, t)
-  return opts.gain * math.sqrt(2 / (fan_in + fan_out)), opts.generator
+  return opts.gain * math.sqrt(2 / (fan_in + fan_out))
 end
 
 --- Glorot and Bengio 2010: uniform with variance 2 / (fan_in + fan_out). {gain = 1, generator}
-function init.xavier_uniform_(t, ...)
-  local std, generator = xavier_std("xavier_uniform_", t, ...)
-  return init.uniform_(t, -math.sqrt(3) * std, math.sqrt(3) * std, generator)
-end
+init.xavier_uniform_ = arguments.takes("xavier_uniform_", gain_rows, function(t, opts)
+  local bound = math.sqrt(3) * xavier_std("xavier_uniform_", t, opts)
+  return init.uniform_(t, -bound, bound, opts.generator)
+end)
 
 --- The same with a normal distribution.
-function init.xavier_normal_(t, ...)
-  local std, generator = xavier_std("xavier_normal_", t, ...)
-  return init.normal_(t, 0, std, generator)
-end
+init.xavier_normal_ = arguments.takes("xavier_normal_", gain_rows, function(t, opts)
+  return init.normal_(t, 0, xavier_std("xavier_normal_", t, opts), opts.generator)
+end)
 
-local function kaiming_std(who, t, ...)
-  local opts = arguments.options(who, {
-    {"a", "number", 0}, {"mode", {"fan_in", "fan_out"}, "fan_in"}, {"nonlinearity", "string", "leaky_relu"},
-    {"generator", "generator"},
-  }, ...)
+local kaiming_rows = {
+  {"a", "number", 0}, {"mode", {"fan_in", "fan_out"}, "fan_in"}, {"nonlinearity", "string", "leaky_relu"},
+  {"generator", "generator"},
+}
+
+local function kaiming_std(who, t, opts)
   local fan_in, fan_out = fans(who, t)
   local gain = init.calculate_gain(opts.nonlinearity, opts.nonlinearity == "leaky_relu" and opts.a or nil)
-  return gain / math.sqrt(opts.mode == "fan_in" and fan_in or fan_out), opts.generator
+  return gain / math.sqrt(opts.mode == "fan_in" and fan_in or fan_out)
 end
 
 --- He et al. 2015: uniform with variance gain^2 / fan. {a = 0, mode = "fan_in", nonlinearity = "leaky_relu",
 --- generator}
-function init.kaiming_uniform_(t, ...)
-  local std, generator = kaiming_std("kaiming_uniform_", t, ...)
-  return init.uniform_(t, -math.sqrt(3) * std, math.sqrt(3) * std, generator)
-end
+init.kaiming_uniform_ = arguments.takes("kaiming_uniform_", kaiming_rows, function(t, opts)
+  local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, opts)
+  return init.uniform_(t, -bound, bound, opts.generator)
+end)
 
 --- The same with a normal distribution.
-function init.kaiming_normal_(t, ...)
-  local std, generator = kaiming_std("kaiming_normal_", t, ...)
-  return init.normal_(t, 0, std, generator)
-end
+init.kaiming_normal_ = arguments.takes("kaiming_normal_", kaiming_rows, function(t, opts)
+  return init.normal_(t, 0, kaiming_std("kaiming_normal_", t, opts), opts.generator)
+end)
 
 -- A fill that draws a whole tensor like t and copies it there, in float64.
 local function fill_with(who, t, make, generator)
@@ -196,16 +195,15 @@ end
 
 --- A (semi)orthogonal matrix, evenly distributed (Saxe et al. 2013): t as [t.shape[1], rest] has orthonormal rows or
 --- columns, times gain. {gain = 1, generator}
-function init.orthogonal_(t, ...)
+init.orthogonal_ = arguments.takes("orthogonal_", {{"gain", "number", 1}, {"generator", "generator"}}, function(t, opts)
   local who = "orthogonal_"
-  local opts = arguments.options(who, {{"gain", "number", 1}, {"generator", "generator"}}, ...)
   local rows, columns = matrix(who, t)
   if t:numel() == 0 then return t end
   return fill_with(who, t, function(how)
     local a = orthonormalize(ops.randn({math.min(rows, columns), math.max(rows, columns)}, how))
     return (rows <= columns and a or a:t()):reshape(t.shape) * opts.gain
   end, opts.generator)
-end
+end)
 
 --- The identity matrix, of a tensor of 2 dims.
 function init.eye_(t)
@@ -215,9 +213,8 @@ end
 
 --- Convolutions that pass their input on: t [out, in / groups, sizes…] of 3 to 5 dims is 1 in the middle where the
 --- output's and the input's channel are the same, else 0. {groups = 1}
-function init.dirac_(t, ...)
+init.dirac_ = arguments.takes("dirac_", {{"groups", "count", 1}}, function(t, opts)
   local who = "dirac_"
-  local opts = arguments.options(who, {{"groups", "count", 1}}, ...)
   options.arg(who, "the first argument", t, "tensor")
   if t.ndim < 3 or t.ndim > 5 then
     options.fail("%s: a tensor of 3, 4 or 5 dims wanted, got %s", who, options.describe(t))
@@ -237,13 +234,14 @@ function init.dirac_(t, ...)
     end
     return t
   end)
-end
+end)
 
 --- A normal distribution of mean 0, and in each column of t (of 2 dims) that share of zeros (Martens 2010).
 --- {std = 0.01, generator}
-function init.sparse_(t, sparsity, ...)
+init.sparse_ = arguments.takes("sparse_", {
+  {"std", "number", 0.01}, {"generator", "generator"},
+}, function(t, sparsity, opts)
   local who = "sparse_"
-  local opts = arguments.options(who, {{"std", "number", 0.01}, {"generator", "generator"}}, ...)
   options.arg(who, "sparsity", sparsity, "probability")
   local rows, columns = matrix(who, t, 2)
   local zeros = math.ceil(sparsity * rows)
@@ -255,7 +253,7 @@ function init.sparse_(t, sparsity, ...)
     end
     return t
   end)
-end
+end)
 
 --- What linear and convolution layers start from: weight and bias uniform within 1 / sqrt(fan_in),
 --- which is PyTorch's kaiming_uniform_ with a = sqrt(5).

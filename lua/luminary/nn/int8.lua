@@ -81,8 +81,7 @@ end
 --- to_int8(self) returns that, or self after what it changed; it is asked after the modules in it. Other layers, those
 --- inside of nn.MultiheadAttention among them, stay as they are. The net is changed: keep lm.save's file, or quantize
 --- net:clone(). It is changed once all its layers have their int8 weights; where one cannot have them, nothing is.
-function int8.quantize(...)
-  local net = arguments.read("quantize", {{"net", "any"}}, ...)
+int8.quantize = arguments.reads("quantize", {{"net", "any"}}, function(net)
   if not Module.is_module(net) then options.fail("quantize: a module wanted, got %s", options.describe(net)) end
   local replaced, changes = {}, {}
   local walk
@@ -113,6 +112,6 @@ function int8.quantize(...)
     end
     return new
   end)
-end
+end)
 
 return int8

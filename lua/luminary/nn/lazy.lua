@@ -1,6 +1,7 @@
 --- Layers that take the number of their input's channels from the first input. Their parameters are empty until then,
 --- and stay the same tensors, so that an optimizer may have been given them before.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
 local parameter = require "luminary.nn.parameter"
@@ -47,6 +48,11 @@ local function add(name, base, channels_of, help)
     end)
     self.given = {n = n, ...}
   end
+  -- What the base takes, but its first argument.
+  local rows, least = arguments.declared(base)
+  local names = {"self"}
+  for i = 2, least do names[i] = rows[i][1] end
+  arguments.note(new.init, names, {unpack(rows, least + 1)})
 
   function new:forward(x, ...)
     if self.given then
@@ -73,7 +79,7 @@ local function add(name, base, channels_of, help)
 end
 
 add("LazyLinear", linear.Linear, function(x) return x.shape[x.ndim] end,
-  "nn.LazyLinear(out_features [, {bias = true, device, dtype}]): nn.Linear, whose in_features are those of the first "
+  "nn.LazyLinear(…): nn.Linear, whose in_features are those of the first "
   .. "input.")
 
 for n = 1, 3 do
@@ -81,14 +87,14 @@ for n = 1, 3 do
   local function channels_of(x) return x.ndim > n and x.shape[x.ndim - n] or nil end
   for _, name in ipairs {"Conv", "ConvTranspose"} do
     add("Lazy" .. name .. d, convolution[name .. d], channels_of,
-      ("nn.Lazy%s(out_channels, kernel_size [, {…}]): nn.%s, whose in_channels are those of the first input."):format(
+      ("nn.Lazy%s(…): nn.%s, whose in_channels are those of the first input."):format(
         name .. d, name .. d))
   end
   for _, name in ipairs {"BatchNorm", "InstanceNorm"} do
     local batched = name == "BatchNorm"
     add("Lazy" .. name .. d, norm[name .. d], batched and function(x) return x.ndim > 1 and x.shape[2] or nil end
       or channels_of,
-      ("nn.Lazy%s([{…}]): nn.%s, whose num_features are the first input's channels."):format(name .. d, name .. d))
+      ("nn.Lazy%s(…): nn.%s, whose num_features are the first input's channels."):format(name .. d, name .. d))
   end
 end
 

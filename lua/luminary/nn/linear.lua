@@ -16,14 +16,13 @@ local linear = {}
 local Linear = layer.define("Linear")
 linear.Linear = Linear
 
-function Linear:init(in_features, out_features, ...)
+Linear.init = layer.takes("Linear", {{"bias", "boolean", true}}, function(self, in_features, out_features, opts)
   self.in_features = arg("Linear", "in_features", in_features, "count")
   self.out_features = arg("Linear", "out_features", out_features, "count")
-  local opts = layer.options("Linear", {{"bias", "boolean", true}}, ...)
   self.weight = layer.parameter({out_features, in_features}, opts)
   if opts.bias then self.bias = layer.parameter({out_features}, opts) end
   self:reset_parameters()
-end
+end)
 
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function Linear:reset_parameters() init._layer(self.weight, self.bias) end
@@ -38,20 +37,18 @@ function Linear:extra_repr()
     printed.bool(self.bias))
 end
 
---- nn.Embedding(num_embeddings, embedding_dim [, {padding_idx, max_norm, norm_type = 2, scale_grad_by_freq = false,
---- device, dtype}]): rows of a table by index, which counts from 1. The row padding_idx starts as zeros and gets no
+--- nn.Embedding(…): rows of a table by index, which counts from 1. The row padding_idx starts as zeros and gets no
 --- gradient. max_norm, norm_type and scale_grad_by_freq are those of F.embedding.
 local Embedding = layer.define("Embedding")
 linear.Embedding = Embedding
 
-function Embedding:init(num_embeddings, embedding_dim, ...)
+Embedding.init = layer.takes("Embedding", {
+  {"padding_idx", "integer"}, {"max_norm", "positive"}, {"norm_type", "number", 2},
+  {"scale_grad_by_freq", "boolean", false}, {"sparse", false, lacks = true}, {"_weight", "tensor"},
+  {"_freeze", false, lacks = true},
+}, function(self, num_embeddings, embedding_dim, opts)
   self.num_embeddings = arg("Embedding", "num_embeddings", num_embeddings, "count")
   self.embedding_dim = arg("Embedding", "embedding_dim", embedding_dim, "count")
-  local opts = layer.options("Embedding", {
-    {"padding_idx", "integer"}, {"max_norm", "positive"}, {"norm_type", "number", 2},
-    {"scale_grad_by_freq", "boolean", false}, {"sparse", "boolean", false}, {"_weight", "tensor"},
-  }, ...)
-  if opts.sparse then options.fail("Embedding: gradients are dense here; leave sparse out") end
   self.padding_idx = rows.padding("Embedding", opts.padding_idx, num_embeddings)
   self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
   self.how = {padding_idx = self.padding_idx or 0}
@@ -65,7 +62,7 @@ function Embedding:init(num_embeddings, embedding_dim, ...)
     self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
     self:reset_parameters()
   end
-end
+end)
 
 --- nn.Embedding.from_pretrained(weight [, {freeze = true, …}]): a layer over the rows of weight, which training leaves
 --- as they are unless freeze is false; other options are nn.Embedding's.

@@ -7,11 +7,6 @@ local shown = require "luminary.base.shown"
 
 local fail, is_plain = options.fail, options.is_plain
 
-local spec = changes.with {
-  strict = {"boolean", true}, assign = {"boolean", false}, ignore_mismatched_sizes = {"boolean", false},
-  dry_run = {"boolean", false},
-}
-
 -- Keys of a checkpoint saved from a wrapped model all start with "module.".
 local function without_prefix(dict, own)
   for key in pairs(dict) do
@@ -144,7 +139,6 @@ end
 
 --- entries: the module's state in order, {name, tensor} each; run_hooks(name, what) runs its hooks of that name.
 return function(self, entries, run_hooks, dict, opts)
-  opts = options.check("load_state_dict", opts, spec, "strict")
   local own, skipped = {}, {}
   for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end
   local given, unexpected = named_as(self, own, dict, opts.rename, run_hooks)

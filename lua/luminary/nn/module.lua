@@ -9,6 +9,7 @@
 --- their first assignment, which is therefore the same on every rank. `self.a, self.b = …` assigns from right to left:
 --- b comes before a, so that layers and parameters are better assigned one by one.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local counted_from_one = require "luminary.base.counted_from_one"
 local gradients = require "luminary.autograd.zero_gradients"
@@ -96,8 +97,9 @@ end
 -- ---- registering
 
 --- A tensor that is state but no parameter. {persistent = false} keeps it out of state_dict.
-function Module:register_buffer(name, t, opts)
-  opts = options.check("register_buffer", opts, {persistent = {"boolean", true}}, "persistent")
+Module.register_buffer = arguments.takes("register_buffer", {
+  {"persistent", "boolean", true},
+}, function(self, name, t, opts)
   local record = record_of(self)
   if t ~= nil then core.keep(options.arg("register_buffer", "the buffer", t, "tensor")) end
   check_name(record, "buffer", name)
@@ -107,7 +109,7 @@ function Module:register_buffer(name, t, opts)
     register(self, record, "buffer", name, t)
     record.transient[name] = not opts.persistent or nil
   end
-end
+end)
 
 --- Same as self[name] = p.
 function Module:register_parameter(name, p)
@@ -203,10 +205,9 @@ local function warn_of_hidden(modules, params)
   end
 end
 
-local walk_options = {
-  prefix = {"string", ""}, recurse = {"boolean", true}, remove_duplicate = {"boolean", true},
-}
-local default_walk = options.check("walk", nil, walk_options)
+local recursing = {{"recurse", "boolean", true}}
+local walking = {{"prefix", "string", ""}, {"recurse", "boolean", true}, {"remove_duplicate", "boolean", true}}
+local default_walk = {prefix = "", recurse = true, remove_duplicate = true}
 
 -- Two lists, names and tensors, of all parameters or buffers, each tensor once.
 local function collect(self, kind, how)
@@ -216,26 +217,21 @@ local function collect(self, kind, how)
     local record = record_of(module)
     for _, name in ipairs(record[kind]) do
       local t = record.values[name]
-      if not seen[t] or not how.remove_duplicate then
+      if not seen[t] or how.remove_duplicate == false then
         seen[t] = true
         names[#names + 1] = joined(prefix, name)
         tensors[#tensors + 1] = t
       end
     end
   end
+  local prefix, duplicates = how.prefix or "", how.remove_duplicate == false
   if not how.recurse then
-    visit(self, how.prefix)
+    visit(self, prefix)
   else
-    local modules = walk(self, visit, how.prefix, not how.remove_duplicate)
+    local modules = walk(self, visit, prefix, duplicates)
     if kind == "param" then warn_of_hidden(modules, seen) end
   end
   return tensors, names
-end
-
-local function check_walk(who, opts) return opts and options.check(who, opts, walk_options, "prefix") end
-local function check_recurse(who, opts)
-  opts = opts and options.check(who, opts, {recurse = {"boolean", true}}, "recurse")
-  return opts and {prefix = "", recurse = opts.recurse, remove_duplicate = true}
 end
 
 local function iterate(values, names)
@@ -252,20 +248,22 @@ function list_of.__call() fail("a list is walked by ipairs: for i, p in ipairs(n
 
 --- A list of all parameters, which is what optimizers take: `ipairs(net:parameters())`. {recurse = true}: false leaves
 --- out those of the modules below.
-function Module:parameters(opts)
-  return setmetatable(collect(self, "param", check_recurse("parameters", opts)), list_of)
-end
+Module.parameters = arguments.takes("parameters", recursing, function(self, opts)
+  return setmetatable(collect(self, "param", opts), list_of)
+end)
 --- for name, p in net:named_parameters() do. {prefix = "", recurse = true, remove_duplicate = true}: a prefix of the
 --- names, whether to go on below, whether a parameter that stands in several places is named once.
-function Module:named_parameters(opts)
-  return iterate(collect(self, "param", check_walk("named_parameters", opts)))
-end
+Module.named_parameters = arguments.takes("named_parameters", walking, function(self, opts)
+  return iterate(collect(self, "param", opts))
+end)
 --- A list of all buffers. {recurse = true}
-function Module:buffers(opts)
-  return setmetatable(collect(self, "buffer", check_recurse("buffers", opts)), list_of)
-end
+Module.buffers = arguments.takes("buffers", recursing, function(self, opts)
+  return setmetatable(collect(self, "buffer", opts), list_of)
+end)
 --- for name, t in net:named_buffers() do. {prefix = "", recurse = true, remove_duplicate = true}
-function Module:named_buffers(opts) return iterate(collect(self, "buffer", check_walk("named_buffers", opts))) end
+Module.named_buffers = arguments.takes("named_buffers", walking, function(self, opts)
+  return iterate(collect(self, "buffer", opts))
+end)
 
 local function children(self)
   local record = record_of(self)
@@ -288,15 +286,16 @@ local function modules(self, how)
   return found, names
 end
 
---- A list of the module itself and all below it.
-function Module:modules() return setmetatable(modules(self), list_of) end
+--- A list of the module itself and all below it; without remove_duplicate one that stands in several places comes as
+--- often.
+Module.modules = arguments.takes("modules", {{"remove_duplicate", "boolean", true}}, function(self, opts)
+  return setmetatable(modules(self, opts), list_of)
+end)
 --- for name, module in net:named_modules() do; the module itself is called "".
 --- {prefix = "", remove_duplicate = true}
-function Module:named_modules(opts)
-  return iterate(modules(self, opts and options.check("named_modules", opts, {
-    prefix = {"string", ""}, remove_duplicate = {"boolean", true},
-  }, "prefix")))
-end
+Module.named_modules = arguments.takes("named_modules", {
+  {"memo", lacks = true}, {"prefix", "string", ""}, {"remove_duplicate", "boolean", true},
+}, function(self, opts) return iterate(modules(self, opts)) end)
 
 --- The module of that dotted name, as named_modules has it: net:get_submodule("blocks.0"); "" is the module itself.
 function Module:get_submodule(path) return (find("get_submodule", self, path, "child")) end
@@ -342,10 +341,9 @@ function Module:requires_grad_(on)
 end
 
 --- Drop all gradients; {set_to_none = false} fills them with zeros, as it is always where getParameters was called.
-function Module:zero_grad(opts)
-  opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
+Module.zero_grad = arguments.takes("zero_grad", {{"set_to_none", "boolean", true}}, function(self, opts)
   gradients.zero(self:parameters(), opts.set_to_none)
-end
+end)
 
 --- Torch7's: fills all gradients with zeros.
 function Module:zeroGradParameters() self:zero_grad {set_to_none = false} end
@@ -407,13 +405,16 @@ local function convert(self, change, recurse)
   return self
 end
 
+local to_options = {
+  device = {"any"}, dtype = {"string"}, memory_format = {{"channels_last", "contiguous", "preserve"}},
+}
+
 local function device_or_dtype(v, target)
   if core.is_tensor(v) then
     target.device, target.dtype = v.device, v.dtype
   elseif type(v) == "table" then
-    local given = options.check("to", v, {device = {"any"}, dtype = {"string"}, memory_format = {"string"}})
-    target.format = given.memory_format and options.choice("to", "memory_format", given.memory_format,
-      {"channels_last", "contiguous", "preserve"})
+    local given = options.check("to", v, to_options)
+    target.format = given.memory_format
     if given.device then target.device = core.device(given.device) end
     if given.dtype then target.dtype = core.dtype(given.dtype) end
   elseif type(v) == "number" then
@@ -450,11 +451,12 @@ end
 function Module:type(dtype) return self:to(options.arg("type", "dtype", dtype, "string")) end
 --- Parameters and buffers with memory on that device, not initialized: {device = "cpu", recurse = true}. In place;
 --- gives the module.
-function Module:to_empty(opts)
-  opts = options.check("to_empty", opts, {device = {"any"}, recurse = {"boolean", true}}, "device")
+Module.to_empty = arguments.takes("to_empty", {
+  {"device", "any"}, {"recurse", "boolean", true},
+}, function(self, opts)
   local device = opts.device and core.device(opts.device)
   return convert(self, function(t) return ops.empty_like(t, {device = device}) end, opts.recurse)
-end
+end)
 --- Moves parameters and buffers to the CPU, in place. Gives the module.
 function Module:cpu() return self:to("cpu") end
 --- Moves parameters and buffers to a CUDA device (the current one), in place. Gives the module.
@@ -526,10 +528,13 @@ end
 --- Gives {missing_keys = …, unexpected_keys = …}, with ignore_mismatched_sizes mismatched_keys, a list of {name, given
 --- = shape, wanted = shape}, and where floating tensors were made the module's dtype without being told converted, a
 --- list of {from = dtype, to = dtype, count}; print shows it in words.
-function Module:load_state_dict(dict, opts)
+Module.load_state_dict = arguments.takes("load_state_dict", {
+  {"strict", "boolean", true}, {"assign", "boolean", false}, {"ignore_mismatched_sizes", "boolean", false},
+  {"dry_run", "boolean", false}, {"device", "any"}, {"dtype", "string"}, {"rename", "any"},
+}, function(self, dict, opts)
   local function hooks(name, what) run_hooks(self, name, what) end
   return load_module "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, dict, opts)
-end
+end)
 
 -- ---- printing
 

@@ -11,21 +11,22 @@ local ops, arg = core.ops, options.arg
 local norm = {}
 
 -- What the three have in common.
---- nn.BatchNorm2d(num_features [, {eps = 1e-5, momentum = 0.1, affine = true,
---- track_running_stats = true, bias = true, device, dtype}]): x [N, C, …], each channel by the batch's mean and
---- variance in training, by the running ones in evaluation. momentum = false averages all batches.
+--- nn.BatchNorm2d(…): x [N, C, …], each channel by the batch's mean and variance in training, by the running ones in
+--- evaluation. momentum = false averages all batches.
 local BatchNorm = layer.define("BatchNorm")
-BatchNorm.on = true -- whether it has parameters and running values unless told
 
-function BatchNorm:init(num_features, ...)
-  local who = self.__name
-  self.num_features = arg(who, "num_features", num_features, "count")
-  local rows = {
-    {"eps", "positive", 1e-5}, {"momentum", "number", 0.1, none = true}, {"affine", "boolean", self.on},
-    {"track_running_stats", "boolean", self.on}, self.own_option or {"bias", "boolean", true},
+-- on: whether it has parameters and running values unless told.
+local function rows_of(on)
+  return {
+    {"eps", "positive", 1e-5}, {"momentum", "number", 0.1, none = true}, {"affine", "boolean", on},
+    {"track_running_stats", "boolean", on},
   }
-  if self.own_option then rows[6] = {"bias", "boolean", true} end
-  local opts = layer.options(who, rows, ...)
+end
+local bias = {"bias", "boolean", true}
+BatchNorm.rows = rows_of(true)
+
+local function set_up(self, num_features, opts)
+  self.num_features = arg(self.__name, "num_features", num_features, "count")
   self.eps, self.momentum, self.affine = opts.eps, opts.momentum, opts.affine
   self.track_running_stats = opts.track_running_stats
   if opts.affine then
@@ -38,8 +39,9 @@ function BatchNorm:init(num_features, ...)
     self:register_buffer("num_batches_tracked", ops.full({}, 0, {device = opts.device, dtype = "int64"}))
   end
   self:reset_parameters()
-  return opts
 end
+
+BatchNorm.init = layer.takes(nil, BatchNorm.rows, set_up, bias)
 
 --- The running values as they are at first.
 function BatchNorm:reset_running_stats()
@@ -88,20 +90,19 @@ function BatchNorm:extra_repr()
     printed.bool(self.bias), printed.bool(self.track_running_stats))
 end
 
---- nn.BatchNorm1d(num_features [, {…}]): nn.BatchNorm2d for x [N, C] or [N, C, L].
+--- nn.BatchNorm1d(…): nn.BatchNorm2d for x [N, C] or [N, C, L].
 norm.BatchNorm1d = layer.define("BatchNorm1d", BatchNorm)
 norm.BatchNorm1d.dims, norm.BatchNorm1d.wanted = {[2] = true, [3] = true}, "x [N, C] or [N, C, L]"
 norm.BatchNorm2d = layer.define("BatchNorm2d", BatchNorm)
 norm.BatchNorm2d.dims, norm.BatchNorm2d.wanted = {[4] = true}, "x [N, C, H, W]"
---- nn.BatchNorm3d(num_features [, {…}]): nn.BatchNorm2d for x [N, C, D, H, W].
+--- nn.BatchNorm3d(…): nn.BatchNorm2d for x [N, C, D, H, W].
 norm.BatchNorm3d = layer.define("BatchNorm3d", BatchNorm)
 norm.BatchNorm3d.dims, norm.BatchNorm3d.wanted = {[5] = true}, "x [N, C, D, H, W]"
 
---- nn.InstanceNorm2d(num_features [, {eps = 1e-5, momentum = 0.1, affine = false,
---- track_running_stats = false, bias = true, device, dtype}]): x [N, C, H, W] or [C, H, W], each channel of each sample
---- by its own mean and variance; with track_running_stats in evaluation by the running ones.
+--- nn.InstanceNorm2d(…): x [N, C, H, W] or [C, H, W], each channel of each sample by its own mean and variance; with
+--- track_running_stats in evaluation by the running ones.
 local InstanceNorm = layer.define("InstanceNorm", BatchNorm)
-InstanceNorm.on = false
+InstanceNorm.init = layer.takes(nil, rows_of(false), set_up, bias)
 
 function InstanceNorm:forward(x)
   self:check_input(x)
@@ -116,39 +117,37 @@ function InstanceNorm:forward(x)
   return channels == 1 and y:squeeze(1) or y
 end
 
---- nn.InstanceNorm1d(num_features [, {…}]): nn.InstanceNorm2d for x [N, C, L] or [C, L].
+--- nn.InstanceNorm1d(…): nn.InstanceNorm2d for x [N, C, L] or [C, L].
 norm.InstanceNorm1d = layer.define("InstanceNorm1d", InstanceNorm)
 norm.InstanceNorm1d.spatial, norm.InstanceNorm1d.wanted = 1, "x [N, C, L] or [C, L]"
 norm.InstanceNorm2d = layer.define("InstanceNorm2d", InstanceNorm)
 norm.InstanceNorm2d.spatial, norm.InstanceNorm2d.wanted = 2, "x [N, C, H, W] or [C, H, W]"
---- nn.InstanceNorm3d(num_features [, {…}]): nn.InstanceNorm2d for x [N, C, D, H, W] or [C, D, H, W].
+--- nn.InstanceNorm3d(…): nn.InstanceNorm2d for x [N, C, D, H, W] or [C, D, H, W].
 norm.InstanceNorm3d = layer.define("InstanceNorm3d", InstanceNorm)
 norm.InstanceNorm3d.spatial, norm.InstanceNorm3d.wanted = 3, "x [N, C, D, H, W] or [C, D, H, W]"
 for _, name in ipairs {"InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"} do
   norm[name].dims = {[norm[name].spatial + 1] = true, [norm[name].spatial + 2] = true}
 end
 
---- nn.GroupNorm(num_groups, num_channels [, {eps = 1e-5, affine = true, bias = true, device, dtype}]): x [N, C, …],
---- each sample's channels in num_groups groups, each by its own mean and variance.
+--- nn.GroupNorm(…): x [N, C, …], each sample's channels in num_groups groups, each by its own mean and variance.
 local GroupNorm = layer.define("GroupNorm")
 norm.GroupNorm = GroupNorm
 
-function GroupNorm:init(num_groups, num_channels, ...)
+GroupNorm.init = layer.takes("GroupNorm", {
+  {"eps", "positive", 1e-5}, {"affine", "boolean", true},
+}, function(self, num_groups, num_channels, opts)
   self.num_groups = arg("GroupNorm", "num_groups", num_groups, "count")
   self.num_channels = arg("GroupNorm", "num_channels", num_channels, "count")
   if num_channels % num_groups ~= 0 then
     options.fail("GroupNorm: num_groups = %d has to divide num_channels = %d", num_groups, num_channels)
   end
-  local opts = layer.options("GroupNorm", {
-    {"eps", "positive", 1e-5}, {"affine", "boolean", true}, {"bias", "boolean", true},
-  }, ...)
   self.affine, self.how = opts.affine, {eps = opts.eps}
   if opts.affine then
     self.weight = layer.parameter({num_channels}, opts)
     if opts.bias then self.bias = layer.parameter({num_channels}, opts) end
   end
   self:reset_parameters()
-end
+end, bias)
 
 --- Parameters as when the layer was made.
 function GroupNorm:reset_parameters()
@@ -179,19 +178,18 @@ end
 local LayerNorm = layer.define("LayerNorm")
 norm.LayerNorm = LayerNorm
 
-function LayerNorm:init(normalized_shape, ...)
+LayerNorm.init = layer.takes("LayerNorm", {
+  {"eps", "positive", 1e-5}, {"elementwise_affine", "boolean", true}, {"bias", "boolean", true},
+}, function(self, normalized_shape, opts)
   local shape = sizes_of("LayerNorm", normalized_shape)
   self.normalized_shape = shape
-  local opts = layer.options("LayerNorm", {
-    {"eps", "positive", 1e-5}, {"elementwise_affine", "boolean", true}, {"bias", "boolean", true},
-  }, ...)
   self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
   if opts.elementwise_affine then
     self.weight = layer.parameter(shape, opts)
     if opts.bias then self.bias = layer.parameter(shape, opts) end
   end
   self:reset_parameters()
-end
+end)
 
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function LayerNorm:reset_parameters()
@@ -213,13 +211,14 @@ end
 local RMSNorm = layer.define("RMSNorm")
 norm.RMSNorm = RMSNorm
 
-function RMSNorm:init(normalized_shape, ...)
+RMSNorm.init = layer.takes("RMSNorm", {
+  {"eps", "positive"}, {"elementwise_affine", "boolean", true},
+}, function(self, normalized_shape, opts)
   self.normalized_shape = sizes_of("RMSNorm", normalized_shape)
-  local opts = layer.options("RMSNorm", {{"eps", "positive"}, {"elementwise_affine", "boolean", true}}, ...)
   self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
   if opts.elementwise_affine then self.weight = layer.parameter(self.normalized_shape, opts) end
   self:reset_parameters()
-end
+end)
 
 --- Parameters as when the layer was made.
 function RMSNorm:reset_parameters()

@@ -31,7 +31,7 @@ for n = 1, 3 do
 
   pooling("MaxPool" .. d) {
     takes = {kernel_size},
-    options = {stride, padding, {"dilation", as_given(n, 1), 1}, ceil_mode, {"return_indices", "boolean", false}},
+    options = {stride, padding, {"dilation", as_given(n, 1), 1}, {"return_indices", "boolean", false}, ceil_mode},
     call = F["max_pool" .. d], prints = prints .. ", dilation={dilation}, ceil_mode={ceil_mode}",
     help = "the largest in each window of " .. of
       .. "; with return_indices two results, the second where each is in its plane, from 1",

@@ -39,23 +39,22 @@ local function fill(cosines, sines, rates)
   end
 end
 
---- nn.SinusoidalPositions(dim [, {max_seq_len = 5000, base = 10000, batch_first = false}]): x [L, N, dim] (batch_first:
---- [N, L, dim]) with sines and cosines of its places added, in turn (Vaswani et al. 2017).
+--- nn.SinusoidalPositions(…): x [L, N, dim] (batch_first: [N, L, dim]) with sines and cosines of its places added, in
+--- turn (Vaswani et al. 2017).
 local SinusoidalPositions = layer.define("SinusoidalPositions")
 positions.SinusoidalPositions = SinusoidalPositions
 
-function SinusoidalPositions:init(dim, ...)
+SinusoidalPositions.init = layer.takes("SinusoidalPositions", {
+  {"max_seq_len", "count", 5000}, {"base", "positive", 10000}, {"batch_first", "boolean", false},
+}, function(self, dim, o)
   local who = "SinusoidalPositions"
   self.dim = arg(who, "dim", dim, "count")
-  local o = layer.options(who, {
-    {"max_seq_len", "count", 5000}, {"base", "positive", 10000}, {"batch_first", "boolean", false},
-  }, ...)
   if dim % 2 ~= 0 then fail("%s: dim %d is odd; sines and cosines go in pairs", who, dim) end
   self.max_seq_len, self.batch_first = o.max_seq_len, o.batch_first
   local in_pairs = ops.empty({o.max_seq_len, dim / 2, 2}, {dtype = o.dtype or "float32", device = o.device})
   fill(in_pairs:select(3, 2), in_pairs:select(3, 1), rates_of(dim, o.base))
   self:register_buffer("positions", in_pairs:view(o.max_seq_len, dim), {persistent = false})
-end
+end)
 
 function SinusoidalPositions:forward(x)
   local who = "SinusoidalPositions"
@@ -112,24 +111,21 @@ local function check_scaling(who, dim, given)
   return out
 end
 
---- nn.RotaryPositionalEmbeddings(dim [, {max_seq_len = 4096, base = 10000, interleaved = true, scaling}]): queries or
---- keys [N, H, L, dim] turned by their places, pair by pair (Su et al. 2021, RoPE). Pairs are neighbours, or without
---- `interleaved` entries dim / 2 apart, as Hugging Face's LLaMA has them. scaling is a config.json's rope_scaling:
---- {rope_type = "linear", factor}, {rope_type = "llama3", factor, low_freq_factor, high_freq_factor,
---- original_max_position_embeddings}, {rope_type = "factors", factors = a list of dim / 2 divisors}, or
---- {rope_type = "dynamic", factor}, which has no longest length: once a sequence
---- is longer than max_seq_len, turns slow down with its length, until one that is shorter comes.
---- rope(x [, {first = 1, input_pos}]): first is the place of x's first entry; input_pos [L] or [N, L], int64, says the
---- place of each, from 1.
+--- nn.RotaryPositionalEmbeddings(…): queries or keys [N, H, L, dim] turned by their places, pair by pair (Su et al.
+--- 2021, RoPE). Pairs are neighbours, or without `interleaved` entries dim / 2 apart, as Hugging Face's LLaMA has them.
+--- scaling is a config.json's rope_scaling: {rope_type = "linear", factor}, {rope_type = "llama3", factor,
+--- low_freq_factor, high_freq_factor, original_max_position_embeddings}, {rope_type = "factors", factors = a list of
+--- dim / 2 divisors}, or {rope_type = "dynamic", factor}, which has no longest length: once a sequence is longer than
+--- max_seq_len, turns slow down with its length, until one that is shorter comes. rope(x [, {first = 1, input_pos}]):
+--- first is the place of x's first entry; input_pos [L] or [N, L], int64, says the place of each, from 1.
 local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings")
 positions.RotaryPositionalEmbeddings = RotaryPositionalEmbeddings
 
-function RotaryPositionalEmbeddings:init(dim, ...)
+RotaryPositionalEmbeddings.init = layer.takes("RotaryPositionalEmbeddings", {
+  {"max_seq_len", "count", 4096}, {"base", "positive", 10000}, {"interleaved", "boolean", true}, {"scaling", "table"},
+}, function(self, dim, o)
   local who = "RotaryPositionalEmbeddings"
   self.dim = arg(who, "dim", dim, "count")
-  local o = layer.options(who, {
-    {"max_seq_len", "count", 4096}, {"base", "positive", 10000}, {"interleaved", "boolean", true}, {"scaling", "table"},
-  }, ...)
   if dim % 2 ~= 0 then fail("%s: dim %d is odd; entries are turned in pairs", who, dim) end
   self.max_seq_len, self.interleaved, self.base = o.max_seq_len, o.interleaved, o.base
   above_0(who, "base", o.base)
@@ -139,7 +135,7 @@ function RotaryPositionalEmbeddings:init(dim, ...)
     self:register_buffer(name, values, {persistent = false})
   end
   if not planned.is_on() then self:reset_buffers() end
-end
+end)
 
 --- Fills its tables, of which no state_dict has anything.
 function RotaryPositionalEmbeddings:reset_buffers()

@@ -67,15 +67,16 @@ local classes = layer.classes(list)
 local Bilinear = layer.define("Bilinear")
 classes.Bilinear = Bilinear
 
-function Bilinear:init(in1_features, in2_features, out_features, ...)
+Bilinear.init = layer.takes("Bilinear", {
+  {"bias", "boolean", true},
+}, function(self, in1_features, in2_features, out_features, opts)
   self.in1_features = options.arg("Bilinear", "in1_features", in1_features, "count")
   self.in2_features = options.arg("Bilinear", "in2_features", in2_features, "count")
   self.out_features = options.arg("Bilinear", "out_features", out_features, "count")
-  local opts = layer.options("Bilinear", {{"bias", "boolean", true}}, ...)
   self.weight = layer.parameter({out_features, in1_features, in2_features}, opts)
   if opts.bias then self.bias = layer.parameter({out_features}, opts) end
   self:reset_parameters()
-end
+end)
 
 --- Parameters drawn anew, uniform within 1 / sqrt(in1_features).
 function Bilinear:reset_parameters()

@@ -353,11 +353,12 @@ end
 local RNN = layer.define("RNN", Recurrent)
 recurrent.RNN = RNN
 
-function RNN:init(input_size, hidden_size, ...)
-  local o = layer.options("RNN", rows({"nonlinearity", {"tanh", "relu"}, "tanh"}), ...)
+local nonlinearity = {"nonlinearity", {"tanh", "relu"}, "tanh"}
+
+RNN.init = layer.takes("RNN", rows(nonlinearity), function(self, input_size, hidden_size, o)
   self.nonlinearity = o.nonlinearity
   make(self, "rnn_" .. o.nonlinearity, input_size, hidden_size, o)
-end
+end)
 
 --- nn.GRU(input_size, hidden_size [, {num_layers = 1, bias = true, batch_first = false, dropout = 0,
 --- bidirectional = false, device, dtype}]): gated recurrent units (Cho et al. 2014, as PyTorch and cuDNN have them).
@@ -368,9 +369,9 @@ end
 local GRU = layer.define("GRU", Recurrent)
 recurrent.GRU = GRU
 
-function GRU:init(input_size, hidden_size, ...)
-  make(self, "gru", input_size, hidden_size, layer.options("GRU", rows(), ...))
-end
+GRU.init = layer.takes("GRU", rows(), function(self, input_size, hidden_size, opts)
+  make(self, "gru", input_size, hidden_size, opts)
+end)
 
 --- nn.LSTM(input_size, hidden_size [, {num_layers = 1, bias = true, batch_first = false, dropout = 0,
 --- bidirectional = false, proj_size = 0, device, dtype}]): long short-term memory (Hochreiter and Schmidhuber 1997,
@@ -380,11 +381,12 @@ local LSTM = layer.define("LSTM", Recurrent)
 recurrent.LSTM = LSTM
 LSTM.__state_is = "the state is one argument, lstm(x, {h, c})"
 
-function LSTM:init(input_size, hidden_size, ...)
-  local list = rows()
-  list[#list + 1] = {"proj_size", "natural", 0}
-  make(self, "lstm", input_size, hidden_size, layer.options("LSTM", list, ...))
-end
+local lstm_rows = rows()
+lstm_rows[#lstm_rows + 1] = {"proj_size", "natural", 0}
+
+LSTM.init = layer.takes("LSTM", lstm_rows, function(self, input_size, hidden_size, o)
+  make(self, "lstm", input_size, hidden_size, o)
+end)
 
 -- ---- cells
 
@@ -446,11 +448,10 @@ local function cell_rows(more) return {{"bias", "boolean", true}, more} end
 local RNNCell = layer.define("RNNCell", Cell)
 recurrent.RNNCell = RNNCell
 
-function RNNCell:init(input_size, hidden_size, ...)
-  local o = layer.options("RNNCell", cell_rows {"nonlinearity", {"tanh", "relu"}, "tanh"}, ...)
+RNNCell.init = layer.takes("RNNCell", cell_rows(nonlinearity), function(self, input_size, hidden_size, o)
   self.nonlinearity = o.nonlinearity
   make_cell(self, "rnn_" .. o.nonlinearity, input_size, hidden_size, o)
-end
+end)
 
 --- nn.LSTMCell(input_size, hidden_size [, {bias = true, device, dtype}]): one step of nn.LSTM;
 --- h, c = cell(x [, {h, c}]) of [N, …] or of one sample.
@@ -458,17 +459,17 @@ local LSTMCell = layer.define("LSTMCell", Cell)
 recurrent.LSTMCell = LSTMCell
 LSTMCell.__state_is = "the state is one argument, cell(x, {h, c})"
 
-function LSTMCell:init(input_size, hidden_size, ...)
-  make_cell(self, "lstm", input_size, hidden_size, layer.options("LSTMCell", cell_rows(), ...))
-end
+LSTMCell.init = layer.takes("LSTMCell", cell_rows(), function(self, input_size, hidden_size, opts)
+  make_cell(self, "lstm", input_size, hidden_size, opts)
+end)
 
 --- nn.GRUCell(input_size, hidden_size [, {bias = true, device, dtype}]): one step of nn.GRU; h = cell(x [, h])
 --- of [N, …] or of one sample.
 local GRUCell = layer.define("GRUCell", Cell)
 recurrent.GRUCell = GRUCell
 
-function GRUCell:init(input_size, hidden_size, ...)
-  make_cell(self, "gru", input_size, hidden_size, layer.options("GRUCell", cell_rows(), ...))
-end
+GRUCell.init = layer.takes("GRUCell", cell_rows(), function(self, input_size, hidden_size, opts)
+  make_cell(self, "gru", input_size, hidden_size, opts)
+end)
 
 return recurrent

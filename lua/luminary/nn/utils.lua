@@ -35,23 +35,21 @@ end
 --- The norm of the tensors of a list (or of one) as if all their elements were one vector: a tensor of one float64 on
 --- the first one's device. {norm_type = 2}, which may be math.huge; {error_if_nonfinite = true} makes a norm that is
 --- inf or NaN an error, which waits for a GPU.
-function utils.get_total_norm(list, ...)
-  local opts = arguments.options("get_total_norm", norm_options, ...)
+utils.get_total_norm = arguments.takes("get_total_norm", norm_options, function(list, opts)
   return norm_of("get_total_norm", tensors("get_total_norm", "tensors", list), opts, false)
-end
+end)
 
 --- Scale the gradients of these parameters (a list, or one tensor) in place so that their norm together
 --- is at most max_norm; gives the norm before, as get_total_norm, whose options it takes: :item() waits
 --- for a GPU, the clipping does not.
-function utils.clip_grad_norm_(parameters, max_norm, ...)
+utils.clip_grad_norm_ = arguments.takes("clip_grad_norm_", norm_options, function(parameters, max_norm, opts)
   local who = "clip_grad_norm_"
-  local opts = arguments.options(who, norm_options, ...)
   options.arg(who, "max_norm", max_norm, "positive")
   parameters = tensors(who, "parameters", parameters)
   local total = norm_of(who, parameters, opts, true)
   core.clip_with_norm(parameters, max_norm, total)
   return total
-end
+end)
 
 --- The second half of clip_grad_norm_, for a norm known already (a number, or a tensor of one): gradients times
 --- max_norm / (total_norm + 1e-6) where that is below 1.

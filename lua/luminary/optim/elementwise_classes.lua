@@ -9,14 +9,15 @@ local Optimizer = require "luminary.optim.optimizer"
 
 -- ---- options
 
-local kinds = {number = "number", boolean = "boolean", table = "pair"}
+local kinds = {number = "number", boolean = "boolean", table = "two"}
 
-local function spec_of(entry)
-  local spec = {}
+-- The options as rows of base/arguments.lua.
+local function rows_of(entry)
+  local rows = {}
   for _, row in ipairs(entry.options) do
-    if not row.fixed then spec[row[1]] = {kinds[type(row[2])], row[2]} end
+    if not row.fixed then rows[#rows + 1] = {row[1], kinds[type(row[2])], row[2]} end
   end
-  return spec
+  return arguments.in_order(entry.positions or "", rows)
 end
 
 local function is_within(interval, v)
@@ -253,28 +254,19 @@ local function counts(entry)
   return false
 end
 
--- The options in their order, as base/arguments.lua has rows.
-local function rows_of(entry, with_defaults)
-  local rows = {}
-  for _, row in ipairs(entry.options) do
-    if not row.fixed then rows[#rows + 1] = {row[1], "any", with_defaults and row[2] or nil} end
-  end
-  return rows
-end
-
-local function help_of(entry)
-  local takes = arguments.of({{"params", "table"}}, rows_of(entry, true))
+local function help_of(entry, rows)
+  local takes = arguments.of({{"params", "table"}}, rows)
   return ("%s. %s."):format(takes:help("optim." .. entry.name, entry.help), entry.source)
 end
 
 local classes = {}
 for _, entry in ipairs(require "luminary.optim.sgd_adam_rules") do
   local new = class.define(entry.name, entry.like and classes[entry.like] or Elementwise)
-  new.entry, new.kind, new.spec, new.counts = entry, entry.name, spec_of(entry), counts(entry)
-  new.rows = rows_of(entry)
+  new.entry, new.kind, new.counts = entry, entry.name, counts(entry)
+  Optimizer.declare(new, rows_of(entry))
   new.numbers = {step = true}
   for _, row in ipairs(entry.carried or {}) do new.numbers[row[1]] = true end
-  new.__help = help_of(entry)
+  new.__help = help_of(entry, new.rows)
   classes[entry.name] = new
 end
 return classes

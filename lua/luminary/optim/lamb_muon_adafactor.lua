@@ -83,10 +83,10 @@ end
 --- BERT in 76 minutes", 2020; where either length is 0, lr alone counts. That is Apex's FusedLAMB with use_nvlamb =
 --- True, whose clipping by max_grad_norm nn.utils.clip_grad_norm_ does; without bias_correction moments start small.
 local LAMB = class.define("LAMB", Whole)
-LAMB.spec = {
-  lr = {"positive", 0.001}, betas = {"pair", {0.9, 0.999}}, eps = {"positive", 1e-6}, weight_decay = {"positive", 0.01},
-  bias_correction = {"boolean", true}, maximize = {"boolean", false},
-}
+Optimizer.declare(LAMB, {
+  {"lr", "positive", 0.001}, {"betas", "two", {0.9, 0.999}}, {"eps", "positive", 1e-6},
+  {"weight_decay", "positive", 0.01}, {"bias_correction", "boolean", true}, {"maximize", "boolean", false},
+})
 LAMB.states = {"exp_avg", "exp_avg_sq"}
 
 --- Values that make no sense are errors.
@@ -125,11 +125,11 @@ end
 --- m)) ("original"), 0.2 sqrt(max(n, m)) ("match_rms_adamw") or sqrt(n / m) ("spectral_unclamped"). Jordan et al.,
 --- "Muon: An optimizer for hidden layers in neural networks", 2024.
 local Muon = class.define("Muon", Whole)
-Muon.spec = {
-  lr = {"positive", 0.001}, weight_decay = {"positive", 0.1}, momentum = {"positive", 0.95},
-  nesterov = {"boolean", true}, ns_coefficients = {"table", {3.4445, -4.775, 2.0315}}, eps = {"positive", 1e-7},
-  ns_steps = {"natural", 5}, adjust_lr_fn = {{"original", "match_rms_adamw", "spectral_unclamped"}},
-}
+Optimizer.declare(Muon, {
+  {"lr", "positive", 0.001}, {"weight_decay", "positive", 0.1}, {"momentum", "positive", 0.95},
+  {"nesterov", "boolean", true}, {"ns_coefficients", "table", {3.4445, -4.775, 2.0315}}, {"eps", "positive", 1e-7},
+  {"ns_steps", "natural", 5}, {"adjust_lr_fn", {"original", "match_rms_adamw", "spectral_unclamped"}},
+})
 Muon.states = {"momentum_buffer"}
 Muon.counts = false
 
@@ -193,10 +193,10 @@ end
 --- are at least eps[1], by default the smallest difference of the dtype at 1. As PyTorch has it, which tells where it
 --- differs from Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018.
 local Adafactor = class.define("Adafactor", Whole)
-Adafactor.spec = {
-  lr = {"positive", 0.01}, beta2_decay = {"number", -0.8}, eps = {"table", {false, 0.001}}, d = {"number", 1},
-  weight_decay = {"positive", 0}, maximize = {"boolean", false},
-}
+Optimizer.declare(Adafactor, {
+  {"lr", "positive", 0.01}, {"beta2_decay", "number", -0.8}, {"eps", "table", {false, 0.001}}, {"d", "number", 1},
+  {"weight_decay", "positive", 0}, {"maximize", "boolean", false},
+})
 
 local smallest = {float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7}
 

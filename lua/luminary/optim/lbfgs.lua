@@ -13,15 +13,14 @@ local abs, max, min, sqrt = math.abs, math.max, math.min, math.sqrt
 
 local LBFGS = class.define("LBFGS", Optimizer)
 
-LBFGS.spec = {
-  lr = {"positive", 1}, max_iter = {"count", 20}, max_eval = {"count"}, tolerance_grad = {"positive", 1e-7},
-  tolerance_change = {"positive", 1e-9}, history_size = {"count", 100}, line_search_fn = {"string"},
-  maximize = {"boolean", false},
-}
+Optimizer.declare(LBFGS, {
+  {"lr", "positive", 1}, {"max_iter", "count", 20}, {"max_eval", "count"}, {"tolerance_grad", "positive", 1e-7},
+  {"tolerance_change", "positive", 1e-9}, {"history_size", "count", 100},
+  {"line_search_fn", {"strong_wolfe"}, none = true}, {"maximize", "boolean", false},
+})
 
 --- Values that make no sense are errors.
-function LBFGS:check_group(group)
-  if group.line_search_fn then options.choice(self.__name, "line_search_fn", group.line_search_fn, {"strong_wolfe"}) end
+function LBFGS.check_group(_self, group)
   group.max_eval = group.max_eval or math.floor(group.max_iter * 5 / 4)
 end
 

@@ -27,9 +27,20 @@ Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
 local group_list = counted_from_one "param_groups"
+Optimizer.__inner = {"declare"}
 
 --- Options by name: {kind, default}, see options.check.
 Optimizer.spec = {}
+
+--- Gives a class of the library its options, rows of base/arguments.lua.
+function Optimizer.declare(of, rows)
+  of.rows, of.spec = rows, {}
+  for _, row in ipairs(rows) do
+    if not row.lacks then of.spec[row[1]] = {row[2], row[3], row.none} end
+  end
+  rows.spec = of.spec
+  of.init = arguments.note(function(self, ...) return Optimizer.init(self, ...) end, {"self", "params"}, rows)
+end
 
 --- What a parameter's state has of numbers, by name.
 Optimizer.numbers = {step = true}
@@ -60,9 +71,11 @@ function Optimizer:init(params, ...)
   if core.is_tensor(params) or not is_plain(params) then
     fail("%s: a list of parameters wanted, net:parameters(), got %s", who, options.describe(params))
   end
-  local opts = ...
-  if self.rows then opts = arguments.options(who, self.rows, ...) end
-  self.defaults = options.check(who, opts, self.spec, "lr")
+  if self.rows and self.rows.spec == self.spec then
+    self.defaults = arguments.options(who, self.rows, ...)
+  else -- a user's class, whose options have names alone
+    self.defaults = options.check(who, (...), self.spec, "lr")
+  end
   self:check_group(self.defaults)
   self.param_groups, self.state, self.known = setmetatable({}, group_list), {}, {} -- state: by parameter
   if #params == 0 then fail("%s: the list of parameters is empty", who) end
@@ -106,10 +119,9 @@ function Optimizer:add_param_group(given)
 end
 
 --- Drop all gradients; {set_to_none = false} fills them with zeros, as it is always where getParameters was called.
-function Optimizer:zero_grad(opts)
-  opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
+Optimizer.zero_grad = arguments.takes("zero_grad", {{"set_to_none", "boolean", true}}, function(self, opts)
   for _, group in ipairs(self.param_groups) do gradients.zero(group.params, opts.set_to_none) end
-end
+end)
 
 -- Parameters with a gradient, by how many steps they have made: all of them the same number, mostly, so
 -- that a group is one call into C.

@@ -4,6 +4,7 @@
 --- options   {name, default, limits}: limits are "positive" (at least 0) or an interval such as "[0, 1)", for a pair
 ---           one or two; `as` has the names of a pair's numbers below; `fixed` ones are not the user's. true and false
 ---           count as 1 and 0. `check` gets a table of options within these limits and says what else is wrong.
+--- positions PyTorch's order of positional arguments, where the options lack some of them: names.
 --- modes     options that change what is computed when they are not 0. Each has a loop with and one without, where
 ---           with_<option> is constant. {name, needs = "other"}: nothing where that other one is 0.
 --- states    tensors like the parameter, 0 at first or `start`, a number or an option; with `when`, a mode, only then.
@@ -15,8 +16,8 @@
 local entries = require "luminary.base.entry_reader"
 
 local list, optimizer = entries.of("optimizer", {
-  options = "table", check = "function?", modes = "table", states = "table", carried = "table?", scalars = "table",
-  update = "string", source = "string", help = "string",
+  options = "table", positions = "string?", check = "function?", modes = "table", states = "table",
+  carried = "table?", scalars = "table", update = "string", source = "string", help = "string",
 })
 
 local sign = {"sign", "maximize ? -1 : 1"}
@@ -83,6 +84,7 @@ optimizer "Adamax" {
     {"lr", 0.002, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
     {"weight_decay", 0, "positive"}, {"maximize", false},
   },
+  positions = "lr betas eps weight_decay foreach maximize",
   modes = {{"weight_decay"}},
   states = {{"exp_avg"}, {"exp_inf"}},
   scalars = {sign, {"fresh1", "1 - beta1"}, {"step_size", "lr / (1 - pow(beta1, t))"}},
@@ -184,6 +186,7 @@ optimizer "Adagrad" {
     {"lr", 0.01, "positive"}, {"lr_decay", 0, "positive"}, {"weight_decay", 0, "positive"},
     {"initial_accumulator_value", 0, "positive"}, {"eps", 1e-10, "positive"}, {"maximize", false},
   },
+  positions = "lr lr_decay weight_decay initial_accumulator_value eps foreach maximize",
   modes = {{"weight_decay"}},
   states = {{"sum", start = "initial_accumulator_value"}},
   scalars = {sign, {"step_size", "lr / (1 + (t - 1) * lr_decay)"}},
@@ -202,6 +205,7 @@ optimizer "Adadelta" {
     {"lr", 1, "positive"}, {"rho", 0.9, "[0, 1]"}, {"eps", 1e-6, "positive"}, {"weight_decay", 0, "positive"},
     {"maximize", false},
   },
+  positions = "lr rho eps weight_decay foreach maximize",
   modes = {{"weight_decay"}},
   states = {{"square_avg"}, {"acc_delta"}},
   scalars = {sign, {"fresh", "1 - rho"}},
@@ -222,6 +226,7 @@ optimizer "RMSprop" {
     {"lr", 0.01, "positive"}, {"alpha", 0.99, "positive"}, {"eps", 1e-8, "positive"}, {"weight_decay", 0, "positive"},
     {"momentum", 0, "positive"}, {"centered", false}, {"maximize", false},
   },
+  positions = "lr alpha eps weight_decay momentum centered capturable foreach maximize differentiable",
   modes = {{"weight_decay"}, {"momentum"}, {"centered"}},
   states = {{"square_avg"}, {"momentum_buffer", when = "momentum"}, {"grad_avg", when = "centered"}},
   scalars = {sign, {"fresh", "1 - alpha"}},
@@ -271,6 +276,7 @@ optimizer "ASGD" {
     {"lr", 0.01, "positive"}, {"lambd", 1e-4, "positive"}, {"alpha", 0.75, "positive"}, {"t0", 1e6},
     {"weight_decay", 0, "positive"}, {"maximize", false},
   },
+  positions = "lr lambd alpha t0 weight_decay foreach maximize differentiable capturable",
   modes = {{"weight_decay"}},
   states = {{"ax"}},
   carried = {

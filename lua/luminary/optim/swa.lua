@@ -4,6 +4,7 @@
 ---   for … do …; opt:step(); ema:update(net) end
 ---   ema:eval()(x)                          -- the averaged model
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
@@ -19,28 +20,27 @@ local function bare(who, model)
   return model
 end
 
---- optim.AveragedModel(model [, {decay, avg_fn, multi_avg_fn, use_buffers = false, device}]): a module with a copy of
---- the model in .module, whose parameters ema:update(model) makes the average of those it has seen. The plain average
---- (Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018) or, with decay, the
---- exponential one, decay * average + (1 - decay) * parameter; or avg_fn(average, parameter, n), a tensor, n being how
---- many there were before; or multi_avg_fn(averages, parameters, n), which writes into a list of averages. Buffers are
---- the model's last ones; with use_buffers they are averaged too.
+--- optim.AveragedModel(…): a module with a copy of the model in .module, whose parameters ema:update(model) makes the
+--- average of those it has seen. The plain average (Izmailov et al., "Averaging Weights Leads to Wider Optima and
+--- Better Generalization", 2018) or, with decay, the exponential one, decay * average + (1 - decay) * parameter; or
+--- avg_fn(average, parameter, n), a tensor, n being how many there were before; or multi_avg_fn(averages, parameters,
+--- n), which writes into a list of averages. Buffers are the model's last ones; with use_buffers they are averaged too.
 local AveragedModel = class.define("AveragedModel", Module)
 
-function AveragedModel:init(model, opts)
+AveragedModel.init = arguments.takes("AveragedModel", {
+  {"device", "any"}, {"avg_fn", "function"}, {"multi_avg_fn", "function"}, {"use_buffers", "boolean", false},
+  {"decay", "probability"},
+}, function(self, model, opts)
   local who = "AveragedModel"
   model = bare(who, model)
-  options.fill(self, who, opts, {
-    decay = {"probability"}, avg_fn = {"function"}, multi_avg_fn = {"function"}, use_buffers = {"boolean", false},
-    device = {"any"},
-  }, "device")
+  arguments.assign(self, opts)
   if (self.decay and 1 or 0) + (self.avg_fn and 1 or 0) + (self.multi_avg_fn and 1 or 0) > 1 then
     fail("%s: one of decay, avg_fn and multi_avg_fn says how to average, not several", who)
   end
   self.module = model:clone()
   if self.device then self.module:to(core.device(self.device)) end
   self:register_buffer("n_averaged", core.tensor(0, {dtype = "int64"}))
-end
+end)
 
 function AveragedModel:forward(...) return self.module(...) end
 
@@ -114,10 +114,9 @@ AveragedModel.update_parameters = AveragedModel.update
 
 --- Statistics of all batch norm layers of a model anew, as averages over the batches of a loader (or a list of batches)
 --- on the device: one pass forward. A batch is a tensor, or a list of which the first is given to the model.
-local function update_bn(loader, model, opts)
+local update_bn = arguments.takes("update_bn", {{"device", "any"}}, function(loader, model, opts)
   local who, norms = "update_bn", {}
   if not Module.is_module(model) then fail("%s: a module wanted, got %s", who, options.describe(model)) end
-  opts = options.check(who, opts, {device = {"any"}}, "device")
   local is_list = type(loader) == "table" and not getmetatable(loader)
   if not is_list and not class.has(loader, "iter") then
     fail("%s: a loader or a list of batches wanted, got %s", who, options.describe(loader))
@@ -151,7 +150,7 @@ local function update_bn(loader, model, opts)
   for _, norm in ipairs(norms) do norm.module.momentum = norm.momentum end
   for module, training in pairs(modes) do class.record(module).values.training = training end
   if not ok then error(problem, 0) end
-end
+end)
 
 -- ---- SWALR
 

@@ -1,7 +1,7 @@
---- optim.ZeroRedundancyOptimizer(params, {optimizer_class = optim.Adam, process_group, options of the class}):
---- that optimizer, with its state spread over the ranks (stage 1 of Rajbhandari et al., "ZeRO: Memory Optimizations
---- Toward Training Trillion Parameter Models", 2020). Each parameter belongs to one rank, which alone keeps its state
---- and makes its steps; then all ranks take its new value from there. Gradients have to be the same everywhere, as
+--- optim.ZeroRedundancyOptimizer(…): an optimizer of optimizer_class, whose options are given by name in the same
+--- table, with its state spread over the ranks (stage 1 of Rajbhandari et al., "ZeRO: Memory Optimizations Toward
+--- Training Trillion Parameter Models", 2020). Each parameter belongs to one rank, which alone keeps its state and
+--- makes its steps; then all ranks take its new value from there. Gradients have to be the same everywhere, as
 --- DistributedDataParallel makes them. With one process it is the plain optimizer.
 ---
 --- state_dict() is the plain optimizer's, once consolidate_state_dict(to) has brought the parts together on rank `to`;
@@ -10,6 +10,7 @@
 --- parameters_as_bucket_view is accepted: values travel in messages of many parameters as it is. Overlapping with
 --- backward (overlap_with_ddp) does not exist.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
@@ -22,24 +23,24 @@ local Zero = class.define(who, Optimizer)
 local function groups() return load_module "luminary.distributed.groups" end
 
 local own_options = {
-  optimizer_class = {"any"}, process_group = {"any"}, parameters_as_bucket_view = {"boolean", false},
-  overlap_with_ddp = {"boolean", false},
+  {"optimizer_class", "any"}, {"process_group", "any"}, {"parameters_as_bucket_view", "boolean", false},
+  {"overlap_with_ddp", "boolean", false},
 }
 
--- Our options and those of the class.
-local function divide(opts)
-  local ours, theirs = {}, {}
-  if opts ~= nil and not options.is_plain(opts) then
-    options.check(who, opts, own_options, "optimizer_class")
-  end
-  for key, value in pairs(opts or {}) do
-    if own_options[key] then ours[key] = value else theirs[key] = value end
-  end
-  return options.check(who, ours, own_options), theirs
+-- Our options, and those of the class, which are by name in the same table.
+local function divide(...)
+  local n, ours, theirs = select("#", ...), {}, {}
+  local given = n > 0 and select(n, ...)
+  if not options.is_plain(given) then return arguments.options(who, own_options, ...), theirs end
+  for key, value in pairs(given) do theirs[key] = value end
+  for _, row in ipairs(own_options) do ours[row[1]], theirs[row[1]] = theirs[row[1]], nil end
+  local all = {...}
+  all[n] = ours
+  return arguments.options(who, own_options, unpack(all, 1, n)), theirs
 end
 
-function Zero:init(params, opts)
-  local ours, theirs = divide(opts)
+function Zero:init(params, ...)
+  local ours, theirs = divide(...)
   local wanted = ours.optimizer_class
   local is_class = type(wanted) == "table" and rawget(wanted, "__name") -- which instances have from their class
   if not is_class or not class.descends(wanted, Optimizer) or class.descends(wanted, Zero) then
@@ -62,6 +63,8 @@ function Zero:init(params, opts)
   for _, group in ipairs(self.optimizer.param_groups) do self:assign(group) end
   self:follow()
 end
+
+arguments.note(Zero.init, {"self", "params"}, own_options)
 
 --- All ranks have to number the same parameters alike.
 function Zero:check_alike()

@@ -1,7 +1,7 @@
 --- Methods of tensors that are written in terms of ops. Gives the table of all methods.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local read = require("luminary.base.arguments").read
 local load_module = require "luminary.base.load_module"
 local dim_of = require "luminary.tensor.dim_of"
 local reshape_copy = require "luminary.tensor.reshape_copy"
@@ -73,7 +73,7 @@ for name, dtype in pairs {
   --- laid out so, as x:to does.
   methods[name] = function(x, memory_format)
     if memory_format == nil then return methods.to(tensor(name, x), dtype) end
-    local _, format = read(name, {{"x", "tensor"}, {"memory_format", formats}}, x, memory_format)
+    local _, format = arguments.read(name, {{"x", "tensor"}, {"memory_format", formats}}, x, memory_format)
     return methods.to(x, dtype, {memory_format = format})
   end
 end
@@ -114,15 +114,15 @@ function methods.is_floating_point(x) return core.is_floating_point(tensor("is_f
 -- x:new_zeros(2, 3): a tensor with x's dtype and device unless the options say otherwise.
 local function like(who, x, ...)
   tensor(who, x)
-  local arguments, n = {...}, select("#", ...)
-  local given, last = {dtype = x.dtype, device = x.device}, arguments[n]
+  local values, n = {...}, select("#", ...)
+  local given, last = {dtype = x.dtype, device = x.device}, values[n]
   if type(last) == "table" and type(next(last)) == "string" then
     for key, value in pairs(last) do given[key] = value end
   else
     n = n + 1
   end
-  arguments[n] = given
-  return unpack(arguments, 1, n)
+  values[n] = given
+  return unpack(values, 1, n)
 end
 
 for _, name in ipairs {"empty", "zeros", "ones", "full"} do
@@ -155,11 +155,10 @@ end
 
 --- x:allclose(other [, {rtol = 1e-5, atol = 1e-8, equal_nan = false}]): |x - other| <= atol + rtol * |other|
 --- everywhere.
-function methods.allclose(...)
-  local x, other, rtol, atol, equal_nan = read("allclose", {
-    {"x", "tensor"}, {"other", "tensor"}, {"rtol", "positive", 1e-5}, {"atol", "positive", 1e-8},
-    {"equal_nan", "boolean", false},
-  }, ...)
+methods.allclose = arguments.reads("allclose", {
+  {"x", "tensor"}, {"other", "tensor"}, {"rtol", "positive", 1e-5}, {"atol", "positive", 1e-8},
+  {"equal_nan", "boolean", false},
+}, function(x, other, rtol, atol, equal_nan)
   return core.no_grad(function()
     local a, b = x, other
     if not core.is_floating_point(a) then a = methods.to(a, "float64") end
@@ -169,7 +168,7 @@ function methods.allclose(...)
     if equal_nan then close = ops.logical_or(close, ops.logical_and(ops.isnan(a), ops.isnan(b))) end
     return ops.all(close):item()
   end)
-end
+end)
 
 local MOST = 2 ^ 20 -- tensors in a list; no function takes more
 
@@ -182,8 +181,9 @@ local function size_or_sizes(who, name, v)
 end
 
 --- x:split(size [, dim = 1]): a list of views along dim: of `size` entries each, or of a list of sizes.
-function methods.split(...)
-  local x, sizes, dim = read("split", {{"x", "tensor"}, {"size", size_or_sizes}, {"dim", "dim", 1}}, ...)
+methods.split = arguments.reads("split", {
+  {"x", "tensor"}, {"size", size_or_sizes}, {"dim", "dim", 1},
+}, function(x, sizes, dim)
   dim = dim_of("split", x, dim, x.ndim)
   local total = x.shape[dim]
   if type(sizes) == "number" then
@@ -201,24 +201,24 @@ function methods.split(...)
     start = start + n
   end
   return tensor_list(parts)
-end
+end)
 
 --- x:chunk(chunks [, dim = 1]): at most `chunks` views of equal size (but for the last) along dim.
-function methods.chunk(...)
-  local x, chunks, dim = read("chunk", {{"x", "tensor"}, {"chunks", "count"}, {"dim", "dim", 1}}, ...)
+methods.chunk = arguments.reads("chunk", {
+  {"x", "tensor"}, {"chunks", "count"}, {"dim", "dim", 1},
+}, function(x, chunks, dim)
   dim = dim_of("chunk", x, dim, x.ndim)
   return methods.split(x, math.max(1, math.ceil(x.shape[dim] / chunks)), dim)
-end
+end)
 
 --- x:unbind([dim = 1]): the list of x's entries along dim.
-function methods.unbind(...)
-  local x, dim = read("unbind", {{"x", "tensor"}, {"dim", "dim", 1}}, ...)
+methods.unbind = arguments.reads("unbind", {{"x", "tensor"}, {"dim", "dim", 1}}, function(x, dim)
   dim = dim_of("unbind", x, dim, x.ndim)
   local total, parts = x.shape[dim], {}
   check_parts("unbind", total)
   for i = 1, total do parts[i] = ops.select(x, dim, i) end
   return tensor_list(parts)
-end
+end)
 
 -- y, as often along each dim as counts says, up to the third that is repeated; what is left stays in counts. One copy,
 -- of y with a dim before each of these, where the dims that are not repeated are part of others.
@@ -284,17 +284,16 @@ end
 function methods.is_shared(x) return core.mp_is_shared(x) end
 
 --- x:dist(other [, {p = 2}]): the p-norm of x - other; lm.dist(x, other), too, though lm.dist is a module.
-function methods.dist(...)
-  local x, other, p = read("dist", {{"x", "tensor"}, {"other", "tensor"}, {"p", "number", 2}}, ...)
+methods.dist = arguments.reads("dist", {{"x", "tensor"}, {"other", "tensor"}, {"p", "number", 2}}, function(x, other, p)
   return ops.norm(x - other, p)
-end
+end)
 
 -- The op with its words for p.
 function methods.norm(...)
   local p = select(2, ...)
   if type(p) == "table" then p = p.p end
   if type(p) ~= "string" then return ops.norm(...) end
-  local x, ord, dim, keepdim = read("norm", {
+  local x, ord, dim, keepdim = arguments.read("norm", {
     {"x", "tensor"}, {"p", {"fro", "nuc"}}, {"dim", "dims?"}, {"keepdim", "boolean", false},
   }, ...)
   if ord == "fro" then return ops.norm(x, 2, dim, {keepdim = keepdim}) end

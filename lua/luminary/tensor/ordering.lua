@@ -1,7 +1,7 @@
 --- Differences, quantiles, modes, distinct elements and counts, made of other ops. Places and labels count from 1.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local read = require("luminary.base.arguments").read
 local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
@@ -29,11 +29,10 @@ end
 
 --- x:diff([n = 1 [, dim = -1]] [, {prepend, append}]): each element of x along dim minus the one before it, n times
 --- over; of bools whether they differ. prepend and append are joined to x along dim before.
-function ordering.diff(...)
+ordering.diff = arguments.reads("diff", {
+  {"x", "tensor"}, {"n", "natural", 1}, {"dim", "dim", -1}, {"prepend", "tensor?"}, {"append", "tensor?"},
+}, function(x, n, along, prepend, append)
   local who = "diff"
-  local x, n, along, prepend, append = read(who, {
-    {"x", "tensor"}, {"n", "natural", 1}, {"dim", "dim", -1}, {"prepend", "tensor?"}, {"append", "tensor?"},
-  }, ...)
   if x.ndim == 0 then fail("%s: x has to have a dim, is one number", who) end
   local dim, parts = dim_of(who, x, along), {x}
   if prepend then table.insert(parts, 1, prepend) end
@@ -52,7 +51,7 @@ function ordering.diff(...)
     if y.dtype == "bool" then y = ops.logical_xor(later, before) else y = later - before end
   end
   return y == x and ops.clone(x) or y
-end
+end)
 
 -- ---- order statistics
 
@@ -66,9 +65,10 @@ ordering.nanmedian = core.nanmedian
 
 --- local values, indices = x:mode([dim = -1] [, {keepdim = false}]): the element that is most often along dim, the
 --- smallest of such, and where it is last.
-function ordering.mode(...)
+ordering.mode = arguments.reads("mode", {
+  {"x", "tensor"}, {"dim", "dim", -1}, {"keepdim", "boolean", false},
+}, function(x, along, keepdim)
   local who = "mode"
-  local x, along, keepdim = read(who, {{"x", "tensor"}, {"dim", "dim", -1}, {"keepdim", "boolean", false}}, ...)
   local dim, y = dim_of(who, x, along), lines(x)
   local n = y.shape[dim]
   if n == 0 then fail("%s: dim %d of %s has no elements to choose from", who, dim, describe(x)) end
@@ -85,7 +85,7 @@ function ordering.mode(...)
   values, from = ops.gather(values, dim, best), ops.gather(from, dim, best)
   if x.ndim == 0 or not keepdim then values, from = ops.squeeze(values, dim), ops.squeeze(from, dim) end
   return values, from
-end
+end)
 
 local INTERPOLATIONS = {"linear", "lower", "higher", "midpoint", "nearest"}
 
@@ -125,11 +125,12 @@ local function quantiles_of(x, q, interpolation, without_nan)
   return ops.lerp(at(below), at(ops.ceil(rank)), weight)
 end
 
-local function quantile(who, without_nan, ...)
-  local x, q, along, keepdim, interpolation = read(who, {
-    {"x", "tensor"}, {"q", "any"}, {"dim", "dim?"}, {"keepdim", "boolean", false},
-    {"interpolation", INTERPOLATIONS, "linear"},
-  }, ...)
+local quantile_rows = {
+  {"x", "tensor"}, {"q", "any"}, {"dim", "dim?"}, {"keepdim", "boolean", false},
+  {"interpolation", INTERPOLATIONS, "linear"},
+}
+
+local function quantile(who, without_nan, x, q, along, keepdim, interpolation)
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
     fail("%s: x has to be float32 or float64, is %s; x:float() is that", who, x.dtype)
   end
@@ -162,10 +163,14 @@ end
 --- its elements. q: from 0 to 1, a number, or a tensor [m], whose quantiles are the result's first dim. A quantile
 --- between two elements is found by interpolation: "linear", "lower", "higher", "midpoint" or "nearest". NaN where a
 --- line has one.
-function ordering.quantile(...) return quantile("quantile", false, ...) end
+ordering.quantile = arguments.reads("quantile", quantile_rows, function(...)
+  return quantile("quantile", false, ...)
+end)
 
 --- x:nanquantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): quantile of what is not NaN.
-function ordering.nanquantile(...) return quantile("nanquantile", true, ...) end
+ordering.nanquantile = arguments.reads("nanquantile", quantile_rows, function(...)
+  return quantile("nanquantile", true, ...)
+end)
 
 -- ---- distinct elements
 
@@ -245,27 +250,26 @@ local dim = {"dim", "dim?"}
 --- order, or along dim its distinct entries, by their first elements that differ. return_inverse: and for each element
 --- of x which of them it is; return_counts: and how often each is there. sorted = false changes nothing: they always
 --- are.
-function ordering.unique(...)
-  local x, _, return_inverse, return_counts, along =
-    read("unique", {{"x", "tensor"}, {"sorted", "boolean", true}, inverse, counts, dim}, ...)
+ordering.unique = arguments.reads("unique", {
+  {"x", "tensor"}, {"sorted", "boolean", true}, inverse, counts, dim,
+}, function(x, _, return_inverse, return_counts, along)
   return core.no_grad(distinct, "unique", x, true, return_inverse, return_counts, along)
-end
+end)
 
 --- x:unique_consecutive([{return_inverse = false, return_counts = false, dim}]): x's elements, or its entries along
 --- dim, but those that equal the one before; the rest as for unique.
-function ordering.unique_consecutive(...)
-  local x, return_inverse, return_counts, along =
-    read("unique_consecutive", {{"x", "tensor"}, inverse, counts, dim}, ...)
+ordering.unique_consecutive = arguments.reads("unique_consecutive", {
+  {"x", "tensor"}, inverse, counts, dim,
+}, function(x, return_inverse, return_counts, along)
   return core.no_grad(distinct, "unique_consecutive", x, false, return_inverse, return_counts, along)
-end
+end)
 
 --- lm.isin(elements, test_elements [, {assume_unique = false, invert = false}]): whether each of elements, a tensor or
 --- a number, is among test_elements; invert: whether it is not. assume_unique may be given and changes nothing.
-function ordering.isin(...)
+ordering.isin = arguments.reads("isin", {
+  {"elements", "any"}, {"test_elements", "any"}, {"assume_unique", "boolean", false}, {"invert", "boolean", false},
+}, function(x, among, _, invert)
   local who = "isin"
-  local x, among, _, invert = read(who, {
-    {"elements", "any"}, {"test_elements", "any"}, {"assume_unique", "boolean", false}, {"invert", "boolean", false},
-  }, ...)
   local other = core.is_tensor(x) and x or among
   a_tensor(who, other, "elements")
   if not core.is_tensor(x) then x = core.tensor(x, {device = other.device}) end
@@ -281,7 +285,7 @@ function ordering.isin(...)
     found = ops.eq(ops.reshape(ops.index_select(sorted, 1, flat(at)), x.shape), x)
   end
   return invert and ops.logical_not(found) or found
-end
+end)
 
 -- ---- counts
 
@@ -294,9 +298,10 @@ end
 
 --- x:bincount([{weights, minlength = 0}]): how often each label from 1 to the largest, and to minlength at least, is in
 --- x, a list of integers; or the sum of its weights, floating then.
-function ordering.bincount(...)
+ordering.bincount = arguments.reads("bincount", {
+  {"x", "tensor"}, {"weights", "tensor?"}, {"minlength", "natural", 0},
+}, function(x, weights, minlength)
   local who = "bincount"
-  local x, weights, minlength = read(who, {{"x", "tensor"}, {"weights", "tensor?"}, {"minlength", "natural", 0}}, ...)
   if x.ndim ~= 1 or core.is_floating_point(x) or x.dtype == "bool" then
     fail("%s: x has to be a list of integers, is %s %s", who, x.dtype, describe(x))
   end
@@ -315,15 +320,14 @@ function ordering.bincount(...)
     if n > 2 ^ 40 then fail("%s: labels go up to %g, and there is a count for each", who, n) end
   end
   return counted(x:to "int64", weights, math.max(n, minlength))
-end
+end)
 
 --- x:histc([bins = 100 [, min = 0 [, max = 0]]]): how many elements of x, which is floating, are in each of so many
 --- bins of one width between min and max; where these are equal, between the least and the largest element.
-function ordering.histc(...)
+ordering.histc = arguments.reads("histc", {
+  {"x", "tensor"}, {"bins", "count", 100}, {"min", "number", 0}, {"max", "number", 0},
+}, function(x, bins, min, max)
   local who = "histc"
-  local x, bins, min, max = read(who, {
-    {"x", "tensor"}, {"bins", "count", 100}, {"min", "number", 0}, {"max", "number", 0},
-  }, ...)
   if not core.is_floating_point(x) then fail("%s: x has to be floating, is %s; x:float() is that", who, x.dtype) end
   local low, high, values = min, max, flat(x:detach())
   if x.dtype ~= "float64" then values = values:float() end
@@ -344,18 +348,17 @@ function ordering.histc(...)
     place:masked_fill_(ops.logical_not(within), bins + 1)
   end
   return ops.narrow(counted(place:to "int64", nil, bins + 1), 1, 1, bins):to(x.dtype)
-end
+end)
 
 -- ---- covariance
 
 --- x:cov([{correction = 1, fweights, aweights}]): the covariances of the rows of x [variables, observations] (or the
 --- variance of one list of observations), divided by the observations' number less correction. fweights: how often each
 --- observation counts, integers; aweights: what each weighs.
-function ordering.cov(...)
+ordering.cov = arguments.reads("cov", {
+  {"x", "tensor"}, {"correction", "integer", 1}, {"fweights", "tensor?"}, {"aweights", "tensor?"},
+}, function(x, correction, fweights, aweights)
   local who = "cov"
-  local x, correction, fweights, aweights = read(who, {
-    {"x", "tensor"}, {"correction", "integer", 1}, {"fweights", "tensor?"}, {"aweights", "tensor?"},
-  }, ...)
   if x.ndim > 2 then fail("%s: x is %s; [variables, observations] wanted", who, describe(x)) end
   local rows = x.ndim < 2 and ops.reshape(x, {1, -1}) or x
   if not core.is_floating_point(rows) then rows = rows:to(core.get_default_dtype()) end
@@ -376,7 +379,7 @@ function ordering.cov(...)
   divisor = core.is_tensor(divisor) and ops.clamp(divisor, 0) or math.max(divisor, 0)
   local c = ops.mm(weights and away * weights or away, ops.t(away)) / divisor
   return rows.shape[1] == 1 and ops.reshape(c, {}) or c
-end
+end)
 
 --- x:corrcoef(): Pearson's correlations of the rows of x [variables, observations].
 function ordering.corrcoef(x)

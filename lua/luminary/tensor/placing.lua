@@ -1,7 +1,7 @@
 --- Picking and writing by places and masks, made of other ops. Dims and indices count from 1.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local read = require("luminary.base.arguments").read
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
 
@@ -43,20 +43,21 @@ end
 -- ---- entries of a dim
 
 local copy_rows = {{"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"source", "tensor"}}
-local function index_copy(who, put, ...)
-  local x, dim, index, source = read(who, copy_rows, ...)
+local function index_copy(who, put, x, dim, index, source)
   source = check_source(who, x, dim, index, source)
-  return put(with_dim(x), entries(who, x, dim, index), source), x
+  return put(with_dim(x), entries(who, x, dim, index), source)
 end
 
 --- x:index_copy(dim, index, source): x with source's entries where a 1-d index says along dim.
-function placing.index_copy(...)
-  local y, x = index_copy("index_copy", ops.index_put, ...)
-  return ops.reshape(y, x.shape)
-end
+placing.index_copy = arguments.reads("index_copy", copy_rows, function(x, ...)
+  return ops.reshape((index_copy("index_copy", ops.index_put, x, ...)), x.shape)
+end)
 
 --- x:index_copy_(dim, index, source): writes source's entries where a 1-d index says along dim. Gives x.
-function placing.index_copy_(...) return select(2, index_copy("index_copy_", ops.index_put_, ...)) end
+placing.index_copy_ = arguments.reads("index_copy_", copy_rows, function(x, ...)
+  index_copy("index_copy_", ops.index_put_, x, ...)
+  return x
+end)
 
 local function single(who, name, v)
   if type(v) == "number" or core.is_tensor(v) and v.ndim == 0 then return v end
@@ -64,35 +65,33 @@ local function single(who, name, v)
 end
 
 local fill_rows = {{"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"value", single}}
-local function index_fill(who, put, fill, ...)
-  local x, dim, index, value = read(who, fill_rows, ...)
+local function index_fill(who, put, fill, x, dim, index, value)
   local wide = with_dim(x)
   local list = entries(who, x, dim, index)
-  if type(value) == "number" or not value.requires_grad then return put(wide, list, value), x end
+  if type(value) == "number" or not value.requires_grad then return put(wide, list, value) end
   local sizes = {} -- entries that are named twice count once in value's gradient
   for d = 1, wide.ndim do sizes[d] = d == #list and wide.shape[d] or 1 end
   local mask = ops.zeros(wide.shape[#list], {dtype = "bool", device = x.device})
   ops.index_put_(mask, {list[#list]}, 1)
-  return fill(wide, ops.reshape(mask, sizes), value), x
+  return fill(wide, ops.reshape(mask, sizes), value)
 end
 
 --- x:index_fill(dim, index, value): x with value, a number or 0-d, in the entries of dim that a 1-d index names.
-function placing.index_fill(...)
-  local y, x = index_fill("index_fill", ops.index_put, ops.masked_fill, ...)
-  return ops.reshape(y, x.shape)
-end
+placing.index_fill = arguments.reads("index_fill", fill_rows, function(x, ...)
+  return ops.reshape(index_fill("index_fill", ops.index_put, ops.masked_fill, x, ...), x.shape)
+end)
 
 --- x:index_fill_(dim, index, value): writes value in the entries of dim that a 1-d index names. Gives x.
-function placing.index_fill_(...)
-  return select(2, index_fill("index_fill_", ops.index_put_, ops.masked_fill_, ...))
-end
+placing.index_fill_ = arguments.reads("index_fill_", fill_rows, function(x, ...)
+  index_fill("index_fill_", ops.index_put_, ops.masked_fill_, x, ...)
+  return x
+end)
 
 local reduce_rows = {
   {"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"source", "tensor"},
   {"reduce", {"prod", "mean", "amax", "amin"}}, {"include_self", "boolean", true},
 }
-local function index_reduce(who, ...)
-  local x, dim, index, source, reduce, include_self = read(who, reduce_rows, ...)
+local function index_reduce(who, x, dim, index, source, reduce, include_self)
   if index.ndim > 1 then fail("%s: index has to be 1-d, is %s", who, describe(index)) end
   source = check_source(who, x, dim, index, source)
   local wide = {}
@@ -105,10 +104,14 @@ end
 
 --- x:index_reduce(dim, index, source, reduce [, {include_self = true}]): x with source's entries taken into the "prod",
 --- "mean", "amax" or "amin" of those that a 1-d index names; include_self = false: without what was there before.
-function placing.index_reduce(...) return index_reduce("index_reduce", ...) end
+placing.index_reduce = arguments.reads("index_reduce", reduce_rows, function(...)
+  return index_reduce("index_reduce", ...)
+end)
 
 --- x:index_reduce_(dim, index, source, reduce [, {include_self = true}]): index_reduce, written into x. Gives x.
-function placing.index_reduce_(...) return ops.copy_((...), index_reduce("index_reduce_", ...)) end
+placing.index_reduce_ = arguments.reads("index_reduce_", reduce_rows, function(x, ...)
+  return ops.copy_(x, index_reduce("index_reduce_", x, ...))
+end)
 
 --- x:scatter_reduce_(dim, index, src, reduce [, {include_self = true}]): scatter_reduce, written into x. Gives x.
 function placing.scatter_reduce_(x, ...)
@@ -118,44 +121,42 @@ end
 -- ---- elements in the order of memory
 
 --- x:take(index): the elements that index names when x's are counted through, from 1; of index's sizes.
-function placing.take(...)
-  local x, index = read("take", {{"x", "tensor"}, {"index", "tensor"}}, ...)
+placing.take = arguments.reads("take", {{"x", "tensor"}, {"index", "tensor"}}, function(x, index)
   return ops.index_get(ops.flatten(x), {index})
-end
+end)
 
 local put_rows = {{"x", "tensor"}, {"index", "tensor"}, {"source", "tensor"}, {"accumulate", "boolean", false}}
-local function put(who, into, ...)
-  local x, index, source, accumulate = read(who, put_rows, ...)
+local function put(who, into, x, index, source, accumulate)
   if source:numel() ~= index:numel() then
     fail("%s: source is %s, index %s; they have to have as many elements", who, describe(source), describe(index))
   end
   if source.dtype ~= x.dtype then
     fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
   end
-  return into(ops.flatten(x), {ops.flatten(index)}, ops.flatten(source), {accumulate = accumulate}), x
+  return into(ops.flatten(x), {ops.flatten(index)}, ops.flatten(source), {accumulate = accumulate})
 end
 
 --- x:put(index, source [, {accumulate = false}]): x with source's elements, or plus these, at the places that index
 --- names when x's are counted through, from 1.
-function placing.put(...)
-  local y, x = put("put", ops.index_put, ...)
-  return ops.reshape(y, x.shape)
-end
+placing.put = arguments.reads("put", put_rows, function(x, ...)
+  return ops.reshape(put("put", ops.index_put, x, ...), x.shape)
+end)
 
 --- x:put_(index, source [, {accumulate = false}]): put, written into x. Gives x.
-function placing.put_(x, ...)
-  if core.is_tensor(x) and x:is_contiguous() then
+placing.put_ = arguments.reads("put_", put_rows, function(x, ...)
+  if x:is_contiguous() then
     put("put_", ops.index_put_, x, ...) -- flatten is a view then
     return x
   end
   return ops.copy_(x, ops.reshape(put("put_", ops.index_put, x, ...), x.shape))
-end
+end)
 
 --- x:take_along_dim(indices [, dim]): gather, where sizes but dim's broadcast; without dim from x's elements counted
 --- through.
-function placing.take_along_dim(...)
+placing.take_along_dim = arguments.reads("take_along_dim", {
+  {"x", "tensor"}, {"indices", "tensor"}, {"dim", "dim?"},
+}, function(x, indices, dim)
   local who = "take_along_dim"
-  local x, indices, dim = read(who, {{"x", "tensor"}, {"indices", "tensor"}, {"dim", "dim?"}}, ...)
   if dim == nil then x, indices, dim = ops.flatten(x), ops.flatten(indices), 1 end
   if indices.ndim ~= x.ndim then
     fail("%s: indices is %s, x %s; they have to have as many dims", who, describe(indices), describe(x))
@@ -173,7 +174,7 @@ function placing.take_along_dim(...)
   end
   local places = ops.where(ops.lt(indices, 0), indices + (x.shape[dim] + 1), indices)
   return (ops.gather(ops.expand(x, from), dim, ops.expand(places, to)))
-end
+end)
 
 -- ---- by masks
 
@@ -185,11 +186,10 @@ end
 local function places_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)), 2, 1) end
 
 --- x:masked_select(mask): the elements, in one dim, where mask holds; the two broadcast.
-function placing.masked_select(...)
-  local x, mask = read("masked_select", {{"x", "tensor"}, {"mask", mask_kind}}, ...)
+placing.masked_select = arguments.reads("masked_select", {{"x", "tensor"}, {"mask", mask_kind}}, function(x, mask)
   local both = broadcast("masked_select", {x, mask})
   return ops.masked_values(both[1], both[2])
-end
+end)
 
 -- As many of source's elements as the mask has places.
 local function drawn(who, x, source, n)
@@ -206,25 +206,23 @@ local scatter_rows = {{"x", "tensor"}, {"mask", mask_kind}, {"source", "tensor"}
 
 --- x:masked_scatter(mask, source): x with source's first elements, in their order, where mask holds; x and mask
 --- broadcast.
-function placing.masked_scatter(...)
+placing.masked_scatter = arguments.reads("masked_scatter", scatter_rows, function(x, mask, source)
   local who = "masked_scatter"
-  local x, mask, source = read(who, scatter_rows, ...)
   local both = broadcast(who, {x, mask})
   local places = places_of(both[2])
   local y = ops.scatter(ops.flatten(both[1]), 1, places, drawn(who, x, source, places:numel()))
   return ops.reshape(y, both[1].shape)
-end
+end)
 
 --- x:masked_scatter_(mask, source): writes source's first elements, in their order, where mask holds; mask broadcasts
 --- to x. Gives x.
-function placing.masked_scatter_(...)
+placing.masked_scatter_ = arguments.reads("masked_scatter_", scatter_rows, function(x, mask, source)
   local who = "masked_scatter_"
-  local x, mask, source = read(who, scatter_rows, ...)
   if not x:is_contiguous() then return ops.copy_(x, placing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
   local places = places_of(ops.expand(mask, x.shape))
   ops.scatter_(ops.flatten(x), 1, places, drawn(who, x, source, places:numel())) -- flatten is a view then
   return x
-end
+end)
 
 -- ---- a view's place in a copy
 
@@ -239,36 +237,32 @@ local function replaced(who, x, src, view_of)
 end
 
 --- x:select_scatter(src, dim, index): x with src in the place of its entry `index` of dim.
-function placing.select_scatter(...)
-  local x, src, dim, index = read("select_scatter", {
-    {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim"}, {"index", "integer"},
-  }, ...)
+placing.select_scatter = arguments.reads("select_scatter", {
+  {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim"}, {"index", "integer"},
+}, function(x, src, dim, index)
   return replaced("select_scatter", x, src, function(y) return ops.select(y, dim, index) end)
-end
+end)
 
 --- x:slice_scatter(src [, dim = 1 [, first = 1 [, last = -1 [, step = 1]]]]): x with src in the place of the entries
 --- that x:slice(dim, first, last, step) gives.
-function placing.slice_scatter(...)
-  local x, src, dim, first, last, step = read("slice_scatter", {
-    {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim", 1}, {"first", "integer", 1}, {"last", "integer", -1},
-    {"step", "integer", 1},
-  }, ...)
+placing.slice_scatter = arguments.reads("slice_scatter", {
+  {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim", 1}, {"first", "integer", 1}, {"last", "integer", -1},
+  {"step", "integer", 1},
+}, function(x, src, dim, first, last, step)
   return replaced("slice_scatter", x, src, function(y) return ops.slice(y, dim, first, last, step) end)
-end
+end)
 
 --- x:diagonal_scatter(src [, {offset = 0, dim1 = 1, dim2 = 2}]): x with src in the place of the diagonals that
 --- x:diagonal gives.
-function placing.diagonal_scatter(...)
-  local x, src, offset, dim1, dim2 = read("diagonal_scatter", {
-    {"x", "tensor"}, {"src", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", 1}, {"dim2", "integer", 2},
-  }, ...)
+placing.diagonal_scatter = arguments.reads("diagonal_scatter", {
+  {"x", "tensor"}, {"src", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", 1}, {"dim2", "integer", 2},
+}, function(x, src, offset, dim1, dim2)
   return replaced("diagonal_scatter", x, src, function(y) return ops.diagonal(y, offset, dim1, dim2) end)
-end
+end)
 
 --- x:fill_diagonal_(value): writes a number on the diagonal of x, a matrix, or of more dims of one size. Gives x.
-function placing.fill_diagonal_(...)
+placing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"value", single}}, function(x, value)
   local who = "fill_diagonal_"
-  local x, value = read(who, {{"x", "tensor"}, {"value", single}}, ...)
   if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
   local least, step = math.huge, 0
   for d = 1, x.ndim do
@@ -277,6 +271,6 @@ function placing.fill_diagonal_(...)
   end
   ops.fill_(ops.as_strided(x, {least}, {step}), value)
   return x
-end
+end)
 
 return options.exact_all(placing)

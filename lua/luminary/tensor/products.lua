@@ -1,7 +1,7 @@
 --- Products and distances that are made of other ops.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local read = require("luminary.base.arguments").read
 local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
 local full_precision = require "luminary.base.full_precision"
@@ -23,9 +23,10 @@ end
 
 --- lm.tensordot(a, b [, {dims = 2}]): a and b's products summed over the last `dims` dims of a and the first of b, or
 --- over dims = {of a, of b}, two lists; what is left of a comes first.
-function products.tensordot(...)
+products.tensordot = arguments.reads("tensordot", {
+  {"a", "tensor"}, {"b", "tensor"}, {"dims", "any", 2},
+}, function(a, b, dims)
   local who = "tensordot"
-  local a, b, dims = read(who, {{"a", "tensor"}, {"b", "tensor"}, {"dims", "any", 2}}, ...)
   local of_a, of_b = {}, {}
   if type(dims) == "number" then
     arg(who, "dims", dims, "natural")
@@ -50,7 +51,7 @@ function products.tensordot(...)
   end
   local left = (table.concat(names_a) .. table.concat(names_b)):gsub("%a", function(c) return gone[c] and "" or c end)
   return einsum.of(table.concat(names_a) .. "," .. table.concat(names_b) .. "->" .. left, a, b)
-end
+end)
 
 --- lm.inner(a, b): sums of products over the last dims of both; of a number and a tensor, their product.
 function products.inner(a, b)
@@ -102,16 +103,16 @@ local function distances(x1, x2, p, by_products)
   return ops.masked_fill(ops.sqrt(ops.masked_fill(squared, none, 1)), none, 0)
 end
 
+local if_many, always = "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist"
+
 --- lm.cdist(x1, x2 [, {p = 2, compute_mode}]): [..., n, m] and [..., r, m] to [..., n, r], the p-norms of the rows'
 --- differences. compute_mode is PyTorch's: "use_mm_for_euclid_dist_if_necessary", which is the default and takes matrix
 --- products for p = 2 and more than 25 rows, "use_mm_for_euclid_dist" or "donot_use_mm_for_euclid_dist".
-function products.cdist(...)
+products.cdist = arguments.reads("cdist", {
+  {"x1", "tensor"}, {"x2", "tensor"}, {"p", "positive", 2},
+  {"compute_mode", {if_many, always, "donot_use_mm_for_euclid_dist"}, if_many},
+}, function(x1, x2, p, mode)
   local who = "cdist"
-  local if_many, always = "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist"
-  local x1, x2, p, mode = read(who, {
-    {"x1", "tensor"}, {"x2", "tensor"}, {"p", "positive", 2},
-    {"compute_mode", {if_many, always, "donot_use_mm_for_euclid_dist"}, if_many},
-  }, ...)
   floating(who, "x1", x1)
   floating(who, "x2", x2)
   if x1.dtype ~= x2.dtype then fail("%s: x1 is %s and x2 %s; convert one with :to()", who, x1.dtype, x2.dtype) end
@@ -121,17 +122,16 @@ function products.cdist(...)
   end
   local many = x1.shape[x1.ndim - 1] > AS_PRODUCT or x2.shape[x2.ndim - 1] > AS_PRODUCT
   return distances(x1, x2, p, mode == always or mode == if_many and many)
-end
+end)
 
 --- lm.pdist(x [, {p = 2}]): the p-norms of the differences of all pairs of x's rows: 1 and 2, 1 and 3, …, 2 and 3, …
-function products.pdist(...)
-  local x, p = read("pdist", {{"x", "tensor"}, {"p", "positive", 2}}, ...)
+products.pdist = arguments.reads("pdist", {{"x", "tensor"}, {"p", "positive", 2}}, function(x, p)
   floating("pdist", "x", x)
   if x.ndim ~= 2 then fail("pdist: x is %s; [n, m] wanted", describe(x)) end
   if x.device == "cpu" and (x.dtype == "float32" or x.dtype == "float64") then return ops.pair_distances(x, p) end
   local places = ops.arange(x.shape[1], {device = x.device})
   return placing.masked_select(distances(x, x, p), ops.gt(places, ops.unsqueeze(places, 2)))
-end
+end)
 
 -- lm.linalg.multi_dot, for its caller `who`.
 local function multi_dot(who, tensors)

@@ -1,7 +1,7 @@
 --- Dims and entries rearranged, joined and taken apart, made of other ops. Dims count from 1.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local read = require("luminary.base.arguments").read
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
 local placing = require "luminary.tensor.placing"
@@ -27,7 +27,7 @@ local function list_of(who, rows, ...)
     fail("%s: tensors, or a list of them, wanted, got %s", who, describe(n == 0 and nil or ...))
   end
   for i, x in ipairs(list) do arg(who, "tensor " .. i, x, "tensor") end
-  return list, read(who, rows, given)
+  return list, arguments.read(who, rows, given)
 end
 
 -- ---- broadcasting
@@ -68,10 +68,9 @@ end
 
 --- lm.combinations(x [, r = 2 [, {with_replacement = false}]]): all ways to take r of a vector's elements, in their
 --- order, as the rows of a matrix; with_replacement: an element may be taken again.
-function rearranging.combinations(...)
-  local x, r, again = read("combinations", {
-    {"x", "tensor"}, {"r", "natural", 2}, {"with_replacement", "boolean", false},
-  }, ...)
+rearranging.combinations = arguments.reads("combinations", {
+  {"x", "tensor"}, {"r", "natural", 2}, {"with_replacement", "boolean", false},
+}, function(x, r, again)
   if x.ndim ~= 1 then fail("combinations: x is %s; a vector wanted", describe(x)) end
   if r == 0 then return ops.empty(0, {dtype = x.dtype, device = x.device}) end
   local places = ops.arange(x:numel(), {device = x.device, dtype = "int64"})
@@ -88,15 +87,16 @@ function rearranging.combinations(...)
     columns[i] = ops.index_select(x, 1, chosen)
   end
   return ops.stack(columns, 2)
-end
+end)
 
 -- ---- dims
 
 --- x:movedim(source, destination): the dims source (a number or a list) moved to destination; the others keep their
 --- order.
-function rearranging.movedim(...)
+rearranging.movedim = arguments.reads("movedim", {
+  {"x", "tensor"}, {"source", "integers"}, {"destination", "integers"},
+}, function(x, source, destination)
   local who = "movedim"
-  local x, source, destination = read(who, {{"x", "tensor"}, {"source", "integers"}, {"destination", "integers"}}, ...)
   if #source ~= #destination then fail("%s: %d sources and %d destinations", who, #source, #destination) end
   local order, taken, n = {}, {}, x.ndim
   for i in ipairs(source) do
@@ -110,12 +110,13 @@ function rearranging.movedim(...)
     if not order[to] then order[to], next_one = next_one, next_one + 1 end
   end
   return ops.permute(x, order)
-end
+end)
 
 --- x:unflatten(dim, sizes): dim as several of those sizes, one of which may be -1.
-function rearranging.unflatten(...)
+rearranging.unflatten = arguments.reads("unflatten", {
+  {"x", "tensor"}, {"dim", "dim"}, {"sizes", "integers"},
+}, function(x, dim, sizes)
   local who = "unflatten"
-  local x, dim, sizes = read(who, {{"x", "tensor"}, {"dim", "dim"}, {"sizes", "integers"}}, ...)
   dim = dim_of(who, x, dim, x.ndim)
   local shape, all, known, open = x.shape, {}, 1, 0
   if #sizes == 0 then fail("%s: sizes is empty", who) end
@@ -133,7 +134,7 @@ function rearranging.unflatten(...)
   end
   for d = dim + 1, #shape do all[#all + 1] = shape[d] end
   return ops.reshape(x, all)
-end
+end)
 
 -- Of one tensor, or of each in a list.
 local function each_of(who, f, ...)
@@ -228,15 +229,14 @@ end
 --- x:tensor_split(sections [, dim = 1]): a list of views of dim, as many as sections says, the first of them by one
 --- entry larger where that does not divide; x:tensor_split({i, j, …} [, dim]): parts of which the second begins at
 --- entry i (from 1), the third at j, …
-function rearranging.tensor_split(...)
-  local x, parts, dim = read("tensor_split", {
-    {"x", "tensor"}, {"indices_or_sections", number_or_list}, {"dim", "dim", 1},
-  }, ...)
+rearranging.tensor_split = arguments.reads("tensor_split", {
+  {"x", "tensor"}, {"indices_or_sections", number_or_list}, {"dim", "dim", 1},
+}, function(x, parts, dim)
   return tensor_split("tensor_split", x, parts, dim)
-end
+end)
 
 local function split_along(who, least, dim, ...)
-  local x, parts = read(who, {{"x", "tensor"}, {"indices_or_sections", number_or_list}}, ...)
+  local x, parts = arguments.read(who, {{"x", "tensor"}, {"indices_or_sections", number_or_list}}, ...)
   if at_least(who, x, least).ndim == 1 then dim = 1 end
   if type(parts) == "number" and (parts < 1 or x.shape[dim] % parts ~= 0) then
     fail("%s: dim %d of %s is no multiple of %s", who, dim, describe(x), tostring(parts))
@@ -263,9 +263,10 @@ function rearranging.flipud(x) return ops.flip(at_least("flipud", x, 1), 1) end
 
 --- x:rot90([k = 1 [, dims = {1, 2}]]): turned by k times 90 degrees in the plane of two dims, from the first to the
 --- second.
-function rearranging.rot90(...)
+rearranging.rot90 = arguments.reads("rot90", {
+  {"x", "tensor"}, {"k", "integer", 1}, {"dims", "integers", {1, 2}},
+}, function(x, k, dims)
   local who = "rot90"
-  local x, k, dims = read(who, {{"x", "tensor"}, {"k", "integer", 1}, {"dims", "integers", {1, 2}}}, ...)
   if #dims ~= 2 then fail("%s: dims has to name two dims, got %d", who, #dims) end
   local a, b = dim_of(who, x, dims[1], at_least(who, x, 2).ndim), dim_of(who, x, dims[2], x.ndim)
   if a == b then fail("%s: dims has dim %d twice", who, a) end
@@ -273,7 +274,7 @@ function rearranging.rot90(...)
   if k == 0 then return ops.clone(x) end
   if k == 2 then return ops.flip(x, {a, b}) end
   return ops.transpose(ops.flip(x, k == 1 and b or a), a, b)
-end
+end)
 
 -- Entry i as often as counts[i] says: 1-d places.
 local function repeated_places(who, counts, size)
@@ -303,11 +304,10 @@ end
 --- x:repeat_interleave(repeats [, dim]): each entry of dim as often as repeats says, a number, or a list or tensor with
 --- a number for each entry; without dim of x's elements counted through. output_size is what comes out of a tensor,
 --- and checked.
-function rearranging.repeat_interleave(...)
+rearranging.repeat_interleave = arguments.reads("repeat_interleave", {
+  {"x", "tensor"}, {"repeats", repeats_of}, {"dim", "dim?"}, {"output_size", "natural?"},
+}, function(x, repeats, dim, size)
   local who = "repeat_interleave"
-  local x, repeats, dim, size = read(who, {
-    {"x", "tensor"}, {"repeats", repeats_of}, {"dim", "dim?"}, {"output_size", "natural?"},
-  }, ...)
   if dim == nil then x, dim = ops.flatten(x), 1 end
   if x.ndim == 0 then x = ops.reshape(x, {1}) end
   dim = dim_of(who, x, dim, x.ndim)
@@ -324,17 +324,16 @@ function rearranging.repeat_interleave(...)
     fail("%s: output_size is %d, and there are %d entries", who, size, y.shape[dim])
   end
   return y
-end
+end)
 
 -- ---- diagonals and triangles
 
 --- x:diag_embed([{offset = 0, dim1 = -2, dim2 = -1}]): zeros with x's last dim on the diagonals of the matrices that
 --- dim1 and dim2 of the result make.
-function rearranging.diag_embed(...)
+rearranging.diag_embed = arguments.reads("diag_embed", {
+  {"x", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
+}, function(x, offset, dim1, dim2)
   local who = "diag_embed"
-  local x, offset, dim1, dim2 = read(who, {
-    {"x", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
-  }, ...)
   local n = at_least(who, x, 1).ndim + 1
   dim1, dim2 = dim_of(who, x, dim1, n), dim_of(who, x, dim2, n)
   if dim1 == dim2 then fail("%s: dim1 and dim2 are both dim %d; give two", who, dim1) end
@@ -350,26 +349,24 @@ function rearranging.diag_embed(...)
   local y = ops.zeros(sizes, {dtype = x.dtype, device = x.device})
   ops.copy_(ops.diagonal(y, offset, dim1, dim2), x)
   return y
-end
+end)
 
 --- x:diag([{diagonal = 0}]): of a vector the matrix that has it on its diagonal, of a matrix its diagonal.
-function rearranging.diag(...)
-  local x, diagonal = read("diag", {{"x", "tensor"}, {"diagonal", "integer", 0}}, ...)
+rearranging.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integer", 0}}, function(x, diagonal)
   if at_least("diag", x, 1).ndim > 2 then
     fail("diag: x is %s; a vector or a matrix wanted: for others there are diagonal and diag_embed", describe(x))
   end
   if x.ndim == 1 then return rearranging.diag_embed(x, diagonal) end
   return ops.clone(ops.diagonal(x, diagonal))
-end
+end)
 
 --- x:diagflat([{offset = 0}]): the matrix that has x's elements on its diagonal.
-function rearranging.diagflat(...)
-  local x, offset = read("diagflat", {{"x", "tensor"}, {"offset", "integer", 0}}, ...)
+rearranging.diagflat = arguments.reads("diagflat", {{"x", "tensor"}, {"offset", "integer", 0}}, function(x, offset)
   return rearranging.diag_embed(ops.flatten(x), offset)
-end
+end)
 
 local function indices_of(who, triangle, ...)
-  local rows, columns, offset, dtype, device = read(who, {
+  local rows, columns, offset, dtype, device = arguments.read(who, {
     {"row", "natural"}, {"col", "natural"}, {"offset", "integer", 0}, {"dtype", "string", "int64"},
     {"device", "any?"},
   }, ...)

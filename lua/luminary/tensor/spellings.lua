@@ -1,8 +1,8 @@
 --- Other spellings that PyTorch has for what is here under another name, and what is one or two ops: functions of lm
 --- and methods of tensors.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local read = require("luminary.base.arguments").read
 local load_module = require "luminary.base.load_module"
 local methods = require "luminary.tensor.methods"
 
@@ -16,14 +16,13 @@ local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
 for _, name in ipairs {"std", "var"} do
   --- lm.std_mean(x [, dim [, unbiased = true [, keepdim = false]]] [, {correction = 1}]), lm.var_mean: the standard
   --- deviation (variance) and the mean: local std, mean = lm.std_mean(x).
-  spellings[name .. "_mean"] = function(...)
-    local x, dim, unbiased, keepdim, correction = read(name .. "_mean", {
-      {"x", "tensor"}, {"dim", "dims?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
-      {"correction", "number", 1},
-    }, ...)
+  spellings[name .. "_mean"] = arguments.reads(name .. "_mean", {
+    {"x", "tensor"}, {"dim", "dims?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
+    {"correction", "number", 1},
+  }, function(x, dim, unbiased, keepdim, correction)
     local spread = ops[name](x, dim, unbiased, keepdim, {correction = correction})
     return spread, ops.mean(x, dim, keepdim)
-  end
+  end)
 end
 
 for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
@@ -31,7 +30,7 @@ for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
     --- x:clamp_min(min), clamp_max(max): x, or the bound where x is beyond it: a number or a tensor; clamp_min_ and
     --- clamp_max_ in place.
     spellings[name .. ending] = function(...)
-      local x, limit = read(name .. ending, {{"x", "tensor"}, {bound, "any"}}, ...)
+      local x, limit = arguments.read(name .. ending, {{"x", "tensor"}, {bound, "any"}}, ...)
       return ops["clamp" .. ending](x, {[bound] = limit})
     end
   end
@@ -66,25 +65,25 @@ function spellings.get_device(x) return methods.get_device(x) end
 
 --- lm.as_tensor(values [, {dtype, device}]), lm.asarray: a tensor of values, as lm.tensor; a tensor itself where it has
 --- that dtype and device, else a copy that gradients go through.
-function spellings.as_tensor(...)
-  local values, dtype, device = read("as_tensor", {{"values", "any"}, {"dtype", "string?"}, {"device", "any?"}}, ...)
+spellings.as_tensor = arguments.reads("as_tensor", {
+  {"values", "any"}, {"dtype", "string?"}, {"device", "any?"},
+}, function(values, dtype, device)
   if not core.is_tensor(values) then return core.tensor(values, {dtype = dtype, device = device}) end
   return methods.to(values, {dtype = dtype, device = device})
-end
+end)
 spellings.asarray = spellings.as_tensor
 
 --- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): a 0-d tensor.
-function spellings.scalar_tensor(...)
-  local value, dtype, device, requires_grad = read("scalar_tensor",
-    {{"number", "number"}, {"dtype", "string?"}, {"device", "any?"}, {"requires_grad", "boolean", false}}, ...)
+spellings.scalar_tensor = arguments.reads("scalar_tensor", {
+  {"number", "number"}, {"dtype", "string?"}, {"device", "any?"}, {"requires_grad", "boolean", false},
+}, function(value, dtype, device, requires_grad)
   return core.tensor(value, {dtype = dtype, device = device, requires_grad = requires_grad})
-end
+end)
 
 --- lm.fill(x, value): a tensor like x, all of whose elements are value, a number or a 0-d tensor.
-function spellings.fill(...)
-  local x, value = read("fill", {{"x", "tensor"}, {"value", "any"}}, ...)
+spellings.fill = arguments.reads("fill", {{"x", "tensor"}, {"value", "any"}}, function(x, value)
   return ops.full_like(x, value)
-end
+end)
 
 -- An uninitialized tensor with these strides.
 local function strided(who, size, stride, dtype, device)
@@ -100,26 +99,23 @@ end
 
 --- lm.empty_strided(size, stride [, {dtype, device}]): an uninitialized tensor whose neighbours along each dim are so
 --- many elements apart in memory.
-function spellings.empty_strided(...)
-  return strided("empty_strided", read("empty_strided", {
-    {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
-  }, ...))
-end
+spellings.empty_strided = arguments.reads("empty_strided", {
+  {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
+}, function(size, stride, dtype, device) return strided("empty_strided", size, stride, dtype, device) end)
 
 --- x:new_empty_strided(size, stride [, {dtype, device}]): lm.empty_strided with x's dtype and device unless told.
-function spellings.new_empty_strided(...)
-  local x, size, stride, dtype, device = read("new_empty_strided", {
-    {"x", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
-  }, ...)
+spellings.new_empty_strided = arguments.reads("new_empty_strided", {
+  {"x", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
+}, function(x, size, stride, dtype, device)
   return strided("new_empty_strided", size, stride, dtype or x.dtype, device or x.device)
-end
+end)
 
 --- lm.frombuffer(buffer, {dtype [, count = -1 [, offset = 0]]}): a 1-d tensor of count elements (-1: of all there are)
 --- of a string's bytes, or an FFI array's, the first `offset` bytes left out. A copy: what becomes of the buffer later
 --- does not show.
 function spellings.frombuffer(...)
   local who, ffi = "frombuffer", require "ffi"
-  local buffer, dtype, count, offset = read(who, {
+  local buffer, dtype, count, offset = arguments.read(who, {
     {"buffer", "any"}, {"dtype", "string"}, {"count", "integer", -1}, {"offset", "natural", 0},
   }, ...)
   local kind = type(buffer)
@@ -141,16 +137,18 @@ end
 -- ---- sizes and dtypes
 
 --- x:split_with_sizes(sizes [, dim = 1]): x:split with a list of sizes.
-function spellings.split_with_sizes(...)
-  local x, sizes, dim = read("split_with_sizes", {{"x", "tensor"}, {"sizes", "integers"}, {"dim", "dim", 1}}, ...)
+spellings.split_with_sizes = arguments.reads("split_with_sizes", {
+  {"x", "tensor"}, {"sizes", "integers"}, {"dim", "dim", 1},
+}, function(x, sizes, dim)
   return methods.split(x, sizes, dim)
-end
+end)
 
 --- lm.constant_pad_nd(x, pad [, value = 0]): F.pad with a constant.
-function spellings.constant_pad_nd(...)
-  local x, pad, value = read("constant_pad_nd", {{"x", "tensor"}, {"pad", "integers"}, {"value", "any", 0}}, ...)
+spellings.constant_pad_nd = arguments.reads("constant_pad_nd", {
+  {"x", "tensor"}, {"pad", "integers"}, {"value", "any", 0},
+}, function(x, pad, value)
   return ops.pad(x, pad, {value = value})
-end
+end)
 
 --- x:nelement(): x:numel().
 spellings.nelement = methods.numel
@@ -201,17 +199,15 @@ function spellings.resize_(x, ...)
 end
 
 --- x:resize_as_(other): x:resize_ to other's sizes.
-function spellings.resize_as_(...)
-  local x, other = read("resize_as_", {{"x", "tensor"}, {"other", "tensor"}}, ...)
+spellings.resize_as_ = arguments.reads("resize_as_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
   return spellings.resize_(x, other.shape)
-end
+end)
 
 --- x:set_(other): x takes over other's memory, sizes and strides. Gives x.
-function spellings.set_(...)
-  local x, other = read("set_", {{"x", "tensor"}, {"other", "tensor"}}, ...)
+spellings.set_ = arguments.reads("set_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
   x.data = other.data
   return x
-end
+end)
 
 --- lm.broadcast_shapes(a, b, …): the sizes that lists of sizes broadcast to.
 function spellings.broadcast_shapes(...)
@@ -232,26 +228,26 @@ end
 
 --- lm.unravel_index(indices, shape): where in a tensor of those sizes its elements are that indices count, from 1: a
 --- list of tensors, one for each dim, from 1 too.
-function spellings.unravel_index(...)
-  local indices, shape = read("unravel_index", {{"indices", "tensor"}, {"shape", "integers"}}, ...)
+spellings.unravel_index = arguments.reads("unravel_index", {
+  {"indices", "tensor"}, {"shape", "integers"},
+}, function(indices, shape)
   local places, rest = {}, indices - 1
   for d = #shape, 1, -1 do
     places[d] = ops.remainder(rest, shape[d]) + 1
     rest = ops.floor_divide(rest, shape[d])
   end
   return load_module "luminary.tensor.tensor_list"(places)
-end
+end)
 
 --- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): a copy of x with src in the place of what
 --- x:as_strided(size, stride, storage_offset) shows.
-function spellings.as_strided_scatter(...)
-  local x, src, size, stride, offset = read("as_strided_scatter", {
-    {"x", "tensor"}, {"src", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"storage_offset", "natural", 0},
-  }, ...)
+spellings.as_strided_scatter = arguments.reads("as_strided_scatter", {
+  {"x", "tensor"}, {"src", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"storage_offset", "natural", 0},
+}, function(x, src, size, stride, offset)
   local y = ops.clone(x)
   ops.copy_(ops.as_strided(y, size, stride, offset), src)
   return y
-end
+end)
 
 -- ---- elements one by one
 
@@ -290,13 +286,11 @@ local PROFILES = {
 --- tensors are printed from here on in this thread: digits after the point; from how many elements on only edgeitems
 --- at each end of a dim; columns of a line; whether in scientific notation, nil for where values ask for it. What is
 --- left out stays as it is; profile "default", "short" (2 digits and edgeitems) or "full" (everything) sets all.
-function spellings.set_printoptions(...)
+spellings.set_printoptions = arguments.reads("set_printoptions", {
+  {"precision", "natural?"}, {"threshold", "natural?"}, {"edgeitems", "count?"}, {"linewidth", "count?"},
+  {"profile", {"default", "short", "full"}, optional = true}, {"sci_mode", "boolean?"},
+}, function(precision, threshold, edgeitems, linewidth, profile, sci_mode)
   local who = "set_printoptions"
-  local precision, threshold, edgeitems, linewidth, profile, sci_mode = read(who, {
-    {"precision", "natural?"}, {"threshold", "natural?"}, {"edgeitems", "count?"}, {"linewidth", "count?"},
-    {"profile", {"default", "short", "full"}, optional = true},
-    {"sci_mode", "boolean?"},
-  }, ...)
   if precision and precision > 40 then fail("%s: precision has to be at most 40, got %d", who, precision) end
   local now = {core.print_options()}
   if profile then
@@ -304,7 +298,7 @@ function spellings.set_printoptions(...)
   end
   core.print_options(precision or now[1], threshold or now[2], edgeitems or now[3], linewidth or now[4],
     sci_mode == nil and -1 or sci_mode and 1 or 0)
-end
+end)
 
 --- lm.get_printoptions(): how tensors are printed: a table as lm.set_printoptions takes.
 function spellings.get_printoptions()
@@ -320,11 +314,9 @@ local deterministic = "cudnn.deterministic"
 --- lm.use_deterministic_algorithms(on [, {warn_only = false}]): whether convolutions and attention on a GPU keep to
 --- what gives the same bits in every run, as lm.backends.cudnn.deterministic; the library's own kernels do so without.
 --- warn_only changes nothing: there is no op to be warned of.
-function spellings.use_deterministic_algorithms(...)
-  core.setting(deterministic, (read("use_deterministic_algorithms", {
-    {"on", "boolean"}, {"warn_only", "boolean", false},
-  }, ...)))
-end
+spellings.use_deterministic_algorithms = arguments.reads("use_deterministic_algorithms", {
+  {"on", "boolean"}, {"warn_only", "boolean", false},
+}, function(on) core.setting(deterministic, on) end)
 
 --- lm.are_deterministic_algorithms_enabled(): what lm.use_deterministic_algorithms set.
 function spellings.are_deterministic_algorithms_enabled() return core.setting(deterministic) end

@@ -4,6 +4,7 @@
 --- tokenizer:encode(text) all about one text, tokenizer:decode(ids) the text again, and tokenizer:streamer(write) that
 --- of ids that come one by one.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local files = require "luminary.text.vocabulary_files"
@@ -424,12 +425,14 @@ end
 ---   local stream = tokenizer:streamer(io.write)
 ---   net:generate(tokenizer("Once").input_ids, {max_new_tokens = 40, streamer = stream})
 ---   stream()
-function Tokenizer:streamer(write, opts)
+Tokenizer.streamer = arguments.takes("Tokenizer:streamer", {
+  {"skip_special_tokens", "boolean", true},
+}, function(self, write, opts)
   local who = "Tokenizer:streamer"
   options.arg(who, "write", write, "callable")
-  local o = options.check(who, opts, {skip_special_tokens = {"boolean", true}}, "skip_special_tokens")
+  local o = opts
   return streamer(function(ids) return self:decode(ids, o) end, write)
-end
+end)
 
 --- text.ByteLevelBPETokenizer(vocab, merges [, {add_prefix_space = false, lowercase = false, trim_offsets = false,
 --- special_tokens, base = 1}]): the Tokenizer of GPT-2's vocab.json and merges.txt, two paths. special_tokens: a list

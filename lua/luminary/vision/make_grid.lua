@@ -1,5 +1,6 @@
 --- Many images as one.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local image = require "luminary.vision.image_files"
 local options = require "luminary.base.options"
 local fail = options.fail
@@ -8,8 +9,8 @@ local ops = core.ops
 local grid = {}
 
 local grid_options = {
-  nrow = {"count", 8}, padding = {"natural", 2}, normalize = {"boolean", false}, value_range = {"table"},
-  scale_each = {"boolean", false}, pad_value = {"number", 0},
+  {"nrow", "count", 8}, {"padding", "natural", 2}, {"normalize", "boolean", false}, {"value_range", "table"},
+  {"scale_each", "boolean", false}, {"pad_value", "number", 0},
 }
 
 -- [N, C, H, W] of what stands for images; grey ones get three channels.
@@ -71,21 +72,23 @@ end
 --- pad_value = 0}]): images [N, C, H, W], or a list of [C, H, W], as one image of nrow columns. Grey ones become RGB.
 --- padding: pixels between them and around; of pad_value. normalize: from the least and the greatest value, or from
 --- value_range = {low, high}, to 0 and 1; scale_each: of each image by itself. One image alone has no padding.
-function grid.make_grid(images, opts)
-  return make_grid("make_grid", images, options.check("make_grid", opts, grid_options, "nrow"))
-end
+grid.make_grid = arguments.takes("make_grid", grid_options, function(images, opts)
+  return make_grid("make_grid", images, opts)
+end)
 
 local writers = {png = image.write_png, jpg = image.write_jpeg, jpeg = image.write_jpeg}
 
---- vision.save_image(images, path [, opts]): make_grid of the images, with its options, as a PNG or JPEG by the ending
---- of the path (.png, .jpg, .jpeg). Floating images are taken to be in [0, 1], uint8 ones are written as they are.
-function grid.save_image(images, path, opts)
+--- vision.save_image(…): make_grid of the images, with its options, as a PNG or JPEG by the ending of the path (.png,
+--- .jpg, .jpeg). Floating images are taken to be in [0, 1], uint8 ones are written as they are.
+grid.save_image = arguments.takes("save_image", {
+  {"format", lacks = true}, unpack(grid_options),
+}, function(images, path, opts)
   local ending = options.arg("save_image", "path", path, "string"):match("%.(%w+)$")
   local write = writers[(ending or ""):lower()]
   if not write then fail("save_image: a path that ends in .png, .jpg or .jpeg is wanted, got '%s'", path) end
-  local picture = make_grid("save_image", images, options.check("save_image", opts, grid_options, "nrow"))
+  local picture = make_grid("save_image", images, opts)
   if picture.dtype ~= "uint8" then picture = picture:mul(255):add_(0.5):clamp_(0, 255):to("uint8") end
   write(picture, path)
-end
+end)
 
 return grid

@@ -90,7 +90,10 @@ done:
 }
 
 static int bind_backward(lua_State *L) {
+  static const char *const names[] = {"gradient", "retain_graph", "create_graph", NULL};
   lm_lua *s = LM_STATE(L);
+  int top = lua_gettop(L);
+  if (top > 3 || lua_type(L, 3) == LUA_TBOOLEAN) lm_need(L, lm_fold_options(L, "backward", 2, top - 1, names));
   lua_settop(L, 3);
   luaL_checkstack(L, 20 + LM_HOOK_SLOTS, "backward");
   lm_pace(L, s);
@@ -99,6 +102,16 @@ static int bind_backward(lua_State *L) {
   pass p = {0};
   lm_status status = run_backward(L, s, &p);
   return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+/* only_inputs, which PyTorch wants to be true, is taken out of the options. */
+static void drop_only_inputs(lua_State *L, int table) {
+  if (!lm_field(L, table, "only_inputs")) return;
+  if (lua_type(L, -1) == LUA_TBOOLEAN && lua_toboolean(L, -1)) {
+    lua_pushnil(L);
+    lua_setfield(L, table, "only_inputs");
+  }
+  lua_pop(L, 1);
 }
 
 /* grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused}). The handles for
@@ -136,7 +149,14 @@ done:
 }
 
 static int bind_grad(lua_State *L) {
+  static const char *const names[] = {"grad_outputs", "retain_graph", "create_graph",
+                                      "only_inputs",  "allow_unused", NULL};
   lm_lua *s = LM_STATE(L);
+  int top = lua_gettop(L);
+  if (top > 3 || (top == 3 && (lm_to_tensor_handle(L, s, 3) || (lua_istable(L, 3) && lua_objlen(L, 3) > 0)))) {
+    lm_need(L, lm_fold_options(L, "grad", 3, top - 2, names));
+    drop_only_inputs(L, 3);
+  }
   lua_settop(L, 3);
   luaL_checkstack(L, 20 + LM_HOOK_SLOTS, "grad");
   lm_pace(L, s);

@@ -56,6 +56,12 @@ static int bind_autocast(lua_State *L) {
   lm_device device = LM_NO_DEVICE;
   lm_dtype dtype = LM_NO_DTYPE;
   bool enabled = true, cached = true;
+  static const char *const names[] = {"device_type", "dtype", "enabled", "cache_enabled", NULL};
+  int before_f = 0;
+  while (before_f < lua_gettop(L) && lua_type(L, before_f + 1) != LUA_TFUNCTION) before_f++;
+  if (before_f < lua_gettop(L) && before_f > 0 && (before_f > 1 || lua_type(L, 1) != LUA_TTABLE)) {
+    lm_need(L, lm_fold_options(L, "autocast", 1, before_f, names));
+  }
   if (lua_type(L, 1) != LUA_TTABLE) {
     return lm_raise_text(L, "autocast: options expected first: lm.autocast({dtype = \"bfloat16\"}, function() … end)");
   }
@@ -63,8 +69,8 @@ static int bind_autocast(lua_State *L) {
   int top = lua_gettop(L);
   luaL_checkstack(L, 8, "autocast");
   lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 1, "autocast", {"device", LM_OPTION_DEVICE, &device},
-                             {"dtype", LM_OPTION_DTYPE, &dtype}, {"enabled", LM_OPTION_BOOL, &enabled},
-                             {"cache_enabled", LM_OPTION_BOOL, &cached}));
+                             {"device_type", LM_OPTION_DEVICE, &device}, {"dtype", LM_OPTION_DTYPE, &dtype},
+                             {"enabled", LM_OPTION_BOOL, &enabled}, {"cache_enabled", LM_OPTION_BOOL, &cached}));
   if (dtype != LM_NO_DTYPE && dtype != LM_BF16 && dtype != LM_F16)
     return lm_raise_text(L, "autocast: dtype: \"bfloat16\" or \"float16\" expected, got \"%s\"", lm_dtype_name(dtype));
   lm_autocast mode = lm_autocast_get();

@@ -12,13 +12,11 @@ local function how(training)
 end
 
 -- x has `most` dims, or one less for a sample without a batch; unlimited without `most`.
-local function checked(who, x, most, ...)
-  local opts = arguments.options(who, how(most ~= nil), ...)
+local function check(who, x, most)
   options.arg(who, "x", x, "tensor")
   if most and x.ndim ~= most and x.ndim ~= most - 1 then
     options.fail("%s: x [N, C%s] or without the batch wanted, got %s", who, (", L"):rep(most - 2), options.describe(x))
   end
-  return opts
 end
 
 local function result(x, y, opts) return opts.inplace and x:copy_(y) or y end
@@ -34,12 +32,12 @@ for n = 1, 3 do
   local who = ("dropout%dd"):format(n)
   --- Zeros whole channels with probability p and divides the rest by 1 - p: dropout1d of x [N, C, L], dropout2d of
   --- [N, C, H, W], dropout3d of [N, C, D, H, W], or without N. {p = 0.5, training = true, inplace = false}
-  F[who] = function(x, ...)
-    local opts = checked(who, x, n + 2, ...)
+  F[who] = arguments.takes(who, how(true), function(x, opts)
+    check(who, x, n + 2)
     if not opts.training or opts.p == 0 then return x end
     local mask = ops.ones(channels(x, x.ndim == n + 2), {dtype = x.dtype, device = x.device})
     return result(x, x * ops.dropout(mask, opts.p, true), opts)
-  end
+  end)
 end
 
 local NEGATIVE = -1.7580993408473766 -- what SELU tends to at minus infinity
@@ -58,20 +56,21 @@ end
 
 --- F.alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): dropout for SELU networks: dropped elements
 --- become SELU's least value, and the result keeps mean 0 and variance 1.
-function F.alpha_dropout(x, ...)
-  local opts = checked("alpha_dropout", x, nil, ...)
+F.alpha_dropout = arguments.takes("alpha_dropout", how(false), function(x, opts)
+  check("alpha_dropout", x)
   return alpha(x, opts, function() return x.shape end)
-end
+end)
 
 --- F.feature_alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): alpha_dropout of whole channels of
 --- x [N, C, …]. Any x passes where nothing is drawn: without training, for p = 0 and 1, and empty.
-function F.feature_alpha_dropout(x, ...)
-  return alpha(x, checked("feature_alpha_dropout", x, nil, ...), function()
+F.feature_alpha_dropout = arguments.takes("feature_alpha_dropout", how(false), function(x, opts)
+  check("feature_alpha_dropout", x)
+  return alpha(x, opts, function()
     if x.ndim < 2 then
       options.fail("feature_alpha_dropout: expected x to have shape [N, C, …], got [%s]", table.concat(x.shape, ", "))
     end
     return channels(x, true)
   end)
-end
+end)
 
 return F

@@ -32,11 +32,6 @@ local function shorten(weight, index, max_norm, norm_type)
   end)
 end
 
-local function dense(who, _, v)
-  if v then options.fail("%s: gradients are dense here; leave sparse out", who) end
-  return false
-end
-
 -- padding_idx as a row from 1, 0 for none.
 local function padding_of(who, pad, weight)
   return pad == 0 and 0 or rows_of.padding(who, pad, weight.shape[1] or 0)
@@ -44,16 +39,13 @@ end
 
 local how = {
   {"padding_idx", "integer", 0}, {"max_norm", "positive"}, {"norm_type", "number", 2},
-  {"scale_grad_by_freq", "boolean", false}, {"sparse", dense},
+  {"scale_grad_by_freq", "boolean", false}, {"sparse", false, lacks = true},
 }
 
---- F.embedding(index, weight [, {padding_idx, max_norm, norm_type = 2, scale_grad_by_freq = false}]): rows of
---- weight [num, features] by index, which counts from 1: [..., features]. The row padding_idx gets no gradient. Rows
---- that are looked up and longer than max_norm are first shortened to it, in place; scale_grad_by_freq divides a
---- row's gradient by how often it occurs in index.
-local function embedding(index, weight, ...)
-  if select("#", ...) == 0 then return ops.embedding(index, weight) end
-  local opts = arguments.options("embedding", how, ...)
+--- F.embedding(…): rows of weight [num, features] by index, which counts from 1: [..., features]. The row padding_idx
+--- gets no gradient. Rows that are looked up and longer than max_norm are first shortened to it, in place;
+--- scale_grad_by_freq divides a row's gradient by how often it occurs in index.
+local embedding = arguments.takes("embedding", how, function(index, weight, opts)
   options.arg("embedding", "index", index, "tensor")
   options.arg("embedding", "weight", weight, "tensor")
   local padding = {padding_idx = padding_of("embedding", opts.padding_idx, weight)}
@@ -61,13 +53,13 @@ local function embedding(index, weight, ...)
   local rows = ops.embedding(index, weight, padding)
   if not opts.scale_grad_by_freq then return rows end
   return ByCount(rows, counts_of(index, weight.shape[1], weight.dtype))
-end
+end)
 
 -- ---- bags
 
 local bag_how = {
   {"offsets", "tensor?"}, {"max_norm", "positive?"}, {"norm_type", "number", 2},
-  {"scale_grad_by_freq", "boolean", false}, {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", dense},
+  {"scale_grad_by_freq", "boolean", false}, {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", false, lacks = true},
   {"per_sample_weights", "tensor?"}, {"include_last_offset", "boolean", false}, {"padding_idx", "integer", 0},
 }
 
@@ -111,16 +103,13 @@ local function bags_of(who, index, o, check)
   return offsets:narrow(1, 1, last - 1), tonumber(ops.select(offsets, 1, last):item()) - 1
 end
 
---- F.embedding_bag(index, weight [, {offsets, max_norm, norm_type = 2, scale_grad_by_freq = false, mode = "mean",
---- per_sample_weights, include_last_offset = false, padding_idx}]): the sum, mean or max of the rows of weight
---- [num, features] that each bag names: [bags, features]. index, which counts from 1, is [bags, n], or [n] with
---- offsets [bags], the places where bags begin, from 1; include_last_offset: and one more, where the last one ends.
---- per_sample_weights, of index's sizes, weigh the rows of a sum. Entries that are padding_idx are left out. A bag
---- without entries is zeros. The gradient of a max is shared by equal rows. max_norm and scale_grad_by_freq as in
---- F.embedding.
-local function embedding_bag(index, weight, ...)
+--- F.embedding_bag(…): the sum, mean or max of the rows of weight [num, features] that each bag names: [bags,
+--- features]. index, which counts from 1, is [bags, n], or [n] with offsets [bags], the places where bags begin, from
+--- 1; include_last_offset: and one more, where the last one ends. per_sample_weights, of index's sizes, weigh the rows
+--- of a sum. Entries that are padding_idx are left out. A bag without entries is zeros. The gradient of a max is shared
+--- by equal rows. max_norm and scale_grad_by_freq as in F.embedding.
+local embedding_bag = arguments.takes("embedding_bag", bag_how, function(index, weight, o)
   local who = "embedding_bag"
-  local o = arguments.options(who, bag_how, ...)
   options.arg(who, "index", index, "tensor")
   whole(who, "index", index)
   if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then
@@ -169,6 +158,6 @@ local function embedding_bag(index, weight, ...)
   if index.ndim == 2 and not kept then return sums / math.max(index.shape[2], 1) end
   local counts = ops.index_add(ops.zeros({bags}, like), 1, bag_kept, ops.ones(bag_kept.shape, like))
   return sums / ops.unsqueeze(ops.clamp(counts, 1), 2)
-end
+end)
 
 return {embedding = embedding, embedding_bag = embedding_bag}

@@ -3,6 +3,7 @@
 local broadcast = require "luminary.nn.parallel.broadcast"
 local checks = require "luminary.nn.parallel.device_checks"
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local reduce_add = require "luminary.nn.parallel.reduce_add"
 local ops, methods = core.ops, core.methods
@@ -36,10 +37,9 @@ function comm.chunk_sizes(n, count, shares)
 end
 
 --- Pieces of x along dim (1), one for each device; {chunk_sizes = …} says how large.
-function comm.scatter(x, devices, opts)
+comm.scatter = arguments.takes("scatter", {{"chunk_sizes", "table"}, {"dim", "integer", 1}}, function(x, devices, opts)
   options.arg("scatter", "x", x, "tensor")
   devices = checks.devices("scatter", devices)
-  opts = options.check("scatter", opts, {chunk_sizes = {"table"}, dim = {"integer", 1}}, "chunk_sizes")
   if x.ndim == 0 then fail("scatter: a tensor without dims has no pieces; broadcast copies it") end
   local dim = opts.dim < 0 and opts.dim + x.ndim + 1 or opts.dim
   if dim < 1 or dim > x.ndim then fail("scatter: dim %d of a tensor of %d", opts.dim, x.ndim) end
@@ -48,13 +48,12 @@ function comm.scatter(x, devices, opts)
   local pieces = methods.split(x, sizes, dim)
   for i, piece in ipairs(pieces) do pieces[i] = piece:to {device = devices[i], non_blocking = true} end
   return pieces
-end
+end)
 
 --- The tensors joined along {dim = 1}, on {destination = …} (the first one's device without). Tensors without dims
 --- become a vector.
-function comm.gather(list, opts)
+comm.gather = arguments.takes("gather", {{"dim", "integer", 1}, {"destination", "any"}}, function(list, opts)
   checks.tensors("gather", list)
-  opts = options.check("gather", opts, {dim = {"integer", 1}, destination = {"any"}}, "dim")
   if #list == 0 then fail("gather: tensors is empty") end
   local destination = opts.destination ~= nil and core.device(opts.destination) or list[1].device
   local there, dim = {}, list[1].ndim == 0 and 1 or opts.dim
@@ -63,6 +62,6 @@ function comm.gather(list, opts)
     there[i] = t.ndim == 0 and t:reshape {1} or t
   end
   return #there == 1 and there[1] or ops.cat(there, dim)
-end
+end)
 
 return options.strict("nn.parallel.comm", comm)

@@ -1,8 +1,7 @@
---- nn.DataParallel(module [, opts]): a module whose batches are split over the devices of this process. Each forward
---- pass copies the parameters to the devices, runs a replica on each with its part of the batch, and joins the results
---- on one; backward adds the replicas' gradients to the module's. Without a CUDA device (and no other named) the module
---- simply runs where it is. Its parameters have to be on the first device; wrapping before or after moving them is the
---- same.
+--- nn.DataParallel(…): a module whose batches are split over the devices of this process. Each forward pass copies the
+--- parameters to the devices, runs a replica on each with its part of the batch, and joins the results on one; backward
+--- adds the replicas' gradients to the module's. Without a CUDA device (and no other named) the module simply runs
+--- where it is. Its parameters have to be on the first device; wrapping before or after moving them is the same.
 ---
 --- Options, in one table:
 ---   device_ids     {device, …}: all CUDA devices by default; "cpu:0", "cpu:1" will do
@@ -15,6 +14,7 @@
 ---                  each part, or what its labels count, so that uneven ones count right; {reduction = "sum"} and
 ---                  "none" are followed. A function is taken to give the mean over its samples
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.define_layer"
@@ -69,11 +69,13 @@ local function check_criterion(criterion)
     options.describe(criterion))
 end
 
-function DataParallel:init(module, opts)
+local rows = {
+  {"device_ids", "table"}, {"output_device", "any"}, {"dim", "integer", 1}, {"criterion", "any", named = true},
+  {"shares", "table", named = true},
+}
+
+DataParallel.init = arguments.takes(who, rows, function(self, module, opts)
   if not Module.is_module(module) then fail("%s: a module wanted, got %s", who, options.describe(module)) end
-  opts = options.check(who, opts, {
-    device_ids = {"table"}, output_device = {"any"}, dim = {"integer", 1}, criterion = {"any"}, shares = {"table"},
-  }, "device_ids")
   local devices = check_devices(opts.device_ids)
   self.module, self.device_ids = module, devices or {}
   self.plan = { -- a plain table: the criterion is no part of the model
@@ -82,7 +84,7 @@ function DataParallel:init(module, opts)
     shares = check_shares(opts.shares, devices),
     criterion = check_criterion(opts.criterion),
   }
-end
+end)
 
 -- ---- each batch
 
@@ -173,12 +175,12 @@ end
 
 function DataParallel:forward(...) return run(self.module, self.plan, pack(...)) end
 
---- nn.parallel.data_parallel(module, inputs [, opts]): one such call, without a wrapper. inputs: a tensor, or the list
---- of all arguments; opts as DataParallel's.
-local function data_parallel(module, inputs, opts)
+--- nn.parallel.data_parallel(…): one such call, without a wrapper. inputs: a tensor, or the list of all arguments; opts
+--- as DataParallel's.
+local data_parallel = arguments.takes("data_parallel", rows, function(module, inputs, opts)
   local wrapper = DataParallel(module, opts)
   local args = core.is_tensor(inputs) and {n = 1, inputs} or options.arg("data_parallel", "inputs", inputs, "table")
   return wrapper(unpack(args, 1, args.n or #args))
-end
+end)
 
 return {DataParallel = DataParallel, data_parallel = data_parallel}

@@ -1,5 +1,5 @@
---- nn.parallel.DistributedDataParallel(module [, opts]): the same model on every rank, gradients averaged while
---- backward runs. With one process there is nothing to average and the module simply runs.
+--- nn.parallel.DistributedDataParallel(…): the same model on every rank, gradients averaged while backward runs. With
+--- one process there is nothing to average and the module simply runs.
 ---
 --- Options, in one table:
 ---   device_ids               {device}: the one device the model is on; it may be left out
@@ -14,6 +14,7 @@
 ---   batch_dim                1: a rank counts by the size of its batch, which is that dim of the first tensor given to
 ---                            forward; false: all ranks count the same
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
 local alike = require "luminary.distributed.same_on_all_ranks"
@@ -74,17 +75,17 @@ local function make_reducer(net)
   net.reducer = core.reducer_new(net.process_group.handle, r.parameters, r.names, r.options)
 end
 
-function DDP:init(module, opts)
+DDP.init = arguments.takes(who, {
+  {"device_ids", "table"}, {"output_device", "any"}, {"dim", lacks = true}, {"broadcast_buffers", "boolean", true},
+  {"init_sync", "boolean", true}, {"process_group", "any"}, {"bucket_cap_mb", "number", 25},
+  {"find_unused_parameters", "boolean", false}, {"check_reduction", lacks = true},
+  {"gradient_as_bucket_view", "boolean", true}, {"static_graph", "boolean", false},
+  {"batch_dim", "count", 1, none = true, named = true},
+}, function(self, module, opts)
   if not Module.is_module(module) then
     options.fail("%s: a module wanted, got %s", who, options.describe(module))
   end
   groups.need(who)
-  opts = options.check(who, opts, {
-    device_ids = {"table"}, output_device = {"any"}, broadcast_buffers = {"boolean", true},
-    init_sync = {"boolean", true}, process_group = {"any"}, bucket_cap_mb = {"number", 25},
-    find_unused_parameters = {"boolean", false}, static_graph = {"boolean", false},
-    gradient_as_bucket_view = {"boolean", true}, batch_dim = {"count", 1, true},
-  }, "device_ids")
   local group = groups.resolve(who, opts.process_group)
   if opts.bucket_cap_mb <= 0 then options.fail("%s: bucket_cap_mb has to be more than 0", who) end
   local output_device = check_devices(opts, module)
@@ -112,7 +113,7 @@ function DDP:init(module, opts)
   self.broadcast_buffers = opts.broadcast_buffers and #self.module_buffers > 0
   if opts.init_sync then self:share(0) end
   make_reducer(self)
-end
+end)
 
 --- Parameters and buffers become the root's; a rank of the group.
 function DDP:share(root)

@@ -1,8 +1,6 @@
---- nn.SyncBatchNorm(num_features [, {process_group, eps = 1e-5, momentum = 0.1, affine = true, bias = true,
---- track_running_stats = true, device, dtype}]): BatchNorm of x [N, C, ...] whose statistics in training are of all
---- ranks of the group together (all ranks without process_group); each rank's batch may have a size of its own. One
---- collective runs in each forward pass and one in its backward pass. In evaluation, and with one process, it is
---- BatchNorm.
+--- nn.SyncBatchNorm(…): BatchNorm of x [N, C, ...] whose statistics in training are of all ranks of the group together
+--- (all ranks without process_group); each rank's batch may have a size of its own. One collective runs in each forward
+--- pass and one in its backward pass. In evaluation, and with one process, it is BatchNorm.
 ---
 --- The gradients of weight and bias are this rank's; DistributedDataParallel averages them. There is no second
 --- derivative.
@@ -127,12 +125,15 @@ local SyncBatchNorm = layer.define(who, BatchNorm)
 SyncBatchNorm.wanted, SyncBatchNorm.dims = "x [N, C, ...]", {}
 for ndim = 2, 8 do SyncBatchNorm.dims[ndim] = true end
 
-SyncBatchNorm.own_option = {"process_group", "any"}
+local rows = {unpack(BatchNorm.rows)}
+rows[5] = {"process_group", "any"}
 
-function SyncBatchNorm:init(num_features, ...)
-  local group = BatchNorm.init(self, num_features, ...).process_group
+SyncBatchNorm.init = layer.takes(who, rows, function(self, num_features, opts)
+  local group = opts.process_group
+  opts.process_group = nil
+  BatchNorm.init(self, num_features, opts)
   if group ~= nil then self.process_group = groups.resolve(who, group) end
-end
+end, {"bias", "boolean", true})
 
 function SyncBatchNorm:forward(x)
   local group = self.training and (self.process_group or groups.default)

@@ -42,12 +42,13 @@ local function any_dim(_, _, v) return v end
 --- weight_norm(module [, {name = "weight", dim = 1}]): the parameter of that name as g * v / |v|, where the norms are
 --- those of v's slices along dim (of all of v with dim = false): parametrizations.weight.original0 is g, original1 is v
 --- (Salimans and Kingma 2016). Gives the module.
-function norms.weight_norm(module, ...)
+norms.weight_norm = arguments.takes("weight_norm", {
+  {"name", "string", "weight"}, {"dim", any_dim},
+}, function(module, opts)
   local who = "weight_norm"
-  local opts = arguments.options(who, {{"name", "string", "weight"}, {"dim", any_dim}}, ...)
   local dim = dim_of(who, module, opts.name, opts.dim, 1)
   return parametrize.register_parametrization(module, opts.name, WeightNorm(dim))
-end
+end)
 
 local SpectralNorm = class.define("_SpectralNorm", Module)
 
@@ -89,17 +90,15 @@ function SpectralNorm:right_inverse(w) return w end -- luacheck: ignore self
 --- spectral_norm(module [, {name = "weight", n_power_iterations = 1, eps = 1e-12, dim = 1}]): the parameter of that
 --- name divided by its largest singular value, as a matrix whose rows are dim's (Miyato et al. 2018); each reading in
 --- training moves the estimate on. Gives the module.
-function norms.spectral_norm(module, ...)
+norms.spectral_norm = arguments.takes("spectral_norm", {
+  {"name", "string", "weight"}, {"n_power_iterations", "count", 1}, {"eps", "positive", 1e-12}, {"dim", "integer"},
+}, function(module, opts)
   local who = "spectral_norm"
-  local opts = arguments.options(who, {
-    {"name", "string", "weight"}, {"n_power_iterations", "count", 1}, {"eps", "positive", 1e-12},
-    {"dim", "integer"},
-  }, ...)
   local transposed = records.is_module(module) and module.__name:find "^ConvTranspose"
   local dim, w = dim_of(who, module, opts.name, opts.dim, transposed and 2 or 1)
   return parametrize.register_parametrization(module, opts.name,
     SpectralNorm(w, dim, opts.n_power_iterations, opts.eps))
-end
+end)
 
 for _, which in ipairs {"weight_norm", "spectral_norm"} do
   --- remove_weight_norm(module [, name = "weight"]), remove_spectral_norm: makes the parameter an ordinary one again,

@@ -5,6 +5,7 @@
 --- A parametrization is a module: forward gives the value; right_inverse(value), where it is there, gives what forward
 --- makes the value of, one tensor or several. In state_dict they are "parametrizations.weight.original" (original0, …).
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local class = require "luminary.base.class"
 local Module = require "luminary.nn.module"
@@ -126,9 +127,10 @@ end
 
 --- Lets module[name], a parameter or buffer, be what the parametrization makes of it; a second one follows the first.
 --- Gives the module. {unsafe = false}: true leaves out the check that shape and dtype stay.
-function parametrize.register_parametrization(module, name, parametrization, opts)
+parametrize.register_parametrization = arguments.takes("register_parametrization", {
+  {"unsafe", "boolean", false},
+}, function(module, name, parametrization, opts)
   local who = "register_parametrization"
-  opts = options.check(who, opts, {unsafe = {"boolean", false}}, "unsafe")
   for what, v in pairs {module = module or false, parametrization = parametrization or false} do
     if not records.is_module(v) then
       fail("%s: %s has to be a module, got %s", who, what, options.describe(v or nil))
@@ -159,13 +161,14 @@ function parametrize.register_parametrization(module, name, parametrization, opt
   end
   record.values.parametrizations:set(name, list)
   return module
-end
+end)
 
 --- Makes module[name] an ordinary parameter or buffer again, of the value that it has, or with
 --- {leave_parametrized = false} of the original. Gives the module.
-function parametrize.remove_parametrizations(module, name, opts)
+parametrize.remove_parametrizations = arguments.takes("remove_parametrizations", {
+  {"leave_parametrized", "boolean", true},
+}, function(module, name, opts)
   local who = "remove_parametrizations"
-  opts = options.check(who, opts, {leave_parametrized = {"boolean", true}}, "leave_parametrized")
   if not parametrize.is_parametrized(module, name) then
     fail("%s: %s has no parametrization of '%s'", who, options.describe(module), tostring(name))
   end
@@ -192,7 +195,7 @@ function parametrize.remove_parametrizations(module, name, opts)
     module:register_buffer(name, value)
   end
   return module
-end
+end)
 
 --- cached(f, ...): f(...), within which each value is computed once. Gives what f returns.
 function parametrize.cached(f, ...)

@@ -19,12 +19,10 @@ end
 --- A list of sequences [length, …], alike but for their lengths, as one tensor [longest, B, …] of their dtype, shorter
 --- ones followed by padding_value. {batch_first = false, padding_value = 0, padding_side = "right"}; batch_first gives
 --- [B, longest, …], padding_side "left" pads before.
-function rnn.pad_sequence(sequences, ...)
+rnn.pad_sequence = arguments.takes("pad_sequence", {
+  {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"padding_side", {"right", "left"}, "right"},
+}, function(sequences, opts)
   local who = "pad_sequence"
-  local opts = arguments.options(who, {
-    {"batch_first", "boolean", false}, {"padding_value", "number", 0},
-    {"padding_side", {"right", "left"}, "right"},
-  }, ...)
   check_sequences(who, sequences)
   local longest, padded = 0, {}
   local function after_first(t) return table.concat(t.shape, ", ", 2) end
@@ -44,7 +42,7 @@ function rnn.pad_sequence(sequences, ...)
     padded[i] = missing > 0 and ops.pad(t, sides, {value = opts.padding_value}) or t
   end
   return ops.stack(padded, opts.batch_first and 1 or 2)
-end
+end)
 
 -- Lengths, a list or a tensor [B], of a padded batch [longest, B, …], as a list of whole numbers from `least` on.
 local function lengths_of(who, lengths, x, least, batch_first)
@@ -67,9 +65,10 @@ end
 
 --- The sequences [length, …] of a padded batch [longest, B, …] as a list of views; lengths, 0 to longest, is a list or
 --- a tensor [B]. {batch_first = false}: true takes [B, longest, …].
-function rnn.unpad_sequence(padded, lengths, ...)
+rnn.unpad_sequence = arguments.takes("unpad_sequence", {
+  {"batch_first", "boolean", false},
+}, function(padded, lengths, opts)
   local who = "unpad_sequence"
-  local opts = arguments.options(who, {{"batch_first", "boolean", false}}, ...)
   if options.arg(who, "padded", padded, "tensor").ndim < 2 then
     fail("%s: padded [T, B, …] wanted, got %s", who, options.describe(padded))
   end
@@ -78,7 +77,7 @@ function rnn.unpad_sequence(padded, lengths, ...)
   lengths = lengths_of(who, lengths, padded, 0, opts.batch_first)
   for i, n in ipairs(lengths) do list[i] = padded:select(2, i):narrow(1, 1, n) end
   return list
-end
+end)
 
 --- nn.utils.rnn.PackedSequence(data, batch_sizes): what pack_padded_sequence gives: data [steps, …], the first of all
 --- sequences, then the second of all that have one, …, the longest first; batch_sizes, how many each step has (int64,
@@ -161,10 +160,7 @@ end
 
 local function int64(list, device) return core.tensor(list, {dtype = "int64", device = device}) end
 
-local function pack(who, x, lengths, ...)
-  local opts = arguments.options(who, {
-    {"batch_first", "boolean", false}, {"enforce_sorted", "boolean", true},
-  }, ...)
+local function pack(who, x, lengths, opts)
   if options.arg(who, "x", x, "tensor").ndim < 2 then
     fail("%s: x [T, B, …] wanted, got %s", who, options.describe(x))
   end
@@ -199,16 +195,17 @@ end
 --- A padded batch x [longest, B, …] of sequences of these lengths, 1 to longest (a list, or a tensor [B]), as a
 --- PackedSequence. {batch_first = false, enforce_sorted = true}: batch_first takes [B, longest, …]; the longest has to
 --- come first unless enforce_sorted is false.
-function rnn.pack_padded_sequence(x, lengths, ...) return pack("pack_padded_sequence", x, lengths, ...) end
+rnn.pack_padded_sequence = arguments.takes("pack_padded_sequence", {
+  {"batch_first", "boolean", false}, {"enforce_sorted", "boolean", true},
+}, function(x, lengths, opts) return pack("pack_padded_sequence", x, lengths, opts) end)
 
 --- A PackedSequence as a padded tensor [longest, B, …] in the sequences' first order, and their lengths, int64 [B] on
 --- the CPU. {batch_first = false, padding_value = 0, total_length}: batch_first gives [B, longest, …]; total_length, no
 --- less than the longest, pads to that many steps.
-function rnn.pad_packed_sequence(packed, ...)
+rnn.pad_packed_sequence = arguments.takes("pad_packed_sequence", {
+  {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"total_length", "count"},
+}, function(packed, opts)
   local who = "pad_packed_sequence"
-  local opts = arguments.options(who, {
-    {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"total_length", "count"},
-  }, ...)
   if not class.is(packed, PackedSequence) then
     fail("%s: a PackedSequence wanted, got %s", who, options.describe(packed))
   end
@@ -238,18 +235,17 @@ function rnn.pad_packed_sequence(packed, ...)
     n = ops.index_select(n, 1, packed.unsorted_indices:to("cpu"))
   end
   return opts.batch_first and x:transpose(1, 2) or x, n
-end
+end)
 
 --- A list of sequences [length, …], each of one step or more, as a PackedSequence. {enforce_sorted = true}: the longest
 --- has to come first.
-function rnn.pack_sequence(sequences, ...)
+rnn.pack_sequence = arguments.takes("pack_sequence", {{"enforce_sorted", "boolean", true}}, function(sequences, opts)
   local who = "pack_sequence"
-  local opts = arguments.options(who, {{"enforce_sorted", "boolean", true}}, ...)
   check_sequences(who, sequences)
   local lengths = {}
   for i, t in ipairs(sequences) do lengths[i] = t.shape[1] end
   return pack(who, rnn.pad_sequence(sequences), lengths, opts)
-end
+end)
 
 --- The sequences [length, …] of a PackedSequence, as a list in their first order.
 function rnn.unpack_sequence(packed) return rnn.unpad_sequence(rnn.pad_packed_sequence(packed)) end

@@ -19,14 +19,12 @@ Plateau.settings = {
   {"best", "number"}, {"cooldown_counter", "natural"}, {"num_bad_epochs", "natural"},
 }
 
-function Plateau:init(optimizer, ...)
+Plateau.init = arguments.takes("ReduceLROnPlateau", {
+  {"mode", MODES, "min"}, {"factor", "number", 0.1}, {"patience", "natural", 10}, {"threshold", "number", 1e-4},
+  {"threshold_mode", THRESHOLD_MODES, "rel"}, {"cooldown", "natural", 0}, {"min_lr", "any", 0}, {"eps", "number", 1e-8},
+}, function(self, optimizer, opts)
   local who = "ReduceLROnPlateau"
   self.optimizer = Scheduler.optimizer_of(who, optimizer)
-  local opts = arguments.options(who, {
-    {"mode", MODES, "min"}, {"factor", "number", 0.1}, {"patience", "natural", 10}, {"threshold", "number", 1e-4},
-    {"threshold_mode", THRESHOLD_MODES, "rel"}, {"cooldown", "natural", 0}, {"min_lr", "any", 0},
-    {"eps", "number", 1e-8},
-  }, ...)
   if opts.factor >= 1 then options.fail("%s: factor has to be below 1, got %.14g", who, opts.factor) end
   self.min_lrs = Scheduler.for_groups(who, "min_lr", opts.min_lr, optimizer, "number")
   self.min_lr = type(opts.min_lr) == "number" and opts.min_lr or nil -- of groups added later too
@@ -35,7 +33,7 @@ function Plateau:init(optimizer, ...)
   self.best = opts.mode == "min" and math.huge or -math.huge
   self.cooldown_counter, self.num_bad_epochs, self.last_epoch, self.step_count = 0, 0, 0, 0
   self:note()
-end
+end)
 
 --- Notes the optimizer's present rates.
 function Plateau:note()

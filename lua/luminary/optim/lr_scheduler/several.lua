@@ -1,4 +1,5 @@
 --- Schedules made of others of the same optimizer.
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
@@ -71,13 +72,12 @@ end
 local Chained = class.define("ChainedScheduler", Several)
 several.ChainedScheduler = Chained
 
-function Chained:init(schedulers, opts)
-  opts = options.check("ChainedScheduler", opts, {optimizer = {"any"}}, "optimizer")
+Chained.init = arguments.takes("ChainedScheduler", {{"optimizer", "any"}}, function(self, schedulers, opts)
   if opts.optimizer then Scheduler.optimizer_of("ChainedScheduler", opts.optimizer) end
   self.schedulers, self.optimizer = check_schedules("ChainedScheduler", schedulers, opts.optimizer)
   self.last_epoch, self.step_count = 0, 1
   self:note()
-end
+end)
 
 Chained.note = Plateau.note
 
@@ -112,7 +112,9 @@ local function place(milestones, epoch)
   return i
 end
 
-function Sequential:init(optimizer, schedulers, milestones, opts)
+Sequential.init = arguments.takes("SequentialLR", {
+  {"last_epoch", "integer", -1},
+}, function(self, optimizer, schedulers, milestones, opts)
   local who = "SequentialLR"
   self.optimizer = Scheduler.optimizer_of(who, optimizer)
   self.schedulers = check_schedules(who, schedulers, optimizer)
@@ -126,14 +128,14 @@ function Sequential:init(optimizer, schedulers, milestones, opts)
       fail("%s: schedulers[%d] is a %s, which can only be the first", who, i, self.schedulers[i].__name)
     end
   end
-  self.last_epoch = options.check(who, opts, {last_epoch = {"integer", -1}}, "last_epoch").last_epoch + 1
+  self.last_epoch = opts.last_epoch + 1
   self.step_count = 1
   for _, group in ipairs(optimizer.param_groups) do group.lr = group.initial_lr end
   self:undo()
   local first = self.schedulers[place(self.milestones, 0)]
   first:initial_step()
   self.last_lr = first:get_last_lr()
-end
+end)
 
 --- The next epoch's rates, of the schedule whose turn it is.
 function Sequential:step()

@@ -15,25 +15,23 @@ local fail, check = options.fail, checks.check
 local F = {}
 
 local center = {"center", checks.point}
-local resizing, bordering = arguments.of(nil, checks.resizing), arguments.of(nil, checks.bordering)
-local resize_takes = arguments.of(nil, {checks.resizing[1], {"max_size", "any"}, checks.resizing[2]})
-local mapping = arguments.of(nil, {checks.mapping[1], checks.mapping[2], center})
-local rotating = arguments.of(nil, {checks.mapping[1], {"expand", "boolean", false}, center, checks.mapping[2]})
-local perspective = arguments.of(nil, {
+local resize_rows = {checks.resizing[1], {"max_size", "any"}, checks.resizing[2]}
+local mapping = {checks.mapping[1], checks.mapping[2], center}
+local rotating = {checks.mapping[1], {"expand", "boolean", false}, center, checks.mapping[2]}
+local perspective = {
   {"interpolation", {"nearest", "bilinear"}, "bilinear"}, checks.mapping[2], {"coefficients", "table"},
-})
+}
 
 --- transforms.functional.resize(img, size [, {interpolation = "bilinear", max_size, antialias = true}]): size is
 --- {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size bounds the
 --- larger side. Other interpolations: "nearest", "nearest-exact", "bicubic".
-function F.resize(img, size, opts)
+F.resize = arguments.takes("resize", resize_rows, function(img, size, opts)
   local who = "resize"
   local h, w = native.size(check(who, img))
-  opts = resize_takes:options(who, opts)
   local checked, max_size = checks.resize_size(who, size, opts.max_size)
   local height, width = sizing.resized(who, h, w, checked, max_size)
   return sizing.resize(img, height, width, sizing.resize_mode(opts))
-end
+end)
 
 --- transforms.functional.crop(img, top, left, height, width): a view of the part that begins `top` rows and `left`
 --- columns from the corner; beyond the image's borders there are zeros, and then it is a new tensor.
@@ -57,25 +55,23 @@ end
 
 --- transforms.functional.resized_crop(img, top, left, height, width, size [, {interpolation = "bilinear", antialias =
 --- true}]): that part of the image as `size`, {height, width} or a number for a square.
-function F.resized_crop(img, top, left, height, width, size, opts)
+F.resized_crop = arguments.takes("resized_crop", checks.resizing, function(img, top, left, height, width, size, opts)
   local who = "resized_crop"
   check(who, img)
-  opts = resizing:options(who, opts)
   local new_height, new_width = checks.pair(who, "size", size)
   local part = F.crop(img, top, left, height, width)
   return sizing.resize(part, new_height, new_width, sizing.resize_mode(opts))
-end
+end)
 
 --- transforms.functional.pad(img, padding [, {fill = 0, padding_mode = "constant"}]): padding is a number for all
 --- sides, {left and right, top and bottom} or {left, top, right, bottom}; other modes are "edge" (the last pixel),
 --- "reflect" (without it) and "symmetric" (with it). fill: a number, or a list of one for each channel.
-function F.pad(img, padding, opts)
+F.pad = arguments.takes("pad", checks.bordering, function(img, padding, opts)
   check("pad", img)
-  opts = bordering:options("pad", opts)
   padding = checks.padding("pad", "padding", padding)
   checks.check_border("pad", opts)
   return cropping.pad(img, padding, opts.padding_mode, opts.fill)
-end
+end)
 
 --- transforms.functional.horizontal_flip(img): left and right exchanged.
 function F.horizontal_flip(img) return native.run("flip", check("horizontal_flip", img), {1, 0}) end
@@ -86,19 +82,18 @@ function F.vertical_flip(img) return native.run("flip", check("vertical_flip", i
 --- transforms.functional.rotate(img, angle [, {interpolation = "nearest", expand = false, center, fill}]): turned by
 --- `angle` degrees against the clock about center, {x, y} in pixels from the upper left corner (the image's middle).
 --- expand: as large as the turned image needs. fill: what is outside, 0 without it.
-function F.rotate(img, angle, opts)
+F.rotate = arguments.takes("rotate", rotating, function(img, angle, opts)
   local who = "rotate"
   check(who, img)
-  return warping.rotate(img, checks.number(who, "angle", angle), rotating:options(who, opts))
-end
+  return warping.rotate(img, checks.number(who, "angle", angle), opts)
+end)
 
 --- transforms.functional.affine(img, angle, translate, scale, shear [, {interpolation = "nearest", fill, center}]):
 --- turned by `angle` degrees with the clock, moved by {x, y} pixels, scaled, and sheared by degrees, {x, y} or a
 --- number for x.
-function F.affine(img, angle, translate, scale, shear, opts)
+F.affine = arguments.takes("affine", mapping, function(img, angle, translate, scale, shear, opts)
   local who = "affine"
   check(who, img)
-  opts = mapping:options(who, opts)
   if type(shear) == "number" then shear = {shear, 0} end
   checks.number(who, "scale", scale)
   if scale <= 0 then fail("%s: scale has to be above 0, got %g", who, scale) end
@@ -106,15 +101,14 @@ function F.affine(img, angle, translate, scale, shear, opts)
     scale, checks.list(who, "shear", shear, {2}),
     warping.from_middle(img, opts.center))
   return warping.affine(img, m, opts)
-end
+end)
 
 --- transforms.functional.perspective(img, startpoints, endpoints [, {interpolation = "bilinear", fill,
 --- coefficients}]): what was at four startpoints, each {x, y}, comes to be at the endpoints. Or by coefficients,
 --- eight numbers a to h: (x, y) comes from (a x + b y + c, d x + e y + f) / (g x + h y + 1).
-function F.perspective(img, startpoints, endpoints, opts)
+F.perspective = arguments.takes("perspective", perspective, function(img, startpoints, endpoints, opts)
   local who = "perspective"
   check(who, img)
-  opts = perspective:options(who, opts)
   local coefficients
   if opts.coefficients then
     if startpoints or endpoints then fail("%s: points or coefficients, not both", who) end
@@ -130,7 +124,7 @@ function F.perspective(img, startpoints, endpoints, opts)
     coefficients = warping.perspective_numbers(who, startpoints, endpoints)
   end
   return warping.perspective(img, coefficients, opts)
-end
+end)
 
 --- transforms.functional.adjust_brightness(img, factor): 0 is black, 1 the image, 2 twice as bright.
 --- transforms.functional.adjust_contrast(img, factor): 0 is grey, the image's mean, 1 the image.
@@ -181,11 +175,11 @@ end
 
 --- transforms.functional.gaussian_blur(img, kernel_size [, {sigma}]): the image and its reflection weighted by a
 --- Gaussian kernel, whose size is an odd number or {along x, along y}; sigma likewise, without it 0.15 * size + 0.35.
-function F.gaussian_blur(img, kernel_size, opts)
+F.gaussian_blur = arguments.takes("gaussian_blur", {{"sigma", "any"}}, function(img, kernel_size, opts)
   local who = "gaussian_blur"
   check(who, img)
   local size = checks.kernel_size(who, "kernel_size", kernel_size)
-  local sigma = options.check(who, opts, {sigma = {"any"}}, "sigma").sigma
+  local sigma = opts.sigma
   if sigma == nil then sigma = {size[1] * 0.15 + 0.35, size[2] * 0.15 + 0.35} end
   if type(sigma) == "number" then sigma = {sigma, sigma} end
   sigma = checks.list(who, "sigma", sigma, {1, 2})
@@ -194,14 +188,13 @@ function F.gaussian_blur(img, kernel_size, opts)
     if sigma[i] <= 0 then fail("%s: sigma has to be above 0, got %g", who, sigma[i]) end
   end
   return pixels.blur(img, size, sigma)
-end
+end)
 
 --- transforms.functional.rgb_to_grayscale(img [, {num_output_channels = 1}]): 0.2989 red + 0.587 green + 0.114 blue,
 --- as 1 or 3 channels.
-function F.rgb_to_grayscale(img, opts)
-  opts = options.check("rgb_to_grayscale", opts, {num_output_channels = {"count", 1}}, "num_output_channels")
+F.rgb_to_grayscale = arguments.takes("rgb_to_grayscale", {{"num_output_channels", "count", 1}}, function(img, opts)
   return native.run("grayscale", check("rgb_to_grayscale", img), {opts.num_output_channels})
-end
+end)
 
 --- transforms.functional.normalize(img, mean, std): (img - mean) / std, each a list of one number for each channel.
 function F.normalize(img, mean, std)
@@ -210,10 +203,9 @@ end
 
 --- transforms.functional.to_dtype(img, dtype [, {scale = false}]): in that dtype; with scale, from 0 to 255 becomes
 --- from 0 to 1, and the other way round.
-function F.to_dtype(img, dtype, opts)
-  opts = options.check("to_dtype", opts, {scale = {"boolean", false}}, "scale")
+F.to_dtype = arguments.takes("to_dtype", {{"scale", "boolean", false}}, function(img, dtype, opts)
   return pixels.to_dtype("to_dtype", options.arg("to_dtype", "img", img, "tensor"), core.dtype(dtype), opts.scale)
-end
+end)
 
 --- transforms.functional.convert_image_dtype(img [, dtype = "float32"]): to_dtype with scale.
 function F.convert_image_dtype(img, dtype)

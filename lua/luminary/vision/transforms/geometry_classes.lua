@@ -1,5 +1,6 @@
 --- Transforms of where pixels are.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
@@ -39,7 +40,8 @@ local function decode(encoded, opts, part, height, width, scaled)
 end
 
 local Resize = transform "Resize" {
-  takes = {{"size", "any?"}}, options = rows(checks.resizing, {{"max_size", "any"}}, SCALED),
+  takes = {{"size", "any?"}},
+  options = arguments.in_order("interpolation max_size", rows(checks.resizing, {{"max_size", "any"}}, SCALED)),
   made = function(self)
     self.size, self.max_size = checks.resize_size("Resize", self.size, self.max_size)
     self.mode = sizing.resize_mode(self)
@@ -186,7 +188,8 @@ flip("RandomVerticalFlip", {0, 1}, "top and bottom exchanged with probability p.
 
 transform "RandomRotation" {
   takes = {{"degrees", checks.angles}}, draws = true,
-  options = rows(checks.mapping, {{"expand", "boolean", false}, {"center", checks.point}}),
+  options = arguments.in_order("interpolation expand center fill",
+    rows(checks.mapping, {{"expand", "boolean", false}, {"center", checks.point}})),
   apply = function(self, x, out)
     local angle = draw.uniform(self.degrees[1], self.degrees[2])
     return warping.rotate(x, angle, self, not self.expand and out or nil)

@@ -1,5 +1,6 @@
 --- Batches whose samples are mixed with one another, and their labels too.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
@@ -71,11 +72,10 @@ local function define(name)
   local new = class.define(name, base.list.Transform)
   base.list[name] = new
   new.of_batch, new.shows = true, {"alpha", "num_classes"}
-  function new:init(opts)
-    opts = options.check(name, opts, {alpha = {"number", 1}, num_classes = {"count"}}, "alpha")
+  new.init = arguments.takes(name, {{"alpha", "number", 1}, {"num_classes", "count"}}, function(self, opts)
     self.alpha, self.num_classes = checks.number(name, "alpha", opts.alpha), opts.num_classes
     if self.alpha <= 0 then fail("%s: alpha has to be above 0, got %g", name, self.alpha) end
-  end
+  end)
   return new
 end
 

@@ -29,8 +29,8 @@ function native.each(who, x, f)
     local to = all and all:select(1, i)
     local y = f(x:select(1, i), to)
     if not core.is_tensor(y) then
-      fail("%s: image %d of a batch became %s; transforms that make something else than an image take one image", who, i,
-        describe(y))
+      fail("%s: image %d of a batch became %s; others than of images take one image at a time", who,
+        i, describe(y))
     end
     if not all then
       all = core.ops.empty({n, unpack(y.shape)}, {dtype = y.dtype, device = y.device})

@@ -270,11 +270,11 @@ function Lambda:forward(img, ...) return one_value.of_sample("Lambda", self.f(im
 --- transforms.RandomApply(list [, {p = 0.5}]): all of them one after the other, or none, with probability p.
 local RandomApply = define_container "RandomApply"
 
-function RandomApply:init(list, opts)
+RandomApply.init = arguments.takes("RandomApply", {{"p", "probability", 0.5}}, function(self, list, opts)
   self:set_parts(list)
-  self.p = options.check("RandomApply", opts, {p = {"probability", 0.5}}, "p").p
+  self.p = opts.p
   self.fused = {}
-end
+end)
 
 function RandomApply:_apply(x, out)
   if not draw.chance(self.p) then return x end
@@ -290,10 +290,10 @@ end
 --- for the batch: local x, y = T.RandomChoice {T.MixUp {…}, T.CutMix {…}}(x, y).
 local RandomChoice = define_container "RandomChoice"
 
-function RandomChoice:init(list, opts)
+RandomChoice.init = arguments.takes("RandomChoice", {{"p", "table"}}, function(self, list, opts)
   self:set_parts(list)
   local n = #self.transforms
-  local p = options.check("RandomChoice", opts, {p = {"table"}}, "p").p
+  local p = opts.p
   self.sums = {}
   local total = 0
   p = p and checks.list("RandomChoice", "p", p, {n}, 0)
@@ -303,7 +303,7 @@ function RandomChoice:init(list, opts)
     self.sums[i] = total
   end
   if total == 0 then fail("RandomChoice: no number of p is above 0") end
-end
+end)
 
 local function chosen(self)
   local at = draw.uniform(0, self.sums[#self.sums])

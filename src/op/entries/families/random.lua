@@ -17,7 +17,7 @@ end
 op "randint" {
   "low: int", "high: int", "size: size", options = {"dtype: dtype?", "device: device?", "generator: generator?"},
   kind = "new",
-  help = "int64 integers in [low, high)",
+  help = "int64 integers in [low, high); lm.randint(high, size) begins at 0",
 }
 op "randint_like" {
   "x", "low: int", "high: int?", options = {"dtype: dtype?", "device: device?", "generator: generator?"}, kind = "new",
