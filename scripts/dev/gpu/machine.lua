@@ -21,13 +21,13 @@ function case.facts()
   end
   -- Those that are loaded at need.
   for library, call in pairs { ["libcufft.so.12"] = "cufftGetVersion", ["libcusolver.so.12"] = "cusolverGetVersion" } do
-    local _, version = pcall(function()
+    local ok, version = pcall(function()
       ffi.cdef(("int %s(int *);"):format(call))
       local number = ffi.new "int[1]"
       assert(ffi.load(library)[call](number) == 0, call .. " failed")
       return number[0]
     end)
-    print(("%-40s %s"):format("version of " .. library, tostring(version)))
+    print(("%-40s %s"):format("version of " .. library, ok and version or "not here"))
   end
   print(("%-40s %s"):format("version of NCCL", table.concat({ lm.cuda.nccl.version() }, ".")))
   for _, train in ipairs { true, false } do
