@@ -196,7 +196,7 @@ function arguments.of_names(who, names, rows, f) return wrapped(who, names, rows
 
 --- f(a, b, …), which gets the arguments of these rows checked, each by itself.
 function arguments.reads(who, rows, f)
-  return declare(function(...) return f(unpack(collect(who, rows, #rows, ...), 1, #rows)) end, rows, #rows)
+  return declare(function(...) return f(arguments.read(who, rows, ...)) end, rows, #rows)
 end
 
 --- The rows of these names, separated by spaces, in that order; names without a row are of arguments that this library
