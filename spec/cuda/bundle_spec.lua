@@ -17,7 +17,7 @@ describe("bundle #unsanitized", function() -- it packs what is not sanitized
     local path = folder .. "/build"
     temp.execute(("mkdir -p %s/lib/luminary; touch %s/lib/luminary/core.so %s/lib/luminary/luminary_backend_cuda.so")
       :format(path, path, path))
-    temp.write(path .. "/CMakeCache.txt", ("CMAKE_CUDA_ARCHITECTURES:STRING=%s\nCMAKE_CUDA_FLAGS:STRING=%s\n")
+    temp.write(path .. "/CMakeCache.txt", ("LM_CUDA_ARCHITECTURES:INTERNAL=%s\nCMAKE_CUDA_FLAGS:STRING=%s\n")
       :format(archs, cuda_flags))
     return path
   end
@@ -35,6 +35,11 @@ describe("bundle #unsanitized", function() -- it packs what is not sanitized
     refused("has kernels that are not optimized (-Ofc=max): build with CUDAARCHS=90-real",
       folder .. "/out " .. build_with("80-real;90", "-Ofc=max"))
     refused("has no built module", folder .. "/out " .. folder .. "/nothing")
+  end)
+
+  it("knows what a build has code for, also one that was told of no architectures", function()
+    if not temp.exists(fake) then return pending "this build has no CUDA" end
+    assert.matches("\nLM_CUDA_ARCHITECTURES:INTERNAL=%d", temp.read(build .. "/CMakeCache.txt"))
   end)
 
   it("refuses to replace what is no bundle", function()

@@ -1,0 +1,21 @@
+# lm_architectures_here(<out>): those of the cards in this machine that the compiler compiles for, such as 90-real; empty
+# without any. CUDA 13, say, has left out what came before compute capability 7.5.
+function(lm_architectures_here out)
+  set(architectures)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+    OUTPUT_VARIABLE cards ERROR_QUIET RESULT_VARIABLE failed)
+  execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" cards "${cards}")
+  if(failed STREQUAL 0 AND cards)
+    list(REMOVE_DUPLICATES cards)
+    foreach(card ${cards})
+      string(REPLACE "." "" architecture ${card})
+      if(known MATCHES "compute_" AND NOT known MATCHES "compute_${architecture}[^0-9]")
+        message(STATUS "left out: code for compute capability ${card}, which ${CMAKE_CUDA_COMPILER} does not know")
+      else()
+        list(APPEND architectures ${architecture}-real)
+      endif()
+    endforeach()
+  endif()
+  set(${out} "${architectures}" PARENT_SCOPE)
+endfunction()
