@@ -96,7 +96,8 @@ variable "LM_PORT" {
   bites = {{["1"] = true}, "note", "each op looks at its arguments for dims and ids carried over from PyTorch: slower"},
 }
 variable "LM_GUARD_BLOCKS" {
-  help = "1: in a build with AddressSanitizer, stop kernels where they leave their tensor",
+  help = "1: in a build with AddressSanitizer, stop kernels where they leave their tensor; in others, give each tensor "
+    .. "on a GPU an allocation of its own, whose bounds compute-sanitizer knows",
   one_of = {"0", "1"}, default = "0",
   bites = {{["1"] = true}, "warning", "every block of memory is guarded: for finding faults only"},
 }

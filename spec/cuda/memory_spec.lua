@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 if core.device_count("cuda") == 0 then return end
+local temp = require "spec.support.temp"
 local cuda = lm.cuda
 local MB = 2 ^ 20
 
@@ -80,6 +81,30 @@ describe("blocks on a CUDA device", function()
     bytes(50 * MB):free()
     assert.equal(a0, (held()))
     assert.error_matches(function() cuda.set_per_process_memory_fraction(1.5) end, "set_per_process_memory_fraction")
+  end)
+end)
+
+describe("guarded blocks on a CUDA device", function()
+  it("are as large as their tensor, and the driver's own #unsanitized", function() -- there blocks are poisoned instead
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    local script = temp.write(folder .. "/script.lua", [[
+      local lm = require "luminary"
+      local function bytes(n) return lm.empty({ n }, { dtype = "uint8", device = "cuda" }) end
+      local function told() print(lm.cuda.memory_allocated(), lm.cuda.memory_reserved()) end
+      local a, b = bytes(100), bytes(3 * 2 ^ 20 + 1)
+      told()
+      a:free()
+      told()
+      b:free()
+      told()
+      local graph = lm.cuda.graph(function() a = lm.zeros({ 100 }, { device = "cuda" }) + 1 end)
+      graph:replay()
+      print(a:sum():item())
+    ]])
+    local ok, text = temp.run(folder, "LM_GUARD_BLOCKS=1 luajit " .. script)
+    assert(ok, text)
+    assert.equal("3145856\t3145856\n3145744\t3145744\n0\t0\n100\n", text)
   end)
 end)
 

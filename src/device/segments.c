@@ -23,6 +23,7 @@ static const lm_segment_rules usual = {.round = 512,
                                        .large_segment = 20 << 20,
                                        .large_limit = 10 << 20,
                                        .large_round = 2 << 20};
+static const lm_segment_rules one_each = {.round = 16, .large_round = 16};
 
 typedef lm_block block;
 
@@ -51,6 +52,34 @@ static _Thread_local lm_arena *own; /* of the capture on this thread */
 
 bool lm_is_segmented(const lm_driver *driver) { return driver->rules.round > 0 || lm_has_streams(driver); }
 
+/* ---- guarded blocks */
+
+/* Whether kernels are to be stopped where they leave their tensor, which LM_GUARD_BLOCKS=1 says. */
+static bool guards(void) {
+  static _Atomic int wanted; /* 0: not read yet, 1: no, 2: yes */
+  if (wanted == 0) wanted = lm_variable_is_on(LM_VAR_GUARD_BLOCKS, false) ? 2 : 1;
+  return wanted == 2;
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+/* For kernels that run on the host (spec/support/cuda). Right only where all work is done at once. What a graph uses is
+ * left open for its replays. */
+static void open_to(const heap *h, const block *b, size_t bytes) {
+  if (!guards()) return;
+  if (b->arena != &h->shared) bytes = b->size;
+  ASAN_UNPOISON_MEMORY_REGION(b->p, bytes);
+  ASAN_POISON_MEMORY_REGION(b->p + bytes, b->size - bytes);
+}
+static bool is_one_each(void) { return false; }
+#else
+static void open_to(const heap *h, const block *b, size_t bytes) { (void)h, (void)b, (void)bytes; }
+
+/* Whether each block is a segment of its own, for a checker that knows what the driver gave (compute-sanitizer). */
+static bool is_one_each(void) { return guards(); }
+#endif
+
+/* ---- heaps */
+
 static heap *find_heap(lm_device device) {
   return atomic_load_explicit(&heaps[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)], memory_order_acquire);
 }
@@ -70,7 +99,7 @@ static lm_status heap_of(lm_device device, heap **out) {
     }
     h->device = h->shared.device = device;
     h->driver = lm_driver_of(device);
-    h->rules = h->driver->rules.round ? h->driver->rules : usual;
+    h->rules = is_one_each() ? one_each : h->driver->rules.round ? h->driver->rules : usual;
     h->bucket = bucket;
     h->nbuckets = BUCKETS;
     pthread_mutex_init(&h->lock, NULL);
@@ -81,27 +110,6 @@ done:
   pthread_mutex_unlock(&making);
   return status;
 }
-
-/* ---- under AddressSanitizer */
-
-#if defined(__SANITIZE_ADDRESS__)
-/* Kernels that run on the host (spec/support/cuda) are stopped where they leave their tensor. Right only where all work
- * is done at once, which LM_GUARD_BLOCKS=1 says. What a graph uses is left open for its replays. */
-static bool guards(void) {
-  static _Atomic int wanted; /* 0: not read yet, 1: no, 2: yes */
-  if (wanted == 0) wanted = lm_variable_is_on(LM_VAR_GUARD_BLOCKS, false) ? 2 : 1;
-  return wanted == 2;
-}
-
-static void open_to(const heap *h, const block *b, size_t bytes) {
-  if (!guards()) return;
-  if (b->arena != &h->shared) bytes = b->size;
-  ASAN_UNPOISON_MEMORY_REGION(b->p, bytes);
-  ASAN_POISON_MEMORY_REGION(b->p + bytes, b->size - bytes);
-}
-#else
-static void open_to(const heap *h, const block *b, size_t bytes) { (void)h, (void)b, (void)bytes; }
-#endif
 
 /* ---- free blocks */
 
@@ -186,7 +194,7 @@ static block *forget_used(heap *h, const void *p) {
 static block *cut_block(heap *h, block *b, size_t size) {
   size_t rest = b->size - size;
   take_free(b);
-  if (b->small ? rest >= h->rules.round : rest > h->rules.small_limit) {
+  if (b->small ? rest >= h->rules.round : rest > h->rules.small_limit && !is_one_each()) {
     block *r = take_spare(h);
     *r = (block){.p = b->p + size,
                  .size = rest,
@@ -364,6 +372,7 @@ void lm_segments_free(lm_device device, void *p, uint64_t used) {
     }
     b->pending &= ~LM_USED_BIT(b->stream);
     put_free(b);
+    if (is_one_each() && !own) drop_segments(h);
   }
   pthread_mutex_unlock(&h->lock);
 }
