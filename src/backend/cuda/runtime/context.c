@@ -51,6 +51,9 @@ static const char *remedy(int error, char text[160]) {
   switch (error) {
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorInvalidPtx:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorJitCompilationDisabled:
       cudaGetDevice(&ordinal);
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
