@@ -375,5 +375,11 @@ describe("this machine #lua", function()
     local said = found["libraries.no_kernels"]
     assert.matches("cudaErrorNoKernelImageForDevice", said.reason)
     assert.equal("build it with CUDAARCHS=90 scripts/setup", said.remedy)
+    for _, error in ipairs { 218, 221, 222, 223 } do -- PTX that the driver does not, or cannot, compile
+      env = ("LD_PRELOAD=%s LM_FAKE_CUDA_FAIL=cudaLaunchKernel:1:%d"):format(fake, error)
+      said = select(3, look("--only peers", env))["libraries.no_kernels"]
+      assert.matches("error " .. error, said.reason)
+      assert.equal("build it with CUDAARCHS=90 scripts/setup", said.remedy)
+    end
   end)
 end)
