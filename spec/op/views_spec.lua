@@ -351,7 +351,8 @@ describe("functions and methods", function()
   it("are the same: every method that makes a tensor is a function", function()
     for _, name in ipairs(core.op_list()) do
       assert.equal("function", type(lm[name]), name)
-      if name ~= "norm" then assert.equal(core.ops[name], lm[name]) end -- whose p may be a word
+      -- norm's p may be a word, randint's low may be left out, and polygamma's order comes first.
+      if name ~= "norm" and name ~= "randint" and name ~= "polygamma" then assert.equal(core.ops[name], lm[name]) end
     end
     local x = lm.randn(3, 3)
     assert.is_true(lm.equal(lm.mm(x, x), x:mm(x)))
