@@ -104,6 +104,13 @@ describe("the hint of an error in LuaJIT's own words", function()
     end
   end)
 
+  it("is looked for in lines that somebody wrote, not in one of data, which would take hours", function()
+    local data = "local s = '" .. ("a"):rep(400000) .. (" for"):rep(100000) .. "' "
+    assert.matches("\nhint: tensors are compared by methods: x:gt(1);", said(data .. "local y = x > 1"), 1, true)
+    assert.matches("\nhint: a tensor is indexed with brackets: x[1]\n", said(data .. "x(1)"), 1, true)
+    assert.not_matches("hint", said(data .. "local y = x // 2"):sub(-300))
+  end)
+
   it("names the field that was meant, of a module or a table", function()
     for code, hint in pairs {
       ["net.wieght:sum()"] = "Linear has no field 'wieght'; did you mean 'weight'?",

@@ -54,6 +54,19 @@ describe("a chunk at the prompt", function()
     assert.same({"f(\nx", "unfinished chunk"}, {got.text, got.problem})
   end)
 
+  it("may have words and blanks of any length, each of which is walked once", function()
+    local word, blanks = ("a"):rep(400000), (" "):rep(400000)
+    for _, lines in ipairs {
+      {"x = {", "'" .. word .. "',", "}"}, {"x = function() local y; y =" .. blanks .. "1", "end"},
+    } do
+      local got = read(lines)
+      assert.equal("function", type(got.chunk), #lines[1])
+      assert.equal(#lines, got.lines)
+    end
+    assert.matches("expected near '1'", read({"x = {'" .. word .. "', 1 1}"}).problem, 1, true)
+    assert.equal("a:b: a:b() calls a method, a.b is a field", read({"a:b"}).problem)
+  end)
+
   it("is unfinished by its tokens only where a compiler says so, too", function()
     local seen = {}
     for _, name in ipairs {"cli/repl", "cli/unfinished", "tensor/einsum", "base/is_text", "text/vocabulary_files"} do

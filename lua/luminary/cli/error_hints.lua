@@ -215,6 +215,8 @@ end
 
 -- ---- where it was
 
+local LONGEST = 500 -- bytes of a line that is looked at: patterns may walk one again from each of its places
+
 local function text_of(path)
   if hints.texts[path] then return hints.texts[path] end
   local file = require("luminary.core").file_kind(path) == "a regular file" and open(path, "rb")
@@ -250,7 +252,7 @@ local function locate(problem, before)
   if info then path, number = info.short_src, info.currentline end
   local source = info and sub(info.source, 1, 1) == "@" and sub(info.source, 2) or path
   local text, lines = source and text_of(source) or "", {}
-  for line in gmatch(text, "([^\n]*)\n?") do lines[#lines + 1] = line end
+  for line in gmatch(text, "([^\n]*)\n?") do lines[#lines + 1] = #line <= LONGEST and line or "" end
   problem.number, problem.lines, problem.line = number, lines, lines[number]
   function problem.find(name)
     if variable and problem.line then return owner_of(variable, problem.line, name) end

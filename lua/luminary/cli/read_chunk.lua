@@ -2,7 +2,9 @@
 local unfinished = require "luminary.cli.unfinished"
 
 local load, select, jit_off, concat, max = load, select, jit.off, table.concat, math.max
-local find, match = string.find, string.match
+local find, match, sub = string.find, string.match, string.sub
+
+local CALL = 200 -- bytes that a call at the end of a chunk is looked for in, by a pattern that tries each place
 
 -- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
 local function load_text(text)
@@ -28,7 +30,7 @@ local function compile(text)
   local problem
   chunk, problem = load_text(text)
   if chunk then return load_kept(text) or chunk end
-  local statements, last = match(text, "^(.*;)%s*(.-)%s*$") -- x = 3; x
+  local statements, last = match(text, "^(.*;)%s*(.*)$") -- x = 3; x
   if statements and load_text(statements) and load_text("return nil, " .. last) then
     local first = load_kept(statements) or load_text(statements)
     chunk = load_text("return nil, " .. last)
@@ -41,7 +43,7 @@ local function compile(text)
     and not find(text, "\\z%s*$") then
     return nil, problem -- strings end on their line
   end
-  local of, name = match(text, "([%w_%]%)]*):%s*([%a_][%w_]*)%s*$")
+  local of, name = match(sub(text, -CALL), "([%w_%]%)]*):%s*([%a_][%w_]*)%s*$")
   if name and find(problem .. as_expression, "function arguments expected near '<eof>'", 1, true) then
     if not find(of, "^[%a_]") then of = "…" end
     return nil, ("%s:%s: %s:%s() calls a method, %s.%s is a field"):format(of, name, of, name, of, name)
