@@ -255,6 +255,10 @@ describe("the prompt", function()
       assert.matches("boom.*alive$", text, 1, false, name)
     end
     assert.matches("alive$", prompt "debug.setmetatable('', nil)\ndo io.write('ali', 've') end\n")
+    local ok, text = luminary(script 'local lm = require "luminary" string.match = nil print(lm.ones(2) > 1)')
+    assert.is_false(ok)
+    assert.matches("\nhint: tensors are compared by methods", text, 1, true)
+    assert.not_matches("luminary/cli/", text, 1, true)
   end)
 
   it("keeps what is made local at the beginning of a line", function()

@@ -86,8 +86,8 @@ cli.traceback = traceback
 local function report(trouble)
   say(trouble)
   if package.loaded["luminary.core"] or os.getenv "LM_ERROR_FILE" or os.getenv "TORCHELASTIC_ERROR_FILE" then
-    local message = trouble:match("^(.-)\nstack traceback") or trouble
-    message = message:match("^(.-)\n" .. HINT) or message
+    local message = match(trouble, "^(.-)\nstack traceback") or trouble
+    message = match(message, "^(.-)\n" .. HINT) or message
     local told, problem = pcall(function() require "luminary.distributed.publish_error"(message, trouble) end)
     if not told then say(tostring(problem)) end
   end
