@@ -76,6 +76,7 @@ describe("bundle #unsanitized", function() -- it packs what is not sanitized
     local function label(i) return tostring((select(2, set:get(i)))) end
     assert.equal(("%s/files/build/lib/luminary/core.so\n8000\t2000\t/mine\n%s\t%s\t%s\t%s\n"):format(out, sum(1),
       label(8000), sum(8001), label(10000)), text)
+    assert(temp.run(folder, ("LUA_PATH= LUA_CPATH= %s/run specs spec/base/variables_spec.lua"):format(out)))
     ok, text = temp.run(folder, ("LD_PRELOAD=%s %s/run scripts/dev/gpu_check 1 --out %s"):format(fake, out, folder))
     assert(ok, text .. temp.read(folder .. "/gpu_check_1.txt"))
     assert.matches("training +8000 images", text)
