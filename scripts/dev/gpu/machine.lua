@@ -29,7 +29,8 @@ function case.facts()
     end)
     print(("%-40s %s"):format("version of " .. library, ok and version or "not here"))
   end
-  print(("%-40s %s"):format("version of NCCL", table.concat({ lm.cuda.nccl.version() }, ".")))
+  local major, minor, patch = lm.cuda.nccl.version()
+  print(("%-40s %s"):format("version of NCCL", major and ("%d.%d.%d"):format(major, minor, patch) or minor))
   for _, train in ipairs { true, false } do
     local ok, set = pcall(lm.data.FashionMNIST, { train = train })
     print(("%-40s %s"):format("Fashion-MNIST, " .. (train and "training" or "test"),
