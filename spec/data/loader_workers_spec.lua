@@ -593,6 +593,15 @@ describe("an error in a worker", function()
   end)
 end)
 
+describe("functions in workers", function()
+  it("find the methods of tensors, though they do not mention the library", function()
+    for _, kind in ipairs { "thread", "process" } do
+      local set = data.FakeData { size = 2, transform = function(x) return x:double() end }
+      for x in data.DataLoader(set, { num_workers = 1, worker_type = kind }):iter() do assert.equal("float64", x.dtype) end
+    end
+  end)
+end)
+
 describe("what is left of workers", function()
   it("does not keep the program from leaving #lua", function() -- whose state, not closed, would count as leaked
     local folder = temp.folder()

@@ -4,6 +4,7 @@ local load_module = require "luminary.base.load_module"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.own_channel"
+require "luminary.tensor.methods" -- of tensors that a function gets which does not mention the library
 
 local Exit = failure.Exit
 
