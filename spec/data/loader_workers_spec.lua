@@ -597,7 +597,8 @@ describe("functions in workers", function()
   it("find the methods of tensors, though they do not mention the library", function()
     for _, kind in ipairs { "thread", "process" } do
       local set = data.FakeData { size = 2, transform = function(x) return x:double() end }
-      for x in data.DataLoader(set, { num_workers = 1, worker_type = kind }):iter() do assert.equal("float64", x.dtype) end
+      local loader = data.DataLoader(set, { num_workers = 1, worker_type = kind })
+      for x in loader:iter() do assert.equal("float64", x.dtype) end
     end
   end)
 end)

@@ -89,15 +89,15 @@ op "addmv" {
     "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
-  help = "beta * input + alpha * x times the vector vec; input broadcasts, and counts not for beta 0; for integers beta "
-    .. "and alpha are cut off",
+  help = "beta * input + alpha * x times the vector vec; input broadcasts and is ignored if beta is 0; "
+    .. "for integers beta and alpha are truncated",
 }
 op "addr" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
   needs = {two_vectors_of_any_length},
   formula = "beta == 0 ? outer(scaled(x, alpha), other) : "
     .. "addcmul(scaled(input, beta), unsqueeze(x, 1), unsqueeze(other, 0), alpha)",
-  autocast = "lower", help = "beta * input + alpha * outer(x, other); input broadcasts, and counts not for beta 0",
+  autocast = "lower", help = "beta * input + alpha * outer(x, other); input broadcasts and is ignored if beta is 0",
 }
 local batches = {
   "ndim_of(x) == 3 && ndim_of(other) == 3", "x is {x}, other {other}; [b, n, k] and [b, k, m] wanted",
@@ -110,8 +110,8 @@ op "baddbmm" {
     "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
-  help = "beta * input + alpha * bmm(x, other); input broadcasts, and counts not for beta 0; for integers beta and alpha "
-    .. "are cut off",
+  help = "beta * input + alpha * bmm(x, other); input broadcasts and is ignored if beta is 0; "
+    .. "for integers beta and alpha are truncated",
 }
 op "addbmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
