@@ -264,8 +264,15 @@ describe("a Pool", function()
     assert.matches("Pool:map: the second argument has to be a list of arguments, got a tensor", problem_of(pool.map,
       pool, print, lm.ones(3)))
     assert.matches("Pool:map: the first argument has to be a function, got nil", problem_of(pool.map, pool, nil, {}))
-    assert.matches("Pool:starmap: argument 1: args has to be a plain list, got number 3", problem_of(pool.starmap, pool,
-      print, {3}))
+    for _, case in ipairs {
+      {"apply", "Pool:apply: the second argument must be a plain list, got number 3; write pool:apply(f, {a, b})", 3},
+      {"apply_async", "Pool:apply_async: the second argument must be a plain list, but has a field 'x'; "
+        .. "write pool:apply_async(f, {a, b})", {x = 3}},
+      {"starmap", "Pool:starmap: entry 2 must be a plain list, got number 3; write pool:starmap(f, {{a, b}, {c, d}})",
+        {{1}, 3}},
+    } do
+      assert.matches(case[2], problem_of(pool[case[1]], pool, print, case[3]), 1, true)
+    end
     assert.matches("Pool:map: called with a function", problem_of(pool.map, print, {}))
     pool:terminate()
   end)

@@ -470,7 +470,7 @@ for _, method in ipairs {"process", "thread"} do
       _, problem = pcall(mp.spawn, function() end, {}, true)
       assert.matches("spawn: nprocs has to be an integer of at least 1, got true", problem)
       _, problem = pcall(mp.spawn, function() end, {method = method, args = {lr = 0.1}})
-      assert.matches("spawn: args has to be a plain list, but has a field 'lr'", problem)
+      assert.matches("spawn: args must be a plain list, but has a field 'lr'", problem)
       assert.equal(0, count_children())
     end)
 
@@ -712,7 +712,7 @@ describe("Process", function()
     assert.is_false(p:is_alive())
     assert.equal(3, t:item())
     assert.matches("worker was started before", select(2, pcall(p.start, p)), 1, true)
-    assert.matches("Process: args has to be a plain list, got a module",
+    assert.matches("Process: args must be a plain list, got a module",
       select(2, pcall(mp.Process, {target = print, args = lm.nn.Linear(1, 1)})), 1, true)
   end)
 

@@ -304,17 +304,20 @@ end
 
 -- ---- tasks
 
---- A result (get, wait, ready, successful) of fn(args…), which some worker calls.
-function Pool:apply_async(fn, args)
-  check("apply_async", self)
-  options.arg("Pool:apply_async", "the first argument", fn, "function")
-  local result = submit(self, "apply", fn, {Worker.check_args("Pool:apply_async", args)}, 1, 1, true)
+local function apply(self, who, fn, args)
+  check(who, self)
+  options.arg("Pool:" .. who, "the first argument", fn, "function")
+  args = Worker.check_args(("Pool:%s: the second argument"):format(who), args, ("pool:%s(f, {a, b})"):format(who))
+  local result = submit(self, who, fn, {args}, 1, 1, true)
   result.single = true
   return result
 end
 
+--- A result (get, wait, ready, successful) of fn(args…), which some worker calls.
+function Pool:apply_async(fn, args) return apply(self, "apply_async", fn, args) end
+
 --- All that fn(args…) returns in a worker.
-function Pool:apply(fn, args) return Pool.apply_async(self, fn, args):get() end
+function Pool:apply(fn, args) return apply(self, "apply", fn, args):get() end
 
 local chunks = {{"chunksize", "count"}}
 
@@ -343,7 +346,9 @@ end)
 --- The list of fn(unpack(v)) for each v of a list of lists; several results as in map.
 Pool.starmap = arguments.takes("Pool:starmap", chunks, function(self, fn, list, opts)
   check("starmap", self)
-  for i = 1, check_list("starmap", list) do Worker.check_args(("Pool:starmap: argument %d"):format(i), list[i]) end
+  for i = 1, check_list("starmap", list) do
+    Worker.check_args(("Pool:starmap: entry %d"):format(i), list[i], "pool:starmap(f, {{a, b}, {c, d}})")
+  end
   return map_async(self, "starmap", fn, list, opts, true):get()
 end)
 
@@ -472,7 +477,7 @@ local new = arguments.takes("Pool", {
   }, Pool)
   self.job = Worker.job("Pool", serve, {{
     tasks = self.tasks_queue, results = self.results, claims = self.claims, initializer = opts.initializer,
-    initargs = Worker.check_args("Pool", opts.initargs),
+    initargs = Worker.check_args("Pool: initargs", opts.initargs, "{initargs = {a, b}}"),
   }}, self.method)
   local ok, problem = pcall(function() for i = 1, n do start(self, i) end end)
   if not ok then

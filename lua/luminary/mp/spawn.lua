@@ -126,7 +126,7 @@ local spawn = arguments.takes("spawn", {
   local who = "spawn"
   options.arg(who, "the first argument", fn, "function")
   if opts.nprocs > MOST then options.fail("%s: nprocs: %.0f are too many; %d at most", who, opts.nprocs, MOST) end
-  local method, args, n = opts.method, Worker.check_args(who, opts.args), opts.nprocs
+  local method, args, n = opts.method, Worker.check_args(who .. ": args", opts.args, "{args = {a, b}}"), opts.nprocs
 
   local job = Worker.job(who, fn, args, method)
   local threads

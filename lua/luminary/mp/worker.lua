@@ -34,15 +34,16 @@ end
 
 -- ---- starting
 
---- The arguments for a function, a plain list that may have holes; nil is none.
-function Worker.check_args(who, args)
+--- The arguments for a function, a plain list that may have holes; nil is none. remedy: how a call passes them, for
+--- errors.
+function Worker.check_args(who, args, remedy)
   args = args or {}
   if not options.is_plain(args) then
-    fail("%s: args has to be a plain list, got %s: {args = {it}}", who, options.describe(args))
+    fail("%s must be a plain list, got %s; write %s", who, options.describe(args), remedy)
   end
   for key in pairs(args) do
     if type(key) ~= "number" and key ~= "n" then
-      fail("%s: args has to be a plain list, but has a field '%s': {args = {it}}", who, tostring(key))
+      fail("%s must be a plain list, but has a field '%s'; write %s", who, tostring(key), remedy)
     end
   end
   return args
