@@ -3,7 +3,7 @@
 --- A row of the table is {pattern of the message, pattern of its line or nil, hint}. The first row whose patterns match
 --- wins; where the line is not known, rows that ask for it do not match. A hint is text, or a function(problem) that
 --- returns text or nil, where problem has `message`, `line` (the text of it), `captures` of the message's pattern, and
---- find(name): who has the field of that name, and what that is.
+--- find(name): who has the field of that name, and what that is; value(path): what is at a path of names.
 local frames = require "luminary.base.script_frames"
 
 local find, gmatch, gsub, match, sub = string.find, string.gmatch, string.gsub, string.match, string.sub
@@ -17,7 +17,13 @@ local hints = {}
 --- The text of chunks that are no files, by the names that messages give them.
 hints.texts = {}
 
-local slices = "slices are tables: x[{{1, 2}, {}}] is Python's x[0:2, :]"
+local slices = "slices are tables: x[{{1, 2}}] is Python's x[0:2], x[{{}, {1, 2}}] is x[:, 0:2]"
+local steps = "slices are tables: x[{{1, -1, 2}}] is Python's x[::2]"
+local equality = "== of tensors is whether both are the same object: x:eq(y) compares their elements"
+local constants = "Python's True, False and None are true, false and nil"
+local pairs_of_table = "for name, value in pairs(t) do … end walks a table"
+local rows_of_tensor = "a tensor is walked by its first dim: for i = 1, #x do local row = x[i] … end"
+local lambda = "function(x) return … end"
 local lists = {
   meshgrid = true, split = true, chunk = true, unbind = true, tensor_split = true, hsplit = true, vsplit = true,
   dsplit = true, split_with_sizes = true, random_split = true, broadcast_tensors = true,
@@ -30,7 +36,7 @@ local statements = {
   with = "a scope takes a function: lm.no_grad(function() … end)", del = "x = nil", raise = 'error("…")',
   assert = "assert(x == 1)", let = "local x = …", const = "local x = …", var = "local x = …",
   pass = "an empty block needs no statement", continue = "Lua has no continue: put the rest into if … then … end",
-  print = "print(x)", lambda = "function(x) return … end", async = "function name(x) … end",
+  print = "print(x)", lambda = lambda, async = "function name(x) … end",
 }
 
 -- Globals that Python or PyTorch programs expect.
@@ -42,7 +48,14 @@ local globals = {
   torch = 'local lm = require "luminary"; torch.ones is lm.ones', lm = 'local lm = require "luminary"',
   nn = "local nn = lm.nn", F = "local F = lm.nn.functional", optim = "local optim = lm.optim",
   data = "local data = lm.data", dist = "local dist = lm.dist", np = "lm has what numpy would be used for",
+  True = constants, False = constants, None = constants,
   open = "io.open(path)", help = "at the prompt ?name explains; in a script print(lm.help(\"name\"))",
+}
+
+-- Methods of Python's dicts and lists.
+local of_tables = {
+  items = pairs_of_table, keys = pairs_of_table, values = pairs_of_table, len = "#t is the length of a list",
+  append = "table.insert(list, v) appends", join = "table.concat(list, separator) joins text",
 }
 
 local methods = {["<"] = "lt", [">"] = "gt", ["<="] = "le", [">="] = "ge"}
@@ -54,6 +67,35 @@ local function comparison(problem)
   if not find(left, "^[%a_][%w_]*$") then left = "x" end
   return ("tensors are compared by methods: %s:%s(%s); of a tensor of one element %s:item() %s %s"):format(left,
     methods[how], right, left, how, right)
+end
+
+local function is_tensor(v)
+  local core = package.loaded["luminary.core"]
+  return core and core.is_tensor(v)
+end
+
+-- The value of the line nearest above that assigns it to that name, if that value matches a pattern.
+local function assigned(problem, name, pattern)
+  for at = problem.number or 0, (problem.number or 0) - 20, -1 do
+    local value = match(problem.lines[at] or "", "%f[%w_]" .. name .. "%s*=%f[^=](.*)")
+    if value then return match(value, pattern) end
+  end
+end
+
+local function has_method(v, name)
+  local ok, value = pcall(function() return v[name] end)
+  return ok and type(value) == "function"
+end
+
+-- How to walk that value of the library, in place of pairs and ipairs.
+local function walk_of(v)
+  local of_module = "net:named_children() walks a module"
+  local of_loader = "for x, y in loader:iter() do … end walks a loader"
+  if is_tensor(v) then return rows_of_tensor end
+  if has_method(v, "named_children") then return of_module end
+  if has_method(v, "iter") then return of_loader end
+  if has_method(v, "get") then return "for i = 1, #set do local sample = set:get(i) … end walks a set" end
+  return rows_of_tensor .. "; " .. of_module .. "; " .. of_loader
 end
 
 -- local a, b = f(…) of a function that returns one list.
@@ -69,6 +111,8 @@ end
 
 local rows = {
   -- ---- what Lua cannot read
+  {"expected near", "%f[%w]lambda%f[%W][%w_, ]*:", lambda},
+  {"[ld] near '::'", "%[[^%]]*::", steps},
   {"[ld] near ':'", "%[[^%]]*:", slices},
   {"function arguments expected near '%]'", "%[[^%]]*:", slices},
   {"'then' expected near ':'", nil, "if x == 1 then … end"},
@@ -79,6 +123,9 @@ local rows = {
   {"[ld] near '/'", "//", "a // b is math.floor(a / b) of numbers, a:floor_divide(b) of tensors"},
   {"expected near '[-+*/]'", "[-+*/]=", "x = x + 1; of a tensor in place x:add_(1)"},
   {"expected near '[-+]'", "[-+][-+]", "x = x + 1"},
+  {"[ld] near '>'", ">>", "a >> b is bit.rshift(a, b) of numbers, lm.bitwise_right_shift(a, b) of tensors"},
+  {"[ld] near '<'", "<<", "a << b is bit.lshift(a, b) of numbers, lm.bitwise_left_shift(a, b) of tensors"},
+  {"'<name>' expected near 'repeat'", nil, "repeat is a word of Lua: x:repeat_tensor(2, 1)"},
   {"[ld] near '&'", nil, "a & b is a:logical_and(b) of tensors, `a and b` of conditions, bit.band(a, b) of numbers"},
   {"[ld] near '|'", nil, "a | b is a:logical_or(b) of tensors, `a or b` of conditions, bit.bor(a, b) of numbers"},
   {"[ld] near '!'", "!=", "a != b is a ~= b, of tensors a:ne(b)"},
@@ -91,17 +138,30 @@ local rows = {
   {"'then' expected near 'else'", "=.+%sif%s", "a if c else b is c and a or b"},
   {"'%)' expected near '='", "[%(,]%s*[%a_][%w_]*%s*=[^=]", "arguments by name stand in a table at the end: "
     .. "f(x, {dim = 2})"},
-  {"function arguments expected", "lambda", statements.lambda},
   {"'=' expected near", "^%s*(%a+)", function(problem) return statements[match(problem.line, "^%s*(%a+)")] end},
   -- ---- what it cannot do
+  {"attempt to index a boolean value", "[=~]=", equality},
+  {"attempt to perform arithmetic on a boolean value", "[=~]=", equality},
+  {"attempt to compare %a+ with boolean", "[=~]=", equality},
+  {"attempt to compare boolean with %a+", "[=~]=", equality},
+  {"attempt to [%a ]+ '([%w_]+)' %(a boolean value%)", nil, function(problem)
+    return assigned(problem, problem.captures[1], "[=~]=") and equality
+  end},
+  {"tensor[^\n]*, got true", nil, equality},
+  {"tensor[^\n]*, got false", nil, equality},
+  {"got nil", "%f[%w_]True%f[^%w_]", constants},
+  {"got nil", "%f[%w_]False%f[^%w_]", constants},
+  {"got nil", "%f[%w_]None%f[^%w_]", constants},
+  {"attempt to call %a+ 'f' %(a nil value%)", "%f[%w_]f[\"']", 'f"…" is ("%d: %s"):format(i, name)'},
   {"attempt to compare %a+ with userdata", nil, comparison},
   {"attempt to compare userdata with %a+", nil, comparison},
-  {"attempt to call a userdata value", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", "a tensor is walked by its first dim: "
-    .. "for i = 1, #x do local row = x[i] … end"},
-  {"attempt to call %a+ '[^']*' %(a userdata value%)", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", "a tensor is walked by its "
-    .. "first dim: for i = 1, #x do local row = x[i] … end"},
+  {"attempt to call a userdata value", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", rows_of_tensor},
+  {"attempt to call %a+ '[^']*' %(a userdata value%)", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", rows_of_tensor},
   {"attempt to call a table value", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", "for i, v in ipairs(list) do … end; "
     .. "pairs(t) walks names"},
+  {"attempt to call %a+ '([^']*)' %(a nil value%)", nil, function(problem)
+    return of_tables[problem.captures[1]]
+  end},
   {"attempt to call method '([^']*)' %(a %a+ value%)", nil, function(problem)
     local name = problem.captures[1]
     local owner, value = problem.find(name)
@@ -121,14 +181,23 @@ local rows = {
     .. "number of one element"},
   {"bad argument #%d+ to '[^']*' %(string expected, got userdata%)", nil, "tostring(x) is the text of a tensor, "
     .. "x:item() the number of one element"},
-  {"bad argument #1 to '[^']*' %(table expected, got userdata%)", "pairs", "a tensor is walked by its first dim: "
-    .. "for i = 1, #x do local row = x[i] … end; a module by net:named_children()"},
+  {"bad argument #1 to '[^']*' %(table expected, got userdata%)", "pairs", function(problem)
+    return walk_of(problem.value(match(problem.line, "pairs%s*%(%s*([%a_][%w_%.]*)%s*%)") or ""))
+  end},
   {"invalid value %(userdata%) at index %d+ in table for 'concat'", nil, "table.concat takes text: tostring(x)"},
   {"attempt to concatenate .*%(a userdata value%)", nil, "tostring(x) is its text"},
   {"attempt to perform arithmetic on .*%(a table value%)", nil, "a table is no tensor: t[1] is its first entry, "
     .. "lm.tensor(t) makes a tensor of numbers"},
   {"'for' limit must be a number", "size%(%s*%)", "x:size() is a list: x:size(1), or #x, is its first"},
   {"'for' limit must be a number", "%.shape%f[^%w_%[]", "x.shape is a list: x.shape[1], or #x, is its first"},
+  {"'for' [%a ]+ must be a number", nil, function(problem)
+    local bounds = match(problem.line or "", "%f[%w]for%s+[%w_]+%s*=(.-)%f[%w]do%f[%W]") or ""
+    for path in gmatch(bounds, "%f[%w_.][%a_][%w_%.]*") do
+      if is_tensor(problem.value(path)) then
+        return "a tensor is no number: #x is its first size, x:item() the number of one element"
+      end
+    end
+  end},
   {"attempt to [%a ]+ field 'grad' %(a nil value%)", nil, "x.grad is nil until backward() has come to x, which "
     .. "requires_grad; results of ops keep theirs after x:retain_grad()"},
   {"attempt to [%a ]+ local '([^']*)' %(a nil value%)", nil, several},
@@ -201,14 +270,20 @@ local function field(of, name)
   return ok and value or nil
 end
 
+-- What is at a path of names such as self.fc.
+local function value_at(variable, path)
+  local value
+  for part in gmatch(path, "[^%.]+") do
+    if value == nil then value = variable(part) else value = field(value, part) end
+    if value == nil then return nil end
+  end
+  return value
+end
+
 -- What stands before `.name` or `:name` in the line that failed, a path of names such as self.fc, and what is there.
 local function owner_of(variable, line, name)
   for path in gmatch(" " .. line, "%f[%w_]([%a_][%w_%.]*)%s*[%.:]%s*" .. name .. "%f[^%w_]") do
-    local value
-    for part in gmatch(path, "[^%.]+") do
-      if value == nil then value = variable(part) else value = field(value, part) end
-      if value == nil then break end
-    end
+    local value = value_at(variable, path)
     if value ~= nil then return value, field(value, name) end
   end
 end
@@ -254,6 +329,7 @@ local function locate(problem, before)
   local text, lines = source and text_of(source) or "", {}
   for line in gmatch(text, "([^\n]*)\n?") do lines[#lines + 1] = #line <= LONGEST and line or "" end
   problem.number, problem.lines, problem.line = number, lines, lines[number]
+  function problem.value(path_of_names) return variable and value_at(variable, path_of_names) end
   function problem.find(name)
     if variable and problem.line then return owner_of(variable, problem.line, name) end
   end
