@@ -224,6 +224,12 @@ describe("wrong arguments to", function()
     refused(groups, function() opt.param_groups[0].lr = 2 end)
     opt:load_state_dict(opt:state_dict())
     refused(groups, function() return opt.param_groups[0] end)
+    local schedule = optim.lr_scheduler.StepLR(opt, 1)
+    local rates = "get_last_lr%(%)%[0%]: lists start at 1, and get_last_lr%(%)%[1%] is the first of 1"
+    refused(rates, function() return schedule:get_last_lr()[0] end)
+    assert.same({ 1 }, schedule:get_last_lr())
+    assert.is_nil(getmetatable(schedule:state_dict().last_lr))
+    refused("params%[0%]: lists start at 1", function() return opt.param_groups[1].params[0] end)
     local list = "list%[0%]: lists start at 1, and list%[1%] is the first of "
     refused(list .. 2, function() return net:parameters()[0] end)
     refused(list .. 3, function() return lm.ones(3):chunk(3)[0] end)
@@ -310,6 +316,10 @@ describe("wrong arguments to", function()
       ["Sequential: argument 1 has to be a module, got the class ReLU itself .ReLU%(…%) makes"] = function()
         nn.Sequential(nn.ReLU)
       end,
+      ["DataLoader: expected a dataset, got a list of 2, as random_split returns; write local a, b = unpack%(list%)"] =
+        function() data.DataLoader(data.random_split(data.TensorDataset(lm.ones(4)), {2, 2})) end,
+      ["tensors have no field or method 'len'; #x is the size of its first dim"] = function() lm.ones(2):len() end,
+      ["luminary has no 'len'; #x is the size of a tensor's first dim"] = function() lm.len(lm.ones(2)) end,
       ["DataLoader: a dataset wanted, .* got the class Set itself"] = function() data.DataLoader(Set) end,
       ["SGD: a list of parameters wanted, .* got the class Linear itself"] = function() optim.SGD(nn.Linear) end,
       ["all_gather_object: the list of outputs has to be a table, got the class Set itself"] = function()

@@ -113,6 +113,12 @@ describe("Unflatten", function()
     assert.same({ 3, 2, 3 }, layer(lm.ones { 3, 6 }).shape)
     assert.same({ 2, 3, 6 }, nn.Unflatten(1, { 2, 3 })(lm.ones { 6, 6 }).shape)
     assert.same({ 3, 3, 2 }, nn.Unflatten(-1, { 3, 2 })(lm.ones { 3, 6 }).shape)
+    for _, sizes in ipairs {{3, 5}, {3, -1}, {-1, -1}, {0, -1}} do
+      assert.matches(("Unflatten: dim 2 of a tensor [2, 4] has size 4, which does not fit unflattened_size {%d, %d}"):format(
+        unpack(sizes)), message(nn.Unflatten(2, sizes), lm.ones {2, 4}), 1, true)
+    end
+    assert.same({2, 0, 3}, nn.Unflatten(2, {0, 3})(lm.ones {2, 0}).shape)
+    assert.same({2, 0, 3}, nn.Unflatten(2, {-1, 3})(lm.ones {2, 0}).shape)
     assert.matches("dim 3 of a tensor", message(nn.Unflatten(3, { 1 }), lm.ones { 2 }))
     assert.matches("list of sizes", message(nn.Unflatten, 2, 3))
   end)

@@ -120,7 +120,7 @@ other.tensors = with(pairs_of([[
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
-  is_cpu = "x.device says it", storage = "x.data is the tensor outside the graph", retains_grad = false,
+  is_cpu = "x.device says it", len = "#x is the size of its first dim", storage = "x.data is the tensor outside the graph", retains_grad = false,
   index = "x[{i, j}] indexes", combinations = "lm.combinations(x) is a function of lm",
 })
 
@@ -147,6 +147,7 @@ other.luminary = with(pairs_of([[
   sinc solve special swapaxes_ threshold
   unique_consecutive use_deterministic_algorithms
   xlogy xpu]]), {
+  len = "#x is the size of a tensor's first dim",
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",
   bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities",

@@ -42,6 +42,16 @@ local function size_list(who, name, v)
   return v
 end
 
+local function check_sizes(x, dim, sizes)
+  local product, open, size = 1, 0, x.shape[dim]
+  for _, each in ipairs(sizes) do
+    if each == -1 then open = open + 1 else product = product * each end
+  end
+  if open == 1 and product > 0 and size % product == 0 or open == 0 and product == size then return end
+  options.fail("Unflatten: dim %d of %s has size %d, which does not fit unflattened_size {%s}", dim,
+    options.describe(x), size, table.concat(sizes, ", "))
+end
+
 rearranging "Unflatten" {
   takes = {{"dim", "dim"}, {"unflattened_size", size_list}},
   made = function(self)
@@ -51,6 +61,7 @@ rearranging "Unflatten" {
     options.arg("Unflatten", "x", x, "tensor")
     local dim, shape = self.dim < 0 and x.ndim + self.dim + 1 or self.dim, {}
     if dim < 1 or dim > x.ndim then options.fail("Unflatten: dim %d of %s", self.dim, options.describe(x)) end
+    check_sizes(x, dim, self.unflattened_size)
     for i, size in ipairs(x.shape) do
       for _, each in ipairs(i == dim and self.unflattened_size or {size}) do shape[#shape + 1] = each end
     end

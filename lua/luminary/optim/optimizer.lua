@@ -26,7 +26,7 @@ local Optimizer = class.root("Optimizer")
 Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
-local group_list = counted_from_one "param_groups"
+local group_list, param_list = counted_from_one "param_groups", counted_from_one "params"
 Optimizer.__inner = {"declare"}
 
 --- Options by name: {kind, default}, see options.check.
@@ -105,7 +105,7 @@ function Optimizer:add_param_group(given)
     if own[key] == nil then group[key] = self.defaults[key] end
   end
   self:check_group(group)
-  group.params = {}
+  group.params = setmetatable({}, param_list)
   local seen = {}
   for i, p in ipairs(given.params) do
     if not core.is_tensor(p) then fail("%s: parameter %d has to be a tensor, got %s", who, i, options.describe(p)) end

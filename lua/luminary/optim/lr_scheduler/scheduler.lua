@@ -7,9 +7,12 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
+local counted_from_one = require "luminary.base.counted_from_one"
 local entries = require "luminary.base.entry_reader"
 local options = require "luminary.base.options"
 local fail = options.fail
+
+local rate_list = counted_from_one "get_last_lr()"
 
 local Scheduler = class.root("LRScheduler")
 Scheduler.__makes = "optimizer"
@@ -182,11 +185,17 @@ end
 --- One step of construction less, for SequentialLR, which makes it again for the first of its schedules.
 function Scheduler:undo() self.last_epoch = self.last_epoch - 1 end
 
+-- Lists and tables of settings are copied both ways.
+local function copy(v)
+  if type(v) ~= "table" then return v end
+  local new = {}
+  for key, value in pairs(v) do new[key] = copy(value) end
+  return new
+end
+
 --- The rates of all groups, as last set.
 function Scheduler:get_last_lr()
-  local rates = {}
-  for i, lr in ipairs(self.last_lr) do rates[i] = lr end
-  return rates
+  return setmetatable(copy(self.last_lr), rate_list)
 end
 
 -- ---- state
@@ -201,17 +210,9 @@ local function check(who, name, value, kind)
   return value
 end
 
--- Lists and tables of settings are copied both ways.
-local function copy(v)
-  if type(v) ~= "table" then return v end
-  local new = {}
-  for key, value in pairs(v) do new[key] = copy(value) end
-  return new
-end
-
 --- Position and settings: plain values, for lm.save. Functions given to a schedule are not among them.
 function Scheduler:state_dict()
-  local dict = {last_epoch = self.last_epoch, step_count = self.step_count, last_lr = self:get_last_lr(),
+  local dict = {last_epoch = self.last_epoch, step_count = self.step_count, last_lr = copy(self.last_lr),
     base_lrs = copy(self.base_lrs)}
   for _, row in ipairs(self.settings) do dict[row[1]] = copy(self[row[1]]) end
   return dict
