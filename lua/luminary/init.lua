@@ -29,7 +29,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- convolutions in dtype (float16 on CUDA, bfloat16 elsewhere), and what needs precision in float32, as PyTorch's lists
 --- say; on that kind of device ("cuda"; `device` is the same), or on all. Options may come by position before f:
 --- lm.autocast("cuda", "bfloat16", f). Low copies of weights are kept for the outermost scope unless cache_enabled
---- is false. Gives what f returns.
+--- is false. "cuda" on a machine without a GPU warns and runs f without autocast. Gives what f returns.
 --- lm.is_autocast_enabled([device]): whether this runs inside lm.autocast, for that kind of device or for any.
 --- lm.get_autocast_dtype([device]): the dtype that lm.autocast would compute in on that kind of device.
 --- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, but for those it returns (in
@@ -68,10 +68,11 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 for name, op in pairs(core.ops) do lm[name] = op end
 for name, op in pairs(require("luminary.tensor.aliases").functions) do lm[name] = op end
 for _, name in ipairs {
-  "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "autocast", "scope", "keep", "time",
+  "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "scope", "keep", "time",
 } do
   lm[name] = core[name]
 end
+lm.autocast = require "luminary.amp.autocast"
 for name, most in pairs { -- arguments that it takes
   live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
   is_autocast_enabled = 1, get_autocast_dtype = 1,

@@ -2,6 +2,7 @@
 -- through every list, forward and backward; and the copies of weights that a scope keeps.
 -- LM_SPEC_DEVICE=cuda asks for PyTorch's lists for CUDA.
 local lm = require "luminary"
+local temp = require "spec.support.temp"
 local nn, F, autograd = lm.nn, lm.nn.functional, lm.autograd
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
@@ -335,5 +336,31 @@ describe("autocast leaves alone", function()
     end)
     assert.equal("float32", turned.dtype)
     assert(turned:allclose(image, { atol = 0.02 }))
+  end)
+end)
+
+describe('autocast of "cuda" without a GPU', function()
+  it("warns and is disabled, and so is a GradScaler", function()
+    if lm.core.device_count "cuda" > 0 then return end
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    local script = temp.write(folder .. "/script.lua", [[
+local lm = require "luminary"
+local x = lm.ones(2, 2)
+local function f(...) return lm.mm(x, x).dtype, ... end
+for _ = 1, 2 do print(lm.autocast("cuda", f, 1, nil)) end
+print(lm.autocast({device = "cuda:0", dtype = "float16"}, f))
+print(lm.autocast("cuda", "float16", false, f), lm.autocast({device_type = "cuda", enabled = false}, f))
+print(lm.autocast("cpu", function() return lm.autocast("cuda", {enabled = false}, f) end))
+local scaler, loss = lm.GradScaler("cuda"), lm.ones(1)
+print(scaler:is_enabled(), scaler:scale(loss) == loss)
+]])
+    local ok, out = temp.run(folder, "luajit " .. script .. " 2>" .. folder .. "/warnings")
+    assert(ok, out)
+    assert.equal("float32\t1\tnil\nfloat32\t1\tnil\nfloat32\nfloat32\tfloat32\nbfloat16\nfalse\ttrue\n", out)
+    local warned = temp.read(folder .. "/warnings"):gsub("[^\n]*/script", "script")
+    local autocast = 'warning: autocast: there is no GPU here, so autocast of "cuda" is disabled\n'
+    assert.equal("script.lua:4: " .. autocast .. "script.lua:5: " .. autocast .. "script.lua:8: warning: GradScaler: there "
+      .. 'is no GPU here, so the scaler of "cuda" is disabled\n', warned)
   end)
 end)

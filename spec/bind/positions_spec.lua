@@ -270,6 +270,7 @@ describe("a call as PyTorch's users write it:", function()
     assert.equal(1024, scaler:get_scale())
     assert.matches("device", message(lm.GradScaler, "gpu"))
     assert.equal(1, lm.GradScaler("cuda", { enabled = false }):get_scale())
+    if core.device_count "cuda" == 0 then assert.is_false(lm.GradScaler("cuda", 1024):is_enabled()) end
     local a = lm.ones(2, 2)
     local function product() return lm.mm(a, a).dtype end
     assert.equal("bfloat16", lm.autocast("cpu", { dtype = "bfloat16" }, product))

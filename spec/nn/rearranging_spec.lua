@@ -114,8 +114,8 @@ describe("Unflatten", function()
     assert.same({ 2, 3, 6 }, nn.Unflatten(1, { 2, 3 })(lm.ones { 6, 6 }).shape)
     assert.same({ 3, 3, 2 }, nn.Unflatten(-1, { 3, 2 })(lm.ones { 3, 6 }).shape)
     for _, sizes in ipairs {{3, 5}, {3, -1}, {-1, -1}, {0, -1}} do
-      assert.matches(("Unflatten: dim 2 of a tensor [2, 4] has size 4, which does not fit unflattened_size {%d, %d}"):format(
-        unpack(sizes)), message(nn.Unflatten(2, sizes), lm.ones {2, 4}), 1, true)
+      local text = "Unflatten: dim 2 of a tensor [2, 4] has size 4, which does not fit unflattened_size {%d, %d}"
+      assert.matches(text:format(unpack(sizes)), message(nn.Unflatten(2, sizes), lm.ones {2, 4}), 1, true)
     end
     assert.same({2, 0, 3}, nn.Unflatten(2, {0, 3})(lm.ones {2, 0}).shape)
     assert.same({2, 0, 3}, nn.Unflatten(2, {-1, 3})(lm.ones {2, 0}).shape)

@@ -10,7 +10,8 @@
 --- Gradients are checked and unscaled in one go, without waiting for a GPU; the one wait is in step, for whether to
 --- make it. So lm.cuda.graph can capture what ends with scaler:scale(loss):backward(), after a first call of it; step
 --- and update follow each replay. Under DistributedDataParallel all ranks see the same averaged gradients and so decide
---- alike. `device` is accepted for PyTorch's sake: gradients are unscaled where they are.
+--- alike. `device` is accepted for PyTorch's sake: gradients are unscaled where they are. With "cuda" on a machine
+--- without a GPU the scaler warns and is disabled.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -49,6 +50,10 @@ GradScaler.init = arguments.takes("GradScaler", {
 }, function(self, opts)
   local who = "GradScaler"
   check(who, opts)
+  if type(opts.device) == "string" and opts.device:find "^cuda" and core.device_count "cuda" == 0 then
+    if opts.enabled then core.warn "GradScaler: there is no GPU here, so the scaler of \"cuda\" is disabled" end
+    opts.enabled = false
+  end
   if opts.device ~= nil and opts.enabled then core.device(opts.device) end
   self.enabled, self.current, self.growth_factor = opts.enabled, float32(opts.init_scale), opts.growth_factor
   self.backoff_factor, self.growth_interval, self.good_steps = opts.backoff_factor, opts.growth_interval, 0

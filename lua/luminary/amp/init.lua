@@ -24,8 +24,8 @@ local fail = options.fail
 
 local custom = require "luminary.amp.custom_forward_backward"
 local amp = {
-  GradScaler = require "luminary.amp.grad_scaler", autocast = core.autocast, custom_fwd = custom.custom_fwd,
-  custom_bwd = custom.custom_bwd,
+  GradScaler = require "luminary.amp.grad_scaler", autocast = require "luminary.amp.autocast",
+  custom_fwd = custom.custom_fwd, custom_bwd = custom.custom_bwd,
 }
 
 local state -- of the latest initialize: {properties = …, scalers = list, enabled, verbosity}

@@ -108,8 +108,8 @@ end
 local function check(who, set)
   if not class.has(set, "get", "len") then
     if options.is_plain(set) and class.has(set[1], "get", "len") then
-      fail("%s: expected a dataset, got a list of %d, as random_split returns; write local a, b = unpack(list), or list[1]",
-        who, #set)
+      fail("%s: expected a dataset, got a list of %d, as random_split returns; write local a, b = unpack(list), "
+        .. "or list[1]", who, #set)
     end
     fail("%s: a dataset wanted, with :get(i) and :len(), got %s", who, options.describe(set))
   end

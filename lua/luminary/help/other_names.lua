@@ -120,7 +120,8 @@ other.tensors = with(pairs_of([[
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
-  is_cpu = "x.device says it", len = "#x is the size of its first dim", storage = "x.data is the tensor outside the graph", retains_grad = false,
+  is_cpu = "x.device says it",
+  len = "#x is the size of its first dim", storage = "x.data is the tensor outside the graph", retains_grad = false,
   index = "x[{i, j}] indexes", combinations = "lm.combinations(x) is a function of lm",
 })
 

@@ -36,7 +36,8 @@ local new = arguments.takes("Process", {
 }, function(opts)
   started = started + 1
   return setmetatable({
-    target = options.arg("Process", "target", opts.target, "function"), args = Worker.check_args("Process: args", opts.args, "{args = {a, b}}"),
+    target = options.arg("Process", "target", opts.target, "function"),
+    args = Worker.check_args("Process: args", opts.args, "{args = {a, b}}"),
     name = opts.name or "Process-" .. started, daemon = opts.daemon,
   }, metatable)
 end)
