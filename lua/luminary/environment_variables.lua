@@ -91,7 +91,8 @@ variable "LM_LOG" {
 }
 variable "LM_PORT" {
   help = "1: warn of what code ported from PyTorch gets wrong without an error: a dim of 1 (PyTorch's 0), given for a "
-    .. "tensor of 2 dims or more, and ids or labels that seem to count from 0; lm.set_warnings(\"port\") does the same",
+    .. "tensor of 2 dims or more, ids or labels that seem to count from 0, and the globals True, False and None; "
+    .. "lm.set_warnings(\"port\") does the same",
   one_of = {"0", "1"}, default = "0", carried = true,
   bites = {{["1"] = true}, "note", "each op looks at its arguments for dims and ids carried over from PyTorch: slower"},
 }

@@ -53,8 +53,9 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.getenv(name): a variable of the environment as lm.setenv left it; nil where there is none.
 --- lm.set_warnings(on): whether warnings are printed: true (at first), false, or "port", which adds warnings of what
 --- code ported from PyTorch gets wrong without an error: a dim of 1, which is PyTorch's 0, given for a tensor of 2 dims
---- or more, and ids or labels that seem to count from 0. Each comes once for a line of the script. Returns what was
---- before.
+--- or more, ids or labels that seem to count from 0, and the globals True, False and None, which are nil in Lua. Each
+--- is printed once for each line of the script, and those of ported code once for each function there. Returns the
+--- previous setting.
 --- lm.set_default_dtype(dtype): the floating dtype of tensors that are made without one: "float32" at first.
 --- lm.get_default_dtype(): the floating dtype of tensors that are made without one.
 --- lm.set_default_device(device): where tensors are made that are made without a device: "cpu" at first.

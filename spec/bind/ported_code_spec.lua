@@ -86,6 +86,26 @@ nn.Sequential(nn.Flatten(), nn.Softmax(2), nn.LogSoftmax(-1))(x)
 ]]
   end)
 
+  it("is reported once of a layer, which is made and called", function()
+    local lines, out = lines_of [[
+local flatten, gelu = nn.Flatten(1), {gate = nn.GLU(1)}
+flatten(x)
+gelu.gate(x)
+nn.Flatten(1)(x)
+]]
+    assert.same({2, 2, 5}, lines, out)
+  end)
+
+  it("is reported of each function of a line", function()
+    local lines, out = lines_of [[
+x:sum(1); x:mean(1)
+F.normalize(lm.cat({x, x}, 1), 2, 1)
+for _ = 1, 2 do x:sum(1); x:sum(1) end
+]]
+    assert.same({2, 2, 3, 3, 4}, lines, out)
+    assert.matches(":2: warning: sum: .*:2: warning: mean: .*:3: warning: cat: .*:3: warning: normalize: ", out)
+  end)
+
   it("is no mistake of a vector, nor beside a dim that PyTorch would not have", function()
     none_of [[
 lm.ones(3):sum(1) lm.ones(3):softmax(1) lm.cat({lm.ones(3), lm.ones(2)}, 1) lm.ones(4):split(2, 1)
@@ -99,6 +119,10 @@ x:softmax(2) x:softmax(-1) x:sum(-3) x:sum() x:max() x:split(1) x:chunk(2) local
 lm.flipud(x) lm.hstack({lm.ones(2), lm.ones(2)}) lm.block_diag(lm.ones(2, 2), lm.ones(2, 2)) x:rot90()
 nn.utils.rnn.pad_sequence({lm.ones(2), lm.ones(3)}, {batch_first = true})
 nn.MultiheadAttention(4, 2)(x, x, x) nn.LSTM(4, 3, {bidirectional = true})(x) nn.BatchNorm1d(3)(x)
+F.interpolate(lm.rand(1, 2, 4, 4), {scale_factor = 2})
+nn.Upsample {scale_factor = 2, mode = "bilinear"}(lm.rand(1, 2, 4, 4))
+lm.vision.transforms.MixUp {num_classes = 3}(lm.rand(2, 3, 8, 8), lm.tensor({1, 2}):long())
+for _ = 1, 20 do lm.vision.transforms.CutMix {num_classes = 3}(lm.rand(2, 3, 8, 8), lm.tensor({1, 2}):long()) end
 lm.kthvalue(x, 1) x:unique() x:quantile(0.5) lm.einsum("abc,abc->b", x, x) lm.trapezoid(x)
 ]]
   end)
@@ -113,8 +137,13 @@ local function probabilities(t) return t:softmax(1) end
 probabilities(x)
 pcall(x.sum, x, 1)
 lm.no_grad(function() return x:argmax(1) end)
+local net, my = Net(), {probabilities = probabilities}
+net(x)
+my.probabilities(x)
+net:forward(x)
+lm.func.vmap(function(t) return t:sum(1) end)(lm.rand(2, 3, 4))
 ]]
-    assert.same({4, 5, 7, 8, 9}, lines, out)
+    assert.same({4, 5, 7, 8, 9, 11, 12, 13, 14}, lines, out)
   end)
 
   it("is reported once for each line, and only where that is asked for", function()
@@ -148,8 +177,37 @@ for _ = 1, 5 do F.cross_entropy(lm.rand(4, 5), lm.tensor({0, 2, 3, 5}):long(), {
 for _ = 1, 5 do F.cross_entropy(lm.rand(4, 5), lm.tensor({-100, 2, 3, 1}):long()) end
 ]]
     assert.same({3, 5, 10}, lines, out)
-    assert.matches("cross_entropy: of 20 ids so far the smallest is 1, the largest 4, and none is 5, the size: they "
-      .. "seem to count from 0, as in PyTorch; ids count from 1 here, so add 1\n", out, 1, true)
+    assert.matches("cross_entropy: of 20 labels so far the smallest is 1, the largest 4, and none is 5, the number "
+      .. "of classes: they seem to count from 0, as in PyTorch; labels count from 1 here, so add 1\n", out, 1, true)
+  end)
+
+  it("are no labels that come sorted by class", function()
+    none_of [[
+for c = 1, 5 do for _ = 1, 9 do F.cross_entropy(lm.rand(4, 5), lm.tensor({c, c, c, c}):long()) end end
+for c = 1, 5 do F.nll_loss(lm.rand(64, 5), lm.tensor({c, math.min(c + 1, 5)}):long():repeat_interleave(32)) end
+F.cross_entropy(lm.rand(40, 5), lm.arange(1, 5):long():repeat_interleave(10))
+F.cross_entropy(lm.rand(2, 1000), lm.tensor({999, 999}):long()) F.one_hot(lm.tensor({1, 2, 3}):long(), 4)
+]]
+    local text = "F.cross_entropy(lm.rand(20, 5), lm.tensor({%s}):long()%s)\n"
+    local half = "1, 2, 3, 4, 4, 3, 2, 1, 2, 3"
+    assert.same({2}, (lines_of(text:format(half .. ", " .. half, ""))))
+    assert.same({3}, (lines_of((text:format(("1, "):rep(10) .. ("4, "):rep(10), ""))
+      .. text:format(half .. ", " .. half, ", {ignore_index = -100}"))))
+  end)
+
+  it("are classes of one_hot and ids of embedding_bag, not of gather", function()
+    local lines, out = lines_of [[
+for _ = 1, 5 do F.one_hot(lm.tensor({1, 2, 4, 3}):long(), 5) end
+nn.EmbeddingBag(1000, 2)(lm.tensor({{15, 999, 3}}):long())
+F.embedding_bag(lm.tensor({{15, 999, 3}}):long(), lm.rand(1000, 2), {mode = "max"})
+for _ = 1, 5 do F.one_hot(lm.tensor({1, 2, 4, 3}):long()) end
+for _ = 1, 5 do lm.rand(5):gather(1, lm.tensor({1, 2, 4, 3}):long()) end
+nn.EmbeddingBag(1000, 2)(lm.tensor({{15, 1000, 999}}):long())
+]]
+    assert.same({2, 3, 4}, lines, out)
+    assert.matches("one_hot: of 20 labels so far", out, 1, true)
+    assert.matches(":3: warning: embedding_bag: of 3 ids so far the smallest is 3, the largest 999, and none is 1000, "
+      .. "the size: ", out, 1, true)
   end)
 
   it("are tokens among which the vocabulary's last of PyTorch stands out", function()
@@ -163,5 +221,47 @@ for _ = 1, 9 do nn.Embedding(64, 2)(lm.arange(1, 64):long()) end
 for _ = 1, 4 do F.embedding(lm.tensor({1, 3, 1, 3}):long(), lm.rand(4, 2)) end
 ]]
     assert.same({3, 8}, lines, out)
+  end)
+end)
+
+describe("LM_PORT=1: Python's names of values", function()
+  it("are nil in Lua, and reported where they are read", function()
+    local lines, out = lines_of [[
+nn.LSTM(8, 4, 1, True, True)
+for _ = 1, 2 do local _ = {x = None, y = False} end
+print(rawget(_G, "True"), unknown, getmetatable(_G) ~= nil)
+lm.set_warnings(true)
+print(True, getmetatable(_G))
+lm.set_warnings "port"
+print(None)
+]]
+    assert.same({2, 3, 3, 8}, lines, out)
+    assert.matches("script.lua:2: warning: True is not defined in Lua; write true\n", out, 1, true)
+    assert.matches(":3: warning: None is not defined in Lua; write nil\n", out, 1, true)
+    assert.matches(":3: warning: False is not defined in Lua; write false\n", out, 1, true)
+    assert.matches("nil\tnil\ttrue\n", out, 1, true)
+    assert.matches("nil\tnil\n", out, 1, true)
+  end)
+
+  it("are left to a script that watches its globals", function()
+    local lines, out = lines_of [[
+True = 1 print(True) True = nil
+local meta = getmetatable(_G)
+meta.__index = function(_, name) error("no global " .. name) end
+print(pcall(function() return None end))
+lm.set_warnings(true)
+print(getmetatable(_G) == meta, pcall(function() return None end))
+setmetatable(_G, {__index = function() return 7 end})
+lm.set_warnings "port"
+print(True)
+]]
+    assert.same({}, lines, out)
+    assert.matches("^1\nfalse\t[^\n]*no global None\ntrue\tfalse\t[^\n]*no global None\n7\n$", out)
+  end)
+
+  it("are nobody's business elsewhere", function()
+    local lines, out = lines_of("print(True, getmetatable(_G))", true)
+    assert.same({}, lines)
+    assert.matches("nil\tnil\n", out, 1, true)
   end)
 end)

@@ -254,14 +254,19 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i);
 const char *lm_to_text(lua_State *L, int i);
 /* Says what lm_warn was given, once for each line of the caller's. */
 void lm_show_warning(lua_State *L);
+/* The same, once for each line and name: of a function, for one. */
+void lm_show_warning_of(lua_State *L, const char *name);
 /* Whether warnings of what code carried over from PyTorch gets wrong are wanted too (ported_code.c). */
 bool lm_is_porting(void);
 /* Looks at a call of an op for these. given: bit i: argument i was given; out: its first result, or NULL. A warning of
  * the call's own that waits is shown first. */
 void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out);
+/* While these are wanted, reads of the globals True, False and None, which Lua does not define, are reported, unless
+ * the script's globals have a metatable of its own. */
+void lm_watch_python_names(lua_State *L);
 /* Whether the script itself called the function `name` at that level. A function that made it its last call has no
- * frame any more: the line before, of the script or ours, then calls something else, which is either one of the
- * library's functions or a function of the script's. */
+ * frame: the line before, of the script or ours, then calls something else, which is either one of the library's
+ * functions or a function of the script's. */
 bool lm_is_scripts_call(lua_State *L, int level, const char *name);
 
 /* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */

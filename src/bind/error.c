@@ -100,6 +100,96 @@ static bool names_op(const char *given, const char *op) {
   return strncmp(given, op, n) == 0 && (given[n] == '\0' || strcmp(given + n, "_") == 0);
 }
 
+/* Pushes the function that a call of the value at the top runs, which goes: that of a module is its forward. Nil for a
+ * value that is none. Protected: a field that is missing may be an error. */
+static int bind_called_function(lua_State *L) {
+  if (lua_type(L, 1) == LUA_TTABLE || lua_type(L, 1) == LUA_TUSERDATA) {
+    lua_getfield(L, 1, "forward");
+    return 1;
+  }
+  lua_settop(L, 1);
+  return lua_type(L, 1) == LUA_TFUNCTION;
+}
+
+static int bind_field(lua_State *L) {
+  lua_gettable(L, 1);
+  return 1;
+}
+
+/* Whether the Lua function at the top, which goes, is the script's, or wraps one (base/class.lua: methods). */
+static bool is_scripts_function(lua_State *L, const char *prefix, size_t n, int depth) {
+  lua_Debug ar;
+  lua_pushvalue(L, -1);
+  lua_getinfo(L, ">S", &ar);
+  bool is = !is_own(&ar, prefix, n);
+  for (int i = 1; depth > 0 && !is && lua_getupvalue(L, -1, i); i++) {
+    if (lua_type(L, -1) == LUA_TFUNCTION && !lua_iscfunction(L, -1)) {
+      is = is_scripts_function(L, prefix, n, depth - 1);
+    } else {
+      lua_pop(L, 1);
+    }
+  }
+  lua_pop(L, 1);
+  return is;
+}
+
+/* The value at the top, which goes, is a function of ours, or one of the script's (ITSELF). PERHAPS: it is neither. */
+static standing whose_function(lua_State *L, const char *prefix, size_t n) {
+  standing as = PERHAPS;
+  lua_pushcfunction(L, bind_called_function);
+  lua_insert(L, -2);
+  if (lua_pcall(L, 1, 1, 0) == 0 && lua_type(L, -1) == LUA_TFUNCTION) {
+    lua_pushvalue(L, -1);
+    as = lua_iscfunction(L, -1) ? (lua_pop(L, 1), ANOTHER) : is_scripts_function(L, prefix, n, 1) ? ITSELF : ANOTHER;
+  }
+  lua_pop(L, 1);
+  return as;
+}
+
+/* The same of the field `name` of the value at the top, which goes; PERHAPS where there is none. */
+static standing whose_field(lua_State *L, const char *name, const char *prefix, size_t n) {
+  standing as = PERHAPS;
+  if (lua_type(L, -1) == LUA_TTABLE || lua_type(L, -1) == LUA_TUSERDATA) {
+    lua_pushcfunction(L, bind_field);
+    lua_pushvalue(L, -2);
+    lua_pushstring(L, name);
+    if (lua_pcall(L, 2, 1, 0) == 0) {
+      as = whose_function(L, prefix, n);
+    } else {
+      lua_pop(L, 1);
+    }
+  }
+  lua_pop(L, 1);
+  return as;
+}
+
+/* Whose function the caller's line names: a variable of its own, or a field of one. The function that was called first
+ * has no frame, so it is looked for by that name. */
+static standing whose_call(lua_State *L, lua_Debug *caller, const lua_Debug *called, const char *prefix, size_t n) {
+  const bool in_field = strcmp(called->namewhat, "method") == 0 || strcmp(called->namewhat, "field") == 0;
+  standing as = PERHAPS;
+  const char *name;
+  for (int i = 1; (name = lua_getlocal(L, caller, i)); i++) {
+    standing here = in_field                          ? whose_field(L, called->name, prefix, n)
+                    : strcmp(name, called->name) == 0 ? whose_function(L, prefix, n)
+                                                      : (lua_pop(L, 1), PERHAPS);
+    if (here != PERHAPS) as = here; /* the last of a name is the one in scope */
+  }
+  lua_getinfo(L, "f", caller);
+  int f = lua_gettop(L);
+  for (int i = 1; as == PERHAPS && (name = lua_getupvalue(L, f, i)); i++) {
+    as = in_field                          ? whose_field(L, called->name, prefix, n)
+         : strcmp(name, called->name) == 0 ? whose_function(L, prefix, n)
+                                           : (lua_pop(L, 1), PERHAPS);
+  }
+  if (as == PERHAPS && strcmp(called->namewhat, "global") == 0) {
+    lua_getfenv(L, f);
+    as = whose_field(L, called->name, prefix, n);
+  }
+  lua_settop(L, f - 1);
+  return as;
+}
+
 bool lm_is_scripts_call(lua_State *L, int level, const char *name) {
   lua_Debug called, ar;
   if (!lua_getstack(L, level, &called)) return false;
@@ -114,9 +204,12 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name) {
   bool method = strcmp(called.namewhat, "method") == 0, field = strcmp(called.namewhat, "field") == 0;
   bool by_name = called.name && names_op(called.name, name);
   standing as = called.name && (method || field) ? stands_in(L, called.name, method) : ANOTHER;
+  standing whose = PERHAPS;
+  if (found && up == level + 1 && called.name && (own ? !by_name : !method) && as == ANOTHER) {
+    whose = whose_call(L, &ar, &called, prefix, n);
+  }
   lua_pop(L, 2);
-  if (!own) return found && (by_name || as != PERHAPS);
-  return up == level + 1 && called.name && !by_name && as == ANOTHER;
+  return own ? whose == ITSELF : found && whose != ANOTHER && (by_name || as != PERHAPS);
 }
 
 static bool is_op(const char *begin, const char *end) {

@@ -173,6 +173,7 @@ static void make_tables(lua_State *L) {
   lm_reg_set(L, &lm_reg_warned);
   lua_newtable(L);
   lm_reg_set(L, &lm_reg_ids);
+  lm_watch_python_names(L);
   lua_createtable(L, 1, 0);
   lua_pushboolean(L, 0);
   lua_rawseti(L, -2, 1); /* the slot exists: storing an error there allocates nothing */

@@ -1,12 +1,18 @@
-/* What code carried over from PyTorch gets wrong without an error: a dim of 1, which is PyTorch's 0 here, and ids that
- * count from 0. Looked for only where LM_PORT=1 or set_warnings("port") asks for it. */
+/* What code carried over from PyTorch gets wrong without an error: a dim of 1, which is PyTorch's 0 here, ids that
+ * count from 0, and True, which is nil. Looked for only where LM_PORT=1 or set_warnings("port") asks for it. */
 #include "base/log.h"
 #include "bind/bind.h"
 #include "device/graph.h"
 
 static void warn_of_dim(lua_State *L, const char *fn, const char *arg) {
   lm_warn("%s: %s 1 is the first dimension here (PyTorch's dim 0); PyTorch's %s=1 is 2", fn, arg, arg);
-  lm_show_warning(L);
+  char name[64]; /* a layer and its function are one on a line: LogSoftmax, log_softmax */
+  int n = 0;
+  for (const char *c = fn; *c && n < (int)sizeof name - 1; c++) {
+    if (*c != '_') name[n++] = *c >= 'A' && *c <= 'Z' ? (char)(*c - 'A' + 'a') : *c;
+  }
+  name[n] = '\0';
+  lm_show_warning_of(L, name);
 }
 
 /* The dim arguments that were given: the name of the first that is 1, and whether one is the last dim of several,
@@ -38,21 +44,46 @@ static dims_given given_dims(const lm_op *op, const char *args, uint32_t given, 
 
 /* ---- ids */
 
-/* Of a call's ids, or of all that a line of the script has given. */
+/* Of a call's ids, or of all that a line of the script has passed. mixed: a smaller one came after a larger one. */
 typedef struct range {
   double least, most, count;
+  bool mixed;
 } range;
+
+/* Whether an id of a vector, of those above 0, is smaller than the one before it. */
+static lm_status read_mixed(lm_tensor *ids, bool *out) {
+  lm_tensor *t[5] = {NULL, NULL, NULL, NULL, NULL};
+  lm_status status;
+  double largest;
+  lm_narrow_args before = {.x = ids, .dim = 0, .start = 1, .length = ids->numel - 1}, after = before;
+  after.start = 2;
+  TRY(lm_op_run(LM_OP_narrow, &before, &t[0]));
+  TRY(lm_op_run(LM_OP_narrow, &after, &t[1]));
+  lm_lt_args falls = {.x = t[1], .other = t[0]};
+  TRY(lm_op_run(LM_OP_lt, &falls, &t[2]));
+  lm_mul_args fallen = {.x = t[1], .other = t[2]};
+  TRY(lm_op_run(LM_OP_mul, &fallen, &t[3]));
+  lm_amax_args most = {.x = t[3], .dim = {.n = -1}};
+  TRY(lm_op_run(LM_OP_amax, &most, &t[4]));
+  TRY(lm_tensor_item_f64(t[4], &largest));
+  *out = largest > 0;
+done:
+  for (int i = 0; i < 5; i++) lm_release(t[i]);
+  return status;
+}
 
 static lm_status read_range(lm_tensor *ids, range *out) {
   lm_amin_args least = {.x = ids, .dim = {.n = -1}};
   lm_amax_args most = {.x = ids, .dim = {.n = -1}};
   lm_tensor *t[2] = {NULL, NULL};
   lm_status status;
+  out->mixed = false;
   TRY(lm_op_run(LM_OP_amin, &least, &t[0]));
   TRY(lm_op_run(LM_OP_amax, &most, &t[1]));
   TRY(lm_tensor_item_f64(t[0], &out->least));
   TRY(lm_tensor_item_f64(t[1], &out->most));
   out->count = (double)ids->numel;
+  if (ids->ndim == 1 && ids->numel > 1) TRY(read_mixed(ids, &out->mixed));
 done:
   lm_release(t[0]);
   lm_release(t[1]);
@@ -67,6 +98,14 @@ static lm_tensor *ids_of(lm_op_id id, const void *args, int64_t *size) {
     const lm_embedding_args *a = args;
     ids = a->index;
     *size = a->weight->size[0];
+  } else if (id == LM_OP_bag_sums) {
+    const lm_bag_sums_args *a = args;
+    ids = a->index;
+    *size = a->weight->size[0];
+  } else if (id == LM_OP_one_hot) {
+    const lm_one_hot_args *a = args;
+    ids = a->x;
+    *size = a->num_classes;
   } else if (id == LM_OP_cross_entropy) {
     const lm_cross_entropy_args *a = args;
     ids = a->target;
@@ -94,11 +133,13 @@ static range add_to_line(lua_State *L, const char *fn, range r) {
   if (!all) {
     lua_pop(L, 1);
     all = lua_newuserdata(L, sizeof *all);
-    *all = (range){INFINITY, -INFINITY, 0};
+    *all = (range){INFINITY, -INFINITY, 0, false};
     lua_rawset(L, top + 1);
   }
   lua_settop(L, top);
-  *all = (range){fmin(all->least, r.least), fmax(all->most, r.most), all->count + r.count};
+  const double first = r.least > 0 ? r.least : r.most;
+  *all = (range){fmin(all->least, r.least), fmax(all->most, r.most), all->count + r.count,
+                 all->mixed || r.mixed || first < all->most};
   return *all;
 }
 
@@ -115,14 +156,16 @@ static bool counts_from_0(range all, double size) {
 
 static void warn_of_ids(lua_State *L, const char *fn, range r, double size, bool are_labels) {
   if (!are_labels && r.count > 1 && r.count == r.most - r.least + 1) return; /* positions, one after the other */
-  if (r.least < 0) r.least = 1;                                              /* -100: a label that is ignored */
   range all = add_to_line(L, fn, r);
+  if (all.least < 0) all.least = 1;     /* -100: a label that is ignored */
+  if (are_labels && !all.mixed) return; /* sorted by class: the last comes last */
   if (!counts_from_0(all, size)) return;
+  const char *ids = are_labels ? "labels" : "ids";
   lm_warn(
-      "%s: of %.0f ids so far the smallest is %.0f, the largest %.0f, and none is %.0f, the size: they seem to "
-      "count from 0, as in PyTorch; ids count from 1 here, so add 1",
-      fn, all.count, all.least, all.most, size);
-  lm_show_warning(L);
+      "%s: of %.0f %s so far the smallest is %.0f, the largest %.0f, and none is %.0f, the %s: they seem to "
+      "count from 0, as in PyTorch; %s count from 1 here, so add 1",
+      fn, all.count, ids, all.least, all.most, size, are_labels ? "number of classes" : "size", ids);
+  lm_show_warning_of(L, fn);
 }
 
 /* ---- asked after each call of an op */
@@ -145,7 +188,11 @@ void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t giv
     const char *fn = o->name ? o->name : op->name;
     if (lm_is_scripts_call(L, 0, fn)) warn_of_dim(L, fn, g.first);
   }
-  if (has_range) warn_of_ids(L, op->name, r, (double)size, id != LM_OP_embedding);
+  const bool in_bags = id == LM_OP_bag_sums;
+  if (id == LM_OP_one_hot && !lm_is_scripts_call(L, 0, op->name)) return;
+  if (has_range) {
+    warn_of_ids(L, in_bags ? "embedding_bag" : op->name, r, (double)size, id != LM_OP_embedding && !in_bags);
+  }
 }
 
 enum { WRAPPER = 3 }; /* the level of the function that asked base/arguments.lua */
@@ -158,6 +205,44 @@ static int bind_look_at_dim(lua_State *L) {
   const lm_tensor *x = lm_to_tensor(L, LM_STATE(L), 3);
   if (!x || (x->ndim >= 2 && lm_is_scripts_call(L, WRAPPER, fn))) warn_of_dim(L, fn, arg);
   return 0;
+}
+
+/* ---- Python's names of values */
+
+static int bind_missing_global(lua_State *L) {
+  static const struct { const char *name, *here; } names[] = {{"True", "true"}, {"False", "false"}, {"None", "nil"}};
+  const char *name = lm_is_porting() ? lm_to_text(L, 2) : NULL;
+  for (int i = 0; name && i < (int)(sizeof names / sizeof *names); i++) {
+    if (strcmp(name, names[i].name) != 0) continue;
+    lm_warn("%s is not defined in Lua; write %s", name, names[i].here);
+    lm_show_warning_of(L, name);
+  }
+  return 0;
+}
+
+void lm_watch_python_names(lua_State *L) {
+  const bool wanted = lm_is_porting();
+  const int top = lua_gettop(L);
+  luaL_checkstack(L, 4, "globals");
+  lua_pushvalue(L, LUA_GLOBALSINDEX);
+  if (!lua_getmetatable(L, top + 1)) {
+    if (wanted) {
+      lua_createtable(L, 0, 1);
+      lua_pushcfunction(L, bind_missing_global);
+      lua_setfield(L, -2, "__index");
+      lua_setmetatable(L, top + 1);
+    }
+  } else if (!wanted && lm_field(L, top + 2, "__index") && lua_tocfunction(L, -1) == bind_missing_global) {
+    lua_pushnil(L); /* the script may have put more into that table */
+    lua_setfield(L, top + 2, "__index");
+    lua_settop(L, top + 2);
+    lua_pushnil(L);
+    if (!lua_next(L, top + 2)) {
+      lua_pushnil(L);
+      lua_setmetatable(L, top + 1);
+    }
+  }
+  lua_settop(L, top);
 }
 
 const luaL_Reg lm_ported_functions[] = {{"look_at_dim", bind_look_at_dim}, {NULL, NULL}};

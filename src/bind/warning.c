@@ -1,4 +1,4 @@
-/* Warnings: once for each line of the caller's. */
+/* Warnings: once for each line of the caller's, those of ported code once for each function there too. */
 #include <stdatomic.h>
 
 #include "base/environment_variable.h"
@@ -29,6 +29,7 @@ static int bind_set_warnings(lua_State *L) {
     return lm_raise_text(L, "set_warnings: on: no '%s'; there are true, false and \"port\"", lm_brief(word, 60));
   }
   atomic_store(&chosen, now);
+  lm_watch_python_names(L);
   return before == PORTING ? lm_return_text(L, "port") : lm_return_bool(L, before == USUAL);
 }
 
@@ -39,7 +40,9 @@ static int bind_warn(lua_State *L) {
   return 0;
 }
 
-void lm_show_warning(lua_State *L) {
+void lm_show_warning(lua_State *L) { lm_show_warning_of(L, ""); }
+
+void lm_show_warning_of(lua_State *L, const char *name) {
   const char *text = lm_take_warning();
   if (!text || level_now() == SILENT) return;
   int top = lua_gettop(L);
@@ -47,12 +50,15 @@ void lm_show_warning(lua_State *L) {
   lm_reg_get(L, &lm_reg_warned);
   lm_push_where(L);
   lua_pushvalue(L, -1);
-  lua_rawget(L, -3);
+  lua_pushstring(L, name);
+  lua_concat(L, 2);
+  lua_pushvalue(L, -1);
+  lua_rawget(L, top + 1);
   if (lua_isnil(L, -1)) {
-    lm_say("%swarning: %s", lua_tostring(L, -2), text);
-    lua_pushvalue(L, -2);
+    lm_say("%swarning: %s", lua_tostring(L, top + 2), text);
+    lua_pop(L, 1);
     lua_pushboolean(L, 1);
-    lua_rawset(L, -5);
+    lua_rawset(L, top + 1);
   }
   lua_settop(L, top);
 }
