@@ -96,6 +96,19 @@ nn.Flatten(1)(x)
     assert.same({2, 2, 5}, lines, out)
   end)
 
+  it("is reported of a function that the script keeps in a variable or field", function()
+    local lines, out = lines_of [[
+local log_softmax, add_up, unit, my = F.log_softmax, lm.sum, F.normalize, {total = lm.sum}
+log_softmax(x, 1)
+add_up(x, 1)
+unit(x, 2, 1)
+my.total(x, 1)
+total_of = lm.sum
+total_of(x, 1)
+]]
+    assert.same({3, 4, 5, 6, 8}, lines, out)
+  end)
+
   it("is reported of each function of a line", function()
     local lines, out = lines_of [[
 x:sum(1); x:mean(1)

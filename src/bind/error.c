@@ -116,15 +116,22 @@ static int bind_field(lua_State *L) {
   return 1;
 }
 
+/* Which files are ours, and where on the stack the function is that runs; 0 on a line of ours, which may name it. */
+typedef struct lookup {
+  const char *prefix;
+  size_t n;
+  int op;
+} lookup;
+
 /* Whether the Lua function at the top, which goes, is the script's, or wraps one (base/class.lua: methods). */
-static bool is_scripts_function(lua_State *L, const char *prefix, size_t n, int depth) {
+static bool is_scripts_function(lua_State *L, const lookup *u, int depth) {
   lua_Debug ar;
   lua_pushvalue(L, -1);
   lua_getinfo(L, ">S", &ar);
-  bool is = !is_own(&ar, prefix, n);
+  bool is = !is_own(&ar, u->prefix, u->n);
   for (int i = 1; depth > 0 && !is && lua_getupvalue(L, -1, i); i++) {
     if (lua_type(L, -1) == LUA_TFUNCTION && !lua_iscfunction(L, -1)) {
-      is = is_scripts_function(L, prefix, n, depth - 1);
+      is = is_scripts_function(L, u, depth - 1);
     } else {
       lua_pop(L, 1);
     }
@@ -133,28 +140,35 @@ static bool is_scripts_function(lua_State *L, const char *prefix, size_t n, int 
   return is;
 }
 
-/* The value at the top, which goes, is a function of ours, or one of the script's (ITSELF). PERHAPS: it is neither. */
-static standing whose_function(lua_State *L, const char *prefix, size_t n) {
+/* The value at the top, which goes, is a function of ours, or one that runs for the script (ITSELF). PERHAPS: it is
+ * neither. */
+static standing whose_function(lua_State *L, const lookup *u) {
   standing as = PERHAPS;
   lua_pushcfunction(L, bind_called_function);
   lua_insert(L, -2);
   if (lua_pcall(L, 1, 1, 0) == 0 && lua_type(L, -1) == LUA_TFUNCTION) {
-    lua_pushvalue(L, -1);
-    as = lua_iscfunction(L, -1) ? (lua_pop(L, 1), ANOTHER) : is_scripts_function(L, prefix, n, 1) ? ITSELF : ANOTHER;
+    if (u->op > 0 && lua_rawequal(L, -1, u->op)) {
+      as = ITSELF;
+    } else if (lua_iscfunction(L, -1)) {
+      as = ANOTHER;
+    } else {
+      lua_pushvalue(L, -1);
+      as = is_scripts_function(L, u, 1) ? ITSELF : ANOTHER;
+    }
   }
   lua_pop(L, 1);
   return as;
 }
 
 /* The same of the field `name` of the value at the top, which goes; PERHAPS where there is none. */
-static standing whose_field(lua_State *L, const char *name, const char *prefix, size_t n) {
+static standing whose_field(lua_State *L, const char *name, const lookup *u) {
   standing as = PERHAPS;
   if (lua_type(L, -1) == LUA_TTABLE || lua_type(L, -1) == LUA_TUSERDATA) {
     lua_pushcfunction(L, bind_field);
     lua_pushvalue(L, -2);
     lua_pushstring(L, name);
     if (lua_pcall(L, 2, 1, 0) == 0) {
-      as = whose_function(L, prefix, n);
+      as = whose_function(L, u);
     } else {
       lua_pop(L, 1);
     }
@@ -165,26 +179,26 @@ static standing whose_field(lua_State *L, const char *name, const char *prefix, 
 
 /* Whose function the caller's line names: a variable of its own, or a field of one. The function that was called first
  * has no frame, so it is looked for by that name. */
-static standing whose_call(lua_State *L, lua_Debug *caller, const lua_Debug *called, const char *prefix, size_t n) {
+static standing whose_call(lua_State *L, lua_Debug *caller, const lua_Debug *called, const lookup *u) {
   const bool in_field = strcmp(called->namewhat, "method") == 0 || strcmp(called->namewhat, "field") == 0;
   standing as = PERHAPS;
   const char *name;
   for (int i = 1; (name = lua_getlocal(L, caller, i)); i++) {
-    standing here = in_field                          ? whose_field(L, called->name, prefix, n)
-                    : strcmp(name, called->name) == 0 ? whose_function(L, prefix, n)
+    standing here = in_field                          ? whose_field(L, called->name, u)
+                    : strcmp(name, called->name) == 0 ? whose_function(L, u)
                                                       : (lua_pop(L, 1), PERHAPS);
     if (here != PERHAPS) as = here; /* the last of a name is the one in scope */
   }
   lua_getinfo(L, "f", caller);
   int f = lua_gettop(L);
   for (int i = 1; as == PERHAPS && (name = lua_getupvalue(L, f, i)); i++) {
-    as = in_field                          ? whose_field(L, called->name, prefix, n)
-         : strcmp(name, called->name) == 0 ? whose_function(L, prefix, n)
+    as = in_field                          ? whose_field(L, called->name, u)
+         : strcmp(name, called->name) == 0 ? whose_function(L, u)
                                            : (lua_pop(L, 1), PERHAPS);
   }
   if (as == PERHAPS && strcmp(called->namewhat, "global") == 0) {
     lua_getfenv(L, f);
-    as = whose_field(L, called->name, prefix, n);
+    as = whose_field(L, called->name, u);
   }
   lua_settop(L, f - 1);
   return as;
@@ -206,7 +220,8 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name) {
   standing as = called.name && (method || field) ? stands_in(L, called.name, method) : ANOTHER;
   standing whose = PERHAPS;
   if (found && up == level + 1 && called.name && (own ? !by_name : !method) && as == ANOTHER) {
-    whose = whose_call(L, &ar, &called, prefix, n);
+    const lookup u = {prefix, n, own ? 0 : lua_gettop(L)};
+    whose = whose_call(L, &ar, &called, &u);
   }
   lua_pop(L, 2);
   return own ? whose == ITSELF : found && whose != ANOTHER && (by_name || as != PERHAPS);
