@@ -279,6 +279,7 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     const void *in[LM_POINT_MAX_IN];
     bool here = t->out.linear && t->out.dtype == t->compute && (whole || !t->kernel) && !p->streams;
     char *out = here ? t->out.data + i * (int64_t)p->num : b.out;
+    in[0] = out; /* what a source writes has no operand */
     for (int k = 0; k < t->nin; k++) {
       const lm_operand *o = &t->in[k];
       char *tile = t->kernel ? b.in[k] : out;
