@@ -169,13 +169,14 @@ describe("attention on a device", function()
       {1, 2, 2, 4, 0, 8, 8}, {1, 2, 1, 4, 4, 0, 8}, {1, 2, 1, 4, 4, 8, 0}, {1, 2, 2, 0, 0, 0, 0},
     } do
       for _, dtype in ipairs {"float32", "float16"} do
+        lm.manual_seed(1) -- the bound is near float16's rounding
         local list = inputs(sizes, dtype)
         local by = function(q, k, v) return (op(q, k, v)) end
         local want, got = values(list, "cpu", "float64", {by = by}), values(list, "cuda", dtype, {by = by})
         for i = 1, 4 do
           assert(got[i]:numel() == want[i]:numel())
           local off = (got[i]:cpu():double() - want[i]):abs():sum():item()
-          assert(off < (dtype == "float16" and 0.1 or 1e-3), ("%s: %g"):format(table.concat(sizes, " "), off))
+          assert(off < (dtype == "float16" and 0.01 or 1e-3), ("%s: %g"):format(table.concat(sizes, " "), off))
         end
       end
     end

@@ -22,14 +22,12 @@ end
 
 --- The same of what becomes part of a sample, where a nil among several results is an error. `who` names the function.
 function one_value.of_sample(who, ...)
-  local n = select("#", ...)
-  if n < 2 then return (...) end
-  local list = {...}
-  local lacks = nil_in(list, n)
-  if lacks then
-    options.fail("%s: must return no nil among several values, got nil as value %d of %d", who, lacks, n)
+  local value = one_value.of(...)
+  if select("#", ...) > 1 and value.n then
+    options.fail("%s: must return no nil among several values, got nil as value %d of %d", who,
+      nil_in(value, value.n), value.n)
   end
-  return list
+  return value
 end
 
 return one_value
