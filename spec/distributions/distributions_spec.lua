@@ -400,7 +400,7 @@ describe("transforms", function()
     near("log_prob", { -1.612085714, -2.545459401 }, d:log_prob(lm.tensor { -1, -3 }))
     near("cdf", { 0.5, 0.2441085958 }, d:cdf(lm.tensor { -1, -3 }))
     assert.same({ 4, 2 }, d:expand({ 2 }):rsample({ 4 }).shape)
-    assert.matches("entry 1 has to be a transform", message(D.TransformedDistribution, D.Normal(0, 1), { 3 }))
+    assert.matches("transforms%[1%] must be a transform", message(D.TransformedDistribution, D.Normal(0, 1), { 3 }))
   end)
 end)
 
@@ -432,7 +432,31 @@ describe("distributions", function()
     near("triangle", c:totable(), D.MultivariateNormal(lm.zeros(2), { scale_tril = d.scale_tril }).covariance_matrix)
     assert.matches("leading block of 2 rows is not", message(D.MultivariateNormal, lm.zeros(2),
       { covariance_matrix = lm.tensor { { 1, 2 }, { 2, 1 } } }))
-    assert.matches("one of them, got 0", message(D.MultivariateNormal, lm.zeros(2)))
+    assert.matches("exactly one of .*, got 0", message(D.MultivariateNormal, lm.zeros(2)))
+  end)
+  it("take their arguments in PyTorch's order, or by name", function()
+    local c, base = lm.eye(2), D.Normal(lm.zeros(2), 1)
+    near("covariance", c:totable(), D.MultivariateNormal(lm.zeros(2), c).covariance_matrix)
+    near("precision", c:totable(), D.MultivariateNormal(lm.zeros(2), nil, c).precision_matrix)
+    near("scale_tril", c:totable(), D.MultivariateNormal(lm.zeros(2), nil, nil, c, false).scale_tril)
+    assert.is_true(D.Independent(base, 1, true).validate_args)
+    assert.is_false(D.Independent { base_distribution = base, reinterpreted_batch_ndims = 1, validate_args = false }
+      .validate_args)
+    assert.is_true(D.TransformedDistribution(base, D.ExpTransform(), true).validate_args)
+    for name, n in pairs { Normal = 2, Bernoulli = 2, Categorical = 2, Binomial = 3, StudentT = 3, Dirichlet = 1 } do
+      local given = name == "Dirichlet" and { lm.ones(2) } or name == "Categorical" and { lm.ones(2), nil }
+        or name == "Bernoulli" and { 0.5, nil } or name == "Binomial" and { 4, 0.5, nil } or { 1, 1, 1 }
+      given[n + 1] = false
+      assert.is_false(D[name](unpack(given, 1, n + 1)).validate_args, name)
+    end
+    local t = D.StudentT(3, { scale = 2 })
+    assert.same({ 0, 2 }, { t.loc:item(), t.scale:item() })
+    near("total_count", 1, D.Binomial({ probs = 0.5 }).total_count)
+    near("affine", 7, D.AffineTransform({ loc = 1, scale = 2 })(lm.tensor(3)))
+    near("affine", 7, D.AffineTransform(1, 2, 0, 0)(lm.tensor(3)))
+    near("power", 9, D.PowerTransform({ exponent = 2 })(lm.tensor(3)))
+    assert.matches("Normal: validate_args has to be true or false, got number 2", message(D.Normal, 0, 1, 2))
+    assert.matches("Normal: takes at most 3 arguments, got 4", message(D.Normal, 0, 1, true, 3))
   end)
   it("refuse parameters and values that cannot be", function()
     assert.matches("Normal: scale has to be above 0, got %-1", message(D.Normal, 0, -1))

@@ -1,10 +1,12 @@
 --- Distributions made of others: Independent, TransformedDistribution; and MultivariateNormal.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Distribution = require "luminary.distributions.distribution"
-local transforms = require "luminary.distributions.transforms"
+local Transform = require("luminary.distributions.transforms").Transform
 local ops, fail, define, joined = core.ops, options.fail, Distribution.define, Distribution._joined
+local option_rows = Distribution._option_rows
 
 local list = {}
 
@@ -21,18 +23,19 @@ local function sum_last(t, n)
 end
 
 list.Independent = define "Independent" {
-  order = {}, help = "(base, n): the last n dims of base's batch_shape as part of one event",
-  init = function(self, base, reinterpreted_batch_ndims)
+  order = {}, help = "the last reinterpreted_batch_ndims dims of the base's batch_shape become dims of one event",
+  init = arguments.takes("Independent", option_rows, function(self, base_distribution, reinterpreted_batch_ndims, opts)
+    local base = check_base("Independent", base_distribution)
     local n = options.arg("Independent", "reinterpreted_batch_ndims", reinterpreted_batch_ndims, "natural")
-    self.base_dist = check_base("Independent", base)
     if n > #base.batch_shape then
       fail("Independent: %d dims of a batch_shape of %d", n, #base.batch_shape)
     end
-    self.validate_args, self.reinterpreted_batch_ndims, self.has_rsample = false, n, base.has_rsample
+    self.base_dist, self.reinterpreted_batch_ndims, self.has_rsample = base, n, base.has_rsample
+    self.validate_args = opts.validate_args
     local kept = #base.batch_shape - n
     self.batch_shape = {unpack(base.batch_shape, 1, kept)}
     self.event_shape = joined({unpack(base.batch_shape, kept + 1)}, base.event_shape)
-  end,
+  end),
   first_parameter = function(d) return d.base_dist:first_parameter() end,
   sample = function(d, shape) return d.base_dist:_draw(shape) end,
   log_prob = function(d, x) return sum_last(d.base_dist:log_prob(x), d.reinterpreted_batch_ndims) end,
@@ -47,21 +50,22 @@ list.Independent = define "Independent" {
 }
 
 list.TransformedDistribution = define "TransformedDistribution" {
-  order = {}, help = "(base, transform or a list of them): what transforms, one after the other, make of base's values",
-  init = function(self, base, list_of)
-    self.base_dist = check_base("TransformedDistribution", base)
-    if class.is(list_of, transforms.Transform) then list_of = {list_of} end
-    if not options.is_plain(list_of) then
-      fail("TransformedDistribution: a transform or a list of them wanted, got %s", options.describe(list_of))
+  order = {}, help = "the base's values, to which the transforms, a list or one, are applied in order",
+  init = arguments.takes("TransformedDistribution", option_rows, function(self, base_distribution, transforms, opts)
+    local base = check_base("TransformedDistribution", base_distribution)
+    if class.is(transforms, Transform) then transforms = {transforms} end
+    if not options.is_plain(transforms) then
+      fail("TransformedDistribution: transforms must be a transform or a list of them, got %s",
+        options.describe(transforms))
     end
-    for i, t in ipairs(list_of) do
-      if not class.is(t, transforms.Transform) then
-        fail("TransformedDistribution: entry %d has to be a transform, got %s", i, options.describe(t))
+    for i, t in ipairs(transforms) do
+      if not class.is(t, Transform) then
+        fail("TransformedDistribution: transforms[%d] must be a transform, got %s", i, options.describe(t))
       end
     end
-    self.transforms, self.validate_args, self.has_rsample = list_of, false, base.has_rsample
-    self.batch_shape, self.event_shape = base.batch_shape, base.event_shape
-  end,
+    self.base_dist, self.transforms, self.has_rsample = base, transforms, base.has_rsample
+    self.validate_args, self.batch_shape, self.event_shape = opts.validate_args, base.batch_shape, base.event_shape
+  end),
   first_parameter = function(d) return d.base_dist:first_parameter() end,
   sample = function(d, shape)
     local x = d.base_dist:_draw(shape)
@@ -141,18 +145,16 @@ local function times(l, x) return ops.matmul(l, x:unsqueeze(-1)):squeeze(-1) end
 
 list.MultivariateNormal = define "MultivariateNormal" {
   order = {"loc"}, support = "real_vector",
-  help = "(loc, {covariance_matrix or precision_matrix or scale_tril}): normal vectors; of these matrices just one",
-  init = function(self, loc, opts)
+  help = "normal vectors of that mean; exactly one of the three matrices must be given",
+  init = arguments.takes("MultivariateNormal", {
+    {"covariance_matrix", "tensor?"}, {"precision_matrix", "tensor?"}, {"scale_tril", "tensor?"}, option_rows[1],
+  }, function(self, loc, opts)
     local name = "MultivariateNormal"
-    opts = options.check(name, opts, {
-      covariance_matrix = {"tensor"}, precision_matrix = {"tensor"}, scale_tril = {"tensor"},
-      validate_args = {"boolean", true},
-    }, "covariance_matrix")
     self.validate_args = opts.validate_args
     local given = opts.covariance_matrix or opts.precision_matrix or opts.scale_tril
     local n = (opts.covariance_matrix and 1 or 0) + (opts.precision_matrix and 1 or 0) + (opts.scale_tril and 1 or 0)
     if n ~= 1 then
-      fail("%s: covariance_matrix, precision_matrix or scale_tril wanted, one of them, got %d", name, n)
+      fail("%s: expected exactly one of covariance_matrix, precision_matrix and scale_tril, got %d", name, n)
     end
     loc = Distribution._tensors(name, {"loc"}, {loc = loc}).loc
     local size = loc.ndim > 0 and loc.shape[loc.ndim]
@@ -171,7 +173,7 @@ list.MultivariateNormal = define "MultivariateNormal" {
       {{unpack(loc.shape, 1, loc.ndim - 1)}, {unpack(l.shape, 1, l.ndim - 2)}})
     self.batch_shape, self.event_shape = batch, {size}
     self.loc, self.scale_tril = core.keep(loc:expand(joined(batch, {size}))), core.keep(l)
-  end,
+  end),
   properties = {
     covariance_matrix = function(d)
       return d.scale_tril:matmul(d.scale_tril:transpose(-1, -2)):expand(joined(d.batch_shape, d.event_shape,

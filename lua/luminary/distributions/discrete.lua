@@ -1,5 +1,6 @@
 --- Distributions of whole numbers. Categories count from 1.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local finfo = require("luminary.tensor.dtype_rules").finfo
 local Distribution = require "luminary.distributions.distribution"
@@ -65,8 +66,8 @@ local several = {
 
 -- A constructor for the two distributions of several outcomes; `event` is event_shape, given their number.
 local function several_init(name, event)
-  local function init(self, probs, logits, opts)
-    self.validate_args = options.check(name, opts, {validate_args = {"boolean", true}}).validate_args
+  return arguments.takes(name, Distribution._option_rows, function(self, probs, logits, opts)
+    self.validate_args = opts.validate_args
     if (probs == nil) == (logits == nil) then options.fail("%s: probs or logits wanted, one of them", name) end
     local key = probs ~= nil and "given_probs" or "given_logits"
     local t = Distribution._tensors(name, {"it"}, {it = probs == nil and logits or probs}).it
@@ -80,8 +81,7 @@ local function several_init(name, event)
     local batch = {unpack(t.shape, 1, t.ndim - 1)}
     self.batch_shape, self.event_shape = batch, event(self.num_events)
     self.categories = {self.num_events}
-  end
-  return init
+  end)
 end
 
 -- Places of the largest of logits with Gumbel noise, [shape…, batch…] (Gumbel 1954).
@@ -186,6 +186,7 @@ list.Poisson = define "Poisson" {
 
 list.Binomial = define "Binomial" {
   takes = {total_count = "natural", probs = "unit_interval"}, order = {"total_count", "probs"}, support = "natural",
+  defaults = {total_count = 1}, option_rows = {{"logits", lacks = true}, Distribution._option_rows[1]},
   help = "how many of total_count are 1, each with probability probs",
   mean = function(d) return d.total_count * d.probs end,
   variance = function(d) return d.total_count * d.probs * (1 - d.probs) end,

@@ -9,6 +9,7 @@
 ---
 --- takes      its parameters and what each has to be (a name of constraints.lua), which become tensors of one shape;
 ---            order: as they stand in a call
+--- defaults   of parameters that may be left out; option_rows: of the constructor, if it has others than validate_args
 --- either     of which two just one is given, and properties of those names compute the other
 --- event_dims how many of the parameters' last dims are one event's (0)
 --- support    what log_prob's argument has to be
@@ -16,6 +17,7 @@
 --- log_prob, entropy, cdf, icdf and any other method
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local constraints = require "luminary.distributions.constraints"
@@ -223,14 +225,16 @@ function Distribution:icdf(p)
   return f(self, p)
 end
 
-local option_rows = {validate_args = {"boolean", true}}
+local option_rows = {{"validate_args", "boolean", true}}
+Distribution._option_rows = option_rows
 
 -- The constructor of an entry.
 local function init_of(name, entry)
   local function init(self, ...)
     local values, n, given = {...}, #entry.order, {}
-    self.validate_args = options.check(name, values[n + 1], option_rows).validate_args
+    self.validate_args = values[n + 1].validate_args
     for i, parameter in ipairs(entry.order) do
+      if values[i] == nil and entry.defaults then values[i] = entry.defaults[parameter] end
       local stray = core.is_tensor(values[i]) == false and options.is_plain(values[i]) and next(values[i])
       if type(stray) == "string" then options.unknown(name, stray, {"validate_args", unpack(entry.order)}) end
       if values[i] ~= nil then given[#given + 1], values[parameter] = parameter, values[i] end
@@ -254,14 +258,12 @@ local function init_of(name, entry)
     end
     if entry.made then entry.made(self) end
   end
-  local parameters = {"self", unpack(entry.order)}
-  parameters[#parameters + 1] = "opts"
-  options.set_parameters(init, parameters)
-  return init
+  return arguments.of_names(name, {"self", unpack(entry.order)}, entry.option_rows or option_rows, init)
 end
 
 local reserved = {takes = true, either = true, mean = true, variance = true, mode = true, rsample = true, help = true,
-  sample = true, properties = true, log_prob = true, cdf = true, icdf = true, entropy = true, made = true}
+  sample = true, properties = true, log_prob = true, cdf = true, icdf = true, entropy = true, made = true,
+  defaults = true, option_rows = true}
 
 --- define "Name" {…}: the class of an entry, as the head of this file says.
 function Distribution.define(name, super)
@@ -276,8 +278,8 @@ function Distribution.define(name, super)
     new._formula = setmetatable(entry, {__index = super and super._formula})
     new.init = entry.init or init_of(name, entry)
     new._draw, new.has_rsample = entry.rsample or entry.sample, entry.rsample ~= nil
-    new.__help = ("lm.distributions.%s(%s [, {validate_args = true}]): %s"):format(name,
-      entry.order and table.concat(entry.order, entry.either and " or " or ", ") or "…", entry.help)
+    local one_of = entry.either and ("; exactly one of %s must be given"):format(table.concat(entry.order, " and "))
+    new.__help = ("lm.distributions.%s(): %s%s"):format(name, entry.help, one_of or "")
     return new
   end
 end

@@ -111,6 +111,7 @@ list.Chi2 = define("Chi2", list.Gamma) {
 
 list.StudentT = define "StudentT" {
   takes = {df = "positive", loc = "real", scale = "positive"}, order = {"df", "loc", "scale"}, support = "real",
+  defaults = {loc = 0, scale = 1},
   help = "Student's t with df degrees of freedom, times scale, plus loc",
   mean = function(d) return ops.where(d.df:le(1), ops.full_like(d.loc, 0 / 0), d.loc) end,
   mode = function(d) return d.loc end,

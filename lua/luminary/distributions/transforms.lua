@@ -1,6 +1,7 @@
 --- Invertible functions of each element, for TransformedDistribution: t(x), t:inv(y), and
 --- t:log_abs_det_jacobian(x, y), the logarithm of |dy/dx|.
 local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local ops = core.ops
@@ -38,6 +39,9 @@ local function define(name, forward, inv, log_det)
   return new
 end
 
+-- Arguments of PyTorch's transforms that this library lacks.
+local event_dim, cache_size = {"event_dim", 0, lacks = true}, {"cache_size", 0, lacks = true}
+
 local function softplus(x) return x:clamp(0) + (-x:abs()):exp():log1p() end
 
 --- lm.distributions.ExpTransform(): e^x
@@ -60,14 +64,14 @@ local Affine = define("AffineTransform", function(x, t) return t.loc + t.scale *
     if type(t.scale) == "number" then return ops.full_like(x, math.log(math.abs(t.scale))) end
     return ops.zeros_like(x) + t.scale:abs():log()
   end)
-function Affine:init(loc, scale)
+Affine.init = arguments.takes("AffineTransform", {event_dim, cache_size}, function(self, loc, scale, _)
   for name, v in pairs {loc = loc or false, scale = scale or false} do
     if type(v) ~= "number" and not core.is_tensor(v) then
       options.fail("AffineTransform: %s has to be a number or a tensor, got %s", name, options.describe(v or nil))
     end
     self[name] = v
   end
-end
+end)
 function Affine:sign()
   if type(self.scale) == "number" then return self.scale < 0 and -1 or 1 end
   return self.scale:sign()
@@ -77,10 +81,10 @@ end
 local Power = define("PowerTransform", function(x, t) return x ^ t.exponent end,
   function(y, t) return y ^ (1 / t.exponent) end,
   function(x, y, t) return (t.exponent * y / x):abs():log() end)
-function Power:init(exponent)
+Power.init = arguments.takes("PowerTransform", {cache_size}, function(self, exponent, _)
   self.exponent = options.arg("PowerTransform", "exponent", exponent, "number")
   if exponent == 0 then options.fail("PowerTransform: an exponent of 0 has no inverse") end
-end
+end)
 function Power:sign() return self.exponent < 0 and -1 or 1 end
 
 --- lm.distributions.ComposeTransform {a, b, …}: b(a(x))
@@ -101,14 +105,14 @@ local Compose = define("ComposeTransform",
     end
     return sum
   end)
-function Compose:init(parts)
+Compose.init = arguments.takes("ComposeTransform", {cache_size}, function(self, parts, _)
   for i, part in ipairs(options.arg("ComposeTransform", "parts", parts, "table")) do
     if not class.is(part, Transform) then
       options.fail("ComposeTransform: entry %d has to be a transform, got %s", i, options.describe(part))
     end
   end
   self.parts = parts
-end
+end)
 function Compose:sign()
   local sign = 1
   for _, part in ipairs(self.parts) do sign = sign * part:sign() end
