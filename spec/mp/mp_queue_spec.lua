@@ -7,6 +7,7 @@ local mp, nn = lm.mp, lm.nn
 
 local ffi = require "ffi"
 ffi.cdef "int kill(int pid, int number); int usleep(unsigned microseconds); int getpid(void);"
+ffi.cdef "int fcntl(int fd, int command, ...); long send(int fd, const void *data, size_t n, int flags);"
 
 local function count_descriptors()
   jit.flush()
@@ -302,6 +303,32 @@ describe("a Queue", function()
     local _, text = temp.run(folder, "ulimit -n 40; timeout 20 luajit " .. folder .. "/main.lua")
     temp.remove(folder)
     assert.matches("^false\t.*Too many open files\n5\n$", text)
+  end)
+
+  it("raises an error for a message that something else wrote into its socket, and goes on", function()
+    local before, ends = {}, {}
+    for fd = 3, 200 do before[fd] = ffi.C.fcntl(fd, 1) >= 0 end
+    local q = mp.Queue()
+    for fd = 3, 200 do
+      if not before[fd] and ffi.C.fcntl(fd, 1) >= 0 then ends[#ends + 1] = fd end
+    end
+    for _, text in ipairs {"", "short", ("longer than a heading "):rep(3)} do
+      local written
+      for _, fd in ipairs(ends) do -- the end that the queue reads is one of them, its shared memory another
+        if not written and ffi.C.send(fd, text, #text, 0x4000) == #text then
+          written = q:qsize() == 1 -- else it went the other way
+        end
+      end
+      assert.is_true(written)
+      q:put(text)
+      assert.equal(1, q:qsize())
+      assert.matches("a message is not one of lm.mp's; does something else write to descriptor %d+%?",
+        problem_of(q.get, q, {timeout = 5}))
+      assert.equal(text, q:get {timeout = 5})
+      assert.is_true(q:empty())
+    end
+    for _ = 1, 3 do q:task_done() end
+    assert.is_true(q:join(5))
   end)
 
   it("keeps no list of what has a name for each queue", function()

@@ -165,9 +165,7 @@ static ssize_t take_passed(int fd, lm_parcel **out) {
 static lm_status receive_passed(int fd, lm_parcel **out, bool *closed) {
   ssize_t n = take_passed(fd, out);
   *closed = n == 0;
-  if (n > 0)
-    return *out ? LM_OK
-                : lm_fail(LM_E_IO, "a message is not one of lm.mp's; does something else write to descriptor %d?", fd);
+  if (n > 0) return *out ? LM_OK : lm_envelope_foreign(fd);
   return n < 0 && errno != EAGAIN ? lm_envelope_broken(errno) : LM_OK;
 }
 

@@ -43,7 +43,7 @@ LM_API uint32_t lm_letter_descriptors(const lm_letter *l);
 /* The next message, if one is there: *out is NULL else, and with *closed none will come. LM_E_OOM where this process
  * has too many descriptors open for it: then it stays where it is. */
 LM_API lm_status lm_letter_take(int fd, lm_parcel **out, bool *closed);
-/* The next message's number; it stays where it is. False if there is none. */
+/* The next message's number, 0 for one that is not one of ours; it stays where it is. False if there is none. */
 LM_API bool lm_letter_peek(int fd, uint64_t *number);
 
 /* ---- channel.c */

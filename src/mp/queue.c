@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "mp/lock.h"
+#include "mp/socket_message.h"
 
 enum { READ, WRITE };
 
@@ -55,12 +56,6 @@ static lm_status lock_put(lm_queue_words *w, bool *locked) {
   return status;
 }
 
-static uint64_t in_socket(const lm_handle *h) {
-  uint64_t first, sent = atomic_load(&words_of(h)->sent);
-  if (!lm_letter_peek(h->fd[READ], &first)) return 0;
-  return sent >= first ? sent - first + 1 : 1; /* its writer is about to count it */
-}
-
 typedef struct count {
   uint64_t last, gaps; /* the newest number that left the queue; how many numbers up to there had no message */
 } count;
@@ -68,6 +63,22 @@ typedef struct count {
 static count queue_taken(const lm_queue_words *w) {
   uint64_t now = atomic_load(&w->taken);
   return (count){now >> LM_GAP_BITS, now & ((1u << LM_GAP_BITS) - 1)};
+}
+
+/* Whether there is a message; *first is the number of the next one of ours. Before that there may be one that somebody
+ * else wrote, which has no number. */
+static bool peek(const lm_handle *h, uint64_t *first, bool *foreign) {
+  if (!lm_letter_peek(h->fd[READ], first)) return false;
+  *foreign = *first == 0;
+  if (*foreign) *first = queue_taken(words_of(h)).last + 1;
+  return true;
+}
+
+static uint64_t in_socket(const lm_handle *h) {
+  bool foreign;
+  uint64_t first, sent = atomic_load(&words_of(h)->sent);
+  if (!peek(h, &first, &foreign)) return 0;
+  return sent >= first ? sent - first + 1 : 1; /* its writer is about to count it */
 }
 
 /* With the lock `get` held. */
@@ -268,14 +279,15 @@ lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_
   double deadline = lm_seconds() + seconds;
   *out = NULL;
   for (;;) {
-    bool locked, closed = false, ready;
+    bool locked, closed = false, ready, foreign;
     uint64_t number;
     TRY(lock_get(w, &locked));
     if (locked) {
-      if (lm_letter_peek(h->fd[READ], &number)) {
-        if (claim) atomic_store(claim, (int64_t)number);
-        note_taken(w, number);
+      if (peek(h, &number, &foreign)) {
+        if (claim && !foreign) atomic_store(claim, (int64_t)number);
+        if (!foreign) note_taken(w, number);
         status = lm_letter_take(h->fd[READ], out, &closed);
+        if (closed) status = lm_envelope_foreign(h->fd[READ]); /* of 0 bytes: both ends are this handle's own */
         atomic_fetch_add(&w->gets, 1);
       }
       pthread_mutex_unlock(&w->get);
@@ -294,12 +306,12 @@ done:
 }
 
 lm_status lm_queue_has(lm_handle *h, uint64_t number, bool *out) {
-  bool locked = false;
+  bool locked = false, foreign;
   uint64_t first;
   lm_status status = LM_OK;
   while (status == LM_OK && !locked) status = lock_get(words_of(h), &locked);
   if (status != LM_OK) return status;
-  *out = lm_letter_peek(h->fd[READ], &first) && first <= number;
+  *out = peek(h, &first, &foreign) && first <= number;
   pthread_mutex_unlock(&words_of(h)->get);
   return LM_OK;
 }
@@ -322,13 +334,13 @@ lm_status lm_queue_done(lm_handle *h) {
 static lm_status queue_is_done(lm_handle *h, bool *out) {
   lm_queue_words *w = words_of(h);
   lm_status status = LM_OK;
-  bool put = false, get = false;
+  bool put = false, get = false, foreign;
   uint64_t first;
   *out = false;
   TRY(lock_put(w, &put));
   if (!put) goto done;
   TRY(lock_get(w, &get));
-  if (!get || lm_letter_peek(h->fd[READ], &first)) goto done;
+  if (!get || peek(h, &first, &foreign)) goto done;
   uint64_t sent = atomic_load(&w->sent);
   count c = queue_taken(w);
   if (sent > c.last) set_taken(w, c = (count){sent, c.gaps + (sent - c.last)});

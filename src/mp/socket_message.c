@@ -21,6 +21,10 @@ lm_status lm_envelope_broken(int error) {
   return lm_fail(LM_E_IO, "the connection broke: %s", strerror(error));
 }
 
+lm_status lm_envelope_foreign(int fd) {
+  return lm_fail(LM_E_IO, "a message is not one of lm.mp's; does something else write to descriptor %d?", fd);
+}
+
 /* ---- descriptors */
 
 int lm_luggage_take(lm_luggage *l) {
@@ -143,7 +147,7 @@ static lm_status receive_message(int fd, lm_heading *h, void *body, size_t *n, l
   if (status != LM_OK) return lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
   if (m.msg_flags & MSG_CTRUNC) return lm_fail(LM_E_IO, "descriptors were lost: this process has too many open");
   if ((size_t)k < sizeof *h || (m.msg_flags & MSG_TRUNC) || h->magic != MAGIC || h->nfds != l->n - before) {
-    return lm_fail(LM_E_IO, "the message makes no sense");
+    return lm_envelope_foreign(fd);
   }
   *n = (size_t)k - sizeof *h;
   *got = true;
@@ -172,7 +176,8 @@ done:
 bool lm_envelope_peek(int fd, lm_heading *h) {
   ssize_t k;
   do { k = recv(fd, h, sizeof *h, MSG_PEEK | MSG_DONTWAIT); } while (k < 0 && (errno == EINTR || errno == ECONNRESET));
-  return k == (ssize_t)sizeof *h;
+  if (k >= 0 && (k != (ssize_t)sizeof *h || h->magic != MAGIC)) *h = (lm_heading){0};
+  return k >= 0;
 }
 
 /* Where descriptors cannot be taken in, they would be lost with their message. */

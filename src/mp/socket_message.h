@@ -31,8 +31,10 @@ lm_status lm_envelope_send(int fd, const lm_heading *h, const void *body, size_t
 /* The next one, if there is one: *got. *n: room in body, then what came. *closed: none will come. LM_E_OOM, and it
  * stays where it is, while there are not enough free descriptors for it. */
 lm_status lm_envelope_receive(int fd, lm_heading *h, void *body, size_t *n, lm_luggage *l, bool *got, bool *closed);
-/* The next one's heading; it stays where it is. False if there is none. */
+/* The next one's heading; it stays where it is. False if there is none. All 0 where that is not one of ours, or none
+ * will come. */
 bool lm_envelope_peek(int fd, lm_heading *h);
 lm_status lm_envelope_broken(int error); /* the error for a socket's errno; 0: its other end is closed */
+lm_status lm_envelope_foreign(int fd);   /* the error for a message that is not one of ours */
 
 #endif
