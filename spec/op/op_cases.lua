@@ -1059,7 +1059,9 @@ op("addmv", "input x vec", "torch.addmv(input, x, vec, beta=beta, alpha=alpha)",
   { input = t { 1 }, x = t { 3, 4 }, vec = t { 4 }, beta = 2, alpha = 3 }, { input = v { nan, nan, nan }, x = t { 3, 4 }, vec = t { 4 }, beta = 0 },
   bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "addmv: .*%[3, 4%]" } } })
 op("addr", "input x other", "torch.addr(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, { input = t { 3, 4 }, x = t { 3 }, other = t { 4 } },
-  { input = t { 4 }, x = t { 3 }, other = t { 4 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "addr: .*two vectors" } } })
+  { input = t { 4 }, x = t { 3 }, other = t { 4 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "addr: .*two vectors" },
+    { n({ 4 }, 1, 3), n({ 3 }, 1, 3), n({ 4 }, 1, 3), { beta = 0.5 }, message = "addr: beta and alpha must be integers for an input of int64, got 0.5 and 1" },
+    { n({ 4 }, 1, 3), n({ 3 }, 1, 3), n({ 4 }, 1, 3), { alpha = 1.5 }, message = "addr: beta and alpha must be integers for an input of int64, got 1 and 1.5" } } })
 op("baddbmm", "input x other", "torch.baddbmm(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, tol = rounded_between,
   { input = t { 2, 3, 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 } },
   { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "baddbmm: x is %[3, 4%]" } } })
