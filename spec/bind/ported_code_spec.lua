@@ -208,6 +208,13 @@ F.cross_entropy(lm.rand(2, 1000), lm.tensor({999, 999}):long()) F.one_hot(lm.ten
       .. text:format(half .. ", " .. half, ", {ignore_index = -100}"))))
   end)
 
+  it("are labels of masks of many images, none of which has the last class", function()
+    local mask = "local mask = lm.ones(2, 8, 8):long() mask[1]:fill_(4) mask[{2, 1}]:fill_(3)\n"
+    local call = "for _ = 1, %d do F.cross_entropy(lm.rand(2, 5, 8, 8), mask) end\n"
+    none_of(mask .. call:format(3) .. "for _ = 1, 3 do F.nll_loss(lm.rand(2, 5, 8, 8), mask) end")
+    assert.same({3}, (lines_of(mask .. call:format(10))))
+  end)
+
   it("are classes of one_hot and ids of embedding_bag, not of gather", function()
     local lines, out = lines_of [[
 for _ = 1, 5 do F.one_hot(lm.tensor({1, 2, 4, 3}):long(), 5) end

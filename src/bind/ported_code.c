@@ -44,9 +44,10 @@ static dims_given given_dims(const lm_op *op, const char *args, uint32_t given, 
 
 /* ---- ids */
 
-/* Of a call's ids, or of all that a line of the script has passed. mixed: a smaller one came after a larger one. */
+/* Of a call's ids, or of all that a line of the script has passed. draws: those that do not depend on one another; the
+ * pixels of a mask have few labels among them. mixed: a smaller one came after a larger one. */
 typedef struct range {
-  double least, most, count;
+  double least, most, count, draws;
   bool mixed;
 } range;
 
@@ -83,6 +84,7 @@ static lm_status read_range(lm_tensor *ids, range *out) {
   TRY(lm_tensor_item_f64(t[0], &out->least));
   TRY(lm_tensor_item_f64(t[1], &out->most));
   out->count = (double)ids->numel;
+  out->draws = ids->ndim >= 3 ? (double)ids->size[0] : out->count;
   if (ids->ndim == 1 && ids->numel > 1) TRY(read_mixed(ids, &out->mixed));
 done:
   lm_release(t[0]);
@@ -133,24 +135,24 @@ static range add_to_line(lua_State *L, const char *fn, range r) {
   if (!all) {
     lua_pop(L, 1);
     all = lua_newuserdata(L, sizeof *all);
-    *all = (range){INFINITY, -INFINITY, 0, false};
+    *all = (range){INFINITY, -INFINITY, 0, 0, false};
     lua_rawset(L, top + 1);
   }
   lua_settop(L, top);
   const double first = r.least > 0 ? r.least : r.most;
-  *all = (range){fmin(all->least, r.least), fmax(all->most, r.most), all->count + r.count,
+  *all = (range){fmin(all->least, r.least), fmax(all->most, r.most), all->count + r.count, all->draws + r.draws,
                  all->mixed || r.mixed || first < all->most};
   return *all;
 }
 
 /* 0 is an error elsewhere, except as a label that is ignored. So what is left of counting from 0 is that the last id,
  * which equals `size`, never comes, though the one before, PyTorch's last, or an ignored 0 does. Among ids that count
- * from 1 that is chance: at most one line in 20 if all are as frequent, where there are 4 * size ids or more, or where
- * size - 1 is among size / 20 or fewer. */
+ * from 1 that is chance: at most one line in 20 if all are as frequent, where there are 4 * size draws or more, or
+ * where size - 1 is among size / 20 or fewer. */
 static bool counts_from_0(range all, double size) {
   if (all.most >= size || all.most == all.least) return false;
   bool ends_so = all.most == size - 1;
-  if (all.count >= 4 * size) return ends_so || all.least == 0;
+  if (all.draws >= 4 * size) return ends_so || all.least == 0;
   return all.count <= size / 20 && ends_so;
 }
 
