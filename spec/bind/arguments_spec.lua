@@ -994,3 +994,21 @@ describe("a table that has its entries by metatable alone", function()
     assert.same({}, lm.zeros(setmetatable({}, { __call = print })).shape)
   end)
 end)
+
+describe("a boolean where a tensor is expected", function()
+  it("is answered with the method that compares elements", function()
+    local x, y = lm.ones { 2 }, lm.ones { 2 }
+    for name, f in pairs {
+      where = function() return lm.where(x == y) end,
+      masked_fill = function() return x:masked_fill(x == y, 0) end,
+      stack = function() return lm.stack(x == y) end,
+      ["x%[…%]"] = function() return x[x == y] end,
+    } do
+      local ok, problem = pcall(f)
+      assert.is_false(ok)
+      assert.matches(name .. ".*got false; == of tensors .* x:eq%(y%) compares their elements", tostring(problem))
+    end
+    local _, problem = pcall(lm.sum, x, { keepdim = x }) -- no boolean was given, and none is asked for elsewhere
+    assert.is_nil(tostring(problem):find("x:eq(y)", 1, true))
+  end)
+end)

@@ -16,9 +16,16 @@ const char *lm_dot_hint(const char *fn, const char *arg, int type) {
   return dotted ? text : "";
 }
 
+const char *lm_equality_hint(int type) {
+  if (type != LUA_TBOOLEAN) return "";
+  return "; == of tensors is whether both are the same object: x:eq(y) compares their elements";
+}
+
 static lm_status expected(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *want) {
-  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s", fn, arg, want, lm_got(L, s, i),
-                 lm_dot_hint(fn, arg, lua_type(L, i)));
+  int type = lua_type(L, i);
+  const char *equality = strstr(want, "tensor") ? lm_equality_hint(type) : "";
+  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s%s", fn, arg, want, lm_got(L, s, i),
+                 lm_dot_hint(fn, arg, type), equality);
 }
 
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out) {

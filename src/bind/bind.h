@@ -274,6 +274,8 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name);
  * a debug hook may free them. So calls make what they return first, then read, then use. */
 /* x.item() gives nothing for x, and x.view(4, -1) a number: what messages add to say so, or "". */
 const char *lm_dot_hint(const char *fn, const char *arg, int type);
+/* The same of a boolean where a tensor was expected: x == y, which PyTorch compares by elements. */
+const char *lm_equality_hint(int type);
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out);
 /* A tensor, or a number or boolean made 0-d; *owned is what the caller has to release, or NULL. */
 lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,

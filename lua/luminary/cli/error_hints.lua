@@ -147,8 +147,8 @@ local rows = {
   {"attempt to [%a ]+ '([%w_]+)' %(a boolean value%)", nil, function(problem)
     return assigned(problem, problem.captures[1], "[=~]=") and equality
   end},
-  {"tensor[^\n]*, got true", nil, equality},
-  {"tensor[^\n]*, got false", nil, equality},
+  {"tensor[^\n]*, got true$", nil, equality},
+  {"tensor[^\n]*, got false$", nil, equality},
   {"got nil", "%f[%w_]True%f[^%w_]", constants},
   {"got nil", "%f[%w_]False%f[^%w_]", constants},
   {"got nil", "%f[%w_]None%f[^%w_]", constants},

@@ -32,8 +32,8 @@ done:
 }
 
 static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
-  return lm_fail(LM_E_ARG, "x[…]: an integer, a range, a tensor, \"...\" or lm.newaxis expected, got %s",
-                 lm_got(L, s, i));
+  return lm_fail(LM_E_ARG, "x[…]: an integer, a range, a tensor, \"...\" or lm.newaxis expected, got %s%s",
+                 lm_got(L, s, i), lm_equality_hint(lua_type(L, i)));
 }
 
 static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
