@@ -1012,3 +1012,41 @@ describe("a boolean where a tensor is expected", function()
     assert.is_nil(tostring(problem):find("x:eq(y)", 1, true))
   end)
 end)
+
+describe("a list that begins at 0", function()
+  it("is an error of whatever reads it", function()
+    local a, b = lm.ones { 2 }, lm.zeros { 2 }
+    local l = function() return nn.Linear(2, 2) end
+    for name, f in pairs {
+      tensor = function() return lm.tensor { [0] = 1, 2, 3 } end,
+      ["tensor: x%[2%]"] = function() return lm.tensor { { 1, 2 }, { [0] = 1, 2, 3 } } end,
+      stack = function() return lm.stack { [0] = a, b } end,
+      cat = function() return lm.cat { [0] = a, b } end,
+      zeros = function() return lm.zeros { [0] = 2, 3 } end,
+      permute = function() return lm.ones({ 2, 3 }):permute { [0] = 1, 2, 1 } end,
+      ["x%[…%]"] = function() return lm.ones({ 2, 3 })[{ [0] = 1, 2, 1 }] end,
+      einsum = function() return lm.einsum("i,i", { [0] = a, a, b }) end,
+      meshgrid = function() return lm.meshgrid { [0] = a, a, b } end,
+      multi_dot = function() return lm.linalg.multi_dot { [0] = a, lm.eye(2), b } end,
+      Sequential = function() return nn.Sequential { [0] = l(), l(), l() } end,
+      ["Sequential:"] = function() return nn.Sequential { [0] = { "a", l() }, { "b", l() } } end,
+      ModuleList = function() return nn.ModuleList { [0] = l(), l() } end,
+      append_all = function() return nn.Sequential():append_all { [0] = l(), l() } end,
+      ParameterList = function() return nn.ParameterList { [0] = a, b } end,
+      SGD = function() return optim.SGD({ [0] = a, b }, { lr = 0.1 }) end,
+      Compose = function() return lm.vision.transforms.Compose { [0] = print, print } end,
+      ConcatDataset = function()
+        return data.ConcatDataset { [0] = data.TensorDataset(a), data.TensorDataset(b) }
+      end,
+      ComposeTransform = function()
+        local D = lm.distributions
+        return D.ComposeTransform { [0] = D.ExpTransform(), D.ExpTransform() }
+      end,
+    } do
+      local ok, problem = pcall(f)
+      assert(not ok, name .. " dropped an entry")
+      assert.matches(name .. ".*%[0%] is set, but lists start at 1", tostring(problem))
+      assert.matches("^[^\n]*arguments_spec.lua:%d+: ", tostring(problem))
+    end
+  end)
+end)

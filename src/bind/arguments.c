@@ -196,6 +196,13 @@ lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg) {
       fn, arg);
 }
 
+lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg) {
+  lua_rawgeti(L, i, 0);
+  bool at_zero = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  return at_zero ? lm_fail(LM_E_ARG, "%s: %s[0] is set, but lists start at 1; write {a, b, c}", fn, arg) : LM_OK;
+}
+
 static bool is_list(lua_State *L, int i) { /* a table whose keys are numbers */
   if (lua_type(L, i) != LUA_TTABLE) return false;
   lua_pushnil(L);
@@ -228,9 +235,11 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
     return lm_fail(LM_E_ARG, "%s: %s: a list expected, got %s", fn, arg,
                    plain ? "a table with named fields; options come last" : got);
   }
+  lm_status status = lm_check_start(L, i, fn, arg);
+  if (status != LM_OK) return status;
   for (size_t k = 0; k < n; k++) {
     lua_rawgeti(L, i, (int)k + 1);
-    lm_status status = read(L, s, lua_gettop(L), fn, arg, &out->v[k]);
+    status = read(L, s, lua_gettop(L), fn, arg, &out->v[k]);
     lua_pop(L, 1);
     if (status != LM_OK) return status;
   }
@@ -245,6 +254,7 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
     return lm_fail(LM_E_ARG, "%s: %s: a list of tensors expected, got one tensor: put it in a table", fn, arg);
   }
   if (!is_list(L, i)) return expected(L, s, i, fn, arg, "a list of tensors");
+  if ((status = lm_check_start(L, i, fn, arg)) != LM_OK) return status;
   size_t count = lua_objlen(L, i);
   if (count == 0 && (status = lm_check_empty(L, i, fn, arg)) != LM_OK) return status;
   if (count > 1 << 20) return lm_fail(LM_E_ARG, "%s: %s: %zu tensors are too many", fn, arg, count);
@@ -408,8 +418,18 @@ void lm_need_function(lua_State *L, int i, const char *fn, const char *before) {
                 lm_got(L, LM_STATE(L), i), fn, before);
 }
 
+/* check_start(fn, arg, list): of a list that is read in Lua. */
+static int bind_check_start(lua_State *L) {
+  luaL_checktype(L, 3, LUA_TTABLE);
+  lm_need(L, lm_check_start(L, 3, luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
+  return 0;
+}
+
+const luaL_Reg lm_argument_functions[] = {{"check_start", bind_check_start}, {NULL, NULL}};
+
 const char **lm_need_strings(lua_State *L, int i, const char *fn, int before, int *n) {
   if (lua_type(L, i) != LUA_TTABLE) lm_raise_text(L, "%s: a list of strings expected", fn);
+  lm_need(L, lm_check_start(L, i, fn, "the list"));
   *n = (int)lua_objlen(L, i);
   const char **out = lua_newuserdata(L, (size_t)(before + *n + 1) * sizeof *out);
   for (int k = 0; k < *n; k++) {

@@ -307,6 +307,8 @@ bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
 bool lm_field(lua_State *L, int i, const char *name);
 /* For a table at i in which nothing was found: an error if it has a metatable with __index or __len. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
+/* An error where the list at i has an entry at [0], which no reader of lists comes to. */
+lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg);
 /* The options at i by name, in one walk; what is not given stays as it is. Any other name is an error that tells the
  * nearest. i may be nil or nothing, or 0: no options. */
 typedef struct lm_option {
@@ -418,7 +420,7 @@ void lm_lua_threads_at_exit(void);
 /* ---- what each file adds to the module, and two of them to the methods of tensors */
 /* clang-format off */
 #define LM_FUNCTION_LISTS(X)                                                                                          \
-  X(error) X(warning) X(protected_call) X(help) X(environment) X(default) X(ported) /* bind/ */                       \
+  X(error) X(warning) X(protected_call) X(help) X(environment) X(default) X(ported) X(argument) /* bind/ */           \
   X(handle) X(table) X(random) X(scope)                                   /* bind/tensor/ */                          \
   X(mode) X(backward) X(hook) X(custom)                                   /* bind/autograd/ */                        \
   X(optim) X(rescale)                                                     /* bind/optim/ */                           \

@@ -45,6 +45,12 @@ function options.named_field(list)
   end
 end
 
+--- A list of `who`; an error where it has an entry at 0, which ipairs and # do not see.
+function options.list(who, name, list)
+  core.check_start(who, name, list)
+  return list
+end
+
 local function brief(v) return excerpt(tostring(v), 200) end
 
 --- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
@@ -81,7 +87,7 @@ end
 local function integers(v, who, name)
   if type(v) == "number" then v = {v} end
   if not is_plain(v) or options.named_field(v) then return nil end
-  for i, each in ipairs(v) do options.arg(who, ("%s[%d]"):format(name, i), each, "integer") end
+  for i, each in ipairs(options.list(who, name, v)) do options.arg(who, ("%s[%d]"):format(name, i), each, "integer") end
   return v
 end
 

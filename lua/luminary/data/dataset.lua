@@ -159,7 +159,7 @@ end)
 local ConcatDataset = class.define("ConcatDataset", Dataset)
 
 function ConcatDataset:init(sets)
-  if not options.is_plain(sets) or #sets == 0 then
+  if not options.is_plain(sets) or #options.list("ConcatDataset", "sets", sets) == 0 then
     fail("ConcatDataset: a list of sets wanted, ConcatDataset{a, b}, got %s", options.describe(sets))
   end
   self.sets, self.cumulative_sizes = {}, {}

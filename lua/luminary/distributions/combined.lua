@@ -58,7 +58,7 @@ list.TransformedDistribution = define "TransformedDistribution" {
       fail("TransformedDistribution: transforms must be a transform or a list of them, got %s",
         options.describe(transforms))
     end
-    for i, t in ipairs(transforms) do
+    for i, t in ipairs(options.list("TransformedDistribution", "transforms", transforms)) do
       if not class.is(t, Transform) then
         fail("TransformedDistribution: transforms[%d] must be a transform, got %s", i, options.describe(t))
       end

@@ -106,7 +106,8 @@ local Compose = define("ComposeTransform",
     return sum
   end)
 Compose.init = arguments.takes("ComposeTransform", {cache_size}, function(self, parts, _)
-  for i, part in ipairs(options.arg("ComposeTransform", "parts", parts, "table")) do
+  options.arg("ComposeTransform", "parts", parts, "table")
+  for i, part in ipairs(options.list("ComposeTransform", "parts", parts)) do
     if not class.is(part, Transform) then
       options.fail("ComposeTransform: entry %d has to be a transform, got %s", i, options.describe(part))
     end

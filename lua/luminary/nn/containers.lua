@@ -11,6 +11,7 @@ local records = require "luminary.nn.module_fields"
 local containers = {}
 
 local function check_module(who, position, v)
+  if options.is_plain(v) then options.list(who, "modules", v) end
   if not Module.is_module(v) then
     options.fail("%s: argument %d has to be a module, got %s%s", who, position, options.describe(v),
       type(v) == "function" and "; nn has modules that call such functions, nn.ReLU() for F.relu"
@@ -57,7 +58,7 @@ function Numbered:append_all(list)
   if not options.is_plain(list) then
     options.fail("%s.append_all: a list of modules wanted, got %s", self.__name, options.describe(list))
   end
-  for _, module in ipairs(list) do self:append(module) end
+  for _, module in ipairs(options.list(self.__name .. ".append_all", "modules", list)) do self:append(module) end
   return self
 end
 
@@ -106,7 +107,7 @@ containers.Sequential = Sequential
 function Sequential:init(...)
   local named = ...
   if select("#", ...) == 1 and options.is_plain(named) and options.is_plain(named[1]) then
-    for i, pair in ipairs(named) do
+    for i, pair in ipairs(options.list("Sequential", "modules", named)) do
       if not options.is_plain(pair) or type(pair[1]) ~= "string" or not Module.is_module(pair[2]) then
         options.fail("Sequential: entry %d has to be {name, module}, got %s", i, options.describe(pair))
       end
@@ -140,6 +141,7 @@ function ModuleList:init(list, ...)
   if not options.is_plain(list) or select("#", ...) > 0 then
     options.fail("ModuleList: a list of modules wanted, nn.ModuleList{a, b}, got %s", options.describe(list))
   end
+  options.list("ModuleList", "modules", list)
   for i, module in ipairs(list) do put(self, i, module, i > 1 and list[i + 1] == nil) end
 end
 

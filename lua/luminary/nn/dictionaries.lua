@@ -187,7 +187,7 @@ function ParameterList:extend_by(list)
   if not options.is_plain(list) then
     fail("%s: a list of tensors wanted, got %s", self.__name, options.describe(list))
   end
-  for _, t in ipairs(list) do self:append(t) end
+  for _, t in ipairs(options.list(self.__name, "parameters", list)) do self:append(t) end
   return self
 end
 

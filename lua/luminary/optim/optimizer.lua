@@ -78,7 +78,7 @@ function Optimizer:init(params, ...)
   end
   self:check_group(self.defaults)
   self.param_groups, self.state, self.known = setmetatable({}, group_list), {}, {} -- state: by parameter
-  if #params == 0 then fail("%s: the list of parameters is empty", who) end
+  if #options.list(who, "params", params) == 0 then fail("%s: the list of parameters is empty", who) end
   if core.is_tensor(params[1]) then params = {{params = params}} end
   for _, group in ipairs(params) do self:add_param_group(group) end
 end
@@ -107,7 +107,7 @@ function Optimizer:add_param_group(given)
   self:check_group(group)
   group.params = setmetatable({}, param_list)
   local seen = {}
-  for i, p in ipairs(given.params) do
+  for i, p in ipairs(options.list(who, "params", given.params)) do
     if not core.is_tensor(p) then fail("%s: parameter %d has to be a tensor, got %s", who, i, options.describe(p)) end
     if not p.is_leaf then fail("%s: parameter %d is the result of an op, not a leaf", who, i) end
     if self.known[p] or seen[p] then fail("%s: parameter %d is there twice", who, i) end

@@ -367,7 +367,10 @@ local einsum = {product = product}
 --- "ii" is a diagonal, "..." any more dims, which broadcast. Tensors may stand in a list.
 function einsum.of(equation, ...)
   options.arg("einsum", "equation", equation, "string")
-  local tensors = select("#", ...) == 1 and options.is_plain((...)) and (...) or {...}
+  local tensors = {...}
+  if select("#", ...) == 1 and options.is_plain(tensors[1]) then
+    tensors = options.list("einsum", "tensors", tensors[1])
+  end
   local text = equation:gsub("%s+", "")
   local inputs, output = text:match "^(.-)%->(.*)$"
   inputs = inputs or text

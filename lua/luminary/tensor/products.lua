@@ -135,7 +135,9 @@ end)
 
 -- lm.linalg.multi_dot, for its caller `who`.
 local function multi_dot(who, tensors)
-  if not options.is_plain(tensors) or #tensors < 2 then fail("%s: a list of 2 or more tensors wanted", who) end
+  if not options.is_plain(tensors) or #options.list(who, "tensors", tensors) < 2 then
+    fail("%s: a list of 2 or more tensors wanted", who)
+  end
   local terms, n = {}, #tensors
   for i, x in ipairs(tensors) do
     arg(who, "tensor " .. i, x, "tensor")

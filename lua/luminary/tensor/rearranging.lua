@@ -22,7 +22,7 @@ end
 local function list_of(who, rows, ...)
   local list, n = {...}, select("#", ...)
   local given = n > 1 and options.is_plain(list[n]) and table.remove(list) or nil
-  if #list == 1 and options.is_plain(list[1]) then list = list[1] end
+  if #list == 1 and options.is_plain(list[1]) then list = options.list(who, "tensors", list[1]) end
   if #list == 0 or options.named_field(list) then
     fail("%s: tensors, or a list of them, wanted, got %s", who, describe(n == 0 and nil or ...))
   end

@@ -70,6 +70,7 @@ static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
   size_t count = lua_objlen(L, 2);
   if (count > MOST_ENTRIES)
     return lm_fail(LM_E_ARG, "x[…]: %zu entries; tensors have at most %d dims", count, LM_MAX_DIMS);
+  if (count > 0) status = lm_check_start(L, 2, "x[…]", "key");
   for (size_t k = 0; k < count && status == LM_OK; k++) {
     lua_rawgeti(L, 2, (int)k + 1);
     status = read_entry(L, s, lua_gettop(L), &e[k]);

@@ -169,6 +169,9 @@ static lm_status fill_list(lua_State *L, const lm_lua *s, int i, const shape *sh
     return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s at %s where a list of %lld is expected", lm_got(L, s, i),
                    place_text(at), (long long)sh->size[depth]);
   }
+  char name[136];
+  snprintf(name, sizeof name, "x%s", place_text(at));
+  TRY(lm_check_start(L, i, "tensor", name));
   int64_t n = (int64_t)lua_objlen(L, i);
   if (n != sh->size[depth]) {
     return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s has %lld elements where %lld are expected", place_text(at),

@@ -116,7 +116,7 @@ end
 
 -- A checked list of what a container is made of.
 local function parts_of(who, list)
-  if not options.is_plain(list) or #list == 0 then
+  if not options.is_plain(list) or #options.list(who, "transforms", list) == 0 then
     fail("%s: a list of transforms expected, got %s", who, options.describe(list))
   end
   local parts = {}
