@@ -453,6 +453,18 @@ describe("weights =", function()
       .. "model.norm.weight: %[3%] in the state_dict, %[4096%] in the model$", function()
       models.llama {weights = here}
     end)
+    local state = models.llama({vocab_size = 11, hidden_size = 4, intermediate_size = 4, num_attention_heads = 2,
+      num_hidden_layers = 1, max_position_embeddings = 8}):state_dict()
+    local config = [[{"model_type": "llama", "vocab_size": 11, "hidden_size": 4, "intermediate_size": 4,
+      "num_attention_heads": 2, "num_hidden_layers": %d, "max_position_embeddings": %d}]]
+    says("llama: num_hidden_layers must be at most %d+, the number of tensors in the weights, got 10000", function()
+      models.llama {weights = saved("deep", config:format(10000, 8), state)}
+    end)
+    says("llama: its buffers would take 2.0 GiB, its weights take 0.0 GiB; the largest size is "
+      .. "max_position_embeddings = 268435456", function()
+      models.llama {weights = saved("wide", config:format(1, 2 ^ 28), state)}
+    end)
+    assert.equal(4, models.llama {weights = saved("good", config:format(1, 8), state)}.config.hidden_size)
     assert.is_true(peak() - before < 256, ("%.0f MiB more"):format(peak() - before))
   end)
 

@@ -119,11 +119,53 @@ local function memory_of_machine()
   return sum > 0 and sum or nil
 end
 
-local function check_memory(who, net, dtype, device)
+-- "; the largest size is n_embd = 1048576" of options that are sizes.
+local function largest_size(spec, given)
+  local largest
+  for name, row in pairs(spec) do
+    local size = row[1] == "count" and given[name]
+    if size and (not largest or size > given[largest]) then largest = name end
+  end
+  return largest and ("; the largest size is %s = %.0f"):format(largest, given[largest]) or ""
+end
+
+local function check_memory(who, net, dtype, device, largest)
   local bytes, there = planned.bytes(net, dtype), memory_of_machine()
   if there and bytes > there and not core.device(device or "cpu"):find "^cuda" then
-    fail("%s: it is of %.1f GiB, and this machine has %.1f GiB of memory%s", who, bytes / 2 ^ 30, there / 2 ^ 30,
-      dtype == nil and "; dtype = \"bfloat16\" halves it" or "")
+    fail("%s: it is of %.1f GiB, and this machine has %.1f GiB of memory%s%s", who, bytes / 2 ^ 30, there / 2 ^ 30,
+      largest, dtype == nil and "; dtype = \"bfloat16\" halves it" or "")
+  end
+end
+
+-- The number of tensors in a table and those within it, and their bytes.
+local function held_by(weights)
+  local n, bytes = 0, 0
+  for _, v in pairs(weights) do
+    if core.is_tensor(v) then
+      n, bytes = n + 1, bytes + v:numel() * v:element_size()
+    elseif options.is_plain(v) then
+      local n_within, bytes_within = held_by(v)
+      n, bytes = n + n_within, bytes + bytes_within
+    end
+  end
+  return n, bytes
+end
+
+-- A layer has tensors: a config.json of more layers than there are tensors is wrong, and the layers would take long.
+local function check_layers(who, spec, told, n)
+  for name, row in pairs(spec) do
+    if row[1] == "count" and name:find "layer" and told[name] and told[name] > n then
+      fail("%s: %s must be at most %d, the number of tensors in the weights, got %.0f", who, name, n, told[name])
+    end
+  end
+end
+
+-- Buffers, such as angles of positions, are not in the weights, but no larger than those.
+local function check_buffers(who, net, bytes, largest)
+  local buffers = planned.bytes(net) - planned.bytes(net, nil, true)
+  if buffers > 2 ^ 30 and buffers > bytes then
+    fail("%s: its buffers would take %.1f GiB, its weights take %.1f GiB%s", who, buffers / 2 ^ 30, bytes / 2 ^ 30,
+      largest)
   end
 end
 
@@ -201,7 +243,10 @@ return function(who, opts, spec, make, first, reads)
   local dtype = given.dtype
   if dtype == "auto" then dtype = options.is_plain(weights) and dtype_of_weights(config, weights) or nil end
   dtype, how.dtype = changes.dtype(who, dtype), dtype
-  local net = planned.of(make, copied(own))
+  local plain, n_tensors, bytes = config and options.is_plain(weights), nil, nil
+  if plain then n_tensors, bytes = held_by(weights) end
+  if plain and how.strict ~= false then check_layers(who, spec, told, n_tensors) end
+  local net, largest = planned.of(make, copied(own)), largest_size(spec, own)
   local complete = false
   if weights then
     how.dry_run = true
@@ -218,7 +263,8 @@ return function(who, opts, spec, make, first, reads)
     end
     how.dry_run, complete = nil, #report.missing_keys == 0 and #(report.mismatched_keys or {}) == 0
   end
-  check_memory(who, net, dtype, device)
+  check_memory(who, net, dtype, device, largest)
+  if plain then check_buffers(who, net, bytes, largest) end
   if complete then
     planned.allocate(net, dtype, device)
   else

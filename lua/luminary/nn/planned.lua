@@ -48,10 +48,11 @@ function planned.allocate(net, dtype, device)
   return net:to {dtype = dtype, device = device}
 end
 
---- The bytes of a net's parameters and buffers, floating ones of this dtype, or of their own.
-function planned.bytes(net, dtype)
+--- The bytes of a net's parameters and buffers, or of the parameters alone, floating ones of this dtype, or of their
+--- own.
+function planned.bytes(net, dtype, parameters_only)
   local sum = 0
-  for _, list in ipairs {net:parameters(), net:buffers()} do
+  for _, list in ipairs {net:parameters(), parameters_only and {} or net:buffers()} do
     for _, t in ipairs(list) do
       local wanted = t:is_floating_point() and dtype or t.dtype
       sum = sum + t:numel() * ops.empty({}, {dtype = wanted}):element_size()
