@@ -1,6 +1,26 @@
 -- What scripts/setup installs, and builds with parts left out: for machines that are not like this one.
 local temp = require "spec.support.temp"
 
+describe("--help #lua", function()
+  for _, script in ipairs {"setup", "test"} do
+    it("of scripts/" .. script .. " has every option, and does nothing else", function()
+      local folder = temp.folder()
+      local _, refused, code = temp.run(folder, ("scripts/%s --nonsense"):format(script))
+      assert.equal(2, code)
+      local known = refused:match "^[^\n]*unknown option %-%-nonsense %(known: ([^\n]*)%)\n$"
+      for _, option in ipairs {"--help", "-h"} do
+        local ok, text = temp.run(folder, ("here=$PWD; cd / && $here/scripts/%s %s"):format(script, option))
+        assert(ok, text)
+        for name in known:gmatch "%-%-[%w-]+" do assert.matches(name, text, 1, true) end
+        assert.matches(("\n  scripts/%s --"):format(script), text, 1, true)
+        assert.not_matches("\n *#", text) -- no line of the program itself
+        assert.not_matches("set %-e?u", text)
+      end
+      temp.remove(folder)
+    end)
+  end
+end)
+
 describe("scripts/setup #lua", function()
   local folder
   before_each(function() folder = temp.folder() end)
