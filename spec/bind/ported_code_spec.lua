@@ -94,6 +94,18 @@ gelu.gate(x)
 nn.Flatten(1)(x)
 ]]
     assert.same({2, 2, 5}, lines, out)
+    lines, out = lines_of [[
+local layers, functions = {nn.Flatten(1), nn.LogSoftmax(1)}, {F.softmax, lm.sum}
+for i = 1, 2 do
+  layers[i](x)
+  functions[i](x, 1)
+end
+local Gate = nn.Module:extend "Gate"
+function Gate:forward(t) return F.glu(t, 1) end
+local gates = {Gate()}
+gates[#gates](lm.rand(2, 4, 4))
+]]
+    assert.same({2, 2, 5, 5, 10}, lines, out)
   end)
 
   it("is reported of a function that the script keeps in a variable or field", function()

@@ -3,7 +3,7 @@
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
     lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback, lm_reg_catchers,
-    lm_reg_module, lm_reg_ids;
+    lm_reg_module, lm_reg_ported;
 static const char lm_reg_anchor;
 
 void lm_reg_set(lua_State *L, const char *key) {
@@ -172,7 +172,7 @@ static void make_tables(lua_State *L) {
   lua_newtable(L);
   lm_reg_set(L, &lm_reg_warned);
   lua_newtable(L);
-  lm_reg_set(L, &lm_reg_ids);
+  lm_reg_set(L, &lm_reg_ported);
   lm_watch_python_names(L);
   lua_createtable(L, 1, 0);
   lua_pushboolean(L, 0);

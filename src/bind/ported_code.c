@@ -4,15 +4,46 @@
 #include "bind/bind.h"
 #include "device/graph.h"
 
+/* A layer and its function by one name: LogSoftmax, log_softmax. */
+typedef struct common_name {
+  char text[64];
+} common_name;
+
+static common_name common_name_of(const char *fn) {
+  common_name name;
+  int n = 0;
+  for (const char *c = fn; *c && n < (int)sizeof name.text - 1; c++) {
+    if (*c != '_') name.text[n++] = *c >= 'A' && *c <= 'Z' ? (char)(*c - 'A' + 'a') : *c;
+  }
+  name.text[n] = '\0';
+  return name;
+}
+
 static void warn_of_dim(lua_State *L, const char *fn, const char *arg) {
   lm_warn("%s: %s 1 is the first dimension here (PyTorch's dim 0); PyTorch's %s=1 is 2", fn, arg, arg);
-  char name[64]; /* a layer and its function are one on a line: LogSoftmax, log_softmax */
-  int n = 0;
-  for (const char *c = fn; *c && n < (int)sizeof name - 1; c++) {
-    if (*c != '_') name[n++] = *c >= 'A' && *c <= 'Z' ? (char)(*c - 'A' + 'a') : *c;
-  }
-  name[n] = '\0';
-  lm_show_warning_of(L, name);
+  lm_show_warning_of(L, common_name_of(fn).text);
+}
+
+/* A layer of that name was warned of where it was made. */
+static void note_layer(lua_State *L, const char *fn) {
+  lm_reg_get(L, &lm_reg_ported);
+  lua_pushstring(L, common_name_of(fn).text);
+  lua_pushboolean(L, 1);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+/* Whether the op may be run by a layer of which a warning was given: layers[i](x) names no function. */
+static bool is_noted_layer(lua_State *L, const char *fn) {
+  lua_Debug called;
+  if (!lua_getstack(L, 0, &called) || !lua_getinfo(L, "n", &called) || called.name) return false;
+  luaL_checkstack(L, 4, "layers");
+  lm_reg_get(L, &lm_reg_ported);
+  lua_pushstring(L, common_name_of(fn).text);
+  lua_rawget(L, -2);
+  bool noted = lua_toboolean(L, -1);
+  lua_pop(L, 2);
+  return noted;
 }
 
 /* The dim arguments that were given: the name of the first that is 1, and whether one is the last dim of several,
@@ -125,7 +156,7 @@ static lm_tensor *ids_of(lm_op_id id, const void *args, int64_t *size) {
 static range add_to_line(lua_State *L, const char *fn, range r) {
   int top = lua_gettop(L);
   luaL_checkstack(L, 8, "ids");
-  lm_reg_get(L, &lm_reg_ids);
+  lm_reg_get(L, &lm_reg_ported);
   lm_push_where(L);
   lua_pushstring(L, fn);
   lua_concat(L, 2);
@@ -188,7 +219,8 @@ void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t giv
     const lm_overload *o = lm_overloads; /* x:max(dim) is max_dim */
     while (o->name && o->number != id) o++;
     const char *fn = o->name ? o->name : op->name;
-    if (lm_is_scripts_call(L, 0, fn)) warn_of_dim(L, fn, g.first);
+    const bool hidden = op->inner && !o->name;
+    if (!hidden && lm_is_scripts_call(L, 0, fn) && !is_noted_layer(L, fn)) warn_of_dim(L, fn, g.first);
   }
   const bool in_bags = id == LM_OP_bag_sums;
   if (id == LM_OP_one_hot && !lm_is_scripts_call(L, 0, op->name)) return;
@@ -206,6 +238,7 @@ static int bind_look_at_dim(lua_State *L) {
   const char *fn = luaL_checkstring(L, 1), *arg = luaL_checkstring(L, 2);
   const lm_tensor *x = lm_to_tensor(L, LM_STATE(L), 3);
   if (!x || (x->ndim >= 2 && lm_is_scripts_call(L, WRAPPER, fn))) warn_of_dim(L, fn, arg);
+  if (!x) note_layer(L, fn);
   return 0;
 }
 
