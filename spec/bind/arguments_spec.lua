@@ -1034,6 +1034,16 @@ describe("a list that begins at 0", function()
       append_all = function() return nn.Sequential():append_all { [0] = l(), l() } end,
       ParameterList = function() return nn.ParameterList { [0] = a, b } end,
       SGD = function() return optim.SGD({ [0] = a, b }, { lr = 0.1 }) end,
+      Conv2d = function() return nn.Conv2d(1, 1, { [0] = 3, 3 }) end,
+      ModuleDict = function() return nn.ModuleDict { [0] = { "a", l() }, { "b", l() } } end,
+      pad_sequence = function() return nn.utils.rnn.pad_sequence { [0] = a, b } end,
+      parameters_to_vector = function() return nn.utils.parameters_to_vector { [0] = a, b } end,
+      clip_value = function() return nn.utils.clip_grad_value_({ [0] = a, b }, 1) end,
+      MultiStepLR = function()
+        return optim.lr_scheduler.MultiStepLR(optim.SGD({ a }, { lr = 0.1 }), { [0] = 1, 2 })
+      end,
+      random_split = function() return data.random_split(data.TensorDataset(lm.ones(5)), { [0] = 2, 3, 2 }) end,
+      WeightedRandomSampler = function() return data.WeightedRandomSampler({ [0] = 1, 2 }, 1) end,
       Compose = function() return lm.vision.transforms.Compose { [0] = print, print } end,
       ConcatDataset = function()
         return data.ConcatDataset { [0] = data.TensorDataset(a), data.TensorDataset(b) }

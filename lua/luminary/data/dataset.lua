@@ -247,7 +247,7 @@ local random_split = arguments.takes("random_split", {
   if opts.seed and opts.generator then fail("random_split: give seed or generator, not both") end
   local n, sum, counts = length_of("random_split", set), 0, {}
   if type(lengths) ~= "table" or #lengths == 0 then fail("random_split: a list of lengths wanted") end
-  for i, length in ipairs(lengths) do
+  for i, length in ipairs(options.list("random_split", "lengths", lengths)) do
     sum = sum + options.arg("random_split", "length " .. i, length, "positive")
     counts[i] = length
   end

@@ -133,7 +133,7 @@ Weighted.init = arguments.takes("WeightedRandomSampler", {
   self.weights, self.num_samples = {}, options.arg(who, "num_samples", num_samples, "count")
   self.epoch = 0
   local total, above = 0, 0
-  for i = 1, table.maxn(weights) do
+  for i = 1, table.maxn(options.list(who, "weights", weights)) do
     local w = weights[i]
     if type(w) ~= "number" or not (w >= 0 and w < 1 / 0) then
       fail("%s: weight %d has to be a number of at least 0, got %s", who, i, options.describe(w))

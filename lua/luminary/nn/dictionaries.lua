@@ -16,7 +16,7 @@ local function each_of(who, given)
     fail("%s: a table of names, or a list {{name, value}, …} wanted, got %s", who, options.describe(given))
   end
   local list = {}
-  for i, pair in ipairs(given) do
+  for i, pair in ipairs(options.list(who, "entries", given)) do
     if type(pair) ~= "table" or type(pair[1]) ~= "string" or pair[2] == nil then
       fail("%s: entry %d has to be {name, value}, got %s", who, i, options.describe(pair))
     end

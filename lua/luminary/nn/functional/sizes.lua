@@ -14,6 +14,7 @@ function sizes.of(n, least, also)
   return function(who, name, v)
     if also and also[v] then return v end
     local list = type(v) == "number" and {v} or v
+    if type(list) == "table" then options.list(who, name, list) end
     local good = type(list) == "table" and (#list == n or #list == 1)
     good = good and not options.named_field(list)
     for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= least end

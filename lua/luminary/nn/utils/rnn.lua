@@ -8,7 +8,7 @@ local ops, fail = core.ops, options.fail
 local rnn = {}
 
 local function check_sequences(who, sequences)
-  if not options.is_plain(sequences) or #sequences == 0 then
+  if not options.is_plain(sequences) or #options.list(who, "sequences", sequences) == 0 then
     fail("%s: a list of tensors wanted, got %s", who, options.describe(sequences))
   end
   for i, t in ipairs(sequences) do
@@ -50,7 +50,7 @@ local function lengths_of(who, lengths, x, least, batch_first)
     if lengths.ndim ~= 1 then fail("%s: lengths is %s; [%d] wanted", who, options.describe(lengths), x.shape[2]) end
     lengths = lengths:totable()
   end
-  options.arg(who, "lengths", lengths, "table")
+  options.list(who, "lengths", options.arg(who, "lengths", lengths, "table"))
   if #lengths ~= x.shape[2] then
     fail("%s: %d lengths for %d sequences%s", who, #lengths, x.shape[2], #lengths == x.shape[1]
       and (batch_first and "; with batch_first = true x is [B, T, …], without it [T, B, …]"

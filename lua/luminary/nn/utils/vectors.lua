@@ -12,7 +12,7 @@ local function check_list(who, list)
   if not options.is_plain(list) then
     fail("%s: a list of parameters wanted, net:parameters(), got %s", who, options.describe(list))
   end
-  for i, p in ipairs(list) do options.arg(who, "parameter " .. i, p, "tensor") end
+  for i, p in ipairs(options.list(who, "parameters", list)) do options.arg(who, "parameter " .. i, p, "tensor") end
 end
 
 --- All parameters of a list, one after the other, as one vector, through which gradients pass.

@@ -41,7 +41,7 @@ schedule "MultiStepLR" {
   settings = {{"milestones", check_milestones}, gamma},
   made = function(self)
     local counts = {}
-    for i, epoch in ipairs(self.milestones) do
+    for i, epoch in ipairs(options.list("MultiStepLR", "milestones", self.milestones)) do
       options.arg("MultiStepLR", ("milestones[%d]"):format(i), epoch, "integer")
       counts[epoch] = (counts[epoch] or 0) + 1
     end

@@ -204,7 +204,7 @@ end
 local function check(who, name, value, kind)
   if type(kind) == "function" then return kind(who, name, value) end
   if kind ~= "numbers" then return options.arg(who, name, value, kind) end
-  for i, v in ipairs(options.arg(who, name, value, "table")) do
+  for i, v in ipairs(options.list(who, name, options.arg(who, name, value, "table"))) do
     options.arg(who, ("%s[%d]"):format(name, i), v, "number")
   end
   return value

@@ -89,7 +89,7 @@ function Chained:step()
 end
 
 local function check_milestones(who, name, list)
-  for i, epoch in ipairs(options.arg(who, name, list, "table")) do
+  for i, epoch in ipairs(options.list(who, name, options.arg(who, name, list, "table"))) do
     options.arg(who, ("%s[%d]"):format(name, i), epoch, "integer")
     if i > 1 and epoch < list[i - 1] then
       fail("%s: %s have to increase, got %s after %s", who, name, tostring(epoch), tostring(list[i - 1]))
