@@ -1,5 +1,5 @@
 --- The environment variables that luminary has of its own, each once: the C code and the library read them by this
---- table, `luminary help environment` prints it, and README's is made of it. Needs nothing of the library.
+--- table, `luminary help environment` and docs/status/environment_variables.md print it. Needs nothing of the library.
 local entries = require "luminary.base.entry_reader"
 
 local list, variable = entries.of("variable", {

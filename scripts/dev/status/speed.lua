@@ -1,0 +1,129 @@
+-- Measured speed: docs/status/speed.md is written from it by gen_status.lua. To add figures, run a section's command on
+-- a quiet machine, both sides in one sitting, and copy what it prints.
+--
+-- A section is a list of rows below a head; {row, Luminary, the other, ratio} or what `columns` says. `when` is the
+-- date; sections without one are older than the page.
+local ZEN5 = "two cores of a Zen 5"
+local EMERALD = "two cores of an Emerald Rapids with AVX-512, AMX hidden"
+local ZEN3 = "two cores of a Zen 3 with AVX2"
+
+return {
+  {
+    title = "Beside PyTorch, with AVX-512",
+    command = "scripts/bench/compute --peer PYTHON", machine = ZEN5, against = "PyTorch 2.15",
+    columns = {"", "Luminary", "PyTorch", "ratio"},
+    {"`require \"luminary\"`, `import torch` (a later run, on a busier machine)", "21.8 ms", "2,275 ms", 104},
+    {"`a + b` on 4 floats", "0.23 µs", "0.87 µs", 3.8},
+    {"forward and backward of add, mul, sum", "2.9 µs", "18.3 µs", 6.4},
+    {"an epoch of Fashion-MNIST through the loader, shuffled, as float", "43 ms", "46 ms", 1.07},
+    {"SGD with momentum over 11.2 M parameters (PyTorch's fused)", "3.6 ms", "3.8 ms", 1.07},
+    {"Adam over 11.2 M parameters (PyTorch's fused)", "4.6 ms", "5.2 ms", 1.12},
+    {"MLP 784-256-10, a training step of 256", "0.81 ms", "1.47 ms", 1.8},
+    {"LeNet, a training step of 256", "16.1 ms", "21.1 ms", 1.3},
+    {"ResNet-18 (28×28), a training step of 64", "232 ms", "456 ms", "2.0"},
+    {"ResNet-18 (28×28), a training step of 256", "905 ms", "2,000 ms", 2.2},
+  },
+  {
+    title = "Beside PyTorch, with AVX2",
+    command = "LM_CPU_LEVEL=1 scripts/bench/compute --peer PYTHON --rounds 3 resnet64 resnet50 vgg11",
+    machine = ZEN5 .. ", both sides held to AVX2", against = "PyTorch 2.15", when = "November 2026",
+    columns = {"", "ratio"},
+    {"ResNet-18 (28×28), a training step of 64", 1.96},
+    {"ResNet-50 (224×224), a training step of 8", 1.26},
+    {"VGG-11 (224×224), a training step of 16", 3.02},
+  },
+  {
+    title = "ResNet-50",
+    command = "scripts/bench/compute --peer PYTHON --rounds 5 resnet50", machine = EMERALD,
+    against = "PyTorch 2.15, without tcmalloc",
+    columns = {"", "ratio"},
+    {"a training step of 8 images of 224×224, two threads, three runs", "1.25, 1.29, 1.20"},
+    {"the same on one thread", 1.39},
+  },
+  {
+    title = "bfloat16 and optimizers",
+    command = "scripts/bench/compute --peer PYTHON", machine = EMERALD, against = "PyTorch 2.15",
+    columns = {"", "ratio"},
+    {"ResNet-18, a training step of 64 under autocast to bfloat16", 2.4},
+    {"LeNet, a training step of 256 under autocast to bfloat16", 1.6},
+    {"steps over 11.2 M parameters: SGD, Adam, AdamW, Adagrad", "1.04, 1.10, 1.1, 1.04"},
+    {"ASGD, Adamax, RMSprop, NAdam", "1.8, 2.3, 3.1, 3.6"},
+    {"RAdam, Adadelta, Rprop", "3.8, 4.2, 11"},
+    remark = "A product of bfloat16 matrices takes as long there as one of float32, since that CPU's instruction is no "
+      .. "faster; PyTorch's takes 1.8 times as long.",
+  },
+  {
+    title = "Language models",
+    command = "scripts/bench/language --peer PYTHON --llama FILE", machine = ZEN3,
+    against = "Hugging Face's GPT-2 with PyTorch's attention; llama.cpp",
+    columns = {"GPT-2 of 124 million parameters, two threads", "tokens a second", "ratio"},
+    {"a training step of 4 × 256 tokens with AdamW, beside Hugging Face's", "", 1.3},
+    {"the same on " .. EMERALD, "", 1.14},
+    {"tokens one by one with the cache, after a prompt of 32, float32, beside Hugging Face's", "40", 1.7},
+    {"tokens one by one in float32, beside llama.cpp, several runs", "40", "0.79 to 0.97"},
+    {"in bfloat16, beside llama.cpp", "70", "0.89 to 0.91"},
+    {"with int8 weights, beside llama.cpp's Q8_0", "118", "0.88 to 1.02"},
+    {"1.1 billion parameters in TinyLlama's shape (`--model tinyllama`), the same three", "", "0.90, 0.89, 0.91"},
+    remark = "Waiting threads sleep here after some 25 µs, which leaves the cores to others; llama.cpp's do not. "
+      .. "`GOMP_SPINCOUNT=100000` keeps ours awake too; beside a busy program it doubles a step's time.",
+  },
+  {
+    title = "Layers over sequences",
+    command = "scripts/bench/compute --peer PYTHON rnn256 gru256 lstm256 transformer256 transformer256_dropout "
+      .. "attention4096 attention4096_causal attention4096_dropout",
+    machine = ZEN3, against = "PyTorch 2.15", columns = {"a training step", "ratio"},
+    {"LSTM, GRU, RNN, 256 wide, 64 steps, 32 sequences", "1.14, 1.8, 1.65"},
+    {"a transformer of six layers, 256 wide, 16 × 128 tokens; with dropout", "1.0; 1.3"},
+    {"attention over 4,096 tokens; causal; with dropout", "1.14; 1.18; 5.9"},
+  },
+  {
+    title = "Less memory",
+    command = "scripts/bench/recompute.lua", machine = "a CPU", against = "the same step without checkpoints",
+    columns = {"a step of a 12-layer transformer with checkpoints", "ratio"},
+    {"memory", 0.13},
+    {"time", 1.35},
+  },
+  {
+    title = "Two ranks on one host",
+    command = "scripts/bench/collectives; scripts/bench/collectives --buckets; scripts/bench/ddp --peer PYTHON",
+    machine = ZEN5 .. ", one compute thread for each rank", against = "`LM_SHM=0`, which is sockets",
+    columns = {"", "shared memory", "sockets"},
+    {"all_reduce of 1,000 floats", "12 µs", "57 µs"},
+    {"all_reduce of 45 MB", "3.3 ms", "8.0 ms"},
+    {"averaging 45 MB of gradients, beyond backward", "2.4 ms", ""},
+    {"ResNet-18, batch 32 a rank: share of twice one rank's throughput", "88 %", "81 %"},
+    {"PyTorch's DistributedDataParallel over gloo beside it", "", "80 %"},
+    remark = "Averaging costs 1 to 2 of the 12 %. The rest is memory and caches that two such processes share, which "
+      .. "differs from minute to minute (86 to 97 % without averaging).",
+  },
+  {
+    title = "Images and loaders",
+    command = "scripts/bench/transforms 1; scripts/bench/compute --peer PYTHON normal_epoch; "
+      .. "scripts/bench/compute --peer PYTHON --images DIR photo_epoch",
+    machine = "a busy machine with AVX-512, one thread", against = "torchvision's transforms.v2 and PyTorch's loader",
+    columns = {"", "ratio"},
+    {"an image of 375×500 resized to 256; a batch of float32", "2.7; 6.8"},
+    {"rotated: an image; a batch", "3.3; 1.5"},
+    {"blurred: an image; a batch", "19; 18"},
+    {"colors jittered: an image; a batch", "88; 19"},
+    {"flips and inversion of one image", "1"},
+    {"Fashion-MNIST with `ToTensor` and `Normalize` in batches of 256, each loader at its best of 0 to 2 workers", 30},
+    {"1,000 drawn JPEGs of 500×375 through RandomResizedCrop, flip and Normalize", 2.2},
+  },
+  {
+    title = "Tokenizers",
+    command = "scripts/dev/golden/gen_tokenizers.py --speed", machine = "one core", against = "`tokenizers` 0.23",
+    columns = {"", "ratio"},
+    {"encoding", "2.7 to 4.6"},
+  },
+  {
+    title = "Beside other processes",
+    command = "scripts/dev/neighbour", machine = ZEN5, against = "the same step alone",
+    columns = {"", "times as long"},
+    {"a step on two threads beside one process that computes", "2 to 2.3"},
+    remark = "Threads that wait spin for some 25 µs and then sleep; `require \"luminary\"` sets that for the libraries "
+      .. "that it loads. `GOMP_SPINCOUNT` or `OMP_WAIT_POLICY` in the environment stay as they are. A host that loaded "
+      .. "GCC's OpenMP before needs `GOMP_SPINCOUNT=1000`. Where more processes want the cores than there are, one "
+      .. "thread for each process is best.",
+  },
+}

@@ -1,0 +1,73 @@
+-- What runs where: the rows of docs/status/what_runs_where.md that no code knows. gen_status.lua writes the page.
+--
+-- A row is {part, CPU, CUDA [, remark]}. A state is one of `states`, or "" where the part has nothing to do there.
+return {
+  states = {
+    {"tested", "the specs run it there"},
+    {"stand-in", "compiled by nvcc; the specs run it over a stand-in for the CUDA libraries; not yet run on a GPU"},
+    {"compiled", "compiled by nvcc; not yet run, and not covered over the stand-in by all of its specs"},
+    {"host", "copied to the host, computed there, copied back"},
+    {"no", "not there"},
+  },
+
+  gpu = "No CUDA code has run on a GPU yet. nvcc builds it without warnings for sm_80, sm_90 and PTX. Over the specs' "
+    .. "stand-in the plug-in as built runs the complete op table, forward and backward: the kernels' bodies run on an "
+    .. "emulated grid, work is done only when somebody waits for it, and each call fails in turn. cuDNN itself "
+    .. "finalizes a plan for every convolution from a description of an H200 (`spec/support/cuda/h200.json`, typed "
+    .. "from public documents). NCCL is a library with its symbols (`spec/support/nccl/`): "
+    .. "that shows that the group calls NCCL as its manual says, and is no evidence about NCCL.",
+
+  sections = {
+    {
+      "Tensors and training",
+      {"tensors, views, indexing, dtypes (float32, float64, float16, bfloat16, int64, int32, int16, int8, uint16, "
+        .. "uint8, bool)", "tested", "stand-in"},
+      {"autograd, double backward, checkpoints, hooks", "tested", "stand-in"},
+      {"elementwise ops, reductions, softmax, losses, random numbers, dropout", "tested", "stand-in"},
+      {"matrix products", "tested", "stand-in", "oneDNN, OpenBLAS; cuBLASLt"},
+      {"convolutions and pooling in 1, 2 and 3 dims, transposed, `interpolate`, `grid_sample`, `unfold`", "tested",
+        "stand-in", "oneDNN, Winograd; cuDNN"},
+      {"normalization layers", "tested", "stand-in"},
+      {"attention, transformers", "tested", "stand-in", "cuDNN in half precision, or a kernel of the library"},
+      {"`RNN`, `LSTM`, `GRU` and their cells", "tested", "stand-in", "one op for a layer; cuDNN"},
+      {"sorting, scans, medians, quantiles, distinct elements, scattering", "tested", "stand-in"},
+      {"`lm.linalg`, `lm.fft`, `lm.stft`", "tested", "stand-in", "LAPACK; cuSOLVER, cuFFT, else through the host"},
+      {"optimizers, schedules, gradient clipping, averages of weights", "tested", "stand-in"},
+      {"mixed precision: `lm.autocast`, `lm.GradScaler`, `lm.amp`", "tested", "stand-in", "bfloat16 on the CPU"},
+      {"boxes (`lm.vision.nms`, `roi_align`), `CTCLoss`, `EmbeddingBag`", "tested", "stand-in"},
+      {"`lm.func`, `lm.distributions`, `lm.Generator`, `luminary.torch7`", "tested", "compiled"},
+      {"`lm.quantize`, `nn.Int8Linear`", "tested", "compiled", "on a GPU the weight is expanded at each call"},
+      {"streams, events, pinned memory, caching allocator, capture of a step", "", "stand-in"},
+      {"complex, sparse and quantized tensors", "no", "no", "`scripts/dev/missing_names.lua` lists all missing names"},
+    },
+    {
+      "Several devices and processes",
+      {"`nn.DataParallel`, `nn.parallel.replicate`, `scatter`, `parallel_apply`, `gather`", "tested", "stand-in",
+        "`cpu:1`, `cpu:2`, … are devices of their own"},
+      {"`DistributedDataParallel`, `dist.*` over gloo", "tested", "stand-in", "one host or several, IPv6"},
+      {"process group `nccl`", "", "stand-in"},
+      {"process group `mpi` (Open MPI)", "tested", "host"},
+      {"`SyncBatchNorm`, communication hooks, `ZeroRedundancyOptimizer`", "tested", "stand-in"},
+      {"start by `luminary run`, torchrun, mpirun, srun, by hand", "tested", ""},
+      {"`lm.mp`: processes, pools, queues, pipes, locks, shared tensors", "tested", "stand-in", "CUDA IPC"},
+    },
+    {
+      "Data and files",
+      {"loaders with threads or processes, samplers, state within an epoch", "tested", "stand-in",
+        "the next batch is copied ahead to a GPU"},
+      {"data sets: CIFAR, MNIST, folders of images, tar shards, tokens, CSV, JSON lines", "tested", ""},
+      {"JPEG and PNG; transforms, with torchvision's results", "tested", "no"},
+      {"safetensors, `.pt`, `.npy`, `.npz` read and written; `.t7`, shards, GGUF read; `luminary inspect`",
+        "tested", ""},
+      {"tokenizers, with the results of `tokenizers` 0.23", "tested", ""},
+      {"`lm.models`: image networks, GPT-2, LLaMA, BERT, ViT, U-Net; `generate`, `nn.KVCache`", "tested", "compiled"},
+    },
+  },
+
+  systems = {
+    {"x86-64 Linux, Debian 12 and 13", "tested", "AVX2 and AVX-512 where the CPU has them"},
+    {"x86-64 Linux, Fedora and Arch", "setup knows the packages' names; nobody has tried it", ""},
+    {"arm64 Linux", "cross-compiled, and tried under an emulator", ""},
+    {"LuaJIT of Debian or OpenResty; oneDNN 2 or 3", "tested", ""},
+  },
+}
