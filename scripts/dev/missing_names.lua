@@ -49,7 +49,7 @@ for reason, names in pairs {
   ["has another name or form here: help and the error about it say which"] = [[index resize resize_as LRScheduler
     ctc_loss embedding_bag is_cpu:1 grad_fn grad layout empty_permuted retains_grad frobenius_norm
     nuclear_norm]],
-  ["determinism: kernels here are deterministic but for those README names"] = [[
+  ["determinism: kernels here are deterministic but for those that docs/explain/promises.md names"] = [[
     is_deterministic_algorithms_warn_only_enabled set_deterministic_debug_mode get_deterministic_debug_mode]],
   ["a setting of PyTorch's runtime that has no counterpart"] = [[set_flush_denormal get_num_interop_threads
     set_num_interop_threads set_warn_always

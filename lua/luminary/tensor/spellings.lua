@@ -311,9 +311,10 @@ end
 
 local deterministic = "cudnn.deterministic"
 
---- lm.use_deterministic_algorithms(on [, {warn_only = false}]): whether convolutions and attention on a GPU keep to
---- what gives the same bits in every run, as lm.backends.cudnn.deterministic; the library's own kernels do so without.
---- warn_only changes nothing: there is no op to be warned of.
+--- lm.use_deterministic_algorithms(on [, {warn_only = false}]): whether convolutions and attention on a GPU use only
+--- algorithms that compute the same bits in every run, as lm.backends.cudnn.deterministic. On a GPU scatter_add,
+--- scatter_reduce and the gradients of gather, interpolate, grid_sample and ctc_loss add in any order all the same.
+--- warn_only is accepted and changes nothing.
 spellings.use_deterministic_algorithms = arguments.reads("use_deterministic_algorithms", {
   {"on", "boolean"}, {"warn_only", "boolean", false},
 }, function(on) core.setting(deterministic, on) end)
