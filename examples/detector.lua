@@ -5,7 +5,7 @@
 -- judged by the mean average precision at IoU 0.5 in pictures that it has not seen: 0.995 after the 1,500 steps, which
 -- take two cores some minutes. --selftest wants 0.3 of 200 small steps, which reach 0.4.
 --
---   luajit examples/detector.lua --out pictures       writes pictures/found.png: what it finds in eight of them
+--   luajit examples/detector.lua --out pictures       writes pictures/found.png: what it finds in some of them
 local lm = require "luminary"
 local nn, F, optim, vision = lm.nn, lm.nn.functional, lm.optim, lm.vision
 
@@ -18,6 +18,7 @@ usage: luajit detector.lua [options]
   --lr X           of AdamW at its highest                       (0.003)
   --test N         pictures to judge by                          (500)
   --out DIR        found.png                                     (none is written)
+  --shown N        pictures in it                                (8)
   --seed N         (1)
   --device NAME    such as cpu or cuda:0                         (a GPU if there is one)
   --selftest       a few seconds; fails unless it has learnt
@@ -25,7 +26,7 @@ usage: luajit detector.lua [options]
 
 local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
   steps = {"count", 1500}, ["batch-size"] = {"count", 32}, channels = {"count", 64}, lr = {"number", 3e-3},
-  test = {"count", 500}, out = {"text"}, seed = {"natural", 1}, device = {"device"},
+  test = {"count", 500}, out = {"text"}, shown = {"count", 8}, seed = {"natural", 1}, device = {"device"},
 }, {steps = 200, ["batch-size"] = 16, channels = 32, lr = 6e-3, test = 100})
 local device = options.device
 if options.channels % 4 ~= 0 then refuse("--channels has to be a multiple of 4, got %d", options.channels) end
@@ -255,7 +256,7 @@ net:eval()
 local reached = lm.no_grad(mean_average_precision, options.test)
 print(("mean average precision at IoU 0.5, test: %.3f"):format(reached))
 if options.out then
-  local pictures = draw(8, lm.Generator():manual_seed(options.seed + 1))
+  local pictures = draw(options.shown, lm.Generator():manual_seed(options.seed + 1))
   vision.save_image(lm.no_grad(framed, pictures), options.out .. "/found.png")
 end
 

@@ -27,6 +27,7 @@ usage: luajit gpt.lua [options]
   --clip X            norm of the gradients; 0: any        (1)
   --bfloat16          under autocast
   --eval-every N      steps                                (250)
+  --curve FILE        the learning curve, as SVG           (none is written)
   --checkpoint FILE   written at each evaluation
   --resume FILE       go on from a checkpoint: its model and characters, its optimizer, its random numbers
   --prompt TEXT       what the sample begins with          (the)
@@ -42,12 +43,14 @@ local options, given, refuse, files = require "luminary.cli.script_options"(USAG
   text = {"text"}, layers = {"count", 4}, heads = {"count", 4}, width = {"count", 128}, length = {"count", 64},
   dropout = {"number", 0}, steps = {"natural", 1000}, ["batch-size"] = {"count", 16}, accumulate = {"count", 1},
   lr = {"number", 1e-3}, ["min-lr"] = {"number", 1e-4}, warmup = {"natural", 100}, ["weight-decay"] = {"number", 0.1},
-  clip = {"number", 1}, bfloat16 = {"flag"}, ["eval-every"] = {"count", 250}, checkpoint = {"text"}, resume = {"text"},
-  prompt = {"text", "the"}, sample = {"natural", 300}, temperature = {"number", 0.8}, ["top-k"] = {"natural", 0},
-  seed = {"natural", 1}, device = {"device"},
+  clip = {"number", 1}, bfloat16 = {"flag"}, ["eval-every"] = {"count", 250}, curve = {"text"},
+  checkpoint = {"text"}, resume = {"text"}, prompt = {"text", "the"}, sample = {"natural", 300},
+  temperature = {"number", 0.8}, ["top-k"] = {"natural", 0}, seed = {"natural", 1}, device = {"device"},
 }, {layers = 2, heads = 2, width = 64, length = 32, steps = 200, lr = 5e-3, warmup = 20, sample = 40})
 local device = options.device
-if options.checkpoint then files.try("checkpoint", options.checkpoint) end
+for _, name in ipairs {"checkpoint", "curve"} do
+  if options[name] then files.try(name, options[name]) end
+end
 if options.dropout > 1 then refuse("--dropout: at most 1, got %g", options.dropout) end
 
 -- ---- data: the text as numbers of its characters
@@ -173,6 +176,7 @@ end
 -- ---- training
 
 local began, reached = lm.time(), nil
+local losses, validated = {name = "training"}, {name = "text not seen"}
 while step < options.steps do
   local loss = 0
   opt:zero_grad()
@@ -186,11 +190,16 @@ while step < options.steps do
   opt:step()
   schedule:step()
   step = step + 1
+  table.insert(losses, {step, loss})
   if step % options["eval-every"] == 0 or step == options.steps then
     reached = validate()
+    table.insert(validated, {step, reached})
     print(("step %d  loss %.4f  on text not seen %.4f  %.1f s"):format(step, loss, reached, lm.time() - began))
     if options.checkpoint then save() end
   end
+end
+if options.curve and #losses > 0 then
+  files.beside("curve.lua").write(options.curve, {losses, validated}, {x = "step", y = "nats a character"})
 end
 if entropy then print(("the text itself has %.4f nats a character"):format(entropy)) end
 

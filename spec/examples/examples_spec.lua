@@ -14,7 +14,9 @@ describe("examples #unsanitized", function()
   end
 
   it("are there", function()
-    assert.same({ "examples/cartpole.lua", "examples/pictures.lua", "examples/sentences.lua" }, libraries)
+    assert.same({
+      "examples/cartpole.lua", "examples/curve.lua", "examples/pictures.lua", "examples/sentences.lua",
+    }, libraries)
     assert.is_true(#programs >= 9)
   end)
 
@@ -101,6 +103,26 @@ describe("examples #unsanitized", function()
     text, code = run("--resume " .. folder .. "/other.safetensors")
     assert.equal(2, code)
     assert.matches("^gpt.lua: %-%-resume: .* is no checkpoint of this program\n", text)
+  end)
+
+  it("draw a learning curve", function()
+    local text = temp.write(folder .. "/curve.txt", ("the cat sat on the mat. "):rep(40))
+    local tiny = "luajit examples/gpt.lua --layers 1 --width 8 --heads 2 --length 8 --batch-size 2 --sample 0 "
+    local options = ("--steps 4 --eval-every 2 --curve %s/curve.svg --text %s"):format(folder, text)
+    local ok, output = temp.run(folder, tiny .. options)
+    assert(ok, output)
+    local svg = temp.read(folder .. "/curve.svg")
+    assert.matches("^<svg .*</svg>\n$", svg)
+    local lines, points = 0, {}
+    for line in svg:gmatch '<polyline points="([^"]*)"' do
+      lines = lines + 1
+      points[lines] = select(2, line:gsub("%S+", ""))
+    end
+    assert.same({ 4, 2 }, points) -- a loss for each step, one at each evaluation
+    assert.is_nil(svg:find "nan" or svg:find "inf")
+    local _, refused, code = temp.run(folder, tiny .. "--steps 1 --curve /dev/null/x.svg --text " .. text)
+    assert.equal(2, code)
+    assert.matches("^gpt.lua: %-%-curve: ", refused)
   end)
 
   it("draw nothing at a temperature of 0", function()
