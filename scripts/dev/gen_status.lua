@@ -51,7 +51,7 @@ end
 
 local KINDS = {
   {"elementwise", "element by element; one kernel generated from the op's entry"},
-  {"kernel", "by a kernel of its own"},
+  {"kernel", "by its own kernel"},
   {"view", "a view; no kernel"},
   {"made of others", "by other ops, on whatever device those run"},
 }

@@ -43,7 +43,7 @@ return {
     {
       "Several devices and processes",
       {"`nn.DataParallel`, `nn.parallel.replicate`, `scatter`, `parallel_apply`, `gather`", "tested", "stand-in",
-        "`cpu:1`, `cpu:2`, … are devices of their own"},
+        "`cpu:1`, `cpu:2`, … are separate devices"},
       {"`DistributedDataParallel`, `dist.*` over gloo", "tested", "stand-in", "one host or several, IPv6"},
       {"process group `nccl`", "", "stand-in"},
       {"process group `mpi` (Open MPI)", "tested", "host"},
