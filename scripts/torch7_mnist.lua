@@ -2,7 +2,7 @@
 --
 --   luajit scripts/torch7_mnist.lua -epochs 2 -save logs
 --
--- Apart from the data, which comes from luminary's reader, it is written in Torch7's names alone (docs/torch7.md).
+-- Apart from the data, which comes from luminary's reader, it is written in Torch7's names alone (docs/from_torch7.md).
 local lm = require "luminary"
 local torch = require "luminary.torch7"
 local nn, optim, paths = torch.nn, torch.optim, torch.paths

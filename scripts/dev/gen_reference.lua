@@ -192,6 +192,6 @@ for _, page in ipairs(PAGES) do
   for _, name in ipairs(libraries) do add_library(lines, name) end
   write(file, lines)
 end
-index[#index + 1] = "- [Environment variables](../../README.md#environment-variables)"
+index[#index + 1] = "- [Environment variables](../status/environment_variables.md)"
 write("README", index)
 ops_page()

@@ -397,12 +397,6 @@ describe("Torch7's training", function()
     assert.same({ 6, -4 }, grad:totable())
   end)
 
-  it("docs/torch7.md's program runs", function()
-    local program = assert(temp.read("docs/torch7.md"):match "```lua\n(.-)```")
-    assert(loadstring(program))()
-    torch.setdefaulttensortype "torch.DoubleTensor"
-  end)
-
   it("scripts/torch7_mnist.lua learns, and logs", function()
     local folder = temp.folder()
     local ok, out = temp.run(folder, "luajit scripts/torch7_mnist.lua -trainSize 4000 -testSize 500 -save " .. folder)

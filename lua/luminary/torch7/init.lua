@@ -1,7 +1,7 @@
 --- Torch7's names, over luminary: `local torch = require "luminary.torch7"; local nn, optim = torch.nn, torch.optim`.
 --- Tensors made here are Torch7's: in place, keeping dims, outside of autograd; those of luminary in the same process
---- stay as they are. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the way back. docs/torch7.md has
---- the names.
+--- stay as they are. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the way back.
+--- docs/from_torch7.md lists the names.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
