@@ -1,6 +1,6 @@
 """Hooks of the site (mkdocs.yml names this file).
 
-- `reference/` in the contents stands for all pages of that folder, README.md first.
+- `reference/` in the contents stands for all pages of that folder, in the order of the links in its README.md.
 - A link from a page to a file of the repository outside docs/ (a source, an example, CONTRIBUTING.md) leads to a page
   of the site that shows the file. It is below files/ and not in the contents.
 - Markdown is read as GitHub reads it: a list may follow a paragraph without a blank line, and two spaces nest.
@@ -30,8 +30,12 @@ def on_config(config):
     for entry in config.nav:
         for title, path in entry.items():
             if isinstance(path, str) and path.endswith("/"):
+                with open(os.path.join(root, path, "README.md"), encoding="utf-8") as file:
+                    links = LINK.findall(file.read())
                 names = [name for name in os.listdir(os.path.join(root, path)) if name.endswith(".md")]
-                entry[title] = [path + name for name in sorted(names, key=lambda name: (name != "README.md", name))]
+                order = {name: links.index(name) if name in links else len(links) for name in names}
+                order["README.md"] = -1
+                entry[title] = [path + name for name in sorted(names, key=lambda name: (order[name], name))]
     config.markdown_extensions.append(TwoSpaces())
     return config
 
