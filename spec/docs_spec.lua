@@ -74,6 +74,15 @@ describe("README and docs", function()
   end)
 end)
 
+describe("scripts/docs", function()
+  it("builds the site, which loads nothing from other hosts", function()
+    if not exists "build/docs_venv/version" then return pending "needs mkdocs-material: scripts/docs installs it" end
+    local ok, text = temp.run(folder, "scripts/docs")
+    assert(ok, text)
+    assert(exists "build/docs/search/search_index.js")
+  end)
+end)
+
 describe("links in Markdown", function()
   local anchors_of = {}
   local function anchors(path)

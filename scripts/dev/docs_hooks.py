@@ -1,6 +1,6 @@
 """Hooks of the site (mkdocs.yml names this file).
 
-- `reference/` in the contents stands for all pages of that folder, in the order of the links in its README.md.
+- `reference/` in the contents stands for all pages of that folder, in the order of its README.md.
 - A link from a page to a file of the repository outside docs/ (a source, an example, CONTRIBUTING.md) leads to a page
   of the site that shows the file. It is below files/ and not in the contents.
 - Markdown is read as GitHub reads it: a list may follow a paragraph without a blank line, and two spaces nest.
@@ -25,17 +25,29 @@ class TwoSpaces(Extension):
         md.tab_length = 2
 
 
+def contents_of(folder, path):
+    """The pages of a folder of docs/: README.md, then those that it links to, grouped by its headings, then others."""
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".md"))
+    with open(os.path.join(folder, "README.md"), encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    contents = top = [path + "README.md"]
+    names.remove("README.md")
+    for line in lines:
+        if line.startswith("## "):
+            contents = []
+            top.append({line[3:]: contents})
+        for name in LINK.findall(line):
+            if name in names:
+                names.remove(name)
+                contents.append(path + name)
+    return [entry for entry in top if isinstance(entry, str) or any(entry.values())] + [path + name for name in names]
+
+
 def on_config(config):
-    root = config.docs_dir
     for entry in config.nav:
         for title, path in entry.items():
             if isinstance(path, str) and path.endswith("/"):
-                with open(os.path.join(root, path, "README.md"), encoding="utf-8") as file:
-                    links = LINK.findall(file.read())
-                names = [name for name in os.listdir(os.path.join(root, path)) if name.endswith(".md")]
-                order = {name: links.index(name) if name in links else len(links) for name in names}
-                order["README.md"] = -1
-                entry[title] = [path + name for name in sorted(names, key=lambda name: (order[name], name))]
+                entry[title] = contents_of(os.path.join(config.docs_dir, path), path)
     config.markdown_extensions.append(TwoSpaces())
     return config
 
