@@ -48,7 +48,7 @@ function paths.concat(...)
   return "/" .. table.concat(parts, "/")
 end
 
---- The last part of a path; without `suffix`, where it ends so: paths.basename("/a/b.lua", ".lua") is "b".
+--- The last part of a path; without `suffix`, where it ends so: paths.basename("/a/b.txt", ".txt") is "b".
 function paths.basename(path, suffix)
   local name = text("paths.basename", path):gsub("/+$", ""):match "[^/]*$"
   if suffix == nil then return name end

@@ -1,5 +1,5 @@
---- lm.save and lm.load. What is written where no other format is asked for is in file_formats/safetensors.lua: a plain
---- safetensors file of a flat table of tensors, which Python reads, and one with a description of anything deeper.
+--- Saving and loading: lm.save and lm.load. By default a file is a safetensors file: a plain one of a flat table of
+--- tensors, which Python reads, and one with a description of anything deeper.
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"

@@ -1,197 +1,338 @@
---- Writes docs/reference/: every public name, from what help shows (lua/luminary/help/) and the ops' entries
---- (src/op/entries/ops.lua).
+--- Writes docs/reference/: every public name, grouped as reference_pages.lua says, from what help knows of it
+--- (lua/luminary/help/): the ops' entries, declared arguments, comments, and the sections of lua/luminary/help/pages.
 ---
 ---   luajit scripts/dev/gen_reference.lua [FOLDER]     FOLDER: where to, instead of docs/reference
-local root = (arg[0]:match("^(.*)/") or ".") .. "/../.."
-local folder = arg[1] or root .. "/docs/reference"
-package.path = root .. "/src/op/entries/?.lua;" .. package.path
+---   luajit scripts/dev/gen_reference.lua --without-section     prints how many names of each page have no section
+local here = arg[0]:match("^(.*)/") or "."
+local folder = arg[1] or here .. "/../../docs/reference"
+package.path = here .. "/?.lua;" .. package.path
 local core = require "luminary.core"
+local aliases = require "luminary.tensor.aliases"
+local entry = require "luminary.help.entry"
 local help = require "luminary.help"
-local ops = require "ops"
-local lm = require "luminary"
+local index = require "luminary.help.index"
+local help_pages = require "luminary.help.pages"
+local pages = require "reference_pages"
 
--- Pages in the order of the index: file, title, the libraries in it as help calls them.
-local PAGES = {
-  {"tensors", "Tensors: methods and fields that are no ops", {"x"}},
-  {"lm", "lm: the library itself", {
-    "lm", "lm.autograd", "lm.autograd.functional", "lm.func", "lm.amp", "lm.backends", "lm.backends.cuda",
-    "lm.checkpoint", "lm.models", "net", "lm.parallel", "lm.watch", "lm.watch.progress",
-  }},
-  {"nn", "nn: layers, losses, parallel training", {
-    "nn", "F", "nn.init", "nn.utils", "nn.utils.rnn", "nn.utils.parametrize", "nn.utils.parametrizations",
-    "nn.utils.stateless", "nn.parallel", "nn.parallel.comm", "nn.parallel.comm_hooks",
-  }},
-  {"distributions", "lm.distributions: probability distributions", {"lm.distributions"}},
-  {"optim", "optim: optimizers and schedules", {"optim", "optim.lr_scheduler", "optim.swa_utils"}},
-  {"data", "data: sets, samplers, loaders", {"data"}},
-  {"text", "text: tokenizers", {"text"}},
-  {"vision", "vision: images and transforms", {"vision", "transforms", "transforms.functional"}},
-  {"distributed", "dist and lm.mp: ranks and processes", {"dist", "dist.ReduceOp", "lm.mp", "lm.mp.Event"}},
-  {"cuda", "lm.cuda: devices, streams, graphs", {"lm.cuda", "lm.cuda.comm", "lm.cuda.nccl"}},
-}
+local by_path = index.all().by_path
+
+local function fail(...) error("gen_reference: " .. string.format(...), 0) end
+
+-- ---- which entry is where
+
+local is_class_of = index.all().classes
+
+-- Whether a name has an entry of its own: a public one, of no class, that stands for itself.
+local function has_entry(each)
+  return not is_class_of[each.owner] and not index.is_hidden(each) and help.of(each) and entry.main(each) == each
+end
+
+local of_owner = {} -- the entries of each library, and the methods and fields of each class
+for _, each in ipairs(index.entries()) do
+  of_owner[each.owner] = of_owner[each.owner] or {}
+  table.insert(of_owner[each.owner], each)
+end
+
+local page_of = {} -- by path
+
+-- The entries of a section's words; `wildcards`: those of "lm.linalg.*" alone, or all but these.
+local function entries_of(words, file, wildcards)
+  local list, prefix = {}, ""
+  for word in words:gmatch "%S+" do
+    local owner = word:match "^(.*)%.%*$"
+    if word:find "[%.:]$" then
+      prefix = word
+    elseif owner then
+      for _, each in ipairs(wildcards and of_owner[owner] or {}) do
+        if has_entry(each) and not page_of[each.path] then
+          page_of[each.path] = file
+          list[#list + 1] = each
+        end
+      end
+    else
+      local path = word:find "[%.:]" and word or prefix .. word
+      local each = by_path[path] or fail("%s: there is no '%s'", file, path)
+      if not has_entry(each) then
+        fail("%s: '%s' has no entry of its own: it is that of %s", file, path, entry.main(each).path)
+      end
+      if not wildcards then
+        if page_of[path] then fail("'%s' is on %s and on %s", path, page_of[path], file) end
+        page_of[path] = file
+      end
+      list[#list + 1] = each
+    end
+  end
+  return list
+end
+
+for _, page in ipairs(pages) do
+  for _, section in ipairs(page) do entries_of(section[2], page.file, false) end
+end
+for _, page in ipairs(pages) do
+  for _, section in ipairs(page) do section.entries = entries_of(section[2], page.file, true) end
+end
+for name, section in pairs(help_pages.all()) do
+  local each = by_path[name] or fail("%s:%d: there is no '%s'", section.file, section.line, name)
+  local class = is_class_of[each.owner]
+  local page = page_of[class and index.all().by_value[class] or name]
+  if page ~= section.page then
+    local owner = entry.main(each).path
+    page = page and page .. ".md" or owner
+    fail("%s:%d: the section of '%s' belongs into %s", section.file, section.line, name, page)
+  end
+end
+local lost = {}
+for _, each in ipairs(index.entries()) do
+  if has_entry(each) and not page_of[each.path] then lost[#lost + 1] = each.path end
+end
+if #lost > 0 then fail("on no page of reference_pages.lua: %s", table.concat(lost, " ")) end
+
+if arg[1] == "--without-section" then
+  local count = {}
+  for path, file in pairs(page_of) do
+    if not entry.section(by_path[path]) then count[file] = (count[file] or 0) + 1 end
+  end
+  for _, page in ipairs(pages) do
+    if count[page.file] then print(page.file, count[page.file]) end
+  end
+  os.exit(0)
+end
 
 -- ---- text
 
-local function escaped(text) return (text:gsub("<", "\\<")) end
+local function escaped(text) return (text:gsub("%b``", "%0"):gsub("<", "\\<"):gsub("%*", "\\*")) end
 
--- A text of help's: the call or name that it begins with, and the rest, without the margin that it has below one.
-local function split(text)
-  local call, rest = text:match "^([%w_.:]+%b()[^:\n]*): (.*)$"
-  if not call then call, rest = text:match "^([%w_.]*[%w_]): (.*)$" end
-  if call then return call, rest end
-  call, rest = text:match "^([%w_.:]+%b()[^\n]*)\n(.*)$"
-  if not call then call, rest = text:match "^([%w_.:]+)\n(.*)$" end
-  if call then return call, (("\n" .. rest):gsub("\n  ", "\n"):sub(2)) end
-  if text:match "^[%w_.:]+%b()$" then return text, "" end
-  return nil, text
+local function cell(text) return (text:gsub("|", "\\|")) end
+
+local function add_code(out, lines, margin)
+  while lines[#lines] == "" do lines[#lines] = nil end
+  local lua = loadstring(table.concat(lines, "\n")) and "lua" or "text" -- with a "…" for a reader alone
+  out[#out + 1], out[#out + 2] = "", margin .. "```" .. lua
+  for _, line in ipairs(lines) do out[#out + 1] = line == "" and "" or margin .. line end
+  out[#out + 1], out[#out + 2] = margin .. "```", ""
 end
 
--- One item of a list; lines with a margin are an example.
-local function item(name, text, margin)
-  local call, rest = split(text)
-  local out, in_code = {("%s- `%s`"):format(margin, call or name)}, false
-  for line in (rest .. "\n"):gmatch "(.-)\n" do
-    local is_code = line:find "^%s+%S" ~= nil or in_code and line == ""
-    if is_code ~= in_code then
-      out[#out + 1] = margin .. "  ```" .. (is_code and "lua" or "")
-      in_code = is_code
-    end
-    if #out == 1 and line ~= "" then
-      out[1] = out[1] .. ": " .. escaped(line)
-    elseif line == "" then
-      if not in_code then out[#out + 1] = "" end
+-- A comment's lines: those with a margin are an example.
+local function add_text(out, text, margin)
+  local code
+  for line in (text .. "\n"):gmatch "(.-)\n" do
+    if line:find "^%s+%S" or code and line == "" then
+      code = code or {}
+      code[#code + 1] = line:gsub("^  ", "")
     else
-      out[#out + 1] = margin .. (in_code and line or "  " .. escaped(line))
+      if code then add_code(out, code, margin) end
+      code = nil
+      out[#out + 1] = line == "" and "" or margin .. escaped(line)
     end
   end
-  if in_code then out[#out + 1] = margin .. "  ```" end
-  while out[#out] == "" do out[#out] = nil end
-  return table.concat(out, "\n")
+  if code then add_code(out, code, margin) end
 end
 
-local function write(name, lines)
-  local file = assert(io.open(("%s/%s.md"):format(folder, name), "w"))
-  file:write(table.concat(lines, "\n"), "\n")
-  file:close()
-end
-
--- ---- libraries and classes
-
-local of_owner, classes_below = {}, {} -- entries by owner; classes without a public name, by one that extends them
-for _, entry in ipairs(help.entries()) do
-  of_owner[entry.owner] = of_owner[entry.owner] or {}
-  table.insert(of_owner[entry.owner], entry)
-end
-
-local owner_of = require("luminary.help.index").all().owner_of -- by class
-
-local function is_class(value) return type(value) == "table" and owner_of[value] ~= nil end
-
-local public, said = {}, {}
-for _, entry in ipairs(help.entries()) do
-  if is_class(entry.value) then public[entry.value] = true end
-end
-for _, entry in ipairs(help.entries()) do
-  local super = is_class(entry.value) and rawget(entry.value, "super")
-  while super and not public[super] and not classes_below[super] do
-    classes_below[super] = entry.value
-    super = rawget(super, "super")
-  end
-end
-
--- Classes between ours, whose methods are for those that extend them.
-local INNER = {Elementwise = true, Whole = true, Images = true}
-
--- The methods that a class adds to those of the one it extends; what is said of these stands there.
-local function add_methods(lines, of)
-  local owner = owner_of[of]
-  for _, entry in ipairs(not INNER[owner] and of_owner[owner] or {}) do
-    local text = not help.usual[entry.name] and not entry.inner and help.of(entry)
-    local about = text and text:match "^(%u%w*):"
-    if text and not said[text] and (about == nil or about == owner) then
-      said[text] = true
-      lines[#lines + 1] = item(entry.path, text, "  ")
+-- The same without empty lines at its ends, and one at most within.
+local function add_block(out, add)
+  local block = {}
+  add(block)
+  while block[#block] == "" do block[#block] = nil end
+  local empty = true
+  for _, line in ipairs(block) do
+    if line ~= "" or not empty then
+      if #out > 0 and out[#out] ~= "" and empty and line ~= "" then out[#out + 1] = "" end
+      out[#out + 1] = line
     end
-  end
-  for super, sub in pairs(classes_below) do
-    if sub == of then add_methods(lines, super) end
-  end
-end
-
-local function is_op(entry) return rawget(ops, entry.name) ~= nil or rawget(ops, (entry.name:gsub("_$", ""))) ~= nil end
-
-local function add_library(lines, name)
-  lines[#lines + 1] = ("\n## %s\n"):format(name)
-  local is_tensor = name == "x"
-  for _, entry in ipairs(of_owner[name] or {}) do
-    local text = not help.is_inner(entry.name) and not ((is_tensor or name == "lm") and is_op(entry)) and help.of(entry)
-    if text and not (said[text] and type(entry.value) == "function") then
-      said[text] = true
-      lines[#lines + 1] = item(entry.path, text:gsub("\nIts methods: [^\n]*$", ""), "")
-      if is_class(entry.value) then add_methods(lines, entry.value) end
-    end
+    empty = line == ""
   end
 end
 
 -- ---- ops
 
 local CAST = {
-  lower = "lower", keep = "float32", keep_gpu = "float32 on a GPU", banned_gpu = "an error on a GPU", widest = "widest",
+  lower = "computed in the low dtype", keep = "computed in float32", keep_gpu = "computed in float32 on a GPU",
+  banned_gpu = "an error on a GPU", widest = "computed in the widest dtype of the inputs",
 }
+local DTYPES = {float = "Integers become floating.", bool = "The result is bool."}
 
-local function dtypes_of(op)
-  if op.gives == "float" then return "integers become floating" end
-  if op.gives == "bool" then return "gives bool" end
-  return op.elementwise and "those of the inputs" or ""
+local function op_of(each)
+  if not (each.owner == "lm" or each.owner == "F" or each.owner == "x") then return nil end
+  return core.op_info(aliases.of[each.name] or each.name)
 end
 
-local function gradient_of(op)
-  if op.kind == "composite" then return "of its parts" end
-  if op.grad == "none" then return "none" end
-  return op.grad and "yes" or "none"
+local function add_op_lines(lines, info, section)
+  if DTYPES[info.gives] and not (section and section.dtypes) then
+    lines[#lines + 1] = "**Dtypes:** " .. DTYPES[info.gives]
+  end
+  if info.gradient == "" then lines[#lines + 1] = "**Gradient:** none." end
+  if CAST[info.autocast] then lines[#lines + 1] = ("**Autocast:** %s."):format(CAST[info.autocast]) end
 end
 
-local function cell(text) return (escaped(text):gsub("|", "\\|")) end
+-- ---- entries
 
-local function ops_page()
-  local lines = {
-    "# Ops", "",
-    "Functions of `lm`, most of which are methods of tensors too; `_` behind a name is the same in place, where the",
-    "last column has it. Shapes: N batch, C channels, H, W. Under autocast \"lower\" computes in the low dtype,",
-    "\"float32\" in that, \"widest\" in the widest among the inputs'. Written by `scripts/dev/gen_reference.lua`.", "",
-    "| op | what it does | dtypes | gradient | autocast | in place |", "|---|---|---|---|---|---|",
-  }
-  local names = {}
-  for _, op in ipairs(ops) do names[#names + 1] = op.name end
-  table.sort(names)
-  for _, name in ipairs(names) do
-    local op, text = ops[name], core.help(name)
-    if text and lm[name] and not help.is_inner(name) then
-      local call, about = text:match "^([^\n]*)\n%s*(.*)$"
-      lines[#lines + 1] = "| " .. table.concat({
-        "`" .. call .. "`", cell(about), dtypes_of(op), gradient_of(op), CAST[op.autocast] or "",
-        rawget(core.ops, name .. "_") and "`" .. name .. "_`" or "",
-      }, " | ") .. " |"
+local others = {} -- by main entry's path, the other paths of it
+for _, each in ipairs(index.entries()) do
+  if not is_class_of[each.owner] and help.of(each) then
+    local main = entry.main(each)
+    if main ~= each then
+      others[main.path] = others[main.path] or {}
+      table.insert(others[main.path], each.path)
     end
   end
-  write("ops", lines)
+end
+
+local function other_names(each)
+  local here_too, in_place = {}, {}
+  for _, path in ipairs(others[each.path] or {}) do
+    table.insert(path:find "%w_$" and in_place or here_too, ("`%s`"):format(path))
+  end
+  local parts = {}
+  if #here_too > 0 then parts[#parts + 1] = "**Also:** " .. table.concat(here_too, ", ") .. "." end
+  if #in_place > 0 then parts[#parts + 1] = "**In place:** " .. table.concat(in_place, ", ") .. "." end
+  return parts
+end
+
+local function add_table(out, list, section)
+  local said, rows, any = entry.descriptions(section), {}, false
+  for _, row in ipairs(list or {}) do
+    local kind = entry.type_of(row)
+    local about = said[row.name] or ""
+    if row.named then about = about .. (about == "" and "" or " ") .. "By name only." end
+    any = any or kind or row.default or about ~= ""
+    if kind and kind:find '"' then kind = kind:gsub('"[^"]*"', "`%0`") end
+    rows[#rows + 1] = ("| `%s` | %s | %s | %s |"):format(row.name, cell(escaped(kind or "")),
+      row.default and "`" .. cell(row.default) .. "`" or row.optional and "optional" or "", cell(about))
+  end
+  if not any then return end
+  out[#out + 1] = "| argument | type | default | description |"
+  out[#out + 1] = "|---|---|---|---|"
+  for _, line in ipairs(rows) do out[#out + 1] = line end
+end
+
+local function anchor(path) return (path:lower():gsub("[^%w_%-]", "")) end
+
+local shown = {} -- sections, by the first entry with them
+local add_methods
+
+local function add_section(out, section)
+  for _, paragraph in ipairs(section.remarks or {}) do
+    add_block(out, function(block) block[1] = paragraph end)
+  end
+end
+
+local function add_entry(out, each, level)
+  local parts = entry.parts(each)
+  local section = parts.section
+  local first = section and (shown[section] or each)
+  if section then shown[section] = first end
+  out[#out + 1] = ("\n%s %s\n"):format(("#"):rep(level), (each.path:gsub("_", "\\_")))
+  if parts.signature then
+    out[#out + 1] = ("```lua\n%s\n```"):format(parts.signature)
+  end
+  add_block(out, function(block)
+    add_text(block, parts.summary .. (parts.more ~= "" and "\n" .. parts.more or ""), "")
+  end)
+  if section and first == each then add_section(out, section) end
+  if parts.declared or section then
+    add_block(out, function(block) add_table(block, parts.arguments, section) end)
+  end
+  if section and first ~= each then
+    add_block(out, function(block) block[1] = ("More: [%s](#%s)."):format(first.path, anchor(first.path)) end)
+  end
+  local lines = {}
+  for _, label in ipairs(section and first == each and help_pages.labels or {}) do
+    for _, text in ipairs(section[label[2]] or {}) do lines[#lines + 1] = ("**%s:** %s"):format(label[1], text) end
+  end
+  local info = op_of(each)
+  if info then add_op_lines(lines, info, section) end
+  for _, line in ipairs(other_names(each)) do lines[#lines + 1] = line end
+  for _, line in ipairs(lines) do add_block(out, function(block) block[1] = line end) end
+  if section and section.example and first == each then
+    add_block(out, function(block)
+      block[1] = "```lua"
+      for _, line in ipairs(section.example) do block[#block + 1] = line end
+      block[#block + 1] = "```"
+    end)
+  end
+  for _, text in ipairs(section and first == each and section.pytorch or {}) do
+    add_block(out, function(block) block[1] = "**PyTorch:** " .. text end)
+  end
+  if index.is_class(each.value) then add_methods(out, each, level) end
+end
+
+-- ---- methods
+
+local public = {}
+for _, each in ipairs(index.entries()) do
+  if index.is_class(each.value) then public[each.value] = true end
+end
+
+-- A method without a section: one item of a list. A class without a public name has that of the one that extends it.
+local function add_item(out, each, class)
+  local parts = entry.parts(each)
+  local call = parts.signature or each.path
+  if not public[is_class_of[each.owner]] then call = call:gsub("^" .. each.owner .. "%f[.:]", class.name) end
+  local text = parts.summary .. (parts.more ~= "" and "\n" .. parts.more or "")
+  local block = {}
+  add_text(block, text, "  ")
+  local first = table.remove(block, 1) or ""
+  first = first:match "^%s*(.*)$"
+  out[#out + 1] = ("- `%s`%s%s"):format(call, first ~= "" and ": " or "", first)
+  add_block(out, function(more)
+    for i, line in ipairs(block) do more[i] = line end
+  end)
+end
+
+-- The methods and fields that a class adds to those of the public one it extends.
+function add_methods(out, each, level)
+  local of, list, seen = each.value, {}, {}
+  repeat
+    for _, method in ipairs(of_owner[index.all().owner_of[of]] or {}) do
+      local text = not help.usual[method.name] and not method.inner and not seen[method.name] and help.of(method)
+      local parts = text and entry.parts(method)
+      if parts and not (shown[text] and of ~= each.value) then
+        seen[method.name], shown[text] = true, true
+        list[#list + 1] = method
+      end
+    end
+    of = rawget(of, "super")
+  until not of or public[of]
+  local items = {}
+  for _, method in ipairs(list) do
+    if not entry.parts(method).section then add_item(items, method, each) end
+  end
+  if #items > 0 then
+    out[#out + 1] = "\n**Methods**\n"
+    for _, line in ipairs(items) do out[#out + 1] = line end
+  end
+  for _, method in ipairs(list) do
+    if entry.parts(method).section then add_entry(out, method, level + 1) end
+  end
 end
 
 -- ---- all pages
 
-local index = {
-  "# Reference", "",
-  "Every public name, as `luminary help NAME` explains it. Written by `scripts/dev/gen_reference.lua` from the entries",
-  "and comments in the sources; a spec sees to it that this is what it writes.", "",
-  "- [Ops](ops.md): functions of tensors, with dtypes, gradients and autocast",
-}
-for _, page in ipairs(PAGES) do
-  local file, title, libraries = unpack(page)
-  index[#index + 1] = ("- [%s](%s.md)"):format(title, file)
-  local lines = {"# " .. title}
-  for _, name in ipairs(libraries) do add_library(lines, name) end
-  write(file, lines)
+local function write(name, lines)
+  local file = assert(io.open(("%s/%s.md"):format(folder, name), "w"))
+  local text = table.concat(lines, "\n"):gsub("\n\n\n+", "\n\n")
+  file:write(text, "\n")
+  file:close()
 end
-index[#index + 1] = "- [Environment variables](../status/environment_variables.md)"
-write("README", index)
-ops_page()
+
+os.execute(("mkdir -p '%s' && rm -f '%s'/*.md"):format(folder, folder))
+local contents = {
+  "# Reference", "",
+  "Every public name, as `?name` at the prompt and `luminary help NAME` explain it. In a call the arguments before the",
+  "table must be given. Those in the table may be given there by name, or by position in the order of the list of",
+  "arguments; `name = value` shows the default. `scripts/dev/gen_reference.lua` writes these pages.",
+}
+for _, page in ipairs(pages) do
+  if page.part then
+    contents[#contents + 1] = ("\n## %s\n"):format(page.part)
+  else
+    local out = {"# " .. page.title}
+    for _, section in ipairs(page) do
+      if section[1] ~= "" then out[#out + 1] = ("\n## %s"):format(section[1]) end
+      for _, each in ipairs(section.entries) do add_entry(out, each, 3) end
+    end
+    write(page.file, out)
+    contents[#contents + 1] = ("- [%s](%s.md)"):format(page.title, page.file)
+  end
+end
+write("README", contents)

@@ -240,7 +240,8 @@ describe("names and help", function()
     local x, n, lacking = lm.ones(2), 0, {}
     for path in io.popen("ls docs/reference/*.md"):lines() do
       for line in io.lines(path) do
-        for name in (line:match "^[-#]+ `([^`]+)`" or ""):gmatch "%f[%w]x:([%w_]+)" do
+        local names = line:match "^### (.*)" or line:match "^%*%*Also:%*%* (.*)" or line:match "^%*%*In place:%*%* (.*)"
+        for name in (names or ""):gsub("\\", ""):gmatch "%f[%w]x:([%w_]+)" do
           n = n + 1
           local found, method = pcall(function() return x[name] end)
           if not found or type(method) ~= "function" then lacking[#lacking + 1] = path .. ": x:" .. name end

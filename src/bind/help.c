@@ -5,27 +5,38 @@
 #include "bind/bind.h"
 #include "op/backend.h"
 
-static void add_default(luaL_Buffer *b, const lm_arg *a) {
-  char text[64];
-  if (a->kind == LM_ARG_B) {
-    luaL_addstring(b, a->number != 0 ? " = true" : " = false");
-  } else if (a->kind == LM_ARG_E) {
-    snprintf(text, sizeof text, " = \"%s\"", a->names[(int)a->number]);
-    luaL_addstring(b, text);
-  } else if (a->kind == LM_ARG_F && isinf(a->number)) {
-    luaL_addstring(b, a->number > 0 ? " = math.huge" : " = -math.huge");
-  } else if (a->kind == LM_ARG_F || a->kind == LM_ARG_I ||
-             ((a->kind == LM_ARG_I2 || a->kind == LM_ARG_PAD2) && a->number >= 0)) {
-    snprintf(text, sizeof text, " = %.6g", a->number);
-    luaL_addstring(b, text);
-  } else if (a->kind == LM_ARG_T_OPT || a->kind == LM_ARG_S_OPT || a->kind == LM_ARG_I_OPT || a->kind == LM_ARG_F_OPT ||
-             a->kind == LM_ARG_DIM_OPT || a->kind == LM_ARG_DIMS_OPT || a->kind == LM_ARG_SIZE_OPT ||
-             a->kind == LM_ARG_DTYPE || a->kind == LM_ARG_DEVICE || a->kind == LM_ARG_GENERATOR) {
-    luaL_addstring(b, " = nil");
+/* The default of an argument as Lua writes it: "nil" for one that may be left out and has none, NULL for one that must
+ * be given. room holds what is not constant. */
+static const char *default_of(const lm_arg *a, char room[static 64]) {
+  switch (a->kind) {
+    case LM_ARG_B: return a->number != 0 ? "true" : "false";
+    case LM_ARG_E: snprintf(room, 64, "\"%s\"", a->names[(int)a->number]); return room;
+    case LM_ARG_F:
+      if (isinf(a->number)) return a->number > 0 ? "math.huge" : "-math.huge";
+      break;
+    case LM_ARG_I: break;
+    case LM_ARG_I2:
+    case LM_ARG_PAD2:
+      if (a->number < 0) return NULL;
+      break;
+    case LM_ARG_T_OPT:
+    case LM_ARG_S_OPT:
+    case LM_ARG_I_OPT:
+    case LM_ARG_F_OPT:
+    case LM_ARG_DIM_OPT:
+    case LM_ARG_DIMS_OPT:
+    case LM_ARG_SIZE_OPT:
+    case LM_ARG_DTYPE:
+    case LM_ARG_DEVICE:
+    case LM_ARG_GENERATOR: return "nil";
+    default: return NULL;
   }
+  snprintf(room, 64, "%.6g", a->number);
+  return room;
 }
 
 static void push_signature(lua_State *L, const lm_op *op, const char *name) {
+  char room[64];
   luaL_Buffer b;
   luaL_buffinit(L, &b);
   luaL_addstring(&b, name);
@@ -34,7 +45,10 @@ static void push_signature(lua_State *L, const lm_op *op, const char *name) {
     if (i > 0) luaL_addstring(&b, ", ");
     if (i == op->npositional) luaL_addchar(&b, '{');
     luaL_addstring(&b, op->arg[i].name);
-    add_default(&b, &op->arg[i]);
+    const char *value = default_of(&op->arg[i], room);
+    if (!value) continue;
+    luaL_addstring(&b, " = ");
+    luaL_addstring(&b, value);
   }
   if (op->kind == LM_NEW) luaL_addstring(&b, op->nargs > op->npositional ? ", requires_grad = false" : "");
   luaL_addstring(&b, op->nargs > op->npositional ? "})" : ")");
@@ -86,9 +100,64 @@ static void set_flag(lua_State *L, const char *key, bool on) {
   lua_setfield(L, -2, key);
 }
 
-/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, gives, signature, kernel,
- * inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend; kernel: whether it needs one of
- * its own. */
+static const char *const types[] = {
+    [LM_ARG_T] = "tensor",
+    [LM_ARG_T_OPT] = "tensor",
+    [LM_ARG_S] = "tensor or number",
+    [LM_ARG_S_OPT] = "tensor or number",
+    [LM_ARG_TL] = "list of tensors",
+    [LM_ARG_TL_HOLES] = "list of tensors, or nil in some positions",
+    [LM_ARG_F] = "number",
+    [LM_ARG_F_REQ] = "number",
+    [LM_ARG_F_OPT] = "number",
+    [LM_ARG_I] = "integer",
+    [LM_ARG_I_REQ] = "integer",
+    [LM_ARG_I_OPT] = "integer",
+    [LM_ARG_B] = "boolean",
+    [LM_ARG_I2] = "integer or pair",
+    [LM_ARG_PAD2] = "integer or pair",
+    [LM_ARG_DIM] = "dim",
+    [LM_ARG_DIM_OPT] = "dim",
+    [LM_ARG_DIMS_OPT] = "dim or list of dims",
+    [LM_ARG_SIZE] = "integers, or one list of them",
+    [LM_ARG_SIZE_OPT] = "integers, or one list of them",
+    [LM_ARG_DTYPE] = "dtype",
+    [LM_ARG_DEVICE] = "device",
+    [LM_ARG_GENERATOR] = "lm.Generator",
+    [LM_ARG_E] = "string",
+};
+
+/* A list of {name, type, default, choices, named}; default is nil for one that must be given, named: by name alone. */
+static void push_arguments(lua_State *L, const lm_op *op) {
+  char room[64];
+  int tensors = 0;
+  lua_createtable(L, op->nargs, 0);
+  for (int i = 0; i < op->nargs; i++) {
+    const lm_arg *a = &op->arg[i];
+    bool tensor = a->kind == LM_ARG_T || a->kind == LM_ARG_T_OPT || a->kind == LM_ARG_S || a->kind == LM_ARG_S_OPT;
+    bool mask = tensor && op->masks >> tensors & 1;
+    tensors += tensor;
+    lua_createtable(L, 0, 5);
+    set_text(L, "name", a->name);
+    set_text(L, "type", mask ? "bool tensor" : types[a->kind]);
+    const char *value = default_of(a, room);
+    if (value) set_text(L, "default", value);
+    if (i >= op->npositional) set_flag(L, "named", true);
+    if (a->names) {
+      lua_newtable(L);
+      for (int k = 0; a->names[k]; k++) {
+        lua_pushstring(L, a->names[k]);
+        lua_rawseti(L, -2, k + 1);
+      }
+      lua_setfield(L, -2, "choices");
+    }
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, gives, signature, arguments,
+ * kernel, inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend; kernel: whether it
+ * needs one of its own. */
 static int bind_op_info(lua_State *L) {
   static const char *const kinds[] = {[LM_POINT] = "elementwise", [LM_PRIM] = "kernel", [LM_VIEW] = "view",
                                       [LM_WRITE] = "write",       [LM_NEW] = "new",     [LM_COMP] = "composite"};
@@ -107,7 +176,7 @@ static int bind_op_info(lua_State *L) {
     return 1;
   }
   const lm_op *op = &lm_ops[id];
-  lua_createtable(L, 0, 11);
+  lua_createtable(L, 0, 12);
   set_text(L, "kind", kinds[op->kind]);
   set_text(L, "autocast", casts[op->cast]);
   if (op->grads) set_text(L, "gradient", op->grads);
@@ -117,6 +186,8 @@ static int bind_op_info(lua_State *L) {
   }
   push_signature(L, op, op->name);
   lua_setfield(L, -2, "signature");
+  push_arguments(L, op);
+  lua_setfield(L, -2, "arguments");
   const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0)), *cuda = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
   bool kernel = cpu && cpu->op[id];
   set_flag(L, "inner", op->inner);

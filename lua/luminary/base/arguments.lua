@@ -37,6 +37,9 @@ local function kind_of(row)
   return word or kind, word and true or row.optional
 end
 
+--- The kind of a row, and whether it may be left out without a default.
+arguments.kind_of = kind_of
+
 local function is_optional(row)
   local _, optional = kind_of(row)
   return optional or row[3] ~= nil or row.from ~= nil or row.lacks ~= nil
@@ -270,9 +273,11 @@ end
 
 local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end
 
-local function default_text(row)
+--- The default of a row as help shows it; nil where there is none.
+function arguments.default_text(row)
   if row.says or row.from then return row.says or row.from end
   local value = row[3]
+  if value == nil then return nil end
   if type(value) == "string" then return ("%q"):format(value) end
   if type(value) ~= "table" then return number_text(value) end
   local parts = {}
@@ -281,8 +286,8 @@ local function default_text(row)
 end
 
 local function row_text(row)
-  local has_default = row[3] ~= nil or row.from or row.says
-  return row[1] .. (has_default and " = " .. default_text(row) or "")
+  local default = arguments.default_text(row)
+  return row[1] .. (default and " = " .. default or "")
 end
 
 --- A call as help shows it, without the parentheses: "x, dim [, {keepdim = false}]". `least` rows come before the

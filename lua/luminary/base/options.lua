@@ -159,6 +159,22 @@ function options.arg(who, name, value, kind)
   return checked
 end
 
+local texts = setmetatable({}, {__mode = "k"}) -- of kinds that are functions
+
+--- Notes what help calls a kind that is a function. Returns the function.
+function options.kind(text, f)
+  texts[f] = text
+  return f
+end
+
+--- What help calls a kind of arguments; nil where it has no words for it, as for any value and for choices.
+function options.kind_text(kind)
+  if kind == "any" or kind == "dims" then return nil end
+  if kind == "boolean" then return kind end
+  if type(kind) == "function" then return texts[kind] end
+  return kinds[kind] and (kinds[kind][1]:gsub("^an? ", ""):gsub(" of at least ", " ≥ ")) or nil
+end
+
 --- The error for an option that `who` does not have, with those that it has.
 function options.unknown(who, key, names)
   if type(key) == "number" and #names > 0 then

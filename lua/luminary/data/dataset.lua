@@ -12,6 +12,7 @@ local fail = options.fail
 
 --- data.Dataset: extend it and write init, get and len.
 local Dataset = class.root("Dataset")
+Dataset.__inner = {"draws", "file_of", "hold", "load", "loader", "one_by_one", "rows"}
 Dataset.__hint = "set:get(i) gives a sample, #set says how many there are"
 
 --- Sample i, as one or more values; every set writes its own.

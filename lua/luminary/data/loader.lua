@@ -1,39 +1,4 @@
---- data.DataLoader(…): a set in batches.
----
----   for x, y in loader:epoch(n) do … end     -- the sampler is told which epoch
----   for x, y in loader:iter() do … end
----
---- Sets with get_batch (tensors, images) are gathered in C, one call a tensor. Others are asked sample by
---- sample and collated: tensors are stacked; numbers become a tensor (int64 if all of the loader's first batch are
---- integers, else float32; fractions where those were integers are an error); booleans a bool tensor; tables are
---- collated field by field; the rest stays a list.
---- A data.IterableDataset is batched as its samples come: shuffle, sampler and batch_sampler are errors with one.
---- collate_fn(samples), where each sample is a list of what :get gave, or the one table that it gave, returns the batch
---- instead.
----
---- With num_workers above 0 as many workers make batches ahead, up to prefetch_factor each, and the batches are the
---- same: each one's random numbers (of this library's functions, on the CPU) come from a seed of its own, which
---- follows from `seed` and the epoch, or without a seed from manual_seed, or from an lm.Generator, `generator`. That or
---- `seed` decides the order of shuffle, too.
---- Workers are threads with a Lua state each, or processes by worker_type = "process". Both get a copy of the set,
---- collate_fn and worker_init_fn (called with the worker's number, from 0) when a pass begins, or once with
---- persistent_workers; tensors in them are shared, not copied. Threads stay for the loader's next pass, with the
---- modules and globals that they have by then; processes do so with persistent_workers. An IterableDataset may have
---- :shard(i, n), called in worker i (from 0) of n where there are several, after which its :iter() gives that part,
---- or ask data.get_worker_info() in :iter(); of others each worker walks the whole stream and keeps its batches. A
---- worker's error is raised where its batch would come, with the sample's number and the worker's traceback. timeout:
---- seconds to wait for a batch; 0 is as long as it takes.
----
---- shard_ranks = true (or a field of that name in the set) shares a stream with :shard out over the ranks of the
---- process group, too: worker w of rank r makes part r * num_workers + w of all. Ranks may then run out of batches at
---- different times, for which there is net:join. Without it each rank walks the whole stream, as in PyTorch; sets
---- with :get take a DistributedSampler.
----
---- device = "cuda" gives batches that are there: the next one is copied, on a stream of its own, while the script
---- works with this one. pin_memory = true puts the tensors of each batch in page-locked memory, from which copies to
---- a GPU run beside other work (threads that are workers do so); one warning says where that is measured to be slower
---- than leaving it out. With a device, unless it is false, it is done where it is measured to be quicker. Without
---- CUDA there is no such memory, and they stay as they are.
+--- data.DataLoader(…): Combines a dataset and a sampler, and yields the dataset in batches.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"

@@ -56,6 +56,7 @@ Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init
 Distribution.is = class.is
 Distribution.has_rsample = false
+Distribution.__inner = {"broadcast", "define", "first_parameter", "noise", "set_shapes", "value"}
 Distribution.properties = {
   stddev = function(d) return d.variance:sqrt() end,
 }

@@ -174,7 +174,7 @@ local function all()
     if new.by_path[path] then return end
     local entry = {path = path, name = name, value = value, owner = owner, inner = inner}
     new.list[#new.list + 1], new.by_path[path] = entry, entry
-    if is_class(value) then new.by_value[value] = path end
+    if is_class(value) then new.by_value[value] = new.by_value[value] or path end
     new.by_name[name] = new.by_name[name] or {}
     table.insert(new.by_name[name], entry)
   end
@@ -225,9 +225,14 @@ function index.class(name) return all().classes[name] end
 
 --- Whether a name is that of an op which is there for others to be made of, or one more name of an op.
 function index.is_inner(name)
-  local info = core.op_info(name)
+  local info = core.op_info(name) or core.op_info(name:match "^(.-)_?$") -- softmax_ is softmax in place
   return aliases.of[name] ~= nil or info ~= nil and info.inner
 end
+
+local op_owners = {lm = true, x = true, F = true}
+
+--- Whether an entry is not for lists of names: a method for classes that extend its class, or such an op.
+function index.is_hidden(entry) return entry.inner or op_owners[entry.owner] and index.is_inner(entry.name) or false end
 
 -- A comment's lines as one text: what belongs together is joined, so that it can be wrapped anew.
 local function joined(lines)

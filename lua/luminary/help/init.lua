@@ -202,19 +202,33 @@ end
 
 local common = {lm = 1, x = 1, F = 1, nn = 1, Module = 1}
 
--- The entries that a name may stand for: with what stands before it, where that helps; what is used most comes first,
--- and methods of classes last.
+--- Whether a public name is Torch7's: a function of a file for it.
+function help.is_torch7(entry)
+  return type(entry.value) == "function" and getinfo(original(entry.value), "S").source:find("torch7", 1, true) ~= nil
+end
+
+-- The less, the earlier: what is used most, methods of classes last but for Torch7's functions; names in another case
+-- after those of the same in each group.
+local function order_of(entry, name)
+  local place = help.is_torch7(entry) and 4 or common[entry.owner] or all().classes[entry.owner] and 3 or 2
+  return place * 2 + (entry.name == name and 0 or 1)
+end
+
+-- Whether an entry is an op for others to be made of; other names of public ops are none.
+local function is_internal(entry) return index.is_hidden(entry) and not aliases.of[entry.name] end
+
+-- The entries that a name may stand for, case ignored: with the library before it, where that helps.
 local function candidates(qualifier, name)
-  local narrow, ranked = {}, {{}, {}, {}}
-  for _, entry in ipairs(all().by_name[name] or {}) do
-    if belongs(entry, qualifier) then narrow[#narrow + 1] = entry end
-    table.insert(ranked[common[entry.owner] or all().classes[entry.owner] and 3 or 2], entry)
+  local narrow, list, order = {}, {}, {}
+  for i, entry in ipairs(all().list) do
+    local is_name = entry.name:lower() == name:lower() or not qualifier and entry.path == name -- F is nn.functional
+    if is_name and not is_internal(entry) then
+      if belongs(entry, qualifier) then narrow[#narrow + 1] = entry end
+      list[#list + 1], order[entry] = entry, order_of(entry, name) * 1e6 + i
+    end
   end
-  if #narrow > 0 then return narrow end
-  local list = {}
-  for _, entries in ipairs(ranked) do
-    for _, entry in ipairs(entries) do list[#list + 1] = entry end
-  end
+  if #narrow > 0 then list = narrow end
+  table.sort(list, function(a, b) return order[a] < order[b] end)
   return list
 end
 
@@ -271,6 +285,8 @@ local function no_name(path, name, qualifier)
   return ("no '%s'%s"):format(path, near and "; did you mean ?" .. near or "")
 end
 
+local MOST_TEXTS = 4 -- of one name
+
 local function elsewhere_of_models(name)
   local text = load_module("luminary.help.other_names").models[name]
   return text and ("Of models: %s."):format(text)
@@ -290,17 +306,30 @@ local function class_named(qualifier, entry)
   return classes[qualifier] or classes["lm." .. qualifier] or classes[qualifier:match("[%w_]+$")]
 end
 
---- What is known of a name: "conv2d", "nn.Linear", "x:sum", "Module:parameters". nil, and a sentence that says what is
---- near, where there is no such name. Or of a value: lm.help(lm.Generator). of: the value that stands before the last
---- dot or colon, if it is known.
-function help.text(path, of)
-  local kind = type(path)
-  if kind == "function" or kind == "table" or kind == "userdata" then return help.value(nil, path) end
-  options.arg("help", "the name", path, "string")
-  path = path:gsub("^luminary%f[^%w_]", "lm")
-  local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
-  name = name or path:match("^[%w_]+$")
-  if not name then return nil, ("no '%s'"):format(path) end
+-- The text of the entries of a name: that of the first in full, those of others in the same case below it, and what
+-- else there is with that word. `query`: the word, where nothing stands before the name.
+local function of_entries(list, name, query)
+  local entry_text, search = load_module("luminary.help.entry").text, load_module "luminary.help.search"
+  local texts, said, shown = {}, {}, {}
+  for _, entry in ipairs(list) do
+    local text = help.of(entry)
+    local fits = #texts == 0 or entry.name == name and #texts < MOST_TEXTS and not help.is_torch7(entry)
+    if text and not said[text] and fits then
+      texts[#texts + 1] = #texts == 0 and entry_text(entry) or text
+      said[text], shown[entry] = true, true
+    elseif text and said[text] then
+      shown[entry] = true
+    end
+  end
+  if #texts == 0 then return nil end
+  texts[#texts + 1] = elsewhere_of_models(name)
+  if query then texts[#texts + 1] = search.see_also(query, shown) end
+  return table.concat(texts, "\n")
+end
+
+-- The text of an entry that a path names with what stands before it: that of the value there, `of`, of a class, or of
+-- a library.
+local function of_path(path, qualifier, name, of)
   local before = qualifier and (all().by_path[shortened(qualifier)] or all().by_path[shortened("lm." .. qualifier)])
   local named, owners = qualifier and class_named(qualifier, before), of ~= nil and owners_of(of) or {}
   while named do
@@ -309,39 +338,68 @@ function help.text(path, of)
   end
   for _, owner in ipairs(owners) do
     local entry = all().by_path[owner .. ":" .. name] or all().by_path[owner .. "." .. name]
-    local text = entry and help.of(entry)
+    local text = entry and of_entries({entry}, name)
     if text then return text end
   end
-  if all().by_path[path] then
-    local text = help.of(all().by_path[path])
-    if text then return text end
-  end
+  local entry = qualifier and all().by_path[path]
+  local text = entry and of_entries({entry}, name)
+  if text then return text end
   if before and before.owner == "lm.models" and type(before.value) == "function" then return of_net(path, name) end
-  local texts, said = {}, {}
-  for _, entry in ipairs(candidates(qualifier, name)) do
-    local text = help.of(entry)
-    if text and not said[text] then
-      said[text] = true
-      texts[#texts + 1] = text
-    end
+end
+
+-- The list of what has the words in its name or first sentence; nil where nothing has.
+local function of_search(query)
+  local search = load_module "luminary.help.search"
+  local found = search.find(query)
+  return #found > 0 and ("names and first sentences with '%s':\n%s"):format(query, search.lines(found)) or nil
+end
+
+-- Of a word that is no name: an option, a name of PyTorch's or Torch7's, or one in sentences.
+local function of_word(name)
+  local listed, theirs = of_search(name), elsewhere(nil, name)
+  local text = about_option(name) or theirs == nil and name:find "_" and about_option(name, true)
+  if text then return listed and text .. "\n" .. listed or text end
+  if theirs and theirs:find " " then
+    return nil, ("no '%s'; %s%s"):format(name, theirs, listed and "\n" .. listed or "")
   end
-  if #texts == 0 then
-    local text = core.help(name) or all().classes[name] and explain(name)
-    text = text or not qualifier and (about_option(name)
-      or elsewhere(nil, name) == nil and name:find "_" and about_option(name, true))
-    if text then return text end
-    return nil, no_name(path, name, qualifier)
+  if not theirs then return listed end
+end
+
+--- lm.help(name): Returns the help text of a public name, and at the prompt prints it. name may be a path ("nn.Linear",
+--- "x:sum", "Module:parameters"), a value (nn.Linear itself), or words ("learning rate"), for which the names and first
+--- sentences with them are listed. Returns nil and the nearest names where nothing is found.
+function help.text(path, of) -- of: the value before the last dot or colon, if that is known
+  local kind = type(path)
+  if kind == "function" or kind == "table" or kind == "userdata" then return help.value(nil, path) end
+  options.arg("help", "the name", path, "string")
+  path = path:gsub("^luminary%f[^%w_]", "lm"):match "^%s*(.-)%s*$"
+  if path:find "%s" then
+    local text = of_search(path)
+    return text, not text and ("no name or first sentence with '%s'"):format(path) or nil
   end
-  local text = table.concat(texts, "\n", 1, math.min(#texts, 4))
-  local of_models = elsewhere_of_models(name)
-  return of_models and text .. "\n" .. of_models or text
+  local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
+  name = name or path:match("^[%w_]+$")
+  if not name then return nil, ("no '%s'"):format(path) end
+  local text, why = of_path(path, qualifier, name, of)
+  if text or why then return text, why end
+  text = of_entries(candidates(qualifier, name), name, not qualifier and name or nil)
+  if text then return text end
+  text = all().classes[name] and explain(name)
+  if text then return text end
+  if not qualifier then
+    text, why = of_word(name)
+    if text or why then return text, why end
+  end
+  text = core.help(name)
+  if text then return text end
+  return nil, no_name(path, name, qualifier)
 end
 
 --- What is known of a value that somebody calls `name`; without a name by that of what is public and the same.
 function help.value(name, value)
   value = index.called(value)
   for _, entry in ipairs(name == nil and all().list or {}) do
-    if rawequal(entry.value, value) and help.of(entry) then return help.of(entry) end
+    if rawequal(entry.value, value) and help.of(entry) then return load_module("luminary.help.entry").text(entry) end
   end
   name = name or "it"
   if type(value) == "function" then

@@ -5,9 +5,8 @@ local index = require "luminary.help.index"
 local all, internal, is_class, joined, sorted_names = index.all, index.internal, index.is_class, index.joined,
   index.sorted_names
 local getmetatable_of = debug.getmetatable
-local overview = {}
-
 local WIDTH = 78
+local overview = {WIDTH = WIDTH}
 
 --- The text with its lines broken at blanks; what follows a line's first keeps its margin.
 function overview.wrapped(text)

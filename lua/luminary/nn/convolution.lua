@@ -124,19 +124,16 @@ local function transposed_forward(self, x, output_size)
   return self._call(x, self.weight, self.bias, how.stride, how.padding, more, how.groups, how.dilation)
 end
 
-local plain = "nn.%s(…): x %s. Sizes are a number or %s; padding may be "
-  .. "\"valid\" (none) or \"same\" (as much as keeps the size, with stride 1). padding_mode says what stands in the "
-  .. "padding: \"zeros\", x mirrored (\"reflect\"), its edge (\"replicate\"), or its other side (\"circular\")."
-local backwards = "nn.%s(…): x %s. Sizes are a number or %s. layer(x, output_size) "
-  .. "chooses output_padding so that the last sizes are those."
-local inputs = {{"[N, C, L]", "a list of it"}, {"[N, C, H, W]", "a pair"}, {"[N, C, D, H, W]", "a list of three"}}
+local plain = "nn.%s(…): Applies a %d-d convolution to an input %s of several channels."
+local backwards = "nn.%s(…): Applies a %d-d transposed convolution to an input %s of several channels."
+local inputs = {"[N, C, L]", "[N, C, H, W]", "[N, C, D, H, W]"}
 
 local function add(name, n, call, transposed)
   local class = layer.define(name, Convolution)
   class.n, class._call, class.transposed = n, call, transposed
   class.init = layer.takes(name, rows_of(n, transposed), set_up)
   if transposed then class.forward = transposed_forward end
-  class.__help = (transposed and backwards or plain):format(name, unpack(inputs[n]))
+  class.__help = (transposed and backwards or plain):format(name, n, inputs[n])
   classes[name] = class
 end
 for n = 1, 3 do

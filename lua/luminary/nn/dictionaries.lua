@@ -132,6 +132,7 @@ end
 --- nn.ParameterDict([{name = tensor, …}]): parameters by name: dict.scale or dict[name], dict[name] = tensor, which
 --- becomes an nn.Parameter. A table is taken in the order of its names, a list {{name, tensor}, …} in its own.
 local ParameterDict = class.define("ParameterDict", Dict)
+ParameterDict.__inner = {"field_of"}
 dictionaries.ParameterDict = ParameterDict
 ParameterDict.kind = "param"
 ParameterDict._checked = as_parameter
@@ -146,6 +147,7 @@ end
 --- nn.ParameterList([{a, b, …}]): parameters by number: list[1], list[-1], #list, list[2] = tensor, which becomes an
 --- nn.Parameter; for i, p in list:iter() do. In state_dict they are "0", "1", ….
 local ParameterList = class.define("ParameterList", Module)
+ParameterList.__inner = {"extend_by", "field_of"}
 dictionaries.ParameterList = ParameterList
 ParameterList.repr = parameters_repr
 ParameterList.__hint = "list:iter() walks it"

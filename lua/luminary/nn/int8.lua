@@ -26,8 +26,8 @@ end
 --- nn.Int8Linear(weight [, bias]): nn.Linear by a weight [out, in] that is rounded to int8 with a scale for each
 --- output, x [..., in] -> [..., out]. weight, scale and bias are buffers: it is for nets that are trained, though
 --- gradients go through it to x. On the CPU the bytes themselves are multiplied, where x has up to 16 rows, with x
---- rounded to 1 / 65,534 of the greatest magnitude of every 64 numbers of a row (src/backend/cpu/int8_linear.c); in
---- more rows, and elsewhere, the weight is expanded at each call.
+--- rounded to 1 / 65,534 of the greatest magnitude of every 64 numbers of a row; in more rows, and elsewhere,
+--- the weight is expanded at each call.
 local Int8Linear = layer.define("Int8Linear")
 int8.Int8Linear = Int8Linear
 

@@ -12,7 +12,8 @@ local rows = require "luminary.nn.embedding_rows"
 local ops, arg = core.ops, options.arg
 local linear = {}
 
---- nn.Linear(in_features, out_features [, {bias = true, device, dtype}]): x [..., in] -> [..., out]
+--- nn.Linear(in_features, out_features [, {bias = true, device, dtype}]): Applies an affine linear
+--- transformation to the last dim of the input.
 local Linear = layer.define("Linear")
 linear.Linear = Linear
 
@@ -37,8 +38,7 @@ function Linear:extra_repr()
     printed.bool(self.bias))
 end
 
---- nn.Embedding(…): rows of a table by index, which counts from 1. The row padding_idx starts as zeros and gets no
---- gradient. max_norm, norm_type and scale_grad_by_freq are those of F.embedding.
+--- nn.Embedding(…): A lookup table that stores one vector for each index, from 1.
 local Embedding = layer.define("Embedding")
 linear.Embedding = Embedding
 

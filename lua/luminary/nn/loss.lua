@@ -49,7 +49,7 @@ loss "CrossEntropyLoss" {
   options = {{"weight", "tensor"}, {"ignore_index", "integer", -100}, {"label_smoothing", "probability", 0}},
   order = "weight size_average ignore_index reduce reduction label_smoothing",
   call = ops.cross_entropy,
-  help = "of logits [N, C] or [N, C, …] and classes, or probabilities of the logits' shape",
+  help = "Computes the cross entropy between logits and targets, classes or probabilities",
 }
 
 loss "NLLLoss" {

@@ -14,6 +14,7 @@ local norm = {}
 --- nn.BatchNorm2d(…): x [N, C, …], each channel by the batch's mean and variance in training, by the running ones in
 --- evaluation. momentum = false averages all batches.
 local BatchNorm = layer.define("BatchNorm")
+BatchNorm.__inner = {"check_input", "next_momentum", "next_options"}
 
 -- on: whether it has parameters and running values unless told.
 local function rows_of(on)

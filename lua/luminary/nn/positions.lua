@@ -119,6 +119,7 @@ end
 --- max_seq_len, turns slow down with its length, until one that is shorter comes. rope(x [, {first = 1, input_pos}]):
 --- first is the place of x's first entry; input_pos [L] or [N, L], int64, says the place of each, from 1.
 local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings")
+RotaryPositionalEmbeddings.__inner = {"reset_buffers"}
 positions.RotaryPositionalEmbeddings = RotaryPositionalEmbeddings
 
 RotaryPositionalEmbeddings.init = layer.takes("RotaryPositionalEmbeddings", {

@@ -348,8 +348,7 @@ function Recurrent:extra_repr()
 end
 
 --- nn.RNN(input_size, hidden_size [, {num_layers = 1, nonlinearity = "tanh", bias = true, batch_first = false,
---- dropout = 0, bidirectional = false, device, dtype}]): h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of it, step
---- by step. local y, h_n = rnn(x [, h0]), as nn.GRU.
+--- dropout = 0, bidirectional = false, device, dtype}]): Applies an Elman recurrent network to a sequence.
 local RNN = layer.define("RNN", Recurrent)
 recurrent.RNN = RNN
 
@@ -361,11 +360,7 @@ RNN.init = layer.takes("RNN", rows(nonlinearity), function(self, input_size, hid
 end)
 
 --- nn.GRU(input_size, hidden_size [, {num_layers = 1, bias = true, batch_first = false, dropout = 0,
---- bidirectional = false, device, dtype}]): gated recurrent units (Cho et al. 2014, as PyTorch and cuDNN have them).
----
---- local y, h_n = gru(x [, h0]): x [T, N, input_size], with batch_first [N, T, …], or [T, input_size], gives y
---- [T, N, D * hidden_size], D = 2 where bidirectional and else 1; h0 (zeros) and h_n [num_layers * D, N, hidden_size].
---- A PackedSequence gives one. dropout is between layers. by_steps = true, a field, makes second gradients possible.
+--- bidirectional = false, device, dtype}]): Applies a network of gated recurrent units to a sequence.
 local GRU = layer.define("GRU", Recurrent)
 recurrent.GRU = GRU
 
@@ -374,9 +369,8 @@ GRU.init = layer.takes("GRU", rows(), function(self, input_size, hidden_size, op
 end)
 
 --- nn.LSTM(input_size, hidden_size [, {num_layers = 1, bias = true, batch_first = false, dropout = 0,
---- bidirectional = false, proj_size = 0, device, dtype}]): long short-term memory (Hochreiter and Schmidhuber 1997,
---- with forget gates). local y, hc = lstm(x [, {h0, c0}]), as nn.GRU, with hc = {h_n, c_n} and cells c
---- [num_layers * D, N, hidden_size]. proj_size: h is projected to so many numbers by weight_hr (Sak et al. 2014).
+--- bidirectional = false, proj_size = 0, device, dtype}]): Applies a long short-term memory network to a
+--- sequence.
 local LSTM = layer.define("LSTM", Recurrent)
 recurrent.LSTM = LSTM
 LSTM.__state_is = "the state is one argument, lstm(x, {h, c})"

@@ -27,7 +27,10 @@ Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
 local group_list, param_list = counted_from_one "param_groups", counted_from_one "params"
-Optimizer.__inner = {"declare"}
+Optimizer.__inner = {
+  "declare", "adopt_state", "advance", "by_number", "check_group", "check_state", "hooked", "keep_states", "keeps",
+  "shapes", "state_shape", "step_one",
+}
 
 --- Options by name: {kind, default}, see options.check.
 Optimizer.spec = {}

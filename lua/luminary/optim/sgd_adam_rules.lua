@@ -43,7 +43,7 @@ optimizer "SGD" {
     p -= lr * g;
   ]],
   source = "Sutskever et al., \"On the importance of initialization and momentum in deep learning\", 2013",
-  help = [[gradient descent with momentum, Nesterov's too; the buffer of momentum begins as the first gradient]],
+  help = "Implements stochastic gradient descent, optionally with momentum",
 }
 
 optimizer "Adam" {
@@ -67,16 +67,14 @@ optimizer "Adam" {
     p -= step_size * exp_avg / (sqrt(with_amsgrad ? max_exp_avg_sq : exp_avg_sq) * inverse_correction2 + eps);
   ]],
   source = "Kingma and Ba, \"Adam: A Method for Stochastic Optimization\", 2015",
-  help = [[steps by the gradient's mean over the root of its square's, both moving averages; weight_decay adds to
-    the gradient; decoupled, it shrinks the weights themselves. amsgrad (Reddi et al. 2018) takes the
-    largest second moment so far]],
+  help = "Implements the Adam algorithm",
 }
 
 optimizer "AdamW" {
   like = "Adam",
   options = {{"weight_decay", 0.01, "positive"}, {"decoupled_weight_decay", true, fixed = true}},
   source = "Loshchilov and Hutter, \"Decoupled Weight Decay Regularization\", 2019",
-  help = "Adam whose weight decay shrinks the weights themselves",
+  help = "Implements the AdamW algorithm, Adam with decoupled weight decay",
 }
 
 optimizer "Adamax" {

@@ -19,6 +19,7 @@ local fail = options.fail
 
 local who = "ZeroRedundancyOptimizer"
 local Zero = class.define(who, Optimizer)
+Zero.__inner = {"assign", "check_alike", "follow"}
 
 local function groups() return load_module "luminary.distributed.groups" end
 

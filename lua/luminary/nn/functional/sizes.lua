@@ -11,7 +11,8 @@ end
 
 --- n integers of at least `least`, of an integer, a list of one, or a list of n; `also`: words that stand as they are.
 function sizes.of(n, least, also)
-  return function(who, name, v)
+  local text = n > 1 and "integer or list of " .. n or "integer"
+  return options.kind(also and text .. ', or "same" or "valid"' or text, function(who, name, v)
     if also and also[v] then return v end
     local list = type(v) == "number" and {v} or v
     if type(list) == "table" then options.list(who, name, list) end
@@ -25,18 +26,18 @@ function sizes.of(n, least, also)
     local all = {}
     for i = 1, n do all[i] = list[#list == 1 and 1 or i] end
     return all
-  end
+  end)
 end
 
 --- n integers of at least 0, or -1 for a size that stays as it is, which in a list may also be nil.
 function sizes.kept(n)
   local all_of = sizes.of(n, -1)
-  return function(who, name, v)
+  return options.kind(n > 1 and "integer or list of " .. n or "integer", function(who, name, v)
     if type(v) ~= "table" or options.named_field(v) then return all_of(who, name, v) end
     local list = {}
     for i = 1, n do list[i] = v[i] == nil and -1 or v[i] end
     return all_of(who, name, #v <= n and list or v)
-  end
+  end)
 end
 
 --- Fails unless x is a tensor of n dims of places after its channels, in a batch or alone.

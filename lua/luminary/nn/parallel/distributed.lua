@@ -25,6 +25,7 @@ local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
 local who = "DistributedDataParallel"
 local DDP = layer.define(who)
+DDP.__inner = {"share"}
 DDP.transparent = true -- state_dict has the bare model's keys
 
 -- ---- the start

@@ -19,7 +19,7 @@ Scheduler.__makes = "optimizer"
 Scheduler.settings = {}
 Scheduler.__inner = {
   "classes", "count_step", "entries", "for_groups", "initial_step", "of_group", "optimizer_of", "start", "undo",
-  "update",
+  "update", "closed_form", "next_lr", "note",
 }
 
 -- ---- arguments

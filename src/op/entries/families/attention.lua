@@ -99,6 +99,7 @@ op "attention" {
     ["query, key, value"] =
       "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale, dropout_p, draw)",
   },
+  inner = true,
   help = "scaled_dot_product_attention in blocks, of [N, H, L, E] and [N, heads that divide H, S, E]; with dropout_p "
     .. "of a draw, attention_draw's",
 }

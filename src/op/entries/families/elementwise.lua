@@ -489,7 +489,7 @@ op "gelu_tanh" {
     x = "g * (sigmoid(" .. u .. ") * (1 + sigmoid(-(" .. u .. "))"
       .. " * (x * (1.5957691216057308 + 0.21406444881780076 * (x * x)))))",
   },
-  help = "gelu by its tanh approximation",
+  inner = true, help = "gelu by its tanh approximation",
 }
 op "silu" {
   "x",
@@ -519,7 +519,7 @@ op "bce" {
   elementwise = "(target - 1) * (log1p(-x) < -100 ? -100 : log1p(-x)) - target * (log(x) < -100 ? -100 : log(x))",
   gives = "float",
   grad = {x = "g * (x - target) / maximum((1 - x) * x, 1e-12)", target = "g * (log(1 - x) - log(x))"},
-  help = "binary cross-entropy of each probability x; logarithms stop at -100",
+  inner = true, help = "binary cross-entropy of each probability x; logarithms stop at -100",
 }
 op "huber" {
   "x", "target", options = {"delta: number = 1"},
@@ -665,8 +665,7 @@ op "where" {
   "condition: mask", "x: scalar", "other: scalar",
   elementwise = "condition != 0 ? x : other",
   grad = {x = "condition ? g : 0", other = "condition ? 0 : g"},
-  help = "x where condition holds, else other; two numbers of Lua give the default dtype; lm.where(condition): where "
-    .. "it does, a tensor of places for each dim",
+  help = "Selects the elements of x where condition is true, else those of other.",
 }
 -- Exact at both ends.
 op "lerp" {

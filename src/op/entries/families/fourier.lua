@@ -38,6 +38,7 @@ op "stft_lines" {
     window = "sum(unfold(x, 1, numel_of(window), hop) * fft_c2r(g, numel_of(window), scale, inner / 2), [0, 1])",
   },
   autocast = "keep",
+  inner = true,
   help = "fft_r2c of frames that begin hop samples apart in the lines x [batch, n], each times window [n_fft]: "
     .. "[batch, frames, n_fft / 2 + 1, 2]",
 }
@@ -48,6 +49,7 @@ op "overlap_add" {
     window = "sum(unfold(g, 1, numel_of(window), hop) * frames, [0, 1])",
   },
   autocast = "keep",
+  inner = true,
   help = "frames [batch, count, n], each times window [n], added where they stand in lines [batch, length], hop "
     .. "samples apart; length has to be one in which as many frames stand",
 }
@@ -77,6 +79,7 @@ op "fft_multiply" {
     other = "conjugate ? fft_multiply(x, g, true) : fft_multiply(g, x, true)",
   },
   autocast = "keep",
+  inner = true,
   help = "the product of complex numbers, pairs in the last dim; the other dims broadcast. conjugate: with the "
     .. "conjugates of other's",
 }

@@ -4,7 +4,7 @@ local op = ...
 op "cat" {
   "tensors: tensors", "dim: dim?",
   grad = {tensors = "cat_grad(g, dim, sizes, at, before)"},
-  autocast = "widest", help = "joined along dim (the first by default)",
+  autocast = "widest", help = "Concatenates the tensors along dim, the first by default.",
 }
 op "pad" {
   "x", "pad: size", "mode: pad_mode = constant", "value: scalar?", kind = "composite",
@@ -51,7 +51,7 @@ op "nonzero" {
 op "masked_values" {
   "x", "mask",
   grad = {x = "reshape(index_put(zero_for(g, [numel_of(x)]), [reshape(mask, [-1])], g), size_of(x))"},
-  help = "[n] elements of x where mask, a bool of its sizes, holds; masked_select broadcasts them",
+  inner = true, help = "[n] elements of x where mask, a bool of its sizes, holds; masked_select broadcasts them",
 }
 op "topk" {
   "x", "k: int", "dim: dim?", "largest = true", "sorted = true", results = 2,

@@ -54,7 +54,7 @@ op "cross_entropy" {
       .. ": sum(distance) / (reduction == 'mean' ? numel_of(logp) / classes : 1)",
     "ndim_of(x) == 1 && reduction == 'none' ? reshape(loss, []) : loss",
   },
-  autocast = "keep", help = "log_softmax and nll_loss; x [N, C] or [N, C, ...], target classes or probabilities",
+  autocast = "keep", help = "Computes the cross entropy between logits and targets, classes or probabilities.",
 }
 local same_or_warned = {
   "same_size(x, target)", "x is {x}, target {target}; they are broadcast to one size, which is probably not what is "

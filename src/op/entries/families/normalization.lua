@@ -131,6 +131,7 @@ op "rms_norm" {
 op "grouped_norm" {
   "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5", hidden = 2,
   grad = {["x, weight, bias"] = "grouped_norm_backward(g, x, num_groups, y1, y2, weight, eps)"},
+  inner = true,
   help = "group_norm by a kernel of its own, the CPU's; weight and bias of x's dtype, or float32 beside halves",
 }
 op "grouped_norm_backward" {

@@ -4,9 +4,12 @@ local op = ...
 op "view" {
   "x", "size: size", kind = "view",
   grad = {x = "reshape(g, size_of(x))"},
-  help = "same memory, other sizes; one may be -1",
+  help = "Returns a tensor of other sizes over the same memory.",
 }
-op "reshape" {"x", "size: size", kind = "composite", help = "view where the strides allow, else a copy"}
+op "reshape" {
+  "x", "size: size", kind = "composite",
+  help = "Returns a tensor of other sizes with the same elements in the same order.",
+}
 op "permute" {"x", "dims: dims?", kind = "view", grad = {x = "unpermuted(g, dims)"}, help = "dims in another order"}
 op "transpose" {
   "x", "dim0: dim", "dim1: dim", kind = "view",

@@ -1,0 +1,261 @@
+--- The parts of what help knows about a public name: its call, first sentence, arguments and section (pages.lua). Help,
+--- its search and the reference's pages are made of them.
+local core = require "luminary.core"
+local aliases = require "luminary.tensor.aliases"
+local arguments = require "luminary.base.arguments"
+local help = require "luminary.help"
+local index = require "luminary.help.index"
+local options = require "luminary.base.options"
+local pages = require "luminary.help.pages"
+
+local entry = {}
+
+local op_owners = {x = true, lm = true, F = true}
+
+-- ---- texts
+
+-- A text of help's: the call or name that it begins with, and the rest, without the margin that it has below one.
+local function split(text)
+  local call, rest = text:match "^([%w_.:]+%b()[^:\n]*): (.*)$"
+  if not call then call, rest = text:match "^([%w_.]*[%w_]): (.*)$" end
+  if call then return call, rest end
+  call, rest = text:match "^([%w_.:]+%b()[^\n]*)\n(.*)$"
+  if not call then call, rest = text:match "^([%w_.:]+)\n(.*)$" end
+  if call then return call, (("\n" .. rest):gsub("\n  ", "\n"):sub(2)) end
+  if text:match "^[%w_.:]+%b()$" then return text, "" end
+  return nil, text
+end
+
+-- "e. g." and "Kingma et al. 2015" end no sentence: what follows a dot begins with a capital, and no initial is before.
+local function first_sentence(text)
+  local line = text:match "^[^\n]*"
+  local from = 1
+  while true do
+    local dot = line:find("%.%s+[%u`]", from)
+    if not dot then return line, text:sub(#line + 1) end
+    local before = line:sub(1, dot)
+    if not before:find "et al%.$" and not before:find "%f[%w]%u%.$" then
+      return before, (line:sub(dot + 1):gsub("^%s+", "")) .. text:sub(#line + 1)
+    end
+    from = dot + 1
+  end
+end
+
+-- ---- arguments
+
+local function as_default(text)
+  if text ~= "nil" then return text end
+end
+
+local types_of_names = {device = "device", dtype = "dtype"}
+
+-- The declared rows of a function or class; a method's x is not among them.
+local function of_rows(each, rows, least)
+  local list = {}
+  for i, row in ipairs(rows) do
+    if not row.lacks and not (i == 1 and each.path:find "^x:") then
+      local kind, optional = arguments.kind_of(row)
+      list[#list + 1] = {
+        name = row[1], type = types_of_names[row[1]] or not row.checked_later and options.kind_text(kind) or nil,
+        choices = type(kind) == "table" and kind or nil, default = arguments.default_text(row), named = row.named,
+        optional = i > least or not row.checked_later and (optional or arguments.default_text(row) ~= nil),
+      }
+    end
+  end
+  return list
+end
+
+local function of_op(each, info)
+  local list = {}
+  for i, row in ipairs(info.arguments) do
+    if not (i == 1 and each.path:find ":") then
+      list[#list + 1] = {
+        name = row.name, type = row.type, choices = row.choices, default = as_default(row.default), named = row.named,
+        optional = row.default ~= nil or row.named,
+      }
+    end
+  end
+  return list
+end
+
+-- Of "x, dim [, {keepdim = false, dtype}]" each name; those in brackets or braces may be left out.
+local function of_call(call)
+  local list, depth, seen = {}, 0, {}
+  local text = call:match "%b()" or ""
+  text = text:sub(2, -2):gsub("%b\"\"", function(s) return (s:gsub("[%[%]{}(),]", "_")) end)
+  for before, name, after in text:gmatch "([^%a_]*)([%a_][%w_%.]*)()" do
+    depth = depth + select(2, before:gsub("[%[{]", "")) - select(2, before:gsub("[%]}]", ""))
+    local starts = before == "" and #list == 0 or before:find "[,%[{]%s*$"
+    if starts and not seen[name] and not name:find "%." then
+      local default = text:sub(after):match "^%s*=%s*([^,%[%]{}]+)"
+      if text:sub(after):find "^%s*=%s*{" then default = text:sub(after):match "^%s*=%s*(%b{})" end
+      seen[name] = true
+      list[#list + 1] = {name = name, default = default, optional = depth > 0}
+    end
+  end
+  return list
+end
+
+--- The arguments of a public name, in order: a list of {name, type, choices, default, optional, named}; and whether
+--- they are declared. Without that, type and choices are nil. named: by name alone. nil for a name that is not called.
+function entry.arguments(each)
+  local rows, least = arguments.declared(each.value)
+  if rows then return of_rows(each, rows, least), true end
+  local callable = type(each.value) == "function" or type(each.value) == "table" and index.is_class(each.value)
+  local info = op_owners[each.owner] and core.op_info(aliases.of[each.name] or each.name:match "^(.-)_?$")
+  local call = split(help.of(each) or "")
+  if info and not (call and call:find "%[") then return of_op(each, info), true end
+  if not call or not call:find "%(" or not callable and not each.path:find ":" then return nil end
+  return of_call(call)
+end
+
+-- A call as Lua reads it: those that must be given, then a table of the others with their defaults.
+local function signature_of(each, list)
+  local places, named = {}, {}
+  for _, row in ipairs(list) do
+    local default = row.default
+    if default and not loadstring("return " .. default) then default = nil end
+    if #named == 0 and not row.optional then
+      places[#places + 1] = loadstring("local " .. row.name) and row.name or row.name .. "_" -- lm.lerp's `end`
+    else
+      named[#named + 1] = default and ("%s = %s"):format(row.name, default) or row.name
+    end
+  end
+  if #named > 0 then places[#places + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  return ("%s(%s)"):format(each.path, table.concat(places, ", "))
+end
+
+-- A documented call as Lua reads it, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".
+local function without_brackets(call)
+  local before, list = call:match "^([^%(]*)(%b())"
+  local named = list:match "%b{}"
+  local text = list:gsub("%b{}", "\0"):gsub("%[%s*,?", ","):gsub("%]", ""):gsub(" = [^,%)]*", "")
+  text = text:gsub("%s*,[%s,]*", ", "):gsub("^%(, ", "("):gsub(", %)", ")")
+  text = text:gsub("([%w_%)])…", "%1, ..."):gsub("…", "...")
+  named = named and named:gsub("…", "..."):gsub("%s*%[, ", ", "):gsub("%]", "")
+  return before .. text:gsub("%z", function() return named end)
+end
+
+-- ---- sections
+
+--- The section of a public name, nil where it has none: a tensor's method has that of the function of lm, and an op in
+--- place that of the op.
+function entry.section(each)
+  local all = pages.all()
+  local found = all[each.path]
+  if found or not op_owners[each.owner] then return found end
+  local name = aliases.of[each.name] or each.name
+  for _, one in ipairs {name, name:match "^(.-)_?$"} do
+    found = found or all["F." .. one] or all["lm." .. one] or all["x:" .. one]
+  end
+  return found
+end
+
+-- ---- all parts
+
+--- The parts of an entry of index.entries(): {call, summary, more, signature, arguments, declared, section}; call is
+--- nil where the text begins with none, `more` is the text after the first sentence. nil where there is no help.
+function entry.parts(each)
+  if each.parts then return each.parts end
+  local text = help.of(each)
+  if not text then return nil end
+  text = text:gsub("\nIts methods: [^\n]*$", "")
+  local call, rest = split(text)
+  local summary, more = first_sentence(rest)
+  local list, declared = entry.arguments(each)
+  local parts = {call = call, summary = summary, more = more, arguments = list, declared = declared}
+  if declared then
+    parts.signature = signature_of(each, list)
+  elseif call and call:find "%(" then
+    local own = call:match "^[%w_.:]+%b()"
+    if not own:find("^[%w_.]*:") then own = own:gsub("^[%w_.]+", each.path) end
+    parts.signature = without_brackets(own)
+  end
+  parts.section = entry.section(each)
+  each.parts = parts
+  return parts
+end
+
+-- ---- one function under several names
+
+local by_themselves = {normal_ = true, bernoulli_ = true} -- whose plain names are functions of other arguments
+
+--- The entry that stands for all names of one function or class in the reference and in lists: of F.relu, lm.relu,
+--- x:relu and x:relu_ the first; of absolute abs. Other entries stand for themselves.
+function entry.main(each)
+  local as_class = type(each.value) == "table" and index.all().by_value[each.value]
+  if as_class and as_class ~= each.path then return index.all().by_path[as_class] end
+  if not op_owners[each.owner] or each.path:find "^x%." or type(each.value) == "table" then return each end
+  local name = aliases.of[each.name] or each.name == "repeat" and "repeat_tensor" or each.name
+  local by_path = index.all().by_path
+  local function same(other)
+    if not other then return nil end
+    local ours, theirs = entry.parts(each), entry.parts(other)
+    return ours and theirs and (ours.summary == theirs.summary or other.value == each.value) and other
+  end
+  local plain = not by_themselves[name] and name:match "^(.*%w)_$"
+  if plain and not index.is_inner(plain) then
+    local main = by_path["F." .. plain] or by_path["lm." .. plain] or by_path["x:" .. plain]
+    if main then return main end
+  end
+  return same(by_path["F." .. name]) or same(by_path["lm." .. name]) or by_path["x:" .. name] or each
+end
+
+--- A description of an argument's values: its type, or its choices.
+function entry.type_of(row)
+  if not row.choices then return row.type end
+  local list = {}
+  for i, choice in ipairs(row.choices) do list[i] = ("%q"):format(choice) end
+  local text = table.concat(list, " | ")
+  return row.type ~= nil and row.type ~= "string" and row.type .. " | " .. text or text
+end
+
+--- What the section says of each argument, by name.
+function entry.descriptions(section)
+  local by_name = {}
+  for _, row in ipairs(section and section.arguments or {}) do by_name[row.name] = row.about end
+  return by_name
+end
+
+-- ---- as text
+
+-- Markdown's marks are none in a text: `lr` is lr, [a link](page.md) is a link.
+local function plain(text) return (text:gsub("%[([^%]]*)%]%([^%)]*%)", "%1"):gsub("`", "")) end
+
+local function add_arguments(out, list, section)
+  local said = entry.descriptions(section)
+  local any
+  for _, row in ipairs(list or {}) do
+    if said[row.name] then
+      if not any then out[#out + 1] = "\nArguments:" end
+      any = true
+      local kind, default = entry.type_of(row), row.default and "default " .. row.default
+      local note = table.concat({kind or default, kind and default}, ", ")
+      out[#out + 1] = ("  %s%s: %s"):format(row.name, note ~= "" and " (" .. note .. ")" or "", plain(said[row.name]))
+    end
+  end
+end
+
+--- Everything that help knows of a public name, as text: its call and comment, then the parts of its section. nil where
+--- it knows nothing.
+function entry.text(each)
+  local text = help.of(each)
+  local parts = text and entry.parts(each)
+  local section = parts and parts.section
+  if not section then return text end
+  local out = {text}
+  for _, paragraph in ipairs(section.remarks or {}) do out[#out + 1] = "\n" .. plain(paragraph) end
+  add_arguments(out, parts.arguments, section)
+  for i, label in ipairs(pages.labels) do
+    local said = section[label[2]]
+    if said then out[#out + 1] = ("%s%s: %s"):format(i == 1 and "\n" or "", label[1], plain(said[1])) end
+  end
+  if section.example then
+    out[#out + 1] = "\nExample:"
+    for _, line in ipairs(section.example) do out[#out + 1] = line == "" and "" or "  " .. line end
+  end
+  if section.pytorch then out[#out + 1] = "\nPyTorch: " .. plain(section.pytorch[1]) end
+  return table.concat(out, "\n")
+end
+
+return options.exact_all(entry)

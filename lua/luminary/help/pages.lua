@@ -1,0 +1,117 @@
+--- The sections of lua/luminary/help/pages/*.md: the full text about public names, in the form that CONTRIBUTING.md
+--- ("How to write a section") shows. Each file holds the sections of the reference page of its name.
+
+local pages = {}
+
+--- The names of the reference's pages, in its order. A page without sections has no file.
+pages.names = {
+  "tensors", "creation", "joining", "indexing", "pointwise", "rounding", "math", "trigonometry", "reduction",
+  "comparison", "blas", "linalg", "fft", "random", "other-ops", "nn-convolution", "nn-pooling", "nn-padding",
+  "nn-activation", "nn-normalization", "nn-recurrent", "nn-transformer", "nn-linear", "nn-loss", "nn-module",
+  "nn-containers", "nn-tables", "nn-parallel", "nn-utilities", "functional", "functional-activation",
+  "functional-loss", "autograd", "amp", "optim", "optim-torch7", "schedulers", "data", "datasets", "text", "vision",
+  "transforms", "transforms-functional", "models", "distributions", "distributed", "multiprocessing", "cuda", "lm",
+  "utilities",
+}
+
+--- The labels of a section, and the parts that they begin, in order.
+pages.labels = {
+  {"Shape", "shape"}, {"Dtypes", "dtypes"}, {"Devices", "devices"}, {"Returns", "returns"}, {"Errors", "errors"},
+}
+
+-- The parts of labels, and the order of all parts.
+local part_of, order = {PyTorch = "pytorch"}, {remarks = 1, arguments = 2, example = 8, pytorch = 9}
+for i, row in ipairs(pages.labels) do part_of[row[1]], order[row[2]] = row[2], 2 + i end
+
+-- The names of "nn.MaxPool1d, nn.MaxPool2d".
+local function names_of(title)
+  local names = {}
+  for name in title:gmatch "[^,%s]+" do names[#names + 1] = name end
+  return names
+end
+
+-- Reads one section's lines into its fields. problem(text, number) is called where they break the form.
+local function read_section(section, lines, problem)
+  local current, last = nil, 0 -- the part that a line continues, and the order of the latest
+  local function begin(part, number)
+    if section[part] then problem("a second part of this kind: " .. part, number) end
+    if order[part] < last then problem(part .. " must come earlier", number) end
+    current, last, section[part] = part, order[part], section[part] or {}
+    if part == "example" then section.example_line = number end
+  end
+  for i, line in ipairs(lines) do
+    local number, part = section.line + i, section[current]
+    local name, about = line:match "^%- ([%a_][%w_]*): (.*)$"
+    local label, text = line:match "^(%u%a+): (.*)$"
+    if current == "example" then
+      if line == "```" then current = nil else part[#part + 1] = line end
+    elseif line == "```lua" then
+      begin("example", number)
+    elseif line == "" then
+      current = nil
+    elseif name then
+      if current ~= "arguments" then begin("arguments", number) end
+      table.insert(section.arguments, {name = name, about = about})
+    elseif part_of[label] then
+      begin(part_of[label], number)
+      section[current] = {text}
+    elseif current == "arguments" then
+      part[#part].about = part[#part].about .. " " .. line:match "^%s*(.*)$"
+    elseif current then
+      part[#part] = part[#part] .. " " .. line
+    else
+      if last <= order.remarks and section.remarks then current = "remarks" else begin("remarks", number) end
+      table.insert(section.remarks, line)
+    end
+  end
+  if current == "example" then problem("the example has no end", section.example_line) end
+end
+
+--- The sections of a page: a list of {names, file, line, arguments = {{name, about}}, example = lines, example_line,
+--- remarks, shape, dtypes, devices, returns, errors, pytorch = paragraphs}. Parts that a section lacks are nil.
+--- The second value lists the places that break the form, each as "FILE:LINE: problem".
+function pages.read(path)
+  local list, problems, file = {}, {}, io.open(path, "r")
+  if not file then return list, problems end
+  local section, lines, number
+  local function problem(text, at) problems[#problems + 1] = ("%s:%d: %s"):format(path, at, text) end
+  local function finish()
+    if section then read_section(section, lines, problem) end
+  end
+  number = 0
+  for line in file:lines() do
+    number = number + 1
+    local title = line:match "^## (.+)$"
+    if title then
+      finish()
+      section, lines = {names = names_of(title), file = path, line = number}, {}
+      list[#list + 1] = section
+    elseif section then
+      lines[#lines + 1] = line
+    end
+  end
+  finish()
+  file:close()
+  return list, problems
+end
+
+--- The folder of the pages.
+function pages.folder() return (package.searchpath("luminary.help.pages", package.path):gsub("%.lua$", "")) end
+
+local by_name -- read when first asked for
+
+--- All sections by name.
+function pages.all()
+  if by_name then return by_name end
+  local all = {}
+  for _, page in ipairs(pages.names) do
+    for _, section in ipairs(pages.read(("%s/%s.md"):format(pages.folder(), page))) do
+      section.page = page
+      for _, name in ipairs(section.names) do all[name] = all[name] or section end
+    end
+  end
+  by_name = all
+  return all
+end
+
+return pages

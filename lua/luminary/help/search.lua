@@ -1,0 +1,112 @@
+--- Searching all public names and the first sentences about them.
+local entry = require "luminary.help.entry"
+local help = require "luminary.help"
+local index = require "luminary.help.index"
+local options = require "luminary.base.options"
+local overview = require "luminary.help.overview"
+
+local search = {}
+
+local SHOWN, COLUMN = 40, 30 -- the entries listed with their sentences, and the column of these
+
+-- The less, the earlier: classes and libraries, functions, methods, then Torch7's functions.
+local function rank_of(each)
+  if help.is_torch7(each) then return 4 end
+  if type(each.value) == "table" then return 1 end
+  return each.path:find ":" and 3 or 2
+end
+
+local function is_listed(each)
+  local of_class = each.path:find ":" and help.usual[each.name]
+  return not of_class and not index.is_hidden(each) and help.of(each) and entry.main(each) == each
+end
+
+local rows -- when first asked for: {each, rank, name, path, sentence} of all names that are listed, texts in lower case
+
+local function all_rows()
+  if rows then return rows end
+  local list = {}
+  for _, each in ipairs(index.entries()) do
+    if is_listed(each) then
+      local path = each.path:match ":(.*)$" or each.path -- the class before a method's name has a row of its own
+      list[#list + 1] = {
+        each = each, rank = rank_of(each), name = each.name:lower(), path = path:lower(),
+        sentence = entry.parts(each).summary:lower(),
+      }
+    end
+  end
+  rows = list
+  return list
+end
+
+-- How near a row is to the words: 0 is its name, 1 all in its path, 2 also in its first sentence; nil for neither.
+local function place_of(row, words)
+  local place = 0
+  for _, word in ipairs(words) do
+    if row.path:find(word, 1, true) then
+      place = math.max(place, row.name == word and 0 or 1)
+    elseif row.sentence:find("%f[%w]" .. word:gsub("%p", "%%%0")) then
+      place = 2
+    else
+      return nil
+    end
+  end
+  return place
+end
+
+local function words_of(query)
+  local words = {}
+  for word in query:lower():gmatch "[%w_%.:]+" do words[#words + 1] = word end
+  return words
+end
+
+--- The entries (index.entries()) with all words of the query in their path or first sentence, case ignored: exact names
+--- first, then names with the words, then sentences; classes before functions before methods.
+function search.find(query)
+  local words, found = words_of(query), {}
+  if #words == 0 then return found end
+  for _, row in ipairs(all_rows()) do
+    local place = place_of(row, words)
+    if place then found[#found + 1] = {place = place, rank = row.rank, each = row.each} end
+  end
+  table.sort(found, function(a, b)
+    if a.place ~= b.place then return a.place < b.place end
+    if a.rank ~= b.rank then return a.rank < b.rank end
+    if #a.each.path ~= #b.each.path and a.place < 2 then return #a.each.path < #b.each.path end
+    return a.each.path < b.each.path
+  end)
+  local list = {}
+  for i, one in ipairs(found) do list[i] = one.each end
+  return list
+end
+
+local function line_of(each)
+  local parts = entry.parts(each)
+  local name = each.path .. (" "):rep(COLUMN - #each.path - 2)
+  local text = ("  %s  %s"):format(name, parts.summary)
+  if #text <= overview.WIDTH then return text end
+  return text:sub(1, overview.WIDTH - 1):gsub("[%s%p]*%S*$", "") .. " …"
+end
+
+--- The entries of a list, a line each with its first sentence; of a long list the rest as names alone.
+function search.lines(list)
+  local lines, rest = {}, {}
+  for i, each in ipairs(list) do
+    if i <= SHOWN then lines[i] = line_of(each) else rest[#rest + 1] = each.path end
+  end
+  if #rest > 0 then lines[#lines + 1] = "and:\n" .. overview.columns(rest) end
+  return table.concat(lines, "\n")
+end
+
+--- The line "See also: …" with what else matches a query; nil where there is nothing else. `but`: a set of entries that
+--- are shown already.
+function search.see_also(query, but)
+  local names, shown = {}, {}
+  for each in pairs(but) do shown[entry.main(each)] = true end
+  for _, each in ipairs(search.find(query)) do
+    if not shown[each] then names[#names + 1] = each.path end
+  end
+  return #names > 0 and "\nSee also: " .. table.concat(names, ", ") or nil
+end
+
+return options.exact_all(search)

@@ -1,0 +1,213 @@
+-- The sections about public names (lua/luminary/help/pages), and the reference that is made of them.
+local lm = require "luminary"
+local entry = require "luminary.help.entry"
+local index = require "luminary.help.index"
+local pages = require "luminary.help.pages"
+local temp = require "spec.support.temp"
+
+local folder = "lua/luminary/help/pages"
+local sections, problems = {}, {}
+for _, name in ipairs(pages.names) do
+  local list, wrong = pages.read(("%s/%s.md"):format(folder, name))
+  for _, section in ipairs(list) do
+    section.page = name
+    sections[#sections + 1] = section
+  end
+  for _, problem in ipairs(wrong) do problems[#problems + 1] = problem end
+end
+
+local function same(expected, found, message) assert.equal(table.concat(expected, "\n"), found, message) end
+
+describe("a section of lua/luminary/help/pages", function()
+  it("is in a page of the reference, and of the form that CONTRIBUTING.md shows", function()
+    local known, files = {}, io.popen("ls " .. folder)
+    for _, name in ipairs(pages.names) do known[name .. ".md"] = true end
+    for file in files:lines() do
+      if not known[file] then problems[#problems + 1] = file .. " is no page of the reference" end
+    end
+    files:close()
+    assert.equal("", table.concat(problems, "\n"))
+    assert(#sections >= 15, #sections)
+  end)
+
+  it("that breaks the form is reported with its line", function()
+    local at = temp.folder()
+    finally(function() temp.remove(at) end)
+    for text, problem in pairs {
+      ["## a\n\n- x: one\n\nmore"] = "5: remarks must come earlier",
+      ["## a\n\nReturns: x\n\nShape: y"] = "5: shape must come earlier",
+      ["## a\n\n```lua\nprint(1)"] = "3: the example has no end",
+      ["## a\n\n```lua\n```\n\n```lua\n```"] = "6: a second part of this kind: example",
+    } do
+      temp.write(at .. "/a.md", text .. "\n")
+      local list, found = pages.read(at .. "/a.md")
+      assert.equal(1, #list)
+      same({ at .. "/a.md:" .. problem }, table.concat(found, "\n"))
+    end
+  end)
+
+  it("is about public names, once each, and about arguments that they declare", function()
+    local seen, wrong = {}, {}
+    for _, section in ipairs(sections) do
+      local declared = {}
+      for _, name in ipairs(section.names) do
+        local each = index.all().by_path[name]
+        if not each or entry.main(each) ~= each then
+          wrong[#wrong + 1] = ("%s:%d: no name with an entry of its own: %s"):format(section.file, section.line, name)
+        elseif seen[name] then
+          wrong[#wrong + 1] = ("%s:%d: a second section of %s"):format(section.file, section.line, name)
+        else
+          for _, row in ipairs(entry.arguments(each) or {}) do declared[row.name] = true end
+        end
+        seen[name] = true
+      end
+      for _, row in ipairs(section.arguments or {}) do
+        if not declared[row.name] then
+          wrong[#wrong + 1] = ("%s:%d: %s has no argument '%s'"):format(section.file, section.line,
+            table.concat(section.names, ", "), row.name)
+        end
+      end
+    end
+    assert.equal("", table.concat(wrong, "\n"))
+  end)
+
+  -- What print writes, on one line.
+  local function printed(...)
+    local texts = {}
+    for i = 1, select("#", ...) do
+      local value = select(i, ...)
+      texts[i] = type(value) == "string" and value or lm.repr(value)
+    end
+    return (table.concat(texts, " "):gsub("%s+", " "))
+  end
+
+  -- Runs an example; the lines whose comment is not what their print wrote, each as "LINE: expected X, got Y".
+  local function differences(code)
+    local got, wrong, number = {}, {}, 0
+    local run = assert(loadstring(code, "=example"))
+    setfenv(run, setmetatable({
+      lm = lm, nn = lm.nn, F = lm.nn.functional, optim = lm.optim, data = lm.data, dist = lm.dist,
+      print = function(...)
+        local line = debug.getinfo(2, "l").currentline
+        got[line] = (got[line] and got[line] .. " " or "") .. printed(...)
+      end,
+    }, { __index = _G }))
+    lm.manual_seed(0)
+    run()
+    for line in (code .. "\n"):gmatch "(.-)\n" do
+      number = number + 1
+      local expected = line:find "print%(" and line:match "%-%- (.*)$"
+      if expected and expected ~= got[number] then
+        wrong[#wrong + 1] = ("%d: expected %s, got %s"):format(number, expected, tostring(got[number]))
+      end
+    end
+    return wrong
+  end
+
+  it("has an example that runs, and prints what its comments say", function()
+    same({ "2: expected 3, got 2" }, table.concat(differences "print(1) -- 1\nprint(1 + 1) -- 3", "\n"))
+    local wrong = {}
+    for _, section in ipairs(sections) do
+      for i, line in ipairs(section.example or {}) do
+        if #line > 76 then
+          wrong[#wrong + 1] = ("%s:%d: more than 76 columns"):format(section.file, section.example_line + i)
+        end
+      end
+      local ok, found = pcall(differences, table.concat(section.example or {}, "\n"))
+      if not ok then found = { "0: " .. found } end
+      for _, each in ipairs(found) do
+        wrong[#wrong + 1] = ("%s:%d, line %s"):format(section.file, section.example_line, each)
+      end
+    end
+    assert.equal("", table.concat(wrong, "\n"))
+  end)
+
+  it("lacks for no more names than spec/help/without_section.txt says of each page", function()
+    local pipe = io.popen "luajit scripts/dev/gen_reference.lua --without-section"
+    local now = pipe:read "*a"
+    pipe:close()
+    assert.equal(temp.read "spec/help/without_section.txt", now,
+      "luajit scripts/dev/gen_reference.lua --without-section >spec/help/without_section.txt; no number may grow")
+  end)
+end)
+
+describe("help of a name with a section", function()
+  it("shows all of its parts as plain text", function()
+    local text = lm.help "nn.Conv2d"
+    for _, part in ipairs {
+      "nn.Conv2d(in_channels, out_channels, kernel_size [, {", "Applies a 2-d convolution",
+      "\n\nArguments:\n  in_channels: ",
+      '\n  padding_mode ("zeros" | "reflect" | "replicate" | "circular", default "zeros"): ',
+      "\n  groups (integer ≥ 1, default 1): ", "\n\nShape: x [N, C, H, W]", "\n\nExample:\n  local conv = ",
+      "\n\nPyTorch: torch.nn.Conv2d.",
+    } do
+      assert.matches(part, text, 1, true)
+    end
+    assert.is_nil(text:find "`")
+    assert.matches("\nReturns: two values, ", lm.help "nn.GRU", 1, true)
+    assert.matches("\n  dim (dim): ", lm.help "lm.cat", 1, true)
+    assert.matches("shares the memory of x", lm.help "x:view", 1, true)
+  end)
+
+  it("is read when first asked for, not with the library", function()
+    local chunk = [[local lm = require "luminary" local _ = lm.nn.Conv2d, lm.optim.SGD
+      for name in pairs(package.loaded) do
+        assert(not name:find "luminary%.help", name)
+      end]]
+    local pipe = io.popen(("luajit -e '%s' 2>&1"):format(chunk))
+    local said = pipe:read "*a"
+    pipe:close()
+    assert.equal("", said)
+  end)
+end)
+
+describe("docs/reference #lua", function()
+  it("is what scripts/dev/gen_reference.lua writes", function()
+    local to = temp.folder()
+    local script = ("luajit scripts/dev/gen_reference.lua %s"):format(to)
+    assert(os.execute(script) == 0, script .. " failed")
+    local pipe = io.popen(("diff -r docs/reference %s 2>&1 | head -20"):format(to))
+    local difference = pipe:read "*a"
+    pipe:close()
+    temp.remove(to)
+    assert.equal("", difference, "docs/reference is not up to date: luajit scripts/dev/gen_reference.lua")
+  end)
+
+  it("has signatures that Lua reads", function()
+    local wrong, count = {}, 0
+    for _, each in ipairs(index.entries()) do
+      local parts = not index.is_hidden(each) and entry.main(each) == each and entry.parts(each)
+      if parts and parts.signature then
+        count = count + 1
+        if not loadstring("return " .. parts.signature) then wrong[#wrong + 1] = parts.signature end
+      end
+    end
+    assert.equal("", table.concat(wrong, "\n"))
+    assert(count > 1000, count)
+  end)
+
+  it("names nothing internal", function()
+    local wrong = {}
+    local hidden = {}
+    for _, each in ipairs(index.entries()) do
+      if index.is_hidden(each) and each.path:find ":" then hidden[each.path] = true end
+    end
+    for file in io.popen("ls docs/reference/*.md"):lines() do
+      local number = 0
+      for line in io.lines(file) do
+        number = number + 1
+        local path = line:match "^#+ (%S+:%S+)$" or line:match "^%- `([^`%(]+:[%w_]+)"
+        for _, pattern in ipairs {
+          "%f[%w]check_group%f[%W]", "%f[%w]hooked%f[%W]", "%f[%w]check_input%f[%W]", "%f[%w]next_momentum%f[%W]",
+          "head of this file", "%w[%w_]*/[%w_]+%.lua", "%w[%w_]*/[%w_]+%.[ch]%f[%W]",
+        } do
+          if file ~= "docs/reference/README.md" and line:find(pattern) then
+            wrong[#wrong + 1] = ("%s:%d: %s"):format(file, number, line:match(pattern))
+          end
+        end
+        if path and hidden[path:gsub("\\", "")] then wrong[#wrong + 1] = ("%s:%d: %s"):format(file, number, path) end
+      end
+    end
+    assert.equal("", table.concat(wrong, "\n"))
+  end)
+end)
