@@ -64,6 +64,15 @@ describe("README and docs", function()
     assert.equal("", table.concat(long, "\n"))
   end)
 
+  it("README's figures of speed are those of docs/status/speed.md", function()
+    local status, n = temp.read "docs/status/speed.md", 0
+    for row in temp.read("README.md"):match("\n## Speed\n(.-)\n## "):gmatch "\n(|[^\n]*%d[^\n]*|)" do
+      n = n + 1
+      assert(status:find("\n" .. row .. "\n", 1, true), row)
+    end
+    assert(n > 0)
+  end)
+
   it("are all in the site's contents", function()
     local contents, missing = temp.read "mkdocs.yml", {}
     for _, path in ipairs(pages) do
