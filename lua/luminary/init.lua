@@ -137,7 +137,7 @@ end
 
 -- Loaded when first asked for: a script that only computes starts fast. Names, modules and fields of these.
 local later = {
-  checkpoint = {"save_load"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"}, dist = {"distributed"},
+  checkpoint = {"save_load"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "ask"}, dist = {"distributed"},
   parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
   GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"}, quantize = {"nn.int8", "quantize"},

@@ -3,16 +3,17 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local help = require "luminary.help"
+local load_module = require "luminary.base.load_module"
 
 local getmetatable_of, next, rawget, type, pcall, sort = debug.getmetatable, next, rawget, type, pcall, table.sort
-local match, sub, find = string.match, string.sub, string.find
+local match, gmatch, sub, find = string.match, string.gmatch, string.sub, string.find
 
 local complete = {}
 
-local KEYWORDS = {
-  "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local", "nil", "not",
-  "or", "repeat", "return", "then", "true", "until", "while",
-}
+local KEYWORDS = {}
+for word in gmatch([[
+  and break do else elseif end false for function goto if in local nil not or repeat return then true until while
+]], "%S+") do KEYWORDS[word] = true end
 local DEEPEST = 20 -- metatables behind metatables
 
 -- The table that a value's names stand in, and whether it is an object: its methods then go with a colon.
@@ -111,6 +112,57 @@ local function members(value, separator, offer)
   end
 end
 
+-- The path that a text ends in, "optim.SGD" or "net:to"; nil for a keyword.
+local function path_before(text)
+  local path = match(text, "([%a_][%w_%.:%[%]]*)%s*$")
+  return not KEYWORDS[path] and path or nil
+end
+
+-- The call in whose table of options the text ends, where a name may begin: the path of the function, and the table's
+-- text so far. nil elsewhere.
+local function options_call(text)
+  local open, i = {}, 1
+  while i <= #text do
+    local c = sub(text, i, i)
+    if find(c, "[\"']") then
+      local quote = c
+      repeat
+        i = i + (sub(text, i, i) == "\\" and 2 or 1)
+        c = sub(text, i, i)
+      until c == quote or c == ""
+      if c == "" then return nil end
+    elseif sub(text, i, i + 1) == "--" then
+      return nil
+    elseif find(c, "[%(%[{]") then
+      open[#open + 1] = i
+    elseif find(c, "[%)%]}]") then
+      open[#open] = nil
+    end
+    i = i + 1
+  end
+  local brace, outer = open[#open], open[#open - 1]
+  if not brace or sub(text, brace, brace) ~= "{" then return nil end
+  local inside = sub(text, brace + 1)
+  if not (find(inside, "^%s*[%w_]*$") or find(inside, "[,;]%s*[%w_]*$")) then return nil end
+  local before = sub(text, 1, brace - 1)
+  local path = path_before(before) -- nn.CrossEntropyLoss {
+  if not path and outer and sub(text, outer, outer) == "(" and find(before, "[%(,]%s*$") then
+    path = path_before(sub(text, 1, outer - 1))
+  end
+  return path, inside
+end
+
+-- offer(name) for the options of the function that a path stands for which the table does not have yet.
+local function offer_options(path, inside, globals, offer)
+  local owner, name = match(path, "^(.*):([%w_]+)$")
+  local value = complete.value(owner or path, globals)
+  local given = {}
+  for key in gmatch(inside, "([%a_][%w_]*)%s*=") do given[key] = true end
+  for _, row in ipairs(value ~= nil and load_module("luminary.help.entry").arguments_of(value, name) or {}) do
+    if row.optional and not given[row.name] then offer(row.name) end
+  end
+end
+
 --- The list of what may take the place of the word at the end of the text. globals: where its names stand.
 function complete.words(before, globals)
   local word = match(before, "[%a_][%w_]*$") or ""
@@ -125,6 +177,12 @@ function complete.words(before, globals)
       list[#list + 1] = name
     end
   end
+  local call, inside = options_call(before)
+  if call then offer_options(call, inside, globals, offer) end
+  if #list > 0 then
+    sort(list)
+    return list
+  end
   if separator then
     local value = complete.value(path, globals)
     if value == nil and asks then value = help.class(match(path, "[%w_]+$")) end
@@ -138,7 +196,7 @@ function complete.words(before, globals)
     if asks then
       for _, name in ipairs(help.words()) do offer(name) end
     else
-      for _, name in ipairs(KEYWORDS) do offer(name) end
+      for name in next, KEYWORDS do offer(name) end
     end
   end
   sort(list)

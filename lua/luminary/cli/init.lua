@@ -4,14 +4,15 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]
        luminary doctor [option ...]
        luminary inspect FILE
-       luminary help [NAME | environment]
+       luminary help [NAME | WORD ... | environment]
        luminary ops [NAME]
 
   FILE         run a Lua script; `arg` holds its arguments
   run          run a script as several ranks; luminary run --help says more
   doctor       look for what keeps training from running on this machine; luminary doctor --help says more
   inspect      list what is in a file of weights; luminary inspect --help says more
-  help         explain: a name, as in luminary help nn.Linear, or `environment`, the variables that luminary reads
+  help         explain a name, as in luminary help nn.Linear, or list the names and first sentences with words;
+               `environment`: the variables that luminary reads
   ops          what runs where: each op's kind, dtypes, gradient, autocast class and devices; or all about one
   -            run what standard input holds
   -e CHUNK     run a chunk of Lua, with luminary as `lm`
@@ -113,6 +114,15 @@ local function set_arg(args, at)
   return unpack(arg, 1, #args - at)
 end
 
+local COMMANDS, OPTIONS = {"run", "doctor", "inspect", "help", "ops"}, {"--version", "--help"}
+
+-- "; did you mean 'luminary doctor'?" for a word that is near one of the list; else nothing.
+local function near(word, list, before)
+  local there, core = pcall(require, "luminary.core")
+  local name = there and core.nearest(word, list)
+  return name and format("; did you mean '%s%s'?", before, name) or ""
+end
+
 --- The whole command on a list of arguments; gives the exit status.
 function cli.main(args)
   local first = args[1]
@@ -137,7 +147,7 @@ function cli.main(args)
       return 0
     elseif args[2] then
       local help = require "luminary.help"
-      local text, why = help.text(args[2])
+      local text, why = help.text(table.concat(args, " ", 2))
       print(help.wrapped(text or why))
       return text and 0 or 1
     end
@@ -153,11 +163,14 @@ function cli.main(args)
     local chunk, problem = loadstring(args[2], "=(command line)")
     return run(chunk, problem, set_arg(args, 2))
   elseif first ~= "-" and first:sub(1, 1) == "-" then
-    say(("no option '%s'\n%s"):format(first, USAGE))
+    say(("no option '%s'%s\n%s"):format(first, near(first, OPTIONS, ""), USAGE))
     return 1
   end
   if os.getenv "LM_ERROR_FILE" then io.stdout:setvbuf "line" end -- under a launcher, that shows lines as they come
   local chunk, problem = loadfile(first ~= "-" and first or nil)
+  if not chunk and not find(first, "[./]") and find(problem, "^cannot open") then
+    problem = problem .. near(first, COMMANDS, "luminary ")
+  end
   return run(chunk, problem, set_arg(args, 1))
 end
 

@@ -19,6 +19,8 @@ luminary %s, %s. lm, nn, F, optim, data and dist are there.
 
 local HELP = [[
 ?name explains a name: ?conv2d, ?nn.Linear, ?x:sum, ?x.shape, ?Module:parameters.
+?words lists the names and first sentences with them: ?learning rate. help(value)
+explains a value.
 lm, nn, F, optim, data, dist show what they have; _ is the last value.
 Tab completes names, what follows a dot or a colon too. A chunk may have several
 lines. Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.]]
@@ -42,8 +44,14 @@ end
 
 --- What `?name` prints: what the name is, or the names that come near.
 function repl.help(text)
-  local path = match(gsub(text, "%s*%b()%s*$", ""), "^%s*%?%s*([%w_%.:%[%]]*[%w_%]])%s*$") -- ?lm.sum(x) is ?lm.sum
-  if not path then return HELP end
+  local asked = gsub(text, "%s*%b()%s*$", "") -- ?lm.sum(x) is ?lm.sum
+  local path = match(asked, "^%s*%?%s*([%w_%.:%[%]]*[%w_%]])%s*$")
+  if not path then
+    local words = match(asked, "^%s*%?%s*(%w[%w_ ]*)$")
+    local found, why = nil, nil
+    if words then found, why = help.text(words) end
+    return words and help.wrapped(found or why) or HELP
+  end
   local owner = match(path, "^(.+)[%.:][%w_]+$")
   local found, why = help.text(path, owner and complete.value(owner, globals))
   local value = not found and complete.value((gsub(path, ":", ".")), globals)
@@ -60,7 +68,8 @@ end
 -- What people type to leave or to learn more, where no global is called so.
 local function word_of(text)
   local word = match(text, "^%s*(%l+)%s*%(?%s*%)?%s*$")
-  return word and rawget(globals, word) == nil and word
+  local value = word and rawget(globals, word)
+  return (value == nil or word == "help" and value == lm.help) and word
 end
 
 -- Reads a chunk and does what it says; false at the end of input.
@@ -90,11 +99,12 @@ end
 
 --- Runs the prompt to the end of input; gives the exit status.
 function repl.run()
-  for name, library in pairs {
-    lm = lm, nn = lm.nn, F = lm.nn.functional, optim = lm.optim, data = lm.data, dist = lm.dist,
+  for name, value in pairs {
+    lm = lm, nn = lm.nn, F = lm.nn.functional, optim = lm.optim, data = lm.data, dist = lm.dist, help = lm.help,
   } do
-    rawset(globals, name, library)
+    rawset(globals, name, value)
   end
+  help.show = function(text) say(help.wrapped(text)) end
   local read, remember = line.reader(function(text) return complete.words(text, globals) end)
   local guarded, quiet = line.guard()
   say(BANNER:format(lm.version, jit.version))

@@ -101,12 +101,29 @@ end
 function entry.arguments(each)
   local rows, least = arguments.declared(each.value)
   if rows then return of_rows(each, rows, least), true end
-  local callable = type(each.value) == "function" or type(each.value) == "table" and index.is_class(each.value)
+  local callable = type(each.value) == "function" or index.is_class(each.value)
   local info = op_owners[each.owner] and core.op_info(aliases.of[each.name] or each.name:match "^(.-)_?$")
-  local call = split(help.of(each) or "")
+  local call = each.path ~= "" and split(help.of(each) or "")
   if info and not (call and call:find "%[") then return of_op(each, info), true end
   if not call or not call:find "%(" or not callable and not each.path:find ":" then return nil end
   return of_call(call)
+end
+
+--- The same of a value: a function, a class, or the method `name` of a tensor or an object. nil where nothing is known
+--- of it.
+function entry.arguments_of(value, name)
+  if name then
+    for _, owner in ipairs(help.owners_of(value)) do
+      local each = index.all().by_path[owner .. ":" .. name]
+      if each then return (entry.arguments(each)) end
+    end
+    return nil
+  end
+  value = index.called(value)
+  for _, each in ipairs(index.entries()) do
+    if rawequal(each.value, value) then return (entry.arguments(each)) end
+  end
+  return (entry.arguments {path = "", owner = "", name = "", value = value})
 end
 
 -- A call as Lua reads it: those that must be given, then a table of the others with their defaults.
@@ -219,8 +236,9 @@ end
 
 -- ---- as text
 
--- Markdown's marks are none in a text: `lr` is lr, [a link](page.md) is a link.
-local function plain(text) return (text:gsub("%[([^%]]*)%]%([^%)]*%)", "%1"):gsub("`", "")) end
+--- Markdown's marks are none in a text: `lr` is lr, [a link](page.md) is a link.
+function entry.plain(text) return (text:gsub("%[([^%]]*)%]%([^%)]*%)", "%1"):gsub("`", "")) end
+local plain = entry.plain
 
 local function add_arguments(out, list, section)
   local said = entry.descriptions(section)

@@ -9,6 +9,7 @@ local options = require "luminary.base.options"
 local overview = require "luminary.help.overview"
 
 local help = {
+  show = nil, -- function(text), set by the prompt
   entries = index.entries, words = index.words, class = index.class, is_inner = index.is_inner, lazy = index.lazy,
   wrapped = overview.wrapped, columns = overview.columns, overview = overview.overview,
 }
@@ -232,6 +233,22 @@ local function candidates(qualifier, name)
   return list
 end
 
+-- What the sections say of an argument, a line for each text: "optim.Adam, optim.AdamW: decay rates of …".
+local function descriptions(name, paths)
+  local entry, lines, of_text = load_module "luminary.help.entry", {}, {}
+  for _, path in ipairs(paths) do
+    local section = entry.section(all().by_path[path])
+    local about = entry.descriptions(section)[name]
+    if about and of_text[about] then
+      lines[of_text[about]] = path .. ", " .. lines[of_text[about]]
+    elseif about then
+      lines[#lines + 1] = ("%s: %s"):format(path, entry.plain(about))
+      of_text[about] = #lines
+    end
+  end
+  return #lines > 0 and "\n" .. table.concat(lines, "\n") or ""
+end
+
 -- The text about an option, or an argument that stands by place: that of the function that has it, or the names of
 -- several.
 local function about_option(name, by_place)
@@ -251,14 +268,15 @@ local function about_option(name, by_place)
   if #paths == 0 then return nil end
   local theirs = load_module("luminary.help.other_names").options[name]
   theirs = theirs and ("\nOf functions that lack it: %s."):format(theirs) or ""
-  if #paths == 1 then return ("%s is an %s of %s\n%s%s"):format(name, what, paths[1], first, theirs) end
+  local about = descriptions(name, paths)
+  if #paths == 1 then return ("%s is an %s of %s%s\n%s%s"):format(name, what, paths[1], about, first, theirs) end
   local shown = table.concat(paths, ", ", 1, math.min(#paths, 8))
-  return ("%s is an %s of %s%s; ?%s explains the first%s"):format(name, what, shown,
-    #paths > 8 and (" and %d more"):format(#paths - 8) or "", paths[1], theirs)
+  return ("%s is an %s of %s%s; ?%s explains the first%s%s"):format(name, what, shown,
+    #paths > 8 and (" and %d more"):format(#paths - 8) or "", paths[1], about, theirs)
 end
 
 -- The owners that a value's methods are found under: "x", or its classes' names.
-local function owners_of(value)
+function help.owners_of(value)
   if core.is_tensor(value) then return {"x"} end
   local record, owners = class.record(value), {}
   local of = record and record.class
@@ -331,7 +349,7 @@ end
 -- a library.
 local function of_path(path, qualifier, name, of)
   local before = qualifier and (all().by_path[shortened(qualifier)] or all().by_path[shortened("lm." .. qualifier)])
-  local named, owners = qualifier and class_named(qualifier, before), of ~= nil and owners_of(of) or {}
+  local named, owners = qualifier and class_named(qualifier, before), of ~= nil and help.owners_of(of) or {}
   while named do
     owners[#owners + 1] = all().owner_of[named]
     named = rawget(named, "super")
@@ -365,9 +383,7 @@ local function of_word(name)
   if not theirs then return listed end
 end
 
---- lm.help(name): Returns the help text of a public name, and at the prompt prints it. name may be a path ("nn.Linear",
---- "x:sum", "Module:parameters"), a value (nn.Linear itself), or words ("learning rate"), for which the names and first
---- sentences with them are listed. Returns nil and the nearest names where nothing is found.
+--- The text of help about a name, a value or words, as lm.help has it; nil and a sentence where there is none.
 function help.text(path, of) -- of: the value before the last dot or colon, if that is known
   local kind = type(path)
   if kind == "function" or kind == "table" or kind == "userdata" then return help.value(nil, path) end
@@ -393,6 +409,17 @@ function help.text(path, of) -- of: the value before the last dot or colon, if t
   text = core.help(name)
   if text then return text end
   return nil, no_name(path, name, qualifier)
+end
+
+--- lm.help(name): Returns the help text of a public name; at the prompt it prints it.
+---
+--- name may be a path ("nn.Linear", "x:sum", "Module:parameters"), a value (nn.Linear itself), or words ("learning
+--- rate"), for which the names and first sentences with them are listed. Returns nil and the nearest names where
+--- nothing is found.
+function help.ask(path)
+  local text, why = help.text(path)
+  if not help.show then return text, why end
+  help.show(text or why)
 end
 
 --- What is known of a value that somebody calls `name`; without a name by that of what is public and the same.

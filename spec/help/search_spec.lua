@@ -1,0 +1,168 @@
+-- Searching help: ?word, luminary help word, lm.help, and what Tab offers in a table of options.
+local lm = require "luminary"
+local complete = require "luminary.cli.completion"
+local help = require "luminary.help"
+local index = require "luminary.help.index"
+local repl = require "luminary.cli.repl"
+local search = require "luminary.help.search"
+local temp = require "spec.support.temp"
+
+-- The paths that a search finds, in order, on one line.
+local function found(query)
+  local paths = {}
+  for i, each in ipairs(search.find(query)) do paths[i] = each.path end
+  return " " .. table.concat(paths, " ") .. " "
+end
+
+-- The position of a path in it.
+local function at(paths, path) return assert(paths:find(" " .. path .. " ", 1, true), path .. " is not in" .. paths) end
+
+describe("a search of help", function()
+  it("has exact names first, case ignored, then names with the word, then first sentences", function()
+    local paths = found "lstm"
+    assert.equal(1, at(paths, "nn.LSTM"))
+    assert(at(paths, "nn.LSTM") < at(paths, "nn.LSTMCell"))
+    assert.equal(paths, found "LSTM")
+    paths = found "convolution"
+    assert(at(paths, "F.conv2d"), paths) -- by its sentence
+    paths = found "sgd"
+    assert(at(paths, "optim.SGD") < at(paths, "optim.sgd")) -- Torch7's function
+    assert(at(paths, "optim.sgd") < at(paths, "optim.ASGD")) -- a name that is longer
+  end)
+
+  it("lists classes before functions before methods, and one name of each function", function()
+    local paths = found "attention"
+    assert(at(paths, "nn.MultiheadAttention") < at(paths, "F.scaled_dot_product_attention"))
+    paths = found "relu"
+    at(paths, "F.relu")
+    for _, other in ipairs { "lm.relu", "x:relu", "x:relu_", "ReLU:forward" } do
+      assert.is_nil(paths:find(" " .. other .. " ", 1, true), other)
+    end
+  end)
+
+  it("lists nothing internal", function()
+    for name in ("attention conv2d_input check_group hooked softmax_backward next_momentum"):gmatch "%S+" do
+      for _, each in ipairs(search.find(name)) do assert.not_equal(name, each.name) end
+    end
+  end)
+
+  it("of several words wants all of them, in names or first sentences", function()
+    local paths = found "batch normalization"
+    for path in paths:gmatch "%S+" do
+      local text = (path .. " " .. lm.help(path)):lower()
+      assert(text:find "batch" and text:find "normalization", path)
+    end
+    assert.same({}, search.find "no such words anywhere")
+    assert.same({}, search.find "")
+  end)
+
+  it("finds each of the names that it lists, by that name", function()
+    local count, lost = 0, {}
+    for i, each in ipairs(search.find "a") do
+      if i % 10 == 0 then
+        count = count + 1
+        if not found(each.name):find(" " .. each.path .. " ", 1, true) then lost[#lost + 1] = each.path end
+      end
+    end
+    assert.equal("", table.concat(lost, " "))
+    assert(count > 50, count)
+  end)
+end)
+
+describe("help of a word", function()
+  it("that is a name shows its text, then the other matches", function()
+    local text = lm.help "LSTM"
+    assert.matches("^nn%.LSTM%(input_size", text)
+    assert.matches("\n\nSee also: nn%.LSTMCell[^\n]*$", text)
+    assert.equal(text, lm.help "lstm")
+    assert.matches("^optim%.SGD%(params", lm.help "sgd")
+    assert.matches("\nSee also: optim%.sgd, ", lm.help "sgd")
+    assert.not_matches("See also", lm.help "nn.LSTM", 1, true)
+    assert.matches("^nn%.LSTM%(", lm.help "nn.lstm")
+    assert.matches("^lm%.func%.vmap%(", lm.help "vmap")
+  end)
+
+  it("never lacks in this version what has that name in another case or module", function()
+    local there, wrong, count = {}, {}, 0
+    for _, each in ipairs(index.entries()) do
+      if not index.is_hidden(each) and not each.path:find ":" then there[each.name:lower()] = true end
+    end
+    for _, names in pairs(require "luminary.help.other_names") do
+      for name, ours in pairs(names) do
+        if ours == false and there[name:lower()] then
+          count = count + 1
+          local text, why = help.text(name)
+          if not text then wrong[#wrong + 1] = name .. ": " .. why end
+        end
+      end
+    end
+    assert.equal("", table.concat(wrong, "\n"))
+    assert(count > 10, count)
+  end)
+
+  it("that is no name lists the names and first sentences with it", function()
+    local text = lm.help "attention"
+    assert.matches("^names and first sentences with 'attention':\n  nn%.MultiheadAttention +%S", text)
+    for line in text:gmatch "[^\n]+" do assert(#line <= 82, line) end -- 78 columns, "…" has three bytes
+    local nothing, why = lm.help "no such words"
+    assert.is_nil(nothing)
+    assert.equal("no name or first sentence with 'no such words'", why)
+  end)
+
+  it("that is an option shows what sections say of it", function()
+    assert.matches("^betas is an option of .*\noptim%.AdamW, optim%.Adam: decay rates", lm.help "betas")
+    assert.matches("\nnn%.Embedding: the index of padding", lm.help "padding_idx")
+  end)
+end)
+
+describe("at the prompt", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  it("lm.help and help print, and ?words search", function()
+    temp.write(folder .. "/input", "lm.help 'nn.Linear'\nhelp(nn.Linear)\nhelp\n?learning rate\n?\n")
+    local ok, text = temp.run(folder, ("luminary <%s/input"):format(folder))
+    assert(ok, text)
+    local _, times = text:gsub("\n?> nn%.Linear%(in_features", "")
+    assert.equal(2, times)
+    assert.matches("> %?name explains a name", text)
+    assert.matches("> names and first sentences with 'learning rate':\n", text)
+    assert.equal(repl.help "?learning rate", help.wrapped(help.text "learning rate"))
+  end)
+
+  it("Tab offers the options of a call in its table", function()
+    local globals = { lm = lm, nn = lm.nn, optim = lm.optim, F = lm.nn.functional, x = lm.ones(2), p = {}, l = 1 }
+    for text, want in pairs {
+      ["optim.SGD(p, {l"] = "lr", ["optim.SGD(p, {lr = 0.1, m"] = "maximize momentum", ["x:sum {k"] = "keepdim",
+      ["nn.CrossEntropyLoss {re"] = "reduction", ["F.pad(x, {1, 2}, {mode = \"a, {\", v"] = "value",
+      ["nn.Conv2d(3, 4, (3), {padding_"] = "padding_mode", ["lm.zeros({2}, {de"] = "device",
+      -- no table of options: a list, a value, a string, a comment, other functions
+      ["y = {l"] = "l lm local", ["optim.SGD(p, {lr = l"] = "l lm local", ["optim.SGD(p, l"] = "l lm local",
+      ["nope(p, {l"] = "l lm local", ["optim.SGD(p, {lr = 1}) l"] = "l lm local",
+    } do
+      assert.equal(want, table.concat(complete.words(text, globals), " "), text)
+    end
+    for _, text in ipairs {
+      'optim.SGD(p, "{l', "optim.SGD(p, -- {l", "optim.SGD(p, {'\\'{l", "(({", "}})]{l", "f(\"\\",
+    } do
+      assert.is_table(complete.words(text, globals))
+    end
+  end)
+end)
+
+describe("a misspelt command", function()
+  it("is answered with the nearest one", function()
+    for arguments, answer in pairs {
+      docter = "cannot open docter: No such file or directory; did you mean 'luminary doctor'?\n",
+      ["--hepl"] = "no option '--hepl'; did you mean '--help'?\n",
+      ["docter.lua"] = "cannot open docter.lua: No such file or directory\n",
+    } do
+      local folder = temp.folder()
+      finally(function() temp.remove(folder) end)
+      local ok, text = temp.run(folder, "luminary " .. arguments)
+      assert.is_false(ok)
+      assert.matches("luminary: " .. answer, text, 1, true)
+    end
+  end)
+end)
