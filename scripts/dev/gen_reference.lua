@@ -236,8 +236,10 @@ local function add_entry(out, each, level)
     add_block(out, function(block) block[1] = ("More: [%s](#%s)."):format(first.path, anchor(first.path)) end)
   end
   local lines = {}
-  for _, label in ipairs(section and first == each and help_pages.labels or {}) do
-    for _, text in ipairs(section[label[2]] or {}) do lines[#lines + 1] = ("**%s:** %s"):format(label[1], text) end
+  for _, label in ipairs(help_pages.labels) do
+    local text = section and first == each and section[label[2]] and section[label[2]][1]
+    if label[2] == "returns" and not (section and section.returns) then text = entry.returns(each) end
+    if text then lines[#lines + 1] = ("**%s:** %s"):format(label[1], text) end
   end
   local info = op_of(each)
   if info then add_op_lines(lines, info, section) end

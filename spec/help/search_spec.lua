@@ -77,6 +77,8 @@ describe("help of a word", function()
     assert.equal(text, lm.help "lstm")
     assert.matches("^optim%.SGD%(params", lm.help "sgd")
     assert.matches("\nSee also: optim%.sgd, ", lm.help "sgd")
+    assert.matches("\n\nReturns: two values%.", lm.help "topk")
+    assert.not_matches("Returns:", lm.help "exp", 1, true)
     assert.not_matches("See also", lm.help "nn.LSTM", 1, true)
     assert.matches("^nn%.LSTM%(", lm.help "nn.lstm")
     assert.matches("^lm%.func%.vmap%(", lm.help "vmap")
@@ -104,9 +106,13 @@ describe("help of a word", function()
     local text = lm.help "attention"
     assert.matches("^names and first sentences with 'attention':\n  nn%.MultiheadAttention +%S", text)
     for line in text:gmatch "[^\n]+" do assert(#line <= 82, line) end -- 78 columns, "…" has three bytes
-    local nothing, why = lm.help "no such words"
+    local nothing, why = lm.help "no such words zz"
     assert.is_nil(nothing)
-    assert.equal("no name or first sentence with 'no such words'", why)
+    assert.equal("no name or text with 'no such words zz'", why)
+  end)
+
+  it("that is in no name and first sentence lists the texts with it", function()
+    assert.matches("^texts with 'deconvolution':\n.*  nn%.ConvTranspose2d ", lm.help "deconvolution")
   end)
 
   it("that is an option shows what sections say of it", function()

@@ -156,8 +156,8 @@ static void push_arguments(lua_State *L, const lm_op *op) {
 }
 
 /* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, gives, signature, arguments,
- * kernel, inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend; kernel: whether it
- * needs one of its own. */
+ * results (their number), kernel, inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend;
+ * kernel: whether it needs one of its own. */
 static int bind_op_info(lua_State *L) {
   static const char *const kinds[] = {[LM_POINT] = "elementwise", [LM_PRIM] = "kernel", [LM_VIEW] = "view",
                                       [LM_WRITE] = "write",       [LM_NEW] = "new",     [LM_COMP] = "composite"};
@@ -176,7 +176,7 @@ static int bind_op_info(lua_State *L) {
     return 1;
   }
   const lm_op *op = &lm_ops[id];
-  lua_createtable(L, 0, 12);
+  lua_createtable(L, 0, 13);
   set_text(L, "kind", kinds[op->kind]);
   set_text(L, "autocast", casts[op->cast]);
   if (op->grads) set_text(L, "gradient", op->grads);
@@ -188,6 +188,8 @@ static int bind_op_info(lua_State *L) {
   lua_setfield(L, -2, "signature");
   push_arguments(L, op);
   lua_setfield(L, -2, "arguments");
+  lua_pushinteger(L, op->outs);
+  lua_setfield(L, -2, "results");
   const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0)), *cuda = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
   bool kernel = cpu && cpu->op[id];
   set_flag(L, "inner", op->inner);

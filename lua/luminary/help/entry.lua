@@ -254,19 +254,32 @@ local function add_arguments(out, list, section)
   end
 end
 
+local WORDS = {nil, "two", "three", "four"}
+
+--- What the call of a name returns, as its section says it, or of an op with several results by itself; else nil.
+function entry.returns(each)
+  local section = entry.section(each)
+  if section and section.returns then return section.returns[1] end
+  local info = op_owners[each.owner] and core.op_info(aliases.of[each.name] or each.name)
+  local count = info and WORDS[info.results]
+  return count and count .. " values." or nil
+end
+
 --- Everything that help knows of a public name, as text: its call and comment, then the parts of its section. nil where
 --- it knows nothing.
 function entry.text(each)
   local text = help.of(each)
   local parts = text and entry.parts(each)
-  local section = parts and parts.section
-  if not section then return text end
+  local section, returns = parts and parts.section, text and entry.returns(each)
+  if not section then return returns and text .. "\n\nReturns: " .. returns or text end
   local out = {text}
   for _, paragraph in ipairs(section.remarks or {}) do out[#out + 1] = "\n" .. plain(paragraph) end
   add_arguments(out, parts.arguments, section)
-  for i, label in ipairs(pages.labels) do
-    local said = section[label[2]]
-    if said then out[#out + 1] = ("%s%s: %s"):format(i == 1 and "\n" or "", label[1], plain(said[1])) end
+  local first = true
+  for _, label in ipairs(pages.labels) do
+    local said = label[2] == "returns" and returns or section[label[2]] and section[label[2]][1]
+    if said then out[#out + 1] = ("%s%s: %s"):format(first and "\n" or "", label[1], plain(said)) end
+    first = first and not said
   end
   if section.example then
     out[#out + 1] = "\nExample:"

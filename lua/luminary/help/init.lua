@@ -365,11 +365,12 @@ local function of_path(path, qualifier, name, of)
   if before and before.owner == "lm.models" and type(before.value) == "function" then return of_net(path, name) end
 end
 
--- The list of what has the words in its name or first sentence; nil where nothing has.
+-- The list of what has the words in its name or first sentence, or anywhere in its text; nil where nothing has.
 local function of_search(query)
   local search = load_module "luminary.help.search"
-  local found = search.find(query)
-  return #found > 0 and ("names and first sentences with '%s':\n%s"):format(query, search.lines(found)) or nil
+  local found, where = search.find(query), "names and first sentences"
+  if #found == 0 then found, where = search.mentions(query), "texts" end
+  return #found > 0 and ("%s with '%s':\n%s"):format(where, query, search.lines(found)) or nil
 end
 
 -- Of a word that is no name: an option, a name of PyTorch's or Torch7's, or one in sentences.
@@ -391,7 +392,7 @@ function help.text(path, of) -- of: the value before the last dot or colon, if t
   path = path:gsub("^luminary%f[^%w_]", "lm"):match "^%s*(.-)%s*$"
   if path:find "%s" then
     local text = of_search(path)
-    return text, not text and ("no name or first sentence with '%s'"):format(path) or nil
+    return text, not text and ("no name or text with '%s'"):format(path) or nil
   end
   local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
   name = name or path:match("^[%w_]+$")

@@ -80,6 +80,18 @@ function search.find(query)
   return list
 end
 
+--- The entries with all words of the query anywhere in what help knows of them, in alphabetical order.
+function search.mentions(query)
+  local words, list = words_of(query), {}
+  for _, row in ipairs(#words > 0 and all_rows() or {}) do
+    local text, all = (entry.text(row.each) or ""):lower(), true
+    for _, word in ipairs(words) do all = all and text:find("%f[%w]" .. word:gsub("%p", "%%%0")) ~= nil end
+    if all then list[#list + 1] = row.each end
+  end
+  table.sort(list, function(a, b) return a.path < b.path end)
+  return list
+end
+
 local function line_of(each)
   local parts = entry.parts(each)
   local name = each.path .. (" "):rep(COLUMN - #each.path - 2)
