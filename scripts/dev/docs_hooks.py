@@ -3,7 +3,9 @@
 - `reference/` in the contents stands for all pages of that folder, in the order of its README.md.
 - A link from a page to a file of the repository outside docs/ (a source, an example, CONTRIBUTING.md) leads to a page
   of the site that shows the file. It is below files/ and not in the contents.
-- Markdown is read as GitHub reads it: a list may follow a paragraph without a blank line, and two spaces nest.
+- Markdown is read as GitHub reads it: a list may follow a paragraph without a blank line, two spaces nest, and
+  "#name" is no heading.
+- The search prefers pages that say how to do something to the reference.
 """
 import os
 import posixpath
@@ -15,6 +17,7 @@ from mkdocs.structure.files import File, InclusionLevel
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[#)\s])")
 FENCED = re.compile(r"(^ *```.*?^ *```+ *$)", re.M | re.S)
 ITEM = re.compile(r" *([-*]|\d+\.) ")
+GUIDES = ("start/", "tutorial/", "howto/", "from_", "status/")
 LANGUAGES = {".lua": "lua", ".py": "python", ".c": "c", ".h": "c", ".cc": "cpp", ".cu": "cpp", ".yml": "yaml"}
 
 source_of = {}  # a page of the site -> the file of the repository that it shows
@@ -102,6 +105,8 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, config, files):
     here = page.file.src_uri
     source = source_of.get(here, "docs/" + here)
+    if here.startswith(GUIDES):
+        page.meta["search"] = {"boost": 2}
 
     def change(text):
         def relative(match):
@@ -111,7 +116,7 @@ def on_page_markdown(markdown, page, config, files):
             return posixpath.relpath(page_of(path), posixpath.dirname(here) or ".")
 
         lines = []
-        for line in LINK.sub(relative, text).split("\n"):
+        for line in re.sub(r"^( *)(?=#+[^#\s])", r"\1\\", LINK.sub(relative, text), flags=re.M).split("\n"):
             if ITEM.match(line) and lines and re.match(r"[^\s#>|<-]", lines[-1]) and not ITEM.match(lines[-1]):
                 lines.append("")
             lines.append(line)
