@@ -201,7 +201,7 @@ describe("a number that may be left out", function()
       says(name .. " is NaN; a number wanted, or nil for the default$", f)
     end
     says("logit: eps is NaN", function() lm.logit(x, nan) end)
-    says("eye: sizes 3 and %-1", function() lm.eye(3, -1) end)
+    says("eye: m must be at least 0, got %-1", function() lm.eye(3, -1) end)
     for _, pool in ipairs { F.max_pool2d, F.avg_pool2d } do
       says("stride is {%-1, %-1}", function() pool(x, 2, -1) end)
       says("kernel_size is {%-1, %-1}", function() pool(x, -1) end)
@@ -232,7 +232,7 @@ describe("pad", function()
     local edge = leaf(3)
     F.pad(lm.ones(2), { 2, 1 }, { value = edge }):sum():backward()
     assert.equal(3, edge.grad:item())
-    says("pad: value has to be a number or 0%-d", function() F.pad(bytes, { 1, 0 }, { value = bytes }) end)
+    says("pad: value must be a number or a 0%-d tensor", function() F.pad(bytes, { 1, 0 }, { value = bytes }) end)
   end)
 end)
 

@@ -358,7 +358,7 @@ lm.scope(function() evaluate() end)
       local ok, text = temp.run(folder, ("cd %s && %s script.lua"):format(folder, command))
       assert.is_false(ok)
       local caught, uncaught = text:match("^(.-)\n====\n(.*)$")
-      assert.equal("script.lua:3: view: [3] has 3 elements, which do not fit into [7]", caught)
+      assert.equal("script.lua:3: view: size must be 3 elements as x of shape [3], got [7]", caught)
       assert.matches(command .. ": script.lua:3: view: .-\nstack traceback:\n.-"
         .. "script.lua:3: in function 'outer'.-" .. between .. "in function 'evaluate'.-in main chunk", uncaught)
     end

@@ -106,9 +106,10 @@ describe("an error begins with the name that was called", function()
     ["local y = F.binary_cross_entropy_with_logits(x, 3)"] =
       "binary_cross_entropy_with_logits: bce_with_logits: target",
     ["local y = x:chunk(2, 7)"] = "chunk: there is no dim 7", ["local y = F.glu(x, 7)"] = "glu: size: dim 7",
-    ["local y = lm.hstack { x, lm.ones(3, 3) }"] = "hstack: cat: entry 2", ["x:cumsum_('')"] = "cumsum_: cumsum: dim",
-    ["local y = lm.rand(3, { generator = lm.Generator('cpu:1') })"] = "rand: the generator",
-    ["local net = {fc = nn.Linear(2, 3)} ; local y = net.fc(x)"] = "linear: x is [2, 3]",
+    ["local y = lm.hstack { x, lm.ones(3, 3) }"] =
+      "hstack: cat: shapes of tensors[1] and tensors[2] must match", ["x:cumsum_('')"] = "cumsum_: cumsum: dim",
+    ["local y = lm.rand(3, { generator = lm.Generator('cpu:1') })"] = "rand: device mismatch",
+    ["local net = {fc = nn.Linear(2, 3)} ; local y = net.fc(x)"] = "linear: expected x to have shape",
   } do
     it(line, function()
       local ok, problem = run(line)

@@ -236,7 +236,7 @@ describe("errors", function()
       { function() lm.zeros("2") end, "zeros: size: .*integer.* expected, got string '2'" },
       { function() lm.mm(x) end, "mm: other: a tensor expected, got nothing" },
       { function() lm.mm(x, 3) end, "mm: other: a tensor expected, got number 3" },
-      { function() lm.mm(x, x) end, "mm: %[2, 3%].*%[2, 3%]" },
+      { function() lm.mm(x, x) end, "mm: inner sizes of x and other must match.*%[2, 3%].*%[2, 3%]" },
       { function() lm.cat(x) end, "cat: tensors: a list of tensors expected, got one tensor" },
       { function() lm.cat { x, 3 } end, "cat: tensors%[2%]: a tensor expected, got number 3" },
       { function() x:sum(1.5) end, "sum: dim: an integer expected, got number 1.5" },

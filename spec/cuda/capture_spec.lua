@@ -27,7 +27,7 @@ describe("a capture", function()
         f()
       end, {warmup = 0})
       assert.is_false(ok)
-      assert.matches(what .. " during the capture", message, 1, true)
+      assert.matches(what .. " during capture", message, 1, true)
     end
     assert.equal(4, x:sum():item()) -- nothing of it has run
     lm.cuda.synchronize()

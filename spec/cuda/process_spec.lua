@@ -42,7 +42,7 @@ describe("a process with CUDA devices", function()
       print(pcall(lm.ones, {1}, {device = "cuda:" .. n}))
     ]])
     assert.matches("^cuda:1\t4096\t4096\t0\n", text)
-    assert.matches("add: tensors on cuda:0 and cuda:1", text, 1, true)
+    assert.matches("add: device mismatch: tensors are on cuda:0 and cuda:1", text, 1, true)
     assert.matches("\n2000\ncuda:2\t2\n", text, 1, true)
     assert.matches("false\t[^\n]*LM_CUDA_VIRTUAL", text)
     assert.matches("cuda devices go from cuda:0 to cuda:", text, 1, true)
@@ -181,7 +181,7 @@ describe("a process with CUDA devices", function()
       end)
       print(message)
     ]]
-    local what = ": index_select: index 4 at position 1 is not in 1 to 3"
+    local what = ": index_select: index 4 at position 1 is out of range for 3 entries"
     assert.matches("script.lua:5" .. what, run("LM_SYNC=1", script), 1, true)
     assert.matches("script.lua:7" .. what, run("LM_SYNC=", script), 1, true)
   end)

@@ -468,8 +468,8 @@ describe("torch.save's file", function()
     local four = storage("FloatStorage", "0", 4)
     assert.same({ 4 }, load_text("x.pt", pt("\128\2" .. tensor(four, "K\0", "K\4\133", "K\1\133"))).shape)
     for pattern, pickle in pairs {
-      ["reach outside a storage of 16 bytes"] = tensor(four, "K\0", "K\5\133", "K\1\133"),
-      ["sizes %[4%], strides %[1%] .* of 16 bytes"] = tensor(four, "K\1", "K\4\133", "K\1\133"),
+      ["reaches outside a storage of 16 bytes"] = tensor(four, "K\0", "K\5\133", "K\1\133"),
+      ["size %[4%] with strides %[1%] .* of 16 bytes"] = tensor(four, "K\1", "K\4\133", "K\1\133"),
       ["has the stride %-1"] = tensor(four, "K\0", "K\4\133", "J\255\255\255\255\133"),
       ["a size that is no count: %-1"] = tensor(four, "K\0", "J\255\255\255\255\133", "K\1\133"),
       ["a size that is no count: 1%.5"] = tensor(four, "K\0", "G\63\248\0\0\0\0\0\0\133", "K\1\133"),
@@ -805,7 +805,7 @@ describe("a .t7 file", function()
       .. pair(0, int(3) .. int(2) .. int(20000) .. table.concat(pairs_of)) .. table.concat(objects)))
     within(os.clock() - began, 5)
     for pattern, text in pairs {
-      ["outside a storage of 8 bytes"] = one(3, 1, 1, two), ["reach outside"] = one(2, 1, 2, two),
+      ["outside a storage of 8 bytes"] = one(3, 1, 1, two), ["reaches outside"] = one(2, 1, 2, two),
       ["count from 1"] = one(2, 1, 0, two), ["it ends early"] = one(2, 1, 1, storage(2 ^ 40, "")),
       ["9 dims"] = tensor(9, ""), ["unknown kind 9"] = int(9),
       ["class tds.Hash"] = int(4) .. int(1) .. int(8) .. "tds.Hash",

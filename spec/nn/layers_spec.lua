@@ -480,7 +480,7 @@ describe("layers name wrong arguments:", function()
     { "padding = 'same' is for a stride of 1, and stride is (2, 2)",
       function() nn.Conv2d(3, 4, 3, { padding = "same", stride = 2 }) end },
     { "divisor_override is 0", function() nn.AvgPool2d(2, { divisor_override = 0 })(lm.ones { 1, 4, 4 }) end },
-    { "pad: mode \"reflect\" gives dim 4 of [1, 3, 2, 2] at most 1 more on a side, not 2",
+    { "pad: padding must be at most 1 a side for mode \"reflect\" in dim 4 of [1, 3, 2, 2], got 2",
       function() nn.Conv2d(3, 4, 5, { padding = 2, padding_mode = "reflect" })(lm.ones { 1, 3, 2, 2 }) end },
     { "stride has to be an integer of at least 1 or a list of 2",
       function() nn.Conv2d(3, 4, 3, { stride = { 1, 2, 3 } }) end },

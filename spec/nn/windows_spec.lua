@@ -194,7 +194,7 @@ describe("functions over windows", function()
         { 2, 1, 1 }):totable())
     assert.same({ 0, 2, 2, 3 }, F.conv2d(lm.zeros({ 0, 2, 3, 4 }, { dtype = "int64" }), weight).shape)
     assert.error_matches(function() F.conv2d(x, weight:float()) end, "conv2d: x is int64 and weight is float32")
-    assert.error_matches(function() F.conv2d(x:bool(), weight:bool()) end, "conv2d: x has to be floating, got bool")
+    assert.error_matches(function() F.conv2d(x:bool(), weight:bool()) end, "conv2d: x must be floating point, got bool")
   end)
 
   it("read far outside as PyTorch: coordinates beyond 2^24, which reflections leave between pixels", function()

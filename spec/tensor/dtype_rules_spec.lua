@@ -275,7 +275,7 @@ describe("a number that a dtype cannot hold", function()
     } do
       assert.matches(argument .. " must be from 0 to 255 for uint8, got %-?%d", message(f))
     end
-    assert.matches("linspace: 0 to 300 does not fit into uint8", message(function()
+    assert.matches("linspace: stop must be within the range of uint8, got 300", message(function()
       lm.linspace(0, 300, 3, { dtype = "uint8" })
     end))
     assert.matches("full: value must be at most 65504 in magnitude for float16, got 70000", message(function()

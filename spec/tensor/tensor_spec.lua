@@ -289,7 +289,7 @@ describe("a tensor", function()
   end)
 
   it("an empty list of tensors is one", function()
-    assert.error_matches(function() lm.cat(lm.ones(0, 2):unbind(1)) end, "cat: the list is empty")
+    assert.error_matches(function() lm.cat(lm.ones(0, 2):unbind(1)) end, "cat: tensors must be a non%-empty list")
   end)
 
   it("lists of sizes are plain tables to whatever takes those", function()

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "op/input_layout.h"
 
 static bool is_skipped(const lm_tensor *t) { return t->ndim == 1 && t->size[0] == 0; } /* as PyTorch does */
@@ -13,8 +14,10 @@ static lm_status cat_size(const lm_cat_args *a, const lm_tensor **first, int *di
   *last = true;
   for (int i = 0; i < a->tensors.n; i++) {
     const lm_tensor *t = a->tensors.v[i];
-    if (!t) return lm_fail(LM_E_ARG, "cat: entry %d of the list is nil", i + 1);
-    if (t->ndim == 0) return lm_fail(LM_E_SHAPE, "cat: entry %d is 0-d and has no dim to join; use lm.stack", i + 1);
+    if (!t) return lm_fail_value("cat", lm_text("tensors[%d]", i + 1), "a tensor", "nil");
+    if (t->ndim == 0)
+      return lm_remedy(lm_fail_value("cat", lm_text("tensors[%d]", i + 1), "at least 1-d", "a 0-d tensor"),
+                       "use lm.stack");
     if (is_skipped(t)) continue;
     if (!*first) {
       *first = t;
@@ -25,8 +28,8 @@ static lm_status cat_size(const lm_cat_args *a, const lm_tensor **first, int *di
     bool fits = t->ndim == (*first)->ndim;
     for (int d = 0; fits && d < t->ndim; d++) fits = d == *dim || t->size[d] == size[d];
     if (!fits) {
-      return lm_fail(LM_E_SHAPE, "cat: entry %d is %s, the first is %s; sizes have to agree in all dims but dim %d",
-                     i + 1, lm_shape_of(t), lm_shape_of(*first), *dim + 1);
+      return lm_fail(LM_E_SHAPE, "cat: shapes of tensors[1] and tensors[%d] must match except in dim %d, got %s and %s",
+                     i + 1, *dim + 1, lm_shape_of(*first), lm_shape_of(t));
     }
     size[*dim] += t->size[*dim];
     *last = *last && lm_format_of(t) == LM_CHANNELS_LAST;
@@ -42,7 +45,7 @@ lm_status lm_op_cat(const lm_cat_args *a, lm_tensor **out) {
   int dim = 0;
   int64_t size[LM_MAX_DIMS] = {0};
   bool channels_last;
-  if (a->tensors.n == 0) return lm_fail(LM_E_ARG, "cat: the list is empty");
+  if (a->tensors.n == 0) return lm_fail_value("cat", "tensors", "a non-empty list", "{}");
   TRY(cat_size(a, &first, &dim, size, &channels_last));
   TRY(lm_check_same_device(LM_OP_cat, a->tensors.n, a->tensors.v));
   TRY(lm_tensor_empty(lm_result_type(a->tensors.n, a->tensors.v), a->tensors.v[0]->device, first ? first->ndim : 1,

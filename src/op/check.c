@@ -1,5 +1,7 @@
 #include "op/check.h"
 
+#include "base/message.h"
+
 lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t) {
   const lm_tensor *first = NULL;
   for (int i = 0; i < n; i++) {
@@ -7,7 +9,7 @@ lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t) {
     if (!first) {
       first = t[i];
     } else if (t[i]->device != first->device) {
-      return lm_fail(LM_E_DEVICE, "%s: tensors on %s and %s; bring them to one device with :to(\"%s\")",
+      return lm_fail(LM_E_DEVICE, "%s: device mismatch: tensors are on %s and %s; move one with :to(\"%s\")",
                      lm_ops[op].name, lm_device_name(first->device), lm_device_name(t[i]->device),
                      lm_device_name(first->device));
     }
@@ -17,33 +19,32 @@ lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t) {
 
 lm_status lm_check_ndim(lm_op_id op, const char *arg, const lm_tensor *t, int ndim) {
   if (t->ndim == ndim) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: %s has to have %d dim%s, got %s", lm_ops[op].name, arg, ndim, ndim == 1 ? "" : "s",
-                 lm_shape_of(t));
+  return lm_fail_value(lm_ops[op].name, arg, lm_text("%d-d", ndim), lm_text("shape %s", lm_shape_of(t)));
 }
 
 lm_status lm_check_float(lm_op_id op, const char *arg, const lm_tensor *t) {
   if (lm_dtype_is_float(t->dtype)) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "%s: %s has to be floating, got %s; use :float()", lm_ops[op].name, arg,
-                 lm_dtype_name(t->dtype));
+  return lm_remedy(lm_fail_dtype(lm_ops[op].name, arg, "floating point", lm_dtype_name(t->dtype)),
+                   "convert it with :float()");
 }
 
 lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t) {
   if (t->dtype == LM_U8) {
-    return lm_fail(
-        LM_E_DTYPE,
-        "%s: %s of uint8 could be meant as a mask, as PyTorch takes it; :bool() makes it one, :long() places",
-        lm_ops[op].name, arg);
+    return lm_remedy(
+        lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", "uint8, which could be a mask"),
+        "use :bool() for a mask, :long() for indices");
   }
   if (lm_dtype_is_int((lm_dtype)t->dtype)) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "%s: %s has to be int64 or another integer dtype, got %s; use :long()", lm_ops[op].name,
-                 arg, lm_dtype_name(t->dtype));
+  return lm_remedy(lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", lm_dtype_name(t->dtype)),
+                   "convert it with :long()");
 }
 
 lm_status lm_check_writable(lm_op_id op, const lm_tensor *t) {
   if (!lm_overlaps_itself(t)) return LM_OK;
-  return lm_fail(LM_E_ARG,
-                 "%s: cannot write in place to %s: some of its elements share memory (expanded); :clone() it first",
-                 lm_ops[op].name, lm_shape_of(t));
+  return lm_fail(
+      LM_E_ARG,
+      "%s: cannot write in place to an expanded tensor of shape %s, whose elements share memory; :clone() it first",
+      lm_ops[op].name, lm_shape_of(t));
 }
 
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
@@ -52,7 +53,7 @@ lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
     int d;
     lm_status status = lm_dim(lm_ops[op].name, dims->v[i], ndim, &d);
     if (status != LM_OK) return status;
-    if (wanted[d]) return lm_fail(LM_E_ARG, "%s: dim %d is given twice", lm_ops[op].name, d + 1);
+    if (wanted[d]) return lm_fail(LM_E_ARG, "%s: dim %d is repeated", lm_ops[op].name, d + 1);
     wanted[d] = true;
   }
   lm_ints result = {.n = 0};
@@ -68,12 +69,12 @@ lm_status lm_check_number(const char *name, const char *arg, lm_dtype dtype, dou
   if (lm_dtype_has(dtype, number)) return LM_OK;
   if (isnan(number)) number = NAN; /* without a sign */
   if (lm_dtype_is_float(dtype)) {
-    return lm_fail(LM_E_ARG, "%s: %s must be at most %.14g in magnitude for %s, got %.14g", name, arg,
-                   lm_dtype_largest(dtype), lm_dtype_name(dtype), number);
+    return lm_fail_number(
+        name, arg, lm_text("at most %.14g in magnitude for %s", lm_dtype_largest(dtype), lm_dtype_name(dtype)), number);
   }
   lm_dtype_integers(dtype, &low, &high);
-  return lm_fail(LM_E_ARG, "%s: %s must be from %lld to %lld for %s, got %.14g", name, arg, (long long)low,
-                 (long long)high, lm_dtype_name(dtype), number);
+  return lm_fail_number(
+      name, arg, lm_text("from %lld to %lld for %s", (long long)low, (long long)high, lm_dtype_name(dtype)), number);
 }
 
 lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value) {

@@ -53,7 +53,8 @@ lm_status lm_op_copy_(const lm_copy__args *a, lm_tensor **out) {
   }
   status = lm_op_expand(&(lm_expand_args){.x = src, .size = size}, &wide);
   if (status == LM_E_SHAPE) {
-    status = lm_fail(LM_E_SHAPE, "copy_: src of %s does not broadcast to x of %s", lm_shape_of(src), lm_shape_of(x));
+    status = lm_fail(LM_E_SHAPE, "copy_: src of shape %s does not broadcast to x of shape %s", lm_shape_of(src),
+                     lm_shape_of(x));
   }
   if (status != LM_OK) goto done;
   TRY(lm_copy_later(wide, x, a->non_blocking));

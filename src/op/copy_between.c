@@ -1,6 +1,7 @@
 /* Copies between any two tensors of equal sizes: within a device by its backend, between devices as bytes. */
 #include <string.h>
 
+#include "base/message.h"
 #include "device/alloc.h"
 #include "device/graph.h"
 #include "device/stream_core.h"
@@ -12,7 +13,7 @@ static bool on_host(const lm_tensor *t) { return LM_DEVICE_KIND(t->device) == LM
 static lm_status copy_here(const lm_tensor *src, lm_tensor *dst) {
   const lm_backend *backend = lm_backend_of(dst->device);
   if (!backend) return LM_E_MISSING;
-  if (!backend->copy) return lm_fail(LM_E_MISSING, "copy_: there is no kernel for %s yet", lm_device_name(dst->device));
+  if (!backend->copy) return lm_fail_missing("copy_", lm_device_name(dst->device));
   return lm_is_ordered(dst->device) ? lm_ordered_copy(backend, src, dst) : backend->copy(src, dst);
 }
 
@@ -31,8 +32,8 @@ static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *ds
   later = later && host && lm_is_pinned(host);
   if (host && !later && lm_graph_capturing())
     return lm_fail(LM_E_STATE,
-                   "graph: a copy between %s and %s during the capture: a graph can only copy from and to pinned "
-                   "memory with {non_blocking = true}; move it out of what is captured",
+                   "graph: cannot copy between %s and %s during capture, except pinned memory with {non_blocking = "
+                   "true}; move the copy out of the graph",
                    lm_device_name(src->device), lm_device_name(dst->device));
   TRY(lm_stream_order_read(s, src));
   TRY(lm_stream_order_write(s, dst));

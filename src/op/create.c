@@ -1,6 +1,7 @@
 /* New tensors, and filling. Random ones are in random.c. */
 #include <float.h>
 
+#include "base/message.h"
 #include "op/check.h"
 
 static lm_dtype dtype_or(lm_dtype asked, lm_dtype otherwise) { return asked == LM_NO_DTYPE ? otherwise : asked; }
@@ -55,7 +56,7 @@ static lm_status filled(lm_status status, lm_tensor *x, lm_tensor **out) {
 
 static lm_status check_value(lm_op_id op, const lm_tensor *value) {
   if (value->ndim == 0) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: value has to be a number or 0-d, got %s", lm_ops[op].name, lm_shape_of(value));
+  return lm_fail_value(lm_ops[op].name, "value", "a number or a 0-d tensor", lm_text("shape %s", lm_shape_of(value)));
 }
 
 /* ---- filling in place */
@@ -82,8 +83,8 @@ done:
 lm_status lm_op_empty(const lm_empty_args *a, lm_tensor **out) {
   if (a->memory_format != LM_CHANNELS_LAST) return new_sized(LM_OP_empty, &a->size, a->dtype, a->device, out);
   if (a->size.n != 4) {
-    return lm_fail(LM_E_SHAPE, "empty: channels_last wants 4 sizes, got %s",
-                   lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
+    return lm_fail_value("empty", "size", "4 sizes for channels_last",
+                         lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
   }
   lm_status status = lm_tensor_empty(dtype_or(a->dtype, lm_default_dtype()), device_or(a->device, lm_default_device()),
                                      4, a->size.v, LM_CHANNELS_LAST, out);
@@ -159,19 +160,25 @@ lm_status lm_op_arange(const lm_arange_args *a, lm_tensor **out) {
     args.stop = a->start;
   }
   if (!isfinite(args.start) || !isfinite(args.stop) || !isfinite(args.step)) {
-    return lm_fail(LM_E_ARG, "arange: %g to %g by %g is not finite", args.start, args.stop, args.step);
+    return lm_fail_value("arange", "start, stop and step", "finite",
+                         lm_text("%g, %g and %g", args.start, args.stop, args.step));
   }
-  if (args.step == 0) return lm_fail(LM_E_ARG, "arange: step is 0");
+  if (args.step == 0) return lm_fail_number("arange", "step", "non-zero", 0);
   double length = ceil((args.stop - args.start) / args.step);
   if (length < 0) {
-    return lm_fail(LM_E_ARG, "arange: a step of %g never gets from %g to %g", args.step, args.start, args.stop);
+    return lm_fail_number(
+        "arange", "step",
+        lm_text("%s from %g to %g", args.stop > args.start ? "positive" : "negative", args.start, args.stop),
+        args.step);
   }
-  if (length > 1e15) return lm_fail(LM_E_ARG, "arange: %g to %g by %g has too many", args.start, args.stop, args.step);
+  if (length > 1e15)
+    return lm_fail_number("arange",
+                          lm_text("the number of elements from %g to %g by %g", args.start, args.stop, args.step),
+                          "at most 1e15", length);
   bool whole = integral(args.start) && integral(args.stop) && integral(args.step);
   args.dtype = dtype_or(a->dtype, whole ? LM_I64 : lm_default_dtype());
   args.device = device_or(a->device, lm_default_device());
-  if (args.dtype == LM_BOOL)
-    return lm_fail(LM_E_DTYPE, "arange: bool has no sequence; use an integer or floating dtype");
+  if (args.dtype == LM_BOOL) return lm_fail_dtype("arange", "dtype", "an integer or floating dtype", "bool");
   int64_t n = (int64_t)length;
   TRY(lm_tensor_empty(args.dtype, args.device, 1, &n, LM_CONTIGUOUS, &x));
   TRY(filled(n ? lm_dispatch(LM_OP_arange, args.device, &args, &x) : LM_OK, x, out));
@@ -183,14 +190,15 @@ lm_status lm_op_linspace(const lm_linspace_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL;
   lm_linspace_args args = *a;
-  if (a->steps < 0) return lm_fail(LM_E_ARG, "linspace: %lld steps", (long long)a->steps);
+  if (a->steps < 0) return lm_fail_int("linspace", "steps", "at least 0", a->steps);
   args.dtype = dtype_or(a->dtype, lm_default_dtype());
   args.device = device_or(a->device, lm_default_device());
-  if (args.dtype == LM_BOOL) return lm_fail(LM_E_DTYPE, "linspace: bool has no sequence; use a floating dtype");
+  if (args.dtype == LM_BOOL) return lm_fail_dtype("linspace", "dtype", "an integer or floating dtype", "bool");
   for (int i = 0; i < 2; i++) {
     double end = i ? a->stop : a->start;
     if (lm_dtype_has(args.dtype, end)) continue;
-    return lm_fail(LM_E_ARG, "linspace: %g to %g does not fit into %s", a->start, a->stop, lm_dtype_name(args.dtype));
+    return lm_fail_number("linspace", i ? "stop" : "start",
+                          lm_text("within the range of %s", lm_dtype_name(args.dtype)), end);
   }
   TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->steps, LM_CONTIGUOUS, &x));
   TRY(filled(a->steps ? lm_dispatch(LM_OP_linspace, args.device, &args, &x) : LM_OK, x, out));
@@ -202,11 +210,11 @@ lm_status lm_op_cosine_window(const lm_cosine_window_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL;
   lm_cosine_window_args args = *a;
-  if (a->n < 0) return lm_fail(LM_E_ARG, "cosine_window: n is %lld; it has to be 0 or more", (long long)a->n);
+  if (a->n < 0) return lm_fail_int("cosine_window", "n", "at least 0", a->n);
   args.dtype = dtype_or(a->dtype, lm_default_dtype());
   args.device = device_or(a->device, lm_default_device());
   if (!lm_dtype_is_float(args.dtype)) {
-    return lm_fail(LM_E_DTYPE, "cosine_window: dtype has to be floating, is %s", lm_dtype_name(args.dtype));
+    return lm_fail_dtype("cosine_window", "dtype", "floating point", lm_dtype_name(args.dtype));
   }
   TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS, &x));
   TRY(filled(a->n ? lm_dispatch_or_host(LM_OP_cosine_window, args.device, &args, &x) : LM_OK, x, out));
@@ -219,7 +227,7 @@ lm_status lm_op_eye(const lm_eye_args *a, lm_tensor **out) {
   lm_tensor *x = NULL, *diagonal = NULL;
   lm_ints size = {2, {a->n, a->m == LM_NO_INT ? a->n : a->m}};
   if (a->n < 0 || size.v[1] < 0) {
-    return lm_fail(LM_E_ARG, "eye: sizes %lld and %lld; sizes are 0 or more", (long long)a->n, (long long)size.v[1]);
+    return lm_fail_int("eye", a->n < 0 ? "n" : "m", "at least 0", a->n < 0 ? a->n : size.v[1]);
   }
   TRY(new_sized(LM_OP_eye, &size, a->dtype, a->device, &x));
   int64_t length = size.v[0] < size.v[1] ? size.v[0] : size.v[1], stride = size.v[1] + 1;

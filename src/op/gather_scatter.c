@@ -5,6 +5,7 @@
  * scatter_fold's out does too, or it is the CPU's, and x is another tensor. */
 #include <string.h>
 
+#include "base/message.h"
 #include "op/index_checks.h"
 #include "op/input_layout.h"
 
@@ -42,9 +43,8 @@ done:
 
 static lm_status check_same_dtype(lm_op_id op, const lm_tensor *x, const lm_tensor *src) {
   if (x->dtype == src->dtype) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "%s: src is %s, x is %s; convert src with :to(\"%s\")", lm_ops[op].name,
-                 lm_dtype_name((lm_dtype)src->dtype), lm_dtype_name((lm_dtype)x->dtype),
-                 lm_dtype_name((lm_dtype)x->dtype));
+  return lm_fail_dtypes(lm_ops[op].name, "x", lm_dtype_name((lm_dtype)x->dtype), "src",
+                        lm_dtype_name((lm_dtype)src->dtype));
 }
 
 /* ---- gather, scatter and its kin: an index for every element */
@@ -55,11 +55,11 @@ static lm_status check_covers(lm_op_id op, const char *name, const lm_tensor *t,
   for (int d = 0; fits && d < t->ndim; d++) fits = d == dim || index->size[d] <= t->size[d];
   if (fits || index->numel == 0) return LM_OK;
   if (dim < 0) {
-    return lm_fail(LM_E_SHAPE, "%s: index is %s, %s is %s; index may not be larger in any dim", lm_ops[op].name,
-                   lm_shape_of(index), name, lm_shape_of(t));
+    return lm_fail_value(lm_ops[op].name, "index", lm_text("no larger than %s in any dim", name),
+                         lm_text("%s for %s of %s", lm_shape_of(index), name, lm_shape_of(t)));
   }
-  return lm_fail(LM_E_SHAPE, "%s: index is %s, %s is %s; index may be larger in dim %d only", lm_ops[op].name,
-                 lm_shape_of(index), name, lm_shape_of(t), dim + 1);
+  return lm_fail_value(lm_ops[op].name, "index", lm_text("no larger than %s except in dim %d", name, dim + 1),
+                       lm_text("%s for %s of %s", lm_shape_of(index), name, lm_shape_of(t)));
 }
 
 lm_status lm_op_gather(const lm_gather_args *a, lm_tensor **out) {
@@ -205,7 +205,8 @@ lm_status lm_op_scatter(const lm_scatter_args *a, lm_tensor **out) {
 }
 
 lm_status lm_op_scatter_fold(const lm_scatter_fold_args *a, lm_tensor **out) {
-  if (a->how == LM_FOLD_MEAN) return lm_fail(LM_E_ARG, "scatter_fold: a mean is for scatter_reduce");
+  if (a->how == LM_FOLD_MEAN)
+    return lm_fail_value("scatter_fold", "reduce", "one of 'sum', 'prod', 'amax', 'amin'", "'mean'");
   return scattered((scattering){LM_OP_scatter_fold, a->dim, a->index, a->src, a->how, !a->include_self}, a->x, out);
 }
 
@@ -214,7 +215,7 @@ lm_status lm_op_scatter_fold(const lm_scatter_fold_args *a, lm_tensor **out) {
 static lm_status entry_index(lm_op_id op, lm_tensor *index, lm_tensor **out) {
   lm_tensor *converted = NULL;
   if (index->ndim > 1) {
-    return lm_fail(LM_E_SHAPE, "%s: index has to be 1-d, got %s", lm_ops[op].name, lm_shape_of(index));
+    return lm_fail_value(lm_ops[op].name, "index", "1-d", lm_text("shape %s", lm_shape_of(index)));
   }
   lm_status status = lm_index_int64(op, "index", index, &converted);
   if (status == LM_OK) status = with_dim(converted, out);
@@ -263,8 +264,8 @@ static lm_status added_entries(lm_op_id op, lm_tensor *target, int64_t asked, lm
   bool fits = given->ndim == x->ndim;
   for (int d = 0; fits && d < x->ndim; d++) fits = given->size[d] == (d == dim ? index->numel : x->size[d]);
   if (!fits) {
-    status = lm_fail(LM_E_SHAPE, "%s: src is %s; it needs x's sizes, %s, but for %lld indices in dim %d",
-                     lm_ops[op].name, lm_shape_of(added), lm_shape_of(target), (long long)index->numel, dim + 1);
+    status = lm_fail(LM_E_SHAPE, "%s: src must have x's shape %s, with %lld in dim %d for index, got %s",
+                     lm_ops[op].name, lm_shape_of(target), (long long)index->numel, dim + 1, lm_shape_of(added));
     goto done;
   }
   if (here && lm_is_contiguous(x) && given->storage != x->storage && index->storage != x->storage) {

@@ -5,6 +5,7 @@
  * [n, x's other dims...]. Entries count from 1, or negative from the end. */
 #include <string.h>
 
+#include "base/message.h"
 #include "op/index_checks.h"
 #include "op/input_layout.h"
 
@@ -51,7 +52,8 @@ static lm_status pick(lm_op_id op, lm_tensor *x, const lm_list *indices, picked 
   int first = -1, last = -1, given = 0;
   memset(p, 0, sizeof *p);
   if (indices->n > x->ndim) {
-    return lm_fail(LM_E_SHAPE, "%s: %d indices for x of %s; give at most one a dim", name, indices->n, lm_shape_of(x));
+    return lm_fail_value(name, "the number of indices",
+                         lm_text("at most %d for x of shape %s", x->ndim, lm_shape_of(x)), lm_text("%d", indices->n));
   }
   for (int d = 0; d < indices->n; d++) {
     const lm_tensor *index = indices->v[d];
@@ -65,14 +67,14 @@ static lm_status pick(lm_op_id op, lm_tensor *x, const lm_list *indices, picked 
     last = d;
     order.dims.v[given++] = d;
   }
-  if (given == 0) return lm_fail(LM_E_ARG, "%s: no index is given", name);
+  if (given == 0) return lm_fail_value(name, "indices", "at least one tensor", "none");
 
   /* Indices of adjacent dims stay in their place; otherwise their dims come first (PyTorch's rule). */
   p->at = last - first + 1 == given ? first : 0;
   p->width = wide.n;
   p->ndim = wide.n + x->ndim - given;
   if (p->ndim > LM_MAX_DIMS) {
-    return lm_fail(LM_E_SHAPE, "%s: the result would have %d dims, and %d is the most", name, p->ndim, LM_MAX_DIMS);
+    return lm_fail_int(name, "the number of dims of the result", lm_text("at most %d", LM_MAX_DIMS), p->ndim);
   }
   p->count = 1;
   for (int i = 0; i < wide.n; i++) {
@@ -145,7 +147,7 @@ static lm_status prepare_values(lm_op_id op, const picked *p, const lm_tensor *x
   }
   status = lm_op_expand(&expand, &wide);
   if (status == LM_E_SHAPE) {
-    status = lm_fail(LM_E_SHAPE, "%s: values of %s do not broadcast to %s, what the indices select", lm_ops[op].name,
+    status = lm_fail(LM_E_SHAPE, "%s: values of shape %s do not broadcast to the indexed shape %s", lm_ops[op].name,
                      lm_shape_of(values), lm_shape_text(p->ndim, p->size));
   }
   if (status != LM_OK) goto done;
@@ -249,8 +251,8 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   lm_tensor *x = NULL, *mask = NULL, *total = NULL, *line = NULL, *places = NULL, *list = NULL, *result = NULL;
   int64_t count;
   if (a->mask->dtype != LM_BOOL || !lm_same_shape(a->mask, a->x)) {
-    return lm_fail(LM_E_SHAPE, "masked_values: mask has to be bool %s as x, is %s %s", lm_shape_of(a->x),
-                   lm_dtype_name((lm_dtype)a->mask->dtype), lm_shape_of(a->mask));
+    return lm_fail_value("masked_values", "mask", lm_text("a bool tensor of shape %s as x", lm_shape_of(a->x)),
+                         lm_text("%s %s", lm_dtype_name((lm_dtype)a->mask->dtype), lm_shape_of(a->mask)));
   }
   TRY(lm_check_same_device(LM_OP_masked_values, 2, (lm_tensor *[]){a->x, a->mask}));
   TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));

@@ -3,12 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/message.h"
 #include "op/input_layout.h"
 
 lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor **out) {
   if (!lm_dtype_is_int((lm_dtype)t->dtype))
-    return lm_fail(LM_E_DTYPE, "%s: %s has to be int64 or another integer dtype, is %s; convert it with :long()",
-                   lm_ops[op].name, arg, lm_dtype_name(t->dtype));
+    return lm_remedy(lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", lm_dtype_name(t->dtype)),
+                     "convert it with :long()");
   if (t->dtype == LM_I64) return lm_laid_out_private(t, out);
   lm_tensor *fresh = NULL;
   lm_status status = lm_tensor_empty(LM_I64, t->device, t->ndim, t->size, LM_CONTIGUOUS, &fresh);
@@ -29,11 +30,8 @@ lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t
   for (int d = t->ndim - 1; d >= 0; d--) at[d] = place % t->size[d] + 1, place /= t->size[d];
   for (int d = 0, n = 0; d < t->ndim; d++)
     n += snprintf(where + n, sizeof where - (size_t)n, "%s%lld", d ? ", " : "", (long long)at[d]);
-  if (label == 0)
-    return lm_fail(LM_E_INDEX, "%s: a label of 0 at %s[%s]: labels count from 1, here up to %lld", name, arg, where,
-                   (long long)classes);
-  return lm_fail(LM_E_INDEX, "%s: a label of %lld at %s[%s]: labels go from 1 to %lld here", name, (long long)label,
-                 arg, where, (long long)classes);
+  return lm_fail(LM_E_INDEX, "%s: label %lld at %s[%s] is out of range for %lld classes (labels start at 1)", name,
+                 (long long)label, arg, where, (long long)classes);
 }
 
 /* ---- found on a device after the call had returned */
@@ -42,20 +40,17 @@ lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_
   const char *name = op >= 0 && op < LM_OP_COUNT ? lm_ops[op].name : "a kernel";
   if (kind == LM_BAD_DIVISION) return lm_fail(LM_E_ARG, "%s: integer division by zero", name);
   if (kind == LM_BAD_PIVOT)
-    return lm_fail(LM_E_ARG, "%s: pivot %lld is %lld; pivots are rows, 1 to %lld", name, (long long)position,
-                   (long long)value, (long long)limit);
-  if (op == LM_OP_nll_loss || op == LM_OP_nll_loss_backward)
-    return lm_fail(LM_E_INDEX, "%s: a label of %lld at position %lld of target: labels %s%lld", name, (long long)value,
-                   (long long)position, value == 0 ? "count from 1, here up to " : "go from 1 to ", (long long)limit);
+    return lm_fail_int(name, lm_text("pivots[%lld]", (long long)position), lm_text("from 1 to %lld", (long long)limit),
+                       value);
   bool from_end = op == LM_OP_index_get || op == LM_OP_index_put_;
-  return lm_bad_index(name, kind == LM_BAD_LABEL ? "label" : "index", value, position, limit, from_end);
+  bool is_target = op == LM_OP_nll_loss || op == LM_OP_nll_loss_backward;
+  return lm_bad_index(name, is_target || kind == LM_BAD_LABEL ? "label" : "index", value, position, limit, from_end);
 }
 
 lm_status lm_bad_index(const char *op, const char *what, int64_t value, int64_t position, int64_t limit,
                        bool from_end) {
-  const char *hint = value != 0                   ? from_end ? ", or negative from the end" : ""
-                     : strcmp(what, "label") == 0 ? ": labels count from 1"
-                                                  : ": indices count from 1";
-  return lm_fail(LM_E_INDEX, "%s: %s %lld at position %lld is not in 1 to %lld%s", op, what, (long long)value,
-                 (long long)position, (long long)limit, hint);
+  bool is_label = strcmp(what, "label") == 0;
+  return lm_fail(LM_E_INDEX, "%s: %s %lld at position %lld is out of range for %lld %s (%s start at 1%s)", op, what,
+                 (long long)value, (long long)position, (long long)limit, is_label ? "classes" : "entries",
+                 is_label ? "labels" : "indices", from_end ? ", or count from -1 at the end" : "");
 }

@@ -1,4 +1,5 @@
 /* Matrix products: checks and output sizes. The slot of linear gets x [rows, in] and an output [rows, out]. */
+#include "base/message.h"
 #include "op/check.h"
 
 static lm_status check_operands(lm_op_id op, const char *first, lm_tensor *a, const char *second, lm_tensor *b) {
@@ -6,10 +7,9 @@ static lm_status check_operands(lm_op_id op, const char *first, lm_tensor *a, co
   const char *name = lm_ops[op].name;
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a, b}));
   if (a->dtype != b->dtype)
-    status = lm_fail(LM_E_DTYPE, "%s: %s is %s and %s is %s: convert one with :to()", name, first,
-                     lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
+    status = lm_fail_dtypes(name, first, lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
   else if (a->dtype == LM_BOOL)
-    status = lm_fail(LM_E_DTYPE, "%s: bool tensors have no product; convert them with :float() or :int()", name);
+    status = lm_remedy(lm_fail_dtype(name, first, "a number dtype", "bool"), "convert it with :float() or :int()");
 done:
   return status;
 }
@@ -20,11 +20,13 @@ static lm_status check_product(lm_op_id op, lm_tensor *x, lm_tensor *other, int 
   TRY(lm_check_ndim(op, "x", x, ndim));
   TRY(lm_check_ndim(op, "other", other, ndim));
   if (ndim == 3 && x->size[0] != other->size[0])
-    status = lm_fail(LM_E_SHAPE, "%s: %s times %s: batches of %lld and %lld differ", lm_ops[op].name, lm_shape_of(x),
-                     lm_shape_of(other), (long long)x->size[0], (long long)other->size[0]);
+    status =
+        lm_fail(LM_E_SHAPE, "%s: batch sizes of x and other must match, got %lld and %lld in %s and %s",
+                lm_ops[op].name, (long long)x->size[0], (long long)other->size[0], lm_shape_of(x), lm_shape_of(other));
   else if (x->size[ndim - 1] != other->size[ndim - 2])
-    status = lm_fail(LM_E_SHAPE, "%s: %s times %s: inner sizes %lld and %lld differ", lm_ops[op].name, lm_shape_of(x),
-                     lm_shape_of(other), (long long)x->size[ndim - 1], (long long)other->size[ndim - 2]);
+    status = lm_fail(LM_E_SHAPE, "%s: inner sizes of x and other must match, got %lld and %lld in %s and %s",
+                     lm_ops[op].name, (long long)x->size[ndim - 1], (long long)other->size[ndim - 2], lm_shape_of(x),
+                     lm_shape_of(other));
   else
     status = check_operands(op, "x", x, "other", other);
 done:
@@ -73,8 +75,8 @@ lm_status lm_op_addmm(const lm_addmm_args *a, lm_tensor **out) {
     fits = have == 1 || have == size[2 - i];
   }
   if (!fits) {
-    status = lm_fail(LM_E_SHAPE, "addmm: input %s does not broadcast to the product's %s", lm_shape_of(in),
-                     lm_shape_text(2, size));
+    status = lm_fail(LM_E_SHAPE, "addmm: input of shape %s does not broadcast to the product's shape %s",
+                     lm_shape_of(in), lm_shape_text(2, size));
     goto done;
   }
   lm_addmm_args job = *a;
@@ -122,15 +124,17 @@ lm_status lm_op_linear(const lm_linear_args *a, lm_tensor **out) {
   TRY(check_operands(LM_OP_linear, "x", a->x, "weight", a->weight));
   int last = a->x->ndim - 1;
   if (last < 0 || a->x->size[last] != a->weight->size[1]) {
-    status = lm_fail(LM_E_SHAPE, "linear: x is %s, but weight %s takes rows of %lld", lm_shape_of(a->x),
-                     lm_shape_of(a->weight), (long long)a->weight->size[1]);
+    status = lm_fail_shape("linear", "x",
+                           lm_text("[*, %lld] for weight of %s", (long long)a->weight->size[1], lm_shape_of(a->weight)),
+                           lm_shape_of(a->x));
     goto done;
   }
   if (a->bias) {
     TRY(check_operands(LM_OP_linear, "x", a->x, "bias", a->bias));
     if (a->bias->ndim != 1 || a->bias->size[0] != a->weight->size[0]) {
-      status = lm_fail(LM_E_SHAPE, "linear: bias is %s, but weight %s makes rows of %lld", lm_shape_of(a->bias),
-                       lm_shape_of(a->weight), (long long)a->weight->size[0]);
+      status = lm_fail_shape("linear", "bias",
+                             lm_text("[%lld] for weight of %s", (long long)a->weight->size[0], lm_shape_of(a->weight)),
+                             lm_shape_of(a->bias));
       goto done;
     }
   }

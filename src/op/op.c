@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/lost_pages.h"
+#include "base/message.h"
 #include "op/check.h"
 #include "op/run.h"
 #include "op/stream_order.h"
@@ -28,9 +29,7 @@ int lm_op_running_id(void) { return lm_now_running.op; }
 lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out) {
   const lm_backend *backend = lm_backend_of(device);
   if (!backend) return LM_E_MISSING;
-  if (!backend->op[op]) {
-    return lm_fail(LM_E_MISSING, "%s: has no %s kernel yet", lm_ops[op].name, lm_device_name(device));
-  }
+  if (!backend->op[op]) { return lm_fail_missing(lm_ops[op].name, lm_device_name(device)); }
   return lm_is_ordered(device) ? lm_ordered_op(backend, op, device, args, out) : backend->op[op](args, out);
 }
 
@@ -86,7 +85,7 @@ static lm_status without_losses(const lm_op *op, lm_status status, lm_tensor **o
 static lm_status run_op(lm_op_id id, const void *args, bool only_seen, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   if (__builtin_expect(lm_log_on(LM_LOG_OP), 0)) trace(op, args, "");
-  if (!op->run) return lm_fail(LM_E_STATE, "%s: is made of other ops and runs through lm_call", op->name);
+  if (!op->run) return lm_fail(LM_E_STATE, "%s: is composed of other ops and runs through lm_call", op->name);
   lm_running before = lm_run_begin(op->name, (int)id);
   lm_now_running.only_seen = only_seen;
   lm_status status = op->kind == LM_POINT ? lm_run_point(id, args, NULL, out) : op->run(args, out);
@@ -113,7 +112,7 @@ lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   if (op->kind != LM_POINT) return lm_fail(LM_E_ARG, "%s: has no in-place form", op->name);
   if (lm_log_on(LM_LOG_OP)) trace(op, args, "_");
   lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]), *result = NULL;
-  if (x->number) return lm_fail(LM_E_ARG, "%s_: a number cannot be written to", op->name);
+  if (x->number) return lm_fail_value(lm_text("%s_", op->name), "x", "a tensor", "a number");
   lm_running before = lm_run_begin(op->name, (int)id);
   TRY(lm_check_writable(id, x));
   TRY(lm_run_point(id, args, x, &result));

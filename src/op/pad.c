@@ -1,4 +1,5 @@
 /* Padding by what a tensor holds. The slot gets contiguous tensors, neither empty. */
+#include "base/message.h"
 #include "op/check.h"
 #include "op/input_layout.h"
 
@@ -20,17 +21,17 @@ static lm_status check_value(const lm_pad_args *a) {
   int64_t low, high;
   if (!a->value) return LM_OK;
   if (a->value->ndim > 0)
-    return lm_fail(LM_E_SHAPE, "pad: value has to be a number or 0-d, got %s", lm_shape_of(a->value));
+    return lm_fail_value("pad", "value", "a number or a 0-d tensor", lm_text("shape %s", lm_shape_of(a->value)));
   if (a->mode == LM_PAD_CONSTANT && !a->value->number) return LM_OK;
   TRY(lm_tensor_item_f64(a->value, &number));
   if (a->mode != LM_PAD_CONSTANT && number != 0) {
-    return lm_fail(LM_E_ARG, "pad: value is for mode = \"constant\", and mode is \"%s\"", lm_names_pad_mode[a->mode]);
+    return lm_fail_number("pad", "value", lm_text("left out for mode \"%s\"", lm_names_pad_mode[a->mode]), number);
   }
   TRY(lm_check_fits("pad", dtype, a->value));
   lm_dtype_integers(dtype, &low, &high);
   if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* elsewhere it would wrap around */
-    return lm_fail(LM_E_ARG, "pad: value must be from 0 to %lld for %s, got %.14g", (long long)high,
-                   lm_dtype_name(dtype), number);
+    return lm_fail_number("pad", "value", lm_text("from 0 to %lld for %s", (long long)high, lm_dtype_name(dtype)),
+                          number);
   }
 done:
   return status;
@@ -41,8 +42,8 @@ lm_status lm_check_pad(const lm_pad_args *a) {
   const lm_tensor *t = a->x;
   const char *mode = lm_names_pad_mode[a->mode];
   if (a->pad.n % 2 != 0 || a->pad.n > 2 * t->ndim) {
-    return lm_fail(LM_E_ARG, "pad: %d numbers for x of %s: two for each dim expected, from the last on", a->pad.n,
-                   lm_shape_of(t));
+    return lm_fail_int("pad", "the number of entries of pad",
+                       lm_text("even and at most %d for x of shape %s", 2 * t->ndim, lm_shape_of(t)), a->pad.n);
   }
   lm_status status = check_value(a);
   if (status != LM_OK) return status;
@@ -51,13 +52,15 @@ lm_status lm_check_pad(const lm_pad_args *a) {
     int64_t n = t->size[d], before = a->pad.v[i], after = a->pad.v[i + 1], size;
     bool fits = before >= -n && after >= -n && lm_pad_left(n, before, after) >= 0;
     if (!fits || __builtin_add_overflow(n, before, &size) || __builtin_add_overflow(size, after, &size)) {
-      return lm_fail(LM_E_SHAPE, "pad: %lld before and %lld after dim %d of %s leave no size", (long long)before,
-                     (long long)after, d + 1, lm_shape_of(t));
+      return lm_fail(LM_E_SHAPE, "pad: padding %lld before and %lld after leaves dim %d of %s no size",
+                     (long long)before, (long long)after, d + 1, lm_shape_of(t));
     }
     int64_t most = reach(a->mode, n, lm_pad_left(n, before, after));
     if (before > most || after > most) {
-      return lm_fail(LM_E_SHAPE, "pad: mode \"%s\" gives dim %d of %s at most %lld more on a side, not %lld", mode,
-                     d + 1, lm_shape_of(t), (long long)most, (long long)(before > after ? before : after));
+      return lm_fail_int(
+          "pad", "padding",
+          lm_text("at most %lld a side for mode \"%s\" in dim %d of %s", (long long)most, mode, d + 1, lm_shape_of(t)),
+          before > after ? before : after);
     }
   }
   return LM_OK;
@@ -69,7 +72,7 @@ lm_status lm_op_pad_around(const lm_pad_around_args *a, lm_tensor **out) {
   const lm_pad_args asked = {.x = a->x, .pad = a->pad, .mode = a->mode};
   int64_t size[LM_MAX_DIMS];
   if (a->mode == LM_PAD_CONSTANT) {
-    return lm_fail(LM_E_ARG, "pad_around: mode is \"constant\"; it has to be one of the others. pad takes all");
+    return lm_fail_value("pad_around", "mode", "\"reflect\", \"replicate\" or \"circular\"", "\"constant\"");
   }
   TRY(lm_check_pad(&asked));
   if (a->pad.n == 0) return lm_op_clone(&(lm_clone_args){.x = a->x}, out);

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/message.h"
 #include "op/check.h"
 #include "op/stream_order.h"
 
@@ -45,8 +46,7 @@ static lm_dtype compute_type(lm_dtype d) { return d == LM_F64 ? LM_F64 : lm_dtyp
 
 static lm_status check_mask(int kernel, const char *arg, const lm_tensor *mask) {
   if (mask->dtype == LM_BOOL) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "%s: %s has to be bool, got %s; use :bool()", name_of(kernel), arg,
-                 lm_dtype_name(mask->dtype));
+  return lm_remedy(lm_fail_dtype(name_of(kernel), arg, "bool", lm_dtype_name(mask->dtype)), "convert it with :bool()");
 }
 
 /* The dtype that the inputs of an op with masks have in common. */
@@ -74,11 +74,11 @@ static bool is_whole(double v) { return !isinf(v) && v == floor(v); }
 /* What the op refuses of a dtype that is not floating. */
 static lm_status check_integers(const lm_op *op, lm_dtype common, const double *number) {
   if (common == LM_BOOL && op->not_bool) {
-    return lm_fail(LM_E_DTYPE, "%s: not defined for bool; %s", op->name, op->not_bool);
+    return lm_remedy(lm_fail(LM_E_DTYPE, "%s: not defined for bool", op->name), "%s", op->not_bool);
   }
   if (op->whole >= 0 && !is_whole(number[op->whole])) {
-    return lm_fail(LM_E_DTYPE, "%s: %s is %g, and integers need an integral one", op->name,
-                   op->arg[op->ntensor + op->whole].name, number[op->whole]);
+    return lm_fail_number(op->name, op->arg[op->ntensor + op->whole].name, "an integer for integer tensors",
+                          number[op->whole]);
   }
   /* Loops of integers have their numbers as such; tests and floating results do not, and NaN is one that was left out.
    */
@@ -113,8 +113,8 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
     if (op->gives == LM_GIVES_FLOAT) common = lm_default_dtype();
     if (op->gives == LM_GIVES_NUMBER && common == LM_BOOL) common = LM_I64;
   } else if (op->integers) {
-    return lm_fail(LM_E_DTYPE, "%s: is for integers and bool, got %s; use :long() first", op->name,
-                   lm_dtype_name(common));
+    return lm_remedy(lm_fail_dtype(op->name, "x", "an integer dtype or bool", lm_dtype_name(common)),
+                     "convert it with :long()");
   }
   for (int i = 0; op->masks && i < nin; i++) TRY(lm_check_fits(op->name, common, in[i]));
   *compute = compute_type(common);
@@ -173,12 +173,12 @@ static lm_status new_output(int nin, lm_tensor *const *in, lm_dtype dtype, lm_de
 static lm_status check_into(int kernel, const lm_tensor *into, lm_dtype result, int ndim, const int64_t *size) {
   const char *name = name_of(kernel);
   if (!has_shape(into, ndim, size)) {
-    return lm_fail(LM_E_SHAPE, "%s_: the result is %s, which does not fit into x of %s", name,
+    return lm_fail(LM_E_SHAPE, "%s_: the result of shape %s does not fit into x of shape %s", name,
                    lm_shape_text(ndim, size), lm_shape_of(into));
   }
   lm_dtype d = (lm_dtype)into->dtype;
   if (category(result) > category(d)) {
-    return lm_fail(LM_E_DTYPE, "%s_: the result is %s, which cannot be put into x of %s; convert x first", name,
+    return lm_fail(LM_E_DTYPE, "%s_: the result is %s, which cannot be stored in x of %s; convert x first", name,
                    lm_dtype_name(result), lm_dtype_name(d));
   }
   return LM_OK;
@@ -229,9 +229,8 @@ lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *
   if (into) {
     TRY(check_into(kernel, into, dtype, ndim, size));
     if (into->device != device) {
-      return lm_fail(LM_E_DEVICE, "%s_: x is on %s, the other tensors on %s; bring them to one device with :to(\"%s\")",
-                     name_of(kernel), lm_device_name(into->device), lm_device_name(device),
-                     lm_device_name(into->device));
+      return lm_fail_devices(lm_text("%s_", name_of(kernel)), "x", lm_device_name(into->device), "the other tensor",
+                             lm_device_name(device));
     }
     result = lm_retain(into);
   } else {

@@ -1,5 +1,6 @@
 /* Random numbers: writing them into a tensor, and new tensors of them. The slots take their draws
  * from the device's generator (tensor/generator.h). */
+#include "base/message.h"
 #include "op/check.h"
 #include "op/input_layout.h"
 #include "tensor/generator.h"
@@ -7,14 +8,11 @@
 /* What x is filled with, by op, comes from the generator; NULL is the default one of x's device. */
 static lm_status draw_for(lm_op_id called, lm_op_id op, lm_tensor *x, const void *args, const lm_generator *g) {
   if (g && g->device != x->device) {
-    return lm_fail(LM_E_DEVICE, "%s: the generator is of %s, and the tensor of %s", lm_ops[called].name,
-                   lm_device_name(g->device), lm_device_name(x->device));
+    return lm_fail_devices(lm_ops[called].name, "x", lm_device_name(x->device), "generator", lm_device_name(g->device));
   }
   if (g && !g->is_default && lm_generator_extra()) {
-    return lm_fail(
-        LM_E_STATE,
-        "%s: what a graph captures draws from the default generator, which replays know; leave generator out",
-        lm_ops[called].name);
+    return lm_fail(LM_E_STATE, "%s: a graph draws from the default generator only; leave generator out",
+                   lm_ops[called].name);
   }
   return x->numel ? lm_dispatch(op, x->device, args, &x) : LM_OK;
 }
@@ -34,29 +32,30 @@ static lm_status fill_floats(lm_op_id op, lm_tensor *x, const void *args, const 
 }
 
 lm_status lm_op_normal_(const lm_normal__args *a, lm_tensor **out) {
-  if (!(a->std >= 0)) return lm_fail(LM_E_ARG, "normal_: std is %g; it has to be 0 or more", a->std);
+  if (!(a->std >= 0)) return lm_fail_number("normal_", "std", "at least 0", a->std);
   return fill_floats(LM_OP_normal_, a->x, a, a->generator, out);
 }
 
 lm_status lm_op_log_normal_(const lm_log_normal__args *a, lm_tensor **out) {
-  if (!(a->std > 0)) return lm_fail(LM_E_ARG, "log_normal_: std is %g; it has to be above 0", a->std);
+  if (!(a->std > 0)) return lm_fail_number("log_normal_", "std", "above 0", a->std);
   return fill_floats(LM_OP_log_normal_, a->x, a, a->generator, out);
 }
 
 lm_status lm_op_exponential_(const lm_exponential__args *a, lm_tensor **out) {
-  if (!(a->lambd > 0)) return lm_fail(LM_E_ARG, "exponential_: lambd is %g; it has to be above 0", a->lambd);
+  if (!(a->lambd > 0)) return lm_fail_number("exponential_", "lambd", "above 0", a->lambd);
   return fill_floats(LM_OP_exponential_, a->x, a, a->generator, out);
 }
 
 lm_status lm_op_cauchy_(const lm_cauchy__args *a, lm_tensor **out) {
-  if (!(a->sigma > 0)) return lm_fail(LM_E_ARG, "cauchy_: sigma is %g; it has to be above 0", a->sigma);
+  if (!(a->sigma > 0)) return lm_fail_number("cauchy_", "sigma", "above 0", a->sigma);
   return fill_floats(LM_OP_cauchy_, a->x, a, a->generator, out);
 }
 
 lm_status lm_op_geometric_(const lm_geometric__args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  if (!(a->p > 0 && a->p < 1)) return lm_fail(LM_E_ARG, "geometric_: p is %g; it has to be between 0 and 1", a->p);
-  if (a->x->dtype == LM_BOOL) return lm_fail(LM_E_DTYPE, "geometric_: x is bool; numbers of trials are no such");
+  if (!(a->p > 0 && a->p < 1)) return lm_fail_number("geometric_", "p", "above 0 and below 1", a->p);
+  if (a->x->dtype == LM_BOOL)
+    return lm_fail(LM_E_DTYPE, "geometric_: x must not be bool; the result is a number of trials");
   TRY(draw(LM_OP_geometric_, a->x, a, a->generator));
   *out = lm_retain(a->x);
 done:
@@ -85,13 +84,13 @@ static void end_below(lm_dtype dtype, double *from, double *to) {
 lm_status lm_op_uniform_(const lm_uniform__args *a, lm_tensor **out) {
   lm_dtype dtype = (lm_dtype)a->x->dtype;
   if (!(a->from <= a->to) || !isfinite(a->to - a->from)) {
-    return lm_fail(LM_E_ARG, "uniform_: from %g to %g; from has to be at most to, and both finite", a->from, a->to);
+    return lm_fail_number("uniform_", "from", lm_text("at most to (%g), and both finite", a->to), a->from);
   }
   if (lm_dtype_is_float(dtype) &&
       !(lm_dtype_has(dtype, a->from) && lm_dtype_has(dtype, a->to) && lm_dtype_has(dtype, a->to - a->from))) {
-    return lm_fail(LM_E_ARG,
-                   "uniform_: from, to and to - from must be at most %g in magnitude for %s, got from %g to %g",
-                   lm_dtype_largest(dtype), lm_dtype_name(dtype), a->from, a->to);
+    return lm_fail_value("uniform_", "from, to and to - from",
+                         lm_text("at most %g in magnitude for %s", lm_dtype_largest(dtype), lm_dtype_name(dtype)),
+                         lm_text("from %g to %g", a->from, a->to));
   }
   lm_uniform__args args = *a;
   if (a->from != 0 || a->to != 1) end_below(dtype, &args.from, &args.to); /* draws from [0, 1) are exact */
@@ -103,13 +102,13 @@ static lm_status check_range(lm_op_id op, const char *from_name, const char *to_
                              lm_dtype dtype) {
   int64_t low, high;
   if (from >= to) {
-    return lm_fail(LM_E_ARG, "%s: %s is %lld and %s is %lld; the range [%s, %s) is empty", lm_ops[op].name, from_name,
-                   (long long)from, to_name, (long long)to, from_name, to_name);
+    return lm_fail_int(lm_ops[op].name, from_name, lm_text("less than %s (%lld)", to_name, (long long)to), from);
   }
   lm_dtype_integers(dtype, &low, &high);
   if (from < low || to - 1 > high) {
-    return lm_fail(LM_E_ARG, "%s: %s holds integers from %lld to %lld, not all of [%lld, %lld)", lm_ops[op].name,
-                   lm_dtype_name(dtype), (long long)low, (long long)high, (long long)from, (long long)to);
+    return lm_fail_value(lm_ops[op].name, lm_text("%s and %s", from_name, to_name),
+                         lm_text("from %lld to %lld for %s", (long long)low, (long long)high, lm_dtype_name(dtype)),
+                         lm_text("%lld and %lld", (long long)from, (long long)to));
   }
   return LM_OK;
 }
@@ -148,7 +147,7 @@ done:
 
 static lm_status check_probability(lm_op_id op, double p) {
   if (p >= 0 && p <= 1) return LM_OK;
-  return lm_fail(LM_E_ARG, "%s: p is %g; a probability is in [0, 1]", lm_ops[op].name, p);
+  return lm_fail_number(lm_ops[op].name, "p", "from 0 to 1", p);
 }
 
 /* The least and the largest element of x, where asked for; 0 if there is none, or for who captures a graph, and may not
@@ -228,8 +227,8 @@ static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, 
 
 static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
   if (lm_dtype_is_float(dtype)) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "%s: draws floating numbers, not %s; use lm.randint", lm_ops[op].name,
-                 lm_dtype_name(dtype));
+  return lm_remedy(lm_fail_dtype(lm_ops[op].name, "dtype", "floating point", lm_dtype_name(dtype)),
+                   "use lm.randint for integers");
 }
 
 /* Takes x over: fills it uniformly in [0, 1) or normally, and hands it on. */
@@ -299,7 +298,7 @@ lm_status lm_op_randperm(const lm_randperm_args *a, lm_tensor **out) {
   lm_randperm_args args = *a;
   if (args.dtype == LM_NO_DTYPE) args.dtype = LM_I64;
   if (args.device == LM_NO_DEVICE) args.device = lm_default_device();
-  if (a->n < 0) return lm_fail(LM_E_ARG, "randperm: n is %lld", (long long)a->n);
+  if (a->n < 0) return lm_fail_int("randperm", "n", "at least 0", a->n);
   if (a->n > 0) TRY(check_range(LM_OP_randperm, "1", "n + 1", 1, a->n + 1, args.dtype));
   TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS, &x));
   TRY(draw(LM_OP_randperm, x, &args, a->generator));
@@ -342,8 +341,8 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   lm_device device = a->device;
   lm_ints size = a->size;
   if (numbers ? a->size.n < 0 : a->size.n > 0) {
-    return lm_fail(LM_E_ARG, numbers ? "normal: of two numbers a size is wanted: lm.normal(0, 1, {2, 3})"
-                                     : "normal: tensors say how many numbers are drawn; leave size out");
+    return lm_fail(LM_E_ARG, numbers ? "normal: size must be given for two numbers; for example lm.normal(0, 1, {2, 3})"
+                                     : "normal: size must be left out for tensors, whose shape the result has");
   }
   if (!numbers) {
     TRY(lm_check_same_device(LM_OP_normal, a->std ? 2 : 1, given));
@@ -355,9 +354,7 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   if (dtype == LM_NO_DTYPE) dtype = lm_default_dtype();
   TRY(check_drawn(LM_OP_normal, dtype));
   if (a->std) TRY(extremes(a->std, &least, NULL));
-  if (a->std && !(least >= 0)) {
-    TRY(lm_fail(LM_E_ARG, "normal: a standard deviation is %g; they have to be 0 or more", least));
-  }
+  if (a->std && !(least >= 0)) { TRY(lm_fail_number("normal", "std", "at least 0", least)); }
   TRY(new_sized(LM_OP_normal, &size, dtype, device, &x));
   TRY(draw_for(LM_OP_normal, LM_OP_normal_, x,
                &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = a->generator}, a->generator));
@@ -383,7 +380,7 @@ lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   args.x = NULL;
   TRY(lm_check_float(LM_OP_poisson, "x", a->x));
   TRY(extremes(a->x, &least, NULL));
-  if (!(least >= 0)) TRY(lm_fail(LM_E_ARG, "poisson: a rate is %g; they have to be 0 or more", least));
+  if (!(least >= 0)) TRY(lm_fail_number("poisson", "x", "at least 0", least));
   TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &args.x));
   TRY(lm_tensor_empty((lm_dtype)args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
   TRY(draw(LM_OP_poisson, result, &args, a->generator));
@@ -420,11 +417,9 @@ lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
   TRY(lm_check_float(LM_OP_binomial, "count", a->count));
   TRY(lm_check_float(LM_OP_binomial, "prob", a->prob));
   TRY(extremes(a->count, &least, NULL));
-  if (least < 0) TRY(lm_fail(LM_E_ARG, "binomial: a count is %g; they have to be 0 or more", least));
+  if (least < 0) TRY(lm_fail_number("binomial", "count", "at least 0", least));
   TRY(extremes(a->prob, &least, &largest));
-  if (least < 0 || largest > 1) {
-    TRY(lm_fail(LM_E_ARG, "binomial: probabilities go from %g to %g; they have to be in [0, 1]", least, largest));
-  }
+  if (least < 0 || largest > 1) { TRY(lm_fail_number("binomial", "prob", "from 0 to 1", least < 0 ? least : largest)); }
   TRY(lm_broadcast("binomial", a->count->ndim, a->count->size, a->prob->ndim, a->prob->size, &size.n, size.v));
   lm_dtype dtype = lm_result_type(2, given);
   TRY(spread_out(a->count, &size, dtype, &args.count));
@@ -453,10 +448,9 @@ static lm_status check_weights(lm_tensor *x) {
   TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = 1, .v = {1}}}, &row));
   TRY(extremes(row, &least_row, &largest));
   if (!(least >= 0) || !isfinite(largest)) {
-    TRY(lm_fail(LM_E_ARG, "multinomial: weights go from %g to %g; they have to be 0 or more, and finite", least,
-                largest));
+    TRY(lm_fail_number("multinomial", "x", "at least 0 and finite", least >= 0 ? largest : least));
   }
-  if (!(least_row > 0)) TRY(lm_fail(LM_E_ARG, "multinomial: a row of weights has none above 0"));
+  if (!(least_row > 0)) TRY(lm_fail(LM_E_ARG, "multinomial: each row of x must have a weight above 0"));
 done:
   lm_release(row);
   return status;
@@ -505,16 +499,16 @@ lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL, *places = NULL;
   int ndim = a->x->ndim;
-  if (ndim != 1 && ndim != 2) {
-    return lm_fail(LM_E_SHAPE, "multinomial: x has to be [n] or [rows, n], is %s", lm_shape_of(a->x));
-  }
+  if (ndim != 1 && ndim != 2) { return lm_fail_shape("multinomial", "x", "[n] or [rows, n]", lm_shape_of(a->x)); }
   int64_t n = a->x->size[ndim - 1], k = a->num_samples;
   TRY(lm_check_float(LM_OP_multinomial, "x", a->x));
-  if (k < 1) return lm_fail(LM_E_ARG, "multinomial: num_samples is %lld; it has to be at least 1", (long long)k);
-  if (n == 0) return lm_fail(LM_E_SHAPE, "multinomial: x of %s has nothing to choose from", lm_shape_of(a->x));
+  if (k < 1) return lm_fail_int("multinomial", "num_samples", "at least 1", k);
+  if (n == 0) return lm_fail_shape("multinomial", "x", "[n] or [rows, n] with n above 0", lm_shape_of(a->x));
   if (!a->replacement && k > n) {
-    return lm_fail(LM_E_ARG, "multinomial: %lld samples of %lld things; with {replacement = true} things come again",
-                   (long long)k, (long long)n);
+    return lm_fail(
+        LM_E_ARG,
+        "multinomial: cannot draw %lld samples without replacement from %lld categories; pass {replacement = true}",
+        (long long)k, (long long)n);
   }
   if (ndim == 1) {
     TRY(lm_op_unsqueeze(&(lm_unsqueeze_args){.x = a->x, .dim = 0}, &x));

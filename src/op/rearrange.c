@@ -1,6 +1,7 @@
 /* Entries in another order, and triangles. */
 #include <string.h>
 
+#include "base/message.h"
 #include "op/check.h"
 #include "op/input_layout.h"
 
@@ -94,8 +95,9 @@ lm_status lm_op_roll(const lm_roll_args *a, lm_tensor **out) {
   rolling r = {.n = 0};
   bool whole = a->dims.n <= 0;
   if (whole ? a->shifts.n != 1 : a->shifts.n != a->dims.n) {
-    return lm_fail(LM_E_ARG, "roll: %d shifts for %d dims; one shift for each dim wanted, or one for all of x",
-                   a->shifts.n < 0 ? 0 : a->shifts.n, whole ? 0 : a->dims.n);
+    return lm_fail_value("roll", "shifts",
+                         whole ? "1 shift without dims" : lm_text("%d shifts for %d dims", a->dims.n, a->dims.n),
+                         lm_text("%d", a->shifts.n < 0 ? 0 : a->shifts.n));
   }
   if (whole) {
     TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
@@ -138,8 +140,7 @@ static lm_status triangle(lm_tensor *x, int64_t k, bool upper, lm_tensor *result
 
 static lm_status check_matrices(const char *name, const lm_tensor *x) {
   if (x->ndim >= 2) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: x is %s; it has to be a matrix, or have matrices in its last two dims", name,
-                 lm_shape_of(x));
+  return lm_fail_shape(name, "x", "[*, rows, columns]", lm_shape_of(x));
 }
 
 lm_status lm_op_triangle(const lm_triangle_args *a, lm_tensor **out) {

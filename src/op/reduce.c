@@ -1,6 +1,7 @@
 /* Reductions: dims, result dtypes (PyTorch's rules), empty inputs.
  *
  * A slot gets its output in keepdim form; the reduced dims leave the fresh header afterwards. */
+#include "base/message.h"
 #include "op/check.h"
 
 /* Take dims out of a tensor that nobody else has seen yet. */
@@ -87,8 +88,8 @@ lm_status lm_op_mean(const lm_mean_args *a, lm_tensor **out) {
   lm_mean_args args = *a;
   lm_dtype dtype = a->dtype == LM_NO_DTYPE ? (lm_dtype)a->x->dtype : a->dtype;
   if (!lm_dtype_is_float(dtype)) {
-    return lm_fail(LM_E_DTYPE, "mean: %s has no exact mean; use x:float():mean(), or give a floating dtype",
-                   lm_dtype_name(dtype));
+    return lm_remedy(lm_fail_dtype("mean", "dtype", "floating point", lm_dtype_name(dtype)),
+                     "use x:float():mean() or pass a floating dtype");
   }
   TRY(in_dtype(a->x, a->dtype, &args.x));
   status = lm_dims(LM_OP_mean, &a->dim, args.x->ndim, &args.dim);
@@ -112,8 +113,8 @@ done:
 static lm_status check_not_empty(lm_op_id op, const lm_tensor *x, const lm_ints *dims) {
   for (int i = 0; i < dims->n; i++) {
     if (x->size[dims->v[i]] > 0) continue;
-    return lm_fail(LM_E_SHAPE, "%s: dim %lld of %s has no elements to choose from", lm_ops[op].name,
-                   (long long)dims->v[i] + 1, lm_shape_of(x));
+    return lm_fail(LM_E_SHAPE, "%s: dim %lld of %s must not be empty", lm_ops[op].name, (long long)dims->v[i] + 1,
+                   lm_shape_of(x));
   }
   return LM_OK;
 }
@@ -123,7 +124,7 @@ lm_status lm_op_norm(const lm_norm_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_norm_args args = *a;
   TRY(lm_check_float(LM_OP_norm, "x", a->x));
-  if (isnan(a->p)) return lm_fail(LM_E_ARG, "norm: p is not a number");
+  if (isnan(a->p)) return lm_fail_number("norm", "p", "a number", a->p);
   TRY(lm_dims(LM_OP_norm, &a->dim, a->x->ndim, &args.dim));
   if (a->p < 0 || isinf(a->p)) TRY(check_not_empty(LM_OP_norm, a->x, &args.dim));
   TRY(reduce(LM_OP_norm, a->x, &args.dim, a->keepdim, (lm_dtype)a->x->dtype, 0, &args, out));

@@ -1,4 +1,5 @@
 /* Ops that share x's storage: only sizes, strides and the first element change. */
+#include "base/message.h"
 #include "op/check.h"
 
 /* PyTorch's rule: new dims may be formed only within runs of x's dims that lie evenly in memory
@@ -46,25 +47,25 @@ static lm_status infer_size(const lm_tensor *x, const lm_ints *asked, int64_t *s
   for (int d = 0; d < asked->n; d++) {
     size[d] = asked->v[d];
     if (size[d] == -1) {
-      if (unknown >= 0) return lm_fail(LM_E_ARG, "view: only one size may be -1");
+      if (unknown >= 0)
+        return lm_fail_value("view", "size", "-1 in one dim at most", lm_shape_text(asked->n, asked->v));
       unknown = d;
     } else if (size[d] < 0) {
-      return lm_fail(LM_E_ARG, "view: a size of %lld; sizes are 0 or more, or -1 once", (long long)size[d]);
+      return lm_fail_value("view", "size", "non-negative integers, or -1 once", lm_shape_text(asked->n, asked->v));
     } else if (__builtin_mul_overflow(known, size[d], &known)) {
-      return lm_fail(LM_E_ARG, "view: sizes %s overflow", lm_shape_text(asked->n, asked->v));
+      return lm_fail_value("view", "size", "less than 2^63 elements", lm_shape_text(asked->n, asked->v));
     }
   }
   if (unknown >= 0) {
     if (known == 0) {
-      return lm_fail(LM_E_ARG, "view: -1 beside a size of 0 in %s could be anything",
-                     lm_shape_text(asked->n, asked->v));
+      return lm_fail_value("view", "size", "without -1 beside a 0", lm_shape_text(asked->n, asked->v));
     }
     size[unknown] = x->numel / known;
     known *= size[unknown];
   }
   if (known != x->numel) {
-    return lm_fail(LM_E_SHAPE, "view: %s has %lld elements, which do not fit into %s", lm_shape_of(x),
-                   (long long)x->numel, lm_shape_text(asked->n, asked->v));
+    return lm_fail_value("view", "size", lm_text("%lld elements as x of shape %s", (long long)x->numel, lm_shape_of(x)),
+                         lm_shape_text(asked->n, asked->v));
   }
   return LM_OK;
 }
@@ -75,7 +76,8 @@ lm_status lm_op_view(const lm_view_args *a, lm_tensor **out) {
   int ndim = a->size.n < 0 ? 0 : a->size.n;
   TRY(infer_size(a->x, &a->size, size));
   if (!view_strides(a->x, ndim, size, stride)) {
-    return lm_fail(LM_E_SHAPE, "view: %s with these strides cannot be seen as %s without a copy; use :reshape",
+    return lm_fail(LM_E_SHAPE,
+                   "view: x of shape %s and its strides cannot be viewed as %s without a copy; use :reshape",
                    lm_shape_of(a->x), lm_shape_text(ndim, size));
   }
   TRY(lm_tensor_view(a->x, ndim, size, stride, 0, out));
@@ -95,13 +97,13 @@ lm_status lm_op_permute(const lm_permute_args *a, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   bool used[LM_MAX_DIMS] = {false};
   if (a->dims.n != x->ndim && !(a->dims.n < 0 && x->ndim == 0)) {
-    return lm_fail(LM_E_ARG, "permute: %d dims given for %s; give each of its %d once", a->dims.n < 0 ? 0 : a->dims.n,
-                   lm_shape_of(x), x->ndim);
+    return lm_fail_int("permute", "the number of dims", lm_text("%d for x of shape %s", x->ndim, lm_shape_of(x)),
+                       a->dims.n < 0 ? 0 : a->dims.n);
   }
   for (int i = 0; i < x->ndim; i++) {
     int d;
     TRY(lm_dim("permute", a->dims.v[i], x->ndim, &d));
-    if (used[d]) return lm_fail(LM_E_ARG, "permute: dim %d is given twice", d + 1);
+    if (used[d]) return lm_fail(LM_E_ARG, "permute: dim %d is repeated", d + 1);
     used[d] = true;
     size[i] = x->size[d];
     stride[i] = x->stride[d];
@@ -133,7 +135,8 @@ done:
 
 lm_status lm_op_t(const lm_t_args *a, lm_tensor **out) {
   if (a->x->ndim > 2) {
-    return lm_fail(LM_E_SHAPE, "t: a matrix is wanted, got %s; use :transpose or :permute", lm_shape_of(a->x));
+    return lm_remedy(lm_fail_value("t", "x", "at most 2-d", lm_text("shape %s", lm_shape_of(a->x))),
+                     "use :transpose or :permute");
   }
   return exchanged(a->x, 0, a->x->ndim == 2, out);
 }
@@ -142,7 +145,7 @@ lm_status lm_op_t(const lm_t_args *a, lm_tensor **out) {
 
 static lm_status check_has_dims(lm_op_id op, const lm_tensor *x) {
   if (x->ndim > 0) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: a 0-d tensor has no entries to pick from", lm_ops[op].name);
+  return lm_fail_value(lm_ops[op].name, "x", "at least 1-d", "a 0-d tensor");
 }
 
 lm_status lm_op_select(const lm_select_args *a, lm_tensor **out) {
@@ -153,10 +156,7 @@ lm_status lm_op_select(const lm_select_args *a, lm_tensor **out) {
   TRY(check_has_dims(LM_OP_select, x));
   TRY(lm_dim("select", a->dim, x->ndim, &dim));
   int64_t n = x->size[dim], index = a->index < 0 ? a->index + n : a->index - 1;
-  if (a->index == 0 || index < 0 || index >= n) {
-    return lm_fail(LM_E_INDEX, "select: index %lld is out of range for dim %d of %s%s", (long long)a->index, dim + 1,
-                   lm_shape_of(x), a->index == 0 ? ": entries count from 1" : "");
-  }
+  if (a->index == 0 || index < 0 || index >= n) { return lm_fail_index("select", a->index, dim + 1, n); }
   for (int i = 0, to = 0; i < x->ndim; i++) {
     if (i == dim) continue;
     size[to] = x->size[i];
@@ -167,16 +167,15 @@ done:
   return status;
 }
 
-/* Length and first entry (0-based) of slice's range in a dim of n entries. */
-static lm_status slice_range(lm_op_id op, int64_t n, int64_t first, int64_t last, int64_t step, int64_t *start,
+/* Length and first entry (0-based) of slice's range in dim `dim` of size n. */
+static lm_status slice_range(lm_op_id op, int dim, int64_t n, int64_t first, int64_t last, int64_t step, int64_t *start,
                              int64_t *length) {
   const char *name = lm_ops[op].name;
-  if (step < 1) return lm_fail(LM_E_ARG, "%s: a step of %lld; steps are 1 or more", name, (long long)step);
-  if (first == 0) return lm_fail(LM_E_INDEX, "%s: first is 0: entries count from 1, or from -1 at the end", name);
+  if (step < 1) return lm_fail_int(name, "step", "at least 1", step);
+  if (first == 0) return lm_fail_index(name, first, dim + 1, n);
   int64_t from = first < 0 ? first + n + 1 : first, to = last < 0 ? last + n + 1 : last;
   if (from < 1 || from > n + 1 || to < 0 || to > n) { /* n + 1 to n is empty */
-    return lm_fail(LM_E_INDEX, "%s: entries %lld to %lld are out of range for a dim of %lld", name, (long long)first,
-                   (long long)last, (long long)n);
+    return lm_fail_index(name, from < 1 || from > n + 1 ? first : last, dim + 1, n);
   }
   first = from, last = to;
   *start = first - 1;
@@ -201,7 +200,7 @@ lm_status lm_op_slice(const lm_slice_args *a, lm_tensor **out) {
   int64_t start, length;
   TRY(check_has_dims(LM_OP_slice, a->x));
   TRY(lm_dim("slice", a->dim, a->x->ndim, &dim));
-  TRY(slice_range(LM_OP_slice, a->x->size[dim], a->first, a->last, a->step, &start, &length));
+  TRY(slice_range(LM_OP_slice, dim, a->x->size[dim], a->first, a->last, a->step, &start, &length));
   TRY(part_of(a->x, dim, start, length, a->step, out));
 done:
   return status;
@@ -213,11 +212,13 @@ lm_status lm_op_narrow(const lm_narrow_args *a, lm_tensor **out) {
   TRY(check_has_dims(LM_OP_narrow, a->x));
   TRY(lm_dim("narrow", a->dim, a->x->ndim, &dim));
   int64_t n = a->x->size[dim], start = a->start < 0 ? a->start + n : a->start - 1;
-  if (a->length < 0) return lm_fail(LM_E_ARG, "narrow: a length of %lld", (long long)a->length);
-  if (a->start == 0 || start < 0 || start > n || a->length > n - start) {
-    return lm_fail(LM_E_INDEX, "narrow: %lld entries from %lld on are out of range for dim %d of %s%s",
-                   (long long)a->length, (long long)a->start, dim + 1, lm_shape_of(a->x),
-                   a->start == 0 ? ": entries count from 1" : "");
+  if (a->length < 0) return lm_fail_int("narrow", "length", "at least 0", a->length);
+  if (a->start == 0 || start < 0 || start > n) return lm_fail_index("narrow", a->start, dim + 1, n);
+  if (a->length > n - start) {
+    return lm_fail_int("narrow", "length",
+                       lm_text("at most %lld from start %lld on in dim %d of %s", (long long)(n - start),
+                               (long long)a->start, dim + 1, lm_shape_of(a->x)),
+                       a->length);
   }
   TRY(part_of(a->x, dim, start, a->length, 1, out));
 done:
@@ -231,17 +232,18 @@ lm_status lm_op_slice_backward(const lm_slice_backward_args *a, lm_tensor **out)
   int dim;
   int64_t start, length, n;
   if (a->size.n != a->grad->ndim) {
-    return lm_fail(LM_E_SHAPE, "slice_backward: grad is %s, x was %s", lm_shape_of(a->grad),
-                   lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
+    return lm_fail_shape("slice_backward", "grad",
+                         lm_text("a slice of %s", lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v)),
+                         lm_shape_of(a->grad));
   }
   TRY(check_has_dims(LM_OP_slice_backward, a->grad));
   TRY(lm_dim("slice_backward", a->dim, a->size.n, &dim));
   n = a->grad->size[dim];
-  TRY(slice_range(LM_OP_slice_backward, a->size.v[dim], a->first, -1, a->step, &start, &length));
+  TRY(slice_range(LM_OP_slice_backward, dim, a->size.v[dim], a->first, -1, a->step, &start, &length));
   for (int i = 0; i < a->size.n; i++) {
     if (i == dim ? length < n : a->size.v[i] != a->grad->size[i]) {
-      return lm_fail(LM_E_SHAPE, "slice_backward: grad is %s, which is no slice of %s", lm_shape_of(a->grad),
-                     lm_shape_text(a->size.n, a->size.v));
+      return lm_fail_shape("slice_backward", "grad", lm_text("a slice of %s", lm_shape_text(a->size.n, a->size.v)),
+                           lm_shape_of(a->grad));
     }
   }
   TRY(lm_tensor_empty((lm_dtype)a->grad->dtype, a->grad->device, a->size.n, a->size.v, LM_CONTIGUOUS, &x));
@@ -264,18 +266,20 @@ lm_status lm_op_expand(const lm_expand_args *a, lm_tensor **out) {
   int ndim = a->size.n < 0 ? 0 : a->size.n, more = ndim - x->ndim;
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   if (more < 0) {
-    return lm_fail(LM_E_SHAPE, "expand: %s has more dims than %s", lm_shape_of(x), lm_shape_text(ndim, a->size.v));
+    return lm_fail_value("expand", "the number of sizes",
+                         lm_text("at least %d for x of shape %s", x->ndim, lm_shape_of(x)),
+                         lm_shape_text(ndim, a->size.v));
   }
   for (int d = 0; d < ndim; d++) {
     int64_t asked = a->size.v[d], from = d < more ? 1 : x->size[d - more];
     if (asked < -1 || (asked == -1 && d < more)) {
-      return lm_fail(LM_E_ARG, "expand: size %lld at dim %d; -1 keeps a size, a new dim needs one", (long long)asked,
-                     d + 1);
+      return lm_fail_int("expand", lm_text("size of dim %d", d + 1),
+                         d < more ? "at least 0 for a new dim" : "at least 0, or -1 to keep it", asked);
     }
     if (asked == -1) asked = from;
     if (from != 1 && from != asked) {
-      return lm_fail(LM_E_SHAPE, "expand: %s does not broadcast to %s: dim %d is %lld, not 1", lm_shape_of(x),
-                     lm_shape_text(ndim, a->size.v), d + 1, (long long)from);
+      return lm_fail(LM_E_SHAPE, "expand: x of shape %s does not broadcast to %s in dim %d; the size must be %lld",
+                     lm_shape_of(x), lm_shape_text(ndim, a->size.v), d + 1, (long long)from);
     }
     size[d] = asked;
     stride[d] = d < more || from != asked ? 0 : x->stride[d - more];
@@ -309,7 +313,7 @@ lm_status lm_op_unsqueeze(const lm_unsqueeze_args *a, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int dim;
   if (x->ndim == LM_MAX_DIMS) {
-    return lm_fail(LM_E_SHAPE, "unsqueeze: %s has %d dims already, the most there can be", lm_shape_of(x), LM_MAX_DIMS);
+    return lm_fail_int("unsqueeze", "the number of dims of x", lm_text("less than %d", LM_MAX_DIMS), x->ndim);
   }
   TRY(lm_dim("unsqueeze", a->dim, x->ndim + 1, &dim));
   for (int d = 0; d <= x->ndim; d++) {

@@ -1,4 +1,5 @@
 /* Scans: each result is made of the elements up to its own along one dim. Outputs are laid out like x. */
+#include "base/message.h"
 #include "op/check.h"
 
 /* What scans have in common: args is the op's struct, into whose *x goes what the slot reads and into whose *dim the
@@ -72,8 +73,7 @@ lm_status lm_op_linear_recurrence(const lm_linear_recurrence_args *a, lm_tensor 
   TRY(lm_check_float(LM_OP_linear_recurrence, "x", a->x));
   TRY(lm_check_float(LM_OP_linear_recurrence, "decay", a->decay));
   if (!lm_same_shape(a->x, a->decay)) {
-    return lm_fail(LM_E_SHAPE, "linear_recurrence: x is %s, decay %s; their sizes have to be equal", lm_shape_of(a->x),
-                   lm_shape_of(a->decay));
+    return lm_fail_shapes("linear_recurrence", "x", lm_shape_of(a->x), "decay", lm_shape_of(a->decay));
   }
   for (int i = 0; i < 2; i++) {
     if ((lm_dtype)given[i]->dtype == dtype && lm_is_contiguous(given[i])) {

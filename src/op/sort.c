@@ -1,6 +1,7 @@
 /* Order along a dim: topk and sort, the k-th and the medians, each with their places; places in sorted rows. */
 #include <string.h>
 
+#include "base/message.h"
 #include "op/check.h"
 
 /* NaN counts as the largest; equal values keep their order. */
@@ -12,8 +13,8 @@ lm_status lm_op_topk(const lm_topk_args *a, lm_tensor **out) {
   TRY(lm_dim("topk", a->dim == LM_NO_DIM ? -1 : a->dim, a->x->ndim, &dim));
   TRY(lm_lines_of(a->x, LM_NO_DTYPE, &x));
   if (a->k < 0 || a->k > x->size[dim]) {
-    status = lm_fail(LM_E_ARG, "topk: k is %lld; dim %d of %s has %lld entries", (long long)a->k, dim + 1,
-                     lm_shape_of(a->x), (long long)x->size[dim]);
+    status = lm_fail_int("topk", "k",
+                         lm_text("from 0 to %lld, the size of dim %d of x", (long long)x->size[dim], dim + 1), a->k);
     goto done;
   }
   memcpy(size, x->size, sizeof size);
@@ -58,13 +59,13 @@ static lm_status pick(lm_op_id op, void *args, lm_tensor **x, int64_t *dim, int6
   TRY(lm_dim(lm_ops[op].name, *dim == LM_NO_DIM ? -1 : *dim, given->ndim, &along));
   TRY(lm_lines_of(given, LM_NO_DTYPE, &lines));
   if (op == LM_OP_kthvalue && (k < 1 || k > lines->size[along])) {
-    status = lm_fail(LM_E_ARG, "kthvalue: k is %lld; dim %d of %s has %lld entries, from 1", (long long)k, along + 1,
-                     lm_shape_of(given), (long long)lines->size[along]);
+    status =
+        lm_fail_int("kthvalue", "k",
+                    lm_text("from 1 to %lld, the size of dim %d of x", (long long)lines->size[along], along + 1), k);
     goto done;
   }
   if (lines->size[along] == 0) {
-    status = lm_fail(LM_E_SHAPE, "%s: dim %d of %s has no elements to choose from", lm_ops[op].name, along + 1,
-                     lm_shape_of(given));
+    status = lm_fail(LM_E_SHAPE, "%s: dim %d of %s must not be empty", lm_ops[op].name, along + 1, lm_shape_of(given));
     goto done;
   }
   memcpy(size, lines->size, sizeof size);
@@ -157,14 +158,11 @@ static lm_status contiguous_in(lm_tensor *t, lm_dtype dtype, lm_device device, l
 /* One row for all values, or as many rows as the values have, each for its own. */
 static lm_status check_rows(const lm_tensor *rows, const lm_tensor *x) {
   bool fits = rows->ndim == 1 || rows->ndim == x->ndim;
-  if (rows->ndim == 0) return lm_fail(LM_E_SHAPE, "searchsorted: sorted_sequence has to have a dim, is one number");
+  if (rows->ndim == 0) return lm_fail_value("searchsorted", "sorted_sequence", "at least 1-d", "a 0-d tensor");
   for (int d = 0; fits && rows->ndim > 1 && d < x->ndim - 1; d++) fits = rows->size[d] == x->size[d];
   if (fits) return LM_OK;
-  return lm_fail(
-      LM_E_SHAPE,
-      "searchsorted: sorted_sequence is %s and x is %s; it has to be one row, or of the same sizes but for the "
-      "last",
-      lm_shape_of(rows), lm_shape_of(x));
+  return lm_fail_shape("searchsorted", "sorted_sequence", lm_text("[n], or x's %s except the last dim", lm_shape_of(x)),
+                       lm_shape_of(rows));
 }
 
 /* The slot gets contiguous tensors of one dtype of float32, float64 and int64. */
@@ -174,15 +172,15 @@ lm_status lm_op_searchsorted(const lm_searchsorted_args *a, lm_tensor **out) {
   TRY(lm_check_same_device(LM_OP_searchsorted, 2, given));
   TRY(check_rows(a->sorted_sequence, a->x));
   if (a->right && a->side == LM_SIDE_LEFT) {
-    return lm_fail(LM_E_ARG, "searchsorted: right is set and side is 'left'; give one of the two");
+    return lm_fail(LM_E_ARG, "searchsorted: side must not be 'left' with {right = true}; pass one of the two");
   }
   lm_device device = a->sorted_sequence->device;
   lm_dtype dtype = lm_result_type(2, given);
   dtype = dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(dtype) ? LM_F32 : LM_I64;
   if (a->sorter) {
     if (!lm_same_shape(a->sorter, a->sorted_sequence)) {
-      return lm_fail(LM_E_SHAPE, "searchsorted: sorter is %s, sorted_sequence %s; their sizes have to be equal",
-                     lm_shape_of(a->sorter), lm_shape_of(a->sorted_sequence));
+      return lm_fail_shapes("searchsorted", "sorter", lm_shape_of(a->sorter), "sorted_sequence",
+                            lm_shape_of(a->sorted_sequence));
     }
     TRY(lm_op_gather(&(lm_gather_args){.x = a->sorted_sequence, .dim = a->sorter->ndim - 1, .index = a->sorter},
                      &ordered));

@@ -77,7 +77,7 @@ lm_status lm_broadcast(const char *op, int na, const int64_t *a, int nb, const i
   for (int i = 1; i <= ndim; i++) { /* from the last dim */
     int64_t sa = i <= na ? a[na - i] : 1, sb = i <= nb ? b[nb - i] : 1;
     if (sa != sb && sa != 1 && sb != 1)
-      return lm_fail(LM_E_SHAPE, "%s: cannot broadcast %s with %s: the sizes %lld and %lld of dim -%d differ", op,
+      return lm_fail(LM_E_SHAPE, "%s: shapes %s and %s must broadcast, got sizes %lld and %lld in dim -%d", op,
                      lm_shape_text(na, a), lm_shape_text(nb, b), (long long)sa, (long long)sb, i);
     out[ndim - i] = sa == 1 ? sb : sa;
   }
@@ -92,9 +92,7 @@ lm_status lm_dim(const char *op, int64_t dim, int ndim, int *out) {
     return LM_OK;
   }
   long long given = dim < 0 ? dim : dim + 1;
-  if (ndim == 0)
-    return lm_fail(LM_E_INDEX, "%s: dim %lld is out of range: the tensor has no dims (1 and -1 are accepted)", op,
-                   given);
+  if (ndim == 0) return lm_fail(LM_E_INDEX, "%s: dim %lld is out of range for a 0-d tensor (1 or -1)", op, given);
   return lm_fail(LM_E_INDEX, "%s: dim %lld is out of range for a tensor of %d dim%s (1 to %d, or -1 to -%d)", op, given,
                  ndim, ndim == 1 ? "" : "s", ndim, ndim);
 }

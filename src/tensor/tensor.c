@@ -1,4 +1,6 @@
 #include "tensor/tensor.h"
+
+#include "base/message.h"
 #include "device/graph.h"
 
 #include <limits.h>
@@ -97,10 +99,10 @@ void lm_release(lm_tensor *t) {
 
 static lm_status bad_sizes(int ndim, const int64_t *size) {
   if (ndim < 0 || ndim > LM_MAX_DIMS)
-    return lm_fail(LM_E_ARG, "new tensor: %d dims; there can be 0 to %d", ndim, LM_MAX_DIMS);
+    return lm_fail_int("new tensor", "the number of dims", lm_text("at most %d", LM_MAX_DIMS), ndim);
   for (int d = 0; d < ndim; d++)
-    if (size[d] < 0) return lm_fail(LM_E_ARG, "new tensor: sizes %s: none may be negative", lm_shape_text(ndim, size));
-  return lm_fail(LM_E_ARG, "new tensor: sizes %s: more elements than memory can ever hold", lm_shape_text(ndim, size));
+    if (size[d] < 0) return lm_fail_value("new tensor", "the shape", "non-negative", lm_shape_text(ndim, size));
+  return lm_fail_value("new tensor", "the shape", "less than 2^63 bytes of elements", lm_shape_text(ndim, size));
 }
 
 /* Sizes, and strides of a dense tensor whose dims lie in memory as `order` lists them, innermost
@@ -173,7 +175,7 @@ lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int6
                           lm_tensor **out) {
   *out = NULL;
   if (format == LM_CHANNELS_LAST && ndim != 4)
-    return lm_fail(LM_E_ARG, "new tensor: channels_last takes 4 dims [N, C, H, W], not %s", lm_shape_text(ndim, size));
+    return lm_fail_value("new tensor", "the shape", "[N, C, H, W] for channels_last", lm_shape_text(ndim, size));
   return new_dense(dtype, device, ndim, size, format == LM_CHANNELS_LAST ? channels_last_order : NULL, out);
 }
 
@@ -221,7 +223,7 @@ lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int6
   bool fits = true;
   for (int d = 0; d < ndim; d++) {
     if (size[d] < 0) return bad_sizes(ndim, size);
-    if (stride[d] < 0) return lm_fail(LM_E_ARG, "view: a stride of %lld; none may be negative", (long long)stride[d]);
+    if (stride[d] < 0) return lm_fail_int("view", lm_text("stride of dim %d", d + 1), "at least 0", stride[d]);
     if (__builtin_mul_overflow(numel, size[d], &numel)) return bad_sizes(ndim, size);
     int64_t reach;
     fits =
@@ -235,7 +237,7 @@ lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int6
     fits = fits && !__builtin_mul_overflow(offset, element, &first) && !__builtin_add_overflow(start, first, &first) &&
            !__builtin_mul_overflow(last, element, &end) && !__builtin_add_overflow(start + element, end, &end);
     if (!fits || first < 0 || end > (int64_t)t->storage->bytes)
-      return lm_fail(LM_E_ARG, "view: sizes %s, strides %s from element %lld on reach outside a storage of %zu bytes",
+      return lm_fail(LM_E_ARG, "view: size %s with strides %s from element %lld reaches outside a storage of %zu bytes",
                      lm_shape_text(ndim, size), lm_shape_text(ndim, stride), (long long)offset, t->storage->bytes);
   }
   lm_tensor *v = lm_header_take();
@@ -259,10 +261,13 @@ lm_status lm_tensor_view_as(lm_tensor *t, lm_dtype dtype, int ndim, const int64_
                             size_t at, lm_tensor **out) {
   lm_tensor base = {.dtype = (int8_t)dtype, .device = t->device, .storage = t->storage, .data = t->data};
   *out = NULL;
-  if (at > lm_nbytes(t)) { return lm_fail(LM_E_ARG, "view: byte %zu of a tensor of %zu", at, lm_nbytes(t)); }
+  if (at > lm_nbytes(t)) {
+    return lm_fail_int("view", "the byte offset", lm_text("at most %zu", lm_nbytes(t)), (int64_t)at);
+  }
   if (base.data) base.data += at;
   if ((uintptr_t)base.data % lm_dtype_size(dtype) != 0) {
-    return lm_fail(LM_E_ARG, "view: elements of %s at byte %zu are not aligned", lm_dtype_name(dtype), at);
+    return lm_fail_int("view", "the byte offset",
+                       lm_text("aligned to %s's %zu bytes", lm_dtype_name(dtype), lm_dtype_size(dtype)), (int64_t)at);
   }
   return lm_tensor_view(&base, ndim, size, stride, 0, out);
 }
@@ -282,12 +287,13 @@ lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const in
     goto done;
   }
   if ((size_t)t->numel * element > bytes) {
-    status = lm_fail(LM_E_ARG, "foreign tensor: sizes %s of %s take %lld bytes; there are %zu",
+    status = lm_fail(LM_E_ARG, "foreign tensor: %s of %s takes %lld bytes, but memory has %zu",
                      lm_shape_text(ndim, size), lm_dtype_name(dtype), (long long)t->numel * (long long)element, bytes);
     goto done;
   }
   if ((uintptr_t)data & (element - 1)) {
-    status = lm_fail(LM_E_ARG, "foreign tensor: %s has to be aligned to %zu bytes", lm_dtype_name(dtype), element);
+    status =
+        lm_fail(LM_E_ARG, "foreign tensor: memory of %s must be aligned to %zu bytes", lm_dtype_name(dtype), element);
     goto done;
   }
   lm_storage *s = lm_storage_take();
@@ -318,7 +324,7 @@ lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *
   lm_storage *whole = t->storage->whole ? t->storage->whole : t->storage;
   size_t end = (size_t)((char *)t->storage->data + t->storage->bytes - t->data);
   *out = NULL;
-  if (at > end) return lm_fail(LM_E_ARG, "part of a tensor: byte %zu of %zu", at, end);
+  if (at > end) return lm_fail_int("part of a tensor", "the byte offset", lm_text("at most %zu", end), (int64_t)at);
   lm_storage_retain(whole);
   lm_status status = lm_tensor_foreign(dtype, t->device, ndim, size, t->data + at, end - at, release_whole, whole, out);
   if (status != LM_OK) return status;
@@ -368,10 +374,10 @@ lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out) {
   lm_stream *s = lm_stream_current(t->device);
   if (!s) return LM_E_STATE; /* the message is the driver's */
   if (lm_graph_capturing())
-    return lm_fail(LM_E_STATE,
-                   "graph: a value on %s is read during the capture, and there is none yet: leave :item(), print and "
-                   "copies to the host out of it",
-                   lm_device_name(t->device));
+    return lm_fail(
+        LM_E_STATE,
+        "graph: cannot read a value on %s during capture; leave :item(), print and copies to the host out of the graph",
+        lm_device_name(t->device));
   TRY(lm_use_read(lm_tensor_used(t), s));
   uint64_t given = lm_stream_given(s);
   TRY(lm_driver_of(t->device)->copy(s->native, LM_CPU, out, t->device, t->data, bytes, false));
@@ -387,9 +393,7 @@ typedef union element { /* room for any */
 
 /* The element's bytes on the host. */
 static lm_status fetch_element(const lm_tensor *t, element *out) {
-  if (t->numel != 1)
-    return lm_fail(LM_E_ARG, "item: a tensor of sizes %s has %lld elements; one is wanted", lm_shape_of(t),
-                   (long long)t->numel);
+  if (t->numel != 1) return lm_fail_value("item", "x", "a tensor of one element", lm_text("shape %s", lm_shape_of(t)));
   size_t bytes = lm_dtype_size((lm_dtype)t->dtype);
   if (LM_DEVICE_KIND(t->device) != LM_CPU) return lm_tensor_fetch(t, bytes, out);
   memcpy(out, t->data, bytes);
@@ -415,7 +419,8 @@ lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out) {
   }
   lm_status status = lm_tensor_item_f64(t, &value);
   if (status != LM_OK) return status;
-  if (!(value >= -0x1p63 && value < 0x1p63)) return lm_fail(LM_E_ARG, "item: %g does not fit an int64", value);
+  if (!(value >= -0x1p63 && value < 0x1p63))
+    return lm_fail_number("item", "the value", "within the range of int64", value);
   *out = (int64_t)value;
   return LM_OK;
 }

@@ -5,6 +5,7 @@
  *   "..."        as many dims as are left   "newaxis"    a dim of size 1 more (lm.newaxis)
  * Basic entries become views; tensors go to index_get and index_put_ together. */
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "op/check.h"
 
@@ -25,15 +26,16 @@ static lm_status read_range(lua_State *L, const lm_lua *s, int i, entry *e) {
     e->kind = WHOLE;
     return LM_OK;
   }
-  if (v.n > 3) return lm_fail(LM_E_ARG, "x[…]: a range is {first, last} or {first, last, step}, got %d numbers", v.n);
+  if (v.n > 3)
+    return lm_fail_value("x[…]", "a range", "{first, last} or {first, last, step}", lm_text("%d numbers", v.n));
   *e = (entry){.kind = RANGE, .first = v.v[0], .last = v.n > 1 ? v.v[1] : v.v[0], .step = v.n > 2 ? v.v[2] : 1};
 done:
   return status;
 }
 
 static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
-  return lm_fail(LM_E_ARG, "x[…]: an integer, a range, a tensor, \"...\" or lm.newaxis expected, got %s%s",
-                 lm_got(L, s, i), lm_equality_hint(lua_type(L, i)));
+  return lm_fail_value("x[…]", "an index", "an integer, a range, a tensor, \"...\" or lm.newaxis",
+                       lm_text("%s%s", lm_got(L, s, i), lm_equality_hint(lua_type(L, i))));
 }
 
 static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
@@ -69,7 +71,7 @@ static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
   if (lua_type(L, 2) != LUA_TTABLE) return read_entry(L, s, 2, &e[0]);
   size_t count = lua_objlen(L, 2);
   if (count > MOST_ENTRIES)
-    return lm_fail(LM_E_ARG, "x[…]: %zu entries; tensors have at most %d dims", count, LM_MAX_DIMS);
+    return lm_fail_value("x[…]", "the number of indices", lm_text("at most %d", LM_MAX_DIMS), lm_text("%zu", count));
   if (count > 0) status = lm_check_start(L, 2, "x[…]", "key");
   for (size_t k = 0; k < count && status == LM_OK; k++) {
     lua_rawgeti(L, 2, (int)k + 1);
@@ -85,7 +87,8 @@ static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
   }
   if (lua_next(L, 2)) {
     if (count == 0 || lua_type(L, -2) != LUA_TNUMBER) {
-      status = lm_fail(LM_E_ARG, "x[…]: a list expected, got a table with key %s", lm_got(L, s, lua_gettop(L) - 1));
+      status =
+          lm_fail_value("x[…]", "the index", "a list", lm_text("a table with key %s", lm_got(L, s, lua_gettop(L) - 1)));
     }
     lua_pop(L, 2);
     return status;
@@ -111,16 +114,14 @@ static void release_picked(picked *p) {
 /* An integer or a range against x's own dim, which the views it is taken from may have lost. */
 static lm_status check_entry(const lm_tensor *x, int dim, const entry *e) {
   int64_t size = x->size[dim], first = e->first < 0 ? e->first + size + 1 : e->first;
-  if (e->first == 0) return lm_fail(LM_E_INDEX, "x[…]: elements count from 1; there is no element 0");
+  if (e->first == 0) return lm_fail_index("x[…]", 0, dim + 1, size);
   if (e->kind == AT) {
     if (first >= 1 && first <= size) return LM_OK;
-    return lm_fail(LM_E_INDEX, "x[…]: index %lld is out of range for dim %d of %s", (long long)e->first, dim + 1,
-                   lm_shape_of(x));
+    return lm_fail_index("x[…]", e->first, dim + 1, size);
   }
   int64_t last = e->last < 0 ? e->last + size + 1 : e->last; /* first - 1 makes an empty range */
   if (first >= 1 && first <= size + 1 && last >= 0 && last <= size) return LM_OK;
-  return lm_fail(LM_E_INDEX, "x[…]: range {%lld, %lld} is out of range for dim %d of %s", (long long)e->first,
-                 (long long)e->last, dim + 1, lm_shape_of(x));
+  return lm_fail_index("x[…]", first < 1 || first > size + 1 ? e->first : e->last, dim + 1, size);
 }
 
 /* Of x, by an entry; `rest`: those of "...". */
@@ -136,14 +137,14 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
   int at = 0;                        /* in the list of indices, where a mask of several dims is one */
   bool rest = false;
   for (int i = 0; i < n; i++) {
-    if (e[i].kind == REST && rest) return lm_fail(LM_E_ARG, "x[…]: \"...\" may stand once");
+    if (e[i].kind == REST && rest) return lm_fail(LM_E_ARG, "x[…]: \"...\" must appear at most once");
     rest |= e[i].kind == REST;
     used += dims_of(&e[i], 0);
   }
   if (used > x->ndim) {
-    if (x->ndim == 0) return lm_fail(LM_E_SHAPE, "x[…]: a 0-d tensor has nothing to index; x:item() is its value");
-    return lm_fail(LM_E_SHAPE, "x[…]: %d indices for %s, which has %d dim%s", used, lm_shape_of(x), x->ndim,
-                   x->ndim == 1 ? "" : "s");
+    if (x->ndim == 0) return lm_fail(LM_E_SHAPE, "x[…]: a 0-d tensor cannot be indexed; x:item() is its value");
+    return lm_fail_int("x[…]", "the number of indices",
+                       lm_text("at most %d for x of shape %s", x->ndim, lm_shape_of(x)), used);
   }
   p->view = x;
   for (int i = 0; i < n; i++) {

@@ -1,0 +1,61 @@
+--- The texts of error messages, in the forms of src/base/message.h: specs compare with these and not with sentences.
+---
+---   local form = dofile "spec/support/message.lua"
+---   assert.matches(form.must_be("linspace", "steps", "at least 0", -1), why, 1, true)
+---   assert.error_matches(f, form.pattern(form.shape("linear", "x", "[*, 3]", "[2]")))
+local message = {}
+
+local function text(value)
+  if type(value) ~= "number" then return tostring(value) end
+  return ("%.14g"):format(value)
+end
+
+--- A text as a Lua pattern that matches just it.
+function message.pattern(plain) return (plain:gsub("%p", "%%%0")) end
+
+function message.must_be(op, name, bound, got)
+  return ("%s: %s must be %s, got %s"):format(op, name, bound, text(got))
+end
+
+function message.divisible(op, name, value, divisor_name, divisor)
+  return ("%s: %s (%d) must be divisible by %s (%d)"):format(op, name, value, divisor_name, divisor)
+end
+
+function message.shape(op, name, expected, got)
+  return ("%s: expected %s to have shape %s, got %s"):format(op, name, expected, got)
+end
+
+function message.same_shape(op, a, b, shape_a, shape_b)
+  return ("%s: shapes of %s and %s must match, got %s and %s"):format(op, a, b, shape_a, shape_b)
+end
+
+function message.broadcast(op, a, b, shape_a, shape_b)
+  return ("%s: shapes of %s and %s must broadcast, got %s and %s"):format(op, a, b, shape_a, shape_b)
+end
+
+function message.index(op, index, dim, size)
+  return ("%s: index %d is out of range for dimension %d of size %d (indices start at 1)"):format(op, index, dim, size)
+end
+
+function message.dtypes(op, a, dtype_a, b, dtype_b)
+  return ("%s: dtype mismatch: %s is %s, %s is %s; convert one with :to()"):format(op, a, dtype_a, b, dtype_b)
+end
+
+function message.devices(op, a, device_a, b, device_b)
+  return ("%s: device mismatch: %s is on %s, %s is on %s; move one with :to()"):format(op, a, device_a, b, device_b)
+end
+
+function message.missing(op, where) return ("%s: not implemented for %s"):format(op, where) end
+
+function message.freed(op)
+  return ("%s: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first"):format(op)
+end
+
+function message.file(verb, path, reason) return ("cannot %s '%s': %s"):format(verb, path, reason) end
+
+function message.malformed(path, format, at, reason)
+  return at and ("'%s': malformed %s at byte %d: %s"):format(path, format, at, reason)
+    or ("'%s': malformed %s: %s"):format(path, format, reason)
+end
+
+return message

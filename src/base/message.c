@@ -1,0 +1,120 @@
+#include "base/message.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/nearest_word.h"
+
+const char *lm_text(const char *format, ...) {
+  static _Thread_local char texts[8][256];
+  static _Thread_local unsigned turn;
+  char *out = texts[turn++ % 8];
+  va_list args;
+  va_start(args, format);
+  lm_write_v(out, sizeof texts[0], format, args);
+  va_end(args);
+  return out;
+}
+
+lm_status lm_remedy(lm_status status, const char *format, ...) {
+  char text[512];
+  va_list args;
+  va_start(args, format);
+  lm_write_v(text, sizeof text, format, args);
+  va_end(args);
+  return lm_fail(status, "%s; %s", lm_error(), text);
+}
+
+static lm_status must_be(lm_status status, const char *op, const char *name, const char *bound, const char *got) {
+  return lm_fail(status, "%s: %s must be %s, got %s", op, name, bound, got);
+}
+
+lm_status lm_fail_value(const char *op, const char *name, const char *bound, const char *got) {
+  return must_be(LM_E_ARG, op, name, bound, got);
+}
+
+lm_status lm_fail_int(const char *op, const char *name, const char *bound, int64_t got) {
+  return must_be(LM_E_ARG, op, name, bound, lm_text("%lld", (long long)got));
+}
+
+lm_status lm_fail_number(const char *op, const char *name, const char *bound, double got) {
+  return must_be(LM_E_ARG, op, name, bound, got == got ? lm_text("%.14g", got) : "nan"); /* printf may write -nan */
+}
+
+lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, const char *divisor_name,
+                            int64_t divisor) {
+  return lm_fail(LM_E_ARG, "%s: %s (%lld) must be divisible by %s (%lld)", op, name, (long long)value, divisor_name,
+                 (long long)divisor);
+}
+
+lm_status lm_fail_option(const char *op, const char *option, int n, const char *const *names) {
+  const char *near = lm_nearest(option, n, names);
+  const char *shown = lm_brief(option, 100);
+  if (near) return lm_fail(LM_E_ARG, "%s: unknown option '%s'; did you mean '%s'?", op, shown, near);
+  if (n == 0) return lm_fail(LM_E_ARG, "%s: unknown option '%s'; it has no options", op, shown);
+  char list[512] = "";
+  for (int i = 0, at = 0; i < n && at < (int)sizeof list; i++)
+    at += snprintf(list + at, sizeof list - (size_t)at, "%s%s", i ? ", " : "", names[i]);
+  return lm_fail(LM_E_ARG, "%s: unknown option '%s'; options are %s", op, shown, list);
+}
+
+lm_status lm_fail_shape(const char *op, const char *name, const char *expected, const char *got) {
+  return lm_fail(LM_E_SHAPE, "%s: expected %s to have shape %s, got %s", op, name, expected, got);
+}
+
+lm_status lm_fail_shapes(const char *op, const char *a, const char *shape_a, const char *b, const char *shape_b) {
+  return lm_fail(LM_E_SHAPE, "%s: shapes of %s and %s must match, got %s and %s", op, a, b, shape_a, shape_b);
+}
+
+lm_status lm_fail_broadcast(const char *op, const char *a, const char *shape_a, const char *b, const char *shape_b) {
+  return lm_fail(LM_E_SHAPE, "%s: shapes of %s and %s must broadcast, got %s and %s", op, a, b, shape_a, shape_b);
+}
+
+lm_status lm_fail_index(const char *op, int64_t index, int dim, int64_t size) {
+  return lm_fail(LM_E_INDEX, "%s: index %lld is out of range for dimension %d of size %lld (indices start at 1)", op,
+                 (long long)index, dim, (long long)size);
+}
+
+lm_status lm_fail_dtype(const char *op, const char *name, const char *bound, const char *got) {
+  return must_be(LM_E_DTYPE, op, name, bound, got);
+}
+
+lm_status lm_fail_dtypes(const char *op, const char *a, const char *dtype_a, const char *b, const char *dtype_b) {
+  return lm_fail(LM_E_DTYPE, "%s: dtype mismatch: %s is %s, %s is %s; convert one with :to()", op, a, dtype_a, b,
+                 dtype_b);
+}
+
+lm_status lm_fail_devices(const char *op, const char *a, const char *device_a, const char *b, const char *device_b) {
+  return lm_fail(LM_E_DEVICE, "%s: device mismatch: %s is on %s, %s is on %s; move one with :to()", op, a, device_a, b,
+                 device_b);
+}
+
+lm_status lm_fail_missing(const char *op, const char *where) {
+  return lm_fail(LM_E_MISSING, "%s: not implemented for %s", op, where);
+}
+
+lm_status lm_fail_not_built(const char *op, const char *part) {
+  return lm_fail(LM_E_MISSING, "%s: this build has no %s", op, part);
+}
+
+lm_status lm_fail_freed(const char *op) {
+  return lm_fail(LM_E_STATE,
+                 "%s: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first", op);
+}
+
+lm_status lm_fail_memory(const char *op, const char *what, size_t bytes) {
+  return lm_fail(LM_E_OOM, "%s: out of memory: %zu bytes for %s", op, bytes, what);
+}
+
+lm_status lm_fail_file(const char *verb, const char *path, const char *reason) {
+  return lm_fail(LM_E_IO, "cannot %s '%s': %s", verb, path, reason);
+}
+
+lm_status lm_fail_malformed(const char *path, const char *format, int64_t at, const char *reason) {
+  if (at < 0) return lm_fail(LM_E_IO, "'%s': malformed %s: %s", path, format, reason);
+  return lm_fail(LM_E_IO, "'%s': malformed %s at byte %lld: %s", path, format, (long long)at, reason);
+}
+
+lm_status lm_fail_create(const char *thing, const char *reason) {
+  return lm_fail(LM_E_STATE, "cannot create %s: %s", thing, reason);
+}

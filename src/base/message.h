@@ -1,0 +1,62 @@
+/* Error messages: each form of message has its wording here, and nowhere else. A function writes its form as the
+ * thread's message and returns the status of that kind of mistake.
+ *
+ * `op` is the public name of the called function, `name` the argument as the public signature has it. All parameters
+ * are text; shapes come from lm_shape_of, dtypes from lm_dtype_name, other values from lm_text. */
+#ifndef LM_BASE_MESSAGE_H
+#define LM_BASE_MESSAGE_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* As snprintf, into one of eight buffers of this thread, of 256 bytes each. */
+LM_API const char *lm_text(const char *format, ...) LM_PRINTF(1, 2);
+/* Appends "; " and what the caller can do to the last message; returns status. */
+LM_API lm_status lm_remedy(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
+
+/* OP: NAME must be BOUND, got VALUE. LM_E_ARG. */
+LM_API lm_status lm_fail_value(const char *op, const char *name, const char *bound, const char *got);
+LM_API lm_status lm_fail_int(const char *op, const char *name, const char *bound, int64_t got);
+LM_API lm_status lm_fail_number(const char *op, const char *name, const char *bound, double got);
+/* OP: NAME (V) must be divisible by NAME2 (V2). LM_E_ARG. */
+LM_API lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, const char *divisor_name,
+                                   int64_t divisor);
+/* OP: unknown option 'x'; did you mean 'y'? Where no name is near, all names instead of the nearest. LM_E_ARG. */
+LM_API lm_status lm_fail_option(const char *op, const char *option, int n, const char *const *names);
+
+/* OP: expected NAME to have shape EXPECTED, got GOT. LM_E_SHAPE. */
+LM_API lm_status lm_fail_shape(const char *op, const char *name, const char *expected, const char *got);
+/* OP: shapes of A and B must match, got [..] and [..]. LM_E_SHAPE. */
+LM_API lm_status lm_fail_shapes(const char *op, const char *a, const char *shape_a, const char *b, const char *shape_b);
+/* OP: shapes of A and B must broadcast, got [..] and [..]. LM_E_SHAPE. */
+LM_API lm_status lm_fail_broadcast(const char *op, const char *a, const char *shape_a, const char *b,
+                                   const char *shape_b);
+/* OP: index I is out of range for dimension D of size N (indices start at 1); `dim` counts from 1. LM_E_INDEX. */
+LM_API lm_status lm_fail_index(const char *op, int64_t index, int dim, int64_t size);
+
+/* OP: NAME must be BOUND, got DTYPE. LM_E_DTYPE. */
+LM_API lm_status lm_fail_dtype(const char *op, const char *name, const char *bound, const char *got);
+/* OP: dtype mismatch: A is float32, B is int64; convert one with :to(). LM_E_DTYPE. */
+LM_API lm_status lm_fail_dtypes(const char *op, const char *a, const char *dtype_a, const char *b, const char *dtype_b);
+/* OP: device mismatch: A is on cpu, B is on cuda:0; move one with :to(). LM_E_DEVICE. */
+LM_API lm_status lm_fail_devices(const char *op, const char *a, const char *device_a, const char *b,
+                                 const char *device_b);
+
+/* OP: not implemented for WHERE (a device, a dtype). LM_E_MISSING. */
+LM_API lm_status lm_fail_missing(const char *op, const char *where);
+/* OP: this build has no PART. LM_E_MISSING. */
+LM_API lm_status lm_fail_not_built(const char *op, const char *part);
+/* OP: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first. LM_E_STATE. */
+LM_API lm_status lm_fail_freed(const char *op);
+/* OP: out of memory: N bytes for WHAT. LM_E_OOM, upon which the binding collects garbage and calls again. */
+LM_API lm_status lm_fail_memory(const char *op, const char *what, size_t bytes);
+
+/* cannot VERB 'PATH': REASON. LM_E_IO. */
+LM_API lm_status lm_fail_file(const char *verb, const char *path, const char *reason);
+/* 'PATH': malformed FORMAT at byte N: REASON; without a byte if at < 0. LM_E_IO. */
+LM_API lm_status lm_fail_malformed(const char *path, const char *format, int64_t at, const char *reason);
+/* cannot create THING: REASON. LM_E_STATE. */
+LM_API lm_status lm_fail_create(const char *thing, const char *reason);
+
+#endif
