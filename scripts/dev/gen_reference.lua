@@ -100,7 +100,7 @@ end
 
 -- ---- text
 
-local function escaped(text) return (text:gsub("%b``", "%0"):gsub("<", "\\<"):gsub("%*", "\\*")) end
+local function escaped(text) return (text:gsub("<", "\\<"):gsub("%*", "\\*"):gsub("%]%(", "]\\(")) end
 
 local function cell(text) return (text:gsub("|", "\\|")) end
 
@@ -207,7 +207,13 @@ end
 
 local function anchor(path) return (path:lower():gsub("[^%w_%-]", "")) end
 
-local shown = {} -- sections, by the first entry with them
+-- A link from one entry's page to another entry.
+local function link(from, to)
+  local here_too = page_of[from.path] == page_of[to.path]
+  return ("[%s](%s#%s)"):format(to.path, here_too and "" or page_of[to.path] .. ".md", anchor(to.path))
+end
+
+local shown = {} -- the texts of methods
 local add_methods
 
 local function add_section(out, section)
@@ -219,8 +225,7 @@ end
 local function add_entry(out, each, level)
   local parts = entry.parts(each)
   local section = parts.section
-  local first = section and (shown[section] or each)
-  if section then shown[section] = first end
+  local first = section and by_path[section.names[1]] -- where the section is shown; other names refer to it
   out[#out + 1] = ("\n%s %s\n"):format(("#"):rep(level), (each.path:gsub("_", "\\_")))
   if parts.signature then
     out[#out + 1] = ("```lua\n%s\n```"):format(parts.signature)
@@ -233,7 +238,7 @@ local function add_entry(out, each, level)
     add_block(out, function(block) add_table(block, parts.arguments, section) end)
   end
   if section and first ~= each then
-    add_block(out, function(block) block[1] = ("More: [%s](#%s)."):format(first.path, anchor(first.path)) end)
+    add_block(out, function(block) block[1] = ("More: %s."):format(link(each, first)) end)
   end
   local lines = {}
   for _, label in ipairs(help_pages.labels) do
