@@ -160,7 +160,7 @@ end
 function entry.section(each)
   local all = pages.all()
   local found = all[each.path]
-  if found or not op_owners[each.owner] then return found end
+  if found or not op_owners[each.owner] or type(each.value) == "table" then return found end
   local name = aliases.of[each.name] or each.name
   for _, one in ipairs {name, name:match "^(.-)_?$"} do
     found = found or all["F." .. one] or all["lm." .. one] or all["x:" .. one]
