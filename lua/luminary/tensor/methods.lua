@@ -264,7 +264,7 @@ local function repeated(who, x, fill_up, ...)
 end
 
 --- x:repeat_tensor(2, 3, …): x that often along each of its dims, and along new ones before them: PyTorch's `repeat`, a
---- word Lua reserves; x["repeat"](x, …) is it too.
+--- word Lua reserves; `x["repeat"](x, …)` is it too.
 function methods.repeat_tensor(x, ...) return repeated("repeat_tensor", x, false, ...) end
 
 --- x:tile(2, 3, …): x that often along its last dims, and along new ones before them where there are more numbers.
