@@ -395,6 +395,21 @@ describe("signals", function()
     assert.equal("[rank 0] false\tinterrupted\n", out)
   end)
 
+  it("interrupt a rank that waits for the others, in the words of an interrupt", function()
+    os.execute(("rm -f %s/0 %s/1"):format(folder, folder))
+    local code, _, err, took = run("--nproc 2", [[
+      local dist = require("luminary").dist
+      dist.init_process_group()
+      touch(rank)
+      if rank == 0 then sleep(60) end
+      dist.barrier()
+    ]], nil, wait_for("0", "1") .. "\nsleep 0.3; kill -INT $P")
+    assert.equal(130, code)
+    assert.matches("%[rank 1%] luminary: [^\n]*script%.lua:5: interrupted!\n", err)
+    within(took, 30)
+    none_left(folder)
+  end)
+
   it("kill with the second Ctrl-C", function()
     os.execute(("rm -f %s/0 %s/1"):format(folder, folder))
     local code, _, err, took = run("--nproc 2", [[ffi.C.signal(2, ffi.cast("void *", 1)) touch(rank) sleep(300)]], nil,

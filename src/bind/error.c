@@ -275,8 +275,26 @@ static void push_message(lua_State *L, const char *message, int level) {
   }
 }
 
+static int do_nothing(lua_State *L) {
+  (void)L;
+  return 0;
+}
+
+/* A signal that came while C ran has set a hook that raises at the next call: luajit's for Ctrl-C, lua_thread.c's. In
+ * the handler of another error that would be an "error in error handling". Called here, it raises before that error. */
+static void call_hook(lua_State *L) {
+  if (!(lua_gethookmask(L) & LUA_MASKCALL)) return;
+  lua_pushcfunction(L, do_nothing);
+  if (lua_pcall(L, 0, 0, 0) == 0) return;
+  push_where(L, NULL); /* the hook found C functions alone */
+  lua_insert(L, -2);
+  if (lua_type(L, -1) == LUA_TSTRING) lua_concat(L, 2);
+  lua_error(L);
+}
+
 static int raise_message(lua_State *L, const char *message) {
   luaL_checkstack(L, 16, "error");
+  call_hook(L);
   int at = 0;
   push_where(L, &at);
   push_message(L, message, at);
