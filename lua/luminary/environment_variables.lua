@@ -86,8 +86,8 @@ variable "LM_GROUP_PATH" {
 -- ---- looking inside
 
 variable "LM_LOG" {
-  help = "What to tell on standard error, with commas between: op, dist, alloc, autograd, io, trace (the library's own "
-    .. "frames in the tracebacks of `luminary FILE` and the prompt), all", carried = true,
+  help = "What to tell on standard error, with commas between: op, dist, alloc, trace (the library's own frames "
+    .. "in the tracebacks of `luminary FILE` and the prompt), all", carried = true,
 }
 variable "LM_PORT" {
   help = "1: warn of what code ported from PyTorch gets wrong without an error: a dim of 1 (PyTorch's 0), given for a "

@@ -1,6 +1,7 @@
 -- What surrounds tensors: loading the library, errors and where they point, help, threads, time, environment.
 local lm = require "luminary"
 local core = require "luminary.core"
+local temp = require "spec.support.temp"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
 local file = debug.getinfo(1, "S").short_src
 
@@ -406,6 +407,17 @@ describe("LM_LOG", function()
 
   it("says so when there is no such topic", function()
     assert.matches("^LM_LOG: no topic 'ops'; there are op, .*all\n$", run(script, "LM_LOG=ops"))
+  end)
+
+  it("has no topic that no call logs to", function()
+    local header = temp.read "src/base/log.h"
+    local pipe = io.popen "grep -rho 'lm_log(LM_LOG_[A-Z]*' src"
+    local calls = pipe:read "*a"
+    pipe:close()
+    for topic in header:match("enum lm_topic {(.-)}"):gmatch "LM_LOG_%u+" do
+      local elsewhere = topic == "LM_LOG_TRACE" or topic == "LM_LOG_TOPICS" -- read by cli/init.lua; the number of them
+      assert(elsewhere or calls:find("lm_log(" .. topic .. "\n", 1, true), topic)
+    end
   end)
 end)
 

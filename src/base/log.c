@@ -12,7 +12,7 @@
 
 enum { LINE_BYTES = 4096, WARNING_BYTES = 3072 };
 
-static const char *const topic_names[LM_LOG_TOPICS] = {"op", "dist", "alloc", "autograd", "io", "trace"};
+static const char *const topic_names[LM_LOG_TOPICS] = {"op", "dist", "alloc", "trace"};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool on[LM_LOG_TOPICS]; /* written once, before any reader returns from pthread_once */
 static struct timespec start;
@@ -29,9 +29,8 @@ static void turn_on(const char *name, size_t length) {
     if (all || (strlen(topic_names[i]) == length && memcmp(topic_names[i], name, length) == 0)) on[i] = known = true;
   if (known || length == 0) return;
   char line[LINE_BYTES];
-  int n =
-      snprintf(line, sizeof line, "LM_LOG: no topic '%.*s'; there are op, dist, alloc, autograd, io, trace and all\n",
-               (int)(length < 64 ? length : 64), name);
+  int n = snprintf(line, sizeof line, "LM_LOG: no topic '%.*s'; there are op, dist, alloc, trace and all\n",
+                   (int)(length < 64 ? length : 64), name);
   write_line(line, (size_t)n);
 }
 

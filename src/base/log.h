@@ -1,4 +1,4 @@
-/* Tracing, asked for by the environment: LM_LOG=op,dist,alloc,autograd,io or LM_LOG=all. Of LM_LOG=trace only the
+/* Tracing, asked for by the environment: LM_LOG=op,dist,alloc or LM_LOG=all. Of LM_LOG=trace only the
  * command `luminary` knows more (../lua/luminary/cli/init.lua): tracebacks with all their frames. Lines go to standard
  * error, each in one write. */
 #ifndef LM_BASE_LOG_H
@@ -8,15 +8,7 @@
 
 #include "base/status.h"
 
-typedef enum lm_topic {
-  LM_LOG_OP,
-  LM_LOG_DIST,
-  LM_LOG_ALLOC,
-  LM_LOG_AUTOGRAD,
-  LM_LOG_IO,
-  LM_LOG_TRACE,
-  LM_LOG_TOPICS
-} lm_topic;
+typedef enum lm_topic { LM_LOG_OP, LM_LOG_DIST, LM_LOG_ALLOC, LM_LOG_TRACE, LM_LOG_TOPICS } lm_topic;
 
 /* Cheap: one load. The environment is read once. */
 LM_API bool lm_log_on(lm_topic topic);
