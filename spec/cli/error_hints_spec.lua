@@ -96,6 +96,7 @@ describe("the hint of an error in LuaJIT's own words", function()
       ["print((x == net):sum())"] = "x:eq(y) compares their elements",
       ["local s = x ~= 1\nprint(s:float())"] = "x:eq(y) compares", ["print((x == 1) * 2)"] = "x:eq(y) compares",
       ["lm.where(x == net, x, x)"] = false, ["print(x[x == 1])"] = false, -- the op's own error says it
+      ["local s = true\nif 1 == 1 then print(({s})[1].x) end"] = false,
       ["local s = true\nprint(s.x)"] = false, ["print((1 == 2) .. '')"] = false,
       ["local set = {loader = lm.data.DataLoader(lm.data.TensorDataset(x))}\nfor v in ipairs(set.loader) do end"] =
         "hint: for x, y in loader:iter() do … end",

@@ -140,7 +140,11 @@ local rows = {
     .. "f(x, {dim = 2})"},
   {"'=' expected near", "^%s*(%a+)", function(problem) return statements[match(problem.line, "^%s*(%a+)")] end},
   -- ---- what it cannot do
-  {"attempt to index a boolean value", "[=~]=", equality},
+  {"attempt to index a boolean value", nil, function(problem)
+    for indexed in gmatch(problem.line or "", "(%b())%s*[%.:%[]") do
+      if find(indexed, "[=~]=") then return equality end
+    end
+  end},
   {"attempt to perform arithmetic on a boolean value", "[=~]=", equality},
   {"attempt to compare %a+ with boolean", "[=~]=", equality},
   {"attempt to compare boolean with %a+", "[=~]=", equality},
