@@ -1042,6 +1042,19 @@ describe("a list that begins at 0", function()
       MultiStepLR = function()
         return optim.lr_scheduler.MultiStepLR(optim.SGD({ a }, { lr = 0.1 }), { [0] = 1, 2 })
       end,
+      ChainedScheduler = function()
+        local opt = optim.SGD({ a }, { lr = 0.1 })
+        local function step_lr() return optim.lr_scheduler.StepLR(opt, 1) end
+        return optim.lr_scheduler.ChainedScheduler { [0] = step_lr(), step_lr() }
+      end,
+      Normalize = function() return lm.vision.transforms.Normalize({ [0] = 0.5, 0.5, 0.5 }, { 1, 1 }) end,
+      DataParallel = function() return nn.DataParallel(l(), { device_ids = { [0] = "cpu:0", "cpu:1" } }) end,
+      ["Pool:map"] = function()
+        local pool = lm.mp.Pool { processes = 1, method = "thread" }
+        local ok, problem = pcall(pool.map, pool, function(x) return x end, { [0] = 1, 2 })
+        pool:terminate()
+        if not ok then error(problem, 0) end
+      end,
       random_split = function() return data.random_split(data.TensorDataset(lm.ones(5)), { [0] = 2, 3, 2 }) end,
       WeightedRandomSampler = function() return data.WeightedRandomSampler({ [0] = 1, 2 }, 1) end,
       Compose = function() return lm.vision.transforms.Compose { [0] = print, print } end,

@@ -256,7 +256,12 @@ local function check_list(who, list)
   if core.is_tensor(list) or not options.is_plain(list) then
     fail("Pool:%s: the second argument has to be a list of arguments, got %s", who, options.describe(list))
   end
-  return #list
+  local name = #list == 0 and options.named_field(list)
+  if name and name ~= "n" then
+    fail("Pool:%s: the second argument has to be a list of arguments, got a table with a field '%s'", who,
+      tostring(name))
+  end
+  return #options.list("Pool:" .. who, "list", list)
 end
 
 local function raise(result, i)

@@ -46,7 +46,7 @@ function Worker.check_args(who, args, remedy)
       fail("%s must be a plain list, but has a field '%s'; write %s", who, tostring(key), remedy)
     end
   end
-  return args
+  return options.list(who, "list", args)
 end
 
 --- What a worker is to run, ready to be sent: {fn, args} encoded once for all of them.

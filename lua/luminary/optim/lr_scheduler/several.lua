@@ -20,7 +20,7 @@ local function check_schedules(who, schedulers, optimizer)
       getmetatable(schedulers) and options.describe(schedulers) or "an empty one")
   end
   local list = {}
-  for i, each in ipairs(schedulers) do
+  for i, each in ipairs(options.list(who, "schedulers", schedulers)) do
     if not class.is(each, Scheduler) then
       fail("%s: schedulers[%d] has to be a schedule, got %s", who, i, options.describe(each))
     end

@@ -43,6 +43,7 @@ end
 function checks.list(who, name, v, counts, low, high)
   local fits = options.is_plain(v)
   if fits then
+    options.list(who, name, v)
     fits = false
     for _, count in ipairs(counts) do fits = fits or #v == count end
   end
