@@ -175,6 +175,23 @@ describe("wrong arguments to", function()
       ["item: x: a tensor expected, got nothing .as a method it is x:item%(…%), with a colon"] = function()
         lm.ones {}.item()
       end,
+      ["backward: x: a tensor expected, got nothing .as a method it is x:backward"] = function()
+        lm.ones {}.backward()
+      end,
+      ["totable: x: a tensor expected, got nothing .as a method"] = function() lm.ones {}.tolist() end,
+      ["to: x: a tensor expected, got string 'cpu' .as a method it is x:to"] = function() lm.ones {}.to "cpu" end,
+      ["register_hook: x: a tensor expected, got function .as a method"] = function()
+        lm.ones {}.register_hook(print)
+      end,
+      ["add: other: a tensor or a number expected, got nothing .as a method it is x:add"] = function()
+        local x = lm.ones { 2 }
+        x.add(x)
+      end,
+      ["mm: other: a tensor expected, got nothing .as a method"] = function() lm.ones(2, 2).mm(lm.ones(2, 2)) end,
+      ["pow: exponent: a tensor or a number expected, got nothing .as a method"] = function()
+        lm.ones {}.pow(lm.ones {})
+      end,
+      ["add: other: a tensor or a number expected, got nothing$"] = function() lm.ones {}:add() end,
       ["detach: x: a tensor expected, got nothing .as a method"] = function() lm.ones {}.detach() end,
       ["view: x: a tensor expected, got number 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
       ["cpu: x has to be a tensor, got nil .as a method it is x:cpu"] = function() lm.ones(4).cpu() end,

@@ -9,9 +9,13 @@
 
 static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
 
-const char *lm_dot_hint(const char *fn, const char *arg, int type) {
+const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type) {
   static _Thread_local char text[96];
-  bool dotted = strcmp(arg, "x") == 0 && (type == LUA_TNONE || type == LUA_TNUMBER);
+  lua_Debug ar;
+  const bool method = lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar) && strcmp(ar.namewhat, "method") == 0;
+  const bool first = strcmp(arg, "x") == 0, second = strcmp(arg, "other") == 0 || strcmp(arg, "exponent") == 0;
+  const bool dotted = !method && ((type == LUA_TNONE && (first || second)) ||
+                                  (first && (type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION)));
   snprintf(text, sizeof text, " (as a method it is x:%s(…), with a colon)", fn);
   return dotted ? text : "";
 }
@@ -25,7 +29,7 @@ static lm_status expected(lua_State *L, const lm_lua *s, int i, const char *fn, 
   int type = lua_type(L, i);
   const char *equality = strstr(want, "tensor") ? lm_equality_hint(type) : "";
   return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s%s", fn, arg, want, lm_got(L, s, i),
-                 lm_dot_hint(fn, arg, type), equality);
+                 lm_dot_hint(L, fn, arg, type), equality);
 }
 
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out) {

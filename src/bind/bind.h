@@ -272,8 +272,9 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name);
 /* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
  * a debug hook may free them. So calls make what they return first, then read, then use. */
-/* x.item() gives nothing for x, and x.view(4, -1) a number: what messages add to say so, or "". */
-const char *lm_dot_hint(const char *fn, const char *arg, int type);
+/* x.item() gives nothing for x, x.view(4, -1) a number, and x.add(y) nothing for other: what messages add to say so, or
+ * "". */
+const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type);
 /* The same of a boolean where a tensor was expected: x == y, which PyTorch compares by elements. */
 const char *lm_equality_hint(int type);
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out);

@@ -93,6 +93,7 @@ static int bind_backward(lua_State *L) {
   static const char *const names[] = {"gradient", "retain_graph", "create_graph", NULL};
   lm_lua *s = LM_STATE(L);
   int top = lua_gettop(L);
+  if (top == 0) lm_need_tensor(L, 1, "backward", "x");
   if (top > 3 || lua_type(L, 3) == LUA_TBOOLEAN) lm_need(L, lm_fold_options(L, "backward", 2, top - 1, names));
   lua_settop(L, 3);
   luaL_checkstack(L, 20 + LM_HOOK_SLOTS, "backward");

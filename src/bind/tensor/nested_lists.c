@@ -295,6 +295,7 @@ done:
 /* x:totable(): nested lists; a number for a 0-d tensor. */
 static int bind_totable(lua_State *L) {
   lm_lua *s = LM_STATE(L);
+  if (lua_gettop(L) == 0) lm_need_tensor(L, 1, "totable", "x");
   lua_settop(L, 1);
   luaL_checkstack(L, 4 * LM_MAX_DIMS, "totable");
   lm_tensor_handle *host = lm_tensor_handle_new(L);

@@ -262,7 +262,7 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
   const lm_arg *a = &f->op->arg[i];
   const char *got = i < f->top ? lm_got(L, s, i + 1) : "nothing";
   return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s", f->op->name, a->name, want[a->kind], got,
-                 lm_dot_hint(f->op->name, a->name, i < f->top ? lua_type(L, i + 1) : LUA_TNONE));
+                 lm_dot_hint(L, f->op->name, a->name, i < f->top ? lua_type(L, i + 1) : LUA_TNONE));
 }
 
 static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
