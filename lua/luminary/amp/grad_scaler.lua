@@ -151,8 +151,8 @@ end
 --- opt:step(), unless a gradient is infinite or NaN; unscales first where that was not done. Gives what opt:step gives,
 --- nil if it was skipped.
 function GradScaler:step(opt, closure)
-  if not self.enabled then return opt:step(closure) end
   need_optimizer("step", opt)
+  if not self.enabled then return opt:step(closure) end
   refuse_capture "step"
   if closure ~= nil then
     fail("GradScaler:step: a closure cannot be used with gradient scaling: compute the loss and its gradients before")
