@@ -243,7 +243,10 @@ function Source:view(bytes, dtype, sizes, strides, at, what)
   else
     ok, t = pcall(core.view_as, bytes, dtype, sizes, strides, at)
   end
-  if not ok then self:fail("%s: %s", what, (t:gsub("^.-view: ", ""))) end
+  if not ok then
+    t = t:gsub("^.-view: ", ""):gsub("from element 0 on", ("from byte %.0f on"):format(at)) -- the bytes at `at` are cut
+    self:fail("%s: %s", what, t)
+  end
   return t
 end
 
