@@ -21,7 +21,7 @@
 
 #include "autograd/backward_pass.h"
 #include "base/mem.h"
-#include "base/script_thread.h"
+#include "base/thread_state.h"
 #include "device/graph.h"
 #include "device/stream.h"
 #include "op/backend.h"

@@ -29,8 +29,8 @@ const char *lm_variable_get(lm_variable variable) {
   if (!value || !*value) return NULL;
   if (!table[variable].one_of || is_one_of(table[variable].one_of, value)) return value;
   if (!atomic_exchange(&told[variable], true)) {
-    lm_say("luminary: %s is '%s', which is none of %s: it is as if it were not set", table[variable].name,
-           lm_brief(value, 60), table[variable].one_of);
+    lm_print_stderr("luminary: %s is '%s', which is none of %s: it is as if it were not set", table[variable].name,
+                    lm_ellipsize(value, 60), table[variable].one_of);
   }
   return NULL;
 }

@@ -65,7 +65,7 @@ LM_PRINTF(3, 0) static void finish_line(char *line, int n, const char *format, v
   write_line(line, bytes + 1);
 }
 
-void lm_say(const char *format, ...) {
+void lm_print_stderr(const char *format, ...) {
   char line[LINE_BYTES];
   va_list args;
   va_start(args, format);

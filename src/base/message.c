@@ -49,7 +49,7 @@ lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, con
 
 lm_status lm_fail_option(const char *op, const char *option, int n, const char *const *names) {
   const char *near = lm_nearest(option, n, names);
-  const char *shown = lm_brief(option, 100);
+  const char *shown = lm_ellipsize(option, 100);
   if (near) return lm_fail(LM_E_ARG, "%s: unknown option '%s'; did you mean '%s'?", op, shown, near);
   if (n == 0) return lm_fail(LM_E_ARG, "%s: unknown option '%s'; it has no options", op, shown);
   char list[512] = "";

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, BRIEF_BYTES = 200 };
+enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, ELLIPSIZE_BYTES = 200 };
 static _Thread_local char message[MESSAGE_BYTES];
 
 static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* a character of UTF-8 */
@@ -23,11 +23,11 @@ void lm_make_printable(char *text) {
   *out = 0;
 }
 
-const char *lm_brief(const char *text, size_t most) {
-  static _Thread_local char texts[4][BRIEF_BYTES + sizeof "..."];
+const char *lm_ellipsize(const char *text, size_t most) {
+  static _Thread_local char texts[4][ELLIPSIZE_BYTES + sizeof "..."];
   static _Thread_local unsigned turn;
   char *out = texts[turn++ % 4];
-  size_t n = most < BRIEF_BYTES ? most : BRIEF_BYTES, end = strnlen(text, n + 1);
+  size_t n = most < ELLIPSIZE_BYTES ? most : ELLIPSIZE_BYTES, end = strnlen(text, n + 1);
   bool cut = end > n;
   if (cut) {
     for (end = n; end > 0 && n - end < 3 && is_inside(text[end]);) end--;

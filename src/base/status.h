@@ -42,7 +42,7 @@ LM_API void lm_write_v(char *out, size_t capacity, const char *format, va_list a
 
 /* Text of somebody's in a message: at most `most` bytes (200), of which a cut leaves whole characters and a "...",
  * control characters as '?'. Four of them are valid at a time on a thread. */
-LM_API const char *lm_brief(const char *text, size_t most);
+LM_API const char *lm_ellipsize(const char *text, size_t most);
 
 /* n bytes as text: zero bytes as Lua writes them, \0. */
 LM_API void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n);

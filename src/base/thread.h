@@ -48,14 +48,14 @@ static inline bool lm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *loc
 
 /* A bell is a descriptor that polls as readable from a ring until it is silenced. -1, with errno, if there is none to
  * be had. */
-static inline int lm_bell_new(void) { return lm_fd_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
-static inline void lm_bell_ring(int bell) {
+static inline int lm_wakeup_fd_new(void) { return lm_fd_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
+static inline void lm_wakeup_fd_signal(int wakeup_fd) {
   uint64_t one = 1;
-  while (write(bell, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it rings already */
+  while (write(wakeup_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it rings already */
 }
-static inline void lm_bell_silence(int bell) {
+static inline void lm_wakeup_fd_clear(int wakeup_fd) {
   uint64_t rings;
-  while (read(bell, &rings, sizeof rings) < 0 && errno == EINTR) continue;
+  while (read(wakeup_fd, &rings, sizeof rings) < 0 && errno == EINTR) continue;
 }
 
 #endif

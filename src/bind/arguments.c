@@ -339,8 +339,8 @@ static lm_status unknown_option(lua_State *L, const char *fn, int n, const lm_op
   if (!key) return lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", fn);
   for (int k = 0; k < n && k < MOST; k++) names[k] = options[k].name;
   const char *near = lm_nearest(key, n < MOST ? n : MOST, names);
-  if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", fn, lm_brief(key, 60), near);
-  return lm_fail(LM_E_ARG, "%s: no option '%s'; there is '%s'%s", fn, lm_brief(key, 60), names[0],
+  if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", fn, lm_ellipsize(key, 60), near);
+  return lm_fail(LM_E_ARG, "%s: no option '%s'; there is '%s'%s", fn, lm_ellipsize(key, 60), names[0],
                  n > 1 ? " and others" : "");
 }
 

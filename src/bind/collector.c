@@ -6,7 +6,7 @@
  * for less: even the largest budget is then at most a sixteenth of its memory. */
 #include <time.h>
 
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 #include "bind/bind.h"
 #include "device/driver.h"
 #include "device/graph.h"
@@ -78,7 +78,7 @@ static lm_status attempt(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
 }
 
 lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
-  lm_status status = attempt(L, s, f, arg), lost = lm_check_losses();
+  lm_status status = attempt(L, s, f, arg), lost = lm_truncation_check();
   return lost == LM_OK ? status : lost;
 }
 
@@ -98,7 +98,7 @@ int lm_return_tensors(lua_State *L, int nargs, int n, lm_attempt f, void *arg, l
     handle[i] = lm_tensor_handle_new(L);
   }
   lm_need(L, attempt(L, s, f, arg));
-  lm_status status = lm_check_losses();
+  lm_status status = lm_truncation_check();
   for (int i = 0; status != LM_OK && i < n; i++) lm_release(made[i]);
   lm_need(L, status);
   for (int i = 0; i < n; i++) {

@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "base/script_thread.h"
+#include "base/thread_state.h"
 #include "bind/bind.h"
 #include "op/backend.h"
 
@@ -73,7 +73,7 @@ static int bind_setenv(lua_State *L) {
                          name, lm_device_kind_name(kind));
   if (lm_is_script_thread() && *name && !strchr(name, '=')) return set_own(L);
   int failed = value ? setenv(name, value, 1) : unsetenv(name);
-  if (failed) return lm_raise_text(L, "setenv: '%s' is no name for an environment variable", lm_brief(name, 60));
+  if (failed) return lm_raise_text(L, "setenv: '%s' is no name for an environment variable", lm_ellipsize(name, 60));
   return 0;
 }
 

@@ -338,7 +338,8 @@ static const char *got_string(lua_State *L, int i, char *out, size_t capacity) {
   size_t n;
   const char *text = lua_tolstring(L, i, &n);
   lm_write_bytes(start, sizeof start, text, n < SOME ? n : SOME);
-  snprintf(out, capacity, "string '%s'%s", lm_brief(start, 60), memchr(text, 0, n) ? ", which has a zero byte" : "");
+  snprintf(out, capacity, "string '%s'%s", lm_ellipsize(start, 60),
+           memchr(text, 0, n) ? ", which has a zero byte" : "");
   return out;
 }
 
@@ -367,7 +368,8 @@ static const char *got_table(lua_State *L, int i, char *out, size_t capacity) {
   for (lua_pushnil(L); !key && lua_next(L, i); lua_pop(L, 1)) key = lm_to_text(L, -2);
   lua_settop(L, top);
   if (!key) return "table";
-  snprintf(out, capacity, "a list with a field '%s'; options come last, in a table of their own", lm_brief(key, 60));
+  snprintf(out, capacity, "a list with a field '%s'; options come last, in a table of their own",
+           lm_ellipsize(key, 60));
   return out;
 }
 
@@ -391,7 +393,7 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i) {
   int64_t whole;
   if (name) {
     const char *where = object ? where_tensors_are(L, i) : "";
-    snprintf(text, sizeof text, object ? "an object of class %s%s%s" : "the class %s itself", lm_brief(name, 60),
+    snprintf(text, sizeof text, object ? "an object of class %s%s%s" : "the class %s itself", lm_ellipsize(name, 60),
              *where ? "; " : "", where);
     return text;
   }

@@ -26,7 +26,7 @@ static int bind_set_warnings(lua_State *L) {
   } else if (!word) {
     now = lua_toboolean(L, 1) ? USUAL : SILENT;
   } else if (strcmp(word, "port") != 0) {
-    return lm_raise_text(L, "set_warnings: on: no '%s'; there are true, false and \"port\"", lm_brief(word, 60));
+    return lm_raise_text(L, "set_warnings: on: no '%s'; there are true, false and \"port\"", lm_ellipsize(word, 60));
   }
   atomic_store(&chosen, now);
   lm_watch_python_names(L);
@@ -55,7 +55,7 @@ void lm_show_warning_of(lua_State *L, const char *name) {
   lua_pushvalue(L, -1);
   lua_rawget(L, top + 1);
   if (lua_isnil(L, -1)) {
-    lm_say("%swarning: %s", lua_tostring(L, top + 2), text);
+    lm_print_stderr("%swarning: %s", lua_tostring(L, top + 2), text);
     lua_pop(L, 1);
     lua_pushboolean(L, 1);
     lua_rawset(L, top + 1);

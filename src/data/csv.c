@@ -236,7 +236,7 @@ static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from
         const char *name = plan->name ? plan->name[column] : NULL;
         lm_write_bytes(shown, sizeof shown, f.from, (size_t)(f.to - f.from));
         return lm_fail(LM_E_IO, "%s: line %lld, column %d%s%s%s: '%s' is %s", c->path, (long long)line_of(c, p),
-                       column + 1, name ? " ('" : "", name ? lm_brief(name, 60) : "", name ? "')" : "", shown,
+                       column + 1, name ? " ('" : "", name ? lm_ellipsize(name, 60) : "", name ? "')" : "", shown,
                        missing ? "a missing value; missing = \"nan\" takes it as NaN"
                                : "no number of float32; text = \"<column>\" reads strings");
       }

@@ -216,7 +216,7 @@ lm_status lm_source_blocks(lm_source *s, const lm_blocks *b, lm_tensor *index, l
   lm_status status = LM_OK;
   int kind = kind_of(b->dtype);
   int64_t *tokens = NULL, item = lm_token_bytes(b->dtype), wanted;
-  if (kind == KINDS) return lm_fail(LM_E_DTYPE, "tokens of dtype %s are not read", lm_brief(b->dtype, 40));
+  if (kind == KINDS) return lm_fail(LM_E_DTYPE, "tokens of dtype %s are not read", lm_ellipsize(b->dtype, 40));
   if (index->dtype != LM_I64 || index->ndim != 1 || !lm_is_contiguous(index) ||
       LM_DEVICE_KIND(index->device) != LM_CPU) {
     return lm_fail(LM_E_DTYPE, "index has to be a contiguous 1-d int64 tensor on the CPU, not %s of dtype %s",

@@ -103,7 +103,7 @@ lm_status lm_device_load(const char *name) {
   if (status != LM_OK || found) return status;
   return lm_fail(LM_E_MISSING,
                  "backend '%s': there is no luminary_backend_%s.so on LM_BACKEND_PATH or beside the library",
-                 lm_brief(name, 60), lm_brief(name, 60));
+                 lm_ellipsize(name, 60), lm_ellipsize(name, 60));
 }
 
 /* ---- how many, asked of the driver once: a process keeps the devices it began with */
@@ -223,10 +223,10 @@ static lm_status unknown_kind(const char *name, size_t length, const char *rest)
   snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1), name);
   const char *nearest = length < sizeof word ? lm_nearest(word, n, candidates) : NULL;
   if (nearest)
-    return lm_fail(LM_E_DEVICE, "device: '%s' is not known; did you mean '%s%s'?", lm_brief(name, 60), nearest,
-                   lm_brief(rest, 8));
+    return lm_fail(LM_E_DEVICE, "device: '%s' is not known; did you mean '%s%s'?", lm_ellipsize(name, 60), nearest,
+                   lm_ellipsize(rest, 8));
   return lm_fail(LM_E_DEVICE, "device: '%s' is not known; devices are written 'cpu', 'cpu:1' or '%s:0'",
-                 lm_brief(name, 60), lm_known_kinds[lm_known_count - 1].name);
+                 lm_ellipsize(name, 60), lm_known_kinds[lm_known_count - 1].name);
 }
 
 /* ":12" to 12; -1 if it is not that, LM_DEVICE_MAX if it is too large. */
@@ -271,14 +271,14 @@ lm_status lm_device_parse(const char *name, lm_device *out) {
   int count = lm_device_count(kind);
   if (ordinal < 0)
     return lm_fail(LM_E_DEVICE, "device: '%s' is not known; what follows '%s:' is a number that counts from 0",
-                   lm_brief(name, 60), kind_name(kind));
+                   lm_ellipsize(name, 60), kind_name(kind));
   if (count == 0) {
     const lm_known_kind *known = lm_known_kind_of(kind);
     return lm_fail(LM_E_DEVICE, "device: '%s' asks for a %s device, and there is none here (%s); 'cpu' is always there",
-                   lm_brief(name, 60), known ? known->title : kind_name(kind), lm_device_why_none(kind));
+                   lm_ellipsize(name, 60), known ? known->title : kind_name(kind), lm_device_why_none(kind));
   }
   if (ordinal >= count)
-    return lm_fail(LM_E_DEVICE, "device: there is no '%s'; %s devices go from %s:0 to %s:%d", lm_brief(name, 60),
+    return lm_fail(LM_E_DEVICE, "device: there is no '%s'; %s devices go from %s:0 to %s:%d", lm_ellipsize(name, 60),
                    kind_name(kind), kind_name(kind), kind_name(kind), count - 1);
   *out = LM_DEVICE(kind, ordinal);
   return LM_OK;

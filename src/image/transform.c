@@ -92,7 +92,7 @@ lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     if (strcmp(kinds[i].name, name) == 0) kind = &kinds[i];
   }
-  if (!kind) return lm_fail(LM_E_ARG, "image_transform: there is none called '%s'", lm_brief(name, 60));
+  if (!kind) return lm_fail(LM_E_ARG, "image_transform: there is none called '%s'", lm_ellipsize(name, 60));
   if (n < kind->least || n > kind->most) {
     return lm_fail(LM_E_ARG, "%s: %s%d numbers expected, got %d", kind->name,
                    kind->least == kind->most ? "" : "at least ", kind->least, n);

@@ -13,7 +13,7 @@
 
 #include "base/descriptor.h"
 #include "base/file_size_limit.h"
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 #include "base/mem.h"
 
 static lm_status refused(const char *what, const char *path) {
@@ -150,7 +150,7 @@ lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
     p += n;
     bytes -= (size_t)n;
   }
-  lm_status lost = unread ? lm_check_unread(p) : LM_OK;
+  lm_status lost = unread ? lm_truncation_check_read(p) : LM_OK;
   lm_file_limit_end(&limit);
   if (lost != LM_OK) return lost;
   return failed ? refused("write", f->path) : LM_OK;
@@ -167,7 +167,7 @@ static void sync_directory(const char *path) {
 }
 
 lm_status lm_new_file_commit(lm_new_file *f) {
-  lm_status status = lm_check_losses(); /* of what was written */
+  lm_status status = lm_truncation_check(); /* of what was written */
   if (status == LM_OK && (fsync(f->fd) != 0 || (f->nameless && !give_name(f)))) status = refused("write", f->path);
   if (close(f->fd) != 0 && status == LM_OK) status = refused("write", f->path);
   f->fd = -1;

@@ -16,7 +16,7 @@ lm_status lm_mapping_open(const char *path, int fd, size_t bytes, lm_mapping **o
     return lm_fail(LM_E_IO, "cannot map %s: %s", path, strerror(errno));
   }
   atomic_init(&m->rc, 1);
-  lm_status status = lm_watch_mapping(path, m->data, bytes, &m->watched);
+  lm_status status = lm_mapping_guard_new(path, m->data, bytes, &m->watched);
   if (status == LM_OK)
     *out = m;
   else
@@ -27,7 +27,7 @@ lm_status lm_mapping_open(const char *path, int fd, size_t bytes, lm_mapping **o
 void lm_mapping_release(void *mapping) {
   lm_mapping *m = mapping;
   if (!m || atomic_fetch_sub_explicit(&m->rc, 1, memory_order_acq_rel) != 1) return;
-  lm_unwatch(m->watched);
+  lm_mapping_guard_free(m->watched);
   munmap(m->data, m->bytes);
   lm_free(m);
 }

@@ -68,7 +68,7 @@ lm_status lm_safetensors_check_distinct(const char *path, int n, const char *con
   qsort(sorted, (size_t)n, sizeof *sorted, compare);
   for (int i = 1; i < n && status == LM_OK; i++) {
     if (strcmp(sorted[i - 1], sorted[i]) == 0) {
-      status = lm_fail(LM_E_IO, "%s: two tensors are named '%s'", path, lm_brief(sorted[i], 200));
+      status = lm_fail(LM_E_IO, "%s: two tensors are named '%s'", path, lm_ellipsize(sorted[i], 200));
     }
   }
   lm_free(sorted);

@@ -35,7 +35,7 @@ struct lm_safetensors {
   const char **key, **value;
 };
 
-static const char *called(const entry *e) { return lm_brief(e->name, 200); }
+static const char *called(const entry *e) { return lm_ellipsize(e->name, 200); }
 
 /* A JSON number that is an integer from 0 on, which a double holds exactly. */
 static bool is_count(const cJSON *item, uint64_t *out) {
@@ -83,7 +83,7 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
                                                                        : NULL;
     if (!place || *place) {
       return lm_fail(LM_E_IO, "%s: '%s' has an unknown or repeated field '%s'", f->path, called(e),
-                     lm_brief(field->string, 60));
+                     lm_ellipsize(field->string, 60));
     }
     *place = field;
   }
@@ -93,7 +93,7 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
   }
   e->from_u32 = strcmp(dtype->valuestring, "U32") == 0;
   if (e->from_u32) e->dtype = LM_I64;
-  snprintf(e->stored, sizeof e->stored, "%s", lm_brief(dtype->valuestring, sizeof e->stored - 1));
+  snprintf(e->stored, sizeof e->stored, "%s", lm_ellipsize(dtype->valuestring, sizeof e->stored - 1));
   TRY(read_shape(f, shape, e, &numel));
   if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !is_count(offsets->child, &from) ||
       !is_count(offsets->child->next, &to)) {
@@ -154,7 +154,7 @@ static lm_status read_metadata(lm_safetensors *f, const cJSON *metadata) {
   cJSON_ArrayForEach(item, metadata) {
     if (!cJSON_IsString(item)) {
       return lm_fail(LM_E_IO, "%s: __metadata__ has something other than a string under '%s'", f->path,
-                     lm_brief(item->string, 200));
+                     lm_ellipsize(item->string, 200));
     }
     f->key[f->nmeta] = item->string;
     f->value[f->nmeta++] = item->valuestring;

@@ -177,7 +177,7 @@ lm_status lm_lending_new(int n, lm_tensor *const *tensors, lm_lending **out) {
   lm_keeper.loans = made;
   lm_keeper.nloans++;
   pthread_mutex_unlock(&lm_keeper.lock);
-  lm_bell_ring(lm_keeper.bell);
+  lm_wakeup_fd_signal(lm_keeper.wakeup_fd);
   *out = l;
   made = NULL;
   l = NULL;

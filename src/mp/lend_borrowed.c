@@ -86,7 +86,7 @@ static void give_to_keeper(lm_borrowed *b) {
   lm_keeper.returned = b;
   lm_keeper.nreturned++;
   pthread_mutex_unlock(&lm_keeper.lock);
-  lm_bell_ring(lm_keeper.bell);
+  lm_wakeup_fd_signal(lm_keeper.wakeup_fd);
 }
 
 /* Finalizers come here: no driver is called. */

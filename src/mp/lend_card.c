@@ -75,6 +75,6 @@ lm_status lm_borrow_device(lm_reader *r, lm_device *out) {
   return lm_fail(LM_E_DEVICE, "a tensor lies on the card %s, which this process does not see (%s%s%s); send x:cpu()",
                  card, none ? "" : chooser, none ? "" : ": ",
                  none      ? lm_device_why_none(kind)
-                 : visible ? lm_brief(visible, 80)
+                 : visible ? lm_ellipsize(visible, 80)
                            : "not set");
 }

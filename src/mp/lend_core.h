@@ -61,7 +61,7 @@ extern struct lm_keeper {
   lm_loan *loans;
   lm_borrowed *returned; /* to be given back */
   int nloans, nreturned;
-  int bell;        /* wakes the thread */
+  int wakeup_fd;   /* wakes the thread */
   uint64_t latest; /* loan's number */
   char self[LM_LENDER_ID];
 } lm_keeper;

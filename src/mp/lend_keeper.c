@@ -13,7 +13,7 @@
 
 enum { AT_EXIT = 3 /* seconds */ };
 
-struct lm_keeper lm_keeper = {.lock = PTHREAD_MUTEX_INITIALIZER, .bell = -1};
+struct lm_keeper lm_keeper = {.lock = PTHREAD_MUTEX_INITIALIZER, .wakeup_fd = -1};
 static bool runs, stops;
 static pthread_t thread;
 
@@ -95,9 +95,9 @@ static void *keeper_run(void *unused) {
       poll(NULL, 0, WITHOUT_MEMORY);
       continue;
     }
-    at[0] = (struct pollfd){.fd = lm_keeper.bell, .events = POLLIN};
+    at[0] = (struct pollfd){.fd = lm_keeper.wakeup_fd, .events = POLLIN};
     if (poll(at, (nfds_t)(n + 1), waits ? BRIEFLY : -1) < 0) continue;
-    if (at[0].revents) lm_bell_silence(lm_keeper.bell);
+    if (at[0].revents) lm_wakeup_fd_clear(lm_keeper.wakeup_fd);
     collect_loans(at + 1, of, n, &ending);
     collect_returned();
   }
@@ -115,7 +115,7 @@ static void keeper_leave(void) {
     pthread_mutex_unlock(&lm_keeper.lock);
     if (left == 0) break;
     if (lm_seconds() > deadline) {
-      lm_say(
+      lm_print_stderr(
           "mp: this process ends while others may still have tensors of its devices' memory (messages: %d), and that "
           "memory goes with it: a sender has to live until they have let go",
           left);
@@ -126,7 +126,7 @@ static void keeper_leave(void) {
   pthread_mutex_lock(&lm_keeper.lock);
   stops = true;
   pthread_mutex_unlock(&lm_keeper.lock);
-  lm_bell_ring(lm_keeper.bell);
+  lm_wakeup_fd_signal(lm_keeper.wakeup_fd);
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec++; /* a device may hang */
@@ -137,7 +137,7 @@ lm_status lm_keeper_start(void) {
   lm_status status = LM_OK;
   pthread_mutex_lock(&lm_keeper.lock);
   if (runs) goto done;
-  if (lm_keeper.bell < 0 && (lm_keeper.bell = lm_bell_new()) < 0)
+  if (lm_keeper.wakeup_fd < 0 && (lm_keeper.wakeup_fd = lm_wakeup_fd_new()) < 0)
     TRY(lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno)));
   if (getrandom(lm_keeper.self, sizeof lm_keeper.self, 0) != (ssize_t)sizeof lm_keeper.self)
     TRY(lm_fail(LM_E_IO, "no random number to be had: %s", strerror(errno)));

@@ -13,7 +13,7 @@
 #include "autograd/autograd.h"
 #include "base/descriptor.h"
 #include "base/file_size_limit.h"
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "mp/lend.h"
 
@@ -257,7 +257,7 @@ lm_status lm_share(int n, lm_tensor *const *tensors, int *which) {
     }
     TRY(view_like(list[i].place, list[i].t, &list[i].view));
   }
-  TRY(lm_check_losses());
+  TRY(lm_truncation_check());
   for (int i = 0; i < count; i++) lm_tensor_become(list[i].t, list[i].view);
 done:
   for (int i = 0; i < count; i++) {

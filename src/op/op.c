@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 #include "base/message.h"
 #include "op/check.h"
 #include "op/run.h"
@@ -72,8 +72,8 @@ static void trace(const lm_op *op, const void *args, const char *suffix) {
 }
 
 /* Results of what a file no longer has are nobody's, and what is wrong with zeros in its place is no news. */
-static lm_status without_losses(const lm_op *op, lm_status status, lm_tensor **out) {
-  lm_status lost = lm_check_losses();
+static lm_status without_truncation(const lm_op *op, lm_status status, lm_tensor **out) {
+  lm_status lost = lm_truncation_check();
   if (lost == LM_OK) return status;
   for (int i = 0; status == LM_OK && i < op->outs + op->aux; i++) {
     lm_release(out[i]);
@@ -90,7 +90,7 @@ static lm_status run_op(lm_op_id id, const void *args, bool only_seen, lm_tensor
   lm_now_running.only_seen = only_seen;
   lm_status status = op->kind == LM_POINT ? lm_run_point(id, args, NULL, out) : op->run(args, out);
   lm_run_end(before);
-  return without_losses(op, status, out);
+  return without_truncation(op, status, out);
 }
 
 lm_status lm_op_run(lm_op_id id, const void *args, lm_tensor **out) { return run_op(id, args, false, out); }
@@ -118,7 +118,7 @@ lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   TRY(lm_run_point(id, args, x, &result));
   lm_bump(x, (int)id);
   *out = result;
-  TRY(without_losses(op, LM_OK, out));
+  TRY(without_truncation(op, LM_OK, out));
 done:
   lm_run_end(before);
   return status;

@@ -68,10 +68,10 @@ lm_status lm_dtype_parse(const char *name, lm_dtype *out) {
     return LM_OK;
   }
   const char *nearest = lm_nearest(name, NAMES, names);
-  if (nearest) return lm_fail(LM_E_DTYPE, "unknown dtype '%s'; did you mean '%s'?", lm_brief(name, 60), nearest);
+  if (nearest) return lm_fail(LM_E_DTYPE, "unknown dtype '%s'; did you mean '%s'?", lm_ellipsize(name, 60), nearest);
   char all[200] = "";
   for (int d = 0; d < LM_DTYPE_COUNT; d++) strcat(strcat(all, d ? ", " : ""), names[d]);
-  return lm_fail(LM_E_DTYPE, "unknown dtype '%s'; dtypes are %s", lm_brief(name, 60), all);
+  return lm_fail(LM_E_DTYPE, "unknown dtype '%s'; dtypes are %s", lm_ellipsize(name, 60), all);
 }
 
 /* Floats are in the order of promotion, but for the two 16-bit ones, neither of which holds the other; so are integers,

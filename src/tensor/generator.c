@@ -5,7 +5,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "base/script_thread.h"
+#include "base/thread_state.h"
 
 typedef struct generators {
   bool seeded;                                   /* the rest is set */

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "device/alloc.h"
 #include "device/driver.h"
@@ -397,7 +397,7 @@ static lm_status fetch_element(const lm_tensor *t, element *out) {
   size_t bytes = lm_dtype_size((lm_dtype)t->dtype);
   if (LM_DEVICE_KIND(t->device) != LM_CPU) return lm_tensor_fetch(t, bytes, out);
   memcpy(out, t->data, bytes);
-  return lm_check_losses();
+  return lm_truncation_check();
 }
 
 lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {

@@ -19,7 +19,7 @@ lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n) {
   lm_write_bytes(shown, sizeof shown, text, n < 40 ? n : 40);
   if (m->unknown_text.data) {
     return lm_fail(LM_E_ARG, "'%s' has no token, and its unknown token '%s' is not in the vocabulary", shown,
-                   lm_brief(m->unknown_text.data, 40));
+                   lm_ellipsize(m->unknown_text.data, 40));
   }
   return lm_fail(LM_E_ARG, "'%s' has no token, and the model has none for what is unknown", shown);
 }

@@ -58,7 +58,7 @@ lm_status lm_pattern_literal(const char *text, size_t n, lm_pattern **out) {
 
 /* ---- Oniguruma's words for PCRE2's */
 static lm_status refuse(const char *what, const char *text) {
-  return lm_fail(LM_E_ARG, "the pattern '%s': %s", lm_brief(text, 200), what);
+  return lm_fail(LM_E_ARG, "the pattern '%s': %s", lm_ellipsize(text, 200), what);
 }
 
 /* PCRE2 takes \p{Han} for what is used with Han too. */
@@ -264,8 +264,8 @@ static lm_status regex_next(const lm_pattern *p, const char *text, size_t n, uin
   if (rc < 0) {
     PCRE2_UCHAR why[200] = "too many steps";
     if (rc != PCRE2_ERROR_CALLOUT) pcre2_get_error_message(rc, why, sizeof why);
-    return lm_fail(LM_E_ARG, "the pattern '%s' takes too long on this text, at byte %zu: %s", lm_brief(p->text, 200),
-                   start + 1, (const char *)why);
+    return lm_fail(LM_E_ARG, "the pattern '%s' takes too long on this text, at byte %zu: %s",
+                   lm_ellipsize(p->text, 200), start + 1, (const char *)why);
   }
   const PCRE2_SIZE *places = pcre2_get_ovector_pointer(p->data);
   *from = places[0];

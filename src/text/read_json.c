@@ -130,7 +130,7 @@ static lm_status read_word(const cJSON *of, const char *name, const char *const 
     if (strcmp(words[i], found->valuestring) == 0) return (void)(*out = i), LM_OK;
   }
   return lm_fail(LM_E_IO, "'%s' is '%s', which is not known here", name,
-                 cJSON_IsString(found) ? lm_brief(found->valuestring, 40) : "no text");
+                 cJSON_IsString(found) ? lm_ellipsize(found->valuestring, 40) : "no text");
 }
 
 static bool is_character(const lm_text *t) { return t->n > 0 && t->n == (size_t)lm_char_size(t->data[0]); }
@@ -324,7 +324,7 @@ static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t t
   const cJSON *ids = token ? field(token, "ids") : NULL;
   if (!cJSON_IsArray(ids)) {
     return lm_fail(LM_E_IO, "'special_tokens' has no ids of '%s'",
-                   cJSON_IsString(name) ? lm_brief(name->valuestring, 40) : "?");
+                   cJSON_IsString(name) ? lm_ellipsize(name->valuestring, 40) : "?");
   }
   cJSON_ArrayForEach(id, ids) {
     lm_template one = {-1, 0, type_id};
@@ -461,7 +461,7 @@ static lm_status read_steps(const cJSON *of, const step_name *names, const char 
     return LM_OK;
   }
   while (names->name && strcmp(names->name, type->valuestring) != 0) names++;
-  if (!names->name) return lm_fail(LM_E_IO, "'%s' is not known here", lm_brief(type->valuestring, 40));
+  if (!names->name) return lm_fail(LM_E_IO, "'%s' is not known here", lm_ellipsize(type->valuestring, 40));
   if (out->n >= MOST_STEPS) return lm_fail(LM_E_IO, "more than %d steps", MOST_STEPS);
   if (!lm_list_grow(&out->item, &out->room, out->n + 1, sizeof *out->item)) return LM_E_OOM;
   lm_step *s = &out->item[out->n++];
@@ -484,7 +484,7 @@ static lm_status read_vocabulary(const cJSON *of, lm_model *m) {
       char seen[40] = "no number";
       if (cJSON_IsNumber(item)) snprintf(seen, sizeof seen, "%.17g", item->valuedouble);
       TRY(lm_fail(LM_E_IO, "'vocab': the id of '%s' is %s; ids are whole numbers from 0 to %d",
-                  lm_brief(item->string, 40), seen, INT32_MAX - 1));
+                  lm_ellipsize(item->string, 40), seen, INT32_MAX - 1));
     }
     if (lm_utf8_check(item->string, n) < n) TRY(lm_fail(LM_E_IO, "'vocab': the token of id %d is not UTF-8", id));
     TRY(lm_vocabulary_add(&m->words, item->string, n, id));
@@ -632,7 +632,7 @@ static lm_status read_model(const cJSON *of, lm_model *m) {
     lm_status status = models[i].read(of, m);
     return status == LM_OK ? lm_model_close(m) : status;
   }
-  return lm_fail(LM_E_IO, "'%s' is not known here", lm_brief(name, 40));
+  return lm_fail(LM_E_IO, "'%s' is not known here", lm_ellipsize(name, 40));
 }
 
 /* ---- the whole */

@@ -55,7 +55,7 @@ lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_
   int32_t *slot = slot_of(v, text, n);
   if (lm_is_crowded((size_t)(slot - v->slot), lm_text_hash(text, n), v->slots)) {
     return lm_fail(LM_E_ARG, "the tokens were made to have the same hashes: '%s' has those of a thousand others",
-                   lm_brief(text, 40));
+                   lm_ellipsize(text, 40));
   }
   if (n) memcpy(v->text + v->bytes, text, n);
   v->word[v->count] = (struct lm_word){v->bytes, n, id};

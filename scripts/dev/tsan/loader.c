@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/script_thread.h"
+#include "base/thread_state.h"
 #include "data/gather_batch.h"
 #include "mp/channel.h"
 #include "op/op.h"

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 
 #include "backend/cpu/cpu.h"
-#include "base/relink.h"
-#include "base/script_thread.h"
+#include "base/hook_import.h"
+#include "base/thread_state.h"
 
 static _Atomic int threads;             /* 0: not set */
 static _Atomic int most;                /* what the system granted, if it was less than wanted; 0: no limit seen */
@@ -54,7 +54,7 @@ static int startable(int n) {
 }
 
 static void lead_thread_starts_here(void) {
-  lm_relink((void *)omp_get_max_threads, "pthread_create", (void *)create_quietly);
+  lm_hook_import((void *)omp_get_max_threads, "pthread_create", (void *)create_quietly);
 }
 
 /* This thread's team has n threads, or as many as there can be. */

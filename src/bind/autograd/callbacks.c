@@ -7,7 +7,7 @@
  * lets a callback go, on whatever thread, it lands in a list that this state's thread drains. */
 #include <pthread.h>
 
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "bind/autograd/callback.h"
 
@@ -226,7 +226,7 @@ lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_
   lua_State *before = lm_running_begin(L, s);
   lm_status status = lm_backward(a, out);
   s->running = before;
-  if (status != LM_OK || (status = lm_check_losses()) == LM_OK) return status;
+  if (status != LM_OK || (status = lm_truncation_check()) == LM_OK) return status;
   for (int i = 0; out && i < a->ninputs; i++) lm_release(out[i]);
   return status;
 }

@@ -1,7 +1,7 @@
 /* Collectives, and the works that asynchronous ones give. */
 #include "distributed/group/collective.h"
 
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "bind/distributed/group.h"
 
@@ -43,7 +43,7 @@ static int work_wait(lua_State *L) {
     return lm_raise_text(L, "wait: seconds: a number of at least 0 expected, got %g", seconds);
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_work_wait(handle->work, seconds));
-  lm_need(L, lm_check_losses());
+  lm_need(L, lm_truncation_check());
   return lm_return_bool(L, 1);
 }
 
@@ -214,7 +214,7 @@ static int bind_run(lua_State *L) {
   } else {
     TRY(start_call(&r, NULL));
   }
-  if (!handle) TRY(lm_check_losses());
+  if (!handle) TRY(lm_truncation_check());
 done:
   lm_free(r.first);
   lm_free(r.second);

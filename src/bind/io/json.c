@@ -67,7 +67,7 @@ static lm_status check_list(lua_State *L, int i, int n) {
     if (number && k >= 1 && k <= n && k == floor(k)) continue;
     char key[80] = "";
     if (number) snprintf(key, sizeof key, "%.14g", k);
-    if (lua_type(L, -2) == LUA_TSTRING) snprintf(key, sizeof key, "'%s'", lm_brief(lua_tostring(L, -2), 60));
+    if (lua_type(L, -2) == LUA_TSTRING) snprintf(key, sizeof key, "'%s'", lm_ellipsize(lua_tostring(L, -2), 60));
     status = lm_fail(LM_E_ARG, "json_encode: a table mixes a list of %d with the key %s; JSON has lists and objects", n,
                      *key ? key : luaL_typename(L, -2));
   }
@@ -108,7 +108,7 @@ static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON 
     if (!name) {
       status = lm_fail(LM_E_ARG, "json_encode: a %s as key; keys are strings, or 1 to n", luaL_typename(L, -2));
     } else if (strlen(name) != bytes) {
-      status = lm_fail(LM_E_ARG, "json_encode: a key with a zero byte, '%s\\0...'", lm_brief(name, 60));
+      status = lm_fail(LM_E_ARG, "json_encode: a key with a zero byte, '%s\\0...'", lm_ellipsize(name, 60));
     } else if (status == LM_OK) {
       list[n].name = name;
       status = encode(L, lua_gettop(L), depth + 1, left, &list[n].item);

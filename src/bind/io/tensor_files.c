@@ -152,8 +152,8 @@ static int bind_load(lua_State *L) {
     lua_pushvalue(L, -1);
     lua_rawseti(L, 6, v.i + 1);
     if (lm_safetensors_lacking(v.file, v.i)) {
-      lua_pushfstring(L, "'%s' (%s)", lm_brief(lua_tostring(L, -1), 200),
-                      lm_brief(lm_safetensors_lacking(v.file, v.i), 20));
+      lua_pushfstring(L, "'%s' (%s)", lm_ellipsize(lua_tostring(L, -1), 200),
+                      lm_ellipsize(lm_safetensors_lacking(v.file, v.i), 20));
       lua_rawseti(L, 7, (int)lua_objlen(L, 7) + 1);
       lua_pop(L, 1);
       continue;

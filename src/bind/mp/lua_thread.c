@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/script_thread.h"
+#include "base/thread_state.h"
 #include "bind/bind.h"
 #include "distributed/group/backend.h"
 #include "mp/channel.h"

@@ -186,9 +186,10 @@ int lm_bind_newindex(lua_State *L) {
   } else {
     static const char *const settable[] = {"requires_grad", "grad", "data"};
     const char *near = lm_nearest(key, 3, settable);
-    status = near ? lm_fail(LM_E_ARG, "tensors have no field '%s' to set; did you mean '%s'?", lm_brief(key, 60), near)
-                  : lm_fail(LM_E_ARG, "tensors have no field '%s' to set; there are requires_grad, grad and data",
-                            lm_brief(key, 60));
+    status =
+        near ? lm_fail(LM_E_ARG, "tensors have no field '%s' to set; did you mean '%s'?", lm_ellipsize(key, 60), near)
+             : lm_fail(LM_E_ARG, "tensors have no field '%s' to set; there are requires_grad, grad and data",
+                       lm_ellipsize(key, 60));
   }
 done:
   return status == LM_OK ? 0 : lm_raise(L, status);

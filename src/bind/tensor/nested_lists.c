@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 #include "bind/bind.h"
 
 static const double exact = 9007199254740992.0; /* 2^53 */
@@ -32,7 +32,7 @@ void lm_push_element(lua_State *L, lm_dtype dtype, const void *p) {
   } else {
     lua_pushnumber(L, lm_real_at(dtype, p, 0));
   }
-  lm_need(L, lm_check_losses());
+  lm_need(L, lm_truncation_check());
 }
 
 /* ---- from Lua */

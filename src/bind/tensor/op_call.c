@@ -59,7 +59,8 @@ static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn,
       }
     }
     const char *near = lm_nearest(given, n, a->names);
-    if (near) return lm_fail(LM_E_ARG, "%s: %s: no '%s'; did you mean '%s'?", fn, a->name, lm_brief(given, 60), near);
+    if (near)
+      return lm_fail(LM_E_ARG, "%s: %s: no '%s'; did you mean '%s'?", fn, a->name, lm_ellipsize(given, 60), near);
   }
   char choices[160] = "";
   size_t used = 0;
@@ -151,15 +152,15 @@ static lm_status unknown_option(const lm_op *op, const char *key) {
   int n = 0;
   for (int i = 1; i < op->nargs; i++) names[n++] = op->arg[i].name;
   if (op->kind == LM_NEW) names[n++] = "requires_grad";
-  if (n == 0) return lm_fail(LM_E_ARG, "%s: no option '%s'; there are none", op->name, lm_brief(key, 60));
+  if (n == 0) return lm_fail(LM_E_ARG, "%s: no option '%s'; there are none", op->name, lm_ellipsize(key, 60));
   const char *near = lm_nearest(key, n, names);
-  if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", op->name, lm_brief(key, 60), near);
+  if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", op->name, lm_ellipsize(key, 60), near);
   char all[256] = "";
   size_t used = 0;
   for (int i = 0; i < n && used < sizeof all; i++) {
     used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", names[i]);
   }
-  return lm_fail(LM_E_ARG, "%s: no option '%s'; there are %s", op->name, lm_brief(key, 60), all);
+  return lm_fail(LM_E_ARG, "%s: no option '%s'; there are %s", op->name, lm_ellipsize(key, 60), all);
 }
 
 static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table) {
@@ -203,7 +204,7 @@ static void show_value(lua_State *L, int i, const char *name, char *out, size_t 
   switch (lua_type(L, i)) {
     case LUA_TNUMBER: snprintf(out, bytes, "%.14g", lua_tonumber(L, i)); break;
     case LUA_TBOOLEAN: snprintf(out, bytes, "%s", lua_toboolean(L, i) ? "true" : "false"); break;
-    case LUA_TSTRING: snprintf(out, bytes, "\"%s\"", lm_brief(lua_tostring(L, i), 40)); break;
+    case LUA_TSTRING: snprintf(out, bytes, "\"%s\"", lm_ellipsize(lua_tostring(L, i), 40)); break;
     default: snprintf(out, bytes, "%s", name);
   }
 }

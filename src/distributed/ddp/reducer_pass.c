@@ -13,7 +13,8 @@ static int name_slots(const lm_reducer *r, bool (*pick)(const lm_slot *s), char 
   out[0] = '\0';
   for (int i = 0; i < r->n; i++) {
     if (!pick(&r->slot[i]) || ++n > FEW || used >= capacity) continue;
-    used += (size_t)snprintf(out + used, capacity - used, "%s'%s'", n > 1 ? ", " : "", lm_brief(r->slot[i].name, 100));
+    used +=
+        (size_t)snprintf(out + used, capacity - used, "%s'%s'", n > 1 ? ", " : "", lm_ellipsize(r->slot[i].name, 100));
   }
   if (n > FEW && used < capacity) snprintf(out + used, capacity - used, " and %d more", n - FEW);
   return n;

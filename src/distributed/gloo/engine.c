@@ -19,7 +19,7 @@ static const double LEFT_GRACE = 0.3; /* for the cause to become known when a pe
 enum { POLL_MS = 20, READ_BUDGET = 16, FEW_LINKS = 8, PEEKS = 5 };
 
 static void engine_kick(lm_engine *e) {
-  if (e->polling) lm_bell_ring(e->kick);
+  if (e->polling) lm_wakeup_fd_signal(e->kick);
 }
 
 /* After anything that may have got a request done that another thread waits for. */
@@ -131,7 +131,7 @@ static void sleep_for_all(lm_engine *e, bool watch_cause) {
   pthread_mutex_lock(&e->lock);
   e->polling = false;
   for (int p = 0; p < e->g->size; p++) e->wire[p].ready |= (fds[p + 2].revents & ~POLLOUT) != 0;
-  if (fds[0].revents) lm_bell_silence(e->kick);
+  if (fds[0].revents) lm_wakeup_fd_clear(e->kick);
   if (e->waiting) pthread_cond_broadcast(&e->changed); /* one of them polls next */
 }
 
@@ -359,7 +359,7 @@ lm_status lm_engine_open(lm_group *g, lm_engine **out) {
   for (int p = 0; p < g->size; p++) lm_wire_init(&e->wire[p]);
   pthread_mutex_init(&e->lock, NULL);
   lm_cond_init(&e->changed);
-  e->kick = lm_bell_new();
+  e->kick = lm_wakeup_fd_new();
   if (e->kick < 0) TRY(lm_fail(LM_E_IO, "gloo: no descriptor for a group: %s", strerror(errno)));
   e->polled = lm_malloc((size_t)(g->size + 2) * sizeof *e->polled);
   if (!e->polled) TRY(LM_E_OOM);

@@ -27,17 +27,17 @@ static lm_status parse_entry(const char *text, const char *at, size_t n, entry *
     return lm_fail(LM_E_ARG,
                    "backend '%s': '%s' names no device; several backends are written with theirs, "
                    "\"cpu:gloo,cuda:nccl\"",
-                   lm_brief(text, 200), lm_brief(shown, 60));
+                   lm_ellipsize(text, 200), lm_ellipsize(shown, 60));
   if (device == 0 || backend == 0 || device >= sizeof word || backend >= sizeof out->backend)
     return lm_fail(LM_E_ARG, "backend '%s': '%s' is no device and its backend, as \"cuda:nccl\" is",
-                   lm_brief(text, 200), lm_brief(shown, 60));
+                   lm_ellipsize(text, 200), lm_ellipsize(shown, 60));
   memcpy(word, at, device);
   word[device] = 0;
   memcpy(out->backend, colon + 1, backend);
   out->backend[backend] = 0;
   lm_status status = lm_device_kind(word, &out->kind);
   if (status == LM_OK) return LM_OK;
-  snprintf(prefix, sizeof prefix, "backend '%s'", lm_brief(text, 200));
+  snprintf(prefix, sizeof prefix, "backend '%s'", lm_ellipsize(text, 200));
   return lm_fail_in(status, prefix);
 }
 
@@ -66,7 +66,7 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
     size_t n = strcspn(rest, ",");
     TRY(parse_entry(text, rest, n, &one));
     if (named[one.kind]) {
-      status = lm_fail(LM_E_ARG, "backend '%s': there are two for %s; each device has one", lm_brief(text, 200),
+      status = lm_fail(LM_E_ARG, "backend '%s': there are two for %s; each device has one", lm_ellipsize(text, 200),
                        lm_device_kind_name(one.kind));
       goto done;
     }
@@ -81,7 +81,7 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
     add_part(out, table, 1u << kind);
     at += (size_t)snprintf(out->text + at, sizeof out->text - at, "%s%s:%s", at ? "," : "", lm_device_kind_name(kind),
                            entries[kind].backend);
-    if (at >= sizeof out->text) TRY(lm_fail(LM_E_ARG, "backend '%s' is too long", lm_brief(text, 200)));
+    if (at >= sizeof out->text) TRY(lm_fail(LM_E_ARG, "backend '%s' is too long", lm_ellipsize(text, 200)));
   }
 done:
   return status;

@@ -49,7 +49,7 @@ void lm_issuer_close(lm_issuer *is) {
   bool started = is->started;
   pthread_mutex_unlock(&is->lock);
   if (started) {
-    lm_bell_ring(is->kick);
+    lm_wakeup_fd_signal(is->kick);
     pthread_join(is->thread, NULL);
     lm_tickets_close(&is->ring);
     close(is->kick);
@@ -171,7 +171,7 @@ static void announce(lm_issuer *is, lm_work *w) {
   bool asleep = is->asleep;
   is->asleep = false;
   pthread_mutex_unlock(&is->lock);
-  if (asleep) lm_bell_ring(is->kick);
+  if (asleep) lm_wakeup_fd_signal(is->kick);
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u call %llu: %s", is->core->id, (unsigned long long)w->call.ticket.seq,
            w->call.ticket.what);
@@ -330,7 +330,7 @@ static bool has_work(const lm_issuer *is, bool p2p_too) {
 lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too) {
   pthread_mutex_lock(&is->lock);
   is->hosts++;
-  if (is->started && is->first) lm_bell_ring(is->kick);
+  if (is->started && is->first) lm_wakeup_fd_signal(is->kick);
   while (is->failed.status == LM_OK && has_work(is, p2p_too)) pthread_cond_wait(&is->changed, &is->lock);
   is->hosts--;
   pthread_mutex_unlock(&is->lock);
@@ -343,7 +343,7 @@ lm_status lm_issued_wait(lm_work *w, double seconds) {
   double until = seconds < 0 ? INFINITY : lm_seconds() + seconds;
   pthread_mutex_lock(&is->lock);
   is->hosts += waits;
-  if (waits && is->asleep) lm_bell_ring(is->kick);
+  if (waits && is->asleep) lm_wakeup_fd_signal(is->kick);
   while (waits && !lm_work_is_done(w) && lm_cond_wait_until(&is->changed, &is->lock, until)) continue;
   is->hosts -= waits;
   bool done = lm_work_is_done(w), failed = !done && is->failed.status != LM_OK;

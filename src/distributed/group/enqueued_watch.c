@@ -234,7 +234,7 @@ static void watch_sleep(watch *x, bool idle) {
     if (lm_tickets_wanted(is->g)) n += lm_tickets_polls(&is->ring, polls + n);
   }
   ppoll(polls, (nfds_t)n, idle ? NULL : &time, NULL);
-  if (polls[0].revents) lm_bell_silence(is->kick);
+  if (polls[0].revents) lm_wakeup_fd_clear(is->kick);
   x->pause = pause * 2;
 }
 
@@ -270,7 +270,7 @@ lm_status lm_issuer_start(lm_issuer *is) {
   lm_status status = LM_OK;
   pthread_mutex_lock(&is->calling);
   if (is->started) goto done;
-  is->kick = lm_bell_new();
+  is->kick = lm_wakeup_fd_new();
   if (is->kick < 0) TRY(lm_fail(LM_E_IO, "a thread for group '%s': %s", is->g->table->name, strerror(errno)));
   if (lm_tickets_wanted(is->g)) TRY(lm_tickets_open(&is->ring, is->g, is->kick));
   int error = lm_thread_start(&is->thread, watch_calls, is);

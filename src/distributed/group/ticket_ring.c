@@ -24,7 +24,7 @@ static void arrived(void *ctx, int peer, int fd) {
   if (wanted) ring->arrived[which] = fd;
   pthread_mutex_unlock(&ring->lock);
   if (!wanted) close(fd);
-  lm_bell_ring(ring->kick);
+  lm_wakeup_fd_signal(ring->kick);
 }
 
 lm_status lm_tickets_open(lm_tickets *ring, const lm_group *g, int kick) {

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hook_import.h"
 #include "base/mem.h"
-#include "base/relink.h"
 #include "base/thread.h"
 #include "distributed/store/pmix.h"
 
@@ -237,7 +237,7 @@ static void make_way(void) {
   void *pmix = dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);
   void *found = pmix ? dlsym(pmix, "PMIx_Initialized") : NULL;
   memcpy(&pmix_initialized, &found, sizeof found);
-  if (!found || lm_relink((void *)MPI_Init_thread, "PMIx_Initialized", (void *)is_known_to_pmix) != LM_OK)
+  if (!found || lm_hook_import((void *)MPI_Init_thread, "PMIx_Initialized", (void *)is_known_to_pmix) != LM_OK)
     lm_pmix_leave();
 }
 

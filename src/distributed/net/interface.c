@@ -82,7 +82,7 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]) {
       !interface_find(all, pattern, first == AF_INET ? AF_INET6 : AF_INET, host)) {
     interface_list(all, there, sizeof there);
     status = lm_fail(LM_E_ARG, "LM_SOCKET_IFNAME = '%s' fits no interface that is up and has an address; there are %s",
-                     lm_brief(pattern, 100), there);
+                     lm_ellipsize(pattern, 100), there);
   }
   freeifaddrs(all);
   return status;

@@ -15,7 +15,7 @@
 typedef struct lookup {
   _Atomic int holders;   /* who asks, and the thread */
   _Atomic bool answered; /* code, error and found are there */
-  int bell;              /* rings once answered */
+  int wakeup_fd;         /* rings once answered */
   int code, error;       /* getaddrinfo's, and its errno */
   struct addrinfo *found;
   char host[LM_ADDRESS_MAX], port[16];
@@ -29,7 +29,7 @@ static int resolve_ask(const char *host, const char *port, int flags, struct add
 static void resolve_let_go(lookup *l) {
   if (atomic_fetch_sub(&l->holders, 1) > 1) return;
   if (l->found) freeaddrinfo(l->found);
-  close(l->bell);
+  close(l->wakeup_fd);
   lm_free(l);
 }
 
@@ -47,7 +47,7 @@ static void *resolve_on_thread(void *ctx) {
   l->error = errno;
   if (l->code != 0) l->found = NULL;
   atomic_store(&l->answered, true);
-  lm_bell_ring(l->bell);
+  lm_wakeup_fd_signal(l->wakeup_fd);
   resolve_let_go(l);
   return NULL;
 }
@@ -78,17 +78,17 @@ lm_status lm_net_resolve(const char *host, int port, const lm_patience *p, struc
 
   lookup *l = lm_calloc(1, sizeof *l);
   if (!l) return LM_E_OOM;
-  l->bell = lm_bell_new();
+  l->wakeup_fd = lm_wakeup_fd_new();
   atomic_store(&l->holders, 2);
   snprintf(l->host, sizeof l->host, "%s", host);
   snprintf(l->port, sizeof l->port, "%s", text);
-  code = l->bell < 0 ? errno : resolve_start_thread(l);
+  code = l->wakeup_fd < 0 ? errno : resolve_start_thread(l);
   if (code != 0) {
-    if (l->bell >= 0) close(l->bell);
+    if (l->wakeup_fd >= 0) close(l->wakeup_fd);
     lm_free(l);
     return lm_fail(LM_E_IO, "host '%s' cannot be looked up: %s", host, strerror(code));
   }
-  while (status == LM_OK && !atomic_load(&l->answered)) status = lm_net_await(l->bell, POLLIN, p);
+  while (status == LM_OK && !atomic_load(&l->answered)) status = lm_net_await(l->wakeup_fd, POLLIN, p);
   if (status == LM_OK && l->code != 0) {
     status = resolve_unknown(host, l->code, l->error);
   } else if (status == LM_OK) {

@@ -50,7 +50,7 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   if (status == LM_OK) {
     lm_message_end(&c->out, at);
     client_push(c);
-    if (c->out.n > 0) lm_bell_ring(c->nudge);
+    if (c->out.n > 0) lm_wakeup_fd_signal(c->nudge);
   } else {
     c->out.n = at;
     c->out.failed = false;
@@ -210,7 +210,7 @@ static void *client_serve(void *arg) {
     if (!leaving && c->incoming) n += lm_incoming_polls(c->incoming, polls + 2);
     int ready = poll(polls, (nfds_t)n, leaving ? 10 : 100);
 
-    if (polls[0].revents) lm_bell_silence(c->nudge);
+    if (polls[0].revents) lm_wakeup_fd_clear(c->nudge);
     if (ready > 0 && polls[1].revents & POLLOUT) {
       pthread_mutex_lock(&c->lock);
       client_push(c);
@@ -247,8 +247,8 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   c->size = config->size;
   c->heartbeat_timeout = config->heartbeat_timeout;
   c->incoming = config->incoming;
-  c->nudge = lm_bell_new();
-  c->wake = lm_bell_new();
+  c->nudge = lm_wakeup_fd_new();
+  c->wake = lm_wakeup_fd_new();
   c->members = lm_calloc((size_t)c->size, sizeof *c->members);
   c->left = lm_calloc((size_t)c->size, sizeof *c->left);
   if (!c->members || !c->left) TRY(LM_E_OOM);
@@ -320,7 +320,7 @@ void lm_client_leave(lm_client *c, const lm_bytes *completed) {
   bool join = first && c->running;
   pthread_mutex_unlock(&c->lock);
   if (!join) return;
-  lm_bell_ring(c->nudge);
+  lm_wakeup_fd_signal(c->nudge);
   pthread_join(c->thread, NULL);
 }
 

@@ -18,7 +18,7 @@ void lm_client_take_cause(lm_client *c, const lm_failure *failure) {
   c->cause = *failure;
   atomic_store_explicit(&c->failed, true, memory_order_release);
   atomic_fetch_add(&c->news, 1);
-  lm_bell_ring(c->wake);
+  lm_wakeup_fd_signal(c->wake);
   pthread_cond_broadcast(&c->changed);
 }
 

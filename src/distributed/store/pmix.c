@@ -154,7 +154,7 @@ done:
 typedef struct question {
   _Atomic int holders;   /* who asks, and the library */
   _Atomic bool answered; /* code and value are there */
-  int bell;              /* rings once answered */
+  int wakeup_fd;         /* rings once answered */
   pmix_status_t code;
   pmix_proc_t whom;
   pmix_info_t how;
@@ -163,7 +163,7 @@ typedef struct question {
 
 static void pmix_let_go(question *q) {
   if (atomic_fetch_sub(&q->holders, 1) > 1) return;
-  close(q->bell);
+  close(q->wakeup_fd);
   lm_free(q);
 }
 
@@ -173,7 +173,7 @@ static void take_answer(pmix_status_t code, pmix_value_t *value, void *ctx) {
   if (code == PMIX_SUCCESS && value && value->type == PMIX_STRING && value->data.string)
     snprintf(q->value, sizeof q->value, "%s", value->data.string);
   atomic_store(&q->answered, true);
-  lm_bell_ring(q->bell);
+  lm_wakeup_fd_signal(q->wakeup_fd);
   pmix_let_go(q);
 }
 
@@ -184,17 +184,18 @@ static lm_status pmix_ask(const char *key, question **out) {
   question *q = lm_calloc(1, sizeof *q);
   if (!q) return LM_E_OOM;
   atomic_store(&q->holders, 2);
-  q->bell = lm_bell_new();
+  q->wakeup_fd = lm_wakeup_fd_new();
   q->whom = pmix.self;
   q->whom.rank = 0;
   snprintf(q->key, sizeof q->key, "%s", key);
   q->how = (pmix_info_t){.key = PMIX_TIMEOUT, .value = {.type = PMIX_INT, .data.integer = GIVE_UP}};
-  pmix_status_t code = q->bell < 0 ? PMIX_ERR_OUT_OF_RESOURCE : pmix.get(&q->whom, q->key, &q->how, 1, take_answer, q);
+  pmix_status_t code =
+      q->wakeup_fd < 0 ? PMIX_ERR_OUT_OF_RESOURCE : pmix.get(&q->whom, q->key, &q->how, 1, take_answer, q);
   if (code == PMIX_SUCCESS) {
     *out = q;
   } else {
     status = pmix_failed("PMIx_Get", code);
-    if (q->bell >= 0) close(q->bell);
+    if (q->wakeup_fd >= 0) close(q->wakeup_fd);
     lm_free(q);
   }
   return status;
@@ -207,7 +208,7 @@ lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_pa
   if (status == LM_OK) status = pmix_ask(key, &q);
   pthread_mutex_unlock(&lock);
   if (status != LM_OK) return status;
-  while (status == LM_OK && !atomic_load(&q->answered)) status = lm_net_await(q->bell, POLLIN, p);
+  while (status == LM_OK && !atomic_load(&q->answered)) status = lm_net_await(q->wakeup_fd, POLLIN, p);
   if (status == LM_OK && q->code != PMIX_SUCCESS) {
     status = pmix_failed("PMIx_Get", q->code);
   } else if (status == LM_OK) {

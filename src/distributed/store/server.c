@@ -88,7 +88,7 @@ static void *server_run(void *arg) {
       if (who == &s->listener) {
         lm_server_accept(s);
       } else if (who == &s->wake) {
-        lm_bell_silence(s->wake);
+        lm_wakeup_fd_clear(s->wake);
       } else {
         lm_conn_serve(s, who, events[i].events);
       }
@@ -145,7 +145,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   s->most_pending = files.rlim_cur / 2 < MOST_PENDING ? (int)(files.rlim_cur / 2) : MOST_PENDING;
   atomic_init(&s->references, 2);
   TRY(lm_net_listen(config->host, config->port, &s->listener, s->address));
-  s->wake = lm_bell_new();
+  s->wake = lm_wakeup_fd_new();
   s->epoll = lm_fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
   if (s->wake < 0 || s->epoll < 0) TRY(lm_fail(LM_E_IO, "store: %s", strerror(errno)));
   TRY(server_watch(s->epoll, s->listener, &s->listener));
@@ -179,7 +179,7 @@ const char *lm_server_address(const lm_server *s) { return s->address; }
 void lm_server_release(lm_server *s) {
   if (!s) return;
   atomic_store(&s->released, true);
-  lm_bell_ring(s->wake);
+  lm_wakeup_fd_signal(s->wake);
   server_let_go(s);
 }
 
@@ -191,7 +191,7 @@ void lm_servers_finish(double seconds) {
   while (all && pthread_cond_timedwait(&all_changed, &all_lock, &until) == 0) {}
   for (lm_server *s = all; s; s = s->next) {
     atomic_store(&s->stopped, true);
-    lm_bell_ring(s->wake);
+    lm_wakeup_fd_signal(s->wake);
   }
   while (all) pthread_cond_wait(&all_changed, &all_lock);
   pthread_mutex_unlock(&all_lock);

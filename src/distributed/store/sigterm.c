@@ -16,9 +16,9 @@ static const double grace = 1.0, last_words = 0.05; /* seconds */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of users, thread, mine */
 static int users;
 static pthread_t thread;
-static bool mine;             /* the handler is in place */
-static _Atomic int bell = -1; /* rung by the handler; made once, never closed: the handler may run at any time */
-static _Atomic int owner;     /* the process */
+static bool mine;                  /* the handler is in place */
+static _Atomic int wakeup_fd = -1; /* rung by the handler; made once, never closed: the handler may run at any time */
+static _Atomic int owner;          /* the process */
 static _Atomic bool asked, quit;
 static _Atomic int waits, stores;
 static _Atomic int64_t failed_at = -1000000; /* microseconds of lm_seconds() */
@@ -44,7 +44,7 @@ static void on_term(int signal_number) {
   bool ours = atomic_load(&owner) == (int)getpid();
   if (ours && (atomic_load(&stores) > 0 || !nobody_waits())) {
     atomic_store(&asked, true);
-    lm_bell_ring(atomic_load(&bell));
+    lm_wakeup_fd_signal(atomic_load(&wakeup_fd));
   } else {
     signal(signal_number, SIG_DFL);
     raise(signal_number);
@@ -73,7 +73,7 @@ static void give_time(void) {
 
 static void *sigterm_serve(void *arg) {
   for (;;) {
-    lm_bell_silence(atomic_load(&bell));
+    lm_wakeup_fd_clear(atomic_load(&wakeup_fd));
     if (atomic_load(&asked)) {
       give_time();
       end_process();
@@ -95,10 +95,10 @@ static void give_stack(void) {
 static lm_status install(void) {
   struct sigaction now;
   if (sigaction(SIGTERM, NULL, &now) != 0 || (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL) return LM_OK;
-  if (atomic_load(&bell) < 0) {
+  if (atomic_load(&wakeup_fd) < 0) {
     int fd = lm_fd_above_stdio(eventfd(0, EFD_CLOEXEC));
     if (fd < 0) return lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno));
-    atomic_store(&bell, fd);
+    atomic_store(&wakeup_fd, fd);
   }
   atomic_store(&owner, (int)getpid());
   atomic_store(&quit, false);
@@ -130,7 +130,7 @@ void lm_sigterm_unwatch(void) {
     if (atomic_load(&asked)) {
       pthread_detach(thread); /* it is about to end the process */
     } else {
-      lm_bell_ring(atomic_load(&bell));
+      lm_wakeup_fd_signal(atomic_load(&wakeup_fd));
       pthread_join(thread, NULL);
       if (atomic_load(&asked)) end_process(); /* came just now: the thread may have missed it */
     }

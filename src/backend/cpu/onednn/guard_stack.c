@@ -17,8 +17,8 @@
 #include <sys/mman.h>
 
 #include "backend/cpu/onednn/onednn.h"
+#include "base/hook_import.h"
 #include "base/log.h"
-#include "base/relink.h"
 
 #if defined(__x86_64__)
 
@@ -80,8 +80,9 @@ static void take_back(void *p) {
 
 void lm_dnn_guard_stack(void) {
   /* First who frees: it knows what is not its own. */
-  if (pthread_key_create(&at_exit, drop) != 0 || lm_relink((void *)dnnl_sgemm, "free", (void *)take_back) != LM_OK ||
-      lm_relink((void *)dnnl_sgemm, "posix_memalign", (void *)give) != LM_OK)
+  if (pthread_key_create(&at_exit, drop) != 0 ||
+      lm_hook_import((void *)dnnl_sgemm, "free", (void *)take_back) != LM_OK ||
+      lm_hook_import((void *)dnnl_sgemm, "posix_memalign", (void *)give) != LM_OK)
     lm_log(LM_LOG_OP, "a signal during a float32 product may destroy data: %s", lm_error());
 }
 

@@ -1,15 +1,15 @@
-#include "base/script_thread.h"
+#include "base/thread_state.h"
 
 #include <stdatomic.h>
 
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 
 static _Thread_local bool script_thread;
 static _Thread_local int limit;
 
 void lm_script_thread_begin(void) {
   script_thread = true;
-  lm_losses_begin();
+  lm_truncation_begin();
 }
 bool lm_is_script_thread(void) { return script_thread; }
 

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "base/lost_pages.h"
+#include "base/mapping_guard.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -13,25 +13,25 @@
 #include "base/mem.h"
 
 /* Never freed, since the handler walks the list and cannot wait for anybody, but used again if nothing was lost. */
-struct lm_watched {
-  lm_watched *next;
+struct lm_mapping_guard {
+  lm_mapping_guard *next;
   _Atomic(char *) data; /* NULL: free */
   size_t bytes;
-  _Atomic(char *) lost;     /* from here on there are zeros; NULL: nowhere */
-  _Atomic unsigned last_of; /* losses that there were when the last of it was read; 0: none was */
+  _Atomic(char *) lost;       /* from here on there are zeros; NULL: nowhere */
+  _Atomic unsigned last_read; /* losses that there were when the last of it was read; 0: none was */
   char path[1024];
 };
 
-_Atomic unsigned lm_losses;
-static _Thread_local unsigned told; /* of so many */
-static _Atomic(lm_watched *) all;
+_Atomic unsigned lm_truncations;
+static _Thread_local unsigned reported; /* of so many */
+static _Atomic(lm_mapping_guard *) all;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who watches and who tells */
 static struct sigaction before;
 static int nothing = -1; /* an empty file: what is mapped to it raises SIGBUS */
 static uintptr_t page;
 
-static lm_watched *watched_at(const char *place) {
-  for (lm_watched *w = atomic_load(&all); w; w = w->next) {
+static lm_mapping_guard *guard_at(const char *place) {
+  for (lm_mapping_guard *w = atomic_load(&all); w; w = w->next) {
     char *data = atomic_load(&w->data);
     if (data && place >= data && place < data + w->bytes) return w;
   }
@@ -39,20 +39,20 @@ static lm_watched *watched_at(const char *place) {
 }
 
 /* Zeros from the page on to the end: a file that was cut short lacks all of it. */
-static bool put_zeros(lm_watched *w, char *place) {
+static bool put_zeros(lm_mapping_guard *w, char *place) {
   char *from = (char *)((uintptr_t)place & ~(page - 1)), *end = atomic_load(&w->data) + w->bytes;
   void *zeros = mmap(from, (size_t)(end - from), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (zeros == MAP_FAILED) return false;
   char *lost = atomic_load(&w->lost);
   while ((!lost || from < lost) && !atomic_compare_exchange_weak(&w->lost, &lost, from)) continue;
-  atomic_store(&w->last_of, atomic_load(&lm_losses) + 1); /* which is not 0 to whoever sees the next line */
-  atomic_store(&w->last_of, atomic_fetch_add(&lm_losses, 1) + 1);
+  atomic_store(&w->last_read, atomic_load(&lm_truncations) + 1); /* which is not 0 to whoever sees the next line */
+  atomic_store(&w->last_read, atomic_fetch_add(&lm_truncations, 1) + 1);
   return true;
 }
 
 static void on_bus_error(int number, siginfo_t *info, void *context) {
-  lm_watched *w = info->si_code > 0 ? watched_at(info->si_addr) : NULL;
+  lm_mapping_guard *w = info->si_code > 0 ? guard_at(info->si_addr) : NULL;
   if (w && put_zeros(w, info->si_addr)) return;
   if (before.sa_flags & SA_SIGINFO) {
     before.sa_sigaction(number, info, context);
@@ -71,12 +71,12 @@ static void start(void) {
   sigaction(SIGBUS, &ours, &before);
 }
 
-lm_status lm_watch_mapping(const char *path, char *data, size_t bytes, lm_watched **out) {
+lm_status lm_mapping_guard_new(const char *path, char *data, size_t bytes, lm_mapping_guard **out) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, start);
   pthread_mutex_lock(&lock);
-  lm_watched *w = atomic_load(&all);
-  while (w && (atomic_load(&w->data) || atomic_load(&w->last_of))) w = w->next;
+  lm_mapping_guard *w = atomic_load(&all);
+  while (w && (atomic_load(&w->data) || atomic_load(&w->last_read))) w = w->next;
   if (!w && (w = lm_calloc(1, sizeof *w))) {
     w->next = atomic_load(&all);
     atomic_store(&all, w);
@@ -92,36 +92,36 @@ lm_status lm_watch_mapping(const char *path, char *data, size_t bytes, lm_watche
   return w ? LM_OK : LM_E_OOM;
 }
 
-void lm_unwatch(lm_watched *w) {
+void lm_mapping_guard_free(lm_mapping_guard *w) {
   if (!w) return;
   pthread_mutex_lock(&lock);
   atomic_store(&w->data, NULL);
   pthread_mutex_unlock(&lock);
 }
 
-void lm_losses_begin(void) { told = atomic_load(&lm_losses); }
+void lm_truncation_begin(void) { reported = atomic_load(&lm_truncations); }
 
-lm_status lm_check_unread(const void *place) {
-  if (watched_at(place)) (void)*(const volatile char *)place;
-  return lm_check_losses();
+lm_status lm_truncation_check_read(const void *place) {
+  if (guard_at(place)) (void)*(const volatile char *)place;
+  return lm_truncation_check();
 }
 
-lm_status lm_tell_loss(void) {
+lm_status lm_truncation_report(void) {
   enum { SHOWN = 3 };
-  const lm_watched *shown[SHOWN] = {NULL};
-  unsigned now = atomic_load(&lm_losses), before_that = told;
+  const lm_mapping_guard *shown[SHOWN] = {NULL};
+  unsigned now = atomic_load(&lm_truncations), before_that = reported;
   if (now == before_that) return LM_OK;
   int n = 0;
   pthread_mutex_lock(&lock);
-  for (lm_watched *w = atomic_load(&all); w; w = w->next) {
+  for (lm_mapping_guard *w = atomic_load(&all); w; w = w->next) {
     char *data = atomic_load(&w->data), *lost = data ? atomic_exchange(&w->lost, NULL) : NULL;
-    if (atomic_load(&w->last_of) > before_that && n++ < SHOWN) shown[n - 1] = w;
+    if (atomic_load(&w->last_read) > before_that && n++ < SHOWN) shown[n - 1] = w;
     if (!lost || nothing < 0) continue;
     mmap(lost, (size_t)(data + w->bytes - lost), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED,
          nothing, 0);
   }
   pthread_mutex_unlock(&lock);
-  told = now;
+  reported = now;
   char more[32] = "";
   if (n > SHOWN) lm_write(more, sizeof more, " and %d more", n - SHOWN);
   return lm_fail(LM_E_IO, "%s%s%s%s%s%s %s cut short while mapped: what tensors over %s had is gone",

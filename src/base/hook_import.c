@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "base/relink.h"
+#include "base/hook_import.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -60,7 +60,7 @@ static bool write_word(const void *header, ElfW(Addr) base, ElfW(Addr) word, voi
   return true;
 }
 
-lm_status lm_relink(const void *inside, const char *symbol, void *replacement) {
+lm_status lm_hook_import(const void *inside, const char *symbol, void *replacement) {
   Dl_info where;
   struct link_map *map = NULL;
   int words = 0;

@@ -1,7 +1,7 @@
 /* A thread that runs a script of its own, as a process would: what belongs to the process elsewhere (environment
  * variables that scripts set, random state, the number of compute threads) it has for itself. */
-#ifndef LM_BASE_SCRIPT_THREAD_H
-#define LM_BASE_SCRIPT_THREAD_H
+#ifndef LM_BASE_THREAD_STATE_H
+#define LM_BASE_THREAD_STATE_H
 
 #include <stdbool.h>
 
