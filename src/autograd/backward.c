@@ -249,9 +249,9 @@ static lm_tensor *home_of(lm_pass *r, lm_edge e) {
 
 static lm_status fit(lm_pass *r, lm_edge e, lm_tensor **g) {
   lm_tensor *home = home_of(r, e);
-  if (home) lm_tensor_offer(home);
+  if (home) lm_tensor_set_next_out(home);
   lm_status status = lm_fit_gradient(lm_edge_meta(e), g);
-  if (home) lm_tensor_offer(NULL);
+  if (home) lm_tensor_set_next_out(NULL);
   lm_release(home);
   return status;
 }

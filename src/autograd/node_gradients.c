@@ -10,7 +10,7 @@
 static lm_status changed(const lm_node *n, const lm_tensor *t, uint32_t expected) {
   int id = atomic_load_explicit(&t->storage->writer, memory_order_relaxed);
   const char *suffix = "", *writer = id == LM_BY_COLLECTIVE ? "a collective"
-                                     : id == LM_BY_BECOME   ? "resize_, set_ or an assignment to .data"
+                                     : id == LM_BY_SET_DATA ? "resize_, set_ or an assignment to .data"
                                                             : "an optimizer's step";
   if (id >= 0 && id < LM_OP_COUNT) {
     writer = lm_ops[id].name;
@@ -143,7 +143,7 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wi
     const lm_row *row = k < op->ntensor ? &rules->arg[k] : &rules->list;
     lm_tensor *result = NULL;
     if (!wish[k].wanted) continue;
-    lm_tensor_offer(row->kind == LM_RULE_JOINT ? NULL : wish[k].home); /* it would be anybody's */
+    lm_tensor_set_next_out(row->kind == LM_RULE_JOINT ? NULL : wish[k].home); /* it would be anybody's */
     if (row->kind == LM_RULE_POINT && !create_graph) {
       TRY(fused(n, row, g[0], &gin[k]));
       continue;
@@ -160,7 +160,7 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wi
     gin[k] = lm_retain(result);
   }
 done:
-  lm_tensor_offer(NULL);
+  lm_tensor_set_next_out(NULL);
   lm_expr_end(&r.e);
   return status;
 }

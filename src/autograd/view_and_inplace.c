@@ -88,7 +88,7 @@ static bool has_meta(const lm_tensor *t, const lm_meta *meta) {
 lm_status lm_history_slow(lm_tensor *t, lm_edge *out) {
   lm_status status = LM_OK;
   lm_grad *m = t->grad;
-  if (m->base && m->base->storage != t->storage) { /* either was given other memory (lm_tensor_become) */
+  if (m->base && m->base->storage != t->storage) { /* either was given other memory (lm_tensor_set_data) */
     lm_release(m->base);
     m->base = NULL;
   }

@@ -258,7 +258,7 @@ lm_status lm_share(int n, lm_tensor *const *tensors, int *which) {
     TRY(view_like(list[i].place, list[i].t, &list[i].view));
   }
   TRY(lm_truncation_check());
-  for (int i = 0; i < count; i++) lm_tensor_become(list[i].t, list[i].view);
+  for (int i = 0; i < count; i++) lm_tensor_set_data(list[i].t, list[i].view);
 done:
   for (int i = 0; i < count; i++) {
     lm_release(list[i].view);

@@ -69,7 +69,7 @@ lm_tensor *lm_header_take(void) {
   return t;
 }
 
-void lm_header_give(lm_tensor *t) {
+void lm_header_put(lm_tensor *t) {
   atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
   if (!lists.drained_at_exit) arm_destructor();
   if (!lists.drained_at_exit || lists.ntensors >= KEEP) {
@@ -104,7 +104,7 @@ lm_storage *lm_storage_take(void) {
   return s;
 }
 
-void lm_storage_give(lm_storage *s) {
+void lm_storage_put(lm_storage *s) {
   if (!lists.drained_at_exit) arm_destructor();
   if (!lists.drained_at_exit || lists.nstorages >= KEEP) {
     free(s);

@@ -40,7 +40,7 @@ void lm_storage_release(lm_storage *s) {
     lm_device_free_used(s->device, s->data, s->bytes, atomic_load_explicit(&s->used, memory_order_relaxed),
                         collecting ? s->age.born : LM_JUST_NOW);
   }
-  lm_storage_give(s);
+  lm_storage_put(s);
 }
 
 static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
@@ -53,7 +53,7 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
   } else if (bytes > 0) {
     lm_status status = lm_device_alloc_used(device, bytes, &s->data, &s->used, &s->age);
     if (status != LM_OK) {
-      lm_storage_give(s);
+      lm_storage_put(s);
       return status;
     }
   }
@@ -65,7 +65,7 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
 
 static void destroy(lm_tensor *t) {
   lm_storage_release(t->storage);
-  lm_header_give(t);
+  lm_header_put(t);
 }
 
 /* A gradient may have a gradient, and so on: what a tensor's record lets go waits in a list, so that chains of any
@@ -126,9 +126,9 @@ static bool lay_out(lm_tensor *t, int ndim, const int64_t *size, const int8_t *o
   return true;
 }
 
-static _Thread_local lm_tensor *offered;
+static _Thread_local lm_tensor *next_out;
 
-void lm_tensor_offer(lm_tensor *home) { offered = home; }
+void lm_tensor_set_next_out(lm_tensor *home) { next_out = home; }
 
 static bool is_laid_out_as(const lm_tensor *t, const lm_tensor *home) {
   if (t->numel != home->numel || t->dtype != home->dtype || t->device != home->device) return false;
@@ -153,9 +153,9 @@ static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int
     status = bad_sizes(ndim, size);
     goto done;
   }
-  lm_tensor *home = offered;
+  lm_tensor *home = next_out;
   if (home && is_laid_out_as(t, home)) {
-    offered = NULL;
+    next_out = NULL;
     lm_storage_retain(home->storage);
     t->storage = home->storage;
     t->data = home->data;
@@ -165,7 +165,7 @@ static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int
   }
   *out = t;
 done:
-  if (status != LM_OK) lm_header_give(t);
+  if (status != LM_OK) lm_header_put(t);
   return status;
 }
 
@@ -312,7 +312,7 @@ lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const in
   *out = t;
 done:
   if (status != LM_OK) {
-    if (t) lm_header_give(t);
+    if (t) lm_header_put(t);
     release(owner);
   }
   return status;
@@ -346,13 +346,13 @@ lm_status lm_tensor_number(double value, lm_tensor **out) {
   return LM_OK;
 }
 
-void lm_tensor_become(lm_tensor *t, lm_tensor *from) {
+void lm_tensor_set_data(lm_tensor *t, lm_tensor *from) {
   if (t == from) return;
   lm_storage *old = t->storage;
   /* Whoever compares t's version sees that its values may be others. */
   uint32_t version = lm_version(t) + 1;
   if (lm_version(from) < version) {
-    atomic_store_explicit(&from->storage->writer, LM_BY_BECOME, memory_order_relaxed);
+    atomic_store_explicit(&from->storage->writer, LM_BY_SET_DATA, memory_order_relaxed);
     atomic_store_explicit(&from->storage->version, version, memory_order_relaxed);
   }
   lm_storage_retain(from->storage);

@@ -16,7 +16,7 @@
 #include "device/stream.h"
 #include "tensor/dtype.h"
 
-enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_BECOME = -3 };
+enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_SET_DATA = -3 };
 
 typedef struct lm_storage {
   _Atomic int32_t rc;
@@ -84,7 +84,7 @@ LM_API lm_status lm_tensor_empty_like(const lm_tensor *like, lm_dtype dtype, lm_
 /* The next dense tensor made on this thread that has the home's dtype, device, sizes and strides, dims of size 1 aside,
  * is laid in the home's memory, once. Borrowed until it is taken back by NULL, which has to come before the home goes.
  */
-LM_API void lm_tensor_offer(lm_tensor *home);
+LM_API void lm_tensor_set_next_out(lm_tensor *home);
 /* A view of t's storage; `offset` elements after t's first. Checked against the storage's bounds. */
 LM_API lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int64_t *stride, int64_t offset,
                                 lm_tensor **out);
@@ -121,7 +121,7 @@ LM_API void lm_storage_collecting(bool on);
 LM_API void lm_tensor_set_grad_release(void (*release)(struct lm_grad *));
 
 /* t takes over `from`'s storage, sizes, dtype and device in place (module:to, load). */
-LM_API void lm_tensor_become(lm_tensor *t, lm_tensor *from);
+LM_API void lm_tensor_set_data(lm_tensor *t, lm_tensor *from);
 
 LM_API bool lm_is_contiguous(const lm_tensor *t);
 LM_API bool lm_is_channels_last(const lm_tensor *t); /* 4-d, [N, H, W, C] in memory */

@@ -197,7 +197,7 @@ lm_status lm_become(const char *fn, lm_tensor *t, lm_tensor *from) {
                    lm_grad_fn_name(t));
   }
   if (asks) TRY(lm_set_requires_grad(t, false)); /* what the graph knows of the leaf is made anew */
-  lm_tensor_become(t, from);
+  lm_tensor_set_data(t, from);
   if (asks) TRY(lm_set_requires_grad(t, true));
 done:
   return status;

@@ -172,7 +172,7 @@ static lm_status dense_like(const lm_exchange *c, lm_tensor *t, bool keep, lm_te
   return status;
 }
 
-/* t as it is now: while the call waits it may be given other memory, sizes or another dtype (lm_tensor_become). */
+/* t as it is now: while the call waits it may be given other memory, sizes or another dtype (lm_tensor_set_data). */
 static lm_status as_given(lm_tensor *t, lm_tensor **out) {
   return lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out);
 }
