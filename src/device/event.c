@@ -59,7 +59,7 @@ void *lm_event_take(lm_device device, bool timing) {
   return native;
 }
 
-void lm_event_give(lm_device device, bool timing, void *native) {
+void lm_event_put(lm_device device, bool timing, void *native) {
   spares *k = spares_of(device);
   pthread_mutex_lock(&k->lock);
   spare *s = k->room;
@@ -82,7 +82,7 @@ lm_status lm_event_new(lm_device device, bool timing, lm_event **out) {
 
 void lm_event_free(lm_event *e) {
   if (!e) return;
-  if (e->native) lm_event_give(e->device, e->timing, e->native);
+  if (e->native) lm_event_put(e->device, e->timing, e->native);
   lm_free(e);
 }
 

@@ -25,14 +25,14 @@ static pthread_mutex_t launching[LM_DEVICE_MAX] = {[0 ... LM_DEVICE_MAX - 1] = P
 
 lm_graph *lm_graph_capturing(void) { return capturing; }
 
-bool lm_graph_keep_out(void) {
+bool lm_graph_block(void) {
   pthread_rwlock_rdlock(&lm_captures);
   if (under_way == 0) return true;
   pthread_rwlock_unlock(&lm_captures);
   return false;
 }
 
-void lm_graph_let_in(void) { pthread_rwlock_unlock(&lm_captures); }
+void lm_graph_unblock(void) { pthread_rwlock_unlock(&lm_captures); }
 
 lm_status lm_graph_forbids(const char *call) {
   if (!capturing) return LM_OK;

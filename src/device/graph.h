@@ -16,7 +16,7 @@
  *   waiting for it, the device, is LM_E_STATE: nothing of it has run yet waits for what ran before
  *     or reading a value
  *   work on another device      is LM_E_STATE                            runs
- *   lm_graph_keep_out           is false                                 is false
+ *   lm_graph_block           is false                                 is false
  *
  * A graph is captured (begin), recorded (end), launched any number of times by any thread, let go (free), and destroyed
  * by the next thread that uses graphs and is not capturing (lm_graph_drain): finalizers call no driver. */
@@ -38,8 +38,8 @@ LM_API lm_status lm_graph_gather(lm_graph *g);
 /* No capture begins between keep_out and let_in, on any thread. For calls that would break one: those that wait for a
  * whole device, such as giving memory back to the driver, or make a library's handle. False if a capture is under way:
  * then the call has to be left out, and let_in is not called. */
-LM_API bool lm_graph_keep_out(void);
-LM_API void lm_graph_let_in(void);
+LM_API bool lm_graph_block(void);
+LM_API void lm_graph_unblock(void);
 /* Before this thread gives work to the stream: it becomes part of the thread's capture, if there is one. LM_E_STATE for
  * a stream of another device. */
 LM_API lm_status lm_graph_join(lm_stream *s);

@@ -64,13 +64,13 @@ lm_status lm_use_is_over(lm_device device, uint64_t *used, void **mark, bool *ov
     if (!*mark) return LM_OK; /* it is captured */
     TRY(driver->event_query(lm_device_physical(device), *mark, &done));
     if (!done) return LM_OK;
-    lm_event_give(device, false, *mark);
+    lm_event_put(device, false, *mark);
     *mark = NULL;
   }
   *over = true;
 done:
   if (status != LM_OK && *mark) {
-    lm_event_give(device, false, *mark);
+    lm_event_put(device, false, *mark);
     *mark = NULL;
   }
   return status;

@@ -69,7 +69,7 @@ static lm_status is_use_over(use *u, bool *over) {
   *over = lm_stream_is_done(u->stream, u->given);
   if (!u->event && !*over) TRY(lm_stream_mark(u->stream, &u->event));
   if (u->event && !*over) TRY(lm_driver_of(device)->event_query(lm_device_physical(device), u->event, over));
-  if (*over && u->event) lm_event_give(device, false, u->event);
+  if (*over && u->event) lm_event_put(device, false, u->event);
 done:
   return status;
 }
@@ -191,7 +191,7 @@ void lm_pinned_use(const void *p, lm_stream *s) {
 void lm_pinned_empty_cache(void) {
   pthread_mutex_lock(&lock);
   reclaim();
-  bool alone = lm_graph_keep_out();
+  bool alone = lm_graph_block();
   const lm_driver *driver = alone && count > 0 ? pinning_driver() : NULL;
   for (int c = 0; c < CLASSES && driver; c++) {
     for (block *b; (b = idle[c]);) {
@@ -203,6 +203,6 @@ void lm_pinned_empty_cache(void) {
       free(b);
     }
   }
-  if (alone) lm_graph_let_in();
+  if (alone) lm_graph_unblock();
   pthread_mutex_unlock(&lock);
 }

@@ -267,7 +267,7 @@ static block *find_whole(block *t) {
  * but not while the driver works, nor while captures are kept out: who does that may wait for the heap. */
 static void drop_segments(heap *h) {
   pthread_mutex_unlock(&h->lock);
-  bool alone = lm_graph_keep_out();
+  bool alone = lm_graph_block();
   pthread_mutex_lock(&h->lock);
   if (!alone) return;
   for (int i = 0; i < 2 * LM_STREAM_MAX; i++) {
@@ -283,7 +283,7 @@ static void drop_segments(heap *h) {
       pthread_mutex_lock(&h->lock);
     }
   }
-  lm_graph_let_in();
+  lm_graph_unblock();
 }
 
 static lm_status out_of_memory(const heap *h, size_t bytes) {

@@ -29,7 +29,7 @@ static const size_t slack_bytes = (size_t)256 << 20;
 /* Where no more is in use than was before, a large request whose class is empty takes a cached block of up to
  * sixteen times its size rather than fresh pages: the last, smaller batch of an epoch then lives in the memory of
  * the others. */
-enum { LEND_FROM = 1 << 16, LEND_CLASSES = 32, LENT = 64 };
+enum { OVERSIZE_FROM = 1 << 16, OVERSIZE_CLASSES = 32, MAX_OVERSIZE = 64 };
 
 /* Larger results are written past the caches, and leave in them what is there. */
 enum { PASSING = 3 << 20 };
@@ -44,15 +44,15 @@ typedef struct bin { /* freed blocks of one class, as a stack outside the blocks
   uint32_t n, room;
 } bin;
 
-typedef struct loan { /* a block in use for less than its class */
+typedef struct oversize_block { /* a block in use for less than its class */
   void *block;
   int class;
-} loan;
+} oversize_block;
 
 typedef struct cache {
   pthread_mutex_t lock;
-  int nlent;
-  loan lent[LENT];
+  int noversize;
+  oversize_block oversize[MAX_OVERSIZE];
   lm_memory_stats stats;
   uint64_t handed; /* bytes handed out so far */
   size_t peak;     /* as stats.max_allocated, but never reset */
@@ -102,14 +102,14 @@ static lm_status out_of_memory(const lm_driver *driver, lm_device device, size_t
 static void *take_cached(cache *p, int class, size_t size, lm_age *age) {
   void *block = NULL;
   pthread_mutex_lock(&p->lock);
-  bool lends = size >= LEND_FROM && p->nlent < LENT && p->stats.allocated + size <= p->peak;
-  int last = lends && class + LEND_CLASSES < CLASSES ? class + LEND_CLASSES : class;
+  bool oversizes = size >= OVERSIZE_FROM && p->noversize < MAX_OVERSIZE && p->stats.allocated + size <= p->peak;
+  int last = oversizes && class + OVERSIZE_CLASSES < CLASSES ? class + OVERSIZE_CLASSES : class;
   for (int c = class; c <= last && !block; c++) {
     bin *b = &p->bins[c];
     if (b->n == 0) continue;
     block = b->block[--b->n].at;
     age->cold = p->handed - b->block[b->n].last > LM_COLD_BYTES;
-    if (c != class) p->lent[p->nlent++] = (loan){block, c};
+    if (c != class) p->oversize[p->noversize++] = (oversize_block){block, c};
     count_in(p, size, age);
   }
   pthread_mutex_unlock(&p->lock);
@@ -118,10 +118,10 @@ static void *take_cached(cache *p, int class, size_t size, lm_age *age) {
 
 /* The class of a block that comes back. */
 static int own_class(cache *p, const void *block, int class) {
-  for (int i = 0; i < p->nlent; i++) {
-    if (p->lent[i].block != block) continue;
-    class = p->lent[i].class;
-    p->lent[i] = p->lent[--p->nlent];
+  for (int i = 0; i < p->noversize; i++) {
+    if (p->oversize[i].block != block) continue;
+    class = p->oversize[i].class;
+    p->oversize[i] = p->oversize[--p->noversize];
     break;
   }
   return class;

@@ -149,7 +149,7 @@ lm_status lm_stream_mark(lm_stream *s, void **event) {
 done:
   pthread_rwlock_unlock(&lm_captures);
   if (status != LM_OK && *event) {
-    lm_event_give(s->device, false, *event);
+    lm_event_put(s->device, false, *event);
     *event = NULL;
   }
   return status;
@@ -174,7 +174,7 @@ static lm_status wait_by_event(lm_stream *waiter, lm_stream *on, lm_graph *captu
   TRY(lm_stream_mark(on, &event));
   if (event) TRY(lm_stream_wait_event(waiter, event, capture));
 done:
-  if (event) lm_event_give(on->device, false, event);
+  if (event) lm_event_put(on->device, false, event);
   return status;
 }
 
@@ -238,12 +238,12 @@ static lm_status synchronize_each(lm_device device) {
     TRY(lm_stream_mark(s, &event));
     if (!event) continue;
     TRY(driver->event_synchronize(ordinal, event));
-    lm_event_give(device, false, event);
+    lm_event_put(device, false, event);
     event = NULL;
     lm_stream_done(s, given);
   }
 done:
-  if (event) lm_event_give(device, false, event);
+  if (event) lm_event_put(device, false, event);
   return status;
 }
 
@@ -255,9 +255,9 @@ lm_status lm_device_synchronize(lm_device device) {
   if (!lm_has_streams(driver)) return driver->synchronize(lm_device_physical(device));
   lm_status status = lm_graph_forbids("synchronize");
   if (status == LM_OK) status = synchronize_each(device);
-  if (status != LM_OK || !lm_graph_keep_out()) return status;
+  if (status != LM_OK || !lm_graph_block()) return status;
   status = driver->synchronize(lm_device_physical(device));
-  lm_graph_let_in();
+  lm_graph_unblock();
   return status;
 }
 

@@ -60,6 +60,6 @@ lm_status lm_graph_forbids(const char *call);
 void lm_pinned_empty_cache(void);
 /* Events that were let go, to be used again; NULL if there is none. */
 void *lm_event_take(lm_device device, bool timing);
-void lm_event_give(lm_device device, bool timing, void *native);
+void lm_event_put(lm_device device, bool timing, void *native);
 
 #endif

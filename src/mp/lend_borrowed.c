@@ -52,7 +52,7 @@ lm_status lm_lender_gone(lm_device device) {
 
 /* Closing a mapping would break captures: false, and to be tried again, while there is one. */
 static bool release_mapping(mapping *m) {
-  if (!lm_graph_keep_out()) return false;
+  if (!lm_graph_block()) return false;
   pthread_mutex_lock(&opening);
   bool last = --m->rc == 0;
   if (last) {
@@ -65,7 +65,7 @@ static bool release_mapping(mapping *m) {
     lm_driver_of(m->device)->ipc_close(m->ordinal, m->base);
     lm_free(m);
   }
-  lm_graph_let_in();
+  lm_graph_unblock();
   return true;
 }
 

@@ -52,10 +52,10 @@ lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out) {
   lm_status status = LM_OK;
   int ordinal = lm_device_physical(device);
   lm_cudnn *c = take_idle(ordinal, false);
-  bool alone = !c && lm_graph_keep_out();
+  bool alone = !c && lm_graph_block();
   if (!c && !alone) c = take_idle(ordinal, true);
   if (!c) status = make_handle(ordinal, &c);
-  if (alone) lm_graph_let_in();
+  if (alone) lm_graph_unblock();
   TRY(status);
   if (c->stream != stream) {
     TRY(CUDNN(cudnnSetStream(c->handle, stream)));

@@ -147,13 +147,13 @@ static lm_status new_plan(struct card *c, const plan_key *key, plan **out) {
                    "%s: cuFFT has no plan yet for lines of %lld, %lld of them, and a graph is being captured: warm up "
                    "first, by running the same once before the capture",
                    lm_op_running(), (long long)key->n, (long long)key->lines);
-  if (!lm_graph_keep_out()) return lm_fail(LM_E_MISSING, "%s: another thread captures a graph", lm_op_running());
+  if (!lm_graph_block()) return lm_fail(LM_E_MISSING, "%s: another thread captures a graph", lm_op_running());
   TRY(drop_oldest(c));
   TRY(make_plan(key, out));
   (*out)->next = c->plans;
   c->plans = *out;
 done:
-  lm_graph_let_in();
+  lm_graph_unblock();
   return status;
 }
 

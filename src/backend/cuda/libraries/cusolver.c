@@ -125,7 +125,7 @@ lm_status lm_solver_open(const lm_tensor *x, int64_t count, lm_solver_call *c) {
   TRY(lm_lazy_load(&solver_library));
   TRY(lm_lazy_load(&blas_library));
   TRY(lm_cuda_enter(c->device, &c->stream));
-  c->alone = lm_graph_keep_out();
+  c->alone = lm_graph_block();
   if (!c->alone) return lm_fail(LM_E_MISSING, "%s: a graph is being captured", lm_op_running());
   TRY(take_solver(c));
   TRY(lm_tensor_empty(LM_I32, c->device, 1, &(int64_t){2 * count}, LM_CONTIGUOUS, &c->infos));
@@ -144,7 +144,7 @@ void lm_solver_close(lm_solver_call *c) {
     idle[lm_device_physical(c->device)] = c->solver;
   }
   pthread_mutex_unlock(&lock);
-  if (c->alone) lm_graph_let_in();
+  if (c->alone) lm_graph_unblock();
 }
 
 lm_status lm_solver_infos(const lm_solver_call *c, lm_bad_matrix *bad) {
