@@ -127,7 +127,7 @@ static lm_status cast(const target *to, lm_tensor *t, lm_tensor **out) {
     return LM_OK;
   }
   const lm_modes *here = lm_modes_here(); /* what is computed again has to record the same as the first time */
-  bool keep = to->rule == LM_LOWER && !to->mode->uncached && !here->recipe && !here->refill && is_weight(t);
+  bool keep = to->rule == LM_LOWER && !to->mode->uncached && !here->recompute && !here->rerun && is_weight(t);
   return keep ? convert_weight(t, dtype, out) : convert(t, dtype, out);
 }
 

@@ -45,7 +45,7 @@ LM_API lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad);
  * it is; else .grad lies elsewhere, as without a home. home: retained; dense, of the leaf's sizes, dtype and device,
  * and alone on its storage: while another header lies on that (.grad, or a former one that somebody keeps), it is not
  * used. NULL takes the home away. */
-LM_API lm_status lm_set_grad_home(lm_tensor *leaf, lm_tensor *home);
+LM_API lm_status lm_set_grad_buffer(lm_tensor *leaf, lm_tensor *grad_buffer);
 LM_API lm_status lm_retain_grad(lm_tensor *t);
 /* "MulBackward"-like name of what made t ("mul"), NULL for a leaf. */
 LM_API const char *lm_grad_fn_name(const lm_tensor *t);
@@ -98,10 +98,10 @@ LM_API void lm_anomaly_at(const char *where);
  * thread of the backward pass, whose errors its errors are. It is an error if a tensor from outside that is needed was
  * written in place in between. `where`: the script's line, for messages, copied. *out is NULL where nothing is recorded
  * or within another such part, to which all belongs. again.ctx is released when it is not needed any more. */
-typedef struct lm_recipe lm_recipe;
-LM_API lm_status lm_recipe_begin(lm_hook again, const char *where, lm_recipe **out);
-LM_API void lm_recipe_end(lm_recipe *r); /* r may be NULL */
-LM_API bool lm_recipe_here(void);        /* what runs is recorded so, for the first time or again */
+typedef struct lm_recompute lm_recompute;
+LM_API lm_status lm_recompute_begin(lm_hook again, const char *where, lm_recompute **out);
+LM_API void lm_recompute_end(lm_recompute *r); /* r may be NULL */
+LM_API bool lm_recompute_is_active(void);      /* what runs is recorded so, for the first time or again */
 
 /* A user's function (lm.autograd.Function): after its forward ran without recording, ties outputs to
  * inputs by a node whose backward calls fn with the outputs' gradients (NULL: undefined) and wants

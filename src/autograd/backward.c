@@ -35,7 +35,7 @@ static void end_run(lm_pass *r) {
 
 /* ---- the table of leaves */
 
-static lm_leaf_state *leaf_place(lm_leaf_state *table, int room, const lm_node *n) {
+static lm_leaf_state *leaf_slot(lm_leaf_state *table, int room, const lm_node *n) {
   size_t i = ((uintptr_t)n >> 6) * 0x9E3779B97F4A7C15u >> 32;
   for (;; i++) {
     lm_leaf_state *l = &table[i & (size_t)(room - 1)];
@@ -44,17 +44,17 @@ static lm_leaf_state *leaf_place(lm_leaf_state *table, int room, const lm_node *
 }
 
 static lm_status leaf_of(lm_pass *r, lm_node *n, lm_leaf_state **out) {
-  lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+  lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, n);
   if (!l->node && 2 * (r->nleaves + 1) > r->leaf_room) {
     lm_leaf_state *more = lm_calloc((size_t)r->leaf_room * 2, sizeof *more);
     if (!more) return LM_E_OOM;
     for (int i = 0; i < r->leaf_room; i++) {
-      if (r->leaf[i].node) *leaf_place(more, r->leaf_room * 2, r->leaf[i].node) = r->leaf[i];
+      if (r->leaf[i].node) *leaf_slot(more, r->leaf_room * 2, r->leaf[i].node) = r->leaf[i];
     }
     if (r->leaf != r->leaf_small) lm_free(r->leaf);
     r->leaf = more;
     r->leaf_room *= 2;
-    l = leaf_place(r->leaf, r->leaf_room, n);
+    l = leaf_slot(r->leaf, r->leaf_room, n);
   }
   if (!l->node) {
     l->node = n;
@@ -128,7 +128,7 @@ done:
 }
 
 static bool is_needed(lm_pass *r, const lm_node *n) {
-  return n->kind == LM_NODE_LEAF ? leaf_place(r->leaf, r->leaf_room, n)->needed : n->needed;
+  return n->kind == LM_NODE_LEAF ? leaf_slot(r->leaf, r->leaf_room, n)->needed : n->needed;
 }
 
 static int by_number(const void *a, const void *b) {
@@ -157,7 +157,7 @@ static lm_status mark_needed(lm_pass *r) {
     if (n->kind != LM_NODE_LEAF) {
       n->needed = atomic_load_explicit(&n->run, memory_order_relaxed) == r;
     } else {
-      lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+      lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, n);
       if (l->node) l->needed = true;
     }
   }
@@ -220,7 +220,7 @@ lm_status lm_pass_finish_leaf(lm_pass *r, lm_leaf_state *l) {
   lm_tensor *g = NULL;
   lm_node *n = l->node;
   lm_node_out *o = &n->out[0];
-  if (r->team) TRY(lm_team_collect(r, n, 0, &l->grad));
+  if (r->parallel) TRY(lm_parallel_pass_collect(r, n, 0, &l->grad));
   g = l->grad;
   l->grad = NULL;
   if (!g || !l->needed) goto done;
@@ -239,20 +239,20 @@ done:
 
 /* Where the gradient that is about to be made for the edge shall lie: in its leaf's home, if no other is to come or
  * there already. A new reference. */
-static lm_tensor *home_of(lm_pass *r, lm_edge e) {
+static lm_tensor *grad_buffer_of(lm_pass *r, lm_edge e) {
   if (e.node->kind != LM_NODE_LEAF || r->a->create_graph || r->a->ninputs > 0) return NULL;
-  if (!atomic_load_explicit(&e.node->out[0].watch->home, memory_order_relaxed)) return NULL;
-  const lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, e.node);
-  bool is_free = r->team ? lm_team_leaf_is_free(r, l) : l->waits_for == 1 && !l->grad;
-  return is_free ? lm_leaf_home(e.node) : NULL;
+  if (!atomic_load_explicit(&e.node->out[0].watch->grad_buffer, memory_order_relaxed)) return NULL;
+  const lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, e.node);
+  bool is_free = r->parallel ? lm_parallel_pass_leaf_is_free(r, l) : l->waits_for == 1 && !l->grad;
+  return is_free ? lm_leaf_grad_buffer(e.node) : NULL;
 }
 
 static lm_status fit(lm_pass *r, lm_edge e, lm_tensor **g) {
-  lm_tensor *home = home_of(r, e);
-  if (home) lm_tensor_set_next_out(home);
+  lm_tensor *grad_buffer = grad_buffer_of(r, e);
+  if (grad_buffer) lm_tensor_set_next_out(grad_buffer);
   lm_status status = lm_fit_gradient(lm_edge_meta(e), g);
-  if (home) lm_tensor_set_next_out(NULL);
-  lm_release(home);
+  if (grad_buffer) lm_tensor_set_next_out(NULL);
+  lm_release(grad_buffer);
   return status;
 }
 
@@ -263,21 +263,22 @@ static lm_status deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor *
   lm_leaf_state *leaf = NULL;
   lm_tensor **sum = &e.node->out[e.slot].grad;
   if (e.node->kind == LM_NODE_LEAF) {
-    leaf = leaf_place(r->leaf, r->leaf_room, e.node);
+    leaf = leaf_slot(r->leaf, r->leaf_room, e.node);
     sum = &leaf->grad;
   }
   if (g) {
     TRY(fit(r, e, &g));
-    if (r->team) TRY(lm_team_place(r, from->lane, e, &sum));
+    if (r->parallel) TRY(lm_parallel_pass_sum_slot(r, from->device_queue, e, &sum));
     status = lm_sum_gradient(sum, g, r->a->create_graph);
     g = NULL;
     if (status != LM_OK) goto done;
   }
   if (!from) goto done;
-  bool last = r->team ? lm_team_arrived(r, from, e.node, leaf) : --*(leaf ? &leaf->waits_for : &e.node->waits_for) == 0;
+  bool last = r->parallel ? lm_parallel_pass_arrived(r, from, e.node, leaf)
+                          : --*(leaf ? &leaf->waits_for : &e.node->waits_for) == 0;
   if (last && leaf) {
-    status = r->team ? lm_team_finish_leaf(r, leaf) : lm_pass_finish_leaf(r, leaf);
-  } else if (last && !r->team) {
+    status = r->parallel ? lm_parallel_pass_finish_leaf(r, leaf) : lm_pass_finish_leaf(r, leaf);
+  } else if (last && !r->parallel) {
     push_ready(r, e.node);
   }
 done:
@@ -290,7 +291,7 @@ static lm_status collect(lm_pass *r, lm_node *n, lm_tensor **g, bool *any) {
   lm_status status = LM_OK;
   for (int s = 0; s < n->nout; s++) {
     lm_node_out *o = &n->out[s];
-    if (r->team) TRY(lm_team_collect(r, n, s, &o->grad));
+    if (r->parallel) TRY(lm_parallel_pass_collect(r, n, s, &o->grad));
     g[s] = o->grad;
     o->grad = NULL;
     if (!g[s]) continue;
@@ -307,40 +308,41 @@ done:
 
 /* What the node's one input gets, if that is wanted, is added to what it has, where that is possible without a tensor
  * of all of it. */
-static lm_status add_part(lm_pass *r, lm_node *n, const lm_wish *wish, lm_tensor *g, bool *added) {
+static lm_status add_part(lm_pass *r, lm_node *n, const lm_grad_request *grad_request, lm_tensor *g, bool *added) {
   *added = false;
   bool is_part = n->kind == LM_NODE_OP && (n->op == LM_OP_select || n->op == LM_OP_narrow || n->op == LM_OP_slice);
-  if (!is_part || !wish[0].wanted || r->team || r->a->create_graph || r->anomaly) return LM_OK;
+  if (!is_part || !grad_request[0].wanted || r->parallel || r->a->create_graph || r->anomaly) return LM_OK;
   lm_edge e = n->edge[0];
   bool leaf = e.node->kind == LM_NODE_LEAF;
-  lm_tensor *sum = leaf ? leaf_place(r->leaf, r->leaf_room, e.node)->grad : e.node->out[e.slot].grad;
+  lm_tensor *sum = leaf ? leaf_slot(r->leaf, r->leaf_room, e.node)->grad : e.node->out[e.slot].grad;
   return lm_sum_part_gradient(n, sum, g, added);
 }
 
 lm_status lm_pass_step(lm_pass *r, lm_node *n) {
   lm_status status = LM_OK;
   lm_tensor *small[2 * LM_PASS_SMALL] = {NULL}, **g = small, **gin;
-  lm_wish wish_small[LM_PASS_SMALL], *wish = wish_small;
+  lm_grad_request grad_request_small[LM_PASS_SMALL], *grad_request = grad_request_small;
   bool any = false, added = false;
   void *big = NULL;
   if (n->nout + n->nedge > 2 * LM_PASS_SMALL || n->nedge > LM_PASS_SMALL) {
     size_t pointers = (size_t)(n->nout + n->nedge);
-    big = lm_calloc(1, pointers * sizeof *g + (size_t)n->nedge * sizeof *wish);
+    big = lm_calloc(1, pointers * sizeof *g + (size_t)n->nedge * sizeof *grad_request);
     if (!big) return LM_E_OOM;
     g = big;
-    wish = (lm_wish *)(g + pointers);
+    grad_request = (lm_grad_request *)(g + pointers);
   }
   gin = g + n->nout;
   TRY(collect(r, n, g, &any));
   if (!n->passes_on) goto done;
   for (int k = 0; k < n->nedge; k++) {
-    wish[k].wanted = n->edge[k].node && is_needed(r, n->edge[k].node);
-    wish[k].home = any && wish[k].wanted && n->kind == LM_NODE_OP ? home_of(r, n->edge[k]) : NULL;
+    grad_request[k].wanted = n->edge[k].node && is_needed(r, n->edge[k].node);
+    grad_request[k].grad_buffer =
+        any && grad_request[k].wanted && n->kind == LM_NODE_OP ? grad_buffer_of(r, n->edge[k]) : NULL;
   }
   if (any) {
-    status = add_part(r, n, wish, g[0], &added);
-    if (status == LM_OK && !added) status = lm_node_gradients(n, g, wish, r->a->create_graph, gin);
-    for (int k = 0; k < n->nedge; k++) lm_release(wish[k].home);
+    status = add_part(r, n, grad_request, g[0], &added);
+    if (status == LM_OK && !added) status = lm_node_gradients(n, g, grad_request, r->a->create_graph, gin);
+    for (int k = 0; k < n->nedge; k++) lm_release(grad_request[k].grad_buffer);
     if (status == LM_OK && r->anomaly)
       status = lm_anomaly_check(n, g, gin);
     else if (status != LM_OK)
@@ -350,10 +352,10 @@ lm_status lm_pass_step(lm_pass *r, lm_node *n) {
       lm_release(g[s]);
       g[s] = NULL;
     }
-    if (!r->a->retain_graph) lm_node_spend(n);
+    if (!r->a->retain_graph) lm_node_free_saved(n);
   }
   for (int k = 0; k < n->nedge; k++) {
-    if (!wish[k].wanted) continue;
+    if (!grad_request[k].wanted) continue;
     lm_tensor *mine = gin[k];
     gin[k] = NULL;
     status = deliver(r, n, n->edge[k], mine);
@@ -430,13 +432,13 @@ static lm_status go(lm_pass *r) {
   for (int i = 0; i < a->nroots; i++) {
     lm_node *n = r->edge[i].node;
     if (n->kind == LM_NODE_LEAF) {
-      lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+      lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, n);
       if (l->waits_for == 0) TRY(lm_pass_finish_leaf(r, l));
     } else if (n->waits_for == 0 && n->needed && !n->queued) {
       push_ready(r, n);
     }
   }
-  if (!r->several_devices || !lm_team_work_off(r, &status)) {
+  if (!r->several_devices || !lm_backward_run_parallel(r, &status)) {
     while (r->nready > 0) TRY(lm_pass_step(r, pop_ready(r)));
   }
   if (status != LM_OK) goto done;
@@ -472,13 +474,13 @@ done:
 bool lm_backward_reaches(const lm_tensor *leaf) {
   const lm_node *n = leaf->grad ? leaf->grad->node : NULL;
   for (lm_pass *r = innermost; n && r; r = r->outer) {
-    const lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+    const lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, n);
     if (l->node && l->needed) return true;
   }
   return false;
 }
 
-static lm_status work_off(lm_finally *f, lm_status status) {
+static lm_status run_nodes(lm_finally *f, lm_status status) {
   while (f) {
     lm_finally *next = f->next;
     lm_tensor *unused = NULL;
@@ -515,7 +517,7 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   lm_status status = go(&r);
   innermost = r.outer;
   end_run(&r);
-  status = work_off(r.finally, status);
+  status = run_nodes(r.finally, status);
   lm_modes_swap(before);
   if (status != LM_OK) {
     for (int i = 0; i < a->ninputs; i++) {

@@ -26,85 +26,85 @@
 #include "device/stream.h"
 #include "op/backend.h"
 
-enum { LANES = 64 };
+enum { MAX_DEVICE_QUEUES = 64 };
 
 typedef struct part { /* a gradient left by another lane */
   lm_edge to;         /* borrowed */
-  int lane;
+  int device_queue;
   lm_tensor *sum;
   struct part *next;
 } part;
 
-typedef struct errand { /* what a lane asks the calling thread to do */
-  lm_node *node;        /* the lane waits, and has the errand on its stack; or: */
+typedef struct main_thread_request { /* what a lane asks the calling thread to do */
+  lm_node *node;                     /* the lane waits, and has the errand on its stack; or: */
   lm_leaf_state *leaf;
   uint64_t number;
-  int lane;
+  int device_queue;
   lm_status status;
   enum { WAITS, RUNS, DONE } state;
-  struct errand *next;
-} errand;
+  struct main_thread_request *next;
+} main_thread_request;
 
-typedef struct lane {
+typedef struct device_queue {
   lm_device device;
   lm_node **node; /* the latest first */
   int n, next;    /* next: the one that runs, or is to */
   lm_stream *stream;
-  struct hand *hand;   /* NULL: the calling thread's */
-  pthread_cond_t wake; /* its next node may be ready, its errand be done, or the pass have failed */
-} lane;
+  struct worker *worker; /* NULL: the calling thread's */
+  pthread_cond_t wake;   /* its next node may be ready, its errand be done, or the pass have failed */
+} device_queue;
 
-typedef struct lm_team {
+typedef struct lm_parallel_pass {
   lm_pass *run;
   pthread_t caller;
   lm_dtype default_dtype;
   int threads;          /* OpenMP's, for each lane; 0: as they are */
   pthread_mutex_t lock; /* over all that follows, and over waits_for of the pass's nodes and leaves */
   part *parts;
-  errand *errands; /* the next first */
+  main_thread_request *main_thread_requests; /* the next first */
   bool ordered;
-  bool leader_waits; /* for other lanes to get further */
-  int busy;          /* lanes of other threads that are not through */
+  bool main_thread_waits; /* for other lanes to get further */
+  int busy;               /* lanes of other threads that are not through */
   lm_saved_error failed;
-  int nlanes;
-  lane lane[LANES];
-} lm_team;
+  int ndevice_queues;
+  device_queue device_queue[MAX_DEVICE_QUEUES];
+} lm_parallel_pass;
 
 static _Atomic int order_kept;
 
 void lm_backward_keep_order(bool on) { atomic_fetch_add(&order_kept, on ? 1 : -1); }
 
-static void fail_locked(lm_team *t, lm_status status) {
+static void fail_locked(lm_parallel_pass *t, lm_status status) {
   if (t->failed.status != LM_OK) return;
   lm_error_save(status, &t->failed);
-  for (int i = 0; i < t->nlanes; i++) pthread_cond_broadcast(&t->lane[i].wake);
+  for (int i = 0; i < t->ndevice_queues; i++) pthread_cond_broadcast(&t->device_queue[i].wake);
 }
 
 /* ---- gradients between lanes */
 
-static int lane_of(const lm_team *t, lm_device device) {
-  for (int i = 0; i < t->nlanes; i++) {
-    if (t->lane[i].device == device) return i;
+static int queue_of(const lm_parallel_pass *t, lm_device device) {
+  for (int i = 0; i < t->ndevice_queues; i++) {
+    if (t->device_queue[i].device == device) return i;
   }
   return 0;
 }
 
-static int lane_of_target(const lm_team *t, const lm_node *n) {
-  return n->kind == LM_NODE_LEAF ? lane_of(t, n->out[0].meta.device) : n->lane;
+static int queue_of_target(const lm_parallel_pass *t, const lm_node *n) {
+  return n->kind == LM_NODE_LEAF ? queue_of(t, n->out[0].meta.device) : n->device_queue;
 }
 
-lm_status lm_team_place(lm_pass *r, int from, lm_edge e, lm_tensor ***sum) {
-  lm_team *t = r->team;
-  if (lane_of_target(t, e.node) == from) return LM_OK;
+lm_status lm_parallel_pass_sum_slot(lm_pass *r, int from, lm_edge e, lm_tensor ***sum) {
+  lm_parallel_pass *t = r->parallel;
+  if (queue_of_target(t, e.node) == from) return LM_OK;
   pthread_mutex_lock(&t->lock);
   part *p = t->parts;
-  while (p && (p->to.node != e.node || p->to.slot != e.slot || p->lane != from)) p = p->next;
+  while (p && (p->to.node != e.node || p->to.slot != e.slot || p->device_queue != from)) p = p->next;
   pthread_mutex_unlock(&t->lock);
   if (!p) {
     p = lm_calloc(1, sizeof *p);
     if (!p) return LM_E_OOM;
     p->to = e;
-    p->lane = from;
+    p->device_queue = from;
     pthread_mutex_lock(&t->lock);
     p->next = t->parts;
     t->parts = p;
@@ -114,24 +114,24 @@ lm_status lm_team_place(lm_pass *r, int from, lm_edge e, lm_tensor ***sum) {
   return LM_OK;
 }
 
-bool lm_team_arrived(lm_pass *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf) {
-  lm_team *t = r->team;
+bool lm_parallel_pass_arrived(lm_pass *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf) {
+  lm_parallel_pass *t = r->parallel;
   pthread_mutex_lock(&t->lock);
   bool last = --*(leaf ? &leaf->waits_for : &target->waits_for) == 0;
   if (leaf && (leaf->last == 0 || from->number < leaf->last)) leaf->last = from->number;
   if (last && !leaf) {
-    lane *l = &t->lane[target->lane];
+    device_queue *l = &t->device_queue[target->device_queue];
     if (l->next < l->n && l->node[l->next] == target) pthread_cond_signal(&l->wake);
   }
   pthread_mutex_unlock(&t->lock);
   return last;
 }
 
-static part *take_first_part(lm_team *t, const lm_node *n, int slot) {
+static part *take_first_part(lm_parallel_pass *t, const lm_node *n, int slot) {
   part **best = NULL;
   pthread_mutex_lock(&t->lock);
   for (part **p = &t->parts; *p; p = &(*p)->next) {
-    if ((*p)->to.node == n && (*p)->to.slot == slot && (!best || (*p)->lane < (*best)->lane)) best = p;
+    if ((*p)->to.node == n && (*p)->to.slot == slot && (!best || (*p)->device_queue < (*best)->device_queue)) best = p;
   }
   part *taken = best ? *best : NULL;
   if (taken) *best = taken->next;
@@ -139,17 +139,17 @@ static part *take_first_part(lm_team *t, const lm_node *n, int slot) {
   return taken;
 }
 
-lm_status lm_team_collect(lm_pass *r, const lm_node *n, int slot, lm_tensor **sum) {
+lm_status lm_parallel_pass_collect(lm_pass *r, const lm_node *n, int slot, lm_tensor **sum) {
   lm_status status = LM_OK;
-  for (part *p; status == LM_OK && (p = take_first_part(r->team, n, slot));) {
+  for (part *p; status == LM_OK && (p = take_first_part(r->parallel, n, slot));) {
     if (p->sum) status = lm_sum_gradient(sum, p->sum, false);
     lm_free(p);
   }
   return status;
 }
 
-bool lm_team_leaf_is_free(lm_pass *r, const lm_leaf_state *l) {
-  lm_team *t = r->team;
+bool lm_parallel_pass_leaf_is_free(lm_pass *r, const lm_leaf_state *l) {
+  lm_parallel_pass *t = r->parallel;
   pthread_mutex_lock(&t->lock);
   bool is_free = l->waits_for == 1 && !l->grad;
   for (const part *p = t->parts; p && is_free; p = p->next) is_free = p->to.node != l->node;
@@ -160,26 +160,27 @@ bool lm_team_leaf_is_free(lm_pass *r, const lm_leaf_state *l) {
 /* ---- errands */
 
 /* Of one node's leaves the one that was made first: as a rule in the order of the node's edges. */
-static bool comes_before(const errand *a, const errand *b) {
+static bool comes_before(const main_thread_request *a, const main_thread_request *b) {
   if (a->number != b->number) return a->number > b->number;
   return a->leaf && b->leaf && a->leaf->node->number < b->leaf->node->number;
 }
 
-static void put_locked(lm_team *t, errand *e) {
-  errand **at = &t->errands;
+static void put_locked(lm_parallel_pass *t, main_thread_request *e) {
+  main_thread_request **at = &t->main_thread_requests;
   while (*at && !comes_before(e, *at)) at = &(*at)->next;
   e->next = *at;
   *at = e;
-  pthread_cond_signal(&t->lane[0].wake);
+  pthread_cond_signal(&t->device_queue[0].wake);
 }
 
 /* The lane waits until it is done. */
-static lm_status send(lm_team *t, int lane, lm_node *n) {
-  errand e = {.node = n, .number = n->number, .lane = lane}, **at = &t->errands;
+static lm_status send(lm_parallel_pass *t, int device_queue, lm_node *n) {
+  main_thread_request e = {.node = n, .number = n->number, .device_queue = device_queue},
+                      **at = &t->main_thread_requests;
   pthread_mutex_lock(&t->lock);
   put_locked(t, &e);
   while (e.state == RUNS || (e.state == WAITS && t->failed.status == LM_OK)) {
-    pthread_cond_wait(&t->lane[lane].wake, &t->lock);
+    pthread_cond_wait(&t->device_queue[device_queue].wake, &t->lock);
   }
   while (e.state == WAITS && *at != &e) at = &(*at)->next;
   if (e.state == WAITS) *at = e.next;
@@ -188,9 +189,9 @@ static lm_status send(lm_team *t, int lane, lm_node *n) {
   return status;
 }
 
-static void run_errand_locked(lm_team *t) {
-  errand *e = t->errands;
-  t->errands = e->next;
+static void run_request_locked(lm_parallel_pass *t) {
+  main_thread_request *e = t->main_thread_requests;
+  t->main_thread_requests = e->next;
   e->state = RUNS;
   pthread_mutex_unlock(&t->lock);
   lm_status status = e->node ? lm_pass_step(t->run, e->node) : lm_pass_finish_leaf(t->run, e->leaf);
@@ -199,19 +200,19 @@ static void run_errand_locked(lm_team *t) {
   e->status = status;
   e->state = DONE;
   if (e->node) {
-    pthread_cond_signal(&t->lane[e->lane].wake);
+    pthread_cond_signal(&t->device_queue[e->device_queue].wake);
   } else {
     lm_free(e);
   }
 }
 
-lm_status lm_team_finish_leaf(lm_pass *r, lm_leaf_state *l) {
-  lm_team *t = r->team;
+lm_status lm_parallel_pass_finish_leaf(lm_pass *r, lm_leaf_state *l) {
+  lm_parallel_pass *t = r->parallel;
   bool caller = pthread_equal(t->caller, pthread_self());
   if ((caller && !t->ordered) || !lm_watch_has_hooks(l->node->out[0].watch)) return lm_pass_finish_leaf(r, l);
-  errand *e = lm_calloc(1, sizeof *e);
+  main_thread_request *e = lm_calloc(1, sizeof *e);
   if (!e) return LM_E_OOM;
-  *e = (errand){.leaf = l, .number = l->last};
+  *e = (main_thread_request){.leaf = l, .number = l->last};
   pthread_mutex_lock(&t->lock);
   put_locked(t, e);
   pthread_mutex_unlock(&t->lock);
@@ -220,19 +221,19 @@ lm_status lm_team_finish_leaf(lm_pass *r, lm_leaf_state *l) {
 
 /* Somebody else's code runs with it. */
 static bool runs_hooks(const lm_node *n) {
-  bool any = n->kind == LM_NODE_CUSTOM || n->recipe;
+  bool any = n->kind == LM_NODE_CUSTOM || n->recompute;
   for (int s = 0; s < n->nout && !any; s++) any = lm_watch_has_hooks(n->out[s].watch);
   return any;
 }
 
-static lm_status step(lm_team *t, int k, lm_node *n) {
+static lm_status step(lm_parallel_pass *t, int k, lm_node *n) {
   return k > 0 && runs_hooks(n) ? send(t, k, n) : lm_pass_step(t->run, n);
 }
 
 /* Nothing of this number or a larger one is left in any lane but `own`. */
-static bool is_turn_locked(const lm_team *t, uint64_t number, int own) {
-  for (int k = 0; k < t->nlanes && t->ordered; k++) {
-    const lane *l = &t->lane[k];
+static bool is_next_locked(const lm_parallel_pass *t, uint64_t number, int own) {
+  for (int k = 0; k < t->ndevice_queues && t->ordered; k++) {
+    const device_queue *l = &t->device_queue[k];
     if (k != own && l->next < l->n && l->node[l->next]->number >= number) return false;
   }
   return true;
@@ -241,26 +242,27 @@ static bool is_turn_locked(const lm_team *t, uint64_t number, int own) {
 /* ---- a lane's work */
 
 /* With the lock held: the lane's next node, if its gradients are there. */
-static lm_node *next_locked(lane *l) {
+static lm_node *next_locked(device_queue *l) {
   lm_node *n = l->next < l->n ? l->node[l->next] : NULL;
   return n && n->waits_for == 0 ? n : NULL;
 }
 
-static void step_locked(lm_team *t, int k, lm_node *n) {
+static void step_locked(lm_parallel_pass *t, int k, lm_node *n) {
   pthread_mutex_unlock(&t->lock);
   lm_status status = step(t, k, n);
   pthread_mutex_lock(&t->lock);
-  t->lane[k].next++;
-  if (k > 0 && t->leader_waits) pthread_cond_signal(&t->lane[0].wake);
+  t->device_queue[k].next++;
+  if (k > 0 && t->main_thread_waits) pthread_cond_signal(&t->device_queue[0].wake);
   if (status != LM_OK) fail_locked(t, status);
 }
 
-static void work_off_lane(lm_team *t, int k) {
-  lane *l = &t->lane[k];
+static void run_device_queue(lm_parallel_pass *t, int k) {
+  device_queue *l = &t->device_queue[k];
   lm_modes before = lm_modes_swap((lm_modes){.no_grad = true});
   lm_set_default_dtype(t->default_dtype);
   lm_set_thread_limit(t->threads);
-  for (int i = 0; i < t->nlanes; i++) lm_stream_set_current(t->lane[i].stream); /* a lane copies to others, too */
+  for (int i = 0; i < t->ndevice_queues; i++)
+    lm_stream_set_current(t->device_queue[i].stream); /* a lane copies to others, too */
   pthread_mutex_lock(&t->lock);
   while (t->failed.status == LM_OK && l->next < l->n) {
     lm_node *n = next_locked(l);
@@ -270,29 +272,29 @@ static void work_off_lane(lm_team *t, int k) {
       pthread_cond_wait(&l->wake, &t->lock);
     }
   }
-  for (int i = 0; i < t->nlanes; i++) lm_stream_set_current(lm_stream_by_id(t->lane[i].device, 0));
+  for (int i = 0; i < t->ndevice_queues; i++) lm_stream_set_current(lm_stream_by_id(t->device_queue[i].device, 0));
   t->busy--;
-  pthread_cond_signal(&t->lane[0].wake);
+  pthread_cond_signal(&t->device_queue[0].wake);
   pthread_mutex_unlock(&t->lock);
   lm_modes_swap(before);
 }
 
-static void lead(lm_team *t) {
-  lane *l = &t->lane[0];
+static void run_main_thread(lm_parallel_pass *t) {
+  device_queue *l = &t->device_queue[0];
   int limit = lm_thread_limit();
   if (t->threads > 0) lm_set_thread_limit(t->threads);
   pthread_mutex_lock(&t->lock);
-  while (t->failed.status == LM_OK && (l->next < l->n || t->busy > 0 || t->errands)) {
+  while (t->failed.status == LM_OK && (l->next < l->n || t->busy > 0 || t->main_thread_requests)) {
     lm_node *n = next_locked(l);
-    const errand *e = t->errands;
-    if (e && is_turn_locked(t, e->number, e->node ? e->lane : -1)) {
-      run_errand_locked(t);
-    } else if (n && (!t->ordered || !runs_hooks(n) || is_turn_locked(t, n->number, 0))) {
+    const main_thread_request *e = t->main_thread_requests;
+    if (e && is_next_locked(t, e->number, e->node ? e->device_queue : -1)) {
+      run_request_locked(t);
+    } else if (n && (!t->ordered || !runs_hooks(n) || is_next_locked(t, n->number, 0))) {
       step_locked(t, 0, n);
     } else {
-      t->leader_waits = e || n;
+      t->main_thread_waits = e || n;
       pthread_cond_wait(&l->wake, &t->lock);
-      t->leader_waits = false;
+      t->main_thread_waits = false;
     }
   }
   pthread_mutex_unlock(&t->lock);
@@ -302,26 +304,26 @@ static void lead(lm_team *t) {
 /* ---- the threads. They wait for the next pass, and end with the process. A pass within another's hook, or of another
  * Lua state, gets others. */
 
-typedef struct hand {
+typedef struct worker {
   pthread_cond_t wake, done;
-  lm_team *team; /* NULL: idle */
-  int lane;
-  struct hand *next; /* of those that are idle */
-} hand;
+  lm_parallel_pass *parallel; /* NULL: idle */
+  int device_queue;
+  struct worker *next; /* of those that are idle */
+} worker;
 
-static pthread_mutex_t hands_lock = PTHREAD_MUTEX_INITIALIZER; /* over all hands */
-static hand *idle;
+static pthread_mutex_t workers_lock = PTHREAD_MUTEX_INITIALIZER; /* over all hands */
+static worker *idle;
 
-static void *be_hand(void *arg) {
-  hand *h = arg;
-  pthread_mutex_lock(&hands_lock);
+static void *worker_main(void *arg) {
+  worker *h = arg;
+  pthread_mutex_lock(&workers_lock);
   for (;;) {
-    while (!h->team) pthread_cond_wait(&h->wake, &hands_lock);
-    pthread_mutex_unlock(&hands_lock);
-    work_off_lane(h->team, h->lane);
+    while (!h->parallel) pthread_cond_wait(&h->wake, &workers_lock);
+    pthread_mutex_unlock(&workers_lock);
+    run_device_queue(h->parallel, h->device_queue);
     lm_busy_threads(-1);
-    pthread_mutex_lock(&hands_lock);
-    h->team = NULL;
+    pthread_mutex_lock(&workers_lock);
+    h->parallel = NULL;
     h->next = idle;
     idle = h;
     pthread_cond_broadcast(&h->done);
@@ -329,16 +331,16 @@ static void *be_hand(void *arg) {
   return NULL;
 }
 
-static hand *new_hand(void) {
+static worker *worker_new(void) {
   pthread_t id;
   sigset_t all, before;
-  hand *h = lm_calloc(1, sizeof *h);
+  worker *h = lm_calloc(1, sizeof *h);
   if (!h) return NULL;
   pthread_cond_init(&h->wake, NULL);
   pthread_cond_init(&h->done, NULL);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of scripts */
-  bool made = pthread_create(&id, NULL, be_hand, h) == 0;
+  bool made = pthread_create(&id, NULL, worker_main, h) == 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (made) {
     pthread_detach(id);
@@ -350,89 +352,91 @@ static hand *new_hand(void) {
   return NULL;
 }
 
-static hand *take_hand(void) {
-  pthread_mutex_lock(&hands_lock);
-  hand *h = idle;
+static worker *acquire_worker(void) {
+  pthread_mutex_lock(&workers_lock);
+  worker *h = idle;
   if (h) idle = h->next;
-  pthread_mutex_unlock(&hands_lock);
-  return h ? h : new_hand();
+  pthread_mutex_unlock(&workers_lock);
+  return h ? h : worker_new();
 }
 
-static bool take_hands(lm_team *t) {
-  for (int k = 1; k < t->nlanes; k++) {
-    if ((t->lane[k].hand = take_hand())) continue;
-    pthread_mutex_lock(&hands_lock);
+static bool acquire_workers(lm_parallel_pass *t) {
+  for (int k = 1; k < t->ndevice_queues; k++) {
+    if ((t->device_queue[k].worker = acquire_worker())) continue;
+    pthread_mutex_lock(&workers_lock);
     while (--k > 0) {
-      t->lane[k].hand->next = idle;
-      idle = t->lane[k].hand;
+      t->device_queue[k].worker->next = idle;
+      idle = t->device_queue[k].worker;
     }
-    pthread_mutex_unlock(&hands_lock);
+    pthread_mutex_unlock(&workers_lock);
     return false;
   }
   return true;
 }
 
-static void set_to_work(lm_team *t) {
-  t->busy = t->nlanes - 1;
-  pthread_mutex_lock(&hands_lock);
-  for (int k = 1; k < t->nlanes; k++) {
-    hand *h = t->lane[k].hand;
-    h->lane = k;
-    h->team = t;
+static void start_worker(lm_parallel_pass *t) {
+  t->busy = t->ndevice_queues - 1;
+  pthread_mutex_lock(&workers_lock);
+  for (int k = 1; k < t->ndevice_queues; k++) {
+    worker *h = t->device_queue[k].worker;
+    h->device_queue = k;
+    h->parallel = t;
     lm_busy_threads(1);
     pthread_cond_signal(&h->wake);
   }
-  pthread_mutex_unlock(&hands_lock);
+  pthread_mutex_unlock(&workers_lock);
 }
 
-static void wait_for_hands(lm_team *t) {
-  pthread_mutex_lock(&hands_lock);
-  for (int k = 1; k < t->nlanes; k++) {
-    hand *h = t->lane[k].hand;
-    while (h->team == t) pthread_cond_wait(&h->done, &hands_lock);
+static void wait_for_workers(lm_parallel_pass *t) {
+  pthread_mutex_lock(&workers_lock);
+  for (int k = 1; k < t->ndevice_queues; k++) {
+    worker *h = t->device_queue[k].worker;
+    while (h->parallel == t) pthread_cond_wait(&h->done, &workers_lock);
   }
-  pthread_mutex_unlock(&hands_lock);
+  pthread_mutex_unlock(&workers_lock);
 }
 
 /* ---- lanes */
 
 /* An index into lanes for each node; nodes that are not needed come behind the last. */
-static void assign(lm_team *t) {
+static void assign(lm_parallel_pass *t) {
   lm_pass *r = t->run;
-  t->nlanes = 1;
-  t->lane[0].device = lm_edge_meta(r->edge[0])->device;
+  t->ndevice_queues = 1;
+  t->device_queue[0].device = lm_edge_meta(r->edge[0])->device;
   for (int i = 0; i < r->nnodes; i++) {
     lm_node *n = r->node[i];
     lm_device device = n->out[0].meta.device;
-    n->lane = LANES;
+    n->device_queue = MAX_DEVICE_QUEUES;
     if (!n->needed) continue;
-    n->lane = n->kind == LM_NODE_CUSTOM ? 0 : (uint8_t)lane_of(t, device);
-    if (n->lane > 0 || n->kind == LM_NODE_CUSTOM || t->lane[0].device == device || t->nlanes == LANES) continue;
-    n->lane = (uint8_t)t->nlanes;
-    t->lane[t->nlanes++].device = device;
+    n->device_queue = n->kind == LM_NODE_CUSTOM ? 0 : (uint8_t)queue_of(t, device);
+    if (n->device_queue > 0 || n->kind == LM_NODE_CUSTOM || t->device_queue[0].device == device ||
+        t->ndevice_queues == MAX_DEVICE_QUEUES)
+      continue;
+    n->device_queue = (uint8_t)t->ndevice_queues;
+    t->device_queue[t->ndevice_queues++].device = device;
   }
 }
 
-static int by_lane(const void *a, const void *b) {
+static int by_device_queue(const void *a, const void *b) {
   const lm_node *m = *(lm_node *const *)a, *n = *(lm_node *const *)b;
-  if (m->lane != n->lane) return m->lane - n->lane;
+  if (m->device_queue != n->device_queue) return m->device_queue - n->device_queue;
   return (m->number < n->number) - (m->number > n->number);
 }
 
-static void fill_lanes(lm_team *t) {
+static void fill_device_queues(lm_parallel_pass *t) {
   lm_pass *r = t->run;
-  qsort(r->node, (size_t)r->nnodes, sizeof *r->node, by_lane);
-  for (int i = 0; i < r->nnodes && r->node[i]->lane < LANES; i++) {
-    lane *l = &t->lane[r->node[i]->lane];
+  qsort(r->node, (size_t)r->nnodes, sizeof *r->node, by_device_queue);
+  for (int i = 0; i < r->nnodes && r->node[i]->device_queue < MAX_DEVICE_QUEUES; i++) {
+    device_queue *l = &t->device_queue[r->node[i]->device_queue];
     if (l->n++ == 0) l->node = &r->node[i];
   }
 }
 
-static lm_status prepare(lm_team *t) {
+static lm_status prepare(lm_parallel_pass *t) {
   lm_status status = LM_OK;
   int cpus = 0;
-  for (int k = 0; k < t->nlanes; k++) {
-    lane *l = &t->lane[k];
+  for (int k = 0; k < t->ndevice_queues; k++) {
+    device_queue *l = &t->device_queue[k];
     cpus += LM_DEVICE_KIND(l->device) == LM_CPU;
     if (!(l->stream = lm_stream_current(l->device))) TRY(LM_E_DEVICE);
   }
@@ -442,9 +446,9 @@ done:
   return status;
 }
 
-bool lm_team_work_off(lm_pass *r, lm_status *status) {
+bool lm_backward_run_parallel(lm_pass *r, lm_status *status) {
   if (r->a->create_graph || lm_graph_capturing()) return false;
-  lm_team *t = lm_calloc(1, sizeof *t);
+  lm_parallel_pass *t = lm_calloc(1, sizeof *t);
   if (!t) return false;
   t->run = r;
   t->caller = pthread_self();
@@ -452,20 +456,20 @@ bool lm_team_work_off(lm_pass *r, lm_status *status) {
   t->ordered = atomic_load(&order_kept) > 0;
   assign(t);
   *status = prepare(t);
-  if (*status != LM_OK || t->nlanes == 1 || !take_hands(t)) {
+  if (*status != LM_OK || t->ndevice_queues == 1 || !acquire_workers(t)) {
     lm_free(t);
     return *status != LM_OK;
   }
-  fill_lanes(t);
+  fill_device_queues(t);
   pthread_mutex_init(&t->lock, NULL);
-  for (int k = 0; k < t->nlanes; k++) pthread_cond_init(&t->lane[k].wake, NULL);
-  r->team = t;
-  set_to_work(t);
-  lead(t);
-  wait_for_hands(t);
-  r->team = NULL;
+  for (int k = 0; k < t->ndevice_queues; k++) pthread_cond_init(&t->device_queue[k].wake, NULL);
+  r->parallel = t;
+  start_worker(t);
+  run_main_thread(t);
+  wait_for_workers(t);
+  r->parallel = NULL;
 
-  for (errand *e = t->errands, *next; e; e = next) { /* leaves that it did not come to */
+  for (main_thread_request *e = t->main_thread_requests, *next; e; e = next) { /* leaves that it did not come to */
     next = e->next;
     lm_free(e);
   }
@@ -474,7 +478,7 @@ bool lm_team_work_off(lm_pass *r, lm_status *status) {
     lm_release(p->sum);
     lm_free(p);
   }
-  for (int k = 0; k < t->nlanes; k++) pthread_cond_destroy(&t->lane[k].wake);
+  for (int k = 0; k < t->ndevice_queues; k++) pthread_cond_destroy(&t->device_queue[k].wake);
   pthread_mutex_destroy(&t->lock);
   *status = lm_error_restore(&t->failed);
   lm_free(t);

@@ -21,18 +21,18 @@ typedef struct lm_pass_input { /* what lm.grad is asked for */
 } lm_pass_input;
 
 struct lm_finally;
-struct lm_team;
+struct lm_parallel_pass;
 
 typedef struct lm_pass {
   struct lm_pass *outer; /* a hook of it has called for this one */
   struct lm_finally *finally, **last_finally;
   const lm_backward_args *a;
   lm_tensor **out;
-  const char *name;     /* for messages: backward or grad */
-  bool anomaly;         /* look for NaN */
-  bool several_devices; /* the nodes are on */
-  struct lm_team *team; /* the threads that share the pass; NULL: this thread alone */
-  int nedges;           /* retained, of the roots, then of the inputs */
+  const char *name;                  /* for messages: backward or grad */
+  bool anomaly;                      /* look for NaN */
+  bool several_devices;              /* the nodes are on */
+  struct lm_parallel_pass *parallel; /* the threads that share the pass; NULL: this thread alone */
+  int nedges;                        /* retained, of the roots, then of the inputs */
   lm_edge *edge, edge_small[LM_PASS_SMALL];
   lm_pass_input *input, input_small[LM_PASS_SMALL]; /* by their edges */
   int nnodes, room;
@@ -49,19 +49,19 @@ lm_status lm_pass_finish_leaf(lm_pass *r, lm_leaf_state *l);
 
 /* backward_devices.c. Works off all nodes, each device's on a thread of its own; the roots have their gradients. False
  * where the pass has to do without: nothing was begun. */
-bool lm_team_work_off(lm_pass *r, lm_status *status);
+bool lm_backward_run_parallel(lm_pass *r, lm_status *status);
 
-/* For the engine while r->team is there. `lane`: of the node that is being worked off.
+/* For the engine while r->team is there. `device_queue`: of the node that is being worked off.
  * Where a gradient for the edge's target is added: *sum may be replaced by another place. */
-lm_status lm_team_place(lm_pass *r, int lane, lm_edge e, lm_tensor ***sum);
+lm_status lm_parallel_pass_sum_slot(lm_pass *r, int device_queue, lm_edge e, lm_tensor ***sum);
 /* Notes that `from`, one of those the target waits for, has come; `leaf` is the target's state, if it is one. True: it
  * was the last. */
-bool lm_team_arrived(lm_pass *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf);
+bool lm_parallel_pass_arrived(lm_pass *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf);
 /* Adds what other lanes have left for result `slot` of n to *sum. */
-lm_status lm_team_collect(lm_pass *r, const lm_node *n, int slot, lm_tensor **sum);
+lm_status lm_parallel_pass_collect(lm_pass *r, const lm_node *n, int slot, lm_tensor **sum);
 /* lm_pass_finish_leaf, where and when its hooks may run. */
-lm_status lm_team_finish_leaf(lm_pass *r, lm_leaf_state *l);
+lm_status lm_parallel_pass_finish_leaf(lm_pass *r, lm_leaf_state *l);
 /* Nobody but the caller has anything for the leaf, and nothing has come yet. */
-bool lm_team_leaf_is_free(lm_pass *r, const lm_leaf_state *l);
+bool lm_parallel_pass_leaf_is_free(lm_pass *r, const lm_leaf_state *l);
 
 #endif

@@ -24,7 +24,7 @@ static lm_status under_name(lm_op_id id, lm_status status) {
 }
 
 /* What comes before the op itself: what it needs, and whether the call is one of other ops, which are run then. */
-static lm_status look_first(lm_op_id id, const void *args, bool in_place, bool *taken, lm_tensor **out) {
+static lm_status precheck(lm_op_id id, const void *args, bool in_place, bool *taken, lm_tensor **out) {
   const lm_composition *c = &lm_compositions[id];
   lm_status status = c->needs ? c->needs(args) : LM_OK;
   if (status != LM_OK || !c->form) return status;
@@ -37,7 +37,7 @@ static lm_status call_op(lm_op_id id, const void *args, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   bool is_done = false;
-  if (op->looks) TRY(look_first(id, args, false, &is_done, out));
+  if (op->looks) TRY(precheck(id, args, false, &is_done, out));
   if (is_done) return LM_OK;
   if (op->kind == LM_COMP) {
     if (rules->whole && !modes.no_grad && lm_record_may(op, rules, args)) {
@@ -59,7 +59,7 @@ done:
 
 lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   bool taken = false;
-  lm_status status = lm_ops[id].looks ? look_first(id, args, true, &taken, out) : LM_OK;
+  lm_status status = lm_ops[id].looks ? precheck(id, args, true, &taken, out) : LM_OK;
   return status != LM_OK || taken ? status : lm_record_write(id, args, true, out);
 }
 

@@ -6,31 +6,31 @@
 #include "autograd/node.h"
 #include "op/check.h"
 
-/* What `fill` makes of x's sizes and of strides; `place` has these as its base. */
-typedef lm_status (*place_fn)(const void *args, lm_view_place *place);
+/* What `fill` makes of x's sizes and of strides; `geometry` has these as its base. */
+typedef lm_status (*geometry_fn)(const void *args, lm_view_geometry *geometry);
 
 /* The view of x that fill says, and in its gradient the same for an x that is contiguous, wherever x's elements lie. */
-static lm_status seen(lm_tensor *x, place_fn fill, const void *args, lm_tensor **out) {
+static lm_status seen(lm_tensor *x, geometry_fn fill, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_view_place memory = {.base_ndim = x->ndim}, place;
+  lm_view_geometry memory = {.base_ndim = x->ndim}, geometry;
   memcpy(memory.base_size, x->size, sizeof x->size);
-  place = memory;
+  geometry = memory;
   memcpy(memory.base_stride, x->stride, sizeof x->stride);
   int64_t step = 1;
   for (int d = x->ndim - 1; d >= 0; d--) {
-    place.base_stride[d] = step;
+    geometry.base_stride[d] = step;
     step *= x->size[d] > 0 ? x->size[d] : 1;
   }
   TRY(fill(args, &memory));
-  TRY(fill(args, &place));
-  TRY(lm_view_at(x, &memory, &place, out));
+  TRY(fill(args, &geometry));
+  TRY(lm_view_at(x, &memory, &geometry, out));
 done:
   return status;
 }
 
 /* ---- diagonal */
 
-static lm_status diagonal_place(const void *args, lm_view_place *p) {
+static lm_status diagonal_geometry(const void *args, lm_view_geometry *p) {
   lm_status status = LM_OK;
   const lm_diagonal_args *a = args;
   int d, e;
@@ -57,12 +57,12 @@ lm_status lm_composite_diagonal(const lm_diagonal_args *a, lm_tensor **out) {
   if (a->x->ndim < 2) {
     return lm_fail(LM_E_SHAPE, "diagonal: x is %s; it has to have 2 dims or more", lm_shape_of(a->x));
   }
-  return seen(a->x, diagonal_place, a, out);
+  return seen(a->x, diagonal_geometry, a, out);
 }
 
 /* ---- unfold */
 
-static lm_status unfold_place(const void *args, lm_view_place *p) {
+static lm_status unfold_geometry(const void *args, lm_view_geometry *p) {
   lm_status status = LM_OK;
   const lm_unfold_args *a = args;
   int dim;
@@ -90,14 +90,14 @@ lm_status lm_composite_unfold(const lm_unfold_args *a, lm_tensor **out) {
   if (a->x->ndim == LM_MAX_DIMS) {
     return lm_fail(LM_E_SHAPE, "unfold: %s has %d dims already, the most there can be", lm_shape_of(a->x), LM_MAX_DIMS);
   }
-  return seen(a->x, unfold_place, a, out);
+  return seen(a->x, unfold_geometry, a, out);
 }
 
 /* ---- as_strided */
 
 lm_status lm_composite_as_strided(const lm_as_strided_args *a, lm_tensor **out) {
   lm_tensor *x = a->x;
-  lm_view_place p = {.ndim = a->size.n < 0 ? 0 : a->size.n, .base_ndim = x->ndim};
+  lm_view_geometry p = {.ndim = a->size.n < 0 ? 0 : a->size.n, .base_ndim = x->ndim};
   int64_t begin = (x->data - (char *)x->storage->data) / (int64_t)lm_dtype_size((lm_dtype)x->dtype);
   if (p.ndim != (a->stride.n < 0 ? 0 : a->stride.n)) {
     return lm_fail(LM_E_ARG, "as_strided: %d sizes and %d strides; one stride for each size wanted", p.ndim,

@@ -56,7 +56,7 @@ lm_status lm_custom_record(const lm_custom *c) {
   if (c->nout > UINT8_MAX) TRY(lm_fail(LM_E_ARG, "%s: %d results; there can be %d", c->name, c->nout, UINT8_MAX));
   for (int i = 0; i < c->nout; i++) TRY(check_output(c, i));
   TRY(new_node(c, &n));
-  TRY(lm_recipe_make_room());
+  TRY(lm_recompute_reserve());
   for (int i = 0; i < c->nout; i++) TRY(lm_grad_need(c->out[i], &m));
   for (int i = 0; i < c->nout; i++) { /* nothing fails from here on */
     lm_tensor *t = c->out[i];
@@ -72,7 +72,7 @@ lm_status lm_custom_record(const lm_custom *c) {
   s->fn = c->fn;
   s->ctx = c->ctx;
   s->release = c->release;
-  lm_recipe_note(n);
+  lm_recompute_add_node(n);
   lm_node_release(n);
   return LM_OK;
 done:

@@ -43,7 +43,7 @@ lm_tensor *lm_f_zero_for(lm_expr *e, lm_tensor *g, lm_ints size) {
   return g ? lm_e_expand(e, lm_e_zeros(e, (lm_ints){0}, g->dtype, g->device), size) : NULL;
 }
 
-lm_tensor *lm_f_spread(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
+lm_tensor *lm_f_expand_to(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
   if (!g) return NULL;
   if (g->ndim != 0) g = lm_f_kept(e, g, dims, keepdim, size);
   return lm_e_expand(e, g, size);
@@ -59,7 +59,7 @@ double lm_f_count(lm_expr *e, lm_ints dims, lm_ints size) {
   return n;
 }
 
-lm_tensor *lm_f_place_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size) {
+lm_tensor *lm_f_position_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size) {
   if (!g) return NULL;
   if (size.n == 0) return lm_e_reshape(e, g, size);
   if (dim == LM_NO_DIM) dim = -1;
@@ -70,7 +70,7 @@ lm_tensor *lm_f_place_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t d
   return lm_e_scatter_add(e, lm_f_zero_for(e, g, size), dim, index, g);
 }
 
-lm_tensor *lm_f_bag_of(lm_expr *e, lm_tensor *offsets, lm_tensor *index) {
+lm_tensor *lm_f_embedding_bag_of(lm_expr *e, lm_tensor *offsets, lm_tensor *index) {
   lm_tensor *places = lm_e_arange(e, 1, (double)index->numel + 1, 1, LM_I64, index->device);
   return lm_e_sub(e, lm_e_searchsorted(e, offsets, places, true, false, LM_SIDE_NONE, NULL), lm_e_number(e, 1), 1);
 }
@@ -142,7 +142,7 @@ lm_tensor *lm_f_shifted(lm_expr *e, lm_tensor *t, int64_t dim, bool reverse, dou
   return e->status == LM_OK ? lm_e_cat(e, (lm_list){2, parts}, d) : NULL;
 }
 
-lm_tensor *lm_f_second(lm_expr *e, lm_tensor *t) { return t ? e->last[1] : NULL; }
+lm_tensor *lm_f_second_result(lm_expr *e, lm_tensor *t) { return t ? e->last[1] : NULL; }
 
 lm_tensor *lm_f_product_of_others(lm_expr *e, lm_tensor *t) {
   lm_tensor *before = lm_f_shifted(e, lm_e_cumprod(e, t, -1, false, LM_NO_DTYPE), -1, false, 1);
@@ -222,7 +222,7 @@ static lm_tensor *flat_plane(lm_expr *e, lm_tensor *g) {
   return lm_e_reshape(e, g, size);
 }
 
-lm_tensor *lm_f_pooled_places(lm_expr *e, lm_tensor *g, lm_tensor *places) {
+lm_tensor *lm_f_pooled_indices(lm_expr *e, lm_tensor *g, lm_tensor *places) {
   if (!g) return NULL;
   lm_tensor *values = lm_e_gather(e, flat_plane(e, g), g->ndim - 2, flat_plane(e, places));
   return lm_e_reshape(e, values, size_of(places));
@@ -288,8 +288,8 @@ static bool suits_gpu(const lm_tensor *query, const lm_tensor *key, const lm_ten
   return keys <= FEW_KEYS || (queries >= QUERIES / 2 && rows * ((queries + QUERIES - 1) / QUERIES) >= FEW_BLOCKS);
 }
 
-bool lm_f_suits_attention(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                          const lm_tensor *mask, bool causal, double dropout_p) {
+bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                                 const lm_tensor *mask, bool causal, double dropout_p) {
   (void)e;
   const lm_tensor *all[] = {query, key, value};
   const int ndim = query->ndim;
@@ -305,7 +305,7 @@ bool lm_f_suits_attention(lm_expr *e, const lm_tensor *query, const lm_tensor *k
          (LM_DEVICE_KIND(query->device) == LM_CPU || suits_gpu(query, key, value, mask, causal, dropout_p));
 }
 
-bool lm_f_suits_grouped_norm(lm_expr *e, const lm_tensor *x, const lm_tensor *weight, const lm_tensor *bias) {
+bool lm_f_grouped_norm_is_supported(lm_expr *e, const lm_tensor *x, const lm_tensor *weight, const lm_tensor *bias) {
   (void)e;
   const lm_tensor *params[] = {weight, bias};
   lm_dtype wide = x->dtype == LM_F64 ? LM_F64 : LM_F32;
@@ -316,7 +316,7 @@ bool lm_f_suits_grouped_norm(lm_expr *e, const lm_tensor *x, const lm_tensor *we
   return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float((lm_dtype)x->dtype) && x->numel > 0;
 }
 
-bool lm_f_suits_rms_norm_rows(lm_expr *e, const lm_tensor *x, const lm_tensor *weight) {
+bool lm_f_rms_norm_rows_is_supported(lm_expr *e, const lm_tensor *x, const lm_tensor *weight) {
   (void)e;
   return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float((lm_dtype)x->dtype) && x->numel > 0 &&
          (!weight || (weight->device == x->device && weight->dtype == x->dtype));
@@ -423,7 +423,7 @@ double lm_f_power_of_ten(lm_expr *e, double exponent) {
   return pow(10, exponent);
 }
 
-bool lm_f_is_whole(lm_expr *e, double x) {
+bool lm_f_is_integral(lm_expr *e, double x) {
   (void)e;
   return x == floor(x);
 }

@@ -18,13 +18,14 @@ lm_tensor *lm_f_zeros_of(struct lm_expr *e, lm_tensor *g, lm_ints size);
 /* The same without memory: one zero, expanded, for ops that copy it. */
 lm_tensor *lm_f_zero_for(struct lm_expr *e, lm_tensor *g, lm_ints size);
 /* A reduction's result (or its gradient) broadcast back over `size`. */
-lm_tensor *lm_f_spread(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
+lm_tensor *lm_f_expand_to(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
 /* A reduction's result (or its gradient) with the dims it would have with keepdim. */
 lm_tensor *lm_f_kept(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
 /* How many elements a reduction over dims puts into one. */
 double lm_f_count(struct lm_expr *e, lm_ints dims, lm_ints size);
 /* max_dim, sort, topk and the like: to where the values came from. */
-lm_tensor *lm_f_place_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size);
+lm_tensor *lm_f_position_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim,
+                              lm_ints size);
 /* Entry i of the result is t's entry i - 1 along dim, or with `reverse` i + 1; the one that has none is `edge`. */
 lm_tensor *lm_f_shifted(struct lm_expr *e, lm_tensor *t, int64_t dim, bool reverse, double edge);
 /* prod's gradient: g times the product of the other elements. */
@@ -32,7 +33,7 @@ lm_tensor *lm_f_product_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_t
 /* Of t [..., n] each element's product of all others in its line. */
 lm_tensor *lm_f_product_of_others(struct lm_expr *e, lm_tensor *t);
 /* The second result of the op just called, whose first is t. */
-lm_tensor *lm_f_second(struct lm_expr *e, lm_tensor *t);
+lm_tensor *lm_f_second_result(struct lm_expr *e, lm_tensor *t);
 /* [..., n] -> [rows, n] */
 lm_tensor *lm_f_rows(struct lm_expr *e, lm_tensor *g);
 lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at,
@@ -42,7 +43,7 @@ lm_tensor *lm_f_scattered_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, lm_
 /* pad_around's gradient, of an x of that size. */
 lm_tensor *lm_f_padded_grad(struct lm_expr *e, lm_tensor *g, lm_ints size, lm_ints pad, int mode);
 /* Which bag each entry of index is in; offsets: where each bag begins. All from 1. */
-lm_tensor *lm_f_bag_of(struct lm_expr *e, lm_tensor *offsets, lm_tensor *index);
+lm_tensor *lm_f_embedding_bag_of(struct lm_expr *e, lm_tensor *offsets, lm_tensor *index);
 /* Indices by which x is indexed, whether there are masks among them, and these as places: an index for each of a mask's
  * dims. Valid until the next call of that on this thread. */
 bool lm_f_has_masks(struct lm_expr *e, lm_list indices);
@@ -51,7 +52,7 @@ lm_list lm_f_without_masks(struct lm_expr *e, lm_tensor *x, lm_list indices);
  * along which index is expanded. */
 lm_tensor *lm_f_scatter_counts(struct lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self);
 /* g [..., H, W] read at places [..., h, w], which count through H * W. */
-lm_tensor *lm_f_pooled_places(struct lm_expr *e, lm_tensor *g, lm_tensor *places);
+lm_tensor *lm_f_pooled_indices(struct lm_expr *e, lm_tensor *g, lm_tensor *places);
 /* The first `size` entries of each dim of t, where t has as many dims; else t. */
 lm_tensor *lm_f_cut_to(struct lm_expr *e, lm_tensor *t, lm_ints size);
 lm_tensor *lm_f_unpermuted(struct lm_expr *e, lm_tensor *g, lm_ints dims);
@@ -82,16 +83,17 @@ lm_tensor *lm_f_repeated_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
 lm_tensor *lm_f_summed_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
 /* Whether the op attention computes this: [N, H, L, E] or [H, L, E], no gradient of the mask, and on a GPU only what
  * products would not do faster. */
-bool lm_f_suits_attention(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                          const lm_tensor *mask, bool causal, double dropout_p);
+bool lm_f_attention_is_supported(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key,
+                                 const lm_tensor *value, const lm_tensor *mask, bool causal, double dropout_p);
 
 /* ---- norms */
 
 /* Whether the op grouped_norm computes this: on the CPU, not empty, and the parameters of x's dtype or beside halves of
  * float32. */
-bool lm_f_suits_grouped_norm(struct lm_expr *e, const lm_tensor *x, const lm_tensor *weight, const lm_tensor *bias);
+bool lm_f_grouped_norm_is_supported(struct lm_expr *e, const lm_tensor *x, const lm_tensor *weight,
+                                    const lm_tensor *bias);
 /* Whether the op rms_norm_rows computes this: on the CPU, not empty, and weight of x's dtype. */
-bool lm_f_suits_rms_norm_rows(struct lm_expr *e, const lm_tensor *x, const lm_tensor *weight);
+bool lm_f_rms_norm_rows_is_supported(struct lm_expr *e, const lm_tensor *x, const lm_tensor *weight);
 
 /* ---- linear algebra (formulas_linalg.c), of matrices in the last two dims */
 
@@ -139,7 +141,7 @@ bool lm_f_is_number(struct lm_expr *e, const lm_tensor *t);
 double lm_f_value_of(struct lm_expr *e, lm_tensor *t);
 bool lm_f_is_float(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_is_bool(struct lm_expr *e, const lm_tensor *t);
-bool lm_f_is_whole(struct lm_expr *e, double x);
+bool lm_f_is_integral(struct lm_expr *e, double x);
 /* x, or where t is of integers x cut off to one. */
 double lm_f_cut_for(struct lm_expr *e, const lm_tensor *t, double x);
 /* From 1 to the next larger number of t's dtype; 0 of integers. */

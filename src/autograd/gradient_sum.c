@@ -109,30 +109,31 @@ static bool has_strides(const lm_tensor *t, const int64_t *stride) {
 /* ---- homes */
 
 /* How many headers lie on the home's memory besides the home's own. */
-static int guests_of(const lm_tensor *home) {
-  return atomic_load_explicit(&home->storage->rc, memory_order_acquire) - 1;
+static int header_count(const lm_tensor *grad_buffer) {
+  return atomic_load_explicit(&grad_buffer->storage->rc, memory_order_acquire) - 1;
 }
 
-lm_tensor *lm_leaf_home(const lm_node *leaf) {
+lm_tensor *lm_leaf_grad_buffer(const lm_node *leaf) {
   lm_watch *w = leaf->out[0].watch;
-  lm_tensor *home = NULL;
+  lm_tensor *grad_buffer = NULL;
   pthread_mutex_lock(&w->lock);
-  if (w->home && !w->grad && !w->orphaned && guests_of(w->home) == 0) home = lm_retain(w->home);
+  if (w->grad_buffer && !w->grad && !w->orphaned && header_count(w->grad_buffer) == 0)
+    grad_buffer = lm_retain(w->grad_buffer);
   /* A hook may keep what it is shown, which is then not .grad's. */
-  for (const lm_hook_entry *h = w->hooks; h && home; h = h->next) {
+  for (const lm_hook_entry *h = w->hooks; h && grad_buffer; h = h->next) {
     if (h->after) continue;
-    lm_release(home);
-    home = NULL;
+    lm_release(grad_buffer);
+    grad_buffer = NULL;
   }
   pthread_mutex_unlock(&w->lock);
-  return home;
+  return grad_buffer;
 }
 
 /* g is at home, and nobody else is. */
-static bool is_at_home(const lm_tensor *g, const lm_tensor *home) {
-  return home && g->storage == home->storage && g->data == home->data && g->dtype == home->dtype &&
-         has_strides(g, home->stride) && atomic_load_explicit(&g->rc, memory_order_acquire) == 1 &&
-         guests_of(home) == 1;
+static bool is_in_grad_buffer(const lm_tensor *g, const lm_tensor *grad_buffer) {
+  return grad_buffer && g->storage == grad_buffer->storage && g->data == grad_buffer->data &&
+         g->dtype == grad_buffer->dtype && has_strides(g, grad_buffer->stride) &&
+         atomic_load_explicit(&g->rc, memory_order_acquire) == 1 && header_count(grad_buffer) == 1;
 }
 
 /* A copy of g at home, if there is room; else laid out in memory as its leaf, or contiguous where the leaf is not
@@ -140,10 +141,11 @@ static bool is_at_home(const lm_tensor *g, const lm_tensor *home) {
 static lm_status copy_as_leaf(const lm_node *leaf, lm_tensor *g, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor like = *g, *result = NULL, *same = NULL; /* sizes and strides only */
-  lm_tensor *home = leaf->out[0].watch->home;
+  lm_tensor *grad_buffer = leaf->out[0].watch->grad_buffer;
   memcpy(like.stride, leaf->payload, sizeof(int64_t) * g->ndim);
-  if (home && guests_of(home) == 0 && home->dtype == g->dtype && home->device == g->device && lm_same_shape(home, g)) {
-    TRY(lm_alias(home, &result));
+  if (grad_buffer && header_count(grad_buffer) == 0 && grad_buffer->dtype == g->dtype &&
+      grad_buffer->device == g->device && lm_same_shape(grad_buffer, g)) {
+    TRY(lm_alias(grad_buffer, &result));
   } else if (!lm_is_dense(&like)) {
     TRY(lm_tensor_empty((lm_dtype)g->dtype, g->device, g->ndim, g->size, LM_CONTIGUOUS, &result));
   } else {
@@ -165,7 +167,7 @@ lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph) {
   pthread_mutex_lock(&w->lock);
   if (w->orphaned) goto done;
   if (!w->grad) {
-    if (is_at_home(g, w->home)) {
+    if (is_in_grad_buffer(g, w->grad_buffer)) {
       lm_bump(g, LM_OP_add);
       w->grad = g;
       g = NULL;

@@ -89,7 +89,7 @@ lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm
   return LM_OK;
 }
 
-static void spend_op(lm_node *n) {
+static void free_saved_op(lm_node *n) {
   const lm_op *op = &lm_ops[n->op];
   for (int k = 0; k < op->ntensor; k++) {
     lm_tensor **t = &LM_ARG_TENSOR(n->payload, op->tensor[k]);
@@ -109,7 +109,7 @@ static void spend_op(lm_node *n) {
   }
 }
 
-static void spend_custom(lm_custom_state *c) {
+static void free_saved_custom(lm_custom_state *c) {
   for (int i = 0; i < c->nsaved; i++) {
     lm_release(c->saved[i]);
     c->saved[i] = NULL;
@@ -119,18 +119,18 @@ static void spend_custom(lm_custom_state *c) {
 }
 
 static void drop_saved(lm_node *n) {
-  if (n->kind == LM_NODE_OP) spend_op(n);
-  if (n->kind == LM_NODE_CUSTOM) spend_custom(n->payload);
+  if (n->kind == LM_NODE_OP) free_saved_op(n);
+  if (n->kind == LM_NODE_CUSTOM) free_saved_custom(n->payload);
 }
 
-void lm_node_spend(lm_node *n) {
+void lm_node_free_saved(lm_node *n) {
   if (!n->saves) return;
-  n->spent = true;
+  n->saved_freed = true;
   drop_saved(n);
 }
 
 static void destroy(lm_node *n) {
-  if (n->recipe) lm_recipe_forget(n);
+  if (n->recompute) lm_recompute_remove_node(n);
   lm_free(n->line);
   drop_saved(n);
   for (int i = 0; i < n->nedge; i++) lm_node_release(n->edge[i].node);
@@ -253,7 +253,7 @@ void lm_watch_release(lm_watch *w) {
     lm_hook_release(h);
   }
   lm_release(w->grad);
-  lm_release(w->home);
+  lm_release(w->grad_buffer);
   pthread_mutex_destroy(&w->lock);
   lm_free(w);
 }

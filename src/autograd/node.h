@@ -45,7 +45,7 @@ typedef struct lm_watch {
   bool orphaned; /* the tensor is gone: hooks run, .grad is not kept */
   pthread_mutex_t lock;
   lm_tensor *grad;
-  lm_tensor *_Atomic home; /* of a leaf's gradients; may be looked at, but not used, without the lock */
+  lm_tensor *_Atomic grad_buffer; /* of a leaf's gradients; may be looked at, but not used, without the lock */
   lm_hook_entry *hooks;
 } lm_watch;
 
@@ -65,21 +65,21 @@ typedef enum lm_node_kind {
 } lm_node_kind;
 
 /* A view's place within its base: sizes and strides of both, the view's offset in elements. */
-typedef struct lm_view_place {
+typedef struct lm_view_geometry {
   int ndim, base_ndim;
   int64_t offset;
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int64_t base_size[LM_MAX_DIMS], base_stride[LM_MAX_DIMS];
-} lm_view_place;
+} lm_view_geometry;
 
 struct lm_node {
   _Atomic int32_t rc;
   uint8_t kind, nout;
-  bool spent;    /* what it had saved was released by a backward pass */
-  bool saves;    /* anything at all */
-  bool hollow;   /* what it saves is to be computed again first, by its recipe */
-  uint8_t given; /* LM_NODE_OP: bit k: the op's k-th tensor argument was there */
-  int16_t op;    /* LM_NODE_OP: which */
+  bool saved_freed;     /* what it had saved was released by a backward pass */
+  bool saves;           /* anything at all */
+  bool needs_recompute; /* what it saves is to be computed again first, by its recipe */
+  uint8_t given;        /* LM_NODE_OP: bit k: the op's k-th tensor argument was there */
+  int16_t op;           /* LM_NODE_OP: which */
   uint16_t block;
   int32_t nedge;
   uint64_t number;
@@ -87,14 +87,14 @@ struct lm_node {
   struct lm_pass *_Atomic run;
   int32_t waits_for; /* gradients still to come */
   bool needed, passes_on, queued;
-  uint8_t lane;                     /* of the thread that works it off (backward_devices.c) */
-  lm_node *next;                    /* in a free list, or in the list of those to be destroyed */
-  struct lm_recipe *_Atomic recipe; /* the part of the graph that saves nothing; NULL for most */
-  int32_t place;                    /* there */
-  char *line;                       /* of the script, where it was recorded with lm_set_anomaly; owned; may be NULL */
-  lm_edge *edge;                    /* one for each tensor argument, then one for each tensor of an EACH list */
-  lm_node_out *out;                 /* [nout] */
-  void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_view_place;
+  uint8_t device_queue;                   /* of the thread that works it off (backward_devices.c) */
+  lm_node *next;                          /* in a free list, or in the list of those to be destroyed */
+  struct lm_recompute *_Atomic recompute; /* the part of the graph that saves nothing; NULL for most */
+  int32_t recompute_index;                /* there */
+  char *line;       /* of the script, where it was recorded with lm_set_anomaly; owned; may be NULL */
+  lm_edge *edge;    /* one for each tensor argument, then one for each tensor of an EACH list */
+  lm_node_out *out; /* [nout] */
+  void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_view_geometry;
                     int64_t strides of a leaf */
   /* LM_NODE_OP: */
   uint32_t version[LM_MAX_TENSOR_ARGS]; /* of the saved arguments */
@@ -133,7 +133,7 @@ static inline lm_node *lm_node_retain(lm_node *n) {
   return n;
 }
 /* Release what the node has saved; the node stays in the graph. */
-void lm_node_spend(lm_node *n);
+void lm_node_free_saved(lm_node *n);
 /* "mul", the name a message uses. */
 const char *lm_node_name(const lm_node *n);
 
@@ -175,26 +175,27 @@ static inline lm_status lm_history(lm_tensor *t, lm_edge *out) {
 
 /* view_and_inplace.c. Remember that v is a view of x. */
 lm_status lm_view_track(lm_tensor *v, lm_tensor *x, lm_grad *spare);
-/* The view of x at `memory`, a place within x as it lies; recorded as one at `place`, the same within x as its gradient
- * lies. LM_E_ARG if it reaches outside x's storage. */
-lm_status lm_view_at(lm_tensor *x, const lm_view_place *memory, const lm_view_place *place, lm_tensor **out);
-void lm_view_place_of(const lm_tensor *view, const lm_tensor *base, lm_view_place *out);
-/* A node that reads `place` out of what `base` leads to; meta: the view's. */
-lm_status lm_extract_node(lm_edge base, const lm_view_place *place, const lm_meta *meta, lm_node **out);
-/* A node for base once its part at `place` was written by `written`. */
-lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_view_place *place, const lm_meta *meta,
+/* The view of x at `memory`, a place within x as it lies; recorded as one at `geometry`, the same within x as its
+ * gradient lies. LM_E_ARG if it reaches outside x's storage. */
+lm_status lm_view_at(lm_tensor *x, const lm_view_geometry *memory, const lm_view_geometry *geometry, lm_tensor **out);
+void lm_view_geometry_of(const lm_tensor *view, const lm_tensor *base, lm_view_geometry *out);
+/* A node that reads `geometry` out of what `base` leads to; meta: the view's. */
+lm_status lm_extract_node(lm_edge base, const lm_view_geometry *geometry, const lm_meta *meta, lm_node **out);
+/* A node for base once its part at `geometry` was written by `written`. */
+lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_view_geometry *geometry, const lm_meta *meta,
                             lm_node **out);
 /* Gradients of EXTRACT, EMBED and OVERWRITE nodes: gin as lm_custom_fn's. */
-lm_status lm_view_place_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin);
+lm_status lm_view_geometry_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin);
 
-typedef struct lm_wish { /* for an edge's gradient */
+typedef struct lm_grad_request { /* for an edge's gradient */
   bool wanted;
-  lm_tensor *home; /* where it would best lie; may be NULL */
-} lm_wish;
+  lm_tensor *grad_buffer; /* where it would best lie; may be NULL */
+} lm_grad_request;
 
 /* node_gradients.c. Gradients of a node's inputs from those of its results (g[nout], NULL: undefined), for the
  * edges that are wanted: gin[nedge], zeroed before; new references, also after an error. */
-lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph, lm_tensor **gin);
+lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
+                            lm_tensor **gin);
 
 /* gradient_sum.c. Adds g, which is yours, to *sum; it may be written to if nobody else sees it. */
 lm_status lm_sum_gradient(lm_tensor **sum, lm_tensor *g, bool create_graph);
@@ -204,7 +205,7 @@ lm_status lm_sum_part_gradient(const lm_node *n, lm_tensor *sum, lm_tensor *g, b
 /* *g, which is yours, summed to the sizes, converted to the dtype and brought to the device of meta. */
 lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g);
 /* A new reference to the home of the leaf's gradient if the next one may be computed there, else NULL. */
-lm_tensor *lm_leaf_home(const lm_node *leaf);
+lm_tensor *lm_leaf_grad_buffer(const lm_node *leaf);
 /* Adds g, which is yours, to the leaf's .grad. */
 lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph);
 /* A copy of g added to what retain_grad keeps. */
@@ -219,8 +220,8 @@ bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */
 typedef struct lm_modes {
   bool no_grad;
   lm_autocast cast;
-  struct lm_recipe *recipe; /* what is recorded belongs to it */
-  struct lm_refill *refill; /* a recipe is computed again */
+  struct lm_recompute *recompute;   /* what is recorded belongs to it */
+  struct lm_recompute_rerun *rerun; /* a recipe is computed again */
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* gives back the earlier ones */
 lm_modes *lm_modes_here(void);
@@ -236,12 +237,12 @@ lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *con
 lm_status lm_anomaly_words(const lm_node *n, lm_status status);
 
 /* recompute.c. Before a node is recorded, so that noting it cannot fail. */
-lm_status lm_recipe_make_room(void);
+lm_status lm_recompute_reserve(void);
 /* A node of an op or a user's function is complete. */
-void lm_recipe_note(lm_node *n);
+void lm_recompute_add_node(lm_node *n);
 /* The node goes. */
-void lm_recipe_forget(lm_node *n);
+void lm_recompute_remove_node(lm_node *n);
 /* Has what a hollow node saves computed again. Runs the user's code: on the thread of the backward pass. */
-lm_status lm_recipe_fill(lm_node *n);
+lm_status lm_recompute_run(lm_node *n);
 
 #endif

@@ -29,7 +29,7 @@ static lm_status check_version(const lm_node *n, const lm_tensor *t, uint32_t ex
 
 static lm_status check_saved(const lm_node *n) {
   lm_status status = LM_OK;
-  if (n->spent) {
+  if (n->saved_freed) {
     return lm_fail(
         LM_E_STATE,
         "backward: a second time through the same graph, but what %s had saved was freed by the first; "
@@ -124,7 +124,7 @@ static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_ten
   return lm_point_run(row->kernel, nin, in, op->nnumber ? number : NULL, NULL, out);
 }
 
-static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph,
+static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
                               lm_tensor **gin) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[n->op];
@@ -142,8 +142,8 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wi
   for (int k = 0; k < n->nedge; k++) {
     const lm_row *row = k < op->ntensor ? &rules->arg[k] : &rules->list;
     lm_tensor *result = NULL;
-    if (!wish[k].wanted) continue;
-    lm_tensor_set_next_out(row->kind == LM_RULE_JOINT ? NULL : wish[k].home); /* it would be anybody's */
+    if (!grad_request[k].wanted) continue;
+    lm_tensor_set_next_out(row->kind == LM_RULE_JOINT ? NULL : grad_request[k].grad_buffer); /* it would be anybody's */
     if (row->kind == LM_RULE_POINT && !create_graph) {
       TRY(fused(n, row, g[0], &gin[k]));
       continue;
@@ -165,25 +165,27 @@ done:
   return status;
 }
 
-static lm_status custom_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, lm_tensor **gin) {
+static lm_status custom_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request,
+                                  lm_tensor **gin) {
   const lm_custom_state *c = n->payload;
   lm_status status = c->fn(c->ctx, n->nout, g, n->nedge, gin);
   for (int k = 0; k < n->nedge; k++) {
-    if (wish[k].wanted) continue;
+    if (grad_request[k].wanted) continue;
     lm_release(gin[k]);
     gin[k] = NULL;
   }
   return status;
 }
 
-lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph, lm_tensor **gin) {
+lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
+                            lm_tensor **gin) {
   lm_status status = LM_OK;
-  if (n->hollow) TRY(lm_recipe_fill(n));
+  if (n->needs_recompute) TRY(lm_recompute_run(n));
   TRY(check_saved(n));
   switch ((lm_node_kind)n->kind) {
-    case LM_NODE_OP: TRY(op_gradients(n, g, wish, create_graph, gin)); break;
-    case LM_NODE_CUSTOM: TRY(custom_gradients(n, g, wish, gin)); break;
-    default: TRY(lm_view_place_backward(n, g[0], gin)); break;
+    case LM_NODE_OP: TRY(op_gradients(n, g, grad_request, create_graph, gin)); break;
+    case LM_NODE_CUSTOM: TRY(custom_gradients(n, g, grad_request, gin)); break;
+    default: TRY(lm_view_geometry_backward(n, g[0], gin)); break;
   }
 done:
   return status;

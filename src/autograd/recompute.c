@@ -15,7 +15,7 @@ typedef struct lm_node_list {
   int n, room;
 } lm_node_list;
 
-struct lm_recipe {
+struct lm_recompute {
   _Atomic int rc; /* of its nodes, and of whoever records */
   bool open;      /* more nodes may come */
   pthread_mutex_t lock;
@@ -25,7 +25,7 @@ struct lm_recipe {
   char where[96];
 };
 
-struct lm_refill { /* the nodes of the second time, retained */
+struct lm_recompute_rerun { /* the nodes of the second time, retained */
   lm_node_list list;
 };
 
@@ -39,7 +39,7 @@ static lm_status make_room(lm_node_list *l) {
   return LM_OK;
 }
 
-static void unref(lm_recipe *r) {
+static void unref(lm_recompute *r) {
   if (atomic_fetch_sub_explicit(&r->rc, 1, memory_order_acq_rel) != 1) return;
   if (r->again.release) r->again.release(r->again.ctx);
   pthread_mutex_destroy(&r->lock);
@@ -47,14 +47,14 @@ static void unref(lm_recipe *r) {
   lm_free(r);
 }
 
-lm_status lm_recipe_begin(lm_hook again, const char *where, lm_recipe **out) {
+lm_status lm_recompute_begin(lm_hook again, const char *where, lm_recompute **out) {
   lm_modes *modes = lm_modes_here();
   *out = NULL;
-  if (modes->recipe || modes->no_grad) {
+  if (modes->recompute || modes->no_grad) {
     if (again.release) again.release(again.ctx);
     return LM_OK;
   }
-  lm_recipe *r = lm_calloc(1, sizeof *r);
+  lm_recompute *r = lm_calloc(1, sizeof *r);
   if (!r) {
     if (again.release) again.release(again.ctx);
     return LM_E_OOM;
@@ -65,32 +65,32 @@ lm_status lm_recipe_begin(lm_hook again, const char *where, lm_recipe **out) {
   r->again = again;
   r->cast = modes->cast;
   snprintf(r->where, sizeof r->where, "%s", where);
-  modes->recipe = *out = r;
+  modes->recompute = *out = r;
   return LM_OK;
 }
 
-void lm_recipe_end(lm_recipe *r) {
+void lm_recompute_end(lm_recompute *r) {
   if (!r) return;
-  lm_modes_here()->recipe = NULL;
+  lm_modes_here()->recompute = NULL;
   r->open = false;
   unref(r);
 }
 
-bool lm_recipe_here(void) {
+bool lm_recompute_is_active(void) {
   const lm_modes *modes = lm_modes_here();
-  return modes->recipe || modes->refill;
+  return modes->recompute || modes->rerun;
 }
 
 /* ---- recording */
 
-lm_status lm_recipe_make_room(void) {
+lm_status lm_recompute_reserve(void) {
   lm_status status = LM_OK;
   lm_modes *modes = lm_modes_here();
-  if (modes->refill) TRY(make_room(&modes->refill->list));
-  if (modes->recipe) {
-    pthread_mutex_lock(&modes->recipe->lock);
-    status = make_room(&modes->recipe->list);
-    pthread_mutex_unlock(&modes->recipe->lock);
+  if (modes->rerun) TRY(make_room(&modes->rerun->list));
+  if (modes->recompute) {
+    pthread_mutex_lock(&modes->recompute->lock);
+    status = make_room(&modes->recompute->list);
+    pthread_mutex_unlock(&modes->recompute->lock);
   }
 done:
   return status;
@@ -111,37 +111,37 @@ static lm_tensor **saved_at(const lm_node *n, int i) {
   return list && list->v && i < list->n ? &list->v[i] : NULL;
 }
 
-void lm_recipe_note(lm_node *n) {
+void lm_recompute_add_node(lm_node *n) {
   lm_modes *modes = lm_modes_here();
-  lm_recipe *r = modes->recipe;
-  if (modes->refill) modes->refill->list.node[modes->refill->list.n++] = lm_node_retain(n);
+  lm_recompute *r = modes->recompute;
+  if (modes->rerun) modes->rerun->list.node[modes->rerun->list.n++] = lm_node_retain(n);
   if (!r) return;
   pthread_mutex_lock(&r->lock);
-  n->recipe = r;
-  n->place = r->list.n;
+  n->recompute = r;
+  n->recompute_index = r->list.n;
   r->list.node[r->list.n++] = n;
   pthread_mutex_unlock(&r->lock);
   atomic_fetch_add_explicit(&r->rc, 1, memory_order_relaxed);
-  n->hollow = n->saves;
+  n->needs_recompute = n->saves;
   lm_tensor **t;
-  for (int i = 0; n->hollow && (t = saved_at(n, i)); i++) {
+  for (int i = 0; n->needs_recompute && (t = saved_at(n, i)); i++) {
     lm_release(*t);
     *t = NULL;
   }
 }
 
-void lm_recipe_forget(lm_node *n) {
-  lm_recipe *r = n->recipe;
+void lm_recompute_remove_node(lm_node *n) {
+  lm_recompute *r = n->recompute;
   pthread_mutex_lock(&r->lock);
-  r->list.node[n->place] = NULL;
+  r->list.node[n->recompute_index] = NULL;
   pthread_mutex_unlock(&r->lock);
-  n->recipe = NULL;
+  n->recompute = NULL;
   unref(r);
 }
 
 /* ---- computing again */
 
-static lm_status differs(const lm_recipe *r, int i, const lm_node *was, const lm_node *is) {
+static lm_status differs(const lm_recompute *r, int i, const lm_node *was, const lm_node *is) {
   bool same_op = strcmp(lm_node_name(was), lm_node_name(is)) == 0;
   return lm_fail(LM_E_STATE,
                  "checkpoint at %s: computed again for backward, its function did something else: op %d was %s and is "
@@ -183,7 +183,7 @@ static bool same_versions(const lm_node *was, const lm_node *is) {
 }
 
 /* Those that are left, retained, as many as were recorded. */
-static lm_status nodes_of(lm_recipe *r, lm_node ***out, int *n) {
+static lm_status nodes_of(lm_recompute *r, lm_node ***out, int *n) {
   pthread_mutex_lock(&r->lock);
   *n = r->list.n;
   *out = lm_calloc((size_t)*n, sizeof **out);
@@ -199,21 +199,22 @@ static lm_status nodes_of(lm_recipe *r, lm_node ***out, int *n) {
 
 /* `is` belongs to a part of its own, within this one: `was` takes its place there. */
 static void move_in(lm_node *was, lm_node *is) {
-  lm_recipe *outer = was->recipe, *inner = is->recipe;
+  lm_recompute *outer = was->recompute, *inner = is->recompute;
   pthread_mutex_lock(&outer->lock);
-  outer->list.node[was->place] = NULL;
+  outer->list.node[was->recompute_index] = NULL;
   pthread_mutex_unlock(&outer->lock);
   pthread_mutex_lock(&inner->lock);
-  inner->list.node[is->place] = was;
+  inner->list.node[is->recompute_index] = was;
   pthread_mutex_unlock(&inner->lock);
-  was->recipe = inner; /* with the other's reference; never NULL in between: other threads ask (backward_devices.c) */
-  was->place = is->place;
-  is->recipe = NULL;
-  is->hollow = false;
+  was->recompute =
+      inner; /* with the other's reference; never NULL in between: other threads ask (backward_devices.c) */
+  was->recompute_index = is->recompute_index;
+  is->recompute = NULL;
+  is->needs_recompute = false;
   unref(outer);
 }
 
-static lm_status hand_over(lm_recipe *r, int n, lm_node *const *was, const lm_node_list *now) {
+static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm_node_list *now) {
   lm_status status = LM_OK;
   if (now->n != n && !(r->open && now->n > n)) {
     return lm_fail(LM_E_STATE,
@@ -224,7 +225,7 @@ static lm_status hand_over(lm_recipe *r, int n, lm_node *const *was, const lm_no
   for (int i = 0; i < n; i++) { /* before anything changes hands */
     if (!was[i]) continue;
     if (!alike(was[i], now->node[i])) TRY(differs(r, i, was[i], now->node[i]));
-    if (was[i]->hollow && !same_versions(was[i], now->node[i])) {
+    if (was[i]->needs_recompute && !same_versions(was[i], now->node[i])) {
       return lm_fail(LM_E_STATE,
                      "checkpoint at %s: its function cannot be computed again for backward: what %s (op %d) reads was "
                      "changed in place since",
@@ -232,8 +233,8 @@ static lm_status hand_over(lm_recipe *r, int n, lm_node *const *was, const lm_no
     }
   }
   for (int i = 0; i < n; i++) {
-    if (!was[i] || !was[i]->hollow) continue;
-    if (now->node[i]->hollow) {
+    if (!was[i] || !was[i]->needs_recompute) continue;
+    if (now->node[i]->needs_recompute) {
       move_in(was[i], now->node[i]);
       continue;
     }
@@ -247,19 +248,19 @@ static lm_status hand_over(lm_recipe *r, int n, lm_node *const *was, const lm_no
       (*t)->grad = NULL;
     }
     memcpy(was[i]->result_version, now->node[i]->result_version, sizeof was[i]->result_version);
-    was[i]->hollow = false;
+    was[i]->needs_recompute = false;
   }
 done:
   return status;
 }
 
-static lm_status refill(lm_recipe *r) {
+static lm_status rerun(lm_recompute *r) {
   lm_status status = LM_OK;
   lm_node **was = NULL;
   lm_tensor *unused = NULL;
   int n = 0;
-  struct lm_refill now = {{NULL, 0, 0}};
-  lm_modes before = lm_modes_swap((lm_modes){.cast = r->cast, .refill = &now});
+  struct lm_recompute_rerun now = {{NULL, 0, 0}};
+  lm_modes before = lm_modes_swap((lm_modes){.cast = r->cast, .rerun = &now});
   status = r->again.fn(r->again.ctx, NULL, &unused);
   lm_modes_swap(before);
   if (status != LM_OK) goto done;
@@ -277,12 +278,12 @@ done:
   return status;
 }
 
-lm_status lm_recipe_fill(lm_node *n) {
+lm_status lm_recompute_run(lm_node *n) {
   lm_status status = LM_OK;
-  while (n->hollow) { /* what it belongs to may have a part of its own, which is computed again in turn */
-    lm_recipe *r = n->recipe;
+  while (n->needs_recompute) { /* what it belongs to may have a part of its own, which is computed again in turn */
+    lm_recompute *r = n->recompute;
     atomic_fetch_add_explicit(&r->rc, 1, memory_order_relaxed);
-    status = refill(r);
+    status = rerun(r);
     unref(r);
     TRY(status);
   }

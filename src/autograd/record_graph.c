@@ -12,11 +12,11 @@ lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_ten
 
 /* ---- what a call would record */
 
-typedef struct survey {
+typedef struct input_scan {
   lm_edge edge[LM_MAX_TENSOR_ARGS]; /* borrowed */
   bool any;                         /* somebody wants a gradient */
   lm_touched touched;               /* so these have to be saved */
-} survey;
+} input_scan;
 
 static void add_touched(lm_touched *all, lm_touched more) {
   all->args |= more.args;
@@ -31,7 +31,7 @@ static const char *argument_name(const lm_op *op, int k) {
   return "x";
 }
 
-static lm_status survey_of(lm_op_id id, const void *args, survey *s) {
+static lm_status scan_inputs(lm_op_id id, const void *args, input_scan *s) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
@@ -69,7 +69,7 @@ static lm_status saved_form(lm_tensor *t, const lm_tensor *written, lm_tensor **
 static size_t aligned(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
 
 /* A node that holds all but the results. */
-static lm_status new_node(lm_op_id id, const void *args, const survey *s, const lm_tensor *written, lm_node **out) {
+static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, const lm_tensor *written, lm_node **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
@@ -96,12 +96,12 @@ static lm_status new_node(lm_op_id id, const void *args, const survey *s, const 
 
   for (int k = 0; k < op->ntensor; k++) {
     node->edge[k] = (lm_edge){lm_node_retain(s->edge[k].node), s->edge[k].slot};
-    lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]), **place = &LM_ARG_TENSOR(node->payload, op->tensor[k]);
+    lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]), **geometry = &LM_ARG_TENSOR(node->payload, op->tensor[k]);
     node->given |= (uint8_t)((t != NULL) << k);
     if (!(s->touched.args >> k & 1) || !t) continue;
     node->saves = node->saves || !t->number;
-    TRY(saved_form(t, written, place));
-    node->version[k] = lm_version(*place);
+    TRY(saved_form(t, written, geometry));
+    node->version[k] = lm_version(*geometry);
   }
   for (size_t i = 0; i < n; i++) {
     lm_tensor *t = list->v[i];
@@ -140,14 +140,14 @@ static lm_status run_whole(lm_op_id id, const void *args, lm_tensor **results) {
   return status;
 }
 
-static lm_status run_recorded(lm_op_id id, const void *args, const survey *s, lm_tensor **out) {
+static lm_status run_recorded(lm_op_id id, const void *args, const input_scan *s, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   lm_node *node = NULL;
   lm_grad *spare[LM_MAX_OUTS] = {NULL};
   lm_tensor *results[LM_MAX_OUTS] = {NULL};
   TRY(new_node(id, args, s, NULL, &node));
-  if (lm_recipe_here()) TRY(lm_recipe_make_room());
+  if (lm_recompute_is_active()) TRY(lm_recompute_reserve());
   for (int i = 0; i < op->outs; i++) TRY(lm_grad_new(&spare[i]));
   TRY(run_whole(id, args, results));
   for (int i = 0; i < op->outs + op->aux; i++) {
@@ -176,7 +176,7 @@ static lm_status run_recorded(lm_op_id id, const void *args, const survey *s, lm
     out[i]->grad = spare[i];
     spare[i] = NULL;
   }
-  if (lm_recipe_here()) lm_recipe_note(node);
+  if (lm_recompute_is_active()) lm_recompute_add_node(node);
 done:
   for (int i = 0; i < op->outs + op->aux; i++) {
     if (i >= op->outs || status != LM_OK) lm_release(results[i]);
@@ -188,7 +188,7 @@ done:
 
 /* ---- writing in place */
 
-static lm_status check_write(lm_op_id id, const char *suffix, const lm_tensor *x, const survey *s, lm_edge base) {
+static lm_status check_write(lm_op_id id, const char *suffix, const lm_tensor *x, const input_scan *s, lm_edge base) {
   const char *name = lm_ops[id].name;
   if (s->edge[0].node && s->edge[0].node->kind == LM_NODE_LEAF) {
     return lm_fail(LM_E_STATE,
@@ -223,7 +223,7 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
   lm_watch *watch = NULL;
   lm_grad *m;
   lm_edge base_edge = {NULL, 0};
-  survey s = {0};
+  input_scan s = {0};
 
   if (!lm_grad_enabled() || !lm_dtype_is_float((lm_dtype)x->dtype) || !lm_record_may(op, rules, args)) {
     return lm_run_unrecorded(id, args, in_place, out);
@@ -234,7 +234,7 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
     return lm_fail(LM_E_STATE, "%s%s: has no gradient, and x is part of a graph; detach() it, or do it within no_grad",
                    op->name, suffix);
   }
-  TRY(survey_of(id, args, &s));
+  TRY(scan_inputs(id, args, &s));
   base = x->grad ? x->grad->base : NULL;
   if (base) TRY(lm_history(base, &base_edge));
   if (!s.any && !base_edge.node) return lm_run_unrecorded(id, args, in_place, out);
@@ -248,17 +248,17 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
   }
   TRY(lm_grad_need(base ? base : x, &m));
   if (base) {
-    lm_view_place place;
+    lm_view_geometry geometry;
     lm_meta meta;
-    lm_view_place_of(x, base, &place);
+    lm_view_geometry_of(x, base, &geometry);
     lm_meta_of(base, &meta);
-    TRY(lm_overwrite_node(base_edge, (lm_edge){node, 0}, &place, &meta, &over));
+    TRY(lm_overwrite_node(base_edge, (lm_edge){node, 0}, &geometry, &meta, &over));
   }
   TRY(lm_watch_successor(m, &watch));
-  if (lm_recipe_here()) TRY(lm_recipe_make_room());
+  if (lm_recompute_is_active()) TRY(lm_recompute_reserve());
   TRY(lm_run_unrecorded(id, args, in_place, out));
   node->result_version[0] = lm_version(x);
-  if (lm_recipe_here()) lm_recipe_note(node);
+  if (lm_recompute_is_active()) lm_recompute_add_node(node);
   lm_grad_rebase(m, base ? over : node, watch);
   watch = NULL;
   if (base) {
@@ -274,8 +274,8 @@ done:
 }
 
 lm_status lm_record_call(lm_op_id id, const void *args, bool *recorded, lm_tensor **out) {
-  survey s = {0};
-  lm_status status = survey_of(id, args, &s);
+  input_scan s = {0};
+  lm_status status = scan_inputs(id, args, &s);
   *recorded = s.any;
   if (status != LM_OK || !s.any) return status;
   return lm_rule_table[id].decompose ? lm_compositions[id].made_of(args, out) : run_recorded(id, args, &s, out);

@@ -76,23 +76,24 @@ done:
   return status;
 }
 
-lm_status lm_set_grad_home(lm_tensor *leaf, lm_tensor *home) {
+lm_status lm_set_grad_buffer(lm_tensor *leaf, lm_tensor *grad_buffer) {
   lm_status status = LM_OK;
   lm_watch *w = leaf->grad ? leaf->grad->watch : NULL;
-  if (!home && !w) return LM_OK;
-  if (home && (!lm_is_leaf(leaf) || !lm_requires_grad(leaf))) {
+  if (!grad_buffer && !w) return LM_OK;
+  if (grad_buffer && (!lm_is_leaf(leaf) || !lm_requires_grad(leaf))) {
     return lm_fail(LM_E_ARG, "grad: only the gradient of a leaf that requires one has a home");
   }
-  if (home && (!lm_same_shape(leaf, home) || leaf->dtype != home->dtype || leaf->device != home->device ||
-               !lm_is_dense(home))) {
+  if (grad_buffer && (!lm_same_shape(leaf, grad_buffer) || leaf->dtype != grad_buffer->dtype ||
+                      leaf->device != grad_buffer->device || !lm_is_dense(grad_buffer))) {
     return lm_fail(LM_E_ARG, "grad: its home has to be dense and %s %s on %s like the leaf, got %s %s on %s",
                    lm_dtype_name((lm_dtype)leaf->dtype), lm_shape_of(leaf), lm_device_name(leaf->device),
-                   lm_dtype_name((lm_dtype)home->dtype), lm_shape_of(home), lm_device_name(home->device));
+                   lm_dtype_name((lm_dtype)grad_buffer->dtype), lm_shape_of(grad_buffer),
+                   lm_device_name(grad_buffer->device));
   }
   if (!w) TRY(lm_watch_need(leaf, &w));
   pthread_mutex_lock(&w->lock);
-  lm_tensor *old = w->home;
-  w->home = lm_retain(home);
+  lm_tensor *old = w->grad_buffer;
+  w->grad_buffer = lm_retain(grad_buffer);
   pthread_mutex_unlock(&w->lock);
   lm_release(old);
 done:

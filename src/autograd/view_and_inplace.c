@@ -21,7 +21,7 @@ done:
 
 lm_tensor *lm_view_base(const lm_tensor *t) { return t->grad ? t->grad->base : NULL; }
 
-void lm_view_place_of(const lm_tensor *view, const lm_tensor *base, lm_view_place *out) {
+void lm_view_geometry_of(const lm_tensor *view, const lm_tensor *base, lm_view_geometry *out) {
   out->ndim = view->ndim;
   out->base_ndim = base->ndim;
   out->offset = view->numel == 0 ? 0 : (view->data - base->data) / (int64_t)lm_dtype_size((lm_dtype)view->dtype);
@@ -31,7 +31,7 @@ void lm_view_place_of(const lm_tensor *view, const lm_tensor *base, lm_view_plac
   memcpy(out->base_stride, base->stride, sizeof out->base_stride);
 }
 
-lm_status lm_view_at(lm_tensor *x, const lm_view_place *memory, const lm_view_place *place, lm_tensor **out) {
+lm_status lm_view_at(lm_tensor *x, const lm_view_geometry *memory, const lm_view_geometry *geometry, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *v = NULL;
   lm_node *node = NULL;
@@ -42,7 +42,7 @@ lm_status lm_view_at(lm_tensor *x, const lm_view_place *memory, const lm_view_pl
     if (lm_grad_enabled()) TRY(lm_history(x, &history));
     if (history.node) {
       lm_meta_of(v, &meta);
-      TRY(lm_extract_node(history, place, &meta, &node));
+      TRY(lm_extract_node(history, geometry, &meta, &node));
     }
     TRY(lm_view_track(v, x, NULL));
     v->grad->node = node;
@@ -63,12 +63,12 @@ static lm_status refresh(lm_tensor *v, lm_grad *m) {
   lm_watch *watch = NULL;
   TRY(lm_history(m->base, &base));
   if (base.node) {
-    lm_view_place place;
+    lm_view_geometry geometry;
     lm_meta meta;
-    lm_view_place_of(v, m->base, &place);
+    lm_view_geometry_of(v, m->base, &geometry);
     lm_meta_of(v, &meta);
     TRY(lm_watch_successor(m, &watch));
-    status = lm_extract_node(base, &place, &meta, &node);
+    status = lm_extract_node(base, &geometry, &meta, &node);
     if (status != LM_OK) {
       lm_watch_release(watch);
       goto done;
@@ -122,38 +122,38 @@ static int64_t reach_of(int ndim, const int64_t *size, const int64_t *stride) {
   return n;
 }
 
-static span span_of(const lm_view_place *p) {
+static span span_of(const lm_view_geometry *p) {
   int64_t base = reach_of(p->base_ndim, p->base_size, p->base_stride), view = reach_of(p->ndim, p->size, p->stride);
   int64_t offset = view == 0 ? 0 : p->offset, before = offset < 0 ? -offset : 0;
   int64_t end = offset + view > base ? offset + view : base;
   return (span){.n = before + end, .base = before, .view = before + offset};
 }
 
-static bool laid_out_as_base(const lm_tensor *t, const lm_view_place *p) {
+static bool laid_out_as_base(const lm_tensor *t, const lm_view_geometry *p) {
   for (int d = 0; d < t->ndim; d++) {
     if (t->size[d] > 1 && t->stride[d] != p->base_stride[d]) return false;
   }
   return true;
 }
 
-static lm_status as_base(lm_tensor *flat, const lm_view_place *p, lm_tensor **out) {
+static lm_status as_base(lm_tensor *flat, const lm_view_geometry *p, lm_tensor **out) {
   return lm_tensor_view(flat, p->base_ndim, p->base_size, p->base_stride, span_of(p).base, out);
 }
 
 /* The view's elements; dims it repeats (stride 0) once if `once`. */
-static lm_status as_view(lm_tensor *flat, const lm_view_place *p, bool once, lm_tensor **out) {
+static lm_status as_view(lm_tensor *flat, const lm_view_geometry *p, bool once, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS];
   for (int d = 0; d < p->ndim; d++) size[d] = once && p->stride[d] == 0 && p->size[d] > 1 ? 1 : p->size[d];
   return lm_tensor_view(flat, p->ndim, size, p->stride, span_of(p).view, out);
 }
 
-static lm_status flat_zeros(lm_dtype dtype, lm_device device, const lm_view_place *p, lm_tensor **out) {
+static lm_status flat_zeros(lm_dtype dtype, lm_device device, const lm_view_geometry *p, lm_tensor **out) {
   lm_zeros_args args = {.size = {.n = 1, .v = {span_of(p).n}}, .dtype = dtype, .device = device};
   return lm_op_run(LM_OP_zeros, &args, out);
 }
 
 /* g [base's sizes] -> its part at p [view's sizes]. */
-static lm_status extract(lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
+static lm_status extract(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *whole = NULL;
   span s = span_of(p);
@@ -173,7 +173,7 @@ done:
 }
 
 /* flat + g at p, where the view's elements share memory: each is added where it lies. */
-static lm_status add_up(lm_tensor *flat, lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
+static lm_status add_up(lm_tensor *flat, lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *numbers = NULL, *seen = NULL, *places = NULL, *list = NULL;
   lm_arange_args count = {1, (double)flat->numel + 1, 1, LM_I64, flat->device};
@@ -194,7 +194,7 @@ done:
 }
 
 /* g [view's sizes] -> zeros [base's sizes] with g added at p. */
-static lm_status embed(lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
+static lm_status embed(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *part = NULL, *summed = NULL, *all = NULL;
   lm_sum_args sum = {.x = g, .dim = {.n = 0}, .keepdim = true, .dtype = LM_NO_DTYPE};
@@ -219,8 +219,8 @@ done:
   return status;
 }
 
-static lm_status place_node(lm_node_kind kind, const lm_view_place *p, const lm_meta *meta, lm_edge first,
-                            lm_edge second, lm_node **out) {
+static lm_status geometry_node(lm_node_kind kind, const lm_view_geometry *p, const lm_meta *meta, lm_edge first,
+                               lm_edge second, lm_node **out) {
   lm_status status = LM_OK;
   TRY(lm_node_new(kind, 1, 2, sizeof *p, out));
   memcpy((*out)->payload, p, sizeof *p);
@@ -231,17 +231,17 @@ done:
   return status;
 }
 
-lm_status lm_extract_node(lm_edge base, const lm_view_place *place, const lm_meta *meta, lm_node **out) {
-  return place_node(LM_NODE_EXTRACT, place, meta, base, (lm_edge){NULL, 0}, out);
+lm_status lm_extract_node(lm_edge base, const lm_view_geometry *geometry, const lm_meta *meta, lm_node **out) {
+  return geometry_node(LM_NODE_EXTRACT, geometry, meta, base, (lm_edge){NULL, 0}, out);
 }
 
-lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_view_place *place, const lm_meta *meta,
+lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_view_geometry *geometry, const lm_meta *meta,
                             lm_node **out) {
-  return place_node(LM_NODE_OVERWRITE, place, meta, base, written, out);
+  return geometry_node(LM_NODE_OVERWRITE, geometry, meta, base, written, out);
 }
 
 /* extract or embed, recorded where recording is on: each is the other's gradient. */
-static lm_status apply(lm_node_kind kind, lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
+static lm_status apply(lm_node_kind kind, lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
   lm_node *node = NULL;
@@ -251,7 +251,7 @@ static lm_status apply(lm_node_kind kind, lm_tensor *g, const lm_view_place *p, 
   TRY(kind == LM_NODE_EXTRACT ? extract(g, p, &result) : embed(g, p, &result));
   if (history.node) {
     lm_meta_of(result, &meta);
-    TRY(place_node(kind, p, &meta, history, (lm_edge){NULL, 0}, &node));
+    TRY(geometry_node(kind, p, &meta, history, (lm_edge){NULL, 0}, &node));
     TRY(lm_attach(result, (lm_edge){node, 0}));
   }
   *out = result;
@@ -263,7 +263,7 @@ done:
 }
 
 /* g with zeros at p. */
-static lm_status outside(lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
+static lm_status outside(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *part = NULL, *filled = NULL, *mask = NULL, *one = NULL, *zero = NULL;
   TRY(lm_tensor_number(1, &one));
@@ -283,9 +283,9 @@ done:
   return status;
 }
 
-lm_status lm_view_place_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin) {
+lm_status lm_view_geometry_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin) {
   lm_status status = LM_OK;
-  const lm_view_place *p = n->payload;
+  const lm_view_geometry *p = n->payload;
   switch ((lm_node_kind)n->kind) {
     case LM_NODE_EXTRACT: return apply(LM_NODE_EMBED, g, p, &gin[0]);
     case LM_NODE_EMBED: return apply(LM_NODE_EXTRACT, g, p, &gin[0]);

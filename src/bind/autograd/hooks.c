@@ -96,10 +96,10 @@ static int bind_checkpoint(lua_State *L) {
   if (n >= 2 && strcmp(where + n - 2, ": ") == 0) where[n - 2] = '\0';
   lua_settop(L, top);
   lua_remove(L, 2);
-  lm_recipe *r;
-  lm_need(L, lm_recipe_begin((lm_hook){call_hook, c, lm_callback_release}, where, &r));
+  lm_recompute *r;
+  lm_need(L, lm_recompute_begin((lm_hook){call_hook, c, lm_callback_release}, where, &r));
   int failed = lm_pcall(L, top - 2, LUA_MULTRET);
-  lm_recipe_end(r);
+  lm_recompute_end(r);
   return failed ? lua_error(L) : lua_gettop(L);
 }
 

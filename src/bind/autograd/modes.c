@@ -45,7 +45,7 @@ static int bind_set_detect_anomaly(lua_State *L) {
 }
 
 /* is_checkpointing(): inside the function of a checkpoint, the first time or again */
-static int bind_is_checkpointing(lua_State *L) { return lm_return_bool(L, lm_recipe_here()); }
+static int bind_is_checkpointing(lua_State *L) { return lm_return_bool(L, lm_recompute_is_active()); }
 
 static int bind_is_anomaly_enabled(lua_State *L) { return lm_return_bool(L, lm_anomaly()); }
 

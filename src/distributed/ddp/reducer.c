@@ -45,7 +45,7 @@ void lm_reducer_close(lm_reducer *r) {
   for (int i = 0; i < r->n && r->slot; i++) {
     if (r->slot[i].hook) {
       lm_remove_hook(r->slot[i].param, r->slot[i].hook);
-      lm_set_grad_home(r->slot[i].param, NULL);
+      lm_set_grad_buffer(r->slot[i].param, NULL);
     }
     r->slot[i].hook = 0;
   }

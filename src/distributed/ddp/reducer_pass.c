@@ -37,7 +37,7 @@ void lm_pass_forget(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
     bool fits = slot_fits(s, s->param) && lm_requires_grad(s->param);
-    if (r->g) lm_set_grad_home(s->param, fits ? s->view : NULL);
+    if (r->g) lm_set_grad_buffer(s->param, fits ? s->view : NULL);
     s->fires = 0;
     s->absent = s->ready = s->scaled = false;
   }
@@ -66,7 +66,7 @@ static lm_status slot_set_ready(lm_reducer *r, int i) {
   }
   TRY(lm_reduce_put(r, i, grad));
   if (!s->absent) TRY(lm_slot_show(s));
-  TRY(lm_set_grad_home(s->param, NULL));
+  TRY(lm_set_grad_buffer(s->param, NULL));
   s->ready = true;
   r->bucket[s->bucket].waits_for--;
 done:
@@ -266,7 +266,7 @@ lm_status lm_reducer_add_hooks(lm_reducer *r) {
     *w = (hook_context){r, i};
     atomic_fetch_add(&r->rc, 1);
     TRY(lm_register_accumulate_hook(r->slot[i].param, (lm_hook){on_gradient, w, hook_context_free}, &r->slot[i].hook));
-    TRY(lm_set_grad_home(r->slot[i].param, r->slot[i].view));
+    TRY(lm_set_grad_buffer(r->slot[i].param, r->slot[i].view));
   }
 done:
   return status;

@@ -33,7 +33,7 @@ op "scaled_dot_product_attention" {
   },
   forms = {
     {
-      when = "ndim_of(query) == 3 && suits_attention(query, key, value, attn_mask, is_causal, dropout_p)",
+      when = "ndim_of(query) == 3 && attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
       "mask = given(attn_mask) ? unsqueeze(attn_mask, 0) : nil",
       "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
       "y = attention(unsqueeze(query, 0), unsqueeze(key, 0), unsqueeze(value, 0), mask, is_causal, scale, "
@@ -41,7 +41,7 @@ op "scaled_dot_product_attention" {
       "squeeze(y, 0)",
     },
     {
-      when = "suits_attention(query, key, value, attn_mask, is_causal, dropout_p)",
+      when = "attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
       "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
       "attention(query, key, value, attn_mask, is_causal, scale, dropout_p, draw)",
     },

@@ -58,7 +58,7 @@ op "max_pool2d_with_indices" {
 op "max_pool2d_backward" {
   "grad", "places", "size: size",
   options = {"kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1"},
-  grad = {grad = "pooled_places(g, places)"}, inner = true,
+  grad = {grad = "pooled_indices(g, places)"}, inner = true,
   help = "gradient of max_pool2d; places holds each maximum's place in H * W, from 1; to know its windows "
     .. "can be faster",
 }

@@ -325,7 +325,7 @@ op "digamma" {
 }
 op "polygamma" {
   "x", "n: number", elementwise = "polygamma(x, n)", gives = "float", grad = {x = "g * polygamma(x, n + 1)"},
-  needs = {{"n >= 0 && n <= 10000 && is_whole(n)", "n is {n}; the order is a whole number from 0 to 10000"}},
+  needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n is {n}; the order is a whole number from 0 to 10000"}},
   autocast = "keep_gpu", help = "derivative of order n of digamma; lm.polygamma(n, x) as in PyTorch",
 }
 op "sigmoid" {

@@ -55,7 +55,7 @@ op "masked_values" {
 }
 op "topk" {
   "x", "k: int", "dim: dim?", "largest = true", "sorted = true", results = 2,
-  grad = {x = "place_grad(g, y1, dim, true, size_of(x))"},
+  grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
   help = "the k largest along dim (the last by default): values, indices",
 }
 op "one_hot" {
@@ -84,12 +84,12 @@ op "bag_sums" {
   grad = {
     weight = {
       "own = means ? g / unsqueeze(y1, 1) : g",
-      "rows = index_select(own, 0, bag_of(offsets, index))",
+      "rows = index_select(own, 0, embedding_bag_of(offsets, index))",
       "embedding_backward(given(each) ? rows * unsqueeze(each, 1) : rows, index, size_of(weight)[1], padding_idx)",
     },
     each = {
       "own = means ? g / unsqueeze(y1, 1) : g",
-      "along = sum(index_select(own, 0, bag_of(offsets, index)) * embedding(index, weight), [1])",
+      "along = sum(index_select(own, 0, embedding_bag_of(offsets, index)) * embedding(index, weight), [1])",
       "padding_idx > 0 ? masked_fill(along, index == padding_idx, 0) : along",
     },
   }, inner = true,

@@ -113,7 +113,7 @@ op "rms_norm" {
   },
   forms = {
     {
-      when = "length_of(normalized_shape) > 0 && suits_rms_norm_rows(x, weight)",
+      when = "length_of(normalized_shape) > 0 && rms_norm_rows_is_supported(x, weight)",
       "rms_norm_rows(x, normalized_shape, weight, given(eps) ? eps : epsilon_of(x))",
     },
   },
@@ -162,7 +162,7 @@ op "group_norm" {
     {"!given(bias) || ndim_of(bias) == 1 && size_of(bias)[1] == size_of(x)[2]",
       "bias is {bias}; it has to hold one number for each of {size_of(x)[2]} channels"},
   },
-  forms = {{when = "suits_grouped_norm(x, weight, bias)", "grouped_norm(x, num_groups, weight, bias, eps)"}},
+  forms = {{when = "grouped_norm_is_supported(x, weight, bias)", "grouped_norm(x, num_groups, weight, bias, eps)"}},
   formula = {
     "count = size_of(x)[1] * num_groups",
     "each = numel_of(x) / (count > 0 ? count : 1)",

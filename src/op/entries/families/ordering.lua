@@ -4,13 +4,13 @@ local op = ...
 -- ---- sorting
 op "sort" {
   "x", "dim: dim?", "descending = false", options = {"stable = false"}, results = 2,
-  grad = {x = "place_grad(g, y1, dim, true, size_of(x))"},
+  grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
   help = "x in order along dim (the last by default), and where each came from: values, indices; NaN counts as the "
     .. "largest, and equal ones keep their order, stable or not",
 }
 op "argsort" {
   "x", "dim: dim?", "descending = false", options = {"stable = false"},
-  formula = "second(sort(x, dim, descending, stable))", grad = "none",
+  formula = "second_result(sort(x, dim, descending, stable))", grad = "none",
   help = "where the elements of x in order along dim (the last by default) are",
 }
 op "msort" {"x", formula = "sort(x, 0, false, false)", help = "x in order along its first dim"}
@@ -60,12 +60,12 @@ op "logcumsumexp" {
 }
 op "cummax" {
   "x", "dim: dim", results = 2,
-  grad = {x = "place_grad(g, y1, dim, true, size_of(x))"},
+  grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
   help = "the largest up to each element along dim, and where: values, indices; the last of equals, NaN before all",
 }
 op "cummin" {
   "x", "dim: dim", results = 2,
-  grad = {x = "place_grad(g, y1, dim, true, size_of(x))"},
+  grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
   help = "the smallest up to each element along dim, and where: values, indices; the last of equals, NaN before all",
 }
 
@@ -77,7 +77,7 @@ op "prod" {
 }
 op "nansum" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
-  grad = {x = "spread(g, dim, keepdim, size_of(x)) * (x == x)"},
+  grad = {x = "expand_to(g, dim, keepdim, size_of(x)) * (x == x)"},
   help = "sum over dim, or all, of what is not NaN; integers give int64",
 }
 op "nanmean" {
@@ -99,13 +99,13 @@ op "aminmax" {
 -- ---- order statistics
 op "kthvalue" {
   "x", "k: int", "dim: dim?", "keepdim = false", results = 2,
-  grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
+  grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
   help = "the k-th smallest along dim (the last by default), and where: values, indices; NaN counts as the largest",
 }
 local function median(name, what)
   op(name .. "_dim") {
     "x", "dim: dim", "keepdim = false", results = 2,
-    grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
+    grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
     inner = true, help = ("the middle%s along dim, the lower of two, and where: values, indices"):format(what),
   }
   op(name .. "_all") {

@@ -3,12 +3,12 @@ local op = ...
 
 op "sum" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
-  grad = {x = "spread(g, dim, keepdim, size_of(x))"},
+  grad = {x = "expand_to(g, dim, keepdim, size_of(x))"},
   autocast = "keep_gpu", help = "sum over dim, or all; integers give int64",
 }
 op "mean" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
-  grad = {x = "spread(g / count(dim, size_of(x)), dim, keepdim, size_of(x))"},
+  grad = {x = "expand_to(g / count(dim, size_of(x)), dim, keepdim, size_of(x))"},
   help = "mean over dim, or all",
 }
 local unbiased_or_correction = {
@@ -53,7 +53,7 @@ op "norm" {
 }
 op "logsumexp" {
   "x", "dim: dims?", "keepdim = false",
-  grad = {x = "spread(g, dim, keepdim, size_of(x)) * exp(x - spread(y, dim, keepdim, size_of(x)))"},
+  grad = {x = "expand_to(g, dim, keepdim, size_of(x)) * exp(x - expand_to(y, dim, keepdim, size_of(x)))"},
   autocast = "keep_gpu", help = "log of the sum of e^x, without overflow",
 }
 local extreme_grad = {
@@ -74,12 +74,12 @@ op "amin" {
 }
 op "max_dim" {
   "x", "dim: dim", "keepdim = false", results = 2,
-  grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
+  grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
   inner = true, help = "largest along dim, and where: values, indices from 1",
 }
 op "min_dim" {
   "x", "dim: dim", "keepdim = false", results = 2,
-  grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
+  grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
   inner = true, help = "smallest along dim, and where: values, indices from 1",
 }
 op "argmax" {
