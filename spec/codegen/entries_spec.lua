@@ -197,7 +197,7 @@ typedef struct lm_halved_args {
     assert.matches("lm_point_i64_extra;", written "point_launchers.h", 1, true)
     assert.not_matches("lm_point_f32_extra", written "point_launchers.h", 1, true)
     assert.matches(".integers = true", written "op_entries.c", 1, true)
-    assert.matches(".gives = LM_GIVES_ARGUMENT", written "op_entries.c", 1, true)
+    assert.matches(".gives = LM_RESULT_DTYPE_ARGUMENT", written "op_entries.c", 1, true)
   end)
 
   it("refuses entries that make no sense, by file, line, op and argument", function()

@@ -7,7 +7,7 @@
 #include "autograd/composite.h"
 
 lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
-  return in_place ? lm_op_run_inplace(id, args, out) : lm_op_run_seen(id, args, out);
+  return in_place ? lm_op_run_inplace(id, args, out) : lm_op_run_visible(id, args, out);
 }
 
 /* ---- what a call would record */

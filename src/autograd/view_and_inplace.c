@@ -129,7 +129,7 @@ static span span_of(const lm_view_geometry *p) {
   return (span){.n = before + end, .base = before, .view = before + offset};
 }
 
-static bool laid_out_as_base(const lm_tensor *t, const lm_view_geometry *p) {
+static bool to_layout_of_base(const lm_tensor *t, const lm_view_geometry *p) {
   for (int d = 0; d < t->ndim; d++) {
     if (t->size[d] > 1 && t->stride[d] != p->base_stride[d]) return false;
   }
@@ -158,7 +158,7 @@ static lm_status extract(lm_tensor *g, const lm_view_geometry *p, lm_tensor **ou
   lm_tensor *flat = NULL, *whole = NULL;
   span s = span_of(p);
   bool within = s.base == 0 && s.n == reach_of(p->base_ndim, p->base_size, p->base_stride);
-  if (within && laid_out_as_base(g, p)) {
+  if (within && to_layout_of_base(g, p)) {
     TRY(as_view(g, p, false, out));
   } else {
     TRY(flat_zeros((lm_dtype)g->dtype, g->device, p, &flat));

@@ -167,8 +167,10 @@ static int bind_op_info(lua_State *L) {
                                       [LM_KEEP_GPU] = "keep_gpu",
                                       [LM_BANNED_GPU] = "banned_gpu",
                                       [LM_WIDEST] = "widest"};
-  static const char *const gives[] = {
-      [LM_GIVES_SAME] = "", [LM_GIVES_FLOAT] = "float", [LM_GIVES_BOOL] = "bool", [LM_GIVES_NUMBER] = "number"};
+  static const char *const gives[] = {[LM_RESULT_DTYPE_SAME] = "",
+                                      [LM_RESULT_DTYPE_FLOAT] = "float",
+                                      [LM_RESULT_DTYPE_BOOL] = "bool",
+                                      [LM_RESULT_DTYPE_NUMBER] = "number"};
   const char *name = lm_to_text(L, 1);
   int id = name ? lm_op_find(name) : -1;
   if (id < 0) {
@@ -182,7 +184,7 @@ static int bind_op_info(lua_State *L) {
   if (op->grads) set_text(L, "gradient", op->grads);
   if (op->kind == LM_POINT) {
     set_text(L, "takes", op->integers ? "integers and bool" : op->not_bool ? "all but bool" : "all");
-    set_text(L, "gives", op->gives == LM_GIVES_ARGUMENT ? op->arg[op->gives_of].name : gives[op->gives]);
+    set_text(L, "gives", op->gives == LM_RESULT_DTYPE_ARGUMENT ? op->arg[op->gives_of].name : gives[op->gives]);
   }
   push_signature(L, op, op->name);
   lua_setfield(L, -2, "signature");

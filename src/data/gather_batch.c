@@ -85,7 +85,7 @@ lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double 
   lm_status status = LM_OK;
   lm_tensor *index = NULL, *rows = NULL, *converted = NULL;
   if (dtype == LM_NO_DTYPE) dtype = (lm_dtype)x->dtype;
-  TRY(lm_laid_out_private(given, &index));
+  TRY(lm_to_private_copy(given, &index));
   TRY(check_index(x, index));
   if (x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x)) {
     int64_t size[LM_MAX_DIMS];

@@ -84,7 +84,7 @@ lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value
   return status == LM_OK ? lm_check_number(name, "value", dtype, number) : status;
 }
 
-lm_status lm_lines_of(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
+lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *converted = NULL;
   if (dtype != LM_NO_DTYPE && dtype != (lm_dtype)x->dtype) {

@@ -24,6 +24,6 @@ lm_status lm_check_pad(const lm_pad_args *a);
 /* dims normalized, sorted, unique; all of them if n < 0 (or none are given for a 0-d x). */
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out);
 /* x with one dim at least, and in dtype if that is one; a new reference. */
-lm_status lm_lines_of(lm_tensor *x, lm_dtype dtype, lm_tensor **out);
+lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out);
 
 #endif

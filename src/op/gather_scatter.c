@@ -273,7 +273,7 @@ static lm_status added_entries(lm_op_id op, lm_tensor *target, int64_t asked, lm
   } else {
     TRY(lm_op_clone(&(lm_clone_args){.x = x, .memory_format = LM_CONTIGUOUS}, &result));
   }
-  TRY(lm_laid_out(given, LM_CONTIGUOUS, &src));
+  TRY(lm_to_layout(given, LM_CONTIGUOUS, &src));
   if (src->numel > 0) {
     lm_index_add_args args = {.x = x, .dim = dim, .index = index, .src = src};
     TRY(lm_dispatch(LM_OP_index_add, x->device, &args, &result));

@@ -33,7 +33,7 @@ static lm_status flat_index(lm_op_id op, lm_tensor *index, const lm_tensor *x, c
   }
   TRY(lm_index_int64(op, "an index", here ? here : index, &ints));
   TRY(lm_op_expand(&(lm_expand_args){.x = ints, .size = *size}, &wide));
-  TRY(lm_laid_out(wide, LM_CONTIGUOUS, &packed));
+  TRY(lm_to_layout(wide, LM_CONTIGUOUS, &packed));
   TRY(lm_op_view(&(lm_view_args){.x = packed, .size = {1, {count}}}, out));
 done:
   lm_release(here);
@@ -154,7 +154,7 @@ static lm_status prepare_values(lm_op_id op, const picked *p, const lm_tensor *x
   if (values->numel == 1) {
     TRY(by_tuple(p, wide, true, out));
   } else {
-    TRY(lm_laid_out(wide, LM_CONTIGUOUS, &packed));
+    TRY(lm_to_layout(wide, LM_CONTIGUOUS, &packed));
     TRY(by_tuple(p, packed, false, out));
   }
 done:
@@ -211,10 +211,10 @@ done:
 static lm_status mask_of(lm_tensor *x, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *zero = NULL, *mask = NULL;
-  if (x->dtype == LM_BOOL) return lm_laid_out_private(x, out);
+  if (x->dtype == LM_BOOL) return lm_to_private_copy(x, out);
   TRY(lm_tensor_number(0, &zero));
   TRY(lm_point_run(LM_OP_ne, 2, (lm_tensor *[]){x, zero}, NULL, NULL, &mask));
-  TRY(lm_laid_out(mask, LM_CONTIGUOUS, out));
+  TRY(lm_to_layout(mask, LM_CONTIGUOUS, out));
 done:
   lm_release(zero);
   lm_release(mask);
@@ -255,8 +255,8 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
                          lm_text("%s %s", lm_dtype_name((lm_dtype)a->mask->dtype), lm_shape_of(a->mask)));
   }
   TRY(lm_check_same_device(LM_OP_masked_values, 2, (lm_tensor *[]){a->x, a->mask}));
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
-  TRY(lm_laid_out_private(a->mask, &mask));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_private_copy(a->mask, &mask));
   if (LM_DEVICE_KIND(x->device) != LM_CPU) { /* which have no kernel for it */
     TRY(lm_tensor_view(mask, 1, &x->numel, (int64_t[]){1}, 0, &line));
     TRY(lm_op_nonzero(&(lm_nonzero_args){.x = line}, &places));

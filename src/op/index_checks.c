@@ -10,7 +10,7 @@ lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor *
   if (!lm_dtype_is_int((lm_dtype)t->dtype))
     return lm_remedy(lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", lm_dtype_name(t->dtype)),
                      "convert it with :long()");
-  if (t->dtype == LM_I64) return lm_laid_out_private(t, out);
+  if (t->dtype == LM_I64) return lm_to_private_copy(t, out);
   lm_tensor *fresh = NULL;
   lm_status status = lm_tensor_empty(LM_I64, t->device, t->ndim, t->size, LM_CONTIGUOUS, &fresh);
   if (status == LM_OK) status = lm_copy(t, fresh);

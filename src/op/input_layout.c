@@ -29,18 +29,18 @@ static lm_status fitted(lm_tensor *t, bool fits, lm_format format, lm_tensor **o
   return status == LM_OK ? copied(t, fresh, out) : status;
 }
 
-lm_status lm_laid_out(lm_tensor *t, lm_format format, lm_tensor **out) {
+lm_status lm_to_layout(lm_tensor *t, lm_format format, lm_tensor **out) {
   bool fits = format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t);
   if (format == LM_PRESERVE && t->ndim == 4) fits = fits || lm_is_channels_last(t);
   return fitted(t, fits, format == LM_CHANNELS_LAST ? LM_CHANNELS_LAST : LM_CONTIGUOUS, out);
 }
 
-lm_status lm_laid_out_private(lm_tensor *t, lm_tensor **out) {
+lm_status lm_to_private_copy(lm_tensor *t, lm_tensor **out) {
   bool ours = LM_DEVICE_KIND(t->device) != LM_CPU || lm_storage_is_private(t->storage);
   return fitted(t, ours && lm_is_contiguous(t), LM_CONTIGUOUS, out);
 }
 
-lm_status lm_laid_out_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
+lm_status lm_to_layout_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
   bool fits = true;
   for (int d = 0; d < t->ndim; d++) fits = fits && (t->size[d] == 1 || t->stride[d] == like->stride[d]);
   if (fits) {

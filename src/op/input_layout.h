@@ -12,11 +12,11 @@ lm_format lm_format_of(const lm_tensor *t);
 lm_format lm_gradient_format(const lm_ints *size);
 /* *out is a new reference: t, or a copy in that format. LM_PRESERVE takes contiguous and
  * channels-last tensors as they are and makes the rest contiguous. */
-lm_status lm_laid_out(lm_tensor *t, lm_format format, lm_tensor **out);
+lm_status lm_to_layout(lm_tensor *t, lm_format format, lm_tensor **out);
 /* Contiguous, and of memory that no other process or thread writes to meanwhile: on the CPU a copy unless the storage
  * is this Lua state's alone. For values that are checked before they are used as positions, sizes or counts. */
-lm_status lm_laid_out_private(lm_tensor *t, lm_tensor **out);
+lm_status lm_to_private_copy(lm_tensor *t, lm_tensor **out);
 /* The same for the strides of `like`, which is dense and has t's sizes. */
-lm_status lm_laid_out_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out);
+lm_status lm_to_layout_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out);
 
 #endif

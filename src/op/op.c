@@ -82,12 +82,12 @@ static lm_status without_truncation(const lm_op *op, lm_status status, lm_tensor
   return lost;
 }
 
-static lm_status run_op(lm_op_id id, const void *args, bool only_seen, lm_tensor **out) {
+static lm_status run_op(lm_op_id id, const void *args, bool only_visible, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   if (__builtin_expect(lm_log_on(LM_LOG_OP), 0)) trace(op, args, "");
   if (!op->run) return lm_fail(LM_E_STATE, "%s: is composed of other ops and runs through lm_call", op->name);
   lm_running before = lm_run_begin(op->name, (int)id);
-  lm_now_running.only_seen = only_seen;
+  lm_now_running.only_visible = only_visible;
   lm_status status = op->kind == LM_POINT ? lm_run_point(id, args, NULL, out) : op->run(args, out);
   lm_run_end(before);
   return without_truncation(op, status, out);
@@ -95,7 +95,7 @@ static lm_status run_op(lm_op_id id, const void *args, bool only_seen, lm_tensor
 
 lm_status lm_op_run(lm_op_id id, const void *args, lm_tensor **out) { return run_op(id, args, false, out); }
 
-lm_status lm_op_run_seen(lm_op_id id, const void *args, lm_tensor **out) {
+lm_status lm_op_run_visible(lm_op_id id, const void *args, lm_tensor **out) {
   lm_tensor *results[LM_MAX_OUTS] = {NULL};
   const lm_op *op = &lm_ops[id];
   if (op->aux == 0) return run_op(id, args, false, out);

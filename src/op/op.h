@@ -19,13 +19,13 @@ typedef enum lm_op_kind { LM_POINT, LM_VIEW, LM_PRIM, LM_WRITE, LM_NEW, LM_COMP 
 typedef enum lm_cast_rule { LM_LOWER, LM_KEEP, LM_KEEP_GPU, LM_BANNED_GPU, LM_WIDEST, LM_ASIS } lm_cast_rule;
 /* Of elementwise ops, whose inputs have a dtype in common: that one; integers become floating; bool; bool becomes
  * int64; an argument's. */
-typedef enum lm_gives {
-  LM_GIVES_SAME,
-  LM_GIVES_FLOAT,
-  LM_GIVES_BOOL,
-  LM_GIVES_NUMBER,
-  LM_GIVES_ARGUMENT,
-} lm_gives;
+typedef enum lm_result_dtype_rule {
+  LM_RESULT_DTYPE_SAME,
+  LM_RESULT_DTYPE_FLOAT,
+  LM_RESULT_DTYPE_BOOL,
+  LM_RESULT_DTYPE_NUMBER,
+  LM_RESULT_DTYPE_ARGUMENT,
+} lm_result_dtype_rule;
 
 typedef enum lm_arg_kind {
   LM_ARG_T,
@@ -79,7 +79,7 @@ typedef struct lm_op {
   uint8_t nnumber;                     /* F and F_OPT arguments; of POINT ops they follow the tensors */
   uint16_t tensor[LM_MAX_TENSOR_ARGS]; /* their offsets */
   int16_t list;                        /* offset of the TL argument, or -1 */
-  uint8_t gives, gives_of;             /* lm_gives; the tensor whose dtype it is */
+  uint8_t gives, gives_of;             /* lm_result_dtype_rule; the tensor whose dtype it is */
   bool integers;                       /* only of these and bool */
   int8_t whole;                        /* which F argument has to be integral among integers, or -1 */
   uint8_t divides;                     /* which tensor, from 1, may not be 0 among integers; 0: none */
@@ -112,7 +112,7 @@ LM_API int lm_op_find(const char *name);
 /* Run without recording a graph: check, allocate, compute. Not for COMP. */
 LM_API lm_status lm_op_run(lm_op_id op, const void *args, lm_tensor **out);
 /* The same without the hidden results. */
-LM_API lm_status lm_op_run_seen(lm_op_id op, const void *args, lm_tensor **out);
+LM_API lm_status lm_op_run_visible(lm_op_id op, const void *args, lm_tensor **out);
 /* POINT ops into an existing first argument: x keeps dtype, shape and place. */
 LM_API lm_status lm_op_run_inplace(lm_op_id op, const void *args, lm_tensor **out);
 

@@ -76,7 +76,7 @@ lm_status lm_op_pad_around(const lm_pad_around_args *a, lm_tensor **out) {
   }
   TRY(lm_check_pad(&asked));
   if (a->pad.n == 0) return lm_op_clone(&(lm_clone_args){.x = a->x}, out);
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   memcpy(size, x->size, sizeof size);
   for (int i = 0; i < a->pad.n; i++) size[x->ndim - 1 - i / 2] += a->pad.v[i];
   TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result));

@@ -381,7 +381,7 @@ lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   TRY(lm_check_float(LM_OP_poisson, "x", a->x));
   TRY(extremes(a->x, &least, NULL));
   if (!(least >= 0)) TRY(lm_fail_number("poisson", "x", "at least 0", least));
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &args.x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &args.x));
   TRY(lm_tensor_empty((lm_dtype)args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
   TRY(draw(LM_OP_poisson, result, &args, a->generator));
   *out = result;
@@ -484,7 +484,7 @@ static lm_status pick_again(lm_tensor *x, const lm_multinomial_args *a, lm_tenso
   lm_tensor *places = NULL;
   lm_multinomial_args args = *a;
   args.x = NULL;
-  TRY(lm_laid_out(x, LM_CONTIGUOUS, &args.x));
+  TRY(lm_to_layout(x, LM_CONTIGUOUS, &args.x));
   TRY(lm_tensor_empty(LM_I64, x->device, 2, (int64_t[]){x->size[0], a->num_samples}, LM_CONTIGUOUS, &places));
   TRY(draw(LM_OP_multinomial, places, &args, a->generator));
   *out = places;

@@ -200,7 +200,7 @@ static lm_status extreme_dim(lm_op_id op, lm_tensor *x, int64_t asked, bool keep
   int dim;
   TRY(lm_dim(lm_ops[op].name, asked, x->ndim, &dim));
   lm_ints dims = {1, {dim}};
-  TRY(lm_lines_of(x, LM_NO_DTYPE, &lines));
+  TRY(lm_at_least_1d(x, LM_NO_DTYPE, &lines));
   TRY(check_not_empty(op, lines, &dims));
   TRY(new_reduced(lines, &dims, (lm_dtype)x->dtype, &result[0]));
   TRY(new_reduced(lines, &dims, LM_I64, &result[1]));
@@ -247,7 +247,7 @@ static lm_status extreme_index(lm_op_id op, lm_tensor *x, int64_t asked, bool ke
     TRY(lm_op_view(&(lm_view_args){.x = packed, .size = all}, &lines));
   } else {
     TRY(lm_dim(lm_ops[op].name, asked, x->ndim, &dim));
-    TRY(lm_lines_of(x, LM_NO_DTYPE, &lines));
+    TRY(lm_at_least_1d(x, LM_NO_DTYPE, &lines));
   }
   lm_ints dims = {1, {dim}};
   TRY(check_not_empty(op, lines, &dims));

@@ -23,9 +23,9 @@ lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *
 
 /* Which op runs on this thread, for messages of what lies below. */
 typedef struct lm_running {
-  const char *name; /* NULL: none */
-  int op;           /* -1: it is not one of ops.lua's */
-  bool only_seen;   /* nobody wants the hidden results: they may be NULL */
+  const char *name;  /* NULL: none */
+  int op;            /* -1: it is not one of ops.lua's */
+  bool only_visible; /* nobody wants the hidden results: they may be NULL */
 } lm_running;
 extern _Thread_local lm_running lm_now_running;
 

@@ -10,7 +10,7 @@ static lm_status scan(lm_op_id op, void *args, lm_tensor **x, int64_t *dim, lm_d
   lm_tensor *given = *x, *lines = NULL, *result[2] = {NULL, NULL};
   int along;
   TRY(lm_dim(lm_ops[op].name, *dim, given->ndim, &along));
-  TRY(lm_lines_of(given, dtype, &lines));
+  TRY(lm_at_least_1d(given, dtype, &lines));
   *x = lines;
   *dim = along;
   TRY(lm_tensor_empty_like(lines, result_dtype, lines->device, &result[0]));

@@ -11,7 +11,7 @@ lm_status lm_op_topk(const lm_topk_args *a, lm_tensor **out) {
   int dim;
   int64_t size[LM_MAX_DIMS];
   TRY(lm_dim("topk", a->dim == LM_NO_DIM ? -1 : a->dim, a->x->ndim, &dim));
-  TRY(lm_lines_of(a->x, LM_NO_DTYPE, &x));
+  TRY(lm_at_least_1d(a->x, LM_NO_DTYPE, &x));
   if (a->k < 0 || a->k > x->size[dim]) {
     status = lm_fail_int("topk", "k",
                          lm_text("from 0 to %lld, the size of dim %d of x", (long long)x->size[dim], dim + 1), a->k);
@@ -57,7 +57,7 @@ static lm_status pick(lm_op_id op, void *args, lm_tensor **x, int64_t *dim, int6
   int along;
   int64_t size[LM_MAX_DIMS];
   TRY(lm_dim(lm_ops[op].name, *dim == LM_NO_DIM ? -1 : *dim, given->ndim, &along));
-  TRY(lm_lines_of(given, LM_NO_DTYPE, &lines));
+  TRY(lm_at_least_1d(given, LM_NO_DTYPE, &lines));
   if (op == LM_OP_kthvalue && (k < 1 || k > lines->size[along])) {
     status =
         lm_fail_int("kthvalue", "k",

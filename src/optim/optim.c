@@ -104,7 +104,7 @@ done:
 }
 
 /* Both dense, with element k of memory the same element of the tensor. */
-static bool laid_out_alike(const lm_tensor *a, const lm_tensor *b) {
+static bool has_same_layout(const lm_tensor *a, const lm_tensor *b) {
   for (int d = 0; d < a->ndim; d++)
     if (a->size[d] != 1 && a->stride[d] != b->stride[d]) return false;
   return true;
@@ -114,7 +114,7 @@ static bool laid_out_alike(const lm_tensor *a, const lm_tensor *b) {
 static lm_status lay_out(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *copy = NULL;
-  if (t->numel == 0 || (like ? laid_out_alike(t, like) : lm_is_dense(t))) {
+  if (t->numel == 0 || (like ? has_same_layout(t, like) : lm_is_dense(t))) {
     *out = lm_retain(t);
     return LM_OK;
   }

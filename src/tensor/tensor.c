@@ -130,7 +130,7 @@ static _Thread_local lm_tensor *next_out;
 
 void lm_tensor_set_next_out(lm_tensor *home) { next_out = home; }
 
-static bool is_laid_out_as(const lm_tensor *t, const lm_tensor *home) {
+static bool has_layout_of(const lm_tensor *t, const lm_tensor *home) {
   if (t->numel != home->numel || t->dtype != home->dtype || t->device != home->device) return false;
   for (int d = 0, h = 0;; d++, h++) {
     while (d < t->ndim && t->size[d] == 1) d++;
@@ -154,7 +154,7 @@ static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int
     goto done;
   }
   lm_tensor *home = next_out;
-  if (home && is_laid_out_as(t, home)) {
+  if (home && has_layout_of(t, home)) {
     next_out = NULL;
     lm_storage_retain(home->storage);
     t->storage = home->storage;

@@ -53,7 +53,7 @@ static int bind_get_device(lua_State *L) {
   return lm_return_int(L, LM_DEVICE_KIND(d) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(d));
 }
 
-static bool is_laid_out(const lm_tensor *t, lm_format format) {
+static bool has_format(const lm_tensor *t, lm_format format) {
   return format == LM_PRESERVE || (format == LM_CONTIGUOUS ? lm_is_contiguous(t) : lm_is_channels_last(t));
 }
 
@@ -61,7 +61,7 @@ static int bind_is_contiguous(lua_State *L) {
   lm_tensor *t = self(L, "is_contiguous");
   lm_format format = LM_CONTIGUOUS;
   lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 2, "is_contiguous", {"memory_format", LM_OPTION_FORMAT, &format}));
-  return lm_return_bool(L, is_laid_out(t, format));
+  return lm_return_bool(L, has_format(t, format));
 }
 
 /* ---- to */
@@ -155,7 +155,7 @@ static int bind_to(lua_State *L) {
   const lm_tensor *x = c.args.x;
   bool same = (c.args.dtype == LM_NO_DTYPE || c.args.dtype == (lm_dtype)x->dtype) &&
               (c.args.device == LM_NO_DEVICE || c.args.device == x->device) &&
-              is_laid_out(x, (lm_format)c.args.memory_format);
+              has_format(x, (lm_format)c.args.memory_format);
   if (same && !c.copy) {
     lua_pushvalue(L, 1);
     return 1;

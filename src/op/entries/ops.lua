@@ -102,7 +102,7 @@ list.choices = {
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, family in ipairs {
   "elementwise", "reductions", "ordering", "products", "indexing", "scattering", "convolution", "resampling",
-  "normalization", "attention", "recurrent", "losses", "views", "rearranging", "creation", "linalg", "fourier",
+  "normalization", "attention", "recurrent", "losses", "views", "flip_roll_pad", "creation", "linalg", "fourier",
   "random",
 } do
   assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)

@@ -38,7 +38,7 @@ lm_status lm_op_fft_c2c(const lm_fft_c2c_args *a, lm_tensor **out) {
   lm_tensor *x = NULL;
   int64_t dim = a->dim == LM_NO_DIM ? a->x->ndim - 2 : a->dim < 0 ? a->dim + a->x->ndim : a->dim;
   TRY(check_lines(LM_OP_fft_c2c, a->x, true, dim));
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   lm_fft_c2c_args args = {.x = x, .inverse = a->inverse, .scale = a->scale, .dim = dim};
   status = compute(LM_OP_fft_c2c, x, &args, x->ndim, x->size, out);
 done:
@@ -56,7 +56,7 @@ lm_status lm_op_fft_r2c(const lm_fft_r2c_args *a, lm_tensor **out) {
                      LM_MAX_DIMS);
     goto done;
   }
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   memcpy(size, x->size, sizeof size);
   size[x->ndim - 1] = x->size[x->ndim - 1] / 2 + 1;
   size[x->ndim] = 2;
@@ -83,7 +83,7 @@ lm_status lm_op_fft_r2c_2d(const lm_fft_r2c_2d_args *a, lm_tensor **out) {
     status = lm_op_fft_c2c(&(lm_fft_c2c_args){.x = half, .scale = 1, .dim = half->ndim - 3}, out);
     goto done;
   }
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   memcpy(size, x->size, sizeof size);
   size[x->ndim - 1] = x->size[x->ndim - 1] / 2 + 1;
   size[x->ndim] = 2;
@@ -119,7 +119,7 @@ lm_status lm_op_fft_c2r(const lm_fft_c2r_args *a, lm_tensor **out) {
   if (is_turned(a->x))
     x = lm_retain(a->x);
   else
-    TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+    TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   memcpy(size, x->size, sizeof size);
   size[last] = a->n;
   lm_fft_c2r_args args = {.x = x, .n = a->n, .scale = a->scale, .inner = a->inner};
@@ -155,8 +155,8 @@ lm_status lm_op_stft_lines(const lm_stft_lines_args *a, lm_tensor **out) {
                      lm_shape_of(a->x), (long long)n);
     goto done;
   }
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
-  TRY(lm_laid_out(a->window, LM_CONTIGUOUS, &window));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->window, LM_CONTIGUOUS, &window));
   args.x = x;
   args.window = window;
   status =
@@ -181,8 +181,8 @@ lm_status lm_op_overlap_add(const lm_overlap_add_args *a, lm_tensor **out) {
                      lm_shape_of(a->frames), lm_shape_of(a->window), (long long)a->length, (long long)a->hop);
     goto done;
   }
-  TRY(lm_laid_out(a->frames, LM_CONTIGUOUS, &frames));
-  TRY(lm_laid_out(a->window, LM_CONTIGUOUS, &window));
+  TRY(lm_to_layout(a->frames, LM_CONTIGUOUS, &frames));
+  TRY(lm_to_layout(a->window, LM_CONTIGUOUS, &window));
   args.frames = frames;
   args.window = window;
   status = compute(LM_OP_overlap_add, frames, &args, 2, (int64_t[]){frames->size[0], a->length}, out);
@@ -204,12 +204,12 @@ static lm_status repeatable(lm_tensor *x, lm_dtype dtype, int ndim, const int64_
   int first = 0;
   while (first < x->ndim && x->size[first] == 1) first++;
   if (memcmp(x->size + first, size + ndim - x->ndim + first, sizeof *size * (size_t)(x->ndim - first)) == 0) {
-    TRY(lm_laid_out(same, LM_CONTIGUOUS, out));
+    TRY(lm_to_layout(same, LM_CONTIGUOUS, out));
   } else {
     lm_ints all = {.n = ndim};
     memcpy(all.v, size, sizeof *size * (size_t)ndim);
     TRY(lm_op_expand(&(lm_expand_args){.x = same, .size = all}, &wide));
-    TRY(lm_laid_out(wide, LM_CONTIGUOUS, out));
+    TRY(lm_to_layout(wide, LM_CONTIGUOUS, out));
   }
 done:
   lm_release(same);

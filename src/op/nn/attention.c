@@ -8,12 +8,12 @@
 static lm_status readied(lm_tensor *t, lm_dtype compute, bool mask, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *same = NULL;
-  TRY(lm_lines_of(t, compute, &same));
+  TRY(lm_at_least_1d(t, compute, &same));
   int last = same->ndim - 1;
   bool gaps = same->size[last] > 1 && same->stride[last] != 1;
   bool overlap = !mask && last > 0 && same->size[last - 1] > 1 && same->stride[last - 1] < same->size[last];
   if (gaps || overlap) {
-    TRY(lm_laid_out(same, LM_CONTIGUOUS, out));
+    TRY(lm_to_layout(same, LM_CONTIGUOUS, out));
   } else {
     *out = lm_retain(same);
   }
@@ -66,7 +66,7 @@ static lm_status ready_draw(lm_op_id op, lm_tensor *draw, const lm_tensor *like,
                 lm_dtype_name((lm_dtype)draw->dtype), lm_shape_of(draw)));
   }
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)like, draw}));
-  TRY(lm_laid_out(draw, LM_CONTIGUOUS, out));
+  TRY(lm_to_layout(draw, LM_CONTIGUOUS, out));
 done:
   return status;
 }
@@ -136,7 +136,7 @@ lm_status lm_op_attention(const lm_attention_args *a, lm_tensor **out) {
     lm_attention_args job = {query, key, value, mask, a->is_causal, scale_of(a->scale, query), a->dropout_p, draw};
     TRY(lm_dispatch_or_host(op, query->device, &job, (lm_tensor *[]){y, log_sum}));
   }
-  TRY(lm_lines_of(y, (lm_dtype)a->query->dtype, &out[0]));
+  TRY(lm_at_least_1d(y, (lm_dtype)a->query->dtype, &out[0]));
   out[1] = lm_retain(log_sum);
 done:
   lm_release(query);
@@ -172,10 +172,10 @@ lm_status lm_op_attention_backward(const lm_attention_backward_args *a, lm_tenso
   TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->query, a->grad, a->out, a->log_sum}));
   lm_dtype compute = compute_dtype(a->query);
   for (int k = 0; k < 5; k++) TRY(readied(given[k], compute, false, &in[k]));
-  TRY(lm_lines_of(a->log_sum, sum_dtype(a->query), &log_sum));
+  TRY(lm_at_least_1d(a->log_sum, sum_dtype(a->query), &log_sum));
   if (!lm_is_contiguous(log_sum)) {
     lm_tensor *dense;
-    TRY(lm_laid_out(log_sum, LM_CONTIGUOUS, &dense));
+    TRY(lm_to_layout(log_sum, LM_CONTIGUOUS, &dense));
     lm_release(log_sum);
     log_sum = dense;
   }
@@ -184,7 +184,7 @@ lm_status lm_op_attention_backward(const lm_attention_backward_args *a, lm_tenso
   lm_attention_backward_args job = {
       in[3], in[0], in[1], in[2], in[4], log_sum, mask, a->is_causal, scale_of(a->scale, in[0]), a->dropout_p, draw};
   TRY(lm_dispatch_or_host(op, in[0]->device, &job, result));
-  for (int k = 0; k < 3; k++) TRY(lm_lines_of(result[k], (lm_dtype)a->query->dtype, &out[k]));
+  for (int k = 0; k < 3; k++) TRY(lm_at_least_1d(result[k], (lm_dtype)a->query->dtype, &out[k]));
 done:
   for (int k = 0; k < 5; k++) lm_release(in[k]);
   for (int k = 0; k < 3; k++) lm_release(result[k]);
@@ -244,7 +244,7 @@ lm_status lm_op_dropout_by_draw(const lm_dropout_by_draw_args *a, lm_tensor **ou
   TRY(lm_check_float(op, "x", a->x));
   TRY(check_probability(op, "p", a->p));
   TRY(ready_draw(op, a->draw, a->x, &draw));
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   TRY(lm_tensor_empty_like(x, (lm_dtype)x->dtype, x->device, &y));
   TRY(lm_dispatch_or_host(op, x->device, &(lm_dropout_by_draw_args){x, a->p, draw}, &y));
   *out = lm_retain(y);

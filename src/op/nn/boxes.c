@@ -22,8 +22,8 @@ lm_status lm_op_roi_pool(const lm_roi_pool_args *a, lm_tensor **out) {
     if (a->output_size[i] < 1 || a->output_size[i] > INT32_MAX)
       return lm_fail(LM_E_ARG, "roi_pool: output_size has %lld; it has to be from 1 to 2^31 - 1",
                      (long long)a->output_size[i]);
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &run.x));
-  TRY(lm_laid_out(a->boxes, LM_CONTIGUOUS, &run.boxes));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &run.x));
+  TRY(lm_to_layout(a->boxes, LM_CONTIGUOUS, &run.boxes));
   const int64_t size[4] = {a->boxes->size[0], a->x->size[1], a->output_size[0], a->output_size[1]};
   TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, 4, size, LM_CONTIGUOUS, &y));
   TRY(lm_tensor_empty(LM_I64, a->x->device, 4, size, LM_CONTIGUOUS, &places));
@@ -48,7 +48,7 @@ lm_status lm_op_nms_sorted(const lm_nms_sorted_args *a, lm_tensor **out) {
   if (a->boxes->ndim != 2 || a->boxes->size[1] != 4 || a->boxes->size[0] > INT32_MAX)
     return lm_fail(LM_E_SHAPE, "nms_sorted: boxes has to be [n, 4], is %s", lm_shape_of(a->boxes));
   if (isnan(a->iou_threshold)) return lm_fail(LM_E_ARG, "nms_sorted: iou_threshold is NaN; a number is wanted");
-  TRY(lm_laid_out(a->boxes, LM_CONTIGUOUS, &run.boxes));
+  TRY(lm_to_layout(a->boxes, LM_CONTIGUOUS, &run.boxes));
   TRY(lm_tensor_empty(LM_BOOL, a->boxes->device, 1, a->boxes->size, LM_CONTIGUOUS, &keep));
   if (keep->numel > 0) TRY(lm_dispatch(op, keep->device, &run, &keep));
   *out = keep;

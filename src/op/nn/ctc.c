@@ -40,7 +40,7 @@ static lm_status take_contiguous(int n, lm_tensor **const *t) {
   for (int i = 0; i < n; i++) {
     lm_tensor *own = NULL;
     if (status == LM_OK) {
-      status = (*t[i])->dtype == LM_I64 ? lm_laid_out_private(*t[i], &own) : lm_laid_out(*t[i], LM_CONTIGUOUS, &own);
+      status = (*t[i])->dtype == LM_I64 ? lm_to_private_copy(*t[i], &own) : lm_to_layout(*t[i], LM_CONTIGUOUS, &own);
     }
     *t[i] = own;
   }

@@ -12,7 +12,7 @@ lm_status lm_op_dropout(const lm_dropout_args *a, lm_tensor **out) {
   if (lm_is_dense(a->x)) {
     x = lm_retain(a->x);
   } else {
-    TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+    TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   }
   TRY(lm_tensor_empty_like(x, x->dtype, x->device, &y));
   TRY(lm_tensor_empty_like(x, LM_BOOL, x->device, &mask));

@@ -108,7 +108,7 @@ lm_status lm_op_embedding_backward(const lm_embedding_backward_args *a, lm_tenso
   TRY(padding_row(LM_OP_embedding_backward, a->padding_idx, a->num, &padding));
   TRY(lm_index_int64(LM_OP_embedding_backward, "index", a->index, &index));
   TRY(flat(index, &line));
-  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &grad));
+  TRY(lm_to_layout(a->grad, LM_CONTIGUOUS, &grad));
   TRY(lm_op_view(&(lm_view_args){.x = grad, .size = {2, {index->numel, features}}}, &rows));
   TRY(lm_tensor_empty((lm_dtype)grad->dtype, grad->device, 2, (int64_t[]){a->num, features}, LM_CONTIGUOUS, &result));
   if (result->numel > 0) {
@@ -144,9 +144,9 @@ lm_status lm_op_bag_sums(const lm_bag_sums_args *a, lm_tensor **out) {
   }
   TRY(padding_row(op, a->padding_idx, a->weight->size[0], &padding));
   TRY(lm_index_int64(op, "index", a->index, &in[0]));
-  TRY(lm_laid_out(a->weight, LM_CONTIGUOUS, &in[1]));
+  TRY(lm_to_layout(a->weight, LM_CONTIGUOUS, &in[1]));
   TRY(lm_index_int64(op, "offsets", a->offsets, &in[2]));
-  if (a->each) TRY(lm_laid_out(a->each, LM_CONTIGUOUS, &in[3]));
+  if (a->each) TRY(lm_to_layout(a->each, LM_CONTIGUOUS, &in[3]));
   lm_dtype dtype = (lm_dtype)a->weight->dtype;
   int64_t size[2] = {a->offsets->size[0], a->weight->size[1]};
   TRY(lm_tensor_empty(dtype, a->weight->device, 2, size, LM_CONTIGUOUS, &made[0]));

@@ -93,8 +93,8 @@ lm_status lm_op_grid_sample(const lm_grid_sample_args *a, lm_tensor **out) {
   lm_tensor *y = NULL;
   run.x = run.grid = NULL;
   TRY(check(op, "x", a->x->ndim, a->x->size, a->x, a->grid, a->order));
-  TRY(lm_laid_out(a->x, LM_PRESERVE, &run.x));
-  TRY(lm_laid_out(a->grid, LM_CONTIGUOUS, &run.grid));
+  TRY(lm_to_layout(a->x, LM_PRESERVE, &run.x));
+  TRY(lm_to_layout(a->grid, LM_CONTIGUOUS, &run.grid));
   int64_t size[LM_MAX_DIMS] = {a->x->size[0], a->x->size[1]};
   for (int d = 2; d < a->x->ndim; d++) size[d] = a->grid->size[d - 1];
   TRY(new_result(a->x, a->x->ndim, size, lm_format_of(run.x), false, &y));
@@ -124,13 +124,13 @@ lm_status lm_op_grid_sample_input(const lm_grid_sample_input_args *a, lm_tensor 
   run.grad = run.grid = NULL;
   TRY(check(op, "grad", a->size.n, a->size.v, a->grad, a->grid, a->order));
   TRY(check_grad(op, a->grad, a->size.v, a->grid));
-  TRY(lm_laid_out(a->grad, LM_PRESERVE, &run.grad));
-  TRY(lm_laid_out(a->grid, LM_CONTIGUOUS, &run.grid));
+  TRY(lm_to_layout(a->grad, LM_PRESERVE, &run.grad));
+  TRY(lm_to_layout(a->grid, LM_CONTIGUOUS, &run.grid));
   TRY(new_result(a->grad, a->size.n, a->size.v, lm_format_of(run.grad), a->grad->numel == 0, &dx));
   if (dx->numel > 0 && lm_format_of(dx) != lm_format_of(run.grad)) { /* sizes of 1 fit either layout */
     lm_release(run.grad);
     run.grad = NULL;
-    TRY(lm_laid_out(a->grad, lm_format_of(dx), &run.grad));
+    TRY(lm_to_layout(a->grad, lm_format_of(dx), &run.grad));
   }
   if (dx->numel > 0 && a->grad->numel > 0) TRY(lm_dispatch(op, dx->device, &run, &dx));
   *out = dx;
@@ -157,9 +157,9 @@ lm_status lm_op_grid_sample_grid(const lm_grid_sample_grid_args *a, lm_tensor **
     goto done;
   }
   bool nothing = a->grad->numel == 0 || a->mode == LM_GRID_NEAREST;
-  TRY(lm_laid_out(a->x, LM_PRESERVE, &run.x));
-  TRY(lm_laid_out(a->grad, lm_format_of(run.x), &run.grad));
-  TRY(lm_laid_out(a->grid, LM_CONTIGUOUS, &run.grid));
+  TRY(lm_to_layout(a->x, LM_PRESERVE, &run.x));
+  TRY(lm_to_layout(a->grad, lm_format_of(run.x), &run.grad));
+  TRY(lm_to_layout(a->grid, LM_CONTIGUOUS, &run.grid));
   TRY(new_result(a->grid, a->grid->ndim, a->grid->size, LM_CONTIGUOUS, nothing, &dg));
   if (!nothing) TRY(lm_dispatch(op, dg->device, &run, &dg));
   *out = dg;

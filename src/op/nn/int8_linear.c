@@ -34,8 +34,8 @@ done:
 static lm_status readied(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *same = NULL;
-  TRY(lm_lines_of(t, dtype, &same));
-  TRY(lm_laid_out(same, LM_CONTIGUOUS, out));
+  TRY(lm_at_least_1d(t, dtype, &same));
+  TRY(lm_to_layout(same, LM_CONTIGUOUS, out));
 done:
   lm_release(same);
   return status;
@@ -60,7 +60,7 @@ lm_status lm_op_int8_linear(const lm_int8_linear_args *a, lm_tensor **out) {
     lm_int8_linear_args job = {rows, weight, scale, bias};
     TRY(lm_dispatch_or_host(LM_OP_int8_linear, y->device, &job, &results));
   }
-  TRY(lm_lines_of(y, (lm_dtype)a->x->dtype, out));
+  TRY(lm_at_least_1d(y, (lm_dtype)a->x->dtype, out));
 done:
   lm_release(x);
   lm_release(weight);

@@ -42,7 +42,7 @@ static lm_status flattened(lm_tensor *x, lm_tensor **out) {
   if (walks) {
     merged = lm_retain(x);
   } else {
-    TRY(lm_laid_out(x, LM_PRESERVE, &merged));
+    TRY(lm_to_layout(x, LM_PRESERVE, &merged));
   }
   int64_t size[3] = {1, 1, 1}, stride[3] = {0, 0, 0};
   size[0] = x->ndim > 1 ? x->size[0] : 1;
@@ -69,7 +69,7 @@ lm_status lm_op_nll_loss(const lm_nll_loss_args *a, lm_tensor **out) {
   TRY(check_weight(op, a->weight, a->x->dtype, a->x->size[a->x->ndim > 1]));
   TRY(lm_index_int64(op, "target", a->target, &target));
   TRY(flattened(a->x, &x));
-  if (a->weight) TRY(lm_laid_out(a->weight, LM_CONTIGUOUS, &weight));
+  if (a->weight) TRY(lm_to_layout(a->weight, LM_CONTIGUOUS, &weight));
   TRY(lm_tensor_empty(x->dtype, x->device, a->reduction == LM_NONE ? sizes.n : 0, sizes.v, LM_CONTIGUOUS, &y));
   TRY(lm_tensor_empty(x->dtype == LM_F64 ? LM_F64 : LM_F32, x->device, 0, NULL, LM_CONTIGUOUS, &total));
   lm_nll_loss_args job = *a;
@@ -100,9 +100,9 @@ lm_status lm_op_nll_loss_backward(const lm_nll_loss_backward_args *a, lm_tensor 
   TRY(check_target(op, "grad", a->grad, size->n, size->v, a->reduction == LM_NONE ? &sizes : &scalar));
   TRY(check_target(op, "total", a->total, size->n, size->v, &scalar));
   TRY(check_weight(op, a->weight, a->grad->dtype, size->v[size->n > 1]));
-  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &grad));
+  TRY(lm_to_layout(a->grad, LM_CONTIGUOUS, &grad));
   TRY(lm_index_int64(op, "target", a->target, &target));
-  if (a->weight) TRY(lm_laid_out(a->weight, LM_CONTIGUOUS, &weight));
+  if (a->weight) TRY(lm_to_layout(a->weight, LM_CONTIGUOUS, &weight));
   TRY(lm_tensor_empty(grad->dtype, grad->device, size->n, size->v, lm_gradient_format(size), &dx));
   TRY(flattened(dx, &flat));
   lm_nll_loss_backward_args job = *a;

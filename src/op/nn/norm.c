@@ -21,7 +21,7 @@ static lm_status check_param(lm_op_id op, const char *arg, const lm_tensor *t, c
 
 static lm_status as_contiguous(lm_tensor *t, lm_tensor **out) {
   *out = NULL;
-  return t ? lm_laid_out(t, LM_CONTIGUOUS, out) : LM_OK;
+  return t ? lm_to_layout(t, LM_CONTIGUOUS, out) : LM_OK;
 }
 
 /* An empty 1-d x, which PyTorch takes too, has none. */
@@ -81,12 +81,12 @@ static lm_status batch_forward(lm_op_id op, const lm_batch_norm_relu_args *a, lm
   if (a->training && a->running_mean) TRY(lm_check_writable(op, a->running_mean));
   if (a->training && a->running_var) TRY(lm_check_writable(op, a->running_var));
 
-  TRY(lm_laid_out(a->x, LM_PRESERVE, &x));
+  TRY(lm_to_layout(a->x, LM_PRESERVE, &x));
   TRY(as_contiguous(a->weight, &weight));
   TRY(as_contiguous(a->bias, &bias));
   if (a->addend) {
     TRY(check_like_x(op, "addend", a->addend, x));
-    TRY(lm_laid_out_like(a->addend, x, &addend));
+    TRY(lm_to_layout_like(a->addend, x, &addend));
   }
   TRY(lm_tensor_empty_like(x, x->dtype, x->device, &y));
   if (a->training || relu) {
@@ -157,8 +157,8 @@ lm_status lm_op_batch_norm_backward(const lm_batch_norm_backward_args *a, lm_ten
                      a->training ? "save_mean and save_invstd are" : "running_mean and running_var are");
     goto done;
   }
-  TRY(lm_laid_out(a->x, LM_PRESERVE, &x));
-  TRY(lm_laid_out_like(a->grad, x, &grad));
+  TRY(lm_to_layout(a->x, LM_PRESERVE, &x));
+  TRY(lm_to_layout_like(a->grad, x, &grad));
   TRY(as_contiguous(a->weight, &weight));
   TRY(as_contiguous(a->save_mean, &mean));
   TRY(as_contiguous(a->save_invstd, &invstd));
@@ -200,9 +200,9 @@ lm_status lm_op_batch_norm_relu_backward(const lm_batch_norm_relu_backward_args 
   TRY(lm_check_same_device(op, 3, (lm_tensor *[]){x, a->save_mean, a->save_invstd}));
   TRY(check_like_x(op, "grad", a->grad, x));
   if (a->y) TRY(check_like_x(op, "y", a->y, x));
-  TRY(lm_laid_out(x, LM_PRESERVE, &in[0]));
-  TRY(lm_laid_out_like(a->grad, in[0], &in[1]));
-  if (a->y) TRY(lm_laid_out_like(a->y, in[0], &in[2]));
+  TRY(lm_to_layout(x, LM_PRESERVE, &in[0]));
+  TRY(lm_to_layout_like(a->grad, in[0], &in[1]));
+  if (a->y) TRY(lm_to_layout_like(a->y, in[0], &in[2]));
   TRY(as_contiguous(a->weight, &in[3]));
   TRY(as_contiguous(a->bias, &in[4]));
   TRY(as_contiguous(a->save_mean, &in[5]));
@@ -249,7 +249,7 @@ lm_status lm_op_grouped_norm(const lm_grouped_norm_args *a, lm_tensor **out) {
   lm_tensor *x = NULL, *weight = NULL, *bias = NULL, *made[3] = {NULL};
   TRY(check_grouped(op, a->x, a->num_groups, a->weight, a->bias));
   int64_t groups = a->x->size[0] * a->num_groups;
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   TRY(as_contiguous(a->weight, &weight));
   TRY(as_contiguous(a->bias, &bias));
   TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &made[0]));
@@ -276,8 +276,8 @@ lm_status lm_op_grouped_norm_backward(const lm_grouped_norm_backward_args *a, lm
   TRY(check_param(op, "save_mean", a->save_mean, x, 1, &groups));
   TRY(check_param(op, "save_invstd", a->save_invstd, x, 1, &groups));
   TRY(lm_check_same_device(op, 3, (lm_tensor *[]){x, a->save_mean, a->save_invstd}));
-  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &in[0]));
-  TRY(lm_laid_out(x, LM_CONTIGUOUS, &in[1]));
+  TRY(lm_to_layout(a->grad, LM_CONTIGUOUS, &in[0]));
+  TRY(lm_to_layout(x, LM_CONTIGUOUS, &in[1]));
   TRY(as_contiguous(a->save_mean, &in[2]));
   TRY(as_contiguous(a->save_invstd, &in[3]));
   TRY(as_contiguous(a->weight, &in[4]));
@@ -328,7 +328,7 @@ lm_status lm_op_layer_norm(const lm_layer_norm_args *a, lm_tensor **out) {
   lm_tensor *x = NULL, *weight = NULL, *bias = NULL, *y = NULL, *mean = NULL, *rstd = NULL;
   int64_t size[LM_MAX_DIMS];
   TRY(check_layer(op, a->x, &a->normalized_shape, a->weight, a->bias));
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   TRY(as_contiguous(a->weight, &weight));
   TRY(as_contiguous(a->bias, &bias));
   stat_sizes(x, a->normalized_shape.n, size);
@@ -364,8 +364,8 @@ lm_status lm_op_layer_norm_backward(const lm_layer_norm_backward_args *a, lm_ten
   TRY(check_param(op, "save_mean", a->save_mean, a->x, a->x->ndim, size));
   TRY(check_param(op, "save_rstd", a->save_rstd, a->x, a->x->ndim, size));
   TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->x, a->grad, a->save_mean, a->save_rstd}));
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
-  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &grad));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->grad, LM_CONTIGUOUS, &grad));
   TRY(as_contiguous(a->weight, &weight));
   TRY(as_contiguous(a->save_mean, &mean));
   TRY(as_contiguous(a->save_rstd, &rstd));
@@ -399,7 +399,7 @@ lm_status lm_op_rms_norm_rows(const lm_rms_norm_rows_args *a, lm_tensor **out) {
   lm_tensor *x = NULL, *weight = NULL, *made[2] = {NULL};
   int64_t size[LM_MAX_DIMS];
   TRY(check_layer(op, a->x, &a->normalized_shape, a->weight, NULL));
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   TRY(as_contiguous(a->weight, &weight));
   stat_sizes(x, a->normalized_shape.n, size);
   TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &made[0]));
@@ -425,8 +425,8 @@ lm_status lm_op_rms_norm_rows_backward(const lm_rms_norm_rows_backward_args *a, 
   stat_sizes(x, shape->n, size);
   TRY(check_param(op, "save_rstd", a->save_rstd, x, x->ndim, size));
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){x, a->save_rstd}));
-  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &in[0]));
-  TRY(lm_laid_out(x, LM_CONTIGUOUS, &in[1]));
+  TRY(lm_to_layout(a->grad, LM_CONTIGUOUS, &in[0]));
+  TRY(lm_to_layout(x, LM_CONTIGUOUS, &in[1]));
   TRY(as_contiguous(a->save_rstd, &in[2]));
   TRY(as_contiguous(a->weight, &in[3]));
   lm_dtype param = a->weight ? (lm_dtype)a->weight->dtype : stat_dtype(x);

@@ -91,13 +91,13 @@ static lm_status pooled_size(lm_op_id op, const int64_t *hw, const windows *w, i
 
 /* [C, H, W] as [1, C, H, W], in the wanted layout; a new reference. */
 static lm_status as_images(lm_tensor *t, lm_format format, lm_tensor **out) {
-  if (t->ndim == 4) return lm_laid_out(t, format, out);
+  if (t->ndim == 4) return lm_to_layout(t, format, out);
   int64_t size[4] = {1, t->size[0], t->size[1], t->size[2]};
   int64_t stride[4] = {t->size[0] * t->stride[0], t->stride[0], t->stride[1], t->stride[2]};
   lm_tensor *batch;
   lm_status status = lm_tensor_view(t, 4, size, stride, 0, &batch);
   if (status != LM_OK) return status;
-  status = lm_laid_out(batch, format, out);
+  status = lm_to_layout(batch, format, out);
   lm_release(batch);
   return status;
 }
@@ -133,7 +133,7 @@ lm_status lm_op_max_pool2d(const lm_max_pool2d_args *a, lm_tensor **out) {
   TRY(as_images(a->x, LM_PRESERVE, &x));
   TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
   bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float((lm_dtype)x->dtype);
-  if (!lm_now_running.only_seen || !images) { /* without places there are kernels for these alone */
+  if (!lm_now_running.only_visible || !images) { /* without places there are kernels for these alone */
     TRY(new_images(LM_I64, x, lm_format_of(x), hw[0], hw[1], &places));
   }
   job.x = x;

@@ -19,8 +19,8 @@ static lm_status readied(lm_tensor *t, lm_dtype compute, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *same = NULL;
   if (!t) return LM_OK;
-  TRY(lm_lines_of(t, compute, &same));
-  TRY(lm_laid_out(same, LM_CONTIGUOUS, out));
+  TRY(lm_at_least_1d(t, compute, &same));
+  TRY(lm_to_layout(same, LM_CONTIGUOUS, out));
 done:
   lm_release(same);
   return status;
@@ -98,7 +98,7 @@ done:
 
 /* batch_sizes, which are checked and then used; NULL if there are none. */
 static lm_status private_sizes(lm_tensor *sizes, lm_tensor **out) {
-  return sizes ? lm_laid_out_private(sizes, out) : LM_OK;
+  return sizes ? lm_to_private_copy(sizes, out) : LM_OK;
 }
 
 static lm_status check_layer(lm_op_id op, const layer_args *a, int cell, int64_t rows, const lm_tensor *sizes) {
@@ -166,7 +166,7 @@ lm_status lm_op_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor **ou
     TRY(lm_copy(in.h0, result[1]));
     if (lstm) TRY(lm_copy(in.c0, result[2]));
   }
-  for (int k = 0; k < 3; k++) TRY(lm_lines_of(result[k], (lm_dtype)a->gates->dtype, &out[k]));
+  for (int k = 0; k < 3; k++) TRY(lm_at_least_1d(result[k], (lm_dtype)a->gates->dtype, &out[k]));
   out[3] = lm_retain(result[3]);
 done:
   lm_release(sizes);
@@ -183,7 +183,7 @@ static lm_status product(lm_tensor *x, lm_tensor *y, lm_dtype dtype, lm_tensor *
   int64_t size[2] = {x->size[1], x->size[0]}, stride[2] = {1, x->size[1]};
   TRY(lm_tensor_view(x, 2, size, stride, 0, &turned));
   TRY(lm_op_mm(&(lm_mm_args){.x = turned, .other = y}, &whole));
-  TRY(lm_lines_of(whole, dtype, out));
+  TRY(lm_at_least_1d(whole, dtype, out));
 done:
   lm_release(turned);
   lm_release(whole);
@@ -236,13 +236,13 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
                                           .reverse = a->reverse};
   TRY(lm_dispatch_or_host(op, like->device, &job, result));
   lm_tensor *products = result[gru ? 3 : 0];
-  TRY(lm_lines_of(result[0], dtype, &out[0]));
+  TRY(lm_at_least_1d(result[0], dtype, &out[0]));
   TRY(product(products, result[4], dtype, &out[1]));
-  TRY(lm_lines_of(result[1], dtype, &out[2]));
-  TRY(lm_lines_of(result[2], dtype, &out[3]));
+  TRY(lm_at_least_1d(result[1], dtype, &out[2]));
+  TRY(lm_at_least_1d(result[2], dtype, &out[3]));
   if (in.bias_hh) {
     TRY(lm_op_sum(&(lm_sum_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE}, &bias));
-    TRY(lm_lines_of(bias, dtype, &out[4]));
+    TRY(lm_at_least_1d(bias, dtype, &out[4]));
   } else {
     TRY(nothing(like, &out[4]));
   }

@@ -80,9 +80,9 @@ lm_status lm_op_sample_places(const lm_sample_places_args *a, lm_tensor **out) {
   TRY(check_tables(op, a->x, a->places, a->weight, a->x->size[0]));
   bool empty = a->x->numel == 0 || a->places->numel == 0;
   const int64_t size[4] = {a->x->size[0], a->x->size[1], a->places->size[2], a->x->size[3]};
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &run.x));
-  TRY(lm_laid_out_private(a->places, &run.places));
-  if (a->weight) TRY(lm_laid_out(a->weight, LM_CONTIGUOUS, &run.weight));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &run.x));
+  TRY(lm_to_private_copy(a->places, &run.places));
+  if (a->weight) TRY(lm_to_layout(a->weight, LM_CONTIGUOUS, &run.weight));
   TRY(new_result((lm_dtype)a->x->dtype, a->x->device, size, 4, empty, &y));
   if (!empty && y->numel > 0) TRY(lm_dispatch(op, y->device, &run, &y));
   *out = y;
@@ -106,9 +106,9 @@ lm_status lm_op_sample_places_input(const lm_sample_places_input_args *a, lm_ten
   TRY(check_tables(op, a->grad, a->places, a->weight, a->size.v[0]));
   TRY(check_grad(op, a->grad, a->places, a->size.v));
   bool empty = a->grad->numel == 0 || a->places->numel == 0;
-  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &run.grad));
-  TRY(lm_laid_out_private(a->places, &run.places));
-  if (a->weight) TRY(lm_laid_out(a->weight, LM_CONTIGUOUS, &run.weight));
+  TRY(lm_to_layout(a->grad, LM_CONTIGUOUS, &run.grad));
+  TRY(lm_to_private_copy(a->places, &run.places));
+  if (a->weight) TRY(lm_to_layout(a->weight, LM_CONTIGUOUS, &run.weight));
   TRY(new_result((lm_dtype)a->grad->dtype, a->grad->device, a->size.v, 4, empty, &dx));
   if (!empty && dx->numel > 0) TRY(lm_dispatch(op, dx->device, &run, &dx));
   *out = dx;
@@ -138,9 +138,9 @@ lm_status lm_op_sample_places_weight(const lm_sample_places_weight_args *a, lm_t
   }
   bool empty = a->x->numel == 0 || a->places->numel == 0;
   const int64_t size[3] = {a->x->size[0], a->places->size[1], a->places->size[2]};
-  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &run.grad));
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &run.x));
-  TRY(lm_laid_out_private(a->places, &run.places));
+  TRY(lm_to_layout(a->grad, LM_CONTIGUOUS, &run.grad));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &run.x));
+  TRY(lm_to_private_copy(a->places, &run.places));
   TRY(new_result(a->x->dtype == LM_F64 ? LM_F64 : LM_F32, a->x->device, size, 3, empty, &dw));
   if (!empty && dw->numel > 0) TRY(lm_dispatch(op, dw->device, &run, &dw));
   *out = dw;

@@ -18,7 +18,7 @@ static lm_status copy_here(const lm_tensor *src, lm_tensor *dst) {
 }
 
 /* Dense, and element k of memory the same one in both. */
-static bool laid_out_alike(const lm_tensor *a, const lm_tensor *b) {
+static bool has_same_layout(const lm_tensor *a, const lm_tensor *b) {
   if (!lm_is_dense(a) || !lm_is_dense(b)) return false;
   for (int d = 0; d < a->ndim; d++)
     if (a->size[d] != 1 && a->stride[d] != b->stride[d]) return false;
@@ -73,7 +73,7 @@ static lm_status packed(const lm_tensor *t, const lm_tensor *like, lm_dtype dtyp
                         const lm_tensor **out) {
   lm_status status = LM_OK;
   *out = t;
-  if (t->dtype == dtype && laid_out_alike(t, like)) return LM_OK;
+  if (t->dtype == dtype && has_same_layout(t, like)) return LM_OK;
   TRY(lm_tensor_empty_like(like, dtype, t->device, copy));
   TRY(copy_here(t, *copy));
   *out = *copy;
@@ -87,7 +87,7 @@ static lm_status to_device(const lm_tensor *src, lm_tensor *dst, bool later) {
   lm_tensor *copy = NULL, *landing = NULL;
   const lm_tensor *from = src;
   if (!lm_is_dense(src)) TRY(packed(src, dst, (lm_dtype)src->dtype, &copy, &from));
-  if (from->dtype == dst->dtype && laid_out_alike(from, dst)) {
+  if (from->dtype == dst->dtype && has_same_layout(from, dst)) {
     status = send(from, dst, later && from == src);
     goto done;
   }

@@ -100,7 +100,7 @@ lm_status lm_op_roll(const lm_roll_args *a, lm_tensor **out) {
                          lm_text("%d", a->shifts.n < 0 ? 0 : a->shifts.n));
   }
   if (whole) {
-    TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+    TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   } else {
     x = lm_retain(a->x);
   }
@@ -147,7 +147,7 @@ lm_status lm_op_triangle(const lm_triangle_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL, *result = NULL;
   TRY(check_matrices(a->upper ? "triu" : "tril", a->x));
-  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &result));
   TRY(triangle(x, a->diagonal, a->upper, result));
   *out = result;
@@ -162,7 +162,7 @@ static lm_status triangle_here(const char *name, lm_tensor *x, int64_t diagonal,
   lm_status status = LM_OK;
   lm_tensor *line = NULL;
   TRY(check_matrices(name, x));
-  TRY(lm_laid_out(x, LM_CONTIGUOUS, &line));
+  TRY(lm_to_layout(x, LM_CONTIGUOUS, &line));
   TRY(triangle(line, diagonal, upper, line));
   if (line != x) TRY(lm_copy(line, x));
   *out = lm_retain(x);
