@@ -687,21 +687,21 @@ op("adaptive_max_pool2d", "x output_size", "F.adaptive_max_pool2d(x, output_size
   bad = { { t { 2, 3 }, 2, message = "adaptive_max_pool2d: x" }, { t { 1, 2, 2 }, -3, message = "adaptive_max_pool2d: output_size" } } })
 
 -- ---- resampling
-op("sample_places", "x places weight", "sample_places(x, places, weight)", { dtypes = false, defaults = { weight = { py = "None" } },
+op("gather_weighted", "x places weight", "gather_weighted(x, places, weight)", { dtypes = false, defaults = { weight = { py = "None" } },
   { x = t { 2, 3, 7, 1 }, places = i({ 2, 4, 5 }, 7), weight = t { 2, 4, 5 } }, { x = t { 2, 3, 7, 1 }, places = i({ 1, 1, 5 }, 7) },
   { x = t { 2, 1, 6, 5 }, places = i({ 2, 3, 4 }, 6), weight = t { 1, 3, 4 } }, { x = t { 1, 2, 6, 300 }, places = i({ 1, 2, 3 }, 6), weight = t { 1, 2, 3 } },
   { x = t { 1, 1, 40, 1 }, places = i({ 1, 2, 270 }, 40), weight = t { 1, 2, 270 } }, { x = t { 0, 2, 3, 1 }, places = i({ 1, 2, 4 }, 3) },
-  bad = { { t { 2, 3, 7 }, i({ 1, 1, 2 }, 3), message = "sample_places: x has to be" }, { t { 2, 3, 7, 1 }, i({ 3, 1, 2 }, 3), message = "sample_places: places has to be int64 %[1 or 2" },
-    { t { 2, 3, 7, 1 }, t { 1, 1, 2 }, message = "sample_places: places" }, { t { 2, 3, 7, 1 }, i({ 1, 1, 2 }, 3), t { 1, 1, 3 }, message = "sample_places: weight is %[1, 1, 3%]" },
-    { t { 2, 3, 7, 1 }, i({ 1, 1, 2 }, 3), n({ 1, 1, 2 }, 0, 3, true), message = "sample_places: weight is int64" } } })
-op("sample_places_input", "grad places weight size", "sample_places_input(grad, places, weight, size)", { dtypes = false, defaults = { weight = { py = "None" } },
+  bad = { { t { 2, 3, 7 }, i({ 1, 1, 2 }, 3), message = "gather_weighted: x has to be" }, { t { 2, 3, 7, 1 }, i({ 3, 1, 2 }, 3), message = "gather_weighted: places has to be int64 %[1 or 2" },
+    { t { 2, 3, 7, 1 }, t { 1, 1, 2 }, message = "gather_weighted: places" }, { t { 2, 3, 7, 1 }, i({ 1, 1, 2 }, 3), t { 1, 1, 3 }, message = "gather_weighted: weight is %[1, 1, 3%]" },
+    { t { 2, 3, 7, 1 }, i({ 1, 1, 2 }, 3), n({ 1, 1, 2 }, 0, 3, true), message = "gather_weighted: weight is int64" } } })
+op("gather_weighted_input", "grad places weight size", "gather_weighted_input(grad, places, weight, size)", { dtypes = false, defaults = { weight = { py = "None" } },
   { grad = t { 2, 3, 5, 1 }, places = i({ 2, 4, 5 }, 7), weight = t { 2, 4, 5 }, size = { 2, 3, 7, 1 } },
   { grad = t { 2, 1, 4, 5 }, places = i({ 1, 3, 4 }, 6), weight = t { 1, 3, 4 }, size = { 2, 1, 6, 5 } },
-  bad = { { t { 2, 3, 5, 1 }, i({ 1, 1, 4 }, 7), nil, { 2, 3, 7, 1 }, message = "sample_places_input: grad is %[2, 3, 5, 1%]" },
-    { t { 2, 3, 5, 1 }, i({ 1, 1, 5 }, 7), nil, { 2, 3, -7, 1 }, message = "sample_places_input: size" } } })
-op("sample_places_weight", "grad x places", "sample_places_weight(grad, x, places)", { dtypes = false,
+  bad = { { t { 2, 3, 5, 1 }, i({ 1, 1, 4 }, 7), nil, { 2, 3, 7, 1 }, message = "gather_weighted_input: grad is %[2, 3, 5, 1%]" },
+    { t { 2, 3, 5, 1 }, i({ 1, 1, 5 }, 7), nil, { 2, 3, -7, 1 }, message = "gather_weighted_input: size" } } })
+op("gather_weighted_weight", "grad x places", "gather_weighted_weight(grad, x, places)", { dtypes = false,
   { grad = t { 2, 3, 5, 1 }, x = t { 2, 3, 7, 1 }, places = i({ 2, 4, 5 }, 7) }, { grad = t { 2, 1, 4, 5 }, x = t { 2, 1, 6, 5 }, places = i({ 1, 3, 4 }, 6) },
-  bad = { { t { 2, 3, 5, 2 }, t { 2, 3, 7, 1 }, i({ 2, 4, 5 }, 7), message = "sample_places_weight: grad is" } } })
+  bad = { { t { 2, 3, 5, 2 }, t { 2, 3, 7, 1 }, i({ 2, 4, 5 }, 7), message = "gather_weighted_weight: grad is" } } })
 local grid = t({ 2, 3, 2, 2 }, { lo = -1.3, hi = 1.3 })
 local sampling = { mode = "bilinear", padding_mode = "zeros", align_corners = false, order = 0 }
 op("grid_sample", "x grid", "F.grid_sample(x, grid, mode, padding_mode, align_corners)", { dtypes = false, defaults = sampling,

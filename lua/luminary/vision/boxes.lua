@@ -237,7 +237,7 @@ vision.roi_align = arguments.of({
   local places = (first + wide(down(y)) * width + wide(across(z))):reshape(1, taps_y * taps_x, -1)
   local weight = (down(y_weight) * across(z_weight)):reshape(1, taps_y * taps_x, -1)
   local pixels = ops.reshape(sizes.channels_last(x), {1, 1, n * height * width, channels})
-  local pooled_rows = ops.sample_places(pixels, places, weight):view(count, rows, columns, channels)
+  local pooled_rows = ops.gather_weighted(pixels, places, weight):view(count, rows, columns, channels)
   return sizes.channels_second(pooled_rows):contiguous()
 end)
 

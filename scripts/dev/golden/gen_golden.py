@@ -40,7 +40,7 @@ def pool_backward(grad, places, size):
     return flat.scatter_add(2, places.flatten(2), grad.flatten(2)).view(size)
 
 
-def sample_places(x, places, weight):
+def gather_weighted(x, places, weight):
     n, c, m, i = x.shape
     taps, p = places.shape[1:]
     at = places.long().expand(n, taps, p).reshape(n, 1, taps * p, 1).expand(n, c, taps * p, i)
@@ -48,14 +48,14 @@ def sample_places(x, places, weight):
     return (v if weight is None else v * weight.expand(n, taps, p).view(n, 1, taps, p, 1)).sum(2)
 
 
-def sample_places_input(grad, places, weight, size):
+def gather_weighted_input(grad, places, weight, size):
     x = torch.zeros(size, dtype=grad.dtype, requires_grad=True)
-    return torch.autograd.grad(sample_places(x, places, weight), x, grad)[0]
+    return torch.autograd.grad(gather_weighted(x, places, weight), x, grad)[0]
 
 
-def sample_places_weight(grad, x, places):
+def gather_weighted_weight(grad, x, places):
     weight = torch.zeros(x.shape[0], *places.shape[1:], dtype=grad.dtype, requires_grad=True)
-    return torch.autograd.grad(sample_places(x, places, weight), weight, grad)[0]
+    return torch.autograd.grad(gather_weighted(x, places, weight), weight, grad)[0]
 
 
 def grid_sample_input(grad, grid, mode, padding_mode, align_corners, size):

@@ -81,8 +81,8 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   /* scan.c */                                                                                                        \
   X(cumsum) X(cumprod) X(linear_recurrence) X(logcumsumexp) X(cummax) X(cummin)                                       \
   X(one_hot) X(embedding) X(embedding_backward) X(triangle) X(randperm)                                                           \
-  /* sample_places.c, grid_sample.c, boxes.c, ctc.c, pooling.c, norm.c */                                                                                            \
-  X(sample_places) X(sample_places_input) X(sample_places_weight) X(grid_sample) X(grid_sample_input)                 \
+  /* gather_weighted.c, grid_sample.c, boxes.c, ctc.c, pooling.c, norm.c */                                                                                            \
+  X(gather_weighted) X(gather_weighted_input) X(gather_weighted_weight) X(grid_sample) X(grid_sample_input)                 \
   X(grid_sample_grid) X(roi_pool) X(nms_sorted) X(ctc_nll) X(ctc_nll_backward)                                        \
   X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \

@@ -52,7 +52,7 @@ end
 
 -- ---- three dims: the windows' slices side by side as channels of images
 
--- For sample_places: of [depth * plane * groups] places those of `slices` slices of windows in depth,
+-- For gather_weighted: of [depth * plane * groups] places those of `slices` slices of windows in depth,
 -- [1, 1, slices * plane * groups * kernel].
 local function places_of_slices(a, depth, slices, plane, device)
   local step = plane * a.groups
@@ -77,7 +77,7 @@ local function convolved_volume(who, a, x)
   local images = sizes.channels_last(x):contiguous()
   if kernel > 1 or a.stride[1] > 1 or a.padding[1] > 0 then
     local places = places_of_slices(a, depth, slices, plane, x.device)
-    images = ops.sample_places(images:view(n, 1, depth * plane * a.groups, channels / a.groups), places)
+    images = ops.gather_weighted(images:view(n, 1, depth * plane * a.groups, channels / a.groups), places)
   end
   images = sizes.channels_second(images:view(n * slices, height, width, kernel * channels))
   local y = ops.conv2d(images, slices_of_weight(a.weight), a.bias, last_two(a.stride), last_two(a.padding),
@@ -86,7 +86,7 @@ local function convolved_volume(who, a, x)
   return sizes.channels_second(ops.reshape(sizes.channels_last(y), {n, slices, rows, columns, out}))
 end
 
--- The same of integers, which sample_places does not read: a sum of convolutions of images, one for each slice of the
+-- The same of integers, which gather_weighted does not read: a sum of convolutions of images, one for each slice of the
 -- kernel.
 local function convolved_slices(who, a, x)
   local n, channels, depth, height, width = unpack(x.shape)
@@ -128,7 +128,7 @@ local function transposed_volume(a, x, size)
     last_two(a.stride), last_two(a.padding), last_two(a.dilation), a.groups)
   y = ops.reshape(sizes.channels_last(y), {n, 1, depth * plane * a.groups * kernel, out / a.groups})
   local places = places_of_slices(a, size[1], depth, plane, x.device)
-  y = ops.sample_places_input(y, places, nil, {n, 1, size[1] * plane * a.groups, out / a.groups})
+  y = ops.gather_weighted_input(y, places, nil, {n, 1, size[1] * plane * a.groups, out / a.groups})
   return sizes.channels_second(y:view(n, size[1], size[2], size[3], out))
 end
 

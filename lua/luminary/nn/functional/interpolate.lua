@@ -23,7 +23,7 @@ end
 
 local function triangle(x) return ops.relu(1 - x) end
 
--- Places from 0 as sample_places takes them.
+-- Places from 0 as gather_weighted takes them.
 local function from_one(index) return (index + 1):unsqueeze(1) end
 
 local function nearest(r)
@@ -80,7 +80,7 @@ local function resized(x, dim, r, last)
   for i, size in ipairs(shape) do
     if i < dim then before = before * size elseif i > dim then after = after * size end
   end
-  local y = ops.sample_places(ops.reshape(x, {1, before, shape[dim], after}), places, weight)
+  local y = ops.gather_weighted(ops.reshape(x, {1, before, shape[dim], after}), places, weight)
   shape[dim] = r.out
   y = y:view(shape)
   return last and sizes.channels_second(y) or y

@@ -70,7 +70,7 @@ F.unfold = window_rows({{"kernel_size", sizes.of(2, 1)}}):caller("unfold", funct
   local x = a.x.ndim == 3 and a.x:unsqueeze(1) or a.x
   local n, channels, height, width = unpack(x.shape)
   local places, windows = column_places(who, a, height, width, x.device)
-  local y = ops.sample_places(ops.reshape(x, {n, channels, height * width, 1}), places)
+  local y = ops.gather_weighted(ops.reshape(x, {n, channels, height * width, 1}), places)
   y = y:view(n, channels * a.kernel_size[1] * a.kernel_size[2], windows)
   return a.x.ndim == 3 and y:squeeze(1) or y
 end)
@@ -90,7 +90,7 @@ F.fold = window_rows({{"output_size", sizes.of(2, 1)}, {"kernel_size", sizes.of(
     fail("%s: x is %s; for these windows it has to be [N, C * %d, %d]", who, describe(a.x), area, windows)
   end
   local channels = columns / area
-  local y = ops.sample_places_input(ops.reshape(x, {n, channels, area * windows, 1}), places, nil,
+  local y = ops.gather_weighted_input(ops.reshape(x, {n, channels, area * windows, 1}), places, nil,
     {n, channels, size[1] * size[2], 1}):view(n, channels, size[1], size[2])
   return a.x.ndim == 2 and y:squeeze(1) or y
 end)

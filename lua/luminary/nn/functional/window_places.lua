@@ -1,4 +1,4 @@
---- Tables of places for lm.sample_places: where windows lie in a line of places.
+--- Tables of places for lm.gather_weighted: where windows lie in a line of places.
 local core = require "luminary.core"
 
 local ops = core.ops

@@ -2,30 +2,30 @@
 local op = ...
 
 -- Closed under differentiation, as a convolution is. lua/luminary/nn/functional/ makes the tables.
-op "sample_places" {
+op "gather_weighted" {
   "x", "places", "weight?",
   grad = {
-    x = "sample_places_input(g, places, weight, size_of(x))",
-    weight = "sample_places_weight(g, x, places)",
+    x = "gather_weighted_input(g, places, weight, size_of(x))",
+    weight = "gather_weighted_weight(g, x, places)",
   }, inner = true,
   help = "sums of weight[n, j, p] * x[n, c, places[n, j, p], i] over j, [n, c, p, i]; a place counts from 1, any "
     .. "other is nothing; places and weight [n or 1, j, p]; weight, of float32 or x's float64, is 1 by default",
 }
-op "sample_places_input" {
+op "gather_weighted_input" {
   "grad", "places", "weight?", "size: size",
   grad = {
-    grad = "sample_places(g, places, weight)",
-    weight = "sample_places_weight(grad, g, places)",
+    grad = "gather_weighted(g, places, weight)",
+    weight = "gather_weighted_weight(grad, g, places)",
   },
-  inner = true, help = "gradient of sample_places for an x of that size: grad, weighted, added up where places says",
+  inner = true, help = "gradient of gather_weighted for an x of that size: grad, weighted, added up where places says",
 }
-op "sample_places_weight" {
+op "gather_weighted_weight" {
   "grad", "x", "places",
   grad = {
-    grad = "sample_places(x, places, g)",
-    x = "sample_places_input(grad, places, g, size_of(x))",
+    grad = "gather_weighted(x, places, g)",
+    x = "gather_weighted_input(grad, places, g, size_of(x))",
   },
-  inner = true, help = "gradient of sample_places for its weight, [n, j, p]",
+  inner = true, help = "gradient of gather_weighted for its weight, [n, j, p]",
 }
 
 -- Closed under differentiation: `order` says for each dim, by a digit to base 4, which derivative of the interpolation
@@ -74,7 +74,7 @@ op "grid_sample_grid" {
 op "roi_pool" {
   "x", "boxes", "output_size: pair = 1", "spatial_scale: number = 1", hidden = 1,
   grad = {
-    x = "reshape(sample_places_input(reshape(g, [1, 1, numel_of(g), 1]), reshape(y1, [1, 1, numel_of(g)]), nil, "
+    x = "reshape(gather_weighted_input(reshape(g, [1, 1, numel_of(g), 1]), reshape(y1, [1, 1, numel_of(g)]), nil, "
       .. "[1, 1, numel_of(x), 1]), size_of(x))",
   },
   help = "the largest of x [N, C, H, W] in each of output_size bins of boxes [K, 5] (image, from 1, x1, y1, x2, y2), "

@@ -1,6 +1,6 @@
 /* Weighted sums of places, and their gradients. All functions enqueue on the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_SAMPLE_PLACES_H
-#define LM_KERNELS_SAMPLE_PLACES_H
+#ifndef LM_KERNELS_GATHER_WEIGHTED_H
+#define LM_KERNELS_GATHER_WEIGHTED_H
 
 #include <stdint.h>
 
@@ -11,17 +11,17 @@ extern "C" {
 /* x: [n, c, m, i], y: [n, c, p, i], places and weight: [n or 1, j, p]; all contiguous, none empty. A place counts from
  * 1; one that is not among m is nothing. weight: float, or double beside double; NULL where each is 1. The steps lead
  * from one n to the next, 0 where all have the same. */
-typedef struct lm_sample_job {
+typedef struct lm_gather_weighted_job {
   int dtype; /* of x and y */
   int64_t n, c, m, i, j, p, places_step, weight_step;
   void *x, *y, *weight;
   const int64_t *places;
-} lm_sample_job;
+} lm_gather_weighted_job;
 
-int lm_k_sample_forward(const lm_sample_job *job, void *stream);
+int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream);
 /* sums: [n, c, m, i] of float for 16-bit dtypes, else NULL. In any order, by atomics. */
-int lm_k_sample_input(const lm_sample_job *job, float *sums, void *stream);
-int lm_k_sample_weight(const lm_sample_job *job, void *stream);
+int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, float *sums, void *stream);
+int lm_k_gather_weighted_weight(const lm_gather_weighted_job *job, void *stream);
 
 #ifdef __cplusplus
 }

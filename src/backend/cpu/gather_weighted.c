@@ -1,6 +1,6 @@
 /* Weighted sums of places, and their gradients: units of work shared among threads. The loops are
- * isa/sample_places.c. */
-#include "backend/cpu/isa/sample_places.h"
+ * isa/gather_weighted.c. */
+#include "backend/cpu/isa/gather_weighted.h"
 
 #include <omp.h>
 
@@ -10,8 +10,8 @@
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Each thread takes one range of the units, and its own piece of the scratch. */
-static void run_units(lm_sample_loop loop, const lm_sample_work *work, int64_t units, int threads, char *scratch,
-                      size_t piece) {
+static void run_units(lm_gather_weighted_loop loop, const lm_gather_weighted_work *work, int64_t units, int threads,
+                      char *scratch, size_t piece) {
   if (threads > units) threads = (int)units;
   if (threads < 2) {
     loop(work, 0, units, scratch);
@@ -24,13 +24,13 @@ static void run_units(lm_sample_loop loop, const lm_sample_work *work, int64_t u
   }
 }
 
-static int threads_for(const lm_sample_call *s) {
+static int threads_for(const lm_gather_weighted_call *s) {
   return lm_cpu_share((double)s->n * (double)s->c * (double)s->p * (double)s->i * (double)s->j);
 }
 
-lm_status lm_cpu_sample_places(const void *args, lm_tensor *const *out) {
-  lm_sample_work work = {.call = lm_sample_call_of(LM_OP_sample_places, args, out)};
-  const lm_sample_call *s = &work.call;
+lm_status lm_cpu_gather_weighted(const void *args, lm_tensor *const *out) {
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted, args, out)};
+  const lm_gather_weighted_call *s = &work.call;
   int threads = threads_for(s);
   work.width = s->i == 1 ? (s->p < 512 ? s->p : 512) : s->p;
   work.c_width = s->c;
@@ -38,20 +38,20 @@ lm_status lm_cpu_sample_places(const void *args, lm_tensor *const *out) {
   if (wanted > 1) work.c_width = divide_up(s->c, wanted);
   int64_t strips = s->n * divide_up(s->c, work.c_width);
   if (s->i > 1 && strips < 4 * threads) work.width = divide_up(s->p, divide_up(4 * threads, strips));
-  run_units(LM_ISA_PICK(lm_sample_loops)->forward[out[0]->dtype], &work, strips * divide_up(s->p, work.width), threads,
-            NULL, 0);
+  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->forward[out[0]->dtype], &work, strips * divide_up(s->p, work.width),
+            threads, NULL, 0);
   return LM_OK;
 }
 
-lm_status lm_cpu_sample_places_input(const void *args, lm_tensor *const *out) {
+lm_status lm_cpu_gather_weighted_input(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
-  lm_sample_work work = {.call = lm_sample_call_of(LM_OP_sample_places_input, args, out)};
-  const lm_sample_call *s = &work.call;
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted_input, args, out)};
+  const lm_gather_weighted_call *s = &work.call;
   int threads = threads_for(s);
   void *scratch = NULL;
   size_t piece = 0, bytes = 0;
   work.width = s->i;
-  work.c_width = s->i == 1 ? LM_SAMPLE_GROUP : 1;
+  work.c_width = s->i == 1 ? LM_GATHER_WEIGHTED_GROUP : 1;
   if (s->i > 1 && s->n * s->c < threads) {
     work.width = divide_up(s->i, divide_up(threads, s->n * s->c));
     if (work.width < 16) work.width = s->i < 16 ? s->i : 16; /* whole cache lines */
@@ -61,17 +61,18 @@ lm_status lm_cpu_sample_places_input(const void *args, lm_tensor *const *out) {
     bytes = piece * (size_t)threads;
     TRY(lm_device_alloc(out[0]->device, bytes, &scratch));
   }
-  run_units(LM_ISA_PICK(lm_sample_loops)->input[out[0]->dtype], &work,
+  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->input[out[0]->dtype], &work,
             s->n * divide_up(s->c, work.c_width) * divide_up(s->i, work.width), threads, scratch, piece);
 done:
   if (scratch) lm_device_free(out[0]->device, scratch, bytes);
   return status;
 }
 
-lm_status lm_cpu_sample_places_weight(const void *args, lm_tensor *const *out) {
-  lm_sample_work work = {.call = lm_sample_call_of(LM_OP_sample_places_weight, args, out), .width = 512};
-  const lm_sample_call *s = &work.call;
-  run_units(LM_ISA_PICK(lm_sample_loops)->weight[s->x->dtype], &work, s->n * s->j * divide_up(s->p, work.width),
-            threads_for(s), NULL, 0);
+lm_status lm_cpu_gather_weighted_weight(const void *args, lm_tensor *const *out) {
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted_weight, args, out),
+                                  .width = 512};
+  const lm_gather_weighted_call *s = &work.call;
+  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->weight[s->x->dtype], &work,
+            s->n * s->j * divide_up(s->p, work.width), threads_for(s), NULL, 0);
   return LM_OK;
 }

@@ -1,16 +1,16 @@
 /* Weighted sums of places: a thread for each element of y, neighbours along i or p. */
-#include "sample_places.h"
+#include "gather_weighted.h"
 
 #include "types.cuh"
 
-enum { LM_SAMPLE_BLOCK = 256 };
+enum { LM_GATHER_WEIGHTED_BLOCK = 256 };
 
 /* What element e of y is. */
-struct lm_sampled {
+struct lm_gather_weighted_item {
   int64_t i, p, plane, n;
 };
-LM_DEVICE lm_sampled lm_sampled_of(const lm_sample_job &s, int64_t e) {
-  lm_sampled at;
+LM_DEVICE lm_gather_weighted_item lm_gather_weighted_item_of(const lm_gather_weighted_job &s, int64_t e) {
+  lm_gather_weighted_item at;
   at.i = e % s.i;
   at.p = e / s.i % s.p;
   at.plane = e / s.i / s.p;
@@ -19,10 +19,10 @@ LM_DEVICE lm_sampled lm_sampled_of(const lm_sample_job &s, int64_t e) {
 }
 
 template <class T>
-LM_KERNEL void lm_sample_forward_kernel(lm_sample_job s, int64_t count) {
+LM_KERNEL void lm_gather_weighted_forward_kernel(lm_gather_weighted_job s, int64_t count) {
   typedef lm_compute<T> A;
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    lm_sampled at = lm_sampled_of(s, e);
+    lm_gather_weighted_item at = lm_gather_weighted_item_of(s, e);
     const T *x = (const T *)s.x + at.plane * s.m * s.i + at.i;
     const int64_t *places = s.places + at.n * s.places_step + at.p;
     const A *weight = s.weight ? (const A *)s.weight + at.n * s.weight_step + at.p : NULL;
@@ -37,10 +37,10 @@ LM_KERNEL void lm_sample_forward_kernel(lm_sample_job s, int64_t count) {
 
 /* sums were cleared. */
 template <class T>
-LM_KERNEL void lm_sample_input_kernel(lm_sample_job s, int64_t count, lm_compute<T> *sums) {
+LM_KERNEL void lm_gather_weighted_input_kernel(lm_gather_weighted_job s, int64_t count, lm_compute<T> *sums) {
   typedef lm_compute<T> A;
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    lm_sampled at = lm_sampled_of(s, e);
+    lm_gather_weighted_item at = lm_gather_weighted_item_of(s, e);
     A *sum = sums + at.plane * s.m * s.i + at.i, g = lm_get<A>(((const T *)s.y)[e]);
     const int64_t *places = s.places + at.n * s.places_step + at.p;
     const A *weight = s.weight ? (const A *)s.weight + at.n * s.weight_step + at.p : NULL;
@@ -52,13 +52,13 @@ LM_KERNEL void lm_sample_input_kernel(lm_sample_job s, int64_t count, lm_compute
 }
 
 template <class T>
-LM_KERNEL void lm_sample_round_kernel(const lm_compute<T> *sums, T *x, int64_t count) {
+LM_KERNEL void lm_gather_weighted_round_kernel(const lm_compute<T> *sums, T *x, int64_t count) {
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) x[e] = lm_put<T>(sums[e]);
 }
 
 /* A thread for each element of weight, [n, j, p]. */
 template <class T>
-LM_KERNEL void lm_sample_weight_kernel(lm_sample_job s, int64_t count) {
+LM_KERNEL void lm_gather_weighted_weight_kernel(lm_gather_weighted_job s, int64_t count) {
   typedef lm_compute<T> A;
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
     int64_t p = e % s.p, n = e / s.p / s.j;
@@ -73,16 +73,17 @@ LM_KERNEL void lm_sample_weight_kernel(lm_sample_job s, int64_t count) {
   }
 }
 
-static unsigned blocks_for(int64_t count) { return lm_blocks(count, LM_SAMPLE_BLOCK, INT32_MAX); }
+static unsigned blocks_for(int64_t count) { return lm_blocks(count, LM_GATHER_WEIGHTED_BLOCK, INT32_MAX); }
 
-extern "C" int lm_k_sample_forward(const lm_sample_job *job, void *stream) {
+extern "C" int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream) {
   int64_t count = job->n * job->c * job->p * job->i;
   return lm_for_float(job->dtype, [=](auto t) {
-    return lm_launch(lm_sample_forward_kernel<decltype(t)>, blocks_for(count), LM_SAMPLE_BLOCK, 0, stream, *job, count);
+    return lm_launch(lm_gather_weighted_forward_kernel<decltype(t)>, blocks_for(count), LM_GATHER_WEIGHTED_BLOCK, 0,
+                     stream, *job, count);
   });
 }
 
-extern "C" int lm_k_sample_input(const lm_sample_job *job, float *sums, void *stream) {
+extern "C" int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, float *sums, void *stream) {
   int64_t count = job->n * job->c * job->p * job->i, places = job->n * job->c * job->m * job->i;
   return lm_for_float(job->dtype, [=](auto t) {
     typedef decltype(t) T;
@@ -90,16 +91,18 @@ extern "C" int lm_k_sample_input(const lm_sample_job *job, float *sums, void *st
     A *sum = sizeof(T) < sizeof(A) ? (A *)sums : (A *)job->x;
     int error = (int)cudaMemsetAsync(sum, 0, (size_t)places * sizeof(A), (cudaStream_t)stream);
     if (error == 0)
-      error = lm_launch(lm_sample_input_kernel<T>, blocks_for(count), LM_SAMPLE_BLOCK, 0, stream, *job, count, sum);
+      error = lm_launch(lm_gather_weighted_input_kernel<T>, blocks_for(count), LM_GATHER_WEIGHTED_BLOCK, 0, stream,
+                        *job, count, sum);
     if (error != 0 || sizeof(T) == sizeof(A)) return error;
-    return lm_launch(lm_sample_round_kernel<T>, blocks_for(places), LM_SAMPLE_BLOCK, 0, stream, sum, (T *)job->x,
-                     places);
+    return lm_launch(lm_gather_weighted_round_kernel<T>, blocks_for(places), LM_GATHER_WEIGHTED_BLOCK, 0, stream, sum,
+                     (T *)job->x, places);
   });
 }
 
-extern "C" int lm_k_sample_weight(const lm_sample_job *job, void *stream) {
+extern "C" int lm_k_gather_weighted_weight(const lm_gather_weighted_job *job, void *stream) {
   int64_t count = job->n * job->j * job->p;
   return lm_for_float(job->dtype, [=](auto t) {
-    return lm_launch(lm_sample_weight_kernel<decltype(t)>, blocks_for(count), LM_SAMPLE_BLOCK, 0, stream, *job, count);
+    return lm_launch(lm_gather_weighted_weight_kernel<decltype(t)>, blocks_for(count), LM_GATHER_WEIGHTED_BLOCK, 0,
+                     stream, *job, count);
   });
 }

@@ -1,4 +1,4 @@
-#include "backend/cpu/isa/sample_places.h"
+#include "backend/cpu/isa/gather_weighted.h"
 
 #include <string.h>
 
@@ -7,15 +7,15 @@
 enum {
   TILE = 256,   /* sums that stay in the first-level cache */
   TABLE = 4096, /* places that do */
-  GROUP = LM_SAMPLE_GROUP
+  GROUP = LM_GATHER_WEIGHTED_GROUP
 };
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-#define LM_TEMPLATE "backend/cpu/isa/templates/sample_places.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/gather_weighted.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 
-const struct lm_sample_loops LM_ISA_NAME(lm_sample_loops) = {
+const struct lm_gather_weighted_loops LM_ISA_NAME(lm_gather_weighted_loops) = {
     .forward = {LM_FLOATS(forward)},
     .input = {LM_FLOATS(input)},
     .weight = {LM_FLOATS(weight)},

@@ -1,19 +1,19 @@
-/* sample_places and its two gradients: checks, and operands made contiguous. */
-#include "op/nn/sample_places.h"
+/* gather_weighted and its two gradients: checks, and operands made contiguous. */
+#include "op/nn/gather_weighted.h"
 
 #include "op/input_layout.h"
 
-lm_sample_call lm_sample_call_of(lm_op_id op, const void *args, lm_tensor *const *out) {
-  lm_sample_call s = {0};
+lm_gather_weighted_call lm_gather_weighted_call_of(lm_op_id op, const void *args, lm_tensor *const *out) {
+  lm_gather_weighted_call s = {0};
   const lm_tensor *places;
-  if (op == LM_OP_sample_places) {
-    const lm_sample_places_args *a = args;
+  if (op == LM_OP_gather_weighted) {
+    const lm_gather_weighted_args *a = args;
     s.x = a->x, s.y = out[0], s.weight = a->weight, places = a->places;
-  } else if (op == LM_OP_sample_places_input) {
-    const lm_sample_places_input_args *a = args;
+  } else if (op == LM_OP_gather_weighted_input) {
+    const lm_gather_weighted_input_args *a = args;
     s.x = out[0], s.y = a->grad, s.weight = a->weight, places = a->places;
   } else {
-    const lm_sample_places_weight_args *a = args;
+    const lm_gather_weighted_weight_args *a = args;
     s.x = a->x, s.y = a->grad, s.weight = out[0], places = a->places;
   }
   s.n = s.x->size[0], s.c = s.x->size[1], s.m = s.x->size[2], s.i = s.x->size[3];
@@ -54,7 +54,7 @@ static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const lm_tensor 
   bool fits = grad->ndim == 4;
   for (int d = 0; fits && d < 4; d++) fits = grad->size[d] == size[d];
   if (fits) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: grad is %s; sample_places gives %s there", lm_ops[op].name, lm_shape_of(grad),
+  return lm_fail(LM_E_SHAPE, "%s: grad is %s; gather_weighted gives %s there", lm_ops[op].name, lm_shape_of(grad),
                  lm_shape_text(4, size));
 }
 
@@ -69,10 +69,10 @@ static lm_status new_result(lm_dtype dtype, lm_device device, const int64_t *siz
   return status;
 }
 
-lm_status lm_op_sample_places(const lm_sample_places_args *a, lm_tensor **out) {
-  const lm_op_id op = LM_OP_sample_places;
+lm_status lm_op_gather_weighted(const lm_gather_weighted_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_gather_weighted;
   lm_status status;
-  lm_sample_places_args run = {0};
+  lm_gather_weighted_args run = {0};
   lm_tensor *y = NULL;
   TRY(lm_check_float(op, "x", a->x));
   TRY(check_four(op, "x", a->x->ndim, a->x->size));
@@ -95,10 +95,10 @@ done:
   return status;
 }
 
-lm_status lm_op_sample_places_input(const lm_sample_places_input_args *a, lm_tensor **out) {
-  const lm_op_id op = LM_OP_sample_places_input;
+lm_status lm_op_gather_weighted_input(const lm_gather_weighted_input_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_gather_weighted_input;
   lm_status status;
-  lm_sample_places_input_args run = {.size = a->size};
+  lm_gather_weighted_input_args run = {.size = a->size};
   lm_tensor *dx = NULL;
   TRY(lm_check_float(op, "grad", a->grad));
   TRY(check_four(op, "size", a->size.n, a->size.v));
@@ -121,10 +121,10 @@ done:
   return status;
 }
 
-lm_status lm_op_sample_places_weight(const lm_sample_places_weight_args *a, lm_tensor **out) {
-  const lm_op_id op = LM_OP_sample_places_weight;
+lm_status lm_op_gather_weighted_weight(const lm_gather_weighted_weight_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_gather_weighted_weight;
   lm_status status;
-  lm_sample_places_weight_args run = {0};
+  lm_gather_weighted_weight_args run = {0};
   lm_tensor *dw = NULL;
   TRY(lm_check_float(op, "x", a->x));
   TRY(check_four(op, "x", a->x->ndim, a->x->size));
@@ -132,7 +132,7 @@ lm_status lm_op_sample_places_weight(const lm_sample_places_weight_args *a, lm_t
   TRY(check_tables(op, a->x, a->places, NULL, a->x->size[0]));
   TRY(check_grad(op, a->grad, a->places, a->x->size));
   if (a->grad->dtype != a->x->dtype) {
-    status = lm_fail(LM_E_DTYPE, "sample_places_weight: grad is %s and x is %s: convert one with :to()",
+    status = lm_fail(LM_E_DTYPE, "gather_weighted_weight: grad is %s and x is %s: convert one with :to()",
                      lm_dtype_name((lm_dtype)a->grad->dtype), lm_dtype_name((lm_dtype)a->x->dtype));
     goto done;
   }
