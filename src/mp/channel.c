@@ -11,12 +11,12 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "mp/datagram.h"
 #include "mp/shared_tensors.h"
-#include "mp/socket_message.h"
 
 /* ---- parcels */
 
-void lm_parcel_free(lm_parcel *p) {
+void lm_mp_message_free(lm_mp_message *p) {
   if (!p) return;
   for (int i = 0; i < p->ntensors; i++) lm_release(p->tensors[i]);
   for (int i = 0; i < p->nhandles; i++) lm_handle_free(p->handles[i]);
@@ -26,15 +26,15 @@ void lm_parcel_free(lm_parcel *p) {
   lm_free(p);
 }
 
-lm_parcel *lm_parcel_empty(const char *text, size_t n, int ntensors, int nhandles) {
-  lm_parcel *p = lm_calloc(1, sizeof *p);
+lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int nhandles) {
+  lm_mp_message *p = lm_calloc(1, sizeof *p);
   if (p) {
     p->text = lm_malloc(n);
     p->tensors = lm_calloc((size_t)ntensors, sizeof *p->tensors);
     p->handles = lm_calloc((size_t)nhandles, sizeof *p->handles);
   }
   if (!p || !p->text || !p->tensors || !p->handles) {
-    lm_parcel_free(p);
+    lm_mp_message_free(p);
     return NULL;
   }
   memcpy(p->text, text, n);
@@ -44,17 +44,17 @@ lm_parcel *lm_parcel_empty(const char *text, size_t n, int ntensors, int nhandle
   return p;
 }
 
-lm_status lm_parcel_new(const lm_content *c, lm_parcel **out) {
+lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **out) {
   lm_status status = LM_OK;
   *out = NULL;
-  lm_parcel *p = lm_parcel_empty(c->text, c->n, c->ntensors, c->nhandles);
+  lm_mp_message *p = lm_mp_message_empty(c->text, c->n, c->ntensors, c->nhandles);
   if (!p) return LM_E_OOM;
   TRY(lm_share_again(c->ntensors, c->tensors, p->tensors));
   for (int i = 0; i < c->nhandles; i++) TRY(lm_handle_copy(c->handles[i], &p->handles[i]));
   *out = p;
   p = NULL;
 done:
-  lm_parcel_free(p);
+  lm_mp_message_free(p);
   return status;
 }
 
@@ -62,7 +62,7 @@ done:
 
 enum {
   BUFFER = 1 << 20, /* of a socket, if the system's net.core.wmem_max grants it */
-  PATIENCE = 10     /* seconds */
+  SEND_TIMEOUT = 10 /* seconds */
 };
 
 lm_status lm_channel_pair(int fd[2]) {
@@ -87,23 +87,26 @@ lm_status lm_connection_pair(lm_handle *out[2]) {
 }
 
 lm_status lm_channel_wait(int fd, short events, double seconds, bool *ready) {
-  enum { MOST = 1000000 };
+  enum { MAX_MESSAGE_BYTES = 1000000 };
   struct pollfd p = {.fd = fd, .events = events};
-  int n = poll(&p, 1, seconds < 0 ? -1 : seconds > MOST ? MOST * 1000 : (int)(seconds * 1000 + 0.999));
+  int n = poll(&p, 1,
+               seconds < 0                   ? -1
+               : seconds > MAX_MESSAGE_BYTES ? MAX_MESSAGE_BYTES * 1000
+                                             : (int)(seconds * 1000 + 0.999));
   *ready = n > 0;
-  return n < 0 && errno != EINTR ? lm_envelope_broken(errno) : LM_OK;
+  return n < 0 && errno != EINTR ? lm_datagram_error(errno) : LM_OK;
 }
 
 /* ---- sending and receiving */
 
-lm_status lm_channel_send(int fd, const lm_content *c) {
-  lm_letter *l;
-  lm_status status = lm_letter_new(c, &l);
+lm_status lm_channel_send(int fd, const lm_message_content *c) {
+  lm_packed_message *l;
+  lm_status status = lm_packed_message_new(c, &l);
   if (status != LM_OK) return status;
-  double deadline = lm_seconds() + PATIENCE;
+  double deadline = lm_seconds() + SEND_TIMEOUT;
   for (;;) {
     bool sent, ready;
-    TRY(lm_letter_post(fd, l, 0, &sent));
+    TRY(lm_packed_message_send(fd, l, 0, &sent));
     if (sent) break;
     if (lm_seconds() > deadline) {
       status = lm_fail(LM_E_IO, "the other side does not read what it is sent");
@@ -113,7 +116,7 @@ lm_status lm_channel_send(int fd, const lm_content *c) {
     if (ready) usleep(1000); /* too many descriptors under way */
   }
 done:
-  lm_letter_free(l);
+  lm_packed_message_free(l);
   return status;
 }
 
@@ -121,39 +124,39 @@ done:
  * and never followed unseen: the socket's descriptor is only a number, and others may write to it by mistake. */
 static struct {
   pthread_mutex_t lock;
-  lm_parcel *first;
-} passed_parcels = {.lock = PTHREAD_MUTEX_INITIALIZER};
+  lm_mp_message *first;
+} passed_messages = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void enter_passed(lm_parcel *p) {
-  pthread_mutex_lock(&passed_parcels.lock);
-  p->next = passed_parcels.first;
-  passed_parcels.first = p;
-  pthread_mutex_unlock(&passed_parcels.lock);
+static void enter_passed(lm_mp_message *p) {
+  pthread_mutex_lock(&passed_messages.lock);
+  p->next = passed_messages.first;
+  passed_messages.first = p;
+  pthread_mutex_unlock(&passed_messages.lock);
 }
 
-static bool leave_passed(const lm_parcel *p) {
-  pthread_mutex_lock(&passed_parcels.lock);
-  lm_parcel **at = &passed_parcels.first;
+static bool leave_passed(const lm_mp_message *p) {
+  pthread_mutex_lock(&passed_messages.lock);
+  lm_mp_message **at = &passed_messages.first;
   while (*at && *at != p) at = &(*at)->next;
   bool found = *at;
   if (found) *at = p->next;
-  pthread_mutex_unlock(&passed_parcels.lock);
+  pthread_mutex_unlock(&passed_messages.lock);
   return found;
 }
 
-lm_status lm_channel_pass(int fd, lm_parcel *parcel) {
+lm_status lm_channel_pass(int fd, lm_mp_message *message) {
   ssize_t n;
-  enter_passed(parcel);
-  do { n = send(fd, &parcel, sizeof parcel, MSG_NOSIGNAL | MSG_DONTWAIT); } while (n < 0 && errno == EINTR);
-  if (n == (ssize_t)sizeof parcel) return LM_OK;
+  enter_passed(message);
+  do { n = send(fd, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT); } while (n < 0 && errno == EINTR);
+  if (n == (ssize_t)sizeof message) return LM_OK;
   int problem = errno;
-  leave_passed(parcel);
+  leave_passed(message);
   return n < 0 && problem == EAGAIN ? lm_fail(LM_E_IO, "the other side does not read what it is sent")
-                                    : lm_envelope_broken(problem);
+                                    : lm_datagram_error(problem);
 }
 
 /* recv's result for the next message; *out is NULL unless that is one of ours. */
-static ssize_t take_passed(int fd, lm_parcel **out) {
+static ssize_t take_passed(int fd, lm_mp_message **out) {
   ssize_t n;
   do {
     n = recv(fd, out, sizeof *out, MSG_DONTWAIT | MSG_TRUNC);
@@ -162,14 +165,14 @@ static ssize_t take_passed(int fd, lm_parcel **out) {
   return n;
 }
 
-static lm_status receive_passed(int fd, lm_parcel **out, bool *closed) {
+static lm_status receive_passed(int fd, lm_mp_message **out, bool *closed) {
   ssize_t n = take_passed(fd, out);
   *closed = n == 0;
   if (n > 0) return *out ? LM_OK : lm_envelope_foreign(fd);
-  return n < 0 && errno != EAGAIN ? lm_envelope_broken(errno) : LM_OK;
+  return n < 0 && errno != EAGAIN ? lm_datagram_error(errno) : LM_OK;
 }
 
-lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_parcel **out, bool *closed) {
+lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_mp_message **out, bool *closed) {
   lm_status status = LM_OK;
   double deadline = lm_seconds() + seconds;
   bool ready;
@@ -179,15 +182,15 @@ lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_parcel **ou
     double left = deadline - lm_seconds();
     TRY(lm_channel_wait(fd, POLLIN, seconds < 0 ? -1 : left > 0 ? left : 0, &ready));
   } while (!ready && seconds > 0 && lm_seconds() < deadline);
-  if (ready) TRY(passed ? receive_passed(fd, out, closed) : lm_letter_take(fd, out, closed));
+  if (ready) TRY(passed ? receive_passed(fd, out, closed) : lm_packed_message_receive(fd, out, closed));
 done:
   return status;
 }
 
 void lm_channel_close(int fd, bool passed) {
-  lm_parcel *p;
+  lm_mp_message *p;
   if (fd < 0) return;
   if (passed) shutdown(fd, SHUT_RD); /* nothing comes in any more; what has come can still be read */
-  while (passed && take_passed(fd, &p) > 0) lm_parcel_free(p);
+  while (passed && take_passed(fd, &p) > 0) lm_mp_message_free(p);
   close(fd);
 }

@@ -7,44 +7,44 @@
 
 #include "mp/handle.h"
 
-typedef struct lm_parcel {
+typedef struct lm_mp_message {
   char *text;
   size_t n;
   int ntensors, nhandles;
   lm_tensor **tensors;
   lm_handle **handles;
-  struct lm_parcel *next; /* while it is passed to another thread */
-} lm_parcel;
+  struct lm_mp_message *next; /* while it is passed to another thread */
+} lm_mp_message;
 
 /* What a parcel is made of, borrowed. */
-typedef struct lm_content {
+typedef struct lm_message_content {
   const char *text;
   size_t n;
   int ntensors, nhandles;
   lm_tensor *const *tensors;
   lm_handle *const *handles;
-} lm_content;
+} lm_message_content;
 
 LM_API lm_status lm_channel_pair(int fd[2]);
 LM_API lm_status lm_connection_pair(lm_handle *out[2]);
 
-/* ---- parcel_as_text.c */
+/* ---- packed_message.c */
 
 /* A message as it is sent. It keeps what it needs: the content may go. */
-typedef struct lm_letter lm_letter;
+typedef struct lm_packed_message lm_packed_message;
 /* The tensors have to be shared (shared_tensors.h). Whether one requires a gradient goes along; its gradient and
  * history do not.
  */
-LM_API lm_status lm_letter_new(const lm_content *c, lm_letter **out);
-LM_API void lm_letter_free(lm_letter *l); /* NULL is fine */
+LM_API lm_status lm_packed_message_new(const lm_message_content *c, lm_packed_message **out);
+LM_API void lm_packed_message_free(lm_packed_message *l); /* NULL is fine */
 /* Sends it if there is room: *sent says so. `number` goes along. LM_E_IO "closed" where nobody is there to read it. */
-LM_API lm_status lm_letter_post(int fd, lm_letter *l, uint64_t number, bool *sent);
-LM_API uint32_t lm_letter_descriptors(const lm_letter *l);
+LM_API lm_status lm_packed_message_send(int fd, lm_packed_message *l, uint64_t number, bool *sent);
+LM_API uint32_t lm_packed_message_descriptors(const lm_packed_message *l);
 /* The next message, if one is there: *out is NULL else, and with *closed none will come. LM_E_OOM where this process
  * has too many descriptors open for it: then it stays where it is. */
-LM_API lm_status lm_letter_take(int fd, lm_parcel **out, bool *closed);
+LM_API lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed);
 /* The next message's number, 0 for one that is not one of ours; it stays where it is. False if there is none. */
-LM_API bool lm_letter_peek(int fd, uint64_t *number);
+LM_API bool lm_packed_message_peek(int fd, uint64_t *number);
 
 /* ---- channel.c */
 
@@ -53,19 +53,19 @@ LM_API bool lm_letter_peek(int fd, uint64_t *number);
 LM_API lm_status lm_channel_wait(int fd, short events, double seconds, bool *ready);
 
 /* To one's worker or parent, who reads soon: waits 10 s at most. */
-LM_API lm_status lm_channel_send(int fd, const lm_content *c);
+LM_API lm_status lm_channel_send(int fd, const lm_message_content *c);
 /* To another thread of this process: the parcel itself changes hands. It stays yours after an error. */
-LM_API lm_status lm_channel_pass(int fd, lm_parcel *parcel);
+LM_API lm_status lm_channel_pass(int fd, lm_mp_message *message);
 /* The next parcel: `seconds` at most, < 0 as long as it takes or until a signal comes. *out is NULL if none has come by
  * then, or, with *closed, if none will. passed: what the other side does is lm_channel_pass. */
-LM_API lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_parcel **out, bool *closed);
+LM_API lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_mp_message **out, bool *closed);
 /* Closes it; parcels that were passed and never received are freed. */
 LM_API void lm_channel_close(int fd, bool passed);
 
 /* A parcel of further tensors (lm_share_again) and further handles, for lm_channel_pass. */
-LM_API lm_status lm_parcel_new(const lm_content *c, lm_parcel **out);
+LM_API lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **out);
 /* One of that text, and of tensors and handles that are still to come; NULL without memory. */
-lm_parcel *lm_parcel_empty(const char *text, size_t n, int ntensors, int nhandles);
-LM_API void lm_parcel_free(lm_parcel *p); /* NULL is fine */
+lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int nhandles);
+LM_API void lm_mp_message_free(lm_mp_message *p); /* NULL is fine */
 
 #endif

@@ -31,8 +31,8 @@ static struct timespec lock_deadline(clockid_t clock, double seconds) {
   return lm_timespec((double)t.tv_sec + (double)t.tv_nsec * 1e-9 + seconds);
 }
 
-lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out) {
-  *out = LM_GRASP_NONE;
+lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_acquire_result *out) {
+  *out = LM_ACQUIRE_TIMEOUT;
   int problem = pthread_mutex_trylock(m);
   if (problem == EBUSY && seconds > 0) {
 #ifdef __SANITIZE_THREAD__ /* which does not know the other one */
@@ -49,7 +49,7 @@ lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out) {
   bool died = problem == EOWNERDEAD;
   if (died) problem = pthread_mutex_consistent(m);
   if (problem) return lm_fail(LM_E_IO, "the lock is broken: %s", strerror(problem));
-  *out = died ? LM_GRASP_LEFT : LM_GRASP_IT;
+  *out = died ? LM_ACQUIRE_ABANDONED : LM_ACQUIRE_OK;
   return LM_OK;
 }
 
@@ -75,16 +75,16 @@ lm_status lm_lock_new(lm_handle **out) {
   return status;
 }
 
-lm_status lm_lock_acquire(lm_handle *h, double seconds, lm_grasp *out) {
+lm_status lm_lock_acquire(lm_handle *h, double seconds, lm_acquire_result *out) {
   if (h->depth > 0) {
     h->depth++;
-    *out = LM_GRASP_IT;
+    *out = LM_ACQUIRE_OK;
     return LM_OK;
   }
   lm_lock_words *w = lock_of(h);
   lm_status status = lm_robust_lock(&w->mutex, seconds, out);
-  if (status != LM_OK || *out == LM_GRASP_NONE) return status;
-  if (atomic_exchange(&w->abandoned, 0)) *out = LM_GRASP_LEFT;
+  if (status != LM_OK || *out == LM_ACQUIRE_TIMEOUT) return status;
+  if (atomic_exchange(&w->abandoned, 0)) *out = LM_ACQUIRE_ABANDONED;
   h->depth = 1;
   return LM_OK;
 }

@@ -17,19 +17,19 @@ typedef struct lm_flag_words {
   _Atomic uint32_t set;
 } lm_flag_words;
 
-typedef enum lm_grasp { LM_GRASP_NONE, LM_GRASP_IT, LM_GRASP_LEFT } lm_grasp;
+typedef enum lm_acquire_result { LM_ACQUIRE_TIMEOUT, LM_ACQUIRE_OK, LM_ACQUIRE_ABANDONED } lm_acquire_result;
 
 /* A robust mutex between processes, made in zeroed memory. */
 LM_API lm_status lm_robust_init(pthread_mutex_t *m);
 /* `seconds` at most (0: only tries), which no signal cuts short. LM_E_STATE if this thread has it already. */
-LM_API lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out);
+LM_API lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_acquire_result *out);
 /* Sleeps while *word is `value`: until it is woken or `seconds` are over. False if a signal came. */
 LM_API bool lm_word_wait(_Atomic uint32_t *word, uint32_t value, double seconds);
 LM_API void lm_word_wake(_Atomic uint32_t *word); /* all who sleep there */
 
 LM_API lm_status lm_lock_new(lm_handle **out);
 /* As lm_robust_lock. A handle that has it already gets it once more. */
-LM_API lm_status lm_lock_acquire(lm_handle *h, double seconds, lm_grasp *out);
+LM_API lm_status lm_lock_acquire(lm_handle *h, double seconds, lm_acquire_result *out);
 LM_API lm_status lm_lock_release(lm_handle *h);
 /* The handle goes: a lock that is held through it is the next one's, as after a death. */
 LM_API void lm_lock_abandon(lm_handle *h);

@@ -98,9 +98,9 @@ __attribute__((noinline)) static pid_t born(const birth *b) {
 }
 
 static int highest_descriptor(void) {
-  enum { MOST = 65536 };
+  enum { MAX_STANDARD = 65536 };
   struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > MOST) return MOST - 1;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > MAX_STANDARD) return MAX_STANDARD - 1;
   return (int)limit.rlim_cur - 1;
 }
 

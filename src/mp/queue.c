@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "mp/datagram.h"
 #include "mp/lock.h"
-#include "mp/socket_message.h"
 
 enum { READ, WRITE };
 
@@ -35,24 +35,24 @@ done:
 
 /* ---- counting */
 
-static lm_status queue_lock(pthread_mutex_t *m, lm_grasp *got) {
+static lm_status queue_lock(pthread_mutex_t *m, lm_acquire_result *got) {
   lm_status status = lm_robust_lock(m, HOLD, got);
   return status == LM_OK ? LM_OK : lm_fail_in(status, "the queue's own lock");
 }
 
 static lm_status lock_get(lm_queue_words *w, bool *locked) {
-  lm_grasp got;
+  lm_acquire_result got;
   lm_status status = queue_lock(&w->get, &got);
-  *locked = got != LM_GRASP_NONE;
+  *locked = got != LM_ACQUIRE_TIMEOUT;
   return status;
 }
 
 /* A writer that died may have sent a message of number sent + 1 or not: that number is not given again. */
 static lm_status lock_put(lm_queue_words *w, bool *locked) {
-  lm_grasp got;
+  lm_acquire_result got;
   lm_status status = queue_lock(&w->put, &got);
-  *locked = got != LM_GRASP_NONE;
-  if (got == LM_GRASP_LEFT) atomic_fetch_add(&w->sent, 1);
+  *locked = got != LM_ACQUIRE_TIMEOUT;
+  if (got == LM_ACQUIRE_ABANDONED) atomic_fetch_add(&w->sent, 1);
   return status;
 }
 
@@ -68,7 +68,7 @@ static count queue_taken(const lm_queue_words *w) {
 /* Whether there is a message; *first is the number of the next one of ours. Before that there may be one that somebody
  * else wrote, which has no number. */
 static bool peek(const lm_handle *h, uint64_t *first, bool *foreign) {
-  if (!lm_letter_peek(h->fd[READ], first)) return false;
+  if (!lm_packed_message_peek(h->fd[READ], first)) return false;
   *foreign = *first == 0;
   if (*foreign) *first = queue_taken(words_of(h)).last + 1;
   return true;
@@ -93,7 +93,7 @@ static void note_taken(lm_queue_words *w, uint64_t n) {
 /* ---- what waits for room */
 
 typedef struct item {
-  lm_letter *letter;
+  lm_packed_message *packed;
   struct item *next;
 } item;
 
@@ -110,7 +110,7 @@ static void free_backlog(lm_backlog *b) {
   while (b->first) {
     item *i = b->first;
     b->first = i->next;
-    lm_letter_free(i->letter);
+    lm_packed_message_free(i->packed);
     lm_free(i);
   }
   lm_handle_free(b->queue);
@@ -120,7 +120,7 @@ static void free_backlog(lm_backlog *b) {
 }
 
 /* `most`: messages in the socket, before this one, at most; 0: any number. */
-static lm_status queue_post(const lm_handle *h, lm_letter *l, uint64_t most, bool *sent) {
+static lm_status queue_post(const lm_handle *h, lm_packed_message *l, uint64_t most, bool *sent) {
   lm_queue_words *w = words_of(h);
   bool locked;
   *sent = false;
@@ -128,7 +128,7 @@ static lm_status queue_post(const lm_handle *h, lm_letter *l, uint64_t most, boo
   if (status != LM_OK || !locked) return status;
   if (most == 0 || in_socket(h) < most) {
     uint64_t number = atomic_load(&w->sent) + 1;
-    status = lm_letter_post(h->fd[WRITE], l, number, sent);
+    status = lm_packed_message_send(h->fd[WRITE], l, number, sent);
     if (*sent) atomic_store(&w->sent, number);
   }
   pthread_mutex_unlock(&w->put);
@@ -144,7 +144,7 @@ static void *queue_feed(void *arg) {
     item *i = b->first;
     pthread_mutex_unlock(&b->lock);
     bool sent = false, ready = false;
-    lm_status status = queue_post(b->queue, i->letter, 0, &sent);
+    lm_status status = queue_post(b->queue, i->packed, 0, &sent);
     if (status == LM_OK && !sent) {
       lm_channel_wait(b->queue->fd[WRITE], POLLOUT, 1, &ready);
       if (ready && room) usleep(1000); /* too many descriptors under way */
@@ -155,7 +155,7 @@ static void *queue_feed(void *arg) {
     b->first = i->next;
     if (!b->first) b->end = &b->first;
     b->n--;
-    lm_letter_free(i->letter);
+    lm_packed_message_free(i->packed);
     lm_free(i);
     pthread_cond_broadcast(&b->changed);
   }
@@ -192,12 +192,12 @@ static lm_status start_thread(lm_backlog *b) {
   return LM_OK;
 }
 
-static lm_status keep_for_later(lm_handle *h, lm_letter *l) {
+static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {
   lm_status status = LM_OK;
   if (!h->backlog && (status = begin_backlog(h)) != LM_OK) return status;
   item *i = lm_calloc(1, sizeof *i);
   if (!i) return LM_E_OOM;
-  i->letter = l;
+  i->packed = l;
   lm_backlog *b = h->backlog;
   pthread_mutex_lock(&b->lock);
   item **end = b->end;
@@ -242,13 +242,14 @@ uint64_t lm_queue_capacity(const lm_handle *h) { return words_of(h)->capacity; }
 /* Whether a bounded queue is full. What other processes keep for later they alone know of. */
 static bool is_full(const lm_handle *h) { return lm_queue_capacity(h) > 0 && lm_queue_size(h) >= lm_queue_capacity(h); }
 
-static lm_status try_put(lm_handle *h, lm_letter *l, bool direct, bool *sent) {
+static lm_status try_put(lm_handle *h, lm_packed_message *l, bool direct, bool *sent) {
   lm_status status = LM_OK;
   *sent = false;
   if (lm_queue_backlog(h, 0) == 0) TRY(queue_post(h, l, words_of(h)->capacity, sent));
   if (*sent) {
-    lm_letter_free(l);
-  } else if (!direct && !is_full(h) && (lm_letter_descriptors(l) == 0 || lm_queue_backlog(h, 0) < LM_QUEUE_KEPT)) {
+    lm_packed_message_free(l);
+  } else if (!direct && !is_full(h) &&
+             (lm_packed_message_descriptors(l) == 0 || lm_queue_backlog(h, 0) < LM_QUEUE_KEPT)) {
     TRY(keep_for_later(h, l));
     *sent = true;
   }
@@ -256,7 +257,7 @@ done:
   return status;
 }
 
-lm_status lm_queue_put(lm_handle *h, lm_letter *l, bool direct, double seconds, bool *sent) {
+lm_status lm_queue_put(lm_handle *h, lm_packed_message *l, bool direct, double seconds, bool *sent) {
   lm_status status = LM_OK;
   lm_queue_words *w = words_of(h);
   double deadline = lm_seconds() + seconds;
@@ -273,7 +274,7 @@ done:
 
 /* ---- getting */
 
-lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_parcel **out) {
+lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_mp_message **out) {
   lm_status status = LM_OK;
   lm_queue_words *w = words_of(h);
   double deadline = lm_seconds() + seconds;
@@ -286,7 +287,7 @@ lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_
       if (peek(h, &number, &foreign)) {
         if (claim && !foreign) atomic_store(claim, (int64_t)number);
         if (!foreign) note_taken(w, number);
-        status = lm_letter_take(h->fd[READ], out, &closed);
+        status = lm_packed_message_receive(h->fd[READ], out, &closed);
         if (closed) status = lm_envelope_foreign(h->fd[READ]); /* of 0 bytes: both ends are this handle's own */
         atomic_fetch_add(&w->gets, 1);
       }

@@ -26,10 +26,10 @@ LM_API lm_status lm_queue_new(uint64_t capacity, lm_handle **out);
  * does not fit the socket waits in this process's memory, and a thread sends it when there is room; direct: it is
  * waited for instead, as it is by one with descriptors where LM_QUEUE_KEPT wait already: they are scarce. */
 enum { LM_QUEUE_KEPT = 64 };
-LM_API lm_status lm_queue_put(lm_handle *h, lm_letter *l, bool direct, double seconds, bool *sent);
+LM_API lm_status lm_queue_put(lm_handle *h, lm_packed_message *l, bool direct, double seconds, bool *sent);
 /* The first; *out is NULL if none came within `seconds`, or before a signal. Its number goes to *claim before it leaves
  * the queue, if claim is not NULL: where that is shared memory, others can tell what this process had when it died. */
-LM_API lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_parcel **out);
+LM_API lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_mp_message **out);
 /* How many there are, those that wait in this process included. */
 LM_API uint64_t lm_queue_size(const lm_handle *h);
 LM_API uint64_t lm_queue_capacity(const lm_handle *h); /* 0: none */

@@ -17,8 +17,8 @@ lm_status lm_semaphore_new(uint32_t permits, lm_handle **out) {
   lm_status status = LM_OK;
   lm_segment *words = NULL;
   *out = NULL;
-  if (permits > LM_SEMAPHORE_MOST)
-    TRY(lm_fail(LM_E_ARG, "%u permits are too many; %d at most", permits, LM_SEMAPHORE_MOST));
+  if (permits > LM_SEMAPHORE_MAX)
+    TRY(lm_fail(LM_E_ARG, "%u permits are too many; %d at most", permits, LM_SEMAPHORE_MAX));
   TRY(lm_segment_new(sizeof(lm_semaphore_words) + permits * sizeof(pthread_mutex_t), &words));
   TRY(lm_handle_of(LM_SEMAPHORE, NULL, words, out));
   words_of(*out)->permits = permits;
@@ -35,35 +35,35 @@ static void tell(lm_semaphore_words *w) {
   lm_word_wake(&w->changed);
 }
 
-static lm_status try_permit(pthread_mutex_t *m, lm_grasp *out) {
+static lm_status try_permit(pthread_mutex_t *m, lm_acquire_result *out) {
   int problem = pthread_mutex_trylock(m);
-  *out = problem == 0 ? LM_GRASP_IT : LM_GRASP_NONE;
-  if (problem == EOWNERDEAD && (problem = pthread_mutex_consistent(m)) == 0) *out = LM_GRASP_LEFT;
+  *out = problem == 0 ? LM_ACQUIRE_OK : LM_ACQUIRE_TIMEOUT;
+  if (problem == EOWNERDEAD && (problem = pthread_mutex_consistent(m)) == 0) *out = LM_ACQUIRE_ABANDONED;
   if (problem == 0 || problem == EBUSY || problem == EDEADLK) return LM_OK; /* EDEADLK: this thread has it */
   return lm_fail(LM_E_IO, "the semaphore is broken: %s", strerror(problem));
 }
 
-static lm_status try_all(lm_handle *h, lm_grasp *out) {
+static lm_status try_all(lm_handle *h, lm_acquire_result *out) {
   lm_status status = LM_OK;
   lm_semaphore_words *w = words_of(h);
-  *out = LM_GRASP_NONE;
+  *out = LM_ACQUIRE_TIMEOUT;
   for (uint32_t i = 0, n = permits_of(h); i < n; i++) {
     TRY(try_permit(&w->permit[i], out));
-    h->depth += *out != LM_GRASP_NONE;
-    if (*out != LM_GRASP_NONE) return LM_OK;
+    h->depth += *out != LM_ACQUIRE_TIMEOUT;
+    if (*out != LM_ACQUIRE_TIMEOUT) return LM_OK;
   }
   uint32_t extra = atomic_load(&w->extra);
   while (extra > 0 && !atomic_compare_exchange_weak(&w->extra, &extra, extra - 1)) continue;
-  if (extra > 0) *out = LM_GRASP_IT;
+  if (extra > 0) *out = LM_ACQUIRE_OK;
 done:
   return status;
 }
 
-lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_grasp *out) {
+lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *out) {
   static const double LOOK = 0.05; /* the kernel tells nobody of a permit that it took back */
   uint32_t seen = lm_semaphore_changed(h);
   lm_status status = try_all(h, out);
-  if (status != LM_OK || *out != LM_GRASP_NONE || seconds <= 0) return status;
+  if (status != LM_OK || *out != LM_ACQUIRE_TIMEOUT || seconds <= 0) return status;
   lm_semaphore_wait(h, seen, seconds < LOOK ? seconds : LOOK);
   return try_all(h, out);
 }

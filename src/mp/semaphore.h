@@ -12,10 +12,10 @@ typedef struct lm_semaphore_words {
   pthread_mutex_t permit[];
 } lm_semaphore_words;
 
-enum { LM_SEMAPHORE_MOST = 65536 }; /* permits */
+enum { LM_SEMAPHORE_MAX = 65536 }; /* permits */
 LM_API lm_status lm_semaphore_new(uint32_t permits, lm_handle **out);
 /* As lm_robust_lock, but a signal ends it, and it may end early without one. */
-LM_API lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_grasp *out);
+LM_API lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *out);
 /* bounded: LM_E_STATE if all permits are there. */
 LM_API lm_status lm_semaphore_release(lm_handle *h, bool bounded);
 /* How many permits there are to be had. */

@@ -15,7 +15,7 @@
 #include "base/file_size_limit.h"
 #include "base/mapping_guard.h"
 #include "base/mem.h"
-#include "mp/lend.h"
+#include "mp/ipc.h"
 
 /* ---- segments */
 
@@ -131,7 +131,7 @@ lm_segment *lm_segment_of(const lm_tensor *t) {
 }
 
 bool lm_is_shared(const lm_tensor *t) {
-  return t->storage->bytes == 0 || lm_segment_of(t) != NULL || lm_is_lendable(t->device);
+  return t->storage->bytes == 0 || lm_segment_of(t) != NULL || lm_ipc_is_supported(t->device);
 }
 
 lm_status lm_segment_tensor(lm_segment *s, size_t offset, size_t bytes, lm_tensor **out) {

@@ -28,7 +28,7 @@ enum {
   PIECE = 4096,      /* written at once: a pipe that is ready takes it without waiting */
   CROWDED = 1 << 20, /* bytes that wait for a slow reader before the processes have to wait too */
   LAST_READS = 17,   /* of a stream after its process ended: all a pipe can hold, and its end */
-  HELD_MOST = 1024,
+  MAX_HELD = 1024,
 };
 
 typedef struct child {
@@ -36,7 +36,7 @@ typedef struct child {
   int stream[STREAMS]; /* where its output comes from; -1: at its end */
   bool ready[STREAMS];
   int last_reads;
-  bool told; /* of its end */
+  bool reported; /* of its end */
 } child;
 
 struct lm_supervisor {
@@ -44,7 +44,7 @@ struct lm_supervisor {
   child *children;
   struct pollfd *polled;
   lm_bytes queue[STREAMS]; /* to print */
-  bool closed[STREAMS], closed_told[STREAMS];
+  bool closed[STREAMS], closed_reported[STREAMS];
   int signals; /* numbers of those that came */
   struct sigaction before[NSIG];
   int nspared;
@@ -52,7 +52,7 @@ struct lm_supervisor {
   lm_process guard;
   int to_guard;
   int nheld;
-  int held[HELD_MOST];
+  int held[MAX_HELD];
   char chunk[CHUNK];
 };
 
@@ -294,8 +294,8 @@ static bool next_signal(lm_supervisor *s, lm_supervisor_event *out) {
 
 static bool next_closed(lm_supervisor *s, lm_supervisor_event *out) {
   for (int k = 0; k < STREAMS; k++) {
-    if (!s->closed[k] || s->closed_told[k]) continue;
-    s->closed_told[k] = true;
+    if (!s->closed[k] || s->closed_reported[k]) continue;
+    s->closed_reported[k] = true;
     *out = (lm_supervisor_event){.kind = LM_SUPERVISOR_CLOSED, .stream = k + 1};
     return true;
   }
@@ -322,13 +322,13 @@ static bool crowded(const lm_supervisor *s) { return s->queue[0].n + s->queue[1]
 static bool next_ended(lm_supervisor *s, lm_supervisor_event *out) {
   for (int i = 0; i < s->n; i++) {
     child *c = &s->children[i];
-    if (c->told || !c->process.ended) continue;
+    if (c->reported || !c->process.ended) continue;
     if (!crowded(s) && c->last_reads++ < STREAMS * LAST_READS) { /* its children may write for ever */
       for (int k = 0; k < STREAMS; k++) {
         if (read_stream(s, i, k, out)) return true;
       }
     }
-    c->told = true;
+    c->reported = true;
     *out = (lm_supervisor_event){
         .kind = LM_SUPERVISOR_ENDED, .id = i + 1, .code = c->process.code, .signal = c->process.signal};
     lm_process_close(&c->process);
@@ -382,12 +382,12 @@ lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_eve
 /* ---- things that last as long as the supervisor */
 
 static lm_status supervisor_hold(lm_supervisor *s, int fd) {
-  if (s->nheld < HELD_MOST) {
+  if (s->nheld < MAX_HELD) {
     s->held[s->nheld++] = fd;
     return LM_OK;
   }
   close(fd);
-  return lm_fail(LM_E_STATE, "process: a supervisor keeps %d files and ports at most", HELD_MOST);
+  return lm_fail(LM_E_STATE, "process: a supervisor keeps %d files and ports at most", MAX_HELD);
 }
 
 lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {

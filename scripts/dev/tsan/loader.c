@@ -28,31 +28,31 @@ static lm_device cpu(void) { return LM_DEVICE(LM_CPU, 0); }
 
 /* ---- a worker: its first parcel is the set, two tensors; then each is the sample numbers of a batch */
 
-static lm_status parcel_of(const char *text, size_t n, int ntensors, lm_tensor *const *tensors, lm_parcel **out) {
-  return lm_parcel_new(&(lm_content){.text = text, .n = n, .ntensors = ntensors, .tensors = tensors}, out);
+static lm_status parcel_of(const char *text, size_t n, int ntensors, lm_tensor *const *tensors, lm_mp_message **out) {
+  return lm_mp_message_new(&(lm_message_content){.text = text, .n = n, .ntensors = ntensors, .tensors = tensors}, out);
 }
 
 static void *work(void *arg) {
   int fd = (int)(intptr_t)arg;
   bool closed = false;
-  lm_parcel *set = NULL, *request = NULL;
+  lm_mp_message *set = NULL, *request = NULL;
   lm_script_thread_begin();
   EXPECT(lm_channel_receive(fd, true, -1, &set, &closed) == LM_OK);
   while (set && !closed && lm_channel_receive(fd, true, -1, &request, &closed) == LM_OK) {
     lm_tensor *made[2] = {NULL, NULL};
-    lm_parcel *reply = NULL;
+    lm_mp_message *reply = NULL;
     if (!request) continue;
     lm_generator_set(NULL, cpu(), (lm_draw){strtoull(request->text, NULL, 10), 0});
     EXPECT(lm_rows_gather(set->tensors[0], request->tensors[0], LM_F32, 1, 0, &made[0]) == LM_OK);
     EXPECT(lm_rows_gather(set->tensors[1], request->tensors[0], LM_NO_DTYPE, 1, 0, &made[1]) == LM_OK);
     EXPECT(parcel_of(request->text, request->n, 2, made, &reply) == LM_OK);
-    if (reply && lm_channel_pass(fd, reply) != LM_OK) lm_parcel_free(reply); /* nobody is there any more */
+    if (reply && lm_channel_pass(fd, reply) != LM_OK) lm_mp_message_free(reply); /* nobody is there any more */
     lm_release(made[0]);
     lm_release(made[1]);
-    lm_parcel_free(request);
+    lm_mp_message_free(request);
     request = NULL;
   }
-  lm_parcel_free(set);
+  lm_mp_message_free(set);
   lm_channel_close(fd, true);
   return NULL;
 }
@@ -68,16 +68,16 @@ typedef struct loader {
 static void ask(loader *l, const lm_tensor *order, int k) {
   char text[24];
   lm_tensor *numbers = NULL;
-  lm_parcel *request = NULL;
+  lm_mp_message *request = NULL;
   int64_t size = BATCH, stride = 1;
   EXPECT(lm_tensor_view((lm_tensor *)order, 1, &size, &stride, (int64_t)k * BATCH % (ROWS - BATCH), &numbers) == LM_OK);
   snprintf(text, sizeof text, "%d", k);
   EXPECT(parcel_of(text, strlen(text) + 1, 1, &numbers, &request) == LM_OK);
-  if (lm_channel_pass(l->fd[k % WORKERS], request) != LM_OK) lm_parcel_free(request);
+  if (lm_channel_pass(l->fd[k % WORKERS], request) != LM_OK) lm_mp_message_free(request);
   lm_release(numbers);
 }
 
-static void use(const lm_tensor *order, int k, const lm_parcel *reply) {
+static void use(const lm_tensor *order, int k, const lm_mp_message *reply) {
   const int64_t *number = (const int64_t *)order->data + (int64_t)k * BATCH % (ROWS - BATCH);
   const float *image = (const float *)reply->tensors[0]->data;
   const int64_t *label = (const int64_t *)reply->tensors[1]->data;
@@ -96,7 +96,7 @@ static void pass(loader *l, uint64_t seed, int leave_after) {
   for (int w = 0; w < WORKERS; w++) {
     int fd[2];
     lm_tensor *set[] = {l->images, l->labels};
-    lm_parcel *parcel = NULL;
+    lm_mp_message *parcel = NULL;
     EXPECT(lm_channel_pair(fd) == LM_OK);
     EXPECT(pthread_create(&l->worker[w], NULL, work, (void *)(intptr_t)fd[1]) == 0);
     l->fd[w] = fd[0];
@@ -105,11 +105,11 @@ static void pass(loader *l, uint64_t seed, int leave_after) {
   }
   for (int k = 0; k < leave_after; k++) {
     for (; sent < BATCHES && sent < k + WORKERS * AHEAD; sent++) ask(l, order, sent);
-    lm_parcel *reply = NULL;
+    lm_mp_message *reply = NULL;
     bool closed = false;
     EXPECT(lm_channel_receive(l->fd[k % WORKERS], true, -1, &reply, &closed) == LM_OK);
     if (reply) use(order, k, reply);
-    lm_parcel_free(reply);
+    lm_mp_message_free(reply);
   }
   for (int w = 0; w < WORKERS; w++) lm_channel_close(l->fd[w], true); /* with what nobody has received */
   lm_release(order);

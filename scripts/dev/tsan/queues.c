@@ -32,7 +32,7 @@ static lm_handle *copy(const lm_handle *h) {
 }
 
 static void put(lm_handle *h, int64_t v) {
-  lm_letter *l;
+  lm_packed_message *l;
   lm_tensor *t = NULL;
   char text[32];
   int which, n = snprintf(text, sizeof text, "%lld", (long long)v);
@@ -41,28 +41,28 @@ static void put(lm_handle *h, int64_t v) {
     for (int i = 0; i < 3; i++) ((int64_t *)(void *)t->data)[i] = v;
     EXPECT(lm_share(1, &t, &which) == LM_OK);
   }
-  lm_content c = {.text = text, .n = (size_t)n, .ntensors = t != NULL, .tensors = &t};
-  EXPECT(lm_letter_new(&c, &l) == LM_OK);
+  lm_message_content c = {.text = text, .n = (size_t)n, .ntensors = t != NULL, .tensors = &t};
+  EXPECT(lm_packed_message_new(&c, &l) == LM_OK);
   bool sent = false;
   while (!sent) EXPECT(lm_queue_put(h, l, v % 2, 1, &sent) == LM_OK);
   lm_release(t);
 }
 
 static int64_t get(lm_handle *h) {
-  lm_parcel *p = NULL;
+  lm_mp_message *p = NULL;
   while (!p) EXPECT(lm_queue_get(h, 1, NULL, &p) == LM_OK);
   char text[32] = "";
   memcpy(text, p->text, p->n < sizeof text ? p->n : sizeof text - 1);
   int64_t v = atoll(text);
   if (p->ntensors) EXPECT(((int64_t *)(void *)p->tensors[0]->data)[2] == v);
-  lm_parcel_free(p);
+  lm_mp_message_free(p);
   return v;
 }
 
 static void count(lm_handle *lock, common *all) {
-  lm_grasp got = LM_GRASP_NONE;
-  while (got == LM_GRASP_NONE) EXPECT(lm_lock_acquire(lock, 0.1, &got) == LM_OK);
-  EXPECT(got == LM_GRASP_IT);
+  lm_acquire_result got = LM_ACQUIRE_TIMEOUT;
+  while (got == LM_ACQUIRE_TIMEOUT) EXPECT(lm_lock_acquire(lock, 0.1, &got) == LM_OK);
+  EXPECT(got == LM_ACQUIRE_OK);
   all->guarded++;
   EXPECT(lm_lock_release(lock) == LM_OK);
 }

@@ -91,9 +91,9 @@ static int bind_is_open(lua_State *L) { return lm_return_bool(L, lm_to_handle(L,
 
 /* ---- parcels */
 
-lm_status lm_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, lm_content *out) {
+lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, lm_message_content *out) {
   lm_tensor **tensors = NULL;
-  *out = (lm_content){0};
+  *out = (lm_message_content){0};
   size_t n = 0;
   out->text = lua_tolstring(L, i, &n);
   if (!out->text) return lm_fail(LM_E_ARG, "%s: text: a string expected, got %s", fn, lm_got(L, s, i));
@@ -116,26 +116,26 @@ lm_status lm_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, 
   return LM_OK;
 }
 
-void lm_content_forget(lm_content *c) {
+void lm_message_content_free(lm_message_content *c) {
   lm_free((void *)c->tensors);
   lm_free((void *)c->handles);
-  *c = (lm_content){0};
+  *c = (lm_message_content){0};
 }
 
-static void close_parcel(void *object) {
-  lm_parcel **held = object;
-  lm_parcel_free(*held);
+static void close_message(void *object) {
+  lm_mp_message **held = object;
+  lm_mp_message_free(*held);
   *held = NULL;
 }
 
-lm_parcel **lm_parcel_held(lua_State *L, lm_lua *s) {
-  static const lm_object_type parcel_type = {"luminary.parcel", sizeof(lm_parcel *), close_parcel, NULL, NULL};
+lm_mp_message **lm_mp_message_held(lua_State *L, lm_lua *s) {
+  static const lm_object_type message_type = {"luminary.parcel", sizeof(lm_mp_message *), close_message, NULL, NULL};
   lm_pace(L, s);
-  return lm_object_new(L, &parcel_type);
+  return lm_object_new(L, &message_type);
 }
 
-int lm_parcel_push(lua_State *L, lm_lua *s, lm_parcel **held) {
-  lm_parcel *p = *held;
+int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held) {
+  lm_mp_message *p = *held;
   const lm_segment *last = NULL;
   lua_pushlstring(L, p->text, p->n);
   lua_createtable(L, p->ntensors, 0);
@@ -156,19 +156,19 @@ int lm_parcel_push(lua_State *L, lm_lua *s, lm_parcel **held) {
     p->handles[i] = NULL;
     lua_rawseti(L, -2, i + 1);
   }
-  lm_parcel_free(p);
+  lm_mp_message_free(p);
   *held = NULL;
   return 3;
 }
 
 /* ---- queues and connections */
 
-static lm_status send_within(int fd, lm_letter *l, double seconds, bool *sent) {
+static lm_status send_within(int fd, lm_packed_message *l, double seconds, bool *sent) {
   lm_status status = LM_OK;
   double deadline = lm_seconds() + seconds;
   for (;;) {
     bool ready;
-    TRY(lm_letter_post(fd, l, 0, sent));
+    TRY(lm_packed_message_send(fd, l, 0, sent));
     double left = deadline - lm_seconds();
     if (*sent || left <= 0) break;
     TRY(lm_channel_wait(fd, POLLOUT, left, &ready));
@@ -179,11 +179,11 @@ done:
   return status;
 }
 
-static lm_status write_letter(lua_State *L, lm_lua *s, void *out) {
-  lm_content content;
-  lm_status status = lm_content_read(L, s, 2, "mp_put", &content);
-  if (status == LM_OK) status = lm_letter_new(&content, out);
-  lm_content_forget(&content);
+static lm_status pack_message(lua_State *L, lm_lua *s, void *out) {
+  lm_message_content content;
+  lm_status status = lm_message_content_read(L, s, 2, "mp_put", &content);
+  if (status == LM_OK) status = lm_packed_message_new(&content, out);
+  lm_message_content_free(&content);
   return status;
 }
 
@@ -192,18 +192,18 @@ static int bind_put(lua_State *L) {
   lm_handle *h = need_handle(L, 1, 0);
   double seconds = luaL_checknumber(L, 5);
   bool direct = lua_toboolean(L, 6), sent = false;
-  lm_letter *letter = NULL;
+  lm_packed_message *packed = NULL;
   lm_status status;
   lua_settop(L, 6);
-  TRY(lm_attempt_twice(L, s, write_letter, &letter));
+  TRY(lm_attempt_twice(L, s, pack_message, &packed));
   if (h->kind == LM_QUEUE) {
-    TRY(lm_queue_put(h, letter, direct, seconds, &sent));
-    if (sent) letter = NULL;
+    TRY(lm_queue_put(h, packed, direct, seconds, &sent));
+    if (sent) packed = NULL;
   } else {
-    TRY(send_within(h->fd[0], letter, seconds, &sent));
+    TRY(send_within(h->fd[0], packed, seconds, &sent));
   }
 done:
-  lm_letter_free(letter);
+  lm_packed_message_free(packed);
   if (status != LM_OK) return lm_raise(L, status);
   lua_pushboolean(L, sent);
   lua_pushboolean(L, h->backlog && lm_queue_backlog(h, 0) > 0);
@@ -214,7 +214,7 @@ typedef struct getting {
   lm_handle *h;
   double seconds;
   int i;
-  lm_parcel **held;
+  lm_mp_message **held;
   bool closed;
 } getting;
 
@@ -230,10 +230,10 @@ static lm_status take_message(lua_State *L, lm_lua *s, void *arg) {
     claim = (_Atomic int64_t *)claims->data + (g->i - 1);
   }
   if (g->h->kind == LM_QUEUE) return lm_queue_get(g->h, g->seconds, claim, g->held);
-  TRY(lm_letter_take(g->h->fd[0], g->held, &g->closed));
+  TRY(lm_packed_message_receive(g->h->fd[0], g->held, &g->closed));
   if (*g->held || g->closed || g->seconds <= 0) goto done;
   TRY(lm_channel_wait(g->h->fd[0], POLLIN, g->seconds, &ready));
-  if (ready) TRY(lm_letter_take(g->h->fd[0], g->held, &g->closed));
+  if (ready) TRY(lm_packed_message_receive(g->h->fd[0], g->held, &g->closed));
 done:
   return status;
 }
@@ -242,9 +242,9 @@ static int bind_get(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   getting g = {need_handle(L, 1, 0), luaL_checknumber(L, 2), luaL_optint(L, 4, 0), NULL, false};
-  g.held = lm_parcel_held(L, s);
+  g.held = lm_mp_message_held(L, s);
   lm_need(L, lm_attempt_twice(L, s, take_message, &g));
-  if (*g.held) return lm_parcel_push(L, s, g.held);
+  if (*g.held) return lm_mp_message_push(L, s, g.held);
   if (g.closed) return 0;
   return lm_return_bool(L, 0);
 }
@@ -290,10 +290,10 @@ static int bind_queue_join(lua_State *L) {
 /* ---- locks and events */
 
 static int bind_acquire(lua_State *L) {
-  lm_grasp got;
+  lm_acquire_result got;
   lm_status status = lm_lock_acquire(need_handle(L, 1, LM_LOCK), luaL_checknumber(L, 2), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Lock:acquire"));
-  if (got == LM_GRASP_NONE) return 0;
+  if (got == LM_ACQUIRE_TIMEOUT) return 0;
   return lm_return_int(L, got);
 }
 
@@ -324,10 +324,10 @@ static int bind_semaphore(lua_State *L) {
 }
 
 static int bind_permit(lua_State *L) {
-  lm_grasp got;
+  lm_acquire_result got;
   lm_status status = lm_semaphore_acquire(need_handle(L, 1, LM_SEMAPHORE), luaL_checknumber(L, 2), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Semaphore:acquire"));
-  if (got == LM_GRASP_NONE) return 0;
+  if (got == LM_ACQUIRE_TIMEOUT) return 0;
   lua_pushinteger(L, got);
   return 1;
 }

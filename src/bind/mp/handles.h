@@ -9,12 +9,12 @@
 lm_handle *lm_to_handle(lua_State *L, int i);
 
 /* The text at i, the list of tensors at i + 1, of handles at i + 2 (nil: none). Forget it, after an error too. */
-lm_status lm_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, lm_content *out);
-void lm_content_forget(lm_content *c);
+lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, lm_message_content *out);
+void lm_message_content_free(lm_message_content *c);
 
 /* A place for a parcel, on the stack, which owns what is put there. */
-lm_parcel **lm_parcel_held(lua_State *L, lm_lua *s);
+lm_mp_message **lm_mp_message_held(lua_State *L, lm_lua *s);
 /* Text, list of tensors, list of handles: gives 3. */
-int lm_parcel_push(lua_State *L, lm_lua *s, lm_parcel **held);
+int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held);
 
 #endif

@@ -25,7 +25,7 @@
  *       moved and its number is returned
  *   mp_is_shared(x)
  *   mp_unfit(x)                   why x cannot be lent to another process; nil if it can
- *   mp_lent()                     how many messages' tensors are lent, with borrowed ones that wait to go back (lend.h)
+ *   mp_lent()                     how many messages' tensors are lent, with borrowed ones that wait to go back (ipc.h)
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -35,20 +35,20 @@
 #include "base/mem.h"
 #include "bind/mp/handles.h"
 #include "mp/channel.h"
-#include "mp/lend.h"
+#include "mp/ipc.h"
 #include "mp/process.h"
 #include "mp/shared_tensors.h"
 
 typedef struct worker {
   int fd;                /* -1 once closed */
   bool passed;           /* to another thread: parcels change hands */
-  bool borrowed;         /* fd is closed by its thread */
+  bool import_only;      /* fd is closed by its thread */
   lm_process process;    /* pid 0: none */
   lm_lua_thread *thread; /* NULL: none */
 } worker;
 
 static void close_channel(worker *w) {
-  if (!w->borrowed) lm_channel_close(w->fd, w->passed);
+  if (!w->import_only) lm_channel_close(w->fd, w->passed);
   w->fd = -1;
 }
 
@@ -139,7 +139,7 @@ static int bind_parent(lua_State *L) {
   }
   worker *w = new_worker(L);
   w->fd = fd;
-  w->passed = w->borrowed = thread;
+  w->passed = w->import_only = thread;
   if (!thread) fcntl(fd, F_SETFD, FD_CLOEXEC); /* what this process starts has no part in it */
   return 1;
 }
@@ -149,23 +149,23 @@ static int bind_parent(lua_State *L) {
 static int bind_send(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   worker *w = need_worker(L);
-  lm_content content;
-  lm_parcel *parcel = NULL;
+  lm_message_content content;
+  lm_mp_message *message = NULL;
   lm_status status;
   lua_settop(L, 4);
-  TRY(lm_content_read(L, s, 2, "mp_send", &content));
+  TRY(lm_message_content_read(L, s, 2, "mp_send", &content));
   if (w->fd < 0) {
     status = lm_fail(LM_E_IO, "closed");
   } else if (w->passed) {
-    TRY(lm_parcel_new(&content, &parcel));
-    TRY(lm_channel_pass(w->fd, parcel));
-    parcel = NULL;
+    TRY(lm_mp_message_new(&content, &message));
+    TRY(lm_channel_pass(w->fd, message));
+    message = NULL;
   } else {
     TRY(lm_channel_send(w->fd, &content));
   }
 done:
-  lm_parcel_free(parcel);
-  lm_content_forget(&content);
+  lm_mp_message_free(message);
+  lm_message_content_free(&content);
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
@@ -174,10 +174,10 @@ static int bind_receive(lua_State *L) {
   worker *w = need_worker(L);
   double seconds = luaL_checknumber(L, 2);
   bool closed = false;
-  lm_parcel **held = lm_parcel_held(L, s);
+  lm_mp_message **held = lm_mp_message_held(L, s);
   if (w->fd < 0) return 0;
   lm_need(L, lm_channel_receive(w->fd, w->passed, seconds, held, &closed));
-  if (*held) return lm_parcel_push(L, s, held);
+  if (*held) return lm_mp_message_push(L, s, held);
   if (closed) { /* from now on only its end is waited for */
     close_channel(w);
     return 0;
@@ -289,14 +289,25 @@ static int bind_is_shared(lua_State *L) {
 }
 
 static int bind_unfit(lua_State *L) {
-  if (lm_lend_check(lm_need_tensor(L, 1, "mp_unfit", "x")) == LM_OK) return 0;
+  if (lm_ipc_check(lm_need_tensor(L, 1, "mp_unfit", "x")) == LM_OK) return 0;
   return lm_return_text(L, lm_error());
 }
 
-static int bind_lent(lua_State *L) { return lm_return_int(L, lm_lent()); }
+static int bind_ipc_pending_count(lua_State *L) { return lm_return_int(L, lm_ipc_pending_count()); }
 
-const luaL_Reg lm_worker_functions[] = {
-    {"mp_process", bind_process},     {"mp_thread", bind_thread},   {"mp_pair", bind_pair}, {"mp_parent", bind_parent},
-    {"mp_send", bind_send},           {"mp_receive", bind_receive}, {"mp_wait", bind_wait}, {"mp_ended", bind_ended},
-    {"mp_signal", bind_signal},       {"mp_close", bind_close},     {"mp_pid", bind_pid},   {"mp_share", bind_share},
-    {"mp_is_shared", bind_is_shared}, {"mp_unfit", bind_unfit},     {"mp_lent", bind_lent}, {NULL, NULL}};
+const luaL_Reg lm_worker_functions[] = {{"mp_process", bind_process},
+                                        {"mp_thread", bind_thread},
+                                        {"mp_pair", bind_pair},
+                                        {"mp_parent", bind_parent},
+                                        {"mp_send", bind_send},
+                                        {"mp_receive", bind_receive},
+                                        {"mp_wait", bind_wait},
+                                        {"mp_ended", bind_ended},
+                                        {"mp_signal", bind_signal},
+                                        {"mp_close", bind_close},
+                                        {"mp_pid", bind_pid},
+                                        {"mp_share", bind_share},
+                                        {"mp_is_shared", bind_is_shared},
+                                        {"mp_unfit", bind_unfit},
+                                        {"mp_lent", bind_ipc_pending_count},
+                                        {NULL, NULL}};

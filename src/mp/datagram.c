@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "mp/socket_message.h"
+#include "mp/datagram.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +13,10 @@
 
 enum {
   MAGIC = 0x4c4d5033,
-  MOST_FDS = 250 /* the kernel's limit for a message is a little above */
+  MAX_FDS = 250 /* the kernel's limit for a message is a little above */
 };
 
-lm_status lm_envelope_broken(int error) {
+lm_status lm_datagram_error(int error) {
   if (error == EPIPE || error == ECONNRESET || error == 0) return lm_fail(LM_E_IO, "closed");
   return lm_fail(LM_E_IO, "the connection broke: %s", strerror(error));
 }
@@ -27,20 +27,20 @@ lm_status lm_envelope_foreign(int fd) {
 
 /* ---- descriptors */
 
-int lm_luggage_take(lm_luggage *l) {
+int lm_received_fds_take(lm_received_fds *l) {
   if (l->next >= l->n) return -1;
   int fd = l->fd[l->next];
   l->fd[l->next++] = -1;
   return fd;
 }
 
-void lm_luggage_drop(lm_luggage *l) {
+void lm_received_fds_close(lm_received_fds *l) {
   for (uint32_t i = l->next; i < l->n; i++) close(l->fd[i]);
   lm_free(l->fd);
-  *l = (lm_luggage){0};
+  *l = (lm_received_fds){0};
 }
 
-static lm_status put_luggage(lm_luggage *l, const struct cmsghdr *c) {
+static lm_status put_fds(lm_received_fds *l, const struct cmsghdr *c) {
   uint32_t count = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
   int *more = lm_realloc(l->fd, (l->n + count) * sizeof *more);
   if (more) l->fd = more;
@@ -60,8 +60,9 @@ static lm_status put_luggage(lm_luggage *l, const struct cmsghdr *c) {
 /* ---- sending */
 
 /* One message. *sent is false, and nothing was sent, where there is no room. */
-static lm_status send_message(int fd, const lm_heading *h, const void *body, size_t n, const int *fds, bool *sent) {
-  _Alignas(struct cmsghdr) char control[CMSG_SPACE(MOST_FDS * sizeof(int))];
+static lm_status send_message(int fd, const lm_datagram_header *h, const void *body, size_t n, const int *fds,
+                              bool *sent) {
+  _Alignas(struct cmsghdr) char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
   struct iovec parts[] = {{(void *)h, sizeof *h}, {(void *)body, n}};
   struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2};
   if (h->nfds > 0) {
@@ -78,7 +79,7 @@ static lm_status send_message(int fd, const lm_heading *h, const void *body, siz
   do { k = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT); } while (k < 0 && errno == EINTR);
   *sent = k >= 0;
   /* ETOOMANYREFS: too many descriptors under way */
-  return k >= 0 || errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? LM_OK : lm_envelope_broken(errno);
+  return k >= 0 || errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? LM_OK : lm_datagram_error(errno);
 }
 
 /* More descriptors than a message takes go into a socket of their own, and that is sent. */
@@ -87,8 +88,8 @@ static lm_status fill_socket(const int *fds, uint32_t n, int *out, bool *room) {
   int ends[2] = {-1, -1};
   *room = true;
   TRY(lm_channel_pair(ends));
-  for (uint32_t at = 0; at < n && *room; at += MOST_FDS) {
-    lm_heading h = {.magic = MAGIC, .nfds = n - at < MOST_FDS ? n - at : MOST_FDS};
+  for (uint32_t at = 0; at < n && *room; at += MAX_FDS) {
+    lm_datagram_header h = {.magic = MAGIC, .nfds = n - at < MAX_FDS ? n - at : MAX_FDS};
     TRY(send_message(ends[0], &h, "", 0, fds + at, room));
   }
 done:
@@ -101,13 +102,14 @@ done:
   return status;
 }
 
-lm_status lm_envelope_send(int fd, const lm_heading *heading, const void *body, size_t n, const int *fds, bool *sent) {
+lm_status lm_datagram_send(int fd, const lm_datagram_header *header, const void *body, size_t n, const int *fds,
+                           bool *sent) {
   lm_status status = LM_OK;
-  lm_heading h = *heading;
+  lm_datagram_header h = *header;
   int bundle = -1;
   *sent = false;
   h.magic = MAGIC;
-  if (h.nfds > MOST_FDS) {
+  if (h.nfds > MAX_FDS) {
     bool room;
     TRY(fill_socket(fds, h.nfds, &bundle, &room));
     if (!room) return LM_OK;
@@ -124,9 +126,10 @@ done:
 /* ---- receiving */
 
 /* One message, if there is one: *got. Its descriptors are appended to l; *n becomes the number of bytes in body. */
-static lm_status receive_message(int fd, lm_heading *h, void *body, size_t *n, lm_luggage *l, bool *got, bool *closed) {
+static lm_status receive_message(int fd, lm_datagram_header *h, void *body, size_t *n, lm_received_fds *l, bool *got,
+                                 bool *closed) {
   lm_status status = LM_OK;
-  _Alignas(struct cmsghdr) char control[CMSG_SPACE(MOST_FDS * sizeof(int))];
+  _Alignas(struct cmsghdr) char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
   struct iovec parts[] = {{h, sizeof *h}, {body, *n}};
   struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = control, .msg_controllen = sizeof control};
   uint32_t before = l->n;
@@ -134,14 +137,14 @@ static lm_status receive_message(int fd, lm_heading *h, void *body, size_t *n, l
   *got = false;
   /* ECONNRESET is told once: the other side closed without reading all; what it sent before that is still there. */
   do { k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); } while (k < 0 && (errno == EINTR || errno == ECONNRESET));
-  if (k < 0) return errno == EAGAIN ? LM_OK : lm_envelope_broken(errno);
+  if (k < 0) return errno == EAGAIN ? LM_OK : lm_datagram_error(errno);
   if (k == 0) {
     *closed = true;
     return LM_OK;
   }
   for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    lm_status problem = put_luggage(l, c);
+    lm_status problem = put_fds(l, c);
     if (problem != LM_OK) status = problem;
   }
   if (status != LM_OK) return lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
@@ -154,47 +157,48 @@ static lm_status receive_message(int fd, lm_heading *h, void *body, size_t *n, l
   return LM_OK;
 }
 
-static lm_status empty_socket(lm_luggage *l) {
+static lm_status empty_socket(lm_received_fds *l) {
   lm_status status = LM_OK;
-  int fd = lm_luggage_take(l);
-  lm_luggage all = {0};
+  int fd = lm_received_fds_take(l);
+  lm_received_fds all = {0};
   bool got = true, closed = false;
   while (got) {
-    lm_heading h;
+    lm_datagram_header h;
     size_t n = 0;
     TRY(receive_message(fd, &h, NULL, &n, &all, &got, &closed));
   }
-  lm_luggage_drop(l);
+  lm_received_fds_close(l);
   *l = all;
-  all = (lm_luggage){0};
+  all = (lm_received_fds){0};
 done:
-  lm_luggage_drop(&all);
+  lm_received_fds_close(&all);
   if (fd >= 0) close(fd);
   return status;
 }
 
-bool lm_envelope_peek(int fd, lm_heading *h) {
+bool lm_datagram_peek(int fd, lm_datagram_header *h) {
   ssize_t k;
   do { k = recv(fd, h, sizeof *h, MSG_PEEK | MSG_DONTWAIT); } while (k < 0 && (errno == EINTR || errno == ECONNRESET));
-  if (k >= 0 && (k != (ssize_t)sizeof *h || h->magic != MAGIC)) *h = (lm_heading){0};
+  if (k >= 0 && (k != (ssize_t)sizeof *h || h->magic != MAGIC)) *h = (lm_datagram_header){0};
   return k >= 0;
 }
 
 /* Where descriptors cannot be taken in, they would be lost with their message. */
-static lm_status check_room(int fd, uint32_t n) {
-  int all[MOST_FDS + 1], error = 0;
+static lm_status check_capacity(int fd, uint32_t n) {
+  int all[MAX_FDS + 1], error = 0;
   uint32_t had = 0;
-  if (n > MOST_FDS + 1) return LM_OK; /* the message makes no sense */
+  if (n > MAX_FDS + 1) return LM_OK; /* the message makes no sense */
   while (had < n && (all[had] = lm_fd_copy(fd, 0)) >= 0) had++;
   if (had < n) error = errno;
   for (uint32_t i = 0; i < had; i++) close(all[i]);
   return error ? lm_fail(LM_E_OOM, "its descriptors cannot be taken in: %s", strerror(error)) : LM_OK;
 }
 
-lm_status lm_envelope_receive(int fd, lm_heading *h, void *body, size_t *n, lm_luggage *l, bool *got, bool *closed) {
+lm_status lm_datagram_receive(int fd, lm_datagram_header *h, void *body, size_t *n, lm_received_fds *l, bool *got,
+                              bool *closed) {
   lm_status status = LM_OK;
   *got = false;
-  if (lm_envelope_peek(fd, h)) TRY(check_room(fd, h->nfds));
+  if (lm_datagram_peek(fd, h)) TRY(check_capacity(fd, h->nfds));
   TRY(receive_message(fd, h, body, n, l, got, closed));
   if (*got && (h->flags & LM_FDS_IN_SOCKET)) TRY(empty_socket(l));
 done:

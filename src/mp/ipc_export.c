@@ -11,15 +11,15 @@
 #include "base/thread.h"
 #include "device/graph.h"
 #include "device/segments.h"
-#include "mp/lend_core.h"
+#include "mp/ipc_core.h"
 
 /* ---- loans */
 
 /* A driver has some 20,000 events for other processes, and then fails. */
-enum { MOST_EVENTS = 512 };
+enum { MAX_EVENTS = 512 };
 static _Atomic int nevents;
 
-static void give_events(const lm_loan *l) {
+static void destroy_events(const lm_ipc_exported *l) {
   for (int i = 0; i < l->nevents; i++) {
     lm_device device = l->events[i].device;
     if (!l->events[i].event) continue;
@@ -28,10 +28,10 @@ static void give_events(const lm_loan *l) {
   }
 }
 
-void lm_loan_free(lm_loan *l) {
+void lm_ipc_exported_free(lm_ipc_exported *l) {
   if (!l) return;
   if (l->fd >= 0) close(l->fd);
-  give_events(l);
+  destroy_events(l);
   for (int i = 0; i < l->n; i++) lm_release(l->tensors[i]);
   lm_free(l->tensors);
   lm_free(l->events);
@@ -40,7 +40,7 @@ void lm_loan_free(lm_loan *l) {
 
 /* Whether all events are reached, which a stream of another process may still wait for. What a device that has failed
  * was given is over, too. */
-bool lm_loan_is_over(const lm_loan *l) {
+bool lm_ipc_exported_is_done(const lm_ipc_exported *l) {
   for (int i = 0; i < l->nevents; i++) {
     lm_device device = l->events[i].device;
     bool done = true;
@@ -53,25 +53,25 @@ bool lm_loan_is_over(const lm_loan *l) {
 
 /* ---- lending */
 
-bool lm_is_lendable(lm_device device) {
+bool lm_ipc_is_supported(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   return driver && driver->ipc_export && lm_is_segmented(driver);
 }
 
 static lm_storage *root_of(const lm_tensor *t) { return t->storage->whole ? t->storage->whole : t->storage; }
 
-lm_status lm_lend_check(const lm_tensor *t) {
+lm_status lm_ipc_check(const lm_tensor *t) {
   const lm_storage *root = root_of(t);
-  const lm_borrowed *b = lm_borrowed_of(root);
+  const lm_ipc_imported *b = lm_ipc_imported_of(root);
   bool of_graph;
   if (LM_DEVICE_KIND(t->device) == LM_CPU || root->bytes == 0) return LM_OK;
-  if (!lm_is_lendable(t->device))
+  if (!lm_ipc_is_supported(t->device))
     return lm_fail(LM_E_DEVICE, "memory on %s cannot be shared with another process; send x:cpu()",
                    lm_device_name(t->device));
   if (lm_graph_capturing())
     return lm_fail(LM_E_STATE, "a tensor on %s cannot be sent to another process while a graph is captured",
                    lm_device_name(t->device));
-  if (b) return lm_lender_has_gone(b->of[0]) ? lm_lender_gone(t->device) : LM_OK;
+  if (b) return lm_ipc_owner_has_ended(b->of[0]) ? lm_ipc_owner_error(t->device) : LM_OK;
   if (root->foreign_release || !lm_segments_base(t->device, root->data, &of_graph))
     return lm_fail(LM_E_DEVICE,
                    "memory on %s that Luminary did not allocate cannot be shared with another process; "
@@ -84,47 +84,47 @@ lm_status lm_lend_check(const lm_tensor *t) {
   return LM_OK;
 }
 
-struct lm_lending {
-  lm_loan *what;
+struct lm_ipc_export {
+  lm_ipc_exported *what;
   int end; /* the pipe's */
-  uint32_t nleases;
-  lm_lease **leases; /* of others' memory in it */
+  uint32_t nrefcounts;
+  lm_ipc_refcount **refcounts; /* of others' memory in it */
 };
 
-void lm_lending_free(lm_lending *l) {
+void lm_ipc_export_free(lm_ipc_export *l) {
   if (!l) return;
-  for (uint32_t i = 0; i < l->nleases; i++) lm_lease_release(l->leases[i]);
+  for (uint32_t i = 0; i < l->nrefcounts; i++) lm_ipc_refcount_release(l->refcounts[i]);
   if (l->end >= 0) close(l->end); /* the keeper sees to the loan */
-  lm_free(l->leases);
+  lm_free(l->refcounts);
   lm_free(l);
 }
 
-static uint32_t lease_number(const lm_lending *l, const lm_lease *of) {
+static uint32_t refcount_index(const lm_ipc_export *l, const lm_ipc_refcount *of) {
   uint32_t i = 0;
-  while (i < l->nleases && l->leases[i] != of) i++;
+  while (i < l->nrefcounts && l->refcounts[i] != of) i++;
   return i + 1; /* 0: the letter's own */
 }
 
-static struct lm_loan_event *event_of(const lm_loan *l, lm_device device) {
+static struct lm_ipc_exported_event *event_of(const lm_ipc_exported *l, lm_device device) {
   int i = 0;
   while (i < l->nevents && l->events[i].device != device) i++;
   return i < l->nevents ? &l->events[i] : NULL;
 }
 
 /* The current stream goes on after who wrote the tensors, and the event is behind it. */
-static lm_status loan_record_event(lm_loan *l, lm_device device) {
+static lm_status exported_record_event(lm_ipc_exported *l, lm_device device) {
   lm_status status = LM_OK;
   const lm_driver *driver = lm_driver_of(device);
   int ordinal = lm_device_physical(device);
   lm_stream *s = lm_stream_current(device);
   if (!s) return LM_E_STATE;
-  struct lm_loan_event *m = &l->events[l->nevents];
-  *m = (struct lm_loan_event){.device = device};
+  struct lm_ipc_exported_event *m = &l->events[l->nevents];
+  *m = (struct lm_ipc_exported_event){.device = device};
   for (int i = 0; i < l->n; i++) {
     const lm_tensor *t = l->tensors[i];
     if (t && t->device == device) TRY(lm_use_read(lm_tensor_used(t), s));
   }
-  if (atomic_load(&nevents) < MOST_EVENTS) TRY(driver->ipc_event_create(ordinal, &m->event));
+  if (atomic_load(&nevents) < MAX_EVENTS) TRY(driver->ipc_event_create(ordinal, &m->event));
   l->nevents++;
   if (m->event) {
     atomic_fetch_add(&nevents, 1);
@@ -139,24 +139,24 @@ done:
 
 static bool lies_on_device(const lm_tensor *t) { return LM_DEVICE_KIND(t->device) != LM_CPU && t->storage->bytes > 0; }
 
-lm_status lm_lending_new(int n, lm_tensor *const *tensors, lm_lending **out) {
+lm_status lm_ipc_export_new(int n, lm_tensor *const *tensors, lm_ipc_export **out) {
   lm_status status = LM_OK;
   int fds[2] = {-1, -1}, count = 0;
-  lm_loan *made = NULL;
-  lm_lending *l = NULL;
+  lm_ipc_exported *made = NULL;
+  lm_ipc_export *l = NULL;
   *out = NULL;
   for (int i = 0; i < n; i++) {
-    TRY(lm_lend_check(tensors[i]));
+    TRY(lm_ipc_check(tensors[i]));
     count += lies_on_device(tensors[i]);
   }
   if (count == 0) return LM_OK;
-  TRY(lm_keeper_start());
+  TRY(lm_ipc_thread_start());
   made = lm_calloc(1, sizeof *made);
   l = lm_calloc(1, sizeof *l);
-  if (made) *made = (lm_loan){.fd = -1, .tensors = lm_calloc((size_t)n, sizeof *made->tensors)};
+  if (made) *made = (lm_ipc_exported){.fd = -1, .tensors = lm_calloc((size_t)n, sizeof *made->tensors)};
   if (made) made->events = lm_calloc((size_t)count, sizeof *made->events);
-  if (l) *l = (lm_lending){.end = -1, .leases = lm_calloc((size_t)count, sizeof *l->leases)};
-  if (!made || !l || !made->tensors || !made->events || !l->leases) TRY(LM_E_OOM);
+  if (l) *l = (lm_ipc_export){.end = -1, .refcounts = lm_calloc((size_t)count, sizeof *l->refcounts)};
+  if (!made || !l || !made->tensors || !made->events || !l->refcounts) TRY(LM_E_OOM);
   if (lm_fds_above_stdio(pipe2(fds, O_CLOEXEC), fds) != 0)
     TRY(lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno)));
   made->fd = fds[0];
@@ -166,55 +166,56 @@ lm_status lm_lending_new(int n, lm_tensor *const *tensors, lm_lending **out) {
   }
   for (int i = 0; i < n; i++) {
     if (!lies_on_device(tensors[i])) continue;
-    if (!event_of(made, tensors[i]->device)) TRY(loan_record_event(made, tensors[i]->device));
-    lm_borrowed *b = lm_borrowed_of(root_of(tensors[i]));
-    if (b && lease_number(l, b->of[0]) > l->nleases) l->leases[l->nleases++] = lm_lease_retain(b->of[0]);
+    if (!event_of(made, tensors[i]->device)) TRY(exported_record_event(made, tensors[i]->device));
+    lm_ipc_imported *b = lm_ipc_imported_of(root_of(tensors[i]));
+    if (b && refcount_index(l, b->of[0]) > l->nrefcounts)
+      l->refcounts[l->nrefcounts++] = lm_ipc_refcount_retain(b->of[0]);
   }
   l->what = made;
-  pthread_mutex_lock(&lm_keeper.lock);
-  made->number = ++lm_keeper.latest;
-  made->next = lm_keeper.loans;
-  lm_keeper.loans = made;
-  lm_keeper.nloans++;
-  pthread_mutex_unlock(&lm_keeper.lock);
-  lm_wakeup_fd_signal(lm_keeper.wakeup_fd);
+  pthread_mutex_lock(&lm_ipc_thread.lock);
+  made->number = ++lm_ipc_thread.latest;
+  made->next = lm_ipc_thread.exported_list;
+  lm_ipc_thread.exported_list = made;
+  lm_ipc_thread.nexported++;
+  pthread_mutex_unlock(&lm_ipc_thread.lock);
+  lm_wakeup_fd_signal(lm_ipc_thread.wakeup_fd);
   *out = l;
   made = NULL;
   l = NULL;
 done:
-  lm_loan_free(made);
-  lm_lending_free(l);
+  lm_ipc_exported_free(made);
+  lm_ipc_export_free(l);
   return status;
 }
 
-uint32_t lm_lending_descriptors(const lm_lending *l, int *fds) {
+uint32_t lm_ipc_export_descriptors(const lm_ipc_export *l, int *fds) {
   if (!l) return 0;
   fds[0] = l->end;
-  for (uint32_t i = 0; i < l->nleases; i++) fds[i + 1] = l->leases[i]->fd;
-  return l->nleases + 1;
+  for (uint32_t i = 0; i < l->nrefcounts; i++) fds[i + 1] = l->refcounts[i]->fd;
+  return l->nrefcounts + 1;
 }
 
-lm_status lm_lending_put(const lm_lending *l, int index, lm_bytes *out) {
+lm_status lm_ipc_export_put(const lm_ipc_export *l, int index, lm_bytes *out) {
   lm_status status = LM_OK;
   const lm_tensor *t = l->what->tensors[index];
   const lm_storage *root = root_of(t);
-  const lm_borrowed *b = lm_borrowed_of(root);
-  const struct lm_loan_event *e = event_of(l->what, t->device);
+  const lm_ipc_imported *b = lm_ipc_imported_of(root);
+  const struct lm_ipc_exported_event *e = event_of(l->what, t->device);
   uint64_t within = (uint64_t)((char *)t->storage->data - (char *)root->data);
-  lm_lent_message m = {.lease = b ? lease_number(l, b->of[0]) : 0, .has_event = e->event != NULL};
+  lm_ipc_tensor_header m = {.refcount = b ? refcount_index(l, b->of[0]) : 0, .has_event = e->event != NULL};
   if (b) {
     m.at = b->at;
   } else {
     bool of_graph;
     char *base = lm_segments_base(t->device, root->data, &of_graph);
-    m.at.loan = l->what->number;
+    m.at.exported = l->what->number;
     m.at.index = (uint32_t)index;
     m.at.offset = (uint64_t)((char *)root->data - base);
-    memcpy(m.at.owner, lm_keeper.self, sizeof lm_keeper.self);
+    memcpy(m.at.owner, lm_ipc_thread.self, sizeof lm_ipc_thread.self);
     TRY(lm_driver_of(t->device)->ipc_export(lm_device_physical(t->device), base, m.at.handle));
   }
   m.at.offset += within;
-  memcpy(m.sender, lm_keeper.self, sizeof lm_keeper.self);
+  memcpy(m.sender, lm_ipc_thread.self, sizeof lm_ipc_thread.self);
   memcpy(m.event, e->handle, sizeof m.event);
   lm_put(out, &m, sizeof m);
 done:

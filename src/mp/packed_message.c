@@ -5,9 +5,9 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "mp/channel.h"
-#include "mp/lend.h"
+#include "mp/datagram.h"
+#include "mp/ipc.h"
 #include "mp/shared_tensors.h"
-#include "mp/socket_message.h"
 
 enum { INLINE = 32 << 10 /* a body up to that is in the message itself */ };
 
@@ -36,7 +36,7 @@ typedef struct arrival { /* a parcel as it is unpacked */
   uint32_t nfiles;
   lm_tensor **places; /* for each storage number, a tensor over it; filled as they come */
   int nplaces;
-  lm_borrowing *borrowing;
+  lm_ipc_import *ipc_import;
 } arrival;
 
 static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
@@ -58,11 +58,11 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
   if (r->failed || number >= (uint32_t)a->nplaces) return lm_fail(LM_E_IO, "the message makes no sense");
   lm_status status = LM_OK;
   lm_tensor **place = &a->places[number];
-  if (!on_cpu) TRY(lm_borrow_device(r, &device));
+  if (!on_cpu) TRY(lm_ipc_get_device(r, &device));
   if (bytes == 0) {
     TRY(lm_tensor_empty((lm_dtype)dtype, device, ndim, size, LM_CONTIGUOUS, out));
   } else {
-    if (!*place && !on_cpu) TRY(lm_borrow(a->borrowing, r, device, bytes, place));
+    if (!*place && !on_cpu) TRY(lm_ipc_import_tensor(a->ipc_import, r, device, bytes, place));
     if (!*place) {
       if (file >= a->nfiles) return lm_fail(LM_E_IO, "the message makes no sense");
       TRY(lm_segment_tensor(a->files[file], at, bytes, place));
@@ -80,12 +80,12 @@ done:
 
 enum { NO_FILE = UINT32_MAX };
 
-static lm_status get_handle(lm_reader *r, const arrival *a, lm_luggage *l, lm_handle **out) {
+static lm_status get_handle(lm_reader *r, const arrival *a, lm_received_fds *l, lm_handle **out) {
   lm_handle_kind kind = (lm_handle_kind)lm_get_u8(r);
   uint32_t file = lm_get_u32(r);
   int fds[LM_HANDLE_SOCKETS];
   if (r->failed || (file != NO_FILE && file >= a->nfiles)) return lm_fail(LM_E_IO, "the message makes no sense");
-  for (int i = 0; i < lm_handle_sockets(kind); i++) fds[i] = lm_luggage_take(l);
+  for (int i = 0; i < lm_handle_sockets(kind); i++) fds[i] = lm_received_fds_take(l);
   lm_segment *words = file == NO_FILE ? NULL : a->files[file];
   if (words) lm_segment_retain(words);
   return lm_handle_of(kind, fds, words, out);
@@ -93,19 +93,19 @@ static lm_status get_handle(lm_reader *r, const arrival *a, lm_luggage *l, lm_ha
 
 /* ---- sending */
 
-struct lm_letter {
-  lm_parcel *kept; /* keeps the descriptors open */
-  lm_lending *lending;
+struct lm_packed_message {
+  lm_mp_message *kept; /* keeps the descriptors open */
+  lm_ipc_export *ipc_export;
   lm_segment *file; /* the body's, if it is long */
   lm_bytes body;    /* u32 tensors, files, leases, handles; the tensors, the handles, the text */
   int *fds;
   uint32_t nfds;
 };
 
-void lm_letter_free(lm_letter *l) {
+void lm_packed_message_free(lm_packed_message *l) {
   if (!l) return;
-  lm_lending_free(l->lending);
-  lm_parcel_free(l->kept);
+  lm_ipc_export_free(l->ipc_export);
+  lm_mp_message_free(l->kept);
   lm_segment_release(l->file);
   lm_bytes_free(&l->body);
   lm_free(l->fds);
@@ -113,15 +113,15 @@ void lm_letter_free(lm_letter *l) {
 }
 
 /* The number of s among the files from fds[first] on. */
-static uint32_t file_number(lm_letter *l, uint32_t first, const lm_segment *s) {
+static uint32_t file_number(lm_packed_message *l, uint32_t first, const lm_segment *s) {
   uint32_t i = first;
   while (i < l->nfds && l->fds[i] != s->fd) i++;
   if (i == l->nfds) l->fds[l->nfds++] = s->fd;
   return i - first;
 }
 
-static lm_status put_things(lm_letter *l, uint32_t first) {
-  const lm_parcel *p = l->kept;
+static lm_status put_things(lm_packed_message *l, uint32_t first) {
+  const lm_mp_message *p = l->kept;
   lm_status status = LM_OK;
   lm_storage **storages = lm_calloc((size_t)p->ntensors, sizeof *storages);
   if (!storages) return LM_E_OOM;
@@ -137,8 +137,8 @@ static lm_status put_things(lm_letter *l, uint32_t first) {
     if (is_new) storages[nstorages++] = t->storage;
     put_tensor(&l->body, t, s ? file_number(l, first, s) : 0, (uint32_t)storage);
     if (on_cpu) continue;
-    TRY(lm_lend_put_device(&l->body, t->device));
-    if (is_new && t->storage->bytes > 0) TRY(lm_lending_put(l->lending, i, &l->body));
+    TRY(lm_ipc_put_device(&l->body, t->device));
+    if (is_new && t->storage->bytes > 0) TRY(lm_ipc_export_put(l->ipc_export, i, &l->body));
   }
   for (int i = 0; i < p->nhandles; i++) {
     const lm_handle *h = p->handles[i];
@@ -151,7 +151,7 @@ done:
 }
 
 /* A body that is long becomes a file of its own. */
-static lm_status finish_body(lm_letter *l, const lm_content *c, uint32_t first) {
+static lm_status finish_body(lm_packed_message *l, const lm_message_content *c, uint32_t first) {
   size_t n = l->body.n + c->n;
   uint32_t files = l->nfds - first;
   if (!l->body.failed) memcpy(l->body.data + sizeof(uint32_t), &files, sizeof files);
@@ -169,65 +169,66 @@ static lm_status finish_body(lm_letter *l, const lm_content *c, uint32_t first) 
   return LM_OK;
 }
 
-lm_status lm_letter_new(const lm_content *c, lm_letter **out) {
+lm_status lm_packed_message_new(const lm_message_content *c, lm_packed_message **out) {
   lm_status status = LM_OK;
   const uint32_t first = 1; /* fds[0] is the body's place */
   *out = NULL;
-  lm_letter *l = lm_calloc(1, sizeof *l);
+  lm_packed_message *l = lm_calloc(1, sizeof *l);
   if (!l ||
       !(l->fds = lm_calloc((size_t)(2 * c->ntensors + 1 + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + first, sizeof(int))))
     TRY(LM_E_OOM);
   l->nfds = first;
-  lm_content things = *c;
+  lm_message_content things = *c;
   things.n = 0;
-  TRY(lm_parcel_new(&things, &l->kept));
-  TRY(lm_lending_new(l->kept->ntensors, l->kept->tensors, &l->lending));
-  int *leases = l->fds + c->ntensors + c->nhandles + first; /* behind all files there may be */
-  uint32_t nleases = lm_lending_descriptors(l->lending, leases);
+  TRY(lm_mp_message_new(&things, &l->kept));
+  TRY(lm_ipc_export_new(l->kept->ntensors, l->kept->tensors, &l->ipc_export));
+  int *refcounts = l->fds + c->ntensors + c->nhandles + first; /* behind all files there may be */
+  uint32_t nrefcounts = lm_ipc_export_descriptors(l->ipc_export, refcounts);
   lm_put_u32(&l->body, (uint32_t)c->ntensors);
   lm_put_u32(&l->body, 0);
-  lm_put_u32(&l->body, nleases);
+  lm_put_u32(&l->body, nrefcounts);
   lm_put_u32(&l->body, (uint32_t)c->nhandles);
   TRY(put_things(l, first));
   TRY(finish_body(l, c, first));
-  memmove(l->fds + l->nfds, leases, nleases * sizeof *leases);
-  l->nfds += nleases;
+  memmove(l->fds + l->nfds, refcounts, nrefcounts * sizeof *refcounts);
+  l->nfds += nrefcounts;
   for (int i = 0; i < c->nhandles; i++) {
     for (int k = 0; k < lm_handle_sockets(c->handles[i]->kind); k++) l->fds[l->nfds++] = l->kept->handles[i]->fd[k];
   }
   *out = l;
   l = NULL;
 done:
-  lm_letter_free(l);
+  lm_packed_message_free(l);
   return status;
 }
 
-uint32_t lm_letter_descriptors(const lm_letter *l) { return l->nfds - 1; }
+uint32_t lm_packed_message_descriptors(const lm_packed_message *l) { return l->nfds - 1; }
 
-lm_status lm_letter_post(int fd, lm_letter *l, uint64_t number, bool *sent) {
-  lm_heading h = {.nfds = l->file ? l->nfds : l->nfds - 1, .flags = l->file ? LM_BODY_IN_FILE : 0, .number = number};
-  return lm_envelope_send(fd, &h, l->body.data, l->body.n, l->file ? l->fds : l->fds + 1, sent);
+lm_status lm_packed_message_send(int fd, lm_packed_message *l, uint64_t number, bool *sent) {
+  lm_datagram_header h = {
+      .nfds = l->file ? l->nfds : l->nfds - 1, .flags = l->file ? LM_BODY_IN_FILE : 0, .number = number};
+  return lm_datagram_send(fd, &h, l->body.data, l->body.n, l->file ? l->fds : l->fds + 1, sent);
 }
 
 /* ---- receiving */
 
-static lm_status unpack(const char *body, size_t n, lm_luggage *l, lm_parcel **out) {
+static lm_status unpack(const char *body, size_t n, lm_received_fds *l, lm_mp_message **out) {
   lm_status status = LM_OK;
   arrival a = {0};
-  lm_parcel *p = NULL;
+  lm_mp_message *p = NULL;
   lm_reader r = lm_reader_of(body, n);
-  uint32_t ntensors = lm_get_u32(&r), nfiles = lm_get_u32(&r), nleases = lm_get_u32(&r), nhandles = lm_get_u32(&r);
+  uint32_t ntensors = lm_get_u32(&r), nfiles = lm_get_u32(&r), nrefcounts = lm_get_u32(&r), nhandles = lm_get_u32(&r);
   uint32_t there = l->n - l->next;
-  if (r.failed || ntensors > n / 32 || nhandles > n / 5 || nfiles > there || nleases > there - nfiles) {
+  if (r.failed || ntensors > n / 32 || nhandles > n / 5 || nfiles > there || nrefcounts > there - nfiles) {
     return lm_fail(LM_E_IO, "the message makes no sense");
   }
-  if (!(p = lm_parcel_empty("", 0, (int)ntensors, (int)nhandles)) ||
+  if (!(p = lm_mp_message_empty("", 0, (int)ntensors, (int)nhandles)) ||
       !(a.places = lm_calloc(ntensors, sizeof *a.places)) || !(a.files = lm_calloc(nfiles, sizeof *a.files)))
     TRY(LM_E_OOM);
   a.nplaces = (int)ntensors;
-  for (; a.nfiles < nfiles; a.nfiles++) TRY(lm_segment_open(lm_luggage_take(l), &a.files[a.nfiles]));
-  l->next += nleases;
-  TRY(lm_borrowing_new(nleases, l->fd + l->next - nleases, &a.borrowing));
+  for (; a.nfiles < nfiles; a.nfiles++) TRY(lm_segment_open(lm_received_fds_take(l), &a.files[a.nfiles]));
+  l->next += nrefcounts;
+  TRY(lm_ipc_import_new(nrefcounts, l->fd + l->next - nrefcounts, &a.ipc_import));
   for (uint32_t i = 0; i < ntensors; i++) TRY(get_tensor(&r, &a, &p->tensors[i]));
   for (uint32_t i = 0; i < nhandles; i++) TRY(get_handle(&r, &a, l, &p->handles[i]));
   size_t bytes = (size_t)(r.end - r.at);
@@ -241,37 +242,37 @@ static lm_status unpack(const char *body, size_t n, lm_luggage *l, lm_parcel **o
 done:
   for (int i = 0; i < a.nplaces; i++) lm_release(a.places[i]);
   for (uint32_t i = 0; i < a.nfiles; i++) lm_segment_release(a.files[i]);
-  lm_borrowing_free(a.borrowing);
+  lm_ipc_import_free(a.ipc_import);
   lm_free(a.places);
   lm_free(a.files);
-  lm_parcel_free(p);
+  lm_mp_message_free(p);
   return status;
 }
 
-bool lm_letter_peek(int fd, uint64_t *number) {
-  lm_heading h;
-  bool there = lm_envelope_peek(fd, &h);
+bool lm_packed_message_peek(int fd, uint64_t *number) {
+  lm_datagram_header h;
+  bool there = lm_datagram_peek(fd, &h);
   *number = there ? h.number : 0;
   return there;
 }
 
-lm_status lm_letter_take(int fd, lm_parcel **out, bool *closed) {
+lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed) {
   lm_status status = LM_OK;
   char body[INLINE];
   size_t n = sizeof body;
-  lm_heading h;
-  lm_luggage l = {0};
+  lm_datagram_header h;
+  lm_received_fds l = {0};
   lm_segment *file = NULL;
   bool got = false;
   *out = NULL;
-  TRY(lm_envelope_receive(fd, &h, body, &n, &l, &got, closed));
+  TRY(lm_datagram_receive(fd, &h, body, &n, &l, &got, closed));
   if (!got) goto done;
-  if (h.flags & LM_BODY_IN_FILE) TRY(lm_segment_open(lm_luggage_take(&l), &file));
+  if (h.flags & LM_BODY_IN_FILE) TRY(lm_segment_open(lm_received_fds_take(&l), &file));
   TRY(file ? unpack(file->base, file->bytes, &l, out) : unpack(body, n, &l, out));
 done:
   /* Not to be tried again: the message has left the socket. */
   if (status == LM_E_OOM && got) status = lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
   lm_segment_release(file);
-  lm_luggage_drop(&l);
+  lm_received_fds_close(&l);
   return status;
 }

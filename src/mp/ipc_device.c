@@ -7,31 +7,31 @@
 
 #include "device/driver.h"
 #include "device/known.h"
-#include "mp/lend.h"
+#include "mp/ipc.h"
 
-enum { CARD_BYTES = 64, KIND_BYTES = 32 };
+enum { UUID_BYTES = 64, KIND_BYTES = 32 };
 
-static void put_card(void *ctx, const lm_property *p) {
-  if (strcmp(p->name, "uuid") == 0 && p->kind == LM_PROPERTY_TEXT) snprintf(ctx, CARD_BYTES, "%s", p->text);
+static void put_uuid(void *ctx, const lm_property *p) {
+  if (strcmp(p->name, "uuid") == 0 && p->kind == LM_PROPERTY_TEXT) snprintf(ctx, UUID_BYTES, "%s", p->text);
 }
 
 /* The device's name for all processes: "GPU-…". */
-static lm_status card_of(lm_device device, const char **out) {
+static lm_status uuid_of(lm_device device, const char **out) {
   static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
-  static char known[LM_DEVICE_KINDS][LM_DEVICE_MAX][CARD_BYTES];
+  static char known[LM_DEVICE_KINDS][LM_DEVICE_MAX][UUID_BYTES];
   const lm_driver *driver = lm_driver_of(device);
   int ordinal = lm_device_physical(device);
   char *text = known[LM_DEVICE_KIND(device)][ordinal];
   lm_status status = LM_OK;
   pthread_mutex_lock(&asking);
-  if (!*text && driver->properties) status = driver->properties(ordinal, put_card, text);
+  if (!*text && driver->properties) status = driver->properties(ordinal, put_uuid, text);
   pthread_mutex_unlock(&asking);
   *out = text;
   return status;
 }
 
 /* Which of the devices that are made of its card. */
-static int card_part_of(lm_device device) {
+static int uuid_part_of(lm_device device) {
   int part = 0;
   while (part < LM_DEVICE_ORDINAL(device) &&
          lm_device_physical((lm_device)(device - part - 1)) == lm_device_physical(device)) {
@@ -40,22 +40,22 @@ static int card_part_of(lm_device device) {
   return part;
 }
 
-lm_status lm_lend_put_device(lm_bytes *b, lm_device device) {
-  const char *card;
-  lm_status status = card_of(device, &card);
+lm_status lm_ipc_put_device(lm_bytes *b, lm_device device) {
+  const char *uuid;
+  lm_status status = uuid_of(device, &uuid);
   if (status != LM_OK) return status;
   lm_put_text(b, lm_device_kind_name(LM_DEVICE_KIND(device)));
-  lm_put_text(b, card);
-  lm_put_u8(b, (uint8_t)card_part_of(device));
+  lm_put_text(b, uuid);
+  lm_put_u8(b, (uint8_t)uuid_part_of(device));
   return LM_OK;
 }
 
-lm_status lm_borrow_device(lm_reader *r, lm_device *out) {
-  char kind_name[KIND_BYTES], card[CARD_BYTES];
+lm_status lm_ipc_get_device(lm_reader *r, lm_device *out) {
+  char kind_name[KIND_BYTES], uuid[UUID_BYTES];
   const char *here;
   int kind;
   lm_get_text(r, kind_name, sizeof kind_name);
-  lm_get_text(r, card, sizeof card);
+  lm_get_text(r, uuid, sizeof uuid);
   int part = lm_get_u8(r);
   if (r->failed) return lm_fail(LM_E_IO, "the message makes no sense");
   lm_status status = lm_device_kind(kind_name, &kind);
@@ -63,8 +63,8 @@ lm_status lm_borrow_device(lm_reader *r, lm_device *out) {
   bool found = false;
   for (int i = 0; i < lm_device_count(kind); i++) {
     lm_device device = LM_DEVICE(kind, i);
-    if ((status = card_of(device, &here)) != LM_OK) return status;
-    if (strcmp(here, card) != 0 || (found && card_part_of(device) > part)) continue;
+    if ((status = uuid_of(device, &here)) != LM_OK) return status;
+    if (strcmp(here, uuid) != 0 || (found && uuid_part_of(device) > part)) continue;
     *out = device;
     found = true;
   }
@@ -73,7 +73,7 @@ lm_status lm_borrow_device(lm_reader *r, lm_device *out) {
   const char *chooser = known ? known->read_once[0] : "its driver", *visible = known ? getenv(chooser) : NULL;
   bool none = lm_device_count(kind) == 0;
   return lm_fail(LM_E_DEVICE, "a tensor lies on the card %s, which this process does not see (%s%s%s); send x:cpu()",
-                 card, none ? "" : chooser, none ? "" : ": ",
+                 uuid, none ? "" : chooser, none ? "" : ": ",
                  none      ? lm_device_why_none(kind)
                  : visible ? lm_ellipsize(visible, 80)
                            : "not set");
