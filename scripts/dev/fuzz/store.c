@@ -157,9 +157,9 @@ static void put_welcome(lm_bytes *b, uint32_t size) {
     put_junk(b, 63);
     put_junk(b, LM_ADDRESS_MAX - 1);
     put_junk(b, LM_ADDRESS_MAX - 1);
-    uint32_t cards = below(LM_DEVICE_MAX + 1);
-    lm_put_u32(b, cards);
-    for (uint32_t k = 0; k < cards; k++) lm_put_u64(b, any_u64());
+    uint32_t gpu_ids = below(LM_DEVICE_MAX + 1);
+    lm_put_u32(b, gpu_ids);
+    for (uint32_t k = 0; k < gpu_ids; k++) lm_put_u64(b, any_u64());
   }
   lm_message_end(b, at);
 }
@@ -255,7 +255,7 @@ static void join(member *m, const char *address, int rank, int size) {
 /* The handshake's three parts, damaged; or no handshake at all. */
 static void be_strange(const char *address) {
   unsigned char bytes[640];
-  lm_patience p = patience_of(10);
+  lm_deadline p = patience_of(10);
   int fd;
   sent++;
   if (lm_net_connect(address, &p, &fd) != LM_OK) die("a stranger cannot connect");
@@ -362,7 +362,7 @@ static lm_status say_it_all(void *ctx) {
   else
     put_from_store(&b, s->size, &s->leavers);
   s->fine = damage(&b, at);
-  lm_patience p = patience_of(20);
+  lm_deadline p = patience_of(20);
   if (lm_net_write(s->fd, b.data, b.n, &p) != LM_OK) die("a client does not listen");
   lm_bytes_free(&b);
   shutdown(s->fd, SHUT_WR);
@@ -381,7 +381,7 @@ static void client_life(void) {
   char text[1024];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0) die("no sockets");
   s.fd = fds[1];
-  lm_patience p = patience_of(20);
+  lm_deadline p = patience_of(20);
   /* The welcome, sometimes a bad one; a client that does not take it ends. */
   put_welcome(&b, s.size);
   sent++;
@@ -395,7 +395,7 @@ static void client_life(void) {
   lm_status status = lm_client_welcome(c, &p, &again);
   if (!spoilt && status != LM_OK) die("a client does not take its welcome");
   if (!spoilt) {
-    lm_patience listening = patience_of(20);
+    lm_deadline listening = patience_of(20);
     listening.check = say_it_all;
     listening.ctx = &s;
     status = lm_client_get(c, "key", true, &listening, &found, &data, &n);

@@ -18,10 +18,10 @@ typedef struct member {
   size_t used; /* of in, by the message received last */
 } member;
 
-static inline lm_patience patience_of(double seconds) { return (lm_patience){lm_seconds() + seconds, -1, NULL, NULL}; }
+static inline lm_deadline patience_of(double seconds) { return (lm_deadline){lm_seconds() + seconds, -1, NULL, NULL}; }
 
 static inline lm_status member_connect(member *m, const char *address, const lm_key *key) {
-  lm_patience p = patience_of(10);
+  lm_deadline p = patience_of(10);
   *m = (member){.fd = -1};
   lm_status status = lm_net_connect(address, &p, &m->fd);
   if (status == LM_OK) lm_net_tune(m->fd, 0);
@@ -41,7 +41,7 @@ static inline void member_close(member *m) {
 
 /* Sends what is in b, and empties it. */
 static inline lm_status member_send(member *m, lm_bytes *b) {
-  lm_patience p = patience_of(10);
+  lm_deadline p = patience_of(10);
   lm_status status = b->failed ? LM_E_OOM : lm_net_write(m->fd, b->data, b->n, &p);
   lm_bytes_free(b);
   return status;
@@ -49,7 +49,7 @@ static inline lm_status member_send(member *m, lm_bytes *b) {
 
 static inline void put_join(lm_bytes *b, int rank, int size, int generation) {
   lm_member self = {.host_id = "the same host", .unix_address = "unix:here", .tcp_address = "127.0.0.1:1"};
-  self.cards = (lm_cards){.n = 1, .id = {7}};
+  self.gpu_ids = (lm_gpu_ids){.n = 1, .id = {7}};
   snprintf(self.host, sizeof self.host, "host%d", rank);
   size_t at = lm_message_begin(b, LM_M_JOIN);
   lm_put_u32(b, LM_PROTOCOL);
@@ -62,7 +62,7 @@ static inline void put_join(lm_bytes *b, int rank, int size, int generation) {
 
 /* The next message that is no PULSE; fields stay good until the next call. False: none in that time, or the end. */
 static inline bool member_receive(member *m, lm_message *kind, lm_reader *fields, double seconds) {
-  lm_patience p = patience_of(seconds);
+  lm_deadline p = patience_of(seconds);
   for (;;) {
     lm_bytes_shift(&m->in, m->used);
     m->used = 0;

@@ -115,7 +115,7 @@ static void check_net(void) {
 
   static const char *const hosts[] = {"127.0.0.1", "localhost", "::1", "", "a-name-nobody-knows.invalid"};
   for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
-    lm_patience p = patience_of(3);
+    lm_deadline p = patience_of(3);
     if (lm_net_listen(hosts[i], 0, &listener, text) != LM_OK) {
       CHECK(strcmp(hosts[i], "::1") == 0); /* a machine without IPv6 */
       continue;
@@ -138,7 +138,7 @@ static void check_net(void) {
   CHECK(lm_net_chosen_host("", host) == LM_OK || strstr(lm_error(), "lo (127.0.0.1)"));
   unsetenv("LM_SOCKET_IFNAME");
 
-  lm_patience p = patience_of(5);
+  lm_deadline p = patience_of(5);
   CHECK(lm_net_listen_unix(&listener, text) == LM_OK);
   CHECK(lm_net_connect(text, &p, &fd) == LM_OK);
   int peer;

@@ -16,7 +16,7 @@ void check_welcome(void) {
       lm_get_member(&r, &m);
       snprintf(wanted, sizeof wanted, "host%d", k);
       CHECK(strcmp(m.host, wanted) == 0 && strcmp(m.unix_address, "unix:here") == 0);
-      CHECK(strcmp(m.tcp_address, "127.0.0.1:1") == 0 && m.cards.n == 1 && m.cards.id[0] == 7);
+      CHECK(strcmp(m.tcp_address, "127.0.0.1:1") == 0 && m.gpu_ids.n == 1 && m.gpu_ids.id[0] == 7);
     }
     CHECK(lm_reader_done(&r));
   }
@@ -43,7 +43,7 @@ static void refused(int rank, int size, int generation, const char *a, const cha
     CHECK(member_expect(&m, LM_M_AHEAD, &r, 2));
   }
   char byte;
-  lm_patience p = patience_of(2);
+  lm_deadline p = patience_of(2);
   CHECK(lm_net_read(m.fd, &byte, 1, &p) == LM_E_IO && strcmp(lm_error(), "closed") == 0);
   member_close(&m);
 }
@@ -114,7 +114,7 @@ void check_crowd(void) {
 
 static void be_stray(int fd, int kind) {
   char bytes[400];
-  lm_patience p = patience_of(0.5);
+  lm_deadline p = patience_of(0.5);
   lm_key other;
   switch (kind) {
     case 0: /* garbage */
@@ -144,7 +144,7 @@ int strays(const char *to, int n) {
   setrlimit(RLIMIT_NOFILE, &files);
   int *fds = calloc((size_t)n, sizeof *fds), made = 0;
   for (int i = 0; i < n; i++) {
-    lm_patience p = patience_of(2);
+    lm_deadline p = patience_of(2);
     if (lm_net_connect(to, &p, &fds[i]) != LM_OK) {
       fds[i] = -1;
       continue;
@@ -229,7 +229,7 @@ static double processor_seconds(void) {
 void check_descriptors(void) {
   enum { STRAYS = 40 };
   int fds[STRAYS], fill[64], filled = 0;
-  lm_patience p = patience_of(5);
+  lm_deadline p = patience_of(5);
   CHECK(start(2, 10));
   CHECK(join(0, 0, 2));
   struct rlimit before, files;

@@ -133,7 +133,7 @@ void check_keys(void) {
 void check_nonsense(void) {
   double took;
   CHECK(start(2, 10) && join_all(2));
-  lm_patience p = patience_of(2);
+  lm_deadline p = patience_of(2);
   CHECK(lm_net_write(members[1].fd, "\xff\xff\xff\xff\xff", 5, &p) == LM_OK);
   lm_failure failure = heard(1, 2, &took);
   CHECK(failure.kind == LM_FAILURE_ERROR && failure.who.rank == 1 && heard(0, 2, &took).who.rank == 1);

@@ -65,7 +65,7 @@ static void *leave_late(void *code) {
 static void leave_process(int code, void *unused) {
   pthread_t id;
   (void)unused;
-  lm_group_farewell();
+  lm_group_shutdown();
   pthread_create(&id, NULL, leave_late, (void *)(intptr_t)code);
   fflush(NULL);
   _exit(code);

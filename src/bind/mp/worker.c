@@ -52,11 +52,11 @@ static void close_channel(worker *w) {
   w->fd = -1;
 }
 
-static void close_worker(worker *w, double patience) {
+static void close_worker(worker *w, double timeout) {
   close_channel(w);
   if (w->process.pid > 0) lm_process_close(&w->process);
   if (w->thread) {
-    double deadline = lm_seconds() + patience;
+    double deadline = lm_seconds() + timeout;
     while (!lm_lua_thread_wait(w->thread, 0.05) && lm_seconds() < deadline) lm_lua_thread_interrupt(w->thread);
     lm_lua_thread_forget(w->thread);
     w->thread = NULL;

@@ -39,8 +39,8 @@ void lm_reducer_release(lm_reducer *r) {
 void lm_reducer_close(lm_reducer *r) {
   if (!r) return;
   if (r->begun) lm_pass_forget(r);
-  lm_work_release(r->telling);
-  r->telling = NULL;
+  lm_work_release(r->announcing);
+  r->announcing = NULL;
   r->g = NULL;
   for (int i = 0; i < r->n && r->slot; i++) {
     if (r->slot[i].hook) {
@@ -150,9 +150,9 @@ lm_status lm_reducer_forward(lm_reducer *r, const lm_forward *f, int *root) {
     r->averaged = false;
   }
   if (r->joining && f->sync && f->training && f->buffers) {
-    TRY(lm_facts_tell(r, LM_ARRIVAL_FORWARD));
+    TRY(lm_facts_announce(r, LM_ARRIVAL_FORWARD));
     TRY(lm_facts_wait(r));
-    r->told = r->known = false;
+    r->announced = r->known = false;
   }
   *root = r->root;
 done:
@@ -190,13 +190,13 @@ lm_status lm_reducer_shadow(lm_reducer *r, lm_shadow *what, int *root) {
   lm_status status = LM_OK;
   atomic_fetch_add(&r->rc, 1); /* a communication hook may close it */
   TRY(lm_reducer_usable(r));
-  TRY(lm_facts_tell(r, LM_ARRIVAL_JOINED));
+  TRY(lm_facts_announce(r, LM_ARRIVAL_JOINED));
   TRY(lm_facts_wait(r));
   *root = r->root;
   switch (r->event) {
     case LM_ARRIVAL_FORWARD:
       *what = LM_SHADOW_BUFFERS;
-      r->told = r->known = false;
+      r->announced = r->known = false;
       break;
     case LM_ARRIVAL_BACKWARD:
       *what = LM_SHADOW_BACKWARD;
@@ -204,7 +204,7 @@ lm_status lm_reducer_shadow(lm_reducer *r, lm_shadow *what, int *root) {
       break;
     default:
       *what = LM_SHADOW_OVER;
-      r->told = r->known = false;
+      r->announced = r->known = false;
       break;
   }
 done:

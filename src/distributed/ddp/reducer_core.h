@@ -71,8 +71,8 @@ struct lm_reducer {
   size_t facts_bytes;
   uint32_t exchanges;      /* how often facts were told */
   lm_tensor *sent, *heard; /* this rank's facts; everybody's where memory is not shared */
-  lm_work *telling;
-  bool told, known;      /* in the exchange under way: this rank's, everyone's (and they agree) */
+  lm_work *announcing;
+  bool announced, known; /* in the exchange under way: this rank's, everyone's (and they agree) */
   lm_arrival event;      /* what the ranks are doing that are not out of batches; JOINED if all are */
   double *factor;        /* [size] what a rank's gradients count; they add up to 1 */
   char **parts;          /* [size] room for sum_part */
@@ -87,9 +87,9 @@ struct lm_reducer {
   /* reducer.c, reducer_pass.c */
   bool sync; /* of the latest forward pass */
   bool joining;
-  bool begun;    /* a pass is under way */
-  bool averaged; /* since the latest forward pass: the weight starts anew with the next */
-  bool settled;  /* static graph: `expected` is known */
+  bool begun;         /* a pass is under way */
+  bool averaged;      /* since the latest forward pass: the weight starts anew with the next */
+  bool used_is_known; /* static graph: `expected` is known */
   double weight;
   int narrived, *arrived; /* [n] the order in which gradients came in the first pass */
 };
@@ -135,7 +135,7 @@ char *lm_slot_data(const lm_reducer *r, int i);
 lm_status lm_facts_open(lm_reducer *r);
 void lm_facts_close(lm_reducer *r);
 /* Tells this rank's facts; the others' are waited for later. */
-lm_status lm_facts_tell(lm_reducer *r, lm_arrival event);
+lm_status lm_facts_announce(lm_reducer *r, lm_arrival event);
 /* Waits for them, and compares them. */
 lm_status lm_facts_wait(lm_reducer *r);
 /* Whether any rank has a gradient for parameter i. */

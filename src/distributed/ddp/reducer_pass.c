@@ -50,7 +50,7 @@ void lm_pass_forget(lm_reducer *r) {
     r->bucket[b].asks = false;
   }
   r->launched = r->reduced = r->narrived = 0;
-  r->begun = r->told = r->known = false;
+  r->begun = r->announced = r->known = false;
 }
 
 /* What the bucket gets of this slot is there. From now on its place belongs to all ranks, and is nobody's home. */
@@ -87,16 +87,16 @@ static bool slot_is_missing(const lm_slot *s) { return !s->ready; }
 static bool slot_is_frozen(const lm_slot *s) { return !s->ready && !lm_requires_grad(s->param); }
 
 /* The end of backward. Which parameters got nothing? */
-static lm_status pass_settle(lm_reducer *r) {
+static lm_status pass_fix_used(lm_reducer *r) {
   lm_status status = LM_OK;
-  if (r->config.static_graph && !r->settled) { /* this was the first pass: so it shall be */
+  if (r->config.static_graph && !r->used_is_known) { /* this was the first pass: so it shall be */
     for (int i = 0; i < r->n; i++) {
       lm_slot *s = &r->slot[i];
       s->expected = s->fires;
       s->absent = s->fires == 0;
     }
-    TRY(lm_facts_tell(r, LM_ARRIVAL_BACKWARD));
-    r->settled = true;
+    TRY(lm_facts_announce(r, LM_ARRIVAL_BACKWARD));
+    r->used_is_known = true;
     for (int i = 0; i < r->n; i++) TRY(slot_set_ready(r, i));
   }
   for (int i = 0; i < r->n && r->config.find_unused && !r->config.static_graph; i++) {
@@ -160,7 +160,7 @@ static lm_status pass_finish(void *ctx, lm_tensor *grad, lm_tensor **replacement
   lm_status status = LM_OK;
   lm_reducer *r = ctx;
   if (!r->g) TRY(lm_reducer_usable(r));
-  TRY(pass_settle(r));
+  TRY(pass_fix_used(r));
   TRY(lm_reduce_finish(r));
   TRY(pass_hand_out(r));
   TRY(lm_pass_end(r));
@@ -173,7 +173,7 @@ done:
 static void pass_leave(void *ctx) {
   lm_reducer *r = ctx;
   if (r->begun) {
-    if (r->told && r->g) lm_reducer_publish(r, LM_E_STATE);
+    if (r->announced && r->g) lm_reducer_publish(r, LM_E_STATE);
     lm_pass_forget(r);
   }
   lm_reducer_release(r);
@@ -185,12 +185,12 @@ static lm_status pass_begin(lm_reducer *r) {
   atomic_fetch_add(&r->rc, 1);
   TRY(lm_backward_finally((lm_hook){pass_finish, r, pass_leave}));
   r->begun = true;
-  if (r->config.static_graph && !r->settled) goto done; /* nothing is sent before it is known what there is */
+  if (r->config.static_graph && !r->used_is_known) goto done; /* nothing is sent before it is known what there is */
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
     s->absent = r->config.static_graph ? s->expected == 0 : r->config.find_unused && !lm_backward_reaches(s->param);
   }
-  TRY(lm_facts_tell(r, LM_ARRIVAL_BACKWARD));
+  TRY(lm_facts_announce(r, LM_ARRIVAL_BACKWARD));
   TRY(pass_set_absent_ready(r));
 done:
   return status;
@@ -240,7 +240,7 @@ static lm_status on_gradient(void *ctx, lm_tensor *grad, lm_tensor **replacement
   if (!r->begun) TRY(pass_begin(r));
   if (s->ready) TRY(once_more(r, s));
   s->fires++;
-  if (r->config.static_graph && !r->settled) {
+  if (r->config.static_graph && !r->used_is_known) {
     if (s->fires == 1) r->arrived[r->narrived++] = w->i;
     goto done;
   }

@@ -43,7 +43,7 @@ done:
 }
 
 void lm_facts_close(lm_reducer *r) {
-  lm_work_release(r->telling);
+  lm_work_release(r->announcing);
   lm_release(r->sent);
   lm_release(r->heard);
   lm_free(r->factor);
@@ -75,7 +75,7 @@ void lm_reduce_name(const lm_reducer *r, int b) {
   lm_collective_purpose(t.what, reduce_hash_of(r, b + 1));
 }
 
-lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
+lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
   lm_status status = LM_OK;
   lm_facts *own = (lm_facts *)(void *)r->sent->data;
   lm_group_core *core = r->g->core;
@@ -96,9 +96,9 @@ lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
   } else {
     own->ticket.seq = atomic_load(&core->seq) + 1; /* what the call below gets */
     lm_collective_purpose(own->ticket.what, own->ticket.hash);
-    TRY(lm_all_gather(r->g, r->sent, 1, &r->heard, &r->telling));
+    TRY(lm_all_gather(r->g, r->sent, 1, &r->heard, &r->announcing));
   }
-  r->told = true;
+  r->announced = true;
 done:
   return status;
 }
@@ -171,7 +171,7 @@ lm_status lm_facts_wait(lm_reducer *r) {
     lm_waiting_end(&w, status == LM_OK && r->event != LM_ARRIVAL_BACKWARD); /* of which this is the beginning only */
     return status;
   }
-  TRY(lm_reduce_wait(&r->telling));
+  TRY(lm_reduce_wait(&r->announcing));
   TRY(take_facts(r));
 done:
   return status;

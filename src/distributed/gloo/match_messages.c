@@ -2,16 +2,16 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/gloo/engine_core.h"
+#include "distributed/gloo/message_transport_core.h"
 
-void lm_engine_enlist(lm_request **list, lm_request *r) {
+void lm_transport_enlist(lm_request **list, lm_request *r) {
   while (*list) list = &(*list)->next;
   *list = r;
   r->next = NULL;
   r->listed = true;
 }
 
-void lm_engine_delist(lm_engine *e, lm_request *r) {
+void lm_transport_delist(lm_transport *e, lm_request *r) {
   if (!r->listed) return;
   lm_request **at = r->sending ? &e->offered : &e->posted;
   while (*at != r) at = &(*at)->next;
@@ -19,13 +19,13 @@ void lm_engine_delist(lm_engine *e, lm_request *r) {
   r->listed = false;
 }
 
-void lm_engine_finish(lm_engine *e, lm_request *r) {
-  lm_engine_delist(e, r);
+void lm_transport_finish(lm_transport *e, lm_request *r) {
+  lm_transport_delist(e, r);
   r->done = true;
   e->finished = true;
 }
 
-static lm_kept *unkeep(lm_engine *e, lm_kept **at) {
+static lm_kept *unkeep(lm_transport *e, lm_kept **at) {
   lm_kept *k = *at;
   *at = k->next;
   if (!k->next) e->last = at;
@@ -40,22 +40,22 @@ static bool match_meets(const lm_request *r, const lm_wire_head *h, int peer) {
 }
 
 /* A member that is at this collective, or a past one, has to be at the same one as this rank. */
-static bool strange(const lm_engine *e, const lm_wire_head *h) {
+static bool strange(const lm_transport *e, const lm_wire_head *h) {
   const lm_ticket *theirs = &h->ticket, *ours = &e->call;
   if (!theirs->seq || !ours->seq) return false;
   return theirs->seq < ours->seq || (theirs->seq == ours->seq && theirs->hash != ours->hash);
 }
 
-static void match_clash(lm_engine *e, int peer, const lm_ticket *theirs) {
+static void match_mismatch(lm_transport *e, int peer, const lm_ticket *theirs) {
   e->finished = true;
-  if (e->clashed) return;
-  e->clashed = true;
-  e->clash_peer = peer;
-  e->clash = *theirs;
+  if (e->mismatched) return;
+  e->mismatched = true;
+  e->mismatch_peer = peer;
+  e->mismatch_call = *theirs;
 }
 
 /* Whether what came is what r wants (or offers); else r, or the collective, has failed. */
-static bool agrees(lm_engine *e, lm_request *r, const lm_wire_head *h, int peer) {
+static bool agrees(lm_transport *e, lm_request *r, const lm_wire_head *h, int peer) {
   bool same = r->out.head.ticket.hash == h->ticket.hash;
   if (same && r->bytes == h->bytes) return true;
   lm_ticket theirs = h->ticket;
@@ -66,12 +66,12 @@ static bool agrees(lm_engine *e, lm_request *r, const lm_wire_head *h, int peer)
              (unsigned long long)given, (unsigned long long)wanted);
   }
   if (theirs.seq) {
-    match_clash(e, peer, &theirs);
+    match_mismatch(e, peer, &theirs);
   } else {
     r->spoiled = true;
     r->from = peer;
     r->theirs = theirs;
-    lm_engine_finish(e, r);
+    lm_transport_finish(e, r);
   }
   return false;
 }
@@ -83,31 +83,31 @@ static void match_set(lm_request *r, lm_wire_kind kind, bool data) {
   r->out.bytes = data ? r->bytes : 0;
 }
 
-void lm_engine_put(lm_engine *e, int peer, lm_request *r, lm_wire_kind kind, bool data) {
+void lm_transport_put(lm_transport *e, int peer, lm_request *r, lm_wire_kind kind, bool data) {
   match_set(r, kind, data);
   lm_wire_queue(&e->wire[peer], &r->out);
 }
 
-void lm_engine_ask(lm_engine *e, lm_request *r, int peer) {
+void lm_transport_ask(lm_transport *e, lm_request *r, int peer) {
   r->asked = true;
-  lm_engine_put(e, peer, r, LM_WIRE_READY, false);
+  lm_transport_put(e, peer, r, LM_WIRE_READY, false);
 }
 
 /* The data of r have been asked for. Before its offer went out: then they go instead, in its place, since what was
  * posted later must not overtake them. Behind an offer they may come as late as they like. */
-static void deliver(lm_engine *e, lm_request *r) {
-  lm_engine_delist(e, r);
+static void deliver(lm_transport *e, lm_request *r) {
+  lm_transport_delist(e, r);
   if (r->out.queued && !r->out.done) {
     r->id = 0;
     match_set(r, LM_WIRE_BODY, true);
   } else {
     lm_wire_cut(&e->wire[r->peer], &r->out);
-    lm_engine_put(e, r->peer, r, LM_WIRE_BODY, true);
+    lm_transport_put(e, r->peer, r, LM_WIRE_BODY, true);
   }
 }
 
 /* The receive a message is for: of data that were offered, by the offer; else the first that has none yet. */
-static lm_request *find_posted(lm_engine *e, const lm_wire_head *h, int peer) {
+static lm_request *find_posted(lm_transport *e, const lm_wire_head *h, int peer) {
   bool offered = h->kind == LM_WIRE_BODY && h->id;
   for (lm_request *r = e->posted; r; r = r->next)
     if (offered ? r->from == peer && r->id == h->id : r->from < 0 && match_meets(r, h, peer)) return r;
@@ -115,13 +115,13 @@ static lm_request *find_posted(lm_engine *e, const lm_wire_head *h, int peer) {
 }
 
 /* The send whose data are asked for: by its offer, or before that came, which happens to large ones alone. */
-static lm_request *find_offered(lm_engine *e, const lm_wire_head *h, int peer) {
+static lm_request *find_offered(lm_transport *e, const lm_wire_head *h, int peer) {
   for (lm_request *r = e->offered; r; r = r->next)
     if (h->id ? r->peer == peer && r->id == h->id : r->bytes > LM_EAGER_MAX && match_meets(r, h, peer)) return r;
   return NULL;
 }
 
-static void match_keep(lm_engine *e, lm_wire *w, int peer) {
+static void match_keep(lm_transport *e, lm_wire *w, int peer) {
   lm_kept *k = lm_malloc(sizeof *k + w->left);
   if (!k) {
     w->no_memory = true;
@@ -143,7 +143,7 @@ static void land_in(lm_wire *w, lm_request *r, int peer) {
   w->into = r->data;
 }
 
-void lm_engine_arrived(lm_engine *e, int peer) {
+void lm_transport_arrived(lm_transport *e, int peer) {
   lm_wire *w = &e->wire[peer];
   const lm_wire_head *h = &w->head;
   lm_request *r = NULL;
@@ -151,7 +151,7 @@ void lm_engine_arrived(lm_engine *e, int peer) {
   w->keeping = NULL;
   if (h->kind == LM_WIRE_CREDIT || h->kind == LM_WIRE_GOODBYE) return;
   if (strange(e, h)) {
-    match_clash(e, peer, &h->ticket);
+    match_mismatch(e, peer, &h->ticket);
     return;
   }
   switch ((lm_wire_kind)h->kind) {
@@ -171,7 +171,7 @@ void lm_engine_arrived(lm_engine *e, int peer) {
       } else if (agrees(e, r, h, peer)) {
         r->id = h->id;
         r->from = peer;
-        if (!r->asked) lm_engine_ask(e, r, peer);
+        if (!r->asked) lm_transport_ask(e, r, peer);
       }
       return;
     case LM_WIRE_READY:
@@ -187,14 +187,14 @@ void lm_engine_arrived(lm_engine *e, int peer) {
   }
 }
 
-void lm_engine_landed(lm_engine *e, int peer) {
+void lm_transport_landed(lm_transport *e, int peer) {
   lm_wire *w = &e->wire[peer];
-  if (w->landing) lm_engine_finish(e, w->landing);
+  if (w->landing) lm_transport_finish(e, w->landing);
   w->landing = NULL;
   w->keeping = NULL;
 }
 
-bool lm_engine_take_kept(lm_engine *e, lm_request *r) {
+bool lm_transport_take_kept(lm_transport *e, lm_request *r) {
   for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {
     const lm_wire_head *h = &(*at)->head;
     if (h->kind == LM_WIRE_READY || !match_meets(r, h, (*at)->peer)) continue;
@@ -210,15 +210,15 @@ bool lm_engine_take_kept(lm_engine *e, lm_request *r) {
     r->from = k->peer;
     if (h->kind == LM_WIRE_OFFER) {
       r->id = h->id;
-      lm_engine_enlist(&e->posted, r);
-      lm_engine_ask(e, r, k->peer);
+      lm_transport_enlist(&e->posted, r);
+      lm_transport_ask(e, r, k->peer);
     } else {
       if (r->bytes > left) memcpy(r->data, k->data, r->bytes - left);
       if (left) { /* the rest goes straight to its place */
         w->landing = r;
         w->into = r->data + (r->bytes - left);
       } else {
-        lm_engine_finish(e, r);
+        lm_transport_finish(e, r);
       }
     }
     lm_free(k);
@@ -227,25 +227,25 @@ bool lm_engine_take_kept(lm_engine *e, lm_request *r) {
   return false;
 }
 
-bool lm_engine_take_ready(lm_engine *e, lm_request *r) {
+bool lm_transport_take_ready(lm_transport *e, lm_request *r) {
   if (r->bytes <= LM_EAGER_MAX) return false;
   for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {
     const lm_wire_head *h = &(*at)->head;
     if (h->kind != LM_WIRE_READY || !match_meets(r, h, (*at)->peer)) continue;
     lm_kept *k = unkeep(e, at);
-    if (agrees(e, r, h, k->peer)) lm_engine_put(e, r->peer, r, LM_WIRE_BODY, true);
+    if (agrees(e, r, h, k->peer)) lm_transport_put(e, r->peer, r, LM_WIRE_BODY, true);
     lm_free(k);
     return true;
   }
   return false;
 }
 
-void lm_engine_look_for_clash(lm_engine *e) {
-  e->clashed = false;
+void lm_transport_find_mismatch(lm_transport *e) {
+  e->mismatched = false;
   for (const lm_kept *k = e->kept; k; k = k->next)
-    if (strange(e, &k->head)) match_clash(e, k->peer, &k->head.ticket);
+    if (strange(e, &k->head)) match_mismatch(e, k->peer, &k->head.ticket);
 }
 
-void lm_engine_drop_kept(lm_engine *e) {
+void lm_transport_drop_kept(lm_transport *e) {
   while (e->kept) lm_free(unkeep(e, &e->kept));
 }

@@ -7,7 +7,7 @@
 enum { SEGMENT = 256 << 10, SLOT = 1 };
 
 typedef struct ring {
-  lm_engine *e;
+  lm_transport *e;
   int from, to; /* neighbours */
   size_t bytes, segments;
   const lm_fold *fold;
@@ -21,13 +21,13 @@ static size_t bytes_of(const ring *r, size_t segment) {
 }
 
 static lm_status send_segment(ring *r, size_t i, const char *part) {
-  return lm_engine_send(r->e, r->to, SLOT, part + begin_of(i), bytes_of(r, i), &r->sent[i]);
+  return lm_transport_send(r->e, r->to, SLOT, part + begin_of(i), bytes_of(r, i), &r->sent[i]);
 }
 
 /* Until the memory that segment i was sent from may change. */
 static lm_status wait_sent(ring *r, size_t i) {
-  lm_status status = r->sent[i] ? lm_engine_wait(r->e, r->sent[i]) : LM_OK;
-  lm_engine_forget(r->e, r->sent[i]);
+  lm_status status = r->sent[i] ? lm_transport_wait(r->e, r->sent[i]) : LM_OK;
+  lm_transport_forget(r->e, r->sent[i]);
   r->sent[i] = NULL;
   return status;
 }
@@ -43,11 +43,11 @@ static lm_status go_around(ring *r, int rank, int size, char *out, char *const b
     const char *own = in[(rank + 2 * size - 2 - k) % size];
     bool last = k == size - 2;
     for (size_t i = 0; i < r->segments; i++)
-      TRY(lm_engine_recv(r->e, r->from, SLOT, here + begin_of(i), bytes_of(r, i), &r->received[i]));
+      TRY(lm_transport_recv(r->e, r->from, SLOT, here + begin_of(i), bytes_of(r, i), &r->received[i]));
     for (size_t i = 0; i < r->segments; i++) {
       size_t at = begin_of(i);
-      TRY(lm_engine_wait(r->e, r->received[i]));
-      lm_engine_forget(r->e, r->received[i]);
+      TRY(lm_transport_wait(r->e, r->received[i]));
+      lm_transport_forget(r->e, r->received[i]);
       r->received[i] = NULL;
       TRY(wait_sent(r, i)); /* the other buffer is `out`, or what the next round receives into */
       r->fold->into(r->fold, (last ? out : here) + at, here + at, own + at, bytes_of(r, i) / r->fold->element);
@@ -60,7 +60,7 @@ done:
 
 static bool overlap(const char *a, const char *b, size_t bytes) { return a < b + bytes && b < a + bytes; }
 
-lm_status lm_ring_reduce_scatter(lm_engine *e, int rank, int size, void *out, char *const *in, size_t n,
+lm_status lm_ring_reduce_scatter(lm_transport *e, int rank, int size, void *out, char *const *in, size_t n,
                                  const lm_fold *fold) {
   lm_status status = LM_OK;
   size_t bytes = n * fold->element, segments = (bytes + SEGMENT - 1) / SEGMENT;
@@ -75,12 +75,12 @@ lm_status lm_ring_reduce_scatter(lm_engine *e, int rank, int size, void *out, ch
   r.received = lm_calloc(2 * segments, sizeof *r.received);
   if (!scratch || !r.received) TRY(LM_E_OOM);
   r.sent = r.received + segments;
-  TRY(lm_engine_begin(e));
+  TRY(lm_transport_begin(e));
   begun = true;
   TRY(go_around(&r, rank, size, out, (char *const[2]){scratch, out_is_free ? out : scratch + bytes}, in));
 done:
-  for (size_t i = 0; r.received && i < 2 * segments; i++) lm_engine_forget(e, r.received[i]);
-  if (begun) lm_engine_end(e);
+  for (size_t i = 0; r.received && i < 2 * segments; i++) lm_transport_forget(e, r.received[i]);
+  if (begun) lm_transport_end(e);
   lm_free(r.received);
   lm_free(scratch);
   return status;

@@ -73,7 +73,7 @@ void lm_wire_cut(lm_wire *w, lm_out *out) {
 
 /* Late, and as a rule never, since every message tells it too: what is sent to a peer that has closed a TCP socket
  * after its last message makes its system drop those it has not sent yet. */
-static bool owes_credit(const lm_wire *w) { return w->consumed - w->told >= LM_EAGER_WINDOW / 4 * 3; }
+static bool owes_credit(const lm_wire *w) { return w->consumed - w->reported >= LM_EAGER_WINDOW / 4 * 3; }
 
 bool lm_wire_has_more(const lm_wire *w) {
   return w->state == LM_WIRE_OPEN && !w->how[0] &&
@@ -90,7 +90,7 @@ static void wire_note(lm_wire *w, int error) {
 /* Messages that are nothing but a head lie in `carry`. */
 static void wire_carry(lm_wire *w, lm_wire_kind kind) {
   lm_wire_head head = {.magic = MAGIC, .kind = kind, .consumed = w->consumed};
-  w->told = w->consumed;
+  w->reported = w->consumed;
   memcpy(w->carry, &head, sizeof head);
   w->carry_at = 0;
   w->carry_n = sizeof head;
@@ -130,7 +130,7 @@ lm_out *lm_wire_write(lm_wire *w) {
     size_t head = sizeof out->head, body_done = out->done < head ? 0 : out->done - head;
     if (!out->done) {
       out->head.consumed = w->consumed;
-      w->told = w->consumed;
+      w->reported = w->consumed;
     }
     int k = 0;
     if (out->done < head) parts[k++] = (struct iovec){(char *)&out->head + out->done, head - out->done};

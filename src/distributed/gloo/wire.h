@@ -58,10 +58,10 @@ typedef struct lm_wire {
 
   lm_out *first, **last; /* to write */
   char carry[sizeof(lm_wire_head)];
-  size_t carry_at, carry_n;   /* the rest of a head whose lm_out is gone, or a message without one: goes first */
-  bool leaving, said_goodbye; /* goodbye is wanted once all is written; is on its way */
-  uint64_t spent, repaid;     /* eager bytes queued here; of them taken by the peer */
-  uint64_t consumed, told;    /* the peer's eager bytes taken here; what it knows of */
+  size_t carry_at, carry_n;    /* the rest of a head whose lm_out is gone, or a message without one: goes first */
+  bool leaving, said_goodbye;  /* goodbye is wanted once all is written; is on its way */
+  uint64_t spent, repaid;      /* eager bytes queued here; of them taken by the peer */
+  uint64_t consumed, reported; /* the peer's eager bytes taken here; what it knows of */
 
   char *in; /* [LM_WIRE_BUFFER] */
   size_t in_at, in_n;

@@ -83,7 +83,7 @@ typedef struct lm_group_table {
 
   /* Asked now and then while this rank waits in memory it shares, or for the store: has a peer come to
    * this call (lm_group_ticket) with another one of this group's (lm_group_mismatch)? It may have passed on since. */
-  lm_status (*look)(lm_group *g);
+  lm_status (*test)(lm_group *g);
 
   /* Of groups that enqueue. Between batch(true) and batch(false) sends and receives form one unit: none waits for
    * another one that comes later. */
@@ -157,7 +157,7 @@ LM_API lm_status lm_group_read(lm_group *g, const char *key, void *out, size_t n
 
 /* The end of the process comes: says goodbye to the other ranks, as the core does after the destructors of plug-ins.
  * For a plug-in whose own end waits for other ranks, which must not wait for this one any more. */
-LM_API void lm_group_farewell(void);
+LM_API void lm_group_shutdown(void);
 
 /* out[i] = a[i] op b[i]; out may be a or b. MEAN adds: divide at the end with lm_reduce_scale. */
 LM_API void lm_reduce_into(lm_dtype dtype, lm_reduce_op op, void *out, const void *a, const void *b, size_t n);

@@ -97,7 +97,7 @@ static void note_uuid(void *ctx, const lm_property *p) {
 }
 
 /* 0: the driver does not say. */
-static uint64_t card_id(lm_device device) {
+static uint64_t gpu_id(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   uint64_t id = 0;
   if (!driver->properties || driver->properties(lm_device_physical(device), note_uuid, &id) != LM_OK) return 0;
@@ -105,14 +105,14 @@ static uint64_t card_id(lm_device device) {
 }
 
 /* Of the first kind that has some, and the group for them. */
-void lm_world_cards(lm_cards *out) {
+void lm_world_gpu_ids(lm_gpu_ids *out) {
   const lm_group_table *table;
   out->n = 0;
   for (int kind = LM_CPU + 1; kind < lm_known_count && out->n == 0; kind++) {
     int devices = lm_device_likely(kind) ? lm_device_count(kind) : 0;
     if (devices == 0 || lm_group_table_find(lm_known_kinds[kind].group, &table) != LM_OK) continue;
     int chosen = LM_DEVICE_ORDINAL(lm_device_current(kind)), first = chosen > 0 ? chosen : 0;
-    for (int i = first; i < (chosen > 0 ? chosen + 1 : devices); i++) out->id[out->n++] = card_id(LM_DEVICE(kind, i));
+    for (int i = first; i < (chosen > 0 ? chosen + 1 : devices); i++) out->id[out->n++] = gpu_id(LM_DEVICE(kind, i));
   }
 }
 
@@ -123,19 +123,19 @@ static int by_host(const void *a, const void *b) {
   return order != 0 ? order : (*x > *y) - (*x < *y);
 }
 
-static uint64_t backends_card_of(const lm_member *m, int place) {
-  return m->cards.n > 0 ? m->cards.id[(uint32_t)place % m->cards.n] : 0;
+static uint64_t backends_gpu_of(const lm_member *m, int place) {
+  return m->gpu_ids.n > 0 ? m->gpu_ids.id[(uint32_t)place % m->gpu_ids.n] : 0;
 }
 
 /* Two ranks on one card is what nccl refuses as a rule. */
-static bool all_have_cards(int n, const lm_member **member) {
+static bool all_have_gpus(int n, const lm_member **member) {
   qsort(member, (size_t)n, sizeof *member, by_host);
   for (int first = 0, i = 0; i < n; i++) {
     if (strcmp(member[first]->host_id, member[i]->host_id) != 0) first = i;
-    uint64_t card = backends_card_of(member[i], i - first);
+    uint64_t card = backends_gpu_of(member[i], i - first);
     if (card == 0) return false;
     for (int k = first; k < i; k++)
-      if (backends_card_of(member[k], k - first) == card) return false;
+      if (backends_gpu_of(member[k], k - first) == card) return false;
   }
   return true;
 }
@@ -144,7 +144,7 @@ lm_status lm_world_backend(const lm_world *w, const char **out) {
   const lm_member **member = lm_malloc((size_t)w->size * sizeof *member);
   if (!member) return LM_E_OOM;
   for (int r = 0; r < w->size; r++) member[r] = lm_client_member(w->client, r);
-  *out = all_have_cards(w->size, member) ? "cpu:gloo,cuda:nccl" : "gloo";
+  *out = all_have_gpus(w->size, member) ? "cpu:gloo,cuda:nccl" : "gloo";
   lm_free(member);
   return LM_OK;
 }
@@ -188,7 +188,7 @@ static lm_status backends_split_part(lm_group_core *core, lm_group *g) {
   lm_part *parent = g->table->split ? parent_of(core, g->table) : NULL;
   if (!parent) return LM_OK;
   if (parent->issuer) lm_issuer_hold(parent->issuer, true);
-  lm_status status = parent->issuer ? lm_issuer_settle(parent->issuer, true) : LM_OK; /* nothing may be outstanding */
+  lm_status status = parent->issuer ? lm_issuer_wait(parent->issuer, true) : LM_OK; /* nothing may be outstanding */
   if (status == LM_OK) status = g->table->split(g, parent->g);
   if (parent->issuer) lm_issuer_hold(parent->issuer, false);
   return status == LM_OK ? LM_OK : lm_group_broken(g, lm_error()); /* the others may wait in it */

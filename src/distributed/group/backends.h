@@ -16,7 +16,7 @@ typedef struct lm_backends {
 
 /* What this rank tells the others of its cards: none without the plug-in for nccl. Loads nothing where there is no
  * driver. */
-void lm_world_cards(lm_cards *out);
+void lm_world_gpu_ids(lm_gpu_ids *out);
 /* Loads the plug-ins. */
 lm_status lm_backends_parse(const char *text, lm_backends *out);
 /* The core's parts, not yet open; its g has to be filled in but for the table. */

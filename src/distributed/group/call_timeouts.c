@@ -46,7 +46,7 @@ static void waiting_set(lm_waiting *w, lm_group_core *core, const lm_ticket *tic
                     .since = now,
                     .timeout = timeout,
                     .deadline = now + timeout,
-                    .look = fmin(now + report_after, now + timeout / 2),
+                    .test = fmin(now + report_after, now + timeout / 2),
                     .peer = is_p2p(ticket) ? LM_PEER_ANY : LM_PEER_ALL,
                     .outer = current};
   current = w;
@@ -187,7 +187,7 @@ static lm_status check_left(lm_waiting *call) {
   }
   if (leaver < 0 || (call->peer == LM_PEER_ANY && gone < g->size - 1)) return LM_OK;
   if (!at_once && lm_seconds() < until) {
-    call->look = fmin(call->look, until);
+    call->test = fmin(call->test, until);
     return LM_OK;
   }
   lm_failure failure = failure_of(w, LM_FAILURE_LEFT, leaver);
@@ -201,7 +201,7 @@ static lm_status check_left(lm_waiting *call) {
 /* Who has not come to a group's opening: there each member leaves a key. */
 static void not_come(const lm_waiting *call, int *n, int *ranks) {
   const lm_group *g = &call->core->g;
-  lm_patience p = {.deadline = lm_seconds() + missing_time, .wake_fd = -1};
+  lm_deadline p = {.deadline = lm_seconds() + missing_time, .wake_fd = -1};
   *n = 0;
   for (int i = 0; i < g->size; i++) {
     char key[48];
@@ -283,7 +283,7 @@ static lm_status look_closer(lm_waiting *call, unsigned news) {
   if (cause) return waiting_fail_call(call, cause);
   double now = lm_seconds();
   call->news = news;
-  call->look = call->deadline;
+  call->test = call->deadline;
   if (news > 0) {
     lm_status status = check_left(call);
     if (status != LM_OK) return status;
@@ -294,8 +294,8 @@ static lm_status look_closer(lm_waiting *call, unsigned news) {
   }
   if (now >= call->deadline) return too_late(call);
   if (!call->warned && now >= call->since + call->timeout / 2) waiting_warn(call);
-  if (!call->warned) call->look = fmin(call->look, call->since + call->timeout / 2);
-  if (!call->reported) call->look = fmin(call->look, call->since + report_after);
+  if (!call->warned) call->test = fmin(call->test, call->since + call->timeout / 2);
+  if (!call->reported) call->test = fmin(call->test, call->since + report_after);
   return LM_OK;
 }
 
@@ -311,7 +311,7 @@ lm_status lm_group_check(lm_group *g) {
     if (status != LM_OK) return status;
   }
   unsigned news = lm_client_news(w->client);
-  if (news == call->news && lm_seconds() < call->look) return LM_OK;
+  if (news == call->news && lm_seconds() < call->test) return LM_OK;
   return look_closer(call, news);
 }
 

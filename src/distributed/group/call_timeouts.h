@@ -10,7 +10,7 @@ typedef struct lm_waiting {
   lm_group_core *core;
   lm_ticket ticket;
   double since, deadline, timeout; /* lm_seconds() */
-  double look;                     /* when lm_group_check has to do more than look at `news` */
+  double test;                     /* when lm_group_check has to do more than look at `news` */
   unsigned news;                   /* failures and goodbyes that this call has seen */
   int peer;                        /* whose goodbye ends it: a rank of the group, or one of the two below */
   bool reported, warned;

@@ -229,11 +229,11 @@ done:
 }
 
 /* Over one part only, but a host that waits wants to know of the others' calls too. */
-static lm_status settle_others(const lm_exchange *c) {
+static lm_status finish_others(const lm_exchange *c) {
   lm_status status = LM_OK;
   for (int i = 0; i < c->core->nparts && status == LM_OK; i++) {
     const lm_part *part = &c->core->part[i];
-    if (part != c->part && part->issuer) status = lm_issuer_settle(part->issuer, false);
+    if (part != c->part && part->issuer) status = lm_issuer_wait(part->issuer, false);
   }
   return status == LM_OK ? LM_OK : lm_fail_in(status, "barrier");
 }
@@ -242,7 +242,7 @@ lm_status lm_barrier(lm_group *g, lm_work **work) {
   lm_status status;
   lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_BARRIER, NULL));
-  if (!work) TRY(settle_others(&c));
+  if (!work) TRY(finish_others(&c));
   c.empty = true;
   lm_call_name(&c, NULL);
   return lm_call_send(&c, work);

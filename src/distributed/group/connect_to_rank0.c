@@ -22,7 +22,7 @@ typedef struct opening {
   const char *job;
   bool warned, joining; /* joining: the store knows us */
   double since;
-  lm_patience patience;
+  lm_deadline deadline;
   char host[64];
   char why[512];      /* what the last attempt failed with; "" before */
   char missing[768];  /* who had not joined when the store was asked last; "" before */
@@ -61,7 +61,7 @@ static lm_status rendezvous_check(void *ctx) {
     waits_for(o, what, sizeof what);
     return lm_fail(LM_E_STATE, "ended by SIGTERM while waiting for the others: %s", what);
   }
-  if (now >= o->patience.deadline) {
+  if (now >= o->deadline.deadline) {
     waits_for(o, what, sizeof what);
     return lm_fail(LM_E_STATE, "gave up after %g s: %s", timeout, what);
   }
@@ -89,7 +89,7 @@ static lm_status start_store(opening *o) {
   if (!by_address) lm_random_hex(o->w->at.nonce, 16);
   TRY(lm_locator_key(&o->w->locator, &o->w->at, config->token, o->job, &o->w->key));
   char host[LM_ADDRESS_MAX];
-  TRY(lm_locator_host(&o->w->locator, host, &o->patience));
+  TRY(lm_locator_host(&o->w->locator, host, &o->deadline));
   lm_server_config server = {.host = host,
                              .port = o->w->locator.port,
                              .size = config->size,
@@ -107,7 +107,7 @@ static lm_status start_store(opening *o) {
   snprintf(o->w->at.address, sizeof o->w->at.address, "%s", lm_server_address(o->w->server));
   pause = first_pause;
   until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* it may be about to end there too */
-  while ((status = lm_locator_publish(&o->w->locator, &o->w->at, &o->patience)) == LM_E_STATE && lm_seconds() < until)
+  while ((status = lm_locator_publish(&o->w->locator, &o->w->at, &o->deadline)) == LM_E_STATE && lm_seconds() < until)
     TRY(rendezvous_pause_for(o, &pause));
 
 done:
@@ -124,15 +124,15 @@ static lm_status rendezvous_reach(opening *o, int *out, bool *again) {
   int fd = -1;
   *again = true;
   if (w->rank > 0) {
-    TRY(lm_locator_find(&o->w->locator, o->config->token, &o->w->at, &o->patience));
+    TRY(lm_locator_find(&o->w->locator, o->config->token, &o->w->at, &o->deadline));
     TRY(lm_locator_key(&o->w->locator, &o->w->at, o->config->token, o->job, &w->key));
   }
-  TRY(lm_net_connect(o->w->at.address, &o->patience, &fd));
+  TRY(lm_net_connect(o->w->at.address, &o->deadline, &fd));
   lm_net_tune(fd, w->heartbeat_timeout);
-  lm_patience handshake = o->patience;
+  lm_deadline handshake = o->deadline;
   handshake.deadline = fmin(handshake.deadline, lm_seconds() + handshake_time);
   status = lm_auth_connect(fd, &w->key, NULL, 0, &handshake);
-  if (status == LM_E_STATE && !lm_sigterm_asked() && lm_seconds() < o->patience.deadline) {
+  if (status == LM_E_STATE && !lm_sigterm_asked() && lm_seconds() < o->deadline.deadline) {
     char which[LM_ADDRESS_MAX + 32];
     snprintf(which, sizeof which, "the store at %s", o->w->at.address);
     lm_fail_in(status, which);
@@ -160,7 +160,7 @@ static lm_status rendezvous_join(opening *o, int fd, bool *again) {
   char own[LM_ADDRESS_MAX];
   *again = false;
   if (!w->incoming.key) {
-    status = lm_net_told_host(fd, o->w->at.address, own);
+    status = lm_net_configured_host(fd, o->w->at.address, own);
     if (status == LM_OK) status = lm_incoming_open(&w->incoming, own, &w->key, w->size, w->heartbeat_timeout);
     if (status != LM_OK) {
       close(fd);
@@ -177,10 +177,10 @@ static lm_status rendezvous_join(opening *o, int fd, bool *again) {
   lm_net_host_id(self->host_id);
   memcpy(self->unix_address, w->incoming.unix_address, sizeof self->unix_address);
   memcpy(self->tcp_address, w->incoming.tcp_address, sizeof self->tcp_address);
-  if (o->config->offers_nccl) lm_world_cards(&self->cards);
+  if (o->config->offers_nccl) lm_world_gpu_ids(&self->gpu_ids);
   TRY(lm_client_open(&config, fd, &w->client));
   o->joining = true;
-  status = lm_client_welcome(w->client, &o->patience, again);
+  status = lm_client_welcome(w->client, &o->deadline, again);
   o->joining = false;
 
 done:
@@ -215,8 +215,8 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config) {
   lm_status status = LM_OK;
   opening o = {.w = w, .config = config, .since = lm_seconds()};
   o.job = config->job && *config->job ? config->job : config->init_method;
-  o.patience =
-      (lm_patience){.deadline = o.since + config->timeout, .wake_fd = -1, .check = rendezvous_check, .ctx = &o};
+  o.deadline =
+      (lm_deadline){.deadline = o.since + config->timeout, .wake_fd = -1, .check = rendezvous_check, .ctx = &o};
   gethostname(o.host, sizeof o.host - 1);
   char chosen[LM_ADDRESS_MAX];
   TRY(lm_net_chosen_host("", chosen)); /* what is wrong with it is wrong at once */

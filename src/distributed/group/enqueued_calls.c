@@ -327,7 +327,7 @@ static bool has_work(const lm_issuer *is, bool p2p_too) {
   return false;
 }
 
-lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too) {
+lm_status lm_issuer_wait(lm_issuer *is, bool p2p_too) {
   pthread_mutex_lock(&is->lock);
   is->hosts++;
   if (is->started && is->first) lm_wakeup_fd_signal(is->kick);

@@ -23,7 +23,7 @@ lm_device lm_issuer_device(lm_issuer *is);
 lm_status lm_issuer_check(lm_issuer *is);
 /* Waits until the collectives called before are done, and all ranks agree on them; sends and receives too, if that is
  * wanted. */
-lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too);
+lm_status lm_issuer_wait(lm_issuer *is, bool p2p_too);
 /* No call comes in between: for those that are made beside it (a group cut out of this one). */
 void lm_issuer_hold(lm_issuer *is, bool hold);
 

@@ -18,7 +18,7 @@
 static const double first_pause = 50e-6, longest_pause = 2e-3; /* seconds between looks */
 static const double awaited_pause = 200e-6;                    /* the longest while a thread waits for a work */
 static const double health_every = 5e-3;
-static const double farewell = 5; /* seconds that tickets have to leave when the group closes */
+static const double shutdown_time = 5; /* seconds that tickets have to leave when the group closes */
 
 typedef struct watch {
   lm_issuer *is;
@@ -242,7 +242,7 @@ static void watch_sleep(watch *x, bool idle) {
 static bool has_to_tell(watch *x) {
   double now = lm_seconds();
   if (x->over || !lm_tickets_wanted(x->is->g) || x->is->ring.out.n == 0) return false;
-  if (x->until == 0) x->until = now + farewell;
+  if (x->until == 0) x->until = now + shutdown_time;
   return now < x->until;
 }
 

@@ -14,7 +14,7 @@ static lm_status group_key(const lm_group *g, const char *key, char *out, size_t
 lm_status lm_group_look(lm_group *g) {
   lm_status status = lm_group_check(g);
   bool numbered = lm_group_ticket(g)->seq > 0; /* not while the group is being opened */
-  return status == LM_OK && numbered && g->table->look ? g->table->look(g) : status;
+  return status == LM_OK && numbered && g->table->test ? g->table->test(g) : status;
 }
 
 static lm_status check_group(void *ctx) { return lm_group_look(ctx); }
@@ -32,7 +32,7 @@ lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n) {
   char whole[256];
   lm_status status = group_key(g, key, whole, sizeof whole);
   if (status != LM_OK) return status;
-  lm_patience p = {.deadline = INFINITY, .wake_fd = -1, .check = check_group, .ctx = g};
+  lm_deadline p = {.deadline = INFINITY, .wake_fd = -1, .check = check_group, .ctx = g};
   return lm_client_get(g->core->world->client, whole, true, &p, NULL, data, n);
 }
 

@@ -14,7 +14,7 @@
 
 static lm_status check_waiting(void *ctx) { return lm_group_check(ctx); }
 
-static lm_status put_wish(lm_bytes *b, const lm_world *w, const char *backend, int n, const int *ranks) {
+static lm_status put_settings(lm_bytes *b, const lm_world *w, const char *backend, int n, const int *ranks) {
   char number[16];
   lm_put_u32(b, (uint32_t)w->rank);
   lm_put_text(b, lm_where());
@@ -33,7 +33,7 @@ static lm_status put_wish(lm_bytes *b, const lm_world *w, const char *backend, i
 }
 
 /* A wish is: u32 rank, text where, string what. */
-static lm_status compare_wishes(lm_world *w, const lm_bytes *mine, const void *theirs, size_t n) {
+static lm_status compare_settings(lm_world *w, const lm_bytes *mine, const void *theirs, size_t n) {
   lm_reader a = lm_reader_of(mine->data, mine->n), b = lm_reader_of(theirs, n);
   char my_where[256], their_where[256], message[768];
   size_t an, bn;
@@ -60,8 +60,8 @@ static lm_status group_agree(lm_world *w, lm_group_core *core, const char *backe
   size_t size = 0;
   int64_t place;
   char key[48];
-  lm_patience p = {.deadline = lm_seconds() + core->timeout + 5, .wake_fd = -1, .check = check_waiting, .ctx = core};
-  TRY(put_wish(&mine, w, backend, n, ranks));
+  lm_deadline p = {.deadline = lm_seconds() + core->timeout + 5, .wake_fd = -1, .check = check_waiting, .ctx = core};
+  TRY(put_settings(&mine, w, backend, n, ranks));
   snprintf(key, sizeof key, "group/%u/came/%d", core->id, w->rank);
   TRY(lm_client_set(w->client, key, "", 0));
   snprintf(key, sizeof key, "group/%u/wishes", core->id);
@@ -71,7 +71,7 @@ static lm_status group_agree(lm_world *w, lm_group_core *core, const char *backe
     TRY(lm_client_set(w->client, key, mine.data, mine.n));
   } else {
     TRY(lm_client_get(w->client, key, true, &p, NULL, &theirs, &size));
-    TRY(compare_wishes(w, &mine, theirs, size));
+    TRY(compare_settings(w, &mine, theirs, size));
   }
 
 done:

@@ -12,16 +12,16 @@
 static const double handshake_time = 10, first_pause = 0.002, longest_pause = 0.1;
 
 /* Each part of a group has its own. */
-static uint64_t door_of(const lm_group *g) { return (uint64_t)g->core->id << 32 | (uint32_t)g->part; }
+static uint64_t listener_id_of(const lm_group *g) { return (uint64_t)g->core->id << 32 | (uint32_t)g->part; }
 
 static lm_status link_check(void *ctx) { return lm_group_check(ctx); }
 
-static lm_status attempt(lm_group *g, const char *address, const lm_patience *p, int *out) {
+static lm_status attempt(lm_group *g, const char *address, const lm_deadline *p, int *out) {
   lm_status status = LM_OK;
   lm_world *w = g->core->world;
   int fd = -1;
   lm_bytes hello = {0};
-  lm_put_u64(&hello, door_of(g));
+  lm_put_u64(&hello, listener_id_of(g));
   lm_put_u32(&hello, (uint32_t)g->rank);
   if (hello.failed) TRY(LM_E_OOM);
   TRY(lm_net_connect(address, p, &fd));
@@ -54,7 +54,7 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
   double until = lm_seconds() + (w->heartbeat_timeout > 0 ? w->heartbeat_timeout : handshake_time), pause = first_pause;
   *fd = -1;
   for (;;) {
-    lm_patience p = {.deadline = fmin(until, lm_seconds() + handshake_time),
+    lm_deadline p = {.deadline = fmin(until, lm_seconds() + handshake_time),
                      .wake_fd = lm_group_wake_fd(g),
                      .check = link_check,
                      .ctx = g};
@@ -74,7 +74,7 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
 }
 
 lm_status lm_link_accept(lm_group *g, lm_link_fn fn, void *ctx) {
-  return lm_incoming_accept(&g->core->world->incoming, door_of(g), g->size, fn, ctx);
+  return lm_incoming_accept(&g->core->world->incoming, listener_id_of(g), g->size, fn, ctx);
 }
 
 void lm_link_forget(lm_world *w, uint32_t group) { lm_incoming_forget(&w->incoming, (uint64_t)group << 32, 32); }

@@ -4,7 +4,7 @@
 #define LM_GROUP_PEER_LINK_H
 
 #include "distributed/group/backend.h"
-#include "distributed/net/incoming.h"
+#include "distributed/net/link_listener.h"
 
 /* To a peer below this rank. Blocks under lm_group_check. *fd is yours, non-blocking; -1, without an error, if the peer
  * has left the world. */

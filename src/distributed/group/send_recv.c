@@ -10,8 +10,8 @@
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
 
-static const double farewell = 5; /* seconds that sends have to leave when the group closes */
-static const double tick = 2e-3;  /* seconds between the carrier's looks */
+static const double shutdown_time = 5; /* seconds that sends have to leave when the group closes */
+static const double tick = 2e-3;       /* seconds between the carrier's looks */
 
 /* ---- one round with the group: w is finished if its request is, or has failed */
 
@@ -141,7 +141,7 @@ static void *p2p_carry(void *arg) {
 }
 
 void lm_p2p_close(lm_queue *q) {
-  double until = lm_seconds() + farewell, rest = 20e-6;
+  double until = lm_seconds() + shutdown_time, rest = 20e-6;
   for (bool sending = true; sending && lm_seconds() < until;) {
     lm_group *g = NULL;
     sending = false;

@@ -32,8 +32,8 @@
 #include "distributed/net/auth.h"
 
 enum { PAGE = 4096, NONCE = 32 };
-static const double busy = 50e-6;      /* seconds of busy waiting: a few times what waking somebody costs */
-static const long nap = 20 * 1000000l; /* nanoseconds between looks at the world's health */
+static const double busy = 50e-6;             /* seconds of busy waiting: a few times what waking somebody costs */
+static const long sleep_time = 20 * 1000000l; /* nanoseconds between looks at the world's health */
 
 typedef struct flag { /* a cache line, so that one transfer brings all of it */
   _Alignas(64) _Atomic uint32_t value;
@@ -273,7 +273,7 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
       return reached(atomic_load_explicit(&f->value, memory_order_acquire), value) ? LM_OK : status;
     atomic_fetch_add(&f->waiters, 1);
     uint32_t now = atomic_load(&f->value);
-    struct timespec time = {.tv_nsec = nap};
+    struct timespec time = {.tv_nsec = sleep_time};
     if (!reached(now, value)) syscall(SYS_futex, &f->value, FUTEX_WAIT, now, &time, NULL, 0);
     atomic_fetch_sub(&f->waiters, 1);
     if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;

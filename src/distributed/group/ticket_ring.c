@@ -29,7 +29,7 @@ static void arrived(void *ctx, int peer, int fd) {
 
 lm_status lm_tickets_open(lm_tickets *ring, const lm_group *g, int kick) {
   *ring = (lm_tickets){.g = *g, .kick = kick, .arrived = {-1, -1}, .fd = {-1, -1}};
-  ring->g.part += LM_RING_DOOR;
+  ring->g.part += LM_RING_LISTENER;
   pthread_mutex_init(&ring->lock, NULL);
   lm_status status = lm_link_accept(&ring->g, arrived, ring);
   if (status == LM_OK) {

@@ -56,7 +56,7 @@ static void world_say_goodbye(lm_world *w) {
 
 /* A process that ends without closing its worlds leaves all the same. Other threads may still run: nothing is freed.
  * Once more does nothing. */
-void lm_group_farewell(void) {
+void lm_group_shutdown(void) {
   pthread_mutex_lock(&all_lock);
   for (lm_world *w = all; w; w = w->next) {
     world_say_goodbye(w);
@@ -68,7 +68,7 @@ void lm_group_farewell(void) {
   if (lm_world_forks() == 0) lm_servers_finish(5);
 }
 
-__attribute__((destructor)) static void farewell(void) { lm_group_farewell(); }
+__attribute__((destructor)) static void shutdown_time(void) { lm_group_shutdown(); }
 
 /* ---- opening and closing */
 

@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "distributed/group/group_core.h"
-#include "distributed/net/incoming.h"
+#include "distributed/net/link_listener.h"
 #include "distributed/store/client.h"
 #include "distributed/store/server.h"
 #include "distributed/store/store_address.h"

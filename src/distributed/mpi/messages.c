@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "distributed/mpi/mpi_group.h"
+#include "distributed/mpi/mpi_backend.h"
 
 static const double SPIN = 100e-6; /* seconds, for the announcement */
 
@@ -70,7 +70,7 @@ static int messages_start(lm_mpi_state *s, lm_request *r, int tag) {
     return MPI_Irecv(&r->head, sizeof r->head, MPI_BYTE, r->peer < 0 ? MPI_ANY_SOURCE : r->peer, tag, s->messages,
                      &r->announcing);
   int32_t *last = &s->posted->sent[r->peer];
-  *last = *last % lm_mpi_most_tag() + 1;
+  *last = *last % lm_mpi_max_tag() + 1;
   r->head.ticket = r->mine;
   r->head.bytes = r->bytes;
   r->head.tag = *last;
@@ -131,9 +131,9 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
   size_t bytes = lm_nbytes(t);
   int pieces = (int)((bytes + LM_MPI_PIECE - 1) / LM_MPI_PIECE);
   *out = NULL;
-  if (tag > lm_mpi_most_tag())
+  if (tag > lm_mpi_max_tag())
     return lm_fail(LM_E_ARG, "%s: tag %d; this MPI takes tags up to %d", sending ? "send" : "recv", tag,
-                   lm_mpi_most_tag());
+                   lm_mpi_max_tag());
   lm_request *r = lm_calloc(1, sizeof *r + (size_t)pieces * sizeof *r->carrying);
   if (!r) return LM_E_OOM;
   r->sending = sending;

@@ -15,8 +15,8 @@ static int number(const char *name) {
 }
 
 /* What the launcher says, and MPI_Init will: mpirun, or srun by PMIx. */
-static lm_mpi_place my_place(void) {
-  lm_mpi_place p = {.begun = lm_mpi_has_begun()};
+static lm_mpi_rank_place my_place(void) {
+  lm_mpi_rank_place p = {.begun = lm_mpi_has_begun()};
   const char *job = getenv("PMIX_NAMESPACE");
   int rank = number("OMPI_COMM_WORLD_RANK"), size = number("OMPI_COMM_WORLD_SIZE");
   if (rank < 0) {
@@ -28,7 +28,7 @@ static lm_mpi_place my_place(void) {
   return p;
 }
 
-static lm_status check_one(const lm_group *g, int r, const lm_mpi_place *p) {
+static lm_status check_one(const lm_group *g, int r, const lm_mpi_rank_place *p) {
   if (p->size == 0)
     return lm_fail(LM_E_STATE,
                    "backend mpi: %s was not started by mpirun, so that it is alone for MPI; start the ranks with "
@@ -47,7 +47,7 @@ static lm_status check_one(const lm_group *g, int r, const lm_mpi_place *p) {
   return LM_OK;
 }
 
-static lm_status check_two(const lm_group *g, int a, int b, const lm_mpi_place *p) {
+static lm_status check_two(const lm_group *g, int a, int b, const lm_mpi_rank_place *p) {
   if (strcmp(p[a].job, p[b].job) != 0)
     return lm_fail(
         LM_E_STATE,
@@ -61,7 +61,7 @@ static lm_status check_two(const lm_group *g, int a, int b, const lm_mpi_place *
 }
 
 /* The same on all ranks, since they look at the same table. */
-static lm_status place_check(const lm_group *g, const lm_mpi_place *p) {
+static lm_status place_check(const lm_group *g, const lm_mpi_rank_place *p) {
   lm_status status = LM_OK;
   int *who = NULL; /* [of MPI's ranks] */
   for (int r = 0; r < g->size; r++) TRY(check_one(g, r, &p[r]));
@@ -81,7 +81,7 @@ done:
 }
 
 /* The first member gathers the places and gives the table to all. */
-static lm_status place_exchange(lm_group *g, lm_mpi_place *places) {
+static lm_status place_exchange(lm_group *g, lm_mpi_rank_place *places) {
   lm_status status = LM_OK;
   size_t all = (size_t)g->size * sizeof *places;
   char key[32];
@@ -103,9 +103,9 @@ done:
   return status;
 }
 
-lm_status lm_mpi_places(lm_group *g, lm_mpi_place **out) {
+lm_status lm_mpi_rank_mapping(lm_group *g, lm_mpi_rank_place **out) {
   lm_status status;
-  lm_mpi_place *places = lm_calloc((size_t)g->size, sizeof *places);
+  lm_mpi_rank_place *places = lm_calloc((size_t)g->size, sizeof *places);
   *out = NULL;
   if (!places) return LM_E_OOM;
   TRY(place_exchange(g, places));

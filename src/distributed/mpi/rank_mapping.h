@@ -4,14 +4,14 @@
 
 #include "distributed/group/backend.h"
 
-typedef struct lm_mpi_place {
+typedef struct lm_mpi_rank_place {
   int32_t rank, size; /* of all processes that mpirun started; size 0: it did not start this one */
   int32_t begun;      /* MPI runs in this process already */
   char job[84];       /* the name of mpirun's job */
-} lm_mpi_place;
+} lm_mpi_rank_place;
 
 /* Exchanges the places of all members, which thereby have all come, and refuses what MPI cannot do. places[g->size] is
  * to be freed by lm_free. */
-lm_status lm_mpi_places(lm_group *g, lm_mpi_place **places);
+lm_status lm_mpi_rank_mapping(lm_group *g, lm_mpi_rank_place **places);
 
 #endif

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/mpi/mpi_group.h"
+#include "distributed/mpi/mpi_backend.h"
 
 double lm_mpi_spin(size_t bytes) { return 5e-3 + (double)bytes / 200e6; }
 

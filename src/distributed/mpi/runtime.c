@@ -13,7 +13,7 @@
 #include "base/thread.h"
 #include "distributed/store/pmix.h"
 
-static const double LEAST_NAP = 20e-6, MOST_NAP = 1e-3, NAP_SHARE = 1.0 / 16;
+static const double MIN_SLEEP = 20e-6, MAX_SLEEP = 1e-3, SLEEP_SHARE = 1.0 / 16;
 static const double END_TICK = 200e-6; /* seconds between looks at the end of the process */
 static const double HEARD_TIME = 0.2;  /* seconds for mpirun to pass on why this process ends */
 static const double LEAVE_TIME = 1;    /* seconds for other threads to leave MPI when the process ends */
@@ -79,12 +79,12 @@ lm_status lm_mpi_did(lm_group *g, int code) {
 /* ---- waiting */
 
 void lm_mpi_rest(const lm_group *g, double since, double spin) {
-  double waited = lm_seconds() - since, nap = waited * NAP_SHARE;
+  double waited = lm_seconds() - since, sleep_time = waited * SLEEP_SHARE;
   if (waited < spin) {
     sched_yield();
     return;
   }
-  lm_group_pause(g, nap < LEAST_NAP ? LEAST_NAP : nap > MOST_NAP ? MOST_NAP : nap);
+  lm_group_pause(g, sleep_time < MIN_SLEEP ? MIN_SLEEP : sleep_time > MAX_SLEEP ? MAX_SLEEP : sleep_time);
 }
 
 lm_status lm_mpi_wait(lm_group *g, int n, MPI_Request *requests, double spin) {
@@ -210,7 +210,7 @@ static int ask_for_tags(void) {
   return code;
 }
 
-int lm_mpi_most_tag(void) { return most_tag; }
+int lm_mpi_max_tag(void) { return most_tag; }
 
 /* ---- the beginning */
 
@@ -330,7 +330,7 @@ __attribute__((destructor)) static void end(void) {
   static lm_mpi_job job = {.run = mpi_finalize};
   if (!lm_mpi_has_begun()) return;
   bool failed = a_group_failed();
-  lm_group_farewell();
+  lm_group_shutdown();
   if (failed || atomic_load(&lost)) {
     mpi_pause_for(HEARD_TIME); /* when it ends a job it drops what it has not read by then */
     return;

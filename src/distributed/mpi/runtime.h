@@ -58,6 +58,6 @@ void lm_mpi_closed(lm_mpi_open *open);
 /* lm_reduce_into as MPI takes it; made when MPI begins. */
 MPI_Datatype lm_mpi_type(lm_dtype dtype);
 MPI_Op lm_mpi_op(lm_reduce_op op);
-int lm_mpi_most_tag(void);
+int lm_mpi_max_tag(void);
 
 #endif

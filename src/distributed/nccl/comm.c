@@ -19,7 +19,7 @@
 static const double spin_time = 250e-6;  /* seconds of polling without a rest: launching takes NCCL less, mostly */
 static const double longest_rest = 1e-3; /* seconds between two polls at last */
 static const double quiet_time = 5;      /* seconds for what is enqueued to end by itself when a group closes */
-static const double farewell = 10;       /* seconds that closing waits for a communicator's end */
+static const double shutdown_time = 10;  /* seconds that closing waits for a communicator's end */
 
 struct lm_nccl_comm {
   _Atomic int rc; /* the group's, and its end's */
@@ -156,12 +156,12 @@ void lm_nccl_close(lm_nccl *s) {
   pthread_mutex_lock(&s->lock);
   if (!s->aborted) comm_end_all(s, !lm_group_failed(s->g));
   pthread_mutex_unlock(&s->lock);
-  double until = lm_seconds() + farewell;
+  double until = lm_seconds() + shutdown_time;
   for (int i = 0; i < count_comms(s); i++) {
     lm_nccl_comm *c = *comm_at(s, i);
     while (c && c->handle && !atomic_load(&c->ended) && lm_seconds() < until) comm_sleep(longest_rest);
     if (c && c->handle && !atomic_load(&c->ended))
-      lm_log(LM_LOG_DIST, "nccl: a communicator did not end within %g s; it is left alone", farewell);
+      lm_log(LM_LOG_DIST, "nccl: a communicator did not end within %g s; it is left alone", shutdown_time);
     comm_release(c);
   }
   lm_free(s->posts);
@@ -225,7 +225,7 @@ static lm_status begin_for(lm_nccl *s, lm_group *asks) {
 
 lm_status lm_nccl_begin(lm_nccl *s) { return begin_for(s, s->g); }
 
-static lm_status comm_settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
+static lm_status comm_wait_ready(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
   double start = lm_seconds(), pause = 20e-6;
   bool spins = lm_group_may_spin(asks);
   for (;;) {
@@ -252,7 +252,7 @@ static lm_status comm_settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
 static lm_status end_for(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult_t result) {
   lm_nccl_let_signals(&s->signals);
   pthread_mutex_unlock(&s->lock);
-  return result == ncclSuccess || result == ncclInProgress ? comm_settle(s, c, asks) : comm_failed(s, asks, result);
+  return result == ncclSuccess || result == ncclInProgress ? comm_wait_ready(s, c, asks) : comm_failed(s, asks, result);
 }
 
 lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, ncclResult_t result) { return end_for(s, c, s->g, result); }
@@ -398,7 +398,7 @@ lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {
   s->whole = c;
   s->device = parent->device;
   c = NULL;
-  TRY(comm_settle(s, s->whole, g));
+  TRY(comm_wait_ready(s, s->whole, g));
   lm_log(LM_LOG_DIST, "nccl: a communicator of %d ranks on %s, split from one of %d", g->size,
          lm_device_name(s->device), parent->g->size);
   *out = s;

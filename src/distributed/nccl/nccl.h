@@ -97,7 +97,7 @@ const char *lm_nccl_version_text(void);
 /* The error for a result that is none of success and progress. `last`: what NCCL said last. */
 lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last);
 
-/* ---- within_process.c */
+/* ---- single_process.c */
 
 lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
 

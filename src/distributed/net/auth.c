@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 
-enum { VERSION = 1, NONCE = 32, MAC = 32, CHALLENGE = 3 + NONCE, HEAD = NONCE + 4, PATIENCE = 5 };
+enum { VERSION = 1, NONCE = 32, MAC = 32, CHALLENGE = 3 + NONCE, HEAD = NONCE + 4, TIMEOUT = 5 };
 
 _Static_assert(sizeof((lm_auth *)0)->in == HEAD + LM_HELLO_MAX + MAC, "room for nonce, hello and proof");
 
@@ -51,7 +51,7 @@ static void auth_prove(const lm_key *key, const char *role, const unsigned char 
   crypto_generichash_final(&h, out, MAC);
 }
 
-lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n, const lm_patience *p) {
+lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n, const lm_deadline *p) {
   unsigned char challenge[CHALLENGE], out[HEAD + LM_HELLO_MAX + MAC], wanted[MAC], got[MAC];
   uint32_t size = (uint32_t)n;
   lm_status status = LM_OK;
@@ -87,7 +87,7 @@ lm_status lm_auth_start(lm_auth *a, int fd, const lm_key *key) {
   unsigned char challenge[CHALLENGE] = {'L', 'M', VERSION};
   auth_ready();
   a->key = key;
-  a->deadline = lm_seconds() + PATIENCE;
+  a->deadline = lm_seconds() + TIMEOUT;
   a->got = a->hello_n = 0;
   randombytes_buf(a->nonce, sizeof a->nonce);
   memcpy(challenge + 3, a->nonce, NONCE);

@@ -27,7 +27,7 @@ void lm_random_hex(char *out, int n);
 
 /* The connector's side. LM_E_STATE: the other side has another token (or none); LM_E_IO: closed, garbage, or out of
  * time. */
-lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n, const lm_patience *p);
+lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n, const lm_deadline *p);
 
 /* The acceptor's, for an event loop: start writes the challenge, step reads what is there. */
 typedef struct lm_auth {

@@ -90,7 +90,7 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]) {
 
 /* ---- without it */
 
-lm_status lm_net_told_host(int fd, const char *peer, char host[LM_ADDRESS_MAX]) {
+lm_status lm_net_configured_host(int fd, const char *peer, char host[LM_ADDRESS_MAX]) {
   lm_status status = LM_OK;
   char own[LM_ADDRESS_MAX], other[LM_ADDRESS_MAX];
   int port;

@@ -12,7 +12,7 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]);
 /* For a rank whose connection fd went to `peer` ("host:port"): the chosen one, else the connection's own end, or, if
  * both ends are on this machine, the host as it was named: others came by that name too, and may know it by another
  * address than this machine does. */
-lm_status lm_net_told_host(int fd, const char *peer, char host[LM_ADDRESS_MAX]);
+lm_status lm_net_configured_host(int fd, const char *peer, char host[LM_ADDRESS_MAX]);
 /* How others are likely to reach this machine: where its default route starts, else any interface, else only itself. */
 void lm_net_machine_host(char host[LM_ADDRESS_MAX]);
 

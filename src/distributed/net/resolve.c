@@ -66,7 +66,7 @@ static lm_status resolve_unknown(const char *host, int code, int error) {
                  code == EAI_SYSTEM ? strerror(error) : gai_strerror(code));
 }
 
-lm_status lm_net_resolve(const char *host, int port, const lm_patience *p, struct addrinfo **out) {
+lm_status lm_net_resolve(const char *host, int port, const lm_deadline *p, struct addrinfo **out) {
   lm_status status = LM_OK;
   char text[16];
   *out = NULL;

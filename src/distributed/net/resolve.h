@@ -7,6 +7,6 @@
 #include "distributed/net/socket.h"
 
 /* For freeaddrinfo. LM_E_IO: not known, or no answer in time. */
-lm_status lm_net_resolve(const char *host, int port, const lm_patience *p, struct addrinfo **out);
+lm_status lm_net_resolve(const char *host, int port, const lm_deadline *p, struct addrinfo **out);
 
 #endif

@@ -38,7 +38,7 @@ typedef union address {
 
 /* ---- waiting */
 
-lm_status lm_net_await(int fd, short events, const lm_patience *p) {
+lm_status lm_net_await(int fd, short events, const lm_deadline *p) {
   bool deaf = false; /* the wake descriptor is readable, yet check finds nothing wrong: not to spin on it */
   for (;;) {
     lm_status status = p->check ? p->check(p->ctx) : LM_OK;
@@ -54,7 +54,7 @@ lm_status lm_net_await(int fd, short events, const lm_patience *p) {
   }
 }
 
-static lm_status socket_nap(const lm_patience *p, double seconds) {
+static lm_status socket_sleep(const lm_deadline *p, double seconds) {
   double now = lm_seconds(), until = now + seconds;
   while (now < until && now < p->deadline) {
     lm_status status = p->check ? p->check(p->ctx) : LM_OK;
@@ -65,7 +65,7 @@ static lm_status socket_nap(const lm_patience *p, double seconds) {
   return now < p->deadline ? LM_OK : lm_fail(LM_E_IO, "timed out");
 }
 
-static lm_status move_all(int fd, void *data, size_t n, bool out, const lm_patience *p) {
+static lm_status move_all(int fd, void *data, size_t n, bool out, const lm_deadline *p) {
   for (char *at = data; n > 0;) {
     ssize_t moved = out ? send(fd, at, n, MSG_NOSIGNAL) : recv(fd, at, n, 0);
     if (moved > 0) {
@@ -83,8 +83,8 @@ static lm_status move_all(int fd, void *data, size_t n, bool out, const lm_patie
   return LM_OK;
 }
 
-lm_status lm_net_read(int fd, void *data, size_t n, const lm_patience *p) { return move_all(fd, data, n, false, p); }
-lm_status lm_net_write(int fd, const void *data, size_t n, const lm_patience *p) {
+lm_status lm_net_read(int fd, void *data, size_t n, const lm_deadline *p) { return move_all(fd, data, n, false, p); }
+lm_status lm_net_write(int fd, const void *data, size_t n, const lm_deadline *p) {
   return move_all(fd, (void *)data, n, true, p);
 }
 
@@ -223,7 +223,7 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRES
   if (!*host) {
     lm_net_machine_host(name);
   } else {
-    lm_patience p = {.deadline = lm_seconds() + naming_time, .wake_fd = -1};
+    lm_deadline p = {.deadline = lm_seconds() + naming_time, .wake_fd = -1};
     snprintf(name, sizeof name, "%s", host);
     /* A name that only others know is one behind NAT. */
     if (lm_net_resolve(host, port, &p, &found) != LM_OK) found = NULL;
@@ -324,7 +324,7 @@ static bool is_to_itself(int fd) {
   return a.any.sa_family != AF_UNIX && na == nb && memcmp(&a, &b, na) == 0;
 }
 
-static lm_status socket_connect_to(const struct sockaddr *a, socklen_t size, const lm_patience *p, int *out) {
+static lm_status socket_connect_to(const struct sockaddr *a, socklen_t size, const lm_deadline *p, int *out) {
   lm_status status = LM_OK;
   int code = 0;
   socklen_t n = sizeof code;
@@ -332,7 +332,7 @@ static lm_status socket_connect_to(const struct sockaddr *a, socklen_t size, con
   if (fd < 0) return lm_fail(LM_E_IO, "socket: %s", strerror(errno));
   while (connect(fd, a, size) != 0) {
     if (errno == EAGAIN) { /* a unix socket whose queue is full */
-      TRY(socket_nap(p, 0.01));
+      TRY(socket_sleep(p, 0.01));
       continue;
     }
     code = errno;
@@ -351,7 +351,7 @@ done:
   return status;
 }
 
-lm_status lm_net_connect(const char *text, const lm_patience *p, int *fd) {
+lm_status lm_net_connect(const char *text, const lm_deadline *p, int *fd) {
   char host[LM_ADDRESS_MAX];
   int port;
   lm_status status = LM_OK;
@@ -367,7 +367,7 @@ lm_status lm_net_connect(const char *text, const lm_patience *p, int *fd) {
   TRY(lm_net_split(text, host, &port));
   TRY(lm_net_resolve(host, port, p, &found));
   for (struct addrinfo *a = found; a; a = a->ai_next) {
-    lm_patience one = *p;
+    lm_deadline one = *p;
     double soon = lm_seconds() + next_address;
     if (a->ai_next && soon < one.deadline) one.deadline = soon;
     status = socket_connect_to(a->ai_addr, a->ai_addrlen, &one, fd);

@@ -15,15 +15,15 @@ enum { LM_ADDRESS_MAX = 128 };
 
 /* How long to go on trying. check (may be NULL) is asked at least every 50 ms, and when wake_fd (-1: none) becomes
  * readable; its error ends the wait. */
-typedef struct lm_patience {
+typedef struct lm_deadline {
   double deadline; /* lm_seconds() */
   int wake_fd;
   lm_status (*check)(void *ctx);
   void *ctx;
-} lm_patience;
+} lm_deadline;
 
 /* Until fd (-1: nothing to wait for) has one of poll()'s events. */
-lm_status lm_net_await(int fd, short events, const lm_patience *p);
+lm_status lm_net_await(int fd, short events, const lm_deadline *p);
 
 /* Listen; *address is what others connect to. A host that is not of this machine (behind NAT), or a name for several of
  * its addresses, listens on every interface and keeps its name in *address. port 0: a free one. "": every interface,
@@ -31,15 +31,15 @@ lm_status lm_net_await(int fd, short events, const lm_patience *p);
 lm_status lm_net_listen(const char *host, int port, int *fd, char address[LM_ADDRESS_MAX]);
 lm_status lm_net_listen_unix(int *fd, char address[LM_ADDRESS_MAX]);
 /* One attempt; refused and the like are LM_E_IO at once. */
-lm_status lm_net_connect(const char *address, const lm_patience *p, int *fd);
+lm_status lm_net_connect(const char *address, const lm_deadline *p, int *fd);
 /* Accept if somebody is there; *fd is -1 otherwise. LM_E_OOM: out of descriptors or memory; the newcomer still waits.
  * Buffers of unix sockets are set large (TCP's grow by themselves), TCP_NODELAY on, keepalive (1 s) and
  * TCP_USER_TIMEOUT such that a silent peer is given up after dead_after seconds (0: never). */
 lm_status lm_net_accept(int listener, double dead_after, int *fd);
 void lm_net_tune(int fd, double dead_after);
 /* All of n bytes, or an error; LM_E_IO "closed" at the end of the stream. */
-lm_status lm_net_read(int fd, void *data, size_t n, const lm_patience *p);
-lm_status lm_net_write(int fd, const void *data, size_t n, const lm_patience *p);
+lm_status lm_net_read(int fd, void *data, size_t n, const lm_deadline *p);
+lm_status lm_net_write(int fd, const void *data, size_t n, const lm_deadline *p);
 /* "host" and port out of "host:port"; the error says what was wrong with it. */
 lm_status lm_net_split(const char *address, char host[LM_ADDRESS_MAX], int *port);
 /* As text ("10.0.0.1"), an IPv4 address without the clothes it wears on an IPv6 socket. */

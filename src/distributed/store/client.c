@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "distributed/net/incoming.h"
+#include "distributed/net/link_listener.h"
 #include "distributed/store/client_core.h"
 #include "distributed/store/failure_text.h"
 
@@ -50,7 +50,7 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   if (status == LM_OK) {
     lm_message_end(&c->out, at);
     client_push(c);
-    if (c->out.n > 0) lm_wakeup_fd_signal(c->nudge);
+    if (c->out.n > 0) lm_wakeup_fd_signal(c->wakeup_fd);
   } else {
     c->out.n = at;
     c->out.failed = false;
@@ -58,14 +58,14 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   return status;
 }
 
-void lm_client_tell(lm_client *c, lm_message kind, uint32_t group, const lm_ticket *ticket) {
+void lm_client_report(lm_client *c, lm_message kind, uint32_t group, const lm_ticket *ticket) {
   size_t at = lm_client_begin(c, kind);
   lm_put_u32(&c->out, group);
   lm_put_ticket(&c->out, ticket);
   lm_client_end(c, at);
 }
 
-void lm_client_doze(lm_client *c, double until) {
+void lm_client_wait_briefly(lm_client *c, double until) {
   double now = lm_seconds(), end = fmin(until, now + 0.05);
   if (end > now) lm_cond_wait_until(&c->changed, &c->lock, end);
 }
@@ -133,7 +133,7 @@ static void listen_to_store(lm_client *c) {
     client_lost_store(c, LM_FAILURE_DIED, "it closed the connection");
     return;
   }
-  c->heard = lm_seconds();
+  c->last_received = lm_seconds();
   lm_put(&c->in, chunk, (size_t)n);
   bool nonsense = c->in.failed;
   size_t at = 0, used = 1;
@@ -164,14 +164,14 @@ static void listen_to_store(lm_client *c) {
  * was when it dies. */
 static void heartbeat(lm_client *c, double now) {
   double every = c->heartbeat_timeout > 0 ? fmin(beat_every, c->heartbeat_timeout / 4) : beat_every;
-  if (now - c->told < fmin(every, news_every)) return;
+  if (now - c->last_heartbeat < fmin(every, news_every)) return;
   pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0 && !c->leaving && (c->moved || now - c->told >= every)) {
+  if (c->fd >= 0 && !c->leaving && (c->moved || now - c->last_heartbeat >= every)) {
     for (unsigned i = 0; i < sizeof c->passed / sizeof *c->passed && i < c->npassed; i++)
-      lm_client_tell(c, LM_M_PASSED, c->passed[i].group, &c->passed[i].ticket);
+      lm_client_report(c, LM_M_PASSED, c->passed[i].group, &c->passed[i].ticket);
     c->npassed = 0;
-    lm_client_tell(c, LM_M_ALIVE, c->entered_group, &c->entered);
-    c->told = now;
+    lm_client_report(c, LM_M_ALIVE, c->entered_group, &c->entered);
+    c->last_heartbeat = now;
     c->moved = false;
   }
   pthread_mutex_unlock(&c->lock);
@@ -179,11 +179,11 @@ static void heartbeat(lm_client *c, double now) {
 
 /* A thread that was not running itself (stopped, a suspended machine) must not blame the store for it. */
 static void watch_store(lm_client *c, double now) {
-  if (now - c->looked > 2.5) c->heard = now;
-  c->looked = now;
-  if (c->heartbeat_timeout <= 0 || c->fd < 0 || now - c->heard <= c->heartbeat_timeout) return;
+  if (now - c->last_turn > 2.5) c->last_received = now;
+  c->last_turn = now;
+  if (c->heartbeat_timeout <= 0 || c->fd < 0 || now - c->last_received <= c->heartbeat_timeout) return;
   char how[64];
-  snprintf(how, sizeof how, "no sign of life of the store there for %.3g s", now - c->heard);
+  snprintf(how, sizeof how, "no sign of life of the store there for %.3g s", now - c->last_received);
   client_lost_store(c, LM_FAILURE_FROZEN, how);
 }
 
@@ -191,9 +191,9 @@ static void *client_serve(void *arg) {
   lm_client *c = arg;
   double closing = 0; /* until when the goodbye may take */
   bool shut = false;
-  c->heard = c->looked = lm_seconds();
+  c->last_received = c->last_turn = lm_seconds();
   for (;;) {
-    struct pollfd polls[2 + LM_INCOMING_POLLS] = {{.fd = c->nudge, .events = POLLIN}};
+    struct pollfd polls[2 + LM_INCOMING_POLLS] = {{.fd = c->wakeup_fd, .events = POLLIN}};
     pthread_mutex_lock(&c->lock);
     polls[1] = (struct pollfd){.fd = c->fd, .events = (short)(POLLIN | (c->out.n > 0 ? POLLOUT : 0))};
     bool leaving = c->leaving;
@@ -210,7 +210,7 @@ static void *client_serve(void *arg) {
     if (!leaving && c->incoming) n += lm_incoming_polls(c->incoming, polls + 2);
     int ready = poll(polls, (nfds_t)n, leaving ? 10 : 100);
 
-    if (polls[0].revents) lm_wakeup_fd_clear(c->nudge);
+    if (polls[0].revents) lm_wakeup_fd_clear(c->wakeup_fd);
     if (ready > 0 && polls[1].revents & POLLOUT) {
       pthread_mutex_lock(&c->lock);
       client_push(c);
@@ -247,12 +247,12 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   c->size = config->size;
   c->heartbeat_timeout = config->heartbeat_timeout;
   c->incoming = config->incoming;
-  c->nudge = lm_wakeup_fd_new();
+  c->wakeup_fd = lm_wakeup_fd_new();
   c->wake = lm_wakeup_fd_new();
   c->members = lm_calloc((size_t)c->size, sizeof *c->members);
   c->left = lm_calloc((size_t)c->size, sizeof *c->left);
   if (!c->members || !c->left) TRY(LM_E_OOM);
-  if (c->nudge < 0 || c->wake < 0) TRY(lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno)));
+  if (c->wakeup_fd < 0 || c->wake < 0) TRY(lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno)));
   c->members[c->rank] = config->self;
 
   size_t at = lm_client_begin(c, LM_M_JOIN);
@@ -275,12 +275,12 @@ done:
   return status;
 }
 
-lm_status lm_client_welcome(lm_client *c, const lm_patience *p, bool *again) {
+lm_status lm_client_welcome(lm_client *c, const lm_deadline *p, bool *again) {
   lm_status status = LM_OK;
   *again = false;
   pthread_mutex_lock(&c->lock);
   while (c->phase == LM_JOINING && !lm_client_cause(c)) {
-    lm_client_doze(c, INFINITY);
+    lm_client_wait_briefly(c, INFINITY);
     if (c->phase != LM_JOINING || !p->check) continue;
     pthread_mutex_unlock(&c->lock);
     status = p->check(p->ctx);
@@ -320,7 +320,7 @@ void lm_client_leave(lm_client *c, const lm_bytes *completed) {
   bool join = first && c->running;
   pthread_mutex_unlock(&c->lock);
   if (!join) return;
-  lm_wakeup_fd_signal(c->nudge);
+  lm_wakeup_fd_signal(c->wakeup_fd);
   pthread_join(c->thread, NULL);
 }
 
@@ -329,7 +329,7 @@ void lm_client_free(lm_client *c) {
   lm_client_leave(c, NULL);
   for (int r = 0; c->left && r < c->size; r++) lm_bytes_free(&c->left[r].completed);
   if (c->fd >= 0) close(c->fd);
-  if (c->nudge >= 0) close(c->nudge);
+  if (c->wakeup_fd >= 0) close(c->wakeup_fd);
   if (c->wake >= 0) close(c->wake);
   lm_bytes_free(&c->in);
   lm_bytes_free(&c->out);

@@ -24,7 +24,7 @@ typedef struct lm_client_config {
 /* fd: authenticated; the client's from now on, also after an error. Sends JOIN. */
 lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out);
 /* Waits for WELCOME. *again: the store is of an earlier generation, and another attempt makes sense. */
-lm_status lm_client_welcome(lm_client *c, const lm_patience *p, bool *again);
+lm_status lm_client_welcome(lm_client *c, const lm_deadline *p, bool *again);
 /* Says goodbye with what is in `completed` (pairs of u32 group and u64 seq), and ends the thread. Bounded: 0.5 s. What
  * is called later fails. Once is enough. */
 void lm_client_leave(lm_client *c, const lm_bytes *completed);
@@ -35,9 +35,9 @@ const lm_member *lm_client_member(const lm_client *c, int rank); /* after WELCOM
 /* ---- key and value; waiting ones poll p */
 
 lm_status lm_client_set(lm_client *c, const char *key, const void *data, size_t n);
-lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_patience *p, bool *found, void **data,
+lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_deadline *p, bool *found, void **data,
                         size_t *n);
-lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_patience *p, int64_t *out);
+lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_deadline *p, int64_t *out);
 /* This rank is done with the group: once all ranks of the world are, the store forgets the group's keys. */
 lm_status lm_client_forget(lm_client *c, uint32_t group);
 

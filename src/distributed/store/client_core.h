@@ -29,8 +29,8 @@ struct lm_client {
   int rank, size;
   double heartbeat_timeout;
   struct lm_incoming *incoming;
-  int nudge; /* wakes the thread */
-  int wake;  /* readable for good once there is a cause */
+  int wakeup_fd; /* wakes the thread */
+  int wake;      /* readable for good once there is a cause */
   pthread_t thread;
   bool running;
   _Atomic unsigned news;
@@ -58,8 +58,9 @@ struct lm_client {
   } passed[4];
   bool leaving;
 
-  lm_bytes in;                /* the thread's own, down to the end */
-  double heard, told, looked; /* lm_seconds() of: the last bytes, the last heartbeat, the last turn */
+  lm_bytes in; /* the thread's own, down to the end */
+  double last_received, last_heartbeat,
+      last_turn; /* lm_seconds() of: the last bytes, the last heartbeat, the last turn */
 };
 
 /* All with the lock held. begin gives the place for end, which sends what the socket takes and leaves the rest to the
@@ -67,9 +68,9 @@ struct lm_client {
 size_t lm_client_begin(lm_client *c, lm_message kind);
 lm_status lm_client_end(lm_client *c, size_t at);
 /* A message of a call this rank is in, or was. */
-void lm_client_tell(lm_client *c, lm_message kind, uint32_t group, const lm_ticket *ticket);
+void lm_client_report(lm_client *c, lm_message kind, uint32_t group, const lm_ticket *ticket);
 /* Waits until something changes or `until`, 50 ms at most. */
-void lm_client_doze(lm_client *c, double until);
+void lm_client_wait_briefly(lm_client *c, double until);
 /* The first one counts. */
 void lm_client_take_cause(lm_client *c, const lm_failure *failure);
 void lm_client_note_left(lm_client *c, lm_reader *fields);

@@ -29,7 +29,7 @@ const lm_failure *lm_client_fail(lm_client *c, const lm_failure *failure, double
     size_t at = lm_client_begin(c, LM_M_FAIL);
     lm_put_failure(&c->out, failure);
     if (lm_client_end(c, at) == LM_OK)
-      while (!lm_client_cause(c) && c->fd >= 0 && lm_seconds() < until) lm_client_doze(c, until);
+      while (!lm_client_cause(c) && c->fd >= 0 && lm_seconds() < until) lm_client_wait_briefly(c, until);
   }
   lm_client_take_cause(c, failure);
   pthread_mutex_unlock(&c->lock);
@@ -39,7 +39,7 @@ const lm_failure *lm_client_fail(lm_client *c, const lm_failure *failure, double
 const lm_failure *lm_client_await(lm_client *c, unsigned news, double seconds) {
   double until = lm_seconds() + seconds;
   pthread_mutex_lock(&c->lock);
-  while (!lm_client_cause(c) && lm_client_news(c) == news && lm_seconds() < until) lm_client_doze(c, until);
+  while (!lm_client_cause(c) && lm_client_news(c) == news && lm_seconds() < until) lm_client_wait_briefly(c, until);
   pthread_mutex_unlock(&c->lock);
   return lm_client_cause(c);
 }
@@ -98,7 +98,7 @@ void lm_client_passed(lm_client *c, uint32_t group, const lm_ticket *ticket) {
 
 void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket) {
   pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0) lm_client_tell(c, LM_M_WAITING, group, ticket); /* without a store there is nobody to tell */
+  if (c->fd >= 0) lm_client_report(c, LM_M_WAITING, group, ticket); /* without a store there is nobody to tell */
   pthread_mutex_unlock(&c->lock);
 }
 

@@ -47,7 +47,7 @@ static void client_forget(lm_client *c, lm_question *q) {
   if (*at) *at = q->next;
 }
 
-static lm_status answer(lm_client *c, lm_question *q, const lm_patience *p) {
+static lm_status answer(lm_client *c, lm_question *q, const lm_deadline *p) {
   lm_status status = LM_OK;
   while (!q->done) {
     if (c->fd < 0) {
@@ -62,7 +62,7 @@ static lm_status answer(lm_client *c, lm_question *q, const lm_patience *p) {
       if (checked != LM_OK) status = checked;
     }
     if (status != LM_OK) break;
-    if (!q->done) lm_client_doze(c, p->deadline + 0.001);
+    if (!q->done) lm_client_wait_briefly(c, p->deadline + 0.001);
   }
   if (status == LM_OK && q->found && !q->data)
     status = lm_fail(LM_E_OOM, "out of memory: %zu bytes of the store", q->n);
@@ -91,7 +91,7 @@ lm_status lm_client_forget(lm_client *c, uint32_t group) {
 
 /* Of a key, with `more` behind it. The answer is in q, its data yours, also after an error. */
 static lm_status ask_of_key(lm_client *c, lm_message kind, const char *key, const void *more, size_t n,
-                            const lm_patience *p, lm_question *q) {
+                            const lm_deadline *p, lm_question *q) {
   lm_status status = LM_OK;
   *q = (lm_question){0};
   pthread_mutex_lock(&c->lock);
@@ -106,7 +106,7 @@ done:
   return status;
 }
 
-lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_patience *p, bool *found, void **data,
+lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_deadline *p, bool *found, void **data,
                         size_t *n) {
   lm_question q;
   lm_status status = ask_of_key(c, LM_M_GET, key, &(uint8_t){wait}, 1, p, &q);
@@ -120,7 +120,7 @@ lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_patie
   return status;
 }
 
-lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_patience *p, int64_t *out) {
+lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_deadline *p, int64_t *out) {
   lm_question q;
   lm_status status = ask_of_key(c, LM_M_ADD, key, &delta, sizeof delta, p, &q);
   *out = q.data ? strtoll(q.data, NULL, 10) : 0;
@@ -141,7 +141,7 @@ void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const 
   lm_put_u32(&c->out, (uint32_t)n);
   for (int i = 0; i < n; i++) lm_put_u32(&c->out, (uint32_t)ranks[i]);
   if (lm_client_end(c, at) == LM_OK)
-    while (!q.done && c->fd >= 0 && lm_seconds() < until) lm_client_doze(c, until);
+    while (!q.done && c->fd >= 0 && lm_seconds() < until) lm_client_wait_briefly(c, until);
   client_forget(c, &q);
   pthread_mutex_unlock(&c->lock);
   lm_reader reply = lm_reader_of(q.data, q.n);

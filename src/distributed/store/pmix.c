@@ -11,7 +11,7 @@ lm_status lm_pmix_put(const char *key, const char *value) {
   return lm_pmix_is_there();
 }
 
-lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_patience *p) {
+lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_deadline *p) {
   (void)key, (void)value, (void)capacity, (void)p;
   return lm_pmix_is_there();
 }
@@ -201,7 +201,7 @@ static lm_status pmix_ask(const char *key, question **out) {
   return status;
 }
 
-lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_patience *p) {
+lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_deadline *p) {
   question *q = NULL;
   pthread_mutex_lock(&lock);
   lm_status status = pmix_begin();

@@ -41,8 +41,8 @@ void lm_put_member(lm_bytes *b, const lm_member *m) {
   lm_put_text(b, m->host_id);
   lm_put_text(b, m->unix_address);
   lm_put_text(b, m->tcp_address);
-  lm_put_u32(b, m->cards.n);
-  for (uint32_t i = 0; i < m->cards.n; i++) lm_put_u64(b, m->cards.id[i]);
+  lm_put_u32(b, m->gpu_ids.n);
+  for (uint32_t i = 0; i < m->gpu_ids.n; i++) lm_put_u64(b, m->gpu_ids.id[i]);
 }
 
 void lm_get_member(lm_reader *r, lm_member *out) {
@@ -50,10 +50,10 @@ void lm_get_member(lm_reader *r, lm_member *out) {
   lm_get_text(r, out->host_id, sizeof out->host_id);
   lm_get_text(r, out->unix_address, sizeof out->unix_address);
   lm_get_text(r, out->tcp_address, sizeof out->tcp_address);
-  out->cards.n = lm_get_u32(r);
-  if (out->cards.n > LM_DEVICE_MAX) {
-    out->cards.n = 0;
+  out->gpu_ids.n = lm_get_u32(r);
+  if (out->gpu_ids.n > LM_DEVICE_MAX) {
+    out->gpu_ids.n = 0;
     r->failed = true;
   }
-  for (uint32_t i = 0; i < out->cards.n; i++) out->cards.id[i] = lm_get_u64(r);
+  for (uint32_t i = 0; i < out->gpu_ids.n; i++) out->gpu_ids.id[i] = lm_get_u64(r);
 }

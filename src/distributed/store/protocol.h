@@ -44,14 +44,14 @@ typedef enum lm_message {
 
 /* The cards a rank may use with nccl, by numbers made from what is theirs alone: that of its device, where it has
  * chosen one, else all it sees, of which it takes the one of its place on the host. */
-typedef struct lm_cards {
+typedef struct lm_gpu_ids {
   uint32_t n;
   uint64_t id[LM_DEVICE_MAX];
-} lm_cards;
+} lm_gpu_ids;
 
 typedef struct lm_member {
   char host[64], host_id[64], unix_address[LM_ADDRESS_MAX], tcp_address[LM_ADDRESS_MAX];
-  lm_cards cards; /* none: it sees none, or has no nccl, or does not offer it */
+  lm_gpu_ids gpu_ids; /* none: it sees none, or has no nccl, or does not offer it */
 } lm_member;
 void lm_put_member(lm_bytes *b, const lm_member *m);
 void lm_get_member(lm_reader *r, lm_member *out);

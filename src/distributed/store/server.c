@@ -14,7 +14,7 @@
 #include "base/thread.h"
 #include "distributed/store/server_private.h"
 
-enum { EVENTS = 256, MOST_PENDING = 1024 };
+enum { EVENTS = 256, MAX_PENDING = 1024 };
 
 /* All servers of the process, whose threads end by themselves. */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -44,9 +44,9 @@ static void server_keep_time(lm_server *s, bool released) {
   server_expire(s, &s->pending);
   server_expire(s, &s->closing);
   if (s->listener >= 0 && s->listen_at > 0 && s->listen_at <= s->now) lm_server_listen(s, true);
-  if (s->silence_at > 0 && s->silence_at <= s->now) lm_server_silence(s);
-  if (s->pulse_at <= s->now) lm_server_pulse(s);
-  if (s->held.kind && s->held_until <= s->now) lm_server_held(s);
+  if (s->silence_at > 0 && s->silence_at <= s->now) lm_server_check_silent(s);
+  if (s->pulse_at <= s->now) lm_server_send_heartbeat(s);
+  if (s->held.kind && s->held_until <= s->now) lm_server_publish_held(s);
   if (released) lm_server_abandoned(s);
 }
 
@@ -56,7 +56,7 @@ static void server_dispose(lm_server *s) {
   if (s->listener >= 0) close(s->listener);
   close(s->epoll);
   lm_server_free_keys(s);
-  lm_server_free_seats(s);
+  lm_server_free_members(s);
 }
 
 static void server_let_go(lm_server *s) {
@@ -76,9 +76,9 @@ static void *server_run(void *arg) {
   struct epoll_event events[EVENTS];
   pthread_setname_np(pthread_self(), "lm-store");
   for (;;) {
-    int patience = server_milliseconds_to_next(s);
-    int n = epoll_wait(s->epoll, events, EVENTS, patience);
-    double late = lm_seconds() - s->now - patience * 1e-3;
+    int deadline = server_milliseconds_to_next(s);
+    int n = epoll_wait(s->epoll, events, EVENTS, deadline);
+    double late = lm_seconds() - s->now - deadline * 1e-3;
     s->now = lm_seconds();
     /* This process was stopped for a while: nobody is to blame for what it did not hear. */
     if (late > 0.5)
@@ -96,8 +96,8 @@ static void *server_run(void *arg) {
     if (atomic_load(&s->stopped)) break;
     bool heard_all = n < EVENTS, released = atomic_load(&s->released);
     if (heard_all) server_keep_time(s, released);
-    lm_conns_settle(s);
-    if (heard_all && released && lm_server_over(s)) break;
+    lm_conns_end_round(s);
+    if (heard_all && released && lm_server_is_done(s)) break;
   }
   lm_log(LM_LOG_DIST, "store %s ends", s->address);
   server_dispose(s);
@@ -132,8 +132,8 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   lm_server *s = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   s->wake = s->epoll = s->listener = -1;
-  s->seats = lm_calloc((size_t)config->size, sizeof *s->seats);
-  if (!s->seats) TRY(LM_E_OOM);
+  s->member_table = lm_calloc((size_t)config->size, sizeof *s->member_table);
+  if (!s->member_table) TRY(LM_E_OOM);
   s->size = config->size;
   s->generation = config->generation;
   s->key = config->key;
@@ -142,7 +142,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   s->pulse_at = s->now;
   /* Strays may have no more than half of the process's descriptors. */
   getrlimit(RLIMIT_NOFILE, &files);
-  s->most_pending = files.rlim_cur / 2 < MOST_PENDING ? (int)(files.rlim_cur / 2) : MOST_PENDING;
+  s->max_pending = files.rlim_cur / 2 < MAX_PENDING ? (int)(files.rlim_cur / 2) : MAX_PENDING;
   atomic_init(&s->references, 2);
   TRY(lm_net_listen(config->host, config->port, &s->listener, s->address));
   s->wake = lm_wakeup_fd_new();
@@ -168,7 +168,7 @@ done:
     if (s->listener >= 0) close(s->listener);
     if (s->epoll >= 0) close(s->epoll);
     if (s->wake >= 0) close(s->wake);
-    lm_free(s->seats);
+    lm_free(s->member_table);
     lm_free(s);
   }
   return status;

@@ -13,23 +13,24 @@ static bool server_has_call(const lm_member_call *p) { return p->ticket.what[0] 
 /* ---- do they agree */
 
 /* The member's call in this group, if it is known to be in (or to have been in) the one of that number. */
-static const lm_member_call *call_in(const lm_seat *seat, uint32_t group, uint64_t seq) {
-  for (int i = 0; i < seat->n_open; i++)
-    if (seat->open[i].group == group && seat->open[i].ticket.seq == seq) return &seat->open[i];
+static const lm_member_call *call_in(const lm_server_member *member, uint32_t group, uint64_t seq) {
+  for (int i = 0; i < member->n_open; i++)
+    if (member->open[i].group == group && member->open[i].ticket.seq == seq) return &member->open[i];
   for (int i = 0; i < LM_PASSED; i++)
-    if (seat->passed[i].group == group && seat->passed[i].ticket.seq == seq && server_has_call(&seat->passed[i]))
-      return &seat->passed[i];
-  const lm_member_call *last = &seat->last;
+    if (member->passed[i].group == group && member->passed[i].ticket.seq == seq && server_has_call(&member->passed[i]))
+      return &member->passed[i];
+  const lm_member_call *last = &member->last;
   return last->group == group && last->ticket.seq == seq && server_has_call(last) ? last : NULL;
 }
 
-static bool waits_in(const lm_seat *seat, const lm_member_call *p) {
-  return p >= seat->open && p < seat->open + seat->n_open;
+static bool waits_in(const lm_server_member *member, const lm_member_call *p) {
+  return p >= member->open && p < member->open + member->n_open;
 }
 
 static void server_show(const lm_server *s, int rank, const lm_member_call *p, lm_party *out) {
-  *out = (lm_party){.rank = rank, .standing = waits_in(&s->seats[rank], p) ? LM_WAITS : LM_CAME, .call = p->ticket};
-  snprintf(out->host, sizeof out->host, "%s", s->seats[rank].who.host);
+  *out =
+      (lm_party){.rank = rank, .standing = waits_in(&s->member_table[rank], p) ? LM_WAITS : LM_CAME, .call = p->ticket};
+  snprintf(out->host, sizeof out->host, "%s", s->member_table[rank].who.host);
 }
 
 /* Somebody's ticket has one hash and somebody's the other. The odd one is whoever differs from the most or, with as
@@ -37,16 +38,16 @@ static void server_show(const lm_server *s, int rank, const lm_member_call *p, l
 static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, uint64_t other) {
   int n[2] = {0, 0}, first[2] = {-1, -1};
   for (int r = 0; r < s->size; r++) {
-    const lm_member_call *p = call_in(&s->seats[r], group, seq);
+    const lm_member_call *p = call_in(&s->member_table[r], group, seq);
     if (!p || (p->ticket.hash != hash && p->ticket.hash != other)) continue;
     int side = p->ticket.hash == other;
     if (n[side]++ == 0) first[side] = r;
   }
   int odd = n[0] == n[1] ? first[0] < first[1] : n[1] < n[0];
-  const lm_member_call *p = call_in(&s->seats[first[odd]], group, seq);
+  const lm_member_call *p = call_in(&s->member_table[first[odd]], group, seq);
   lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, first[odd], "", n[0] == n[1] ? first[!odd] : -1);
   server_show(s, first[odd], p, &failure.who);
-  server_show(s, first[!odd], call_in(&s->seats[first[!odd]], group, seq), &failure.other);
+  server_show(s, first[!odd], call_in(&s->member_table[first[!odd]], group, seq), &failure.other);
   snprintf(failure.where, sizeof failure.where, "%s", p->ticket.where);
   if (n[0] == n[1] && n[0] + n[1] < s->size)
     lm_server_hold(s, &failure);
@@ -56,13 +57,13 @@ static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t
 
 /* Member `rank` has told of a call: does anybody who waits contradict? */
 static void compare(lm_server *s, int rank, uint32_t group, uint64_t seq) {
-  const lm_member_call *mine = call_in(&s->seats[rank], group, seq);
+  const lm_member_call *mine = call_in(&s->member_table[rank], group, seq);
   if (s->cause.kind || seq == 0 || !mine) return;
   for (int r = 0; r < s->size; r++) {
-    const lm_seat *seat = &s->seats[r];
-    const lm_member_call *p = r == rank ? NULL : call_in(seat, group, seq);
+    const lm_server_member *member = &s->member_table[r];
+    const lm_member_call *p = r == rank ? NULL : call_in(member, group, seq);
     if (!p || p->ticket.hash == mine->ticket.hash) continue;
-    if (!waits_in(seat, p) && !waits_in(&s->seats[rank], mine)) continue;
+    if (!waits_in(member, p) && !waits_in(&s->member_table[rank], mine)) continue;
     server_mismatch(s, group, seq, mine->ticket.hash, p->ticket.hash);
     return;
   }
@@ -78,23 +79,24 @@ static bool read_call(lm_server *s, lm_reader *r, lm_member_call *out) {
 }
 
 /* The last call, which keeps the time when it was first heard of. */
-static void remember(lm_seat *seat, const lm_member_call *p) {
-  const lm_ticket *a = &seat->last.ticket, *b = &p->ticket;
-  bool same = seat->last.group == p->group && a->seq == b->seq && a->hash == b->hash && strcmp(a->where, b->where) == 0;
-  double since = seat->last.since;
-  seat->last = *p;
-  if (same) seat->last.since = since;
+static void remember(lm_server_member *member, const lm_member_call *p) {
+  const lm_ticket *a = &member->last.ticket, *b = &p->ticket;
+  bool same =
+      member->last.group == p->group && a->seq == b->seq && a->hash == b->hash && strcmp(a->where, b->where) == 0;
+  double since = member->last.since;
+  member->last = *p;
+  if (same) member->last.since = since;
 }
 
 static bool hear_of_call(lm_server *s, lm_conn *c, lm_reader *r, bool passed) {
-  lm_seat *seat = &s->seats[c->rank];
+  lm_server_member *member = &s->member_table[c->rank];
   lm_member_call p;
   if (!read_call(s, r, &p)) return false;
-  if (!server_has_call(&p) || seat->left) return true;
+  if (!server_has_call(&p) || member->left) return true;
   if (passed)
-    seat->passed[seat->n_passed++ % LM_PASSED] = p;
+    member->passed[member->n_passed++ % LM_PASSED] = p;
   else
-    remember(seat, &p);
+    remember(member, &p);
   compare(s, c->rank, p.group, p.ticket.seq);
   return true;
 }
@@ -103,26 +105,26 @@ bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) { return hear_of_ca
 bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) { return hear_of_call(s, c, r, true); }
 
 bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
-  lm_seat *seat = &s->seats[c->rank];
+  lm_server_member *member = &s->member_table[c->rank];
   lm_member_call p;
   if (!read_call(s, r, &p)) return false;
-  if (seat->left) return true;
-  remember(seat, &p);
-  lm_member_call *at = seat->open, *end = seat->open + seat->n_open;
+  if (member->left) return true;
+  remember(member, &p);
+  lm_member_call *at = member->open, *end = member->open + member->n_open;
   while (at < end && at->group != p.group) at++;
   if (at == end) {
-    if (seat->n_open == OPEN_MAX) return false;
-    if (seat->n_open == seat->capacity) {
-      int capacity = seat->capacity ? 2 * seat->capacity : 4;
-      lm_member_call *grown = lm_realloc(seat->open, (size_t)capacity * sizeof *grown);
+    if (member->n_open == OPEN_MAX) return false;
+    if (member->n_open == member->capacity) {
+      int capacity = member->capacity ? 2 * member->capacity : 4;
+      lm_member_call *grown = lm_realloc(member->open, (size_t)capacity * sizeof *grown);
       if (!grown) {
         lm_conn_no_memory(s, c);
         return true;
       }
-      seat->open = grown;
-      seat->capacity = capacity;
+      member->open = grown;
+      member->capacity = capacity;
     }
-    at = &seat->open[seat->n_open++];
+    at = &member->open[member->n_open++];
   } else if (at->ticket.seq > 0 && p.ticket.seq == 0) {
     return true; /* a send or receive beside a collective, which is the one to compare */
   }
@@ -132,13 +134,13 @@ bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
 }
 
 bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r) {
-  lm_seat *seat = &s->seats[c->rank];
+  lm_server_member *member = &s->member_table[c->rank];
   uint32_t group = lm_get_u32(r);
   uint64_t seq = lm_get_u64(r); /* a send or receive may be over while the collective beside it is not */
   if (!lm_reader_done(r)) return false;
-  for (int i = 0; i < seat->n_open; i++)
-    if (seat->open[i].group == group && seat->open[i].ticket.seq == seq) {
-      seat->open[i] = seat->open[--seat->n_open];
+  for (int i = 0; i < member->n_open; i++)
+    if (member->open[i].group == group && member->open[i].ticket.seq == seq) {
+      member->open[i] = member->open[--member->n_open];
       break;
     }
   return true;
@@ -146,22 +148,22 @@ bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r) {
 
 /* ---- who is missing */
 
-static bool has_come(const lm_seat *seat, uint32_t group, uint64_t seq) {
-  for (int i = 0; i < seat->n_open; i++)
-    if (seat->open[i].group == group && seat->open[i].ticket.seq >= seq) return true;
-  return seat->last.group == group && seat->last.ticket.seq >= seq && server_has_call(&seat->last);
+static bool has_come(const lm_server_member *member, uint32_t group, uint64_t seq) {
+  for (int i = 0; i < member->n_open; i++)
+    if (member->open[i].group == group && member->open[i].ticket.seq >= seq) return true;
+  return member->last.group == group && member->last.ticket.seq >= seq && server_has_call(&member->last);
 }
 
 static void put_absent(const lm_server *s, int rank, lm_bytes *out) {
-  const lm_seat *seat = &s->seats[rank];
-  const lm_member_call *open = NULL, *at = &seat->last;
+  const lm_server_member *member = &s->member_table[rank];
+  const lm_member_call *open = NULL, *at = &member->last;
   lm_party party = {.rank = rank, .standing = LM_NO_CALL};
-  for (int i = 0; i < seat->n_open; i++)
-    if (!open || seat->open[i].since > open->since) open = &seat->open[i];
-  if (!seat->joined) {
+  for (int i = 0; i < member->n_open; i++)
+    if (!open || member->open[i].since > open->since) open = &member->open[i];
+  if (!member->joined) {
     party.standing = LM_NOT_JOINED;
-  } else if (seat->left || seat->died) {
-    party.standing = seat->left ? LM_HAS_LEFT : LM_HAS_DIED;
+  } else if (member->left || member->died) {
+    party.standing = member->left ? LM_HAS_LEFT : LM_HAS_DIED;
   } else if (open) {
     party.standing = LM_WAITS;
     at = open;
@@ -172,7 +174,7 @@ static void put_absent(const lm_server *s, int rank, lm_bytes *out) {
     party.call = at->ticket;
     party.seconds = s->now - at->since;
   }
-  snprintf(party.host, sizeof party.host, "%s", seat->who.host);
+  snprintf(party.host, sizeof party.host, "%s", member->who.host);
   lm_put_party(out, &party);
 }
 
@@ -198,9 +200,9 @@ bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r) {
     uint32_t rank = all ? i : lm_get_u32(r);
     sense = rank < (uint32_t)s->size;
     if (!sense) break;
-    if (!s->seats[rank].joined)
+    if (!s->member_table[rank].joined)
       not_joined[late++] = (int)rank;
-    else if (!all && (seq == 0 || !has_come(&s->seats[rank], group, seq)))
+    else if (!all && (seq == 0 || !has_come(&s->member_table[rank], group, seq)))
       ranks[absent++] = (int)rank;
   }
   sense = sense && lm_reader_done(r);

@@ -96,7 +96,7 @@ static void conn_flush(lm_server *s, lm_conn *c) {
 }
 
 void lm_conn_free(lm_server *s, lm_conn *c) {
-  if (c->waits > 0) lm_server_wait_no_more(s, c);
+  if (c->waits > 0) lm_server_cancel_waits(s, c);
   conn_leave_list(c);
   if (c->fd >= 0) close(c->fd);
   lm_free(c->auth);
@@ -106,14 +106,14 @@ void lm_conn_free(lm_server *s, lm_conn *c) {
 }
 
 /* In the order in which they went: of several deaths the first is the cause. */
-static void conn_bury_gone(lm_server *s) {
+static void conn_reap_gone(lm_server *s) {
   for (lm_conn *c = s->gone.first, *next; c; c = next) {
     bool tell = c->rank >= 0 && c->as != LM_FAILURE_DIED && !c->out.failed;
     if (c->rank >= 0) lm_server_lost(s, c);
     next = c->next;
     if (tell) { /* it lives, and hears why */
       c->gone = false;
-      if (c->waits > 0) lm_server_wait_no_more(s, c);
+      if (c->waits > 0) lm_server_cancel_waits(s, c);
       lm_conn_close_gently(s, c);
     } else if (!c->dirty) { /* else once it is off the list of those that have something to send */
       lm_conn_free(s, c);
@@ -121,7 +121,7 @@ static void conn_bury_gone(lm_server *s) {
   }
 }
 
-void lm_conns_settle(lm_server *s) {
+void lm_conns_end_round(lm_server *s) {
   while (s->dirty || s->gone.first) {
     while (s->dirty) {
       lm_conn *c = s->dirty;
@@ -129,7 +129,7 @@ void lm_conns_settle(lm_server *s) {
       c->dirty = false;
       if (!c->gone && !c->watches_out) conn_flush(s, c);
     }
-    conn_bury_gone(s);
+    conn_reap_gone(s);
   }
 }
 
@@ -147,7 +147,7 @@ static bool conn_handle(lm_server *s, lm_conn *c, lm_message kind, lm_reader *r)
     case LM_M_WAITING: return lm_server_waiting(s, c, r);
     case LM_M_RESUMED: return lm_server_resumed(s, c, r);
     case LM_M_MISSING: return lm_server_missing(s, c, r);
-    case LM_M_FAIL: return lm_server_told(s, c, r);
+    case LM_M_FAIL: return lm_server_fail(s, c, r);
     case LM_M_GOODBYE: return lm_server_goodbye(s, c, r);
     default: return false;
   }
@@ -270,7 +270,7 @@ void lm_server_accept(lm_server *s) {
     } else if (fd < 0) {
       return;
     } else {
-      if (s->pending.n >= s->most_pending) conn_drop_oldest(s);
+      if (s->pending.n >= s->max_pending) conn_drop_oldest(s);
       conn_admit(s, fd); /* without memory it is closed: it will come again */
     }
   }

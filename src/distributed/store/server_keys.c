@@ -194,7 +194,7 @@ bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r) {
   return true;
 }
 
-void lm_server_wait_no_more(lm_server *s, lm_conn *c) {
+void lm_server_cancel_waits(lm_server *s, lm_conn *c) {
   for (int i = 0; i < LM_KEY_SLOTS && c->waits > 0; i++)
     for (lm_entry **p = &s->slots[i]; *p;) {
       lm_entry *e = *p;

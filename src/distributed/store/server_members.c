@@ -27,18 +27,18 @@ void lm_server_publish(lm_server *s, const lm_failure *failure) {
   s->cause = *failure;
   s->cause_at = s->now;
   s->held.kind = LM_FAILURE_NONE;
-  lm_seat *seat = &s->seats[failure->who.rank];
-  if (seat->joined) snprintf(s->cause.who.host, sizeof s->cause.who.host, "%s", seat->who.host);
+  lm_server_member *member = &s->member_table[failure->who.rank];
+  if (member->joined) snprintf(s->cause.who.host, sizeof s->cause.who.host, "%s", member->who.host);
   lm_log(LM_LOG_DIST, "store: %s", lm_failure_text(&s->cause, text, sizeof text));
   for (int r = 0; r < s->size; r++)
-    if (s->seats[r].conn && !s->seats[r].left) send_failure(s, s->seats[r].conn);
+    if (s->member_table[r].conn && !s->member_table[r].left) send_failure(s, s->member_table[r].conn);
 }
 
 /* What the store itself found out about a rank. */
 static void server_found_failure(lm_server *s, lm_failure_kind kind, int rank, const char *why) {
-  const lm_ticket *last = &s->seats[rank].last.ticket;
+  const lm_ticket *last = &s->member_table[rank].last.ticket;
   char here[64] = "";
-  if (!s->seats[rank].joined) gethostname(here, sizeof here - 1); /* rank 0, which is here */
+  if (!s->member_table[rank].joined) gethostname(here, sizeof here - 1); /* rank 0, which is here */
   lm_failure failure = lm_failure_of(kind, rank, here, -1);
   failure.who.call = *last;
   if (last->what[0]) failure.who.standing = LM_LAST_IN;
@@ -47,7 +47,7 @@ static void server_found_failure(lm_server *s, lm_failure_kind kind, int rank, c
   lm_server_publish(s, &failure);
 }
 
-bool lm_server_told(lm_server *s, lm_conn *c, lm_reader *r) {
+bool lm_server_fail(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_failure failure;
   lm_get_failure(r, &failure);
   if (!lm_reader_done(r) || failure.who.rank < 0 || failure.who.rank >= s->size) return false;
@@ -70,7 +70,7 @@ void lm_server_hold(lm_server *s, const lm_failure *failure) {
   s->held = *failure;
 }
 
-void lm_server_held(lm_server *s) {
+void lm_server_publish_held(lm_server *s) {
   lm_failure failure = s->held;
   lm_server_publish(s, &failure);
 }
@@ -81,10 +81,10 @@ static void send_welcome(lm_server *s) {
   lm_bytes b = {0};
   size_t at = lm_message_begin(&b, LM_M_WELCOME);
   lm_put_u32(&b, (uint32_t)s->size);
-  for (int r = 0; r < s->size; r++) lm_put_member(&b, &s->seats[r].who);
+  for (int r = 0; r < s->size; r++) lm_put_member(&b, &s->member_table[r].who);
   lm_message_end(&b, at);
   for (int r = 0; r < s->size; r++) {
-    lm_conn *c = s->seats[r].conn;
+    lm_conn *c = s->member_table[r].conn;
     if (!c) continue;
     lm_put(&c->out, b.data, b.n);
     c->out.failed |= b.failed;
@@ -108,11 +108,11 @@ static bool turn_away_early(lm_server *s, lm_conn *c) {
   return true;
 }
 
-static void seat_member(lm_server *s, lm_conn *c, int rank, const lm_member *who) {
-  lm_seat *seat = &s->seats[rank];
-  seat->joined = true;
-  seat->who = *who;
-  seat->conn = c;
+static void member_fill(lm_server *s, lm_conn *c, int rank, const lm_member *who) {
+  lm_server_member *member = &s->member_table[rank];
+  member->joined = true;
+  member->who = *who;
+  member->conn = c;
   c->rank = rank;
   c->state = LM_CONN_MEMBER;
   lm_conn_move(c, &s->members);
@@ -153,13 +153,13 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
              rank, size, s->size);
   } else if (rank >= (uint32_t)s->size) {
     snprintf(why, sizeof why, "rank %u is outside a world of %d; ranks count from 0 to %d", rank, s->size, s->size - 1);
-  } else if (s->seats[rank].joined) {
+  } else if (s->member_table[rank].joined) {
     snprintf(why, sizeof why,
              "rank %u is there already, from host %s, and was claimed again from host %s; each process needs a rank of "
              "its own, from 0 to %d",
-             rank, s->seats[rank].who.host, who.host, s->size - 1);
+             rank, s->member_table[rank].who.host, who.host, s->size - 1);
   } else {
-    seat_member(s, c, (int)rank, &who);
+    member_fill(s, c, (int)rank, &who);
     return true;
   }
   return refuse(s, c, why);
@@ -169,8 +169,8 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
 
 static void tell_left(lm_server *s, int rank, const char *fields, size_t n) {
   for (int r = 0; r < s->size; r++) {
-    lm_conn *c = s->seats[r].conn;
-    if (!c || r == rank || s->seats[r].left) continue;
+    lm_conn *c = s->member_table[r].conn;
+    if (!c || r == rank || s->member_table[r].left) continue;
     size_t at = lm_message_begin(&c->out, LM_M_LEFT);
     lm_put_u32(&c->out, (uint32_t)rank);
     lm_put(&c->out, fields, n);
@@ -180,12 +180,12 @@ static void tell_left(lm_server *s, int rank, const char *fields, size_t n) {
 }
 
 bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r) {
-  lm_seat *seat = &s->seats[c->rank];
+  lm_server_member *member = &s->member_table[c->rank];
   const char *fields = r->at;
   size_t bytes = (size_t)(r->end - r->at);
   lm_member_call last;
   uint32_t n = lm_get_u32(r);
-  if (n > GROUPS_MAX || seat->left) return false;
+  if (n > GROUPS_MAX || member->left) return false;
   for (uint32_t i = 0; i < n; i++) {
     lm_get_u32(r);
     lm_get_u64(r);
@@ -194,27 +194,27 @@ bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_get_ticket(r, &last.ticket);
   if (!lm_reader_done(r)) return false;
   last.since = s->now;
-  seat->last = last;
-  seat->left = true;
-  seat->n_open = 0;
+  member->last = last;
+  member->left = true;
+  member->n_open = 0;
   tell_left(s, c->rank, fields, bytes);
   if (!s->welcomed) server_found_failure(s, LM_FAILURE_LEFT, c->rank, "gave up before all had joined");
   return true;
 }
 
 void lm_server_lost(lm_server *s, lm_conn *c) {
-  lm_seat *seat = &s->seats[c->rank];
+  lm_server_member *member = &s->member_table[c->rank];
   int rank = c->rank;
-  seat->died = !seat->left;
-  seat->n_open = 0;
-  if (seat->died) server_found_failure(s, c->as, rank, c->why);
-  seat->conn = NULL;
+  member->died = !member->left;
+  member->n_open = 0;
+  if (member->died) server_found_failure(s, c->as, rank, c->why);
+  member->conn = NULL;
   c->rank = -1;
 }
 
 /* ---- health */
 
-void lm_server_pulse(lm_server *s) {
+void lm_server_send_heartbeat(lm_server *s) {
   for (lm_conn *c = s->members.first, *next; c; c = next) {
     next = c->next;
     lm_message_end(&c->out, lm_message_begin(&c->out, LM_M_PULSE));
@@ -224,20 +224,20 @@ void lm_server_pulse(lm_server *s) {
   s->pulse_at = s->now + (quarter > 0 && quarter < 1 ? quarter : 1);
 }
 
-void lm_server_silence(lm_server *s) {
+void lm_server_check_silent(lm_server *s) {
   double next = 0;
   for (int r = 0; r < s->size; r++) {
-    lm_seat *seat = &s->seats[r];
-    if (!seat->conn || seat->left) continue;
-    double until = seat->conn->heard + s->heartbeat_timeout;
-    bool was_frozen = seat->frozen;
-    seat->frozen = until <= s->now;
-    if (seat->frozen && !was_frozen) {
+    lm_server_member *member = &s->member_table[r];
+    if (!member->conn || member->left) continue;
+    double until = member->conn->heard + s->heartbeat_timeout;
+    bool was_frozen = member->frozen;
+    member->frozen = until <= s->now;
+    if (member->frozen && !was_frozen) {
       char why[64];
-      snprintf(why, sizeof why, "no sign of life for %.3g s", s->now - seat->conn->heard);
+      snprintf(why, sizeof why, "no sign of life for %.3g s", s->now - member->conn->heard);
       server_found_failure(s, LM_FAILURE_FROZEN, r, why);
     }
-    if (seat->frozen) until = s->now + s->heartbeat_timeout;
+    if (member->frozen) until = s->now + s->heartbeat_timeout;
     if (next <= 0 || until < next) next = until;
   }
   s->silence_at = next;
@@ -249,17 +249,17 @@ void lm_server_abandoned(lm_server *s) {
   server_found_failure(s, LM_FAILURE_LEFT, 0, "gave up before all had joined");
 }
 
-bool lm_server_over(const lm_server *s) {
+bool lm_server_is_done(const lm_server *s) {
   if (s->closing.n > 0) return false;
   for (int r = 0; r < s->size; r++)
-    if (s->seats[r].conn && !s->seats[r].left && !s->seats[r].frozen) return false;
+    if (s->member_table[r].conn && !s->member_table[r].left && !s->member_table[r].frozen) return false;
   /* Those who were only starting when it failed would wait in vain for a store. */
   bool late = s->listener >= 0 && s->joined > 0 && s->joined < s->size && s->cause.kind != LM_FAILURE_ABSENT;
   return !late || s->now > s->cause_at + linger;
 }
 
-void lm_server_free_seats(lm_server *s) {
-  for (int r = 0; r < s->size; r++) lm_free(s->seats[r].open);
-  lm_free(s->seats);
-  s->seats = NULL;
+void lm_server_free_members(lm_server *s) {
+  for (int r = 0; r < s->size; r++) lm_free(s->member_table[r].open);
+  lm_free(s->member_table);
+  s->member_table = NULL;
 }

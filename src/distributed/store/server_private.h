@@ -52,8 +52,8 @@ typedef struct lm_member_call { /* a call somebody is in */
 
 enum { LM_PASSED = 4 };
 
-typedef struct lm_seat { /* a rank */
-  lm_conn *conn;         /* while it is there */
+typedef struct lm_server_member { /* a rank */
+  lm_conn *conn;                  /* while it is there */
   bool joined, left, died, frozen;
   lm_member who;
   lm_member_call last;  /* the call entered last; seq 0 and no text: none */
@@ -61,7 +61,7 @@ typedef struct lm_seat { /* a rank */
   int n_open, capacity;
   lm_member_call passed[LM_PASSED]; /* calls it went on from before it met the others, the newest few */
   unsigned n_passed;
-} lm_seat;
+} lm_server_member;
 
 typedef struct lm_waiter {
   lm_conn *conn;
@@ -88,14 +88,14 @@ struct lm_server {
 
   /* the thread's own */
   int epoll, listener; /* listener: -1 once closed */
-  int size, generation, most_pending;
+  int size, generation, max_pending;
   lm_key key;
   double heartbeat_timeout;
   double now, pulse_at, listen_at, silence_at; /* lm_seconds(); listen_at 0: is listening */
   lm_conn_list pending, members, closing, gone;
   lm_conn *dirty;
   bool welcomed;
-  lm_seat *seats; /* [size] */
+  lm_server_member *member_table; /* [size] */
   int joined;
   char refusal[512]; /* why the last one that was turned away was; "" */
   lm_failure cause;  /* kind NONE: all is well */
@@ -123,7 +123,7 @@ void lm_conn_free(lm_server *s, lm_conn *c);
 /* What epoll says of it. */
 void lm_conn_serve(lm_server *s, lm_conn *c, uint32_t events);
 /* Ends a round: sends what there is to send, and takes leave of who is gone, which gives others something to hear. */
-void lm_conns_settle(lm_server *s);
+void lm_conns_end_round(lm_server *s);
 void lm_server_accept(lm_server *s);
 void lm_server_listen(lm_server *s, bool on); /* off: until s->listen_at */
 
@@ -132,17 +132,17 @@ void lm_server_listen(lm_server *s, bool on); /* off: until s->listen_at */
 /* server_members.c */
 bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r);
-bool lm_server_told(lm_server *s, lm_conn *c, lm_reader *r); /* FAIL */
+bool lm_server_fail(lm_server *s, lm_conn *c, lm_reader *r); /* FAIL */
 void lm_server_lost(lm_server *s, lm_conn *c);               /* a member's connection is gone */
 void lm_server_publish(lm_server *s, const lm_failure *failure);
 /* Published in a moment, unless the cause of it comes first. Of several it is a mismatch, best in the store's view. */
 void lm_server_hold(lm_server *s, const lm_failure *failure);
-void lm_server_pulse(lm_server *s);
-void lm_server_silence(lm_server *s); /* who has not been heard of */
-void lm_server_held(lm_server *s);    /* time is up for what was held back */
+void lm_server_send_heartbeat(lm_server *s);
+void lm_server_check_silent(lm_server *s); /* who has not been heard of */
+void lm_server_publish_held(lm_server *s); /* time is up for what was held back */
 void lm_server_abandoned(lm_server *s);
-bool lm_server_over(const lm_server *s); /* released, and nobody is there who needs it */
-void lm_server_free_seats(lm_server *s);
+bool lm_server_is_done(const lm_server *s); /* released, and nobody is there who needs it */
+void lm_server_free_members(lm_server *s);
 
 /* server_calls.c */
 bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r);
@@ -158,7 +158,7 @@ bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r);
 /* To a question of that number. */
 void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n);
-void lm_server_wait_no_more(lm_server *s, lm_conn *c);
+void lm_server_cancel_waits(lm_server *s, lm_conn *c);
 void lm_server_free_keys(lm_server *s);
 
 #endif

@@ -65,7 +65,7 @@ lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char 
   return lm_key_of(token && *token ? text : NULL, text, out);
 }
 
-lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_patience *p) {
+lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_deadline *p) {
   switch (l->by) {
     case LM_BY_ADDRESS: snprintf(host, LM_ADDRESS_MAX, "%s", l->host); return LM_OK;
     case LM_BY_TORCHRUN: return lm_torchrun_seen_from(l->torchrun, host, p); /* what all ranks reach */
@@ -231,7 +231,7 @@ static lm_status write_file(lm_locator *l, const char *text) {
   return status;
 }
 
-lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_patience *p) {
+lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_deadline *p) {
   char text[256];
   locate_word(at, text, sizeof text);
   switch (l->by) {
@@ -242,7 +242,7 @@ lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_pati
   }
 }
 
-lm_status lm_locator_find(const lm_locator *l, const char *token, lm_location *at, const lm_patience *p) {
+lm_status lm_locator_find(const lm_locator *l, const char *token, lm_location *at, const lm_deadline *p) {
   char text[256];
   struct stat info;
   bool held;

@@ -17,7 +17,7 @@ static void put_text(lm_bytes *b, const char *s) {
   lm_put(b, s, strlen(s));
 }
 
-static lm_status torchrun_reach(const char *address, const lm_patience *p, int *fd) {
+static lm_status torchrun_reach(const char *address, const lm_deadline *p, int *fd) {
   lm_status status = lm_net_connect(address, p, fd);
   if (status != LM_E_IO) return status;
   char which[LM_ADDRESS_MAX + 48];
@@ -25,17 +25,17 @@ static lm_status torchrun_reach(const char *address, const lm_patience *p, int *
   return lm_fail_in(status, which);
 }
 
-lm_status lm_torchrun_seen_from(const char *address, char host[LM_ADDRESS_MAX], const lm_patience *p) {
+lm_status lm_torchrun_seen_from(const char *address, char host[LM_ADDRESS_MAX], const lm_deadline *p) {
   int fd;
   lm_status status = torchrun_reach(address, p, &fd);
   if (status != LM_OK) return status;
-  status = lm_net_told_host(fd, address, host);
+  status = lm_net_configured_host(fd, address, host);
   close(fd);
   return status;
 }
 
 /* Connects, sends what is asked for `key` (and `value`, unless NULL), and waits until the key is there. */
-static lm_status torchrun_ask(const char *address, const char *key, const char *value, const lm_patience *p, int *fd) {
+static lm_status torchrun_ask(const char *address, const char *key, const char *value, const lm_deadline *p, int *fd) {
   lm_status status = LM_OK;
   lm_bytes b = {0};
   uint8_t reply = STOP_WAITING;
@@ -60,14 +60,14 @@ done:
   return status;
 }
 
-lm_status lm_torchrun_set(const char *address, const char *key, const char *value, const lm_patience *p) {
+lm_status lm_torchrun_set(const char *address, const char *key, const char *value, const lm_deadline *p) {
   int fd = -1;
   lm_status status = torchrun_ask(address, key, value, p, &fd);
   if (fd >= 0) close(fd);
   return status;
 }
 
-lm_status lm_torchrun_get(const char *address, const char *key, char *value, size_t capacity, const lm_patience *p) {
+lm_status lm_torchrun_get(const char *address, const char *key, char *value, size_t capacity, const lm_deadline *p) {
   lm_status status = LM_OK;
   lm_bytes b = {0};
   uint64_t n = 0;

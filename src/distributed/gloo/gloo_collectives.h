@@ -2,10 +2,10 @@
  * message, that of the engine if it was the engine's.
  *
  * Ranks are the group's; a `char *const *` has an entry a rank. Also read by C++. */
-#ifndef LM_GLOO_GLOO_ALGORITHMS_H
-#define LM_GLOO_GLOO_ALGORITHMS_H
+#ifndef LM_GLOO_GLOO_COLLECTIVES_H
+#define LM_GLOO_GLOO_COLLECTIVES_H
 
-#include "distributed/gloo/engine.h"
+#include "distributed/gloo/message_transport.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,10 +20,10 @@ typedef struct lm_fold {
   void (*into)(const struct lm_fold *fold, void *out, const void *a, const void *b, size_t n);
 } lm_fold;
 
-lm_status lm_shim_open(lm_engine *e, int rank, int size, lm_shim **out);
+lm_status lm_shim_open(lm_transport *e, int rank, int size, lm_shim **out);
 void lm_shim_close(lm_shim *s); /* before the engine; NULL is fine */
 
-/* Collectives, each between lm_engine_begin and lm_engine_end. */
+/* Collectives, each between lm_transport_begin and lm_transport_end. */
 
 lm_status lm_shim_all_reduce(lm_shim *s, void *data, size_t n, const lm_fold *fold);
 lm_status lm_shim_reduce(lm_shim *s, const void *in, void *out, size_t n, const lm_fold *fold, int root);

@@ -6,8 +6,8 @@
  * they were posted. Tickets are compared before data land.
  *
  * Also read by C++. */
-#ifndef LM_GLOO_ENGINE_H
-#define LM_GLOO_ENGINE_H
+#ifndef LM_GLOO_MESSAGE_TRANSPORT_H
+#define LM_GLOO_MESSAGE_TRANSPORT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,29 +21,29 @@ extern "C" {
 
 typedef struct lm_group lm_group;
 typedef struct lm_request lm_request;
-typedef struct lm_engine lm_engine;
+typedef struct lm_transport lm_transport;
 
-lm_status lm_engine_open(lm_group *g, lm_engine **out);
+lm_status lm_transport_open(lm_group *g, lm_transport **out);
 /* Says goodbye and closes the links; what was written still arrives. Nothing may be under way. NULL is fine. */
-void lm_engine_close(lm_engine *e);
+void lm_transport_close(lm_transport *e);
 
 /* Around a collective. begin fails at once in a world that has failed, or if a peer has already come to another call;
  * end follows a begin that succeeded, when all its messages are forgotten. */
-lm_status lm_engine_begin(lm_engine *e);
-void lm_engine_end(lm_engine *e);
+lm_status lm_transport_begin(lm_transport *e);
+void lm_transport_end(lm_transport *e);
 /* While this rank waits in a call that does not go through the engine: takes what has come, and fails if a peer came to
  * the call of this number with another one. */
-lm_status lm_engine_peek(lm_engine *e);
+lm_status lm_transport_peek(lm_transport *e);
 
 /* Posts a message; may wait for the link to come up, but not for the peer's call. peer -1, in recv: anyone. */
-lm_status lm_engine_send(lm_engine *e, int peer, uint64_t slot, const void *data, size_t bytes, lm_request **out);
-lm_status lm_engine_recv(lm_engine *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out);
+lm_status lm_transport_send(lm_transport *e, int peer, uint64_t slot, const void *data, size_t bytes, lm_request **out);
+lm_status lm_transport_recv(lm_transport *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out);
 /* Until it is done: received, or written so that its data may change. */
-lm_status lm_engine_wait(lm_engine *e, lm_request *r);
-lm_status lm_engine_look(lm_engine *e, lm_request *r, bool *done);
-int lm_engine_peer(const lm_request *r); /* of a receive that is done: who it was */
+lm_status lm_transport_wait(lm_transport *e, lm_request *r);
+lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done);
+int lm_transport_peer(const lm_request *r); /* of a receive that is done: who it was */
 /* Frees it; its data are not touched any more, done or not. NULL is fine. */
-void lm_engine_forget(lm_engine *e, lm_request *r);
+void lm_transport_forget(lm_transport *e, lm_request *r);
 
 #ifdef __cplusplus
 }

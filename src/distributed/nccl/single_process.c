@@ -10,7 +10,7 @@
 #include "distributed/nccl/nccl.h"
 
 typedef struct clique {
-  uint64_t cards; /* a bit for each of the driver's ordinals; rank 0 has the lowest */
+  uint64_t gpu_ids; /* a bit for each of the driver's ordinals; rank 0 has the lowest */
   int n;
   bool works;
   struct clique *next;
@@ -20,18 +20,18 @@ typedef struct clique {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static clique *known;
 
-static int place_of(uint64_t cards, int card) { return __builtin_popcountll(cards & ((1ull << card) - 1)); }
+static int place_of(uint64_t gpu_ids, int card) { return __builtin_popcountll(gpu_ids & ((1ull << card) - 1)); }
 
 /* With the lock. One that could not be made is kept too, and not tried again. */
-static clique *clique_of(uint64_t cards) {
+static clique *clique_of(uint64_t gpu_ids) {
   int ordinals[LM_DEVICE_MAX], n = 0;
   for (clique *q = known; q; q = q->next)
-    if (q->cards == cards) return q;
+    if (q->gpu_ids == gpu_ids) return q;
   for (int card = 0; card < LM_DEVICE_MAX; card++)
-    if (cards >> card & 1) ordinals[n++] = card;
+    if (gpu_ids >> card & 1) ordinals[n++] = card;
   clique *q = lm_calloc(1, sizeof *q + (size_t)n * sizeof *q->comm);
   if (!q) return NULL;
-  *q = (clique){.cards = cards, .n = n, .next = known};
+  *q = (clique){.gpu_ids = gpu_ids, .n = n, .next = known};
   known = q;
   lm_nccl_prepare();
   ncclResult_t result = ncclCommInitAll(q->comm, n, ordinals);
@@ -47,11 +47,11 @@ static clique *clique_of(uint64_t cards) {
 
 static ncclResult_t clique_enqueue(const clique *q, int n, lm_tensor *const *t, const cudaStream_t *stream, int root,
                                    bool reduce, ncclDataType_t type, ncclRedOp_t sum) {
-  int to = place_of(q->cards, lm_device_physical(t[root]->device));
+  int to = place_of(q->gpu_ids, lm_device_physical(t[root]->device));
   ncclResult_t result = ncclGroupStart();
   if (result != ncclSuccess) return result;
   for (int i = 0; i < n && result == ncclSuccess; i++) {
-    ncclComm_t comm = q->comm[place_of(q->cards, lm_device_physical(t[i]->device))];
+    ncclComm_t comm = q->comm[place_of(q->gpu_ids, lm_device_physical(t[i]->device))];
     result = reduce ? ncclReduce(t[i]->data, t[i]->data, (size_t)t[i]->numel, type, sum, to, comm, stream[i])
                     : ncclBroadcast(t[i]->data, t[i]->data, lm_nbytes(t[i]), ncclUint8, to, comm, stream[i]);
   }
@@ -62,7 +62,7 @@ static ncclResult_t clique_enqueue(const clique *q, int n, lm_tensor *const *t, 
 lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
   lm_status status = LM_OK;
   const char *who = reduce ? "reduce_add" : "broadcast";
-  uint64_t cards = 0;
+  uint64_t gpu_ids = 0;
   cudaStream_t stream[LM_DEVICE_MAX];
   ncclDataType_t type = ncclUint8;
   ncclRedOp_t sum = ncclSum;
@@ -70,8 +70,8 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
   if (n < 2 || n > LM_DEVICE_MAX || lm_graph_capturing()) return LM_OK;
   for (int i = 0; i < n; i++) {
     int card = LM_DEVICE_KIND(t[i]->device) == LM_CUDA ? lm_device_physical(t[i]->device) : -1;
-    if (card < 0 || card >= LM_DEVICE_MAX || cards >> card & 1) return LM_OK;
-    cards |= 1ull << card;
+    if (card < 0 || card >= LM_DEVICE_MAX || gpu_ids >> card & 1) return LM_OK;
+    gpu_ids |= 1ull << card;
   }
   if (reduce) {
     TRY(lm_nccl_type(who, (lm_dtype)t[0]->dtype, &type));
@@ -86,7 +86,7 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
   sigset_t signals;
   pthread_mutex_lock(&lock);
   lm_nccl_hold_signals(&signals);
-  clique *q = clique_of(cards);
+  clique *q = clique_of(gpu_ids);
   if (q && q->works) {
     ncclResult_t result = clique_enqueue(q, n, t, stream, root, reduce, type, sum);
     *taken = result == ncclSuccess;

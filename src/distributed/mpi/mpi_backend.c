@@ -1,6 +1,6 @@
 /* The group "mpi": CPU tensors between processes that mpirun started. Before data move, the ranks compare their
  * tickets; they all see the same outcome, so that MPI itself never gets two calls that do not fit. */
-#include "distributed/mpi/mpi_group.h"
+#include "distributed/mpi/mpi_backend.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -270,7 +270,7 @@ static int make_communicators(lm_mpi_job *job) {
   return code;
 }
 
-static lm_status connect(lm_group *g, const lm_mpi_place *places) {
+static lm_status connect(lm_group *g, const lm_mpi_rank_place *places) {
   lm_status status;
   lm_mpi_state *s = g->state;
   open_job *o = lm_calloc(1, sizeof *o + (size_t)g->size * sizeof *o->ranks);
@@ -306,7 +306,7 @@ static void mpi_close_group(lm_group *g) {
 
 static lm_status mpi_open_group(lm_group *g) {
   lm_status status;
-  lm_mpi_place *places = NULL;
+  lm_mpi_rank_place *places = NULL;
   lm_mpi_state *s = g->state = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   s->calls = s->messages = MPI_COMM_NULL;
@@ -315,7 +315,7 @@ static lm_status mpi_open_group(lm_group *g) {
   s->rounds = lm_malloc(2 * (size_t)g->size * sizeof *s->rounds);
   if (!s->rounds) TRY(LM_E_OOM);
   TRY(lm_mpi_messages_open(g, &s->posted));
-  TRY(lm_mpi_places(g, &places));
+  TRY(lm_mpi_rank_mapping(g, &places));
   TRY(lm_mpi_begin(g, places[g->rank].rank, places[g->rank].size));
   TRY(connect(g, places));
 done:

@@ -1,23 +1,23 @@
-/* The group "gloo": CPU tensors between processes, on one host or several. gloo's algorithms (gloo_algorithms.cc) over
- * our own links (engine.c); all_reduce within a host through shared memory (shared_memory_all_reduce.c). */
+/* The group "gloo": CPU tensors between processes, on one host or several. gloo's algorithms (gloo_collectives.cc) over
+ * our own links (message_transport.c); all_reduce within a host through shared memory (shared_memory_all_reduce.c). */
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/gloo/engine.h"
-#include "distributed/gloo/gloo_algorithms.h"
+#include "distributed/gloo/gloo_collectives.h"
+#include "distributed/gloo/message_transport.h"
 #include "distributed/gloo/reduce_scatter.h"
 #include "distributed/gloo/shared_memory_all_reduce.h"
 #include "distributed/group/backend.h"
 
 typedef struct state {
-  lm_engine *engine;
+  lm_transport *transport;
   lm_shim *shim;
   lm_local *local;  /* NULL: sockets */
   bool local_known; /* whether all ranks have agreed on that */
 } state;
 
 static lm_shim *shim_of(const lm_group *g) { return ((state *)g->state)->shim; }
-static lm_engine *engine_of(const lm_group *g) { return ((state *)g->state)->engine; }
+static lm_transport *transport_of(const lm_group *g) { return ((state *)g->state)->transport; }
 
 static void fold_into(const lm_fold *fold, void *out, const void *a, const void *b, size_t n) {
   lm_reduce_into((lm_dtype)fold->dtype, (lm_reduce_op)fold->op, out, a, b, n);
@@ -113,7 +113,7 @@ static lm_status gloo_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const
   lm_fold fold = fold_of(t, op);
   char **data = data_of(g, in);
   if (!data) return LM_E_OOM;
-  lm_status status = lm_ring_reduce_scatter(engine_of(g), g->rank, g->size, t->data, data, (size_t)t->numel, &fold);
+  lm_status status = lm_ring_reduce_scatter(transport_of(g), g->rank, g->size, t->data, data, (size_t)t->numel, &fold);
   if (status == LM_OK) lm_reduce_mean(g, t, op);
   lm_free(data);
   return status;
@@ -122,21 +122,21 @@ static lm_status gloo_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const
 /* ---- send and receive */
 
 static lm_status gloo_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
-  lm_engine *e = engine_of(g);
-  return sending ? lm_engine_send(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out)
-                 : lm_engine_recv(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out);
+  lm_transport *e = transport_of(g);
+  return sending ? lm_transport_send(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out)
+                 : lm_transport_recv(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out);
 }
 
 static lm_status gloo_finish(lm_group *g, lm_request *request, bool wait, bool *done, int *peer) {
-  lm_engine *e = engine_of(g);
+  lm_transport *e = transport_of(g);
   *done = true;
-  lm_status status = wait ? lm_engine_wait(e, request) : lm_engine_look(e, request, done);
+  lm_status status = wait ? lm_transport_wait(e, request) : lm_transport_test(e, request, done);
   if (status != LM_OK) *done = false;
-  if (*done) *peer = lm_engine_peer(request);
+  if (*done) *peer = lm_transport_peer(request);
   return status;
 }
 
-static void gloo_forget(lm_group *g, lm_request *request) { lm_engine_forget(engine_of(g), request); }
+static void gloo_forget(lm_group *g, lm_request *request) { lm_transport_forget(transport_of(g), request); }
 
 /* ---- opening and closing */
 
@@ -145,7 +145,7 @@ static void gloo_close_group(lm_group *g) {
   if (!s) return;
   lm_local_close(s->local);
   lm_shim_close(s->shim);
-  lm_engine_close(s->engine);
+  lm_transport_close(s->transport);
   lm_free(s);
   g->state = NULL;
 }
@@ -154,14 +154,14 @@ static lm_status gloo_open_group(lm_group *g) {
   lm_status status = LM_OK;
   state *s = g->state = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
-  TRY(lm_engine_open(g, &s->engine));
-  TRY(lm_shim_open(s->engine, g->rank, g->size, &s->shim));
+  TRY(lm_transport_open(g, &s->transport));
+  TRY(lm_shim_open(s->transport, g->rank, g->size, &s->shim));
 done:
   if (status != LM_OK) gloo_close_group(g);
   return status;
 }
 
-static lm_status gloo_look(lm_group *g) { return lm_engine_peek(engine_of(g)); }
+static lm_status gloo_test(lm_group *g) { return lm_transport_peek(transport_of(g)); }
 
 static const lm_group_table table = {
     .abi = LM_GROUP_ABI,
@@ -182,7 +182,7 @@ static const lm_group_table table = {
     .post = gloo_post,
     .finish = gloo_finish,
     .forget = gloo_forget,
-    .look = gloo_look,
+    .test = gloo_test,
 };
 
 LM_API lm_group_plugin_fn lm_group_plugin;

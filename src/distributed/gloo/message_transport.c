@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "distributed/gloo/engine_core.h"
+#include "distributed/gloo/message_transport_core.h"
 #include "distributed/group/peer_link.h"
 
 static const double SPIN = 50e-6;     /* seconds of looking again before sleeping */
@@ -18,38 +18,38 @@ static const double FAREWELL = 0.2;   /* for what is still to be written when cl
 static const double LEFT_GRACE = 0.3; /* for the cause to become known when a peer that is needed said goodbye */
 enum { POLL_MS = 20, READ_BUDGET = 16, FEW_LINKS = 8, PEEKS = 5 };
 
-static void engine_kick(lm_engine *e) {
+static void transport_wake(lm_transport *e) {
   if (e->polling) lm_wakeup_fd_signal(e->kick);
 }
 
 /* After anything that may have got a request done that another thread waits for. */
-static void engine_settle(lm_engine *e) {
+static void transport_finish_ready(lm_transport *e) {
   if (!e->finished) return;
   e->finished = false;
   if (e->waiting) pthread_cond_broadcast(&e->changed);
-  engine_kick(e);
+  transport_wake(e);
 }
 
-static void write_out(lm_engine *e, int peer) {
+static void write_out(lm_transport *e, int peer) {
   for (lm_out *out; (out = lm_wire_write(&e->wire[peer]));)
     if (out->head.kind == LM_WIRE_EAGER || out->head.kind == LM_WIRE_BODY)
-      lm_engine_finish(e, (lm_request *)out); /* it is a request's first member */
+      lm_transport_finish(e, (lm_request *)out); /* it is a request's first member */
 }
 
-static void read_in(lm_engine *e, int peer) {
+static void read_in(lm_transport *e, int peer) {
   lm_wire *w = &e->wire[peer];
   int budget = READ_BUDGET;
   for (lm_wire_event event; (event = lm_wire_read(w, &budget)) != LM_WIRE_IDLE;) {
     if (event == LM_WIRE_HEAD)
-      lm_engine_arrived(e, peer);
+      lm_transport_arrived(e, peer);
     else
-      lm_engine_landed(e, peer);
+      lm_transport_landed(e, peer);
   }
   if (w->state != LM_WIRE_OPEN) e->finished = true; /* who waits for it has to look */
 }
 
 /* All links, as far as they go without waiting. Whether anything moved. */
-static bool engine_pump(lm_engine *e) {
+static bool transport_progress(lm_transport *e) {
   bool moved = false;
   int open = 0;
   for (int p = 0; p < e->g->size; p++) {
@@ -63,40 +63,40 @@ static bool engine_pump(lm_engine *e) {
     moved |= w->moved != before || w->state != LM_WIRE_OPEN;
   }
   e->open = open;
-  engine_settle(e);
+  transport_finish_ready(e);
   return moved;
 }
 
 /* What was just queued for peer. */
-static void engine_push(lm_engine *e, int peer) {
+static void transport_push(lm_transport *e, int peer) {
   write_out(e, peer);
-  if (lm_wire_has_more(&e->wire[peer])) engine_kick(e);
-  engine_settle(e);
+  if (lm_wire_has_more(&e->wire[peer])) transport_wake(e);
+  transport_finish_ready(e);
 }
 
-static void engine_start_link(lm_engine *e, int peer, int fd) {
+static void transport_start_link(lm_transport *e, int peer, int fd) {
   lm_wire *w = &e->wire[peer];
   if (lm_wire_start(w, fd) != LM_OK) {
     w->no_memory = true;
     lm_wire_break(w, "the other side ran out of memory");
     return;
   }
-  engine_kick(e); /* it is to be polled as well */
-  engine_push(e, peer);
+  transport_wake(e); /* it is to be polled as well */
+  transport_push(e, peer);
 }
 
 static void accepted(void *ctx, int peer, int fd) {
-  lm_engine *e = ctx;
+  lm_transport *e = ctx;
   pthread_mutex_lock(&e->lock);
   if (peer <= e->g->rank || peer >= e->g->size || e->wire[peer].state != LM_WIRE_NONE)
     close(fd);
   else
-    engine_start_link(e, peer, fd);
+    transport_start_link(e, peer, fd);
   pthread_mutex_unlock(&e->lock);
 }
 
 /* Opens the link to a lower rank; a higher one calls. Gives the lock up meanwhile. */
-static lm_status engine_open_link(lm_engine *e, int peer) {
+static lm_status transport_open_link(lm_transport *e, int peer) {
   lm_wire *w = &e->wire[peer];
   if (peer >= e->g->rank || w->state != LM_WIRE_NONE) return LM_OK;
   w->state = LM_WIRE_CONNECTING;
@@ -106,7 +106,7 @@ static lm_status engine_open_link(lm_engine *e, int peer) {
   pthread_mutex_lock(&e->lock);
   w->state = LM_WIRE_NONE;
   if (fd >= 0) {
-    engine_start_link(e, peer, fd);
+    transport_start_link(e, peer, fd);
   } else if (status == LM_OK) { /* who needs it hears so from lm_group_check */
     w->state = LM_WIRE_LEFT;
     w->left_at = INFINITY;
@@ -115,7 +115,7 @@ static lm_status engine_open_link(lm_engine *e, int peer) {
 }
 
 /* Sleeps until there is something to do for anybody. */
-static void sleep_for_all(lm_engine *e, bool watch_cause) {
+static void sleep_for_all(lm_transport *e, bool watch_cause) {
   struct pollfd *fds = e->polled;
   int n = 0;
   fds[n++] = (struct pollfd){.fd = e->kick, .events = POLLIN};
@@ -136,21 +136,21 @@ static void sleep_for_all(lm_engine *e, bool watch_cause) {
 }
 
 /* Another thread polls. */
-static void sleep_beside(lm_engine *e) {
+static void sleep_beside(lm_transport *e) {
   e->waiting++;
   lm_cond_wait_until(&e->changed, &e->lock, lm_seconds() + POLL_MS * 1e-3);
   e->waiting--;
 }
 
 /* Whether r, or the collective it is of, cannot be done any more, and why. Gives the lock up to report it. */
-static lm_status trouble(lm_engine *e, const lm_request *r) {
-  bool collective = r->out.head.ticket.seq != 0, mismatch = r->spoiled || (collective && e->clashed);
+static lm_status trouble(lm_transport *e, const lm_request *r) {
+  bool collective = r->out.head.ticket.seq != 0, mismatch = r->spoiled || (collective && e->mismatched);
   int peer = -1, needed = r->from >= 0 ? r->from : r->peer;
   char how[sizeof e->wire[0].how] = "";
   lm_ticket theirs = {0};
   if (mismatch) {
-    peer = r->spoiled ? r->from : e->clash_peer;
-    theirs = r->spoiled ? r->theirs : e->clash;
+    peer = r->spoiled ? r->from : e->mismatch_peer;
+    theirs = r->spoiled ? r->theirs : e->mismatch_call;
   }
   for (int p = 0; p < e->g->size && peer < 0; p++) {
     const lm_wire *w = &e->wire[p];
@@ -170,8 +170,8 @@ static lm_status trouble(lm_engine *e, const lm_request *r) {
 
 /* ---- requests */
 
-static lm_status engine_new_request(lm_engine *e, bool sending, int peer, uint64_t slot, const void *data, size_t bytes,
-                                    lm_request **out) {
+static lm_status transport_new_request(lm_transport *e, bool sending, int peer, uint64_t slot, const void *data,
+                                       size_t bytes, lm_request **out) {
   lm_request *r = *out = lm_malloc(sizeof *r);
   if (!r) return LM_E_OOM;
   *r = (lm_request){.sending = sending, .peer = peer, .from = -1, .data = (char *)data, .bytes = bytes};
@@ -188,54 +188,55 @@ static lm_status unmake(lm_request **out, lm_status status) {
   return status;
 }
 
-lm_status lm_engine_send(lm_engine *e, int peer, uint64_t slot, const void *data, size_t bytes, lm_request **out) {
-  lm_status status = engine_new_request(e, true, peer, slot, data, bytes, out);
+lm_status lm_transport_send(lm_transport *e, int peer, uint64_t slot, const void *data, size_t bytes,
+                            lm_request **out) {
+  lm_status status = transport_new_request(e, true, peer, slot, data, bytes, out);
   if (status != LM_OK) return status;
   lm_request *r = *out;
   lm_wire *w = &e->wire[peer];
   uint64_t cost = lm_wire_cost(bytes);
   pthread_mutex_lock(&e->lock);
-  TRY(engine_open_link(e, peer));
+  TRY(transport_open_link(e, peer));
   if (bytes <= LM_EAGER_MAX && w->spent - w->repaid + cost <= LM_EAGER_WINDOW) {
     w->spent += cost;
-    lm_engine_put(e, peer, r, LM_WIRE_EAGER, true);
-  } else if (!lm_engine_take_ready(e, r)) {
+    lm_transport_put(e, peer, r, LM_WIRE_EAGER, true);
+  } else if (!lm_transport_take_ready(e, r)) {
     r->id = ++e->ids;
-    lm_engine_enlist(&e->offered, r);
-    lm_engine_put(e, peer, r, LM_WIRE_OFFER, false);
+    lm_transport_enlist(&e->offered, r);
+    lm_transport_put(e, peer, r, LM_WIRE_OFFER, false);
   }
-  engine_push(e, peer);
+  transport_push(e, peer);
 done:
   pthread_mutex_unlock(&e->lock);
   return status == LM_OK ? LM_OK : unmake(out, status);
 }
 
-lm_status lm_engine_recv(lm_engine *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out) {
-  lm_status status = engine_new_request(e, false, peer, slot, data, bytes, out);
+lm_status lm_transport_recv(lm_transport *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out) {
+  lm_status status = transport_new_request(e, false, peer, slot, data, bytes, out);
   if (status != LM_OK) return status;
   lm_request *r = *out;
   pthread_mutex_lock(&e->lock);
-  for (int p = peer < 0 ? 0 : peer; p < (peer < 0 ? e->g->rank : peer + 1); p++) TRY(engine_open_link(e, p));
-  if (!lm_engine_take_kept(e, r)) {
-    lm_engine_enlist(&e->posted, r);
+  for (int p = peer < 0 ? 0 : peer; p < (peer < 0 ? e->g->rank : peer + 1); p++) TRY(transport_open_link(e, p));
+  if (!lm_transport_take_kept(e, r)) {
+    lm_transport_enlist(&e->posted, r);
     /* In a collective the sizes are known: the sender need not offer first. */
-    if (r->out.head.ticket.seq && bytes > LM_EAGER_MAX) lm_engine_ask(e, r, peer);
+    if (r->out.head.ticket.seq && bytes > LM_EAGER_MAX) lm_transport_ask(e, r, peer);
   }
-  if (r->asked) engine_push(e, r->from >= 0 ? r->from : peer);
+  if (r->asked) transport_push(e, r->from >= 0 ? r->from : peer);
 done:
   pthread_mutex_unlock(&e->lock);
   return status == LM_OK ? LM_OK : unmake(out, status);
 }
 
-lm_status lm_engine_wait(lm_engine *e, lm_request *r) {
+lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
   lm_status status = LM_OK;
   bool may_spin = lm_group_may_spin(e->g), watch_cause = true;
   double spin_until = 0;
   pthread_mutex_lock(&e->lock);
   while (!r->done || r->spoiled) {
     TRY(trouble(e, r));
-    if (r->peer >= 0) TRY(engine_open_link(e, r->peer));
-    bool moved = engine_pump(e);
+    if (r->peer >= 0) TRY(transport_open_link(e, r->peer));
+    bool moved = transport_progress(e);
     if (r->done) continue;
     pthread_mutex_unlock(&e->lock);
     status = lm_group_check(e->g);
@@ -262,23 +263,23 @@ done:
   return status;
 }
 
-lm_status lm_engine_look(lm_engine *e, lm_request *r, bool *done) {
+lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done) {
   lm_status status = LM_OK;
   pthread_mutex_lock(&e->lock);
-  if (!r->done) engine_pump(e);
+  if (!r->done) transport_progress(e);
   *done = r->done && !r->spoiled;
   if (!*done) status = trouble(e, r);
   pthread_mutex_unlock(&e->lock);
   return status != LM_OK || *done ? status : lm_group_check(e->g);
 }
 
-int lm_engine_peer(const lm_request *r) { return r->sending ? r->peer : r->from; }
+int lm_transport_peer(const lm_request *r) { return r->sending ? r->peer : r->from; }
 
-void lm_engine_forget(lm_engine *e, lm_request *r) {
+void lm_transport_forget(lm_transport *e, lm_request *r) {
   if (!r) return;
   pthread_mutex_lock(&e->lock);
   int peer = r->from >= 0 ? r->from : r->peer;
-  lm_engine_delist(e, r);
+  lm_transport_delist(e, r);
   if (peer >= 0) {
     lm_wire *w = &e->wire[peer];
     if (r->out.queued && r->out.head.kind == LM_WIRE_EAGER && !r->out.done) w->spent -= lm_wire_cost(r->bytes);
@@ -288,7 +289,7 @@ void lm_engine_forget(lm_engine *e, lm_request *r) {
       w->into = NULL; /* the rest is dropped */
     }
     if (w->state == LM_WIRE_BROKEN) e->finished = true;
-    engine_settle(e);
+    transport_finish_ready(e);
   }
   pthread_mutex_unlock(&e->lock);
   lm_free(r);
@@ -296,27 +297,27 @@ void lm_engine_forget(lm_engine *e, lm_request *r) {
 
 /* ---- collectives */
 
-lm_status lm_engine_begin(lm_engine *e) {
+lm_status lm_transport_begin(lm_transport *e) {
   lm_status status = lm_group_check(e->g);
   if (status != LM_OK) return status;
   pthread_mutex_lock(&e->lock);
   e->call = *lm_group_ticket(e->g);
-  lm_engine_look_for_clash(e);
-  bool clashed = e->clashed;
-  if (clashed) e->call.seq = 0;
-  int peer = e->clash_peer;
-  lm_ticket theirs = e->clash;
+  lm_transport_find_mismatch(e);
+  bool mismatched = e->mismatched;
+  if (mismatched) e->call.seq = 0;
+  int peer = e->mismatch_peer;
+  lm_ticket theirs = e->mismatch_call;
   pthread_mutex_unlock(&e->lock);
-  return clashed ? lm_group_mismatch(e->g, peer, &theirs) : LM_OK;
+  return mismatched ? lm_group_mismatch(e->g, peer, &theirs) : LM_OK;
 }
 
-void lm_engine_end(lm_engine *e) {
+void lm_transport_end(lm_transport *e) {
   pthread_mutex_lock(&e->lock);
   e->call.seq = 0;
   pthread_mutex_unlock(&e->lock);
 }
 
-lm_status lm_engine_peek(lm_engine *e) {
+lm_status lm_transport_peek(lm_transport *e) {
   lm_status status = LM_OK;
   const lm_ticket *ours = lm_group_ticket(e->g);
   lm_ticket theirs;
@@ -326,8 +327,8 @@ lm_status lm_engine_peek(lm_engine *e) {
     /* What a lower rank has sent may still wait for this one to open the link. */
     e->peeks = e->peeked == ours->seq ? e->peeks + 1 : 1;
     e->peeked = ours->seq;
-    for (int p = 0; p < e->g->rank && e->peeks == PEEKS; p++) TRY(engine_open_link(e, p));
-    engine_pump(e);
+    for (int p = 0; p < e->g->rank && e->peeks == PEEKS; p++) TRY(transport_open_link(e, p));
+    transport_progress(e);
     for (const lm_kept *k = e->kept; k && peer < 0; k = k->next) {
       theirs = k->head.ticket;
       if (theirs.seq == ours->seq && theirs.hash != ours->hash) peer = k->peer;
@@ -340,9 +341,9 @@ done:
 
 /* ---- opening and closing */
 
-static void destroy(lm_engine *e) {
+static void destroy(lm_transport *e) {
   for (int p = 0; p < e->g->size; p++) lm_wire_close(&e->wire[p]);
-  lm_engine_drop_kept(e);
+  lm_transport_drop_kept(e);
   if (e->kick >= 0) close(e->kick);
   pthread_cond_destroy(&e->changed);
   pthread_mutex_destroy(&e->lock);
@@ -350,9 +351,9 @@ static void destroy(lm_engine *e) {
   lm_free(e);
 }
 
-lm_status lm_engine_open(lm_group *g, lm_engine **out) {
+lm_status lm_transport_open(lm_group *g, lm_transport **out) {
   lm_status status = LM_OK;
-  lm_engine *e = *out = lm_calloc(1, sizeof *e + (size_t)g->size * sizeof e->wire[0]);
+  lm_transport *e = *out = lm_calloc(1, sizeof *e + (size_t)g->size * sizeof e->wire[0]);
   if (!e) return LM_E_OOM;
   e->g = g;
   e->last = &e->kept;
@@ -380,7 +381,7 @@ static bool on_its_way(int fd) {
   return ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
-static void engine_say_goodbye(lm_engine *e) {
+static void transport_send_goodbye(lm_transport *e) {
   double deadline = lm_seconds() + (lm_group_failed(e->g) ? 0 : FAREWELL);
   for (int p = 0; p < e->g->size; p++) e->wire[p].leaving = true;
   for (;;) {
@@ -401,11 +402,11 @@ static void engine_say_goodbye(lm_engine *e) {
   }
 }
 
-void lm_engine_close(lm_engine *e) {
+void lm_transport_close(lm_transport *e) {
   if (!e) return;
   lm_link_accept(e->g, NULL, NULL);
   pthread_mutex_lock(&e->lock);
-  engine_say_goodbye(e);
+  transport_send_goodbye(e);
   pthread_mutex_unlock(&e->lock);
   destroy(e);
 }

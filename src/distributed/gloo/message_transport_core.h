@@ -1,11 +1,11 @@
 /* The engine's own: what it keeps, and the matching of messages with requests. Callers hold its lock. */
-#ifndef LM_GLOO_ENGINE_CORE_H
-#define LM_GLOO_ENGINE_CORE_H
+#ifndef LM_GLOO_MESSAGE_TRANSPORT_CORE_H
+#define LM_GLOO_MESSAGE_TRANSPORT_CORE_H
 
 #include <poll.h>
 #include <pthread.h>
 
-#include "distributed/gloo/engine.h"
+#include "distributed/gloo/message_transport.h"
 #include "distributed/gloo/wire.h"
 
 struct lm_request {
@@ -31,7 +31,7 @@ typedef struct lm_kept {
   char data[];
 } lm_kept;
 
-struct lm_engine {
+struct lm_transport {
   lm_group *g;
   pthread_mutex_t lock;
   pthread_cond_t changed; /* for those who wait while another one polls */
@@ -44,9 +44,9 @@ struct lm_engine {
   lm_kept *kept, **last; /* in the order of arrival */
   uint64_t ids;          /* given to offers so far */
   lm_ticket call;        /* the collective that runs; seq 0: none */
-  bool clashed;          /* a peer came to another one: */
-  int clash_peer;
-  lm_ticket clash;
+  bool mismatched;       /* a peer came to another one: */
+  int mismatch_peer;
+  lm_ticket mismatch_call;
   uint64_t peeked; /* the collective that was last waited for outside of the engine, */
   int peeks;       /* and how often it was peeked for */
   bool finished;   /* some request is done since the last look */
@@ -56,23 +56,23 @@ struct lm_engine {
 
 /* ---- match_messages.c */
 
-void lm_engine_enlist(lm_request **list, lm_request *r); /* `posted` or `offered` */
-void lm_engine_delist(lm_engine *e, lm_request *r);
-void lm_engine_finish(lm_engine *e, lm_request *r);
-void lm_engine_drop_kept(lm_engine *e);
+void lm_transport_enlist(lm_request **list, lm_request *r); /* `posted` or `offered` */
+void lm_transport_delist(lm_transport *e, lm_request *r);
+void lm_transport_finish(lm_transport *e, lm_request *r);
+void lm_transport_drop_kept(lm_transport *e);
 /* Queues a message of r's for a peer. data: its data follow. */
-void lm_engine_put(lm_engine *e, int peer, lm_request *r, lm_wire_kind kind, bool data);
+void lm_transport_put(lm_transport *e, int peer, lm_request *r, lm_wire_kind kind, bool data);
 /* A receive says that it wants its data. */
-void lm_engine_ask(lm_engine *e, lm_request *r, int peer);
+void lm_transport_ask(lm_transport *e, lm_request *r, int peer);
 
 /* A head came from peer: says where its data go. */
-void lm_engine_arrived(lm_engine *e, int peer);
+void lm_transport_arrived(lm_transport *e, int peer);
 /* All its data are there. */
-void lm_engine_landed(lm_engine *e, int peer);
+void lm_transport_landed(lm_transport *e, int peer);
 /* A new receive looks through what has come already; a new send, whether it has been asked for. */
-bool lm_engine_take_kept(lm_engine *e, lm_request *r);
-bool lm_engine_take_ready(lm_engine *e, lm_request *r);
+bool lm_transport_take_kept(lm_transport *e, lm_request *r);
+bool lm_transport_take_ready(lm_transport *e, lm_request *r);
 /* A collective begins: has anybody come to another one already? That is then the clash. */
-void lm_engine_look_for_clash(lm_engine *e);
+void lm_transport_find_mismatch(lm_transport *e);
 
 #endif

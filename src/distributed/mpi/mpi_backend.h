@@ -1,6 +1,6 @@
 /* What the parts of the group "mpi" share. */
-#ifndef LM_MPI_MPI_GROUP_H
-#define LM_MPI_MPI_GROUP_H
+#ifndef LM_MPI_MPI_BACKEND_H
+#define LM_MPI_MPI_BACKEND_H
 
 #include "distributed/mpi/runtime.h"
 

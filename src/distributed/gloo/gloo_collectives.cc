@@ -1,4 +1,4 @@
-#include "distributed/gloo/gloo_algorithms.h"
+#include "distributed/gloo/gloo_collectives.h"
 
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -54,23 +54,23 @@ struct Pair : gloo::transport::Pair {
 /* Requests under way, waited for in the order in which they were posted. */
 class Requests {
  public:
-  explicit Requests(lm_engine *engine) : engine_(engine) {}
+  explicit Requests(lm_transport *message_transport) : message_transport_(message_transport) {}
   Requests(const Requests &) = delete;
   ~Requests() {
-    for (; first_ < all_.size(); first_++) lm_engine_forget(engine_, all_[first_]);
+    for (; first_ < all_.size(); first_++) lm_transport_forget(message_transport_, all_[first_]);
   }
   void add(lm_request *r) {
     try {
       all_.push_back(r);
     } catch (...) {
-      lm_engine_forget(engine_, r);
+      lm_transport_forget(message_transport_, r);
       throw;
     }
   }
   void wait() {
     if (first_ == all_.size()) throw Failure(lm_fail(LM_E_STATE, "gloo: waits for a message that was never posted"));
-    check(lm_engine_wait(engine_, all_[first_]));
-    lm_engine_forget(engine_, all_[first_++]);
+    check(lm_transport_wait(message_transport_, all_[first_]));
+    lm_transport_forget(message_transport_, all_[first_++]);
     if (first_ == all_.size()) {
       all_.clear();
       first_ = 0;
@@ -78,7 +78,7 @@ class Requests {
   }
 
  private:
-  lm_engine *engine_;
+  lm_transport *message_transport_;
   std::vector<lm_request *> all_;
   size_t first_ = 0;
 };
@@ -86,29 +86,32 @@ class Requests {
 /* A buffer of gloo's: one piece of memory, or several that look like one. */
 class Buffer : public gloo::transport::UnboundBuffer {
  public:
-  Buffer(lm_engine *engine, void *data, size_t bytes)
-      : UnboundBuffer(data, bytes), engine_(engine), sends_(engine), recvs_(engine) {}
+  Buffer(lm_transport *message_transport, void *data, size_t bytes)
+      : UnboundBuffer(data, bytes),
+        message_transport_(message_transport),
+        sends_(message_transport),
+        recvs_(message_transport) {}
 
   /* Parts end to end, part r starting at offset starts[r]. Where gloo's algorithms copy this rank's own part
    * themselves they do so at ptr + starts[rank]: ptr is chosen such that this is where the part lies. */
-  Buffer(lm_engine *engine, int rank, std::vector<char *> parts, std::vector<size_t> starts, size_t bytes)
+  Buffer(lm_transport *message_transport, int rank, std::vector<char *> parts, std::vector<size_t> starts, size_t bytes)
       : UnboundBuffer(reinterpret_cast<void *>(reinterpret_cast<uintptr_t>(parts[rank]) - starts[rank]), bytes),
-        engine_(engine),
+        message_transport_(message_transport),
         parts_(std::move(parts)),
         starts_(std::move(starts)),
-        sends_(engine),
-        recvs_(engine) {}
+        sends_(message_transport),
+        recvs_(message_transport) {}
 
   void send(int peer, uint64_t slot, size_t offset, size_t n) override {
     lm_request *r = nullptr;
     n = length(offset, n);
-    check(lm_engine_send(engine_, peer, slot, at(offset), n, &r));
+    check(lm_transport_send(message_transport_, peer, slot, at(offset), n, &r));
     sends_.add(r);
   }
   void recv(int peer, uint64_t slot, size_t offset, size_t n) override {
     lm_request *r = nullptr;
     n = length(offset, n);
-    check(lm_engine_recv(engine_, peer, slot, at(offset), n, &r));
+    check(lm_transport_recv(message_transport_, peer, slot, at(offset), n, &r));
     recvs_.add(r);
   }
   void recv(std::vector<int>, uint64_t, size_t, size_t) override { throw Failure(Pair::unused()); }
@@ -133,28 +136,30 @@ class Buffer : public gloo::transport::UnboundBuffer {
     return parts_[part] + (offset - starts_[part]);
   }
 
-  lm_engine *engine_;
+  lm_transport *message_transport_;
   std::vector<char *> parts_;
   std::vector<size_t> starts_;
   Requests sends_, recvs_;
 };
 
 struct Transport : gloo::transport::Context {
-  Transport(lm_engine *engine, int rank, int size) : Context(rank, size), engine(engine), pair(new Pair) {
+  Transport(lm_transport *message_transport, int rank, int size)
+      : Context(rank, size), message_transport(message_transport), pair(new Pair) {
     setTimeout(milliseconds(0));
   }
   std::unique_ptr<gloo::transport::Pair> &getPair(int) override { return pair; }
   std::unique_ptr<gloo::transport::Pair> &createPair(int) override { return pair; }
   std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void *data, size_t bytes) override {
-    return std::unique_ptr<gloo::transport::UnboundBuffer>(new Buffer(engine, data, bytes));
+    return std::unique_ptr<gloo::transport::UnboundBuffer>(new Buffer(message_transport, data, bytes));
   }
-  lm_engine *engine;
+  lm_transport *message_transport;
   std::unique_ptr<gloo::transport::Pair> pair;
 };
 
 struct Context : gloo::Context {
-  Context(lm_engine *engine, int rank, int size) : gloo::Context(rank, size), engine(engine) {
-    transportContext_ = std::make_shared<Transport>(engine, rank, size);
+  Context(lm_transport *message_transport, int rank, int size)
+      : gloo::Context(rank, size), message_transport(message_transport) {
+    transportContext_ = std::make_shared<Transport>(message_transport, rank, size);
   }
   /* Parts of one size, or of these sizes. */
   std::unique_ptr<gloo::transport::UnboundBuffer> parts(char *const *data, size_t bytes) const {
@@ -168,9 +173,9 @@ struct Context : gloo::Context {
       total += bytes[r];
     }
     return std::unique_ptr<gloo::transport::UnboundBuffer>(
-        new Buffer(engine, rank, std::vector<char *>(data, data + size), std::move(starts), total));
+        new Buffer(message_transport, rank, std::vector<char *>(data, data + size), std::move(starts), total));
   }
-  lm_engine *engine;
+  lm_transport *message_transport;
 };
 
 template <class F>
@@ -213,11 +218,11 @@ struct lm_shim {
 /* What f does is the group's current collective. */
 template <class F>
 static lm_status collective(lm_shim *s, F f) noexcept {
-  lm_engine *engine = s->context->engine;
-  lm_status status = lm_engine_begin(engine);
+  lm_transport *message_transport = s->context->message_transport;
+  lm_status status = lm_transport_begin(message_transport);
   if (status != LM_OK) return status;
   status = guarded(f);
-  lm_engine_end(engine);
+  lm_transport_end(message_transport);
   return status;
 }
 
@@ -228,12 +233,13 @@ static lm_status collective_from_root(lm_shim *s, F f) noexcept {
   return collective(s, [=] {
     constexpr uint64_t slot = 1; /* none of gloo's */
     const Context &context = *s->context;
-    Requests told(context.engine), heard(context.engine);
+    Requests told(context.message_transport), heard(context.message_transport);
     lm_request *r = nullptr;
     if (context.size > 1) {
-      check(lm_engine_send(context.engine, (context.rank + 1) % context.size, slot, nullptr, 0, &r));
+      check(lm_transport_send(context.message_transport, (context.rank + 1) % context.size, slot, nullptr, 0, &r));
       told.add(r);
-      check(lm_engine_recv(context.engine, (context.rank + context.size - 1) % context.size, slot, nullptr, 0, &r));
+      check(lm_transport_recv(context.message_transport, (context.rank + context.size - 1) % context.size, slot,
+                              nullptr, 0, &r));
       heard.add(r);
     }
     f();
@@ -244,7 +250,7 @@ static lm_status collective_from_root(lm_shim *s, F f) noexcept {
   });
 }
 
-lm_status lm_shim_open(lm_engine *e, int rank, int size, lm_shim **out) {
+lm_status lm_shim_open(lm_transport *e, int rank, int size, lm_shim **out) {
   *out = nullptr;
   return guarded([=] { *out = new lm_shim{std::make_shared<Context>(e, rank, size)}; });
 }

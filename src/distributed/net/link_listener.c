@@ -1,4 +1,4 @@
-#include "distributed/net/incoming.h"
+#include "distributed/net/link_listener.h"
 
 #include <poll.h>
 #include <string.h>
@@ -26,16 +26,16 @@ void lm_incoming_close(lm_incoming *l) {
   if (!l->key) return;
   if (l->unix_listener >= 0) close(l->unix_listener);
   if (l->tcp_listener >= 0) close(l->tcp_listener);
-  for (int i = 0; i < l->nguests; i++) {
-    close(l->guests[i]->fd);
-    lm_free(l->guests[i]);
+  for (int i = 0; i < l->nhandshakes; i++) {
+    close(l->handshakes[i]->fd);
+    lm_free(l->handshakes[i]);
   }
-  for (lm_parked *p = l->parked, *next; p; p = next) {
+  for (lm_pending_link *p = l->pending_links, *next; p; p = next) {
     next = p->next;
     close(p->fd);
     lm_free(p);
   }
-  for (lm_door *d = l->doors, *next; d; d = next) {
+  for (lm_listener *d = l->listeners, *next; d; d = next) {
     next = d->next;
     lm_free(d);
   }
@@ -46,10 +46,10 @@ void lm_incoming_close(lm_incoming *l) {
 /* ---- guests */
 
 static void dismiss(lm_incoming *l, int i, bool hang_up) {
-  if (hang_up) close(l->guests[i]->fd);
-  lm_free(l->guests[i]);
-  memmove(l->guests + i, l->guests + i + 1, (size_t)(l->nguests - i - 1) * sizeof *l->guests);
-  l->nguests--;
+  if (hang_up) close(l->handshakes[i]->fd);
+  lm_free(l->handshakes[i]);
+  memmove(l->handshakes + i, l->handshakes + i + 1, (size_t)(l->nhandshakes - i - 1) * sizeof *l->handshakes);
+  l->nhandshakes--;
 }
 
 static void let_in(lm_incoming *l, int listener) {
@@ -57,60 +57,60 @@ static void let_in(lm_incoming *l, int listener) {
     int fd;
     if (lm_net_accept(listener, l->dead_after, &fd) != LM_OK) l->full_until = lm_seconds() + full_pause;
     if (fd < 0) return;
-    if (l->nguests == LM_INCOMING_GUESTS) dismiss(l, 0, true);
-    lm_guest *guest = lm_malloc(sizeof *guest);
-    if (!guest || lm_auth_start(&guest->auth, fd, l->key) != LM_OK) {
-      lm_free(guest);
+    if (l->nhandshakes == LM_INCOMING_HANDSHAKES) dismiss(l, 0, true);
+    lm_handshake *handshake = lm_malloc(sizeof *handshake);
+    if (!handshake || lm_auth_start(&handshake->auth, fd, l->key) != LM_OK) {
+      lm_free(handshake);
       close(fd);
       continue;
     }
-    guest->fd = fd;
-    l->guests[l->nguests++] = guest;
+    handshake->fd = fd;
+    l->handshakes[l->nhandshakes++] = handshake;
   }
 }
 
 /* To its group, or aside until there is one. Takes fd over. */
-static void incoming_hand_over(lm_incoming *l, uint64_t at_door, int peer, int fd) {
+static void incoming_hand_over(lm_incoming *l, uint64_t listener_at, int peer, int fd) {
   pthread_mutex_lock(&l->lock);
-  lm_door *door = l->doors;
-  while (door && door->door != at_door) door = door->next;
-  if (door) {
-    if (peer < door->size)
-      door->fn(door->ctx, peer, fd);
+  lm_listener *listener_id = l->listeners;
+  while (listener_id && listener_id->listener_id != listener_at) listener_id = listener_id->next;
+  if (listener_id) {
+    if (peer < listener_id->size)
+      listener_id->fn(listener_id->ctx, peer, fd);
     else
       close(fd);
   } else {
-    lm_parked **at = &l->parked, *parked = lm_malloc(sizeof *parked);
+    lm_pending_link **at = &l->pending_links, *pending_links = lm_malloc(sizeof *pending_links);
     int same = 0;
-    for (; *at; at = &(*at)->next) same += (*at)->door == at_door;
-    if (!parked || same >= l->size) {
-      lm_free(parked);
+    for (; *at; at = &(*at)->next) same += (*at)->listener_id == listener_at;
+    if (!pending_links || same >= l->size) {
+      lm_free(pending_links);
       close(fd);
     } else {
-      *parked = (lm_parked){.door = at_door, .peer = peer, .fd = fd};
-      *at = parked;
+      *pending_links = (lm_pending_link){.listener_id = listener_at, .peer = peer, .fd = fd};
+      *at = pending_links;
     }
   }
   pthread_mutex_unlock(&l->lock);
 }
 
 /* False: it is no guest any more. */
-static bool serve_guest(lm_incoming *l, int i) {
-  lm_guest *guest = l->guests[i];
+static bool serve_handshake(lm_incoming *l, int i) {
+  lm_handshake *handshake = l->handshakes[i];
   bool done = false;
-  if (lm_auth_step(&guest->auth, guest->fd, &done) != LM_OK) {
+  if (lm_auth_step(&handshake->auth, handshake->fd, &done) != LM_OK) {
     lm_log(LM_LOG_DIST, "a stranger at the door: %s", lm_error());
     dismiss(l, i, true);
     return false;
   }
   if (!done) return true;
-  lm_reader r = lm_reader_of(lm_auth_hello(&guest->auth), guest->auth.hello_n);
-  uint64_t door = lm_get_u64(&r);
+  lm_reader r = lm_reader_of(lm_auth_hello(&handshake->auth), handshake->auth.hello_n);
+  uint64_t listener_id = lm_get_u64(&r);
   uint32_t peer = lm_get_u32(&r);
-  int fd = guest->fd;
+  int fd = handshake->fd;
   bool sense = lm_reader_done(&r) && peer < (uint32_t)l->size;
   dismiss(l, i, !sense);
-  if (sense) incoming_hand_over(l, door, (int)peer, fd);
+  if (sense) incoming_hand_over(l, listener_id, (int)peer, fd);
   return false;
 }
 
@@ -124,15 +124,15 @@ int lm_incoming_polls(lm_incoming *l, struct pollfd *polls) {
   short newcomers = lm_seconds() < l->full_until ? 0 : POLLIN;
   polls[0] = (struct pollfd){.fd = l->unix_listener, .events = newcomers};
   polls[1] = (struct pollfd){.fd = l->tcp_listener, .events = newcomers};
-  for (int i = 0; i < l->nguests; i++) polls[2 + i] = (struct pollfd){.fd = l->guests[i]->fd, .events = POLLIN};
-  return 2 + l->nguests;
+  for (int i = 0; i < l->nhandshakes; i++) polls[2 + i] = (struct pollfd){.fd = l->handshakes[i]->fd, .events = POLLIN};
+  return 2 + l->nhandshakes;
 }
 
 void lm_incoming_serve(lm_incoming *l, const struct pollfd *polls, int n) {
   double now = lm_seconds();
   for (int i = n - 3; i >= 0; i--) {
-    if (polls[2 + i].revents && !serve_guest(l, i)) continue;
-    if (now > l->guests[i]->auth.deadline) dismiss(l, i, true);
+    if (polls[2 + i].revents && !serve_handshake(l, i)) continue;
+    if (now > l->handshakes[i]->auth.deadline) dismiss(l, i, true);
   }
   for (int i = 0; i < 2; i++)
     if (polls[i].revents) let_in(l, polls[i].fd);
@@ -141,10 +141,10 @@ void lm_incoming_serve(lm_incoming *l, const struct pollfd *polls, int n) {
 /* ---- the groups' side */
 
 /* With the lock: those at doors that differ in their lowest `bits` alone go to fn, or are closed. */
-static void take_parked(lm_incoming *l, uint64_t door, int bits, lm_link_fn fn, int size, void *ctx) {
-  for (lm_parked **at = &l->parked; *at;) {
-    lm_parked *p = *at;
-    if (p->door >> bits != door >> bits) {
+static void take_pending_link(lm_incoming *l, uint64_t listener_id, int bits, lm_link_fn fn, int size, void *ctx) {
+  for (lm_pending_link **at = &l->pending_links; *at;) {
+    lm_pending_link *p = *at;
+    if (p->listener_id >> bits != listener_id >> bits) {
       at = &p->next;
       continue;
     }
@@ -157,32 +157,32 @@ static void take_parked(lm_incoming *l, uint64_t door, int bits, lm_link_fn fn, 
   }
 }
 
-lm_status lm_incoming_accept(lm_incoming *l, uint64_t at_door, int size, lm_link_fn fn, void *ctx) {
-  lm_door *door = NULL;
+lm_status lm_incoming_accept(lm_incoming *l, uint64_t listener_at, int size, lm_link_fn fn, void *ctx) {
+  lm_listener *listener_id = NULL;
   if (fn) {
-    door = lm_malloc(sizeof *door);
-    if (!door) return LM_E_OOM;
-    *door = (lm_door){.door = at_door, .size = size, .fn = fn, .ctx = ctx};
+    listener_id = lm_malloc(sizeof *listener_id);
+    if (!listener_id) return LM_E_OOM;
+    *listener_id = (lm_listener){.listener_id = listener_at, .size = size, .fn = fn, .ctx = ctx};
   }
   pthread_mutex_lock(&l->lock);
-  for (lm_door **at = &l->doors; *at; at = &(*at)->next)
-    if ((*at)->door == at_door) {
-      lm_door *old = *at;
+  for (lm_listener **at = &l->listeners; *at; at = &(*at)->next)
+    if ((*at)->listener_id == listener_at) {
+      lm_listener *old = *at;
       *at = old->next;
       lm_free(old);
       break;
     }
-  if (door) {
-    door->next = l->doors;
-    l->doors = door;
+  if (listener_id) {
+    listener_id->next = l->listeners;
+    l->listeners = listener_id;
   }
-  take_parked(l, at_door, 0, fn, size, ctx);
+  take_pending_link(l, listener_at, 0, fn, size, ctx);
   pthread_mutex_unlock(&l->lock);
   return LM_OK;
 }
 
-void lm_incoming_forget(lm_incoming *l, uint64_t door, int bits) {
+void lm_incoming_forget(lm_incoming *l, uint64_t listener_id, int bits) {
   pthread_mutex_lock(&l->lock);
-  take_parked(l, door, bits, NULL, 0, NULL);
+  take_pending_link(l, listener_id, bits, NULL, 0, NULL);
   pthread_mutex_unlock(&l->lock);
 }
