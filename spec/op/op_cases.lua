@@ -818,13 +818,13 @@ op("rms_norm_rows_backward", "grad x normalized_shape save_rstd weight eps",
   { grad = t { 2, 3, 70 }, x = t { 2, 3, 70 }, normalized_shape = { 70 }, save_rstd = pos { 2, 3, 1 }, weight = t { 70 } },
   bad = { { t { 3, 6 }, t { 3, 5 }, { 5 }, t { 3, 1 }, message = "rms_norm_rows_backward: grad has" },
     { t { 3, 6 }, t { 3, 6 }, { 6 }, t { 3 }, message = "rms_norm_rows_backward: save_rstd" } } })
-op("bag_sums", "index weight offsets each", "F.embedding_bag(index, weight, torch.arange(0, len(index), 2)[:len(offsets)], mode='mean' if means else 'sum', per_sample_weights=each)", {
+op("embedding_bag_sums", "index weight offsets each", "F.embedding_bag(index, weight, torch.arange(0, len(index), 2)[:len(offsets)], mode='mean' if means else 'sum', per_sample_weights=each)", {
   defaults = { each = none, means = false }, dtypes = false, -- offsets are integers; bags of other lengths: nn/rearranging_spec
   { index = i({ 2 }, 5), weight = t { 5, 4 }, offsets = n({ 1 }, 1, 1, true), each = t { 2 } },
   { index = i({ 2 }, 5), weight = t { 5, 83 }, offsets = n({ 1 }, 1, 1, true), means = true },
   bad = { { i({ 3 }, 5), t { 5, 4 }, n({ 1 }, 2, 3, true), message = "embedding_bag: offsets%[1%] has to be 1, where the first bag begins, is 2" },
     { n({ 2 }, 9, 10, true), t { 5, 4 }, n({ 1 }, 1, 2, true), message = "embedding_bag: index 9" },
-    { i({ 3 }, 5), t { 5, 4 }, n({ 1 }, 1, 2, true), t { 2 }, message = "bag_sums: each has to be float32 %[3%]" } } })
+    { i({ 3 }, 5), t { 5, 4 }, n({ 1 }, 1, 2, true), t { 2 }, message = "embedding_bag_sums: each has to be float32 %[3%]" } } })
 op("cosine_window", "n period a0 a1 a2", "a0 - a1 * torch.cos(torch.arange(n) * (2 * torch.pi / period)) + a2 * torch.cos(torch.arange(n) * (4 * torch.pi / period))", {
   defaults = { a2 = 0 }, strided = false, dtypes = false, grad = false,
   { n = 7, period = 7, a0 = 0.5, a1 = 0.5 }, { n = 600, period = 599, a0 = 0.42, a1 = 0.5, a2 = 0.08 }, { n = 0, period = 1, a0 = 1, a1 = 0 },

@@ -131,8 +131,8 @@ static lm_tensor *ids_of(lm_op_id id, const void *args, int64_t *size) {
     const lm_embedding_args *a = args;
     ids = a->index;
     *size = a->weight->size[0];
-  } else if (id == LM_OP_bag_sums) {
-    const lm_bag_sums_args *a = args;
+  } else if (id == LM_OP_embedding_bag_sums) {
+    const lm_embedding_bag_sums_args *a = args;
     ids = a->index;
     *size = a->weight->size[0];
   } else if (id == LM_OP_one_hot) {
@@ -222,7 +222,7 @@ void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t giv
     const bool hidden = op->inner && !o->name;
     if (!hidden && lm_is_scripts_call(L, 0, fn) && !is_noted_layer(L, fn)) warn_of_dim(L, fn, g.first);
   }
-  const bool in_bags = id == LM_OP_bag_sums;
+  const bool in_bags = id == LM_OP_embedding_bag_sums;
   if (id == LM_OP_one_hot && !lm_is_scripts_call(L, 0, op->name)) return;
   if (has_range) {
     warn_of_ids(L, in_bags ? "embedding_bag" : op->name, r, (double)size, id != LM_OP_embedding && !in_bags);

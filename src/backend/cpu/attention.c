@@ -5,8 +5,8 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/attention.h"
-#include "backend/cpu/isa/matmul/few_rows.h"
 #include "backend/cpu/isa/matmul/panels.h"
+#include "backend/cpu/isa/matmul/skinny_gemm.h"
 #include "device/alloc.h"
 
 /* Queries and keys of a block, whose scores stay in the second cache, and elements from one query's to the next one's:
@@ -99,19 +99,19 @@ static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t 
  * would take longer. */
 static void multiply_few(int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
                          int64_t ldb, bool turned, double beta, void *c, int64_t ldc) {
-  LM_ISA_PICK(lm_few_rows_loops)
-      ->product[LM_F32](&(lm_few_rows){.m = m,
-                                       .n = n,
-                                       .k = k,
-                                       .x = a,
-                                       .b = b,
-                                       .c = c,
-                                       .x_row = lda,
-                                       .ldb = ldb,
-                                       .ldc = ldc,
-                                       .turned = turned,
-                                       .alpha = (float)alpha,
-                                       .beta = (float)beta});
+  LM_ISA_PICK(lm_skinny_gemm_loops)
+      ->product[LM_F32](&(lm_skinny_gemm_job){.m = m,
+                                              .n = n,
+                                              .k = k,
+                                              .x = a,
+                                              .b = b,
+                                              .c = c,
+                                              .x_row = lda,
+                                              .ldb = ldb,
+                                              .ldc = ldc,
+                                              .turned = turned,
+                                              .alpha = (float)alpha,
+                                              .beta = (float)beta});
 }
 
 /* Scores of queries from i and packed keys from j on, or NULL: of few queries and the keys as they lie, in the block's
@@ -143,25 +143,25 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
 /* ---- forward */
 
 /* What a thread works in. */
-typedef struct forward_room {
+typedef struct forward_scratch {
   size_t scores, keys, packed, values, stats, all; /* bytes, and of all of them */
-} forward_room;
+} forward_scratch;
 
-static forward_room forward_room_of(const attention *t) {
-  forward_room r = {.scores = (size_t)(QUERIES * LINE) * t->each,
-                    .keys = panels_of(t, t->width, KEYS),
-                    .packed = panels_of(t, KEYS, t->value_width),
-                    .values = (size_t)(SPAN * t->value_width) * t->each,
-                    .stats = SPAN * t->each};
+static forward_scratch forward_scratch_of(const attention *t) {
+  forward_scratch r = {.scores = (size_t)(QUERIES * LINE) * t->each,
+                       .keys = panels_of(t, t->width, KEYS),
+                       .packed = panels_of(t, KEYS, t->value_width),
+                       .values = (size_t)(SPAN * t->value_width) * t->each,
+                       .stats = SPAN * t->each};
   r.all = (r.scores + r.keys + r.packed + r.values + 2 * r.stats + 63) / 64 * 64;
   return r;
 }
 
 /* Queries from i to `end`. */
-static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t end, char *room, lm_tensor *out,
+static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t end, char *scratch, lm_tensor *out,
                    char *norms) {
-  const forward_room r = forward_room_of(t);
-  char *scores = room, *keys = scores + r.scores, *packed = keys + r.keys, *values = packed + r.packed;
+  const forward_scratch r = forward_scratch_of(t);
+  char *scores = scratch, *keys = scores + r.scores, *packed = keys + r.keys, *values = packed + r.packed;
   char *most = values + r.values, *sum = most + r.stats;
   int64_t last = t->causal ? smaller(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
   bool few = t->dtype == LM_F32 && end - i <= FEW;
@@ -211,16 +211,16 @@ lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
   int share = lm_cpu_share(work_of(&t, 1));
   while (share > 1 && span > QUERIES && heads * ((t.queries + span - 1) / span) < 8 * share) span /= 2;
   int64_t blocks = (t.queries + span - 1) / span;
-  size_t room = forward_room_of(&t).all, all = room * (size_t)share;
-  void *rooms;
-  TRY(lm_device_alloc(a->query->device, all, &rooms));
+  size_t scratch = forward_scratch_of(&t).all, all = scratch * (size_t)share;
+  void *scratches;
+  TRY(lm_device_alloc(a->query->device, all, &scratches));
 #pragma omp parallel for num_threads(share) if (share > 1) schedule(dynamic)
   for (int64_t unit = 0; unit < heads * blocks; unit++) {
     int64_t head = unit / blocks, i = (blocks - 1 - unit % blocks) * span; /* those that see the most come first */
-    char *mine = (char *)rooms + room * (size_t)omp_get_thread_num();
+    char *mine = (char *)scratches + scratch * (size_t)omp_get_thread_num();
     attend(&t, head / t.heads, head % t.heads, i, smaller(i + span, t.queries), mine, out[0], out[1]->data);
   }
-  lm_device_free(a->query->device, rooms, all);
+  lm_device_free(a->query->device, scratches, all);
 done:
   return status;
 }
@@ -249,12 +249,12 @@ static char *dquery_of(const backward_part *w, int64_t part, int64_t n, int64_t 
 }
 
 /* What a thread works in: scores and slopes, and in panels keys and values turned, keys, queries, gradients. */
-typedef struct backward_room {
+typedef struct backward_scratch {
   char *scores, *slopes, *keys, *values, *key_rows, *queries, *grads;
-} backward_room;
+} backward_scratch;
 
-/* In memory from `room` on; returns the bytes of it. */
-static size_t backward_room_of(const attention *t, char *room, backward_room *r) {
+/* In memory from `scratch` on; returns the bytes of it. */
+static size_t backward_scratch_of(const attention *t, char *scratch, backward_scratch *r) {
   struct {
     char **part;
     size_t bytes;
@@ -264,7 +264,7 @@ static size_t backward_room_of(const attention *t, char *room, backward_room *r)
                {&r->grads, panels_of(t, QUERIES, t->value_width)}};
   size_t all = 0;
   for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
-    *parts[k].part = room ? room + all : NULL;
+    *parts[k].part = scratch ? scratch + all : NULL;
     all += (parts[k].bytes + 63) / 64 * 64;
   }
   return all;
@@ -272,7 +272,7 @@ static size_t backward_room_of(const attention *t, char *room, backward_room *r)
 
 /* What one block of queries gives to one of keys, which are packed, and gets. */
 static void backward_block(const backward_part *w, int64_t part, int64_t n, int64_t h, int64_t i, int64_t j,
-                           const backward_room *r) {
+                           const backward_scratch *r) {
   const attention *t = w->t;
   lm_score_block b = {
       .scores = r->scores, .rows = smaller(QUERIES, t->queries - i), .cols = smaller(KEYS, t->keys - j)};
@@ -294,10 +294,10 @@ static void backward_block(const backward_part *w, int64_t part, int64_t n, int6
 }
 
 /* The keys of one part, for all queries that share them. */
-static void backward_unit(const backward_part *w, int64_t n, int64_t kv, int64_t part, char *room) {
+static void backward_unit(const backward_part *w, int64_t n, int64_t kv, int64_t part, char *scratch) {
   const attention *t = w->t;
-  backward_room r;
-  backward_room_of(t, room, &r);
+  backward_scratch r;
+  backward_scratch_of(t, scratch, &r);
   int64_t blocks = (t->keys + KEYS - 1) / KEYS;
   for (int64_t block = blocks * part / w->parts; block < blocks * (part + 1) / w->parts; block++) {
     int64_t j = block * KEYS, from = t->causal ? j / QUERIES * QUERIES : 0, there = smaller(KEYS, t->keys - j);
@@ -344,12 +344,12 @@ lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
   /* Heads are what threads divide among themselves; of few heads the keys too. */
   if (share > 1 && heads < 4 * share) parts = smaller(blocks, (4 * share + heads - 1) / (heads > 0 ? heads : 1));
   if (parts < 1) parts = 1;
-  size_t room = backward_room_of(&t, NULL, &(backward_room){0}), dots = (size_t)rows * t.each;
+  size_t scratch = backward_scratch_of(&t, NULL, &(backward_scratch){0}), dots = (size_t)rows * t.each;
   size_t dqueries = parts > 1 ? (size_t)(parts * rows * t.width) * t.each : 0;
-  size_t all = room * (size_t)share + dots + dqueries;
+  size_t all = scratch * (size_t)share + dots + dqueries;
   void *memory;
   TRY(lm_device_alloc(device, all, &memory));
-  char *rooms = memory, *dot = rooms + room * (size_t)share;
+  char *scratches = memory, *dot = scratches + scratch * (size_t)share;
   backward_part w = {.t = &t,
                      .grad = a->grad,
                      .norms = a->log_sum->data,
@@ -370,7 +370,7 @@ lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
 #pragma omp parallel for num_threads(share) if (share > 1) schedule(dynamic)
   for (int64_t unit = 0; unit < heads * parts; unit++) {
     int64_t head = unit / parts;
-    char *mine = rooms + room * (size_t)omp_get_thread_num();
+    char *mine = scratches + scratch * (size_t)omp_get_thread_num();
     backward_unit(&w, head / kv_heads, head % kv_heads, unit % parts, mine);
   }
   if (parts > 1) add_parts(&w);

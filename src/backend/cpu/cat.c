@@ -2,10 +2,10 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 
 /* t fills its memory in the order of its part of the result. */
-static bool lies_like(const lm_tensor *t, bool channels_last) {
+static bool has_layout_of(const lm_tensor *t, bool channels_last) {
   return channels_last ? lm_is_channels_last(t) : lm_is_contiguous(t);
 }
 
@@ -17,7 +17,7 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
   bool channels_last = !lm_is_contiguous(result);
   bool blocks = true; /* every input lies as its part of the result does */
   for (int i = 0; i < a->tensors.n; i++) {
-    blocks = blocks && a->tensors.v[i]->dtype == result->dtype && lies_like(a->tensors.v[i], channels_last);
+    blocks = blocks && a->tensors.v[i]->dtype == result->dtype && has_layout_of(a->tensors.v[i], channels_last);
   }
   if (result->numel == 0) return LM_OK;
   /* what lies outside `dim` in memory, and how many elements one step of dim takes */
@@ -38,7 +38,7 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
     return LM_OK;
   }
   int threads = lm_cpu_share((double)result->numel * 0.5);
-  bool streams = lm_stream_pays(lm_nbytes(result));
+  bool streams = lm_use_nontemporal(lm_nbytes(result));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
     /* threads share the work by outer index, or, where there is one only, by cutting each block */
@@ -52,11 +52,11 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
         int64_t start = outer > 1 ? 0 : lm_cpu_share_begin(run, t, threads);
         int64_t end = outer > 1 ? run : lm_cpu_share_begin(run, t + 1, threads);
         const char *at = from->data + (size_t)(o * run + start) * item;
-        lm_copy_or_stream(streams, to + (size_t)start * item, at, (size_t)(end - start) * item);
+        lm_nontemporal_copy_if_large(streams, to + (size_t)start * item, at, (size_t)(end - start) * item);
         to += (size_t)run * item;
       }
     }
-    if (streams) lm_stream_end();
+    if (streams) lm_nontemporal_fence();
   }
   return LM_OK;
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 #include "backend/cpu/strided_tiles.h"
 #include "merged_dims.h"
 
@@ -13,8 +13,8 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
 }
 
 enum {
-  LEAST_RUN = 64,       /* bytes; below them tiles are as quick */
-  LEAST_STREAMED = 1024 /* of runs apart from each other: below them too few are whole lines of the caches */
+  LEAST_RUN = 64,        /* bytes; below them tiles are as quick */
+  MIN_NONTEMPORAL = 1024 /* of runs apart from each other: below them too few are whole lines of the caches */
 };
 
 /* n elements from src on, which lie one before the other: 16 bytes at a time, which compilers do not see by themselves.
@@ -51,10 +51,10 @@ static void fill_with(size_t item, int64_t n, char *dst, const char *src) {
 }
 
 /* n elements from src on, `step` (1, 0 or -1) apart, to where the writer is. */
-static void write_run(lm_stream_writer *w, size_t item, int64_t n, const char *src, int64_t step) {
+static void write_run(lm_nontemporal_writer *w, size_t item, int64_t n, const char *src, int64_t step) {
   enum { TILE = 4096 };
   if (step == 1) {
-    lm_stream_write(w, src, (size_t)n * item);
+    lm_nontemporal_write(w, src, (size_t)n * item);
     return;
   }
   char tile[TILE];
@@ -65,11 +65,11 @@ static void write_run(lm_stream_writer *w, size_t item, int64_t n, const char *s
     if (step < 0) {
       const char *from = src - i * (int64_t)item;
       if (part == most && n - i >= 2 * most) { /* what comes next lies before it, which hardware does not guess */
-        for (int64_t k = TILE; k < 2 * TILE; k += LM_STREAM_LINE) __builtin_prefetch(from - k);
+        for (int64_t k = TILE; k < 2 * TILE; k += LM_NONTEMPORAL_LINE) __builtin_prefetch(from - k);
       }
       copy_back(item, part, tile, from);
     }
-    lm_stream_write(w, tile, (size_t)part * item);
+    lm_nontemporal_write(w, tile, (size_t)part * item);
   }
 }
 
@@ -83,20 +83,20 @@ static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   if (along[TO] != 1 || step < -1 || step > 1 || run * item < LEAST_RUN) return false;
   int threads = lm_cpu_share((double)(n * item) / 16);
   bool dense = lm_is_dense(dst); /* rows follow one another */
-  bool streams = lm_stream_pays((size_t)(n * item)) && (dense || run * item >= LEAST_STREAMED);
+  bool streams = lm_use_nontemporal((size_t)(n * item)) && (dense || run * item >= MIN_NONTEMPORAL);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    lm_stream_writer w;
+    lm_nontemporal_writer w;
     int64_t begin = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
-    if (dense) lm_stream_open(&w, dst->data + begin * item, streams);
+    if (dense) lm_nontemporal_open(&w, dst->data + begin * item, streams);
     for (int64_t p = begin; p < end;) {
       int64_t row = p / run, low = p % run, high = end - row * run < run ? end - row * run : run;
-      if (!dense) lm_stream_open(&w, dst->data + (lm_dims_at(&rows, TO, row) + low) * item, streams);
+      if (!dense) lm_nontemporal_open(&w, dst->data + (lm_dims_at(&rows, TO, row) + low) * item, streams);
       write_run(&w, (size_t)item, high - low, src->data + (lm_dims_at(&rows, FROM, row) + low * step) * item, step);
-      if (!dense) lm_stream_close(&w);
+      if (!dense) lm_nontemporal_close(&w);
       p = row * run + high;
     }
-    if (dense) lm_stream_close(&w);
+    if (dense) lm_nontemporal_close(&w);
   }
   return true;
 }
@@ -105,14 +105,14 @@ lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
   if (src->dtype == dst->dtype && same_layout(src, dst)) {
     size_t bytes = lm_nbytes(src);
     int parts = lm_cpu_share((double)bytes / 16);
-    bool streams = lm_stream_pays(bytes);
+    bool streams = lm_use_nontemporal(bytes);
     if (bytes == 0 || src->data == dst->data) return LM_OK;
 #pragma omp parallel for num_threads(parts) if (parts > 1)
     for (int i = 0; i < parts; i++) {
       size_t begin = bytes / (size_t)parts * (size_t)i,
              end = i + 1 == parts ? bytes : bytes / (size_t)parts * (size_t)(i + 1);
-      lm_copy_or_stream(streams, dst->data + begin, src->data + begin, end - begin);
-      if (streams) lm_stream_end();
+      lm_nontemporal_copy_if_large(streams, dst->data + begin, src->data + begin, end - begin);
+      if (streams) lm_nontemporal_fence();
     }
     return LM_OK;
   }

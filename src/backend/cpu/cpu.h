@@ -43,7 +43,7 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
   /* index.c, cat.c, sort.c, pad.c */                                                                                     \
   X(cat) X(gather) X(scatter_fold) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(masked_values) X(topk)         \
-  X(kthvalue) X(median_dim) X(nanmedian_dim) X(searchsorted) X(pad_around) X(bag_sums)                                                          \
+  X(kthvalue) X(median_dim) X(nanmedian_dim) X(searchsorted) X(pad_around) X(embedding_bag_sums)                                                          \
   /* scan.c */                                                                                                        \
   X(cumsum) X(cumprod) X(linear_recurrence) X(logcumsumexp) X(cummax) X(cummin)                                       \
   X(one_hot) X(embedding) X(embedding_backward) X(triangle)                                                                       \

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/one_number.h"
+#include "backend/cpu/scalar_access.h"
 #include "op/index_checks.h"
 
 enum { MAX_PARTS = 32, PART = 16384 };
@@ -32,13 +32,13 @@ lm_status lm_cpu_nll_loss(const void *args, lm_tensor *const *out) {
           bad[p] = i;
           break;
         }
-        double weight = a->weight ? lm_number_get(a->weight, label[i] - 1) : 1;
+        double weight = a->weight ? lm_scalar_load(a->weight, label[i] - 1) : 1;
         loss = -weight *
-               lm_number_get(x, i / inner * x->stride[0] + (label[i] - 1) * x->stride[1] + i % inner * x->stride[2]);
+               lm_scalar_load(x, i / inner * x->stride[0] + (label[i] - 1) * x->stride[1] + i % inner * x->stride[2]);
         sums[p] += loss;
         totals[p] += weight;
       }
-      if (a->reduction == LM_NONE) lm_number_put(out[0], i, loss);
+      if (a->reduction == LM_NONE) lm_scalar_store(out[0], i, loss);
     }
   }
   double sum = 0, total = 0;
@@ -47,8 +47,8 @@ lm_status lm_cpu_nll_loss(const void *args, lm_tensor *const *out) {
     sum += sums[p];
     total += totals[p];
   }
-  if (a->reduction != LM_NONE) lm_number_put(out[0], 0, a->reduction == LM_MEAN ? sum / total : sum);
-  lm_number_put(out[1], 0, a->reduction == LM_NONE ? 0 : total);
+  if (a->reduction != LM_NONE) lm_scalar_store(out[0], 0, a->reduction == LM_MEAN ? sum / total : sum);
+  lm_scalar_store(out[1], 0, a->reduction == LM_NONE ? 0 : total);
   return LM_OK;
 }
 
@@ -58,7 +58,7 @@ lm_status lm_cpu_nll_loss_backward(const void *args, lm_tensor *const *out) {
   const int64_t *label = (const int64_t *)a->target->data;
   int64_t images = dx->size[0], classes = dx->size[1], inner = dx->size[2], bad = INT64_MAX;
   size_t image = (size_t)(classes * inner) * lm_dtype_size(dx->dtype);
-  double total = a->reduction == LM_MEAN ? lm_number_get(a->total, 0) : 1;
+  double total = a->reduction == LM_MEAN ? lm_scalar_load(a->total, 0) : 1;
 #pragma omp parallel for num_threads(lm_cpu_share((double)dx->numel * 0.2)) reduction(min : bad)
   for (int64_t n = 0; n < images; n++) {
     memset(dx->data + (size_t)n * image, 0, image); /* N is outermost in every layout */
@@ -69,9 +69,9 @@ lm_status lm_cpu_nll_loss_backward(const void *args, lm_tensor *const *out) {
         bad = i < bad ? i : bad;
         continue;
       }
-      double weight = a->weight ? lm_number_get(a->weight, label[i] - 1) : 1;
-      double g = lm_number_get(a->grad, a->reduction == LM_NONE ? i : 0);
-      lm_number_put(dx, n * dx->stride[0] + (label[i] - 1) * dx->stride[1] + s * dx->stride[2], -weight * g / total);
+      double weight = a->weight ? lm_scalar_load(a->weight, label[i] - 1) : 1;
+      double g = lm_scalar_load(a->grad, a->reduction == LM_NONE ? i : 0);
+      lm_scalar_store(dx, n * dx->stride[0] + (label[i] - 1) * dx->stride[1] + s * dx->stride[2], -weight * g / total);
     }
   }
   return bad < INT64_MAX ? bad_label(LM_OP_nll_loss_backward, a->target, bad, classes) : LM_OK;

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/one_number.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
+#include "backend/cpu/scalar_access.h"
 #include "device/alloc.h"
 
 /* x [N, C, ...] as memory: rows of c channels (channels-last, or nothing after C), or planes of one
@@ -39,7 +39,7 @@ enum {
 
 /* Elements of a result, made one behind the other, `unit` or some times as many at a time. */
 typedef struct output {
-  lm_stream_writer w;
+  lm_nontemporal_writer w;
   int64_t most; /* at a time */
   size_t width;
   _Alignas(64) char tile[TILE];
@@ -50,18 +50,18 @@ static void open_output(output *o, char *to, lm_dtype dtype, int64_t unit, size_
   o->width = lm_dtype_size(dtype);
   int64_t near = NEAR / (int64_t)o->width / unit;
   o->most = (near > 0 ? near : TILE / (int64_t)o->width >= unit) * unit;
-  lm_stream_open(&o->w, to, fresh && o->most > 0 && lm_stream_pays(whole));
+  lm_nontemporal_open(&o->w, to, fresh && o->most > 0 && lm_use_nontemporal(whole));
 }
 
 /* Where the next ones go, and how many of n. */
-static void *room_in(output *o, int64_t n, int64_t *part) {
+static void *scratch_in(output *o, int64_t n, int64_t *part) {
   *part = o->w.streams && o->most < n ? o->most : n;
   return o->w.streams ? o->tile : o->w.to;
 }
 
 static void made(output *o, int64_t part) {
   if (o->w.streams) {
-    lm_stream_write(&o->w, o->tile, (size_t)part * o->width);
+    lm_nontemporal_write(&o->w, o->tile, (size_t)part * o->width);
   } else {
     o->w.to += (size_t)part * o->width;
   }
@@ -91,7 +91,7 @@ static double get_acc(const void *array, lm_dtype acc, int64_t i) {
 /* n contiguous values of t (`fill` where there is no t) in the compute type: t's own, or in `room`. */
 static const void *in_acc(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *room) {
   if (t && t->dtype == (int8_t)acc) return t->data;
-  for (int64_t i = 0; i < n; i++) put_acc(room, acc, i, t ? lm_number_get(t, i) : fill);
+  for (int64_t i = 0; i < n; i++) put_acc(room, acc, i, t ? lm_scalar_load(t, i) : fill);
   return room;
 }
 
@@ -154,7 +154,7 @@ static void batch_apply(const lm_norm_loops_of *loops, const char *x, const char
     output o;
     open_output(&o, y + at, dtype, s->interleaved ? s->c : 1, (size_t)(s->c * s->count) * width, y != x && y != addend);
     for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
-      void *made_at = room_in(&o, (to - u) * s->c, &part);
+      void *made_at = scratch_in(&o, (to - u) * s->c, &part);
       loops->rows_apply(x + at, addend ? addend + at : NULL, made_at, part / s->c, s->c, by->mean, by->scale, by->shift,
                         relu);
       made(&o, part);
@@ -162,20 +162,20 @@ static void batch_apply(const lm_norm_loops_of *loops, const char *x, const char
     for (int64_t u = from; u < to && !s->interleaved; u++) {
       int64_t c = u % s->c;
       for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
-        void *made_at = room_in(&o, s->run - done, &part);
+        void *made_at = scratch_in(&o, s->run - done, &part);
         loops->run_apply(x + at, addend ? addend + at : NULL, made_at, part, get_acc(by->mean, by->acc, c),
                          get_acc(by->scale, by->acc, c), get_acc(by->shift, by->acc, c), relu);
         made(&o, part);
       }
     }
-    lm_stream_close(&o.w);
+    lm_nontemporal_close(&o.w);
   }
 }
 
 static void update_running(lm_tensor *running, int64_t c, double momentum, double value) {
   if (!running) return;
   int64_t at = c * running->stride[0];
-  lm_number_put(running, at, (1 - momentum) * lm_number_get(running, at) + momentum * value);
+  lm_scalar_store(running, at, (1 - momentum) * lm_scalar_load(running, at) + momentum * value);
 }
 
 static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_tensor *const *out) {
@@ -203,15 +203,15 @@ static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_t
         update_running(a->running_var, c, a->momentum, m2[c] / (double)(s.count - 1));
       }
     } else {
-      mu = lm_number_get(a->running_mean, c * a->running_mean->stride[0]);
-      invstd = 1 / sqrt(lm_number_get(a->running_var, c * a->running_var->stride[0]) + a->eps);
+      mu = lm_scalar_load(a->running_mean, c * a->running_mean->stride[0]);
+      invstd = 1 / sqrt(lm_scalar_load(a->running_var, c * a->running_var->stride[0]) + a->eps);
     }
-    if (out[1]) lm_number_put(out[1], c, mu), lm_number_put(out[2], c, invstd);
+    if (out[1]) lm_scalar_store(out[1], c, mu), lm_scalar_store(out[2], c, invstd);
     put_acc(center, acc, c, mu);
-    put_acc(scale, acc, c, a->weight ? invstd * lm_number_get(a->weight, c) : invstd);
+    put_acc(scale, acc, c, a->weight ? invstd * lm_scalar_load(a->weight, c) : invstd);
     /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */
     double lost = mu - get_acc(center, acc, c);
-    put_acc(shift, acc, c, (a->bias ? lm_number_get(a->bias, c) : 0) - lost * get_acc(scale, acc, c));
+    put_acc(shift, acc, c, (a->bias ? lm_scalar_load(a->bias, c) : 0) - lost * get_acc(scale, acc, c));
   }
   const affine by = {center, scale, shift, acc};
   batch_apply(loops, a->x->data, a->addend ? a->addend->data : NULL, out[0]->data, dtype, &s, &by, relu);
@@ -293,7 +293,7 @@ static void batch_back(const lm_norm_loops_of *loops, const char *g, const char 
     output o;
     open_output(&o, dx + at, dtype, s->interleaved ? s->c : 1, (size_t)(s->c * s->count) * width, dx != g);
     for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
-      void *made_at = room_in(&o, (to - u) * s->c, &part);
+      void *made_at = scratch_in(&o, (to - u) * s->c, &part);
       loops->rows_back(g + at, x + at, made_at, part / s->c, s->c, by->mean, by->scale, b, k, relu ? by->shift : NULL);
       made(&o, part);
     }
@@ -301,13 +301,13 @@ static void batch_back(const lm_norm_loops_of *loops, const char *g, const char 
       int64_t c = u % s->c;
       double shift = get_acc(by->shift, by->acc, c);
       for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
-        void *made_at = room_in(&o, s->run - done, &part);
+        void *made_at = scratch_in(&o, s->run - done, &part);
         loops->run_back(g + at, x + at, made_at, part, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
                         get_acc(b, by->acc, c), get_acc(k, by->acc, c), relu ? &shift : NULL);
         made(&o, part);
       }
     }
-    lm_stream_close(&o.w);
+    lm_nontemporal_close(&o.w);
   }
 }
 
@@ -335,11 +335,11 @@ static lm_status batch_backward(const backward *a, lm_tensor *const *out) {
   double *parts = k + s.c;
 
   for (int64_t c = 0; c < s.c; c++) {
-    double spread = lm_number_get(a->spread, c * a->spread->stride[0]);
+    double spread = lm_scalar_load(a->spread, c * a->spread->stride[0]);
     invstd[c] = a->is_var ? 1 / sqrt(spread + a->eps) : spread;
-    put_acc(center, acc, c, lm_number_get(a->mean, c * a->mean->stride[0]));
-    put_acc(scale, acc, c, a->weight ? invstd[c] * lm_number_get(a->weight, c) : invstd[c]);
-    put_acc(shift, acc, c, a->bias ? lm_number_get(a->bias, c) : 0);
+    put_acc(center, acc, c, lm_scalar_load(a->mean, c * a->mean->stride[0]));
+    put_acc(scale, acc, c, a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c]);
+    put_acc(shift, acc, c, a->bias ? lm_scalar_load(a->bias, c) : 0);
   }
   const affine by = {center, scale, shift, acc};
   /* The masked gradient is kept where it is a result, or all that dx is made of. */
@@ -348,9 +348,9 @@ static lm_status batch_backward(const backward *a, lm_tensor *const *out) {
   batch_sums(loops, &in, dtype, &s, &by, sum_g, sum_gx, parts);
   const char *g = masked ? masked : a->g->data;
   for (int64_t c = 0; c < s.c; c++) {
-    double slope = a->weight ? invstd[c] * lm_number_get(a->weight, c) : invstd[c];
-    lm_number_put(out[1], c, sum_gx[c] * invstd[c]);
-    lm_number_put(out[2], c, sum_g[c]);
+    double slope = a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c];
+    lm_scalar_store(out[1], c, sum_gx[c] * invstd[c]);
+    lm_scalar_store(out[2], c, sum_g[c]);
     put_acc(b, acc, c, -slope * invstd[c] * invstd[c] * sum_gx[c] / (double)s.count);
     put_acc(k, acc, c, -slope * sum_g[c] / (double)s.count);
   }
@@ -413,12 +413,12 @@ lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
   batch_moments(loops, a->x, &groups, mean, m2, NULL);
   for (int64_t g = 0; g < n; g++) {
     double invstd = 1 / sqrt(m2[g] / (double)groups.count + a->eps);
-    lm_number_put(out[1], g, mean[g]), lm_number_put(out[2], g, invstd);
+    lm_scalar_store(out[1], g, mean[g]), lm_scalar_store(out[2], g, invstd);
     for (int64_t p = g * each; p < (g + 1) * each; p++) {
       put_acc(center, acc, p, mean[g]);
-      put_acc(scale, acc, p, a->weight ? invstd * lm_number_get(a->weight, p % channels) : invstd);
+      put_acc(scale, acc, p, a->weight ? invstd * lm_scalar_load(a->weight, p % channels) : invstd);
       double lost = mean[g] - get_acc(center, acc, p); /* by rounding the mean */
-      put_acc(shift, acc, p, (a->bias ? lm_number_get(a->bias, p % channels) : 0) - lost * get_acc(scale, acc, p));
+      put_acc(shift, acc, p, (a->bias ? lm_scalar_load(a->bias, p % channels) : 0) - lost * get_acc(scale, acc, p));
     }
   }
   const affine by = {center, scale, shift, acc};
@@ -443,9 +443,9 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
   double *shift = scale + column, *b = shift + column, *k = b + column, *dweight = k + column;
   double *dbias = dweight + channels;
   for (int64_t p = 0; p < n * each; p++) {
-    put_acc(center, acc, p, lm_number_get(a->save_mean, p / each));
-    double weight = a->weight ? lm_number_get(a->weight, p % channels) : 1;
-    put_acc(scale, acc, p, lm_number_get(a->save_invstd, p / each) * weight);
+    put_acc(center, acc, p, lm_scalar_load(a->save_mean, p / each));
+    double weight = a->weight ? lm_scalar_load(a->weight, p % channels) : 1;
+    put_acc(scale, acc, p, lm_scalar_load(a->save_invstd, p / each) * weight);
     put_acc(shift, acc, p, 0);
   }
   const affine by = {center, scale, shift, acc};
@@ -453,9 +453,9 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
   batch_sums(loops, &in, dtype, &planes, &by, sum_g, sum_gx, NULL);
   memset(dweight, 0, 2 * (size_t)channels * sizeof *dweight);
   for (int64_t g = 0; g < n; g++) {
-    double invstd = lm_number_get(a->save_invstd, g), sum_u = 0, sum_uh = 0, m = (double)(each * planes.run);
+    double invstd = lm_scalar_load(a->save_invstd, g), sum_u = 0, sum_uh = 0, m = (double)(each * planes.run);
     for (int64_t p = g * each; p < (g + 1) * each; p++) {
-      double weight = a->weight ? lm_number_get(a->weight, p % channels) : 1;
+      double weight = a->weight ? lm_scalar_load(a->weight, p % channels) : 1;
       sum_u += weight * sum_g[p];
       sum_uh += weight * sum_gx[p] * invstd;
       dweight[p % channels] += sum_gx[p] * invstd;
@@ -467,7 +467,7 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
     }
   }
   batch_back(loops, a->grad->data, a->x->data, out[0]->data, dtype, &planes, &by, b, k, false);
-  for (int64_t c = 0; c < channels; c++) lm_number_put(out[1], c, dweight[c]), lm_number_put(out[2], c, dbias[c]);
+  for (int64_t c = 0; c < channels; c++) lm_scalar_store(out[1], c, dweight[c]), lm_scalar_store(out[2], c, dbias[c]);
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }
@@ -487,7 +487,7 @@ lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
   int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
   size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);
   if (d == 0) { /* statistics of nothing */
-    for (int64_t r = 0; r < rows; r++) lm_number_put(out[1], r, NAN), lm_number_put(out[2], r, NAN);
+    for (int64_t r = 0; r < rows; r++) lm_scalar_store(out[1], r, NAN), lm_scalar_store(out[2], r, NAN);
     return LM_OK;
   }
   size_t bytes = 2 * (size_t)d * sizeof(double);
@@ -503,12 +503,12 @@ lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
     open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
     for (int64_t r = from; r < to; r += part / d) {
       size_t stat = (size_t)r * acc_width;
-      void *made_at = room_in(&o, (to - r) * d, &part);
+      void *made_at = scratch_in(&o, (to - r) * d, &part);
       loops->layer(a->x->data + (size_t)(r * d) * width, made_at, part / d, d, weight, bias, a->eps,
                    out[1]->data + stat, out[2]->data + stat);
       made(&o, part);
     }
-    lm_stream_close(&o.w);
+    lm_nontemporal_close(&o.w);
   }
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
@@ -538,16 +538,16 @@ lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
     open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
     for (int64_t r = from; r < to; r += some / d) {
       size_t at = (size_t)(r * d) * width, stat = (size_t)r * acc_width;
-      void *made_at = room_in(&o, (to - r) * d, &some);
+      void *made_at = scratch_in(&o, (to - r) * d, &some);
       loops->layer_back(a->grad->data + at, a->x->data + at, made_at, some / d, d, weight, mean + stat, rstd + stat,
                         dweight, dweight + d, dweight + 2 * d);
       made(&o, some);
     }
-    lm_stream_close(&o.w);
+    lm_nontemporal_close(&o.w);
   }
   for (int64_t p = 1; p < parts; p++)
     for (int64_t i = 0; i < 2 * d; i++) part[i] += part[p * 4 * d + i];
-  for (int64_t i = 0; i < d; i++) lm_number_put(out[1], i, part[i]), lm_number_put(out[2], i, part[d + i]);
+  for (int64_t i = 0; i < d; i++) lm_scalar_store(out[1], i, part[i]), lm_scalar_store(out[2], i, part[d + i]);
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }
@@ -560,7 +560,7 @@ lm_status lm_cpu_rms_norm_rows(const void *args, lm_tensor *const *out) {
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
   size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc), bytes = (size_t)d * sizeof(double);
-  for (int64_t r = 0; d == 0 && r < rows; r++) lm_number_put(out[1], r, NAN); /* of nothing */
+  for (int64_t r = 0; d == 0 && r < rows; r++) lm_scalar_store(out[1], r, NAN); /* of nothing */
   if (d == 0) return LM_OK;
   void *scratch;
   lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
@@ -572,12 +572,12 @@ lm_status lm_cpu_rms_norm_rows(const void *args, lm_tensor *const *out) {
     output o;
     open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
     for (int64_t r = from; r < to; r += part / d) {
-      void *made_at = room_in(&o, (to - r) * d, &part);
+      void *made_at = scratch_in(&o, (to - r) * d, &part);
       loops->rms(a->x->data + (size_t)(r * d) * width, made_at, part / d, d, weight, a->eps,
                  out[1]->data + (size_t)r * acc_width);
       made(&o, part);
     }
-    lm_stream_close(&o.w);
+    lm_nontemporal_close(&o.w);
   }
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
@@ -606,16 +606,16 @@ lm_status lm_cpu_rms_norm_rows_backward(const void *args, lm_tensor *const *out)
     open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
     for (int64_t r = from; r < to; r += part / d) {
       size_t at = (size_t)(r * d) * width;
-      void *made_at = room_in(&o, (to - r) * d, &part);
+      void *made_at = scratch_in(&o, (to - r) * d, &part);
       loops->rms_back(a->grad->data + at, a->x->data + at, made_at, part / d, d, weight, rstd + (size_t)r * acc_width,
                       dweight, dweight + d);
       made(&o, part);
     }
-    lm_stream_close(&o.w);
+    lm_nontemporal_close(&o.w);
   }
   for (int64_t p = 1; p < parts; p++)
     for (int64_t i = 0; i < d; i++) sums[i] += sums[p * 2 * d + i];
-  for (int64_t i = 0; i < d; i++) lm_number_put(out[1], i, sums[i]);
+  for (int64_t i = 0; i < d; i++) lm_scalar_store(out[1], i, sums[i]);
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 #include "base/mem.h"
 #include "op/check.h"
 
@@ -50,8 +50,8 @@ static void make_rows(const axis *axes, int ndim, int64_t first, int64_t same, s
   const int64_t width = last->size * (int64_t)item, most = TILE / width;
   int64_t index[LM_MAX_DIMS + 1], rest = from, some = 0;
   char tile[TILE];
-  lm_stream_writer w;
-  lm_stream_open(&w, y->data + from * width, streams && most > 0);
+  lm_nontemporal_writer w;
+  lm_nontemporal_open(&w, y->data + from * width, streams && most > 0);
   for (int d = ndim - 2; d >= 0; d--) index[d] = rest % axes[d].size, rest /= axes[d].size;
   for (int64_t r = from; r < to; r++) {
     int64_t at = 0;
@@ -60,12 +60,12 @@ static void make_rows(const axis *axes, int ndim, int64_t first, int64_t same, s
     if (!w.streams) {
       w.to += width;
     } else if (++some == most || r == to - 1) {
-      lm_stream_write(&w, tile, (size_t)(some * width));
+      lm_nontemporal_write(&w, tile, (size_t)(some * width));
       some = 0;
     }
     for (int d = ndim - 2; d >= 0 && ++index[d] == axes[d].size; d--) index[d] = 0;
   }
-  lm_stream_close(&w);
+  lm_nontemporal_close(&w);
 }
 
 lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
@@ -90,7 +90,7 @@ lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
   int64_t first = before > 0 ? before : 0, same = lm_pad_left(x->size[x->ndim - 1], before, after);
   int64_t rows = out[0]->numel / width;
   size_t item = lm_dtype_size((lm_dtype)x->dtype);
-  bool streams = lm_stream_pays(lm_nbytes(out[0]));
+  bool streams = lm_use_nontemporal(lm_nbytes(out[0]));
   int threads = lm_cpu_share((double)out[0]->numel / 4 + 8 * (double)rows);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {

@@ -51,7 +51,7 @@ void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor 
   p->cols = false;
   if (p->kept_count == 0) return;
   p->cols = wants_cols(p);
-  const int64_t row_part = 1 << 16, few_rows = 64, col_part = 64, few_strips = 16;
+  const int64_t row_part = 1 << 16, skinny_gemm = 64, col_part = 64, few_strips = 16;
   if (p->cols) {
     int64_t across = p->kept.size[p->kept.ndim - 1];
     p->strips = ceil_div(across, p->width);
@@ -61,7 +61,7 @@ void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor 
     p->parts = p->parts < most ? p->parts : most;
   } else {
     p->units = p->kept_count;
-    p->parts = p->units < few_rows ? ceil_div(p->reduced_count, row_part) : 1;
+    p->parts = p->units < skinny_gemm ? ceil_div(p->reduced_count, row_part) : 1;
   }
   if (p->parts == 0) p->parts = 1;
 }

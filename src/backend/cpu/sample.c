@@ -1,7 +1,7 @@
 /* Numbers drawn by rejection, and places drawn by weight. Tensors are contiguous. What an element gets depends on its
  * place and on the draw alone, not on threads. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/one_number.h"
+#include "backend/cpu/scalar_access.h"
 #include "device/alloc.h"
 #include "rejection.h"
 #include "tensor/generator.h"
@@ -13,7 +13,7 @@ lm_status lm_cpu_poisson(const void *args, lm_tensor *const *out) {
 #pragma omp parallel for num_threads(lm_cpu_share((double)n * 50))
   for (int64_t i = 0; i < n; i++) {
     lm_uniforms u = lm_uniforms_of(d.seed, d.offset, i);
-    lm_number_put(out[0], i, lm_poisson(lm_number_get(a->x, i), &u));
+    lm_scalar_store(out[0], i, lm_poisson(lm_scalar_load(a->x, i), &u));
   }
   return LM_OK;
 }
@@ -25,7 +25,7 @@ lm_status lm_cpu_binomial(const void *args, lm_tensor *const *out) {
 #pragma omp parallel for num_threads(lm_cpu_share((double)n * 50))
   for (int64_t i = 0; i < n; i++) {
     lm_uniforms u = lm_uniforms_of(d.seed, d.offset, i);
-    lm_number_put(out[0], i, lm_binomial(lm_number_get(a->count, i), lm_number_get(a->prob, i), &u));
+    lm_scalar_store(out[0], i, lm_binomial(lm_scalar_load(a->count, i), lm_scalar_load(a->prob, i), &u));
   }
   return LM_OK;
 }
@@ -49,7 +49,7 @@ static int64_t first_above(const double *sum, int64_t n, double x) {
 enum { PART = 16 };
 
 static double weight_at(const lm_tensor *x, int64_t i) {
-  return x->dtype == LM_F32 ? (double)((const float *)x->data)[i] : lm_number_get(x, i);
+  return x->dtype == LM_F32 ? (double)((const float *)x->data)[i] : lm_scalar_load(x, i);
 }
 
 /* The sums along a row of n weights up to the ends of its parts. */

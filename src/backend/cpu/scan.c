@@ -7,8 +7,8 @@
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/nontemporal_copy.h"
 #include "backend/cpu/reduce_plan.h"
-#include "backend/cpu/stream_copy.h"
 #include "base/mem.h"
 
 enum { LONG_PART = 1 << 16 }; /* elements: parts of few long lines are scanned by different threads */
@@ -74,7 +74,7 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
       y = r->y;
       loops->store[s->out->dtype](y + (size_t)(to - low) * item, out_step, r->x, count);
     }
-    lm_stream_copy((char *)element(s->out, low), y, (size_t)count * item);
+    lm_nontemporal_copy((char *)element(s->out, low), y, (size_t)count * item);
   } else if (tile == r->x) {
     loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
   }
@@ -116,7 +116,7 @@ static lm_status scan_parts(const scan *s, int64_t parts, int threads, run *runs
         scan_row(s, &u, first, s->n - first < LONG_PART ? s->n : first + LONG_PART, pass == 1, r);
         if (pass == 0) carry[task] = r->carry[0];
       }
-      if (s->streams) lm_stream_end();
+      if (s->streams) lm_nontemporal_fence();
     }
     for (int64_t task = 1; pass == 0 && task < tasks; task++) {
       if (task % parts == 0) continue;
@@ -145,7 +145,7 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   s.n = x->size[dim];
   s.x_step = x->stride[dim];
   s.out_step = out[0]->stride[dim];
-  s.streams = !s.plan.cols && s.out_step == 1 && lm_stream_pays(lm_nbytes(out[0]));
+  s.streams = !s.plan.cols && s.out_step == 1 && lm_use_nontemporal(lm_nbytes(out[0]));
   int64_t units = s.plan.units, parts = (s.n + LONG_PART - 1) / LONG_PART;
   bool in_parts = !s.plan.cols && units < 16 && parts > 1 && (kind == LM_SCAN_SUM || kind == LM_SCAN_PRODUCT);
   int threads = lm_cpu_share((double)x->numel * (kind == LM_SCAN_LOGSUMEXP ? 10 : 2));
@@ -162,7 +162,7 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
     for (int t = 0; t < threads; t++) {
       int64_t end = lm_cpu_share_begin(units, t + 1, threads);
       for (int64_t unit = lm_cpu_share_begin(units, t, threads); unit < end; unit++) scan_unit(&s, unit, &runs[t]);
-      if (s.streams) lm_stream_end();
+      if (s.streams) lm_nontemporal_fence();
     }
   }
   lm_free(runs);

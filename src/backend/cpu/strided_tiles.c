@@ -3,7 +3,7 @@
 #include <omp.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 #include "convert.h"
 #include "merged_dims.h"
 
@@ -122,7 +122,7 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
  * that is much of the traffic; not in a chain, where an input was made just before and the next op will want the
  * result. */
 static bool is_streamed(const lm_tiles *t, size_t bytes) {
-  bool first = t->cold && bytes >= LM_STREAM_LEAST_COLD;
+  bool first = t->cold && bytes >= LM_NONTEMPORAL_MIN_COLD;
   size_t read = 0; /* of an element */
   for (int i = 0; i < t->nin; i++) {
     const lm_operand *o = &t->in[i];
@@ -131,7 +131,7 @@ static bool is_streamed(const lm_tiles *t, size_t bytes) {
     first &= t->out.born - o->born > LM_COLD_BYTES;
     read += o->bytes;
   }
-  return (first && read <= 2 * t->out.bytes) || lm_stream_pays(bytes);
+  return (first && read <= 2 * t->out.bytes) || lm_use_nontemporal(bytes);
 }
 
 static void make_plan(plan *p, lm_tiles *t) {
@@ -179,7 +179,7 @@ static void compute_past(const plan *p, char *to, char *tile, const void *const 
     const void *from[LM_POINT_MAX_IN];
     for (int k = 0; k < p->t->nin; k++) from[k] = (const char *)in[k] + at;
     compute(p, tile + at, from, some);
-    lm_stream_copy(to + at, tile + at, (size_t)some * p->num);
+    lm_nontemporal_copy(to + at, tile + at, (size_t)some * p->num);
   }
 }
 
@@ -318,7 +318,7 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
         p->loops->store[t->out.dtype](b.turned, 1, out, n);
         tile = b.turned;
       }
-      lm_stream_copy(t->out.data + i * (int64_t)t->out.bytes, tile, (size_t)n * t->out.bytes);
+      lm_nontemporal_copy(t->out.data + i * (int64_t)t->out.bytes, tile, (size_t)n * t->out.bytes);
     } else if (t->out.linear) {
       p->loops->store[t->out.dtype](t->out.data + i * (int64_t)t->out.bytes, 1, out, n);
     } else {
@@ -410,7 +410,7 @@ static void run_share(const plan *p, int64_t first, int64_t last) {
   } else {
     run_tiles(p, begin, end);
   }
-  if (p->streams) lm_stream_end();
+  if (p->streams) lm_nontemporal_fence();
 }
 
 void lm_tiles_run(lm_tiles *t) {

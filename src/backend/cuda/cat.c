@@ -7,7 +7,7 @@
 _Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
 
 /* t fills its memory in the order of its part of the result. */
-static bool lies_like(const lm_tensor *t, bool channels_last) {
+static bool has_layout_of(const lm_tensor *t, bool channels_last) {
   return channels_last ? lm_is_channels_last(t) : lm_is_contiguous(t);
 }
 
@@ -72,7 +72,7 @@ lm_status lm_cuda_cat(const void *args, lm_tensor *const *out) {
   TRY(lm_cuda_enter(result->device, &stream));
   for (int i = 0; i < a->tensors.n; i++) {
     const lm_tensor *t = a->tensors.v[i];
-    blocks = blocks && t->dtype == result->dtype && lies_like(t, channels_last);
+    blocks = blocks && t->dtype == result->dtype && has_layout_of(t, channels_last);
   }
   status = (blocks ? join_blocks : join_parts)(stream, &a->tensors, (int)a->dim, result);
 done:

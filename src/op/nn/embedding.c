@@ -1,6 +1,6 @@
 /* Classes as ones among zeros, and rows of a table by their numbers, which count from 1. Slots check them all before
- * their first write, and get contiguous int64; embedding's index is 1-d and its out [n, features]. bag_sums' slot
- * looks at offsets too. */
+ * their first write, and get contiguous int64; embedding's index is 1-d and its out [n, features]. embedding_bag_sums'
+ * slot looks at offsets too. */
 #include <string.h>
 
 #include "op/index_checks.h"
@@ -126,8 +126,8 @@ done:
   return status;
 }
 
-lm_status lm_op_bag_sums(const lm_bag_sums_args *a, lm_tensor **out) {
-  const lm_op_id op = LM_OP_bag_sums;
+lm_status lm_op_embedding_bag_sums(const lm_embedding_bag_sums_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_embedding_bag_sums;
   lm_status status = LM_OK;
   lm_tensor *in[4] = {NULL}, *made[2] = {NULL};
   int64_t padding = 0;
@@ -137,7 +137,7 @@ lm_status lm_op_bag_sums(const lm_bag_sums_args *a, lm_tensor **out) {
   TRY(lm_check_float(op, "weight", a->weight));
   TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->index, a->weight, a->offsets, a->each}));
   if (a->each && (a->each->dtype != a->weight->dtype || !lm_same_shape(a->each, a->index))) {
-    status = lm_fail(LM_E_SHAPE, "bag_sums: each has to be %s %s, a number for each of index, is %s %s",
+    status = lm_fail(LM_E_SHAPE, "embedding_bag_sums: each has to be %s %s, a number for each of index, is %s %s",
                      lm_dtype_name(a->weight->dtype), lm_shape_of(a->index), lm_dtype_name(a->each->dtype),
                      lm_shape_of(a->each));
     goto done;
@@ -151,8 +151,8 @@ lm_status lm_op_bag_sums(const lm_bag_sums_args *a, lm_tensor **out) {
   int64_t size[2] = {a->offsets->size[0], a->weight->size[1]};
   TRY(lm_tensor_empty(dtype, a->weight->device, 2, size, LM_CONTIGUOUS, &made[0]));
   TRY(lm_tensor_empty(dtype == LM_F64 ? LM_F64 : LM_F32, a->weight->device, 1, size, LM_CONTIGUOUS, &made[1]));
-  TRY(lm_dispatch_or_host(op, a->weight->device, &(lm_bag_sums_args){in[0], in[1], in[2], in[3], padding, a->means},
-                          made));
+  TRY(lm_dispatch_or_host(op, a->weight->device,
+                          &(lm_embedding_bag_sums_args){in[0], in[1], in[2], in[3], padding, a->means}, made));
   for (int i = 0; i < 2; i++) out[i] = lm_retain(made[i]);
 done:
   for (int i = 0; i < 4; i++) lm_release(in[i]);

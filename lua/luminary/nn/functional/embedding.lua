@@ -142,7 +142,7 @@ local embedding_bag = arguments.takes("embedding_bag", bag_how, function(index, 
   local line_kept = of_kept(line)
   if o.max_norm then shorten(weight, line_kept, o.max_norm, o.norm_type) end
   if at_once then
-    return ops.bag_sums(line, weight, begins, each, {padding_idx = padding, means = o.mode == "mean"})
+    return ops.embedding_bag_sums(line, weight, begins, each, {padding_idx = padding, means = o.mode == "mean"})
   end
   local at = ops.arange(1, n + 1, {dtype = "int64", device = index.device})
   local bags, bag_kept = begins:numel(), of_kept(ops.searchsorted(begins, at, {right = true}) - 1)

@@ -29,13 +29,13 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
   pthread_once(&once, read_mode);
   const lm_conv_shape *s = &job->shape;
   *done_ = true;
-  if (chosen != DIRECT && lm_wino_takes(job) && (chosen == WINOGRAD || lm_wino_pays(job))) {
+  if (chosen != DIRECT && lm_wino_is_supported(job) && (chosen == WINOGRAD || lm_wino_is_faster(job))) {
     if (lm_log_on(LM_LOG_OP))
       lm_log(LM_LOG_OP, "Winograd: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
              (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
     return lm_wino_conv(job);
   }
-  if (lm_product_pays(job)) {
+  if (lm_product_is_faster(job)) {
     lm_log(LM_LOG_OP, "matrix product: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
            (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
     return lm_product_conv(job);

@@ -15,13 +15,13 @@ typedef struct lm_conv_job {
 } lm_conv_job;
 
 /* winograd.c: float32, 3 x 3 kernels, stride 1. */
-bool lm_wino_takes(const lm_conv_job *job);
+bool lm_wino_is_supported(const lm_conv_job *job);
 /* Worth it: faster than oneDNN's direct convolution. */
-bool lm_wino_pays(const lm_conv_job *job);
+bool lm_wino_is_faster(const lm_conv_job *job);
 lm_status lm_wino_conv(const lm_conv_job *job);
 
 /* product_1x1.c: float32; 1 x 1 kernels, and the weights' gradient of larger ones with a stride. */
-bool lm_product_pays(const lm_conv_job *job);
+bool lm_product_is_faster(const lm_conv_job *job);
 lm_status lm_product_conv(const lm_conv_job *job);
 
 /* im2col.c: float32 and float64, any sizes, by matrix products. */

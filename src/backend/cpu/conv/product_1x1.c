@@ -24,7 +24,7 @@ static bool skips(const lm_conv_shape *s) { return s->stride[0] > 1 || s->stride
  * shows, and all passes are 1.2 to 1.9 times faster as products. With many rows gradients of weights are 1.1 to 1.3
  * times faster, those of images as fast to 1.15 times if no pixels are skipped; in between either may be. Gradients of
  * larger kernels that skip pixels are 1.15 to 1.6 times faster, the more the fewer pixels there are. */
-bool lm_product_pays(const lm_conv_job *job) {
+bool lm_product_is_faster(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   const int64_t rows = rows_of(s);
   if (job->dtype != LM_F32 || job->bias || s->groups != 1 || s->c < 32 || s->k < 32) return false;

@@ -48,14 +48,14 @@ static tiling tiling_of(const lm_conv_shape *s, bool rotated) {
   return t;
 }
 
-bool lm_wino_takes(const lm_conv_job *job) {
+bool lm_wino_is_supported(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   return job->dtype == LM_F32 && s->groups == 1 && s->kh == 3 && s->kw == 3 && s->stride[0] == 1 && s->stride[1] == 1 &&
          s->dilation[0] == 1 && s->dilation[1] == 1 && s->padding[0] <= 2 && s->padding[1] <= 2 &&
          s->c % LM_WINO_CHANNELS == 0 && s->k % LM_WINO_CHANNELS == 0 && s->c > 0 && s->n > 0;
 }
 
-bool lm_wino_pays(const lm_conv_job *job) {
+bool lm_wino_is_faster(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   const int64_t tiles = s->n * ((s->oh + 3) / 4) * ((s->ow + 3) / 4);
   /* Measured on Zen 5 with each level of instructions: 1.1 to 2.5 times as fast as direct convolution with four tiles

@@ -3,7 +3,7 @@
 
 #include "backend/cpu/fft/lines.h"
 #include "backend/cpu/linalg/lapack.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 
 /* Lines that are not dense, by dense copies of one batch's. */
 static lm_status copied_lines(const lm_fft_plan *p, int64_t n, int64_t batches, int64_t inner, const lm_fft_c2c_args *a,
@@ -52,7 +52,7 @@ static lm_status columns(const lm_fft_plan *p, int64_t inner, int64_t batches, c
                          .swap_out = a->inverse,
                          .scale = a->scale};
   size_t bytes = 2 * lm_dtype_size(p->dtype) * (size_t)(n * inner);
-  if (lm_fft_cached_batches(&w, 1, w.out, batches, bytes, lm_stream_pays(lm_nbytes(out)), &status)) return status;
+  if (lm_fft_cached_batches(&w, 1, w.out, batches, bytes, lm_use_nontemporal(lm_nbytes(out)), &status)) return status;
   return lm_fft_run(&w);
 }
 
@@ -86,7 +86,7 @@ static lm_fft_walk real_walk(const lm_fft_plan *plan, int kind, lm_fft_walk w) {
   w.out_entry = 1;
   w.out_line = kind == LM_FFT_REAL_TO_HALF ? h + 1 : h;
   w.out_batch = w.lines * w.out_line;
-  w.streams = lm_stream_pays(2 * lm_dtype_size(plan->dtype) * (size_t)(w.out_batch * (w.batches ? w.batches : 1)));
+  w.streams = lm_use_nontemporal(2 * lm_dtype_size(plan->dtype) * (size_t)(w.out_batch * (w.batches ? w.batches : 1)));
   return w;
 }
 
@@ -185,7 +185,7 @@ lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
          .out_line = 1,
          .scale = 1},
     };
-    if (lm_fft_cached_batches(steps, 2, out[0]->data, many, bytes, lm_stream_pays(lm_nbytes(out[0])), &status))
+    if (lm_fft_cached_batches(steps, 2, out[0]->data, many, bytes, lm_use_nontemporal(lm_nbytes(out[0])), &status))
       goto done;
   }
   TRY(lm_tensor_empty(dtype, x->device, out[0]->ndim, out[0]->size, LM_CONTIGUOUS, &half));

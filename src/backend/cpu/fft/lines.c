@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 
 enum { W = LM_FFT_LANES };
 
@@ -74,7 +74,7 @@ static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, in
   if (w->kind == LM_FFT_REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, w->inner, from);
   bool dense = w->out_entry == 1 && w->out_line == entries_out;
   char *spare = (char *)(from.re < from.im ? from.re : from.im) == own ? own + bytes : own;
-  spare += (uintptr_t)out % LM_STREAM_LINE; /* so that lines of the cache are one there and here */
+  spare += (uintptr_t)out % LM_NONTEMPORAL_LINE; /* so that lines of the cache are one there and here */
   loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line, entries_out, lanes,
                w->scale, dense ? spare : out);
   if (dense) loops->copy(w->streams, out, spare, pair * (size_t)(lanes * entries_out));
@@ -82,9 +82,9 @@ static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, in
 
 /* Bytes for one of a thread's two blocks of n entries, and for all of what it needs. */
 static size_t own_block(lm_dtype dtype, int64_t n) {
-  return (block_bytes(dtype, n + 1) + 63) / 64 * 64 + LM_STREAM_LINE;
+  return (block_bytes(dtype, n + 1) + 63) / 64 * 64 + LM_NONTEMPORAL_LINE;
 }
-static size_t own_room(lm_dtype dtype, int64_t n) {
+static size_t own_scratch(lm_dtype dtype, int64_t n) {
   return 2 * own_block(dtype, n) + (2 * lm_dtype_size(dtype) * (size_t)n + 63) / 64 * 64;
 }
 static int64_t blocks_of(const lm_fft_walk *w) { return (w->lines + W - 1) / W * (w->batches ? w->batches : 1); }
@@ -103,7 +103,7 @@ static void run_batch(const batches *all, int64_t b, char *own, char *result) {
   lm_dtype dtype = first->plan->dtype;
   const struct lm_fft_loops *loops = lm_fft_loops_of(dtype);
   char *out = all->out + all->bytes * (size_t)b;
-  result += (uintptr_t)out % LM_STREAM_LINE;
+  result += (uintptr_t)out % LM_NONTEMPORAL_LINE;
   for (int s = 0; s < all->count; s++) {
     lm_fft_walk one = all->steps[s];
     one.batches = 1;
@@ -119,12 +119,12 @@ bool lm_fft_cached_batches(const lm_fft_walk *steps, int count, char *out, int64
                            lm_status *status_of) {
   enum { CACHED_BYTES = 1 << 20 };
   lm_status status = LM_OK;
-  size_t each = 0, whole = (bytes + 2 * LM_STREAM_LINE) / LM_STREAM_LINE * LM_STREAM_LINE;
+  size_t each = 0, whole = (bytes + 2 * LM_NONTEMPORAL_LINE) / LM_NONTEMPORAL_LINE * LM_NONTEMPORAL_LINE;
   double work = 0;
   lm_tensor *room = NULL;
   const batches all = {steps, count, out, many, bytes, streams};
   for (int s = 0; s < count; s++) {
-    size_t own = own_room(steps[s].plan->dtype, steps[s].passes->n);
+    size_t own = own_scratch(steps[s].plan->dtype, steps[s].passes->n);
     if (own > each) each = own;
     work += (double)many * (double)steps[s].lines * (double)steps[s].passes->n * 2;
   }
@@ -136,7 +136,7 @@ bool lm_fft_cached_batches(const lm_fft_walk *steps, int count, char *out, int64
     char *own = room->data + (each + whole) * (size_t)t;
     int64_t end = lm_cpu_share_begin(many, t + 1, threads);
     for (int64_t b = lm_cpu_share_begin(many, t, threads); b < end; b++) run_batch(&all, b, own, own + each);
-    if (streams) lm_stream_end();
+    if (streams) lm_nontemporal_fence();
   }
 done:
   lm_release(room);
@@ -148,7 +148,7 @@ lm_status lm_fft_run(const lm_fft_walk *w) {
   lm_status status;
   lm_dtype dtype = w->plan->dtype;
   int64_t n = w->passes->n, blocks = blocks_of(w);
-  size_t bytes = own_block(dtype, n), each = own_room(dtype, n);
+  size_t bytes = own_block(dtype, n), each = own_scratch(dtype, n);
   int threads = lm_cpu_share((double)blocks * W * (double)n * 2);
   lm_tensor *room = NULL;
   if (threads > blocks) threads = (int)blocks;
@@ -158,7 +158,7 @@ lm_status lm_fft_run(const lm_fft_walk *w) {
     int64_t end = lm_cpu_share_begin(blocks, t + 1, threads);
     for (int64_t b = lm_cpu_share_begin(blocks, t, threads); b < end; b++)
       run_block(w, lm_fft_loops_of(dtype), b, room->data + each * (size_t)t, bytes);
-    if (w->streams) lm_stream_end();
+    if (w->streams) lm_nontemporal_fence();
   }
 done:
   lm_release(room);
@@ -272,7 +272,7 @@ lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int6
                        .out_line = out_step,
                        .swap_in = inverse,
                        .swap_out = inverse,
-                       .streams = out != in && out_step == p->n && lm_stream_pays(pair * (size_t)(lines * p->n)),
+                       .streams = out != in && out_step == p->n && lm_use_nontemporal(pair * (size_t)(lines * p->n)),
                        .scale = scale});
   }
   TRY(lm_fft_scratch(pair * (size_t)p->n, &room));

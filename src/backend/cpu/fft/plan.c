@@ -29,7 +29,7 @@ static int radices_of(int64_t n, int8_t *radix) {
     eights--;
   }
   for (; n % 4 == 0; n /= 4) radix[count++] = 4;
-  for (int8_t r = 2; r <= LM_FFT_MOST_RADIX; r++)
+  for (int8_t r = 2; r <= LM_FFT_MAX_RADIX; r++)
     for (; n % r == 0; n /= r) radix[count++] = r;
   while (eights-- > 0) radix[count++] = 8;
   return n == 1 ? count : 0;

@@ -5,7 +5,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/linalg/fft.h"
 
-/* A length that has no prime factor above LM_FFT_MOST_RADIX, as passes of small radices. */
+/* A length that has no prime factor above LM_FFT_MAX_RADIX, as passes of small radices. */
 typedef struct lm_fft_passes {
   int64_t n; /* 0: none */
   int count;

@@ -3,7 +3,7 @@
 
 #include "backend/cpu/index/indices.h"
 #include "backend/cpu/isa/index.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 #include "base/mem.h"
 #include "merged_dims.h"
 
@@ -51,7 +51,7 @@ static index_run *runs_of(const int64_t *index, int64_t n) {
 
 /* Elements low .. high - 1 of one row, to `tile` and on or where the writer is. The top bit of the result says that an
  * index is none of 1 .. entries, of which the first entry is taken. */
-static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t high, lm_stream_writer *w,
+static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t high, lm_nontemporal_writer *w,
                            char *tile) {
   int64_t x_step = g->x_step, i_step = g->i_step, step = g->step;
   uint64_t beyond = 0, entries = (uint64_t)g->entries;
@@ -63,7 +63,7 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
     uint64_t at = (uint64_t)index[0] - 1;
     beyond = at | (entries - 1 - at);
     if (at >= entries) at = 0;
-    lm_stream_write(w, x + ((int64_t)at * step + low) * (int64_t)g->item, bytes);
+    lm_nontemporal_write(w, x + ((int64_t)at * step + low) * (int64_t)g->item, bytes);
     return beyond;
   }
 #define CASE(type)                                                                    \
@@ -99,7 +99,7 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
   }
 #undef CASE
   if (w->streams) {
-    lm_stream_write(w, tile, bytes);
+    lm_nontemporal_write(w, tile, bytes);
   } else {
     w->to += bytes;
   }
@@ -121,20 +121,21 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
   g->runs = runs;
   int threads = lm_cpu_share((double)n);
   const int64_t most = TILE / (int64_t)g->item;
-  bool streams = lm_stream_pays(lm_nbytes(out)) && !(runs && width > most), entry = g->i_step == 0 && g->x_step == 1;
+  bool streams = lm_use_nontemporal(lm_nbytes(out)) && !(runs && width > most),
+       entry = g->i_step == 0 && g->x_step == 1;
 #pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
   for (int t = 0; t < threads; t++) {
     int64_t begin = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
     char tile[TILE];
-    lm_stream_writer w;
-    lm_stream_open(&w, g->out + begin * (int64_t)g->item, streams);
+    lm_nontemporal_writer w;
+    lm_nontemporal_open(&w, g->out + begin * (int64_t)g->item, streams);
     for (int64_t p = begin; p < end;) {
       int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
       if (streams && !entry && high - low > most) high = low + most;
       beyond |= gather_row(g, row, low, high, &w, tile);
       p = row * width + high;
     }
-    lm_stream_close(&w);
+    lm_nontemporal_close(&w);
   }
   lm_free(runs);
   return beyond >> 63 == 0;
@@ -177,19 +178,19 @@ lm_status lm_cpu_embedding(const void *args, lm_tensor *const *out) {
   return select_entries("embedding", a->weight, 0, a->index, out[0]);
 }
 
-lm_status lm_cpu_bag_sums(const void *args, lm_tensor *const *out) {
-  const lm_bag_sums_args *a = args;
-  lm_bags job = {.weight = a->weight->data,
-                 .each = a->each ? a->each->data : NULL,
-                 .index = (const int64_t *)a->index->data,
-                 .offsets = (const int64_t *)a->offsets->data,
-                 .bags = a->offsets->numel,
-                 .n = a->index->numel,
-                 .d = a->weight->size[1],
-                 .skipped = a->padding_idx,
-                 .means = a->means,
-                 .out = out[0]->data,
-                 .counts = out[1]->data};
+lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
+  const lm_embedding_bag_sums_args *a = args;
+  lm_embedding_bag_job job = {.weight = a->weight->data,
+                              .each = a->each ? a->each->data : NULL,
+                              .index = (const int64_t *)a->index->data,
+                              .offsets = (const int64_t *)a->offsets->data,
+                              .bags = a->offsets->numel,
+                              .n = a->index->numel,
+                              .d = a->weight->size[1],
+                              .skipped = a->padding_idx,
+                              .means = a->means,
+                              .out = out[0]->data,
+                              .counts = out[1]->data};
   if (job.bags == 0 && job.n > 0)
     return lm_fail(LM_E_ARG, "embedding_bag: there are no offsets, and %lld indices", (long long)job.n);
   if (job.bags > 0 && job.offsets[0] != 1) {
@@ -207,7 +208,7 @@ lm_status lm_cpu_bag_sums(const void *args, lm_tensor *const *out) {
   int threads = lm_cpu_share(0.25 * (double)(job.n + job.bags) * (double)(job.d + 16));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    LM_ISA_PICK(lm_bag_loops)
+    LM_ISA_PICK(lm_embedding_bag_loops)
         ->sums[a->weight->dtype](&job, lm_cpu_share_begin(job.bags, t, threads),
                                  lm_cpu_share_begin(job.bags, t + 1, threads));
   }

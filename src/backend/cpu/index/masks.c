@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/index/indices.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 #include "base/mem.h"
 
 enum { TILE = 8192 }; /* bytes of a large result that are made before they go past the caches */
@@ -87,7 +87,7 @@ lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
   int64_t n = a->x->numel;
   const size_t item = lm_dtype_size((lm_dtype)a->x->dtype);
   const int64_t most = TILE / (int64_t)item;
-  bool streams = lm_stream_pays(lm_nbytes(out[0]));
+  bool streams = lm_use_nontemporal(lm_nbytes(out[0]));
   int threads = lm_cpu_share((double)n);
   int64_t *before = counts_before(mask, n, threads);
   if (!before) return LM_E_OOM;
@@ -96,8 +96,8 @@ lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
     int64_t i = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
     int64_t left = before[t + 1] - before[t];
     char tile[TILE];
-    lm_stream_writer w;
-    lm_stream_open(&w, out[0]->data + before[t] * (int64_t)item, streams);
+    lm_nontemporal_writer w;
+    lm_nontemporal_open(&w, out[0]->data + before[t] * (int64_t)item, streams);
     while (left > 0) { /* a tile's worth, or all */
       int64_t count = streams && left > most ? most : left;
       char *at = streams ? tile : w.to;
@@ -115,10 +115,10 @@ lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
         CASE(uint64_t)
       }
 #undef CASE
-      if (streams) lm_stream_write(&w, tile, (size_t)count * item);
+      if (streams) lm_nontemporal_write(&w, tile, (size_t)count * item);
       left -= count;
     }
-    lm_stream_close(&w);
+    lm_nontemporal_close(&w);
   }
   lm_free(before);
   return LM_OK;

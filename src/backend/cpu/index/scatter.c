@@ -5,7 +5,7 @@
 
 #include "backend/cpu/index/indices.h"
 #include "backend/cpu/isa/index.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 #include "base/mem.h"
 #include "device/alloc.h"
 #include "merged_dims.h"
@@ -203,7 +203,7 @@ static bool scatter_rows(const lm_scatter_fold_args *a, lm_tensor *out, bool *go
   for (int d = 0; fits && d < last; d++) fits = index->size[d] == x->size[d] && src->size[d] == x->size[d];
   if (!fits) return false;
   lm_scatter_loop loop = folds ? loops->fold[a->how][x->dtype] : loops->put[item];
-  const bool streams = lm_stream_pays(lm_nbytes(out));
+  const bool streams = lm_use_nontemporal(lm_nbytes(out));
   const lm_scatter_line line = {n, 1, 0, 1, 1};
   uint64_t beyond = 0;
   int threads = lm_cpu_share(2.0 * (double)index->numel + (double)x->numel / 4);
@@ -211,8 +211,8 @@ static bool scatter_rows(const lm_scatter_fold_args *a, lm_tensor *out, bool *go
   for (int t = 0; t < threads; t++) {
     _Alignas(64) char row[ROW];
     int64_t begin = lm_cpu_share_begin(rows, t, threads), end = lm_cpu_share_begin(rows, t + 1, threads);
-    lm_stream_writer w;
-    lm_stream_open(&w, out->data + (size_t)begin * bytes, streams);
+    lm_nontemporal_writer w;
+    lm_nontemporal_open(&w, out->data + (size_t)begin * bytes, streams);
     for (int64_t r = begin; r < end && beyond >> 63 == 0; r++) {
       const int64_t *at = (const int64_t *)index->data + r * n;
 #pragma omp simd reduction(| : beyond)
@@ -222,12 +222,12 @@ static bool scatter_rows(const lm_scatter_fold_args *a, lm_tensor *out, bool *go
       memcpy(here, x->data + (size_t)r * bytes, bytes);
       loop(&line, here, at, src->data + (size_t)(r * n) * item);
       if (streams) {
-        lm_stream_write(&w, row, bytes);
+        lm_nontemporal_write(&w, row, bytes);
       } else {
         w.to += bytes;
       }
     }
-    lm_stream_close(&w);
+    lm_nontemporal_close(&w);
   }
   *good = beyond >> 63 == 0;
   return true;

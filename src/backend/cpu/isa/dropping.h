@@ -31,7 +31,7 @@ static inline lm_draw lm_draw_in(const lm_tensor *t) {
 
 /* Blocks that are drawn together; room for the words of n elements wherever the first of them stands in its block. */
 enum { LM_DRAWN_TOGETHER = 8 };
-#define LM_DRAWN_ROOM(n) (4 * (((n) + 6) / 4 + LM_DRAWN_TOGETHER))
+#define LM_DRAWN_CAPACITY(n) (4 * (((n) + 6) / 4 + LM_DRAWN_TOGETHER))
 
 /* Writes the upper 24 bits of the words that elements first .. first + n - 1 take; they begin at what is returned, in
  * `room`. */

@@ -1,7 +1,7 @@
 #include "backend/cpu/isa/fill.h"
 
 #include "backend/cpu/isa/elem.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 #ifdef __AVX__
 #include <immintrin.h>
 #endif
@@ -214,4 +214,4 @@ static void lines(void *dst, const void *src, size_t bytes) {
 #endif
 }
 
-const struct lm_stream_loops LM_ISA_NAME(lm_stream_loops) = {.lines = lines};
+const struct lm_nontemporal_loops LM_ISA_NAME(lm_nontemporal_loops) = {.lines = lines};

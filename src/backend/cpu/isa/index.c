@@ -65,7 +65,7 @@ enum { LANES = 64, FEW = 16 }; /* columns at a time */
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #undef LM_TEMPLATE
-#define LM_TEMPLATE "backend/cpu/isa/templates/bags.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/embedding_bag.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 
-const struct lm_bag_loops LM_ISA_NAME(lm_bag_loops) = {.sums = {LM_FLOATS(bags)}};
+const struct lm_embedding_bag_loops LM_ISA_NAME(lm_embedding_bag_loops) = {.sums = {LM_FLOATS(bags)}};

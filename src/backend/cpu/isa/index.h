@@ -19,16 +19,17 @@ struct lm_scatter_loops {
 LM_ISA_DECLARE(struct lm_scatter_loops, lm_scatter_loops);
 
 /* Bag k sums the rows [d] of weight that index names from offsets[k] on, up to offsets[k + 1] or n; all from 1. */
-typedef struct lm_bags {
+typedef struct lm_embedding_bag_job {
   const void *weight, *each; /* each: a factor for each of index, or NULL */
   const int64_t *index, *offsets;
   int64_t bags, n, d, skipped; /* skipped: an index that is left out, or 0 */
   bool means;
   void *out, *counts; /* [bags, d]; how many rows, at least 1: float, or double beside double */
-} lm_bags;
-struct lm_bag_loops {
-  void (*sums[LM_DTYPE_COUNT])(const lm_bags *job, int64_t from, int64_t to); /* of floating dtypes; of these bags */
+} lm_embedding_bag_job;
+struct lm_embedding_bag_loops {
+  void (*sums[LM_DTYPE_COUNT])(const lm_embedding_bag_job *job, int64_t from,
+                               int64_t to); /* of floating dtypes; of these bags */
 };
-LM_ISA_DECLARE(struct lm_bag_loops, lm_bag_loops);
+LM_ISA_DECLARE(struct lm_embedding_bag_loops, lm_embedding_bag_loops);
 
 #endif

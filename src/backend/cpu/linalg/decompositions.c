@@ -141,7 +141,7 @@ static lm_status prepare_svd(parts_job *j, const lm_tensor *x, const char *jobz)
 static double svd_flops(const parts_job *j) {
   return 8.0 * j->m * j->n * j->least + 10.0 * j->least * j->least * j->least;
 }
-static size_t svd_room(const parts_job *j) { return 4 * (size_t)j->liwork + j->item * (size_t)j->lwork; }
+static size_t svd_scratch(const parts_job *j) { return 4 * (size_t)j->liwork + j->item * (size_t)j->lwork; }
 
 static lm_status svd(const lm_tensor *x, const char *jobz, const lm_tensor *u, const lm_tensor *s, const lm_tensor *v) {
   lm_status status;
@@ -151,7 +151,7 @@ static lm_status svd(const lm_tensor *x, const char *jobz, const lm_tensor *u, c
   TRY(prepare_svd(&j, x, jobz));
   TRY(lm_column_major(x, &copy));
   j.a = copy;
-  TRY(lm_each_matrix(lm_matrix_count(x), svd_flops(&j), svd_room(&j), svd_one, &j, &bad));
+  TRY(lm_each_matrix(lm_matrix_count(x), svd_flops(&j), svd_scratch(&j), svd_one, &j, &bad));
   status = lm_matrix_not_converged("the computation of singular values", "A", x, bad);
 done:
   lm_release(copy);
@@ -172,7 +172,7 @@ lm_status lm_cpu_linalg_svdvals(const void *args, lm_tensor *const *out) {
 static int pinv_one(const void *job, int64_t i, char *work) {
   const parts_job *j = job;
   size_t k = (size_t)j->least;
-  char *u = work + svd_room(j) / 8 * 8 + 8, *v = u + j->item * (size_t)j->m * k, *s = v + j->item * k * (size_t)j->n;
+  char *u = work + svd_scratch(j) / 8 * 8 + 8, *v = u + j->item * (size_t)j->m * k, *s = v + j->item * k * (size_t)j->n;
   char *a = lm_matrix_at(j->a, i);
   int info = 0;
   for (int c = 1; j->hermitian && c < j->n; c++) { /* the lower triangle counts */
@@ -210,7 +210,7 @@ lm_status lm_cpu_linalg_pinv(const void *args, lm_tensor *const *out) {
   TRY(lm_column_major(a->A, &copy));
   j.a = copy;
   TRY(lm_each_matrix(lm_matrix_count(copy), svd_flops(&j),
-                     svd_room(&j) + 64 + j.item * (size_t)j.least * (size_t)(j.m + j.n + 1), pinv_one, &j, &bad));
+                     svd_scratch(&j) + 64 + j.item * (size_t)j.least * (size_t)(j.m + j.n + 1), pinv_one, &j, &bad));
   status = lm_matrix_not_converged("the computation of singular values", "A", a->A, bad);
 done:
   lm_release(copy);

@@ -20,8 +20,8 @@ static lm_status singular(const char *arg, const lm_tensor *x, lm_bad_matrix bad
 }
 
 /* The room of one matrix: for its factors, and as many pivots. */
-static size_t room_of(const lu_job *j) { return lm_lu_room(j->dtype, j->m, j->n) + sizeof(int) * (size_t)j->n; }
-static int *pivots_in(const lu_job *j, char *work) { return (int *)(work + lm_lu_room(j->dtype, j->m, j->n)); }
+static size_t scratch_of(const lu_job *j) { return lm_lu_scratch(j->dtype, j->m, j->n) + sizeof(int) * (size_t)j->n; }
+static int *pivots_in(const lu_job *j, char *work) { return (int *)(work + lm_lu_scratch(j->dtype, j->m, j->n)); }
 
 static int factor(const lu_job *j, int64_t i, int *pivots, char *room) {
   int info = 0;
@@ -59,7 +59,7 @@ static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const l
   if (x->numel) TRY(lm_cpu_copy(x, factors[0]));
   lu_job j = {
       .dtype = (lm_dtype)x->dtype, .m = n, .n = n, .lu = factors[0], .pivots = factors[1], .det = det, .sign = sign};
-  TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * n * n * n, room_of(&j), det_one, &j, &bad));
+  TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * n * n * n, scratch_of(&j), det_one, &j, &bad));
 done:
   return status;
 }
@@ -90,7 +90,7 @@ lm_status lm_cpu_linalg_lu_factor(const void *args, lm_tensor *const *out) {
               .pivots = out[1],
               .check = a->check};
   TRY(lm_cpu_copy(x, out[0]));
-  TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * j.m * j.n * j.n, room_of(&j), factor_one, &j, &bad));
+  TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * j.m * j.n * j.n, scratch_of(&j), factor_one, &j, &bad));
   status = singular("A", x, bad);
 done:
   return status;
@@ -102,13 +102,13 @@ static int solve_one(const void *job, int64_t i, char *work) {
   if (j->check) info = factor(j, i, pivots, work);
   if (info != 0 || j->k == 0) return info;
   void *lu = lm_matrix_at(j->lu, i), *b = lm_matrix_at(j->b, i);
-  lm_triangle lower = {.dtype = j->dtype, .turned = j->turned, .ones = true}, upper = lower;
+  lm_trsm_job lower = {.dtype = j->dtype, .turned = j->turned, .ones = true}, upper = lower;
   upper.upper = true;
   upper.ones = false;
   lm_status status = LM_OK;
   if (!j->turned) lm_swap_rows(j->dtype, j->k, b, j->k, pivots, 0, j->n, false);
-  status = lm_solve_triangle(j->turned ? &upper : &lower, j->n, j->k, lu, j->n, b, j->k);
-  if (status == LM_OK) status = lm_solve_triangle(j->turned ? &lower : &upper, j->n, j->k, lu, j->n, b, j->k);
+  status = lm_trsm_solve(j->turned ? &upper : &lower, j->n, j->k, lu, j->n, b, j->k);
+  if (status == LM_OK) status = lm_trsm_solve(j->turned ? &lower : &upper, j->n, j->k, lu, j->n, b, j->k);
   if (j->turned) lm_swap_rows(j->dtype, j->k, b, j->k, pivots, 0, j->n, true);
   return status == LM_OK ? 0 : LM_FAILED;
 }
@@ -125,7 +125,7 @@ static lm_status solve(const char *arg, const lm_tensor *A, lu_job j, const lm_t
   j.turned = left == adjoint;
   j.b = out;
   if (out->numel) TRY(lm_cpu_copy(B, out));
-  TRY(lm_each_matrix(lm_matrix_count(out), (double)j.n * j.n * (j.n + 2.0 * j.k), room_of(&j), solve_one, &j, &bad));
+  TRY(lm_each_matrix(lm_matrix_count(out), (double)j.n * j.n * (j.n + 2.0 * j.k), scratch_of(&j), solve_one, &j, &bad));
   status = singular(arg, A, bad);
 done:
   return status;
@@ -134,22 +134,20 @@ done:
 /* x = U^-1 L^-1 P, of which P exchanges columns. */
 static int inverse_one(const void *job, int64_t i, char *work) {
   const lu_job *j = job;
-  if (j->n <= LM_TINY) return lm_triangle_loops_of(j->dtype)->invert_tiny(j->n, lm_matrix_at(j->b, i));
+  if (j->n <= LM_TINY) return lm_trsm_loops_of(j->dtype)->invert_tiny(j->n, lm_matrix_at(j->b, i));
   int n = j->n, *pivots = pivots_in(j, work), *from = pivots + n, info = factor(j, i, pivots, work);
   if (info != 0) return info;
   void *lu = lm_matrix_at(j->lu, i), *x = lm_matrix_at(j->b, i);
   memset(x, 0, lm_dtype_size(j->dtype) * (size_t)n * (size_t)n);
   lm_status status = lm_invert_lower(j->dtype, n, lu, n, x, n);
-  if (status == LM_OK) {
-    status = lm_solve_triangle(&(lm_triangle){.dtype = j->dtype, .upper = true}, n, n, lu, n, x, n);
-  }
+  if (status == LM_OK) { status = lm_trsm_solve(&(lm_trsm_job){.dtype = j->dtype, .upper = true}, n, n, lu, n, x, n); }
   for (int c = 0; c < n; c++) from[c] = c;
   for (int c = n - 1; c >= 0; c--) {
     int kept = from[c];
     from[c] = from[pivots[c] - 1];
     from[pivots[c] - 1] = kept;
   }
-  lm_triangle_loops_of(j->dtype)->permute(n, n, from, x, n, work);
+  lm_trsm_loops_of(j->dtype)->permute(n, n, from, x, n, work);
   return status == LM_OK ? 0 : LM_FAILED;
 }
 
@@ -164,7 +162,7 @@ lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
   else if (x->numel)
     TRY(lm_cpu_copy(x, out[0]));
   lu_job j = {.dtype = (lm_dtype)x->dtype, .m = n, .n = n, .lu = copy, .b = out[0]};
-  TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * n * n * n, room_of(&j) + sizeof(int) * (size_t)n, inverse_one, &j,
+  TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * n * n * n, scratch_of(&j) + sizeof(int) * (size_t)n, inverse_one, &j,
                      &bad));
   status = singular("x", x, bad);
 done:

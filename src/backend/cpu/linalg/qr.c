@@ -3,7 +3,7 @@
  * storage-efficient WY representation for products of Householder transformations, 1989). */
 #include <string.h>
 
-#include "backend/cpu/isa/linalg/reflections.h"
+#include "backend/cpu/isa/linalg/householder.h"
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/matmul/gemm.h"
 
@@ -24,7 +24,7 @@ typedef struct panel {
   char *v, *square, *w, *wt; /* [count, length], [count, count], twice [others, count] */
 } panel;
 
-static size_t elements_of_room(const qr_job *j) {
+static size_t elements_of_scratch(const qr_job *j) {
   size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->least + PANEL - 1) / PANEL;
   return (size_t)j->least + PANEL * ((size_t)j->m + PANEL + PANEL * panels + 2 * others) + 64;
 }
@@ -83,8 +83,8 @@ static lm_status make_q(const qr_job *j, char *a, const char *tau, const char *T
   memset(q, 0, j->item * (size_t)j->m * (size_t)j->columns);
   for (int c = 0; c < j->columns; c++) lm_scalar_put(j->dtype, q, (int64_t)c * (j->m + 1), 1);
   for (int c = j->least - 1; c >= 0 && j->least <= FEW; c--)
-    lm_reflection_loops_of(j->dtype)->reflect(j->m - c, entry(j, a, c, c), lm_scalar_at(j->dtype, tau, c),
-                                              j->columns - c, entry(j, q, c, c), j->m);
+    lm_householder_loops_of(j->dtype)->reflect(j->m - c, entry(j, a, c, c), lm_scalar_at(j->dtype, tau, c),
+                                               j->columns - c, entry(j, q, c, c), j->m);
   for (int last = (j->least - 1) / PANEL; last >= 0 && j->least > FEW; last--) {
     p.first = last * PANEL;
     p.count = j->least - p.first < PANEL ? j->least - p.first : PANEL;
@@ -99,7 +99,7 @@ done:
 
 static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
   lm_status status = LM_OK;
-  const struct lm_reflection_loops *loops = lm_reflection_loops_of(j->dtype);
+  const struct lm_householder_loops *loops = lm_householder_loops_of(j->dtype);
   size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->least + PANEL - 1) / PANEL;
   char *tau = work, *T = tau + j->item * (size_t)j->least;
   panel p = {.square = T + j->item * PANEL * PANEL * panels};
@@ -165,7 +165,7 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   j.a = copy;
   TRY(lm_cpu_gemm_enter(&region, j.dtype, lm_cpu_threads()));
   entered = true;
-  TRY(lm_each_matrix(lm_matrix_count(x), work, j.item * elements_of_room(&j), qr_one, &j, &bad));
+  TRY(lm_each_matrix(lm_matrix_count(x), work, j.item * elements_of_scratch(&j), qr_one, &j, &bad));
   if (bad.at >= 0) status = lm_fail(LM_E_OOM, "linalg_qr: a product of matrices failed");
 done:
   if (entered) lm_cpu_gemm_leave(&region);

@@ -31,10 +31,10 @@ static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool turn
                                         .beta = beta});
 }
 
-static lm_status solve_columns(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb) {
+static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb) {
   lm_status status = LM_OK;
   if (n <= LM_LEAF) {
-    lm_triangle_loops_of(t->dtype)->solve(t, n, k, a, lda, b, ldb);
+    lm_trsm_loops_of(t->dtype)->solve(t, n, k, a, lda, b, ldb);
     return LM_OK;
   }
   int half = half_of(n), rest = n - half;
@@ -54,7 +54,7 @@ done:
 }
 
 /* Threads have columns of their own. */
-lm_status lm_solve_triangle(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb) {
+lm_status lm_trsm_solve(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb) {
   enum { GRAIN = 64 };
   int parts = lm_cpu_share((double)n * n * k / 200), grains = (k + GRAIN - 1) / GRAIN;
   if (parts > grains) parts = grains;
@@ -71,17 +71,17 @@ lm_status lm_solve_triangle(const lm_triangle *t, int n, int k, const void *a, i
 
 lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x, int ldx) {
   lm_status status = LM_OK;
-  const lm_triangle lower = {.dtype = dtype, .ones = true};
+  const lm_trsm_job lower = {.dtype = dtype, .ones = true};
   if (n <= LM_LEAF) {
     for (int i = 0; i < n; i++) lm_scalar_put(dtype, x, (int64_t)i * (ldx + 1), 1);
-    return lm_solve_triangle(&lower, n, n, a, lda, x, ldx);
+    return lm_trsm_solve(&lower, n, n, a, lda, x, ldx);
   }
   int half = half_of(n), rest = n - half;
   const void *corner = at(dtype, a, lda, half, half), *below = at(dtype, a, lda, half, 0);
   void *x_below = at(dtype, x, ldx, half, 0);
   TRY(lm_invert_lower(dtype, half, a, lda, x, ldx));
   TRY(subtract_product(dtype, rest, half, half, false, below, lda, x, ldx, 0, x_below, ldx));
-  TRY(lm_solve_triangle(&lower, rest, half, corner, lda, x_below, ldx));
+  TRY(lm_trsm_solve(&lower, rest, half, corner, lda, x_below, ldx));
   TRY(lm_invert_lower(dtype, rest, corner, lda, at(dtype, x, ldx, half, half), ldx));
 done:
   return status;
@@ -105,7 +105,7 @@ void lm_swap_rows(lm_dtype dtype, int columns, void *a, int lda, const int *pivo
   }
 }
 
-size_t lm_lu_room(lm_dtype dtype, int m, int n) {
+size_t lm_lu_scratch(lm_dtype dtype, int m, int n) {
   size_t columns = (size_t)(n < LM_LEAF ? n : LM_LEAF);
   return lm_dtype_size(dtype) * columns * ((size_t)m + 64 / lm_dtype_size(dtype)) + 64;
 }
@@ -142,7 +142,7 @@ static lm_status update_beside(const lu_beside *j, int n, void *right) {
   enum { GRAIN = 32 };
   lm_status status;
   lm_cpu_gemm_region region;
-  const lm_triangle lower = {.dtype = j->dtype, .ones = true};
+  const lm_trsm_job lower = {.dtype = j->dtype, .ones = true};
   double work = (double)j->m * n * j->half / 50;
   int parts = work < 500e3 ? 1 : lm_cpu_share(work), grains = (n + GRAIN - 1) / GRAIN;
   bool good = true;
@@ -168,7 +168,7 @@ lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivo
   lm_status status = LM_OK;
   int least = m < n ? m : n, below = 0;
   if (n <= LM_LEAF) {
-    *info = lm_triangle_loops_of(dtype)->lu(m, n, a, lda, pivots, room);
+    *info = lm_trsm_loops_of(dtype)->lu(m, n, a, lda, pivots, room);
     return LM_OK;
   }
   int half = least > LM_LEAF ? half_of(least) : least, rest = n - half;
@@ -199,14 +199,14 @@ done:
 lm_status lm_factor_cholesky(lm_dtype dtype, int n, void *a, int lda, int *info) {
   lm_status status = LM_OK;
   if (n <= LM_LEAF) {
-    *info = lm_triangle_loops_of(dtype)->cholesky(n, a, lda, 1);
+    *info = lm_trsm_loops_of(dtype)->cholesky(n, a, lda, 1);
     return LM_OK;
   }
   int half = half_of(n), rest = n - half;
   void *right = at(dtype, a, lda, 0, half), *corner = at(dtype, a, lda, half, half);
   TRY(lm_factor_cholesky(dtype, half, a, lda, info));
   if (*info != 0) goto done;
-  TRY(lm_solve_triangle(&(lm_triangle){.dtype = dtype, .upper = true, .turned = true}, half, rest, a, lda, right, lda));
+  TRY(lm_trsm_solve(&(lm_trsm_job){.dtype = dtype, .upper = true, .turned = true}, half, rest, a, lda, right, lda));
   TRY(subtract_square(dtype, rest, half, right, lda, corner, lda));
   TRY(lm_factor_cholesky(dtype, rest, corner, lda, info));
   if (*info != 0) *info += half;

@@ -3,18 +3,18 @@
 #ifndef LM_CPU_RECURSIVE_H
 #define LM_CPU_RECURSIVE_H
 
-#include "backend/cpu/isa/linalg/triangles.h"
+#include "backend/cpu/isa/linalg/trsm.h"
 #include "backend/cpu/linalg/lapack.h"
 
 /* Bytes of room for lm_factor_lu. */
-size_t lm_lu_room(lm_dtype dtype, int m, int n);
+size_t lm_lu_scratch(lm_dtype dtype, int m, int n);
 /* P L U in place of a [m, n]; info as LAPACK's getrf. */
 lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, void *room, int *info);
 /* Rows exchanged as pivots[first] to pivots[end - 1] say, or with `back` in the other order. */
 void lm_swap_rows(lm_dtype dtype, int columns, void *a, int lda, const int *pivots, int first, int end, bool back);
 
 /* x with op(a) x = b in place of b [n, k]. */
-lm_status lm_solve_triangle(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb);
+lm_status lm_trsm_solve(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb);
 /* The inverse of the lower triangle, with ones on its diagonal, into x, which is all zeros. */
 lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x, int ldx);
 

@@ -6,7 +6,7 @@
 typedef struct triangle_job {
   int n, k;
   const lm_tensor *a, *b;
-  lm_triangle triangle; /* of Cholesky factors that which is wanted, and read */
+  lm_trsm_job triangle; /* of Cholesky factors that which is wanted, and read */
 } triangle_job;
 
 static int cholesky_one(const void *job, int64_t i, char *work) {
@@ -19,7 +19,7 @@ static int cholesky_one(const void *job, int64_t i, char *work) {
   lm_status status = LM_OK;
   (void)work;
   if (j->n <= LM_LEAF)
-    info = lm_triangle_loops_of(dtype)->cholesky(j->n, a, upper ? j->n : 1, upper ? 1 : j->n);
+    info = lm_trsm_loops_of(dtype)->cholesky(j->n, a, upper ? j->n : 1, upper ? 1 : j->n);
   else
     status = lm_factor_cholesky(dtype, j->n, a, j->n, &info);
   for (int r = 0; r < j->n; r++) { /* the other triangle */
@@ -58,8 +58,7 @@ done:
 static int triangular_one(const void *job, int64_t i, char *work) {
   const triangle_job *j = job;
   (void)work;
-  lm_status status =
-      lm_solve_triangle(&j->triangle, j->n, j->k, lm_matrix_at(j->a, i), j->n, lm_matrix_at(j->b, i), j->k);
+  lm_status status = lm_trsm_solve(&j->triangle, j->n, j->k, lm_matrix_at(j->a, i), j->n, lm_matrix_at(j->b, i), j->k);
   return status == LM_OK ? 0 : LM_FAILED;
 }
 
@@ -86,7 +85,7 @@ lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out
     TRY(lm_row_major(a->A, &A));
   TRY(lm_cpu_copy(a->B, X));
   triangle_job j = {.n = (int)n, .a = A, .b = X};
-  j.triangle = (lm_triangle){(lm_dtype)A->dtype, a->upper != other, a->left == other, a->unitriangular};
+  j.triangle = (lm_trsm_job){(lm_dtype)A->dtype, a->upper != other, a->left == other, a->unitriangular};
   j.k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2];
   TRY(lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad));
   if (bad.at >= 0) status = lm_fail(LM_E_OOM, "linalg_solve_triangular: a product of matrices failed");

@@ -6,7 +6,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gemm.h"
-#include "backend/cpu/isa/matmul/few_rows.h"
+#include "backend/cpu/isa/matmul/skinny_gemm.h"
 #include "backend/cpu/matmul/openblas.h"
 #include "backend/cpu/onednn/guard_stack.h"
 #include "backend/cpu/onednn/onednn.h"
@@ -57,22 +57,22 @@ static bool fits_int(const lm_cpu_gemm_job *g) {
 
 /* For some sizes oneDNN multiplies a transposed matrix at half its speed: where rows are multiples of a page apart,
  * which all want the same places of a cache, or where one side of C is narrow. OpenBLAS does not mind. */
-static bool is_slow_to_turn(const lm_cpu_gemm_job *g) {
+static bool is_slow_to_transpose(const lm_cpu_gemm_job *g) {
   enum { PAGE = 4096 / sizeof(float), NARROW = 512 };
   int64_t narrow = g->m < g->n ? g->m : g->n, wide = g->m < g->n ? g->n : g->m;
   return g->dtype == LM_F32 && g->ta && !g->tb && narrow >= 64 && wide >= 256 && g->k >= 512 &&
          (g->lda % PAGE == 0 || narrow <= NARROW);
 }
 
-static bool suits_blas(const lm_cpu_gemm_job *g) {
-  return fits_int(g) && ((g->dtype == LM_F64 && !is_small(g)) || is_slow_to_turn(g));
+static bool blas_is_faster(const lm_cpu_gemm_job *g) {
+  return fits_int(g) && ((g->dtype == LM_F64 && !is_small(g)) || is_slow_to_transpose(g));
 }
 
 /* One matrix on this thread; of float32 by loops, or a part of what suits BLAS. */
 static void multiply_one(const lm_cpu_gemm_job *g, bool by_blas) {
   const CBLAS_TRANSPOSE ta = g->ta ? CblasTrans : CblasNoTrans, tb = g->tb ? CblasTrans : CblasNoTrans;
   const int m = (int)g->m, n = (int)g->n, k = (int)g->k, lda = (int)g->lda, ldb = (int)g->ldb, ldc = (int)g->ldc;
-  if (!by_blas || (g->dtype != LM_F32 && !suits_blas(g))) {
+  if (!by_blas || (g->dtype != LM_F32 && !blas_is_faster(g))) {
     by_loops(g);
   } else if (g->dtype == LM_F32) {
     cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, (float)g->alpha, g->a, lda, g->b, ldb, (float)g->beta, g->c, ldc);
@@ -109,7 +109,7 @@ static lm_cpu_gemm_job slice_of(const lm_cpu_gemm_job *g, int part, int parts) {
 
 static void by_slices(const lm_cpu_gemm_job *g) {
   int parts = lm_cpu_share(work(g) / rate(g->dtype));
-  bool by_blas = suits_blas(g) && lm_blas_enter(parts);
+  bool by_blas = blas_is_faster(g) && lm_blas_enter(parts);
 #pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
   for (int part = 0; part < parts; part++) {
     lm_cpu_gemm_job s = slice_of(g, part, parts);
@@ -141,44 +141,45 @@ bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n) {
   return (dtype == LM_F16 || dtype == LM_BF16) && m <= FEW_HALF_ROWS && n >= GRAIN;
 }
 
-static bool is_of_few_rows(const lm_cpu_gemm_job *g) {
+static bool is_skinny(const lm_cpu_gemm_job *g) {
   bool half = g->dtype == LM_F16 || g->dtype == LM_BF16, long_enough = g->n >= 256 && g->k >= 256;
   return half || (g->dtype == LM_F32 && g->m <= FEW_ROWS && !g->ta && long_enough);
 }
 
-static lm_few_rows few_rows_of(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
-  return (lm_few_rows){.m = g->m,
-                       .n = g->n,
-                       .k = g->alpha == 0 ? 0 : g->k, /* what is not finite in x does not count then, as in BLAS */
-                       .x = x,
-                       .b = g->b,
-                       .c = g->c,
-                       .x_row = x_row,
-                       .ldb = g->ldb,
-                       .ldc = g->ldc,
-                       .turned = g->tb,
-                       .alpha = (float)g->alpha,
-                       .beta = (float)g->beta};
+static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
+  return (lm_skinny_gemm_job){
+      .m = g->m,
+      .n = g->n,
+      .k = g->alpha == 0 ? 0 : g->k, /* what is not finite in x does not count then, as in BLAS */
+      .x = x,
+      .b = g->b,
+      .c = g->c,
+      .x_row = x_row,
+      .ldb = g->ldb,
+      .ldc = g->ldc,
+      .turned = g->tb,
+      .alpha = (float)g->alpha,
+      .beta = (float)g->beta};
 }
 
 /* By columns of C, each of which is one run of a turned B. */
-static void few_rows_by_columns(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
-  const struct lm_few_rows_loops *loops = LM_ISA_PICK(lm_few_rows_loops);
+static void skinny_gemm_by_columns(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
+  const struct lm_skinny_gemm_loops *loops = LM_ISA_PICK(lm_skinny_gemm_loops);
   int pieces = lm_cpu_pieces(threads);
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
   for (int p = 0; p < pieces; p++) {
     lm_cpu_gemm_job s = columns_of(g, p, pieces);
-    lm_few_rows job = few_rows_of(&s, x, x_row);
+    lm_skinny_gemm_job job = skinny_gemm_of(&s, x, x_row);
     if (s.n > 0) loops->product[g->dtype](&job);
   }
 }
 
 /* By rows of B, which are one run of memory, in parts that are the same for any number of threads; for many threads
  * these are cut by columns, too. */
-static lm_status few_rows_by_sums(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
+static lm_status skinny_gemm_by_sums(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
   enum { PARTS = 8, DEEP = 32 };
-  const struct lm_few_rows_loops *loops = LM_ISA_PICK(lm_few_rows_loops);
-  const lm_few_rows whole = few_rows_of(g, x, x_row);
+  const struct lm_skinny_gemm_loops *loops = LM_ISA_PICK(lm_skinny_gemm_loops);
+  const lm_skinny_gemm_job whole = skinny_gemm_of(g, x, x_row);
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   int parts = 1;
   while (parts < PARTS && whole.k >= 2 * parts * DEEP * g->m) parts *= 2;
@@ -192,7 +193,7 @@ static lm_status few_rows_by_sums(const lm_cpu_gemm_job *g, const float *x, int6
   {
 #pragma omp for schedule(dynamic)
     for (int p = 0; p < parts * cuts; p++) {
-      lm_few_rows s = whole;
+      lm_skinny_gemm_job s = whole;
       int64_t part = p / cuts, k = whole.k * part / parts, j = part_of(g->n, p % cuts, cuts, &s.n);
       s.k = whole.k * (part + 1) / parts - k;
       s.x = x + k;
@@ -201,7 +202,7 @@ static lm_status few_rows_by_sums(const lm_cpu_gemm_job *g, const float *x, int6
     }
 #pragma omp for schedule(static)
     for (int t = 0; t < threads; t++) {
-      lm_few_rows s = whole;
+      lm_skinny_gemm_job s = whole;
       int64_t j = part_of(g->n, t, threads, &s.n);
       s.c = (char *)g->c + j * bytes;
       if (s.n > 0) loops->finish[g->dtype](&s, sums + j, row, parts, step);
@@ -212,24 +213,24 @@ done:
   return status;
 }
 
-static lm_status few_rows(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
+static lm_status skinny_gemm(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
   int threads = lm_cpu_share((double)g->n * (double)g->k * (double)lm_dtype_size(g->dtype) / 20);
-  if (!g->tb) return few_rows_by_sums(g, x, x_row, threads);
-  few_rows_by_columns(g, x, x_row, threads);
+  if (!g->tb) return skinny_gemm_by_sums(g, x, x_row, threads);
+  skinny_gemm_by_columns(g, x, x_row, threads);
   return LM_OK;
 }
 
-static lm_status by_few_rows(const lm_cpu_gemm_job *g) {
+static lm_status by_skinny_gemm(const lm_cpu_gemm_job *g) {
   lm_status status = LM_OK;
   void *x = NULL;
   size_t bytes = (size_t)(g->m * g->k + 1) * sizeof(float); /* never none */
-  if (g->dtype == LM_F32) return few_rows(g, g->a, g->lda);
+  if (g->dtype == LM_F32) return skinny_gemm(g, g->a, g->lda);
   TRY(lm_device_alloc(g->device, bytes, &x));
   for (int64_t i = 0; i < g->m; i++) {
     const char *row = (const char *)g->a + i * g->lda * (int64_t)lm_dtype_size(g->dtype);
-    LM_ISA_PICK(lm_few_rows_loops)->read[g->dtype](row, g->k, (float *)x + i * g->k);
+    LM_ISA_PICK(lm_skinny_gemm_loops)->read[g->dtype](row, g->k, (float *)x + i * g->k);
   }
-  status = few_rows(g, x, g->k);
+  status = skinny_gemm(g, x, g->k);
   lm_device_free(g->device, x, bytes);
 done:
   return status;
@@ -291,12 +292,12 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   int parts = g->batch > 1 ? lm_cpu_share(work(g) * (double)g->batch / rate(g->dtype)) : 1;
   if (parts > g->batch) parts = (int)g->batch;
   if (parts > 1 && (g->batch >= 4 * parts || lm_cpu_share(work(g) / rate(g->dtype)) == 1)) {
-    bool good = true, by_blas = suits_blas(g) && lm_blas_enter(parts);
+    bool good = true, by_blas = blas_is_faster(g) && lm_blas_enter(parts);
 #pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good)
     for (int64_t i = 0; i < g->batch; i++) {
       lm_cpu_gemm_job s = member_of(g, i);
-      if (is_of_few_rows(&s))
-        good = by_few_rows(&s) == LM_OK && good;
+      if (is_skinny(&s))
+        good = by_skinny_gemm(&s) == LM_OK && good;
       else if (g->dtype == LM_F32)
         good = sgemm(&s) == LM_OK && good;
       else
@@ -307,9 +308,9 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   }
   for (int64_t i = 0; i < g->batch; i++) {
     lm_cpu_gemm_job s = member_of(g, i);
-    if (is_of_few_rows(&s))
-      TRY(by_few_rows(&s));
-    else if (g->dtype == LM_F32 && !suits_blas(&s))
+    if (is_skinny(&s))
+      TRY(by_skinny_gemm(&s));
+    else if (g->dtype == LM_F32 && !blas_is_faster(&s))
       TRY(sgemm(&s));
     else
       by_slices(&s);

@@ -92,7 +92,7 @@ void lm_dnn_guard_stack(void) {} /* those kernels are x86's */
 
 #endif
 
-lm_status lm_dnn_guard_room(void) {
+lm_status lm_dnn_guard_scratch(void) {
   const size_t bytes = 32 << 20;
   void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) return lm_fail(LM_E_OOM, "out of memory: no room for oneDNN's machine code");
@@ -106,7 +106,7 @@ lm_status lm_dnn_guard_products(void) {
   enum { N = 16 };
   static const float zero[N * N];
   float c[N * N];
-  lm_status status = lm_dnn_guard_room();
+  lm_status status = lm_dnn_guard_scratch();
   if (status == LM_OK) status = lm_dnn_sgemm(false, false, N, N, N, 1, zero, N, zero, N, 0, c, N);
   if (status == LM_OK) atomic_store_explicit(&made, true, memory_order_release);
   return status;

@@ -146,7 +146,7 @@ static void kernel_keep(kernel *k) {
 }
 
 static lm_status kernel_new(const int64_t *key, kernel **out) {
-  kernel *k = lm_dnn_guard_room() == LM_OK ? lm_calloc(1, sizeof *k) : NULL;
+  kernel *k = lm_dnn_guard_scratch() == LM_OK ? lm_calloc(1, sizeof *k) : NULL;
   if (!k) return LM_E_OOM;
   memcpy(k->key, key, sizeof k->key);
   k->refs = 1;

@@ -78,7 +78,7 @@ op "embedding_backward" {
   },
   inner = true, help = "gradient of embedding's weight, [num, features]",
 }
-op "bag_sums" {
+op "embedding_bag_sums" {
   "index", "weight", "offsets", "each?", options = {"padding_idx: int = 0", "means = false"}, hidden = 1,
   -- y1 is the number of rows in each bag, at least 1
   grad = {

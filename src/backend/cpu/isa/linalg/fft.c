@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "backend/cpu/isa/linalg/transpose.h"
-#include "backend/cpu/stream_copy.h"
+#include "backend/cpu/nontemporal_copy.h"
 
 enum { W = LM_FFT_LANES };
 #define SIMD _Pragma("omp simd")

@@ -7,7 +7,7 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-enum { LM_FFT_LANES = 16, LM_FFT_MOST_RADIX = 13 };
+enum { LM_FFT_LANES = 16, LM_FFT_MAX_RADIX = 13 };
 
 typedef struct lm_fft_block {
   void *re, *im;

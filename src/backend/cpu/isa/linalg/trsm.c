@@ -1,4 +1,4 @@
-#include "backend/cpu/isa/linalg/triangles.h"
+#include "backend/cpu/isa/linalg/trsm.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,11 +19,11 @@
 #define REAL float
 #define ROW 8
 #define TABLE lm_triangles_F32
-#include "backend/cpu/isa/templates/triangles.inc"
+#include "backend/cpu/isa/templates/trsm.inc"
 #undef REAL
 #undef TABLE
 #undef ROW
 #define REAL double
 #define ROW 4
 #define TABLE lm_triangles_F64
-#include "backend/cpu/isa/templates/triangles.inc"
+#include "backend/cpu/isa/templates/trsm.inc"

@@ -1,12 +1,12 @@
 /* Householder's reflections H = I - tau v v^T, v[0] = 1, of columns that lie each in one run of memory; float or
  * double. */
-#ifndef LM_CPU_ISA_REFLECTIONS_H
-#define LM_CPU_ISA_REFLECTIONS_H
+#ifndef LM_CPU_ISA_HOUSEHOLDER_H
+#define LM_CPU_ISA_HOUSEHOLDER_H
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-struct lm_reflection_loops {
+struct lm_householder_loops {
   /* Q R of `columns` columns of m numbers, ld apart, in place: R on and above the diagonal, below it the v without
    * their first entry. tau: of each column, up to the m-th. Signs are LAPACK's. */
   void (*factor)(int m, int columns, void *a, int ld, void *tau);
@@ -16,10 +16,10 @@ struct lm_reflection_loops {
   void (*combine)(int n, const void *square, const void *tau, void *T);
 };
 
-LM_ISA_DECLARE(struct lm_reflection_loops, lm_reflections_F32);
-LM_ISA_DECLARE(struct lm_reflection_loops, lm_reflections_F64);
+LM_ISA_DECLARE(struct lm_householder_loops, lm_reflections_F32);
+LM_ISA_DECLARE(struct lm_householder_loops, lm_reflections_F64);
 
-static inline const struct lm_reflection_loops *lm_reflection_loops_of(lm_dtype dtype) {
+static inline const struct lm_householder_loops *lm_householder_loops_of(lm_dtype dtype) {
   return dtype == LM_F64 ? LM_ISA_PICK(lm_reflections_F64) : LM_ISA_PICK(lm_reflections_F32);
 }
 

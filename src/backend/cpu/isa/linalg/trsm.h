@@ -1,7 +1,7 @@
 /* Loops of LU and Cholesky factors and of solutions by a triangle, for blocks that stay in the nearest cache. Matrices
  * are row-major, float or double. */
-#ifndef LM_CPU_ISA_TRIANGLES_H
-#define LM_CPU_ISA_TRIANGLES_H
+#ifndef LM_CPU_ISA_TRSM_H
+#define LM_CPU_ISA_TRSM_H
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -9,16 +9,16 @@
 enum { LM_LEAF = 32 }; /* columns of a panel and rows of a triangle, at most */
 enum { LM_TINY = 8 };  /* up to so many rows preparations cost more than the work, those for whole vectors too */
 
-typedef struct lm_triangle {
+typedef struct lm_trsm_job {
   lm_dtype dtype;
   bool upper, turned, ones; /* which triangle of a; whether it is transposed; with ones on its diagonal */
-} lm_triangle;
+} lm_trsm_job;
 
-struct lm_triangle_loops {
+struct lm_trsm_loops {
   /* P L U in place of a [m, n]; info as LAPACK's getrf. room: m + 64 / sizeof(REAL) numbers for each column. */
   int (*lu)(int m, int n, void *a, int lda, int *pivots, void *room);
   /* x with op(a) x = b in place of b [n, k]. */
-  void (*solve)(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb);
+  void (*solve)(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb);
   /* U with U^T U = a in place of the upper triangle of a [n, n], of which (i, j) is a[i * row + j * column]; info as
    * LAPACK's potrf. */
   int (*cholesky)(int n, void *a, int row, int column);
@@ -28,10 +28,10 @@ struct lm_triangle_loops {
   void (*permute)(int rows, int n, const int *from, void *a, int lda, void *room);
 };
 
-LM_ISA_DECLARE(struct lm_triangle_loops, lm_triangles_F32);
-LM_ISA_DECLARE(struct lm_triangle_loops, lm_triangles_F64);
+LM_ISA_DECLARE(struct lm_trsm_loops, lm_triangles_F32);
+LM_ISA_DECLARE(struct lm_trsm_loops, lm_triangles_F64);
 
-static inline const struct lm_triangle_loops *lm_triangle_loops_of(lm_dtype dtype) {
+static inline const struct lm_trsm_loops *lm_trsm_loops_of(lm_dtype dtype) {
   return dtype == LM_F64 ? LM_ISA_PICK(lm_triangles_F64) : LM_ISA_PICK(lm_triangles_F32);
 }
 

@@ -1,4 +1,4 @@
-#include "backend/cpu/isa/linalg/reflections.h"
+#include "backend/cpu/isa/linalg/householder.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -10,9 +10,9 @@
 
 #define REAL float
 #define TABLE lm_reflections_F32
-#include "backend/cpu/isa/templates/reflections.inc"
+#include "backend/cpu/isa/templates/householder.inc"
 #undef REAL
 #undef TABLE
 #define REAL double
 #define TABLE lm_reflections_F64
-#include "backend/cpu/isa/templates/reflections.inc"
+#include "backend/cpu/isa/templates/householder.inc"

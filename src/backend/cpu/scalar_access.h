@@ -1,14 +1,16 @@
 /* One element of a floating tensor as a number: for what is done once a channel or a row, not once an
  * element. */
-#ifndef LM_CPU_ONE_NUMBER_H
-#define LM_CPU_ONE_NUMBER_H
+#ifndef LM_CPU_SCALAR_ACCESS_H
+#define LM_CPU_SCALAR_ACCESS_H
 
 #include "tensor/tensor.h"
 
 /* i: elements after the first. */
-static inline double lm_number_get(const lm_tensor *t, int64_t i) { return lm_real_at((lm_dtype)t->dtype, t->data, i); }
+static inline double lm_scalar_load(const lm_tensor *t, int64_t i) {
+  return lm_real_at((lm_dtype)t->dtype, t->data, i);
+}
 
-static inline void lm_number_put(lm_tensor *t, int64_t i, double v) {
+static inline void lm_scalar_store(lm_tensor *t, int64_t i, double v) {
   switch (t->dtype) {
     case LM_F64: ((double *)t->data)[i] = v; break;
     case LM_F32: ((float *)t->data)[i] = (float)v; break;

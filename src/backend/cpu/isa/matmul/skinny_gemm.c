@@ -1,4 +1,4 @@
-#include "backend/cpu/isa/matmul/few_rows.h"
+#include "backend/cpu/isa/matmul/skinny_gemm.h"
 
 #include <string.h>
 #ifdef __AVX2__
@@ -47,7 +47,7 @@ LM_INLINE lm_float_pack load_F16(const uint16_t *from) {
 #endif
 }
 
-#define LM_TEMPLATE "backend/cpu/isa/templates/few_rows.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/skinny_gemm.inc"
 #define LM_E F32
 #include LM_TEMPLATE
 #undef LM_E
@@ -57,7 +57,7 @@ LM_INLINE lm_float_pack load_F16(const uint16_t *from) {
 #define LM_E BF16
 #include LM_TEMPLATE
 
-const struct lm_few_rows_loops LM_ISA_NAME(lm_few_rows_loops) = {
+const struct lm_skinny_gemm_loops LM_ISA_NAME(lm_skinny_gemm_loops) = {
     .product = {[LM_F32] = product_F32, [LM_F16] = product_F16, [LM_BF16] = product_BF16},
     .sum = {[LM_F32] = sum_F32, [LM_F16] = sum_F16, [LM_BF16] = sum_BF16},
     .finish = {[LM_F32] = finish_F32, [LM_F16] = finish_F16, [LM_BF16] = finish_BF16},

@@ -1,14 +1,14 @@
 /* Products of a few rows, as for the next token of a model of language: they take as long as the matrix takes to come
  * from memory, of which every element is read once. Sums are of float32. */
-#ifndef LM_CPU_ISA_FEW_ROWS_H
-#define LM_CPU_ISA_FEW_ROWS_H
+#ifndef LM_CPU_ISA_SKINNY_GEMM_H
+#define LM_CPU_ISA_SKINNY_GEMM_H
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
 /* C [m, n] = alpha x B + beta C: rows of x [m, k] lie x_row apart, rows of C ldc; beta 0 never reads C. B, of C's
  * dtype, is [k, n] with ldb elements a row, or with `turned` [n, k]. */
-typedef struct lm_few_rows {
+typedef struct lm_skinny_gemm_job {
   int64_t m, n, k;
   const float *x;
   const void *b;
@@ -16,17 +16,18 @@ typedef struct lm_few_rows {
   int64_t x_row, ldb, ldc;
   bool turned;
   float alpha, beta;
-} lm_few_rows;
+} lm_skinny_gemm_job;
 
-struct lm_few_rows_loops { /* of float32 and the 16-bit floats; others NULL */
-  void (*product[LM_DTYPE_COUNT])(const lm_few_rows *job);
+struct lm_skinny_gemm_loops { /* of float32 and the 16-bit floats; others NULL */
+  void (*product[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job);
   /* The same in two steps, where B is not turned: sums [m, n], rows `row` apart, and C of such sums of `parts` parts of
    * k, `step` apart, whose k is put together in order. */
-  void (*sum[LM_DTYPE_COUNT])(const lm_few_rows *job, float *sums, int64_t row);
-  void (*finish[LM_DTYPE_COUNT])(const lm_few_rows *job, const float *sums, int64_t row, int parts, int64_t step);
+  void (*sum[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job, float *sums, int64_t row);
+  void (*finish[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job, const float *sums, int64_t row, int parts,
+                                 int64_t step);
   void (*read[LM_DTYPE_COUNT])(const void *from, int64_t n, float *to);
 };
 
-LM_ISA_DECLARE(struct lm_few_rows_loops, lm_few_rows_loops);
+LM_ISA_DECLARE(struct lm_skinny_gemm_loops, lm_skinny_gemm_loops);
 
 #endif

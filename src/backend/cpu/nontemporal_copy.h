@@ -1,0 +1,105 @@
+/* Copies past the caches. A result too large for them, in memory that was not just read, is written with half the
+ * traffic so: an ordinary store first fetches the line that it replaces. */
+#ifndef LM_CPU_NONTEMPORAL_COPY_H
+#define LM_CPU_NONTEMPORAL_COPY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "backend/cpu/isa.h"
+
+/* Bytes of a whole result, of one in memory that no cache holds (lm_age), of a line of cache. */
+enum { LM_NONTEMPORAL_MIN = 3 << 20, LM_NONTEMPORAL_MIN_COLD = 512 << 10, LM_NONTEMPORAL_LINE = 64 };
+
+static inline bool lm_use_nontemporal(size_t bytes_of_result) { return bytes_of_result >= LM_NONTEMPORAL_MIN; }
+
+/* Whole lines, dst at the beginning of one: by the widest stores that there are. isa/fill.c. */
+struct lm_nontemporal_loops {
+  void (*lines)(void *dst, const void *src, size_t bytes);
+};
+LM_ISA_DECLARE(struct lm_nontemporal_loops, lm_nontemporal_loops);
+
+/* Lines that `dst` fills by part only are stored as usual. Each thread that copied calls lm_nontemporal_fence. */
+static inline void lm_nontemporal_copy(void *dst, const void *src, size_t bytes) {
+  char *to = dst;
+  const char *from = src;
+  size_t head = (size_t) - (uintptr_t)to % LM_NONTEMPORAL_LINE;
+  if (bytes < head + LM_NONTEMPORAL_LINE) head = bytes;
+  memcpy(to, from, head);
+  to += head, from += head, bytes -= head;
+  size_t whole = bytes & ~(size_t)(LM_NONTEMPORAL_LINE - 1);
+  if (whole > 0) LM_ISA_PICK(lm_nontemporal_loops)->lines(to, from, whole);
+  memcpy(to + whole, from + whole, bytes - whole);
+}
+
+static inline void lm_nontemporal_copy_if_large(bool streams, void *dst, const void *src, size_t bytes) {
+  if (streams) {
+    lm_nontemporal_copy(dst, src, bytes);
+  } else {
+    memcpy(dst, src, bytes);
+  }
+}
+
+/* What was streamed is seen by others from here on. */
+static inline void lm_nontemporal_fence(void) {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
+/* Pieces that lie one behind the other at the destination, of any lengths: past the caches as whole lines. */
+typedef struct lm_nontemporal_writer {
+  char *to; /* where the next piece goes, or, of a line that is not full yet, its beginning */
+  bool streams;
+  uint8_t head, have; /* bytes before the first whole line; in `line` */
+  _Alignas(LM_NONTEMPORAL_LINE) char line[LM_NONTEMPORAL_LINE];
+} lm_nontemporal_writer;
+
+static inline void lm_nontemporal_open(lm_nontemporal_writer *w, void *to, bool streams) {
+  w->to = to;
+  w->streams = streams;
+  w->head = (uint8_t)((size_t) - (uintptr_t)to % LM_NONTEMPORAL_LINE);
+  w->have = 0;
+}
+
+static inline void lm_nontemporal_write(lm_nontemporal_writer *w, const void *src, size_t bytes) {
+  const char *from = src;
+  if (!w->streams) {
+    memcpy(w->to, from, bytes);
+    w->to += bytes;
+    return;
+  }
+  if (w->head > 0) {
+    size_t part = bytes < w->head ? bytes : w->head;
+    memcpy(w->to, from, part);
+    w->to += part, from += part, bytes -= part;
+    w->head -= (uint8_t)part;
+  }
+  if (w->have > 0) {
+    size_t room = (size_t)LM_NONTEMPORAL_LINE - w->have, part = bytes < room ? bytes : room;
+    memcpy(w->line + w->have, from, part);
+    from += part, bytes -= part;
+    w->have += (uint8_t)part;
+    if (w->have < LM_NONTEMPORAL_LINE) return;
+    LM_ISA_PICK(lm_nontemporal_loops)->lines(w->to, w->line, LM_NONTEMPORAL_LINE);
+    w->to += LM_NONTEMPORAL_LINE;
+  }
+  size_t whole = bytes & ~(size_t)(LM_NONTEMPORAL_LINE - 1);
+  if (whole > 0) LM_ISA_PICK(lm_nontemporal_loops)->lines(w->to, from, whole);
+  w->to += whole;
+  w->have = (uint8_t)(bytes - whole);
+  memcpy(w->line, from + whole, w->have);
+}
+
+static inline void lm_nontemporal_close(lm_nontemporal_writer *w) {
+  if (!w->streams) return;
+  memcpy(w->to, w->line, w->have);
+  w->to += w->have;
+  lm_nontemporal_fence();
+}
+
+#endif
