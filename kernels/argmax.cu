@@ -8,7 +8,7 @@ LM_DEVICE bool lm_is_nan(T v) {
 }
 
 template <class L>
-struct lm_reduce_place {
+struct lm_reduce_index {
   typedef L load;
   typedef typename L::num num;
   struct state {
@@ -51,17 +51,17 @@ struct lm_reduce_place {
   }
 };
 
-struct lm_reduce_placed {
+struct lm_reduce_indexed {
   const lm_reduce_job *job;
   void *partial, *stream;
   template <class L>
   int operator()(L loader) const {
-    lm_reduce_place<L> f = {loader, job->out, job->place, job->out_dtype, job->kind == LM_REDUCE_MIN_PLACE};
+    lm_reduce_index<L> f = {loader, job->out, job->place, job->out_dtype, job->kind == LM_REDUCE_ARGMIN};
     return lm_reduce_launch(job, f, partial, stream);
   }
 };
 
-int lm_reduce_places(const lm_reduce_job *job, void *partial, void *stream) {
-  lm_reduce_placed run = {job, partial, stream};
+int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream) {
+  lm_reduce_indexed run = {job, partial, stream};
   return job->x_dtype >= LM_F16 ? lm_for_float_loader(job->x_dtype, run) : lm_for_int_loader(job->x_dtype, run);
 }

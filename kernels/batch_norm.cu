@@ -70,7 +70,7 @@ typedef struct lm_plane_grid {
 
 /* This thread's place. Returns the number of its packs. */
 template <int V>
-LM_DEVICE int lm_plane_place(const lm_plane_grid &grid, uint32_t *channel, lm_plane_walk *walk) {
+LM_DEVICE int lm_plane_position(const lm_plane_grid &grid, uint32_t *channel, lm_plane_walk *walk) {
   uint32_t part = lm_divide_rest(blockIdx.x, grid.channels, channel);
   int64_t from = lm_share_begin(grid.packs, part), to = lm_share_begin(grid.packs, (int64_t)part + 1), first;
   int64_t image = lm_divide_wide(from, grid.wide_plane, &first);
@@ -89,7 +89,7 @@ LM_KERNEL void lm_planes_two(S source, lm_plane_grid grid, double *partial) {
   __shared__ lm_two shared[LM_WARP];
   uint32_t channel;
   lm_plane_walk walk;
-  int packs = lm_plane_place<V>(grid, &channel, &walk);
+  int packs = lm_plane_position<V>(grid, &channel, &walk);
   lm_compute<typename S::stored> middle = source.center(channel), center[V];
   lm_two total[V] = {};
   for (int v = 0; v < V; v++) center[v] = middle;
@@ -285,7 +285,7 @@ LM_KERNEL void lm_columns_map(M map, lm_column_grid grid, const lm_compute<typen
                               typename M::stored *y) {
   int64_t column;
   lm_column_walk walk;
-  int packs = lm_column_place<V>(grid, &column, &walk);
+  int packs = lm_column_position<V>(grid, &column, &walk);
   if (packs == 0) return;
   lm_compute<typename M::stored> own[V][M::COEFFICIENTS];
   LM_UNROLL
@@ -301,7 +301,7 @@ LM_KERNEL void lm_planes_map(M map, lm_plane_grid grid, const lm_compute<typenam
                              typename M::stored *y) {
   uint32_t channel;
   lm_plane_walk walk;
-  int packs = lm_plane_place<V>(grid, &channel, &walk);
+  int packs = lm_plane_position<V>(grid, &channel, &walk);
   lm_compute<typename M::stored> own[V][M::COEFFICIENTS];
   LM_UNROLL
   for (int j = 0; j < M::COEFFICIENTS; j++) {

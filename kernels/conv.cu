@@ -4,7 +4,7 @@
 
 enum { BLOCK = 128, MOST_BLOCKS = 1 << 20 };
 
-LM_DEVICE int64_t lm_conv_place(const int64_t *stride, int64_t a, int64_t b, int64_t c, int64_t d) {
+LM_DEVICE int64_t lm_conv_position(const int64_t *stride, int64_t a, int64_t b, int64_t c, int64_t d) {
   return a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
 }
 
@@ -25,13 +25,13 @@ LM_KERNEL void lm_conv_forward_sums(lm_conv_sums j) {
         int64_t w = ow * j.stride[1] - j.padding[1] + b * j.dilation[1];
         if (w < 0 || w >= j.w) continue;
         for (int64_t c = 0; c < each; c++) {
-          sum += lm_get<C>(x[lm_conv_place(j.x_stride, n, first + c, h, w)]) *
-                 lm_get<C>(weight[lm_conv_place(j.w_stride, k, c, a, b)]);
+          sum += lm_get<C>(x[lm_conv_position(j.x_stride, n, first + c, h, w)]) *
+                 lm_get<C>(weight[lm_conv_position(j.w_stride, k, c, a, b)]);
         }
       }
     }
     if (j.bias) sum += lm_get<C>(((const T *)j.bias)[k * j.bias_stride]);
-    ((T *)j.y)[lm_conv_place(j.y_stride, n, k, oh, ow)] = lm_put<T>(sum);
+    ((T *)j.y)[lm_conv_position(j.y_stride, n, k, oh, ow)] = lm_put<T>(sum);
   }
 }
 
@@ -59,12 +59,12 @@ LM_KERNEL void lm_conv_input_sums(lm_conv_sums j) {
         int64_t ow = lm_conv_meets(w, b, j.stride[1], j.padding[1], j.dilation[1], j.ow);
         if (ow < 0) continue;
         for (int64_t k = first; k < first + outs; k++) {
-          sum += lm_get<C>(y[lm_conv_place(j.y_stride, n, k, oh, ow)]) *
-                 lm_get<C>(weight[lm_conv_place(j.w_stride, k, c % each, a, b)]);
+          sum += lm_get<C>(y[lm_conv_position(j.y_stride, n, k, oh, ow)]) *
+                 lm_get<C>(weight[lm_conv_position(j.w_stride, k, c % each, a, b)]);
         }
       }
     }
-    ((T *)j.x)[lm_conv_place(j.x_stride, n, c, h, w)] = lm_put<T>(sum);
+    ((T *)j.x)[lm_conv_position(j.x_stride, n, c, h, w)] = lm_put<T>(sum);
   }
 }
 
@@ -84,11 +84,11 @@ LM_KERNEL void lm_conv_weight_sums(lm_conv_sums j) {
       int64_t h = oh * j.stride[0] - j.padding[0] + a * j.dilation[0];
       int64_t w = ow * j.stride[1] - j.padding[1] + b * j.dilation[1];
       if (h < 0 || h >= j.h || w < 0 || w >= j.w) continue;
-      sum += lm_get<C>(x[lm_conv_place(j.x_stride, n, channel, h, w)]) *
-             lm_get<C>(y[lm_conv_place(j.y_stride, n, k, oh, ow)]);
+      sum += lm_get<C>(x[lm_conv_position(j.x_stride, n, channel, h, w)]) *
+             lm_get<C>(y[lm_conv_position(j.y_stride, n, k, oh, ow)]);
     }
     sum = lm_block_reduce(sum, lm_add_of(), partial);
-    if (threadIdx.x == 0) ((T *)j.weight)[lm_conv_place(j.w_stride, k, c, a, b)] = lm_put<T>(sum);
+    if (threadIdx.x == 0) ((T *)j.weight)[lm_conv_position(j.w_stride, k, c, a, b)] = lm_put<T>(sum);
   }
 }
 

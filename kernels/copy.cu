@@ -13,18 +13,18 @@ extern "C" int lm_set_bytes(void *dst, int byte, size_t bytes, void *stream) {
 enum { TILE = 32, TILE_ROWS = 8, WORD_TILE = 64, WORD_THREADS = 256 };
 
 /* `along` has stride 1 in dst, `across` in src; the other dims are counted by the grid. */
-typedef struct lm_turned {
+typedef struct lm_transposed_copy {
   const void *src;
   void *dst;
   int along, across, ndim;
   int64_t src_step, dst_step; /* from one element to the next: of `along` in src, of `across` in dst */
   lm_divider tiles_along, tiles_across, size[LM_STRIDED_DIMS];
   int64_t src_stride[LM_STRIDED_DIMS], dst_stride[LM_STRIDED_DIMS];
-} lm_turned;
+} lm_transposed_copy;
 
 /* The block's tile: where its plane begins, and its place there. */
 template <class T>
-LM_DEVICE void lm_find_tile(const lm_turned &a, const T **src, T **dst, uint32_t *column, uint32_t *row) {
+LM_DEVICE void lm_find_tile(const lm_transposed_copy &a, const T **src, T **dst, uint32_t *column, uint32_t *row) {
   uint32_t in_dim, rest = lm_divide_rest(blockIdx.x, a.tiles_along, column);
   rest = lm_divide_rest(rest, a.tiles_across, row);
   *src = (const T *)a.src;
@@ -37,7 +37,7 @@ LM_DEVICE void lm_find_tile(const lm_turned &a, const T **src, T **dst, uint32_t
 }
 
 template <class T>
-LM_KERNEL void __launch_bounds__(TILE *TILE_ROWS) lm_turn(const lm_turned a) {
+LM_KERNEL void __launch_bounds__(TILE *TILE_ROWS) lm_transpose_tile(const lm_transposed_copy a) {
   enum { PAD = sizeof(T) < 4 ? 4 / sizeof(T) : 1 }; /* a column's elements lie in different banks */
   __shared__ T tile[TILE][TILE + PAD];
   const T *src;
@@ -63,7 +63,7 @@ LM_KERNEL void __launch_bounds__(TILE *TILE_ROWS) lm_turn(const lm_turned a) {
 /* The same for elements of less than 4 bytes, by words of R of them, which has to suit all sizes, strides and
  * addresses: a thread turns squares of R x R elements in its registers. */
 template <class T>
-LM_KERNEL void __launch_bounds__(WORD_THREADS) lm_turn_words(const lm_turned a) {
+LM_KERNEL void __launch_bounds__(WORD_THREADS) lm_transpose_words(const lm_transposed_copy a) {
   enum { R = 4 / sizeof(T), WORDS = WORD_TILE / R };
   /* Row i in [i % R][i / R]: what a warp reads down a column lies in different banks. */
   __shared__ uint32_t tile[R][WORDS][WORDS + 1];
@@ -95,8 +95,8 @@ LM_KERNEL void __launch_bounds__(WORD_THREADS) lm_turn_words(const lm_turned a) 
   }
 }
 
-/* Whether lm_turn_words can do it, and its larger tiles are worth it. */
-static bool by_words(const lm_turned *a, int width) {
+/* Whether lm_transpose_words can do it, and its larger tiles are worth it. */
+static bool by_words(const lm_transposed_copy *a, int width) {
   int together = 4 / width;
   if (together < 2 || a->along < WORD_TILE / 2 || a->across < WORD_TILE / 2) return false;
   int64_t apart = a->along | a->across | a->src_step | a->dst_step;
@@ -104,8 +104,8 @@ static bool by_words(const lm_turned *a, int width) {
   return apart % together == 0 && ((uintptr_t)a->src | (uintptr_t)a->dst) % 4 == 0;
 }
 
-extern "C" int lm_copy_turned(const lm_strided_layout *at, int dim, void *stream) {
-  lm_turned a = {};
+extern "C" int lm_copy_transposed(const lm_strided_layout *at, int dim, void *stream) {
+  lm_transposed_copy a = {};
   a.dst = at->data[0], a.src = at->data[1];
   a.along = (int)at->size[0], a.across = (int)at->size[dim];
   a.src_step = at->stride[1][0], a.dst_step = at->stride[0][dim];
@@ -124,8 +124,9 @@ extern "C" int lm_copy_turned(const lm_strided_layout *at, int dim, void *stream
   a.tiles_along = lm_divider_make((uint32_t)tiles_along);
   a.tiles_across = lm_divider_make((uint32_t)tiles_across);
   unsigned grid = (unsigned)(blocks * tiles_along * tiles_across);
-  if (words && width == 1) return lm_launch(lm_turn_words<uint8_t>, grid, WORD_THREADS, 0, stream, a);
-  if (words) return lm_launch(lm_turn_words<uint16_t>, grid, WORD_THREADS, 0, stream, a);
-  return lm_for_width(
-      width, [&](auto element) { return lm_launch(lm_turn<decltype(element)>, grid, TILE * TILE_ROWS, 0, stream, a); });
+  if (words && width == 1) return lm_launch(lm_transpose_words<uint8_t>, grid, WORD_THREADS, 0, stream, a);
+  if (words) return lm_launch(lm_transpose_words<uint16_t>, grid, WORD_THREADS, 0, stream, a);
+  return lm_for_width(width, [&](auto element) {
+    return lm_launch(lm_transpose_tile<decltype(element)>, grid, TILE * TILE_ROWS, 0, stream, a);
+  });
 }

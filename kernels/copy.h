@@ -16,7 +16,7 @@ int lm_set_bytes(void *dst, int byte, size_t bytes, void *stream);
 
 /* Operand 1 into operand 0, both of one dtype, fewer than 2^31 elements: operand 0 has stride 1 along dim 0, operand 1
  * along `dim`. Both are read and written in whole rows, by way of tiles in shared memory. */
-int lm_copy_turned(const lm_strided_layout *at, int dim, void *stream);
+int lm_copy_transposed(const lm_strided_layout *at, int dim, void *stream);
 
 #ifdef __cplusplus
 }

@@ -141,7 +141,7 @@ LM_KERNEL void __launch_bounds__(LM_FILL_BLOCK)
   int count = walk.n - i < LM_GROUP ? (int)(walk.n - i) : LM_GROUP;
   int64_t at[1][LM_GROUP];
   typename Source::num value[LM_GROUP];
-  lm_strided_places<1>(walk, i, at);
+  lm_strided_indices<1>(walk, i, at);
   Source::four(s, first + i, value);
   lm_store(walk, 0, at[0], value, count);
 }

@@ -17,10 +17,10 @@
 enum { LM_GRID_BLOCK = 256, LM_GRID_CHANNELS = 8, LM_GRID_MOST = 64 };
 
 /* Which image, point and first channel a thread has. */
-struct lm_grid_place {
+struct lm_grid_position {
   int64_t p, c, image;
 };
-LM_DEVICE lm_grid_place lm_grid_place_of(const lm_grid_call &s, int64_t e, int64_t parts) {
+LM_DEVICE lm_grid_position lm_grid_position_of(const lm_grid_call &s, int64_t e, int64_t parts) {
   return {e % s.p, e / s.p % parts * LM_GRID_CHANNELS, e / s.p / parts};
 }
 
@@ -57,7 +57,7 @@ LM_KERNEL void lm_grid_forward_kernel(lm_grid_call s, int64_t count, int64_t par
   int32_t at[LM_GRID_MOST];
   A w[LM_GRID_MOST];
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    lm_grid_place o = lm_grid_place_of(s, e, parts);
+    lm_grid_position o = lm_grid_position_of(s, e, parts);
     int taps = lm_grid_table<T, A>(s, (const T *)s.grid + (o.image * s.p + o.p) * s.dims, -1, at, w);
     for (int64_t c = o.c; c < s.c && c < o.c + LM_GRID_CHANNELS; c++) {
       A sum = 0;
@@ -77,7 +77,7 @@ LM_KERNEL void lm_grid_input_kernel(lm_grid_call s, int64_t count, int64_t parts
   int32_t at[LM_GRID_MOST];
   A w[LM_GRID_MOST];
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    lm_grid_place o = lm_grid_place_of(s, e, parts);
+    lm_grid_position o = lm_grid_position_of(s, e, parts);
     int taps = lm_grid_table<T, A>(s, (const T *)s.grid + (o.image * s.p + o.p) * s.dims, -1, at, w);
     for (int64_t c = o.c; c < s.c && c < o.c + LM_GRID_CHANNELS; c++) {
       A g = lm_get<A>(((const T *)s.y)[lm_grid_element(s, o.image, c, o.p, s.p)]);

@@ -148,7 +148,7 @@ typedef struct lm_column_grid {
 
 /* This thread's place. Returns the number of its packs: no memory has room for as many as 2^31. */
 template <int V>
-LM_DEVICE int lm_column_place(const lm_column_grid &grid, int64_t *column, lm_column_walk *walk) {
+LM_DEVICE int lm_column_position(const lm_column_grid &grid, int64_t *column, lm_column_walk *walk) {
   int64_t from = lm_share_begin(grid.rows, blockIdx.y), to = lm_share_begin(grid.rows, (int64_t)blockIdx.y + 1);
   int64_t row = from + (threadIdx.x >> grid.across_bits), down = (int64_t)1 << grid.down_bits;
   *column = (((int64_t)blockIdx.x << grid.across_bits) + (threadIdx.x & ((1u << grid.across_bits) - 1))) * V;
@@ -161,7 +161,7 @@ LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK) lm_columns_two(S source, lm_c
   __shared__ lm_two shared[LM_COLUMNS_BLOCK];
   int64_t column;
   lm_column_walk walk;
-  int packs = lm_column_place<V>(grid, &column, &walk);
+  int packs = lm_column_position<V>(grid, &column, &walk);
   int across = 1 << grid.across_bits;
   lm_two total[V] = {};
   lm_compute<typename S::stored> center[V] = {};

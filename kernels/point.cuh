@@ -119,7 +119,7 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_strided(const lm_point
   if (i >= a.walk.n) return;
   int count = a.walk.n - i < LM_GROUP ? (int)(a.walk.n - i) : LM_GROUP;
   int64_t at[N + 1][LM_GROUP];
-  lm_strided_places<N + 1>(a.walk, i, at);
+  lm_strided_indices<N + 1>(a.walk, i, at);
   lm_raw raw[N];
   LM_UNROLL
   for (int k = 0; k < N; k++) {

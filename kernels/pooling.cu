@@ -96,7 +96,7 @@ struct lm_pooling {
 /* f(its place in the plane, V values) for each place of a window, row by row. A few loads are under way at once, also
  * where fewer places are left: the first one is loaded again then. */
 template <int V, class T, class F>
-LM_DEVICE void lm_each_place(const lm_pooling &p, const lm_spot &s, lm_window wy, lm_window wx, const T *src, F f) {
+LM_DEVICE void lm_each_index(const lm_pooling &p, const lm_spot &s, lm_window wy, lm_window wx, const T *src, F f) {
   enum { FLIGHT = 4 };
   const T *plane = src + p.in(s.plane, 0, 0) + s.channel;
   int32_t x = wx.begin, y = wx.begin < wx.end ? wy.begin : wy.end, first = y * p.x.a.in + x;
@@ -137,7 +137,7 @@ LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T
   int32_t at[V];
   LM_UNROLL
   for (int v = 0; v < V; v++) best[v] = lm_lowest<A>(), at[v] = wy.begin * p.x.a.in + wx.begin;
-  lm_each_place<V>(p, s, wy, wx, src, [&](int32_t place, const lm_pack<T, V> &in) {
+  lm_each_index<V>(p, s, wy, wx, src, [&](int32_t place, const lm_pack<T, V> &in) {
     LM_UNROLL
     for (int v = 0; v < V; v++) {
       A value = lm_get<A>(in.v[v]);
@@ -156,7 +156,7 @@ LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T
 }
 
 /* `place` is not in the plane: the element's position in row-major order of [N, C, H, W]. */
-LM_DEVICE void lm_bad_place(const lm_pooling &p, lm_bad bad, int kind, int64_t plane, int32_t y, int32_t x,
+LM_DEVICE void lm_bad_index(const lm_pooling &p, lm_bad bad, int kind, int64_t plane, int32_t y, int32_t x,
                             int32_t channel, int64_t place) {
   int64_t position = ((plane * p.c + channel) * p.y.a.out + y) * p.x.a.out + x + 1;
   lm_report_bad(bad, kind, position, place, (int64_t)p.y.a.in * p.x.a.in);
@@ -186,7 +186,7 @@ LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *s
         if (place.v[v] == mine) sum[v] += lm_get<A>(g.v[v]);
         if ((uint64_t)(place.v[v] - 1) >= (uint64_t)limit) wrong = v, wrong_place = place.v[v];
       }
-      if (wrong >= 0) lm_bad_place(p, bad, bad_kind, first_plane + s.plane, y, x, s.channel + wrong, wrong_place);
+      if (wrong >= 0) lm_bad_index(p, bad, bad_kind, first_plane + s.plane, y, x, s.channel + wrong, wrong_place);
     }
   }
   lm_pack<T, V> out;
@@ -208,7 +208,7 @@ LM_KERNEL void lm_pooling_max_scatter_kernel(lm_pooling p, int64_t channels, con
       for (int32_t x = 0; x < p.x.a.out; x++) {
         int64_t at = p.out(plane, y, x) + channel, place = places[at];
         if (place < 1 || place > limit) {
-          lm_bad_place(p, bad, bad_kind, plane, y, x, channel, place);
+          lm_bad_index(p, bad, bad_kind, plane, y, x, channel, place);
         } else {
           sum[(place - 1) * p.c] += lm_get<lm_compute<T>>(src[at]);
         }
@@ -232,7 +232,7 @@ LM_KERNEL void lm_pooling_avg_kernel(lm_pooling p, lm_grid grid, const T *src, T
   lm_spot s = lm_spot_of<V>(grid, i);
   lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
   A sum[V] = {};
-  lm_each_place<V>(p, s, wy, wx, src, [&](int32_t, const lm_pack<T, V> &in) {
+  lm_each_index<V>(p, s, wy, wx, src, [&](int32_t, const lm_pack<T, V> &in) {
     LM_UNROLL
     for (int v = 0; v < V; v++) sum[v] += lm_get<A>(in.v[v]);
   });

@@ -56,8 +56,8 @@ extern "C" {
 #endif
 /* partial: parts * results states of LM_REDUCE_STATE bytes where parts > 1. Each returns a cudaError_t. */
 int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream);
-/* LM_REDUCE_MAX_PLACE and LM_REDUCE_MIN_PLACE: one reduced dim. */
-int lm_reduce_places(const lm_reduce_job *job, void *partial, void *stream);
+/* LM_REDUCE_ARGMAX and LM_REDUCE_ARGMIN: one reduced dim. */
+int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream);
 #ifdef __cplusplus
 }
 #endif

@@ -19,8 +19,8 @@ typedef enum lm_reduce_kind {
   LM_REDUCE_DEVIATION, /* the sum of (x - mean)^2 */
   LM_REDUCE_LOGSUMEXP,
   LM_REDUCE_EXP, /* the sum of e^(x - c), for the CPU's logsumexp */
-  LM_REDUCE_MAX_PLACE,
-  LM_REDUCE_MIN_PLACE,
+  LM_REDUCE_ARGMAX,
+  LM_REDUCE_ARGMIN,
   LM_REDUCE_KINDS
 } lm_reduce_kind;
 

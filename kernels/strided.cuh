@@ -59,7 +59,7 @@ static inline lm_strided<N> lm_strided_of(const lm_strided_layout *l) {
 
 /* Where elements i to i + 3 of each operand lie, in elements; what is past the end repeats an element before it. */
 template <int N>
-LM_DEVICE void lm_strided_places(const lm_strided<N> &w, uint32_t i, int64_t (*at)[LM_GROUP]) {
+LM_DEVICE void lm_strided_indices(const lm_strided<N> &w, uint32_t i, int64_t (*at)[LM_GROUP]) {
   uint32_t rest[LM_GROUP], in_dim;
   int last = w.ndim - 1;
   LM_UNROLL

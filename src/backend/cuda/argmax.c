@@ -15,20 +15,20 @@ static lm_status search(lm_reduce_kind kind, const lm_tensor *x, int64_t dim, co
 
 lm_status lm_cuda_max_dim(const void *args, lm_tensor *const *out) {
   const lm_max_dim_args *a = args;
-  return search(LM_REDUCE_MAX_PLACE, a->x, a->dim, out[0], out[1]);
+  return search(LM_REDUCE_ARGMAX, a->x, a->dim, out[0], out[1]);
 }
 
 lm_status lm_cuda_min_dim(const void *args, lm_tensor *const *out) {
   const lm_min_dim_args *a = args;
-  return search(LM_REDUCE_MIN_PLACE, a->x, a->dim, out[0], out[1]);
+  return search(LM_REDUCE_ARGMIN, a->x, a->dim, out[0], out[1]);
 }
 
 lm_status lm_cuda_argmax(const void *args, lm_tensor *const *out) {
   const lm_argmax_args *a = args;
-  return search(LM_REDUCE_MAX_PLACE, a->x, a->dim, NULL, out[0]);
+  return search(LM_REDUCE_ARGMAX, a->x, a->dim, NULL, out[0]);
 }
 
 lm_status lm_cuda_argmin(const void *args, lm_tensor *const *out) {
   const lm_argmin_args *a = args;
-  return search(LM_REDUCE_MIN_PLACE, a->x, a->dim, NULL, out[0]);
+  return search(LM_REDUCE_ARGMIN, a->x, a->dim, NULL, out[0]);
 }

@@ -9,13 +9,13 @@
 
 _Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
 
-static lm_places one_index(const lm_tensor *index, int64_t entries, int64_t step) {
-  return (lm_places){
+static lm_index_list one_index(const lm_tensor *index, int64_t entries, int64_t step) {
+  return (lm_index_list){
       .n = 1, .kind = LM_BAD_INDEX, .index = {(const int64_t *)index->data}, .entries = {entries}, .step = {step}};
 }
 
-static lm_places tuple_index(const lm_list *indices, const lm_tensor *x) {
-  lm_places places = {.n = indices->n, .negative = true, .kind = LM_BAD_INDEX};
+static lm_index_list tuple_index(const lm_list *indices, const lm_tensor *x) {
+  lm_index_list places = {.n = indices->n, .negative = true, .kind = LM_BAD_INDEX};
   for (int k = 0; k < indices->n; k++) {
     places.index[k] = (const int64_t *)indices->v[k]->data;
     places.entries[k] = x->size[k];
@@ -39,7 +39,7 @@ static int in_units(size_t item, lengths *l, const void *a, const void *b) {
 
 /* ---- gather, index_select, embedding, index_get */
 
-static lm_status pick(lm_dims *dims, lm_places *places, const lm_tensor *x, lm_tensor *out) {
+static lm_status pick(lm_dims *dims, lm_index_list *places, const lm_tensor *x, lm_tensor *out) {
   lm_status status = LM_OK;
   size_t item = lm_dtype_size((lm_dtype)x->dtype);
   int unit = (int)item, last = dims->ndim - 1;
@@ -63,7 +63,7 @@ done:
  */
 static lm_status gather(const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *size,
                         const int64_t *i_stride, lm_tensor *out) {
-  lm_places places = one_index(index, x->size[dim], x->stride[dim]);
+  lm_index_list places = one_index(index, x->size[dim], x->stride[dim]);
   int64_t x_stride[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
   lm_dims dims = lm_dims_of(x->ndim, size, NULL, 2, (const int64_t *[]){x_stride, i_stride}, false);
@@ -93,7 +93,7 @@ lm_status lm_cuda_embedding(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out) {
   const lm_index_get_args *a = args;
-  lm_places places = tuple_index(&a->indices, a->x);
+  lm_index_list places = tuple_index(&a->indices, a->x);
   lm_dims dims = {.sides = 2};
   int order[LM_MAX_DIMS];
   lm_dims_order(out[0]->ndim, out[0]->stride, order);
@@ -138,7 +138,7 @@ lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out) {
   for (int d = 0; d < index->ndim; d++) sum_stride[d] = d == a->dim ? 0 : sums->stride[d];
   lm_dims dims =
       lm_dims_of(index->ndim, index->size, NULL, 3, (const int64_t *[]){sum_stride, index->stride, src->stride}, false);
-  lm_places places = one_index(index, x->size[a->dim], sums->stride[a->dim]);
+  lm_index_list places = one_index(index, x->size[a->dim], sums->stride[a->dim]);
   if (replace) {
     int width = (int)lm_dtype_size(dtype);
     TRY(LAUNCH("scatter", lm_index_write(stream, width, &dims, &places, x->data, src->data, bad)));
@@ -170,7 +170,7 @@ done:
 
 /* Entries of `rows` sorted by destination, one of `count`, and then put there or added. `places` has steps for
  * destinations' numbers; the index `skipped` goes nowhere. */
-static lm_status place_rows(lm_device device, lm_rows *rows, const lm_places *places, int64_t n, uint64_t count,
+static lm_status place_rows(lm_device device, lm_rows *rows, const lm_index_list *places, int64_t n, uint64_t count,
                             int64_t skipped, bool add) {
   lm_status status = LM_OK;
   lm_pairs pairs = {.n = 0};
@@ -204,7 +204,7 @@ done:
 static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t count, int64_t inner, const lm_tensor *index,
                              int64_t skipped, const lm_tensor *src) {
   int64_t n = index->numel;
-  lm_places places = one_index(index, count, 1);
+  lm_index_list places = one_index(index, count, 1);
   lm_rows rows = {.dtype = out->dtype,
                   .columns = {.sides = 2},
                   .nkey = 1,
@@ -247,7 +247,7 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
   int indexed = a->indices.n;
   int64_t count = 1;
   size_t item = lm_dtype_size((lm_dtype)x->dtype);
-  lm_places places = tuple_index(&a->indices, x);
+  lm_index_list places = tuple_index(&a->indices, x);
   lm_rows rows = {.dtype = x->dtype,
                   .unit = (int)item,
                   .nkey = indexed,
@@ -291,9 +291,9 @@ lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out) {
   TRY(lm_cuda_enter(x->device, &stream));
   TRY(lm_cuda_scratch(x->device, bytes, &block));
   int64_t *found = block, *places = line ? result : found + 1;
-  TRY(LAUNCH("places", lm_cub_places(stream, NULL, &temp_bytes, (const uint8_t *)x->data, x->numel, places, found)));
+  TRY(LAUNCH("places", lm_cub_indices(stream, NULL, &temp_bytes, (const uint8_t *)x->data, x->numel, places, found)));
   TRY(lm_cuda_scratch(x->device, temp_bytes, &temp));
-  TRY(LAUNCH("places", lm_cub_places(stream, temp, &temp_bytes, (const uint8_t *)x->data, x->numel, places, found)));
+  TRY(LAUNCH("places", lm_cub_indices(stream, temp, &temp_bytes, (const uint8_t *)x->data, x->numel, places, found)));
   if (!line) TRY(LAUNCH("unravel", lm_index_unravel(stream, n, places, x->ndim, x->size, result)));
 done:
   if (temp) lm_cuda_scratch_done(x->device, temp, temp_bytes);
@@ -305,7 +305,7 @@ lm_status lm_cuda_one_hot(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   const lm_one_hot_args *a = args;
   lm_tensor *result = out[0];
-  lm_places labels = one_index(a->x, a->num_classes, 1);
+  lm_index_list labels = one_index(a->x, a->num_classes, 1);
   lm_bad bad;
   void *stream;
   labels.kind = LM_BAD_LABEL;

@@ -95,7 +95,7 @@ lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out_) {
   TRY(lm_cudnn_rnn_of(cudnn, &key, &r));
   int64_t count = (int64_t)(r->weight_bytes / lm_dtype_size((lm_dtype)first->dtype)), tensors = n;
   TRY(new_result((lm_dtype)first->dtype, device, count, &packed));
-  TRY(lm_cudnn_rnn_places(cudnn, r, packed->data));
+  TRY(lm_cudnn_rnn_weight_slots(cudnn, r, packed->data));
   TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &tensors, LM_CONTIGUOUS, &places));
   for (int i = 0; i < n; i++) {
     TRY(lm_cuda_lay_out(a->weights.v[i], LM_CONTIGUOUS, true, &dense[i]));

@@ -123,7 +123,7 @@ lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *
     TRY(lm_cuda_scratch(x->device, scratch, &partial));
   }
   if (job->place) {
-    TRY(LAUNCH("lm_reduce_places", lm_reduce_places(job, partial, stream)));
+    TRY(LAUNCH("lm_reduce_indices", lm_reduce_indices(job, partial, stream)));
   } else {
     TRY(LAUNCH("lm_reduce_run", lm_reduce_run(job, partial, stream)));
   }

@@ -39,7 +39,7 @@ lm_status lm_cuda_multinomial(const void *args, lm_tensor *const *out) {
   lm_draw d = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
   lm_blocks_drawn draw = {d.seed, d.offset, lm_generator_extra()};
   TRY(LAUNCH("multinomial", lm_sample_sums(a->x->dtype, a->x->data, sums, rows, n, stream)));
-  TRY(LAUNCH("multinomial", lm_sample_places(sums, (int64_t *)out[0]->data, rows, n, k, draw, stream)));
+  TRY(LAUNCH("multinomial", lm_sample_indices(sums, (int64_t *)out[0]->data, rows, n, k, draw, stream)));
 done:
   if (sums) lm_cuda_scratch_done(out[0]->device, sums, bytes);
   return status;

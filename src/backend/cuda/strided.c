@@ -80,9 +80,9 @@ int lm_cuda_strided_across(const lm_strided_layout *l, int k) {
   return 0;
 }
 
-lm_status lm_cuda_turn(const lm_strided_layout *l, int dim, void *stream) {
+lm_status lm_cuda_transpose(const lm_strided_layout *l, int dim, void *stream) {
   lm_status status = LM_OK;
-  if (lm_cuda_strided_numel(l) <= PIECE) return LAUNCH("copy", lm_copy_turned(l, dim, stream));
+  if (lm_cuda_strided_numel(l) <= PIECE) return LAUNCH("copy", lm_copy_transposed(l, dim, stream));
   int widest = 1;
   for (int d = 1; d < l->ndim; d++) {
     if (l->size[d] > l->size[widest]) widest = d;
@@ -95,7 +95,7 @@ lm_status lm_cuda_turn(const lm_strided_layout *l, int dim, void *stream) {
   for (int k = 0; k < 2; k++) {
     half[1].data[k] = (char *)l->data[k] + half[0].size[widest] * l->stride[k][widest] * bytes;
   }
-  for (int i = 0; i < 2; i++) TRY(lm_cuda_turn(&half[i], dim, stream));
+  for (int i = 0; i < 2; i++) TRY(lm_cuda_transpose(&half[i], dim, stream));
 done:
   return status;
 }
@@ -115,7 +115,7 @@ static lm_status straighten(lm_strided_layout *l, int k, void *scratch, void *st
     next *= l->size[d];
   }
   l->data[k] = scratch;
-  return lm_cuda_turn(&turn, along, stream);
+  return lm_cuda_transpose(&turn, along, stream);
 }
 
 static size_t straight_bytes(const lm_strided_layout *l, int k) {

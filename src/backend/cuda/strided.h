@@ -20,7 +20,7 @@ int64_t lm_cuda_strided_numel(const lm_strided_layout *l);
  */
 int lm_cuda_strided_across(const lm_strided_layout *l, int k);
 /* For two operands of one dtype for which lm_cuda_strided_across says `dim`. */
-lm_status lm_cuda_turn(const lm_strided_layout *l, int dim, void *stream);
+lm_status lm_cuda_transpose(const lm_strided_layout *l, int dim, void *stream);
 
 /* An ordered launch, whatever its size and its operands' layouts. */
 lm_status lm_cuda_point_launch(const char *name, lm_point_launcher *launcher, lm_point_launch *launch, lm_device device,

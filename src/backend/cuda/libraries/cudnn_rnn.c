@@ -115,12 +115,12 @@ done:
 
 /* Where the matrix and the bias of a gate lie, in bytes from `packed`, and how many numbers they have; -1 and 0 for
  * what there is not. */
-typedef struct gate_place {
+typedef struct gate_slot {
   int64_t at[2], count[2];
-} gate_place;
+} gate_slot;
 
 static lm_status find_gate(lm_cudnn *c, const lm_cudnn_rnn *r, const void *packed, int layer, int gate,
-                           gate_place *out) {
+                           gate_slot *out) {
   lm_status status;
   cudnnTensorDescriptor_t what[2] = {NULL, NULL};
   void *where[2] = {NULL, NULL};
@@ -145,7 +145,7 @@ done:
   return status;
 }
 
-lm_status lm_cudnn_rnn_places(lm_cudnn *c, lm_cudnn_rnn *r, const void *packed) {
+lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *r, const void *packed) {
   lm_status status = LM_OK;
   const lm_cudnn_rnn_key *key = &r->key;
   const int directions = key->bidirectional ? 2 : 1, gates = gates_of(key->cell), each = key->bias ? 4 : 2;
@@ -158,9 +158,9 @@ lm_status lm_cudnn_rnn_places(lm_cudnn *c, lm_cudnn_rnn *r, const void *packed) 
     int64_t width = layer < directions ? key->input : (int64_t)key->hidden * directions;
     for (int side = 0; side < 2; side++) { /* of what comes in, of the state before */
       const int64_t wanted[2] = {key->hidden * (side == 0 ? width : key->hidden), key->bias ? key->hidden : 0};
-      gate_place first;
+      gate_slot first;
       for (int gate = 0; gate < gates; gate++) {
-        gate_place g;
+        gate_slot g;
         TRY(find_gate(c, r, packed, layer, side * gates + gate, &g));
         if (gate == 0) first = g;
         for (int k = 0; k < (key->bias ? 2 : 1); k++) {

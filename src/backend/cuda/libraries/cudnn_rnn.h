@@ -20,14 +20,14 @@ typedef struct lm_cudnn_rnn {
   cudnnDropoutDescriptor_t dropout; /* the network's */
   size_t weight_bytes;
   int weights;    /* tensors: weight_ih, weight_hh and, with bias, bias_ih, bias_hh of each layer and direction */
-  int64_t *place; /* of each of them the first number in the packed space, or NULL until lm_cudnn_rnn_places */
+  int64_t *place; /* of each of them the first number in the packed space, or NULL until lm_cudnn_rnn_weight_slots */
 } lm_cudnn_rnn;
 
 /* LM_E_MISSING, with a reason, where the library is left out or declines the network. */
 lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn **out);
 /* Fills rnn->place; `packed` is device memory of its size. LM_E_MISSING where a weight's gates do not lie one after the
  * other. */
-lm_status lm_cudnn_rnn_places(lm_cudnn *c, lm_cudnn_rnn *rnn, const void *packed);
+lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *rnn, const void *packed);
 
 /* What one call works on. Pointers are to dense device memory; those that a pass does not name are not looked at. */
 typedef struct lm_cudnn_rnn_call {

@@ -66,13 +66,13 @@ typedef struct plan {
 enum { MOST = 64 }; /* plans of a card that no graph has; those that were not used for the longest time go */
 
 /* Of a card. The lock is held while a plan is given its stream and workspace and enqueued, which is one thing. */
-static struct card {
+static struct gpu {
   pthread_mutex_t lock;
   plan *plans; /* the last used first */
-} cards[LM_DEVICE_MAX];
+} gpus[LM_DEVICE_MAX];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void make_locks(void) {
-  for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&cards[i].lock, NULL);
+  for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&gpus[i].lock, NULL);
 }
 
 static int type_of(const lm_cuda_fft_job *job) {
@@ -85,7 +85,7 @@ static int type_of(const lm_cuda_fft_job *job) {
 }
 
 /* It becomes the first. */
-static plan *find_plan(struct card *c, const plan_key *key) {
+static plan *find_plan(struct gpu *c, const plan_key *key) {
   for (plan **at = &c->plans; *at; at = &(*at)->next) {
     plan *p = *at;
     if (memcmp(&p->key, key, sizeof *key) != 0) continue;
@@ -98,7 +98,7 @@ static plan *find_plan(struct card *c, const plan_key *key) {
 }
 
 /* Nobody captures meanwhile, and kernels that still read the plan's tables are waited for. */
-static lm_status drop_oldest(struct card *c) {
+static lm_status drop_oldest(struct gpu *c) {
   lm_status status = LM_OK;
   plan **oldest = NULL, *p;
   int others = 0;
@@ -140,7 +140,7 @@ done:
 }
 
 /* Making a plan takes memory from the driver and may load code: that breaks whatever captures. */
-static lm_status new_plan(struct card *c, const plan_key *key, plan **out) {
+static lm_status new_plan(struct gpu *c, const plan_key *key, plan **out) {
   lm_status status;
   if (lm_graph_capturing())
     return lm_fail(LM_E_STATE,
@@ -173,7 +173,7 @@ lm_status lm_cuda_fft(const lm_cuda_fft_job *job, void *stream) {
   lm_status status = lm_lazy_load(&library);
   if (status != LM_OK) return status;
   pthread_once(&once, make_locks);
-  struct card *c = &cards[lm_device_physical(job->device)];
+  struct gpu *c = &gpus[lm_device_physical(job->device)];
   void *workspace = NULL;
   plan_key key = {.n = job->n,
                   .lines = job->lines,

@@ -170,7 +170,7 @@ lm_status lm_solver_converged(const lm_solver_call *c, const lm_tensor *x) {
   return bad.info == LM_NOT_FINITE ? status : LM_E_MISSING;
 }
 
-lm_status lm_solver_room(const lm_solver_call *c, int64_t n, lm_tensor **out) {
+lm_status lm_solver_scratch(const lm_solver_call *c, int64_t n, lm_tensor **out) {
   int64_t size[2] = {c->count, n > 0 ? n : 1};
   return lm_tensor_empty(c->dtype, c->device, 2, size, LM_CONTIGUOUS, out);
 }
@@ -363,7 +363,7 @@ done:
   return status;
 }
 
-bool lm_solver_is_whole(const lm_solver_call *c, bool whole, int m, int n) {
+bool lm_solver_is_complete(const lm_solver_call *c, bool whole, int m, int n) {
   return whole || (c->count > 1 && m <= TINY && n <= TINY);
 }
 
@@ -375,7 +375,7 @@ lm_status lm_solver_gesvd(const lm_solver_call *c, bool vectors, bool whole, int
   cusolverEigMode_t mode = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
   lm_solver *x = c->solver;
   int size, count = (int)c->count, least = m < n ? m : n, u_columns, v_columns;
-  whole = lm_solver_is_whole(c, whole, m, n);
+  whole = lm_solver_is_complete(c, whole, m, n);
   u_columns = whole ? m : least;
   v_columns = whole ? n : least;
   if (count > 1 && m <= TINY && n <= TINY) {

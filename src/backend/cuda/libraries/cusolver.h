@@ -32,7 +32,7 @@ lm_status lm_solver_converged(const lm_solver_call *c, const lm_tensor *x);
 void lm_solver_close(lm_solver_call *c); /* also after an error in lm_solver_open */
 
 /* Memory of the call's device until lm_cuda_release: n elements of the dtype, or n bytes, for each matrix. */
-lm_status lm_solver_room(const lm_solver_call *c, int64_t n, lm_tensor **out);
+lm_status lm_solver_scratch(const lm_solver_call *c, int64_t n, lm_tensor **out);
 
 /* P L U of [m, n] in place; pivots [min(m, n)], info. */
 lm_status lm_solver_getrf(const lm_solver_call *c, int m, int n, void *a, int *pivots);
@@ -57,7 +57,7 @@ lm_status lm_solver_ormqr(const lm_solver_call *c, int m, int columns, int k, co
 /* Eigenvalues w [n], ascending, of one triangle of a [n, n], which becomes the vectors, or is destroyed; info. */
 lm_status lm_solver_syevd(const lm_solver_call *c, bool vectors, bool upper, int n, void *a, void *w);
 /* Whether U and V of all are found whole, because of tiny ones nothing else is. */
-bool lm_solver_is_whole(const lm_solver_call *c, bool whole, int m, int n);
+bool lm_solver_is_complete(const lm_solver_call *c, bool whole, int m, int n);
 /* U diag(s) V^T of a [m, n], which is destroyed: s [least], descending, U [m, m] and V [n, n], or of
  * `least` columns unless they are found whole; without `vectors` both have to be there all the same; info. */
 lm_status lm_solver_gesvd(const lm_solver_call *c, bool vectors, bool whole, int m, int n, void *a, void *s, void *u,

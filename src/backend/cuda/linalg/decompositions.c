@@ -27,7 +27,7 @@ lm_status lm_cuda_linalg_qr(const void *args, lm_tensor *const *out) {
   int m = lm_rows_of(a->A), n = lm_columns_of(a->A), k = least_of(a->A);
   TRY(lm_solver_open_for(a->A, lm_matrices_count(a->A), &c));
   TRY(lm_matrices_copy(a->A, LM_BY_COLUMNS, &work));
-  TRY(lm_solver_room(&c, k, &tau));
+  TRY(lm_solver_scratch(&c, k, &tau));
   TRY(lm_solver_geqrf(&c, m, n, work->data, tau->data));
   TRY(lm_matrices_take(work, false, lm_rows_of(r), n, r));
   TRY(LAUNCH("triangle",
@@ -81,10 +81,10 @@ lm_status lm_svd_of(const lm_solver_call *c, lm_tensor *a, bool vectors, bool wh
   lm_status status;
   int m = lm_rows_of(a), n = lm_columns_of(a), k = least_of(a);
   *out = (lm_svd_parts){0};
-  whole = lm_solver_is_whole(c, whole, m, n);
-  TRY(lm_solver_room(c, k, &out->s));
-  TRY(lm_matrices_room(c, m, whole ? m : k, &out->u));
-  TRY(lm_matrices_room(c, n, whole ? n : k, &out->v));
+  whole = lm_solver_is_complete(c, whole, m, n);
+  TRY(lm_solver_scratch(c, k, &out->s));
+  TRY(lm_matrices_scratch(c, m, whole ? m : k, &out->u));
+  TRY(lm_matrices_scratch(c, n, whole ? n : k, &out->v));
   TRY(LAUNCH("only_finite", lm_k_only_finite(c->dtype, a->data, (int64_t)m * n, c->count, c->flag, c->stream)));
   status = lm_solver_gesvd(c, vectors, whole, m, n, a->data, out->s->data, out->u->data, out->v->data);
 done:

@@ -8,7 +8,7 @@ static lm_status scale(lm_tensor *y, double factor, void *stream) {
 }
 
 /* Pairs [batches, n, inner] to [batches, inner, n]. A pair of float32 moves as one float64. */
-static lm_status turn_lines(lm_tensor *x, lm_tensor *y, int64_t batches, int64_t n, int64_t inner) {
+static lm_status transpose_lines(lm_tensor *x, lm_tensor *y, int64_t batches, int64_t n, int64_t inner) {
   lm_status status;
   lm_tensor *from = NULL, *to = NULL;
   bool whole = x->dtype == LM_F32;
@@ -49,11 +49,11 @@ lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out) {
                          .y = out[0]->data};
   if (copies) {
     TRY(lm_tensor_empty(job.dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &turned));
-    TRY(turn_lines(x, turned, batches, n, inner));
+    TRY(transpose_lines(x, turned, batches, n, inner));
     job.x = job.y = turned->data;
   }
   TRY(lm_cuda_fft(&job, stream));
-  if (copies) TRY(turn_lines(turned, out[0], batches, inner, n));
+  if (copies) TRY(transpose_lines(turned, out[0], batches, inner, n));
   status = scale(out[0], a->scale, stream);
 done:
   lm_cuda_release(x);

@@ -30,7 +30,7 @@ static lm_status by_qr(lstsq *l) {
                           .ldb = l->m,
                           .a_step = (int64_t)l->m * l->n,
                           .b_step = (int64_t)l->m * l->k};
-  TRY(lm_solver_room(c, l->n, &tau));
+  TRY(lm_solver_scratch(c, l->n, &tau));
   TRY(lm_solver_geqrf(c, l->m, l->n, l->A->data, tau->data));
   TRY(lm_solver_ormqr(c, l->m, l->k, l->n, l->A->data, tau->data, l->B->data));
   TRY(LAUNCH("zero_diagonals", lm_k_zero_diagonals(c->dtype, l->A->data, l->m, l->n, c->count, c->info, c->stream)));
@@ -53,7 +53,7 @@ static lm_status by_svd(lstsq *l) {
   if (rcond < 0) rcond = precision;
   if (l->a->driver == LM_GELS) rcond = 0;
   TRY(lm_svd_of(c, l->A, true, false, &parts));
-  TRY(lm_matrices_room(c, l->least, l->k, &turned));
+  TRY(lm_matrices_scratch(c, l->least, l->k, &turned));
   TRY(lm_columns_product(
       c, &(lm_columns_job){
              .a = parts.u, .b = l->B, .y = turned, .m = l->least, .n = l->k, .k = l->m, .ta = true, .alpha = 1}));

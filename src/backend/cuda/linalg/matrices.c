@@ -24,7 +24,7 @@ done:
   return status;
 }
 
-lm_status lm_matrices_room(const lm_solver_call *c, int64_t m, int64_t n, lm_tensor **out) {
+lm_status lm_matrices_scratch(const lm_solver_call *c, int64_t m, int64_t n, lm_tensor **out) {
   lm_status status = lm_tensor_empty(c->dtype, c->device, 3, (int64_t[]){c->count, m, n}, LM_CONTIGUOUS, out);
   if (status == LM_OK) by_columns(*out);
   return status;

@@ -210,55 +210,55 @@ void lm_cuda_release(lm_tensor *t) {
 
 typedef struct place {
   void *stream;
-  lm_bad_record *record, *seen_by_card;
-  unsigned *claim, *claim_seen_by_card;
+  lm_bad_record *record, *device_records;
+  unsigned *claim, *device_claim;
 } place;
 
 enum { MOST = LM_STREAM_MAX * 8 }; /* a card, which may stand for several devices */
-typedef struct card {
+typedef struct gpu {
   int n;
-  place at[MOST];                        /* as streams were made */
-  lm_bad_record *records, *seen_by_card; /* [MOST] in pinned memory, as are those: */
-  unsigned *claims, *claims_seen_by_card;
+  place at[MOST];                          /* as streams were made */
+  lm_bad_record *records, *device_records; /* [MOST] in pinned memory, as are those: */
+  unsigned *claims, *device_claims;
   _Atomic bool together;
-} card;
+} gpu;
 
-static card cards[LM_DEVICE_MAX]; /* kept for good */
+static gpu gpus[LM_DEVICE_MAX]; /* kept for good */
 static _Atomic(place *) by_stream[LM_DEVICE_MAX][LM_STREAM_MAX];
 
 /* Locked. The host resets a place by itself: streams may be waiting, or be captured by another thread. */
-static lm_status prepare(card *c) {
+static lm_status prepare(gpu *c) {
   lm_status status = LM_OK;
   lm_bad_record *records = NULL;
   size_t bytes = MOST * (sizeof *records + sizeof(unsigned));
   if (c->records) return LM_OK;
   TRY(CUDA(cudaHostAlloc((void **)&records, bytes, cudaHostAllocMapped | cudaHostAllocPortable)));
   memset(records, 0, bytes);
-  TRY(CUDA(cudaHostGetDevicePointer((void **)&c->seen_by_card, records, 0)));
+  TRY(CUDA(cudaHostGetDevicePointer((void **)&c->device_records, records, 0)));
   c->claims = (unsigned *)(records + MOST);
-  c->claims_seen_by_card = (unsigned *)(c->seen_by_card + MOST);
+  c->device_claims = (unsigned *)(c->device_records + MOST);
   c->records = records;
 done:
   if (status != LM_OK && records) cudaFreeHost(records);
   return status;
 }
 
-lm_status lm_cuda_place_new(int ordinal, void *stream) {
-  card *c = &cards[ordinal];
+lm_status lm_cuda_report_slot_new(int ordinal, void *stream) {
+  gpu *c = &gpus[ordinal];
   pthread_mutex_lock(&lock);
   lm_status status = prepare(c);
   if (status == LM_OK && c->n == MOST) {
     status = lm_fail(LM_E_STATE, "stream: the card has %d streams; there can be no more", MOST);
   } else if (status == LM_OK) {
     int i = c->n++;
-    c->at[i] = (place){stream, c->records + i, c->seen_by_card + i, c->claims + i, c->claims_seen_by_card + i};
+    c->at[i] = (place){stream, c->records + i, c->device_records + i, c->claims + i, c->device_claims + i};
   }
   pthread_mutex_unlock(&lock);
   return status;
 }
 
-static place *find_place(lm_stream *s) {
-  card *c = &cards[lm_device_physical(s->device)];
+static place *find_slot(lm_stream *s) {
+  gpu *c = &gpus[lm_device_physical(s->device)];
   pthread_mutex_lock(&lock);
   place *p = c->at;
   while (p->stream != s->native) p++;
@@ -271,16 +271,16 @@ lm_status lm_cuda_bad(lm_device device, lm_bad *out) {
   if (!s) return LM_E_STATE;
   _Atomic(place *) *at = &by_stream[LM_DEVICE_ORDINAL(device)][s->id];
   place *p = atomic_load_explicit(at, memory_order_acquire);
-  if (!p) atomic_store_explicit(at, p = find_place(s), memory_order_release);
-  *out = (lm_bad){p->claim_seen_by_card, p->seen_by_card, lm_op_running_id()};
+  if (!p) atomic_store_explicit(at, p = find_slot(s), memory_order_release);
+  *out = (lm_bad){p->device_claim, p->device_records, lm_op_running_id()};
   return LM_OK;
 }
 
-void lm_cuda_settle_all(int ordinal) { atomic_store(&cards[ordinal].together, true); }
+void lm_cuda_resolve_all(int ordinal) { atomic_store(&gpus[ordinal].together, true); }
 
-lm_status lm_cuda_settle(int ordinal, void *stream) {
+lm_status lm_cuda_resolve(int ordinal, void *stream) {
   lm_bad_record found = {0};
-  card *c = &cards[ordinal];
+  gpu *c = &gpus[ordinal];
   bool all = !stream || atomic_load(&c->together);
   pthread_mutex_lock(&lock);
   for (place *p = c->at; p < c->at + c->n; p++) {

@@ -20,10 +20,10 @@ void lm_cuda_forget_error(void);
 lm_status lm_cuda_relax(int *mode);
 void lm_cuda_unrelax(int mode);
 /* A place for the bad values of a new stream. */
-lm_status lm_cuda_place_new(int ordinal, void *stream);
+lm_status lm_cuda_report_slot_new(int ordinal, void *stream);
 /* After the stream (NULL: the card) was waited for: the first bad value its kernels reported, as an error. */
-lm_status lm_cuda_settle(int ordinal, void *stream);
+lm_status lm_cuda_resolve(int ordinal, void *stream);
 /* From now on kernels may report to places of other streams than the one that was waited for: graphs do. */
-void lm_cuda_settle_all(int ordinal);
+void lm_cuda_resolve_all(int ordinal);
 
 #endif

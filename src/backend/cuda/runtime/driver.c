@@ -133,26 +133,26 @@ static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, con
                       bool later) {
   lm_status status;
   void *staged = NULL;
-  bool to_card = LM_DEVICE_KIND(to) == LM_CUDA, from_card = LM_DEVICE_KIND(from) == LM_CUDA;
-  int ordinal = lm_device_physical(to_card ? to : from), source = lm_device_physical(from);
+  bool to_gpu = LM_DEVICE_KIND(to) == LM_CUDA, from_gpu = LM_DEVICE_KIND(from) == LM_CUDA;
+  int ordinal = lm_device_physical(to_gpu ? to : from), source = lm_device_physical(from);
   TRY(lm_cuda_select(ordinal));
   if (bytes == 0) return LM_OK;
-  if (to_card && !from_card && !later) TRY(is_read_at_once(ordinal, src, &later));
-  lm_stream *current = to_card && !from_card && !later ? lm_stream_current(to) : NULL;
+  if (to_gpu && !from_gpu && !later) TRY(is_read_at_once(ordinal, src, &later));
+  lm_stream *current = to_gpu && !from_gpu && !later ? lm_stream_current(to) : NULL;
   if (current && current->native == stream) TRY(stage(src, bytes, &staged));
-  if (to_card && from_card && source != ordinal) {
+  if (to_gpu && from_gpu && source != ordinal) {
     open_peer(ordinal, source);
     TRY(CUDA(cudaMemcpyPeerAsync(dst, ordinal, src, source, bytes, stream)));
   } else {
-    enum cudaMemcpyKind kind = !to_card     ? cudaMemcpyDeviceToHost
-                               : !from_card ? cudaMemcpyHostToDevice
-                                            : cudaMemcpyDeviceToDevice;
+    enum cudaMemcpyKind kind = !to_gpu     ? cudaMemcpyDeviceToHost
+                               : !from_gpu ? cudaMemcpyHostToDevice
+                                           : cudaMemcpyDeviceToDevice;
     TRY(CUDA(cudaMemcpyAsync(dst, staged ? staged : src, bytes, kind, stream)));
     if (staged) lm_pinned_use(staged, current);
   }
-  if (later || staged || (to_card && from_card)) goto done;
+  if (later || staged || (to_gpu && from_gpu)) goto done;
   TRY(CUDA(cudaStreamSynchronize(stream)));
-  TRY(lm_cuda_settle(ordinal, stream));
+  TRY(lm_cuda_resolve(ordinal, stream));
 done:
   lm_pinned_free(staged);
   return status;
@@ -162,7 +162,7 @@ static lm_status synchronize(int ordinal) {
   lm_status status;
   TRY(lm_cuda_select(ordinal));
   TRY(CUDA(cudaDeviceSynchronize()));
-  TRY(lm_cuda_settle(ordinal, NULL));
+  TRY(lm_cuda_resolve(ordinal, NULL));
 done:
   return status;
 }
@@ -176,7 +176,7 @@ static lm_status stream_create(int ordinal, int priority, void **out) {
   cudaStream_t stream = NULL;
   TRY(lm_cuda_select(ordinal));
   TRY(CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority)));
-  TRY(lm_cuda_place_new(ordinal, stream));
+  TRY(lm_cuda_report_slot_new(ordinal, stream));
   *out = stream;
   stream = NULL;
 done:
@@ -193,7 +193,7 @@ static lm_status stream_synchronize(int ordinal, void *stream) {
   lm_status status;
   TRY(lm_cuda_select(ordinal));
   TRY(CUDA(cudaStreamSynchronize(stream)));
-  TRY(lm_cuda_settle(ordinal, stream));
+  TRY(lm_cuda_resolve(ordinal, stream));
 done:
   return status;
 }
@@ -241,7 +241,7 @@ static lm_status event_synchronize(int ordinal, void *event) {
   lm_status status;
   TRY(lm_cuda_select(ordinal));
   TRY(CUDA(cudaEventSynchronize(event)));
-  TRY(lm_cuda_settle(ordinal, NULL));
+  TRY(lm_cuda_resolve(ordinal, NULL));
 done:
   return status;
 }
@@ -260,7 +260,7 @@ static lm_status capture_begin(int ordinal, void *stream) {
   TRY(lm_cuda_select(ordinal));
   TRY(lm_cuda_blas_prepare(ordinal));
   TRY(lm_cudnn_prepare(ordinal));
-  lm_cuda_settle_all(ordinal);
+  lm_cuda_resolve_all(ordinal);
   TRY(CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
 done:
   return status;
