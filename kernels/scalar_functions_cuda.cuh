@@ -1,5 +1,5 @@
-/* The functions in capitals of point_scalars.h on a CUDA device, chosen by the argument's type: float, double or int64.
- * kernels/scalar_functions_cpu.h is the CPU's. */
+/* The functions in capitals of pointwise_scalars.h on a CUDA device, chosen by the argument's type: float, double or
+ * int64. kernels/scalar_functions_cpu.h is the CPU's. */
 #ifndef LM_KERNELS_SCALAR_CUDA_CUH
 #define LM_KERNELS_SCALAR_CUDA_CUH
 

@@ -149,8 +149,8 @@ typedef struct lm_halved_args {
     assert.matches("lm_halved_args defaults_halved = {.x = NULL, .by = 0.5, .mode = 2, .flag = 1}",
       written "op_entries.c", 1, true)
     assert.matches("/* op halved, elementwise: x * by */\nLM_ELEMENT num lm_of_halved(num x, num by) {\n"
-      .. "  return (num)(x * by);", written "point_scalars.h", 1, true)
-    assert.matches("g * by + 0 * (((x > 1) & (y > 2)) ? g : K(0.5))", written "point_scalars.h", 1, true)
+      .. "  return (num)(x * by);", written "pointwise_scalars.h", 1, true)
+    assert.matches("g * by + 0 * (((x > 1) & (y > 2)) ? g : K(0.5))", written "pointwise_scalars.h", 1, true)
     assert.matches('lm_tensor %*y = r%->y%[0%];\n#line %d+ "src/op/entries/ops.lua"\n  return lm_e_add%(e, '
       .. "lm_e_mul%(e, g, lm_e_number%(e, a%->by%)%)", written "op_rules.c")
     assert.matches(".touched = {.args = 1, .results = 1}", written "op_rules.c", 1, true)
@@ -191,11 +191,11 @@ typedef struct lm_halved_args {
       op "extra" {
         "x: scalar", "n: scalar", elementwise = "(x & ~n) << 1 | !x", takes = "integers", grad = "none", help = "h"}
       op "like" {"x", "n: scalar", elementwise = "x + n", gives = "x", grad = "none", help = "h"}]])
-    assert.matches("return (num)((x & ~n) << 1 | x == 0);", written "point_scalars.h", 1, true)
+    assert.matches("return (num)((x & ~n) << 1 | x == 0);", written "pointwise_scalars.h", 1, true)
     assert.matches("#if defined LM_WHOLE && !defined LM_NARROW\n[^#]*%[LM_OP_extra%] = point_extra,\n#endif",
-      written "point_loops_of.inc")
-    assert.matches("lm_point_i64_extra;", written "point_launchers.h", 1, true)
-    assert.not_matches("lm_point_f32_extra", written "point_launchers.h", 1, true)
+      written "pointwise_loops_of.inc")
+    assert.matches("lm_pointwise_i64_extra;", written "pointwise_launchers.h", 1, true)
+    assert.not_matches("lm_pointwise_f32_extra", written "pointwise_launchers.h", 1, true)
     assert.matches(".integers = true", written "op_entries.c", 1, true)
     assert.matches(".gives = LM_RESULT_DTYPE_ARGUMENT", written "op_entries.c", 1, true)
   end)

@@ -6,7 +6,13 @@
 #include "autograd/expr.h"
 #include "autograd/node.h"
 
-typedef enum lm_rule_kind { LM_RULE_MISSING, LM_RULE_POINT, LM_RULE_FORMULA, LM_RULE_JOINT, LM_RULE_EACH } lm_rule_kind;
+typedef enum lm_rule_kind {
+  LM_RULE_MISSING,
+  LM_RULE_POINTWISE,
+  LM_RULE_FORMULA,
+  LM_RULE_JOINT,
+  LM_RULE_EACH
+} lm_rule_kind;
 
 /* Which tensors a formula uses; bit k: the op's k-th tensor argument, the k-th result. */
 typedef struct lm_touched {

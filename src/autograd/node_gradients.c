@@ -14,7 +14,7 @@ static lm_status changed(const lm_node *n, const lm_tensor *t, uint32_t expected
                                                             : "an optimizer's step";
   if (id >= 0 && id < LM_OP_COUNT) {
     writer = lm_ops[id].name;
-    suffix = lm_ops[id].kind == LM_POINT ? "_" : "";
+    suffix = lm_ops[id].kind == LM_POINTWISE ? "_" : "";
   }
   return lm_fail(LM_E_STATE,
                  "backward: %s needs a tensor of %s %s as it was, but %s%s changed it in place (version %u, not %u); "
@@ -110,7 +110,7 @@ lm_ints lm_rule_size(lm_rule *r, int k) {
 static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_tensor **out) {
   const lm_op *op = &lm_ops[n->op];
   lm_tensor *in[LM_MAX_TENSOR_ARGS + 2];
-  double number[LM_POINT_MAX_NUMBERS];
+  double number[LM_POINTWISE_MAX_NUMBERS];
   int nin = 0;
   if (!g) return LM_OK;
   if (row->reads >> LM_READS_G & 1) in[nin++] = g;
@@ -121,7 +121,7 @@ static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_ten
   for (int i = 0; i < op->nnumber; i++) {
     number[i] = *(const double *)((const char *)n->payload + op->arg[op->ntensor + i].offset);
   }
-  return lm_point_run(row->kernel, nin, in, op->nnumber ? number : NULL, NULL, out);
+  return lm_pointwise_run(row->kernel, nin, in, op->nnumber ? number : NULL, NULL, out);
 }
 
 static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
@@ -144,7 +144,7 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
     lm_tensor *result = NULL;
     if (!grad_request[k].wanted) continue;
     lm_tensor_set_next_out(row->kind == LM_RULE_JOINT ? NULL : grad_request[k].grad_buffer); /* it would be anybody's */
-    if (row->kind == LM_RULE_POINT && !create_graph) {
+    if (row->kind == LM_RULE_POINTWISE && !create_graph) {
       TRY(fused(n, row, g[0], &gin[k]));
       continue;
     }

@@ -65,7 +65,7 @@ static int bind_help(lua_State *L) {
   if (id < 0 && n > 1 && name[n - 1] == '_') { /* relu_ is relu in place */
     lua_pushlstring(L, name, n - 1);
     id = lm_op_find(lua_tostring(L, -1));
-    in_place = id >= 0 && lm_ops[id].kind == LM_POINT;
+    in_place = id >= 0 && lm_ops[id].kind == LM_POINTWISE;
     if (!in_place) id = -1;
   }
   if (id < 0) {
@@ -159,8 +159,8 @@ static void push_arguments(lua_State *L, const lm_op *op) {
  * results (their number), kernel, inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend;
  * kernel: whether it needs one of its own. */
 static int bind_op_info(lua_State *L) {
-  static const char *const kinds[] = {[LM_POINT] = "elementwise", [LM_PRIM] = "kernel", [LM_VIEW] = "view",
-                                      [LM_WRITE] = "write",       [LM_NEW] = "new",     [LM_COMP] = "composite"};
+  static const char *const kinds[] = {[LM_POINTWISE] = "elementwise", [LM_PRIM] = "kernel", [LM_VIEW] = "view",
+                                      [LM_WRITE] = "write",           [LM_NEW] = "new",     [LM_COMP] = "composite"};
   static const char *const casts[] = {[LM_ASIS] = "",
                                       [LM_LOWER] = "lower",
                                       [LM_KEEP] = "keep",
@@ -182,7 +182,7 @@ static int bind_op_info(lua_State *L) {
   set_text(L, "kind", kinds[op->kind]);
   set_text(L, "autocast", casts[op->cast]);
   if (op->grads) set_text(L, "gradient", op->grads);
-  if (op->kind == LM_POINT) {
+  if (op->kind == LM_POINTWISE) {
     set_text(L, "takes", op->integers ? "integers and bool" : op->not_bool ? "all but bool" : "all");
     set_text(L, "gives", op->gives == LM_RESULT_DTYPE_ARGUMENT ? op->arg[op->gives_of].name : gives[op->gives]);
   }

@@ -12,18 +12,18 @@
 #include "device/driver.h"
 #include "op/op.h"
 
-enum { LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
+enum { LM_POINTWISE_MAX_IN = 4, LM_POINTWISE_MAX_NUMBERS = 4 };
 
 /* Elementwise kernels: an op's forward, LM_OP_<op>, or the fused gradient of one, LM_GRAD_<op>_<argument>. */
-typedef struct lm_point {
+typedef struct lm_pointwise {
   int kernel;
   lm_dtype compute; /* LM_F32, LM_F64 or LM_I64: what the arithmetic is done in */
   int nin;
-  const lm_tensor *in[LM_POINT_MAX_IN]; /* sizes and strides as out's: already broadcast (stride 0), any dtype */
-  lm_tensor *out;                       /* any dtype; may be strided, and may be one of `in` */
-  double number[LM_POINT_MAX_NUMBERS];  /* the op's F arguments in order */
-  int64_t in_stride[LM_POINT_MAX_IN][LM_MAX_DIMS]; /* strides of each input along out's dims, 0 where broadcast */
-} lm_point;
+  const lm_tensor *in[LM_POINTWISE_MAX_IN]; /* sizes and strides as out's: already broadcast (stride 0), any dtype */
+  lm_tensor *out;                           /* any dtype; may be strided, and may be one of `in` */
+  double number[LM_POINTWISE_MAX_NUMBERS];  /* the op's F arguments in order */
+  int64_t in_stride[LM_POINTWISE_MAX_IN][LM_MAX_DIMS]; /* strides of each input along out's dims, 0 where broadcast */
+} lm_pointwise;
 
 typedef lm_status (*lm_kernel)(const void *args, lm_tensor *const *out);
 
@@ -34,7 +34,7 @@ typedef struct lm_backend {
   int abi; /* LM_BACKEND_ABI */
   const lm_driver *driver;
   lm_kernel op[LM_OP_COUNT]; /* PRIM and WRITE ops that compute; args is the op's struct */
-  lm_status (*point)(const lm_point *job);
+  lm_status (*pointwise)(const lm_pointwise *job);
   /* Convert and copy between two tensors of this device of equal sizes, any strides and dtypes. */
   lm_status (*copy)(const lm_tensor *src, lm_tensor *dst);
   lm_status (*optim)(const struct lm_optim_step *step);

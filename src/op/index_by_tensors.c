@@ -213,7 +213,7 @@ static lm_status mask_of(lm_tensor *x, lm_tensor **out) {
   lm_tensor *zero = NULL, *mask = NULL;
   if (x->dtype == LM_BOOL) return lm_to_private_copy(x, out);
   TRY(lm_tensor_number(0, &zero));
-  TRY(lm_point_run(LM_OP_ne, 2, (lm_tensor *[]){x, zero}, NULL, NULL, &mask));
+  TRY(lm_pointwise_run(LM_OP_ne, 2, (lm_tensor *[]){x, zero}, NULL, NULL, &mask));
   TRY(lm_to_layout(mask, LM_CONTIGUOUS, out));
 done:
   lm_release(zero);

@@ -10,15 +10,15 @@
 
 /* ---- what runs each kind */
 
-lm_status lm_run_point(lm_op_id id, const void *args, lm_tensor *into, lm_tensor **out) {
+lm_status lm_run_pointwise(lm_op_id id, const void *args, lm_tensor *into, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
-  lm_tensor *in[LM_POINT_MAX_IN];
-  double number[LM_POINT_MAX_NUMBERS];
+  lm_tensor *in[LM_POINTWISE_MAX_IN];
+  double number[LM_POINTWISE_MAX_NUMBERS];
   for (int i = 0; i < op->ntensor; i++) in[i] = LM_ARG_TENSOR(args, op->tensor[i]);
   for (int i = 0; i < op->nnumber; i++) {
     number[i] = *(const double *)((const char *)args + op->arg[op->ntensor + i].offset);
   }
-  return lm_point_run((int)id, op->ntensor, in, op->nnumber ? number : NULL, into, out);
+  return lm_pointwise_run((int)id, op->ntensor, in, op->nnumber ? number : NULL, into, out);
 }
 
 _Thread_local lm_running lm_now_running = {NULL, -1, false};
@@ -88,7 +88,7 @@ static lm_status run_op(lm_op_id id, const void *args, bool only_visible, lm_ten
   if (!op->run) return lm_fail(LM_E_STATE, "%s: is composed of other ops and runs through lm_call", op->name);
   lm_running before = lm_run_begin(op->name, (int)id);
   lm_now_running.only_visible = only_visible;
-  lm_status status = op->kind == LM_POINT ? lm_run_point(id, args, NULL, out) : op->run(args, out);
+  lm_status status = op->kind == LM_POINTWISE ? lm_run_pointwise(id, args, NULL, out) : op->run(args, out);
   lm_run_end(before);
   return without_truncation(op, status, out);
 }
@@ -109,13 +109,13 @@ lm_status lm_op_run_visible(lm_op_id id, const void *args, lm_tensor **out) {
 lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
-  if (op->kind != LM_POINT) return lm_fail(LM_E_ARG, "%s: has no in-place form", op->name);
+  if (op->kind != LM_POINTWISE) return lm_fail(LM_E_ARG, "%s: has no in-place form", op->name);
   if (lm_log_on(LM_LOG_OP)) trace(op, args, "_");
   lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]), *result = NULL;
   if (x->number) return lm_fail_value(lm_text("%s_", op->name), "x", "a tensor", "a number");
   lm_running before = lm_run_begin(op->name, (int)id);
   TRY(lm_check_writable(id, x));
-  TRY(lm_run_point(id, args, x, &result));
+  TRY(lm_run_pointwise(id, args, x, &result));
   lm_bump(x, (int)id);
   *out = result;
   TRY(without_truncation(op, LM_OK, out));

@@ -15,7 +15,7 @@
 enum { LM_NO_DIM = INT32_MAX, LM_MAX_OUTS = 6, LM_MAX_ARGS = 16, LM_MAX_TENSOR_ARGS = 12 };
 #include "op_entries.h"
 
-typedef enum lm_op_kind { LM_POINT, LM_VIEW, LM_PRIM, LM_WRITE, LM_NEW, LM_COMP } lm_op_kind;
+typedef enum lm_op_kind { LM_POINTWISE, LM_VIEW, LM_PRIM, LM_WRITE, LM_NEW, LM_COMP } lm_op_kind;
 typedef enum lm_cast_rule { LM_LOWER, LM_KEEP, LM_KEEP_GPU, LM_BANNED_GPU, LM_WIDEST, LM_ASIS } lm_cast_rule;
 /* Of elementwise ops, whose inputs have a dtype in common: that one; integers become floating; bool; bool becomes
  * int64; an argument's. */
@@ -76,7 +76,7 @@ typedef struct lm_op {
   uint16_t size; /* of the argument struct */
   uint8_t outs, aux, nargs, npositional;
   uint8_t ntensor;                     /* T, T_OPT, S and S_OPT arguments (TL not counted) */
-  uint8_t nnumber;                     /* F and F_OPT arguments; of POINT ops they follow the tensors */
+  uint8_t nnumber;                     /* F and F_OPT arguments; of POINTWISE ops they follow the tensors */
   uint16_t tensor[LM_MAX_TENSOR_ARGS]; /* their offsets */
   int16_t list;                        /* offset of the TL argument, or -1 */
   uint8_t gives, gives_of;             /* lm_result_dtype_rule; the tensor whose dtype it is */
@@ -113,7 +113,7 @@ LM_API int lm_op_find(const char *name);
 LM_API lm_status lm_op_run(lm_op_id op, const void *args, lm_tensor **out);
 /* The same without the hidden results. */
 LM_API lm_status lm_op_run_visible(lm_op_id op, const void *args, lm_tensor **out);
-/* POINT ops into an existing first argument: x keeps dtype, shape and place. */
+/* POINTWISE ops into an existing first argument: x keeps dtype, shape and place. */
 LM_API lm_status lm_op_run_inplace(lm_op_id op, const void *args, lm_tensor **out);
 
 /* A copy of src's values in dst (any dtypes, devices, strides; sizes equal). */

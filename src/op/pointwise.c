@@ -12,7 +12,7 @@
 #include "op/check.h"
 #include "op/stream_order.h"
 
-static const char *name_of(int kernel) { return lm_ops[lm_point_op(kernel)].name; }
+static const char *name_of(int kernel) { return lm_ops[lm_pointwise_op(kernel)].name; }
 
 static int category(lm_dtype d) { return lm_dtype_is_float(d) ? 2 : d == LM_BOOL ? 0 : 1; }
 
@@ -52,7 +52,7 @@ static lm_status check_mask(int kernel, const char *arg, const lm_tensor *mask) 
 /* The dtype that the inputs of an op with masks have in common. */
 static lm_status common_beside_masks(const lm_op *op, int nin, lm_tensor *const *in, lm_dtype *common) {
   lm_status status = LM_OK;
-  lm_tensor *values[LM_POINT_MAX_IN] = {NULL};
+  lm_tensor *values[LM_POINTWISE_MAX_IN] = {NULL};
   int n = 0;
   bool numbers = true;
   for (int i = 0; i < nin; i++) {
@@ -128,7 +128,7 @@ static lm_status common_device(int kernel, int nin, lm_tensor *const *in, lm_dev
   lm_device device = LM_NO_DEVICE;
   for (int i = 0; i < nin; i++) {
     if (in[i]->device == device || (in[i]->ndim == 0 && in[i]->device == LM_DEVICE(LM_CPU, 0))) continue;
-    if (device != LM_NO_DEVICE) return lm_check_same_device((lm_op_id)lm_point_op(kernel), nin, in);
+    if (device != LM_NO_DEVICE) return lm_check_same_device((lm_op_id)lm_pointwise_op(kernel), nin, in);
     device = in[i]->device;
   }
   *out = device == LM_NO_DEVICE ? in[0]->device : device;
@@ -199,7 +199,7 @@ static bool is_clobbered(const lm_tensor *into, const lm_tensor *t) {
          into->data < t->data + ((size_t)last_read + 1) * item;
 }
 
-static void set_strides(lm_point *job, int i) {
+static void set_strides(lm_pointwise *job, int i) {
   const lm_tensor *t = job->in[i], *out = job->out;
   int64_t *stride = job->in_stride[i];
   int missing = out->ndim - t->ndim;
@@ -209,18 +209,18 @@ static void set_strides(lm_point *job, int i) {
   }
 }
 
-lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *numbers, lm_tensor *into,
-                       lm_tensor **out) {
+lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const double *numbers, lm_tensor *into,
+                           lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *result = NULL, *own[LM_POINT_MAX_IN] = {NULL};
-  lm_point job;
+  lm_tensor *result = NULL, *own[LM_POINTWISE_MAX_IN] = {NULL};
+  lm_pointwise job;
   lm_dtype dtype = LM_NO_DTYPE;
   lm_device device = LM_NO_DEVICE;
   int ndim;
   int64_t size[LM_MAX_DIMS];
 
   memset(job.number, 0, sizeof job.number);
-  if (numbers) { memcpy(job.number, numbers, sizeof(double) * lm_ops[lm_point_op(kernel)].nnumber); }
+  if (numbers) { memcpy(job.number, numbers, sizeof(double) * lm_ops[lm_pointwise_op(kernel)].nnumber); }
   TRY(plan(kernel, nin, in, job.number, &job.compute, &dtype));
   TRY(common_device(kernel, nin, in, &device));
   TRY(common_shape(kernel, nin, in, &ndim, size));
@@ -250,7 +250,7 @@ lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *
       }
       set_strides(&job, i);
     }
-    TRY(lm_is_ordered(device) ? lm_ordered_point(backend, &job) : backend->point(&job));
+    TRY(lm_is_ordered(device) ? lm_ordered_pointwise(backend, &job) : backend->pointwise(&job));
   }
   *out = result;
   result = NULL;

@@ -183,7 +183,7 @@ static lm_status bernoulli_of(lm_op_id op, lm_tensor *like, lm_tensor *p, lm_gen
   TRY(check_probability(op, least));
   TRY(check_probability(op, largest));
   TRY(uniform_like(op, like, p->dtype == LM_F64, g, &u));
-  TRY(lm_point_run(LM_OP_lt, 2, (lm_tensor *[]){u, p}, NULL, x, &same));
+  TRY(lm_pointwise_run(LM_OP_lt, 2, (lm_tensor *[]){u, p}, NULL, x, &same));
 done:
   lm_release(same);
   lm_release(u);
@@ -359,11 +359,11 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   TRY(draw_for(LM_OP_normal, LM_OP_normal_, x,
                &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = a->generator}, a->generator));
   if (a->std) {
-    TRY(lm_point_run(LM_OP_mul, 2, (lm_tensor *[]){x, a->std}, NULL, x, &same));
+    TRY(lm_pointwise_run(LM_OP_mul, 2, (lm_tensor *[]){x, a->std}, NULL, x, &same));
     lm_release(same);
     same = NULL;
   }
-  TRY(lm_point_run(LM_OP_add, 2, (lm_tensor *[]){x, a->mean}, (double[]){1}, x, &same));
+  TRY(lm_pointwise_run(LM_OP_add, 2, (lm_tensor *[]){x, a->mean}, (double[]){1}, x, &same));
   *out = x;
   x = NULL;
 done:
@@ -463,7 +463,7 @@ static lm_status pick_distinct(lm_tensor *x, int64_t k, lm_generator *g, lm_tens
   lm_tensor *e = NULL, *same = NULL, *top[2] = {NULL, NULL};
   TRY(lm_tensor_empty(x->dtype == LM_F64 ? LM_F64 : LM_F32, x->device, 2, x->size, LM_CONTIGUOUS, &e));
   TRY(draw(LM_OP_exponential_, e, &(lm_exponential__args){.x = e, .lambd = 1, .generator = g}, g));
-  TRY(lm_point_run(LM_OP_div, 2, (lm_tensor *[]){x, e}, NULL, e, &same));
+  TRY(lm_pointwise_run(LM_OP_div, 2, (lm_tensor *[]){x, e}, NULL, e, &same));
   if (k == 1) {
     TRY(lm_op_argmax(&(lm_argmax_args){.x = e, .dim = 1, .keepdim = true}, out));
   } else {

@@ -6,7 +6,7 @@
 #include "op/op.h"
 
 /* Elementwise ops; `into` may be NULL. */
-lm_status lm_run_point(lm_op_id id, const void *args, lm_tensor *into, lm_tensor **out);
+lm_status lm_run_pointwise(lm_op_id id, const void *args, lm_tensor *into, lm_tensor **out);
 /* Ops that write into their first tensor, by fn. */
 lm_status lm_run_write(lm_op_id id, const void *args, lm_op_fn fn, lm_tensor **out);
 
@@ -18,8 +18,8 @@ lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor
 lm_status lm_dispatch_or_host(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out);
 /* Elementwise, any kernel id (LM_OP_* or LM_GRAD_*): broadcasts, promotes, allocates; `into` writes
  * there instead. The dtype of LM_GRAD_* results is that of in[0]. */
-lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *numbers, lm_tensor *into,
-                       lm_tensor **out);
+lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const double *numbers, lm_tensor *into,
+                           lm_tensor **out);
 
 /* Which op runs on this thread, for messages of what lies below. */
 typedef struct lm_running {

@@ -80,15 +80,15 @@ done:
   return status;
 }
 
-lm_status lm_ordered_point(const lm_backend *backend, const lm_point *job) {
+lm_status lm_ordered_pointwise(const lm_backend *backend, const lm_pointwise *job) {
   lm_status status;
   lm_stream *s;
-  int op = lm_point_op(job->kernel);
+  int op = lm_pointwise_op(job->kernel);
   lm_running before = lm_run_begin(lm_ops[op].name, op);
   TRY(lm_stream_order_begin(job->out->device, &s));
   for (int i = 0; i < job->nin; i++) TRY(lm_stream_order_read(s, job->in[i]));
   TRY(lm_stream_order_write(s, job->out));
-  status = lm_stream_order_end(s, backend->point(job));
+  status = lm_stream_order_end(s, backend->pointwise(job));
 done:
   lm_run_end(before);
   return status;

@@ -18,7 +18,7 @@ lm_status lm_stream_order_end(lm_stream *s, lm_status status);
 /* The backend's op slot, point slot and copy slot, each in order. */
 lm_status lm_ordered_op(const lm_backend *backend, lm_op_id op, lm_device device, const void *args,
                         lm_tensor *const *out);
-lm_status lm_ordered_point(const lm_backend *backend, const lm_point *job);
+lm_status lm_ordered_pointwise(const lm_backend *backend, const lm_pointwise *job);
 lm_status lm_ordered_copy(const lm_backend *backend, const lm_tensor *src, lm_tensor *dst);
 
 #endif

@@ -18,7 +18,7 @@ static lm_status check(const char *name, const char *noun, int n, lm_tensor *con
                      i + 1, lm_shape_of(list[i]));
     const lm_backend *backend = lm_backend_of(list[i]->device);
     if (!backend) return lm_fail_in(LM_E_MISSING, name);
-    if (!backend->norms || !backend->point)
+    if (!backend->norms || !backend->pointwise)
       return lm_fail(LM_E_MISSING, "%s: there is no kernel for %s yet", name, lm_device_name(list[i]->device));
   }
   return LM_OK;
@@ -42,7 +42,7 @@ done:
 static lm_status apply(lm_op_id op, lm_tensor **x, lm_tensor *other, const double *numbers) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL, *in[] = {*x, other};
-  TRY(lm_point_run(op, other ? 2 : 1, in, numbers, NULL, &result));
+  TRY(lm_pointwise_run(op, other ? 2 : 1, in, numbers, NULL, &result));
   lm_release(*x);
   *x = result;
 done:
@@ -106,7 +106,7 @@ static lm_status to_factor(double max_norm, lm_tensor **factor) {
   TRY(lm_tensor_number(max_norm, &most));
   TRY(apply(LM_OP_add, factor, least, &alpha));
   lm_tensor *in[] = {most, *factor};
-  TRY(lm_point_run(LM_OP_div, 2, in, NULL, NULL, &quotient));
+  TRY(lm_pointwise_run(LM_OP_div, 2, in, NULL, NULL, &quotient));
   lm_release(*factor);
   *factor = lm_retain(quotient);
   TRY(apply(LM_OP_clamp_range, factor, NULL, limits));
@@ -121,12 +121,12 @@ static lm_dtype compute_of(const lm_tensor *grad) { return grad->dtype == LM_F64
 
 /* grad becomes op(grad, factor), straight by the kernel, which allocates nothing: all gradients change or none. */
 static lm_status change(lm_op_id op, lm_tensor *grad, lm_tensor *factor, const double *numbers) {
-  lm_point job = {.kernel = op, .compute = compute_of(grad), .in = {grad, factor}, .out = grad};
+  lm_pointwise job = {.kernel = op, .compute = compute_of(grad), .in = {grad, factor}, .out = grad};
   job.nin = factor ? 2 : 1;
   memcpy(job.in_stride[0], grad->stride, sizeof grad->stride);
   if (numbers) memcpy(job.number, numbers, 2 * sizeof *numbers);
   const lm_backend *backend = lm_backend_of(grad->device);
-  lm_status status = lm_is_ordered(grad->device) ? lm_ordered_point(backend, &job) : backend->point(&job);
+  lm_status status = lm_is_ordered(grad->device) ? lm_ordered_pointwise(backend, &job) : backend->pointwise(&job);
   if (status == LM_OK) lm_bump(grad, op == LM_OP_clamp_range ? LM_OP_clamp : op); /* by the name that users know */
   return status;
 }

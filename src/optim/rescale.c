@@ -77,7 +77,7 @@ static lm_status join(lm_tensor **found, lm_tensor *flag) {
   TRY(new_flag((*found)->device, &here));
   TRY(lm_copy(flag, here));
   lm_tensor *in[] = {*found, here};
-  TRY(lm_point_run(LM_OP_maximum, 2, in, NULL, NULL, &larger));
+  TRY(lm_pointwise_run(LM_OP_maximum, 2, in, NULL, NULL, &larger));
   lm_release(*found);
   *found = larger;
 done:

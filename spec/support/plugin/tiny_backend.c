@@ -107,12 +107,12 @@ static int64_t place(int64_t k, int ndim, const int64_t *size, const int64_t *st
 
 /* ---- kernels */
 
-static lm_status tiny_point(const lm_point *job) {
+static lm_status tiny_pointwise(const lm_pointwise *job) {
   lm_status status = check(job->out);
   lm_tensor *y = job->out;
   for (int i = 0; i < job->nin && status == LM_OK; i++) status = check(job->in[i]);
   for (int64_t k = 0; k < y->numel && status == LM_OK; k++) {
-    double v[LM_POINT_MAX_IN] = {0}, result;
+    double v[LM_POINTWISE_MAX_IN] = {0}, result;
     for (int i = 0; i < job->nin; i++) v[i] = get(job->in[i], place(k, y->ndim, y->size, job->in_stride[i]));
     switch (job->kernel) {
       case LM_OP_add: result = v[0] + job->number[0] * v[1]; break;
@@ -177,7 +177,7 @@ static const lm_backend backend = {
     .abi = LM_BACKEND_ABI,
     .driver = &driver,
     .op = {[LM_OP_fill_] = tiny_fill_, [LM_OP_sum] = tiny_sum, [LM_OP_mm] = tiny_mm},
-    .point = tiny_point,
+    .pointwise = tiny_pointwise,
     .copy = tiny_copy,
 };
 

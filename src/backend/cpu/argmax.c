@@ -16,9 +16,9 @@ typedef struct search {
 static void write_unit(const search *s, const lm_reduce_unit *u, const void *best, lm_dtype in, const int64_t *place) {
   if (s->values) {
     lm_dtype d = (lm_dtype)s->values->dtype;
-    lm_point_loops_of(in)->store[d](s->values->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, best, u->cols);
+    lm_pointwise_loops_of(in)->store[d](s->values->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, best, u->cols);
   }
-  lm_point_loops_of(LM_I64)->store[s->places->dtype](
+  lm_pointwise_loops_of(LM_I64)->store[s->places->dtype](
       s->places->data + u->out * (int64_t)lm_dtype_size((lm_dtype)s->places->dtype), u->o_step, place, u->cols);
 }
 

@@ -40,7 +40,7 @@ static const lm_backend backend = {
 #define X(name) [LM_OP_##name] = lm_cpu_##name,
     .op = {LM_CPU_KERNELS(X)},
 #undef X
-    .point = lm_cpu_point,
+    .pointwise = lm_cpu_pointwise,
     .copy = lm_cpu_copy,
     .optim = lm_cpu_optim,
     .norms = lm_cpu_norms,

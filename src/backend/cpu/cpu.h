@@ -24,7 +24,7 @@ void lm_cpu_threads_start(void); /* when the library is loaded */
 
 extern const lm_driver lm_cpu_driver; /* driver.c */
 
-lm_status lm_cpu_point(const lm_point *job);
+lm_status lm_cpu_pointwise(const lm_pointwise *job);
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst);
 /* The same of one dtype, not empty, where dst has rows of few elements one behind the other; false: it has not, and
  * nothing was done. */

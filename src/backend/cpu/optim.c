@@ -6,7 +6,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/optim.h"
-#include "backend/cpu/isa/point.h"
+#include "backend/cpu/isa/pointwise.h"
 #include "base/mem.h"
 
 enum { CHUNK = 16384 /* elements */, SHARES = 16 /* a thread */ };
@@ -133,7 +133,7 @@ static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_
   (void)chunk;
   if (from == to) bad = loops->rescale[from](n, x, y, job->factor);
   lm_dtype compute = from == LM_F64 || to == LM_F64 ? LM_F64 : LM_F32;
-  const struct lm_point_loops *memory = lm_point_loops_of(compute);
+  const struct lm_pointwise_loops *memory = lm_pointwise_loops_of(compute);
   for (int64_t at = 0; from != to && at < n; at += LM_TILE) {
     _Alignas(64) char tile[LM_TILE_BYTES];
     int part = (int)smaller(LM_TILE, n - at);

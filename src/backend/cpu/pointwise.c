@@ -4,7 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/strided_tiles.h"
 
-static const char *name_of(int kernel) { return lm_ops[lm_point_op(kernel)].name; }
+static const char *name_of(int kernel) { return lm_ops[lm_pointwise_op(kernel)].name; }
 
 /* Whether an integer divisor has a zero, which has to be found before the first write. */
 static bool has_zero(const char *data, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride) {
@@ -18,7 +18,7 @@ static bool has_zero(const char *data, lm_dtype dtype, int ndim, const int64_t *
   int64_t tile[LM_TILE], step = n == 1 ? 0 : stride[0];
   for (int64_t i = 0; i < n; i += LM_TILE) {
     int part = n - i < LM_TILE ? (int)(n - i) : LM_TILE;
-    lm_point_loops_of(LM_I64)->load[dtype](tile, data + i * step * bytes, step, part);
+    lm_pointwise_loops_of(LM_I64)->load[dtype](tile, data + i * step * bytes, step, part);
     for (int k = 0; k < part; k++) {
       if (tile[k] == 0) return true;
     }
@@ -27,7 +27,7 @@ static bool has_zero(const char *data, lm_dtype dtype, int ndim, const int64_t *
 }
 
 /* Every input laid out like a contiguous result, or one element repeated. */
-static bool is_plain(const lm_point *job, bool *repeated) {
+static bool is_plain(const lm_pointwise *job, bool *repeated) {
   const lm_tensor *out = job->out;
   int64_t expected = 1;
   for (int i = 0; i < job->nin; i++) repeated[i] = true;
@@ -52,7 +52,7 @@ static bool holds(lm_dtype d, int64_t v) {
 
 /* A narrower integer type that the kernel may compute in: that of its tensors, beside which masks and integers that it
  * holds may stand. LM_I64 if there is none. */
-static lm_dtype narrow_type(const lm_point *job) {
+static lm_dtype narrow_type(const lm_pointwise *job) {
   lm_dtype type = LM_BOOL, result = (lm_dtype)job->out->dtype;
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
@@ -63,7 +63,7 @@ static lm_dtype narrow_type(const lm_point *job) {
   if (result != LM_BOOL && result != type) return LM_I64;
   if (type == LM_BOOL) type = LM_U8;
   if ((type != LM_U8 && type != LM_I8 && type != LM_I16 && type != LM_I32) ||
-      !lm_point_loops_of(type)->kernel[job->kernel])
+      !lm_pointwise_loops_of(type)->kernel[job->kernel])
     return LM_I64;
   for (int i = 0; i < job->nin; i++) {
     if (job->in[i]->dtype == LM_I64 && !holds(type, *(const int64_t *)job->in[i]->data)) return LM_I64;
@@ -76,10 +76,10 @@ static lm_dtype narrow_type(const lm_point *job) {
 }
 
 /* One tile at most, without a plan: small tensors are about the cost of the call. */
-static void run_small(const lm_point *job, lm_dtype compute, const bool *repeated) {
-  const struct lm_point_loops *loops = lm_point_loops_of(compute);
-  _Alignas(64) char tile[LM_POINT_MAX_IN + 1][LM_TILE_BYTES];
-  const void *in[LM_POINT_MAX_IN];
+static void run_small(const lm_pointwise *job, lm_dtype compute, const bool *repeated) {
+  const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
+  _Alignas(64) char tile[LM_POINTWISE_MAX_IN + 1][LM_TILE_BYTES];
+  const void *in[LM_POINTWISE_MAX_IN];
   int n = (int)job->out->numel, whole = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
   size_t num = lm_dtype_size(compute);
   for (int i = 0; i < job->nin; i++) {
@@ -92,24 +92,24 @@ static void run_small(const lm_point *job, lm_dtype compute, const bool *repeate
   }
   lm_tile_numbers numbers = lm_tile_numbers_of(compute, job->number);
   bool here = (lm_dtype)job->out->dtype == compute && n == whole;
-  void *out = here ? job->out->data : tile[LM_POINT_MAX_IN];
+  void *out = here ? job->out->data : tile[LM_POINTWISE_MAX_IN];
   loops->kernel[job->kernel](out, in, &numbers, whole);
   if (!here) loops->store[job->out->dtype](job->out->data, 1, out, n);
 }
 
-lm_status lm_cpu_point(const lm_point *job) {
+lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   lm_dtype compute = job->compute == LM_I64 && job->out->numel > 0 ? narrow_type(job) : job->compute;
-  const struct lm_point_loops *loops = lm_point_loops_of(compute);
+  const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
   if (!loops->kernel[job->kernel]) {
     return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", name_of(job->kernel), lm_dtype_name(job->compute));
   }
   if (job->out->numel == 0) return LM_OK;
-  int by = lm_point_divisor(job->kernel) - 1;
+  int by = lm_pointwise_divisor(job->kernel) - 1;
   if (by >= 0 && job->compute == LM_I64 &&
       has_zero(job->in[by]->data, job->in[by]->dtype, job->out->ndim, job->out->size, job->in_stride[by])) {
     return lm_fail(LM_E_ARG, "%s: integer division by zero", name_of(job->kernel));
   }
-  bool repeated[LM_POINT_MAX_IN];
+  bool repeated[LM_POINTWISE_MAX_IN];
   if (job->out->numel <= LM_TILE && is_plain(job, repeated)) {
     run_small(job, compute, repeated);
     return LM_OK;

@@ -98,7 +98,7 @@ static void write_unit(const reduction *r, const lm_reduce_unit *u, lm_total *to
   for (int j = 0; r->finish && j < u->cols; j++) {
     total[j] = r->finish(total[j], c ? c[j] : (lm_total){0}, number, r->parameter);
   }
-  const struct lm_point_loops *loops = lm_point_loops_of(lm_dtype_is_float(r->plan.compute) ? LM_F64 : LM_I64);
+  const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(lm_dtype_is_float(r->plan.compute) ? LM_F64 : LM_I64);
   loops->store[d](r->out->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, total, u->cols);
 }
 

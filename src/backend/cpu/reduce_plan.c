@@ -32,7 +32,7 @@ static bool wants_cols(const lm_reduce_plan *p) {
 
 void lm_reduce_plan_compute(lm_reduce_plan *p, lm_dtype compute) {
   p->compute = compute;
-  p->loops = lm_point_loops_of(compute);
+  p->loops = lm_pointwise_loops_of(compute);
   p->folds = lm_reduce_loops_of(compute);
 }
 

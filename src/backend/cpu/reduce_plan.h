@@ -7,7 +7,7 @@
 #ifndef LM_CPU_REDUCE_PLAN_H
 #define LM_CPU_REDUCE_PLAN_H
 
-#include "backend/cpu/isa/point.h"
+#include "backend/cpu/isa/pointwise.h"
 #include "backend/cpu/isa/reduce.h"
 #include "merged_dims.h"
 #include "tensor/tensor.h"
@@ -22,7 +22,7 @@ typedef struct lm_reduce_plan {
   bool cols;
   int width;
   int64_t strips, units, parts; /* strips along the last kept dim; all units; parts of each */
-  const struct lm_point_loops *loops;
+  const struct lm_pointwise_loops *loops;
   const struct lm_reduce_loops *folds;
 } lm_reduce_plan;
 

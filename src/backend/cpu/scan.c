@@ -51,7 +51,7 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   bool cols = s->plan.cols;
   int64_t x_step = cols ? u->x_step : s->x_step * direction, out_step = cols ? u->o_step : s->out_step * direction;
   int64_t from = (u->x - s->x->data) / s->plan.bytes + at * s->x_step, to = u->out + at * s->out_step;
-  const struct lm_point_loops *loops = s->plan.loops;
+  const struct lm_pointwise_loops *loops = s->plan.loops;
   bool plain = s->x->dtype == (int)s->plan.compute && x_step == 1; /* in memory as in a tile */
   bool here = plain && s->out->dtype == s->x->dtype && out_step == 1 && !s->streams;
   void *tile = here && stored ? (void *)element(s->out, to) : r->x;
@@ -78,7 +78,7 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   } else if (tile == r->x) {
     loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
   }
-  if (places && out_step != 1) lm_point_loops_of(LM_I64)->store[LM_I64](places, out_step, r->place, count);
+  if (places && out_step != 1) lm_pointwise_loops_of(LM_I64)->store[LM_I64](places, out_step, r->place, count);
 }
 
 /* Elements begin up to end of one line. */
@@ -138,7 +138,7 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   /* Sums of integers that become floating are of those numbers. */
   lm_dtype result = (lm_dtype)out[0]->dtype;
   s.plan.compute = lm_dtype_is_float((lm_dtype)x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;
-  s.plan.loops = lm_point_loops_of(s.plan.compute);
+  s.plan.loops = lm_pointwise_loops_of(s.plan.compute);
   const struct lm_scan_loops *loops = s.plan.compute == LM_I64 ? LM_ISA_PICK(lm_scan_I64) : LM_ISA_PICK(lm_scan_F64);
   s.row = loops->row[kind];
   s.cols = loops->cols[kind];

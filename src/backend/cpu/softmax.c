@@ -24,7 +24,7 @@ static const char *beside(const softmax *s, const char *x) {
 
 /* Moves n rows of a unit between a tensor and a buffer [n, cols]. */
 static void load_unit(const softmax *s, const lm_tensor *t, const char *at, const lm_reduce_unit *u, char *buffer) {
-  const struct lm_point_loops *loops = s->plan.loops;
+  const struct lm_pointwise_loops *loops = s->plan.loops;
   int64_t n = s->plan.reduced_count, step = t->stride[s->dim], bytes = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
   int64_t num = (int64_t)lm_dtype_size(s->plan.compute);
   if (!s->plan.cols) {
@@ -39,7 +39,7 @@ static void load_unit(const softmax *s, const lm_tensor *t, const char *at, cons
 }
 
 static void store_unit(const softmax *s, const lm_reduce_unit *u, const char *buffer) {
-  const struct lm_point_loops *loops = s->plan.loops;
+  const struct lm_pointwise_loops *loops = s->plan.loops;
   lm_dtype d = (lm_dtype)s->out->dtype;
   int64_t n = s->plan.reduced_count, step = s->out->stride[s->dim], bytes = (int64_t)lm_dtype_size(d);
   int64_t num = (int64_t)lm_dtype_size(s->plan.compute);

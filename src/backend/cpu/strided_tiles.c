@@ -13,21 +13,21 @@ enum { BLOCK_ROWS = 16, BLOCK_COLS = LM_TILE / BLOCK_ROWS, PILE = 8 };
 
 typedef struct plan {
   lm_tiles *t;
-  const struct lm_point_loops *loops;
+  const struct lm_pointwise_loops *loops;
   size_t num;  /* bytes of the compute type */
   int tile;    /* elements of a tile */
   bool direct; /* every operand is linear and of the compute type, or a scalar */
   bool blocked;
   bool streams; /* the result goes past the caches, from a tile */
   int64_t numel, tiles;
-  const char *scalar[LM_POINT_MAX_IN]; /* a tile of a scalar input's value */
+  const char *scalar[LM_POINTWISE_MAX_IN]; /* a tile of a scalar input's value */
   lm_tile_numbers numbers;
 } plan;
 
-_Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS && (int)LM_DIMS_SIDES > (int)LM_POINT_MAX_IN, "merged_dims.h");
+_Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS && (int)LM_DIMS_SIDES > (int)LM_POINTWISE_MAX_IN, "merged_dims.h");
 
 typedef struct buffers {
-  _Alignas(64) char in[LM_POINT_MAX_IN][LM_TILE_BYTES];
+  _Alignas(64) char in[LM_POINTWISE_MAX_IN][LM_TILE_BYTES];
   _Alignas(64) char out[LM_TILE_BYTES];
   _Alignas(64) char turned[LM_TILE_BYTES];
 } buffers;
@@ -61,7 +61,7 @@ static void move_dim(lm_tiles *t, int from, int to) {
 
 /* Dims in the order of the result's memory, or as they are for a source; those that all operands allow become one. */
 static void merge_dims(lm_tiles *t) {
-  const int64_t *stride[LM_POINT_MAX_IN + 1] = {t->out.stride};
+  const int64_t *stride[LM_POINTWISE_MAX_IN + 1] = {t->out.stride};
   for (int i = 0; i < t->nin; i++) stride[i + 1] = t->in[i].stride;
   lm_dims dims;
   lm_dims_set(&dims, t->ndim, t->size, NULL, t->nin + 1, stride, !t->source);
@@ -106,7 +106,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
   lm_tile_numbers n = {{0}};
-  for (int i = 0; i < LM_POINT_MAX_NUMBERS; i++) {
+  for (int i = 0; i < LM_POINTWISE_MAX_NUMBERS; i++) {
     if (compute == LM_F32) n.f32[i] = (float)number[i];
     if (compute == LM_F64) n.f64[i] = number[i];
     int64_t whole = lm_dtype_is_float(compute) ? 0 : LM_PUT_I64(number[i]);
@@ -136,7 +136,7 @@ static bool is_streamed(const lm_tiles *t, size_t bytes) {
 
 static void make_plan(plan *p, lm_tiles *t) {
   p->t = t;
-  p->loops = lm_point_loops_of(t->compute);
+  p->loops = lm_pointwise_loops_of(t->compute);
   p->num = lm_dtype_size(t->compute);
   p->tile = p->num < 4 ? LM_TILE_BYTES / (int)p->num : LM_TILE;
   p->numbers = lm_tile_numbers_of(t->compute, t->number);
@@ -176,7 +176,7 @@ static void compute_past(const plan *p, char *to, char *tile, const void *const 
   for (int i = 0; i < n; i += PIECE) {
     const size_t at = (size_t)i * p->num;
     const int some = n - i < PIECE ? n - i : PIECE;
-    const void *from[LM_POINT_MAX_IN];
+    const void *from[LM_POINTWISE_MAX_IN];
     for (int k = 0; k < p->t->nin; k++) from[k] = (const char *)in[k] + at;
     compute(p, tile + at, from, some);
     lm_nontemporal_copy(to + at, tile + at, (size_t)some * p->num);
@@ -237,7 +237,7 @@ static const char *run_at(const lm_tiles *t, const lm_operand *o, const cursor *
 /* No tile but for the tail: the kernel works on the tensors themselves. */
 static void run_direct(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
-  const char *in[LM_POINT_MAX_IN];
+  const char *in[LM_POINTWISE_MAX_IN];
   bool scalars = false;
   for (int i = 0; i < t->nin; i++) {
     in[i] = t->in[i].linear ? t->in[i].data + begin * (int64_t)p->num : p->scalar[i];
@@ -258,15 +258,15 @@ static void run_direct(const plan *p, int64_t begin, int64_t end) {
   }
   int tail = (int)(end - begin - whole);
   if (tail == 0) return;
-  _Alignas(64) char copy[LM_POINT_MAX_IN + 1][LM_LANES * 8];
+  _Alignas(64) char copy[LM_POINTWISE_MAX_IN + 1][LM_LANES * 8];
   for (int i = 0; i < t->nin; i++) {
     if (!t->in[i].linear) continue;
     memcpy(copy[i], in[i], (size_t)tail * p->num);
     lm_tile_pad(copy[i], tail, p->num);
     in[i] = copy[i];
   }
-  compute(p, copy[LM_POINT_MAX_IN], (const void *const *)in, tail);
-  memcpy(out, copy[LM_POINT_MAX_IN], (size_t)tail * p->num);
+  compute(p, copy[LM_POINTWISE_MAX_IN], (const void *const *)in, tail);
+  memcpy(out, copy[LM_POINTWISE_MAX_IN], (size_t)tail * p->num);
 }
 
 static void run_tiles(const plan *p, int64_t begin, int64_t end) {
@@ -276,7 +276,7 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     int n = end - i < p->tile ? (int)(end - i) : p->tile;
     bool whole = n % LM_LANES == 0;
     cursor c = seek(t, i);
-    const void *in[LM_POINT_MAX_IN];
+    const void *in[LM_POINTWISE_MAX_IN];
     bool here = t->out.linear && t->out.dtype == t->compute && (whole || !t->kernel) && !p->streams;
     char *out = here ? t->out.data + i * (int64_t)p->num : b.out;
     in[0] = out; /* what a source writes has no operand */
@@ -370,8 +370,8 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
     int rows = rows_left < BLOCK_ROWS ? (int)rows_left : BLOCK_ROWS;
     int cols = cols_left < BLOCK_COLS ? (int)cols_left : BLOCK_COLS;
 
-    const void *in[LM_POINT_MAX_IN];
-    char *at[LM_POINT_MAX_IN + 1];
+    const void *in[LM_POINTWISE_MAX_IN];
+    char *at[LM_POINTWISE_MAX_IN + 1];
     for (int i = -1; i < t->nin; i++) {
       const lm_operand *o = operand(p->t, i);
       int64_t offset = 0;
@@ -419,7 +419,7 @@ void lm_tiles_run(lm_tiles *t) {
   }
   plan p;
   make_plan(&p, t);
-  _Alignas(64) char scalar[LM_POINT_MAX_IN][LM_TILE_BYTES];
+  _Alignas(64) char scalar[LM_POINTWISE_MAX_IN][LM_TILE_BYTES];
   int fill = p.numel < p.tile ? (int)padded(p.numel) : p.tile;
   for (int i = 0; i < t->nin; i++) {
     p.scalar[i] = NULL;

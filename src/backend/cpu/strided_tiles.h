@@ -8,17 +8,17 @@
 
 #include <string.h>
 
-#include "backend/cpu/isa/point.h"
+#include "backend/cpu/isa/pointwise.h"
 #include "tensor/tensor.h"
 
 /* A kernel's numbers in the compute type; for integers brought into int64's range. */
 typedef union lm_tile_numbers {
-  float f32[LM_POINT_MAX_NUMBERS];
-  double f64[LM_POINT_MAX_NUMBERS];
-  int64_t i64[LM_POINT_MAX_NUMBERS];
-  int32_t i32[LM_POINT_MAX_NUMBERS];
-  int16_t i16[LM_POINT_MAX_NUMBERS];
-  int8_t i8[LM_POINT_MAX_NUMBERS];
+  float f32[LM_POINTWISE_MAX_NUMBERS];
+  double f64[LM_POINTWISE_MAX_NUMBERS];
+  int64_t i64[LM_POINTWISE_MAX_NUMBERS];
+  int32_t i32[LM_POINTWISE_MAX_NUMBERS];
+  int16_t i16[LM_POINTWISE_MAX_NUMBERS];
+  int8_t i8[LM_POINTWISE_MAX_NUMBERS];
 } lm_tile_numbers;
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
 
@@ -53,16 +53,16 @@ typedef struct lm_operand {
 
 typedef struct lm_tiles {
   lm_dtype compute;
-  lm_point_loop *kernel; /* NULL: in[0] is copied */
+  lm_pointwise_loop *kernel; /* NULL: in[0] is copied */
   /* Instead of a kernel: makes elements first .. first + n - 1, counted row-major over the result as given,
    * from no input. Dims are then not reordered. */
   void (*source)(const void *context, int64_t first, int n, void *tile);
   const void *context;
-  double number[LM_POINT_MAX_NUMBERS];
+  double number[LM_POINTWISE_MAX_NUMBERS];
   int nin;
   int ndim;
   int64_t size[LM_MAX_DIMS];
-  lm_operand out, in[LM_POINT_MAX_IN];
+  lm_operand out, in[LM_POINTWISE_MAX_IN];
   bool tests; /* the kernel gives 0 or 1 */
   bool cold;  /* no cache holds the result's memory */
 } lm_tiles;

@@ -10,7 +10,7 @@ static const lm_backend backend = {
             LM_CUDA_KERNELS(X)
 #undef X
         },
-    .point = lm_cuda_point,
+    .pointwise = lm_cuda_pointwise,
     .copy = lm_cuda_copy,
     .optim = lm_cuda_optim,
     .norms = lm_cuda_norms,

@@ -113,15 +113,15 @@ done:
 
 /* y += bias, along the channels. */
 static lm_status add_bias(lm_tensor *y, lm_tensor *bias) {
-  lm_point job = {.kernel = LM_OP_add,
-                  .compute = y->dtype == LM_F64 ? LM_F64 : LM_F32,
-                  .nin = 2,
-                  .in = {y, bias},
-                  .out = y,
-                  .number = {1}};
+  lm_pointwise job = {.kernel = LM_OP_add,
+                      .compute = y->dtype == LM_F64 ? LM_F64 : LM_F32,
+                      .nin = 2,
+                      .in = {y, bias},
+                      .out = y,
+                      .number = {1}};
   for (int i = 0; i < 4; i++) job.in_stride[0][i] = y->stride[i];
   job.in_stride[1][1] = bias->stride[0];
-  return lm_cuda_point(&job);
+  return lm_cuda_pointwise(&job);
 }
 
 /* *done is false if cuDNN has no plan for this layout. */

@@ -36,16 +36,16 @@ lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
       TRY(lm_cuda_check(lm_copy_bytes(dst->data, src->data, bytes, stream), "cudaMemcpyAsync"));
     return LM_OK;
   }
-  lm_point_launch launch = {.at = lm_cuda_strided(dst)};
+  lm_pointwise_launch launch = {.at = lm_cuda_strided(dst)};
   lm_cuda_strided_add(&launch.at, src, src->stride);
   lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
   int across = same && launch.at.stride[0][0] == 1 ? lm_cuda_strided_across(&launch.at, 1) : 0;
   if (across) return lm_cuda_transpose(&launch.at, across, stream);
   /* What holds every value of the source; an equal dtype comes back the same (half NaNs may lose their payload). */
-  lm_point_launcher *launcher = src->dtype == LM_F64            ? lm_point_f64_copy
-                                : lm_dtype_is_float(src->dtype) ? lm_point_f32_copy
-                                                                : lm_point_i64_copy;
-  TRY(lm_cuda_point_launch("copy", launcher, &launch, dst->device, stream));
+  lm_pointwise_launcher *launcher = src->dtype == LM_F64            ? lm_pointwise_f64_copy
+                                    : lm_dtype_is_float(src->dtype) ? lm_pointwise_f32_copy
+                                                                    : lm_pointwise_i64_copy;
+  TRY(lm_cuda_pointwise_launch("copy", launcher, &launch, dst->device, stream));
 done:
   return status;
 }

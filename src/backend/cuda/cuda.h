@@ -46,7 +46,7 @@ extern const lm_driver lm_cuda_driver; /* runtime/driver.c */
 
 int64_t lm_cuda_version(const char *library); /* runtime/version.c */
 
-lm_status lm_cuda_point(const lm_point *job);
+lm_status lm_cuda_pointwise(const lm_pointwise *job);
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);
 bool lm_cuda_conv_contiguous(lm_dtype dtype); /* conv.c */
 lm_status lm_cuda_optim(const lm_optim_step *step);

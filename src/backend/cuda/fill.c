@@ -13,7 +13,7 @@
 
 /* Whether all bytes of every element are the same, and which. */
 static bool one_byte(const lm_tensor *value, lm_dtype dtype, int *byte) {
-  lm_point_value wide = lm_cuda_value(value, LM_F64);
+  lm_pointwise_value wide = lm_cuda_value(value, LM_F64);
   if (wide.i64 == 0) { /* -0 has other bits */
     *byte = 0;
     return true;
@@ -41,17 +41,17 @@ lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out) {
   }
   lm_dtype compute = value->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(value->dtype) ? LM_F32 : LM_I64;
   if (known && lm_dtype_is_float(x->dtype)) compute = x->dtype == LM_F64 ? LM_F64 : LM_F32;
-  lm_point_launch launch = {.at = lm_cuda_strided(x)};
+  lm_pointwise_launch launch = {.at = lm_cuda_strided(x)};
   int k = lm_cuda_strided_add(&launch.at, value, (int64_t[LM_MAX_DIMS]){0});
   if (known) {
     launch.at.data[k] = NULL;
     launch.value[k] = lm_cuda_value(value, compute);
   }
   lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
-  lm_point_launcher *launcher = compute == LM_F64   ? lm_point_f64_copy
-                                : compute == LM_F32 ? lm_point_f32_copy
-                                                    : lm_point_i64_copy;
-  TRY(lm_cuda_point_launch("fill_", launcher, &launch, x->device, stream));
+  lm_pointwise_launcher *launcher = compute == LM_F64   ? lm_pointwise_f64_copy
+                                    : compute == LM_F32 ? lm_pointwise_f32_copy
+                                                        : lm_pointwise_i64_copy;
+  TRY(lm_cuda_pointwise_launch("fill_", launcher, &launch, x->device, stream));
 done:
   return status;
 }

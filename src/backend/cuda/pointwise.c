@@ -5,40 +5,40 @@
 #include "backend/cuda/strided.h"
 #include "convert.h"
 #include "op/pointwise.h"
-#include "point.h"
+#include "pointwise.h"
 
-#include "point_table.inc"
+#include "pointwise_table.inc"
 
-static lm_point_value number_in(lm_dtype compute, double v) {
+static lm_pointwise_value number_in(lm_dtype compute, double v) {
   switch (compute) {
-    case LM_F32: return (lm_point_value){.f32 = (float)v};
-    case LM_F64: return (lm_point_value){.f64 = v};
-    default: return (lm_point_value){.i64 = LM_PUT_I64(v)};
+    case LM_F32: return (lm_pointwise_value){.f32 = (float)v};
+    case LM_F64: return (lm_pointwise_value){.f64 = v};
+    default: return (lm_pointwise_value){.i64 = LM_PUT_I64(v)};
   }
 }
 
-lm_point_value lm_cuda_value(const lm_tensor *t, lm_dtype compute) {
+lm_pointwise_value lm_cuda_value(const lm_tensor *t, lm_dtype compute) {
   lm_dtype dtype = (lm_dtype)t->dtype;
   if (lm_dtype_is_float(dtype)) return number_in(compute, lm_real_at(dtype, t->data, 0));
   int64_t whole = lm_integer_at(dtype, t->data, 0);
   switch (compute) {
-    case LM_F32: return (lm_point_value){.f32 = (float)whole};
-    case LM_F64: return (lm_point_value){.f64 = (double)whole};
-    default: return (lm_point_value){.i64 = whole};
+    case LM_F32: return (lm_pointwise_value){.f32 = (float)whole};
+    case LM_F64: return (lm_pointwise_value){.f64 = (double)whole};
+    default: return (lm_pointwise_value){.i64 = whole};
   }
 }
 
-lm_status lm_cuda_point(const lm_point *job) {
+lm_status lm_cuda_pointwise(const lm_pointwise *job) {
   lm_status status = LM_OK;
   void *stream;
   int kernel = job->kernel;
-  const lm_op *op = &lm_ops[lm_point_op(kernel)];
+  const lm_op *op = &lm_ops[lm_pointwise_op(kernel)];
   lm_device device = job->out->device;
-  lm_point_launcher *launcher = (job->compute == LM_F32 ? f32 : job->compute == LM_F64 ? f64 : i64)[kernel];
+  lm_pointwise_launcher *launcher = (job->compute == LM_F32 ? f32 : job->compute == LM_F64 ? f64 : i64)[kernel];
   if (!launcher) return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", op->name, lm_dtype_name(job->compute));
   if (job->out->numel == 0) return LM_OK;
-  int by = job->compute == LM_I64 ? lm_point_divisor(kernel) - 1 : -1;
-  lm_point_launch launch = {.at = lm_cuda_strided(job->out), .bad_kind = LM_BAD_DIVISION};
+  int by = job->compute == LM_I64 ? lm_pointwise_divisor(kernel) - 1 : -1;
+  lm_pointwise_launch launch = {.at = lm_cuda_strided(job->out), .bad_kind = LM_BAD_DIVISION};
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
     int k = lm_cuda_strided_add(&launch.at, t, job->in_stride[i]);
@@ -51,7 +51,7 @@ lm_status lm_cuda_point(const lm_point *job) {
   lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
   TRY(lm_cuda_enter(device, &stream));
   if (by >= 0) TRY(lm_cuda_bad(device, &launch.bad));
-  TRY(lm_cuda_point_launch(op->name, launcher, &launch, device, stream));
+  TRY(lm_cuda_pointwise_launch(op->name, launcher, &launch, device, stream));
 done:
   return status;
 }

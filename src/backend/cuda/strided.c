@@ -126,7 +126,7 @@ static size_t straight_bytes(const lm_strided_layout *l, int k) {
 
 /* ---- launching */
 
-static lm_status launch_pieces(const char *name, lm_point_launcher *launcher, const lm_point_launch *launch,
+static lm_status launch_pieces(const char *name, lm_pointwise_launcher *launcher, const lm_pointwise_launch *launch,
                                void *stream) {
   lm_status status = LM_OK;
   const lm_strided_layout *l = &launch->at;
@@ -135,7 +135,7 @@ static lm_status launch_pieces(const char *name, lm_point_launcher *launcher, co
   int outer = l->ndim - 1;
   int64_t first = l->size[outer] / 2;
   if (first >= 64) first -= first % 64; /* the rest stays aligned */
-  lm_point_launch half[2] = {*launch, *launch};
+  lm_pointwise_launch half[2] = {*launch, *launch};
   half[0].at.size[outer] = first;
   half[1].at.size[outer] -= first;
   half[1].first += n / l->size[outer] * first;
@@ -152,8 +152,8 @@ done:
   return status;
 }
 
-lm_status lm_cuda_point_launch(const char *name, lm_point_launcher *launcher, lm_point_launch *launch, lm_device device,
-                               void *stream) {
+lm_status lm_cuda_pointwise_launch(const char *name, lm_pointwise_launcher *launcher, lm_pointwise_launch *launch,
+                                   lm_device device, void *stream) {
   lm_status status = LM_OK;
   lm_strided_layout *l = &launch->at;
   void *scratch[LM_STRIDED_OPERANDS] = {NULL};

@@ -1,10 +1,10 @@
 /* Strided elementwise work: dims brought into the result's order and merged, transposed operands, elementwise launches
- * (kernels/strided.h, kernels/point.h). */
+ * (kernels/strided.h, kernels/pointwise.h). */
 #ifndef LM_CUDA_STRIDED_H
 #define LM_CUDA_STRIDED_H
 
 #include "backend/cuda/cuda.h"
-#include "point.h"
+#include "pointwise.h"
 #include "strided.h"
 
 /* The layout of a result alone: its dims, still unmerged, innermost last as in the tensor. */
@@ -23,9 +23,9 @@ int lm_cuda_strided_across(const lm_strided_layout *l, int k);
 lm_status lm_cuda_transpose(const lm_strided_layout *l, int dim, void *stream);
 
 /* An ordered launch, whatever its size and its operands' layouts. */
-lm_status lm_cuda_point_launch(const char *name, lm_point_launcher *launcher, lm_point_launch *launch, lm_device device,
-                               void *stream);
+lm_status lm_cuda_pointwise_launch(const char *name, lm_pointwise_launcher *launcher, lm_pointwise_launch *launch,
+                                   lm_device device, void *stream);
 /* The value of a tensor's only element, which lies in host memory, in a compute type. */
-lm_point_value lm_cuda_value(const lm_tensor *t, lm_dtype compute);
+lm_pointwise_value lm_cuda_value(const lm_tensor *t, lm_dtype compute);
 
 #endif

@@ -7,10 +7,10 @@
 --- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and what C composites are
 --- op_calls.c            those, what calls need, forms and formulas, and the table of these
 --- op_rules.c            the gradients as functions over tensors, and their table
---- point_scalars.h       for C and CUDA: one element of each elementwise op and of each fused gradient
---- point_loops_of.inc    the CPU's loops over them, included for each compute type
---- point_table.inc       the CUDA backend's tables of launchers
---- point_rows.cuh, point_launchers.h, point_f32.inc, …      what the CUDA kernels are made with
+--- pointwise_scalars.h       for C and CUDA: one element of each elementwise op and of each fused gradient
+--- pointwise_loops_of.inc    the CPU's loops over them, included for each compute type
+--- pointwise_table.inc       the CUDA backend's tables of launchers
+--- pointwise_rows.cuh, pointwise_launchers.h, pointwise_f32.inc, …      what the CUDA kernels are made with
 local source, out = arg[1], arg[2]
 for _, folder in ipairs {"/lua", "/src/codegen", "/src/op/entries"} do
   package.path = source .. folder .. "/?.lua;" .. package.path
@@ -111,7 +111,7 @@ for i, entry in ipairs(list) do
     end
   end
   local composite = entry.formula and entry.grad ~= "formula" and "COMP"
-  entry.c_kind = entry.elementwise and "POINT" or composite or op_kinds[entry.kind or ""] or "PRIM"
+  entry.c_kind = entry.elementwise and "POINTWISE" or composite or op_kinds[entry.kind or ""] or "PRIM"
   if entry.kind and (entry.elementwise or entry.formula or not op_kinds[entry.kind]) then
     fail(entry, "kind '%s'", entry.kind)
   end
@@ -173,7 +173,7 @@ for _, entry in ipairs(list) do entry.rows = rows_of(entry) end
 
 local context = {source = source, list = list, text = text, formula = formula, fail = fail, line = line}
 context.made = "/* Written by src/op/entries/generate.lua from src/op/entries/families. */"
-local point = require "write_elementwise" (context)
+local pointwise = require "write_elementwise" (context)
 local rules = require "write_formulas" (context)
 
 -- ---- op_entries.h
@@ -217,7 +217,7 @@ typedef enum lm_op_id {
 /* Elementwise kernels: those of ops are their LM_OP_ ids; the fused gradients follow. */
 enum {
   $kernels
-  LM_POINT_KERNELS$none
+  LM_POINTWISE_KERNELS$none
 };
 
 typedef union lm_args_room { /* room for every op's struct */
@@ -230,14 +230,14 @@ $runs
 #endif
 ]], {
     ids = map(list, function(entry) return ("LM_OP_%s,"):format(entry.name) end),
-    kernels = map(point.gradients, function(row, i)
+    kernels = map(pointwise.gradients, function(row, i)
       return ("LM_GRAD_%s%s,"):format(row.name, i == 1 and " = LM_OP_COUNT" or "")
-    end), none = #point.gradients == 0 and " = LM_OP_COUNT" or "",
+    end), none = #pointwise.gradients == 0 and " = LM_OP_COUNT" or "",
     room = map(list, function(entry) return ("lm_%s_args %s_;"):format(entry.name, entry.name) end),
     runs = (function()
       local lines = {}
       for _, entry in ipairs(list) do
-        if entry.c_kind ~= "POINT" and entry.c_kind ~= "COMP" then
+        if entry.c_kind ~= "POINTWISE" and entry.c_kind ~= "COMP" then
           lines[#lines + 1] = ("lm_status lm_op_%s(const lm_%s_args *a, lm_tensor **out);")
             :format(entry.name, entry.name)
         end
@@ -319,8 +319,8 @@ local runners = {
   PRIM = [[
 static lm_status run_$name(const void *args, lm_tensor **out) { return lm_op_$name(args, out); }
 ]],
-  POINT = [[
-static lm_status run_$name(const void *args, lm_tensor **out) { return lm_run_point(LM_OP_$name, args, NULL, out); }
+  POINTWISE = [[
+static lm_status run_$name(const void *args, lm_tensor **out) { return lm_run_pointwise(LM_OP_$name, args, NULL, out); }
 ]],
   WRITE = [[
 static lm_status write_$name(const void *args, lm_tensor **out) { return lm_op_$name(args, out); }
@@ -371,8 +371,8 @@ static const uint16_t op_of_gradient[] = {
     $rows
     0,
 };
-int lm_point_op(int kernel) { return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_OP_COUNT]; }
-]], {rows = map(point.gradients, function(row) return ("LM_OP_%s,"):format(row.entry.name) end)})
+int lm_pointwise_op(int kernel) { return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_OP_COUNT]; }
+]], {rows = map(pointwise.gradients, function(row) return ("LM_OP_%s,"):format(row.entry.name) end)})
   return table.concat(body)
 end
 
@@ -383,13 +383,13 @@ put("op_entries.c", tables())
 put("op_calls.h", rules.calls_header())
 put("op_calls.c", rules.calls())
 put("op_rules.c", rules.gradients())
-put("point_scalars.h", point.scalars())
-put("point_loops_of.inc", point.loops())
-put("point_table.inc", point.tables())
-put("point_rows.cuh", point.rows())
-put("point_launchers.h", point.launchers())
-put("point_f32.inc", point.definitions("f32", "float", "LM_F32"))
-put("point_f64.inc", point.definitions("f64", "double", "LM_F64"))
-put("point_i64.inc", point.definitions("i64", "int64_t", "LM_I64"))
-put("point_grad_f32.inc", point.gradient_definitions("f32", "float", "LM_F32"))
-put("point_grad_f64.inc", point.gradient_definitions("f64", "double", "LM_F64"))
+put("pointwise_scalars.h", pointwise.scalars())
+put("pointwise_loops_of.inc", pointwise.loops())
+put("pointwise_table.inc", pointwise.tables())
+put("pointwise_rows.cuh", pointwise.rows())
+put("pointwise_launchers.h", pointwise.launchers())
+put("pointwise_f32.inc", pointwise.definitions("f32", "float", "LM_F32"))
+put("pointwise_f64.inc", pointwise.definitions("f64", "double", "LM_F64"))
+put("pointwise_i64.inc", pointwise.definitions("i64", "int64_t", "LM_I64"))
+put("pointwise_grad_f32.inc", pointwise.gradient_definitions("f32", "float", "LM_F32"))
+put("pointwise_grad_f64.inc", pointwise.gradient_definitions("f64", "double", "LM_F64"))

@@ -1,5 +1,5 @@
 --- The elementwise part of op/entries/generate.lua: forward formulas and fused gradients, for the CPU and for CUDA.
-local functions = { -- of one element: those who include point_scalars.h define them in capitals
+local functions = { -- of one element: those who include pointwise_scalars.h define them in capitals
   exp = true, expm1 = true, log = true, log1p = true, sqrt = true, sin = true, cos = true, tanh = true, erf = true,
   pow = true, abs = true, floor = true, ceil = true, round = true, trunc = true, floor_divide = true,
   trunc_divide = true, remainder = true, isnan = true, exp2 = true, log2 = true, log10 = true, tan = true, asin = true,
@@ -197,9 +197,9 @@ return function(context)
     return table.concat(body, "\n") .. "\n"
   end
 
-  local point = {gradients = gradients}
+  local pointwise = {gradients = gradients}
 
-  function point.scalars()
+  function pointwise.scalars()
     return context.made .. [[
 
 /* One element of each elementwise op, and of each gradient of one as a single formula. Whoever includes this has a type
@@ -217,7 +217,7 @@ return function(context)
     end)
   end
 
-  function point.loops()
+  function pointwise.loops()
     local loops = guarded(function(kernel)
       local pointers, values = {}, {}
       for i, name in ipairs(kernel.tensors) do
@@ -243,7 +243,7 @@ return function(context)
     return context.made .. [[
 
 /* Elements depend on no others, even where the result is one of the inputs, which is what `omp simd` asserts. */
-]] .. loops .. "\nstatic lm_point_loop *const kernels[LM_POINT_KERNELS] = {\n" .. guarded(function(kernel)
+]] .. loops .. "\nstatic lm_pointwise_loop *const kernels[LM_POINTWISE_KERNELS] = {\n" .. guarded(function(kernel)
       local loop = "point_" .. short(kernel)
       if near[kernel.text:match "^([%w_]+)%(x, other%)$"] then loop = ("LM_LOOP_WHERE_NEAR(%s)"):format(kernel.name) end
       return {("    [%s] = %s,"):format(kernel.id, loop)}
@@ -252,10 +252,10 @@ return function(context)
 
   local function launcher(kernel, suffix) return ("lm_point_%s_%s"):format(suffix, short(kernel)) end
 
-  function point.tables()
+  function pointwise.tables()
     local body = {context.made, "/* By kernel; NULL where the compute type has no such op. */"}
     for _, suffix in ipairs {"f32", "f64", "i64"} do
-      body[#body + 1] = ("static lm_point_launcher *const %s[LM_POINT_KERNELS] = {"):format(suffix)
+      body[#body + 1] = ("static lm_pointwise_launcher *const %s[LM_POINTWISE_KERNELS] = {"):format(suffix)
       for _, kernel in ipairs(in_order) do
         if has(kernel, suffix) then
           body[#body + 1] = ("    [%s] = %s,"):format(kernel.id, launcher(kernel, suffix))
@@ -266,17 +266,17 @@ return function(context)
     return table.concat(body, "\n") .. "\n"
   end
 
-  function point.launchers()
+  function pointwise.launchers()
     local body = {context.made}
     for _, suffix in ipairs {"f32", "f64", "i64"} do
       for _, kernel in ipairs(in_order) do
-        if has(kernel, suffix) then body[#body + 1] = ("lm_point_launcher %s;"):format(launcher(kernel, suffix)) end
+        if has(kernel, suffix) then body[#body + 1] = ("lm_pointwise_launcher %s;"):format(launcher(kernel, suffix)) end
       end
     end
     return table.concat(body, "\n") .. "\n"
   end
 
-  function point.rows()
+  function pointwise.rows()
     local body = {context.made}
     for _, kernel in ipairs(in_order) do
       local values = {}
@@ -304,14 +304,14 @@ struct lm_row_$name {
     local body = {context.made}
     for _, kernel in ipairs(of_them) do
       if has(kernel, suffix) then
-        body[#body + 1] = ("LM_POINT_LAUNCHER(%s, lm_row_%s, %s, %s)")
+        body[#body + 1] = ("LM_POINTWISE_LAUNCHER(%s, lm_row_%s, %s, %s)")
           :format(launcher(kernel, suffix), short(kernel), num, dtype)
       end
     end
     return table.concat(body, "\n") .. "\n"
   end
-  function point.definitions(...) return definitions(forwards, ...) end
-  function point.gradient_definitions(...) return definitions(gradients, ...) end
+  function pointwise.definitions(...) return definitions(forwards, ...) end
+  function pointwise.gradient_definitions(...) return definitions(gradients, ...) end
 
-  return point
+  return pointwise
 end

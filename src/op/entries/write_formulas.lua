@@ -491,7 +491,7 @@ static lm_tensor *grad_$name(lm_rule *r) {
     end
     local mask = #masks > 0 and table.concat(masks, ", ") or "0"
     local fields = {
-      (".kind = LM_RULE_%s"):format(row.each and "EACH" or #row.places > 1 and "JOINT" or row.kernel and "POINT" or
+      (".kind = LM_RULE_%s"):format(row.each and "EACH" or #row.places > 1 and "JOINT" or row.kernel and "POINTWISE" or
         "FORMULA"),
       (".touched = {%s}"):format(mask), ".fn = grad_" .. row.name,
     }

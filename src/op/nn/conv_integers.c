@@ -50,7 +50,7 @@ done:
 
 static lm_status add_to(lm_tensor *x, lm_tensor *other) {
   lm_tensor *sum = NULL;
-  lm_status status = lm_point_run(LM_OP_add, 2, (lm_tensor *[]){x, other}, (double[]){1}, x, &sum);
+  lm_status status = lm_pointwise_run(LM_OP_add, 2, (lm_tensor *[]){x, other}, (double[]){1}, x, &sum);
   lm_release(sum);
   return status;
 }

@@ -1,5 +1,5 @@
-/* The functions in capitals that formulas call (point_scalars.h), of the type that LM_E names: F32, F64 or I64. Those
- * of int (I32), for LM_NARROW, serve every narrower integer type. */
+/* The functions in capitals that formulas call (pointwise_scalars.h), of the type that LM_E names: F32, F64 or I64.
+ * Those of int (I32), for LM_NARROW, serve every narrower integer type. */
 #ifndef LM_CPU_ISA_FUNCTIONS_H
 #define LM_CPU_ISA_FUNCTIONS_H
 

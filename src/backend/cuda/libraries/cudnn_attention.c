@@ -61,8 +61,8 @@ static descriptor number(builder *b, int64_t id) {
 
 /* ---- operations; each gives its result */
 
-static descriptor point(builder *b, cudnnPointwiseMode_t mode, descriptor x, descriptor y, descriptor result) {
-  lm_cudnn_point(b->graph, mode, REAL, -1, x, y, NULL, result);
+static descriptor pointwise(builder *b, cudnnPointwiseMode_t mode, descriptor x, descriptor y, descriptor result) {
+  lm_cudnn_pointwise(b->graph, mode, REAL, -1, x, y, NULL, result);
   return result;
 }
 
@@ -106,10 +106,10 @@ static descriptor hidden(builder *b, descriptor x) {
   if (!b->key->causal) return x;
   descriptor row = scores(b, CUDNN_DATA_INT32), column = scores(b, CUDNN_DATA_INT32);
   descriptor seen = scores(b, CUDNN_DATA_BOOLEAN), result = scores(b, REAL);
-  lm_cudnn_point(b->graph, CUDNN_POINTWISE_GEN_INDEX, REAL, 2, x, NULL, NULL, row);
-  lm_cudnn_point(b->graph, CUDNN_POINTWISE_GEN_INDEX, REAL, 3, x, NULL, NULL, column);
-  lm_cudnn_point(b->graph, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, column, NULL, seen);
-  lm_cudnn_point(b->graph, CUDNN_POINTWISE_BINARY_SELECT, REAL, -1, x, number(b, ID_HIDDEN), seen, result);
+  lm_cudnn_pointwise(b->graph, CUDNN_POINTWISE_GEN_INDEX, REAL, 2, x, NULL, NULL, row);
+  lm_cudnn_pointwise(b->graph, CUDNN_POINTWISE_GEN_INDEX, REAL, 3, x, NULL, NULL, column);
+  lm_cudnn_pointwise(b->graph, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, column, NULL, seen);
+  lm_cudnn_pointwise(b->graph, CUDNN_POINTWISE_BINARY_SELECT, REAL, -1, x, number(b, ID_HIDDEN), seen, result);
   return result;
 }
 
@@ -120,14 +120,14 @@ static void forward(builder *b) {
   descriptor query = side(b, LM_CUDNN_QUERY), value = side(b, LM_CUDNN_VALUE), out = side(b, LM_CUDNN_OUT);
   descriptor key = side_as(b, LM_CUDNN_KEY, LM_CUDNN_MEMORY, LM_CUDNN_KEY, true);
   descriptor score = product(b, query, key, scores(b, REAL));
-  score = hidden(b, point(b, CUDNN_POINTWISE_MUL, score, number(b, ID_SCALE), scores(b, REAL)));
+  score = hidden(b, pointwise(b, CUDNN_POINTWISE_MUL, score, number(b, ID_SCALE), scores(b, REAL)));
   descriptor most = reduction(b, CUDNN_REDUCE_TENSOR_MAX, score, stats(b));
-  descriptor less = point(b, CUDNN_POINTWISE_SUB, score, most, scores(b, REAL));
-  descriptor power = point(b, CUDNN_POINTWISE_EXP, less, NULL, scores(b, REAL));
+  descriptor less = pointwise(b, CUDNN_POINTWISE_SUB, score, most, scores(b, REAL));
+  descriptor power = pointwise(b, CUDNN_POINTWISE_EXP, less, NULL, scores(b, REAL));
   descriptor sum = reduction(b, CUDNN_REDUCE_TENSOR_ADD, power, stats(b));
-  descriptor log = point(b, CUDNN_POINTWISE_LOG, sum, NULL, stats(b));
-  point(b, CUDNN_POINTWISE_ADD, most, log, stats_in_memory(b, LM_CUDNN_LOG_SUM));
-  product(b, point(b, CUDNN_POINTWISE_DIV, power, sum, scores(b, type)), value, out);
+  descriptor log = pointwise(b, CUDNN_POINTWISE_LOG, sum, NULL, stats(b));
+  pointwise(b, CUDNN_POINTWISE_ADD, most, log, stats_in_memory(b, LM_CUDNN_LOG_SUM));
+  product(b, pointwise(b, CUDNN_POINTWISE_DIV, power, sum, scores(b, type)), value, out);
 }
 
 /* Weights or their slopes with keys as rows. */
@@ -157,25 +157,26 @@ static void backward(builder *b) {
   descriptor keys = side_as(b, LM_CUDNN_KEY, LM_CUDNN_MEMORY, LM_CUDNN_KEY, true);
   descriptor values = side_as(b, LM_CUDNN_VALUE, LM_CUDNN_MEMORY, LM_CUDNN_VALUE, true);
   descriptor both =
-      point(b, CUDNN_POINTWISE_MUL, grad, out, inside(b, REAL, key->heads, key->queries, key->value_width));
+      pointwise(b, CUDNN_POINTWISE_MUL, grad, out, inside(b, REAL, key->heads, key->queries, key->value_width));
   descriptor dots = reduction(b, CUDNN_REDUCE_TENSOR_ADD, both, stats(b));
-  dots = point(b, CUDNN_POINTWISE_MUL, dots, number(b, ID_ONE), stats_in_memory(b, LM_CUDNN_DOTS));
+  dots = pointwise(b, CUDNN_POINTWISE_MUL, dots, number(b, ID_ONE), stats_in_memory(b, LM_CUDNN_DOTS));
 
   descriptor scale = number(b, ID_SCALE);
-  descriptor score = point(b, CUDNN_POINTWISE_MUL, product(b, query, keys, scores(b, REAL)), scale, scores(b, REAL));
-  score = point(b, CUDNN_POINTWISE_SUB, score, stats_in_memory(b, LM_CUDNN_LOG_SUM), scores(b, REAL));
-  descriptor weight = point(b, CUDNN_POINTWISE_EXP, hidden(b, score), NULL, scores(b, REAL));
+  descriptor score =
+      pointwise(b, CUDNN_POINTWISE_MUL, product(b, query, keys, scores(b, REAL)), scale, scores(b, REAL));
+  score = pointwise(b, CUDNN_POINTWISE_SUB, score, stats_in_memory(b, LM_CUDNN_LOG_SUM), scores(b, REAL));
+  descriptor weight = pointwise(b, CUDNN_POINTWISE_EXP, hidden(b, score), NULL, scores(b, REAL));
   product_of_heads(b, turned(b, weight), grad, LM_CUDNN_DVALUE);
 
   descriptor slope = product(b, grad, values, scores(b, REAL));
-  slope = point(b, CUDNN_POINTWISE_SUB, slope, dots, scores(b, REAL));
-  slope = point(b, CUDNN_POINTWISE_MUL, slope, weight, scores(b, REAL));
-  slope = point(b, CUDNN_POINTWISE_MUL, slope, scale, scores(b, type));
+  slope = pointwise(b, CUDNN_POINTWISE_SUB, slope, dots, scores(b, REAL));
+  slope = pointwise(b, CUDNN_POINTWISE_MUL, slope, weight, scores(b, REAL));
+  slope = pointwise(b, CUDNN_POINTWISE_MUL, slope, scale, scores(b, type));
   product_of_heads(b, turned(b, slope), query, LM_CUDNN_DKEY);
 
   descriptor rows = reshaped(b, keys, side_as(b, LM_CUDNN_KEY, LM_CUDNN_INSIDE, b->next++, false));
   descriptor sums = dense(b, LM_CUDNN_MEMORY, LM_CUDNN_SUMS, REAL, key->heads, key->queries, key->width);
-  point(b, CUDNN_POINTWISE_IDENTITY, product(b, slope, rows, sums), NULL, side(b, LM_CUDNN_DQUERY));
+  pointwise(b, CUDNN_POINTWISE_IDENTITY, product(b, slope, rows, sums), NULL, side(b, LM_CUDNN_DQUERY));
 }
 
 lm_status lm_cudnn_attention_search(const lm_cudnn_target *target, const lm_cudnn_attention_key *key,

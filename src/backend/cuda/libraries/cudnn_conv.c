@@ -77,7 +77,7 @@ lm_status lm_cudnn_conv_search(const lm_cudnn_target *target, const lm_cudnn_key
   if (key->bias) {
     descriptor bias = tensor(g, key, ID_BIAS, 1, c->k, 1, 1), sum = tensor(g, key, ID_SUM, c->n, c->k, c->oh, c->ow);
     convolution(g, key, x, w, sum);
-    lm_cudnn_point(g, CUDNN_POINTWISE_ADD, lm_cudnn_compute_type(key->dtype), -1, sum, bias, NULL, y);
+    lm_cudnn_pointwise(g, CUDNN_POINTWISE_ADD, lm_cudnn_compute_type(key->dtype), -1, sum, bias, NULL, y);
   } else {
     convolution(g, key, x, w, y);
   }

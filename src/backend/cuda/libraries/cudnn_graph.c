@@ -86,8 +86,8 @@ descriptor lm_cudnn_tensor(lm_cudnn_graph *g, lm_cudnn_kind kind, int64_t id, cu
   return d;
 }
 
-void lm_cudnn_point(lm_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis, descriptor x,
-                    descriptor b, descriptor t, descriptor y) {
+void lm_cudnn_pointwise(lm_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis,
+                        descriptor x, descriptor b, descriptor t, descriptor y) {
   descriptor how = lm_cudnn_new(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   lm_cudnn_set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
   lm_cudnn_set(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);

@@ -43,9 +43,9 @@ typedef enum lm_cudnn_kind {
 cudnnBackendDescriptor_t lm_cudnn_tensor(lm_cudnn_graph *g, lm_cudnn_kind kind, int64_t id, cudnnDataType_t type,
                                          const int64_t *size, const int64_t *stride);
 /* y = mode(x), mode(x, b), or mode(x, b, t); b and t may be NULL. axis: of a mode that has one, else -1. */
-void lm_cudnn_point(lm_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis,
-                    cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t t,
-                    cudnnBackendDescriptor_t y);
+void lm_cudnn_pointwise(lm_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis,
+                        cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t t,
+                        cudnnBackendDescriptor_t y);
 
 /* An lm_dtype, and what is computed in for it. */
 cudnnDataType_t lm_cudnn_type(int dtype);

@@ -5,16 +5,16 @@
  *   of(in, numbers)           its value
  * for each compute type num. Two kernels a row: `flat` where all operands lie alike in memory, contiguous and of one
  * dtype (the compute type, or a 16-bit one), single numbers aside; `walk` for everything else. */
-#ifndef LM_KERNELS_POINT_CUH
-#define LM_KERNELS_POINT_CUH
+#ifndef LM_KERNELS_POINTWISE_CUH
+#define LM_KERNELS_POINTWISE_CUH
 
-#include "point.h"
+#include "pointwise.h"
 #include "scalar_functions_cuda.cuh"
 #include "strided.cuh"
 
 template <class num>
 struct lm_numbers {
-  num of[LM_POINT_NUMBERS];
+  num of[LM_POINTWISE_NUMBERS];
 };
 
 /* ---- the rows that op/entries/ops.lua became */
@@ -24,9 +24,9 @@ struct lm_numbers {
 #define LM_ELEMENT     \
   template <class num> \
   LM_DEVICE
-#include "point_scalars.h"
+#include "pointwise_scalars.h"
 
-#include "point_rows.cuh"
+#include "pointwise_rows.cuh"
 
 template <class num>
 struct lm_row_copy {
@@ -35,7 +35,8 @@ struct lm_row_copy {
 };
 
 template <class Row, class num>
-LM_DEVICE num lm_point_of(const num *in, const lm_numbers<num> &numbers, lm_bad bad, int bad_kind, int64_t element) {
+LM_DEVICE num lm_pointwise_of(const num *in, const lm_numbers<num> &numbers, lm_bad bad, int bad_kind,
+                              int64_t element) {
   const int by = Row::DIVIDES;
   if (by > 0 && in[by > 0 ? by - 1 : 0] == 0) lm_report_bad(bad, bad_kind, element + 1, 0, 0);
   return Row::of(in, numbers);
@@ -56,11 +57,11 @@ struct lm_flat {
   int64_t first;
 };
 
-enum { LM_POINT_BLOCK = 256, LM_FLAT_UNROLL = 2 };
+enum { LM_POINTWISE_BLOCK = 256, LM_FLAT_UNROLL = 2 };
 
 template <class Row, class num, class T, class O>
-LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_flat(const lm_flat<num, T, O, Row::NIN> a) {
-  enum { N = Row::NIN, V = 16 / sizeof(T), STEP = LM_POINT_BLOCK * V };
+LM_KERNEL void __launch_bounds__(LM_POINTWISE_BLOCK) lm_pointwise_flat(const lm_flat<num, T, O, Row::NIN> a) {
+  enum { N = Row::NIN, V = 16 / sizeof(T), STEP = LM_POINTWISE_BLOCK * V };
   uint32_t begin = blockIdx.x * (STEP * LM_FLAT_UNROLL) + threadIdx.x * V;
   lm_words<T, V> words[LM_FLAT_UNROLL][N];
   lm_pack<T, V> pack[LM_FLAT_UNROLL][N];
@@ -89,7 +90,7 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_flat(const lm_flat<num
     for (int j = 0; j < V; j++) {
       LM_UNROLL
       for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(pack[u][k].v[j]);
-      result.v[j] = lm_put<O>(lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i + j));
+      result.v[j] = lm_put<O>(lm_pointwise_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i + j));
     }
     lm_store<V>(a.out + i, result);
   }
@@ -97,13 +98,13 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_flat(const lm_flat<num
   if (blockIdx.x + 1 < gridDim.x || i >= a.n) return;
   LM_UNROLL
   for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(a.in[k][i]);
-  a.out[i] = lm_put<O>(lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i));
+  a.out[i] = lm_put<O>(lm_pointwise_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i));
 }
 
 /* ---- walk: operand 0 is the result, input k operand k + 1 */
 
 template <class num, int N>
-struct lm_point_strided_args {
+struct lm_pointwise_strided_args {
   lm_strided<N + 1> walk;
   num value[N];
   lm_numbers<num> numbers;
@@ -113,9 +114,10 @@ struct lm_point_strided_args {
 };
 
 template <class Row, class num>
-LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_strided(const lm_point_strided_args<num, Row::NIN> a) {
+LM_KERNEL void __launch_bounds__(LM_POINTWISE_BLOCK)
+    lm_pointwise_strided(const lm_pointwise_strided_args<num, Row::NIN> a) {
   enum { N = Row::NIN };
-  uint32_t i = (blockIdx.x * LM_POINT_BLOCK + threadIdx.x) * LM_GROUP;
+  uint32_t i = (blockIdx.x * LM_POINTWISE_BLOCK + threadIdx.x) * LM_GROUP;
   if (i >= a.walk.n) return;
   int count = a.walk.n - i < LM_GROUP ? (int)(a.walk.n - i) : LM_GROUP;
   int64_t at[N + 1][LM_GROUP];
@@ -140,7 +142,7 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_strided(const lm_point
     num in[N];
     LM_UNROLL
     for (int k = 0; k < N; k++) in[k] = x[k][j];
-    y[j] = lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i + (j < count ? j : 0));
+    y[j] = lm_pointwise_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i + (j < count ? j : 0));
   }
   lm_store(a.walk, 0, at[0], y, count);
 }
@@ -148,7 +150,7 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_strided(const lm_point
 /* ---- launching */
 
 /* The dtype of all inputs that are not single numbers if `flat` can run, LM_NO_DTYPE if not. */
-static inline int lm_flat_dtype(const lm_point_launch *l, int num_dtype, bool test) {
+static inline int lm_flat_dtype(const lm_pointwise_launch *l, int num_dtype, bool test) {
   const lm_strided_layout *at = &l->at;
   int dtype = LM_NO_DTYPE;
   bool alike = at->ndim == 1 && at->stride[0][0] == 1;
@@ -164,14 +166,14 @@ static inline int lm_flat_dtype(const lm_point_launch *l, int num_dtype, bool te
 }
 
 template <class num>
-static inline num lm_value_in(const lm_point_value *value) {
+static inline num lm_value_in(const lm_pointwise_value *value) {
   num v;
   memcpy(&v, value, sizeof v);
   return v;
 }
 
 template <class Row, class num, class T, class O>
-static int lm_point_run_flat(const lm_point_launch *l, void *stream) {
+static int lm_pointwise_run_flat(const lm_pointwise_launch *l, void *stream) {
   enum { N = Row::NIN };
   lm_flat<num, T, O, N> a = {};
   a.out = (O *)l->at.data[0];
@@ -181,46 +183,46 @@ static int lm_point_run_flat(const lm_point_launch *l, void *stream) {
     a.value[k] = lm_value_in<num>(&l->value[k + 1]);
     if (!a.in[k] || (l->at.stride[k + 1][0] == 0)) a.repeated |= 1u << k;
   }
-  for (int i = 0; i < LM_POINT_NUMBERS; i++) a.numbers.of[i] = lm_value_in<num>(&l->number[i]);
+  for (int i = 0; i < LM_POINTWISE_NUMBERS; i++) a.numbers.of[i] = lm_value_in<num>(&l->number[i]);
   a.bad = l->bad, a.bad_kind = l->bad_kind, a.first = l->first;
-  unsigned blocks = lm_blocks(a.n, LM_POINT_BLOCK * LM_FLAT_UNROLL * (16 / (int)sizeof(T)), INT32_MAX);
-  return lm_launch(lm_point_flat<Row, num, T, O>, blocks, LM_POINT_BLOCK, 0, stream, a);
+  unsigned blocks = lm_blocks(a.n, LM_POINTWISE_BLOCK * LM_FLAT_UNROLL * (16 / (int)sizeof(T)), INT32_MAX);
+  return lm_launch(lm_pointwise_flat<Row, num, T, O>, blocks, LM_POINTWISE_BLOCK, 0, stream, a);
 }
 
 template <class Row, class num>
-static int lm_point_run_strided(const lm_point_launch *l, void *stream) {
+static int lm_pointwise_run_strided(const lm_pointwise_launch *l, void *stream) {
   enum { N = Row::NIN };
-  lm_point_strided_args<num, N> a = {};
+  lm_pointwise_strided_args<num, N> a = {};
   a.walk = lm_strided_of<N + 1>(&l->at);
   for (int k = 0; k < N; k++) a.value[k] = lm_value_in<num>(&l->value[k + 1]);
-  for (int i = 0; i < LM_POINT_NUMBERS; i++) a.numbers.of[i] = lm_value_in<num>(&l->number[i]);
+  for (int i = 0; i < LM_POINTWISE_NUMBERS; i++) a.numbers.of[i] = lm_value_in<num>(&l->number[i]);
   a.bad = l->bad, a.bad_kind = l->bad_kind, a.first = l->first;
-  unsigned blocks = lm_blocks(a.walk.n, LM_POINT_BLOCK * LM_GROUP, INT32_MAX);
-  return lm_launch(lm_point_strided<Row, num>, blocks, LM_POINT_BLOCK, 0, stream, a);
+  unsigned blocks = lm_blocks(a.walk.n, LM_POINTWISE_BLOCK * LM_GROUP, INT32_MAX);
+  return lm_launch(lm_pointwise_strided<Row, num>, blocks, LM_POINTWISE_BLOCK, 0, stream, a);
 }
 
 /* A row in a compute type. */
 template <class Row, class num>
-struct lm_point_runner {
+struct lm_pointwise_runner {
   template <class T>
-  static int flat(const lm_point_launch *l, void *stream) {
-    return lm_point_run_flat<Row, num, T, std::conditional_t<Row::TEST, lm_bool, T>>(l, stream);
+  static int flat(const lm_pointwise_launch *l, void *stream) {
+    return lm_pointwise_run_flat<Row, num, T, std::conditional_t<Row::TEST, lm_bool, T>>(l, stream);
   }
-  static int run(const lm_point_launch *l, int num_dtype, void *stream) {
+  static int run(const lm_pointwise_launch *l, int num_dtype, void *stream) {
     int dtype = lm_flat_dtype(l, num_dtype, Row::TEST);
     if (dtype == num_dtype) return flat<num>(l, stream);
     if constexpr (std::is_same_v<num, float>) {
       if (dtype == LM_F16) return flat<lm_f16>(l, stream);
       if (dtype == LM_BF16) return flat<lm_bf16>(l, stream);
     }
-    return lm_point_run_strided<Row, num>(l, stream);
+    return lm_pointwise_run_strided<Row, num>(l, stream);
   }
 };
 
-/* Defines a launcher of point.h. */
-#define LM_POINT_LAUNCHER(name, row, num, dtype)                       \
-  extern "C" int name(const lm_point_launch *launch, void *stream) {   \
-    return lm_point_runner<row<num>, num>::run(launch, dtype, stream); \
+/* Defines a launcher of pointwise.h. */
+#define LM_POINTWISE_LAUNCHER(name, row, num, dtype)                       \
+  extern "C" int name(const lm_pointwise_launch *launch, void *stream) {   \
+    return lm_pointwise_runner<row<num>, num>::run(launch, dtype, stream); \
   }
 
 #endif

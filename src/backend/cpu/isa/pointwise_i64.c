@@ -2,9 +2,9 @@
 #include "backend/cpu/isa/functions.h"
 
 typedef int64_t num;
-#define LM_TEMPLATE "backend/cpu/isa/templates/point_memory.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/pointwise_memory.inc"
 #include "backend/cpu/isa/templates/each_dtype.inc"
 
 #define LM_E I64
 #define LM_WHOLE
-#include "backend/cpu/isa/templates/point.inc"
+#include "backend/cpu/isa/templates/pointwise.inc"

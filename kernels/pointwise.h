@@ -1,0 +1,43 @@
+/* Elementwise kernels: a launcher for each elementwise op of op/entries/ops.lua and each compute type that it has, and
+ * for each fused gradient. */
+#ifndef LM_KERNELS_POINTWISE_H
+#define LM_KERNELS_POINTWISE_H
+
+#include "bad_values.h"
+#include "strided.h"
+
+enum { LM_POINTWISE_NUMBERS = 4 };
+
+/* In the compute type. */
+typedef union lm_pointwise_value {
+  float f32;
+  double f64;
+  int64_t i64;
+} lm_pointwise_value;
+
+typedef struct lm_pointwise_launch {
+  lm_strided_layout at;                            /* fewer than 2^31 elements */
+  lm_pointwise_value value[LM_STRIDED_OPERANDS];   /* of operands without data */
+  lm_pointwise_value number[LM_POINTWISE_NUMBERS]; /* its arguments that are numbers */
+  lm_bad bad;                                      /* for integer division */
+  int bad_kind;
+  int64_t first; /* elements before these, for bad values' positions */
+} lm_pointwise_launch;
+
+/* Returns a cudaError_t. */
+typedef int lm_pointwise_launcher(const lm_pointwise_launch *launch, void *stream);
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "pointwise_launchers.h"
+
+/* Operand 1 as it is: conversions, strided copies, filling. */
+lm_pointwise_launcher lm_pointwise_f32_copy, lm_pointwise_f64_copy, lm_pointwise_i64_copy;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

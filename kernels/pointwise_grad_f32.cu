@@ -1,0 +1,4 @@
+/* Fused gradients in float. */
+#include "pointwise.cuh"
+
+#include "pointwise_grad_f32.inc"

@@ -1,0 +1,4 @@
+/* Fused gradients in double. */
+#include "pointwise.cuh"
+
+#include "pointwise_grad_f64.inc"

@@ -1,3 +1,0 @@
-/* Elementwise loops in int16. */
-#define LM_NARROW I16
-#include "backend/cpu/isa/templates/point_narrow.inc"

@@ -1,3 +1,0 @@
-/* Elementwise loops in int8. */
-#define LM_NARROW I8
-#include "backend/cpu/isa/templates/point_narrow.inc"

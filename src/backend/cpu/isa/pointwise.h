@@ -1,0 +1,50 @@
+/* Elementwise loops over tiles, a table for each compute type: float, double, int64, and for those ops whose results
+ * are then the same uint8, int8, int16 and int32, whose load and store have that dtype, bool, uint16 and (load) int64
+ * alone. */
+#ifndef LM_CPU_ISA_POINTWISE_H
+#define LM_CPU_ISA_POINTWISE_H
+
+#include <stdint.h>
+
+#include "backend/cpu/isa.h"
+#include "op/backend.h"
+#include "op/pointwise.h"
+
+/* A tile is at most LM_TILE elements of the compute type, 64-byte aligned. Kernels take a multiple of
+ * LM_LANES, so that every element goes through the same vector code wherever it lies in a tensor. */
+enum { LM_TILE = 512, LM_LANES = 16, LM_TILE_BYTES = LM_TILE * 8 };
+
+/* An elementwise kernel over its inputs in their order; out may be one of them. */
+typedef void lm_pointwise_loop(void *out, const void *const *in, const void *numbers, int64_t n);
+
+struct lm_pointwise_loops {
+  /* n elements of a dtype, `stride` elements apart, to and from a tile. */
+  void (*load[LM_DTYPE_COUNT])(void *tile, const void *src, int64_t stride, int n);
+  void (*store[LM_DTYPE_COUNT])(void *dst, int64_t stride, const void *tile, int n);
+  /* dst [rows, cols] becomes src [cols, rows] transposed; src's rows are `step` elements apart. */
+  void (*transpose)(void *dst, const void *src, int64_t step, int rows, int cols);
+  /* [LM_POINTWISE_KERNELS], NULL where the compute type has no such op. */
+  lm_pointwise_loop *const *kernel;
+};
+
+LM_ISA_DECLARE(struct lm_pointwise_loops, lm_pointwise_F32);
+LM_ISA_DECLARE(struct lm_pointwise_loops, lm_pointwise_F64);
+LM_ISA_DECLARE(struct lm_pointwise_loops, lm_pointwise_I64);
+LM_ISA_DECLARE(struct lm_pointwise_loops, lm_pointwise_U8);
+LM_ISA_DECLARE(struct lm_pointwise_loops, lm_pointwise_I8);
+LM_ISA_DECLARE(struct lm_pointwise_loops, lm_pointwise_I16);
+LM_ISA_DECLARE(struct lm_pointwise_loops, lm_pointwise_I32);
+
+static inline const struct lm_pointwise_loops *lm_pointwise_loops_of(lm_dtype compute) {
+  switch (compute) {
+    case LM_F32: return LM_ISA_PICK(lm_pointwise_F32);
+    case LM_F64: return LM_ISA_PICK(lm_pointwise_F64);
+    case LM_U8: return LM_ISA_PICK(lm_pointwise_U8);
+    case LM_I8: return LM_ISA_PICK(lm_pointwise_I8);
+    case LM_I16: return LM_ISA_PICK(lm_pointwise_I16);
+    case LM_I32: return LM_ISA_PICK(lm_pointwise_I32);
+    default: return LM_ISA_PICK(lm_pointwise_I64);
+  }
+}
+
+#endif
