@@ -157,8 +157,8 @@ local function op_of(each)
 end
 
 local function add_op_lines(lines, info, section)
-  if DTYPES[info.gives] and not (section and section.dtypes) then
-    lines[#lines + 1] = "**Dtypes:** " .. DTYPES[info.gives]
+  if DTYPES[info.result_dtype] and not (section and section.dtypes) then
+    lines[#lines + 1] = "**Dtypes:** " .. DTYPES[info.result_dtype]
   end
   if info.gradient == "" then lines[#lines + 1] = "**Gradient:** none." end
   if CAST[info.autocast] then lines[#lines + 1] = ("**Autocast:** %s."):format(CAST[info.autocast]) end

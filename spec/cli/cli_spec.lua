@@ -603,7 +603,7 @@ describe("every public name", function()
     local list = " " .. table.concat(lm.op_list(), " ") .. " "
     for _, inner in ipairs {"softmax_backward", "linalg_qr", "fft_c2c", "max_dim", "nanmedian_all", "huber"} do
       assert.is_nil(list:find(" " .. inner .. " ", 1, true), inner)
-      assert.is_true(lm.core.op_info(inner).inner)
+      assert.is_true(lm.core.op_info(inner).internal)
     end
     assert.is_truthy(list:find(" conv2d ", 1, true))
     local text, why = lm.help "no such op"

@@ -137,7 +137,7 @@ describe("the generator of ops #lua", function()
   it("writes plain C that says where its text stands", function()
     assert.equal("", generate [[op "halved" {
       "x", "by: number = 0.5", options = {"mode: reduction = sum", "flag = true"},
-      elementwise = "x * by", gives = "float", grad = {x = "g * by + 0 * (x > 1 && y > 2 ? g : 0.5)"}, help = "h",
+      elementwise = "x * by", result_dtype = "float", grad = {x = "g * by + 0 * (x > 1 && y > 2 ? g : 0.5)"}, help = "h",
     }]])
     assert.matches([[
 typedef struct lm_halved_args {
@@ -190,7 +190,7 @@ typedef struct lm_halved_args {
     assert.equal("", generate [[
       op "extra" {
         "x: scalar", "n: scalar", elementwise = "(x & ~n) << 1 | !x", takes = "integers", grad = "none", help = "h"}
-      op "like" {"x", "n: scalar", elementwise = "x + n", gives = "x", grad = "none", help = "h"}]])
+      op "like" {"x", "n: scalar", elementwise = "x + n", result_dtype = "x", grad = "none", help = "h"}]])
     assert.matches("return (num)((x & ~n) << 1 | x == 0);", written "pointwise_scalars.h", 1, true)
     assert.matches("#if defined LM_WHOLE && !defined LM_NARROW\n[^#]*%[LM_OP_extra%] = point_extra,\n#endif",
       written "pointwise_loops_of.inc")
@@ -225,8 +225,8 @@ typedef struct lm_halved_args {
         'grad = {x = "reshape(g, size_of(z))"}'),
       ["op extra: writes: z is no tensor of it"] = entry('"x"', 'writes = {"z"}'),
       ["op extra: elementwise: '&' is for ops with takes"] = entry('"x"', 'elementwise = "x & 1"'),
-      ["op extra: gives 'z'"] = entry('"x"', 'elementwise = "x", gives = "z"'),
-      ["op extra: whole: x is no number of it"] = entry('"x"', 'elementwise = "x", whole = "x"'),
+      ["op extra: result_dtype 'z'"] = entry('"x"', 'elementwise = "x", result_dtype = "z"'),
+      ["op extra: integral_arg: x is no number of it"] = entry('"x"', 'elementwise = "x", integral_arg = "x"'),
       ["op extra: formula: there is no 'z'"] = entry('"x"', 'formula = "x + z"'),
       ["op extra: formula: 2 values expected, got 1"] = entry('"x"', 'results = 2, formula = "x + 1"'),
       ["op extra: formula: gives a number"] = entry('"x"', 'formula = "ndim_of(x)"'),
@@ -240,7 +240,7 @@ typedef struct lm_halved_args {
       ["op extra: needs: {condition, message} expected"] = entry('"x"', 'needs = {{"true"}}'),
       ["op extra: forms: {when = condition, formula} expected"] = entry('"x"', 'forms = {{"x"}}'),
       ["op extra: grad is a table"] = entry('"x"', 'grad = "formula"'),
-      ["op extra: divides: z is no tensor of it"] = entry('"x"', 'elementwise = "x", divides = "z"'),
+      ["op extra: divisor_arg: z is no tensor of it"] = entry('"x"', 'elementwise = "x", divisor_arg = "z"'),
     } do
       local said = generate(given)
       assert.matches("src/op/entries/ops.lua:%d+: ", said)

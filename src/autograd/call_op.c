@@ -37,10 +37,10 @@ static lm_status call_op(lm_op_id id, const void *args, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   bool is_done = false;
-  if (op->looks) TRY(precheck(id, args, false, &is_done, out));
+  if (op->has_precheck) TRY(precheck(id, args, false, &is_done, out));
   if (is_done) return LM_OK;
   if (op->kind == LM_COMP) {
-    if (rules->whole && !modes.no_grad && lm_record_may(op, rules, args)) {
+    if (rules->record_as_one && !modes.no_grad && lm_record_may(op, rules, args)) {
       TRY(under_name(id, lm_record_call(id, args, &is_done, out)));
     }
     return is_done ? LM_OK : under_name(id, lm_compositions[id].made_of(args, out));
@@ -59,7 +59,7 @@ done:
 
 lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   bool taken = false;
-  lm_status status = lm_ops[id].looks ? precheck(id, args, true, &taken, out) : LM_OK;
+  lm_status status = lm_ops[id].has_precheck ? precheck(id, args, true, &taken, out) : LM_OK;
   return status != LM_OK || taken ? status : lm_record_write(id, args, true, out);
 }
 

@@ -54,10 +54,10 @@ typedef struct lm_row {
 } lm_row;
 
 typedef struct lm_rules {
-  bool none;      /* nothing to record, ever */
-  bool decompose; /* recorded as the composite's ops */
-  bool whole;     /* a composite that is recorded as one op */
-  bool each;      /* list rows */
+  bool none;          /* nothing to record, ever */
+  bool decompose;     /* recorded as the composite's ops */
+  bool record_as_one; /* a composite that is recorded as one op */
+  bool each;          /* list rows */
   lm_row arg[LM_MAX_TENSOR_ARGS], list;
 } lm_rules;
 

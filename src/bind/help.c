@@ -167,10 +167,10 @@ static int bind_op_info(lua_State *L) {
                                       [LM_KEEP_GPU] = "keep_gpu",
                                       [LM_BANNED_GPU] = "banned_gpu",
                                       [LM_WIDEST] = "widest"};
-  static const char *const gives[] = {[LM_RESULT_DTYPE_SAME] = "",
-                                      [LM_RESULT_DTYPE_FLOAT] = "float",
-                                      [LM_RESULT_DTYPE_BOOL] = "bool",
-                                      [LM_RESULT_DTYPE_NUMBER] = "number"};
+  static const char *const result_dtype[] = {[LM_RESULT_DTYPE_SAME] = "",
+                                             [LM_RESULT_DTYPE_FLOAT] = "float",
+                                             [LM_RESULT_DTYPE_BOOL] = "bool",
+                                             [LM_RESULT_DTYPE_NUMBER] = "number"};
   const char *name = lm_to_text(L, 1);
   int id = name ? lm_op_find(name) : -1;
   if (id < 0) {
@@ -184,7 +184,9 @@ static int bind_op_info(lua_State *L) {
   if (op->grads) set_text(L, "gradient", op->grads);
   if (op->kind == LM_POINTWISE) {
     set_text(L, "takes", op->integers ? "integers and bool" : op->not_bool ? "all but bool" : "all");
-    set_text(L, "gives", op->gives == LM_RESULT_DTYPE_ARGUMENT ? op->arg[op->gives_of].name : gives[op->gives]);
+    set_text(L, "result_dtype",
+             op->result_dtype == LM_RESULT_DTYPE_ARGUMENT ? op->arg[op->result_dtype_arg].name
+                                                          : result_dtype[op->result_dtype]);
   }
   push_signature(L, op, op->name);
   lua_setfield(L, -2, "signature");
@@ -194,7 +196,7 @@ static int bind_op_info(lua_State *L) {
   lua_setfield(L, -2, "results");
   const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0)), *cuda = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
   bool kernel = cpu && cpu->op[id];
-  set_flag(L, "inner", op->inner);
+  set_flag(L, "internal", op->internal);
   set_flag(L, "kernel", kernel);
   set_flag(L, "cpu", op->kind != LM_WRITE || kernel);
   if (cuda) set_flag(L, "cuda", !kernel || cuda->op[id]);

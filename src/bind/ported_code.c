@@ -219,7 +219,7 @@ void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t giv
     const lm_overload *o = lm_overloads; /* x:max(dim) is max_dim */
     while (o->name && o->number != id) o++;
     const char *fn = o->name ? o->name : op->name;
-    const bool hidden = op->inner && !o->name;
+    const bool hidden = op->internal && !o->name;
     if (!hidden && lm_is_scripts_call(L, 0, fn) && !is_noted_layer(L, fn)) warn_of_dim(L, fn, g.first);
   }
   const bool in_bags = id == LM_OP_embedding_bag_sums;

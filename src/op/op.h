@@ -75,19 +75,19 @@ typedef struct lm_op {
   lm_cast_rule cast;
   uint16_t size; /* of the argument struct */
   uint8_t outs, aux, nargs, npositional;
-  uint8_t ntensor;                     /* T, T_OPT, S and S_OPT arguments (TL not counted) */
-  uint8_t nnumber;                     /* F and F_OPT arguments; of POINTWISE ops they follow the tensors */
-  uint16_t tensor[LM_MAX_TENSOR_ARGS]; /* their offsets */
-  int16_t list;                        /* offset of the TL argument, or -1 */
-  uint8_t gives, gives_of;             /* lm_result_dtype_rule; the tensor whose dtype it is */
-  bool integers;                       /* only of these and bool */
-  int8_t whole;                        /* which F argument has to be integral among integers, or -1 */
-  uint8_t divides;                     /* which tensor, from 1, may not be 0 among integers; 0: none */
-  uint8_t writes;                      /* bit k: its k-th tensor changes beside the results */
-  uint8_t masks;                       /* bit k: its k-th tensor has to be bool */
-  bool looks;                          /* at its arguments before a call: needs or forms (autograd/composite.h) */
-  int16_t writes_when;                 /* offset of the B argument that says so, or -1 */
-  bool inner;                          /* for others to be made of: lists of ops leave it out */
+  uint8_t ntensor;                        /* T, T_OPT, S and S_OPT arguments (TL not counted) */
+  uint8_t nnumber;                        /* F and F_OPT arguments; of POINTWISE ops they follow the tensors */
+  uint16_t tensor[LM_MAX_TENSOR_ARGS];    /* their offsets */
+  int16_t list;                           /* offset of the TL argument, or -1 */
+  uint8_t result_dtype, result_dtype_arg; /* lm_result_dtype_rule; the tensor whose dtype it is */
+  bool integers;                          /* only of these and bool */
+  int8_t integral_arg;                    /* which F argument has to be integral among integers, or -1 */
+  uint8_t divisor_arg;                    /* which tensor, from 1, may not be 0 among integers; 0: none */
+  uint8_t writes;                         /* bit k: its k-th tensor changes beside the results */
+  uint8_t masks;                          /* bit k: its k-th tensor has to be bool */
+  bool has_precheck;                      /* at its arguments before a call: needs or forms (autograd/composite.h) */
+  int16_t writes_when;                    /* offset of the B argument that says so, or -1 */
+  bool internal;                          /* for others to be made of: lists of ops leave it out */
   const lm_arg *arg;
   const void *defaults; /* an argument struct; tensors NULL */
   lm_op_fn run;         /* without recording; NULL for COMP, which only lm_call knows */

@@ -69,20 +69,20 @@ done:
   return status;
 }
 
-static bool is_whole(double v) { return !isinf(v) && v == floor(v); }
+static bool is_integral(double v) { return !isinf(v) && v == floor(v); }
 
 /* What the op refuses of a dtype that is not floating. */
 static lm_status check_integers(const lm_op *op, lm_dtype common, const double *number) {
   if (common == LM_BOOL && op->not_bool) {
     return lm_remedy(lm_fail(LM_E_DTYPE, "%s: not defined for bool", op->name), "%s", op->not_bool);
   }
-  if (op->whole >= 0 && !is_whole(number[op->whole])) {
-    return lm_fail_number(op->name, op->arg[op->ntensor + op->whole].name, "an integer for integer tensors",
-                          number[op->whole]);
+  if (op->integral_arg >= 0 && !is_integral(number[op->integral_arg])) {
+    return lm_fail_number(op->name, op->arg[op->ntensor + op->integral_arg].name, "an integer for integer tensors",
+                          number[op->integral_arg]);
   }
   /* Loops of integers have their numbers as such; tests and floating results do not, and NaN is one that was left out.
    */
-  bool as_integers = op->gives != LM_RESULT_DTYPE_FLOAT && op->gives != LM_RESULT_DTYPE_BOOL;
+  bool as_integers = op->result_dtype != LM_RESULT_DTYPE_FLOAT && op->result_dtype != LM_RESULT_DTYPE_BOOL;
   for (int i = 0; number && as_integers && i < op->nnumber; i++) {
     if (isnan(number[i])) continue;
     lm_status status = lm_check_number(op->name, op->arg[op->ntensor + i].name, common, number[i]);
@@ -107,18 +107,18 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
   } else {
     common = lm_result_type(nin, in);
   }
-  if (op->gives == LM_RESULT_DTYPE_ARGUMENT) common = (lm_dtype)in[op->gives_of]->dtype;
+  if (op->result_dtype == LM_RESULT_DTYPE_ARGUMENT) common = (lm_dtype)in[op->result_dtype_arg]->dtype;
   if (!lm_dtype_is_float(common)) {
     TRY(check_integers(op, common, number));
-    if (op->gives == LM_RESULT_DTYPE_FLOAT) common = lm_default_dtype();
-    if (op->gives == LM_RESULT_DTYPE_NUMBER && common == LM_BOOL) common = LM_I64;
+    if (op->result_dtype == LM_RESULT_DTYPE_FLOAT) common = lm_default_dtype();
+    if (op->result_dtype == LM_RESULT_DTYPE_NUMBER && common == LM_BOOL) common = LM_I64;
   } else if (op->integers) {
     return lm_remedy(lm_fail_dtype(op->name, "x", "an integer dtype or bool", lm_dtype_name(common)),
                      "convert it with :long()");
   }
   for (int i = 0; op->masks && i < nin; i++) TRY(lm_check_fits(op->name, common, in[i]));
   *compute = compute_type(common);
-  *result = op->gives == LM_RESULT_DTYPE_BOOL ? LM_BOOL : common;
+  *result = op->result_dtype == LM_RESULT_DTYPE_BOOL ? LM_BOOL : common;
 done:
   return status;
 }

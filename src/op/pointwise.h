@@ -7,6 +7,6 @@
 /* The op a kernel belongs to. */
 LM_API int lm_pointwise_op(int kernel);
 /* Which input must not be 0 among integers, from 1; 0: none. */
-static inline int lm_pointwise_divisor(int kernel) { return kernel < LM_OP_COUNT ? lm_ops[kernel].divides : 0; }
+static inline int lm_pointwise_divisor(int kernel) { return kernel < LM_OP_COUNT ? lm_ops[kernel].divisor_arg : 0; }
 
 #endif

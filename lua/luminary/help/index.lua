@@ -226,7 +226,7 @@ function index.class(name) return all().classes[name] end
 --- Whether a name is that of an op which is there for others to be made of, or one more name of an op.
 function index.is_inner(name)
   local info = core.op_info(name) or core.op_info(name:match "^(.-)_?$") -- softmax_ is softmax in place
-  return aliases.of[name] ~= nil or info ~= nil and info.inner
+  return aliases.of[name] ~= nil or info ~= nil and info.internal
 end
 
 local op_owners = {lm = true, x = true, F = true}

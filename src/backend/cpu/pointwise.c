@@ -117,7 +117,7 @@ lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   lm_tiles t = {.compute = compute,
                 .kernel = loops->kernel[job->kernel],
                 .nin = job->nin,
-                .tests = job->kernel < LM_OP_COUNT && lm_ops[job->kernel].gives == LM_RESULT_DTYPE_BOOL};
+                .tests = job->kernel < LM_OP_COUNT && lm_ops[job->kernel].result_dtype == LM_RESULT_DTYPE_BOOL};
   lm_tiles_result(&t, job->out);
   for (int i = 0; i < job->nin; i++) {
     t.in[i] = lm_operand_of(job->in[i]);

@@ -116,9 +116,10 @@ for i, entry in ipairs(list) do
     fail(entry, "kind '%s'", entry.kind)
   end
   if entry.autocast and not casts[entry.autocast] then fail(entry, "there is no autocast '%s'", entry.autocast) end
-  local gives = entry.args[entry.gives]
-  if entry.gives and not (entry.elementwise and (classes[entry.gives] or gives and gives.place)) then
-    fail(entry, "gives '%s'", entry.gives)
+  local result_dtype = entry.args[entry.result_dtype]
+  local known = classes[entry.result_dtype] or result_dtype and result_dtype.place
+  if entry.result_dtype and not (entry.elementwise and known) then
+    fail(entry, "result_dtype '%s'", entry.result_dtype)
   end
   if entry.takes and not (entry.elementwise and entry.takes == "integers") then
     fail(entry, "takes '%s'", entry.takes)
@@ -130,11 +131,11 @@ for i, entry in ipairs(list) do
   for _, name in ipairs(entry.writes or {}) do
     if not (entry.args[name] and entry.args[name].place) then fail(entry, "writes: %s is no tensor of it", name) end
   end
-  if entry.divides and not (entry.args[entry.divides] and entry.args[entry.divides].place) then
-    fail(entry, "divides: %s is no tensor of it", entry.divides)
+  if entry.divisor_arg and not (entry.args[entry.divisor_arg] and entry.args[entry.divisor_arg].place) then
+    fail(entry, "divisor_arg: %s is no tensor of it", entry.divisor_arg)
   end
-  if entry.whole and not (entry.args[entry.whole] or {}).number_place then
-    fail(entry, "whole: %s is no number of it", entry.whole)
+  if entry.integral_arg and not (entry.args[entry.integral_arg] or {}).number_place then
+    fail(entry, "integral_arg: %s is no number of it", entry.integral_arg)
   end
   if entry.elementwise then -- the core relies on it
     local order, last = {tensor = 1, number = 2}, 1
@@ -282,14 +283,15 @@ local function descriptor(entry)
             .name = "$name",
             .help = $help,
             .grads = $grads,
-            .kind = LM_$kind, .cast = LM_$cast, .gives = LM_GIVES_$gives, .divides = $divides,
+            .kind = LM_$kind, .cast = LM_$cast,
+            .result_dtype = LM_RESULT_DTYPE_$result_dtype, .divisor_arg = $divisor_arg,
             .size = sizeof(lm_${name}_args), .outs = $outs, .aux = $aux,
             .nargs = $nargs, .npositional = $npositional, .ntensor = $ntensor, .nnumber = $nnumber,
             .tensor = {$tensors},
-            .list = $list, .masks = $masks, .looks = $looks,
-            .gives_of = $gives_of, .integers = $integers, .whole = $whole,
+            .list = $list, .masks = $masks, .has_precheck = $has_precheck,
+            .result_dtype_arg = $result_dtype_arg, .integers = $integers, .integral_arg = $integral_arg,
             .not_bool = $bool,
-            .writes = $writes, .writes_when = $when, .inner = $inner,
+            .writes = $writes, .writes_when = $when, .internal = $internal,
             .arg = arguments_$name,
             .defaults = &defaults_$name,
             .run = $run,
@@ -297,19 +299,19 @@ local function descriptor(entry)
 ]], {
     name = entry.name, help = quoted(entry.help), grads = grads(entry),
     kind = entry.c_kind, cast = (entry.autocast or "asis"):upper(),
-    gives = not entry.gives and "SAME" or classes[entry.gives] or "ARGUMENT",
-    gives_of = entry.args[entry.gives] and entry.args[entry.gives].place - 1 or 0,
+    result_dtype = not entry.result_dtype and "SAME" or classes[entry.result_dtype] or "ARGUMENT",
+    result_dtype_arg = entry.args[entry.result_dtype] and entry.args[entry.result_dtype].place - 1 or 0,
     integers = tostring(entry.takes == "integers"),
-    whole = entry.whole and entry.args[entry.whole].number_place or -1,
-    divides = entry.divides and entry.args[entry.divides].place or 0,
+    integral_arg = entry.integral_arg and entry.args[entry.integral_arg].number_place or -1,
+    divisor_arg = entry.divisor_arg and entry.args[entry.divisor_arg].place or 0,
     outs = entry.results or 1, aux = entry.hidden or 0, nargs = #entry.args, npositional = #entry,
     ntensor = #entry.tensors, nnumber = #entry.numbers,
     tensors = table.concat(map(entry.tensors, function(a) return a.field end), ", "),
     list = entry.list and entry.list.field or "-1",
     writes = bits(entry, entry.writes or {}),
     masks = bits(entry, map(entry.tensors, function(a) return a.kind == "mask" and a.name or nil end)),
-    inner = tostring(entry.inner == true),
-    looks = tostring((entry.needs or entry.forms) ~= nil), bool = entry.bool and quoted(entry.bool) or "NULL",
+    internal = tostring(entry.internal == true),
+    has_precheck = tostring((entry.needs or entry.forms) ~= nil), bool = entry.bool and quoted(entry.bool) or "NULL",
     when = entry.writes and entry.writes.when and entry.args[entry.writes.when].field or "-1",
     run = runs,
   })

@@ -29,11 +29,11 @@
 ---             `warn = true` a warning. {x} in a message is x's sizes, {p} a number; any formula may stand there
 --- forms       calls that are those of other ops: `when` a condition holds, a formula or its lines, and its own
 ---             `needs`. The last op of it works in place where the call does
---- gives       dtypes of an elementwise op. "float": integers become floating; "bool": tests; "number": bool becomes
+--- result_dtype  dtypes of an elementwise op. "float": integers become floating; "bool": tests; "number": bool becomes
 ---             int64; an argument's name: that one's; left out: what the inputs (masks apart) have in common
 --- takes       "integers": of an elementwise op, which may have & | ^ ~ << >> then: an error for floating inputs
---- divides     the argument that may not be 0 among integers
---- whole       the number that has to be whole among integers
+--- divisor_arg  the argument that may not be 0 among integers
+--- integral_arg  the number that must be integral among integers
 --- bool        what to use for bool, where the op is not defined for it
 --- writes      arguments that change beside the results; `when` that argument is true
 --- grad        for each tensor argument that may require a gradient its formula, so that double backward and every
@@ -51,7 +51,7 @@
 ---             float32; "keep_gpu": float32 but on the CPU, where PyTorch's kernels compute low dtypes in float32
 ---             anyway; "banned_gpu": an error but on the CPU, there float32; "widest": the widest among them; left out:
 ---             nothing (elementwise ops promote by themselves)
---- inner       there for functions of the library to be made of: lists of what there is leave it out
+--- internal    there for functions of the library to be made of: lists of what there is leave it out
 ---
 --- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0; tensors and
 --- numbers may be calculated with, and ? : is `where` of tensors and a choice by numbers. [1, 2] is a list of sizes,
@@ -63,9 +63,9 @@ local entries = require "luminary.base.entry_reader"
 
 local list, op = entries.of("op", {
   list = "string", options = "table?", kind = "string?", results = "number?", hidden = "number?",
-  elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", gives = "string?",
-  takes = "string?", divides = "string?", whole = "string?", bool = "string?", writes = "table?",
-  grad = "table|string?", autocast = "string?", inner = "boolean?", help = "string",
+  elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", result_dtype = "string?",
+  takes = "string?", divisor_arg = "string?", integral_arg = "string?", bool = "string?", writes = "table?",
+  grad = "table|string?", autocast = "string?", internal = "boolean?", help = "string",
 })
 
 --- Names that stand for the numbers 0, 1, …, and C's names for those.

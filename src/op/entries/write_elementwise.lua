@@ -110,8 +110,8 @@ return function(context)
         entry = entry, name = entry.name, id = "LM_OP_" .. entry.name, c = c,
         text = entry.elementwise, label = "elementwise",
         tensors = map(entry.tensors, function(a) return a.name end), numbers = entry.numbers,
-        real = entry.gives == "float", integers = entry.takes == "integers", test = entry.gives == "bool",
-        narrow = entry.gives ~= "float" and in_narrow(tree) ~= nil,
+        real = entry.result_dtype == "float", integers = entry.takes == "integers", test = entry.result_dtype == "bool",
+        narrow = entry.result_dtype ~= "float" and in_narrow(tree) ~= nil,
       }
       forwards[#forwards + 1] = entry.kernel
     end
@@ -282,7 +282,7 @@ return function(context)
       local values = {}
       for i = 1, #kernel.tensors do values[i] = ("in_[%d]"):format(i - 1) end
       for _, a in ipairs(kernel.numbers) do values[#values + 1] = ("p_.of[%d]"):format(a.number_place) end
-      local divides = not kernel.bits and kernel.entry.divides -- among integers, where 1 / 2 is 0
+      local divides = not kernel.bits and kernel.entry.divisor_arg -- among integers, where 1 / 2 is 0
       body[#body + 1] = fill([[
 
 template <class num>

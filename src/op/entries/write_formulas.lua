@@ -528,7 +528,7 @@ static lm_touched touches_$name(const void *args) {
       local fields = {}
       if entry.grad == "none" or (#entry.tensors == 0 and not entry.list) then fields[1] = ".none = true" end
       if entry.grad == "formula" then fields[1] = ".decompose = true" end
-      if entry.c_kind == "COMP" and #entry.rows > 0 then fields[1] = ".whole = true" end
+      if entry.c_kind == "COMP" and #entry.rows > 0 then fields[1] = ".record_as_one = true" end
       for _, row in ipairs(entry.rows) do
         local c, row_fields = function_of(row)
         body[#body + 1] = c

@@ -89,7 +89,7 @@ op "attention_weights" {
     "blind = size_of(key)[-2] > 0 ? amax(seen, [-1], true) == -inf : seen == -inf",
     "masked_fill(softmax(masked_fill(seen, blind, 0), -1), blind, 0)",
   },
-  inner = true, help = "what scaled_dot_product_attention weights values by, [..., L, S]",
+  internal = true, help = "what scaled_dot_product_attention weights values by, [..., L, S]",
 }
 -- y1 is the logarithm of the sums that softmax divides by, less for the largest score: log sum exp(scores).
 op "attention" {
@@ -99,7 +99,7 @@ op "attention" {
     ["query, key, value"] =
       "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale, dropout_p, draw)",
   },
-  inner = true,
+  internal = true,
   help = "scaled_dot_product_attention in blocks, of [N, H, L, E] and [N, heads that divide H, S, E]; with dropout_p "
     .. "of a draw, attention_draw's",
 }
@@ -121,17 +121,17 @@ op "attention_backward" {
     "summed_heads(matmul(transpose(dscores, -2, -1), query), groups)",
     "summed_heads(matmul(transpose(left, -2, -1), grad), groups)",
   },
-  inner = true, help = "gradients of attention: query, key, value",
+  internal = true, help = "gradients of attention: query, key, value",
 }
 op "attention_draw" {
   "query", "key",
-  grad = "none", inner = true,
+  grad = "none", internal = true,
   help = "random numbers reserved for the weights of query [..., L, E] and key [..., S, E], a number for each of "
     .. "[..., L, S]: the generator's seed and place, int64 [2]",
 }
 -- Weights are dropped block by block as this op drops them: each by its place in x.
 op "dropout_by_draw" {
   "x", "p: number", "draw",
-  grad = {x = "dropout_by_draw(g, p, draw)"}, inner = true,
+  grad = {x = "dropout_by_draw(g, p, draw)"}, internal = true,
   help = "dropout by reserved random numbers (attention_draw): the same elements at every call",
 }

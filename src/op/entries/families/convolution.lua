@@ -31,7 +31,7 @@ op "conv2d_input" {
     weight = "conv2d_weight(grad, g, size_of(weight), stride, padding, dilation, groups)",
   },
   autocast = "lower",
-  inner = true, help = "gradient of conv2d for an input of that size",
+  internal = true, help = "gradient of conv2d for an input of that size",
 }
 op "conv2d_weight" {
   "grad", "x", "size: size", "stride: pair = 1", "padding: pair = 0", "dilation: pair = 1", "groups: int = 1",
@@ -39,7 +39,7 @@ op "conv2d_weight" {
     grad = "conv2d(x, g, nil, stride, padding, dilation, groups)",
     x = "conv2d_input(grad, g, size_of(x), stride, padding, dilation, groups)",
   },
-  inner = true, help = "gradient of conv2d for a weight of that size",
+  internal = true, help = "gradient of conv2d for a weight of that size",
 }
 op "max_pool2d" {
   "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
@@ -58,7 +58,7 @@ op "max_pool2d_with_indices" {
 op "max_pool2d_backward" {
   "grad", "places", "size: size",
   options = {"kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1"},
-  grad = {grad = "pooled_indices(g, places)"}, inner = true,
+  grad = {grad = "pooled_indices(g, places)"}, internal = true,
   help = "gradient of max_pool2d; places holds each maximum's place in H * W, from 1; to know its windows "
     .. "can be faster",
 }
@@ -81,7 +81,7 @@ op "avg_pool2d_backward" {
   "grad", "size: size", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false",
   "count_include_pad = true", "divisor_override: int?",
   grad = {grad = "avg_pool2d(g, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)"},
-  inner = true, help = "gradient of avg_pool2d for an input of that size",
+  internal = true, help = "gradient of avg_pool2d for an input of that size",
 }
 op "adaptive_avg_pool2d" {
   "x", "output_size: pair?",
@@ -97,5 +97,5 @@ op "adaptive_max_pool2d" {
 op "adaptive_avg_pool2d_backward" {
   "grad", "size: size",
   grad = {grad = "adaptive_avg_pool2d(g, [size_of(grad)[-2], size_of(grad)[-1]])"},
-  inner = true, help = "gradient of adaptive_avg_pool2d for an input of that size",
+  internal = true, help = "gradient of adaptive_avg_pool2d for an input of that size",
 }

@@ -25,7 +25,7 @@ op "linspace" {
 op "cosine_window" {
   "n: int", "period: number", "a0: number", "a1: number", "a2: number = 0",
   options = {"dtype: dtype?", "device: device?"}, kind = "new",
-  inner = true, help = "a0 - a1 cos(2 pi k / period) + a2 cos(4 pi k / period) for k from 0 to n - 1",
+  internal = true, help = "a0 - a1 cos(2 pi k / period) + a2 cos(4 pi k / period) for k from 0 to n - 1",
 }
 op "eye" {
   "n: int", "m: int?", options = {"dtype: dtype?", "device: device?"}, kind = "new",

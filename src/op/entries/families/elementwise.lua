@@ -3,20 +3,20 @@ local op = ...
 
 op "add" {
   "x: scalar", "other: scalar", options = {"alpha: number = 1"},
-  elementwise = "x + alpha * other", whole = "alpha",
+  elementwise = "x + alpha * other", integral_arg = "alpha",
   grad = {x = "g", other = "scaled(g, alpha)"},
   help = "x + alpha * other",
 }
 op "sub" {
   "x: scalar", "other: scalar", options = {"alpha: number = 1"},
-  elementwise = "x - alpha * other", whole = "alpha",
+  elementwise = "x - alpha * other", integral_arg = "alpha",
   needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
   grad = {x = "g", other = "scaled(g, -alpha)"},
   help = "x - alpha * other",
 }
 op "rsub" {
   "x: scalar", "other: scalar", options = {"alpha: number = 1"},
-  elementwise = "other - alpha * x", whole = "alpha",
+  elementwise = "other - alpha * x", integral_arg = "alpha",
   needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
   grad = {x = "scaled(g, -alpha)", other = "g"},
   help = "other - alpha * x",
@@ -29,7 +29,7 @@ op "mul" {
 }
 op "div" {
   "x: scalar", "other: scalar", options = {"rounding_mode: rounding_mode = none"},
-  elementwise = "x / other", gives = "float",
+  elementwise = "x / other", result_dtype = "float",
   grad = {x = "g / other", other = "-(g * y / other)"},
   forms = {
     {when = "rounding_mode == 'floor'", "floor_divide(x, other)"},
@@ -40,25 +40,25 @@ op "div" {
 }
 op "floor_divide" {
   "x: scalar", "other: scalar",
-  elementwise = "floor_divide(x, other)", divides = "other",
+  elementwise = "floor_divide(x, other)", divisor_arg = "other",
   grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
   help = "x / other rounded down; dtype kept",
 }
 op "trunc_divide" {
   "x: scalar", "other: scalar",
-  elementwise = "trunc_divide(x, other)", divides = "other",
+  elementwise = "trunc_divide(x, other)", divisor_arg = "other",
   grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
-  inner = true, help = "x / other rounded towards 0; dtype kept",
+  internal = true, help = "x / other rounded towards 0; dtype kept",
 }
 op "remainder" {
   "x: scalar", "other: scalar",
-  elementwise = "remainder(x, other)", divides = "other",
+  elementwise = "remainder(x, other)", divisor_arg = "other",
   grad = {x = "g", other = "-(g * floor(x / other))"},
   help = "x modulo other, with other's sign",
 }
 op "fmod" {
   "x: scalar", "other: scalar",
-  elementwise = "fmod(x, other)", divides = "other",
+  elementwise = "fmod(x, other)", divisor_arg = "other",
   grad = {x = "g", other = "-(g * trunc(x / other))"},
   help = "x modulo other, with x's sign",
 }
@@ -83,19 +83,19 @@ op "pow" {
 }
 op "xlogy" {
   "x: scalar", "other: scalar",
-  elementwise = "isnan(other) ? other : x == 0 ? 0 : x * log(other)", gives = "float",
+  elementwise = "isnan(other) ? other : x == 0 ? 0 : x * log(other)", result_dtype = "float",
   grad = {x = "x == 0 && other <= 0 ? 0 : g * log(other)", other = "g * x / other"},
   help = "x * log(other), 0 where x is",
 }
 op "hypot" {
   "x: scalar", "other: scalar",
-  elementwise = "hypot(x, other)", gives = "float",
+  elementwise = "hypot(x, other)", result_dtype = "float",
   grad = {x = "g * (x / y)", other = "g * (other / y)"},
   help = "sqrt(x^2 + other^2), without overflow",
 }
 op "atan2" {
   "x: scalar", "other: scalar",
-  elementwise = "atan2(x, other)", gives = "float",
+  elementwise = "atan2(x, other)", result_dtype = "float",
   grad = {
     x = "x == 0 && other == 0 ? 0 : g * (other / (x * x + other * other))",
     other = "x == 0 && other == 0 ? 0 : -(g * (x / (x * x + other * other)))",
@@ -104,27 +104,27 @@ op "atan2" {
 }
 op "copysign" {
   "x: scalar", "other: scalar",
-  elementwise = "copysign(x, other)", gives = "float",
+  elementwise = "copysign(x, other)", result_dtype = "float",
   grad = {x = "x == 0 ? 0 : g * (y / x)", other = "zeros_like(g)"},
   help = "|x| with the sign of other, of -0 too",
 }
 op "logaddexp" {
   "x: scalar", "other: scalar",
   elementwise = "x == other ? x + 0.69314718055994531 : maximum(x, other) + log1p(exp(-abs(x - other)))",
-  gives = "float",
+  result_dtype = "float",
   grad = {x = "g / (1 + exp(other - x))", other = "g / (1 + exp(x - other))"},
   help = "log(e^x + e^other), without overflow",
 }
 op "logaddexp2" {
   "x: scalar", "other: scalar",
   elementwise = "x == other ? x + 1 : maximum(x, other) + 1.4426950408889634 * log1p(exp2(-abs(x - other)))",
-  gives = "float",
+  result_dtype = "float",
   grad = {x = "g / (1 + exp2(other - x))", other = "g / (1 + exp2(x - other))"},
   help = "log2(2^x + 2^other), without overflow",
 }
 op "ldexp" {
   "x: scalar", "other: scalar",
-  elementwise = "x * exp2(other)", gives = "float",
+  elementwise = "x * exp2(other)", result_dtype = "float",
   grad = {x = "g * exp2(other)", other = "g * (y * 0.69314718055994531)"},
   help = "x * 2^other",
 }
@@ -164,29 +164,35 @@ op "abs" {
   help = "absolute value",
 }
 op "sign" {"x", elementwise = "(x > 0) - (x < 0)", grad = {x = "zeros_like(g)"}, help = "-1, 0 or 1"}
-op "exp" {"x", elementwise = "exp(x)", gives = "float", grad = {x = "g * y"}, autocast = "keep_gpu", help = "e^x"}
-op "exp2" {"x", elementwise = "exp2(x)", gives = "float", grad = {x = "g * y * 0.69314718055994531"}, help = "2^x"}
+op "exp" {
+  "x", elementwise = "exp(x)", result_dtype = "float",
+  grad = {x = "g * y"}, autocast = "keep_gpu", help = "e^x",
+}
+op "exp2" {
+  "x", elementwise = "exp2(x)", result_dtype = "float",
+  grad = {x = "g * y * 0.69314718055994531"}, help = "2^x",
+}
 op "expm1" {
   "x",
-  elementwise = "expm1(x)", gives = "float",
+  elementwise = "expm1(x)", result_dtype = "float",
   grad = {x = "g * (y + 1)"},
   autocast = "keep_gpu", help = "e^x - 1, exact near 0",
 }
 op "log" {
   "x",
-  elementwise = "log(x)", gives = "float",
+  elementwise = "log(x)", result_dtype = "float",
   grad = {x = "g / x"},
   autocast = "keep_gpu", help = "natural logarithm",
 }
 op "log2" {
   "x",
-  elementwise = "log2(x)", gives = "float",
+  elementwise = "log2(x)", result_dtype = "float",
   grad = {x = "g / (x * 0.69314718055994531)"},
   autocast = "keep_gpu", help = "logarithm to base 2",
 }
 op "log10" {
   "x",
-  elementwise = "log10(x)", gives = "float",
+  elementwise = "log10(x)", result_dtype = "float",
   grad = {x = "g / (x * 2.3025850929940457)"},
   autocast = "keep_gpu", help = "logarithm to base 10",
 }
@@ -194,64 +200,67 @@ op "log10" {
 op "logit" {
   "x", "eps: number?",
   elementwise = "log((x < eps ? eps : x > 1 - eps ? 1 - eps : x) / (1 - (x < eps ? eps : x > 1 - eps ? 1 - eps : x)))",
-  gives = "float",
+  result_dtype = "float",
   grad = {x = "x < eps || x > 1 - eps ? 0 : g / (x * (1 - x)) + 0 * sqrt(x * (1 - x))"},
   help = "log(x / (1 - x)), of x limited to [eps, 1 - eps] where eps is given",
 }
 op "log1p" {
   "x",
-  elementwise = "log1p(x)", gives = "float",
+  elementwise = "log1p(x)", result_dtype = "float",
   grad = {x = "g / (x + 1)"},
   autocast = "keep_gpu", help = "log(1 + x), exact near 0",
 }
-op "sqrt" {"x", elementwise = "sqrt(x)", gives = "float", grad = {x = "g / (y * 2)"}, help = "square root"}
+op "sqrt" {"x", elementwise = "sqrt(x)", result_dtype = "float", grad = {x = "g / (y * 2)"}, help = "square root"}
 op "rsqrt" {
   "x",
-  elementwise = "1 / sqrt(x)", gives = "float",
+  elementwise = "1 / sqrt(x)", result_dtype = "float",
   grad = {x = "g * -0.5 * (y * (y * y))"},
   autocast = "keep_gpu", help = "1 / sqrt(x)",
 }
 op "reciprocal" {
   "x",
-  elementwise = "1 / x", gives = "float",
+  elementwise = "1 / x", result_dtype = "float",
   grad = {x = "-(g * (y * y))"},
   autocast = "keep_gpu", help = "1 / x",
 }
 op "square" {
   "x",
-  elementwise = "x * x", gives = "number",
+  elementwise = "x * x", result_dtype = "number",
   grad = {x = "g * (x * 2)"},
   autocast = "keep_gpu", help = "x * x",
 }
-op "sin" {"x", elementwise = "sin(x)", gives = "float", grad = {x = "g * cos(x)"}, help = "sine of x radians"}
-op "cos" {"x", elementwise = "cos(x)", gives = "float", grad = {x = "-(g * sin(x))"}, help = "cosine of x radians"}
+op "sin" {"x", elementwise = "sin(x)", result_dtype = "float", grad = {x = "g * cos(x)"}, help = "sine of x radians"}
+op "cos" {
+  "x", elementwise = "cos(x)", result_dtype = "float",
+  grad = {x = "-(g * sin(x))"}, help = "cosine of x radians",
+}
 op "tan" {
   "x",
-  elementwise = "tan(x)", gives = "float",
+  elementwise = "tan(x)", result_dtype = "float",
   grad = {x = "g * (1 + y * y)"},
   autocast = "keep_gpu", help = "tangent of x radians",
 }
 op "asin" {
   "x",
-  elementwise = "asin(x)", gives = "float",
+  elementwise = "asin(x)", result_dtype = "float",
   grad = {x = "g * rsqrt(1 - x * x)"},
   autocast = "keep_gpu", help = "the angle in radians whose sine is x",
 }
 op "acos" {
   "x",
-  elementwise = "acos(x)", gives = "float",
+  elementwise = "acos(x)", result_dtype = "float",
   grad = {x = "-(g * rsqrt(1 - x * x))"},
   autocast = "keep_gpu", help = "the angle in radians whose cosine is x",
 }
 op "atan" {
   "x",
-  elementwise = "atan(x)", gives = "float",
+  elementwise = "atan(x)", result_dtype = "float",
   grad = {x = "g / (x * x + 1)"},
   help = "the angle in radians whose tangent is x",
 }
 op "sinc" {
   "x",
-  elementwise = "x == 0 ? 1 : sin(3.14159265358979324 * x) / (3.14159265358979324 * x)", gives = "float",
+  elementwise = "x == 0 ? 1 : sin(3.14159265358979324 * x) / (3.14159265358979324 * x)", result_dtype = "float",
   grad = {
     x = "x == 0 ? 0 : g * ((3.14159265358979324 * x * cos(3.14159265358979324 * x) - sin(3.14159265358979324 * x))"
       .. " / (3.14159265358979324 * x * x))",
@@ -260,85 +269,88 @@ op "sinc" {
 }
 op "deg2rad" {
   "x",
-  elementwise = "x * 0.017453292519943296", gives = "float",
+  elementwise = "x * 0.017453292519943296", result_dtype = "float",
   grad = {x = "g * 0.017453292519943296"},
   help = "degrees to radians",
 }
 op "rad2deg" {
   "x",
-  elementwise = "x * 57.295779513082321", gives = "float",
+  elementwise = "x * 57.295779513082321", result_dtype = "float",
   grad = {x = "g * 57.295779513082321"},
   help = "radians to degrees",
 }
 -- A difference of e^x - 1, which unlike one of e^x is exact near 0.
 op "sinh" {
   "x",
-  elementwise = "0.5 * (expm1(x) - expm1(-x))", gives = "float",
+  elementwise = "0.5 * (expm1(x) - expm1(-x))", result_dtype = "float",
   grad = {x = "g * (0.5 * (exp(x) + exp(-x)))"},
   autocast = "keep_gpu", help = "hyperbolic sine",
 }
 op "cosh" {
   "x",
-  elementwise = "0.5 * (exp(x) + exp(-x))", gives = "float",
+  elementwise = "0.5 * (exp(x) + exp(-x))", result_dtype = "float",
   grad = {x = "g * sinh(x)"},
   autocast = "keep_gpu", help = "hyperbolic cosine",
 }
 op "asinh" {
-  "x", elementwise = "asinh(x)", gives = "float", grad = {x = "g * rsqrt(x * x + 1)"},
+  "x", elementwise = "asinh(x)", result_dtype = "float", grad = {x = "g * rsqrt(x * x + 1)"},
   help = "inverse hyperbolic sine",
 }
 op "acosh" {
-  "x", elementwise = "acosh(x)", gives = "float", grad = {x = "g * rsqrt(x * x - 1)"},
+  "x", elementwise = "acosh(x)", result_dtype = "float", grad = {x = "g * rsqrt(x * x - 1)"},
   help = "inverse hyperbolic cosine",
 }
 op "atanh" {
-  "x", elementwise = "atanh(x)", gives = "float", grad = {x = "g / (1 - x * x)"},
+  "x", elementwise = "atanh(x)", result_dtype = "float", grad = {x = "g / (1 - x * x)"},
   help = "inverse hyperbolic tangent",
 }
-op "tanh" {"x", elementwise = "tanh(x)", gives = "float", grad = {x = "g * (1 - y * y)"}, help = "hyperbolic tangent"}
+op "tanh" {
+  "x", elementwise = "tanh(x)", result_dtype = "float",
+  grad = {x = "g * (1 - y * y)"}, help = "hyperbolic tangent",
+}
 -- 2 / sqrt(pi)
 op "erf" {
   "x",
-  elementwise = "erf(x)", gives = "float",
+  elementwise = "erf(x)", result_dtype = "float",
   grad = {x = "g * (1.1283791670955126 * exp(-(x * x)))"},
   help = "error function",
 }
 op "erfc" {
   "x",
-  elementwise = "erfc(x)", gives = "float",
+  elementwise = "erfc(x)", result_dtype = "float",
   grad = {x = "-(g * (1.1283791670955126 * exp(-(x * x))))"},
   help = "1 - erf(x), exact where that is small",
 }
 op "erfinv" {
   "x",
-  elementwise = "erfinv(x)", gives = "float",
+  elementwise = "erfinv(x)", result_dtype = "float",
   grad = {x = "g * (0.88622692545275801 * exp(y * y))"},
   autocast = "keep_gpu", help = "the number whose erf is x",
 }
 op "lgamma" {
-  "x", elementwise = "lgamma(x)", gives = "float", grad = {x = "g * digamma(x)"}, autocast = "keep_gpu",
+  "x", elementwise = "lgamma(x)", result_dtype = "float", grad = {x = "g * digamma(x)"}, autocast = "keep_gpu",
   help = "logarithm of the gamma function's absolute value",
 }
 op "digamma" {
-  "x", elementwise = "digamma(x)", gives = "float", grad = {x = "g * polygamma(x, 1)"}, autocast = "keep_gpu",
+  "x", elementwise = "digamma(x)", result_dtype = "float", grad = {x = "g * polygamma(x, 1)"}, autocast = "keep_gpu",
   help = "derivative of lgamma",
 }
 op "polygamma" {
-  "x", "n: number", elementwise = "polygamma(x, n)", gives = "float", grad = {x = "g * polygamma(x, n + 1)"},
+  "x", "n: number", elementwise = "polygamma(x, n)", result_dtype = "float", grad = {x = "g * polygamma(x, n + 1)"},
   needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n is {n}; the order is a whole number from 0 to 10000"}},
   autocast = "keep_gpu", help = "derivative of order n of digamma; lm.polygamma(n, x) as in PyTorch",
 }
 op "sigmoid" {
   "x",
-  elementwise = "1 / (1 + exp(-x))", gives = "float",
+  elementwise = "1 / (1 + exp(-x))", result_dtype = "float",
   grad = {x = "g * (y * (1 - y))"},
   help = "1 / (1 + e^-x)",
 }
 op "mul_sigmoid" {
   "x", "gate",
-  elementwise = "x / (1 + exp(-gate))", gives = "float",
+  elementwise = "x / (1 + exp(-gate))", result_dtype = "float",
   grad = {x = "g * sigmoid(gate)", gate = "g * x * (sigmoid(gate) * sigmoid(-gate))"},
-  inner = true, help = "x * sigmoid(gate)",
+  internal = true, help = "x * sigmoid(gate)",
 }
 op "gated_halves" {
   "x", "dim: dim", "n: int",
@@ -350,11 +362,11 @@ op "gated_halves" {
       "cat([first, mul_sigmoid(first * narrow(x, dim, 1, n), -gate)], dim)",
     },
   },
-  inner = true, help = "the first n entries of x along dim times the sigmoid of the next n: glu",
+  internal = true, help = "the first n entries of x along dim times the sigmoid of the next n: glu",
 }
 op "log_sigmoid" {
   "x",
-  elementwise = "(x > 0 ? 0 : x) - log1p(exp(-abs(x)))", gives = "float",
+  elementwise = "(x > 0 ? 0 : x) - log1p(exp(-abs(x)))", result_dtype = "float",
   grad = {x = "g * sigmoid(-x)"},
   help = "log(sigmoid(x)), without overflow",
 }
@@ -371,13 +383,13 @@ op "relu6" {
 }
 op "leaky_relu" {
   "x", "negative_slope: number = 0.01",
-  elementwise = "x > 0 ? x : x * negative_slope", gives = "float",
+  elementwise = "x > 0 ? x : x * negative_slope", result_dtype = "float",
   grad = {x = "x > 0 ? g : g * negative_slope"},
   help = "x, or negative_slope * x below 0",
 }
 op "prelu" {
   "x", "weight",
-  elementwise = "x > 0 ? x : weight * x", gives = "float",
+  elementwise = "x > 0 ? x : weight * x", result_dtype = "float",
   grad = {x = "x > 0 ? g : weight * g", weight = "x > 0 ? 0 : x * g"},
   needs = {
     {"ndim_of(weight) != 1 || numel_of(weight) == 1 || ndim_of(x) > 1 && size_of(x)[2] == numel_of(weight)",
@@ -398,7 +410,7 @@ op "threshold" {
 }
 op "hardtanh" {
   "x", "min_val: number = -1", "max_val: number = 1",
-  elementwise = "x < min_val ? min_val : x > max_val ? max_val : x", gives = "float",
+  elementwise = "x < min_val ? min_val : x > max_val ? max_val : x", result_dtype = "float",
   grad = {x = "x > min_val && x < max_val ? g : 0"},
   needs = {{"min_val <= max_val", "min_val is {min_val}, max_val {max_val}; it has to be the larger one"}},
   forms = {
@@ -416,65 +428,65 @@ op "hardtanh" {
 }
 op "hardsigmoid" {
   "x",
-  elementwise = "(x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", gives = "float",
+  elementwise = "(x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", result_dtype = "float",
   grad = {x = "x > -3 && x < 3 ? g / 6 : 0"},
   help = "x / 6 + 0.5 limited to [0, 1]",
 }
 op "hardswish" {
   "x",
-  elementwise = "x * (x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", gives = "float",
+  elementwise = "x * (x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", result_dtype = "float",
   grad = {x = "x < -3 ? 0 : x <= 3 ? g * (x / 3 + 0.5) : g"},
   help = "x * hardsigmoid(x)",
 }
 op "elu" {
   "x", "alpha: number = 1",
-  elementwise = "x > 0 ? x : alpha * expm1(x)", gives = "float",
+  elementwise = "x > 0 ? x : alpha * expm1(x)", result_dtype = "float",
   grad = {x = "x > 0 ? g : g * (alpha * exp(x))"},
   help = "x, or alpha * (e^x - 1) below 0",
 }
 -- Klambauer et al. 2017
 op "selu" {
   "x",
-  elementwise = "1.0507009873554805 * (x > 0 ? x : 1.6732632423543773 * expm1(x))", gives = "float",
+  elementwise = "1.0507009873554805 * (x > 0 ? x : 1.6732632423543773 * expm1(x))", result_dtype = "float",
   grad = {x = "x > 0 ? g * 1.0507009873554805 : g * (1.7580993408473769 * exp(x))"},
   help = "1.0507 * elu(x, 1.67326): keeps mean 0 and variance 1",
 }
 op "celu" {
   "x", "alpha: number = 1",
-  elementwise = "x > 0 ? x : alpha * expm1(x / alpha)", gives = "float",
+  elementwise = "x > 0 ? x : alpha * expm1(x / alpha)", result_dtype = "float",
   needs = {{"alpha != 0", "alpha is 0, and x is divided by it"}},
   grad = {x = "x > 0 ? g : g * exp(x / alpha)"},
   help = "x, or alpha * (e^(x / alpha) - 1) below 0",
 }
 op "softsign" {
   "x",
-  elementwise = "x / (1 + abs(x))", gives = "float",
+  elementwise = "x / (1 + abs(x))", result_dtype = "float",
   grad = {x = "g / ((1 + abs(x)) * (1 + abs(x)))"},
   help = "x / (1 + |x|)",
 }
 op "hardshrink" {
   "x", "lambd: number = 0.5",
-  elementwise = "x >= -lambd && x <= lambd ? 0 : x", gives = "float",
+  elementwise = "x >= -lambd && x <= lambd ? 0 : x", result_dtype = "float",
   grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
   help = "x, or 0 within lambd of 0; NaN stays NaN",
 }
 op "softshrink" {
   "x", "lambd: number = 0.5",
-  elementwise = "x > lambd ? x - lambd : x < -lambd ? x + lambd : x * 0", gives = "float",
+  elementwise = "x > lambd ? x - lambd : x < -lambd ? x + lambd : x * 0", result_dtype = "float",
   needs = {{"lambd >= 0", "lambd is {lambd}, and may not be negative"}},
   grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
   help = "x moved towards 0 by lambd, not beyond; NaN stays NaN",
 }
 op "tanhshrink" {
   "x",
-  elementwise = "x - tanh(x)", gives = "float",
+  elementwise = "x - tanh(x)", result_dtype = "float",
   grad = {x = "g * (tanh(x) * tanh(x))"},
   help = "x - tanh(x)",
 }
 -- Phi(x) + x phi(x): 1 / sqrt(2), 1 / sqrt(2 pi)
 op "gelu" {
   "x", options = {"approximate: approximate = none"},
-  elementwise = "0.5 * x * (1 + erf(x * 0.70710678118654752440))", gives = "float",
+  elementwise = "0.5 * x * (1 + erf(x * 0.70710678118654752440))", result_dtype = "float",
   grad = {x = "g * (0.5 * (1 + erf(x * 0.70710678118654752)) + x * 0.39894228040143268 * exp(-0.5 * (x * x)))"},
   forms = {{when = "approximate == 'tanh'", "gelu_tanh(x)"}},
   help = "x * Phi(x), exact (erf), or by its approximation with approximate = 'tanh'",
@@ -484,16 +496,16 @@ op "gelu" {
 local u = "x * (1.5957691216057308 + 0.071354816272600252 * (x * x))"
 op "gelu_tanh" {
   "x",
-  elementwise = "0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)))", gives = "float",
+  elementwise = "0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)))", result_dtype = "float",
   grad = {
     x = "g * (sigmoid(" .. u .. ") * (1 + sigmoid(-(" .. u .. "))"
       .. " * (x * (1.5957691216057308 + 0.21406444881780076 * (x * x)))))",
   },
-  inner = true, help = "gelu by its tanh approximation",
+  internal = true, help = "gelu by its tanh approximation",
 }
 op "silu" {
   "x",
-  elementwise = "x / (1 + exp(-x))", gives = "float",
+  elementwise = "x / (1 + exp(-x))", result_dtype = "float",
   grad = {x = "g * (sigmoid(x) * (1 + x * sigmoid(-x)))"},
   help = "x * sigmoid(x)",
 }
@@ -503,98 +515,99 @@ local n = ("%s * (%s + 2)"):format(e, e)
 local tanh = ("%s / (%s + 2)"):format(n, n)
 op "mish" {
   "x",
-  elementwise = ("x * (%s)"):format(tanh), gives = "float",
+  elementwise = ("x * (%s)"):format(tanh), result_dtype = "float",
   grad = {x = ("g * (%s + x * sigmoid(x) * (1 - %s * (%s)))"):format(tanh, tanh, tanh)},
   help = "x * tanh(softplus(x))",
 }
 op "softplus" {
   "x", "beta: number = 1", "threshold: number = 20",
   elementwise = "x * beta > threshold ? x : ((x * beta < 0 ? 0 : x * beta) + log1p(exp(-abs(x * beta)))) / beta",
-  gives = "float",
+  result_dtype = "float",
   grad = {x = "x * beta > threshold ? g : g * sigmoid(x * beta)"},
   autocast = "keep_gpu", help = "log(1 + e^(beta x)) / beta; x itself where beta x is larger than threshold",
 }
 op "bce" {
   "x", "target",
   elementwise = "(target - 1) * (log1p(-x) < -100 ? -100 : log1p(-x)) - target * (log(x) < -100 ? -100 : log(x))",
-  gives = "float",
+  result_dtype = "float",
   grad = {x = "g * (x - target) / maximum((1 - x) * x, 1e-12)", target = "g * (log(1 - x) - log(x))"},
-  inner = true, help = "binary cross-entropy of each probability x; logarithms stop at -100",
+  internal = true, help = "binary cross-entropy of each probability x; logarithms stop at -100",
 }
 op "huber" {
   "x", "target", options = {"delta: number = 1"},
   elementwise = "abs(x - target) < delta ? 0.5 * ((x - target) * (x - target)) "
     .. ": delta * (abs(x - target) - 0.5 * delta)",
-  gives = "float",
+  result_dtype = "float",
   grad = {
     x = "g * maximum(-delta, minimum(delta, x - target))",
     target = "-(g * maximum(-delta, minimum(delta, x - target)))",
   },
-  inner = true, help = "half of (x - target)^2, and from delta on a straight line of that slope",
+  internal = true, help = "half of (x - target)^2, and from delta on a straight line of that slope",
 }
 op "relative_entropy" {
   "x", "target",
-  elementwise = "(target == 0 ? 0 : target * log(target)) - target * x", gives = "float",
+  elementwise = "(target == 0 ? 0 : target * log(target)) - target * x", result_dtype = "float",
   -- without a limit at 0, as PyTorch's
   grad = {x = "-(g * target)", target = "g * ((target == 0 ? 0 : log(target)) + target / target - x)"},
-  inner = true, help = "target (log target - x), of log-probabilities x",
+  internal = true, help = "target (log target - x), of log-probabilities x",
 }
 -- The gradients are PyTorch's; sigmoid(x) - target without a pos_weight, exact where that is small.
 op "bce_of_logits" {
   "x", "target", "pos_weight: scalar",
-  elementwise = "(1 - target) * x - ((pos_weight - 1) * target + 1) * log_sigmoid(x)", gives = "float",
+  elementwise = "(1 - target) * x - ((pos_weight - 1) * target + 1) * log_sigmoid(x)", result_dtype = "float",
   grad = {
     x = "g * ((pos_weight * target + 1 - target) * sigmoid(x) - pos_weight * target)",
     target = "g * ((1 - pos_weight) * log_sigmoid(x) - x)",
     pos_weight = "-(g * target * log_sigmoid(x))",
   },
-  inner = true, help = "binary cross-entropy of each sigmoid(x), that of target 1 times pos_weight",
+  internal = true, help = "binary cross-entropy of each sigmoid(x), that of target 1 times pos_weight",
 }
 op "poisson_nll" {
   "x", "target",
-  elementwise = "exp(x) - target * x", gives = "float",
-  grad = {x = "g * (exp(x) - target)", target = "-(g * x)"}, inner = true,
+  elementwise = "exp(x) - target * x", result_dtype = "float",
+  grad = {x = "g * (exp(x) - target)", target = "-(g * x)"}, internal = true,
   help = "minus the logarithm of the probability of each count target where e^x is the mean, without log(target!)",
 }
 op "raised" {
   "x", "least: number",
-  elementwise = "x < least ? least : x", gives = "float",
+  elementwise = "x < least ? least : x", result_dtype = "float",
   grad = {x = "g"},
-  inner = true, help = "x, or least where it is below; the gradient does not see that",
+  internal = true, help = "x, or least where it is below; the gradient does not see that",
 }
 op "gaussian_nll" {
   "x", "target", "var: scalar", "eps: number = 1e-6",
-  elementwise = "0.5 * (log(raised(var, eps)) + (x - target) * (x - target) / raised(var, eps))", gives = "float",
+  elementwise = "0.5 * (log(raised(var, eps)) + (x - target) * (x - target) / raised(var, eps))",
+  result_dtype = "float",
   grad = {
     x = "g * ((x - target) / raised(var, eps))",
     target = "g * ((target - x) / raised(var, eps))",
     var = "g * (0.5 * (1 - (x - target) * (x - target) / raised(var, eps)) / raised(var, eps))",
-  }, inner = true,
+  }, internal = true,
   help = "minus the logarithm of a normal distribution's density with mean x and variance var, at least eps, at each "
     .. "target, without log(2 pi) / 2",
 }
 op "shifted_difference" {
   "x", "other", "shift: number",
-  elementwise = "x - other + shift", gives = "float", bool = "use :float() first",
+  elementwise = "x - other + shift", result_dtype = "float", bool = "use :float() first",
   grad = {x = "g", other = "-g"},
-  inner = true, help = "x - other + shift",
+  internal = true, help = "x - other + shift",
 }
 op "absolute_difference" {
   "x", "other",
   elementwise = "abs(x - other)", bool = "use :float() first",
   grad = {x = "g * sign(x - other)", other = "g * sign(other - x)"},
-  inner = true, help = "|x - other|",
+  internal = true, help = "|x - other|",
 }
 op "ranking_margin" {
   "x1", "x2", "target", "margin: number = 0",
-  elementwise = "margin - target * (x1 - x2) <= 0 ? 0 : margin - target * (x1 - x2)", gives = "float",
+  elementwise = "margin - target * (x1 - x2) <= 0 ? 0 : margin - target * (x1 - x2)", result_dtype = "float",
   bool = "use :float() first",
   grad = {
     x1 = "margin - target * (x1 - x2) <= 0 ? 0 : -(g * target)",
     x2 = "margin - target * (x1 - x2) <= 0 ? 0 : g * target",
     target = "margin - target * (x1 - x2) <= 0 ? 0 : g * (x2 - x1)",
   },
-  inner = true, help = "what target * (x1 - x2) lacks to margin",
+  internal = true, help = "what target * (x1 - x2) lacks to margin",
 }
 op "floor" {
   "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
@@ -626,9 +639,9 @@ op "round" {
 }
 op "round_scaled" {
   "x", "factor: number", "divisor: number",
-  elementwise = "round(x * factor / divisor) * divisor / factor", gives = "float",
+  elementwise = "round(x * factor / divisor) * divisor / factor", result_dtype = "float",
   grad = {x = "zeros_like(g)"},
-  inner = true, help = "round(x * factor / divisor) * divisor / factor, which round makes of decimals",
+  internal = true, help = "round(x * factor / divisor) * divisor / factor, which round makes of decimals",
 }
 op "trunc" {
   "x", elementwise = "trunc(x)", bool = "use :int() or :logical_not()",
@@ -657,9 +670,9 @@ op "clamp" {
 }
 op "clamp_range" {
   "x", "min: number = -inf", "max: number = inf",
-  elementwise = "minimum(max, maximum(min, x))", gives = "float",
+  elementwise = "minimum(max, maximum(min, x))", result_dtype = "float",
   grad = {x = "x > min && x < max ? g : 0"},
-  inner = true, help = "clamp of floating x to numbers",
+  internal = true, help = "clamp of floating x to numbers",
 }
 op "where" {
   "condition: mask", "x: scalar", "other: scalar",
@@ -670,19 +683,19 @@ op "where" {
 -- Exact at both ends.
 op "lerp" {
   "x", "end", "weight: scalar",
-  elementwise = "abs(weight) < 0.5 ? x + weight * (end - x) : end - (end - x) * (1 - weight)", gives = "float",
+  elementwise = "abs(weight) < 0.5 ? x + weight * (end - x) : end - (end - x) * (1 - weight)", result_dtype = "float",
   grad = {x = "g * (1 - weight)", ["end"] = "g * weight", weight = "g * (end - x)"},
   help = "x + weight * (end - x)",
 }
 op "addcmul" {
   "x", "tensor1", "tensor2", options = {"value: number = 1"},
-  elementwise = "x + value * tensor1 * tensor2", whole = "value",
+  elementwise = "x + value * tensor1 * tensor2", integral_arg = "value",
   grad = {x = "g", tensor1 = "g * (tensor2 * value)", tensor2 = "g * (tensor1 * value)"},
   autocast = "widest", help = "x + value * tensor1 * tensor2",
 }
 op "addcdiv" {
   "x", "tensor1", "tensor2", options = {"value: number = 1"},
-  elementwise = "x + value * (tensor1 / tensor2)", gives = "float",
+  elementwise = "x + value * (tensor1 / tensor2)", result_dtype = "float",
   grad = {
     x = "g", tensor1 = "g * (value / tensor2)",
     tensor2 = "-(g * (value * tensor1 / (tensor2 * tensor2)))",
@@ -691,44 +704,58 @@ op "addcdiv" {
 }
 op "masked_fill" {
   "x", "mask: mask", "value: scalar",
-  elementwise = "mask != 0 ? value : x", gives = "x",
+  elementwise = "mask != 0 ? value : x", result_dtype = "x",
   needs = {{"ndim_of(value) == 0", "value has to be a number or 0-d, got {value}"}},
   grad = {x = "mask ? 0 : g", value = "mask ? g : 0"},
   help = "x with value where mask holds",
 }
 
 -- Comparisons and logic give bool.
-op "eq" {"x: scalar", "other: scalar", elementwise = "x == other", gives = "bool", grad = "none", help = "x == other"}
-op "ne" {"x: scalar", "other: scalar", elementwise = "x != other", gives = "bool", grad = "none", help = "x ~= other"}
-op "lt" {"x: scalar", "other: scalar", elementwise = "x < other", gives = "bool", grad = "none", help = "x < other"}
-op "le" {"x: scalar", "other: scalar", elementwise = "x <= other", gives = "bool", grad = "none", help = "x <= other"}
-op "gt" {"x: scalar", "other: scalar", elementwise = "x > other", gives = "bool", grad = "none", help = "x > other"}
-op "ge" {"x: scalar", "other: scalar", elementwise = "x >= other", gives = "bool", grad = "none", help = "x >= other"}
+op "eq" {
+  "x: scalar", "other: scalar", elementwise = "x == other", result_dtype = "bool", grad = "none", help = "x == other",
+}
+op "ne" {
+  "x: scalar", "other: scalar", elementwise = "x != other", result_dtype = "bool", grad = "none", help = "x ~= other",
+}
+op "lt" {
+  "x: scalar", "other: scalar", elementwise = "x < other", result_dtype = "bool", grad = "none", help = "x < other",
+}
+op "le" {
+  "x: scalar", "other: scalar", elementwise = "x <= other", result_dtype = "bool", grad = "none", help = "x <= other",
+}
+op "gt" {
+  "x: scalar", "other: scalar", elementwise = "x > other", result_dtype = "bool", grad = "none", help = "x > other",
+}
+op "ge" {
+  "x: scalar", "other: scalar", elementwise = "x >= other", result_dtype = "bool", grad = "none", help = "x >= other",
+}
 op "logical_and" {
   "x: scalar", "other: scalar",
-  elementwise = "x != 0 && other != 0", gives = "bool",
+  elementwise = "x != 0 && other != 0", result_dtype = "bool",
   grad = "none",
   help = "both nonzero",
 }
 op "logical_or" {
   "x: scalar", "other: scalar",
-  elementwise = "x != 0 || other != 0", gives = "bool",
+  elementwise = "x != 0 || other != 0", result_dtype = "bool",
   grad = "none",
   help = "either nonzero",
 }
-op "logical_not" {"x", elementwise = "x == 0", gives = "bool", grad = "none", help = "zero"}
+op "logical_not" {"x", elementwise = "x == 0", result_dtype = "bool", grad = "none", help = "zero"}
 op "logical_xor" {
   "x: scalar", "other: scalar",
-  elementwise = "x == 0 ? other != 0 : other == 0", gives = "bool",
+  elementwise = "x == 0 ? other != 0 : other == 0", result_dtype = "bool",
   grad = "none",
   help = "one of the two nonzero",
 }
-op "isnan" {"x", elementwise = "isnan(x)", gives = "bool", grad = "none", help = "is NaN"}
-op "isfinite" {"x", elementwise = "x - x == 0", gives = "bool", grad = "none", help = "is neither NaN nor infinite"}
+op "isnan" {"x", elementwise = "isnan(x)", result_dtype = "bool", grad = "none", help = "is NaN"}
+op "isfinite" {
+  "x", elementwise = "x - x == 0", result_dtype = "bool", grad = "none", help = "is neither NaN nor infinite",
+}
 
-op "isinf" {"x", elementwise = "isnan(x - x) && !isnan(x)", gives = "bool", grad = "none", help = "is infinite"}
-op "isposinf" {"x", elementwise = "x > 0 && x - x != 0", gives = "bool", grad = "none", help = "is inf"}
-op "isneginf" {"x", elementwise = "x < 0 && x - x != 0", gives = "bool", grad = "none", help = "is -inf"}
+op "isinf" {"x", elementwise = "isnan(x - x) && !isnan(x)", result_dtype = "bool", grad = "none", help = "is infinite"}
+op "isposinf" {"x", elementwise = "x > 0 && x - x != 0", result_dtype = "bool", grad = "none", help = "is inf"}
+op "isneginf" {"x", elementwise = "x < 0 && x - x != 0", result_dtype = "bool", grad = "none", help = "is -inf"}
 op "isclose" {
   "x", "other", "rtol: number = 1e-5", "atol: number = 1e-8", "equal_nan = false",
   formula = {
@@ -750,7 +777,9 @@ op "nan_to_num" {
   },
   help = "x with numbers for NaN, inf and -inf, these at first the largest and the least of x's dtype",
 }
-op "signbit" {"x", elementwise = "copysign(1, x) < 0", gives = "bool", grad = "none", help = "is negative, or -0"}
+op "signbit" {
+  "x", elementwise = "copysign(1, x) < 0", result_dtype = "bool", grad = "none", help = "is negative, or -0",
+}
 
 -- Bits of integers; of bool too, but for shifts.
 op "bitwise_and" {

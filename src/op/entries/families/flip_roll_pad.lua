@@ -32,7 +32,7 @@ op "triu_" {
 op "triangle" {
   "x", "diagonal: int", "upper = false",
   grad = {x = "triangle(g, diagonal, upper)"},
-  inner = true, help = "tril, or triu for upper",
+  internal = true, help = "tril, or triu for upper",
 }
 
 -- ---- views

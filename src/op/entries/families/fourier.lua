@@ -5,14 +5,14 @@ local op = ...
 op "fft_c2c" {
   "x", "inverse = false", "scale: number = 1", "dim: dim?",
   grad = {x = "fft_c2c(g, !inverse, scale, dim)"},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "the discrete Fourier transform of lines of complex numbers, the pairs in x's last dim, along dim, by default "
     .. "the one before the pairs, times scale; inverse: with the other sign in the exponent",
 }
 op "fft_r2c" {
   "x", "scale: number = 1", "inner: number = 1",
   grad = {x = "fft_c2r(g, size_of(x)[-1], scale, inner / 2)"},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "the first n / 2 + 1 entries [..., n / 2 + 1, 2] of the transform of each line of x [..., n], times scale; "
     .. "those that stand for two entries, all but the first and for even n the last, also times inner",
 }
@@ -20,14 +20,14 @@ op "fft_r2c_2d" {
   "x", "scale: number = 1",
   grad = "formula",
   formula = "fft_c2c(fft_r2c(x, scale), false, 1, ndim_of(x) - 2)",
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "of matrices x [..., m, n] fft_r2c along the rows and then fft_c2c down the columns, times scale: "
     .. "[..., m, n / 2 + 1, 2]",
 }
 op "fft_c2r" {
   "x", "n: int", "scale: number = 1", "inner: number = 1",
   grad = {x = "fft_r2c(g, scale, 2 * inner)"},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "lines of n real numbers from the first n / 2 + 1 entries of their transforms x [..., n / 2 + 1, 2]: the "
     .. "inverse transform, times scale; inner as of fft_r2c",
 }
@@ -38,7 +38,7 @@ op "stft_lines" {
     window = "sum(unfold(x, 1, numel_of(window), hop) * fft_c2r(g, numel_of(window), scale, inner / 2), [0, 1])",
   },
   autocast = "keep",
-  inner = true,
+  internal = true,
   help = "fft_r2c of frames that begin hop samples apart in the lines x [batch, n], each times window [n_fft]: "
     .. "[batch, frames, n_fft / 2 + 1, 2]",
 }
@@ -49,7 +49,7 @@ op "overlap_add" {
     window = "sum(unfold(g, 1, numel_of(window), hop) * frames, [0, 1])",
   },
   autocast = "keep",
-  inner = true,
+  internal = true,
   help = "frames [batch, count, n], each times window [n], added where they stand in lines [batch, length], hop "
     .. "samples apart; length has to be one in which as many frames stand",
 }
@@ -79,7 +79,7 @@ op "fft_multiply" {
     other = "conjugate ? fft_multiply(x, g, true) : fft_multiply(g, x, true)",
   },
   autocast = "keep",
-  inner = true,
+  internal = true,
   help = "the product of complex numbers, pairs in the last dim; the other dims broadcast. conjugate: with the "
     .. "conjugates of other's",
 }

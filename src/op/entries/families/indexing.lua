@@ -15,7 +15,7 @@ op "pad" {
 op "pad_around" {
   "x", "pad: size", "mode: pad_mode = reflect",
   grad = {x = "padded_grad(g, size_of(x), pad, mode)"},
-  inner = true, help = "pad by what x holds, in a mode that is not constant, by a kernel of its own, the CPU's",
+  internal = true, help = "pad by what x holds, in a mode that is not constant, by a kernel of its own, the CPU's",
 }
 op "stack" {
   "tensors: tensors", "dim: dim?", kind = "composite",
@@ -34,14 +34,14 @@ op "index_select" {
 op "index_get" {
   "x", "indices: tensors or nil",
   forms = {{when = "has_masks(indices)", "index_get(x, without_masks(x, indices))"}},
-  grad = {x = "index_put(zero_for(g, size_of(x)), indices, g, true)"}, inner = true,
+  grad = {x = "index_put(zero_for(g, size_of(x)), indices, g, true)"}, internal = true,
   help = "x[indices]: one index tensor or nil a dim, broadcast together; a mask stands for as many dims as it has",
 }
 op "index_put" {
   "x", "indices: tensors or nil", "values: scalar", "accumulate = false",
   forms = {{when = "has_masks(indices)", "index_put(x, without_masks(x, indices), values, accumulate)"}},
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
-  autocast = "widest", inner = true, help = "x with values at indices, which may be masks; also index_put_",
+  autocast = "widest", internal = true, help = "x with values at indices, which may be masks; also index_put_",
 }
 op "nonzero" {
   "x", options = {"as_tuple = false"},
@@ -51,7 +51,7 @@ op "nonzero" {
 op "masked_values" {
   "x", "mask",
   grad = {x = "reshape(index_put(zero_for(g, [numel_of(x)]), [reshape(mask, [-1])], g), size_of(x))"},
-  inner = true, help = "[n] elements of x where mask, a bool of its sizes, holds; masked_select broadcasts them",
+  internal = true, help = "[n] elements of x where mask, a bool of its sizes, holds; masked_select broadcasts them",
 }
 op "topk" {
   "x", "k: int", "dim: dim?", "largest = true", "sorted = true", results = 2,
@@ -76,7 +76,7 @@ op "embedding_backward" {
       "padding_idx > 0 ? masked_fill(rows, unsqueeze(index == padding_idx, -1), 0) : rows",
     },
   },
-  inner = true, help = "gradient of embedding's weight, [num, features]",
+  internal = true, help = "gradient of embedding's weight, [num, features]",
 }
 op "embedding_bag_sums" {
   "index", "weight", "offsets", "each?", options = {"padding_idx: int = 0", "means = false"}, hidden = 1,
@@ -92,7 +92,7 @@ op "embedding_bag_sums" {
       "along = sum(index_select(own, 0, embedding_bag_of(offsets, index)) * embedding(index, weight), [1])",
       "padding_idx > 0 ? masked_fill(along, index == padding_idx, 0) : along",
     },
-  }, inner = true,
+  }, internal = true,
   help = "sums (or means) of rows of weight, weighed by `each`: bag k has those that index [n] names from "
     .. "offsets[k] on, up to offsets[k + 1] or the end; padding_idx is left out",
 }

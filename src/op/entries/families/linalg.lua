@@ -37,7 +37,7 @@ op "linalg_solve" {
     A = "solve_grad_matrix(solve_grad_right(g, A, y1, y2, left), y, left)",
     B = "solve_grad_right(g, A, y1, y2, left)",
   },
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "X with A X = B, or X A = B without left; A [..., n, n], B [..., n, k]; batches broadcast",
 }
 op "linalg_solve_triangular" {
@@ -47,13 +47,13 @@ op "linalg_solve_triangular" {
       .. "left, unitriangular)",
     B = "linalg_solve_triangular(transpose(A, -2, -1), g, !upper, left, unitriangular)",
   },
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "X with A X = B (X A = B without left) by one triangle of A; unitriangular: with ones on its diagonal",
 }
 op "linalg_lu_factor" {
   "A", options = {"check = true"}, results = 2,
   grad = {A = "lu_factor_grad(g, y, y1)"},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "L below the diagonal and U on and above it in one matrix, and int32 pivots: row i was exchanged with row "
     .. "pivots[i]; check: an error where U has a zero on its diagonal",
 }
@@ -63,11 +63,11 @@ op "linalg_lu_solve" {
     LU = "lu_solve_grad(linalg_lu_solve(LU, pivots, g, left, !adjoint), y, LU, pivots, left, adjoint)",
     B = "linalg_lu_solve(LU, pivots, g, left, !adjoint)",
   },
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "X with A X = B from linalg_lu_factor(A); adjoint: A^T X = B; without left X A = B",
 }
 op "lu_pivots_to_matrix" {
-  "pivots", "like", grad = "none", inner = true,
+  "pivots", "like", grad = "none", internal = true,
   help = "P of A = P L U from the pivots of linalg_lu_factor, of like's dtype, with as many rows as like [..., m, n]",
 }
 op "lu_unpack" {
@@ -89,44 +89,44 @@ op "linalg_qr" {
   "A", "mode: qr_mode = reduced", results = 2,
   needs = {{"ndim_of(A) > 1", "A is {A}; matrices [..., m, n] wanted"}},
   grad = {A = "qr_grad(g, g1, y, y1, mode)"},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "Q with orthonormal columns and upper triangular R, A = Q R; mode: reduced, complete (Q square), r (no Q)",
 }
 op "linalg_eigh" {
   "A", "UPLO: triangle = L", results = 2,
   grad = {A = "eigh_grad(g, g1, y, y1)"},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "eigenvalues, ascending, and in the columns of a matrix the eigenvectors, of symmetric matrices, of which "
     .. "one triangle is read",
 }
 op "linalg_eigvalsh" {
   "A", "UPLO: triangle = L",
   grad = {A = "eigvalsh_grad(g, A, UPLO)"},
-  autocast = "keep", inner = true, help = "the eigenvalues of symmetric matrices, ascending",
+  autocast = "keep", internal = true, help = "the eigenvalues of symmetric matrices, ascending",
 }
 op "linalg_svd" {
   "A", "full_matrices = true", results = 3,
   grad = {A = "svd_grad(g, g1, g2, y, y1, y2)"},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "U, singular values S in descending order, and V transposed: A = U diag(S) Vh; without full_matrices U "
     .. "[..., m, k] and Vh [..., k, n], k the smaller of m and n",
 }
 op "linalg_svdvals" {
   "A",
   grad = {A = "svdvals_grad(g, A)"},
-  autocast = "keep", inner = true, help = "the singular values of matrices, in descending order",
+  autocast = "keep", internal = true, help = "the singular values of matrices, in descending order",
 }
 op "linalg_pinv" {
   "A", options = {"atol: scalar?", "rtol: scalar?", "hermitian = false"},
   grad = {A = "pinv_grad(g, y, A)", atol = "nil", rtol = "nil"},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "the pseudoinverse [..., n, m]; singular values up to the larger of atol and rtol times the largest count as "
     .. "0; rtol is by default the larger of m and n times the dtype's precision where atol is 0",
 }
 op "linalg_lstsq" {
   "A", "B", options = {"rcond: number?", "driver: lstsq_driver = gelsy"}, results = 4,
   grad = {A = "lstsq_grad_matrix(g, g1, g3, A, B, y)", B = "lstsq_grad_right(g, g1, A, B, y)"},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "X that makes |A X - B| least, its residuals (of gels, gelsd and gelss), the ranks of A (not of gels), its "
     .. "singular values (of gelsd and gelss)",
 }

@@ -10,7 +10,7 @@ op "nll_loss" {
 op "nll_loss_backward" {
   "grad", "target", "weight?", "ignore_index: int = -100", "reduction: reduction = mean", "total", "size: size",
   grad = {grad = "nll_loss(g, target, weight, ignore_index, reduction)"},
-  inner = true, help = "gradient of nll_loss for an x of that size",
+  internal = true, help = "gradient of nll_loss for an x of that size",
 }
 op "cross_entropy" {
   "x", "target",
@@ -271,7 +271,7 @@ op "ctc_nll" {
   grad = {
     x = "ctc_nll_backward(g, x, target, starts, input_lengths, target_lengths, y, y1, blank)",
   },
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "minus the logarithm of the probability of each target over all its alignments (Graves et al. 2006), [N]; x "
     .. "log-probabilities [T, N, C], target the classes, from 1, one after the other, of which sample n has "
     .. "target_lengths[n], at most `longest`, from place starts[n] on, counted from 0; inf where there is no alignment",
@@ -279,5 +279,5 @@ op "ctc_nll" {
 op "ctc_nll_backward" {
   "grad", "x", "target", "starts", "input_lengths", "target_lengths", "loss", "log_alpha", "blank: int = 1",
   grad = "none",
-  inner = true, help = "gradient of ctc_nll, as PyTorch has it: right after a log_softmax",
+  internal = true, help = "gradient of ctc_nll, as PyTorch has it: right after a log_softmax",
 }

@@ -30,7 +30,7 @@ op "batch_norm_backward" {
     "sum(grad * xhat, dims)",
     "sum(grad, dims)",
   },
-  inner = true, help = "gradients of batch_norm: x, weight, bias",
+  internal = true, help = "gradients of batch_norm: x, weight, bias",
 }
 op "batch_norm_relu" {
   "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?",
@@ -59,7 +59,7 @@ op "batch_norm_relu_backward" {
     "sum(masked * xhat, dims)",
     "sum(masked, dims)",
     "given(y) ? masked : nil",
-  }, inner = true,
+  }, internal = true,
   help = "gradients of batch_norm_relu: x, weight, bias, addend; y is its result, nil if there was no addend; then "
     .. "the fourth is nil too",
 }
@@ -82,12 +82,12 @@ op "layer_norm_backward" {
     "first > 0 ? sum(grad * xhat, range(0, first)) : grad * xhat",
     "first > 0 ? sum(grad, range(0, first)) : grad",
   },
-  inner = true, help = "gradients of layer_norm: x, weight, bias",
+  internal = true, help = "gradients of layer_norm: x, weight, bias",
 }
 op "rms_norm_rows" {
   "x", "normalized_shape: size", "weight?", "eps: number = 1e-5", hidden = 1,
   grad = {["x, weight"] = "rms_norm_rows_backward(g, x, normalized_shape, y1, weight, eps)"},
-  inner = true, help = "rms_norm by a kernel of its own, the CPU's; weight of x's dtype, or float32 beside halves",
+  internal = true, help = "rms_norm by a kernel of its own, the CPU's; weight of x's dtype, or float32 beside halves",
 }
 op "rms_norm_rows_backward" {
   "grad", "x", "normalized_shape: size", "save_rstd", "weight?", "eps: number = 1e-5", results = 2,
@@ -101,7 +101,7 @@ op "rms_norm_rows_backward" {
     "rstd * (wg - xhat * mean(wg * xhat, dims, true))",
     "first > 0 ? sum(grad * xhat, range(0, first)) : grad * xhat",
   },
-  inner = true, help = "gradients of rms_norm_rows: x, weight",
+  internal = true, help = "gradients of rms_norm_rows: x, weight",
 }
 op "rms_norm" {
   "x", "normalized_shape: size", "weight?", "eps: number?",
@@ -131,7 +131,7 @@ op "rms_norm" {
 op "grouped_norm" {
   "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5", hidden = 2,
   grad = {["x, weight, bias"] = "grouped_norm_backward(g, x, num_groups, y1, y2, weight, eps)"},
-  inner = true,
+  internal = true,
   help = "group_norm by a kernel of its own, the CPU's; weight and bias of x's dtype, or float32 beside halves",
 }
 op "grouped_norm_backward" {
@@ -149,7 +149,7 @@ op "grouped_norm_backward" {
     "sum(grad * reshape(xhat, size_of(x)), dims)",
     "sum(grad, dims)",
   },
-  inner = true, help = "gradients of grouped_norm: x, weight, bias",
+  internal = true, help = "gradients of grouped_norm: x, weight, bias",
 }
 op "group_norm" {
   "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5",

@@ -48,7 +48,7 @@ op "linear_recurrence" {
     x = "linear_recurrence(g, shifted(decay, dim, !reverse, 0), dim, !reverse)",
     decay = "linear_recurrence(g, shifted(decay, dim, !reverse, 0), dim, !reverse) * shifted(y, dim, reverse, 0)",
   },
-  inner = true, help = "y[i] = x[i] + decay[i] y[i - 1] along dim; reverse: from the end, with y[i + 1]",
+  internal = true, help = "y[i] = x[i] + decay[i] y[i - 1] along dim; reverse: from the end, with y[i + 1]",
 }
 op "logcumsumexp" {
   "x", "dim: dim", options = {"reverse = false"},
@@ -106,12 +106,12 @@ local function median(name, what)
   op(name .. "_dim") {
     "x", "dim: dim", "keepdim = false", results = 2,
     grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
-    inner = true, help = ("the middle%s along dim, the lower of two, and where: values, indices"):format(what),
+    internal = true, help = ("the middle%s along dim, the lower of two, and where: values, indices"):format(what),
   }
   op(name .. "_all") {
     "x",
     grad = {x = {"hit = x == y || x != x && y != y", "hit ? g / sum(hit) : 0"}},
-    inner = true, help = ("the middle%s of all elements, the lower of two; ties share the gradient"):format(what),
+    internal = true, help = ("the middle%s of all elements, the lower of two; ties share the gradient"):format(what),
   }
 end
 median("median", "")

@@ -184,7 +184,7 @@ op "row_distances" {
     x1 = distances_grad("x1", "x2", "g", "y"),
     x2 = distances_grad("x2", "x1", "transpose(g, -2, -1)", "transpose(y, -2, -1)"),
   },
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "[..., n, r] of the p-norms of differences of rows of x1 [..., n, m] and x2 [..., r, m]; by_products: for "
     .. "p = 2 by |a|^2 + |b|^2 - 2 a b; lm.cdist has all checks",
 }
@@ -201,19 +201,19 @@ end
 op "pair_distances" {
   "x", "p: number = 2",
   grad = {x = pairs_grad()},
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "[n (n - 1) / 2] of the p-norms of the differences of all pairs of rows of x [n, m]: 1 and 2, 1 and 3, …, 2 "
     .. "and 3, …; lm.pdist has all checks",
 }
 op "pairs_to_matrix" {
   "x", "n: int",
-  grad = {x = "matrix_to_pairs(g + transpose(g, 0, 1))"}, inner = true,
+  grad = {x = "matrix_to_pairs(g + transpose(g, 0, 1))"}, internal = true,
   help = "the symmetric matrix [n, n] whose entries above the diagonal are x [n (n - 1) / 2], row by row, and 0 on it",
 }
 op "matrix_to_pairs" {
   "x",
   grad = {x = "triu(pairs_to_matrix(g, size_of(x)[1]), 1)"},
-  inner = true, help = "the entries above the diagonal of x [n, n], row by row: [n (n - 1) / 2]",
+  internal = true, help = "the entries above the diagonal of x [n, n], row by row: [n (n - 1) / 2]",
 }
 op "row_distances_backward" {
   "grad", "x1", "x2",
@@ -221,6 +221,6 @@ op "row_distances_backward" {
     grad = "sum(sign(unsqueeze(x1, -2) - unsqueeze(x2, -3)) * unsqueeze(g, -2), -1)",
     x1 = "zeros_like(x1)", x2 = "zeros_like(x2)",
   },
-  autocast = "keep", inner = true,
+  autocast = "keep", internal = true,
   help = "gradient for x1 of row_distances with p = 1, from that for its result [..., n, r]",
 }

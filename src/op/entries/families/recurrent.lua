@@ -10,7 +10,7 @@ op "recurrent_layer" {
     ["gates, weight_hh, h0, c0, bias_hh, weight_hr"] =
       "recurrent_layer_backward(weight_hh, h0, y, y3, g, g1, g2, c0, bias_hh, weight_hr, batch_sizes, cell, reverse)",
   },
-  autocast = "lower", inner = true,
+  autocast = "lower", internal = true,
   help = "a recurrent layer (cell: rnn_tanh, rnn_relu, gru or lstm) in one direction. gates [steps * N, G * H] is what "
     .. "the inputs give, one step after the other, with G = 1, 1, 3 (r, z, n) or 4 (i, f, g, o); weight_hh [G * H, P] "
     .. "and bias_hh [G * H] make of the state h0 [N, P] what is added to them; c0 [N, H]: cells of an lstm, whose "
@@ -21,7 +21,7 @@ op "recurrent_layer" {
 op "recurrent_layer_backward" {
   "weight_hh", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "bias_hh?", "weight_hr?", "batch_sizes?",
   "cell: recurrent_cell = lstm", "reverse = false",
-  results = 6, inner = true,
+  results = 6, internal = true,
   help = "gradients of recurrent_layer: gates, weight_hh, h0, c0, bias_hh, weight_hr; [0] for what was not there",
 }
 
@@ -32,7 +32,7 @@ op "recurrent_weights" {
   options = {"cell: recurrent_cell = lstm", "bidirectional = false", "bias = true"},
   hidden = 1,
   grad = {weights = "packed_weight(g, y1, sizes, at)"},
-  autocast = "lower", inner = true,
+  autocast = "lower", internal = true,
   help = "weights of recurrent layers as the library of their device wants them, [n]; [0] where there is none, or it "
     .. "has no such layers: nn.RNN, nn.GRU and nn.LSTM then do without. weights: weight_ih [G * H, I] and weight_hh "
     .. "[G * H, H] and, with bias, bias_ih and bias_hh [G * H] of each layer, in turn those of each direction",
@@ -47,7 +47,7 @@ op "recurrent_network" {
     ["x, weights, h0, c0"] =
       "recurrent_network_backward(x, weights, h0, y, y3, g, g1, g2, c0, batch_sizes, cell, bidirectional, bias)",
   },
-  autocast = "lower", inner = true,
+  autocast = "lower", internal = true,
   help = "recurrent layers by the library of their device. x [steps * N, I], one step after the other; weights: what "
     .. "recurrent_weights gives; h0 and, of an lstm, c0 [layers * D, N, H], with D = 2 where bidirectional and else 1. "
     .. "batch_sizes: how many sequences each step has, as in a PackedSequence; keep = false: there will be "
@@ -58,5 +58,5 @@ op "recurrent_network_backward" {
   "x", "weights", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "batch_sizes?",
   "cell: recurrent_cell = lstm", "bidirectional = false", "bias = true",
   results = 4,
-  inner = true, help = "gradients of recurrent_network: x, weights, h0, c0, [0] where that was not there",
+  internal = true, help = "gradients of recurrent_network: x, weights, h0, c0, [0] where that was not there",
 }

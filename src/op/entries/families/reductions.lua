@@ -75,12 +75,12 @@ op "amin" {
 op "max_dim" {
   "x", "dim: dim", "keepdim = false", results = 2,
   grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
-  inner = true, help = "largest along dim, and where: values, indices from 1",
+  internal = true, help = "largest along dim, and where: values, indices from 1",
 }
 op "min_dim" {
   "x", "dim: dim", "keepdim = false", results = 2,
   grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
-  inner = true, help = "smallest along dim, and where: values, indices from 1",
+  internal = true, help = "smallest along dim, and where: values, indices from 1",
 }
 op "argmax" {
   "x", "dim: dim?", "keepdim = false",
@@ -121,10 +121,10 @@ op "softmax_backward" {
     grad = "softmax_backward(g, y, dim)",
     y = "g * (grad - sum(grad * y, dim, true)) - grad * sum(g * y, dim, true)",
   },
-  inner = true, help = "gradient of softmax from its result y",
+  internal = true, help = "gradient of softmax from its result y",
 }
 op "log_softmax_backward" {
   "grad", "y", "dim: dim",
   grad = {grad = "g - sum(g * exp(y), dim, true)", y = "-(g * exp(y) * sum(grad, dim, true))"},
-  inner = true, help = "gradient of log_softmax from its result y",
+  internal = true, help = "gradient of log_softmax from its result y",
 }

@@ -7,7 +7,7 @@ op "gather_weighted" {
   grad = {
     x = "gather_weighted_input(g, places, weight, size_of(x))",
     weight = "gather_weighted_weight(g, x, places)",
-  }, inner = true,
+  }, internal = true,
   help = "sums of weight[n, j, p] * x[n, c, places[n, j, p], i] over j, [n, c, p, i]; a place counts from 1, any "
     .. "other is nothing; places and weight [n or 1, j, p]; weight, of float32 or x's float64, is 1 by default",
 }
@@ -17,7 +17,7 @@ op "gather_weighted_input" {
     grad = "gather_weighted(g, places, weight)",
     weight = "gather_weighted_weight(grad, g, places)",
   },
-  inner = true, help = "gradient of gather_weighted for an x of that size: grad, weighted, added up where places says",
+  internal = true, help = "gradient of gather_weighted for an x of that size: grad, weighted, added up where places says",
 }
 op "gather_weighted_weight" {
   "grad", "x", "places",
@@ -25,7 +25,7 @@ op "gather_weighted_weight" {
     grad = "gather_weighted(x, places, g)",
     x = "gather_weighted_input(grad, places, g, size_of(x))",
   },
-  inner = true, help = "gradient of gather_weighted for its weight, [n, j, p]",
+  internal = true, help = "gradient of gather_weighted for its weight, [n, j, p]",
 }
 
 -- Closed under differentiation: `order` says for each dim, by a digit to base 4, which derivative of the interpolation
@@ -56,7 +56,7 @@ op "grid_sample_input" {
     grad = "grid_sample(g, grid, mode, padding_mode, align_corners, order)",
     grid = "grid_sample_grid(grad, g, grid, mode, padding_mode, align_corners, order)",
   },
-  inner = true, help = "gradient of grid_sample for an x of that size",
+  internal = true, help = "gradient of grid_sample for an x of that size",
 }
 op "grid_sample_grid" {
   "grad", "x", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
@@ -67,7 +67,7 @@ op "grid_sample_grid" {
       .. ", grid, mode, padding_mode, align_corners, ORDER, size_of(x))"),
     grid = over_dims("grid_sample_grid(grad * " .. along .. ", x, grid, mode, padding_mode, align_corners, ORDER)"),
   },
-  inner = true, help = "gradient of grid_sample for its grid; of mode nearest zeros",
+  internal = true, help = "gradient of grid_sample for its grid; of mode nearest zeros",
 }
 
 -- y1 is where each came from in all of x, from 1, and 0 where a bin is empty.
@@ -81,7 +81,7 @@ op "roi_pool" {
     .. "which spatial_scale multiplies: [K, C, height, width]",
 }
 op "nms_sorted" {
-  "boxes", "iou_threshold: number", grad = "none", inner = true,
+  "boxes", "iou_threshold: number", grad = "none", internal = true,
   help = "of boxes [n, 4] (x1, y1, x2, y2), the best first, bool [n]: those that share no more than iou_threshold of "
     .. "their union with one kept before",
 }

@@ -80,7 +80,7 @@ op "scatter_fold" {
         .. ": where(alone, gather(g * others, dim, index), gather(g * y, dim, index) / masked_fill(src, zero, 1))",
     },
   },
-  inner = true, help = "scatter_reduce for src of index's sizes; how may be 'replace' too, and not 'mean'",
+  internal = true, help = "scatter_reduce for src of index's sizes; how may be 'replace' too, and not 'mean'",
 }
 
 -- ---- whole entries

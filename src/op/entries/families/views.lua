@@ -48,7 +48,7 @@ op "detach" {"x", kind = "view", grad = "none", help = "the same data, outside t
 op "slice_backward" {
   "grad", "size: size", "dim: dim", "first: int", "step: int",
   grad = {grad = "slice_grad_grad(g, dim, first, step, size_of(grad))"},
-  inner = true, help = "zeros of that size with grad where slice had read",
+  internal = true, help = "zeros of that size with grad where slice had read",
 }
 
 -- ---- copies and conversions
@@ -60,7 +60,7 @@ op "contiguous" {
 op "to_copy" {
   "x",
   options = {"dtype: dtype?", "device: device?", "memory_format: memory_format = preserve", "non_blocking = false"},
-  grad = {x = "g"}, inner = true,
+  grad = {x = "g"}, internal = true,
   help = "a copy in another dtype, on another device; non_blocking: from or to pinned memory it may go on "
     .. "after the call",
 }
