@@ -197,7 +197,7 @@ typedef struct lm_halved_args {
     assert.matches("lm_pointwise_i64_extra;", written "pointwise_launchers.h", 1, true)
     assert.not_matches("lm_pointwise_f32_extra", written "pointwise_launchers.h", 1, true)
     assert.matches(".integers = true", written "op_entries.c", 1, true)
-    assert.matches(".gives = LM_RESULT_DTYPE_ARGUMENT", written "op_entries.c", 1, true)
+    assert.matches(".result_dtype = LM_RESULT_DTYPE_ARGUMENT", written "op_entries.c", 1, true)
   end)
 
   it("refuses entries that make no sense, by file, line, op and argument", function()

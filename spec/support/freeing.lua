@@ -312,7 +312,7 @@ end
 try("split", function() return { x23(), 1, 1 } end, core.split)
 try("chunk", function() return { x23(), 2, 1 } end, core.chunk)
 try("unbind", function() return { x23(), 1 } end, core.unbind)
-try("become", function() return { x23(), big64() } end, core.become, true)
+try("set_data", function() return { x23(), big64() } end, core.set_data, true)
 try("keep", function() return { { x23() } } end, function(v) return lm.scope(function() return lm.keep(v) end) end,
   true)
 try("scope", one(x23), function(x) return lm.scope(function() return { x + 1 } end) end, true)

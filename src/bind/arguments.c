@@ -28,7 +28,7 @@ const char *lm_equality_hint(int type) {
 static lm_status expected(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *want) {
   int type = lua_type(L, i);
   const char *equality = strstr(want, "tensor") ? lm_equality_hint(type) : "";
-  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s%s", fn, arg, want, lm_got(L, s, i),
+  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s%s", fn, arg, want, lm_describe_arg(L, s, i),
                  lm_dot_hint(L, fn, arg, type), equality);
 }
 
@@ -47,7 +47,7 @@ lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, co
   const lm_tensor *t = *out;
   if (t->dtype == dtype && lm_is_contiguous(t) && LM_DEVICE_KIND(t->device) == LM_CPU) return LM_OK;
   return lm_fail(LM_E_DTYPE, "%s: %s: a contiguous tensor of dtype %s on the CPU expected, got %s", fn, arg,
-                 lm_dtype_name(dtype), lm_got(L, s, i));
+                 lm_dtype_name(dtype), lm_describe_arg(L, s, i));
 }
 
 bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
@@ -234,7 +234,7 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
     return lm_fail(LM_E_ARG, "%s: %s: at most %d entries expected, got %zu", fn, arg, LM_MAX_DIMS, n);
   }
   if (!is_list(L, i)) {
-    const char *got = lm_got(L, s, i);
+    const char *got = lm_describe_arg(L, s, i);
     bool plain = strcmp(got, "table") == 0;
     return lm_fail(LM_E_ARG, "%s: %s: a list expected, got %s", fn, arg,
                    plain ? "a table with named fields; options come last" : got);
@@ -275,8 +275,8 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
       } else if (b) {
         status = lm_fail(LM_E_STATE, "%s: %s[%zu]: this tensor %s", fn, arg, k + 1, b->why ? b->why : "is empty");
       } else {
-        status =
-            lm_fail(LM_E_ARG, "%s: %s[%zu]: a tensor expected, got %s", fn, arg, k + 1, lm_got(L, s, lua_gettop(L)));
+        status = lm_fail(LM_E_ARG, "%s: %s[%zu]: a tensor expected, got %s", fn, arg, k + 1,
+                         lm_describe_arg(L, s, lua_gettop(L)));
       }
     }
     lua_pop(L, 1);
@@ -331,14 +331,14 @@ static lm_status read_option(lua_State *L, const lm_lua *s, const char *fn, cons
 
 /* The key is at the top but one. */
 static lm_status unknown_option(lua_State *L, const char *fn, int n, const lm_option *options) {
-  enum { MOST = 16 };
-  const char *names[MOST], *key = lm_to_text(L, -2);
+  enum { MAX_NAMES = 16 };
+  const char *names[MAX_NAMES], *key = lm_to_text(L, -2);
   if (lua_type(L, -2) != LUA_TSTRING)
     return lm_fail(LM_E_ARG, "%s: option names are strings; the table has a %s among its keys", fn,
                    luaL_typename(L, -2));
   if (!key) return lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", fn);
-  for (int k = 0; k < n && k < MOST; k++) names[k] = options[k].name;
-  const char *near = lm_nearest(key, n < MOST ? n : MOST, names);
+  for (int k = 0; k < n && k < MAX_NAMES; k++) names[k] = options[k].name;
+  const char *near = lm_nearest(key, n < MAX_NAMES ? n : MAX_NAMES, names);
   if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", fn, lm_ellipsize(key, 60), near);
   return lm_fail(LM_E_ARG, "%s: no option '%s'; there is '%s'%s", fn, lm_ellipsize(key, 60), names[0],
                  n > 1 ? " and others" : "");
@@ -419,7 +419,7 @@ void lm_need_function(lua_State *L, int i, const char *fn, const char *before) {
   if (lua_type(L, i) == LUA_TFUNCTION) return;
   const char *last = strrchr(fn, '.');
   lm_raise_text(L, "%s: a function expected, got %s: lm.%s(%sfunction() … end)", last ? last + 1 : fn,
-                lm_got(L, LM_STATE(L), i), fn, before);
+                lm_describe_arg(L, LM_STATE(L), i), fn, before);
 }
 
 /* check_start(fn, arg, list): of a list that is read in Lua. */

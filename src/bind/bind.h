@@ -14,7 +14,7 @@
  *
  *   tensor(v, {dtype, device, requires_grad})     from nested lists, a number, a boolean or a tensor
  *   is_tensor(v)     true for a live or dropped tensor handle; is_alive(v) for a live one
- *   become(t, from)  t takes over from's storage, sizes, dtype, device in place (module:to, load)
+ *   set_data(t, from)  t takes over from's storage, sizes, dtype, device in place (module:to, load)
  *   max(x [, dim | other] [, opts])  min likewise: what x:max() and x:min() do
  *
  *   no_grad(f, ...)  enable_grad(f, ...)          return what f returns; restore on error
@@ -183,7 +183,7 @@ void lm_let_go(lm_lua *s, lm_tensor *t);
 void lm_let_go_kept(lm_lua *s);
 int lm_tensor_handle_gc(lua_State *L);
 
-/* ---- object.c: userdata of other types */
+/* ---- userdata.c: userdata of other types */
 typedef struct lm_object_type {
   const char *name; /* "luminary.event": of the process's one metatable of the type in each state */
   size_t bytes;
@@ -202,33 +202,33 @@ void *lm_need_held(lua_State *L, int i, const lm_object_type *type, const char *
 /* The object on top keeps the value at i alive. */
 void lm_object_keeps(lua_State *L, int i);
 
-/* ---- collector.c: Lua's collector cannot see memory off its heap, so we drive it by bytes */
-void lm_pace_step(lua_State *L, lm_lua *s);
+/* ---- gc_step.c: Lua's collector cannot see memory off its heap, so we drive it by bytes */
+void lm_gc_step(lua_State *L, lm_lua *s);
 /* First thing in every call that makes tensors; the caller's frame owns nothing yet, since a
  * finalizer's error may pass through. */
-static inline void lm_pace(lua_State *L, lm_lua *s) {
-  if (s->fresh >= s->step_at) lm_pace_step(L, s);
+static inline void lm_gc_step_if_due(lua_State *L, lm_lua *s) {
+  if (s->fresh >= s->step_at) lm_gc_step(L, s);
 }
 /* Finds scale[] of the device's kind. */
-int lm_pace_scale(lm_lua *s, lm_device device);
+int lm_gc_step_scale(lm_lua *s, lm_device device);
 /* A result's memory counts towards the next step. */
-static inline void lm_pace_count(lm_lua *s, const lm_tensor *t) {
+static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
   int scale = s->scale[LM_DEVICE_KIND(t->device)];
-  if (scale == 0) scale = lm_pace_scale(s, t->device);
+  if (scale == 0) scale = lm_gc_step_scale(s, t->device);
   s->fresh += (t->storage->bytes >> (scale - 1)) + 512;
 }
 /* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */
-enum { LM_PACE_DESCRIPTOR = 256 << 10 };
-typedef lm_status (*lm_attempt)(lua_State *L, lm_lua *s, void *arg);
-/* Runs f by lm_attempt_twice with the arguments at 1 to nargs; the tensors it makes become the call's n results, nil
+enum { LM_GC_STEP_DESCRIPTOR = 256 << 10 };
+typedef lm_status (*lm_retried_call)(lua_State *L, lm_lua *s, void *arg);
+/* Runs f by lm_retry_after_gc with the arguments at 1 to nargs; the tensors it makes become the call's n results, nil
  * where it leaves NULL. arg may be `made`. */
-int lm_return_tensors(lua_State *L, int nargs, int n, lm_attempt f, void *arg, lm_tensor **made);
+int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **made);
 /* The same for one, whose f takes a lm_tensor ** to put it at. */
-int lm_return_tensor(lua_State *L, int nargs, lm_attempt f);
+int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f);
 /* Runs f; if it was out of memory, collects everything and runs it once more. f owns nothing when
  * it returns an error and never raises. The stack is as high as before for each run. f reads its tensors
  * itself, since finalizers that run between may free them. */
-lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg);
+lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *arg);
 
 /* ---- error.c */
 /* Raises the last message at the first line outside our own Lua files; never returns. Only where the
@@ -248,9 +248,9 @@ int lm_note_traceback(lua_State *L); /* its handler */
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
 /* What stands at index i, for messages: "a tensor [2, 3]", "number 0.5", "nil". Thread-local text. */
-const char *lm_got(lua_State *L, const lm_lua *s, int i);
-/* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_got says
- * which. The value keeps it alive. */
+const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
+/* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_describe_arg
+ * says which. The value keeps it alive. */
 const char *lm_to_text(lua_State *L, int i);
 /* Says what lm_warn was given, once for each line of the caller's. */
 void lm_show_warning(lua_State *L);
@@ -260,7 +260,7 @@ void lm_show_warning_of(lua_State *L, const char *name);
 bool lm_is_porting(void);
 /* Looks at a call of an op for these. given: bit i: argument i was given; out: its first result, or NULL. A warning of
  * the call's own that waits is shown first. */
-void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out);
+void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out);
 /* While these are wanted, reads of the globals True, False and None, which Lua does not define, are reported, unless
  * the script's globals have a metatable of its own. */
 void lm_watch_python_names(lua_State *L);
@@ -395,7 +395,7 @@ int lm_index_get(lua_State *L);
 int lm_index_set(lua_State *L);
 
 /* ---- tensor/methods.c: t takes over from's memory, sizes, dtype and device; a leaf goes on requiring grad */
-lm_status lm_become(const char *fn, lm_tensor *t, lm_tensor *from);
+lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from);
 
 /* ---- tensor/nested_lists.c: nested tables */
 /* One element: a Lua number, a boolean for bool, cdata for integers beyond 2^53. CPU memory. */

@@ -65,7 +65,7 @@ static int bind_setenv(lua_State *L) {
   const char *name = lm_to_text(L, 1), *value = lm_to_text(L, 2);
   if (!name || !(lua_isnil(L, 2) || value)) {
     return lm_raise_text(L, "setenv: a name and a string (or nil, to remove it) expected, got %s",
-                         lm_got(L, LM_STATE(L), name ? 2 : 1));
+                         lm_describe_arg(L, LM_STATE(L), name ? 2 : 1));
   }
   int kind = lm_device_has_read(name);
   if (kind >= 0)

@@ -385,7 +385,7 @@ static const char *where_tensors_are(lua_State *L, int i) {
   return words ? words : "";
 }
 
-const char *lm_got(lua_State *L, const lm_lua *s, int i) {
+const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
   static _Thread_local char text[300];
   bool object;
   const char *name = class_name(L, i, &object);
@@ -447,13 +447,13 @@ static int bind_error_at_caller(lua_State *L) {
 
 /* nearest(word, list) */
 static int bind_nearest(lua_State *L) {
-  enum { MOST = 4096 }; /* the library itself has more than 512 */
-  const char *names[MOST];
+  enum { MAX_NAMES = 4096 }; /* the library itself has more than 512 */
+  const char *names[MAX_NAMES];
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TTABLE) {
     return lm_raise_text(L, "nearest: a string and a list of strings expected");
   }
   int n = 0;
-  for (int i = 1; n < MOST; i++) { /* the list keeps the strings alive */
+  for (int i = 1; n < MAX_NAMES; i++) { /* the list keeps the strings alive */
     lua_rawgeti(L, 2, i);
     if (lua_type(L, -1) != LUA_TSTRING) break;
     names[n++] = lua_tostring(L, -1);

@@ -53,7 +53,7 @@ typedef struct dims_given {
   bool last;
 } dims_given;
 
-static void look_at_dim(dims_given *g, const lm_arg *a, int64_t dim, int ndim) {
+static void check_ported_dim(dims_given *g, const lm_arg *a, int64_t dim, int ndim) {
   if (dim == 0 && !g->first) g->first = a->name;
   if (dim == ndim - 1) g->last = true;
 }
@@ -64,10 +64,10 @@ static dims_given given_dims(const lm_op *op, const char *args, uint32_t given, 
     const lm_arg *a = &op->arg[i];
     if (!(given & 1u << i)) continue;
     if (a->kind == LM_ARG_DIM || a->kind == LM_ARG_DIM_OPT) {
-      look_at_dim(&g, a, *(const int64_t *)(const void *)(args + a->offset), ndim);
+      check_ported_dim(&g, a, *(const int64_t *)(const void *)(args + a->offset), ndim);
     } else if (a->kind == LM_ARG_DIMS_OPT) {
       const lm_ints *dims = (const void *)(args + a->offset);
-      for (int k = 0; k < dims->n; k++) look_at_dim(&g, a, dims->v[k], ndim);
+      for (int k = 0; k < dims->n; k++) check_ported_dim(&g, a, dims->v[k], ndim);
     }
   }
   return g;
@@ -203,7 +203,7 @@ static void warn_of_ids(lua_State *L, const char *fn, range r, double size, bool
 
 /* ---- asked after each call of an op */
 
-void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out) {
+void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out) {
   const lm_op *op = &lm_ops[id];
   const lm_tensor *x = op->arg[0].kind == LM_ARG_T ? LM_ARG_TENSOR(args, op->arg[0].offset) : NULL;
   const lm_tensor *t = x && id != LM_OP_unsqueeze ? x : out; /* cat, stack */
@@ -231,9 +231,9 @@ void lm_look_at_ported(lua_State *L, lm_op_id id, const void *args, uint32_t giv
 
 enum { WRAPPER = 3 }; /* the level of the function that asked base/arguments.lua */
 
-/* look_at_dim(fn, arg, x): that argument of a function in Lua was given as 1. x: its first argument; a layer is made
- * where that is no tensor. */
-static int bind_look_at_dim(lua_State *L) {
+/* check_ported_dim(fn, arg, x): that argument of a function in Lua was given as 1. x: its first argument; a layer is
+ * made where that is no tensor. */
+static int bind_check_ported_dim(lua_State *L) {
   if (!lm_is_porting()) return 0;
   const char *fn = luaL_checkstring(L, 1), *arg = luaL_checkstring(L, 2);
   const lm_tensor *x = lm_to_tensor(L, LM_STATE(L), 3);
@@ -280,4 +280,4 @@ void lm_watch_python_names(lua_State *L) {
   lua_settop(L, top);
 }
 
-const luaL_Reg lm_ported_functions[] = {{"look_at_dim", bind_look_at_dim}, {NULL, NULL}};
+const luaL_Reg lm_ported_functions[] = {{"check_ported_dim", bind_check_ported_dim}, {NULL, NULL}};

@@ -103,7 +103,7 @@ local function cast_model(model, on)
     for _, t in ipairs(model[kind](model)) do
       if t.dtype == "float32" and not kept[t] then
         t.grad = nil
-        core.become(t, t:detach():to(on.dtype))
+        core.set_data(t, t:detach():to(on.dtype))
       end
     end
   end

@@ -122,7 +122,7 @@ local function collect(who, rows, least, ...)
   for i, row in ipairs(rows) do
     local value = values[i]
     if named and i > n then value = named[row[1]] end
-    if value == 1 and of_dims[row[2]] then core.look_at_dim(who, row[1], values[1]) end
+    if value == 1 and of_dims[row[2]] then core.check_ported_dim(who, row[1], values[1]) end
     values[i] = value_of(who, row, value, i > least, rows)
   end
   return values

@@ -119,7 +119,7 @@ end
 -- The tensor takes over value's memory, dtype and device.
 local function take_over(t, value)
   t.grad = nil
-  core.become(t, value:detach())
+  core.set_data(t, value:detach())
 end
 
 local function copy(self, own, dict, skipped, opts)

@@ -376,7 +376,7 @@ function Module:getParameters()
     part(flat):copy_(p:detach())
     if grad then part(grads):copy_(grad:detach()) end
     p.grad = nil
-    core.become(p, part(flat))
+    core.set_data(p, part(flat))
     p.grad = part(grads)
     gradients.stay(p, vectors)
     first = first + count
@@ -399,7 +399,7 @@ local function convert(self, change, recurse)
   for _, change_of in ipairs(news) do
     local t = change_of.t
     t.grad = nil
-    core.become(t, change_of.new)
+    core.set_data(t, change_of.new)
     t.grad = change_of.grad
   end
   return self

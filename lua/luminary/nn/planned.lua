@@ -34,7 +34,7 @@ end
 --- Gives the parameters of a planned net memory, uninitialized, each of its dtype or this floating one, on this device,
 --- and takes its buffers there; a module with reset_buffers fills its own. Gives the net.
 function planned.allocate(net, dtype, device)
-  local function allocate(t, how) core.become(t, ops.empty(t.shape, how)) end
+  local function allocate(t, how) core.set_data(t, ops.empty(t.shape, how)) end
   for _, p in ipairs(net:parameters()) do allocate(p, {dtype = dtype or p.dtype, device = device}) end
   for _, module in ipairs(net:modules()) do
     local buffers = module:buffers {recurse = false}
@@ -42,7 +42,7 @@ function planned.allocate(net, dtype, device)
       for _, b in ipairs(buffers) do allocate(b, {dtype = b.dtype, device = b.device}) end
       module:reset_buffers()
     else
-      for _, b in ipairs(buffers) do core.become(b, b:contiguous()) end
+      for _, b in ipairs(buffers) do core.set_data(b, b:contiguous()) end
     end
   end
   return net:to {dtype = dtype, device = device}

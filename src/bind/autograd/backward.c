@@ -97,7 +97,7 @@ static int bind_backward(lua_State *L) {
   if (top > 3 || lua_type(L, 3) == LUA_TBOOLEAN) lm_need(L, lm_fold_options(L, "backward", 2, top - 1, names));
   lua_settop(L, 3);
   luaL_checkstack(L, 20 + LM_HOOK_SLOTS, "backward");
-  lm_pace(L, s);
+  lm_gc_step_if_due(L, s);
   lm_callbacks_drain(L, s->callbacks);
   lm_note_line(L, s); /* DistributedDataParallel waits for other ranks in it */
   pass p = {0};
@@ -140,7 +140,7 @@ static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int handles) {
     if (!out[i]) continue;
     lua_rawgeti(L, 4, i + 1);
     lm_tensor_handle_fill(s, (lm_tensor_handle *)lua_touserdata(L, -1), out[i]);
-    lm_pace_count(s, out[i]);
+    lm_gc_step_count(s, out[i]);
     lua_pop(L, 1);
   }
 done:
@@ -160,7 +160,7 @@ static int bind_grad(lua_State *L) {
   }
   lua_settop(L, 3);
   luaL_checkstack(L, 20 + LM_HOOK_SLOTS, "grad");
-  lm_pace(L, s);
+  lm_gc_step_if_due(L, s);
   lm_callbacks_drain(L, s->callbacks);
   int n = lua_type(L, 2) == LUA_TTABLE ? (int)lua_objlen(L, 2) : 1;
   lua_createtable(L, n, 0);

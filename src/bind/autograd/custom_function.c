@@ -124,7 +124,7 @@ static int bind_custom_record(lua_State *L) {
   }
   if (lm_anomaly()) lm_note_anomaly(L);
   custom_callback *c = NULL;
-  lm_need(L, lm_attempt_twice(L, s, record, &c));
+  lm_need(L, lm_retry_after_gc(L, s, record, &c));
   if (c) lm_callback_keep(L, &c->base, 2);
   return 0;
 }

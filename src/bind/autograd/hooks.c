@@ -37,7 +37,7 @@ static int bind_register(lua_State *L) {
   lm_callbacks_drain(L, s->callbacks);
   lm_tensor *t = lm_need_tensor(L, 1, fn, "x");
   if (lua_type(L, 2) != LUA_TFUNCTION)
-    return lm_raise_text(L, "%s: a function of the gradient expected, got %s", fn, lm_got(L, s, 2));
+    return lm_raise_text(L, "%s: a function of the gradient expected, got %s", fn, lm_describe_arg(L, s, 2));
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b->hooked) {
     lua_newtable(L);

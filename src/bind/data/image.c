@@ -13,14 +13,14 @@ static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn
   }
   lm_tensor *t;
   if (!lm_to_tensor_handle(L, s, i)) {
-    return lm_fail(LM_E_ARG, "%s: %s: a string or a uint8 tensor expected, got %s", fn, arg, lm_got(L, s, i));
+    return lm_fail(LM_E_ARG, "%s: %s: a string or a uint8 tensor expected, got %s", fn, arg, lm_describe_arg(L, s, i));
   }
   lm_status status = lm_read_tensor(L, s, i, fn, arg, &t);
   if (status != LM_OK) return status;
   if (t->dtype != LM_U8 || t->ndim != 1 || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
     return lm_fail(LM_E_ARG,
                    "%s: %s: bytes are a string or a uint8 tensor of one dim on the CPU, contiguous, got %s %s", fn, arg,
-                   lm_dtype_name((lm_dtype)t->dtype), lm_got(L, s, i));
+                   lm_dtype_name((lm_dtype)t->dtype), lm_describe_arg(L, s, i));
   }
   *out = (const uint8_t *)t->data;
   *n = (size_t)t->numel;
@@ -49,7 +49,7 @@ static lm_status read_header(lua_State *L, lm_lua *s, void *arg) { return read_i
 static int bind_header(lua_State *L) {
   lm_image im;
   lua_settop(L, HEADER);
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), read_header, &im));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), read_header, &im));
   lua_pushnumber(L, (double)im.height);
   lua_pushnumber(L, (double)im.width);
   lua_pushinteger(L, im.channels);
@@ -131,7 +131,7 @@ done:
 
 static int bind_write_file(lua_State *L) {
   lua_settop(L, 2);
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), write_file, NULL));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_file, NULL));
   return 0;
 }
 

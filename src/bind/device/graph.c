@@ -137,7 +137,7 @@ static int bind_replay(lua_State *L) {
   graph *g = lm_to_object(L, 1, &graph_type);
   lm_status status;
   if (!g || !g->recorded)
-    return lm_raise_text(L, "replay: a captured graph expected, got %s", lm_got(L, LM_STATE(L), 1));
+    return lm_raise_text(L, "replay: a captured graph expected, got %s", lm_describe_arg(L, LM_STATE(L), 1));
   lm_stream *s = lm_stream_current(g->device);
   if (!s) return lm_raise(L, LM_E_DEVICE);
   if (g->blocks > 0) {

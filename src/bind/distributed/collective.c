@@ -23,7 +23,7 @@ static void lose_group(void *work) { ((work_handle *)work)->group = NULL; }
 static work_handle *self(lua_State *L, const char *fn) {
   work_handle *handle = lm_to_object(L, 1, &work_type);
   if (!handle || !handle->work)
-    lm_raise_text(L, "%s: a work expected, got %s: work:%s()", fn, lm_got(L, LM_STATE(L), 1), fn);
+    lm_raise_text(L, "%s: a work expected, got %s: work:%s()", fn, lm_describe_arg(L, LM_STATE(L), 1), fn);
   return handle;
 }
 
@@ -96,7 +96,7 @@ enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SC
 
 static lm_status read_name(lua_State *L, int i, const char *fn, int n, const char *(*name)(int), int *out) {
   const char *text = lm_to_text(L, i);
-  if (!text) return lm_fail(LM_E_ARG, "%s: a name expected, got %s", fn, lm_got(L, LM_STATE(L), i));
+  if (!text) return lm_fail(LM_E_ARG, "%s: a name expected, got %s", fn, lm_describe_arg(L, LM_STATE(L), i));
   for (*out = 0; *out < n; ++*out) {
     if (strcmp(text, name(*out)) == 0) return LM_OK;
   }
@@ -234,7 +234,7 @@ static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p
   static const char *const fields[] = {"op", "tensor", "peer", "tag"};
   int at = lua_gettop(L);
   if (lua_type(L, at) != LUA_TTABLE)
-    return lm_fail(LM_E_ARG, "%s: a table expected, got %s", batch_name, lm_got(L, s, at));
+    return lm_fail(LM_E_ARG, "%s: a table expected, got %s", batch_name, lm_describe_arg(L, s, at));
   for (int k = 0; k < 4; k++)
     if (!lm_field(L, at, fields[k])) lua_pushnil(L);
   out->sending = lm_to_text(L, at + 1) && strcmp(lua_tostring(L, at + 1), "isend") == 0;

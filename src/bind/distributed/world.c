@@ -51,7 +51,7 @@ lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn) {
 /* ---- opening and closing */
 
 /* Once a process, whichever of its threads is rank 0 first. */
-static void say_without_token(const lm_world_config *c) {
+static void warn_without_token(const lm_world_config *c) {
   static _Atomic bool said;
   /* Where only the job's own user can read where the store is, what stands there with it is a secret. */
   bool secret = strncmp(c->init_method, "pmix:", 5) == 0 || strncmp(c->init_method, "file:", 5) == 0;
@@ -95,7 +95,7 @@ static int bind_open(lua_State *L) {
   if (status != LM_OK) s->worlds--;
   lm_need(L, status);
   s->worlds_before++;
-  say_without_token(&c);
+  warn_without_token(&c);
   return 1;
 }
 

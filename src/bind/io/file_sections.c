@@ -39,7 +39,7 @@ static int bind_open(lua_State *L) {
   lua_settop(L, 2);
   opening v = {lm_need_text(L, 1, "load", "path"), lm_need_bool(L, 2, "load", "mmap"), NULL};
   lm_sections **file = lm_object_new(L, &file_type);
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), open_file, &v));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_file, &v));
   *file = v.file;
   lua_pushnumber(L, (double)lm_sections_bytes(v.file));
   return 2;
@@ -173,7 +173,7 @@ done:
 static int bind_write_pieces(lua_State *L) {
   lua_settop(L, 2);
   if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_text(L, "write_pieces: a list expected");
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), write_pieces, NULL));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
   return 0;
 }
 

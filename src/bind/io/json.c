@@ -15,7 +15,7 @@
 #include "bind/bind.h"
 #include "io/safetensors_dtypes.h"
 
-enum { DEEPEST = 256, MOST = LM_JSON_VALUES }; /* tables may hold one another many times over */
+enum { DEEPEST = 256, MAX_VALUES = LM_JSON_VALUES }; /* tables may hold one another many times over */
 
 /* The tree belongs to a userdata while Lua runs, so that an error frees it. */
 static void free_tree(void *object) {
@@ -131,7 +131,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
   if (depth > DEEPEST || !lua_checkstack(L, 8)) {
     return lm_fail(LM_E_ARG, "json_encode: nested too deep, or a table that contains itself");
   }
-  if (--*left < 0) return lm_fail(LM_E_ARG, "json_encode: more than %d values", MOST);
+  if (--*left < 0) return lm_fail(LM_E_ARG, "json_encode: more than %d values", MAX_VALUES);
   switch (lua_type(L, i)) {
     case LUA_TBOOLEAN: *out = cJSON_CreateBool(lua_toboolean(L, i)); break;
     case LUA_TSTRING:
@@ -164,7 +164,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
 static int bind_encode(lua_State *L) {
   if (lua_gettop(L) != 1) return lm_raise_text(L, "json_encode: one value expected");
   cJSON **tree = lm_object_new(L, &holder_type);
-  int left = MOST;
+  int left = MAX_VALUES;
   lm_need(L, encode(L, 1, 0, &left, tree));
   char *text = cJSON_PrintUnformatted(*tree);
   if (!text) return lm_raise(L, no_memory());
@@ -232,7 +232,7 @@ static int bind_decode(lua_State *L) {
   size_t n;
   const char *text = lua_tolstring(L, 1, &n), *end = NULL;
   if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string with a zero byte");
-  if (lm_json_values(text, n) > MOST) return lm_raise_text(L, "json_decode: more than %d values", MOST);
+  if (lm_json_values(text, n) > MAX_VALUES) return lm_raise_text(L, "json_decode: more than %d values", MAX_VALUES);
   cJSON **tree = lm_object_new(L, &holder_type);
   *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
   if (!*tree) {

@@ -85,7 +85,7 @@ static int bind_save(lua_State *L) {
     return lm_raise_text(L, "safetensors_save: metadata: a table of strings expected");
   }
   if (lua_type(L, 4) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: names: a list of strings expected");
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), save_tensors, NULL));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), save_tensors, NULL));
   return 0;
 }
 
@@ -139,9 +139,9 @@ static int bind_load(lua_State *L) {
   v.path = lm_need_text(L, 1, "load", "path");
   lm_need(L,
           LM_READ_OPTIONS(L, s, 2, "load", {"device", LM_OPTION_DEVICE, &v.device}, {"mmap", LM_OPTION_BOOL, &v.mmap}));
-  lm_pace(L, s);
+  lm_gc_step_if_due(L, s);
   lm_safetensors **file = lm_object_new(L, &file_type); /* 3 */
-  lm_need(L, lm_attempt_twice(L, s, open_file, &v));
+  lm_need(L, lm_retry_after_gc(L, s, open_file, &v));
   *file = v.file;
   lua_newtable(L); /* 4: tensors */
   lua_newtable(L); /* 5: metadata */
@@ -159,9 +159,9 @@ static int bind_load(lua_State *L) {
       continue;
     }
     lm_tensor_handle *handle = lm_tensor_handle_new(L);
-    lm_need(L, lm_attempt_twice(L, s, load_tensor, &v));
+    lm_need(L, lm_retry_after_gc(L, s, load_tensor, &v));
     lm_tensor_handle_fill(s, handle, v.t);
-    lm_pace_count(s, v.t);
+    lm_gc_step_count(s, v.t);
     lua_rawset(L, 4);
   }
   for (int i = 0; i < lm_safetensors_nmeta(v.file); i++) {

@@ -96,7 +96,7 @@ lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const ch
   *out = (lm_message_content){0};
   size_t n = 0;
   out->text = lua_tolstring(L, i, &n);
-  if (!out->text) return lm_fail(LM_E_ARG, "%s: text: a string expected, got %s", fn, lm_got(L, s, i));
+  if (!out->text) return lm_fail(LM_E_ARG, "%s: text: a string expected, got %s", fn, lm_describe_arg(L, s, i));
   out->n = n;
   lm_status status = lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &tensors);
   if (status != LM_OK) return status;
@@ -130,7 +130,7 @@ static void close_message(void *object) {
 
 lm_mp_message **lm_mp_message_held(lua_State *L, lm_lua *s) {
   static const lm_object_type message_type = {"luminary.parcel", sizeof(lm_mp_message *), close_message, NULL, NULL};
-  lm_pace(L, s);
+  lm_gc_step_if_due(L, s);
   return lm_object_new(L, &message_type);
 }
 
@@ -142,10 +142,10 @@ int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held) {
   for (int i = 0; i < p->ntensors; i++) {
     lm_tensor_handle *b = lm_tensor_handle_new(L);
     const lm_segment *segment = lm_segment_of(p->tensors[i]);
-    if (segment && segment != last) s->fresh += LM_PACE_DESCRIPTOR;
+    if (segment && segment != last) s->fresh += LM_GC_STEP_DESCRIPTOR;
     last = segment;
     lm_tensor_handle_fill(s, b, p->tensors[i]);
-    lm_pace_count(s, p->tensors[i]);
+    lm_gc_step_count(s, p->tensors[i]);
     p->tensors[i] = NULL;
     lua_rawseti(L, -2, i + 1);
   }
@@ -195,7 +195,7 @@ static int bind_put(lua_State *L) {
   lm_packed_message *packed = NULL;
   lm_status status;
   lua_settop(L, 6);
-  TRY(lm_attempt_twice(L, s, pack_message, &packed));
+  TRY(lm_retry_after_gc(L, s, pack_message, &packed));
   if (h->kind == LM_QUEUE) {
     TRY(lm_queue_put(h, packed, direct, seconds, &sent));
     if (sent) packed = NULL;
@@ -243,7 +243,7 @@ static int bind_get(lua_State *L) {
   lua_settop(L, 4);
   getting g = {need_handle(L, 1, 0), luaL_checknumber(L, 2), luaL_optint(L, 4, 0), NULL, false};
   g.held = lm_mp_message_held(L, s);
-  lm_need(L, lm_attempt_twice(L, s, take_message, &g));
+  lm_need(L, lm_retry_after_gc(L, s, take_message, &g));
   if (*g.held) return lm_mp_message_push(L, s, g.held);
   if (g.closed) return 0;
   return lm_return_bool(L, 0);

@@ -147,9 +147,9 @@ static int bind_optim_step(lua_State *L) {
   if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "optim_step: one table expected");
   lua_settop(L, 1);
   luaL_checkstack(L, 32, fn);
-  lm_pace(L, s);
+  lm_gc_step_if_due(L, s);
   group g = {0};
-  lm_need(L, lm_attempt_twice(L, s, run_step, &g));
+  lm_need(L, lm_retry_after_gc(L, s, run_step, &g));
   int carried = g.step.optimizer->n_carried;
   lua_pushinteger(L, g.n);
   for (int i = 0; i < carried; i++) lua_pushnumber(L, g.next[i]);
@@ -204,7 +204,7 @@ static int bind_clip_with_norm(lua_State *L) {
   clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = clip_to_norm};
   c.most = lm_need_number(L, 2, c.fn, "max_norm");
   c.total = lm_need_tensor(L, 3, c.fn, "total");
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), run_clipping, &c));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), run_clipping, &c));
   return 0;
 }
 
@@ -213,7 +213,7 @@ static lm_status clip_values(clipping *c, int n, lm_tensor *const *grads) { retu
 static int bind_clip_value(lua_State *L) {
   clipping c = {.fn = "clip_value", .of_grads = true, .work = clip_values};
   c.most = lm_need_number(L, 2, c.fn, "most");
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), run_clipping, &c));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), run_clipping, &c));
   return 0;
 }
 
@@ -245,7 +245,7 @@ done:
 
 static int bind_zero_grad(lua_State *L) {
   bool to_none = lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "zero_grad", "set_to_none");
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), zero_gradients, &to_none));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), zero_gradients, &to_none));
   return 0;
 }
 

@@ -172,7 +172,7 @@ int lm_bind_newindex(lua_State *L) {
   lm_tensor *value = NULL, *t = lm_need_tensor(L, 1, key ? key : "a field", "x");
   lm_status status;
   if (!key) {
-    status = lm_fail(LM_E_ARG, "tensors have no field of that name, %s", lm_got(L, s, 2));
+    status = lm_fail(LM_E_ARG, "tensors have no field of that name, %s", lm_describe_arg(L, s, 2));
   } else if (strcmp(key, "requires_grad") == 0) {
     bool on;
     TRY(lm_read_bool(L, s, 3, "requires_grad", "value", &on));
@@ -182,7 +182,7 @@ int lm_bind_newindex(lua_State *L) {
     TRY(lm_set_grad(t, value));
   } else if (strcmp(key, "data") == 0) {
     TRY(lm_read_tensor(L, s, 3, "data", "value", &value));
-    TRY(lm_become("data", t, value));
+    TRY(lm_set_data("data", t, value));
   } else {
     static const char *const settable[] = {"requires_grad", "grad", "data"};
     const char *near = lm_nearest(key, 3, settable);
@@ -256,7 +256,7 @@ static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
 int lm_bind_tostring(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
-  if (!b) return lm_raise_text(L, "tostring: a tensor expected, got %s", lm_got(L, s, 1));
+  if (!b) return lm_raise_text(L, "tostring: a tensor expected, got %s", lm_describe_arg(L, s, 1));
   if (!b->t) {
     lua_pushfstring(L, "tensor (%s)", b->why ? b->why : "empty");
     return 1;
@@ -264,7 +264,7 @@ int lm_bind_tostring(lua_State *L) {
   lua_settop(L, 1);
   lua_pushcfunction(L, push_text); /* before there is a text to leak */
   char *text = NULL;
-  lm_status status = lm_attempt_twice(L, s, attempt_print, &text);
+  lm_status status = lm_retry_after_gc(L, s, attempt_print, &text);
   if (status != LM_OK) lm_free(text);
   lm_need(L, status);
   lua_pushlightuserdata(L, text);

@@ -35,7 +35,7 @@ done:
 
 static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
   return lm_fail_value("x[…]", "an index", "an integer, a range, a tensor, \"...\" or lm.newaxis",
-                       lm_text("%s%s", lm_got(L, s, i), lm_equality_hint(lua_type(L, i))));
+                       lm_text("%s%s", lm_describe_arg(L, s, i), lm_equality_hint(lua_type(L, i))));
 }
 
 static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
@@ -87,8 +87,8 @@ static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
   }
   if (lua_next(L, 2)) {
     if (count == 0 || lua_type(L, -2) != LUA_TNUMBER) {
-      status =
-          lm_fail_value("x[…]", "the index", "a list", lm_text("a table with key %s", lm_got(L, s, lua_gettop(L) - 1)));
+      status = lm_fail_value("x[…]", "the index", "a list",
+                             lm_text("a table with key %s", lm_describe_arg(L, s, lua_gettop(L) - 1)));
     }
     lua_pop(L, 2);
     return status;
@@ -240,10 +240,10 @@ int lm_index_get(lua_State *L) {
   entry e[MOST_ENTRIES];
   int n;
   if (t && read_key(L, s, &n, e) == LM_OK && push_one(L, s, t, n, e)) return 1;
-  lm_pace(L, s);
+  lm_gc_step_if_due(L, s);
   lm_tensor_handle *b = lm_tensor_handle_new(L);
   reading r = {0};
-  lm_need(L, lm_attempt_twice(L, s, attempt_get, &r));
+  lm_need(L, lm_retry_after_gc(L, s, attempt_get, &r));
   t = lm_to_tensor(L, s, 1);
   if (r.out == t) { /* x[{}] */
     lm_release(r.out);
@@ -251,7 +251,7 @@ int lm_index_get(lua_State *L) {
     return 1;
   }
   lm_tensor_handle_fill(s, b, r.out);
-  if (!t || r.out->storage != t->storage) lm_pace_count(s, r.out);
+  if (!t || r.out->storage != t->storage) lm_gc_step_count(s, r.out);
   if (!r.one || (lm_grad_enabled() && lm_requires_grad(r.out))) return 1;
   double number;
   int64_t whole = 0;
@@ -328,7 +328,7 @@ done:
 int lm_index_set(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 3);
-  lm_pace(L, s);
-  lm_need(L, lm_attempt_twice(L, s, attempt_set, NULL));
+  lm_gc_step_if_due(L, s);
+  lm_need(L, lm_retry_after_gc(L, s, attempt_set, NULL));
   return 0;
 }

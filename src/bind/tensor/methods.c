@@ -98,7 +98,7 @@ static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c
       return LM_OK;
     default: break;
   }
-  status = lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got %s", lm_got(L, s, i));
+  status = lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got %s", lm_describe_arg(L, s, i));
 done:
   return status;
 }
@@ -176,7 +176,7 @@ static int bind_data_ptr(lua_State *L) {
 static int bind_free(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
-  if (!b) return lm_raise_text(L, "free: x: a tensor expected, got %s", lm_got(L, s, 1));
+  if (!b) return lm_raise_text(L, "free: x: a tensor expected, got %s", lm_describe_arg(L, s, 1));
   if (b->t) lm_tensor_handle_drop(s, b, "was freed by x:free()");
   return 0;
 }
@@ -185,7 +185,7 @@ static int bind_is_tensor(lua_State *L) { return lm_return_bool(L, lm_to_tensor_
 
 static int bind_is_alive(lua_State *L) { return lm_return_bool(L, lm_to_tensor(L, LM_STATE(L), 1) != NULL); }
 
-lm_status lm_become(const char *fn, lm_tensor *t, lm_tensor *from) {
+lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
   if (t == from) return LM_OK;
   bool asks = lm_requires_grad(t);
   lm_status status = LM_OK;
@@ -203,9 +203,9 @@ done:
   return status;
 }
 
-static int bind_become(lua_State *L) {
-  lm_tensor *t = lm_need_tensor(L, 1, "become", "x");
-  lm_need(L, lm_become("become", t, lm_need_tensor(L, 2, "become", "from")));
+static int bind_set_data(lua_State *L) {
+  lm_tensor *t = lm_need_tensor(L, 1, "set_data", "x");
+  lm_need(L, lm_set_data("set_data", t, lm_need_tensor(L, 2, "set_data", "from")));
   lua_settop(L, 1);
   return 1;
 }
@@ -254,4 +254,4 @@ const luaL_Reg lm_tensor_methods[] = {
 };
 
 const luaL_Reg lm_handle_functions[] = {
-    {"is_tensor", bind_is_tensor}, {"is_alive", bind_is_alive}, {"become", bind_become}, {NULL, NULL}};
+    {"is_tensor", bind_is_tensor}, {"is_alive", bind_is_alive}, {"set_data", bind_set_data}, {NULL, NULL}};

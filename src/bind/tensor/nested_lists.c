@@ -47,7 +47,7 @@ typedef struct place {
   int64_t at[LM_MAX_DIMS];
 } place;
 
-static const char *place_text(const place *at) {
+static const char *position_text(const place *at) {
   static _Thread_local char text[128];
   size_t used = 0;
   text[0] = 0;
@@ -73,7 +73,8 @@ static lm_status measure(lua_State *L, const lm_lua *s, int i, shape *out) {
     if (n == 0) {
       lua_pushnil(L);
       if (lua_next(L, -2)) {
-        status = lm_fail(LM_E_ARG, "tensor: a list expected, got a table with key %s", lm_got(L, s, lua_gettop(L) - 1));
+        status = lm_fail(LM_E_ARG, "tensor: a list expected, got a table with key %s",
+                         lm_describe_arg(L, s, lua_gettop(L) - 1));
         goto done;
       }
       TRY(lm_check_empty(L, lua_gettop(L), "tensor", "x"));
@@ -125,7 +126,7 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
       is_whole = lm_to_int64(L, s, i, &whole);
       if (!is_whole) {
         return lm_fail(LM_E_ARG, "tensor: a number or a boolean expected at %s, got %s%s",
-                       at->depth ? place_text(at) : "argument 1", lm_got(L, s, i),
+                       at->depth ? position_text(at) : "argument 1", lm_describe_arg(L, s, i),
                        lm_to_tensor(L, s, i) ? " (lm.stack joins tensors)" : "");
       }
       v = (double)whole;
@@ -134,7 +135,7 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
     bool fits = is_whole || (v >= -9223372036854775808.0 && v < 9223372036854775808.0);
     if (fits && !is_whole) whole = (int64_t)v;
     if (!fits || !lm_dtype_holds(dtype, whole, whole)) {
-      return lm_fail(LM_E_ARG, "tensor: %.14g at %s does not fit %s", v, at->depth ? place_text(at) : "argument 1",
+      return lm_fail(LM_E_ARG, "tensor: %.14g at %s does not fit %s", v, at->depth ? position_text(at) : "argument 1",
                      lm_dtype_name(dtype));
     }
   }
@@ -159,22 +160,22 @@ static lm_status fill_list(lua_State *L, const lm_lua *s, int i, const shape *sh
   int depth = at->depth;
   if (depth == sh->ndim) {
     if (lua_type(L, i) == LUA_TTABLE) {
-      return lm_fail(LM_E_SHAPE, "tensor: rows differ: a list at %s where a number is expected", place_text(at));
+      return lm_fail(LM_E_SHAPE, "tensor: rows differ: a list at %s where a number is expected", position_text(at));
     }
     TRY(store_element(L, s, i, dtype, *p, at));
     *p += lm_dtype_size(dtype);
     return LM_OK;
   }
   if (lua_type(L, i) != LUA_TTABLE) {
-    return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s at %s where a list of %lld is expected", lm_got(L, s, i),
-                   place_text(at), (long long)sh->size[depth]);
+    return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s at %s where a list of %lld is expected",
+                   lm_describe_arg(L, s, i), position_text(at), (long long)sh->size[depth]);
   }
   char name[136];
-  snprintf(name, sizeof name, "x%s", place_text(at));
+  snprintf(name, sizeof name, "x%s", position_text(at));
   TRY(lm_check_start(L, i, "tensor", name));
   int64_t n = (int64_t)lua_objlen(L, i);
   if (n != sh->size[depth]) {
-    return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s has %lld elements where %lld are expected", place_text(at),
+    return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s has %lld elements where %lld are expected", position_text(at),
                    (long long)n, (long long)sh->size[depth]);
   }
   at->depth++;
@@ -300,7 +301,7 @@ static int bind_totable(lua_State *L) {
   luaL_checkstack(L, 4 * LM_MAX_DIMS, "totable");
   lm_tensor_handle *host = lm_tensor_handle_new(L);
   lm_tensor *t = NULL;
-  lm_need(L, lm_attempt_twice(L, s, attempt_host, &t));
+  lm_need(L, lm_retry_after_gc(L, s, attempt_host, &t));
   lm_tensor_handle_fill(s, host, t); /* it has a handle, since pushing may raise */
   push_nested(L, t, 0, t->data);
   lm_tensor_handle_drop(s, host, "was used by totable");
@@ -327,7 +328,7 @@ done:
 
 static int bind_item(lua_State *L) {
   picking p = {0};
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), attempt_item, &p));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), attempt_item, &p));
   if (p.dtype == LM_BOOL) {
     lua_pushboolean(L, p.whole != 0);
   } else if (lm_dtype_is_float(p.dtype)) {

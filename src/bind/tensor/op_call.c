@@ -67,7 +67,7 @@ static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn,
   for (n = 0; a->names[n] && used < sizeof choices; n++) {
     used += (size_t)snprintf(choices + used, sizeof choices - used, "%s'%s'", n ? ", " : "", a->names[n]);
   }
-  return lm_fail(LM_E_ARG, "%s: %s: one of %s expected, got %s", fn, a->name, choices, lm_got(L, s, i));
+  return lm_fail(LM_E_ARG, "%s: %s: one of %s expected, got %s", fn, a->name, choices, lm_describe_arg(L, s, i));
 }
 
 /* A number or a pair, or "valid" or "same". */
@@ -261,7 +261,7 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
   };
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];
-  const char *got = i < f->top ? lm_got(L, s, i + 1) : "nothing";
+  const char *got = i < f->top ? lm_describe_arg(L, s, i + 1) : "nothing";
   return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s", f->op->name, a->name, want[a->kind], got,
                  lm_dot_hint(L, f->op->name, a->name, i < f->top ? lua_type(L, i + 1) : LUA_TNONE));
 }
@@ -328,7 +328,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   f.top = lua_gettop(L);
   f.in_place = in_place;
   bool writes = in_place || op->kind == LM_WRITE;
-  lm_pace(L, s);
+  lm_gc_step_if_due(L, s);
   lm_tensor_handle *handle[LM_MAX_OUTS];
   lm_tensor *out[LM_MAX_OUTS] = {NULL};
   for (int i = 0; i < op->outs && !writes; i++) handle[i] = lm_tensor_handle_new(L);
@@ -338,7 +338,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
     status = attempt_op(L, s, &f, out);
   }
   if (status != LM_OK) return lm_raise(L, status);
-  if (lm_is_porting()) lm_look_at_ported(L, id, f.args.bytes, f.given, out[0]);
+  if (lm_is_porting()) lm_check_ported(L, id, f.args.bytes, f.given, out[0]);
   if (op->kind == LM_COMP) lm_show_warning(L);
   if (f.top > 0 && op->outs == 1) { /* x itself (a write, contiguous): the same handle */
     lm_tensor_handle *self = lm_to_tensor_handle(L, s, 1);
@@ -359,7 +359,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
       continue;
     }
     lm_tensor_handle_fill(s, handle[i], out[i]);
-    if (!f.shares) lm_pace_count(s, out[i]);
+    if (!f.shares) lm_gc_step_count(s, out[i]);
   }
   return op->outs;
 }
@@ -407,12 +407,12 @@ done:
 int lm_bind_arith(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_op_id id = (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops);
-  lm_pace(L, s);
+  lm_gc_step_if_due(L, s);
   lm_tensor_handle *handle = lm_tensor_handle_new(L);
   lm_tensor *out;
   operands a = {id, &out};
-  lm_need(L, lm_attempt_twice(L, s, attempt_arith, &a));
+  lm_need(L, lm_retry_after_gc(L, s, attempt_arith, &a));
   lm_tensor_handle_fill(s, handle, out);
-  lm_pace_count(s, out);
+  lm_gc_step_count(s, out);
   return 1;
 }

@@ -36,7 +36,7 @@ static lm_op_id chosen(lua_State *L, const lm_overload *o) {
 int lm_bind_overload(lua_State *L) {
   const lm_overload *o = lua_touserdata(L, lua_upvalueindex(3));
   if (lua_gettop(L) > 0 && lua_type(L, 2) <= LUA_TNIL && !lm_to_tensor_handle(L, LM_STATE(L), 1)) {
-    return lm_raise_text(L, "%s: x: a tensor expected, got %s", o->name, lm_got(L, LM_STATE(L), 1));
+    return lm_raise_text(L, "%s: x: a tensor expected, got %s", o->name, lm_describe_arg(L, LM_STATE(L), 1));
   }
   return lm_run_op(L, chosen(L, o), false);
 }
@@ -56,7 +56,7 @@ done:
 }
 
 /* A result for each dim: the columns of what nonzero has otherwise. */
-static int push_places(lua_State *L) {
+static int push_indices(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_run_op(L, LM_OP_nonzero, false);
   lua_replace(L, ALL_INDICES);
@@ -66,7 +66,7 @@ static int push_places(lua_State *L) {
   int n = (int)lm_to_tensor(L, s, ALL_INDICES)->size[1];
   luaL_checkstack(L, n + LUA_MINSTACK, "nonzero");
   for (int d = 0; d < n; d++) handle[d] = lm_tensor_handle_new(L);
-  lm_status status = lm_attempt_twice(L, s, take_columns, column);
+  lm_status status = lm_retry_after_gc(L, s, take_columns, column);
   for (int d = 0; d < n; d++) {
     if (status != LM_OK) lm_release(column[d]);
     if (status == LM_OK) lm_tensor_handle_fill(s, handle[d], column[d]);
@@ -75,11 +75,11 @@ static int push_places(lua_State *L) {
 }
 
 int lm_bind_nonzero(lua_State *L) {
-  return is_asked(L, "as_tuple") ? push_places(L) : lm_run_op(L, LM_OP_nonzero, false);
+  return is_asked(L, "as_tuple") ? push_indices(L) : lm_run_op(L, LM_OP_nonzero, false);
 }
 
 /* where(condition) is nonzero with as_tuple. */
 int lm_bind_where(lua_State *L) {
   bool one = lua_gettop(L) == 1 && lm_to_tensor_handle(L, LM_STATE(L), 1);
-  return one ? push_places(L) : lm_run_op(L, LM_OP_where, false);
+  return one ? push_indices(L) : lm_run_op(L, LM_OP_where, false);
 }

@@ -32,7 +32,7 @@ static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need
 
 static const char *need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n) {
   if (lua_type(L, i) != LUA_TSTRING) {
-    lm_raise_text(L, "%s: %s: text expected, got %s", fn, arg, lm_got(L, LM_STATE(L), i));
+    lm_raise_text(L, "%s: %s: text expected, got %s", fn, arg, lm_describe_arg(L, LM_STATE(L), i));
   }
   return lua_tolstring(L, i, n);
 }
@@ -49,7 +49,7 @@ static int bind_read(lua_State *L) {
   lua_settop(L, 2);
   need_string(L, 1, "Tokenizer", "json", &n);
   lm_tokenizer **made = lm_object_new(L, &tokenizer_type);
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), read_tokenizer, made));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), read_tokenizer, made));
   return 1;
 }
 
@@ -151,7 +151,7 @@ done:
 static int bind_decode(lua_State *L) {
   lua_settop(L, 4);
   decoding d = {tokenizer_at(L, "decode"), lm_object_new(L, &buffer_type)};
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), decode, &d));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), decode, &d));
   lua_pushlstring(L, d.made->n ? d.made->data : "", d.made->n);
   lm_bytes_free(d.made);
   return 1;
@@ -203,7 +203,7 @@ static lm_status write_added(lua_State *L, lm_lua *s, void *arg) {
 static int bind_added(lua_State *L) {
   lua_settop(L, 1);
   writing w = {tokenizer_at(L, "Tokenizer:save"), lm_object_new(L, &buffer_type)};
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), write_added, &w));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_added, &w));
   lua_pushlstring(L, w.made->n ? w.made->data : "", w.made->n);
   lm_bytes_free(w.made);
   return 1;

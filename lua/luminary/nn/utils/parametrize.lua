@@ -181,7 +181,7 @@ parametrize.remove_parametrizations = arguments.takes("remove_parametrizations",
   local is_parameter = parameter.is(original or list.original0)
   local value = opts.leave_parametrized and core.no_grad(function() return list():detach():clone() end) or original
   if original and is_parameter and opts.leave_parametrized then
-    core.no_grad(function() core.become(original, value) end)
+    core.no_grad(function() core.set_data(original, value) end)
     value = original
   end
   lists:pop(name)

@@ -45,7 +45,7 @@ void *lm_to_object(lua_State *L, int i, const lm_object_type *type) {
 
 void *lm_need_object(lua_State *L, int i, const lm_object_type *type, const char *fn) {
   void *object = lm_to_object(L, i, type);
-  if (!object) lm_raise_text(L, "%s: %s expected, got %s", fn, type->noun, lm_got(L, LM_STATE(L), i));
+  if (!object) lm_raise_text(L, "%s: %s expected, got %s", fn, type->noun, lm_describe_arg(L, LM_STATE(L), i));
   return object;
 }
 

@@ -268,7 +268,7 @@ static lm_status share_tensors(lua_State *L, lm_lua *s, void *which) {
   for (int i = 0; i < n && was; i++) was = lm_is_shared(tensors[i]);
   if (was) goto done;
   status = lm_share(n, tensors, which);
-  s->fresh += LM_PACE_DESCRIPTOR;
+  s->fresh += LM_GC_STEP_DESCRIPTOR;
 done:
   lm_free(tensors);
   return status;
@@ -277,8 +277,8 @@ done:
 static int bind_share(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   int which = 0;
-  lm_pace(L, s);
-  lm_status status = lm_attempt_twice(L, s, share_tensors, &which);
+  lm_gc_step_if_due(L, s);
+  lm_status status = lm_retry_after_gc(L, s, share_tensors, &which);
   if (status == LM_OK) return 0;
   if (status != LM_E_STATE) return lm_raise(L, lm_fail_in(status, "share_memory_"));
   return lm_return_int(L, which + 1);

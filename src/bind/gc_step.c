@@ -16,7 +16,7 @@ enum { STEPS = 16 };
 static const size_t least_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30, least_step = (size_t)16 << 20;
 static const double most_share = 0.1, least_share = 0.02; /* of the time */
 
-int lm_pace_scale(lm_lua *s, lm_device device) {
+int lm_gc_step_scale(lm_lua *s, lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   size_t left, total = 0;
   int scale = 1;
@@ -46,7 +46,7 @@ static void adapt(lm_lua *s, double now) {
 
 static int steps_of(size_t budget) { return budget / STEPS < least_step ? (int)(budget / least_step) : STEPS; }
 
-void lm_pace_step(lua_State *L, lm_lua *s) {
+void lm_gc_step(lua_State *L, lm_lua *s) {
   lm_callbacks_drain(L, s->callbacks);
   if (s->kept) lm_let_go_kept(s);
   if (lm_anomaly()) lm_note_anomaly(L);
@@ -68,7 +68,7 @@ void lm_pace_step(lua_State *L, lm_lua *s) {
   s->cycle_collecting += cpu_seconds() - before;
 }
 
-static lm_status attempt(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
+static lm_status attempt(lua_State *L, lm_lua *s, lm_retried_call f, void *arg) {
   int top = lua_gettop(L);
   lm_status status = f(L, s, arg);
   if (status != LM_E_OOM) return status;
@@ -77,7 +77,7 @@ static lm_status attempt(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
   return f(L, s, arg);
 }
 
-lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
+lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *arg) {
   lm_status status = attempt(L, s, f, arg), lost = lm_truncation_check();
   return lost == LM_OK ? status : lost;
 }
@@ -88,11 +88,11 @@ static bool is_new(const lm_tensor *t) {
          atomic_load_explicit(&t->storage->rc, memory_order_relaxed) == 1;
 }
 
-int lm_return_tensors(lua_State *L, int nargs, int n, lm_attempt f, void *arg, lm_tensor **made) {
+int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **made) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *handle[LM_MAX_OUTS];
   lua_settop(L, nargs);
-  lm_pace(L, s);
+  lm_gc_step_if_due(L, s);
   for (int i = 0; i < n; i++) {
     made[i] = NULL;
     handle[i] = lm_tensor_handle_new(L);
@@ -108,12 +108,12 @@ int lm_return_tensors(lua_State *L, int nargs, int n, lm_attempt f, void *arg, l
       continue;
     }
     lm_tensor_handle_fill(s, handle[i], made[i]);
-    if (is_new(made[i])) lm_pace_count(s, made[i]);
+    if (is_new(made[i])) lm_gc_step_count(s, made[i]);
   }
   return n;
 }
 
-int lm_return_tensor(lua_State *L, int nargs, lm_attempt f) {
+int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f) {
   lm_tensor *made;
   return lm_return_tensors(L, nargs, 1, f, &made, &made);
 }
