@@ -8,13 +8,14 @@
 
 /* ---- orientations: how the picture as it is seen follows from the one that is stored, by turning over what is stored
  * first, then by swapping rows and columns */
-typedef struct turn {
+typedef struct orientation_change {
   bool swap, flip_y, flip_x;
-} turn;
+} orientation_change;
 
-static turn turn_of(int orientation) {
-  static const turn turns[] = {{false, false, false}, {false, false, true}, {false, true, true}, {false, true, false},
-                               {true, false, false},  {true, true, false},  {true, true, true},  {true, false, true}};
+static orientation_change orientation_change_of(int orientation) {
+  static const orientation_change turns[] = {{false, false, false}, {false, false, true}, {false, true, true},
+                                             {false, true, false},  {true, false, false}, {true, true, false},
+                                             {true, true, true},    {true, false, true}};
   return turns[orientation - 1];
 }
 
@@ -63,7 +64,7 @@ lm_status lm_image_read_header(lm_image *im) {
   }
   im->channels = h.channels;
   im->orientation = im->upright ? h.orientation : 1;
-  bool swap = turn_of(im->orientation).swap;
+  bool swap = orientation_change_of(im->orientation).swap;
   im->height = swap ? h.width : h.height;
   im->width = swap ? h.height : h.width;
 done:
@@ -97,13 +98,15 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
                    (long long)part.top, (long long)part.height, (long long)part.left, (long long)part.width, im->name,
                    (long long)im->height, (long long)im->width);
   }
-  turn turn = turn_of(im->orientation);
+  orientation_change orientation_change = orientation_change_of(im->orientation);
   /* As it is stored. */
-  int64_t height = turn.swap ? im->width : im->height, width = turn.swap ? im->height : im->width;
-  int64_t y = turn.swap ? part.left : part.top, rows = turn.swap ? part.width : part.height;
-  int64_t x = turn.swap ? part.top : part.left, columns = turn.swap ? part.height : part.width;
-  if (turn.flip_y) reverse(&y, rows, height);
-  if (turn.flip_x) reverse(&x, columns, width);
+  int64_t height = orientation_change.swap ? im->width : im->height,
+          width = orientation_change.swap ? im->height : im->width;
+  int64_t y = orientation_change.swap ? part.left : part.top, rows = orientation_change.swap ? part.width : part.height;
+  int64_t x = orientation_change.swap ? part.top : part.left,
+          columns = orientation_change.swap ? part.height : part.width;
+  if (orientation_change.flip_y) reverse(&y, rows, height);
+  if (orientation_change.flip_x) reverse(&x, columns, width);
   lm_region r = {y, y + rows, x, x + columns};
   int scale = 1;
   if (at_least && im->format == LM_IMAGE_JPEG) {
@@ -112,7 +115,7 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
       shrink(y, rows, height, s, &smaller.y0, &smaller.y1);
       shrink(x, columns, width, s, &smaller.x0, &smaller.x1);
       int64_t h = smaller.y1 - smaller.y0, w = smaller.x1 - smaller.x0;
-      if ((turn.swap ? w : h) >= at_least[0] && (turn.swap ? h : w) >= at_least[1]) {
+      if ((orientation_change.swap ? w : h) >= at_least[0] && (orientation_change.swap ? h : w) >= at_least[1]) {
         scale = s;
         r = smaller;
       }
@@ -120,18 +123,19 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
   }
   rows = r.y1 - r.y0;
   columns = r.x1 - r.x0;
-  int64_t size[3] = {channels_of(mode, im->channels), turn.swap ? columns : rows, turn.swap ? rows : columns};
+  int64_t size[3] = {channels_of(mode, im->channels), orientation_change.swap ? columns : rows,
+                     orientation_change.swap ? rows : columns};
   TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 3, size, LM_CONTIGUOUS, &t));
   lm_planes to = {.first = (uint8_t *)t->data,
                   .plane = size[1] * size[2],
-                  .row = turn.swap ? 1 : size[2],
-                  .column = turn.swap ? size[2] : 1,
+                  .row = orientation_change.swap ? 1 : size[2],
+                  .column = orientation_change.swap ? size[2] : 1,
                   .channels = (int)size[0]};
-  if (turn.flip_y) {
+  if (orientation_change.flip_y) {
     to.first += (rows - 1) * to.row;
     to.row = -to.row;
   }
-  if (turn.flip_x) {
+  if (orientation_change.flip_x) {
     to.first += (columns - 1) * to.column;
     to.column = -to.column;
   }

@@ -12,14 +12,14 @@ static double bytes_of(const lm_image_job *job) { return (double)lm_dtype_size(j
 
 static double white(const lm_image_job *job) { return job->x.dtype == LM_U8 ? 255 : 1; }
 
-static lm_status check_colours(const lm_image_job *job) {
+static lm_status check_colors(const lm_image_job *job) {
   if (job->x.c == 1 || job->x.c == 3) return LM_OK;
   return lm_fail(LM_E_SHAPE, "%s: an image of 1 or 3 channels expected, got %lld", job->name, (long long)job->x.c);
 }
 
 static lm_status check_factor(const lm_image_job *job) {
   if (job->v[0] < 0) return lm_fail(LM_E_ARG, "%s: a factor of at least 0 expected, got %g", job->name, job->v[0]);
-  return check_colours(job);
+  return check_colors(job);
 }
 
 /* Any channels, each by itself. */
@@ -73,7 +73,7 @@ lm_status lm_run_saturation(const lm_image_job *job) {
 
 lm_status lm_plan_hue(lm_image_job *job) {
   if (fabs(job->v[0]) > 0.5) return lm_fail(LM_E_ARG, "hue: a factor from -0.5 to 0.5 expected, got %g", job->v[0]);
-  return check_colours(job);
+  return check_colors(job);
 }
 
 lm_status lm_run_hue(const lm_image_job *job) {
@@ -106,7 +106,7 @@ lm_status lm_run_gamma(const lm_image_job *job) {
 }
 
 lm_status lm_plan_grayscale(lm_image_job *job) {
-  lm_status status = check_colours(job);
+  lm_status status = check_colors(job);
   if (status == LM_OK) status = lm_image_whole(job, 0, "the number of channels", 1, 3, &job->y.c);
   if (status == LM_OK && job->y.c == 2) return lm_fail(LM_E_ARG, "grayscale: 1 or 3 channels come out, not 2");
   return status;
@@ -159,7 +159,7 @@ static void flat(lm_planes *x) {
   if (x->row == x->w * (int64_t)lm_dtype_size(x->dtype)) x->w *= x->h, x->h = 1;
 }
 
-lm_status lm_plan_autocontrast(lm_image_job *job) { return check_colours(job); }
+lm_status lm_plan_autocontrast(lm_image_job *job) { return check_colors(job); }
 
 lm_status lm_run_autocontrast(const lm_image_job *job) {
   lm_planes x = job->x;
