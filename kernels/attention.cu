@@ -478,7 +478,7 @@ LM_KERNEL void lm_dropout_drawn(const T *x, T *y, int64_t n, const uint64_t *dra
 
 /* ---- launching */
 
-enum { MOST_BLOCKS = INT32_MAX, ROW_THREADS = 256 };
+enum { MAX_BLOCKS = INT32_MAX, ROW_THREADS = 256 };
 
 /* Columns that a block sums up. */
 template <class L>
@@ -496,7 +496,7 @@ static int lm_attention_launch(const lm_attention_job &job, void *stream) {
   if constexpr (sizeof(typename L::num) < 8) {
     if (wide > 64) kernel = lm_attention_forward<L, 128>;
   }
-  return lm_launch(kernel, lm_blocks(units, 1, MOST_BLOCKS), S::THREADS, 0, stream, job);
+  return lm_launch(kernel, lm_blocks(units, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
 }
 
 template <class L>
@@ -514,9 +514,9 @@ static int lm_attention_launch_backward(const lm_attention_job &job, void *strea
   }
   int error =
       lm_launch(lm_attention_dots<L>, lm_blocks(rows, ROW_THREADS / LM_WARP, 1 << 20), ROW_THREADS, 0, stream, job);
-  if (!error) error = lm_launch(kernel, lm_blocks(of_queries, 1, MOST_BLOCKS), S::THREADS, 0, stream, job);
+  if (!error) error = lm_launch(kernel, lm_blocks(of_queries, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
   if (!error)
-    error = lm_launch(lm_attention_of_keys<L, 64>, lm_blocks(of_keys, 1, MOST_BLOCKS), S::THREADS, 0, stream, job);
+    error = lm_launch(lm_attention_of_keys<L, 64>, lm_blocks(of_keys, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
   return error;
 }
 

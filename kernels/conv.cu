@@ -2,7 +2,7 @@
 
 #include "types.cuh"
 
-enum { BLOCK = 128, MOST_BLOCKS = 1 << 20 };
+enum { BLOCK = 128, MAX_BLOCKS = 1 << 20 };
 
 LM_DEVICE int64_t lm_conv_position(const int64_t *stride, int64_t a, int64_t b, int64_t c, int64_t d) {
   return a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
@@ -93,21 +93,21 @@ LM_KERNEL void lm_conv_weight_sums(lm_conv_sums j) {
 }
 
 int lm_k_conv_forward(const lm_conv_sums *j, void *stream) {
-  unsigned blocks = lm_blocks(j->n * j->oh * j->ow * j->k, BLOCK, MOST_BLOCKS);
+  unsigned blocks = lm_blocks(j->n * j->oh * j->ow * j->k, BLOCK, MAX_BLOCKS);
   return lm_for_float(j->dtype, [&](auto stored) {
     return lm_launch(lm_conv_forward_sums<decltype(stored)>, blocks, BLOCK, 0, stream, *j);
   });
 }
 
 int lm_k_conv_input(const lm_conv_sums *j, void *stream) {
-  unsigned blocks = lm_blocks(j->n * j->h * j->w * j->c, BLOCK, MOST_BLOCKS);
+  unsigned blocks = lm_blocks(j->n * j->h * j->w * j->c, BLOCK, MAX_BLOCKS);
   return lm_for_float(j->dtype, [&](auto stored) {
     return lm_launch(lm_conv_input_sums<decltype(stored)>, blocks, BLOCK, 0, stream, *j);
   });
 }
 
 int lm_k_conv_weight(const lm_conv_sums *j, void *stream) {
-  unsigned blocks = lm_blocks(j->k * (j->c / j->groups) * j->kh * j->kw, 1, MOST_BLOCKS);
+  unsigned blocks = lm_blocks(j->k * (j->c / j->groups) * j->kh * j->kw, 1, MAX_BLOCKS);
   unsigned threads = j->n * j->oh * j->ow < 16 * BLOCK ? (unsigned)LM_WARP : (unsigned)BLOCK;
   return lm_for_float(j->dtype, [&](auto stored) {
     return lm_launch(lm_conv_weight_sums<decltype(stored)>, blocks, threads, 0, stream, *j);

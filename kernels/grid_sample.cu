@@ -14,7 +14,7 @@
 #include "grid_taps.h"
 #undef R
 
-enum { LM_GRID_BLOCK = 256, LM_GRID_CHANNELS = 8, LM_GRID_MOST = 64 };
+enum { LM_GRID_BLOCK = 256, LM_GRID_CHANNELS = 8, LM_GRID_MAX = 64 };
 
 /* Which image, point and first channel a thread has. */
 struct lm_grid_position {
@@ -54,8 +54,8 @@ LM_DEVICE int64_t lm_grid_element(const lm_grid_call &s, int64_t image, int64_t 
 template <class T>
 LM_KERNEL void lm_grid_forward_kernel(lm_grid_call s, int64_t count, int64_t parts) {
   typedef lm_compute<T> A;
-  int32_t at[LM_GRID_MOST];
-  A w[LM_GRID_MOST];
+  int32_t at[LM_GRID_MAX];
+  A w[LM_GRID_MAX];
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
     lm_grid_position o = lm_grid_position_of(s, e, parts);
     int taps = lm_grid_table<T, A>(s, (const T *)s.grid + (o.image * s.p + o.p) * s.dims, -1, at, w);
@@ -74,8 +74,8 @@ LM_KERNEL void lm_grid_forward_kernel(lm_grid_call s, int64_t count, int64_t par
 template <class T>
 LM_KERNEL void lm_grid_input_kernel(lm_grid_call s, int64_t count, int64_t parts, lm_compute<T> *sums) {
   typedef lm_compute<T> A;
-  int32_t at[LM_GRID_MOST];
-  A w[LM_GRID_MOST];
+  int32_t at[LM_GRID_MAX];
+  A w[LM_GRID_MAX];
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
     lm_grid_position o = lm_grid_position_of(s, e, parts);
     int taps = lm_grid_table<T, A>(s, (const T *)s.grid + (o.image * s.p + o.p) * s.dims, -1, at, w);
@@ -97,8 +97,8 @@ LM_KERNEL void lm_grid_round_kernel(const lm_compute<T> *sums, T *x, int64_t cou
 template <class T>
 LM_KERNEL void lm_grid_slopes_kernel(lm_grid_call s, int64_t count) {
   typedef lm_compute<T> A;
-  int32_t at[LM_GRID_MOST];
-  A w[LM_GRID_MOST], weighed[LM_GRID_MOST];
+  int32_t at[LM_GRID_MAX];
+  A w[LM_GRID_MAX], weighed[LM_GRID_MAX];
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
     int64_t image = e / s.p, p = e % s.p;
     const T *point = (const T *)s.grid + e * s.dims;

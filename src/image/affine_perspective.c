@@ -30,14 +30,14 @@ static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk
   bool bilinear = job->v[at] != 0;
   int fills = (int)job->v[at + 1];
   const double *fill = job->v + at + 2 + coefficients;
-  int64_t rows = y->n * y->h, groups = (x->c + LM_MOST_CHANNELS - 1) / LM_MOST_CHANNELS;
+  int64_t rows = y->n * y->h, groups = (x->c + LM_MAX_CHANNELS - 1) / LM_MAX_CHANNELS;
   int threads = lm_cpu_share((double)rows * (double)y->w * (double)(x->c + 1) * 2);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
   for (int64_t task = 0; task < rows * groups; task++) {
     int64_t image = task / (y->h * groups), group = task / y->h % groups, row = task % y->h;
-    int64_t first = group * LM_MOST_CHANNELS, count = x->c - first < LM_MOST_CHANNELS ? x->c - first : LM_MOST_CHANNELS;
-    double own[LM_MOST_CHANNELS] = {0};
-    void *out[LM_MOST_CHANNELS];
+    int64_t first = group * LM_MAX_CHANNELS, count = x->c - first < LM_MAX_CHANNELS ? x->c - first : LM_MAX_CHANNELS;
+    double own[LM_MAX_CHANNELS] = {0};
+    void *out[LM_MAX_CHANNELS];
     for (int64_t c = 0; c < count; c++) {
       if (fills > 0) own[c] = fill[fills > 1 ? first + c : 0];
       out[c] = lm_row_of(y, image, first + c, row);
@@ -58,8 +58,8 @@ static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk
 
 lm_status lm_plan_affine(lm_image_job *job) {
   lm_status status;
-  TRY(lm_image_whole(job, 0, "the height", 1, LM_MOST_SIDE, &job->y.h));
-  TRY(lm_image_whole(job, 1, "the width", 1, LM_MOST_SIDE, &job->y.w));
+  TRY(lm_image_whole(job, 0, "the height", 1, LM_MAX_SIDE, &job->y.h));
+  TRY(lm_image_whole(job, 1, "the width", 1, LM_MAX_SIDE, &job->y.w));
   TRY(check_map(job, 2, 6));
 done:
   return status;

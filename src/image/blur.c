@@ -11,8 +11,8 @@ enum { ROWS = 32 }; /* of the result at a time */
 lm_status lm_plan_blur(lm_image_job *job) {
   int64_t kx, ky;
   lm_status status;
-  TRY(lm_image_whole(job, 0, "the kernel's width", 1, LM_MOST_SIDE, &kx));
-  TRY(lm_image_whole(job, 1, "the kernel's height", 1, LM_MOST_SIDE, &ky));
+  TRY(lm_image_whole(job, 0, "the kernel's width", 1, LM_MAX_SIDE, &kx));
+  TRY(lm_image_whole(job, 1, "the kernel's height", 1, LM_MAX_SIDE, &ky));
   if (kx % 2 == 0 || ky % 2 == 0 || job->count != 2 + kx + ky) {
     return lm_fail(LM_E_ARG, "blur: a kernel of odd sizes and its weights expected, got %lld x %lld and %d numbers",
                    (long long)kx, (long long)ky, job->count - 2);

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "image/jpeg.h"
 
-enum { STRIP = 16, MOST_SCANS = 500 }; /* rows at a time; a progressive file of a few KB could have scans without end */
+enum { STRIP = 16, MAX_SCANS = 500 }; /* rows at a time; a progressive file of a few KB could have scans without end */
 
 typedef struct reading {
   struct jpeg_decompress_struct jpeg;
@@ -64,7 +64,7 @@ lm_status lm_jpeg_header(const lm_image *image, lm_image_header *out) {
 /* ---- pixels */
 
 static void watch(j_common_ptr jpeg) {
-  if (((j_decompress_ptr)jpeg)->input_scan_number > MOST_SCANS) lm_jpeg_give_up(jpeg, "a JPEG of more than 500 scans");
+  if (((j_decompress_ptr)jpeg)->input_scan_number > MAX_SCANS) lm_jpeg_give_up(jpeg, "a JPEG of more than 500 scans");
 }
 
 /* Adobe's CMYK is stored inverted: c times k, of 255, rounded. */

@@ -23,7 +23,7 @@ lm_status lm_plan_pad(lm_image_job *job) {
   int64_t by[4], mode, fills = job->count - FILL;
   lm_status status;
   for (int i = 0; i < 4; i++) {
-    TRY(lm_image_whole(job, i, sides[i], 0, LM_MOST_SIDE, &by[i]));
+    TRY(lm_image_whole(job, i, sides[i], 0, LM_MAX_SIDE, &by[i]));
     int64_t size = i % 2 ? job->x.h : job->x.w;
     if (job->v[MODE] == LM_BORDER_REFLECT && by[i] >= size) {
       return lm_fail(LM_E_ARG, "pad: %s has to be less than %lld, the image's size there, for reflect, got %lld",
@@ -35,8 +35,8 @@ lm_status lm_plan_pad(lm_image_job *job) {
     return lm_fail(LM_E_ARG, "pad: fill has %lld numbers for %lld channels", (long long)fills, (long long)job->x.c);
   }
   job->y.w += by[LEFT] + by[RIGHT], job->y.h += by[TOP] + by[BOTTOM];
-  if (job->y.w > LM_MOST_SIDE || job->y.h > LM_MOST_SIDE) {
-    return lm_fail(LM_E_ARG, "pad: sides of at most %d expected, got %lld x %lld", LM_MOST_SIDE, (long long)job->y.h,
+  if (job->y.w > LM_MAX_SIDE || job->y.h > LM_MAX_SIDE) {
+    return lm_fail(LM_E_ARG, "pad: sides of at most %d expected, got %lld x %lld", LM_MAX_SIDE, (long long)job->y.h,
                    (long long)job->y.w);
   }
 done:

@@ -16,8 +16,8 @@ enum { HEIGHT, WIDTH, MODE, ANTIALIAS, TOP, LEFT, FROM_HEIGHT, FROM_WIDTH };
 lm_status lm_plan_resize(lm_image_job *job) {
   int64_t mode, antialias, top, left;
   lm_status status;
-  TRY(lm_image_whole(job, HEIGHT, "the height", 1, LM_MOST_SIDE, &job->y.h));
-  TRY(lm_image_whole(job, WIDTH, "the width", 1, LM_MOST_SIDE, &job->y.w));
+  TRY(lm_image_whole(job, HEIGHT, "the height", 1, LM_MAX_SIDE, &job->y.h));
+  TRY(lm_image_whole(job, WIDTH, "the width", 1, LM_MAX_SIDE, &job->y.w));
   TRY(lm_image_whole(job, MODE, "the mode", LM_RESIZE_NEAREST, LM_RESIZE_BICUBIC, &mode));
   TRY(lm_image_whole(job, ANTIALIAS, "antialias", 0, 1, &antialias));
   TRY(lm_image_whole(job, TOP, "the top", 0, job->x.h - 1, &top));

@@ -59,9 +59,9 @@ static lm_status check_image(const char *name, const lm_tensor *x) {
                    lm_device_name(x->device));
   }
   for (int d = 0; d < x->ndim; d++) {
-    if (x->size[d] < 1 || (d >= x->ndim - 2 && x->size[d] > LM_MOST_SIDE)) {
+    if (x->size[d] < 1 || (d >= x->ndim - 2 && x->size[d] > LM_MAX_SIDE)) {
       return lm_fail(LM_E_SHAPE, "%s: an image has at least 1 channel and sides from 1 to %d, got %s", name,
-                     LM_MOST_SIDE, lm_shape_of(x));
+                     LM_MAX_SIDE, lm_shape_of(x));
     }
   }
   if (!rows_are_dense(x)) {
@@ -137,8 +137,8 @@ void lm_image_spans(const lm_image_job *job, lm_span span, bool together, const 
     int64_t plane = task / (down * across), part = task % (down * across), first = part / across * rows;
     int64_t from = across > 1 ? part % across * TASK : 0, n = across > 1 && x.w - from > TASK ? TASK : x.w - from;
     int64_t image = together ? plane : plane / x.c, channel = together ? 0 : plane % x.c;
-    const void *in[LM_MOST_CHANNELS];
-    void *to[LM_MOST_CHANNELS];
+    const void *in[LM_MAX_CHANNELS];
+    void *to[LM_MAX_CHANNELS];
     int channels = together ? (int)x.c : 1, results = together ? (int)y.c : 1;
     for (int64_t r = first; r < first + rows && r < x.h; r++) {
       for (int c = 0; c < channels; c++) in[c] = lm_row_of(&x, image, channel + c, r) + from * xbytes;

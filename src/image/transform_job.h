@@ -24,7 +24,7 @@ static inline char *lm_row_of(const lm_planes *p, int64_t image, int64_t channel
   return p->data + image * p->image + channel * p->channel + row * p->row;
 }
 
-enum { LM_MOST_CHANNELS = 4, LM_MOST_SIDE = 1 << 24 };
+enum { LM_MAX_CHANNELS = 4, LM_MAX_SIDE = 1 << 24 };
 
 /* Each kind: `plan` checks numbers and sets y's dtype and sizes, which are x's at first; `run` fills y. */
 typedef struct lm_image_kind {

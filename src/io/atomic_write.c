@@ -53,11 +53,11 @@ static void next_name(lm_new_file *f) {
 /* Where a file comes to be that is opened for writing at a path of which none is there: the path itself, or what the
  * link at it names. */
 static bool find_target(const char *path, char target[PATH_MAX]) {
-  enum { MOST_LINKS = 40 };
+  enum { MAX_LINKS = 40 };
   char link[PATH_MAX];
   if (strlen(path) >= PATH_MAX) return errno = ENAMETOOLONG, false;
   strcpy(target, path);
-  for (int i = 0; i < MOST_LINKS; i++) {
+  for (int i = 0; i < MAX_LINKS; i++) {
     ssize_t n = readlink(target, link, sizeof link - 1);
     if (n < 0) return true;
     link[n] = 0;

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "io/mapped_file.h"
 
-enum { ALIGNED = 8, PIECE = 1 << 18, MOST_RATIO = 1032 /* of deflate: 258 bytes for two bits */ };
+enum { ALIGNED = 8, PIECE = 1 << 18, MAX_RATIO = 1032 /* of deflate: 258 bytes for two bits */ };
 
 struct lm_sections {
   char *path;
@@ -136,7 +136,7 @@ lm_status lm_sections_inflate(lm_sections *f, uint64_t at, uint64_t packed, uint
   z_stream z = {0};
   bool open = false;
   TRY(check_range(f, at, packed));
-  if (n / MOST_RATIO > packed) {
+  if (n / MAX_RATIO > packed) {
     return lm_fail(LM_E_IO, "%s: %llu bytes at byte %llu cannot unfold to %llu", f->path, (unsigned long long)packed,
                    (unsigned long long)at, (unsigned long long)n);
   }

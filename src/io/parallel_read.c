@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 /* A page cache gives some GB a second to one thread; starting a thread takes as long as reading 100 KB. */
-enum { PART = 1 << 20, WORTH_A_THREAD = 4 << 20, MOST_THREADS = 8 };
+enum { PART = 1 << 20, WORTH_A_THREAD = 4 << 20, MAX_THREADS = 8 };
 
 typedef struct reading {
   int fd, n;
@@ -61,8 +61,8 @@ static void *work(void *arg) {
 
 /* The caller is one of them; without threads to be had it is the only one. */
 static void work_together(reading *r, size_t bytes, int threads) {
-  pthread_t helper[MOST_THREADS];
-  int most = threads < MOST_THREADS ? threads : MOST_THREADS, n = 0;
+  pthread_t helper[MAX_THREADS];
+  int most = threads < MAX_THREADS ? threads : MAX_THREADS, n = 0;
   if ((size_t)most > bytes / WORTH_A_THREAD) most = (int)(bytes / WORTH_A_THREAD);
   sigset_t all, before;
   sigfillset(&all);

@@ -269,7 +269,7 @@ static const char *decoded_text(const lm_tokenizer *t, int32_t id, bool skip_spe
 }
 
 lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, lm_bytes *out) {
-  texts a = {.most = LM_TEXT_MOST}, b = {0};
+  texts a = {.most = LM_TEXT_MAX}, b = {0};
   lm_status status = LM_OK;
   for (size_t i = 0; i < n && !a.failed; i++) {
     size_t bytes;
@@ -280,7 +280,7 @@ lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, boo
     end_text(&a);
   }
   uint64_t work = lm_work_for(a.data.n);
-  a.most = b.most = a.data.n < LM_TEXT_MOST / 64 ? 64 * a.data.n + (1 << 20) : LM_TEXT_MOST;
+  a.most = b.most = a.data.n < LM_TEXT_MAX / 64 ? 64 * a.data.n + (1 << 20) : LM_TEXT_MAX;
   for (size_t i = 0; i < t->decoders.n; i++) {
     b.data.n = b.n = 0;
     TRY(decode_step(&t->decoders.item[i], &a, &work, &b));

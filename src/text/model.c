@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-enum { MOST_CACHED = 128 }; /* bytes of a word */
+enum { MAX_CACHED = 128 }; /* bytes of a word */
 
 lm_status lm_model_put(lm_model_tokens *out, int32_t id, size_t from, size_t to) {
   if (!lm_list_grow(&out->item, &out->room, out->n + 1, sizeof *out->item)) return LM_E_OOM;
@@ -45,7 +45,7 @@ static lm_status tokenize(lm_model *m, const char *text, size_t n, uint64_t *wor
 }
 
 lm_status lm_model_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out) {
-  if (n > MOST_CACHED || m->kind == LM_MODEL_WORD_LEVEL) return tokenize(m, text, n, work, out);
+  if (n > MAX_CACHED || m->kind == LM_MODEL_WORD_LEVEL) return tokenize(m, text, n, work, out);
   uint64_t hash = lm_text_hash(text, n);
   size_t first = out->n;
   lm_status status = LM_OK;

@@ -78,7 +78,7 @@ static bool add(forms *f, uint32_t c, int change) {
   return true;
 }
 
-enum { MOST_DECOMPOSED = 32 }; /* 18 at most, of U+FDFA */
+enum { MAX_DECOMPOSED = 32 }; /* 18 at most, of U+FDFA */
 
 lm_status lm_normalize_form(const void *step, lm_rewrite *r) {
   const lm_step *s = step;
@@ -88,13 +88,13 @@ lm_status lm_normalize_form(const void *step, lm_rewrite *r) {
   lm_status status = LM_OK;
   for (size_t i = 0; i < r->n;) {
     uint32_t c;
-    utf8proc_int32_t parts[MOST_DECOMPOSED];
+    utf8proc_int32_t parts[MAX_DECOMPOSED];
     int ignored = 0;
     i += (size_t)lm_char_at(r->text + i, &c);
     utf8proc_ssize_t n = 1;
     parts[0] = (utf8proc_int32_t)c;
-    if (c >= 0xa0) n = utf8proc_decompose_char((utf8proc_int32_t)c, parts, MOST_DECOMPOSED, options, &ignored);
-    if (n < 0 || n > MOST_DECOMPOSED) TRY(lm_fail(LM_E_ARG, "U+%04X cannot be decomposed", c));
+    if (c >= 0xa0) n = utf8proc_decompose_char((utf8proc_int32_t)c, parts, MAX_DECOMPOSED, options, &ignored);
+    if (n < 0 || n > MAX_DECOMPOSED) TRY(lm_fail(LM_E_ARG, "U+%04X cannot be decomposed", c));
     for (utf8proc_ssize_t k = 0; k < n; k++) {
       if (!add(&f, (uint32_t)parts[k], k > 0)) TRY(LM_E_OOM);
     }

@@ -11,13 +11,13 @@
 #include "text/characters.h"
 
 enum {
-  MOST_PATTERN = 1 << 16,     /* bytes of an expression */
-  MOST_BACKTRACKS = 10000000, /* of one match, work.h bounds those of all */
-  MOST_DEPTH = 1000000,
-  MOST_HEAP = 64 << 10,      /* KiB of one match */
-  JIT_STACK = 8 << 20,       /* bytes */
-  MOST_COMPILED = 512 << 10, /* bytes of the compiled expression, before its machine code */
-  MOST_REPEAT = 1000,        /* of {n} */
+  MAX_PATTERN = 1 << 16,     /* bytes of an expression */
+  MAX_BACKTRACKS = 10000000, /* of one match, work.h bounds those of all */
+  MAX_DEPTH = 1000000,
+  MAX_HEAP = 64 << 10,      /* KiB of one match */
+  JIT_STACK = 8 << 20,      /* bytes */
+  MAX_COMPILED = 512 << 10, /* bytes of the compiled expression, before its machine code */
+  MAX_REPEAT = 1000,        /* of {n} */
 };
 
 struct lm_pattern {
@@ -124,7 +124,7 @@ static size_t put_repeat(const char *t, size_t i, lm_bytes *to, lm_status *statu
   if (t[at + 1] == '+') *status = refuse("a + after {…} is not known here", t);
   if (t[at + 1] == '{' || t[at + 1] == '*') *status = refuse("a repetition of a repetition is not known here", t);
   if (!two && t[at + 1] == '?') *status = refuse("a ? after {n} is not known here", t);
-  if (low > 9 || high > 9 || atol(t + i + 1) > MOST_REPEAT || (high && atol(t + at - high) > MOST_REPEAT)) {
+  if (low > 9 || high > 9 || atol(t + i + 1) > MAX_REPEAT || (high && atol(t + at - high) > MAX_REPEAT)) {
     *status = refuse("a repetition of more than 1000", t);
   }
   lm_put(to, low ? "{" : "{0", low ? 1 : 2);
@@ -199,7 +199,7 @@ static lm_status compile(const char *t, const lm_bytes *written, lm_pattern *p) 
   }
   size_t bytes = 0;
   pcre2_pattern_info(p->code, PCRE2_INFO_SIZE, &bytes);
-  if (bytes > MOST_COMPILED) return refuse("too large once its repetitions are written out", t);
+  if (bytes > MAX_COMPILED) return refuse("too large once its repetitions are written out", t);
   uint32_t references = 0;
   pcre2_pattern_info(p->code, PCRE2_INFO_BACKREFMAX, &references);
   p->has_references = references > 0;
@@ -207,15 +207,15 @@ static lm_status compile(const char *t, const lm_bytes *written, lm_pattern *p) 
   p->data = pcre2_match_data_create(1, NULL);
   p->context = pcre2_match_context_create(NULL);
   if (!p->data || !p->context) return no_memory();
-  pcre2_set_match_limit(p->context, MOST_BACKTRACKS);
-  pcre2_set_depth_limit(p->context, MOST_DEPTH);
-  pcre2_set_heap_limit(p->context, MOST_HEAP);
+  pcre2_set_match_limit(p->context, MAX_BACKTRACKS);
+  pcre2_set_depth_limit(p->context, MAX_DEPTH);
+  pcre2_set_heap_limit(p->context, MAX_HEAP);
   pcre2_jit_stack_assign(p->context, NULL, p->stack);
   return LM_OK;
 }
 
 lm_status lm_pattern_regex(const char *text, size_t n, lm_pattern **out) {
-  if (n > MOST_PATTERN) return lm_fail(LM_E_ARG, "a pattern of %zu bytes; at most %d", n, MOST_PATTERN);
+  if (n > MAX_PATTERN) return lm_fail(LM_E_ARG, "a pattern of %zu bytes; at most %d", n, MAX_PATTERN);
   lm_bytes written = {0};
   lm_pattern *p;
   lm_status status = lm_pattern_literal(text, n, &p);

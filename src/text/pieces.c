@@ -40,8 +40,8 @@ lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n) {
   p->failed = p->too_long = false;
   p->count = 0;
   p->work = lm_work_for(n);
-  p->most = n < LM_TEXT_MOST / 64 ? 64 * n + (1 << 20) : LM_TEXT_MOST;
-  if (n > LM_TEXT_MOST) return lm_fail(LM_E_ARG, "a text of %zu bytes; at most %d", n, LM_TEXT_MOST);
+  p->most = n < LM_TEXT_MAX / 64 ? 64 * n + (1 << 20) : LM_TEXT_MAX;
+  if (n > LM_TEXT_MAX) return lm_fail(LM_E_ARG, "a text of %zu bytes; at most %d", n, LM_TEXT_MAX);
   if (!reserve(p, &p->now, n) || !lm_list_grow(&p->piece, &p->piece_room, 1, sizeof *p->piece)) {
     p->failed = true;
     return status_of(p);

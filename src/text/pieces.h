@@ -11,7 +11,7 @@
 #include "text/work.h"
 
 /* Bytes of a text, also while it is worked on; by then also 64 times as many as it had, and a mebibyte. */
-enum { LM_TEXT_MOST = 1 << 28 };
+enum { LM_TEXT_MAX = 1 << 28 };
 
 typedef struct lm_span {
   uint32_t from, to; /* bytes of the original */

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "text/tokenizer.h"
 
-enum { MOST_STEPS = 256, MOST_AFFIX = 32 };
+enum { MAX_STEPS = 256, MAX_AFFIX = 32 };
 
 /* ---- texts */
 
@@ -315,7 +315,7 @@ done:
 }
 
 /* Special tokens, pieces, and how often a text may come: a small file stands for much otherwise. */
-enum { MOST_TEMPLATE = 10000, MOST_PIECES = 1000, MOST_SEQUENCES = 16 };
+enum { MAX_TEMPLATE = 10000, MAX_PIECES = 1000, MAX_SEQUENCES = 16 };
 
 static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t type_id, lm_template **list, size_t *n,
                               size_t *room) {
@@ -329,7 +329,7 @@ static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t t
   cJSON_ArrayForEach(id, ids) {
     lm_template one = {-1, 0, type_id};
     if (!to_int(id, &one.id)) return wrong("ids", "list of ids");
-    if (*n == MOST_TEMPLATE) return lm_fail(LM_E_IO, "a template has more than %d special tokens", MOST_TEMPLATE);
+    if (*n == MAX_TEMPLATE) return lm_fail(LM_E_IO, "a template has more than %d special tokens", MAX_TEMPLATE);
     if (!add_template(list, n, room, one)) return LM_E_OOM;
   }
   return LM_OK;
@@ -340,8 +340,8 @@ static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_te
   size_t room = 0, sequences = 0;
   lm_status status = LM_OK;
   if (!cJSON_IsArray(pieces)) return wrong(name, "list of pieces");
-  if (cJSON_GetArraySize(pieces) > MOST_PIECES)
-    return lm_fail(LM_E_IO, "'%s' has more than %d pieces", name, MOST_PIECES);
+  if (cJSON_GetArraySize(pieces) > MAX_PIECES)
+    return lm_fail(LM_E_IO, "'%s' has more than %d pieces", name, MAX_PIECES);
   cJSON_ArrayForEach(piece, pieces) {
     const cJSON *special = field(piece, "SpecialToken"), *sequence = field(piece, "Sequence");
     lm_template one = {0, 0, 0};
@@ -356,8 +356,8 @@ static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_te
       TRY(lm_fail(LM_E_IO, "a piece of '%s' is neither a SpecialToken nor the Sequence A%s", name,
                   pair ? " or B" : ""));
     }
-    if (++sequences > MOST_SEQUENCES) {
-      TRY(lm_fail(LM_E_IO, "'%s' has more than %d pieces that are a Sequence", name, MOST_SEQUENCES));
+    if (++sequences > MAX_SEQUENCES) {
+      TRY(lm_fail(LM_E_IO, "'%s' has more than %d pieces that are a Sequence", name, MAX_SEQUENCES));
     }
     one.sequence = !first;
     TRY(read_int(sequence, "type_id", &one.type_id));
@@ -462,7 +462,7 @@ static lm_status read_steps(const cJSON *of, const step_name *names, const char 
   }
   while (names->name && strcmp(names->name, type->valuestring) != 0) names++;
   if (!names->name) return lm_fail(LM_E_IO, "'%s' is not known here", lm_ellipsize(type->valuestring, 40));
-  if (out->n >= MOST_STEPS) return lm_fail(LM_E_IO, "more than %d steps", MOST_STEPS);
+  if (out->n >= MAX_STEPS) return lm_fail(LM_E_IO, "more than %d steps", MAX_STEPS);
   if (!lm_list_grow(&out->item, &out->room, out->n + 1, sizeof *out->item)) return LM_E_OOM;
   lm_step *s = &out->item[out->n++];
   *s = (lm_step){.kind = names->kind};
@@ -554,8 +554,8 @@ static lm_status read_bpe(const cJSON *of, lm_model *m) {
   TRY(read_bool(of, "fuse_unk", &m->fuse_unknown));
   TRY(read_bool(of, "byte_fallback", &m->byte_fallback));
   TRY(read_bool(of, "ignore_merges", &m->ignore_merges));
-  if (m->prefix.n > MOST_AFFIX || m->suffix.n > MOST_AFFIX) {
-    TRY(lm_fail(LM_E_IO, "a prefix or suffix of more than %d bytes", MOST_AFFIX));
+  if (m->prefix.n > MAX_AFFIX || m->suffix.n > MAX_AFFIX) {
+    TRY(lm_fail(LM_E_IO, "a prefix or suffix of more than %d bytes", MAX_AFFIX));
   }
   TRY(read_vocabulary(of, m));
   if (!cJSON_IsArray(merges)) TRY(wrong("merges", "list"));

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "text/pieces.h"
 
-enum { MOST_WORDS = 1 << 24, MOST_IDLE_IDS = 1 << 16, MOST_BYTES = 1 << 16 };
+enum { MAX_WORDS = 1 << 24, MAX_IDLE_IDS = 1 << 16, MAX_BYTES = 1 << 16 };
 
 uint64_t lm_text_hash(const char *s, size_t n) {
   uint64_t h = 0x9e3779b97f4a7c15u ^ n * 0xff51afd7ed558ccdu, part;
@@ -45,8 +45,8 @@ static bool grow_slots(lm_vocabulary *v) {
 }
 
 lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_t id) {
-  if (v->count >= MOST_WORDS) return lm_fail(LM_E_ARG, "more than %d tokens", MOST_WORDS);
-  if (n > MOST_BYTES) return lm_fail(LM_E_ARG, "a token of %zu bytes; at most %d", n, MOST_BYTES);
+  if (v->count >= MAX_WORDS) return lm_fail(LM_E_ARG, "more than %d tokens", MAX_WORDS);
+  if (n > MAX_BYTES) return lm_fail(LM_E_ARG, "a token of %zu bytes; at most %d", n, MAX_BYTES);
   if (v->count * 2 >= v->slots && !grow_slots(v)) return LM_E_OOM;
   if (!lm_list_grow(&v->text, &v->text_room, v->bytes + n, 1) ||
       !lm_list_grow(&v->word, &v->word_room, v->count + 1, sizeof *v->word)) {
@@ -69,7 +69,7 @@ lm_status lm_vocabulary_close(lm_vocabulary *v) {
   for (size_t i = 0; i < v->count; i++) {
     if (v->word[i].id >= v->ids) v->ids = v->word[i].id + 1;
   }
-  if ((size_t)v->ids > 4 * v->count + MOST_IDLE_IDS) {
+  if ((size_t)v->ids > 4 * v->count + MAX_IDLE_IDS) {
     return lm_fail(LM_E_ARG, "%zu tokens have ids up to %d", v->count, v->ids - 1);
   }
   lm_free(v->by_id);

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "text/model.h"
 
-enum { SLOTS = 1 << 14, MOST_BYTES = 4 << 20 };
+enum { SLOTS = 1 << 14, MAX_BYTES = 4 << 20 };
 
 typedef struct cached { /* its text and then its tokens are at `at`; n is 0 in an empty slot */
   uint64_t hash;
@@ -39,8 +39,8 @@ void lm_word_cache_put(lm_word_cache **cache, uint64_t hash, const char *text, s
   lm_word_cache *c = *cache;
   if (!c) c = *cache = lm_calloc(1, sizeof *c);
   size_t tokens = out->n - first, bytes = n + tokens * sizeof *out->item;
-  if (!c || bytes > MOST_BYTES) return;
-  if (c->n + bytes > MOST_BYTES) { /* words that come often are soon back */
+  if (!c || bytes > MAX_BYTES) return;
+  if (c->n + bytes > MAX_BYTES) { /* words that come often are soon back */
     memset(c->slot, 0, sizeof c->slot);
     c->n = 0;
   }

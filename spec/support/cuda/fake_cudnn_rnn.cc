@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace {
-enum { GAP = 64, WORKSPACE = 512, MOST_GATES = 4, SLOTS = 5 };
+enum { GAP = 64, WORKSPACE = 512, MAX_GATES = 4, SLOTS = 5 };
 enum { FILLED = 0x5eed, TURNED = 0xdead };
 
 struct network {
@@ -131,7 +131,7 @@ static void forward(const work &w, const void *x, const void *weight, const void
               c[(size_t)u] = from >= 0 ? slots[(size_t)((from * SLOTS + 4) * H + u)] : c0 ? w.read(c0, state + u) : 0;
           }
           for (int64_t u = 0; u < H; u++) {
-            double a[MOST_GATES], b[MOST_GATES], *slot = &slots[(size_t)(row * SLOTS * H + u)], h_new, c_new = 0;
+            double a[MAX_GATES], b[MAX_GATES], *slot = &slots[(size_t)(row * SLOTS * H + u)], h_new, c_new = 0;
             for (int g = 0; g < G; g++) {
               a[g] = product(w, weights, layer, g, u, &in[(size_t)(row * width)], width);
               b[g] = product(w, weights, layer, G + g, u, h.data(), H);

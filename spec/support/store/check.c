@@ -6,7 +6,7 @@
 int failures;
 lm_server *server;
 lm_key key;
-member members[MOST];
+member members[MAX_MEMBERS];
 char address[LM_ADDRESS_MAX];
 
 void nap(double seconds) { poll(NULL, 0, (int)(seconds * 1000)); }
@@ -14,7 +14,7 @@ void nap(double seconds) { poll(NULL, 0, (int)(seconds * 1000)); }
 bool start_generation(int size, double heartbeat_timeout, int generation) {
   lm_key_of("a secret", NULL, &key);
   lm_server_config config = {"127.0.0.1", 0, size, generation, key, heartbeat_timeout};
-  for (int i = 0; i < MOST; i++) members[i] = (member){.fd = -1};
+  for (int i = 0; i < MAX_MEMBERS; i++) members[i] = (member){.fd = -1};
   lm_status status = lm_server_start(&config, &server);
   if (status == LM_OK) snprintf(address, sizeof address, "%s", lm_server_address(server));
   return status == LM_OK;
@@ -23,7 +23,7 @@ bool start_generation(int size, double heartbeat_timeout, int generation) {
 bool start(int size, double heartbeat_timeout) { return start_generation(size, heartbeat_timeout, 0); }
 
 void finish(void) {
-  for (int i = 0; i < MOST; i++) member_close(&members[i]);
+  for (int i = 0; i < MAX_MEMBERS; i++) member_close(&members[i]);
   double before = lm_seconds();
   lm_server_release(server);
   server = NULL;

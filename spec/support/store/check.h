@@ -25,10 +25,10 @@ extern int failures;
     if (!(what)) failures++, fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #what, lm_error()); \
   } while (0)
 
-enum { MOST = 256 };
+enum { MAX_MEMBERS = 256 };
 extern lm_server *server;
 extern lm_key key;
-extern member members[MOST];
+extern member members[MAX_MEMBERS];
 extern char address[LM_ADDRESS_MAX];
 
 void nap(double seconds);

@@ -92,7 +92,7 @@ static void *one_of_crowd(void *arg) {
 }
 
 static double crowd(int size) {
-  pthread_t threads[MOST];
+  pthread_t threads[MAX_MEMBERS];
   double before = lm_seconds();
   welcomed = 0;
   crowd_size = size;
@@ -103,9 +103,9 @@ static double crowd(int size) {
 }
 
 void check_crowd(void) {
-  CHECK(start(MOST, 10));
-  double took = crowd(MOST);
-  printf("%d members joined in %.3f s\n", MOST, took);
+  CHECK(start(MAX_MEMBERS, 10));
+  double took = crowd(MAX_MEMBERS);
+  printf("%d members joined in %.3f s\n", MAX_MEMBERS, took);
   CHECK(took < 5);
   finish();
 }

@@ -13,7 +13,7 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
 }
 
 enum {
-  LEAST_RUN = 64,        /* bytes; below them tiles are as quick */
+  MIN_RUN = 64,          /* bytes; below them tiles are as quick */
   MIN_NONTEMPORAL = 1024 /* of runs apart from each other: below them too few are whole lines of the caches */
 };
 
@@ -80,7 +80,7 @@ static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   int64_t along[LM_DIMS_SIDES], item = (int64_t)lm_dtype_size((lm_dtype)dst->dtype), n = dst->numel;
   lm_dims rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){dst->stride, src->stride}, true);
   int64_t run = lm_dims_pop(&rows, along, 1), step = along[FROM];
-  if (along[TO] != 1 || step < -1 || step > 1 || run * item < LEAST_RUN) return false;
+  if (along[TO] != 1 || step < -1 || step > 1 || run * item < MIN_RUN) return false;
   int threads = lm_cpu_share((double)(n * item) / 16);
   bool dense = lm_is_dense(dst); /* rows follow one another */
   bool streams = lm_use_nontemporal((size_t)(n * item)) && (dense || run * item >= MIN_NONTEMPORAL);

@@ -51,7 +51,7 @@ static void fold_row(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_redu
 
 static void fold_cols(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_reduce_unit *u, int64_t begin, int64_t end,
                       const lm_total *c, lm_total *total) {
-  enum { MOST = 64 }; /* rows a float column sums before they go into the total */
+  enum { MAX_RUN = 64 }; /* rows a float column sums before they go into the total */
   int last = p->reduced.ndim - 1;
   bool direct = p->dtype == p->compute && u->x_step == 1;
   _Alignas(64) char tile[TILE_ROWS * LM_TILE_BYTES];
@@ -64,7 +64,7 @@ static void fold_cols(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
     if (direct) {
       run = lm_reduce_walk_run(p, &w);
       run = run < end - begin ? run : end - begin;
-      run = run < MOST ? run : MOST;
+      run = run < MAX_RUN ? run : MAX_RUN;
       p->folds->cols[fold](total, x, p->reduced.stride[0][last], (int)run, u->cols, c);
     } else {
       p->loops->load[p->dtype](tile + filled * row, x, u->x_step, u->cols);

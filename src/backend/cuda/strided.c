@@ -70,12 +70,12 @@ static void merge(lm_strided_layout *l) {
 
 int lm_cuda_strided_across(const lm_strided_layout *l, int k) {
   enum {
-    LEAST = 16,
+    MIN_BYTES = 16,
     WORTH = 1 << 15
   }; /* below, tiles stay empty; below that many elements, reading as it comes is fine */
-  if (!l->data[k] || l->stride[k][0] < 2 || l->size[0] < LEAST || lm_cuda_strided_numel(l) < WORTH) return 0;
+  if (!l->data[k] || l->stride[k][0] < 2 || l->size[0] < MIN_BYTES || lm_cuda_strided_numel(l) < WORTH) return 0;
   for (int d = 1; d < l->ndim; d++) {
-    if (l->stride[k][d] == 1 && l->size[d] >= LEAST) return d;
+    if (l->stride[k][d] == 1 && l->size[d] >= MIN_BYTES) return d;
   }
   return 0;
 }

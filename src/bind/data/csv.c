@@ -120,7 +120,7 @@ static int bind_csv_fields(lua_State *L) {
   return 1;
 }
 
-enum { MOST_COLUMNS = 1 << 16 };
+enum { MAX_COLUMNS = 1 << 16 };
 
 typedef struct reading {
   const char **name;
@@ -132,7 +132,7 @@ static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_pla
   static const char fn[] = "csv_read";
   lm_status status = LM_OK;
   size_t n = lua_objlen(L, 5);
-  if (n > MOST_COLUMNS) return lm_fail(LM_E_ARG, "csv_read: more than %d columns", MOST_COLUMNS);
+  if (n > MAX_COLUMNS) return lm_fail(LM_E_ARG, "csv_read: more than %d columns", MAX_COLUMNS);
   if (lua_objlen(L, 6) != n) return lm_fail(LM_E_ARG, "csv_read: lists of %zu columns expected", n);
   bool named = lua_objlen(L, 7) == n;
   v->name = lm_malloc(n * sizeof *v->name);

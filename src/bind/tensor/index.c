@@ -16,7 +16,7 @@ typedef struct entry {
   lm_tensor *t;
 } entry;
 
-enum { MOST_ENTRIES = 2 * LM_MAX_DIMS + 1, MOST_OWNED = 4 * LM_MAX_DIMS };
+enum { MAX_ENTRIES = 2 * LM_MAX_DIMS + 1, MAX_OWNED = 4 * LM_MAX_DIMS };
 
 static lm_status read_range(lua_State *L, const lm_lua *s, int i, entry *e) {
   lm_ints v = {0};
@@ -70,7 +70,7 @@ static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
   *n = 1;
   if (lua_type(L, 2) != LUA_TTABLE) return read_entry(L, s, 2, &e[0]);
   size_t count = lua_objlen(L, 2);
-  if (count > MOST_ENTRIES)
+  if (count > MAX_ENTRIES)
     return lm_fail_value("x[…]", "the number of indices", lm_text("at most %d", LM_MAX_DIMS), lm_text("%zu", count));
   if (count > 0) status = lm_check_start(L, 2, "x[…]", "key");
   for (size_t k = 0; k < count && status == LM_OK; k++) {
@@ -102,7 +102,7 @@ typedef struct picked {
   int nindices; /* 0: the view alone */
   lm_tensor *indices[LM_MAX_DIMS];
   int nowned;
-  lm_tensor *owned[MOST_OWNED];
+  lm_tensor *owned[MAX_OWNED];
 } picked;
 
 static lm_tensor *own_tensor(picked *p, lm_tensor *t) { return p->owned[p->nowned++] = t; }
@@ -211,7 +211,7 @@ typedef struct reading {
 
 static lm_status attempt_get(lua_State *L, lm_lua *s, void *arg) {
   reading *r = arg;
-  entry e[MOST_ENTRIES];
+  entry e[MAX_ENTRIES];
   picked p = {0};
   lm_tensor *x, *out[LM_MAX_OUTS];
   int n;
@@ -237,7 +237,7 @@ int lm_index_get(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 2);
   lm_tensor *t = lm_to_tensor(L, s, 1);
-  entry e[MOST_ENTRIES];
+  entry e[MAX_ENTRIES];
   int n;
   if (t && read_key(L, s, &n, e) == LM_OK && push_one(L, s, t, n, e)) return 1;
   lm_gc_step_if_due(L, s);
@@ -288,7 +288,7 @@ static lm_status without_leading_ones(lm_tensor *value, lm_tensor **out) {
 
 static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
   (void)arg;
-  entry e[MOST_ENTRIES];
+  entry e[MAX_ENTRIES];
   picked p = {0};
   lm_tensor *x, *value, *owned = NULL, *trimmed = NULL, *out[LM_MAX_OUTS];
   int n;

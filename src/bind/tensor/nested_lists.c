@@ -6,7 +6,7 @@
 #include "bind/bind.h"
 
 static const double exact = 9007199254740992.0; /* 2^53 */
-static const int64_t MOST_ELEMENTS = (int64_t)1 << 31;
+static const int64_t MAX_ELEMENTS = (int64_t)1 << 31;
 
 static void push_int(lua_State *L, int64_t v) {
   if (v >= -(int64_t)exact && v <= (int64_t)exact) {
@@ -80,9 +80,9 @@ static lm_status measure(lua_State *L, const lm_lua *s, int i, shape *out) {
       TRY(lm_check_empty(L, lua_gettop(L), "tensor", "x"));
     }
     out->size[out->ndim++] = (int64_t)n;
-    if (__builtin_mul_overflow(out->numel, (int64_t)n, &out->numel) || out->numel > MOST_ELEMENTS) {
+    if (__builtin_mul_overflow(out->numel, (int64_t)n, &out->numel) || out->numel > MAX_ELEMENTS) {
       status = lm_fail(LM_E_ARG, "tensor: lists of more than %lld elements: the same list may stand in many places",
-                       (long long)MOST_ELEMENTS);
+                       (long long)MAX_ELEMENTS);
       goto done;
     }
     if (n == 0) break;
@@ -270,9 +270,7 @@ static lm_status check_extent(const lm_tensor *t) {
   int64_t entries = 1;
   for (int d = 0; d < t->ndim; d++) {
     if (t->size[d] > 0 && __builtin_mul_overflow(entries, t->size[d], &entries)) entries = INT64_MAX;
-    if (entries > MOST_ELEMENTS) {
-      return lm_fail(LM_E_ARG, "totable: %s is more than lists can hold", lm_shape_of(t));
-    }
+    if (entries > MAX_ELEMENTS) { return lm_fail(LM_E_ARG, "totable: %s is more than lists can hold", lm_shape_of(t)); }
   }
   return LM_OK;
 }

@@ -200,7 +200,7 @@ done:
  * than the forward pass; grids end at 65535. For few queries a plan, which is made for each length, is not worth it. */
 bool lm_attention_fuses(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value, const lm_tensor *mask,
                         bool causal, double dropout_p, bool backward) {
-  enum { PACK = 8, WIDEST = 256, WIDEST_BACK = 128, FEWEST = 32, TILE = 128, MOST = 65535 };
+  enum { PACK = 8, WIDEST = 256, WIDEST_BACK = 128, FEWEST = 32, TILE = 128, MAX_HEAD = 65535 };
   bool half = query->dtype == LM_F16 || query->dtype == LM_BF16;
   if (!half || mask || dropout_p != 0 || !lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return false;
   if (backward && lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC)) return false;
@@ -208,7 +208,7 @@ bool lm_attention_fuses(const lm_tensor *query, const lm_tensor *key, const lm_t
   int64_t queries = query->size[d], keys = key->size[d], width = query->size[d + 1], values = value->size[d + 1];
   int64_t widest = width > values ? width : values, samples = d > 1 ? query->size[0] : 1;
   bool good = queries >= FEWEST && keys > 1 && width > 0 && values > 0 && width % PACK == 0 && values % PACK == 0 &&
-              query->numel > 0 && key->numel > 0 && samples <= MOST && query->size[d - 1] <= MOST;
+              query->numel > 0 && key->numel > 0 && samples <= MAX_HEAD && query->size[d - 1] <= MAX_HEAD;
   bool tail_counts = keys % TILE == TILE / 2 && !(causal && queries <= keys);
   return good && (backward ? widest <= WIDEST_BACK && !tail_counts : widest <= WIDEST);
 }

@@ -7,13 +7,13 @@
 
 static lm_status check_numbers(const char *name, const int64_t *stride, const int64_t *padding, const int64_t *dilation,
                                int64_t groups) {
-  enum { MOST = INT32_MAX }; /* keeps every product of two of them inside 64 bits */
+  enum { MAX_SIZE = INT32_MAX }; /* keeps every product of two of them inside 64 bits */
   for (int i = 0; i < 2; i++) {
-    if (stride[i] < 1 || stride[i] > MOST)
+    if (stride[i] < 1 || stride[i] > MAX_SIZE)
       return lm_fail(LM_E_ARG, "%s: a stride of %lld; it has to be from 1 to 2^31 - 1", name, (long long)stride[i]);
-    if (padding[i] < 0 || padding[i] > MOST)
+    if (padding[i] < 0 || padding[i] > MAX_SIZE)
       return lm_fail(LM_E_ARG, "%s: a padding of %lld; it has to be from 0 to 2^31 - 1", name, (long long)padding[i]);
-    if (dilation[i] < 1 || dilation[i] > MOST)
+    if (dilation[i] < 1 || dilation[i] > MAX_SIZE)
       return lm_fail(LM_E_ARG, "%s: a dilation of %lld; it has to be from 1 to 2^31 - 1", name, (long long)dilation[i]);
   }
   if (groups < 1) return lm_fail(LM_E_ARG, "%s: %lld groups; there has to be at least 1", name, (long long)groups);

@@ -215,8 +215,8 @@ enum {
   FEW_PARTS = 4,
   FEW_TILES = 256,
   MANY_TILES = 1024,
-  MOST_PARTS = 16, /* for 64 x 64 channels */
-  WIDE = 128,      /* channels of a block, halved where there are too few pieces */
+  MAX_PARTS = 16, /* for 64 x 64 channels */
+  WIDE = 128,     /* channels of a block, halved where there are too few pieces */
   NARROW = 32,
 };
 
@@ -228,7 +228,7 @@ static int64_t weight_blocks(const weight_product *job) {
 static int64_t weight_parts(const tiling *t) {
   const int64_t units = cuts(t->in.c, 64) * cuts(t->out.c, 64);
   int64_t parts = 1;
-  while (2 * parts * units <= MOST_PARTS && t->tiles >= 2 * parts * (parts < FEW_PARTS ? FEW_TILES : MANY_TILES))
+  while (2 * parts * units <= MAX_PARTS && t->tiles >= 2 * parts * (parts < FEW_PARTS ? FEW_TILES : MANY_TILES))
     parts *= 2;
   return parts;
 }

@@ -32,10 +32,10 @@ typedef struct gathering {
 /* Where indices come in runs that are worth a copy each (as those of padding do), these; NULL else, and where there is
  * no memory for them. To be freed. */
 static index_run *runs_of(const int64_t *index, int64_t n) {
-  enum { LEAST_MEAN = 8 };
+  enum { MIN_MEAN = 8 };
   int64_t count = 1;
   for (int64_t i = 1; i < n; i++) count += index[i] != index[i - 1] + 1;
-  index_run *runs = count <= n / LEAST_MEAN ? lm_malloc((size_t)count * sizeof *runs) : NULL;
+  index_run *runs = count <= n / MIN_MEAN ? lm_malloc((size_t)count * sizeof *runs) : NULL;
   if (!runs) return NULL;
   index_run *r = runs;
   *r = (index_run){index[0] - 1, 1};

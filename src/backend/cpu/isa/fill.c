@@ -23,7 +23,7 @@ LM_VECTOR double lm_cos(double) __asm__("cos");
 
 /* A tile's worth of blocks, and their words or values one kind after the other, so that loops over blocks
  * vectorize: word[w][b]. All loops run over whole vectors; what an element gets does not depend on its place. */
-enum { MOST = 512, BLOCKS = MOST / 4, VECTOR = 16 };
+enum { MAX_CHUNK = 512, BLOCKS = MAX_CHUNK / 4, VECTOR = 16 };
 
 static int whole_vectors(int blocks) { return (blocks + VECTOR - 1) / VECTOR * VECTOR; }
 
@@ -72,23 +72,23 @@ static uint64_t join(const uint32_t word[4][BLOCKS], int half, int b) {
     }                                                                       \
     spread_f32(tile, n, value);                                             \
   }
-#define EACH_F64(name, value_)                                                                      \
-  static void name(const void *context, int64_t first, int n, void *tile) {                         \
-    const lm_random *r = context;                                                                   \
-    double a = r->a, b = r->b, value[2][BLOCKS];                                                    \
-    uint32_t word[4][BLOCKS];                                                                       \
-    (void)b;                                                                                        \
-    for (int done = 0; done < n; done += MOST / 2) {                                                \
-      int part = n - done < MOST / 2 ? n - done : MOST / 2, blocks = whole_vectors((part + 1) / 2); \
-      words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);                                \
-      for (int half = 0; half < 2; half++) {                                                        \
-        for (int k = 0; k < blocks; k++) {                                                          \
-          uint64_t bits = join(word, half, k);                                                      \
-          value[half][k] = value_;                                                                  \
-        }                                                                                           \
-      }                                                                                             \
-      spread_f64((double *)tile + done, part, value);                                               \
-    }                                                                                               \
+#define EACH_F64(name, value_)                                                                                \
+  static void name(const void *context, int64_t first, int n, void *tile) {                                   \
+    const lm_random *r = context;                                                                             \
+    double a = r->a, b = r->b, value[2][BLOCKS];                                                              \
+    uint32_t word[4][BLOCKS];                                                                                 \
+    (void)b;                                                                                                  \
+    for (int done = 0; done < n; done += MAX_CHUNK / 2) {                                                     \
+      int part = n - done < MAX_CHUNK / 2 ? n - done : MAX_CHUNK / 2, blocks = whole_vectors((part + 1) / 2); \
+      words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);                                          \
+      for (int half = 0; half < 2; half++) {                                                                  \
+        for (int k = 0; k < blocks; k++) {                                                                    \
+          uint64_t bits = join(word, half, k);                                                                \
+          value[half][k] = value_;                                                                            \
+        }                                                                                                     \
+      }                                                                                                       \
+      spread_f64((double *)tile + done, part, value);                                                         \
+    }                                                                                                         \
   }
 EACH_F32(uniform_f32, lm_between_f32(bits & r->keep, a, b))
 EACH_F64(uniform_f64, lm_between_f64(bits, a, b))
@@ -119,8 +119,8 @@ static void normal_f64(const void *context, int64_t first, int n, void *tile) {
   const lm_random *r = context;
   double mean = r->a, std = r->b, value[2][BLOCKS];
   uint32_t word[4][BLOCKS];
-  for (int done = 0; done < n; done += MOST / 2) {
-    int part = n - done < MOST / 2 ? n - done : MOST / 2, blocks = whole_vectors((part + 1) / 2);
+  for (int done = 0; done < n; done += MAX_CHUNK / 2) {
+    int part = n - done < MAX_CHUNK / 2 ? n - done : MAX_CHUNK / 2, blocks = whole_vectors((part + 1) / 2);
     words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);
     for (int b = 0; b < blocks; b++) {
       double pair[2];
@@ -135,8 +135,8 @@ static void bits(const void *context, int64_t first, int n, void *tile) {
   const lm_random *r = context;
   uint64_t *out = tile, value[2][BLOCKS];
   uint32_t word[4][BLOCKS];
-  for (int done = 0; done < n; done += MOST / 2, out += MOST / 2) {
-    int part = n - done < MOST / 2 ? n - done : MOST / 2, blocks = whole_vectors((part + 1) / 2);
+  for (int done = 0; done < n; done += MAX_CHUNK / 2, out += MAX_CHUNK / 2) {
+    int part = n - done < MAX_CHUNK / 2 ? n - done : MAX_CHUNK / 2, blocks = whole_vectors((part + 1) / 2);
     words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);
     for (int half = 0; half < 2; half++) {
       for (int k = 0; k < blocks; k++) value[half][k] = join(word, half, k);

@@ -4,7 +4,7 @@
 
 #include "backend/cpu/isa/elem.h"
 
-enum { TILE = LM_GRID_TILE, MOST = 64 }; /* pixels a point reads at most */
+enum { TILE = LM_GRID_TILE, MAX_READS = 64 }; /* pixels a point reads at most */
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 

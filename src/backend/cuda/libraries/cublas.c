@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "device/graph.h"
 
-enum { WORKSPACE = 32 << 20, MOST_ALIGN = 256, CHOICES = 4 };
+enum { WORKSPACE = 32 << 20, MAX_ALIGN = 256, CHOICES = 4 };
 
 lm_status lm_cuda_check_blas(int code, const char *call) {
   if (code == CUBLAS_STATUS_SUCCESS) return LM_OK;
@@ -50,7 +50,7 @@ static cublasLtHandle_t handles[LM_DEVICE_MAX]; /* by physical ordinal; any thre
 
 static int32_t alignment(const void *p) {
   uintptr_t low = (uintptr_t)p & -(uintptr_t)p;
-  return low == 0 || low > MOST_ALIGN ? MOST_ALIGN : (int32_t)low;
+  return low == 0 || low > MAX_ALIGN ? MAX_ALIGN : (int32_t)low;
 }
 
 static product product_of(const lm_cuda_gemm_job *job) {

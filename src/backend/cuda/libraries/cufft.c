@@ -63,7 +63,7 @@ typedef struct plan {
   bool in_graph; /* a graph that was captured may run it at any time: kept for good */
 } plan;
 
-enum { MOST = 64 }; /* plans of a card that no graph has; those that were not used for the longest time go */
+enum { MAX_PLANS = 64 }; /* plans of a card that no graph has; those that were not used for the longest time go */
 
 /* Of a card. The lock is held while a plan is given its stream and workspace and enqueued, which is one thing. */
 static struct gpu {
@@ -107,7 +107,7 @@ static lm_status drop_oldest(struct gpu *c) {
     others++;
     oldest = at;
   }
-  if (others < MOST) return LM_OK;
+  if (others < MAX_PLANS) return LM_OK;
   TRY(CUDA(cudaDeviceSynchronize()));
   p = *oldest;
   *oldest = p->next;

@@ -214,10 +214,10 @@ typedef struct place {
   unsigned *claim, *device_claim;
 } place;
 
-enum { MOST = LM_STREAM_MAX * 8 }; /* a card, which may stand for several devices */
+enum { MAX_REPORTS = LM_STREAM_MAX * 8 }; /* a card, which may stand for several devices */
 typedef struct gpu {
   int n;
-  place at[MOST];                          /* as streams were made */
+  place at[MAX_REPORTS];                   /* as streams were made */
   lm_bad_record *records, *device_records; /* [MOST] in pinned memory, as are those: */
   unsigned *claims, *device_claims;
   _Atomic bool together;
@@ -230,13 +230,13 @@ static _Atomic(place *) by_stream[LM_DEVICE_MAX][LM_STREAM_MAX];
 static lm_status prepare(gpu *c) {
   lm_status status = LM_OK;
   lm_bad_record *records = NULL;
-  size_t bytes = MOST * (sizeof *records + sizeof(unsigned));
+  size_t bytes = MAX_REPORTS * (sizeof *records + sizeof(unsigned));
   if (c->records) return LM_OK;
   TRY(CUDA(cudaHostAlloc((void **)&records, bytes, cudaHostAllocMapped | cudaHostAllocPortable)));
   memset(records, 0, bytes);
   TRY(CUDA(cudaHostGetDevicePointer((void **)&c->device_records, records, 0)));
-  c->claims = (unsigned *)(records + MOST);
-  c->device_claims = (unsigned *)(c->device_records + MOST);
+  c->claims = (unsigned *)(records + MAX_REPORTS);
+  c->device_claims = (unsigned *)(c->device_records + MAX_REPORTS);
   c->records = records;
 done:
   if (status != LM_OK && records) cudaFreeHost(records);
@@ -247,8 +247,8 @@ lm_status lm_cuda_report_slot_new(int ordinal, void *stream) {
   gpu *c = &gpus[ordinal];
   pthread_mutex_lock(&lock);
   lm_status status = prepare(c);
-  if (status == LM_OK && c->n == MOST) {
-    status = lm_fail(LM_E_STATE, "stream: the card has %d streams; there can be no more", MOST);
+  if (status == LM_OK && c->n == MAX_REPORTS) {
+    status = lm_fail(LM_E_STATE, "stream: the card has %d streams; there can be no more", MAX_REPORTS);
   } else if (status == LM_OK) {
     int i = c->n++;
     c->at[i] = (place){stream, c->records + i, c->device_records + i, c->claims + i, c->device_claims + i};

@@ -122,8 +122,8 @@ done:
 /* Little that would be read later goes by way of pinned memory, so that nobody waits for all that the stream was given
  * before. *staged is NULL where there is none. */
 static lm_status stage(const void *src, size_t bytes, void **staged) {
-  enum { MOST = 1 << 20 };
-  if (bytes > MOST) return LM_OK;
+  enum { MAX_BYTES = 1 << 20 };
+  if (bytes > MAX_BYTES) return LM_OK;
   lm_status status = lm_pinned_alloc(bytes, staged);
   if (status == LM_OK) memcpy(*staged, src, bytes);
   return status == LM_E_OOM ? LM_OK : status;
