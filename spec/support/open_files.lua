@@ -8,11 +8,11 @@ ffi.cdef [[
 local F_GETFD, MOST = 1, 65536
 
 return function()
-  local names, room = {}, ffi.new "char[256]"
+  local names, capacity = {}, ffi.new "char[256]"
   for fd = 0, MOST - 1 do
     if ffi.C.fcntl(fd, F_GETFD) >= 0 then
-      local n = ffi.C.readlink("/proc/self/fd/" .. fd, room, 256)
-      names[#names + 1] = fd .. " -> " .. ffi.string(room, math.max(tonumber(n), 0))
+      local n = ffi.C.readlink("/proc/self/fd/" .. fd, capacity, 256)
+      names[#names + 1] = fd .. " -> " .. ffi.string(capacity, math.max(tonumber(n), 0))
     end
   end
   return #names, table.concat(names, ", ")

@@ -16,37 +16,37 @@ typedef struct kept { /* of one leaf */
   uint32_t version; /* of the leaf's values that low has */
 } kept;
 
-/* Open addressing over `room` places, a power of two of which at most half are taken. */
+/* Open addressing over `capacity` places, a power of two of which at most half are taken. */
 typedef struct cache {
   int depth; /* of nested scopes */
-  uint32_t n, room;
+  uint32_t n, capacity;
   kept *place;
 } cache;
 
 static _Thread_local cache mine;
 
-static kept *find(kept *place, uint32_t room, const lm_tensor *leaf) {
+static kept *find(kept *place, uint32_t capacity, const lm_tensor *leaf) {
   uint32_t at = (uint32_t)(((uintptr_t)leaf >> 4) * 2654435761u);
-  while (place[at & (room - 1)].leaf && place[at & (room - 1)].leaf != leaf) at++;
-  return &place[at & (room - 1)];
+  while (place[at & (capacity - 1)].leaf && place[at & (capacity - 1)].leaf != leaf) at++;
+  return &place[at & (capacity - 1)];
 }
 
-static lm_status make_room(cache *c) {
-  if (c->room > 0 && 2 * (c->n + 1) <= c->room) return LM_OK;
-  uint32_t room = c->room > 0 ? 2 * c->room : 64;
-  kept *place = lm_calloc(room, sizeof *place);
+static lm_status reserve(cache *c) {
+  if (c->capacity > 0 && 2 * (c->n + 1) <= c->capacity) return LM_OK;
+  uint32_t capacity = c->capacity > 0 ? 2 * c->capacity : 64;
+  kept *place = lm_calloc(capacity, sizeof *place);
   if (!place) return LM_E_OOM;
-  for (uint32_t i = 0; i < c->room; i++) {
-    if (c->place[i].leaf) *find(place, room, c->place[i].leaf) = c->place[i];
+  for (uint32_t i = 0; i < c->capacity; i++) {
+    if (c->place[i].leaf) *find(place, capacity, c->place[i].leaf) = c->place[i];
   }
   lm_free(c->place);
   c->place = place;
-  c->room = room;
+  c->capacity = capacity;
   return LM_OK;
 }
 
 static void clear(cache *c) {
-  for (uint32_t i = 0; i < c->room; i++) {
+  for (uint32_t i = 0; i < c->capacity; i++) {
     lm_release(c->place[i].low);
     lm_release(c->place[i].leaf);
   }
@@ -77,8 +77,8 @@ static lm_status convert(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
 static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   if (mine.depth == 0 || lm_graph_capturing()) return convert(t, dtype, out);
-  TRY(make_room(&mine));
-  kept *k = find(mine.place, mine.room, t);
+  TRY(reserve(&mine));
+  kept *k = find(mine.place, mine.capacity, t);
   bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == (int8_t)dtype &&
               (lm_requires_grad(k->low) || !lm_grad_enabled());
   if (!fits) {
@@ -165,7 +165,7 @@ lm_status lm_autocast_call(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_autocast mode = lm_autocast_get();
-  lm_args_room changed;
+  lm_args_capacity changed;
   lm_tensor *own[LM_MAX_TENSOR_ARGS] = {NULL}, **list_own = NULL;
   lm_list *list = NULL;
   int nlist = 0;

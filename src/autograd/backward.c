@@ -24,7 +24,7 @@ static void end_run(lm_pass *r) {
     }
     atomic_store_explicit(&n->run, NULL, memory_order_release);
   }
-  for (int i = 0; i < r->leaf_room; i++) lm_release(r->leaf[i].grad);
+  for (int i = 0; i < r->leaf_capacity; i++) lm_release(r->leaf[i].grad);
   for (int i = 0; i < r->nedges; i++) lm_node_release(r->edge[i].node);
   if (r->node != r->node_small) lm_free(r->node);
   if (r->ready != r->ready_small) lm_free(r->ready);
@@ -35,26 +35,26 @@ static void end_run(lm_pass *r) {
 
 /* ---- the table of leaves */
 
-static lm_leaf_state *leaf_slot(lm_leaf_state *table, int room, const lm_node *n) {
+static lm_leaf_state *leaf_slot(lm_leaf_state *table, int capacity, const lm_node *n) {
   size_t i = ((uintptr_t)n >> 6) * 0x9E3779B97F4A7C15u >> 32;
   for (;; i++) {
-    lm_leaf_state *l = &table[i & (size_t)(room - 1)];
+    lm_leaf_state *l = &table[i & (size_t)(capacity - 1)];
     if (l->node == n || !l->node) return l;
   }
 }
 
 static lm_status leaf_of(lm_pass *r, lm_node *n, lm_leaf_state **out) {
-  lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, n);
-  if (!l->node && 2 * (r->nleaves + 1) > r->leaf_room) {
-    lm_leaf_state *more = lm_calloc((size_t)r->leaf_room * 2, sizeof *more);
+  lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_capacity, n);
+  if (!l->node && 2 * (r->nleaves + 1) > r->leaf_capacity) {
+    lm_leaf_state *more = lm_calloc((size_t)r->leaf_capacity * 2, sizeof *more);
     if (!more) return LM_E_OOM;
-    for (int i = 0; i < r->leaf_room; i++) {
-      if (r->leaf[i].node) *leaf_slot(more, r->leaf_room * 2, r->leaf[i].node) = r->leaf[i];
+    for (int i = 0; i < r->leaf_capacity; i++) {
+      if (r->leaf[i].node) *leaf_slot(more, r->leaf_capacity * 2, r->leaf[i].node) = r->leaf[i];
     }
     if (r->leaf != r->leaf_small) lm_free(r->leaf);
     r->leaf = more;
-    r->leaf_room *= 2;
-    l = leaf_slot(r->leaf, r->leaf_room, n);
+    r->leaf_capacity *= 2;
+    l = leaf_slot(r->leaf, r->leaf_capacity, n);
   }
   if (!l->node) {
     l->node = n;
@@ -76,8 +76,8 @@ static lm_status claim(lm_pass *r, lm_node *n) {
                    "another thread)",
                    r->name);
   }
-  if (r->nnodes == r->room) {
-    lm_node **more = lm_malloc(sizeof *more * (size_t)r->room * 2);
+  if (r->nnodes == r->capacity) {
+    lm_node **more = lm_malloc(sizeof *more * (size_t)r->capacity * 2);
     if (!more) {
       atomic_store_explicit(&n->run, NULL, memory_order_release);
       return LM_E_OOM;
@@ -85,7 +85,7 @@ static lm_status claim(lm_pass *r, lm_node *n) {
     memcpy(more, r->node, sizeof *more * (size_t)r->nnodes);
     if (r->node != r->node_small) lm_free(r->node);
     r->node = more;
-    r->room *= 2;
+    r->capacity *= 2;
   }
   r->node[r->nnodes++] = n;
   n->waits_for = 0;
@@ -128,7 +128,7 @@ done:
 }
 
 static bool is_needed(lm_pass *r, const lm_node *n) {
-  return n->kind == LM_NODE_LEAF ? leaf_slot(r->leaf, r->leaf_room, n)->needed : n->needed;
+  return n->kind == LM_NODE_LEAF ? leaf_slot(r->leaf, r->leaf_capacity, n)->needed : n->needed;
 }
 
 static int by_number(const void *a, const void *b) {
@@ -157,7 +157,7 @@ static lm_status mark_needed(lm_pass *r) {
     if (n->kind != LM_NODE_LEAF) {
       n->needed = atomic_load_explicit(&n->run, memory_order_relaxed) == r;
     } else {
-      lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, n);
+      lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_capacity, n);
       if (l->node) l->needed = true;
     }
   }
@@ -242,7 +242,7 @@ done:
 static lm_tensor *grad_buffer_of(lm_pass *r, lm_edge e) {
   if (e.node->kind != LM_NODE_LEAF || r->a->create_graph || r->a->ninputs > 0) return NULL;
   if (!atomic_load_explicit(&e.node->out[0].watch->grad_buffer, memory_order_relaxed)) return NULL;
-  const lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, e.node);
+  const lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_capacity, e.node);
   bool is_free = r->parallel ? lm_parallel_pass_leaf_is_free(r, l) : l->waits_for == 1 && !l->grad;
   return is_free ? lm_leaf_grad_buffer(e.node) : NULL;
 }
@@ -263,7 +263,7 @@ static lm_status deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor *
   lm_leaf_state *leaf = NULL;
   lm_tensor **sum = &e.node->out[e.slot].grad;
   if (e.node->kind == LM_NODE_LEAF) {
-    leaf = leaf_slot(r->leaf, r->leaf_room, e.node);
+    leaf = leaf_slot(r->leaf, r->leaf_capacity, e.node);
     sum = &leaf->grad;
   }
   if (g) {
@@ -314,7 +314,7 @@ static lm_status add_part(lm_pass *r, lm_node *n, const lm_grad_request *grad_re
   if (!is_part || !grad_request[0].wanted || r->parallel || r->a->create_graph || r->anomaly) return LM_OK;
   lm_edge e = n->edge[0];
   bool leaf = e.node->kind == LM_NODE_LEAF;
-  lm_tensor *sum = leaf ? leaf_slot(r->leaf, r->leaf_room, e.node)->grad : e.node->out[e.slot].grad;
+  lm_tensor *sum = leaf ? leaf_slot(r->leaf, r->leaf_capacity, e.node)->grad : e.node->out[e.slot].grad;
   return lm_sum_part_gradient(n, sum, g, added);
 }
 
@@ -432,7 +432,7 @@ static lm_status go(lm_pass *r) {
   for (int i = 0; i < a->nroots; i++) {
     lm_node *n = r->edge[i].node;
     if (n->kind == LM_NODE_LEAF) {
-      lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, n);
+      lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_capacity, n);
       if (l->waits_for == 0) TRY(lm_pass_finish_leaf(r, l));
     } else if (n->waits_for == 0 && n->needed && !n->queued) {
       push_ready(r, n);
@@ -474,7 +474,7 @@ done:
 bool lm_backward_reaches(const lm_tensor *leaf) {
   const lm_node *n = leaf->grad ? leaf->grad->node : NULL;
   for (lm_pass *r = innermost; n && r; r = r->outer) {
-    const lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_room, n);
+    const lm_leaf_state *l = leaf_slot(r->leaf, r->leaf_capacity, n);
     if (l->node && l->needed) return true;
   }
   return false;
@@ -507,7 +507,7 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   r.nnodes = r.nready = r.nleaves = 0;
   r.node = r.node_small;
   r.ready = r.ready_small;
-  r.room = r.leaf_room = LM_PASS_SMALL;
+  r.capacity = r.leaf_capacity = LM_PASS_SMALL;
   r.leaf = r.leaf_small;
   memset(r.leaf_small, 0, sizeof r.leaf_small);
   for (int i = 0; i < a->ninputs; i++) out[i] = NULL;

@@ -35,11 +35,11 @@ typedef struct lm_pass {
   int nedges;                        /* retained, of the roots, then of the inputs */
   lm_edge *edge, edge_small[LM_PASS_SMALL];
   lm_pass_input *input, input_small[LM_PASS_SMALL]; /* by their edges */
-  int nnodes, room;
+  int nnodes, capacity;
   lm_node **node, *node_small[LM_PASS_SMALL]; /* claimed */
   int nready;
   lm_node **ready, *ready_small[LM_PASS_SMALL];   /* a heap, the largest number first */
-  int nleaves, leaf_room;                         /* a power of 2 */
+  int nleaves, leaf_capacity;                     /* a power of 2 */
   lm_leaf_state *leaf, leaf_small[LM_PASS_SMALL]; /* open addressing by the node's address */
 } lm_pass;
 

@@ -8,7 +8,7 @@
 void lm_expr_begin(lm_expr *e) {
   e->status = LM_OK;
   e->n = 0;
-  e->room = (int)(sizeof e->first_owned / sizeof *e->first_owned);
+  e->capacity = (int)(sizeof e->first_owned / sizeof *e->first_owned);
   e->owned = e->first_owned;
   memset(e->last, 0, sizeof e->last);
 }
@@ -41,8 +41,8 @@ bool lm_e_ok(lm_expr *e, lm_status status) {
 
 lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t) {
   if (!t) return NULL;
-  if (e->n == e->room) {
-    lm_tensor **more = lm_malloc(sizeof *more * (size_t)e->room * 2);
+  if (e->n == e->capacity) {
+    lm_tensor **more = lm_malloc(sizeof *more * (size_t)e->capacity * 2);
     if (!more) {
       lm_release(t);
       e->status = LM_E_OOM;
@@ -51,7 +51,7 @@ lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t) {
     memcpy(more, e->owned, sizeof *more * (size_t)e->n);
     if (e->owned != e->first_owned) lm_free(e->owned);
     e->owned = more;
-    e->room *= 2;
+    e->capacity *= 2;
   }
   e->owned[e->n++] = t;
   return t;

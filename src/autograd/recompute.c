@@ -12,7 +12,7 @@
 
 typedef struct lm_node_list {
   lm_node **node;
-  int n, room;
+  int n, capacity;
 } lm_node_list;
 
 struct lm_recompute {
@@ -29,13 +29,13 @@ struct lm_recompute_rerun { /* the nodes of the second time, retained */
   lm_node_list list;
 };
 
-static lm_status make_room(lm_node_list *l) {
-  if (l->n < l->room) return LM_OK;
-  int room = l->room ? 2 * l->room : 32;
-  lm_node **more = lm_realloc(l->node, (size_t)room * sizeof *more);
+static lm_status reserve(lm_node_list *l) {
+  if (l->n < l->capacity) return LM_OK;
+  int capacity = l->capacity ? 2 * l->capacity : 32;
+  lm_node **more = lm_realloc(l->node, (size_t)capacity * sizeof *more);
   if (!more) return LM_E_OOM;
   l->node = more;
-  l->room = room;
+  l->capacity = capacity;
   return LM_OK;
 }
 
@@ -86,10 +86,10 @@ bool lm_recompute_is_active(void) {
 lm_status lm_recompute_reserve(void) {
   lm_status status = LM_OK;
   lm_modes *modes = lm_modes_here();
-  if (modes->rerun) TRY(make_room(&modes->rerun->list));
+  if (modes->rerun) TRY(reserve(&modes->rerun->list));
   if (modes->recompute) {
     pthread_mutex_lock(&modes->recompute->lock);
-    status = make_room(&modes->recompute->list);
+    status = reserve(&modes->recompute->list);
     pthread_mutex_unlock(&modes->recompute->lock);
   }
 done:

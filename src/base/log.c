@@ -44,13 +44,13 @@ static void read_environment(void) {
   }
 }
 
-/* Formats into `room` bytes, printable, and returns how many are used; a text that is too long ends after a whole
+/* Formats into `capacity` bytes, printable, and returns how many are used; a text that is too long ends after a whole
  * character of UTF-8, with "...". */
-LM_PRINTF(3, 0) static size_t put_text(char *out, size_t room, const char *format, va_list args) {
-  int n = vsnprintf(out, room, format, args);
+LM_PRINTF(3, 0) static size_t put_text(char *out, size_t capacity, const char *format, va_list args) {
+  int n = vsnprintf(out, capacity, format, args);
   if (n < 0) return 0;
-  if ((size_t)n >= room) {
-    size_t end = room - 4;
+  if ((size_t)n >= capacity) {
+    size_t end = capacity - 4;
     while (end > 0 && ((unsigned char)out[end] & 0xC0) == 0x80) end--;
     memcpy(out + end, "...", 4);
   }

@@ -16,7 +16,7 @@ struct lm_source {
   int fd;
   struct stat info;
   char *buffer;
-  size_t room;
+  size_t capacity;
   int64_t from, to; /* what lies in it of the file, for lm_source_read */
 };
 
@@ -53,12 +53,12 @@ done:
 int64_t lm_source_bytes(const lm_source *s) { return (int64_t)s->info.st_size; }
 const char *lm_source_stamp(const lm_source *s) { return s->stamp; }
 
-static lm_status make_room(lm_source *s, size_t n) {
-  if (n <= s->room) return LM_OK;
+static lm_status reserve(lm_source *s, size_t n) {
+  if (n <= s->capacity) return LM_OK;
   char *more = lm_realloc(s->buffer, n);
   if (!more) return LM_E_OOM;
   s->buffer = more;
-  s->room = n;
+  s->capacity = n;
   return LM_OK;
 }
 
@@ -73,7 +73,7 @@ static lm_status fetch(lm_source *s, int64_t at, int64_t n) {
     return lm_fail(LM_E_IO, "%s: bytes %lld to %lld are not in it", s->path, (long long)at,
                    (long long)at + (long long)n);
   }
-  lm_status status = make_room(s, (size_t)n);
+  lm_status status = reserve(s, (size_t)n);
   s->from = s->to = -1;
   for (int64_t done = 0; done < n && status == LM_OK;) {
     ssize_t k = pread(s->fd, s->buffer + done, (size_t)(n - done), (off_t)(at + done));

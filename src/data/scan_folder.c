@@ -15,7 +15,7 @@ enum { DEEPEST = 64 };
 
 typedef struct names {
   char **at;
-  size_t n, room;
+  size_t n, capacity;
 } names;
 
 static void free_names(names *l) {
@@ -27,12 +27,12 @@ static void free_names(names *l) {
 /* folder/name, or name alone */
 static lm_status add(names *l, const char *folder, const char *name) {
   size_t front = folder ? strlen(folder) + 1 : 0, bytes = strlen(name) + 1;
-  if (l->n == l->room) {
-    size_t room = l->room ? 2 * l->room : 64;
-    char **more = lm_realloc(l->at, room * sizeof *more);
+  if (l->n == l->capacity) {
+    size_t capacity = l->capacity ? 2 * l->capacity : 64;
+    char **more = lm_realloc(l->at, capacity * sizeof *more);
     if (!more) return LM_E_OOM;
     l->at = more;
-    l->room = room;
+    l->capacity = capacity;
   }
   char *text = lm_malloc(front + bytes);
   if (!text) return LM_E_OOM;

@@ -121,11 +121,11 @@ static lm_status read_into(lm_tar *t, lm_bytes *to, uint64_t n) {
   while (n > 0 && status == LM_OK) { /* in pieces: the size may be a lie */
     size_t k = n < PIECE ? (size_t)n : PIECE;
     if (to->capacity - to->n < k) {
-      size_t room = to->capacity + to->capacity / 2 + k;
-      char *more = lm_realloc(to->data, room);
+      size_t grown = to->capacity + to->capacity / 2 + k;
+      char *more = lm_realloc(to->data, grown);
       if (!more) return LM_E_OOM;
       to->data = more;
-      to->capacity = room;
+      to->capacity = grown;
     }
     status = read_exactly(t, to->data + to->n, k);
     to->n += k;

@@ -13,11 +13,11 @@ static const char *size_text(size_t bytes, char text[32]) {
 
 lm_status lm_out_of_memory(const lm_driver *driver, lm_device device, size_t bytes, const lm_memory_stats *stats,
                            size_t limit) {
-  char asked[32], reserved[32], allocated[32], room[32], whole[32], card[80] = "", most[80] = "";
+  char asked[32], reserved[32], allocated[32], capacity[32], whole[32], card[80] = "", most[80] = "";
   size_t left = 0, total = 0;
   if (driver->memory && driver->memory(lm_device_physical(device), &left, &total) == LM_OK)
-    snprintf(card, sizeof card, "%s free of %s, ", size_text(left, room), size_text(total, whole));
-  if (limit) snprintf(most, sizeof most, "; this process may reserve %s", size_text(limit, room));
+    snprintf(card, sizeof card, "%s free of %s, ", size_text(left, capacity), size_text(total, whole));
+  if (limit) snprintf(most, sizeof most, "; this process may reserve %s", size_text(limit, capacity));
   return lm_fail(LM_E_OOM, "out of memory on %s: %s asked for; %s%s reserved by this process of which %s allocated%s",
                  lm_device_name(device), size_text(bytes, asked), card, size_text(stats->reserved, reserved),
                  size_text(stats->allocated, allocated), most);

@@ -29,7 +29,7 @@ typedef struct block {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static block **all; /* by address */
-static size_t count, room;
+static size_t count, capacity;
 static block *idle[CLASSES], *waiting;
 
 static const lm_driver *pinning_driver(void) {
@@ -107,15 +107,15 @@ static lm_status make_block(const lm_driver *driver, int log2, block **out) {
   block *b = lm_calloc(1, sizeof *b);
   *out = NULL;
   if (!b) return LM_E_OOM;
-  if (count == room) {
-    size_t wanted = room ? 2 * room : 64;
+  if (count == capacity) {
+    size_t wanted = capacity ? 2 * capacity : 64;
     block **grown = lm_realloc(all, wanted * sizeof *grown);
     if (!grown) {
       status = LM_E_OOM;
       goto done;
     }
     all = grown;
-    room = wanted;
+    capacity = wanted;
   }
   TRY(driver->host_alloc((size_t)1 << log2, (void **)&b->p));
   b->log2 = log2;

@@ -41,7 +41,7 @@ typedef struct freed {
 
 typedef struct bin { /* freed blocks of one class, as a stack outside the blocks: they may be on a card */
   freed *block;
-  uint32_t n, room;
+  uint32_t n, capacity;
 } bin;
 
 typedef struct oversize_block { /* a block in use for less than its class */
@@ -165,12 +165,12 @@ static size_t class_bytes(int class) {
 
 /* False if the bin cannot grow. */
 static bool put_cached(bin *b, freed block) {
-  if (b->n == b->room) {
-    uint32_t room = b->room ? 2 * b->room : 8;
-    freed *grown = realloc(b->block, room * sizeof *grown);
+  if (b->n == b->capacity) {
+    uint32_t capacity = b->capacity ? 2 * b->capacity : 8;
+    freed *grown = realloc(b->block, capacity * sizeof *grown);
     if (!grown) return false;
     b->block = grown;
-    b->room = room;
+    b->capacity = capacity;
   }
   b->block[b->n++] = block;
   return true;

@@ -17,8 +17,8 @@ int lm_exif_orientation(const uint8_t *tiff, size_t n) {
   size_t at = at32(tiff + 4, big);
   if (at16(tiff + 2, big) != 42 || at > n || n - at < 2) return 1;
   const uint8_t *entry = tiff + at + 2;
-  size_t count = at16(tiff + at, big), room = (n - at - 2) / ENTRY;
-  for (size_t i = 0; i < count && i < room; i++, entry += ENTRY) {
+  size_t count = at16(tiff + at, big), capacity = (n - at - 2) / ENTRY;
+  for (size_t i = 0; i < count && i < capacity; i++, entry += ENTRY) {
     if (at16(entry, big) != ORIENTATION) continue;
     unsigned value = at16(entry + 8, big);
     return at16(entry + 2, big) == SHORT && value >= 1 && value <= 8 ? (int)value : 1;

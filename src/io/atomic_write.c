@@ -46,7 +46,7 @@ static void next_name(lm_new_file *f) {
   enum { KEPT = 100 };
   size_t folder = folder_bytes(f->path), name = strnlen(f->path + folder, KEPT);
   while (name > KEPT - 4 && (f->path[folder + name] & 0xC0) == 0x80) name--;
-  snprintf(f->temporary, f->room, "%.*s.tmp-%ld-%u", (int)(folder + name), f->path, (long)getpid(),
+  snprintf(f->temporary, f->capacity, "%.*s.tmp-%ld-%u", (int)(folder + name), f->path, (long)getpid(),
            atomic_fetch_add(&counter, 1));
 }
 
@@ -113,9 +113,9 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
   }
   if (replaces ? !realpath(path, target) : !find_target(path, target)) return refused("write", path);
   path = target;
-  f->room = strlen(path) + 48;
+  f->capacity = strlen(path) + 48;
   f->path = copy_text(path);
-  f->temporary = lm_malloc(f->room);
+  f->temporary = lm_malloc(f->capacity);
   if (!f->path || !f->temporary) {
     status = LM_E_OOM;
     goto done;

@@ -9,8 +9,8 @@
 
 typedef struct lm_new_file {
   int fd;
-  char *path, *temporary; /* what it will be called; what it is called until then, in `room` bytes */
-  size_t room;
+  char *path, *temporary; /* what it will be called; what it is called until then, in `capacity` bytes */
+  size_t capacity;
   bool nameless; /* it is called nothing yet */
 } lm_new_file;
 

@@ -110,11 +110,11 @@ static lm_status inflate_into(lm_sections *f, z_stream *z, uint64_t at, uint64_t
       z->next_in = (unsigned char *)piece;
       from += z->avail_in;
     }
-    unsigned room = at_most(n - filled, 1u << 30);
-    z->next_out = (unsigned char *)(room > 0 ? to + filled : &beyond);
-    z->avail_out = room > 0 ? room : 1;
+    unsigned capacity = at_most(n - filled, 1u << 30);
+    z->next_out = (unsigned char *)(capacity > 0 ? to + filled : &beyond);
+    z->avail_out = capacity > 0 ? capacity : 1;
     code = inflate(z, Z_NO_FLUSH);
-    filled += (room > 0 ? room : 1) - z->avail_out;
+    filled += (capacity > 0 ? capacity : 1) - z->avail_out;
     if (filled > n || (start && filled == n)) break;
   }
   if (start && filled == n) goto done;

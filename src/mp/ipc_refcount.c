@@ -72,27 +72,27 @@ static void *ipc_thread_run(void *unused) {
   enum { BRIEFLY = 1, WITHOUT_MEMORY = 100 }; /* ms */
   struct pollfd *at = NULL;
   lm_ipc_exported **of = NULL, *ending = NULL;
-  int room = 0;
+  int capacity = 0;
   (void)unused;
   for (;;) {
     int n = 0;
     pthread_mutex_lock(&lm_ipc_thread.lock);
     bool over = stops, waits = lm_ipc_thread.returned || ending;
-    if (room < lm_ipc_thread.nexported + 1) {
+    if (capacity < lm_ipc_thread.nexported + 1) {
       struct pollfd *more = realloc(at, (size_t)(2 * lm_ipc_thread.nexported + 8) * sizeof *more);
       if (more) at = more;
       lm_ipc_exported **further =
           more ? realloc(of, (size_t)(2 * lm_ipc_thread.nexported + 8) * sizeof *further) : NULL;
       if (further) of = further;
-      if (further) room = 2 * lm_ipc_thread.nexported + 8;
+      if (further) capacity = 2 * lm_ipc_thread.nexported + 8;
     }
-    for (lm_ipc_exported *l = lm_ipc_thread.exported_list; l && n + 1 < room; l = l->next) {
+    for (lm_ipc_exported *l = lm_ipc_thread.exported_list; l && n + 1 < capacity; l = l->next) {
       at[n + 1] = (struct pollfd){.fd = l->fd};
       of[n++] = l;
     }
     pthread_mutex_unlock(&lm_ipc_thread.lock);
     if (over) break;
-    if (room == 0) {
+    if (capacity == 0) {
       poll(NULL, 0, WITHOUT_MEMORY);
       continue;
     }

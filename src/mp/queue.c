@@ -138,7 +138,7 @@ static lm_status queue_post(const lm_handle *h, lm_packed_message *l, uint64_t m
 /* The thread: sends one after the other, and ends when there is none. */
 static void *queue_feed(void *arg) {
   lm_backlog *b = arg;
-  bool room = false;
+  bool was_writable = false;
   pthread_mutex_lock(&b->lock);
   while (b->first) {
     item *i = b->first;
@@ -147,8 +147,8 @@ static void *queue_feed(void *arg) {
     lm_status status = queue_post(b->queue, i->packed, 0, &sent);
     if (status == LM_OK && !sent) {
       lm_channel_wait(b->queue->fd[WRITE], POLLOUT, 1, &ready);
-      if (ready && room) usleep(1000); /* too many descriptors under way */
-      room = ready;
+      if (ready && was_writable) usleep(1000); /* too many descriptors under way */
+      was_writable = ready;
     }
     pthread_mutex_lock(&b->lock);
     if (status == LM_OK && !sent) continue;

@@ -8,9 +8,9 @@ static lm_semaphore_words *words_of(const lm_handle *h) { return (lm_semaphore_w
 
 /* No more than there is room for, whatever another process wrote there. */
 static uint32_t permits_of(const lm_handle *h) {
-  size_t room = (h->words->bytes - sizeof(lm_semaphore_words)) / sizeof(pthread_mutex_t);
+  size_t capacity = (h->words->bytes - sizeof(lm_semaphore_words)) / sizeof(pthread_mutex_t);
   uint32_t permits = words_of(h)->permits;
-  return permits < room ? permits : (uint32_t)room;
+  return permits < capacity ? permits : (uint32_t)capacity;
 }
 
 lm_status lm_semaphore_new(uint32_t permits, lm_handle **out) {

@@ -21,26 +21,26 @@ lm_print_options *lm_printing(void) { return &options; }
 
 typedef struct text {
   char *at;
-  size_t n, room;
+  size_t n, capacity;
   lm_status status;
 } text;
 
-static bool make_room(text *t, size_t more) {
+static bool reserve(text *t, size_t more) {
   if (t->status != LM_OK) return false;
-  if (t->n + more + 1 <= t->room) return true;
-  size_t room = 2 * t->room + more + 64;
-  char *grown = lm_realloc(t->at, room);
+  if (t->n + more + 1 <= t->capacity) return true;
+  size_t capacity = 2 * t->capacity + more + 64;
+  char *grown = lm_realloc(t->at, capacity);
   if (!grown) {
     t->status = LM_E_OOM;
     return false;
   }
   t->at = grown;
-  t->room = room;
+  t->capacity = capacity;
   return true;
 }
 
 static void put(text *t, const char *s, size_t n) {
-  if (!make_room(t, n)) return;
+  if (!reserve(t, n)) return;
   memcpy(t->at + t->n, s, n);
   t->n += n;
   t->at[t->n] = 0;

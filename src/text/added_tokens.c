@@ -98,7 +98,7 @@ lm_status lm_tokenizer_add(lm_tokenizer *t, const char *text, size_t n, const lm
     return LM_OK;
   }
   if (made.id < 0) made.id = *id = a->next_id;
-  if (!lm_list_grow(&a->item, &a->room, a->n + 1, sizeof *a->item)) return LM_E_OOM;
+  if (!lm_list_grow(&a->item, &a->capacity, a->n + 1, sizeof *a->item)) return LM_E_OOM;
   lm_status status = lm_vocabulary_add(&a->place, text, n, (int32_t)a->n);
   if (status == LM_OK) status = lm_text_copy(&made.content, text, n);
   if (status != LM_OK) return status;

@@ -9,7 +9,7 @@
 typedef struct texts {
   lm_bytes data;
   size_t *end; /* of each */
-  size_t n, room, most;
+  size_t n, capacity, most;
   bool failed;
 } texts;
 
@@ -25,7 +25,7 @@ static void put(texts *t, const char *text, size_t n) {
 }
 
 static void end_text(texts *t) {
-  if (lm_list_grow(&t->end, &t->room, t->n + 1, sizeof *t->end)) {
+  if (lm_list_grow(&t->end, &t->capacity, t->n + 1, sizeof *t->end)) {
     t->end[t->n++] = t->data.n;
   } else {
     t->failed = true;

@@ -9,7 +9,7 @@
 enum { MAX_CACHED = 128 }; /* bytes of a word */
 
 lm_status lm_model_put(lm_model_tokens *out, int32_t id, size_t from, size_t to) {
-  if (!lm_list_grow(&out->item, &out->room, out->n + 1, sizeof *out->item)) return LM_E_OOM;
+  if (!lm_list_grow(&out->item, &out->capacity, out->n + 1, sizeof *out->item)) return LM_E_OOM;
   out->item[out->n++] = (lm_model_token){id, (uint32_t)from, (uint32_t)to};
   return LM_OK;
 }

@@ -14,7 +14,7 @@ typedef struct lm_model_token {
 
 typedef struct lm_model_tokens {
   lm_model_token *item;
-  size_t n, room;
+  size_t n, capacity;
 } lm_model_tokens;
 
 typedef struct lm_merge { /* of a pair of tokens; `pair` is UINT64_MAX in an empty slot */
@@ -49,7 +49,7 @@ typedef struct lm_model {
   int32_t small_id[0x800]; /* of characters of one or two bytes, where they have neither prefix nor suffix */
   lm_symbol *symbol;
   lm_candidate *heap;
-  size_t symbol_room, heap_room;
+  size_t symbol_capacity, heap_capacity;
   /* WordPiece */
   size_t most_characters;
   int32_t prefix_node; /* of the trie, or -1 */
@@ -62,7 +62,7 @@ typedef struct lm_model {
     double score;
     int32_t from, id; /* from: -1 where nothing ends */
   } * best;
-  size_t best_room;
+  size_t best_capacity;
   lm_word_cache *cache;
 } lm_model;
 

@@ -51,7 +51,7 @@ typedef struct word {
 
 static bool add_symbol(word *w, int32_t id, size_t bytes) {
   lm_model *m = w->m;
-  if (w->n >= INT32_MAX || !lm_list_grow(&m->symbol, &m->symbol_room, w->n + 1, sizeof *m->symbol)) return false;
+  if (w->n >= INT32_MAX || !lm_list_grow(&m->symbol, &m->symbol_capacity, w->n + 1, sizeof *m->symbol)) return false;
   m->symbol[w->n] = (lm_symbol){id, (int32_t)w->n - 1, (int32_t)w->n + 1, (uint32_t)bytes};
   w->n++;
   return true;
@@ -130,7 +130,7 @@ static bool push(word *w, int32_t left, int32_t right) {
   lm_model *m = w->m;
   const lm_merge *merge = find_merge(m, m->symbol[left].id, m->symbol[right].id);
   if (!merge) return true;
-  if (!lm_list_grow(&m->heap, &m->heap_room, w->heap + 1, sizeof *m->heap)) return false;
+  if (!lm_list_grow(&m->heap, &m->heap_capacity, w->heap + 1, sizeof *m->heap)) return false;
   lm_candidate made = {merge->rank, left, merge->id};
   size_t i = w->heap++;
   for (; i > 0 && before(&made, &m->heap[(i - 1) / 2]); i = (i - 1) / 2) m->heap[i] = m->heap[(i - 1) / 2];

@@ -46,7 +46,7 @@ static lm_status put_unknown(lm_model *m, const char *text, size_t from, size_t 
 lm_status lm_unigram_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out) {
   lm_status status;
   size_t first = out->n;
-  if (!lm_list_grow(&m->best, &m->best_room, n + 1, sizeof *m->best)) return LM_E_OOM;
+  if (!lm_list_grow(&m->best, &m->best_capacity, n + 1, sizeof *m->best)) return LM_E_OOM;
   for (size_t i = 0; i <= n; i++) m->best[i] = (struct lm_best){0, -1, 0};
   TRY(find_best(m, text, n, work));
   for (size_t end = n, from; end > 0; end = from) {

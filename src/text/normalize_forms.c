@@ -19,7 +19,7 @@ typedef struct forms {
   lm_rewrite *r;
   bool composes;
   change_char *mark; /* what waits: the marks after a starter */
-  size_t n, room;
+  size_t n, capacity;
   change_char starter;
   bool has_starter;
 } forms;
@@ -62,7 +62,7 @@ static void flush(forms *f) {
 static bool add(forms *f, uint32_t c, int change) {
   change_char made = {c, change, (int32_t)f->n, (uint8_t)utf8proc_get_property((utf8proc_int32_t)c)->combining_class};
   if (made.class != 0) {
-    if (!lm_list_grow(&f->mark, &f->room, f->n + 1, sizeof *f->mark)) return false;
+    if (!lm_list_grow(&f->mark, &f->capacity, f->n + 1, sizeof *f->mark)) return false;
     f->mark[f->n++] = made;
     return true;
   }

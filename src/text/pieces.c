@@ -4,27 +4,27 @@
 
 #include "base/mem.h"
 
-bool lm_list_grow(void *list, size_t *room, size_t n, size_t size) {
-  if (n <= *room) return true;
-  size_t more = *room + *room / 2 + 16;
+bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size) {
+  if (n <= *capacity) return true;
+  size_t more = *capacity + *capacity / 2 + 16;
   if (more < n) more = n;
   void *grown = more > SIZE_MAX / size ? NULL : lm_realloc(*(void **)list, more * size);
   if (!grown) return false;
   *(void **)list = grown;
-  *room = more;
+  *capacity = more;
   return true;
 }
 
 static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
-  if (n <= a->room && n <= p->most) return true;
-  size_t room = n + n / 2 + 64;
+  if (n <= a->capacity && n <= p->most) return true;
+  size_t capacity = n + n / 2 + 64;
   p->too_long = n > p->most;
-  char *text = p->too_long ? NULL : lm_realloc(a->text, room);
+  char *text = p->too_long ? NULL : lm_realloc(a->text, capacity);
   if (text) a->text = text;
-  lm_span *span = text ? lm_realloc(a->span, room * sizeof *span) : NULL;
+  lm_span *span = text ? lm_realloc(a->span, capacity * sizeof *span) : NULL;
   if (span) {
     a->span = span;
-    a->room = room;
+    a->capacity = capacity;
   }
   if (!span) p->failed = true;
   return span != NULL;
@@ -42,7 +42,7 @@ lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n) {
   p->work = lm_work_for(n);
   p->most = n < LM_TEXT_MAX / 64 ? 64 * n + (1 << 20) : LM_TEXT_MAX;
   if (n > LM_TEXT_MAX) return lm_fail(LM_E_ARG, "a text of %zu bytes; at most %d", n, LM_TEXT_MAX);
-  if (!reserve(p, &p->now, n) || !lm_list_grow(&p->piece, &p->piece_room, 1, sizeof *p->piece)) {
+  if (!reserve(p, &p->now, n) || !lm_list_grow(&p->piece, &p->piece_capacity, 1, sizeof *p->piece)) {
     p->failed = true;
     return status_of(p);
   }
@@ -140,7 +140,7 @@ done:
 
 /* ---- cutting */
 void lm_cut_put(lm_pieces *p, size_t from, size_t to, int32_t id) {
-  if (!lm_list_grow(&p->cut, &p->cut_room, p->cuts + 1, sizeof *p->cut)) {
+  if (!lm_list_grow(&p->cut, &p->cut_capacity, p->cuts + 1, sizeof *p->cut)) {
     p->failed = true;
     return;
   }
@@ -185,7 +185,7 @@ static size_t join_cuts(lm_cut *cut, size_t n, lm_behavior behavior) {
 }
 
 static bool add_piece(lm_pieces *p, lm_piece piece) {
-  if (!lm_list_grow(&p->made, &p->made_room, p->nmade + 1, sizeof *p->made)) return false;
+  if (!lm_list_grow(&p->made, &p->made_capacity, p->nmade + 1, sizeof *p->made)) return false;
   p->made[p->nmade++] = piece;
   return true;
 }
@@ -214,12 +214,12 @@ lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior
   }
   TRY(status_of(p));
   lm_piece *was = p->piece;
-  size_t room = p->piece_room;
+  size_t capacity = p->piece_capacity;
   p->piece = p->made;
-  p->piece_room = p->made_room;
+  p->piece_capacity = p->made_capacity;
   p->count = p->nmade;
   p->made = was;
-  p->made_room = room;
+  p->made_capacity = capacity;
 done:
   return status;
 }

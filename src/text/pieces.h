@@ -26,7 +26,7 @@ typedef struct lm_piece {
 typedef struct lm_aligned {
   char *text;
   lm_span *span;
-  size_t n, room;
+  size_t n, capacity;
 } lm_aligned;
 
 typedef struct lm_cut { /* part of a piece */
@@ -37,16 +37,16 @@ typedef struct lm_cut { /* part of a piece */
 typedef struct lm_pieces {
   lm_aligned now, next;
   lm_piece *piece, *made;
-  size_t count, piece_room, nmade, made_room;
+  size_t count, piece_capacity, nmade, made_capacity;
   lm_cut *cut; /* of the piece at work */
-  size_t cuts, cut_room;
+  size_t cuts, cut_capacity;
   size_t most;           /* bytes */
   uint64_t work;         /* how many steps are left */
   bool failed, too_long; /* out of memory; or because of most */
 } lm_pieces;
 
 /* Grows *list, of items of `size` bytes, to hold n; false if it cannot. */
-bool lm_list_grow(void *list, size_t *room, size_t n, size_t size);
+bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size);
 
 /* One piece: all of the text. */
 lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n);

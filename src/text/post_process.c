@@ -52,7 +52,7 @@ static void trim_offsets(const lm_tokenizer *t, const lm_step *s, const char *co
 }
 
 static bool append(lm_tokens *to, const lm_token *tokens, size_t n) {
-  if (!lm_list_grow(&to->item, &to->room, to->n + n, sizeof *to->item)) return false;
+  if (!lm_list_grow(&to->item, &to->capacity, to->n + n, sizeof *to->item)) return false;
   if (n) memcpy(to->item + to->n, tokens, n * sizeof *tokens);
   to->n += n;
   return true;

@@ -274,8 +274,8 @@ static lm_status read_fixed_length(const cJSON *of, lm_step *s) {
 }
 
 /* ---- post-processors */
-static bool add_template(lm_template **list, size_t *n, size_t *room, lm_template one) {
-  if (!lm_list_grow(list, room, *n + 1, sizeof **list)) return false;
+static bool add_template(lm_template **list, size_t *n, size_t *capacity, lm_template one) {
+  if (!lm_list_grow(list, capacity, *n + 1, sizeof **list)) return false;
   (*list)[(*n)++] = one;
   return true;
 }
@@ -301,14 +301,14 @@ static lm_status read_bert_processing(const cJSON *of, lm_step *s) {
   TRY(read_bool(of, "trim_offsets", &s->on[1]));
   const lm_template first[] = {{-1, cls, 0}, {0, 0, 0}, {-1, sep, 0}}, again = {-1, sep, 0},
                     rest[] = {{1, 0, !roberta}, {-1, sep, !roberta}};
-  size_t single_room = 0, pair_room = 0;
+  size_t single_capacity = 0, pair_capacity = 0;
   bool ok = true;
   for (int i = 0; i < 3; i++) {
-    ok = ok && add_template(&s->single, &s->nsingle, &single_room, first[i]);
-    ok = ok && add_template(&s->pair, &s->npair, &pair_room, first[i]);
+    ok = ok && add_template(&s->single, &s->nsingle, &single_capacity, first[i]);
+    ok = ok && add_template(&s->pair, &s->npair, &pair_capacity, first[i]);
   }
-  if (roberta) ok = ok && add_template(&s->pair, &s->npair, &pair_room, again);
-  for (int i = 0; i < 2; i++) ok = ok && add_template(&s->pair, &s->npair, &pair_room, rest[i]);
+  if (roberta) ok = ok && add_template(&s->pair, &s->npair, &pair_capacity, again);
+  for (int i = 0; i < 2; i++) ok = ok && add_template(&s->pair, &s->npair, &pair_capacity, rest[i]);
   if (!ok) TRY(LM_E_OOM);
 done:
   return status;
@@ -318,7 +318,7 @@ done:
 enum { MAX_TEMPLATE = 10000, MAX_PIECES = 1000, MAX_SEQUENCES = 16 };
 
 static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t type_id, lm_template **list, size_t *n,
-                              size_t *room) {
+                              size_t *capacity) {
   const cJSON *name = field(piece, "id"), *token = NULL, *id;
   if (cJSON_IsString(name)) token = field(tokens, name->valuestring);
   const cJSON *ids = token ? field(token, "ids") : NULL;
@@ -330,14 +330,14 @@ static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t t
     lm_template one = {-1, 0, type_id};
     if (!to_int(id, &one.id)) return wrong("ids", "list of ids");
     if (*n == MAX_TEMPLATE) return lm_fail(LM_E_IO, "a template has more than %d special tokens", MAX_TEMPLATE);
-    if (!add_template(list, n, room, one)) return LM_E_OOM;
+    if (!add_template(list, n, capacity, one)) return LM_E_OOM;
   }
   return LM_OK;
 }
 
 static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_template **list, size_t *n) {
   const cJSON *pieces = field(of, name), *tokens = field(of, "special_tokens"), *piece;
-  size_t room = 0, sequences = 0;
+  size_t capacity = 0, sequences = 0;
   lm_status status = LM_OK;
   if (!cJSON_IsArray(pieces)) return wrong(name, "list of pieces");
   if (cJSON_GetArraySize(pieces) > MAX_PIECES)
@@ -347,7 +347,7 @@ static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_te
     lm_template one = {0, 0, 0};
     if (special) {
       TRY(read_int(special, "type_id", &one.type_id));
-      TRY(read_special(tokens, special, one.type_id, list, n, &room));
+      TRY(read_special(tokens, special, one.type_id, list, n, &capacity));
       continue;
     }
     const cJSON *id = sequence ? field(sequence, "id") : NULL;
@@ -361,7 +361,7 @@ static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_te
     }
     one.sequence = !first;
     TRY(read_int(sequence, "type_id", &one.type_id));
-    if (!add_template(list, n, &room, one)) TRY(LM_E_OOM);
+    if (!add_template(list, n, &capacity, one)) TRY(LM_E_OOM);
   }
 done:
   return status;
@@ -463,7 +463,7 @@ static lm_status read_steps(const cJSON *of, const step_name *names, const char 
   while (names->name && strcmp(names->name, type->valuestring) != 0) names++;
   if (!names->name) return lm_fail(LM_E_IO, "'%s' is not known here", lm_ellipsize(type->valuestring, 40));
   if (out->n >= MAX_STEPS) return lm_fail(LM_E_IO, "more than %d steps", MAX_STEPS);
-  if (!lm_list_grow(&out->item, &out->room, out->n + 1, sizeof *out->item)) return LM_E_OOM;
+  if (!lm_list_grow(&out->item, &out->capacity, out->n + 1, sizeof *out->item)) return LM_E_OOM;
   lm_step *s = &out->item[out->n++];
   *s = (lm_step){.kind = names->kind};
   if (names->read) status = names->read(of, s);

@@ -63,7 +63,7 @@ const char *lm_tokenizer_token(const lm_tokenizer *t, int32_t id, size_t *n) {
 
 /* ---- encoding */
 static bool put(lm_tokens *out, lm_token token) {
-  if (!lm_list_grow(&out->item, &out->room, out->n + 1, sizeof *out->item)) return false;
+  if (!lm_list_grow(&out->item, &out->capacity, out->n + 1, sizeof *out->item)) return false;
   out->item[out->n++] = token;
   return true;
 }
@@ -99,7 +99,7 @@ static lm_status tokenize_piece(lm_tokenizer *t, const lm_piece *piece, int32_t 
   found->n = 0;
   lm_status status = lm_model_tokenize(&t->model, t->pieces.now.text + piece->at, piece->n, &t->pieces.work, found);
   if (status != LM_OK) return status;
-  if (!lm_list_grow(&out->item, &out->room, out->n + found->n, sizeof *out->item)) return LM_E_OOM;
+  if (!lm_list_grow(&out->item, &out->capacity, out->n + found->n, sizeof *out->item)) return LM_E_OOM;
   for (size_t i = 0; i < found->n; i++) {
     lm_model_token m = found->item[i];
     lm_token token = {

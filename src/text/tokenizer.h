@@ -15,7 +15,7 @@ typedef struct lm_added_token {
 
 typedef struct lm_added_tokens {
   lm_added_token *item;
-  size_t n, room;
+  size_t n, capacity;
   lm_vocabulary place;     /* in item, by content */
   int32_t next_id;         /* of one that the model does not have */
   lm_trie raw, normalized; /* of places in item; those that are looked for before normalizing, and after */
@@ -25,7 +25,7 @@ typedef struct lm_added_tokens {
 
 typedef struct lm_steps {
   lm_step *item;
-  size_t n, room;
+  size_t n, capacity;
 } lm_steps;
 
 typedef struct lm_token {
@@ -39,7 +39,7 @@ typedef struct lm_token {
 
 typedef struct lm_tokens {
   lm_token *item;
-  size_t n, room;
+  size_t n, capacity;
 } lm_tokens;
 
 typedef struct lm_truncation {

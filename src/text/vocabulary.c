@@ -48,8 +48,8 @@ lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_
   if (v->count >= MAX_WORDS) return lm_fail(LM_E_ARG, "more than %d tokens", MAX_WORDS);
   if (n > MAX_BYTES) return lm_fail(LM_E_ARG, "a token of %zu bytes; at most %d", n, MAX_BYTES);
   if (v->count * 2 >= v->slots && !grow_slots(v)) return LM_E_OOM;
-  if (!lm_list_grow(&v->text, &v->text_room, v->bytes + n, 1) ||
-      !lm_list_grow(&v->word, &v->word_room, v->count + 1, sizeof *v->word)) {
+  if (!lm_list_grow(&v->text, &v->text_capacity, v->bytes + n, 1) ||
+      !lm_list_grow(&v->word, &v->word_capacity, v->count + 1, sizeof *v->word)) {
     return LM_E_OOM;
   }
   int32_t *slot = slot_of(v, text, n);
@@ -116,7 +116,7 @@ static int by_text(const void *a, const void *b) {
 enum { FREE = -1, ROOT = -2, TRIES = 64, STEPS = 4096 };
 
 static bool grow_nodes(lm_trie *t, size_t n) {
-  if (!lm_list_grow(&t->node, &t->room, n, sizeof *t->node)) return false;
+  if (!lm_list_grow(&t->node, &t->capacity, n, sizeof *t->node)) return false;
   for (; t->n < n; t->n++) t->node[t->n] = (struct lm_trie_node){0, FREE, -1};
   return true;
 }
@@ -151,9 +151,9 @@ typedef struct lm_branch { /* keys from..to agree on `depth` bytes */
 lm_status lm_trie_build(lm_trie *t, lm_trie_key *keys, size_t n) {
   lm_status status = LM_OK;
   lm_branch *stack = NULL;
-  size_t room = 0, depth = 0, hint = 1;
+  size_t capacity = 0, depth = 0, hint = 1;
   qsort(keys, n, sizeof *keys, by_text);
-  if (!grow_nodes(t, 1) || !lm_list_grow(&stack, &room, 1, sizeof *stack)) TRY(LM_E_OOM);
+  if (!grow_nodes(t, 1) || !lm_list_grow(&stack, &capacity, 1, sizeof *stack)) TRY(LM_E_OOM);
   t->node[0].check = ROOT;
   stack[depth++] = (lm_branch){0, 0, n, 0};
   while (depth > 0) {
@@ -178,7 +178,7 @@ lm_status lm_trie_build(lm_trie *t, lm_trie_key *keys, size_t n) {
     }
     first[children] = b.to;
     int64_t base = find_base(t, child, children, &hint);
-    if (base < 0 || base > INT32_MAX / 2 || !lm_list_grow(&stack, &room, depth + (size_t)children, sizeof *stack)) {
+    if (base < 0 || base > INT32_MAX / 2 || !lm_list_grow(&stack, &capacity, depth + (size_t)children, sizeof *stack)) {
       TRY(lm_fail(LM_E_OOM, "out of memory: %zu tokens", n));
     }
     t->node[b.node].base = (int32_t)base;

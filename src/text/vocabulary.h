@@ -18,12 +18,12 @@ static inline bool lm_is_crowded(size_t place, uint64_t hash, size_t slots) {
 
 typedef struct lm_vocabulary {
   char *text; /* of all tokens, one after the other */
-  size_t bytes, text_room;
+  size_t bytes, text_capacity;
   struct lm_word {
     size_t at, n;
     int32_t id;
   } * word; /* in the order they were added */
-  size_t count, word_room;
+  size_t count, word_capacity;
   int32_t *slot; /* by hash: a word or -1 */
   size_t slots;
   int32_t *by_id; /* the word of an id or -1 */
@@ -44,7 +44,7 @@ typedef struct lm_trie {
   struct lm_trie_node {
     int32_t base, check, id; /* id: -1 where no word ends */
   } * node;
-  size_t n, room;
+  size_t n, capacity;
 } lm_trie;
 
 typedef struct lm_trie_key {

@@ -13,7 +13,7 @@ typedef struct cached { /* its text and then its tokens are at `at`; n is 0 in a
 struct lm_word_cache {
   cached slot[SLOTS];
   char *data;
-  size_t n, room;
+  size_t n, capacity;
 };
 
 void lm_word_cache_free(lm_word_cache *c) {
@@ -25,7 +25,7 @@ bool lm_word_cache_find(const lm_word_cache *c, uint64_t hash, const char *text,
                         lm_status *status) {
   const cached *s = c ? &c->slot[hash & (SLOTS - 1)] : NULL;
   if (!s || s->hash != hash || s->n != n || memcmp(c->data + s->at, text, n) != 0) return false;
-  if (!lm_list_grow(&out->item, &out->room, out->n + s->tokens, sizeof *out->item)) {
+  if (!lm_list_grow(&out->item, &out->capacity, out->n + s->tokens, sizeof *out->item)) {
     *status = LM_E_OOM;
     return true;
   }
@@ -44,7 +44,7 @@ void lm_word_cache_put(lm_word_cache **cache, uint64_t hash, const char *text, s
     memset(c->slot, 0, sizeof c->slot);
     c->n = 0;
   }
-  if (!lm_list_grow(&c->data, &c->room, c->n + bytes, 1)) return;
+  if (!lm_list_grow(&c->data, &c->capacity, c->n + bytes, 1)) return;
   c->slot[hash & (SLOTS - 1)] = (cached){hash, (uint32_t)c->n, (uint32_t)n, (uint32_t)tokens};
   memcpy(c->data + c->n, text, n);
   if (tokens) memcpy(c->data + c->n + n, out->item + first, tokens * sizeof *out->item);

@@ -30,10 +30,10 @@ static void each(const tensor &t, F f) {
 }
 
 static double rounded(const tensor &t, double v) {
-  unsigned char room[8];
+  unsigned char capacity[8];
   if (t.dtype == LM_NO_DTYPE) return v;
-  lm_fake_write(t.dtype, room, 0, v);
-  return lm_fake_read(t.dtype, room, 0);
+  lm_fake_write(t.dtype, capacity, 0, v);
+  return lm_fake_read(t.dtype, capacity, 0);
 }
 
 /* Row-major values of a tensor: computed before, or read. */

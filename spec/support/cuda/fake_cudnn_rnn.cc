@@ -80,9 +80,9 @@ struct work {
   double read(const void *p, int64_t i) const { return lm_fake_read(net.dtype, p, i); }
   double factor(double v) const { return net.tf32 ? lm_fake_tf32(v) : v; }
   double rounded(double v) const { /* as it is once it was stored */
-    unsigned char room[8];
-    lm_fake_write(net.dtype, room, 0, v);
-    return read(room, 0);
+    unsigned char capacity[8];
+    lm_fake_write(net.dtype, capacity, 0, v);
+    return read(capacity, 0);
   }
   /* The row before in the direction, of sequence i, or -1: then there is the state that it begins with. */
   int64_t before(int d, int t, int64_t i) const {

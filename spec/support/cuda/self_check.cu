@@ -5,10 +5,10 @@
 /* ---- kernels ---- */
 
 LM_KERNEL void check_sum(double *out, const double *in, int64_t n) {
-  __shared__ double room[LM_WARP];
+  __shared__ double capacity[LM_WARP];
   double sum = 0;
   for (int64_t i = lm_thread(); i < n; i += lm_threads()) sum += in[i];
-  sum = lm_block_reduce(sum, lm_add_of(), room);
+  sum = lm_block_reduce(sum, lm_add_of(), capacity);
   if (threadIdx.x == 0) atomicAdd(out, sum);
 }
 
@@ -72,8 +72,8 @@ LM_KERNEL void check_unset(float *out) {
 }
 
 LM_KERNEL void check_behind_shared() {
-  LM_DYNAMIC_SHARED(int, room);
-  room[threadIdx.x] = 1;
+  LM_DYNAMIC_SHARED(int, capacity);
+  capacity[threadIdx.x] = 1;
 }
 
 /* Every block writes the first element; or reads what the block before it writes. */

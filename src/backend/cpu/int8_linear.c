@@ -21,9 +21,9 @@ static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done
   const float *x = (const float *)a->x->data, *scale = (const float *)a->scale->data;
   const float *bias = a->bias ? (const float *)a->bias->data : NULL;
   int threads = lm_cpu_share((double)outs * (double)k / 16);
-  size_t room = (size_t)(rows * blocks + 1) * (sizeof(float) + LM_INT8_BLOCK * sizeof(int16_t)); /* never none */
+  size_t capacity = (size_t)(rows * blocks + 1) * (sizeof(float) + LM_INT8_BLOCK * sizeof(int16_t)); /* never none */
   void *scratch = NULL;
-  TRY(lm_device_alloc(y->device, room, &scratch));
+  TRY(lm_device_alloc(y->device, capacity, &scratch));
   lm_int8_steps whole = {row, (int16_t *)((float *)scratch + rows * blocks), scratch};
   *done_ = true;
   for (int64_t r = 0; r < rows && *done_; r++) *done_ = loops->round(k, x + r * k, &whole, r);
@@ -39,7 +39,7 @@ static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done
     }
   }
 done:
-  if (scratch) lm_device_free(y->device, scratch, room);
+  if (scratch) lm_device_free(y->device, scratch, capacity);
   return status;
 }
 
@@ -50,15 +50,15 @@ static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
   int64_t each = PANEL / k < 16 ? 16 : PANEL / k, panels = (outs + each - 1) / each;
   int threads = lm_cpu_share((double)rows * (double)outs * (double)k / 16);
   if (threads > panels) threads = (int)panels;
-  size_t room = (size_t)(each * k) * sizeof(float);
+  size_t capacity = (size_t)(each * k) * sizeof(float);
   void *scratch = NULL;
   lm_cpu_gemm_region region;
   bool good = true;
-  TRY(lm_device_alloc(y->device, room * (size_t)threads, &scratch));
+  TRY(lm_device_alloc(y->device, capacity * (size_t)threads, &scratch));
   TRY(lm_cpu_gemm_enter(&region, LM_F32, threads));
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic) reduction(&& : good)
   for (int64_t p = 0; p < panels; p++) {
-    float *panel = (float *)((char *)scratch + room * (size_t)omp_get_thread_num());
+    float *panel = (float *)((char *)scratch + capacity * (size_t)omp_get_thread_num());
     int64_t first = p * each, n = smaller(each, outs - first);
     loops->expand(n, k, (const int8_t *)a->weight->data + first * k, (const float *)a->scale->data + first, panel);
     float *to = (float *)y->data + first;
@@ -83,7 +83,7 @@ static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
   lm_cpu_gemm_leave(&region);
   if (!good) status = lm_fail(LM_E_STATE, "int8_linear: the product failed");
 done:
-  if (scratch) lm_device_free(y->device, scratch, room * (size_t)threads);
+  if (scratch) lm_device_free(y->device, scratch, capacity * (size_t)threads);
   return status;
 }
 

@@ -80,7 +80,7 @@ static inline void lm_nontemporal_write(lm_nontemporal_writer *w, const void *sr
     w->head -= (uint8_t)part;
   }
   if (w->have > 0) {
-    size_t room = (size_t)LM_NONTEMPORAL_LINE - w->have, part = bytes < room ? bytes : room;
+    size_t capacity = (size_t)LM_NONTEMPORAL_LINE - w->have, part = bytes < capacity ? bytes : capacity;
     memcpy(w->line + w->have, from, part);
     from += part, bytes -= part;
     w->have += (uint8_t)part;

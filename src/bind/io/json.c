@@ -93,15 +93,15 @@ static lm_status encode_array(lua_State *L, int i, int depth, int *left, cJSON *
 
 static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON *object) {
   lm_status status = LM_OK;
-  size_t n = 0, room = 0, added = 0;
+  size_t n = 0, capacity = 0, added = 0;
   named *list = NULL;
   lua_pushnil(L);
   while (status == LM_OK && lua_next(L, i)) {
     size_t bytes = 0;
     const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tolstring(L, -2, &bytes) : NULL;
-    if (n == room) {
-      room = room ? 2 * room : 16;
-      named *more = lm_realloc(list, room * sizeof *list);
+    if (n == capacity) {
+      capacity = capacity ? 2 * capacity : 16;
+      named *more = lm_realloc(list, capacity * sizeof *list);
       if (more) list = more;
       if (!more) status = LM_E_OOM;
     }

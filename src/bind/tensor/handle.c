@@ -23,12 +23,12 @@ void lm_let_go(lm_lua *s, lm_tensor *t) {
     lm_release(t);
     return;
   }
-  if (s->nkept == s->kept_room) {
-    int room = s->kept_room ? 2 * s->kept_room : 16;
-    lm_tensor **more = lm_realloc(s->kept, (size_t)room * sizeof *more);
+  if (s->nkept == s->kept_capacity) {
+    int capacity = s->kept_capacity ? 2 * s->kept_capacity : 16;
+    lm_tensor **more = lm_realloc(s->kept, (size_t)capacity * sizeof *more);
     if (!more) return; /* never released, rather than too early */
     s->kept = more;
-    s->kept_room = room;
+    s->kept_capacity = capacity;
   }
   s->kept[s->nkept++] = t;
   s->step_at = 0; /* the next call comes by */
@@ -39,7 +39,7 @@ void lm_let_go_kept(lm_lua *s) {
   if (s->nkept > 0) return;
   lm_free(s->kept);
   s->kept = NULL;
-  s->kept_room = 0;
+  s->kept_capacity = 0;
 }
 
 void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why) {

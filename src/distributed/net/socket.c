@@ -33,7 +33,7 @@ typedef union address {
   struct sockaddr_in v4;
   struct sockaddr_in6 v6;
   struct sockaddr_un local;
-  struct sockaddr_storage room;
+  struct sockaddr_storage capacity;
 } address;
 
 /* ---- waiting */

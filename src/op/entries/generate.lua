@@ -221,9 +221,9 @@ enum {
   LM_POINTWISE_KERNELS$none
 };
 
-typedef union lm_args_room { /* room for every op's struct */
+typedef union lm_args_capacity { /* room for every op's struct */
   $room
-} lm_args_room;
+} lm_args_capacity;
 
 /* Written in op/<family>.c. */
 $runs

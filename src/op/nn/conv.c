@@ -22,8 +22,8 @@ static lm_status check_numbers(const char *name, const int64_t *stride, const in
 
 /* Output size along one dimension; 0 or less when the kernel does not fit. */
 static int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
-  int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
-  return room < 0 ? 0 : room / stride + 1;
+  int64_t capacity = size + 2 * padding - dilation * (kernel - 1) - 1;
+  return capacity < 0 ? 0 : capacity / stride + 1;
 }
 
 lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,

@@ -61,9 +61,9 @@ static lm_status check_plane(lm_op_id op, const int64_t *hw) {
 /* Windows that fit along an axis; with ceil_mode also a last one that reaches over the end, as long
  * as it starts inside the input or the padding before it. */
 static int64_t pooled(int64_t in, const windows *w, int i) {
-  int64_t room = in + 2 * w->padding[i] - w->dilation[i] * (w->kernel[i] - 1) - 1;
-  if (w->ceil_mode) room += w->stride[i] - 1;
-  int64_t out = (room < 0 ? -((-room + w->stride[i] - 1) / w->stride[i]) : room / w->stride[i]) + 1;
+  int64_t capacity = in + 2 * w->padding[i] - w->dilation[i] * (w->kernel[i] - 1) - 1;
+  if (w->ceil_mode) capacity += w->stride[i] - 1;
+  int64_t out = (capacity < 0 ? -((-capacity + w->stride[i] - 1) / w->stride[i]) : capacity / w->stride[i]) + 1;
   if (w->ceil_mode && (out - 1) * w->stride[i] >= in + w->padding[i]) out--;
   return out;
 }

@@ -185,10 +185,10 @@ static lm_status skinny_gemm_by_sums(const lm_cpu_gemm_job *g, const float *x, i
   while (parts < PARTS && whole.k >= 2 * parts * DEEP * g->m) parts *= 2;
   int cuts = (lm_cpu_pieces(threads) + parts - 1) / parts;
   int64_t row = (g->n + GRAIN - 1) / GRAIN * GRAIN, step = row * g->m;
-  size_t room = (size_t)(parts * step) * sizeof(float);
+  size_t capacity = (size_t)(parts * step) * sizeof(float);
   float *sums = NULL;
   lm_status status = LM_OK;
-  TRY(lm_device_alloc(g->device, room, (void **)&sums));
+  TRY(lm_device_alloc(g->device, capacity, (void **)&sums));
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
 #pragma omp for schedule(dynamic)
@@ -208,7 +208,7 @@ static lm_status skinny_gemm_by_sums(const lm_cpu_gemm_job *g, const float *x, i
       if (s.n > 0) loops->finish[g->dtype](&s, sums + j, row, parts, step);
     }
   }
-  lm_device_free(g->device, sums, room);
+  lm_device_free(g->device, sums, capacity);
 done:
   return status;
 }

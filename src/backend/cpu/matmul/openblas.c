@@ -42,12 +42,12 @@ bool lm_blas_enter(int parts) {
   int callers = atomic_fetch_add(&blas_callers, parts) + parts, buffers = atomic_load(&blas_buffers);
   if (callers <= buffers) return true;
   size_t bytes = (size_t)(callers - buffers) * each;
-  void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (room == MAP_FAILED) {
+  void *capacity = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (capacity == MAP_FAILED) {
     atomic_fetch_sub(&blas_callers, parts);
     return false;
   }
-  munmap(room, bytes);
+  munmap(capacity, bytes);
   while (buffers < callers && !atomic_compare_exchange_weak(&blas_buffers, &buffers, callers)) continue;
   return true;
 }
