@@ -12,7 +12,7 @@ struct lm_reduce_index {
   typedef L load;
   typedef typename L::num num;
   struct state {
-    int64_t place; /* from 0; INT64_MAX: none yet */
+    int64_t position; /* from 0; INT64_MAX: none yet */
     num value;
   };
   L loader;
@@ -31,23 +31,23 @@ struct lm_reduce_index {
     LM_UNROLL
     for (int k = 0; k < K; k++) order[k] = v[k];
     num value = lm_reduce_tree<K>(order, [this](num a, num b) { return best(a, b); });
-    if (s.place != INT64_MAX && !better(value, s.value)) return;
+    if (s.position != INT64_MAX && !better(value, s.value)) return;
     int at = 0;
     LM_UNROLL
     for (int k = K - 1; k >= 0; k--) {
       if (v[k] == value || lm_is_nan(v[k])) at = k;
     }
     s.value = value;
-    s.place = first + at / V * step + at % V;
+    s.position = first + at / V * step + at % V;
   }
   LM_DEVICE state operator()(state a, state b) const {
-    if (a.place == INT64_MAX) return b;
-    if (b.place == INT64_MAX || better(a.value, b.value)) return a;
-    return better(b.value, a.value) || b.place < a.place ? b : a;
+    if (a.position == INT64_MAX) return b;
+    if (b.position == INT64_MAX || better(a.value, b.value)) return a;
+    return better(b.value, a.value) || b.position < a.position ? b : a;
   }
   LM_DEVICE void put(int64_t at, state s) const {
     if (out) lm_put_number(out, dtype, at, s.value);
-    where[at] = s.place + 1;
+    where[at] = s.position + 1;
   }
 };
 
@@ -56,7 +56,7 @@ struct lm_reduce_indexed {
   void *partial, *stream;
   template <class L>
   int operator()(L loader) const {
-    lm_reduce_index<L> f = {loader, job->out, job->place, job->out_dtype, job->kind == LM_REDUCE_ARGMIN};
+    lm_reduce_index<L> f = {loader, job->out, job->position, job->out_dtype, job->kind == LM_REDUCE_ARGMIN};
     return lm_reduce_launch(job, f, partial, stream);
   }
 };

@@ -228,27 +228,27 @@ LM_DEVICE typename L::num lm_attention_score(const lm_attention_job &job, int64_
   return score;
 }
 
-LM_DEVICE bool lm_attention_keeps(const uint64_t *draw, uint32_t threshold, int64_t place) {
-  lm_philox_block block = lm_philox(draw[0], draw[1] + (uint64_t)place / 4);
-  uint32_t word = place % 4 < 2    ? place % 4 == 0 ? block.word[0] : block.word[1]
-                     : place % 4 == 2 ? block.word[2]
-                                   : block.word[3];
+LM_DEVICE bool lm_attention_keeps(const uint64_t *draw, uint32_t threshold, int64_t position) {
+  lm_philox_block block = lm_philox(draw[0], draw[1] + (uint64_t)position / 4);
+  uint32_t word = position % 4 < 2    ? position % 4 == 0 ? block.word[0] : block.word[1]
+                     : position % 4 == 2 ? block.word[2]
+                                      : block.word[3];
   return word >> 8 >= threshold;
 }
 
 /* Bit i J + j: whether dropout keeps a thread's weight in row i and column j of its part of a tile; the first one's
  * place in its head, and places from row to row and from column to column. A loop, as its body is long. */
 template <class L>
-LM_DEVICE uint32_t lm_attention_kept(const lm_attention_job &job, int64_t n, int64_t h, int64_t place, int64_t i_step,
-                                     int64_t j_step) {
+LM_DEVICE uint32_t lm_attention_kept(const lm_attention_job &job, int64_t n, int64_t h, int64_t position,
+                                     int64_t i_step, int64_t j_step) {
   typedef lm_attention_tiles<L> S;
   static_assert(S::I * S::J <= 32, "a bit each");
   uint32_t bits = 0;
   if (!job.draw) return ~bits;
-  place += (n * job.heads + h) * job.queries * job.keys;
+  position += (n * job.heads + h) * job.queries * job.keys;
   LM_UNROLL_BY(1)
   for (int k = 0; k < S::I * S::J; k++) {
-    bool kept = lm_attention_keeps(job.draw, job.threshold, place + k / S::J * i_step + k % S::J * j_step);
+    bool kept = lm_attention_keeps(job.draw, job.threshold, position + k / S::J * i_step + k % S::J * j_step);
     bits |= (uint32_t)kept << k;
   }
   return bits;

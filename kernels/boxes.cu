@@ -44,7 +44,7 @@ LM_KERNEL void lm_roi_kernel(lm_roi_job s, int64_t count) {
       }
     }
     ((T *)s.y)[e] = lm_put<T>(to_y <= from_y || to_x <= from_x ? (A)0 : best);
-    s.places[e] = at + 1;
+    s.indices[e] = at + 1;
   }
 }
 

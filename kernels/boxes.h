@@ -15,7 +15,7 @@ typedef struct lm_roi_job {
   double scale;
   const void *x, *boxes;
   void *y;
-  int64_t *places;
+  int64_t *indices;
   lm_bad bad;
 } lm_roi_job;
 

@@ -125,14 +125,14 @@ LM_KERNEL void lm_cat_join_parts(lm_cat_part_list list) {
     int64_t u = first + j * THREADS, from = 0, to = 0;
     if (u >= n) return;
     for (int d = list.ndim - 1; d >= 0; d--) {
-      int64_t place = u;
+      int64_t position = u;
       if (d > 0 && d == list.dim) {
-        u = lm_split<WIDE>(u, e.size, e.by_size, &place);
+        u = lm_split<WIDE>(u, e.size, e.by_size, &position);
       } else if (d > 0) {
-        u = lm_split<WIDE>(u, list.size[d], list.divider[d], &place);
+        u = lm_split<WIDE>(u, list.size[d], list.divider[d], &position);
       }
-      from += place * e.stride[d];
-      to += place * list.stride[d];
+      from += position * e.stride[d];
+      to += position * list.stride[d];
     }
     ((T *)e.to)[to] = lm_cat_load<T>(e.dtype, e.from, from);
   }

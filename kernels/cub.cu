@@ -24,14 +24,14 @@ static int lm_sort_pairs(void *stream, const Key *keys, Key *sorted_keys, const 
   });
 }
 
-extern "C" int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n, int64_t *places,
-                              int64_t *count) {
+extern "C" int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n,
+                              int64_t *indices, int64_t *count) {
   *bytes = 1;
   if (!temp) return 0;
   return lm_fake_enqueue(stream, [=]() {
     *count = 0;
     for (int64_t i = 0; i < n; i++) {
-      if (flags[i]) places[(*count)++] = i + 1;
+      if (flags[i]) indices[(*count)++] = i + 1;
     }
   });
 }
@@ -44,9 +44,9 @@ extern "C" int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uin
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_select.cuh>
 
-extern "C" int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n, int64_t *places,
-                              int64_t *count) {
-  return (int)cub::DeviceSelect::Flagged(temp, *bytes, thrust::counting_iterator<int64_t>(1), flags, places, count, n,
+extern "C" int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n,
+                              int64_t *indices, int64_t *count) {
+  return (int)cub::DeviceSelect::Flagged(temp, *bytes, thrust::counting_iterator<int64_t>(1), flags, indices, count, n,
                                          (cudaStream_t)stream);
 }
 

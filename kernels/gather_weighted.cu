@@ -24,12 +24,12 @@ LM_KERNEL void lm_gather_weighted_forward_kernel(lm_gather_weighted_job s, int64
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
     lm_gather_weighted_item at = lm_gather_weighted_item_of(s, e);
     const T *x = (const T *)s.x + at.plane * s.m * s.i + at.i;
-    const int64_t *places = s.places + at.n * s.places_step + at.p;
+    const int64_t *indices = s.indices + at.n * s.indices_step + at.p;
     const A *weight = s.weight ? (const A *)s.weight + at.n * s.weight_step + at.p : NULL;
     A sum = 0;
     for (int64_t j = 0; j < s.j; j++) {
-      uint64_t place = (uint64_t)places[j * s.p] - 1;
-      if (place < (uint64_t)s.m) sum += (weight ? weight[j * s.p] : (A)1) * lm_get<A>(x[(int64_t)place * s.i]);
+      uint64_t position = (uint64_t)indices[j * s.p] - 1;
+      if (position < (uint64_t)s.m) sum += (weight ? weight[j * s.p] : (A)1) * lm_get<A>(x[(int64_t)position * s.i]);
     }
     ((T *)s.y)[e] = lm_put<T>(sum);
   }
@@ -42,11 +42,11 @@ LM_KERNEL void lm_gather_weighted_input_kernel(lm_gather_weighted_job s, int64_t
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
     lm_gather_weighted_item at = lm_gather_weighted_item_of(s, e);
     A *sum = sums + at.plane * s.m * s.i + at.i, g = lm_get<A>(((const T *)s.y)[e]);
-    const int64_t *places = s.places + at.n * s.places_step + at.p;
+    const int64_t *indices = s.indices + at.n * s.indices_step + at.p;
     const A *weight = s.weight ? (const A *)s.weight + at.n * s.weight_step + at.p : NULL;
     for (int64_t j = 0; j < s.j; j++) {
-      uint64_t place = (uint64_t)places[j * s.p] - 1;
-      if (place < (uint64_t)s.m) atomicAdd(&sum[(int64_t)place * s.i], (weight ? weight[j * s.p] : (A)1) * g);
+      uint64_t position = (uint64_t)indices[j * s.p] - 1;
+      if (position < (uint64_t)s.m) atomicAdd(&sum[(int64_t)position * s.i], (weight ? weight[j * s.p] : (A)1) * g);
     }
   }
 }
@@ -62,10 +62,10 @@ LM_KERNEL void lm_gather_weighted_weight_kernel(lm_gather_weighted_job s, int64_
   typedef lm_compute<T> A;
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
     int64_t p = e % s.p, n = e / s.p / s.j;
-    uint64_t place = (uint64_t)s.places[n * s.places_step + e % (s.p * s.j)] - 1;
+    uint64_t position = (uint64_t)s.indices[n * s.indices_step + e % (s.p * s.j)] - 1;
     A sum = 0;
-    for (int64_t c = 0; place < (uint64_t)s.m && c < s.c; c++) {
-      const T *x = (const T *)s.x + ((n * s.c + c) * s.m + (int64_t)place) * s.i;
+    for (int64_t c = 0; position < (uint64_t)s.m && c < s.c; c++) {
+      const T *x = (const T *)s.x + ((n * s.c + c) * s.m + (int64_t)position) * s.i;
       const T *y = (const T *)s.y + ((n * s.c + c) * s.p + p) * s.i;
       for (int64_t i = 0; i < s.i; i++) sum += lm_get<A>(x[i]) * lm_get<A>(y[i]);
     }
@@ -84,18 +84,18 @@ extern "C" int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, v
 }
 
 extern "C" int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, float *sums, void *stream) {
-  int64_t count = job->n * job->c * job->p * job->i, places = job->n * job->c * job->m * job->i;
+  int64_t count = job->n * job->c * job->p * job->i, indices = job->n * job->c * job->m * job->i;
   return lm_for_float(job->dtype, [=](auto t) {
     typedef decltype(t) T;
     typedef lm_compute<T> A;
     A *sum = sizeof(T) < sizeof(A) ? (A *)sums : (A *)job->x;
-    int error = (int)cudaMemsetAsync(sum, 0, (size_t)places * sizeof(A), (cudaStream_t)stream);
+    int error = (int)cudaMemsetAsync(sum, 0, (size_t)indices * sizeof(A), (cudaStream_t)stream);
     if (error == 0)
       error = lm_launch(lm_gather_weighted_input_kernel<T>, blocks_for(count), LM_GATHER_WEIGHTED_BLOCK, 0, stream,
                         *job, count, sum);
     if (error != 0 || sizeof(T) == sizeof(A)) return error;
-    return lm_launch(lm_gather_weighted_round_kernel<T>, blocks_for(places), LM_GATHER_WEIGHTED_BLOCK, 0, stream, sum,
-                     (T *)job->x, places);
+    return lm_launch(lm_gather_weighted_round_kernel<T>, blocks_for(indices), LM_GATHER_WEIGHTED_BLOCK, 0, stream, sum,
+                     (T *)job->x, indices);
   });
 }
 

@@ -13,9 +13,9 @@ extern "C" {
  * from one n to the next, 0 where all have the same. */
 typedef struct lm_gather_weighted_job {
   int dtype; /* of x and y */
-  int64_t n, c, m, i, j, p, places_step, weight_step;
+  int64_t n, c, m, i, j, p, indices_step, weight_step;
   void *x, *y, *weight;
-  const int64_t *places;
+  const int64_t *indices;
 } lm_gather_weighted_job;
 
 int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream);

@@ -47,8 +47,8 @@ LM_DEVICE int lm_grid_table(const lm_grid_call &s, const T *point, int by, int32
 }
 
 /* Element (image, c, place) of a tensor with `total` places a channel. */
-LM_DEVICE int64_t lm_grid_element(const lm_grid_call &s, int64_t image, int64_t c, int64_t place, int64_t total) {
-  return s.last ? (image * total + place) * s.c + c : (image * s.c + c) * total + place;
+LM_DEVICE int64_t lm_grid_element(const lm_grid_call &s, int64_t image, int64_t c, int64_t position, int64_t total) {
+  return s.last ? (image * total + position) * s.c + c : (image * s.c + c) * total + position;
 }
 
 template <class T>

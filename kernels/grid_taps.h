@@ -96,24 +96,24 @@ LM_TAPS_FN void RN(lm_grid_cubic)(int order, R t, R w[4]) {
 
 /* For coordinate u its pixels at[taps] and their weights w[taps], or the weights' derivative by u. */
 LM_TAPS_FN void RN(lm_grid_taps_of)(lm_grid_line l, R u, int32_t at[4], R w[4]) {
-  R scale, slope, place = RN(lm_grid_unnormalized)(l, u, &scale);
+  R scale, slope, position = RN(lm_grid_unnormalized)(l, u, &scale);
   if (l.mode == LM_GRID_BICUBIC) {
-    R first = RN(LM_TAPS_FLOOR)(place), factor = 1;
+    R first = RN(LM_TAPS_FLOOR)(position), factor = 1;
     for (int k = 0; k < l.order; k++) factor *= scale;
-    RN(lm_grid_cubic)(l.order, place - first, w);
+    RN(lm_grid_cubic)(l.order, position - first, w);
     for (int k = 0; k < 4; k++) {
       at[k] = RN(lm_grid_pixel)(l, RN(lm_grid_padded)(l, first + (R)(k - 1), &slope));
       w[k] *= factor;
     }
     return;
   }
-  place = RN(lm_grid_padded)(l, place, &slope);
+  position = RN(lm_grid_padded)(l, position, &slope);
   if (l.mode == LM_GRID_NEAREST) {
-    at[0] = RN(lm_grid_pixel)(l, RN(LM_TAPS_ROUND)(place));
+    at[0] = RN(lm_grid_pixel)(l, RN(LM_TAPS_ROUND)(position));
     w[0] = l.order == 0 ? (R)1 : (R)0;
     return;
   }
-  R first = RN(LM_TAPS_FLOOR)(place), part = place - first;
+  R first = RN(LM_TAPS_FLOOR)(position), part = position - first;
   at[0] = RN(lm_grid_pixel)(l, first);
   at[1] = RN(lm_grid_pixel)(l, first + 1);
   w[0] = l.order == 0 ? 1 - part : l.order == 1 ? -scale * slope : (R)0;

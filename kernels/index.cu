@@ -13,7 +13,7 @@ enum { THREADS = 256, EACH = 4, TILE = THREADS * EACH };
   } while (0)
 
 /* Where the indices at i, of which `given` is the first, point. False, and reported, if one of them is out of range. */
-LM_DEVICE bool lm_index_position(const lm_index_list &p, int64_t i, int64_t given, lm_bad bad, int64_t *place) {
+LM_DEVICE bool lm_index_position(const lm_index_list &p, int64_t i, int64_t given, lm_bad bad, int64_t *position) {
   bool fits = true;
   for (int k = 0; k < p.n; k++) {
     if (k > 0) given = p.index[k][i];
@@ -22,7 +22,7 @@ LM_DEVICE bool lm_index_position(const lm_index_list &p, int64_t i, int64_t give
       lm_report_bad(bad, p.kind, i + 1, given, p.entries[k]);
       fits = false;
     }
-    *place += entry * p.step[k];
+    *position += entry * p.step[k];
   }
   return fits;
 }
@@ -30,20 +30,21 @@ LM_DEVICE bool lm_index_position(const lm_index_list &p, int64_t i, int64_t give
 /* ---- picking */
 
 template <class U, bool WIDE>
-LM_KERNEL void lm_pick_units(int64_t n, lm_dims_loops<2> dims, lm_index_list places, const U *x, U *out, lm_bad bad) {
+LM_KERNEL void lm_pick_units(int64_t n, lm_dims_loops<2> dims, lm_index_list index_list, const U *x, U *out,
+                             lm_bad bad) {
   int64_t first = (int64_t)blockIdx.x * TILE + threadIdx.x, offset[EACH][2] = {}, given[EACH];
   U value[EACH];
   LM_UNROLL
   for (int j = 0; j < EACH; j++) {
     int64_t u = first + j * THREADS;
     if (u < n) lm_dims_offset<WIDE>(dims, u, offset[j]);
-    given[j] = places.index[0][offset[j][1]]; /* past the end the first one, so that no load is conditional */
+    given[j] = index_list.index[0][offset[j][1]]; /* past the end the first one, so that no load is conditional */
   }
   LM_UNROLL
   for (int j = 0; j < EACH; j++) {
     value[j] = U{};
     if (first + j * THREADS >= n) continue;
-    if (lm_index_position(places, offset[j][1], given[j], bad, &offset[j][0])) value[j] = x[offset[j][0]];
+    if (lm_index_position(index_list, offset[j][1], given[j], bad, &offset[j][0])) value[j] = x[offset[j][0]];
   }
   LM_UNROLL
   for (int j = 0; j < EACH; j++) {
@@ -53,12 +54,12 @@ LM_KERNEL void lm_pick_units(int64_t n, lm_dims_loops<2> dims, lm_index_list pla
 }
 
 template <class U>
-static int lm_pick_of(void *stream, const lm_dims *dims, const lm_index_list *places, const void *x, void *out,
+static int lm_pick_of(void *stream, const lm_dims *dims, const lm_index_list *index_list, const void *x, void *out,
                       lm_bad bad) {
   int64_t n = lm_dims_count(dims);
   unsigned blocks = lm_blocks(n, TILE, INT32_MAX);
   return lm_launch(n < LM_NARROW ? lm_pick_units<U, false> : lm_pick_units<U, true>, blocks, THREADS, 0, stream, n,
-                   lm_dims_loops_of<2>(dims), *places, (const U *)x, (U *)out, bad);
+                   lm_dims_loops_of<2>(dims), *index_list, (const U *)x, (U *)out, bad);
 }
 
 /* f with an unsigned value of 1 to 16 bytes. */
@@ -67,9 +68,9 @@ static int lm_for_unit(int bytes, F f) {
   return bytes == 16 ? f(uint4{}) : lm_for_width(bytes, f);
 }
 
-extern "C" int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_index_list *places, const void *x,
-                             void *out, lm_bad bad) {
-  return lm_for_unit(unit, [=](auto u) { return lm_pick_of<decltype(u)>(stream, dims, places, x, out, bad); });
+extern "C" int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_index_list *index_list,
+                             const void *x, void *out, lm_bad bad) {
+  return lm_for_unit(unit, [=](auto u) { return lm_pick_of<decltype(u)>(stream, dims, index_list, x, out, bad); });
 }
 
 /* ---- scatter and its kin */
@@ -113,50 +114,52 @@ LM_DEVICE void lm_index_atomic(int how, S *p, S v) {
 }
 
 template <class T, class S, bool WIDE>
-LM_KERNEL void lm_scatter_units(int64_t n, int how, lm_dims_loops<3> dims, lm_index_list places, S *sums, const T *src,
-                                lm_bad bad) {
+LM_KERNEL void lm_scatter_units(int64_t n, int how, lm_dims_loops<3> dims, lm_index_list index_list, S *sums,
+                                const T *src, lm_bad bad) {
   int64_t u = lm_thread(), offset[3] = {0, 0, 0};
   if (u >= n) return;
   lm_dims_offset<WIDE>(dims, u, offset);
-  if (lm_index_position(places, offset[1], places.index[0][offset[1]], bad, &offset[0]))
+  if (lm_index_position(index_list, offset[1], index_list.index[0][offset[1]], bad, &offset[0]))
     lm_index_atomic(how, &sums[offset[0]], lm_get<S>(src[offset[2]]));
 }
 
 template <class T>
-static int lm_scatter_of(void *stream, int how, const lm_dims *dims, const lm_index_list *places, void *sums,
+static int lm_scatter_of(void *stream, int how, const lm_dims *dims, const lm_index_list *index_list, void *sums,
                          const void *src, lm_bad bad) {
   typedef lm_index_sum_type<T> S;
   int64_t n = lm_dims_count(dims);
   return lm_launch(n < LM_NARROW ? lm_scatter_units<T, S, false> : lm_scatter_units<T, S, true>,
-                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, how, lm_dims_loops_of<3>(dims), *places,
+                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, how, lm_dims_loops_of<3>(dims), *index_list,
                    (S *)sums, (const T *)src, bad);
 }
 
-extern "C" int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_index_list *places,
+extern "C" int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_index_list *index_list,
                                 void *sums, const void *src, lm_bad bad) {
-  return lm_for_dtype(dtype,
-                      [=](auto t) { return lm_scatter_of<decltype(t)>(stream, how, dims, places, sums, src, bad); });
+  return lm_for_dtype(
+      dtype, [=](auto t) { return lm_scatter_of<decltype(t)>(stream, how, dims, index_list, sums, src, bad); });
 }
 
 template <class U, bool WIDE>
-LM_KERNEL void lm_write_units(int64_t n, lm_dims_loops<3> dims, lm_index_list places, U *x, const U *src, lm_bad bad) {
+LM_KERNEL void lm_write_units(int64_t n, lm_dims_loops<3> dims, lm_index_list index_list, U *x, const U *src,
+                              lm_bad bad) {
   int64_t u = lm_thread(), offset[3] = {0, 0, 0};
   if (u >= n) return;
   lm_dims_offset<WIDE>(dims, u, offset);
-  if (lm_index_position(places, offset[1], places.index[0][offset[1]], bad, &offset[0])) x[offset[0]] = src[offset[2]];
+  if (lm_index_position(index_list, offset[1], index_list.index[0][offset[1]], bad, &offset[0]))
+    x[offset[0]] = src[offset[2]];
 }
 
 template <class U>
-static int lm_write_of(void *stream, const lm_dims *dims, const lm_index_list *places, void *x, const void *src,
+static int lm_write_of(void *stream, const lm_dims *dims, const lm_index_list *index_list, void *x, const void *src,
                        lm_bad bad) {
   int64_t n = lm_dims_count(dims);
   return lm_launch(n < LM_NARROW ? lm_write_units<U, false> : lm_write_units<U, true>, lm_blocks(n, THREADS, INT32_MAX),
-                   THREADS, 0, stream, n, lm_dims_loops_of<3>(dims), *places, (U *)x, (const U *)src, bad);
+                   THREADS, 0, stream, n, lm_dims_loops_of<3>(dims), *index_list, (U *)x, (const U *)src, bad);
 }
 
-extern "C" int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_index_list *places, void *x,
+extern "C" int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_index_list *index_list, void *x,
                               const void *src, lm_bad bad) {
-  return lm_for_width(width, [=](auto u) { return lm_write_of<decltype(u)>(stream, dims, places, x, src, bad); });
+  return lm_for_width(width, [=](auto u) { return lm_write_of<decltype(u)>(stream, dims, index_list, x, src, bad); });
 }
 
 template <class U>
@@ -184,13 +187,13 @@ extern "C" int lm_index_triangle(void *stream, int width, int64_t n, int64_t row
 
 /* ---- entries in the order of their destinations */
 
-LM_KERNEL void lm_entry_keys(int64_t n, lm_index_list places, int64_t skipped, uint64_t none, int key_bytes, void *keys,
-                             uint32_t *order, lm_bad bad) {
-  int64_t i = lm_thread(), place = 0;
+LM_KERNEL void lm_entry_keys(int64_t n, lm_index_list index_list, int64_t skipped, uint64_t none, int key_bytes,
+                             void *keys, uint32_t *order, lm_bad bad) {
+  int64_t i = lm_thread(), position = 0;
   if (i >= n) return;
-  int64_t given = places.index[0][i];
+  int64_t given = index_list.index[0][i];
   bool skip = skipped != 0 && given == skipped;
-  uint64_t key = !skip && lm_index_position(places, i, given, bad, &place) ? (uint64_t)place : none;
+  uint64_t key = !skip && lm_index_position(index_list, i, given, bad, &position) ? (uint64_t)position : none;
   if (key_bytes == 8) {
     ((uint64_t *)keys)[i] = key;
   } else {
@@ -199,9 +202,9 @@ LM_KERNEL void lm_entry_keys(int64_t n, lm_index_list places, int64_t skipped, u
   order[i] = (uint32_t)i;
 }
 
-extern "C" int lm_index_keys(void *stream, const lm_index_list *places, int64_t n, int64_t skipped, uint64_t none,
+extern "C" int lm_index_keys(void *stream, const lm_index_list *index_list, int64_t n, int64_t skipped, uint64_t none,
                              int key_bytes, void *keys, uint32_t *order, lm_bad bad) {
-  return lm_launch(lm_entry_keys, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, *places, skipped, none,
+  return lm_launch(lm_entry_keys, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, *index_list, skipped, none,
                    key_bytes, keys, order, bad);
 }
 
@@ -384,8 +387,9 @@ extern "C" int lm_index_clear(void *stream, void *p, size_t bytes) {
 }
 
 LM_KERNEL void lm_one_hot_rows(int64_t n, lm_index_list labels, int64_t *out, lm_bad bad) {
-  int64_t i = lm_thread(), place = 0;
-  if (i < n && lm_index_position(labels, i, labels.index[0][i], bad, &place)) out[i * labels.entries[0] + place] = 1;
+  int64_t i = lm_thread(), position = 0;
+  if (i < n && lm_index_position(labels, i, labels.index[0][i], bad, &position))
+    out[i * labels.entries[0] + position] = 1;
 }
 
 extern "C" int lm_index_one_hot(void *stream, const lm_index_list *labels, int64_t n, int64_t *out, lm_bad bad) {
@@ -396,10 +400,10 @@ template <bool WIDE>
 LM_KERNEL void lm_unravel_rows(int64_t n, const int64_t *positions, lm_dims_loops<1> dims, int64_t *out) {
   int64_t i = lm_thread();
   if (i >= n) return;
-  int64_t rest = positions[i] - 1, place, *row = out + i * dims.ndim;
+  int64_t rest = positions[i] - 1, position, *row = out + i * dims.ndim;
   for (int d = dims.ndim - 1; d > 0; d--) {
-    rest = lm_split<WIDE>(rest, dims.size[d], dims.divider[d], &place);
-    row[d] = place + 1;
+    rest = lm_split<WIDE>(rest, dims.size[d], dims.divider[d], &position);
+    row[d] = position + 1;
   }
   row[0] = rest + 1;
 }

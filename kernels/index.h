@@ -27,20 +27,20 @@ typedef struct lm_index_list {
 
 /* out, dense, in units of 1 to 16 bytes: unit u of the dims is x's at side 0 plus the entry that the indices name at
  * side 1. Strides and steps of x are in units. */
-int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_index_list *places, const void *x, void *out,
-                  lm_bad bad);
+int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_index_list *index_list, const void *x,
+                  void *out, lm_bad bad);
 
 /* What becomes of an element and the one that comes to it. */
 enum { LM_INTO_SUM, LM_INTO_PROD, LM_INTO_MAX = 3, LM_INTO_MIN, LM_INTO_REPLACE };
 
 /* sums[side 0 + entry] += src[side 2], or `how` else, for one index at side 1; in any order, by atomics. sums: int32
  * for an src of bool, uint8 and int32, float32 for halves, else src's own. */
-int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_index_list *places, void *sums,
+int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_index_list *index_list, void *sums,
                      const void *src, lm_bad bad);
 
 /* x[side 0 + entry] = src[side 2]; of equal places one. Elements have `width` bytes. */
-int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_index_list *places, void *x, const void *src,
-                   lm_bad bad);
+int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_index_list *index_list, void *x,
+                   const void *src, lm_bad bad);
 
 /* out = x where column - row <= diagonal (upper: >=), else 0, of n elements of `width` bytes in matrices; x may be out.
  */
@@ -48,8 +48,8 @@ int lm_index_triangle(void *stream, int width, int64_t n, int64_t rows, int64_t 
                       const void *x, void *out);
 
 /* Entry i's key, and its place i. Keys are 4 or 8 bytes; `none` for an index that is bad or is `skipped`. */
-int lm_index_keys(void *stream, const lm_index_list *places, int64_t n, int64_t skipped, uint64_t none, int key_bytes,
-                  void *keys, uint32_t *order, lm_bad bad);
+int lm_index_keys(void *stream, const lm_index_list *index_list, int64_t n, int64_t skipped, uint64_t none,
+                  int key_bytes, void *keys, uint32_t *order, lm_bad bad);
 
 /* Entries in the order of their keys, equal keys in order of place. */
 typedef struct lm_sorted {

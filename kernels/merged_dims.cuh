@@ -51,10 +51,10 @@ static inline lm_dims_loops<SIDES> lm_dims_loops_of(const lm_dims *dims) {
 template <bool WIDE, int SIDES>
 LM_DEVICE void lm_dims_offset(const lm_dims_loops<SIDES> &loops, int64_t u, int64_t *offset) {
   for (int d = loops.ndim - 1; d > 0; d--) {
-    int64_t place;
-    u = lm_split<WIDE>(u, loops.size[d], loops.divider[d], &place);
+    int64_t position;
+    u = lm_split<WIDE>(u, loops.size[d], loops.divider[d], &position);
     LM_UNROLL
-    for (int s = 0; s < SIDES; s++) offset[s] += place * loops.stride[s][d];
+    for (int s = 0; s < SIDES; s++) offset[s] += position * loops.stride[s][d];
   }
   LM_UNROLL
   for (int s = 0; s < SIDES; s++) offset[s] += u * loops.stride[s][0];

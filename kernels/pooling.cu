@@ -102,19 +102,19 @@ LM_DEVICE void lm_each_index(const lm_pooling &p, const lm_spot &s, lm_window wy
   int32_t x = wx.begin, y = wx.begin < wx.end ? wy.begin : wy.end, first = y * p.x.a.in + x;
   while (y < wy.end) {
     lm_pack<T, V> in[FLIGHT];
-    int32_t place[FLIGHT];
+    int32_t index[FLIGHT];
     bool held[FLIGHT];
     LM_UNROLL
     for (int u = 0; u < FLIGHT; u++) {
       held[u] = y < wy.end;
-      place[u] = held[u] ? y * p.x.a.in + x : first;
-      in[u] = lm_load<V>(plane + place[u] * p.c);
+      index[u] = held[u] ? y * p.x.a.in + x : first;
+      in[u] = lm_load<V>(plane + index[u] * p.c);
       x += p.x.a.dilation;
       if (x >= wx.end) x = wx.begin, y += p.y.a.dilation;
     }
     LM_UNROLL
     for (int u = 0; u < FLIGHT; u++) {
-      if (held[u]) f(place[u], in[u]);
+      if (held[u]) f(index[u], in[u]);
     }
   }
 }
@@ -127,7 +127,7 @@ using lm_ranked = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 8, int
 
 /* A NaN wins and stays; the first of equals wins. */
 template <class T, int V>
-LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, int64_t *places) {
+LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, int64_t *indices) {
   typedef lm_ranked<T> A;
   uint32_t i = (uint32_t)lm_thread();
   if (i >= grid.packs) return;
@@ -137,13 +137,13 @@ LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T
   int32_t at[V];
   LM_UNROLL
   for (int v = 0; v < V; v++) best[v] = lm_lowest<A>(), at[v] = wy.begin * p.x.a.in + wx.begin;
-  lm_each_index<V>(p, s, wy, wx, src, [&](int32_t place, const lm_pack<T, V> &in) {
+  lm_each_index<V>(p, s, wy, wx, src, [&](int32_t index, const lm_pack<T, V> &in) {
     LM_UNROLL
     for (int v = 0; v < V; v++) {
       A value = lm_get<A>(in.v[v]);
       bool take = value > best[v] || value != value;
       best[v] = take ? value : best[v];
-      at[v] = take ? place : at[v];
+      at[v] = take ? index : at[v];
     }
   });
   int64_t to = p.out(s.plane, s.y, s.x) + s.channel;
@@ -152,18 +152,18 @@ LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T
   LM_UNROLL
   for (int v = 0; v < V; v++) values.v[v] = lm_put<T>(best[v]), found.v[v] = (int64_t)at[v] + 1;
   lm_store(dst + to, values);
-  lm_store(places + to, found);
+  lm_store(indices + to, found);
 }
 
-/* `place` is not in the plane: the element's position in row-major order of [N, C, H, W]. */
+/* `index` is not in the plane: the element's position in row-major order of [N, C, H, W]. */
 LM_DEVICE void lm_bad_index(const lm_pooling &p, lm_bad bad, int kind, int64_t plane, int32_t y, int32_t x,
-                            int32_t channel, int64_t place) {
+                            int32_t channel, int64_t index) {
   int64_t position = ((plane * p.c + channel) * p.y.a.out + y) * p.x.a.out + x + 1;
-  lm_report_bad(bad, kind, position, place, (int64_t)p.y.a.in * p.x.a.in);
+  lm_report_bad(bad, kind, position, index, (int64_t)p.y.a.in * p.x.a.in);
 }
 
 template <class T, int V>
-LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, const int64_t *places,
+LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, const int64_t *indices,
                                           lm_bad bad, int bad_kind, int64_t first_plane) {
   typedef lm_compute<T> A;
   uint32_t i = (uint32_t)lm_thread();
@@ -177,16 +177,16 @@ LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *s
   for (int32_t y = y0; y < y1; y++) {
     for (int32_t x = x0; x < x1; x++) {
       int64_t at = p.out(s.plane, y, x) + s.channel;
-      lm_pack<int64_t, V> place = lm_load<V>(places + at);
+      lm_pack<int64_t, V> index = lm_load<V>(indices + at);
       lm_pack<T, V> g = lm_load<V>(src + at);
       int32_t wrong = -1;
-      int64_t wrong_place = 0;
+      int64_t wrong_index = 0;
       LM_UNROLL
       for (int v = 0; v < V; v++) {
-        if (place.v[v] == mine) sum[v] += lm_get<A>(g.v[v]);
-        if ((uint64_t)(place.v[v] - 1) >= (uint64_t)limit) wrong = v, wrong_place = place.v[v];
+        if (index.v[v] == mine) sum[v] += lm_get<A>(g.v[v]);
+        if ((uint64_t)(index.v[v] - 1) >= (uint64_t)limit) wrong = v, wrong_index = index.v[v];
       }
-      if (wrong >= 0) lm_bad_index(p, bad, bad_kind, first_plane + s.plane, y, x, s.channel + wrong, wrong_place);
+      if (wrong >= 0) lm_bad_index(p, bad, bad_kind, first_plane + s.plane, y, x, s.channel + wrong, wrong_index);
     }
   }
   lm_pack<T, V> out;
@@ -198,7 +198,7 @@ LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *s
 /* A thread a channel of a plane: in order, so deterministic. sums were cleared. */
 template <class T>
 LM_KERNEL void lm_pooling_max_scatter_kernel(lm_pooling p, int64_t channels, const T *src, lm_compute<T> *sums,
-                                             const int64_t *places, lm_bad bad, int bad_kind) {
+                                             const int64_t *indices, lm_bad bad, int bad_kind) {
   int64_t limit = (int64_t)p.y.a.in * p.x.a.in;
   for (int64_t i = lm_thread(); i < channels; i += lm_threads()) {
     int64_t plane = i / p.c;
@@ -206,11 +206,11 @@ LM_KERNEL void lm_pooling_max_scatter_kernel(lm_pooling p, int64_t channels, con
     lm_compute<T> *sum = sums + p.in(plane, 0, 0) + channel;
     for (int32_t y = 0; y < p.y.a.out; y++) {
       for (int32_t x = 0; x < p.x.a.out; x++) {
-        int64_t at = p.out(plane, y, x) + channel, place = places[at];
-        if (place < 1 || place > limit) {
-          lm_bad_index(p, bad, bad_kind, plane, y, x, channel, place);
+        int64_t at = p.out(plane, y, x) + channel, index = indices[at];
+        if (index < 1 || index > limit) {
+          lm_bad_index(p, bad, bad_kind, plane, y, x, channel, index);
         } else {
-          sum[(place - 1) * p.c] += lm_get<lm_compute<T>>(src[at]);
+          sum[(index - 1) * p.c] += lm_get<lm_compute<T>>(src[at]);
         }
       }
     }
@@ -253,12 +253,12 @@ LM_KERNEL void lm_pooling_avg_warp(lm_pooling p, lm_grid grid, const T *src, T *
   lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
   const T *corner = src + p.in(s.plane, wy.begin, wx.begin);
   uint32_t width = (uint32_t)(wx.end - wx.begin), pitch = (uint32_t)p.x.a.in;
-  int64_t places = (int64_t)(wy.end - wy.begin) * width;
+  int64_t indices = (int64_t)(wy.end - wy.begin) * width;
   A sum = 0;
   if (width == pitch) { /* whole rows lie together */
-    for (int64_t k = lm_lane(); k < places; k += LM_WARP) sum += lm_get<A>(corner[k]);
+    for (int64_t k = lm_lane(); k < indices; k += LM_WARP) sum += lm_get<A>(corner[k]);
   } else {
-    for (uint32_t k = (uint32_t)lm_lane(); k < places; k += LM_WARP)
+    for (uint32_t k = (uint32_t)lm_lane(); k < indices; k += LM_WARP)
       sum += lm_get<A>(corner[(int64_t)(k / width) * pitch + k % width]);
   }
   sum = lm_warp_reduce(sum, lm_add_of());
@@ -358,7 +358,7 @@ static int for_planes(const lm_pooling_job *job, int32_t rows, int32_t columns, 
 template <class T, class F>
 static int for_width(const lm_pooling_job *job, F f) {
   constexpr int V = sizeof(T) == 1 ? 8 : lm_full_pack<T>::V;
-  if (job->c % V == 0 && lm_is_packed(job->src) && lm_is_packed(job->dst) && lm_is_packed(job->places))
+  if (job->c % V == 0 && lm_is_packed(job->src) && lm_is_packed(job->dst) && lm_is_packed(job->indices))
     return f(lm_width<V>{});
   return f(lm_width<1>{});
 }
@@ -371,7 +371,7 @@ static int launch_max(const lm_pooling_job *job, void *stream) {
       int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
       return lm_launch(lm_pooling_max_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
                        LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + in, (T *)job->dst + out,
-                       job->places + out);
+                       job->indices + out);
     });
   });
 }
@@ -395,7 +395,7 @@ int lm_pooling_max_back(const lm_pooling_job *job, void *stream) {
         int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
         return lm_launch(lm_pooling_max_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
                          LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in,
-                         job->places + out, job->bad, job->bad_kind, plane);
+                         job->indices + out, job->bad, job->bad_kind, plane);
       });
     });
   });
@@ -411,7 +411,7 @@ int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream)
     int error = (int)cudaMemsetAsync(sum, 0, (size_t)n * sizeof(A), (cudaStream_t)stream);
     if (error != 0) return error;
     error = lm_launch(lm_pooling_max_scatter_kernel<T>, lm_blocks(channels, 64, INT32_MAX), 64, 0, stream, pool_of(job),
-                      channels, (const T *)job->src, sum, job->places, job->bad, job->bad_kind);
+                      channels, (const T *)job->src, sum, job->indices, job->bad, job->bad_kind);
     if (error != 0 || sizeof(T) == sizeof(A)) return error;
     return lm_launch(lm_pooling_round<T>, lm_blocks(n, LM_POOLING_BLOCK * 4, 1 << 20), LM_POOLING_BLOCK, 0, stream, sum,
                      (T *)job->dst, n);
@@ -419,11 +419,11 @@ int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream)
 }
 
 /* Places in a window, about. */
-static int64_t places_of(const lm_pooling_line *a) { return a->kernel ? a->kernel : a->in / (a->out ? a->out : 1); }
+static int64_t indices_of(const lm_pooling_line *a) { return a->kernel ? a->kernel : a->in / (a->out ? a->out : 1); }
 
 template <class T>
 static int launch_avg(const lm_pooling_job *job, void *stream) {
-  bool wide = places_of(&job->y) * places_of(&job->x) >= LM_POOLING_WIDE;
+  bool wide = indices_of(&job->y) * indices_of(&job->x) >= LM_POOLING_WIDE;
   return for_width<T>(job, [&](auto width) {
     constexpr int V = decltype(width)::value;
     int32_t packs = job->c / V, across = 1;

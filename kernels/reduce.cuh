@@ -184,9 +184,9 @@ LM_DEVICE void lm_reduce_at(const lm_reduce_axes<SIDES> &axes, int64_t i, int64_
   LM_UNROLL
   for (int s = 0; s < SIDES; s++) offset[s] = 0;
   for (int d = axes.ndim - 1; d > 0; d--) {
-    int64_t next = lm_long_divide(i, axes.by[d]), place = i - next * axes.by[d].divisor;
+    int64_t next = lm_long_divide(i, axes.by[d]), position = i - next * axes.by[d].divisor;
     LM_UNROLL
-    for (int s = 0; s < SIDES; s++) offset[s] += place * axes.stride[s][d];
+    for (int s = 0; s < SIDES; s++) offset[s] += position * axes.stride[s][d];
     i = next;
   }
   LM_UNROLL

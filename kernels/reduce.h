@@ -32,8 +32,8 @@ typedef struct lm_reduce_job {
   int64_t count; /* elements in each result */
   int x_dtype, out_dtype;
   const void *x;
-  void *out;      /* NULL where only places are wanted */
-  int64_t *place; /* the places' results, from 1, laid out like out */
+  void *out;         /* NULL where only places are wanted */
+  int64_t *position; /* the places' results, from 1, laid out like out */
 
   lm_dims kept;    /* sides: x, out; at least one element */
   lm_dims reduced; /* side: x; its last dim is the run */

@@ -59,7 +59,7 @@ extern "C" int lm_sample_sums(int dtype, const void *x, double *sums, int64_t ro
 }
 
 LM_KERNEL void __launch_bounds__(LM_SAMPLE_BLOCK)
-    lm_sample_indices_kernel(const double *sums, int64_t *places, int64_t count, int64_t n, int64_t k,
+    lm_sample_indices_kernel(const double *sums, int64_t *indices, int64_t count, int64_t n, int64_t k,
                              lm_blocks_drawn draw) {
   int64_t i = lm_thread();
   if (i >= count) return;
@@ -76,11 +76,11 @@ LM_KERNEL void __launch_bounds__(LM_SAMPLE_BLOCK)
     }
   }
   while (low > 0 && sum[low] == sum[low - 1]) low--; /* x was rounded up to the whole sum: nothing of weight 0 */
-  places[i] = low + 1;
+  indices[i] = low + 1;
 }
 
-extern "C" int lm_sample_indices(const double *sums, int64_t *places, int64_t rows, int64_t n, int64_t k,
+extern "C" int lm_sample_indices(const double *sums, int64_t *indices, int64_t rows, int64_t n, int64_t k,
                                  lm_blocks_drawn draw, void *stream) {
   return lm_launch(lm_sample_indices_kernel, lm_blocks(rows * k, LM_SAMPLE_BLOCK, INT32_MAX), LM_SAMPLE_BLOCK, 0,
-                   stream, sums, places, rows * k, n, k, draw);
+                   stream, sums, indices, rows * k, n, k, draw);
 }

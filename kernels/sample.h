@@ -13,7 +13,7 @@ int lm_sample_counts(int dtype, const void *x, const void *p, void *out, int64_t
 
 /* sums [rows, n] of x [rows, n], a floating dtype, along its rows; then places [rows, k], from 1, by weight. */
 int lm_sample_sums(int dtype, const void *x, double *sums, int64_t rows, int64_t n, void *stream);
-int lm_sample_indices(const double *sums, int64_t *places, int64_t rows, int64_t n, int64_t k, lm_blocks_drawn draw,
+int lm_sample_indices(const double *sums, int64_t *indices, int64_t rows, int64_t n, int64_t k, lm_blocks_drawn draw,
                       void *stream);
 
 #ifdef __cplusplus

@@ -30,7 +30,7 @@ template <class C>
 struct lm_scan_sides {
   const void *x, *decay;
   void *out;
-  int64_t *places;
+  int64_t *indices;
   int x_dtype, decay_dtype, out_dtype;
   LM_DEVICE C get(int64_t at) const { return lm_scan_get<C>(x, x_dtype, at); }
   LM_DEVICE void set(int64_t at, C v) const { lm_put_number(out, out_dtype, at, v); }
@@ -67,19 +67,19 @@ template <class C>
 struct lm_scan_extreme : lm_scan_sides<C> {
   struct state {
     C value;
-    int64_t place; /* from 1; 0: of no elements */
+    int64_t position; /* from 1; 0: of no elements */
   };
   bool largest;
   LM_DEVICE state start() const { return {0, 0}; }
   LM_DEVICE state load(int64_t at, int64_t i) const { return {this->get(at), i + 1}; }
   LM_DEVICE state operator()(state a, state b) const {
-    if (b.place == 0) return a;
-    bool later = a.place == 0 || b.value != b.value || (largest ? b.value >= a.value : b.value <= a.value);
+    if (b.position == 0) return a;
+    bool later = a.position == 0 || b.value != b.value || (largest ? b.value >= a.value : b.value <= a.value);
     return later ? b : a;
   }
   LM_DEVICE void put(int64_t at, state s) const {
     this->set(at, s.value);
-    this->places[at] = s.place;
+    this->indices[at] = s.position;
   }
 };
 
@@ -185,7 +185,7 @@ static int lm_scan_launch(const lm_scan_job *job, F f, void *stream) {
 
 template <class C>
 static int lm_scan_of(const lm_scan_job *job, void *stream) {
-  lm_scan_sides<C> sides = {job->x, job->decay, job->out, job->places, job->x_dtype, job->decay_dtype, job->out_dtype};
+  lm_scan_sides<C> sides = {job->x, job->decay, job->out, job->indices, job->x_dtype, job->decay_dtype, job->out_dtype};
   switch (job->kind) {
     case LM_SCAN_SUM: return lm_scan_launch(job, lm_scan_sum<C>{sides}, stream);
     case LM_SCAN_PRODUCT: return lm_scan_launch(job, lm_scan_product<C>{{sides}}, stream);

@@ -23,7 +23,7 @@ typedef struct lm_scan_job {
   int64_t n, step[LM_SCAN_SIDES];
   const void *x, *decay; /* decay: of LM_SCAN_RECURRENCE */
   void *out;
-  int64_t *places; /* of LM_SCAN_MAX and LM_SCAN_MIN, from 1 */
+  int64_t *indices; /* of LM_SCAN_MAX and LM_SCAN_MIN, from 1 */
 } lm_scan_job;
 
 int lm_scan_run(const lm_scan_job *job, void *stream);

@@ -36,7 +36,7 @@ struct lm_topk_job {
   int64_t n, k, x_stride, out_stride;
   const T *x;
   T *values;
-  int64_t *places;
+  int64_t *indices;
   bool largest;
 };
 
@@ -49,7 +49,7 @@ static lm_topk_job<T> lm_topk_job_of(const lm_topk *t) {
           t->out_stride,
           (const T *)t->x,
           (T *)t->values,
-          t->places,
+          t->indices,
           t->largest};
 }
 
@@ -61,9 +61,9 @@ LM_DEVICE lm_topk_key<T> lm_topk_rank(const lm_topk_job<T> &job, const T *line, 
 }
 
 template <class T>
-LM_DEVICE void lm_topk_put(const lm_topk_job<T> &job, const T *line, int64_t to, int64_t j, int64_t place) {
-  job.values[to + j * job.out_stride] = line[place * job.x_stride];
-  job.places[to + j * job.out_stride] = place + 1;
+LM_DEVICE void lm_topk_put(const lm_topk_job<T> &job, const T *line, int64_t to, int64_t j, int64_t position) {
+  job.values[to + j * job.out_stride] = line[position * job.x_stride];
+  job.indices[to + j * job.out_stride] = position + 1;
 }
 
 /* ---- a block a line */
@@ -120,39 +120,39 @@ LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int64_t 
   *key = prefix;
   *last = UINT32_MAX;
   if (held == need) return; /* all of that key are wanted */
-  uint32_t place = 0, place_mask = 0;
+  uint32_t position = 0, position_mask = 0;
   for (int shift = 32 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
     if (job.n >> shift == 0) { /* no place has such a digit */
-      place_mask |= (uint32_t)(DIGITS - 1) << shift;
+      position_mask |= (uint32_t)(DIGITS - 1) << shift;
       continue;
     }
     for (int b = (int)threadIdx.x; b < DIGITS; b += (int)blockDim.x) bins[b] = 0;
     __syncthreads();
     for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
-      if (((uint32_t)i & place_mask) != place || lm_topk_rank(job, line, i) != prefix) continue;
+      if (((uint32_t)i & position_mask) != position || lm_topk_rank(job, line, i) != prefix) continue;
       atomicAdd(&bins[(int)((uint32_t)i >> shift) & (DIGITS - 1)], 1);
     }
     __syncthreads();
-    place |= (uint32_t)lm_topk_bin(bins, &need, &held) << shift;
-    place_mask |= (uint32_t)(DIGITS - 1) << shift;
+    position |= (uint32_t)lm_topk_bin(bins, &need, &held) << shift;
+    position_mask |= (uint32_t)(DIGITS - 1) << shift;
   }
-  *last = place;
+  *last = position;
 }
 
 /* Sorts `size` entries, a power of two, by key, then place (Batcher's bitonic network). */
 template <class Key>
-LM_DEVICE void lm_topk_sort(Key *keys, uint32_t *places, int size) {
+LM_DEVICE void lm_topk_sort(Key *keys, uint32_t *indices, int size) {
   for (int span = 2; span <= size; span *= 2) {
     for (int by = span / 2; by > 0; by /= 2) {
       for (int i = (int)threadIdx.x; i < size / 2; i += (int)blockDim.x) {
         int low = 2 * i - (i & (by - 1)), high = low + by;
         bool falling = (low & span) != 0;
-        bool greater = keys[low] > keys[high] || (keys[low] == keys[high] && places[low] > places[high]);
+        bool greater = keys[low] > keys[high] || (keys[low] == keys[high] && indices[low] > indices[high]);
         if (greater == falling) continue;
         Key key = keys[low];
-        uint32_t place = places[low];
-        keys[low] = keys[high], places[low] = places[high];
-        keys[high] = key, places[high] = place;
+        uint32_t position = indices[low];
+        keys[low] = keys[high], indices[low] = indices[high];
+        keys[high] = key, indices[high] = position;
       }
       __syncthreads();
     }
@@ -167,20 +167,20 @@ LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
   LM_DYNAMIC_SHARED(Key, keys); /* [size], then places [size] */
   __shared__ int bins[DIGITS];
   __shared__ int kept;
-  uint32_t *places = (uint32_t *)(keys + size);
+  uint32_t *indices = (uint32_t *)(keys + size);
   int64_t at[2] = {0, 0};
   lm_dims_offset<true>(job.lines, blockIdx.x, at);
   const T *line = job.x + at[0];
   for (int i = (int)threadIdx.x; i < size; i += (int)blockDim.x) { /* worse than any */
     keys[i] = (Key) ~(Key)0;
-    places[i] = UINT32_MAX;
+    indices[i] = UINT32_MAX;
   }
   if (threadIdx.x == 0) kept = 0;
   __syncthreads();
   if (job.n <= size) {
     for (int i = (int)threadIdx.x; i < (int)job.n; i += (int)blockDim.x) {
       keys[i] = lm_topk_rank(job, line, i);
-      places[i] = (uint32_t)i;
+      indices[i] = (uint32_t)i;
     }
   } else {
     Key key;
@@ -191,12 +191,12 @@ LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
       if (rank > key || (rank == key && (uint32_t)i > last)) continue;
       int slot = atomicAdd(&kept, 1); /* in any order: sorted next */
       keys[slot] = rank;
-      places[slot] = (uint32_t)i;
+      indices[slot] = (uint32_t)i;
     }
   }
   __syncthreads();
-  lm_topk_sort(keys, places, size);
-  for (int64_t j = threadIdx.x; j < job.k; j += blockDim.x) lm_topk_put(job, line, at[1], j, places[j]);
+  lm_topk_sort(keys, indices, size);
+  for (int64_t j = threadIdx.x; j < job.k; j += blockDim.x) lm_topk_put(job, line, at[1], j, indices[j]);
 }
 
 template <class T>

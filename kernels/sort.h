@@ -22,7 +22,7 @@ typedef struct lm_topk {
   int64_t x_stride, out_stride; /* along the line */
   const void *x;
   void *values;
-  int64_t *places; /* from 1 */
+  int64_t *indices; /* from 1 */
 } lm_topk;
 
 enum { LM_TOPK_BLOCK = 2048 }; /* the largest k of lm_topk_lines */

@@ -657,8 +657,8 @@ op("max_unpool2d", "x indices kernel_size", "F.max_unpool2d(x, indices, kernel_s
     { t { 1, 1, 1 }, n({ 1, 1, 1 }, 0, 1), 2, message = "index 0 at position 1" },
     { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2 ^ 20, message = "max_unpool2d: planes of 2097152 x 2097152" }, { t { 2, 2 }, n({ 2, 2 }, 1, 4), 2, message = "max_unpool2d: x" },
     { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2, { output_size = { 3, 6 } }, message = "max_unpool2d: output_size.*between 3 and 5" } } })
-op("max_pool2d_backward", "grad places size", "pool_backward(grad, places, size)", { lacks = no_ints,
-  { grad = t { 2, 3, 2, 2 }, places = i({ 2, 3, 2, 2 }, 16), size = { 2, 3, 4, 4 } },
+op("max_pool2d_backward", "grad indices size", "pool_backward(grad, indices, size)", { lacks = no_ints,
+  { grad = t { 2, 3, 2, 2 }, indices = i({ 2, 3, 2, 2 }, 16), size = { 2, 3, 4, 4 } },
   bad = { { t { 2, 3, 2, 2 }, i({ 2, 3, 2, 1 }, 16), { 2, 3, 4, 4 }, message = "max_pool2d_backward" } } })
 op("avg_pool2d", "x kernel_size", "F.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)", { defaults = pdefaults,
   { x = t { 2, 3, 6, 6 }, kernel_size = 2 }, { x = t { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1 },
@@ -687,20 +687,20 @@ op("adaptive_max_pool2d", "x output_size", "F.adaptive_max_pool2d(x, output_size
   bad = { { t { 2, 3 }, 2, message = "adaptive_max_pool2d: x" }, { t { 1, 2, 2 }, -3, message = "adaptive_max_pool2d: output_size" } } })
 
 -- ---- resampling
-op("gather_weighted", "x places weight", "gather_weighted(x, places, weight)", { dtypes = false, defaults = { weight = { py = "None" } },
-  { x = t { 2, 3, 7, 1 }, places = i({ 2, 4, 5 }, 7), weight = t { 2, 4, 5 } }, { x = t { 2, 3, 7, 1 }, places = i({ 1, 1, 5 }, 7) },
-  { x = t { 2, 1, 6, 5 }, places = i({ 2, 3, 4 }, 6), weight = t { 1, 3, 4 } }, { x = t { 1, 2, 6, 300 }, places = i({ 1, 2, 3 }, 6), weight = t { 1, 2, 3 } },
-  { x = t { 1, 1, 40, 1 }, places = i({ 1, 2, 270 }, 40), weight = t { 1, 2, 270 } }, { x = t { 0, 2, 3, 1 }, places = i({ 1, 2, 4 }, 3) },
-  bad = { { t { 2, 3, 7 }, i({ 1, 1, 2 }, 3), message = "gather_weighted: x has to be" }, { t { 2, 3, 7, 1 }, i({ 3, 1, 2 }, 3), message = "gather_weighted: places has to be int64 %[1 or 2" },
-    { t { 2, 3, 7, 1 }, t { 1, 1, 2 }, message = "gather_weighted: places" }, { t { 2, 3, 7, 1 }, i({ 1, 1, 2 }, 3), t { 1, 1, 3 }, message = "gather_weighted: weight is %[1, 1, 3%]" },
+op("gather_weighted", "x indices weight", "gather_weighted(x, indices, weight)", { dtypes = false, defaults = { weight = { py = "None" } },
+  { x = t { 2, 3, 7, 1 }, indices = i({ 2, 4, 5 }, 7), weight = t { 2, 4, 5 } }, { x = t { 2, 3, 7, 1 }, indices = i({ 1, 1, 5 }, 7) },
+  { x = t { 2, 1, 6, 5 }, indices = i({ 2, 3, 4 }, 6), weight = t { 1, 3, 4 } }, { x = t { 1, 2, 6, 300 }, indices = i({ 1, 2, 3 }, 6), weight = t { 1, 2, 3 } },
+  { x = t { 1, 1, 40, 1 }, indices = i({ 1, 2, 270 }, 40), weight = t { 1, 2, 270 } }, { x = t { 0, 2, 3, 1 }, indices = i({ 1, 2, 4 }, 3) },
+  bad = { { t { 2, 3, 7 }, i({ 1, 1, 2 }, 3), message = "gather_weighted: x has to be" }, { t { 2, 3, 7, 1 }, i({ 3, 1, 2 }, 3), message = "gather_weighted: indices has to be int64 %[1 or 2" },
+    { t { 2, 3, 7, 1 }, t { 1, 1, 2 }, message = "gather_weighted: indices" }, { t { 2, 3, 7, 1 }, i({ 1, 1, 2 }, 3), t { 1, 1, 3 }, message = "gather_weighted: weight is %[1, 1, 3%]" },
     { t { 2, 3, 7, 1 }, i({ 1, 1, 2 }, 3), n({ 1, 1, 2 }, 0, 3, true), message = "gather_weighted: weight is int64" } } })
-op("gather_weighted_input", "grad places weight size", "gather_weighted_input(grad, places, weight, size)", { dtypes = false, defaults = { weight = { py = "None" } },
-  { grad = t { 2, 3, 5, 1 }, places = i({ 2, 4, 5 }, 7), weight = t { 2, 4, 5 }, size = { 2, 3, 7, 1 } },
-  { grad = t { 2, 1, 4, 5 }, places = i({ 1, 3, 4 }, 6), weight = t { 1, 3, 4 }, size = { 2, 1, 6, 5 } },
+op("gather_weighted_input", "grad indices weight size", "gather_weighted_input(grad, indices, weight, size)", { dtypes = false, defaults = { weight = { py = "None" } },
+  { grad = t { 2, 3, 5, 1 }, indices = i({ 2, 4, 5 }, 7), weight = t { 2, 4, 5 }, size = { 2, 3, 7, 1 } },
+  { grad = t { 2, 1, 4, 5 }, indices = i({ 1, 3, 4 }, 6), weight = t { 1, 3, 4 }, size = { 2, 1, 6, 5 } },
   bad = { { t { 2, 3, 5, 1 }, i({ 1, 1, 4 }, 7), nil, { 2, 3, 7, 1 }, message = "gather_weighted_input: grad is %[2, 3, 5, 1%]" },
     { t { 2, 3, 5, 1 }, i({ 1, 1, 5 }, 7), nil, { 2, 3, -7, 1 }, message = "gather_weighted_input: size" } } })
-op("gather_weighted_weight", "grad x places", "gather_weighted_weight(grad, x, places)", { dtypes = false,
-  { grad = t { 2, 3, 5, 1 }, x = t { 2, 3, 7, 1 }, places = i({ 2, 4, 5 }, 7) }, { grad = t { 2, 1, 4, 5 }, x = t { 2, 1, 6, 5 }, places = i({ 1, 3, 4 }, 6) },
+op("gather_weighted_weight", "grad x indices", "gather_weighted_weight(grad, x, indices)", { dtypes = false,
+  { grad = t { 2, 3, 5, 1 }, x = t { 2, 3, 7, 1 }, indices = i({ 2, 4, 5 }, 7) }, { grad = t { 2, 1, 4, 5 }, x = t { 2, 1, 6, 5 }, indices = i({ 1, 3, 4 }, 6) },
   bad = { { t { 2, 3, 5, 2 }, t { 2, 3, 7, 1 }, i({ 2, 4, 5 }, 7), message = "gather_weighted_weight: grad is" } } })
 local grid = t({ 2, 3, 2, 2 }, { lo = -1.3, hi = 1.3 })
 local sampling = { mode = "bilinear", padding_mode = "zeros", align_corners = false, order = 0 }

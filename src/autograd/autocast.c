@@ -20,37 +20,37 @@ typedef struct kept { /* of one leaf */
 typedef struct cache {
   int depth; /* of nested scopes */
   uint32_t n, capacity;
-  kept *place;
+  kept *position;
 } cache;
 
 static _Thread_local cache mine;
 
-static kept *find(kept *place, uint32_t capacity, const lm_tensor *leaf) {
+static kept *find(kept *position, uint32_t capacity, const lm_tensor *leaf) {
   uint32_t at = (uint32_t)(((uintptr_t)leaf >> 4) * 2654435761u);
-  while (place[at & (capacity - 1)].leaf && place[at & (capacity - 1)].leaf != leaf) at++;
-  return &place[at & (capacity - 1)];
+  while (position[at & (capacity - 1)].leaf && position[at & (capacity - 1)].leaf != leaf) at++;
+  return &position[at & (capacity - 1)];
 }
 
 static lm_status reserve(cache *c) {
   if (c->capacity > 0 && 2 * (c->n + 1) <= c->capacity) return LM_OK;
   uint32_t capacity = c->capacity > 0 ? 2 * c->capacity : 64;
-  kept *place = lm_calloc(capacity, sizeof *place);
-  if (!place) return LM_E_OOM;
+  kept *position = lm_calloc(capacity, sizeof *position);
+  if (!position) return LM_E_OOM;
   for (uint32_t i = 0; i < c->capacity; i++) {
-    if (c->place[i].leaf) *find(place, capacity, c->place[i].leaf) = c->place[i];
+    if (c->position[i].leaf) *find(position, capacity, c->position[i].leaf) = c->position[i];
   }
-  lm_free(c->place);
-  c->place = place;
+  lm_free(c->position);
+  c->position = position;
   c->capacity = capacity;
   return LM_OK;
 }
 
 static void clear(cache *c) {
   for (uint32_t i = 0; i < c->capacity; i++) {
-    lm_release(c->place[i].low);
-    lm_release(c->place[i].leaf);
+    lm_release(c->position[i].low);
+    lm_release(c->position[i].leaf);
   }
-  lm_free(c->place);
+  lm_free(c->position);
   *c = (cache){.depth = c->depth};
 }
 
@@ -78,7 +78,7 @@ static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   if (mine.depth == 0 || lm_graph_capturing()) return convert(t, dtype, out);
   TRY(reserve(&mine));
-  kept *k = find(mine.place, mine.capacity, t);
+  kept *k = find(mine.position, mine.capacity, t);
   bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == (int8_t)dtype &&
               (lm_requires_grad(k->low) || !lm_grad_enabled());
   if (!fits) {

@@ -7,16 +7,16 @@
 
 /* Which entry of a dim of n lies at each place from -before to n + after - 1; both count from 0. */
 static lm_tensor *entries(lm_expr *e, int64_t n, int64_t before, int64_t after, int mode, lm_device device) {
-  lm_tensor *place = lm_e_arange(e, (double)-before, (double)(n + after), 1, LM_I64, device);
+  lm_tensor *position = lm_e_arange(e, (double)-before, (double)(n + after), 1, LM_I64, device);
   lm_tensor *last = lm_e_number(e, (double)(n - 1));
-  if (mode == LM_PAD_REPLICATE) return lm_e_clamp(e, place, lm_e_number(e, 0), last);
+  if (mode == LM_PAD_REPLICATE) return lm_e_clamp(e, position, lm_e_number(e, 0), last);
   if (mode == LM_PAD_CIRCULAR) { /* what is cut off is cut off first */
     lm_tensor *cut = lm_e_number(e, (double)(before < 0 ? -before : 0));
     lm_tensor *left = lm_e_number(e, (double)lm_pad_left(n, before, after));
-    return lm_e_add(e, lm_e_remainder(e, lm_e_sub(e, place, cut, 1), left), cut, 1);
+    return lm_e_add(e, lm_e_remainder(e, lm_e_sub(e, position, cut, 1), left), cut, 1);
   }
   /* mirrored at 0, and at n - 1 */
-  return lm_e_sub(e, last, lm_e_abs(e, lm_e_sub(e, last, lm_e_abs(e, place), 1)), 1);
+  return lm_e_sub(e, last, lm_e_abs(e, lm_e_sub(e, last, lm_e_abs(e, position), 1)), 1);
 }
 
 /* The value everywhere, then x, or what is left of it, into its place. */
@@ -48,17 +48,17 @@ static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
 }
 
 /* Which entry of the padded dims as one, of the sizes `size`, lies at each place; from 1. */
-static lm_tensor *plane_places(lm_expr *e, const lm_ints *size, const lm_ints *pad, int mode, lm_device device) {
-  lm_tensor *places = lm_e_arange(e, 1, 2, 1, LM_I64, device);
+static lm_tensor *plane_indices(lm_expr *e, const lm_ints *size, const lm_ints *pad, int mode, lm_device device) {
+  lm_tensor *indices = lm_e_arange(e, 1, 2, 1, LM_I64, device);
   int64_t step = 1;
   for (int i = 0; i < pad->n; i += 2) { /* places: [what is done], the last dim innermost */
     int d = size->n - 1 - i / 2;
     lm_tensor *from = entries(e, size->v[d], pad->v[i], pad->v[i + 1], mode, device);
     from = lm_e_unsqueeze(e, lm_e_mul(e, from, lm_e_number(e, (double)step)), 1);
-    places = lm_e_reshape(e, lm_e_add(e, from, places, 1), (lm_ints){.n = 1, .v = {-1}});
+    indices = lm_e_reshape(e, lm_e_add(e, from, indices, 1), (lm_ints){.n = 1, .v = {-1}});
     step *= size->v[d];
   }
-  return places;
+  return indices;
 }
 
 /* size with its last `dims` as one. */
@@ -73,17 +73,17 @@ static lm_ints as_planes(lm_ints size, int dims) {
 /* One gather of the padded dims as one, for tensors of several such planes. */
 static lm_tensor *pad_planes(lm_expr *e, const lm_pad_args *a) {
   lm_ints size = lm_f_size_of(NULL, a->x), flat = as_planes(size, a->pad.n / 2);
-  lm_tensor *places = plane_places(e, &size, &a->pad, a->mode, a->x->device);
+  lm_tensor *indices = plane_indices(e, &size, &a->pad, a->mode, a->x->device);
   for (int i = 0; i < a->pad.n; i++) size.v[size.n - 1 - i / 2] += a->pad.v[i];
-  return lm_e_reshape(e, lm_e_index_select(e, lm_e_reshape(e, a->x, flat), flat.n - 1, places), size);
+  return lm_e_reshape(e, lm_e_index_select(e, lm_e_reshape(e, a->x, flat), flat.n - 1, indices), size);
 }
 
 lm_tensor *lm_f_padded_grad(lm_expr *e, lm_tensor *g, lm_ints size, lm_ints pad, int mode) {
   if (!g) return NULL;
   if (g->numel == 0) return lm_f_zeros_of(e, g, size);
   lm_ints flat = as_planes(size, pad.n / 2), padded = as_planes(lm_f_size_of(NULL, g), pad.n / 2);
-  lm_tensor *places = plane_places(e, &size, &pad, mode, g->device);
-  g = lm_e_index_add(e, lm_f_zero_for(e, g, flat), flat.n - 1, places, lm_e_reshape(e, g, padded), 1);
+  lm_tensor *indices = plane_indices(e, &size, &pad, mode, g->device);
+  g = lm_e_index_add(e, lm_f_zero_for(e, g, flat), flat.n - 1, indices, lm_e_reshape(e, g, padded), 1);
   return lm_e_reshape(e, g, size);
 }
 

@@ -71,8 +71,8 @@ lm_tensor *lm_f_position_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_
 }
 
 lm_tensor *lm_f_embedding_bag_of(lm_expr *e, lm_tensor *offsets, lm_tensor *index) {
-  lm_tensor *places = lm_e_arange(e, 1, (double)index->numel + 1, 1, LM_I64, index->device);
-  return lm_e_sub(e, lm_e_searchsorted(e, offsets, places, true, false, LM_SIDE_NONE, NULL), lm_e_number(e, 1), 1);
+  lm_tensor *positions = lm_e_arange(e, 1, (double)index->numel + 1, 1, LM_I64, index->device);
+  return lm_e_sub(e, lm_e_searchsorted(e, offsets, positions, true, false, LM_SIDE_NONE, NULL), lm_e_number(e, 1), 1);
 }
 
 bool lm_f_has_masks(lm_expr *e, lm_list indices) {
@@ -92,16 +92,16 @@ static lm_status check_mask(const lm_tensor *x, const lm_tensor *mask, int dim) 
 }
 
 lm_list lm_f_without_masks(lm_expr *e, lm_tensor *x, lm_list indices) {
-  static _Thread_local lm_tensor *places[LM_MAX_DIMS];
+  static _Thread_local lm_tensor *positions[LM_MAX_DIMS];
   int dim = 0;
   for (int i = 0; i < indices.n && e->status == LM_OK; i++) {
     lm_tensor *index = indices.v[i];
     if (!index || index->dtype != LM_BOOL) {
-      if (dim < LM_MAX_DIMS) places[dim] = index;
+      if (dim < LM_MAX_DIMS) positions[dim] = index;
       dim++;
     } else if (lm_e_ok(e, check_mask(x, index, dim))) {
       lm_tensor *rows = lm_e_nonzero(e, index, false);
-      for (int d = 0; d < index->ndim; d++) places[dim++] = lm_e_select(e, rows, 1, d + 1);
+      for (int d = 0; d < index->ndim; d++) positions[dim++] = lm_e_select(e, rows, 1, d + 1);
     }
   }
   if (dim > x->ndim) {
@@ -110,7 +110,7 @@ lm_list lm_f_without_masks(lm_expr *e, lm_tensor *x, lm_list indices) {
                        "many as it has",
                        dim, lm_shape_of(x)));
   }
-  return (lm_list){e->status == LM_OK ? dim : 0, places};
+  return (lm_list){e->status == LM_OK ? dim : 0, positions};
 }
 
 lm_tensor *lm_f_scatter_counts(lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self) {
@@ -195,12 +195,12 @@ lm_tensor *lm_f_cat_grad(lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *s
   return lm_e_narrow(e, g, d, before->size + 1, own->v[d]);
 }
 
-lm_tensor *lm_f_packed_weight(lm_expr *e, lm_tensor *g, lm_tensor *places, const lm_ints *sizes, int at) {
+lm_tensor *lm_f_packed_weight(lm_expr *e, lm_tensor *g, lm_tensor *positions, const lm_ints *sizes, int at) {
   if (!g) return NULL;
   int64_t count = 1;
   for (int d = 0; d < sizes[at].n; d++) count *= sizes[at].v[d];
-  int64_t place = places->numel > at ? ((const int64_t *)places->data)[at] : 0;
-  return lm_e_reshape(e, lm_e_narrow(e, g, 0, place + 1, count), sizes[at]);
+  int64_t position = positions->numel > at ? ((const int64_t *)positions->data)[at] : 0;
+  return lm_e_reshape(e, lm_e_narrow(e, g, 0, position + 1, count), sizes[at]);
 }
 
 lm_tensor *lm_f_scattered_grad(lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size) {
@@ -222,10 +222,10 @@ static lm_tensor *flat_plane(lm_expr *e, lm_tensor *g) {
   return lm_e_reshape(e, g, size);
 }
 
-lm_tensor *lm_f_pooled_indices(lm_expr *e, lm_tensor *g, lm_tensor *places) {
+lm_tensor *lm_f_pooled_indices(lm_expr *e, lm_tensor *g, lm_tensor *positions) {
   if (!g) return NULL;
-  lm_tensor *values = lm_e_gather(e, flat_plane(e, g), g->ndim - 2, flat_plane(e, places));
-  return lm_e_reshape(e, values, size_of(places));
+  lm_tensor *values = lm_e_gather(e, flat_plane(e, g), g->ndim - 2, flat_plane(e, positions));
+  return lm_e_reshape(e, values, size_of(positions));
 }
 
 lm_tensor *lm_f_cut_to(lm_expr *e, lm_tensor *t, lm_ints size) {
@@ -368,7 +368,7 @@ lm_tensor *lm_f_reduced(lm_expr *e, lm_tensor *t, int reduction) {
 }
 
 /* 0 where conv2d will say what is wrong. */
-static int64_t same_places(const lm_tensor *weight, const int64_t *dilation, int64_t i) {
+static int64_t same_indices(const lm_tensor *weight, const int64_t *dilation, int64_t i) {
   int64_t kernel = weight->ndim == 4 ? weight->size[1 + i] : 0, step = dilation[i - 1];
   bool sound = step > 0 && step <= INT32_MAX && kernel > 0 && kernel <= INT32_MAX;
   return sound ? step * (kernel - 1) : 0;
@@ -376,11 +376,11 @@ static int64_t same_places(const lm_tensor *weight, const int64_t *dilation, int
 
 int64_t lm_f_same_padding(lm_expr *e, const lm_tensor *weight, const int64_t *dilation, int64_t i) {
   (void)e;
-  return same_places(weight, dilation, i) / 2;
+  return same_indices(weight, dilation, i) / 2;
 }
 
 lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation) {
-  int64_t rows = same_places(weight, dilation, 1) % 2, columns = same_places(weight, dilation, 2) % 2;
+  int64_t rows = same_indices(weight, dilation, 1) % 2, columns = same_indices(weight, dilation, 2) % 2;
   return rows || columns ? lm_e_pad(e, x, (lm_ints){4, {0, columns, 0, rows}}, LM_PAD_CONSTANT, NULL) : x;
 }
 

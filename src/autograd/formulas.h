@@ -52,7 +52,7 @@ lm_list lm_f_without_masks(struct lm_expr *e, lm_tensor *x, lm_list indices);
  * along which index is expanded. */
 lm_tensor *lm_f_scatter_counts(struct lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self);
 /* g [..., H, W] read at places [..., h, w], which count through H * W. */
-lm_tensor *lm_f_pooled_indices(struct lm_expr *e, lm_tensor *g, lm_tensor *places);
+lm_tensor *lm_f_pooled_indices(struct lm_expr *e, lm_tensor *g, lm_tensor *positions);
 /* The first `size` entries of each dim of t, where t has as many dims; else t. */
 lm_tensor *lm_f_cut_to(struct lm_expr *e, lm_tensor *t, lm_ints size);
 lm_tensor *lm_f_unpermuted(struct lm_expr *e, lm_tensor *g, lm_ints dims);
@@ -71,7 +71,7 @@ lm_tensor *lm_f_padded_to_same(struct lm_expr *e, lm_tensor *x, lm_tensor *weigh
 int64_t lm_f_same_padding(struct lm_expr *e, const lm_tensor *weight, const int64_t *dilation, int64_t i);
 
 /* What g [n] has for recurrent_weights' tensor number `at`: as many numbers as its sizes say, from places[at] on. */
-lm_tensor *lm_f_packed_weight(struct lm_expr *e, lm_tensor *g, lm_tensor *places, const lm_ints *sizes, int at);
+lm_tensor *lm_f_packed_weight(struct lm_expr *e, lm_tensor *g, lm_tensor *positions, const lm_ints *sizes, int at);
 
 /* ---- attention, of [..., H, L, E]; H is 1 where there is no such dim */
 

@@ -22,7 +22,7 @@ static lm_tensor *part(lm_expr *e, lm_tensor *a, int dim, int64_t first, int64_t
 
 /* True where the column compares to the row. */
 typedef lm_tensor *compare(lm_expr *e, lm_tensor *x, lm_tensor *other);
-static lm_tensor *places(lm_expr *e, lm_tensor *a, compare *is) {
+static lm_tensor *indices(lm_expr *e, lm_tensor *a, compare *is) {
   lm_tensor *r = as_column(e, lm_e_arange(e, 0, (double)rows_of(a), 1, LM_I64, a->device));
   lm_tensor *c = as_row(e, lm_e_arange(e, 0, (double)columns_of(a), 1, LM_I64, a->device));
   return is(e, c, r);
@@ -31,7 +31,7 @@ static lm_tensor *places(lm_expr *e, lm_tensor *a, compare *is) {
 static lm_tensor *lower(lm_expr *e, lm_tensor *a, int64_t diagonal) { return lm_e_tril(e, a, diagonal); }
 static lm_tensor *upper_part(lm_expr *e, lm_tensor *a, int64_t diagonal) { return lm_e_triu(e, a, diagonal); }
 static lm_tensor *diagonal_alone(lm_expr *e, lm_tensor *a) {
-  return a ? lm_e_masked_fill(e, a, places(e, a, lm_e_ne), lm_e_number(e, 0)) : NULL;
+  return a ? lm_e_masked_fill(e, a, indices(e, a, lm_e_ne), lm_e_number(e, 0)) : NULL;
 }
 static lm_tensor *triangle(lm_expr *e, lm_tensor *a, bool upper, bool strict) {
   return upper ? upper_part(e, a, strict) : lower(e, a, strict ? -1 : 0);
@@ -66,7 +66,7 @@ lm_tensor *lm_f_slogdet_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
     lu = lm_e_linalg_lu_factor(e, x, false);
     pivots = e->last[1];
     if (!lu) return NULL;
-    lm_tensor *zero = lm_e_logical_and(e, lm_e_eq(e, lu, lm_e_number(e, 0)), places(e, lu, lm_e_eq));
+    lm_tensor *zero = lm_e_logical_and(e, lm_e_eq(e, lu, lm_e_number(e, 0)), indices(e, lu, lm_e_eq));
     lu = lm_e_masked_fill(e, lu, zero, lm_e_number(e, lm_f_epsilon_of(NULL, x)));
   }
   lm_tensor *identity = lm_e_eye(e, rows_of(x), LM_NO_INT, (lm_dtype)x->dtype, x->device);
@@ -107,10 +107,10 @@ lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x,
   lm_tensor *weight = lm_e_mul(e, g, lm_e_masked_fill(e, det, bad, lm_e_number(e, 0)));
   lm_tensor *grad = lm_f_slogdet_grad(e, weight, sound, lu, pivots);
   const lm_ints size = lm_f_size_of(NULL, x), matrices = {3, {det->numel, rows_of(x), rows_of(x)}}, line = {1, {-1}};
-  lm_tensor *places = lm_e_reshape(e, lm_e_nonzero(e, lm_e_reshape(e, bad, line), false), line);
-  lm_tensor *own = cofactors(e, lm_e_index_select(e, lm_e_reshape(e, g, line), 0, places),
-                             lm_e_index_select(e, lm_e_reshape(e, x, matrices), 0, places));
-  grad = lm_e_index_put(e, lm_e_reshape(e, grad, matrices), (lm_list){1, &places}, own, false);
+  lm_tensor *indices = lm_e_reshape(e, lm_e_nonzero(e, lm_e_reshape(e, bad, line), false), line);
+  lm_tensor *own = cofactors(e, lm_e_index_select(e, lm_e_reshape(e, g, line), 0, indices),
+                             lm_e_index_select(e, lm_e_reshape(e, x, matrices), 0, indices));
+  grad = lm_e_index_put(e, lm_e_reshape(e, grad, matrices), (lm_list){1, &indices}, own, false);
   return lm_e_reshape(e, grad, size);
 }
 
@@ -155,7 +155,7 @@ lm_tensor *lm_f_cholesky_solve_grad(lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_
 lm_tensor *lm_f_lower_of_lu(lm_expr *e, lm_tensor *lu) {
   int64_t k = rows_of(lu) < columns_of(lu) ? rows_of(lu) : columns_of(lu);
   lm_tensor *l = part(e, lu, -1, 1, k);
-  return l ? lm_e_masked_fill(e, lower(e, l, -1), places(e, l, lm_e_eq), lm_e_number(e, 1)) : NULL;
+  return l ? lm_e_masked_fill(e, lower(e, l, -1), indices(e, l, lm_e_eq), lm_e_number(e, 1)) : NULL;
 }
 
 lm_tensor *lm_f_upper_of_lu(lm_expr *e, lm_tensor *lu) {
@@ -248,10 +248,10 @@ lm_tensor *lm_f_eigh_grad(lm_expr *e, lm_tensor *gl, lm_tensor *gv, lm_tensor *l
   if (!gv) return mm(e, lm_e_mul(e, v, as_row(e, gl)), vt);
   lm_tensor *gaps = lm_e_sub(e, as_row(e, l), as_column(e, l), 1);
   if (!gaps) return NULL;
-  gaps = lm_e_masked_fill(e, gaps, places(e, gaps, lm_e_eq), lm_e_number(e, 1));
+  gaps = lm_e_masked_fill(e, gaps, indices(e, gaps, lm_e_eq), lm_e_number(e, 1));
   inner = lm_e_div(e, mm(e, vt, gv), gaps, LM_EXACT);
   if (!inner) return NULL;
-  inner = lm_e_masked_fill(e, inner, places(e, inner, lm_e_eq), lm_e_number(e, 0));
+  inner = lm_e_masked_fill(e, inner, indices(e, inner, lm_e_eq), lm_e_number(e, 0));
   inner = lm_e_mul(e, plus(e, inner, turned(e, inner)), lm_e_number(e, 0.5)); /* as the matrix is symmetric */
   return mm(e, mm(e, v, plus(e, inner, diagonal(e, gl))), vt);
 }
@@ -280,7 +280,7 @@ lm_tensor *lm_f_svd_grad(lm_expr *e, lm_tensor *gu, lm_tensor *gs, lm_tensor *gv
   lm_tensor *row = as_row(e, s), *column = as_column(e, s), *inner = NULL;
   lm_tensor *gaps = lm_e_mul(e, lm_e_sub(e, row, column, 1), lm_e_add(e, row, column, 1));
   if (!gaps) return NULL;
-  gaps = lm_e_masked_fill(e, gaps, places(e, gaps, lm_e_eq), lm_e_number(e, 1));
+  gaps = lm_e_masked_fill(e, gaps, indices(e, gaps, lm_e_eq), lm_e_number(e, 1));
   if (gu) inner = lm_e_mul(e, lm_e_div(e, skew(e, mm(e, turned(e, u), gu)), gaps, LM_EXACT), row);
   if (gvh) {
     lm_tensor *of_v = lm_e_div(e, skew(e, mm(e, vh, turned(e, gvh))), gaps, LM_EXACT);

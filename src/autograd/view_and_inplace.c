@@ -175,20 +175,20 @@ done:
 /* flat + g at p, where the view's elements share memory: each is added where it lies. */
 static lm_status add_up(lm_tensor *flat, lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *numbers = NULL, *seen = NULL, *places = NULL, *list = NULL;
+  lm_tensor *numbers = NULL, *seen = NULL, *indices = NULL, *list = NULL;
   lm_arange_args count = {1, (double)flat->numel + 1, 1, LM_I64, flat->device};
   lm_reshape_args line = {.size = {1, {g->numel}}};
   TRY(lm_op_run(LM_OP_arange, &count, &numbers));
   TRY(as_view(numbers, p, true, &seen));
   line.x = seen;
-  TRY(lm_call(LM_OP_reshape, &line, &places));
+  TRY(lm_call(LM_OP_reshape, &line, &indices));
   line.x = g;
   TRY(lm_call(LM_OP_reshape, &line, &list));
-  TRY(lm_op_run(LM_OP_index_add, &(lm_index_add_args){flat, 0, places, list, 1}, out));
+  TRY(lm_op_run(LM_OP_index_add, &(lm_index_add_args){flat, 0, indices, list, 1}, out));
 done:
   lm_release(numbers);
   lm_release(seen);
-  lm_release(places);
+  lm_release(indices);
   lm_release(list);
   return status;
 }

@@ -30,17 +30,17 @@ static struct sigaction before;
 static int nothing = -1; /* an empty file: what is mapped to it raises SIGBUS */
 static uintptr_t page;
 
-static lm_mapping_guard *guard_at(const char *place) {
+static lm_mapping_guard *guard_at(const char *position) {
   for (lm_mapping_guard *w = atomic_load(&all); w; w = w->next) {
     char *data = atomic_load(&w->data);
-    if (data && place >= data && place < data + w->bytes) return w;
+    if (data && position >= data && position < data + w->bytes) return w;
   }
   return NULL;
 }
 
 /* Zeros from the page on to the end: a file that was cut short lacks all of it. */
-static bool put_zeros(lm_mapping_guard *w, char *place) {
-  char *from = (char *)((uintptr_t)place & ~(page - 1)), *end = atomic_load(&w->data) + w->bytes;
+static bool put_zeros(lm_mapping_guard *w, char *position) {
+  char *from = (char *)((uintptr_t)position & ~(page - 1)), *end = atomic_load(&w->data) + w->bytes;
   void *zeros = mmap(from, (size_t)(end - from), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (zeros == MAP_FAILED) return false;
@@ -101,8 +101,8 @@ void lm_mapping_guard_free(lm_mapping_guard *w) {
 
 void lm_truncation_begin(void) { reported = atomic_load(&lm_truncations); }
 
-lm_status lm_truncation_check_read(const void *place) {
-  if (guard_at(place)) (void)*(const volatile char *)place;
+lm_status lm_truncation_check_read(const void *position) {
+  if (guard_at(position)) (void)*(const volatile char *)position;
   return lm_truncation_check();
 }
 

@@ -17,8 +17,8 @@ void lm_mapping_guard_free(lm_mapping_guard *w); /* NULL is fine */
 /* A thread that begins to run a script is told of what is lost from then on. */
 void lm_truncation_begin(void);
 
-/* What a system call that got memory at `place` could not read (EFAULT): LM_E_IO as below if it is lost. */
-lm_status lm_truncation_check_read(const void *place);
+/* What a system call that got memory at `position` could not read (EFAULT): LM_E_IO as below if it is lost. */
+lm_status lm_truncation_check_read(const void *position);
 
 extern LM_API _Atomic unsigned lm_truncations;
 LM_API lm_status lm_truncation_report(void);

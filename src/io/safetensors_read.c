@@ -77,15 +77,15 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
   TRY(lm_safetensors_check_name(f->path, e->name));
   if (!cJSON_IsObject(item)) return lm_fail(LM_E_IO, "%s: '%s' is no object", f->path, called(e));
   cJSON_ArrayForEach(field, item) {
-    const cJSON **place = strcmp(field->string, "dtype") == 0          ? &dtype
-                          : strcmp(field->string, "shape") == 0        ? &shape
-                          : strcmp(field->string, "data_offsets") == 0 ? &offsets
-                                                                       : NULL;
-    if (!place || *place) {
+    const cJSON **position = strcmp(field->string, "dtype") == 0          ? &dtype
+                             : strcmp(field->string, "shape") == 0        ? &shape
+                             : strcmp(field->string, "data_offsets") == 0 ? &offsets
+                                                                          : NULL;
+    if (!position || *position) {
       return lm_fail(LM_E_IO, "%s: '%s' has an unknown or repeated field '%s'", f->path, called(e),
                      lm_ellipsize(field->string, 60));
     }
-    *place = field;
+    *position = field;
   }
   if (!cJSON_IsString(dtype)) return lm_fail(LM_E_IO, "%s: '%s' has no dtype", f->path, called(e));
   for (int d = 0; d < LM_DTYPE_COUNT; d++) {
@@ -116,7 +116,7 @@ done:
   return status;
 }
 
-static int by_place(const void *a, const void *b) {
+static int by_position(const void *a, const void *b) {
   const entry *x = *(const entry *const *)a, *y = *(const entry *const *)b;
   if (x->from != y->from) return x->from < y->from ? -1 : 1;
   return (x->to > y->to) - (x->to < y->to);
@@ -129,7 +129,7 @@ static lm_status check_layout(const lm_safetensors *f, size_t data_bytes) {
   const entry **sorted = lm_malloc(sizeof *sorted * (size_t)(f->n + 1));
   if (!sorted) return LM_E_OOM;
   for (int i = 0; i < f->n; i++) sorted[i] = &f->entry[i];
-  qsort(sorted, (size_t)f->n, sizeof *sorted, by_place);
+  qsort(sorted, (size_t)f->n, sizeof *sorted, by_position);
   for (int i = 0; i < f->n && status == LM_OK; i++) {
     if (sorted[i]->from != at) {
       status = lm_fail(LM_E_IO, "%s: '%s' starts at byte %zu where %zu is due: a gap or an overlap", f->path,

@@ -34,7 +34,7 @@ static void put_tensor(lm_bytes *b, const lm_tensor *t, uint32_t file, uint32_t 
 typedef struct arrival { /* a parcel as it is unpacked */
   lm_segment **files;
   uint32_t nfiles;
-  lm_tensor **places; /* for each storage number, a tensor over it; filled as they come */
+  lm_tensor **indices; /* for each storage number, a tensor over it; filled as they come */
   int nplaces;
   lm_ipc_import *ipc_import;
 } arrival;
@@ -57,19 +57,19 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
   }
   if (r->failed || number >= (uint32_t)a->nplaces) return lm_fail(LM_E_IO, "the message makes no sense");
   lm_status status = LM_OK;
-  lm_tensor **place = &a->places[number];
+  lm_tensor **position = &a->indices[number];
   if (!on_cpu) TRY(lm_ipc_get_device(r, &device));
   if (bytes == 0) {
     TRY(lm_tensor_empty((lm_dtype)dtype, device, ndim, size, LM_CONTIGUOUS, out));
   } else {
-    if (!*place && !on_cpu) TRY(lm_ipc_import_tensor(a->ipc_import, r, device, bytes, place));
-    if (!*place) {
+    if (!*position && !on_cpu) TRY(lm_ipc_import_tensor(a->ipc_import, r, device, bytes, position));
+    if (!*position) {
       if (file >= a->nfiles) return lm_fail(LM_E_IO, "the message makes no sense");
-      TRY(lm_segment_tensor(a->files[file], at, bytes, place));
+      TRY(lm_segment_tensor(a->files[file], at, bytes, position));
     }
-    (*place)->dtype = (int8_t)dtype; /* it only lends its storage */
-    if (on_cpu) (*place)->device = (*place)->storage->device = device;
-    TRY(lm_tensor_view(*place, ndim, size, stride, (int64_t)offset, out));
+    (*position)->dtype = (int8_t)dtype; /* it only lends its storage */
+    if (on_cpu) (*position)->device = (*position)->storage->device = device;
+    TRY(lm_tensor_view(*position, ndim, size, stride, (int64_t)offset, out));
   }
   if (requires_grad) TRY(lm_set_requires_grad(*out, true));
 done:
@@ -223,7 +223,7 @@ static lm_status unpack(const char *body, size_t n, lm_received_fds *l, lm_mp_me
     return lm_fail(LM_E_IO, "the message makes no sense");
   }
   if (!(p = lm_mp_message_empty("", 0, (int)ntensors, (int)nhandles)) ||
-      !(a.places = lm_calloc(ntensors, sizeof *a.places)) || !(a.files = lm_calloc(nfiles, sizeof *a.files)))
+      !(a.indices = lm_calloc(ntensors, sizeof *a.indices)) || !(a.files = lm_calloc(nfiles, sizeof *a.files)))
     TRY(LM_E_OOM);
   a.nplaces = (int)ntensors;
   for (; a.nfiles < nfiles; a.nfiles++) TRY(lm_segment_open(lm_received_fds_take(l), &a.files[a.nfiles]));
@@ -240,10 +240,10 @@ static lm_status unpack(const char *body, size_t n, lm_received_fds *l, lm_mp_me
   *out = p;
   p = NULL;
 done:
-  for (int i = 0; i < a.nplaces; i++) lm_release(a.places[i]);
+  for (int i = 0; i < a.nplaces; i++) lm_release(a.indices[i]);
   for (uint32_t i = 0; i < a.nfiles; i++) lm_segment_release(a.files[i]);
   lm_ipc_import_free(a.ipc_import);
-  lm_free(a.places);
+  lm_free(a.indices);
   lm_free(a.files);
   lm_mp_message_free(p);
   return status;

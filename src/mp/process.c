@@ -22,7 +22,7 @@
 
 /* ---- starting */
 
-enum { STANDARD = 3, PLACES = 4, ASIDE = 10 };
+enum { STANDARD = 3, POSITIONS = 4, ASIDE = 10 };
 
 typedef struct birth { /* all that the child needs, made ready before it exists */
   const lm_process_plan *plan;
@@ -50,8 +50,8 @@ static int move_aside(int fd, int number) {
 /* Descriptors 0 to 3 as planned, all others closed by exec. They are moved out of the way first, so that none is
  * overwritten before it is used. */
 static bool arrange(const lm_process_plan *plan, int highest) {
-  int from[PLACES] = {plan->in, plan->out < 0 ? 1 : plan->out, plan->err < 0 ? 2 : plan->err, plan->extra};
-  int n = plan->extra >= 0 ? PLACES : STANDARD;
+  int from[POSITIONS] = {plan->in, plan->out < 0 ? 1 : plan->out, plan->err < 0 ? 2 : plan->err, plan->extra};
+  int n = plan->extra >= 0 ? POSITIONS : STANDARD;
   for (int i = 0; i < n; i++) {
     if ((from[i] = move_aside(from[i], i)) < 0) return false;
   }

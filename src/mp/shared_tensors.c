@@ -150,7 +150,7 @@ lm_status lm_segment_tensor(lm_segment *s, size_t offset, size_t bytes, lm_tenso
 typedef struct mover { /* a header whose memory moves */
   lm_tensor *t;
   int which; /* the argument that brought it */
-  lm_tensor *place, *view;
+  lm_tensor *position, *view;
 } mover;
 
 /* By storage, then by header: equal ones end up side by side. */
@@ -222,12 +222,12 @@ static lm_status share_check(const mover *list, int count, size_t *bytes, int *w
 }
 
 /* The tensor of t's own kind at t's place in the segment. */
-static lm_status view_like(lm_tensor *place, const lm_tensor *t, lm_tensor **out) {
+static lm_status view_like(lm_tensor *position, const lm_tensor *t, lm_tensor **out) {
   int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
   int64_t offset = t->numel > 0 ? (t->data - (char *)t->storage->data) / element : 0;
-  place->dtype = t->dtype; /* `place` is seen by nobody else: it only lends its storage */
-  place->device = t->device;
-  return lm_tensor_view(place, t->ndim, t->size, t->stride, offset, out);
+  position->dtype = t->dtype; /* `position` is seen by nobody else: it only lends its storage */
+  position->device = t->device;
+  return lm_tensor_view(position, t->ndim, t->size, t->stride, offset, out);
 }
 
 lm_status lm_share(int n, lm_tensor *const *tensors, int *which) {
@@ -245,24 +245,24 @@ lm_status lm_share(int n, lm_tensor *const *tensors, int *which) {
   for (int i = 0; i < count; i++) {
     lm_storage *s = list[i].t->storage;
     if (starts_group(list, i)) {
-      TRY(lm_segment_tensor(segment, offset, s->bytes, &list[i].place));
+      TRY(lm_segment_tensor(segment, offset, s->bytes, &list[i].position));
       memcpy(segment->base + offset, s->data, s->bytes);
-      lm_storage *now = list[i].place->storage;
+      lm_storage *now = list[i].position->storage;
       now->device = s->device;
       atomic_store(&now->version, atomic_load(&s->version));
       atomic_store(&now->writer, atomic_load(&s->writer));
       offset += aligned(s->bytes);
     } else {
-      list[i].place = lm_retain(list[i - 1].place);
+      list[i].position = lm_retain(list[i - 1].position);
     }
-    TRY(view_like(list[i].place, list[i].t, &list[i].view));
+    TRY(view_like(list[i].position, list[i].t, &list[i].view));
   }
   TRY(lm_truncation_check());
   for (int i = 0; i < count; i++) lm_tensor_set_data(list[i].t, list[i].view);
 done:
   for (int i = 0; i < count; i++) {
     lm_release(list[i].view);
-    lm_release(list[i].place);
+    lm_release(list[i].position);
   }
   lm_free(list);
   lm_segment_release(segment);
@@ -273,8 +273,8 @@ done:
 
 lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor **places = lm_calloc((size_t)n, sizeof *places); /* of segments' storages, at the first tensor of each */
-  if (!places) return LM_E_OOM;
+  lm_tensor **indices = lm_calloc((size_t)n, sizeof *indices); /* of segments' storages, at the first tensor of each */
+  if (!indices) return LM_E_OOM;
   for (int i = 0; i < n; i++) {
     lm_tensor *t = tensors[i];
     lm_storage *storage = t->storage;
@@ -286,14 +286,14 @@ lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out) {
       int first = 0;
       while (tensors[first]->storage != storage) first++;
       size_t offset = (size_t)((char *)storage->data - segment->base);
-      if (!places[first]) TRY(lm_segment_tensor(segment, offset, storage->bytes, &places[first]));
-      places[first]->storage->device = storage->device;
-      TRY(view_like(places[first], t, &out[i]));
+      if (!indices[first]) TRY(lm_segment_tensor(segment, offset, storage->bytes, &indices[first]));
+      indices[first]->storage->device = storage->device;
+      TRY(view_like(indices[first], t, &out[i]));
     }
     if (lm_requires_grad(t)) TRY(lm_set_requires_grad(out[i], true));
   }
 done:
-  for (int i = 0; i < n; i++) lm_release(places[i]);
-  lm_free(places);
+  for (int i = 0; i < n; i++) lm_release(indices[i]);
+  lm_free(indices);
   return status;
 }

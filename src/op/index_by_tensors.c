@@ -248,7 +248,7 @@ done:
 /* The slot gets x and the mask contiguous, and an out of the right length. */
 lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *mask = NULL, *total = NULL, *line = NULL, *places = NULL, *list = NULL, *result = NULL;
+  lm_tensor *x = NULL, *mask = NULL, *total = NULL, *line = NULL, *indices = NULL, *list = NULL, *result = NULL;
   int64_t count;
   if (a->mask->dtype != LM_BOOL || !lm_same_shape(a->mask, a->x)) {
     return lm_fail_value("masked_values", "mask", lm_text("a bool tensor of shape %s as x", lm_shape_of(a->x)),
@@ -259,8 +259,8 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   TRY(lm_to_private_copy(a->mask, &mask));
   if (LM_DEVICE_KIND(x->device) != LM_CPU) { /* which have no kernel for it */
     TRY(lm_tensor_view(mask, 1, &x->numel, (int64_t[]){1}, 0, &line));
-    TRY(lm_op_nonzero(&(lm_nonzero_args){.x = line}, &places));
-    TRY(lm_tensor_view(places, 1, places->size, (int64_t[]){1}, 0, &list));
+    TRY(lm_op_nonzero(&(lm_nonzero_args){.x = line}, &indices));
+    TRY(lm_tensor_view(indices, 1, indices->size, (int64_t[]){1}, 0, &list));
     lm_release(line);
     line = NULL;
     TRY(lm_tensor_view(x, 1, &x->numel, (int64_t[]){1}, 0, &line));
@@ -278,7 +278,7 @@ done:
   lm_release(mask);
   lm_release(total);
   lm_release(line);
-  lm_release(places);
+  lm_release(indices);
   lm_release(list);
   lm_release(result);
   return status;

@@ -22,12 +22,12 @@ lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor *
   return status;
 }
 
-lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t place, int64_t label,
+lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t position, int64_t label,
                        int64_t classes) {
   const char *name = lm_ops[op].name;
   char where[LM_MAX_DIMS * 24] = "";
   int64_t at[LM_MAX_DIMS];
-  for (int d = t->ndim - 1; d >= 0; d--) at[d] = place % t->size[d] + 1, place /= t->size[d];
+  for (int d = t->ndim - 1; d >= 0; d--) at[d] = position % t->size[d] + 1, position /= t->size[d];
   for (int d = 0, n = 0; d < t->ndim; d++)
     n += snprintf(where + n, sizeof where - (size_t)n, "%s%lld", d ? ", " : "", (long long)at[d]);
   return lm_fail(LM_E_INDEX, "%s: label %lld at %s[%s] is out of range for %lld classes (labels start at 1)", name,

@@ -481,23 +481,23 @@ done:
 
 static lm_status pick_again(lm_tensor *x, const lm_multinomial_args *a, lm_tensor **out) {
   lm_status status;
-  lm_tensor *places = NULL;
+  lm_tensor *indices = NULL;
   lm_multinomial_args args = *a;
   args.x = NULL;
   TRY(lm_to_layout(x, LM_CONTIGUOUS, &args.x));
-  TRY(lm_tensor_empty(LM_I64, x->device, 2, (int64_t[]){x->size[0], a->num_samples}, LM_CONTIGUOUS, &places));
-  TRY(draw(LM_OP_multinomial, places, &args, a->generator));
-  *out = places;
-  places = NULL;
+  TRY(lm_tensor_empty(LM_I64, x->device, 2, (int64_t[]){x->size[0], a->num_samples}, LM_CONTIGUOUS, &indices));
+  TRY(draw(LM_OP_multinomial, indices, &args, a->generator));
+  *out = indices;
+  indices = NULL;
 done:
-  lm_release(places);
+  lm_release(indices);
   lm_release(args.x);
   return status;
 }
 
 lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *places = NULL;
+  lm_tensor *x = NULL, *indices = NULL;
   int ndim = a->x->ndim;
   if (ndim != 1 && ndim != 2) { return lm_fail_shape("multinomial", "x", "[n] or [rows, n]", lm_shape_of(a->x)); }
   int64_t n = a->x->size[ndim - 1], k = a->num_samples;
@@ -516,10 +516,10 @@ lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {
     x = lm_retain(a->x);
   }
   TRY(check_weights(x));
-  TRY(x->size[0] > 0 && (k == 1 || !a->replacement) ? pick_distinct(x, k, a->generator, &places)
-                                                    : pick_again(x, a, &places));
-  if (ndim == 1) places->ndim = 1, places->size[0] = k, places->stride[0] = 1;
-  *out = places;
+  TRY(x->size[0] > 0 && (k == 1 || !a->replacement) ? pick_distinct(x, k, a->generator, &indices)
+                                                    : pick_again(x, a, &indices));
+  if (ndim == 1) indices->ndim = 1, indices->size[0] = k, indices->stride[0] = 1;
+  *out = indices;
 done:
   lm_release(x);
   return status;

@@ -11,7 +11,7 @@ void lm_added_free(lm_added_tokens *a) {
   }
   lm_free(a->item);
   lm_free(a->by_id);
-  lm_vocabulary_free(&a->place);
+  lm_vocabulary_free(&a->position);
   lm_trie_free(&a->raw);
   lm_trie_free(&a->normalized);
   *a = (lm_added_tokens){0};
@@ -58,7 +58,7 @@ lm_status lm_added_close(lm_tokenizer *t) {
   lm_added_tokens *a = &t->added;
   lm_status status = LM_OK;
   int32_t ids = 0;
-  uint64_t work = lm_work_for(a->place.bytes);
+  uint64_t work = lm_work_for(a->position.bytes);
   for (size_t i = 0; i < a->n; i++) {
     if (a->item[i].id >= ids) ids = a->item[i].id + 1;
     TRY(normalized_text(t, &a->item[i], &work));
@@ -87,19 +87,19 @@ const lm_added_token *lm_tokenizer_added(const lm_tokenizer *t, int32_t id) {
 lm_status lm_tokenizer_add(lm_tokenizer *t, const char *text, size_t n, const lm_added_token *as, int32_t *id) {
   lm_added_tokens *a = &t->added;
   lm_added_token made = *as;
-  int32_t place = lm_vocabulary_find(&a->place, text, n);
+  int32_t position = lm_vocabulary_find(&a->position, text, n);
   if (a->next_id < (int32_t)t->model.words.count) a->next_id = (int32_t)t->model.words.count;
   made.normalized = made.content = (lm_text){0};
   made.id = *id = lm_tokenizer_id(t, text, n);
-  if (place >= 0) {
-    made.content = a->item[place].content;
-    lm_free(a->item[place].normalized.data);
-    a->item[place] = made;
+  if (position >= 0) {
+    made.content = a->item[position].content;
+    lm_free(a->item[position].normalized.data);
+    a->item[position] = made;
     return LM_OK;
   }
   if (made.id < 0) made.id = *id = a->next_id;
   if (!lm_list_grow(&a->item, &a->capacity, a->n + 1, sizeof *a->item)) return LM_E_OOM;
-  lm_status status = lm_vocabulary_add(&a->place, text, n, (int32_t)a->n);
+  lm_status status = lm_vocabulary_add(&a->position, text, n, (int32_t)a->n);
   if (status == LM_OK) status = lm_text_copy(&made.content, text, n);
   if (status != LM_OK) return status;
   if (made.id >= a->next_id) a->next_id = made.id + 1;

@@ -264,8 +264,8 @@ static const char *decoded_text(const lm_tokenizer *t, int32_t id, bool skip_spe
   const char *text = a && a->normalized.data ? a->normalized.data : lm_tokenizer_token(t, id, n);
   if (a && a->normalized.data) *n = a->normalized.n;
   if (!text || !skip_special) return text;
-  int32_t place = lm_vocabulary_find(&t->added.place, text, *n);
-  return place >= 0 && t->added.item[place].special ? NULL : text;
+  int32_t position = lm_vocabulary_find(&t->added.position, text, *n);
+  return position >= 0 && t->added.item[position].special ? NULL : text;
 }
 
 lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, lm_bytes *out) {

@@ -244,8 +244,8 @@ static int count_item(pcre2_callout_block *b, void *with) {
   counting *c = with;
   uint64_t steps = 1 + (b->current_position > c->at ? b->current_position - c->at : 0);
   for (uint32_t i = 1; c->has_references && i < b->capture_top; i++) {
-    const PCRE2_SIZE *place = b->offset_vector + 2 * (size_t)i;
-    if (place[0] != PCRE2_UNSET && place[1] > place[0]) steps += place[1] - place[0];
+    const PCRE2_SIZE *position = b->offset_vector + 2 * (size_t)i;
+    if (position[0] != PCRE2_UNSET && position[1] > position[0]) steps += position[1] - position[0];
   }
   c->at = b->current_position;
   return lm_work_take(c->work, steps) ? 0 : PCRE2_ERROR_CALLOUT;
@@ -267,9 +267,9 @@ static lm_status regex_next(const lm_pattern *p, const char *text, size_t n, uin
     return lm_fail(LM_E_ARG, "the pattern '%s' takes too long on this text, at byte %zu: %s",
                    lm_ellipsize(p->text, 200), start + 1, (const char *)why);
   }
-  const PCRE2_SIZE *places = pcre2_get_ovector_pointer(p->data);
-  *from = places[0];
-  *to = places[1];
+  const PCRE2_SIZE *indices = pcre2_get_ovector_pointer(p->data);
+  *from = indices[0];
+  *to = indices[1];
   if (*from > *to || *from < start) return lm_fail(LM_E_ARG, "the pattern has a \\K that goes back");
   return LM_OK;
 }

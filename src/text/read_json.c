@@ -153,9 +153,9 @@ static lm_status read_pattern(const cJSON *of, lm_step *s) {
 static lm_status read_behavior(const cJSON *of, lm_step *s) {
   static const char *const words[] = {"Removed",        "Isolated",   "MergedWithPrevious",
                                       "MergedWithNext", "Contiguous", NULL};
-  int place = LM_CUT_ISOLATED;
-  lm_status status = read_word(of, "behavior", words, &place);
-  s->behavior = (lm_behavior)place;
+  int position = LM_CUT_ISOLATED;
+  lm_status status = read_word(of, "behavior", words, &position);
+  s->behavior = (lm_behavior)position;
   return status;
 }
 
@@ -233,15 +233,15 @@ done:
 static lm_status read_metaspace(const cJSON *of, lm_step *s) {
   static const char *const words[] = {"always", "first", "never", NULL};
   lm_status status;
-  int place = LM_PREPEND_ALWAYS;
+  int position = LM_PREPEND_ALWAYS;
   bool prefix = true;
   s->on[0] = true;
   TRY(read_text(of, "replacement", NULL, &s->text));
-  TRY(read_word(of, "prepend_scheme", words, &place));
+  TRY(read_word(of, "prepend_scheme", words, &position));
   TRY(read_bool(of, "add_prefix_space", &prefix));
   TRY(read_bool(of, "split", &s->on[0]));
   if (!is_character(&s->text)) TRY(lm_fail(LM_E_IO, "'replacement' is not one character"));
-  s->prepend = prefix ? (lm_prepend)place : LM_PREPEND_NEVER;
+  s->prepend = prefix ? (lm_prepend)position : LM_PREPEND_NEVER;
   TRY(lm_pattern_literal(s->text.data, s->text.n, &s->pattern));
 done:
   return status;

@@ -50,8 +50,8 @@ int32_t lm_tokenizer_ids(const lm_tokenizer *t) {
 }
 
 int32_t lm_tokenizer_id(const lm_tokenizer *t, const char *text, size_t n) {
-  int32_t place = lm_vocabulary_find(&t->added.place, text, n);
-  return place >= 0 ? t->added.item[place].id : lm_vocabulary_find(&t->model.words, text, n);
+  int32_t position = lm_vocabulary_find(&t->added.position, text, n);
+  return position >= 0 ? t->added.item[position].id : lm_vocabulary_find(&t->model.words, text, n);
 }
 
 const char *lm_tokenizer_token(const lm_tokenizer *t, int32_t id, size_t *n) {

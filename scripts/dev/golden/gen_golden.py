@@ -35,27 +35,27 @@ def base0(index):
     return index - 1 if index > 0 else index
 
 
-def pool_backward(grad, places, size):
+def pool_backward(grad, indices, size):
     flat = torch.zeros(size[0], size[1], size[2] * size[3], dtype=grad.dtype)
-    return flat.scatter_add(2, places.flatten(2), grad.flatten(2)).view(size)
+    return flat.scatter_add(2, indices.flatten(2), grad.flatten(2)).view(size)
 
 
-def gather_weighted(x, places, weight):
+def gather_weighted(x, indices, weight):
     n, c, m, i = x.shape
-    taps, p = places.shape[1:]
-    at = places.long().expand(n, taps, p).reshape(n, 1, taps * p, 1).expand(n, c, taps * p, i)
+    taps, p = indices.shape[1:]
+    at = indices.long().expand(n, taps, p).reshape(n, 1, taps * p, 1).expand(n, c, taps * p, i)
     v = x.gather(2, at).view(n, c, taps, p, i)
     return (v if weight is None else v * weight.expand(n, taps, p).view(n, 1, taps, p, 1)).sum(2)
 
 
-def gather_weighted_input(grad, places, weight, size):
+def gather_weighted_input(grad, indices, weight, size):
     x = torch.zeros(size, dtype=grad.dtype, requires_grad=True)
-    return torch.autograd.grad(gather_weighted(x, places, weight), x, grad)[0]
+    return torch.autograd.grad(gather_weighted(x, indices, weight), x, grad)[0]
 
 
-def gather_weighted_weight(grad, x, places):
-    weight = torch.zeros(x.shape[0], *places.shape[1:], dtype=grad.dtype, requires_grad=True)
-    return torch.autograd.grad(gather_weighted(x, places, weight), weight, grad)[0]
+def gather_weighted_weight(grad, x, indices):
+    weight = torch.zeros(x.shape[0], *indices.shape[1:], dtype=grad.dtype, requires_grad=True)
+    return torch.autograd.grad(gather_weighted(x, indices, weight), weight, grad)[0]
 
 
 def grid_sample_input(grad, grid, mode, padding_mode, align_corners, size):

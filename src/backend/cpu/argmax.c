@@ -10,16 +10,17 @@
 typedef struct search {
   lm_reduce_plan plan;
   bool largest;
-  lm_tensor *values, *places; /* values may be NULL */
+  lm_tensor *values, *indices; /* values may be NULL */
 } search;
 
-static void write_unit(const search *s, const lm_reduce_unit *u, const void *best, lm_dtype in, const int64_t *place) {
+static void write_unit(const search *s, const lm_reduce_unit *u, const void *best, lm_dtype in,
+                       const int64_t *position) {
   if (s->values) {
     lm_dtype d = (lm_dtype)s->values->dtype;
     lm_pointwise_loops_of(in)->store[d](s->values->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, best, u->cols);
   }
-  lm_pointwise_loops_of(LM_I64)->store[s->places->dtype](
-      s->places->data + u->out * (int64_t)lm_dtype_size((lm_dtype)s->places->dtype), u->o_step, place, u->cols);
+  lm_pointwise_loops_of(LM_I64)->store[s->indices->dtype](
+      s->indices->data + u->out * (int64_t)lm_dtype_size((lm_dtype)s->indices->dtype), u->o_step, position, u->cols);
 }
 
 /* Column by column: a value and a place that grow along the rows. */
@@ -27,27 +28,27 @@ static void search_cols(const search *s, int64_t unit) {
   const lm_reduce_plan *p = &s->plan;
   lm_reduce_unit u = lm_reduce_unit_at(p, unit);
   _Alignas(64) char best[LM_TILE_BYTES], tile[LM_TILE_BYTES];
-  int64_t place[LM_REDUCE_COLS];
+  int64_t position[LM_REDUCE_COLS];
   bool direct = p->dtype == p->compute && u.x_step == 1;
   p->loops->load[p->dtype](best, u.x, u.x_step, u.cols);
-  for (int j = 0; j < u.cols; j++) place[j] = 1;
+  for (int j = 0; j < u.cols; j++) position[j] = 1;
   for (int64_t r = 1; r < p->reduced_count; r++) {
     const char *x = u.x + r * p->reduced.stride[0][0] * p->bytes;
     if (!direct) p->loops->load[p->dtype](tile, x, u.x_step, u.cols);
-    p->folds->track(best, place, direct ? x : tile, r + 1, u.cols, s->largest);
+    p->folds->track(best, position, direct ? x : tile, r + 1, u.cols, s->largest);
   }
-  write_unit(s, &u, best, p->compute, place);
+  write_unit(s, &u, best, p->compute, position);
 }
 
 /* One row from begin to end: its extreme, then the first element equal to it. */
 static void search_row(const search *s, const lm_reduce_unit *u, int64_t begin, int64_t end, lm_total *extreme,
-                       int64_t *place) {
+                       int64_t *position) {
   const lm_reduce_plan *p = &s->plan;
   lm_reduce_kind fold = s->largest ? LM_REDUCE_MAX : LM_REDUCE_MIN;
   int64_t step = p->reduced.stride[0][0], most = p->dtype == p->compute && step == 1 ? 1 << 14 : LM_TILE;
   _Alignas(64) char tile[LM_TILE_BYTES];
   *extreme = p->folds->start[fold];
-  *place = begin;
+  *position = begin;
   bool floating = p->compute != LM_I64;
   for (int64_t i = begin; i < end; i += most) {
     int64_t n = end - i < most ? end - i : most;
@@ -63,7 +64,7 @@ static void search_row(const search *s, const lm_reduce_unit *u, int64_t begin, 
     if (!floating) better |= s->largest ? here.i > extreme->i : here.i < extreme->i;
     if (!better) continue;
     *extreme = here;
-    *place = i + p->folds->find(x, n, here);
+    *position = i + p->folds->find(x, n, here);
     if (floating && isnan(here.f)) return;
   }
 }
@@ -73,13 +74,13 @@ static lm_status search_rows(const search *s) {
   int64_t tasks = p->units * p->parts;
   lm_total *extreme = lm_malloc((size_t)tasks * (sizeof *extreme + sizeof(int64_t)));
   if (!extreme) return LM_E_OOM;
-  int64_t *place = (int64_t *)(extreme + tasks);
+  int64_t *position = (int64_t *)(extreme + tasks);
 #pragma omp parallel for num_threads(lm_reduce_share(p)) schedule(static)
   for (int64_t task = 0; task < tasks; task++) {
     int64_t begin, end;
     lm_reduce_unit u = lm_reduce_unit_at(p, task / p->parts);
     lm_reduce_part(p, task % p->parts, &begin, &end);
-    search_row(s, &u, begin, end, &extreme[task], &place[task]);
+    search_row(s, &u, begin, end, &extreme[task], &position[task]);
   }
   for (int64_t unit = 0; unit < p->units; unit++) {
     lm_reduce_unit u = lm_reduce_unit_at(p, unit);
@@ -91,18 +92,18 @@ static lm_status search_rows(const search *s) {
         best = task;
       }
     }
-    int64_t from_one = place[best] + 1;
+    int64_t from_one = position[best] + 1;
     write_unit(s, &u, &extreme[best], p->compute == LM_I64 ? LM_I64 : LM_F64, &from_one);
   }
   lm_free(extreme);
   return LM_OK;
 }
 
-static lm_status search_dim(const lm_tensor *x, int64_t dim, bool largest, lm_tensor *values, lm_tensor *places) {
-  search s = {.largest = largest, .values = values, .places = places};
+static lm_status search_dim(const lm_tensor *x, int64_t dim, bool largest, lm_tensor *values, lm_tensor *indices) {
+  search s = {.largest = largest, .values = values, .indices = indices};
   bool reduced[LM_MAX_DIMS] = {false};
   reduced[dim] = true;
-  lm_reduce_plan_make(&s.plan, x, places, reduced, LM_REDUCE_COLS);
+  lm_reduce_plan_make(&s.plan, x, indices, reduced, LM_REDUCE_COLS);
   if (s.plan.kept_count == 0) return LM_OK;
   if (!s.plan.cols) return search_rows(&s);
 #pragma omp parallel for num_threads(lm_reduce_share(&s.plan)) schedule(static)

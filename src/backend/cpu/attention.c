@@ -128,8 +128,8 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
   }
   if (t->drops) {
     b->drop = &t->drop;
-    b->place = ((n * t->heads + h) * t->queries + i) * t->keys + j;
-    b->place_row = t->keys;
+    b->position = ((n * t->heads + h) * t->queries + i) * t->keys + j;
+    b->position_row = t->keys;
   }
   const char *queries = row_of(t->query, n, h, i);
   if (keys) {

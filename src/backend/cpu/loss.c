@@ -8,8 +8,8 @@
 
 enum { MAX_PARTS = 32, PART = 16384 };
 
-static lm_status bad_label(lm_op_id op, const lm_tensor *target, int64_t place, int64_t classes) {
-  return lm_bad_label(op, "target", target, place, ((const int64_t *)target->data)[place], classes);
+static lm_status bad_label(lm_op_id op, const lm_tensor *target, int64_t position, int64_t classes) {
+  return lm_bad_label(op, "target", target, position, ((const int64_t *)target->data)[position], classes);
 }
 
 lm_status lm_cpu_nll_loss(const void *args, lm_tensor *const *out) {

@@ -14,13 +14,13 @@ typedef struct axis {
   const int64_t *from;  /* NULL: at each its own */
 } axis;
 
-static int64_t entry_at(int mode, int64_t place, int64_t n, int64_t before, int64_t after) {
-  if (mode == LM_PAD_REPLICATE) return place < 0 ? 0 : place >= n ? n - 1 : place;
+static int64_t entry_at(int mode, int64_t position, int64_t n, int64_t before, int64_t after) {
+  if (mode == LM_PAD_REPLICATE) return position < 0 ? 0 : position >= n ? n - 1 : position;
   if (mode == LM_PAD_CIRCULAR) { /* what is cut off is cut off first */
     int64_t cut = before < 0 ? -before : 0, left = lm_pad_left(n, before, after);
-    return cut + ((place - cut) % left + left) % left;
+    return cut + ((position - cut) % left + left) % left;
   }
-  return place < 0 ? -place : place >= n ? 2 * (n - 1) - place : place;
+  return position < 0 ? -position : position >= n ? 2 * (n - 1) - position : position;
 }
 
 /* One row: `same` entries of x's from `first` on, which lie side by side, in the middle. */
@@ -73,10 +73,10 @@ lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   axis axes[LM_MAX_DIMS + 1];
   int padded = a->pad.n / 2, first_padded = x->ndim - padded, ndim = padded + 1;
-  int64_t places = 0, lead = 1;
+  int64_t indices = 0, lead = 1;
   for (int d = 0; d < first_padded; d++) lead *= x->size[d];
-  for (int d = first_padded; d < x->ndim; d++) places += out[0]->size[d];
-  int64_t *tables = lm_malloc((size_t)places * sizeof *tables), *from = tables;
+  for (int d = first_padded; d < x->ndim; d++) indices += out[0]->size[d];
+  int64_t *tables = lm_malloc((size_t)indices * sizeof *tables), *from = tables;
   if (!tables) return LM_E_OOM;
   axes[0] = (axis){lead, first_padded > 0 ? x->stride[first_padded - 1] : 0, NULL};
   for (int k = 1; k < ndim; k++) {

@@ -93,10 +93,10 @@ typedef struct windows {
 } windows;
 
 /* From src to dst, one of which is the image and, `backward` in the other order, the other has a place a window. */
-static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tensor *dst, int64_t *places,
+static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tensor *dst, int64_t *indices,
                       const windows *w, bool backward, int threads) {
   lm_status status = LM_OK;
-  lm_pooling_work job = {.src = src->data, .dst = dst->data, .places = places, .blocks = 1};
+  lm_pooling_work job = {.src = src->data, .dst = dst->data, .indices = indices, .blocks = 1};
   lm_pooling_axis *axes[2] = {&job.y, &job.x};
   void *scratch = NULL;
   const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
@@ -139,7 +139,7 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_backward_args *a = args;
   lm_status status = LM_OK;
   lm_tensor *dx = out[0];
-  lm_pooling_work job = {.src = a->grad->data, .dst = dx->data, .places = (int64_t *)a->places->data, .blocks = 1};
+  lm_pooling_work job = {.src = a->grad->data, .dst = dx->data, .indices = (int64_t *)a->indices->data, .blocks = 1};
   job.y.in = dx->size[2], job.y.out = a->grad->size[2];
   job.x.in = dx->size[3], job.x.out = a->grad->size[3];
   set_planes_of(&job, a->grad, dx);

@@ -87,7 +87,7 @@ static int64_t walk(const lm_tensor *x, int64_t from, int64_t m, double at) {
 /* x [rows, n] -> places [rows, k]. */
 lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   const lm_multinomial_args *a = args;
-  int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, *places = (int64_t *)out[0]->data;
+  int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, *indices = (int64_t *)out[0]->data;
   int64_t parts = (n + PART - 1) / PART;
   lm_draw d = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
   size_t bytes = (size_t)parts * sizeof(double);
@@ -104,7 +104,7 @@ lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
       double at = end[parts - 1] * lm_uniform_f64(lm_philox_u64(block, (int)(i % 2)));
       int64_t part = first_above(end, parts, at), from = part * PART;
       if (part > 0) at -= end[part - 1];
-      places[i] = from + walk(a->x, r * n + from, n - from < PART ? n - from : PART, at) + 1;
+      indices[i] = from + walk(a->x, r * n + from, n - from < PART ? n - from : PART, at) + 1;
     }
   }
   lm_device_free(out[0]->device, scratch, bytes);

@@ -19,7 +19,7 @@ typedef struct scan {
   bool reverse;
   lm_scan_loop *row, *cols;
   const lm_tensor *x, *decay; /* decay: laid out like x, or NULL */
-  lm_tensor *out, *places;    /* laid out alike; places may be NULL */
+  lm_tensor *out, *indices;   /* laid out alike; places may be NULL */
   int64_t n, x_step, out_step;
   bool streams; /* the result goes past the caches, from the tile */
 } scan;
@@ -28,7 +28,7 @@ typedef struct scan {
 typedef struct run {
   char x[LM_SCAN_TILE * 8], decay[LM_SCAN_TILE * 8], y[LM_SCAN_TILE * 8];
   lm_total carry[LM_SCAN_COLS];
-  int64_t place[LM_SCAN_TILE], last[LM_SCAN_COLS];
+  int64_t position[LM_SCAN_TILE], last[LM_SCAN_COLS];
 } run;
 
 static void begin_run(const scan *s, run *r, int cols) {
@@ -63,8 +63,8 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
     lm_reduce_loops_of(s->plan.compute)->row[fold](r->carry, x, count, (lm_total){0});
     return;
   }
-  int64_t *places = s->places ? (int64_t *)s->places->data + to : NULL;
-  lm_scan_part part = {tile, r->decay, out_step == 1 ? places : r->place, first + 1, r->carry, r->last};
+  int64_t *indices = s->indices ? (int64_t *)s->indices->data + to : NULL;
+  lm_scan_part part = {tile, r->decay, out_step == 1 ? indices : r->position, first + 1, r->carry, r->last};
   (cols ? s->cols : s->row)(&part, count);
   if (s->streams) {
     int64_t low = out_step < 0 ? to - (count - 1) : to;
@@ -78,7 +78,7 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   } else if (tile == r->x) {
     loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
   }
-  if (places && out_step != 1) lm_pointwise_loops_of(LM_I64)->store[LM_I64](places, out_step, r->place, count);
+  if (indices && out_step != 1) lm_pointwise_loops_of(LM_I64)->store[LM_I64](indices, out_step, r->position, count);
 }
 
 /* Elements begin up to end of one line. */
@@ -134,7 +134,7 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   bool scanned[LM_MAX_DIMS] = {false};
   scanned[dim] = true;
   lm_reduce_plan_make(&s.plan, x, out[0], scanned, LM_SCAN_COLS);
-  s.places = outs == 2 ? out[1] : NULL;
+  s.indices = outs == 2 ? out[1] : NULL;
   /* Sums of integers that become floating are of those numbers. */
   lm_dtype result = (lm_dtype)out[0]->dtype;
   s.plan.compute = lm_dtype_is_float((lm_dtype)x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;

@@ -59,7 +59,7 @@ typedef struct line_job {
   int64_t n, k, stride, out_stride;
   size_t item;
   char *values;
-  int64_t *places;
+  int64_t *indices;
   const char *x;
   int64_t count; /* of lines */
   lm_dims lines; /* where they begin: side 0 in x, side 1 in the results */
@@ -77,7 +77,7 @@ static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest,
                   .out_stride = out[0]->stride[dim],
                   .item = lm_dtype_size(dtype),
                   .values = out[0]->data,
-                  .places = (int64_t *)out[1]->data,
+                  .indices = (int64_t *)out[1]->data,
                   .x = x->data};
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) others[d] = d != dim;
@@ -90,8 +90,8 @@ static const char *line_at(const line_job *job, int64_t line) {
   return job->x + lm_dims_at(&job->lines, 0, line) * (int64_t)job->item;
 }
 
-static inline void put_result(const line_job *job, const char *line, int64_t to, int64_t place) {
-  const char *from = line + place * job->stride * (int64_t)job->item;
+static inline void put_result(const line_job *job, const char *line, int64_t to, int64_t position) {
+  const char *from = line + position * job->stride * (int64_t)job->item;
   char *value = job->values + to * (int64_t)job->item;
   switch (job->item) {
     case 1: *value = *from; break;
@@ -99,7 +99,7 @@ static inline void put_result(const line_job *job, const char *line, int64_t to,
     case 4: memcpy(value, from, 4); break;
     default: memcpy(value, from, 8); break;
   }
-  job->places[to] = place + 1;
+  job->indices[to] = position + 1;
 }
 
 #define WORD LM_FN(WORD)
@@ -117,11 +117,11 @@ static inline void put_result(const line_job *job, const char *line, int64_t to,
 
 typedef struct entry {
   uint64_t key;
-  int64_t place; /* in the line, from 0 */
+  int64_t position; /* in the line, from 0 */
 } entry;
 
 /* Of equal keys the earlier place is better, so that the result is one and stable. */
-static inline bool is_worse(entry a, entry b) { return a.key < b.key || (a.key == b.key && a.place > b.place); }
+static inline bool is_worse(entry a, entry b) { return a.key < b.key || (a.key == b.key && a.position > b.position); }
 
 /* heap[0] is the worst of the n kept. Put e at `hole` or below. */
 static void sift_down(entry *heap, int64_t n, int64_t hole, entry e) {
@@ -160,7 +160,7 @@ static void best_of(const line_job *job, const char *line, int64_t to, entry *he
     sift_down(heap, left, 0, heap[left]);
     heap[left] = worst;
   }
-  for (int64_t i = 0; i < k; i++) put_result(job, line, to + i * job->out_stride, heap[i].place);
+  for (int64_t i = 0; i < k; i++) put_result(job, line, to + i * job->out_stride, heap[i].position);
 }
 
 /* ---- the ops */
@@ -265,10 +265,10 @@ lm_status lm_cpu_searchsorted(const void *args, lm_tensor *const *out) {
     int64_t row = task / cuts, first = task % cuts * SOME, some = each - first < SOME ? each - first : SOME;
     const char *sorted = rows->data + (rows->ndim == 1 ? 0 : row * n) * (int64_t)item;
     const char *values = a->x->data + (row * each + first) * (int64_t)item;
-    int64_t *places = (int64_t *)out[0]->data + row * each + first;
+    int64_t *indices = (int64_t *)out[0]->data + row * each + first;
     (rows->dtype == LM_F32   ? search_F32
      : rows->dtype == LM_F64 ? search_F64
-                             : search_I64)(sorted, n, values, some, a->right, places);
+                             : search_I64)(sorted, n, values, some, a->right, indices);
   }
   return LM_OK;
 }

@@ -3,14 +3,14 @@
 
 /* values: NULL where only places are wanted; laid out like them. */
 static lm_status search(lm_reduce_kind kind, const lm_tensor *x, int64_t dim, const lm_tensor *values,
-                        const lm_tensor *places) {
+                        const lm_tensor *indices) {
   bool reduced[LM_MAX_DIMS] = {false};
   reduced[dim] = true;
   lm_reduce_job job = {.kind = kind,
                        .out = values ? values->data : NULL,
                        .out_dtype = values ? values->dtype : LM_NO_DTYPE,
-                       .place = (int64_t *)places->data};
-  return lm_cuda_fold(&job, x, places, reduced);
+                       .position = (int64_t *)indices->data};
+  return lm_cuda_fold(&job, x, indices, reduced);
 }
 
 lm_status lm_cuda_max_dim(const void *args, lm_tensor *const *out) {

@@ -20,7 +20,7 @@ lm_status lm_cuda_roi_pool(const void *args, lm_tensor *const *out) {
                     .x = a->x->data,
                     .boxes = a->boxes->data,
                     .y = out[0]->data,
-                    .places = (int64_t *)out[1]->data};
+                    .indices = (int64_t *)out[1]->data};
   TRY(lm_cuda_enter(out[0]->device, &stream));
   TRY(lm_cuda_bad(out[0]->device, &job.bad));
   TRY(LAUNCH("roi_pool", lm_k_roi_pool(&job, stream)));

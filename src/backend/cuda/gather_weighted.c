@@ -12,12 +12,12 @@ static lm_gather_weighted_job job_of(const lm_gather_weighted_call *s) {
                                   .i = s->i,
                                   .j = s->j,
                                   .p = s->p,
-                                  .places_step = s->places_step,
+                                  .indices_step = s->indices_step,
                                   .weight_step = s->weight_step,
                                   .x = s->x->data,
                                   .y = s->y->data,
                                   .weight = s->weight ? s->weight->data : NULL,
-                                  .places = s->places};
+                                  .indices = s->indices};
 }
 
 lm_status lm_cuda_gather_weighted(const void *args, lm_tensor *const *out) {

@@ -15,13 +15,13 @@ static lm_index_list one_index(const lm_tensor *index, int64_t entries, int64_t 
 }
 
 static lm_index_list tuple_index(const lm_list *indices, const lm_tensor *x) {
-  lm_index_list places = {.n = indices->n, .negative = true, .kind = LM_BAD_INDEX};
+  lm_index_list index_list = {.n = indices->n, .negative = true, .kind = LM_BAD_INDEX};
   for (int k = 0; k < indices->n; k++) {
-    places.index[k] = (const int64_t *)indices->v[k]->data;
-    places.entries[k] = x->size[k];
-    places.step[k] = x->stride[k];
+    index_list.index[k] = (const int64_t *)indices->v[k]->data;
+    index_list.entries[k] = x->size[k];
+    index_list.step[k] = x->stride[k];
   }
-  return places;
+  return index_list;
 }
 
 /* Lengths and distances in elements, which become ones in units. */
@@ -39,7 +39,7 @@ static int in_units(size_t item, lengths *l, const void *a, const void *b) {
 
 /* ---- gather, index_select, embedding, index_get */
 
-static lm_status pick(lm_dims *dims, lm_index_list *places, const lm_tensor *x, lm_tensor *out) {
+static lm_status pick(lm_dims *dims, lm_index_list *index_list, const lm_tensor *x, lm_tensor *out) {
   lm_status status = LM_OK;
   size_t item = lm_dtype_size((lm_dtype)x->dtype);
   int unit = (int)item, last = dims->ndim - 1;
@@ -51,10 +51,10 @@ static lm_status pick(lm_dims *dims, lm_index_list *places, const lm_tensor *x, 
     lengths l = {.n = 0};
     l.v[l.n++] = &dims->size[last];
     for (int d = 0; d < last; d++) l.v[l.n++] = &dims->stride[0][d];
-    for (int k = 0; k < places->n; k++) l.v[l.n++] = &places->step[k];
+    for (int k = 0; k < index_list->n; k++) l.v[l.n++] = &index_list->step[k];
     unit = in_units(item, &l, x->data, out->data);
   }
-  TRY(LAUNCH("pick", lm_index_pick(stream, unit, dims, places, x->data, out->data, bad)));
+  TRY(LAUNCH("pick", lm_index_pick(stream, unit, dims, index_list, x->data, out->data, bad)));
 done:
   return status;
 }
@@ -63,11 +63,11 @@ done:
  */
 static lm_status gather(const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *size,
                         const int64_t *i_stride, lm_tensor *out) {
-  lm_index_list places = one_index(index, x->size[dim], x->stride[dim]);
+  lm_index_list index_list = one_index(index, x->size[dim], x->stride[dim]);
   int64_t x_stride[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
   lm_dims dims = lm_dims_of(x->ndim, size, NULL, 2, (const int64_t *[]){x_stride, i_stride}, false);
-  return pick(&dims, &places, x, out);
+  return pick(&dims, &index_list, x, out);
 }
 
 lm_status lm_cuda_gather(const void *args, lm_tensor *const *out) {
@@ -93,7 +93,7 @@ lm_status lm_cuda_embedding(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out) {
   const lm_index_get_args *a = args;
-  lm_index_list places = tuple_index(&a->indices, a->x);
+  lm_index_list index_list = tuple_index(&a->indices, a->x);
   lm_dims dims = {.sides = 2};
   int order[LM_MAX_DIMS];
   lm_dims_order(out[0]->ndim, out[0]->stride, order);
@@ -101,7 +101,7 @@ lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out) {
     int d = order[i];
     lm_dims_push(&dims, out[0]->size[d], (int64_t[]){d ? a->x->stride[a->indices.n + d - 1] : 0, d == 0});
   }
-  return pick(&dims, &places, a->x, out[0]);
+  return pick(&dims, &index_list, a->x, out[0]);
 }
 
 /* ---- scatter and its kin */
@@ -138,12 +138,13 @@ lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out) {
   for (int d = 0; d < index->ndim; d++) sum_stride[d] = d == a->dim ? 0 : sums->stride[d];
   lm_dims dims =
       lm_dims_of(index->ndim, index->size, NULL, 3, (const int64_t *[]){sum_stride, index->stride, src->stride}, false);
-  lm_index_list places = one_index(index, x->size[a->dim], sums->stride[a->dim]);
+  lm_index_list index_list = one_index(index, x->size[a->dim], sums->stride[a->dim]);
   if (replace) {
     int width = (int)lm_dtype_size(dtype);
-    TRY(LAUNCH("scatter", lm_index_write(stream, width, &dims, &places, x->data, src->data, bad)));
+    TRY(LAUNCH("scatter", lm_index_write(stream, width, &dims, &index_list, x->data, src->data, bad)));
   } else {
-    TRY(LAUNCH("scatter", lm_index_scatter(stream, src->dtype, a->how, &dims, &places, sums->data, src->data, bad)));
+    TRY(LAUNCH("scatter",
+               lm_index_scatter(stream, src->dtype, a->how, &dims, &index_list, sums->data, src->data, bad)));
   }
   if (sums != x) TRY(lm_cuda_copy(sums, x));
 done:
@@ -168,10 +169,10 @@ done:
 
 /* ---- index_add, embedding_backward, index_put_ */
 
-/* Entries of `rows` sorted by destination, one of `count`, and then put there or added. `places` has steps for
+/* Entries of `rows` sorted by destination, one of `count`, and then put there or added. `index_list` has steps for
  * destinations' numbers; the index `skipped` goes nowhere. */
-static lm_status place_rows(lm_device device, lm_rows *rows, const lm_index_list *places, int64_t n, uint64_t count,
-                            int64_t skipped, bool add) {
+static lm_status position_rows(lm_device device, lm_rows *rows, const lm_index_list *index_list, int64_t n,
+                               uint64_t count, int64_t skipped, bool add) {
   lm_status status = LM_OK;
   lm_pairs pairs = {.n = 0};
   void *stream, *scratch = NULL;
@@ -182,7 +183,8 @@ static lm_status place_rows(lm_device device, lm_rows *rows, const lm_index_list
   TRY(lm_pairs_open(device, n, count < UINT32_MAX ? 4 : 8, &pairs));
   if (add) bytes = lm_index_sum_scratch(rows, n);
   if (bytes > 0) TRY(lm_cuda_scratch(device, bytes, &scratch));
-  TRY(LAUNCH("keys", lm_index_keys(stream, places, n, skipped, count, pairs.key_bytes, pairs.keys, pairs.order, bad)));
+  TRY(LAUNCH("keys",
+             lm_index_keys(stream, index_list, n, skipped, count, pairs.key_bytes, pairs.keys, pairs.order, bad)));
   lm_sorted entries = {.n = n, .key_bytes = pairs.key_bytes, .keys = pairs.keys, .order = pairs.order, .none = count};
   if (n > 1) {
     TRY(lm_pairs_sort(&pairs, stream, lm_bits_of(count)));
@@ -204,7 +206,7 @@ done:
 static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t count, int64_t inner, const lm_tensor *index,
                              int64_t skipped, const lm_tensor *src) {
   int64_t n = index->numel;
-  lm_index_list places = one_index(index, count, 1);
+  lm_index_list index_list = one_index(index, count, 1);
   lm_rows rows = {.dtype = out->dtype,
                   .columns = {.sides = 2},
                   .nkey = 1,
@@ -215,7 +217,7 @@ static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t count, int64
                   .src = src->data};
   lm_dims_push(&rows.columns, outer, (int64_t[]){count * inner, n * inner});
   lm_dims_push(&rows.columns, inner, (int64_t[]){1, 1});
-  return place_rows(out->device, &rows, &places, n, (uint64_t)count, skipped, true);
+  return position_rows(out->device, &rows, &index_list, n, (uint64_t)count, skipped, true);
 }
 
 lm_status lm_cuda_index_add(const void *args, lm_tensor *const *out) {
@@ -247,7 +249,7 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
   int indexed = a->indices.n;
   int64_t count = 1;
   size_t item = lm_dtype_size((lm_dtype)x->dtype);
-  lm_index_list places = tuple_index(&a->indices, x);
+  lm_index_list index_list = tuple_index(&a->indices, x);
   lm_rows rows = {.dtype = x->dtype,
                   .unit = (int)item,
                   .nkey = indexed,
@@ -257,7 +259,7 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
   for (int k = indexed - 1; k >= 0; k--) { /* destinations are numbered row-major */
     rows.size[k] = x->size[k];
     rows.stride[k] = x->stride[k];
-    places.step[k] = count;
+    index_list.step[k] = count;
     count *= x->size[k];
   }
   rows.columns = lm_dims_of(x->ndim - indexed, x->size + indexed, NULL, 2,
@@ -274,7 +276,7 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
     for (int k = 0; k < indexed; k++) l.v[l.n++] = &rows.stride[k];
     rows.unit = in_units(item, &l, x->data, values->data);
   }
-  return place_rows(x->device, &rows, &places, values->size[0], (uint64_t)count, 0, a->accumulate);
+  return position_rows(x->device, &rows, &index_list, values->size[0], (uint64_t)count, 0, a->accumulate);
 }
 
 /* ---- nonzero, one_hot */
@@ -290,11 +292,13 @@ lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out) {
   void *stream, *block = NULL, *temp = NULL;
   TRY(lm_cuda_enter(x->device, &stream));
   TRY(lm_cuda_scratch(x->device, bytes, &block));
-  int64_t *found = block, *places = line ? result : found + 1;
-  TRY(LAUNCH("places", lm_cub_indices(stream, NULL, &temp_bytes, (const uint8_t *)x->data, x->numel, places, found)));
+  int64_t *found = block, *index_list = line ? result : found + 1;
+  TRY(LAUNCH("indices",
+             lm_cub_indices(stream, NULL, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
   TRY(lm_cuda_scratch(x->device, temp_bytes, &temp));
-  TRY(LAUNCH("places", lm_cub_indices(stream, temp, &temp_bytes, (const uint8_t *)x->data, x->numel, places, found)));
-  if (!line) TRY(LAUNCH("unravel", lm_index_unravel(stream, n, places, x->ndim, x->size, result)));
+  TRY(LAUNCH("indices",
+             lm_cub_indices(stream, temp, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
+  if (!line) TRY(LAUNCH("unravel", lm_index_unravel(stream, n, index_list, x->ndim, x->size, result)));
 done:
   if (temp) lm_cuda_scratch_done(x->device, temp, temp_bytes);
   if (block) lm_cuda_scratch_done(x->device, block, bytes);

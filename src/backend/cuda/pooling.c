@@ -65,7 +65,7 @@ lm_status lm_cuda_max_pool2d(const void *args, lm_tensor *const *out) {
   void *stream;
   TRY(job_of(a->x, out[0], &job));
   TRY(slide_lines(&job, a->x, out[0], a->kernel_size, a->stride, a->padding, a->dilation));
-  job.places = (int64_t *)out[1]->data;
+  job.indices = (int64_t *)out[1]->data;
   TRY(lm_cuda_enter(a->x->device, &stream));
   TRY(LAUNCH("max", lm_pooling_max(&job, stream)));
 done:
@@ -80,7 +80,7 @@ lm_status lm_cuda_adaptive_max_pool2d(const void *args, lm_tensor *const *out) {
   if (out[0]->numel == 0) return LM_OK;
   TRY(job_of(a->x, out[0], &job));
   adapt_lines(&job, a->x, out[0]);
-  job.places = (int64_t *)out[1]->data;
+  job.indices = (int64_t *)out[1]->data;
   TRY(lm_cuda_enter(a->x->device, &stream));
   TRY(LAUNCH("max", lm_pooling_max(&job, stream)));
 done:
@@ -95,7 +95,7 @@ lm_status lm_cuda_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   void *stream, *sums = NULL;
   size_t bytes = 0;
   TRY(job_of(a->grad, dx, &job));
-  job.places = (int64_t *)a->places->data;
+  job.indices = (int64_t *)a->indices->data;
   job.bad_kind = LM_BAD_INDEX;
   TRY(lm_cuda_enter(dx->device, &stream));
   TRY(lm_cuda_bad(dx->device, &job.bad));

@@ -55,7 +55,7 @@ static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tenso
   int64_t filled = 0;
   for (int i = 0; i < r->weights; i++) {
     unit = lm_unit_for(unit, weights[i]->numel * item);
-    unit = lm_unit_for(unit, r->place[i] * item);
+    unit = lm_unit_for(unit, r->position[i] * item);
     unit = lm_unit_for(unit, (int64_t)(uintptr_t)weights[i]->data);
     filled += weights[i]->numel;
   }
@@ -66,7 +66,7 @@ static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tenso
     int n = r->weights - done < LM_CAT_BLOCKS ? r->weights - done : LM_CAT_BLOCKS;
     for (int i = 0; i < n; i++) {
       const lm_tensor *w = weights[done + i];
-      blocks[i] = (lm_cat_block){w->data, w->numel * item / unit, r->place[done + i] * item / unit};
+      blocks[i] = (lm_cat_block){w->data, w->numel * item / unit, r->position[done + i] * item / unit};
     }
     TRY(LAUNCH("join", lm_cat_blocks(stream, unit, 1, (int64_t)r->weight_bytes / unit, n, blocks, packed->data)));
   }
@@ -81,7 +81,7 @@ lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out_) {
   const lm_tensor *first = a->weights.v[0];
   const int n = a->weights.n, directions = a->bidirectional ? 2 : 1;
   lm_device device = first->device;
-  lm_tensor **dense = lm_calloc((size_t)n, sizeof *dense), *packed = NULL, *places = NULL;
+  lm_tensor **dense = lm_calloc((size_t)n, sizeof *dense), *packed = NULL, *indices = NULL;
   lm_cudnn *cudnn = NULL;
   lm_cudnn_rnn *r;
   lm_cudnn_rnn_key key;
@@ -96,21 +96,21 @@ lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out_) {
   int64_t count = (int64_t)(r->weight_bytes / lm_dtype_size((lm_dtype)first->dtype)), tensors = n;
   TRY(new_result((lm_dtype)first->dtype, device, count, &packed));
   TRY(lm_cudnn_rnn_weight_slots(cudnn, r, packed->data));
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &tensors, LM_CONTIGUOUS, &places));
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &tensors, LM_CONTIGUOUS, &indices));
   for (int i = 0; i < n; i++) {
     TRY(lm_cuda_lay_out(a->weights.v[i], LM_CONTIGUOUS, true, &dense[i]));
-    ((int64_t *)places->data)[i] = r->place[i];
+    ((int64_t *)indices->data)[i] = r->position[i];
   }
   TRY(pack(dense, r, packed, stream));
   out[0] = packed;
-  out[1] = places;
-  packed = places = NULL;
+  out[1] = indices;
+  packed = indices = NULL;
 done:
   lm_cudnn_put(device, cudnn);
   for (int i = 0; i < n; i++) lm_cuda_release(dense[i]);
   lm_free(dense);
   lm_cuda_release(packed);
-  lm_release(places);
+  lm_release(indices);
   return status;
 }
 

@@ -99,7 +99,7 @@ lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *
   size_t bytes = lm_dtype_size((lm_dtype)x->dtype), scratch = 0;
   bool kept[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) kept[d] = !reduced[d];
-  if (!job->place) {
+  if (!job->position) {
     job->out = out->data;
     job->out_dtype = out->dtype;
   }
@@ -122,7 +122,7 @@ lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *
     scratch = (size_t)job->parts * (size_t)results * LM_REDUCE_STATE;
     TRY(lm_cuda_scratch(x->device, scratch, &partial));
   }
-  if (job->place) {
+  if (job->position) {
     TRY(LAUNCH("lm_reduce_indices", lm_reduce_indices(job, partial, stream)));
   } else {
     TRY(LAUNCH("lm_reduce_run", lm_reduce_run(job, partial, stream)));

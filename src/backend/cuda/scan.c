@@ -19,7 +19,7 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
                      .x = x->data,
                      .decay = decay ? decay->data : NULL,
                      .out = out[0]->data,
-                     .places = outs == 2 ? (int64_t *)out[1]->data : NULL};
+                     .indices = outs == 2 ? (int64_t *)out[1]->data : NULL};
   job.lines = lm_dims_of(x->ndim, x->size, others, LM_SCAN_SIDES, (const int64_t *[]){x->stride, out[0]->stride}, true);
   job.columns = job.lines.ndim > 0 && job.lines.stride[LM_SCAN_X][job.lines.ndim - 1] < x->stride[dim];
   TRY(lm_cuda_enter(x->device, &stream));

@@ -49,7 +49,7 @@ static lm_topk job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, 
                .out_stride = out[0]->stride[dim],
                .x = x->data,
                .values = out[0]->data,
-               .places = (int64_t *)out[1]->data};
+               .indices = (int64_t *)out[1]->data};
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) others[d] = d != dim;
   t.lines = lm_dims_of(x->ndim, x->size, others, 2, (const int64_t *[]){x->stride, out[0]->stride}, false);

@@ -9,7 +9,7 @@
 #include "bind/bind.h"
 #include "op/check.h"
 
-typedef enum entry_kind { AT, RANGE, WHOLE, REST, PLACES, MASK, NEW } entry_kind;
+typedef enum entry_kind { AT, RANGE, WHOLE, REST, INDICES, MASK, NEW } entry_kind;
 typedef struct entry {
   entry_kind kind;
   int64_t first, last, step;
@@ -45,7 +45,7 @@ static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
     case LUA_TTABLE: return read_range(L, s, i, e);
     case LUA_TUSERDATA:
       TRY(lm_read_tensor(L, s, i, "x[…]", "index", &e->t));
-      e->kind = e->t->dtype == LM_BOOL ? MASK : PLACES;
+      e->kind = e->t->dtype == LM_BOOL ? MASK : INDICES;
       break;
     case LUA_TSTRING:
       if (!lm_to_text(L, i)) return bad_entry(L, s, i);
@@ -173,7 +173,7 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
       }
       case WHOLE: dim++, at++; break;
       case REST: dim += x->ndim - used, at += x->ndim - used; break;
-      case PLACES:
+      case INDICES:
       case MASK:
         p->indices[at++] = e[i].t;
         p->nindices = at;

@@ -42,12 +42,12 @@ typedef struct shape {
 } shape;
 
 /* Where in the nesting something is wrong: "[2][1]". */
-typedef struct place {
+typedef struct position {
   int depth;
   int64_t at[LM_MAX_DIMS];
-} place;
+} position;
 
-static const char *position_text(const place *at) {
+static const char *position_text(const position *at) {
   static _Thread_local char text[128];
   size_t used = 0;
   text[0] = 0;
@@ -115,7 +115,7 @@ static lm_dtype find_dtype(lua_State *L, const lm_lua *s, int i, const shape *sh
   return found == LM_NO_DTYPE && depth == 0 ? lm_default_dtype() : found;
 }
 
-static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, void *p, const place *at) {
+static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, void *p, const position *at) {
   double v = 0;
   int64_t whole = 0;
   bool is_whole = false;
@@ -155,7 +155,8 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
 }
 
 /* The list at stack index i into p, which moves on. */
-static lm_status fill_list(lua_State *L, const lm_lua *s, int i, const shape *sh, lm_dtype dtype, char **p, place *at) {
+static lm_status fill_list(lua_State *L, const lm_lua *s, int i, const shape *sh, lm_dtype dtype, char **p,
+                           position *at) {
   lm_status status;
   int depth = at->depth;
   if (depth == sh->ndim) {
@@ -196,7 +197,7 @@ lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm
   lm_tensor *t = NULL;
   lm_status status;
   shape sh;
-  place at = {0};
+  position at = {0};
   if (!lua_checkstack(L, 4 * LM_MAX_DIMS)) return lm_fail(LM_E_OOM, "tensor: out of memory for Lua's stack");
   TRY(measure(L, s, i, &sh));
   if (dtype == LM_NO_DTYPE) dtype = find_dtype(L, s, i, &sh, 0);

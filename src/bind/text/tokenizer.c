@@ -54,20 +54,20 @@ static int bind_read(lua_State *L) {
 }
 
 /* ---- encode */
-enum { IDS, PLACES, TYPES, SPECIALS, WORDS, RESULTS };
+enum { IDS, POSITIONS, TYPES, SPECIALS, WORDS, RESULTS };
 
 static lm_status make_results(const lm_tokens *tokens, int64_t base, lm_tensor **made) {
   int64_t *out[RESULTS], n = (int64_t)tokens->n, size[2] = {n, 2};
   lm_status status = LM_OK;
   for (int i = 0; i < RESULTS; i++) {
-    TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), i == PLACES ? 2 : 1, size, LM_CONTIGUOUS, &made[i]));
+    TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), i == POSITIONS ? 2 : 1, size, LM_CONTIGUOUS, &made[i]));
     out[i] = (int64_t *)made[i]->data;
   }
   for (int64_t i = 0; i < n; i++) {
     const lm_token *t = &tokens->item[i];
     out[IDS][i] = t->id + base;
-    out[PLACES][2 * i] = (int64_t)t->from + 1;
-    out[PLACES][2 * i + 1] = t->to;
+    out[POSITIONS][2 * i] = (int64_t)t->from + 1;
+    out[POSITIONS][2 * i + 1] = t->to;
     out[TYPES][i] = t->type_id;
     out[SPECIALS][i] = t->special;
     out[WORDS][i] = t->word + 1;

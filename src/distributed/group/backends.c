@@ -123,8 +123,8 @@ static int by_host(const void *a, const void *b) {
   return order != 0 ? order : (*x > *y) - (*x < *y);
 }
 
-static uint64_t backends_gpu_of(const lm_member *m, int place) {
-  return m->gpu_ids.n > 0 ? m->gpu_ids.id[(uint32_t)place % m->gpu_ids.n] : 0;
+static uint64_t backends_gpu_of(const lm_member *m, int position) {
+  return m->gpu_ids.n > 0 ? m->gpu_ids.id[(uint32_t)position % m->gpu_ids.n] : 0;
 }
 
 /* Two ranks on one card is what nccl refuses as a rule. */

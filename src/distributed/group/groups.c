@@ -58,16 +58,16 @@ static lm_status group_agree(lm_world *w, lm_group_core *core, const char *backe
   lm_bytes mine = {0};
   void *theirs = NULL;
   size_t size = 0;
-  int64_t place;
+  int64_t position;
   char key[48];
   lm_deadline p = {.deadline = lm_seconds() + core->timeout + 5, .wake_fd = -1, .check = check_waiting, .ctx = core};
   TRY(put_settings(&mine, w, backend, n, ranks));
   snprintf(key, sizeof key, "group/%u/came/%d", core->id, w->rank);
   TRY(lm_client_set(w->client, key, "", 0));
   snprintf(key, sizeof key, "group/%u/wishes", core->id);
-  TRY(lm_client_add(w->client, key, 1, &p, &place));
+  TRY(lm_client_add(w->client, key, 1, &p, &position));
   snprintf(key, sizeof key, "group/%u/wish", core->id);
-  if (place == 1) {
+  if (position == 1) {
     TRY(lm_client_set(w->client, key, mine.data, mine.n));
   } else {
     TRY(lm_client_get(w->client, key, true, &p, NULL, &theirs, &size));

@@ -229,20 +229,20 @@ done:
 /* Those of c that the part is to do, as one unit. Takes their contents over, which leaves them without a part. */
 static lm_status post_unit(const lm_part *part, int n, lm_exchange *c, lm_work **works) {
   lm_status status = LM_OK;
-  int k = 0, *place = lm_malloc((size_t)n * sizeof *place);
+  int k = 0, *position = lm_malloc((size_t)n * sizeof *position);
   lm_exchange *unit = lm_malloc((size_t)n * sizeof *unit);
   lm_work **made = lm_calloc((size_t)n, sizeof *made);
-  if (!place || !unit || !made) TRY(LM_E_OOM);
+  if (!position || !unit || !made) TRY(LM_E_OOM);
   for (int i = 0; i < n; i++) {
     if (c[i].part != part) continue;
-    place[k] = i;
+    position[k] = i;
     unit[k++] = c[i];
     c[i] = (lm_exchange){.part = NULL};
   }
   if (k > 0) status = lm_issue_batch(k, unit, made);
-  for (int i = 0; i < k; i++) works[place[i]] = made[i];
+  for (int i = 0; i < k; i++) works[position[i]] = made[i];
 done:
-  lm_free(place);
+  lm_free(position);
   lm_free(unit);
   lm_free(made);
   return status;

@@ -270,14 +270,14 @@ static int make_communicators(lm_mpi_job *job) {
   return code;
 }
 
-static lm_status connect(lm_group *g, const lm_mpi_rank_place *places) {
+static lm_status connect(lm_group *g, const lm_mpi_rank_place *positions) {
   lm_status status;
   lm_mpi_state *s = g->state;
   open_job *o = lm_calloc(1, sizeof *o + (size_t)g->size * sizeof *o->ranks);
   if (!o) return LM_E_OOM;
   o->job.run = make_communicators;
   o->n = g->size;
-  for (int r = 0; r < g->size; r++) o->ranks[r] = places[r].rank;
+  for (int r = 0; r < g->size; r++) o->ranks[r] = positions[r].rank;
   TRY(lm_mpi_run(g, &o->job));
   s->calls = o->calls;
   s->messages = o->messages;
@@ -306,7 +306,7 @@ static void mpi_close_group(lm_group *g) {
 
 static lm_status mpi_open_group(lm_group *g) {
   lm_status status;
-  lm_mpi_rank_place *places = NULL;
+  lm_mpi_rank_place *positions = NULL;
   lm_mpi_state *s = g->state = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   s->calls = s->messages = MPI_COMM_NULL;
@@ -315,11 +315,11 @@ static lm_status mpi_open_group(lm_group *g) {
   s->rounds = lm_malloc(2 * (size_t)g->size * sizeof *s->rounds);
   if (!s->rounds) TRY(LM_E_OOM);
   TRY(lm_mpi_messages_open(g, &s->posted));
-  TRY(lm_mpi_rank_mapping(g, &places));
-  TRY(lm_mpi_begin(g, places[g->rank].rank, places[g->rank].size));
-  TRY(connect(g, places));
+  TRY(lm_mpi_rank_mapping(g, &positions));
+  TRY(lm_mpi_begin(g, positions[g->rank].rank, positions[g->rank].size));
+  TRY(connect(g, positions));
 done:
-  lm_free(places);
+  lm_free(positions);
   if (status != LM_OK) {
     lm_saved_error saved;
     lm_error_save(status, &saved);

@@ -81,38 +81,38 @@ done:
 }
 
 /* The first member gathers the places and gives the table to all. */
-static lm_status place_exchange(lm_group *g, lm_mpi_rank_place *places) {
+static lm_status place_exchange(lm_group *g, lm_mpi_rank_place *positions) {
   lm_status status = LM_OK;
-  size_t all = (size_t)g->size * sizeof *places;
+  size_t all = (size_t)g->size * sizeof *positions;
   char key[32];
-  places[g->rank] = my_place();
+  positions[g->rank] = my_place();
   if (g->size == 1) return LM_OK;
   if (g->rank > 0) {
     snprintf(key, sizeof key, "place/%d", g->rank);
-    TRY(lm_group_set(g, key, &places[g->rank], sizeof *places));
-    TRY(lm_group_read(g, "places", places, all));
+    TRY(lm_group_set(g, key, &positions[g->rank], sizeof *positions));
+    TRY(lm_group_read(g, "places", positions, all));
     return LM_OK;
   }
   for (int r = 1; r < g->size; r++) {
     snprintf(key, sizeof key, "place/%d", r);
-    TRY(lm_group_read(g, key, &places[r], sizeof *places));
-    places[r].job[sizeof places[r].job - 1] = 0;
+    TRY(lm_group_read(g, key, &positions[r], sizeof *positions));
+    positions[r].job[sizeof positions[r].job - 1] = 0;
   }
-  TRY(lm_group_set(g, "places", places, all));
+  TRY(lm_group_set(g, "places", positions, all));
 done:
   return status;
 }
 
 lm_status lm_mpi_rank_mapping(lm_group *g, lm_mpi_rank_place **out) {
   lm_status status;
-  lm_mpi_rank_place *places = lm_calloc((size_t)g->size, sizeof *places);
+  lm_mpi_rank_place *positions = lm_calloc((size_t)g->size, sizeof *positions);
   *out = NULL;
-  if (!places) return LM_E_OOM;
-  TRY(place_exchange(g, places));
-  TRY(place_check(g, places));
-  *out = places;
+  if (!positions) return LM_E_OOM;
+  TRY(place_exchange(g, positions));
+  TRY(place_check(g, positions));
+  *out = positions;
   return LM_OK;
 done:
-  lm_free(places);
+  lm_free(positions);
   return lm_group_failed(g) ? status : lm_fail_in(status, "new_group");
 }

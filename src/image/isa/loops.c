@@ -32,16 +32,16 @@ static inline uint8_t round_U8(float v) {
   return (uint8_t)(int32_t)v;
 }
 /* There are vector loads of scattered floats, but none of bytes: pairs of bytes first, then arithmetic. */
-#define GATHERED(plane, places, right, below, n)                                                              \
+#define GATHERED(plane, indices, right, below, n)                                                             \
   {                                                                                                           \
     int32_t u0[CHUNK], d0[CHUNK];                                                                             \
     if (right) {                                                                                              \
       for (int i = 0; i < (n); i++) {                                                                         \
-        const uint8_t *u = (plane) + (places)[i], *d = u + (below);                                           \
+        const uint8_t *u = (plane) + (indices)[i], *d = u + (below);                                          \
         u0[i] = u[0] | u[1] << 8, d0[i] = d[0] | d[1] << 8; /* one load each */                               \
       }                                                                                                       \
     } else {                                                                                                  \
-      for (int i = 0; i < (n); i++) u0[i] = (plane)[(places)[i]], d0[i] = (plane)[(places)[i] + (below)];     \
+      for (int i = 0; i < (n); i++) u0[i] = (plane)[(indices)[i]], d0[i] = (plane)[(indices)[i] + (below)];   \
     }                                                                                                         \
     _Pragma("omp simd") for (int i = 0; i < (n); i++) {                                                       \
       sum[i] = w00[i] * (float)(u0[i] & 255) + w01[i] * (float)(u0[i] >> 8) + w10[i] * (float)(d0[i] & 255) + \
@@ -60,13 +60,13 @@ static inline uint8_t round_U8(float v) {
 #undef ROUNDED
 #undef CLIPPED
 
-#define GATHERED(plane, places, right, below, n)                                                     \
-  {                                                                                                  \
-    const LM_ELEM *u1 = (plane) + (right), *d0 = (plane) + (below), *d1 = d0 + (right);              \
-    _Pragma("omp simd") for (int i = 0; i < (n); i++) {                                              \
-      sum[i] = w00[i] * (plane)[(places)[i]] + w01[i] * u1[(places)[i]] + w10[i] * d0[(places)[i]] + \
-               w11[i] * d1[(places)[i]];                                                             \
-    }                                                                                                \
+#define GATHERED(plane, indices, right, below, n)                                                       \
+  {                                                                                                     \
+    const LM_ELEM *u1 = (plane) + (right), *d0 = (plane) + (below), *d1 = d0 + (right);                 \
+    _Pragma("omp simd") for (int i = 0; i < (n); i++) {                                                 \
+      sum[i] = w00[i] * (plane)[(indices)[i]] + w01[i] * u1[(indices)[i]] + w10[i] * d0[(indices)[i]] + \
+               w11[i] * d1[(indices)[i]];                                                               \
+    }                                                                                                   \
   }
 #define BOUND 1
 #define WHITE 1

@@ -104,7 +104,7 @@ for i, entry in ipairs(list) do
         a.place = #entry.tensors
       elseif a.kind == "number" or a.kind == "number?" then
         entry.numbers[#entry.numbers + 1] = a
-        a.number_place = #entry.numbers - 1
+        a.number_position = #entry.numbers - 1
       elseif a.is.of == "list" then
         entry.list = a
       end
@@ -134,13 +134,13 @@ for i, entry in ipairs(list) do
   if entry.divisor_arg and not (entry.args[entry.divisor_arg] and entry.args[entry.divisor_arg].place) then
     fail(entry, "divisor_arg: %s is no tensor of it", entry.divisor_arg)
   end
-  if entry.integral_arg and not (entry.args[entry.integral_arg] or {}).number_place then
+  if entry.integral_arg and not (entry.args[entry.integral_arg] or {}).number_position then
     fail(entry, "integral_arg: %s is no number of it", entry.integral_arg)
   end
   if entry.elementwise then -- the core relies on it
     local order, last = {tensor = 1, number = 2}, 1
     for _, a in ipairs(entry.args) do
-      local place = (a.place or a.number_place) and order[a.is.of] or 3
+      local place = (a.place or a.number_position) and order[a.is.of] or 3
       if place < last then fail(entry, "argument %s: tensors come first here, then numbers, then others", a.name) end
       last = place
     end
@@ -302,7 +302,7 @@ local function descriptor(entry)
     result_dtype = not entry.result_dtype and "SAME" or classes[entry.result_dtype] or "ARGUMENT",
     result_dtype_arg = entry.args[entry.result_dtype] and entry.args[entry.result_dtype].place - 1 or 0,
     integers = tostring(entry.takes == "integers"),
-    integral_arg = entry.integral_arg and entry.args[entry.integral_arg].number_place or -1,
+    integral_arg = entry.integral_arg and entry.args[entry.integral_arg].number_position or -1,
     divisor_arg = entry.divisor_arg and entry.args[entry.divisor_arg].place or 0,
     outs = entry.results or 1, aux = entry.hidden or 0, nargs = #entry.args, npositional = #entry,
     ntensor = #entry.tensors, nnumber = #entry.numbers,

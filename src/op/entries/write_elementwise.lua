@@ -102,7 +102,7 @@ return function(context)
       local c = scalar(entry, "elementwise", tree, reads)
       for name in pairs(reads) do
         local a = entry.args[name]
-        if not a or not (a.place or a.number_place) then
+        if not a or not (a.place or a.number_position) then
           fail(entry, "elementwise: there is no tensor or number '%s'", name)
         end
       end
@@ -229,7 +229,7 @@ return function(context)
         ("  const num %s;"):format(table.concat(pointers, ", ")),
       }
       for _, a in ipairs(kernel.numbers) do
-        lines[#lines + 1] = ("  const num %s = ((const num *)numbers_)[%d];"):format(a.name, a.number_place)
+        lines[#lines + 1] = ("  const num %s = ((const num *)numbers_)[%d];"):format(a.name, a.number_position)
         values[#values + 1] = a.name
       end
       if #kernel.numbers == 0 then lines[#lines + 1] = "  (void)numbers_;" end
@@ -281,7 +281,7 @@ return function(context)
     for _, kernel in ipairs(in_order) do
       local values = {}
       for i = 1, #kernel.tensors do values[i] = ("in_[%d]"):format(i - 1) end
-      for _, a in ipairs(kernel.numbers) do values[#values + 1] = ("p_.of[%d]"):format(a.number_place) end
+      for _, a in ipairs(kernel.numbers) do values[#values + 1] = ("p_.of[%d]"):format(a.number_position) end
       local divides = not kernel.bits and kernel.entry.divisor_arg -- among integers, where 1 / 2 is 0
       body[#body + 1] = fill([[
 

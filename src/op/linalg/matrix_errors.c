@@ -7,12 +7,12 @@
 const char *lm_matrix_words(const char *arg, const lm_tensor *x, int64_t at) {
   static _Thread_local char words[160];
   if (x->ndim == 2) return arg;
-  int64_t place[LM_MAX_DIMS];
+  int64_t position[LM_MAX_DIMS];
   for (int d = x->ndim - 3; d >= 0; d--) {
-    place[d] = at % x->size[d] + 1;
+    position[d] = at % x->size[d] + 1;
     at /= x->size[d];
   }
-  snprintf(words, sizeof words, "matrix %s of %s", lm_shape_text(x->ndim - 2, place), arg);
+  snprintf(words, sizeof words, "matrix %s of %s", lm_shape_text(x->ndim - 2, position), arg);
   return words;
 }
 

@@ -7,7 +7,7 @@ lm_status lm_op_roi_pool(const lm_roi_pool_args *a, lm_tensor **out) {
   const lm_op_id op = LM_OP_roi_pool;
   lm_status status;
   lm_roi_pool_args run = *a;
-  lm_tensor *y = NULL, *places = NULL;
+  lm_tensor *y = NULL, *indices = NULL;
   run.x = run.boxes = NULL;
   TRY(lm_check_float(op, "x", a->x));
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a->x, a->boxes}));
@@ -26,15 +26,15 @@ lm_status lm_op_roi_pool(const lm_roi_pool_args *a, lm_tensor **out) {
   TRY(lm_to_layout(a->boxes, LM_CONTIGUOUS, &run.boxes));
   const int64_t size[4] = {a->boxes->size[0], a->x->size[1], a->output_size[0], a->output_size[1]};
   TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, 4, size, LM_CONTIGUOUS, &y));
-  TRY(lm_tensor_empty(LM_I64, a->x->device, 4, size, LM_CONTIGUOUS, &places));
-  if (y->numel > 0) TRY(lm_dispatch(op, y->device, &run, (lm_tensor *[]){y, places}));
+  TRY(lm_tensor_empty(LM_I64, a->x->device, 4, size, LM_CONTIGUOUS, &indices));
+  if (y->numel > 0) TRY(lm_dispatch(op, y->device, &run, (lm_tensor *[]){y, indices}));
   out[0] = lm_retain(y);
-  out[1] = lm_retain(places);
+  out[1] = lm_retain(indices);
 done:
   lm_release(run.x);
   lm_release(run.boxes);
   lm_release(y);
-  lm_release(places);
+  lm_release(indices);
   return status;
 }
 

@@ -5,7 +5,7 @@
 
 /* The sizes of the products: a matrix for each group, [outs, taps] times [taps, places]. */
 typedef struct products {
-  int64_t groups, outs, taps, places;
+  int64_t groups, outs, taps, indices;
 } products;
 
 static products products_of(const lm_conv_shape *s) {
@@ -71,12 +71,12 @@ static lm_status forward(const lm_conv_call *call) {
                                  s->stride[0] * step[2], s->stride[1] * step[3]},
                      0, &t[WINDOWS]));
   TRY(copied(t[WINDOWS], &t[COLUMNS]));
-  TRY(as_matrices(t[COLUMNS], p.groups, p.taps, p.places, false, &t[MATRIX]));
+  TRY(as_matrices(t[COLUMNS], p.groups, p.taps, p.indices, false, &t[MATRIX]));
   TRY(copied(call->t[1], &t[DENSE]));
   TRY(as_matrices(t[DENSE], p.groups, p.outs, p.taps, false, &t[WEIGHT]));
   TRY(lm_op_bmm(&(lm_bmm_args){.x = t[WEIGHT], .other = t[MATRIX]}, &t[PRODUCT]));
   TRY(by_groups(s, y, &t[TO]));
-  TRY(lm_tensor_view(t[PRODUCT], 5, t[TO]->size, (int64_t[]){p.outs * p.places, p.places, s->oh * s->ow, s->ow, 1}, 0,
+  TRY(lm_tensor_view(t[PRODUCT], 5, t[TO]->size, (int64_t[]){p.outs * p.indices, p.indices, s->oh * s->ow, s->ow, 1}, 0,
                      &t[FROM]));
   TRY(lm_copy(t[FROM], t[TO]));
   if (bias) {
@@ -93,14 +93,14 @@ static lm_status input(const lm_conv_call *call) {
   const lm_conv_shape *s = &call->shape;
   const products p = products_of(s);
   const int64_t each = s->c / s->groups, size[5] = {s->groups, each, s->n, s->oh, s->ow};
-  const int64_t from[5] = {p.taps * p.places, s->kh * s->kw * p.places, s->oh * s->ow, s->ow, 1};
+  const int64_t from[5] = {p.taps * p.indices, s->kh * s->kw * p.indices, s->oh * s->ow, s->ow, 1};
   lm_status status = LM_OK;
   enum { PADDED, INNER, GROUPED, OUTS, MATRIX, DENSE, WEIGHT, PRODUCT, COUNT };
   lm_tensor *t[COUNT] = {NULL}, *read = NULL, *tap = NULL;
   TRY(padded_image(s, call->t[0], &t[PADDED], &t[INNER]));
   TRY(by_groups(s, call->t[2], &t[GROUPED]));
   TRY(copied(t[GROUPED], &t[OUTS]));
-  TRY(as_matrices(t[OUTS], p.groups, p.outs, p.places, false, &t[MATRIX]));
+  TRY(as_matrices(t[OUTS], p.groups, p.outs, p.indices, false, &t[MATRIX]));
   TRY(copied(call->t[1], &t[DENSE]));
   TRY(as_matrices(t[DENSE], p.groups, p.outs, p.taps, true, &t[WEIGHT]));
   TRY(lm_op_bmm(&(lm_bmm_args){.x = t[WEIGHT], .other = t[MATRIX]}, &t[PRODUCT]));
@@ -109,7 +109,7 @@ static lm_status input(const lm_conv_call *call) {
   for (int64_t i = 0; i < s->kh * s->kw; i++) {
     int64_t row = i / s->kw * s->dilation[0], column = i % s->kw * s->dilation[1];
     TRY(lm_tensor_view(t[PADDED], 5, size, to, row * step[2] + column, &read));
-    TRY(lm_tensor_view(t[PRODUCT], 5, size, from, i * p.places, &tap));
+    TRY(lm_tensor_view(t[PRODUCT], 5, size, from, i * p.indices, &tap));
     TRY(add_to(read, tap));
     lm_release(read);
     lm_release(tap);

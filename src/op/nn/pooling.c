@@ -54,7 +54,7 @@ static lm_status check_image(lm_op_id op, const char *arg, int ndim, const int64
 /* Places in a plane are counted in 32 bits. */
 static lm_status check_plane(lm_op_id op, const int64_t *hw) {
   if (hw[0] * hw[1] <= INT32_MAX) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: planes of %lld x %lld are too large: at most 2^31 - 1 places each", lm_ops[op].name,
+  return lm_fail(LM_E_SHAPE, "%s: planes of %lld x %lld are too large: at most 2^31 - 1 indices each", lm_ops[op].name,
                  (long long)hw[0], (long long)hw[1]);
 }
 
@@ -117,7 +117,7 @@ static lm_status new_images(lm_dtype dtype, const lm_tensor *like, lm_format for
 
 lm_status lm_op_max_pool2d(const lm_max_pool2d_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *y = NULL, *places = NULL;
+  lm_tensor *x = NULL, *y = NULL, *indices = NULL;
   lm_max_pool2d_args job = *a;
   windows w = {{a->kernel_size[0], a->kernel_size[1]},
                {a->stride[0], a->stride[1]},
@@ -133,20 +133,20 @@ lm_status lm_op_max_pool2d(const lm_max_pool2d_args *a, lm_tensor **out) {
   TRY(as_images(a->x, LM_PRESERVE, &x));
   TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
   bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float((lm_dtype)x->dtype);
-  if (!lm_now_running.only_visible || !images) { /* without places there are kernels for these alone */
-    TRY(new_images(LM_I64, x, lm_format_of(x), hw[0], hw[1], &places));
+  if (!lm_now_running.only_visible || !images) { /* without indices there are kernels for these alone */
+    TRY(new_images(LM_I64, x, lm_format_of(x), hw[0], hw[1], &indices));
   }
   job.x = x;
   memcpy(job.stride, w.stride, sizeof w.stride);
-  TRY(lm_dispatch(LM_OP_max_pool2d, x->device, &job, (lm_tensor *[]){y, places}));
+  TRY(lm_dispatch(LM_OP_max_pool2d, x->device, &job, (lm_tensor *[]){y, indices}));
   if (a->x->ndim == 3) drop_batch(y);
-  if (a->x->ndim == 3 && places) drop_batch(places);
+  if (a->x->ndim == 3 && indices) drop_batch(indices);
   out[0] = lm_retain(y);
-  out[1] = places ? lm_retain(places) : NULL;
+  out[1] = indices ? lm_retain(indices) : NULL;
 done:
   lm_release(x);
   lm_release(y);
-  lm_release(places);
+  lm_release(indices);
   return status;
 }
 
@@ -175,7 +175,7 @@ done:
 
 lm_status lm_op_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *grad = NULL, *places = NULL, *dx = NULL;
+  lm_tensor *grad = NULL, *indices = NULL, *dx = NULL;
   lm_max_pool2d_backward_args job = *a;
   windows w = {{a->kernel_size[0], a->kernel_size[1]},
                {a->stride[0], a->stride[1]},
@@ -184,26 +184,26 @@ lm_status lm_op_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_ten
                false};
   const int64_t *hw = a->size.v + a->size.n - 2;
   TRY(check_backward(LM_OP_max_pool2d_backward, a->grad, &a->size));
-  TRY(lm_check_same_device(LM_OP_max_pool2d_backward, 2, (lm_tensor *[]){a->grad, a->places}));
-  if (a->places->dtype != LM_I64 || !lm_same_shape(a->places, a->grad)) {
-    status = lm_fail(LM_E_SHAPE, "max_pool2d_backward: places has to be int64 %s as grad, is %s %s",
-                     lm_shape_of(a->grad), lm_dtype_name(a->places->dtype), lm_shape_of(a->places));
+  TRY(lm_check_same_device(LM_OP_max_pool2d_backward, 2, (lm_tensor *[]){a->grad, a->indices}));
+  if (a->indices->dtype != LM_I64 || !lm_same_shape(a->indices, a->grad)) {
+    status = lm_fail(LM_E_SHAPE, "max_pool2d_backward: indices has to be int64 %s as grad, is %s %s",
+                     lm_shape_of(a->grad), lm_dtype_name(a->indices->dtype), lm_shape_of(a->indices));
     goto done;
   }
   if (w.kernel[0] != LM_NO_INT) TRY(check_windows(LM_OP_max_pool2d_backward, &w));
-  TRY(as_images(a->places, LM_PRESERVE, &places));
-  lm_format format = lm_is_channels_last(places) && places->size[1] > 1 ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
+  TRY(as_images(a->indices, LM_PRESERVE, &indices));
+  lm_format format = lm_is_channels_last(indices) && indices->size[1] > 1 ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
   TRY(as_images(a->grad, format, &grad));
   TRY(new_images(grad->dtype, grad, format, hw[0], hw[1], &dx));
   job.grad = grad;
-  job.places = places;
+  job.indices = indices;
   memcpy(job.stride, w.stride, sizeof w.stride);
   TRY(lm_dispatch(LM_OP_max_pool2d_backward, grad->device, &job, &dx));
   if (a->grad->ndim == 3) drop_batch(dx);
   out[0] = lm_retain(dx);
 done:
   lm_release(grad);
-  lm_release(places);
+  lm_release(indices);
   lm_release(dx);
   return status;
 }
@@ -303,22 +303,22 @@ done:
 lm_status lm_op_adaptive_max_pool2d(const lm_adaptive_max_pool2d_args *a, lm_tensor **out) {
   const lm_op_id op = LM_OP_adaptive_max_pool2d;
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *y = NULL, *places = NULL;
+  lm_tensor *x = NULL, *y = NULL, *indices = NULL;
   lm_adaptive_max_pool2d_args job = *a;
   TRY(adapted_size(op, a->x, a->output_size, job.output_size));
   TRY(check_plane(op, a->x->size + a->x->ndim - 2));
   TRY(as_images(a->x, LM_PRESERVE, &x));
   TRY(new_images(x->dtype, x, lm_format_of(x), job.output_size[0], job.output_size[1], &y));
-  TRY(new_images(LM_I64, x, lm_format_of(x), job.output_size[0], job.output_size[1], &places));
+  TRY(new_images(LM_I64, x, lm_format_of(x), job.output_size[0], job.output_size[1], &indices));
   job.x = x;
-  TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){y, places}));
-  if (a->x->ndim == 3) drop_batch(y), drop_batch(places);
+  TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){y, indices}));
+  if (a->x->ndim == 3) drop_batch(y), drop_batch(indices);
   out[0] = lm_retain(y);
-  out[1] = lm_retain(places);
+  out[1] = lm_retain(indices);
 done:
   lm_release(x);
   lm_release(y);
-  lm_release(places);
+  lm_release(indices);
   return status;
 }
 

@@ -223,7 +223,7 @@ lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
   lm_status status = lm_tuples_open("index_get", x, &a->indices, result->size[0], &t);
   if (status == LM_OK) {
     for (int d = 1; d < result->ndim; d++) x_stride[d] = x->stride[a->indices.n + d - 1];
-    gathering g = {.x = x->data, .index = t.place, .step = t.step, .entries = t.entries, .checked = true};
+    gathering g = {.x = x->data, .index = t.position, .step = t.step, .entries = t.entries, .checked = true};
     gather_all(&g, result, x_stride, i_stride);
   }
   lm_tuples_close(x, &t);

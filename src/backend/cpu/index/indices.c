@@ -34,7 +34,7 @@ lm_status lm_cpu_check_index(const char *op, const lm_tensor *index, int64_t hig
 }
 
 void lm_tuples_close(const lm_tensor *x, lm_index_tuples *t) {
-  if (t->own) lm_device_free(x->device, t->own, (size_t)t->n * sizeof *t->place);
+  if (t->own) lm_device_free(x->device, t->own, (size_t)t->n * sizeof *t->position);
 }
 
 lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indices, int64_t n, lm_index_tuples *t) {
@@ -51,9 +51,9 @@ lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indi
     t->entries += (x->size[k] - 1) * x->stride[k];
     if (x->size[k] > 1 && x->stride[k] < t->apart) t->apart = x->stride[k];
   }
-  TRY(lm_device_alloc(x->device, (size_t)n * sizeof *t->place, &t->own));
-  int64_t *place = t->own;
-  t->place = place;
+  TRY(lm_device_alloc(x->device, (size_t)n * sizeof *t->position, &t->own));
+  int64_t *position = t->own;
+  t->position = position;
   int threads = lm_cpu_share((double)n * indices->n);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int part = 0; part < threads; part++) {
@@ -62,7 +62,7 @@ lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indi
       const int64_t *index = (const int64_t *)indices->v[k]->data;
       int64_t stride = x->stride[k], size = x->size[k];
       for (int64_t i = low; i < high; i++) {
-        place[i] = (k ? place[i] : 1) + (index[i] - 1 + (size + 1) * (index[i] < 0)) * stride;
+        position[i] = (k ? position[i] : 1) + (index[i] - 1 + (size + 1) * (index[i] < 0)) * stride;
       }
     }
   }

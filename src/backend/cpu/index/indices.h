@@ -14,7 +14,7 @@ lm_status lm_cpu_check_index(const char *op, const lm_tensor *index, int64_t hig
 /* x, indexed in its first dims by as many index tensors [n]: its entry that tuple i names begins (place[i] - 1) * step
  * elements after x. */
 typedef struct lm_index_tuples {
-  const int64_t *place;
+  const int64_t *position;
   int64_t n, step, entries;
   int64_t apart; /* elements between neighbours among them */
   void *own;     /* what place points to, if it is no index tensor */

@@ -308,7 +308,7 @@ lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
                   .entries = t.entries,
                   .apart = t.apart,
                   .x = x->data,
-                  .index = t.place,
+                  .index = t.position,
                   .src = values->data,
                   .x_item = lm_dtype_size((lm_dtype)x->dtype)};
   scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, (lm_dtype)values->dtype, x->ndim - indexed,

@@ -28,7 +28,7 @@ static int64_t seen_by(const lm_score_block *b, int64_t r) {
 }
 
 static const int32_t *drawn_bits(const lm_score_block *b, int64_t r, int64_t first, int64_t n, int32_t *capacity) {
-  return lm_drawn_bits(b->drop->draw, b->place + r * b->place_row + first, n, capacity);
+  return lm_drawn_bits(b->drop->draw, b->position + r * b->position_row + first, n, capacity);
 }
 
 #define LM_E F32

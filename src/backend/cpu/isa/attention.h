@@ -13,9 +13,9 @@ typedef struct lm_score_block {
   int64_t causal;   /* row r sees the columns below causal + r; LM_SEES_ALL: all */
   const char *mask; /* of the first score, or NULL: bool (false: not seen), or numbers to be added */
   bool mask_is_bool;
-  int64_t mask_row, mask_col; /* strides; mask_col is 0 or 1 */
-  const lm_dropping *drop;    /* of weights, or NULL */
-  int64_t place, place_row;   /* of the first score in the draw, and from one row's to the next one's */
+  int64_t mask_row, mask_col;     /* strides; mask_col is 0 or 1 */
+  const lm_dropping *drop;        /* of weights, or NULL */
+  int64_t position, position_row; /* of the first score in the draw, and from one row's to the next one's */
 } lm_score_block;
 
 #define LM_SEES_ALL (INT64_MAX / 2)

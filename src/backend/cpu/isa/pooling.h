@@ -19,8 +19,9 @@ typedef struct lm_pooling_work {
   int64_t planes, c;
   const void *src; /* forward: [planes, y.in, x.in, c]; backward: the gradient, out sizes */
   void *dst;       /* forward: [planes, y.out, x.out, c]; backward: in sizes */
-  int64_t *places; /* max: [planes, y.out, x.out, c], in the plane, from 1; NULL: nobody wants them (c = 1, floating) */
-  int64_t blocks;  /* max_back: channels are split in so many units */
+  int64_t
+      *indices;   /* max: [planes, y.out, x.out, c], in the plane, from 1; NULL: nobody wants them (c = 1, floating) */
+  int64_t blocks; /* max_back: channels are split in so many units */
 } lm_pooling_work;
 
 /* Units from .. to - 1: rows of the destination, counted over all planes (max, avg, avg_back), or

@@ -14,7 +14,7 @@ enum { LM_SCAN_TILE = 2048, LM_SCAN_COLS = 512 };
 typedef struct lm_scan_part {
   void *x;
   const void *decay; /* of LM_SCAN_RECURRENCE, like x */
-  int64_t *place;    /* of LM_SCAN_MAX and LM_SCAN_MIN: the results' */
+  int64_t *position; /* of LM_SCAN_MAX and LM_SCAN_MIN: the results' */
   int64_t first;     /* the place of x's first element, or row */
   void *carry;       /* one number, or of columns one for each */
   int64_t *last;     /* its place, where there are places */

@@ -150,10 +150,10 @@ lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *r, const void *pa
   const lm_cudnn_rnn_key *key = &r->key;
   const int directions = key->bidirectional ? 2 : 1, gates = gates_of(key->cell), each = key->bias ? 4 : 2;
   const int64_t item = (int64_t)lm_dtype_size((lm_dtype)key->dtype);
-  int64_t *place = NULL;
-  if (r->place) return LM_OK;
-  place = lm_calloc((size_t)r->weights, sizeof *place);
-  if (!place) return LM_E_OOM;
+  int64_t *position = NULL;
+  if (r->position) return LM_OK;
+  position = lm_calloc((size_t)r->weights, sizeof *position);
+  if (!position) return LM_E_OOM;
   for (int layer = 0; layer < key->layers * directions; layer++) {
     int64_t width = layer < directions ? key->input : (int64_t)key->hidden * directions;
     for (int side = 0; side < 2; side++) { /* of what comes in, of the state before */
@@ -167,15 +167,15 @@ lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *r, const void *pa
           bool fits = g.count[k] == wanted[k] && g.at[k] == first.at[k] + gate * wanted[k] * item && g.at[k] >= 0 &&
                       g.at[k] % item == 0 && (size_t)(g.at[k] + wanted[k] * item) <= r->weight_bytes;
           if (!fits) TRY(lm_fail(LM_E_MISSING, "cuDNN packs the weights of recurrent networks in an unknown way"));
-          if (gate == 0) place[layer * each + 2 * k + side] = g.at[k] / item;
+          if (gate == 0) position[layer * each + 2 * k + side] = g.at[k] / item;
         }
       }
     }
   }
-  r->place = place;
-  place = NULL;
+  r->position = position;
+  position = NULL;
 done:
-  lm_free(place);
+  lm_free(position);
   return status;
 }
 

@@ -19,8 +19,8 @@ typedef struct lm_cudnn_rnn {
   cudnnRNNDescriptor_t network;     /* NULL: the library has none such */
   cudnnDropoutDescriptor_t dropout; /* the network's */
   size_t weight_bytes;
-  int weights;    /* tensors: weight_ih, weight_hh and, with bias, bias_ih, bias_hh of each layer and direction */
-  int64_t *place; /* of each of them the first number in the packed space, or NULL until lm_cudnn_rnn_weight_slots */
+  int weights;       /* tensors: weight_ih, weight_hh and, with bias, bias_ih, bias_hh of each layer and direction */
+  int64_t *position; /* of each of them the first number in the packed space, or NULL until lm_cudnn_rnn_weight_slots */
 } lm_cudnn_rnn;
 
 /* LM_E_MISSING, with a reason, where the library is left out or declines the network. */

@@ -208,23 +208,23 @@ void lm_cuda_release(lm_tensor *t) {
 
 /* ---- bad values */
 
-typedef struct place {
+typedef struct report_slot {
   void *stream;
   lm_bad_record *record, *device_records;
   unsigned *claim, *device_claim;
-} place;
+} report_slot;
 
 enum { MAX_REPORTS = LM_STREAM_MAX * 8 }; /* a card, which may stand for several devices */
 typedef struct gpu {
   int n;
-  place at[MAX_REPORTS];                   /* as streams were made */
+  report_slot at[MAX_REPORTS];             /* as streams were made */
   lm_bad_record *records, *device_records; /* [MOST] in pinned memory, as are those: */
   unsigned *claims, *device_claims;
   _Atomic bool together;
 } gpu;
 
 static gpu gpus[LM_DEVICE_MAX]; /* kept for good */
-static _Atomic(place *) by_stream[LM_DEVICE_MAX][LM_STREAM_MAX];
+static _Atomic(report_slot *) by_stream[LM_DEVICE_MAX][LM_STREAM_MAX];
 
 /* Locked. The host resets a place by itself: streams may be waiting, or be captured by another thread. */
 static lm_status prepare(gpu *c) {
@@ -251,16 +251,16 @@ lm_status lm_cuda_report_slot_new(int ordinal, void *stream) {
     status = lm_fail(LM_E_STATE, "stream: the card has %d streams; there can be no more", MAX_REPORTS);
   } else if (status == LM_OK) {
     int i = c->n++;
-    c->at[i] = (place){stream, c->records + i, c->device_records + i, c->claims + i, c->device_claims + i};
+    c->at[i] = (report_slot){stream, c->records + i, c->device_records + i, c->claims + i, c->device_claims + i};
   }
   pthread_mutex_unlock(&lock);
   return status;
 }
 
-static place *find_slot(lm_stream *s) {
+static report_slot *find_slot(lm_stream *s) {
   gpu *c = &gpus[lm_device_physical(s->device)];
   pthread_mutex_lock(&lock);
-  place *p = c->at;
+  report_slot *p = c->at;
   while (p->stream != s->native) p++;
   pthread_mutex_unlock(&lock);
   return p;
@@ -269,8 +269,8 @@ static place *find_slot(lm_stream *s) {
 lm_status lm_cuda_bad(lm_device device, lm_bad *out) {
   lm_stream *s = lm_stream_current(device);
   if (!s) return LM_E_STATE;
-  _Atomic(place *) *at = &by_stream[LM_DEVICE_ORDINAL(device)][s->id];
-  place *p = atomic_load_explicit(at, memory_order_acquire);
+  _Atomic(report_slot *) *at = &by_stream[LM_DEVICE_ORDINAL(device)][s->id];
+  report_slot *p = atomic_load_explicit(at, memory_order_acquire);
   if (!p) atomic_store_explicit(at, p = find_slot(s), memory_order_release);
   *out = (lm_bad){p->device_claim, p->device_records, lm_op_running_id()};
   return LM_OK;
@@ -283,7 +283,7 @@ lm_status lm_cuda_resolve(int ordinal, void *stream) {
   gpu *c = &gpus[ordinal];
   bool all = !stream || atomic_load(&c->together);
   pthread_mutex_lock(&lock);
-  for (place *p = c->at; p < c->at + c->n; p++) {
+  for (report_slot *p = c->at; p < c->at + c->n; p++) {
     if (!(all || p->stream == stream) || *(volatile int *)&p->record->kind == LM_BAD_NONE) continue;
     if (found.kind == LM_BAD_NONE) found = *p->record;
     *(volatile int *)&p->record->kind = LM_BAD_NONE;

@@ -56,16 +56,16 @@ op "max_pool2d_with_indices" {
   help = "max_pool2d with return_indices",
 }
 op "max_pool2d_backward" {
-  "grad", "places", "size: size",
+  "grad", "indices", "size: size",
   options = {"kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1"},
-  grad = {grad = "pooled_indices(g, places)"}, internal = true,
-  help = "gradient of max_pool2d; places holds each maximum's place in H * W, from 1; to know its windows "
+  grad = {grad = "pooled_indices(g, indices)"}, internal = true,
+  help = "gradient of max_pool2d; indices holds each maximum's place in H * W, from 1; to know its windows "
     .. "can be faster",
 }
 op "max_unpool2d" {
   "x", "indices", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "output_size: size?",
   kind = "composite",
-  help = "zeros with x at indices, places in H * W from 1: what max_pool2d took; output_size says which "
+  help = "zeros with x at indices, indices in H * W from 1: what max_pool2d took; output_size says which "
     .. "of the sizes that pool to x's",
 }
 op "avg_pool2d" {

@@ -3,27 +3,27 @@ local op = ...
 
 -- Closed under differentiation, as a convolution is. lua/luminary/nn/functional/ makes the tables.
 op "gather_weighted" {
-  "x", "places", "weight?",
+  "x", "indices", "weight?",
   grad = {
-    x = "gather_weighted_input(g, places, weight, size_of(x))",
-    weight = "gather_weighted_weight(g, x, places)",
+    x = "gather_weighted_input(g, indices, weight, size_of(x))",
+    weight = "gather_weighted_weight(g, x, indices)",
   }, internal = true,
-  help = "sums of weight[n, j, p] * x[n, c, places[n, j, p], i] over j, [n, c, p, i]; a place counts from 1, any "
-    .. "other is nothing; places and weight [n or 1, j, p]; weight, of float32 or x's float64, is 1 by default",
+  help = "sums of weight[n, j, p] * x[n, c, indices[n, j, p], i] over j, [n, c, p, i]; a place counts from 1, any "
+    .. "other is nothing; indices and weight [n or 1, j, p]; weight, of float32 or x's float64, is 1 by default",
 }
 op "gather_weighted_input" {
-  "grad", "places", "weight?", "size: size",
+  "grad", "indices", "weight?", "size: size",
   grad = {
-    grad = "gather_weighted(g, places, weight)",
-    weight = "gather_weighted_weight(grad, g, places)",
+    grad = "gather_weighted(g, indices, weight)",
+    weight = "gather_weighted_weight(grad, g, indices)",
   },
-  internal = true, help = "gradient of gather_weighted for an x of that size: grad, weighted, added up where places says",
+  internal = true, help = "gradient of gather_weighted for an x of that size: grad, weighted, added up where indices says",
 }
 op "gather_weighted_weight" {
-  "grad", "x", "places",
+  "grad", "x", "indices",
   grad = {
-    grad = "gather_weighted(x, places, g)",
-    x = "gather_weighted_input(grad, places, g, size_of(x))",
+    grad = "gather_weighted(x, indices, g)",
+    x = "gather_weighted_input(grad, indices, g, size_of(x))",
   },
   internal = true, help = "gradient of gather_weighted for its weight, [n, j, p]",
 }
