@@ -84,9 +84,9 @@ LM_DEVICE_CODE double lm_binomial_large(double count, double p, lm_uniforms *u) 
 LM_DEVICE_CODE double lm_binomial(double count, double p, lm_uniforms *u) {
   count = floor(count);
   if (count != count || p != p) return count + p;
-  bool turned = p > 0.5;
-  double q = turned ? 1 - p : p, k = 0;
-  if (count <= 0 || q <= 0) return turned ? count : 0;
+  bool transposed = p > 0.5;
+  double q = transposed ? 1 - p : p, k = 0;
+  if (count <= 0 || q <= 0) return transposed ? count : 0;
   if (count * q >= 10) {
     k = lm_binomial_large(count, q, u);
   } else {
@@ -97,7 +97,7 @@ LM_DEVICE_CODE double lm_binomial(double count, double p, lm_uniforms *u) {
       if (trials > count) break;
     }
   }
-  return turned ? count - k : k;
+  return transposed ? count - k : k;
 }
 
 #endif

@@ -4,7 +4,7 @@
 #include "autograd/formulas.h"
 
 static lm_tensor *mm(lm_expr *e, lm_tensor *a, lm_tensor *b) { return lm_e_matmul(e, a, b); }
-static lm_tensor *turned(lm_expr *e, lm_tensor *a) { return lm_e_transpose(e, a, -2, -1); }
+static lm_tensor *transposed(lm_expr *e, lm_tensor *a) { return lm_e_transpose(e, a, -2, -1); }
 static lm_tensor *plus(lm_expr *e, lm_tensor *a, lm_tensor *b) { return !a ? b : !b ? a : lm_e_add(e, a, b, 1); }
 static lm_tensor *minus(lm_expr *e, lm_tensor *a, lm_tensor *b) {
   if (!b) return a;
@@ -116,7 +116,7 @@ lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x,
 
 lm_tensor *lm_f_solve_grad_right(lm_expr *e, lm_tensor *g, lm_tensor *a, lm_tensor *lu, lm_tensor *pivots, bool left) {
   if (!g) return NULL;
-  return lm_grad_enabled() ? lm_e_linalg_solve(e, turned(e, a), g, left)
+  return lm_grad_enabled() ? lm_e_linalg_solve(e, transposed(e, a), g, left)
                            : lm_e_linalg_lu_solve(e, lu, pivots, g, left, true);
 }
 
@@ -125,17 +125,17 @@ lm_tensor *lm_f_solve_grad_right(lm_expr *e, lm_tensor *g, lm_tensor *a, lm_tens
 /* A quarter of L^-T (P + tril(P, -1)) L^-1 and its transposed, P = tril(L^T g): below the diagonal all counts twice. */
 lm_tensor *lm_f_cholesky_grad(lm_expr *e, lm_tensor *g, lm_tensor *y, bool upper) {
   if (!g) return NULL;
-  lm_tensor *l = upper ? turned(e, y) : y, *lt = turned(e, l);
-  lm_tensor *phi = mm(e, lt, upper ? turned(e, g) : g);
+  lm_tensor *l = upper ? transposed(e, y) : y, *lt = transposed(e, l);
+  lm_tensor *phi = mm(e, lt, upper ? transposed(e, g) : g);
   phi = plus(e, lower(e, phi, 0), lower(e, phi, -1));
   phi = lm_e_linalg_solve_triangular(e, l, phi, false, false, false);
   phi = lm_e_linalg_solve_triangular(e, lt, phi, true, true, false);
-  return lm_e_mul(e, plus(e, phi, turned(e, phi)), lm_e_number(e, 0.25));
+  return lm_e_mul(e, plus(e, phi, transposed(e, phi)), lm_e_number(e, 0.25));
 }
 
 lm_tensor *lm_f_solve_grad_matrix(lm_expr *e, lm_tensor *gb, lm_tensor *x, bool left) {
   lm_tensor *less = lm_e_neg(e, gb);
-  return left ? mm(e, less, turned(e, x)) : mm(e, turned(e, x), less);
+  return left ? mm(e, less, transposed(e, x)) : mm(e, transposed(e, x), less);
 }
 
 lm_tensor *lm_f_triangular_grad(lm_expr *e, lm_tensor *gb, lm_tensor *x, bool upper, bool left, bool unitriangular) {
@@ -145,8 +145,8 @@ lm_tensor *lm_f_triangular_grad(lm_expr *e, lm_tensor *gb, lm_tensor *x, bool up
 /* -(gB X^T + X gB^T) L, or of the upper factor -U (gB X^T + X gB^T). */
 lm_tensor *lm_f_cholesky_solve_grad(lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_tensor *l, bool upper) {
   if (!gb) return NULL;
-  lm_tensor *product = mm(e, gb, turned(e, x));
-  product = plus(e, product, turned(e, product));
+  lm_tensor *product = mm(e, gb, transposed(e, x));
+  product = plus(e, product, transposed(e, product));
   return lm_e_neg(e, upper ? mm(e, l, product) : mm(e, product, l));
 }
 
@@ -173,15 +173,15 @@ lm_tensor *lm_f_lu_factor_grad(lm_expr *e, lm_tensor *g, lm_tensor *lu, lm_tenso
   lm_tensor *l = lm_f_lower_of_lu(e, lu), *u = lm_f_upper_of_lu(e, lu);
   lm_tensor *gl = lower(e, part(e, g, -1, 1, k), -1), *gu = upper_part(e, part(e, g, -2, 1, k), 0);
   if (!p || !l || !u || !gl || !gu) return NULL;
-  lm_tensor *l1t = turned(e, part(e, l, -2, 1, k)), *u1t = turned(e, part(e, u, -1, 1, k));
+  lm_tensor *l1t = transposed(e, part(e, l, -2, 1, k)), *u1t = transposed(e, part(e, u, -1, 1, k));
   lm_tensor *below = mm(e, l1t, part(e, gl, -2, 1, k)), *above = mm(e, part(e, gu, -1, 1, k), u1t);
   lm_tensor *other = NULL;
   if (n > k) {
     other = part(e, gu, -1, k + 1, n - k);
-    below = minus(e, below, mm(e, other, turned(e, part(e, u, -1, k + 1, n - k))));
+    below = minus(e, below, mm(e, other, transposed(e, part(e, u, -1, k + 1, n - k))));
   } else if (m > k) {
     other = part(e, gl, -2, k + 1, m - k);
-    above = minus(e, above, mm(e, turned(e, part(e, l, -2, k + 1, m - k)), other));
+    above = minus(e, above, mm(e, transposed(e, part(e, l, -2, k + 1, m - k)), other));
   }
   lm_tensor *r = plus(e, lower(e, below, -1), upper_part(e, above, 0));
   r = lm_e_linalg_solve_triangular(e, u1t, r, false, false, false);
@@ -200,11 +200,11 @@ lm_tensor *lm_f_lu_factor_grad(lm_expr *e, lm_tensor *g, lm_tensor *lu, lm_tenso
 lm_tensor *lm_f_lu_solve_grad(lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots, bool left,
                               bool adjoint) {
   if (!gb) return NULL;
-  lm_tensor *ga = left ? mm(e, gb, turned(e, x)) : mm(e, turned(e, x), gb);
-  if (adjoint) ga = turned(e, ga);
-  lm_tensor *w = lm_e_neg(e, mm(e, turned(e, lm_e_lu_pivots_to_matrix(e, pivots, lu)), ga));
-  lm_tensor *on_l = mm(e, w, turned(e, lm_f_upper_of_lu(e, lu)));
-  lm_tensor *on_u = mm(e, turned(e, lm_f_lower_of_lu(e, lu)), w);
+  lm_tensor *ga = left ? mm(e, gb, transposed(e, x)) : mm(e, transposed(e, x), gb);
+  if (adjoint) ga = transposed(e, ga);
+  lm_tensor *w = lm_e_neg(e, mm(e, transposed(e, lm_e_lu_pivots_to_matrix(e, pivots, lu)), ga));
+  lm_tensor *on_l = mm(e, w, transposed(e, lm_f_upper_of_lu(e, lu)));
+  lm_tensor *on_u = mm(e, transposed(e, lm_f_lower_of_lu(e, lu)), w);
   return plus(e, lower(e, on_l, -1), upper_part(e, on_u, 0));
 }
 
@@ -225,14 +225,14 @@ lm_tensor *lm_f_qr_grad(lm_expr *e, lm_tensor *gq, lm_tensor *gr, lm_tensor *q, 
   if (n > m) {
     lm_tensor *gr2 = part(e, gr, -1, m + 1, n - m);
     beside = gr ? mm(e, q, gr2) : lm_f_zeros_of(e, q, lm_f_size_of(NULL, part(e, r, -1, m + 1, n - m)));
-    if (gr) gq = plus(e, gq, mm(e, q, mm(e, part(e, r, -1, m + 1, n - m), turned(e, gr2))));
+    if (gr) gq = plus(e, gq, mm(e, q, mm(e, part(e, r, -1, m + 1, n - m), transposed(e, gr2))));
     gr = part(e, gr, -1, 1, m);
     r = part(e, r, -1, 1, m);
   }
-  lm_tensor *rt = turned(e, r);
-  lm_tensor *of_r = gr ? mm(e, gr, rt) : NULL, *of_q = gq ? mm(e, turned(e, q), gq) : NULL;
+  lm_tensor *rt = transposed(e, r);
+  lm_tensor *of_r = gr ? mm(e, gr, rt) : NULL, *of_q = gq ? mm(e, transposed(e, q), gq) : NULL;
   lm_tensor *inner = minus(e, of_r, of_q);
-  inner = plus(e, upper_part(e, inner, 0), turned(e, upper_part(e, inner, 1)));
+  inner = plus(e, upper_part(e, inner, 0), transposed(e, upper_part(e, inner, 1)));
   lm_tensor *result = plus(e, gq, mm(e, q, inner));
   result = lm_e_linalg_solve_triangular(e, rt, result, false, false, false);
   if (!beside || !result) return result;
@@ -243,7 +243,7 @@ lm_tensor *lm_f_qr_grad(lm_expr *e, lm_tensor *gq, lm_tensor *gr, lm_tensor *q, 
 
 /* V (diag(gl) + V^T gV / E) V^T, E[i][j] = l[j] - l[i] beside the diagonal. */
 lm_tensor *lm_f_eigh_grad(lm_expr *e, lm_tensor *gl, lm_tensor *gv, lm_tensor *l, lm_tensor *v) {
-  lm_tensor *inner = NULL, *vt = turned(e, v);
+  lm_tensor *inner = NULL, *vt = transposed(e, v);
   if (!gl && !gv) return NULL;
   if (!gv) return mm(e, lm_e_mul(e, v, as_row(e, gl)), vt);
   lm_tensor *gaps = lm_e_sub(e, as_row(e, l), as_column(e, l), 1);
@@ -252,7 +252,7 @@ lm_tensor *lm_f_eigh_grad(lm_expr *e, lm_tensor *gl, lm_tensor *gv, lm_tensor *l
   inner = lm_e_div(e, mm(e, vt, gv), gaps, LM_EXACT);
   if (!inner) return NULL;
   inner = lm_e_masked_fill(e, inner, indices(e, inner, lm_e_eq), lm_e_number(e, 0));
-  inner = lm_e_mul(e, plus(e, inner, turned(e, inner)), lm_e_number(e, 0.5)); /* as the matrix is symmetric */
+  inner = lm_e_mul(e, plus(e, inner, transposed(e, inner)), lm_e_number(e, 0.5)); /* as the matrix is symmetric */
   return mm(e, mm(e, v, plus(e, inner, diagonal(e, gl))), vt);
 }
 
@@ -263,7 +263,7 @@ lm_tensor *lm_f_eigvalsh_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, int uplo) 
 }
 
 /* a - a^T */
-static lm_tensor *skew(lm_expr *e, lm_tensor *a) { return minus(e, a, turned(e, a)); }
+static lm_tensor *skew(lm_expr *e, lm_tensor *a) { return minus(e, a, transposed(e, a)); }
 
 /* U [skew(U^T gU) / E S + S skew(V^T gV) / E + diag(gS)] V^T, E[i][j] = S[j]^2 - S[i]^2, and of U and V that are not
  * square what is outside of their columns. Columns of full matrices beyond the singular values have no gradient. */
@@ -281,21 +281,21 @@ lm_tensor *lm_f_svd_grad(lm_expr *e, lm_tensor *gu, lm_tensor *gs, lm_tensor *gv
   lm_tensor *gaps = lm_e_mul(e, lm_e_sub(e, row, column, 1), lm_e_add(e, row, column, 1));
   if (!gaps) return NULL;
   gaps = lm_e_masked_fill(e, gaps, indices(e, gaps, lm_e_eq), lm_e_number(e, 1));
-  if (gu) inner = lm_e_mul(e, lm_e_div(e, skew(e, mm(e, turned(e, u), gu)), gaps, LM_EXACT), row);
+  if (gu) inner = lm_e_mul(e, lm_e_div(e, skew(e, mm(e, transposed(e, u), gu)), gaps, LM_EXACT), row);
   if (gvh) {
-    lm_tensor *of_v = lm_e_div(e, skew(e, mm(e, vh, turned(e, gvh))), gaps, LM_EXACT);
+    lm_tensor *of_v = lm_e_div(e, skew(e, mm(e, vh, transposed(e, gvh))), gaps, LM_EXACT);
     inner = plus(e, inner, lm_e_mul(e, of_v, column));
   }
   inner = plus(e, inner, diagonal(e, gs));
   lm_tensor *left = mm(e, u, inner);
   if (m > k && gu) {
     lm_tensor *scaled = lm_e_div(e, gu, row, LM_EXACT);
-    left = plus(e, left, minus(e, scaled, mm(e, u, mm(e, turned(e, u), scaled))));
+    left = plus(e, left, minus(e, scaled, mm(e, u, mm(e, transposed(e, u), scaled))));
   }
   lm_tensor *result = mm(e, left, vh);
   if (n > k && gvh) {
     lm_tensor *scaled = lm_e_div(e, gvh, column, LM_EXACT);
-    scaled = minus(e, scaled, mm(e, mm(e, scaled, turned(e, vh)), vh));
+    scaled = minus(e, scaled, mm(e, mm(e, scaled, transposed(e, vh)), vh));
     result = plus(e, result, mm(e, u, scaled));
   }
   return result;
@@ -311,17 +311,17 @@ lm_tensor *lm_f_svdvals_grad(lm_expr *e, lm_tensor *g, lm_tensor *x) {
 
 lm_tensor *lm_f_pinv_grad(lm_expr *e, lm_tensor *g, lm_tensor *y, lm_tensor *x) {
   if (!g) return NULL;
-  lm_tensor *gt = turned(e, g), *yt = turned(e, y), *k, *kt;
+  lm_tensor *gt = transposed(e, g), *yt = transposed(e, y), *k, *kt;
   if (rows_of(x) <= columns_of(x)) {
     k = mm(e, gt, y);
     kt = mm(e, k, yt);
-    lm_tensor *r = minus(e, kt, turned(e, mm(e, y, k)));
+    lm_tensor *r = minus(e, kt, transposed(e, mm(e, y, k)));
     r = minus(e, r, mm(e, mm(e, x, y), kt));
     return plus(e, r, mm(e, mm(e, yt, y), minus(e, gt, mm(e, k, x))));
   }
   k = mm(e, y, gt);
   kt = mm(e, yt, k);
-  lm_tensor *r = minus(e, kt, turned(e, mm(e, k, y)));
+  lm_tensor *r = minus(e, kt, transposed(e, mm(e, k, y)));
   r = plus(e, r, mm(e, mm(e, minus(e, gt, mm(e, x, k)), y), yt));
   return minus(e, r, mm(e, mm(e, kt, y), x));
 }
@@ -339,19 +339,19 @@ lm_tensor *lm_f_lstsq_grad_matrix(lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_te
                                   lm_tensor *y) {
   lm_tensor *errors = on_errors(e, gr, x, b, y), *result = NULL;
   if (g) {
-    lm_tensor *p = lm_e_linalg_pinv(e, x, NULL, NULL, false), *pt = turned(e, p), *on_b = mm(e, pt, g);
+    lm_tensor *p = lm_e_linalg_pinv(e, x, NULL, NULL, false), *pt = transposed(e, p), *on_b = mm(e, pt, g);
     lm_tensor *outside = minus(e, g, mm(e, p, mm(e, x, g)));
-    result = mm(e, minus(e, b, mm(e, x, y)), turned(e, mm(e, p, on_b)));
-    result = minus(e, result, mm(e, on_b, turned(e, y)));
-    result = plus(e, result, mm(e, mm(e, pt, y), turned(e, outside)));
+    result = mm(e, minus(e, b, mm(e, x, y)), transposed(e, mm(e, p, on_b)));
+    result = minus(e, result, mm(e, on_b, transposed(e, y)));
+    result = plus(e, result, mm(e, mm(e, pt, y), transposed(e, outside)));
   }
   if (gs && gs->numel > 0) result = plus(e, result, lm_f_svdvals_grad(e, gs, x));
-  return errors ? plus(e, result, mm(e, errors, turned(e, y))) : result;
+  return errors ? plus(e, result, mm(e, errors, transposed(e, y))) : result;
 }
 
 /* P^T g is the least squares' solution for A^T. */
 lm_tensor *lm_f_lstsq_grad_right(lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *x, lm_tensor *b, lm_tensor *y) {
   lm_tensor *errors = on_errors(e, gr, x, b, y), *result = NULL;
-  if (g) result = lm_e_linalg_lstsq(e, turned(e, x), g, NAN, LM_GELSY);
+  if (g) result = lm_e_linalg_lstsq(e, transposed(e, x), g, NAN, LM_GELSY);
   return errors ? minus(e, result, errors) : result;
 }

@@ -16,7 +16,7 @@ lm_product lm_product_of(lm_op_id op, const void *args) {
     return (lm_product){a->x, a->other, a->input, .alpha = a->alpha, .beta = a->beta};
   }
   const lm_linear_args *a = args;
-  return (lm_product){a->x, a->weight, a->bias, .turned = true, .alpha = 1, .beta = a->bias ? 1 : 0};
+  return (lm_product){a->x, a->weight, a->bias, .transposed = true, .alpha = 1, .beta = a->bias ? 1 : 0};
 }
 
 void lm_product_spread(const lm_product *p, const lm_tensor *y, int64_t *stride) {

@@ -4,11 +4,11 @@
 
 #include "op/op.h"
 
-/* y [(batch), n, m] = alpha x other + beta input; `other` is [m, k] with `turned`. input broadcasts to y and is not
+/* y [(batch), n, m] = alpha x other + beta input; `other` is [m, k] with `transposed`. input broadcasts to y and is not
  * read if beta is 0. */
 typedef struct lm_product {
   const lm_tensor *x, *other, *input;
-  bool turned;
+  bool transposed;
   double alpha, beta;
 } lm_product;
 

@@ -47,16 +47,16 @@ static inline int lm_dense_getrf(lm_dense &a, int *pivots) {
 }
 
 /* b becomes x of op(triangle of a) x = b. */
-static inline void lm_dense_trsm(lm_dense &a, bool upper, bool turned, bool ones, lm_dense &b) {
+static inline void lm_dense_trsm(lm_dense &a, bool upper, bool transposed, bool ones, lm_dense &b) {
   int n = a.columns;
-  bool down = upper == turned;
+  bool down = upper == transposed;
   for (int c = 0; c < b.columns; c++) {
     for (int i = 0; i < n; i++) {
       int r = down ? i : n - 1 - i;
       double sum = b.at(r, c);
       for (int j = 0; j < i; j++) {
         int k = down ? j : n - 1 - j;
-        sum -= (turned ? a.at(k, r) : a.at(r, k)) * b.at(k, c);
+        sum -= (transposed ? a.at(k, r) : a.at(r, k)) * b.at(k, c);
       }
       b.at(r, c) = ones ? sum : sum / a.at(r, r);
     }
@@ -70,11 +70,11 @@ static inline void lm_dense_swap_rows(lm_dense &b, const int *pivots, int n, boo
   }
 }
 
-static inline void lm_dense_getrs(lm_dense &lu, const int *pivots, bool turned, lm_dense &b) {
-  if (!turned) lm_dense_swap_rows(b, pivots, lu.columns, false);
-  lm_dense_trsm(lu, turned, turned, !turned, b);
-  lm_dense_trsm(lu, !turned, turned, turned, b);
-  if (turned) lm_dense_swap_rows(b, pivots, lu.columns, true);
+static inline void lm_dense_getrs(lm_dense &lu, const int *pivots, bool transposed, lm_dense &b) {
+  if (!transposed) lm_dense_swap_rows(b, pivots, lu.columns, false);
+  lm_dense_trsm(lu, transposed, transposed, !transposed, b);
+  lm_dense_trsm(lu, !transposed, transposed, transposed, b);
+  if (transposed) lm_dense_swap_rows(b, pivots, lu.columns, true);
 }
 
 /* One triangle is read and written; the other stays. */
@@ -187,16 +187,16 @@ static inline void lm_dense_orthonormal(lm_dense &u, int d) {
 /* U (of as many columns as u has), s descending and V of a, by one-sided rotations of its columns. */
 static inline void lm_dense_gesvd(lm_dense a, double *s, lm_dense &u, lm_dense &v) {
   if (a.rows < a.columns) {
-    lm_dense turned(a.columns, a.rows);
+    lm_dense transposed(a.columns, a.rows);
     for (int c = 0; c < a.columns; c++)
-      for (int r = 0; r < a.rows; r++) turned.at(c, r) = a.at(r, c);
-    return lm_dense_gesvd(turned, s, v, u);
+      for (int r = 0; r < a.rows; r++) transposed.at(c, r) = a.at(r, c);
+    return lm_dense_gesvd(transposed, s, v, u);
   }
   int m = a.rows, n = a.columns;
   lm_dense w(n, n);
   for (int d = 0; d < n; d++) w.at(d, d) = 1;
   for (int sweep = 0; sweep < 60; sweep++) {
-    bool turned = false;
+    bool transposed = false;
     for (int p = 0; p < n; p++) {
       for (int q = p + 1; q < n; q++) {
         double pp = 0, qq = 0, pq = 0;
@@ -204,7 +204,7 @@ static inline void lm_dense_gesvd(lm_dense a, double *s, lm_dense &u, lm_dense &
           pp += a.at(r, p) * a.at(r, p), qq += a.at(r, q) * a.at(r, q), pq += a.at(r, p) * a.at(r, q);
         }
         if (fabs(pq) <= 1e-16 * sqrt(pp * qq) || pq == 0) continue;
-        turned = true;
+        transposed = true;
         double theta = (qq - pp) / (2 * pq), t = (theta >= 0 ? 1 : -1) / (fabs(theta) + sqrt(theta * theta + 1));
         double c = 1 / sqrt(t * t + 1), sine = t * c;
         for (int r = 0; r < m + n; r++) {
@@ -213,7 +213,7 @@ static inline void lm_dense_gesvd(lm_dense a, double *s, lm_dense &u, lm_dense &
         }
       }
     }
-    if (!turned) break;
+    if (!transposed) break;
   }
   std::vector<std::pair<double, int>> order;
   for (int d = 0; d < n; d++) {

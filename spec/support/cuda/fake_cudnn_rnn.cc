@@ -207,11 +207,12 @@ static void backward_data(const work &w, const void *dy, const void *weight, con
             dh += carry[(size_t)(i * H + u)];
             if (n.mode == CUDNN_LSTM) {
               double before = from >= 0 ? old[(size_t)((from * SLOTS + 4) * H + u)] : c0 ? w.read(c0, state + u) : 0;
-              double turned = tanh(s[4 * H]), dc = cells[(size_t)(i * H + u)] + dh * s[3 * H] * (1 - turned * turned);
+              double transposed = tanh(s[4 * H]),
+                     dc = cells[(size_t)(i * H + u)] + dh * s[3 * H] * (1 - transposed * transposed);
               pre[0] = dc * s[2 * H] * s[0] * (1 - s[0]);
               pre[H] = dc * before * s[H] * (1 - s[H]);
               pre[2 * H] = dc * s[0] * (1 - s[2 * H] * s[2 * H]);
-              pre[3 * H] = dh * turned * s[3 * H] * (1 - s[3 * H]);
+              pre[3 * H] = dh * transposed * s[3 * H] * (1 - s[3 * H]);
               cells[(size_t)(i * H + u)] = dc * s[H];
             } else if (n.mode == CUDNN_GRU) {
               double before = from >= 0 ? out[from * w.out() + d * H + u] : h0 ? w.read(h0, state + u) : 0;

@@ -73,8 +73,9 @@ static size_t panels_of(const attention *t, int64_t depth, int64_t n) {
 
 /* Rows of a tensor as a matrix of as many rows, or turned, of as many columns. */
 static void pack(const attention *t, void *panels, const char *rows, int64_t step, int64_t n, int64_t width,
-                 bool turned) {
-  t->products->pack(panels, rows, turned ? 1 : step, turned ? step : 1, turned ? width : n, turned ? n : width);
+                 bool transposed) {
+  t->products->pack(panels, rows, transposed ? 1 : step, transposed ? step : 1, transposed ? width : n,
+                    transposed ? n : width);
 }
 
 /* c [m, n] = alpha a [m, k] b + beta c, b in panels; `ta`: a's columns are rows in memory. */
@@ -95,10 +96,10 @@ static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t 
                                            .beta = beta});
 }
 
-/* The same of few rows of floats by b as it lies, rows `ldb` apart; `turned`: its columns are rows in memory. To pack b
- * would take longer. */
+/* The same of few rows of floats by b as it lies, rows `ldb` apart; `transposed`: its columns are rows in memory. To
+ * pack b would take longer. */
 static void multiply_few(int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
-                         int64_t ldb, bool turned, double beta, void *c, int64_t ldc) {
+                         int64_t ldb, bool transposed, double beta, void *c, int64_t ldc) {
   LM_ISA_PICK(lm_skinny_gemm_loops)
       ->product[LM_F32](&(lm_skinny_gemm_job){.m = m,
                                               .n = n,
@@ -109,7 +110,7 @@ static void multiply_few(int64_t m, int64_t n, int64_t k, double alpha, const vo
                                               .x_row = lda,
                                               .ldb = ldb,
                                               .ldc = ldc,
-                                              .turned = turned,
+                                              .transposed = transposed,
                                               .alpha = (float)alpha,
                                               .beta = (float)beta});
 }

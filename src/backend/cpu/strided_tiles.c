@@ -29,7 +29,7 @@ _Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS && (int)LM_DIMS_SIDES > (int
 typedef struct buffers {
   _Alignas(64) char in[LM_POINTWISE_MAX_IN][LM_TILE_BYTES];
   _Alignas(64) char out[LM_TILE_BYTES];
-  _Alignas(64) char turned[LM_TILE_BYTES];
+  _Alignas(64) char transposed[LM_TILE_BYTES];
 } buffers;
 
 lm_operand lm_operand_of(const lm_tensor *t) {
@@ -315,8 +315,8 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     if (p->streams) {
       const char *tile = out;
       if (t->out.dtype != t->compute) {
-        p->loops->store[t->out.dtype](b.turned, 1, out, n);
-        tile = b.turned;
+        p->loops->store[t->out.dtype](b.transposed, 1, out, n);
+        tile = b.transposed;
       }
       lm_nontemporal_copy(t->out.data + i * (int64_t)t->out.bytes, tile, (size_t)n * t->out.bytes);
     } else if (t->out.linear) {
@@ -341,11 +341,11 @@ static void load_block(const plan *p, const lm_operand *o, const char *at, int r
       p->loops->transpose(tile, at, across, rows, cols);
       return;
     }
-    char *turned = b->turned;
-    for (int j = 0; j < cols; j++, at += across * (int64_t)o->bytes, turned += (size_t)rows * p->num) {
-      p->loops->load[o->dtype](turned, at, down, rows);
+    char *transposed = b->transposed;
+    for (int j = 0; j < cols; j++, at += across * (int64_t)o->bytes, transposed += (size_t)rows * p->num) {
+      p->loops->load[o->dtype](transposed, at, down, rows);
     }
-    p->loops->transpose(tile, b->turned, rows, rows, cols);
+    p->loops->transpose(tile, b->transposed, rows, rows, cols);
     return;
   }
   for (int i = 0; i < rows; i++, at += down * (int64_t)o->bytes, tile += (size_t)cols * p->num) {

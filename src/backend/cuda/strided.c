@@ -102,20 +102,20 @@ done:
 
 /* Operand k into `scratch`, dense in the order of the walk; dims along which it is broadcast stay so. */
 static lm_status straighten(lm_strided_layout *l, int k, void *scratch, void *stream) {
-  lm_strided_layout turn = {.operands = 2, .data = {scratch, l->data[k]}, .dtype = {l->dtype[k], l->dtype[k]}};
+  lm_strided_layout transpose = {.operands = 2, .data = {scratch, l->data[k]}, .dtype = {l->dtype[k], l->dtype[k]}};
   int64_t next = 1;
   int along = 0;
   for (int d = 0; d < l->ndim; d++) {
     if (l->stride[k][d] == 0) continue;
-    if (l->stride[k][d] == 1) along = turn.ndim;
-    turn.size[turn.ndim] = l->size[d];
-    turn.stride[0][turn.ndim] = next;
-    turn.stride[1][turn.ndim++] = l->stride[k][d];
+    if (l->stride[k][d] == 1) along = transpose.ndim;
+    transpose.size[transpose.ndim] = l->size[d];
+    transpose.stride[0][transpose.ndim] = next;
+    transpose.stride[1][transpose.ndim++] = l->stride[k][d];
     l->stride[k][d] = next;
     next *= l->size[d];
   }
   l->data[k] = scratch;
-  return lm_cuda_transpose(&turn, along, stream);
+  return lm_cuda_transpose(&transpose, along, stream);
 }
 
 static size_t straight_bytes(const lm_strided_layout *l, int k) {

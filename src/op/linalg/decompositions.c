@@ -291,17 +291,17 @@ lm_status lm_op_pairs_to_matrix(const lm_pairs_to_matrix_args *a, lm_tensor **ou
 /* L (L^T X) = B, or U^T (U X) = B. */
 lm_status lm_op_cholesky_solve(const lm_cholesky_solve_args *a, lm_tensor **out) {
   lm_status status;
-  lm_tensor *turned = NULL, *half = NULL;
+  lm_tensor *transposed = NULL, *half = NULL;
   TRY(check_matrix(LM_OP_cholesky_solve, "L", a->L, true));
-  TRY(lm_op_transpose(&(lm_transpose_args){.x = a->L, .dim0 = -2, .dim1 = -1}, &turned));
-  lm_linalg_solve_triangular_args first = {.A = a->upper ? turned : a->L, .B = a->B, .left = true}, second = first;
+  TRY(lm_op_transpose(&(lm_transpose_args){.x = a->L, .dim0 = -2, .dim1 = -1}, &transposed));
+  lm_linalg_solve_triangular_args first = {.A = a->upper ? transposed : a->L, .B = a->B, .left = true}, second = first;
   TRY(lm_op_linalg_solve_triangular(&first, &half));
-  second.A = a->upper ? a->L : turned;
+  second.A = a->upper ? a->L : transposed;
   second.B = half;
   second.upper = true;
   status = lm_op_linalg_solve_triangular(&second, out);
 done:
-  lm_release(turned);
+  lm_release(transposed);
   lm_release(half);
   return status;
 }

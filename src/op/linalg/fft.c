@@ -96,7 +96,7 @@ done:
 }
 
 /* Whether x [..., lines, n, 2] lies in memory as a dense [..., n, lines, 2], which kernels read as well. */
-static bool is_turned(const lm_tensor *x) {
+static bool is_transposed(const lm_tensor *x) {
   lm_tensor t = *x;
   int lines = x->ndim - 3, entries = x->ndim - 2;
   if (lines < 0) return false;
@@ -116,7 +116,7 @@ lm_status lm_op_fft_c2r(const lm_fft_c2r_args *a, lm_tensor **out) {
                      (long long)a->n, (long long)(a->n / 2 + 1));
     goto done;
   }
-  if (is_turned(a->x))
+  if (is_transposed(a->x))
     x = lm_retain(a->x);
   else
     TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));

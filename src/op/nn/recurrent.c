@@ -179,13 +179,13 @@ done:
 /* xᵀ y in x's dtype, then in `dtype`. */
 static lm_status product(lm_tensor *x, lm_tensor *y, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *turned = NULL, *whole = NULL;
+  lm_tensor *transposed = NULL, *whole = NULL;
   int64_t size[2] = {x->size[1], x->size[0]}, stride[2] = {1, x->size[1]};
-  TRY(lm_tensor_view(x, 2, size, stride, 0, &turned));
-  TRY(lm_op_mm(&(lm_mm_args){.x = turned, .other = y}, &whole));
+  TRY(lm_tensor_view(x, 2, size, stride, 0, &transposed));
+  TRY(lm_op_mm(&(lm_mm_args){.x = transposed, .other = y}, &whole));
   TRY(lm_at_least_1d(whole, dtype, out));
 done:
-  lm_release(turned);
+  lm_release(transposed);
   lm_release(whole);
   return status;
 }

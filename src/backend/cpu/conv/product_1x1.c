@@ -121,7 +121,7 @@ static lm_status patches_weight(const lm_conv_job *job) {
   const size_t bytes = (size_t)((chunk + s->k) * depth) * sizeof(float);
   void *scratch = NULL;
   TRY(lm_device_alloc(job->device, bytes, &scratch));
-  float *patches = scratch, *w = patches + chunk * depth, *turned = job->w;
+  float *patches = scratch, *w = patches + chunk * depth, *transposed = job->w;
   for (int64_t from = 0; from < rows; from += chunk) {
     const int64_t n = rows - from < chunk ? rows - from : chunk;
     gather_patches(s, job->x, from, from + n, patches);
@@ -144,7 +144,7 @@ static lm_status patches_weight(const lm_conv_job *job) {
 #pragma omp parallel for num_threads(lm_cpu_share((double)(s->k * depth))) schedule(static)
   for (int64_t k = 0; k < s->k; k++)
     for (int64_t i = 0; i < s->c; i++)
-      for (int64_t t = 0; t < taps; t++) turned[k * depth + i * taps + t] = w[k * depth + t * s->c + i];
+      for (int64_t t = 0; t < taps; t++) transposed[k * depth + i * taps + t] = w[k * depth + t * s->c + i];
 done:
   if (scratch) lm_device_free(job->device, scratch, bytes);
   return status;
@@ -156,8 +156,8 @@ lm_status lm_product_conv(const lm_conv_job *job) {
   if (s->kh * s->kw > 1) return patches_weight(job);
   const int64_t rows = rows_of(s), c = s->c, k = s->k;
   /* Of two matrices oneDNN's product transposes the narrower one faster. */
-  const bool turn = job->pass == LM_CONV_WEIGHT && k > c && rows >= MANY_ROWS;
-  const int64_t pixels = skips(s) ? rows * c : 0, weights = turn ? c * k : 0;
+  const bool transposes = job->pass == LM_CONV_WEIGHT && k > c && rows >= MANY_ROWS;
+  const int64_t pixels = skips(s) ? rows * c : 0, weights = transposes ? c * k : 0;
   const size_t bytes = (size_t)(pixels + weights) * sizeof(float);
   void *scratch = NULL;
   if (bytes) TRY(lm_device_alloc(job->device, bytes, &scratch));
@@ -170,7 +170,7 @@ lm_status lm_product_conv(const lm_conv_job *job) {
       if (pixels) scatter(s, x, job->x);
       break;
     case LM_CONV_WEIGHT:
-      if (turn) {
+      if (transposes) {
         TRY(multiply(job, c, k, rows, x, true, y, false, w));
         transpose(w, c, k, job->w);
       } else {

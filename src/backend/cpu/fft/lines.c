@@ -70,7 +70,7 @@ static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, in
     if (w->swap_in) from = (lm_fft_block){from.im, from.re};
   }
   from = run_passes(loops, dtype, w->passes, from, to);
-  if (w->turned) turn(loops, w->plan, line, own + 2 * bytes, from);
+  if (w->transposed) turn(loops, w->plan, line, own + 2 * bytes, from);
   if (w->kind == LM_FFT_REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, w->inner, from);
   bool dense = w->out_entry == 1 && w->out_line == entries_out;
   char *spare = (char *)(from.re < from.im ? from.re : from.im) == own ? own + bytes : own;
@@ -180,7 +180,7 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
                                 .out_entry = 1,
                                 .out_line = n1,
                                 .swap_in = inverse,
-                                .turned = true,
+                                .transposed = true,
                                 .scale = 1}));
   TRY(lm_fft_run(&(lm_fft_walk){.plan = p,
                                 .passes = &p->second,

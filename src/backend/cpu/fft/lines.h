@@ -16,7 +16,7 @@ typedef struct lm_fft_walk {
   char *out;
   int64_t in_entry, in_line, out_entry, out_line, batches, in_batch, out_batch;
   int kind;
-  bool swap_in, swap_out, turned;
+  bool swap_in, swap_out, transposed;
   bool streams; /* dense lines, which nobody reads at once */
   double scale;
   double inner;       /* of half a transform: a factor for the entries that stand for two */

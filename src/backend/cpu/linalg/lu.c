@@ -9,7 +9,7 @@ typedef struct lu_job {
   int m, n, k;         /* k columns of right sides */
   const lm_tensor *lu; /* where the factors go: dense */
   const lm_tensor *pivots, *b;
-  bool check, turned;
+  bool check, transposed;
   const lm_tensor *det, *sign;
 } lu_job;
 
@@ -102,14 +102,14 @@ static int solve_one(const void *job, int64_t i, char *work) {
   if (j->check) info = factor(j, i, pivots, work);
   if (info != 0 || j->k == 0) return info;
   void *lu = lm_matrix_at(j->lu, i), *b = lm_matrix_at(j->b, i);
-  lm_trsm_job lower = {.dtype = j->dtype, .turned = j->turned, .ones = true}, upper = lower;
+  lm_trsm_job lower = {.dtype = j->dtype, .transposed = j->transposed, .ones = true}, upper = lower;
   upper.upper = true;
   upper.ones = false;
   lm_status status = LM_OK;
-  if (!j->turned) lm_swap_rows(j->dtype, j->k, b, j->k, pivots, 0, j->n, false);
-  status = lm_trsm_solve(j->turned ? &upper : &lower, j->n, j->k, lu, j->n, b, j->k);
-  if (status == LM_OK) status = lm_trsm_solve(j->turned ? &lower : &upper, j->n, j->k, lu, j->n, b, j->k);
-  if (j->turned) lm_swap_rows(j->dtype, j->k, b, j->k, pivots, 0, j->n, true);
+  if (!j->transposed) lm_swap_rows(j->dtype, j->k, b, j->k, pivots, 0, j->n, false);
+  status = lm_trsm_solve(j->transposed ? &upper : &lower, j->n, j->k, lu, j->n, b, j->k);
+  if (status == LM_OK) status = lm_trsm_solve(j->transposed ? &lower : &upper, j->n, j->k, lu, j->n, b, j->k);
+  if (j->transposed) lm_swap_rows(j->dtype, j->k, b, j->k, pivots, 0, j->n, true);
   return status == LM_OK ? 0 : LM_FAILED;
 }
 
@@ -122,7 +122,7 @@ static lm_status solve(const char *arg, const lm_tensor *A, lu_job j, const lm_t
   j.dtype = (lm_dtype)A->dtype;
   j.m = j.n = (int)A->size[A->ndim - 1];
   j.k = (int)out->size[left ? out->ndim - 1 : out->ndim - 2];
-  j.turned = left == adjoint;
+  j.transposed = left == adjoint;
   j.b = out;
   if (out->numel) TRY(lm_cpu_copy(B, out));
   TRY(lm_each_matrix(lm_matrix_count(out), (double)j.n * j.n * (j.n + 2.0 * j.k), scratch_of(&j), solve_one, &j, &bad));

@@ -31,14 +31,14 @@ static size_t elements_of_scratch(const qr_job *j) {
 
 /* C = beta C + alpha A B, A [m, k], B [k, n] or, turned, [n, k]. */
 static lm_status product(const qr_job *j, int m, int n, int k, double alpha, const void *a, int lda, const void *b,
-                         int ldb, bool turned, double beta, void *c, int ldc) {
+                         int ldb, bool transposed, double beta, void *c, int ldc) {
   const lm_cpu_gemm_job g = {.dtype = j->dtype,
                              .device = LM_DEVICE(LM_CPU, 0),
                              .batch = 1,
                              .m = m,
                              .n = n,
                              .k = k,
-                             .tb = turned,
+                             .tb = transposed,
                              .a = a,
                              .lda = lda,
                              .b = b,
@@ -62,12 +62,12 @@ static void fill_v(const qr_job *j, const panel *p, const char *a) {
 }
 
 /* What lies in `rows` rows of x, each a column, loses its part in V: x -= (x V) T V^T, or by the transposed of T. */
-static lm_status reflect(const qr_job *j, const panel *p, const char *T, bool turned, int rows, char *x) {
+static lm_status reflect(const qr_job *j, const panel *p, const char *T, bool transposed, int rows, char *x) {
   lm_status status = LM_OK;
   int k = p->count, length = p->length;
   if (rows == 0) return LM_OK;
   TRY(product(j, rows, k, length, 1, x, j->m, p->v, length, true, 0, p->w, k));
-  TRY(product(j, rows, k, k, 1, p->w, k, T, k, turned, 0, p->wt, k));
+  TRY(product(j, rows, k, k, 1, p->w, k, T, k, transposed, 0, p->wt, k));
   TRY(product(j, rows, length, k, -1, p->wt, k, p->v, length, false, 1, x, j->m));
 done:
   return status;

@@ -12,7 +12,7 @@ static void *at(lm_dtype dtype, const void *a, int ld, int row, int column) {
 static int half_of(int n) { return (n / 2 + LM_LEAF - 1) / LM_LEAF * LM_LEAF; }
 
 /* C = beta C - A B: C [m, n], A [m, k] or, turned, [k, m]. */
-static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool turned, const void *a, int lda,
+static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool transposed, const void *a, int lda,
                                   const void *b, int ldb, double beta, void *c, int ldc) {
   return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = dtype,
                                         .device = LM_DEVICE(LM_CPU, 0),
@@ -20,7 +20,7 @@ static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool turn
                                         .m = m,
                                         .n = n,
                                         .k = k,
-                                        .ta = turned,
+                                        .ta = transposed,
                                         .a = a,
                                         .lda = lda,
                                         .b = b,
@@ -40,13 +40,13 @@ static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a
   int half = half_of(n), rest = n - half;
   void *lower_right = at(t->dtype, a, lda, half, half), *b2 = at(t->dtype, b, ldb, half, 0);
   const void *beside = t->upper ? at(t->dtype, a, lda, 0, half) : at(t->dtype, a, lda, half, 0);
-  if (t->upper == t->turned) { /* from above: op(a) is lower triangular */
+  if (t->upper == t->transposed) { /* from above: op(a) is lower triangular */
     TRY(solve_columns(t, half, k, a, lda, b, ldb));
-    TRY(subtract_product(t->dtype, rest, k, half, t->turned, beside, lda, b, ldb, 1, b2, ldb));
+    TRY(subtract_product(t->dtype, rest, k, half, t->transposed, beside, lda, b, ldb, 1, b2, ldb));
     TRY(solve_columns(t, rest, k, lower_right, lda, b2, ldb));
   } else {
     TRY(solve_columns(t, rest, k, lower_right, lda, b2, ldb));
-    TRY(subtract_product(t->dtype, half, k, rest, t->turned, beside, lda, b2, ldb, 1, b, ldb));
+    TRY(subtract_product(t->dtype, half, k, rest, t->transposed, beside, lda, b2, ldb, 1, b, ldb));
     TRY(solve_columns(t, half, k, a, lda, b, ldb));
   }
 done:
@@ -206,7 +206,7 @@ lm_status lm_factor_cholesky(lm_dtype dtype, int n, void *a, int lda, int *info)
   void *right = at(dtype, a, lda, 0, half), *corner = at(dtype, a, lda, half, half);
   TRY(lm_factor_cholesky(dtype, half, a, lda, info));
   if (*info != 0) goto done;
-  TRY(lm_trsm_solve(&(lm_trsm_job){.dtype = dtype, .upper = true, .turned = true}, half, rest, a, lda, right, lda));
+  TRY(lm_trsm_solve(&(lm_trsm_job){.dtype = dtype, .upper = true, .transposed = true}, half, rest, a, lda, right, lda));
   TRY(subtract_square(dtype, rest, half, right, lda, corner, lda));
   TRY(lm_factor_cholesky(dtype, rest, corner, lda, info));
   if (*info != 0) *info += half;

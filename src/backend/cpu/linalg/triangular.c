@@ -36,22 +36,22 @@ lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_cholesky_args *a = args;
   lm_bad_matrix bad;
-  lm_tensor *turned = NULL;
+  lm_tensor *transposed = NULL;
   double n = (double)a->x->size[a->x->ndim - 1];
   bool turn = !a->upper && n > LM_LEAF;
   triangle_job j = {.n = (int)n, .a = out[0], .triangle = {.dtype = (lm_dtype)a->x->dtype, .upper = a->upper || turn}};
   if (turn) {
-    TRY(lm_column_major(a->x, &turned));
-    j.a = turned;
+    TRY(lm_column_major(a->x, &transposed));
+    j.a = transposed;
   } else {
     TRY(lm_cpu_copy(a->x, out[0]));
   }
   TRY(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
   status = bad.at >= 0 && bad.info == LM_FAILED ? lm_fail(LM_E_OOM, "cholesky: a product of matrices failed")
                                                 : lm_matrix_not_positive("x", a->x, bad);
-  if (status == LM_OK && turn) status = lm_cpu_copy(turned, out[0]);
+  if (status == LM_OK && turn) status = lm_cpu_copy(transposed, out[0]);
 done:
-  lm_release(turned);
+  lm_release(transposed);
   return status;
 }
 

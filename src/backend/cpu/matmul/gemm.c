@@ -157,7 +157,7 @@ static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *
       .x_row = x_row,
       .ldb = g->ldb,
       .ldc = g->ldc,
-      .turned = g->tb,
+      .transposed = g->tb,
       .alpha = (float)g->alpha,
       .beta = (float)g->beta};
 }

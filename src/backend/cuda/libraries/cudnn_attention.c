@@ -28,11 +28,11 @@ static int64_t width_of(key_of_plan *key, int side) {
 }
 
 /* A side in memory, or what lies as it does within the graph; turned: [samples, heads, numbers, rows]. */
-static descriptor side_as(builder *b, int side, lm_cudnn_kind kind, int64_t id, bool turned) {
+static descriptor side_as(builder *b, int side, lm_cudnn_kind kind, int64_t id, bool transposed) {
   key_of_plan *key = b->key;
   int64_t rows = rows_of(key, side), width = width_of(key, side), row = key->stride[side][2];
-  int64_t size[4] = {key->samples, heads_of(key, side), turned ? width : rows, turned ? rows : width};
-  int64_t stride[4] = {key->stride[side][0], key->stride[side][1], turned ? 1 : row, turned ? row : 1};
+  int64_t size[4] = {key->samples, heads_of(key, side), transposed ? width : rows, transposed ? rows : width};
+  int64_t stride[4] = {key->stride[side][0], key->stride[side][1], transposed ? 1 : row, transposed ? row : 1};
   return lm_cudnn_tensor(b->graph, kind, id, lm_cudnn_type(key->dtype), size, stride);
 }
 static descriptor side(builder *b, int which) { return side_as(b, which, LM_CUDNN_MEMORY, which, false); }
@@ -131,7 +131,7 @@ static void forward(builder *b) {
 }
 
 /* Weights or their slopes with keys as rows. */
-static descriptor turned(builder *b, descriptor x) {
+static descriptor transposed(builder *b, descriptor x) {
   key_of_plan *key = b->key;
   int64_t area = key->queries * key->keys, size[4] = {key->samples, key->heads, key->keys, key->queries};
   int64_t stride[4] = {key->heads * area, area, 1, key->keys};
@@ -166,13 +166,13 @@ static void backward(builder *b) {
       pointwise(b, CUDNN_POINTWISE_MUL, product(b, query, keys, scores(b, REAL)), scale, scores(b, REAL));
   score = pointwise(b, CUDNN_POINTWISE_SUB, score, stats_in_memory(b, LM_CUDNN_LOG_SUM), scores(b, REAL));
   descriptor weight = pointwise(b, CUDNN_POINTWISE_EXP, hidden(b, score), NULL, scores(b, REAL));
-  product_of_heads(b, turned(b, weight), grad, LM_CUDNN_DVALUE);
+  product_of_heads(b, transposed(b, weight), grad, LM_CUDNN_DVALUE);
 
   descriptor slope = product(b, grad, values, scores(b, REAL));
   slope = pointwise(b, CUDNN_POINTWISE_SUB, slope, dots, scores(b, REAL));
   slope = pointwise(b, CUDNN_POINTWISE_MUL, slope, weight, scores(b, REAL));
   slope = pointwise(b, CUDNN_POINTWISE_MUL, slope, scale, scores(b, type));
-  product_of_heads(b, turned(b, slope), query, LM_CUDNN_DKEY);
+  product_of_heads(b, transposed(b, slope), query, LM_CUDNN_DKEY);
 
   descriptor rows = reshaped(b, keys, side_as(b, LM_CUDNN_KEY, LM_CUDNN_INSIDE, b->next++, false));
   descriptor sums = dense(b, LM_CUDNN_MEMORY, LM_CUDNN_SUMS, REAL, key->heads, key->queries, key->width);

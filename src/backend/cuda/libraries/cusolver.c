@@ -220,11 +220,11 @@ done:
   return status;
 }
 
-lm_status lm_solver_getrs(const lm_solver_call *c, bool turned, int n, int k, const void *lu, const int *pivots,
+lm_status lm_solver_getrs(const lm_solver_call *c, bool transposed, int n, int k, const void *lu, const int *pivots,
                           void *b) {
   lm_status status = LM_OK;
   lm_tensor *factors = NULL, *sides = NULL, *spare = NULL;
-  cublasOperation_t how = turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+  cublasOperation_t how = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   int wrong = 0; /* arguments alone are judged: they are ours */
   if (c->count > 1 && n < SMALL) {
     TRY(addresses(c, lu, (int64_t)n * n, &factors));
@@ -272,7 +272,7 @@ lm_status lm_solver_trsm(const lm_solver_call *c, const lm_solver_triangle *t, c
   lm_status status = LM_OK;
   lm_tensor *triangles = NULL, *sides = NULL;
   cublasFillMode_t part = t->upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
-  cublasOperation_t how = t->turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+  cublasOperation_t how = t->transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   cublasDiagType_t diagonal = t->ones ? CUBLAS_DIAG_UNIT : CUBLAS_DIAG_NON_UNIT;
   double wide_one = 1;
   float narrow_one = 1;

@@ -36,14 +36,14 @@ lm_status lm_solver_scratch(const lm_solver_call *c, int64_t n, lm_tensor **out)
 
 /* P L U of [m, n] in place; pivots [min(m, n)], info. */
 lm_status lm_solver_getrf(const lm_solver_call *c, int m, int n, void *a, int *pivots);
-/* b [n, k] becomes X of A X = b, or with `turned` of A^T X = b. */
-lm_status lm_solver_getrs(const lm_solver_call *c, bool turned, int n, int k, const void *lu, const int *pivots,
+/* b [n, k] becomes X of A X = b, or with `transposed` of A^T X = b. */
+lm_status lm_solver_getrs(const lm_solver_call *c, bool transposed, int n, int k, const void *lu, const int *pivots,
                           void *b);
 /* In one triangle of a [n, n], which is read too; info. */
 lm_status lm_solver_potrf(const lm_solver_call *c, bool upper, int n, void *a);
 /* b [rows, k], of which the first n count, becomes X of A X = b by one triangle of a, whose columns lie lda apart. */
 typedef struct lm_solver_triangle {
-  bool upper, turned, ones;
+  bool upper, transposed, ones;
   int n, k, lda, ldb;
   int64_t a_step, b_step; /* elements from one matrix to the next */
 } lm_solver_triangle;

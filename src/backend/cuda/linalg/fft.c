@@ -28,7 +28,7 @@ done:
 lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_c2c_args *a = args;
-  lm_tensor *x = NULL, *turned = NULL;
+  lm_tensor *x = NULL, *transposed = NULL;
   void *stream;
   int64_t n = a->x->size[a->dim], inner = 1, batches;
   for (int d = (int)a->dim + 1; d < a->x->ndim - 1; d++) inner *= a->x->size[d];
@@ -48,16 +48,16 @@ lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out) {
                          .x = x->data,
                          .y = out[0]->data};
   if (copies) {
-    TRY(lm_tensor_empty(job.dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &turned));
-    TRY(transpose_lines(x, turned, batches, n, inner));
-    job.x = job.y = turned->data;
+    TRY(lm_tensor_empty(job.dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &transposed));
+    TRY(transpose_lines(x, transposed, batches, n, inner));
+    job.x = job.y = transposed->data;
   }
   TRY(lm_cuda_fft(&job, stream));
-  if (copies) TRY(transpose_lines(turned, out[0], batches, inner, n));
+  if (copies) TRY(transpose_lines(transposed, out[0], batches, inner, n));
   status = scale(out[0], a->scale, stream);
 done:
   lm_cuda_release(x);
-  lm_cuda_release(turned);
+  lm_cuda_release(transposed);
   return status;
 }
 

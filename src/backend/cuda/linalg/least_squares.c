@@ -46,21 +46,21 @@ done:
 static lm_status by_svd(lstsq *l) {
   lm_status status;
   lm_svd_parts parts = {0};
-  lm_tensor *turned = NULL;
+  lm_tensor *transposed = NULL;
   const lm_solver_call *c = &l->c;
   double precision = c->dtype == LM_F64 ? 0x1p-52 : 0x1p-23, rcond = l->a->rcond;
   if (rcond != rcond) rcond = precision * (l->m > l->n ? l->m : l->n);
   if (rcond < 0) rcond = precision;
   if (l->a->driver == LM_GELS) rcond = 0;
   TRY(lm_svd_of(c, l->A, true, false, &parts));
-  TRY(lm_matrices_scratch(c, l->least, l->k, &turned));
+  TRY(lm_matrices_scratch(c, l->least, l->k, &transposed));
   TRY(lm_columns_product(
       c, &(lm_columns_job){
-             .a = parts.u, .b = l->B, .y = turned, .m = l->least, .n = l->k, .k = l->m, .ta = true, .alpha = 1}));
+             .a = parts.u, .b = l->B, .y = transposed, .m = l->least, .n = l->k, .k = l->m, .ta = true, .alpha = 1}));
   if (l->out[1]->numel > 0) {
     TRY(lm_columns_product(
         c, &(lm_columns_job){
-               .a = parts.u, .b = turned, .y = l->B, .m = l->m, .n = l->k, .k = l->least, .alpha = -1, .beta = 1}));
+               .a = parts.u, .b = transposed, .y = l->B, .m = l->m, .n = l->k, .k = l->least, .alpha = -1, .beta = 1}));
     TRY(sum_squares(l, l->B, 0));
   }
   lm_inverse_values job = {.dtype = c->dtype,
@@ -70,19 +70,19 @@ static lm_status by_svd(lstsq *l) {
                            .k = l->least,
                            .count = c->count,
                            .x_step = (int64_t)l->least * l->k,
-                           .x = turned->data,
+                           .x = transposed->data,
                            .s = parts.s->data,
                            .rtol_all = rcond,
                            .rank = l->out[2]->numel ? (int64_t *)l->out[2]->data : NULL};
   TRY(LAUNCH("times_inverse", lm_k_times_inverse(&job, c->stream)));
   TRY(lm_columns_product(
-      c,
-      &(lm_columns_job){.a = parts.v, .b = turned, .y = l->out[0], .m = l->n, .n = l->k, .k = l->least, .alpha = 1}));
+      c, &(lm_columns_job){
+             .a = parts.v, .b = transposed, .y = l->out[0], .m = l->n, .n = l->k, .k = l->least, .alpha = 1}));
   if (l->out[3]->numel)
     TRY(lm_cuda_check(lm_copy_bytes(l->out[3]->data, parts.s->data, lm_nbytes(l->out[3]), c->stream),
                       "cudaMemcpyAsync"));
 done:
-  lm_cuda_release(turned);
+  lm_cuda_release(transposed);
   lm_svd_done(&parts);
   return status;
 }

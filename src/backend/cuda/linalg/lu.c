@@ -32,14 +32,15 @@ lm_status lm_cuda_slogdet(const void *args, lm_tensor *const *out) {
   return determinants(((const lm_slogdet_args *)args)->x, out[0], out[1], out + 2);
 }
 
-/* lu becomes the factors of A that it holds, and the k columns at x the solutions; `turned`: of the transposed one. */
-static lm_status solve(const char *arg, const lm_tensor *A, lm_solver_call *c, lm_tensor *lu, int *pivots, bool turned,
-                       int k, void *x) {
+/* lu becomes the factors of A that it holds, and the k columns at x the solutions; `transposed`: of the transposed one.
+ */
+static lm_status solve(const char *arg, const lm_tensor *A, lm_solver_call *c, lm_tensor *lu, int *pivots,
+                       bool transposed, int k, void *x) {
   lm_status status;
   lm_bad_matrix bad;
   int n = lm_rows_of(A);
   TRY(lm_solver_getrf(c, n, n, lu->data, pivots));
-  TRY(lm_solver_getrs(c, turned, n, k, lu->data, pivots, x));
+  TRY(lm_solver_getrs(c, transposed, n, k, lu->data, pivots, x));
   TRY(lm_solver_infos(c, &bad));
   status = lm_matrix_singular(arg, A, bad);
 done:

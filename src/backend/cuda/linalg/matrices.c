@@ -30,11 +30,11 @@ lm_status lm_matrices_scratch(const lm_solver_call *c, int64_t m, int64_t n, lm_
   return status;
 }
 
-lm_status lm_matrices_take(lm_tensor *src, bool turned, int64_t rows, int64_t columns, lm_tensor *dst) {
+lm_status lm_matrices_take(lm_tensor *src, bool transposed, int64_t rows, int64_t columns, lm_tensor *dst) {
   lm_status status;
   lm_tensor *part = NULL, *into = NULL;
   int64_t ld = lm_rows_of(src), size[3] = {lm_matrices_count(dst), rows, columns};
-  int64_t from[3] = {ld * lm_columns_of(src), turned ? ld : 1, turned ? 1 : ld};
+  int64_t from[3] = {ld * lm_columns_of(src), transposed ? ld : 1, transposed ? 1 : ld};
   int64_t to[3] = {(int64_t)lm_rows_of(dst) * lm_columns_of(dst), dst->stride[dst->ndim - 2],
                    dst->stride[dst->ndim - 1]};
   TRY(lm_tensor_view(src, 3, size, from, 0, &part));

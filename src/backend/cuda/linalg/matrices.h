@@ -13,8 +13,8 @@ enum { LM_BY_ROWS, LM_BY_COLUMNS };
 lm_status lm_matrices_copy(const lm_tensor *x, int order, lm_tensor **out);
 /* A dense [count, m, n], column-major, for what a call needs in between. */
 lm_status lm_matrices_scratch(const lm_solver_call *c, int64_t m, int64_t n, lm_tensor **out);
-/* The first rows and columns of dst's matrices become those of src's, `turned`: of the transposed of src's. src is
+/* The first rows and columns of dst's matrices become those of src's, `transposed`: of the transposed of src's. src is
  * dense and column-major; both have as many matrices, in whatever dims. */
-lm_status lm_matrices_take(lm_tensor *src, bool turned, int64_t rows, int64_t columns, lm_tensor *dst);
+lm_status lm_matrices_take(lm_tensor *src, bool transposed, int64_t rows, int64_t columns, lm_tensor *dst);
 
 #endif

@@ -33,7 +33,7 @@ lm_status lm_cuda_linalg_solve_triangular(const void *args, lm_tensor *const *ou
   TRY(lm_matrices_copy(a->A, LM_BY_ROWS, &A));
   TRY(lm_matrices_copy(a->B, a->left ? LM_BY_COLUMNS : LM_BY_ROWS, &X));
   lm_solver_triangle t = {.upper = !a->upper,
-                          .turned = a->left,
+                          .transposed = a->left,
                           .ones = a->unitriangular,
                           .n = n,
                           .k = k,

@@ -11,7 +11,7 @@ enum { LM_TINY = 8 };  /* up to so many rows preparations cost more than the wor
 
 typedef struct lm_trsm_job {
   lm_dtype dtype;
-  bool upper, turned, ones; /* which triangle of a; whether it is transposed; with ones on its diagonal */
+  bool upper, transposed, ones; /* which triangle of a; whether it is transposed; with ones on its diagonal */
 } lm_trsm_job;
 
 struct lm_trsm_loops {

@@ -7,14 +7,14 @@
 #include "tensor/dtype.h"
 
 /* C [m, n] = alpha x B + beta C: rows of x [m, k] lie x_row apart, rows of C ldc; beta 0 never reads C. B, of C's
- * dtype, is [k, n] with ldb elements a row, or with `turned` [n, k]. */
+ * dtype, is [k, n] with ldb elements a row, or with `transposed` [n, k]. */
 typedef struct lm_skinny_gemm_job {
   int64_t m, n, k;
   const float *x;
   const void *b;
   void *c;
   int64_t x_row, ldb, ldc;
-  bool turned;
+  bool transposed;
   float alpha, beta;
 } lm_skinny_gemm_job;
 
