@@ -4,7 +4,7 @@
 local core = require "luminary.core"
 local help = require "luminary.help"
 local options = require "luminary.base.options"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 
 local function is_name(key) return type(key) == "string" and key:match("^[%a_][%w_]*$") ~= nil end
 
@@ -59,7 +59,7 @@ end
 
 function show(value, state, margin)
   if type(value) == "string" then
-    local text = state.most < 1 / 0 and excerpt(value, 1000) or value
+    local text = state.most < 1 / 0 and truncate_text(value, 1000) or value
     return ("%q"):format(text):gsub("\\\n", "\\n") .. ""
   end
   if type(value) == "table" then return show_table(value, state, margin) end

@@ -3,7 +3,7 @@
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local formats = require "luminary.file_formats"
 local repeats = require "luminary.file_formats.repeats"
 local fail = options.fail
@@ -67,7 +67,7 @@ function checkpoint.load(path, opts)
   return changes.applied("load", value, opts, function(t, name)
     if take(t) then return end
     fail("load: %s: %s of %.0f elements repeats too much of the file to become %s; without dtype it stays a view",
-      file.path, name and "'" .. excerpt(name, 100) .. "'" or "the tensor", t:numel(), opts.dtype)
+      file.path, name and "'" .. truncate_text(name, 100) .. "'" or "the tensor", t:numel(), opts.dtype)
   end)
 end
 

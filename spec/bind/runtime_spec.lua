@@ -452,15 +452,15 @@ describe("JSON of a table", function()
 end)
 
 describe("the text of an error for people and other ranks", function()
-  local excerpt = require "luminary.base.excerpt"
+  local truncate_text = require "luminary.base.truncate_text"
 
   it("has its ends whatever its bytes are", function()
-    assert.equal("short \\0", excerpt "short \0")
+    assert.equal("short \\0", truncate_text "short \0")
     for _, piece in ipairs { "x", "\195\188", "\191", "\240\159\152\128" } do
-      local text = excerpt("a" .. piece:rep(1e5) .. "z")
+      local text = truncate_text("a" .. piece:rep(1e5) .. "z")
       assert(#text < 4200, piece)
       assert.matches("^a.*%(%d+ bytes%).*z$", text)
     end
-    assert.matches("^a\195\188[\195\188]+ %.%.%.", excerpt("a" .. ("\195\188"):rep(1e5)))
+    assert.matches("^a\195\188[\195\188]+ %.%.%.", truncate_text("a" .. ("\195\188"):rep(1e5)))
   end)
 end)

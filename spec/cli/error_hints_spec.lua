@@ -208,7 +208,7 @@ local function epoch(n) for _ in lm.data.DataLoader(Set(), {num_workers = n}):it
 
   it("of a library file with a long path is of the library", function()
     local frames = require "luminary.base.script_frames"
-    local own = debug.getinfo(require("luminary.base.excerpt"), "S").source:match "^@(.*)base/"
+    local own = debug.getinfo(require("luminary.base.truncate_text"), "S").source:match "^@(.*)base/"
     assert.is_false(frames.is_scripts(("\t%sdata/loader.lua:3: in function 'x'"):format(own)))
     assert.is_false(frames.is_scripts(("\t...%sdata/loader.lua:3: in function 'x'"):format(own:sub(-12))))
     assert.is_true(frames.is_scripts "\t...other/luminary/data/loader.lua:3: in function 'x'")

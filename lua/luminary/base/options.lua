@@ -1,6 +1,6 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
 local core = require "luminary.core"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local load_module = require "luminary.base.load_module"
 
 local options = {}
@@ -51,7 +51,7 @@ function options.list(who, name, list)
   return list
 end
 
-local function brief(v) return excerpt(tostring(v), 200) end
+local function brief(v) return truncate_text(tostring(v), 200) end
 
 --- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
 function options.describe(v)
@@ -348,7 +348,7 @@ function options.no_name(what, key, ...)
   end
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
-  local shown = excerpt(key, 60)
+  local shown = truncate_text(key, 60)
   local others = load_module("luminary.help.other_names")[what] or {}
   local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end

@@ -1,7 +1,7 @@
 --- What weights become on their way from a file into a model: other names, a dtype, a device. lm.load, load_state_dict
 --- and the makers of lm.models take the same options.
 local core = require "luminary.core"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local options = require "luminary.base.options"
 
 local fail = options.fail
@@ -46,7 +46,7 @@ local function by_rules(who, name, rules)
     local pattern, replacement = unpack(rule)
     local ok, result = pcall(string.gsub, name, pattern, replacement or "")
     if not ok then
-      fail("%s: rename: pattern '%s': %s", who, excerpt(pattern, 60), (tostring(result):gsub("^.-:%d+: ", "")))
+      fail("%s: rename: pattern '%s': %s", who, truncate_text(pattern, 60), (tostring(result):gsub("^.-:%d+: ", "")))
     end
     if replacement == false and name:find(pattern) then return nil end
     name = result
@@ -76,10 +76,11 @@ function changes.renamed(who, dict, rename)
     local new
     if rules then new = by_rules(who, name, rules) else new = rename(name) end
     if new and type(new) ~= "string" then
-      fail("%s: rename gave %s for '%s'; a string or nil wanted", who, options.describe(new), excerpt(name, 100))
+      fail("%s: rename gave %s for '%s'; a string or nil wanted", who, options.describe(new), truncate_text(name, 100))
     elseif new and out[new] ~= nil then
-      fail("%s: rename makes '%s' of both '%s' and '%s'", who, excerpt(new, 100), excerpt(from[new] or new, 100),
-        excerpt(name, 100))
+      fail("%s: rename makes '%s' of both '%s' and '%s'", who, truncate_text(new, 100),
+        truncate_text(from[new] or new, 100),
+        truncate_text(name, 100))
     end
     if new then out[new], from[new] = dict[name], name end
   end

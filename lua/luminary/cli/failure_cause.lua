@@ -6,7 +6,7 @@
 --- which may be a consequence, counts last. Ranks that the launcher ended are no causes, unless named: a frozen one.
 --- Where ranks came to different calls that is the cause, and no rank.
 local core = require "luminary.core"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 
 local cause = {}
 
@@ -71,7 +71,7 @@ end
 local function indented(text)
   local lines = {}
   for line in text:gsub("\n+$", ""):gmatch("[^\n]*") do
-    if line ~= "" then lines[#lines + 1] = "  " .. excerpt(line, LINE_BYTES) end
+    if line ~= "" then lines[#lines + 1] = "  " .. truncate_text(line, LINE_BYTES) end
     if #lines > TRACEBACK_LINES then break end
   end
   return table.concat(lines, "\n")

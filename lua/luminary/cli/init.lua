@@ -24,7 +24,7 @@ data and dist are there beside lm.
 ]]
 
 local error_hints = require "luminary.cli.error_hints"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local frames = require "luminary.base.script_frames"
 
 local HINT = "hint: "
@@ -75,7 +75,7 @@ local function traceback(message)
   end
   local core = package.loaded["luminary.core"]
   local text = core and core.traceback_of(message) or stack("", 2) -- where it came from, if through a scope of ours
-  local head, title, passed = parts_of(excerpt(message))
+  local head, title, passed = parts_of(truncate_text(message))
   local shown = concat(frames.shown(passed or before_command(text)), "\n")
   if passed and frames.all() then shown = shown .. "\nstack traceback:\n" .. before_command(text) end
   head = hinted(head)

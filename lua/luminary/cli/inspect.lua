@@ -16,7 +16,7 @@ local core = require "luminary.core"
 local flags = require "luminary.cli.command_options"
 local formats = require "luminary.file_formats"
 local repeats = require "luminary.file_formats.repeats"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 
 local inspect = {}
 
@@ -66,11 +66,11 @@ local function walk(value, tell)
     if core.is_tensor(v) then
       tensors[#tensors + 1] = {path, v}
     elseif type(v) ~= "table" then
-      tell(path, type(v) == "string" and "'" .. shown(v, 200) .. "'" or tostring(v))
+      tell(path, type(v) == "string" and "'" .. printable_name(v, 200) .. "'" or tostring(v))
     elseif seen[v] then
       tell(path, "see " .. seen[v])
     elseif #v > 8 and not core.is_tensor(v[1]) and type(v[1]) ~= "table" then
-      tell(path, ("a list of %d, from %s on"):format(#v, shown(tostring(v[1]), 200)))
+      tell(path, ("a list of %d, from %s on"):format(#v, printable_name(tostring(v[1]), 200)))
     elseif depth > DEEPEST then
       tell(path, "tables within tables, too deep to be shown")
     else
@@ -82,7 +82,7 @@ local function walk(value, tell)
         return tostring(a) < tostring(b)
       end)
       for _, key in ipairs(keys) do
-        look(v[key], (path == "" and "" or path .. ".") .. shown(tostring(key), 200), depth + 1)
+        look(v[key], (path == "" and "" or path .. ".") .. printable_name(tostring(key), 200), depth + 1)
       end
     end
   end

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
-local one_value = require "luminary.base.one_value"
+local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.files_and_bad_records"
@@ -186,12 +186,14 @@ function CSVDataset:get(i)
   if self.features then
     local row = self.features:select(1, i):clone()
     sample[1], n = row, 1
-    if self.transform then sample[1] = one_value.of_sample("transform", self.transform(row)) end
+    if self.transform then sample[1] = results_as_list.of_sample("transform", self.transform(row)) end
   end
   for _, column in ipairs {self.labels or false, self.targets or false} do
     if column then
       local value = column == self.labels and column[i] or column:select(1, i):clone()
-      if self.target_transform then value = one_value.of_sample("target_transform", self.target_transform(value)) end
+      if self.target_transform then
+        value = results_as_list.of_sample("target_transform", self.target_transform(value))
+      end
       n = n + 1
       sample[n] = value
     end

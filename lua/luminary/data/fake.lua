@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
-local one_value = require "luminary.base.one_value"
+local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local fail = options.fail
@@ -33,11 +33,11 @@ function FakeData:get(i)
   local image = core.draws(256, seed, self.bytes):sub_(1):to("uint8"):view(unpack(self.image_size))
   local label = core.draws(self.num_classes, seed + 2 ^ 40, 1):item() - 1 + self.base
   if self.transform then
-    image = one_value.of_sample("transform", self.transform(image))
+    image = results_as_list.of_sample("transform", self.transform(image))
   else
     image = image:to("float32"):div_(255)
   end
-  if self.target_transform then label = one_value.of_sample("target_transform", self.target_transform(label)) end
+  if self.target_transform then label = results_as_list.of_sample("target_transform", self.target_transform(label)) end
   return image, label
 end
 

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
-local one_value = require "luminary.base.one_value"
+local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local decoding = require "luminary.data.image_samples"
@@ -107,16 +107,18 @@ function DatasetFolder:file_of(i) return self.root .. "/" .. core.span_text(self
 
 --- What a file holds, through the transform.
 function DatasetFolder:load(path)
-  local value = one_value.of_sample("loader", self.loader(path))
-  if self.transform then return one_value.of_sample("transform", self.transform(value)) end
+  local value = results_as_list.of_sample("loader", self.loader(path))
+  if self.transform then return results_as_list.of_sample("transform", self.transform(value)) end
   return value
 end
 
-local function read(self, i) return one_value.of_sample("load", self:load(self:file_of(i))), self.targets[i] end
+local function read(self, i) return results_as_list.of_sample("load", self:load(self:file_of(i))), self.targets[i] end
 
 function DatasetFolder:get(i)
   local value, target = records.sample(self, self:index(i), read)
-  if self.target_transform then target = one_value.of_sample("target_transform", self.target_transform(target)) end
+  if self.target_transform then
+    target = results_as_list.of_sample("target_transform", self.target_transform(target))
+  end
   return value, target
 end
 
@@ -133,9 +135,9 @@ ImageFolder.init = arguments.takes(nil,
 function ImageFolder.loader(path) return decoding.open(path) end
 
 function ImageFolder:load(path)
-  local value = one_value.of_sample("loader", self.loader(path))
+  local value = results_as_list.of_sample("loader", self.loader(path))
   if decoding.is_encoded(value) then return decoding.finish(value, self.transform) end
-  if self.transform then return one_value.of_sample("transform", self.transform(value)) end
+  if self.transform then return results_as_list.of_sample("transform", self.transform(value)) end
   return value
 end
 

@@ -1,7 +1,7 @@
 --- Images as samples of sets.
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
-local one_value = require "luminary.base.one_value"
+local results_as_list = require "luminary.base.results_as_list"
 
 local decoding = {}
 
@@ -18,10 +18,10 @@ function decoding.is_encoded(v) return class.record(v) ~= nil and class.is(v, vi
 --- The sample, one value: what a transform makes of the image, or float32 in [0, 1].
 function decoding.finish(encoded, transform)
   if class.has(transform, "from_encoded") then
-    return one_value.of_sample("transform", transform:from_encoded(encoded, {mode = "rgb"}))
+    return results_as_list.of_sample("transform", transform:from_encoded(encoded, {mode = "rgb"}))
   end
   local image = encoded:decode {mode = "rgb"}
-  if transform then return one_value.of_sample("transform", transform(image)) end
+  if transform then return results_as_list.of_sample("transform", transform(image)) end
   return image:to("float32"):div_(255)
 end
 

@@ -1,7 +1,7 @@
 --- Sets of images that lie in memory as bytes, each with a label.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local one_value = require "luminary.base.one_value"
+local results_as_list = require "luminary.base.results_as_list"
 local dataset = require "luminary.data.dataset"
 
 --- images: uint8 [N, C, H, W]. A sample is a float32 image in [0, 1] and its label. Where the transform takes batches
@@ -41,15 +41,15 @@ function Images:len() return self.labels.shape[1] end
 function Images:get(i)
   i = self:index(i)
   local image, label = core.gather_row(self.images, i, CONVERTED), self.labels[i]
-  if self.transform then image = one_value.of_sample("transform", self.transform(image)) end
-  if self.target_transform then label = one_value.of_sample("target_transform", self.target_transform(label)) end
+  if self.transform then image = results_as_list.of_sample("transform", self.transform(image)) end
+  if self.target_transform then label = results_as_list.of_sample("target_transform", self.target_transform(label)) end
   return image, label
 end
 
 -- Images [N, C, H, W], transformed, and labels [N].
 dataset.define_get_batch(Images, function(self, index)
   local images = core.gather_rows(self.images, index, CONVERTED)
-  if self.transform then images = one_value.of_sample("transform", self.transform(images)) end
+  if self.transform then images = results_as_list.of_sample("transform", self.transform(images)) end
   return images, core.gather_rows(self.labels, index)
 end)
 

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
-local one_value = require "luminary.base.one_value"
+local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local IterableDataset = require("luminary.data.dataset").IterableDataset
 local decoding = require "luminary.data.image_samples"
@@ -113,7 +113,7 @@ local function decode(set, extension, bytes, name)
   local f = decoders[kind]
   if not own and (not f or f == decoders.jpg) then return f and f(set, bytes, name) or bytes end
   local ok, value = pcall(function()
-    if own then return one_value.of_sample("its decoder", own(bytes)) end
+    if own then return results_as_list.of_sample("its decoder", own(bytes)) end
     return f(set, bytes)
   end)
   if not ok then fail("%s: %s", name, records.reason(value, "json_decode")) end

@@ -2,7 +2,7 @@
 --- put in the environment.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local who = "init_process_group: "
 local function fail(format, ...) options.fail(who .. format, ...) end
 
@@ -94,7 +94,7 @@ function environment.parse(method)
   for _, name in ipairs(schemes) do known[name] = true end
   if not known[scheme] then
     local near = scheme and core.nearest(scheme, schemes)
-    fail("init_method '%s' is none of env://, tcp://host:port and file:///path%s", excerpt(method, 200),
+    fail("init_method '%s' is none of env://, tcp://host:port and file:///path%s", truncate_text(method, 200),
       near and "; did you mean " .. near .. "://?" or "")
   end
   local query = {}
@@ -102,7 +102,7 @@ function environment.parse(method)
   for part in (extra and extra .. "&" or ""):gmatch("([^&]*)&") do
     local key, value = part:match("^([^=]*)=(%d+)$")
     if key ~= "rank" and key ~= "world_size" then
-      fail("init_method '%s': after ? stand rank=N and world_size=N", excerpt(method, 200))
+      fail("init_method '%s': after ? stand rank=N and world_size=N", truncate_text(method, 200))
     end
     query[key] = tonumber(value)
   end

@@ -1,7 +1,7 @@
 --- GGUF, versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors; quantized
 --- ones become float32.
 local core = require "luminary.core"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 
 local gguf = {}
@@ -153,16 +153,16 @@ local function read_entry(cursor)
   local source = cursor.source
   local entry = {name = read_string(cursor), shape = {}}
   local ndim = cursor:unsigned(4)
-  if ndim > 8 then source:fail("'%s' has %.0f dims", shown(entry.name, 100), ndim) end
+  if ndim > 8 then source:fail("'%s' has %.0f dims", printable_name(entry.name, 100), ndim) end
   for d = ndim, 1, -1 do entry.shape[d] = cursor:count() end -- the innermost comes first there
   entry.type, entry.at = cursor:unsigned(4), cursor:count()
-  local numel = source:numel(entry.shape, ("'%s'"):format(shown(entry.name, 100)))
+  local numel = source:numel(entry.shape, ("'%s'"):format(printable_name(entry.name, 100)))
   local kind = blocks[entry.type]
   if plain[entry.type] then
     entry.bytes = numel * Source.item_bytes[plain[entry.type]]
   elseif kind then
     if (entry.shape[ndim] or 1) % kind.elements ~= 0 then
-      source:fail("'%s' of shape [%s] is no rows of %d elements, as %s has them", shown(entry.name, 100),
+      source:fail("'%s' of shape [%s] is no rows of %d elements, as %s has them", printable_name(entry.name, 100),
         table.concat(entry.shape, ", "), kind.elements, kind.name)
     end
     entry.count = numel / kind.elements
@@ -181,7 +181,7 @@ local function check_places(source, entries, data)
   local past = 0
   for _, entry in ipairs(sorted) do
     if entry.at < past or data + entry.at + entry.bytes > source.size then
-      source:fail("'%s' lies at bytes %.0f to %.0f of %.0f, %s", shown(entry.name, 100), entry.at,
+      source:fail("'%s' lies at bytes %.0f to %.0f of %.0f, %s", printable_name(entry.name, 100), entry.at,
         entry.at + entry.bytes, math.max(source.size - data, 0),
         entry.at < past and "over another" or "beyond the end of the file")
     end
@@ -201,7 +201,7 @@ local function read_header(source)
   local metadata = {}
   for _ = 1, nvalues do
     local key = read_string(cursor)
-    if metadata[key] ~= nil then source:fail("its metadata has '%s' twice", shown(key, 100)) end
+    if metadata[key] ~= nil then source:fail("its metadata has '%s' twice", printable_name(key, 100)) end
     metadata[key] = read_value(cursor, cursor:unsigned(4), 1)
   end
   return metadata, ntensors, cursor
@@ -223,7 +223,7 @@ function gguf.load(source)
   local entries, taken = {}, {}
   for i = 1, ntensors do
     entries[i] = read_entry(cursor)
-    if taken[entries[i].name] then source:fail("two tensors are named '%s'", shown(entries[i].name, 100)) end
+    if taken[entries[i].name] then source:fail("two tensors are named '%s'", printable_name(entries[i].name, 100)) end
     taken[entries[i].name] = true
   end
   local alignment = metadata["general.alignment"] or 32
@@ -234,7 +234,7 @@ function gguf.load(source)
   check_places(source, entries, data)
   local tensors, lacking = {}, {stored = {}}
   for _, entry in ipairs(entries) do
-    local what, at = ("'%s'"):format(shown(entry.name, 100)), data + entry.at
+    local what, at = ("'%s'"):format(printable_name(entry.name, 100)), data + entry.at
     if plain[entry.type] then
       if entry.bytes == 0 then at = 0 end
       tensors[entry.name] = source:tensor(plain[entry.type], entry.shape, at, entry.bytes, what)

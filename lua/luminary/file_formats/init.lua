@@ -1,7 +1,7 @@
 --- Other people's weights, and ours: which reader or writer a file takes. Each is loaded when it is first wanted.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 
 local formats = {}
@@ -12,7 +12,7 @@ local function check_for_arrays(archive)
   local names, n = {}, #archive.entries
   for i, entry in ipairs(archive.entries) do
     if entry.name:find "%.npy$" then return end
-    if i <= 3 then names[i] = ("'%s'"):format(shown(entry.name, 100)) end
+    if i <= 3 then names[i] = ("'%s'"):format(printable_name(entry.name, 100)) end
   end
   if n == 0 then return end -- lm.save(path, {})
   archive.source:fail("it is a zip archive of %d file%s, %s%s: neither an .npz, whose files are .npy, nor a .pt of "
@@ -111,7 +111,7 @@ function formats.save(path, value)
   local ending = (path:match "%.(%w+)$" or ""):lower()
   if unwritten[ending] then
     core.error_at_caller(("save: cannot write '%s': no file of .%s is written; use .safetensors, .pt, .npz or .npy%s")
-      :format(shown(path, 200), ending, unwritten[ending]))
+      :format(printable_name(path, 200), ending, unwritten[ending]))
   end
   local write = writers[ending] or format("safetensors").save
   write(path, value)

@@ -2,7 +2,7 @@
 --- The header, a literal of Python's, is read by hand.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 local zip = require "luminary.file_formats.zip"
 
@@ -34,7 +34,7 @@ local function read_value(source, text, at)
   inside, past = text:match("^%(([%dL, ]*)%)()", at)
   if not inside then
     if text:find("^%[", at) then source:fail "it has records of several fields, which no tensor is" end
-    source:fail("its header is broken at '%s'", shown(text:sub(at), 40))
+    source:fail("its header is broken at '%s'", printable_name(text:sub(at), 40))
   end
   local list = {}
   for item, comma in inside:gmatch("%s*([^,]*)(,?)") do
@@ -42,10 +42,12 @@ local function read_value(source, text, at)
     if digits then
       list[#list + 1] = tonumber(digits)
     elseif item ~= "" or comma ~= "" then
-      source:fail("its header has the shape (%s)", shown(inside, 80))
+      source:fail("its header has the shape (%s)", printable_name(inside, 80))
     end
   end
-  if #list == 1 and not inside:find "," then source:fail("its header has the shape (%s)", shown(inside, 80)) end
+  if #list == 1 and not inside:find "," then
+    source:fail("its header has the shape (%s)", printable_name(inside, 80))
+  end
   return list, past
 end
 
@@ -54,16 +56,16 @@ local function read_header(source, text)
   if not at then source:fail "its header does not start with {" end
   while not text:find("^}", at) do
     local key, past = text:match("^'(%a[%w_]*)'%s*:%s*()", at)
-    if not key then source:fail("its header is broken at '%s'", shown(text:sub(at), 40)) end
+    if not key then source:fail("its header is broken at '%s'", printable_name(text:sub(at), 40)) end
     if header[key] ~= nil then source:fail("its header has '%s' twice", key) end
     header[key], at = read_value(source, text, past)
     at = text:match("^%s*,%s*()", at) or text:match("^%s*()}", at)
-      or source:fail("its header is broken at '%s'", shown(text:sub(at), 40))
+      or source:fail("its header is broken at '%s'", printable_name(text:sub(at), 40))
   end
   if not text:find("^}%s*$", at) then source:fail "its header goes on after its end" end
   for key in pairs(header) do
     if key ~= "descr" and key ~= "fortran_order" and key ~= "shape" then
-      source:fail("its header has the unknown field '%s'", shown(key, 40))
+      source:fail("its header has the unknown field '%s'", printable_name(key, 40))
     end
   end
   if type(header.descr) ~= "string" or type(header.fortran_order) ~= "boolean" or type(header.shape) ~= "table" then
@@ -86,7 +88,7 @@ local function read_head(source)
   local dtype = dtypes[code]
   if not dtype then
     return nil, lacking[code]
-      or ("'%s', which is none of numbers that tensors here have"):format(shown(header.descr, 40))
+      or ("'%s', which is none of numbers that tensors here have"):format(printable_name(header.descr, 40))
   end
   return dtype, header.shape, cursor.at, {fortran = header.fortran_order, swapped = order == ">"}
 end
@@ -100,7 +102,7 @@ end
 
 -- The tensor of an entry, or nil and what its dtype is, if there is none here.
 local function load_entry(archive, entry, name)
-  if not name then archive.source:fail("its entry '%s' is no .npy", shown(entry.name, 100)) end
+  if not name then archive.source:fail("its entry '%s' is no .npy", printable_name(entry.name, 100)) end
   local start = archive:start(entry, LONGEST + 12) -- a small array that unfolds to gigabytes is not unfolded
   local dtype, sizes, at = read_head(start)
   if not dtype then return nil, sizes end
@@ -117,7 +119,7 @@ function numpy.load_all(archive)
     if ok and t then
       tensors[name] = t
     elseif ok or archive.source.opts.skip_unreadable then
-      left_out[#left_out + 1] = ("'%s' (%s)"):format(shown(name or entry.name, 100),
+      left_out[#left_out + 1] = ("'%s' (%s)"):format(printable_name(name or entry.name, 100),
         ok and "dtype " .. dtype or archive.source:why(t))
     else
       error(t .. "; lm.load(path, {skip_unreadable = true}) reads the others", 0)

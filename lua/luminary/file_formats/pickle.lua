@@ -4,7 +4,7 @@
 ---
 --- Lists, tuples and sets become lists, dicts tables, ints beyond 2^53 int64 cdata and beyond that the nearest number,
 --- bytes strings.
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 local ffi = require "ffi"
 
@@ -39,7 +39,7 @@ local ADVICE = "tensors, numbers, strings, lists and dicts are read; in Python: 
 
 --- The same for what a pickle may not call.
 local function refused(name)
-  return pickle.lost(("it wants to call %s, which is not run"):format(shown(name, 200)), {advice = ADVICE})
+  return pickle.lost(("it wants to call %s, which is not run"):format(printable_name(name, 200)), {advice = ADVICE})
 end
 pickle.refused = refused
 
@@ -101,7 +101,7 @@ function Machine:set_items(dict, list)
     local kind = type(key)
     if kind ~= "string" and kind ~= "boolean" and (kind ~= "number" or key ~= key) then
       value = is_lost(key) and key or pickle.lost("a key that is no string, number or boolean: "
-        .. (self.kind[key] and "a " .. self.kind[key] or shown(tostring(key), 80)))
+        .. (self.kind[key] and "a " .. self.kind[key] or printable_name(tostring(key), 80)))
       key = value
     end
     dict[key] = value
@@ -160,7 +160,7 @@ end
 
 local function decimal(machine, text)
   local digits = text:match("^(%-?%d+)L?$")
-  if not digits then machine:fail("an int '%s'", shown(text, 40)) end
+  if not digits then machine:fail("an int '%s'", printable_name(text, 40)) end
   local value = tonumber(digits)
   if math.abs(value) <= 2 ^ 53 then return value end
   local exact = #digits <= 20 and ffi.new("int64_t", 0) or value
@@ -318,7 +318,7 @@ local function path_of(places, t, key)
       table.insert(keys, 1, "...")
       break
     end
-    table.insert(keys, 1, is_lost(key) and "(a key)" or shown(tostring(key), 100))
+    table.insert(keys, 1, is_lost(key) and "(a key)" or printable_name(tostring(key), 100))
     local place = places[t]
     t, key = place[1], place[2]
   end

@@ -16,8 +16,8 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local excerpt = require "luminary.base.excerpt"
-local is_text = require "luminary.base.is_text"
+local truncate_text = require "luminary.base.truncate_text"
+local is_utf8_text = require "luminary.base.is_utf8_text"
 local ffi = require "ffi"
 local fail = options.fail
 
@@ -43,7 +43,7 @@ local function sorted_keys(t, who, path)
   local strings, integers = {}, {}
   for key in pairs(t) do
     if type(key) == "string" then
-      if not is_text(key) then
+      if not is_utf8_text(key) then
         fail("%s: %s has the key %q, which is no UTF-8 text", who, path == "" and "the table" or path, key)
       end
       strings[#strings + 1] = key
@@ -76,7 +76,7 @@ local function describe_table(value, path, file, depth)
     if file.open[value] then fail("save: %s contains itself", path) end
     return {same = node.id}
   end
-  if depth > DEEPEST then fail("save: %s is nested too deep", excerpt(path, 100)) end
+  if depth > DEEPEST then fail("save: %s is nested too deep", truncate_text(path, 100)) end
   local strings, integers = sorted_keys(value, "save", path)
   local prefix = path == "" and "" or path .. "."
   node = {}
@@ -120,7 +120,7 @@ function describe_value(value, path, file, depth)
     if value == -math.huge then return {number = "-inf"} end
     return value
   elseif kind == "string" then
-    return is_text(value) and value or {bytes = to_hex(value)}
+    return is_utf8_text(value) and value or {bytes = to_hex(value)}
   elseif kind == "boolean" then
     return value
   elseif kind == "cdata" and ffi.istype("int64_t", value) then
@@ -255,7 +255,9 @@ function safetensors.load(path, opts)
   local value = restore(node, file, 1)
   put_shared(file)
   for name in pairs(tensors) do
-    if not file.used[name] then bad(path, "it does not say where the tensor '" .. excerpt(name, 200) .. "' belongs") end
+    if not file.used[name] then
+      bad(path, "it does not say where the tensor '" .. truncate_text(name, 200) .. "' belongs")
+    end
   end
   return value, lacking, metadata
 end

@@ -3,7 +3,7 @@
 --- file's name}}.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 
 local sharded = {}
@@ -23,8 +23,8 @@ function sharded.load(path, opts, read)
   local folder, by_file, files = path:match "^(.*/)[^/]*$" or "", {}, {}
   for name, file in pairs(map) do
     if type(name) ~= "string" or type(file) ~= "string" or file:find "[/%z]" or file == "" or file == ".." then
-      options.fail("load: %s: '%s' is in '%s', which is no file beside it", path, shown(tostring(name), 100),
-        shown(tostring(file), 100))
+      options.fail("load: %s: '%s' is in '%s', which is no file beside it", path, printable_name(tostring(name), 100),
+        printable_name(tostring(file), 100))
     end
     if not by_file[file] then
       by_file[file] = {}
@@ -36,7 +36,7 @@ function sharded.load(path, opts, read)
   local tensors, lacking, kind = {}, {bytes = select(2, core.file_kind(path))}, nil
   for _, file in ipairs(files) do
     if not core.file_kind(folder .. file) then
-      options.fail("load: %s: it names %s, which is not there", path, shown(file, 100))
+      options.fail("load: %s: it names %s, which is not there", path, printable_name(file, 100))
     end
     local shard = read(folder .. file, opts)
     lacking.bytes = lacking.bytes + select(2, core.file_kind(folder .. file))
@@ -47,8 +47,8 @@ function sharded.load(path, opts, read)
     end
     lacking.advice, kind = lacking.advice or shard.lacking.advice, kind or shard.kind
     for name in pairs(by_file[file]) do
-      if not core.is_tensor(value[name]) and not left_out[name] and not left_out[shown(name, 100)] then
-        options.fail("load: %s: '%s' is not in %s%s", path, shown(name, 100), folder, file)
+      if not core.is_tensor(value[name]) and not left_out[name] and not left_out[printable_name(name, 100)] then
+        options.fail("load: %s: '%s' is not in %s%s", path, printable_name(name, 100), folder, file)
       end
       tensors[name] = value[name]
     end

@@ -2,7 +2,7 @@
 --- the file. Places count from 0, as formats have them.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 local ffi = require "ffi"
 local ops = core.ops
 
@@ -188,7 +188,7 @@ function Source:numel(sizes, what)
   if #sizes > 8 then self:fail("%s has %d dims; tensors have at most 8", what, #sizes) end
   for _, size in ipairs(sizes) do
     if type(size) ~= "number" or size < 0 or size > 2 ^ 53 or size % 1 ~= 0 then
-      self:fail("%s has a size that is no count: %s", what, shown(tostring(size), 40))
+      self:fail("%s has a size that is no count: %s", what, printable_name(tostring(size), 40))
     end
     numel = numel * size
   end

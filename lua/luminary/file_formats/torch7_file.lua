@@ -2,7 +2,7 @@
 --- become tensors; objects of any other class plain tables with their class's name under "__typename". Functions are
 --- left out: nothing is run.
 local core = require "luminary.core"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 local ffi = require "ffi"
 
@@ -156,13 +156,13 @@ local function read_class(self, index, depth)
   elseif dtype and shape == "Tensor" then
     self.made[index] = read_tensor(self, dtype, depth)
   elseif name:find "^tds%." or name:find "^torch%." then
-    self.source:fail("it holds an object of the class %s, which is not read", shown(name, 100))
+    self.source:fail("it holds an object of the class %s, which is not read", printable_name(name, 100))
   else
     local object = {__typename = name}
     self.made[index] = object
     local fields = read_object(self, depth + 1)
     if type(fields) ~= "table" or fields.bytes and fields.dtype then
-      self.source:fail("an object of the class %s without fields", shown(name, 100))
+      self.source:fail("an object of the class %s without fields", printable_name(name, 100))
     end
     for key, value in pairs(fields) do
       self.file.cursor:copies(1)

@@ -3,8 +3,8 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local is_text = require "luminary.base.is_text"
-local shown = require "luminary.base.shown"
+local is_utf8_text = require "luminary.base.is_utf8_text"
+local printable_name = require "luminary.base.printable_name"
 local pickle = require "luminary.file_formats.pickle"
 local Source = require "luminary.file_formats.source"
 local zip = require "luminary.file_formats.zip"
@@ -33,7 +33,7 @@ local aliases = {
   float = "float32", double = "float64", half = "float16", long = "int64", int = "int32", short = "int16",
 }
 
-local function lacking(dtype) return pickle.lost("dtype " .. shown(tostring(dtype), 40), {lacking = true}) end
+local function lacking(dtype) return pickle.lost("dtype " .. printable_name(tostring(dtype), 40), {lacking = true}) end
 
 local function is_dtype(name)
   return aliases[name] or name:find "^u?int%d+$" or name:find "^b?float%d+" or name:find "^complex%d+$"
@@ -51,7 +51,7 @@ local function rebuild(args, machine, dtype)
   if not machine.storages[storage] or type(at) ~= "number" or type(sizes) ~= "table" or type(strides) ~= "table" then
     machine:fail "a tensor without storage, offset, sizes or strides"
   end
-  local what = ("the tensor over storage '%s'"):format(shown(storage.key, 40))
+  local what = ("the tensor over storage '%s'"):format(printable_name(storage.key, 40))
   dtype = dtype or storage.dtype
   local item = Source.item_bytes[dtype]
   if not item then return lacking(dtype) end
@@ -62,7 +62,7 @@ local function rebuild(args, machine, dtype)
   machine.cursor:copies(LEAST_BYTES)
   for _, stride in ipairs(strides) do
     if type(stride) ~= "number" or stride < 0 or stride > 2 ^ 53 or stride % 1 ~= 0 then
-      source:fail("%s has the stride %s", what, shown(tostring(stride), 40))
+      source:fail("%s has the stride %s", what, printable_name(tostring(stride), 40))
     end
   end
   if not storage.bytes then return pickle.NONE end -- the tensors are made when it is read again
@@ -186,7 +186,7 @@ local function storage_reader(source, bytes_of)
     end
     if same.lost then return same.lost end
     if not Source.item_bytes[dtype] then return lacking(dtype) end
-    if same.n ~= numel * item then machine:fail("two sizes of the storage '%s'", shown(key, 40)) end
+    if same.n ~= numel * item then machine:fail("two sizes of the storage '%s'", printable_name(key, 40)) end
     local storage = same[known_as]
     if not storage then
       storage = setmetatable({key = key, dtype = dtype}, {__index = same, __newindex = same})
@@ -230,9 +230,9 @@ function torch_file.load_zip(archive, entry)
   local order_text = order and order.size <= 16 and archive:read(order):text(0, order.size) or "little"
   local function bytes_of(key, n, width, needed)
     local data = archive.by[prefix .. "data/" .. key]
-    if not data then source:fail("its storage '%s' is missing", shown(key, 40)) end
+    if not data then source:fail("its storage '%s' is missing", printable_name(key, 40)) end
     if data.size ~= n then
-      source:fail("its storage '%s' has %.0f bytes, and %.0f are wanted", shown(key, 40), data.size, n)
+      source:fail("its storage '%s' has %.0f bytes, and %.0f are wanted", printable_name(key, 40), data.size, n)
     end
     if not needed then return nil end
     local bytes = archive:bytes(data)
@@ -257,7 +257,7 @@ function torch_file.load_legacy(source)
   end
   local version = plain()
   if version ~= 1001 then
-    source:fail("it is of version %s of torch.save; 1001 is read", shown(tostring(version), 40))
+    source:fail("it is of version %s of torch.save; 1001 is read", printable_name(tostring(version), 40))
   end
   local machine = plain()
   local swap = type(machine) == "table" and machine.little_endian == false
@@ -273,9 +273,9 @@ function torch_file.load_legacy(source)
     local storage = wanted[key]
     local where = source:cursor(at)
     local numel = where:count()
-    if not storage then source:fail("nobody says how large its storage '%s' is", shown(tostring(key), 40)) end
+    if not storage then source:fail("nobody says how large its storage '%s' is", printable_name(tostring(key), 40)) end
     if storage.at or numel * storage.width ~= storage.n then
-      source:fail("its storage '%s' has %.0f elements, and %.0f are wanted", shown(key, 40), numel,
+      source:fail("its storage '%s' has %.0f elements, and %.0f are wanted", printable_name(key, 40), numel,
         storage.n / storage.width)
     end
     storage.at, at = at + 8, at + 8 + storage.n
@@ -284,7 +284,7 @@ function torch_file.load_legacy(source)
   if at ~= source.size then source:fail("it goes on for %.0f bytes after its storages", source.size - at) end
   return told(source, pickle.load(source:cursor(value_at), names, storage_reader(source, function(key, n, width, needed)
     local storage = wanted[key]
-    if not storage.at then source:fail("its storage '%s' is missing", shown(key, 40)) end
+    if not storage.at then source:fail("its storage '%s' is missing", printable_name(key, 40)) end
     if not needed then return nil end
     local bytes = source:bytes(storage.at, n)
     return swap and Source.swapped(bytes, width) or bytes
@@ -303,7 +303,7 @@ function Writer:put(...)
 end
 
 function Writer:text(s)
-  if is_text(s) then return self:put("X", little_endian(#s, 4), s) end
+  if is_utf8_text(s) then return self:put("X", little_endian(#s, 4), s) end
   local wide = s:gsub("[\128-\255]", function(c)
     local byte = c:byte()
     return string.char(194 + (byte >= 192 and 1 or 0), 128 + byte % 64)
@@ -427,7 +427,7 @@ function Writer:table(t, path, depth)
   local number = self.numbers[t]
   if self.open[t] then fail("save: %s contains itself", place_of(path)) end
   if number then return self:put("j", little_endian(number, 4)) end
-  if depth > MOST_DEEP then fail("save: %s is nested too deep", shown(path, 100)) end
+  if depth > MOST_DEEP then fail("save: %s is nested too deep", printable_name(path, 100)) end
   number = self.count
   self.numbers[t], self.count, self.open[t] = number, number + 1, true
   local least = first_parameter(t)

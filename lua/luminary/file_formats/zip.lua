@@ -1,7 +1,7 @@
 --- Zip archives (PKWARE's APPNOTE 6.3): entries stored or deflated, zip64. Nothing is unpacked to disk; names are
 --- names. Entries lie apart from one another, so that all of an archive unfolds to at most 1032 times the file.
 local core = require "luminary.core"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 local options = require "luminary.base.options"
 local Source = require "luminary.file_formats.source"
 local unsigned, little_endian = Source.unsigned, Source.little_endian
@@ -79,7 +79,7 @@ local function check_apart(source, entries, directory)
   for i, entry in ipairs(sorted) do
     entry.limit = sorted[i + 1] and sorted[i + 1].at or directory
     if entry.at + 30 + #entry.name + entry.packed > entry.limit then
-      source:fail("its entry '%s' reaches into what follows", shown(entry.name, 100))
+      source:fail("its entry '%s' reaches into what follows", printable_name(entry.name, 100))
     end
   end
 end
@@ -92,7 +92,7 @@ function zip.open(source)
   local cursor = source:part(at, size, source.path):cursor(0)
   for i = 1, count do
     local entry = read_entry(source, cursor)
-    if archive.by[entry.name] then source:fail("two entries are called '%s'", shown(entry.name, 100)) end
+    if archive.by[entry.name] then source:fail("two entries are called '%s'", printable_name(entry.name, 100)) end
     archive.entries[i], archive.by[entry.name] = entry, entry
   end
   check_apart(source, archive.entries, at)
@@ -101,7 +101,7 @@ end
 
 -- Where the bytes of an entry begin.
 local function find_data(source, entry)
-  local name = shown(entry.name, 100)
+  local name = printable_name(entry.name, 100)
   local head = source:text(entry.at, 30)
   if head:sub(1, 4) ~= "PK\3\4" then source:fail("its entry '%s' is not where its directory says", name) end
   local length, extra = unsigned(head, 27, 2), unsigned(head, 29, 2)
@@ -127,7 +127,7 @@ function Zip:bytes(entry)
   local bytes = entry.method == 0 and source:bytes(at, entry.size)
     or core.file_inflate(source.file, at, entry.packed, entry.size, false)
   if core.crc32(bytes, 0) ~= entry.crc then
-    source:fail("its entry '%s' is damaged: its checksum is wrong", shown(entry.name, 100))
+    source:fail("its entry '%s' is damaged: its checksum is wrong", printable_name(entry.name, 100))
   end
   return bytes
 end
@@ -137,12 +137,12 @@ function Zip:start(entry, n)
   local source, at = self.source, find_data(self.source, entry)
   n = math.min(n, entry.size)
   local bytes = entry.method == 0 and source:bytes(at, n) or core.file_inflate(source.file, at, entry.packed, n, true)
-  return Source.over(bytes, ("%s: %s"):format(source.path, shown(entry.name, 100)), source.opts)
+  return Source.over(bytes, ("%s: %s"):format(source.path, printable_name(entry.name, 100)), source.opts)
 end
 
 --- An entry as a source.
 function Zip:read(entry)
-  return Source.over(self:bytes(entry), ("%s: %s"):format(self.source.path, shown(entry.name, 100)),
+  return Source.over(self:bytes(entry), ("%s: %s"):format(self.source.path, printable_name(entry.name, 100)),
     self.source.opts)
 end
 
@@ -178,7 +178,9 @@ function zip.write(path, entries, align)
   local pieces, directory, at = {}, {}, 0
   for _, entry in ipairs(entries) do
     local name = entry[1]
-    if #name > HALF then options.fail("save: the name '%s' is too long for a zip archive", shown(name, 100)) end
+    if #name > HALF then
+      options.fail("save: the name '%s' is too long for a zip archive", printable_name(name, 100))
+    end
     local bytes, sum = sum_up(entry[2])
     local wide = {}
     local sizes = word(bytes, wide) .. word(bytes, wide)

@@ -2,7 +2,7 @@
 --- or with a head, with Hugging Face's names of parameters: lm.models.bert {weights = "folder"}.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
@@ -145,7 +145,8 @@ local function places(self, ids, o)
     local ok
     ok, kinds = pcall(embeddings.token_type_embeddings, types)
     if not ok then
-      fail("Bert: token_type_ids, which are 1 and 2 as tokenizer(…) gives them: %s", excerpt(tostring(kinds), 500))
+      fail("Bert: token_type_ids, which are 1 and 2 as tokenizer(…) gives them: %s",
+        truncate_text(tostring(kinds), 500))
     end
   end
   return embeddings.word_embeddings(ids) + kinds + embeddings.position_embeddings.weight:narrow(1, 1, l)

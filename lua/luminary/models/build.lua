@@ -1,7 +1,7 @@
 --- How every network of lm.models is made: its options checked, a config.json beside its weights read, weights loaded.
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local load_module = require "luminary.base.load_module"
 local generation_config = require "luminary.models.generation_config"
 local gguf = require "luminary.models.gguf"
@@ -205,12 +205,13 @@ return function(who, opts, spec, make, first, reads)
   for name, row in pairs(all) do rows[name] = row end
   if type(opts) == "string" then
     fail("%s: options go in a table: {weights = %q} reads a file or a folder that is there; nothing is downloaded", who,
-      excerpt(opts, 200))
+      truncate_text(opts, 200))
   end
   local given = options.check(who, opts, rows, first)
   local weights, config, path, told = given.weights, nil, nil, nil
   if type(weights) == "string" and not core.file_kind(weights) then
-    fail("%s: weights: there is no file or folder '%s'; nothing is downloaded%s", who, excerpt(weights, 200), reads
+    fail("%s: weights: there is no file or folder '%s'; nothing is downloaded%s", who,
+      truncate_text(weights, 200), reads
       and ": a folder has config.json and weights, as `hf download NAME --local-dir FOLDER` leaves it" or "")
   end
   local source = weights
@@ -220,7 +221,7 @@ return function(who, opts, spec, make, first, reads)
     config, weights = gguf.read(who, path, weights)
     if not reads or not weights and config.model_type == reads.kind then
       fail("%s: %s is a GGUF file of a '%s', whose names and sizes this version does not know here; lm.load gives its "
-        .. "metadata and tensors", who, path, excerpt(config.model_type, 60))
+        .. "metadata and tensors", who, path, truncate_text(config.model_type, 60))
     end
   elseif reads then
     config, path = read_json(who, weights, "config.json")
@@ -254,10 +255,10 @@ return function(who, opts, spec, make, first, reads)
     local unsaid = not ok and config and unsaid_sizes(spec, told, tostring(report))
     if not ok and path and not config then
       fail("%s: there is no %s, which says a model's sizes; here they are the options' and the defaults, and do not "
-        .. "fit: %s", who, path, excerpt(tostring(report):gsub("^.-: (load_state_dict: )", "%1"), 1000))
+        .. "fit: %s", who, path, truncate_text(tostring(report):gsub("^.-: (load_state_dict: )", "%1"), 1000))
     elseif unsaid then
       fail("%s: %s has no %s, and the weights do not fit: %s", who, path, unsaid,
-        excerpt(tostring(report):match "size mismatch[^\n]*", 300))
+        truncate_text(tostring(report):match "size mismatch[^\n]*", 300))
     elseif not ok then
       error(report, 0)
     end

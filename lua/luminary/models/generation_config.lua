@@ -1,7 +1,7 @@
 --- What a folder's generation_config.json says of net:generate, as transformers read it.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 
 local generation_config = {}
 
@@ -59,9 +59,9 @@ local function from_1(id)
 end
 
 --- A value of a JSON file as messages show it.
-function generation_config.shown(value)
+function generation_config.printable_name(value)
   local ok, text = pcall(core.json_encode, value)
-  return shown(type(value) == "table" and ok and text or tostring(value), 100)
+  return printable_name(type(value) == "table" and ok and text or tostring(value), 100)
 end
 
 --- What a file says of the field `name`, a token's number or a list of them, as they count here; nil for none.
@@ -73,7 +73,7 @@ function generation_config.tokens(who, path, name, value)
   end
   if not good then
     options.fail("%s: %s: %s has to be a token id or a list of them, got %s", who, path, name,
-      generation_config.shown(value))
+      generation_config.printable_name(value))
   end
   return from_1(value)
 end

@@ -7,7 +7,7 @@ local arguments = require "luminary.base.arguments"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
-local one_value = require "luminary.base.one_value"
+local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local Queue = require "luminary.mp.queue"
 local shared = require "luminary.mp.shared_handle"
@@ -274,7 +274,7 @@ end
 -- ---- results
 
 -- What a function that is called for each of a list returned, as one value.
-local function value_of(outcome) return one_value.of(unpack(outcome.values, 1, outcome.values.n)) end
+local function value_of(outcome) return results_as_list.of(unpack(outcome.values, 1, outcome.values.n)) end
 
 local function has_come(result) return result.open == 0 or result.failed ~= nil end
 

@@ -1,6 +1,6 @@
 --- What goes wrong in a worker, as plain values for whoever started it.
 local core = require "luminary.core"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local frames = require "luminary.base.script_frames"
 
 local function text_of(problem)
@@ -47,7 +47,7 @@ failure.Exit = {}
 local function handler(problem)
   if debug.getmetatable(problem) == failure.Exit then return problem end
   local ok, message = pcall(text_of, problem)
-  message = ok and excerpt(message) or "(an error whose __tostring failed)"
+  message = ok and truncate_text(message) or "(an error whose __tostring failed)"
   return {message = with_hint(without_start(message)), traceback = traceback(problem)}
 end
 

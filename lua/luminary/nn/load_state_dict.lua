@@ -3,7 +3,7 @@
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 
 local fail, is_plain = options.fail, options.is_plain
 
@@ -19,14 +19,14 @@ end
 
 local function quoted(names)
   local list = {}
-  for i, name in ipairs(names) do list[i] = '"' .. shown(name, 200) .. '"' end
+  for i, name in ipairs(names) do list[i] = '"' .. printable_name(name, 200) .. '"' end
   return table.concat(list, ", ")
 end
 
 local function shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
 
 local function mismatch_text(entry)
-  return ("%s: %s in the state_dict, %s in the model"):format(shown(entry.name, 200), shape_text(entry.given),
+  return ("%s: %s in the state_dict, %s in the model"):format(printable_name(entry.name, 200), shape_text(entry.given),
     shape_text(entry.wanted))
 end
 
@@ -40,7 +40,7 @@ function report.__tostring(self)
     lines[#lines + 1] = ("%d %s:"):format(#list, what)
     for _, each in ipairs(list) do lines[#lines + 1] = "  " .. text(each) end
   end
-  local function short(name) return shown(name, 200) end
+  local function short(name) return printable_name(name, 200) end
   add("missing in the state_dict", self.missing_keys, short)
   add("unexpected, not in the model", self.unexpected_keys, short)
   add("of another shape, left as they were", self.mismatched_keys or {}, mismatch_text)
@@ -61,11 +61,12 @@ local function compare(entries, dict)
     if value == nil then
       missing[#missing + 1] = name
     elseif not core.is_tensor(value) then
-      wrong[#wrong + 1] = ("%s has to be a tensor, got %s"):format(shown(name, 200), options.describe(value))
+      wrong[#wrong + 1] = ("%s has to be a tensor, got %s"):format(printable_name(name, 200), options.describe(value))
     elseif shape_text(value.shape) ~= shape_text(t.shape) then
       mismatched[#mismatched + 1] = {name = name, given = value.shape, wanted = t.shape}
     elseif (value.dtype == "int8") ~= (t.dtype == "int8") and (value:is_floating_point() or t:is_floating_point()) then
-      wrong[#wrong + 1] = ("%s is %s in the state_dict, %s in the model; %s"):format(shown(name, 200), value.dtype,
+      wrong[#wrong + 1] = ("%s is %s in the state_dict, %s in the model; %s"):format(
+        printable_name(name, 200), value.dtype,
         t.dtype, t.dtype == "int8" and "load it before lm.quantize(net)" or "lm.quantize(net) makes room for it")
     end
   end
@@ -110,7 +111,7 @@ local function named_as(self, own, dict, rename, run_hooks)
   for key, value in pairs(found and {} or copy) do -- a checkpoint, of which the state_dict is a part
     if first and is_plain(value) and value[first] then
       fail("load_state_dict: for %s: no entry is of it, but '%s' is a table of such: pass that one", self.__name,
-        shown(tostring(key), 200))
+        printable_name(tostring(key), 200))
     end
   end
   return copy, names

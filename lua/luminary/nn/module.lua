@@ -11,7 +11,7 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
-local counted_from_one = require "luminary.base.counted_from_one"
+local one_based_list = require "luminary.base.one_based_list"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
 local load_module = require "luminary.base.load_module"
@@ -242,7 +242,7 @@ local function iterate(values, names)
   end
 end
 
-local list_of = counted_from_one "list" -- the metatable of such lists
+local list_of = one_based_list "list" -- the metatable of such lists
 
 function list_of.__call() fail("a list is walked by ipairs: for i, p in ipairs(net:parameters()) do … end") end
 

@@ -2,7 +2,7 @@
 --- how the children of a container are a Lua list.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local fail = options.fail
@@ -294,7 +294,7 @@ local function find(who, self, path, kind, look)
     local record, wanted = look(module), dot == "" and kind or "child"
     if record.kind[name] ~= wanted then
       fail("%s: %s has no %s '%s'%s", who, at == "" and self.__name or ("'%s'"):format(at), nouns[wanted],
-        excerpt(name, 60), #record[wanted] > 0 and "; there are " .. table.concat(record[wanted], ", ") or "")
+        truncate_text(name, 60), #record[wanted] > 0 and "; there are " .. table.concat(record[wanted], ", ") or "")
     end
     if dot == "" then return record.values[name], module, name end
     module, at = record.values[name], joined(at, name)

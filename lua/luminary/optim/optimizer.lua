@@ -14,7 +14,7 @@
 ---   local opt = Signum(net:parameters(), {lr = 0.001})
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local counted_from_one = require "luminary.base.counted_from_one"
+local one_based_list = require "luminary.base.one_based_list"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
 local arguments = require "luminary.base.arguments"
@@ -26,7 +26,7 @@ local Optimizer = class.root("Optimizer")
 Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
-local group_list, param_list = counted_from_one "param_groups", counted_from_one "params"
+local group_list, param_list = one_based_list "param_groups", one_based_list "params"
 Optimizer.__inner = {
   "declare", "adopt_state", "advance", "by_number", "check_group", "check_state", "hooked", "keep_states", "keeps",
   "shapes", "state_shape", "step_one",

@@ -1,8 +1,8 @@
 --- Lists of tensors that methods give: to PyTorch's users they are tuples, which `a, b = …` takes apart.
 local core = require "luminary.core"
-local counted_from_one = require "luminary.base.counted_from_one"
+local one_based_list = require "luminary.base.one_based_list"
 
-local list_of_tensors = counted_from_one "list"
+local list_of_tensors = one_based_list "list"
 local at_zero = list_of_tensors.__index
 
 function list_of_tensors.__index(list, key)

@@ -1,7 +1,7 @@
 --- The tokenizer in a GGUF file, as the tokenizer.json that it stands for.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local shown = require "luminary.base.shown"
+local printable_name = require "luminary.base.printable_name"
 local special = require "luminary.text.special_tokens"
 local formats = require "luminary.file_formats.gguf"
 local fail = options.fail
@@ -57,7 +57,7 @@ local function byte_pairs(path, file, vocab)
     for name in pairs(cuts) do known[#known + 1] = name end
     table.sort(known)
     fail("Tokenizer: %s: %s says how a text is cut into words; this version knows %s", path, pre
-      and ("nothing here knows how the tokenizer.ggml.pre '%s'"):format(shown(pre, 60))
+      and ("nothing here knows how the tokenizer.ggml.pre '%s'"):format(printable_name(pre, 60))
       or "no tokenizer.ggml.pre", table.concat(known, ", "))
   end
   return {
@@ -136,13 +136,13 @@ local kinds = {gpt2 = byte_pairs, llama = sentence_pieces}
 -- What a value of the metadata is, for messages.
 local function described(value)
   if type(value) == "table" then return "a list" end
-  if type(value) == "string" then return ("the text '%s'"):format(shown(value, 60)) end
+  if type(value) == "string" then return ("the text '%s'"):format(printable_name(value, 60)) end
   return value ~= value and "nan" or tostring(value)
 end
 
 -- Of an element of a list, by its type: what is wrong with it.
 local wrong = {
-  string = function(text) return text:find("%z") and ("'%s', has a zero byte"):format(shown(text, 60)) end,
+  string = function(text) return text:find("%z") and ("'%s', has a zero byte"):format(printable_name(text, 60)) end,
   number = function(n) return n - n ~= 0 and ("is %s; a finite number wanted"):format(described(n)) end,
 }
 
@@ -194,7 +194,7 @@ local function read_tokens(path, file)
     end
     if vocab[token] then
       fail("Tokenizer: %s: tokenizer.ggml.tokens[%d] and tokenizer.ggml.tokens[%d] are both '%s'; each is there once",
-        path, vocab[token], id, shown(token, 60))
+        path, vocab[token], id, printable_name(token, 60))
     end
     vocab[token] = id
   end
@@ -221,7 +221,7 @@ function vocabulary.read(path)
   local make = kinds[file.model]
   if not make then
     fail("Tokenizer: %s has a tokenizer of the kind '%s'; of GGUF files this version reads gpt2 (pairs of bytes) and "
-      .. "llama (SentencePiece's pairs)", path, shown(file.model, 60))
+      .. "llama (SentencePiece's pairs)", path, printable_name(file.model, 60))
   end
   local tokens, vocab, is_empty = read_tokens(path, file)
   local added, warned = {}, {}

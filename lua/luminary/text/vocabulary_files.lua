@@ -1,7 +1,7 @@
 --- Files of vocabularies from before tokenizer.json, each as the tokenizer.json that it stands for.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local excerpt = require "luminary.base.excerpt"
+local truncate_text = require "luminary.base.truncate_text"
 local Source = require "luminary.file_formats.source"
 local load_module = require "luminary.base.load_module"
 local fail = options.fail
@@ -153,7 +153,7 @@ local function exists(path) return core.file_kind(path) == "a regular file" end
 --- by themselves; of a GGUF file also what special.read gives of a folder.
 function files.read_any(path)
   if not core.file_kind(path) then
-    fail("Tokenizer: there is no file or folder '%s', and nothing is downloaded: %s", excerpt(path, 200), LOCAL)
+    fail("Tokenizer: there is no file or folder '%s', and nothing is downloaded: %s", truncate_text(path, 200), LOCAL)
   end
   if core.file_kind(path) ~= "a folder" then
     local gguf = load_module "luminary.text.gguf_vocabulary"

@@ -7,12 +7,12 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
-local counted_from_one = require "luminary.base.counted_from_one"
+local one_based_list = require "luminary.base.one_based_list"
 local entries = require "luminary.base.entry_reader"
 local options = require "luminary.base.options"
 local fail = options.fail
 
-local rate_list = counted_from_one "get_last_lr()"
+local rate_list = one_based_list "get_last_lr()"
 
 local Scheduler = class.root("LRScheduler")
 Scheduler.__makes = "optimizer"

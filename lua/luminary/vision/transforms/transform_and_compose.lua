@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local entries = require "luminary.base.entry_reader"
-local one_value = require "luminary.base.one_value"
+local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
@@ -158,7 +158,7 @@ end
 -- The one value that a part makes of an image.
 local function apply_part(part, x, out)
   if by_image(part) then return part:_apply(x, out) end
-  return one_value.of_sample(type(part) == "function" and "a function among transforms" or part.__name, part(x))
+  return results_as_list.of_sample(type(part) == "function" and "a function among transforms" or part.__name, part(x))
 end
 
 -- One part, with what it takes: functions and modules take the image alone.
@@ -265,7 +265,7 @@ function Lambda:init(f)
 end
 
 --- lambda:forward(img, ...): f(img), and the rest; a list of its results where f returns several.
-function Lambda:forward(img, ...) return one_value.of_sample("Lambda", self.f(img)), ... end
+function Lambda:forward(img, ...) return results_as_list.of_sample("Lambda", self.f(img)), ... end
 
 --- transforms.RandomApply(list [, {p = 0.5}]): all of them one after the other, or none, with probability p.
 local RandomApply = define_container "RandomApply"

@@ -1,7 +1,7 @@
 --- Several results of a function as one value, as a tuple is in Python: a list of them.
 local options = require "luminary.base.options"
 
-local one_value = {}
+local results_as_list = {}
 
 -- The number of the first that is nil.
 local function nil_in(list, n)
@@ -12,7 +12,7 @@ end
 
 --- The result of a call that returned one; the list of the results where it returned several. Where one of these is
 --- nil, the list's field n says how many there are.
-function one_value.of(...)
+function results_as_list.of(...)
   local n = select("#", ...)
   if n < 2 then return (...) end
   local list = {...}
@@ -21,8 +21,8 @@ function one_value.of(...)
 end
 
 --- The same of what becomes part of a sample, where a nil among several results is an error. `who` names the function.
-function one_value.of_sample(who, ...)
-  local value = one_value.of(...)
+function results_as_list.of_sample(who, ...)
+  local value = results_as_list.of(...)
   if select("#", ...) > 1 and value.n then
     options.fail("%s: must return no nil among several values, got nil as value %d of %d", who,
       nil_in(value, value.n), value.n)
@@ -30,4 +30,4 @@ function one_value.of_sample(who, ...)
   return value
 end
 
-return one_value
+return results_as_list
