@@ -146,22 +146,22 @@ for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft
 ]]):gmatch "%S+" do later[name] = {name} end
 for module, names in pairs {
-  ["tensor.placing"] = "diagonal_scatter index_copy index_fill index_reduce masked_scatter masked_select put "
+  ["tensor.indexing"] = "diagonal_scatter index_copy index_fill index_reduce masked_scatter masked_select put "
     .. "select_scatter slice_scatter take take_along_dim",
-  ["tensor.rearranging"] = "atleast_1d atleast_2d atleast_3d block_diag broadcast_tensors cartesian_prod column_stack "
+  ["tensor.shape_ops"] = "atleast_1d atleast_2d atleast_3d block_diag broadcast_tensors cartesian_prod column_stack "
     .. "combinations diag diag_embed diagflat dsplit dstack fliplr flipud hsplit hstack meshgrid moveaxis movedim "
     .. "repeat_interleave rot90 row_stack tensor_split tril_indices triu_indices unflatten vsplit vstack",
   ["tensor.products"] = "einsum tensordot inner kron cdist pdist chain_matmul",
-  ["tensor.ordering"] = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile unique "
-    .. "unique_consecutive",
-  ["tensor.spellings"] = "are_deterministic_algorithms_enabled argwhere as_strided_scatter as_tensor asarray "
+  ["tensor.quantiles_and_unique"] = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile "
+    .. "unique unique_consecutive",
+  ["tensor.derived_functions"] = "are_deterministic_algorithms_enabled argwhere as_strided_scatter as_tensor asarray "
     .. "broadcast_shapes clamp_max clamp_max_ clamp_min clamp_min_ constant_pad_nd empty_strided fill frombuffer "
     .. "get_device get_float32_matmul_precision get_printoptions inference_mode is_nonzero is_signed positive "
     .. "resize_as_ scalar_tensor set_float32_matmul_precision set_printoptions split_with_sizes std_mean unravel_index "
     .. "use_deterministic_algorithms var_mean",
   ["tensor.typed_constructors"] = "FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor "
     .. "ShortTensor CharTensor ByteTensor BoolTensor",
-  ["tensor.dtype_rules"] = "finfo iinfo result_type promote_types can_cast",
+  ["tensor.dtype_info"] = "finfo iinfo result_type promote_types can_cast",
   ["tensor.matrices"] = "svd qr lu lu_solve pinverse matrix_power matrix_exp vander",
   ["tensor.integrals_and_histograms"] = "trapezoid trapz cumulative_trapezoid logspace renorm histogram",
   ["tensor.stft"] = "stft istft hann_window hamming_window blackman_window bartlett_window kaiser_window",

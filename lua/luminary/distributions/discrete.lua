@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local finfo = require("luminary.tensor.dtype_rules").finfo
+local finfo = require("luminary.tensor.dtype_info").finfo
 local Distribution = require "luminary.distributions.distribution"
 local special = require "luminary.distributions.special"
 local ops, define, joined = core.ops, Distribution.define, Distribution._joined

@@ -1,7 +1,7 @@
 --- kl_divergence(p, q): the mean of log p(x) - log q(x) over p's values.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local finfo = require("luminary.tensor.dtype_rules").finfo
+local finfo = require("luminary.tensor.dtype_info").finfo
 local Distribution = require "luminary.distributions.distribution"
 local special = require "luminary.distributions.special"
 local core = require "luminary.core"

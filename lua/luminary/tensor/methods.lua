@@ -313,14 +313,15 @@ end
 -- Rare ones: the first call of one loads its file, whose functions take the places of these.
 for file, names in pairs {
   products = "inner kron",
-  ordering = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile unique "
+  quantiles_and_unique = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile unique "
     .. "unique_consecutive",
-  placing = "diagonal_scatter fill_diagonal_ index_copy index_copy_ index_fill index_fill_ index_reduce index_reduce_ "
+  indexing = "diagonal_scatter fill_diagonal_ index_copy index_copy_ index_fill index_fill_ index_reduce index_reduce_ "
     .. "masked_scatter masked_scatter_ masked_select put put_ scatter_reduce_ select_scatter slice_scatter take "
     .. "take_along_dim",
-  rearranging = "diag diag_embed diagflat dsplit fliplr flipud hsplit moveaxis movedim repeat_interleave rot90 "
+  shape_ops = "diag diag_embed diagflat dsplit fliplr flipud hsplit moveaxis movedim repeat_interleave rot90 "
     .. "tensor_split unflatten vsplit",
-  spellings = "apply_ argwhere as_strided_scatter clamp_max clamp_max_ clamp_min clamp_min_ is_nonzero is_signed map2_ "
+  derived_functions =
+    "apply_ argwhere as_strided_scatter clamp_max clamp_max_ clamp_min clamp_min_ is_nonzero is_signed map2_ "
     .. "map_ ndimension nelement new_empty_strided positive repeat resize_ resize_as_ set_ split_with_sizes type",
   integrals_and_histograms = "renorm histogram",
 } do

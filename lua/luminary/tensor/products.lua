@@ -5,7 +5,7 @@ local options = require "luminary.base.options"
 local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
 local full_precision = require "luminary.base.full_precision"
-local placing = require "luminary.tensor.placing"
+local placing = require "luminary.tensor.indexing"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local products = {einsum = einsum.of}

@@ -1,7 +1,7 @@
 --- Short-time Fourier transforms, and the windows for them.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local result_type = require("luminary.tensor.dtype_rules").result_type
+local result_type = require("luminary.tensor.dtype_info").result_type
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local stft = {}

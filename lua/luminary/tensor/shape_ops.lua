@@ -4,12 +4,12 @@ local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
-local placing = require "luminary.tensor.placing"
+local placing = require "luminary.tensor.indexing"
 local reshape_copy = require "luminary.tensor.reshape_copy"
 local tensor_list = require "luminary.tensor.tensor_list"
 
 local ops, methods, arg, describe, fail = core.ops, core.methods, options.arg, options.describe, options.fail
-local rearranging = {}
+local shape_ops = {}
 
 local function at_least(who, x, n)
   if arg(who, "x", x, "tensor").ndim < n then
@@ -33,13 +33,13 @@ end
 -- ---- broadcasting
 
 --- lm.broadcast_tensors(a, b, …): views of the tensors, or of a list of them, with the sizes they broadcast to.
-function rearranging.broadcast_tensors(...)
+function shape_ops.broadcast_tensors(...)
   return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors", {}, ...))))
 end
 
 --- lm.meshgrid({x, y, …} [, {indexing = "ij"}]): for vectors of n, m, … elements views of [n, m, …], the i-th of which
 --- varies along dim i alone; indexing = "xy" exchanges the first two dims.
-function rearranging.meshgrid(...)
+function shape_ops.meshgrid(...)
   local list, indexing = list_of("meshgrid", {{"indexing", {"ij", "xy"}, "ij"}}, ...)
   local exchanged, vectors, sizes = indexing == "xy" and #list > 1, {}, {}
   for i, x in ipairs(list) do
@@ -58,17 +58,17 @@ function rearranging.meshgrid(...)
 end
 
 --- lm.cartesian_prod(a, b, …): all ways to take an element of each vector, as the rows of a matrix.
-function rearranging.cartesian_prod(...)
+function shape_ops.cartesian_prod(...)
   local list = list_of("cartesian_prod", {}, ...)
   if #list == 1 and list[1].ndim == 1 then return list[1] end
-  local columns = rearranging.meshgrid(list)
+  local columns = shape_ops.meshgrid(list)
   for i, grid in ipairs(columns) do columns[i] = ops.flatten(grid) end
   return ops.stack(columns, 2)
 end
 
 --- lm.combinations(x [, r = 2 [, {with_replacement = false}]]): all ways to take r of a vector's elements, in their
 --- order, as the rows of a matrix; with_replacement: an element may be taken again.
-rearranging.combinations = arguments.reads("combinations", {
+shape_ops.combinations = arguments.reads("combinations", {
   {"x", "tensor"}, {"r", "natural", 2}, {"with_replacement", "boolean", false},
 }, function(x, r, again)
   if x.ndim ~= 1 then fail("combinations: x is %s; a vector wanted", describe(x)) end
@@ -76,7 +76,7 @@ rearranging.combinations = arguments.reads("combinations", {
   local places = ops.arange(x:numel(), {device = x.device, dtype = "int64"})
   local lists = {}
   for i = 1, r do lists[i] = places end
-  local grids, kept = rearranging.meshgrid(lists), nil
+  local grids, kept = shape_ops.meshgrid(lists), nil
   for i = 2, r do
     local fits = (again and ops.le or ops.lt)(grids[i - 1], grids[i])
     kept = kept and ops.logical_and(kept, fits) or fits
@@ -93,7 +93,7 @@ end)
 
 --- x:movedim(source, destination): the dims source (a number or a list) moved to destination; the others keep their
 --- order.
-rearranging.movedim = arguments.reads("movedim", {
+shape_ops.movedim = arguments.reads("movedim", {
   {"x", "tensor"}, {"source", "integers"}, {"destination", "integers"},
 }, function(x, source, destination)
   local who = "movedim"
@@ -113,7 +113,7 @@ rearranging.movedim = arguments.reads("movedim", {
 end)
 
 --- x:unflatten(dim, sizes): dim as several of those sizes, one of which may be -1.
-rearranging.unflatten = arguments.reads("unflatten", {
+shape_ops.unflatten = arguments.reads("unflatten", {
   {"x", "tensor"}, {"dim", "dim"}, {"sizes", "integers"},
 }, function(x, dim, sizes)
   local who = "unflatten"
@@ -149,13 +149,13 @@ local function to_2d(x) return x.ndim > 1 and x or ops.unsqueeze(to_1d(x), 1) en
 local function to_3d(x) return x.ndim > 2 and x or ops.unsqueeze(to_2d(x), 3) end
 
 --- lm.atleast_1d(x): x, [1] if it is 0-d; of several tensors, or a list of them, a list.
-function rearranging.atleast_1d(...) return each_of("atleast_1d", to_1d, ...) end
+function shape_ops.atleast_1d(...) return each_of("atleast_1d", to_1d, ...) end
 
 --- lm.atleast_2d(x): x, [1, n] if it has fewer dims; of several tensors, or a list of them, a list.
-function rearranging.atleast_2d(...) return each_of("atleast_2d", to_2d, ...) end
+function shape_ops.atleast_2d(...) return each_of("atleast_2d", to_2d, ...) end
 
 --- lm.atleast_3d(x): x, [1, n, 1] or [n, m, 1] if it has fewer dims; of several tensors, or a list of them, a list.
-function rearranging.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) end
+function shape_ops.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) end
 
 -- ---- joined
 
@@ -166,21 +166,21 @@ local function joined(who, form, dim, ...)
 end
 
 --- lm.hstack(tensors): joined side by side: along dim 2, vectors along dim 1.
-function rearranging.hstack(...) return joined("hstack", to_1d, 2, ...) end
+function shape_ops.hstack(...) return joined("hstack", to_1d, 2, ...) end
 
 --- lm.vstack(tensors): joined one below the other, along dim 1; vectors are rows.
-function rearranging.vstack(...) return joined("vstack", to_2d, 1, ...) end
+function shape_ops.vstack(...) return joined("vstack", to_2d, 1, ...) end
 
 --- lm.dstack(tensors): joined along dim 3.
-function rearranging.dstack(...) return joined("dstack", to_3d, 3, ...) end
+function shape_ops.dstack(...) return joined("dstack", to_3d, 3, ...) end
 
 --- lm.column_stack(tensors): joined side by side; vectors are columns.
-function rearranging.column_stack(...)
+function shape_ops.column_stack(...)
   return joined("column_stack", function(x) return x.ndim < 2 and ops.reshape(x, {-1, 1}) or x end, 2, ...)
 end
 
 --- lm.block_diag(a, b, …): matrices along the diagonal of a large one, zeros beside them; vectors are rows.
-function rearranging.block_diag(...)
+function shape_ops.block_diag(...)
   local blocks, width, before = {}, 0, 0
   for i, x in ipairs((list_of("block_diag", {}, ...))) do
     if x.ndim > 2 then fail("block_diag: tensor %d is %s; matrices wanted", i, describe(x)) end
@@ -229,7 +229,7 @@ end
 --- x:tensor_split(sections [, dim = 1]): a list of views of dim, as many as sections says, the first of them by one
 --- entry larger where that does not divide; x:tensor_split({i, j, …} [, dim]): parts of which the second begins at
 --- entry i (from 1), the third at j, …
-rearranging.tensor_split = arguments.reads("tensor_split", {
+shape_ops.tensor_split = arguments.reads("tensor_split", {
   {"x", "tensor"}, {"indices_or_sections", number_or_list}, {"dim", "dim", 1},
 }, function(x, parts, dim)
   return tensor_split("tensor_split", x, parts, dim)
@@ -245,25 +245,25 @@ local function split_along(who, least, dim, ...)
 end
 
 --- x:hsplit(sections or {i, …}): tensor_split along dim 2, of a vector along dim 1; sections have to be of equal size.
-function rearranging.hsplit(...) return split_along("hsplit", 1, 2, ...) end
+function shape_ops.hsplit(...) return split_along("hsplit", 1, 2, ...) end
 
 --- x:vsplit(sections or {i, …}): tensor_split along dim 1; sections have to be of equal size.
-function rearranging.vsplit(...) return split_along("vsplit", 2, 1, ...) end
+function shape_ops.vsplit(...) return split_along("vsplit", 2, 1, ...) end
 
 --- x:dsplit(sections or {i, …}): tensor_split along dim 3; sections have to be of equal size.
-function rearranging.dsplit(...) return split_along("dsplit", 3, 3, ...) end
+function shape_ops.dsplit(...) return split_along("dsplit", 3, 3, ...) end
 
 -- ---- entries
 
 --- x:fliplr(): the columns in reverse order.
-function rearranging.fliplr(x) return ops.flip(at_least("fliplr", x, 2), 2) end
+function shape_ops.fliplr(x) return ops.flip(at_least("fliplr", x, 2), 2) end
 
 --- x:flipud(): the rows in reverse order.
-function rearranging.flipud(x) return ops.flip(at_least("flipud", x, 1), 1) end
+function shape_ops.flipud(x) return ops.flip(at_least("flipud", x, 1), 1) end
 
 --- x:rot90([k = 1 [, dims = {1, 2}]]): turned by k times 90 degrees in the plane of two dims, from the first to the
 --- second.
-rearranging.rot90 = arguments.reads("rot90", {
+shape_ops.rot90 = arguments.reads("rot90", {
   {"x", "tensor"}, {"k", "integer", 1}, {"dims", "integers", {1, 2}},
 }, function(x, k, dims)
   local who = "rot90"
@@ -304,7 +304,7 @@ end
 --- x:repeat_interleave(repeats [, dim]): each entry of dim as often as repeats says, a number, or a list or tensor with
 --- a number for each entry; without dim of x's elements counted through. output_size is what comes out of a tensor,
 --- and checked.
-rearranging.repeat_interleave = arguments.reads("repeat_interleave", {
+shape_ops.repeat_interleave = arguments.reads("repeat_interleave", {
   {"x", "tensor"}, {"repeats", repeats_of}, {"dim", "dim?"}, {"output_size", "natural?"},
 }, function(x, repeats, dim, size)
   local who = "repeat_interleave"
@@ -330,7 +330,7 @@ end)
 
 --- x:diag_embed([{offset = 0, dim1 = -2, dim2 = -1}]): zeros with x's last dim on the diagonals of the matrices that
 --- dim1 and dim2 of the result make.
-rearranging.diag_embed = arguments.reads("diag_embed", {
+shape_ops.diag_embed = arguments.reads("diag_embed", {
   {"x", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
 }, function(x, offset, dim1, dim2)
   local who = "diag_embed"
@@ -352,17 +352,17 @@ rearranging.diag_embed = arguments.reads("diag_embed", {
 end)
 
 --- x:diag([{diagonal = 0}]): of a vector the matrix that has it on its diagonal, of a matrix its diagonal.
-rearranging.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integer", 0}}, function(x, diagonal)
+shape_ops.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integer", 0}}, function(x, diagonal)
   if at_least("diag", x, 1).ndim > 2 then
     fail("diag: x is %s; a vector or a matrix wanted: for others there are diagonal and diag_embed", describe(x))
   end
-  if x.ndim == 1 then return rearranging.diag_embed(x, diagonal) end
+  if x.ndim == 1 then return shape_ops.diag_embed(x, diagonal) end
   return ops.clone(ops.diagonal(x, diagonal))
 end)
 
 --- x:diagflat([{offset = 0}]): the matrix that has x's elements on its diagonal.
-rearranging.diagflat = arguments.reads("diagflat", {{"x", "tensor"}, {"offset", "integer", 0}}, function(x, offset)
-  return rearranging.diag_embed(ops.flatten(x), offset)
+shape_ops.diagflat = arguments.reads("diagflat", {{"x", "tensor"}, {"offset", "integer", 0}}, function(x, offset)
+  return shape_ops.diag_embed(ops.flatten(x), offset)
 end)
 
 local function indices_of(who, triangle, ...)
@@ -376,13 +376,13 @@ end
 
 --- lm.tril_indices(row, col [, offset = 0 [, {dtype, device}]]): [2, n], the rows and columns, from 1, of the elements
 --- that lm.tril keeps of a [row, col] matrix.
-function rearranging.tril_indices(...) return indices_of("tril_indices", ops.tril, ...) end
+function shape_ops.tril_indices(...) return indices_of("tril_indices", ops.tril, ...) end
 
 --- lm.triu_indices(row, col [, offset = 0 [, {dtype, device}]]): [2, n], the rows and columns, from 1, of the elements
 --- that lm.triu keeps of a [row, col] matrix.
-function rearranging.triu_indices(...) return indices_of("triu_indices", ops.triu, ...) end
+function shape_ops.triu_indices(...) return indices_of("triu_indices", ops.triu, ...) end
 
-rearranging.moveaxis = rearranging.movedim
-rearranging.row_stack = rearranging.vstack
+shape_ops.moveaxis = shape_ops.movedim
+shape_ops.row_stack = shape_ops.vstack
 
-return options.exact_all(rearranging)
+return options.exact_all(shape_ops)

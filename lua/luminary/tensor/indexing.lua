@@ -6,7 +6,7 @@ local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
-local placing = {}
+local indexing = {}
 
 local function with_dim(x) return x.ndim == 0 and ops.unsqueeze(x, 1) or x end
 
@@ -49,12 +49,12 @@ local function index_copy(who, put, x, dim, index, source)
 end
 
 --- x:index_copy(dim, index, source): x with source's entries where a 1-d index says along dim.
-placing.index_copy = arguments.reads("index_copy", copy_rows, function(x, ...)
+indexing.index_copy = arguments.reads("index_copy", copy_rows, function(x, ...)
   return ops.reshape((index_copy("index_copy", ops.index_put, x, ...)), x.shape)
 end)
 
 --- x:index_copy_(dim, index, source): writes source's entries where a 1-d index says along dim. Gives x.
-placing.index_copy_ = arguments.reads("index_copy_", copy_rows, function(x, ...)
+indexing.index_copy_ = arguments.reads("index_copy_", copy_rows, function(x, ...)
   index_copy("index_copy_", ops.index_put_, x, ...)
   return x
 end)
@@ -77,12 +77,12 @@ local function index_fill(who, put, fill, x, dim, index, value)
 end
 
 --- x:index_fill(dim, index, value): x with value, a number or 0-d, in the entries of dim that a 1-d index names.
-placing.index_fill = arguments.reads("index_fill", fill_rows, function(x, ...)
+indexing.index_fill = arguments.reads("index_fill", fill_rows, function(x, ...)
   return ops.reshape(index_fill("index_fill", ops.index_put, ops.masked_fill, x, ...), x.shape)
 end)
 
 --- x:index_fill_(dim, index, value): writes value in the entries of dim that a 1-d index names. Gives x.
-placing.index_fill_ = arguments.reads("index_fill_", fill_rows, function(x, ...)
+indexing.index_fill_ = arguments.reads("index_fill_", fill_rows, function(x, ...)
   index_fill("index_fill_", ops.index_put_, ops.masked_fill_, x, ...)
   return x
 end)
@@ -104,24 +104,24 @@ end
 
 --- x:index_reduce(dim, index, source, reduce [, {include_self = true}]): x with source's entries taken into the "prod",
 --- "mean", "amax" or "amin" of those that a 1-d index names; include_self = false: without what was there before.
-placing.index_reduce = arguments.reads("index_reduce", reduce_rows, function(...)
+indexing.index_reduce = arguments.reads("index_reduce", reduce_rows, function(...)
   return index_reduce("index_reduce", ...)
 end)
 
 --- x:index_reduce_(dim, index, source, reduce [, {include_self = true}]): index_reduce, written into x. Gives x.
-placing.index_reduce_ = arguments.reads("index_reduce_", reduce_rows, function(x, ...)
+indexing.index_reduce_ = arguments.reads("index_reduce_", reduce_rows, function(x, ...)
   return ops.copy_(x, index_reduce("index_reduce_", x, ...))
 end)
 
 --- x:scatter_reduce_(dim, index, src, reduce [, {include_self = true}]): scatter_reduce, written into x. Gives x.
-function placing.scatter_reduce_(x, ...)
+function indexing.scatter_reduce_(x, ...)
   return ops.copy_(arg("scatter_reduce_", "x", x, "tensor"), ops.scatter_reduce(x, ...))
 end
 
 -- ---- elements in the order of memory
 
 --- x:take(index): the elements that index names when x's are counted through, from 1; of index's sizes.
-placing.take = arguments.reads("take", {{"x", "tensor"}, {"index", "tensor"}}, function(x, index)
+indexing.take = arguments.reads("take", {{"x", "tensor"}, {"index", "tensor"}}, function(x, index)
   return ops.index_get(ops.flatten(x), {index})
 end)
 
@@ -138,12 +138,12 @@ end
 
 --- x:put(index, source [, {accumulate = false}]): x with source's elements, or plus these, at the places that index
 --- names when x's are counted through, from 1.
-placing.put = arguments.reads("put", put_rows, function(x, ...)
+indexing.put = arguments.reads("put", put_rows, function(x, ...)
   return ops.reshape(put("put", ops.index_put, x, ...), x.shape)
 end)
 
 --- x:put_(index, source [, {accumulate = false}]): put, written into x. Gives x.
-placing.put_ = arguments.reads("put_", put_rows, function(x, ...)
+indexing.put_ = arguments.reads("put_", put_rows, function(x, ...)
   if x:is_contiguous() then
     put("put_", ops.index_put_, x, ...) -- flatten is a view then
     return x
@@ -153,7 +153,7 @@ end)
 
 --- x:take_along_dim(indices [, dim]): gather, where sizes but dim's broadcast; without dim from x's elements counted
 --- through.
-placing.take_along_dim = arguments.reads("take_along_dim", {
+indexing.take_along_dim = arguments.reads("take_along_dim", {
   {"x", "tensor"}, {"indices", "tensor"}, {"dim", "dim?"},
 }, function(x, indices, dim)
   local who = "take_along_dim"
@@ -186,7 +186,7 @@ end
 local function places_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)), 2, 1) end
 
 --- x:masked_select(mask): the elements, in one dim, where mask holds; the two broadcast.
-placing.masked_select = arguments.reads("masked_select", {{"x", "tensor"}, {"mask", mask_kind}}, function(x, mask)
+indexing.masked_select = arguments.reads("masked_select", {{"x", "tensor"}, {"mask", mask_kind}}, function(x, mask)
   local both = broadcast("masked_select", {x, mask})
   return ops.masked_values(both[1], both[2])
 end)
@@ -206,7 +206,7 @@ local scatter_rows = {{"x", "tensor"}, {"mask", mask_kind}, {"source", "tensor"}
 
 --- x:masked_scatter(mask, source): x with source's first elements, in their order, where mask holds; x and mask
 --- broadcast.
-placing.masked_scatter = arguments.reads("masked_scatter", scatter_rows, function(x, mask, source)
+indexing.masked_scatter = arguments.reads("masked_scatter", scatter_rows, function(x, mask, source)
   local who = "masked_scatter"
   local both = broadcast(who, {x, mask})
   local places = places_of(both[2])
@@ -216,9 +216,9 @@ end)
 
 --- x:masked_scatter_(mask, source): writes source's first elements, in their order, where mask holds; mask broadcasts
 --- to x. Gives x.
-placing.masked_scatter_ = arguments.reads("masked_scatter_", scatter_rows, function(x, mask, source)
+indexing.masked_scatter_ = arguments.reads("masked_scatter_", scatter_rows, function(x, mask, source)
   local who = "masked_scatter_"
-  if not x:is_contiguous() then return ops.copy_(x, placing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
+  if not x:is_contiguous() then return ops.copy_(x, indexing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
   local places = places_of(ops.expand(mask, x.shape))
   ops.scatter_(ops.flatten(x), 1, places, drawn(who, x, source, places:numel())) -- flatten is a view then
   return x
@@ -237,7 +237,7 @@ local function replaced(who, x, src, view_of)
 end
 
 --- x:select_scatter(src, dim, index): x with src in the place of its entry `index` of dim.
-placing.select_scatter = arguments.reads("select_scatter", {
+indexing.select_scatter = arguments.reads("select_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim"}, {"index", "integer"},
 }, function(x, src, dim, index)
   return replaced("select_scatter", x, src, function(y) return ops.select(y, dim, index) end)
@@ -245,7 +245,7 @@ end)
 
 --- x:slice_scatter(src [, dim = 1 [, first = 1 [, last = -1 [, step = 1]]]]): x with src in the place of the entries
 --- that x:slice(dim, first, last, step) gives.
-placing.slice_scatter = arguments.reads("slice_scatter", {
+indexing.slice_scatter = arguments.reads("slice_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim", 1}, {"first", "integer", 1}, {"last", "integer", -1},
   {"step", "integer", 1},
 }, function(x, src, dim, first, last, step)
@@ -254,14 +254,14 @@ end)
 
 --- x:diagonal_scatter(src [, {offset = 0, dim1 = 1, dim2 = 2}]): x with src in the place of the diagonals that
 --- x:diagonal gives.
-placing.diagonal_scatter = arguments.reads("diagonal_scatter", {
+indexing.diagonal_scatter = arguments.reads("diagonal_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", 1}, {"dim2", "integer", 2},
 }, function(x, src, offset, dim1, dim2)
   return replaced("diagonal_scatter", x, src, function(y) return ops.diagonal(y, offset, dim1, dim2) end)
 end)
 
 --- x:fill_diagonal_(value): writes a number on the diagonal of x, a matrix, or of more dims of one size. Gives x.
-placing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"value", single}}, function(x, value)
+indexing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"value", single}}, function(x, value)
   local who = "fill_diagonal_"
   if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
   local least, step = math.huge, 0
@@ -273,4 +273,4 @@ placing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"v
   return x
 end)
 
-return options.exact_all(placing)
+return options.exact_all(indexing)

@@ -7,7 +7,7 @@ local load_module = require "luminary.base.load_module"
 local methods = require "luminary.tensor.methods"
 
 local ops, fail, describe = core.ops, options.fail, options.describe
-local spellings = {}
+local derived = {}
 
 local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
 
@@ -16,7 +16,7 @@ local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
 for _, name in ipairs {"std", "var"} do
   --- lm.std_mean(x [, dim [, unbiased = true [, keepdim = false]]] [, {correction = 1}]), lm.var_mean: the standard
   --- deviation (variance) and the mean: local std, mean = lm.std_mean(x).
-  spellings[name .. "_mean"] = arguments.reads(name .. "_mean", {
+  derived[name .. "_mean"] = arguments.reads(name .. "_mean", {
     {"x", "tensor"}, {"dim", "dims?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
     {"correction", "number", 1},
   }, function(x, dim, unbiased, keepdim, correction)
@@ -29,7 +29,7 @@ for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
   for _, ending in ipairs {"", "_"} do
     --- x:clamp_min(min), clamp_max(max): x, or the bound where x is beyond it: a number or a tensor; clamp_min_ and
     --- clamp_max_ in place.
-    spellings[name .. ending] = function(...)
+    derived[name .. ending] = function(...)
       local x, limit = arguments.read(name .. ending, {{"x", "tensor"}, {bound, "any"}}, ...)
       return ops["clamp" .. ending](x, {[bound] = limit})
     end
@@ -37,51 +37,51 @@ for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
 end
 
 --- x:argwhere(): the places, from 1, of what is not 0: [n, dims]; x:nonzero().
-function spellings.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
+function derived.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
 
 --- x:is_nonzero(): whether x's one element is not 0.
-function spellings.is_nonzero(x)
+function derived.is_nonzero(x)
   if tensor("is_nonzero", x):numel() ~= 1 then fail("is_nonzero: x is %s; it has to be one element", describe(x)) end
   local value = x:item()
   return value ~= 0 and value ~= false
 end
 
 --- x:is_signed(): whether x's dtype has negative numbers.
-function spellings.is_signed(x)
+function derived.is_signed(x)
   local dtype = tensor("is_signed", x).dtype
   return dtype ~= "bool" and dtype:sub(1, 4) ~= "uint"
 end
 
 --- x:positive(): x itself; bool has no sign.
-function spellings.positive(x)
+function derived.positive(x)
   if tensor("positive", x).dtype == "bool" then fail("positive: x is bool, which has no sign") end
   return x
 end
 
 --- lm.get_device(x): x:get_device(), the number of its CUDA device, -1 for the CPU.
-function spellings.get_device(x) return methods.get_device(x) end
+function derived.get_device(x) return methods.get_device(x) end
 
 -- ---- made
 
 --- lm.as_tensor(values [, {dtype, device}]), lm.asarray: a tensor of values, as lm.tensor; a tensor itself where it has
 --- that dtype and device, else a copy that gradients go through.
-spellings.as_tensor = arguments.reads("as_tensor", {
+derived.as_tensor = arguments.reads("as_tensor", {
   {"values", "any"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(values, dtype, device)
   if not core.is_tensor(values) then return core.tensor(values, {dtype = dtype, device = device}) end
   return methods.to(values, {dtype = dtype, device = device})
 end)
-spellings.asarray = spellings.as_tensor
+derived.asarray = derived.as_tensor
 
 --- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): a 0-d tensor.
-spellings.scalar_tensor = arguments.reads("scalar_tensor", {
+derived.scalar_tensor = arguments.reads("scalar_tensor", {
   {"number", "number"}, {"dtype", "string?"}, {"device", "any?"}, {"requires_grad", "boolean", false},
 }, function(value, dtype, device, requires_grad)
   return core.tensor(value, {dtype = dtype, device = device, requires_grad = requires_grad})
 end)
 
 --- lm.fill(x, value): a tensor like x, all of whose elements are value, a number or a 0-d tensor.
-spellings.fill = arguments.reads("fill", {{"x", "tensor"}, {"value", "any"}}, function(x, value)
+derived.fill = arguments.reads("fill", {{"x", "tensor"}, {"value", "any"}}, function(x, value)
   return ops.full_like(x, value)
 end)
 
@@ -99,12 +99,12 @@ end
 
 --- lm.empty_strided(size, stride [, {dtype, device}]): an uninitialized tensor whose neighbours along each dim are so
 --- many elements apart in memory.
-spellings.empty_strided = arguments.reads("empty_strided", {
+derived.empty_strided = arguments.reads("empty_strided", {
   {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(size, stride, dtype, device) return strided("empty_strided", size, stride, dtype, device) end)
 
 --- x:new_empty_strided(size, stride [, {dtype, device}]): lm.empty_strided with x's dtype and device unless told.
-spellings.new_empty_strided = arguments.reads("new_empty_strided", {
+derived.new_empty_strided = arguments.reads("new_empty_strided", {
   {"x", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(x, size, stride, dtype, device)
   return strided("new_empty_strided", size, stride, dtype or x.dtype, device or x.device)
@@ -113,7 +113,7 @@ end)
 --- lm.frombuffer(buffer, {dtype [, count = -1 [, offset = 0]]}): a 1-d tensor of count elements (-1: of all there are)
 --- of a string's bytes, or an FFI array's, the first `offset` bytes left out. A copy: what becomes of the buffer later
 --- does not show.
-function spellings.frombuffer(...)
+function derived.frombuffer(...)
   local who, ffi = "frombuffer", require "ffi"
   local buffer, dtype, count, offset = arguments.read(who, {
     {"buffer", "any"}, {"dtype", "string"}, {"count", "integer", -1}, {"offset", "natural", 0},
@@ -137,25 +137,25 @@ end
 -- ---- sizes and dtypes
 
 --- x:split_with_sizes(sizes [, dim = 1]): x:split with a list of sizes.
-spellings.split_with_sizes = arguments.reads("split_with_sizes", {
+derived.split_with_sizes = arguments.reads("split_with_sizes", {
   {"x", "tensor"}, {"sizes", "integers"}, {"dim", "dim", 1},
 }, function(x, sizes, dim)
   return methods.split(x, sizes, dim)
 end)
 
 --- lm.constant_pad_nd(x, pad [, value = 0]): F.pad with a constant.
-spellings.constant_pad_nd = arguments.reads("constant_pad_nd", {
+derived.constant_pad_nd = arguments.reads("constant_pad_nd", {
   {"x", "tensor"}, {"pad", "integers"}, {"value", "any", 0},
 }, function(x, pad, value)
   return ops.pad(x, pad, {value = value})
 end)
 
 --- x:nelement(): x:numel().
-spellings.nelement = methods.numel
+derived.nelement = methods.numel
 --- x:ndimension(): x:dim().
-spellings.ndimension = methods.dim
+derived.ndimension = methods.dim
 -- A word of Lua's, so that it is no method to call with a colon: x["repeat"](x, 2, 3).
-spellings["repeat"] = methods.repeat_tensor
+derived["repeat"] = methods.repeat_tensor
 
 local type_names = {
   float32 = "Float", float64 = "Double", float16 = "Half", bfloat16 = "BFloat16", int64 = "Long", int32 = "Int",
@@ -166,7 +166,7 @@ for dtype, name in pairs(type_names) do dtypes_of_types[name .. "Tensor"] = dtyp
 
 --- x:type(): "torch.FloatTensor", "torch.cuda.LongTensor", …, as PyTorch and Torch7 call x's type. x:type(dtype): x in
 --- a dtype, "int64", or in a type of such a name.
-function spellings.type(x, dtype)
+function derived.type(x, dtype)
   tensor("type", x)
   if dtype == nil then
     return ("torch.%s%sTensor"):format(x.is_cuda and "cuda." or "", type_names[x.dtype] or x.dtype)
@@ -178,7 +178,7 @@ function spellings.type(x, dtype)
 end
 
 --- x:resize_(2, 3, …): gives x these sizes in place; elements keep their order, and what is new is uninitialized.
-function spellings.resize_(x, ...)
+function derived.resize_(x, ...)
   tensor("resize_", x)
   local size = {...}
   if select("#", ...) == 1 then size = (...) end
@@ -199,18 +199,18 @@ function spellings.resize_(x, ...)
 end
 
 --- x:resize_as_(other): x:resize_ to other's sizes.
-spellings.resize_as_ = arguments.reads("resize_as_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
-  return spellings.resize_(x, other.shape)
+derived.resize_as_ = arguments.reads("resize_as_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
+  return derived.resize_(x, other.shape)
 end)
 
 --- x:set_(other): x takes over other's memory, sizes and strides. Gives x.
-spellings.set_ = arguments.reads("set_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
+derived.set_ = arguments.reads("set_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
   x.data = other.data
   return x
 end)
 
 --- lm.broadcast_shapes(a, b, …): the sizes that lists of sizes broadcast to.
-function spellings.broadcast_shapes(...)
+function derived.broadcast_shapes(...)
   local shape = {}
   for k, sizes in ipairs {...} do
     sizes = options.arg("broadcast_shapes", "shape " .. k, sizes, "integers")
@@ -228,7 +228,7 @@ end
 
 --- lm.unravel_index(indices, shape): where in a tensor of those sizes its elements are that indices count, from 1: a
 --- list of tensors, one for each dim, from 1 too.
-spellings.unravel_index = arguments.reads("unravel_index", {
+derived.unravel_index = arguments.reads("unravel_index", {
   {"indices", "tensor"}, {"shape", "integers"},
 }, function(indices, shape)
   local places, rest = {}, indices - 1
@@ -241,7 +241,7 @@ end)
 
 --- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): a copy of x with src in the place of what
 --- x:as_strided(size, stride, storage_offset) shows.
-spellings.as_strided_scatter = arguments.reads("as_strided_scatter", {
+derived.as_strided_scatter = arguments.reads("as_strided_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"storage_offset", "natural", 0},
 }, function(x, src, size, stride, offset)
   local y = ops.clone(x)
@@ -263,20 +263,20 @@ local function each_of(who, x, f, ...)
 end
 
 --- x:apply_(f): each element becomes f(element), in place; a loop in Lua, for small tensors. Gives x.
-function spellings.apply_(x, f) return each_of("apply_", x, f) end
+function derived.apply_(x, f) return each_of("apply_", x, f) end
 
 --- x:map_(other, f): each element becomes f(element, other's), in place. Gives x.
-function spellings.map_(x, other, f) return each_of("map_", x, f, options.arg("map_", "other", other, "tensor")) end
+function derived.map_(x, other, f) return each_of("map_", x, f, options.arg("map_", "other", other, "tensor")) end
 
 --- x:map2_(a, b, f): each element becomes f(element, a's, b's), in place. Gives x.
-function spellings.map2_(x, a, b, f)
+function derived.map2_(x, a, b, f)
   return each_of("map2_", x, f, options.arg("map2_", "a", a, "tensor"), options.arg("map2_", "b", b, "tensor"))
 end
 
 -- ---- settings
 
 --- lm.inference_mode(f, ...): lm.no_grad(f, ...).
-spellings.inference_mode = core.no_grad
+derived.inference_mode = core.no_grad
 
 local PROFILES = {
   default = {4, 1000, 3, 80}, short = {2, 1000, 2, 80}, full = {4, 2 ^ 52, 3, 80},
@@ -286,7 +286,7 @@ local PROFILES = {
 --- tensors are printed from here on in this thread: digits after the point; from how many elements on only edgeitems
 --- at each end of a dim; columns of a line; whether in scientific notation, nil for where values ask for it. What is
 --- left out stays as it is; profile "default", "short" (2 digits and edgeitems) or "full" (everything) sets all.
-spellings.set_printoptions = arguments.reads("set_printoptions", {
+derived.set_printoptions = arguments.reads("set_printoptions", {
   {"precision", "natural?"}, {"threshold", "natural?"}, {"edgeitems", "count?"}, {"linewidth", "count?"},
   {"profile", {"default", "short", "full"}, optional = true}, {"sci_mode", "boolean?"},
 }, function(precision, threshold, edgeitems, linewidth, profile, sci_mode)
@@ -301,7 +301,7 @@ spellings.set_printoptions = arguments.reads("set_printoptions", {
 end)
 
 --- lm.get_printoptions(): how tensors are printed: a table as lm.set_printoptions takes.
-function spellings.get_printoptions()
+function derived.get_printoptions()
   local precision, threshold, edgeitems, linewidth, scientific = core.print_options()
   return {
     precision = precision, threshold = threshold, edgeitems = edgeitems, linewidth = linewidth,
@@ -315,23 +315,23 @@ local deterministic = "cudnn.deterministic"
 --- algorithms that compute the same bits in every run, as lm.backends.cudnn.deterministic. On a GPU scatter_add,
 --- scatter_reduce and the gradients of gather, interpolate, grid_sample and ctc_loss add in any order all the same.
 --- warn_only is accepted and changes nothing.
-spellings.use_deterministic_algorithms = arguments.reads("use_deterministic_algorithms", {
+derived.use_deterministic_algorithms = arguments.reads("use_deterministic_algorithms", {
   {"on", "boolean"}, {"warn_only", "boolean", false},
 }, function(on) core.setting(deterministic, on) end)
 
 --- lm.are_deterministic_algorithms_enabled(): what lm.use_deterministic_algorithms set.
-function spellings.are_deterministic_algorithms_enabled() return core.setting(deterministic) end
+function derived.are_deterministic_algorithms_enabled() return core.setting(deterministic) end
 
 local tf32, PRECISIONS = "cuda.matmul.allow_tf32", {"highest", "high", "medium"}
 
 --- lm.set_float32_matmul_precision(precision): "highest": products of float32 matrices on a GPU in float32; "high" and
 --- "medium": in TF32, as lm.backends.cuda.matmul.allow_tf32.
-function spellings.set_float32_matmul_precision(precision)
+function derived.set_float32_matmul_precision(precision)
   options.choice("set_float32_matmul_precision", "precision", precision, PRECISIONS)
   core.setting(tf32, precision ~= "highest")
 end
 
 --- lm.get_float32_matmul_precision(): "highest", or "high" where TF32 is allowed.
-function spellings.get_float32_matmul_precision() return core.setting(tf32) and "high" or "highest" end
+function derived.get_float32_matmul_precision() return core.setting(tf32) and "high" or "highest" end
 
-return options.exact_all(spellings)
+return options.exact_all(derived)
