@@ -6,7 +6,7 @@ local load_module = require "luminary.base.load_module"
 local generation_config = require "luminary.models.generation_config"
 local gguf = require "luminary.models.gguf"
 local options = require "luminary.base.options"
-local planned = require "luminary.nn.planned"
+local meta = require "luminary.nn.meta"
 local Source = require "luminary.file_formats.source"
 
 local fail = options.fail
@@ -130,7 +130,7 @@ local function largest_size(spec, given)
 end
 
 local function check_memory(who, net, dtype, device, largest)
-  local bytes, there = planned.bytes(net, dtype), memory_of_machine()
+  local bytes, there = meta.bytes(net, dtype), memory_of_machine()
   if there and bytes > there and not core.device(device or "cpu"):find "^cuda" then
     fail("%s: it is of %.1f GiB, and this machine has %.1f GiB of memory%s%s", who, bytes / 2 ^ 30, there / 2 ^ 30,
       largest, dtype == nil and "; dtype = \"bfloat16\" halves it" or "")
@@ -162,7 +162,7 @@ end
 
 -- Buffers, such as angles of positions, are not in the weights, but no larger than those.
 local function check_buffers(who, net, bytes, largest)
-  local buffers = planned.bytes(net) - planned.bytes(net, nil, true)
+  local buffers = meta.bytes(net) - meta.bytes(net, nil, true)
   if buffers > 2 ^ 30 and buffers > bytes then
     fail("%s: its buffers would take %.1f GiB, its weights take %.1f GiB%s", who, buffers / 2 ^ 30, bytes / 2 ^ 30,
       largest)
@@ -247,7 +247,7 @@ return function(who, opts, spec, make, first, reads)
   local plain, n_tensors, bytes = config and options.is_plain(weights), nil, nil
   if plain then n_tensors, bytes = held_by(weights) end
   if plain and how.strict ~= false then check_layers(who, spec, told, n_tensors) end
-  local net, largest = planned.of(make, copied(own)), largest_size(spec, own)
+  local net, largest = meta.of(make, copied(own)), largest_size(spec, own)
   local complete = false
   if weights then
     how.dry_run = true
@@ -267,7 +267,7 @@ return function(who, opts, spec, make, first, reads)
   check_memory(who, net, dtype, device, largest)
   if plain then check_buffers(who, net, bytes, largest) end
   if complete then
-    planned.allocate(net, dtype, device)
+    meta.allocate(net, dtype, device)
   else
     net = make(own)
     if dtype or device then net:to {dtype = dtype, device = device} end

@@ -23,7 +23,7 @@ local entries = require "luminary.base.entry_reader"
 local Module = require "luminary.nn.module"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
-local planned = require "luminary.nn.planned"
+local meta = require "luminary.nn.meta"
 local printed = require "luminary.nn.print_values"
 
 local layer = {}
@@ -42,13 +42,13 @@ end
 
 --- An uninitialized parameter of that size, on the device and in the dtype of the layer's options.
 function layer.parameter(size, opts)
-  return parameter.new(planned.empty(size, {device = opts.device, dtype = opts.dtype}))
+  return parameter.new(meta.empty(size, {device = opts.device, dtype = opts.dtype}))
 end
 
 --- A buffer filled with a value.
 function layer.filled(size, value, opts, dtype)
   local how = {device = opts.device, dtype = dtype or opts.dtype or core.get_default_dtype()}
-  return planned.filled(size, value, how)
+  return meta.filled(size, value, how)
 end
 
 -- ---- entries

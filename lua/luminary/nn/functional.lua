@@ -174,7 +174,7 @@ F.gumbel_softmax = arguments.takes("gumbel_softmax", {
 end)
 
 for _, file in ipairs {
-  "pytorch_order", "ctc", "dropout", "embedding", "rearrange", "convolution", "pooling", "interpolate", "sampling",
+  "pytorch_order", "ctc", "dropout", "embedding", "pixel_shuffle", "convolution", "pooling", "interpolate", "sampling",
 } do
   for name, f in pairs(require("luminary.nn.functional." .. file)) do F[name] = f end
 end

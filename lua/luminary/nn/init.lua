@@ -11,8 +11,8 @@ local nn = {
 }
 
 for _, family in ipairs {
-  "containers", "tables", "dictionaries", "linear", "embedding_bag", "convolution", "norm", "pooling", "activation",
-  "loss", "padding", "rearranging", "resampling", "shapes",
+  "containers", "torch7_table_layers", "module_dict", "linear", "embedding_bag", "convolution", "norm", "pooling",
+  "activation", "loss", "padding", "shuffle_flatten_dropout", "upsample_fold", "torch7_shape_layers",
 } do
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
 end
@@ -20,8 +20,9 @@ end
 local later = {
   utils = {"nn.utils"}, parallel = {"nn.parallel"}, DataParallel = {"nn.parallel.data_parallel", "DataParallel"},
   SyncBatchNorm = {"nn.parallel.sync_batch_norm"}, KVCache = {"nn.kv_cache"},
-  SinusoidalPositions = {"nn.positions", "SinusoidalPositions"},
-  RotaryPositionalEmbeddings = {"nn.positions", "RotaryPositionalEmbeddings"}, LazyLinear = {"nn.lazy", "LazyLinear"},
+  SinusoidalPositions = {"nn.positional_encoding", "SinusoidalPositions"},
+  RotaryPositionalEmbeddings = {"nn.positional_encoding", "RotaryPositionalEmbeddings"},
+  LazyLinear = {"nn.lazy", "LazyLinear"},
   Int8Linear = {"nn.int8", "Int8Linear"},
 }
 for _, name in ipairs {

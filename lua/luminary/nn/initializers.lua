@@ -3,14 +3,14 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local planned = require "luminary.nn.planned"
+local meta = require "luminary.nn.meta"
 
 local ops = core.ops
 local init = {}
 
 local function fill(who, t, method, ...)
   options.arg(who, "the first argument", t, "tensor")
-  if planned.is_on() then return t end
+  if meta.is_on() then return t end
   return core.no_grad(t[method], t, ...)
 end
 
@@ -112,7 +112,7 @@ end)
 -- A fill that draws a whole tensor like t and copies it there, in float64.
 local function fill_with(who, t, make, generator)
   options.arg(who, "the first argument", t, "tensor")
-  if planned.is_on() then return t end
+  if meta.is_on() then return t end
   core.no_grad(function() t:copy_(make({dtype = "float64", device = t.device, generator = generator})) end)
   return t
 end

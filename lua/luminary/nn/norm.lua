@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
-local planned = require "luminary.nn.planned"
+local meta = require "luminary.nn.meta"
 local init = require "luminary.nn.initializers"
 local F = require "luminary.nn.functional"
 local printed = require "luminary.nn.print_values"
@@ -46,7 +46,7 @@ BatchNorm.init = layer.takes(nil, BatchNorm.rows, set_up, bias)
 
 --- The running values as they are at first.
 function BatchNorm:reset_running_stats()
-  if not self.track_running_stats or planned.is_on() then return end
+  if not self.track_running_stats or meta.is_on() then return end
   self.running_mean:zero_()
   self.running_var:fill_(1)
   self.num_batches_tracked:zero_()

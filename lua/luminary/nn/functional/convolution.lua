@@ -4,7 +4,7 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local sizes = require "luminary.nn.functional.sizes"
-local window_places = require "luminary.nn.functional.window_places"
+local window_indices = require "luminary.nn.functional.window_indices"
 
 local ops, fail, describe = core.ops, options.fail, options.describe
 local F = {}
@@ -56,7 +56,7 @@ end
 -- [1, 1, slices * plane * groups * kernel].
 local function places_of_slices(a, depth, slices, plane, device)
   local step = plane * a.groups
-  local at = window_places.of_windows(depth, slices, a.weight.shape[3], a.stride[1], a.padding[1], a.dilation[1], step,
+  local at = window_indices.of_windows(depth, slices, a.weight.shape[3], a.stride[1], a.padding[1], a.dilation[1], step,
     device)
   local within = ops.arange(1, step + 1, {device = device, dtype = "int64"})
   return (ops.t(at):unsqueeze(2) + within:view(1, step, 1)):view(1, 1, -1)
@@ -73,7 +73,7 @@ local function last_two(list) return {list[2], list[3]} end
 local function convolved_volume(who, a, x)
   local n, channels, depth, height, width = unpack(x.shape)
   local kernel, plane = a.weight.shape[3], height * width
-  local slices = window_places.count(who, depth, kernel, a.stride[1], a.padding[1], a.dilation[1])
+  local slices = window_indices.count(who, depth, kernel, a.stride[1], a.padding[1], a.dilation[1])
   local images = sizes.channels_last(x):contiguous()
   if kernel > 1 or a.stride[1] > 1 or a.padding[1] > 0 then
     local places = places_of_slices(a, depth, slices, plane, x.device)
@@ -91,7 +91,7 @@ end
 local function convolved_slices(who, a, x)
   local n, channels, depth, height, width = unpack(x.shape)
   local kernel, stride, dilation, y = a.weight.shape[3], a.stride[1], a.dilation[1], nil
-  local slices = window_places.count(who, depth, kernel, stride, a.padding[1], dilation)
+  local slices = window_indices.count(who, depth, kernel, stride, a.padding[1], dilation)
   local padded = ops.pad(x, {0, 0, 0, 0, a.padding[1], a.padding[1]})
   for k = 1, kernel do
     local first = 1 + (k - 1) * dilation
@@ -154,7 +154,7 @@ F.conv1d = takes_of(1):caller("conv1d", function(a)
   check_operands("conv1d", a, 1, 2)
   local padding = a.padding
   if type(padding) == "string" then padding, a.x = numbers_of_padding("conv1d", a, 1) end
-  window_places.count("conv1d", a.x.shape[a.x.ndim], a.weight.shape[3], a.stride[1], padding[1], a.dilation[1])
+  window_indices.count("conv1d", a.x.shape[a.x.ndim], a.weight.shape[3], a.stride[1], padding[1], a.dilation[1])
   return ops.conv2d(a.x:unsqueeze(-2), a.weight:unsqueeze(-2), a.bias, of_row(a.stride, 1), of_row(padding, 0),
     of_row(a.dilation, 1), a.groups):squeeze(-2)
 end)

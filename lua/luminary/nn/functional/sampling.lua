@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local sizes = require "luminary.nn.functional.sizes"
-local window_places = require "luminary.nn.functional.window_places"
+local window_indices = require "luminary.nn.functional.window_indices"
 
 local ops, fail, describe = core.ops, options.fail, options.describe
 local F = {}
@@ -54,10 +54,10 @@ end
 -- Places of all windows' elements in an image of height and width, [1, 1, kH * kW * windows], and how many windows.
 local function column_places(who, a, height, width, device)
   local k, s, p, d = a.kernel_size, a.stride, a.padding, a.dilation
-  local down = window_places.count(who, height, k[1], s[1], p[1], d[1])
-  local across = window_places.count(who, width, k[2], s[2], p[2], d[2])
-  local rows = window_places.of_windows(height, down, k[1], s[1], p[1], d[1], width, device)
-  local columns = window_places.of_windows(width, across, k[2], s[2], p[2], d[2], 1, device)
+  local down = window_indices.count(who, height, k[1], s[1], p[1], d[1])
+  local across = window_indices.count(who, width, k[2], s[2], p[2], d[2])
+  local rows = window_indices.of_windows(height, down, k[1], s[1], p[1], d[1], width, device)
+  local columns = window_indices.of_windows(width, across, k[2], s[2], p[2], d[2], 1, device)
   local all = (rows + 1):view(k[1], 1, down, 1) + columns:view(1, k[2], 1, across)
   return all:view(1, 1, -1), down * across
 end

@@ -1,7 +1,7 @@
 --- Copies of tensors to devices; on the way back their gradients are added up.
 local autograd = require "luminary.autograd"
 local core = require "luminary.core"
-local by_nccl = require "luminary.nn.parallel.within_process_nccl"
+local by_nccl = require "luminary.nn.parallel.single_process_nccl"
 local checks = require "luminary.nn.parallel.device_checks"
 local joined = require "luminary.nn.parallel.joined_tensors"
 local options = require "luminary.base.options"

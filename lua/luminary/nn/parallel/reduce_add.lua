@@ -1,6 +1,6 @@
 --- Sums of tensors over devices.
 local core = require "luminary.core"
-local by_nccl = require "luminary.nn.parallel.within_process_nccl"
+local by_nccl = require "luminary.nn.parallel.single_process_nccl"
 local checks = require "luminary.nn.parallel.device_checks"
 local joined = require "luminary.nn.parallel.joined_tensors"
 local options = require "luminary.base.options"

@@ -9,7 +9,7 @@ local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local class = require "luminary.base.class"
 local Module = require "luminary.nn.module"
-local dictionaries = require "luminary.nn.dictionaries"
+local dictionaries = require "luminary.nn.module_dict"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
 

@@ -8,7 +8,7 @@ local tensor = require "luminary.torch7.tensor"
 local Module = require "luminary.torch7.nn.module"
 local storage = require "luminary.torch7.storage"
 local ours = require "luminary.nn"
-local planned = require "luminary.nn.planned"
+local meta = require "luminary.nn.meta"
 local fail, ops = options.fail, core.ops
 local wrap, raw = tensor.wrap, tensor.raw
 
@@ -177,7 +177,7 @@ local FEW = 2 ^ 20 -- elements
 -- What a file makes of layers is bounded by its size: a layer's fields may say any sizes. (Torch7 writes what several
 -- layers share once, and here each gets its own.)
 local function check_size(self, make, file)
-  local inner, elements = planned.of(make, unpack(self.made_with, 1, self.made_with.n)), file.elements or 0
+  local inner, elements = meta.of(make, unpack(self.made_with, 1, self.made_with.n)), file.elements or 0
   local bytes = files.size_of(file)
   for _, list in ipairs {inner:parameters(), inner:buffers()} do
     for _, t in ipairs(list) do elements = elements + t:numel() end
@@ -261,7 +261,7 @@ end
 function Leaf.with(sizes, fan, f)
   local module = Leaf.around(f)
   for name, size in pairs(sizes) do
-    module[name] = ours.Parameter(planned.empty(size))
+    module[name] = ours.Parameter(meta.empty(size))
     ours.init.uniform_(module[name], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
   end
   return module

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local Leaf = require "luminary.torch7.nn.leaf"
 local ours = require "luminary.nn"
-local planned = require "luminary.nn.planned"
+local meta = require "luminary.nn.meta"
 local reshape_copy = require "luminary.tensor.reshape_copy"
 local ops, F = core.ops, ours.functional
 local layer, around = Leaf.layer, Leaf.around
@@ -20,8 +20,8 @@ layer("SpatialConvolutionMM", convolution)
 local Full = ours.Module:extend "FullConvolution"
 function Full:init(i, o, kernel, stride, padding, more)
   local bound = 1 / math.sqrt(i * kernel[1] * kernel[2])
-  self.weight = ours.Parameter(planned.empty {i, o, unpack(kernel)})
-  self.bias = ours.Parameter(planned.empty {o})
+  self.weight = ours.Parameter(meta.empty {i, o, unpack(kernel)})
+  self.bias = ours.Parameter(meta.empty {o})
   for _, p in ipairs(self:parameters()) do ours.init.uniform_(p, -bound, bound) end
   self.kernel, self.more, self.how = kernel, more, {stride = stride, padding = padding}
 end

@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
-local planned = require "luminary.nn.planned"
+local meta = require "luminary.nn.meta"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local positions = {}
@@ -132,10 +132,10 @@ RotaryPositionalEmbeddings.init = layer.takes("RotaryPositionalEmbeddings", {
   above_0(who, "base", o.base)
   self.scaling, self.longest = check_scaling(who, dim, o.scaling), o.max_seq_len
   for _, name in ipairs {"cosines", "sines"} do
-    local values = planned.empty({o.max_seq_len, dim / 2}, {dtype = o.dtype or "float32", device = o.device})
+    local values = meta.empty({o.max_seq_len, dim / 2}, {dtype = o.dtype or "float32", device = o.device})
     self:register_buffer(name, values, {persistent = false})
   end
-  if not planned.is_on() then self:reset_buffers() end
+  if not meta.is_on() then self:reset_buffers() end
 end)
 
 --- Fills its tables, of which no state_dict has anything.

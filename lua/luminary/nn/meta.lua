@@ -3,11 +3,11 @@
 local core = require "luminary.core"
 
 local ops = core.ops
-local planned = {}
+local meta = {}
 local planning = false
 
 --- f(…) with layers that it makes so.
-function planned.of(f, ...)
+function meta.of(f, ...)
   local before = planning
   planning = true
   local ok, result = pcall(f, ...)
@@ -17,23 +17,23 @@ function planned.of(f, ...)
 end
 
 --- Whether that is going on: then nothing is to be drawn.
-function planned.is_on() return planning end
+function meta.is_on() return planning end
 
 --- An uninitialized tensor for a parameter; while a net is planned one whose elements are all the same one.
-function planned.empty(size, how)
+function meta.empty(size, how)
   if planning then return ops.empty({}, how):expand(size) end
   return ops.empty(size, how)
 end
 
 --- The same of a buffer filled with a value.
-function planned.filled(size, value, how)
+function meta.filled(size, value, how)
   if planning then return ops.full({}, value, how):expand(size) end
   return ops.full(size, value, how)
 end
 
 --- Gives the parameters of a planned net memory, uninitialized, each of its dtype or this floating one, on this device,
 --- and takes its buffers there; a module with reset_buffers fills its own. Gives the net.
-function planned.allocate(net, dtype, device)
+function meta.allocate(net, dtype, device)
   local function allocate(t, how) core.set_data(t, ops.empty(t.shape, how)) end
   for _, p in ipairs(net:parameters()) do allocate(p, {dtype = dtype or p.dtype, device = device}) end
   for _, module in ipairs(net:modules()) do
@@ -50,7 +50,7 @@ end
 
 --- The bytes of a net's parameters and buffers, or of the parameters alone, floating ones of this dtype, or of their
 --- own.
-function planned.bytes(net, dtype, parameters_only)
+function meta.bytes(net, dtype, parameters_only)
   local sum = 0
   for _, list in ipairs {net:parameters(), parameters_only and {} or net:buffers()} do
     for _, t in ipairs(list) do
@@ -61,4 +61,4 @@ function planned.bytes(net, dtype, parameters_only)
   return sum
 end
 
-return planned
+return meta
