@@ -2,7 +2,7 @@
 local options = require "luminary.base.options"
 
 local schedules = {ReduceLROnPlateau = require "luminary.optim.lr_scheduler.plateau"}
-for _, file in ipairs {"factors", "cosine", "cycles", "several"} do
+for _, file in ipairs {"factors", "cosine", "cyclic", "chained_sequential"} do
   for name, class in pairs(require("luminary.optim.lr_scheduler." .. file)) do schedules[name] = class end
 end
 
