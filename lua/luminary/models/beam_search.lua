@@ -2,7 +2,7 @@
 --- do_sample draws them.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local token_scores = require "luminary.models.token_scores"
+local logits_processors = require "luminary.models.logits_processors"
 
 local ops = core.ops
 
@@ -18,7 +18,7 @@ end
 -- follow (-inf) are left out.
 local function candidates(scores, rows, o, last_step)
   local vocabulary = scores.shape[2]
-  local most = math.min(token_scores.choices(o) * o.num_beams, scores:numel())
+  local most = math.min(logits_processors.choices(o) * o.num_beams, scores:numel())
   scores = scores:reshape(-1)
   local keys = scores
   if o.do_sample then -- the greatest of these are drawn without replacement (Gumbel-max: Kool et al. 2019)
@@ -62,18 +62,18 @@ local function continued(list, o)
 end
 
 --- The num_return_sequences best as lists of tokens, best first; ids [1, L]. next_scores, reorder: of a single sequence
---- at first (next_scores.lua). mask: bool [1, L], false where ids are padding, or nil.
+--- at first (next_token_logits.lua). mask: bool [1, L], false where ids are padding, or nil.
 ---
 --- Beams are distinct: there is one at first, and each step has at most vocabulary times as many, up to num_beams.
-return function(ids, o, next_scores, reorder, mask)
+return function(ids, o, next_token_logits, reorder, mask)
   local beams, finished, device = o.num_beams, {}, ids.device
   local sums, rows = ops.zeros({1, 1}, {device = device}), ids:totable()
   for step = 1, o.max_new_tokens do
-    local scores = next_scores(ids):log_softmax(2)
-    scores = token_scores.allowed(scores, ids, rows, step - 1, o, mask and mask:expand(#rows, mask.shape[2]))
-    if o.do_sample then scores = token_scores.of_beams(scores, o) end
+    local scores = next_token_logits(ids):log_softmax(2)
+    scores = logits_processors.allowed(scores, ids, rows, step - 1, o, mask and mask:expand(#rows, mask.shape[2]))
+    if o.do_sample then scores = logits_processors.of_beams(scores, o) end
     local list = candidates(scores + sums, rows, o, step == o.max_new_tokens)
-    if #list == 0 then token_scores.none_left(1) end
+    if #list == 0 then logits_processors.none_left(1) end
     if not (#finished == beams and o.early_stopping == true) then finish(finished, list, rows, step, o) end
     local kept, full = continued(list, o), #finished == beams
     local length = o.early_stopping == "never" and o.length_penalty > 0 and o.max_new_tokens or step

@@ -5,8 +5,8 @@ local Module = require "luminary.nn.module"
 local beam_search = require "luminary.models.beam_search"
 local generated_text = require "luminary.models.generated_text"
 local generation_config = require "luminary.models.generation_config"
-local next_scores = require "luminary.models.next_scores"
-local token_scores = require "luminary.models.token_scores"
+local next_token_logits = require "luminary.models.next_token_logits"
+local logits_processors = require "luminary.models.logits_processors"
 
 local ops, fail = core.ops, options.fail
 
@@ -112,7 +112,7 @@ local function check_ids(who, net, ids, o)
   end
   local config = type(net) ~= "function" and net.config
   local room = type(config) == "table" and config.max_positions or math.huge
-  generation_config.settle_lengths(who, o, o.given, o.told, ids.shape[2], room)
+  generation_config.resolve_lengths(who, o, o.given, o.told, ids.shape[2], room)
   if ids.shape[2] + o.max_new_tokens > room + 1 then
     fail("%s: %d tokens and %d new ones; the model has %d places", who, ids.shape[2], o.max_new_tokens, room)
   end
@@ -153,28 +153,28 @@ local function one_by_one(who, net, ids, mask, o)
     fail("%s: streamer gets a token of each sequence, of at most %d; there are %d, which go in several calls", who,
       MOST_ARGUMENTS, n)
   end
-  local scores_after = next_scores(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
-  local rows, done, tellers, open = ids:totable(), {}, {}, n
+  local scores_after = next_token_logits(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
+  local rows, done, callbacks, open = ids:totable(), {}, {}, n
   for i = 1, o.on_text and n or 0 do
-    tellers[i] = generated_text.teller(o.tokenizer, o.on_text, n > 1 and i or nil)
+    callbacks[i] = generated_text.text_callback(o.tokenizer, o.on_text, n > 1 and i or nil)
   end
   for made = 0, o.max_new_tokens - 1 do
-    local scores = token_scores.allowed(scores_after(ids), ids, rows, made, o, mask)
-    local chosen = o.do_sample and token_scores.drawn(scores, o) or scores:argmax(2, {keepdim = true})
+    local scores = logits_processors.allowed(scores_after(ids), ids, rows, made, o, mask)
+    local chosen = o.do_sample and logits_processors.drawn(scores, o) or scores:argmax(2, {keepdim = true})
     local list, stop = chosen:view(-1):totable(), false
     for i = 1, n do
       local row = rows[i]
       if done[i] then list[i] = o.fill or list[i] end
       row[#row + 1] = list[i]
       if not done[i] then
-        if tellers[i] and not o.ends[list[i]] then stop = tellers[i](list[i]) == false or stop end
+        if callbacks[i] and not o.ends[list[i]] then stop = callbacks[i](list[i]) == false or stop end
         if o.is_end(row) then done[i], open = true, open - 1 end
       end
     end
     ids = ops.cat({ids, core.tensor(list, {dtype = "int64", device = device}):view(n, 1)}, 2)
     if o.streamer and o.streamer(unpack(list)) == false or stop or open == 0 then break end
   end
-  for _, tell in ipairs(tellers) do tell(nil) end
+  for _, tell in ipairs(callbacks) do tell(nil) end
   return ids
 end
 
@@ -183,7 +183,7 @@ local function by_beams(who, net, ids, mask, o)
   local lists, longest, length = {}, 0, ids.shape[2] + o.max_new_tokens
   for i = 1, ids.shape[1] do
     local row = mask and mask:narrow(1, i, 1)
-    local scores_after, reorder = next_scores(who, net, 1, length, row, o.use_cache)
+    local scores_after, reorder = next_token_logits(who, net, 1, length, row, o.use_cache)
     for _, tokens in ipairs(beam_search(ids:narrow(1, i, 1), o, scores_after, reorder, row)) do
       lists[#lists + 1] = tokens
       longest = math.max(longest, #tokens)

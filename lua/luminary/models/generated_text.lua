@@ -41,7 +41,7 @@ local CUT = "\239\191\189$" -- U+FFFD, which stands for a character of which byt
 
 --- say(token) for each token of a row, and say(nil) at its end: on_text(piece) gets the text as soon as its characters
 --- are whole, with `row` on_text(piece, row). What on_text gave comes back.
-function generated_text.teller(tokenizer, on_text, row)
+function generated_text.text_callback(tokenizer, on_text, row)
   local tokens, told = {}, 0
   return function(token)
     tokens[#tokens + 1] = token

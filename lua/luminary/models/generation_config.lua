@@ -123,7 +123,7 @@ end
 
 --- Settles max_new_tokens and min_new_tokens of o, the options of a call: `given` is what it gave, `told` what `of`
 --- gives, l the length of ids; the net takes `room` tokens.
-function generation_config.settle_lengths(who, o, given, told, l, room)
+function generation_config.resolve_lengths(who, o, given, told, l, room)
   if given.max_new_tokens == nil then
     local both = told.max_new_tokens == nil and told.max_length
     if both and l >= both then

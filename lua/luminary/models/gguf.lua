@@ -33,7 +33,7 @@ architectures.llama = {
     attn_q = function(t, config) return halves(t, config.num_attention_heads) end,
     attn_k = function(t, config) return halves(t, config.num_key_value_heads or config.num_attention_heads) end,
   },
-  settle = function(who, path, config, value, rest)
+  resolve = function(who, path, config, value, rest)
     local turned, factors = value "rope.dimension_count", rest["rope_freqs.weight"]
     local head = config.head_dim or tonumber(config.hidden_size) and tonumber(config.num_attention_heads)
       and config.hidden_size / config.num_attention_heads
@@ -111,7 +111,7 @@ function gguf.read(who, path, file)
   local ends = {}
   for _, key in ipairs {"eos", "eot"} do ends[#ends + 1] = metadata[("tokenizer.ggml.%s_token_id"):format(key)] end
   if #ends > 0 then config.eos_token_id = ends end
-  if of.settle then of.settle(who, path, config, value, rest) end
+  if of.resolve then of.resolve(who, path, config, value, rest) end
   return config, renamed(rest, of, config)
 end
 

@@ -146,7 +146,7 @@ local spec = {
 }
 
 -- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters; how many places there are.
-local function settle_positions(config)
+local function resolve_positions(config)
   local given = config.rope_parameters or {}
   config.rope_theta = config.rope_theta or given.rope_theta or 10000
   local scaling = config.rope_scaling or given
@@ -166,7 +166,7 @@ local function make(config)
   if heads % config.num_key_value_heads ~= 0 then
     fail("llama: %d heads are not to be divided among num_key_value_heads %d", heads, config.num_key_value_heads)
   end
-  settle_positions(config)
+  resolve_positions(config)
   return Llama(config)
 end
 

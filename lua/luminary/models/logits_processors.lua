@@ -4,7 +4,7 @@ local options = require "luminary.base.options"
 
 local ops = core.ops
 
-local token_scores = {}
+local logits_processors = {}
 
 -- ids with each row's last token, which is no padding, in the place of padding.
 local function filled(ids, mask)
@@ -75,7 +75,7 @@ end
 --- Scores after what holds for any choice: repetition_penalty, no_repeat_ngram_size, bad_words_ids, and min_new_tokens,
 --- of which `made` are there. rows: the tokens of ids [N, L] as lists. mask: bool, [N, L] or less, false where ids are
 --- padding, which counts for nothing; or nil.
-function token_scores.allowed(scores, ids, rows, made, o, mask)
+function logits_processors.allowed(scores, ids, rows, made, o, mask)
   local vocabulary = scores.shape[2]
   if made == 0 then o.check_vocabulary(vocabulary) end
   scores = penalized(scores, mask and filled(ids, mask) or ids, o.repetition_penalty)
@@ -89,13 +89,13 @@ function token_scores.allowed(scores, ids, rows, made, o, mask)
   end
   local fewer = made < o.min_new_tokens or o.no_repeat_ngram_size > 0 or o.repetition_penalty ~= 1 or o.bad_words_ids
   for i, best_of_row in ipairs(fewer and o.num_beams == 1 and scores:amax(2):totable() or {}) do
-    if best_of_row == -math.huge then token_scores.none_left(i) end
+    if best_of_row == -math.huge then logits_processors.none_left(i) end
   end
   return scores
 end
 
 --- The error where nothing can follow.
-function token_scores.none_left(row)
+function logits_processors.none_left(row)
   options.fail("generate: no token is left for row %d: min_new_tokens leaves out ends, no_repeat_ngram_size and a "
     .. "huge repetition_penalty what would come again, bad_words_ids what completes one of them", row)
 end
@@ -138,22 +138,22 @@ local function left(scores, o, coldest, least)
 end
 
 --- A token of each row by its probability, at temperature, among top_k, top_p and min_p: int64 [N, 1].
-function token_scores.drawn(scores, o)
+function logits_processors.drawn(scores, o)
   scores = scores - scores:amax(2, {keepdim = true}) -- so that the likeliest stays finite, however cold it is
   return left(scores, o, 1e-30, 1):softmax(2):multinomial(1, true, {generator = o.generator})
 end
 
 --- How many tokens a beam has to choose from: ends may be the likeliest, and one more is to be left.
-function token_scores.choices(o)
+function logits_processors.choices(o)
   local ends = 0
   for _ in pairs(o.ends) do ends = ends + 1 end
   return math.max(2, 1 + ends)
 end
 
 --- Log probabilities of beams as drawing sees them.
-function token_scores.of_beams(scores, o)
+function logits_processors.of_beams(scores, o)
   -- Colder, sums would be as unlikely as what is never to be chosen.
-  return left(scores, o, 1e-6, token_scores.choices(o))
+  return left(scores, o, 1e-6, logits_processors.choices(o))
 end
 
-return token_scores
+return logits_processors
