@@ -8,8 +8,8 @@ local options = require "luminary.base.options"
 local batches = require "luminary.data.make_batch"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
-local here = require "luminary.mp.own_channel"
-local names = require "luminary.mp.code_by_name"
+local here = require "luminary.mp.parent_channel"
+local names = require "luminary.mp.module_references"
 local Worker = require "luminary.mp.worker"
 local fail = options.fail
 

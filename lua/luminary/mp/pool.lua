@@ -106,7 +106,7 @@ local function start(self, i)
   })
 end
 
-local function settle(result, i, outcome)
+local function resolve(result, i, outcome)
   if result.outcomes[i] then return end
   result.outcomes[i] = outcome
   result.open = result.open - 1
@@ -115,11 +115,11 @@ end
 
 -- outcome_at(k, …): of the task's k-th argument. A trace keeps the closures that it calls: what a reply holds is handed
 -- on, not closed over.
-local function settle_task(self, id, outcome_at, ...)
+local function resolve_task(self, id, outcome_at, ...)
   local task = self.tasks[id]
   if not task then return end
   self.tasks[id], self.open = nil, self.open - 1
-  for i = task.first, task.last do settle(task.result, i, outcome_at(i - task.first + 1, ...)) end
+  for i = task.first, task.last do resolve(task.result, i, outcome_at(i - task.first + 1, ...)) end
 end
 
 local function outcome_from(k, reply, worker)
@@ -134,7 +134,7 @@ local function read(self)
     local got, reply = self.results:take(0)
     if not got then return count end
     local worker = self.workers[reply.worker + 1]
-    settle_task(self, reply.id, outcome_from, reply, worker)
+    resolve_task(self, reply.id, outcome_from, reply, worker)
     self.deaths, count = 0, count + 1
   end
 end
@@ -142,7 +142,7 @@ end
 local function break_down(self, why)
   self.broken = why
   for id in pairs(self.tasks) do
-    settle_task(self, id, function() return {problem = {message = why, traceback = ""}} end)
+    resolve_task(self, id, function() return {problem = {message = why, traceback = ""}} end)
   end
 end
 
@@ -156,7 +156,7 @@ local function how_it_ended(worker, how)
 end
 
 -- One has ended; all that it sent was read.
-local function bury(self, i)
+local function reap(self, i)
   local worker, claim = self.workers[i], self.claims[i][CLAIM]
   local at = self.claims[i][ARGUMENT]
   worker.buried = true
@@ -165,8 +165,8 @@ local function bury(self, i)
   local task = self.tasks[claim]
   if task and not core.mp_queue_has(self.tasks_queue.handle, claim) then
     local place = at >= task.first and at <= task.last and at or task.first
-    settle(task.result, place, {problem = {message = how, traceback = ""}, who = name_of(worker)})
-    settle_task(self, claim, function()
+    resolve(task.result, place, {problem = {message = how, traceback = ""}, who = name_of(worker)})
+    resolve_task(self, claim, function()
       local text = ("lost with %s, which %s at argument %d"):format(name_of(worker), how, place)
       return {problem = {message = text, traceback = ""}}
     end)
@@ -197,7 +197,7 @@ local function pump(self, seconds)
   if #ended > 0 then
     read(self) -- what they sent before
     for _, i in ipairs(ended) do
-      if not self.broken then bury(self, i) end
+      if not self.broken then reap(self, i) end
     end
   elseif count == 0 and seconds > 0 then
     core.mp_wait(handles, seconds)

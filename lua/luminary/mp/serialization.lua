@@ -13,7 +13,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local parameter = require "luminary.nn.parameter"
 local environment_of = require "luminary.mp.function_environment"
-local names = require "luminary.mp.code_by_name"
+local names = require "luminary.mp.module_references"
 local share = require "luminary.mp.share_tensors"
 
 local ffi_ok, ffi = pcall(require, "ffi")
@@ -214,7 +214,8 @@ function Encoder:head()
 end
 
 --- Text, list of tensors, list of handles. `who` begins the errors; options: processes (true: tensors are moved to
---- shared memory, else they are passed on within this process), name_of (a finder of code_by_name.lua, for who encodes
+--- shared memory, else they are passed on within this process), name_of (a finder of module_references.lua, for who
+--- encodes
 --- often; else what is loaded is looked through anew).
 function carrier.encode(who, value, options)
   local scalar = scalar_text(value)

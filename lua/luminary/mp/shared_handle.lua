@@ -2,7 +2,7 @@
 --- carrier, and waits that Ctrl-C and a thread's interrupt end.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
-local names = require "luminary.mp.code_by_name"
+local names = require "luminary.mp.module_references"
 local options = require "luminary.base.options"
 
 local shared = {}

@@ -58,7 +58,7 @@ end
 
 local function chunk(fd, thread)
   return ("package.path, package.cpath = %q, %q; local fd = %s; LM_CHANNEL = nil; "
-    .. "local code = require('luminary.mp.child')(fd, %s)"):format(package.path, package.cpath, fd, thread)
+    .. "local code = require('luminary.mp.worker_main')(fd, %s)"):format(package.path, package.cpath, fd, thread)
 end
 
 --- Starts one. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table; false

@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
-local here = require "luminary.mp.own_channel"
+local here = require "luminary.mp.parent_channel"
 require "luminary.tensor.methods" -- of tensors that a function gets which does not mention the library
 
 local Exit = failure.Exit
@@ -24,7 +24,7 @@ local function publish(report)
 end
 
 -- A thread's environment variables, arguments and exit are its own; the C library's are the process's.
-local function settle_thread(boot)
+local function prepare_thread(boot)
   for name, value in pairs(boot.environment) do core.setenv(name, value or nil) end
   if boot.threads then core.set_num_threads(boot.threads) end
   os.getenv = function(name) return core.getenv(name) end -- luacheck: ignore
@@ -49,7 +49,7 @@ return function(fd, thread)
     local boot = receive()
     name = boot.name
     _G.arg = {[0] = boot.script}
-    if thread then settle_thread(boot) end
+    if thread then prepare_thread(boot) end
     local job = receive()
     if boot.index then return job.fn(boot.index, unpack(job.args, 1, job.n)) end
     return job.fn(unpack(job.args, 1, job.n))
