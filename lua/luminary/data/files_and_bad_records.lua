@@ -70,7 +70,7 @@ local function is_fault(problem, file)
     and not problem:find("no descriptor to be had", 1, true)
 end
 
-local function settle(set, file, ok, ...)
+local function finish(set, file, ok, ...)
   if ok then return true, ... end
   if not is_fault(..., file) then error(..., 0) end
   core.count_up(set.faults)
@@ -80,7 +80,7 @@ end
 --- true and what f(…) gives; or false and the message of an error that names the file, counted.
 function records.attempt(set, file, f, ...)
   if set.on_error == "raise" then return true, f(...) end
-  return settle(set, file, pcall(f, ...))
+  return finish(set, file, pcall(f, ...))
 end
 
 local function sample(set, i, left, read, ok, ...)

@@ -15,7 +15,8 @@ end
 local later = {}
 for file, names in pairs {
   mnist = "MNIST FashionMNIST", cifar = "CIFAR10 CIFAR100", image_folder = "ImageFolder DatasetFolder",
-  webdataset = "WebDataset", tokens = "TokenDataset", csv = "CSVDataset", jsonl = "JSONLinesDataset", fake = "FakeData",
+  webdataset = "WebDataset", tokens = "TokenDataset", csv = "CSVDataset", jsonl = "JSONLinesDataset",
+  fake_data = "FakeData",
 } do
   for name in names:gmatch "%S+" do later[name] = {"data." .. file, name} end
 end

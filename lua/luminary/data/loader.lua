@@ -172,8 +172,8 @@ local function seed_of_pass(self, epoch)
 end
 
 -- As workers.walk, made here.
-local function walk_alone(self, recipe, next_numbers, pass)
-  local make, is_shared = batches.maker(recipe, 0, 1, batches.begin_random)
+local function walk_alone(self, batch_plan, next_numbers, pass)
+  local make, is_shared = batches.maker(batch_plan, 0, 1, batches.begin_random)
   local k = pass.batch
   local function next_batch()
     local numbers = next_numbers()
@@ -186,7 +186,7 @@ local function walk_alone(self, recipe, next_numbers, pass)
     local function noted(made, ...)
       if made and ... ~= nil then
         made.shared = is_shared()
-        if batches.has_state(recipe) then made.sets = {{batch = k, state = self.dataset:state_dict()}} end
+        if batches.has_state(batch_plan) then made.sets = {{batch = k, state = self.dataset:state_dict()}} end
       end
       return made, ...
     end
@@ -206,15 +206,16 @@ end
 
 -- pass: {epoch, batch: how many have been given, seed, shared, sets}
 local function walk(self, pass)
-  local recipe = {
+  local batch_plan = {
     set = self.dataset, collate_fn = self.collate_fn, batch_size = self.batch_size, drop_last = self.drop_last,
     dtypes = self.dtypes, is_stream = self.is_stream,
   }
-  recipe.rank, recipe.world = place(self)
-  pass.rank, pass.world = recipe.rank, recipe.world
+  batch_plan.rank, batch_plan.world = place(self)
+  pass.rank, pass.world = batch_plan.rank, batch_plan.world
   local pin = pinner(self)
   local next_numbers = requests(self, pass.batch + 1, pass.seed)
-  local next_made, is_ready = (self.num_workers == 0 and walk_alone or workers.walk)(self, recipe, next_numbers, pass)
+  local walk_batches = self.num_workers == 0 and walk_alone or workers.walk
+  local next_made, is_ready = walk_batches(self, batch_plan, next_numbers, pass)
   if self.device and self.device ~= "cpu" then
     next_made = transfer.ahead(self.device, next_made, is_ready, pin)
   elseif pin then

@@ -43,34 +43,34 @@ local function attempt(f, ...) return attempted(failure.attempt(f, ...)) end
 -- What makes batches by what the loader says a pass begins with: {recipe, init, pin}. Without a recipe nothing does,
 -- and nothing is held on to.
 local function begin(index, count, setup)
-  local recipe, made = setup.recipe, {recipe = setup.recipe, pin = setup.pin}
-  batches.worker_info = recipe and {id = index, num_workers = count, dataset = recipe.set}
-  if not recipe then return nil end
+  local batch_plan, made = setup.batch_plan, {batch_plan = setup.batch_plan, pin = setup.pin}
+  batches.worker_info = batch_plan and {id = index, num_workers = count, dataset = batch_plan.set}
+  if not batch_plan then return nil end
   local ok, problem = attempt(function()
     if setup.init then setup.init(index) end
-    made.make, made.is_shared = batches.maker(recipe, index, count, begin_random)
+    made.make, made.is_shared = batches.maker(batch_plan, index, count, begin_random)
   end)
   if not ok then made.problem = problem end
   return made
 end
 
 local function answer(made, request, processes)
-  local recipe = made.recipe
-  recipe.dtypes, recipe.at = request.dtypes, nil
+  local batch_plan = made.batch_plan
+  batch_plan.dtypes, batch_plan.at = request.dtypes, nil
   local reply, problem = nil, made.problem
   if made.make then reply, problem = attempt(made.make, request) end
-  if reply and batches.has_state(recipe) then
-    reply.state, problem = attempt(recipe.set.state_dict, recipe.set)
+  if reply and batches.has_state(batch_plan) then
+    reply.state, problem = attempt(batch_plan.set.state_dict, batch_plan.set)
     if problem then reply = nil end
   end
-  if not reply then return {batch = request.batch, problem = problem, at = recipe.at} end
+  if not reply then return {batch = request.batch, problem = problem, at = batch_plan.at} end
   if reply.state then reply.state = reply.state.values[1] end
   if processes then
     reply.values = batches.map(copied, reply.values, {})
   elseif made.pin then
     reply.values = batches.map(core.pin_memory, reply.values, {})
   end
-  reply.batch, reply.dtypes, reply.shared = request.batch, recipe.dtypes, made.is_shared()
+  reply.batch, reply.dtypes, reply.shared = request.batch, batch_plan.dtypes, made.is_shared()
   return reply
 end
 
@@ -242,7 +242,7 @@ end
 local pools = setmetatable({}, {__mode = "k"})
 
 -- Workers of the loader's last pass, or new ones, that know what is to be made.
-local function pool_of(loader, recipe)
+local function pool_of(loader, batch_plan)
   local pool = pools[loader]
   pools[loader] = nil
   if pool and (pool.closed or pool.waiting > 0 or pool.count ~= loader.num_workers
@@ -251,7 +251,8 @@ local function pool_of(loader, recipe)
     pool = nil
   end
   if pool and loader.persistent_workers and not pool.resting then return pool end
-  local setup = {carrier.encode("DataLoader", {recipe = recipe, init = loader.worker_init_fn, pin = loader.pins},
+  local setup = {carrier.encode("DataLoader",
+    {batch_plan = batch_plan, init = loader.worker_init_fn, pin = loader.pins},
     {processes = loader.worker_type == "process", name_of = names.kept()})}
   if pool then
     pool:begin(setup)
@@ -277,15 +278,15 @@ local MOST_ASKED = 64 -- of a worker at a time: as many as its channel holds, an
 --- A function that gives the batches after number pass.batch, made by the loader's workers, each behind {batch = its
 --- number, shared, sets}: what pass.from is to be for going on after it; and whether the next one is there.
 --- next_numbers() says what is in each, nil at the end; pass.seed + k is batch k's seed.
-function workers.walk(loader, recipe, next_numbers, pass)
-  local pool, ready, done = pool_of(loader, recipe), {}, {}
+function workers.walk(loader, batch_plan, next_numbers, pass)
+  local pool, ready, done = pool_of(loader, batch_plan), {}, {}
   local count = loader.num_workers
   local sent, given, ended, over = pass.batch, pass.batch, false, false
   local sets, shared = {}, pass.shared -- states of the set, by worker if they share it out
   for i, set in pairs(pass.sets or {}) do sets[i] = set end
   local begun = {}
   pool.passes = pool.passes + 1
-  local function whose(k) return recipe.is_stream and (k - 1) % count + 1 or pool:idlest() end
+  local function whose(k) return batch_plan.is_stream and (k - 1) % count + 1 or pool:idlest() end
   local function ask()
     local most = loader.dtypes_known and count * loader.prefetch_factor or 1
     while not ended and sent - given < most and pool.waiting < count * MOST_ASKED do
@@ -300,7 +301,7 @@ function workers.walk(loader, recipe, next_numbers, pass)
         local from = not begun[i] and pass.sets and pass.sets[pass.shared and i or 1] or nil
         begun[i] = true
         pool:ask(i, {
-          batch = sent, pass = pool.passes, numbers = numbers, seed = pass.seed + sent, dtypes = recipe.dtypes,
+          batch = sent, pass = pool.passes, numbers = numbers, seed = pass.seed + sent, dtypes = batch_plan.dtypes,
           from = from,
         })
       end
@@ -319,7 +320,7 @@ function workers.walk(loader, recipe, next_numbers, pass)
         return nil
       end
       given = given + 1
-      local i = recipe.is_stream and whose(given)
+      local i = batch_plan.is_stream and whose(given)
       if not (i and done[i]) then
         local reply = pool:wait_for(given, ready, loader.timeout)
         if reply.problem then
@@ -328,7 +329,7 @@ function workers.walk(loader, recipe, next_numbers, pass)
         end
         shared = reply.shared
         if reply.n > 0 and reply.values[1] ~= nil then
-          for path, dtype in pairs(reply.dtypes) do recipe.dtypes[path] = dtype end
+          for path, dtype in pairs(reply.dtypes) do batch_plan.dtypes[path] = dtype end
           loader.dtypes_known = true
           local made = {batch = given, shared = shared}
           if reply.state ~= nil then
@@ -346,7 +347,7 @@ function workers.walk(loader, recipe, next_numbers, pass)
   local function is_ready()
     if over or pool.closed or sent == given then return true end
     pool:collect(ready)
-    return ready[given + 1] ~= nil or recipe.is_stream and done[whose(given + 1)]
+    return ready[given + 1] ~= nil or batch_plan.is_stream and done[whose(given + 1)]
   end
   return next_batch, is_ready
 end

@@ -88,22 +88,22 @@ function batches.default_collate(samples)
 end
 
 --- The batch of these samples, each a list of values; to a collate_fn a sample that is one plain table is that table.
-function batches.join(recipe, samples)
-  if recipe.collate_fn then
+function batches.join(batch_plan, samples)
+  if batch_plan.collate_fn then
     for i, sample in ipairs(samples) do
       if sample[2] == nil and options.is_plain(sample[1]) then samples[i] = sample[1] end
     end
-    return given("collate_fn", recipe.collate_fn(samples))
+    return given("collate_fn", batch_plan.collate_fn(samples))
   end
-  return unpack(collate(samples, recipe.dtypes, ""))
+  return unpack(collate(samples, batch_plan.dtypes, ""))
 end
 
 -- A sample: the list of the values that a set returned. nil at its end is no value; before another value it would be
 -- dropped in silence.
-local function sample_of(recipe, method, number, ...)
+local function sample_of(batch_plan, method, number, ...)
   local n, sample = select("#", ...), {...}
   while n > 0 and sample[n] == nil do n = n - 1 end
-  for i = 2, recipe.collate_fn and 0 or n do
+  for i = 2, batch_plan.collate_fn and 0 or n do
     if sample[i] == nil then
       fail("DataLoader: the set's :%s(%s) returned nil as value %d of %d", method, tostring(number or ""), i, n)
     end
@@ -112,40 +112,40 @@ local function sample_of(recipe, method, number, ...)
 end
 
 --- The batch of these sample numbers: an int64 tensor, or a list. recipe.at is the number that is asked for.
-function batches.fetch(recipe, numbers)
-  local set = recipe.set
-  if not recipe.collate_fn and dataset.gathers(set) then
+function batches.fetch(batch_plan, numbers)
+  local set = batch_plan.set
+  if not batch_plan.collate_fn and dataset.gathers(set) then
     return given("the set's :get_batch", set:get_batch(dataset.numbers("DataLoader", numbers)))
   end
   local list, samples = core.is_tensor(numbers) and numbers:totable() or numbers, {}
   for i, number in ipairs(list) do
-    recipe.at = number
-    samples[i] = sample_of(recipe, "get", number, set:get(number))
-    if samples[i][1] == nil and not recipe.collate_fn then
+    batch_plan.at = number
+    samples[i] = sample_of(batch_plan, "get", number, set:get(number))
+    if samples[i][1] == nil and not batch_plan.collate_fn then
       fail("DataLoader: the set's :get(%s) gave nil", tostring(number))
     end
   end
-  recipe.at = nil
-  return batches.join(recipe, samples)
+  batch_plan.at = nil
+  return batches.join(batch_plan, samples)
 end
 
 -- A function that gives the samples of the next batch of a stream, a list, and nil at its end.
-local function in_batches(recipe)
-  local next_sample = recipe.set:iter()
+local function in_batches(batch_plan)
+  local next_sample = batch_plan.set:iter()
   if type(next_sample) ~= "function" then
     fail("DataLoader: the set's :iter() has to give a function, got %s", options.describe(next_sample))
   end
   return function()
     local samples = {}
-    while next_sample and #samples < recipe.batch_size do
-      local sample = sample_of(recipe, "iter", nil, next_sample())
+    while next_sample and #samples < batch_plan.batch_size do
+      local sample = sample_of(batch_plan, "iter", nil, next_sample())
       if sample[1] == nil then
         next_sample = nil
       else
         samples[#samples + 1] = sample
       end
     end
-    if #samples == recipe.batch_size or #samples > 0 and not recipe.drop_last then return samples end
+    if #samples == batch_plan.batch_size or #samples > 0 and not batch_plan.drop_last then return samples end
   end
 end
 
@@ -174,8 +174,8 @@ function batches.get_worker_info()
 end
 
 --- Whether a stream goes on from a state of its own.
-function batches.has_state(recipe)
-  return recipe.is_stream and class.has(recipe.set, "state_dict", "load_state_dict")
+function batches.has_state(batch_plan)
+  return batch_plan.is_stream and class.has(batch_plan.set, "state_dict", "load_state_dict")
 end
 
 --- A function that makes the batch of a request {batch = its number, seed, numbers, pass, from}, by worker `index`
@@ -185,16 +185,16 @@ end
 ---
 --- Of a stream that does, by :shard or by get_worker_info, each worker makes its part, and every count-th batch of
 --- all is its; of others each walks everything, by the same random numbers, and leaves out what others are asked for.
-function batches.maker(recipe, index, count, begin_random)
-  if not recipe.is_stream then
+function batches.maker(batch_plan, index, count, begin_random)
+  if not batch_plan.is_stream then
     return function(request)
       begin_random(request.seed)
-      return batches.fetch(recipe, request.numbers)
+      return batches.fetch(batch_plan, request.numbers)
     end, function() return false end
   end
-  local set, parts = recipe.set, recipe.world * count
+  local set, parts = batch_plan.set, batch_plan.world * count
   local shared = type(set.shard) == "function"
-  if shared and parts > 1 then set:shard(recipe.rank * count + index, parts) end
+  if shared and parts > 1 then set:shard(batch_plan.rank * count + index, parts) end
   local function watched(f, ...) -- loaders within sets come here too
     local before = asked
     asked = shared
@@ -209,7 +209,7 @@ function batches.maker(recipe, index, count, begin_random)
       local from = request.from
       begin_random(seed)
       if from then set:load_state_dict(from.state) end
-      pass, take = request.pass, watched(in_batches, recipe)
+      pass, take = request.pass, watched(in_batches, batch_plan)
       at = from and from.batch or shared and index + 1 - count or 0
     end
     local samples
@@ -220,7 +220,7 @@ function batches.maker(recipe, index, count, begin_random)
       samples = watched(take)
       if shared and not known then at = at - 1 + (request.from and count or index + 1) end -- it has asked only now
     until samples == nil or at >= request.batch
-    if samples then return batches.join(recipe, samples) end
+    if samples then return batches.join(batch_plan, samples) end
   end
   return make, function() return shared end
 end
