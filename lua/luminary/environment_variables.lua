@@ -7,7 +7,7 @@ local list, variable = entries.of("variable", {
   one_of = "table?",   -- what it may be; anything else is told of, and is as if it were not set
   default = "string?", -- what holds without it, in words
   carried = "boolean?", -- whether `luminary run --backend mpi --hosts` takes it to other hosts
-  bites = "table?",    -- what `luminary doctor` says where it is set: {values (nil: any), severity, what it does}
+  doctor_warning = "table?", -- of `luminary doctor` where it is set: {values (nil: any), severity, what it does}
 })
 
 -- ---- jobs of many ranks
@@ -39,7 +39,7 @@ variable "LM_SOCKET_IFNAME" {
 variable "LM_SHM" {
   help = "0: ranks of one host talk through sockets instead of shared memory", one_of = {"0", "1"}, default = "1",
   carried = true,
-  bites = {{["0"] = true}, "warning", "ranks of one machine talk through sockets instead of shared memory"},
+  doctor_warning = {{["0"] = true}, "warning", "ranks of one machine talk through sockets instead of shared memory"},
 }
 variable "LM_ERROR_FILE" {
   help = "Where a rank that fails leaves its error as JSON, for its launcher", default = "set by `luminary run`",
@@ -53,23 +53,23 @@ variable "LM_RESTART_COUNT" {
 
 variable "LM_CPU_LEVEL" {
   help = "The kernels to use at most: 0 any x86-64, 1 AVX2, 2 AVX-512", one_of = {"0", "1", "2"},
-  default = "what this CPU has", bites = {nil, "note", "kernels for an older CPU than this one may be in use"},
+  default = "what this CPU has", doctor_warning = {nil, "note", "kernels for an older CPU than this one may be in use"},
 }
 variable "LM_CONV" {
   help = "Which algorithm convolutions on the CPU take", one_of = {"auto", "direct", "winograd"}, default = "auto",
 }
 variable "LM_CUDA_VIRTUAL" {
   help = "How many devices to make of each GPU, to try what is for several", default = "1",
-  bites = {nil, "warning", "devices are virtual: several share one GPU"},
+  doctor_warning = {nil, "warning", "devices are virtual: several share one GPU"},
 }
 variable "LM_CUDA_WITHOUT" {
   help = "Libraries, with commas between, to do without: cufft and cusolver, whose work the CPU does, and cudnn_rnn: "
     .. "recurrent layers go step by step", carried = true,
-  bites = {nil, "note", "what these libraries would do on the GPU is done otherwise, and slower"},
+  doctor_warning = {nil, "note", "what these libraries would do on the GPU is done otherwise, and slower"},
 }
 variable "LM_SYNC" {
   help = "1: wait for each op on a GPU, so that an error comes at its line", one_of = {"0", "1"}, default = "0",
-  bites = {{["1"] = true}, "warning", "every op is waited for, to find the one that fails: slow"},
+  doctor_warning = {{["1"] = true}, "warning", "every op is waited for, to find the one that fails: slow"},
 }
 
 -- ---- files and the prompt
@@ -94,13 +94,15 @@ variable "LM_PORT" {
     .. "tensor of 2 dims or more, ids or labels that seem to count from 0, and the globals True, False and None; "
     .. "lm.set_warnings(\"port\") does the same",
   one_of = {"0", "1"}, default = "0", carried = true,
-  bites = {{["1"] = true}, "note", "each op looks at its arguments for dims and ids carried over from PyTorch: slower"},
+  doctor_warning = {
+    {["1"] = true}, "note", "each op looks at its arguments for dims and ids carried over from PyTorch: slower",
+  },
 }
 variable "LM_GUARD_BLOCKS" {
   help = "1: in a build with AddressSanitizer, stop kernels where they leave their tensor; in others, give each tensor "
     .. "on a GPU an allocation of its own, whose bounds compute-sanitizer knows",
   one_of = {"0", "1"}, default = "0",
-  bites = {{["1"] = true}, "warning", "every block of memory is guarded: for finding faults only"},
+  doctor_warning = {{["1"] = true}, "warning", "every block of memory is guarded: for finding faults only"},
 }
 variable "LM_DOCTOR_ROOT" {help = "A folder in which `luminary doctor` sees another machine's files", default = "/"}
 variable "LM_DOCTOR_BIN" {help = "A folder whose commands `luminary doctor` takes before the PATH's"}
@@ -113,7 +115,7 @@ variable "LM_DOCTOR_LIMIT" {
 
 variable "LM_CUDA" {
   help = "0, while building: leave the CUDA backend out", one_of = {"0", "1"}, default = "1 where there is nvcc",
-  bites = {{["0"] = true}, "note", "it only leaves the CUDA backend out of a build; to hide the GPUs from a "
+  doctor_warning = {{["0"] = true}, "note", "it only leaves the CUDA backend out of a build; to hide the GPUs from a "
     .. "program set CUDA_VISIBLE_DEVICES="},
 }
 

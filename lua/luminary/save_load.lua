@@ -5,7 +5,7 @@ local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"
 local truncate_text = require "luminary.base.truncate_text"
 local formats = require "luminary.file_formats"
-local repeats = require "luminary.file_formats.repeats"
+local repeats = require "luminary.file_formats.element_limits"
 local fail = options.fail
 
 local checkpoint = {}

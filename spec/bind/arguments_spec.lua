@@ -365,7 +365,7 @@ describe("wrong arguments to", function()
   end)
 
   it("names of PyTorch's and Torch7's are told apart from those that are nowhere", function()
-    local other = require "luminary.help.other_names"
+    local other = require "luminary.help.pytorch_torch7_names"
     local function there(what, name)
       if what == "tensors" then return rawget(lm.core.methods, name) ~= nil or lm.core.tensor_fields[name] ~= nil end
       local at = lm

@@ -463,7 +463,7 @@ describe("what errors advise", function()
       end
     end
     files:close()
-    for library, names in pairs(require "luminary.help.other_names") do
+    for library, names in pairs(require "luminary.help.pytorch_torch7_names") do
       for name, words in pairs(names) do
         if words and words:find "%s" then look(words, library .. "." .. name) end
       end
@@ -480,7 +480,7 @@ describe("what errors advise", function()
       ["dist.ReduceOp"] = lm.dist.ReduceOp,
     }
     for library, value in pairs(of) do
-      for theirs, ours in pairs(require("luminary.help.other_names")[library]) do
+      for theirs, ours in pairs(require("luminary.help.pytorch_torch7_names")[library]) do
         if ours and not ours:find "%s" then
           local at = ours:match "^lm%." and lm or value
           for name in ours:gsub("^lm%.", ""):gmatch "[%w_]+" do

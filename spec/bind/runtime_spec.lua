@@ -89,7 +89,7 @@ describe("require", function()
 cannot load module 'luminary.save_load': Too many open files
 cannot load module 'luminary.text': Too many open files
 cannot load module 'luminary.nn.clone': Too many open files
-cannot load module 'luminary.help.other_names': Too many open files
+cannot load module 'luminary.help.pytorch_torch7_names': Too many open files
 module 'luminary.nothing' not found:
 {1}	false
 ]], out)

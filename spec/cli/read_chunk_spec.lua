@@ -1,6 +1,6 @@
 -- How the prompt finds the end of a chunk.
 local lm = require "luminary"
-local unfinished = require "luminary.cli.unfinished"
+local incomplete_chunk = require "luminary.cli.incomplete_chunk"
 
 -- read_chunk of such lines: what it returns, how many lines it read, and how many bytes it compiled.
 local function read(lines)
@@ -22,9 +22,9 @@ local function read(lines)
 end
 
 local function scanned(text)
-  local scan = unfinished()
+  local scan = incomplete_chunk()
   for each in (text .. "\n"):gmatch "(.-)\n" do scan:line(each) end
-  return scan:unfinished()
+  return scan:incomplete_chunk()
 end
 
 local function many(first, line, n, last)

@@ -89,7 +89,7 @@ describe("help of a word", function()
     for _, each in ipairs(index.entries()) do
       if not index.is_hidden(each) and not each.path:find ":" then there[each.name:lower()] = true end
     end
-    for _, names in pairs(require "luminary.help.other_names") do
+    for _, names in pairs(require "luminary.help.pytorch_torch7_names") do
       for name, ours in pairs(names) do
         if ours == false and there[name:lower()] then
           count = count + 1

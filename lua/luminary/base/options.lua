@@ -180,7 +180,7 @@ function options.unknown(who, key, names)
   if type(key) == "number" and #names > 0 then
     fail("%s: options have names: {%s = …}, not {…} alone; there are %s", who, names[1], table.concat(names, ", "))
   end
-  local theirs = load_module("luminary.help.other_names").options[key]
+  local theirs = load_module("luminary.help.pytorch_torch7_names").options[key]
   if theirs then fail("%s: no option '%s': %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
   key = brief(tostring(key))
@@ -349,7 +349,7 @@ function options.no_name(what, key, ...)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
   local shown = truncate_text(key, 60)
-  local others = load_module("luminary.help.other_names")[what] or {}
+  local others = load_module("luminary.help.pytorch_torch7_names")[what] or {}
   local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end
   if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum

@@ -15,7 +15,7 @@ Exit code: 0, 1 if the file cannot be read, 2 for wrong usage.
 local core = require "luminary.core"
 local flags = require "luminary.cli.command_options"
 local formats = require "luminary.file_formats"
-local repeats = require "luminary.file_formats.repeats"
+local repeats = require "luminary.file_formats.element_limits"
 local printable_name = require "luminary.base.printable_name"
 
 local inspect = {}
@@ -92,7 +92,7 @@ end
 
 local function number(v) return v and ("%.4g"):format(v) or "" end
 
--- take: of repeats.lua. stored: what it is in the file, if that is something else.
+-- take: of element_limits.lua. stored: what it is in the file, if that is something else.
 local function row_of(name, t, quick, take, stored)
   local item = require("luminary.file_formats.source").item_bytes[t.dtype]
   local row = {name == "" and "(the tensor)" or name, stored and stored.kind or t.dtype,

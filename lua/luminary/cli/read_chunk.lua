@@ -1,5 +1,5 @@
 --- A chunk of the prompt, of one line or several.
-local unfinished = require "luminary.cli.unfinished"
+local incomplete_chunk = require "luminary.cli.incomplete_chunk"
 
 local load, select, jit_off, concat, max = load, select, jit.off, table.concat, math.max
 local find, match, sub = string.find, string.match, string.sub
@@ -65,10 +65,10 @@ return function(read)
   local text, interrupted = read "> "
   if not text then return interrupted and "" or nil end
   if find(text, "^%s*%?") or find(text, "^%s*$") then return text end
-  local lines, scan, size, due, compiled = {text}, unfinished(), #text, 0, 0
+  local lines, scan, size, due, compiled = {text}, incomplete_chunk(), #text, 0, 0
   scan:line(text)
   while true do
-    if size <= SMALL or size >= due or not scan:unfinished() then
+    if size <= SMALL or size >= due or not scan:incomplete_chunk() then
       text = concat(lines, "\n")
       local chunk, more = compile(text)
       if chunk or more ~= true then return text, chunk, more end

@@ -188,7 +188,7 @@ end
 
 -- What is said of a name of PyTorch's or Torch7's: in other_names, of the library that it is asked of, or of the first.
 local function elsewhere(qualifier, name)
-  local names = load_module "luminary.help.other_names"
+  local names = load_module "luminary.help.pytorch_torch7_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]
   for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data", "text", "lm.models"} do
     if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
@@ -266,7 +266,7 @@ local function about_option(name, by_place)
     end
   end
   if #paths == 0 then return nil end
-  local theirs = load_module("luminary.help.other_names").options[name]
+  local theirs = load_module("luminary.help.pytorch_torch7_names").options[name]
   theirs = theirs and ("\nOf functions that lack it: %s."):format(theirs) or ""
   local about = descriptions(name, paths)
   if #paths == 1 then return ("%s is an %s of %s%s\n%s%s"):format(name, what, paths[1], about, first, theirs) end
@@ -306,7 +306,7 @@ end
 local MOST_TEXTS = 4 -- of one name
 
 local function elsewhere_of_models(name)
-  local text = load_module("luminary.help.other_names").models[name]
+  local text = load_module("luminary.help.pytorch_torch7_names").models[name]
   return text and ("Of models: %s."):format(text)
 end
 

@@ -98,7 +98,7 @@ local HABITS = {
 }
 
 for _, variable in ipairs(require "luminary.environment_variables") do
-  if variable.bites then HABITS[#HABITS + 1] = {variable.name, unpack(variable.bites, 1, 3)} end
+  if variable.doctor_warning then HABITS[#HABITS + 1] = {variable.name, unpack(variable.doctor_warning, 1, 3)} end
 end
 
 local function habits(found)

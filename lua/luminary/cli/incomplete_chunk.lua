@@ -80,7 +80,7 @@ function Scan:line(text)
 end
 
 --- Whether more lines must follow. false where that is not known.
-function Scan:unfinished()
+function Scan:incomplete_chunk()
   if self.wrong then return false end
   return (self.long or self.quote or self.depth > 0 or wants_more[self.last]) and true or false
 end
