@@ -13,7 +13,7 @@ local options = require "luminary.base.options"
 
 local transforms = {functional = require "luminary.vision.transforms.functional"}
 -- Each adds its classes to the list.
-for _, family in ipairs {"geometry_classes", "colour_classes", "rand_augment", "mixup_cutmix"} do
+for _, family in ipairs {"geometry_classes", "color_classes", "rand_augment", "mixup_cutmix"} do
   require("luminary.vision.transforms." .. family)
 end
 for name, class in pairs(require("luminary.vision.transforms.transform_and_compose").list) do
