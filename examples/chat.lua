@@ -64,8 +64,8 @@ local function format_for(tokenizer, name)
   end
   for _, each in ipairs {"chatml", "llama3", "zephyr", "llama2"} do
     local needs = formats[each].needs -- in the folder's own template, or among the tokens
-    local told = (tokenizer.chat_template or ""):find(needs, 1, true)
-    if told or tokenizer:token_to_id(needs) then return formats[each] end
+    local from_model = (tokenizer.chat_template or ""):find(needs, 1, true)
+    if from_model or tokenizer:token_to_id(needs) then return formats[each] end
   end
   return formats.plain
 end
@@ -108,9 +108,9 @@ end
 -- ---- a conversation
 
 -- What to add to a folder's generation_config.json, which holds where an option is not given.
-local function defaults_beside(told)
+local function defaults_beside(from_model)
   for _, name in ipairs {"do_sample", "temperature", "top_p", "top_k", "min_p"} do
-    if told and told[name] ~= nil then return {} end
+    if from_model and from_model[name] ~= nil then return {} end
   end
   return {temperature = 0.7, top_p = 0.9}
 end

@@ -104,7 +104,7 @@ end
 function fft.irfft(x, n, dim, norm) return to_real("irfft", x, n, dim, norm, true) end
 
 -- The conjugate of pairs.
-local function turned(x) return x * core.tensor({1, -1}, {dtype = x.dtype, device = x.device}) end
+local function conjugated(x) return x * core.tensor({1, -1}, {dtype = x.dtype, device = x.device}) end
 
 --- fft.multiply(x, other [, conjugate = false]): the product of complex numbers, x [..., 2] and other [..., 2], in
 --- PyTorch view_as_complex(x) * view_as_complex(other); their other dims broadcast. conjugate: x times the conjugates
@@ -112,16 +112,16 @@ local function turned(x) return x * core.tensor({1, -1}, {dtype = x.dtype, devic
 function fft.multiply(x, other, conjugate) return ops.fft_multiply(x, other, conjugate) end
 
 --- fft.conjugate(x): the conjugates of complex x [..., 2].
-function fft.conjugate(x) return turned((signal("conjugate", x, true))) end
+function fft.conjugate(x) return conjugated((signal("conjugate", x, true))) end
 
 --- fft.hfft(x [, n [, dim = -1 [, norm = "backward"]]]): the real transform of a line whose second half are conjugates
 --- of the first, x [..., n / 2 + 1, 2].
 function fft.hfft(x, n, dim, norm)
-  return to_real("hfft", turned((signal("hfft", x, true))), n, dim, norm, false)
+  return to_real("hfft", conjugated((signal("hfft", x, true))), n, dim, norm, false)
 end
 
 --- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): the inverse of hfft.
-function fft.ihfft(x, n, dim, norm) return turned(real_line("ihfft", x, n, dim, norm, true)) end
+function fft.ihfft(x, n, dim, norm) return conjugated(real_line("ihfft", x, n, dim, norm, true)) end
 
 -- The dims of a transform of several, with the sizes that are asked for: by default the last of s, or all.
 local function dims_of(who, x, s, dim, dims, default)
@@ -191,7 +191,7 @@ local function half_lines(who, x, s, dim, norm, default)
   local list, sizes = dims_of(who, x, s, dim, dims, default)
   local n = #list
   for i = 1, n - 1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false) end
-  return to_real(who, turned(x), sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, false)
+  return to_real(who, conjugated(x), sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, false)
 end
 
 local last_two = {-2, -1}
@@ -218,9 +218,9 @@ function fft.hfft2(x, s, dim, norm) return half_lines("hfft2", x, s, dim, norm, 
 --- fft.hfftn(x [, s [, dim [, norm]]]): fft along a list of dims but the last, then hfft along that.
 function fft.hfftn(x, s, dim, norm) return half_lines("hfftn", x, s, dim, norm) end
 --- fft.ihfft2(x [, s [, dim = {-2, -1} [, norm]]]): the inverse of hfft2.
-function fft.ihfft2(x, s, dim, norm) return turned(real_lines("ihfft2", x, s, dim, norm, last_two, true)) end
+function fft.ihfft2(x, s, dim, norm) return conjugated(real_lines("ihfft2", x, s, dim, norm, last_two, true)) end
 --- fft.ihfftn(x [, s [, dim [, norm]]]): the inverse of hfftn.
-function fft.ihfftn(x, s, dim, norm) return turned(real_lines("ihfftn", x, s, dim, norm, nil, true)) end
+function fft.ihfftn(x, s, dim, norm) return conjugated(real_lines("ihfftn", x, s, dim, norm, nil, true)) end
 
 --- fft.fftfreq(n [, d = 1 [, {dtype, device}]]): the frequencies of fft's n entries, for samples d apart.
 function fft.fftfreq(n, d, dtype, device)

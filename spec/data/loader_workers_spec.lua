@@ -550,7 +550,7 @@ describe("an error in a worker", function()
   it("about a set that cannot be sent is raised at once", function()
     local set = Broken()
     set.co = coroutine.create(print)
-    assert.matches("DataLoader: recipe.set.co: a coroutine cannot be sent to another thread",
+    assert.matches("DataLoader: batch_plan.set.co: a coroutine cannot be sent to another thread",
       message(all, data.DataLoader(set, { num_workers = 1 })))
   end)
 

@@ -774,7 +774,9 @@ describe("a large result of an op that", function()
 end)
 
 describe("rare methods", function()
-  local files = { "products", "ordering", "placing", "rearranging", "spellings", "integrals_and_histograms" }
+  local files = {
+    "products", "quantiles_and_unique", "indexing", "shape_ops", "derived_functions", "integrals_and_histograms",
+  }
 
   it("load their file when one is first called, and are its functions from then on", function()
     local pipe = io.popen [[luajit -e '

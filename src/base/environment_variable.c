@@ -13,7 +13,7 @@ static const struct {
 #include "variable_table.inc"
 };
 
-static _Atomic bool told[LM_VARIABLES];
+static _Atomic bool warned[LM_VARIABLES];
 
 static bool is_one_of(const char *list, const char *value) {
   size_t n = strlen(value), each;
@@ -28,7 +28,7 @@ const char *lm_variable_get(lm_variable variable) {
   const char *value = getenv(table[variable].name);
   if (!value || !*value) return NULL;
   if (!table[variable].one_of || is_one_of(table[variable].one_of, value)) return value;
-  if (!atomic_exchange(&told[variable], true)) {
+  if (!atomic_exchange(&warned[variable], true)) {
     lm_print_stderr("luminary: %s is '%s', which is none of %s: it is as if it were not set", table[variable].name,
                     lm_ellipsize(value, 60), table[variable].one_of);
   }

@@ -89,8 +89,8 @@ local function report(trouble)
   if package.loaded["luminary.core"] or os.getenv "LM_ERROR_FILE" or os.getenv "TORCHELASTIC_ERROR_FILE" then
     local message = match(trouble, "^(.-)\nstack traceback") or trouble
     message = match(message, "^(.-)\n" .. HINT) or message
-    local told, problem = pcall(function() require "luminary.distributed.publish_error"(message, trouble) end)
-    if not told then say(tostring(problem)) end
+    local published, problem = pcall(function() require "luminary.distributed.publish_error"(message, trouble) end)
+    if not published then say(tostring(problem)) end
   end
 end
 

@@ -128,9 +128,9 @@ local function show(path, quick)
   local file = formats.load(path, {mmap = true, skip_unreadable = true})
   local _, size = core.file_kind(file.path)
   print(("%s: %s, %s"):format(path, file.kind, bytes_text(file.lacking.bytes or size)))
-  local told = 0
+  local printed = 0
   local function tell(place, text)
-    told = told + 1
+    printed = printed + 1
     print((place == "" and "" or place .. " = ") .. text)
   end
   local tensors = walk(file.value, tell)
@@ -146,7 +146,7 @@ local function show(path, quick)
   if #tensors > 0 then print_rows(rows) end
   for _, each in ipairs(file.lacking) do print("not read: " .. each) end
   if file.lacking.advice then print(file.lacking.advice) end
-  if told + #tensors + #file.lacking == 0 then
+  if printed + #tensors + #file.lacking == 0 then
     print "nothing is in it; lm.save(path, {name = tensor}) writes tensors by name"
   end
   print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))

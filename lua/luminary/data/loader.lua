@@ -255,9 +255,10 @@ local function state_of_order(self)
   if not self.is_stream and class.has(order, "state_dict", "load_state_dict") then return order:state_dict() end
 end
 
-local function begin(self, epoch, first, told)
+local function begin(self, epoch, first, epoch_is_explicit)
   return walk(self, {
-    epoch = epoch, told = told, batch = first - 1, seed = seed_of_pass(self, epoch), sampler = state_of_order(self),
+    epoch = epoch, epoch_is_explicit = epoch_is_explicit, batch = first - 1,
+    seed = seed_of_pass(self, epoch), sampler = state_of_order(self),
     rng = core.get_rng_state "cpu",
   })
 end
@@ -268,7 +269,7 @@ local function go_on(self)
   self.resumed = nil
   if pass.sampler then
     order:load_state_dict(pass.sampler)
-  elseif pass.told and order.set_epoch then
+  elseif pass.epoch_is_explicit and order.set_epoch then
     order:set_epoch(pass.epoch)
   end
   return core.with_seed(0, function()

@@ -97,16 +97,16 @@ function workers.serve(index, count, processes)
   local how = {processes = processes, name_of = names.finder()}
   local made
   while true do
-    local told = listen(made)
-    if not told then return end
-    if told.batch then
-      local reply = answer(made, told, processes)
+    local request = listen(made)
+    if not request then return end
+    if request.batch then
+      local reply = answer(made, request, processes)
       local sent, why = attempt(send, reply, how)
       if not sent then
-        core.mp_send(here.channel, carrier.encode("DataLoader", {batch = told.batch, problem = why}, how))
+        core.mp_send(here.channel, carrier.encode("DataLoader", {batch = request.batch, problem = why}, how))
       end
     else
-      made = begin(index, count, told)
+      made = begin(index, count, request)
     end
   end
 end

@@ -38,8 +38,8 @@ end
 local function launched()
   for _, launcher in ipairs(launchers) do
     local size = launcher.size and number(launcher.size, 1, "number of processes")
-    local tells = size or launcher.rank == "RANK" or not launcher.size
-    local rank = tells and number(launcher.rank, 0, "rank")
+    local decides = size or launcher.rank == "RANK" or not launcher.size
+    local rank = decides and number(launcher.rank, 0, "rank")
     if size or rank then
       return {size = size, rank = rank, size_from = launcher.size, rank_from = launcher.rank, by = launcher.by}
     end

@@ -85,10 +85,10 @@ end
 
 -- Which sizes neither a config.json nor the caller says, of those by whose defaults weights do not fit, as text; nil if
 -- there are none. told: the options; why: load_state_dict's error.
-local function unsaid_sizes(spec, told, why)
+local function unsaid_sizes(spec, from_file, why)
   local list = {}
   for name, row in pairs(spec) do
-    local default = row[1] == "count" and told[name] == nil and row[2]
+    local default = row[1] == "count" and from_file[name] == nil and row[2]
     if default and why:find(("%%[[%%d, ]*%%f[%%d]%d%%f[%%D][%%d, ]*%%] in the model"):format(default)) then
       list[#list + 1] = ("%s (by default %d)"):format(name, default)
     end
@@ -152,10 +152,10 @@ local function held_by(weights)
 end
 
 -- A layer has tensors: a config.json of more layers than there are tensors is wrong, and the layers would take long.
-local function check_layers(who, spec, told, n)
+local function check_layers(who, spec, from_file, n)
   for name, row in pairs(spec) do
-    if row[1] == "count" and name:find "layer" and told[name] and told[name] > n then
-      fail("%s: %s must be at most %d, the number of tensors in the weights, got %.0f", who, name, n, told[name])
+    if row[1] == "count" and name:find "layer" and from_file[name] and from_file[name] > n then
+      fail("%s: %s must be at most %d, the number of tensors in the weights, got %.0f", who, name, n, from_file[name])
     end
   end
 end
@@ -171,8 +171,8 @@ end
 
 -- The dtype of dtype = "auto": what config.json says, else that of the first floating tensor by name.
 local function dtype_of_weights(config, weights)
-  local told = config and (config.dtype or config.torch_dtype)
-  if type(told) == "string" and core.is_floating_point(core.dtype(told)) then return told end
+  local from_file = config and (config.dtype or config.torch_dtype)
+  if type(from_file) == "string" and core.is_floating_point(core.dtype(from_file)) then return from_file end
   local names = {}
   for name, t in pairs(weights) do
     if type(name) == "string" and core.is_tensor(t) and t:is_floating_point() then names[#names + 1] = name end
@@ -208,7 +208,7 @@ return function(who, opts, spec, make, first, reads)
       truncate_text(opts, 200))
   end
   local given = options.check(who, opts, rows, first)
-  local weights, config, path, told = given.weights, nil, nil, nil
+  local weights, config, path, from_file = given.weights, nil, nil, nil
   if type(weights) == "string" and not core.file_kind(weights) then
     fail("%s: weights: there is no file or folder '%s'; nothing is downloaded%s", who,
       truncate_text(weights, 200), reads
@@ -227,9 +227,9 @@ return function(who, opts, spec, make, first, reads)
     config, path = read_json(who, weights, "config.json")
   end
   if config then
-    told = from_config(who, config, path, reads, spec, given)
-    for name, value in pairs(opts) do told[name] = value end
-    given = options.check(who, told, rows, first)
+    from_file = from_config(who, config, path, reads, spec, given)
+    for name, value in pairs(opts) do from_file[name] = value end
+    given = options.check(who, from_file, rows, first)
   end
   check_sizes(who, spec, given)
   local ends, generation
@@ -246,13 +246,13 @@ return function(who, opts, spec, make, first, reads)
   dtype, how.dtype = changes.dtype(who, dtype), dtype
   local plain, n_tensors, bytes = config and options.is_plain(weights), nil, nil
   if plain then n_tensors, bytes = held_by(weights) end
-  if plain and how.strict ~= false then check_layers(who, spec, told, n_tensors) end
+  if plain and how.strict ~= false then check_layers(who, spec, from_file, n_tensors) end
   local net, largest = meta.of(make, copied(own)), largest_size(spec, own)
   local complete = false
   if weights then
     how.dry_run = true
     local ok, report = pcall(net.load_state_dict, net, weights, how)
-    local unsaid = not ok and config and unsaid_sizes(spec, told, tostring(report))
+    local unsaid = not ok and config and unsaid_sizes(spec, from_file, tostring(report))
     if not ok and path and not config then
       fail("%s: there is no %s, which says a model's sizes; here they are the options' and the defaults, and do not "
         .. "fit: %s", who, path, truncate_text(tostring(report):gsub("^.-: (load_state_dict: )", "%1"), 1000))

@@ -70,7 +70,7 @@ function common.ids(who, ids)
   return ids
 end
 
-local told = {cache = {"table"}, attention_mask = {"tensor"}, position_ids = {"tensor"}}
+local forward_options = {cache = {"table"}, attention_mask = {"tensor"}, position_ids = {"tensor"}}
 
 -- The option `name`, [n, l], if it is there.
 local function check_size(who, name, t, n, l)
@@ -84,8 +84,8 @@ end
 --- them have a cache each. Gives the options with first, how many tokens the cache holds, and `seen`, the options of
 --- scaled_dot_product_attention by which each token sees those before it, of the cache too, but for what the mask
 --- leaves out. (A token that sees nothing gets zeros there.)
-function common.told(who, ids, opts, layers)
-  local o = options.check(who, opts, told, "cache")
+function common.forward_options(who, ids, opts, layers)
+  local o = options.check(who, opts, forward_options, "cache")
   local n, l = unpack(common.ids(who, ids).shape)
   local cache, mask = o.cache, o.attention_mask
   if cache and not (#cache == layers and class.has(cache[1], "update")) then

@@ -25,12 +25,12 @@ local function list_of(who, name, v, kind)
   return list
 end
 
--- Options of a call, checked, with what the net says beside them; `given`: those of the call, `told`: those of the net;
+-- Options of a call, checked, with what the net says beside them; `given`: those of the call, `from_file`: those of the net;
 -- `ends`: the set of eos_token_id; `is_end(tokens)`: whether the last of a list ends it.
 local function read_options(who, net, opts)
   local o = options.check(who, opts, spec, "max_new_tokens")
-  o.given, o.told = options.is_plain(opts) and opts or {}, generation_config.of(who, net)
-  for name, value in pairs(o.told) do
+  o.given, o.from_file = options.is_plain(opts) and opts or {}, generation_config.of(who, net)
+  for name, value in pairs(o.from_file) do
     if o.given[name] == nil then o[name] = value end
   end
   for _, name in ipairs {"temperature", "top_k", "top_p", "min_p"} do
@@ -63,16 +63,16 @@ local function read_options(who, net, opts)
   end
   -- An end that the net itself names may be one that it never gives.
   function o.check_vocabulary(n)
-    local told = {pad_token_id = o.pad_token_id}
+    local from_file = {pad_token_id = o.pad_token_id}
     for _, token in ipairs(list_of(who, "eos_token_id", o.eos_token_id, "count")) do
-      told.eos_token_id = math.max(token, told.eos_token_id or 0)
+      from_file.eos_token_id = math.max(token, from_file.eos_token_id or 0)
     end
     for _, word in ipairs(o.bad_words_ids or {}) do
       for _, token in ipairs(word) do
         if token > n then fail("%s: bad_words_ids has %d; the net has scores for tokens 1 to %d", who, token, n) end
       end
     end
-    for name, token in pairs(told) do
+    for name, token in pairs(from_file) do
       if token > n then fail("%s: %s is %d; the net has scores for tokens 1 to %d", who, name, token, n) end
     end
   end
@@ -111,10 +111,10 @@ local function check_ids(who, net, ids, o)
     fail("%s: ids are %s; whole numbers from 1, int64, wanted", who, ids.dtype)
   end
   local config = type(net) ~= "function" and net.config
-  local room = type(config) == "table" and config.max_positions or math.huge
-  generation_config.resolve_lengths(who, o, o.given, o.told, ids.shape[2], room)
-  if ids.shape[2] + o.max_new_tokens > room + 1 then
-    fail("%s: %d tokens and %d new ones; the model has %d places", who, ids.shape[2], o.max_new_tokens, room)
+  local capacity = type(config) == "table" and config.max_positions or math.huge
+  generation_config.resolve_lengths(who, o, o.given, o.from_file, ids.shape[2], capacity)
+  if ids.shape[2] + o.max_new_tokens > capacity + 1 then
+    fail("%s: %d tokens and %d new ones; the model has %d places", who, ids.shape[2], o.max_new_tokens, capacity)
   end
   return ids:long()
 end

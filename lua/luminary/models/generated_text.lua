@@ -42,15 +42,15 @@ local CUT = "\239\191\189$" -- U+FFFD, which stands for a character of which byt
 --- say(token) for each token of a row, and say(nil) at its end: on_text(piece) gets the text as soon as its characters
 --- are whole, with `row` on_text(piece, row). What on_text gave comes back.
 function generated_text.text_callback(tokenizer, on_text, row)
-  local tokens, told = {}, 0
+  local tokens, emitted = {}, 0
   return function(token)
     tokens[#tokens + 1] = token
     if #tokens == 0 then return end
     local text = text_of(tokenizer, tokens)
     if token and text:find(CUT) then return end
-    local piece = text:sub(told + 1)
-    told = #text
-    if text:find "\n$" then tokens, told = {}, 0 end -- so that long texts are not decoded again and again
+    local piece = text:sub(emitted + 1)
+    emitted = #text
+    if text:find "\n$" then tokens, emitted = {}, 0 end -- so that long texts are not decoded again and again
     if piece == "" then return nil end
     if row then return on_text(piece, row) end
     return on_text(piece) -- so that it may be io.write

@@ -59,7 +59,7 @@ local function from_1(id)
 end
 
 --- A value of a JSON file as messages show it.
-function generation_config.printable_name(value)
+function generation_config.shown(value)
   local ok, text = pcall(core.json_encode, value)
   return printable_name(type(value) == "table" and ok and text or tostring(value), 100)
 end
@@ -73,7 +73,7 @@ function generation_config.tokens(who, path, name, value)
   end
   if not good then
     options.fail("%s: %s: %s has to be a token id or a list of them, got %s", who, path, name,
-      generation_config.printable_name(value))
+      generation_config.shown(value))
   end
   return from_1(value)
 end
@@ -121,19 +121,19 @@ function generation_config.of(who, net)
   return out
 end
 
---- Settles max_new_tokens and min_new_tokens of o, the options of a call: `given` is what it gave, `told` what `of`
---- gives, l the length of ids; the net takes `room` tokens.
-function generation_config.resolve_lengths(who, o, given, told, l, room)
+--- Settles max_new_tokens and min_new_tokens of o, the options of a call: `given` is what it gave, `from_file` what `of`
+--- gives, l the length of ids; the net takes `capacity` tokens.
+function generation_config.resolve_lengths(who, o, given, from_file, l, capacity)
   if given.max_new_tokens == nil then
-    local both = told.max_new_tokens == nil and told.max_length
+    local both = from_file.max_new_tokens == nil and from_file.max_length
     if both and l >= both then
       options.fail("%s: ids have %d tokens, and net.generation_config.max_length is %d, of those and what follows; "
         .. "{max_new_tokens = n} says how many follow", who, l, both)
     end
-    if both then o.max_new_tokens = math.max(1, math.min(both - l, room + 1 - l)) end
+    if both then o.max_new_tokens = math.max(1, math.min(both - l, capacity + 1 - l)) end
   end
-  if given.min_new_tokens == nil and told.min_new_tokens == nil and told.min_length then
-    o.min_new_tokens = math.max(0, told.min_length - l)
+  if given.min_new_tokens == nil and from_file.min_new_tokens == nil and from_file.min_length then
+    o.min_new_tokens = math.max(0, from_file.min_length - l)
   end
 end
 

@@ -136,7 +136,7 @@ end
 --- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their places, int64, from 1;
 --- without, M + 1 to M + L, whatever the mask says. generate tells both.
 function GPT2:forward(ids, opts)
-  local o = common.told("GPT2", ids, opts, self.config.n_layer)
+  local o = common.forward_options("GPT2", ids, opts, self.config.n_layer)
   local body, first, l = self.transformer, o.first, ids.shape[2]
   if first + l > self.config.n_positions then
     fail("GPT2: %d tokens; n_positions is %d", first + l, self.config.n_positions)

@@ -24,11 +24,11 @@ function Attention:init(config)
   self.o_proj = linear(self.heads * config.head_dim, config.hidden_size)
 end
 
-function Attention:forward(x, turned, seen, cache)
+function Attention:forward(x, rotate, seen, cache)
   local n, l = x.shape[1], x.shape[2]
   local function heads_of(t, heads) return t:view(n, l, heads, self.head_dim):transpose(2, 3) end
-  local q = turned(heads_of(self.q_proj(x), self.heads))
-  local k = turned(heads_of(self.k_proj(x), self.kv_heads))
+  local q = rotate(heads_of(self.q_proj(x), self.heads))
+  local k = rotate(heads_of(self.k_proj(x), self.kv_heads))
   local v = heads_of(self.v_proj(x), self.kv_heads)
   if cache then k, v = cache:update(k, v) end
   local y = ops.scaled_dot_product_attention(q, k, v, {
@@ -57,8 +57,8 @@ function Layer:init(config)
   self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, norm)
 end
 
-function Layer:forward(x, turned, seen, cache)
-  x = x + self.self_attn(self.input_layernorm(x), turned, seen, cache)
+function Layer:forward(x, rotate, seen, cache)
+  x = x + self.self_attn(self.input_layernorm(x), rotate, seen, cache)
   return x + self.mlp(self.post_attention_layernorm(x))
 end
 
@@ -116,14 +116,14 @@ end
 --- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their places, int64, from 1;
 --- without, M + 1 to M + L, whatever the mask says, and as places only count from each other, that hardly matters.
 function Llama:forward(ids, opts)
-  local o = common.told("Llama", ids, opts, self.config.num_hidden_layers)
+  local o = common.forward_options("Llama", ids, opts, self.config.num_hidden_layers)
   if not o.position_ids and o.first + ids.shape[2] > self.config.max_positions then
     fail("Llama: %d tokens; there are %d places", o.first + ids.shape[2], self.config.max_positions)
   end
   local rope, place = self.rope, {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil}
-  local function turned(t) return rope(t, place) end
+  local function rotate(t) return rope(t, place) end
   local x = self.model.embed_tokens(ids)
-  for i, each in ipairs(self.model.layers) do x = each(x, turned, o.seen, o.cache and o.cache[i]) end
+  for i, each in ipairs(self.model.layers) do x = each(x, rotate, o.seen, o.cache and o.cache[i]) end
   x = self.model.norm(x)
   return self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight)
 end

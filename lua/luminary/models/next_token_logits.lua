@@ -54,9 +54,11 @@ return function(who, net, n, length, mask, use_cache)
     local of_rows = mask and mask:expand(rows, l)
     if mask and not offers then return row_by_row(who, net, ids, of_rows) end
     if not (mask or cache) then return last_place(who, (net(ids)), rows) end
-    local told = {cache = cache, attention_mask = of_rows}
-    if mask then told.position_ids = of_rows:long():cumsum(2):clamp_min(1):narrow(2, known + 1, l - known) end
-    local y = net(ids:narrow(2, known + 1, l - known), told)
+    local forward_options = {cache = cache, attention_mask = of_rows}
+    if mask then
+      forward_options.position_ids = of_rows:long():cumsum(2):clamp_min(1):narrow(2, known + 1, l - known)
+    end
+    local y = net(ids:narrow(2, known + 1, l - known), forward_options)
     known = cache and l or 0
     return last_place(who, y, rows)
   end

@@ -9,7 +9,7 @@ local class = require "luminary.base.class"
 
 local names = {}
 
-local own_files = debug.getinfo(1, "S").source:match("^(@.*)mp/code_by_name%.lua$") or "\0"
+local own_files = debug.getinfo(1, "S").source:match("^(@.*)mp/module_references%.lua$") or "\0"
 
 -- What a fresh state has without loading a file.
 local built_in = {}

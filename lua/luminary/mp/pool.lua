@@ -173,8 +173,8 @@ local function reap(self, i)
     self.deaths = 0
   elseif claim == 0 then
     self.deaths = self.deaths + 1
-    local told = worker.report and not worker.report.ok
-    if told or self.deaths >= MOST_DEATHS then
+    local has_reported = worker.report and not worker.report.ok
+    if has_reported or self.deaths >= MOST_DEATHS then
       return break_down(self, ("%s %s"):format(name_of(worker), how_it_ended(worker, " before it took any task")))
     end
   end

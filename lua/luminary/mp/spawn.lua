@@ -53,7 +53,7 @@ local function urge(self, running)
       if since >= GIVE_UP then worker:abandon() end
     elseif since >= KILL then
       worker:send_signal(Worker.SIGKILL)
-    elseif since >= ASK and not worker.told then
+    elseif since >= ASK and not worker.asked_to_stop then
       worker:send_signal(Worker.SIGTERM)
     end
   end
@@ -62,10 +62,10 @@ end
 -- The first that neither followed from another nor from our asking it to end.
 local function first_cause(self)
   for _, failure in ipairs(self.failures) do
-    if not failure.told and (not failure.cause_rank or not failure.message) then return failure end
+    if not failure.asked_to_stop and (not failure.cause_rank or not failure.message) then return failure end
   end
   for _, failure in ipairs(self.failures) do
-    if not failure.told then return failure end
+    if not failure.asked_to_stop then return failure end
   end
   return self.failures[1]
 end

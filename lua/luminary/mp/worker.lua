@@ -144,7 +144,7 @@ end
 
 function Worker:send_signal(number)
   if self:look() then return end
-  self.told = true
+  self.asked_to_stop = true
   core.mp_signal(self.handle, number)
 end
 
@@ -181,7 +181,7 @@ end
 --- What went wrong: {message, traceback, cause_rank, told}; nil if nothing did. Once it has ended.
 function Worker:failure()
   if self.report and self.report.ok or not self.report and self.code == 0 and not self.signal then return nil end
-  local failure = {told = self.told, pid = self.pid, code = self.code, signal = self.signal}
+  local failure = {asked_to_stop = self.asked_to_stop, pid = self.pid, code = self.code, signal = self.signal}
   if self.report and self.report.message then
     failure.message, failure.traceback = self.report.message, self.report.traceback
     failure.cause_rank = self.report.cause_rank

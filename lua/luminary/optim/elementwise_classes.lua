@@ -205,9 +205,9 @@ local function follow_replays(self, states, call)
       options.fail("replay: %s has stepped some of the captured parameters, and not all, since the capture: capture "
         .. "anew", who)
     end
-    local told = step == replay.step
-    for k, number in ipairs(carried or {}) do told = told and number == replay.carried[k] end
-    if told then return end
+    local unchanged = step == replay.step
+    for k, number in ipairs(carried or {}) do unchanged = unchanged and number == replay.carried[k] end
+    if unchanged then return end
     core.graph_keep(graph, at, {step, unpack(carried or {})})
     replay.step, replay.carried = step, carried
   end)

@@ -51,18 +51,18 @@ several("gesv", 2, function(b, a)
   return ops.linalg_lu_solve(factors, pivots, b), factors
 end)
 several("gels", 2, function(b, a) return (ops.linalg_lstsq(a, b)) end)
-several("trtrs", 2, function(b, a, part, turned, unit)
-  return (ours.triangular_solve(b, a, {upper = part ~= "L", transpose = turned == "T", unitriangular = unit == "U"}))
+several("trtrs", 2, function(b, a, part, trans, unit)
+  return (ours.triangular_solve(b, a, {upper = part ~= "L", transpose = trans == "T", unitriangular = unit == "U"}))
 end)
 several("potrf", 1, function(a, part) return ours.cholesky(a, {upper = part ~= "L"}) end)
 several("potrs", 2, function(b, factor, part) return ours.cholesky_solve(b, factor, {upper = part ~= "L"}) end)
 several("potri", 1, function(factor, part) return ours.cholesky_inverse(factor, {upper = part ~= "L"}) end)
 
--- Convolution (the kernel turned) and correlation of two images or volumes; 'F': all overlaps, 'V': whole ones.
+-- Convolution (the kernel flipped) and correlation of two images or volumes; 'F': all overlaps, 'V': whole ones.
 for name, row in pairs {
   conv2 = {2, true}, xcorr2 = {2, false}, conv3 = {3, true}, xcorr3 = {3, false},
 } do
-  local dims, turned = row[1], row[2]
+  local dims, flipped = row[1], row[2]
   define(name, 2, function(x, kernel, how)
     if x.ndim ~= dims or kernel.ndim ~= dims then
       fail("torch.%s: two tensors of %d dims wanted, got %d and %d", name, dims, x.ndim, kernel.ndim)
@@ -71,7 +71,7 @@ for name, row in pairs {
     for d = 1, dims do
       all[d], padding[d] = d, how == "F" and kernel:size(d) - 1 or 0
     end
-    if turned then kernel = ops.flip(kernel, all) end
+    if flipped then kernel = ops.flip(kernel, all) end
     local function batch(t) return ops.unsqueeze(ops.unsqueeze(t, 1), 1) end
     local y = (dims == 2 and F.conv2d or F.conv3d)(batch(x), batch(kernel), {padding = padding})
     return ops.reshape(y, {unpack(y.shape, 3)})

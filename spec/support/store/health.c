@@ -19,7 +19,7 @@ void check_death(void) {
   CHECK(took < 0.2 && failure.kind == LM_FAILURE_DIED && failure.who.rank == 1 &&
         strcmp(failure.who.host, "host1") == 0);
   CHECK(strstr(told(&failure), ": last in all_reduce sum float32 [3] at train.lua:40"));
-  CHECK(strcmp(failure.where, "train.lua:40") == 0 && failure.told_by == -1);
+  CHECK(strcmp(failure.where, "train.lua:40") == 0 && failure.reported_by == -1);
   CHECK(heard(2, 2, &took).kind == LM_FAILURE_DIED);
   tell_failure(2, LM_FAILURE_ERROR, 2, "b.lua:1", "too late");
   CHECK(heard(2, 2, &took).kind == LM_FAILURE_DIED);
@@ -63,7 +63,7 @@ void check_error(void) {
     member_close(&members[1]);
     lm_failure failure = heard(0, 2, &took);
     char text[1024];
-    CHECK(took < 0.2 && failure.kind == LM_FAILURE_ERROR && failure.told_by == 1);
+    CHECK(took < 0.2 && failure.kind == LM_FAILURE_ERROR && failure.reported_by == 1);
     CHECK(strcmp(lm_failure_text(&failure, text, sizeof text), "rank 1 on host host1 failed at train.lua:12: boom") ==
           0);
     CHECK(heard(2, 2, &took).kind == LM_FAILURE_ERROR);
@@ -145,7 +145,7 @@ void check_held(void) {
   CHECK(start(3, 10) && join_all(3));
   tell_failure(0, LM_FAILURE_UNREACHABLE, 1, "", "connection reset");
   failure = heard(2, 2, &took);
-  CHECK(failure.kind == LM_FAILURE_UNREACHABLE && failure.who.rank == 1 && failure.told_by == 0 && took > 0.1 &&
+  CHECK(failure.kind == LM_FAILURE_UNREACHABLE && failure.who.rank == 1 && failure.reported_by == 0 && took > 0.1 &&
         took < 0.3);
   CHECK(strcmp(failure.who.host, "host1") == 0);
   finish();

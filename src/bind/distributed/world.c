@@ -169,7 +169,7 @@ static int bind_cause(lua_State *L) {
   if (!lm_world_cause(world, &f)) return 0;
   lua_createtable(L, 0, 9);
   set_text(L, "kind", failure_name(f.kind));
-  set_number(L, "told_by", f.told_by);
+  set_number(L, "told_by", f.reported_by);
   set_text(L, "where", f.where);
   set_text(L, "message", f.message);
   set_text(L, "text", lm_failure_text(&f, text, sizeof text));

@@ -233,19 +233,19 @@ static lm_status collective_from_root(lm_shim *s, F f) noexcept {
   return collective(s, [=] {
     constexpr uint64_t slot = 1; /* none of gloo's */
     const Context &context = *s->context;
-    Requests told(context.message_transport), heard(context.message_transport);
+    Requests sends(context.message_transport), receives(context.message_transport);
     lm_request *r = nullptr;
     if (context.size > 1) {
       check(lm_transport_send(context.message_transport, (context.rank + 1) % context.size, slot, nullptr, 0, &r));
-      told.add(r);
+      sends.add(r);
       check(lm_transport_recv(context.message_transport, (context.rank + context.size - 1) % context.size, slot,
                               nullptr, 0, &r));
-      heard.add(r);
+      receives.add(r);
     }
     f();
     if (context.size > 1) {
-      heard.wait();
-      told.wait();
+      receives.wait();
+      sends.wait();
     }
   });
 }

@@ -239,7 +239,7 @@ static void watch_sleep(watch *x, bool idle) {
 }
 
 /* All calls are done here, but the next rank may have to hear of the last ones still. */
-static bool has_to_tell(watch *x) {
+static bool must_report_first(watch *x) {
   double now = lm_seconds();
   if (x->over || !lm_tickets_wanted(x->is->g) || x->is->ring.out.n == 0) return false;
   if (x->until == 0) x->until = now + shutdown_time;
@@ -255,12 +255,12 @@ static void *watch_calls(void *arg) {
     bool idle = !is->first, closing = is->closing;
     is->asleep = idle;
     pthread_mutex_unlock(&is->lock);
-    bool tells = idle && closing && has_to_tell(&x);
-    if (idle && closing && !tells) break;
+    bool must_report = idle && closing && must_report_first(&x);
+    if (idle && closing && !must_report) break;
     lm_status status = x.over ? LM_OK : watch_look(&x);
     if (status != LM_OK) watch_fail(&x, status);
     if (x.over) watch_end_all(&x);
-    watch_sleep(&x, idle && !tells);
+    watch_sleep(&x, idle && !must_report);
   }
   stand_in_front_of(&x, NULL, false);
   return NULL;

@@ -22,8 +22,8 @@ void lm_get_ticket(lm_reader *r, lm_ticket *out) {
   lm_get_text(r, out->where, sizeof out->where);
 }
 
-lm_failure lm_failure_of(lm_failure_kind kind, int rank, const char *host, int told_by) {
-  lm_failure failure = {.kind = kind, .told_by = told_by, .who = {.rank = rank}, .other = {.rank = -1}};
+lm_failure lm_failure_of(lm_failure_kind kind, int rank, const char *host, int reported_by) {
+  lm_failure failure = {.kind = kind, .reported_by = reported_by, .who = {.rank = rank}, .other = {.rank = -1}};
   snprintf(failure.who.host, sizeof failure.who.host, "%s", host);
   return failure;
 }
@@ -49,7 +49,7 @@ void lm_get_party(lm_reader *r, lm_party *out) {
 
 void lm_put_failure(lm_bytes *b, const lm_failure *failure) {
   lm_put_u32(b, (uint32_t)failure->kind);
-  lm_put_u32(b, (uint32_t)failure->told_by);
+  lm_put_u32(b, (uint32_t)failure->reported_by);
   lm_put_party(b, &failure->who);
   lm_put_party(b, &failure->other);
   lm_put_text(b, failure->where);
@@ -61,7 +61,7 @@ void lm_get_failure(lm_reader *r, lm_failure *out) {
   uint32_t kind = lm_get_u32(r);
   if (kind == LM_FAILURE_NONE || kind >= LM_FAILURE_KINDS) r->failed = true;
   out->kind = r->failed ? LM_FAILURE_NONE : (lm_failure_kind)kind;
-  out->told_by = (int)lm_get_u32(r);
+  out->reported_by = (int)lm_get_u32(r);
   lm_get_party(r, &out->who);
   lm_get_party(r, &out->other);
   lm_get_text(r, out->where, sizeof out->where);

@@ -43,10 +43,10 @@ enum { LM_FAILURE_MESSAGE = 768 };
 
 typedef struct lm_failure {
   lm_failure_kind kind;
-  int told_by;    /* who reported it; -1: the store, which of a mismatch knows that most ranks contradict `who` */
-  lm_party who;   /* who failed; of a mismatch, who differs from most, or from the lowest rank */
-  lm_party other; /* whose waiting or call shows it, as far as that matters */
-  char where[64]; /* the script line of `who`, "" if unknown */
+  int reported_by; /* who reported it; -1: the store, which of a mismatch knows that most ranks contradict `who` */
+  lm_party who;    /* who failed; of a mismatch, who differs from most, or from the lowest rank */
+  lm_party other;  /* whose waiting or call shows it, as far as that matters */
+  char where[64];  /* the script line of `who`, "" if unknown */
   char message[LM_FAILURE_MESSAGE]; /* what it said; may be "" */
 } lm_failure;
 
@@ -57,7 +57,7 @@ typedef struct lm_missing {
 } lm_missing;
 
 /* A failure of that rank, and of nobody else as yet. */
-lm_failure lm_failure_of(lm_failure_kind kind, int rank, const char *host, int told_by);
+lm_failure lm_failure_of(lm_failure_kind kind, int rank, const char *host, int reported_by);
 
 void lm_put_ticket(lm_bytes *b, const lm_ticket *t);
 void lm_get_ticket(lm_reader *r, lm_ticket *out); /* texts get their closing zero */

@@ -118,14 +118,15 @@ const char *lm_failure_text(const lm_failure *f, char *out, size_t capacity) {
   if (again) message += n + 2;
   add_details(&d, f, message);
 
-  bool of_two = f->kind == LM_FAILURE_MISMATCH && f->told_by >= 0 && f->other.rank >= 0; /* neither is the odd one */
+  bool of_two =
+      f->kind == LM_FAILURE_MISMATCH && f->reported_by >= 0 && f->other.rank >= 0; /* neither is the odd one */
   int low = f->who.rank < f->other.rank ? f->who.rank : f->other.rank;
   if (of_two) add(&t, "ranks %d and %d came to different calls", low, f->who.rank + f->other.rank - low);
   if (f->kind == LM_FAILURE_UNREACHABLE) add(&t, "the way to ");
   if (!of_two) add_rank(&t, f->who.rank, f->who.host);
   if (!of_two) add(&t, "%s", what_happened[f->kind < LM_FAILURE_KINDS ? f->kind : LM_FAILURE_NONE]);
-  if (f->kind == LM_FAILURE_UNREACHABLE && f->told_by >= 0 && f->told_by != f->who.rank)
-    add(&t, " (said rank %d)", f->told_by);
+  if (f->kind == LM_FAILURE_UNREACHABLE && f->reported_by >= 0 && f->reported_by != f->who.rank)
+    add(&t, " (said rank %d)", f->reported_by);
   if (n > 0 && (again || !strstr(details, where))) add(&t, " at %s", where);
   if (details[0]) add(&t, ": %s", details);
   return out;

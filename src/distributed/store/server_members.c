@@ -51,7 +51,7 @@ bool lm_server_fail(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_failure failure;
   lm_get_failure(r, &failure);
   if (!lm_reader_done(r) || failure.who.rank < 0 || failure.who.rank >= s->size) return false;
-  failure.told_by = c->rank;
+  failure.reported_by = c->rank;
   if (s->cause.kind) {
     send_failure(s, c);
   } else if (failure.kind == LM_FAILURE_UNREACHABLE || failure.kind == LM_FAILURE_LEFT ||
@@ -64,7 +64,7 @@ bool lm_server_fail(lm_server *s, lm_conn *c, lm_reader *r) {
 }
 
 void lm_server_hold(lm_server *s, const lm_failure *failure) {
-  bool better = failure->kind == LM_FAILURE_MISMATCH && (s->held.kind != failure->kind || failure->told_by < 0);
+  bool better = failure->kind == LM_FAILURE_MISMATCH && (s->held.kind != failure->kind || failure->reported_by < 0);
   if (s->held.kind && !better) return;
   if (!s->held.kind) s->held_until = s->now + hold_back;
   s->held = *failure;

@@ -250,7 +250,7 @@ return function(context)
     end) .. "};\n"
   end
 
-  local function launcher(kernel, suffix) return ("lm_point_%s_%s"):format(suffix, short(kernel)) end
+  local function launcher(kernel, suffix) return ("lm_pointwise_%s_%s"):format(suffix, short(kernel)) end
 
   function pointwise.tables()
     local body = {context.made, "/* By kernel; NULL where the compute type has no such op. */"}

@@ -188,8 +188,8 @@ layer("PixelShuffle", function(scale) return ours.PixelShuffle(scale), 4 end)
 
 -- ---- of tables
 
-layer("MV", function(turned)
-  return around(function(t) return ops.squeeze(ops.matmul(turned and ops.transpose(t[1], -1, -2) or t[1],
+layer("MV", function(transposed)
+  return around(function(t) return ops.squeeze(ops.matmul(transposed and ops.transpose(t[1], -1, -2) or t[1],
     ops.unsqueeze(t[2], -1)), -1) end)
 end)
 layer("CosineDistance", function()
