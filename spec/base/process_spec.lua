@@ -224,7 +224,7 @@ describe("OpenMP's threads", function()
 
   if long then
     it("yield to a neighbour that computes #unsanitized", function()
-      local ok, text = temp.run(folder, "timeout 900 " .. "scripts/dev/neighbour")
+      local ok, text = temp.run(folder, "timeout 900 " .. "scripts/dev/busy_neighbor")
       assert(ok, text)
     end)
   end

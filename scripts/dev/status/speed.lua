@@ -118,7 +118,7 @@ return {
   },
   {
     title = "Beside other processes",
-    command = "scripts/dev/neighbour", machine = ZEN5, against = "the same step alone",
+    command = "scripts/dev/busy_neighbor", machine = ZEN5, against = "the same step alone",
     columns = {"", "times as long"},
     {"a step on two threads beside one process that computes", "2 to 2.3"},
     remark = "Threads that wait spin for some 25 µs and then sleep; `require \"luminary\"` sets that for the libraries "
