@@ -17,7 +17,8 @@ op "gather_weighted_input" {
     grad = "gather_weighted(g, indices, weight)",
     weight = "gather_weighted_weight(grad, g, indices)",
   },
-  internal = true, help = "gradient of gather_weighted for an x of that size: grad, weighted, added up where indices says",
+  internal = true,
+  help = "gradient of gather_weighted for an x of that size: grad, weighted, added up where indices says",
 }
 op "gather_weighted_weight" {
   "grad", "x", "indices",
