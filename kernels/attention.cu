@@ -1,7 +1,7 @@
 /* A block of threads has a tile of rows, queries or keys, and goes through the other ones tile by tile. Both kinds of
  * products, rows by rows and a tile by rows, read their operands from shared memory and sum up in registers: a thread
  * has every TY-th of a tile's rows and every TX-th of its columns. What is summed over the tiles is at most WIDE
- * columns, and further columns are further blocks' work, which make the scores anew. Nothing depends on the order in
+ * columns, and further columns are further blocks' work, which make the scores again. Nothing depends on the order in
  * which blocks run, so that results are the same each time. */
 #include "attention.h"
 
@@ -237,7 +237,7 @@ LM_DEVICE bool lm_attention_keeps(const uint64_t *draw, uint32_t threshold, int6
 }
 
 /* Bit i J + j: whether dropout keeps a thread's weight in row i and column j of its part of a tile; the first one's
- * place in its head, and places from row to row and from column to column. A loop, as its body is long. */
+ * place in its head, and positions from row to row and from column to column. A loop, as its body is long. */
 template <class L>
 LM_DEVICE uint32_t lm_attention_kept(const lm_attention_job &job, int64_t n, int64_t h, int64_t position,
                                      int64_t i_step, int64_t j_step) {
@@ -281,7 +281,7 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_fo
   num *stage = memory->v, *tile = memory[lm_attention_stage<L, WIDE>].v;
   int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
   int64_t parts = lm_attention_tiles_of(job.value_width, WIDE), blocks = lm_attention_tiles_of(job.queries, S::ROWS);
-  if (parts == 0) parts = 1; /* log_sum is wanted all the same */
+  if (parts == 0) parts = 1; /* log_sum is requested all the same */
   for (int64_t unit = blockIdx.x; unit < job.samples * job.heads * parts * blocks; unit += gridDim.x) {
     int64_t block = blocks - 1 - unit % blocks, part = unit / blocks % parts; /* those that see the most come first */
     int64_t h = unit / blocks / parts % job.heads, n = unit / blocks / parts / job.heads, kv = h / job.shared;

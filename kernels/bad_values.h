@@ -1,5 +1,5 @@
 /* How a kernel reports a value it may not take (a label, an index, an integer divisor of 0): the first one found is
- * kept where the host can read it, and becomes an error at the next synchronization. The kernel itself goes on with a
+ * kept where the host can read it, and becomes an error at the next synchronization. The kernel itself continues with a
  * harmless value, so the device stays usable. For C and CUDA. */
 #ifndef LM_KERNELS_BAD_VALUES_H
 #define LM_KERNELS_BAD_VALUES_H

@@ -400,7 +400,7 @@ static int width_at(const lm_norm_shape *s, const void *a, const void *b) {
   return lm_is_packed(a) && lm_is_packed(b) ? width_of(s) : 1;
 }
 
-/* Calls f with lm_width<V>, V a width that width_of gives. */
+/* Calls f with lm_width<V>, V a width that width_of returns. */
 template <class T, class F>
 static int for_width(int width, F f) {
   constexpr int FULL = lm_full_pack<T>::V, HALF = FULL == 8 ? 4 : 1;
@@ -473,7 +473,7 @@ static int launch_map(const lm_norm_shape *s, const M &map, bool aligned, const 
   int width = aligned ? width_of(s) : 1;
   enum { BLOCK = LM_PLANES_BLOCK, EACH = 16 /* packs a thread, where there are many */ };
   if (s->count == 0) return 0;
-  /* Half packs that stay within a plane are better: they load no coefficients anew. */
+  /* Half packs that stay within a plane are better: they load no coefficients again. */
   if (aligned && width == 1 && s->run >= lm_full_pack<typename M::stored>::V && s->count < (1 << 30) / s->c)
     return launch_seams(s, map, coefficients, y, stream);
   return for_width<typename M::stored>(width, [&](auto pack) {

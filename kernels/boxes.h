@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* x: [n, c, h, w], boxes: [k, 5], y and places: [k, c, rows, columns]; all contiguous, none empty. */
+/* x: [n, c, h, w], boxes: [k, 5], y and indices: [k, c, rows, columns]; all contiguous, none empty. */
 typedef struct lm_roi_job {
   int dtype, bad_kind; /* reported where an image is none */
   int64_t n, c, h, w, k, rows, columns;

@@ -17,7 +17,7 @@ LM_CUB_API int lm_cub_sort_pairs(void *stream, void *temp, size_t *bytes, int ke
                                  void *sorted_keys, const uint32_t *values, uint32_t *sorted_values, int64_t n,
                                  int bits);
 
-/* The places, from 1, of the nonzero among n bytes, in order; *count of them (in device memory). */
+/* The indices, from 1, of the nonzero among n bytes, in order; *count of them (in device memory). */
 LM_CUB_API int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n,
                               int64_t *indices, int64_t *count);
 

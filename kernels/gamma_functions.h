@@ -46,7 +46,7 @@ LM_GAMMA double lm_digamma(double x) {
   double value = log(t) - 0.5 * u - series - (y < 8 ? slope / product : 0);
   double from_whole = x == 0 ? x : x - rint(x),
          mirror = value - 3.14159265358979323846 / tan(3.14159265358979323846 * from_whole);
-  double low = x < 0 && from_whole == 0 ? NAN : mirror; /* poles, but for 0 */
+  double low = x < 0 && from_whole == 0 ? NAN : mirror; /* poles, except 0 */
   return x < 0.5 ? (x - x == 0 ? low : NAN) : value;
 }
 

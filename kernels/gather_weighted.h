@@ -1,4 +1,4 @@
-/* Weighted sums of places, and their gradients. All functions enqueue on the stream and return a cudaError_t. */
+/* Weighted sums of indices, and their gradients. All functions enqueue on the stream and return a cudaError_t. */
 #ifndef LM_KERNELS_GATHER_WEIGHTED_H
 #define LM_KERNELS_GATHER_WEIGHTED_H
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* x: [n, c, m, i], y: [n, c, p, i], places and weight: [n or 1, j, p]; all contiguous, none empty. A place counts from
+/* x: [n, c, m, i], y: [n, c, p, i], indices and weight: [n or 1, j, p]; all contiguous, none empty. A place counts from
  * 1; one that is not among m is nothing. weight: float, or double beside double; NULL where each is 1. The steps lead
  * from one n to the next, 0 where all have the same. */
 typedef struct lm_gather_weighted_job {

@@ -1,4 +1,4 @@
-/* grid_sample: a thread for each point and a few channels, neighbours along the points. */
+/* grid_sample: a thread for each point and a few channels, neighbors along the points. */
 #include "grid_sample.h"
 
 #include "types.cuh"
@@ -24,7 +24,7 @@ LM_DEVICE lm_grid_position lm_grid_position_of(const lm_grid_call &s, int64_t e,
   return {e % s.p, e / s.p % parts * LM_GRID_CHANNELS, e / s.p / parts};
 }
 
-/* The pixels that a point reads, and their weights, or their derivative along dim `by`; gives how many. */
+/* The pixels that a point reads, and their weights, or their derivative along dim `by`; returns how many. */
 template <class T, class A>
 LM_DEVICE int lm_grid_table(const lm_grid_call &s, const T *point, int by, int32_t *at, A *w) {
   int32_t own_at[4];
@@ -46,7 +46,7 @@ LM_DEVICE int lm_grid_table(const lm_grid_call &s, const T *point, int by, int32
   return count;
 }
 
-/* Element (image, c, place) of a tensor with `total` places a channel. */
+/* Element (image, c, place) of a tensor with `total` positions a channel. */
 LM_DEVICE int64_t lm_grid_element(const lm_grid_call &s, int64_t image, int64_t c, int64_t position, int64_t total) {
   return s.last ? (image * total + position) * s.c + c : (image * s.c + c) * total + position;
 }

@@ -1,6 +1,6 @@
 /* Where grid_sample reads along one dim, and with which weights: the same arithmetic for every device. No guard: each
  * file, or each element type of it, includes this with R, the real type, RN(name), the name of a function for that
- * type, and LM_TAPS_FN, what stands before a function; without R it gives the types alone. Coordinates and their
+ * type, and LM_TAPS_FN, what stands before a function; without R it returns the types alone. Coordinates and their
  * reflections are those of PyTorch's GridSamplerKernel.cpp. */
 #ifndef LM_KERNELS_GRID_LINE
 #define LM_KERNELS_GRID_LINE

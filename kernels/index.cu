@@ -272,8 +272,8 @@ LM_DEVICE void lm_index_grow(T *p, C by) {
 }
 
 /* A thread a tile and column. Equal keys of a tile become one sum. Of the first and the last of a tile nobody knows
- * here whether they go on in the next one: they become entries 2 tile and 2 tile + 1 of `partial` [.., columns], unless
- * this tile is all there is (partial is NULL). The first level reads src's rows, later ones the partial sums. */
+ * here whether they continue in the next one: they become entries 2 tile and 2 tile + 1 of `partial` [.., columns],
+ * unless this tile is all there is (partial is NULL). The first level reads src's rows, later ones the partial sums. */
 template <class T, class V, class C>
 LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_dims_loops<2> loops, lm_key_dims dims,
                                   lm_sorted entries, int64_t from, T *dst, const V *src, C *partial,

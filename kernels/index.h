@@ -38,7 +38,7 @@ enum { LM_INTO_SUM, LM_INTO_PROD, LM_INTO_MAX = 3, LM_INTO_MIN, LM_INTO_REPLACE 
 int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_index_list *index_list, void *sums,
                      const void *src, lm_bad bad);
 
-/* x[side 0 + entry] = src[side 2]; of equal places one. Elements have `width` bytes. */
+/* x[side 0 + entry] = src[side 2]; of equal positions one. Elements have `width` bytes. */
 int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_index_list *index_list, void *x,
                    const void *src, lm_bad bad);
 
@@ -76,7 +76,7 @@ typedef struct lm_rows {
 int lm_index_put(void *stream, const lm_rows *rows, const lm_sorted *entries);
 
 /* Each row of dst that has entries grows by their sum, in order. The same bits every time: tiles of entries are summed
- * each by itself, what may go on in a neighbour is left as two entries for the next level, until one tile is left. */
+ * each by itself, what may continue in a neighbor is left as two entries for the next level, until one tile is left. */
 int lm_index_sum(void *stream, const lm_rows *rows, const lm_sorted *entries, void *scratch);
 /* Bytes of scratch for that. */
 size_t lm_index_sum_scratch(const lm_rows *rows, int64_t n);

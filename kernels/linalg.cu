@@ -12,7 +12,7 @@ static int lm_for_real(int dtype, F f) {
 }
 
 static unsigned lm_linalg_blocks(int64_t n) { return lm_blocks(n, LM_LINALG_BLOCK, INT32_MAX); }
-/* A block for each of them, which go on where there are more. */
+/* A block for each of them, which continue where there are more. */
 static unsigned lm_block_each(int64_t count) { return lm_blocks(count, 1, 65535); }
 
 template <class T>

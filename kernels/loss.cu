@@ -1,5 +1,5 @@
 /* Negative log-likelihood and its gradient. The forward pass picks one number a label, so what it reads is small:
- * dtypes are told apart at run time and sums are double. */
+ * dtypes are distinguished at run time and sums are double. */
 #include "loss.h"
 
 #include "reduce.cuh"

@@ -191,7 +191,7 @@ static inline int lm_across_bits(int64_t c, int V) {
   return bits;
 }
 
-/* For blocks of so many threads, a power of two. */
+/* For blocks of that many threads, a power of two. */
 static inline lm_column_grid lm_column_grid_make(int64_t rows, int64_t c, int V, int threads, int64_t parts) {
   lm_column_grid grid = {c, lm_across_bits(c, V), 0, lm_shares_make(rows, parts)};
   while (threads >> grid.across_bits >> (grid.down_bits + 1)) grid.down_bits++;

@@ -17,7 +17,7 @@ typedef struct lm_values {
 } lm_values;
 
 /* x [N, C, ...] as memory. run 1: rows of c channels (channels-last, or nothing after C); else planes of one channel
- * each, `run` elements long. Sums of a channel are made in so many parts, each [n, a, b][c] doubles: n elements with
+ * each, `run` elements long. Sums of a channel are made in that many parts, each [n, a, b][c] doubles: n elements with
  * mean a and b the sum of squared distances from it, or the sums a of g and b of g * (x - mean). */
 typedef struct lm_norm_shape {
   int dtype;        /* of x, g, y and dx */

@@ -1,10 +1,10 @@
-/* Pooling: a thread for each pack of neighbouring channels of the result. Gradients are gathered, not scattered: each
+/* Pooling: a thread for each pack of neighboring channels of the result. Gradients are gathered, not scattered: each
  * place adds up the windows it lies in, so that every element is written once and always the same. */
 #include "pooling.h"
 
 #include "vectors.cuh"
 
-enum { LM_POOLING_BLOCK = 256, LM_POOLING_WIDE = 32 /* places in a window from which many threads share it */ };
+enum { LM_POOLING_BLOCK = 256, LM_POOLING_WIDE = 32 /* indices in a window from which many threads share it */ };
 
 /* ---- windows */
 
@@ -14,7 +14,7 @@ struct lm_line {
 };
 
 struct lm_window {
-  int32_t begin, end, count; /* places begin, begin + dilation, … below end; count: what a mean divides by */
+  int32_t begin, end, count; /* indices begin, begin + dilation, … below end; count: what a mean divides by */
 };
 
 /* i * n / d, rounded down. */
@@ -94,7 +94,7 @@ struct lm_pooling {
 };
 
 /* f(its place in the plane, V values) for each place of a window, row by row. A few loads are under way at once, also
- * where fewer places are left: the first one is loaded again then. */
+ * where fewer indices are left: the first one is loaded again then. */
 template <int V, class T, class F>
 LM_DEVICE void lm_each_index(const lm_pooling &p, const lm_spot &s, lm_window wy, lm_window wx, const T *src, F f) {
   enum { FLIGHT = 4 };
@@ -354,7 +354,7 @@ static int for_planes(const lm_pooling_job *job, int32_t rows, int32_t columns, 
   return error;
 }
 
-/* Calls f with the width of packs of channels: 16 bytes, or 8 of uint8, whose places are many more. */
+/* Calls f with the width of packs of channels: 16 bytes, or 8 of uint8, whose indices are many more. */
 template <class T, class F>
 static int for_width(const lm_pooling_job *job, F f) {
   constexpr int V = sizeof(T) == 1 ? 8 : lm_full_pack<T>::V;

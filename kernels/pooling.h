@@ -13,9 +13,9 @@
 extern "C" {
 #endif
 
-/* Windows along one axis of an input of `in` places: `out` of them. Sliding: `kernel` places each, `dilation` apart,
+/* Windows along one axis of an input of `in` indices: `out` of them. Sliding: `kernel` indices each, `dilation` apart,
  * the first at -padding; in + 3 * padding + stride + kernel * dilation is below 2^31. Adaptive (kernel 0): `out`
- * windows share the input evenly. divisor: a mean divides by it (times the other axis's), not by its places; or 0. */
+ * windows share the input evenly. divisor: a mean divides by it (times the other axis's), not by its indices; or 0. */
 typedef struct lm_pooling_line {
   int32_t in, out;
   int32_t kernel, stride, padding, dilation, divisor;
@@ -26,7 +26,7 @@ typedef struct lm_pooling_job {
   int64_t planes;
   int32_t c;
   lm_pooling_line y, x;
-  bool count_padding; /* avg: a window divides by its places in the padded input */
+  bool count_padding; /* avg: a window divides by its indices in the padded input */
   const void *src;    /* forward: the input, [planes, y.in, x.in, c]; backward: the gradient, in out's sizes */
   void *dst;
   int64_t *indices; /* max: [planes, y.out, x.out, c], in H * W, from 1 */
@@ -34,7 +34,7 @@ typedef struct lm_pooling_job {
   int bad_kind;
 } lm_pooling_job;
 
-/* A plane's elements, of the input or of the output, have to be fewer than this. */
+/* A plane's elements, of the input or of the output, must be fewer than this. */
 #define LM_POOLING_PLANE_MAX ((int64_t)1 << 31)
 
 int lm_pooling_max(const lm_pooling_job *job, void *stream);

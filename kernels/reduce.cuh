@@ -132,7 +132,7 @@ LM_DEVICE T lm_reversed(T v) {
   }
 }
 
-/* op over neighbouring lanes of a warp, `lanes` of them, a power of two; each gets the result. */
+/* op over neighboring lanes of a warp, `lanes` of them, a power of two; each gets the result. */
 template <class T, class Op>
 LM_DEVICE T lm_lanes_reduce(T value, Op op, int lanes) {
   for (int by = lanes / 2; by > 0; by /= 2) value = op(value, lm_shuffle_xor(value, by));
@@ -196,7 +196,7 @@ LM_DEVICE void lm_reduce_at(const lm_reduce_axes<SIDES> &axes, int64_t i, int64_
 typedef struct lm_reduce_grid {
   const void *x;
   lm_reduce_axes<2> kept;     /* all results; sides: x, out */
-  lm_reduce_axes<1> segments; /* rows: the reduced dims but for the run; columns: all of them */
+  lm_reduce_axes<1> segments; /* rows: the reduced dims except the run; columns: all of them */
   int64_t kept_count, segment_count;
   int64_t run, run_step; /* rows: elements of a run and from one to the next */
   int64_t each, piece, out_step;
@@ -303,7 +303,7 @@ LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_rows(lm_reduce_gr
   }
 }
 
-/* ---- columns: neighbours in memory belong to different results */
+/* ---- columns: neighbors in memory belong to different results */
 
 /* Joins the states of a block's rows of threads; shared [V, rows, lanes]. The first row has the result. */
 template <int V, class F>
@@ -323,7 +323,7 @@ LM_DEVICE void lm_reduce_join_rows(const F &f, typename F::state *state, typenam
   }
 }
 
-/* Grid: (columns, parts). V neighbouring columns a thread. */
+/* Grid: (columns, parts). V neighboring columns a thread. */
 template <class F, int V>
 LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_cols(lm_reduce_grid g, F f, typename F::state *partial) {
   typedef typename F::load::stored stored;

@@ -32,7 +32,7 @@ typedef struct lm_reduce_job {
   int64_t count; /* elements in each result */
   int x_dtype, out_dtype;
   const void *x;
-  void *out;         /* NULL where only places are wanted */
+  void *out;         /* NULL where only positions are requested */
   int64_t *position; /* the places' results, from 1, laid out like out */
 
   lm_dims kept;    /* sides: x, out; at least one element */
@@ -40,7 +40,7 @@ typedef struct lm_reduce_job {
 
   /* Rows: `lanes` threads go along a run of elements, `groups` of them take runs in turn; together at most a warp, or a
    * block. Runs are cut into pieces, all pieces of a result into parts of `each` pieces.
-   * Columns (cols): a block has `lanes` columns of threads, each for `pack` neighbouring results, and `groups` rows of
+   * Columns (cols): a block has `lanes` columns of threads, each for `pack` neighboring results, and `groups` rows of
    * threads, which take the reduced elements in turn; a part has `each` of those.
    * lanes and groups are powers of two. With parts > 1 a second launch joins the parts. */
   bool cols;
@@ -48,7 +48,7 @@ typedef struct lm_reduce_job {
   int64_t each, piece, cuts;      /* cuts: pieces in a run */
 } lm_reduce_job;
 
-/* Neighbours that are loaded at once from a column-wise x of that dtype: 16 bytes, and at most 4. */
+/* Neighbors that are loaded at once from a column-wise x of that dtype: 16 bytes, and at most 4. */
 static inline int lm_reduce_pack(size_t bytes) { return bytes == 8 ? 2 : 4; }
 
 #ifdef __cplusplus

@@ -2,7 +2,8 @@
 #ifndef LM_KERNELS_REDUCE_KINDS_H
 #define LM_KERNELS_REDUCE_KINDS_H
 
-/* Integers have SUM, PRODUCT, NONZERO, MAX, MIN and the two places. In extremes NaN wins; of equals the first counts.
+/* Integers have SUM, PRODUCT, NONZERO, MAX, MIN and the two positions. In extremes NaN wins; of equals the first
+ * counts.
  */
 typedef enum lm_reduce_kind {
   LM_REDUCE_SUM,

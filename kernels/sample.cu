@@ -1,4 +1,4 @@
-/* Numbers drawn by rejection, and places drawn by weight (sample.h). */
+/* Numbers drawn by rejection, and indices drawn by weight (sample.h). */
 #include "sample.h"
 
 #include "rejection.h"

@@ -185,7 +185,7 @@ LM_SCALAR float lm_atanf(float x) {
   return copysignf(from + (p * s * t + t), x);
 }
 
-/* b = 0 gives 0 (callers refuse it before), and b = -1 does not trap. */
+/* b = 0 returns 0 (callers refuse it before), and b = -1 does not trap. */
 LM_SCALAR int64_t lm_floor_divide_i64(int64_t a, int64_t b) {
   if (b == 0) return 0;
   if (b == -1) return -a;
@@ -214,7 +214,7 @@ LM_SCALAR int64_t lm_gcd_i64(int64_t a, int64_t b) {
   return a < 0 ? -a : a;
 }
 
-/* Of int, without branches: the quotient of two is exact in double once rounded towards 0. b = 0 gives 0. */
+/* Of int, without branches: the quotient of two is exact in double once rounded towards 0. b = 0 returns 0. */
 LM_SCALAR int32_t lm_trunc_divide_i32(int32_t a, int32_t b) {
   int32_t q = (int32_t)(int64_t)((double)a / (b == 0 ? 1 : b));
   return b == 0 ? 0 : q;
@@ -232,7 +232,7 @@ LM_SCALAR int32_t lm_floor_divide_i32(int32_t a, int32_t b) {
   return lm_trunc_divide_i32(a, b) - ((r != 0) & ((r ^ b) < 0));
 }
 
-/* Of int64 that int holds, but for its lowest, as those of int: |a / b| is at most |a|. */
+/* Of int64 that int holds, except its lowest, as those of int: |a / b| is at most |a|. */
 #define LM_IS_NEAR_I64(a, b) \
   (((uint64_t)(a) + INT32_MAX <= UINT32_MAX - 1) & ((uint64_t)(b) + INT32_MAX <= UINT32_MAX - 1))
 
@@ -252,7 +252,7 @@ LM_SCALAR int64_t lm_floor_divide_near_i64(int64_t a_, int64_t b_) {
   return q - ((r != 0) & ((r ^ b) < 0));
 }
 
-/* Wraps around; a negative exponent gives the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
+/* Wraps around; a negative exponent returns the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
 LM_SCALAR int64_t lm_pow_i64(int64_t a, int64_t e) {
   if (e < 0) return a == 1 ? 1 : a == -1 ? (e % 2 == 0 ? 1 : -1) : 0;
   int64_t y = 1;

@@ -78,7 +78,7 @@ LM_DEVICE num lm_trunc_divide(num a, num b) {
   return lm_trunc(a / b);
 }
 
-/* int64. Kernels report a divisor of 0 and go on with 0; -1 would overflow for the least number. */
+/* int64. Kernels report a divisor of 0 and continue with 0; -1 would overflow for the least number. */
 LM_DEVICE int64_t lm_abs(int64_t x) { return x < 0 ? (int64_t)(0 - (uint64_t)x) : x; }
 LM_DEVICE int64_t lm_floor(int64_t x) { return x; }
 LM_DEVICE int64_t lm_ceil(int64_t x) { return x; }
@@ -121,7 +121,7 @@ LM_DEVICE int64_t lm_gcd(int64_t a, int64_t b) {
   return lm_abs(a);
 }
 
-/* Wraps around; a negative exponent gives the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
+/* Wraps around; a negative exponent returns the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
 LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
   if (e < 0) return a == 1 ? 1 : a == -1 ? (e % 2 == 0 ? 1 : -1) : 0;
   uint64_t y = 1, x = (uint64_t)a;

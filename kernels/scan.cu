@@ -119,7 +119,7 @@ LM_DEVICE typename F::state lm_scan_warp(const F &f, typename F::state s) {
   return s;
 }
 
-/* A block a line; each thread has ITEMS neighbours at a time. */
+/* A block a line; each thread has ITEMS neighbors at a time. */
 template <class F>
 LM_KERNEL void lm_scan_rows(lm_scan_lines lines, F f) {
   typedef typename F::state state_t;

@@ -12,12 +12,12 @@
 extern "C" {
 #endif
 
-enum { LM_SCAN_X, LM_SCAN_OUT, LM_SCAN_SIDES }; /* decay lies like x, places like out */
+enum { LM_SCAN_X, LM_SCAN_OUT, LM_SCAN_SIDES }; /* decay lies like x, indices like out */
 
 typedef struct lm_scan_job {
   lm_scan_kind kind;
   bool reverse;
-  bool columns; /* neighbours in memory belong to different lines: a thread a line, else a block */
+  bool columns; /* neighbors in memory belong to different lines: a thread a line, else a block */
   int x_dtype, decay_dtype, out_dtype;
   lm_dims lines; /* where they begin, LM_SCAN_SIDES sides */
   int64_t n, step[LM_SCAN_SIDES];

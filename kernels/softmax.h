@@ -13,7 +13,7 @@ typedef struct lm_softmax_job {
   lm_softmax_kind kind;
   int dtype; /* of all sides, floating */
   void *out;
-  const void *x, *y;     /* y: NULL but for gradients */
+  const void *x, *y;     /* y: NULL except gradients */
   lm_dims lines;         /* all dims but the one; sides: out, x, y */
   int64_t count, length; /* lines, elements in each; both > 0 */
   int64_t step[LM_SOFTMAX_SIDES];

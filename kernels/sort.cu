@@ -1,4 +1,4 @@
-/* topk, the k-th of each line, places in sorted rows, and randperm (sort.h). */
+/* topk, the k-th of each line, indices in sorted rows, and randperm (sort.h). */
 #include "merged_dims.cuh"
 #include "philox.h"
 #include "types.cuh"
@@ -119,7 +119,7 @@ LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int64_t 
   }
   *key = prefix;
   *last = UINT32_MAX;
-  if (held == need) return; /* all of that key are wanted */
+  if (held == need) return; /* all of that key are requested */
   uint32_t position = 0, position_mask = 0;
   for (int shift = 32 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
     if (job.n >> shift == 0) { /* no place has such a digit */
@@ -164,7 +164,7 @@ LM_DEVICE void lm_topk_sort(Key *keys, uint32_t *indices, int size) {
 template <class T>
 LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
   typedef lm_topk_key<T> Key;
-  LM_DYNAMIC_SHARED(Key, keys); /* [size], then places [size] */
+  LM_DYNAMIC_SHARED(Key, keys); /* [size], then indices [size] */
   __shared__ int bins[DIGITS];
   __shared__ int kept;
   uint32_t *indices = (uint32_t *)(keys + size);
@@ -254,7 +254,7 @@ extern "C" int lm_kth_lines(void *stream, const lm_topk *t) {
   });
 }
 
-/* ---- places in sorted rows */
+/* ---- indices in sorted rows */
 
 template <class T>
 LM_KERNEL void lm_search_sorted_of(const T *rows, int64_t n, const T *values, int64_t count, int64_t each, bool right,
@@ -342,7 +342,7 @@ extern "C" int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64
 
 /* ---- randperm
  *
- * Step i exchanges places i and target[i] >= i, so place i is settled by step i and place p is, before step i <= p,
+ * Step i exchanges indices i and target[i] >= i, so place i is settled by step i and place p is, before step i <= p,
  * only written by steps k < i with target[k] == p, each of which puts there what was at place k. Hence out[i] is what
  * the last such k for p = target[i] put there, or p; and what was at place k before step k is found in the same way,
  * from step to earlier step: chains of O(log n) steps (Shun et al., "Sequential Random Permutation, List Contraction

@@ -1,4 +1,4 @@
-/* topk, the k-th of each line, places in sorted rows, and randperm. Functions enqueue on the stream and return a
+/* topk, the k-th of each line, indices in sorted rows, and randperm. Functions enqueue on the stream and return a
  * cudaError_t. */
 #ifndef LM_KERNELS_SORT_H
 #define LM_KERNELS_SORT_H
@@ -13,11 +13,11 @@ extern "C" {
 #endif
 
 /* The best k of n elements, for each line: the largest or the smallest first, NaN as the largest, equal ones in the
- * order of their places. */
+ * order of their indices. */
 typedef struct lm_topk {
   int dtype;
   bool largest;
-  lm_dims lines; /* where lines begin: side 0 in x, side 1 in values and places */
+  lm_dims lines; /* where lines begin: side 0 in x, side 1 in values and indices */
   int64_t n, k;
   int64_t x_stride, out_stride; /* along the line */
   const void *x;
@@ -42,7 +42,7 @@ int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64_t count, c
 enum { LM_KTH_MEDIAN = 0, LM_KTH_NAN_MEDIAN = -1 }; /* for k */
 
 /* The k-th smallest of each line, n < 2^31: k from 1, or the middle one (NaN if there is one), or that of what is not
- * NaN. values and places have one element a line. */
+ * NaN. values and indices have one element a line. */
 int lm_kth_lines(void *stream, const lm_topk *t);
 
 /* For each of `count` values how many of its row of n growing numbers are below it, or with `right` not above it, and 1

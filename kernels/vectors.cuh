@@ -1,4 +1,4 @@
-/* Neighbouring elements that are loaded and stored at once, 16 bytes at a time. */
+/* Neighboring elements that are loaded and stored at once, 16 bytes at a time. */
 #ifndef LM_KERNELS_PACK_CUH
 #define LM_KERNELS_PACK_CUH
 
@@ -30,7 +30,7 @@ struct lm_words {
   type of[N];
 };
 
-/* p has to be aligned to the pack. */
+/* p must be aligned to the pack. */
 template <int V, class T>
 LM_DEVICE lm_words<T, V> lm_load_words(const T *p) {
   lm_words<T, V> words;

@@ -10,7 +10,7 @@
 #include "device/alloc.h"
 
 /* Queries and keys of a block, whose scores stay in the second cache, and elements from one query's to the next one's:
- * no power of two, which would put a column of scores into few places of the first cache. What is packed of keys and
+ * no power of two, which would put a column of scores into few positions of the first cache. What is packed of keys and
  * values serves up to SPAN queries. */
 enum { QUERIES = 128, KEYS = 256, LINE = KEYS + 16, SPAN = 512, FEW = 4 /* for which nothing is packed */ };
 
@@ -197,7 +197,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
                    values, most, sum, t->drop.scale, end - i, vw);
 }
 
-/* About how many nanoseconds a thread is busy with so many products of scores' size. */
+/* About how many nanoseconds a thread is busy with that many products of scores' size. */
 static double work_of(const attention *t, int products) {
   double scores = (double)t->query->size[0] * (double)t->heads * (double)t->queries * (double)t->keys;
   return scores * (2 + products * (double)(t->width + t->value_width) / (t->dtype == LM_F64 ? 50 : 200));

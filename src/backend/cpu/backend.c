@@ -51,7 +51,7 @@ static const lm_backend backend = {
 
 /* Cannot fail but by an ABI number, and both come from one build. */
 __attribute__((constructor)) static void register_cpu(void) {
-  lm_cpu_level(); /* tells of a wrong LM_CPU_LEVEL, which nobody else asks for in a build of one level */
+  lm_cpu_level(); /* reports a wrong LM_CPU_LEVEL, which nobody else asks for in a build of one level */
   lm_cpu_threads_start();
   lm_backend_register(&backend);
 }

@@ -23,7 +23,7 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
   /* what lies outside `dim` in memory, and how many elements one step of dim takes */
   int64_t inner = result->stride[dim];
   int64_t outer = result->numel / (result->size[dim] * inner);
-  const int64_t few_bytes = 32, many = 256; /* so many short pieces are quicker tensor by tensor */
+  const int64_t few_bytes = 32, many = 256; /* that many short pieces are quicker tensor by tensor */
   bool tiny = outer >= many && result->size[dim] * inner * (int64_t)item < few_bytes * a->tensors.n;
   if (!blocks || tiny) {
     lm_tensor part = *result; /* a header on the stack over each part in turn */

@@ -14,7 +14,7 @@ static inline int64_t lm_cpu_share_begin(int64_t n, int t, int threads) {
   return n / threads * t + (n % threads < t ? n % threads : t);
 }
 /* Into how many pieces work of some microseconds is cut for schedule(dynamic): a thread that slept, or whose core
- * another program has, comes late, and the others have gone on by then. */
+ * another program has, comes late, and the others have continued by then. */
 static inline int lm_cpu_pieces(int threads) { return threads > 1 ? 4 * threads : 1; }
 /* Threads for a region on this thread: as many as are set, and all of them are there already. Fewer, and one line on
  * standard error, if the system refuses to start as many. */

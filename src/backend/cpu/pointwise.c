@@ -6,7 +6,7 @@
 
 static const char *name_of(int kernel) { return lm_ops[lm_pointwise_op(kernel)].name; }
 
-/* Whether an integer divisor has a zero, which has to be found before the first write. */
+/* Whether an integer divisor has a zero, which must be found before the first write. */
 static bool has_zero(const char *data, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride) {
   int64_t bytes = (int64_t)lm_dtype_size(dtype), n = ndim == 0 || stride[0] == 0 ? 1 : size[0];
   if (ndim > 1) {

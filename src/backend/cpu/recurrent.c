@@ -361,8 +361,8 @@ static void backward_state(const sequence *s, const part *p, const backward_pass
            at(w->dh, s, p->row * s->width), s->width, s->cell == LM_GRU);
 }
 
-/* out: gradients of gates, h0, c0 (or [0]); of the products of GRU, or of what weight_hr gives (or [0]); h before each
- * row's step; and what weight_hr is given (or [0]). */
+/* out: gradients of gates, h0, c0 (or [0]); of the products of GRU, or of what weight_hr returns (or [0]); h before
+ * each row's step; and what weight_hr is given (or [0]). */
 lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *out) {
   const lm_recurrent_layer_backward_args *a = args;
   sequence s;

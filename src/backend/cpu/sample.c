@@ -1,4 +1,4 @@
-/* Numbers drawn by rejection, and places drawn by weight. Tensors are contiguous. What an element gets depends on its
+/* Numbers drawn by rejection, and indices drawn by weight. Tensors are contiguous. What an element gets depends on its
  * place and on the draw alone, not on threads. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/scalar_access.h"
@@ -84,7 +84,7 @@ static int64_t walk(const lm_tensor *x, int64_t from, int64_t m, double at) {
   return last;
 }
 
-/* x [rows, n] -> places [rows, k]. */
+/* x [rows, n] -> indices [rows, k]. */
 lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   const lm_multinomial_args *a = args;
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, *indices = (int64_t *)out[0]->data;

@@ -1,6 +1,6 @@
 /* Scans along one dim: cumsum, cumprod, linear_recurrence, logcumsumexp, cummax, cummin.
  *
- * Lines go through a tile of the compute type, double or int64, and where neighbours in memory belong to different
+ * Lines go through a tile of the compute type, double or int64, and where neighbors in memory belong to different
  * lines, rows of a strip of lines do. */
 #include "backend/cpu/isa/scan.h"
 
@@ -19,12 +19,12 @@ typedef struct scan {
   bool reverse;
   lm_scan_loop *row, *cols;
   const lm_tensor *x, *decay; /* decay: laid out like x, or NULL */
-  lm_tensor *out, *indices;   /* laid out alike; places may be NULL */
+  lm_tensor *out, *indices;   /* laid out alike; indices may be NULL */
   int64_t n, x_step, out_step;
   bool streams; /* the result goes past the caches, from the tile */
 } scan;
 
-/* Buffers of one thread, and what goes on from tile to tile. */
+/* Buffers of one thread, and what continues from tile to tile. */
 typedef struct run {
   char x[LM_SCAN_TILE * 8], decay[LM_SCAN_TILE * 8], y[LM_SCAN_TILE * 8];
   lm_total carry[LM_SCAN_COLS];
@@ -45,7 +45,7 @@ static const char *element(const lm_tensor *t, int64_t offset) {
 }
 
 /* `count` elements from number `first` of the scan on, or the `count` columns of that row, by way of the tile. Not
- * `stored`: only what they come to is wanted. */
+ * `stored`: only what they come to is requested. */
 static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int count, bool stored, run *r) {
   int64_t at = s->reverse ? s->n - 1 - first : first, direction = s->reverse ? -1 : 1;
   bool cols = s->plan.cols;

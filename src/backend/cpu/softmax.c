@@ -11,7 +11,7 @@
 typedef struct softmax {
   lm_reduce_plan plan;
   lm_softmax_kind kind;
-  const lm_tensor *x, *y; /* y: NULL but for gradients; laid out like x */
+  const lm_tensor *x, *y; /* y: NULL except gradients; laid out like x */
   lm_tensor *out;
   int dim;
   size_t bytes; /* of one buffer: a row, or a strip [n, width] */

@@ -118,7 +118,7 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
   return n;
 }
 
-/* Whether the result goes past the caches. A smaller one does where it would have to be fetched for being written, and
+/* Whether the result goes past the caches. A smaller one does where it would must be fetched for being written, and
  * that is much of the traffic; not in a chain, where an input was made just before and the next op will want the
  * result. */
 static bool is_streamed(const lm_tiles *t, size_t bytes) {
@@ -234,7 +234,7 @@ static const char *run_at(const lm_tiles *t, const lm_operand *o, const cursor *
 
 /* ---- the three ways through */
 
-/* No tile but for the tail: the kernel works on the tensors themselves. */
+/* No tile except the tail: the kernel works on the tensors themselves. */
 static void run_direct(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   const char *in[LM_POINTWISE_MAX_IN];

@@ -63,7 +63,7 @@ typedef struct lm_tiles {
   int ndim;
   int64_t size[LM_MAX_DIMS];
   lm_operand out, in[LM_POINTWISE_MAX_IN];
-  bool tests; /* the kernel gives 0 or 1 */
+  bool tests; /* the kernel returns 0 or 1 */
   bool cold;  /* no cache holds the result's memory */
 } lm_tiles;
 

@@ -92,7 +92,7 @@ void lm_cpu_set_threads(int n) {
   }
 }
 
-/* A region costs a microsecond, and much more when the cores are busy: it has to be worth that many times over. */
+/* A region costs a microsecond, and much more when the cores are busy: it must be worth that many times over. */
 int lm_cpu_share(double work) {
   const double least = 30e3, each = 15e3; /* nanoseconds: of the whole, of one thread's part */
   if (work < least || omp_in_parallel()) return 1;

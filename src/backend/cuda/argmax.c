@@ -1,7 +1,7 @@
 /* Where extremes are, along one dim: max_dim, min_dim, argmax, argmin. */
 #include "backend/cuda/reduce_plan.h"
 
-/* values: NULL where only places are wanted; laid out like them. */
+/* values: NULL where only indices are requested; laid out like them. */
 static lm_status search(lm_reduce_kind kind, const lm_tensor *x, int64_t dim, const lm_tensor *values,
                         const lm_tensor *indices) {
   bool reduced[LM_MAX_DIMS] = {false};

@@ -1,4 +1,4 @@
-/* conv2d and its two gradients. cuDNN computes them channels-last, as the results are laid out, but for float32 without
+/* conv2d and its two gradients. cuDNN computes them channels-last, as the results are laid out, except float32 without
  * TF32; where it has no engine for that, in the other layout; and where it has none at all, kernels of our own do.
  * Operands that lie otherwise, or are not aligned to LM_CUDA_ALIGN bytes, are copied: cuDNN has no good engines for
  * less.
@@ -86,7 +86,7 @@ static lm_status search_plans(call *c, const lm_cudnn_key *key, lm_cudnn_plan *b
   return lm_cudnn_choose(&s, lm_cudnn_conv_search(&target, key, &s), &c->run, key->benchmark, best);
 }
 
-/* Finds a plan for the key, keeps it, and has computed the result with it, but for a bias apart. */
+/* Finds a plan for the key, keeps it, and has computed the result with it, except a bias apart. */
 static lm_status find_plan(call *c, const lm_cudnn_key *key, const lm_cudnn_found **out) {
   lm_status status;
   lm_cudnn_found *found = lm_calloc(1, sizeof *found);

@@ -1,5 +1,5 @@
 /* The CUDA backend: what its files share. Each slot's contract is op/backend.h's; everything is enqueued on the
- * thread's current stream and nothing waits, but for results whose size depends on values (nonzero).
+ * thread's current stream and nothing waits, except results whose size depends on values (nonzero).
  *
  * A family is a file here (checks of layout, geometry, scratch memory) over kernels/<family>.cu, whose header
  * kernels/<family>.h has plain C functions that launch and return a cudaError_t as int. No CUDA header is needed to

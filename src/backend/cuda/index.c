@@ -1,5 +1,5 @@
 /* Picking and adding by index tensors. What adds, and index_put_, sorts the indices by destination first: results are
- * the same every time, and of equal places the last one wins, as on the CPU. Only scatter and its kin, which have an
+ * the same every time, and of equal indices the last one wins, as on the CPU. Only scatter and its kin, which have an
  * index for every element, write as it comes, and add by atomics. */
 #include "index.h"
 
@@ -287,7 +287,7 @@ lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out) {
   const lm_nonzero_args *a = args;
   const lm_tensor *x = a->x;
   int64_t n = out[0]->size[0], *result = (int64_t *)out[0]->data;
-  bool line = x->ndim == 1; /* places are indices then */
+  bool line = x->ndim == 1; /* indices are indices then */
   size_t bytes = sizeof(int64_t) * (size_t)(line ? 1 : n + 1), temp_bytes = 0;
   void *stream, *block = NULL, *temp = NULL;
   TRY(lm_cuda_enter(x->device, &stream));

@@ -12,7 +12,7 @@
 #include "copy.h"
 
 /* Products of several streams may find buffers of either of two sizes in cuBLAS and add up in another order, unless it
- * is told to have one size alone (cuBLAS's "Results Reproducibility"). */
+ * is set to have one size alone (cuBLAS's "Results Reproducibility"). */
 static lm_status check_wanted(void) {
   if (!lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return lm_fail(LM_E_MISSING, "cudnn.enabled is false");
   if (lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC) && !getenv("CUBLAS_WORKSPACE_CONFIG"))

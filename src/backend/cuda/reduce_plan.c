@@ -53,7 +53,7 @@ static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
   job->parts = (int)ceil_div(runs * job->cuts, job->each);
 }
 
-/* Whether packs of neighbouring columns lie together, aligned, everywhere. */
+/* Whether packs of neighboring columns lie together, aligned, everywhere. */
 static bool packs_columns(const lm_reduce_job *job, size_t bytes, int pack) {
   const lm_dims *kept = &job->kept;
   int last = kept->ndim - 1;

@@ -1,4 +1,4 @@
-/* Numbers drawn by rejection, and places drawn by weight. Tensors are contiguous. */
+/* Numbers drawn by rejection, and positions drawn by weight. Tensors are contiguous. */
 #include "sample.h"
 
 #include "backend/cuda/cuda.h"
@@ -27,7 +27,7 @@ lm_status lm_cuda_binomial(const void *args, lm_tensor *const *out) {
   return draw_counts("binomial", a->generator, a->count, a->prob, out[0]);
 }
 
-/* x [rows, n] -> places [rows, k]. */
+/* x [rows, n] -> positions [rows, k]. */
 lm_status lm_cuda_multinomial(const void *args, lm_tensor *const *out) {
   const lm_multinomial_args *a = args;
   lm_status status;

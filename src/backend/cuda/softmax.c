@@ -13,7 +13,7 @@ static bool is_packed(const lm_tensor *t, int64_t dim) {
   return true;
 }
 
-/* Elements in so many bytes of numbers. */
+/* Elements in that many bytes of numbers. */
 static int64_t held_in(const lm_softmax_job *job, int bytes) { return bytes / (job->dtype == LM_F64 ? 8 : 4); }
 
 static void plan_rows(lm_softmax_job *job) {

@@ -1,4 +1,4 @@
-/* topk, the k-th and the medians of lines, places in sorted rows, randperm. */
+/* topk, the k-th and the medians of lines, indices in sorted rows, randperm. */
 #include "sort.h"
 
 #include "backend/cuda/cuda.h"

@@ -9,7 +9,7 @@ typedef struct lm_conv_job {
   lm_conv_pass pass;
   lm_conv_shape shape;
   lm_dtype dtype;
-  lm_device device; /* whose allocator gives scratch memory */
+  lm_device device; /* whose allocator returns scratch memory */
   void *x, *w, *y;  /* the one that `pass` computes is written, the others are read */
   const void *bias; /* [k] or NULL; forward only */
 } lm_conv_job;

@@ -17,7 +17,7 @@ static lm_fft_block block_at(void *memory, lm_dtype dtype, int64_t n, bool swapp
   return swapped ? (lm_fft_block){im, re} : (lm_fft_block){re, im};
 }
 
-/* Transforms the block *a, with *b as room, and gives the one that has the result. */
+/* Transforms the block *a, with *b as room, and returns the one that has the result. */
 static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype, const lm_fft_passes *p, lm_fft_block a,
                                lm_fft_block b) {
   int64_t s = 1, left = p->n;

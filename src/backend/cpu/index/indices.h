@@ -1,4 +1,4 @@
-/* What takes and what puts elements where indices say has in common. Indices are int64, contiguous but for dims that
+/* What takes and what puts elements where indices say has in common. Indices are int64, contiguous except dims that
  * are expanded, and count from 1; all are checked before the first write. */
 #ifndef LM_CPU_INDICES_H
 #define LM_CPU_INDICES_H
@@ -16,7 +16,7 @@ lm_status lm_cpu_check_index(const char *op, const lm_tensor *index, int64_t hig
 typedef struct lm_index_tuples {
   const int64_t *position;
   int64_t n, step, entries;
-  int64_t apart; /* elements between neighbours among them */
+  int64_t apart; /* elements between neighbors among them */
   void *own;     /* what place points to, if it is no index tensor */
 } lm_index_tuples;
 

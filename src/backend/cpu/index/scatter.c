@@ -40,7 +40,7 @@ typedef struct scattering {
   lm_dims rows;                         /* the dims but `dim` and the fastest other one */
   int64_t width, across[LM_DIMS_SIDES]; /* of that one */
   int64_t length, to, i_step, s_step;   /* of `dim` */
-  int64_t entries, apart;               /* of x: indices are 1 .. entries; elements between neighbours among them */
+  int64_t entries, apart;               /* of x: indices are 1 .. entries; elements between neighbors among them */
   int64_t skipped;                      /* an index that goes nowhere, or 0 */
   char *x;
   const int64_t *index;
@@ -54,7 +54,7 @@ static void scatter_part(const scattering *s, int64_t row, int64_t low, int64_t 
   char *x = s->x + (lm_dims_at(&s->rows, S_X, row) + low * s->across[S_X]) * (int64_t)s->x_item;
   const int64_t *index = s->index + lm_dims_at(&s->rows, S_INDEX, row) + low * s->across[S_INDEX];
   const char *src = s->src + (lm_dims_at(&s->rows, S_SRC, row) + low * s->across[S_SRC]) * (int64_t)s->item;
-  bool beside = s->i_step != 1 && high - low > 1; /* neighbours of the other dim are closer in memory */
+  bool beside = s->i_step != 1 && high - low > 1; /* neighbors of the other dim are closer in memory */
   lm_scatter_line l = {s->length, s->to, 0, s->i_step, s->s_step};
   if (beside) l = (lm_scatter_line){high - low, s->to, s->across[S_X], s->across[S_INDEX], s->across[S_SRC]};
   int64_t lines = beside ? s->length : high - low;

@@ -5,7 +5,7 @@
 enum { LANES = 64, DRAWN = 256 };
 #define SIMD _Pragma("omp simd")
 
-/* e^x of an x that is 0 or below but for rounding: lm_expf without what larger ones need, and 0 where the result is
+/* e^x of an x that is 0 or below except rounding: lm_expf without what larger ones need, and 0 where the result is
  * below the smallest normal number. */
 LM_INLINE float lm_power_F32(float x) {
   const float least = -87.3f;

@@ -1,5 +1,5 @@
-/* Which elements dropout keeps, by their places in a draw: element i takes word i % 4 of block offset + i / 4, and is
- * kept where the upper 24 bits of it reach a threshold. */
+/* Which elements dropout keeps, by their positions in a draw: element i takes word i % 4 of block offset + i / 4, and
+ * is kept where the upper 24 bits of it reach a threshold. */
 #ifndef LM_CPU_ISA_DROPPING_H
 #define LM_CPU_ISA_DROPPING_H
 

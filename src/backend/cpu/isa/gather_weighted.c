@@ -6,7 +6,7 @@
 
 enum {
   TILE = 256,   /* sums that stay in the first-level cache */
-  TABLE = 4096, /* places that do */
+  TABLE = 4096, /* positions that do */
   GROUP = LM_GATHER_WEIGHTED_GROUP
 };
 

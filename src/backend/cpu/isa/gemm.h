@@ -17,7 +17,7 @@ typedef struct lm_small_gemm {
 
 struct lm_gemm_loops {
   void (*of[LM_DTYPE_COUNT])(const lm_small_gemm *g); /* NULL for bool and 16-bit floats */
-  /* The sum of n products of neighbours in memory; of float and double. */
+  /* The sum of n products of neighbors in memory; of float and double. */
   double (*dot[LM_DTYPE_COUNT])(const void *a, const void *b, int64_t n);
 };
 

@@ -7,7 +7,7 @@
 
 enum { LM_GRID_TILE = 128 }; /* points whose pixels and weights stay in the first-level cache */
 
-/* A call, and what a unit of its work is: so many points of an image (at most LM_GRID_TILE), or, of input, so many
+/* A call, and what a unit of its work is: that many points of an image (at most LM_GRID_TILE), or, of input, that many
  * channels of one. */
 typedef struct lm_grid_work {
   lm_grid_call call;

@@ -9,7 +9,7 @@
 #include "backend/cpu/isa/float_pack.h"
 
 /* x has 16 bits for each number, of which two products come of one instruction: twice as many fill a register as it has
- * sums of neighbours' products. Rows of weight are asked for AHEAD groups before they are needed: the processor itself
+ * sums of neighbors' products. Rows of weight are asked for AHEAD groups before they are needed: the processor itself
  * finds runs as short late. */
 enum { LANES = 2 * LM_PACK, OUTS = 4, AHEAD = 2, STEPS = 32767 };
 typedef int16_t int16_pack __attribute__((vector_size(LANES * sizeof(int16_t))));

@@ -1,6 +1,6 @@
 /* Loops of the normalizations. Sums are kept in the compute type over blocks that stay in cache and
  * in double from block to block. "Rows" loops walk [rows, c] with one statistic a column (batch norm,
- * channels-last); "run" loops walk n neighbours with one statistic for all (batch norm, contiguous;
+ * channels-last); "run" loops walk n neighbors with one statistic for all (batch norm, contiguous;
  * layer norm). Per-channel arrays called ACC hold float, or double for float64 data. */
 #ifndef LM_CPU_ISA_NORM_H
 #define LM_CPU_ISA_NORM_H

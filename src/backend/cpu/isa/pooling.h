@@ -21,13 +21,13 @@ typedef struct lm_pooling_work {
   void *dst;       /* forward: [planes, y.out, x.out, c]; backward: in sizes */
   int64_t
       *indices;   /* max: [planes, y.out, x.out, c], in the plane, from 1; NULL: nobody wants them (c = 1, floating) */
-  int64_t blocks; /* max_back: channels are split in so many units */
+  int64_t blocks; /* max_back: channels are split in that many units */
 } lm_pooling_work;
 
 /* Units from .. to - 1: rows of the destination, counted over all planes (max, avg, avg_back), or
  * plane * blocks + block (max_back). scratch: of max_back of half types, a float for each place of a
  * plane's block of channels; of others 16 bytes for each place of a row of the image, or window, whichever are more.
- * Returns the number of bad places found (max_back), else 0. */
+ * Returns the number of bad indices found (max_back), else 0. */
 typedef int64_t (*lm_pooling_loop)(const lm_pooling_work *job, int64_t from, int64_t to, void *scratch);
 
 struct lm_pooling_loops { /* by dtype; NULL where there is none */

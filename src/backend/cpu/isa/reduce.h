@@ -1,6 +1,6 @@
 /* Reductions of contiguous elements of a compute type (float, double, int64, and for extremes alone the narrower
- * integers). int64 has SUM, PRODUCT, NONZERO, MAX and MIN, narrower ones MAX and MIN; what takes two passes or gives
- * places is made of the others. */
+ * integers). int64 has SUM, PRODUCT, NONZERO, MAX and MIN, narrower ones MAX and MIN; what takes two passes or returns
+ * positions is made of the others. */
 #ifndef LM_CPU_ISA_REDUCE_H
 #define LM_CPU_ISA_REDUCE_H
 

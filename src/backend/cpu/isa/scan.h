@@ -17,7 +17,7 @@ typedef struct lm_scan_part {
   int64_t *position; /* of LM_SCAN_MAX and LM_SCAN_MIN: the results' */
   int64_t first;     /* the place of x's first element, or row */
   void *carry;       /* one number, or of columns one for each */
-  int64_t *last;     /* its place, where there are places */
+  int64_t *last;     /* its place, where there are positions */
 } lm_scan_part;
 
 /* n: elements of one line, at most LM_SCAN_TILE; or columns, at most LM_SCAN_COLS, of one row. */

@@ -8,7 +8,7 @@
 
 enum { LM_SOFTMAX_STRIP = 512 };
 
-struct lm_softmax_loops { /* y: NULL but for gradients. out may be x. */
+struct lm_softmax_loops { /* y: NULL except gradients. out may be x. */
   void (*row[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t n);
   /* [rows, cols], cols at most LM_SOFTMAX_STRIP: down every column */
   void (*cols[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t rows, int cols);

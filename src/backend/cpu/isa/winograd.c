@@ -92,7 +92,7 @@ LM_INLINE void apply_gt(const vec *u, int is, vec *o, int os) { /* 6 -> 3 */
   o[2 * os] = F(P2 / NP) * sum_p + (F(Q2 / NQ) * sum_q + u[5 * is]);
 }
 
-/* Transposes LM_PACK vectors: in squares of 2, of 4 and so on, those off the diagonal change places. */
+/* Transposes LM_PACK vectors: in squares of 2, of 4 and so on, those off the diagonal change positions. */
 #define LOW(j, s) ((j) & (s) ? LM_PACK + (j) - (s) : (j))
 #define HIGH(j, s) ((j) & (s) ? LM_PACK + (j) : (j) + (s))
 #define FOUR(f, j, s) f(j, s), f(j + 1, s), f(j + 2, s), f(j + 3, s)

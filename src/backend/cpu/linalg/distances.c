@@ -14,7 +14,7 @@ typedef struct rows_job {
   int64_t n, r, m, tiles; /* x1 [n, m], x2 [r, m] */
   double p;
   const lm_tensor *x1, *x2, *out;
-  bool pairs; /* x1 is x2, and of each row those from later ones alone are wanted */
+  bool pairs; /* x1 is x2, and of each row those from later ones alone are requested */
 } rows_job;
 
 /* Where the pairs of row i begin among those of n rows. */

@@ -6,7 +6,7 @@
 typedef struct triangle_job {
   int n, k;
   const lm_tensor *a, *b;
-  lm_trsm_job triangle; /* of Cholesky factors that which is wanted, and read */
+  lm_trsm_job triangle; /* of Cholesky factors that which is requested, and read */
 } triangle_job;
 
 static int cholesky_one(const void *job, int64_t i, char *work) {

@@ -17,10 +17,10 @@
 /* Rows or columns go to threads in multiples of this. */
 enum { GRAIN = 16 };
 
-/* Up to so many rows a product is as long as it takes to read the matrix: of 16-bit floats, and of float32. */
+/* Up to that many rows a product is as long as it takes to read the matrix: of 16-bit floats, and of float32. */
 enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4 };
 
-/* Below so many multiplications our own loops are done before a library has looked at its arguments. */
+/* Below that many multiplications our own loops are done before a library has looked at its arguments. */
 static bool is_small(const lm_cpu_gemm_job *g) {
   double work = (double)g->m * (double)g->n * (double)g->k;
   return work <= (g->dtype == LM_F32 ? 512 : 64);
@@ -56,7 +56,7 @@ static bool fits_int(const lm_cpu_gemm_job *g) {
 }
 
 /* For some sizes oneDNN multiplies a transposed matrix at half its speed: where rows are multiples of a page apart,
- * which all want the same places of a cache, or where one side of C is narrow. OpenBLAS does not mind. */
+ * which all want the same positions of a cache, or where one side of C is narrow. OpenBLAS does not mind. */
 static bool is_slow_to_transpose(const lm_cpu_gemm_job *g) {
   enum { PAGE = 4096 / sizeof(float), NARROW = 512 };
   int64_t narrow = g->m < g->n ? g->m : g->n, wide = g->m < g->n ? g->n : g->m;
@@ -81,7 +81,7 @@ static void multiply_one(const lm_cpu_gemm_job *g, bool by_blas) {
   }
 }
 
-/* From where to where part `part` of `parts` of so many rows or columns goes. */
+/* From where to where part `part` of `parts` of that many rows or columns goes. */
 static int64_t part_of(int64_t size, int part, int parts, int64_t *n) {
   int64_t grains = (size + GRAIN - 1) / GRAIN;
   int64_t begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;

@@ -9,7 +9,7 @@
  * Matrices of a batch lie `step` elements apart (0: one for all). beta 0 never reads C. */
 typedef struct lm_cpu_gemm_job {
   lm_dtype dtype;
-  lm_device device; /* whose allocator gives scratch memory */
+  lm_device device; /* whose allocator returns scratch memory */
   int64_t batch, m, n, k;
   bool ta, tb;
   const void *a, *b;

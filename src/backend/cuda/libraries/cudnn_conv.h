@@ -16,7 +16,7 @@ typedef struct lm_cudnn_key {
 } lm_cudnn_key;
 LM_KEY_WITHOUT_PADDING(lm_cudnn_key, unused);
 
-/* Begins a search for the key's plans; it has to be ended after an error, too. LM_E_MISSING if the library knows no
+/* Begins a search for the key's plans; it must be ended after an error, too. LM_E_MISSING if the library knows no
  * such graph. */
 lm_status lm_cudnn_conv_search(const lm_cudnn_target *target, const lm_cudnn_key *key, lm_cudnn_search *s);
 

@@ -190,7 +190,7 @@ done:
   return status;
 }
 
-/* The i-th of what lies so many elements apart. */
+/* The i-th of what lies that many elements apart. */
 static void *at(const lm_solver_call *c, const void *base, int64_t i, int64_t elements) {
   return (char *)base + (size_t)(i * elements) * c->item;
 }

@@ -24,7 +24,7 @@ typedef struct lm_solver_call {
 /* Begins a call for matrices like x. LM_E_MISSING where there are no libraries, or while anybody captures: then the CPU
  * has to compute. */
 lm_status lm_solver_open(const lm_tensor *x, int64_t count, lm_solver_call *c);
-/* Waits, and gives the first matrix of which info or flag say that something is wrong. */
+/* Waits, and returns the first matrix of which info or flag say that something is wrong. */
 lm_status lm_solver_infos(const lm_solver_call *c, lm_bad_matrix *bad);
 /* The same for what iterates: an error for a matrix A, of x, that is not finite. LM_E_MISSING where one did not
  * converge, so that the CPU, whose ways are others, tries. */
@@ -59,7 +59,7 @@ lm_status lm_solver_syevd(const lm_solver_call *c, bool vectors, bool upper, int
 /* Whether U and V of all are found whole, because of tiny ones nothing else is. */
 bool lm_solver_is_complete(const lm_solver_call *c, bool whole, int m, int n);
 /* U diag(s) V^T of a [m, n], which is destroyed: s [least], descending, U [m, m] and V [n, n], or of
- * `least` columns unless they are found whole; without `vectors` both have to be there all the same; info. */
+ * `least` columns unless they are found whole; without `vectors` both must be there all the same; info. */
 lm_status lm_solver_gesvd(const lm_solver_call *c, bool vectors, bool whole, int m, int n, void *a, void *s, void *u,
                           void *v);
 

@@ -23,7 +23,7 @@ void lm_cuda_unrelax(int mode);
 lm_status lm_cuda_report_slot_new(int ordinal, void *stream);
 /* After the stream (NULL: the card) was waited for: the first bad value its kernels reported, as an error. */
 lm_status lm_cuda_resolve(int ordinal, void *stream);
-/* From now on kernels may report to places of other streams than the one that was waited for: graphs do. */
+/* From now on kernels may report to positions of other streams than the one that was waited for: graphs do. */
 void lm_cuda_resolve_all(int ordinal);
 
 #endif

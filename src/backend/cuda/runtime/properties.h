@@ -1,4 +1,4 @@
-/* Everything the runtime tells about a card. */
+/* Everything the runtime reports about a card. */
 #ifndef LM_CUDA_PROPERTIES_H
 #define LM_CUDA_PROPERTIES_H
 

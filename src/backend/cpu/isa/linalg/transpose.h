@@ -1,5 +1,5 @@
 /* Squares of numbers transposed in registers, rows of 32 bytes: 8 of 8 floats, or 4 of 4 doubles. The halves of rows
- * change places as they are loaded or stored, so that no shuffle crosses them. */
+ * change positions as they are loaded or stored, so that no shuffle crosses them. */
 #ifndef LM_CPU_ISA_TRANSPOSE_H
 #define LM_CPU_ISA_TRANSPOSE_H
 

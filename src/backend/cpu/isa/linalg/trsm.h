@@ -7,7 +7,7 @@
 #include "tensor/dtype.h"
 
 enum { LM_LEAF = 32 }; /* columns of a panel and rows of a triangle, at most */
-enum { LM_TINY = 8 };  /* up to so many rows preparations cost more than the work, those for whole vectors too */
+enum { LM_TINY = 8 };  /* up to that many rows preparations cost more than the work, those for whole vectors too */
 
 typedef struct lm_trsm_job {
   lm_dtype dtype;

@@ -7,8 +7,8 @@
 #include "tensor/dtype.h"
 
 /* c [m, n] = alpha a [m, k] b [k, n] + beta c, or beta 0: c is not read. b lies in panels of `width` columns, each
- * [k, width] and `panel_step` elements behind the one before; places beyond the last column are 0. Element (i, j) of a
- * is a[i * a_row + j * a_col], and one of both steps is 1; c has c_row elements a row. */
+ * [k, width] and `panel_step` elements behind the one before; positions beyond the last column are 0. Element (i, j) of
+ * a is a[i * a_row + j * a_col], and one of both steps is 1; c has c_row elements a row. */
 typedef struct lm_panel_product {
   int64_t m, n, k;
   const void *a, *panels;

@@ -11,7 +11,7 @@
  * B's rows lie in one piece, from DEEP rows of it, of half as many for 3 rows or more: registers are few. OUTS columns
  * of a turned B of float32 at once are as many runs as the processor itself follows. */
 enum { MAX_ROWS = 4, OUTS = 8, PACKS = 4, SUMS = 4096, DEEP = 8 };
-/* So many groups of B's rows are asked for before they are needed: the processor itself finds runs as short late. */
+/* That many groups of B's rows are asked for before they are needed: the processor itself finds runs as short late. */
 enum { AHEAD = 2 };
 typedef uint16_t half_pack __attribute__((vector_size(LM_PACK * sizeof(uint16_t)), unused));
 typedef uint32_t bits_pack __attribute__((vector_size(LM_PACK * sizeof(uint32_t)), unused));
