@@ -16,7 +16,7 @@ typedef struct kept { /* of one leaf */
   uint32_t version; /* of the leaf's values that low has */
 } kept;
 
-/* Open addressing over `capacity` places, a power of two of which at most half are taken. */
+/* Open addressing over `capacity` positions, a power of two of which at most half are taken. */
 typedef struct cache {
   int depth; /* of nested scopes */
   uint32_t n, capacity;

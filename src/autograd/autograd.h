@@ -25,11 +25,11 @@ typedef struct lm_autocast {
 } lm_autocast;
 LM_API lm_autocast lm_autocast_get(void);
 LM_API void lm_autocast_set(lm_autocast mode);
-/* A scope on this thread: enter gives the mode that leave restores. Low copies of weights are kept until the outermost
- * scope is left. */
+/* A scope on this thread: enter returns the mode that leave restores. Low copies of weights are kept until the
+ * outermost scope is left. */
 LM_API lm_autocast lm_autocast_enter(lm_autocast mode);
 LM_API void lm_autocast_leave(lm_autocast before);
-/* Those kept so far on this thread are made anew when next needed. */
+/* Those kept so far on this thread are made again when next needed. */
 LM_API void lm_autocast_forget(void);
 
 LM_API bool lm_requires_grad(const lm_tensor *t); /* leaf that asks, or result of a recorded op */
@@ -39,7 +39,7 @@ LM_API bool lm_is_leaf(const lm_tensor *t);
 /* Of a view: the tensor that it keeps alive for the sake of in-place writes. Borrowed; NULL for others. */
 LM_API lm_tensor *lm_view_base(const lm_tensor *t);
 LM_API lm_tensor *lm_grad_of(const lm_tensor *t); /* borrowed, may be NULL */
-/* grad: retained; NULL clears. Sizes, dtype and device have to be t's. */
+/* grad: retained; NULL clears. Sizes, dtype and device must be t's. */
 LM_API lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad);
 /* Where the leaf's gradients shall lie. Backward computes a gradient right there where it can, and it becomes .grad as
  * it is; else .grad lies elsewhere, as without a home. home: retained; dense, of the leaf's sizes, dtype and device,
@@ -74,7 +74,7 @@ typedef struct lm_hook {
 } lm_hook;
 /* Before the gradient of t is passed on (or accumulated). *id serves lm_remove_hook. */
 LM_API lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id);
-/* After t's grad has been accumulated; t has to be a leaf. `grad` is t's own grad. */
+/* After t's grad has been accumulated; t must be a leaf. `grad` is t's own grad. */
 LM_API lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, int64_t *id);
 LM_API void lm_remove_hook(lm_tensor *t, int64_t id);
 /* Called inside a hook: fn runs once when the backward pass of this thread is through, after every gradient has been

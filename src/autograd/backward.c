@@ -306,8 +306,8 @@ done:
   return status;
 }
 
-/* What the node's one input gets, if that is wanted, is added to what it has, where that is possible without a tensor
- * of all of it. */
+/* What the node's one input gets, if that is requested, is added to what it has, where that is possible without a
+ * tensor of all of it. */
 static lm_status add_part(lm_pass *r, lm_node *n, const lm_grad_request *grad_request, lm_tensor *g, bool *added) {
   *added = false;
   bool is_part = n->kind == LM_NODE_OP && (n->op == LM_OP_select || n->op == LM_OP_narrow || n->op == LM_OP_slice);

@@ -3,13 +3,13 @@
  * The nodes of a device are its lane. The calling thread works off the lane of the first root's device, and all nodes
  * that run a user's function; threads that are kept for it work off the others. A lane is worked off strictly from its
  * latest node to its first, waiting where a gradient is still to come. The latest node of all that are left has
- * everything it needs, so somebody always goes on; and each lane does the same in every run.
+ * everything it needs, so somebody always continues; and each lane does the same in every run.
  *
  * A lane adds to the sums of its own nodes and leaves. What it has for those of another is added up apart and joined by
  * the order of lanes once all is there: sums have the same bits in every run.
  *
  * Hooks run on the calling thread, whose Lua state or reducer they belong to: a lane that meets some sends the node
- * there, and waits; or a leaf, and goes on.
+ * there, and waits; or a leaf, and continues.
  *
  * Where hooks and functions may talk to other ranks (lm_backward_keep_order), their order must not depend on which lane
  * is quicker. They run by the numbers of their nodes, the largest first, as they would on one thread: once all lanes

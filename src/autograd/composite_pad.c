@@ -51,7 +51,7 @@ static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
 static lm_tensor *plane_indices(lm_expr *e, const lm_ints *size, const lm_ints *pad, int mode, lm_device device) {
   lm_tensor *indices = lm_e_arange(e, 1, 2, 1, LM_I64, device);
   int64_t step = 1;
-  for (int i = 0; i < pad->n; i += 2) { /* places: [what is done], the last dim innermost */
+  for (int i = 0; i < pad->n; i += 2) { /* indices: [what is done], the last dim innermost */
     int d = size->n - 1 - i / 2;
     lm_tensor *from = entries(e, size->v[d], pad->v[i], pad->v[i + 1], mode, device);
     from = lm_e_unsqueeze(e, lm_e_mul(e, from, lm_e_number(e, (double)step)), 1);

@@ -4,7 +4,7 @@
 #include "autograd/node.h"
 #include "base/mem.h"
 
-/* Outputs have to be tensors nobody has recorded; a view made by the function itself is one. */
+/* Outputs must be tensors nobody has recorded; a view made by the function itself is one. */
 static lm_status check_output(const lm_custom *c, int i) {
   const lm_tensor *t = c->out[i];
   for (int k = 0; k < c->nin; k++) {

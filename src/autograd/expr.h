@@ -2,8 +2,8 @@
  * functions that entries call, are written in.
  *
  * Each op is a function lm_e_<op> (op_calls.h) that takes its arguments in its order. Results belong to the expression
- * and go with lm_expr_end. Errors stick: after one, every op gives NULL and does nothing. NULL where an op needs a
- * tensor gives NULL too, an undefined (zero) value. */
+ * and go with lm_expr_end. Errors stick: after one, every op returns NULL and does nothing. NULL where an op needs a
+ * tensor returns NULL too, an undefined (zero) value. */
 #ifndef LM_AUTOGRAD_EXPR_H
 #define LM_AUTOGRAD_EXPR_H
 

@@ -44,14 +44,14 @@ lm_tensor *lm_f_scattered_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, lm_
 lm_tensor *lm_f_padded_grad(struct lm_expr *e, lm_tensor *g, lm_ints size, lm_ints pad, int mode);
 /* Which bag each entry of index is in; offsets: where each bag begins. All from 1. */
 lm_tensor *lm_f_embedding_bag_of(struct lm_expr *e, lm_tensor *offsets, lm_tensor *index);
-/* Indices by which x is indexed, whether there are masks among them, and these as places: an index for each of a mask's
- * dims. Valid until the next call of that on this thread. */
+/* Indices by which x is indexed, whether there are masks among them, and these as indices: an index for each of a
+ * mask's dims. Valid until the next call of that on this thread. */
 bool lm_f_has_masks(struct lm_expr *e, lm_list indices);
 lm_list lm_f_without_masks(struct lm_expr *e, lm_tensor *x, lm_list indices);
 /* How many entries index has for each element of x's sizes, beside one of x's own if include_self; of size 1 in dims
  * along which index is expanded. */
 lm_tensor *lm_f_scatter_counts(struct lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self);
-/* g [..., H, W] read at places [..., h, w], which count through H * W. */
+/* g [..., H, W] read at indices [..., h, w], which count through H * W. */
 lm_tensor *lm_f_pooled_indices(struct lm_expr *e, lm_tensor *g, lm_tensor *positions);
 /* The first `size` entries of each dim of t, where t has as many dims; else t. */
 lm_tensor *lm_f_cut_to(struct lm_expr *e, lm_tensor *t, lm_ints size);
@@ -65,12 +65,12 @@ lm_tensor *lm_f_slice_grad_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, in
 lm_tensor *lm_f_along(struct lm_expr *e, lm_tensor *t, int64_t dim, int64_t ndim);
 /* A loss for each element, or their mean or sum. */
 lm_tensor *lm_f_reduced(struct lm_expr *e, lm_tensor *t, int reduction);
-/* conv2d's x and padding for padding = "same": dilation * (kernel - 1) more places, half of them on either side; an odd
- * one comes last, and x has it already. i: 1 or 2, of H or W. */
+/* conv2d's x and padding for padding = "same": dilation * (kernel - 1) more indices, half of them on either side; an
+ * odd one comes last, and x has it already. i: 1 or 2, of H or W. */
 lm_tensor *lm_f_padded_to_same(struct lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation);
 int64_t lm_f_same_padding(struct lm_expr *e, const lm_tensor *weight, const int64_t *dilation, int64_t i);
 
-/* What g [n] has for recurrent_weights' tensor number `at`: as many numbers as its sizes say, from places[at] on. */
+/* What g [n] has for recurrent_weights' tensor number `at`: as many numbers as its sizes say, from indices[at] on. */
 lm_tensor *lm_f_packed_weight(struct lm_expr *e, lm_tensor *g, lm_tensor *positions, const lm_ints *sizes, int at);
 
 /* ---- attention, of [..., H, L, E]; H is 1 where there is no such dim */
@@ -168,7 +168,7 @@ bool lm_f_divides(struct lm_expr *e, int64_t divisor, int64_t n);
 /* first, first + 1, ... below last; 0 to n - 1 but one. */
 lm_ints lm_f_range(struct lm_expr *e, int64_t first, int64_t last);
 lm_ints lm_f_all_but(struct lm_expr *e, int64_t one, int64_t n);
-/* The least and the largest of floating t on the CPU; NaN of others, which would have to be waited for. */
+/* The least and the largest of floating t on the CPU; NaN of others, which would must be waited for. */
 double lm_f_least_of(struct lm_expr *e, lm_tensor *t);
 double lm_f_largest_of(struct lm_expr *e, lm_tensor *t);
 

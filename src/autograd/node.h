@@ -32,7 +32,7 @@ typedef struct lm_edge {
 
 typedef struct lm_hook_entry {
   _Atomic int32_t rc;
-  bool after; /* of accumulation, else before the gradient goes on */
+  bool after; /* of accumulation, else before the gradient continues */
   int64_t id;
   lm_hook hook;
   struct lm_hook_entry *next;
@@ -193,7 +193,7 @@ typedef struct lm_grad_request { /* for an edge's gradient */
 } lm_grad_request;
 
 /* node_gradients.c. Gradients of a node's inputs from those of its results (g[nout], NULL: undefined), for the
- * edges that are wanted: gin[nedge], zeroed before; new references, also after an error. */
+ * edges that are requested: gin[nedge], zeroed before; new references, also after an error. */
 lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
                             lm_tensor **gin);
 
@@ -211,7 +211,8 @@ lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph);
 /* A copy of g added to what retain_grad keeps. */
 lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph);
 
-/* tensor_grad_and_hooks.c. Those before the gradient goes on may replace *g, which is yours; those after see .grad. */
+/* tensor_grad_and_hooks.c. Those before the gradient continues may replace *g, which is yours; those after see .grad.
+ */
 lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g);
 lm_status lm_watch_after(lm_watch *w);
 bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */
@@ -223,7 +224,7 @@ typedef struct lm_modes {
   struct lm_recompute *recompute;   /* what is recorded belongs to it */
   struct lm_recompute_rerun *rerun; /* a recipe is computed again */
 } lm_modes;
-lm_modes lm_modes_swap(lm_modes m); /* gives back the earlier ones */
+lm_modes lm_modes_swap(lm_modes m); /* restores the earlier ones */
 lm_modes *lm_modes_here(void);
 /* lm_call without autocast for the op itself, and with it. */
 lm_status lm_call_as_is(lm_op_id op, const void *args, lm_tensor **out);

@@ -15,7 +15,7 @@ lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_ten
 typedef struct input_scan {
   lm_edge edge[LM_MAX_TENSOR_ARGS]; /* borrowed */
   bool any;                         /* somebody wants a gradient */
-  lm_touched touched;               /* so these have to be saved */
+  lm_touched touched;               /* so these must be saved */
 } input_scan;
 
 static void add_touched(lm_touched *all, lm_touched more) {
@@ -211,7 +211,7 @@ static lm_status check_write(lm_op_id id, const char *suffix, const lm_tensor *x
   return LM_OK;
 }
 
-/* x is written; if a gradient is wanted, its history begins anew with this op, or, where it is a view, the
+/* x is written; if a gradient is requested, its history begins again with this op, or, where it is a view, the
  * history of its base does. */
 lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
   lm_status status = LM_OK;

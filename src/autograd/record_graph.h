@@ -25,7 +25,8 @@ static inline bool lm_record_may(const lm_op *op, const lm_rules *rules, const v
 
 /* The op itself, its hidden results thrown away. */
 lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_tensor **out);
-/* If a gradient is wanted: the op with a node, or as its formula, if that is what is recorded. Else nothing is done. */
+/* If a gradient is requested: the op with a node, or as its formula, if that is what is recorded. Else nothing is done.
+ */
 lm_status lm_record_call(lm_op_id id, const void *args, bool *recorded, lm_tensor **out);
 /* An op that writes into its first tensor, or one in place. */
 lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tensor **out);

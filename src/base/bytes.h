@@ -30,7 +30,7 @@ LM_API void lm_bytes_shift(lm_bytes *b, size_t n);
 
 typedef struct lm_reader {
   const char *at, *end;
-  bool failed; /* something was missing; every later read gives 0 or "" */
+  bool failed; /* something was missing; every later read returns 0 or "" */
 } lm_reader;
 
 static inline lm_reader lm_reader_of(const void *data, size_t n) {

@@ -1,4 +1,4 @@
-/* The C stack of this thread. Lua counts its own stack, not C's, so calls from C into Lua and back could go on until
+/* The C stack of this thread. Lua counts its own stack, not C's, so calls from C into Lua and back could continue until
  * the process dies. */
 #ifndef LM_BASE_C_STACK_H
 #define LM_BASE_C_STACK_H

@@ -6,7 +6,7 @@
 #include "base/status.h"
 
 /* From now on the shared library that holds the address `inside` calls `replacement` where it called `symbol`; others
- * go on calling the original. LM_E_STATE if it imports no such function or its table cannot be written. */
+ * continue calling the original. LM_E_STATE if it imports no such function or its table cannot be written. */
 LM_API lm_status lm_hook_import(const void *inside, const char *symbol, void *replacement);
 
 #endif

@@ -23,9 +23,9 @@ struct lm_mapping_guard {
 };
 
 _Atomic unsigned lm_truncations;
-static _Thread_local unsigned reported; /* of so many */
+static _Thread_local unsigned reported; /* of that many */
 static _Atomic(lm_mapping_guard *) all;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who watches and who tells */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who watches and who reports */
 static struct sigaction before;
 static int nothing = -1; /* an empty file: what is mapped to it raises SIGBUS */
 static uintptr_t page;

@@ -7,7 +7,7 @@
 #include "base/status.h"
 
 /* Anything else that the path may name is LM_E_IO at once, unopened: a FIFO would wait for a writer, and opening a
- * device may do anything. flags: more of open's, such as O_NOFOLLOW. errno tells why nothing could be opened; it is 0
+ * device may do anything. flags: more of open's, such as O_NOFOLLOW. errno reports why nothing could be opened; it is 0
  * if there is something else. The caller closes *fd. */
 LM_API lm_status lm_file_open(const char *path, int flags, int *fd, struct stat *info);
 /* LM_E_IO if the file has another size or time of writing than `info` says: what was read of it is not to be believed.

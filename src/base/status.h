@@ -51,7 +51,7 @@ LM_API void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t
 LM_API lm_status lm_fail(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
 /* The last message of this thread. Valid until the next lm_fail on this thread. */
 LM_API const char *lm_error(void);
-/* A failure to be told of later: what comes in between may fail with words of its own. */
+/* A failure to report later: what comes in between may fail with words of its own. */
 typedef struct lm_saved_error {
   lm_status status;
   char message[1024];

@@ -11,7 +11,7 @@
 LM_API void lm_script_thread_begin(void);
 LM_API bool lm_is_script_thread(void);
 
-/* Threads of ours that run Lua or compute, but the caller's: +1, -1, and 0 to ask; gives how many there are. Where
+/* Threads of ours that run Lua or compute, but the caller's: +1, -1, and 0 to ask; returns how many there are. Where
  * there are any, exit() may not go its usual way: destructors would take from them what they use. */
 LM_API int lm_busy_threads(int change);
 

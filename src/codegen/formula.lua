@@ -120,7 +120,7 @@ function formula.is_test(tree)
   return tests[tree[1]] ~= nil
 end
 
---- A tree as C over numbers. leaf(part, show) gives the C of names, calls and whatever has no place among numbers.
+--- A tree as C over numbers. leaf(part, show) returns the C of names, calls and whatever has no place among numbers.
 function formula.c(tree, leaf)
   local show
   local function test(part, lowest)

@@ -44,7 +44,7 @@ local function within_string(c)
   return select(2, c:gsub("\\.", ""):gsub('"', "")) % 2 == 1
 end
 
---- Lines of C that are longer than a page is wide, broken at their spaces, but for those in strings.
+--- Lines of C that are longer than a page is wide, broken at their spaces, except those in strings.
 function text.wrap(line)
   local out, indent = {}, line:match("^%s*") .. "    "
   local macro = line:match("^#define") and " \\" or ""

@@ -26,7 +26,7 @@ static inline uint32_t lm_address_hash(const void *p) {
 }
 
 void lm_block_tree_add(lm_block **root, lm_block *b);
-void lm_block_tree_remove(lm_block **root, lm_block *b); /* it has to be there */
+void lm_block_tree_remove(lm_block **root, lm_block *b); /* it must be there */
 /* The smallest of at least `size`; NULL if there is none. */
 lm_block *lm_block_tree_fit(lm_block *root, size_t size);
 

@@ -37,7 +37,7 @@ LM_API bool lm_device_likely(int kind);
 LM_API lm_status lm_device_enter(lm_device device);
 /* One sentence why there is no device of the kind. */
 LM_API const char *lm_device_why_none(int kind);
-/* Of a block of memory, for whoever writes it: how many bytes the device had handed out before, and whether so many
+/* Of a block of memory, for whoever writes it: how many bytes the device had handed out before, and whether that many
  * were since it was last used that no cache holds it any more. */
 enum { LM_COLD_BYTES = 32 << 20 };
 typedef struct lm_age {

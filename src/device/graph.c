@@ -1,5 +1,5 @@
-/* Capture of what a thread enqueues. A replay is ordered by hand: it goes on after everything its device was given, and
- * what a graph has touched (LM_USED_GRAPH) is waited for at each later use. */
+/* Capture of what a thread enqueues. A replay is ordered by hand: it continues after everything its device was given,
+ * and what a graph has touched (LM_USED_GRAPH) is waited for at each later use. */
 #include <stdio.h>
 
 #include "base/mem.h"

@@ -37,11 +37,11 @@ LM_API lm_graph *lm_graph_capturing(void);
 LM_API lm_status lm_graph_gather(lm_graph *g);
 /* No capture begins between keep_out and let_in, on any thread. For calls that would break one: those that wait for a
  * whole device, such as giving memory back to the driver, or make a library's handle. False if a capture is under way:
- * then the call has to be left out, and let_in is not called. */
+ * then the call must be left out, and let_in is not called. */
 LM_API bool lm_graph_block(void);
 LM_API void lm_graph_unblock(void);
-/* Before this thread gives work to the stream: it becomes part of the thread's capture, if there is one. LM_E_STATE for
- * a stream of another device. */
+/* Before this thread returns work to the stream: it becomes part of the thread's capture, if there is one. LM_E_STATE
+ * for a stream of another device. */
 LM_API lm_status lm_graph_join(lm_stream *s);
 /* An error if this thread captures on another device: a graph has the work, and the memory, of one. */
 LM_API lm_status lm_graph_admits(lm_device device);

@@ -41,7 +41,8 @@ done:
 
 void lm_use_ended(lm_used *used) { atomic_fetch_and(used, LM_USED_GRAPH); }
 
-/* The bit says too that the stream goes on after the writer; what cannot be made to wait now is noted all the same. */
+/* The bit says too that the stream continues after the writer; what cannot be made to wait now is noted all the same.
+ */
 void lm_use_note(lm_used *used, lm_stream *s) {
   if (!s->native || lm_use_read(used, s) == LM_OK) return;
   uint64_t word = atomic_load(used);

@@ -339,7 +339,7 @@ done:
   return status;
 }
 
-/* b takes in its neighbour `n`, free and of the same arena, which lies behind it. */
+/* b takes in its neighbor `n`, free and of the same arena, which lies behind it. */
 static void take_in(heap *h, block *b, block *n) {
   b->size += n->size;
   b->pending |= n->pending | LM_USED_BIT(n->stream);

@@ -167,7 +167,7 @@ lm_status lm_stream_wait_event(lm_stream *waiter, void *event, lm_graph *capture
   return status;
 }
 
-/* By an event, which is free again as soon as the waiter has been told. */
+/* By an event, which is free again as soon as the waiter has been notified. */
 static lm_status wait_by_event(lm_stream *waiter, lm_stream *on, lm_graph *capture) {
   lm_status status;
   void *event;

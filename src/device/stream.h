@@ -28,7 +28,7 @@ LM_API void lm_stream_set_current(lm_stream *s);
 LM_API lm_status lm_stream_new(lm_device device, int priority, lm_stream **out);
 /* The device's stream of that number, if it was made. */
 LM_API lm_stream *lm_stream_by_id(lm_device device, int id);
-/* `waiter` goes on only after what `on` has been given so far. Does nothing if it does so already. */
+/* `waiter` continues only after what `on` has been given so far. Does nothing if it does so already. */
 LM_API lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on);
 /* The caller waits; errors that kernels on the stream found are returned. */
 LM_API lm_status lm_stream_synchronize(lm_stream *s);
@@ -51,10 +51,10 @@ LM_API void lm_use_ended(lm_used *used);
 /* Noted only: record_stream. */
 LM_API void lm_use_note(lm_used *used, lm_stream *s);
 
-/* For threads that give no work: *over tells whether all that the word names is done. Streams seen to be done are taken
- * out of *used. *mark is NULL before the first call, and kept from call to call until all is over. */
+/* For threads that give no work: *over reports whether all that the word names is done. Streams seen to be done are
+ * taken out of *used. *mark is NULL before the first call, and kept from call to call until all is over. */
 LM_API lm_status lm_use_is_over(lm_device device, uint64_t *used, void **mark, bool *over);
-/* The stream goes on after what another process's stream was given before it recorded the event. */
+/* The stream continues after what another process's stream was given before it recorded the event. */
 LM_API lm_status lm_stream_wait_foreign(lm_stream *waiter, void *event);
 
 /* ---- events */

@@ -12,7 +12,7 @@ typedef struct lm_stream_state {
   lm_stream s;                          /* first: a lm_stream * is one of these */
   _Atomic uint64_t given;               /* how often work was given to it */
   _Atomic uint64_t done;                /* somebody has waited for all that was given to it up to here */
-  _Atomic uint64_t seen[LM_STREAM_MAX]; /* of each of the device's streams: the `given` this one goes on after */
+  _Atomic uint64_t seen[LM_STREAM_MAX]; /* of each of the device's streams: the `given` this one continues after */
   _Atomic(lm_graph *) capture;          /* the graph being captured on it */
 } lm_stream_state;
 
@@ -31,7 +31,7 @@ static inline uint64_t lm_stream_given(lm_stream *s) {
 /* The caller has waited for what had been given to the stream by then. */
 void lm_stream_done(lm_stream *s, uint64_t given);
 bool lm_stream_is_done(lm_stream *s, uint64_t given);
-/* `s` goes on after all streams of the mask (LM_USED_BIT). */
+/* `s` continues after all streams of the mask (LM_USED_BIT). */
 lm_status lm_stream_wait_mask(lm_stream *s, uint64_t mask);
 /* Of every stream of the device that was given work. */
 uint64_t lm_stream_mask(lm_device device);
@@ -47,8 +47,8 @@ lm_status lm_graph_refuse(lm_device captured, lm_device other);
 static inline lm_graph *lm_stream_capture(lm_stream *s) { return atomic_load(&((lm_stream_state *)s)->capture); }
 /* See the table in stream.h. */
 extern pthread_rwlock_t lm_captures;
-/* `waiter` goes on after the driver's event. `capture`: this thread's, if the event was recorded in it; what waits for
- * a captured stream is captured too. */
+/* `waiter` continues after the driver's event. `capture`: this thread's, if the event was recorded in it; what waits
+ * for a captured stream is captured too. */
 lm_status lm_stream_wait_event(lm_stream *waiter, void *event, lm_graph *capture);
 /* An event behind what the stream was given so far, to be given back; NULL if another thread captures the stream. */
 lm_status lm_stream_mark(lm_stream *s, void **event);

@@ -1,6 +1,6 @@
 /* Picking or adding along one dim. Indices count from 1; slots check them all before their first write.
  *
- * What slots get beyond op/backend.h: index tensors are int64, contiguous but for expanded dims, which gather's and
+ * What slots get beyond op/backend.h: index tensors are int64, contiguous except expanded dims, which gather's and
  * scatter's may have; x of a 0-d call is [1]; index_add's out holds x already, and its out and src are contiguous.
  * scatter_fold's out does too, or it is the CPU's, and x is another tensor. */
 #include <string.h>

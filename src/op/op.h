@@ -81,10 +81,10 @@ typedef struct lm_op {
   int16_t list;                           /* offset of the TL argument, or -1 */
   uint8_t result_dtype, result_dtype_arg; /* lm_result_dtype_rule; the tensor whose dtype it is */
   bool integers;                          /* only of these and bool */
-  int8_t integral_arg;                    /* which F argument has to be integral among integers, or -1 */
+  int8_t integral_arg;                    /* which F argument must be integral among integers, or -1 */
   uint8_t divisor_arg;                    /* which tensor, from 1, may not be 0 among integers; 0: none */
   uint8_t writes;                         /* bit k: its k-th tensor changes beside the results */
-  uint8_t masks;                          /* bit k: its k-th tensor has to be bool */
+  uint8_t masks;                          /* bit k: its k-th tensor must be bool */
   bool has_precheck;                      /* at its arguments before a call: needs or forms (autograd/composite.h) */
   int16_t writes_when;                    /* offset of the B argument that says so, or -1 */
   bool internal;                          /* for others to be made of: lists of ops leave it out */
@@ -118,7 +118,7 @@ LM_API lm_status lm_op_run_inplace(lm_op_id op, const void *args, lm_tensor **ou
 
 /* A copy of src's values in dst (any dtypes, devices, strides; sizes equal). */
 LM_API lm_status lm_copy(const lm_tensor *src, lm_tensor *dst);
-/* The same; with `later`, between a device and pinned host memory, it may go on after the return. */
+/* The same; with `later`, between a device and pinned host memory, it may continue after the return. */
 LM_API lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later);
 
 /* The dtype an op on these tensors computes in, by PyTorch's rule: dimensioned tensors before 0-d

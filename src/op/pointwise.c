@@ -2,7 +2,7 @@
  *
  * Promotion is PyTorch's: tensors with dims count before 0-d ones before Lua numbers; a lower one
  * matters only when its category (bool < integer < floating) is higher. What then happens depends on
- * what the op's entry says it gives. */
+ * what the op's entry says it returns. */
 #include "op/pointwise.h"
 
 #include <math.h>

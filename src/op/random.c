@@ -97,7 +97,7 @@ lm_status lm_op_uniform_(const lm_uniform__args *a, lm_tensor **out) {
   return fill_floats(LM_OP_uniform_, a->x, &args, a->generator, out);
 }
 
-/* op's [from, to) has to be non-empty and exact in x's dtype. */
+/* op's [from, to) must be non-empty and exact in x's dtype. */
 static lm_status check_range(lm_op_id op, const char *from_name, const char *to_name, int64_t from, int64_t to,
                              lm_dtype dtype) {
   int64_t low, high;
@@ -456,8 +456,8 @@ done:
   return status;
 }
 
-/* x [rows, n] -> places [rows, k], none twice: those of the largest x / e, with e from an exponential distribution: the
- * first ones of n things that arrive at rates x (Efraimidis and Spirakis 2006). */
+/* x [rows, n] -> indices [rows, k], none twice: those of the largest x / e, with e from an exponential distribution:
+ * the first ones of n things that arrive at rates x (Efraimidis and Spirakis 2006). */
 static lm_status pick_distinct(lm_tensor *x, int64_t k, lm_generator *g, lm_tensor **out) {
   lm_status status;
   lm_tensor *e = NULL, *same = NULL, *top[2] = {NULL, NULL};

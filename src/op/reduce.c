@@ -35,7 +35,7 @@ done:
   return status;
 }
 
-/* args: the op's struct with complete dims. empty: what the reduction of no elements gives. */
+/* args: the op's struct with complete dims. empty: what the reduction of no elements returns. */
 static lm_status reduce(lm_op_id op, const lm_tensor *x, const lm_ints *dims, bool keepdim, lm_dtype dtype,
                         double empty, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;

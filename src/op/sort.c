@@ -1,4 +1,4 @@
-/* Order along a dim: topk and sort, the k-th and the medians, each with their places; places in sorted rows. */
+/* Order along a dim: topk and sort, the k-th and the medians, each with their positions; positions in sorted rows. */
 #include <string.h>
 
 #include "base/message.h"

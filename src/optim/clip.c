@@ -97,7 +97,7 @@ done:
   return status;
 }
 
-/* What scales the norm *factor, which is given up, to at most max_norm, as PyTorch has it. NaN goes on. */
+/* What scales the norm *factor, which is given up, to at most max_norm, as PyTorch has it. NaN continues. */
 static lm_status to_factor(double max_norm, lm_tensor **factor) {
   static const double alpha = 1, limits[] = {-INFINITY, 1};
   lm_status status = LM_OK;

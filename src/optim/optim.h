@@ -51,7 +51,7 @@ typedef struct lm_optim_step {
 } lm_optim_step;
 
 /* While a step is captured for replay (device/stream.h): n numbers in device memory that last from replay to replay.
- * `keep` gives the next few, of which `first` is what they are before the first replay: a step's number, and what it
+ * `keep` returns the next few, of which `first` is what they are before the first replay: a step's number, and what it
  * carries. NULL once there are no more. Per thread. */
 LM_API void lm_optim_set_kept(double *kept, double *first, int n);
 LM_API bool lm_optim_keeps(void);

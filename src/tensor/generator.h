@@ -29,7 +29,7 @@ LM_API void lm_generator_seed_all(uint64_t seed); /* the default one of every de
 LM_API uint64_t lm_generator_fresh_seed(void);    /* from the system; a Lua number holds it */
 
 /* While a step is captured for replay: device memory whose number the captured kernels add to their draws' offsets, so
- * that each replay draws anew. NULL otherwise. Per thread. */
+ * that each replay draws again. NULL otherwise. Per thread. */
 LM_API void lm_generator_set_extra(const uint64_t *extra);
 LM_API const uint64_t *lm_generator_extra(void);
 

@@ -41,7 +41,7 @@ bool lm_is_dense(const lm_tensor *t) {
   unsigned open = 0; /* dims not placed yet */
   for (int d = 0; d < t->ndim; d++)
     if (t->size[d] != 1) open |= 1u << d;
-  /* Each step places the dim whose elements continue where the ones placed so far end. */
+  /* Each step positions the dim whose elements continue where the ones placed so far end. */
   for (int64_t span = 1; open;) {
     int next = -1;
     for (int d = 0; d < t->ndim && next < 0; d++)

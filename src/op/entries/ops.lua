@@ -2,7 +2,7 @@
 --- loops for the CPU, rows for CUDA, gradients, calls for formulas (op/entries/generate.lua says which file is what).
 ---
 --- An entry begins with its arguments in their order, those that may also stand by position first, in `options` those
---- that only a name gives. "name", "name: kind", "name: kind = default"; a ? makes it one that may be left out:
+--- that only a name returns. "name", "name: kind", "name: kind = default"; a ? makes it one that may be left out:
 ---
 ---   x               a tensor; weight? or nothing        lm_tensor *, NULL where it is left out
 ---   m: mask         a tensor of bool                    lm_tensor *

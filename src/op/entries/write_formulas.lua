@@ -11,7 +11,7 @@ return function(context)
     return c:find("lm_list") and "list" or c:find("char %*") and "text" or c:find("%*") and "pair" or "number"
   end
 
-  -- What a formula may call beside ops, by the prototypes of autograd/formulas.h: what it gives, what it takes.
+  -- What a formula may call beside ops, by the prototypes of autograd/formulas.h: what it returns, what it takes.
   local functions = {}
   local formulas_h = text.read(context.source .. "/src/autograd/formulas.h")
   for result, name, takes in formulas_h:gmatch("\n([%w_ ]+%*?)lm_f_([%w_]+)%(struct lm_expr %*e,?([^)]*)%)") do
@@ -32,7 +32,7 @@ return function(context)
 
   -- ---- a formula as C over tensors
 
-  -- Writes trees as C, of an entry's formula called `label`. `scope.name` gives the C and the kind of
+  -- Writes trees as C, of an entry's formula called `label`. `scope.name` returns the C and the kind of
   -- names that are no arguments; `scope.touch` hears which arguments are used, under which conditions; `scope.size_of`
   -- is for that function; `scope.pure`: no ops, which need an lm_expr.
   local Emitter = {}
@@ -338,7 +338,7 @@ $calls
     return emitter(entry, label, {pure = true, name = function() end})
   end
 
-  -- {condition, message}, the message's {formula} filled in, as C that gives an error or a warning.
+  -- {condition, message}, the message's {formula} filled in, as C that returns an error or a warning.
   local function needs_in_c(entry, rows)
     return map(rows or {}, function(row)
       if type(row[1]) ~= "string" or type(row[2]) ~= "string" then

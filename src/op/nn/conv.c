@@ -165,7 +165,7 @@ done:
   return status;
 }
 
-/* The gradient's sizes have to be those that conv2d gives for x and weight of these sizes. */
+/* The gradient's sizes must be those that conv2d returns for x and weight of these sizes. */
 static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const lm_conv_shape *s) {
   const int64_t size[4] = {s->n, s->k, s->oh, s->ow};
   for (int i = 0; i < 4; i++)

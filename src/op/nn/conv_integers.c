@@ -3,7 +3,7 @@
 #include "op/nn/conv.h"
 #include "op/run.h"
 
-/* The sizes of the products: a matrix for each group, [outs, taps] times [taps, places]. */
+/* The sizes of the products: a matrix for each group, [outs, taps] times [taps, indices]. */
 typedef struct products {
   int64_t groups, outs, taps, indices;
 } products;

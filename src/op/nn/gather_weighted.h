@@ -1,10 +1,10 @@
-/* Weighted sums of places, whichever of the three ops it is. */
+/* Weighted sums of indices, whichever of the three ops it is. */
 #ifndef LM_OP_GATHER_WEIGHTED_H
 #define LM_OP_GATHER_WEIGHTED_H
 
 #include "op/op.h"
 
-/* x: [n, c, m, i], y: [n, c, p, i], places and weight: [n or 1, j, p]; all contiguous, none empty. */
+/* x: [n, c, m, i], y: [n, c, p, i], indices and weight: [n or 1, j, p]; all contiguous, none empty. */
 typedef struct lm_gather_weighted_call {
   int64_t n, c, m, i, j, p;
   lm_tensor *x, *y, *weight; /* one of them is computed, the others are read; weight may be NULL, for 1 */

@@ -294,7 +294,7 @@ done:
   return status;
 }
 
-/* normalized_shape has to be x's last sizes. */
+/* normalized_shape must be x's last sizes. */
 static lm_status check_layer(lm_op_id op, const lm_tensor *x, const lm_ints *shape, const lm_tensor *weight,
                              const lm_tensor *bias) {
   lm_status status = LM_OK;

@@ -781,7 +781,7 @@ op "signbit" {
   "x", elementwise = "copysign(1, x) < 0", result_dtype = "bool", grad = "none", help = "is negative, or -0",
 }
 
--- Bits of integers; of bool too, but for shifts.
+-- Bits of integers; of bool too, except shifts.
 op "bitwise_and" {
   "x: scalar", "other: scalar", elementwise = "x & other", takes = "integers", grad = "none",
   help = "bits that both have",

@@ -4,7 +4,7 @@ local op = ...
 -- y1, y2 are mean and inverse deviation, also of layer_norm. With xhat = (x - mean) invstd and w the weight, for n
 -- elements that share statistics:
 --   dx = invstd (w g - mean(w g) - xhat mean(w g xhat)),  dw = sum(g xhat),  db = sum(g)
--- For double backward the statistics are made anew from x, since their gradients matter too.
+-- For double backward the statistics are made again from x, since their gradients matter too.
 op "batch_norm" {
   "x", "running_mean?", "running_var?", "weight?", "bias?",
   "training = false", "momentum: number = 0.1", "eps: number = 1e-5", hidden = 2,

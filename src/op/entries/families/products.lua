@@ -188,7 +188,7 @@ op "row_distances" {
   help = "[..., n, r] of the p-norms of differences of rows of x1 [..., n, m] and x2 [..., r, m]; by_products: for "
     .. "p = 2 by |a|^2 + |b|^2 - 2 a b; lm.cdist has all checks",
 }
--- With the gradient of a pair at both of its places that of a whole matrix is also that of the pairs.
+-- With the gradient of a pair at both of its positions that of a whole matrix is also that of the pairs.
 local function pairs_grad()
   local lines = distances_grad("x", "x", "p == 2 ? nil : pairs_to_matrix(g, n)",
     "p == 2 ? nil : pairs_to_matrix(y, n)")
