@@ -177,7 +177,7 @@ static inline void lm_tensor_handle_fill(lm_lua *s, lm_tensor_handle *b, lm_tens
 void lm_tensor_handle_unlink(lm_tensor_handle *b);
 /* Releases the tensor; `why` ends the sentence "this tensor …". */
 void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why);
-/* A reference that a handle had; at once, but for the while that a reader has Lua code run. */
+/* A reference that a handle had; at once, except the while that a reader has Lua code run. */
 void lm_let_go(lm_lua *s, lm_tensor *t);
 /* What was kept for that while. Where no call is reading. */
 void lm_let_go_kept(lm_lua *s);
@@ -244,7 +244,7 @@ void lm_push_where(lua_State *L);
  * end. Allocates nothing of its own in Lua. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
 int lm_note_traceback(lua_State *L); /* its handler */
-/* Where ranks wait is told by the script's line: says it to the core (lm_set_where) if this state has an open world.
+/* Where ranks wait is given by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
 /* What stands at index i, for messages: "a tensor [2, 3]", "number 0.5", "nil". Thread-local text. */
@@ -256,12 +256,12 @@ const char *lm_to_text(lua_State *L, int i);
 void lm_show_warning(lua_State *L);
 /* The same, once for each line and name: of a function, for one. */
 void lm_show_warning_of(lua_State *L, const char *name);
-/* Whether warnings of what code carried over from PyTorch gets wrong are wanted too (ported_code.c). */
+/* Whether warnings of what code carried over from PyTorch gets wrong are requested too (ported_code.c). */
 bool lm_is_porting(void);
 /* Looks at a call of an op for these. given: bit i: argument i was given; out: its first result, or NULL. A warning of
  * the call's own that waits is shown first. */
 void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out);
-/* While these are wanted, reads of the globals True, False and None, which Lua does not define, are reported, unless
+/* While these are requested, reads of the globals True, False and None, which Lua does not define, are reported, unless
  * the script's globals have a metatable of its own. */
 void lm_watch_python_names(lua_State *L);
 /* Whether the script itself called the function `name` at that level. A function that made it its last call has no
@@ -310,7 +310,7 @@ bool lm_field(lua_State *L, int i, const char *name);
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
 /* An error where the list at i has an entry at [0], which no reader of lists comes to. */
 lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg);
-/* The options at i by name, in one walk; what is not given stays as it is. Any other name is an error that tells the
+/* The options at i by name, in one walk; what is not given stays as it is. Any other name is an error that reports the
  * nearest. i may be nil or nothing, or 0: no options. */
 typedef struct lm_option {
   const char *name;
@@ -351,8 +351,8 @@ lm_dtype lm_need_dtype(lua_State *L, int i, const char *fn, const char *arg);
 lm_device lm_need_device(lua_State *L, int i, const char *fn);
 /* `before` is what stands before the function in the call that the message shows: "{…}, ", or "". */
 void lm_need_function(lua_State *L, int i, const char *fn, const char *before);
-/* The strings of the list at i, closed by NULL, in a userdata on the stack, after `before` places; the list keeps them
- * alive. */
+/* The strings of the list at i, closed by NULL, in a userdata on the stack, after `before` positions; the list keeps
+ * them alive. */
 const char **lm_need_strings(lua_State *L, int i, const char *fn, int before, int *n);
 
 /* ---- defaults.c: the device at i, or the default one; raises */
@@ -394,7 +394,7 @@ int lm_bind_scope_body(lua_State *L);
 int lm_index_get(lua_State *L);
 int lm_index_set(lua_State *L);
 
-/* ---- tensor/methods.c: t takes over from's memory, sizes, dtype and device; a leaf goes on requiring grad */
+/* ---- tensor/methods.c: t takes over from's memory, sizes, dtype and device; a leaf continues requiring grad */
 lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from);
 
 /* ---- tensor/nested_lists.c: nested tables */
@@ -444,7 +444,7 @@ void lm_callbacks_close(lm_callbacks *h);
 void lm_callbacks_drain(lua_State *L, lm_callbacks *h);
 /* A handle with hooks is collected while the graph may still call them. It is at index 1. */
 void lm_hooks_orphan(lua_State *L, lm_lua *s);
-/* Binds `running` for the time of a call that may run hooks: what begin gives is to become s->running again. The Lua
+/* Binds `running` for the time of a call that may run hooks: what begin returns is to become s->running again. The Lua
  * stack has room for LM_HOOK_SLOTS more by then. */
 enum { LM_HOOK_SLOTS = 16 };
 lua_State *lm_running_begin(lua_State *L, lm_lua *s);

@@ -9,8 +9,8 @@ static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
   return n > 0 && strncmp(ar->source, prefix, n) == 0;
 }
 
-/* The first level outside our own Lua files. Looks at so many, since each look walks the stack from its top. `at`: the
- * level before it, which the script called. */
+/* The first level outside our own Lua files. Looks at that many, since each look walks the stack from its top. `at`:
+ * the level before it, which the script called. */
 static bool find_caller(lua_State *L, lua_Debug *ar, int *at) {
   enum { LEVELS = 200 };
   lm_reg_get(L, &lm_reg_own_files);

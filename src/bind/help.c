@@ -155,7 +155,7 @@ static void push_arguments(lua_State *L, const lm_op *op) {
   }
 }
 
-/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, gives, signature, arguments,
+/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, returns, signature, arguments,
  * results (their number), kernel, inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend;
  * kernel: whether it needs one of its own. */
 static int bind_op_info(lua_State *L) {

@@ -1,7 +1,7 @@
 /* Sockets between Lua states, in several processes or in one, and the parcels that go over them: a text, tensors and
- * handles. Between processes the kernel takes and gives a parcel as one message, whole or not at all, so any number of
- * states may send and receive at one socket and be killed meanwhile. Tensors' memory goes along as descriptors, and a
- * text that is long as a memory file, so a parcel of any size is sent without waiting for the other side to read. */
+ * handles. Between processes the kernel takes and returns a parcel as one message, whole or not at all, so any number
+ * of states may send and receive at one socket and be killed meanwhile. Tensors' memory goes along as descriptors, and
+ * a text that is long as a memory file, so a parcel of any size is sent without waiting for the other side to read. */
 #ifndef LM_MP_CHANNEL_H
 #define LM_MP_CHANNEL_H
 
@@ -32,7 +32,7 @@ LM_API lm_status lm_connection_pair(lm_handle *out[2]);
 
 /* A message as it is sent. It keeps what it needs: the content may go. */
 typedef struct lm_packed_message lm_packed_message;
-/* The tensors have to be shared (shared_tensors.h). Whether one requires a gradient goes along; its gradient and
+/* The tensors must be shared (shared_tensors.h). Whether one requires a gradient goes along; its gradient and
  * history do not.
  */
 LM_API lm_status lm_packed_message_new(const lm_message_content *c, lm_packed_message **out);

@@ -135,7 +135,7 @@ static lm_status receive_message(int fd, lm_datagram_header *h, void *body, size
   uint32_t before = l->n;
   ssize_t k;
   *got = false;
-  /* ECONNRESET is told once: the other side closed without reading all; what it sent before that is still there. */
+  /* ECONNRESET is stated once: the other side closed without reading all; what it sent before that is still there. */
   do { k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); } while (k < 0 && (errno == EINTR || errno == ECONNRESET));
   if (k < 0) return errno == EAGAIN ? LM_OK : lm_datagram_error(errno);
   if (k == 0) {

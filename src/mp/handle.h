@@ -33,7 +33,7 @@ LM_API lm_status lm_handle_with_words(lm_handle_kind kind, const int *fds, lm_ha
 LM_API lm_status lm_handle_copy(const lm_handle *h, lm_handle **out);
 void lm_close_all(const int *fds, int n); /* but those that are -1 */
 LM_API int lm_handle_sockets(lm_handle_kind kind);
-/* Closes the sockets and gives back the memory. NULL is fine. */
+/* Closes the sockets and restores the memory. NULL is fine. */
 LM_API void lm_handle_free(lm_handle *h);
 
 #endif

@@ -32,7 +32,7 @@ LM_API lm_status lm_ipc_import_new(uint32_t n, const int *fds, lm_ipc_import **o
 LM_API void lm_ipc_import_free(lm_ipc_import *b); /* NULL is fine */
 LM_API lm_status lm_ipc_get_device(lm_reader *r, lm_device *out);
 /* A tensor over the memory, of `bytes`, that lm_ipc_export_put described: the original where that is this process's.
- * The current stream goes on after what the sender's had been given. */
+ * The current stream continues after what the sender's had been given. */
 LM_API lm_status lm_ipc_import_tensor(lm_ipc_import *b, lm_reader *r, lm_device device, size_t bytes, lm_tensor **out);
 
 /* Letters whose tensors are still lent, and borrowed memory that waits to go back. */

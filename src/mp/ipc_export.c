@@ -111,7 +111,7 @@ static struct lm_ipc_exported_event *event_of(const lm_ipc_exported *l, lm_devic
   return i < l->nevents ? &l->events[i] : NULL;
 }
 
-/* The current stream goes on after who wrote the tensors, and the event is behind it. */
+/* The current stream continues after who wrote the tensors, and the event is behind it. */
 static lm_status exported_record_event(lm_ipc_exported *l, lm_device device) {
   lm_status status = LM_OK;
   const lm_driver *driver = lm_driver_of(device);

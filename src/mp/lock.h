@@ -1,5 +1,5 @@
 /* Locks and flags (what lm.mp calls events) in shared memory. Whoever ends while it holds a lock leaves it to the next
- * one, who is told. */
+ * one, who is notified. */
 #ifndef LM_MP_LOCK_H
 #define LM_MP_LOCK_H
 

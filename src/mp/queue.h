@@ -36,7 +36,7 @@ LM_API uint64_t lm_queue_capacity(const lm_handle *h); /* 0: none */
 /* Whether the message of that number, which a dead process claimed, is still there. */
 LM_API lm_status lm_queue_has(lm_handle *h, uint64_t number, bool *out);
 
-/* One that was taken is done with. LM_E_STATE if there were not so many. */
+/* One that was taken is done with. LM_E_STATE if there were not that many. */
 LM_API lm_status lm_queue_done(lm_handle *h);
 /* Whether all that were ever put are done with: waits `seconds`, or until a signal comes. */
 LM_API lm_status lm_queue_wait_done(lm_handle *h, double seconds, bool *out);

@@ -60,7 +60,7 @@ done:
 }
 
 lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *out) {
-  static const double LOOK = 0.05; /* the kernel tells nobody of a permit that it took back */
+  static const double LOOK = 0.05; /* the kernel notifies nobody of a permit that it took back */
   uint32_t seen = lm_semaphore_changed(h);
   lm_status status = try_all(h, out);
   if (status != LM_OK || *out != LM_ACQUIRE_TIMEOUT || seconds <= 0) return status;

@@ -47,7 +47,7 @@ void lm_segment_release(lm_segment *s) {
   if (last) share_unmap(s);
 }
 
-/* Maps s->fd and makes s known, or gives the segment of the same file that is known already. */
+/* Maps s->fd and makes s known, or returns the segment of the same file that is known already. */
 static lm_status share_enter(lm_segment *s, lm_segment **out) {
   lm_status status = LM_OK;
   struct stat file;

@@ -31,14 +31,14 @@ LM_API bool lm_is_shared(const lm_tensor *t);
 LM_API lm_status lm_segment_tensor(lm_segment *s, size_t offset, size_t bytes, lm_tensor **out);
 
 /* Moves the memory of n tensors (CPU) into one new segment; those that are shared already stay. The tensors stay the
- * objects they are, and what shares memory among them goes on sharing it. A tensor outside the list with memory in
+ * objects they are, and what shares memory among them continues sharing it. A tensor outside the list with memory in
  * common would be left behind: then nothing is moved, and the error is LM_E_STATE with *which set to the one
  * concerned. */
 LM_API lm_status lm_share(int n, lm_tensor *const *tensors, int *which);
 
 /* n further tensors over the same memory, for another thread: without gradients and history, and over a segment with
- * storages of their own, as in another process. So who trains there unasked is not told of others' writes. `out` begins
- * as NULLs, which after an error those made may have replaced. */
+ * storages of their own, as in another process. So who trains there unasked is not notified of others' writes. `out`
+ * begins as NULLs, which after an error those made may have replaced. */
 LM_API lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out);
 
 #endif

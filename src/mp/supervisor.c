@@ -99,7 +99,7 @@ static void give_signals_back(lm_supervisor *s) {
   signal_pipe = -1;
 }
 
-/* ---- the guard: a shell that is told the groups, and kills them when this process is gone */
+/* ---- the guard: a shell that is given the groups, and kills them when this process is gone */
 
 static void guard_stop(lm_supervisor *s) {
   lm_process_close(&s->guard);
@@ -397,7 +397,7 @@ lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
   return supervisor_hold(s, fd);
 }
 
-/* Bound, but not listening: with SO_REUSEADDR on both sides a server may still listen there, and the system gives the
+/* Bound, but not listening: with SO_REUSEADDR on both sides a server may still listen there, and the system returns the
  * number to nobody who asks for any. */
 lm_status lm_supervisor_port(lm_supervisor *s, int *port) {
   struct sockaddr_in address = {.sin_family = AF_INET};

@@ -1,4 +1,4 @@
-/* Tables as text, and strings at places of a text (data/csv.h):
+/* Tables as text, and strings at positions of a text (data/csv.h):
  *
  *   span_text(text, spans, i [, k])
  *       the string at spans[i] = {first byte from 0, length} of a uint8 tensor; of spans [n, columns, 2] (a table's)
@@ -8,7 +8,7 @@
  *   csv_line_of(text, spans, i, k)   the line, from 1, on which a span begins
  *   csv_read(path, text, delimiter, starts, numbers, texts, names, nan, skip)
  *       numbers, texts: for each column which of them it is, from 1, or 0; names: for messages, {} if there are none
- *       gives float32 [rows, numbers], int64 [rows, texts, 2] and how many rows of them are filled
+ *       returns float32 [rows, numbers], int64 [rows, texts, 2] and how many rows of them are filled
  */
 #include "data/csv.h"
 

@@ -214,7 +214,7 @@ static lm_status get_buffer(lua_State *L, lm_lua *s, void *arg) {
   return lm_reducer_buffer(handle->r, (int)lua_tointeger(L, 2) - 1, arg);
 }
 
-/* reducer_buffer(r, bucket) -> its memory, a list of numbers of parameters in the order of their places */
+/* reducer_buffer(r, bucket) -> its memory, a list of numbers of parameters in the order of their positions */
 static int bind_buffer(lua_State *L) {
   int k = need_bucket(L, self(L));
   lm_return_tensor(L, 2, get_buffer);                                                     /* 3 */
@@ -287,7 +287,7 @@ static int bind_share_text(lua_State *L) {
   return 1;
 }
 
-/* reducer_fail(group, message): tells all ranks that this one is going to raise this */
+/* reducer_fail(group, message): notifies all ranks that this one is going to raise this */
 static int bind_fail(lua_State *L) {
   lm_group *g = lm_to_group(L, 1);
   if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a group and a message expected", ddp);

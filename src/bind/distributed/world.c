@@ -89,7 +89,7 @@ static int bind_open(lua_State *L) {
     return lm_raise_text(L, "%s: rank %lld of %lld is out of range", fn, (long long)rank, (long long)size);
   c.rank = (int)rank;
   c.size = (int)size;
-  s->worlds++; /* its line is told, to whom it may have to wait for */
+  s->worlds++; /* its line is given, to whom it may have to wait for */
   lm_note_line(L, s);
   lm_status status = lm_world_open(&c, &handle->world);
   if (status != LM_OK) s->worlds--;
@@ -184,7 +184,7 @@ static int bind_cause(lua_State *L) {
   return 1;
 }
 
-/* dist_fail(world, where, message): tells all ranks that this one failed */
+/* dist_fail(world, where, message): notifies all ranks that this one failed */
 static int bind_fail(lua_State *L) {
   lm_world *world = lm_need_world(L, 1, "dist_fail")->world;
   if (lua_type(L, 2) != LUA_TSTRING || lua_type(L, 3) != LUA_TSTRING) {

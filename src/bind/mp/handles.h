@@ -14,7 +14,7 @@ void lm_message_content_free(lm_message_content *c);
 
 /* A place for a parcel, on the stack, which owns what is put there. */
 lm_mp_message **lm_mp_message_held(lua_State *L, lm_lua *s);
-/* Text, list of tensors, list of handles: gives 3. */
+/* Text, list of tensors, list of handles: returns 3. */
 int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held);
 
 #endif

@@ -7,7 +7,7 @@
  *   mp_pair(thread)               the two ends of a channel in one state
  *   mp_parent(fd, thread)         a worker's own end: descriptor 3, or what its chunk found
  *   mp_send(worker, text, tensors, handles)
- *       for processes the tensors have to be shared (mp_share); handles: of handles.c, nil for none
+ *       for processes the tensors must be shared (mp_share); handles: of handles.c, nil for none
  *   mp_receive(worker, seconds)
  *       text, tensors, handles; false if nothing has come by then, nil if nothing will; -1 s: waits until something or
  *       a signal comes

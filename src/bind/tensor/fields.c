@@ -43,7 +43,7 @@ done:
   return status;
 }
 
-/* A getter that gives a tensor on memory which is there already. */
+/* A getter that returns a tensor on memory which is there already. */
 static int push_tensor(lua_State *L, const char *name, lm_status (*make)(lm_tensor *t, lm_tensor **out)) {
   getting g = {.name = name, .make = make};
   return lm_return_tensors(L, 1, 1, attempt_getting, &g, g.out);

@@ -50,7 +50,7 @@ void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why) {
   if (t) lm_let_go(s, t);
 }
 
-/* __gc. Never raises but for lack of memory in Lua itself; releasing pushes to free lists. */
+/* __gc. Never raises except lack of memory in Lua itself; releasing pushes to free lists. */
 int lm_tensor_handle_gc(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);

@@ -196,7 +196,7 @@ lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
     return lm_fail(LM_E_STATE, "%s: x is the result of %s; only a leaf can become another tensor", fn,
                    lm_grad_fn_name(t));
   }
-  if (asks) TRY(lm_set_requires_grad(t, false)); /* what the graph knows of the leaf is made anew */
+  if (asks) TRY(lm_set_requires_grad(t, false)); /* what the graph knows of the leaf is made again */
   lm_tensor_set_data(t, from);
   if (asks) TRY(lm_set_requires_grad(t, true));
 done:

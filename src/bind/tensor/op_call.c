@@ -8,7 +8,7 @@
 enum { ARGS_BYTES = 512, FEW = 8 };
 _Static_assert(sizeof(lm_args_capacity) <= ARGS_BYTES, "room for every op's arguments");
 
-/* A call being decoded: the argument struct, and what has to be released after it. */
+/* A call being decoded: the argument struct, and what must be released after it. */
 typedef struct frame {
   lm_op_id id;
   const lm_op *op;

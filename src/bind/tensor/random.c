@@ -3,7 +3,7 @@
  *   manual_seed(n)   get_rng_state(where) -> uint8 tensor of 16 bytes   set_rng_state(state, where)
  *   generator(device, is_default) -> generator    is_generator(v)       generator_device(g) -> device
  *   seed_generator(where [, n]) -> n               from the system without n      initial_seed(where) -> n
- *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator goes on as before
+ *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator continues as before
  */
 #include "bind/bind.h"
 #include "tensor/generator.h"
@@ -103,8 +103,8 @@ static int bind_set_rng_state(lua_State *L) {
   return 0;
 }
 
-/* with_seed(seed, f, ...): what f returns. The CPU's random numbers come from the seed meanwhile, and then go on as if
- * nothing had been, an error or not. */
+/* with_seed(seed, f, ...): what f returns. The CPU's random numbers come from the seed meanwhile, and then continue as
+ * if nothing had been, an error or not. */
 static int bind_with_seed(lua_State *L) {
   lm_device cpu = LM_DEVICE(LM_CPU, 0);
   lm_draw before = lm_generator_get(NULL, cpu);

@@ -2,8 +2,8 @@
  *
  *   tokenizer_read(json, name)    of a tokenizer.json's text; name is for messages
  *   tokenizer_encode(t, text, pair | nil, special, most, strategy, left, base)
- *       int64 tensors: ids [n] from base, places [n, 2] of the first and last byte from 1, type ids, 1 where a token is
- *       a special one, and the number of its word, from 1, or 0. most: -1, or how many tokens there may be
+ *       int64 tensors: ids [n] from base, positions [n, 2] of the first and last byte from 1, type ids, 1 where a token
+ * is a special one, and the number of its word, from 1, or 0. most: -1, or how many tokens there may be
  *   tokenizer_decode(t, ids, skip_special, base)    the text of an int64 tensor [n]
  *   tokenizer_id(t, token)   from 0, or nil
  *   tokenizer_token(t, id)   its text, or nil; whether it is one beside the model's; whether that is special

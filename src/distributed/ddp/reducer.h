@@ -1,9 +1,9 @@
-/* The reducer: averages the gradients of one model over the ranks of a group while backward goes on.
+/* The reducer: averages the gradients of one model over the ranks of a group while backward continues.
  *
  * Gradients lie in buckets, views of which become the parameters' .grad; backward computes most of them right there. A
  * bucket is sent once all its gradients are there, in the order of the buckets, which is the same on all ranks. The
  * average is weighted: a rank whose batch had twice the samples counts twice. A reducer belongs to the thread that made
- * it. On devices whose work is enqueued nothing waits on the host but for what the ranks tell each other beside the
+ * it. On devices whose work is enqueued nothing waits on the host except what the ranks tell each other beside the
  * gradients.
  */
 #ifndef LM_DDP_REDUCER_H
@@ -41,7 +41,7 @@ LM_API lm_status lm_reducer_forward(lm_reducer *r, const lm_forward *f, int *roo
 /* ---- communication hooks (reducer_hook.c): what is done with full buckets in place of the sum over all ranks */
 
 typedef struct lm_comm_hook {
-  const char *name; /* has to be the same on all ranks; outlives the call */
+  const char *name; /* must be the same on all ranks; outlives the call */
   /* Buckets of a wider dtype travel as this one, 2 bytes; LM_DTYPE_COUNT: as they are. Where ranks share memory nothing
    * travels, and sums keep the full precision. */
   lm_dtype wire;
@@ -58,9 +58,9 @@ LM_API lm_status lm_reducer_set_hook(lm_reducer *r, const lm_comm_hook *hook);
 /* For hooks: the bucket's memory, 1-d, with zeros between the gradients. */
 LM_API lm_status lm_reducer_buffer(const lm_reducer *r, int bucket, lm_tensor **out);
 LM_API int lm_reducer_params(const lm_reducer *r); /* how many it has in all */
-/* How many parameters a bucket has; which, in the order of their places, into param. */
+/* How many parameters a bucket has; which, in the order of their positions, into param. */
 LM_API int lm_reducer_members(const lm_reducer *r, int bucket, int *param);
-/* The gradient of parameter i in its bucket's memory, a view of what lm_reducer_buffer gives. */
+/* The gradient of parameter i in its bucket's memory, a view of what lm_reducer_buffer returns. */
 LM_API lm_status lm_reducer_gradient(const lm_reducer *r, int i, lm_tensor **out);
 
 /* Between `on` and off, ranks may run out of batches at different times. A rank that has none left calls

@@ -20,7 +20,7 @@ typedef struct lm_slot { /* a parameter and its place in a bucket */
   size_t at, bytes; /* in the bucket; bytes without what fills it up to a whole line */
   lm_tensor *view;  /* alone on a storage of its own over that memory; .grad gets another header of it */
   bool used;        /* it got a gradient since the last average */
-  int expected;     /* static graph: how many a backward pass gives */
+  int expected;     /* static graph: how many a backward pass returns */
   /* Of the pass under way: */
   int fires;   /* gradients so far */
   bool absent; /* the pass will not give one */
@@ -41,7 +41,7 @@ typedef struct lm_bucket {
 
 typedef enum lm_arrival { LM_ARRIVAL_FORWARD, LM_ARRIVAL_BACKWARD, LM_ARRIVAL_JOINED } lm_arrival;
 
-/* What a rank tells the others before each average, and within a join before each forward pass too. */
+/* What a rank reports to the others before each average, and within a join before each forward pass too. */
 typedef struct lm_facts {
   lm_ticket ticket;
   int32_t event;
@@ -54,7 +54,7 @@ struct lm_reducer {
   lm_group *g;    /* NULL once closed */
   lm_reducer_config config;
   uint64_t hash; /* of what has to agree: who the reducer is and how its buckets lie */
-  uint64_t made; /* the group's seq when it was made: tells reducers apart; and so that people can: */
+  uint64_t made; /* the group's seq when it was made: distinguishes reducers; and so that people can: */
   char title[40];
   int n;
   lm_slot *slot; /* [n] */
@@ -63,13 +63,13 @@ struct lm_reducer {
   /* reducer_buckets.c */
   int nbuckets;
   lm_bucket *bucket;
-  int *order;        /* [n] parameters by their places */
+  int *order;        /* [n] parameters by their positions */
   lm_shared *shared; /* NULL: each bucket has memory of its own */
   bool rebuilt;      /* no more changes */
 
   /* reducer_reduce.c */
   size_t facts_bytes;
-  uint32_t exchanges;      /* how often facts were told */
+  uint32_t exchanges;      /* how often facts were given */
   lm_tensor *sent, *heard; /* this rank's facts; everybody's where memory is not shared */
   lm_work *announcing;
   bool announced, known; /* in the exchange under way: this rank's, everyone's (and they agree) */
@@ -88,7 +88,7 @@ struct lm_reducer {
   bool sync; /* of the latest forward pass */
   bool joining;
   bool begun;         /* a pass is under way */
-  bool averaged;      /* since the latest forward pass: the weight starts anew with the next */
+  bool averaged;      /* since the latest forward pass: the weight starts again with the next */
   bool used_is_known; /* static graph: `expected` is known */
   double weight;
   int narrived, *arrived; /* [n] the order in which gradients came in the first pass */
@@ -141,7 +141,7 @@ lm_status lm_facts_wait(lm_reducer *r);
 /* Whether any rank has a gradient for parameter i. */
 bool lm_used_anywhere(const lm_reducer *r, int i);
 
-/* Facts are told. Sends those buckets that are full and whose turn it is; in shared memory, announces them, and sums
+/* Facts are given. Sends those buckets that are full and whose turn it is; in shared memory, announces them, and sums
  * what can be summed without waiting. */
 lm_status lm_reduce_advance(lm_reducer *r);
 /* All of them, waiting. */
@@ -149,7 +149,7 @@ lm_status lm_reduce_finish(lm_reducer *r);
 /* The slot's gradient, into its place. On the CPU it is scaled at once by what this rank's count, if it is known how
  * much that is (`scaled`). grad NULL: zeros. */
 lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad);
-/* The next call on this thread is about bucket b, and is told from all others. */
+/* The next call on this thread is about bucket b, and is distinguished from all others. */
 void lm_reduce_name(const lm_reducer *r, int b);
 /* Orders what follows after it; on the CPU that is waiting for it. Releases it. */
 lm_status lm_reduce_wait(lm_work **w);

@@ -7,8 +7,8 @@
  * Elsewhere a bucket is handed to all_reduce: when it is full and its turn has come, there and then. The first one
  * waits for the facts, which say what this rank counts; if it looked whether they happen to be here instead, ranks that
  * are not in step would send buckets before or after whatever else backward sends. What the CPU has to scale, it scales
- * from then on while it puts gradients in their places; on other devices that is left to the group, which may do it on
- * the way. */
+ * from then on while it puts gradients in their positions; on other devices that is left to the group, which may do it
+ * on the way. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

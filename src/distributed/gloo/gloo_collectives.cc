@@ -227,7 +227,7 @@ static lm_status collective(lm_shim *s, F f) noexcept {
 }
 
 /* In a call whose root only sends: were each rank the root for itself, all would be done without having heard of
- * another. So each also tells the next rank of its call, and hears of that of the rank before. */
+ * another. So each also notifies the next rank of its call, and hears of that of the rank before. */
 template <class F>
 static lm_status collective_from_root(lm_shim *s, F f) noexcept {
   return collective(s, [=] {

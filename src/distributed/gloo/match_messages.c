@@ -39,7 +39,7 @@ static bool match_meets(const lm_request *r, const lm_wire_head *h, int peer) {
   return (r->peer == peer || r->peer == -1) && r->out.head.slot == h->slot && r->out.head.ticket.seq == h->ticket.seq;
 }
 
-/* A member that is at this collective, or a past one, has to be at the same one as this rank. */
+/* A member that is at this collective, or a past one, must be at the same one as this rank. */
 static bool strange(const lm_transport *e, const lm_wire_head *h) {
   const lm_ticket *theirs = &h->ticket, *ours = &e->call;
   if (!theirs->seq || !ours->seq) return false;

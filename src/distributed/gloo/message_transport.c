@@ -95,7 +95,7 @@ static void accepted(void *ctx, int peer, int fd) {
   pthread_mutex_unlock(&e->lock);
 }
 
-/* Opens the link to a lower rank; a higher one calls. Gives the lock up meanwhile. */
+/* Opens the link to a lower rank; a higher one calls. Returns the lock up meanwhile. */
 static lm_status transport_open_link(lm_transport *e, int peer) {
   lm_wire *w = &e->wire[peer];
   if (peer >= e->g->rank || w->state != LM_WIRE_NONE) return LM_OK;
@@ -142,7 +142,7 @@ static void sleep_beside(lm_transport *e) {
   e->waiting--;
 }
 
-/* Whether r, or the collective it is of, cannot be done any more, and why. Gives the lock up to report it. */
+/* Whether r, or the collective it is of, cannot be done any more, and why. Returns the lock up to report it. */
 static lm_status trouble(lm_transport *e, const lm_request *r) {
   bool collective = r->out.head.ticket.seq != 0, mismatch = r->spoiled || (collective && e->mismatched);
   int peer = -1, needed = r->from >= 0 ? r->from : r->peer;

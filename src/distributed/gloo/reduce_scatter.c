@@ -8,7 +8,7 @@ enum { SEGMENT = 256 << 10, SLOT = 1 };
 
 typedef struct ring {
   lm_transport *e;
-  int from, to; /* neighbours */
+  int from, to; /* neighbors */
   size_t bytes, segments;
   const lm_fold *fold;
   lm_request **received, **sent; /* [segments] */
@@ -33,7 +33,7 @@ static lm_status wait_sent(ring *r, size_t i) {
 }
 
 /* Part p starts at the rank after p and goes once around: each rank adds its own to what comes and passes it on,
- * segment by segment, and at rank p it is complete. So in round k comes part rank - 2 - k, which goes on in round k +
+ * segment by segment, and at rank p it is complete. So in round k comes part rank - 2 - k, which continues in round k +
  * 1; what comes is kept in two buffers in turn, as one is still being sent while the other fills. */
 static lm_status go_around(ring *r, int rank, int size, char *out, char *const buffer[2], char *const *in) {
   lm_status status = LM_OK;

@@ -1,7 +1,7 @@
 /* all_reduce through shared memory.
  *
  * A rank's region holds two small slots and two chunks. Every meeting has a number, its turn: a rank posts it when
- * its part is done, and goes on when all have posted it. Who is past turn k knows that everybody is done with all
+ * its part is done, and continues when all have posted it. Who is past turn k knows that everybody is done with all
  * that came before their post of k; so what is used in turns of one parity is free again two turns later.
  *
  * Small: each puts its tensor into the slot of the turn's parity, meets the others, and adds up all slots, in the order

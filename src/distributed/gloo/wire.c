@@ -71,7 +71,7 @@ void lm_wire_cut(lm_wire *w, lm_out *out) {
   unlink_out(w, out);
 }
 
-/* Late, and as a rule never, since every message tells it too: what is sent to a peer that has closed a TCP socket
+/* Late, and as a rule never, since every message reports it too: what is sent to a peer that has closed a TCP socket
  * after its last message makes its system drop those it has not sent yet. */
 static bool owes_credit(const lm_wire *w) { return w->consumed - w->reported >= LM_EAGER_WINDOW / 4 * 3; }
 

@@ -1,4 +1,4 @@
-/* The byte stream of one link: messages waiting to be written, and a reader that tells of what comes in. Nothing here
+/* The byte stream of one link: messages waiting to be written, and a reader that reports what comes in. Nothing here
  * blocks or allocates; whoever calls holds the engine's lock. */
 #ifndef LM_GLOO_WIRE_H
 #define LM_GLOO_WIRE_H
@@ -59,7 +59,7 @@ typedef struct lm_wire {
   lm_out *first, **last; /* to write */
   char carry[sizeof(lm_wire_head)];
   size_t carry_at, carry_n;    /* the rest of a head whose lm_out is gone, or a message without one: goes first */
-  bool leaving, said_goodbye;  /* goodbye is wanted once all is written; is on its way */
+  bool leaving, said_goodbye;  /* goodbye is requested once all is written; is on its way */
   uint64_t spent, repaid;      /* eager bytes queued here; of them taken by the peer */
   uint64_t consumed, reported; /* the peer's eager bytes taken here; what it knows of */
 

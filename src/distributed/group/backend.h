@@ -43,7 +43,7 @@ typedef struct lm_group_table {
    * when the call is done, compares the ranks' tickets meanwhile, and calls `abort` when the job has failed or the time
    * is over. All calls of such a group come one at a time, from one thread or another. `post` enqueues too and leaves
    * *out NULL; `finish`, `forget` and `barrier` (an all_reduce for which the host waits) are not called. A call may
-   * refuse what it is given, having enqueued nothing (LM_E_ARG, LM_E_MISSING, …), and the group goes on if all ranks'
+   * refuse what it is given, having enqueued nothing (LM_E_ARG, LM_E_MISSING, …), and the group continues if all ranks'
    * do; LM_E_STATE and LM_E_OOM are this rank's failure, which ends the group on all of them. */
   bool enqueues;
 
@@ -93,7 +93,7 @@ typedef struct lm_group_table {
   /* From any thread, beside a call too: what is enqueued ends soon, one way or another, and later calls fail. */
   void (*abort)(lm_group *g);
   /* On all ranks of `parent`, an open group of this table: g (g->rank is -1 on ranks that are not in it) is about to be
-   * opened, and may be cut out of the parent instead of being made anew. */
+   * opened, and may be cut out of the parent instead of being made again. */
   lm_status (*split)(lm_group *g, lm_group *parent);
   /* No group: n tensors of this process, each on a device of its own, alike and contiguous. With `reduce` t[root]
    * becomes their sum, else all become t[root]. Enqueued on each device's current stream. *taken is false if it cannot
@@ -124,10 +124,10 @@ typedef const lm_group_table *lm_group_plugin_fn(void);
 /* The call that runs on this thread. */
 LM_API const lm_ticket *lm_group_ticket(const lm_group *g);
 
-/* For waiting loops: LM_OK to go on waiting. Cheap (no system call as a rule); to be asked at least every 50 ms, and at
- * once when lm_group_wake_fd becomes readable. Fails, with the cause in the message, when a rank has failed, a member
- * that is needed has left, or the time of this call is over. Also reports where this rank waits, and prints the warning
- * at half time. */
+/* For waiting loops: LM_OK to continue waiting. Cheap (no system call as a rule); to be asked at least every 50 ms, and
+ * at once when lm_group_wake_fd becomes readable. Fails, with the cause in the message, when a rank has failed, a
+ * member that is needed has left, or the time of this call is over. Also reports where this rank waits, and prints the
+ * warning at half time. */
 LM_API lm_status lm_group_check(lm_group *g);
 /* Becomes readable when lm_group_check is going to fail; for poll. Not to be read from or closed. */
 LM_API int lm_group_wake_fd(const lm_group *g);
@@ -138,7 +138,7 @@ LM_API bool lm_group_may_spin(const lm_group *g);
 /* A rank of the world has failed: peers may be gone. */
 LM_API bool lm_group_failed(const lm_group *g);
 
-/* `peer` came to this group's call with another ticket: words the error, tells all ranks, and returns it. */
+/* `peer` came to this group's call with another ticket: words the error, notifies all ranks, and returns it. */
 LM_API lm_status lm_group_mismatch(lm_group *g, int peer, const lm_ticket *theirs);
 /* The way to `peer` broke ("connection reset"). Waits up to a second for the cause to become known, else it is the
  * cause. */

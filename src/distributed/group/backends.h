@@ -14,12 +14,12 @@ typedef struct lm_backends {
   char text[LM_BACKEND_TEXT]; /* the same however it was written */
 } lm_backends;
 
-/* What this rank tells the others of its cards: none without the plug-in for nccl. Loads nothing where there is no
+/* What this rank reports to the others of its cards: none without the plug-in for nccl. Loads nothing where there is no
  * driver. */
 void lm_world_gpu_ids(lm_gpu_ids *out);
 /* Loads the plug-ins. */
 lm_status lm_backends_parse(const char *text, lm_backends *out);
-/* The core's parts, not yet open; its g has to be filled in but for the table. */
+/* The core's parts, not yet open; its g must be filled in except the table. */
 void lm_parts_make(lm_group_core *core, const lm_backends *backends);
 /* Collective, on all ranks of the world: cuts the parts out of the world's first group where they can be, and opens
  * them on the group's members. Nothing is left after an error. */

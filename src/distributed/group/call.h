@@ -46,12 +46,12 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write);
 /* A rank that is not in the group. */
 lm_status lm_call_check_rank(const lm_exchange *c, int rank);
 /* What the group is given for t. A tensor to be read is copied if it is strided or shares memory with one to be
- * written, so those are to be told first; `keep`: what t holds is read too. */
+ * written, so those must be reported first; `keep`: what t holds is read too. */
 lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense);
 lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense);
-/* The ticket, but for its seq. t: whose dtype and sizes have to agree on all ranks, or NULL. */
+/* The ticket, except its seq. t: whose dtype and sizes have to agree on all ranks, or NULL. */
 void lm_call_name(lm_exchange *c, const lm_tensor *t);
-/* That so many calls before this one were refused has to agree too: else this one meets another rank's next. */
+/* That that many calls before this one were refused has to agree too: else this one meets another rank's next. */
 void lm_call_name_refused(lm_exchange *c, uint64_t refused);
 /* The device a stand-in lies on for a tensor of one that the part does not take; LM_NO_DEVICE if there is none. */
 lm_device lm_call_device(const lm_exchange *c, lm_device device);
@@ -92,12 +92,12 @@ struct lm_queue {
 
   pthread_t carrier;      /* drives sends and receives while nobody waits for them */
   bool carrying, arrived; /* arrived: it is to end */
-  lm_work *posted;        /* under way, each with a reference: they go on if the script drops them */
+  lm_work *posted;        /* under way, each with a reference: they continue if the script drops them */
 };
 
 /* The group's queue, made when first asked for; borrowed. */
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
-/* Takes c's contents over, also if it fails: gives the call its seq and runs it, or queues it. */
+/* Takes c's contents over, also if it fails: returns the call its seq and runs it, or queues it. */
 lm_status lm_call_send(lm_exchange *c, lm_work **work);
 /* A thread of the group's own: no signals, no team of OpenMP's. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
@@ -105,7 +105,7 @@ lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(
 lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **out);
 /* Calls the group's function: of a send or receive, where these only enqueue. */
 lm_status lm_call_dispatch(const lm_exchange *c);
-/* Keeps the outcome; of a failure, with this thread's message. Gives the tensors back. */
+/* Keeps the outcome; of a failure, with this thread's message. Returns the tensors back. */
 void lm_work_finish(lm_work *w, lm_status status);
 static inline bool lm_work_is_done(const lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire); }
 /* What w ended with, as this thread's error. */

@@ -24,7 +24,7 @@ static const double missing_time = 0.5; /* seconds for the store to say who is m
 static _Thread_local lm_waiting *current;
 static _Thread_local char script_line[sizeof((lm_ticket *)0)->where];
 
-/* The last n bytes of a long one, from where a character of UTF-8 begins: a place's end is what tells. */
+/* The last n bytes of a long one, from where a character of UTF-8 begins: a place's end distinguishes it. */
 static const char *waiting_end_of(const char *where, size_t n) {
   size_t length = where ? strlen(where) : 0;
   if (length <= n) return length > 0 ? where : "";
@@ -113,7 +113,7 @@ static lm_status waiting_fail_call(const lm_waiting *call, const lm_failure *cau
   return lm_fail_with_cause(name, cause);
 }
 
-/* What this rank tells of another one. */
+/* What this rank reports of another one. */
 static lm_failure failure_of(const lm_world *w, lm_failure_kind kind, int rank) {
   return lm_failure_of(kind, rank, lm_world_host(w, rank), w->rank);
 }
@@ -152,8 +152,8 @@ static bool waiting_needs(const lm_waiting *call, int peer) {
   return peer != call->core->g.rank && (call->peer < 0 || call->peer == peer);
 }
 
-/* How long to wait for what a leaver may have sent. The store told us of its keys before its goodbye, but what others
- * make of them may be still to come; bytes on a link come later if the way is long. */
+/* How long to wait for what a leaver may have sent. The store notified us of its keys before its goodbye, but what
+ * others make of them may be still to come; bytes on a link come later if the way is long. */
 static double in_flight(const lm_waiting *call, int rank) {
   const lm_world *w = call->core->world;
   if (!is_p2p(&call->ticket)) return 0.3;

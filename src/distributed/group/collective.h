@@ -47,12 +47,12 @@ LM_API lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, boo
 /* For the next call on this thread: its timeout in seconds, instead of the group's. */
 LM_API void lm_collective_timeout(double seconds);
 /* For the next call on this thread: what it is for, in words instead of the call's own, and as a hash that has to agree
- * besides. Calls that look alike are told apart by it. */
+ * besides. Calls that look alike are distinguished by it. */
 LM_API void lm_collective_purpose(const char *what, uint64_t hash);
 
 /* Waits for it; seconds < 0: as long as the group's timeout. What the call failed with. Running out of `seconds` is an
- * LM_E_STATE of its own, after which the work goes on. Of a group that enqueues, seconds < 0 waits only where the host
- * is concerned (a barrier, tensors that lie elsewhere): later ops on the tensors wait by themselves. */
+ * LM_E_STATE of its own, after which the work continues. Of a group that enqueues, seconds < 0 waits only where the
+ * host is concerned (a barrier, tensors that lie elsewhere): later ops on the tensors wait by themselves. */
 LM_API lm_status lm_work_wait(lm_work *w, double seconds);
 LM_API bool lm_work_done(lm_work *w);      /* also true if it failed; drives sends and receives a bit */
 LM_API int lm_work_peer(const lm_work *w); /* of a finished (or enqueued) recv; -1 otherwise */

@@ -52,7 +52,7 @@ struct lm_issuer {
   lm_work **last;   /* where the next one goes */
   int hosts;        /* threads that wait for a work */
   bool started, closing;
-  bool asleep;           /* the thread has to be woken for a new call */
+  bool asleep;           /* the thread must be woken for a new call */
   lm_saved_error failed; /* once: the group is of no more use, and why */
 
   pthread_t thread;

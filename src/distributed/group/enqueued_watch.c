@@ -110,7 +110,7 @@ static lm_status watch_exchange(watch *x) {
     w->matched = true;
     x->pause = first_pause;
   }
-  /* Whoever has left is told of by lm_group_check. */
+  /* Whoever has left is reported by lm_group_check. */
   if (x->head && !x->head->matched && is->ring.gone)
     status = lm_group_lost(is->g, lm_tickets_prev(&is->ring), is->ring.how);
 done:

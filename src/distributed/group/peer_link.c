@@ -46,7 +46,7 @@ static bool has_left(const lm_group *g, int peer) {
   return lm_client_left(g->core->world->client, g->ranks[peer], g->core->id, &at, &completed, &last);
 }
 
-/* If the peer has died, its refusals come before we hear of its death: so go on for as long as that may take. */
+/* If the peer has died, its refusals come before we hear of its death: so continue for as long as that may take. */
 lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
   lm_world *w = g->core->world;
   const lm_member *us = lm_client_member(w->client, w->rank), *them = lm_client_member(w->client, g->ranks[peer]);

@@ -49,7 +49,7 @@ typedef void scale_fn(void *x, size_t n, double factor);
     _Pragma("omp simd") for (size_t i = 0; i < n; i++) p[i] = LM_PUT_##dtype((number)(LM_GET_##dtype(p[i]) * f)); \
   }
 
-/* Floats are scaled in double: 1/3 of something is then what dividing by 3 gives, but for the rarest cases. */
+/* Floats are scaled in double: 1/3 of something is then what dividing by 3 returns, except the rarest cases. */
 #define LEVEL(level, target)                                                                     \
   BIT_LOOPS(level, target, BOOL, uint8_t, uint8_t)                                               \
   LM_INTEGER_DTYPES(INTEGER_LOOPS, level, target)                                                \

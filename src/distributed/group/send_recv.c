@@ -214,7 +214,7 @@ static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
   atomic_fetch_add(&w->rc, 1);
   pthread_mutex_lock(&q->lock);
   bool first = !q->posted;
-  w->busy = !alone; /* the caller goes on with it */
+  w->busy = !alone; /* the caller continues with it */
   w->next = q->posted;
   q->posted = w;
   if (first && alone) pthread_cond_signal(&q->posting);
@@ -269,7 +269,7 @@ done:
   for (int i = 0; i < n; i++) {
     lm_call_clear(&c[i]);
     if (status == LM_OK) continue;
-    lm_work_release(works[i]); /* what was posted goes on */
+    lm_work_release(works[i]); /* what was posted continues */
     works[i] = NULL;
   }
   lm_free(c);

@@ -1,9 +1,9 @@
 /* Memory shared by the ranks of a host.
  *
- * Rank 0 makes a memory file and tells the others, through the store, its process and descriptor: /proc/<pid>/fd/<fd>
- * opens the same file, for whom the system trusts with it. A nonce in the file shows that it is the right one (with
- * several pid namespaces it may not be), and seals that nobody can cut it off under us. Then all agree whether all
- * have it. The file has no name and the descriptors are closed: the last rank's end frees the memory. */
+ * Rank 0 makes a memory file and reports to the others, through the store, its process and descriptor:
+ * /proc/<pid>/fd/<fd> opens the same file, for whom the system trusts with it. A nonce in the file shows that it is the
+ * right one (with several pid namespaces it may not be), and seals that nobody can cut it off under us. Then all agree
+ * whether all have it. The file has no name and the descriptors are closed: the last rank's end frees the memory. */
 #define _GNU_SOURCE
 #include "distributed/group/shared_memory.h"
 #include "base/descriptor.h"
@@ -138,7 +138,7 @@ static lm_status get_answer(lm_group *g, key k, bool *yes) {
   return status;
 }
 
-/* What rank 0 tells the others: its ticket, and where the file is ("" if there is none). */
+/* What rank 0 reports to the others: its ticket, and where the file is ("" if there is none). */
 typedef struct offer {
   lm_ticket ticket;
   char text[128];

@@ -1,5 +1,5 @@
-/* The ring of tickets of a part that enqueues: each rank tells the next one which calls it makes, and hears it from the
- * one before, beside what the device does. One thread's but for what links do when they arrive. Private to
+/* The ring of tickets of a part that enqueues: each rank reports to the next one which calls it makes, and hears it
+ * from the one before, beside what the device does. One thread's except what links do when they arrive. Private to
  * distributed/. */
 #ifndef LM_GROUP_TICKET_RING_H
 #define LM_GROUP_TICKET_RING_H

@@ -14,7 +14,7 @@ typedef struct lm_world lm_world;
 typedef struct lm_world_config {
   /* "tcp://host:port": the store is there, rank 0 binds it. "file:///path": rank 0 takes a free port and writes it
    * there. "agent://host:port/key": rank 0 takes a free port and publishes it under `key` in torchrun's store at
-   * host:port. "pmix://": ... and tells the others by way of mpirun or srun. */
+   * host:port. "pmix://": ... and notifies the others by way of mpirun or srun. */
   const char *init_method;
   int rank, size;
   const char *job;          /* keeps strays of other jobs out; NULL or "": the init_method's text */
@@ -27,7 +27,7 @@ typedef struct lm_world_config {
 
 /* Returns when all ranks have joined. A rank outside the world, or two ranks claiming one number, is an error. */
 LM_API lm_status lm_world_open(const lm_world_config *config, lm_world **out);
-/* Says goodbye and gives everything back; groups have to be closed before. In rank 0 the store lives on until the
+/* Says goodbye and returns everything back; groups must be closed before. In rank 0 the store lives on until the
  * others have left; the end of the process waits for that, 5 s at most. NULL is fine. */
 LM_API void lm_world_close(lm_world *w);
 

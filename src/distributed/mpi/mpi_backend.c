@@ -207,7 +207,7 @@ done:
   return mpi_keep_tensors(mpi_keep_tensors(status, 1, &t), g->size, in);
 }
 
-/* Sizes may differ from pair to pair, and no ticket tells them: the ranks compare them first. */
+/* Sizes may differ from pair to pair, and no ticket reports them: the ranks compare them first. */
 static lm_status compare_sizes(lm_group *g, const size_t *bytes) {
   lm_status status = LM_OK;
   lm_mpi_state *s = g->state;

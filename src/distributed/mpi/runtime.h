@@ -14,7 +14,7 @@
 /* A call that blocks. On the heap, since it is not taken back when it is left behind. */
 typedef struct lm_mpi_job lm_mpi_job;
 struct lm_mpi_job {
-  int (*run)(lm_mpi_job *job); /* gives MPI's return code */
+  int (*run)(lm_mpi_job *job); /* returns MPI's return code */
   int code;
   _Atomic bool done;
   lm_mpi_job *next;

@@ -205,7 +205,7 @@ static lm_status comm_failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
   lm_status status = LM_OK;
   lm_saved_error worded;
   lm_error_save(comm_fail_in_words(asks, result), &worded);
-  /* NCCL often tells what a failure elsewhere did to it. */
+  /* NCCL often reports what a failure elsewhere did to it. */
   if (result == ncclRemoteError || result == ncclSystemError) status = lm_group_await_cause(asks);
   return broken(s, status != LM_OK ? status : lm_error_restore(&worded));
 }

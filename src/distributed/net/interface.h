@@ -1,5 +1,5 @@
-/* Which of this machine's addresses others are told. LM_SOCKET_IFNAME chooses its interface, as NCCL_SOCKET_IFNAME does
- * for NCCL: "eth0,ib" (names that begin so), "=eth0" (that very name), "^docker,lo" and "^=eth0" (any but those).
+/* Which of this machine's addresses others are given. LM_SOCKET_IFNAME chooses its interface, as NCCL_SOCKET_IFNAME
+ * does for NCCL: "eth0,ib" (names that begin so), "=eth0" (that very name), "^docker,lo" and "^=eth0" (any but those).
  * Private to distributed/. */
 #ifndef LM_NET_INTERFACE_H
 #define LM_NET_INTERFACE_H

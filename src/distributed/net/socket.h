@@ -13,7 +13,7 @@
 
 enum { LM_ADDRESS_MAX = 128 };
 
-/* How long to go on trying. check (may be NULL) is asked at least every 50 ms, and when wake_fd (-1: none) becomes
+/* How long to continue trying. check (may be NULL) is asked at least every 50 ms, and when wake_fd (-1: none) becomes
  * readable; its error ends the wait. */
 typedef struct lm_deadline {
   double deadline; /* lm_seconds() */

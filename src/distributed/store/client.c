@@ -160,8 +160,8 @@ static void listen_to_store(lm_client *c) {
 
 /* ---- the thread */
 
-/* Each second; sooner if little silence is allowed, or if this rank has gone on since, so that the store knows where it
- * was when it dies. */
+/* Each second; sooner if little silence is allowed, or if this rank has continued since, so that the store knows where
+ * it was when it dies. */
 static void heartbeat(lm_client *c, double now) {
   double every = c->heartbeat_timeout > 0 ? fmin(beat_every, c->heartbeat_timeout / 4) : beat_every;
   if (now - c->last_heartbeat < fmin(every, news_every)) return;

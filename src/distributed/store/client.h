@@ -56,7 +56,7 @@ const lm_failure *lm_client_await(lm_client *c, unsigned news, double seconds);
 bool lm_client_left(lm_client *c, int rank, uint32_t group, double *at, uint64_t *completed, lm_ticket *last);
 /* The call entered last, for heartbeats and the goodbye. */
 void lm_client_entered(lm_client *c, uint32_t group, const lm_ticket *ticket);
-/* A call this rank goes on from without having heard from the others: told with the next heartbeat, so that whoever
+/* A call this rank continues from without having heard from the others: given with the next heartbeat, so that whoever
  * waits in another one of that number hears of it. */
 void lm_client_passed(lm_client *c, uint32_t group, const lm_ticket *ticket);
 void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket);

@@ -63,7 +63,7 @@ struct lm_client {
       last_turn; /* lm_seconds() of: the last bytes, the last heartbeat, the last turn */
 };
 
-/* All with the lock held. begin gives the place for end, which sends what the socket takes and leaves the rest to the
+/* All with the lock held. begin returns the place for end, which sends what the socket takes and leaves the rest to the
  * thread. */
 size_t lm_client_begin(lm_client *c, lm_message kind);
 lm_status lm_client_end(lm_client *c, size_t at);

@@ -18,9 +18,9 @@ typedef enum lm_failure_kind {
   LM_FAILURE_KINDS
 } lm_failure_kind;
 
-/* How a rank stands to the call that is told of it. */
+/* How a rank stands to the call that is reported. */
 typedef enum lm_standing {
-  LM_NOT_KNOWN, /* no call is told */
+  LM_NOT_KNOWN, /* no call is given */
   LM_NOT_JOINED,
   LM_NO_CALL, /* has not called any collective yet */
   LM_WAITS,   /* in it now */
@@ -34,7 +34,7 @@ typedef enum lm_standing {
 typedef struct lm_party { /* a rank, and where it is */
   int rank;               /* in the world; -1: nobody */
   lm_standing standing;
-  double seconds; /* since when it stands so, or has waited; 0 if that is not told */
+  double seconds; /* since when it stands so, or has waited; 0 if that is not given */
   char host[64];
   lm_ticket call; /* no words: none */
 } lm_party;

@@ -101,7 +101,7 @@ void lm_pmix_leave(void) {
 }
 
 /* Kept until the process ends, or leaves it: Open MPI 4's MPI_Init, which may come later in it, cannot begin with PMIx
- * anew, but shares it. */
+ * again, but shares it. */
 static lm_status pmix_begin(void) {
   lm_status status = LM_OK;
   TRY(pmix_load());

@@ -1,5 +1,5 @@
 /* PMIx: what mpirun and srun bring along for their processes to tell each other small things, without MPI. The library
- * is loaded when first needed, and only in a process that such a launcher started. Private to distributed/, but for the
+ * is loaded when first needed, and only in a process that such a launcher started. Private to distributed/, except the
  * question whether it is there. */
 #ifndef LM_STORE_PMIX_H
 #define LM_STORE_PMIX_H
@@ -12,7 +12,7 @@ LM_API lm_status lm_pmix_is_there(void);
 lm_status lm_pmix_put(const char *key, const char *value);
 /* What rank 0 put, cut to capacity - 1 bytes and closed. LM_E_IO: nothing yet; it may take a second to say so. */
 lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_deadline *p);
-/* Ends what this process began with PMIx; the next call begins anew. For Open MPI 5 (distributed/mpi/runtime.c). */
+/* Ends what this process began with PMIx; the next call begins again. For Open MPI 5 (distributed/mpi/runtime.c). */
 LM_API void lm_pmix_leave(void);
 
 #endif

@@ -21,7 +21,7 @@ typedef enum lm_message {
   LM_M_ADD,      /* u32 id, string key, u64 delta; REPLY with the sum as decimal text */
   LM_M_FORGET,   /* u32 group: this member is done with it; when all of the world are, its keys "group/<id>/…" go */
   LM_M_ALIVE,    /* u32 group, ticket: each second or more often, with the call entered last (group 0, zeros if none) */
-  LM_M_PASSED,   /* u32 group, ticket: went on from it without having heard from the others */
+  LM_M_PASSED,   /* u32 group, ticket: continued from it without having heard from the others */
   LM_M_WAITING,  /* u32 group, ticket: has waited in it for 100 ms */
   LM_M_RESUMED,  /* u32 group, u64 seq: waits there no more */
   LM_M_MISSING, /* u32 id, u32 group, u64 seq, u32 n, n x u32 rank in the world: REPLY with those of these that have not
@@ -56,7 +56,7 @@ typedef struct lm_member {
 void lm_put_member(lm_bytes *b, const lm_member *m);
 void lm_get_member(lm_reader *r, lm_member *out);
 
-/* begin gives the place of the length; end fills it in. */
+/* begin returns the place of the length; end fills it in. */
 size_t lm_message_begin(lm_bytes *b, lm_message kind);
 void lm_message_end(lm_bytes *b, size_t at);
 /* If `in` starts with a whole message: its kind and fields, and how many bytes it takes in *used; *used = 0 if more is

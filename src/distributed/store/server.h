@@ -1,5 +1,5 @@
 /* The store: rank 0's thread that knows everybody. Members join, keep keys, tell where they wait; it compares, watches
- * heartbeats, and tells all what the first failure was. */
+ * heartbeats, and reports all what the first failure was. */
 #ifndef LM_STORE_SERVER_H
 #define LM_STORE_SERVER_H
 
@@ -19,7 +19,7 @@ typedef struct lm_server_config {
 
 lm_status lm_server_start(const lm_server_config *config, lm_server **out);
 const char *lm_server_address(const lm_server *s); /* what members connect to */
-/* The owner is done with it: it goes on until every member has left or died, then ends by itself. */
+/* The owner is done with it: it continues until every member has left or died, then ends by itself. */
 void lm_server_release(lm_server *s);
 /* Waits until all servers of the process have ended, `seconds` at most; then stops those that have not. */
 void lm_servers_finish(double seconds);

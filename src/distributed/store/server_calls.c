@@ -55,7 +55,7 @@ static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t
     lm_server_publish(s, &failure);
 }
 
-/* Member `rank` has told of a call: does anybody who waits contradict? */
+/* Member `rank` has reported a call: does anybody who waits contradict? */
 static void compare(lm_server *s, int rank, uint32_t group, uint64_t seq) {
   const lm_member_call *mine = call_in(&s->member_table[rank], group, seq);
   if (s->cause.kind || seq == 0 || !mine) return;

@@ -156,7 +156,7 @@ bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r) {
   return true;
 }
 
-/* Whoever waits for one of them goes on waiting. */
+/* Whoever waits for one of them continues waiting. */
 static void drop_keys(lm_server *s, const char *prefix, size_t n) {
   for (int i = 0; i < LM_KEY_SLOTS; i++)
     for (lm_entry **p = &s->slots[i]; *p;) {

@@ -1,4 +1,4 @@
-/* Who is there: joining, leaving, and what is told to all when somebody fails. */
+/* Who is there: joining, leaving, and what all are notified of when somebody fails. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

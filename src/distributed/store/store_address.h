@@ -19,14 +19,14 @@ typedef struct lm_location {
   char nonce[40]; /* of this store, unless its address was known beforehand; "" then */
 } lm_location;
 
-/* generation: of the world. What PMIx was told cannot be taken back, so each world has a key of its own there. The
+/* generation: of the world. What PMIx was given cannot be taken back, so each world has a key of its own there. The
  * error says what would do. */
 lm_status lm_locator_of(const char *init_method, int generation, lm_locator *out);
 /* Rank 0: on which of this machine's addresses the store should listen, "" for all of them and the likeliest to be
- * told. */
+ * given. */
 lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_deadline *p);
 /* Rank 0, once its store listens at `at`: where the others look, if they have to. A file of a job that is over is
- * replaced; LM_E_STATE if its job goes on, as its lock shows, and LM_E_ARG if anything else is there. */
+ * replaced; LM_E_STATE if its job continues, as its lock shows, and LM_E_ARG if anything else is there. */
 lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_deadline *p);
 /* The others: LM_E_IO if there is nothing yet, or nothing whole; LM_E_ARG if something else is where the file should
  * come to be, or without a token a file that is another user's or that others may write to. */
