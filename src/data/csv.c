@@ -215,7 +215,7 @@ static bool is_missing(const char *p, const char *end) {
 
 /* ---- the table */
 
-/* One row into its places; what is wrong is worded if `tell`. */
+/* One row into its positions; what is wrong is worded if `tell`. */
 static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from, int64_t to, float *numbers,
                           int64_t *spans, bool tell) {
   const char *end = row_end(c, from, to), *p = c->text + from, *next;

@@ -11,7 +11,7 @@ typedef struct lm_source lm_source;
 LM_API lm_status lm_source_open(const char *path, lm_source **out);
 LM_API void lm_source_close(lm_source *s);
 LM_API int64_t lm_source_bytes(const lm_source *s);
-/* Its size and time of writing as text: what tells a file from one that took its place. */
+/* Its size and time of writing as text: what distinguishes a file from one that took its place. */
 LM_API const char *lm_source_stamp(const lm_source *s);
 
 /* n bytes from byte `at` (from 0) on, borrowed until the next call. LM_E_IO if the file has changed. */

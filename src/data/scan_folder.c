@@ -69,7 +69,7 @@ static bool is_wanted(const scan *s, const char *name) {
   return s->n == 0;
 }
 
-/* What lies in a folder: the names of its folders, and of the files that are wanted. */
+/* What lies in a folder: the names of its folders, and of the files that are requested. */
 static lm_status list(const scan *s, const char *path, names *folders, names *files) {
   lm_status status = LM_OK;
   names full = {0};

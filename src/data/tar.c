@@ -168,7 +168,7 @@ static lm_status read_pax(lm_tar *t, uint64_t *size, bool *sized) {
   return LM_OK;
 }
 
-/* What follows the end tells whether gzip's sum is right. */
+/* What follows the end reports whether gzip's sum is right. */
 static lm_status finish(lm_tar *t) {
   int n = gzdirect(t->file) ? 0 : 1, problem;
   char rest[BLOCK * 8];

@@ -1,4 +1,4 @@
-/* Sums over neighbours: Gaussian blur by its two kernels, and sharpening. */
+/* Sums over neighbors: Gaussian blur by its two kernels, and sharpening. */
 #include <omp.h>
 #include <string.h>
 
@@ -94,7 +94,7 @@ lm_status lm_plan_sharpness(lm_image_job *job) {
   return lm_fail(LM_E_SHAPE, "sharpness: an image of 1 or 3 channels expected, got %lld", (long long)job->x.c);
 }
 
-/* Pixels at the border stay, but for being kept within black and white. */
+/* Pixels at the border stay, except being kept within black and white. */
 lm_status lm_run_sharpness(const lm_image_job *job) {
   const lm_planes *x = &job->x, *y = &job->y;
   const lm_pixel_loops *loops = LM_PIXEL_LOOPS(x->dtype);

@@ -41,14 +41,14 @@ LM_API lm_status lm_image_read_header(lm_image *image);
 
 /* crop: NULL for all. What lies behind it in the file is not read, so neither checked. Its pixels are those of the
  * whole. at_least: NULL, or a height and a width: a JPEG may then be decoded at a half, a quarter or an eighth of its
- * size, of which the crop has at least so many pixels; its edges are rounded to whole ones. *out is [C, H, W]. */
+ * size, of which the crop has at least that many pixels; its edges are rounded to whole ones. *out is [C, H, W]. */
 LM_API lm_status lm_image_decode(const lm_image *image, lm_image_mode mode, const lm_image_crop *crop,
                                  const int64_t *at_least, lm_tensor **out);
 
 /* pixels: [C, H, W] uint8 on the CPU, any strides. *out: a uint8 tensor [n], a file's bytes.
  * C is 1 or 3; quality from 1 to 100; chroma is halved both ways, as libjpeg does by itself. */
 LM_API lm_status lm_image_encode_jpeg(const lm_tensor *pixels, int quality, lm_tensor **out);
-/* C is 1 (grey), 2 (with alpha), 3 (RGB) or 4; level from 0 to 9, zlib's. */
+/* C is 1 (gray), 2 (with alpha), 3 (RGB) or 4; level from 0 to 9, zlib's. */
 LM_API lm_status lm_image_encode_png(const lm_tensor *pixels, int level, lm_tensor **out);
 
 #endif

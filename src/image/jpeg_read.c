@@ -84,7 +84,7 @@ static void cmyk_to_rgb(uint8_t *p, int64_t pixels, bool gray) {
   }
 }
 
-/* Smooth chroma of a pixel depends on the pixels beside it: with so many columns more they are all there. */
+/* Smooth chroma of a pixel depends on the pixels beside it: with that many columns more they are all there. */
 static int margin_of(const struct jpeg_decompress_struct *jpeg) { return jpeg->max_h_samp_factor * 2; }
 
 static lm_status read_pixels(reading *r, int scale, const lm_region *region, const lm_planes *to) {

@@ -11,7 +11,7 @@ typedef struct reading {
   png_infop info;
   const lm_image *image;
   size_t at;
-  uint8_t *rows; /* a strip; of an interlaced image all rows that are wanted, and one more */
+  uint8_t *rows; /* a strip; of an interlaced image all rows that are requested, and one more */
 } reading;
 
 static void take(png_structp png, png_bytep out, size_t n) {
@@ -43,7 +43,7 @@ static void open_bytes(reading *r) {
 }
 
 typedef struct kind {
-  bool palette, color, alpha, transparent; /* alpha: a channel; transparent: one colour of the others, or some */
+  bool palette, color, alpha, transparent; /* alpha: a channel; transparent: one color of the others, or some */
 } kind;
 
 static kind kind_of(reading *r) {
@@ -80,7 +80,7 @@ lm_status lm_png_header(const lm_image *image, lm_image_header *out) {
   return status;
 }
 
-/* libpng's own conversions, in its order; the weights of grey are those that torchvision gives it. */
+/* libpng's own conversions, in its order; the weights of gray are those that torchvision gives it. */
 static void convert(reading *r, int channels) {
   kind k = kind_of(r);
   bool color = channels >= 3, alpha = channels % 2 == 0;

@@ -2,7 +2,7 @@
  *
  * Weights are those of ATen's upsampling (UpSampleKernel.cpp), which are Pillow's: with antialiasing the filter is
  * stretched by the scale where that is above 1. For uint8 they are int16 numbers over a power of two, and what the
- * first pass gives is rounded. Sums of rows run along rows; so for the pass along x a strip of rows is transposed. */
+ * first pass returns is rounded. Sums of rows run along rows; so for the pass along x a strip of rows is transposed. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -75,7 +75,7 @@ static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, b
   }
 }
 
-/* Two or four neighbours, whatever the scale; those beyond the border are the border's. */
+/* Two or four neighbors, whatever the scale; those beyond the border are the border's. */
 static void weights_plain(lm_taps *t, double *w, int64_t in, double scale, bool bicubic) {
   for (int64_t o = 0; o < t->out; o++) {
     double at = scale * ((double)o + 0.5) - 0.5, *own = w + o * t->most;

@@ -26,7 +26,7 @@
 enum { LM_RESIZE_NEAREST, LM_RESIZE_NEAREST_EXACT, LM_RESIZE_BILINEAR, LM_RESIZE_BICUBIC };
 enum { LM_BORDER_CONSTANT, LM_BORDER_EDGE, LM_BORDER_REFLECT, LM_BORDER_SYMMETRIC };
 
-/* `given`, if not NULL, is written to, and has to be what would come out; it must not share memory with x. LM_E_ARG for
+/* `given`, if not NULL, is written to, and must be what would come out; it must not share memory with x. LM_E_ARG for
  * names and numbers that make no sense, LM_E_DTYPE, LM_E_SHAPE, LM_E_DEVICE. *out is x's, new, or `given` retained. */
 LM_API lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double *v, lm_tensor *given,
                                     lm_tensor **out);

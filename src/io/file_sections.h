@@ -23,11 +23,11 @@ LM_API lm_status lm_sections_copy(lm_sections *f, uint64_t at, uint64_t n, void 
 /* The same as a uint8 tensor [n] on the CPU, aligned to 8 bytes. Writing into it does not reach the file. */
 LM_API lm_status lm_sections_tensor(lm_sections *f, uint64_t at, uint64_t n, lm_tensor **out);
 /* A tensor over the mapped file that fills n bytes from `at` on; *out is NULL where nothing is mapped, the place is not
- * aligned to so many bytes, or so little is better copied. */
+ * aligned to that many bytes, or so little is better copied. */
 lm_status lm_sections_over(lm_sections *f, lm_dtype dtype, int ndim, const int64_t *size, uint64_t at, uint64_t n,
                            size_t alignment, lm_tensor **out);
-/* What `packed` bytes from `at` on, deflated without a head (RFC 1951), unfold to, which has to be n bytes exactly; or
- * with `start`, no more than the first n bytes of it. No more than can come of so many is allocated. */
+/* What `packed` bytes from `at` on, deflated without a head (RFC 1951), unfold to, which must be n bytes exactly; or
+ * with `start`, no more than the first n bytes of it. No more than can come of that many is allocated. */
 LM_API lm_status lm_sections_inflate(lm_sections *f, uint64_t at, uint64_t packed, uint64_t n, bool start,
                                      lm_tensor **out);
 /* Of a contiguous tensor's bytes on the CPU, as zip and gzip have it; `before` is that of what stands before, or 0. */

@@ -29,7 +29,7 @@ static inline int lm_char_size(char first) {
   unsigned char u = (unsigned char)first;
   return u < 0x80 ? 1 : u < 0xe0 ? 2 : u < 0xf0 ? 3 : 4;
 }
-/* At most 4 bytes; gives how many. */
+/* At most 4 bytes; returns how many. */
 static inline int lm_char_put(char *out, uint32_t c) {
   if (c < 0x80) {
     out[0] = (char)c;
@@ -49,7 +49,7 @@ bool lm_char_is_other(uint32_t c);       /* Cc, Cf, Co */
 bool lm_char_is_mark(uint32_t c);        /* M* */
 bool lm_char_is_nonspacing(uint32_t c);  /* Mn */
 bool lm_char_is_cjk(uint32_t c);         /* an ideograph, by BERT's list of blocks */
-/* One or two characters into out; gives how many. */
+/* One or two characters into out; returns how many. */
 int lm_char_lower(uint32_t c, uint32_t out[2]);
 
 /* GPT-2's characters for bytes: printable ones stand for themselves, others are U+0100 and on. */

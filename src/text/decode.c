@@ -99,7 +99,7 @@ static void decode_byte_level(const texts *from, texts *to) {
   lm_bytes_free(&bytes);
 }
 
-/* Takes out the spaces that BERT's tokens leave between words and marks; gives the new length. */
+/* Takes out the spaces that BERT's tokens leave between words and marks; returns the new length. */
 static size_t clean(char *text, size_t n) {
   static const char *const pairs[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
                                          {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},

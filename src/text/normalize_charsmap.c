@@ -1,6 +1,6 @@
-/* SentencePiece's precompiled_charsmap: a double array (Darts) of texts, whose values are places in a list of what they
- * become, each with a closing zero. As `tokenizers` does it, a cluster of less than 6 bytes, and then each character,
- * is replaced by what the shortest text of the map that it begins with becomes. */
+/* SentencePiece's precompiled_charsmap: a double array (Darts) of texts, whose values are positions in a list of what
+ * they become, each with a closing zero. As `tokenizers` does it, a cluster of less than 6 bytes, and then each
+ * character, is replaced by what the shortest text of the map that it begins with becomes. */
 #include <string.h>
 #include <utf8proc.h>
 

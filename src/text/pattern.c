@@ -76,7 +76,7 @@ static bool is_script(const char *name, size_t n) {
 
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" /* PCRE2's own has no marks */
 
-/* A backslash and what follows it, at t[i]; gives how many bytes were read, or 0 where it is copied as it is. */
+/* A backslash and what follows it, at t[i]; returns how many bytes were read, or 0 where it is copied as it is. */
 static size_t put_escape(const char *t, size_t n, size_t i, bool in_class, lm_bytes *to) {
   char c = i + 1 < n ? t[i + 1] : 0;
   const char *word = NULL;
@@ -113,7 +113,7 @@ static size_t put_escape(const char *t, size_t n, size_t i, bool in_class, lm_by
   return (size_t)(end + 1 - t) - i;
 }
 
-/* {n,m} at t[i]; gives how many bytes were read, or 0 where it is no repetition. */
+/* {n,m} at t[i]; returns how many bytes were read, or 0 where it is no repetition. */
 static size_t put_repeat(const char *t, size_t i, lm_bytes *to, lm_status *status) {
   size_t at = i + 1, low = strspn(t + at, "0123456789"), high = 0;
   at += low;
@@ -132,7 +132,7 @@ static size_t put_repeat(const char *t, size_t i, lm_bytes *to, lm_status *statu
   return at + 1 - i;
 }
 
-/* (?imx) or (?imx: at t[i], where m means what PCRE2 calls s; gives how many bytes were read, or 0. */
+/* (?imx) or (?imx: at t[i], where m means what PCRE2 calls s; returns how many bytes were read, or 0. */
 static size_t put_flags(const char *t, size_t i, lm_bytes *to) {
   size_t flags = t[i + 1] == '?' ? strspn(t + i + 2, "imx-") : 0;
   if (flags == 0) return 0;

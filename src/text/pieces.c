@@ -97,7 +97,7 @@ void lm_rewrite_put(lm_rewrite *r, uint32_t c, int change) {
 void lm_rewrite_keep(lm_rewrite *r, size_t n) {
   lm_aligned *to = &r->pieces->next;
   size_t at = r->at;
-  r->at += n; /* whether it fails or not: callers go on until all is read */
+  r->at += n; /* whether it fails or not: callers continue until all is read */
   if (n == 0 || !reserve(r->pieces, to, to->n + n)) return;
   memcpy(to->text + to->n, r->text + at, n);
   memcpy(to->span + to->n, r->span + at, n * sizeof *to->span);
@@ -147,7 +147,7 @@ void lm_cut_put(lm_pieces *p, size_t from, size_t to, int32_t id) {
   p->cut[p->cuts++] = (lm_cut){(uint32_t)from, (uint32_t)to, id};
 }
 
-/* What the behavior makes of n cuts, in their place; gives how many are left. */
+/* What the behavior makes of n cuts, in their place; returns how many are left. */
 static size_t join_cuts(lm_cut *cut, size_t n, lm_behavior behavior) {
   size_t kept = 0;
   bool before = false;

@@ -65,7 +65,7 @@ typedef lm_status (*lm_rewriter)(const void *with, lm_rewrite *r);
 /* f for each piece that is no added token. */
 lm_status lm_pieces_rewrite(lm_pieces *p, lm_rewriter f, const void *with);
 
-/* Moves on by so many characters of the piece. */
+/* Moves on by that many characters of the piece. */
 void lm_rewrite_skip(lm_rewrite *r, size_t characters);
 /* The character c stands for the next one (change 0), for the next one and -change more, or is added (1). */
 void lm_rewrite_put(lm_rewrite *r, uint32_t c, int change);
@@ -81,8 +81,8 @@ void lm_rewrite_prepend(lm_rewrite *r, const char *text, size_t n);
 void lm_cut_put(lm_pieces *p, size_t from, size_t to, int32_t id);
 
 typedef lm_status (*lm_cutter)(const void *with, lm_pieces *p, const char *text, size_t n);
-/* f gives the cuts of each piece that is no added token, and the piece becomes those that are not empty. ids: of added
- * tokens. Otherwise the cuts cover the piece and `behavior` says what becomes of those that were looked for. */
+/* f returns the cuts of each piece that is no added token, and the piece becomes those that are not empty. ids: of
+ * added tokens. Otherwise the cuts cover the piece and `behavior` says what becomes of those that were looked for. */
 typedef enum lm_behavior {
   LM_CUT_REMOVED,
   LM_CUT_ISOLATED,

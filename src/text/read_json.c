@@ -114,7 +114,7 @@ static lm_status copy_text(const cJSON *item, const char *name, lm_text *out) {
   return lm_text_copy(out, item->valuestring, n);
 }
 
-/* missing: what stands for it; NULL: it has to be there; "" leaves out->data NULL. */
+/* missing: what stands for it; NULL: it must be there; "" leaves out->data NULL. */
 static lm_status read_text(const cJSON *of, const char *name, const char *missing, lm_text *out) {
   const cJSON *found = field(of, name);
   if (found) return copy_text(found, name, out);

@@ -18,7 +18,7 @@ typedef struct lm_added_tokens {
   size_t n, capacity;
   lm_vocabulary position;  /* in item, by content */
   int32_t next_id;         /* of one that the model does not have */
-  lm_trie raw, normalized; /* of places in item; those that are looked for before normalizing, and after */
+  lm_trie raw, normalized; /* of positions in item; those that are looked for before normalizing, and after */
   int32_t *by_id;          /* a place in item, or -1 */
   int32_t ids;
 } lm_added_tokens;

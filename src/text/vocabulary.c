@@ -121,7 +121,7 @@ static bool grow_nodes(lm_trie *t, size_t n) {
   return true;
 }
 
-/* A base with room for all children; gives -1 when out of memory. Below *hint little is free. */
+/* A base with room for all children; returns -1 when out of memory. Below *hint little is free. */
 static int64_t find_base(lm_trie *t, const unsigned char *child, int children, size_t *hint) {
   while (*hint < t->n && t->node[*hint].check != FREE) ++*hint;
   size_t base = t->n, at = *hint > child[0] ? *hint : child[0];

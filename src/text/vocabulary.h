@@ -11,7 +11,7 @@
 uint64_t lm_text_hash(const char *s, size_t n);
 
 /* Whether a place of a table of `slots`, a power of two that is at most half full, lies so far from where the hash
- * points that the keys were made for it: of 16 million others some hundred places are the most. */
+ * points that the keys were made for it: of 16 million others some hundred positions are the most. */
 static inline bool lm_is_crowded(size_t position, uint64_t hash, size_t slots) {
   return ((position - (size_t)hash) & (slots - 1)) > 1000;
 }

@@ -10,7 +10,7 @@
 /* For a text of n bytes. */
 static inline uint64_t lm_work_for(size_t n) { return 100000000 + 300 * (uint64_t)n; }
 
-/* Takes so many steps of what is left; false if those were too many. */
+/* Takes that many steps of what is left; false if those were too many. */
 static inline bool lm_work_take(uint64_t *left, uint64_t steps) {
   bool enough = steps <= *left;
   *left = enough ? *left - steps : 0;

@@ -1,4 +1,4 @@
-/* Loops over pixels, for each dtype that images have. Files here are compiled as backend/cpu/isa.h tells. */
+/* Loops over pixels, for each dtype that images have. Files here are compiled as backend/cpu/isa.h says. */
 #ifndef LM_IMAGE_ISA_LOOPS_H
 #define LM_IMAGE_ISA_LOOPS_H
 
@@ -45,7 +45,7 @@ typedef struct lm_pixel_loops {
   /* Pointwise. bound: 255 for uint8, else 1 */
   lm_span blend;     /* v0 x + v1, from 0 to bound */
   lm_span stretch;   /* (x - v[2 c]) / v[2 c + 1], from 0 to bound */
-  lm_span saturate;  /* v0 x + (1 - v0) grey */
+  lm_span saturate;  /* v0 x + (1 - v0) gray */
   lm_span hue;       /* v0: part of a turn */
   lm_span gray;      /* 3 channels to 1; v0: how many outputs get it */
   lm_span invert;    /* bound - x */
@@ -56,7 +56,7 @@ typedef struct lm_pixel_loops {
   lm_span reverse;   /* the row from its end */
   lm_span normalize; /* x v[2 c] + v[2 c + 1], uint8 to float32; (x - v[2 c]) v[2 c + 1] for floats */
   lm_span convert;   /* to the other of uint8 and float32: from 0 to 255 as from 0 to 1 */
-  double (*gray_sum)(const void *const *in, int channels, int64_t n); /* grey, whole numbers of uint8 */
+  double (*gray_sum)(const void *const *in, int channels, int64_t n); /* gray, whole numbers of uint8 */
   void (*extremes)(const void *in, int64_t n, double *least, double *largest);
   /* Of floats for uint8 and float32, of doubles for float64. to[i] = sum over k < count of weight[k] * from[i + k] */
   void (*slide)(void *to, const void *from, int64_t n, const void *weight, int64_t count);
