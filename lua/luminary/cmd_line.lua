@@ -39,7 +39,7 @@ function CmdLine:option(name, default, help, kind)
   add(self, "CmdLine.option", {name = short, default = default, help = help or "", kind = kind, shown = name})
 end
 
---- cmd:argument("name", help [, type = "string"]): an argument by place, which has to be given.
+--- cmd:argument("name", help [, type = "string"]): an argument by place, which must be given.
 function CmdLine:argument(name, help, kind)
   name = options.arg("CmdLine.argument", "name", name, "string")
   kind = options.arg("CmdLine.argument", "type", kind or "string", {"number", "string"})
@@ -95,7 +95,7 @@ local function find(self, given)
   self:error(("there is no option '%s'%s"):format(given, near and "; did you mean '-" .. near .. "'?" or ""))
 end
 
---- Reads a command line, a list such as `arg`; gives the values by name, defaults too.
+--- Reads a command line, a list such as `arg`; returns the values by name, defaults too.
 function CmdLine:parse(arguments)
   options.arg("CmdLine.parse", "the command line", arguments, "table")
   local params, place, i = {}, 0, 0

@@ -3,10 +3,10 @@
 --- has set stays.
 ---
 --- GOMP_SPINCOUNT: OpenMP's threads wait for one another by spinning, some 7 ms long of themselves. Beside a process
---- that computes, spinning spends the turn that the scheduler gives, and the work that was waited for has to wait for
---- the next. This many spins are some 25 us: about as long as a region is uneven while the machine is ours alone. Ten
---- times as many double a small step's time beside a neighbour; a tenth costs it half as much again when alone.
---- OPENBLAS_NUM_THREADS: it would start threads we never use.
+--- that computes, spinning spends the time slice that the scheduler grants, and the work that was waited for has to
+--- wait for the next. This many spins are some 25 us: about as long as a region is uneven while the machine is ours
+--- alone. Ten times as many double a small step's time beside a neighbor; a tenth costs it half as much again when
+--- alone. OPENBLAS_NUM_THREADS: it would start threads we never use.
 local wanted = {GOMP_SPINCOUNT = "1000", OPENBLAS_NUM_THREADS = "1"}
 local deciding = {GOMP_SPINCOUNT = "OMP_WAIT_POLICY"} -- says it in other words
 

@@ -4,7 +4,7 @@ local entries = require "luminary.base.entry_reader"
 
 local list, variable = entries.of("variable", {
   help = "string",     -- what it does, as one sentence without its end
-  one_of = "table?",   -- what it may be; anything else is told of, and is as if it were not set
+  one_of = "table?",   -- what it may be; anything else is reported, and is as if it were not set
   default = "string?", -- what holds without it, in words
   carried = "boolean?", -- whether `luminary run --backend mpi --hosts` takes it to other hosts
   doctor_warning = "table?", -- of `luminary doctor` where it is set: {values (nil: any), severity, what it does}

@@ -29,7 +29,7 @@ end
 
 local depth = 0 -- how many of these are in progress: inner ones record a graph for the outer ones
 
--- The same values as tensors of which gradients are wanted: leaves, or within another of these, and where they are
+-- The same values as tensors of which gradients are requested: leaves, or within another of these, and where they are
 -- recorded already, new tensors of the graph.
 local function inputs_of(who, v, list)
   return map_tensors(who, v, function(t)
@@ -103,7 +103,7 @@ end
 
 local grad_options = {{"argnums", "any", 1}, {"has_aux", "boolean", false}, {"create_graph", "boolean", false}}
 
--- A function that gives f's gradients and its results.
+-- A function that returns f's gradients and its results.
 local function differentiated(who, f, opts)
   check_callable(who, f)
   local numbers = positions(who, opts.argnums)
@@ -126,9 +126,9 @@ local function differentiated(who, f, opts)
   end
 end
 
---- lm.func.grad(f [, {argnums = 1, has_aux = false, create_graph = false}]): a function that gives the gradient of f,
---- which gives one number, with respect to its argument of that number, from 1: a tensor, or a table of tensors, then a
---- table of gradients; a list of numbers gives a list. With has_aux f gives a second result, which comes second.
+--- lm.func.grad(f [, {argnums = 1, has_aux = false, create_graph = false}]): a function that returns the gradient of f,
+--- which returns one number, with respect to its argument of that number, from 1: a tensor, or a table of tensors, then
+--- a table of gradients; a list of numbers returns a list. With has_aux f returns a second result, which comes second.
 --- May be nested. Gradients are recorded themselves within another of these, where an argument records, and with
 --- create_graph.
 func.grad = arguments.takes("grad", grad_options, function(f, opts)
@@ -140,7 +140,7 @@ func.grad = arguments.takes("grad", grad_options, function(f, opts)
   end
 end)
 
---- lm.func.grad_and_value(…): a function that gives f's gradient and its value; with has_aux, a third is f's second
+--- lm.func.grad_and_value(…): a function that returns f's gradient and its value; with has_aux, a third is f's second
 --- result.
 func.grad_and_value = arguments.takes("grad_and_value", grad_options, function(f, opts)
   return differentiated("grad_and_value", f, opts)
@@ -155,8 +155,8 @@ func.value_and_grad = arguments.takes("value_and_grad", grad_options, function(f
   end
 end)
 
---- lm.func.vjp(f, ...): f(...), and a function that takes a tensor of the shape of f's result and gives the sum of its
---- products with the derivatives, one result for each argument of f, which are tensors or tables of such.
+--- lm.func.vjp(f, ...): f(...), and a function that takes a tensor of the shape of f's result and returns the sum of
+--- its products with the derivatives, one result for each argument of f, which are tensors or tables of such.
 function func.vjp(f, ...)
   local args = pack(...)
   check_callable("vjp", f)
@@ -240,7 +240,7 @@ end
 
 local jacobian_options = {{"argnums", "any", 1}}
 
---- lm.func.jacrev(f [, {argnums = 1}]): a function that gives the Jacobian of f with respect to that argument,
+--- lm.func.jacrev(f [, {argnums = 1}]): a function that returns the Jacobian of f with respect to that argument,
 --- [sizes of f's result…, sizes of the argument…]; argnums as for grad. One pass backward for each element of the
 --- result.
 func.jacrev = arguments.takes("jacrev", jacobian_options, function(f, opts)
@@ -262,7 +262,7 @@ end)
 --- lm.func.jacobian(f [, {argnums = 1}]): the same as jacrev.
 func.jacobian = func.jacrev
 
---- lm.func.hessian(f [, {argnums = 1}]): a function that gives the second derivatives of f, which gives one number,
+--- lm.func.hessian(f [, {argnums = 1}]): a function that returns the second derivatives of f, which returns one number,
 --- with respect to an argument, a tensor: [sizes…, sizes…].
 func.hessian = arguments.takes("hessian", {{"argnums", "count", 1}}, function(f, opts)
   return func.jacrev(func.grad(f, opts), opts)
@@ -317,7 +317,7 @@ func.vmap = arguments.takes("vmap", {{"in_dims", "any", 1}, {"out_dims", "intege
 end)
 
 --- lm.func.functional_call(module, values, ...): module(...) with these tensors, by dotted name, in the place of its
---- parameters and buffers, which are put back however it ends. Parameters that are one tensor at several places are
+--- parameters and buffers, which are put back however it ends. Parameters that are one tensor at several positions are
 --- replaced at all. values may be a list of such tables.
 function func.functional_call(module, values, ...)
   local who = "functional_call"

@@ -1,4 +1,4 @@
---- Generators of random numbers. The same seed gives the same numbers on every device, with any number of threads.
+--- Generators of random numbers. The same seed yields the same numbers on every device, with any number of threads.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -12,18 +12,18 @@ local function checked(who, g)
   return g
 end
 
---- Begins anew from an integer. Gives the generator.
+--- Begins again from an integer. Returns the generator.
 function methods.manual_seed(g, seed)
   core.seed_generator(checked("manual_seed", g), options.arg("manual_seed", "seed", seed, "any"))
   return g
 end
---- Begins anew from a number that the system draws, and gives it.
+--- Begins again from a number that the system draws, and gives it.
 function methods.seed(g) return core.seed_generator(checked("seed", g)) end
 --- The seed that it last began from.
 function methods.initial_seed(g) return core.initial_seed(checked("initial_seed", g)) end
 --- Where it is in its numbers: a uint8 tensor, for set_state.
 function methods.get_state(g) return core.get_rng_state(checked("get_state", g)) end
---- Goes on from what get_state (or lm.get_rng_state) gave. Gives the generator.
+--- Goes on from what get_state (or lm.get_rng_state) gave. Returns the generator.
 function methods.set_state(g, state)
   core.set_rng_state(state, checked("set_state", g))
   return g

@@ -20,25 +20,25 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- the gradients of outputs (their sum, or weighted by grad_outputs) with respect to each of inputs, without adding to
 --- any x.grad. allow_unused: one that no output depends on is nil, not an error.
 --- lm.live_tensors(): how many tensors there are in this process.
---- lm.no_grad(f, ...): f(...) without recording for backward; restored however f ends. Gives what f returns.
---- lm.enable_grad(f, ...): f(...) with recording, inside no_grad too. Gives what f returns.
+--- lm.no_grad(f, ...): f(...) without recording for backward; restored however f ends. Returns what f returns.
+--- lm.enable_grad(f, ...): f(...) with recording, inside no_grad too. Returns what f returns.
 --- lm.is_grad_enabled(): whether ops on tensors that require a gradient are recorded now.
 --- lm.set_grad_enabled(on [, f, ...]): f(...) with recording or without it, as enable_grad and no_grad. Without f:
---- turns it on or off from here on, and gives what was before.
+--- turns it on or off from here on, and returns what was before.
 --- lm.autocast({device_type, dtype, enabled = true, cache_enabled = true}, f, ...): f(...) with matrix products and
 --- convolutions in dtype (float16 on CUDA, bfloat16 elsewhere), and what needs precision in float32, as PyTorch's lists
 --- say; on that kind of device ("cuda"; `device` is the same), or on all. Options may come by position before f:
 --- lm.autocast("cuda", "bfloat16", f). Low copies of weights are kept for the outermost scope unless cache_enabled
---- is false. "cuda" on a machine without a GPU warns and runs f without autocast. Gives what f returns.
+--- is false. "cuda" on a machine without a GPU warns and runs f without autocast. Returns what f returns.
 --- lm.is_autocast_enabled([device]): whether this runs inside lm.autocast, for that kind of device or for any.
 --- lm.get_autocast_dtype([device]): the dtype that lm.autocast would compute in on that kind of device.
---- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, but for those it returns (in
---- tables too) and those given to lm.keep. Gives what f returns.
---- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Gives x.
---- lm.manual_seed(seed): the random numbers of all devices begin anew from an integer.
+--- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, except those it returns (in
+--- tables too) and those given to lm.keep. Returns what f returns.
+--- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Returns x.
+--- lm.manual_seed(seed): the random numbers of all devices begin again from an integer.
 --- lm.get_rng_state([device]): where a device's random numbers are: a uint8 tensor, for set_rng_state.
 --- lm.initial_seed([device]): the seed that a device's random numbers last began from.
---- lm.set_rng_state(state [, device]): goes on with random numbers from what get_rng_state gave.
+--- lm.set_rng_state(state [, device]): continues with random numbers from what get_rng_state gave.
 --- lm.memory_allocated([device]): bytes that tensors take on a device (the default one).
 --- lm.memory_reserved([device]): bytes that the allocator holds on a device, for tensors and for later ones.
 --- lm.max_memory_allocated([device]): the most that memory_allocated was since the start or reset_peak_memory_stats.
@@ -93,7 +93,7 @@ function lm.polygamma(n, x)
   if core.is_tensor(n) then n, x = x, n end
   return core.ops.polygamma(x, n)
 end
---- The random numbers of all devices begin anew from a number that the system draws. Gives it.
+--- The random numbers of all devices begin again from a number that the system draws. Returns it.
 function lm.seed(...)
   if options.count(...) > 0 then
     options.fail("seed: takes no argument; lm.manual_seed(%s) begins anew from a number", tostring((...)))

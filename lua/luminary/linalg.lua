@@ -265,7 +265,7 @@ function linalg.eigh(A, UPLO)
   return ops.linalg_eigh(matrix("eigh", "A", A, true), {UPLO = UPLO})
 end
 
---- linalg.eigvalsh(A [, UPLO = "L"]): the eigenvalues that eigh gives.
+--- linalg.eigvalsh(A [, UPLO = "L"]): the eigenvalues that eigh returns.
 function linalg.eigvalsh(A, UPLO)
   return ops.linalg_eigvalsh(matrix("eigvalsh", "A", A, true), {UPLO = UPLO})
 end
@@ -276,7 +276,7 @@ function linalg.svd(A, full_matrices)
   return ops.linalg_svd(matrix("svd", "A", A), {full_matrices = full_matrices})
 end
 
---- linalg.svdvals(A): the singular values that svd gives.
+--- linalg.svdvals(A): the singular values that svd returns.
 function linalg.svdvals(A) return ops.linalg_svdvals(matrix("svdvals", "A", A)) end
 
 -- ---- powers, ranks

@@ -27,7 +27,7 @@ end
 --- paths.home: the user's folder, $HOME.
 paths.home = os.getenv "HOME" or "/"
 
---- paths.concat(a, b, …): one path of several; one that begins with a slash begins anew. "." and ".." are resolved, a
+--- paths.concat(a, b, …): one path of several; one that begins with a slash begins again. "." and ".." are resolved, a
 --- path that does not begin with a slash is in the working folder: paths.concat("a", "..", "b") is /home/me/b.
 function paths.concat(...)
   local path = ""
@@ -175,7 +175,7 @@ function paths.findprogram(...)
   end
 end
 
---- Removes a folder and all that is in it; `sure` has to be "yes".
+--- Removes a folder and all that is in it; `sure` must be "yes".
 function paths.rmall(path, sure)
   text("paths.rmall", path)
   if sure ~= "yes" then options.fail("paths.rmall: it removes all of '%s' if its second argument is 'yes'", path) end

@@ -38,22 +38,22 @@ end
 --- .bin) give their value, so that a state dict is a table of tensors by name: an unpickler of ours reads them, which
 --- runs nothing; what is neither tensor nor plain value is an error that names it. Tuples and sets become lists, keys
 --- stay as they are, ints beyond 2^53 int64 cdata, None nil (a key that is not there, a hole in a list) or what `null`
---- gives. Of NumPy's, .npy gives a tensor, .npz tensors by name. A folder gives the weights in it, as Hugging Face
---- names them; of a model.safetensors.index.json or pytorch_model.bin.index.json there, which may be named too, tensors
---- by name out of several files. .gguf gives {metadata, tensors}, of which those of Q8_0, Q4_0, Q4_1, Q5_0, Q5_1,
---- Q4_K, Q5_K and Q6_K become float32, under llama.cpp's names and with its order of rows, which lm.models.llama
+--- returns. Of NumPy's, .npy returns a tensor, .npz tensors by name. A folder returns the weights in it, as Hugging
+--- Face names them; of a model.safetensors.index.json or pytorch_model.bin.index.json there, which may be named too,
+--- tensors by name out of several files. .gguf returns {metadata, tensors}, of which those of Q8_0, Q4_0, Q4_1, Q5_0,
+--- Q5_1, Q4_K, Q5_K and Q6_K become float32, under llama.cpp's names and with its order of rows, which lm.models.llama
 --- {weights = "x.gguf"} makes Hugging Face's; .t7, known by its name alone, Torch7's tables and tensors, with objects
 --- as tables that have "__typename".
 --- Of dtypes that tensors here do not have uint32 becomes int64; others (F8_E4M3, complex64, NumPy's objects, …) are
 --- left out, which is one warning that names them, or an error where none is left. skip_unreadable = true does the same
 --- with what else of torch.save's file or of a .npz cannot be read: an object of a class, a damaged entry.
---- rename gives tensors other names: {["^model%."] = ""}, Lua's patterns and what they become (false leaves such out),
---- the longest first, {{"^model%.", ""}, …} where another order matters, or a function(name) that gives the new one, or
---- nil to leave it out. dtype is what floating tensors become; of views that repeat a file's elements at most 2^24 more
---- than the file has bytes are made.
+--- rename: other names for tensors: {["^model%."] = ""}, Lua's patterns and what they become (false leaves such out),
+--- the longest first, {{"^model%.", ""}, …} where another order matters, or a function(name) that returns the new one,
+--- or nil to leave it out. dtype is what floating tensors become; of views that repeat a file's elements at most 2^24
+--- more than the file has bytes are made.
 --- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
 --- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
---- does): written over in place, the tensors change; cut short, what computes with what is gone is an error, but for
+--- does): written over in place, the tensors change; cut short, what computes with what is gone is an error, except
 --- what was cut off within a page of 4 KiB, which reads as zeros.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" then fail("load: the path has to be a string, got %s", options.describe(path)) end

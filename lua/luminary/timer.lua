@@ -25,7 +25,7 @@ end
 
 function Timer:init() self:reset() end
 
---- Forget all laps and begin one, as if new. Gives the timer.
+--- Forget all laps and begin one, as if new. Returns the timer.
 function Timer:reset()
   self.times = {} -- seconds of each lap
   self.user, self.sys = 0, 0

@@ -1,4 +1,4 @@
---- lm.autocast: the core's, but for "cuda" on a machine without a GPU, where it warns and f runs without autocast.
+--- lm.autocast: the core's, except "cuda" on a machine without a GPU, where it warns and f runs without autocast.
 local core = require "luminary.core"
 
 local find = string.find

@@ -148,8 +148,8 @@ function GradScaler:unscale_(opt)
   unscale(self, "unscale_", opt)
 end
 
---- opt:step(), unless a gradient is infinite or NaN; unscales first where that was not done. Gives what opt:step gives,
---- nil if it was skipped.
+--- opt:step(), unless a gradient is infinite or NaN; unscales first where that was not done. Returns what opt:step
+--- returns, nil if it was skipped.
 function GradScaler:step(opt, closure)
   need_optimizer("step", opt)
   if not self.enabled then return opt:step(closure) end
@@ -228,7 +228,7 @@ for key, kind in pairs {growth_factor = "number", backoff_factor = "number", gro
   --- get_growth_factor and get_backoff_factor: what the scale is multiplied by after get_growth_interval good
   --- iterations, and after an overflow.
   GradScaler["get_" .. key] = function(self) return self[key] end
-  --- Sets what the method of that name with get_ gives.
+  --- Sets what the method of that name with get_ returns.
   GradScaler["set_" .. key] = function(self, value)
     local all = {growth_factor = self.growth_factor, backoff_factor = self.backoff_factor}
     all[key] = options.arg("GradScaler:set_" .. key, key, value, kind)

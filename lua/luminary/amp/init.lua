@@ -9,7 +9,7 @@
 ---   opt:step()
 ---
 --- opt_levels.lua says what O0 to O3 are. The low dtype is float16 on CUDA and bfloat16 on the CPU, or what
---- cast_model_type says. Several losses are told apart by loss_id, from 1.
+--- cast_model_type says. Several losses are distinguished by loss_id, from 1.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -192,8 +192,8 @@ local function need_state(who)
 end
 
 --- f(scaled) with the loss times its scale, as a float32; f calls scaled:backward(). After it the gradients are
---- unscaled and ready for clipping and opt:step(), which leaves a step out whose gradients are infinite or NaN. Gives
---- what f gives. optimizers: one or a list. {loss_id = 1, delay_unscale = false}: with delay_unscale gradients stay
+--- unscaled and ready for clipping and opt:step(), which leaves a step out whose gradients are infinite or NaN. Returns
+--- what f returns. optimizers: one or a list. {loss_id = 1, delay_unscale = false}: with delay_unscale gradients stay
 --- scaled, for those of the next batch to be added before the step.
 amp.scale_loss = arguments.takes("amp.scale_loss", {
   {"loss_id", "count", 1}, {"delay_unscale", "boolean", false},

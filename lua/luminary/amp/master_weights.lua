@@ -159,7 +159,7 @@ function process.is_taken(opt) return stashes[opt] ~= nil end
 --- Before a backward pass: gradients that are there already, unscaled, are put aside.
 function process.before(opt)
   local stash = stashes[opt]
-  if stash.scaled then return end -- those of a pass with delay_unscale go on adding up
+  if stash.scaled then return end -- those of a pass with delay_unscale continue adding up
   check_devices(stash)
   refresh_masters(stash)
   stash.aside = {}
@@ -170,8 +170,8 @@ function process.before(opt)
   core.zero_grad(stash.lows, true)
 end
 
---- After it: what it brought is unscaled, into the masters' gradients, and added to what was put aside. Gives a tensor
---- that says whether something was infinite or NaN; nil if no gradient came.
+--- After it: what it brought is unscaled, into the masters' gradients, and added to what was put aside. Returns a
+--- tensor that says whether something was infinite or NaN; nil if no gradient came.
 function process.after(opt, scale)
   local stash = stashes[opt]
   stash.scaled = false

@@ -2,7 +2,7 @@
 ---
 ---   O0  float32 throughout: to compare with
 ---   O1  float32 weights; forward runs within autocast, its floating results come out as float32
----   O2  weights and inputs in the low dtype but for batch norm; the optimizer steps float32 master weights
+---   O2  weights and inputs in the low dtype except batch norm; the optimizer steps float32 master weights
 ---   O3  the low dtype throughout
 local options = require "luminary.base.options"
 local fail = options.fail

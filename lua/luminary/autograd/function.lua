@@ -156,7 +156,7 @@ end
 ---   function Exp.forward(ctx, x) local y = x:exp(); ctx:save_for_backward(y); return y end
 ---   function Exp.backward(ctx, g) return g * ctx.saved_tensors[1] end
 ---   y = Exp(x)      -- or Exp.apply(x)
---- backward gives one gradient (or nil) for each argument of forward; those after the last tensor may be left out.
+--- backward returns one gradient (or nil) for each argument of forward; those after the last tensor may be left out.
 local Function = class.new("Function", nil, apply)
 
 --- A function's class: it is given forward(ctx, ...) and backward(ctx, ...).

@@ -1,5 +1,5 @@
 --- lm.autograd.functional: products with the derivatives of a function at a place. `inputs` is a tensor or a list of
---- them, which f is called with; f gives one tensor. Results are like inputs.
+--- them, which f is called with; f returns one tensor. Results are like inputs.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"

@@ -4,9 +4,9 @@ local options = require "luminary.base.options"
 
 -- ---- functions that are written in C
 --- lm.autograd.detect_anomaly(f, ...): f(...), within which a NaN that backward makes is an error that names the op and
---- the line of the script that called it, as other errors of backward do then. Forward and backward both have to be
---- within. Slow. Gives what f returns.
---- lm.autograd.set_detect_anomaly(on): the same from here on, in this thread. Gives what was before.
+--- the line of the script that called it, as other errors of backward do then. Forward and backward both must be
+--- within. Slow. Returns what f returns.
+--- lm.autograd.set_detect_anomaly(on): the same from here on, in this thread. Returns what was before.
 --- lm.autograd.is_anomaly_enabled(): whether backward looks for NaN now.
 
 local autograd = {

@@ -1,5 +1,5 @@
---- What a function or a constructor takes, told once: from it come its checks and their errors, an object's fields, and
---- the call that help shows.
+--- What a function or a constructor takes, stated once: from it come its checks and their errors, an object's fields,
+--- and the call that help shows.
 ---
 ---   local x, n, dim = arguments.read("diff", {{"x", "tensor"}, {"n", "natural", 1}, {"dim", "integer", -1}}, ...)
 ---   local takes = arguments.of({{"kernel_size", "size"}}, {{"stride", "size", from = "kernel_size"}})
@@ -108,7 +108,8 @@ end
 
 local of_dims = {dim = true, ["dim?"] = true, ["dims?"] = true}
 
--- The checked values of a call, a list with holes, by the rows' places; those after the first `least` may be left out.
+-- The checked values of a call, a list with holes, by the rows' positions; those after the first `least` may be left
+-- out.
 -- -1: they are options, after arguments that are read elsewhere.
 local function collect(who, rows, least, ...)
   local n, values, named = select("#", ...), {...}, nil
@@ -222,7 +223,7 @@ function arguments.assign(into, opts)
   for name, value in pairs(opts) do into[name] = value end
 end
 
---- The rows of arguments that have to be given, and of those that may be left out; either may be nil.
+--- The rows of arguments that must be given, and of those that may be left out; either may be nil.
 function arguments.of(places, named)
   local takes = setmetatable({places = places or {}, named = named or {}, rows = {}}, Takes)
   for _, rows in ipairs {takes.places, takes.named} do

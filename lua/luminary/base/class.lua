@@ -150,13 +150,13 @@ local function set_method(of, name, method, most, lent)
   rawset(of, name, name == "init" and method or guarded(of, name, method, most, lent))
 end
 
---- Guards the methods that a class is given from now on. Gives the class.
+--- Guards the methods that a class is given from now on. Returns the class.
 function class.guard(of)
   getmetatable(of).__newindex = function(t, name, method) set_method(t, name, method, named(method)) end
   return of
 end
 
--- What Python, Torch7 and Lua call methods that a class here gives by another name.
+-- What Python, Torch7 and Lua call methods that a class here has under another name.
 local theirs = {
   __init = "init", __init__ = "init", __len = "len", __len__ = "len", __getitem__ = "get", __iter__ = "iter",
   __call = "forward", __call__ = "forward", __tostring = "repr", __str__ = "repr", __repr__ = "repr",

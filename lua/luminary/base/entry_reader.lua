@@ -1,4 +1,4 @@
---- Entries: things of one kind, each told once, in a file that the library and the build both read:
+--- Entries: things of one kind, each stated once, in a file that the library and the build both read:
 ---
 ---   local list, optimizer = entries.of("optimizer", {options = "table", update = "string"})
 ---   optimizer "SGD" {options = …, update = …}

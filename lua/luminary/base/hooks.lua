@@ -1,4 +1,4 @@
---- Adds fn to the list of hooks that is holder[name], nil while there are none. Gives a handle with :remove().
+--- Adds fn to the list of hooks that is holder[name], nil while there are none. Returns a handle with :remove().
 --- Lists are replaced, never changed, so that a running call keeps its own.
 return function(holder, name, fn)
   local entry = function(...) return fn(...) end -- the same fn may be there twice

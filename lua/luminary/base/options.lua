@@ -25,7 +25,7 @@ function options.is_plain(v)
 end
 local is_plain = options.is_plain
 
---- Whether a value is what a loader tells beside the net, and comes along in f(lm.models.gpt2 {weights = …}).
+--- Whether a value is what a loader reports beside the net, and comes along in f(lm.models.gpt2 {weights = …}).
 function options.is_report(v)
   local metatable = type(v) == "table" and getmetatable(v)
   return type(metatable) == "table" and rawget(metatable, "__report") == true
@@ -100,7 +100,7 @@ local function scale(v)
   if type(v) == "number" and v >= LEAST_SCALE and v <= 1 / LEAST_SCALE then return v end
 end
 
--- Each kind of argument: what messages call it, and a function that gives the value to use, or nil to refuse.
+-- Each kind of argument: what messages call it, and a function that returns the value to use, or nil to refuse.
 local function only(kind) return function(v) if type(v) == kind then return v end end end
 local function callable(v)
   local record = debug.getmetatable(v)
@@ -138,8 +138,9 @@ local kinds = {
 --- Whether a value is of a kind.
 function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~= nil end
 
---- Check one argument: `options.arg("Linear", "in_features", n, "count")` gives the value to use. A kind is one of the
---- words above, a list of strings of which the value is one, or a function(who, name, value) that gives it or fails.
+--- Check one argument: `options.arg("Linear", "in_features", n, "count")` returns the value to use. A kind is one of
+--- the words above, a list of strings of which the value is one, or a function(who, name, value) that gives it or
+--- fails.
 function options.arg(who, name, value, kind)
   if type(kind) == "table" then return options.choice(who, name, value, kind) end
   if type(kind) == "function" then return kind(who, name, value) end
@@ -197,7 +198,7 @@ local function unknown(who, key, spec)
 end
 
 --- Check a table of options. `spec` has a row for each: `stride = {"pair", {1, 1}}` is its kind and
---- default (nil: none; a third value `true` lets `false` stand for "none"). Gives a new table of all of
+--- default (nil: none; a third value `true` lets `false` stand for "none"). Returns a new table of all of
 --- them. `first` names the option PyTorch would take as the next positional argument, for the message.
 function options.check(who, given, spec, first)
   if options.is_report(given) then given = nil end
@@ -267,8 +268,8 @@ function options.too_many(who, most, names, got, what)
     list ~= "" and ": " .. list or "")
 end
 
---- f's arguments in their places: those that come last may stand by name in the table at the end, beside the options,
---- as in StepLR(opt, {step_size = 7}). `skip` is how many of f's parameters (self) are not among them.
+--- f's arguments in their positions: those that come last may stand by name in the table at the end, beside the
+--- options, as in StepLR(opt, {step_size = 7}). `skip` is how many of f's parameters (self) are not among them.
 function options.by_name(who, f, skip, ...)
   local n = count(...)
   local last = n > 0 and (select(n, ...))
@@ -324,7 +325,8 @@ function options.named(who, f)
   return named
 end
 
---- exact, or `wrap`, for each function of a table that is written in Lua and names all its arguments. Gives the table.
+--- exact, or `wrap`, for each function of a table that is written in Lua and names all its arguments. Returns the
+--- table.
 function options.exact_all(t, wrap)
   for name, f in pairs(t) do
     local info = type(f) == "function" and debug.getinfo(f, "S")
@@ -366,7 +368,8 @@ end
 
 --- Makes reading a name that a table of functions lacks an error, which names the nearest: a misspelt option's value
 --- would be nil, which is to leave it out. rawget(t, name) asks whether it is there. Its functions take no more
---- arguments than they name. `later`: names that are loaded when they are first asked for, {module [, field]}. Gives t.
+--- arguments than they name. `later`: names that are loaded when they are first asked for, {module [, field]}. Returns
+--- t.
 function options.strict(who, t, later)
   later = later or {}
   local function missing(_, key)

@@ -56,8 +56,8 @@ end
 
 --- A table with its tensors under other names. rename: {["^model%."] = ""}, Lua's patterns and what they become (as
 --- string.gsub has it; false leaves the name out), {{"^model%.", ""}, …} where their order matters, or a
---- function(name) that gives the new name, or nil to leave it out. Each pattern is applied to what those before it have
---- made, in a list in its order, otherwise the longest first, since that says most. Two of one name are an error.
+--- function(name) that returns the new name, or nil to leave it out. Each pattern is applied to what those before it
+--- have made, in a list in its order, otherwise the longest first, since that says most. Two of one name are an error.
 function changes.renamed(who, dict, rename)
   if rename == nil then return dict end
   local rules

@@ -6,7 +6,7 @@ local function whole(text, least, most)
   return number and number % 1 == 0 and number >= least and number <= most and number or nil
 end
 
--- Each kind: what messages call it, and a function that gives the value of a text, or nil to refuse it.
+-- Each kind: what messages call it, and a function that returns the value of a text, or nil to refuse it.
 local kinds = {
   text = {"a value", function(text) return text end},
   count = {"a whole number from 1 on", function(text) return whole(text, 1, 2 ^ 31) end},
@@ -38,7 +38,7 @@ local function find(given, rows)
 end
 
 --- Reads args from `first` on, to the first that is no option. `rows` by name: {"kind" [, default]}, {"flag"},
---- {same = "other name"}, {refuse = "why not, and what then"}. Gives the values by name, where it stopped and which
+--- {same = "other name"}, {refuse = "why not, and what then"}. Returns the values by name, where it stopped and which
 --- names were given, or nil and what is wrong. Of an option given twice the last counts.
 function flags.parse(args, first, rows)
   local values, seen = {}, {}

@@ -294,7 +294,7 @@ end
 
 -- ---- where it was
 
-local LONGEST = 500 -- bytes of a line that is looked at: patterns may walk one again from each of its places
+local LONGEST = 500 -- bytes of a line that is looked at: patterns may walk one again from each of its positions
 
 local function text_of(path)
   if hints.texts[path] then return hints.texts[path] end

@@ -83,7 +83,7 @@ local function traceback(message)
 end
 cli.traceback = traceback
 
--- An error that nobody caught is printed; the launcher and the other ranks of the job are told.
+-- An error that nobody caught is printed; the launcher and the other ranks of the job are notified.
 local function report(trouble)
   say(trouble)
   if package.loaded["luminary.core"] or os.getenv "LM_ERROR_FILE" or os.getenv "TORCHELASTIC_ERROR_FILE" then
@@ -123,7 +123,7 @@ local function near(word, list, before)
   return name and format("; did you mean '%s%s'?", before, name) or ""
 end
 
---- The whole command on a list of arguments; gives the exit status.
+--- The whole command on a list of arguments; returns the exit status.
 function cli.main(args)
   local first = args[1]
   if first == nil then return require("luminary.cli.repl").run() end

@@ -59,7 +59,7 @@ function inspect.statistics(t)
   return least, most, mean, n > 1 and math.sqrt(squares / (n - 1)) or 0, others
 end
 
--- tell(path, text) of what is no tensor, in order; gives the tensors, each {path, value}.
+-- tell(path, text) of what is no tensor, in order; returns the tensors, each {path, value}.
 local function walk(value, tell)
   local tensors, seen = {}, {}
   local function look(v, path, depth)
@@ -152,7 +152,7 @@ local function show(path, quick)
   print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))
 end
 
---- The command, on the arguments from `first` on; gives the exit status.
+--- The command, on the arguments from `first` on; returns the exit status.
 function inspect.main(args, first)
   local options, at = flags.parse(args, first, ROWS)
   if not options then

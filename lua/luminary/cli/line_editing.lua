@@ -128,8 +128,8 @@ local function plainly()
   return read, function() end
 end
 
---- Ctrl-C: line.guard() gives a function guarded(f, ...) inside which it interrupts f as it did before, and quiet(),
---- after which it only ends the reading of a line. LuaJIT's own handler serves one Ctrl-C only, so it is set anew
+--- Ctrl-C: line.guard() returns a function guarded(f, ...) inside which it interrupts f as it did before, and quiet(),
+--- after which it only ends the reading of a line. LuaJIT's own handler serves one Ctrl-C only, so it is set again
 --- each time.
 function line.guard()
   local SIGINT = 2
@@ -151,7 +151,7 @@ function line.guard()
   end, quiet
 end
 
---- Two functions: read(prompt) gives a line, or nil at the end, or nil and true after Ctrl-C; remember(text) puts it
+--- Two functions: read(prompt) returns a line, or nil at the end, or nil and true after Ctrl-C; remember(text) puts it
 --- in the history. complete(text before the cursor): the list of what may take the place of the word there.
 function line.reader(complete)
   local read, remember = by_libedit(complete)

@@ -69,8 +69,8 @@ local function read_address(o)
   if o["master-port"] == 0 then return "--master-port 0: several nodes need to know the port" end
 end
 
---- Completes the options: file, or master-addr and master-port; node-rank, if the node's number is known already. Gives
---- what is wrong with them, if anything is.
+--- Completes the options: file, or master-addr and master-port; node-rank, if the node's number is known already.
+--- Returns what is wrong with them, if anything is.
 function meeting.read(o)
   local problem = read_torchrun(o) or read_rdzv(o)
   if problem then return problem end

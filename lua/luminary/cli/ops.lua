@@ -63,7 +63,7 @@ function ops.table()
   return table.concat(lines, "\n")
 end
 
---- The command; gives the exit status.
+--- The command; returns the exit status.
 function ops.main(args, first)
   local name = args[first]
   if name == nil then

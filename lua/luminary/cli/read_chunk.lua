@@ -21,7 +21,7 @@ local function load_kept(text)
   return load_text(blank .. rest) or load_text(blank .. rest .. "\n= nil")
 end
 
--- A chunk, or nil and the message, or nil and `true` where more lines are wanted. An expression is not
+-- A chunk, or nil and the message, or nil and `true` where more lines are requested. An expression is not
 -- returned as it stands: a tail call would be no level of its own, and errors blame a level.
 local function compile(text)
   local expression = match(text, "^%s*=(.*)$") or text

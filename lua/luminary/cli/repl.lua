@@ -97,7 +97,7 @@ local function serve(read, remember, guarded)
   return true
 end
 
---- Runs the prompt to the end of input; gives the exit status.
+--- Runs the prompt to the end of input; returns the exit status.
 function repl.run()
   for name, value in pairs {
     lm = lm, nn = lm.nn, F = lm.nn.functional, optim = lm.optim, data = lm.data, dist = lm.dist, help = lm.help,

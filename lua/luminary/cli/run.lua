@@ -118,7 +118,7 @@ local function random_hex()
   return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 
--- What strangers do not know and what tells jobs apart, made once for all rounds.
+-- What strangers do not know and what distinguishes jobs, made once for all rounds.
 local function secrets(o)
   local token, id = core.getenv "LM_TOKEN", core.getenv "LM_JOB"
   if token == "" then token = nil end
@@ -245,7 +245,7 @@ local function run_mpi(args, at, o, secret)
   return 1
 end
 
---- The whole command on args from `first` on; gives the exit status.
+--- The whole command on args from `first` on; returns the exit status.
 function run.main(args, first)
   local o, at = read_options(args, first)
   if not o then

@@ -4,7 +4,7 @@ local core = require "luminary.core"
 local job = {}
 
 -- Seconds. Others end by themselves once one has failed; after a signal that was passed on; from SIGTERM to SIGKILL;
--- from then on; for what the ranks left behind; for a stopped rank to go on.
+-- from then on; for what the ranks left behind; for a stopped rank to continue.
 local FAILURE, SIGNAL, TERM, KILL, SWEEP, FROZEN = 2, 30, 1, 5, 3, 10
 local SIGINT, SIGKILL, SIGPIPE, SIGTERM = 2, 9, 13, 15
 
@@ -135,7 +135,7 @@ local function drain(self)
   end
 end
 
---- Waits; gives the signal that came meanwhile, if one did.
+--- Waits; returns the signal that came meanwhile, if one did.
 function job.pause(supervisor, seconds)
   local deadline = core.time() + seconds
   while core.time() < deadline do
@@ -146,7 +146,7 @@ function job.pause(supervisor, seconds)
 end
 
 --- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and gives each its pid, code, signal, order (of
---- ending), ended_by_us, after_signal and record. Gives the signal that stopped the launcher, if one did. Nothing
+--- ending), ended_by_us, after_signal and record. Returns the signal that stopped the launcher, if one did. Nothing
 --- of them is left.
 function job.run(supervisor, out, ranks)
   local self = setmetatable({supervisor = supervisor, out = out, ranks = {}, running = {}, open = 0, count = 0}, Round)

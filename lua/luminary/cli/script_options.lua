@@ -7,11 +7,12 @@
 --- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
 --- were on the command line. refuse(format, ...): the same end for what only the script can know. files has
 --- try(option, path), that end where no file can be written, to know now and not after the training; log(option, path,
---- append), a function that writes a line, until one cannot be written, which is told once; attempt(option, f, ...),
---- what f gives, or that end with its error's text; beside(name), what a Lua file gives that lies beside the script, or
---- that end. Kinds beside those of command_options.lua: {"dtype"}, one that a network can train in, and {"devices"},
---- which gives a list: those named, separated by commas, else all CUDA devices, else the CPU; {"device"} is the first
---- of these. Lines are written as they come, into a pipe or file too. A third argument, values by name, is what
+--- append), a function that writes a line, until one cannot be written, which is stated once; attempt(option, f, ...),
+--- what f returns, or that end with its error's text; beside(name), what a Lua file returns that lies beside the
+--- script, or that end. Kinds beside those of command_options.lua: {"dtype"}, one that a network can train in, and
+--- {"devices"}, which returns a list: those named, separated by commas, else all CUDA devices, else the CPU; {"device"}
+--- is the first of these. Lines are written as they come, into a pipe or file too. A third argument, values by name, is
+--- what
 --- --selftest then sets wherever the line does not.
 local lm = require "luminary"
 local flags = require "luminary.cli.command_options"

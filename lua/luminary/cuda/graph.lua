@@ -9,7 +9,7 @@ local stream = require "luminary.cuda.stream"
 local graph = {}
 local fail = options.fail
 
---- lm.cuda.Graph: what lm.cuda.graph gives: graph:replay() runs it again, graph.results is what f returned.
+--- lm.cuda.Graph: what lm.cuda.graph returns: graph:replay() runs it again, graph.results is what f returned.
 local Graph = class.root("Graph")
 graph.Graph = Graph
 
@@ -28,7 +28,7 @@ end
 --- While a step is captured: count() is called at each replay from now on, for what a replay does on the device and Lua
 --- keeps a number of. The call that says so has not happened on the device: it is counted with the first replay.
 --- check(handle), if given, comes before the replay with the graph's handle, and raises an error where that would not
---- do what is wanted by now.
+--- do what is requested by now.
 function graph.on_replay(count, check) table.insert(followers, {count = count, check = check}) end
 
 local function warm_up(device, times, f)
@@ -39,7 +39,7 @@ local function warm_up(device, times, f)
 end
 
 --- lm.cuda.graph(f, {warmup = 3, device =}): calls f `warmup` times so that what is made once is made, then captures
---- it. graph:replay() runs it again; graph.results is the list of what f returned, which every replay writes anew.
+--- it. graph:replay() runs it again; graph.results is the list of what f returned, which every replay writes again.
 --- f may not look at values on the host (item, print, data-dependent sizes), wait, or use another stream's unfinished
 --- work; random numbers are fresh at each replay. An optimizer's options are those of the capture: once a schedule or
 --- the like has changed one, or load_state_dict its state, a replay is an error.

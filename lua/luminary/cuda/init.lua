@@ -42,7 +42,7 @@ function cuda.set_device(device) core.device_set_current(device_of("set_device",
 --- f(...) with "cuda" standing for the device; restored however f ends.
 function cuda.device(device, f, ...) return core.with_device(device_of("device", device), f, ...) end
 
---- What the driver tells of a device, by the driver's names: name, totalGlobalMem (bytes), multiProcessorCount, major,
+--- What the driver reports a device, by the driver's names: name, totalGlobalMem (bytes), multiProcessorCount, major,
 --- minor, uuid, pciBusId, physicalIndex (among all of the machine, whatever CUDA_VISIBLE_DEVICES hides), …
 function cuda.get_device_properties(device)
   local p = core.device_properties(device_of("get_device_properties", device))
@@ -102,7 +102,7 @@ function cuda.set_per_process_memory_fraction(fraction, device)
 end
 
 -- ---- random numbers
---- The random numbers of all devices begin anew from an integer: lm.manual_seed.
+--- The random numbers of all devices begin again from an integer: lm.manual_seed.
 function cuda.manual_seed(seed) core.manual_seed(seed) end
 cuda.manual_seed_all = cuda.manual_seed
 --- Where a device's random numbers are: a uint8 tensor, for set_rng_state.

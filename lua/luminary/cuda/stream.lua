@@ -54,13 +54,13 @@ function stream.stream(s, f, ...)
   return core.with_stream(s.device, s.id, f, ...)
 end
 
---- This stream goes on only after what `other` has been given so far.
+--- This stream continues only after what `other` has been given so far.
 function Stream:wait_stream(other)
   checked("wait_stream", other)
   core.stream_wait(self.device, self.id, other.device, other.id)
 end
 
---- This stream goes on only after the event.
+--- This stream continues only after the event.
 function Stream:wait_event(event) stream.checked_event("wait_event", event):wait(self) end
 
 --- Waits until the stream has done what it has been given.
@@ -109,7 +109,7 @@ function Event:record(s)
   core.event_record(self.handle, s.device, s.id)
 end
 
---- The stream (the current one) goes on only after the event. One never recorded is waited for by nobody.
+--- The stream (the current one) continues only after the event. One never recorded is waited for by nobody.
 function Event:wait(s)
   if not self.handle then return end
   s = s and checked("wait", s) or stream.current_stream(self.device)

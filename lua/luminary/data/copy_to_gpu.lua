@@ -15,7 +15,7 @@ local function seconds(f)
   return core.time() - began
 end
 
---- How many seconds a copy of so many bytes from the host to a CUDA device takes, the best of a few: {pageable: from
+--- How many seconds a copy of that many bytes from the host to a CUDA device takes, the best of a few: {pageable: from
 --- ordinary memory, stage: from there to page-locked memory, pinned: from that to the device}. The program waits for
 --- the first two.
 function transfer.measure(device, bytes)
@@ -93,8 +93,8 @@ end
 
 -- ---- copies ahead
 
---- What next_made() gives, {…} and a batch, with the batch on a device. While the script works with one, the next is
---- under way on a stream of its own, if is_ready() says that it need not be waited for. What the script gives the
+--- What next_made() returns, {…} and a batch, with the batch on a device. While the script works with one, the next is
+--- under way on a stream of its own, if is_ready() says that it need not be waited for. What the script returns the
 --- device waits for the copy by itself, and memory is not used again before the streams that use it are through with
 --- it. pin(values, n) is called before.
 function transfer.ahead(device, next_made, is_ready, pin)

@@ -20,7 +20,7 @@ local fail = options.fail
 ---   text       column or list of them: strings
 ---
 --- through transform(features) and target_transform(label or target). A field that is no number, a missing one (empty,
---- NA, N/A, NaN, null), a row with more or fewer fields and quotes at wrong places are errors that name line and
+--- NA, N/A, NaN, null), a row with more or fewer fields and quotes at wrong positions are errors that name line and
 --- column. missing = "nan": missing numbers are NaN. on_error = "skip": rows with errors are left out, set:skipped()
 --- counts.
 local CSVDataset = class.define("CSVDataset", dataset.Dataset)

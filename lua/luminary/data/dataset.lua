@@ -1,9 +1,9 @@
---- Datasets: anything with :get(i), which gives one sample as one or more values, and :len(). Samples
+--- Datasets: anything with :get(i), which returns one sample as one or more values, and :len(). Samples
 --- count from 1. A set that can gather many samples at once also has :get_batch(index), which takes a
---- 1-d int64 tensor of sample numbers and gives the batched tensors; the loader prefers it, unless :one_by_one(), where
---- a set has it, is true at that moment. One whose `draws` is true, or gives true when called, draws random numbers for
---- each sample, in their order. The transform of a set may return several values: they are one value of the sample, a
---- list.
+--- 1-d int64 tensor of sample numbers and returns the batched tensors; the loader prefers it, unless :one_by_one(),
+--- where a set has it, is true at that moment. One whose `draws` is true, or returns true when called, draws random
+--- numbers for each sample, in their order. The transform of a set may return several values: they are one value of the
+--- sample, a list.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -229,7 +229,7 @@ define_get_batch(ConcatDataset, function(self, index)
   return unpack(batch)
 end)
 
---- data.IterableDataset: a stream of samples. Extend it and write iter, whose iterator gives a sample, one or more
+--- data.IterableDataset: a stream of samples. Extend it and write iter, whose iterator returns a sample, one or more
 --- values, at each call, and nil at the end; and len, if it is known. A loader batches samples as they come.
 local IterableDataset = class.define("IterableDataset", Dataset)
 
@@ -240,7 +240,7 @@ function IterableDataset:len() fail("%s: a stream of samples has no length unles
 function IterableDataset:repr() return self.__name end
 
 --- data.random_split(…): disjoint Subsets of those lengths (or fractions that sum to 1), drawn at random from the
---- default generator, from that one or from a seed. Gives a list.
+--- default generator, from that one or from a seed. Returns a list.
 local random_split = arguments.takes("random_split", {
   {"generator", "generator"}, {"seed", "natural"},
 }, function(set, lengths, opts)

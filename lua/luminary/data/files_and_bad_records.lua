@@ -10,8 +10,8 @@ local fail = options.fail
 
 local records = {}
 
---- The path of the first of `names` in the first folder that has one. With a root of the user's own the other places
---- are not looked at. set.folders are places below a root, set.remedy ends the error.
+--- The path of the first of `names` in the first folder that has one. With a root of the user's own the other positions
+--- are not looked at. set.folders are positions below a root, set.remedy ends the error.
 function records.find(set, root, names)
   local roots = root and {root} or {}
   if not root then
@@ -38,7 +38,7 @@ end
 
 local sources = setmetatable({}, {__mode = "k"}) -- this state's, by set
 
---- The file at set.path, as it was when the set was made: each worker opens it anew. Its size at first.
+--- The file at set.path, as it was when the set was made: each worker opens it again. Its size at first.
 function records.source(set)
   local source = sources[set]
   if source then return source end
@@ -77,7 +77,7 @@ local function finish(set, file, ok, ...)
   return false, ...
 end
 
---- true and what f(…) gives; or false and the message of an error that names the file, counted.
+--- true and what f(…) returns; or false and the message of an error that names the file, counted.
 function records.attempt(set, file, f, ...)
   if set.on_error == "raise" then return true, f(...) end
   return finish(set, file, pcall(f, ...))

@@ -27,7 +27,7 @@ end
 --- data.DatasetFolder(…): files in folders, root/class/…/file, of which the sub-folders of root are the classes:
 --- `classes` are their names, sorted, `class_to_idx` says which number each has, from `base` on. Folders in them are
 --- walked too; files stand in the order of their folders and names, as torchvision has them. Sample i is what
---- loader(path) gives, through `transform`, and its class, a number, through `target_transform`.
+--- loader(path) returns, through `transform`, and its class, a number, through `target_transform`.
 ---
 --- extensions: a list such as {"txt", "md"}, in any case; without it all files are taken. is_valid_file(path) instead
 --- says which are. A class without files is an error, unless allow_empty is set. `targets` are all classes, an int64

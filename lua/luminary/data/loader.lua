@@ -115,7 +115,7 @@ local function list_of(iterator)
   return list
 end
 
--- A function that gives the sample numbers of one batch after the other from batch `first` on, an int64 tensor or a
+-- A function that returns the sample numbers of one batch after the other from batch `first` on, an int64 tensor or a
 -- list; of a stream true for ever.
 local function requests(self, first, seed)
   if self.is_stream then return function() return true end end
@@ -278,14 +278,14 @@ local function go_on(self)
   end)
 end
 
---- One pass over the set, or the rest of the one that load_state_dict has told of.
+--- One pass over the set, or the rest of the one that load_state_dict has set.
 function DataLoader:iter()
   if self.resumed then return go_on(self) end
   self.passes = self.passes + 1
   return begin(self, self.passes, 1, false)
 end
 
---- The same for epoch n, of which the sampler is told. `first` begins at that batch, for resuming.
+--- The same for epoch n, which the sampler is passed. `first` begins at that batch, for resuming.
 function DataLoader:epoch(n, first)
   options.arg("DataLoader:epoch", "the epoch", n, "natural")
   local from = options.arg("DataLoader:epoch", "the first batch", first or 1, "count")
@@ -308,10 +308,10 @@ local PASS = {
 }
 
 --- Where the pass that was begun last has got to, as a plain table, which lm.save takes. After load_state_dict of it,
---- by a loader made alike, the next pass gives the batches that were still to come, and no others: the same, random
+--- by a loader made alike, the next pass returns the batches that were still to come, and no others: the same, random
 --- numbers included, with any number of workers. Of a set with :get nothing is read twice. Samplers and batch
 --- samplers with :state_dict() and :load_state_dict(state) are asked at the beginning of a pass; a stream with these
---- is asked after each batch, and goes on from there; one without is walked from its beginning. A stream that shares
+--- is asked after each batch, and continues from there; one without is walked from its beginning. A stream that shares
 --- itself out wants as many workers, and the same rank, as before.
 function DataLoader:state_dict()
   local state = {passes = self.passes, dtypes = copy(self.dtypes), batch_size = self.batch_size}
@@ -326,7 +326,7 @@ function DataLoader:state_dict()
   return state
 end
 
---- Goes on from what state_dict gave: the next iter(), or epoch(n) of the same n, gives the rest of that pass. The
+--- Goes on from what state_dict gave: the next iter(), or epoch(n) of the same n, returns the rest of that pass. The
 --- script's own random numbers are not touched.
 function DataLoader:load_state_dict(state)
   local who = "DataLoader:load_state_dict"

@@ -1,4 +1,4 @@
---- A loader's workers: threads, or processes, each with a Lua state and a copy of the set of its own. They are told
+--- A loader's workers: threads, or processes, each with a Lua state and a copy of the set of its own. They are notified
 --- which batch to make of which samples, and send it back; between threads tensors are passed on, not copied.
 ---
 --- Which worker makes a batch changes nothing in it: its random numbers come from a seed of the batch's own, and what
@@ -37,7 +37,7 @@ local function attempted(ok, ...)
   return nil, problem
 end
 
--- What f(…) gives, packed; or nil and what went wrong. os.exit in f ends the worker.
+-- What f(…) returns, packed; or nil and what went wrong. os.exit in f ends the worker.
 local function attempt(f, ...) return attempted(failure.attempt(f, ...)) end
 
 -- What makes batches by what the loader says a pass begins with: {recipe, init, pin}. Without a recipe nothing does,
@@ -153,7 +153,7 @@ local plain = function() end -- requests hold nothing that has a name
 
 function Pool:send(i, text, tensors, handles)
   local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors, handles)
-  if not ok and not problem:find("closed$") then error(problem, 0) end -- one that has ended tells so by its end
+  if not ok and not problem:find("closed$") then error(problem, 0) end -- one that has ended shows that by its end
 end
 
 function Pool:ask(i, request)
@@ -275,8 +275,8 @@ end
 
 local MOST_ASKED = 64 -- of a worker at a time: as many as its channel holds, and more
 
---- A function that gives the batches after number pass.batch, made by the loader's workers, each behind {batch = its
---- number, shared, sets}: what pass.from is to be for going on after it; and whether the next one is there.
+--- A function that returns the batches after number pass.batch, made by the loader's workers, each behind {batch = its
+--- number, shared, sets}: what pass.from is to be for continuing after it; and whether the next one is there.
 --- next_numbers() says what is in each, nil at the end; pass.seed + k is batch k's seed.
 function workers.walk(loader, batch_plan, next_numbers, pass)
   local pool, ready, done = pool_of(loader, batch_plan), {}, {}

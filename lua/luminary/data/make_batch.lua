@@ -129,7 +129,7 @@ function batches.fetch(batch_plan, numbers)
   return batches.join(batch_plan, samples)
 end
 
--- A function that gives the samples of the next batch of a stream, a list, and nil at its end.
+-- A function that returns the samples of the next batch of a stream, a list, and nil at its end.
 local function in_batches(batch_plan)
   local next_sample = batch_plan.set:iter()
   if type(next_sample) ~= "function" then
@@ -173,14 +173,14 @@ function batches.get_worker_info()
   return batches.worker_info
 end
 
---- Whether a stream goes on from a state of its own.
+--- Whether a stream continues from a state of its own.
 function batches.has_state(batch_plan)
   return batch_plan.is_stream and class.has(batch_plan.set, "state_dict", "load_state_dict")
 end
 
 --- A function that makes the batch of a request {batch = its number, seed, numbers, pass, from}, by worker `index`
 --- (from 0) of `count`. begin_random(seed) is called before what draws random numbers. `from` = {batch, state}, with
---- a pass's first request: what the set's :state_dict() gave after that batch. Also gives, after each request,
+--- a pass's first request: what the set's :state_dict() gave after that batch. Also returns, after each request,
 --- whether the stream shares itself out.
 ---
 --- Of a stream that does, by :shard or by get_worker_info, each worker makes its part, and every count-th batch of

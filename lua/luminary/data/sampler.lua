@@ -117,7 +117,7 @@ end
 
 --- data.WeightedRandomSampler(…): num_samples sample numbers an epoch, number i with a probability in proportion to
 --- weights[i], a list or a 1-d tensor. Without replacement no number comes twice (Efraimidis and Spirakis 2006); then
---- at least num_samples weights have to be above 0.
+--- at least num_samples weights must be above 0.
 local Weighted = class.define("WeightedRandomSampler", Sampler)
 
 Weighted.init = arguments.takes("WeightedRandomSampler", {

@@ -14,7 +14,7 @@ local fail = options.fail
 --- from 1 (base = 0: as in the file); with vocab_size one in the file that is not below it is an error.
 ---
 --- The file is never in memory as a whole: what is asked for is read from the system's cache of it, which all workers
---- share. If it is written to or cut down after the set was made, reading is an error. transform(x, y) gives the
+--- share. If it is written to or cut down after the set was made, reading is an error. transform(x, y) returns the
 --- sample.
 local TokenDataset = class.define("TokenDataset", dataset.Dataset)
 TokenDataset.__makes = "path"

@@ -53,7 +53,7 @@ local function choices_of(inner)
   return list
 end
 
--- All that a pattern stands for, as a shell's braces; counted before there are so many.
+-- All that a pattern stands for, as a shell's braces; counted before there are that many.
 local function expand(pattern, list)
   local parts, count = {}, 1
   local rest = pattern:gsub("([^{}]*){([^{}]*)}", function(before, inner)
@@ -168,7 +168,7 @@ local function plan(self)
   return list, not whole
 end
 
--- A function that gives samples of undecoded files, one after the other: {key, shard, files}.
+-- A function that returns samples of undecoded files, one after the other: {key, shard, files}.
 local function walk(self)
   local list, by_sample = plan(self)
   local at, count, tar, current = 0, 0, nil, nil

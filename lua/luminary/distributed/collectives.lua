@@ -1,10 +1,10 @@
---- Collectives. Each takes its tensors, then options in one table: group (the default one), async_op (false; true gives
---- a work at once, with work:wait([seconds]) and work:is_completed()), timeout in seconds (the group's), and `op` where
---- there is a reduction: "sum", "mean" (of floats), "product", "min", "max", "band" or "bor" (of integers and bool).
---- Tensors are written in place, and may have any dtype, sizes and strides; dtype and sizes have to be the same on all
---- ranks. Roots and peers are ranks in the world, also in groups of some ranks. What a rank does not agree on with the
---- others, and what happened to another rank, is an error that names that rank.
---- A work goes on with the memory its tensors had, whatever they are given meanwhile (t.data = other, net:double()).
+--- Collectives. Each takes its tensors, then options in one table: group (the default one), async_op (false; true
+--- returns a work at once, with work:wait([seconds]) and work:is_completed()), timeout in seconds (the group's), and
+--- `op` where there is a reduction: "sum", "mean" (of floats), "product", "min", "max", "band" or "bor" (of integers
+--- and bool). Tensors are written in place, and may have any dtype, sizes and strides; dtype and sizes must be the same
+--- on all ranks. Roots and peers are ranks in the world, also in groups of some ranks. What a rank does not agree on
+--- with the others, and what happened to another rank, is an error that names that rank.
+--- A work continues with the memory its tensors had, whatever they are given meanwhile (t.data = other, net:double()).
 --- Over nccl a call returns once it is enqueued, as PyTorch's do, and such an error comes from a later call or work.
 --- Once there was one, what collectives were to write is undefined, with all that was made of it: reading a tensor, by
 --- t:item() say, then gives whatever is there. Before results are saved, say, dist.barrier() makes sure of them.
@@ -60,7 +60,7 @@ local scaling = with(reduction)
 scaling[#scaling + 1] = {"scale", "number", named = true}
 
 --- t becomes the reduction over all ranks. {scale = 0.5}: the sum of what each rank's t is times its own scale; floats.
---- Gives t.
+--- Returns t.
 collectives.all_reduce = arguments.takes("all_reduce", scaling, function(t, opts)
   check("all_reduce", "the tensor", t)
   finish("all_reduce", opts)
@@ -70,7 +70,7 @@ end)
 
 local rooted = with {"src", "natural", 0}
 
---- t becomes what it is on rank `src` (0). Gives t.
+--- t becomes what it is on rank `src` (0). Returns t.
 collectives.broadcast = arguments.takes("broadcast", rooted, function(t, opts)
   check("broadcast", "the tensor", t)
   finish("broadcast", opts)
@@ -79,7 +79,7 @@ end)
 
 local reducing_to = with({"dst", "natural", 0}, reduction)
 
---- t becomes the reduction on rank `dst` (0) alone; elsewhere it stays as it is. Gives t.
+--- t becomes the reduction on rank `dst` (0) alone; elsewhere it stays as it is. Returns t.
 collectives.reduce = arguments.takes("reduce", reducing_to, function(t, opts)
   check("reduce", "the tensor", t)
   finish("reduce", opts)
@@ -88,7 +88,7 @@ end)
 
 local plain = with()
 
---- outputs[r + 1] becomes rank r's t. Gives the list.
+--- outputs[r + 1] becomes rank r's t. Returns the list.
 collectives.all_gather = arguments.takes("all_gather", plain, function(outputs, t, opts)
   check("all_gather", "the tensor", t)
   finish("all_gather", opts)
@@ -96,7 +96,7 @@ collectives.all_gather = arguments.takes("all_gather", plain, function(outputs, 
     or outputs
 end)
 
---- output, [size * n, …] or [size, n, …], becomes the t, [n, …], of all ranks in their order. Gives output.
+--- output, [size * n, …] or [size, n, …], becomes the t, [n, …], of all ranks in their order. Returns output.
 collectives.all_gather_into_tensor = arguments.takes("all_gather_into_tensor", plain, function(output, t, opts)
   local who = "all_gather_into_tensor"
   check(who, "the output", output)
@@ -116,7 +116,7 @@ end
 
 local gathering = with({"gather_list", "table", list = true}, {"dst", "natural", 0})
 
---- dist.gather(…): on rank `dst` (0) gather_list[r + 1] becomes rank r's t, and it gives the list.
+--- dist.gather(…): on rank `dst` (0) gather_list[r + 1] becomes rank r's t, and it returns the list.
 collectives.gather = arguments.takes("gather", gathering, function(t, opts)
   check("gather", "the tensor", t)
   finish("gather", opts)
@@ -126,7 +126,7 @@ end)
 
 local scattering = with({"scatter_list", "table", list = true}, {"src", "natural", 0})
 
---- dist.scatter(…): on rank r, t becomes scatter_list[r + 1] of rank `src` (0). Gives t.
+--- dist.scatter(…): on rank r, t becomes scatter_list[r + 1] of rank `src` (0). Returns t.
 collectives.scatter = arguments.takes("scatter", scattering, function(t, opts)
   check("scatter", "the tensor", t)
   finish("scatter", opts)
@@ -134,7 +134,7 @@ collectives.scatter = arguments.takes("scatter", scattering, function(t, opts)
   return run("scatter", opts, opts.src, t, list) or t
 end)
 
---- output becomes the reduction over all ranks of inputs[r + 1], r being this rank. Gives output.
+--- output becomes the reduction over all ranks of inputs[r + 1], r being this rank. Returns output.
 collectives.reduce_scatter = arguments.takes("reduce_scatter", reducing, function(output, inputs, opts)
   check("reduce_scatter", "the output", output)
   finish("reduce_scatter", opts)
@@ -151,7 +151,8 @@ collectives.reduce_scatter_tensor = arguments.takes("reduce_scatter_tensor", red
   return run("reduce_scatter", opts, nil, output, {input}) or output
 end)
 
---- outputs[r + 1] becomes rank r's inputs[s + 1], s being this rank. Sizes may differ from pair to pair. Gives outputs.
+--- outputs[r + 1] becomes rank r's inputs[s + 1], s being this rank. Sizes may differ from pair to pair. Returns
+--- outputs.
 collectives.all_to_all = arguments.takes("all_to_all", plain, function(outputs, inputs, opts)
   finish("all_to_all", opts)
   check_list("all_to_all", "the list of outputs", outputs, opts.group)
@@ -180,7 +181,7 @@ local function parts(who, name, t, sizes, group)
 end
 
 --- dist.all_to_all_single(…): the same with one tensor each, whose first dim is cut into equal parts, or into those
---- that the lists say: input_split_sizes[r + 1] rows go to rank r, output_split_sizes[r + 1] come from it. Gives
+--- that the lists say: input_split_sizes[r + 1] rows go to rank r, output_split_sizes[r + 1] come from it. Returns
 --- output.
 collectives.all_to_all_single = arguments.takes("all_to_all_single", splitting, function(output, input, opts)
   local who = "all_to_all_single"
@@ -226,10 +227,10 @@ local function post(who, t, asynchronous, opts)
   return run(out and "send" or "recv", opts, opts.dst or opts.src, t)
 end
 
---- Sends t to rank `dst`; {tag = 0} tells messages between the same two ranks apart. Returns when t may be changed.
+--- Sends t to rank `dst`; {tag = 0} distinguishes messages between the same two ranks. Returns when t may be changed.
 collectives.send = arguments.takes("send", sending, function(t, opts) post("send", t, false, opts) end)
 
---- t becomes what rank `src` (any, without) sent with the same tag. Gives the sender's rank.
+--- t becomes what rank `src` (any, without) sent with the same tag. Returns the sender's rank.
 collectives.recv = arguments.takes("recv", receiving, function(t, opts) return post("recv", t, false, opts) end)
 
 --- The same without waiting: they give a work, to be waited for before t is touched. Over nccl they run one after the
@@ -268,8 +269,8 @@ collectives.P2POp = arguments.takes("P2POp", {
 end)
 
 --- dist.batch_isend_irecv(list [, {timeout}]): starts several sends and receives of which none has to wait for another;
---- gives a list of works. Entries are dist.P2POp's, or {op = "isend", tensor = t, peer = 1, tag = 0, group = g}; all of
---- one group.
+--- returns a list of works. Entries are dist.P2POp's, or {op = "isend", tensor = t, peer = 1, tag = 0, group = g}; all
+--- of one group.
 collectives.batch_isend_irecv = arguments.takes("batch_isend_irecv", {{"timeout", "positive"}}, function(list, opts)
   local who = "batch_isend_irecv"
   check(who, "the list", list, "table")

@@ -1,5 +1,5 @@
 --- Plain Lua values as text and back, exactly: nil, booleans, numbers (infinite ones, NaN and -0 too), strings, and
---- tables of them whose keys are numbers, strings or booleans. Whatever the text holds, decoding it gives data alone.
+--- tables of them whose keys are numbers, strings or booleans. Whatever the text holds, decoding it returns data alone.
 ---
 --- A value is one letter and what belongs to it:
 ---   n nil   t true   f false   d17.5; number   s5:hello string   { key value … } table

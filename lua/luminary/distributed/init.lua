@@ -29,7 +29,7 @@ end})
 --- each, "cpu:gloo,cuda:nccl", which is the default where every rank can have a card of its own; elsewhere gloo is.
 --- World size and rank given here win over what the launcher put in the environment. init_method: "env://"
 --- (MASTER_ADDR, MASTER_PORT), "tcp://host:port" (rank 0 listens there) or "file:///path" (on a disk all ranks see; one
---- job's until it ends, and an error for rank 0 of a second one; without LM_TOKEN it has to be this user's own).
+--- job's until it ends, and an error for rank 0 of a second one; without LM_TOKEN it must be this user's own).
 --- timeout (1800): seconds for all to join, and for each collective. heartbeat_timeout (10; 0: never): silence after
 --- which a rank is given up.
 dist.init_process_group = arguments.takes("init_process_group", {

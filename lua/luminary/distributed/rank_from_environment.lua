@@ -33,8 +33,8 @@ local function number(name, least, what, most)
   return value
 end
 
--- {size, rank, by} as far as a launcher tells, each with the name of its variable; {} without one. Of a rank alone, in
--- variables that tell both, we do not know whose it is.
+-- {size, rank, by} as far as a launcher reports, each with the name of its variable; {} without one. Of a rank alone,
+-- in variables that tell both, we do not know whose it is.
 local function launched()
   for _, launcher in ipairs(launchers) do
     local size = launcher.size and number(launcher.size, 1, "number of processes")

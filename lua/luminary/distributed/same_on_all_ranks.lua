@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 --- alike(group, who, what, mine, more): `mine` is this rank's description, a line for each thing and a newline after
---- each. Collective. Where it differs from the first rank's, all ranks are told, and the error names the first
+--- each. Collective. Where it differs from the first rank's, all ranks are notified, and the error names the first
 --- difference: "who: the <what> from rank 0's: here …; there …". more: what a line that is missing is called.
 return function(group, who, what, mine, more)
   local first = core.reducer_share_text(group.handle, mine)

@@ -1,4 +1,4 @@
---- What parameters and values of distributions have to be.
+--- What parameters and values of distributions must be.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local ops = core.ops

@@ -7,12 +7,12 @@
 ---     log_prob = function(d, x) return d.rate:log() - d.rate * x end,
 ---   }
 ---
---- takes      its parameters and what each has to be (a name of constraints.lua), which become tensors of one shape;
+--- takes      its parameters and what each must be (a name of constraints.lua), which become tensors of one shape;
 ---            order: as they stand in a call
 --- defaults   of parameters that may be left out; option_rows: of the constructor, if it has others than validate_args
 --- either     of which two just one is given, and properties of those names compute the other
 --- event_dims how many of the parameters' last dims are one event's (0)
---- support    what log_prob's argument has to be
+--- support    what log_prob's argument must be
 --- rsample    samples through which gradients pass; or sample, where there are no such; both of [shape…, d's shape…]
 --- log_prob, entropy, cdf, icdf and any other method
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
@@ -160,7 +160,7 @@ function Distribution:rsample(shape)
   return self:_draw(shape_of(self.__name .. ".rsample", shape))
 end
 
---- A value as a tensor of the parameters' kind, which has to be in the support.
+--- A value as a tensor of the parameters' kind, which must be in the support.
 function Distribution:value(who, x)
   local like = self:first_parameter()
   if not core.is_tensor(x) then

@@ -15,7 +15,7 @@ local names = {
   [9] = "Q8_1", [10] = "Q2_K", [11] = "Q3_K", [15] = "Q8_K",
 }
 
--- ---- blocks (ggml's ggml-quants.c), as views of bytes: expand(part, n) gives [n, elements of a block]; part(dtype,
+-- ---- blocks (ggml's ggml-quants.c), as views of bytes: expand(part, n) returns [n, elements of a block]; part(dtype,
 -- count, at) are that many elements from byte `at` of each block on, [n, count].
 
 local function nibbles(x) return x:bitwise_and(15), x:bitwise_right_shift(4) end

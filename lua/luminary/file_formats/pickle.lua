@@ -1,6 +1,6 @@
 --- Python's pickles (protocols 0 to 5, Lib/pickletools.py), read as data: a machine that knows plain values and the few
 --- names that its caller gives it. Nothing is run: where a pickle asks for anything else, a value is lost, which is
---- told with its place in the whole.
+--- given with its place in the whole.
 ---
 --- Lists, tuples and sets become lists, dicts tables, ints beyond 2^53 int64 cdata and beyond that the nearest number,
 --- bytes strings.
@@ -14,7 +14,7 @@ local MARK = {}
 local Name = {}
 local Lost = {}
 
---- What a name of Python's stands for: `call` is given the list of arguments and the machine, and gives the value.
+--- What a name of Python's stands for: `call` is given the list of arguments and the machine, and returns the value.
 function pickle.callable(name, call) return setmetatable({name = name, call = call}, Name) end
 
 --- A value that plain tables cannot stand for, such as a type of storages; errors call it `name`.
@@ -123,7 +123,7 @@ function Machine:find(module, name)
   self:push(value)
 end
 
--- What f(...) gives for a tuple, or what of the tuple is lost.
+-- What f(...) returns for a tuple, or what of the tuple is lost.
 local function unless_lost(self, f, tuple, ...)
   for _, value in ipairs(self:of_kind(tuple, "tuple")) do
     if is_lost(value) then return value end
@@ -353,8 +353,8 @@ local function finish(machine, value)
 end
 
 --- The value of the pickle where the cursor stands, which then stands behind it; nil if it is lost. And what is lost of
---- it, by place: {path, lost = what stood for it}. names(full name) gives what pickle.callable or pickle.opaque made, a
---- plain value, or nil to refuse it; persistent(tuple, machine) what a persistent id stands for.
+--- it, by place: {path, lost = what stood for it}. names(full name) returns what pickle.callable or pickle.opaque made,
+--- a plain value, or nil to refuse it; persistent(tuple, machine) what a persistent id stands for.
 function pickle.load(cursor, names, persistent)
   local m = setmetatable({
     cursor = cursor, names = names, persistent = persistent, stack = {}, n = 0, memo = {}, kept = 0, kind = {},

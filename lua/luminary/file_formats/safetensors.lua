@@ -11,7 +11,7 @@
 ---   {"list": [node …], "table": {key: node …}, "integers": {digits: node …}}
 ---                                              a table: what counts from 1, its strings, other integers;
 ---                                              each left out when empty
----   {"same": n}                                the table whose node has "id": n: one that stands in several places
+---   {"same": n}                                the table whose node has "id": n: one that stands in several positions
 --- Files are data only: loading one runs nothing.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
@@ -157,7 +157,7 @@ local leaves = {tensor = true, number = true, bytes = true, integer = true} -- t
 
 local restore
 
--- t[key] of the node. Tables that stand in several places are put there in the end, when all are made.
+-- t[key] of the node. Tables that stand in several positions are put there in the end, when all are made.
 local function put(t, key, node, file, depth)
   if t[key] ~= nil or file.taken[t] and file.taken[t][key] then bad(file.path, ("two values for [%s]"):format(key)) end
   if type(node) == "table" and node.same ~= nil then

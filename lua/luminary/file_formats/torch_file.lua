@@ -392,8 +392,8 @@ local function first_parameter(t)
 end
 
 -- What torch.optim's LBFGS, which alone has history_size, wants in a state_dict: the option line_search_fn, None where
--- none is told; lists, empty ones too; and no list `al` that is too short. That is its scratch memory, of which what is
--- not yet used is None. Nones at the end of a list are gone once a file is read; a list that is not there it makes.
+-- none is given; lists, empty ones too; and no list `al` that is too short. That is its scratch memory, of which what
+-- is not yet used is None. Nones at the end of a list are gone once a file is read; a list that is not there it makes.
 local function as_lbfgs(group, states, is_list)
   group.line_search_fn = group.line_search_fn or pickle.NONE
   for number, state in pairs(states) do

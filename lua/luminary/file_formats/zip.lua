@@ -39,7 +39,7 @@ local function find_directory(source)
   source:fail "it begins as a zip archive and has no directory at its end: cut short?"
 end
 
--- The sizes and places that the zip64 field gives for those that are all ones.
+-- The sizes and positions that the zip64 field returns for those that are all ones.
 local function read_zip64(source, extra, entry)
   local i = 1
   while i + 3 <= #extra do
@@ -120,7 +120,7 @@ local function find_data(source, entry)
   return begins
 end
 
---- An entry's bytes, uint8 [n]. Its checksum is checked but for what lies over the mapped file.
+--- An entry's bytes, uint8 [n]. Its checksum is checked except what lies over the mapped file.
 function Zip:bytes(entry)
   local source, at = self.source, find_data(self.source, entry)
   if entry.method == 0 and source.opts.mmap then return source:bytes(at, entry.size) end

@@ -122,7 +122,7 @@ local function inner_methods(of)
   return inner
 end
 
--- What of a class is for its users: functions that it has, or has from its class, and fields that it tells of.
+-- What of a class is for its users: functions that it has, or has from its class, and fields that it reports.
 local function add_class(to, name, of)
   to.owner_of[of] = to.owner_of[of] or name
   if to.classes[name] then return end
@@ -168,7 +168,7 @@ local function all()
   local new = {
     list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
     by_value = {}, owner_of = {}, -- by class: its public name, and what the paths of its methods begin with
-    by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file gives
+    by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file returns
   }
   function new.add(path, name, value, owner, inner)
     if new.by_path[path] then return end
@@ -234,7 +234,7 @@ local op_owners = {lm = true, x = true, F = true}
 --- Whether an entry is not for lists of names: a method for classes that extend its class, or such an op.
 function index.is_hidden(entry) return entry.inner or op_owners[entry.owner] and index.is_inner(entry.name) or false end
 
--- A comment's lines as one text: what belongs together is joined, so that it can be wrapped anew.
+-- A comment's lines as one text: what belongs together is joined, so that it can be wrapped again.
 local function joined(lines)
   local out = {}
   for _, text in ipairs(lines) do

@@ -208,7 +208,7 @@ function help.is_torch7(entry)
   return type(entry.value) == "function" and getinfo(original(entry.value), "S").source:find("torch7", 1, true) ~= nil
 end
 
--- The less, the earlier: what is used most, methods of classes last but for Torch7's functions; names in another case
+-- The less, the earlier: what is used most, methods of classes last except Torch7's functions; names in another case
 -- after those of the same in each group.
 local function order_of(entry, name)
   local place = help.is_torch7(entry) and 4 or common[entry.owner] or all().classes[entry.owner] and 3 or 2

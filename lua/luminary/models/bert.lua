@@ -204,7 +204,7 @@ end
 ---
 --- net(ids [, {attention_mask, token_type_ids}]), as a tokenizer gives them: net(batch.input_ids, {attention_mask =
 --- batch.attention_mask, token_type_ids = batch.token_type_ids}); ids [N, L] count from 1, and so do token_type_ids, 1
---- for the first text and 2 for the second. Bare it gives two results, hidden [N, L, hidden_size] and pooled [N,
+--- for the first text and 2 for the second. Bare it returns two results, hidden [N, L, hidden_size] and pooled [N,
 --- hidden_size] (the first alone without add_pooling_layer); with a head its scores.
 function models.bert(opts)
   local names, act = {"none", "masked_lm", "sequence_classification", "token_classification"}, {}

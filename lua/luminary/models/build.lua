@@ -56,7 +56,7 @@ local function from_config(who, config, path, reads, spec, opts)
   return out
 end
 
--- Ends, ids from 1, without those that no net with so many tokens gives, with a warning about them.
+-- Ends, ids from 1, without those that no net with that many tokens returns, with a warning about them.
 local function possible(who, path, ends, vocabulary)
   local list = {}
   for _, id in ipairs(type(ends) == "table" and ends or {ends}) do
@@ -84,7 +84,7 @@ local function generation_of(who, weights, config, config_path, vocabulary)
 end
 
 -- Which sizes neither a config.json nor the caller says, of those by whose defaults weights do not fit, as text; nil if
--- there are none. told: the options; why: load_state_dict's error.
+-- there are none. given: the options; why: load_state_dict's error.
 local function unsaid_sizes(spec, from_file, why)
   local list = {}
   for name, row in pairs(spec) do

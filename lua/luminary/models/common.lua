@@ -81,8 +81,8 @@ local function check_size(who, name, t, n, l)
 end
 
 --- What a model of language is called with, net(ids [, {cache, attention_mask, position_ids}]), checked; `layers` of
---- them have a cache each. Gives the options with first, how many tokens the cache holds, and `seen`, the options of
---- scaled_dot_product_attention by which each token sees those before it, of the cache too, but for what the mask
+--- them have a cache each. Returns the options with first, how many tokens the cache holds, and `seen`, the options of
+--- scaled_dot_product_attention by which each token sees those before it, of the cache too, except what the mask
 --- leaves out. (A token that sees nothing gets zeros there.)
 function common.forward_options(who, ids, opts, layers)
   local o = options.check(who, opts, forward_options, "cache")
@@ -108,7 +108,7 @@ function common.forward_options(who, ids, opts, layers)
   return o
 end
 
---- An nn.KVCache for each of so many layers, of weight's device and dtype; of `most` places at most.
+--- An nn.KVCache for each of that many layers, of weight's device and dtype; of `most` positions at most.
 function common.caches(who, layers, weight, batch_size, length, most, heads, head_dim)
   length = math.min(options.arg(who .. ":new_cache", "max_seq_len", length, "count"), most)
   local list, like = {}, {device = weight.device, dtype = weight.dtype}

@@ -1,4 +1,4 @@
---- Text in what net:generate makes: strings that end a sequence, and text that is told as it comes. Tokens become text
+--- Text in what net:generate makes: strings that end a sequence, and text that is given as it comes. Tokens become text
 --- by tokenizer:decode(ids), ids being a list.
 local options = require "luminary.base.options"
 

@@ -78,7 +78,7 @@ function generation_config.tokens(who, path, name, value)
   return from_1(value)
 end
 
---- The options that a file gives, checked; `json`: what is in it. Token ids count from 1. A file that draws without
+--- The options that a file returns, checked; `json`: what is in it. Token ids count from 1. A file that draws without
 --- saying among how many takes the 50 likeliest, transformers' default.
 function generation_config.read(who, path, json)
   local out, left_out = {}, {}
@@ -121,8 +121,8 @@ function generation_config.of(who, net)
   return out
 end
 
---- Settles max_new_tokens and min_new_tokens of o, the options of a call: `given` is what it gave, `from_file` what `of`
---- gives, l the length of ids; the net takes `capacity` tokens.
+--- Settles max_new_tokens and min_new_tokens of o, the options of a call: `given` is what it gave, `from_file` what
+--- `of` returns, l the length of ids; the net takes `capacity` tokens.
 function generation_config.resolve_lengths(who, o, given, from_file, l, capacity)
   if given.max_new_tokens == nil then
     local both = from_file.max_new_tokens == nil and from_file.max_length

@@ -5,7 +5,7 @@ local options = require "luminary.base.options"
 local fail = options.fail
 local gguf = {}
 
--- llama.cpp turns pairs of neighbours, so that its converter puts the rows of q and k, of each head in two halves here,
+-- llama.cpp turns pairs of neighbors, so that its converter puts the rows of q and k, of each head in two halves here,
 -- in turn. Those of another shape stay, and load_state_dict says so.
 local function halves(t, heads)
   if t.ndim ~= 2 or type(heads) ~= "number" or heads < 1 or t.shape[1] % (2 * heads) ~= 0 then return t end

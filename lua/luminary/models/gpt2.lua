@@ -133,8 +133,8 @@ end
 
 --- net(ids [, {cache, attention_mask, position_ids}]): scores [N, L, vocab_size] of what comes after each of ids [N, L]
 --- (int64, from 1); with a cache after what it holds, M tokens. attention_mask [N, M + L]: 1 or true where there is a
---- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their places, int64, from 1;
---- without, M + 1 to M + L, whatever the mask says. generate tells both.
+--- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their positions, int64, from 1;
+--- without, M + 1 to M + L, whatever the mask says. generate passes both.
 function GPT2:forward(ids, opts)
   local o = common.forward_options("GPT2", ids, opts, self.config.n_layer)
   local body, first, l = self.transformer, o.first, ids.shape[2]
@@ -162,7 +162,7 @@ GPT2.generate = generate
 --- GPT-2, by default of 124 million parameters; tie_word_embeddings: the weight of the input embedding is that of the
 --- output. {weights = "folder"} takes Hugging Face's config.json, too; {weights = "x.gguf"} a GGUF file's sizes.
 ---
---- net(ids [, {attention_mask, position_ids, cache}]) gives scores [N, L, vocab_size] of what comes after each of ids
+--- net(ids [, {attention_mask, position_ids, cache}]) returns scores [N, L, vocab_size] of what comes after each of ids
 --- [N, L], int64 from 1. attention_mask [N, L]: 1 or true where there is a token, 0 or false where
 --- there is padding; position_ids [N, L], int64 from 1. cache = net:new_cache(N, max_seq_len) keeps what was seen, so
 --- that each call has only new ids (and a mask of all); net:generate(ids, …) does that by itself. With a folder's or a

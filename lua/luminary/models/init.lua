@@ -4,13 +4,13 @@
 ---
 --- Every network takes weights, a file or folder that lm.load reads, or a table of tensors by name; with it rename,
 --- strict and ignore_mismatched_sizes, as load_state_dict has them, whose report is a second result; device and dtype.
---- A config.json beside weights of Hugging Face's says what is not told; such a net is in evaluation mode, until
+--- A config.json beside weights of Hugging Face's says what is not given; such a net is in evaluation mode, until
 --- net:train(). lm.models.generate lets any net of language write.
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
 -- What makes a network, as a table that is called: asked for what other libraries' classes have, such as
--- from_pretrained, it says what there is instead. load gives the function.
+-- from_pretrained, it says what there is instead. load returns the function.
 local function maker(name, load)
   return setmetatable({__name = name}, {
     instance = {}, called = load, __tostring = function() return "function: lm.models." .. name end,

@@ -99,7 +99,7 @@ end
 
 --- net:new_cache(batch_size, max_seq_len): what net(ids, {cache = …}) keeps of the tokens it has seen, a list of
 --- nn.KVCache, one for each layer, for batch_size sequences of at most max_seq_len tokens (and no more than the net
---- has places); of the weights' dtype and device. More tokens than that are an error. Step by step by hand:
+--- has positions); of the weights' dtype and device. More tokens than that are an error. Step by step by hand:
 ---   local cache = net:new_cache(ids.shape[1], 100)
 ---   for _ = 1, 50 do
 ---     local scores = net(ids, {cache = cache}):select(2, -1) -- of the last place
@@ -113,8 +113,8 @@ end
 
 --- net(ids [, {cache, attention_mask, position_ids}]): scores [N, L, vocab_size] of what comes after each of ids [N, L]
 --- (int64, from 1); with a cache after what it holds, M tokens. attention_mask [N, M + L]: 1 or true where there is a
---- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their places, int64, from 1;
---- without, M + 1 to M + L, whatever the mask says, and as places only count from each other, that hardly matters.
+--- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their positions, int64, from 1;
+--- without, M + 1 to M + L, whatever the mask says, and as positions only count from each other, that hardly matters.
 function Llama:forward(ids, opts)
   local o = common.forward_options("Llama", ids, opts, self.config.num_hidden_layers)
   if not o.position_ids and o.first + ids.shape[2] > self.config.max_positions then
@@ -145,7 +145,7 @@ local spec = {
   tie_word_embeddings = {"boolean", false},
 }
 
--- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters; how many places there are.
+-- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters; how many positions there are.
 local function resolve_positions(config)
   local given = config.rope_parameters or {}
   config.rope_theta = config.rope_theta or given.rope_theta or 10000
@@ -178,7 +178,7 @@ end
 --- with rope_theta in rope_parameters. {weights = "folder"} takes config.json, too; {weights = "x.gguf"} a GGUF file's
 --- sizes, with the rows of q and k, which llama.cpp keeps in another order, put back.
 ---
---- net(ids [, {attention_mask, position_ids, cache}]) gives scores [N, L, vocab_size] of what comes after each of ids
+--- net(ids [, {attention_mask, position_ids, cache}]) returns scores [N, L, vocab_size] of what comes after each of ids
 --- [N, L], int64 from 1. attention_mask [N, L]: 1 or true where there is a token, 0 or false where
 --- there is padding; position_ids [N, L], int64 from 1. cache = net:new_cache(N, max_seq_len) keeps what was seen, so
 --- that each call has only new ids (and a mask of all); net:generate(ids, …) does that by itself. With a folder's or a

@@ -100,7 +100,7 @@ function logits_processors.none_left(row)
     .. "huge repetition_penalty what would come again, bad_words_ids what completes one of them", row)
 end
 
--- Scores with -inf but for the k best.
+-- Scores with -inf except the k best.
 local function best(scores, k)
   if k == 0 or k >= scores.shape[2] then return scores end
   return scores:masked_fill(scores:lt(scores:topk(k, 2):narrow(2, k, 1)), -math.huge)

@@ -1,6 +1,6 @@
 --- How much noise each step of a diffusion has, and how a step takes some away: DDPM (Ho et al., "Denoising Diffusion
 --- Probabilistic Models", 2020) and DDIM (Song et al., "Denoising Diffusion Implicit Models", 2021), with diffusers'
---- names and defaults. Steps count from 0, as a model is told them.
+--- names and defaults. Steps count from 0, as a model is given them.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -83,8 +83,8 @@ local function rounded(x)
   return math.floor(x + 0.5)
 end
 
---- scheduler:set_timesteps(n): so many of num_train_timesteps, by timestep_spacing. `for _, t in
---- ipairs(scheduler.timesteps) do` walks them, numbers from 0, noisiest first. Gives the scheduler.
+--- scheduler:set_timesteps(n): that many of num_train_timesteps, by timestep_spacing. `for _, t in
+--- ipairs(scheduler.timesteps) do` walks them, numbers from 0, noisiest first. Returns the scheduler.
 function Scheduler:set_timesteps(num_inference_steps)
   local who, o, steps = self.__name .. ":set_timesteps", self.config, {}
   local n, all = options.arg(who, "num_inference_steps", num_inference_steps, "count"), o.num_train_timesteps
@@ -166,10 +166,10 @@ function Scheduler:get_velocity(samples, noise, timesteps)
   return noise * signal - samples * rest
 end
 
---- Gives x: these schedulers ask a model for x as it is.
+--- Returns x: these schedulers ask a model for x as it is.
 function Scheduler.scale_model_input(_self, x) return x end
 
--- The sample without noise, clipped, and the noise that the model's output tells.
+-- The sample without noise, clipped, and the noise that the model's output implies.
 local function prediction(self, who, output, t, x)
   local o = self.config
   local signal, rest = factors(self, who, x, t)
@@ -221,7 +221,7 @@ local function step_after(self, who, t)
 end
 
 --- local x, clean = scheduler:step(output, t, x [, {generator, noise}]): x [N, …] one step less noisy, by the model's
---- output at step t (formula 7 of Ho et al.), and the sample without noise that this tells. noise: what is added,
+--- output at step t (formula 7 of Ho et al.), and the sample without noise that this implies. noise: what is added,
 --- instead of a draw.
 function DDPMScheduler:step(output, t, x, opts)
   local who = "DDPMScheduler:step"
@@ -249,7 +249,7 @@ end
 
 --- local x, clean = scheduler:step(output, t, x [, {eta = 0, use_clipped_model_output = false, generator, noise}]): x
 --- [N, …] one step less noisy, by the model's output at step t (formula 12 of Song et al.), and the sample without
---- noise that this tells. eta: 0 draws nothing, 1 draws as DDPM does. use_clipped_model_output: the noise is that of
+--- noise that this implies. eta: 0 draws nothing, 1 draws as DDPM does. use_clipped_model_output: the noise is that of
 --- the clipped sample.
 function DDIMScheduler:step(output, t, x, opts)
   local who = "DDIMScheduler:step"

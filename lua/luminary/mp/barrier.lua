@@ -8,12 +8,12 @@ local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 --- lm.mp.Barrier(parties [, {action, timeout}]): as many as `parties` wait for one another. action() is called by one
---- of them before they go on. timeout: of wait, where it is given none. b.parties, b.n_waiting and b.broken tell of it.
---- One who ends while it waits counts no more, and another may take its place.
+--- of them before they continue. timeout: of wait, where it is given none. b.parties, b.n_waiting and b.broken tell of
+--- it. One who ends while it waits counts no more, and another may take its place.
 local Barrier = {kind = "Barrier"}
 
 local FILLING, DRAINING, RESETTING, BROKEN = 0, 1, 2, 3
-local LOOK = 0.1 -- seconds: nobody tells of one who was killed
+local LOOK = 0.1 -- seconds: nobody reports one who was killed
 
 local function inside(self) return self.parties - self.places:get_value() end
 

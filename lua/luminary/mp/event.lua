@@ -10,7 +10,7 @@ Event.__index = Event
 
 local function event_handle(method, self) return shared.handle(Event, method, self) end
 
---- Sets it: all who wait go on, and who waits later does not wait.
+--- Sets it: all who wait continue, and who waits later does not wait.
 function Event:set() core.mp_event_set(event_handle("set", self), true) end
 
 --- Takes it back.

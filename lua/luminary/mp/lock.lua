@@ -5,7 +5,7 @@ local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 --- lm.mp.Lock(): held by one thread of one process at a time. If who holds it ends, by kill -9 too, the next one gets
---- it and is told that the other did not come to release it: what it guards may be half changed.
+--- it and is notified that the other did not come to release it: what it guards may be half changed.
 local Lock = {kind = "Lock"}
 Lock.__index = Lock
 
@@ -40,8 +40,8 @@ local function give_back(self, ok, ...)
   return ...
 end
 
---- Acquires it, calls f(left) and releases it, after an error too. Gives what f gives. left: whether who held it before
---- ended without releasing it.
+--- Acquires it, calls f(left) and releases it, after an error too. Returns what f returns. left: whether who held it
+--- before ended without releasing it.
 function Lock:with(f)
   lock_handle("with", self)
   options.arg("Lock:with", "f", f, "function")

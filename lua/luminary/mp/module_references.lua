@@ -146,7 +146,7 @@ local function is_data(value)
   return value ~= package.loaded and value ~= package.preload
 end
 
---- A function that gives the name of a value, as a list {module, kind, step, kind, step, …}, or nil. It looks at what
+--- A function that returns the name of a value, as a list {module, kind, step, kind, step, …}, or nil. It looks at what
 --- is loaded once, when it is first asked for what may have a name.
 function names.finder()
   local found

@@ -45,7 +45,7 @@ end
 
 local CLAIM, ARGUMENT = 1, 2 -- columns of `claims`
 
--- Takes tasks until it is told to stop. setup: {tasks, results, claims, initializer, initargs}.
+-- Takes tasks until it is notified to stop. setup: {tasks, results, claims, initializer, initargs}.
 local function serve(index, setup)
   local tasks, results, claims = setup.tasks, setup.results, setup.claims
   local own = claims[index + 1]
@@ -205,7 +205,7 @@ local function pump(self, seconds)
   end
 end
 
--- What done(…) gives, once that is true, `timeout` seconds at most; else false.
+-- What done(…) returns, once that is true, `timeout` seconds at most; else false.
 local function wait(self, timeout, done, ...)
   local deadline = timeout and core.time() + timeout or math.huge
   while true do
@@ -236,7 +236,7 @@ local function meanwhile(self, who) -- workers that have no room for results tak
   check_whole(who, self)
 end
 
--- Gives out tasks of `chunk` arguments each, numbered from 1.
+-- Returns out tasks of `chunk` arguments each, numbered from 1.
 local function submit(self, who, fn, list, n, chunk, unpacked)
   local result = setmetatable({pool = self, who = who, n = n, open = n, outcomes = {}}, Result)
   for first = 1, n, chunk do
@@ -343,7 +343,7 @@ Pool.map = arguments.takes("Pool:map", chunks, function(self, fn, list, opts)
   return map_async(self, "map", fn, list, opts):get()
 end)
 
---- As map, at once: a result whose get() gives the list.
+--- As map, at once: a result whose get() returns the list.
 Pool.map_async = arguments.takes("Pool:map_async", chunks, function(self, fn, list, opts)
   return map_async(self, "map_async", fn, list, opts)
 end)

@@ -40,7 +40,7 @@ local function put(self, h, who, value, timeout, direct, meanwhile, ...)
 end
 
 --- Puts a value (nil too) at the end. The options block = true and timeout, in seconds, say how long to wait for room
---- in a queue with a capacity; it is an error if there was none. Gives the queue.
+--- in a queue with a capacity; it is an error if there was none. Returns the queue.
 function Queue:put(value, ...)
   local h, timeout = handle("put", self), shared.timeout("Queue:put", ...)
   if not put(self, h, "Queue:put", value, timeout) then

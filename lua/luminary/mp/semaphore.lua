@@ -32,13 +32,13 @@ function Semaphore:acquire(timeout)
   return how ~= false, how == 2
 end
 
---- Gives one back. A BoundedSemaphore has an error where all are there.
+--- Returns one back. A BoundedSemaphore has an error where all are there.
 function Semaphore:release() core.mp_permit_back(permits("release", self), self.bounded) end
 
 --- How many are to be had.
 function Semaphore:get_value() return core.mp_permits(permits("get_value", self)) end
 
---- Acquires a permit, calls f(left) and releases it, after an error too. Gives what f gives.
+--- Acquires a permit, calls f(left) and releases it, after an error too. Returns what f returns.
 function Semaphore:with(f)
   permits("with", self)
   options.arg("Semaphore:with", "f", f, "function")

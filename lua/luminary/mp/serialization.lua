@@ -216,7 +216,7 @@ end
 --- Text, list of tensors, list of handles. `who` begins the errors; options: processes (true: tensors are moved to
 --- shared memory, else they are passed on within this process), name_of (a finder of module_references.lua, for who
 --- encodes
---- often; else what is loaded is looked through anew).
+--- often; else what is loaded is looked through again).
 function carrier.encode(who, value, options)
   local scalar = scalar_text(value)
   if scalar then return NOTHING .. scalar, {}, {} end

@@ -36,9 +36,9 @@ end
 
 local SLICE = 0.5 -- seconds: a signal that comes just before a wait begins is seen after it
 
---- What attempt(handle, seconds, …) gives, once that is not false; false when `timeout` seconds are over (nil: never).
---- `attempt` is no closure of the call's own: a compiled trace keeps the closures that it was recorded with, and with
---- them a message's tensors or a handle.
+--- What attempt(handle, seconds, …) returns, once that is not false; false when `timeout` seconds are over (nil:
+--- never). `attempt` is no closure of the call's own: a compiled trace keeps the closures that it was recorded with,
+--- and with them a message's tensors or a handle.
 function shared.wait(timeout, attempt, handle, ...)
   if timeout == 0 then return attempt(handle, 0, ...) end
   local deadline = timeout and core.time() + timeout or math.huge

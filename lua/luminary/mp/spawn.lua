@@ -1,4 +1,4 @@
---- lm.mp.spawn and what it gives.
+--- lm.mp.spawn and what it returns.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -7,7 +7,7 @@ local at_exit = require "luminary.mp.at_exit"
 local shared = require "luminary.mp.shared_handle"
 
 -- Seconds after the first failure until the others are asked to end, are killed, and (threads, which cannot be killed)
--- are given up. Until the first they may end by themselves: the process group tells them what happened.
+-- are given up. Until the first they may end by themselves: the process group notifies them of what happened.
 local ASK, KILL, GIVE_UP = 1.5, 3.5, 6
 
 local Context = {}
@@ -118,7 +118,7 @@ local MOST = 4096 -- workers
 
 --- lm.mp.spawn(…): calls fn(i, args…) for i from 0 to nprocs - 1, each in a Lua state of its own. LOCAL_RANK is i and
 --- LOCAL_WORLD_SIZE is nprocs in each one's environment, and the cores are shared among them. Waits for all, or with
---- join = false gives a context at once, with :join(timeout), :pids() and :terminate().
+--- join = false returns a context at once, with :join(timeout), :pids() and :terminate().
 local spawn = arguments.takes("spawn", {
   {"args", "any"}, {"nprocs", "count", 1}, {"join", "boolean", true}, {"daemon", "boolean", false},
   {"method", {"process", "thread"}, "process"},

@@ -11,7 +11,7 @@ local codes = {
   l = "int64", q = "int64", f = "float32", d = "float64", ["?"] = "bool",
 }
 
--- A class of userdata, so that `#array` is its length. make(dtype, …) gives the tensor of a new one; `_get` and
+-- A class of userdata, so that `#array` is its length. make(dtype, …) returns the tensor of a new one; `_get` and
 -- `_set` are the instances' __index and __newindex.
 local function define(name, make)
   local new
@@ -27,7 +27,7 @@ local function define(name, make)
   end)
   --- Its Lock.
   function new:get_lock() return self.lock end
-  --- Calls f(self, left) while its lock is held (Lock:with) and gives what f gives.
+  --- Calls f(self, left) while its lock is held (Lock:with) and returns what f returns.
   function new:with(f)
     options.arg("with", "f", f, "function")
     return self.lock:with(function(left) return f(self, left) end)

@@ -86,7 +86,7 @@ function Worker.start(who, spec)
     core.mp_send(self.handle, (carrier.encode(who, boot, {processes = not thread})), {})
     core.mp_send(self.handle, spec.job.text, spec.job.tensors, spec.job.handles)
   end)
-  if not ok and not problem:find("closed$") then -- one that died before it read this tells so by its end
+  if not ok and not problem:find("closed$") then -- one that died before it read this shows that by its end
     Worker.stop({self}, 0)
     error(problem, 0)
   end
@@ -178,7 +178,7 @@ function Worker.how_it_ended(ended)
   return ("ended with exit code %d"):format(ended.code)
 end
 
---- What went wrong: {message, traceback, cause_rank, told}; nil if nothing did. Once it has ended.
+--- What went wrong: {message, traceback, cause_rank, given}; nil if nothing did. Once it has ended.
 function Worker:failure()
   if self.report and self.report.ok or not self.report and self.code == 0 and not self.signal then return nil end
   local failure = {asked_to_stop = self.asked_to_stop, pid = self.pid, code = self.code, signal = self.signal}

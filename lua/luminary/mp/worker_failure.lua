@@ -56,7 +56,7 @@ local function ended(ok, problem, ...)
   return false, {message = tostring(problem), traceback = ""} -- the handler itself failed: no stack, no memory
 end
 
---- true and what f(…) gives; or false and {message, traceback}, or an Exit.
+--- true and what f(…) returns; or false and {message, traceback}, or an Exit.
 function failure.attempt(f, ...) return ended(xpcall(f, handler, ...)) end
 
 return failure

@@ -34,7 +34,7 @@ local function prepare_thread(boot)
   end
 end
 
---- Serves the channel at descriptor fd to its end; gives the exit code.
+--- Serves the channel at descriptor fd to its end; returns the exit code.
 return function(fd, thread)
   local channel = core.mp_parent(fd, thread)
   here.channel = channel

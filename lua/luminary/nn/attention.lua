@@ -98,7 +98,7 @@ MultiheadAttention.init = layer.takes("MultiheadAttention", {
   self:reset_parameters()
 end)
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
 function MultiheadAttention:reset_parameters()
   for _, name in ipairs {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"} do
     if self[name] then init.xavier_uniform_(self[name]) end
@@ -420,7 +420,7 @@ Transformer.init = layer.takes("Transformer", {
   self:reset_parameters()
 end)
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
 function Transformer:reset_parameters()
   for _, p in ipairs(self:parameters()) do
     if p.ndim > 1 then init.xavier_uniform_(p) end

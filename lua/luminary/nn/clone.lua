@@ -42,7 +42,7 @@ local function copy_module(module, made)
   return twin
 end
 
--- What stands in several places stands in as many in the copy.
+-- What stands in several positions stands in as many in the copy.
 function copy_of(v, made)
   local kind = type(v)
   if kind ~= "table" and kind ~= "userdata" then return v end

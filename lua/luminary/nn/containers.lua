@@ -28,7 +28,7 @@ function Numbered:len() return #self:children() end
 --- for i, child in net:iter() do
 function Numbered:iter() return ipairs(self:children()) end
 
---- Add a module at the end; gives the container.
+--- Add a module at the end; returns the container.
 function Numbered:append(module)
   check_module(self.__name .. ".append", 1, module)
   if not records.append(self, getmetatable(self), module) then self[self:len() + 1] = module end
@@ -41,7 +41,7 @@ function Numbered:add(module) return self:append(module) end
 --- Torch7's net:get(i), which is net[i].
 function Numbered:get(i) return self[i] end
 
---- Put a module before position `at`; gives the container.
+--- Put a module before position `at`; returns the container.
 function Numbered:insert(at, module)
   local who, modules = self.__name .. ".insert", self:children()
   options.arg(who, "the position", at, "count")
@@ -52,7 +52,7 @@ function Numbered:insert(at, module)
   return self
 end
 
---- Add the modules of a list, or of another container, at the end; gives the container. (extend makes a class.)
+--- Add the modules of a list, or of another container, at the end; returns the container. (extend makes a class.)
 function Numbered:append_all(list)
   if Module.is_module(list) then list = list:children() end
   if not options.is_plain(list) then

@@ -36,7 +36,7 @@ end)
 --- leaves as they are unless freeze is false; other options are nn.EmbeddingBag's.
 function EmbeddingBag.from_pretrained(weight, opts) return rows.from_pretrained(EmbeddingBag, weight, opts) end
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
 EmbeddingBag.reset_parameters = Embedding.reset_parameters
 
 function EmbeddingBag:forward(index, offsets, per_sample_weights)

@@ -1,4 +1,4 @@
---- nn.init: filling parameters in place, with PyTorch's formulas. Each gives the tensor back and
+--- nn.init: filling parameters in place, with PyTorch's formulas. Each returns the tensor back and
 --- records no graph.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"

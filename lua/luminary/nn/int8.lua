@@ -61,7 +61,7 @@ end
 
 local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 
--- What module:to_int8() gives; errors name the place.
+-- What module:to_int8() returns; errors name the place.
 local function replacement(module, place)
   local ok, new = pcall(module.to_int8, module)
   if not ok and type(new) == "string" then

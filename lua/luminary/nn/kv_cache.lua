@@ -1,4 +1,4 @@
---- What a model that goes on with its own output keeps: the keys and values of what it has seen.
+--- What a model that continues with its own output keeps: the keys and values of what it has seen.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -7,7 +7,7 @@ local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.de
 
 --- nn.KVCache(batch_size, max_seq_len, num_kv_heads, head_dim [, {device, dtype}]): room for keys and values of an
 --- attention layer, cache.keys and cache.values, [batch_size, num_kv_heads, max_seq_len, head_dim] each, of the default
---- dtype if none is told. cache.length is how many places it holds, 0 at first.
+--- dtype if none is given. cache.length is how many positions it holds, 0 at first.
 local KVCache = class.root("KVCache")
 
 function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
@@ -22,7 +22,7 @@ function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
   self.length = 0
 end
 
--- cache.length, which anyone may set, if there are so many places.
+-- cache.length, which anyone may set, if there are that many positions.
 local function length_of(self, who, room)
   local n = arg(who, "cache.length", self.length, "natural")
   room = room or self.keys.shape[3]
@@ -30,7 +30,7 @@ local function length_of(self, who, room)
   return n
 end
 
--- t has to be [N, heads, n, width] in a cache of `room`'s sizes.
+-- t must be [N, heads, n, width] in a cache of `room`'s sizes.
 local function check_places(who, name, t, room, n, dtype)
   local shape = t.shape
   if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= n then
@@ -46,10 +46,10 @@ local function put(keys, k, values, v)
   values:copy_(v)
 end
 
---- local k, v = cache:update(k, v): keeps the keys and values of the next places, [batch_size, num_kv_heads, n,
---- head_dim], and gives those of all places so far, [batch_size, num_kv_heads, cache.length, head_dim], views of its
---- room; an error where that is too small. They are of its dtype, but for those within autocast, which become that. No
---- gradient goes through it.
+--- local k, v = cache:update(k, v): keeps the keys and values of the next positions, [batch_size, num_kv_heads, n,
+--- head_dim], and returns those of all positions so far, [batch_size, num_kv_heads, cache.length, head_dim], views of
+--- its room; an error where that is too small. They are of its dtype, except those within autocast, which become that.
+--- No gradient goes through it.
 function KVCache:update(k, v)
   local who, keys, values = "KVCache:update", self.keys, self.values
   local room, n = keys.shape, arg(who, "k", k, "tensor").ndim == 4 and k.shape[3]
@@ -64,7 +64,8 @@ function KVCache:update(k, v)
   return keys:narrow(3, 1, self.length), values:narrow(3, 1, self.length)
 end
 
---- Keeps the first n places, of those that it holds, and forgets the others; all of them without n. Gives the cache.
+--- Keeps the first n positions, of those that it holds, and forgets the others; all of them without n. Returns the
+--- cache.
 function KVCache:reset(n)
   n = arg("KVCache:reset", "n", n or 0, "natural")
   if n > 0 and n > length_of(self, "KVCache:reset") then

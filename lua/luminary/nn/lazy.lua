@@ -19,7 +19,7 @@ local function each_tensor(of, f)
   end
 end
 
--- Gives a lazy layer what one of its base for `channels` has.
+-- Returns a lazy layer what one of its base for `channels` has.
 local function fill(self, channels)
   local made = self.base(channels, unpack(self.given, 1, self.given.n))
   each_tensor(made, function(name, value)

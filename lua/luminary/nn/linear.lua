@@ -25,7 +25,7 @@ Linear.init = layer.takes("Linear", {{"bias", "boolean", true}}, function(self, 
   self:reset_parameters()
 end)
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
 function Linear:reset_parameters() init._layer(self.weight, self.bias) end
 
 function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
@@ -68,7 +68,7 @@ end)
 --- as they are unless freeze is false; other options are nn.Embedding's.
 function Embedding.from_pretrained(weight, opts) return rows.from_pretrained(Embedding, weight, opts) end
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
 function Embedding:reset_parameters()
   init.normal_(self.weight)
   if self.padding_idx then

@@ -30,7 +30,7 @@ local function mismatch_text(entry)
     shape_text(entry.wanted))
 end
 
--- What load_state_dict gives.
+-- What load_state_dict returns.
 local report = {__plain = true, __report = true}
 
 function report.__tostring(self)

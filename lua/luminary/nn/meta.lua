@@ -16,7 +16,7 @@ function meta.of(f, ...)
   return result
 end
 
---- Whether that is going on: then nothing is to be drawn.
+--- Whether that is continuing: then nothing is to be drawn.
 function meta.is_on() return planning end
 
 --- An uninitialized tensor for a parameter; while a net is planned one whose elements are all the same one.
@@ -31,8 +31,8 @@ function meta.filled(size, value, how)
   return ops.full(size, value, how)
 end
 
---- Gives the parameters of a planned net memory, uninitialized, each of its dtype or this floating one, on this device,
---- and takes its buffers there; a module with reset_buffers fills its own. Gives the net.
+--- Returns the parameters of a planned net memory, uninitialized, each of its dtype or this floating one, on this
+--- device, and takes its buffers there; a module with reset_buffers fills its own. Returns the net.
 function meta.allocate(net, dtype, device)
   local function allocate(t, how) core.set_data(t, ops.empty(t.shape, how)) end
   for _, p in ipairs(net:parameters()) do allocate(p, {dtype = dtype or p.dtype, device = device}) end

@@ -136,7 +136,7 @@ local function add_hook(record, list, fn)
 end
 
 --- fn(module, inputs, output…) after each forward; what it returns, unless nil, replaces the output.
---- `inputs` is a list. Gives a handle with :remove().
+--- `inputs` is a list. Returns a handle with :remove().
 function Module:register_forward_hook(fn) return add_hook(record_of(self), "hooks", fn) end
 
 --- fn(module, inputs) before each forward; a list it returns (or one value) replaces the inputs.
@@ -144,11 +144,11 @@ function Module:register_forward_pre_hook(fn) return add_hook(record_of(self), "
 
 --- fn(module, grad_inputs, grad_outputs) when backward has come through the module: the gradients of its tensor
 --- arguments and of its tensor results, two lists with nil where there is none and n, how many; a list that it returns
---- (or one tensor) takes the place of grad_inputs. Gives a handle with :remove().
+--- (or one tensor) takes the place of grad_inputs. Returns a handle with :remove().
 function Module:register_full_backward_hook(fn) return add_hook(record_of(self), "backward_hooks", fn) end
 
 --- fn(module, grad_outputs) when backward comes to the module; a list that it returns (or one tensor) takes the place
---- of grad_outputs. Gives a handle with :remove().
+--- of grad_outputs. Returns a handle with :remove().
 function Module:register_full_backward_pre_hook(fn)
   if type(fn) ~= "function" then fail("%s: a hook has to be a function", self.__name) end
   local record = record_of(self)
@@ -161,21 +161,21 @@ function Module:register_full_backward_pre_hook(fn)
 end
 
 --- fn(module, dict, prefix) after state_dict has put the module's tensors into dict, whose names there begin with
---- prefix; it may change dict. Gives a handle with :remove().
+--- prefix; it may change dict. Returns a handle with :remove().
 function Module:register_state_dict_post_hook(fn) return add_hook(record_of(self), "state_hooks", fn) end
 
---- fn(module, dict, prefix) before load_state_dict reads dict, a copy, which fn may change. Gives a handle with
+--- fn(module, dict, prefix) before load_state_dict reads dict, a copy, which fn may change. Returns a handle with
 --- :remove().
 function Module:register_load_state_dict_pre_hook(fn) return add_hook(record_of(self), "load_pre_hooks", fn) end
 
 --- fn(module, {missing_keys = …, unexpected_keys = …}) after load_state_dict; it may change both lists, before they
---- are an error. Gives a handle with :remove().
+--- are an error. Returns a handle with :remove().
 function Module:register_load_state_dict_post_hook(fn) return add_hook(record_of(self), "load_hooks", fn) end
 
 -- ---- walking
 
--- visit(module, prefix) for self and all below, parents first, each module once, or at each of its places. Gives the
--- set of all.
+-- visit(module, prefix) for self and all below, parents first, each module once, or at each of its positions. Returns
+-- the set of all.
 local function walk(self, visit, prefix, at_each_place, seen)
   seen = seen or {}
   if seen[self] and not at_each_place then return seen end
@@ -252,7 +252,7 @@ Module.parameters = arguments.takes("parameters", recursing, function(self, opts
   return setmetatable(collect(self, "param", opts), list_of)
 end)
 --- for name, p in net:named_parameters() do. {prefix = "", recurse = true, remove_duplicate = true}: a prefix of the
---- names, whether to go on below, whether a parameter that stands in several places is named once.
+--- names, whether to continue below, whether a parameter that stands in several positions is named once.
 Module.named_parameters = arguments.takes("named_parameters", walking, function(self, opts)
   return iterate(collect(self, "param", opts))
 end)
@@ -286,7 +286,7 @@ local function modules(self, how)
   return found, names
 end
 
---- A list of the module itself and all below it; without remove_duplicate one that stands in several places comes as
+--- A list of the module itself and all below it; without remove_duplicate one that stands in several positions comes as
 --- often.
 Module.modules = arguments.takes("modules", {{"remove_duplicate", "boolean", true}}, function(self, opts)
   return setmetatable(modules(self, opts), list_of)
@@ -310,7 +310,7 @@ function Module:get_parameter(path) return (find("get_parameter", self, path, "p
 --- The buffer of that dotted name: net:get_buffer("norm.running_mean").
 function Module:get_buffer(path) return (find("get_buffer", self, path, "buffer")) end
 
---- fn(module) on all below, then on the module itself. Gives the module.
+--- fn(module) on all below, then on the module itself. Returns the module.
 function Module:apply(fn)
   options.arg("apply", "the first argument", fn, "function")
   for _, child in ipairs(self:children()) do child:apply(fn) end
@@ -333,7 +333,7 @@ function Module:eval() return self:train(false) end
 --- Torch7's name for eval.
 function Module:evaluate() return self:eval() end
 
---- Whether gradients are wanted for all parameters (true by default).
+--- Whether gradients are requested for all parameters (true by default).
 function Module:requires_grad_(on)
   if on == nil then on = true end
   for _, p in ipairs(self:parameters()) do p:requires_grad_(on) end
@@ -350,7 +350,7 @@ function Module:zeroGradParameters() self:zero_grad {set_to_none = false} end
 
 --- Torch7's x, dx = net:getParameters(): all parameters as one 1-d tensor, and all gradients, zeros where there are
 --- none. From then on the parameters and their .grad are views of the two: what changes one changes the other, and
---- dx:zero_() begins a step. Parameters have to be of one dtype and device. Call it once, when the model is where it
+--- dx:zero_() begins a step. Parameters must be of one dtype and device. Call it once, when the model is where it
 --- stays: a module that is moved later leaves the two behind, as it does in Torch7. Not so net:share_memory(), which
 --- takes them along; what is sent to others then is net and x.
 function Module:getParameters()
@@ -428,7 +428,7 @@ end
 
 --- To a device, a dtype (floating tensors only) or both: net:to("cuda:0"), net:to("float64"),
 --- net:to(device, dtype). {memory_format = "channels_last"} lays parameters of 4 dims out so, which spares convolutions
---- on a GPU a copy of their weights in each pass. In place; gives the module.
+--- on a GPU a copy of their weights in each pass. In place; returns the module.
 function Module:to(...)
   local target = {}
   for i = 1, select("#", ...) do device_or_dtype((select(i, ...)), target) end
@@ -444,26 +444,26 @@ function Module:to(...)
 end
 
 for name, dtype in pairs {float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16"} do
-  --- Parameters and buffers in the dtype of that name, half being float16, in place. Gives the module.
+  --- Parameters and buffers in the dtype of that name, half being float16, in place. Returns the module.
   Module[name] = function(self) return self:to(dtype) end
 end
---- Parameters and buffers in that dtype, in place. Gives the module.
+--- Parameters and buffers in that dtype, in place. Returns the module.
 function Module:type(dtype) return self:to(options.arg("type", "dtype", dtype, "string")) end
 --- Parameters and buffers with memory on that device, not initialized: {device = "cpu", recurse = true}. In place;
---- gives the module.
+--- returns the module.
 Module.to_empty = arguments.takes("to_empty", {
   {"device", "any"}, {"recurse", "boolean", true},
 }, function(self, opts)
   local device = opts.device and core.device(opts.device)
   return convert(self, function(t) return ops.empty_like(t, {device = device}) end, opts.recurse)
 end)
---- Moves parameters and buffers to the CPU, in place. Gives the module.
+--- Moves parameters and buffers to the CPU, in place. Returns the module.
 function Module:cpu() return self:to("cpu") end
---- Moves parameters and buffers to a CUDA device (the current one), in place. Gives the module.
+--- Moves parameters and buffers to a CUDA device (the current one), in place. Returns the module.
 function Module:cuda(device) return self:to(device or "cuda") end
 
---- Moves all parameters, their gradients and buffers to memory that other processes see, in place. Gives the module.
---- Processes and threads that are sent it train the same parameters, each with gradients of its own, and are not told
+--- Moves all parameters, their gradients and buffers to memory that other processes see, in place. Returns the module.
+--- Processes and threads that are sent it train the same parameters, each with gradients of its own, and are not given
 --- of each other's steps. Memory of a GPU is seen by whoever is sent it and stays where it is; its owner has to outlive
 --- the others.
 function Module:share_memory()
@@ -524,10 +524,10 @@ end
 --- is copied when there is an error. {rename}: other names, {["^model%."] = ""} by Lua's patterns, the longest first, a
 --- list of {pattern, replacement} in its order, or a function. {device, dtype}: the module goes there first.
 --- {assign = true}: the module's tensors become those of dict, sharing their memory, of their dtype and device where
---- none is told. {dry_run = true}: nothing is changed, and errors and the report are what they would be.
---- Gives {missing_keys = …, unexpected_keys = …}, with ignore_mismatched_sizes mismatched_keys, a list of {name, given
---- = shape, wanted = shape}, and where floating tensors were made the module's dtype without being told converted, a
---- list of {from = dtype, to = dtype, count}; print shows it in words.
+--- none is given. {dry_run = true}: nothing is changed, and errors and the report are what they would be.
+--- Returns {missing_keys = …, unexpected_keys = …}, with ignore_mismatched_sizes mismatched_keys, a list of {name,
+--- given = shape, wanted = shape}, and where floating tensors were made the module's dtype without being listed as
+--- converted, a list of {from = dtype, to = dtype, count}; print shows it in words.
 Module.load_state_dict = arguments.takes("load_state_dict", {
   {"strict", "boolean", true}, {"assign", "boolean", false}, {"ignore_mismatched_sizes", "boolean", false},
   {"dry_run", "boolean", false}, {"device", "any"}, {"dtype", "string"}, {"rename", "any"},

@@ -68,13 +68,13 @@ end
 --- Whether there is something of that name.
 function Dict:contains(name) return records.of(self).kind[name] == self.kind end
 
---- dict:set(name, value): the same as dict[name] = value, and an error where that would be a plain field. Gives dict.
+--- dict:set(name, value): the same as dict[name] = value, and an error where that would be a plain field. Returns dict.
 function Dict:set(name, value)
   self[name] = self:_checked(name, value)
   return self
 end
 
---- Takes over what a table has, in the order of its names, or a list {{name, value}, …} in its own. Gives dict.
+--- Takes over what a table has, in the order of its names, or a list {{name, value}, …} in its own. Returns dict.
 function Dict:update(given)
   for name, value in each_of(self.__name, given) do self:set(name, value) end
   return self
@@ -178,13 +178,13 @@ function ParameterList:len() return #records.of(self).param end
 --- for i, p in list:iter() do
 function ParameterList:iter() return ipairs(self:parameters()) end
 
---- Adds a tensor at the end, as an nn.Parameter. Gives the list.
+--- Adds a tensor at the end, as an nn.Parameter. Returns the list.
 function ParameterList:append(t)
   self[self:len() + 1] = t
   return self
 end
 
---- Adds the tensors of a list at the end. Gives the list.
+--- Adds the tensors of a list at the end. Returns the list.
 function ParameterList:extend_by(list)
   if not options.is_plain(list) then
     fail("%s: a list of tensors wanted, got %s", self.__name, options.describe(list))

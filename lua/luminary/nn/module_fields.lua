@@ -261,7 +261,7 @@ local function assign(self, key, value)
 end
 
 -- A module without fields that is called by `call`, and its record. A class with field_of(self, key, value, reading)
--- has its fields under the names, and with the values, that this gives.
+-- has its fields under the names, and with the values, that this returns.
 local function blank(of, call)
   local record = {
     is_module = true, kind = {}, param = {}, buffer = {}, child = {}, transient = {},

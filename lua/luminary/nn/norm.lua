@@ -16,7 +16,7 @@ local norm = {}
 local BatchNorm = layer.define("BatchNorm")
 BatchNorm.__inner = {"check_input", "next_momentum", "next_options"}
 
--- on: whether it has parameters and running values unless told.
+-- on: whether it has parameters and running values unless given.
 local function rows_of(on)
   return {
     {"eps", "positive", 1e-5}, {"momentum", "number", 0.1, none = true}, {"affine", "boolean", on},
@@ -52,7 +52,7 @@ function BatchNorm:reset_running_stats()
   self.num_batches_tracked:zero_()
 end
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
 function BatchNorm:reset_parameters()
   self:reset_running_stats()
   if self.weight then init.ones_(self.weight) end
@@ -175,7 +175,7 @@ local function sizes_of(who, normalized_shape)
 end
 
 --- nn.LayerNorm(normalized_shape [, {eps = 1e-5, elementwise_affine = true, bias = true, device, dtype}]):
---- over the last dims, whose sizes normalized_shape gives (a number or a list).
+--- over the last dims, whose sizes are normalized_shape (a number or a list).
 local LayerNorm = layer.define("LayerNorm")
 norm.LayerNorm = LayerNorm
 
@@ -192,7 +192,7 @@ LayerNorm.init = layer.takes("LayerNorm", {
   self:reset_parameters()
 end)
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
 function LayerNorm:reset_parameters()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end
@@ -208,7 +208,7 @@ function LayerNorm:extra_repr()
 end
 
 --- nn.RMSNorm(normalized_shape [, {eps, elementwise_affine = true, device, dtype}]): x over the root of its mean square
---- over the last dims, whose sizes normalized_shape gives; eps is by default float32's 2^-23, or float64's 2^-52.
+--- over the last dims, whose sizes are normalized_shape; eps is by default float32's 2^-23, or float64's 2^-52.
 local RMSNorm = layer.define("RMSNorm")
 norm.RMSNorm = RMSNorm
 

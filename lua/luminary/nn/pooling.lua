@@ -1,4 +1,4 @@
---- Pooling over windows of x [N, C, …] or [C, …]. Sizes are a number, or as many as there are dims of places.
+--- Pooling over windows of x [N, C, …] or [C, …]. Sizes are a number, or as many as there are dims of positions.
 local F = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"

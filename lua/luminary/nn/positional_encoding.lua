@@ -20,8 +20,8 @@ end
 
 local AT_ONCE = 2 ^ 16 -- numbers
 
--- Fills tables [places, dim / 2] with the cosines and sines of all places, in place and a few places at a time: beside
--- the tables it takes hardly any memory.
+-- Fills tables [positions, dim / 2] with the cosines and sines of all positions, in place and a few positions at a
+-- time: beside the tables it takes hardly any memory.
 local function fill(cosines, sines, rates)
   local places, how = cosines.shape[1], {dtype = "float64"}
   local most = math.min(places, math.max(1, math.floor(AT_ONCE / rates:numel())))
@@ -39,8 +39,8 @@ local function fill(cosines, sines, rates)
   end
 end
 
---- nn.SinusoidalPositions(…): x [L, N, dim] (batch_first: [N, L, dim]) with sines and cosines of its places added, in
---- turn (Vaswani et al. 2017).
+--- nn.SinusoidalPositions(…): x [L, N, dim] (batch_first: [N, L, dim]) with sines and cosines of its positions added,
+--- in turn (Vaswani et al. 2017).
 local SinusoidalPositions = layer.define("SinusoidalPositions")
 positions.SinusoidalPositions = SinusoidalPositions
 
@@ -111,8 +111,8 @@ local function check_scaling(who, dim, given)
   return out
 end
 
---- nn.RotaryPositionalEmbeddings(…): queries or keys [N, H, L, dim] turned by their places, pair by pair (Su et al.
---- 2021, RoPE). Pairs are neighbours, or without `interleaved` entries dim / 2 apart, as Hugging Face's LLaMA has them.
+--- nn.RotaryPositionalEmbeddings(…): queries or keys [N, H, L, dim] turned by their positions, pair by pair (Su et al.
+--- 2021, RoPE). Pairs are neighbors, or without `interleaved` entries dim / 2 apart, as Hugging Face's LLaMA has them.
 --- scaling is a config.json's rope_scaling: {rope_type = "linear", factor}, {rope_type = "llama3", factor,
 --- low_freq_factor, high_freq_factor, original_max_position_embeddings}, {rope_type = "factors", factors = a list of
 --- dim / 2 divisors}, or {rope_type = "dynamic", factor}, which has no longest length: once a sequence is longer than
@@ -144,8 +144,8 @@ function RotaryPositionalEmbeddings:reset_buffers()
   fill(self.cosines, self.sines, change and change(rates, self.scaling) or rates)
 end
 
--- Cosines and sines for n places from `first` in sequences of `longest` places, more than max_seq_len. All layers of a
--- model ask for the same.
+-- Cosines and sines for n positions from `first` in sequences of `longest` positions, more than max_seq_len. All layers
+-- of a model ask for the same.
 local function longer(self, first, n)
   local latest, longest = self.latest, self.longest
   if not latest or latest.first ~= first or latest.n ~= n or latest.longest ~= longest then

@@ -68,7 +68,7 @@ local function by_steps(cell, gates, w, h0, c0, reverse, sizes)
   return ops.cat(outputs), ops.cat(ended_h), c and ops.cat(ended_c)
 end
 
--- What x [rows, inputs] gives for weights w from the states h0, c0: every h, the last one, the last cells.
+-- What x [rows, inputs] returns for weights w from the states h0, c0: every h, the last one, the last cells.
 local function run(self, cell, x, w, h0, c0, reverse, sizes)
   local fused = not self.by_steps and x.device == "cpu"
   local bias, bias_hh = w.bias_ih, nil
@@ -203,10 +203,10 @@ local function rows(...)
   return list
 end
 
---- Parameters as when the layer was made, drawn anew: uniform within 1 / sqrt(hidden_size).
+--- Parameters as when the layer was made, drawn again: uniform within 1 / sqrt(hidden_size).
 function Recurrent:reset_parameters() uniform(self, self.hidden_size) end
 
---- Does nothing: parameters are used where they lie, but for cuDNN, which gets them packed at each call.
+--- Does nothing: parameters are used where they lie, except cuDNN, which gets them packed at each call.
 function Recurrent:flatten_parameters() return self end
 
 -- How many numbers h has.
@@ -400,7 +400,7 @@ local function make_cell(self, cell, input_size, hidden_size, o)
   self:reset_parameters()
 end
 
---- Parameters as when the cell was made, drawn anew: uniform within 1 / sqrt(hidden_size).
+--- Parameters as when the cell was made, drawn again: uniform within 1 / sqrt(hidden_size).
 function Cell:reset_parameters() uniform(self, self.hidden_size) end
 
 function Cell:forward(x, hx)

@@ -1,4 +1,4 @@
---- Layers that put elements in other places, or drop whole channels; and Bilinear.
+--- Layers that put elements in other positions, or drop whole channels; and Bilinear.
 local options = require "luminary.base.options"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
@@ -89,7 +89,7 @@ Bilinear.init = layer.takes("Bilinear", {
   self:reset_parameters()
 end)
 
---- Parameters drawn anew, uniform within 1 / sqrt(in1_features).
+--- Parameters drawn again, uniform within 1 / sqrt(in1_features).
 function Bilinear:reset_parameters()
   local bound = 1 / math.sqrt(self.in1_features)
   init.uniform_(self.weight, -bound, bound)

@@ -3,7 +3,7 @@ local options = require "luminary.base.options"
 
 local sample = {}
 
---- The layer's input, which has to be a tensor.
+--- The layer's input, which must be a tensor.
 function sample.input_of(self, x) return options.arg(self.__name, "the input", x, "tensor") end
 
 --- Where self.dim is in an input of x's dims.

@@ -34,7 +34,7 @@ end
 --- batch of them.
 local View = shape_layer "View"
 
---- How many dims a sample has: an input of one more is a batch, though sizes have a -1. Gives the layer.
+--- How many dims a sample has: an input of one more is a batch, though sizes have a -1. Returns the layer.
 function View:setNumInputDims(n)
   self.nInputDims = options.arg("setNumInputDims", "n", n, "count")
   return self

@@ -48,7 +48,7 @@ function Concat:forward(x)
   return ops.cat(tensors_of(self, parts), self.dim)
 end
 
---- nn.ConcatTable(a, b, …): calls each with the same input; gives the table of what they give.
+--- nn.ConcatTable(a, b, …): calls each with the same input; returns the table of what they give.
 local ConcatTable = layer.define("ConcatTable", Numbered)
 
 function ConcatTable:forward(x)
@@ -57,7 +57,7 @@ function ConcatTable:forward(x)
   return out
 end
 
---- nn.ParallelTable(a, b, …): calls the i-th with the i-th entry of its input, a table; gives the table of what they
+--- nn.ParallelTable(a, b, …): calls the i-th with the i-th entry of its input, a table; returns the table of what they
 --- give.
 local ParallelTable = layer.define("ParallelTable", Numbered)
 

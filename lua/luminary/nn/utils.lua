@@ -40,7 +40,7 @@ utils.get_total_norm = arguments.takes("get_total_norm", norm_options, function(
 end)
 
 --- Scale the gradients of these parameters (a list, or one tensor) in place so that their norm together
---- is at most max_norm; gives the norm before, as get_total_norm, whose options it takes: :item() waits
+--- is at most max_norm; returns the norm before, as get_total_norm, whose options it takes: :item() waits
 --- for a GPU, the clipping does not.
 utils.clip_grad_norm_ = arguments.takes("clip_grad_norm_", norm_options, function(parameters, max_norm, opts)
   local who = "clip_grad_norm_"

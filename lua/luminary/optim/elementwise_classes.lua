@@ -1,5 +1,5 @@
 --- The classes of the optimizers in luminary.optim.sgd_adam_rules: what an entry says, as options, states and
---- steps. Gives a table of them by name.
+--- steps. Returns a table of them by name.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -185,8 +185,8 @@ local function carry(entry, states, ...)
   end
 end
 
--- At each replay of a captured step the device goes on with its number and what is carried, and so do we. Of steps made
--- beside replays it is told before the next one.
+-- At each replay of a captured step the device continues with its number and what is carried, and so do we. Of steps
+-- made beside replays it is notified before the next one.
 local function follow_replays(self, states, call)
   local entry, at, who = self.entry, core.optim_kept_at(), self.__name
   local replay = {kind = call.kind, options = call.options, params = {}, step = call.step, carried = call.carried}

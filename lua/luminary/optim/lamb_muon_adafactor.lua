@@ -190,7 +190,7 @@ end
 --- false}): Adam's steps without its first moment, by a second moment that is kept as one number for each row and each
 --- column. Step t has the parameter's root mean square (at least eps[2]) times min(lr, 1 / sqrt(t)) for its size, and
 --- its own root mean square is cut at d; the second moment is a moving average that forgets by t ^ beta2_decay. Roots
---- are at least eps[1], by default the smallest difference of the dtype at 1. As PyTorch has it, which tells where it
+--- are at least eps[1], by default the smallest difference of the dtype at 1. As PyTorch has it, which reports where it
 --- differs from Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018.
 local Adafactor = class.define("Adafactor", Whole)
 Optimizer.declare(Adafactor, {

@@ -29,7 +29,7 @@ local function write(self, texts)
   if self.file then self.file:write(table.concat(texts, "\t"), "\t\n") end
 end
 
---- The columns' names, a list, which become the file's first line. Gives the logger.
+--- The columns' names, a list, which become the file's first line. Returns the logger.
 function Logger:setNames(names)
   options.arg("Logger.setNames", "names", names, "table")
   for i, name in ipairs(names) do options.arg("Logger.setNames", "name " .. i, name, "string") end
@@ -60,7 +60,7 @@ local function in_order(self, values)
   return list
 end
 
---- A row: a list of numbers (or text) in the order of the names, or by name. Gives the logger.
+--- A row: a list of numbers (or text) in the order of the names, or by name. Returns the logger.
 function Logger:add(values)
   local list = in_order(self, options.arg("Logger.add", "values", values, "table"))
   if self.names and #list ~= #self.names then
@@ -79,7 +79,7 @@ function Logger:add(values)
   return self
 end
 
---- How columns are drawn: "-" lines, "." or "+" points, "+-" both, "|" bars, "~" smooth; one for all or a list. Gives
+--- How columns are drawn: "-" lines, "." or "+" points, "+-" both, "|" bars, "~" smooth; one for all or a list. Returns
 --- the logger.
 function Logger:style(style)
   local list = type(style) == "table" and style or {style}
@@ -92,13 +92,13 @@ function Logger:style(style)
   return self
 end
 
---- Whether plot shows a window too (true by default). Gives the logger.
+--- Whether plot shows a window too (true by default). Returns the logger.
 function Logger:display(on)
   self.showPlot = on == nil or on
   return self
 end
 
---- Which axes are logarithmic, {x = true}; the y axis without `axes`. Gives the logger.
+--- Which axes are logarithmic, {x = true}; the y axis without `axes`. Returns the logger.
 function Logger:setlogscale(axes)
   self.logscale = axes or {y = true}
   return self

@@ -35,7 +35,7 @@ Optimizer.__inner = {
 --- Options by name: {kind, default}, see options.check.
 Optimizer.spec = {}
 
---- Gives a class of the library its options, rows of base/arguments.lua.
+--- Returns a class of the library its options, rows of base/arguments.lua.
 function Optimizer.declare(of, rows)
   of.rows, of.spec = rows, {}
   for _, row in ipairs(rows) do
@@ -182,9 +182,9 @@ local function add_hook(self, name, fn)
   return hooks_add(self, name, fn)
 end
 
---- fn(opt, closure) before each step. Gives a handle with :remove().
+--- fn(opt, closure) before each step. Returns a handle with :remove().
 function Optimizer:register_step_pre_hook(fn) return add_hook(self, "pre_hook", fn) end
---- fn(opt, closure) after each step. Gives a handle with :remove().
+--- fn(opt, closure) after each step. Returns a handle with :remove().
 function Optimizer:register_step_post_hook(fn) return add_hook(self, "post_hook", fn) end
 
 --- step(self, closure) between the hooks; what `step` of a class that writes its own consists of.
@@ -202,7 +202,7 @@ local function make_step(self, closure)
   end
   for _, group in ipairs(self.param_groups) do
     for _, params in ipairs(batches(self, group)) do
-      -- States are put in their places and counted last: an error leaves the optimizer able to step again.
+      -- States are put in their positions and counted last: an error leaves the optimizer able to step again.
       local states, count, all = {}, params.count + 1, self.state
       for i, p in ipairs(params) do states[i] = all[p] or {} end
       core.no_grad(self.advance, self, group, params, states, count)
@@ -225,7 +225,7 @@ end
 --- One step. `closure`, if given, computes the loss again first; its result is returned.
 function Optimizer:step(closure) return self:hooked(make_step, closure) end
 
---- Everything needed to go on: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in
+--- Everything needed to continue: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in
 --- order. Tensors are the optimizer's own; lm.save takes it as it is.
 function Optimizer:state_dict()
   local dict, n = {state = {}, param_groups = {}}, 0
@@ -247,7 +247,7 @@ function Optimizer:state_dict()
 end
 
 --- Moves the states there are to memory that other processes see, in place: of an optimizer that was sent to several of
---- them, with module:share_memory(), the steps are on the same numbers. Gives the optimizer.
+--- them, with module:share_memory(), the steps are on the same numbers. Returns the optimizer.
 function Optimizer:share_memory()
   local list, names, n = {}, {}, 0
   for _, group in ipairs(self.param_groups) do

@@ -1,4 +1,4 @@
---- The optimizers that treat every element alike, each told once. The build writes their C and CUDA code from here
+--- The optimizers that treat every element alike, each stated once. The build writes their C and CUDA code from here
 --- (src/optim/generate.lua), and luminary.optim makes their classes. All of an entry's names are PyTorch's.
 ---
 --- options   {name, default, limits}: limits are "positive" (at least 0) or an interval such as "[0, 1)", for a pair

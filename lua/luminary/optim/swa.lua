@@ -112,8 +112,8 @@ AveragedModel.update_parameters = AveragedModel.update
 
 -- ---- update_bn
 
---- Statistics of all batch norm layers of a model anew, as averages over the batches of a loader (or a list of batches)
---- on the device: one pass forward. A batch is a tensor, or a list of which the first is given to the model.
+--- Statistics of all batch norm layers of a model again, as averages over the batches of a loader (or a list of
+--- batches) on the device: one pass forward. A batch is a tensor, or a list of which the first is given to the model.
 local update_bn = arguments.takes("update_bn", {{"device", "any"}}, function(loader, model, opts)
   local who, norms = "update_bn", {}
   if not Module.is_module(model) then fail("%s: a module wanted, got %s", who, options.describe(model)) end

@@ -1,5 +1,6 @@
 --- Torch7's functional optimizers: `x, losses = optim.sgd(feval, x [, config [, state]])` changes x, one tensor, in
---- place. feval(x) gives a loss, a number or a tensor of one element, and its gradient, a tensor like x. With a module:
+--- place. feval(x) returns a loss, a number or a tensor of one element, and its gradient, a tensor like x. With a
+--- module:
 ---
 ---   local x, dx = net:getParameters()
 ---   local function feval()
@@ -10,7 +11,7 @@
 ---   end
 ---   optim.sgd(feval, x, {learningRate = 0.1, momentum = 0.9})
 ---
---- `config` has Torch7's options, under its names and with its defaults, and is asked anew at each call; `state`, by
+--- `config` has Torch7's options, under its names and with its defaults, and is asked again at each call; `state`, by
 --- default config itself, keeps what goes from step to step. The second result is a list of losses: that before the
 --- step, for lbfgs that of each evaluation. Formulas are those of the Torch7 package optim.
 local core = require "luminary.core"
@@ -84,7 +85,7 @@ local function held(state, name, make)
 end
 
 --- optim.sgd(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0, momentum = 0, dampening =
---- momentum, nesterov = false} [, state]]): as Torch7's; feval(x) gives a loss and its gradient. The rate is
+--- momentum, nesterov = false} [, state]]): as Torch7's; feval(x) returns a loss and its gradient. The rate is
 --- learningRate / (1 + evalCounter * learningRateDecay); the velocity is at first the gradient, then momentum *
 --- velocity + (1 - dampening) * gradient.
 define("sgd", {
@@ -233,7 +234,7 @@ define("asgd", {eta0 = {"number", 1e-4}, lambda = {"number", 1e-4}, alpha = {"nu
     return {loss}, average
   end)
 
---- optim.checkgrad(feval, x [, eps = 1e-7]): |a - b| / |a + b| of the gradient that feval gives and that of central
+--- optim.checkgrad(feval, x [, eps = 1e-7]): |a - b| / |a + b| of the gradient that feval returns and that of central
 --- differences, and both.
 function torch7.checkgrad(feval, x, eps)
   options.arg("checkgrad", "feval", feval, "function")

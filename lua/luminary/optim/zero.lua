@@ -1,7 +1,7 @@
 --- optim.ZeroRedundancyOptimizer(…): an optimizer of optimizer_class, whose options are given by name in the same
 --- table, with its state spread over the ranks (stage 1 of Rajbhandari et al., "ZeRO: Memory Optimizations Toward
 --- Training Trillion Parameter Models", 2020). Each parameter belongs to one rank, which alone keeps its state and
---- makes its steps; then all ranks take its new value from there. Gradients have to be the same everywhere, as
+--- makes its steps; then all ranks take its new value from there. Gradients must be the same everywhere, as
 --- DistributedDataParallel makes them. With one process it is the plain optimizer.
 ---
 --- state_dict() is the plain optimizer's, once consolidate_state_dict(to) has brought the parts together on rank `to`;
@@ -83,7 +83,7 @@ function Zero:check_alike()
   load_module("luminary.distributed").barrier {group = group} -- others may differ; then this raises their message
 end
 
---- Gives a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
+--- Returns a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
 function Zero:assign(group)
   local order, place = {}, {}
   for i, p in ipairs(group.params) do order[i], place[p] = p, i end

@@ -97,13 +97,13 @@ local function strided(who, size, stride, dtype, device)
   return ops.as_strided(ops.empty(empty and 0 or elements, {dtype = dtype, device = device}), size, stride)
 end
 
---- lm.empty_strided(size, stride [, {dtype, device}]): an uninitialized tensor whose neighbours along each dim are so
+--- lm.empty_strided(size, stride [, {dtype, device}]): an uninitialized tensor whose neighbors along each dim are so
 --- many elements apart in memory.
 derived.empty_strided = arguments.reads("empty_strided", {
   {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(size, stride, dtype, device) return strided("empty_strided", size, stride, dtype, device) end)
 
---- x:new_empty_strided(size, stride [, {dtype, device}]): lm.empty_strided with x's dtype and device unless told.
+--- x:new_empty_strided(size, stride [, {dtype, device}]): lm.empty_strided with x's dtype and device unless given.
 derived.new_empty_strided = arguments.reads("new_empty_strided", {
   {"x", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(x, size, stride, dtype, device)
@@ -177,7 +177,7 @@ function derived.type(x, dtype)
   return named and dtype:find("cuda.", 1, true) and methods.cuda(y) or y
 end
 
---- x:resize_(2, 3, …): gives x these sizes in place; elements keep their order, and what is new is uninitialized.
+--- x:resize_(2, 3, …): returns x these sizes in place; elements keep their order, and what is new is uninitialized.
 function derived.resize_(x, ...)
   tensor("resize_", x)
   local size = {...}
@@ -203,7 +203,7 @@ derived.resize_as_ = arguments.reads("resize_as_", {{"x", "tensor"}, {"other", "
   return derived.resize_(x, other.shape)
 end)
 
---- x:set_(other): x takes over other's memory, sizes and strides. Gives x.
+--- x:set_(other): x takes over other's memory, sizes and strides. Returns x.
 derived.set_ = arguments.reads("set_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
   x.data = other.data
   return x
@@ -262,13 +262,13 @@ local function each_of(who, x, f, ...)
   return ops.copy_(x, ops.reshape(core.tensor(flat, {dtype = x.dtype, device = x.device}), x.shape))
 end
 
---- x:apply_(f): each element becomes f(element), in place; a loop in Lua, for small tensors. Gives x.
+--- x:apply_(f): each element becomes f(element), in place; a loop in Lua, for small tensors. Returns x.
 function derived.apply_(x, f) return each_of("apply_", x, f) end
 
---- x:map_(other, f): each element becomes f(element, other's), in place. Gives x.
+--- x:map_(other, f): each element becomes f(element, other's), in place. Returns x.
 function derived.map_(x, other, f) return each_of("map_", x, f, options.arg("map_", "other", other, "tensor")) end
 
---- x:map2_(a, b, f): each element becomes f(element, a's, b's), in place. Gives x.
+--- x:map2_(a, b, f): each element becomes f(element, a's, b's), in place. Returns x.
 function derived.map2_(x, a, b, f)
   return each_of("map2_", x, f, options.arg("map2_", "a", a, "tensor"), options.arg("map2_", "b", b, "tensor"))
 end

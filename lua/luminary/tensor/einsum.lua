@@ -1,4 +1,4 @@
---- lm.einsum: sums of products that are told by subscripts, pair by pair in the order that costs least.
+--- lm.einsum: sums of products that are given by subscripts, pair by pair in the order that costs least.
 ---
 --- A term is {x = tensor, labels = {"b", "i", …}}, one label for each of its dims; dims behind an ellipsis are labelled
 --- "...1" (the last), "...2" and so on.
@@ -306,7 +306,7 @@ local function greedy(terms, counts, output, sizes, merge)
   return left
 end
 
--- The subscripts of an output that is not told: those that occur once, in alphabetical order, after the ellipsis.
+-- The subscripts of an output that is not given: those that occur once, in alphabetical order, after the ellipsis.
 local function implied(text)
   local counts, once = {}, {}
   for letter in text:gmatch "%a" do counts[letter] = (counts[letter] or 0) + 1 end

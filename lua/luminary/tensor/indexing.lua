@@ -1,4 +1,4 @@
---- Picking and writing by places and masks, made of other ops. Dims and indices count from 1.
+--- Picking and writing by positions and masks, made of other ops. Dims and indices count from 1.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -53,7 +53,7 @@ indexing.index_copy = arguments.reads("index_copy", copy_rows, function(x, ...)
   return ops.reshape((index_copy("index_copy", ops.index_put, x, ...)), x.shape)
 end)
 
---- x:index_copy_(dim, index, source): writes source's entries where a 1-d index says along dim. Gives x.
+--- x:index_copy_(dim, index, source): writes source's entries where a 1-d index says along dim. Returns x.
 indexing.index_copy_ = arguments.reads("index_copy_", copy_rows, function(x, ...)
   index_copy("index_copy_", ops.index_put_, x, ...)
   return x
@@ -81,7 +81,7 @@ indexing.index_fill = arguments.reads("index_fill", fill_rows, function(x, ...)
   return ops.reshape(index_fill("index_fill", ops.index_put, ops.masked_fill, x, ...), x.shape)
 end)
 
---- x:index_fill_(dim, index, value): writes value in the entries of dim that a 1-d index names. Gives x.
+--- x:index_fill_(dim, index, value): writes value in the entries of dim that a 1-d index names. Returns x.
 indexing.index_fill_ = arguments.reads("index_fill_", fill_rows, function(x, ...)
   index_fill("index_fill_", ops.index_put_, ops.masked_fill_, x, ...)
   return x
@@ -108,12 +108,12 @@ indexing.index_reduce = arguments.reads("index_reduce", reduce_rows, function(..
   return index_reduce("index_reduce", ...)
 end)
 
---- x:index_reduce_(dim, index, source, reduce [, {include_self = true}]): index_reduce, written into x. Gives x.
+--- x:index_reduce_(dim, index, source, reduce [, {include_self = true}]): index_reduce, written into x. Returns x.
 indexing.index_reduce_ = arguments.reads("index_reduce_", reduce_rows, function(x, ...)
   return ops.copy_(x, index_reduce("index_reduce_", x, ...))
 end)
 
---- x:scatter_reduce_(dim, index, src, reduce [, {include_self = true}]): scatter_reduce, written into x. Gives x.
+--- x:scatter_reduce_(dim, index, src, reduce [, {include_self = true}]): scatter_reduce, written into x. Returns x.
 function indexing.scatter_reduce_(x, ...)
   return ops.copy_(arg("scatter_reduce_", "x", x, "tensor"), ops.scatter_reduce(x, ...))
 end
@@ -142,7 +142,7 @@ indexing.put = arguments.reads("put", put_rows, function(x, ...)
   return ops.reshape(put("put", ops.index_put, x, ...), x.shape)
 end)
 
---- x:put_(index, source [, {accumulate = false}]): put, written into x. Gives x.
+--- x:put_(index, source [, {accumulate = false}]): put, written into x. Returns x.
 indexing.put_ = arguments.reads("put_", put_rows, function(x, ...)
   if x:is_contiguous() then
     put("put_", ops.index_put_, x, ...) -- flatten is a view then
@@ -191,7 +191,7 @@ indexing.masked_select = arguments.reads("masked_select", {{"x", "tensor"}, {"ma
   return ops.masked_values(both[1], both[2])
 end)
 
--- As many of source's elements as the mask has places.
+-- As many of source's elements as the mask has positions.
 local function drawn(who, x, source, n)
   if source.dtype ~= x.dtype then
     fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
@@ -215,7 +215,7 @@ indexing.masked_scatter = arguments.reads("masked_scatter", scatter_rows, functi
 end)
 
 --- x:masked_scatter_(mask, source): writes source's first elements, in their order, where mask holds; mask broadcasts
---- to x. Gives x.
+--- to x. Returns x.
 indexing.masked_scatter_ = arguments.reads("masked_scatter_", scatter_rows, function(x, mask, source)
   local who = "masked_scatter_"
   if not x:is_contiguous() then return ops.copy_(x, indexing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
@@ -244,7 +244,7 @@ indexing.select_scatter = arguments.reads("select_scatter", {
 end)
 
 --- x:slice_scatter(src [, dim = 1 [, first = 1 [, last = -1 [, step = 1]]]]): x with src in the place of the entries
---- that x:slice(dim, first, last, step) gives.
+--- that x:slice(dim, first, last, step) returns.
 indexing.slice_scatter = arguments.reads("slice_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim", 1}, {"first", "integer", 1}, {"last", "integer", -1},
   {"step", "integer", 1},
@@ -253,14 +253,14 @@ indexing.slice_scatter = arguments.reads("slice_scatter", {
 end)
 
 --- x:diagonal_scatter(src [, {offset = 0, dim1 = 1, dim2 = 2}]): x with src in the place of the diagonals that
---- x:diagonal gives.
+--- x:diagonal returns.
 indexing.diagonal_scatter = arguments.reads("diagonal_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", 1}, {"dim2", "integer", 2},
 }, function(x, src, offset, dim1, dim2)
   return replaced("diagonal_scatter", x, src, function(y) return ops.diagonal(y, offset, dim1, dim2) end)
 end)
 
---- x:fill_diagonal_(value): writes a number on the diagonal of x, a matrix, or of more dims of one size. Gives x.
+--- x:fill_diagonal_(value): writes a number on the diagonal of x, a matrix, or of more dims of one size. Returns x.
 indexing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"value", single}}, function(x, value)
   local who = "fill_diagonal_"
   if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end

@@ -6,7 +6,7 @@ local dim_of = require "luminary.tensor.dim_of"
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local lib = {}
 
--- y's neighbours along dim added up, and half the distances between them.
+-- y's neighbors along dim added up, and half the distances between them.
 local function trapezoids(who, y, x, dx, dim)
   arg(who, "y", y, "tensor")
   if type(x) == "number" then x, dx = nil, x end

@@ -21,7 +21,7 @@ end
 
 --- lm.svd(x [, some = true [, compute_uv = true]]): U, the singular values S in descending order, and V, with x = U
 --- diag(S) V^T. some: U and V have as many columns as there are singular values. Without compute_uv U and V are zeros.
---- lm.linalg.svd gives V transposed.
+--- lm.linalg.svd returns V transposed.
 function matrices.svd(x, some, compute_uv)
   matrix("svd", "x", x)
   if compute_uv == false then

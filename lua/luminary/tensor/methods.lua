@@ -1,4 +1,4 @@
---- Methods of tensors that are written in terms of ops. Gives the table of all methods.
+--- Methods of tensors that are written in terms of ops. Returns the table of all methods.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -14,7 +14,7 @@ local rare = {} -- by name what loads the file that has it
 
 -- ---- methods that are written in C
 --- x:size([dim]): the sizes as a list, or the size of one dim.
---- x:stride([dim]): how far neighbours along each dim are apart in memory, in elements: a list, or one of them.
+--- x:stride([dim]): how far neighbors along each dim are apart in memory, in elements: a list, or one of them.
 --- x:dim(): how many dims x has; x.ndim is the same.
 --- x:numel(): how many elements x has.
 --- x:element_size(): bytes of one element.
@@ -27,10 +27,10 @@ local rare = {} -- by name what loads the file that has it
 --- become integers toward zero, on every device alike: NaN becomes 0, and what is beyond int64, such as infinity, the
 --- dtype's nearest limit; any other number that the dtype does not hold wraps, as in PyTorch (300 in uint8 is 44).
 --- x:data_ptr(): the address of x's first element: light userdata, or with LuaJIT's FFI a pointer.
---- x:free(): gives x's memory up now; views and the graph keep what they share. x is not to be used any more.
---- x:requires_grad_([on = true]): whether backward is to give x.grad; x has to be a leaf. Gives x.
---- x:retain_grad(): backward gives x.grad too, though x is no leaf.
---- x:detach_(): x leaves the graph that made it. Gives x.
+--- x:free(): returns x's memory up now; views and the graph keep what they share. x is not to be used any more.
+--- x:requires_grad_([on = true]): whether backward is to give x.grad; x must be a leaf. Returns x.
+--- x:retain_grad(): backward returns x.grad too, though x is no leaf.
+--- x:detach_(): x leaves the graph that made it. Returns x.
 --- x:backward([gradient] [, {gradient, retain_graph, create_graph = false}]): adds the gradients of x, which is one
 --- number unless `gradient` weights its elements, to the .grad of the leaves it was made from. The graph is freed
 --- unless retain_graph; create_graph records the gradients themselves.
@@ -203,7 +203,7 @@ methods.split = arguments.reads("split", {
   return tensor_list(parts)
 end)
 
---- x:chunk(chunks [, dim = 1]): at most `chunks` views of equal size (but for the last) along dim.
+--- x:chunk(chunks [, dim = 1]): at most `chunks` views of equal size (except the last) along dim.
 methods.chunk = arguments.reads("chunk", {
   {"x", "tensor"}, {"chunks", "count"}, {"dim", "dim", 1},
 }, function(x, chunks, dim)
@@ -273,7 +273,7 @@ function methods.tile(x, ...) return repeated("tile", x, true, ...) end
 --- x where condition holds, else other.
 function methods.where(x, condition, other) return ops.where(condition, x, other) end
 
---- Moves x to memory that other processes see, in place; memory of a GPU is so already. Gives x.
+--- Moves x to memory that other processes see, in place; memory of a GPU is so already. Returns x.
 function methods.share_memory_(x)
   tensor("share_memory_", x)
   load_module("luminary.mp.share_tensors")({x}, function(_, why) fail("share_memory_: %s", why) end)

@@ -322,7 +322,7 @@ ordering.bincount = arguments.reads("bincount", {
   return counted(x:to "int64", weights, math.max(n, minlength))
 end)
 
---- x:histc([bins = 100 [, min = 0 [, max = 0]]]): how many elements of x, which is floating, are in each of so many
+--- x:histc([bins = 100 [, min = 0 [, max = 0]]]): how many elements of x, which is floating, are in each of that many
 --- bins of one width between min and max; where these are equal, between the least and the largest element.
 ordering.histc = arguments.reads("histc", {
   {"x", "tensor"}, {"bins", "count", 100}, {"min", "number", 0}, {"max", "number", 0},

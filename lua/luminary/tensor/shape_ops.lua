@@ -244,13 +244,13 @@ local function split_along(who, least, dim, ...)
   return tensor_split(who, x, parts, dim)
 end
 
---- x:hsplit(sections or {i, …}): tensor_split along dim 2, of a vector along dim 1; sections have to be of equal size.
+--- x:hsplit(sections or {i, …}): tensor_split along dim 2, of a vector along dim 1; sections must be of equal size.
 function shape_ops.hsplit(...) return split_along("hsplit", 1, 2, ...) end
 
---- x:vsplit(sections or {i, …}): tensor_split along dim 1; sections have to be of equal size.
+--- x:vsplit(sections or {i, …}): tensor_split along dim 1; sections must be of equal size.
 function shape_ops.vsplit(...) return split_along("vsplit", 2, 1, ...) end
 
---- x:dsplit(sections or {i, …}): tensor_split along dim 3; sections have to be of equal size.
+--- x:dsplit(sections or {i, …}): tensor_split along dim 3; sections must be of equal size.
 function shape_ops.dsplit(...) return split_along("dsplit", 3, 3, ...) end
 
 -- ---- entries
@@ -276,7 +276,7 @@ shape_ops.rot90 = arguments.reads("rot90", {
   return ops.transpose(ops.flip(x, k == 1 and b or a), a, b)
 end)
 
--- Entry i as often as counts[i] says: 1-d places.
+-- Entry i as often as counts[i] says: 1-d positions.
 local function repeated_places(who, counts, size)
   if counts.dtype ~= "int64" and counts.dtype ~= "int32" then
     fail("%s: repeats has to be int64 or int32, is %s; convert it with :long()", who, counts.dtype)

@@ -117,7 +117,7 @@ end
 
 -- ---- windows
 
--- The window of n entries that f(n, whole, dtype) gives, in float64 or dtype; `whole`: the entries of a period.
+-- The window of n entries that f(n, whole, dtype) returns, in float64 or dtype; `whole`: the entries of a period.
 local function window(who, n, periodic, dtype, device, f)
   arg(who, "window_length", n, "natural")
   if periodic ~= nil then arg(who, "periodic", periodic, "boolean") end

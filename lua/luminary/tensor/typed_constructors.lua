@@ -1,5 +1,5 @@
 --- Torch's typed constructors: FloatTensor{1, 2} of values, FloatTensor(2, 3) of sizes, uninitialized as Torch's are,
---- FloatTensor() empty. Gives them by name for the CPU; add(library, device_of) adds them for another device.
+--- FloatTensor() empty. Returns them by name for the CPU; add(library, device_of) adds them for another device.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -17,7 +17,7 @@ local function make(name, device, ...)
   return core.ops.empty(n == 0 and {0} or sizes, how)
 end
 
---- Adds the constructors to a library, for the device that device_of(name) gives at each call.
+--- Adds the constructors to a library, for the device that device_of(name) returns at each call.
 local function add(library, device_of)
   for name in pairs(dtypes) do
     --- Torch's constructor of that dtype: FloatTensor (float32), DoubleTensor (float64), HalfTensor (float16),

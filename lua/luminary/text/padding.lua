@@ -94,14 +94,14 @@ local function pad_id(tokenizer, who, o)
     .. "tokenizer.eos_token, or tokenizer:add_special_tokens({pad_token = '[PAD]'})", who)
 end
 
--- How long rows become of which the longest has so many tokens.
+-- How long rows become of which the longest has that many tokens.
 local function length_of(o, longest)
   if not o.padding then return nil end
   local length = type(o.padding) == "number" and math.max(o.padding, longest) or longest
   return math.ceil(length / o.pad_to_multiple_of) * o.pad_to_multiple_of
 end
 
---- Pads the tables that encode gives.
+--- Pads the tables that encode returns.
 function padding.encodings(tokenizer, who, list, o)
   local ops, int64, longest = core.ops, {dtype = "int64"}, 0
   for _, e in ipairs(list) do longest = math.max(longest, e.ids:numel()) end

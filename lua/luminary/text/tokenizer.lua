@@ -1,6 +1,6 @@
 --- lm.text: tokenizers, from Hugging Face's files, with its results. lm.text.Tokenizer(path) reads a tokenizer.json, a
 --- model's folder or a GGUF file, lm.text.ByteLevelBPETokenizer(vocab, merges) GPT-2's two files, and
---- lm.text.BertWordPieceTokenizer(vocab) BERT's vocab.txt. tokenizer(texts) gives tensors for a model,
+--- lm.text.BertWordPieceTokenizer(vocab) BERT's vocab.txt. tokenizer(texts) returns tensors for a model,
 --- tokenizer:encode(text) all about one text, tokenizer:decode(ids) the text again, and tokenizer:streamer(write) that
 --- of ids that come one by one.
 local core = require "luminary.core"
@@ -26,7 +26,7 @@ end
 --- error names another kind, or a tokenizer.ggml.pre (how words are cut) that is not known here.
 ---
 --- Ids count from 1, as lm.models take them and generate gives them: each is one more than in the file. base = 0 leaves
---- them as they are there. What is called with text gives tensors for a model, as tokenizers of `transformers` do:
+--- them as they are there. What is called with text returns tensors for a model, as tokenizers of `transformers` do:
 ---
 ---   local tokenizer = lm.text.Tokenizer("gpt2/tokenizer.json")
 ---   local ids = net:generate(tokenizer("Once upon a time").input_ids, {max_new_tokens = 40})
@@ -43,7 +43,7 @@ end
 --- tokenizer.json says which tokens stand around a text. Options or fields add_bos_token and add_eos_token, true or
 --- false, put those that are true there instead. Those of tokenizer_config.json or the GGUF file count, as in
 --- transformers, where there is no tokenizer.json: true of a token that is not there is an error. With a
---- tokenizer.json a warning tells where they say true of a token that it does not add.
+--- tokenizer.json a warning reports where they say true of a token that it does not add.
 local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
   local object = new(of)
   object:init(class.arguments(of, ...))
@@ -108,7 +108,7 @@ local function add(self, list)
   return count
 end
 
--- Those that are not there beside the model's tokens yet; `said` is what special.read gives.
+-- Those that are not there beside the model's tokens yet; `said` is what special.read returns.
 local function add_missing(self, said)
   local missing = {}
   for _, one in ipairs(said.added) do
@@ -157,7 +157,7 @@ local function choose_around(self, o, said, has_file)
   end
 end
 
--- json: a tokenizer.json's text, of the file or folder of that name; said: what special.read gives, or nil.
+-- json: a tokenizer.json's text, of the file or folder of that name; said: what special.read returns, or nil.
 local function prepare(self, who, path, json, base, said)
   if base > 1 then fail("%s: base is %d; ids count from 1 or, as in the file, from 0", who, base) end
   said = said or {tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM}
@@ -221,7 +221,7 @@ end
 --- token_type_ids are type_ids + 1); special_tokens_mask and attention_mask [n]; word_ids [n], the number of the word
 --- (of its text), from 1, or 0 of special tokens. pair: a second text that goes with the first. truncation: true or
 --- "longest_first", "only_first", "only_second": at most max_length tokens, special ones counted; max_length alone does
---- it too. padding as in tokenizer(…). What the file says of both counts where no option does. text has to be UTF-8.
+--- it too. padding as in tokenizer(…). What the file says of both counts where no option does. text must be UTF-8.
 ---
 --- Its time grows as the text does: a file whose patterns or tokens would take longer is an error that names them.
 function Tokenizer:encode(text, pair, opts)
@@ -233,7 +233,7 @@ function Tokenizer:encode(text, pair, opts)
   return padding.encodings(self, who, {encoding(self, text, pair, o)}, o)[1]
 end
 
---- tokenizer:encode_batch(texts [, {…}]): the list of what encode gives for each of a list of texts, or of pairs
+--- tokenizer:encode_batch(texts [, {…}]): the list of what encode returns for each of a list of texts, or of pairs
 --- {text, pair}, with its options. Padded, all are as long as the longest.
 function Tokenizer:encode_batch(texts, opts)
   local who, list = "Tokenizer:encode_batch", {}
@@ -390,7 +390,7 @@ end
 --- tokenizer:add_tokens(tokens): tokens beside the model's, which are found in a text before it is cut; how many were
 --- new. tokens: a list of strings, or of {content, single_word = false, lstrip = false, rstrip = false, normalized =
 --- true, special = false}: single_word: not within a word; lstrip, rstrip: with the spaces before and after;
---- normalized: looked for in the normalized text. New ids go on from the last one, so a model's embedding has to be as
+--- normalized: looked for in the normalized text. New ids continue from the last one, so a model's embedding must be as
 --- large as #tokenizer.
 function Tokenizer:add_tokens(tokens) return add_all(self, "Tokenizer:add_tokens", tokens, false) end
 
@@ -420,7 +420,7 @@ end
 
 --- tokenizer:streamer(write [, {skip_special_tokens = true}]): a function for generate's streamer: write(text) gets the
 --- text of each id as soon as it is sure: bytes that are not a whole character yet wait for the next. Called without an
---- id it writes what waits. What write gives back is given back: false ends generate.
+--- id it writes what waits. What write restores is given back: false ends generate.
 ---
 ---   local stream = tokenizer:streamer(io.write)
 ---   net:generate(tokenizer("Once").input_ids, {max_new_tokens = 40, streamer = stream})

@@ -15,7 +15,7 @@ local function place_of(name, module)
 end
 
 --- torch.class(name [, parent] [, module]): a class "package.Name", whose constructor is put into the package (or into
---- `module`) and whose __init runs on new objects. Gives the class, for methods, and its parent's.
+--- `module`) and whose __init runs on new objects. Returns the class, for methods, and its parent's.
 function class.new(name, parent, module)
   options.arg("torch.class", "name", name, "string")
   if type(parent) == "table" then parent, module = nil, parent end

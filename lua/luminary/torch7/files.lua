@@ -1,7 +1,7 @@
 --- Torch7's files: torch.DiskFile, torch.MemoryFile, and objects in them, which torch.save, load, serialize and
 --- deserialize write and read in Torch7's own format (.t7). Functions are neither written nor read, since their bytes
 --- could make a process crash; tensors of the GPU come back as FloatTensors on the CPU. Each tensor is written with
---- memory of its own: those that shared it are apart after reading, but for one tensor at several places.
+--- memory of its own: those that shared it are apart after reading, except one tensor at several positions.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
@@ -92,7 +92,7 @@ local function size_of(self)
   return self.source and self.source.size or #self.data
 end
 
--- A text, and the place in it behind which the file goes on, by n bytes or all that are left.
+-- A text, and the place in it behind which the file continues, by n bytes or all that are left.
 local function ahead(self, n)
   if not self.source then
     settle(self)

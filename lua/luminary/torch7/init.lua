@@ -39,7 +39,7 @@ function torch.Storage(...) return storage.new(tensor.default, ...) end
 torch.isStorage = storage.is
 --- torch.CudaTensor(…): a FloatTensor on the GPU.
 function torch.CudaTensor(...) return tensor.new("float32", ...):cuda() end
---- Sizes, of a list or of so many zeros.
+--- Sizes, of a list or of that many zeros.
 function torch.LongStorage(v)
   return type(v) == "table" and tensor.sizes(v) or tensor.sizes({}):resize(v or 0)
 end

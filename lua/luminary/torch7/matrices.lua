@@ -19,7 +19,7 @@ end)
 define("inverse", 1, ours.inverse)
 function tensor.methods.trace(object) return ours.trace(raw(object, "trace")):item() end
 
--- compute(tensors…, options…) of `inputs` tensors gives several results.
+-- compute(tensors…, options…) of `inputs` tensors returns several results.
 local function several(name, inputs, compute)
   tensor.functions[name] = function(...)
     local given, n = {...}, select("#", ...)

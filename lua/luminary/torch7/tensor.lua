@@ -196,8 +196,8 @@ local function read(...)
   return count, list, select("#", ...)
 end
 
--- x:name(...) writes into x; torch.name(...) gives a new tensor, or writes into the first where there is one more
--- than it takes. compute(source, …) gives the values of at most `tensors` tensors.
+-- x:name(...) writes into x; torch.name(...) returns a new tensor, or writes into the first where there is one more
+-- than it takes. compute(source, …) returns the values of at most `tensors` tensors.
 tensor.functions = {}
 local function define(name, tensors, compute)
   methods[name] = function(object, ...)
@@ -544,7 +544,7 @@ function methods.kthvalue(object, k, dim)
 end
 --- x:dist(y [, p = 2]): the p-norm of x - y.
 function methods.dist(object, other, p) return wrap(ops.sub(raw(object), raw(other, "dist"))):norm(p) end
---- p:multinomial(n [, replacement]): n places drawn by weight, of each row.
+--- p:multinomial(n [, replacement]): n positions drawn by weight, of each row.
 function methods.multinomial(object, n, replacement)
   return wrap(raw(object, "multinomial"):multinomial(n, {replacement = replacement or false}))
 end
@@ -568,7 +568,7 @@ tensor.methods, tensor.put, tensor.sizes_from, tensor.define = methods, put, siz
 local apart = {type = true, random = true, uniform = true, normal = true, bernoulli = true, exponential = true,
   cauchy = true, logNormal = true, geometric = true, cat = true, retain = true, free = true, __tostring__ = true}
 
---- torch.name(x, …) of what gives new objects or numbers, and x:name(…) of functions.
+--- torch.name(x, …) of what returns new objects or numbers, and x:name(…) of functions.
 function tensor.publish()
   for name, method in pairs(methods) do
     if not tensor.functions[name] and not apart[name] then tensor.functions[name] = method end

@@ -175,7 +175,7 @@ vision.roi_pool = arguments.of(pooled):caller("roi_pool", function(a)
   return (ops.roi_pool(a.x, rows_of("roi_pool", a.x, a.boxes), a.output_size, a.spatial_scale))
 end)
 
--- Along one side of boxes, from `start`, `each` long a bin: places from 0 and weights of two pixels each,
+-- Along one side of boxes, from `start`, `each` long a bin: positions from 0 and weights of two pixels each,
 -- [K, bins, samples, 2]. `counts` [K, 1, 1]: how many samples count.
 local function line_of(start, each, bins, samples, counts, size)
   local how = {device = start.device, dtype = start.dtype}

@@ -32,8 +32,8 @@ end
 --- ("jpeg" or "png"); `name` is what messages call it.
 --- An image of more than max_pixels is an error, before memory is asked for. A camera's note of how it was held (EXIF)
 --- is followed, unless apply_exif_orientation is false. A file that is cut short or damaged is an error; with
---- allow_corrupt a damaged JPEG gives what can be made of it, as PIL's do in silence. What lies behind the last pixel
---- that is wanted is not looked at.
+--- allow_corrupt a damaged JPEG returns what can be made of it, as PIL's do in silence. What lies behind the last pixel
+--- that is requested is not looked at.
 local Encoded = class.root("Encoded")
 Encoded.__makes = "bytes"
 Encoded.__hint = "image:decode() gives its pixels"
@@ -50,12 +50,12 @@ Encoded.init = arguments.takes("Encoded", {
 end)
 
 --- encoded:decode([{mode = "unchanged", crop, at_least}]): the pixels, a uint8 tensor [C, H, W].
---- mode: "gray", "gray_alpha", "rgb" or "rgba"; "unchanged" is what the file has, but for palettes and CMYK, which
+--- mode: "gray", "gray_alpha", "rgb" or "rgba"; "unchanged" is what the file has, except palettes and CMYK, which
 --- become RGB; what is transparent has alpha; of 16 bits the upper 8 are left.
 --- crop = {top, left, height, width}: of these pixels only, the same to the bit; top and left say how many are above
 --- and to the left of it.
 --- at_least = {height, width}: a JPEG may come at a half, a quarter or an eighth of its size, in less time, as long as
---- it (or its crop) has at least so many pixels; the crop's edges are then rounded to whole pixels.
+--- it (or its crop) has at least that many pixels; the crop's edges are then rounded to whole pixels.
 Encoded.decode = arguments.takes("decode", pixel_options, function(self, opts)
   local mode = number_of[opts.mode]
   return core.image_decode(self.bytes, self.name, self.max_pixels, self.apply_exif_orientation, self.allow_corrupt,

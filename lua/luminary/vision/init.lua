@@ -1,4 +1,4 @@
---- lm.vision: images, read, written, shown and transformed; boxes in them. An image is a uint8 tensor [C, H, W], grey,
+--- lm.vision: images, read, written, shown and transformed; boxes in them. An image is a uint8 tensor [C, H, W], gray,
 --- RGB or with alpha; a float image is in [0, 1]; a batch is [N, C, H, W].
 local options = require "luminary.base.options"
 

@@ -13,7 +13,7 @@ local grid_options = {
   {"scale_each", "boolean", false}, {"pad_value", "number", 0},
 }
 
--- [N, C, H, W] of what stands for images; grey ones get three channels.
+-- [N, C, H, W] of what stands for images; gray ones get three channels.
 local function batch_of(who, images)
   local batch = images
   if type(images) == "table" then batch = ops.stack(images) end

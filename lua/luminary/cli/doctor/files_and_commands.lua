@@ -176,7 +176,7 @@ local function reap(pid, deadline)
 end
 
 --- Runs a command and waits for at most `limit` seconds (5) in all, and for `idle` without any output, and reads no
---- more than 16 MiB. Gives
+--- more than 16 MiB. Returns
 --- {out = what it printed, errors too, code = exit code, timed_out = the seconds after which it was ended, missing =
 --- true if there is no such command}. One that even SIGKILL does not end, waiting for a driver, is left behind.
 function outside.command(name, args, limit, idle)

@@ -1,6 +1,6 @@
 --- `luminary doctor`: what people lose days to, looked for on this machine.
 ---
---- A subject has a name for --only, a title, and files giving probes {name, f(found)}. A probe tells what it finds by
+--- A subject has a name for --only, a title, and files giving probes {name, f(found)}. A probe reports what it finds by
 --- found.problem, found.warning, found.note or found.ok(id, title, reason, remedy): the id never changes, the reason is
 --- what was seen and where, the remedy what to do. What cannot be read is a note, "not known".
 local outside = require "luminary.cli.doctor.files_and_commands"
@@ -135,14 +135,14 @@ local function examine(o)
   return findings, subjects
 end
 
--- Whether standard output is a terminal that shows colours.
+-- Whether standard output is a terminal that shows colors.
 local function is_coloured()
   local ffi = require "ffi"
   pcall(ffi.cdef, "int isatty(int fd);")
   return ffi.C.isatty(1) == 1 and (outside.env "NO_COLOR" or "") == "" and outside.env "TERM" ~= "dumb"
 end
 
---- The whole command on args from `first` on; gives the exit status.
+--- The whole command on args from `first` on; returns the exit status.
 function doctor.main(args, first)
   local o, problem = read_options(args, first)
   if not o then

@@ -7,7 +7,7 @@ local facts = require "luminary.cli.doctor.machine_facts"
 local WATCHED = {"libcudart", "libcudnn", "libcublasLt", "libnccl"}
 
 -- The folders that the loader searches, first ones first: {path, override = by LD_LIBRARY_PATH}. One that does not
--- answer, of a network that is down, is told of and left out.
+-- answer, of a network that is down, is reported and left out.
 local function folders(found)
   local list, seen = {}, {}
   for path in (outside.env "LD_LIBRARY_PATH" or ""):gmatch("[^:]+") do
@@ -28,7 +28,8 @@ local function folders(found)
   return list
 end
 
--- The files behind a library's name, each once: {path, version = as its name tells it, override = by LD_LIBRARY_PATH}.
+-- The files behind a library's name, each once: {path, version = as its name reports it, override = by
+-- LD_LIBRARY_PATH}.
 local function copies(name, all)
   local list, seen = {}, {}
   for _, folder in ipairs(all) do

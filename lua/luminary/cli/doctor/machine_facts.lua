@@ -37,7 +37,7 @@ function facts.size(bytes)
   return ("%d bytes"):format(bytes)
 end
 
---- A version that a library gives as one number, with dots: 12040 of CUDA's (`thousands`) as 12.4, 21805 as 2.18.5.
+--- A version that a library returns as one number, with dots: 12040 of CUDA's (`thousands`) as 12.4, 21805 as 2.18.5.
 function facts.dotted(version, thousands)
   local n = tonumber(version)
   if not n then return nil end

@@ -104,7 +104,7 @@ function sockets.listen(port)
   return nil, failure(code)
 end
 
---- Whoever comes within so many seconds: the connection and its address; nil if nobody does.
+--- Whoever comes within that many seconds: the connection and its address; nil if nobody does.
 function sockets.accept(listener, seconds)
   if not await(listener, POLLIN, outside.now() + seconds) then return nil end
   local who, n, text = ffi.new "struct lm_doctor_v6", ffi.new("unsigned[1]", 28), ffi.new "char[64]"

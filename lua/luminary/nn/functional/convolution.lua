@@ -23,10 +23,10 @@ local function check_operands(who, a, n, channels_at)
   end
 end
 
--- {v} as {1, v}: what is told of a line, of an image of one row.
+-- {v} as {1, v}: what holds for a line holds for an image of one row.
 local function of_row(list, for_rows) return type(list) == "table" and {for_rows, list[1]} or list end
 
--- Zeros after the last places, for each dim as many as `list` says.
+-- Zeros after the last positions, for each dim as many as `list` says.
 local function padded_after(x, list)
   local all, any = {}, false
   for i = #list, 1, -1 do
@@ -52,7 +52,7 @@ end
 
 -- ---- three dims: the windows' slices side by side as channels of images
 
--- For gather_weighted: of [depth * plane * groups] places those of `slices` slices of windows in depth,
+-- For gather_weighted: of [depth * plane * groups] positions those of `slices` slices of windows in depth,
 -- [1, 1, slices * plane * groups * kernel].
 local function places_of_slices(a, depth, slices, plane, device)
   local step = plane * a.groups

@@ -6,7 +6,7 @@ local options = require "luminary.base.options"
 local ops = core.ops
 local F = {}
 
--- PyTorch's defaults: the alpha dropouts pass everything unless told to train.
+-- PyTorch's defaults: the alpha dropouts pass everything unless set to train.
 local function how(training)
   return {{"p", "probability", 0.5}, {"training", "boolean", training}, {"inplace", "boolean", false}}
 end

@@ -12,7 +12,7 @@ local F = {}
 local modes = {"nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"}
 local linear = {"linear", "bilinear", "trilinear"}
 
--- ---- one dim: for each of `out` places where it comes from, and with which weights, [1, j, out] both
+-- ---- one dim: for each of `out` positions where it comes from, and with which weights, [1, j, out] both
 
 -- Keys, "Cubic convolution interpolation for digital image processing", 1981. x at least 0.
 local function cubic(x, a)
@@ -34,7 +34,7 @@ local function nearest(r)
   return from_one(ops.floor(at * r.scale):clamp(nil, r.size - 1):to("int64"):unsqueeze(1))
 end
 
--- Two or four neighbours, whatever the scale; those beyond the border are the border's.
+-- Two or four neighbors, whatever the scale; those beyond the border are the border's.
 local function neighbours(r)
   local at = ops.arange(r.out, {device = r.device, dtype = "float64"})
   at = r.align_corners and at * r.scale or (at + 0.5) * r.scale - 0.5
@@ -182,7 +182,7 @@ local takes = arguments.of {
 }
 
 --- F.interpolate(x [, size [, scale_factor [, mode = "nearest" [, align_corners [, recompute_scale_factor [,
---- antialias = false]]]]]]): x [N, C, …] with 1 to 3 dims of places resized to `size` (a number or a list) or by
+--- antialias = false]]]]]]): x [N, C, …] with 1 to 3 dims of positions resized to `size` (a number or a list) or by
 --- scale_factor; mode "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear" or "area" (means).
 F.interpolate = takes:caller("interpolate", function(a) return interpolate("interpolate", a) end)
 

@@ -1,4 +1,4 @@
---- Elements in other places: pixels from channels and back, channels of groups in turn; and bilinear forms.
+--- Elements in other positions: pixels from channels and back, channels of groups in turn; and bilinear forms.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local reshape_copy = require "luminary.tensor.reshape_copy"

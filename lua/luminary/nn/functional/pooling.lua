@@ -16,7 +16,8 @@ local function max_pool(x, return_indices, ...)
 end
 local function squeezed(y, places) return y:squeeze(-2), places and places:squeeze(-2) end
 
--- x [..., D, H, W] by images(x [n, D, H, W]) and then columns(y [n, 1, D, H * W]), each of which may give places too.
+-- x [..., D, H, W] by images(x [n, D, H, W]) and then columns(y [n, 1, D, H * W]), each of which may give positions
+-- too.
 local function of_volume(x, images, columns)
   local shape, n = {unpack(x.shape)}, 1
   for i = 1, #shape - 3 do n = n * shape[i] end
@@ -45,7 +46,7 @@ local function max_rows(n)
   return {{"dilation", sizes.of(n, 1), 1}, {"ceil_mode", "boolean", false}, {"return_indices", "boolean", false}}
 end
 
--- Only the values, unless places are asked for.
+-- Only the values, unless positions are asked for.
 local function asked(with_places, y, places)
   if with_places then return y, places end
   return y
@@ -112,7 +113,7 @@ local function adaptive(n, more)
 end
 local with_indices = {"return_indices", "boolean", false}
 
--- One window of all places, which is quicker without windows.
+-- One window of all positions, which is quicker without windows.
 local function is_mean(a)
   local alone = a.x:is_floating_point() and a.x:numel() > 0 and a.x.ndim >= #a.output_size + 1
   for _, size in ipairs(a.output_size) do alone = alone and size == 1 end

@@ -40,7 +40,7 @@ function sizes.kept(n)
   end)
 end
 
---- Fails unless x is a tensor of n dims of places after its channels, in a batch or alone.
+--- Fails unless x is a tensor of n dims of positions after its channels, in a batch or alone.
 function sizes.check(who, x, n)
   options.arg(who, "x", x, "tensor")
   if x.ndim ~= n + 1 and x.ndim ~= n + 2 then

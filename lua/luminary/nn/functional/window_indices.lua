@@ -1,4 +1,4 @@
---- Tables of places for lm.gather_weighted: where windows lie in a line of places.
+--- Tables of positions for lm.gather_weighted: where windows lie in a line of positions.
 local core = require "luminary.core"
 
 local ops = core.ops
@@ -19,7 +19,7 @@ function places.of_windows(size, out, kernel, stride, padding, dilation, step, d
   return places.within(index, size, step)
 end
 
---- How many windows there are in a line of `size` places; fails if none fits.
+--- How many windows there are in a line of `size` positions; fails if none fits.
 function places.count(who, size, kernel, stride, padding, dilation)
   local room = size + 2 * padding - dilation * (kernel - 1) - 1
   if room < 0 then

@@ -15,7 +15,7 @@ local comm = {
   reduce_add = reduce_add.reduce_add, reduce_add_coalesced = reduce_add.reduce_add_coalesced,
 }
 
---- Sizes of the pieces of n samples for `count` devices, by PyTorch's rule for chunks: equal but for the last, and
+--- Sizes of the pieces of n samples for `count` devices, by PyTorch's rule for chunks: equal except the last, and
 --- fewer than `count` where the samples do not go round. With shares (relative numbers) each gets its part of them.
 function comm.chunk_sizes(n, count, shares)
   if n == 0 then return {0} end

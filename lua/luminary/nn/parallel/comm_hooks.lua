@@ -15,9 +15,9 @@
 ---   bucket:buffer()      all of them as one tensor of one dim, with zeros in between
 ---   bucket:gradients()   list of the gradients, views of the buffer     bucket:parameters()   their parameters
 ---   bucket:index()       which one this is, from 1                      bucket:is_last()      whether none follows
---- They hold what they do while the hook runs, and what it waits for. It gives the tensor that the buffer becomes, or
---- something with :wait() (a work of dist's, or a table), which is called at the end of backward and gives that tensor,
---- or nothing if it is in the buffer.
+--- They hold what they do while the hook runs, and what it waits for. It returns the tensor that the buffer becomes, or
+--- something with :wait() (a work of dist's, or a table), which is called at the end of backward and returns that
+--- tensor, or nothing if it is in the buffer.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"

@@ -1,7 +1,7 @@
 --- nn.DataParallel(…): a module whose batches are split over the devices of this process. Each forward pass copies the
 --- parameters to the devices, runs a replica on each with its part of the batch, and joins the results on one; backward
 --- adds the replicas' gradients to the module's. Without a CUDA device (and no other named) the module simply runs
---- where it is. Its parameters have to be on the first device; wrapping before or after moving them is the same.
+--- where it is. Its parameters must be on the first device; wrapping before or after moving them is the same.
 ---
 --- Options, in one table:
 ---   device_ids     {device, …}: all CUDA devices by default; "cpu:0", "cpu:1" will do
@@ -10,7 +10,7 @@
 ---   shares         {1, 2, 2}: how many samples each device gets, in relation to the others: relieves the first,
 ---                  which also joins results and adds gradients
 ---   criterion      a loss, called by each replica with its results and its part of the last argument, the targets:
----                  net(x, y) gives the loss, and outputs stay where they are. Means are weighted by the samples of
+---                  net(x, y) returns the loss, and outputs stay where they are. Means are weighted by the samples of
 ---                  each part, or what its labels count, so that uneven ones count right; {reduction = "sum"} and
 ---                  "none" are followed. A function is taken to give the mean over its samples
 local core = require "luminary.core"

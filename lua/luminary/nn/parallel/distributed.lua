@@ -182,7 +182,7 @@ function DDP:forward(...)
 end
 
 --- net:no_sync(f, ...): gradients of forward passes inside f stay local and add up, until the backward pass of one
---- outside averages them. Gives what f returns.
+--- outside averages them. Returns what f returns.
 function DDP:no_sync(f, ...)
   options.arg("no_sync", "the first argument", f, "function")
   if not self.reducer then return f(...) end
@@ -191,7 +191,7 @@ end
 
 --- net:join(f, ...): inside f, ranks may run out of batches at different times. One that has returned from f takes
 --- part in what the others still do, without weight, until all are done; then all take the parameters and buffers of
---- the one that finished last. Gives what f returns.
+--- the one that finished last. Returns what f returns.
 function DDP:join(f, ...)
   options.arg("join", "the first argument", f, "function")
   if self.process_group.size == 1 then return f(...) end

@@ -7,7 +7,7 @@ local joined = {}
 
 local ALIGN = 64 -- bytes at whose multiples the parts of a joined tensor begin
 
--- What has to be known of t to see it in the joined tensor again.
+-- What must be known of t to see it in the joined tensor again.
 local function layout_of(t)
   return {
     shape = t.shape, numel = t:numel(), dtype = t.dtype, gap = -t:numel() % (ALIGN / t:element_size()),

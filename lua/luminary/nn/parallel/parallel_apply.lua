@@ -1,7 +1,7 @@
 --- nn.parallel.parallel_apply(modules, inputs [, options [, devices]]): modules[k] called with inputs[k] and, where
---- given, the trailing table options[k], on devices[k]. Gives the list of their results, of several as a list each.
+--- given, the trailing table options[k], on devices[k]. Returns the list of their results, of several as a list each.
 ---
---- The calls are made one after another; on CUDA they only give work to the devices, which go on at the same time.
+--- The calls are made one after another; on CUDA they only give work to the devices, which continue at the same time.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
@@ -16,7 +16,7 @@ end
 
 local apply = {}
 
---- calls[k] is what devices[k] does; gives a list of what they return, packed. An error names the device.
+--- calls[k] is what devices[k] does; returns a list of what they return, packed. An error names the device.
 function apply.run(who, calls, devices)
   local results = {}
   for k, call in ipairs(calls) do

@@ -85,7 +85,7 @@ end
 
 -- With h = (x - mean) invstd over the n values of all ranks (Ioffe, Szegedy, 2015):
 --   dx = weight invstd (g - sum(g) / n - h sum(g h) / n),  dweight = sum(g h),  dbias = sum(g)
--- where the sums in dx are over all ranks, the other two over this one. The fused kernel gives this rank's sums and
+-- where the sums in dx are over all ranks, the other two over this one. The fused kernel returns this rank's sums and
 -- weight invstd g, to which the rest is added. Of half dtypes it also takes off the means over this rank's own values,
 -- so that nothing large is rounded before it cancels; what is added is then the difference to the means over all.
 function Synced.backward(ctx, grad)
@@ -159,7 +159,7 @@ local function converted(norm, group)
 end
 
 --- nn.SyncBatchNorm.convert_sync_batchnorm(module [, process_group]): every BatchNorm in the module, the module itself
---- included, becomes a SyncBatchNorm with the same parameters and buffers, under the same name. Gives the module, or
+--- included, becomes a SyncBatchNorm with the same parameters and buffers, under the same name. Returns the module, or
 --- what it became. Before DistributedDataParallel wraps it.
 function SyncBatchNorm.convert_sync_batchnorm(module, process_group)
   local caller = "convert_sync_batchnorm"

@@ -2,8 +2,9 @@
 ---   local Symmetric = nn.Module:extend("Symmetric")
 ---   function Symmetric:forward(x) return (x + x:t()) * 0.5 end
 ---   nn.utils.parametrize.register_parametrization(fc, "weight", Symmetric())
---- A parametrization is a module: forward gives the value; right_inverse(value), where it is there, gives what forward
---- makes the value of, one tensor or several. In state_dict they are "parametrizations.weight.original" (original0, …).
+--- A parametrization is a module: forward returns the value; right_inverse(value), where it is there, returns what
+--- forward makes the value of, one tensor or several. In state_dict they are "parametrizations.weight.original"
+--- (original0, …).
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -58,7 +59,7 @@ function List:forward()
   return x
 end
 
--- Makes the originals such that forward gives the value.
+-- Makes the originals such that forward returns the value.
 function List:assign(value)
   core.no_grad(function()
     for i = self.steps - 1, 0, -1 do
@@ -126,7 +127,7 @@ function parametrize.is_parametrized(module, name)
 end
 
 --- Lets module[name], a parameter or buffer, be what the parametrization makes of it; a second one follows the first.
---- Gives the module. {unsafe = false}: true leaves out the check that shape and dtype stay.
+--- Returns the module. {unsafe = false}: true leaves out the check that shape and dtype stay.
 parametrize.register_parametrization = arguments.takes("register_parametrization", {
   {"unsafe", "boolean", false},
 }, function(module, name, parametrization, opts)
@@ -164,7 +165,7 @@ parametrize.register_parametrization = arguments.takes("register_parametrization
 end)
 
 --- Makes module[name] an ordinary parameter or buffer again, of the value that it has, or with
---- {leave_parametrized = false} of the original. Gives the module.
+--- {leave_parametrized = false} of the original. Returns the module.
 parametrize.remove_parametrizations = arguments.takes("remove_parametrizations", {
   {"leave_parametrized", "boolean", true},
 }, function(module, name, opts)
@@ -197,7 +198,7 @@ parametrize.remove_parametrizations = arguments.takes("remove_parametrizations",
   return module
 end)
 
---- cached(f, ...): f(...), within which each value is computed once. Gives what f returns.
+--- cached(f, ...): f(...), within which each value is computed once. Returns what f returns.
 function parametrize.cached(f, ...)
   options.arg("cached", "f", f, "callable")
   local before = cache

@@ -16,8 +16,8 @@ local function check_sequences(who, sequences)
   end
 end
 
---- A list of sequences [length, …], alike but for their lengths, as one tensor [longest, B, …] of their dtype, shorter
---- ones followed by padding_value. {batch_first = false, padding_value = 0, padding_side = "right"}; batch_first gives
+--- A list of sequences [length, …], alike except their lengths, as one tensor [longest, B, …] of their dtype, shorter
+--- ones followed by padding_value. {batch_first = false, padding_value = 0, padding_side = "right"}; batch_first means
 --- [B, longest, …], padding_side "left" pads before.
 rnn.pad_sequence = arguments.takes("pad_sequence", {
   {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"padding_side", {"right", "left"}, "right"},
@@ -79,7 +79,7 @@ rnn.unpad_sequence = arguments.takes("unpad_sequence", {
   return list
 end)
 
---- nn.utils.rnn.PackedSequence(data, batch_sizes): what pack_padded_sequence gives: data [steps, …], the first of all
+--- nn.utils.rnn.PackedSequence(data, batch_sizes): what pack_padded_sequence returns: data [steps, …], the first of all
 --- sequences, then the second of all that have one, …, the longest first; batch_sizes, how many each step has (int64,
 --- on the CPU); sorted_indices, the sequences in that order, and unsorted_indices, the way back, both from 1 and nil
 --- where they were in order.
@@ -200,7 +200,7 @@ rnn.pack_padded_sequence = arguments.takes("pack_padded_sequence", {
 }, function(x, lengths, opts) return pack("pack_padded_sequence", x, lengths, opts) end)
 
 --- A PackedSequence as a padded tensor [longest, B, …] in the sequences' first order, and their lengths, int64 [B] on
---- the CPU. {batch_first = false, padding_value = 0, total_length}: batch_first gives [B, longest, …]; total_length, no
+--- the CPU. {batch_first = false, padding_value = 0, total_length}: batch_first means [B, longest, …]; total_length, no
 --- less than the longest, pads to that many steps.
 rnn.pad_packed_sequence = arguments.takes("pad_packed_sequence", {
   {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"total_length", "count"},

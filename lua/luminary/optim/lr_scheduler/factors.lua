@@ -119,7 +119,7 @@ local function take_lambdas(self, optimizer)
   self.lr_lambdas = Scheduler.for_groups(self.__name, "lr_lambda", given, optimizer, "function")
 end
 
--- The factor that group i's function gives for this epoch.
+-- The factor that group i's function returns for this epoch.
 local function factor_of(self, i)
   local value = self:of_group("lr_lambdas", i)(self.last_epoch)
   return options.arg(self.__name, "what lr_lambda returns", value, "number")

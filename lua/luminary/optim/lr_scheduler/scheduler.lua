@@ -128,7 +128,7 @@ function Scheduler:initial_step()
   self.initial = nil
 end
 
---- Begins the schedule, or goes on after last_epoch.
+--- Begins the schedule, or continues after last_epoch.
 function Scheduler:start(optimizer, last_epoch)
   local who = self.__name
   Scheduler.optimizer_of(who, optimizer)

@@ -38,7 +38,7 @@ Container.__tostring = function(self)
   return ("%s {\n%s}"):format(class.typename(self), table.concat(lines))
 end
 
--- A container whose forward and backward are told once: run(self, input), back(self, input, gradOutput, go), where
+-- A container whose forward and backward are stated once: run(self, input), back(self, input, gradOutput, go), where
 -- go(module, input, gradOutput) is the module's updateGradInput, accGradParameters or both.
 local function container(name, run, back)
   local new = class.new("nn." .. name, "nn.Container")
@@ -117,7 +117,7 @@ function Concat:__init(dimension)
   self.dimension = options.arg("nn.Concat", "dimension", dimension, "count")
 end
 
--- What a module gives for a part of the input, in the place of the part.
+-- What a module returns for a part of the input, in the place of the part.
 local function into(place, part)
   place:copy(part)
   return place

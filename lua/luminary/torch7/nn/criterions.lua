@@ -155,7 +155,7 @@ end
 
 -- ---- criterions of criterions
 
--- The weighted sum of criterions; which(self, i, input, target) gives the input and target of the i-th, gather(list)
+-- The weighted sum of criterions; which(self, i, input, target) returns the input and target of the i-th, gather(list)
 -- makes one gradient of theirs.
 local function combined(name, which, gather)
   local new = class.new("nn." .. name, "nn.Criterion")

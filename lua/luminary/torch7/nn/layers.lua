@@ -148,7 +148,7 @@ layer("OneHot", function(n)
   return around(function(x) return F.one_hot(x:to "int64", n):to(tensor.default) end)
 end)
 
--- ---- shapes and places
+-- ---- shapes and positions
 
 -- The dim of a sample in x: one later where x has a dim more than the `dims` of samples.
 local function dim_in(x, dim, dims) return dims and x.ndim > dims and dim + 1 or dim end

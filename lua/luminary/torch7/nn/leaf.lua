@@ -128,7 +128,7 @@ local function flatten(output, weight, outputs, weights)
   end
 end
 
--- What the backward of the last forward gives: for the inputs, and for the parameters.
+-- What the backward of the last forward returns: for the inputs, and for the parameters.
 local function gradients(self, gradOutput)
   local taped = self.taped or fail("%s: backward comes after forward", class.typename(self))
   local outputs, weights, wanted = {}, {}, {}
@@ -218,7 +218,7 @@ function Leaf:read(file)
     if tensor.is(weight) and weight:type() ~= self:type() then self:type(weight:type()) end
 end
 
---- Draws the parameters anew; with stdv uniform, of this standard deviation.
+--- Draws the parameters again; with stdv uniform, of this standard deviation.
 function Leaf:reset(stdv)
   local params = self:parameters()
   if stdv then
@@ -231,8 +231,8 @@ end
 
 Leaf.__tostring = function(self) return class.typename(self) end
 
--- nn.name(…): make(…) gives luminary's layer, and how many dims its input has in a batch where a sample alone is taken
--- too.
+-- nn.name(…): make(…) returns luminary's layer, and how many dims its input has in a batch where a sample alone is
+-- taken too.
 function Leaf.layer(name, make)
   local new = class.new("nn." .. name, "nn.Leaf")
   new.make = make

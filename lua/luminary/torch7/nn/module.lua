@@ -87,7 +87,7 @@ function Module:accUpdateGradParameters(input, gradOutput, rate)
   for i in ipairs(params) do grads[i]:copy(before[i]) end
 end
 
---- f(module) for each, children before what holds them; what f gives takes the module's place.
+--- f(module) for each, children before what holds them; what f returns takes the module's place.
 function Module:replace(f)
   for i, child in ipairs(self:children()) do self.modules[i] = child:replace(f) end
   return f(self)
@@ -151,7 +151,7 @@ end
 
 Module.copy_of = copy_of
 
---- A copy with parameters of its own, but for those whose names are given, "weight", "gradWeight", …, which both share.
+--- A copy with parameters of its own, except those whose names are given, "weight", "gradWeight", …, which both share.
 function Module:clone(...)
   local twin = copy_of(self, {})
   local theirs, names = self:listModules(), {...}

@@ -6,8 +6,8 @@ local tensor = require "luminary.torch7.tensor"
 local utils = {}
 class.packages.nn.utils = utils
 
--- f(a, b) of the tensors of b, tables of any depth, and of those at the same places of a, which are made where they
--- are missing. Gives a.
+-- f(a, b) of the tensors of b, tables of any depth, and of those at the same positions of a, which are made where they
+-- are missing. Returns a.
 local function paired(who, a, b, f)
   if tensor.is(b) then
     a = tensor.is(a) and a or b:new()

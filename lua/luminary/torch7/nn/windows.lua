@@ -113,7 +113,7 @@ layer("UpSampling", function(scale, mode)
   end)
 end)
 
--- ---- over time, height and width, which sizes name in this order but for width before height
+-- ---- over time, height and width, which sizes name in this order except width before height
 
 local function triple_of(t, w, h) return {t, h or w, w} end
 local function three(kind, more)

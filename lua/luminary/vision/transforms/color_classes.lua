@@ -43,7 +43,7 @@ local Normalize = transform "Normalize" {
 }
 function Normalize:_apply_scaled(x, out) return pixels.normalize(x, self.statistics, true, out) end
 
--- ---- grey
+-- ---- gray
 
 transform "Grayscale" {
   options = {{"num_output_channels", "count", 1}},
@@ -65,7 +65,7 @@ transform "RandomGrayscale" {
   help = "grey with probability p, with as many channels as before.",
 }
 
--- ---- colours
+-- ---- colors
 
 local kinds = {"brightness", "contrast", "saturation", "hue"}
 

@@ -127,7 +127,7 @@ F.perspective = arguments.takes("perspective", perspective, function(img, startp
 end)
 
 --- transforms.functional.adjust_brightness(img, factor): 0 is black, 1 the image, 2 twice as bright.
---- transforms.functional.adjust_contrast(img, factor): 0 is grey, the image's mean, 1 the image.
+--- transforms.functional.adjust_contrast(img, factor): 0 is gray, the image's mean, 1 the image.
 --- transforms.functional.adjust_saturation(img, factor): 0 is black and white, 1 the image.
 --- transforms.functional.adjust_sharpness(img, factor): 0 is blurred, 1 the image, 2 sharper.
 --- transforms.functional.adjust_hue(img, factor): hues turned by that part of a circle, -0.5 to 0.5.

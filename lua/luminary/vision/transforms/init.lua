@@ -1,4 +1,4 @@
---- vision.transforms: what is done with images before they are learnt from, under torchvision's names (transforms.v2):
+--- vision.transforms: what is done with images before they are learned from, under torchvision's names (transforms.v2):
 ---
 ---   local T = lm.vision.transforms
 ---   local train = T.Compose {

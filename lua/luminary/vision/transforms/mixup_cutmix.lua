@@ -35,7 +35,7 @@ local function beta(alpha)
   return 1 / (1 + math.exp(b - a))
 end
 
--- Each sample's neighbour before it, the last one's for the first.
+-- Each sample's neighbor before it, the last one's for the first.
 local function rolled(x)
   local n = x.shape[1]
   if n == 1 then return x end
@@ -94,7 +94,7 @@ function MixUp:forward(x, labels)
 end
 
 --- transforms.CutMix([{alpha = 1, num_classes}]): of a batch and its labels, cutmix(x, y): a random part of each
---- image is that of the one before it (Yun et al. 2019), 1 - lam of its area but for what lies beyond the border, and
+--- image is that of the one before it (Yun et al. 2019), 1 - lam of its area except what lies beyond the border, and
 --- labels are weighted by what is seen; lam and labels as of MixUp.
 local CutMix = define "CutMix"
 

@@ -12,7 +12,7 @@ local function with_fill(numbers, fill)
 end
 
 --- The map from an output's pixel to where it comes from, both counted from the middle: rotated by `angle` degrees,
---- sheared and scaled about the centre, then moved. The inverse of T C R S SHy SHx C^-1, as in torchvision's
+--- sheared and scaled about the center, then moved. The inverse of T C R S SHy SHx C^-1, as in torchvision's
 --- _get_inverse_affine_matrix.
 function warping.affine_matrix(angle, translate, scale, shear, centre)
   local rotation, sx, sy = math.rad(angle), math.rad(shear[1]), math.rad(shear[2])
@@ -35,7 +35,7 @@ function warping.affine(x, m, o, height, width, out)
   return run("affine", x, with_fill(numbers, fill), out)
 end
 
---- centre, in pixels from the upper left corner, as counted from the middle.
+--- center, in pixels from the upper left corner, as counted from the middle.
 function warping.from_middle(x, centre)
   local h, w = native.size(x)
   return centre and {centre[1] - w / 2, centre[2] - h / 2} or {0, 0}

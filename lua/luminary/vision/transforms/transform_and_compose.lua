@@ -10,7 +10,7 @@ local native = require "luminary.vision.transforms.native"
 local draw = require "luminary.vision.transforms.random"
 local fail = options.fail
 
---- transforms.Transform: what every transform extends; it is called with an image, and gives back what else it is
+--- transforms.Transform: what every transform extends; it is called with an image, and restores what else it is
 --- called with: local x, y = t(x, y). One's own writes forward:
 ---
 ---   local Noise = transforms.Transform:extend("Noise")
@@ -52,7 +52,7 @@ function Transform:repr()
 end
 
 -- What those of the library have instead of forward: _apply(img [, out]), for one image and, where they draw nothing
--- (`draws`), for a batch. `ours`: nobody but the caller has what _apply gives, unless it is what went in.
+-- (`draws`), for a batch. `ours`: nobody but the caller has what _apply returns, unless it is what went in.
 
 --- t:forward(img, ...): img transformed, and the rest. A batch [N, C, H, W] is transformed image by image where
 --- random numbers are drawn: as its images would be, one after the other.
