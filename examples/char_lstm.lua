@@ -1,4 +1,4 @@
--- A character language model: an LSTM that reads a text and goes on with it (Karpathy's char-rnn, PyTorch's
+-- A character language model: an LSTM that reads a text and continues with it (Karpathy's char-rnn, PyTorch's
 -- word_language_model).
 --
 --   luajit examples/char_lstm.lua                          a text of its own making (sentences.lua)
@@ -83,7 +83,7 @@ local function validate()
   return loss
 end
 
--- ---- training: the state goes on from one step to the next, its gradient does not
+-- ---- training: the state continues from one step to the next, its gradient does not
 
 local length, columns, state = options.length, inputs:size(2), nil
 local began, first = lm.time(), 1

@@ -84,7 +84,7 @@ local function written(format, turns)
   return table.concat(parts) .. format.answer
 end
 
--- write(text), but for `stop` and what follows it; what may be its beginning waits.
+-- write(text), except `stop` and what follows it; what may be its beginning waits.
 local function until_stop(stop, write)
   local waiting, over = "", false
   return function(text)

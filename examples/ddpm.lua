@@ -43,7 +43,7 @@ local function of(list, t) return list:index_select(1, t):view(-1, 1, 1, 1) end
 
 local function noised(x, t, noise) return of(kept, t):sqrt() * x + (1 - of(kept, t)):sqrt() * noise end
 
--- ---- model: down to a quarter of the size and up again; each block is told the level
+-- ---- model: down to a quarter of the size and up again; each block is given the level
 
 local Block = nn.Module:extend "Block"
 

@@ -1,7 +1,7 @@
 -- Finding objects: a small convolution network says where in a picture rectangles, ellipses and triangles are. As in
 -- FCOS (Tian, Shen, Chen and He, "FCOS: Fully Convolutional One-Stage Object Detection", 2019) each place of its last
--- map that lies in the middle of an object tells the object's class and how far away its four sides are; there are no
--- anchors. Pictures are drawn here, new ones for every step: one to four shapes of any place, size and colour. It is
+-- map that lies in the middle of an object reports the object's class and how far away its four sides are; there are no
+-- anchors. Pictures are drawn here, new ones for every step: one to four shapes of any place, size and color. It is
 -- judged by the mean average precision at IoU 0.5 in pictures that it has not seen: 0.995 after the 1,500 steps, which
 -- take two cores some minutes. --selftest wants 0.3 of 200 small steps, which reach 0.4.
 --
@@ -107,7 +107,8 @@ function Detector:init(c)
   nn.init.constant_(self.class.bias, -math.log(99)) -- at first hardly any place is believed to be an object's
 end
 
--- Logits of the classes [n, places, classes] and the distances left, up, right and down to the sides [n, places, 4].
+-- Logits of the classes [n, positions, classes] and the distances left, up, right and down to the sides [n, positions,
+-- 4].
 function Detector:forward(x)
   local high = self.top(x)
   local y = self.joined(F.interpolate(self.bottom(high), {scale_factor = 2}) + self.across(high))
@@ -118,7 +119,7 @@ end
 lm.manual_seed(options.seed)
 local net = Detector(options.channels):to(device)
 
--- The middles of the places of the last map, (x, y) [places, 2].
+-- The middles of the places of the last map, (x, y) [positions, 2].
 local along = (lm.arange(SIZE / STRIDE) + 0.5) * STRIDE
 local middles = lm.stack({along:repeat_tensor(#along), along:repeat_interleave(#along)}, 2):to(device)
 
@@ -129,7 +130,7 @@ local function targets(boxes, classes)
   local n, points = boxes:size(1), middles:view(1, -1, 1, 2)
   local low, high = boxes:narrow(3, 1, 2):unsqueeze(2), boxes:narrow(3, 3, 2):unsqueeze(2)   -- [n, 1, MOST, 2]
   local near = (points - (low + high) / 2):abs():lt(lm.maximum((high - low) / 4, STRIDE / 2)):all(4)
-  near = lm.logical_and(near, classes:unsqueeze(2):gt(0))                                    -- [n, places, MOST]
+  near = lm.logical_and(near, classes:unsqueeze(2):gt(0))                                    -- [n, positions, MOST]
   local area = (high - low):prod(4):expand_as(near):masked_fill(lm.logical_not(near), math.huge)
   local smallest, which = area:min(3)
   local found = smallest:lt(math.huge)
@@ -138,7 +139,7 @@ local function targets(boxes, classes)
   return class, lm.cat({middles - box:narrow(3, 1, 2), box:narrow(3, 3, 2) - middles}, 3), found
 end
 
--- Focal loss of the classes (Lin et al. 2017), -log IoU of the boxes (Yu et al. 2016), by the objects' places.
+-- Focal loss of the classes (Lin et al. 2017), -log IoU of the boxes (Yu et al. 2016), by the objects' positions.
 local function loss_of(logits, sides, boxes, classes)
   local class, wanted, found = targets(boxes, classes)
   local count = found:sum():clamp(1)
@@ -232,7 +233,7 @@ local function mean_average_precision(n)
   return sum
 end
 
--- Pictures with a frame, in its class's colour, round each thing found.
+-- Pictures with a frame, in its class's color, round each thing found.
 local function framed(x)
   local colour = {{1, 0, 0}, {0, 1, 0}, {0, 0.4, 1}}
   local logits, sides = net(x:to(device))

@@ -89,7 +89,7 @@ end
 
 -- ---- learning
 
--- Trains on the known nodes, and gives the share of the others whose community is found.
+-- Trains on the known nodes, and returns the share of the others whose community is found.
 local function train(labels, features, edges)
   local weights
   edges, weights = normalized(edges)

@@ -1,5 +1,5 @@
 -- A GPT trained from nothing on a text, character by character, in the shape of Karpathy's nanoGPT: AdamW that decays
--- matrices only, warm-up and cosine, clipped gradients, checkpoints to go on from.
+-- matrices only, warm-up and cosine, clipped gradients, checkpoints to continue from.
 --
 --   luajit examples/gpt.lua                                a text of its own making (sentences.lua)
 --   luajit examples/gpt.lua --text shakespeare.txt --checkpoint gpt.safetensors --bfloat16
@@ -95,7 +95,7 @@ local function encode(option, s)
   for i = 1, #s do
     ids[i] = id_of[s:sub(i, i)]
     if not ids[i] then
-      local first = i -- of a character of UTF-8, whose bytes are learnt one by one
+      local first = i -- of a character of UTF-8, whose bytes are learned one by one
       while first > 1 and s:find("^[\128-\191]", first) do first = first - 1 end
       refuse("--%s: the character '%s' is not in what was learnt", option, s:match("^.[\128-\191]*", first))
     end
@@ -103,7 +103,7 @@ local function encode(option, s)
   return lm.tensor(ids, {dtype = "int64"})
 end
 
--- Every stretch of `length` characters and the one after, without a copy: [places, length + 1].
+-- Every stretch of `length` characters and the one after, without a copy: [positions, length + 1].
 local ids = encode("text", text)
 if options.prompt == "" then refuse "--prompt: a character or more wanted" end
 local written = encode("prompt", options.prompt) -- at the end
@@ -203,7 +203,7 @@ if options.curve and #losses > 0 then
 end
 if entropy then print(("the text itself has %.4f nats a character"):format(entropy)) end
 
--- ---- what it writes by itself: as many characters as it has places for, again and again from the last half of them
+-- ---- what it writes by itself: as many characters as it has positions for, again and again from the last half of them
 
 net:eval()
 while #written < #options.prompt + options.sample do

@@ -2,7 +2,7 @@
 local lm = require "luminary"
 local pictures = {}
 
--- Rectangles and ellipses of random place, size and grey on black: [count, 1, 28, 28] from 0 to 1.
+-- Rectangles and ellipses of random place, size and gray on black: [count, 1, 28, 28] from 0 to 1.
 local function shapes(count, generator)
   local function between(low, high) return low + (high - low) * lm.rand({count, 1, 1, 1}, {generator = generator}) end
   local x = (lm.arange(28):view(1, 1, 1, 28) - between(9, 19)) / between(4, 9)

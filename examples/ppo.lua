@@ -57,15 +57,15 @@ function Agent:init()
   self.critic = network(1, 1)
 end
 
--- states: [N, 4]; gives the distribution of the actions and the values [N].
+-- states: [N, 4]; returns the distribution of the actions and the values [N].
 function Agent:forward(states)
   return Categorical {logits = self.actor(states)}, self.critic(states):squeeze(2)
 end
 
 -- ---- driving
 
--- Drives all carts for `horizon` steps. Gives tensors [horizon, carts]: state (of [.., 4]), action, logp, value, fell,
--- done, and following, the value of the state that was reached, before the cart began anew.
+-- Drives all carts for `horizon` steps. Returns tensors [horizon, carts]: state (of [.., 4]), action, logp, value,
+-- fell, done, and following, the value of the state that was reached, before the cart began again.
 local function drive(agent, carts)
   local rows = {state = {}, action = {}, logp = {}, value = {}, following = {}, fell = {}, done = {}}
   for t = 1, options.horizon do

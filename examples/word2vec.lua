@@ -1,6 +1,6 @@
 -- word2vec's skip-gram with negative sampling (Mikolov et al., "Distributed Representations of Words and Phrases and
 -- their Compositionality", 2013) over sentences that a small grammar writes. Words of one class, such as animals, stand
--- in the same places, and so come to lie beside each other.
+-- in the same positions, and so come to lie beside each other.
 --
 --   luajit examples/word2vec.lua
 --   luajit examples/word2vec.lua --dim 50 --window 4 --near dog
@@ -50,7 +50,7 @@ local grammar = { -- a word in capitals is one of its class, others stand for th
 
 local function any(list) return list[math.random(#list)] end
 
--- The vocabulary (words, and places of words) and the sentences, as lists of places in it.
+-- The vocabulary (words, and positions of words) and the sentences, as lists of positions in it.
 local function write_text()
   local words, place_of, sentences = {}, {}, {}
   for i = 1, options.sentences do

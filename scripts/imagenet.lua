@@ -7,8 +7,9 @@
 --   luminary run --nnodes 2 --node-rank 0 --nproc 8 --master-addr 10.0.0.1 scripts/imagenet.lua …   (and 1 beside it)
 --   luajit scripts/imagenet.lua --data /imagenet --resume model_best.safetensors --evaluate
 --
--- After each epoch OUTPUT/checkpoint.safetensors is what a run goes on from and OUTPUT/model_best.safetensors the best
--- so far; both are whole at any moment. A run resumed, within an epoch too, makes the steps that it would have made.
+-- After each epoch OUTPUT/checkpoint.safetensors is what a run continues from and OUTPUT/model_best.safetensors the
+-- best so far; both are whole at any moment. A run resumed, within an epoch too, makes the steps that it would have
+-- made.
 
 local lm = require "luminary"
 local nn, optim, data, dist = lm.nn, lm.optim, lm.data, lm.dist
@@ -78,7 +79,7 @@ local options, given, refuse, files = require "luminary.cli.script_options"(USAG
   ["multiprocessing-distributed"] = {refuse = "luminary run --nproc 8 imagenet.lua … starts the processes"},
 })
 
--- What f gives; its error is one of the option's.
+-- What f returns; its error is one of the option's.
 local function need(option, f, ...)
   local ok, value = pcall(f, ...)
   if ok then return value end

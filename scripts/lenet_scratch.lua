@@ -41,7 +41,7 @@ local W3, b3 = lm.randn { 800, 128 } * scale, lm.zeros { 128 }
 local W4, b4 = lm.randn { 128, 10 } * scale, lm.zeros { 10 }
 local params = { W1, b1, W2, b2, W3, b3, W4, b4 }
 
--- X: [N, 1, 28, 28]; gives logits [N, 10].
+-- X: [N, 1, 28, 28]; returns logits [N, 10].
 local function lenet(X, p)
   local h1 = F.avg_pool2d(F.conv2d(X, p[1], p[2]):relu(), 2)  -- [N, 20, 13, 13]
   local h2 = F.avg_pool2d(F.conv2d(h1, p[3], p[4]):relu(), 2) -- [N, 50, 4, 4]
@@ -84,7 +84,7 @@ local function sgd(list, samples)
   end
 end
 
--- A step on every device; gives the sum of the losses on the first.
+-- A step on every device; returns the sum of the losses on the first.
 local function train_batch(X, y, device_params)
   local X_shards, y_shards = split_batch(X, y)
   local losses, total = {}, nil

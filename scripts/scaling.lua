@@ -4,7 +4,7 @@
 --   local got = scaling.simulate {model = scaling.models.resnet50, machine = scaling.machines.dgx1v, gpus = 16}
 --   got.step, got.alone, got.efficiency, got.exposed, got.algorithm
 --
--- Every rank walks through forward, backward and optimizer with a pace of its own, anew each step. A bucket of
+-- Every rank walks through forward, backward and optimizer with a pace of its own, again each step. A bucket of
 -- gradients can leave when the slowest rank has filled it and the one before is through, as in
 -- DistributedDataParallel. What a collective takes is NCCL's own model of it: latency by the number of hops, and bytes
 -- over the bandwidth of the narrowest place. Seconds, bytes, bytes a second.
@@ -103,7 +103,7 @@ local all_reduces = {
   end,
 }
 
---- Seconds of an all_reduce of so many bytes, and which algorithm that is: "ring", "tree", "hierarchical" or "best".
+--- Seconds of an all_reduce of that many bytes, and which algorithm that is: "ring", "tree", "hierarchical" or "best".
 --- A machine with `measured` ({{bytes, seconds}, …}, ascending) is believed instead.
 function scaling.all_reduce(machine, gpus, bytes, algorithm)
   if gpus == 1 then return 0, "none" end
@@ -182,7 +182,7 @@ local defaults = {
   steps = 20, seed = 1,
 }
 
---- Runs `steps` steps. Options: model, machine, gpus and those above. Gives step (seconds, mean), alone, efficiency
+--- Runs `steps` steps. Options: model, machine, gpus and those above. Returns step (seconds, mean), alone, efficiency
 --- (alone / step), exposed (seconds of a step in which the slowest rank only waits), traffic (seconds that collectives
 --- take), buckets, algorithm (of the largest bucket), and optimizer_bytes a GPU (Adam: two float32 a parameter).
 function scaling.simulate(options)

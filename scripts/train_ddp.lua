@@ -124,7 +124,7 @@ local function known(name, table_of)
 end
 known("optimizer", optimizers)
 
-local schedules = { -- of so many steps
+local schedules = { -- of that many steps
   constant = function() return nil end,
   step = function(opt, steps) return optim.lr_scheduler.StepLR(opt, math.ceil(steps / 3)) end,
   multistep = function(opt, steps)
@@ -203,7 +203,7 @@ local function output(model, dtype, x)
   return lm.autocast(mode, function() return model(x:to(device, dtype)) end)
 end
 
--- One step on one batch; gives the mean loss over the whole batch of all ranks, and its size.
+-- One step on one batch; returns the mean loss over the whole batch of all ranks, and its size.
 local function train_step(x, y)
   local loss = F.cross_entropy(output(net, options.dtype, x), y:to(device))
   opt:zero_grad()

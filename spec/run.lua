@@ -2,7 +2,7 @@
 --   luajit spec/run.lua [options] [files, folders, or names: ops, ops_spec, cuda/memory]
 -- One file runs in this process, which closes the Lua state at the end so that leaks show. Of several, each runs in a
 -- process of its own, half as many more at once as there are CPUs, since many wait (spec/support/workers.lua).
---   --jobs=N       so many at once
+--   --jobs=N       that many at once
 --   --slowest[=N]  at the end the N (20) slowest specs and files
 --   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours)
 --   --times        only the files with bounds on time (spec/support/time.lua), one after the other, and judges them;

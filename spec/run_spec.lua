@@ -1,4 +1,4 @@
--- What runs the specs: files side by side, whose crashes, failures and reasons are told.
+-- What runs the specs: files side by side, whose crashes, failures and reasons are given.
 local temp = require "spec.support.temp"
 
 describe("several spec files #lua", function()

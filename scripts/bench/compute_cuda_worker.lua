@@ -107,7 +107,7 @@ local function recurrent(kind, dtype)
   end
 end
 
--- 16 heads of 64 over 2,048 places that see those before them, 8 times, forward and backward.
+-- 16 heads of 64 over 2,048 positions that see those before them, 8 times, forward and backward.
 local function attention(dtype)
   return function()
     local list, size = {}, sized({ 8, 16, 2048, 64 }, { 1, 2, 40, 64 })

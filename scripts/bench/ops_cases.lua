@@ -2,14 +2,14 @@
 -- What scripts/bench/ops measures: the inputs of both sides, and expressions of them.
 --
 -- An input is {kind, size ...}: "uniform" between 0.05 and 0.95, "normal", "spd" (symmetric, positive definite),
--- "bool", "integer" and the other dtypes of whole numbers (from 1 to 100), "index HIGH" (places among HIGH, from 1
+-- "bool", "integer" and the other dtypes of whole numbers (from 1 to 100), "index HIGH" (positions among HIGH, from 1
 -- here and from 0 there), "sorted".
 -- An expression is Lua; PyTorch's is the same by the rules of scripts/bench/ops, or stands behind "|".
--- "grad NAME ..." before ":" says of which inputs the backward pass gives gradients; without it none is run.
+-- "grad NAME ..." before ":" says of which inputs the backward pass returns gradients; without it none is run.
 --
 -- cases.input(lm, name [, device, rows]) makes an input. With rows those of [1000, 1000] and [1000, 1], which
--- cases.has_rows(name) tells, have that many rows instead. cases.compile(expression, env) is a function that evaluates
--- an expression. cases.each(f) calls f(grads, expression, group) for every line, expression being Lua's.
+-- cases.has_rows(name) reports, have that many rows instead. cases.compile(expression, env) is a function that
+-- evaluates an expression. cases.each(f) calls f(grads, expression, group) for every line, expression being Lua's.
 local cases = {}
 
 cases.inputs = {

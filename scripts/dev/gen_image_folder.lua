@@ -1,5 +1,5 @@
 -- Draws a folder of images to train on: OUT/train/<class>/<number>.jpg and OUT/val/…, of ten classes of shapes and
--- textures, each in colours around one of its own, of any size and anywhere, before a ground like clouds, with noise.
+-- textures, each in colors around one of its own, of any size and anywhere, before a ground like clouds, with noise.
 --
 --   luajit scripts/dev/gen_image_folder.lua --out /tmp/shapes                             1,000 and 200 to test with
 --   luajit scripts/dev/gen_image_folder.lua --out /tmp/photographs --images 10000 --size 500x375 --quality 92
@@ -51,7 +51,7 @@ local shapes = {
   {"triangle", function(x, y) return both(y:lt(0.8), (y - 1.9 * x:abs()):gt(-1)) end},
 }
 
--- ---- colours and grounds
+-- ---- colors and grounds
 
 -- Red, green and blue from 0 to 1, of a hue that goes round from 0 to 1 (Smith, "Color Gamut Transform Pairs", 1978).
 local function colour(hue, saturation, value)

@@ -2,8 +2,9 @@
 ---
 ---   luajit scripts/dev/walk_samples.lua FOLDER [--show] [op ...]
 ---
---- Prints, for each op, samples that are right, refused (an error: this call cannot be told to us), and wrong (another
---- value, shape, dtype or gradient), with the first of each; at the end the sums, and names that are not there.
+--- Prints, for each op, samples that are right, refused (an error: this call cannot be expressed here), and wrong
+--- (another value, shape, dtype or gradient), with the first of each; at the end the sums, and names that are not
+--- there.
 local lm = require "luminary"
 local core = require "luminary.core"
 local F = lm.nn.functional
@@ -88,8 +89,8 @@ for name in ("irfft irfft2 irfftn hfft hfft2 hfftn"):gmatch "%S+" do
 end
 
 -- Vectors whose sign is free, of which the results have several: each result's dim along which such a vector lies. One
--- sign counts for all of its results, so that their products, and gradients, still have to be right. Vectors beyond
--- those of singular values are any that span their space: PyTorch's have to be their own projections to it.
+-- sign counts for all of its results, so that their products, and gradients, still must be right. Vectors beyond
+-- those of singular values are any that span their space: PyTorch's must be their own projections to it.
 local signs_free = {
   ["linalg.eigh"] = {[2] = -2}, ["linalg.svd"] = {-2, [3] = -1}, svd = {-2, [3] = -2},
 }

@@ -35,7 +35,7 @@ LABELS = {"nn.functional.nll_loss": ("target",), "nn.functional.cross_entropy": 
           "nn.functional.multi_margin_loss": ("target",), "nn.functional.multilabel_margin_loss": ("target",),
           "nn.functional.ctc_loss": ("targets", "blank")}
 START = {"narrow": ("start",), "slice": ("start",)}
-# Results that are places.
+# Results that are positions.
 PLACES = {"argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "max", "min", "cummax", "cummin",
           "nonzero", "argwhere", "searchsorted", "bucketize", "tril_indices", "triu_indices", "nn.functional.max_pool1d",
           "nn.functional.max_pool2d", "nn.functional.max_pool3d", "nn.functional.adaptive_max_pool1d",

@@ -7,7 +7,7 @@ local file = debug.getinfo(1, "S").short_src
 local function pack(...) return { n = select("#", ...), ... } end
 local function here() return debug.getinfo(2, "l").currentline end
 
--- What every such function promises. `inside` tells whether the mode is on.
+-- What every such function promises. `inside` reports whether the mode is on.
 local function promises(name, run, inside)
   it(name .. " passes arguments and returns what f returns", function()
     assert.same({ n = 4, 1, nil, "three", nil }, pack(run(function(...) return ... end, 1, nil, "three", nil)))

@@ -47,7 +47,7 @@ local function check_one(prepare, n, want)
   return ok, asked
 end
 
--- `prepare` gives run(), which may be run again where it failed half-way, and result(): a list of tensors.
+-- `prepare` returns run(), which may be run again where it failed half-way, and result(): a list of tensors.
 local function sweep(prepare)
   local run, result = prepare()
   run()

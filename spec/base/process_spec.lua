@@ -1,5 +1,5 @@
--- The process the library lives in: signals that others catch, few threads, little memory, neighbours that compute.
--- LM_TEST_LONG=1: 10,000 signals, every few megabytes of memory, and the neighbour itself.
+-- The process the library lives in: signals that others catch, few threads, little memory, neighbors that compute.
+-- LM_TEST_LONG=1: 10,000 signals, every few megabytes of memory, and the neighbor itself.
 local temp = require "spec.support.temp"
 local long = os.getenv "LM_TEST_LONG" ~= nil
 

@@ -46,7 +46,7 @@ describe("luminary's environment variables", function()
     for _, variable in ipairs(variables) do assert(text:find(variable.name, 1, true), variable.name) end
   end)
 
-  -- A sanitized build has the kernels of one level, and does not ask which are wanted.
+  -- A sanitized build has the kernels of one level, and does not ask which are requested.
   for setting, told in pairs {
     ["LM_SHM=off"] = false, -- nobody asks for it here
     ["LM_CPU_LEVEL=9"] = "luminary: LM_CPU_LEVEL is '9', which is none of 0, 1, 2: it is as if it were not set\n",

@@ -87,7 +87,7 @@ local function declared(entry)
   return names, #names, by_name
 end
 
--- Where our order is not this one of PyTorch's; nil where it is. The first arguments that have to be given are known by
+-- Where our order is not this one of PyTorch's; nil where it is. The first arguments that must be given are known by
 -- their position alone.
 local function differs(path, signature, names, least, by_name)
   local i, ours = 0, {}

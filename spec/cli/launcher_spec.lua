@@ -20,8 +20,8 @@ local function touch(name) io.open(os.getenv "FOLDER" .. "/" .. name, "w"):close
 
 local function script(text) return temp.write(folder .. "/script.lua", PROLOGUE:gsub("\n", " ") .. text) end
 
--- Runs `luminary run options script` (made of `text`) for at most 120 s. Gives the exit code, standard output, standard
--- error and how long it took. `shell` may do something to $P, the launcher, meanwhile.
+-- Runs `luminary run options script` (made of `text`) for at most 120 s. Returns the exit code, standard output,
+-- standard error and how long it took. `shell` may do something to $P, the launcher, meanwhile.
 local function run(options, text, arguments, shell, redirect)
   local path = text and script(text) or ""
   local began = core.time()
@@ -258,7 +258,7 @@ describe("the options of luminary run", function()
 end)
 
 describe("a rank's failure", function()
-  -- The other rank goes on for a moment, and ends well.
+  -- The other rank continues for a moment, and ends well.
   local function fail(how, options)
     return run(options or "--nproc 2", ("if rank == 1 then %s end sleep(0.3)"):format(how))
   end

@@ -300,7 +300,7 @@ describe("cat", function()
   end)
 end)
 
--- What f gives and its gradients by x and the further leaves; what f changes in place goes with the results.
+-- What f returns and its gradients by x and the further leaves; what f changes in place goes with the results.
 local function differentiated(what, tol, f, leaves, others)
   local n = #leaves
   local given = { unpack(leaves) }

@@ -94,7 +94,7 @@ describe("a capture on one GPU", function()
     local module = nn.Linear(3, 2):to("cuda:0")
     local step = step_of(nn.DataParallel(module, { device_ids = { 0, 1 } }))
     refused(lm.cuda.make_graphed_step, step, { x, y })
-    local before = step(x, y):item() -- goes on eagerly
+    local before = step(x, y):item() -- continues eagerly
     step = lm.cuda.make_graphed_step(step_of(nn.DataParallel(module, { device_ids = { 0 } })), { x, y })
     for _ = 1, 5 do step(x, y) end
     assert.is_true(step(x, y):item() < before)

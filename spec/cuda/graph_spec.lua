@@ -67,7 +67,7 @@ describe("a captured step", function()
       end
       local a, b = eager:parameters(), other:parameters()
       assert.same(numbers_of(one, a), numbers_of(two, b))
-      for k = 1, 4 do -- and goes on so without the graph, and with it again
+      for k = 1, 4 do -- and continues so without the graph, and with it again
         local again = k % 2 == 0 and graphed or captured
         assert.near(plain(unpack(list[k])):item(), again(unpack(list[k])):item(), 1e-5)
       end

@@ -1,5 +1,5 @@
--- What a step gives the device: so many launches, nothing that waits, no copies. Counted on the fake runtime, of whose
--- libraries each product and each convolution is one launch.
+-- What a step returns the device: that many launches, nothing that waits, no copies. Counted on the fake runtime, of
+-- whose libraries each product and each convolution is one launch.
 local lm = require "luminary"
 local core = require "luminary.core"
 local ffi = require "ffi"
@@ -44,7 +44,7 @@ local function made_by(f)
   return made
 end
 
--- Nothing but launches, at most so many.
+-- Nothing but launches, at most that many.
 local function check_launches(most, f)
   local made = made_by(f)
   assert.is_true(made.launches <= most, ("%d launches; %d were enough once"):format(made.launches, most))

@@ -3,7 +3,7 @@
 local temp = require "spec.support.temp"
 local scripts = require "spec.support.cuda_scripts"
 
--- What every script begins with, after what cuda_scripts.lua gives.
+-- What every script begins with, after what cuda_scripts.lua returns.
 local preamble = [[
 local function near(want, got, tolerance, what)
   assert(got.is_cuda and want.ndim == got.ndim and want.dtype == got.dtype, what)

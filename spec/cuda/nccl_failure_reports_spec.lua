@@ -1,5 +1,5 @@
--- Failures over NCCL that one rank alone sees, by way of its stand-in: the others are told, and nothing that was cut
--- short looks as if it had been done.
+-- Failures over NCCL that one rank alone sees, by way of its stand-in: the others are notified, and nothing that was
+-- cut short looks as if it had been done.
 local nccl_ranks = require "spec.support.nccl_ranks"
 local within = require("spec.support.time").within
 if not nccl_ranks.are_there then return end

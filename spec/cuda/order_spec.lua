@@ -1,5 +1,5 @@
 -- Work on many streams and devices happens in the order of the script, whatever streams it is given to, and memory is
--- not used anew before all are through with it. The fake runtime works as late and as unfairly as CUDA may.
+-- not used again before all are through with it. The fake runtime works as late and as unfairly as CUDA may.
 local lm = require "luminary"
 local core = require "luminary.core"
 if core.device_count("cuda") == 0 then return end
@@ -25,7 +25,7 @@ local function play(seed, steps)
     if math.random() < 0.5 then
       local pinned = host:pin_memory()
       local moved = pinned:to(device, {non_blocking = true})
-      pinned:free() -- its memory must not be used anew before it was read
+      pinned:free() -- its memory must not be used again before it was read
       return moved, host
     end
     return host:to(device), host

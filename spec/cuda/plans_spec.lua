@@ -12,7 +12,7 @@ local function sizes(x, weight, o)
   local list = {}
   if #x == 3 then x = { 1, x[1], x[2], x[3] } end
   local how = { pair(o.stride or 1), pair(o.padding ~= "valid" and o.padding or 0), pair(o.dilation or 1) }
-  if o.padding == "same" then -- an odd one of its places is in x by then
+  if o.padding == "same" then -- an odd one of its positions is in x by then
     how[2], x = {}, { x[1], x[2], x[3], x[4] }
     for i = 1, 2 do
       local more = how[3][i] * (weight[2 + i] - 1)
@@ -45,7 +45,7 @@ do
   end
 end
 
-local cases = {} -- of op_cases.lua, but for empty ones
+local cases = {} -- of op_cases.lua, except empty ones
 for k, case in ipairs(rows.conv2d) do
   if case.x.shape[1] > 0 then
     cases["case_" .. k] = { sizes(case.x.shape, case.weight.shape, case), bias = case.bias ~= nil }

@@ -2,7 +2,7 @@
 -- settings, and what happens when a call of cuBLASLt or cuDNN fails.
 local scripts = require "spec.support.cuda_scripts"
 
--- What every script begins with, after what cuda_scripts.lua gives.
+-- What every script begins with, after what cuda_scripts.lua returns.
 local preamble = [[
 local function close(want, got, tolerance, what)
   local worst = (want:double() - got:cpu():double()):abs():max():item()

@@ -2,7 +2,7 @@
 -- it is given, and what happens where it is left out, declines or fails.
 local scripts = require "spec.support.cuda_scripts"
 
--- What every script begins with, after what cuda_scripts.lua gives.
+-- What every script begins with, after what cuda_scripts.lua returns.
 local preamble = [[
 local nn = lm.nn
 local passes = {"cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"}

@@ -15,7 +15,7 @@ local function plain(...)
   return batch
 end
 
--- The batches that an iterator gives, `most` of them.
+-- The batches that an iterator returns, `most` of them.
 local function take(next_batch, most)
   local list = {}
   while #list < (most or math.huge) do
@@ -48,8 +48,8 @@ local function with(how, more)
   return opts
 end
 
--- Two passes in one go, and the same with a stop after k batches of the first. make(how) gives a loader; made by the
--- first of `ways` to make batches, it goes on with the next.
+-- Two passes in one go, and the same with a stop after k batches of the first. make(how) returns a loader; made by the
+-- first of `ways` to make batches, it continues with the next.
 local function check(make, begin, ways, k)
   begin = begin or function(loader) return loader:iter() end
   ways = ways or workers

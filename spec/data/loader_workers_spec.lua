@@ -25,7 +25,7 @@ function Stream:iter()
   end
 end
 
--- Everything that a loader gives in some epochs, as plain values.
+-- Everything that a loader returns in some epochs, as plain values.
 local function all(loader, epochs, first)
   local list = {}
   for epoch = 1, epochs or 1 do
@@ -80,7 +80,7 @@ describe("a loader's workers", function()
     each(function(how)
       local got, then_ = run(how)
       assert.same(expected, got)
-      assert.same(after, then_) -- the script's own random numbers go on as if nothing were
+      assert.same(after, then_) -- the script's own random numbers continue as if nothing were
     end)
   end)
 

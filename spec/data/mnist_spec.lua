@@ -112,7 +112,7 @@ describe("MNIST's files", function()
     assert.matches("in any of\n  x\n", message(data.MNIST, "x"), 1, true)
     assert.matches("did you mean 'root'", message(data.MNIST, { rot = "x" }))
     local root = write(folder .. "/broken", "\1\2\3")
-    assert.matches("labels", message(data.MNIST, { root = root })) -- goes on after its elements
+    assert.matches("labels", message(data.MNIST, { root = root })) -- continues after its elements
     local path = root .. "/train-labels-idx1-ubyte"
     for bytes, what in pairs {
       [idx({ 2 }, "\1")] = "cut short", [idx({ 1 }, "\1")] = "labels", [idx({ 2 }, "\1\2\3")] = "goes on",

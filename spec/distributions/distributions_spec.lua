@@ -24,7 +24,7 @@ end
 setup(function() lm.set_default_dtype "float64" end)
 teardown(function() lm.set_default_dtype "float32" end)
 
--- Class, arguments, and what PyTorch gives in float64; those with tensors are made when the specs run.
+-- Class, arguments, and what PyTorch returns in float64; those with tensors are made when the specs run.
 local function cases() return {
   {
     "Normal", { 0.5, lm.tensor { 1, 2 } },

@@ -85,7 +85,7 @@ describe("models.", function()
       end
       same_where(mask, file["padded.logits"], net(ids, {attention_mask = mask}))
       same_where(mask:flip(2), file["right.logits"], net(file["right.ids"], {attention_mask = mask:flip(2):eq(1)}))
-      local cache, got = net:new_cache(3, 7), {} -- piece by piece, with its places told
+      local cache, got = net:new_cache(3, 7), {} -- piece by piece, with its positions given
       lm.no_grad(function()
         for _, piece in ipairs {{1, 4}, {5, 1}, {6, 2}} do
           local first, n = unpack(piece)
@@ -103,7 +103,7 @@ describe("models.", function()
         o.num_beams, o.num_return_sequences = 3, 2
         assert.same(file["padded.beams"]:totable(), net:generate(ids, o):totable())
         o.num_beams, o.attention_mask, o.num_return_sequences = nil, nil, nil
-        for i, length in ipairs {4, 7, 6} do -- each row as it goes on alone
+        for i, length in ipairs {4, 7, 6} do -- each row as it continues alone
           local alone = net:generate(ids:narrow(1, i, 1):narrow(2, 8 - length, length), o)
           assert.same(alone[1]:totable(), y[i]:narrow(1, 8 - length, length + 20):totable())
         end
@@ -394,7 +394,7 @@ end)
 describe("models.generate", function()
   local function tokens(rows) return lm.tensor(rows, {dtype = "int64"}) end
 
-  -- A net that goes on with the sum of all tokens, so that it matters which it is given; at[1]: those of its calls.
+  -- A net that continues with the sum of all tokens, so that it matters which it is given; at[1]: those of its calls.
   local function summing(more)
     local Net = lm.nn.Module:extend "Summing"
     function Net:init() self.shapes = {} end

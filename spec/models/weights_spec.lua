@@ -167,7 +167,7 @@ describe("weights =", function()
       net.generation_config.max_length = 4
       says("ids have 7 tokens, and net.generation_config.max_length is 4, of those and what follows; "
         .. "{max_new_tokens = n} says how many follow", function() net:generate(ids) end)
-      net.generation_config.max_length = 4096 -- the model has 128 places, the last token of which needs none
+      net.generation_config.max_length = 4096 -- the model has 128 positions, the last token of which needs none
       assert.equal(129, net:generate(ids).shape[2])
     end)
 
@@ -543,7 +543,7 @@ describe("weights =", function()
         call {input_ids = ids}
       end)
     end
-    for _, family in ipairs {"gpt2", "llama", "bert"} do -- a list, where names are wanted
+    for _, family in ipairs {"gpt2", "llama", "bert"} do -- a list, where names are requested
       says("unexpected keys in the state_dict: \"1\"", function() models[family] {weights = {lm.ones(2)}} end)
     end
     says("streamer has to be a function, or an object that is called as one, got", function()

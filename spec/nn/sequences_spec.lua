@@ -30,7 +30,7 @@ local function flat(into, ...)
   return into
 end
 
--- A layer with its stored state gives the stored results, and gradients of the sum of their squares. `call`: what is
+-- A layer with its stored state returns the stored results, and gradients of the sum of their squares. `call`: what is
 -- done with the layer and its inputs, if they are not its arguments.
 local function check(name, net, options, same, call)
   net = net:double():to(device)

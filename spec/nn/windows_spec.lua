@@ -498,7 +498,7 @@ end)
 describe("pooling row by row", function()
   local nan, inf = 0 / 0, math.huge
   -- For each of the windows of x [planes, H, W], from row and column lists {first, last}, what `of` makes of its values
-  -- and places.
+  -- and positions.
   local function by_hand(x, rows, columns, of)
     local y, list = {}, x:totable()
     for p = 1, x.shape[1] do

@@ -70,7 +70,7 @@ describe("scaled_dot_product_attention", function()
   end)
 
   it("takes any layout, and gives the query's", function()
-    local x = lm.randn({2, 9, 3, 4, 6}, {device = device}) -- as one projection gives queries, keys and values
+    local x = lm.randn({2, 9, 3, 4, 6}, {device = device}) -- as one projection returns queries, keys and values
     local q, k, v = x:select(3, 1):transpose(2, 3), x:select(3, 2):transpose(2, 3), x:select(3, 3):transpose(2, 3)
     local y = attend(q, k, v, {is_causal = true})
     local dense = attend(q:contiguous(), k:contiguous(), v:contiguous(), {is_causal = true})

@@ -3,19 +3,19 @@
 --
 --   op("add", "x other", "torch.add(x, other, alpha=alpha)", { ...fields..., case, case, ... })
 --
--- The second argument names the positional arguments; a case's further keys are options. A case gives
+-- The second argument names the positional arguments; a case's further keys are options. A case returns
 -- each argument a value: tensors by t (floats), i (indices from 1), b (bool), v (these values), n (integer
--- valued; `whole`: int64, for ops of integers alone), anything else as itself. Dims and indices are Lua's, from 1; in the Python expression dims are
--- converted, and index tensors hold PyTorch's numbers.
+-- valued; `whole`: int64, for ops of integers alone), anything else as itself. Dims and indices are Lua's, from 1; in
+-- the Python expression dims are converted, and index tensors hold PyTorch's numbers.
 --
---   defaults   options where a case gives none, for the Python expression
+--   defaults   options where a case returns none, for the Python expression
 --   grad       names of the arguments that gradcheck differentiates; default: every t of the first case;
 --              false: has no gradient
 --   second     false: its gradient has none
 --   index_out  results that are indices (from 1 here, from 0 in PyTorch)
 --   dtypes     false: no dtype sweep (the first case is otherwise tried in every dtype PyTorch takes)
 --   lacks      dtypes that PyTorch has and Luminary refuses, with the reason
---   differs    dtypes in which Luminary gives something else on purpose, with the reason
+--   differs    dtypes in which Luminary returns something else on purpose, with the reason
 --   tol        {dtype = {rtol, atol}} looser than PyTorch's assert_close, with a reason beside it
 --   bad        {arguments..., message = "pattern"}: calls that have to fail so
 --   strided    false: not tried with strided inputs (creation ops)
@@ -266,7 +266,7 @@ op("prelu", "x weight", "F.prelu(x, weight)", { { x = t { 2, 3, 4 }, weight = t 
   { x = t {}, weight = t { 1 } }, { x = t { 0, 3 }, weight = t { 3 } },
   bad = { { t { 2, 3, 4 }, t { 4 }, message = "prelu: weight is %[4%], x %[2, 3, 4%]" }, { t { 2 }, message = "prelu: weight" } } })
 op("softmin", "x dim", "F.softmin(x, dim)", { { x = t { 3, 4 }, dim = 2 }, { x = t { 2, 3, 4 }, dim = -2 }, bad = { { t { 2, 3 }, 3, message = "dim 3" } } })
--- PyTorch's vectorized gelu gives NaN at infinity, where x * Phi(x) is infinity.
+-- PyTorch's vectorized gelu returns NaN at infinity, where x * Phi(x) is infinity.
 op("gelu", "x", "F.gelu(x, approximate=approximate)", { defaults = { approximate = "none" }, { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } }, { x = t {} }, { x = t { 0, 3 } },
   { x = t { 3, 4 }, approximate = "tanh" }, bad = { { 3, message = "gelu: x" }, { t { 2 }, { approximate = "tan" }, message = "gelu: approximate.*tanh" } } })
 unary("gelu_tanh", "F.gelu(x, approximate='tanh')", { no_special = true })
@@ -1080,8 +1080,8 @@ op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults =
   bad = { { t { 3 }, t { 2, 3 }, message = "cross: x is %[3%], other %[2, 3%]" }, { t { 4, 2 }, t { 4, 2 }, message = "cross: x is %[4, 2%], other %[4, 2%]; both have 3" },
   { t { 4 }, t { 4 }, message = "both have 3 entries" } } })
 
--- ---- linear algebra. Signs of eigenvectors and singular vectors are LAPACK's choice: spec/op/linalg_spec.lua has their
--- values, and gradients of what needs more than random matrices.
+-- ---- linear algebra. Signs of eigenvectors and singular vectors are LAPACK's choice: spec/op/linalg_spec.lua has
+-- their values, and gradients of what needs more than random matrices.
 local loose = { float32 = { 1e-3, 1e-3 }, float64 = { 1e-8, 1e-8 } } -- inverses of what is near to singular
 local spd = { 4, 1, -1, 1, 5, 2, -1, 2, 6 }
 local function triangle_of(values) return v(values or { 2, 0, 0, 1, 3, 0, -1, 0.5, 1.5 }, { 3, 3 }) end

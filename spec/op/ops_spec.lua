@@ -1,4 +1,4 @@
--- The tests that spec/op/op_cases.lua gives every op: golden values, dtypes, layouts, gradients, bad input.
+-- The tests that spec/op/op_cases.lua returns every op: golden values, dtypes, layouts, gradients, bad input.
 -- LM_SPEC_DEVICE=cuda runs them there.
 local lm = require "luminary"
 local core = require "luminary.core"
@@ -281,7 +281,7 @@ for _, row in ipairs(rows) do
         for j = 1, n do args[j] = build(bad[j]) end
         local ok, err = pcall(function()
           core.ops[row.name](unpack(args, 1, n))
-          core.synchronize(device) -- values are looked at on the device, and told of later
+          core.synchronize(device) -- values are looked at on the device, and reported later
         end)
         assert(not ok, ("bad input %d was taken"):format(k))
           err = tostring(err)

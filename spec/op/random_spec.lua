@@ -1,4 +1,4 @@
--- Random numbers are Philox with a counter: one seed gives the same bits whatever the device, layout or number
+-- Random numbers are Philox with a counter: one seed returns the same bits whatever the device, layout or number
 -- of threads, and they are distributed as they say.
 local lm = require "luminary"
 local form = dofile "spec/support/message.lua"
@@ -170,7 +170,7 @@ describe("lm.Generator", function()
     local a = lm.rand(4)
     lm.default_generator:manual_seed(8)
     assert.is_true(same_bits(a, lm.rand({ 4 }, { generator = lm.default_generator })))
-    assert.is_false(same_bits(a, lm.rand(4))) -- it had gone on
+    assert.is_false(same_bits(a, lm.rand(4))) -- it had continued
   end)
 
   it("is asked for where something else is given, and for the tensor's device", function()
@@ -399,7 +399,7 @@ describe("distributions", function()
   end)
 
   -- Chi squared of integers drawn: `probability` of k = from, from + 1, …, of which those that would come less than
-  -- five times, and all others, are one. Gives it over its degrees of freedom, which is above 2 once in 10000.
+  -- five times, and all others, are one. Returns it over its degrees of freedom, which is above 2 once in 10000.
   local function misfit(x, from, probability)
     local count, chi, cells, rest, left = x:numel(), 0, -1, 1, x:numel()
     for k = from, from + #probability - 1 do

@@ -33,7 +33,7 @@ local function flat(tensors)
   return lm.cat(list)
 end
 
--- Gives the module's tensors values that stand one after the other in v.
+-- Returns the module's tensors values that stand one after the other in v.
 local function fill(module, v)
   local at = 1
   lm.no_grad(function()

@@ -9,7 +9,7 @@ local function quadratic(x)
   return (c * x * x):sum() / 2, c * x
 end
 
--- What a rule for one number gives after some steps, for each of the three.
+-- What a rule for one number returns after some steps, for each of the three.
 local function by_hand(steps, rule)
   local values = {}
   for i, x in ipairs(START) do

@@ -35,7 +35,7 @@ local about -- of the case under way
 
 local PERIOD = 7
 
--- What rank r has at a place, by the place's remainder; `salt` tells tensors apart.
+-- What rank r has at a place, by the place's remainder; `salt` distinguishes tensors.
 local function value(dtype, op, r, rest, salt)
   if dtype == "bool" then return (rest + r * 3 + salt) % 3 == 0 and 1 or 0 end
   if op == "product" then return (rest + r + salt) % 2 + 1 end

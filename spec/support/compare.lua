@@ -55,8 +55,8 @@ local function results(f, side, ...)
   return { pcall(f, unpack(args, 1, select("#", ...))) }
 end
 
--- f of the arguments, where twins stand for their tensors, gives the same on both sides, or fails on both. f may return
--- several tensors. tol: for results in floats; nil: by their dtype. True if there were results.
+-- f of the arguments, where twins stand for their tensors, returns the same on both sides, or fails on both. f may
+-- return several tensors. tol: for results in floats; nil: by their dtype. True if there were results.
 function compare.same(what, tol, f, ...)
   local here, there = results(f, "here", ...), results(f, "there", ...)
   if here[1] ~= there[1] then

@@ -1,9 +1,9 @@
 --- Scripts of DistributedDataParallel's specs: what each begins with, and runs of them.
----   ddp.run(n, script, env)       on n ranks; gives what ranks.run gives
+---   ddp.run(n, script, env)       on n ranks; returns what ranks.run returns
 ---   ddp.succeeds(n, script, env)  and fails unless every rank came to its end
 local several = require "spec.support.several"
 
--- What every script begins with, beside what several gives: a small convolution network in float64.
+-- What every script begins with, beside what several returns: a small convolution network in float64.
 local prelude = [[
 local core = require "luminary.core"
 local DDP = nn.parallel.DistributedDataParallel

@@ -1,6 +1,6 @@
 --- The script of a rank that trains nets of random make beside the same nets on the whole batch, late at random where
 --- backward comes by: buckets of DistributedDataParallel, sums of SyncBatchNorm, two or three modules in one backward
---- pass and all_reduces in hooks share one group. A trial is three steps, after which parameters have to be the same to
+--- pass and all_reduces in hooks share one group. A trial is three steps, after which parameters must be the same to
 --- the bit on all ranks, and one process's. Prints "in order".
 ---   ddp_order {trials = 10, seed = 1, device = "cpu" [, late = 3e-3]}   `late`: seconds at most
 --- Without what starts the group: it finds lm, dist, nn and F, rank and size.

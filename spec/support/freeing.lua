@@ -1,6 +1,7 @@
 -- Every binding called while its own arguments are freed under it: by a finalizer at the first, second, … collection
--- within the call, by one when memory has run out, by a debug hook while an int64 is read. A call gives what it gives
--- otherwise, or an error. What was freed is written over at once, so that use of it shows without a sanitizer too.
+-- within the call, by one when memory has run out, by a debug hook while an int64 is read. A call returns what it
+-- returns otherwise, or an error. What was freed is written over at once, so that use of it shows without a sanitizer
+-- too.
 --   luajit freeing.lua WAY [Lua pattern of names]     prints "N calls, N freed" at the end
 local lm = require "luminary"
 local core = require "luminary.core"
@@ -55,7 +56,7 @@ function ways.finalizer(run)
   end
 end
 
--- The finalizer gives the tensors other memory instead.
+-- The finalizer returns the tensors other memory instead.
 function ways.changing(run)
   for at = 1, 9 do
     if not run(at, function() collect_always(true) end, function() collect_always(false) end, { change = true }) then
@@ -123,7 +124,7 @@ local function is_among(v, tensors)
   return false
 end
 
--- f(unpack(make())) by the way that was asked for. random: what it gives is not compared.
+-- f(unpack(make())) by the way that was asked for. random: what it returns is not compared.
 local function try(name, make, f, random)
   if not name:find(pattern) then return end
   core._fail_alloc_from(0)

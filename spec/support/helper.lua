@@ -5,4 +5,4 @@ ffi.cdef "int setenv(const char *, const char *, int);"
 ffi.C.setenv("HWLOC_HIDE_ERRORS", "2", 0)
 
 dofile "spec/support/leaks.lua"
-dofile "spec/support/report.lua" -- after the leaks, which are told of here
+dofile "spec/support/report.lua" -- after the leaks, which are reported here

@@ -1,6 +1,6 @@
 -- After each spec the live tensors are back where they were, or the spec fails. Loaded before any
 -- spec file, so that all of them share one luminary, whose parts are loaded now: busted forgets what a
--- spec file has loaded, but `luminary` would go on with it.
+-- spec file has loaded, but `luminary` would continue with it.
 local busted = require "busted"
 local lm = require "luminary"
 for _, part in ipairs { "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "watch", "cuda", "backends" } do

@@ -1,4 +1,5 @@
-/* Checks kernels/merged_dims.h: over thousands of layouts, merged loops go through the same places as the dims did. */
+/* Checks kernels/merged_dims.h: over thousands of layouts, merged loops go through the same positions as the dims did.
+ */
 #include "merged_dims.h"
 
 #include <stdio.h>

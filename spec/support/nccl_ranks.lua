@@ -76,8 +76,8 @@ end
 
 local function with_defaults(n, text, opts)
   opts = opts or {}
-  -- Work is left to whoever waits for it, as the fake runtime does if it is not told otherwise. What follows a
-  -- collective comes later than its call whatever it is told, so that freed blocks cannot be guarded (segments.c).
+  -- Work is left to whoever waits for it, as the fake runtime does if it is not set otherwise. What follows a
+  -- collective comes later than its call whatever is set, so that freed blocks cannot be guarded (segments.c).
   local env = {
     LM_TOKEN = "a token for specs", LM_FAKE_CUDA_DEVICES = n, CUDA_VISIBLE_DEVICES = false, LM_CUDA_VIRTUAL = false,
     LM_FAKE_NCCL = false, LM_FAKE_CUDA_EAGER = false, LM_GUARD_BLOCKS = false,

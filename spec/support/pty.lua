@@ -33,7 +33,7 @@ function pty.open(command, seconds)
   assert(fd >= 0 and ffi.C.grantpt(fd) == 0 and ffi.C.unlockpt(fd) == 0, "no pseudo-terminal")
   local name, status = ffi.string(ffi.C.ptsname(fd)), os.tmpname()
   -- setsid -c makes the terminal the program's own, so that Ctrl-C is a signal to it and to nobody else. The other end
-  -- is open before this goes on: until somebody has it open, reading here is an error.
+  -- is open before this continues: until somebody has it open, reading here is an error.
   assert(os.execute(("exec 3<>%s; (timeout -k 1 %d setsid -c -w env %s <&3 >&3 2>&3; echo $? >%s) &"):
     format(name, seconds or 30, command, status)) == 0)
   return setmetatable({fd = fd, text = "", all = "", status = status}, Terminal)
@@ -57,7 +57,7 @@ function Terminal:send(text)
   return self
 end
 
---- Waits until `wanted`, plain text, has come; gives what came before it. What comes next is looked for after it.
+--- Waits until `wanted`, plain text, has come; returns what came before it. What comes next is looked for after it.
 function Terminal:expect(wanted, seconds)
   while true do
     local from, to = self.text:find(wanted, 1, true)

@@ -3,12 +3,12 @@
 ---   local got = ranks.run {n = 2, script = [[ … ]]}      -- or file = "scripts/train_ddp.lua", args = "--epochs 1"
 ---   assert(got.ok, got.text); got[0].output, got[1].code -- by rank, from 0
 ---
---- ranks.start gives a running job: job:pid(rank), job:kill(rank, "STOP"), job:output(rank),
+--- ranks.start returns a running job: job:pid(rank), job:kill(rank, "STOP"), job:output(rank),
 --- job:wait_for(rank, "ready"), job:wait(). Options of both:
 ---   n          how many (2)                         timeout   seconds, after which a rank is ended (60)
 ---   script     the text of a script, or             args      its arguments, as the shell reads them
 ---   file       its path                             command   what runs it ("luajit")
----   env        variables for all; false takes one away. env_of(rank) gives more of them for one rank
+---   env        variables for all; false takes one away. env_of(rank) returns more of them for one rank
 local ffi = require "ffi"
 local temp = require "spec.support.temp"
 

@@ -58,7 +58,7 @@ local function same_with_workers(set)
   for _, how in ipairs(numbers) do assert.same(expected, all(set, with(opts, how))) end
 end
 
--- Reads all of a set in two workers, threads and processes; gives what skipped() says then.
+-- Reads all of a set in two workers, threads and processes; returns what skipped() says then.
 local function skipped_by_workers(set)
   local counts = {}
   for _, kind in ipairs {"thread", "process"} do

@@ -1,7 +1,7 @@
 --- Scripts that several ranks run, each a process, to their end.
 ---   local several = require "spec.support.several"
 ---   local on = several(prelude)        -- Lua that each script begins with
----   on.run(n, script, env)             -- on n ranks; gives what ranks.run gives
+---   on.run(n, script, env)             -- on n ranks; returns what ranks.run returns
 ---   on.succeeds(n, script, env)        -- and fails unless every rank came to its end
 --- Scripts find lm, dist, nn, F and optim, rank and size in a process group, message(f, ...) (what f fails with) and
 --- contains(text, wanted).

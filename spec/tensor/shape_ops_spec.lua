@@ -1,4 +1,4 @@
--- Picking and writing by places and masks, and dims and entries rearranged: what is made of other ops.
+-- Picking and writing by positions and masks, and dims and entries rearranged: what is made of other ops.
 local lm = require "luminary"
 
 

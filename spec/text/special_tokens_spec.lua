@@ -1,5 +1,5 @@
 -- What stands beside tokenizer.json, and the special tokens that scripts set. Ids and texts are those that transformers
--- 5.23 gives for the same files, unless said.
+-- 5.23 returns for the same files, unless said.
 local core = require "luminary.core"
 local lm = require "luminary"
 local temp = require "spec.support.temp"
@@ -173,7 +173,7 @@ describe("lm.text.Tokenizer", function()
     fails("truncation wants {max_length = …}", made(), "a", {truncation = true})
   end)
 
-  -- The rest is what `tokenizers` 0.23 gives.
+  -- The rest is what `tokenizers` 0.23 returns.
   it("pads what it encodes as the file says", function()
     local function padded(what) return made(nil, ', "padding": ' .. what) end
     local t = padded('{"strategy": {"Fixed": 5}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 3, '

@@ -488,7 +488,7 @@ describe("lm.text", function()
       long = of(small(', "decoder": ' .. doubles:format "decoders"))
       fails("becomes longer than", long.decode, long, {2})
       within(os.clock() - start, 60) -- 1 without sanitizers
-      -- A merge whose pairs lead back to its own parts goes on no longer than there are pairs.
+      -- A merge whose pairs lead back to its own parts continues no longer than there are pairs.
       local cyclic = of('{"model": {"type": "BPE", "vocab": {"a": 0, "aa": 1, "aaa": 2, "aaaa": 3}, "merges": ["a a", '
         .. '"aa a", "a aa", "aa aa"]}}')
       assert.equal(("a"):rep(10000), cyclic:decode(cyclic:encode(("a"):rep(10000)).ids):gsub(" ", ""))

@@ -356,7 +356,7 @@ Compose(
 end)
 
 describe("from_encoded", function()
-  -- What vision.open_image gives, and what was asked of it.
+  -- What vision.open_image returns, and what was asked of it.
   local function encoded(x)
     local asked = {}
     return {

@@ -178,7 +178,7 @@ describe("lm.vision", function()
       local smaller = encoded:decode {crop = {80, 96, 64, 96}, at_least = {64 / scale, 96 / scale}}
       assert(smaller:equal(part(whole, {80 / scale, 96 / scale, 64 / scale, 96 / scale})), scale)
     end
-    -- It is about what averaging gives.
+    -- It is about what averaging returns.
     local smooth = lm.arange(128):reshape(1, 1, 128):expand(1, 96, 128):to("uint8")
     local half = vision.decode_image(vision.encode_jpeg(smooth, {quality = 100}), {at_least = {48, 64}})
     local average = lm.nn.functional.avg_pool2d(smooth:to("float32"):unsqueeze(1), 2):select(1, 1)

@@ -38,7 +38,7 @@ end
 
 function bytes.replace(text, from, to, with) return text:sub(1, from - 1) .. with .. text:sub(to + 1) end
 
--- Bits flipped, bytes cut, repeated, overwritten between two places.
+-- Bits flipped, bytes cut, repeated, overwritten between two positions.
 function bytes.damage(text, from, to)
   from, to = from or 1, math.min(to or #text, #text)
   if to < from then return text .. string.char(random(0, 255)) end
@@ -56,7 +56,7 @@ function bytes.damage(text, from, to)
   return text
 end
 
--- Bits flipped and bytes overwritten between two places: nothing moves.
+-- Bits flipped and bytes overwritten between two positions: nothing moves.
 function bytes.flip(text, from, to)
   to = math.min(to or #text, #text)
   if to < (from or 1) then return text end

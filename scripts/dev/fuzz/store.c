@@ -404,7 +404,7 @@ static void client_life(void) {
     sent += s.n + 1;
     past += s.n + s.fine;
   }
-  /* It goes on until it has seen the end; then all that it learnt is asked for. */
+  /* It continues until it has seen the end; then all that it learned is asked for. */
   lm_client_get(c, "key", true, &p, &found, &data, &n);
   const lm_failure *cause = lm_client_cause(c);
   if (cause) lm_failure_text(cause, text, sizeof text);

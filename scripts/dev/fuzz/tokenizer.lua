@@ -80,7 +80,7 @@ local function some_text()
   return pick(samples) .. (kind == 3 and pick(samples):rep(random(1, 20)) or "")
 end
 
--- What fails for a text alone has to be an error in words.
+-- What fails for a text alone must be an error in words.
 local function try(f, ...)
   local ok, result = pcall(f, ...)
   if not ok and type(result) ~= "string" then error {"no message"} end

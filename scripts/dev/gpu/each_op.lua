@@ -88,8 +88,8 @@ local function evaluate(grads, expression, env)
   return results
 end
 
--- f(grads, expression) for each expression, with those that fail told of and counted. What the CPU refuses too, such as
--- a dtype, is left out.
+-- f(grads, expression) for each expression, with those that fail reported and counted. What the CPU refuses too, such
+-- as a dtype, is left out.
 local function walk(wanted, dtype, f)
   local failed, refused = {}, {}
   local on_cpu = environment("cpu", 4, dtype)
@@ -97,7 +97,7 @@ local function walk(wanted, dtype, f)
     if not wanted(expression) then return end
     local ok, why = pcall(function()
       f(grads, expression)
-      lm.synchronize "cuda" -- which tells of bad indices
+      lm.synchronize "cuda" -- which reports bad indices
     end)
     if ok then return end
     local here = has_rows(expression) and not pcall(evaluate, "", expression, on_cpu)

@@ -219,7 +219,7 @@ local function transforms_and_solutions(n)
   }
 end
 
--- What is missing is computed otherwise, and as well; here it has to be the libraries.
+-- What is missing is computed otherwise, and as well; here it must be the libraries.
 local function expect_libraries(...)
   if common.stand_in or os.getenv "LM_CUDA_WITHOUT" then return end
   local file = assert(io.open "/proc/self/maps")

@@ -20,7 +20,7 @@ static void become(lm_tensor **x, lm_tensor *y) {
   *x = y;
 }
 
-/* The sum over all devices of the mean of a chain that begins and goes on with w. */
+/* The sum over all devices of the mean of a chain that begins and continues with w. */
 static lm_status loss_of(lm_tensor *w, lm_hook hook, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *there = NULL, *y = NULL, *next = NULL, *total = NULL;

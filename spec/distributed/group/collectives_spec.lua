@@ -114,7 +114,7 @@ describe("what is under way", function()
 end)
 
 describe("what is under way", function()
-  -- Another tensor's memory, sizes and dtype for t, which has been given to a call. Gives what it was.
+  -- Another tensor's memory, sizes and dtype for t, which has been given to a call. Returns what it was.
   local prelude = [[
     local lm = require "luminary"
     local dist, nn = lm.dist, lm.nn

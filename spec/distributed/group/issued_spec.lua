@@ -196,7 +196,7 @@ describe("a group that enqueues", function()
   end)
 
   it("finds out that ranks disagree, beside what it enqueued", function()
-    for n = 2, 3 do -- of three, the one whose neighbour agrees with it hears of it a call later
+    for n = 2, 3 do -- of three, the one whose neighbor agrees with it hears of it a call later
       local got = run { n = n, script = [[
         local rank = start()
         dist.all_reduce(lm.zeros{2})

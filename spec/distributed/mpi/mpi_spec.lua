@@ -54,7 +54,7 @@ local function all_well(n, text, options)
   return of
 end
 
--- What of MPI's lies about that no process uses, in shared memory and in folders, but for what `before` has.
+-- What of MPI's lies about that no process uses, in shared memory and in folders, except what `before` has.
 local function litter(before)
   local pipe = io.popen [[
     for f in /dev/shm/vader_segment*; do

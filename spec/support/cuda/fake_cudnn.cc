@@ -12,7 +12,7 @@
  * No engine takes groups in double; channels-last in double with dilation has none; in double a bias is never in the
  * graph. Engine 0 refuses to become a plan for an odd number of input channels, and in half precision tensors that are
  * contiguous, or promised to be aligned to less than 16 bytes, are engine 3's. A tensor that exists only in the graph
- * has to be aligned to 16.
+ * must be aligned to 16.
  *
  * Graphs of other operations are engine 4's, in half precision and with 8 numbers in a row or a multiple; in the
  * fallback list there is none. */
@@ -623,7 +623,7 @@ static cudnnStatus_t proposals(const descriptor &heuristics, int64_t most, int64
   for (int engine = fallback ? LAST_ENGINE : 0; engine < (fallback ? ENGINES : LAST_ENGINE); engine++) {
     if (engine != TENSOR_CORE_ENGINE && !engine_takes(engine, j)) continue; /* engine 0 promises more than it keeps */
     int times =
-        engine == TENSOR_CORE_ENGINE && !half ? TENSOR_CORE_CONFIGS : 1; /* with other knobs, which are not told */
+        engine == TENSOR_CORE_ENGINE && !half ? TENSOR_CORE_CONFIGS : 1; /* with other knobs, which are not given */
     for (int i = 0; i < times && *found < most; i++) {
       cudnnStatus_t status = propose(engine);
       if (status != CUDNN_STATUS_SUCCESS) return status;

@@ -14,7 +14,7 @@ struct lm_fake_cudnn { /* what a cudnnHandle_t points to */
   void *stream, *memory;
 };
 
-/* The status, with words that cudnnGetLastErrorString gives. */
+/* The status, with words that cudnnGetLastErrorString returns. */
 cudnnStatus_t lm_fake_refuse(cudnnStatus_t status, const char *why);
 int lm_fake_dtype_of(cudnnDataType_t type);
 

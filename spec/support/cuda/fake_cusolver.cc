@@ -215,7 +215,7 @@ static void singular(int mode, int m, int n, int u_columns, int v_columns, T *a,
   *info = diverged();
 }
 
-/* U and V have to be there in either mode. */
+/* U and V must be there in either mode. */
 template <class T>
 static int gesvdj(const void *h, int mode, int econ, int m, int n, T *a, int lda, T *s, T *u, int ldu, T *v, int ldv,
                   T *work, int lwork, int *info, const void *how) {

@@ -16,7 +16,7 @@ struct CUgraphExec_st {
 
 namespace {
 struct graphs {
-  std::vector<lm_fake_capture_ref> captures; /* going on */
+  std::vector<lm_fake_capture_ref> captures; /* continuing */
   std::map<CUgraph_st *, bool> live;
   std::map<CUgraphExec_st *, bool> execs;
   uint64_t next_id = 1;

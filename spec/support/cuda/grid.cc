@@ -1,5 +1,6 @@
 /* The emulated grid. Blocks run one after another. A block's threads run as plain calls, one after another on one
- * stack, until one meets a barrier or a warp operation: it keeps that stack and waits, and the rest go on with another.
+ * stack, until one meets a barrier or a warp operation: it keeps that stack and waits, and the rest continue with
+ * another.
  */
 #include <signal.h>
 #include <stdarg.h>
@@ -48,7 +49,7 @@ lm_fake_switch:
 
 enum { STACK = 512 << 10, GUARD = 4096, SHARED_MAX = 232448, SHARED_GUARD = 1024, GUARD_BYTE = 0xa5 };
 
-/* A suspended stack: where it goes on, and its lowest address. */
+/* A suspended stack: where it continues, and its lowest address. */
 typedef struct context {
   void *sp;
   char *low;
@@ -99,7 +100,7 @@ extern "C" int lm_fake_lane(void) { return g.self % LM_WARP; }
 /* ---- stacks ---- */
 
 #ifdef __SANITIZE_ADDRESS__
-/* The sanitizer has to know each stack; what we come from tells it about the thread's own. */
+/* The sanitizer has to know each stack; what we come from reports it about the thread's own. */
 static struct {
   const void *low;
   size_t bytes;
@@ -181,7 +182,7 @@ static uint64_t mixed(uint64_t x) { /* splitmix64 */
 
 static uint64_t common_divisor(uint64_t a, uint64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* Which of n comes as the i-th, in the order that is wanted: a random one is a walk by steps that meet all. */
+/* Which of n comes as the i-th, in the order that is requested: a random one is a walk by steps that meet all. */
 static uint64_t in_order(uint64_t i, uint64_t n) {
   if (g.reverse) return n - 1 - i;
   if (g.seed == 0 || n < 3) return g.seed == 0 ? i : n - 1 - i;
@@ -361,7 +362,7 @@ void lm_fake_catch_faults() {
 
 /* ---- running ---- */
 
-/* Switches to a stack until it comes back; after a failure all stacks begin anew. */
+/* Switches to a stack until it comes back; after a failure all stacks begin again. */
 static void enter(void) {
   context to = stack_take();
   g.active = g.left_main = true;

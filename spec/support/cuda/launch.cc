@@ -110,13 +110,13 @@ static registry &get() {
   return *r;
 }
 
-/* What a block of so many threads takes of the registers. */
+/* What a block of that many threads takes of the registers. */
 static int registers_of(const lm_fake_kernel &kernel, int threads) {
   int warps = (threads + LM_WARP - 1) / LM_WARP, each = kernel.registers * LM_WARP;
   return warps * ((each + WARP_REGISTERS - 1) / WARP_REGISTERS * WARP_REGISTERS);
 }
 
-/* nvcc tells the runtime of few bounds: the table has all. */
+/* nvcc reports few bounds to the runtime: the table has all. */
 static void set_limits(lm_fake_kernel &kernel, const std::string &name, int bound) {
   const registry &r = get();
   auto measured = r.measured.find(name);

@@ -409,7 +409,7 @@ static cudaError_t copy(cudaStream_t handle, bool wait, void *dst, size_t dst_pi
   return lm_fake_result(lm_fake_sticky);
 }
 
-/* `whole`: the call without Async, which does not wait either but for which a capture has no place. */
+/* `whole`: the call without Async, which does not wait either except which a capture has no place. */
 static cudaError_t fill(cudaStream_t handle, bool whole, void *dst, int value, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   lm_fake_stream stream;

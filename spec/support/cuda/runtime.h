@@ -35,7 +35,7 @@ extern int lm_fake_sticky;
     if (lm_fake_code_ != 0) return lm_fake_result(lm_fake_code_); \
   } while (0)
 int lm_fake_begin(const char *name);
-void lm_fake_trace(const char *text); /* on stderr, if that is wanted */
+void lm_fake_trace(const char *text); /* on stderr, if that is requested */
 /* The first line of what LM_FAKE_CUDA_NULL makes do nothing. */
 #define LM_FAKE_WORK()                    \
   do {                                    \

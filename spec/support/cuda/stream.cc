@@ -40,7 +40,7 @@ struct CUevent_st {
   bool foreign;            /* another process's */
 };
 
-enum { PATIENCE = 64 }; /* after so many queries of an event the device gets on with it, as a real one does */
+enum { PATIENCE = 64 }; /* after that many queries of an event the device gets on with it, as a real one does */
 
 namespace {
 struct streams {
@@ -445,7 +445,7 @@ LM_FAKE_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flag
   if (flags & cudaEventInterprocess) {
     if (!(flags & cudaEventDisableTiming)) return lm_fake_result(cudaErrorInvalidValue);
     if (!lm_fake_has_ipc()) return lm_fake_result(cudaErrorNotSupported);
-    /* Nvidia tells no number, but there are some 20,000. */
+    /* Nvidia reports no number, but there are some 20,000. */
     static const long most = lm_fake_setting("LM_FAKE_CUDA_IPC_EVENTS", 20000);
     long n = 0;
     for (auto &e : get().events) n += e.first->shared && !e.first->foreign;

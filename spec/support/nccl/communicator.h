@@ -3,16 +3,16 @@
  * drives the interface rightly; it is no evidence about NCCL.
  *
  * As with NCCL, nothing is checked between ranks: another count, dtype or collective on one of them makes all hang or
- * gives garbage. A communicator's collectives run in the order of their calls, each where its stream has come to it, on
- * a thread of the communicator's that does the streams' work before it: ranks get on though nobody waits for them.
+ * returns garbage. A communicator's collectives run in the order of their calls, each where its stream has come to it,
+ * on a thread of the communicator's that does the streams' work before it: ranks get on though nobody waits for them.
  *
  * Calls are counted, traced and made to fail as the fake runtime's (lm_fake_fail, LM_FAKE_CUDA_FAIL=ncclAllReduce:3:2,
- * the code a ncclResult_t); lm_fake_live counts "communicator" and "reduction". More is told by lm_fake_nccl, and by
+ * the code a ncclResult_t); lm_fake_live counts "communicator" and "reduction". More is given by lm_fake_nccl, and by
  * the environment as LM_FAKE_NCCL=name=number[,...]: polls=n   what a non-blocking communicator was asked for is done
  * at the (n+1)th ncclCommGetAsyncError (2) async=n   the nth ncclCommGetAsyncError from now on finds ncclRemoteError,
  * and so do later ones stuck=n   the nth collective or group of sends from now on never ends, unless its communicator
  * is aborted lost=1    a rank that is gone is found out (ncclRemoteError) where its data is waited for; else that hangs
- * newer=1   two ranks on one card are told of in the words of NCCL 2.29 and later
+ * newer=1   two ranks on one card are reported in the words of NCCL 2.29 and later
  * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures.
  * lm_fake_live counts as "exposed" what NCCL starts a thread for on a thread that takes signals: so would NCCL's. */
 #ifndef LM_FAKE_NCCL_H
@@ -97,7 +97,7 @@ ncclResult_t lm_nccl_error(ncclResult_t code, const char *format, ...) __attribu
 void lm_nccl_threads();
 
 /* Makes a rank and starts its thread, which first finds the others by `name`. Under the lock. `color` and `key` are of
- * a split: the rank goes on with those of its color (a negative one: not at all), in the order of their keys. */
+ * a split: the rank continues with those of its color (a negative one: not at all), in the order of their keys. */
 lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int device, bool blocking, bool split,
                            int color, int key);
 /* Puts the op's gates on its streams and hands it to the thread. Under the lock. */

@@ -1,7 +1,7 @@
 /* A process group whose calls only enqueue (backend.h), built outside the tree against the installed headers alone, for
  * devices without streams: the CPU, and tiny_backend.c's cards. What these enqueue they also do at once, so each call
  * has moved its bytes, by the job's store, when it returns. It trusts the core to compare tickets, and to end what is
- * stuck. QUEUE_MODE tells it what to do wrong:
+ * stuck. QUEUE_MODE says what it does wrong:
  *   slow           each call takes 0.2 s
  *   hang           each call takes until `abort`; it asks nobody
  *   sick           health reports an error once a call has been made

@@ -1,4 +1,4 @@
-/* What the store learns of its members and tells them: failures, goodbyes, who is missing. */
+/* What the store learns of its members and reports to them: failures, goodbyes, who is missing. */
 #include "check.h"
 #include "distributed/store/failure_text.h"
 
@@ -100,7 +100,7 @@ void check_mismatch(void) {
                "host1 waits in broadcast float32 [3] from rank 0 at a.lua:9"));
   finish();
 
-  /* Who has gone on from a call and waits in the next contradicts those who wait in another one of that number. */
+  /* Who has continued from a call and waits in the next contradicts those who wait in another one of that number. */
   lm_ticket passed = ticket(5, 7, "DistributedDataParallel backward", "a.lua:5");
   for (int told_first = 0; told_first < 2; told_first++) {
     CHECK(start(2, 10) && join_all(2));
@@ -217,7 +217,7 @@ void check_goodbye(void) {
   CHECK(member_expect(&members[0], LM_M_LEFT, &r, 2) && heard(0, 2, &took).kind == LM_FAILURE_LEFT);
   finish();
 
-  CHECK(start(2, 10) && join_all(2)); /* finish stops one that would go on */
+  CHECK(start(2, 10) && join_all(2)); /* finish stops one that would continue */
   before = lm_seconds();
   lm_servers_finish(0.2);
   CHECK(lm_seconds() - before < 0.5);
