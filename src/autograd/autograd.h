@@ -1,4 +1,4 @@
-/* The front door for ops, and reverse-mode differentiation behind it.
+/* The entry point for ops: reverse-mode differentiation and autocast.
  *
  * lm_call is what the binding, the layers in C and the rules themselves call: it applies autocast,
  * runs the op and, where grad mode is on and an input asks for it, records a node. */
@@ -81,7 +81,7 @@ LM_API void lm_remove_hook(lm_tensor *t, int64_t id);
  * accumulated (grad: NULL); its error is the pass's. Of passes within passes (recomputed parts of a graph) it is the
  * outermost one that counts. Where that fails, ctx is released without fn having run. LM_E_STATE outside of a pass. */
 LM_API lm_status lm_backward_finally(lm_hook hook);
-/* From `on` to as many offs, passes over several devices run hooks and functions of one's own in the order of the
+/* From `on` to as many offs, passes over several devices run hooks and custom functions in the order of the
  * graph, the latest first, as those over one device always do; else as soon as each device comes to them. */
 LM_API void lm_backward_keep_order(bool on);
 /* Inside a hook: whether the passes that run on this thread lead to this leaf. */

@@ -36,7 +36,7 @@ typedef struct part { /* a gradient left by another lane */
 } part;
 
 typedef struct main_thread_request { /* what a lane asks the calling thread to do */
-  lm_node *node;                     /* the lane waits, and has the errand on its stack; or: */
+  lm_node *node;                     /* the queue waits, and has the request on its stack; or: */
   lm_leaf_state *leaf;
   uint64_t number;
   int device_queue;
@@ -51,7 +51,7 @@ typedef struct device_queue {
   int n, next;    /* next: the one that runs, or is to */
   lm_stream *stream;
   struct worker *worker; /* NULL: the calling thread's */
-  pthread_cond_t wake;   /* its next node may be ready, its errand be done, or the pass have failed */
+  pthread_cond_t wake;   /* its next node may be ready, its request be done, or the pass have failed */
 } device_queue;
 
 typedef struct lm_parallel_pass {
@@ -157,7 +157,7 @@ bool lm_parallel_pass_leaf_is_free(lm_pass *r, const lm_leaf_state *l) {
   return is_free;
 }
 
-/* ---- errands */
+/* ---- requests to the main thread */
 
 /* Of one node's leaves the one that was made first: as a rule in the order of the node's edges. */
 static bool comes_before(const main_thread_request *a, const main_thread_request *b) {

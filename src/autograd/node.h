@@ -77,7 +77,7 @@ struct lm_node {
   uint8_t kind, nout;
   bool saved_freed;     /* what it had saved was released by a backward pass */
   bool saves;           /* anything at all */
-  bool needs_recompute; /* what it saves is to be computed again first, by its recipe */
+  bool needs_recompute; /* what it saves is to be computed again first, by its recompute part */
   uint8_t given;        /* LM_NODE_OP: bit k: the op's k-th tensor argument was there */
   int16_t op;           /* LM_NODE_OP: which */
   uint16_t block;
@@ -150,7 +150,7 @@ lm_status lm_watch_new(lm_watch **out);
 void lm_watch_release(lm_watch *w);
 void lm_hook_release(lm_hook_entry *h);
 /* What a tensor's watch leaves to the next one when its history is replaced: hooks stay with the old
- * result, a wish to keep .grad moves on. *out may be NULL. */
+ * result, a request to keep .grad moves on. *out may be NULL. */
 lm_status lm_watch_successor(const lm_grad *m, lm_watch **out);
 /* Replace m's history by result 0 of `node`; node and watch are taken over. */
 void lm_grad_rebase(lm_grad *m, lm_node *node, lm_watch *watch);
@@ -222,7 +222,7 @@ typedef struct lm_modes {
   bool no_grad;
   lm_autocast cast;
   struct lm_recompute *recompute;   /* what is recorded belongs to it */
-  struct lm_recompute_rerun *rerun; /* a recipe is computed again */
+  struct lm_recompute_rerun *rerun; /* a part is computed again */
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* restores the earlier ones */
 lm_modes *lm_modes_here(void);

@@ -46,12 +46,12 @@ static inline bool lm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *loc
   return pthread_cond_timedwait(cond, lock, &at) != ETIMEDOUT;
 }
 
-/* A bell is a descriptor that polls as readable from a ring until it is silenced. -1, with errno, if there is none to
- * be had. */
+/* A wakeup descriptor (eventfd) polls as readable from a signal until it is cleared. -1, with errno, if it cannot be
+ * made. */
 static inline int lm_wakeup_fd_new(void) { return lm_fd_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 static inline void lm_wakeup_fd_signal(int wakeup_fd) {
   uint64_t one = 1;
-  while (write(wakeup_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it rings already */
+  while (write(wakeup_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it is signaled already */
 }
 static inline void lm_wakeup_fd_clear(int wakeup_fd) {
   uint64_t rings;

@@ -14,7 +14,7 @@
 #include "mp/datagram.h"
 #include "mp/shared_tensors.h"
 
-/* ---- parcels */
+/* ---- messages */
 
 void lm_mp_message_free(lm_mp_message *p) {
   if (!p) return;
@@ -120,7 +120,7 @@ done:
   return status;
 }
 
-/* Parcels on their way to other threads, the newest first. A message names one by its address, which is looked up here
+/* Messages on their way to other threads, the newest first. A message names one by its address, which is looked up here
  * and never followed unseen: the socket's descriptor is only a number, and others may write to it by mistake. */
 static struct {
   pthread_mutex_t lock;

@@ -1,7 +1,7 @@
-/* Sockets between Lua states, in several processes or in one, and the parcels that go over them: a text, tensors and
- * handles. Between processes the kernel takes and returns a parcel as one message, whole or not at all, so any number
+/* Sockets between Lua states, in several processes or in one, and the messages that go over them: a text, tensors and
+ * handles. Between processes the kernel takes and returns a message complete or not at all, so any number
  * of states may send and receive at one socket and be killed meanwhile. Tensors' memory goes along as descriptors, and
- * a text that is long as a memory file, so a parcel of any size is sent without waiting for the other side to read. */
+ * a text that is long as a memory file, so a message of any size is sent without waiting for the other side to read. */
 #ifndef LM_MP_CHANNEL_H
 #define LM_MP_CHANNEL_H
 
@@ -16,7 +16,7 @@ typedef struct lm_mp_message {
   struct lm_mp_message *next; /* while it is passed to another thread */
 } lm_mp_message;
 
-/* What a parcel is made of, borrowed. */
+/* What a message is made of, borrowed. */
 typedef struct lm_message_content {
   const char *text;
   size_t n;
@@ -54,15 +54,15 @@ LM_API lm_status lm_channel_wait(int fd, short events, double seconds, bool *rea
 
 /* To one's worker or parent, who reads soon: waits 10 s at most. */
 LM_API lm_status lm_channel_send(int fd, const lm_message_content *c);
-/* To another thread of this process: the parcel itself changes hands. It stays yours after an error. */
+/* To another thread of this process: the message itself changes hands. It stays yours after an error. */
 LM_API lm_status lm_channel_pass(int fd, lm_mp_message *message);
-/* The next parcel: `seconds` at most, < 0 as long as it takes or until a signal comes. *out is NULL if none has come by
- * then, or, with *closed, if none will. passed: what the other side does is lm_channel_pass. */
+/* The next message: `seconds` at most, < 0 as long as it takes or until a signal comes. *out is NULL if none has come
+ * by then, or, with *closed, if none will. passed: what the other side does is lm_channel_pass. */
 LM_API lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_mp_message **out, bool *closed);
-/* Closes it; parcels that were passed and never received are freed. */
+/* Closes it; messages that were passed and never received are freed. */
 LM_API void lm_channel_close(int fd, bool passed);
 
-/* A parcel of further tensors (lm_share_again) and further handles, for lm_channel_pass. */
+/* A message of further tensors (lm_share_again) and further handles, for lm_channel_pass. */
 LM_API lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **out);
 /* One of that text, and of tensors and handles that are still to come; NULL without memory. */
 lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int nhandles);

@@ -1,6 +1,6 @@
 /* What Lua states of several processes and threads have in common: ends of sockets and words in shared memory. Nothing
  * of it has a name; it goes when the last one who has it ends, however that happens. A copy goes to another state with
- * a parcel (channel.h). */
+ * a message (channel.h). */
 #ifndef LM_MP_HANDLE_H
 #define LM_MP_HANDLE_H
 

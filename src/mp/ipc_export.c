@@ -94,7 +94,7 @@ struct lm_ipc_export {
 void lm_ipc_export_free(lm_ipc_export *l) {
   if (!l) return;
   for (uint32_t i = 0; i < l->nrefcounts; i++) lm_ipc_refcount_release(l->refcounts[i]);
-  if (l->end >= 0) close(l->end); /* the keeper sees to the loan */
+  if (l->end >= 0) close(l->end); /* the ipc thread releases the export */
   lm_free(l->refcounts);
   lm_free(l);
 }

@@ -1,4 +1,4 @@
-/* Letters: a parcel as it goes to another process. */
+/* Packed messages: bytes and descriptors, as a message goes to another process. */
 #include <string.h>
 
 #include "autograd/autograd.h"
@@ -31,7 +31,7 @@ static void put_tensor(lm_bytes *b, const lm_tensor *t, uint32_t file, uint32_t 
   }
 }
 
-typedef struct arrival { /* a parcel as it is unpacked */
+typedef struct arrival { /* a message as it is unpacked */
   lm_segment **files;
   uint32_t nfiles;
   lm_tensor **indices; /* for each storage number, a tensor over it; filled as they come */

@@ -1,4 +1,4 @@
-/* Queues of parcels with any number of writers and readers. The messages are the kernel's, in a socket both of whose
+/* Queues of messages with any number of writers and readers. The messages are the kernel's, in a socket both of whose
  * ends every user has; the words in shared memory only count them, and each user sets them right where one that was
  * killed left them wrong. */
 #ifndef LM_MP_QUEUE_H

@@ -40,7 +40,7 @@ end
 -- What f(…) returns, packed; or nil and what went wrong. os.exit in f ends the worker.
 local function attempt(f, ...) return attempted(failure.attempt(f, ...)) end
 
--- What makes batches by what the loader says a pass begins with: {recipe, init, pin}. Without a recipe nothing does,
+-- What makes batches by what the loader says a pass begins with: {batch_plan, init, pin}. Without a batch plan nothing does,
 -- and nothing is held on to.
 local function begin(index, count, setup)
   local batch_plan, made = setup.batch_plan, {batch_plan = setup.batch_plan, pin = setup.pin}

@@ -1,4 +1,4 @@
---- Batches: samples of a set brought together, by the loader itself or by its workers. What makes them is a recipe:
+--- Batches: samples of a set brought together, by the loader itself or by its workers. What makes them is a batch plan:
 --- {set, collate_fn, batch_size, drop_last, dtypes, is_stream, rank, world}. rank of world is which part of a stream
 --- that shares itself out is this process's.
 local core = require "luminary.core"
@@ -111,7 +111,7 @@ local function sample_of(batch_plan, method, number, ...)
   return sample
 end
 
---- The batch of these sample numbers: an int64 tensor, or a list. recipe.at is the number that is asked for.
+--- The batch of these sample numbers: an int64 tensor, or a list. batch_plan.at is the number that is asked for.
 function batches.fetch(batch_plan, numbers)
   local set = batch_plan.set
   if not batch_plan.collate_fn and dataset.gathers(set) then

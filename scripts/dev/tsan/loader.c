@@ -26,9 +26,9 @@ static _Atomic int wrong;
 
 static lm_device cpu(void) { return LM_DEVICE(LM_CPU, 0); }
 
-/* ---- a worker: its first parcel is the set, two tensors; then each is the sample numbers of a batch */
+/* ---- a worker: its first message is the set, two tensors; then each is the sample numbers of a batch */
 
-static lm_status parcel_of(const char *text, size_t n, int ntensors, lm_tensor *const *tensors, lm_mp_message **out) {
+static lm_status message_of(const char *text, size_t n, int ntensors, lm_tensor *const *tensors, lm_mp_message **out) {
   return lm_mp_message_new(&(lm_message_content){.text = text, .n = n, .ntensors = ntensors, .tensors = tensors}, out);
 }
 
@@ -45,7 +45,7 @@ static void *work(void *arg) {
     lm_generator_set(NULL, cpu(), (lm_draw){strtoull(request->text, NULL, 10), 0});
     EXPECT(lm_rows_gather(set->tensors[0], request->tensors[0], LM_F32, 1, 0, &made[0]) == LM_OK);
     EXPECT(lm_rows_gather(set->tensors[1], request->tensors[0], LM_NO_DTYPE, 1, 0, &made[1]) == LM_OK);
-    EXPECT(parcel_of(request->text, request->n, 2, made, &reply) == LM_OK);
+    EXPECT(message_of(request->text, request->n, 2, made, &reply) == LM_OK);
     if (reply && lm_channel_pass(fd, reply) != LM_OK) lm_mp_message_free(reply); /* nobody is there any more */
     lm_release(made[0]);
     lm_release(made[1]);
@@ -72,7 +72,7 @@ static void ask(loader *l, const lm_tensor *order, int k) {
   int64_t size = BATCH, stride = 1;
   EXPECT(lm_tensor_view((lm_tensor *)order, 1, &size, &stride, (int64_t)k * BATCH % (ROWS - BATCH), &numbers) == LM_OK);
   snprintf(text, sizeof text, "%d", k);
-  EXPECT(parcel_of(text, strlen(text) + 1, 1, &numbers, &request) == LM_OK);
+  EXPECT(message_of(text, strlen(text) + 1, 1, &numbers, &request) == LM_OK);
   if (lm_channel_pass(l->fd[k % WORKERS], request) != LM_OK) lm_mp_message_free(request);
   lm_release(numbers);
 }
@@ -96,12 +96,12 @@ static void pass(loader *l, uint64_t seed, int leave_after) {
   for (int w = 0; w < WORKERS; w++) {
     int fd[2];
     lm_tensor *set[] = {l->images, l->labels};
-    lm_mp_message *parcel = NULL;
+    lm_mp_message *message = NULL;
     EXPECT(lm_channel_pair(fd) == LM_OK);
     EXPECT(pthread_create(&l->worker[w], NULL, work, (void *)(intptr_t)fd[1]) == 0);
     l->fd[w] = fd[0];
-    EXPECT(parcel_of("", 1, 2, set, &parcel) == LM_OK);
-    EXPECT(lm_channel_pass(fd[0], parcel) == LM_OK);
+    EXPECT(message_of("", 1, 2, set, &message) == LM_OK);
+    EXPECT(lm_channel_pass(fd[0], message) == LM_OK);
   }
   for (int k = 0; k < leave_after; k++) {
     for (; sent < BATCHES && sent < k + WORKERS * AHEAD; sent++) ask(l, order, sent);

@@ -89,7 +89,7 @@ static int bind_is_handle(lua_State *L) { return lm_return_bool(L, lm_to_object(
 
 static int bind_is_open(lua_State *L) { return lm_return_bool(L, lm_to_handle(L, 1) != NULL); }
 
-/* ---- parcels */
+/* ---- messages */
 
 lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, lm_message_content *out) {
   lm_tensor **tensors = NULL;
@@ -129,7 +129,7 @@ static void close_message(void *object) {
 }
 
 lm_mp_message **lm_mp_message_held(lua_State *L, lm_lua *s) {
-  static const lm_object_type message_type = {"luminary.parcel", sizeof(lm_mp_message *), close_message, NULL, NULL};
+  static const lm_object_type message_type = {"luminary.message", sizeof(lm_mp_message *), close_message, NULL, NULL};
   lm_gc_step_if_due(L, s);
   return lm_object_new(L, &message_type);
 }

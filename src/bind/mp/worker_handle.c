@@ -41,7 +41,7 @@
 
 typedef struct worker {
   int fd;                /* -1 once closed */
-  bool passed;           /* to another thread: parcels change hands */
+  bool passed;           /* to another thread: messages change hands */
   bool import_only;      /* fd is closed by its thread */
   lm_process process;    /* pid 0: none */
   lm_lua_thread *thread; /* NULL: none */
@@ -144,7 +144,7 @@ static int bind_parent(lua_State *L) {
   return 1;
 }
 
-/* ---- parcels */
+/* ---- messages */
 
 static int bind_send(lua_State *L) {
   lm_lua *s = LM_STATE(L);

@@ -37,7 +37,7 @@ struct lm_transport {
   pthread_cond_t changed; /* for those who wait while another one polls */
   int waiting;            /* how many */
   bool polling;
-  int kick;              /* a bell: ends the poll */
+  int kick;              /* a wakeup descriptor: ends the poll */
   struct pollfd *polled; /* [size + 2] */
   lm_request *posted;    /* receives, in order */
   lm_request *offered;   /* sends that wait to be asked for their data, in order */

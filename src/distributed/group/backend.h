@@ -1,6 +1,6 @@
 /* What a process group has to bring: a table of collectives. Plug-in header.
  *
- * The core (distributed/group/collective.h) is the front door. Before it calls a group it has checked every
+ * The core (distributed/group/collective.h) is the entry point. Before it calls a group it has checked every
  * argument, made tensors dense and contiguous on one device, numbered the call (a ticket) and seen to
  * it that one collective at a time runs in a group; asynchronous calls run on a thread of the core's.
  * So a group's functions are plain blocking code: they move bytes, and in every waiting loop they ask

@@ -1,4 +1,4 @@
-/* A collective, send or receive on its way from the front door (collective.c, send_recv.c) to the group. Private to
+/* A collective, send or receive on its way from the entry point (collective.c, send_recv.c) to the group. Private to
  * distributed/.
  *
  * A call owns headers of all its tensors, over the memory that those had which the script gave and, where these are

@@ -1,4 +1,4 @@
-/* The front door: what each collective takes, and what it makes of lists and strided tensors. */
+/* The entry point: what each collective takes, and what it makes of lists and strided tensors. */
 #include "distributed/group/collective.h"
 
 #include "base/mem.h"

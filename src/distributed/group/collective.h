@@ -1,9 +1,9 @@
-/* The front door of process groups: every collective, sync and async. Arguments are checked, strided tensors are
+/* The entry point of process groups: every collective, sync and async. Arguments are checked, strided tensors are
  * made contiguous and copied back, empty ones become a barrier, and each call gets its ticket.
  *
  * work NULL: return when it is done on this rank, or, of a group that enqueues, when it is enqueued. Otherwise it is
  * queued on the group's own thread, in the order of the calls, and *work is yours; the memory that the tensors have now
- * is kept alive, and is not to be touched until it is done. */
+ * is kept alive, and must not be touched until it is done. */
 #ifndef LM_GROUP_COLLECTIVE_H
 #define LM_GROUP_COLLECTIVE_H
 

@@ -32,7 +32,7 @@ static lm_status put_settings(lm_bytes *b, const lm_world *w, const char *backen
   return LM_OK;
 }
 
-/* A wish is: u32 rank, text where, string what. */
+/* Settings are: u32 rank, text where, string what. */
 static lm_status compare_settings(lm_world *w, const lm_bytes *mine, const void *theirs, size_t n) {
   lm_reader a = lm_reader_of(mine->data, mine->n), b = lm_reader_of(theirs, n);
   char my_where[256], their_where[256], message[768];
@@ -41,11 +41,11 @@ static lm_status compare_settings(lm_world *w, const lm_bytes *mine, const void 
   int first = (int)lm_get_u32(&b);
   lm_get_text(&a, my_where, sizeof my_where);
   lm_get_text(&b, their_where, sizeof their_where);
-  const char *wish = lm_get_string(&a, &an), *other = lm_get_string(&b, &bn);
+  const char *settings = lm_get_string(&a, &an), *other = lm_get_string(&b, &bn);
   if (!lm_reader_done(&b) || first < 0 || first >= w->size) return lm_fail(LM_E_STATE, "the store holds nonsense");
-  if (an == bn && memcmp(wish, other, an) == 0) return LM_OK;
+  if (an == bn && memcmp(settings, other, an) == 0) return LM_OK;
   snprintf(message, sizeof message, "rank %d on host %s asks for %.*s%s%s, rank %d on host %s for %.*s%s%s", w->rank,
-           lm_world_host(w, w->rank), an < 200 ? (int)an : 200, wish, *my_where ? " at " : "", my_where, first,
+           lm_world_host(w, w->rank), an < 200 ? (int)an : 200, settings, *my_where ? " at " : "", my_where, first,
            lm_world_host(w, first), bn < 200 ? (int)bn : 200, other, *their_where ? " at " : "", their_where);
   lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, w->rank, lm_world_host(w, w->rank), w->rank);
   snprintf(failure.where, sizeof failure.where, "%.63s", my_where);

@@ -7,10 +7,10 @@
 #include "base/bytes.h"
 #include "distributed/group/group_core.h"
 
-enum { LM_RING_PREV, LM_RING_NEXT, LM_RING_LINKS, LM_RING_LISTENER = LM_PARTS }; /* DOOR: beside those of the parts */
+enum { LM_RING_PREV, LM_RING_NEXT, LM_RING_LINKS, LM_RING_LISTENER = LM_PARTS }; /* LISTENER: beside those of the parts */
 
 typedef struct lm_tickets {
-  lm_group g; /* as the part's, with a door of its own for links */
+  lm_group g; /* as the part's, with a listener of its own for links */
   int kick;   /* written to when a link has arrived */
   pthread_mutex_t lock;
   int arrived[LM_RING_LINKS]; /* under the lock: descriptors that the thread has not taken yet, or -1 */
@@ -22,7 +22,7 @@ typedef struct lm_tickets {
 
 /* Whether there is anybody to tell. */
 static inline bool lm_tickets_wanted(const lm_group *g) { return g->size > 1 && g->core->world; }
-/* kick: a bell (base/thread.h). {0} may be closed too. */
+/* kick: a wakeup descriptor (base/thread.h). {0} may be closed too. */
 lm_status lm_tickets_open(lm_tickets *ring, const lm_group *g, int kick);
 void lm_tickets_close(lm_tickets *ring);
 /* The links to lower ranks, once; blocks under lm_group_check. */

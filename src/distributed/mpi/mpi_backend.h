@@ -45,7 +45,7 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
 lm_status lm_mpi_finish(lm_group *g, lm_request *r, bool wait, bool *done, int *peer);
 void lm_mpi_forget(lm_group *g, lm_request *r);
 
-/* The plug-in's door. */
+/* The plug-in's table. */
 LM_API const lm_group_table *lm_group_plugin(void);
 
 #endif

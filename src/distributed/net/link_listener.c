@@ -140,7 +140,7 @@ void lm_incoming_serve(lm_incoming *l, const struct pollfd *polls, int n) {
 
 /* ---- the groups' side */
 
-/* With the lock: those at doors that differ in their lowest `bits` alone go to fn, or are closed. */
+/* With the lock: those of listeners that differ in their lowest `bits` alone go to fn, or are closed. */
 static void take_pending_link(lm_incoming *l, uint64_t listener_id, int bits, lm_link_fn fn, int size, void *ctx) {
   for (lm_pending_link **at = &l->pending_links; *at;) {
     lm_pending_link *p = *at;

@@ -27,7 +27,7 @@ typedef struct lm_pending_link { /* a link that nobody has taken yet */
   struct lm_pending_link *next;
 } lm_pending_link;
 
-typedef struct lm_listener { /* a group that takes links: one of its doors */
+typedef struct lm_listener { /* a group that takes links: one of its listeners */
   uint64_t listener_id;
   int size;
   lm_link_fn fn;
@@ -45,7 +45,7 @@ typedef struct lm_incoming {
   double full_until;     /* the thread's own, as what follows: when there may be descriptors again */
   int nhandshakes;
   lm_handshake *handshakes[LM_INCOMING_HANDSHAKES]; /* the oldest first */
-  pthread_mutex_t lock;                             /* of what follows; held while a door's fn runs */
+  pthread_mutex_t lock;                             /* of what follows; held while a listener's fn runs */
   lm_listener *listeners;
   lm_pending_link *pending_links; /* the oldest first */
 } lm_incoming;
@@ -58,7 +58,7 @@ int lm_incoming_polls(lm_incoming *incoming, struct pollfd *polls);
 void lm_incoming_serve(lm_incoming *incoming, const struct pollfd *polls, int n);
 /* fn NULL: takes none any more, and those that wait are closed. */
 lm_status lm_incoming_accept(lm_incoming *incoming, uint64_t listener_id, int size, lm_link_fn fn, void *ctx);
-/* Closes what waits at any door that differs from this one in its lowest `bits` alone. */
+/* Closes what waits for any listener that differs from this one in its lowest `bits` alone. */
 void lm_incoming_forget(lm_incoming *incoming, uint64_t listener_id, int bits);
 
 #endif

@@ -37,7 +37,8 @@ static bool nobody_waits(void) { return atomic_load_explicit(&waits, memory_orde
 
 bool lm_sigterm_asked(void) { return atomic_load_explicit(&asked, memory_order_relaxed); }
 
-/* On the script's thread: nothing but what a handler may do. A forked child shares our bell; its signals are not ours.
+/* On the script's thread: nothing but what a handler may do. A forked child shares our wakeup descriptor; its signals
+ * are not ours.
  */
 static void on_term(int signal_number) {
   int error = errno;

@@ -120,7 +120,7 @@ done:
 
 static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choice *c) {
   lm_status status;
-  cublasLtMatmulPreferenceOpaque_t wish;
+  cublasLtMatmulPreferenceOpaque_t preference;
   cublasLtMatmulHeuristicResult_t result[CHOICES];
   int found = 0;
   size_t workspace = WORKSPACE;
@@ -133,16 +133,16 @@ static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choic
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->align_a},
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)p->align_y},
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)p->align_y}};
-  TRY(BLAS(cublasLtMatmulPreferenceInit(&wish)));
-  TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+  TRY(BLAS(cublasLtMatmulPreferenceInit(&preference)));
+  TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                 sizeof workspace)));
   if (p->dtype == LM_F16 || p->dtype == LM_BF16)
-    TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
+    TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
                                                   sizeof reduction)));
   for (int i = 0; i < 4; i++)
-    TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&wish, align[i].name, &align[i].bytes, sizeof align[i].bytes)));
+    TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, align[i].name, &align[i].bytes, sizeof align[i].bytes)));
   int code =
-      cublasLtMatmulAlgoGetHeuristic(handle, &c->how, &c->b, &c->a, &c->y, &c->y, &wish, CHOICES, result, &found);
+      cublasLtMatmulAlgoGetHeuristic(handle, &c->how, &c->b, &c->a, &c->y, &c->y, &preference, CHOICES, result, &found);
   /* A bias that it cannot add may come back as either; without one the second is a fault of ours. */
   if (code == CUBLAS_STATUS_NOT_SUPPORTED || (p->bias && code == CUBLAS_STATUS_INVALID_VALUE)) goto done;
   TRY(lm_cuda_check_blas(code, "cublasLtMatmulAlgoGetHeuristic"));
