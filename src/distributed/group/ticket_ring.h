@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "distributed/group/group_core.h"
 
-enum { LM_RING_PREV, LM_RING_NEXT, LM_RING_LINKS, LM_RING_LISTENER = LM_PARTS }; /* LISTENER: beside those of the parts */
+enum { LM_RING_PREV, LM_RING_NEXT, LM_RING_LINKS, LM_RING_LISTENER = LM_PARTS }; /* beside the parts' listeners */
 
 typedef struct lm_tickets {
   lm_group g; /* as the part's, with a listener of its own for links */
