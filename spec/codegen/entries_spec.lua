@@ -137,7 +137,8 @@ describe("the generator of ops #lua", function()
   it("writes plain C that says where its text stands", function()
     assert.equal("", generate [[op "halved" {
       "x", "by: number = 0.5", options = {"mode: reduction = sum", "flag = true"},
-      elementwise = "x * by", result_dtype = "float", grad = {x = "g * by + 0 * (x > 1 && y > 2 ? g : 0.5)"}, help = "h",
+      elementwise = "x * by", result_dtype = "float",
+      grad = {x = "g * by + 0 * (x > 1 && y > 2 ? g : 0.5)"}, help = "h",
     }]])
     assert.matches([[
 typedef struct lm_halved_args {
