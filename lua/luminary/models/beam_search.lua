@@ -61,7 +61,7 @@ local function continued(list, o)
   return kept
 end
 
---- The num_return_sequences best as lists of tokens, best first; ids [1, L]. next_scores, reorder: of a single sequence
+--- The num_return_sequences best as lists of tokens, best first; ids [1, L]. next_token_logits, reorder: of a single sequence
 --- at first (next_token_logits.lua). mask: bool [1, L], false where ids are padding, or nil.
 ---
 --- Beams are distinct: there is one at first, and each step has at most vocabulary times as many, up to num_beams.

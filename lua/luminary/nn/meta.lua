@@ -19,7 +19,7 @@ end
 --- Whether that is continuing: then nothing is to be drawn.
 function meta.is_on() return planning end
 
---- An uninitialized tensor for a parameter; while a net is planned one whose elements are all the same one.
+--- An uninitialized tensor for a parameter; while a net is made on meta one whose elements are all the same one.
 function meta.empty(size, how)
   if planning then return ops.empty({}, how):expand(size) end
   return ops.empty(size, how)
@@ -31,7 +31,7 @@ function meta.filled(size, value, how)
   return ops.full(size, value, how)
 end
 
---- Returns the parameters of a planned net memory, uninitialized, each of its dtype or this floating one, on this
+--- Gives the parameters of a meta net memory, uninitialized, each of its dtype or this floating one, on this
 --- device, and takes its buffers there; a module with reset_buffers fills its own. Returns the net.
 function meta.allocate(net, dtype, device)
   local function allocate(t, how) core.set_data(t, ops.empty(t.shape, how)) end

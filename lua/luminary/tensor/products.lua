@@ -5,7 +5,7 @@ local options = require "luminary.base.options"
 local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
 local full_precision = require "luminary.base.full_precision"
-local placing = require "luminary.tensor.indexing"
+local indexing = require "luminary.tensor.indexing"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local products = {einsum = einsum.of}
@@ -130,7 +130,7 @@ products.pdist = arguments.reads("pdist", {{"x", "tensor"}, {"p", "positive", 2}
   if x.ndim ~= 2 then fail("pdist: x is %s; [n, m] wanted", describe(x)) end
   if x.device == "cpu" and (x.dtype == "float32" or x.dtype == "float64") then return ops.pair_distances(x, p) end
   local places = ops.arange(x.shape[1], {device = x.device})
-  return placing.masked_select(distances(x, x, p), ops.gt(places, ops.unsqueeze(places, 2)))
+  return indexing.masked_select(distances(x, x, p), ops.gt(places, ops.unsqueeze(places, 2)))
 end)
 
 -- lm.linalg.multi_dot, for its caller `who`.
