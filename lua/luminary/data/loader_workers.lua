@@ -40,8 +40,8 @@ end
 -- What f(…) returns, packed; or nil and what went wrong. os.exit in f ends the worker.
 local function attempt(f, ...) return attempted(failure.attempt(f, ...)) end
 
--- What makes batches by what the loader says a pass begins with: {batch_plan, init, pin}. Without a batch plan nothing does,
--- and nothing is held on to.
+-- What makes batches by what the loader says a pass begins with: {batch_plan, init, pin}. Without a batch plan nothing
+-- does, and nothing is held on to.
 local function begin(index, count, setup)
   local batch_plan, made = setup.batch_plan, {batch_plan = setup.batch_plan, pin = setup.pin}
   batches.worker_info = batch_plan and {id = index, num_workers = count, dataset = batch_plan.set}

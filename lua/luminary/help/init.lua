@@ -186,7 +186,8 @@ local function of_methods(name)
   end
 end
 
--- What is said of a name of PyTorch's or Torch7's: in pytorch_torch7_names, of the library that it is asked of, or of the first.
+-- What is said of a name of PyTorch's or Torch7's: in pytorch_torch7_names, of the library that it is asked of, or
+-- of the first.
 local function elsewhere(qualifier, name)
   local names = load_module "luminary.help.pytorch_torch7_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]

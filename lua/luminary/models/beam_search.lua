@@ -61,8 +61,8 @@ local function continued(list, o)
   return kept
 end
 
---- The num_return_sequences best as lists of tokens, best first; ids [1, L]. next_token_logits, reorder: of a single sequence
---- at first (next_token_logits.lua). mask: bool [1, L], false where ids are padding, or nil.
+--- The num_return_sequences best as lists of tokens, best first; ids [1, L]. next_token_logits, reorder: of a single
+--- sequence at first (next_token_logits.lua). mask: bool [1, L], false where ids are padding, or nil.
 ---
 --- Beams are distinct: there is one at first, and each step has at most vocabulary times as many, up to num_beams.
 return function(ids, o, next_token_logits, reorder, mask)

@@ -39,7 +39,8 @@ local function row_by_row(who, net, ids, mask)
   return ops.cat(scores, 1)
 end
 
---- next_token_logits(who, net, n, length, mask, use_cache): a function that returns scores [n, V], float32, of what follows
+--- next_token_logits(who, net, n, length, mask, use_cache): a function that returns scores [n, V], float32, of what
+--- follows
 --- ids [n, L], which grow with each call, to `length` at most; and reorder(order), after which its sequences are those
 --- that order (int64 [m]) names. mask: bool [n, L] of the first ids, or nil where there is no padding; reorder leaves
 --- it as it is, so sequences that are reordered share a mask [1, L].

@@ -4,7 +4,7 @@ local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
-local indexing = require "luminary.tensor.indexing"
+local index_ops = require "luminary.tensor.indexing"
 local reshape_copy = require "luminary.tensor.reshape_copy"
 local tensor_list = require "luminary.tensor.tensor_list"
 
@@ -83,7 +83,7 @@ shape_ops.combinations = arguments.reads("combinations", {
   end
   local columns = {}
   for i, grid in ipairs(grids) do
-    local chosen = ops.add(kept and indexing.masked_select(grid, kept) or grid, 1)
+    local chosen = ops.add(kept and index_ops.masked_select(grid, kept) or grid, 1)
     columns[i] = ops.index_select(x, 1, chosen)
   end
   return ops.stack(columns, 2)
