@@ -402,7 +402,7 @@ op("cat", "tensors dim", "torch.cat(tensors, dim)", { defaults = { dim = 1 }, { 
   bad = { { { t { 2, 3 }, t { 3, 2 } }, message = "cat: shapes of .* must match except in dim 1, got %[2, 3%] and %[3, 2%]" }, { {}, message = "cat.*empty" } } })
 op("stack", "tensors dim", "torch.stack(tensors, dim)", { defaults = { dim = 1 }, { tensors = { t { 2, 3 }, t { 2, 3 } } },
   { tensors = { t { 2, 3 }, t { 2, 3 } }, dim = 3 }, { tensors = { t {}, t {} } }, { tensors = { t { 2 }, t { 2 } }, dim = -1 },
-  bad = { { { t { 2, 3 }, t { 3, 2 } }, message = "stack.*%[3, 2%].*%[2, 3%]" } } })
+  bad = { { { t { 2, 3 }, t { 3, 2 } }, message = "stack: shapes of tensors%[1%] and tensors%[2%] must match, got %[2, 3%] and %[3, 2%]" } } })
 op("pad", "x pad mode value", "F.pad(x, pad, mode, value if mode == 'constant' else None)", { defaults = { mode = "constant", value = 0 },
   { x = t { 3, 4 }, pad = { 1, 2 } }, { x = t { 2, 3, 4, 5 }, pad = { 1, 0, 2, 3 }, value = 1.5 }, { x = t { 3, 4 }, pad = { -1, 2, 1, -2 } },
   { x = t { 3, 4 }, pad = { -1, -2 } }, { x = t { 3, 4 }, pad = { 0, 0 } }, { x = t { 0, 3 }, pad = { 1, 1, 2, 0 } }, { x = t { 2 }, pad = { -1, -1 } },
@@ -593,17 +593,19 @@ op("triangle", "x diagonal upper", "(torch.triu if upper else torch.tril)(x, dia
 op("diagonal", "x offset dim1 dim2", "torch.diagonal(x, offset, dim1, dim2)", { defaults = { offset = 0, dim1 = 1, dim2 = 2 }, { x = t { 3, 4 } },
   { x = t { 3, 4 }, offset = 2 }, { x = t { 3, 4 }, offset = -1 },
   { x = t { 2, 3, 4 }, dim1 = 3, dim2 = -3, offset = 1 }, { x = t { 3, 4 }, offset = 9 }, { x = t { 0, 3 } },
-  bad = { { t { 3 }, message = "diagonal: x is %[3%]" }, { t { 3, 3 }, 0, 1, -2, message = "diagonal: dim1 and dim2 are both dim 1" }, { t { 3, 3 }, 0, 1, 3, message = "diagonal: dim 3" } } })
+  bad = { { t { 3 }, message = "diagonal: x must be at least 2%-d, got shape %[3%]" }, { t { 3, 3 }, 0, 1, -2, message = "diagonal: dim1 and dim2 must differ, got dim 1 for both" },
+    { t { 3, 3 }, 0, 1, 3, message = "diagonal: dim 3" } } })
 op("unfold", "x dim size step", "x.unfold(dim, size, step)", { { x = t { 7 }, dim = 1, size = 3, step = 2 }, { x = t { 3, 8 }, dim = 2, size = 4, step = 1 },
   { x = t { 6, 3 }, dim = 1, size = 2, step = 3 },
   { x = t { 3, 4 }, dim = -1, size = 4, step = 1 }, { x = t {}, dim = 1, size = 1, step = 1 },
-  bad = { { t { 3 }, 1, 4, 1, message = "unfold: windows of 4.*dim 1 of %[3%]" }, { t { 3 }, 1, 2, 0, message = "unfold: a step of 0" }, { t { 3 }, 2, 2, 1, message = "unfold: dim 2" } } })
+  bad = { { t { 3 }, 1, 4, 1, message = "unfold: size must be from 0 to 3 in dim 1 of %[3%], got 4" }, { t { 3 }, 1, 2, 0, message = "unfold: step must be at least 1, got 0" }, { t { 3 }, 2, 2, 1,
+    message = "unfold: dim 2" } } })
 op("as_strided", "x size stride storage_offset", "torch.as_strided(x, size, stride, storage_offset)", { defaults = { storage_offset = { py = "None" } }, strided = false,
   { x = t { 12 }, size = { 3, 4 }, stride = { 4, 1 } }, { x = t { 3, 4 }, size = { 2, 3, 2 }, stride = { 1, 2, 3 }, storage_offset = 1 },
   { x = t { 5 }, size = { 2, 5 }, stride = { 0, 1 } }, { x = t { 5 }, size = {}, stride = {} },
-  bad = { { t { 5 }, { 2, 3 }, { 3, 1 }, message = "as_strided.*outside a storage" }, { t { 5 }, { 2 }, { 1, 1 }, message = "as_strided: 1 sizes and 2 strides" },
+  bad = { { t { 5 }, { 2, 3 }, { 3, 1 }, message = "as_strided.*outside a storage" }, { t { 5 }, { 2 }, { 1, 1 }, message = "as_strided: the number of strides must be 1 as that of sizes, got 2" },
   { t { 5 }, { 2 }, { -1 }, message = "as_strided.*stride of dim 1 must be at least 0, got %-1" },
-    { t { 5 }, { 2 }, { 1 }, { storage_offset = -1 }, message = "as_strided: storage_offset is %-1" }, { t { 5 }, { -2 }, { 1 }, message = "as_strided" } } })
+    { t { 5 }, { 2 }, { 1 }, { storage_offset = -1 }, message = "as_strided: storage_offset must be at least 0, got %-1" }, { t { 5 }, { -2 }, { 1 }, message = "as_strided" } } })
 
 -- ---- convolution and pooling
 local cdefaults = { bias = { py = "None" }, stride = 1, padding = 0, dilation = 1, groups = 1 }
@@ -659,8 +661,9 @@ op("max_unpool2d", "x indices kernel_size", "F.max_unpool2d(x, indices, kernel_s
   { x = t { 1, 1, 2, 3 }, indices = i({ 1, 1, 2, 3 }, 20), kernel_size = 3, stride = 1, output_size = { 1, 1, 4, 5 } },
   bad = { { t { 1, 2, 2 }, n({ 1, 2, 2 }, 17, 18), 2, message = "17.*16" }, { t { 1, 2, 2 }, n({ 1, 2, 1 }, 1, 4), 2, message = "max_unpool2d: indices.*%[1, 2, 2%]" },
     { t { 1, 1, 1 }, n({ 1, 1, 1 }, 0, 1), 2, message = "index 0 at position 1" },
-    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2 ^ 20, message = "max_unpool2d: planes of 2097152 x 2097152" }, { t { 2, 2 }, n({ 2, 2 }, 1, 4), 2, message = "max_unpool2d: x" },
-    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2, { output_size = { 3, 6 } }, message = "max_unpool2d: output_size.*between 3 and 5" } } })
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2 ^ 20, message = "max_unpool2d: H %* W of the output must be at most 2%^31 %- 1, got 2097152 x 2097152" }, { t { 2, 2 }, n({ 2, 2 }, 1, 4), 2,
+    message = "max_unpool2d: expected x to have shape %[N, C, H, W%] or %[C, H, W%], got %[2, 2%]" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2, { output_size = { 3, 6 } }, message = "max_unpool2d: output_size must be from 3 to 5 in dim 3, got %[3, 6%]" } } })
 op("max_pool2d_backward", "grad places size", "pool_backward(grad, places, size)", { lacks = no_ints,
   { grad = t { 2, 3, 2, 2 }, places = i({ 2, 3, 2, 2 }, 16), size = { 2, 3, 4, 4 } },
   bad = { { t { 2, 3, 2, 2 }, i({ 2, 3, 2, 1 }, 16), { 2, 3, 4, 4 }, message = "max_pool2d_backward" } } })
