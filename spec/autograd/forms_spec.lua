@@ -202,9 +202,9 @@ describe("a number that may be left out", function()
       eps = function() F.rms_norm(x, { 4 }, nil, nan) end, posinf = function() lm.nan_to_num(x, { posinf = nan }) end,
       stop = function() lm.arange(3, nan) end, rcond = function() lm.linalg.lstsq(x, x, nan) end,
     } do
-      says(name .. " is NaN; a number wanted, or nil for the default$", f)
+      says(name .. " must be a number, or nil for the default, got nan$", f)
     end
-    says("logit: eps is NaN", function() lm.logit(x, nan) end)
+    says("logit: eps must be a number, or nil", function() lm.logit(x, nan) end)
     says("eye: m must be at least 0, got %-1", function() lm.eye(3, -1) end)
     for _, pool in ipairs { F.max_pool2d, F.avg_pool2d } do
       says("stride must be from 1 to .*, got {%-1, %-1}", function() pool(x, 2, -1) end)

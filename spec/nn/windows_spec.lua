@@ -321,7 +321,7 @@ describe("functions over windows", function()
     ["conv_transpose2d: no option 'strides'; did you mean 'stride'"] = function()
       F.conv_transpose2d(lm.ones(1, 1, 2, 2), lm.ones(1, 1, 2, 2), { strides = 2 })
     end,
-    ["grid_sample: no option 'padding'; there are grid, mode, padding_mode"] = function()
+    ["grid_sample: unknown option 'padding'; options are grid, mode, padding_mode"] = function()
       F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 2), { padding = "border" })
     end,
     ["Upsample: no option 'scale'; there are"] = function() nn.Upsample { scale = 2 } end,

@@ -338,7 +338,8 @@ static const char *got_string(lua_State *L, int i, char *out, size_t capacity) {
   size_t n;
   const char *text = lua_tolstring(L, i, &n);
   lm_write_bytes(start, sizeof start, text, n < SOME ? n : SOME);
-  snprintf(out, capacity, "string '%s'%s", lm_brief(start, 60), memchr(text, 0, n) ? ", which has a zero byte" : "");
+  snprintf(out, capacity, "string '%s'%s", lm_brief(start, 60),
+           memchr(text, 0, n) ? ", which contains a NUL byte" : "");
   return out;
 }
 
