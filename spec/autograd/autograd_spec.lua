@@ -384,7 +384,8 @@ describe("looking for NaN", function()
       y:backward(lm.tensor { 0 / 0, 1 })
     end)
     local last = line() - 2
-    assert.equal(("LINE%d: backward: the gradient that came to mul, called at LINE%d, is NaN"):format(last, last - 1),
+    assert.equal(("LINE%d: backward: the gradient of the output of mul, called at LINE%d, is NaN")
+      :format(last, last - 1),
       text)
   end)
 

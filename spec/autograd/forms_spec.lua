@@ -116,8 +116,10 @@ describe("round to decimals", function()
     assert.near(1.3, half[1], 1e-3)
     assert.near(1.23456789, lm.tensor({ 1.234567891 }, { dtype = "float64" }):round({ decimals = 8 })[1], 1e-15)
     assert.equal(123, lm.tensor({ 123 }, { dtype = "float64" }):round({ decimals = 300 })[1])
-    says("round: decimals is 309.*308", function() lm.ones({ 1 }, { dtype = "float64" }):round({ decimals = 309 }) end)
-    says("round: decimals is %-39.*float32", function() lm.ones({ 1 }):half():round({ decimals = -39 }) end)
+    says("round: decimals must be from %-308 to 308 for float64, got 309",
+      function() lm.ones({ 1 }, { dtype = "float64" }):round({ decimals = 309 }) end)
+    says("round: decimals must be from .* for float32, got %-39",
+      function() lm.ones({ 1 }):half():round({ decimals = -39 }) end)
   end)
 
   it("has zeros for a gradient", function()
@@ -134,9 +136,11 @@ describe("linear", function()
     local w, b = leaf { 1, 2 }, lm.tensor(1):requires_grad_()
     F.linear(x, w, b):sum():backward()
     assert.same({ { 4, 6 }, 2 }, { list(w.grad), b.grad:item() })
-    says("linear: x is %[2%].*%[3%]", function() F.linear(lm.ones { 2 }, lm.ones { 3 }) end)
-    says("linear: x is %[%]", function() F.linear(lm.tensor(1), lm.ones { 3 }) end)
-    says("linear: bias is %[1%]", function() F.linear(x, lm.ones { 2 }, lm.ones { 1 }) end)
+    says("expected x to have shape %[%*, 3%] for weight of .*, got %[2%]",
+      function() F.linear(lm.ones { 2 }, lm.ones { 3 }) end)
+    says("expected x to have shape .*, got %[%]", function() F.linear(lm.tensor(1), lm.ones { 3 }) end)
+    says("bias must be a number or a 0%-d tensor .*, got shape %[1%]",
+      function() F.linear(x, lm.ones { 2 }, lm.ones { 1 }) end)
   end)
 
   it("is cast by autocast as ever", function()
@@ -198,14 +202,14 @@ describe("a number that may be left out", function()
       eps = function() F.rms_norm(x, { 4 }, nil, nan) end, posinf = function() lm.nan_to_num(x, { posinf = nan }) end,
       stop = function() lm.arange(3, nan) end, rcond = function() lm.linalg.lstsq(x, x, nan) end,
     } do
-      says(name .. " is NaN; a number wanted, or nil for the default$", f)
+      says(name .. " must be a number, or nil for the default, got nan$", f)
     end
-    says("logit: eps is NaN", function() lm.logit(x, nan) end)
+    says("logit: eps must be a number, or nil", function() lm.logit(x, nan) end)
     says("eye: m must be at least 0, got %-1", function() lm.eye(3, -1) end)
     for _, pool in ipairs { F.max_pool2d, F.avg_pool2d } do
-      says("stride is {%-1, %-1}", function() pool(x, 2, -1) end)
-      says("kernel_size is {%-1, %-1}", function() pool(x, -1) end)
-      says("kernel_size is missing", function() pool(x) end)
+      says("stride must be from 1 to .*, got {%-1, %-1}", function() pool(x, 2, -1) end)
+      says("kernel_size must be from 1 to .*, got {%-1, %-1}", function() pool(x, -1) end)
+      says("kernel_size must be a number or a pair, got nil", function() pool(x) end)
     end
     assert.same({ 0, 1, 2 }, list(lm.arange(3)))
     assert.same({ 3, 3 }, lm.eye(3).shape)

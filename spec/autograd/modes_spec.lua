@@ -81,7 +81,7 @@ describe("set_grad_enabled", function()
       local y, n = lm.set_grad_enabled(on, function(a) return a * 2, 7 end, x)
       assert.same({on, 7, true}, {y.requires_grad, n, lm.is_grad_enabled()})
     end
-    assert.error_matches(function() lm.set_grad_enabled(nil, print) end, "on: true or false expected")
+    assert.error_matches(function() lm.set_grad_enabled(nil, print) end, "on must be true or false")
     assert.error_matches(function() lm.set_grad_enabled(false, 3) end, "function")
     assert.is_true(lm.is_grad_enabled())
   end)

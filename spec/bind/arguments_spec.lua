@@ -172,28 +172,28 @@ describe("wrong arguments to", function()
       ["Linear.forward: it is called with a colon: x:forward%(…%), or x%(…%)$"] = function()
         net.forward(lm.ones { 2 })
       end,
-      ["item: x: a tensor expected, got nothing .as a method it is x:item%(…%), with a colon"] = function()
+      ["item: x must be a tensor, got nothing .as a method it is x:item%(…%), with a colon"] = function()
         lm.ones {}.item()
       end,
-      ["backward: x: a tensor expected, got nothing .as a method it is x:backward"] = function()
+      ["backward: x must be a tensor, got nothing .as a method it is x:backward"] = function()
         lm.ones {}.backward()
       end,
-      ["totable: x: a tensor expected, got nothing .as a method"] = function() lm.ones {}.tolist() end,
-      ["to: x: a tensor expected, got string 'cpu' .as a method it is x:to"] = function() lm.ones {}.to "cpu" end,
-      ["register_hook: x: a tensor expected, got function .as a method"] = function()
+      ["totable: x must be a tensor, got nothing .as a method"] = function() lm.ones {}.tolist() end,
+      ["to: x must be a tensor, got string 'cpu' .as a method it is x:to"] = function() lm.ones {}.to "cpu" end,
+      ["register_hook: x must be a tensor, got function .as a method"] = function()
         lm.ones {}.register_hook(print)
       end,
-      ["add: other: a tensor or a number expected, got nothing .as a method it is x:add"] = function()
+      ["add: other must be a tensor or a number, got nothing .as a method it is x:add"] = function()
         local x = lm.ones { 2 }
         x.add(x)
       end,
-      ["mm: other: a tensor expected, got nothing .as a method"] = function() lm.ones(2, 2).mm(lm.ones(2, 2)) end,
-      ["pow: exponent: a tensor or a number expected, got nothing .as a method"] = function()
+      ["mm: other must be a tensor, got nothing .as a method"] = function() lm.ones(2, 2).mm(lm.ones(2, 2)) end,
+      ["pow: exponent must be a tensor or a number, got nothing .as a method"] = function()
         lm.ones {}.pow(lm.ones {})
       end,
-      ["add: other: a tensor or a number expected, got nothing$"] = function() lm.ones {}:add() end,
-      ["detach: x: a tensor expected, got nothing .as a method"] = function() lm.ones {}.detach() end,
-      ["view: x: a tensor expected, got number 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
+      ["add: other must be a tensor or a number, got nothing$"] = function() lm.ones {}:add() end,
+      ["detach: x must be a tensor, got nothing .as a method"] = function() lm.ones {}.detach() end,
+      ["view: x must be a tensor, got number 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
       ["cpu: x has to be a tensor, got nil .as a method it is x:cpu"] = function() lm.ones(4).cpu() end,
       ["Own.forward: it is called with a colon"] = function() Own().forward(lm.ones { 2 }) end,
       ["Own.loss: it is called with a colon: x:loss%(…%)$"] = function() Own().loss(lm.ones { 2 }, 3) end,
@@ -203,7 +203,7 @@ describe("wrong arguments to", function()
         Set().get(3)
       end,
       ["DataLoader: iter takes 0 arguments, got 1"] = function() loader:iter(2) end,
-      ["randn: size: a list expected, got the library luminary itself"] = function() lm:randn(2) end,
+      ["randn: size must be a list, got the library luminary itself"] = function() lm:randn(2) end,
       ["relu: x must be a value, got the library nn.functional itself"] = function()
         nn.functional:relu(lm.ones { 1 })
       end,
@@ -223,7 +223,7 @@ describe("wrong arguments to", function()
       function() nn.ReLU()(nil) end, function() nn.functional.relu(nil) end } do
       local ok, message = pcall(try)
       assert(not ok)
-      assert.matches("x: a tensor expected, got n", message)
+      assert.matches("x must be a tensor, got n", message)
       assert.not_matches("colon", message)
     end
   end)
@@ -344,10 +344,10 @@ describe("wrong arguments to", function()
         finally(dist.destroy_process_group)
         dist.all_gather_object(Set, 1)
       end,
-      ["relu: x: a tensor expected, got the class ReLU itself"] = function() lm.relu(nn.ReLU) end,
-      ["relu: x: a tensor expected, got an object of class ReLU"] = function() lm.relu(nn.ReLU()) end,
-      ["relu: x: a tensor expected, got an object of class Sequential"] = function() lm.relu(nn.Sequential()) end,
-      ["relu: x: a tensor expected, got userdata that is no tensor"] = function() lm.relu(io.stdout) end,
+      ["relu: x must be a tensor, got the class ReLU itself"] = function() lm.relu(nn.ReLU) end,
+      ["relu: x must be a tensor, got an object of class ReLU"] = function() lm.relu(nn.ReLU()) end,
+      ["relu: x must be a tensor, got an object of class Sequential"] = function() lm.relu(nn.Sequential()) end,
+      ["relu: x must be a tensor, got userdata that is no tensor"] = function() lm.relu(io.stdout) end,
       ["DataLoader: an object, which cannot be called; for x, y in loader:iter%(%)"] = function()
         for x in data.DataLoader(data.TensorDataset(lm.ones { 2 })) do lm.relu(x) end
       end,
@@ -970,7 +970,7 @@ describe("a zero byte", function()
     it("in " .. what .. " is named", function()
       local ok, problem = pcall(f)
       assert.is_false(ok)
-      assert.matches("zero byte", problem, 1, true)
+      assert.matches("NUL byte", problem, 1, true)
       assert.is_nil(problem:find "%z")
     end)
   end
@@ -1003,7 +1003,8 @@ describe("a table that has its entries by metatable alone", function()
       local f, entries, first = unpack(case)
       local function try(v) if first then return f(first, v) else return f(v) end end
       local text = select(2, pcall(try, behind(entries)))
-      assert.matches("arguments_spec.lua:%d+: [^\n]*metatable stands in for its entries", tostring(text), what)
+      assert.matches("arguments_spec.lua:%d+: [^\n]*must be a plain table, got an empty one with a metatable",
+        tostring(text), what)
       local ok, problem = pcall(try, setmetatable(entries, Methods))
       assert(ok, what .. ": " .. tostring(problem))
     end

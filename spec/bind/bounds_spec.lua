@@ -28,9 +28,9 @@ describe("work without bound", function()
   after_each(clean_up)
 
   it("from tables that hold themselves is refused", function()
-    refuses("rows differ", "local x = {true}; for i = 2, 60 do x[i] = x end; lm.tensor(x)")
-    refuses("nested deeper", "local x = {}; x[1] = x; lm.tensor(x)")
-    refuses("more than 2147483648 elements", [[
+    refuses("must be a number as in the first row", "local x = {true}; for i = 2, 60 do x[i] = x end; lm.tensor(x)")
+    refuses("nested lists must be at most 8 deep", "local x = {}; x[1] = x; lm.tensor(x)")
+    refuses("at most 2147483648 elements", [[
       local x = true
       for _ = 1, 8 do
         local y = {}

@@ -269,7 +269,8 @@ describe("names that are not there", function()
     assert.is_nil(x.grad)
     assert.same({ 2, 4, 3 }, x.mT.shape)
     assert.is_true(x.mT:equal(x:transpose(2, 3)))
-    assert.matches("mT: x is [2]; at least 2 dims", message(function() return lm.rand({ 2 }).mT end), 1, true)
+    assert.matches("mT: x must be at least 2-d, got shape [2]",
+      message(function() return lm.rand({ 2 }).mT end), 1, true)
   end)
 
   it("are errors of the library's tables, which name the nearest", function()

@@ -15,8 +15,8 @@ describe("a number", function()
     assert.equal(8, lm.tensor({ 1, 7 }):norm(lm.tensor(1)):item())
     local ok, why = pcall(lm.linspace, lm.tensor(2):requires_grad_(), 4, 3)
     assert.is_false(ok)
-    assert.matches("linspace: start: is a number here, which no gradient goes through; give t:item%(%)", why)
-    assert.matches("linspace: start: a number expected, got a tensor %[1%]",
+    assert.matches("linspace: start must be a number without a gradient; pass t:item%(%)", why)
+    assert.matches("linspace: start must be a number, got a tensor %[1%]",
       select(2, pcall(lm.linspace, lm.ones(1), 4, 3)))
   end)
 end)

@@ -233,22 +233,23 @@ describe("errors", function()
   it("name the op and the argument, what was given and what is wanted", function()
     local x = lm.ones(2, 3)
     local cases = {
-      { function() x:sum { dim = "two" } end, "sum: dim: a dim or a list of dims expected, got string 'two'" },
-      { function() lm.zeros("2") end, "zeros: size: .*integer.* expected, got string '2'" },
-      { function() lm.mm(x) end, "mm: other: a tensor expected, got nothing" },
-      { function() lm.mm(x, 3) end, "mm: other: a tensor expected, got number 3" },
+      { function() x:sum { dim = "two" } end, "sum: dim must be a dim or a list of dims, got string 'two'" },
+      { function() lm.zeros("2") end, "zeros: size must be an integer or a list of integers, got string '2'" },
+      { function() lm.mm(x) end, "mm: other must be a tensor, got nothing" },
+      { function() lm.mm(x, 3) end, "mm: other must be a tensor, got number 3" },
       { function() lm.mm(x, x) end, "mm: inner sizes of x and other must match.*%[2, 3%].*%[2, 3%]" },
-      { function() lm.cat(x) end, "cat: tensors: a list of tensors expected, got one tensor" },
-      { function() lm.cat { x, 3 } end, "cat: tensors%[2%]: a tensor expected, got number 3" },
-      { function() x:sum(1.5) end, "sum: dim: an integer expected, got number 1.5" },
-      { function() x:clamp(1, { 2 }) end, "clamp: max: a tensor or a number expected, got table" },
-      { function() lm.relu(io.stdout) end, "relu: x: a tensor expected, got userdata that is no tensor" },
-      { function() x:var(1, { keepdim = 1 }) end, "var: keepdim: true or false expected, got number 1" },
+      { function() lm.cat(x) end, "cat: tensors must be a list of tensors, got one tensor" },
+      { function() lm.cat { x, 3 } end, "cat: tensors%[2%] must be a tensor, got number 3" },
+      { function() x:sum(1.5) end, "sum: dim must be an integer, got number 1.5" },
+      { function() x:clamp(1, { 2 }) end, "clamp: max must be a tensor or a number, got table" },
+      { function() lm.relu(io.stdout) end, "relu: x must be a tensor, got userdata that is no tensor" },
+      { function() x:var(1, { keepdim = 1 }) end, "var: keepdim must be true or false, got number 1" },
       { function() lm.ones({ 2 }, { dtype = 32 }) end,
-        "ones: dtype: a dtype such as \"float32\" expected, got number 32" },
+        "ones: dtype must be a dtype such as \"float32\", got number 32" },
       { function() F.mse_loss(x, x, { reduction = "avg" }) end,
-        "mse_loss: reduction: one of 'none', 'mean', 'sum' expected" },
-      { function() x:permute(1, 2, 3, 4, 5, 6, 7, 8, 9) end, "permute: dims: at most 8 entries expected, got 9" },
+        "mse_loss: reduction must be one of 'none', 'mean', 'sum'" },
+      { function() x:permute(1, 2, 3, 4, 5, 6, 7, 8, 9) end,
+        "permute: dims must be a list of at most 8 entries, got 9" },
     }
     for _, case in ipairs(cases) do
       local err = raised(case[1])
@@ -259,16 +260,16 @@ describe("errors", function()
   it("name the nearest option", function()
     local x = lm.ones(2, 3)
     local cases = {
-      { function() x:sum { keepdims = true } end, "sum: no option 'keepdims'; did you mean 'keepdim'%?" },
-      { function() lm.zeros({ 2 }, { dype = "int64" }) end, "zeros: no option 'dype'; did you mean 'dtype'%?" },
+      { function() x:sum { keepdims = true } end, "sum: unknown option 'keepdims'; did you mean 'keepdim'%?" },
+      { function() lm.zeros({ 2 }, { dype = "int64" }) end, "zeros: unknown option 'dype'; did you mean 'dtype'%?" },
       { function() lm.zeros({ 2 }, { require_grad = true }) end,
-        "zeros: no option 'require_grad'; did you mean 'requires_grad'%?" },
-      { function() x:sum { whatever = 1 } end, "sum: no option 'whatever'; there are dim, keepdim, dtype" },
-      { function() x:exp { out = x } end, "exp: no option 'out'" },
+        "zeros: unknown option 'require_grad'; did you mean 'requires_grad'%?" },
+      { function() x:sum { whatever = 1 } end, "sum: unknown option 'whatever'; options are dim, keepdim, dtype" },
+      { function() x:exp { out = x } end, "exp: unknown option 'out'" },
       { function() nn.Conv2d(1, 2, 3, { strid = 2 }) end, "Conv2d: no option 'strid'; did you mean 'stride'%?" },
       { function() optim.SGD({ x }, { momentun = 0.9 }) end, "SGD: no option 'momentun'; did you mean 'momentum'%?" },
       { function() lm.tensor({ 1 }, { requires_gard = true }) end,
-        "tensor: no option 'requires_gard'; did you mean 'requires_grad'%?" },
+        "tensor: unknown option 'requires_gard'; did you mean 'requires_grad'%?" },
       { function() x:backward { retain_grph = true } end, "retain_grph.*did you mean 'retain_graph'%?" },
       { function() x:sum { [true] = 1, keepdim = true } end, "sum: " },
     }

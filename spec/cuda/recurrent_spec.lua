@@ -176,7 +176,7 @@ describe("CUDA's recurrent layers", function()
       two[k]:sum():backward()
       near(here.grad, there.grad, 1e-10, "the last state alone")
     end
-    refused("recurrent_network_backward: there is no gradient", function()
+    refused("recurrent_network_backward: no gradient is implemented", function()
       lm.autograd.grad(twin(there):sum(), {there}, {create_graph = true})
     end)
   ]])

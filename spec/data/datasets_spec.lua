@@ -28,7 +28,7 @@ describe("rows of a tensor", function()
         end
       end
     end
-    assert.matches("gather_row: number: an integer expected", message(core.gather_row, bytes, 1.5))
+    assert.matches("gather_row: number must be an integer", message(core.gather_row, bytes, 1.5))
     assert.matches("a 0%-d tensor has no rows", message(core.gather_row, lm.tensor(3), 1))
   end)
 end)

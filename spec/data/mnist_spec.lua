@@ -134,7 +134,7 @@ describe("MNIST's files", function()
     assert.is_false(ok)
     assert.matches("cannot read " .. root .. "/train-images-idx3-ubyte: it is a FIFO, not a regular file", text, 1,
       true)
-    assert.matches("zero byte", message(data.MNIST, { root = "a\0b" }))
+    assert.matches("NUL byte", message(data.MNIST, { root = "a\0b" }))
   end)
 
   it("labels that are none", function()

@@ -220,7 +220,7 @@ describe("a process group of one", function()
     local handle = dist.group.WORLD.handle
     for _, name in ipairs { "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter",
       "send", "recv" } do
-      assert.matches(name .. ": the tensor: a tensor expected, got nil", message(lm.core.dist_run, name, handle))
+      assert.matches(name .. ": the tensor must be a tensor, got nil", message(lm.core.dist_run, name, handle))
       assert.matches(name, message(lm.core.dist_run, name, handle, true))
     end
     assert.matches("all_to_all", message(lm.core.dist_run, "all_to_all", handle))

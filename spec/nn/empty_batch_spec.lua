@@ -201,7 +201,7 @@ describe("an empty batch", function()
       assert.same({ 0 }, x.grad.shape)
     end
     assert.error_matches(function() lm.batch_norm(lm.zeros(3), nil, nil, { training = true }) end,
-    "batch_norm: x has to be %[N, C%]")
+    "batch_norm: expected x to have shape %[N, C%]")
   end)
 
   it("goes through a residual network", function()

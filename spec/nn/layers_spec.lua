@@ -330,7 +330,8 @@ describe("batch norm", function()
   it("and a ReLU after it in a Sequential are one op, unless somebody looks between them", function()
     local net = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU { inplace = true }, nn.BatchNorm2d(3))
     local lonely = lm.ones { 1, 3, 1, 1 }
-    assert.matches(": batch_norm_relu: training needs", message(net:clone(), lonely))
+    assert.matches(": batch_norm_relu: x must have more than one value per channel in training",
+      message(net:clone(), lonely))
 
     local function run(of)
       local x = lm.linspace(-1, 2, 96):view(4, 3, 2, 4):clone():requires_grad_()
@@ -343,7 +344,7 @@ describe("batch norm", function()
     end
     local twin, seen = net:clone(), nil
     twin[1]:register_forward_hook(function(_, _, y) seen = y:min():item() end)
-    assert.matches(": batch_norm: training needs", message(twin:clone(), lonely))
+    assert.matches(": batch_norm: x must have more than one value per channel", message(twin:clone(), lonely))
     local y, grads = run(net)
     local want, wanted = run(twin)
     assert.is_true(seen < 0)
@@ -352,10 +353,11 @@ describe("batch norm", function()
 
     local Own = nn.BatchNorm2d:extend("Own")
     function Own:forward(x) return Own.super.forward(self, x) + 1 end
-    assert.matches(": batch_norm: training needs", message(nn.Sequential(Own(3), nn.ReLU()), lonely))
+    assert.matches(": batch_norm: x must have more than one value per channel",
+      message(nn.Sequential(Own(3), nn.ReLU()), lonely))
     local hooked = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU())
     hooked[2]:register_forward_pre_hook(function() end)
-    assert.matches(": batch_norm: training needs", message(hooked, lonely))
+    assert.matches(": batch_norm: x must have more than one value per channel", message(hooked, lonely))
   end)
 end)
 
@@ -404,7 +406,8 @@ describe("a loss gives PyTorch's value and gradient:", function()
     same("poisson", nn.PoissonNLLLoss { full = true }(a, c), F.poisson_nll_loss(a, c, { full = true }))
     same("gaussian", nn.GaussianNLLLoss { full = true }(a, b, c), F.gaussian_nll_loss(a, b, c, { full = true }))
     if c.device == "cpu" then -- elsewhere somebody would have to wait for the values
-      assert.error_matches(function() F.gaussian_nll_loss(a, b, -c) end, "gaussian_nll_loss: var has %-")
+      assert.error_matches(function() F.gaussian_nll_loss(a, b, -c) end,
+        "gaussian_nll_loss: var must be at least 0, got %-")
     end
     same("soft", nn.SoftMarginLoss()(a, both), F.soft_margin_loss(a, both))
     same("hinge", nn.HingeEmbeddingLoss(2)(a, both), F.hinge_embedding_loss(a, both, { margin = 2 }))
@@ -479,7 +482,8 @@ describe("layers name wrong arguments:", function()
       function() nn.Conv2d(3, 4, 3, { padding = "sam" }) end },
     { "padding = 'same' is for a stride of 1, and stride is (2, 2)",
       function() nn.Conv2d(3, 4, 3, { padding = "same", stride = 2 }) end },
-    { "divisor_override is 0", function() nn.AvgPool2d(2, { divisor_override = 0 })(lm.ones { 1, 4, 4 }) end },
+    { "divisor_override must be non-zero",
+      function() nn.AvgPool2d(2, { divisor_override = 0 })(lm.ones { 1, 4, 4 }) end },
     { "pad: padding must be at most 1 a side for mode \"reflect\" in dim 4 of [1, 3, 2, 2], got 2",
       function() nn.Conv2d(3, 4, 5, { padding = 2, padding_mode = "reflect" })(lm.ones { 1, 3, 2, 2 }) end },
     { "stride has to be an integer of at least 1 or a list of 2",
@@ -840,7 +844,7 @@ describe("binary_cross_entropy", function()
   it("wants probabilities, which logits are not", function()
     for _, wrong in ipairs { -0.5, 1.5 } do
       assert.error_matches(function() F.binary_cross_entropy(lm.tensor { 0.5, wrong }, lm.ones(2)) end,
-        "binary_cross_entropy: x has values from .*bce_with_logits takes logits")
+        "binary_cross_entropy: x must be from 0 to 1, got .*; use bce_with_logits for logits")
     end
     assert.near(math.log(2), F.binary_cross_entropy(lm.tensor { 0.5 }, lm.ones(1)):item(), 1e-6)
     assert.equal(0, F.binary_cross_entropy(lm.ones(0), lm.ones(0), { reduction = "sum" }):item())

@@ -488,15 +488,16 @@ end
 describe("a loss of other sizes than its target's", function()
   it("is broadcast with one warning for each line of the script", function()
     local head = "local lm = require 'luminary' local x, y = lm.zeros {4, 1}, lm.ones {4}\n"
-    assert.equal("script.lua:2: warning: mse_loss: x is [4, 1], target [4]; they are broadcast to one size, which is "
-      .. "probably not what is meant: give them the same size\n"
-      .. "script.lua:3: warning: mse_loss: x is [4, 1], target [4]; they are broadcast to one size, which is "
-      .. "probably not what is meant: give them the same size\n",
+    assert.equal("script.lua:2: warning: mse_loss: shapes of x and target should match, got [4, 1] and [4]; they "
+      .. "are broadcast, which is probably a mistake\n"
+      .. "script.lua:3: warning: mse_loss: shapes of x and target should match, got [4, 1] and [4]; they "
+      .. "are broadcast, which is probably a mistake\n",
       warnings(head .. "for _ = 1, 5 do lm.nn.functional.mse_loss(x, y) end\n" .. "lm.nn.MSELoss()(x, y)\n"
         .. "lm.mse_loss(y, y)\n"))
     assert.equal("", warnings(head .. "assert(lm.set_warnings(false)) lm.mse_loss(x, y)\n"
       .. "assert(not lm.set_warnings(true))"))
-    assert.matches("they have to be the same size", message(nn.BCEWithLogitsLoss(), lm.zeros { 4, 1 }, lm.ones { 4 }))
+    assert.matches("shapes of x and target must match",
+      message(nn.BCEWithLogitsLoss(), lm.zeros { 4, 1 }, lm.ones { 4 }))
   end)
 end)
 
@@ -696,9 +697,10 @@ describe("a target of classes at each place", function()
   it("against logits whose classes come last says where they belong", function()
     local x, ids = lm.randn(4, 7, 10), lm.ones(4, 7, {dtype = "int64"})
     local text = message(nn.functional.cross_entropy, x, ids)
-    assert.matches("target is %[4, 7%] and x %[4, 7, 10%], whose classes are dim 2.*x:transpose%(2, 3%)", text)
+    assert.matches("to have shape %[N, C, L%] for target of %[4, 7%], got %[4, 7, 10%]; use x:transpose%(2, 3%)", text)
     local loss = nn.functional.cross_entropy(x:transpose(2, 3), ids):item()
     assert.near(loss, nn.functional.cross_entropy(x:flatten(1, 2), ids:flatten()):item(), 1e-5)
-    assert.matches("target has to be %[4, 10%]", message(nn.functional.cross_entropy, x, lm.ones(4, 8):long()))
+    assert.matches("expected target to have shape %[4, 10%]",
+      message(nn.functional.cross_entropy, x, lm.ones(4, 8):long()))
   end)
 end)

@@ -193,7 +193,8 @@ describe("functions over windows", function()
       F.conv_transpose3d(volume[{ {}, { 1, 1 }, { 1, 2 }, { 1, 1 }, { 1, 1 } }], cube[{ { 1, 1 }, { 1, 1 } }], nil,
         { 2, 1, 1 }):totable())
     assert.same({ 0, 2, 2, 3 }, F.conv2d(lm.zeros({ 0, 2, 3, 4 }, { dtype = "int64" }), weight).shape)
-    assert.error_matches(function() F.conv2d(x, weight:float()) end, "conv2d: x is int64 and weight is float32")
+    assert.error_matches(function() F.conv2d(x, weight:float()) end,
+      "conv2d: dtype mismatch: x is int64, weight is float32")
     assert.error_matches(function() F.conv2d(x:bool(), weight:bool()) end, "conv2d: x must be floating point, got bool")
   end)
 
@@ -299,10 +300,10 @@ describe("functions over windows", function()
     ["interpolate: mode has to be one of"] = function()
       F.interpolate(lm.ones(1, 1, 2), { size = 2, mode = "cubic" })
     end,
-    ["grid_sample: for x .* the grid has to be %[1, H, W, 2%]"] = function()
+    ["grid_sample: expected grid to have shape %[1, H, W, 2%] for x of"] = function()
       F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 3))
     end,
-    ["grid_sample: x is float32 and grid is float64"] = function()
+    ["grid_sample: dtype mismatch: x is float32, grid is float64"] = function()
       F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones({ 1, 2, 2, 2 }, { dtype = "float64" }))
     end,
     ["affine_grid: theta has to be %[2, 2, 3%]"] = function() F.affine_grid(lm.ones(2, 3, 3), { 2, 1, 3, 3 }) end,
@@ -320,7 +321,7 @@ describe("functions over windows", function()
     ["conv_transpose2d: no option 'strides'; did you mean 'stride'"] = function()
       F.conv_transpose2d(lm.ones(1, 1, 2, 2), lm.ones(1, 1, 2, 2), { strides = 2 })
     end,
-    ["grid_sample: no option 'padding'; there are grid, mode, padding_mode"] = function()
+    ["grid_sample: unknown option 'padding'; options are grid, mode, padding_mode"] = function()
       F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 2), { padding = "border" })
     end,
     ["Upsample: no option 'scale'; there are"] = function() nn.Upsample { scale = 2 } end,
@@ -341,7 +342,7 @@ describe("functions over windows", function()
     end,
     ["unfold: .*x .*int64"] = function() F.unfold(lm.ones({ 1, 4, 4 }, { dtype = "int64" }), 2) end,
     ["fold: .*grad .*int64"] = function() F.fold(lm.ones({ 4, 9 }, { dtype = "int64" }), 4, 2) end,
-    ["conv1d: .*a padding of 1099511627776; it has to be from 0 to 2%^31 %- 1"] = function()
+    ["conv1d: .*padding must be from 0 to 2%^31 %- 1, got 1099511627776"] = function()
       F.conv1d(lm.ones(1, 1, 4), lm.ones(1, 1, 2), { padding = 2 ^ 40 })
     end,
     ["conv_transpose2d: x of .*leaves nothing"] = function()

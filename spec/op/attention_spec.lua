@@ -103,16 +103,17 @@ describe("scaled_dot_product_attention", function()
     local q, k, v = leaf(2, 6, 5, 4), leaf(2, 2, 7, 4), leaf(2, 2, 7, 4)
     local all = attend(q, k:repeat_interleave(3, 2), v:repeat_interleave(3, 2))
     assert.near(0, largest(all, attend(q, k, v, {enable_gqa = true})), 1e-12)
-    assert.error_matches(function() attend(q, k, v) end, "enable_gqa = true says so")
+    assert.error_matches(function() attend(q, k, v) end, "use enable_gqa = true")
   end)
 
   it("wants one dtype, and a mask that is no wider", function()
     local q = lm.randn({1, 2, 4, 8}, {device = device})
     local wide = lm.zeros({4, 4}, {device = device, dtype = "float64"})
-    assert.error_matches(function() attend(q, q, q, {attn_mask = wide}) end, "scaled_dot_product_attention: attn_mask "
-      .. 'is float64, query float32; attn_mask:to%("float32"%) makes them alike, or a mask of bool goes with every')
+    assert.error_matches(function() attend(q, q, q, {attn_mask = wide}) end,
+      "scaled_dot_product_attention: dtype mismatch: "
+      .. 'attn_mask is float64, query is float32; convert it with attn_mask:to%("float32"%) or pass a bool mask')
     for _, f in ipairs {function() attend(q, q:double(), q) end, function() attend(q, q, q:double()) end} do
-      assert.error_matches(f, "attention: query is float32, key float%d+, value float%d+; one dtype wanted")
+      assert.error_matches(f, "attention: dtype mismatch: query is float32, key is float%d+, value is float%d+")
     end
     local half, mask = q:half(), lm.randn({4, 4}, {device = device})
     mask[{2, {}}] = -math.huge

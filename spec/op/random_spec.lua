@@ -175,7 +175,7 @@ describe("lm.Generator", function()
 
   it("is asked for where something else is given, and for the tensor's device", function()
     assert.error_matches(function() lm.rand({ 2 }, { generator = 3 }) end,
-      "rand: generator: an lm.Generator expected, got number 3")
+      "rand: generator must be an lm.Generator, got number 3")
     assert.error_matches(function() lm.rand({ 2 }, { generator = lm.Generator "cpu:1" }) end,
       form.pattern(form.devices("rand", "x", "cpu", "generator", "cpu:1")))
     local g = lm.Generator()

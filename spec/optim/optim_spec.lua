@@ -558,19 +558,19 @@ describe("errors of optimizers", function()
     { "optim has no 'SparseAdam'; gradients of Embedding are dense here: optim.Adam", function()
       return optim.SparseAdam
     end },
-    { "kind: an optimizer's name such as \"SGD\" expected", function() lm.core.optim_step { kind = "sgd" } end },
-    { "exp_avg[1]: a tensor expected", function()
+    { "kind must be an optimizer's name such as \"SGD\"", function() lm.core.optim_step { kind = "sgd" } end },
+    { "exp_avg[1] must be a tensor", function()
       lm.core.optim_step { kind = "Lion", params = params(), grads = params(), step = 1 }
     end },
     { "Lion: parameter 1 has sizes [1], its exp_avg [2]", function()
       lm.core.optim_step { kind = "Lion", params = params(), grads = params(), states = { exp_avg = {
         lm.zeros { 2 } } } }
     end },
-    { "lr: a number expected", function()
+    { "lr must be a number", function()
       lm.core.optim_step { kind = "Lion", params = params(), options = { "much" } }
     end },
-    { "step: steps count from 1, got 0", function() lm.core.optim_step { kind = "Lion", params = {}, step = 0 } end },
-    { "carried: mu is missing", function()
+    { "step must be at least 1, got 0", function() lm.core.optim_step { kind = "Lion", params = {}, step = 0 } end },
+    { "carried must have mu", function()
       lm.core.optim_step { kind = "ASGD", params = {}, carried = { 1 } }
     end },
   }

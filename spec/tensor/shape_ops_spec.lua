@@ -247,7 +247,7 @@ it("a 0-d tensor of integers stands for an integer", function()
   local x = counted(5)
   gives("narrow", x:narrow(1, x:argmax() - 1, 2), "{3 4}")
   gives("select", x:select(1, lm.tensor(2, { dtype = "int64" })), "1")
-  refused("narrow: start: an integer expected", x.narrow, x, 1, lm.tensor(2.5), 1)
+  refused("narrow: start must be an integer", x.narrow, x, 1, lm.tensor(2.5), 1)
 end)
 
 describe("cat", function()

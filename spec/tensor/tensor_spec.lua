@@ -68,29 +68,33 @@ describe("lm.tensor", function()
 
   it("refuses ragged lists, saying where", function()
     local ragged = {
-      { { { 1, 2 }, { 3 } }, "%[2%] has 1 elements? where 2 are expected" },
-      { { { 1, 2 }, 3 }, "number 3 at %[2%] where a list of 2 is expected" },
-      { { 1, { 2 } }, "a list at %[2%] where a number is expected" },
-      { { { { 1 }, { 2 } }, { { 3 }, { 4, 5 } } }, "%[2%]%[2%] has 2 elements where 1" },
+      { { { 1, 2 }, { 3 } }, "%[2%] must be a list of 2 as in the first row, got 1 elements" },
+      { { { 1, 2 }, 3 }, "%[2%] must be a list of 2 as in the first row, got number 3" },
+      { { 1, { 2 } }, "%[2%] must be a number as in the first row, got a list" },
+      { { { { 1 }, { 2 } }, { { 3 }, { 4, 5 } } },
+        "%[2%]%[2%] must be a list of 1 as in the first row, got 2 elements" },
       { { { 1, "x" } }, "%[1%]%[2%].*string 'x'" },
       { { 1, print }, "%[2%].*function" },
       { { lm.ones(2), lm.ones(2) }, "%[1%].*a tensor %[2%].*lm.stack" },
-      { { first = 1 }, "list expected.*first" },
+      { { first = 1 }, "must be a list, got a table with key .*first" },
       { "text", "string 'text'" },
     }
     for _, case in ipairs(ragged) do assert.error_matches(function() lm.tensor(case[1]) end,
       "^tensor: .*" .. case[2]) end
     assert.error_matches(function() lm.tensor(nil) end, "tensor: .*nil")
-    assert.error_matches(function() lm.tensor { { { { { { { { { 1 } } } } } } } } } end, "tensor: .*8 dims")
+    assert.error_matches(function() lm.tensor { { { { { { { { { 1 } } } } } } } } } end,
+      "tensor: nested lists must be at most 8 deep")
   end)
 
   it("refuses what a dtype cannot hold", function()
-    assert.error_matches(function() lm.tensor({ 1, 300 }, { dtype = "uint8" }) end, "300 at %[2%] does not fit uint8")
-    assert.error_matches(function() lm.tensor({ -1 }, { dtype = "uint8" }) end, "%-1 at %[1%] does not fit uint8")
+    assert.error_matches(function() lm.tensor({ 1, 300 }, { dtype = "uint8" }) end,
+      "%[2%] must be within the range of uint8, got 300")
+    assert.error_matches(function() lm.tensor({ -1 }, { dtype = "uint8" }) end,
+      "%[1%] must be within the range of uint8, got %-1")
     assert.error_matches(function() lm.tensor({ { 2 ^ 31 } }, { dtype = "int32" }) end,
-      "2147483648 at %[1%]%[1%].*int32")
-    assert.error_matches(function() lm.tensor({ nan }, { dtype = "int64" }) end, "nan.*int64")
-    assert.error_matches(function() lm.tensor({ inf }, { dtype = "int64" }) end, "inf.*int64")
+      "%[1%]%[1%] must be within the range of int32, got 2147483648")
+    assert.error_matches(function() lm.tensor({ nan }, { dtype = "int64" }) end, "range of int64, got nan")
+    assert.error_matches(function() lm.tensor({ inf }, { dtype = "int64" }) end, "range of int64, got inf")
     assert.same({ inf, -inf }, lm.tensor({ 1e39, -1e39 }):totable())
     assert.same({ inf, 65504 }, lm.tensor({ 65520, 65519 }, { dtype = "float16" }):totable())
   end)
@@ -100,7 +104,7 @@ describe("lm.tensor", function()
     assert.same({ { 1 }, "float64", "cpu:1" }, facts(x))
     assert.is_true(x.requires_grad)
     assert.error_matches(function() lm.tensor({ 1 }, { dtyp = "int64" }) end,
-      "tensor: no option 'dtyp'; did you mean 'dtype'")
+      "tensor: unknown option 'dtyp'; did you mean 'dtype'")
     assert.error_matches(function() lm.tensor({ 1 }, "int64") end, "tensor: options.*table.*string")
     assert.error_matches(function() lm.tensor(1, 2, 3) end, "tensor:.*lm%.tensor%({1, 2, 3}%)")
     assert.error_matches(function() lm.tensor({ 1 }, { dtype = "flaot64" }) end, "flaot64.*did you mean 'float64'")
@@ -223,7 +227,8 @@ describe("creation", function()
     assert.error_matches(function() lm.zeros(1.5) end, "zeros: size.*integer.*1.5")
     assert.error_matches(function() lm.zeros("2") end, "zeros: size.*string '2'")
     assert.error_matches(function() lm.zeros() end, "zeros: size.*nothing")
-    assert.error_matches(function() lm.zeros(1, 1, 1, 1, 1, 1, 1, 1, 1) end, "zeros: size: at most 8.*9")
+    assert.error_matches(function() lm.zeros(1, 1, 1, 1, 1, 1, 1, 1, 1) end,
+      "zeros: size must be a list of at most 8 entries, got 9")
     assert.error_matches(function() lm.full({ 2 }) end, "full: value.*nothing")
   end)
 end)
@@ -265,7 +270,7 @@ describe("a tensor", function()
     assert.is_false(lm.is_tensor {})
     assert.is_false(lm.is_tensor(io.stdout))
     assert.error_matches(function() x:size(4) end, "size: dim 4.*3 dims")
-    assert.error_matches(function() x:size(0) end, "size: dim.*from 1")
+    assert.error_matches(function() x:size(0) end, "size: dim must not be 0")
     assert.error_matches(function() return #lm.tensor(1) end, "0%-d")
   end)
 
@@ -436,7 +441,7 @@ describe("to", function()
     assert.error_matches(function() x:to "flot64" end, "to: .*flot64.*float64")
     assert.error_matches(function() x:to "cpux" end, "to: .*cpux")
     assert.error_matches(function() x:to() end, "to: .*nothing")
-    assert.error_matches(function() x:to { copi = true } end, "to: no option 'copi'; did you mean 'copy'")
+    assert.error_matches(function() x:to { copi = true } end, "to: unknown option 'copi'; did you mean 'copy'")
     assert.error_matches(function() x:to(true) end, "to: .*true")
   end)
 
@@ -545,7 +550,7 @@ describe("a list of values", function()
   it("holds no options", function()
     for name, v in pairs { dtype = "int64", device = "cpu", requires_grad = true } do
       assert.error_matches(function() lm.tensor { 1, 2, [name] = v } end,
-        "tensor: " .. name .. " is an option, and stands among the values: lm.tensor%({…}, {" .. name)
+        "tensor: " .. name .. " is an option; pass it in a table at the end: lm.tensor%({…}, {" .. name)
     end
   end)
 end)
@@ -561,7 +566,7 @@ describe("int8, int16 and uint16", function()
     assert.same({ 127, 128, 65536 - 129, 40000, 7 }, x:to("uint16"):totable())
     for dtype, past in pairs { int8 = 128, int16 = -32769, uint16 = -1 } do
       assert.error_matches(function() lm.tensor({ 1, past }, { dtype = dtype }) end,
-        ("tensor: %%%d at %%[2%%] does not fit %s"):format(past, dtype):gsub("%%(%d)", "%1"))
+        ("tensor: %%[2%%] must be within the range of %s, got %%%d"):format(dtype, past):gsub("%%(%d)", "%1"))
     end
   end)
 

@@ -248,7 +248,7 @@ describe("lm.vision", function()
     assert.matches("is a WebP", wrong "RIFF1234WEBPVP8 ")
     assert.matches("cannot read .*No such file", message(vision.read_image, folder .. "/none.png"))
     assert.matches("it is a folder", message(vision.read_image, folder))
-    assert.matches("path: a string expected, got nil", message(vision.read_image))
+    assert.matches("path must be a string, got nil", message(vision.read_image))
     assert.matches("more than max_pixels = 2000", wrong(text_of(golden["420.jpg"]), {max_pixels = 2000}))
     assert.matches("more than max_pixels = 100", wrong(text_of(golden["rgb 8.png"]), {max_pixels = 100}))
     -- Ten gigapixels by its header: nothing is allocated for them.

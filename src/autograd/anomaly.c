@@ -46,7 +46,7 @@ lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *con
   for (int s = 0; s < n->nout && !was_nan; s++)
     if (g[s]) TRY(has_nan(g[s], &was_nan));
   const char *name = lm_node_name(n), *at = n->line ? n->line : "an unknown line";
-  if (was_nan) return lm_fail(LM_E_STATE, "backward: the gradient that came to %s, called at %s, is NaN", name, at);
+  if (was_nan) return lm_fail(LM_E_STATE, "backward: the gradient of the output of %s, called at %s, is NaN", name, at);
   return lm_fail(LM_E_STATE, "backward: the gradient of input %d of %s, called at %s, is NaN", k, name, at);
 done:
   return status;

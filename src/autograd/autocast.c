@@ -154,11 +154,11 @@ static lm_status check_banned(const lm_op *op, const void *args, const lm_autoca
   const lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]);
   int kind = LM_DEVICE_KIND(x->device);
   if (kind == LM_CPU || !(mode->on >> kind & 1)) return LM_OK;
-  return lm_fail(LM_E_STATE,
-                 "%s: unsafe under autocast: its logarithms and their gradients leave the range of a low dtype. Leave "
-                 "out the sigmoid before it and use bce_with_logits (nn.BCEWithLogitsLoss), or call it within "
-                 "lm.autocast({enabled = false}, f) with x:float()",
-                 op->name);
+  return lm_fail(
+      LM_E_STATE,
+      "%s: unsafe under autocast, where its logarithms and gradients exceed the range of a low dtype; use "
+      "bce_with_logits (nn.BCEWithLogitsLoss) without the sigmoid, or lm.autocast({enabled = false}, f) with x:float()",
+      op->name);
 }
 
 lm_status lm_autocast_call(lm_op_id id, const void *args, lm_tensor **out) {

@@ -7,6 +7,7 @@
 
 #include "autograd/backward_pass.h"
 #include "base/mem.h"
+#include "base/message.h"
 
 typedef struct lm_finally {
   lm_hook hook;
@@ -71,9 +72,7 @@ static lm_status claim(lm_pass *r, lm_node *n) {
   lm_pass *before = NULL;
   if (!atomic_compare_exchange_strong_explicit(&n->run, &before, r, memory_order_acq_rel, memory_order_acquire)) {
     if (before == r) return LM_OK;
-    return lm_fail(LM_E_STATE,
-                   "%s: another backward pass is working on this graph (further up, in a hook, or on "
-                   "another thread)",
+    return lm_fail(LM_E_STATE, "%s: another backward pass is using this graph, in a hook or on another thread",
                    r->name);
   }
   if (r->nnodes == r->capacity) {
@@ -376,17 +375,14 @@ static lm_status root_gradient(const lm_pass *r, int i, lm_tensor **out) {
   lm_tensor *given = r->a->grads ? r->a->grads[i] : NULL;
   if (given) {
     if (!lm_same_shape(given, root)) {
-      return lm_fail(LM_E_SHAPE, "%s: the gradient is %s, but the tensor is %s", r->name, lm_shape_of(given),
-                     lm_shape_of(root));
+      return lm_fail_shapes(r->name, "gradient", lm_shape_of(given), "the tensor", lm_shape_of(root));
     }
     *out = lm_retain(given);
     return LM_OK;
   }
   if (root->numel != 1) {
-    return lm_fail(LM_E_SHAPE,
-                   "%s: a tensor of %s has no single gradient to begin with; reduce it (:sum(), :mean()), or give a "
-                   "gradient of its shape",
-                   r->name, lm_shape_of(root));
+    return lm_remedy(lm_fail_value(r->name, "the tensor", "one element where no gradient is given", lm_shape_of(root)),
+                     "reduce it with :sum() or :mean(), or pass a gradient of its shape");
   }
   return lm_op_run(LM_OP_ones_like,
                    &(lm_ones_like_args){.x = r->a->roots[i], .dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE}, out);
@@ -404,12 +400,12 @@ static lm_status take_edges(lm_pass *r) {
     lm_edge e;
     TRY(lm_history(i < a->nroots ? a->roots[i] : a->inputs[i - a->nroots], &e));
     if (!e.node && i < a->nroots) {
-      return lm_fail(LM_E_STATE,
-                     "%s: the tensor does not require grad: nothing it was made from does, or it was made "
-                     "within no_grad or detached",
-                     r->name);
+      return lm_fail(
+          LM_E_STATE,
+          "%s: the tensor does not require grad; none of its inputs does, or it was made within no_grad or detached",
+          r->name);
     }
-    if (!e.node) return lm_fail(LM_E_STATE, "%s: input %d does not require grad", r->name, i - a->nroots + 1);
+    if (!e.node) return lm_fail(LM_E_STATE, "%s: inputs[%d] does not require grad", r->name, i - a->nroots + 1);
     r->edge[r->nedges++] = (lm_edge){lm_node_retain(e.node), e.slot};
   }
 done:
@@ -445,8 +441,7 @@ static lm_status go(lm_pass *r) {
   for (int i = 0; i < a->ninputs && !a->allow_unused; i++) {
     if (r->out[i]) continue;
     return lm_fail(LM_E_STATE,
-                   "%s: input %d was not used to make the outputs; with {allow_unused = true} its gradient "
-                   "is nil",
+                   "%s: inputs[%d] was not used to make the outputs; pass {allow_unused = true} for a gradient of nil",
                    r->name, i + 1);
   }
 done:
@@ -459,7 +454,7 @@ lm_status lm_backward_finally(lm_hook hook) {
   lm_status status = LM_OK;
   lm_pass *r = innermost;
   lm_finally *f = NULL;
-  if (!r) TRY(lm_fail(LM_E_STATE, "backward: no pass is running that something could be done at the end of"));
+  if (!r) TRY(lm_fail(LM_E_STATE, "backward: no backward pass is running"));
   while (r->outer) r = r->outer;
   f = lm_malloc(sizeof *f);
   if (!f) TRY(LM_E_OOM);

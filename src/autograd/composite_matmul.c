@@ -5,10 +5,11 @@
 
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
+#include "base/message.h"
 
 static lm_status bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t n, int64_t m) {
-  return lm_fail(LM_E_SHAPE, "matmul: %s times %s: the sizes to be summed over differ, %lld and %lld", lm_shape_of(x),
-                 lm_shape_of(other), (long long)n, (long long)m);
+  return lm_fail(LM_E_SHAPE, "matmul: inner sizes of x and other must match, got %lld and %lld in %s and %s",
+                 (long long)n, (long long)m, lm_shape_of(x), lm_shape_of(other));
 }
 
 /* x [..., n, k], other [k, m]: one product over all rows of x. */
@@ -39,8 +40,9 @@ lm_status lm_composite_matmul(const lm_matmul_args *a, lm_tensor **out) {
   int64_t batch[LM_MAX_DIMS];
   int nbatch;
   if (x->ndim == 0 || other->ndim == 0) {
-    return lm_fail(LM_E_SHAPE, "matmul: %s times %s: both need a dim; use * for numbers", lm_shape_of(x),
-                   lm_shape_of(other));
+    return lm_remedy(lm_fail_value("matmul", "x and other", "at least 1-d",
+                                   lm_text("%s and %s", lm_shape_of(x), lm_shape_of(other))),
+                     "use * for numbers");
   }
   int64_t k = x->size[x->ndim - 1], k2 = other->size[other->ndim > 1 ? other->ndim - 2 : 0];
   if (k != k2) return bad_matmul(x, other, k, k2);

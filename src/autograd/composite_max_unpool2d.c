@@ -3,46 +3,51 @@
 
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
+#include "base/message.h"
 
 /* H and W of the result: of the smallest image that is pooled to t, or what output_size says. */
 static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
   const lm_tensor *t = a->x;
   bool is_image = t->ndim == 3 || t->ndim == 4;
-  if (!is_image)
-    return lm_fail(LM_E_SHAPE, "max_unpool2d: x has to be [N, C, H, W] or [C, H, W], is %s", lm_shape_of(t));
+  if (!is_image) return lm_fail_shape("max_unpool2d", "x", "[N, C, H, W] or [C, H, W]", lm_shape_of(t));
   if (a->indices->dtype != LM_I64 || !lm_same_shape(a->indices, t)) {
-    return lm_fail(LM_E_SHAPE, "max_unpool2d: indices have to be int64 %s as x, are %s %s", lm_shape_of(t),
-                   lm_dtype_name((lm_dtype)a->indices->dtype), lm_shape_of(a->indices));
+    return lm_fail_value("max_unpool2d", "indices", lm_text("int64 %s as x", lm_shape_of(t)),
+                         lm_text("%s %s", lm_dtype_name((lm_dtype)a->indices->dtype), lm_shape_of(a->indices)));
   }
-  if (a->kernel_size[0] == LM_NO_INT) return lm_fail(LM_E_ARG, "max_unpool2d: kernel_size is missing");
+  if (a->kernel_size[0] == LM_NO_INT) return lm_fail_value("max_unpool2d", "kernel_size", "a number or a pair", "nil");
   const int64_t *stride = a->stride[0] == LM_NO_INT ? a->kernel_size : a->stride, *asked = NULL;
   if (a->output_size.n >= 0) {
     if (a->output_size.n != 2 && a->output_size.n != t->ndim) {
-      return lm_fail(LM_E_ARG, "max_unpool2d: output_size is H and W, or all %d sizes, got %d", t->ndim,
-                     a->output_size.n);
+      return lm_fail_value("max_unpool2d", "output_size", lm_text("{H, W} or all %d sizes", t->ndim),
+                           lm_text("%d sizes", a->output_size.n));
     }
     asked = a->output_size.v + a->output_size.n - 2;
   }
   for (int i = 0; i < 2; i++) {
     int64_t k = a->kernel_size[i], p = a->padding[i];
     if (t->size[t->ndim - 2 + i] > INT32_MAX)
-      return lm_fail(LM_E_SHAPE, "max_unpool2d: x of %s is too large", lm_shape_of(t));
+      return lm_fail_value("max_unpool2d", "H and W of x", "at most 2^31 - 1", lm_shape_of(t));
     if (k < 1 || k > INT32_MAX || stride[i] < 1 || stride[i] > INT32_MAX || p < 0 || p > INT32_MAX) {
-      return lm_fail(LM_E_ARG, "max_unpool2d: a window of %lld with stride %lld and padding %lld", (long long)k,
-                     (long long)stride[i], (long long)p);
+      return lm_fail(
+          LM_E_ARG,
+          "max_unpool2d: kernel_size and stride must be from 1, padding from 0, to 2^31 - 1, got %lld, %lld and %lld",
+          (long long)k, (long long)stride[i], (long long)p);
     }
     out[i] = (t->size[t->ndim - 2 + i] - 1) * stride[i] - 2 * p + k;
     if (asked && (asked[i] <= out[i] - stride[i] || asked[i] >= out[i] + stride[i])) {
-      return lm_fail(LM_E_SHAPE, "max_unpool2d: output_size %s: dim %d has to be between %lld and %lld",
-                     lm_shape_text(a->output_size.n, a->output_size.v), t->ndim - 1 + i,
-                     (long long)(out[i] - stride[i] + 1), (long long)(out[i] + stride[i] - 1));
+      return lm_fail_value("max_unpool2d", "output_size",
+                           lm_text("from %lld to %lld in dim %d", (long long)(out[i] - stride[i] + 1),
+                                   (long long)(out[i] + stride[i] - 1), t->ndim - 1 + i),
+                           lm_shape_text(a->output_size.n, a->output_size.v));
     }
     if (asked) out[i] = asked[i];
-    if (out[i] < 1) return lm_fail(LM_E_SHAPE, "max_unpool2d: nothing is pooled to %s by that", lm_shape_of(t));
+    if (out[i] < 1)
+      return lm_fail(LM_E_SHAPE, "max_unpool2d: the output size must be at least 1, got %lld for x of %s",
+                     (long long)out[i], lm_shape_of(t));
   }
   if (out[0] > INT32_MAX / out[1]) {
-    return lm_fail(LM_E_SHAPE, "max_unpool2d: planes of %lld x %lld are too large: at most 2^31 - 1 places each",
-                   (long long)out[0], (long long)out[1]);
+    return lm_fail_value("max_unpool2d", "H * W of the output", "at most 2^31 - 1",
+                         lm_text("%lld x %lld", (long long)out[0], (long long)out[1]));
   }
   return LM_OK;
 }

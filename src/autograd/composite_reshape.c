@@ -3,6 +3,7 @@
 
 #include "autograd/expr.h"
 #include "base/mem.h"
+#include "base/message.h"
 
 /* The sizes asked for, -1 replaced by what is left. */
 static lm_status resolve(const lm_tensor *x, const lm_ints *asked, lm_ints *out) {
@@ -14,14 +15,14 @@ static lm_status resolve(const lm_tensor *x, const lm_ints *asked, lm_ints *out)
     if (out->v[d] == -1 && open < 0) {
       open = d;
     } else if (out->v[d] < 0 || __builtin_mul_overflow(known, out->v[d], &known)) {
-      return lm_fail(LM_E_ARG, "reshape: sizes %s: one of them may be -1, the others count elements",
-                     lm_shape_text(asked->n, asked->v));
+      return lm_fail_value("reshape", "size", "non-negative integers, or -1 once", lm_shape_text(asked->n, asked->v));
     }
   }
   if (open >= 0 && known > 0) out->v[open] = x->numel / known;
   if (open >= 0 ? known == 0 || x->numel % known != 0 : known != x->numel) {
-    return lm_fail(LM_E_SHAPE, "reshape: %s has %lld elements, which do not fit %s", lm_shape_of(x),
-                   (long long)x->numel, lm_shape_text(out->n, asked->v));
+    return lm_fail_value("reshape", "size",
+                         lm_text("%lld elements as x of shape %s", (long long)x->numel, lm_shape_of(x)),
+                         lm_shape_text(out->n, asked->v));
   }
   return LM_OK;
 }
@@ -46,7 +47,9 @@ lm_status lm_composite_flatten(const lm_flatten_args *a, lm_tensor **out) {
   lm_reshape_args args = {.x = a->x};
   TRY(lm_dim("flatten", a->start_dim == LM_NO_DIM ? 0 : a->start_dim, a->x->ndim, &first));
   TRY(lm_dim("flatten", a->end_dim == LM_NO_DIM ? -1 : a->end_dim, a->x->ndim, &last));
-  if (first > last) { return lm_fail(LM_E_ARG, "flatten: start_dim %d comes after end_dim %d", first + 1, last + 1); }
+  if (first > last) {
+    return lm_fail_int("flatten", "start_dim", lm_text("at most end_dim (%d)", last + 1), first + 1);
+  }
   for (int d = 0; d < a->x->ndim; d++) {
     if (d <= first || d > last) {
       args.size.v[args.size.n++] = a->x->size[d];
@@ -68,7 +71,7 @@ lm_status lm_composite_contiguous(const lm_contiguous_args *a, lm_tensor **out) 
     return LM_OK;
   }
   if (a->memory_format == LM_CHANNELS_LAST && a->x->ndim != 4) {
-    return lm_fail(LM_E_SHAPE, "contiguous: channels_last wants 4 dims, got %s", lm_shape_of(a->x));
+    return lm_fail_shape("contiguous", "x", "[N, C, H, W] for channels_last", lm_shape_of(a->x));
   }
   return lm_call(LM_OP_clone, &(lm_clone_args){a->x, a->memory_format}, out);
 }
@@ -77,7 +80,7 @@ lm_status lm_composite_stack(const lm_stack_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_list list = {0, NULL};
   int dim;
-  if (a->tensors.n == 0) return lm_fail(LM_E_ARG, "stack: no tensors");
+  if (a->tensors.n == 0) return lm_fail_value("stack", "tensors", "a non-empty list", "{}");
   const lm_tensor *first = a->tensors.v[0];
   TRY(lm_dim("stack", a->dim == LM_NO_DIM ? 0 : a->dim, first->ndim + 1, &dim));
   list.v = lm_malloc(sizeof *list.v * (size_t)a->tensors.n);
@@ -85,8 +88,8 @@ lm_status lm_composite_stack(const lm_stack_args *a, lm_tensor **out) {
   for (; list.n < a->tensors.n; list.n++) {
     lm_tensor *t = a->tensors.v[list.n];
     if (!lm_same_shape(t, first)) {
-      status = lm_fail(LM_E_SHAPE, "stack: tensor %d is %s, the first %s; all have to be the same size", list.n + 1,
-                       lm_shape_of(t), lm_shape_of(first));
+      status =
+          lm_fail_shapes("stack", "tensors[1]", lm_shape_of(first), lm_text("tensors[%d]", list.n + 1), lm_shape_of(t));
       goto done;
     }
     TRY(lm_call(LM_OP_unsqueeze, &(lm_unsqueeze_args){t, dim}, &list.v[list.n]));
@@ -112,7 +115,7 @@ lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out
     }
   }
   if (!fits) {
-    return lm_fail(LM_E_SHAPE, "sum_to_size: %s does not come from broadcasting %s", lm_shape_of(x),
+    return lm_fail(LM_E_SHAPE, "sum_to_size: size must broadcast to x's shape %s, got %s", lm_shape_of(x),
                    lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
   }
   if (dims.n == 0) {

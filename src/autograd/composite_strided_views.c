@@ -4,6 +4,7 @@
 
 #include "autograd/composite.h"
 #include "autograd/node.h"
+#include "base/message.h"
 #include "op/check.h"
 
 /* What `fill` makes of x's sizes and of strides; `geometry` has these as its base. */
@@ -36,7 +37,7 @@ static lm_status diagonal_geometry(const void *args, lm_view_geometry *p) {
   int d, e;
   TRY(lm_dim("diagonal", a->dim1, p->base_ndim, &d));
   TRY(lm_dim("diagonal", a->dim2, p->base_ndim, &e));
-  if (d == e) return lm_fail(LM_E_ARG, "diagonal: dim1 and dim2 are both dim %d; give two", d + 1);
+  if (d == e) return lm_fail(LM_E_ARG, "diagonal: dim1 and dim2 must differ, got dim %d for both", d + 1);
   /* entries left of the diagonal's first in dim e, above it in dim d */
   int64_t across = a->offset > 0 ? a->offset : 0;
   int64_t down = a->offset == INT64_MIN ? INT64_MAX : a->offset < 0 ? -a->offset : 0;
@@ -54,9 +55,7 @@ done:
 }
 
 lm_status lm_composite_diagonal(const lm_diagonal_args *a, lm_tensor **out) {
-  if (a->x->ndim < 2) {
-    return lm_fail(LM_E_SHAPE, "diagonal: x is %s; it has to have 2 dims or more", lm_shape_of(a->x));
-  }
+  if (a->x->ndim < 2) { return lm_fail_value("diagonal", "x", "at least 2-d", lm_text("shape %s", lm_shape_of(a->x))); }
   return seen(a->x, diagonal_geometry, a, out);
 }
 
@@ -68,10 +67,12 @@ static lm_status unfold_geometry(const void *args, lm_view_geometry *p) {
   int dim;
   TRY(lm_dim("unfold", a->dim, p->base_ndim, &dim));
   int64_t n = p->base_ndim > 0 ? p->base_size[dim] : 1, stride = p->base_ndim > 0 ? p->base_stride[dim] : 1;
-  if (a->step < 1) return lm_fail(LM_E_ARG, "unfold: a step of %lld; steps are 1 or more", (long long)a->step);
+  if (a->step < 1) return lm_fail_int("unfold", "step", "at least 1", a->step);
   if (a->size < 0 || a->size > n) {
-    return lm_fail(LM_E_ARG, "unfold: windows of %lld entries; dim %d of %s has %lld", (long long)a->size, dim + 1,
-                   lm_shape_text(p->base_ndim, p->base_size), (long long)n);
+    return lm_fail_int(
+        "unfold", "size",
+        lm_text("from 0 to %lld in dim %d of %s", (long long)n, dim + 1, lm_shape_text(p->base_ndim, p->base_size)),
+        a->size);
   }
   p->ndim = p->base_ndim;
   memcpy(p->size, p->base_size, sizeof p->size);
@@ -88,7 +89,7 @@ done:
 
 lm_status lm_composite_unfold(const lm_unfold_args *a, lm_tensor **out) {
   if (a->x->ndim == LM_MAX_DIMS) {
-    return lm_fail(LM_E_SHAPE, "unfold: %s has %d dims already, the most there can be", lm_shape_of(a->x), LM_MAX_DIMS);
+    return lm_fail_int("unfold", "the number of dims of x", lm_text("less than %d", LM_MAX_DIMS), a->x->ndim);
   }
   return seen(a->x, unfold_geometry, a, out);
 }
@@ -100,15 +101,15 @@ lm_status lm_composite_as_strided(const lm_as_strided_args *a, lm_tensor **out) 
   lm_view_geometry p = {.ndim = a->size.n < 0 ? 0 : a->size.n, .base_ndim = x->ndim};
   int64_t begin = (x->data - (char *)x->storage->data) / (int64_t)lm_dtype_size((lm_dtype)x->dtype);
   if (p.ndim != (a->stride.n < 0 ? 0 : a->stride.n)) {
-    return lm_fail(LM_E_ARG, "as_strided: %d sizes and %d strides; one stride for each size wanted", p.ndim,
-                   a->stride.n < 0 ? 0 : a->stride.n);
+    return lm_fail_int("as_strided", "the number of strides", lm_text("%d as that of sizes", p.ndim),
+                       a->stride.n < 0 ? 0 : a->stride.n);
   }
   if (a->storage_offset != LM_NO_INT && a->storage_offset < 0) {
-    return lm_fail(LM_E_ARG, "as_strided: storage_offset is %lld; it counts from 0", (long long)a->storage_offset);
+    return lm_fail_int("as_strided", "storage_offset", "at least 0", a->storage_offset);
   }
   if (lm_requires_grad(x) && lm_grad_enabled() && lm_overlaps_itself(x)) {
     return lm_fail(LM_E_ARG,
-                   "as_strided: elements of x, %s, share memory (expanded), which would make their gradients one; "
+                   "as_strided: x of shape %s is expanded: its elements share memory, and so would their gradients; "
                    "clone() it first",
                    lm_shape_of(x));
   }

@@ -3,20 +3,22 @@
 
 #include "autograd/node.h"
 #include "base/mem.h"
+#include "base/message.h"
 
 /* Outputs must be tensors nobody has recorded; a view made by the function itself is one. */
 static lm_status check_output(const lm_custom *c, int i) {
   const lm_tensor *t = c->out[i];
   for (int k = 0; k < c->nin; k++) {
     if (c->in[k] == t) {
-      return lm_fail(LM_E_STATE, "%s: result %d is one of the inputs itself; give back a clone()", c->name, i + 1);
+      return lm_fail(LM_E_STATE, "%s: result %d must not be an input itself; return a clone()", c->name, i + 1);
     }
   }
   for (int k = 0; k < i; k++) {
-    if (c->out[k] == t) return lm_fail(LM_E_STATE, "%s: results %d and %d are the same tensor", c->name, k + 1, i + 1);
+    if (c->out[k] == t)
+      return lm_fail(LM_E_STATE, "%s: results %d and %d must not be the same tensor", c->name, k + 1, i + 1);
   }
   if (lm_requires_grad(t) && !(t->grad->base && t->grad->without_grad)) {
-    return lm_fail(LM_E_STATE, "%s: result %d is already part of a graph; give back a clone()", c->name, i + 1);
+    return lm_fail(LM_E_STATE, "%s: result %d is part of a graph already; return a clone()", c->name, i + 1);
   }
   return LM_OK;
 }
@@ -53,7 +55,8 @@ lm_status lm_custom_record(const lm_custom *c) {
   bool any = false;
   for (int k = 0; k < c->nin; k++) any = any || (c->in[k] && lm_requires_grad(c->in[k]));
   if (!any || !lm_grad_enabled()) goto done;
-  if (c->nout > UINT8_MAX) TRY(lm_fail(LM_E_ARG, "%s: %d results; there can be %d", c->name, c->nout, UINT8_MAX));
+  if (c->nout > UINT8_MAX)
+    TRY(lm_fail_int(c->name, "the number of results", lm_text("at most %d", UINT8_MAX), c->nout));
   for (int i = 0; i < c->nout; i++) TRY(check_output(c, i));
   TRY(new_node(c, &n));
   TRY(lm_recompute_reserve());

@@ -86,9 +86,10 @@ bool lm_f_has_masks(lm_expr *e, lm_list indices) {
 static lm_status check_mask(const lm_tensor *x, const lm_tensor *mask, int dim) {
   bool fits = dim + mask->ndim <= x->ndim;
   for (int d = 0; fits && d < mask->ndim; d++) fits = mask->size[d] == x->size[dim + d];
-  if (mask->ndim == 0) return lm_fail(LM_E_SHAPE, "a mask needs at least one dim");
+  if (mask->ndim == 0) return lm_fail(LM_E_SHAPE, "a mask must be at least 1-d, got a 0-d tensor");
   if (fits) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "a mask %s does not fit dim %d on of %s", lm_shape_of(mask), dim + 1, lm_shape_of(x));
+  return lm_fail(LM_E_SHAPE, "a mask of shape %s must match x of %s from dim %d on", lm_shape_of(mask), lm_shape_of(x),
+                 dim + 1);
 }
 
 lm_list lm_f_without_masks(lm_expr *e, lm_tensor *x, lm_list indices) {
@@ -106,9 +107,8 @@ lm_list lm_f_without_masks(lm_expr *e, lm_tensor *x, lm_list indices) {
   }
   if (dim > x->ndim) {
     lm_e_ok(e, lm_fail(LM_E_SHAPE,
-                       "indices for %d dims of x, which is %s; give at most one a dim, and a mask for as "
-                       "many as it has",
-                       dim, lm_shape_of(x)));
+                       "indices for %d dims must be at most %d for x of shape %s; a mask counts all of its dims", dim,
+                       x->ndim, lm_shape_of(x)));
   }
   return (lm_list){e->status == LM_OK ? dim : 0, positions};
 }

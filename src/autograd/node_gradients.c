@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "autograd/gradient_rules.h"
+#include "base/message.h"
 #include "op/check.h"
 #include "op/pointwise.h"
 
@@ -17,8 +18,8 @@ static lm_status changed(const lm_node *n, const lm_tensor *t, uint32_t expected
     suffix = lm_ops[id].kind == LM_POINTWISE ? "_" : "";
   }
   return lm_fail(LM_E_STATE,
-                 "backward: %s needs a tensor of %s %s as it was, but %s%s changed it in place (version %u, not %u); "
-                 "clone() it before writing, or do not write in place",
+                 "backward: %s needs its saved tensor of %s %s, but %s%s changed it in place (version %u, expected "
+                 "%u); clone() it before the write",
                  lm_node_name(n), lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), writer, suffix, lm_version(t),
                  expected);
 }
@@ -30,12 +31,7 @@ static lm_status check_version(const lm_node *n, const lm_tensor *t, uint32_t ex
 static lm_status check_saved(const lm_node *n) {
   lm_status status = LM_OK;
   if (n->saved_freed) {
-    return lm_fail(
-        LM_E_STATE,
-        "backward: a second time through the same graph, but what %s had saved was freed by the first; "
-        "give the first backward {retain_graph = true}; a state that is carried from one step to the next is "
-        "let go by h = h:detach()",
-        lm_node_name(n));
+    return lm_remedy(lm_fail_freed(lm_node_name(n)), "detach() a state that is carried from step to step");
   }
   if (!n->saves) return LM_OK;
   if (n->kind == LM_NODE_CUSTOM) {
@@ -97,7 +93,7 @@ lm_ints lm_rule_size(lm_rule *r, int k) {
   lm_ints size = {.n = 0};
   lm_edge e = k < r->node->nedge ? r->node->edge[k] : (lm_edge){NULL, 0};
   if (!e.node) {
-    lm_e_ok(&r->e, lm_fail(LM_E_STATE, "%s: its gradient asks for sizes that were not kept", lm_ops[r->op].name));
+    lm_e_ok(&r->e, lm_fail(LM_E_STATE, "%s: its gradient needs sizes that were not saved", lm_ops[r->op].name));
     return size;
   }
   const lm_meta *meta = lm_edge_meta(e);

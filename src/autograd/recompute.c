@@ -143,11 +143,8 @@ void lm_recompute_remove_node(lm_node *n) {
 
 static lm_status differs(const lm_recompute *r, int i, const lm_node *was, const lm_node *is) {
   bool same_op = strcmp(lm_node_name(was), lm_node_name(is)) == 0;
-  return lm_fail(LM_E_STATE,
-                 "checkpoint at %s: computed again for backward, its function did something else: op %d was %s and is "
-                 "%s; it has to do the same both times",
-                 r->where, i + 1, lm_node_name(was),
-                 same_op ? "that of other sizes, dtypes or inputs" : lm_node_name(is));
+  return lm_fail(LM_E_STATE, "checkpoint at %s: recomputing must run the same ops: op %d was %s, got %s", r->where,
+                 i + 1, lm_node_name(was), same_op ? "the same with other shapes, dtypes or inputs" : lm_node_name(is));
 }
 
 static bool same_meta(const lm_meta *a, const lm_meta *b) {
@@ -217,9 +214,7 @@ static void move_in(lm_node *was, lm_node *is) {
 static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm_node_list *now) {
   lm_status status = LM_OK;
   if (now->n != n && !(r->open && now->n > n)) {
-    return lm_fail(LM_E_STATE,
-                   "checkpoint at %s: computed again for backward, its function recorded %d ops, and %d the first "
-                   "time; it has to do the same both times",
+    return lm_fail(LM_E_STATE, "checkpoint at %s: recomputing must run the same ops: it recorded %d ops, expected %d",
                    r->where, now->n, n);
   }
   for (int i = 0; i < n; i++) { /* before anything changes hands */
@@ -227,9 +222,8 @@ static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm
     if (!alike(was[i], now->node[i])) TRY(differs(r, i, was[i], now->node[i]));
     if (was[i]->needs_recompute && !same_versions(was[i], now->node[i])) {
       return lm_fail(LM_E_STATE,
-                     "checkpoint at %s: its function cannot be computed again for backward: what %s (op %d) reads was "
-                     "changed in place since",
-                     r->where, lm_node_name(was[i]), i + 1);
+                     "checkpoint at %s: cannot recompute: an input of %s (op %d) was changed in place since", r->where,
+                     lm_node_name(was[i]), i + 1);
     }
   }
   for (int i = 0; i < n; i++) {

@@ -42,7 +42,7 @@ static lm_status scan_inputs(lm_op_id id, const void *args, input_scan *s) {
     const lm_row *row = &rules->arg[k];
     if (rules->decompose) continue;
     if (row->kind == LM_RULE_MISSING) {
-      return lm_fail(LM_E_MISSING, "%s: there is no gradient for %s; detach() it, or call this within no_grad",
+      return lm_fail(LM_E_MISSING, "%s: no gradient is implemented for %s; detach() it, or call this within no_grad",
                      op->name, argument_name(op, k));
     }
     add_touched(&s->touched, row->touches ? row->touches(args) : row->touched);
@@ -191,22 +191,19 @@ done:
 static lm_status check_write(lm_op_id id, const char *suffix, const lm_tensor *x, const input_scan *s, lm_edge base) {
   const char *name = lm_ops[id].name;
   if (s->edge[0].node && s->edge[0].node->kind == LM_NODE_LEAF) {
-    return lm_fail(LM_E_STATE,
-                   "%s%s: x is a leaf that requires grad, and cannot be written in place while recording; do it "
-                   "within no_grad, or on a clone()",
+    return lm_fail(LM_E_STATE, "%s%s: cannot write in place to a leaf that requires grad; use no_grad or a clone()",
                    name, suffix);
   }
   if (base.node && base.node->kind == LM_NODE_LEAF) {
     return lm_fail(LM_E_STATE,
-                   "%s%s: x is a view of a leaf that requires grad, and cannot be written in place while recording; "
-                   "do it within no_grad, or on a clone()",
-                   name, suffix);
+                   "%s%s: cannot write in place to a view of a leaf that requires grad; use no_grad or a clone()", name,
+                   suffix);
   }
   if (x->grad && x->grad->base && x->grad->without_grad) {
-    return lm_fail(LM_E_STATE,
-                   "%s%s: x is a view made within no_grad, and cannot be written in place while recording; make the "
-                   "view outside, or clone() it",
-                   name, suffix);
+    return lm_fail(
+        LM_E_STATE,
+        "%s%s: cannot write in place to a view made within no_grad; make the view outside of it, or clone() it", name,
+        suffix);
   }
   return LM_OK;
 }
@@ -231,8 +228,8 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
   if (rules->none) {
     TRY(lm_history(x, &s.edge[0]));
     if (!s.edge[0].node) return lm_run_unrecorded(id, args, in_place, out);
-    return lm_fail(LM_E_STATE, "%s%s: has no gradient, and x is part of a graph; detach() it, or do it within no_grad",
-                   op->name, suffix);
+    return lm_fail(LM_E_STATE, "%s%s: has no gradient, but x is part of a graph; detach() it or use no_grad", op->name,
+                   suffix);
   }
   TRY(scan_inputs(id, args, &s));
   base = x->grad ? x->grad->base : NULL;

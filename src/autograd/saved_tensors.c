@@ -1,5 +1,6 @@
 /* What a user's function saved, for its backward. */
 #include "autograd/node.h"
+#include "base/message.h"
 
 lm_node *lm_custom_node(const lm_tensor *out) {
   lm_node *n = out->grad ? out->grad->node : NULL;
@@ -10,8 +11,9 @@ lm_status lm_custom_saved(lm_node *node, int i, int in, int out, lm_tensor **res
   lm_custom_state *c = node->payload;
   lm_status status;
   lm_tensor *t = NULL;
-  if (i < 0 || i >= c->nsaved) return lm_fail(LM_E_INDEX, "%s: %d tensors were saved", c->name, c->nsaved);
-  if (!c->saved[i]) return lm_fail(LM_E_STATE, "%s: what was saved went with the backward pass", c->name);
+  if (i < 0 || i >= c->nsaved)
+    return lm_fail_int(c->name, "the index of a saved tensor", lm_text("from 1 to %d", c->nsaved), i + 1);
+  if (!c->saved[i]) return lm_fail_freed(c->name);
   TRY(lm_alias(c->saved[i], &t)); /* the node's own must not lead back to it */
   if (in >= 0) {
     TRY(lm_attach(t, node->edge[in]));

@@ -3,6 +3,7 @@
 
 #include "autograd/node.h"
 #include "base/mem.h"
+#include "base/message.h"
 
 static _Atomic int64_t last_id;
 
@@ -27,7 +28,7 @@ lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
   lm_grad *m;
   if (lm_requires_grad(t) == on) return LM_OK;
   if (!on && !lm_is_leaf(t)) {
-    return lm_fail(LM_E_STATE, "requires_grad: only a leaf's can be turned off; use detach()");
+    return lm_fail(LM_E_STATE, "requires_grad: cannot be set to false on the result of an op; use detach()");
   }
   if (!on) {
     lm_node_release(t->grad->node);
@@ -35,8 +36,7 @@ lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
     return LM_OK;
   }
   if (!lm_dtype_is_float((lm_dtype)t->dtype)) {
-    return lm_fail(LM_E_DTYPE, "requires_grad: only floating tensors have gradients, not %s",
-                   lm_dtype_name((lm_dtype)t->dtype));
+    return lm_fail_dtype("requires_grad", "x", "floating point", lm_dtype_name((lm_dtype)t->dtype));
   }
   TRY(lm_grad_need(t, &m));
   if (!m->watch) TRY(lm_watch_new(&m->watch));
@@ -60,9 +60,11 @@ lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad) {
   lm_grad *m;
   if (!grad && !lm_grad_of(t)) return LM_OK;
   if (grad && (!lm_same_shape(t, grad) || t->dtype != grad->dtype || t->device != grad->device)) {
-    return lm_fail(LM_E_SHAPE, "grad: has to be %s %s on %s like its tensor, got %s %s on %s",
-                   lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device),
-                   lm_dtype_name((lm_dtype)grad->dtype), lm_shape_of(grad), lm_device_name(grad->device));
+    return lm_fail_value(
+        "grad", "the gradient",
+        lm_text("%s %s on %s as its tensor", lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t),
+                lm_device_name(t->device)),
+        lm_text("%s %s on %s", lm_dtype_name((lm_dtype)grad->dtype), lm_shape_of(grad), lm_device_name(grad->device)));
   }
   if (grad == t) return lm_fail(LM_E_ARG, "grad: a tensor cannot be its own gradient");
   TRY(lm_grad_need(t, &m));
@@ -140,7 +142,7 @@ static lm_status add_hook(lm_tensor *t, lm_hook hook, bool after, int64_t *id) {
   lm_hook_entry *h = NULL, **last;
   TRY(lm_watch_need(t, &w));
   if (after && !lm_is_leaf(t)) {
-    status = lm_fail(LM_E_STATE, "hook: only a leaf accumulates a gradient; register_hook works on any tensor");
+    status = lm_fail(LM_E_STATE, "hook: the tensor must be a leaf; register_hook works on any tensor");
     goto done;
   }
   h = lm_calloc(1, sizeof *h);
@@ -223,8 +225,8 @@ lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g) {
     bool fits =
         replacement->ndim == meta->ndim && memcmp(replacement->size, meta->size, sizeof(int64_t) * meta->ndim) == 0;
     if (!fits) {
-      status = lm_fail(LM_E_SHAPE, "hook: gave a gradient of %s for a tensor of %s", lm_shape_of(replacement),
-                       lm_shape_text(meta->ndim, meta->size));
+      status = lm_fail(LM_E_SHAPE, "hook: the returned gradient must have the tensor's shape %s, got %s",
+                       lm_shape_text(meta->ndim, meta->size), lm_shape_of(replacement));
       lm_release(replacement);
       goto done;
     }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 
 static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
@@ -28,7 +29,7 @@ const char *lm_equality_hint(int type) {
 static lm_status expected(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *want) {
   int type = lua_type(L, i);
   const char *equality = strstr(want, "tensor") ? lm_equality_hint(type) : "";
-  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s%s", fn, arg, want, lm_describe_arg(L, s, i),
+  return lm_fail(LM_E_ARG, "%s: %s must be %s, got %s%s%s", fn, arg, want, lm_describe_arg(L, s, i),
                  lm_dot_hint(L, fn, arg, type), equality);
 }
 
@@ -46,8 +47,8 @@ lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, co
   if (status != LM_OK) return status;
   const lm_tensor *t = *out;
   if (t->dtype == dtype && lm_is_contiguous(t) && LM_DEVICE_KIND(t->device) == LM_CPU) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "%s: %s: a contiguous tensor of dtype %s on the CPU expected, got %s", fn, arg,
-                 lm_dtype_name(dtype), lm_describe_arg(L, s, i));
+  return lm_fail_value(fn, arg, lm_text("a contiguous tensor of dtype %s on the CPU", lm_dtype_name(dtype)),
+                       lm_describe_arg(L, s, i));
 }
 
 bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
@@ -107,8 +108,7 @@ lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, c
   const lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
   if (!b || !b->t || b->t->ndim > 0) return expected(L, s, i, fn, arg, "a number");
   if (lm_requires_grad(b->t))
-    return lm_fail(LM_E_ARG, "%s: %s: is a number here, which no gradient goes through; give t:item() or t:detach()",
-                   fn, arg);
+    return lm_fail(LM_E_ARG, "%s: %s must be a number without a gradient; pass t:item() or t:detach()", fn, arg);
   return lm_tensor_item_f64(b->t, out);
 }
 
@@ -145,11 +145,8 @@ lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, con
 lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
   lm_status status = lm_read_int(L, s, i, fn, arg, out);
   if (status != LM_OK) return lua_type(L, i) == LUA_TNUMBER ? status : expected(L, s, i, fn, arg, "a dim (an integer)");
-  if (*out == 0)
-    return lm_fail(LM_E_ARG, "%s: %s: dims count from 1 (or from -1, the last); there is no dim 0", fn, arg);
-  if (*out > INT16_MAX || *out < INT16_MIN) {
-    return lm_fail(LM_E_ARG, "%s: %s: there is no dim %lld", fn, arg, (long long)*out);
-  }
+  if (*out == 0) return lm_fail(LM_E_ARG, "%s: %s must not be 0; dims start at 1, or at -1 from the end", fn, arg);
+  if (*out > INT16_MAX || *out < INT16_MIN) { return lm_fail_int(fn, arg, "a dim of the tensor", *out); }
   if (*out > 0) --*out;
   return LM_OK;
 }
@@ -195,9 +192,8 @@ lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg) {
                    (lm_field(L, top + 1, "__index") || lm_field(L, top + 1, "__len"));
   lua_settop(L, top);
   if (!stands_in) return LM_OK;
-  return lm_fail(
-      LM_E_ARG, "%s: %s: a plain table expected, got an empty one whose metatable stands in for its entries: copy them",
-      fn, arg);
+  return lm_fail(LM_E_ARG, "%s: %s must be a plain table, got an empty one with a metatable; copy its entries", fn,
+                 arg);
 }
 
 lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg) {
@@ -231,13 +227,12 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
   }
   size_t n = lua_objlen(L, i);
   if (n > LM_MAX_DIMS) {
-    return lm_fail(LM_E_ARG, "%s: %s: at most %d entries expected, got %zu", fn, arg, LM_MAX_DIMS, n);
+    return lm_fail_value(fn, arg, lm_text("a list of at most %d entries", LM_MAX_DIMS), lm_text("%zu", n));
   }
   if (!is_list(L, i)) {
     const char *got = lm_describe_arg(L, s, i);
     bool plain = strcmp(got, "table") == 0;
-    return lm_fail(LM_E_ARG, "%s: %s: a list expected, got %s", fn, arg,
-                   plain ? "a table with named fields; options come last" : got);
+    return lm_fail_value(fn, arg, "a list", plain ? "a table with named fields; options come last" : got);
   }
   lm_status status = lm_check_start(L, i, fn, arg);
   if (status != LM_OK) return status;
@@ -255,13 +250,13 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
                        lm_tensor ***out) {
   lm_status status = LM_OK;
   if (lm_to_tensor_handle(L, s, i)) {
-    return lm_fail(LM_E_ARG, "%s: %s: a list of tensors expected, got one tensor: put it in a table", fn, arg);
+    return lm_fail_value(fn, arg, "a list of tensors", "one tensor; put it in a table");
   }
   if (!is_list(L, i)) return expected(L, s, i, fn, arg, "a list of tensors");
   if ((status = lm_check_start(L, i, fn, arg)) != LM_OK) return status;
   size_t count = lua_objlen(L, i);
   if (count == 0 && (status = lm_check_empty(L, i, fn, arg)) != LM_OK) return status;
-  if (count > 1 << 20) return lm_fail(LM_E_ARG, "%s: %s: %zu tensors are too many", fn, arg, count);
+  if (count > 1 << 20) return lm_fail_value(fn, arg, lm_text("at most %d tensors", 1 << 20), lm_text("%zu", count));
   lm_tensor **list = lm_malloc(count * sizeof *list);
   if (!list) return LM_E_OOM;
   for (size_t k = 0; k < count && status == LM_OK; k++) {
@@ -275,8 +270,7 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
       } else if (b) {
         status = lm_fail(LM_E_STATE, "%s: %s[%zu]: this tensor %s", fn, arg, k + 1, b->why ? b->why : "is empty");
       } else {
-        status = lm_fail(LM_E_ARG, "%s: %s[%zu]: a tensor expected, got %s", fn, arg, k + 1,
-                         lm_describe_arg(L, s, lua_gettop(L)));
+        status = lm_fail_value(fn, lm_text("%s[%zu]", arg, k + 1), "a tensor", lm_describe_arg(L, s, lua_gettop(L)));
       }
     }
     lua_pop(L, 1);
@@ -334,22 +328,18 @@ static lm_status unknown_option(lua_State *L, const char *fn, int n, const lm_op
   enum { MAX_NAMES = 16 };
   const char *names[MAX_NAMES], *key = lm_to_text(L, -2);
   if (lua_type(L, -2) != LUA_TSTRING)
-    return lm_fail(LM_E_ARG, "%s: option names are strings; the table has a %s among its keys", fn,
-                   luaL_typename(L, -2));
-  if (!key) return lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", fn);
+    return lm_fail_value(fn, "an option's name", "a string", lm_text("a %s", luaL_typename(L, -2)));
+  if (!key) return lm_fail(LM_E_ARG, "%s: an option's name contains a NUL byte", fn);
   for (int k = 0; k < n && k < MAX_NAMES; k++) names[k] = options[k].name;
-  const char *near = lm_nearest(key, n < MAX_NAMES ? n : MAX_NAMES, names);
-  if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", fn, lm_ellipsize(key, 60), near);
-  return lm_fail(LM_E_ARG, "%s: no option '%s'; there is '%s'%s", fn, lm_ellipsize(key, 60), names[0],
-                 n > 1 ? " and others" : "");
+  return lm_fail_option(fn, key, n < MAX_NAMES ? n : MAX_NAMES, names);
 }
 
 lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_option *options) {
   lm_status status = LM_OK;
   if (i == 0 || lua_isnoneornil(L, i)) return LM_OK;
   if (lua_type(L, i) != LUA_TTABLE)
-    return lm_fail(LM_E_ARG, "%s: options are one table at the end ({%s = …}), got %s", fn, options[0].name,
-                   luaL_typename(L, i));
+    return lm_fail_value(fn, "options", lm_text("one table at the end ({%s = …})", options[0].name),
+                         lm_text("a %s", luaL_typename(L, i)));
   bool empty = true;
   int top = lua_gettop(L);
   for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
@@ -439,7 +429,7 @@ const char **lm_need_strings(lua_State *L, int i, const char *fn, int before, in
   for (int k = 0; k < *n; k++) {
     lua_rawgeti(L, i, k + 1);
     if (!(out[before + k] = lm_to_text(L, -1)))
-      lm_raise_text(L, "%s: a list of strings expected, without zero bytes", fn);
+      lm_raise_text(L, "%s: a list of strings without NUL bytes expected", fn);
     lua_pop(L, 1);
   }
   out[before + *n] = NULL;

@@ -339,7 +339,7 @@ static const char *got_string(lua_State *L, int i, char *out, size_t capacity) {
   const char *text = lua_tolstring(L, i, &n);
   lm_write_bytes(start, sizeof start, text, n < SOME ? n : SOME);
   snprintf(out, capacity, "string '%s'%s", lm_ellipsize(start, 60),
-           memchr(text, 0, n) ? ", which has a zero byte" : "");
+           memchr(text, 0, n) ? ", which contains a NUL byte" : "");
   return out;
 }
 

@@ -1,5 +1,6 @@
 /* backward and grad. */
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 
 typedef struct pass {
@@ -43,8 +44,7 @@ done:
 static lm_status read_grads(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, pass *p) {
   lm_status status = read_some(L, s, i, fn, name, true, &p->ngrads, &p->grads);
   if (status != LM_OK || p->ngrads == p->nroots) return status;
-  return lm_fail(LM_E_ARG, "%s: %s: %d gradient%s for %d tensor%s", fn, name, p->ngrads, p->ngrads == 1 ? "" : "s",
-                 p->nroots, p->nroots == 1 ? "" : "s");
+  return lm_fail_int(fn, lm_text("the number of tensors in %s", name), lm_text("%d", p->nroots), p->ngrads);
 }
 
 /* The options at i, but that named `grads`, which the caller reads. */
@@ -123,8 +123,8 @@ static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int handles) {
   lm_status status;
   TRY(read_some(L, s, 1, fn, "outputs", false, &p->nroots, &p->roots));
   TRY(read_some(L, s, 2, fn, "inputs", false, &p->ninputs, &p->inputs));
-  if (p->ninputs != handles) TRY(lm_fail(LM_E_ARG, "grad: inputs: a list that changes while it is read"));
-  if (p->ninputs == 0) TRY(lm_fail(LM_E_ARG, "grad: inputs: at least one tensor expected"));
+  if (p->ninputs != handles) TRY(lm_fail(LM_E_ARG, "grad: inputs must not change while they are read"));
+  if (p->ninputs == 0) TRY(lm_fail_value("grad", "inputs", "a non-empty list of tensors", "{}"));
   TRY(read_modes(L, s, 3, fn, "grad_outputs", &p->args, true));
   if (lua_type(L, 3) == LUA_TTABLE && lm_field(L, 3, "grad_outputs"))
     TRY(read_grads(L, s, lua_gettop(L), fn, "grad_outputs", p));

@@ -191,7 +191,7 @@ lm_status lm_call_lua(lm_callbacks *h, lm_lua_body body, void *arg) {
   pthread_mutex_unlock(&h->lock);
   if (!s) return LM_OK; /* the state has closed: nobody is left to call */
   lua_State *L = here ? s->running : NULL;
-  if (!L) return lm_fail(LM_E_STATE, "backward: a hook of this graph belongs to another thread's Lua state");
+  if (!L) return lm_fail(LM_E_STATE, "backward: a hook of this graph belongs to the Lua state of another thread");
   int top = lua_gettop(L); /* whoever began has made room: doing it here could raise through the core */
   lm_callback *outer = s->in_backward;
   protected_call p = {body, arg};

@@ -108,7 +108,7 @@ static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON 
     if (!name) {
       status = lm_fail(LM_E_ARG, "json_encode: a %s as key; keys are strings, or 1 to n", luaL_typename(L, -2));
     } else if (strlen(name) != bytes) {
-      status = lm_fail(LM_E_ARG, "json_encode: a key with a zero byte, '%s\\0...'", lm_ellipsize(name, 60));
+      status = lm_fail(LM_E_ARG, "json_encode: a key contains a NUL byte, '%s\\0...'", lm_ellipsize(name, 60));
     } else if (status == LM_OK) {
       list[n].name = name;
       status = encode(L, lua_gettop(L), depth + 1, left, &list[n].item);
@@ -136,7 +136,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
     case LUA_TBOOLEAN: *out = cJSON_CreateBool(lua_toboolean(L, i)); break;
     case LUA_TSTRING:
       if (strlen(lua_tostring(L, i)) != lua_objlen(L, i)) {
-        return lm_fail(LM_E_ARG, "json_encode: a string with a zero byte");
+        return lm_fail(LM_E_ARG, "json_encode: a string contains a NUL byte");
       }
       *out = cJSON_CreateString(lua_tostring(L, i));
       break;
@@ -231,7 +231,7 @@ static int bind_decode(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "json_decode: text expected, got %s", luaL_typename(L, 1));
   size_t n;
   const char *text = lua_tolstring(L, 1, &n), *end = NULL;
-  if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string with a zero byte");
+  if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string contains a NUL byte");
   if (lm_json_values(text, n) > MAX_VALUES) return lm_raise_text(L, "json_decode: more than %d values", MAX_VALUES);
   cJSON **tree = lm_object_new(L, &holder_type);
   *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);

@@ -35,13 +35,13 @@ static lm_status list_entry(lua_State *L, const lm_lua *s, int i, int k, const c
 static lm_status list_at(lua_State *L, int i, const char *name, int *out) {
   *out = 0;
   if (!lm_field(L, i, name)) return LM_OK;
-  if (lua_type(L, -1) != LUA_TTABLE) return lm_fail(LM_E_ARG, "%s: %s: a list expected", fn, name);
+  if (lua_type(L, -1) != LUA_TTABLE) return lm_fail(LM_E_ARG, "%s: %s must be a list", fn, name);
   *out = lua_gettop(L);
   return LM_OK;
 }
 
 static lm_status not_a_tensor(const char *name, int k) {
-  return lm_fail(LM_E_ARG, "%s: %s[%d]: a tensor expected", fn, name, k);
+  return lm_fail(LM_E_ARG, "%s: %s[%d] must be a tensor", fn, name, k);
 }
 
 /* Those parameters that have a gradient, with their states. */
@@ -54,7 +54,7 @@ static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
   TRY(list_at(L, 1, "states", &all));
   for (int k = 0; all && k < o->n_states; k++)
     if (lm_optimizer_has(o, g->modes, k)) TRY(list_at(L, all, o->state[k].name, &states[k]));
-  if (params == 0) TRY(lm_fail(LM_E_ARG, "%s: params: a list of tensors expected", fn));
+  if (params == 0) TRY(lm_fail(LM_E_ARG, "%s: params must be a list of tensors", fn));
   size_t count = lua_objlen(L, params);
   bool there = (g->param = lm_malloc(count * sizeof *g->param)) && (g->grad = lm_malloc(count * sizeof *g->grad));
   for (int k = 0; there && k < o->n_states; k++) there = (g->state[k] = lm_malloc(count * sizeof *g->state[k])) != NULL;
@@ -105,7 +105,7 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
                       {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
                       {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
   const lm_optimizer *o = kind ? lm_optimizer_of(kind) : NULL;
-  if (!o) return lm_fail(LM_E_ARG, "%s: kind: an optimizer's name such as \"SGD\" expected", fn);
+  if (!o) return lm_fail(LM_E_ARG, "%s: kind must be an optimizer's name such as \"SGD\"", fn);
   step->optimizer = o;
   TRY(list_at(L, 1, "options", &options));
   for (int i = 0; i < o->n_options; i++) {
@@ -117,9 +117,9 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
   step->numbers.carries = carried != 0;
   for (int i = 0; carried && i < o->n_carried; i++) {
     TRY(number_at(L, s, carried, i + 1, o->carried[i], &step->numbers.carried[i], &there));
-    if (!there) TRY(lm_fail(LM_E_ARG, "%s: carried: %s is missing", fn, o->carried[i]));
+    if (!there) TRY(lm_fail(LM_E_ARG, "%s: carried must have %s", fn, o->carried[i]));
   }
-  if (count < 1) TRY(lm_fail(LM_E_ARG, "%s: step: steps count from 1, got %lld", fn, (long long)count));
+  if (count < 1) TRY(lm_fail(LM_E_ARG, "%s: step must be at least 1, got %lld", fn, (long long)count));
   step->numbers.t = (double)count;
 done:
   return status;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "tensor/print.h"
 
@@ -80,7 +81,7 @@ static int get_T(lua_State *L, lm_tensor *t) {
 
 /* T of the last two dims. */
 static lm_status make_mT(lm_tensor *t, lm_tensor **out) {
-  if (t->ndim < 2) return lm_fail(LM_E_SHAPE, "mT: x is %s; at least 2 dims wanted", lm_shape_of(t));
+  if (t->ndim < 2) return lm_fail_value("mT", "x", "at least 2-d", lm_text("shape %s", lm_shape_of(t)));
   return lm_call(LM_OP_transpose, &(lm_transpose_args){.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1}, out);
 }
 
@@ -172,7 +173,7 @@ int lm_bind_newindex(lua_State *L) {
   lm_tensor *value = NULL, *t = lm_need_tensor(L, 1, key ? key : "a field", "x");
   lm_status status;
   if (!key) {
-    status = lm_fail(LM_E_ARG, "tensors have no field of that name, %s", lm_describe_arg(L, s, 2));
+    status = lm_fail(LM_E_ARG, "tensors have no field %s", lm_describe_arg(L, s, 2));
   } else if (strcmp(key, "requires_grad") == 0) {
     bool on;
     TRY(lm_read_bool(L, s, 3, "requires_grad", "value", &on));
@@ -187,8 +188,9 @@ int lm_bind_newindex(lua_State *L) {
     static const char *const settable[] = {"requires_grad", "grad", "data"};
     const char *near = lm_nearest(key, 3, settable);
     status =
-        near ? lm_fail(LM_E_ARG, "tensors have no field '%s' to set; did you mean '%s'?", lm_ellipsize(key, 60), near)
-             : lm_fail(LM_E_ARG, "tensors have no field '%s' to set; there are requires_grad, grad and data",
+        near ? lm_fail(LM_E_ARG, "tensors have no field '%s' that can be set; did you mean '%s'?",
+                       lm_ellipsize(key, 60), near)
+             : lm_fail(LM_E_ARG, "tensors have no field '%s' that can be set; fields are requires_grad, grad and data",
                        lm_ellipsize(key, 60));
   }
 done:

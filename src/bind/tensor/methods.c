@@ -1,4 +1,5 @@
 /* Methods that are no ops: facts about a tensor, conversions, its handle. */
+#include "base/message.h"
 #include "bind/bind.h"
 
 static lm_tensor *self(lua_State *L, const char *fn) { return lm_need_tensor(L, 1, fn, "x"); }
@@ -98,7 +99,8 @@ static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c
       return LM_OK;
     default: break;
   }
-  status = lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got %s", lm_describe_arg(L, s, i));
+  status = lm_fail_value("to", lm_text("argument %d", i - 1), "a dtype, a device, a tensor or options",
+                         lm_describe_arg(L, s, i));
 done:
   return status;
 }
@@ -122,9 +124,9 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
   while (top > 1 && lua_isnil(L, top)) top--;
   if (top > 1 && lua_type(L, top) == LUA_TTABLE) options = top--;
   if (top > 3)
-    return lm_fail(LM_E_ARG, "to: at most a device and a dtype expected, and options: x:to(\"cpu\", \"float64\")");
+    return lm_fail(LM_E_ARG, "to: at most a device, a dtype and options are taken, as in x:to(\"cpu\", \"float64\")");
   if (top == 1 && !options)
-    return lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got nothing");
+    return lm_fail_value("to", "argument 1", "a dtype, a device, a tensor or options", "nothing");
   for (int i = 2; i <= top; i++) TRY(read_target(L, s, i, c));
   if (options) TRY(read_conversion_options(L, s, options, c));
 done:

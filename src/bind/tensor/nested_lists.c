@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/mapping_guard.h"
+#include "base/message.h"
 #include "bind/bind.h"
 
 static const double exact = 9007199254740992.0; /* 2^53 */
@@ -66,23 +67,23 @@ static lm_status measure(lua_State *L, const lm_lua *s, int i, shape *out) {
   lua_pushvalue(L, i);
   while (lua_type(L, -1) == LUA_TTABLE) {
     if (out->ndim == LM_MAX_DIMS) {
-      status = lm_fail(LM_E_ARG, "tensor: lists are nested deeper than %d dims", LM_MAX_DIMS);
+      status = lm_fail_value("tensor", "nested lists", lm_text("at most %d deep", LM_MAX_DIMS), "more");
       goto done;
     }
     size_t n = lua_objlen(L, -1);
     if (n == 0) {
       lua_pushnil(L);
       if (lua_next(L, -2)) {
-        status = lm_fail(LM_E_ARG, "tensor: a list expected, got a table with key %s",
-                         lm_describe_arg(L, s, lua_gettop(L) - 1));
+        status = lm_fail_value("tensor", "a nested table", "a list",
+                               lm_text("a table with key %s", lm_describe_arg(L, s, lua_gettop(L) - 1)));
         goto done;
       }
       TRY(lm_check_empty(L, lua_gettop(L), "tensor", "x"));
     }
     out->size[out->ndim++] = (int64_t)n;
     if (__builtin_mul_overflow(out->numel, (int64_t)n, &out->numel) || out->numel > MAX_ELEMENTS) {
-      status = lm_fail(LM_E_ARG, "tensor: lists of more than %lld elements: the same list may stand in many places",
-                       (long long)MAX_ELEMENTS);
+      status =
+          lm_fail_value("tensor", "nested lists", lm_text("of at most %lld elements", (long long)MAX_ELEMENTS), "more");
       goto done;
     }
     if (n == 0) break;
@@ -125,9 +126,9 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
     default:
       is_whole = lm_to_int64(L, s, i, &whole);
       if (!is_whole) {
-        return lm_fail(LM_E_ARG, "tensor: a number or a boolean expected at %s, got %s%s",
+        return lm_fail(LM_E_ARG, "tensor: %s must be a number or a boolean, got %s%s",
                        at->depth ? position_text(at) : "argument 1", lm_describe_arg(L, s, i),
-                       lm_to_tensor(L, s, i) ? " (lm.stack joins tensors)" : "");
+                       lm_to_tensor(L, s, i) ? "; lm.stack joins tensors" : "");
       }
       v = (double)whole;
   }
@@ -135,8 +136,8 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
     bool fits = is_whole || (v >= -9223372036854775808.0 && v < 9223372036854775808.0);
     if (fits && !is_whole) whole = (int64_t)v;
     if (!fits || !lm_dtype_holds(dtype, whole, whole)) {
-      return lm_fail(LM_E_ARG, "tensor: %.14g at %s does not fit %s", v, at->depth ? position_text(at) : "argument 1",
-                     lm_dtype_name(dtype));
+      return lm_fail_number("tensor", at->depth ? position_text(at) : "argument 1",
+                            lm_text("within the range of %s", lm_dtype_name(dtype)), v);
     }
   }
   switch (dtype) {
@@ -161,23 +162,25 @@ static lm_status fill_list(lua_State *L, const lm_lua *s, int i, const shape *sh
   int depth = at->depth;
   if (depth == sh->ndim) {
     if (lua_type(L, i) == LUA_TTABLE) {
-      return lm_fail(LM_E_SHAPE, "tensor: rows differ: a list at %s where a number is expected", position_text(at));
+      return lm_fail_value("tensor", position_text(at), "a number as in the first row", "a list");
     }
     TRY(store_element(L, s, i, dtype, *p, at));
     *p += lm_dtype_size(dtype);
     return LM_OK;
   }
   if (lua_type(L, i) != LUA_TTABLE) {
-    return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s at %s where a list of %lld is expected",
-                   lm_describe_arg(L, s, i), position_text(at), (long long)sh->size[depth]);
+    return lm_fail_value("tensor", position_text(at),
+                         lm_text("a list of %lld as in the first row", (long long)sh->size[depth]),
+                         lm_describe_arg(L, s, i));
   }
   char name[136];
   snprintf(name, sizeof name, "x%s", position_text(at));
   TRY(lm_check_start(L, i, "tensor", name));
   int64_t n = (int64_t)lua_objlen(L, i);
   if (n != sh->size[depth]) {
-    return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s has %lld elements where %lld are expected", position_text(at),
-                   (long long)n, (long long)sh->size[depth]);
+    return lm_fail_value("tensor", position_text(at),
+                         lm_text("a list of %lld as in the first row", (long long)sh->size[depth]),
+                         lm_text("%lld elements", (long long)n));
   }
   at->depth++;
   for (int64_t k = 1; k <= n; k++) {
@@ -224,8 +227,8 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   for (int i = 0; i < 3 && lua_type(L, 1) == LUA_TTABLE; i++) {
     if (!lm_field(L, 1, names[i])) continue;
-    return lm_fail(LM_E_ARG, "tensor: %s is an option, and stands among the values: lm.tensor({…}, {%s = …})", names[i],
-                   names[i]);
+    return lm_fail(LM_E_ARG, "tensor: %s is an option; pass it in a table at the end: lm.tensor({…}, {%s = …})",
+                   names[i], names[i]);
   }
   TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_OPTION_DTYPE, &dtype}, {names[1], LM_OPTION_DEVICE, &device},
                       {names[2], LM_OPTION_BOOL, &requires_grad}));

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 
 enum { ARGS_BYTES = 512, FEW = 8 };
@@ -40,7 +41,7 @@ static lm_status read_pair(lua_State *L, const lm_lua *s, int i, const char *fn,
   TRY(lm_read_ints(L, s, i, fn, arg, false, &v));
   if (v.n == 0) return LM_OK; /* as if it were left out */
   if (v.n > 2 && lua_type(L, i) == LUA_TTABLE) {
-    return lm_fail(LM_E_ARG, "%s: %s: an integer or a pair expected, got a list of %d", fn, arg, v.n);
+    return lm_fail_value(fn, arg, "an integer or a pair", lm_text("a list of %d", v.n));
   }
   out[0] = v.v[0];
   out[1] = v.v[v.n - 1];
@@ -58,16 +59,15 @@ static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn,
         return LM_OK;
       }
     }
-    const char *near = lm_nearest(given, n, a->names);
-    if (near)
-      return lm_fail(LM_E_ARG, "%s: %s: no '%s'; did you mean '%s'?", fn, a->name, lm_ellipsize(given, 60), near);
   }
   char choices[160] = "";
   size_t used = 0;
   for (n = 0; a->names[n] && used < sizeof choices; n++) {
     used += (size_t)snprintf(choices + used, sizeof choices - used, "%s'%s'", n ? ", " : "", a->names[n]);
   }
-  return lm_fail(LM_E_ARG, "%s: %s: one of %s expected, got %s", fn, a->name, choices, lm_describe_arg(L, s, i));
+  lm_status status = lm_fail_value(fn, a->name, lm_text("one of %s", choices), lm_describe_arg(L, s, i));
+  const char *near = given ? lm_nearest(given, n, a->names) : NULL;
+  return near ? lm_remedy(status, "did you mean '%s'?", near) : status;
 }
 
 /* A number or a pair, or "valid" or "same". */
@@ -84,7 +84,7 @@ static lm_status read_optional_number(lua_State *L, const lm_lua *s, int i, cons
                                       double *out) {
   lm_status status = lm_read_number(L, s, i, fn, arg, out);
   if (status != LM_OK || !isnan(*out)) return status;
-  return lm_fail(LM_E_ARG, "%s: %s is NaN; a number wanted, or nil for the default", fn, arg);
+  return lm_fail_number(fn, arg, "a number, or nil for the default", *out);
 }
 
 /* Argument `a` from the value at i. */
@@ -152,15 +152,7 @@ static lm_status unknown_option(const lm_op *op, const char *key) {
   int n = 0;
   for (int i = 1; i < op->nargs; i++) names[n++] = op->arg[i].name;
   if (op->kind == LM_NEW) names[n++] = "requires_grad";
-  if (n == 0) return lm_fail(LM_E_ARG, "%s: no option '%s'; there are none", op->name, lm_ellipsize(key, 60));
-  const char *near = lm_nearest(key, n, names);
-  if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", op->name, lm_ellipsize(key, 60), near);
-  char all[256] = "";
-  size_t used = 0;
-  for (int i = 0; i < n && used < sizeof all; i++) {
-    used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", names[i]);
-  }
-  return lm_fail(LM_E_ARG, "%s: no option '%s'; there are %s", op->name, lm_ellipsize(key, 60), all);
+  return lm_fail_option(op->name, key, n, names);
 }
 
 static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table) {
@@ -189,7 +181,7 @@ static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table
       TRY(lm_read_bool(L, s, value, op->name, "requires_grad", &f->requires_grad));
     } else {
       status = lm_to_text(L, -2) ? unknown_option(op, given)
-                                 : lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", op->name);
+                                 : lm_fail(LM_E_ARG, "%s: an option's name contains a NUL byte", op->name);
       goto done;
     }
     lua_pop(L, 1);
@@ -262,7 +254,7 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];
   const char *got = i < f->top ? lm_describe_arg(L, s, i + 1) : "nothing";
-  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s", f->op->name, a->name, want[a->kind], got,
+  return lm_fail(LM_E_ARG, "%s: %s must be %s, got %s%s", f->op->name, a->name, want[a->kind], got,
                  lm_dot_hint(L, f->op->name, a->name, i < f->top ? lua_type(L, i + 1) : LUA_TNONE));
 }
 
@@ -278,8 +270,8 @@ static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
     if (i == positional - 1 && s->variadic[f->id] && lua_type(L, i + 1) == LUA_TNUMBER) {
       lm_ints *v = (lm_ints *)(f->args.bytes + a->offset);
       if (top - i > LM_MAX_DIMS) {
-        return lm_fail(LM_E_ARG, "%s: %s: at most %d entries expected, got %d", op->name, a->name, LM_MAX_DIMS,
-                       top - i);
+        return lm_fail_value(op->name, a->name, lm_text("a list of at most %d entries", LM_MAX_DIMS),
+                             lm_text("%d", top - i));
       }
       for (v->n = 0; i + v->n < top; v->n++) {
         TRY(a->kind == LM_ARG_DIMS_OPT ? lm_read_dim(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n])

@@ -5,6 +5,7 @@
  *   seed_generator(where [, n]) -> n               from the system without n      initial_seed(where) -> n
  *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator continues as before
  */
+#include "base/message.h"
 #include "bind/bind.h"
 #include "tensor/generator.h"
 
@@ -15,7 +16,7 @@ static const lm_object_type generator_type = {"luminary.generator", sizeof(lm_ge
 lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_generator **out) {
   *out = lm_to_object(L, i, &generator_type);
   if (*out) return LM_OK;
-  return lm_fail(LM_E_ARG, "%s: %s: an lm.Generator expected, got %s", fn, arg, lm_describe_arg(L, s, i));
+  return lm_fail_value(fn, arg, "an lm.Generator", lm_describe_arg(L, s, i));
 }
 
 /* NULL, and the device, for its default one. */

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "base/message.h"
 #include "op/check.h"
 
 enum { ROWS, COLUMNS }; /* what lies together in memory */
@@ -11,24 +12,21 @@ enum { ROWS, COLUMNS }; /* what lies together in memory */
 static lm_status check_matrix(lm_op_id op, const char *arg, const lm_tensor *x, bool square) {
   const char *name = lm_ops[op].name;
   if (x->dtype != LM_F32 && x->dtype != LM_F64)
-    return lm_fail(LM_E_DTYPE, "%s: %s has to be float32 or float64, got %s; use :float()", name, arg,
-                   lm_dtype_name((lm_dtype)x->dtype));
-  if (x->ndim < 2)
-    return lm_fail(LM_E_SHAPE, "%s: %s is %s; it has to be a matrix or a batch of them", name, arg, lm_shape_of(x));
+    return lm_remedy(lm_fail_dtype(name, arg, "float32 or float64", lm_dtype_name((lm_dtype)x->dtype)),
+                     "convert it with :float()");
+  if (x->ndim < 2) return lm_fail_shape(name, arg, "[*, m, n]", lm_shape_of(x));
   int64_t m = x->size[x->ndim - 2], n = x->size[x->ndim - 1];
-  if (square && m != n)
-    return lm_fail(LM_E_SHAPE, "%s: %s is %s; it has to be a square matrix or a batch of them", name, arg,
-                   lm_shape_of(x));
+  if (square && m != n) return lm_fail_shape(name, arg, "[*, n, n]", lm_shape_of(x));
   if (m > 1 << 20 || n > 1 << 20 || m * n > INT_MAX)
-    return lm_fail(LM_E_SHAPE, "%s: %s is %s; matrices may have 2^31 elements at most", name, arg, lm_shape_of(x));
+    return lm_fail_value(name, arg, "at most 2^31 - 1 elements a matrix", lm_shape_of(x));
   return LM_OK;
 }
 
 static lm_status check_same_dtype(lm_op_id op, const char *first, const lm_tensor *a, const char *second,
                                   const lm_tensor *b) {
   if (a->dtype == b->dtype) return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)a, (lm_tensor *)b});
-  return lm_fail(LM_E_DTYPE, "%s: %s is %s and %s is %s: convert one with :to()", lm_ops[op].name, first,
-                 lm_dtype_name((lm_dtype)a->dtype), second, lm_dtype_name((lm_dtype)b->dtype));
+  return lm_fail_dtypes(lm_ops[op].name, first, lm_dtype_name((lm_dtype)a->dtype), second,
+                        lm_dtype_name((lm_dtype)b->dtype));
 }
 
 /* A tensor of [batch..., m, n]. */
@@ -137,8 +135,10 @@ static lm_status solution(lm_op_id op, const char *first, const lm_tensor *A, co
   TRY(check_same_dtype(op, first, A, "B", B));
   n = left ? rows_of(B) : columns_of(B);
   if (n != rows_of(A)) {
-    status = lm_fail(LM_E_SHAPE, "%s: %s is %s and B %s: B has to have %lld %s", name, first, lm_shape_of(A),
-                     lm_shape_of(B), (long long)rows_of(A), left ? "rows" : "columns");
+    status = lm_fail_shape(name, "B",
+                           lm_text(left ? "[*, %lld, k] for %s of %s" : "[*, k, %lld] for %s of %s",
+                                   (long long)rows_of(A), first, lm_shape_of(A)),
+                           lm_shape_of(B));
     goto done;
   }
   TRY(lm_broadcast(name, A->ndim - 2, A->size, B->ndim - 2, B->size, &nbatch, batch));
@@ -198,7 +198,8 @@ lm_status lm_op_row_distances(const lm_row_distances_args *a, lm_tensor **out) {
   TRY(check_matrix(LM_OP_row_distances, "x2", a->x2, false));
   TRY(check_same_dtype(LM_OP_row_distances, "x1", a->x1, "x2", a->x2));
   if (columns_of(a->x1) != columns_of(a->x2)) {
-    status = lm_fail(LM_E_SHAPE, "row_distances: x1 is %s and x2 %s; [..., n, m] and [..., r, m] wanted",
+    status = lm_fail(LM_E_SHAPE,
+                     "row_distances: expected x1 and x2 to have shapes [..., n, m] and [..., r, m], got %s and %s",
                      lm_shape_of(a->x1), lm_shape_of(a->x2));
     goto done;
   }
@@ -226,10 +227,10 @@ lm_status lm_op_row_distances_backward(const lm_row_distances_backward_args *a, 
   TRY(check_same_dtype(LM_OP_row_distances_backward, "x1", a->x1, "x2", a->x2));
   if (columns_of(a->x1) != columns_of(a->x2) || rows_of(a->grad) != rows_of(a->x1) ||
       columns_of(a->grad) != rows_of(a->x2)) {
-    status =
-        lm_fail(LM_E_SHAPE,
-                "row_distances_backward: grad is %s, x1 %s and x2 %s; [..., n, r], [..., n, m] and [..., r, m] wanted",
-                lm_shape_of(a->grad), lm_shape_of(a->x1), lm_shape_of(a->x2));
+    status = lm_fail(LM_E_SHAPE,
+                     "row_distances_backward: expected grad, x1 and x2 to have shapes [..., n, r], [..., n, m] and "
+                     "[..., r, m], got %s, %s and %s",
+                     lm_shape_of(a->grad), lm_shape_of(a->x1), lm_shape_of(a->x2));
     goto done;
   }
   TRY(new_matrices(a->x1, a->grad->ndim - 2, a->grad->size, rows_of(a->x1), columns_of(a->x1), ROWS, &result[0]));
@@ -249,7 +250,7 @@ static int64_t pairs_of(int64_t n) { return n > 1 ? n * (n - 1) / 2 : 0; }
 /* A matrix that is no batch. */
 static lm_status check_one_matrix(lm_op_id op, const lm_tensor *x, bool square) {
   if (x->ndim <= 2) return check_matrix(op, "x", x, square);
-  return lm_fail(LM_E_SHAPE, "%s: x is %s; it has to be a matrix", lm_ops[op].name, lm_shape_of(x));
+  return lm_fail_shape(lm_ops[op].name, "x", "[m, n]", lm_shape_of(x));
 }
 
 lm_status lm_op_pair_distances(const lm_pair_distances_args *a, lm_tensor **out) {
@@ -277,11 +278,12 @@ lm_status lm_op_pairs_to_matrix(const lm_pairs_to_matrix_args *a, lm_tensor **ou
   lm_tensor *result[1] = {NULL};
   const lm_tensor *x = a->x;
   if (x->dtype != LM_F32 && x->dtype != LM_F64) {
-    status = lm_fail(LM_E_DTYPE, "pairs_to_matrix: x has to be float32 or float64, got %s; use :float()",
-                     lm_dtype_name((lm_dtype)x->dtype));
+    status = lm_remedy(lm_fail_dtype("pairs_to_matrix", "x", "float32 or float64", lm_dtype_name((lm_dtype)x->dtype)),
+                       "convert it with :float()");
   } else if (a->n < 0 || a->n > 1 << 15 || x->ndim != 1 || x->numel != pairs_of(a->n)) {
-    status = lm_fail(LM_E_SHAPE, "pairs_to_matrix: x is %s for %lld rows; [n (n - 1) / 2] wanted, n at most %d",
-                     lm_shape_of(x), (long long)a->n, 1 << 15);
+    status =
+        lm_fail_shape("pairs_to_matrix", "x",
+                      lm_text("[n (n - 1) / 2] for n = %lld, at most %d", (long long)a->n, 1 << 15), lm_shape_of(x));
   } else {
     status = lm_tensor_empty((lm_dtype)x->dtype, x->device, 2, (int64_t[]){a->n, a->n}, LM_CONTIGUOUS, &result[0]);
   }
@@ -311,10 +313,10 @@ static lm_status check_pivots(lm_op_id op, const lm_tensor *pivots, const lm_ten
   for (int d = 0; fits && d < LU->ndim - 2; d++) fits = pivots->size[d] == LU->size[d];
   if (fits && pivots->size[LU->ndim - 2] == least(rows_of(LU), columns_of(LU)))
     return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)pivots, (lm_tensor *)LU});
-  return lm_fail(LM_E_SHAPE,
-                 "%s: pivots are %s %s; for %s they are integers, one for each entry of the diagonal, as "
-                 "linalg.lu_factor gives them",
-                 lm_ops[op].name, lm_dtype_name((lm_dtype)pivots->dtype), lm_shape_of(pivots), lm_shape_of(LU));
+  return lm_remedy(
+      lm_fail_value(lm_ops[op].name, "pivots", lm_text("integers, one for each diagonal entry of %s", lm_shape_of(LU)),
+                    lm_text("%s %s", lm_dtype_name((lm_dtype)pivots->dtype), lm_shape_of(pivots))),
+      "linalg.lu_factor returns them");
 }
 
 lm_status lm_op_linalg_lu_solve(const lm_linalg_lu_solve_args *a, lm_tensor **out) {
@@ -456,8 +458,8 @@ lm_status lm_op_linalg_lstsq(const lm_linalg_lstsq_args *a, lm_tensor **out) {
   TRY(check_same_dtype(LM_OP_linalg_lstsq, "A", a->A, "B", a->B));
   m = rows_of(a->A), n = columns_of(a->A), k = columns_of(a->B);
   if (rows_of(a->B) != m) {
-    status = lm_fail(LM_E_SHAPE, "linalg_lstsq: A is %s and B %s: they have to have as many rows each",
-                     lm_shape_of(a->A), lm_shape_of(a->B));
+    status = lm_fail_shape("linalg_lstsq", "B", lm_text("[*, %lld, k] for A of %s", (long long)m, lm_shape_of(a->A)),
+                           lm_shape_of(a->B));
     goto done;
   }
   TRY(lm_broadcast("linalg_lstsq", a->A->ndim - 2, a->A->size, a->B->ndim - 2, a->B->size, &nbatch, batch));

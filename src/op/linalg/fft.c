@@ -1,22 +1,22 @@
 /* Fourier transforms: checks, and results. */
 #include <string.h>
 
+#include "base/message.h"
 #include "op/check.h"
 #include "op/input_layout.h"
 
 static lm_status check_lines(lm_op_id op, const lm_tensor *x, bool pairs, int64_t dim) {
   const char *name = lm_ops[op].name;
   if (x->dtype != LM_F32 && x->dtype != LM_F64)
-    return lm_fail(LM_E_DTYPE, "%s: x has to be float32 or float64, got %s; use :float()", name,
-                   lm_dtype_name((lm_dtype)x->dtype));
+    return lm_remedy(lm_fail_dtype(name, "x", "float32 or float64", lm_dtype_name((lm_dtype)x->dtype)),
+                     "convert it with :float()");
   if (x->ndim < 1 + pairs || (pairs && x->size[x->ndim - 1] != 2))
-    return lm_fail(LM_E_SHAPE, "%s: x is %s; it has to be %s", name, lm_shape_of(x),
-                   pairs ? "pairs [..., n, 2], real and imaginary parts" : "[..., n]");
+    return lm_fail_shape(name, "x", pairs ? "[..., n, 2], real and imaginary parts" : "[..., n]", lm_shape_of(x));
   if (dim < 0 || dim > x->ndim - 1 - pairs)
-    return lm_fail(LM_E_SHAPE, "%s: x is %s; there is no dim %lld of lines", name, lm_shape_of(x),
-                   (long long)(dim < 0 ? dim - x->ndim : dim + 1));
+    return lm_fail_int(name, "dim", lm_text("a dim of the transformed x of shape %s", lm_shape_of(x)),
+                       dim < 0 ? dim - x->ndim : dim + 1);
   if (x->size[dim] < 1)
-    return lm_fail(LM_E_SHAPE, "%s: x is %s; lines without an entry have no transform", name, lm_shape_of(x));
+    return lm_fail_value(name, lm_text("dim %lld of x", (long long)dim + 1), "non-empty", lm_shape_of(x));
   return LM_OK;
 }
 
@@ -52,8 +52,7 @@ lm_status lm_op_fft_r2c(const lm_fft_r2c_args *a, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS];
   TRY(check_lines(LM_OP_fft_r2c, a->x, false, a->x->ndim - 1));
   if (a->x->ndim == LM_MAX_DIMS) {
-    status = lm_fail(LM_E_SHAPE, "fft_r2c: x is %s; its result would have more than %d dims", lm_shape_of(a->x),
-                     LM_MAX_DIMS);
+    status = lm_fail_int("fft_r2c", "the number of dims of x", lm_text("less than %d", LM_MAX_DIMS), a->x->ndim);
     goto done;
   }
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
@@ -74,8 +73,8 @@ lm_status lm_op_fft_r2c_2d(const lm_fft_r2c_2d_args *a, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS];
   TRY(check_lines(LM_OP_fft_r2c_2d, a->x, false, a->x->ndim - 1));
   if (a->x->ndim < 2 || a->x->ndim == LM_MAX_DIMS || a->x->size[a->x->ndim - 2] < 1) {
-    status = lm_fail(LM_E_SHAPE, "fft_r2c_2d: x is %s; it has to be matrices [..., m, n], of %d dims at most",
-                     lm_shape_of(a->x), LM_MAX_DIMS - 1);
+    status =
+        lm_fail_shape("fft_r2c_2d", "x", lm_text("[..., m, n] of at most %d dims", LM_MAX_DIMS - 1), lm_shape_of(a->x));
     goto done;
   }
   if (LM_DEVICE_KIND(a->x->device) != LM_CPU) {
@@ -112,8 +111,9 @@ lm_status lm_op_fft_c2r(const lm_fft_c2r_args *a, lm_tensor **out) {
   TRY(check_lines(LM_OP_fft_c2r, a->x, true, a->x->ndim - 2));
   int last = a->x->ndim - 2;
   if (a->n < 1 || a->x->size[last] != a->n / 2 + 1) {
-    status = lm_fail(LM_E_SHAPE, "fft_c2r: x is %s; lines of %lld come from %lld entries", lm_shape_of(a->x),
-                     (long long)a->n, (long long)(a->n / 2 + 1));
+    status = lm_fail_shape("fft_c2r", "x",
+                           lm_text("[..., %lld, 2] for n = %lld", (long long)(a->n / 2 + 1), (long long)a->n),
+                           lm_shape_of(a->x));
     goto done;
   }
   if (is_transposed(a->x))
@@ -134,12 +134,13 @@ static lm_status check_frames(lm_op_id op, const char *arg, const lm_tensor *t, 
                               int64_t hop) {
   const char *name = lm_ops[op].name;
   if ((t->dtype != LM_F32 && t->dtype != LM_F64) || window->dtype != t->dtype)
-    return lm_fail(LM_E_DTYPE, "%s: %s and window have to be float32 or float64, both the same, got %s and %s", name,
-                   arg, lm_dtype_name((lm_dtype)t->dtype), lm_dtype_name((lm_dtype)window->dtype));
+    return lm_fail_dtype(
+        name, lm_text("%s and window", arg), "both float32 or both float64",
+        lm_text("%s and %s", lm_dtype_name((lm_dtype)t->dtype), lm_dtype_name((lm_dtype)window->dtype)));
   if (t->ndim != ndim || window->ndim != 1 || window->numel < 1)
-    return lm_fail(LM_E_SHAPE, "%s: %s is %s and window %s; %s and [n] wanted", name, arg, lm_shape_of(t),
-                   lm_shape_of(window), ndim == 2 ? "[batch, samples]" : "[batch, frames, n]");
-  if (hop < 1) return lm_fail(LM_E_ARG, "%s: hop is %lld; 1 or more wanted", name, (long long)hop);
+    return lm_fail(LM_E_SHAPE, "%s: expected %s and window to have shapes %s and [n], got %s and %s", name, arg,
+                   ndim == 2 ? "[batch, samples]" : "[batch, frames, n]", lm_shape_of(t), lm_shape_of(window));
+  if (hop < 1) return lm_fail_int(name, "hop", "at least 1", hop);
   return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)t, (lm_tensor *)window});
 }
 
@@ -151,8 +152,9 @@ lm_status lm_op_stft_lines(const lm_stft_lines_args *a, lm_tensor **out) {
   TRY(check_frames(LM_OP_stft_lines, "x", a->x, 2, a->window, a->hop));
   n = a->window->numel;
   if (a->x->size[1] < n) {
-    status = lm_fail(LM_E_SHAPE, "stft_lines: x is %s; its lines are shorter than the window, which has %lld entries",
-                     lm_shape_of(a->x), (long long)n);
+    status = lm_fail_shape("stft_lines", "x",
+                           lm_text("[batch, samples] with at least the window's %lld samples", (long long)n),
+                           lm_shape_of(a->x));
     goto done;
   }
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
@@ -176,8 +178,7 @@ lm_status lm_op_overlap_add(const lm_overlap_add_args *a, lm_tensor **out) {
   n = a->window->numel;
   count = a->frames->size[1];
   if (a->frames->size[2] != n || a->length < n || (a->length - n) / a->hop + 1 != count) {
-    status = lm_fail(LM_E_SHAPE,
-                     "overlap_add: frames are %s, window %s; %lld samples do not consist of such frames, %lld apart",
+    status = lm_fail(LM_E_SHAPE, "overlap_add: frames of %s and window of %s must make up %lld samples with hop %lld",
                      lm_shape_of(a->frames), lm_shape_of(a->window), (long long)a->length, (long long)a->hop);
     goto done;
   }
@@ -227,8 +228,9 @@ lm_status lm_op_fft_multiply(const lm_fft_multiply_args *a, lm_tensor **out) {
   TRY(lm_check_same_device(LM_OP_fft_multiply, 2, in));
   for (int k = 0; k < 2; k++) {
     if (in[k]->dtype != LM_F32 && in[k]->dtype != LM_F64) {
-      TRY(lm_fail(LM_E_DTYPE, "fft_multiply: %s has to be float32 or float64, got %s; use :float()", names[k],
-                  lm_dtype_name((lm_dtype)in[k]->dtype)));
+      TRY(lm_remedy(
+          lm_fail_dtype("fft_multiply", names[k], "float32 or float64", lm_dtype_name((lm_dtype)in[k]->dtype)),
+          "convert it with :float()"));
     }
     if (in[k]->dtype == LM_F64) dtype = LM_F64;
   }

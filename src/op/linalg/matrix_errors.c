@@ -24,14 +24,14 @@ lm_status lm_matrix_singular(const char *arg, const lm_tensor *x, lm_bad_matrix 
 
 lm_status lm_matrix_not_positive(const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
   if (bad.at < 0) return LM_OK;
-  return lm_fail(LM_E_ARG, "%s: %s is not positive definite: its leading minor of order %d is not", lm_op_running(),
-                 lm_matrix_words(arg, x, bad.at), bad.info);
+  return lm_fail(LM_E_ARG, "%s: %s is not positive definite: its leading minor of order %d is not positive",
+                 lm_op_running(), lm_matrix_words(arg, x, bad.at), bad.info);
 }
 
 lm_status lm_matrix_not_converged(const char *what, const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
   if (bad.at < 0) return LM_OK;
   const char *words = lm_matrix_words(arg, x, bad.at);
   if (bad.info == LM_NOT_FINITE)
-    return lm_fail(LM_E_ARG, "%s: %s has entries that are infinite or NaN", lm_op_running(), words);
+    return lm_fail(LM_E_ARG, "%s: %s must be finite, got infinite or NaN entries", lm_op_running(), words);
   return lm_fail(LM_E_ARG, "%s: %s of %s did not converge", lm_op_running(), what, words);
 }

@@ -2,6 +2,7 @@
 #include "op/nn/attention.h"
 
 #include "backend/known/setting.h"
+#include "base/message.h"
 #include "op/input_layout.h"
 
 /* t as kernels want it, a new reference: in the dtype `compute`, its last dim dense, rows apart unless it is a mask. */
@@ -37,8 +38,8 @@ static lm_status check(lm_op_id op, const lm_tensor *query, const lm_tensor *key
     TRY(lm_check_ndim(op, name[k], all[k], 4));
     TRY(lm_check_float(op, name[k], all[k]));
     if (all[k]->dtype != query->dtype) {
-      TRY(lm_fail(LM_E_DTYPE, "%s: query is %s, %s %s; they have to be of one dtype", lm_ops[op].name,
-                  lm_dtype_name((lm_dtype)query->dtype), name[k], lm_dtype_name((lm_dtype)all[k]->dtype)));
+      TRY(lm_fail_dtypes(lm_ops[op].name, "query", lm_dtype_name((lm_dtype)query->dtype), name[k],
+                         lm_dtype_name((lm_dtype)all[k]->dtype)));
     }
   }
   TRY(lm_check_same_device(op, 3, (lm_tensor *[]){(lm_tensor *)query, (lm_tensor *)key, (lm_tensor *)value}));
@@ -46,12 +47,15 @@ static lm_status check(lm_op_id op, const lm_tensor *query, const lm_tensor *key
               key->size[2] == value->size[2] && query->size[3] == key->size[3] &&
               (key->size[1] == 0 ? query->size[1] == 0 : query->size[1] % key->size[1] == 0);
   if (!fits) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: query is %s, key %s, value %s; [N, H, L, E], [N, H, S, E] and [N, H, S, Ev] wanted",
+    TRY(lm_fail(LM_E_SHAPE,
+                "%s: expected query, key and value to have shapes [N, H, L, E], [N, H, S, E] and [N, H, S, Ev], got "
+                "%s, %s and %s",
                 lm_ops[op].name, lm_shape_of(query), lm_shape_of(key), lm_shape_of(value)));
   }
   if (mask && mask->dtype != LM_BOOL && mask->dtype != query->dtype) {
-    TRY(lm_fail(LM_E_DTYPE, "%s: attn_mask is %s; bool wanted, or %s as query is", lm_ops[op].name,
-                lm_dtype_name((lm_dtype)mask->dtype), lm_dtype_name((lm_dtype)query->dtype)));
+    TRY(lm_fail_dtype(lm_ops[op].name, "attn_mask",
+                      lm_text("bool, or %s as query", lm_dtype_name((lm_dtype)query->dtype)),
+                      lm_dtype_name((lm_dtype)mask->dtype)));
   }
   if (mask) TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)query, (lm_tensor *)mask}));
 done:
@@ -62,8 +66,9 @@ done:
 static lm_status ready_draw(lm_op_id op, lm_tensor *draw, const lm_tensor *like, lm_tensor **out) {
   lm_status status = LM_OK;
   if (draw->dtype != LM_I64 || draw->ndim != 1 || draw->size[0] != 2) {
-    TRY(lm_fail(LM_E_ARG, "%s: draw is %s %s; int64 [2] wanted, what attention_draw gives", lm_ops[op].name,
-                lm_dtype_name((lm_dtype)draw->dtype), lm_shape_of(draw)));
+    TRY(lm_remedy(lm_fail_value(lm_ops[op].name, "draw", "int64 [2]",
+                                lm_text("%s %s", lm_dtype_name((lm_dtype)draw->dtype), lm_shape_of(draw))),
+                  "attention_draw returns it"));
   }
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)like, draw}));
   TRY(lm_to_layout(draw, LM_CONTIGUOUS, out));
@@ -73,7 +78,7 @@ done:
 
 static lm_status check_probability(lm_op_id op, const char *name, double p) {
   if (p >= 0 && p <= 1) return LM_OK;
-  return lm_fail(LM_E_ARG, "%s: %s is %g; a probability from 0 to 1 wanted", lm_ops[op].name, name, p);
+  return lm_fail_number(lm_ops[op].name, name, "from 0 to 1", p);
 }
 
 /* *out stays NULL where nothing is dropped. */
@@ -81,8 +86,8 @@ static lm_status ready_dropout(lm_op_id op, double p, lm_tensor *draw, const lm_
   lm_status status = check_probability(op, "dropout_p", p);
   if (status != LM_OK || p == 0) return status;
   if (draw) return ready_draw(op, draw, like, out);
-  return lm_fail(LM_E_ARG, "%s: dropout_p is %g, and draw is left out; attention_draw(query, key) gives one",
-                 lm_ops[op].name, p);
+  return lm_remedy(lm_fail_value(lm_ops[op].name, "draw", lm_text("a tensor for dropout_p = %g", p), "nil"),
+                   "attention_draw(query, key) returns it");
 }
 
 /* The mask expanded to [N, H, L, S]. */
@@ -95,8 +100,9 @@ static lm_status expanded(lm_op_id op, lm_tensor *mask, const lm_tensor *query, 
   for (int d = 3, from = own->ndim - 1; d >= 0; d--, from--) {
     bool there = from >= 0, alike = there && own->size[from] == size[d];
     if (own->ndim > 4 || (there && !alike && own->size[from] != 1)) {
-      TRY(lm_fail(LM_E_SHAPE, "%s: attn_mask is %s; it has to broadcast to [%lld, %lld, %lld, %lld]", lm_ops[op].name,
-                  lm_shape_of(mask), (long long)size[0], (long long)size[1], (long long)size[2], (long long)size[3]));
+      TRY(lm_fail(LM_E_SHAPE, "%s: attn_mask of shape %s does not broadcast to [%lld, %lld, %lld, %lld]",
+                  lm_ops[op].name, lm_shape_of(mask), (long long)size[0], (long long)size[1], (long long)size[2],
+                  (long long)size[3]));
     }
     stride[d] = alike && size[d] > 1 ? own->stride[from] : 0;
   }
@@ -161,13 +167,14 @@ lm_status lm_op_attention_backward(const lm_attention_backward_args *a, lm_tenso
     bool fits = given[k]->ndim == 4;
     for (int d = 0; fits && d < 4; d++) fits = given[k]->size[d] == size[d];
     if (!fits || !lm_dtype_is_float((lm_dtype)given[k]->dtype)) {
-      TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s %s; floating numbers of the result's size wanted", lm_ops[op].name,
-                  k == 3 ? "grad" : "out", lm_dtype_name((lm_dtype)given[k]->dtype), lm_shape_of(given[k])));
+      TRY(lm_fail_value(lm_ops[op].name, k == 3 ? "grad" : "out", "floating point and of the result's shape",
+                        lm_text("%s %s", lm_dtype_name((lm_dtype)given[k]->dtype), lm_shape_of(given[k]))));
     }
   }
   if (a->log_sum->ndim != 3 || a->log_sum->numel != size[0] * size[1] * size[2]) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: log_sum is %s; one number for each query wanted", lm_ops[op].name,
-                lm_shape_of(a->log_sum)));
+    TRY(lm_fail_shape(lm_ops[op].name, "log_sum",
+                      lm_text("[%lld, %lld, %lld]", (long long)size[0], (long long)size[1], (long long)size[2]),
+                      lm_shape_of(a->log_sum)));
   }
   TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->query, a->grad, a->out, a->log_sum}));
   lm_dtype compute = compute_dtype(a->query);
@@ -226,8 +233,8 @@ lm_status lm_op_attention_draw(const lm_attention_draw_args *a, lm_tensor **out)
   const lm_tensor *query = a->query, *key = a->key;
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a->query, a->key}));
   if (query->ndim < 2 || key->ndim < 2) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: query is %s, key %s; [..., L, E] and [..., S, E] wanted", lm_ops[op].name,
-                lm_shape_of(query), lm_shape_of(key)));
+    TRY(lm_fail(LM_E_SHAPE, "%s: expected query and key to have shapes [..., L, E] and [..., S, E], got %s and %s",
+                lm_ops[op].name, lm_shape_of(query), lm_shape_of(key)));
   }
   TRY(lm_tensor_empty(LM_I64, query->device, 1, (int64_t[]){2}, LM_CONTIGUOUS, &draw));
   TRY(lm_dispatch(op, query->device, a, &draw));

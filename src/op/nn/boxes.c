@@ -1,6 +1,7 @@
 /* Boxes in images: pooling of their bins, and which of them cover the same. Checks; loops are the backends'. */
 #include <math.h>
 
+#include "base/message.h"
 #include "op/input_layout.h"
 
 lm_status lm_op_roi_pool(const lm_roi_pool_args *a, lm_tensor **out) {
@@ -12,16 +13,13 @@ lm_status lm_op_roi_pool(const lm_roi_pool_args *a, lm_tensor **out) {
   TRY(lm_check_float(op, "x", a->x));
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a->x, a->boxes}));
   if (a->x->ndim != 4 || a->x->size[2] < 1 || a->x->size[3] < 1 || a->x->numel > INT32_MAX)
-    return lm_fail(LM_E_SHAPE, "roi_pool: x has to be [N, C, H, W] of fewer than 2^31 elements, is %s",
-                   lm_shape_of(a->x));
+    return lm_fail_shape("roi_pool", "x", "[N, C, H, W] of fewer than 2^31 elements", lm_shape_of(a->x));
   if (a->boxes->ndim != 2 || a->boxes->size[1] != 5 || a->boxes->dtype != a->x->dtype)
-    return lm_fail(LM_E_SHAPE, "roi_pool: boxes has to be [K, 5] and %s as x, is %s %s",
-                   lm_dtype_name((lm_dtype)a->x->dtype), lm_dtype_name((lm_dtype)a->boxes->dtype),
-                   lm_shape_of(a->boxes));
+    return lm_fail_value("roi_pool", "boxes", lm_text("%s [K, 5] as x", lm_dtype_name((lm_dtype)a->x->dtype)),
+                         lm_text("%s %s", lm_dtype_name((lm_dtype)a->boxes->dtype), lm_shape_of(a->boxes)));
   for (int i = 0; i < 2; i++)
     if (a->output_size[i] < 1 || a->output_size[i] > INT32_MAX)
-      return lm_fail(LM_E_ARG, "roi_pool: output_size has %lld; it has to be from 1 to 2^31 - 1",
-                     (long long)a->output_size[i]);
+      return lm_fail_int("roi_pool", lm_text("output_size[%d]", i + 1), "from 1 to 2^31 - 1", a->output_size[i]);
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &run.x));
   TRY(lm_to_layout(a->boxes, LM_CONTIGUOUS, &run.boxes));
   const int64_t size[4] = {a->boxes->size[0], a->x->size[1], a->output_size[0], a->output_size[1]};
@@ -46,8 +44,8 @@ lm_status lm_op_nms_sorted(const lm_nms_sorted_args *a, lm_tensor **out) {
   run.boxes = NULL;
   TRY(lm_check_float(op, "boxes", a->boxes));
   if (a->boxes->ndim != 2 || a->boxes->size[1] != 4 || a->boxes->size[0] > INT32_MAX)
-    return lm_fail(LM_E_SHAPE, "nms_sorted: boxes has to be [n, 4], is %s", lm_shape_of(a->boxes));
-  if (isnan(a->iou_threshold)) return lm_fail(LM_E_ARG, "nms_sorted: iou_threshold is NaN; a number is wanted");
+    return lm_fail_shape("nms_sorted", "boxes", "[n, 4]", lm_shape_of(a->boxes));
+  if (isnan(a->iou_threshold)) return lm_fail_number("nms_sorted", "iou_threshold", "a number", a->iou_threshold);
   TRY(lm_to_layout(a->boxes, LM_CONTIGUOUS, &run.boxes));
   TRY(lm_tensor_empty(LM_BOOL, a->boxes->device, 1, a->boxes->size, LM_CONTIGUOUS, &keep));
   if (keep->numel > 0) TRY(lm_dispatch(op, keep->device, &run, &keep));

@@ -2,6 +2,7 @@
  * which have no gradients, are in conv_integers.c. */
 #include "op/nn/conv.h"
 
+#include "base/message.h"
 #include "op/check.h"
 #include "op/stream_order.h"
 
@@ -9,14 +10,12 @@ static lm_status check_numbers(const char *name, const int64_t *stride, const in
                                int64_t groups) {
   enum { MAX_SIZE = INT32_MAX }; /* keeps every product of two of them inside 64 bits */
   for (int i = 0; i < 2; i++) {
-    if (stride[i] < 1 || stride[i] > MAX_SIZE)
-      return lm_fail(LM_E_ARG, "%s: a stride of %lld; it has to be from 1 to 2^31 - 1", name, (long long)stride[i]);
-    if (padding[i] < 0 || padding[i] > MAX_SIZE)
-      return lm_fail(LM_E_ARG, "%s: a padding of %lld; it has to be from 0 to 2^31 - 1", name, (long long)padding[i]);
+    if (stride[i] < 1 || stride[i] > MAX_SIZE) return lm_fail_int(name, "stride", "from 1 to 2^31 - 1", stride[i]);
+    if (padding[i] < 0 || padding[i] > MAX_SIZE) return lm_fail_int(name, "padding", "from 0 to 2^31 - 1", padding[i]);
     if (dilation[i] < 1 || dilation[i] > MAX_SIZE)
-      return lm_fail(LM_E_ARG, "%s: a dilation of %lld; it has to be from 1 to 2^31 - 1", name, (long long)dilation[i]);
+      return lm_fail_int(name, "dilation", "from 1 to 2^31 - 1", dilation[i]);
   }
-  if (groups < 1) return lm_fail(LM_E_ARG, "%s: %lld groups; there has to be at least 1", name, (long long)groups);
+  if (groups < 1) return lm_fail_int(name, "groups", "at least 1", groups);
   return LM_OK;
 }
 
@@ -33,7 +32,8 @@ lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight,
   TRY(check_numbers(name, stride, padding, dilation, groups));
   for (int i = 0; i < 4; i++)
     if (x[i] < 0 || weight[i] < 0)
-      return lm_fail(LM_E_ARG, "%s: a negative size in %s", name, lm_shape_text(4, x[i] < 0 ? x : weight));
+      return lm_fail_value(name, x[i] < 0 ? "the shape of x" : "the shape of weight", "non-negative",
+                           lm_shape_text(4, x[i] < 0 ? x : weight));
   lm_conv_shape s = {.n = x[0],
                      .c = x[1],
                      .h = x[2],
@@ -46,20 +46,23 @@ lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight,
                      .dilation = {dilation[0], dilation[1]},
                      .groups = groups};
   if (s.c % groups || s.k % groups)
-    return lm_fail(LM_E_SHAPE, "%s: %lld channels in and %lld out cannot both be divided into %lld groups", name,
-                   (long long)s.c, (long long)s.k, (long long)groups);
+    return lm_fail_divisible(name, s.c % groups ? "input channels" : "output channels", s.c % groups ? s.c : s.k,
+                             "groups", groups);
   if (weight[1] != s.c / groups)
-    return lm_fail(LM_E_SHAPE, "%s: x %s has %lld channels, but weight %s with %lld group%s wants %lld", name,
-                   lm_shape_text(4, x), (long long)s.c, lm_shape_text(4, weight), (long long)groups,
-                   groups == 1 ? "" : "s", (long long)(weight[1] * groups));
+    return lm_fail_shape(name, "x",
+                         lm_text("[N, %lld, H, W] for weight of %s and groups = %lld", (long long)(weight[1] * groups),
+                                 lm_shape_text(4, weight), (long long)groups),
+                         lm_shape_text(4, x));
   if (s.kh < 1 || s.kw < 1 || s.kh > INT32_MAX || s.kw > INT32_MAX)
-    return lm_fail(LM_E_SHAPE, "%s: a kernel of %lld x %lld", name, (long long)s.kh, (long long)s.kw);
+    return lm_fail_value(name, "the kernel size", "from 1 to 2^31 - 1",
+                         lm_text("%lld x %lld", (long long)s.kh, (long long)s.kw));
   s.oh = output_size(s.h, s.kh, stride[0], padding[0], dilation[0]);
   s.ow = output_size(s.w, s.kw, stride[1], padding[1], dilation[1]);
   if (s.oh < 1 || s.ow < 1)
-    return lm_fail(LM_E_SHAPE, "%s: the kernel covers %lld x %lld pixels, the padded input has %lld x %lld", name,
-                   (long long)(dilation[0] * (s.kh - 1) + 1), (long long)(dilation[1] * (s.kw - 1) + 1),
-                   (long long)(s.h + 2 * padding[0]), (long long)(s.w + 2 * padding[1]));
+    return lm_fail(LM_E_SHAPE,
+                   "%s: the kernel size with dilation must be at most the padded input's %lld x %lld, got %lld x %lld",
+                   name, (long long)(s.h + 2 * padding[0]), (long long)(s.w + 2 * padding[1]),
+                   (long long)(dilation[0] * (s.kh - 1) + 1), (long long)(dilation[1] * (s.kw - 1) + 1));
   *out = s;
 done:
   return status;
@@ -90,15 +93,14 @@ static lm_status check_pair(lm_op_id op, const char *first, const lm_tensor *a, 
   if (!integers) TRY(lm_check_float(op, first, a));
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)a, (lm_tensor *)b}));
   if (a->dtype != b->dtype)
-    status = lm_fail(LM_E_DTYPE, "%s: %s is %s and %s is %s: convert one with :to()", lm_ops[op].name, first,
-                     lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
+    status = lm_fail_dtypes(lm_ops[op].name, first, lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
 done:
   return status;
 }
 
 static lm_status check_images(lm_op_id op, const char *arg, const lm_tensor *t) {
   if (t->ndim == 3 || t->ndim == 4) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: %s is %s; [N, C, H, W] or [C, H, W] is wanted", lm_ops[op].name, arg, lm_shape_of(t));
+  return lm_fail_shape(lm_ops[op].name, arg, "[N, C, H, W] or [C, H, W]", lm_shape_of(t));
 }
 
 /* [C, H, W] as a batch of one. *out is yours. */
@@ -146,8 +148,9 @@ lm_status lm_op_conv2d(const lm_conv2d_args *a, lm_tensor **out) {
   if (a->bias) {
     TRY(check_pair(LM_OP_conv2d, "x", a->x, "bias", a->bias));
     if (a->bias->ndim != 1 || a->bias->size[0] != a->weight->size[0]) {
-      status = lm_fail(LM_E_SHAPE, "conv2d: bias is %s, but weight %s makes %lld channels", lm_shape_of(a->bias),
-                       lm_shape_of(a->weight), (long long)a->weight->size[0]);
+      status = lm_fail_shape("conv2d", "bias",
+                             lm_text("[%lld] for weight of %s", (long long)a->weight->size[0], lm_shape_of(a->weight)),
+                             lm_shape_of(a->bias));
       goto done;
     }
   }
@@ -170,8 +173,7 @@ static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const lm_conv_sh
   const int64_t size[4] = {s->n, s->k, s->oh, s->ow};
   for (int i = 0; i < 4; i++)
     if (grad->size[i] != size[i])
-      return lm_fail(LM_E_SHAPE, "%s: grad is %s, but conv2d gives %s there", lm_ops[op].name, lm_shape_of(grad),
-                     lm_shape_text(4, size));
+      return lm_fail_shape(lm_ops[op].name, "grad", lm_shape_text(4, size), lm_shape_of(grad));
   return LM_OK;
 }
 
@@ -184,8 +186,9 @@ lm_status lm_op_conv2d_input(const lm_conv2d_input_args *a, lm_tensor **out) {
   TRY(lm_check_ndim(LM_OP_conv2d_input, "weight", a->weight, 4));
   TRY(check_pair(LM_OP_conv2d_input, "grad", a->grad, "weight", a->weight));
   if (a->size.n != a->grad->ndim) {
-    status = lm_fail(LM_E_SHAPE, "conv2d_input: grad is %s, but the input's size is %s", lm_shape_of(a->grad),
-                     lm_shape_text(a->size.n, a->size.v));
+    status = lm_fail_value("conv2d_input", "size",
+                           lm_text("%d sizes as grad of shape %s", a->grad->ndim, lm_shape_of(a->grad)),
+                           lm_shape_text(a->size.n, a->size.v));
     goto done;
   }
   if (a->size.n == 3) run.size = (lm_ints){4, {1, a->size.v[0], a->size.v[1], a->size.v[2]}};
@@ -214,8 +217,7 @@ lm_status lm_op_conv2d_weight(const lm_conv2d_weight_args *a, lm_tensor **out) {
   TRY(lm_check_ndim(LM_OP_conv2d_weight, "grad", a->grad, a->x->ndim));
   TRY(check_pair(LM_OP_conv2d_weight, "grad", a->grad, "x", a->x));
   if (a->size.n != 4) {
-    status = lm_fail(LM_E_SHAPE, "conv2d_weight: the weight's size is %s; 4 sizes are wanted",
-                     lm_shape_text(a->size.n, a->size.v));
+    status = lm_fail_value("conv2d_weight", "size", "4 sizes", lm_shape_text(a->size.n, a->size.v));
     goto done;
   }
   TRY(as_batch(a->grad, &run.grad));

@@ -1,11 +1,12 @@
 /* Connectionist temporal classification: checks; the recursions are the backends'. */
+#include "base/message.h"
 #include "op/index_checks.h"
 #include "op/input_layout.h"
 
 static lm_status check_lengths(lm_op_id op, const char *arg, const lm_tensor *t, int64_t n) {
   if (t->dtype == LM_I64 && t->ndim == 1 && t->size[0] == n) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: %s has to be int64 [%lld], is %s %s", lm_ops[op].name, arg, (long long)n,
-                 lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t));
+  return lm_fail_value(lm_ops[op].name, arg, lm_text("int64 [%lld]", (long long)n),
+                       lm_text("%s %s", lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t)));
 }
 
 static lm_status check(lm_op_id op, const lm_tensor *x, const lm_tensor *target, const lm_tensor *starts,
@@ -13,16 +14,15 @@ static lm_status check(lm_op_id op, const lm_tensor *x, const lm_tensor *target,
   const char *name = lm_ops[op].name;
   lm_status status;
   if (x->ndim != 3 || x->size[0] < 1 || x->size[1] < 1 || x->size[2] < 1)
-    return lm_fail(LM_E_SHAPE, "%s: x has to be [T, N, C] and not empty, is %s", name, lm_shape_of(x));
+    return lm_fail_shape(name, "x", "[T, N, C] without an empty dim", lm_shape_of(x));
   if (x->dtype != LM_F32 && x->dtype != LM_F64)
-    return lm_fail(LM_E_DTYPE, "%s: x is %s; float32 or float64 wanted: convert it with :float()", name,
-                   lm_dtype_name((lm_dtype)x->dtype));
+    return lm_remedy(lm_fail_dtype(name, "x", "float32 or float64", lm_dtype_name((lm_dtype)x->dtype)),
+                     "convert it with :float()");
   if (target->dtype != LM_I64 || target->ndim != 1)
-    return lm_fail(LM_E_SHAPE, "%s: target has to be int64 of one dim, is %s %s", name,
-                   lm_dtype_name((lm_dtype)target->dtype), lm_shape_of(target));
+    return lm_fail_value(name, "target", "1-d int64",
+                         lm_text("%s %s", lm_dtype_name((lm_dtype)target->dtype), lm_shape_of(target)));
   if (blank < 1 || blank > x->size[2])
-    return lm_fail(LM_E_INDEX, "%s: blank is %lld; it has to be one of the classes 1 to %lld", name, (long long)blank,
-                   (long long)x->size[2]);
+    return lm_fail_int(name, "blank", lm_text("a class from 1 to %lld", (long long)x->size[2]), blank);
   TRY(check_lengths(op, "starts", starts, x->size[1]));
   TRY(check_lengths(op, "input_lengths", input_lengths, x->size[1]));
   TRY(check_lengths(op, "target_lengths", target_lengths, x->size[1]));
@@ -56,7 +56,7 @@ lm_status lm_op_ctc_nll(const lm_ctc_nll_args *a, lm_tensor **out) {
   lm_status status = check(op, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank);
   if (status != LM_OK) return status;
   if (a->longest < 0 || a->longest > INT32_MAX / 4)
-    return lm_fail(LM_E_ARG, "ctc_nll: longest is %lld; it has to be from 0 to 2^29 - 1", (long long)a->longest);
+    return lm_fail_int("ctc_nll", "longest", "from 0 to 2^29 - 1", a->longest);
   TRY(take_contiguous(OPERANDS, operands));
   const int64_t size[3] = {run.x->size[1], run.x->size[0], 2 * a->longest + 1};
   TRY(lm_tensor_empty((lm_dtype)run.x->dtype, run.x->device, 1, size, LM_CONTIGUOUS, &y));
@@ -86,7 +86,8 @@ lm_status lm_op_ctc_nll_backward(const lm_ctc_nll_backward_args *a, lm_tensor **
   if (alpha->ndim != 3 || alpha->size[0] != samples || alpha->size[1] != a->x->size[0] || alpha->size[2] % 2 == 0 ||
       a->grad->ndim != 1 || a->grad->size[0] != samples || a->loss->ndim != 1 || a->loss->size[0] != samples ||
       alpha->dtype != a->x->dtype || a->grad->dtype != a->x->dtype || a->loss->dtype != a->x->dtype)
-    return lm_fail(LM_E_SHAPE, "ctc_nll_backward: grad %s, loss %s and log_alpha %s are not those of x %s",
+    return lm_fail(LM_E_SHAPE,
+                   "ctc_nll_backward: grad, loss and log_alpha must be those of x, got %s, %s and %s for x of %s",
                    lm_shape_of(a->grad), lm_shape_of(a->loss), lm_shape_of(alpha), lm_shape_of(a->x));
   TRY(take_contiguous(OPERANDS, operands));
   TRY(lm_tensor_empty((lm_dtype)run.x->dtype, run.x->device, 3, run.x->size, LM_CONTIGUOUS, &dx));

@@ -1,9 +1,10 @@
+#include "base/message.h"
 #include "op/input_layout.h"
 
 lm_status lm_op_dropout(const lm_dropout_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL, *y = NULL, *mask = NULL;
-  if (!(a->p >= 0 && a->p <= 1)) return lm_fail(LM_E_ARG, "dropout: p has to be between 0 and 1, is %g", a->p);
+  if (!(a->p >= 0 && a->p <= 1)) return lm_fail_number("dropout", "p", "from 0 to 1", a->p);
   if (!a->training || a->p == 0) { /* the same values in the same memory */
     out[1] = NULL;
     return lm_tensor_view(a->x, a->x->ndim, a->x->size, a->x->stride, 0, &out[0]);

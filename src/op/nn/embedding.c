@@ -3,6 +3,7 @@
  * slot looks at offsets too. */
 #include <string.h>
 
+#include "base/message.h"
 #include "op/index_checks.h"
 #include "op/input_layout.h"
 
@@ -22,13 +23,12 @@ lm_status lm_op_one_hot(const lm_one_hot_args *a, lm_tensor **out) {
   lm_tensor *x = NULL, *result = NULL;
   int64_t size[LM_MAX_DIMS], classes = a->num_classes;
   if (a->x->ndim == LM_MAX_DIMS) {
-    return lm_fail(LM_E_SHAPE, "one_hot: %s has %d dims already, the most there can be", lm_shape_of(a->x),
-                   LM_MAX_DIMS);
+    return lm_fail_int("one_hot", "the number of dims of x", lm_text("less than %d", LM_MAX_DIMS), a->x->ndim);
   }
   TRY(lm_index_int64(LM_OP_one_hot, "x", a->x, &x));
   if (classes < -1 || classes == 0 || (classes == -1 && x->numel == 0)) {
-    status = lm_fail(LM_E_ARG, "one_hot: num_classes is %lld for %s; it has to be 1 or more", (long long)classes,
-                     lm_shape_of(x));
+    status = lm_fail_int("one_hot", "num_classes", x->numel == 0 ? "at least 1 for an empty x" : "at least 1, or -1",
+                         classes);
     goto done;
   }
   if (classes == -1) TRY(largest(x, &classes));
@@ -51,8 +51,7 @@ done:
 static lm_status padding_row(lm_op_id op, int64_t padding_idx, int64_t num, int64_t *out) {
   int64_t row = padding_idx < 0 ? padding_idx + num + 1 : padding_idx;
   if (padding_idx != 0 && (row < 1 || row > num)) {
-    return lm_fail(LM_E_INDEX, "%s: padding_idx is %lld; rows go from 1 to %lld", lm_ops[op].name,
-                   (long long)padding_idx, (long long)num);
+    return lm_fail_int(lm_ops[op].name, "padding_idx", lm_text("from 1 to %lld", (long long)num), padding_idx);
   }
   *out = row;
   return LM_OK;
@@ -70,8 +69,8 @@ lm_status lm_op_embedding(const lm_embedding_args *a, lm_tensor **out) {
   TRY(lm_check_same_device(LM_OP_embedding, 2, (lm_tensor *[]){a->index, a->weight}));
   TRY(padding_row(LM_OP_embedding, a->padding_idx, a->weight->size[0], &padding));
   if (a->index->ndim == LM_MAX_DIMS) {
-    return lm_fail(LM_E_SHAPE, "embedding: index of %s has %d dims already, the most there can be",
-                   lm_shape_of(a->index), LM_MAX_DIMS);
+    return lm_fail_int("embedding", "the number of dims of index", lm_text("less than %d", LM_MAX_DIMS),
+                       a->index->ndim);
   }
   TRY(lm_index_int64(LM_OP_embedding, "index", a->index, &index));
   TRY(flat(index, &line));
@@ -100,10 +99,10 @@ lm_status lm_op_embedding_backward(const lm_embedding_backward_args *a, lm_tenso
   bool fits = a->grad->ndim == a->index->ndim + 1;
   for (int d = 0; fits && d < a->index->ndim; d++) fits = a->grad->size[d] == a->index->size[d];
   if (!fits) {
-    return lm_fail(LM_E_SHAPE, "embedding_backward: grad is %s, index is %s; grad has index's sizes and the features",
-                   lm_shape_of(a->grad), lm_shape_of(a->index));
+    return lm_fail_shape("embedding_backward", "grad", lm_text("%s and the features", lm_shape_of(a->index)),
+                         lm_shape_of(a->grad));
   }
-  if (a->num < 0) return lm_fail(LM_E_ARG, "embedding_backward: num is %lld", (long long)a->num);
+  if (a->num < 0) return lm_fail_int("embedding_backward", "num", "at least 0", a->num);
   TRY(lm_check_same_device(LM_OP_embedding_backward, 2, (lm_tensor *[]){a->grad, a->index}));
   TRY(padding_row(LM_OP_embedding_backward, a->padding_idx, a->num, &padding));
   TRY(lm_index_int64(LM_OP_embedding_backward, "index", a->index, &index));
@@ -137,9 +136,9 @@ lm_status lm_op_embedding_bag_sums(const lm_embedding_bag_sums_args *a, lm_tenso
   TRY(lm_check_float(op, "weight", a->weight));
   TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->index, a->weight, a->offsets, a->each}));
   if (a->each && (a->each->dtype != a->weight->dtype || !lm_same_shape(a->each, a->index))) {
-    status = lm_fail(LM_E_SHAPE, "embedding_bag_sums: each has to be %s %s, a number for each of index, is %s %s",
-                     lm_dtype_name(a->weight->dtype), lm_shape_of(a->index), lm_dtype_name(a->each->dtype),
-                     lm_shape_of(a->each));
+    status = lm_fail_value("embedding_bag_sums", "each",
+                           lm_text("%s %s", lm_dtype_name(a->weight->dtype), lm_shape_of(a->index)),
+                           lm_text("%s %s", lm_dtype_name(a->each->dtype), lm_shape_of(a->each)));
     goto done;
   }
   TRY(padding_row(op, a->padding_idx, a->weight->size[0], &padding));

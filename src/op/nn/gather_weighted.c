@@ -1,6 +1,7 @@
 /* gather_weighted and its two gradients: checks, and operands made contiguous. */
 #include "op/nn/gather_weighted.h"
 
+#include "base/message.h"
 #include "op/input_layout.h"
 
 lm_gather_weighted_call lm_gather_weighted_call_of(lm_op_id op, const void *args, lm_tensor *const *out) {
@@ -26,8 +27,8 @@ lm_gather_weighted_call lm_gather_weighted_call_of(lm_op_id op, const void *args
 
 static lm_status check_four(lm_op_id op, const char *arg, int ndim, const int64_t *size) {
   if (ndim == 4 && size[0] >= 0 && size[1] >= 0 && size[3] >= 0 && size[2] >= 0 && size[2] <= INT32_MAX) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: %s has to be [n, c, indices, i] with fewer than 2^31 indices, is %s", lm_ops[op].name,
-                 arg, lm_shape_text(ndim, size));
+  return lm_fail_shape(lm_ops[op].name, arg, "[n, c, points, i] with fewer than 2^31 points",
+                       lm_shape_text(ndim, size));
 }
 
 /* indices, and weight beside t, whose dtype it is weighted in. n: how many there may be instead of one. */
@@ -35,16 +36,17 @@ static lm_status check_tables(lm_op_id op, const lm_tensor *t, const lm_tensor *
                               int64_t n) {
   const char *name = lm_ops[op].name;
   if (indices->dtype != LM_I64 || indices->ndim != 3 || (indices->size[0] != 1 && indices->size[0] != n))
-    return lm_fail(LM_E_SHAPE, "%s: indices has to be int64 [1 or %lld, j, p], is %s %s", name, (long long)n,
-                   lm_dtype_name((lm_dtype)indices->dtype), lm_shape_of(indices));
+    return lm_fail_value(name, "indices", lm_text("int64 [1 or %lld, j, p]", (long long)n),
+                         lm_text("%s %s", lm_dtype_name((lm_dtype)indices->dtype), lm_shape_of(indices)));
   if (!weight) return LM_OK;
   if (weight->ndim != 3 || (weight->size[0] != 1 && weight->size[0] != n) || weight->size[1] != indices->size[1] ||
       weight->size[2] != indices->size[2])
-    return lm_fail(LM_E_SHAPE, "%s: weight is %s, but indices %s", name, lm_shape_of(weight), lm_shape_of(indices));
+    return lm_fail_shapes(name, "weight", lm_shape_of(weight), "indices", lm_shape_of(indices));
   lm_dtype wanted = t->dtype == LM_F64 ? LM_F64 : LM_F32;
   if (weight->dtype != wanted)
-    return lm_fail(LM_E_DTYPE, "%s: weight is %s; beside %s it has to be %s", name,
-                   lm_dtype_name((lm_dtype)weight->dtype), lm_dtype_name((lm_dtype)t->dtype), lm_dtype_name(wanted));
+    return lm_fail_dtype(name, "weight",
+                         lm_text("%s for x of %s", lm_dtype_name(wanted), lm_dtype_name((lm_dtype)t->dtype)),
+                         lm_dtype_name((lm_dtype)weight->dtype));
   return LM_OK;
 }
 
@@ -54,8 +56,7 @@ static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const lm_tensor 
   bool fits = grad->ndim == 4;
   for (int d = 0; fits && d < 4; d++) fits = grad->size[d] == size[d];
   if (fits) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: grad is %s; gather_weighted gives %s there", lm_ops[op].name, lm_shape_of(grad),
-                 lm_shape_text(4, size));
+  return lm_fail_shape(lm_ops[op].name, "grad", lm_shape_text(4, size), lm_shape_of(grad));
 }
 
 /* A fresh result, zeros where an operand is empty. */
@@ -132,8 +133,8 @@ lm_status lm_op_gather_weighted_weight(const lm_gather_weighted_weight_args *a, 
   TRY(check_tables(op, a->x, a->indices, NULL, a->x->size[0]));
   TRY(check_grad(op, a->grad, a->indices, a->x->size));
   if (a->grad->dtype != a->x->dtype) {
-    status = lm_fail(LM_E_DTYPE, "gather_weighted_weight: grad is %s and x is %s: convert one with :to()",
-                     lm_dtype_name((lm_dtype)a->grad->dtype), lm_dtype_name((lm_dtype)a->x->dtype));
+    status = lm_fail_dtypes("gather_weighted_weight", "grad", lm_dtype_name((lm_dtype)a->grad->dtype), "x",
+                            lm_dtype_name((lm_dtype)a->x->dtype));
     goto done;
   }
   bool empty = a->x->numel == 0 || a->indices->numel == 0;

@@ -1,6 +1,7 @@
 /* grid_sample and its two gradients: checks, and operands laid out for the kernels. */
 #include "op/nn/grid_sample.h"
 
+#include "base/message.h"
 #include "op/input_layout.h"
 
 enum { ORDERS = 4 }; /* of derivatives along each dim */
@@ -50,27 +51,26 @@ static lm_status check(lm_op_id op, const char *arg, int ndim, const int64_t *si
   lm_status status;
   int64_t pixels = 1;
   if (ndim != 4 && ndim != 5)
-    return lm_fail(LM_E_SHAPE, "%s: %s has to be [N, C, H, W] or [N, C, D, H, W], is %s", name, arg,
-                   lm_shape_text(ndim, size));
+    return lm_fail_shape(name, arg, "[N, C, H, W] or [N, C, D, H, W]", lm_shape_text(ndim, size));
   TRY(lm_check_float(op, arg, values));
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)values, (lm_tensor *)grid}));
   if (grid->ndim != ndim || grid->size[0] != size[0] || grid->size[ndim - 1] != ndim - 2)
-    return lm_fail(LM_E_SHAPE, "%s: for x %s the grid has to be [%lld, %s, %d], is %s", name, lm_shape_text(ndim, size),
-                   (long long)size[0], ndim == 4 ? "H, W" : "D, H, W", ndim - 2, lm_shape_of(grid));
+    return lm_fail_shape(name, "grid",
+                         lm_text("[%lld, %s, %d] for x of %s", (long long)size[0], ndim == 4 ? "H, W" : "D, H, W",
+                                 ndim - 2, lm_shape_text(ndim, size)),
+                         lm_shape_of(grid));
   if (grid->dtype != values->dtype)
-    return lm_fail(LM_E_DTYPE, "%s: %s is %s and grid is %s: convert one with :to()", name, arg,
-                   lm_dtype_name((lm_dtype)values->dtype), lm_dtype_name((lm_dtype)grid->dtype));
+    return lm_fail_dtypes(name, arg, lm_dtype_name((lm_dtype)values->dtype), "grid",
+                          lm_dtype_name((lm_dtype)grid->dtype));
   for (int d = 2; d < ndim; d++) {
-    if (size[d] < 1) return lm_fail(LM_E_SHAPE, "%s: x is %s; nothing to sample", name, lm_shape_text(ndim, size));
+    if (size[d] < 1) return lm_fail_shape(name, "x", "sizes of at least 1", lm_shape_text(ndim, size));
     pixels = size[d] > INT32_MAX / pixels ? INT32_MAX + 1LL : pixels * size[d];
     if (pixels > INT32_MAX)
-      return lm_fail(LM_E_SHAPE, "%s: x is %s; images have at most 2^31 - 1 pixels each", name,
-                     lm_shape_text(ndim, size));
+      return lm_fail_value(name, "x", "at most 2^31 - 1 pixels an image", lm_shape_text(ndim, size));
   }
   for (int64_t k = 0, left = order; k < ndim - 2 || left != 0; k++, left /= ORDERS)
     if (left < 0 || k >= ndim - 2 || (op == LM_OP_grid_sample_grid && left % ORDERS == ORDERS - 1))
-      return lm_fail(LM_E_ARG, "%s: order %lld: there are derivatives up to the third along each dim of x", name,
-                     (long long)order);
+      return lm_fail_int(name, "order", "a derivative up to the third along each dim of x", order);
 done:
   return status;
 }
@@ -113,7 +113,8 @@ static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const int64_t *x
   bool fits = grad->ndim == grid->ndim && grad->size[0] == x[0] && grad->size[1] == x[1];
   for (int d = 2; fits && d < grad->ndim; d++) fits = grad->size[d] == grid->size[d - 1];
   if (fits) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: grad is %s, but grid %s", lm_ops[op].name, lm_shape_of(grad), lm_shape_of(grid));
+  return lm_fail(LM_E_SHAPE, "%s: shapes of grad and grid must match, got %s and %s", lm_ops[op].name,
+                 lm_shape_of(grad), lm_shape_of(grid));
 }
 
 lm_status lm_op_grid_sample_input(const lm_grid_sample_input_args *a, lm_tensor **out) {
@@ -152,8 +153,8 @@ lm_status lm_op_grid_sample_grid(const lm_grid_sample_grid_args *a, lm_tensor **
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a->x, a->grad}));
   TRY(check_grad(op, a->grad, a->x->size, a->grid));
   if (a->grad->dtype != a->x->dtype) {
-    status = lm_fail(LM_E_DTYPE, "grid_sample_grid: grad is %s and x is %s: convert one with :to()",
-                     lm_dtype_name((lm_dtype)a->grad->dtype), lm_dtype_name((lm_dtype)a->x->dtype));
+    status = lm_fail_dtypes("grid_sample_grid", "grad", lm_dtype_name((lm_dtype)a->grad->dtype), "x",
+                            lm_dtype_name((lm_dtype)a->x->dtype));
     goto done;
   }
   bool nothing = a->grad->numel == 0 || a->mode == LM_GRID_NEAREST;

@@ -1,5 +1,6 @@
 /* linear by a weight of int8 with a scale for each row. The slot gets x [rows, in], scale, bias and an output [rows,
  * out] in float32, all contiguous. */
+#include "base/message.h"
 #include "op/input_layout.h"
 
 static lm_status check(const lm_int8_linear_args *a) {
@@ -13,17 +14,18 @@ static lm_status check(const lm_int8_linear_args *a) {
   TRY(lm_check_same_device(op, a->bias ? 4 : 3, (lm_tensor *[]){a->x, a->weight, a->scale, a->bias}));
   int64_t out = weight->size[0];
   if (weight->dtype != LM_I8) {
-    TRY(lm_fail(LM_E_DTYPE, "int8_linear: weight is %s; int8 wanted", lm_dtype_name((lm_dtype)weight->dtype)));
+    TRY(lm_fail_dtype("int8_linear", "weight", "int8", lm_dtype_name((lm_dtype)weight->dtype)));
   }
   if (x->ndim == 0 || x->size[x->ndim - 1] != weight->size[1]) {
-    TRY(lm_fail(LM_E_SHAPE, "int8_linear: x is %s, but weight %s takes rows of %lld", lm_shape_of(x),
-                lm_shape_of(weight), (long long)weight->size[1]));
+    TRY(lm_fail_shape("int8_linear", "x",
+                      lm_text("[*, %lld] for weight of %s", (long long)weight->size[1], lm_shape_of(weight)),
+                      lm_shape_of(x)));
   }
   const lm_tensor *each[] = {a->scale, a->bias};
   for (int k = 0; k < 2; k++) {
     if (each[k] && (each[k]->ndim != 1 || each[k]->size[0] != out)) {
-      TRY(lm_fail(LM_E_SHAPE, "int8_linear: %s is %s, but weight %s makes rows of %lld", k ? "bias" : "scale",
-                  lm_shape_of(each[k]), lm_shape_of(weight), (long long)out));
+      TRY(lm_fail_shape("int8_linear", k ? "bias" : "scale",
+                        lm_text("[%lld] for weight of %s", (long long)out, lm_shape_of(weight)), lm_shape_of(each[k])));
     }
   }
 done:

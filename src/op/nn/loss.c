@@ -1,13 +1,12 @@
 /* Negative log-likelihood: x [C], [N, C] or [N, C, d1, ...] against classes [], [N] or [N, d1, ...]. */
 
+#include "base/message.h"
 #include "op/index_checks.h"
 #include "op/input_layout.h"
 
 /* Sizes of the target for an x of that size. */
 static lm_status target_sizes(lm_op_id op, int ndim, const int64_t *size, lm_ints *out) {
-  if (ndim < 1)
-    return lm_fail(LM_E_SHAPE, "%s: x has to be [C], [N, C] or [N, C, ...], is %s", lm_ops[op].name,
-                   lm_shape_text(ndim, size));
+  if (ndim < 1) return lm_fail_shape(lm_ops[op].name, "x", "[C], [N, C] or [N, C, ...]", lm_shape_text(ndim, size));
   *out = (lm_ints){.n = ndim - 1};
   for (int d = 0; d < ndim - 1; d++) out->v[d] = size[d ? d + 1 : 0];
   return LM_OK;
@@ -18,18 +17,18 @@ static lm_status check_target(lm_op_id op, const char *arg, const lm_tensor *t, 
   bool fits = t->ndim == want->n;
   for (int d = 0; fits && d < want->n; d++) fits = t->size[d] == want->v[d];
   if (fits) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: %s has to be %s for x %s, is %s", lm_ops[op].name, arg,
-                 lm_shape_text(want->n, want->v), lm_shape_text(ndim, size), lm_shape_of(t));
+  return lm_fail_shape(lm_ops[op].name, arg,
+                       lm_text("%s for x of %s", lm_shape_text(want->n, want->v), lm_shape_text(ndim, size)),
+                       lm_shape_of(t));
 }
 
 static lm_status check_weight(lm_op_id op, const lm_tensor *weight, lm_dtype dtype, int64_t classes) {
   if (!weight) return LM_OK;
   if (weight->ndim != 1 || weight->size[0] != classes)
-    return lm_fail(LM_E_SHAPE, "%s: weight has to be [%lld], one for each class, is %s", lm_ops[op].name,
-                   (long long)classes, lm_shape_of(weight));
+    return lm_fail_shape(lm_ops[op].name, "weight", lm_text("[%lld], one for each class", (long long)classes),
+                         lm_shape_of(weight));
   if (weight->dtype != (int8_t)dtype && !(weight->dtype == LM_F32 && dtype != LM_F64))
-    return lm_fail(LM_E_DTYPE, "%s: weight is %s beside x of %s; they have to agree", lm_ops[op].name,
-                   lm_dtype_name(weight->dtype), lm_dtype_name(dtype));
+    return lm_fail_dtypes(lm_ops[op].name, "weight", lm_dtype_name(weight->dtype), "x", lm_dtype_name(dtype));
   return LM_OK;
 }
 

@@ -1,4 +1,5 @@
 /* Batch norm, layer norm and their kin: checks, results, and the statistics kept for the gradient. */
+#include "base/message.h"
 #include "op/input_layout.h"
 
 /* Statistics of half types are float32: a mean needs more digits than its values. */
@@ -11,11 +12,12 @@ static lm_status check_param(lm_op_id op, const char *arg, const lm_tensor *t, c
   bool fits = t->ndim == ndim;
   for (int d = 0; fits && d < ndim; d++) fits = t->size[d] == size[d];
   if (!fits)
-    return lm_fail(LM_E_SHAPE, "%s: %s has to be %s for x %s, is %s", lm_ops[op].name, arg, lm_shape_text(ndim, size),
-                   lm_shape_of(x), lm_shape_of(t));
+    return lm_fail_shape(lm_ops[op].name, arg, lm_text("%s for x of %s", lm_shape_text(ndim, size), lm_shape_of(x)),
+                         lm_shape_of(t));
   if (t->dtype != x->dtype && t->dtype != stat_dtype(x))
-    return lm_fail(LM_E_DTYPE, "%s: %s is %s beside x of %s; it has to be %s", lm_ops[op].name, arg,
-                   lm_dtype_name(t->dtype), lm_dtype_name(x->dtype), lm_dtype_name(stat_dtype(x)));
+    return lm_fail_dtype(lm_ops[op].name, arg,
+                         lm_text("%s for x of %s", lm_dtype_name(stat_dtype(x)), lm_dtype_name(x->dtype)),
+                         lm_dtype_name(t->dtype));
   return LM_OK;
 }
 
@@ -33,7 +35,7 @@ static lm_status check_batch(lm_op_id op, const lm_tensor *x, const lm_tensor *r
   TRY(lm_check_float(op, "x", x));
   const int64_t channels = channels_of(x);
   if (x->ndim < 2 && !(x->ndim == 1 && x->numel == 0)) {
-    status = lm_fail(LM_E_SHAPE, "%s: x has to be [N, C] or [N, C, ...], is %s", lm_ops[op].name, lm_shape_of(x));
+    status = lm_fail_shape(lm_ops[op].name, "x", "[N, C] or [N, C, ...]", lm_shape_of(x));
     goto done;
   }
   TRY(lm_check_same_device(op, 5,
@@ -49,8 +51,8 @@ done:
 
 static lm_status check_like_x(lm_op_id op, const char *arg, const lm_tensor *t, const lm_tensor *x) {
   if (t->dtype != x->dtype || !lm_same_shape(t, x))
-    return lm_fail(LM_E_SHAPE, "%s: %s has to be %s %s as x, is %s %s", lm_ops[op].name, arg, lm_dtype_name(x->dtype),
-                   lm_shape_of(x), lm_dtype_name(t->dtype), lm_shape_of(t));
+    return lm_fail_value(lm_ops[op].name, arg, lm_text("%s %s as x", lm_dtype_name(x->dtype), lm_shape_of(x)),
+                         lm_text("%s %s", lm_dtype_name(t->dtype), lm_shape_of(t)));
   return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)x, (lm_tensor *)t});
 }
 
@@ -70,12 +72,13 @@ static lm_status batch_forward(lm_op_id op, const lm_batch_norm_relu_args *a, lm
   int64_t channels = channels_of(a->x);
   if (a->training && a->x->numel == channels && channels > 0) {
     status =
-        lm_fail(LM_E_SHAPE, "%s: training needs more than one value a channel, got x %s; use a larger batch or :eval()",
+        lm_fail(LM_E_SHAPE,
+                "%s: x must have more than one value per channel in training, got %s; use a larger batch or :eval()",
                 lm_ops[op].name, lm_shape_of(a->x));
     goto done;
   }
   if (!a->training && (!a->running_mean || !a->running_var)) {
-    status = lm_fail(LM_E_ARG, "%s: running_mean and running_var are needed when not training", lm_ops[op].name);
+    status = lm_fail_value(lm_ops[op].name, "running_mean and running_var", "tensors when not training", "nil");
     goto done;
   }
   if (a->training && a->running_mean) TRY(lm_check_writable(op, a->running_mean));
@@ -153,8 +156,9 @@ lm_status lm_op_batch_norm_backward(const lm_batch_norm_backward_args *a, lm_ten
   TRY(check_param(op, "save_invstd", a->save_invstd, a->x, 1, &channels));
   TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->x, a->grad, a->save_mean, a->save_invstd}));
   if (a->training ? !a->save_mean || !a->save_invstd : !a->running_mean || !a->running_var) {
-    status = lm_fail(LM_E_ARG, "batch_norm_backward: %s needed",
-                     a->training ? "save_mean and save_invstd are" : "running_mean and running_var are");
+    status =
+        lm_fail_value("batch_norm_backward", a->training ? "save_mean and save_invstd" : "running_mean and running_var",
+                      "tensors", "nil");
     goto done;
   }
   TRY(lm_to_layout(a->x, LM_PRESERVE, &x));
@@ -231,11 +235,10 @@ static lm_status check_grouped(lm_op_id op, const lm_tensor *x, int64_t groups, 
                                const lm_tensor *bias) {
   lm_status status = LM_OK;
   TRY(lm_check_float(op, "x", x));
-  if (x->ndim < 2 || x->numel == 0 || groups < 1 || x->size[1] % groups != 0) {
-    status = lm_fail(LM_E_SHAPE, "%s: x has to be [N, C, ...], not empty, with channels for %lld groups, is %s",
-                     lm_ops[op].name, (long long)groups, lm_shape_of(x));
-    goto done;
-  }
+  if (x->ndim < 2 || x->numel == 0)
+    TRY(lm_fail_shape(lm_ops[op].name, "x", "[N, C, ...] without an empty dim", lm_shape_of(x)));
+  if (groups < 1) TRY(lm_fail_int(lm_ops[op].name, "groups", "at least 1", groups));
+  if (x->size[1] % groups != 0) TRY(lm_fail_divisible(lm_ops[op].name, "channels of x", x->size[1], "groups", groups));
   TRY(lm_check_same_device(op, 3, (lm_tensor *[]){(lm_tensor *)x, (lm_tensor *)weight, (lm_tensor *)bias}));
   TRY(check_param(op, "weight", weight, x, 1, &x->size[1]));
   TRY(check_param(op, "bias", bias, x, 1, &x->size[1]));
@@ -300,14 +303,15 @@ static lm_status check_layer(lm_op_id op, const lm_tensor *x, const lm_ints *sha
   lm_status status = LM_OK;
   TRY(lm_check_float(op, "x", x));
   if (shape->n < 1) {
-    status = lm_fail(LM_E_SHAPE, "%s: normalized_shape needs at least one size", lm_ops[op].name);
+    status = lm_fail_value(lm_ops[op].name, "normalized_shape", "at least one size", "{}");
     goto done;
   }
   bool fits = x->ndim >= shape->n;
   for (int d = 0; fits && d < shape->n; d++) fits = x->size[x->ndim - shape->n + d] == shape->v[d];
   if (!fits) {
-    status = lm_fail(LM_E_SHAPE, "%s: x has to end in the sizes of normalized_shape %s, is %s", lm_ops[op].name,
-                     lm_shape_text(shape->n, shape->v), lm_shape_of(x));
+    status = lm_fail_shape(lm_ops[op].name, "x",
+                           lm_text("[*, normalized_shape] with normalized_shape %s", lm_shape_text(shape->n, shape->v)),
+                           lm_shape_of(x));
     goto done;
   }
   TRY(lm_check_same_device(op, 3, (lm_tensor *[]){(lm_tensor *)x, (lm_tensor *)weight, (lm_tensor *)bias}));

@@ -2,6 +2,7 @@
  * layout of the result, [C, H, W] is a batch of one. */
 #include <string.h>
 
+#include "base/message.h"
 #include "op/input_layout.h"
 #include "op/stream_order.h"
 
@@ -13,21 +14,20 @@ typedef struct windows {
 static lm_status check_pair(lm_op_id op, const char *arg, const int64_t v[2], int64_t least) {
   for (int i = 0; i < 2; i++)
     if (v[i] < least || v[i] > INT32_MAX)
-      return lm_fail(LM_E_ARG, "%s: %s is {%lld, %lld}; both have to be from %lld to 2^31 - 1", lm_ops[op].name, arg,
-                     (long long)v[0], (long long)v[1], (long long)least);
+      return lm_fail_value(lm_ops[op].name, arg, lm_text("from %lld to 2^31 - 1", (long long)least),
+                           lm_text("{%lld, %lld}", (long long)v[0], (long long)v[1]));
   return LM_OK;
 }
 
 static lm_status check_divisor(lm_op_id op, int64_t divisor) {
   if (divisor == LM_NO_INT || (divisor != 0 && divisor >= -INT32_MAX && divisor <= INT32_MAX)) return LM_OK;
-  return lm_fail(LM_E_ARG, "%s: divisor_override is %lld; it has to be an integer other than 0%s", lm_ops[op].name,
-                 (long long)divisor, divisor ? ", of at most 2^31 - 1" : "");
+  return lm_fail_int(lm_ops[op].name, "divisor_override", "non-zero and at most 2^31 - 1 in magnitude", divisor);
 }
 
 /* Stride defaults to the kernel's size. */
 static lm_status check_windows(lm_op_id op, windows *w) {
   const char *name = lm_ops[op].name;
-  if (w->kernel[0] == LM_NO_INT) return lm_fail(LM_E_ARG, "%s: kernel_size is missing", name);
+  if (w->kernel[0] == LM_NO_INT) return lm_fail_value(name, "kernel_size", "a number or a pair", "nil");
   if (w->stride[0] == LM_NO_INT) memcpy(w->stride, w->kernel, sizeof w->stride);
   lm_status status = LM_OK;
   TRY(check_pair(op, "kernel_size", w->kernel, 1));
@@ -36,9 +36,10 @@ static lm_status check_windows(lm_op_id op, windows *w) {
   TRY(check_pair(op, "dilation", w->dilation, 1));
   for (int i = 0; i < 2; i++)
     if (w->padding[i] > w->kernel[i] / 2)
-      return lm_fail(LM_E_ARG, "%s: padding {%lld, %lld} is more than half of kernel_size {%lld, %lld}", name,
-                     (long long)w->padding[0], (long long)w->padding[1], (long long)w->kernel[0],
-                     (long long)w->kernel[1]);
+      return lm_fail_value(
+          name, "padding",
+          lm_text("at most half of kernel_size {%lld, %lld}", (long long)w->kernel[0], (long long)w->kernel[1]),
+          lm_text("{%lld, %lld}", (long long)w->padding[0], (long long)w->padding[1]));
 done:
   return status;
 }
@@ -47,15 +48,15 @@ static lm_status check_image(lm_op_id op, const char *arg, int ndim, const int64
   bool good = ndim == 3 || ndim == 4;
   for (int d = ndim - 3; good && d < ndim; d++) good = size[d] > 0 && size[d] <= INT32_MAX;
   if (good) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: %s has to be [N, C, H, W] or [C, H, W] with C, H and W at least 1, is %s",
-                 lm_ops[op].name, arg, lm_shape_text(ndim, size));
+  return lm_fail_shape(lm_ops[op].name, arg, "[N, C, H, W] or [C, H, W] with C, H and W at least 1",
+                       lm_shape_text(ndim, size));
 }
 
 /* Places in a plane are counted in 32 bits. */
 static lm_status check_plane(lm_op_id op, const int64_t *hw) {
   if (hw[0] * hw[1] <= INT32_MAX) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: planes of %lld x %lld are too large: at most 2^31 - 1 indices each", lm_ops[op].name,
-                 (long long)hw[0], (long long)hw[1]);
+  return lm_fail_value(lm_ops[op].name, "H * W", "at most 2^31 - 1",
+                       lm_text("%lld x %lld", (long long)hw[0], (long long)hw[1]));
 }
 
 /* Windows that fit along an axis; with ceil_mode also a last one that reaches over the end, as long
@@ -74,16 +75,16 @@ static lm_status pooled_size(lm_op_id op, const int64_t *hw, const windows *w, i
   for (int i = 0; i < 2; i++) {
     out[i] = pooled(hw[i], w, i);
     if (out[i] < 1)
-      return lm_fail(
-          LM_E_SHAPE, "%s: an input of %lld x %lld has no room for a window of %lld x %lld (padding %lld x %lld)", name,
-          (long long)hw[0], (long long)hw[1], (long long)(w->dilation[0] * (w->kernel[0] - 1) + 1),
-          (long long)(w->dilation[1] * (w->kernel[1] - 1) + 1), (long long)w->padding[0], (long long)w->padding[1]);
+      return lm_fail(LM_E_SHAPE, "%s: the window must be at most the padded input's %lld x %lld, got %lld x %lld", name,
+                     (long long)(hw[0] + 2 * w->padding[0]), (long long)(hw[1] + 2 * w->padding[1]),
+                     (long long)(w->dilation[0] * (w->kernel[0] - 1) + 1),
+                     (long long)(w->dilation[1] * (w->kernel[1] - 1) + 1));
     /* A dilated window can step over a small input altogether: its first place at or after 0. */
     int64_t first = (w->dilation[i] - w->padding[i] % w->dilation[i]) % w->dilation[i];
     if (first >= hw[i])
       return lm_fail(
           LM_E_SHAPE,
-          "%s: padding %lld and dilation %lld put every place of the first window outside an input of %lld x %lld",
+          "%s: the first window must overlap the input, got padding %lld and dilation %lld for an input of %lld x %lld",
           name, (long long)w->padding[i], (long long)w->dilation[i], (long long)hw[0], (long long)hw[1]);
   }
   return LM_OK;
@@ -125,7 +126,8 @@ lm_status lm_op_max_pool2d(const lm_max_pool2d_args *a, lm_tensor **out) {
                {a->dilation[0], a->dilation[1]},
                a->ceil_mode};
   int64_t hw[2];
-  if (a->x->dtype == LM_BOOL) return lm_fail(LM_E_DTYPE, "max_pool2d: x is bool; convert it with :to(\"uint8\")");
+  if (a->x->dtype == LM_BOOL)
+    return lm_remedy(lm_fail_dtype("max_pool2d", "x", "a number dtype", "bool"), "convert it with :to(\"uint8\")");
   TRY(check_image(LM_OP_max_pool2d, "x", a->x->ndim, a->x->size));
   TRY(check_windows(LM_OP_max_pool2d, &w));
   TRY(pooled_size(LM_OP_max_pool2d, a->x->size + a->x->ndim - 2, &w, hw));
@@ -167,8 +169,8 @@ static lm_status check_backward(lm_op_id op, const lm_tensor *grad, const lm_int
   bool fits = grad->ndim == size->n;
   for (int d = 0; fits && d < size->n - 2; d++) fits = grad->size[d] == size->v[d];
   if (!fits)
-    status = lm_fail(LM_E_SHAPE, "%s: grad is %s, which no pooling of %s gives", lm_ops[op].name, lm_shape_of(grad),
-                     lm_shape_text(size->n, size->v));
+    status = lm_fail_shape(lm_ops[op].name, "grad", lm_text("that of a pooled %s", lm_shape_text(size->n, size->v)),
+                           lm_shape_of(grad));
 done:
   return status;
 }
@@ -186,8 +188,8 @@ lm_status lm_op_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_ten
   TRY(check_backward(LM_OP_max_pool2d_backward, a->grad, &a->size));
   TRY(lm_check_same_device(LM_OP_max_pool2d_backward, 2, (lm_tensor *[]){a->grad, a->indices}));
   if (a->indices->dtype != LM_I64 || !lm_same_shape(a->indices, a->grad)) {
-    status = lm_fail(LM_E_SHAPE, "max_pool2d_backward: indices has to be int64 %s as grad, is %s %s",
-                     lm_shape_of(a->grad), lm_dtype_name(a->indices->dtype), lm_shape_of(a->indices));
+    status = lm_fail_value("max_pool2d_backward", "indices", lm_text("int64 %s as grad", lm_shape_of(a->grad)),
+                           lm_text("%s %s", lm_dtype_name(a->indices->dtype), lm_shape_of(a->indices)));
     goto done;
   }
   if (w.kernel[0] != LM_NO_INT) TRY(check_windows(LM_OP_max_pool2d_backward, &w));
@@ -252,8 +254,10 @@ lm_status lm_op_avg_pool2d_backward(const lm_avg_pool2d_backward_args *a, lm_ten
   TRY(check_divisor(LM_OP_avg_pool2d_backward, a->divisor_override));
   TRY(pooled_size(LM_OP_avg_pool2d_backward, in, &w, hw));
   if (got[0] != hw[0] || got[1] != hw[1]) {
-    status = lm_fail(LM_E_SHAPE, "avg_pool2d_backward: grad is %s; pooling %s gives %lld x %lld", lm_shape_of(a->grad),
-                     lm_shape_text(a->size.n, a->size.v), (long long)hw[0], (long long)hw[1]);
+    status = lm_fail_shape(
+        "avg_pool2d_backward", "grad",
+        lm_text("[*, %lld, %lld] for x of %s", (long long)hw[0], (long long)hw[1], lm_shape_text(a->size.n, a->size.v)),
+        lm_shape_of(a->grad));
     goto done;
   }
   TRY(as_images(a->grad, lm_gradient_format(&a->size), &grad));

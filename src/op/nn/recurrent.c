@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/message.h"
 #include "op/input_layout.h"
 
 /* The arguments of either op, as they were given or as kernels want them: contiguous, float32 or float64. */
@@ -51,15 +52,12 @@ static lm_status check(lm_op_id op, const char *name, const lm_tensor *t, int64_
   if (!t) return LM_OK;
   int ndim = m < 0 ? 1 : 2;
   if (t->ndim != ndim || t->size[ndim - 1] != n || (ndim == 2 && t->size[0] != m)) {
-    if (ndim == 1) {
-      TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s; [%lld] wanted", lm_ops[op].name, name, lm_shape_of(t), (long long)n));
-    }
-    TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s; [%lld, %lld] wanted", lm_ops[op].name, name, lm_shape_of(t), (long long)m,
-                (long long)n));
+    if (ndim == 1) { TRY(lm_fail_shape(lm_ops[op].name, name, lm_text("[%lld]", (long long)n), lm_shape_of(t))); }
+    TRY(lm_fail_shape(lm_ops[op].name, name, lm_text("[%lld, %lld]", (long long)m, (long long)n), lm_shape_of(t)));
   }
   if (t->dtype != like->dtype) {
-    TRY(lm_fail(LM_E_DTYPE, "%s: %s is %s, weight_hh %s; they have to be of one dtype", lm_ops[op].name, name,
-                lm_dtype_name((lm_dtype)t->dtype), lm_dtype_name((lm_dtype)like->dtype)));
+    TRY(lm_fail_dtypes(lm_ops[op].name, name, lm_dtype_name((lm_dtype)t->dtype), "weight_hh",
+                       lm_dtype_name((lm_dtype)like->dtype)));
   }
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)t, (lm_tensor *)like}));
 done:
@@ -72,15 +70,15 @@ static lm_status check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch,
   int64_t sum = 0, before = batch;
   if (!sizes) {
     if (batch > 0 ? rows % batch != 0 : rows != 0) {
-      TRY(lm_fail(LM_E_SHAPE, "%s: %lld rows are not so many steps of %lld sequences, which h0 has", lm_ops[op].name,
-                  (long long)rows, (long long)batch));
+      TRY(lm_fail_divisible(lm_ops[op].name, "the number of rows of x", rows, "the batch size of h0", batch));
     }
     return LM_OK;
   }
   if (sizes->ndim != 1 || sizes->dtype != LM_I64 || LM_DEVICE_KIND(sizes->device) != LM_CPU ||
       !lm_is_contiguous(sizes)) {
-    TRY(lm_fail(LM_E_ARG, "%s: batch_sizes is %s %s; [steps] of int64 on the CPU wanted", lm_ops[op].name,
-                lm_dtype_name((lm_dtype)sizes->dtype), lm_shape_of(sizes)));
+    TRY(lm_fail_value(lm_ops[op].name, "batch_sizes", "int64 [steps] on the CPU",
+                      lm_text("%s %s on %s", lm_dtype_name((lm_dtype)sizes->dtype), lm_shape_of(sizes),
+                              lm_device_name(sizes->device))));
   }
   const int64_t *size = (const int64_t *)sizes->data;
   bool good = sizes->size[0] == 0 || size[0] == batch;
@@ -89,7 +87,7 @@ static lm_status check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch,
     sum += before = size[t];
   }
   if (!good || sum != rows) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: batch_sizes have to begin with h0's %lld, not to grow, and to be %lld in sum",
+    TRY(lm_fail(LM_E_SHAPE, "%s: batch_sizes must begin with h0's batch size %lld, not grow, and sum to %lld",
                 lm_ops[op].name, (long long)batch, (long long)rows));
   }
 done:
@@ -108,11 +106,12 @@ static lm_status check_layer(lm_op_id op, const layer_args *a, int cell, int64_t
   TRY(lm_check_float(op, "weight_hh", w));
   int64_t hidden = w->size[0] / gates_of(cell), width = w->size[1];
   if (hidden == 0 || w->size[0] % gates_of(cell) != 0 || (!a->weight_hr && width != hidden)) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: weight_hh is %s; [%d * H, %s] wanted", lm_ops[op].name, lm_shape_of(w), gates_of(cell),
-                a->weight_hr ? "P" : "H"));
+    TRY(lm_fail_shape(lm_ops[op].name, "weight_hh", lm_text("[%d * H, %s]", gates_of(cell), a->weight_hr ? "P" : "H"),
+                      lm_shape_of(w)));
   }
   if ((cell == LM_LSTM) != (a->c0 != NULL) || (a->weight_hr && cell != LM_LSTM)) {
-    TRY(lm_fail(LM_E_ARG, "%s: c0 goes with an lstm, and so does weight_hr", lm_ops[op].name));
+    TRY(lm_fail(LM_E_ARG, "%s: c0 must be given for lstm and for no other cell; weight_hr is for lstm",
+                lm_ops[op].name));
   }
   TRY(lm_check_ndim(op, "h0", a->h0, 2));
   TRY(check(op, "h0", a->h0, a->h0->size[0], width, w));
@@ -280,8 +279,8 @@ lm_status lm_op_recurrent_weights(const lm_recurrent_weights_args *a, lm_tensor 
   lm_tensor *const *w = a->weights.v;
   const int each = a->bias ? 4 : 2, directions = a->bidirectional ? 2 : 1;
   if (a->weights.n == 0 || a->weights.n % (each * directions) != 0) {
-    TRY(lm_fail(LM_E_ARG, "%s: there are %d weights; %d for each layer wanted", lm_ops[op].name, a->weights.n,
-                each * directions));
+    TRY(lm_fail_int(lm_ops[op].name, "the number of weights",
+                    lm_text("a multiple of %d (layers and directions)", each * directions), a->weights.n));
   }
   TRY(lm_check_ndim(op, "weights[2]", w[1], 2));
   TRY(lm_check_float(op, "weights[2]", w[1]));
@@ -318,18 +317,18 @@ static lm_status check_network(lm_op_id op, const lm_tensor *x, const lm_tensor 
   TRY(check(op, "weights", weights, -1, weights->size[0], x));
   TRY(lm_check_ndim(op, "h0", h0, 3));
   if (h0->size[0] == 0 || h0->size[0] % (bidirectional ? 2 : 1) != 0) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: h0 is %s; [layers * %d, N, H] wanted", lm_ops[op].name, lm_shape_of(h0),
-                bidirectional ? 2 : 1));
+    TRY(lm_fail_shape(lm_ops[op].name, "h0", lm_text("[layers * %d, N, H]", bidirectional ? 2 : 1), lm_shape_of(h0)));
   }
-  if ((cell == LM_LSTM) != (c0 != NULL)) TRY(lm_fail(LM_E_ARG, "%s: c0 goes with an lstm", lm_ops[op].name));
+  if ((cell == LM_LSTM) != (c0 != NULL))
+    TRY(lm_fail(LM_E_ARG, "%s: c0 must be given for lstm and for no other cell", lm_ops[op].name));
   const lm_tensor *state[2] = {h0, c0};
   for (int k = 0; k < 2 && state[k]; k++) {
     bool alike = state[k]->ndim == 3 && state[k]->dtype == x->dtype;
     for (int d = 0; alike && d < 3; d++) alike = state[k]->size[d] == h0->size[d];
     if (!alike) {
-      TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s %s; %s %s wanted", lm_ops[op].name, k == 0 ? "h0" : "c0",
-                  lm_dtype_name((lm_dtype)state[k]->dtype), lm_shape_of(state[k]), lm_dtype_name((lm_dtype)x->dtype),
-                  lm_shape_of(h0)));
+      TRY(lm_fail_value(lm_ops[op].name, k == 0 ? "h0" : "c0",
+                        lm_text("%s %s", lm_dtype_name((lm_dtype)x->dtype), lm_shape_of(h0)),
+                        lm_text("%s %s", lm_dtype_name((lm_dtype)state[k]->dtype), lm_shape_of(state[k]))));
     }
     TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)state[k], (lm_tensor *)x}));
   }
@@ -391,9 +390,9 @@ lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_a
   const lm_tensor *grad[2] = {a->grad_h, a->c0 ? a->grad_c : NULL};
   for (int k = 0; k < 2; k++) {
     if (grad[k] && (grad[k]->numel != a->h0->numel || grad[k]->dtype != a->x->dtype)) {
-      TRY(lm_fail(LM_E_SHAPE, "%s: %s is %s %s; %s %s wanted", lm_ops[op].name, k == 0 ? "grad_h" : "grad_c",
-                  lm_dtype_name((lm_dtype)grad[k]->dtype), lm_shape_of(grad[k]), lm_dtype_name((lm_dtype)a->x->dtype),
-                  lm_shape_of(a->h0)));
+      TRY(lm_fail_value(lm_ops[op].name, k == 0 ? "grad_h" : "grad_c",
+                        lm_text("%s %s", lm_dtype_name((lm_dtype)a->x->dtype), lm_shape_of(a->h0)),
+                        lm_text("%s %s", lm_dtype_name((lm_dtype)grad[k]->dtype), lm_shape_of(grad[k]))));
     }
   }
   bool empty = a->x->size[0] == 0;

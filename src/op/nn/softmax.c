@@ -1,4 +1,5 @@
 /* Softmax, its logarithm, and their gradients: along one dim, outputs laid out like their input. */
+#include "base/message.h"
 #include "op/check.h"
 
 static lm_status forward(lm_op_id op, lm_tensor *x, int64_t asked, lm_dtype dtype, lm_tensor **out) {
@@ -38,8 +39,7 @@ static lm_status backward(lm_op_id op, lm_tensor *grad, lm_tensor *y, int64_t as
   lm_tensor *grads = NULL, *lines = NULL, *result = NULL;
   int dim;
   if (!lm_same_shape(grad, y)) {
-    return lm_fail(LM_E_SHAPE, "%s: grad is %s, y is %s; their sizes have to be equal", lm_ops[op].name,
-                   lm_shape_of(grad), lm_shape_of(y));
+    return lm_fail_shapes(lm_ops[op].name, "grad", lm_shape_of(grad), "y", lm_shape_of(y));
   }
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){grad, y}));
   TRY(lm_check_float(op, "grad", grad));

@@ -1,35 +1,38 @@
 -- Attention: softmax(scale * query keyᵀ + mask) value.
 local op = ...
 
+local shapes = "expected query, key and value to have shapes [..., L, E], [..., S, E] and [..., S, Ev], "
+  .. "got {query}, {key} and {value}"
+
 op "scaled_dot_product_attention" {
   "query", "key", "value", "attn_mask?", "dropout_p: number = 0", "is_causal = false",
   options = {"scale: number?", "enable_gqa = false"},
   needs = {
-    {"ndim_of(query) >= 2 && ndim_of(key) >= 2 && ndim_of(value) >= 2",
-      "query is {query}, key {key}, value {value}; [..., L, E], [..., S, E] and [..., S, Ev] wanted"},
-    {"size_of(query)[-1] == size_of(key)[-1] && size_of(key)[-2] == size_of(value)[-2]",
-      "query is {query}, key {key}, value {value}; [..., L, E], [..., S, E] and [..., S, Ev] wanted"},
+    {"ndim_of(query) >= 2 && ndim_of(key) >= 2 && ndim_of(value) >= 2", shapes},
+    {"size_of(query)[-1] == size_of(key)[-1] && size_of(key)[-2] == size_of(value)[-2]", shapes},
     {"is_float(query) && is_float(key) && is_float(value)",
-      "query is {dtype_of(query)}, key {dtype_of(key)}, value {dtype_of(value)}; floating numbers wanted"},
+      "query, key and value must be floating point, got {dtype_of(query)}, {dtype_of(key)} and {dtype_of(value)}"},
     {"same_dtype(query, key) && same_dtype(query, value)",
-      "query is {dtype_of(query)}, key {dtype_of(key)}, value {dtype_of(value)}; one dtype wanted: :to() converts"},
+      "dtype mismatch: query is {dtype_of(query)}, key is {dtype_of(key)}, value is {dtype_of(value)}; convert them "
+        .. "with "
+        .. ":to()"},
     {"!given(attn_mask) || is_bool(attn_mask) || is_float(attn_mask)",
-      "attn_mask is {dtype_of(attn_mask)}; bool (true: seen) wanted, or floating numbers, which are added"},
+      "attn_mask must be bool (true: attended to) or floating point (added), got {dtype_of(attn_mask)}"},
     {"!given(attn_mask) || is_bool(attn_mask) || epsilon_of(attn_mask) >= epsilon_of(query)",
-      "attn_mask is {dtype_of(attn_mask)}, query {dtype_of(query)}; attn_mask:to(\"{dtype_of(query)}\") makes them "
-        .. "alike, or a mask of bool goes with every query"},
-    {"!(is_causal && given(attn_mask))", "either attn_mask or is_causal = true, not both"},
+      "dtype mismatch: attn_mask is {dtype_of(attn_mask)}, query is {dtype_of(query)}; convert it with "
+        .. "attn_mask:to(\"{dtype_of(query)}\") or pass a bool mask"},
+    {"!(is_causal && given(attn_mask))", "attn_mask must be left out with is_causal = true; pass one of the two"},
     {"!given(attn_mask) || ndim_of(attn_mask) < 1 || size_of(attn_mask)[-1] == 1 "
       .. "|| size_of(attn_mask)[-1] == size_of(key)[-2]",
-      "attn_mask is {attn_mask}; it has to broadcast to [..., {size_of(query)[-2]}, {size_of(key)[-2]}]"},
+      "attn_mask of shape {attn_mask} does not broadcast to [..., {size_of(query)[-2]}, {size_of(key)[-2]}]"},
     {"!given(attn_mask) || ndim_of(attn_mask) < 2 || size_of(attn_mask)[-2] == 1 "
       .. "|| size_of(attn_mask)[-2] == size_of(query)[-2]",
-      "attn_mask is {attn_mask}; it has to broadcast to [..., {size_of(query)[-2]}, {size_of(key)[-2]}]"},
-    {"dropout_p >= 0 && dropout_p <= 1", "dropout_p is {dropout_p}; a probability from 0 to 1 wanted"},
+      "attn_mask of shape {attn_mask} does not broadcast to [..., {size_of(query)[-2]}, {size_of(key)[-2]}]"},
+    {"dropout_p >= 0 && dropout_p <= 1", "dropout_p must be from 0 to 1, got {dropout_p}"},
     {"!enable_gqa || heads_of(query) == heads_of(key) || divides(heads_of(key), heads_of(query))",
-      "{heads_of(query)} heads of queries are not to be divided among {heads_of(key)} of keys"},
+      "heads of query ({heads_of(query)}) must be divisible by heads of key ({heads_of(key)})"},
     {"enable_gqa || heads_of(query) == heads_of(key) || heads_of(query) == 1 || heads_of(key) == 1",
-      "query is {query}, key {key}; where fewer heads of keys serve more of queries, enable_gqa = true says so"},
+      "heads of query and key must match, got {query} and {key}; use enable_gqa = true for grouped queries"},
   },
   forms = {
     {

@@ -15,7 +15,7 @@ op "conv2d" {
       when = "padding == 'same'",
       needs = {
         {"stride[1] == 1 && stride[2] == 1",
-          "padding = \"same\" is for a stride of 1, and stride is {{stride[1]}, {stride[2]}}"},
+          "stride must be 1 for padding = \"same\", got ({stride[1]}, {stride[2]})"},
       },
       "conv2d(padded_to_same(x, weight, dilation), weight, bias, stride, "
         .. "[same_padding(weight, dilation, 1), same_padding(weight, dilation, 2)], dilation, groups)",

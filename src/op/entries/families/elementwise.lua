@@ -72,7 +72,7 @@ op "pow" {
   bool = "use :int() first",
   needs = {
     {"is_float(x) || is_float(exponent) || !is_number(exponent) || value_of(exponent) >= 0",
-      "integers to a negative integer power are not integers; use x:float()"},
+      "exponent must be at least 0 for integer tensors, got {value_of(exponent)}; use x:float()"},
   },
   forms = {
     {when = "is_number(exponent) && value_of(exponent) == 2 && !is_bool(x)", "square(x)"},
@@ -337,7 +337,7 @@ op "digamma" {
 }
 op "polygamma" {
   "x", "n: number", elementwise = "polygamma(x, n)", result_dtype = "float", grad = {x = "g * polygamma(x, n + 1)"},
-  needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n is {n}; the order is a whole number from 0 to 10000"}},
+  needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n must be an integer from 0 to 10000, got {n}"}},
   autocast = "keep_gpu", help = "derivative of order n of digamma; lm.polygamma(n, x) as in PyTorch",
 }
 op "sigmoid" {
@@ -393,7 +393,7 @@ op "prelu" {
   grad = {x = "x > 0 ? g : weight * g", weight = "x > 0 ? 0 : x * g"},
   needs = {
     {"ndim_of(weight) != 1 || numel_of(weight) == 1 || ndim_of(x) > 1 && size_of(x)[2] == numel_of(weight)",
-      "weight is {weight}, x {x}; weight has to be of one number, or of one for each of x's channels (dim 2)"},
+      "expected weight to have shape [1] or one number for each channel (dim 2) of x {x}, got {weight}"},
   },
   forms = {
     {when = "ndim_of(weight) == 1 && ndim_of(x) == 0", "prelu(x, squeeze(weight, 0))"},
@@ -412,13 +412,13 @@ op "hardtanh" {
   "x", "min_val: number = -1", "max_val: number = 1",
   elementwise = "x < min_val ? min_val : x > max_val ? max_val : x", result_dtype = "float",
   grad = {x = "x > min_val && x < max_val ? g : 0"},
-  needs = {{"min_val <= max_val", "min_val is {min_val}, max_val {max_val}; it has to be the larger one"}},
+  needs = {{"min_val <= max_val", "min_val must be at most max_val ({max_val}), got {min_val}"}},
   forms = {
     {
       when = "!is_float(x)",
       needs = {
         {"min_val > -9e18 && max_val < 9e18",
-          "min_val is {min_val}, max_val {max_val}; for integers both must be within int64"},
+          "min_val and max_val must be within int64 for integer tensors, got {min_val} and {max_val}"},
         {"!is_bool(x)", "x must not be bool; use :int() first"},
       },
       "clamp(x, cut_for(x, min_val), cut_for(x, max_val))",
@@ -454,7 +454,7 @@ op "selu" {
 op "celu" {
   "x", "alpha: number = 1",
   elementwise = "x > 0 ? x : alpha * expm1(x / alpha)", result_dtype = "float",
-  needs = {{"alpha != 0", "alpha is 0, and x is divided by it"}},
+  needs = {{"alpha != 0", "alpha must be non-zero, got 0"}},
   grad = {x = "x > 0 ? g : g * exp(x / alpha)"},
   help = "x, or alpha * (e^(x / alpha) - 1) below 0",
 }
@@ -473,7 +473,7 @@ op "hardshrink" {
 op "softshrink" {
   "x", "lambd: number = 0.5",
   elementwise = "x > lambd ? x - lambd : x < -lambd ? x + lambd : x * 0", result_dtype = "float",
-  needs = {{"lambd >= 0", "lambd is {lambd}, and may not be negative"}},
+  needs = {{"lambd >= 0", "lambd must be at least 0, got {lambd}"}},
   grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
   help = "x moved towards 0 by lambd, not beyond; NaN stays NaN",
 }
@@ -625,10 +625,11 @@ op "round" {
   grad = {x = "zeros_like(g)"},
   bool = "use :int() or :logical_not()",
   needs = {
-    {"decimals == 0 || is_float(x)", "decimals are for floating x, got {dtype_of(x)}; use :float() first"},
-    {"decimals == 0 || decimals >= -largest_power(x) && decimals <= largest_power(x)", "decimals is {decimals}; "
-      .. "10^{decimals} is beyond {largest_power(x) > 38 ? 'float64' : 'float32'}, which has -{largest_power(x)} to "
-      .. "{largest_power(x)}"},
+    {"decimals == 0 || is_float(x)",
+      "x must be floating point with decimals, got {dtype_of(x)}; convert it with :float()"},
+    {"decimals == 0 || decimals >= -largest_power(x) && decimals <= largest_power(x)", "decimals must be from "
+      .. "-{largest_power(x)} to {largest_power(x)} for {largest_power(x) > 38 ? 'float64' : 'float32'}, got "
+      .. "{decimals}"},
   },
   -- These powers are exact up to 10^22.
   forms = {
@@ -659,7 +660,7 @@ op "clamp" {
     max = "max < min || x > max && min <= max ? g : x == max && min < max ? g * 0.5 : 0",
   },
   bool = "use :int() or :logical_not()",
-  needs = {{"given(min) || given(max)", "min and max are both missing; give one of them, or both"}},
+  needs = {{"given(min) || given(max)", "min or max must be given, got neither"}},
   forms = { -- numbers: the gradient at ties is another than that of bounds that are tensors
     {when = "is_float(x) && (!given(min) || is_number(min)) && (!given(max) || is_number(max))",
       "clamp_range(x, given(min) ? value_of(min) : -inf, given(max) ? value_of(max) : inf)"},
@@ -705,7 +706,7 @@ op "addcdiv" {
 op "masked_fill" {
   "x", "mask: mask", "value: scalar",
   elementwise = "mask != 0 ? value : x", result_dtype = "x",
-  needs = {{"ndim_of(value) == 0", "value has to be a number or 0-d, got {value}"}},
+  needs = {{"ndim_of(value) == 0", "value must be a number or a 0-d tensor, got shape {value}"}},
   grad = {x = "mask ? 0 : g", value = "mask ? g : 0"},
   help = "x with value where mask holds",
 }

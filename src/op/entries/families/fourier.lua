@@ -51,16 +51,16 @@ op "overlap_add" {
   autocast = "keep",
   internal = true,
   help = "frames [batch, count, n], each times window [n], added where they stand in lines [batch, length], hop "
-    .. "samples apart; length has to be one in which as many frames stand",
+    .. "samples apart; length must hold that number of frames",
 }
-local pairs_wanted = "complex numbers are pairs in a last dim of 2"
+local pairs_shape = "to have shape [..., 2], real and imaginary parts"
 op "fft_multiply" {
   "x", "other", "conjugate = false",
   needs = {
-    {"ndim_of(x) > 0 && size_of(x)[-1] == 2", "x is {x}; " .. pairs_wanted},
-    {"ndim_of(other) > 0 && size_of(other)[-1] == 2", "other is {other}; " .. pairs_wanted},
-    {"is_float(x)", "x has to be float32 or float64, got {dtype_of(x)}"},
-    {"is_float(other)", "other has to be float32 or float64, got {dtype_of(other)}"},
+    {"ndim_of(x) > 0 && size_of(x)[-1] == 2", "expected x " .. pairs_shape .. ", got {x}"},
+    {"ndim_of(other) > 0 && size_of(other)[-1] == 2", "expected other " .. pairs_shape .. ", got {other}"},
+    {"is_float(x)", "x must be float32 or float64, got {dtype_of(x)}"},
+    {"is_float(other)", "other must be float32 or float64, got {dtype_of(other)}"},
   },
   forms = {
     {

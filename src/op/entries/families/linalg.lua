@@ -73,10 +73,10 @@ op "lu_pivots_to_matrix" {
 op "lu_unpack" {
   "LU_data", "LU_pivots", results = 3,
   needs = {
-    {"ndim_of(LU_data) > 1", "LU_data is {LU_data}; matrices [..., m, n] wanted"},
-    {"is_float(LU_data)", "LU_data has to be float32 or float64, as linalg.lu_factor gives it"},
-    {"ndim_of(LU_pivots) == ndim_of(LU_data) - 1", "LU_pivots are {LU_pivots} for LU_data {LU_data}; linalg.lu_factor "
-      .. "gives both"},
+    {"ndim_of(LU_data) > 1", "expected LU_data to have shape [*, m, n], got {LU_data}"},
+    {"is_float(LU_data)", "LU_data must be float32 or float64, got {dtype_of(LU_data)}; linalg.lu_factor returns it"},
+    {"ndim_of(LU_pivots) == ndim_of(LU_data) - 1", "LU_pivots must have one dim less than LU_data, got "
+      .. "{LU_pivots} and {LU_data}; linalg.lu_factor returns both"},
   },
   formula = {
     "lu_pivots_to_matrix(LU_pivots, LU_data)",
@@ -87,7 +87,7 @@ op "lu_unpack" {
 }
 op "linalg_qr" {
   "A", "mode: qr_mode = reduced", results = 2,
-  needs = {{"ndim_of(A) > 1", "A is {A}; matrices [..., m, n] wanted"}},
+  needs = {{"ndim_of(A) > 1", "expected A to have shape [*, m, n], got {A}"}},
   grad = {A = "qr_grad(g, g1, y, y1, mode)"},
   autocast = "keep", internal = true,
   help = "Q with orthonormal columns and upper triangular R, A = Q R; mode: reduced, complete (Q square), r (no Q)",
@@ -140,7 +140,7 @@ op "cholesky_solve" {
 }
 op "cholesky_inverse" {
   "L", "upper = false",
-  needs = {{"ndim_of(L) > 1 && size_of(L)[-1] == size_of(L)[-2]", "L is {L}; square matrices wanted"}},
+  needs = {{"ndim_of(L) > 1 && size_of(L)[-1] == size_of(L)[-2]", "expected L to have shape [*, n, n], got {L}"}},
   formula = "cholesky_solve(identity_like(L), L, upper)",
   autocast = "keep", help = "the inverse of A from L = cholesky(A)",
 }

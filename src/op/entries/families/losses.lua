@@ -16,18 +16,18 @@ op "cross_entropy" {
   "x", "target",
   "weight?", options = {"ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean"},
   needs = {
-    {"ndim_of(x) > 0", "x needs a dim of classes: [C], [N, C] or [N, C, ...]"},
-    {"label_smoothing >= 0 && label_smoothing <= 1", "label_smoothing is {label_smoothing}; it has to be from 0 to 1"},
+    {"ndim_of(x) > 0", "expected x to have shape [C], [N, C] or [N, C, ...], got {x}"},
+    {"label_smoothing >= 0 && label_smoothing <= 1", "label_smoothing must be from 0 to 1, got {label_smoothing}"},
     {"!given(weight) || ndim_of(weight) == 1 && size_of(weight)[1] == size_of(x)[ndim_of(x) > 1 ? 2 : 1]",
-      "weight is {weight}; it has to hold one number for each of {size_of(x)[ndim_of(x) > 1 ? 2 : 1]} classes"},
+      "expected weight to have shape [{size_of(x)[ndim_of(x) > 1 ? 2 : 1]}], one for each class, got {weight}"},
     {"!is_float(target) || same_size(x, target)",
-      "target is {dtype_of(target)} {target}; probabilities have to be x's size {x}, and classes integers"},
+      "target must be integer classes, or probabilities of x's shape {x}, got {dtype_of(target)} {target}"},
     {"is_float(target) || ndim_of(target) == ndim_of(x) - 1",
-      "target is {target}; for x of {x} it has one dim less, without the classes"},
+      "target must have x's shape {x} without the dim of classes, got {target}"},
     {"is_float(target) || ndim_of(x) != 3 || size_of(target)[2] == size_of(x)[3] "
       .. "|| size_of(target)[1] != size_of(x)[1] || size_of(target)[2] != size_of(x)[2]",
-      "target is {target} and x {x}, whose classes are dim 2, [N, C, L]; x:transpose(2, 3) puts them there, or "
-        .. "x:flatten(1, 2) and target:flatten() make a row of each place"},
+      "expected x to have shape [N, C, L] for target of {target}, got {x}; use x:transpose(2, 3), or x:flatten(1, 2) "
+        .. "and target:flatten()"},
   },
   -- Where one part does not count it is nil, and so is all that is made of it. No batch is one of one.
   formula = {
@@ -57,8 +57,8 @@ op "cross_entropy" {
   autocast = "keep", help = "Computes the cross entropy between logits and targets, classes or probabilities.",
 }
 local same_or_warned = {
-  "same_size(x, target)", "x is {x}, target {target}; they are broadcast to one size, which is probably not what is "
-    .. "meant: give them the same size", warn = true,
+  "same_size(x, target)", "shapes of x and target should match, got {x} and {target}; they are broadcast, which "
+    .. "is probably a mistake", warn = true,
 }
 op "mse_loss" {
   "x", "target", options = {"reduction: reduction = mean"},
@@ -66,13 +66,13 @@ op "mse_loss" {
   formula = "reduced(square(x - target), reduction)",
   autocast = "keep", help = "squared difference",
 }
-local same_size = {"same_size(x, target)", "x is {x}, target {target}; they have to be the same size"}
+local same_size = {"same_size(x, target)", "shapes of x and target must match, got {x} and {target}"}
 op "binary_cross_entropy" {
   "x", "target", "weight?", options = {"reduction: reduction = mean"},
   needs = {
     same_size,
-    {"!(least_of(x) < 0 || largest_of(x) > 1)", "x has values from {least_of(x)} to {largest_of(x)}, and "
-      .. "probabilities are from 0 to 1; bce_with_logits takes logits"}, -- which would be NaN by mistake
+    {"!(least_of(x) < 0 || largest_of(x) > 1)", "x must be from 0 to 1, got "
+      .. "{least_of(x)} to {largest_of(x)}; use bce_with_logits for logits"}, -- which would be NaN by mistake
   },
   formula = {"loss = bce(x, target)", "reduced(given(weight) ? loss * weight : loss, reduction)"},
   autocast = "banned_gpu",
@@ -98,13 +98,13 @@ op "l1_loss" {
 }
 op "huber_loss" {
   "x", "target", options = {"delta: number = 1", "reduction: reduction = mean"},
-  needs = {same_or_warned, {"delta > 0", "delta is {delta}; it has to be positive"}},
+  needs = {same_or_warned, {"delta > 0", "delta must be above 0, got {delta}"}},
   formula = "reduced(huber(x, target, delta), reduction)",
   autocast = "keep", help = "half the squared difference, and from delta on a straight line of that slope",
 }
 op "smooth_l1_loss" {
   "x", "target", options = {"beta: number = 1", "reduction: reduction = mean"},
-  needs = {same_or_warned, {"beta >= 0", "beta is {beta}; it has to be 0 or more"}},
+  needs = {same_or_warned, {"beta >= 0", "beta must be at least 0, got {beta}"}},
   formula = ("beta == 0 ? %s : reduced(huber(x, target, beta), reduction) / beta"):format(absolute),
   autocast = "keep", help = "huber_loss over beta: of slope 1 from there on; beta 0 is l1_loss",
 }
@@ -131,9 +131,9 @@ op "poisson_nll_loss" {
 op "gaussian_nll_loss" {
   "x", "target", "var: scalar", "full = false", "eps: number = 1e-6", "reduction: reduction = mean",
   needs = {
-    {"eps > 0", "eps is {eps}; it has to be positive"},
-    {"ndim_of(var) <= ndim_of(x)", "var is {var}, x {x}; var has x's size, or one for each row of it"},
-    {"!(least_of(var) < 0)", "var has {least_of(var)}, and variances are not negative"},
+    {"eps > 0", "eps must be above 0, got {eps}"},
+    {"ndim_of(var) <= ndim_of(x)", "expected var to have x's shape {x} or one number for each row, got {var}"},
+    {"!(least_of(var) < 0)", "var must be at least 0, got {least_of(var)}"},
   },
   formula = { -- the gradient does not see that small variances become eps
     "shaped = ndim_of(var) > 0 && ndim_of(var) == ndim_of(x) - 1 ? unsqueeze(var, -1) : var",
@@ -161,7 +161,7 @@ op "margin_ranking_loss" {
   "x1", "x2", "target", "margin: number = 0", "reduction: reduction = mean",
   needs = {
     {"ndim_of(x1) == ndim_of(x2) && ndim_of(x2) == ndim_of(target)",
-      "x1 is {x1}, x2 {x2}, target {target}; they have to have as many dims each"},
+      "x1, x2 and target must have the same number of dims, got {x1}, {x2} and {target}"},
   },
   formula = {
     "floats = is_float(x1) || is_float(x2)",
@@ -172,7 +172,7 @@ op "margin_ranking_loss" {
 }
 op "cosine_similarity" {
   "x1", "x2", "dim: dim? = 1", "eps: number = 1e-8",
-  needs = {{"is_float(x1) || is_float(x2)", "x1 is {dtype_of(x1)}; floating tensors wanted"}},
+  needs = {{"is_float(x1) || is_float(x2)", "x1 must be floating point, got {dtype_of(x1)}; convert it with :float()"}},
   formula = { -- the gradient does not see that small lengths become eps
     "first = same_size(x1, x2) ? x1 : x1 + zeros_like(x2)",
     "second = same_size(x1, x2) ? x2 : x2 + zeros_like(x1)",
@@ -188,9 +188,10 @@ op "cosine_similarity" {
 op "cosine_embedding_loss" {
   "x1", "x2", "target", "margin: number = 0", "reduction: reduction = mean",
   needs = {
-    {"ndim_of(target) <= 1", "target is {target}; it has to be [N], or 0-d for vectors"},
+    {"ndim_of(target) <= 1", "expected target to have shape [N], or [] for vectors, got {target}"},
     {"ndim_of(x1) == ndim_of(target) + 1 && ndim_of(x2) == ndim_of(target) + 1",
-      "x1 is {x1}, x2 {x2}, target {target}; [N, D] with targets [N] or [D] with one target wanted"},
+      "expected x1, x2 and target to have shapes [N, D], [N, D] and [N], or [D], [D] and [], got {x1}, {x2} and "
+        .. "{target}"},
   },
   formula = {
     "square1 = is_float(x1) ? square(norm(x1, 2, [-1])) : sum(square(x1), [-1])",
@@ -215,8 +216,8 @@ op "triplet_margin_loss" {
   "margin: number = 1", "p: number = 2", "eps: number = 1e-6", "swap = false", "reduction: reduction = mean",
   needs = {
     {"ndim_of(anchor) == ndim_of(positive) && ndim_of(positive) == ndim_of(negative)",
-      "anchor is {anchor}, positive {positive}, negative {negative}; they have to have as many dims each"},
-    {"margin > 0", "margin is {margin}; it has to be positive"},
+      "anchor, positive and negative must have the same number of dims, got {anchor}, {positive} and {negative}"},
+    {"margin > 0", "margin must be above 0, got {margin}"},
   },
   formula = {
     "near = pairwise_distance(anchor, positive, p, eps)",
@@ -232,13 +233,14 @@ op "triplet_margin_loss" {
 op "multi_margin_loss" {
   "x", "target", "p: int = 1", "margin: number = 1", "weight?", options = {"reduction: reduction = mean"},
   needs = {
-    {"p == 1 || p == 2", "p is {p}; it has to be 1 or 2"},
-    {"ndim_of(x) <= 2", "x is {x}; [N, C] or [C] wanted"},
-    {"numel_of(x) > 0 || ndim_of(x) == 2 && size_of(x)[2] > 0", "x is {x}; there have to be classes"},
+    {"p == 1 || p == 2", "p must be 1 or 2, got {p}"},
+    {"ndim_of(x) <= 2", "expected x to have shape [N, C] or [C], got {x}"},
+    {"numel_of(x) > 0 || ndim_of(x) == 2 && size_of(x)[2] > 0",
+      "expected x to have shape [N, C] or [C] with C above 0, got {x}"},
     {"ndim_of(target) <= 1 && numel_of(target) == (ndim_of(x) == 2 ? size_of(x)[1] : 1)",
-      "target is {target}; for x of {x} it has a class for each row"},
+      "target must have one class for each row of x {x}, got {target}"},
     {"!given(weight) || ndim_of(weight) == 1 && size_of(weight)[1] == (ndim_of(x) > 0 ? size_of(x)[-1] : 1)",
-      "weight is {weight}; it has to hold one number for each of {ndim_of(x) > 0 ? size_of(x)[-1] : 1} classes"},
+      "expected weight to have shape [{ndim_of(x) > 0 ? size_of(x)[-1] : 1}], one for each class, got {weight}"},
   },
   formula = {
     "rows_of_x = ndim_of(x) < 2 ? reshape(x, [1, numel_of(x)]) : x",
@@ -257,7 +259,7 @@ op "multi_margin_loss" {
 }
 op "multilabel_soft_margin_loss" {
   "x", "target", "weight?", options = {"reduction: reduction = mean"},
-  needs = {{"ndim_of(x) > 0", "x is 0-d; [N, C] or [C] wanted"}},
+  needs = {{"ndim_of(x) > 0", "expected x to have shape [N, C] or [C], got {x}"}},
   formula = {
     "each = -(target * log_sigmoid(x) + (1 - target) * log_sigmoid(-x))",
     "loss = sum(given(weight) ? each * weight : each, [-1]) / size_of(x)[-1]",

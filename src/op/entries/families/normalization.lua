@@ -107,9 +107,9 @@ op "rms_norm" {
   "x", "normalized_shape: size", "weight?", "eps: number?",
   needs = {
     {"ends_with(size_of(x), normalized_shape)",
-      "normalized_shape is {text_of(normalized_shape)}, x {x}; it has to be x's last sizes"},
+      "normalized_shape must be the last sizes of x {x}, got {text_of(normalized_shape)}"},
     {"!given(weight) || ends_with(normalized_shape, size_of(weight)) && ndim_of(weight) == length_of(normalized_shape)",
-      "weight is {weight}; it has to be of normalized_shape, {text_of(normalized_shape)}"},
+      "expected weight to have shape {text_of(normalized_shape)} (normalized_shape), got {weight}"},
   },
   forms = {
     {
@@ -154,13 +154,13 @@ op "grouped_norm_backward" {
 op "group_norm" {
   "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5",
   needs = {
-    {"ndim_of(x) >= 2", "x is {x}; [N, C, ...] wanted"},
+    {"ndim_of(x) >= 2", "expected x to have shape [N, C, ...], got {x}"},
     {"divides(num_groups, size_of(x)[2])",
-      "{size_of(x)[2]} channels are not to be divided into {num_groups} groups"},
+      "channels of x ({size_of(x)[2]}) must be divisible by num_groups ({num_groups})"},
     {"!given(weight) || ndim_of(weight) == 1 && size_of(weight)[1] == size_of(x)[2]",
-      "weight is {weight}; it has to hold one number for each of {size_of(x)[2]} channels"},
+      "expected weight to have shape [{size_of(x)[2]}], one for each channel, got {weight}"},
     {"!given(bias) || ndim_of(bias) == 1 && size_of(bias)[1] == size_of(x)[2]",
-      "bias is {bias}; it has to hold one number for each of {size_of(x)[2]} channels"},
+      "expected bias to have shape [{size_of(x)[2]}], one for each channel, got {bias}"},
   },
   forms = {{when = "grouped_norm_is_supported(x, weight, bias)", "grouped_norm(x, num_groups, weight, bias, eps)"}},
   formula = {

@@ -22,7 +22,7 @@ op "searchsorted" {
 }
 op "bucketize" {
   "x: scalar", "boundaries", options = {"right = false", "out_int32 = false"},
-  needs = {{"ndim_of(boundaries) == 1", "boundaries have to be one row, are {boundaries}"}},
+  needs = {{"ndim_of(boundaries) == 1", "boundaries must be 1-d, got shape {boundaries}"}},
   formula = "searchsorted(boundaries, x, right, out_int32)", grad = "none",
   help = "the number from 1 of the bucket between sorted boundaries that each of x falls in; right: a boundary belongs "
     .. "to the bucket after it",
@@ -82,7 +82,7 @@ op "nansum" {
 }
 op "nanmean" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
-  needs = {{"is_float(x)", "x has to be of a floating dtype, is {dtype_of(x)}; x:float() is one"}},
+  needs = {{"is_float(x)", "x must be floating point, got {dtype_of(x)}; convert it with :float()"}},
   formula = "nansum(x, dim, keepdim, dtype) / sum(x == x, dim, keepdim)",
   help = "mean over dim, or all, of what is not NaN",
 }

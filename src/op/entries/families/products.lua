@@ -26,8 +26,9 @@ op "linear" {
     {
       when = "ndim_of(weight) == 1",
       needs = {
-        {"ndim_of(x) > 0 && size_of(x)[-1] == size_of(weight)[1]", "x is {x}, weight {weight}: the last sizes differ"},
-        {"ndim_of(bias) == 0", "bias is {bias}; for a weight of one dim it has to be a number or 0-d"},
+        {"ndim_of(x) > 0 && size_of(x)[-1] == size_of(weight)[1]",
+          "expected x to have shape [*, {size_of(weight)[1]}] for weight of {weight}, got {x}"},
+        {"ndim_of(bias) == 0", "bias must be a number or a 0-d tensor for 1-d weight, got shape {bias}"},
       },
       "y = squeeze(linear(x, unsqueeze(weight, 0)), -1)",
       "given(bias) ? y + bias : y",
@@ -53,19 +54,19 @@ op "matmul" {
 }
 
 -- ---- products and distances
-local is_matrix = {"ndim_of(x) == 2", "x is {x}; it has to be a matrix"}
+local is_matrix = {"ndim_of(x) == 2", "expected x to have shape [m, n], got {x}"}
 op "mv" {
   "x", "vec",
   needs = {
     {"ndim_of(x) == 2 && ndim_of(vec) == 1 && size_of(x)[2] == size_of(vec)[1]",
-      "x is {x}, vec {vec}; [n, m] and [m] wanted"},
+      "expected x and vec to have shapes [n, m] and [m], got {x} and {vec}"},
   },
   formula = "squeeze(mm(x, unsqueeze(vec, 1)), [1])",
   autocast = "lower", help = "a matrix times a vector",
 }
 local two_vectors = {
   "ndim_of(x) == 1 && ndim_of(other) == 1 && size_of(x)[1] == size_of(other)[1]",
-  "x is {x}, other {other}; two vectors of one length wanted",
+  "x and other must be 1-d of equal size, got {x} and {other}",
 }
 op "dot" {
   "x", "other", needs = {two_vectors},
@@ -74,7 +75,7 @@ op "dot" {
 }
 op "vdot" {"x", "other", needs = {two_vectors}, formula = "dot(x, other)", help = "dot, under its name in BLAS"}
 local two_vectors_of_any_length = {
-  "ndim_of(x) == 1 && ndim_of(other) == 1", "x is {x}, other {other}; two vectors wanted",
+  "ndim_of(x) == 1 && ndim_of(other) == 1", "x and other must be 1-d, got {x} and {other}",
 }
 op "outer" {
   "x", "other", needs = {two_vectors_of_any_length},
@@ -104,7 +105,8 @@ op "addr" {
   autocast = "lower", help = "beta * input + alpha * outer(x, other); input broadcasts and is ignored if beta is 0",
 }
 local batches = {
-  "ndim_of(x) == 3 && ndim_of(other) == 3", "x is {x}, other {other}; [b, n, k] and [b, k, m] wanted",
+  "ndim_of(x) == 3 && ndim_of(other) == 3",
+    "expected x and other to have shapes [b, n, k] and [b, k, m], got {x} and {other}",
 }
 op "baddbmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"}, needs = {batches},
@@ -122,7 +124,7 @@ op "addbmm" {
   needs = {
     batches,
     {"size_of(x)[1] == size_of(other)[1] && size_of(x)[3] == size_of(other)[2]",
-      "x is {x}, other {other}; [b, n, k] and [b, k, m] wanted"},
+      "expected x and other to have shapes [b, n, k] and [b, k, m], got {x} and {other}"},
   },
   formula = { -- the batch is one more dim to sum over
     "wide = reshape(transpose(x, 0, 1), [size_of(x)[2], size_of(x)[1] * size_of(x)[3]])",
@@ -148,9 +150,10 @@ op "trace" {
 op "cross" {
   "x", "other", "dim: dim? = -1",
   needs = {
-    {"ndim_of(x) == ndim_of(other) && ndim_of(x) > 0", "x is {x}, other {other}; they have to have as many dims each"},
+    {"ndim_of(x) == ndim_of(other) && ndim_of(x) > 0",
+      "x and other must have the same number of dims, got {x} and {other}"},
     {"size_along(x, dim) == 3 && size_along(other, dim) == 3",
-      "x is {x}, other {other}; both have 3 entries along dim"},
+      "x and other must have size 3 in dim, got {x} and {other}"},
   },
   formula = {
     "x1 = select(x, dim, 1)", "x2 = select(x, dim, 2)", "x3 = select(x, dim, 3)",

@@ -13,7 +13,7 @@ op "mean" {
 }
 local unbiased_or_correction = {
   "unbiased || correction == 0 || correction == 1",
-  "unbiased = false is correction = 0, and correction is {correction}; give one of the two",
+  "correction must be left out with unbiased = false, got {correction}",
 }
 op "var" {
   "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: number = 1"},
