@@ -332,6 +332,24 @@ describe("a rank's failure", function()
     assert.equal("", alive "7071")
   end)
 
+  it("is the cause for a rank that heard of it while it joined the group", function()
+    local code, _, err = run("--nproc 2", [[
+      local core, dist = require "luminary.core", require("luminary").dist
+      local group = core.dist_group
+      function core.dist_group(world, ...)
+        if rank == 1 then error "boom" end
+        for _ = 1, 3000 do if core.dist_cause(world) then break end sleep(0.01) end
+        return group(world, ...)
+      end
+      local _, problem = pcall(dist.init_process_group)
+      if rank == 1 then sleep(0.5) end
+      error(problem, 0)
+    ]])
+    assert.equal(1, code)
+    assert.matches("rank 0%][^\n]*rank 1 on [^\n]* failed[^\n]*boom\n", err)
+    assert.matches("\nluminary run: rank 1 on %S+, pid %d+, failed with exit code 1\n  [^\n]*boom\n", err)
+  end)
+
   it("is the cause even if the launcher has to end that rank", function()
     local code, _, err = run("--nproc 2", [[
       if rank == 1 then touch "ready" sleep(60) end

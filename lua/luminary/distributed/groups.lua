@@ -5,7 +5,8 @@ local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local fail = options.fail
 
-local groups = {} -- world: the core's, nil with one process; default: the group of all, nil before init
+-- world: the core's, nil with one process; default: the group of all, nil before init; start_cause: why it was not made
+local groups = {}
 local open = {} -- all groups as they were made, so that none closes before destroy_process_group says so
 
 local Group = {}
@@ -67,8 +68,11 @@ function groups.start(world, backend, size)
   local ranks = {}
   for rank = 0, size - 1 do ranks[rank + 1] = rank end
   groups.default = new(core.dist_group(world, backend, ranks), backend)
-  groups.world = world
+  groups.world, groups.start_cause = world, nil
 end
+
+--- What the store knows of the failure of this or another rank, as core.dist_cause has it, or nil.
+function groups.cause() return groups.world and core.dist_cause(groups.world) or groups.start_cause end
 
 local function close(group)
   core.dist_close(group.handle)

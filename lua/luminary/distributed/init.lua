@@ -59,6 +59,7 @@ dist.init_process_group = arguments.takes("init_process_group", {
   }
   local ok, problem = pcall(groups.start, world, backend or core.dist_backend(world), size)
   if not ok then
+    groups.start_cause = core.dist_cause(world)
     core.dist_fail(world, "", problem) -- the others wait for this rank there
     core.dist_close(world)
     error(problem, 0)
@@ -89,7 +90,7 @@ end
 --- line), message, text (all of it as a sentence); who and other: {rank, host, standing, seconds, call, where}, the
 --- rank that failed and the one whose call or waiting shows it, as far as that is known.
 function dist.failure()
-  return groups.world and core.dist_cause(groups.world) or nil
+  return groups.cause()
 end
 
 --- Whether init_process_group was called, and destroy_process_group not since.

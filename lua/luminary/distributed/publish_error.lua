@@ -17,7 +17,7 @@ return function(message, traceback)
   local groups = package.loaded["luminary.distributed.groups"]
   local world = groups and groups.world
   local rank = world and groups.default and groups.default.rank or tonumber(core.getenv "RANK") or 0
-  local cause = world and core.dist_cause(world)
+  local cause = groups and groups.cause()
   local elsewhere = cause and cause.rank ~= rank
   local known = elsewhere or cause and cause.kind == "mismatch" -- which is of several ranks
   write(core.getenv "LM_ERROR_FILE", {

@@ -11,7 +11,7 @@ local Exit = failure.Exit
 -- Which other rank is to blame, if the process group says so.
 local function blame()
   local groups = package.loaded["luminary.distributed.groups"]
-  local cause = groups and groups.world and core.dist_cause(groups.world)
+  local cause = groups and groups.cause()
   if not cause or groups.default and cause.rank == groups.default.rank then return nil end
   return cause.rank
 end
