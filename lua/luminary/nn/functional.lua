@@ -142,7 +142,8 @@ local function rrelu_by(x, lower, upper, training)
   return ops.leaky_relu, (lower + upper) / 2
 end
 
---- F.rrelu(…): Applies the randomized leaky rectified linear unit to each element: x, or a random slope times x below 0.
+--- F.rrelu(…): Applies the randomized leaky rectified linear unit to each element: x, or a random slope times x below
+--- 0.
 F.rrelu = arguments.takes("rrelu", {
   {"lower", "number", 1 / 8}, {"upper", "number", 1 / 3}, {"training", "boolean", false}, {"inplace", "boolean", false},
 }, function(x, opts)

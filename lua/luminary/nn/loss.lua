@@ -158,7 +158,7 @@ entry "CTCLoss" {
 entry "CosineSimilarity" {
   takes = {{"dim", "dim", 2}, {"eps", "number", 1e-8}},
   forward = function(self, x1, x2) return ops.cosine_similarity(x1, x2, {dim = self.dim, eps = self.eps}) end,
-  help = "of x1 and x2 along dim; see F.cosine_similarity",
+  help = "Computes the cosine similarity of x1 and x2 along dim.",
 }
 
 entry "PairwiseDistance" {
@@ -166,7 +166,7 @@ entry "PairwiseDistance" {
   forward = function(self, x1, x2)
     return ops.pairwise_distance(x1, x2, {p = self.p, eps = self.eps, keepdim = self.keepdim})
   end,
-  help = "p-norm of x1 - x2 over the last dim",
+  help = "Computes the p-norm of x1 - x2 over the last dim.",
 }
 
 return layer.classes(list)
