@@ -47,7 +47,7 @@ local reductions = {"mean", "sum", "none"}
 local function reduced(loss, reduction) return reduction == "none" and loss or loss[reduction](loss) end
 
 --- F.triplet_margin_with_distance_loss(anchor, positive, negative [, {distance_function, margin = 1, swap = false,
---- reduction = "mean"}]): F.triplet_margin_loss by distance_function(a, b), F.pairwise_distance by default.
+--- reduction = "mean"}]): Computes a triplet loss with a custom distance.
 F.triplet_margin_with_distance_loss = arguments.takes("triplet_margin_with_distance_loss", {
   {"distance_function", "callable"}, {"margin", "positive", 1}, {"swap", "boolean", false},
   {"reduction", reductions, "mean"},
@@ -66,9 +66,8 @@ F.triplet_margin_with_distance_loss = arguments.takes("triplet_margin_with_dista
   return reduced((near - far + o.margin):clamp(0), o.reduction)
 end)
 
---- F.multilabel_margin_loss(x, target [, {reduction = "mean"}]): x [N, C] or [C], target of x's size: classes from 1,
---- of which those before the first 0 count. What each of them lacks to be 1 above each class that is none of them,
---- summed, over C.
+--- F.multilabel_margin_loss(x, target [, {reduction = "mean"}]): Computes a multi-label hinge loss between scores and
+--- lists of target classes.
 F.multilabel_margin_loss = arguments.takes("multilabel_margin_loss", {
   {"size_average", lacks = true}, {"reduce", lacks = true}, {"reduction", reductions, "mean"},
 }, function(x, target, o)
