@@ -71,7 +71,7 @@ Module.__missing = {
     .. "{ignore_mismatched_sizes = true}",
 }
 
---- Whether v is an instance of a class that extends nn.Module.
+--- Returns whether v is an object of a class that extends nn.Module.
 Module.is_module = is_module
 
 --- What a call net(x) runs; classes write their own.
