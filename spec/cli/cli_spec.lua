@@ -110,12 +110,12 @@ describe("luminary's options", function()
       attention_mask = "an option of .*lm.models.generate",
       max_length = "an option of Tokenizer:encode\n.*Of functions that lack it: here it is max_new_tokens",
       num_beams = "an option of lm.models.generate",
-      key_padding_mask = "^key_padding_mask is an option of nn.MultiheadAttention\n.*%s+is%s+NOT%s+seen",
+      key_padding_mask = "^key_padding_mask is an option of nn.MultiheadAttention\n.*true%s+for%s+positions%s+that%s+"
+        .. "are%s+not%s+attended",
       is_causal = "^is_causal is an option of .*nn.MultiheadAttention", attn_mask = "an option of .*MultiheadAttention",
-      src_mask = "^src_mask is an argument of nn.Transformer, nn.TransformerEncoderLayer;",
-      src_key_padding_mask = "^src_key_padding_mask is an argument of nn.Transformer, nn.TransformerEncoder,",
-      ["nn.TransformerEncoder"] = "true%s+is%s+what%s+is%s+NOT%s+seen",
-      ["nn.Transformer"] = "true%s+is%s+what%s+is%s+NOT%s+seen",
+      src_mask = "^src_mask is an option of nn.Transformer, nn.TransformerEncoderLayer;",
+      src_key_padding_mask = "^src_key_padding_mask is an option of nn.Transformer, nn.TransformerEncoder,",
+      ["nn.TransformerEncoder"] = "true%s+is%s+not%s+attended", ["nn.Transformer"] = "true%s+is%s+not%s+attended",
       from_pretrained = "Of models: lm.models' gpt2, llama, .*nothing%s+is%s+downloaded%.",
       ["lm.models.gpt2.from_pretrained"] = "^Of models: lm.models' gpt2, llama, .*nothing%s+is%s+downloaded%.",
       ["lm.models.gpt2.generate"] = "^net:generate%(ids", ["models.llama.new_cache"] = "^net:new_cache%(batch_size",
@@ -331,7 +331,7 @@ describe("the prompt", function()
     assert.matches("^dist%.all_reduce%(t %[, {op = \"sum\", group.*%)\n  t becomes the reduction",
       explain "?dist.all_reduce")
     assert.matches("^x%.shape: ", explain "?shape")
-    assert.matches("^Module:parameters%(%[{recurse = true}%]%)\n  A list of all", explain "?Module:parameters")
+    assert.matches("^Module:parameters%(%[{recurse = true}%]%)\n  Returns a list of all", explain "?Module:parameters")
     assert.matches("^Module:parameters", explain "?net:parameters")
     assert.matches("^Module:to%(…%)", explain "?net[1]:to")
     assert.matches("^x:to%(", explain "?y:to")

@@ -45,7 +45,7 @@ describe("a padding layer", function()
     end
   end)
   it("refuses other numbers of sides", function()
-    assert.matches("padding has to be an integer or a list of 4", message(nn.ZeroPad2d, { 1, 2 }), 1, true)
+    assert.matches("padding must be an integer or a list of 4", message(nn.ZeroPad2d, { 1, 2 }), 1, true)
     assert.matches("value has to be a number", message(nn.ConstantPad1d, 1), 1, true)
   end)
 end)

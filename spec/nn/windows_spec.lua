@@ -209,6 +209,15 @@ describe("functions over windows", function()
     assert.same({ { { { -4.5, 12 }, { 0, 12 }, { 3, 0 }, { 0, 7.5 }, { 0, 6 } } } }, grid.grad:totable())
   end)
 
+  it("return one value unless indices are asked for", function()
+    for n = 1, 3 do
+      local x = lm.ones(1, 2, unpack({ 4, 4, 4 }, 1, n))
+      assert.equal(1, select("#", F["max_pool" .. n .. "d"](x, 2)))
+      assert.equal(1, select("#", nn["MaxPool" .. n .. "d"](2)(x)))
+      assert.equal(2, select("#", nn["MaxPool" .. n .. "d"](2, { return_indices = true })(x)))
+    end
+  end)
+
   it("give places: pooling and back", function()
     for n, dims in ipairs { { 6 }, { 4, 6 }, { 4, 2, 6 } } do
       local x = lm.randperm(2 * 2 * 48):float()[{ { 1, 4 * ({ 6, 24, 48 })[n] } }]:view(2, 2, unpack(dims))

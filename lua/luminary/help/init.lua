@@ -255,13 +255,16 @@ end
 local function about_option(name, by_place)
   local paths, said, first = {}, {}, nil
   local before, what = by_place and "[%({,]%s*" or "[{,]%s*", by_place and "argument" or "option"
+  local entries = load_module "luminary.help.entry"
   for _, entry in ipairs(all().list) do
     local text = not index.is_inner(entry.name) and help.of(entry) or ""
-    local calls = ("\n" .. text):gsub("\n%s*local [%w_, ]+= ", "\n")
+    local section = text ~= "" and entries.section(entry) or {}
+    local calls = "\n" .. text .. "\n" .. table.concat(section.remarks or {}, "\n"):gsub("`", "")
+    calls = calls:gsub("\n%s*local [%w_, ]+= ", "\n")
     for call in calls:gmatch "\n%s*[%a_][%w_%.:]*%s?(%b())" do
       local names = by_place and call or call:match "%b{}"
       if names and names:find(before .. name .. "%f[^%w_]") and not said[text] then
-        said[text], first = true, first or text
+        said[text], first = true, first or entries.text(entry)
         paths[#paths + 1] = entry.path
       end
     end

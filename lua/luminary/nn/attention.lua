@@ -54,17 +54,8 @@ end
 -- ---- multi-head attention
 
 --- nn.MultiheadAttention(embed_dim, num_heads [, {dropout = 0, bias = true, add_bias_kv = false, add_zero_attn = false,
---- kdim = embed_dim, vdim = embed_dim, batch_first = false, device, dtype}]): queries, keys and values projected to
---- num_heads heads, attention in each, and a projection of what they give.
----
---- local y, weights = mha(query, key, value [, {key_padding_mask, need_weights = true, attn_mask,
---- average_attn_weights = true, is_causal = false}]): query [L, N, E], key [S, N, kdim], value [S, N, vdim] give
---- y [L, N, E] and, with need_weights, [N, L, S] ([N, heads, L, S] without average_attn_weights).
---- key_padding_mask [N, S] and attn_mask [L, S] or [N * heads, L, S] are of bool, where true is what is NOT seen, or of
---- numbers, which are added to the scores. F.scaled_dot_product_attention's attn_mask and the language models'
---- attention_mask have it the other way round: true or 1 is seen; key_padding_mask = attention_mask:eq(0).
---- is_causal: a query sees the keys up to its place, if no attn_mask says what it sees.
---- Without need_weights memory grows with L + S on the CPU, with dropout too.
+--- kdim = embed_dim, vdim = embed_dim, batch_first = false, device, dtype}]): Computes attention of queries to keys and
+--- values in several heads.
 local MultiheadAttention = layer.define("MultiheadAttention")
 attention.MultiheadAttention = MultiheadAttention
 MultiheadAttention.keeps_float = true -- it multiplies by its layers' weights itself
@@ -278,12 +269,8 @@ local function attended(heads, x, memory, mask, padding, causal)
 end
 
 --- nn.TransformerEncoderLayer(d_model, nhead [, {dim_feedforward = 2048, dropout = 0.1, activation = "relu",
---- layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true, device, dtype}]): self-attention and a
---- feed-forward network, each added to its input and normalized. activation: "relu", "gelu" or a function.
----
---- layer(src [, src_mask [, src_key_padding_mask [, is_causal = false]]]), also by name: src [L, N, E]; src_mask [L, L]
---- or [N * heads, L, L] and src_key_padding_mask [N, L], of bool with true for what is NOT seen, or of numbers to be
---- added to the scores; is_causal: a place sees those up to itself, if no src_mask says what it sees.
+--- layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true, device, dtype}]): Applies
+--- self-attention and a feed-forward network.
 local TransformerEncoderLayer = layer.define("TransformerEncoderLayer")
 attention.TransformerEncoderLayer = TransformerEncoderLayer
 
@@ -301,13 +288,8 @@ function TransformerEncoderLayer:forward(src, ...)
   return residual(self, 2, x, function(y) return feed_forward(self, y) end)
 end
 
---- nn.TransformerDecoderLayer(…): self-attention, attention to the encoder's output, and a feed-forward network.
----
---- layer(tgt, memory [, tgt_mask [, memory_mask [, tgt_key_padding_mask [, memory_key_padding_mask [,
---- tgt_is_causal = false [, memory_is_causal = false]]]]]]), also by name: tgt [L, N, E], memory [S, N, E]; tgt_mask
---- [L, L], memory_mask [L, S], tgt_key_padding_mask [N, L] and memory_key_padding_mask [N, S] are of bool with true for
---- what is NOT seen, or of numbers to be added to the scores; tgt_is_causal and memory_is_causal: a place sees those up
---- to itself, if no mask of that name says what it sees.
+--- nn.TransformerDecoderLayer(…): Applies self-attention, attention to the output of an encoder, and a feed-forward
+--- network.
 local TransformerDecoderLayer = layer.define("TransformerDecoderLayer")
 attention.TransformerDecoderLayer = TransformerDecoderLayer
 
@@ -351,11 +333,8 @@ local function make_stack(self, name, first, num_layers, norm)
   self.norm = norm
 end
 
---- nn.TransformerEncoder(encoder_layer, num_layers [, {norm, enable_nested_tensor, mask_check}]): num_layers copies of
---- a layer, then norm, a module. The others are PyTorch's ways of being quicker, and do nothing here.
----
---- encoder(src [, mask [, src_key_padding_mask [, is_causal = false]]]), also by name, as nn.TransformerEncoderLayer's
---- call: in masks of bool true is what is NOT seen. mask is [L, L] or [N * heads, L, L], src_key_padding_mask [N, L].
+--- nn.TransformerEncoder(encoder_layer, num_layers [, {norm, enable_nested_tensor, mask_check}]): Applies num_layers
+--- copies of an encoder layer in sequence.
 local TransformerEncoder = layer.define("TransformerEncoder")
 attention.TransformerEncoder = TransformerEncoder
 
@@ -374,8 +353,8 @@ function TransformerEncoder:forward(src, ...)
   return self.norm and self.norm(x) or x
 end
 
---- nn.TransformerDecoder(decoder_layer, num_layers [, {norm}]): num_layers copies of a layer, then norm, a module.
---- decoder(tgt, memory [, …]) takes what nn.TransformerDecoderLayer's call takes.
+--- nn.TransformerDecoder(decoder_layer, num_layers [, {norm}]): Applies num_layers copies of a decoder layer in
+--- sequence.
 local TransformerDecoder = layer.define("TransformerDecoder")
 attention.TransformerDecoder = TransformerDecoder
 
@@ -394,11 +373,7 @@ end
 
 --- nn.Transformer([{d_model = 512, nhead = 8, num_encoder_layers = 6, num_decoder_layers = 6, dim_feedforward = 2048,
 --- dropout = 0.1, activation = "relu", custom_encoder, custom_decoder, layer_norm_eps = 1e-5, batch_first = false,
---- norm_first = false, bias = true, device, dtype}]): encoder and decoder.
----
---- net(src, tgt [, src_mask [, tgt_mask [, memory_mask [, src_key_padding_mask [, tgt_key_padding_mask [,
---- memory_key_padding_mask [, src_is_causal [, tgt_is_causal [, memory_is_causal]]]]]]]]]), also by name; as the layers
---- of encoder and decoder have them: in masks of bool true is what is NOT seen.
+--- norm_first = false, bias = true, device, dtype}]): A transformer with an encoder and a decoder.
 local Transformer = layer.define("Transformer")
 attention.Transformer = Transformer
 
@@ -439,8 +414,8 @@ function Transformer:forward(src, tgt, ...)
   return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_padding, memory_padding, tgt_causal, memory_causal)
 end
 
---- nn.Transformer.generate_square_subsequent_mask(size [, {device, dtype}]): [size, size], 0 up to the diagonal and
---- -inf above it: what a place sees that goes no further than itself.
+--- nn.Transformer.generate_square_subsequent_mask(size [, {device, dtype}]): Returns a causal mask [size, size]: 0 up
+--- to the diagonal, and -inf above it.
 Transformer.generate_square_subsequent_mask = arguments.takes("Transformer.generate_square_subsequent_mask", {
   {"device", "any"}, {"dtype", "string"},
 }, function(size, opts)

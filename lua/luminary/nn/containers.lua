@@ -22,26 +22,26 @@ end
 local Numbered = class.define("Numbered", Module)
 Numbered.numbered = true
 
---- How many children; the same as #net.
+--- Returns the number of modules, as #net does.
 function Numbered:len() return #self:children() end
 
---- for i, child in net:iter() do
+--- Walks the modules: for i, child in net:iter() do.
 function Numbered:iter() return ipairs(self:children()) end
 
---- Add a module at the end; returns the container.
+--- Adds a module at the end. Returns the container.
 function Numbered:append(module)
   check_module(self.__name .. ".append", 1, module)
   if not records.append(self, getmetatable(self), module) then self[self:len() + 1] = module end
   return self
 end
 
---- Torch7's name for append.
+--- Adds a module at the end, as append does; Torch7's name.
 function Numbered:add(module) return self:append(module) end
 
---- Torch7's net:get(i), which is net[i].
+--- Returns net[i]; Torch7's name.
 function Numbered:get(i) return self[i] end
 
---- Put a module before position `at`; returns the container.
+--- Inserts a module before position `at`. Returns the container.
 function Numbered:insert(at, module)
   local who, modules = self.__name .. ".insert", self:children()
   options.arg(who, "the position", at, "count")
@@ -52,7 +52,7 @@ function Numbered:insert(at, module)
   return self
 end
 
---- Add the modules of a list, or of another container, at the end; returns the container. (extend makes a class.)
+--- Adds the modules of a list, or of another container, at the end. Returns the container. (extend makes a class.)
 function Numbered:append_all(list)
   if Module.is_module(list) then list = list:children() end
   if not options.is_plain(list) then
@@ -62,14 +62,14 @@ function Numbered:append_all(list)
   return self
 end
 
---- Remove the module at a position (the last without), and give it.
+--- Removes the module at a position, or the last one, and returns it.
 function Numbered:pop(at)
   local module = self[at or -1]
   table.remove(self, at and (at < 0 and self:len() + at + 1 or at) or self:len())
   return module
 end
 
---- A new container of the same modules from `first` (1) to `last` (-1); net[{1, 2}] is net:slice(1, 2).
+--- Returns a new container of the modules from `first` (1) to `last` (-1); net[{1, 2}] is net:slice(1, 2).
 function Numbered:slice(first, last)
   local who, modules, part = self.__name .. ".slice", self:children(), {}
   first, last = options.arg(who, "first", first or 1, "integer"), options.arg(who, "last", last or -1, "integer")
@@ -100,7 +100,7 @@ function Numbered:init(...)
   for i = 1, n do put(self, i, list[i], i > 1 and i == n) end
 end
 
---- nn.Sequential(a, b, …): calls one after the other. nn.Sequential{{"conv", a}, {"norm", b}} names them: net.conv.
+--- nn.Sequential(a, b, …): Applies modules in sequence.
 local Sequential = class.define("Sequential", Numbered)
 containers.Sequential = Sequential
 
@@ -132,7 +132,7 @@ function Sequential:forward(x)
   return x
 end
 
---- nn.ModuleList{a, b, …}: a list whose modules are registered.
+--- nn.ModuleList([{a, b, …}]): Holds modules in a list.
 local ModuleList = class.define("ModuleList", Numbered)
 containers.ModuleList = ModuleList
 

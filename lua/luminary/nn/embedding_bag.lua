@@ -1,4 +1,4 @@
---- Sums, means and maxima of rows of a table: EmbeddingBag.
+--- Sums, means and maxima of embeddings: EmbeddingBag.
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
 local embedding_bag = require("luminary.nn.functional.embedding").embedding_bag
@@ -9,9 +9,7 @@ local rows = require "luminary.nn.embedding_rows"
 
 local arg = options.arg
 
---- nn.EmbeddingBag(…): the "sum", "mean" or "max" of the rows of a table that each bag names. bag(index [, offsets [,
---- per_sample_weights]]) -> [bags, embedding_dim], as F.embedding_bag says. The row padding_idx starts as zeros and is
---- left out.
+--- nn.EmbeddingBag(…): Computes sums, means or maxima of bags of embeddings.
 local EmbeddingBag = layer.define("EmbeddingBag")
 
 EmbeddingBag.init = layer.takes("EmbeddingBag", {
@@ -32,8 +30,8 @@ EmbeddingBag.init = layer.takes("EmbeddingBag", {
   end
 end)
 
---- nn.EmbeddingBag.from_pretrained(weight [, {freeze = true, …}]): a layer over the rows of weight, which training
---- leaves as they are unless freeze is false; other options are nn.EmbeddingBag's.
+--- nn.EmbeddingBag.from_pretrained(weight [, {freeze = true, …}]): Makes a layer with the given weight, which is not
+--- trained unless freeze is false; other options are those of nn.EmbeddingBag.
 function EmbeddingBag.from_pretrained(weight, opts) return rows.from_pretrained(EmbeddingBag, weight, opts) end
 
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.

@@ -17,7 +17,6 @@ for _, name in ipairs {
   F[name] = ops[name]
 end
 
---- F.logsigmoid(x): log(sigmoid(x)), without overflow; lm.log_sigmoid.
 --- F.local_response_norm(x, size [, {alpha = 1e-4, beta = 0.75, k = 1}]): x [N, C, …] over
 --- (k + alpha * mean of x^2 over `size` channels around each)^beta, where channels beyond the first and last count as 0
 --- (Krizhevsky et al. 2012, with alpha of the mean, as PyTorch has it).
@@ -48,7 +47,7 @@ local reductions = {"mean", "sum", "none"}
 local function reduced(loss, reduction) return reduction == "none" and loss or loss[reduction](loss) end
 
 --- F.triplet_margin_with_distance_loss(anchor, positive, negative [, {distance_function, margin = 1, swap = false,
---- reduction = "mean"}]): F.triplet_margin_loss by distance_function(a, b), F.pairwise_distance by default.
+--- reduction = "mean"}]): Computes a triplet loss with a custom distance.
 F.triplet_margin_with_distance_loss = arguments.takes("triplet_margin_with_distance_loss", {
   {"distance_function", "callable"}, {"margin", "positive", 1}, {"swap", "boolean", false},
   {"reduction", reductions, "mean"},
@@ -67,9 +66,8 @@ F.triplet_margin_with_distance_loss = arguments.takes("triplet_margin_with_dista
   return reduced((near - far + o.margin):clamp(0), o.reduction)
 end)
 
---- F.multilabel_margin_loss(x, target [, {reduction = "mean"}]): x [N, C] or [C], target of x's size: classes from 1,
---- of which those before the first 0 count. What each of them lacks to be 1 above each class that is none of them,
---- summed, over C.
+--- F.multilabel_margin_loss(x, target [, {reduction = "mean"}]): Computes a multi-label hinge loss between scores and
+--- lists of target classes.
 F.multilabel_margin_loss = arguments.takes("multilabel_margin_loss", {
   {"size_average", lacks = true}, {"reduce", lacks = true}, {"reduction", reductions, "mean"},
 }, function(x, target, o)
@@ -122,9 +120,11 @@ F.instance_norm = arguments.reads("instance_norm", {
   return y:view(shape)
 end)
 
+--- F.logsigmoid(x): Computes the logarithm of the sigmoid of each element: log(1 / (1 + e^-x)).
 F.logsigmoid = ops.log_sigmoid
 
---- F.glu(x [, dim = -1]): the first half of x along dim times the sigmoid of the second (Dauphin et al. 2017).
+--- F.glu(x [, dim = -1]): Applies the gated linear unit: the first half of x along dim times the sigmoid
+--- of the second half.
 F.glu = arguments.reads("glu", {{"x", "tensor"}, {"dim", "dim", -1}}, function(x, dim)
   local size = x:size(dim)
   if size % 2 ~= 0 then fail("glu: dim %d has size %d, which has no halves", dim, size) end
@@ -141,8 +141,8 @@ local function rrelu_by(x, lower, upper, training)
   return ops.leaky_relu, (lower + upper) / 2
 end
 
---- F.rrelu(…): x, or below 0 x times a slope: in training a random one of [lower, upper) for each element, else their
---- mean (Xu et al. 2015).
+--- F.rrelu(…): Applies the randomized leaky rectified linear unit to each element: x, or a random slope times x below
+--- 0.
 F.rrelu = arguments.takes("rrelu", {
   {"lower", "number", 1 / 8}, {"upper", "number", 1 / 3}, {"training", "boolean", false}, {"inplace", "boolean", false},
 }, function(x, opts)
@@ -157,9 +157,8 @@ function F.rrelu_(x, lower, upper, training)
   return (training and ops.mul_ or ops.leaky_relu_)(x, slope)
 end
 
---- F.gumbel_softmax(logits [, {tau = 1, hard = false, dim = -1}]): draws from the categories that logits are of, made
---- continuous: softmax of (logits + Gumbel noise) / tau along dim; with `hard` ones and zeros whose gradient is the
---- soft one's (Jang et al. 2017).
+--- F.gumbel_softmax(logits [, {tau = 1, hard = false, dim = -1}]): Draws from the Gumbel-softmax distribution of logits
+--- along dim.
 F.gumbel_softmax = arguments.takes("gumbel_softmax", {
   {"tau", "number", 1}, {"hard", "boolean", false}, {"eps", 1e-10, lacks = true}, {"dim", "dim", -1},
 }, function(logits, opts)

@@ -1,4 +1,4 @@
---- nn: modules, layers, losses.
+--- nn: Modules, layers and losses of neural networks.
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 

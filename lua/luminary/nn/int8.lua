@@ -23,11 +23,7 @@ local function rounded(weight)
   return ops.clamp(ops.round(x / scale:unsqueeze(2)), -127, 127):to "int8", scale
 end
 
---- nn.Int8Linear(weight [, bias]): nn.Linear by a weight [out, in] that is rounded to int8 with a scale for each
---- output, x [..., in] -> [..., out]. weight, scale and bias are buffers: it is for nets that are trained, though
---- gradients go through it to x. On the CPU the bytes themselves are multiplied, where x has up to 16 rows, with x
---- rounded to 1 / 65,534 of the greatest magnitude of every 64 numbers of a row; in more rows, and elsewhere,
---- the weight is expanded at each call.
+--- nn.Int8Linear(weight [, bias]): An nn.Linear with a weight rounded to int8.
 local Int8Linear = layer.define("Int8Linear")
 int8.Int8Linear = Int8Linear
 

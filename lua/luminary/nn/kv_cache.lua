@@ -5,9 +5,8 @@ local options = require "luminary.base.options"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 
---- nn.KVCache(batch_size, max_seq_len, num_kv_heads, head_dim [, {device, dtype}]): room for keys and values of an
---- attention layer, cache.keys and cache.values, [batch_size, num_kv_heads, max_seq_len, head_dim] each, of the default
---- dtype if none is given. cache.length is how many positions it holds, 0 at first.
+--- nn.KVCache(batch_size, max_seq_len, num_kv_heads, head_dim [, {device, dtype}]): Stores the keys and values of an
+--- attention layer during generation.
 local KVCache = class.root("KVCache")
 
 function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
@@ -46,10 +45,9 @@ local function put(keys, k, values, v)
   values:copy_(v)
 end
 
---- local k, v = cache:update(k, v): keeps the keys and values of the next positions, [batch_size, num_kv_heads, n,
---- head_dim], and returns those of all positions so far, [batch_size, num_kv_heads, cache.length, head_dim], views of
---- its room; an error where that is too small. They are of its dtype, except those within autocast, which become that.
---- No gradient goes through it.
+--- local k, v = cache:update(k, v): Stores the keys and values of n new positions, [batch_size, num_kv_heads, n,
+--- head_dim], and returns those of all positions so far, [batch_size, num_kv_heads, cache.length, head_dim], as views.
+--- Both must have the dtype of the cache, except within autocast, which converts them. There is no gradient.
 function KVCache:update(k, v)
   local who, keys, values = "KVCache:update", self.keys, self.values
   local room, n = keys.shape, arg(who, "k", k, "tensor").ndim == 4 and k.shape[3]
@@ -64,8 +62,7 @@ function KVCache:update(k, v)
   return keys:narrow(3, 1, self.length), values:narrow(3, 1, self.length)
 end
 
---- Keeps the first n positions, of those that it holds, and forgets the others; all of them without n. Returns the
---- cache.
+--- Keeps the first n positions and drops the others; without n it drops all. Returns the cache.
 function KVCache:reset(n)
   n = arg("KVCache:reset", "n", n or 0, "natural")
   if n > 0 and n > length_of(self, "KVCache:reset") then

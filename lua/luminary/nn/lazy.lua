@@ -79,22 +79,21 @@ local function add(name, base, channels_of, help)
 end
 
 add("LazyLinear", linear.Linear, function(x) return x.shape[x.ndim] end,
-  "nn.LazyLinear(…): nn.Linear, whose in_features are those of the first "
-  .. "input.")
+  "nn.LazyLinear(…): An nn.Linear whose in_features are those of the first input.")
 
 for n = 1, 3 do
   local d = n .. "d"
   local function channels_of(x) return x.ndim > n and x.shape[x.ndim - n] or nil end
   for _, name in ipairs {"Conv", "ConvTranspose"} do
     add("Lazy" .. name .. d, convolution[name .. d], channels_of,
-      ("nn.Lazy%s(…): nn.%s, whose in_channels are those of the first input."):format(
+      ("nn.Lazy%s(…): An nn.%s whose in_channels are those of the first input."):format(
         name .. d, name .. d))
   end
   for _, name in ipairs {"BatchNorm", "InstanceNorm"} do
     local batched = name == "BatchNorm"
     add("Lazy" .. name .. d, norm[name .. d], batched and function(x) return x.ndim > 1 and x.shape[2] or nil end
       or channels_of,
-      ("nn.Lazy%s(…): nn.%s, whose num_features are the first input's channels."):format(name .. d, name .. d))
+      ("nn.Lazy%s(…): An nn.%s whose num_features are the channels of the first input."):format(name .. d, name .. d))
   end
 end
 

@@ -30,7 +30,7 @@ function Linear:reset_parameters() init._layer(self.weight, self.bias) end
 
 function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
 
---- What lm.quantize makes of it.
+--- Returns an nn.Int8Linear with the same weight, rounded, and bias; lm.quantize calls it.
 function Linear:to_int8() return load_module("luminary.nn.int8").Int8Linear(self.weight, self.bias) end
 
 function Linear:extra_repr()
@@ -64,8 +64,8 @@ Embedding.init = layer.takes("Embedding", {
   end
 end)
 
---- nn.Embedding.from_pretrained(weight [, {freeze = true, …}]): a layer over the rows of weight, which training leaves
---- as they are unless freeze is false; other options are nn.Embedding's.
+--- nn.Embedding.from_pretrained(weight [, {freeze = true, …}]): Makes a layer with the given weight, which is not
+--- trained unless freeze is false; other options are those of nn.Embedding.
 function Embedding.from_pretrained(weight, opts) return rows.from_pretrained(Embedding, weight, opts) end
 
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.

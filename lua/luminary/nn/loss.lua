@@ -55,93 +55,103 @@ loss "CrossEntropyLoss" {
 loss "NLLLoss" {
   options = {{"weight", "tensor"}, {"ignore_index", "integer", -100}}, call = ops.nll_loss,
   order = "weight size_average ignore_index reduce reduction",
-  help = "of log-probabilities and classes",
+  help = "Computes the negative log likelihood of target classes under log-probabilities.",
 }
 
-loss "MSELoss" {call = ops.mse_loss, help = "(input - target)^2"}
+loss "MSELoss" {
+  call = ops.mse_loss,
+  help = "Computes the squared error between predictions and targets: (x - target)^2.",
+}
 
 loss "BCEWithLogitsLoss" {
   options = {{"weight", "tensor"}, {"pos_weight", "tensor"}}, call = ops.bce_with_logits,
   order = "weight size_average reduce reduction pos_weight",
-  help = "binary cross entropy of logits and targets from 0 to 1, of one shape",
+  help = "Computes the binary cross entropy between logits and targets.",
 }
 
 loss "BCELoss" {
   options = {{"weight", "tensor"}}, call = ops.binary_cross_entropy,
-  help = "of probabilities. An error under autocast on a GPU",
+  help = "Computes the binary cross entropy between probabilities and targets.",
 }
 
-loss "L1Loss" {call = ops.l1_loss, help = "|input - target|"}
+loss "L1Loss" {
+  call = ops.l1_loss,
+  help = "Computes the absolute error between predictions and targets: |x - target|.",
+}
 
 loss "SmoothL1Loss" {
   options = {{"beta", "positive", 1}}, call = ops.smooth_l1_loss, order = "size_average reduce reduction beta",
-  help = "(input - target)^2 / (2 beta) below beta, |input - target| - beta / 2 above",
+  help = "Computes a squared error where it is below beta, and an absolute error elsewhere.",
 }
 
 loss "HuberLoss" {
   options = {{"delta", "positive", 1}}, call = ops.huber_loss, order = "reduction delta",
-  help = "(input - target)^2 / 2, above delta a line",
+  help = "Computes the Huber loss: a squared error where it is below delta, and a scaled absolute error elsewhere.",
 }
 
 loss "KLDivLoss" {
   options = {{"log_target", "boolean", false}}, reductions = {"mean", "sum", "none", "batchmean"}, call = ops.kl_div,
   order = "size_average reduce reduction log_target",
-  help = "of log-probabilities and probabilities, or their logarithms with log_target",
+  help = "Computes the Kullback-Leibler divergence loss of log-probabilities and target probabilities.",
 }
 
 loss "PoissonNLLLoss" {
   options = {{"log_input", "boolean", true}, {"full", "boolean", false}, {"eps", "positive", 1e-8}},
   call = ops.poisson_nll_loss, order = "log_input full size_average eps reduce reduction",
-  help = "of means, or their logarithms with log_input, and counts",
+  help = "Computes the negative log likelihood of target counts under a Poisson distribution.",
 }
 
 loss "GaussianNLLLoss" {
   options = {{"full", "boolean", false}, {"eps", "positive", 1e-6}}, inputs = 3, call = ops.gaussian_nll_loss,
   order = "full eps reduction",
-  help = "forward(input, target, var): of means, targets and variances",
+  help = "Computes the negative log likelihood of targets under a normal distribution.",
 }
 
-loss "SoftMarginLoss" {call = ops.soft_margin_loss, help = "log(1 + e^(-target * input)), of targets -1 and 1"}
+loss "SoftMarginLoss" {
+  call = ops.soft_margin_loss,
+  help = "Computes the logistic loss of two classes: log(1 + e^(-target * x)).",
+}
 
 loss "HingeEmbeddingLoss" {
   options = {{"margin", "number", 1}}, call = ops.hinge_embedding_loss,
-  help = "of distances: themselves where the target is 1, what they lack to margin where it is -1",
+  help = "Computes a loss of distances: x where target is 1, max(0, margin - x) where it is -1.",
 }
 
 loss "MarginRankingLoss" {
   options = {{"margin", "number", 0}}, inputs = 3, call = ops.margin_ranking_loss,
-  help = "forward(x1, x2, target): what x1 lacks to be margin above x2 where target is 1, below where it is -1",
+  help = "Computes a ranking loss of pairs of scores: max(0, -target * (x1 - x2) + margin).",
 }
 
 loss "CosineEmbeddingLoss" {
   options = {{"margin", "number", 0}}, inputs = 3, call = ops.cosine_embedding_loss,
-  help = "forward(x1, x2, target): 1 - their cosine where target is 1, what it is above margin where it is -1",
+  help = "Computes a loss of pairs of vectors from their cosine similarity.",
 }
 
 loss "TripletMarginLoss" {
   options = {{"margin", "number", 1}, {"p", "number", 2}, {"eps", "number", 1e-6}, {"swap", "boolean", false}},
   inputs = 3, call = ops.triplet_margin_loss,
-  help = "forward(anchor, positive, negative): what negatives lack to be margin farther from anchor than positives",
+  help = "Computes a triplet loss: max(0, d(anchor, positive) - d(anchor, negative) + margin).",
 }
 
 loss "TripletMarginWithDistanceLoss" {
   options = {{"distance_function", "callable"}, {"margin", "number", 1}, {"swap", "boolean", false}},
   order = "distance_function margin swap reduction", inputs = 3, call = F.triplet_margin_with_distance_loss,
-  help = "TripletMarginLoss by a distance of one's own, distance_function(a, b)",
+  help = "Computes a triplet loss with a custom distance.",
 }
 
 loss "MultiMarginLoss" {
   options = {{"p", "count", 1}, {"margin", "number", 1}, {"weight", "tensor"}}, call = ops.multi_margin_loss,
-  help = "of scores [N, C] and classes: what the class's lacks to be margin above each other's",
+  help = "Computes a multi-class hinge loss between scores and target classes.",
 }
 
 loss "MultiLabelMarginLoss" {
-  call = F.multilabel_margin_loss, help = "of scores [N, C] and each row's classes, from 1, which end with 0",
+  call = F.multilabel_margin_loss,
+  help = "Computes a multi-label hinge loss between scores and lists of target classes.",
 }
 
 loss "MultiLabelSoftMarginLoss" {
   options = {{"weight", "tensor"}}, call = ops.multilabel_soft_margin_loss,
-  help = "of logits [N, C] and targets from 0 to 1, the mean over the classes",
+  help = "Computes a multi-label loss: the binary cross entropy of logits, averaged over the classes.",
 }
 
 entry "CTCLoss" {
@@ -151,14 +161,13 @@ entry "CTCLoss" {
   forward = function(self, log_probs, targets, input_lengths, target_lengths)
     return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)
   end,
-  help = "forward(log_probs, targets, input_lengths, target_lengths): of sequences whose alignment is not known; see "
-    .. "F.ctc_loss",
+  help = "Computes the connectionist temporal classification loss of sequences without alignment.",
 }
 
 entry "CosineSimilarity" {
   takes = {{"dim", "dim", 2}, {"eps", "number", 1e-8}},
   forward = function(self, x1, x2) return ops.cosine_similarity(x1, x2, {dim = self.dim, eps = self.eps}) end,
-  help = "of x1 and x2 along dim; see F.cosine_similarity",
+  help = "Computes the cosine similarity of x1 and x2 along dim.",
 }
 
 entry "PairwiseDistance" {
@@ -166,7 +175,7 @@ entry "PairwiseDistance" {
   forward = function(self, x1, x2)
     return ops.pairwise_distance(x1, x2, {p = self.p, eps = self.eps, keepdim = self.keepdim})
   end,
-  help = "p-norm of x1 - x2 over the last dim",
+  help = "Computes the p-norm of x1 - x2 over the last dim.",
 }
 
 return layer.classes(list)

@@ -1,13 +1,4 @@
---- nn.Module(): what every layer and model extends.
----
----   local Net = nn.Module:extend("Net")
----   function Net:init(width) self.fc = nn.Linear(784, width) end   -- runs when Net(256) is called
----   function Net:forward(x) return self.fc(x) end
----
---- All fields live in a shadow table, so that every assignment is seen: a module becomes a child, an
---- nn.Parameter a parameter, assigning nil removes. Parameters, buffers and children keep the order of
---- their first assignment, which is therefore the same on every rank. `self.a, self.b = …` assigns from right to left:
---- b comes before a, so that layers and parameters are better assigned one by one.
+--- nn.Module(): The base class of all layers and models.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -80,7 +71,7 @@ Module.__missing = {
     .. "{ignore_mismatched_sizes = true}",
 }
 
---- Whether v is an instance of a class that extends nn.Module.
+--- Returns whether v is an object of a class that extends nn.Module.
 Module.is_module = is_module
 
 --- What a call net(x) runs; classes write their own.
@@ -96,7 +87,7 @@ end
 
 -- ---- registering
 
---- A tensor that is state but no parameter. {persistent = false} keeps it out of state_dict.
+--- Registers a tensor that is state but no parameter. {persistent = false} keeps it out of state_dict.
 Module.register_buffer = arguments.takes("register_buffer", {
   {"persistent", "boolean", true},
 }, function(self, name, t, opts)
@@ -111,7 +102,7 @@ Module.register_buffer = arguments.takes("register_buffer", {
   end
 end)
 
---- Same as self[name] = p.
+--- Registers a parameter, as self[name] = p does.
 function Module:register_parameter(name, p)
   check_name(record_of(self), "param", name)
   if p ~= nil and not parameter.is(p) then
@@ -120,7 +111,7 @@ function Module:register_parameter(name, p)
   self[name] = p
 end
 
---- Same as self[name] = module.
+--- Registers a child module, as self[name] = module does.
 function Module:add_module(name, module)
   check_name(record_of(self), "child", name)
   if module ~= nil and not is_module(module) then
@@ -135,20 +126,21 @@ local function add_hook(record, list, fn)
   return hooks_add(record, list, fn)
 end
 
---- fn(module, inputs, output…) after each forward; what it returns, unless nil, replaces the output.
+--- Calls fn(module, inputs, output…) after each forward. Values that it returns replace the outputs, unless nil.
 --- `inputs` is a list. Returns a handle with :remove().
 function Module:register_forward_hook(fn) return add_hook(record_of(self), "hooks", fn) end
 
---- fn(module, inputs) before each forward; a list it returns (or one value) replaces the inputs.
+--- Calls fn(module, inputs) before each forward. A list that it returns, or one value, replaces the inputs.
+--- Returns a handle with :remove().
 function Module:register_forward_pre_hook(fn) return add_hook(record_of(self), "pre_hooks", fn) end
 
---- fn(module, grad_inputs, grad_outputs) when backward has come through the module: the gradients of its tensor
---- arguments and of its tensor results, two lists with nil where there is none and n, how many; a list that it returns
---- (or one tensor) takes the place of grad_inputs. Returns a handle with :remove().
+--- Calls fn(module, grad_inputs, grad_outputs) when gradients of the module's inputs are computed. Both are lists of
+--- the gradients of its tensor arguments and results, with nil where there is none, and n, their number. A list that it
+--- returns, or one tensor, replaces grad_inputs. Returns a handle with :remove().
 function Module:register_full_backward_hook(fn) return add_hook(record_of(self), "backward_hooks", fn) end
 
---- fn(module, grad_outputs) when backward comes to the module; a list that it returns (or one tensor) takes the place
---- of grad_outputs. Returns a handle with :remove().
+--- Calls fn(module, grad_outputs) before gradients of the module's inputs are computed. A list that it returns, or one
+--- tensor, replaces grad_outputs. Returns a handle with :remove().
 function Module:register_full_backward_pre_hook(fn)
   if type(fn) ~= "function" then fail("%s: a hook has to be a function", self.__name) end
   local record = record_of(self)
@@ -160,16 +152,16 @@ function Module:register_full_backward_pre_hook(fn)
   end}
 end
 
---- fn(module, dict, prefix) after state_dict has put the module's tensors into dict, whose names there begin with
---- prefix; it may change dict. Returns a handle with :remove().
+--- Calls fn(module, dict, prefix) after state_dict has added the module's tensors to dict, under names that begin with
+--- prefix; fn may change dict. Returns a handle with :remove().
 function Module:register_state_dict_post_hook(fn) return add_hook(record_of(self), "state_hooks", fn) end
 
---- fn(module, dict, prefix) before load_state_dict reads dict, a copy, which fn may change. Returns a handle with
+--- Calls fn(module, dict, prefix) before load_state_dict reads dict, a copy, which fn may change. Returns a handle with
 --- :remove().
 function Module:register_load_state_dict_pre_hook(fn) return add_hook(record_of(self), "load_pre_hooks", fn) end
 
---- fn(module, {missing_keys = …, unexpected_keys = …}) after load_state_dict; it may change both lists, before they
---- are an error. Returns a handle with :remove().
+--- Calls fn(module, {missing_keys = …, unexpected_keys = …}) after load_state_dict; fn may change both lists, before
+--- they are an error. Returns a handle with :remove().
 function Module:register_load_state_dict_post_hook(fn) return add_hook(record_of(self), "load_hooks", fn) end
 
 -- ---- walking
@@ -246,21 +238,20 @@ local list_of = one_based_list "list" -- the metatable of such lists
 
 function list_of.__call() fail("a list is walked by ipairs: for i, p in ipairs(net:parameters()) do … end") end
 
---- A list of all parameters, which is what optimizers take: `ipairs(net:parameters())`. {recurse = true}: false leaves
---- out those of the modules below.
+--- Returns a list of all parameters, as optimizers take it. {recurse = false} leaves out those of child modules.
 Module.parameters = arguments.takes("parameters", recursing, function(self, opts)
   return setmetatable(collect(self, "param", opts), list_of)
 end)
---- for name, p in net:named_parameters() do. {prefix = "", recurse = true, remove_duplicate = true}: a prefix of the
---- names, whether to continue below, whether a parameter that stands in several positions is named once.
+--- Walks all parameters with their dotted names: for name, p in net:named_parameters() do. Names begin with prefix.
+--- {recurse = false} leaves out those of child modules; {remove_duplicate = false} repeats parameters used twice.
 Module.named_parameters = arguments.takes("named_parameters", walking, function(self, opts)
   return iterate(collect(self, "param", opts))
 end)
---- A list of all buffers. {recurse = true}
+--- Returns a list of all buffers. {recurse = false} leaves out those of child modules.
 Module.buffers = arguments.takes("buffers", recursing, function(self, opts)
   return setmetatable(collect(self, "buffer", opts), list_of)
 end)
---- for name, t in net:named_buffers() do. {prefix = "", recurse = true, remove_duplicate = true}
+--- Walks all buffers with their dotted names: for name, t in net:named_buffers() do.
 Module.named_buffers = arguments.takes("named_buffers", walking, function(self, opts)
   return iterate(collect(self, "buffer", opts))
 end)
@@ -272,9 +263,9 @@ local function children(self)
   return modules, record.child
 end
 
---- A list of the modules directly below.
+--- Returns a list of the child modules.
 function Module:children() return setmetatable(children(self), list_of) end
---- for name, child in net:named_children() do
+--- Walks the child modules: for name, child in net:named_children() do.
 function Module:named_children() return iterate(children(self)) end
 
 local function modules(self, how)
@@ -286,31 +277,29 @@ local function modules(self, how)
   return found, names
 end
 
---- A list of the module itself and all below it; without remove_duplicate one that stands in several positions comes as
---- often.
+--- Returns a list of the module itself and all its descendants. {remove_duplicate = false} repeats modules used twice.
 Module.modules = arguments.takes("modules", {{"remove_duplicate", "boolean", true}}, function(self, opts)
   return setmetatable(modules(self, opts), list_of)
 end)
---- for name, module in net:named_modules() do; the module itself is called "".
---- {prefix = "", remove_duplicate = true}
+--- Walks the module itself, named "", and all its descendants: for name, module in net:named_modules() do.
 Module.named_modules = arguments.takes("named_modules", {
   {"memo", lacks = true}, {"prefix", "string", ""}, {"remove_duplicate", "boolean", true},
 }, function(self, opts) return iterate(modules(self, opts)) end)
 
---- The module of that dotted name, as named_modules has it: net:get_submodule("blocks.0"); "" is the module itself.
+--- Returns the module of a dotted name: net:get_submodule("blocks.0"); "" is the module itself.
 function Module:get_submodule(path) return (find("get_submodule", self, path, "child")) end
---- Puts a module in the place of the one of that dotted name.
+--- Replaces the module of a dotted name.
 function Module:set_submodule(path, module)
   local _, parent, name = find("set_submodule", self, path, "child")
   if not name then fail("set_submodule: a name wanted, got ''") end
   parent:add_module(name, module)
 end
---- The parameter of that dotted name: net:get_parameter("fc.weight").
+--- Returns the parameter of a dotted name: net:get_parameter("fc.weight").
 function Module:get_parameter(path) return (find("get_parameter", self, path, "param")) end
---- The buffer of that dotted name: net:get_buffer("norm.running_mean").
+--- Returns the buffer of a dotted name: net:get_buffer("norm.running_mean").
 function Module:get_buffer(path) return (find("get_buffer", self, path, "buffer")) end
 
---- fn(module) on all below, then on the module itself. Returns the module.
+--- Calls fn(module) for all descendants, then for the module itself. Returns the module.
 function Module:apply(fn)
   options.arg("apply", "the first argument", fn, "function")
   for _, child in ipairs(self:children()) do child:apply(fn) end
@@ -320,7 +309,7 @@ end
 
 -- ---- modes
 
---- Training mode here and below; train(false) is eval().
+--- Sets training mode for the module and its descendants; train(false) is eval(). Returns the module.
 function Module:train(mode)
   if mode == nil then mode = true end
   options.arg("train", "mode", mode, "boolean")
@@ -328,31 +317,29 @@ function Module:train(mode)
   return self
 end
 
---- Evaluation mode: dropout passes everything, batch norm uses its running values.
+--- Sets evaluation mode: dropout returns its input, batch normalization uses its running values. Returns the module.
 function Module:eval() return self:train(false) end
---- Torch7's name for eval.
+--- Sets evaluation mode, as eval does; Torch7's name.
 function Module:evaluate() return self:eval() end
 
---- Whether gradients are requested for all parameters (true by default).
+--- Sets whether all parameters require gradients (true by default). Returns the module.
 function Module:requires_grad_(on)
   if on == nil then on = true end
   for _, p in ipairs(self:parameters()) do p:requires_grad_(on) end
   return self
 end
 
---- Drop all gradients; {set_to_none = false} fills them with zeros, as it is always where getParameters was called.
+--- Drops all gradients; {set_to_none = false}, or an earlier getParameters, fills them with zeros.
 Module.zero_grad = arguments.takes("zero_grad", {{"set_to_none", "boolean", true}}, function(self, opts)
   gradients.zero(self:parameters(), opts.set_to_none)
 end)
 
---- Torch7's: fills all gradients with zeros.
+--- Fills all gradients with zeros; Torch7's name.
 function Module:zeroGradParameters() self:zero_grad {set_to_none = false} end
 
---- Torch7's x, dx = net:getParameters(): all parameters as one 1-d tensor, and all gradients, zeros where there are
---- none. From then on the parameters and their .grad are views of the two: what changes one changes the other, and
---- dx:zero_() begins a step. Parameters must be of one dtype and device. Call it once, when the model is where it
---- stays: a module that is moved later leaves the two behind, as it does in Torch7. Not so net:share_memory(), which
---- takes them along; what is sent to others then is net and x.
+--- Returns all parameters as one 1-d tensor and all gradients as another, as in Torch7: x, dx = net:getParameters().
+--- Afterwards the parameters and their .grad are views of the two. Parameters must have one dtype and device. Call it
+--- once, after the module was moved to its device; moving it later does not move the two. net:share_memory() does.
 function Module:getParameters()
   local params, n = self:parameters(), 0
   for i, p in ipairs(params) do
@@ -426,9 +413,9 @@ local function device_or_dtype(v, target)
   end
 end
 
---- To a device, a dtype (floating tensors only) or both: net:to("cuda:0"), net:to("float64"),
---- net:to(device, dtype). {memory_format = "channels_last"} lays parameters of 4 dims out so, which spares convolutions
---- on a GPU a copy of their weights in each pass. In place; returns the module.
+--- Moves the module to a device, converts its floating tensors to a dtype, or both, in place: net:to("cuda:0"),
+--- net:to("float64"), net:to(device, dtype). {memory_format = "channels_last"} converts parameters of 4 dims, which
+--- spares convolutions on a GPU a copy of their weights in each pass. Returns the module.
 function Module:to(...)
   local target = {}
   for i = 1, select("#", ...) do device_or_dtype((select(i, ...)), target) end
@@ -444,13 +431,12 @@ function Module:to(...)
 end
 
 for name, dtype in pairs {float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16"} do
-  --- Parameters and buffers in the dtype of that name, half being float16, in place. Returns the module.
+  --- Converts floating parameters and buffers to the dtype of this name (half: float16), in place. Returns the module.
   Module[name] = function(self) return self:to(dtype) end
 end
---- Parameters and buffers in that dtype, in place. Returns the module.
+--- Converts floating parameters and buffers to a dtype, in place. Returns the module.
 function Module:type(dtype) return self:to(options.arg("type", "dtype", dtype, "string")) end
---- Parameters and buffers with memory on that device, not initialized: {device = "cpu", recurse = true}. In place;
---- returns the module.
+--- Replaces the memory of all parameters and buffers by uninitialized memory on a device, in place. Returns the module.
 Module.to_empty = arguments.takes("to_empty", {
   {"device", "any"}, {"recurse", "boolean", true},
 }, function(self, opts)
@@ -459,13 +445,12 @@ Module.to_empty = arguments.takes("to_empty", {
 end)
 --- Moves parameters and buffers to the CPU, in place. Returns the module.
 function Module:cpu() return self:to("cpu") end
---- Moves parameters and buffers to a CUDA device (the current one), in place. Returns the module.
+--- Moves parameters and buffers to a CUDA device (the current one by default), in place. Returns the module.
 function Module:cuda(device) return self:to(device or "cuda") end
 
---- Moves all parameters, their gradients and buffers to memory that other processes see, in place. Returns the module.
---- Processes and threads that are sent it train the same parameters, each with gradients of its own, and are not given
---- of each other's steps. Memory of a GPU is seen by whoever is sent it and stays where it is; its owner has to outlive
---- the others.
+--- Moves all parameters, their gradients and buffers to memory shared with other processes, in place. Returns the
+--- module. Processes and threads that receive it train the same parameters, each with its own gradients, without
+--- synchronization. Memory of a GPU is shared where it is; the process that owns it must outlive the others.
 function Module:share_memory()
   local list, names = {}, {}
   for _, kind in ipairs {"param", "buffer"} do
@@ -482,8 +467,8 @@ function Module:share_memory()
   return self
 end
 
---- A deep copy: parameters with their gradients, buffers, other tensors and plain tables are its own, and what is
---- shared within the module is shared within the copy. Hooks are the same functions, and other objects the same.
+--- Returns a deep copy: parameters with their gradients, buffers, other tensors and plain tables are copied. Tensors
+--- shared within the module are shared within the copy. Hooks and other objects are the same.
 function Module:clone() return load_module "luminary.nn.clone"(self) end
 
 -- ---- state
@@ -511,7 +496,7 @@ local function run_hooks(self, name, what)
   end, "")
 end
 
---- Parameters and buffers by dotted name, sharing the module's memory: for lm.save and load_state_dict.
+--- Returns a table of parameters and buffers by dotted name, which share the module's memory.
 function Module:state_dict()
   local dict = {}
   for _, entry in ipairs(state(self, "", {})) do dict[entry[1]] = entry[2]:detach() end
@@ -519,15 +504,7 @@ function Module:state_dict()
   return dict
 end
 
---- Copy a state_dict's values into this module's tensors. Missing and unexpected keys are an error unless
---- {strict = false}, a wrong shape unless {ignore_mismatched_sizes = true}, which leaves that tensor as it is. Nothing
---- is copied when there is an error. {rename}: other names, {["^model%."] = ""} by Lua's patterns, the longest first, a
---- list of {pattern, replacement} in its order, or a function. {device, dtype}: the module goes there first.
---- {assign = true}: the module's tensors become those of dict, sharing their memory, of their dtype and device where
---- none is given. {dry_run = true}: nothing is changed, and errors and the report are what they would be.
---- Returns {missing_keys = …, unexpected_keys = …}, with ignore_mismatched_sizes mismatched_keys, a list of {name,
---- given = shape, wanted = shape}, and where floating tensors were made the module's dtype without being listed as
---- converted, a list of {from = dtype, to = dtype, count}; print shows it in words.
+--- Copies the tensors of a state_dict into the module's parameters and buffers.
 Module.load_state_dict = arguments.takes("load_state_dict", {
   {"strict", "boolean", true}, {"assign", "boolean", false}, {"ignore_mismatched_sizes", "boolean", false},
   {"dry_run", "boolean", false}, {"device", "any"}, {"dtype", "string"}, {"rename", "any"},

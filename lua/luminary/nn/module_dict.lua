@@ -43,20 +43,20 @@ function Dict:init(given)
   if given ~= nil then self:update(given) end
 end
 
---- How many there are; the same as #dict.
+--- Returns the number of entries, as #dict does.
 function Dict:len() return #records.of(self)[self.kind] end
 
---- A list of the names, in order.
+--- Returns a list of the names, in order.
 function Dict:keys() return copy_list(records.of(self)[self.kind]) end
 
---- A list of what is held, in order.
+--- Returns a list of the values, in order.
 function Dict:values()
   local list = {}
   for i, name in ipairs(self:keys()) do list[i] = self[name] end
   return list
 end
 
---- for name, value in dict:items() do
+--- Walks the entries: for name, value in dict:items() do.
 function Dict:items()
   local names, i = self:keys(), 0
   return function()
@@ -65,22 +65,22 @@ function Dict:items()
   end
 end
 
---- Whether there is something of that name.
+--- Returns whether there is an entry of this name.
 function Dict:contains(name) return records.of(self).kind[name] == self.kind end
 
---- dict:set(name, value): the same as dict[name] = value, and an error where that would be a plain field. Returns dict.
+--- dict:set(name, value): Assigns dict[name] = value, with an error where that would be a plain field. Returns dict.
 function Dict:set(name, value)
   self[name] = self:_checked(name, value)
   return self
 end
 
---- Takes over what a table has, in the order of its names, or a list {{name, value}, …} in its own. Returns dict.
+--- Adds the entries of a table, in the order of its names, or of a list {{name, value}, …}. Returns dict.
 function Dict:update(given)
   for name, value in each_of(self.__name, given) do self:set(name, value) end
   return self
 end
 
---- Removes what has that name, and gives it.
+--- Removes the entry of this name and returns its value.
 function Dict:pop(name)
   if not self:contains(name) then
     fail("%s: there is no '%s'; there are %s", self.__name, tostring(name), table.concat(self:keys(), ", "))
@@ -90,13 +90,12 @@ function Dict:pop(name)
   return value
 end
 
---- Removes everything.
+--- Removes all entries.
 function Dict:clear()
   for _, name in ipairs(self:keys()) do self[name] = nil end
 end
 
---- nn.ModuleDict([{name = module, …}]): modules by name: dict.conv or dict[name], dict[name] = module. A table is taken
---- in the order of its names, a list {{name, module}, …} in its own.
+--- nn.ModuleDict([{name = module, …}]): Holds modules by name.
 local ModuleDict = class.define("ModuleDict", Dict)
 dictionaries.ModuleDict = ModuleDict
 ModuleDict.kind = "child"
@@ -129,8 +128,7 @@ local function parameters_repr(self)
   return #lines == 0 and self.__name .. "()" or ("%s(\n%s\n)"):format(self.__name, table.concat(lines, "\n"))
 end
 
---- nn.ParameterDict([{name = tensor, …}]): parameters by name: dict.scale or dict[name], dict[name] = tensor, which
---- becomes an nn.Parameter. A table is taken in the order of its names, a list {{name, tensor}, …} in its own.
+--- nn.ParameterDict([{name = tensor, …}]): Holds parameters by name.
 local ParameterDict = class.define("ParameterDict", Dict)
 ParameterDict.__inner = {"field_of"}
 dictionaries.ParameterDict = ParameterDict
@@ -144,8 +142,7 @@ function ParameterDict:field_of(key, value)
   return key, value
 end
 
---- nn.ParameterList([{a, b, …}]): parameters by number: list[1], list[-1], #list, list[2] = tensor, which becomes an
---- nn.Parameter; for i, p in list:iter() do. In state_dict they are "0", "1", ….
+--- nn.ParameterList([{a, b, …}]): Holds parameters in a list.
 local ParameterList = class.define("ParameterList", Module)
 ParameterList.__inner = {"extend_by", "field_of"}
 dictionaries.ParameterList = ParameterList
@@ -172,10 +169,10 @@ function ParameterList:init(list)
   if list ~= nil then self:extend_by(list) end
 end
 
---- How many parameters; the same as #list.
+--- Returns the number of parameters, as #list does.
 function ParameterList:len() return #records.of(self).param end
 
---- for i, p in list:iter() do
+--- Walks the parameters: for i, p in list:iter() do.
 function ParameterList:iter() return ipairs(self:parameters()) end
 
 --- Adds a tensor at the end, as an nn.Parameter. Returns the list.

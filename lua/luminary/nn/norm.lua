@@ -11,8 +11,7 @@ local ops, arg = core.ops, options.arg
 local norm = {}
 
 -- What the three have in common.
---- nn.BatchNorm2d(…): x [N, C, …], each channel by the batch's mean and variance in training, by the running ones in
---- evaluation. momentum = false averages all batches.
+--- nn.BatchNorm2d(…): Applies batch normalization to an input [N, C, H, W].
 local BatchNorm = layer.define("BatchNorm")
 BatchNorm.__inner = {"check_input", "next_momentum", "next_options"}
 
@@ -91,17 +90,16 @@ function BatchNorm:extra_repr()
     printed.bool(self.bias), printed.bool(self.track_running_stats))
 end
 
---- nn.BatchNorm1d(…): nn.BatchNorm2d for x [N, C] or [N, C, L].
+--- nn.BatchNorm1d(…): Applies batch normalization to an input [N, C] or [N, C, L].
 norm.BatchNorm1d = layer.define("BatchNorm1d", BatchNorm)
 norm.BatchNorm1d.dims, norm.BatchNorm1d.wanted = {[2] = true, [3] = true}, "x [N, C] or [N, C, L]"
 norm.BatchNorm2d = layer.define("BatchNorm2d", BatchNorm)
 norm.BatchNorm2d.dims, norm.BatchNorm2d.wanted = {[4] = true}, "x [N, C, H, W]"
---- nn.BatchNorm3d(…): nn.BatchNorm2d for x [N, C, D, H, W].
+--- nn.BatchNorm3d(…): Applies batch normalization to an input [N, C, D, H, W].
 norm.BatchNorm3d = layer.define("BatchNorm3d", BatchNorm)
 norm.BatchNorm3d.dims, norm.BatchNorm3d.wanted = {[5] = true}, "x [N, C, D, H, W]"
 
---- nn.InstanceNorm2d(…): x [N, C, H, W] or [C, H, W], each channel of each sample by its own mean and variance; with
---- track_running_stats in evaluation by the running ones.
+--- nn.InstanceNorm2d(…): Applies instance normalization to an input [N, C, H, W] or [C, H, W].
 local InstanceNorm = layer.define("InstanceNorm", BatchNorm)
 InstanceNorm.init = layer.takes(nil, rows_of(false), set_up, bias)
 
@@ -118,19 +116,19 @@ function InstanceNorm:forward(x)
   return channels == 1 and y:squeeze(1) or y
 end
 
---- nn.InstanceNorm1d(…): nn.InstanceNorm2d for x [N, C, L] or [C, L].
+--- nn.InstanceNorm1d(…): Applies instance normalization to an input [N, C, L] or [C, L].
 norm.InstanceNorm1d = layer.define("InstanceNorm1d", InstanceNorm)
 norm.InstanceNorm1d.spatial, norm.InstanceNorm1d.wanted = 1, "x [N, C, L] or [C, L]"
 norm.InstanceNorm2d = layer.define("InstanceNorm2d", InstanceNorm)
 norm.InstanceNorm2d.spatial, norm.InstanceNorm2d.wanted = 2, "x [N, C, H, W] or [C, H, W]"
---- nn.InstanceNorm3d(…): nn.InstanceNorm2d for x [N, C, D, H, W] or [C, D, H, W].
+--- nn.InstanceNorm3d(…): Applies instance normalization to an input [N, C, D, H, W] or [C, D, H, W].
 norm.InstanceNorm3d = layer.define("InstanceNorm3d", InstanceNorm)
 norm.InstanceNorm3d.spatial, norm.InstanceNorm3d.wanted = 3, "x [N, C, D, H, W] or [C, D, H, W]"
 for _, name in ipairs {"InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"} do
   norm[name].dims = {[norm[name].spatial + 1] = true, [norm[name].spatial + 2] = true}
 end
 
---- nn.GroupNorm(…): x [N, C, …], each sample's channels in num_groups groups, each by its own mean and variance.
+--- nn.GroupNorm(…): Applies group normalization to an input [N, C, …].
 local GroupNorm = layer.define("GroupNorm")
 norm.GroupNorm = GroupNorm
 
@@ -174,8 +172,8 @@ local function sizes_of(who, normalized_shape)
   return shape
 end
 
---- nn.LayerNorm(normalized_shape [, {eps = 1e-5, elementwise_affine = true, bias = true, device, dtype}]):
---- over the last dims, whose sizes are normalized_shape (a number or a list).
+--- nn.LayerNorm(normalized_shape [, {eps = 1e-5, elementwise_affine = true, bias = true, device, dtype}]): Applies
+--- layer normalization over the last dims of the input.
 local LayerNorm = layer.define("LayerNorm")
 norm.LayerNorm = LayerNorm
 
@@ -207,8 +205,8 @@ function LayerNorm:extra_repr()
     printed.float(self.how.eps), printed.bool(self.elementwise_affine), printed.bool(self.bias))
 end
 
---- nn.RMSNorm(normalized_shape [, {eps, elementwise_affine = true, device, dtype}]): x over the root of its mean square
---- over the last dims, whose sizes are normalized_shape; eps is by default float32's 2^-23, or float64's 2^-52.
+--- nn.RMSNorm(normalized_shape [, {eps, elementwise_affine = true, device, dtype}]): Applies root mean square
+--- normalization over the last dims of the input.
 local RMSNorm = layer.define("RMSNorm")
 norm.RMSNorm = RMSNorm
 
@@ -238,7 +236,7 @@ local list, entry = layer.entries()
 entry "LocalResponseNorm" {
   takes = {{"size", "count"}}, options = {{"alpha", "number", 1e-4}, {"beta", "number", 0.75}, {"k", "number", 1}},
   call = F.local_response_norm, prints = "{size}, alpha={alpha}, beta={beta}, k={k}",
-  help = "see F.local_response_norm",
+  help = "Applies local response normalization over the channels of an input [N, C, …].",
 }
 
 for name, class in pairs(layer.classes(list)) do norm[name] = class end

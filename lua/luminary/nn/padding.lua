@@ -17,7 +17,7 @@ local function sides(n)
     local fits = type(v) == "table" and #v == 2 * n
     for i = 1, fits and #v or 0 do fits = fits and options.is("integer", v[i]) end
     if not fits then
-      options.fail("%s: %s has to be an integer or a list of %d (before and after the last dim, …), got %s", who, name,
+      options.fail("%s: %s must be an integer or a list of %d (before and after the last dim, …), got %s", who, name,
         2 * n, options.describe(v))
     end
     return v
@@ -25,11 +25,11 @@ local function sides(n)
 end
 
 local modes = {
-  Zero = {mode = "constant", help = "zeros around the last %s"},
-  Constant = {mode = "constant", help = "a value around the last %s"},
-  Reflection = {mode = "reflect", help = "the last %s go on mirrored, without the edge itself"},
-  Replication = {mode = "replicate", help = "the edges of the last %s repeated"},
-  Circular = {mode = "circular", help = "around the last %s stands what is at their other side"},
+  Zero = {mode = "constant", help = "Pads the last %s with zeros."},
+  Constant = {mode = "constant", help = "Pads the last %s with a constant value."},
+  Reflection = {mode = "reflect", help = "Pads the last %s with a reflection of the input at its edges."},
+  Replication = {mode = "replicate", help = "Pads the last %s with copies of the input's edges."},
+  Circular = {mode = "circular", help = "Pads the last %s with the input's other side."},
 }
 local dims = {"dim", "2 dims", "3 dims"}
 
@@ -40,9 +40,7 @@ for name, kind in pairs(modes) do
       takes[2], prints = {"value", "number"}, "padding={padding}, value={value}"
     end
     padding(("%sPad%dd"):format(name, n)) {
-      takes = takes, prints = prints, help = kind.help:format(dims[n])
-        .. "; a number for each side, or a list: before and after the last dim, then the one before it. Negative ones "
-        .. "cut off",
+      takes = takes, prints = prints, help = kind.help:format(dims[n]),
       forward = function(self, x)
         options.arg(self.__name, "x", x, "tensor")
         return ops.pad(x, self.padding, {mode = kind.mode, value = self.value})

@@ -7,8 +7,8 @@ local marked = setmetatable({}, {__mode = "k"})
 
 local parameter = {}
 
---- nn.Parameter(t [, requires_grad = true]): a leaf tensor over t's memory that a Module registers when it is assigned
---- to one of its fields.
+--- nn.Parameter(t [, requires_grad = true]): A tensor that a module registers as a parameter when it is assigned to one
+--- of its fields.
 function parameter.new(t, requires_grad)
   options.arg("Parameter", "the first argument", t, "tensor")
   if requires_grad == nil then requires_grad = true end
@@ -19,7 +19,7 @@ function parameter.new(t, requires_grad)
   return core.keep(p)
 end
 
---- Whether v is an nn.Parameter.
+--- Returns whether v is an nn.Parameter.
 function parameter.is(v) return marked[v] == true end
 
 --- This tensor, which came from another Lua state, is one.

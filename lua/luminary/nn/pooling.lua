@@ -1,4 +1,4 @@
---- Pooling over windows of x [N, C, …] or [C, …]. Sizes are a number, or as many as there are dims of positions.
+--- Pooling over windows of x [N, C, …] or [C, …]. Sizes are a number for all dims, or a list with one for each.
 local F = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
@@ -21,10 +21,10 @@ local function kept(n)
 end
 -- One that prints as it was given.
 local function number(who, name, v) return options.arg(who, name, v, "number") end
-local images = {"lines [N, C, L]", "images [N, C, H, W]", "volumes [N, C, D, H, W]"}
+local inputs = {"an input [N, C, L]", "an input [N, C, H, W]", "an input [N, C, D, H, W]"}
 
 for n = 1, 3 do
-  local d, of = ("%dd"):format(n), images[n]
+  local d, input = ("%dd"):format(n), inputs[n]
   local kernel_size, stride = {"kernel_size", as_given(n, 1)}, {"stride", as_given(n, 1), from = "kernel_size"}
   local padding, ceil_mode = {"padding", as_given(n, 0), 0}, {"ceil_mode", "boolean", false}
   local prints = "kernel_size={kernel_size}, stride={stride}, padding={padding}"
@@ -33,8 +33,7 @@ for n = 1, 3 do
     takes = {kernel_size},
     options = {stride, padding, {"dilation", as_given(n, 1), 1}, {"return_indices", "boolean", false}, ceil_mode},
     call = F["max_pool" .. d], prints = prints .. ", dilation={dilation}, ceil_mode={ceil_mode}",
-    help = "the largest in each window of " .. of
-      .. "; with return_indices two results, the second where each is in its plane, from 1",
+    help = "Applies max pooling to " .. input .. ".",
   }
 
   pooling("MaxUnpool" .. d) {
@@ -45,8 +44,7 @@ for n = 1, 3 do
         {stride = self.stride, padding = self.padding, output_size = output_size})
     end,
     prints = prints,
-    help = ("zeros with x at the places that nn.MaxPool%s(…, {return_indices = true}) gave: unpool(x, indices "
-      .. "[, output_size])"):format(d),
+    help = ("Computes a partial inverse of nn.MaxPool%s, in which all elements that are no maxima are 0."):format(d),
   }
 
   local avg = {stride, padding, ceil_mode, {"count_include_pad", "boolean", true}}
@@ -55,26 +53,25 @@ for n = 1, 3 do
   pooling("AvgPool" .. d) {
     takes = {n == 1 and {"kernel_size", sizes.of(1, 1)} or kernel_size}, options = avg,
     call = F["avg_pool" .. d], prints = prints,
-    help = n == 1 and "means of the windows of " .. of
-      or "means of the windows of " .. of .. ", or sums divided by divisor_override, if there is one",
+    help = "Applies average pooling to " .. input .. ".",
   }
 
   pooling("LPPool" .. d) {
     takes = {{"norm_type", number}, kernel_size}, options = {{"stride", as_given(n, 1)}, ceil_mode},
     call = F["lp_pool" .. d],
     prints = "norm_type={norm_type}, kernel_size={kernel_size}, stride={stride}, ceil_mode={ceil_mode}",
-    help = "(the sum of x^p)^(1 / p) in each window of " .. of .. ", p = norm_type",
+    help = "Applies power-average pooling to " .. input .. ".",
   }
 
   local output_size = {"output_size", kept(n)}
   pooling("AdaptiveAvgPool" .. d) {
     takes = {output_size}, call = F["adaptive_avg_pool" .. d], prints = "output_size={output_size}",
-    help = "means over as many windows as output_size says, of " .. of,
+    help = "Applies average pooling to " .. input .. " with an output of the given size.",
   }
   pooling("AdaptiveMaxPool" .. d) {
     takes = {output_size, {"return_indices", "boolean", false}}, call = F["adaptive_max_pool" .. d],
     prints = "output_size={output_size}",
-    help = "the largest in as many windows as output_size says, of " .. of,
+    help = "Applies max pooling to " .. input .. " with an output of the given size.",
   }
 end
 
@@ -89,7 +86,8 @@ pooling "FractionalMaxPool2d" {
       options.fail("FractionalMaxPool2d: either output_size or output_ratio is wanted")
     end
   end,
-  call = F.fractional_max_pool2d, help = "F.fractional_max_pool2d",
+  call = F.fractional_max_pool2d,
+  help = "Applies max pooling over windows at random positions to an input [N, C, H, W].",
 }
 
 local classes = layer.classes(list)

@@ -39,8 +39,7 @@ local function fill(cosines, sines, rates)
   end
 end
 
---- nn.SinusoidalPositions(…): x [L, N, dim] (batch_first: [N, L, dim]) with sines and cosines of its positions added,
---- in turn (Vaswani et al. 2017).
+--- nn.SinusoidalPositions(…): Adds sines and cosines of its positions to an input [L, N, dim].
 local SinusoidalPositions = layer.define("SinusoidalPositions")
 positions.SinusoidalPositions = SinusoidalPositions
 
@@ -111,13 +110,7 @@ local function check_scaling(who, dim, given)
   return out
 end
 
---- nn.RotaryPositionalEmbeddings(…): queries or keys [N, H, L, dim] turned by their positions, pair by pair (Su et al.
---- 2021, RoPE). Pairs are neighbors, or without `interleaved` entries dim / 2 apart, as Hugging Face's LLaMA has them.
---- scaling is a config.json's rope_scaling: {rope_type = "linear", factor}, {rope_type = "llama3", factor,
---- low_freq_factor, high_freq_factor, original_max_position_embeddings}, {rope_type = "factors", factors = a list of
---- dim / 2 divisors}, or {rope_type = "dynamic", factor}, which has no longest length: once a sequence is longer than
---- max_seq_len, turns slow down with its length, until one that is shorter comes. rope(x [, {first = 1, input_pos}]):
---- first is the place of x's first entry; input_pos [L] or [N, L], int64, says the place of each, from 1.
+--- nn.RotaryPositionalEmbeddings(…): Rotates queries or keys [N, H, L, dim] by their positions.
 local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings")
 RotaryPositionalEmbeddings.__inner = {"reset_buffers"}
 positions.RotaryPositionalEmbeddings = RotaryPositionalEmbeddings

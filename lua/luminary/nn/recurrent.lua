@@ -437,8 +437,8 @@ end
 
 local function cell_rows(more) return {{"bias", "boolean", true}, more} end
 
---- nn.RNNCell(input_size, hidden_size [, {bias = true, nonlinearity = "tanh", device, dtype}]): one step of nn.RNN;
---- h = cell(x [, h]) of [N, …] or of one sample.
+--- nn.RNNCell(input_size, hidden_size [, {bias = true, nonlinearity = "tanh", device, dtype}]): Computes one step of
+--- an nn.RNN.
 local RNNCell = layer.define("RNNCell", Cell)
 recurrent.RNNCell = RNNCell
 
@@ -447,8 +447,7 @@ RNNCell.init = layer.takes("RNNCell", cell_rows(nonlinearity), function(self, in
   make_cell(self, "rnn_" .. o.nonlinearity, input_size, hidden_size, o)
 end)
 
---- nn.LSTMCell(input_size, hidden_size [, {bias = true, device, dtype}]): one step of nn.LSTM;
---- h, c = cell(x [, {h, c}]) of [N, …] or of one sample.
+--- nn.LSTMCell(input_size, hidden_size [, {bias = true, device, dtype}]): Computes one step of an nn.LSTM.
 local LSTMCell = layer.define("LSTMCell", Cell)
 recurrent.LSTMCell = LSTMCell
 LSTMCell.__state_is = "the state is one argument, cell(x, {h, c})"
@@ -457,8 +456,7 @@ LSTMCell.init = layer.takes("LSTMCell", cell_rows(), function(self, input_size, 
   make_cell(self, "lstm", input_size, hidden_size, opts)
 end)
 
---- nn.GRUCell(input_size, hidden_size [, {bias = true, device, dtype}]): one step of nn.GRU; h = cell(x [, h])
---- of [N, …] or of one sample.
+--- nn.GRUCell(input_size, hidden_size [, {bias = true, device, dtype}]): Computes one step of an nn.GRU.
 local GRUCell = layer.define("GRUCell", Cell)
 recurrent.GRUCell = GRUCell
 

@@ -1,4 +1,4 @@
---- Layers that put elements in other positions, or drop whole channels; and Bilinear.
+--- Layers that rearrange elements or drop channels, and Bilinear.
 local options = require "luminary.base.options"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
@@ -9,17 +9,21 @@ local list, rearranging = layer.entries()
 
 rearranging "PixelShuffle" {
   takes = {{"upscale_factor", "count"}}, call = F.pixel_shuffle, prints = "upscale_factor={upscale_factor}",
-  help = "[..., C * r^2, H, W] -> [..., C, H * r, W * r]",
+  help = "Rearranges an input [..., C * r^2, H, W] to [..., C, H * r, W * r] with r = upscale_factor.",
 }
 rearranging "PixelUnshuffle" {
   takes = {{"downscale_factor", "count"}}, call = F.pixel_unshuffle, prints = "downscale_factor={downscale_factor}",
-  help = "[..., C, H * r, W * r] -> [..., C * r^2, H, W]",
+  help = "Rearranges an input [..., C, H * r, W * r] to [..., C * r^2, H, W] with r = downscale_factor.",
 }
 rearranging "ChannelShuffle" {
   takes = {{"groups", "count"}}, call = F.channel_shuffle, prints = "groups={groups}",
-  help = "one channel of each group in turn",
+  help = "Rearranges the channels of an input [N, C, …] to one of each group in turn.",
 }
 
+local helps = {
+  AlphaDropout = "Drops elements at random in training and keeps mean 0 and variance 1.",
+  FeatureAlphaDropout = "Drops channels at random in training and keeps mean 0 and variance 1.",
+}
 for name, f in pairs {
   Dropout1d = F.dropout1d, Dropout2d = F.dropout2d, Dropout3d = F.dropout3d, AlphaDropout = F.alpha_dropout,
   FeatureAlphaDropout = F.feature_alpha_dropout,
@@ -28,8 +32,7 @@ for name, f in pairs {
     takes = {{"p", "probability", 0.5}}, options = {{"inplace", "boolean", false}},
     forward = function(self, x) return f(x, {p = self.p, training = self.training, inplace = self.inplace}) end,
     prints = "p={p}, inplace={inplace}",
-    help = name:find "Alpha" and "in training, dropout that keeps mean 0 and variance 1 of SELU's outputs"
-      or "in training, zeros whole channels with probability p, the rest divided by 1 - p",
+    help = helps[name] or "Sets channels to 0 at random in training, each with probability p.",
   }
 end
 
@@ -68,13 +71,13 @@ rearranging "Unflatten" {
     return x:reshape(shape)
   end,
   prints = "dim={dim}, unflattened_size={unflattened_size}",
-  help = "that dim as several, of the sizes of a list; dims count from 1, or from -1 at the end",
+  help = "Unflattens a dim into several dims.",
 }
 
 local classes = layer.classes(list)
 
---- nn.Bilinear(in1_features, in2_features, out_features [, {bias = true, device, dtype}]): of x1 [..., in1] and
---- x2 [..., in2] the bilinear forms x1 W[o] x2 + bias[o], [..., out].
+--- nn.Bilinear(in1_features, in2_features, out_features [, {bias = true, device, dtype}]): Applies a bilinear
+--- transformation to two inputs: x1^T weight x2 + bias.
 local Bilinear = layer.define("Bilinear")
 classes.Bilinear = Bilinear
 

@@ -1,4 +1,4 @@
---- Layers that resize images, and make columns of their windows.
+--- Layers that resize inputs, and make columns of their windows.
 local F = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 local printed = require "luminary.nn.print_values"
@@ -26,16 +26,17 @@ resampling "Upsample" {
   forward = function(self, x)
     return F.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor)
   end,
-  help = "F.interpolate",
+  help = "Upsamples an input [N, C, L], [N, C, H, W] or [N, C, D, H, W] to a size or by a factor.",
 }
 for name, mode in pairs {UpsamplingNearest2d = "nearest", UpsamplingBilinear2d = "bilinear"} do
+  local method = mode == "nearest" and "by nearest neighbors" or "by bilinear interpolation with align_corners"
   resampling(name) {
     takes = {{"size", "any?"}, {"scale_factor", "any?"}},
     made = function(self) self.mode, self.align_corners = mode, mode == "bilinear" or nil end,
     forward = function(self, x)
       return F.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners)
     end,
-    help = ("F.interpolate with mode %q%s"):format(mode, mode == "bilinear" and " and align_corners" or ""),
+    help = ("Upsamples an input [N, C, H, W] %s."):format(method),
   }
 end
 
@@ -43,13 +44,13 @@ local columns = {{"dilation", "size", 1}, {"padding", "size", 0}, {"stride", "si
 resampling "Unfold" {
   takes = {{"kernel_size", "size"}, unpack(columns)}, call = F.unfold,
   prints = "kernel_size={kernel_size}, dilation={dilation}, padding={padding}, stride={stride}",
-  help = "the windows of x [N, C, H, W] as columns, [N, C * kH * kW, windows]",
+  help = "Extracts the sliding windows of an input [N, C, H, W] as columns.",
 }
 resampling "Fold" {
   takes = {{"output_size", "size"}, {"kernel_size", "size"}, unpack(columns)}, call = F.fold,
   prints = "output_size={output_size}, kernel_size={kernel_size}, dilation={dilation}, padding={padding}, "
     .. "stride={stride}",
-  help = "columns added up where nn.Unfold would take them from an image of output_size",
+  help = "Combines columns, as of nn.Unfold, into a tensor of sliding windows added up.",
 }
 
 local classes = layer.classes(list)

@@ -55,11 +55,7 @@ local function check(who, a, times, samples)
 end
 
 --- F.ctc_loss(log_probs, targets, input_lengths, target_lengths [, blank = 1 [, reduction = "mean" [,
---- zero_infinity = false]]]): minus the logarithm of the probability of targets, over all their alignments with
---- log_probs [T, N, C] or [T, C], as log_softmax gives them (Graves et al. 2006). Classes, `blank` among them, count
---- from 1. targets: int64 [N, S], of which target_lengths count, or all of them one after the other. Lengths are
---- tensors or lists. reduction "mean" is the mean of each loss over its target's length. zero_infinity makes a loss 0
---- where the target is too long for its steps, and so its gradient.
+--- zero_infinity = false]]]): Computes the connectionist temporal classification loss of sequences without alignment.
 F.ctc_loss = takes:caller("ctc_loss", function(a)
   local who, x = "ctc_loss", a.log_probs
   if x.ndim ~= 3 and x.ndim ~= 2 then fail("%s: log_probs has to be [T, N, C] or [T, C], is %s", who, describe(x)) end

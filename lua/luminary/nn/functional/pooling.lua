@@ -14,7 +14,11 @@ local function first(v) return {v[1], 1} end
 local function max_pool(x, return_indices, ...)
   return (return_indices and ops.max_pool2d_with_indices or ops.max_pool2d)(x, ...)
 end
-local function squeezed(y, places) return y:squeeze(-2), places and places:squeeze(-2) end
+local function squeezed(y, places)
+  y = y:squeeze(-2)
+  if places then return y, places:squeeze(-2) end
+  return y
+end
 
 -- x [..., D, H, W] by images(x [n, D, H, W]) and then columns(y [n, 1, D, H * W]), each of which may give positions
 -- too.
@@ -79,8 +83,8 @@ local avg_rows = {{"ceil_mode", "boolean", false}, {"count_include_pad", "boolea
 --- avg_pool2d of x [N, C, L] or [C, L].
 F.avg_pool1d = windows(1, avg_rows):caller("avg_pool1d", function(a)
   sizes.check("avg_pool1d", a.x, 1)
-  return (squeezed(ops.avg_pool2d(a.x:unsqueeze(-2), row(a.kernel_size, 1), row(a.stride, 1), row(a.padding, 0),
-    a.ceil_mode, a.count_include_pad)))
+  return squeezed(ops.avg_pool2d(a.x:unsqueeze(-2), row(a.kernel_size, 1), row(a.stride, 1), row(a.padding, 0),
+    a.ceil_mode, a.count_include_pad))
 end)
 
 -- Means of windows of volumes; with a divisor sums over it.
@@ -123,7 +127,7 @@ end
 --- F.adaptive_avg_pool1d(x, output_size): adaptive_avg_pool2d of x [N, C, L] or [C, L].
 F.adaptive_avg_pool1d = adaptive(1):caller("adaptive_avg_pool1d", function(a)
   sizes.check("adaptive_avg_pool1d", a.x, 1)
-  return (squeezed(ops.adaptive_avg_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
+  return squeezed(ops.adaptive_avg_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1)))
 end)
 
 --- F.adaptive_avg_pool2d(x, output_size): means over as many windows as output_size says, of x [N, C, H, W] or

@@ -66,7 +66,7 @@ add("kl_div", "x target", mean .. " log_target")
 add("soft_margin_loss", "x target", mean)
 add("binary_cross_entropy", "x target", "weight " .. mean)
 add("binary_cross_entropy_with_logits", "x target", "weight " .. mean .. " pos_weight", "bce_with_logits")
---- F.binary_cross_entropy_with_logits(…): of logits and targets from 0 to 1, of one shape; lm.bce_with_logits.
+--- F.binary_cross_entropy_with_logits(…): Computes the binary cross entropy between logits and targets.
 
 add("nll_loss", "x target", "weight size_average ignore_index reduce reduction")
 add("cross_entropy", "x target", "weight size_average ignore_index reduce reduction label_smoothing")

@@ -1,9 +1,5 @@
---- nn.SyncBatchNorm(…): BatchNorm of x [N, C, ...] whose statistics in training are of all ranks of the group together
---- (all ranks without process_group); each rank's batch may have a size of its own. One collective runs in each forward
---- pass and one in its backward pass. In evaluation, and with one process, it is BatchNorm.
----
---- The gradients of weight and bias are this rank's; DistributedDataParallel averages them. There is no second
---- derivative.
+--- nn.SyncBatchNorm(…): Applies batch normalization with the statistics of the batches of all ranks to an input
+--- [N, C, …].
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Function = require("luminary.autograd").Function
@@ -158,9 +154,9 @@ local function converted(norm, group)
   return new
 end
 
---- nn.SyncBatchNorm.convert_sync_batchnorm(module [, process_group]): every BatchNorm in the module, the module itself
---- included, becomes a SyncBatchNorm with the same parameters and buffers, under the same name. Returns the module, or
---- what it became. Before DistributedDataParallel wraps it.
+--- nn.SyncBatchNorm.convert_sync_batchnorm(module [, process_group]): Replaces each BatchNorm in the module, or the
+--- module itself, by an nn.SyncBatchNorm with the same parameters and buffers. Returns the module, or its replacement.
+--- Call it before DistributedDataParallel wraps the module.
 function SyncBatchNorm.convert_sync_batchnorm(module, process_group)
   local caller = "convert_sync_batchnorm"
   if not Module.is_module(module) then

@@ -1,4 +1,4 @@
---- nn.utils.rnn: batches of sequences of several lengths, padded or packed.
+--- nn.utils.rnn: Batches of sequences of different lengths, padded or packed.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local arguments = require "luminary.base.arguments"
@@ -16,9 +16,7 @@ local function check_sequences(who, sequences)
   end
 end
 
---- A list of sequences [length, …], alike except their lengths, as one tensor [longest, B, …] of their dtype, shorter
---- ones followed by padding_value. {batch_first = false, padding_value = 0, padding_side = "right"}; batch_first means
---- [B, longest, …], padding_side "left" pads before.
+--- Joins sequences of different lengths into one padded tensor.
 rnn.pad_sequence = arguments.takes("pad_sequence", {
   {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"padding_side", {"right", "left"}, "right"},
 }, function(sequences, opts)
@@ -63,8 +61,7 @@ local function lengths_of(who, lengths, x, least, batch_first)
   return lengths
 end
 
---- The sequences [length, …] of a padded batch [longest, B, …] as a list of views; lengths, 0 to longest, is a list or
---- a tensor [B]. {batch_first = false}: true takes [B, longest, …].
+--- Splits a padded tensor into a list of sequences of different lengths.
 rnn.unpad_sequence = arguments.takes("unpad_sequence", {
   {"batch_first", "boolean", false},
 }, function(padded, lengths, opts)
@@ -79,13 +76,7 @@ rnn.unpad_sequence = arguments.takes("unpad_sequence", {
   return list
 end)
 
---- nn.utils.rnn.PackedSequence(data, batch_sizes): what pack_padded_sequence returns: data [steps, …], the first of all
---- sequences, then the second of all that have one, …, the longest first; batch_sizes, how many each step has (int64,
---- on the CPU); sorted_indices, the sequences in that order, and unsorted_indices, the way back, both from 1 and nil
---- where they were in order.
----
---- packed:cuda(), cpu(), double(), float(), half(), bfloat16(), long(), int(), short(), char() and byte() are those of
---- its data, as packed:to(…) is. Other methods of tensors, and layers that are not recurrent, are for packed.data.
+--- nn.utils.rnn.PackedSequence(data, batch_sizes): Holds sequences of different lengths as one batch without padding.
 local PackedSequence = class.root("PackedSequence")
 rnn.PackedSequence = PackedSequence
 
@@ -142,7 +133,7 @@ local function with_data(self, data)
   return PackedSequence(data, self.batch_sizes, sorted, unsorted)
 end
 
---- The same sequences on a device or in a dtype.
+--- Returns the same sequences on a device or in a dtype.
 function PackedSequence:to(...)
   self:_checked "PackedSequence:to"
   return with_data(self, self.data:to(...))
@@ -151,7 +142,7 @@ end
 for _, name in ipairs {
   "cuda", "cpu", "double", "float", "half", "bfloat16", "long", "int", "short", "char", "byte",
 } do
-  --- The same sequences, data being on the device or in the dtype that the method of tensors of that name means.
+  --- Returns the same sequences, with data converted as the tensor method of this name does.
   PackedSequence[name] = function(self, ...)
     self:_checked("PackedSequence:" .. name)
     return with_data(self, self.data[name](self.data, ...))
@@ -192,16 +183,12 @@ local function pack(who, x, lengths, opts)
   return PackedSequence(ops.cat(parts), int64(sizes), sorted, unsorted)
 end
 
---- A padded batch x [longest, B, …] of sequences of these lengths, 1 to longest (a list, or a tensor [B]), as a
---- PackedSequence. {batch_first = false, enforce_sorted = true}: batch_first takes [B, longest, …]; the longest has to
---- come first unless enforce_sorted is false.
+--- Packs a padded batch of sequences of different lengths.
 rnn.pack_padded_sequence = arguments.takes("pack_padded_sequence", {
   {"batch_first", "boolean", false}, {"enforce_sorted", "boolean", true},
 }, function(x, lengths, opts) return pack("pack_padded_sequence", x, lengths, opts) end)
 
---- A PackedSequence as a padded tensor [longest, B, …] in the sequences' first order, and their lengths, int64 [B] on
---- the CPU. {batch_first = false, padding_value = 0, total_length}: batch_first means [B, longest, …]; total_length, no
---- less than the longest, pads to that many steps.
+--- Pads a packed batch of sequences of different lengths.
 rnn.pad_packed_sequence = arguments.takes("pad_packed_sequence", {
   {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"total_length", "count"},
 }, function(packed, opts)
@@ -237,8 +224,7 @@ rnn.pad_packed_sequence = arguments.takes("pad_packed_sequence", {
   return opts.batch_first and x:transpose(1, 2) or x, n
 end)
 
---- A list of sequences [length, …], each of one step or more, as a PackedSequence. {enforce_sorted = true}: the longest
---- has to come first.
+--- Packs a list of sequences of different lengths.
 rnn.pack_sequence = arguments.takes("pack_sequence", {{"enforce_sorted", "boolean", true}}, function(sequences, opts)
   local who = "pack_sequence"
   check_sequences(who, sequences)
@@ -247,7 +233,7 @@ rnn.pack_sequence = arguments.takes("pack_sequence", {{"enforce_sorted", "boolea
   return pack(who, rnn.pad_sequence(sequences), lengths, opts)
 end)
 
---- The sequences [length, …] of a PackedSequence, as a list in their first order.
+--- Splits a packed batch into a list of sequences in their original order.
 function rnn.unpack_sequence(packed) return rnn.unpad_sequence(rnn.pad_packed_sequence(packed)) end
 
 return options.strict("nn.utils.rnn", options.exact_all(rnn, options.named))

@@ -305,8 +305,8 @@ op "atanh" {
   help = "inverse hyperbolic tangent",
 }
 op "tanh" {
-  "x", elementwise = "tanh(x)", result_dtype = "float",
-  grad = {x = "g * (1 - y * y)"}, help = "hyperbolic tangent",
+  "x", elementwise = "tanh(x)", result_dtype = "float", grad = {x = "g * (1 - y * y)"},
+  help = "Computes the hyperbolic tangent of each element.",
 }
 -- 2 / sqrt(pi)
 op "erf" {
@@ -344,7 +344,7 @@ op "sigmoid" {
   "x",
   elementwise = "1 / (1 + exp(-x))", result_dtype = "float",
   grad = {x = "g * (y * (1 - y))"},
-  help = "1 / (1 + e^-x)",
+  help = "Computes the logistic sigmoid of each element: 1 / (1 + e^-x).",
 }
 op "mul_sigmoid" {
   "x", "gate",
@@ -368,24 +368,24 @@ op "log_sigmoid" {
   "x",
   elementwise = "(x > 0 ? 0 : x) - log1p(exp(-abs(x)))", result_dtype = "float",
   grad = {x = "g * sigmoid(-x)"},
-  help = "log(sigmoid(x)), without overflow",
+  help = "Computes the logarithm of the sigmoid of each element: log(1 / (1 + e^-x)).",
 }
 op "relu" {
   "x", elementwise = "x < 0 ? 0 : x", bool = "use :int() or :logical_not()",
   grad = {x = "y <= 0 ? 0 : g"},
-  help = "max(x, 0); NaN stays NaN",
+  help = "Applies the rectified linear unit to each element: max(x, 0).",
 }
 op "relu6" {
   "x",
   elementwise = "x < 0 ? 0 : x > 6 ? 6 : x",
   grad = {x = "x > 0 && x < 6 ? g : 0"},
-  help = "x limited to [0, 6]; NaN stays NaN",
+  help = "Applies the rectified linear unit limited at 6 to each element: min(max(x, 0), 6).",
 }
 op "leaky_relu" {
   "x", "negative_slope: number = 0.01",
   elementwise = "x > 0 ? x : x * negative_slope", result_dtype = "float",
   grad = {x = "x > 0 ? g : g * negative_slope"},
-  help = "x, or negative_slope * x below 0",
+  help = "Applies the leaky rectified linear unit to each element: x, or negative_slope * x below 0.",
 }
 op "prelu" {
   "x", "weight",
@@ -400,13 +400,13 @@ op "prelu" {
     {when = "ndim_of(weight) == 1 && numel_of(weight) > 1 && ndim_of(x) > 2",
       "prelu(x, along(weight, 1, ndim_of(x)))"},
   },
-  help = "x, or weight * x below 0; weight of one number, or of one for each channel",
+  help = "Applies the parametric rectified linear unit to each element: x, or weight * x below 0.",
 }
 op "threshold" {
   "x", "threshold: number", "value: number",
   elementwise = "x <= threshold ? value : x", bool = "use :int() first",
   grad = {x = "x <= threshold ? 0 : g"},
-  help = "x where it is larger than threshold, else value; NaN stays NaN",
+  help = "Replaces each element that is not above threshold by value.",
 }
 op "hardtanh" {
   "x", "min_val: number = -1", "max_val: number = 1",
@@ -424,64 +424,65 @@ op "hardtanh" {
       "clamp(x, cut_for(x, min_val), cut_for(x, max_val))",
     },
   },
-  help = "x limited to [min_val, max_val]; NaN stays NaN",
+  help = "Limits each element to the range from min_val to max_val.",
 }
 op "hardsigmoid" {
   "x",
   elementwise = "(x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", result_dtype = "float",
   grad = {x = "x > -3 && x < 3 ? g / 6 : 0"},
-  help = "x / 6 + 0.5 limited to [0, 1]",
+  help = "Applies the hard sigmoid function to each element: x / 6 + 0.5, limited to [0, 1].",
 }
 op "hardswish" {
   "x",
   elementwise = "x * (x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", result_dtype = "float",
   grad = {x = "x < -3 ? 0 : x <= 3 ? g * (x / 3 + 0.5) : g"},
-  help = "x * hardsigmoid(x)",
+  help = "Applies the hard swish function to each element: x * hardsigmoid(x).",
 }
 op "elu" {
   "x", "alpha: number = 1",
   elementwise = "x > 0 ? x : alpha * expm1(x)", result_dtype = "float",
   grad = {x = "x > 0 ? g : g * (alpha * exp(x))"},
-  help = "x, or alpha * (e^x - 1) below 0",
+  help = "Applies the exponential linear unit to each element: x, or alpha * (e^x - 1) below 0.",
 }
 -- Klambauer et al. 2017
 op "selu" {
   "x",
   elementwise = "1.0507009873554805 * (x > 0 ? x : 1.6732632423543773 * expm1(x))", result_dtype = "float",
   grad = {x = "x > 0 ? g * 1.0507009873554805 : g * (1.7580993408473769 * exp(x))"},
-  help = "1.0507 * elu(x, 1.67326): keeps mean 0 and variance 1",
+  help = "Applies the scaled exponential linear unit to each element: 1.0507 * elu(x, 1.67326).",
 }
 op "celu" {
   "x", "alpha: number = 1",
   elementwise = "x > 0 ? x : alpha * expm1(x / alpha)", result_dtype = "float",
   needs = {{"alpha != 0", "alpha must be non-zero, got 0"}},
   grad = {x = "x > 0 ? g : g * exp(x / alpha)"},
-  help = "x, or alpha * (e^(x / alpha) - 1) below 0",
+  help = "Applies the continuously differentiable exponential linear unit to each element: x, or alpha * "
+    .. "(e^(x / alpha) - 1) below 0.",
 }
 op "softsign" {
   "x",
   elementwise = "x / (1 + abs(x))", result_dtype = "float",
   grad = {x = "g / ((1 + abs(x)) * (1 + abs(x)))"},
-  help = "x / (1 + |x|)",
+  help = "Applies the softsign function to each element: x / (1 + |x|).",
 }
 op "hardshrink" {
   "x", "lambd: number = 0.5",
   elementwise = "x >= -lambd && x <= lambd ? 0 : x", result_dtype = "float",
   grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
-  help = "x, or 0 within lambd of 0; NaN stays NaN",
+  help = "Sets each element from -lambd to lambd to 0.",
 }
 op "softshrink" {
   "x", "lambd: number = 0.5",
   elementwise = "x > lambd ? x - lambd : x < -lambd ? x + lambd : x * 0", result_dtype = "float",
   needs = {{"lambd >= 0", "lambd must be at least 0, got {lambd}"}},
   grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
-  help = "x moved towards 0 by lambd, not beyond; NaN stays NaN",
+  help = "Moves each element towards 0 by lambd; elements from -lambd to lambd become 0.",
 }
 op "tanhshrink" {
   "x",
   elementwise = "x - tanh(x)", result_dtype = "float",
   grad = {x = "g * (tanh(x) * tanh(x))"},
-  help = "x - tanh(x)",
+  help = "Computes x - tanh(x) for each element.",
 }
 -- Phi(x) + x phi(x): 1 / sqrt(2), 1 / sqrt(2 pi)
 op "gelu" {
@@ -489,7 +490,7 @@ op "gelu" {
   elementwise = "0.5 * x * (1 + erf(x * 0.70710678118654752440))", result_dtype = "float",
   grad = {x = "g * (0.5 * (1 + erf(x * 0.70710678118654752)) + x * 0.39894228040143268 * exp(-0.5 * (x * x)))"},
   forms = {{when = "approximate == 'tanh'", "gelu_tanh(x)"}},
-  help = "x * Phi(x), exact (erf), or by its approximation with approximate = 'tanh'",
+  help = "Applies the Gaussian error linear unit to each element: x * Phi(x).",
 }
 -- The approximation is x s(u) with s the sigmoid, u = 2 sqrt(2 / pi) (x + 0.044715 x^3); the gradient
 -- s(u) (1 + x (1 - s(u)) u'), 1 - s(u) being s(-u).
@@ -507,7 +508,7 @@ op "silu" {
   "x",
   elementwise = "x / (1 + exp(-x))", result_dtype = "float",
   grad = {x = "g * (sigmoid(x) * (1 + x * sigmoid(-x)))"},
-  help = "x * sigmoid(x)",
+  help = "Applies the sigmoid linear unit to each element: x * sigmoid(x).",
 }
 -- x tanh(softplus(x)): with e = e^x and n = e (e + 2) the tanh is n / (n + 2), and 1 to the last bit from 20 on.
 local e = "exp(x > 20 ? 20 : x)"
@@ -517,14 +518,14 @@ op "mish" {
   "x",
   elementwise = ("x * (%s)"):format(tanh), result_dtype = "float",
   grad = {x = ("g * (%s + x * sigmoid(x) * (1 - %s * (%s)))"):format(tanh, tanh, tanh)},
-  help = "x * tanh(softplus(x))",
+  help = "Applies the Mish function to each element: x * tanh(softplus(x)).",
 }
 op "softplus" {
   "x", "beta: number = 1", "threshold: number = 20",
   elementwise = "x * beta > threshold ? x : ((x * beta < 0 ? 0 : x * beta) + log1p(exp(-abs(x * beta)))) / beta",
   result_dtype = "float",
   grad = {x = "x * beta > threshold ? g : g * sigmoid(x * beta)"},
-  autocast = "keep_gpu", help = "log(1 + e^(beta x)) / beta; x itself where beta x is larger than threshold",
+  autocast = "keep_gpu", help = "Applies the softplus function to each element: log(1 + e^(beta * x)) / beta.",
 }
 op "bce" {
   "x", "target",

@@ -5,7 +5,7 @@ local op = ...
 op "nll_loss" {
   "x", "target", "weight?", options = {"ignore_index: int = -100", "reduction: reduction = mean"}, hidden = 1,
   grad = {x = "nll_loss_backward(g, target, weight, ignore_index, reduction, y1, size_of(x))"},
-  autocast = "keep", help = "minus x at target; x log-probabilities [N, C] or [N, C, ...]",
+  autocast = "keep", help = "Computes the negative log likelihood of target classes under log-probabilities.",
 }
 op "nll_loss_backward" {
   "grad", "target", "weight?", "ignore_index: int = -100", "reduction: reduction = mean", "total", "size: size",
@@ -64,7 +64,7 @@ op "mse_loss" {
   "x", "target", options = {"reduction: reduction = mean"},
   needs = {same_or_warned},
   formula = "reduced(square(x - target), reduction)",
-  autocast = "keep", help = "squared difference",
+  autocast = "keep", help = "Computes the squared error between predictions and targets: (x - target)^2.",
 }
 local same_size = {"same_size(x, target)", "shapes of x and target must match, got {x} and {target}"}
 op "binary_cross_entropy" {
@@ -76,7 +76,7 @@ op "binary_cross_entropy" {
   },
   formula = {"loss = bce(x, target)", "reduced(given(weight) ? loss * weight : loss, reduction)"},
   autocast = "banned_gpu",
-  help = "binary cross-entropy of probabilities x; bce_with_logits of what would be given to a sigmoid is safer",
+  help = "Computes the binary cross entropy between probabilities and targets.",
 }
 op "bce_with_logits" {
   "x", "target", "weight?", options = {"pos_weight?", "reduction: reduction = mean"},
@@ -85,7 +85,7 @@ op "bce_with_logits" {
     "loss = bce_of_logits(x, target, given(pos_weight) ? pos_weight : 1)",
     "reduced(given(weight) ? loss * weight : loss, reduction)",
   },
-  autocast = "keep", help = "binary cross-entropy of sigmoid(x)",
+  autocast = "keep", help = "Computes the binary cross entropy between logits and targets.",
 }
 
 -- Differences of integers wrap around, as PyTorch's.
@@ -94,19 +94,20 @@ local absolute = "reduced(is_float(x) || is_float(target) ? absolute_difference(
 op "l1_loss" {
   "x", "target", options = {"reduction: reduction = mean"}, needs = {same_or_warned},
   formula = absolute,
-  autocast = "keep", help = "absolute difference",
+  autocast = "keep", help = "Computes the absolute error between predictions and targets: |x - target|.",
 }
 op "huber_loss" {
   "x", "target", options = {"delta: number = 1", "reduction: reduction = mean"},
   needs = {same_or_warned, {"delta > 0", "delta must be above 0, got {delta}"}},
   formula = "reduced(huber(x, target, delta), reduction)",
-  autocast = "keep", help = "half the squared difference, and from delta on a straight line of that slope",
+  autocast = "keep",
+  help = "Computes the Huber loss: a squared error where it is below delta, and a scaled absolute error elsewhere.",
 }
 op "smooth_l1_loss" {
   "x", "target", options = {"beta: number = 1", "reduction: reduction = mean"},
   needs = {same_or_warned, {"beta >= 0", "beta must be at least 0, got {beta}"}},
   formula = ("beta == 0 ? %s : reduced(huber(x, target, beta), reduction) / beta"):format(absolute),
-  autocast = "keep", help = "huber_loss over beta: of slope 1 from there on; beta 0 is l1_loss",
+  autocast = "keep", help = "Computes a squared error where it is below beta, and an absolute error elsewhere.",
 }
 op "kl_div" {
   "x", "target", options = {"log_target = false", "reduction: divergence_reduction = mean"},
@@ -115,8 +116,7 @@ op "kl_div" {
     "reduction == 'batchmean' ? sum(loss) / (ndim_of(x) > 0 ? size_of(x)[1] : 1) : reduced(loss, reduction)",
   },
   autocast = "keep",
-  help = "target (log target - x): Kullback and Leibler's divergence of log-probabilities x from target, given as "
-    .. "probabilities or, log_target, their logarithms; 'batchmean' is the sum over the batch's size",
+  help = "Computes the Kullback-Leibler divergence loss of log-probabilities and target probabilities.",
 }
 op "poisson_nll_loss" {
   "x", "target", "log_input = true", "full = false", options = {"eps: number = 1e-8", "reduction: reduction = mean"},
@@ -126,7 +126,7 @@ op "poisson_nll_loss" {
     "reduced(full ? loss + masked_fill(stirling, target <= 1, 0) : loss, reduction)",
   },
   autocast = "keep",
-  help = "of counts target whose mean is x, or e^x with log_input; full adds Stirling's log(target!) from 2 on",
+  help = "Computes the negative log likelihood of target counts under a Poisson distribution.",
 }
 op "gaussian_nll_loss" {
   "x", "target", "var: scalar", "full = false", "eps: number = 1e-6", "reduction: reduction = mean",
@@ -141,12 +141,12 @@ op "gaussian_nll_loss" {
     "reduced(full ? loss + 0.9189385332046727 : loss, reduction)",
   },
   autocast = "keep",
-  help = "of a normal distribution with mean x and variance var, at least eps, at target; full adds log(2 pi) / 2",
+  help = "Computes the negative log likelihood of targets under a normal distribution.",
 }
 op "soft_margin_loss" {
   "x", "target", options = {"reduction: reduction = mean"},
   formula = "-reduced(log_sigmoid(target * x), reduction)",
-  autocast = "keep", help = "log(1 + e^(-target x)) for targets -1 and 1",
+  autocast = "keep", help = "Computes the logistic loss of two classes: log(1 + e^(-target * x)).",
 }
 op "hinge_embedding_loss" {
   "x", "target", "margin: number = 1", "reduction: reduction = mean",
@@ -155,7 +155,7 @@ op "hinge_embedding_loss" {
     "apart = lacking <= 0 ? 0 : lacking",
     "reduced((target == 1 ? 0 : apart) + (target == -1 ? 0 : x), reduction)",
   },
-  autocast = "keep", help = "of distances x: x where target is 1, what it lacks to margin where it is -1",
+  autocast = "keep", help = "Computes a loss of distances: x where target is 1, max(0, margin - x) where it is -1.",
 }
 op "margin_ranking_loss" {
   "x1", "x2", "target", "margin: number = 0", "reduction: reduction = mean",
@@ -168,7 +168,7 @@ op "margin_ranking_loss" {
     "lacking = floats ? nil : neg(target * (x1 - x2)) / 1 + margin", -- floating, as PyTorch's
     "reduced(floats ? ranking_margin(x1, x2, target, margin) : lacking <= 0 ? 0 : lacking, reduction)",
   },
-  autocast = "keep", help = "what x1 lacks to be margin above x2 where target is 1, below where it is -1",
+  autocast = "keep", help = "Computes a ranking loss of pairs of scores: max(0, -target * (x1 - x2) + margin).",
 }
 op "cosine_similarity" {
   "x1", "x2", "dim: dim? = 1", "eps: number = 1e-8",
@@ -201,7 +201,7 @@ op "cosine_embedding_loss" {
     "over = cosine - margin",
     "reduced((target == 1 ? 1 - cosine : 0) + (target == -1 ? (over <= 0 ? 0 : over) : 0), reduction)",
   },
-  autocast = "keep", help = "1 - cosine_similarity where target is 1, what it is above margin where it is -1",
+  autocast = "keep", help = "Computes a loss of pairs of vectors from their cosine similarity.",
 }
 op "pairwise_distance" {
   "x1", "x2", "p: number = 2", "eps: number = 1e-6", "keepdim = false",
@@ -227,8 +227,7 @@ op "triplet_margin_loss" {
     "reduced(lacking <= 0 ? 0 : lacking, reduction)",
   },
   autocast = "keep",
-  help = "what negatives lack to be margin farther from anchor than positives; swap: or from positive, where that "
-    .. "is nearer",
+  help = "Computes a triplet loss: max(0, d(anchor, positive) - d(anchor, negative) + margin).",
 }
 op "multi_margin_loss" {
   "x", "target", "p: int = 1", "margin: number = 1", "weight?", options = {"reduction: reduction = mean"},
@@ -254,8 +253,7 @@ op "multi_margin_loss" {
     "reduced(ndim_of(x) < 2 ? squeeze(loss, [0]) : loss, reduction)",
   },
   autocast = "keep",
-  help = "what x at its class target lacks to be margin above each other class, to the power p, over C; "
-    .. "weight multiplies by the target's class",
+  help = "Computes a multi-class hinge loss between scores and target classes.",
 }
 op "multilabel_soft_margin_loss" {
   "x", "target", "weight?", options = {"reduction: reduction = mean"},
@@ -265,7 +263,8 @@ op "multilabel_soft_margin_loss" {
     "loss = sum(given(weight) ? each * weight : each, [-1]) / size_of(x)[-1]",
     "reduced(loss, reduction)",
   },
-  autocast = "keep", help = "bce_with_logits, its mean over the last dim, the classes",
+  autocast = "keep",
+  help = "Computes a multi-label loss: the binary cross entropy of logits, averaged over the classes.",
 }
 -- y1 holds the logarithms of alpha, [N, T, 2 * longest + 1].
 op "ctc_nll" {

@@ -103,16 +103,16 @@ op "sum_to_size" {
 op "softmax" {
   "x", "dim: dim", "dtype: dtype?",
   grad = {x = "softmax_backward(g, y, dim)"},
-  autocast = "keep_gpu", help = "e^x / sum of e^x along dim",
+  autocast = "keep_gpu", help = "Computes the softmax along dim: e^x divided by the sum of e^x.",
 }
 op "softmin" {
   "x", "dim: dim", "dtype: dtype?",
-  formula = "softmax(-x, dim, dtype)", autocast = "keep_gpu", help = "softmax of -x along dim",
+  formula = "softmax(-x, dim, dtype)", autocast = "keep_gpu", help = "Computes the softmax of -x along dim.",
 }
 op "log_softmax" {
   "x", "dim: dim", "dtype: dtype?",
   grad = {x = "log_softmax_backward(g, y, dim)"},
-  autocast = "keep_gpu", help = "log of softmax, without overflow",
+  autocast = "keep_gpu", help = "Computes the logarithm of the softmax along dim.",
 }
 -- With r = y (grad - s) the result, s the sum of grad y: dr/dgrad is symmetric.
 op "softmax_backward" {
