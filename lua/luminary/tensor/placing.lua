@@ -260,7 +260,7 @@ placing.diagonal_scatter = arguments.reads("diagonal_scatter", {
   return replaced("diagonal_scatter", x, src, function(y) return ops.diagonal(y, offset, dim1, dim2) end)
 end)
 
---- x:fill_diagonal_(value): writes a number on the diagonal of x, a matrix, or of more dims of one size. Gives x.
+--- x:fill_diagonal_(value): Writes a number on the diagonal of x, in place, and returns x.
 placing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"value", single}}, function(x, value)
   local who = "fill_diagonal_"
   if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end

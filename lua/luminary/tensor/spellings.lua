@@ -103,7 +103,8 @@ spellings.empty_strided = arguments.reads("empty_strided", {
   {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(size, stride, dtype, device) return strided("empty_strided", size, stride, dtype, device) end)
 
---- x:new_empty_strided(size, stride [, {dtype, device}]): lm.empty_strided with x's dtype and device unless told.
+--- x:new_empty_strided(size, stride [, {dtype, device}]): Returns an uninitialized tensor with these strides, and with
+--- the dtype and device of x by default.
 spellings.new_empty_strided = arguments.reads("new_empty_strided", {
   {"x", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(x, size, stride, dtype, device)
@@ -150,9 +151,9 @@ spellings.constant_pad_nd = arguments.reads("constant_pad_nd", {
   return ops.pad(x, pad, {value = value})
 end)
 
---- x:nelement(): x:numel().
+--- x:nelement(): Returns the number of elements of x.
 spellings.nelement = methods.numel
---- x:ndimension(): x:dim().
+--- x:ndimension(): Returns the number of dims of x.
 spellings.ndimension = methods.dim
 -- A word of Lua's, so that it is no method to call with a colon: x["repeat"](x, 2, 3).
 spellings["repeat"] = methods.repeat_tensor
@@ -164,8 +165,7 @@ local type_names = {
 local dtypes_of_types = {}
 for dtype, name in pairs(type_names) do dtypes_of_types[name .. "Tensor"] = dtype end
 
---- x:type(): "torch.FloatTensor", "torch.cuda.LongTensor", …, as PyTorch and Torch7 call x's type. x:type(dtype): x in
---- a dtype, "int64", or in a type of such a name.
+--- x:type([dtype]): Returns the name of the type of x in Torch7 and PyTorch, or x converted to a dtype or type.
 function spellings.type(x, dtype)
   tensor("type", x)
   if dtype == nil then
@@ -177,7 +177,7 @@ function spellings.type(x, dtype)
   return named and dtype:find("cuda.", 1, true) and methods.cuda(y) or y
 end
 
---- x:resize_(2, 3, …): gives x these sizes in place; elements keep their order, and what is new is uninitialized.
+--- x:resize_(2, 3, …): Resizes x in place; elements keep their order, and new ones are uninitialized.
 function spellings.resize_(x, ...)
   tensor("resize_", x)
   local size = {...}
@@ -198,12 +198,12 @@ function spellings.resize_(x, ...)
   return x
 end
 
---- x:resize_as_(other): x:resize_ to other's sizes.
+--- x:resize_as_(other): Resizes x in place to the shape of another tensor.
 spellings.resize_as_ = arguments.reads("resize_as_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
   return spellings.resize_(x, other.shape)
 end)
 
---- x:set_(other): x takes over other's memory, sizes and strides. Gives x.
+--- x:set_(other): Replaces the memory, sizes and strides of x by those of other, and returns x.
 spellings.set_ = arguments.reads("set_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
   x.data = other.data
   return x
@@ -262,13 +262,13 @@ local function each_of(who, x, f, ...)
   return ops.copy_(x, ops.reshape(core.tensor(flat, {dtype = x.dtype, device = x.device}), x.shape))
 end
 
---- x:apply_(f): each element becomes f(element), in place; a loop in Lua, for small tensors. Gives x.
+--- x:apply_(f): Replaces each element by f(element), in place.
 function spellings.apply_(x, f) return each_of("apply_", x, f) end
 
---- x:map_(other, f): each element becomes f(element, other's), in place. Gives x.
+--- x:map_(other, f): Replaces each element by f(element, element of other), in place.
 function spellings.map_(x, other, f) return each_of("map_", x, f, options.arg("map_", "other", other, "tensor")) end
 
---- x:map2_(a, b, f): each element becomes f(element, a's, b's), in place. Gives x.
+--- x:map2_(a, b, f): Replaces each element by f(element, element of a, element of b), in place.
 function spellings.map2_(x, a, b, f)
   return each_of("map2_", x, f, options.arg("map2_", "a", a, "tensor"), options.arg("map2_", "b", b, "tensor"))
 end
