@@ -8,8 +8,8 @@ local version = require "luminary.version"
 local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops, core = core, newaxis = "newaxis"}
 
 -- ---- functions that are written in C
---- lm.tensor(values [, {dtype, device, requires_grad = false}]): a tensor of a number, or of nested lists of numbers; a
---- copy of a tensor. Numbers are float32 without a dtype (set_default_dtype), booleans bool.
+--- lm.tensor(values [, {dtype, device, requires_grad = false}]): Returns a new tensor of a number, of nested lists of
+--- numbers, or of a tensor's elements.
 --- lm.is_tensor(v): whether v is a tensor.
 --- lm.is_floating_point(x): whether x's dtype, or the dtype of that name, is one of the floating ones.
 --- lm.max(x): the largest element; lm.max(x, dim [, {keepdim = false}]): the largest along dim, and where they are,

@@ -53,8 +53,8 @@ function lib.cumulative_trapezoid(y, x, dx, dim)
   return ops.cumsum(sums * half, d)
 end
 
---- lm.logspace(first, last, steps [, base = 10 [, {dtype, device}]]): base to the powers from first to last, `steps` of
---- them, evenly apart.
+--- lm.logspace(first, last, steps [, base = 10 [, {dtype, device}]]): Returns a 1-d tensor of powers of base, whose
+--- exponents are evenly spaced from first to last.
 function lib.logspace(first, last, steps, base, dtype, device)
   steps = arg("logspace", "steps", steps, "natural")
   local powers = ops.linspace(first, last, steps, {dtype = "float64", device = device})

@@ -133,8 +133,7 @@ function matrices.matrix_exp(x)
   return result
 end
 
---- lm.vander(x [, N [, increasing = false]]): powers of the vector x as columns, [n, N]: N - 1 to 0, or with increasing
---- 0 to N - 1; N is by default n.
+--- lm.vander(x [, N [, increasing = false]]): Returns the Vandermonde matrix of a vector: its powers as columns.
 function matrices.vander(x, N, increasing)
   arg("vander", "x", x, "tensor")
   if x.ndim ~= 1 then fail("vander: x is %s; a vector wanted", describe(x)) end

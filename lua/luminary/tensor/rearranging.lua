@@ -374,12 +374,12 @@ local function indices_of(who, triangle, ...)
   return methods.to(ops.contiguous(ops.t(ops.nonzero(mask))), dtype)
 end
 
---- lm.tril_indices(row, col [, offset = 0 [, {dtype, device}]]): [2, n], the rows and columns, from 1, of the elements
---- that lm.tril keeps of a [row, col] matrix.
+--- lm.tril_indices(row, col [, offset = 0 [, {dtype, device}]]): Returns the indices of the lower triangle of a [row,
+--- col] matrix.
 function rearranging.tril_indices(...) return indices_of("tril_indices", ops.tril, ...) end
 
---- lm.triu_indices(row, col [, offset = 0 [, {dtype, device}]]): [2, n], the rows and columns, from 1, of the elements
---- that lm.triu keeps of a [row, col] matrix.
+--- lm.triu_indices(row, col [, offset = 0 [, {dtype, device}]]): Returns the indices of the upper triangle of a [row,
+--- col] matrix.
 function rearranging.triu_indices(...) return indices_of("triu_indices", ops.triu, ...) end
 
 rearranging.moveaxis = rearranging.movedim

@@ -63,8 +63,8 @@ function spellings.get_device(x) return methods.get_device(x) end
 
 -- ---- made
 
---- lm.as_tensor(values [, {dtype, device}]), lm.asarray: a tensor of values, as lm.tensor; a tensor itself where it has
---- that dtype and device, else a copy that gradients go through.
+--- lm.as_tensor(values [, {dtype, device}]), lm.asarray: Converts values to a tensor, without a copy if they are a
+--- tensor of that dtype and device.
 spellings.as_tensor = arguments.reads("as_tensor", {
   {"values", "any"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(values, dtype, device)
@@ -73,7 +73,7 @@ spellings.as_tensor = arguments.reads("as_tensor", {
 end)
 spellings.asarray = spellings.as_tensor
 
---- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): a 0-d tensor.
+--- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): Returns a 0-d tensor of a number.
 spellings.scalar_tensor = arguments.reads("scalar_tensor", {
   {"number", "number"}, {"dtype", "string?"}, {"device", "any?"}, {"requires_grad", "boolean", false},
 }, function(value, dtype, device, requires_grad)
@@ -97,8 +97,7 @@ local function strided(who, size, stride, dtype, device)
   return ops.as_strided(ops.empty(empty and 0 or elements, {dtype = dtype, device = device}), size, stride)
 end
 
---- lm.empty_strided(size, stride [, {dtype, device}]): an uninitialized tensor whose neighbours along each dim are so
---- many elements apart in memory.
+--- lm.empty_strided(size, stride [, {dtype, device}]): Returns an uninitialized tensor with these sizes and strides.
 spellings.empty_strided = arguments.reads("empty_strided", {
   {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(size, stride, dtype, device) return strided("empty_strided", size, stride, dtype, device) end)
@@ -111,9 +110,8 @@ spellings.new_empty_strided = arguments.reads("new_empty_strided", {
   return strided("new_empty_strided", size, stride, dtype or x.dtype, device or x.device)
 end)
 
---- lm.frombuffer(buffer, {dtype [, count = -1 [, offset = 0]]}): a 1-d tensor of count elements (-1: of all there are)
---- of a string's bytes, or an FFI array's, the first `offset` bytes left out. A copy: what becomes of the buffer later
---- does not show.
+--- lm.frombuffer(buffer, {dtype [, count = -1 [, offset = 0]]}): Returns a 1-d tensor of the bytes of a string or an
+--- FFI array.
 function spellings.frombuffer(...)
   local who, ffi = "frombuffer", require "ffi"
   local buffer, dtype, count, offset = arguments.read(who, {

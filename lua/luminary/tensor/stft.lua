@@ -137,25 +137,23 @@ local function cosines(a0, a1, a2)
   end
 end
 
---- lm.hann_window(window_length [, periodic = true [, {dtype, device}]]): 0.5 - 0.5 cos(2 pi k / n), for k from 0; n is
---- window_length, or without periodic one less, which makes it symmetric.
+--- lm.hann_window(window_length [, periodic = true [, {dtype, device}]]): Returns the Hann window.
 function stft.hann_window(window_length, periodic, dtype, device)
   return window("hann_window", window_length, periodic, dtype, device, cosines(0.5, 0.5))
 end
 
---- lm.hamming_window(window_length [, periodic = true [, alpha = 0.54 [, beta = 0.46 [, {dtype, device}]]]]):
---- alpha - beta cos(2 pi k / n), as hann_window.
+--- lm.hamming_window(window_length [, periodic = true [, alpha = 0.54 [, beta = 0.46 [, {dtype, device}]]]]): Returns
+--- the Hamming window.
 function stft.hamming_window(window_length, periodic, alpha, beta, dtype, device)
   return window("hamming_window", window_length, periodic, dtype, device, cosines(alpha or 0.54, beta or 0.46))
 end
 
---- lm.blackman_window(window_length [, periodic = true [, {dtype, device}]]): 0.42 - 0.5 cos(2 pi k / n) +
---- 0.08 cos(4 pi k / n), as hann_window.
+--- lm.blackman_window(window_length [, periodic = true [, {dtype, device}]]): Returns the Blackman window.
 function stft.blackman_window(window_length, periodic, dtype, device)
   return window("blackman_window", window_length, periodic, dtype, device, cosines(0.42, 0.5, 0.08))
 end
 
---- lm.bartlett_window(window_length [, periodic = true [, {dtype, device}]]): 1 - |2 k / n - 1|, as hann_window.
+--- lm.bartlett_window(window_length [, periodic = true [, {dtype, device}]]): Returns the Bartlett window.
 function stft.bartlett_window(window_length, periodic, dtype, device)
   return window("bartlett_window", window_length, periodic, dtype, device, function(n, whole)
     return 1 - ops.abs(steps(n, 2 / whole) - 1)
@@ -172,8 +170,7 @@ local function bessel(x, largest)
   return sum
 end
 
---- lm.kaiser_window(window_length [, periodic = true [, beta = 12 [, {dtype, device}]]]): I0(beta sqrt(1 - (2 k / n -
---- 1)^2)) / I0(beta), as hann_window.
+--- lm.kaiser_window(window_length [, periodic = true [, beta = 12 [, {dtype, device}]]]): Returns the Kaiser window.
 function stft.kaiser_window(window_length, periodic, beta, dtype, device)
   beta = arg("kaiser_window", "beta", beta or 12, "positive")
   if beta > 700 then fail("kaiser_window: beta is %g; 700 at most", beta) end
