@@ -63,7 +63,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 
 -- ---- values
 --- lm.version: luminary's version, "major.minor.patch".
---- lm.newaxis: in an index a dim of size 1 more: x[{{}, lm.newaxis}] of [n] is [n, 1].
+--- lm.newaxis: In an index, adds a dim of size 1.
 
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end

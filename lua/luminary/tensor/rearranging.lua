@@ -32,7 +32,7 @@ end
 
 -- ---- broadcasting
 
---- lm.broadcast_tensors(a, b, …): views of the tensors, or of a list of them, with the sizes they broadcast to.
+--- lm.broadcast_tensors(a, b, …): Broadcasts tensors to one shape.
 function rearranging.broadcast_tensors(...)
   return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors", {}, ...))))
 end
@@ -91,8 +91,7 @@ end)
 
 -- ---- dims
 
---- x:movedim(source, destination): the dims source (a number or a list) moved to destination; the others keep their
---- order.
+--- x:movedim(source, destination): Moves dims of x to other positions.
 rearranging.movedim = arguments.reads("movedim", {
   {"x", "tensor"}, {"source", "integers"}, {"destination", "integers"},
 }, function(x, source, destination)
@@ -112,7 +111,7 @@ rearranging.movedim = arguments.reads("movedim", {
   return ops.permute(x, order)
 end)
 
---- x:unflatten(dim, sizes): dim as several of those sizes, one of which may be -1.
+--- x:unflatten(dim, sizes): Replaces a dim of x by several dims of the given sizes.
 rearranging.unflatten = arguments.reads("unflatten", {
   {"x", "tensor"}, {"dim", "dim"}, {"sizes", "integers"},
 }, function(x, dim, sizes)
@@ -148,13 +147,13 @@ local function to_1d(x) return x.ndim == 0 and ops.reshape(x, {1}) or x end
 local function to_2d(x) return x.ndim > 1 and x or ops.unsqueeze(to_1d(x), 1) end
 local function to_3d(x) return x.ndim > 2 and x or ops.unsqueeze(to_2d(x), 3) end
 
---- lm.atleast_1d(x): x, [1] if it is 0-d; of several tensors, or a list of them, a list.
+--- lm.atleast_1d(x): Returns x with at least 1 dim.
 function rearranging.atleast_1d(...) return each_of("atleast_1d", to_1d, ...) end
 
---- lm.atleast_2d(x): x, [1, n] if it has fewer dims; of several tensors, or a list of them, a list.
+--- lm.atleast_2d(x): Returns x with at least 2 dims.
 function rearranging.atleast_2d(...) return each_of("atleast_2d", to_2d, ...) end
 
---- lm.atleast_3d(x): x, [1, n, 1] or [n, m, 1] if it has fewer dims; of several tensors, or a list of them, a list.
+--- lm.atleast_3d(x): Returns x with at least 3 dims.
 function rearranging.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) end
 
 -- ---- joined
@@ -165,21 +164,21 @@ local function joined(who, form, dim, ...)
   return ops.cat(list, list[1].ndim == 1 and 1 or dim)
 end
 
---- lm.hstack(tensors): joined side by side: along dim 2, vectors along dim 1.
+--- lm.hstack(tensors): Joins tensors horizontally, along dim 2; 1-d tensors along dim 1.
 function rearranging.hstack(...) return joined("hstack", to_1d, 2, ...) end
 
---- lm.vstack(tensors): joined one below the other, along dim 1; vectors are rows.
+--- lm.vstack(tensors): Joins tensors vertically, along dim 1; 1-d tensors are rows.
 function rearranging.vstack(...) return joined("vstack", to_2d, 1, ...) end
 
---- lm.dstack(tensors): joined along dim 3.
+--- lm.dstack(tensors): Joins tensors along dim 3.
 function rearranging.dstack(...) return joined("dstack", to_3d, 3, ...) end
 
---- lm.column_stack(tensors): joined side by side; vectors are columns.
+--- lm.column_stack(tensors): Joins tensors horizontally; 1-d tensors are columns.
 function rearranging.column_stack(...)
   return joined("column_stack", function(x) return x.ndim < 2 and ops.reshape(x, {-1, 1}) or x end, 2, ...)
 end
 
---- lm.block_diag(a, b, …): matrices along the diagonal of a large one, zeros beside them; vectors are rows.
+--- lm.block_diag(a, b, …): Returns a matrix with the given matrices on its diagonal.
 function rearranging.block_diag(...)
   local blocks, width, before = {}, 0, 0
   for i, x in ipairs((list_of("block_diag", {}, ...))) do
@@ -226,9 +225,7 @@ local function number_or_list(who, name, v)
   fail("%s: %s has to be a number or a list of numbers, got %s", who, name, describe(v))
 end
 
---- x:tensor_split(sections [, dim = 1]): a list of views of dim, as many as sections says, the first of them by one
---- entry larger where that does not divide; x:tensor_split({i, j, …} [, dim]): parts of which the second begins at
---- entry i (from 1), the third at j, …
+--- x:tensor_split(indices or sections [, dim = 1]): Splits x along dim into a number of views, or at the given indices.
 rearranging.tensor_split = arguments.reads("tensor_split", {
   {"x", "tensor"}, {"indices_or_sections", number_or_list}, {"dim", "dim", 1},
 }, function(x, parts, dim)
@@ -244,13 +241,13 @@ local function split_along(who, least, dim, ...)
   return tensor_split(who, x, parts, dim)
 end
 
---- x:hsplit(sections or {i, …}): tensor_split along dim 2, of a vector along dim 1; sections have to be of equal size.
+--- x:hsplit(sections or {i, …}): Splits x along dim 2, or a 1-d x along dim 1, into views.
 function rearranging.hsplit(...) return split_along("hsplit", 1, 2, ...) end
 
---- x:vsplit(sections or {i, …}): tensor_split along dim 1; sections have to be of equal size.
+--- x:vsplit(sections or {i, …}): Splits x along dim 1 into views.
 function rearranging.vsplit(...) return split_along("vsplit", 2, 1, ...) end
 
---- x:dsplit(sections or {i, …}): tensor_split along dim 3; sections have to be of equal size.
+--- x:dsplit(sections or {i, …}): Splits x along dim 3 into views.
 function rearranging.dsplit(...) return split_along("dsplit", 3, 3, ...) end
 
 -- ---- entries
@@ -301,9 +298,7 @@ local function repeats_of(who, name, v)
   return arg(who, name, v, "natural")
 end
 
---- x:repeat_interleave(repeats [, dim]): each entry of dim as often as repeats says, a number, or a list or tensor with
---- a number for each entry; without dim of x's elements counted through. output_size is what comes out of a tensor,
---- and checked.
+--- x:repeat_interleave(repeats [, dim]): Repeats each element of x, or each slice along dim.
 rearranging.repeat_interleave = arguments.reads("repeat_interleave", {
   {"x", "tensor"}, {"repeats", repeats_of}, {"dim", "dim?"}, {"output_size", "natural?"},
 }, function(x, repeats, dim, size)

@@ -135,7 +135,7 @@ end
 
 -- ---- sizes and dtypes
 
---- x:split_with_sizes(sizes [, dim = 1]): x:split with a list of sizes.
+--- x:split_with_sizes(sizes [, dim = 1]): Splits x along dim into views of the given sizes.
 spellings.split_with_sizes = arguments.reads("split_with_sizes", {
   {"x", "tensor"}, {"sizes", "integers"}, {"dim", "dim", 1},
 }, function(x, sizes, dim)
@@ -207,7 +207,7 @@ spellings.set_ = arguments.reads("set_", {{"x", "tensor"}, {"other", "tensor"}},
   return x
 end)
 
---- lm.broadcast_shapes(a, b, …): the sizes that lists of sizes broadcast to.
+--- lm.broadcast_shapes(a, b, …): Returns the sizes to which lists of sizes broadcast.
 function spellings.broadcast_shapes(...)
   local shape = {}
   for k, sizes in ipairs {...} do
@@ -237,8 +237,8 @@ spellings.unravel_index = arguments.reads("unravel_index", {
   return load_module "luminary.tensor.tensor_list"(places)
 end)
 
---- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): a copy of x with src in the place of what
---- x:as_strided(size, stride, storage_offset) shows.
+--- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): Returns a copy of x with src in the elements of
+--- x:as_strided(size, stride, storage_offset).
 spellings.as_strided_scatter = arguments.reads("as_strided_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"storage_offset", "natural", 0},
 }, function(x, src, size, stride, offset)

@@ -19,7 +19,7 @@ op "pad_around" {
 }
 op "stack" {
   "tensors: tensors", "dim: dim?", kind = "composite",
-  autocast = "widest", help = "joined along a new dim (the first by default)",
+  autocast = "widest", help = "Joins tensors of the same shape along a new dim, the first by default.",
 }
 op "gather" {
   "x", "dim: dim", "index",

@@ -43,10 +43,9 @@ op "diagonal" {
 }
 op "unfold" {
   "x", "dim: dim", "size: int", "step: int", kind = "composite",
-  help = "windows of size entries of dim, one every step entries, as a view: they are a last dim more",
+  help = "Returns a view of all windows of a size in dim, as a new last dim.",
 }
 op "as_strided" {
   "x", "size: size", "stride: size", "storage_offset: int?", kind = "composite",
-  help = "a view of x's memory with these sizes and strides, from element storage_offset (from 0) of the storage on, "
-    .. "or from x's first; errors where it would reach outside",
+  help = "Returns a view of the memory of x with the given sizes, strides and offset.",
 }
