@@ -252,14 +252,13 @@ function rearranging.dsplit(...) return split_along("dsplit", 3, 3, ...) end
 
 -- ---- entries
 
---- x:fliplr(): the columns in reverse order.
+--- x:fliplr(): Returns x with its columns in reverse order.
 function rearranging.fliplr(x) return ops.flip(at_least("fliplr", x, 2), 2) end
 
---- x:flipud(): the rows in reverse order.
+--- x:flipud(): Returns x with its rows in reverse order.
 function rearranging.flipud(x) return ops.flip(at_least("flipud", x, 1), 1) end
 
---- x:rot90([k = 1 [, dims = {1, 2}]]): turned by k times 90 degrees in the plane of two dims, from the first to the
---- second.
+--- x:rot90([k = 1 [, dims = {1, 2}]]): Rotates x by k times 90 degrees in the plane of two dims.
 rearranging.rot90 = arguments.reads("rot90", {
   {"x", "tensor"}, {"k", "integer", 1}, {"dims", "integers", {1, 2}},
 }, function(x, k, dims)

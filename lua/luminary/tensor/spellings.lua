@@ -36,7 +36,7 @@ for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
   end
 end
 
---- x:argwhere(): the places, from 1, of what is not 0: [n, dims]; x:nonzero().
+--- x:argwhere(): Returns the indices of the elements that are not 0, [n, ndim].
 function spellings.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
 
 --- x:is_nonzero(): whether x's one element is not 0.
@@ -80,7 +80,7 @@ spellings.scalar_tensor = arguments.reads("scalar_tensor", {
   return core.tensor(value, {dtype = dtype, device = device, requires_grad = requires_grad})
 end)
 
---- lm.fill(x, value): a tensor like x, all of whose elements are value, a number or a 0-d tensor.
+--- lm.fill(x, value): Returns a tensor of the shape of x filled with value.
 spellings.fill = arguments.reads("fill", {{"x", "tensor"}, {"value", "any"}}, function(x, value)
   return ops.full_like(x, value)
 end)
@@ -224,8 +224,7 @@ function spellings.broadcast_shapes(...)
   return shape
 end
 
---- lm.unravel_index(indices, shape): where in a tensor of those sizes its elements are that indices count, from 1: a
---- list of tensors, one for each dim, from 1 too.
+--- lm.unravel_index(indices, shape): Converts flat indices to indices in each dim of a shape.
 spellings.unravel_index = arguments.reads("unravel_index", {
   {"indices", "tensor"}, {"shape", "integers"},
 }, function(indices, shape)

@@ -694,7 +694,7 @@ op "masked_fill" {
   elementwise = "mask != 0 ? value : x", gives = "x",
   needs = {{"ndim_of(value) == 0", "value has to be a number or 0-d, got {value}"}},
   grad = {x = "mask ? 0 : g", value = "mask ? g : 0"},
-  help = "x with value where mask holds",
+  help = "Returns a copy of x with value where mask is true.",
 }
 
 -- Comparisons and logic give bool.
