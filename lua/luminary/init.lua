@@ -12,10 +12,10 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- numbers, or of a tensor's elements.
 --- lm.is_tensor(v): whether v is a tensor.
 --- lm.is_floating_point(x): whether x's dtype, or the dtype of that name, is one of the floating ones.
---- lm.max(x): the largest element; lm.max(x, dim [, {keepdim = false}]): the largest along dim, and where they are,
---- from 1: local values, indices = x:max(2); lm.max(x, other): the larger of each pair.
---- lm.min(x): the smallest element; lm.min(x, dim [, {keepdim = false}]): the smallest along dim, and where they are,
---- from 1: local values, indices = x:min(2); lm.min(x, other): the smaller of each pair.
+--- lm.max(x [, dim or other [, {keepdim = false}]]): Returns the largest element, the largest along dim and their
+--- indices, or the larger of each pair.
+--- lm.min(x [, dim or other [, {keepdim = false}]]): Returns the smallest element, the smallest along dim and their
+--- indices, or the smaller of each pair.
 --- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): the list of
 --- the gradients of outputs (their sum, or weighted by grad_outputs) with respect to each of inputs, without adding to
 --- any x.grad. allow_unused: one that no output depends on is nil, not an error.

@@ -14,8 +14,8 @@ local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
 -- ---- results in pairs, bounds, tests
 
 for _, name in ipairs {"std", "var"} do
-  --- lm.std_mean(x [, dim [, unbiased = true [, keepdim = false]]] [, {correction = 1}]), lm.var_mean: the standard
-  --- deviation (variance) and the mean: local std, mean = lm.std_mean(x).
+  --- lm.std_mean(x [, dim [, unbiased = true [, keepdim = false]]] [, {correction = 1}]), lm.var_mean: Computes the
+  --- standard deviation or the variance, and the mean.
   spellings[name .. "_mean"] = arguments.reads(name .. "_mean", {
     {"x", "tensor"}, {"dim", "dims?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
     {"correction", "number", 1},

@@ -56,7 +56,7 @@ op "masked_values" {
 op "topk" {
   "x", "k: int", "dim: dim?", "largest = true", "sorted = true", results = 2,
   grad = {x = "place_grad(g, y1, dim, true, size_of(x))"},
-  help = "the k largest along dim (the last by default): values, indices",
+  help = "Returns the k largest elements along dim, the last by default, and their indices.",
 }
 op "one_hot" {
   "x", "num_classes: int = -1",
