@@ -27,8 +27,7 @@ end
 
 for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
   for _, ending in ipairs {"", "_"} do
-    --- x:clamp_min(min), clamp_max(max): x, or the bound where x is beyond it: a number or a tensor; clamp_min_ and
-    --- clamp_max_ in place.
+    --- x:clamp_min(min), clamp_max(max): Limits the elements of x to a lower or an upper bound, a number or a tensor.
     spellings[name .. ending] = function(...)
       local x, limit = arguments.read(name .. ending, {{"x", "tensor"}, {bound, "any"}}, ...)
       return ops["clamp" .. ending](x, {[bound] = limit})
@@ -52,7 +51,7 @@ function spellings.is_signed(x)
   return dtype ~= "bool" and dtype:sub(1, 4) ~= "uint"
 end
 
---- x:positive(): x itself; bool has no sign.
+--- x:positive(): Returns x itself.
 function spellings.positive(x)
   if tensor("positive", x).dtype == "bool" then fail("positive: x is bool, which has no sign") end
   return x
