@@ -10,8 +10,8 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 -- ---- functions that are written in C
 --- lm.tensor(values [, {dtype, device, requires_grad = false}]): Returns a new tensor of a number, of nested lists of
 --- numbers, or of a tensor's elements.
---- lm.is_tensor(v): whether v is a tensor.
---- lm.is_floating_point(x): whether x's dtype, or the dtype of that name, is one of the floating ones.
+--- lm.is_tensor(v): Returns whether v is a tensor.
+--- lm.is_floating_point(x): Returns whether the dtype of x, or the given dtype, is floating.
 --- lm.max(x [, dim or other [, {keepdim = false}]]): Returns the largest element, the largest along dim and their
 --- indices, or the larger of each pair.
 --- lm.min(x [, dim or other [, {keepdim = false}]]): Returns the smallest element, the smallest along dim and their

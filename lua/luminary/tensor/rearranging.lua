@@ -37,8 +37,7 @@ function rearranging.broadcast_tensors(...)
   return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors", {}, ...))))
 end
 
---- lm.meshgrid({x, y, …} [, {indexing = "ij"}]): for vectors of n, m, … elements views of [n, m, …], the i-th of which
---- varies along dim i alone; indexing = "xy" exchanges the first two dims.
+--- lm.meshgrid({x, y, …} [, {indexing = "ij"}]): Returns grids of the coordinates in 1-d tensors.
 function rearranging.meshgrid(...)
   local list, indexing = list_of("meshgrid", {{"indexing", {"ij", "xy"}, "ij"}}, ...)
   local exchanged, vectors, sizes = indexing == "xy" and #list > 1, {}, {}

@@ -38,14 +38,14 @@ end
 --- x:argwhere(): Returns the indices of the elements that are not 0, [n, ndim].
 function spellings.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
 
---- x:is_nonzero(): whether x's one element is not 0.
+--- x:is_nonzero(): Returns whether the only element of x is not 0.
 function spellings.is_nonzero(x)
   if tensor("is_nonzero", x):numel() ~= 1 then fail("is_nonzero: x is %s; it has to be one element", describe(x)) end
   local value = x:item()
   return value ~= 0 and value ~= false
 end
 
---- x:is_signed(): whether x's dtype has negative numbers.
+--- x:is_signed(): Returns whether the dtype of x can hold negative numbers.
 function spellings.is_signed(x)
   local dtype = tensor("is_signed", x).dtype
   return dtype ~= "bool" and dtype:sub(1, 4) ~= "uint"
@@ -141,7 +141,7 @@ spellings.split_with_sizes = arguments.reads("split_with_sizes", {
   return methods.split(x, sizes, dim)
 end)
 
---- lm.constant_pad_nd(x, pad [, value = 0]): F.pad with a constant.
+--- lm.constant_pad_nd(x, pad [, value = 0]): Pads x with a constant.
 spellings.constant_pad_nd = arguments.reads("constant_pad_nd", {
   {"x", "tensor"}, {"pad", "integers"}, {"value", "any", 0},
 }, function(x, pad, value)

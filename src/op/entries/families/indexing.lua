@@ -66,7 +66,7 @@ op "one_hot" {
 op "embedding" {
   "index", "weight", options = {"padding_idx: int = 0"},
   grad = {weight = "embedding_backward(g, index, size_of(weight)[1], padding_idx)"},
-  help = "rows of weight; padding_idx gets no gradient",
+  help = "Returns the rows of weight at the given indices.",
 }
 op "embedding_backward" {
   "grad", "index", "num: int", "padding_idx: int",
