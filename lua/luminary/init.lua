@@ -35,10 +35,10 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, but for those it returns (in
 --- tables too) and those given to lm.keep. Gives what f returns.
 --- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Gives x.
---- lm.manual_seed(seed): the random numbers of all devices begin anew from an integer.
---- lm.get_rng_state([device]): where a device's random numbers are: a uint8 tensor, for set_rng_state.
---- lm.initial_seed([device]): the seed that a device's random numbers last began from.
---- lm.set_rng_state(state [, device]): goes on with random numbers from what get_rng_state gave.
+--- lm.manual_seed(seed): Seeds the random number generators of all devices.
+--- lm.get_rng_state([device]): Returns the state of the random number generator of a device, a uint8 tensor.
+--- lm.initial_seed([device]): Returns the seed of the random number generator of a device.
+--- lm.set_rng_state(state [, device]): Restores the state of the random number generator of a device.
 --- lm.memory_allocated([device]): bytes that tensors take on a device (the default one).
 --- lm.memory_reserved([device]): bytes that the allocator holds on a device, for tensors and for later ones.
 --- lm.max_memory_allocated([device]): the most that memory_allocated was since the start or reset_peak_memory_stats.
@@ -93,7 +93,7 @@ function lm.polygamma(n, x)
   if core.is_tensor(n) then n, x = x, n end
   return core.ops.polygamma(x, n)
 end
---- The random numbers of all devices begin anew from a number that the system draws. Gives it.
+--- Seeds the random number generators of all devices with a number from the system, and returns that.
 function lm.seed(...)
   if options.count(...) > 0 then
     options.fail("seed: takes no argument; lm.manual_seed(%s) begins anew from a number", tostring((...)))

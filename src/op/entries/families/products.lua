@@ -44,8 +44,7 @@ op "int8_linear" {
   },
   grad = {x = "linear(g, in_dtype_of(t(weight * unsqueeze(scale, -1)), g))", bias = "g"},
   autocast = "lower",
-  help = "linear by a weight of int8 [out, in] whose row i counts scale[i] times: x times (weight * scale) transposed, "
-    .. "plus bias; x [..., in], scale and bias [out]. The weight is not expanded in memory",
+  help = "Applies a linear layer with an int8 weight, whose rows have a scale each.",
 }
 op "matmul" {
   "x", "other", kind = "composite",
