@@ -56,7 +56,7 @@ function rearranging.meshgrid(...)
   return tensor_list(grids)
 end
 
---- lm.cartesian_prod(a, b, …): all ways to take an element of each vector, as the rows of a matrix.
+--- lm.cartesian_prod(a, b, …): Returns the Cartesian product of vectors, as the rows of a matrix.
 function rearranging.cartesian_prod(...)
   local list = list_of("cartesian_prod", {}, ...)
   if #list == 1 and list[1].ndim == 1 then return list[1] end
@@ -65,8 +65,8 @@ function rearranging.cartesian_prod(...)
   return ops.stack(columns, 2)
 end
 
---- lm.combinations(x [, r = 2 [, {with_replacement = false}]]): all ways to take r of a vector's elements, in their
---- order, as the rows of a matrix; with_replacement: an element may be taken again.
+--- lm.combinations(x [, r = 2 [, {with_replacement = false}]]): Returns all combinations of r elements of a vector, as
+--- the rows of a matrix.
 rearranging.combinations = arguments.reads("combinations", {
   {"x", "tensor"}, {"r", "natural", 2}, {"with_replacement", "boolean", false},
 }, function(x, r, again)
@@ -321,8 +321,8 @@ end)
 
 -- ---- diagonals and triangles
 
---- x:diag_embed([{offset = 0, dim1 = -2, dim2 = -1}]): zeros with x's last dim on the diagonals of the matrices that
---- dim1 and dim2 of the result make.
+--- x:diag_embed([{offset = 0, dim1 = -2, dim2 = -1}]): Returns matrices with the vectors in the last dim of x on their
+--- diagonals.
 rearranging.diag_embed = arguments.reads("diag_embed", {
   {"x", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
 }, function(x, offset, dim1, dim2)
@@ -344,7 +344,7 @@ rearranging.diag_embed = arguments.reads("diag_embed", {
   return y
 end)
 
---- x:diag([{diagonal = 0}]): of a vector the matrix that has it on its diagonal, of a matrix its diagonal.
+--- x:diag([{diagonal = 0}]): Returns the matrix with a vector on its diagonal, or the diagonal of a matrix.
 rearranging.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integer", 0}}, function(x, diagonal)
   if at_least("diag", x, 1).ndim > 2 then
     fail("diag: x is %s; a vector or a matrix wanted: for others there are diagonal and diag_embed", describe(x))
@@ -353,7 +353,7 @@ rearranging.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integ
   return ops.clone(ops.diagonal(x, diagonal))
 end)
 
---- x:diagflat([{offset = 0}]): the matrix that has x's elements on its diagonal.
+--- x:diagflat([{offset = 0}]): Returns the matrix with the elements of x on its diagonal.
 rearranging.diagflat = arguments.reads("diagflat", {{"x", "tensor"}, {"offset", "integer", 0}}, function(x, offset)
   return rearranging.diag_embed(ops.flatten(x), offset)
 end)

@@ -2,7 +2,9 @@
 local op = ...
 
 -- ---- new tensors
-for _, row in ipairs {{"rand", "the uniform distribution over [0, 1)"}, {"randn", "the standard normal distribution"}} do
+for _, row in ipairs {
+  {"rand", "the uniform distribution over [0, 1)"}, {"randn", "the standard normal distribution"},
+} do
   local name, what = unpack(row)
   op(name) {
     "size: size", options = {"dtype: dtype?", "device: device?", "generator: generator?"}, kind = "new",
