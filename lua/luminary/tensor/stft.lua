@@ -43,11 +43,7 @@ local function padded(x, half, mode)
 end
 
 --- lm.stft(x, n_fft [, hop_length = n_fft / 4 [, win_length = n_fft [, window [, center = true [, pad_mode = "reflect"
---- [, normalized = false [, onesided = true]]]]]]]): transforms of frames of n_fft samples of x [n] or [batch, n], each
---- times window [win_length] (ones by default; zeros on both sides up to n_fft), hop_length apart: [..., n_fft / 2 + 1,
---- frames, 2], real and imaginary parts, of which y:norm(2, -1) are the magnitudes; without onesided [..., n_fft,
---- frames, 2]. center: frame i is around sample i * hop_length, and x is padded by pad_mode. normalized: divided by the
---- root of n_fft. return_complex is taken with a warning, and changes nothing: complex numbers are pairs here.
+--- [, normalized = false [, onesided = true]]]]]]]): Computes the short-time Fourier transform.
 function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex)
   local who = "stft"
   arg(who, "x", x, "tensor")
@@ -76,8 +72,7 @@ function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, n
 end
 
 --- lm.istft(x, n_fft [, hop_length [, win_length [, window [, center = true [, normalized = false [, onesided = true [,
---- length]]]]]]]): the samples from which stft made x [..., n_fft / 2 + 1, frames, 2], by the least squares; length: as
---- many, by cutting off or adding zeros. An error where the windows leave samples out.
+--- length]]]]]]]): Computes the inverse of lm.stft.
 function stft.istft(x, n_fft, hop_length, win_length, window, center, normalized, onesided, length)
   local who = "istft"
   arg(who, "x", x, "tensor")
