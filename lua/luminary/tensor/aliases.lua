@@ -39,7 +39,7 @@ function functions.mvlgamma(x, p)
 end
 methods.mvlgamma = functions.mvlgamma
 
---- x:ravel(): x's elements in one dim, without a copy where they lie in order.
+--- x:ravel(): Flattens x to one dim.
 function functions.ravel(x) return ops.flatten(x) end
 methods.ravel = functions.ravel
 

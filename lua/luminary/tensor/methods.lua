@@ -267,7 +267,11 @@ function methods.repeat_tensor(x, ...) return repeated("repeat_tensor", x, false
 function methods.tile(x, ...) return repeated("tile", x, true, ...) end
 
 --- Returns the elements of x where condition is true, else those of other.
-function methods.where(x, condition, other) return ops.where(condition, x, other) end
+methods.where = arguments.reads("where", {
+  {"x", "tensor"}, {"condition", "tensor"}, {"other", "any"},
+}, function(x, condition, other)
+  return ops.where(condition, x, other)
+end)
 
 --- Moves x to memory that other processes can share, in place, and returns x.
 function methods.share_memory_(x)

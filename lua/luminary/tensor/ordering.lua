@@ -54,12 +54,12 @@ end)
 
 -- ---- order statistics
 
---- x:median([dim [, {keepdim = false}]]): Returns the median of all elements, or the medians along dim and their
---- indices.
+--- x:median(dim [, {keepdim = false}]): Returns the medians along dim and their indices, or without dim the median of
+--- all elements.
 ordering.median = core.median
 
---- x:nanmedian([dim [, {keepdim = false}]]): Returns the median of the elements that are not NaN, or the medians along
---- dim and their indices.
+--- x:nanmedian(dim [, {keepdim = false}]): Returns the medians of the elements that are not NaN along dim and their
+--- indices, or without dim that of all.
 ordering.nanmedian = core.nanmedian
 
 --- x:mode([dim = -1] [, {keepdim = false}]): Returns the most frequent elements along dim and their indices.

@@ -90,7 +90,7 @@ end)
 
 -- ---- dims
 
---- x:movedim(source, destination): Moves dims of x to other positions.
+--- Moves dims of x to other positions.
 rearranging.movedim = arguments.reads("movedim", {
   {"x", "tensor"}, {"source", "integers"}, {"destination", "integers"},
 }, function(x, source, destination)
@@ -168,6 +168,9 @@ function rearranging.hstack(...) return joined("hstack", to_1d, 2, ...) end
 
 --- lm.vstack(tensors): Joins tensors vertically, along dim 1; 1-d tensors are rows.
 function rearranging.vstack(...) return joined("vstack", to_2d, 1, ...) end
+
+--- lm.row_stack(tensors): Joins tensors vertically, as lm.vstack does.
+function rearranging.row_stack(...) return joined("row_stack", to_2d, 1, ...) end
 
 --- lm.dstack(tensors): Joins tensors along dim 3.
 function rearranging.dstack(...) return joined("dstack", to_3d, 3, ...) end
@@ -376,6 +379,5 @@ function rearranging.tril_indices(...) return indices_of("tril_indices", ops.tri
 function rearranging.triu_indices(...) return indices_of("triu_indices", ops.triu, ...) end
 
 rearranging.moveaxis = rearranging.movedim
-rearranging.row_stack = rearranging.vstack
 
 return options.exact_all(rearranging)

@@ -14,8 +14,7 @@ local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
 -- ---- results in pairs, bounds, tests
 
 for _, name in ipairs {"std", "var"} do
-  --- lm.std_mean(x [, dim [, unbiased = true [, keepdim = false]]] [, {correction = 1}]), lm.var_mean: Computes the
-  --- standard deviation or the variance, and the mean.
+  --- Computes the standard deviation or the variance, and the mean.
   spellings[name .. "_mean"] = arguments.reads(name .. "_mean", {
     {"x", "tensor"}, {"dim", "dims?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
     {"correction", "number", 1},
@@ -27,11 +26,12 @@ end
 
 for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
   for _, ending in ipairs {"", "_"} do
-    --- x:clamp_min(min), clamp_max(max): Limits the elements of x to a lower or an upper bound, a number or a tensor.
-    spellings[name .. ending] = function(...)
-      local x, limit = arguments.read(name .. ending, {{"x", "tensor"}, {bound, "any"}}, ...)
+    --- Limits the elements of x to a lower or an upper bound, a number or a tensor.
+    spellings[name .. ending] = arguments.reads(name .. ending, {
+      {"x", "tensor"}, {bound, "any"},
+    }, function(x, limit)
       return ops["clamp" .. ending](x, {[bound] = limit})
-    end
+    end)
   end
 end
 
@@ -62,8 +62,7 @@ function spellings.get_device(x) return methods.get_device(x) end
 
 -- ---- made
 
---- lm.as_tensor(values [, {dtype, device}]), lm.asarray: Converts values to a tensor, without a copy if they are a
---- tensor of that dtype and device.
+--- Converts values to a tensor, without a copy if they are a tensor of that dtype and device.
 spellings.as_tensor = arguments.reads("as_tensor", {
   {"values", "any"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(values, dtype, device)
