@@ -1,16 +1,16 @@
 --- lm.fft: Fourier transforms under the names of torch.fft. There are no complex numbers: where PyTorch has them, x has
---- a last dim of 2, real and imaginary parts, as torch.view_as_real shows them; x:norm(2, -1) are the magnitudes. `dim`
---- counts the other dims, from 1, or from -1 at the last of them. float32 and float64, computed on the CPU: tensors of
---- other devices go there and back.
+--- a last dim of 2, real and imaginary parts, as torch.view_as_real returns them; x:norm(2, -1) are the magnitudes.
+--- `dim` counts the other dims, from 1, or from -1 at the last of them. Tensors are float32 or float64, and the
+--- transforms run on the CPU: tensors of other devices are copied there and back.
 ---
---- `x * y` multiplies real parts with real parts and imaginary with imaginary ones; the product of complex numbers is
---- fft.multiply(x, y). That of spectra is the spectrum of a convolution, for which lines are made long enough for both:
+--- `x * y` multiplies the parts elementwise; the product of complex numbers is fft.multiply(x, y). The product of
+--- spectra is the spectrum of a convolution, for which both signals are padded to its length:
 ---
 ---     local n = x.shape[1] + w.shape[1] - 1
 ---     local y = lm.fft.irfft(lm.fft.multiply(lm.fft.rfft(x, n), lm.fft.rfft(w, n)), n) -- as numpy.convolve(x, w)
 ---
---- n, or s for several dims, makes lines that long before the transform, by zeros or by leaving the end out. norm is
---- "backward" (inverse transforms divide by n; the default), "ortho" (all divide by its root) or "forward".
+--- n, or s for several dims, is the size to which x is cut off, or padded with 0, before the transform. norm is
+--- "backward" (inverse transforms divide by n; the default), "ortho" (all divide by its square root) or "forward".
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local dim_of = require "luminary.tensor.dim_of"
@@ -69,10 +69,10 @@ local function complex_line(who, x, n, dim, norm, inverse, divided)
   return ops.fft_c2c(x, inverse, scale_of(who, norm, n, divided), dim)
 end
 
---- fft.fft(x [, n [, dim = -1 [, norm = "backward"]]]): the transform of complex x [..., n, 2] along a dim.
+--- fft.fft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the discrete Fourier transform along dim.
 function fft.fft(x, n, dim, norm) return complex_line("fft", x, n, dim, norm, false) end
 
---- fft.ifft(x [, n [, dim = -1 [, norm = "backward"]]]): the inverse of fft.
+--- fft.ifft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.fft.
 function fft.ifft(x, n, dim, norm) return complex_line("ifft", x, n, dim, norm, true) end
 
 -- `inverse` says by what is divided, and whether the other sign stands in the exponent.
@@ -85,8 +85,8 @@ local function real_line(who, x, n, dim, norm, inverse)
   return along(x, dim, dims, function(y) return ops.fft_r2c(y, scale_of(who, norm, n, inverse)) end)
 end
 
---- fft.rfft(x [, n [, dim = -1 [, norm = "backward"]]]): of real x [..., n] the transform's first n / 2 + 1 entries,
---- [..., n / 2 + 1, 2]; the others are their conjugates.
+--- fft.rfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the discrete Fourier transform of real numbers along
+--- dim.
 function fft.rfft(x, n, dim, norm) return real_line("rfft", x, n, dim, norm, false) end
 
 local function to_real(who, x, n, dim, norm, inverse)
@@ -99,28 +99,25 @@ local function to_real(who, x, n, dim, norm, inverse)
   return along(x, dim, dims, function(y) return ops.fft_c2r(y, n, scale_of(who, norm, n, inverse)) end)
 end
 
---- fft.irfft(x [, n [, dim = -1 [, norm = "backward"]]]): the inverse of rfft: real [..., n] from [..., n / 2 + 1, 2];
---- n is by default even.
+--- fft.irfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.rfft.
 function fft.irfft(x, n, dim, norm) return to_real("irfft", x, n, dim, norm, true) end
 
 -- The conjugate of pairs.
 local function conjugated(x) return x * core.tensor({1, -1}, {dtype = x.dtype, device = x.device}) end
 
---- fft.multiply(x, other [, conjugate = false]): the product of complex numbers, x [..., 2] and other [..., 2], in
---- PyTorch view_as_complex(x) * view_as_complex(other); their other dims broadcast. conjugate: x times the conjugates
---- of other's, as for the spectrum of a correlation.
+--- fft.multiply(x, other [, conjugate = false]): Computes the product of complex numbers.
 function fft.multiply(x, other, conjugate) return ops.fft_multiply(x, other, conjugate) end
 
---- fft.conjugate(x): the conjugates of complex x [..., 2].
+--- fft.conjugate(x): Computes the conjugates of complex numbers.
 function fft.conjugate(x) return conjugated((signal("conjugate", x, true))) end
 
---- fft.hfft(x [, n [, dim = -1 [, norm = "backward"]]]): the real transform of a line whose second half are conjugates
---- of the first, x [..., n / 2 + 1, 2].
+--- fft.hfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the discrete Fourier transform of a Hermitian
+--- symmetric signal along dim.
 function fft.hfft(x, n, dim, norm)
   return to_real("hfft", conjugated((signal("hfft", x, true))), n, dim, norm, false)
 end
 
---- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): the inverse of hfft.
+--- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.hfft.
 function fft.ihfft(x, n, dim, norm) return conjugated(real_line("ihfft", x, n, dim, norm, true)) end
 
 -- The dims of a transform of several, with the sizes that are asked for: by default the last of s, or all.
@@ -196,33 +193,35 @@ end
 
 local last_two = {-2, -1}
 
---- fft.fft2(x [, s [, dim = {-2, -1} [, norm]]]): fft along two dims.
+--- fft.fft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the 2-d discrete Fourier transform.
 function fft.fft2(x, s, dim, norm) return complex_lines("fft2", x, s, dim, norm, false, last_two) end
---- fft.ifft2(x [, s [, dim = {-2, -1} [, norm]]]): the inverse of fft2.
+--- fft.ifft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the inverse of lm.fft.fft2.
 function fft.ifft2(x, s, dim, norm) return complex_lines("ifft2", x, s, dim, norm, true, last_two) end
---- fft.rfft2(x [, s [, dim = {-2, -1} [, norm]]]): rfft along the last of two dims, then fft along the other.
+--- fft.rfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the 2-d discrete Fourier transform of real numbers.
 function fft.rfft2(x, s, dim, norm) return real_lines("rfft2", x, s, dim, norm, last_two) end
---- fft.irfft2(x [, s [, dim = {-2, -1} [, norm]]]): the inverse of rfft2.
+--- fft.irfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the inverse of lm.fft.rfft2.
 function fft.irfft2(x, s, dim, norm) return to_real_lines("irfft2", x, s, dim, norm, last_two) end
---- fft.fftn(x [, s [, dim [, norm]]]): fft along a list of dims; by default the last ones that s names, or all.
+--- fft.fftn(x [, s [, dim [, norm]]]): Computes the discrete Fourier transform along several dims.
 function fft.fftn(x, s, dim, norm) return complex_lines("fftn", x, s, dim, norm, false) end
---- fft.ifftn(x [, s [, dim [, norm]]]): the inverse of fftn.
+--- fft.ifftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.fftn.
 function fft.ifftn(x, s, dim, norm) return complex_lines("ifftn", x, s, dim, norm, true) end
---- fft.rfftn(x [, s [, dim [, norm]]]): rfft along the last of a list of dims, then fft along the others.
+--- fft.rfftn(x [, s [, dim [, norm]]]): Computes the discrete Fourier transform of real numbers along several dims.
 function fft.rfftn(x, s, dim, norm) return real_lines("rfftn", x, s, dim, norm) end
---- fft.irfftn(x [, s [, dim [, norm]]]): the inverse of rfftn.
+--- fft.irfftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.rfftn.
 function fft.irfftn(x, s, dim, norm) return to_real_lines("irfftn", x, s, dim, norm) end
 
---- fft.hfft2(x [, s [, dim = {-2, -1} [, norm]]]): fft along the first of two dims, then hfft along the other.
+--- fft.hfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the 2-d discrete Fourier transform of a Hermitian symmetric
+--- signal.
 function fft.hfft2(x, s, dim, norm) return half_lines("hfft2", x, s, dim, norm, last_two) end
---- fft.hfftn(x [, s [, dim [, norm]]]): fft along a list of dims but the last, then hfft along that.
+--- fft.hfftn(x [, s [, dim [, norm]]]): Computes the discrete Fourier transform of a Hermitian symmetric signal along
+--- several dims.
 function fft.hfftn(x, s, dim, norm) return half_lines("hfftn", x, s, dim, norm) end
---- fft.ihfft2(x [, s [, dim = {-2, -1} [, norm]]]): the inverse of hfft2.
+--- fft.ihfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the inverse of lm.fft.hfft2.
 function fft.ihfft2(x, s, dim, norm) return conjugated(real_lines("ihfft2", x, s, dim, norm, last_two, true)) end
---- fft.ihfftn(x [, s [, dim [, norm]]]): the inverse of hfftn.
+--- fft.ihfftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.hfftn.
 function fft.ihfftn(x, s, dim, norm) return conjugated(real_lines("ihfftn", x, s, dim, norm, nil, true)) end
 
---- fft.fftfreq(n [, d = 1 [, {dtype, device}]]): the frequencies of fft's n entries, for samples d apart.
+--- fft.fftfreq(n [, d = 1 [, {dtype, device}]]): Returns the sample frequencies of lm.fft.fft.
 function fft.fftfreq(n, d, dtype, device)
   arg("fftfreq", "n", n, "count")
   local half, like = math.floor((n - 1) / 2), {dtype = dtype or core.get_default_dtype(), device = device}
@@ -230,7 +229,7 @@ function fft.fftfreq(n, d, dtype, device)
   return frequencies * (1 / (n * (d or 1)))
 end
 
---- fft.rfftfreq(n [, d = 1 [, {dtype, device}]]): the frequencies of rfft's n / 2 + 1 entries, for samples d apart.
+--- fft.rfftfreq(n [, d = 1 [, {dtype, device}]]): Returns the sample frequencies of lm.fft.rfft.
 function fft.rfftfreq(n, d, dtype, device)
   arg("rfftfreq", "n", n, "count")
   local like = {dtype = dtype or core.get_default_dtype(), device = device}
@@ -255,11 +254,10 @@ local function moved(who, x, dim, by)
   return y == x and ops.clone(x) or y
 end
 
---- fft.fftshift(x [, dim]): the entry of frequency 0 goes to the middle of dim, a number or a list; by default of all
---- dims. Dims are x's own, the pairs' too: name those that are to be moved.
+--- fft.fftshift(x [, dim]): Moves the element of frequency 0 to the middle of dim, or of all dims.
 function fft.fftshift(x, dim) return moved("fftshift", x, dim, function(n) return math.floor(n / 2) end) end
 
---- fft.ifftshift(x [, dim]): the inverse of fftshift.
+--- fft.ifftshift(x [, dim]): Computes the inverse of lm.fft.fftshift.
 function fft.ifftshift(x, dim) return moved("ifftshift", x, dim, function(n) return -math.floor(n / 2) end) end
 
 return options.strict("fft", options.exact_all(fft, options.named))

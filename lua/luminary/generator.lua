@@ -12,18 +12,18 @@ local function checked(who, g)
   return g
 end
 
---- Begins again from an integer. Returns the generator.
+--- Seeds the generator, and returns it.
 function methods.manual_seed(g, seed)
   core.seed_generator(checked("manual_seed", g), options.arg("manual_seed", "seed", seed, "any"))
   return g
 end
---- Begins again from a number that the system draws, and gives it.
+--- Seeds the generator with a number from the system, and returns that.
 function methods.seed(g) return core.seed_generator(checked("seed", g)) end
---- The seed that it last began from.
+--- Returns the seed of the generator.
 function methods.initial_seed(g) return core.initial_seed(checked("initial_seed", g)) end
---- Where it is in its numbers: a uint8 tensor, for set_state.
+--- Returns the state of the generator, a uint8 tensor.
 function methods.get_state(g) return core.get_rng_state(checked("get_state", g)) end
---- Goes on from what get_state (or lm.get_rng_state) gave. Returns the generator.
+--- Restores a state of get_state or lm.get_rng_state, and returns the generator.
 function methods.set_state(g, state)
   core.set_rng_state(state, checked("set_state", g))
   return g
@@ -38,13 +38,12 @@ function metatable.__index(g, key)
 end
 function metatable.__tostring(g) return ("Generator(%s)"):format(core.generator_device(g)) end
 
---- lm.Generator([device]): random numbers of its own for that device (the default one), which ops take by
---- {generator = g}. Every new one begins from the same seed, PyTorch's 67280421310721. `device` says which it is for.
+--- lm.Generator([device]): Returns a generator of random numbers for a device.
 local function Generator(device) return core.generator(device) end
 
 return {
   methods = methods,
   Generator = options.exact("Generator", Generator, 1),
-  --- lm.default_generator: what the CPU's random numbers come from without `generator`; lm.manual_seed seeds it.
+  --- lm.default_generator: The generator of the CPU that ops use by default.
   default_generator = core.generator("cpu", true),
 }

@@ -8,14 +8,14 @@ local version = require "luminary.version"
 local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops, core = core, newaxis = "newaxis"}
 
 -- ---- functions that are written in C
---- lm.tensor(values [, {dtype, device, requires_grad = false}]): a tensor of a number, or of nested lists of numbers; a
---- copy of a tensor. Numbers are float32 without a dtype (set_default_dtype), booleans bool.
---- lm.is_tensor(v): whether v is a tensor.
---- lm.is_floating_point(x): whether x's dtype, or the dtype of that name, is one of the floating ones.
---- lm.max(x): the largest element; lm.max(x, dim [, {keepdim = false}]): the largest along dim, and where they are,
---- from 1: local values, indices = x:max(2); lm.max(x, other): the larger of each pair.
---- lm.min(x): the smallest element; lm.min(x, dim [, {keepdim = false}]): the smallest along dim, and where they are,
---- from 1: local values, indices = x:min(2); lm.min(x, other): the smaller of each pair.
+--- lm.tensor(values [, {dtype, device, requires_grad = false}]): Returns a new tensor of a number, of nested lists of
+--- numbers, or of a tensor's elements.
+--- lm.is_tensor(v): Returns whether v is a tensor.
+--- lm.is_floating_point(x): Returns whether the dtype of x, or the given dtype, is floating.
+--- lm.max(x [, dim or other [, {keepdim = false}]]): Returns the largest element, the largest along dim and their
+--- indices, or the larger of each pair.
+--- lm.min(x [, dim or other [, {keepdim = false}]]): Returns the smallest element, the smallest along dim and their
+--- indices, or the smaller of each pair.
 --- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): the list of
 --- the gradients of outputs (their sum, or weighted by grad_outputs) with respect to each of inputs, without adding to
 --- any x.grad. allow_unused: one that no output depends on is nil, not an error.
@@ -32,13 +32,13 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- is false. "cuda" on a machine without a GPU warns and runs f without autocast. Returns what f returns.
 --- lm.is_autocast_enabled([device]): whether this runs inside lm.autocast, for that kind of device or for any.
 --- lm.get_autocast_dtype([device]): the dtype that lm.autocast would compute in on that kind of device.
---- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, except those it returns (in
---- tables too) and those given to lm.keep. Returns what f returns.
---- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Returns x.
---- lm.manual_seed(seed): the random numbers of all devices begin again from an integer.
---- lm.get_rng_state([device]): where a device's random numbers are: a uint8 tensor, for set_rng_state.
---- lm.initial_seed([device]): the seed that a device's random numbers last began from.
---- lm.set_rng_state(state [, device]): continues with random numbers from what get_rng_state gave.
+--- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, but for those it returns (in
+--- tables too) and those given to lm.keep. Gives what f returns.
+--- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Gives x.
+--- lm.manual_seed(seed): Seeds the random number generators of all devices.
+--- lm.get_rng_state([device]): Returns the state of the random number generator of a device, a uint8 tensor.
+--- lm.initial_seed([device]): Returns the seed of the random number generator of a device.
+--- lm.set_rng_state(state [, device]): Restores the state of the random number generator of a device.
 --- lm.memory_allocated([device]): bytes that tensors take on a device (the default one).
 --- lm.memory_reserved([device]): bytes that the allocator holds on a device, for tensors and for later ones.
 --- lm.max_memory_allocated([device]): the most that memory_allocated was since the start or reset_peak_memory_stats.
@@ -63,7 +63,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 
 -- ---- values
 --- lm.version: luminary's version, "major.minor.patch".
---- lm.newaxis: in an index a dim of size 1 more: x[{{}, lm.newaxis}] of [n] is [n, 1].
+--- lm.newaxis: In an index, adds a dim of size 1.
 
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end
@@ -93,7 +93,7 @@ function lm.polygamma(n, x)
   if core.is_tensor(n) then n, x = x, n end
   return core.ops.polygamma(x, n)
 end
---- The random numbers of all devices begin again from a number that the system draws. Returns it.
+--- Seeds the random number generators of all devices with a number from the system, and returns that.
 function lm.seed(...)
   if options.count(...) > 0 then
     options.fail("seed: takes no argument; lm.manual_seed(%s) begins anew from a number", tostring((...)))

@@ -1,6 +1,6 @@
---- lm.linalg: norms, products, factorizations and what is solved by them, under the names of torch.linalg. Dims count
---- from 1. Matrices are the last two dims, float32 or float64; those before them are a batch. Factorizations are
---- LAPACK's, on the CPU: tensors of other devices go there and back. There are no complex numbers, so no eigenvalues of
+--- lm.linalg: Norms, products and factorizations of matrices under the names of torch.linalg. Dims count from 1.
+--- Matrices are the last two dims, float32 or float64; the dims before them are a batch. Factorizations run on the CPU
+--- with LAPACK: tensors of other devices are copied there and back. There are no complex numbers, and no eigenvalues of
 --- matrices that are not symmetric.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
@@ -18,8 +18,8 @@ local function norm_rows(ord, default)
   return {{"x", "tensor"}, {"ord", ord, default}, {"dim", "dims?"}, {"keepdim", "boolean", false}, {"dtype", "string?"}}
 end
 
---- linalg.vector_norm(x [, ord = 2 [, dim [, keepdim = false]]] [, {dtype}]): the ord-norm over dim, a number or a
---- list, or over all of x; ord is any number.
+--- linalg.vector_norm(x [, ord = 2 [, dim [, keepdim = false]]] [, {dtype}]): Computes a norm of vectors over dim, or
+--- of all elements.
 function linalg.vector_norm(...)
   local x, ord, dim, keepdim, dtype = read("vector_norm", norm_rows("number", 2), ...)
   if not core.is_floating_point(x) and not dtype then
@@ -72,16 +72,15 @@ local function matrix_norm(who, x, ord, dim, keepdim)
   return keepdim and y or ops.squeeze(y, {rows, columns})
 end
 
---- linalg.matrix_norm(x [, ord = "fro" [, dim = {-2, -1} [, keepdim = false]]] [, {dtype}]): of the matrices in two
---- dims: "fro", the root of the sum of squares; 1 (-1), the largest (smallest) sum of a column's absolute values;
---- math.huge (-math.huge), that of a row; 2 (-2), the largest (smallest) singular value; "nuc", the sum of these.
+--- linalg.matrix_norm(x [, ord = "fro" [, dim = {-2, -1} [, keepdim = false]]] [, {dtype}]): Computes a norm of
+--- matrices in two dims.
 function linalg.matrix_norm(...)
   local x, ord, dim, keepdim, dtype = read("matrix_norm", norm_rows("any", "fro"), ...)
   return matrix_norm("matrix_norm", in_dtype(x, dtype), ord, dim or {-2, -1}, keepdim)
 end
 
---- linalg.norm(x [, ord [, dim [, keepdim = false]]] [, {dtype}]): without ord the 2-norm over dim, or over all of x;
---- else vector_norm where dim is a number or x a vector, matrix_norm for two dims or a matrix.
+--- linalg.norm(x [, ord [, dim [, keepdim = false]]] [, {dtype}]): Computes a norm of vectors or matrices, by the
+--- number of dims.
 function linalg.norm(...)
   local x, ord, dim, keepdim, dtype = read("norm", norm_rows("any?"), ...)
   x = in_dtype(x, dtype)
@@ -95,27 +94,19 @@ function linalg.norm(...)
   return ops.norm(x, arg("norm", "ord", ord, "number"), dim, {keepdim = keepdim})
 end
 
---- linalg.vecdot(x, other [, {dim = -1}]): the sums of products along dim; the others broadcast.
+--- linalg.vecdot(x, other [, {dim = -1}]): Computes the dot product of vectors along dim.
 function linalg.vecdot(...)
   local x, other, dim = read("vecdot", {{"x", "tensor"}, {"other", "tensor"}, {"dim", "dim", -1}}, ...)
   return ops.sum(x * other, dim)
 end
 
---- linalg.diagonal(A [, {offset = 0, dim1 = -2, dim2 = -1}]): the diagonals of matrices in two dims, as lm.diagonal.
-function linalg.diagonal(A, offset, dim1, dim2)
-  return ops.diagonal(arg("diagonal", "A", A, "tensor"), {offset = offset, dim1 = dim1 or -2, dim2 = dim2 or -1})
-end
-
---- linalg.matmul(x, other): the product of matrices; lm.matmul.
-function linalg.matmul(x, other) return ops.matmul(x, other) end
-
---- linalg.cross(x, other [, {dim = -1}]): the vector product along dim, of size 3; lm.cross.
+--- linalg.cross(x, other [, {dim = -1}]): Computes the cross product of vectors along dim, of size 3.
 function linalg.cross(x, other, opts) return ops.cross(x, other, opts or {}) end
 
---- linalg.matmul(A, B): the product of matrices, batches of them or vectors; lm.matmul.
+--- linalg.matmul(A, B): Computes the matrix product of two tensors.
 function linalg.matmul(A, B) return ops.matmul(A, B) end
 
---- linalg.diagonal(A [, {offset = 0, dim1 = -2, dim2 = -1}]): views of the matrices' diagonals; lm.diagonal.
+--- linalg.diagonal(A [, {offset = 0, dim1 = -2, dim2 = -1}]): Returns a view of the diagonals of matrices.
 function linalg.diagonal(...)
   return ops.diagonal(read("diagonal", {
     {"A", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
@@ -124,13 +115,13 @@ end
 
 -- ---- inverses, determinants, solutions
 
---- linalg.inv(A): the inverses of square matrices; an error that names the matrix where one is singular. lm.inverse.
+--- linalg.inv(A): Computes the inverse of square matrices.
 function linalg.inv(A) return ops.inverse(matrix("inv", "A", A, true)) end
 
---- linalg.det(A): determinants of square matrices; lm.det.
+--- linalg.det(A): Computes the determinant of square matrices.
 function linalg.det(A) return ops.det(matrix("det", "A", A, true)) end
 
---- linalg.slogdet(A): the signs and the logs of the absolute values of determinants; lm.slogdet.
+--- linalg.slogdet(A): Computes the sign and the logarithm of the absolute value of the determinant.
 function linalg.slogdet(A) return ops.slogdet(matrix("slogdet", "A", A, true)) end
 
 -- Whether B is a vector, or a batch of those, for matrices A.
@@ -143,8 +134,7 @@ local function is_vector(A, B)
   return true
 end
 
---- linalg.solve(A, B [, {left = true}]): X with A X = B, or X A = B without left. B is [..., n, k], or a vector [n], or
---- A's batch of vectors [..., n]. An error names the matrix that is singular.
+--- linalg.solve(A, B [, {left = true}]): Solves the linear systems A X = B, or X A = B without left.
 function linalg.solve(A, B, left)
   matrix("solve", "A", A, true)
   arg("solve", "B", B, "tensor")
@@ -154,8 +144,8 @@ function linalg.solve(A, B, left)
   return ops.squeeze(ops.linalg_solve(A, ops.unsqueeze(B, at), {left = left}), at)
 end
 
---- linalg.solve_triangular(A, B, {upper [, left = true, unitriangular = false]}): X with A X = B (X A = B without left)
---- by A's upper or lower triangle alone; unitriangular: as if its diagonal held ones.
+--- linalg.solve_triangular(A, B, {upper [, left = true, unitriangular = false]}): Solves A X = B with triangular
+--- matrices A.
 function linalg.solve_triangular(A, B, upper, left, unitriangular)
   return ops.linalg_solve_triangular(matrix("solve_triangular", "A", A, true), matrix("solve_triangular", "B", B), {
     upper = arg("solve_triangular", "upper", upper, "boolean"), left = left, unitriangular = unitriangular,
@@ -166,28 +156,26 @@ local function with_pivots(who, pivot)
   if pivot == false then fail("%s: pivot = false is not in this version", who) end
 end
 
---- linalg.lu_factor(A [, {pivot = true}]): L (below the diagonal, where it has ones) and U in one matrix, and the
---- pivots, int32: row i was exchanged with row pivots[i]. For linalg.lu_solve and lm.lu_unpack.
+--- linalg.lu_factor(A [, {pivot = true}]): Computes the LU factorization of matrices in compact form, and the pivots.
 function linalg.lu_factor(A, pivot)
   with_pivots("lu_factor", pivot)
   return ops.linalg_lu_factor(matrix("lu_factor", "A", A))
 end
 
---- linalg.lu(A [, {pivot = true}]): P, L and U with A = P L U.
+--- linalg.lu(A [, {pivot = true}]): Computes the LU decomposition of matrices, A = P L U.
 function linalg.lu(A, pivot)
   with_pivots("lu", pivot)
   return ops.lu_unpack(ops.linalg_lu_factor(matrix("lu", "A", A), {check = false}))
 end
 
---- linalg.lu_solve(LU, pivots, B [, {left = true, adjoint = false}]): X with A X = B from LU, pivots = lu_factor(A);
---- adjoint: with A transposed; without left X A = B.
+--- linalg.lu_solve(LU, pivots, B [, {left = true, adjoint = false}]): Solves A X = B with the result of
+--- lm.linalg.lu_factor(A).
 function linalg.lu_solve(LU, pivots, B, left, adjoint)
   matrix("lu_solve", "LU", LU, true)
   return ops.linalg_lu_solve(LU, pivots, matrix("lu_solve", "B", B), {left = left, adjoint = adjoint})
 end
 
---- linalg.tensorinv(A [, ind = 2]): the inverse of tensordot by A: A's first ind dims have as many elements as the
---- rest.
+--- linalg.tensorinv(A [, ind = 2]): Computes the inverse of a tensor with respect to lm.tensordot.
 function linalg.tensorinv(A, ind)
   arg("tensorinv", "A", A, "tensor")
   ind = arg("tensorinv", "ind", ind or 2, "count")
@@ -202,7 +190,7 @@ function linalg.tensorinv(A, ind)
   return ops.reshape(ops.inverse(ops.reshape(A, {rows, columns})), last)
 end
 
---- linalg.tensorsolve(A, B [, dims]): X with tensordot(A, X, X.ndim) = B; the dims of A that are listed come last.
+--- linalg.tensorsolve(A, B [, dims]): Solves tensordot(A, X, X.ndim) = B.
 function linalg.tensorsolve(A, B, dims)
   arg("tensorsolve", "A", A, "tensor")
   arg("tensorsolve", "B", B, "tensor")
@@ -227,9 +215,7 @@ function linalg.tensorsolve(A, B, dims)
   return ops.reshape(flat, shape)
 end
 
---- linalg.lstsq(A, B [, rcond [, {driver = "gelsy"}]]): X that makes |A X - B| least, and its residuals, A's ranks and
---- singular values as far as the driver ("gels", "gelsy", "gelsd", "gelss") has them; what it has not is empty. B may
---- be a batch of vectors. Singular values up to rcond times the largest count as 0.
+--- linalg.lstsq(A, B [, rcond [, {driver = "gelsy"}]]): Solves the least squares problems of A X = B.
 function linalg.lstsq(A, B, rcond, driver)
   matrix("lstsq", "A", A)
   arg("lstsq", "B", B, "tensor")
@@ -240,51 +226,44 @@ function linalg.lstsq(A, B, rcond, driver)
   return X, residuals, rank, singular_values
 end
 
---- linalg.pinv(A [, rtol [, {atol, hermitian = false}]]): pseudoinverses. Singular values up to the larger of atol and
---- rtol times the largest, numbers or tensors for each matrix, count as 0; without both, rtol is the larger size of A
---- times the dtype's precision. hermitian: A is symmetric, its lower triangle is read.
+--- linalg.pinv(A [, rtol [, {atol, hermitian = false}]]): Computes the pseudoinverse of matrices.
 function linalg.pinv(A, rtol, atol, hermitian)
   return ops.linalg_pinv(matrix("pinv", "A", A, hermitian), {rtol = rtol, atol = atol, hermitian = hermitian})
 end
 
 -- ---- factorizations
 
---- linalg.cholesky(A [, {upper = false}]): lower triangular L with L L^T = A; an error that names the matrix that is
---- not positive definite. lm.cholesky.
+--- linalg.cholesky(A [, {upper = false}]): Computes the Cholesky factor L of positive definite matrices, A = L L^T.
 function linalg.cholesky(A, upper)
   return ops.cholesky(matrix("cholesky", "A", A, true), {upper = upper})
 end
 
---- linalg.qr(A [, mode = "reduced"]): Q with orthonormal columns and upper triangular R, A = Q R. "complete": Q is
---- square; "r": Q is empty.
+--- linalg.qr(A [, mode = "reduced"]): Computes the QR decomposition of matrices, A = Q R.
 function linalg.qr(A, mode) return ops.linalg_qr(matrix("qr", "A", A), {mode = mode}) end
 
---- linalg.eigh(A [, UPLO = "L"]): eigenvalues of symmetric matrices, ascending, and eigenvectors in the columns of a
---- matrix; the lower ("L") or upper ("U") triangle is read.
+--- linalg.eigh(A [, UPLO = "L"]): Computes the eigenvalues and eigenvectors of symmetric matrices.
 function linalg.eigh(A, UPLO)
   return ops.linalg_eigh(matrix("eigh", "A", A, true), {UPLO = UPLO})
 end
 
---- linalg.eigvalsh(A [, UPLO = "L"]): the eigenvalues that eigh returns.
+--- linalg.eigvalsh(A [, UPLO = "L"]): Computes the eigenvalues of symmetric matrices.
 function linalg.eigvalsh(A, UPLO)
   return ops.linalg_eigvalsh(matrix("eigvalsh", "A", A, true), {UPLO = UPLO})
 end
 
---- linalg.svd(A [, {full_matrices = true}]): U, the singular values S in descending order, and V transposed, with A =
---- U diag(S) Vh. Without full_matrices U [..., m, k] and Vh [..., k, n], k the smaller of m and n.
+--- linalg.svd(A [, {full_matrices = true}]): Computes the singular value decomposition of matrices, A = U diag(S) Vh.
 function linalg.svd(A, full_matrices)
   return ops.linalg_svd(matrix("svd", "A", A), {full_matrices = full_matrices})
 end
 
---- linalg.svdvals(A): the singular values that svd returns.
+--- linalg.svdvals(A): Computes the singular values of matrices, in descending order.
 function linalg.svdvals(A) return ops.linalg_svdvals(matrix("svdvals", "A", A)) end
 
 -- ---- powers, ranks
 
 linalg.matrix_power, linalg.matrix_exp = matrices.matrix_power, matrices.matrix_exp
 
---- linalg.matrix_rank(A [, tol [, {atol, rtol, hermitian = false}]]): how many singular values (of hermitian A,
---- absolute eigenvalues) are larger than tol, or than the larger of atol and rtol times the largest, as pinv has them.
+--- linalg.matrix_rank(A [, tol [, {atol, rtol, hermitian = false}]]): Computes the rank of matrices.
 function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
   matrix("matrix_rank", "A", A, hermitian)
   for name, v in pairs {tol = tol, atol = atol, rtol = rtol} do
@@ -310,8 +289,7 @@ function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
   end)
 end
 
---- linalg.cond(A [, p = 2]): condition numbers in the matrix norm p of linalg.norm: for 2 and -2 the quotient of the
---- largest and the smallest singular value, else norm(A) norm(inv(A)).
+--- linalg.cond(A [, p = 2]): Computes the condition number of matrices.
 function linalg.cond(A, p)
   matrix("cond", "A", A, p ~= nil and p ~= 2 and p ~= -2)
   if p == nil or p == 2 or p == -2 then
@@ -322,7 +300,7 @@ function linalg.cond(A, p)
   return matrix_norm("cond", A, p, {-2, -1}, false) * matrix_norm("cond", ops.inverse(A), p, {-2, -1}, false)
 end
 
---- linalg.vander(x [, N]): the powers 0 to N - 1 of x [..., n], [..., n, N]; N is by default n.
+--- linalg.vander(x [, N]): Returns the Vandermonde matrix of vectors: their powers as columns.
 function linalg.vander(x, N)
   arg("vander", "x", x, "tensor")
   if x.ndim == 0 then x = ops.unsqueeze(x, 1) end

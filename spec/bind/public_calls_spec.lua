@@ -255,7 +255,7 @@ describe("names and help", function()
 
   it("explain values, and a generator's and a distribution's methods", function()
     assert.matches("^lm.Generator%(%[device%]%)", lm.help(lm.Generator))
-    assert.matches("random numbers of its own", lm.help "lm.Generator")
+    assert.matches("a generator of random numbers", lm.help "lm.Generator")
     for _, name in ipairs { "manual_seed", "seed", "initial_seed", "get_state", "set_state" } do
       assert(lm.help("Generator:" .. name), name)
     end

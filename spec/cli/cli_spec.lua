@@ -319,7 +319,7 @@ describe("the prompt", function()
     rawset(_G, "y", lm.ones(2))
     finally(function() rawset(_G, "net", nil) rawset(_G, "y", nil) end)
     assert.equal(explain "?add", prompt "?add\n")
-    assert.matches("add(x, other, {alpha = 1})\n  x + alpha * other", explain "?add", 1, true)
+    assert.matches("add(x, other, {alpha = 1})\n  Adds alpha * other to x.", explain "?add", 1, true)
     assert.equal(explain "?conv2d", explain "  ? conv2d")
     assert.matches("conv2d%(x, weight, %[?bias", explain "?lm.conv2d")
     assert.matches("^nn%.Conv2d%(in_channels, .*groups", explain "?Conv2d")
@@ -606,7 +606,7 @@ describe("every public name", function()
       assert.is_true(lm.core.op_info(inner).internal)
     end
     assert.is_truthy(list:find(" conv2d ", 1, true))
-    local text, why = lm.help "no such op"
+    local text, why = lm.help "no such xyzzy"
     assert.is_nil(text)
     assert.is_string(why)
     assert.error_matches(function() lm.help(3) end, "help: the name has to be a string, got number 3")

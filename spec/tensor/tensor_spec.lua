@@ -532,7 +532,7 @@ describe("PyTorch's other names", function()
     local y = x:clone()
     assert.equal(y, y:clip_(-1, 1))
     assert.same({ -1, 0.5, 1 }, y:totable())
-    assert.matches("limited to", lm.help "x:clip")
+    assert.matches("Limits the elements", lm.help "x:clip")
   end)
 
   it("float_power is in float64, ravel one dim", function()

@@ -71,12 +71,7 @@ local function replacement(module, place)
   return new
 end
 
---- lm.quantize(net): replaces the linear layers of a net by nn.Int8Linear, and returns it; a net that is such a layer
---- itself comes back as another. Its state_dict goes into a net that was made and quantized alike:
---- lm.quantize(lm.models.gpt2(config)):load_state_dict(lm.load(path)). A class may say itself what it becomes:
---- to_int8(self) returns that, or self after what it changed; it is asked after the modules in it. Other layers, those
---- inside of nn.MultiheadAttention among them, stay as they are. The net is changed: keep lm.save's file, or quantize
---- net:clone(). It is changed once all its layers have their int8 weights; where one cannot have them, nothing is.
+--- lm.quantize(net): Replaces the linear layers of a net by layers with int8 weights, and returns it.
 int8.quantize = arguments.reads("quantize", {{"net", "any"}}, function(net)
   if not Module.is_module(net) then options.fail("quantize: a module wanted, got %s", options.describe(net)) end
   local replaced, changes = {}, {}

@@ -20,7 +20,7 @@ for name, op in ([[
   end
 end
 
---- x:float_power(exponent): x to the power of exponent, both as float64.
+--- x:float_power(exponent): Raises x to the power of exponent, in float64.
 function functions.float_power(x, exponent)
   if core.is_tensor(x) then x = methods.to(x, "float64") end
   if exponent == 2 then return ops.square(x) end
@@ -29,7 +29,7 @@ function functions.float_power(x, exponent)
 end
 methods.float_power = functions.float_power
 
---- x:mvlgamma(p): the logarithm of the multivariate gamma function of dimension p, of elements above (p - 1) / 2.
+--- x:mvlgamma(p): Computes the logarithm of the multivariate gamma function of dimension p.
 function functions.mvlgamma(x, p)
   options.arg("mvlgamma", "p", p, "count")
   if p > 10000 then options.fail("mvlgamma: p is %d, and it is made of as many sums; at most 10000", p) end
@@ -39,7 +39,7 @@ function functions.mvlgamma(x, p)
 end
 methods.mvlgamma = functions.mvlgamma
 
---- x:ravel(): x's elements in one dim, without a copy where they lie in order.
+--- x:ravel(): Flattens x to one dim.
 function functions.ravel(x) return ops.flatten(x) end
 methods.ravel = functions.ravel
 

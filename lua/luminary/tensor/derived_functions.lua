@@ -14,8 +14,7 @@ local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
 -- ---- results in pairs, bounds, tests
 
 for _, name in ipairs {"std", "var"} do
-  --- lm.std_mean(x [, dim [, unbiased = true [, keepdim = false]]] [, {correction = 1}]), lm.var_mean: the standard
-  --- deviation (variance) and the mean: local std, mean = lm.std_mean(x).
+  --- Computes the standard deviation or the variance, and the mean.
   derived[name .. "_mean"] = arguments.reads(name .. "_mean", {
     {"x", "tensor"}, {"dim", "dims?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
     {"correction", "number", 1},
@@ -27,32 +26,32 @@ end
 
 for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
   for _, ending in ipairs {"", "_"} do
-    --- x:clamp_min(min), clamp_max(max): x, or the bound where x is beyond it: a number or a tensor; clamp_min_ and
-    --- clamp_max_ in place.
-    derived[name .. ending] = function(...)
-      local x, limit = arguments.read(name .. ending, {{"x", "tensor"}, {bound, "any"}}, ...)
+    --- Limits the elements of x to a lower or an upper bound, a number or a tensor.
+    derived[name .. ending] = arguments.reads(name .. ending, {
+      {"x", "tensor"}, {bound, "any"},
+    }, function(x, limit)
       return ops["clamp" .. ending](x, {[bound] = limit})
-    end
+    end)
   end
 end
 
---- x:argwhere(): the places, from 1, of what is not 0: [n, dims]; x:nonzero().
+--- x:argwhere(): Returns the indices of the elements that are not 0, [n, ndim].
 function derived.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
 
---- x:is_nonzero(): whether x's one element is not 0.
+--- x:is_nonzero(): Returns whether the only element of x is not 0.
 function derived.is_nonzero(x)
   if tensor("is_nonzero", x):numel() ~= 1 then fail("is_nonzero: x is %s; it has to be one element", describe(x)) end
   local value = x:item()
   return value ~= 0 and value ~= false
 end
 
---- x:is_signed(): whether x's dtype has negative numbers.
+--- x:is_signed(): Returns whether the dtype of x can hold negative numbers.
 function derived.is_signed(x)
   local dtype = tensor("is_signed", x).dtype
   return dtype ~= "bool" and dtype:sub(1, 4) ~= "uint"
 end
 
---- x:positive(): x itself; bool has no sign.
+--- x:positive(): Returns x itself.
 function derived.positive(x)
   if tensor("positive", x).dtype == "bool" then fail("positive: x is bool, which has no sign") end
   return x
@@ -63,8 +62,7 @@ function derived.get_device(x) return methods.get_device(x) end
 
 -- ---- made
 
---- lm.as_tensor(values [, {dtype, device}]), lm.asarray: a tensor of values, as lm.tensor; a tensor itself where it has
---- that dtype and device, else a copy that gradients go through.
+--- Converts values to a tensor, without a copy if they are a tensor of that dtype and device.
 derived.as_tensor = arguments.reads("as_tensor", {
   {"values", "any"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(values, dtype, device)
@@ -73,14 +71,14 @@ derived.as_tensor = arguments.reads("as_tensor", {
 end)
 derived.asarray = derived.as_tensor
 
---- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): a 0-d tensor.
+--- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): Returns a 0-d tensor of a number.
 derived.scalar_tensor = arguments.reads("scalar_tensor", {
   {"number", "number"}, {"dtype", "string?"}, {"device", "any?"}, {"requires_grad", "boolean", false},
 }, function(value, dtype, device, requires_grad)
   return core.tensor(value, {dtype = dtype, device = device, requires_grad = requires_grad})
 end)
 
---- lm.fill(x, value): a tensor like x, all of whose elements are value, a number or a 0-d tensor.
+--- lm.fill(x, value): Returns a tensor of the shape of x filled with value.
 derived.fill = arguments.reads("fill", {{"x", "tensor"}, {"value", "any"}}, function(x, value)
   return ops.full_like(x, value)
 end)
@@ -97,22 +95,21 @@ local function strided(who, size, stride, dtype, device)
   return ops.as_strided(ops.empty(empty and 0 or elements, {dtype = dtype, device = device}), size, stride)
 end
 
---- lm.empty_strided(size, stride [, {dtype, device}]): an uninitialized tensor whose neighbors along each dim are so
---- many elements apart in memory.
+--- lm.empty_strided(size, stride [, {dtype, device}]): Returns an uninitialized tensor with these sizes and strides.
 derived.empty_strided = arguments.reads("empty_strided", {
   {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(size, stride, dtype, device) return strided("empty_strided", size, stride, dtype, device) end)
 
---- x:new_empty_strided(size, stride [, {dtype, device}]): lm.empty_strided with x's dtype and device unless given.
+--- x:new_empty_strided(size, stride [, {dtype, device}]): Returns an uninitialized tensor with these strides, and with
+--- the dtype and device of x by default.
 derived.new_empty_strided = arguments.reads("new_empty_strided", {
   {"x", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
 }, function(x, size, stride, dtype, device)
   return strided("new_empty_strided", size, stride, dtype or x.dtype, device or x.device)
 end)
 
---- lm.frombuffer(buffer, {dtype [, count = -1 [, offset = 0]]}): a 1-d tensor of count elements (-1: of all there are)
---- of a string's bytes, or an FFI array's, the first `offset` bytes left out. A copy: what becomes of the buffer later
---- does not show.
+--- lm.frombuffer(buffer, {dtype [, count = -1 [, offset = 0]]}): Returns a 1-d tensor of the bytes of a string or an
+--- FFI array.
 function derived.frombuffer(...)
   local who, ffi = "frombuffer", require "ffi"
   local buffer, dtype, count, offset = arguments.read(who, {
@@ -136,23 +133,23 @@ end
 
 -- ---- sizes and dtypes
 
---- x:split_with_sizes(sizes [, dim = 1]): x:split with a list of sizes.
+--- x:split_with_sizes(sizes [, dim = 1]): Splits x along dim into views of the given sizes.
 derived.split_with_sizes = arguments.reads("split_with_sizes", {
   {"x", "tensor"}, {"sizes", "integers"}, {"dim", "dim", 1},
 }, function(x, sizes, dim)
   return methods.split(x, sizes, dim)
 end)
 
---- lm.constant_pad_nd(x, pad [, value = 0]): F.pad with a constant.
+--- lm.constant_pad_nd(x, pad [, value = 0]): Pads x with a constant.
 derived.constant_pad_nd = arguments.reads("constant_pad_nd", {
   {"x", "tensor"}, {"pad", "integers"}, {"value", "any", 0},
 }, function(x, pad, value)
   return ops.pad(x, pad, {value = value})
 end)
 
---- x:nelement(): x:numel().
+--- x:nelement(): Returns the number of elements of x.
 derived.nelement = methods.numel
---- x:ndimension(): x:dim().
+--- x:ndimension(): Returns the number of dims of x.
 derived.ndimension = methods.dim
 -- A word of Lua's, so that it is no method to call with a colon: x["repeat"](x, 2, 3).
 derived["repeat"] = methods.repeat_tensor
@@ -164,8 +161,7 @@ local type_names = {
 local dtypes_of_types = {}
 for dtype, name in pairs(type_names) do dtypes_of_types[name .. "Tensor"] = dtype end
 
---- x:type(): "torch.FloatTensor", "torch.cuda.LongTensor", …, as PyTorch and Torch7 call x's type. x:type(dtype): x in
---- a dtype, "int64", or in a type of such a name.
+--- x:type([dtype]): Returns the name of the type of x in Torch7 and PyTorch, or x converted to a dtype or type.
 function derived.type(x, dtype)
   tensor("type", x)
   if dtype == nil then
@@ -177,7 +173,7 @@ function derived.type(x, dtype)
   return named and dtype:find("cuda.", 1, true) and methods.cuda(y) or y
 end
 
---- x:resize_(2, 3, …): returns x these sizes in place; elements keep their order, and what is new is uninitialized.
+--- x:resize_(2, 3, …): Resizes x in place; elements keep their order, and new ones are uninitialized.
 function derived.resize_(x, ...)
   tensor("resize_", x)
   local size = {...}
@@ -198,18 +194,18 @@ function derived.resize_(x, ...)
   return x
 end
 
---- x:resize_as_(other): x:resize_ to other's sizes.
+--- x:resize_as_(other): Resizes x in place to the shape of another tensor.
 derived.resize_as_ = arguments.reads("resize_as_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
   return derived.resize_(x, other.shape)
 end)
 
---- x:set_(other): x takes over other's memory, sizes and strides. Returns x.
+--- x:set_(other): Replaces the memory, sizes and strides of x by those of other, and returns x.
 derived.set_ = arguments.reads("set_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
   x.data = other.data
   return x
 end)
 
---- lm.broadcast_shapes(a, b, …): the sizes that lists of sizes broadcast to.
+--- lm.broadcast_shapes(a, b, …): Returns the sizes to which lists of sizes broadcast.
 function derived.broadcast_shapes(...)
   local shape = {}
   for k, sizes in ipairs {...} do
@@ -226,8 +222,7 @@ function derived.broadcast_shapes(...)
   return shape
 end
 
---- lm.unravel_index(indices, shape): where in a tensor of those sizes its elements are that indices count, from 1: a
---- list of tensors, one for each dim, from 1 too.
+--- lm.unravel_index(indices, shape): Converts flat indices to indices in each dim of a shape.
 derived.unravel_index = arguments.reads("unravel_index", {
   {"indices", "tensor"}, {"shape", "integers"},
 }, function(indices, shape)
@@ -239,8 +234,8 @@ derived.unravel_index = arguments.reads("unravel_index", {
   return load_module "luminary.tensor.tensor_list"(places)
 end)
 
---- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): a copy of x with src in the place of what
---- x:as_strided(size, stride, storage_offset) shows.
+--- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): Returns a copy of x with src in the elements of
+--- x:as_strided(size, stride, storage_offset).
 derived.as_strided_scatter = arguments.reads("as_strided_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"storage_offset", "natural", 0},
 }, function(x, src, size, stride, offset)
@@ -262,13 +257,13 @@ local function each_of(who, x, f, ...)
   return ops.copy_(x, ops.reshape(core.tensor(flat, {dtype = x.dtype, device = x.device}), x.shape))
 end
 
---- x:apply_(f): each element becomes f(element), in place; a loop in Lua, for small tensors. Returns x.
+--- x:apply_(f): Replaces each element by f(element), in place.
 function derived.apply_(x, f) return each_of("apply_", x, f) end
 
---- x:map_(other, f): each element becomes f(element, other's), in place. Returns x.
+--- x:map_(other, f): Replaces each element by f(element, element of other), in place.
 function derived.map_(x, other, f) return each_of("map_", x, f, options.arg("map_", "other", other, "tensor")) end
 
---- x:map2_(a, b, f): each element becomes f(element, a's, b's), in place. Returns x.
+--- x:map2_(a, b, f): Replaces each element by f(element, element of a, element of b), in place.
 function derived.map2_(x, a, b, f)
   return each_of("map2_", x, f, options.arg("map2_", "a", a, "tensor"), options.arg("map2_", "b", b, "tensor"))
 end

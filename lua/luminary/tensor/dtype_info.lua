@@ -20,8 +20,7 @@ local function dtype_of(who, dtype)
   return ops.empty({0}, {dtype = dtype}).dtype
 end
 
---- lm.finfo([dtype]): numbers of a floating dtype (the default one; of a tensor, its own): {bits, eps, min, max, tiny,
---- smallest_normal, resolution, dtype}. eps is the distance from 1 to the next number, tiny the smallest normal one.
+--- lm.finfo([dtype]): Returns the numerical limits of a floating dtype.
 function rules.finfo(dtype)
   dtype = dtype_of("finfo", dtype or core.get_default_dtype())
   local row = floating[dtype]
@@ -34,8 +33,7 @@ function rules.finfo(dtype)
   }
 end
 
---- lm.iinfo(dtype): numbers of an integer dtype (or of a tensor's): {bits, min, max, dtype}; int64's min and max are
---- int64 cdata, which a Lua number cannot hold.
+--- lm.iinfo(dtype): Returns the numerical limits of an integer dtype.
 function rules.iinfo(dtype)
   dtype = dtype_of("iinfo", dtype)
   local row = whole[dtype]
@@ -43,7 +41,7 @@ function rules.iinfo(dtype)
   return {dtype = dtype, bits = row[1], min = row[2], max = row[3]}
 end
 
---- lm.result_type(a, b): the dtype of a op b, of tensors or numbers.
+--- lm.result_type(a, b): Returns the dtype of an operation on two tensors or numbers.
 function rules.result_type(a, b)
   local function alike(v)
     if type(v) == "number" then return v end
@@ -56,14 +54,13 @@ function rules.result_type(a, b)
   return ops.where(ops.zeros({0}, {dtype = "bool"}), alike(a), alike(b)).dtype
 end
 
---- lm.promote_types(a, b): the dtype that tensors of these two have together.
+--- lm.promote_types(a, b): Returns the dtype to which two dtypes are promoted.
 function rules.promote_types(a, b)
   local function empty(dtype) return ops.empty({0}, {dtype = dtype_of("promote_types", dtype)}) end
   return rules.result_type(empty(a), empty(b))
 end
 
---- lm.can_cast(from, to): whether PyTorch's rules let a result of one dtype go into another: not from floating to
---- integers, nor from either to bool.
+--- lm.can_cast(from, to): Returns whether a result of one dtype may be stored in another.
 function rules.can_cast(from, to)
   from, to = dtype_of("can_cast", from), dtype_of("can_cast", to)
   local function rank(dtype) return floating[dtype] and 3 or whole[dtype] and 2 or 1 end

@@ -362,9 +362,7 @@ end
 
 local einsum = {product = product}
 
---- lm.einsum("bij,bjk->bik", a, b): the sum of the products of tensors, one name for each dim; those that are not
---- behind the arrow are summed over. Without an arrow the output has those that occur once, in alphabetical order;
---- "ii" is a diagonal, "..." any more dims, which broadcast. Tensors may stand in a list.
+--- lm.einsum("bij,bjk->bik", a, b): Sums products of the elements of tensors over dims named in Einstein's notation.
 function einsum.of(equation, ...)
   options.arg("einsum", "equation", equation, "string")
   local tensors = {...}

@@ -48,12 +48,12 @@ local function index_copy(who, put, x, dim, index, source)
   return put(with_dim(x), entries(who, x, dim, index), source)
 end
 
---- x:index_copy(dim, index, source): x with source's entries where a 1-d index says along dim.
+--- x:index_copy(dim, index, source): Returns a copy of x with the slices of source at the indices of dim.
 indexing.index_copy = arguments.reads("index_copy", copy_rows, function(x, ...)
   return ops.reshape((index_copy("index_copy", ops.index_put, x, ...)), x.shape)
 end)
 
---- x:index_copy_(dim, index, source): writes source's entries where a 1-d index says along dim. Returns x.
+--- x:index_copy_(dim, index, source): Writes the slices of source at the indices of dim, and returns x.
 indexing.index_copy_ = arguments.reads("index_copy_", copy_rows, function(x, ...)
   index_copy("index_copy_", ops.index_put_, x, ...)
   return x
@@ -76,12 +76,12 @@ local function index_fill(who, put, fill, x, dim, index, value)
   return fill(wide, ops.reshape(mask, sizes), value)
 end
 
---- x:index_fill(dim, index, value): x with value, a number or 0-d, in the entries of dim that a 1-d index names.
+--- x:index_fill(dim, index, value): Returns a copy of x with value in the slices at the indices of dim.
 indexing.index_fill = arguments.reads("index_fill", fill_rows, function(x, ...)
   return ops.reshape(index_fill("index_fill", ops.index_put, ops.masked_fill, x, ...), x.shape)
 end)
 
---- x:index_fill_(dim, index, value): writes value in the entries of dim that a 1-d index names. Returns x.
+--- x:index_fill_(dim, index, value): Writes value in the slices at the indices of dim, and returns x.
 indexing.index_fill_ = arguments.reads("index_fill_", fill_rows, function(x, ...)
   index_fill("index_fill_", ops.index_put_, ops.masked_fill_, x, ...)
   return x
@@ -102,25 +102,27 @@ local function index_reduce(who, x, dim, index, source, reduce, include_self)
   return ops.reshape(y, x.shape)
 end
 
---- x:index_reduce(dim, index, source, reduce [, {include_self = true}]): x with source's entries taken into the "prod",
---- "mean", "amax" or "amin" of those that a 1-d index names; include_self = false: without what was there before.
+--- x:index_reduce(dim, index, source, reduce [, {include_self = true}]): Returns a copy of x whose slices at the
+--- indices of dim are reduced with those of source.
 indexing.index_reduce = arguments.reads("index_reduce", reduce_rows, function(...)
   return index_reduce("index_reduce", ...)
 end)
 
---- x:index_reduce_(dim, index, source, reduce [, {include_self = true}]): index_reduce, written into x. Returns x.
+--- x:index_reduce_(dim, index, source, reduce [, {include_self = true}]): Computes index_reduce in place, and returns
+--- x.
 indexing.index_reduce_ = arguments.reads("index_reduce_", reduce_rows, function(x, ...)
   return ops.copy_(x, index_reduce("index_reduce_", x, ...))
 end)
 
---- x:scatter_reduce_(dim, index, src, reduce [, {include_self = true}]): scatter_reduce, written into x. Returns x.
+--- x:scatter_reduce_(dim, index, src, reduce [, {include_self = true}]): Computes scatter_reduce in place, and returns
+--- x.
 function indexing.scatter_reduce_(x, ...)
   return ops.copy_(arg("scatter_reduce_", "x", x, "tensor"), ops.scatter_reduce(x, ...))
 end
 
 -- ---- elements in the order of memory
 
---- x:take(index): the elements that index names when x's are counted through, from 1; of index's sizes.
+--- x:take(index): Returns the elements of the flattened x at the given indices.
 indexing.take = arguments.reads("take", {{"x", "tensor"}, {"index", "tensor"}}, function(x, index)
   return ops.index_get(ops.flatten(x), {index})
 end)
@@ -136,13 +138,13 @@ local function put(who, into, x, index, source, accumulate)
   return into(ops.flatten(x), {ops.flatten(index)}, ops.flatten(source), {accumulate = accumulate})
 end
 
---- x:put(index, source [, {accumulate = false}]): x with source's elements, or plus these, at the places that index
---- names when x's are counted through, from 1.
+--- x:put(index, source [, {accumulate = false}]): Returns a copy of x with the elements of source at indices of the
+--- flattened x.
 indexing.put = arguments.reads("put", put_rows, function(x, ...)
   return ops.reshape(put("put", ops.index_put, x, ...), x.shape)
 end)
 
---- x:put_(index, source [, {accumulate = false}]): put, written into x. Returns x.
+--- x:put_(index, source [, {accumulate = false}]): Computes put in place, and returns x.
 indexing.put_ = arguments.reads("put_", put_rows, function(x, ...)
   if x:is_contiguous() then
     put("put_", ops.index_put_, x, ...) -- flatten is a view then
@@ -151,8 +153,7 @@ indexing.put_ = arguments.reads("put_", put_rows, function(x, ...)
   return ops.copy_(x, ops.reshape(put("put_", ops.index_put, x, ...), x.shape))
 end)
 
---- x:take_along_dim(indices [, dim]): gather, where sizes but dim's broadcast; without dim from x's elements counted
---- through.
+--- x:take_along_dim(indices [, dim]): Returns the elements of x at indices along dim, where the other dims broadcast.
 indexing.take_along_dim = arguments.reads("take_along_dim", {
   {"x", "tensor"}, {"indices", "tensor"}, {"dim", "dim?"},
 }, function(x, indices, dim)
@@ -185,7 +186,7 @@ end
 
 local function places_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)), 2, 1) end
 
---- x:masked_select(mask): the elements, in one dim, where mask holds; the two broadcast.
+--- x:masked_select(mask): Returns the elements of x for which mask is true, as a 1-d tensor.
 indexing.masked_select = arguments.reads("masked_select", {{"x", "tensor"}, {"mask", mask_kind}}, function(x, mask)
   local both = broadcast("masked_select", {x, mask})
   return ops.masked_values(both[1], both[2])
@@ -204,8 +205,7 @@ end
 
 local scatter_rows = {{"x", "tensor"}, {"mask", mask_kind}, {"source", "tensor"}}
 
---- x:masked_scatter(mask, source): x with source's first elements, in their order, where mask holds; x and mask
---- broadcast.
+--- x:masked_scatter(mask, source): Returns a copy of x with elements of source where mask is true.
 indexing.masked_scatter = arguments.reads("masked_scatter", scatter_rows, function(x, mask, source)
   local who = "masked_scatter"
   local both = broadcast(who, {x, mask})
@@ -214,8 +214,7 @@ indexing.masked_scatter = arguments.reads("masked_scatter", scatter_rows, functi
   return ops.reshape(y, both[1].shape)
 end)
 
---- x:masked_scatter_(mask, source): writes source's first elements, in their order, where mask holds; mask broadcasts
---- to x. Returns x.
+--- x:masked_scatter_(mask, source): Computes masked_scatter in place, and returns x.
 indexing.masked_scatter_ = arguments.reads("masked_scatter_", scatter_rows, function(x, mask, source)
   local who = "masked_scatter_"
   if not x:is_contiguous() then return ops.copy_(x, indexing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
@@ -236,15 +235,15 @@ local function replaced(who, x, src, view_of)
   return y
 end
 
---- x:select_scatter(src, dim, index): x with src in the place of its entry `index` of dim.
+--- x:select_scatter(src, dim, index): Returns a copy of x with src at an index of dim.
 indexing.select_scatter = arguments.reads("select_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim"}, {"index", "integer"},
 }, function(x, src, dim, index)
   return replaced("select_scatter", x, src, function(y) return ops.select(y, dim, index) end)
 end)
 
---- x:slice_scatter(src [, dim = 1 [, first = 1 [, last = -1 [, step = 1]]]]): x with src in the place of the entries
---- that x:slice(dim, first, last, step) returns.
+--- x:slice_scatter(src [, dim = 1 [, first = 1 [, last = -1 [, step = 1]]]]): Returns a copy of x with src in a slice
+--- of dim.
 indexing.slice_scatter = arguments.reads("slice_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim", 1}, {"first", "integer", 1}, {"last", "integer", -1},
   {"step", "integer", 1},
@@ -252,15 +251,14 @@ indexing.slice_scatter = arguments.reads("slice_scatter", {
   return replaced("slice_scatter", x, src, function(y) return ops.slice(y, dim, first, last, step) end)
 end)
 
---- x:diagonal_scatter(src [, {offset = 0, dim1 = 1, dim2 = 2}]): x with src in the place of the diagonals that
---- x:diagonal returns.
+--- x:diagonal_scatter(src [, {offset = 0, dim1 = 1, dim2 = 2}]): Returns a copy of x with src on its diagonals.
 indexing.diagonal_scatter = arguments.reads("diagonal_scatter", {
   {"x", "tensor"}, {"src", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", 1}, {"dim2", "integer", 2},
 }, function(x, src, offset, dim1, dim2)
   return replaced("diagonal_scatter", x, src, function(y) return ops.diagonal(y, offset, dim1, dim2) end)
 end)
 
---- x:fill_diagonal_(value): writes a number on the diagonal of x, a matrix, or of more dims of one size. Returns x.
+--- x:fill_diagonal_(value): Writes a number on the diagonal of x, in place, and returns x.
 indexing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"value", single}}, function(x, value)
   local who = "fill_diagonal_"
   if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end

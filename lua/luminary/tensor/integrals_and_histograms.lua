@@ -33,28 +33,27 @@ local function trapezoids(who, y, x, dx, dim)
   return sums, (ops.narrow(x, dim, 2, n - 1) - ops.narrow(x, dim, 1, n - 1)) * 0.5, dim
 end
 
---- lm.trapezoid(y [, x [, {dx = 1, dim = -1}]]): the integral along dim of the straight lines between samples y, which
---- are dx apart, or at x, a list or as y is.
+--- lm.trapezoid(y [, x [, {dx = 1, dim = -1}]]): Integrates samples y along dim by the trapezoidal rule.
 function lib.trapezoid(y, x, dx, dim)
   local sums, half, d = trapezoids("trapezoid", y, x, dx, dim)
   return ops.sum(sums * half, d)
 end
 
---- lm.trapz(y [, x [, {dx = 1, dim = -1}]]): trapezoid.
+--- lm.trapz(y [, x [, {dx = 1, dim = -1}]]): Integrates samples y along dim, as lm.trapezoid does.
 function lib.trapz(y, x, dx, dim)
   local sums, half, d = trapezoids("trapz", y, x, dx, dim)
   return ops.sum(sums * half, d)
 end
 
---- lm.cumulative_trapezoid(y [, x [, {dx = 1, dim = -1}]]): the integrals as trapezoid has them, up to each sample but
---- the first.
+--- lm.cumulative_trapezoid(y [, x [, {dx = 1, dim = -1}]]): Integrates samples y along dim up to each sample, by the
+--- trapezoidal rule.
 function lib.cumulative_trapezoid(y, x, dx, dim)
   local sums, half, d = trapezoids("cumulative_trapezoid", y, x, dx, dim)
   return ops.cumsum(sums * half, d)
 end
 
---- lm.logspace(first, last, steps [, base = 10 [, {dtype, device}]]): base to the powers from first to last, `steps` of
---- them, evenly apart.
+--- lm.logspace(first, last, steps [, base = 10 [, {dtype, device}]]): Returns a 1-d tensor of powers of base, whose
+--- exponents are evenly spaced from first to last.
 function lib.logspace(first, last, steps, base, dtype, device)
   steps = arg("logspace", "steps", steps, "natural")
   local powers = ops.linspace(first, last, steps, {dtype = "float64", device = device})
@@ -62,7 +61,7 @@ function lib.logspace(first, last, steps, base, dtype, device)
   return ops.pow(bases, powers):to(dtype or core.get_default_dtype())
 end
 
---- lm.renorm(x, p, dim, maxnorm): x with each of its slices along dim whose p-norm is above maxnorm scaled down to it.
+--- lm.renorm(x, p, dim, maxnorm): Scales down each slice of x along dim whose p-norm is above maxnorm.
 function lib.renorm(x, p, dim, maxnorm)
   local who = "renorm"
   arg(who, "x", x, "tensor")
@@ -108,10 +107,8 @@ local function edges_of(who, bins, range, values)
   return ops.linspace(low, high, bins + 1, {dtype = values.dtype, device = values.device})
 end
 
---- lm.histogram(x, bins [, {range, weight, density = false}]): how many elements of x are in each bin, in x's dtype,
---- and the bins' edges. bins: their number, over range = {least, most}, by default x's own; or a list of ascending
---- edges, a tensor. The last bin has its upper edge too. weight, as x: what each counts; density: divided by their sum
---- and the bins' widths.
+--- lm.histogram(x, bins [, {range, weight, density = false}]): Counts the elements of x in bins, and returns the counts
+--- and the edges of the bins.
 function lib.histogram(x, bins, range, weight, density)
   local who = "histogram"
   arg(who, "x", x, "tensor")

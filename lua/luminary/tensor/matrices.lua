@@ -19,9 +19,8 @@ local function identities(x)
   return ops.expand(ops.eye(x.shape[x.ndim], {dtype = x.dtype, device = x.device}), x.shape)
 end
 
---- lm.svd(x [, some = true [, compute_uv = true]]): U, the singular values S in descending order, and V, with x = U
---- diag(S) V^T. some: U and V have as many columns as there are singular values. Without compute_uv U and V are zeros.
---- lm.linalg.svd returns V transposed.
+--- lm.svd(x [, some = true [, compute_uv = true]]): Computes the singular value decomposition of matrices, x = U
+--- diag(S) V^T.
 function matrices.svd(x, some, compute_uv)
   matrix("svd", "x", x)
   if compute_uv == false then
@@ -41,13 +40,12 @@ function matrices.svd(x, some, compute_uv)
   return u, s, ops.transpose(vh, -1, -2)
 end
 
---- lm.qr(x [, some = true]): Q with orthonormal columns and upper triangular R, x = Q R; some = false: Q is square.
+--- lm.qr(x [, some = true]): Computes the QR decomposition of matrices, x = Q R.
 function matrices.qr(x, some)
   return ops.linalg_qr(matrix("qr", "x", x), {mode = some == false and "complete" or "reduced"})
 end
 
---- lm.lu(x [, pivot = true [, get_infos = false]]): L and U in one matrix and the pivots, as linalg.lu_factor; with
---- get_infos a third result, int32: where U has the first 0 on its diagonal, 0 if it has none.
+--- lm.lu(x [, pivot = true [, get_infos = false]]): Computes the LU factorization of matrices, with its pivots.
 function matrices.lu(x, pivot, get_infos)
   if pivot == false then fail("lu: pivot = false is not in this version") end
   local lu, pivots = ops.linalg_lu_factor(matrix("lu", "x", x), {check = not get_infos})
@@ -65,17 +63,17 @@ function matrices.lu(x, pivot, get_infos)
   return lu, pivots, infos:to "int32"
 end
 
---- lm.lu_solve(b, LU_data, LU_pivots): X with A X = b from LU_data, LU_pivots = lm.lu(A).
+--- lm.lu_solve(b, LU_data, LU_pivots): Solves A X = b with the result of lm.lu(A).
 function matrices.lu_solve(b, LU_data, LU_pivots)
   return ops.linalg_lu_solve(matrix("lu_solve", "LU_data", LU_data, true), LU_pivots, matrix("lu_solve", "b", b))
 end
 
---- lm.pinverse(x [, rcond = 1e-15]): the pseudoinverse; singular values up to rcond times the largest count as 0.
+--- lm.pinverse(x [, rcond = 1e-15]): Computes the pseudoinverse of matrices.
 function matrices.pinverse(x, rcond)
   return ops.linalg_pinv(matrix("pinverse", "x", x), {rtol = rcond or 1e-15})
 end
 
---- lm.matrix_power(x, n): the product of n times the square matrix x, of its inverse for n < 0; for 0 the identity.
+--- lm.matrix_power(x, n): Computes the n-th power of square matrices.
 function matrices.matrix_power(x, n)
   square("matrix_power", x)
   n = arg("matrix_power", "n", n, "integer")
@@ -112,8 +110,7 @@ local function taylor(x)
   return result
 end
 
---- lm.matrix_exp(x): e to the power of the square matrix x: Taylor's polynomial of x divided by a power of 2 that makes
---- it small, squared as often.
+--- lm.matrix_exp(x): Computes the matrix exponential of square matrices.
 function matrices.matrix_exp(x)
   square("matrix_exp", x)
   if core.is_autocast_enabled() then return full_precision(matrices.matrix_exp, x) end
@@ -133,8 +130,7 @@ function matrices.matrix_exp(x)
   return result
 end
 
---- lm.vander(x [, N [, increasing = false]]): powers of the vector x as columns, [n, N]: N - 1 to 0, or with increasing
---- 0 to N - 1; N is by default n.
+--- lm.vander(x [, N [, increasing = false]]): Returns the Vandermonde matrix of a vector: its powers as columns.
 function matrices.vander(x, N, increasing)
   arg("vander", "x", x, "tensor")
   if x.ndim ~= 1 then fail("vander: x is %s; a vector wanted", describe(x)) end

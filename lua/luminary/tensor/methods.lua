@@ -13,47 +13,44 @@ local fail = options.fail
 local rare = {} -- by name what loads the file that has it
 
 -- ---- methods that are written in C
---- x:size([dim]): the sizes as a list, or the size of one dim.
---- x:stride([dim]): how far neighbors along each dim are apart in memory, in elements: a list, or one of them.
---- x:dim(): how many dims x has; x.ndim is the same.
---- x:numel(): how many elements x has.
---- x:element_size(): bytes of one element.
---- x:storage_offset(): where x begins in its storage, in elements.
---- x:get_device(): the number of the CUDA device that x is on, -1 for the CPU.
---- x:is_contiguous([{memory_format = "contiguous"}]): whether x's elements lie in order without gaps; "channels_last":
---- in that order.
---- x:to(device or dtype or other [, …] [, {dtype, device, copy = false, non_blocking = false, memory_format}]): x on
---- that device and of that dtype, or as another tensor is; x itself where it is so already, unless copy is set. Floats
---- become integers toward zero, on every device alike: NaN becomes 0, and what is beyond int64, such as infinity, the
---- dtype's nearest limit; any other number that the dtype does not hold wraps, as in PyTorch (300 in uint8 is 44).
---- x:data_ptr(): the address of x's first element: light userdata, or with LuaJIT's FFI a pointer.
---- x:free(): returns x's memory up now; views and the graph keep what they share. x is not to be used any more.
---- x:requires_grad_([on = true]): whether backward is to give x.grad; x must be a leaf. Returns x.
---- x:retain_grad(): backward returns x.grad too, though x is no leaf.
---- x:detach_(): x leaves the graph that made it. Returns x.
---- x:backward([gradient] [, {gradient, retain_graph, create_graph = false}]): adds the gradients of x, which is one
---- number unless `gradient` weights its elements, to the .grad of the leaves it was made from. The graph is freed
---- unless retain_graph; create_graph records the gradients themselves.
---- x:item(): the number (or boolean) of a tensor of one element. Waits for a GPU.
---- x:totable(): x's elements as nested lists; a number for a 0-d tensor. Waits for a GPU.
---- x:tolist(): x's elements as nested lists, as x:totable().
+--- x:size([dim]): Returns the sizes of x as a list, or the size of dim.
+--- x:stride([dim]): Returns the distances in memory between neighbors along each dim, in elements, or that of dim.
+--- x:dim(): Returns the number of dims of x.
+--- x:numel(): Returns the number of elements of x.
+--- x:element_size(): Returns the number of bytes of one element.
+--- x:storage_offset(): Returns the offset of the first element of x in its memory, in elements.
+--- x:get_device(): Returns the index of the CUDA device that x is on, or -1 for the CPU.
+--- x:is_contiguous([{memory_format = "contiguous"}]): Returns whether the elements of x are in order in memory, without
+--- gaps.
+--- x:to(device or dtype or other [, …] [, {dtype, device, copy = false, non_blocking = false, memory_format}]): Returns
+--- x on a device and in a dtype, or with those of another tensor.
+--- x:data_ptr(): Returns the address of the first element of x.
+--- x:free(): Frees the memory of x now, unless views or the graph share it; x cannot be used afterwards.
+--- x:requires_grad_([on = true]): Sets whether backward computes the gradient of x, which must be a leaf, and returns
+--- x.
+--- x:retain_grad(): Makes backward set x.grad, though x is not a leaf.
+--- x:detach_(): Detaches x from the graph that made it, in place, and returns x.
+--- x:backward([gradient] [, {gradient, retain_graph, create_graph = false}]): Computes the gradients of x with respect
+--- to the leaves of its graph and adds them to their .grad.
+--- x:item(): Returns the value of a tensor of one element as a number or boolean.
+--- x:totable(): Returns the elements of x as nested lists, or a number for a 0-d tensor.
+--- x:tolist(): Returns the elements of x as nested lists, as x:totable() does.
 
 -- ---- fields
---- x.shape: the sizes, a list.
---- x.dtype: "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint16",
---- "uint8" or "bool".
---- x.device: "cpu", "cuda:0", …
---- x.ndim: how many dims.
---- x.grad: the gradient that backward has added up, a tensor of x's shape; nil before. It may be assigned.
---- x.grad_fn: the name of the op that made x, where it was recorded; nil for leaves.
---- x.requires_grad: whether backward goes through x. It may be assigned, for leaves.
---- x.is_leaf: whether x was made by no recorded op.
---- x.is_cuda: whether x is on a CUDA device.
---- x.data: x without its graph, over the same memory. Assigning a tensor there puts it in x's place.
---- x.T: x with its dims in reverse order, a view.
---- x.mT: x with its last two dims exchanged, a view.
---- x.itemsize: bytes of one element.
---- x.nbytes: bytes of all elements.
+--- x.shape: The sizes of x, a list.
+--- x.dtype: The dtype of x, a string such as "float32".
+--- x.device: The device of x, a string such as "cpu" or "cuda:0".
+--- x.ndim: The number of dims of x.
+--- x.grad: The gradient that backward computed for x, or nil. It may be assigned.
+--- x.grad_fn: The name of the recorded op that made x, or nil for a leaf.
+--- x.requires_grad: Whether backward computes gradients through x. It may be assigned for leaves.
+--- x.is_leaf: Whether no recorded op made x.
+--- x.is_cuda: Whether x is on a CUDA device.
+--- x.data: The tensor x without its graph, over the same memory. It may be assigned.
+--- x.T: A view of x with its dims in reverse order.
+--- x.mT: A view of x with its last two dims exchanged.
+--- x.itemsize: The number of bytes of one element.
+--- x.nbytes: The number of bytes of all elements.
 
 local function tensor(who, x, name)
   if not name and (x == nil or type(x) == "number") then
@@ -68,9 +65,7 @@ for name, dtype in pairs {
   float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16", long = "int64", int = "int32",
   short = "int16", char = "int8", byte = "uint8", bool = "bool",
 } do
-  --- x in the dtype of that name: float (32), double (64), half and bfloat16 (16), long (int64), int (32), short
-  --- (int16), char (int8), byte (uint8), bool. x itself where it has it. x:float([{memory_format = "preserve"}]):
-  --- laid out so, as x:to does.
+  --- Returns x converted to the dtype of the method's name.
   methods[name] = function(x, memory_format)
     if memory_format == nil then return methods.to(tensor(name, x), dtype) end
     local _, format = arguments.read(name, {{"x", "tensor"}, {"memory_format", formats}}, x, memory_format)
@@ -78,37 +73,37 @@ for name, dtype in pairs {
   end
 end
 
---- A copy in host memory, or x if it is there.
+--- Returns a copy of x in host memory, or x itself if it is there.
 function methods.cpu(x) return methods.to(tensor("cpu", x), "cpu") end
 
---- A copy on a CUDA device (the current one), or x if it is there.
+--- Returns a copy of x on a CUDA device, the current one by default, or x itself if it is there.
 function methods.cuda(x, device, given)
   if type(device) == "table" then device, given = nil, device end
   return methods.to(tensor("cuda", x), device or "cuda", given or {})
 end
 
---- A copy of x in page-locked host memory, from which copies to a GPU run beside other work; x itself without CUDA.
+--- Returns a copy of x in page-locked host memory, or x itself where CUDA is not available.
 function methods.pin_memory(x) return core.pin_memory(tensor("pin_memory", x)) end
 
---- Whether x lies in page-locked host memory.
+--- Returns whether x is in page-locked host memory.
 function methods.is_pinned(x) return core.is_pinned(tensor("is_pinned", x)) end
 
---- Says that a stream works on x's memory, which then is not given to others before the stream is done with it.
+--- Marks x as used by a CUDA stream, so that its memory is not used again before the stream's work is done.
 function methods.record_stream(x, stream)
   tensor("record_stream", x)
   stream = load_module("luminary.cuda.stream").checked("record_stream", stream)
   core.record_stream(x, stream.device, stream.id)
 end
 
---- x in another tensor's dtype.
+--- Returns x converted to the dtype of another tensor.
 function methods.type_as(x, other) return methods.to(tensor("type_as", x), tensor("type_as", other, "other").dtype) end
 
 for name, op in pairs {view_as = ops.view, expand_as = ops.expand, reshape_as = ops.reshape} do
-  --- As view, expand and reshape, to the shape of another tensor.
+  --- Returns x in the shape of another tensor, as view, expand and reshape do.
   methods[name] = function(x, other) return op(tensor(name, x), tensor(name, other, "other").shape) end
 end
 
---- Whether x's dtype is one of the floating ones.
+--- Returns whether the dtype of x is floating.
 function methods.is_floating_point(x) return core.is_floating_point(tensor("is_floating_point", x)) end
 
 -- x:new_zeros(2, 3): a tensor with x's dtype and device unless the options say otherwise.
@@ -126,22 +121,22 @@ local function like(who, x, ...)
 end
 
 for _, name in ipairs {"empty", "zeros", "ones", "full"} do
-  --- x:new_zeros(2, 3 [, {…}]): as lm.zeros and the like, with x's dtype and device unless the options say otherwise.
+  --- Returns a new tensor with the dtype and device of x, made as lm.empty, lm.zeros, lm.ones or lm.full makes one.
   methods["new_" .. name] = function(x, ...) return ops[name](like("new_" .. name, x, ...)) end
 end
 
---- As lm.tensor(values [, opts]), with x's dtype and device unless the options say otherwise.
+--- Returns a tensor of the given values with the dtype and device of x, as lm.tensor does.
 function methods.new_tensor(x, ...) return core.tensor(like("new_tensor", x, ...)) end
 
 for name, module in pairs {
   svd = "matrices", qr = "matrices", lu = "matrices", lu_solve = "matrices", pinverse = "matrices",
   matrix_power = "matrices", matrix_exp = "matrices", stft = "stft", istft = "stft",
 } do
-  --- x:svd(…), qr, lu, lu_solve, pinverse, matrix_power, matrix_exp, stft, istft: as the functions of lm.
+  --- Calls the function of lm with the same name, with x as its first argument.
   methods[name] = function(x, ...) return load_module("luminary.tensor." .. module)[name](tensor(name, x), ...) end
 end
 
---- Same shape and values.
+--- Returns whether two tensors have the same shape and elements.
 function methods.equal(x, other)
   tensor("equal", x)
   tensor("equal", other, "other")
@@ -153,8 +148,8 @@ function methods.equal(x, other)
   return core.no_grad(function() return ops.all(ops.eq(x, other)):item() end)
 end
 
---- x:allclose(other [, {rtol = 1e-5, atol = 1e-8, equal_nan = false}]): |x - other| <= atol + rtol * |other|
---- everywhere.
+--- x:allclose(other [, {rtol = 1e-5, atol = 1e-8, equal_nan = false}]): Returns whether |x - other| <= atol + rtol *
+--- |other| holds for all elements.
 methods.allclose = arguments.reads("allclose", {
   {"x", "tensor"}, {"other", "tensor"}, {"rtol", "positive", 1e-5}, {"atol", "positive", 1e-8},
   {"equal_nan", "boolean", false},
@@ -180,7 +175,7 @@ local function size_or_sizes(who, name, v)
   return options.arg(who, name, v, type(v) == "number" and "count" or "integers")
 end
 
---- x:split(size [, dim = 1]): a list of views along dim: of `size` entries each, or of a list of sizes.
+--- x:split(size [, dim = 1]): Splits x along dim into views of the given size, or of a list of sizes.
 methods.split = arguments.reads("split", {
   {"x", "tensor"}, {"size", size_or_sizes}, {"dim", "dim", 1},
 }, function(x, sizes, dim)
@@ -203,7 +198,8 @@ methods.split = arguments.reads("split", {
   return tensor_list(parts)
 end)
 
---- x:chunk(chunks [, dim = 1]): at most `chunks` views of equal size (except the last) along dim.
+--- x:chunk(chunks [, dim = 1]): Splits x along dim into at most the given number of views of equal size; the last may
+--- be smaller.
 methods.chunk = arguments.reads("chunk", {
   {"x", "tensor"}, {"chunks", "count"}, {"dim", "dim", 1},
 }, function(x, chunks, dim)
@@ -211,7 +207,7 @@ methods.chunk = arguments.reads("chunk", {
   return methods.split(x, math.max(1, math.ceil(x.shape[dim] / chunks)), dim)
 end)
 
---- x:unbind([dim = 1]): the list of x's entries along dim.
+--- x:unbind([dim = 1]): Returns the list of the slices of x along dim, without that dim.
 methods.unbind = arguments.reads("unbind", {{"x", "tensor"}, {"dim", "dim", 1}}, function(x, dim)
   dim = dim_of("unbind", x, dim, x.ndim)
   local total, parts = x.shape[dim], {}
@@ -263,27 +259,31 @@ local function repeated(who, x, fill_up, ...)
   return copied and y or ops.clone(y)
 end
 
---- x:repeat_tensor(2, 3, …): x that often along each of its dims, and along new ones before them: PyTorch's `repeat`, a
---- word Lua reserves; `x["repeat"](x, …)` is it too.
+--- x:repeat_tensor(2, 3, …): Repeats x along each dim, and along new first dims where there are more counts: PyTorch's
+--- repeat, a reserved word of Lua, for which `x["repeat"](x, …)` works too.
 function methods.repeat_tensor(x, ...) return repeated("repeat_tensor", x, false, ...) end
 
---- x:tile(2, 3, …): x that often along its last dims, and along new ones before them where there are more numbers.
+--- x:tile(2, 3, …): Repeats x along its last dims, and along new first dims where there are more counts.
 function methods.tile(x, ...) return repeated("tile", x, true, ...) end
 
---- x where condition holds, else other.
-function methods.where(x, condition, other) return ops.where(condition, x, other) end
+--- Returns the elements of x where condition is true, else those of other.
+methods.where = arguments.reads("where", {
+  {"x", "tensor"}, {"condition", "tensor"}, {"other", "any"},
+}, function(x, condition, other)
+  return ops.where(condition, x, other)
+end)
 
---- Moves x to memory that other processes see, in place; memory of a GPU is so already. Returns x.
+--- Moves x to memory that other processes can share, in place, and returns x.
 function methods.share_memory_(x)
   tensor("share_memory_", x)
   load_module("luminary.mp.share_tensors")({x}, function(_, why) fail("share_memory_: %s", why) end)
   return x
 end
 
---- Whether x lies in memory that other processes see.
+--- Returns whether x is in memory that other processes can share.
 function methods.is_shared(x) return core.mp_is_shared(x) end
 
---- x:dist(other [, {p = 2}]): the p-norm of x - other; lm.dist(x, other), too, though lm.dist is a module.
+--- x:dist(other [, {p = 2}]): Returns the p-norm of x - other.
 methods.dist = arguments.reads("dist", {{"x", "tensor"}, {"other", "tensor"}, {"p", "number", 2}}, function(x, other, p)
   return ops.norm(x - other, p)
 end)
@@ -300,13 +300,13 @@ function methods.norm(...)
   return load_module("luminary.linalg").matrix_norm(x, "nuc", dim, keepdim)
 end
 
---- As renorm, in place.
+--- Computes renorm in place.
 function methods.renorm_(x, p, dim, maxnorm)
   return ops.copy_(tensor("renorm_", x), methods.renorm(x, p, dim, maxnorm))
 end
 
 for _, name in ipairs {"cumsum", "cumprod"} do
-  --- As cumsum and cumprod, in place.
+  --- Computes cumsum or cumprod in place.
   methods[name .. "_"] = function(x, dim) return ops.copy_(tensor(name .. "_", x), ops[name](x, dim)) end
 end
 
@@ -342,7 +342,7 @@ end
 local Handle = {}
 Handle.__index = Handle
 
---- The hook is not called any more.
+--- Removes the hook.
 function Handle:remove()
   if not self.id then return end
   core._remove_hook(self.tensor, self.id, self.callback)
@@ -354,10 +354,10 @@ local function register(x, hook, accumulate)
   return setmetatable({tensor = x, id = id, callback = callback}, Handle)
 end
 
---- hook(grad) is called with x's gradient in each backward and may return another in its place.
+--- Registers a function that backward calls with the gradient of x, which it may replace.
 function methods.register_hook(x, hook) return register(x, hook, false) end
 
---- hook(x) is called after x.grad has been added to.
+--- Registers a function that backward calls with x after it added to x.grad.
 function methods.register_post_accumulate_grad_hook(x, hook)
   options.arg("register_post_accumulate_grad_hook", "hook", hook, "function")
   return register(x, function()

@@ -21,8 +21,7 @@ local function letters(first, n)
   return list
 end
 
---- lm.tensordot(a, b [, {dims = 2}]): a and b's products summed over the last `dims` dims of a and the first of b, or
---- over dims = {of a, of b}, two lists; what is left of a comes first.
+--- lm.tensordot(a, b [, {dims = 2}]): Sums the products of a and b over several dims.
 products.tensordot = arguments.reads("tensordot", {
   {"a", "tensor"}, {"b", "tensor"}, {"dims", "any", 2},
 }, function(a, b, dims)
@@ -53,7 +52,7 @@ products.tensordot = arguments.reads("tensordot", {
   return einsum.of(table.concat(names_a) .. "," .. table.concat(names_b) .. "->" .. left, a, b)
 end)
 
---- lm.inner(a, b): sums of products over the last dims of both; of a number and a tensor, their product.
+--- lm.inner(a, b): Computes the inner products over the last dims of two tensors.
 function products.inner(a, b)
   arg("inner", "a", a, "tensor")
   arg("inner", "b", b, "tensor")
@@ -64,7 +63,7 @@ function products.inner(a, b)
   return products.tensordot(a, b, {dims = {{-1}, {-1}}})
 end
 
---- lm.kron(a, b): Kronecker's product: b times each element of a, at its place.
+--- lm.kron(a, b): Computes the Kronecker product of two tensors.
 function products.kron(a, b)
   arg("kron", "a", a, "tensor")
   arg("kron", "b", b, "tensor")
@@ -105,9 +104,7 @@ end
 
 local if_many, always = "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist"
 
---- lm.cdist(x1, x2 [, {p = 2, compute_mode}]): [..., n, m] and [..., r, m] to [..., n, r], the p-norms of the rows'
---- differences. compute_mode is PyTorch's: "use_mm_for_euclid_dist_if_necessary", which is the default and takes matrix
---- products for p = 2 and more than 25 rows, "use_mm_for_euclid_dist" or "donot_use_mm_for_euclid_dist".
+--- lm.cdist(x1, x2 [, {p = 2, compute_mode}]): Computes the p-norm distance between each pair of rows of x1 and x2.
 products.cdist = arguments.reads("cdist", {
   {"x1", "tensor"}, {"x2", "tensor"}, {"p", "positive", 2},
   {"compute_mode", {if_many, always, "donot_use_mm_for_euclid_dist"}, if_many},
@@ -159,11 +156,11 @@ local function multi_dot(who, tensors)
   return einsum.product(terms, kept)
 end
 
---- lm.chain_matmul(a, b, …): the product of matrices in the order that costs least; lm.linalg.multi_dot of a list.
+--- lm.chain_matmul(a, b, …): Computes the product of matrices in the order with the fewest multiplications.
 function products.chain_matmul(...) return multi_dot("chain_matmul", {...}) end
 
---- lm.linalg.multi_dot(tensors): the product of a list of matrices in the order that costs least; the first and the
---- last may be vectors.
+--- lm.linalg.multi_dot(tensors): Computes the product of a list of matrices in the order with the fewest
+--- multiplications.
 function products.multi_dot(tensors) return multi_dot("multi_dot", tensors) end
 
 return options.exact_all(products)

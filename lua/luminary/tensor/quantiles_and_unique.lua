@@ -27,8 +27,7 @@ local function neighbours(x, dim)
   return ops.narrow(x, dim, 2, n - 1), ops.narrow(x, dim, 1, n - 1)
 end
 
---- x:diff([n = 1 [, dim = -1]] [, {prepend, append}]): each element of x along dim minus the one before it, n times
---- over; of bools whether they differ. prepend and append are joined to x along dim before.
+--- x:diff([n = 1 [, dim = -1]] [, {prepend, append}]): Computes the n-th differences of neighbors along dim.
 ordering.diff = arguments.reads("diff", {
   {"x", "tensor"}, {"n", "natural", 1}, {"dim", "dim", -1}, {"prepend", "tensor?"}, {"append", "tensor?"},
 }, function(x, n, along, prepend, append)
@@ -55,16 +54,15 @@ end)
 
 -- ---- order statistics
 
---- x:median(): the middle element, the lower of two, NaN if there is one. x:median(dim [, {keepdim = false}]): the
---- middle along dim, and where it is, from 1: local values, indices = x:median(2).
+--- x:median(dim [, {keepdim = false}]): Returns the medians along dim and their indices, or without dim the median of
+--- all elements.
 ordering.median = core.median
 
---- x:nanmedian(): the middle of the elements that are not NaN. x:nanmedian(dim [, {keepdim = false}]): those along dim,
---- and where they are, from 1: local values, indices = x:nanmedian(2).
+--- x:nanmedian(dim [, {keepdim = false}]): Returns the medians of the elements that are not NaN along dim and their
+--- indices, or without dim that of all.
 ordering.nanmedian = core.nanmedian
 
---- local values, indices = x:mode([dim = -1] [, {keepdim = false}]): the element that is most often along dim, the
---- smallest of such, and where it is last.
+--- x:mode([dim = -1] [, {keepdim = false}]): Returns the most frequent elements along dim and their indices.
 ordering.mode = arguments.reads("mode", {
   {"x", "tensor"}, {"dim", "dim", -1}, {"keepdim", "boolean", false},
 }, function(x, along, keepdim)
@@ -159,15 +157,14 @@ local function quantile(who, without_nan, x, q, along, keepdim, interpolation)
     q.ndim == 1 and {q.shape[1], unpack(kept)} or kept)
 end
 
---- x:quantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): the q-th quantiles of x along dim, or of all
---- its elements. q: from 0 to 1, a number, or a tensor [m], whose quantiles are the result's first dim. A quantile
---- between two elements is found by interpolation: "linear", "lower", "higher", "midpoint" or "nearest". NaN where a
---- line has one.
+--- x:quantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): Computes the q-th quantiles of x along dim,
+--- or of all its elements.
 ordering.quantile = arguments.reads("quantile", quantile_rows, function(...)
   return quantile("quantile", false, ...)
 end)
 
---- x:nanquantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): quantile of what is not NaN.
+--- x:nanquantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): Computes the q-th quantiles of the
+--- elements that are not NaN.
 ordering.nanquantile = arguments.reads("nanquantile", quantile_rows, function(...)
   return quantile("nanquantile", true, ...)
 end)
@@ -246,26 +243,24 @@ end
 local inverse, counts = {"return_inverse", "boolean", false}, {"return_counts", "boolean", false}
 local dim = {"dim", "dim?"}
 
---- x:unique([{sorted = true, return_inverse = false, return_counts = false, dim}]): x's distinct elements in growing
---- order, or along dim its distinct entries, by their first elements that differ. return_inverse: and for each element
---- of x which of them it is; return_counts: and how often each is there. sorted = false changes nothing: they always
---- are.
+--- x:unique([{sorted = true, return_inverse = false, return_counts = false, dim}]): Returns the distinct elements of x
+--- in ascending order.
 ordering.unique = arguments.reads("unique", {
   {"x", "tensor"}, {"sorted", "boolean", true}, inverse, counts, dim,
 }, function(x, _, return_inverse, return_counts, along)
   return core.no_grad(distinct, "unique", x, true, return_inverse, return_counts, along)
 end)
 
---- x:unique_consecutive([{return_inverse = false, return_counts = false, dim}]): x's elements, or its entries along
---- dim, but those that equal the one before; the rest as for unique.
+--- x:unique_consecutive([{return_inverse = false, return_counts = false, dim}]): Returns the elements of x that differ
+--- from the one before.
 ordering.unique_consecutive = arguments.reads("unique_consecutive", {
   {"x", "tensor"}, inverse, counts, dim,
 }, function(x, return_inverse, return_counts, along)
   return core.no_grad(distinct, "unique_consecutive", x, false, return_inverse, return_counts, along)
 end)
 
---- lm.isin(elements, test_elements [, {assume_unique = false, invert = false}]): whether each of elements, a tensor or
---- a number, is among test_elements; invert: whether it is not. assume_unique may be given and changes nothing.
+--- lm.isin(elements, test_elements [, {assume_unique = false, invert = false}]): Returns whether each element is among
+--- test_elements.
 ordering.isin = arguments.reads("isin", {
   {"elements", "any"}, {"test_elements", "any"}, {"assume_unique", "boolean", false}, {"invert", "boolean", false},
 }, function(x, among, _, invert)
@@ -296,8 +291,7 @@ local function counted(labels, weights, n)
   return ops.scatter_add(sums, 1, labels, weights or one)
 end
 
---- x:bincount([{weights, minlength = 0}]): how often each label from 1 to the largest, and to minlength at least, is in
---- x, a list of integers; or the sum of its weights, floating then.
+--- x:bincount([{weights, minlength = 0}]): Counts each label from 1 to the largest.
 ordering.bincount = arguments.reads("bincount", {
   {"x", "tensor"}, {"weights", "tensor?"}, {"minlength", "natural", 0},
 }, function(x, weights, minlength)
@@ -322,8 +316,7 @@ ordering.bincount = arguments.reads("bincount", {
   return counted(x:to "int64", weights, math.max(n, minlength))
 end)
 
---- x:histc([bins = 100 [, min = 0 [, max = 0]]]): how many elements of x, which is floating, are in each of that many
---- bins of one width between min and max; where these are equal, between the least and the largest element.
+--- x:histc([bins = 100 [, min = 0 [, max = 0]]]): Counts the elements of x in bins of equal width.
 ordering.histc = arguments.reads("histc", {
   {"x", "tensor"}, {"bins", "count", 100}, {"min", "number", 0}, {"max", "number", 0},
 }, function(x, bins, min, max)
@@ -352,9 +345,7 @@ end)
 
 -- ---- covariance
 
---- x:cov([{correction = 1, fweights, aweights}]): the covariances of the rows of x [variables, observations] (or the
---- variance of one list of observations), divided by the observations' number less correction. fweights: how often each
---- observation counts, integers; aweights: what each weighs.
+--- x:cov([{correction = 1, fweights, aweights}]): Computes the covariance matrix of the rows of x.
 ordering.cov = arguments.reads("cov", {
   {"x", "tensor"}, {"correction", "integer", 1}, {"fweights", "tensor?"}, {"aweights", "tensor?"},
 }, function(x, correction, fweights, aweights)
@@ -381,7 +372,7 @@ ordering.cov = arguments.reads("cov", {
   return rows.shape[1] == 1 and ops.reshape(c, {}) or c
 end)
 
---- x:corrcoef(): Pearson's correlations of the rows of x [variables, observations].
+--- x:corrcoef(): Computes the matrix of Pearson's correlation coefficients of the rows of x.
 function ordering.corrcoef(x)
   local c = ordering.cov(a_tensor("corrcoef", x))
   if c.ndim == 0 then return c / c end

@@ -32,13 +32,12 @@ end
 
 -- ---- broadcasting
 
---- lm.broadcast_tensors(a, b, …): views of the tensors, or of a list of them, with the sizes they broadcast to.
+--- lm.broadcast_tensors(a, b, …): Broadcasts tensors to one shape.
 function shape_ops.broadcast_tensors(...)
   return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors", {}, ...))))
 end
 
---- lm.meshgrid({x, y, …} [, {indexing = "ij"}]): for vectors of n, m, … elements views of [n, m, …], the i-th of which
---- varies along dim i alone; indexing = "xy" exchanges the first two dims.
+--- lm.meshgrid({x, y, …} [, {indexing = "ij"}]): Returns grids of the coordinates in 1-d tensors.
 function shape_ops.meshgrid(...)
   local list, indexing = list_of("meshgrid", {{"indexing", {"ij", "xy"}, "ij"}}, ...)
   local exchanged, vectors, sizes = indexing == "xy" and #list > 1, {}, {}
@@ -57,7 +56,7 @@ function shape_ops.meshgrid(...)
   return tensor_list(grids)
 end
 
---- lm.cartesian_prod(a, b, …): all ways to take an element of each vector, as the rows of a matrix.
+--- lm.cartesian_prod(a, b, …): Returns the Cartesian product of vectors, as the rows of a matrix.
 function shape_ops.cartesian_prod(...)
   local list = list_of("cartesian_prod", {}, ...)
   if #list == 1 and list[1].ndim == 1 then return list[1] end
@@ -66,8 +65,8 @@ function shape_ops.cartesian_prod(...)
   return ops.stack(columns, 2)
 end
 
---- lm.combinations(x [, r = 2 [, {with_replacement = false}]]): all ways to take r of a vector's elements, in their
---- order, as the rows of a matrix; with_replacement: an element may be taken again.
+--- lm.combinations(x [, r = 2 [, {with_replacement = false}]]): Returns all combinations of r elements of a vector, as
+--- the rows of a matrix.
 shape_ops.combinations = arguments.reads("combinations", {
   {"x", "tensor"}, {"r", "natural", 2}, {"with_replacement", "boolean", false},
 }, function(x, r, again)
@@ -91,8 +90,7 @@ end)
 
 -- ---- dims
 
---- x:movedim(source, destination): the dims source (a number or a list) moved to destination; the others keep their
---- order.
+--- Moves dims of x to other positions.
 shape_ops.movedim = arguments.reads("movedim", {
   {"x", "tensor"}, {"source", "integers"}, {"destination", "integers"},
 }, function(x, source, destination)
@@ -112,7 +110,7 @@ shape_ops.movedim = arguments.reads("movedim", {
   return ops.permute(x, order)
 end)
 
---- x:unflatten(dim, sizes): dim as several of those sizes, one of which may be -1.
+--- x:unflatten(dim, sizes): Replaces a dim of x by several dims of the given sizes.
 shape_ops.unflatten = arguments.reads("unflatten", {
   {"x", "tensor"}, {"dim", "dim"}, {"sizes", "integers"},
 }, function(x, dim, sizes)
@@ -148,13 +146,13 @@ local function to_1d(x) return x.ndim == 0 and ops.reshape(x, {1}) or x end
 local function to_2d(x) return x.ndim > 1 and x or ops.unsqueeze(to_1d(x), 1) end
 local function to_3d(x) return x.ndim > 2 and x or ops.unsqueeze(to_2d(x), 3) end
 
---- lm.atleast_1d(x): x, [1] if it is 0-d; of several tensors, or a list of them, a list.
+--- lm.atleast_1d(x): Returns x with at least 1 dim.
 function shape_ops.atleast_1d(...) return each_of("atleast_1d", to_1d, ...) end
 
---- lm.atleast_2d(x): x, [1, n] if it has fewer dims; of several tensors, or a list of them, a list.
+--- lm.atleast_2d(x): Returns x with at least 2 dims.
 function shape_ops.atleast_2d(...) return each_of("atleast_2d", to_2d, ...) end
 
---- lm.atleast_3d(x): x, [1, n, 1] or [n, m, 1] if it has fewer dims; of several tensors, or a list of them, a list.
+--- lm.atleast_3d(x): Returns x with at least 3 dims.
 function shape_ops.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) end
 
 -- ---- joined
@@ -165,21 +163,24 @@ local function joined(who, form, dim, ...)
   return ops.cat(list, list[1].ndim == 1 and 1 or dim)
 end
 
---- lm.hstack(tensors): joined side by side: along dim 2, vectors along dim 1.
+--- lm.hstack(tensors): Joins tensors horizontally, along dim 2; 1-d tensors along dim 1.
 function shape_ops.hstack(...) return joined("hstack", to_1d, 2, ...) end
 
---- lm.vstack(tensors): joined one below the other, along dim 1; vectors are rows.
+--- lm.vstack(tensors): Joins tensors vertically, along dim 1; 1-d tensors are rows.
 function shape_ops.vstack(...) return joined("vstack", to_2d, 1, ...) end
 
---- lm.dstack(tensors): joined along dim 3.
+--- lm.row_stack(tensors): Joins tensors vertically, as lm.vstack does.
+function shape_ops.row_stack(...) return joined("row_stack", to_2d, 1, ...) end
+
+--- lm.dstack(tensors): Joins tensors along dim 3.
 function shape_ops.dstack(...) return joined("dstack", to_3d, 3, ...) end
 
---- lm.column_stack(tensors): joined side by side; vectors are columns.
+--- lm.column_stack(tensors): Joins tensors horizontally; 1-d tensors are columns.
 function shape_ops.column_stack(...)
   return joined("column_stack", function(x) return x.ndim < 2 and ops.reshape(x, {-1, 1}) or x end, 2, ...)
 end
 
---- lm.block_diag(a, b, …): matrices along the diagonal of a large one, zeros beside them; vectors are rows.
+--- lm.block_diag(a, b, …): Returns a matrix with the given matrices on its diagonal.
 function shape_ops.block_diag(...)
   local blocks, width, before = {}, 0, 0
   for i, x in ipairs((list_of("block_diag", {}, ...))) do
@@ -226,9 +227,7 @@ local function number_or_list(who, name, v)
   fail("%s: %s has to be a number or a list of numbers, got %s", who, name, describe(v))
 end
 
---- x:tensor_split(sections [, dim = 1]): a list of views of dim, as many as sections says, the first of them by one
---- entry larger where that does not divide; x:tensor_split({i, j, …} [, dim]): parts of which the second begins at
---- entry i (from 1), the third at j, …
+--- x:tensor_split(indices or sections [, dim = 1]): Splits x along dim into a number of views, or at the given indices.
 shape_ops.tensor_split = arguments.reads("tensor_split", {
   {"x", "tensor"}, {"indices_or_sections", number_or_list}, {"dim", "dim", 1},
 }, function(x, parts, dim)
@@ -244,25 +243,24 @@ local function split_along(who, least, dim, ...)
   return tensor_split(who, x, parts, dim)
 end
 
---- x:hsplit(sections or {i, …}): tensor_split along dim 2, of a vector along dim 1; sections must be of equal size.
+--- x:hsplit(sections or {i, …}): Splits x along dim 2, or a 1-d x along dim 1, into views.
 function shape_ops.hsplit(...) return split_along("hsplit", 1, 2, ...) end
 
---- x:vsplit(sections or {i, …}): tensor_split along dim 1; sections must be of equal size.
+--- x:vsplit(sections or {i, …}): Splits x along dim 1 into views.
 function shape_ops.vsplit(...) return split_along("vsplit", 2, 1, ...) end
 
---- x:dsplit(sections or {i, …}): tensor_split along dim 3; sections must be of equal size.
+--- x:dsplit(sections or {i, …}): Splits x along dim 3 into views.
 function shape_ops.dsplit(...) return split_along("dsplit", 3, 3, ...) end
 
 -- ---- entries
 
---- x:fliplr(): the columns in reverse order.
+--- x:fliplr(): Returns x with its columns in reverse order.
 function shape_ops.fliplr(x) return ops.flip(at_least("fliplr", x, 2), 2) end
 
---- x:flipud(): the rows in reverse order.
+--- x:flipud(): Returns x with its rows in reverse order.
 function shape_ops.flipud(x) return ops.flip(at_least("flipud", x, 1), 1) end
 
---- x:rot90([k = 1 [, dims = {1, 2}]]): turned by k times 90 degrees in the plane of two dims, from the first to the
---- second.
+--- x:rot90([k = 1 [, dims = {1, 2}]]): Rotates x by k times 90 degrees in the plane of two dims.
 shape_ops.rot90 = arguments.reads("rot90", {
   {"x", "tensor"}, {"k", "integer", 1}, {"dims", "integers", {1, 2}},
 }, function(x, k, dims)
@@ -301,9 +299,7 @@ local function repeats_of(who, name, v)
   return arg(who, name, v, "natural")
 end
 
---- x:repeat_interleave(repeats [, dim]): each entry of dim as often as repeats says, a number, or a list or tensor with
---- a number for each entry; without dim of x's elements counted through. output_size is what comes out of a tensor,
---- and checked.
+--- x:repeat_interleave(repeats [, dim]): Repeats each element of x, or each slice along dim.
 shape_ops.repeat_interleave = arguments.reads("repeat_interleave", {
   {"x", "tensor"}, {"repeats", repeats_of}, {"dim", "dim?"}, {"output_size", "natural?"},
 }, function(x, repeats, dim, size)
@@ -328,8 +324,8 @@ end)
 
 -- ---- diagonals and triangles
 
---- x:diag_embed([{offset = 0, dim1 = -2, dim2 = -1}]): zeros with x's last dim on the diagonals of the matrices that
---- dim1 and dim2 of the result make.
+--- x:diag_embed([{offset = 0, dim1 = -2, dim2 = -1}]): Returns matrices with the vectors in the last dim of x on their
+--- diagonals.
 shape_ops.diag_embed = arguments.reads("diag_embed", {
   {"x", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
 }, function(x, offset, dim1, dim2)
@@ -351,7 +347,7 @@ shape_ops.diag_embed = arguments.reads("diag_embed", {
   return y
 end)
 
---- x:diag([{diagonal = 0}]): of a vector the matrix that has it on its diagonal, of a matrix its diagonal.
+--- x:diag([{diagonal = 0}]): Returns the matrix with a vector on its diagonal, or the diagonal of a matrix.
 shape_ops.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integer", 0}}, function(x, diagonal)
   if at_least("diag", x, 1).ndim > 2 then
     fail("diag: x is %s; a vector or a matrix wanted: for others there are diagonal and diag_embed", describe(x))
@@ -360,7 +356,7 @@ shape_ops.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integer
   return ops.clone(ops.diagonal(x, diagonal))
 end)
 
---- x:diagflat([{offset = 0}]): the matrix that has x's elements on its diagonal.
+--- x:diagflat([{offset = 0}]): Returns the matrix with the elements of x on its diagonal.
 shape_ops.diagflat = arguments.reads("diagflat", {{"x", "tensor"}, {"offset", "integer", 0}}, function(x, offset)
   return shape_ops.diag_embed(ops.flatten(x), offset)
 end)
@@ -374,15 +370,14 @@ local function indices_of(who, triangle, ...)
   return methods.to(ops.contiguous(ops.t(ops.nonzero(mask))), dtype)
 end
 
---- lm.tril_indices(row, col [, offset = 0 [, {dtype, device}]]): [2, n], the rows and columns, from 1, of the elements
---- that lm.tril keeps of a [row, col] matrix.
+--- lm.tril_indices(row, col [, offset = 0 [, {dtype, device}]]): Returns the indices of the lower triangle of a [row,
+--- col] matrix.
 function shape_ops.tril_indices(...) return indices_of("tril_indices", ops.tril, ...) end
 
---- lm.triu_indices(row, col [, offset = 0 [, {dtype, device}]]): [2, n], the rows and columns, from 1, of the elements
---- that lm.triu keeps of a [row, col] matrix.
+--- lm.triu_indices(row, col [, offset = 0 [, {dtype, device}]]): Returns the indices of the upper triangle of a [row,
+--- col] matrix.
 function shape_ops.triu_indices(...) return indices_of("triu_indices", ops.triu, ...) end
 
 shape_ops.moveaxis = shape_ops.movedim
-shape_ops.row_stack = shape_ops.vstack
 
 return options.exact_all(shape_ops)

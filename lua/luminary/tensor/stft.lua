@@ -43,11 +43,7 @@ local function padded(x, half, mode)
 end
 
 --- lm.stft(x, n_fft [, hop_length = n_fft / 4 [, win_length = n_fft [, window [, center = true [, pad_mode = "reflect"
---- [, normalized = false [, onesided = true]]]]]]]): transforms of frames of n_fft samples of x [n] or [batch, n], each
---- times window [win_length] (ones by default; zeros on both sides up to n_fft), hop_length apart: [..., n_fft / 2 + 1,
---- frames, 2], real and imaginary parts, of which y:norm(2, -1) are the magnitudes; without onesided [..., n_fft,
---- frames, 2]. center: frame i is around sample i * hop_length, and x is padded by pad_mode. normalized: divided by the
---- root of n_fft. return_complex is taken with a warning, and changes nothing: complex numbers are pairs here.
+--- [, normalized = false [, onesided = true]]]]]]]): Computes the short-time Fourier transform.
 function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex)
   local who = "stft"
   arg(who, "x", x, "tensor")
@@ -76,8 +72,7 @@ function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, n
 end
 
 --- lm.istft(x, n_fft [, hop_length [, win_length [, window [, center = true [, normalized = false [, onesided = true [,
---- length]]]]]]]): the samples from which stft made x [..., n_fft / 2 + 1, frames, 2], by the least squares; length: as
---- many, by cutting off or adding zeros. An error where the windows leave samples out.
+--- length]]]]]]]): Computes the inverse of lm.stft.
 function stft.istft(x, n_fft, hop_length, win_length, window, center, normalized, onesided, length)
   local who = "istft"
   arg(who, "x", x, "tensor")
@@ -137,25 +132,23 @@ local function cosines(a0, a1, a2)
   end
 end
 
---- lm.hann_window(window_length [, periodic = true [, {dtype, device}]]): 0.5 - 0.5 cos(2 pi k / n), for k from 0; n is
---- window_length, or without periodic one less, which makes it symmetric.
+--- lm.hann_window(window_length [, periodic = true [, {dtype, device}]]): Returns the Hann window.
 function stft.hann_window(window_length, periodic, dtype, device)
   return window("hann_window", window_length, periodic, dtype, device, cosines(0.5, 0.5))
 end
 
---- lm.hamming_window(window_length [, periodic = true [, alpha = 0.54 [, beta = 0.46 [, {dtype, device}]]]]):
---- alpha - beta cos(2 pi k / n), as hann_window.
+--- lm.hamming_window(window_length [, periodic = true [, alpha = 0.54 [, beta = 0.46 [, {dtype, device}]]]]): Returns
+--- the Hamming window.
 function stft.hamming_window(window_length, periodic, alpha, beta, dtype, device)
   return window("hamming_window", window_length, periodic, dtype, device, cosines(alpha or 0.54, beta or 0.46))
 end
 
---- lm.blackman_window(window_length [, periodic = true [, {dtype, device}]]): 0.42 - 0.5 cos(2 pi k / n) +
---- 0.08 cos(4 pi k / n), as hann_window.
+--- lm.blackman_window(window_length [, periodic = true [, {dtype, device}]]): Returns the Blackman window.
 function stft.blackman_window(window_length, periodic, dtype, device)
   return window("blackman_window", window_length, periodic, dtype, device, cosines(0.42, 0.5, 0.08))
 end
 
---- lm.bartlett_window(window_length [, periodic = true [, {dtype, device}]]): 1 - |2 k / n - 1|, as hann_window.
+--- lm.bartlett_window(window_length [, periodic = true [, {dtype, device}]]): Returns the Bartlett window.
 function stft.bartlett_window(window_length, periodic, dtype, device)
   return window("bartlett_window", window_length, periodic, dtype, device, function(n, whole)
     return 1 - ops.abs(steps(n, 2 / whole) - 1)
@@ -172,8 +165,7 @@ local function bessel(x, largest)
   return sum
 end
 
---- lm.kaiser_window(window_length [, periodic = true [, beta = 12 [, {dtype, device}]]]): I0(beta sqrt(1 - (2 k / n -
---- 1)^2)) / I0(beta), as hann_window.
+--- lm.kaiser_window(window_length [, periodic = true [, beta = 12 [, {dtype, device}]]]): Returns the Kaiser window.
 function stft.kaiser_window(window_length, periodic, beta, dtype, device)
   beta = arg("kaiser_window", "beta", beta or 12, "positive")
   if beta > 700 then fail("kaiser_window: beta is %g; 700 at most", beta) end

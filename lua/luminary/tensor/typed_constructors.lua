@@ -20,10 +20,7 @@ end
 --- Adds the constructors to a library, for the device that device_of(name) returns at each call.
 local function add(library, device_of)
   for name in pairs(dtypes) do
-    --- Torch's constructor of that dtype: FloatTensor (float32), DoubleTensor (float64), HalfTensor (float16),
-    --- BFloat16Tensor, LongTensor (int64), IntTensor (int32), ShortTensor (int16), CharTensor (int8),
-    --- ByteTensor (uint8), BoolTensor; on the CPU, or in lm.cuda on the current device. (2, 3) is of those sizes,
-    --- uninitialized; {1, 2} of those values.
+    --- Returns a tensor of the dtype in its name, of given values or sizes, as in Torch7.
     library[name] = function(...) return make(name, device_of(name), ...) end
   end
   return library

@@ -53,7 +53,7 @@ op "max_pool2d_with_indices" {
   "return_indices = true",
   results = 2,
   grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
-  help = "max_pool2d with return_indices",
+  help = "Returns the maxima of the windows of x and their indices.",
 }
 op "max_pool2d_backward" {
   "grad", "indices", "size: size",
@@ -86,13 +86,13 @@ op "avg_pool2d_backward" {
 op "adaptive_avg_pool2d" {
   "x", "output_size: pair?",
   grad = {x = "adaptive_avg_pool2d_backward(g, size_of(x))"},
-  help = "mean over as many windows as output_size says",
+  help = "Computes the means over a number of windows of x.",
 }
 op "adaptive_max_pool2d" {
   "x", "output_size: pair?",
   results = 2,
   grad = {x = "max_pool2d_backward(g, y1, size_of(x))"},
-  help = "largest in each of as many windows as output_size says, and where it is in H * W, from 1",
+  help = "Returns the maxima of a number of windows of x and their indices.",
 }
 op "adaptive_avg_pool2d_backward" {
   "grad", "size: size",

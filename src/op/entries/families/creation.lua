@@ -4,23 +4,29 @@ local op = ...
 op "empty" {
   "size: size", options = {"dtype: dtype?", "device: device?", "memory_format: memory_format = contiguous"},
   kind = "new",
-  help = "uninitialized",
+  help = "Returns an uninitialized tensor of the given sizes.",
 }
 op "full" {
   "size: size", "value: scalar", options = {"dtype: dtype?", "device: device?"}, kind = "new",
   grad = {value = "g"},
-  help = "filled with value",
+  help = "Returns a tensor of the given sizes filled with value.",
 }
-op "zeros" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "zeros"}
-op "ones" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "ones"}
+op "zeros" {
+  "size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "Returns a tensor of the given sizes filled with 0.",
+}
+op "ones" {
+  "size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "Returns a tensor of the given sizes filled with 1.",
+}
 op "arange" {
   "start: number", "stop: number?", "step: number = 1", options = {"dtype: dtype?", "device: device?"},
   kind = "new",
-  help = "start, start + step, … below stop; arange(n) is 0 to n - 1",
+  help = "Returns a 1-d tensor of the numbers from start to stop, without stop, with differences of step.",
 }
 op "linspace" {
   "start: number", "stop: number", "steps: int", options = {"dtype: dtype?", "device: device?"}, kind = "new",
-  help = "steps numbers from start to stop, both included",
+  help = "Returns a 1-d tensor of steps evenly spaced numbers from start to stop, both included.",
 }
 op "cosine_window" {
   "n: int", "period: number", "a0: number", "a1: number", "a2: number = 0",
@@ -29,25 +35,25 @@ op "cosine_window" {
 }
 op "eye" {
   "n: int", "m: int?", options = {"dtype: dtype?", "device: device?"}, kind = "new",
-  help = "[n, m] with ones on the diagonal",
+  help = "Returns a matrix with 1 on the diagonal and 0 elsewhere.",
 }
 op "empty_like" {
   "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
   grad = "none",
-  help = "uninitialized, shaped and laid out like x",
+  help = "Returns an uninitialized tensor of the shape and memory format of x.",
 }
 op "zeros_like" {
   "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
   grad = "none",
-  help = "zeros, shaped and laid out like x",
+  help = "Returns a tensor of the shape and memory format of x filled with 0.",
 }
 op "ones_like" {
   "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
   grad = "none",
-  help = "ones, shaped and laid out like x",
+  help = "Returns a tensor of the shape and memory format of x filled with 1.",
 }
 op "full_like" {
   "x", "value: scalar", options = {"dtype: dtype?", "device: device?"}, kind = "new",
   grad = {value = "g", x = "nil"},
-  help = "filled with value, shaped and laid out like x",
+  help = "Returns a tensor of the shape and memory format of x filled with value.",
 }

@@ -5,27 +5,27 @@ op "add" {
   "x: scalar", "other: scalar", options = {"alpha: number = 1"},
   elementwise = "x + alpha * other", integral_arg = "alpha",
   grad = {x = "g", other = "scaled(g, alpha)"},
-  help = "x + alpha * other",
+  help = "Adds alpha * other to x.",
 }
 op "sub" {
   "x: scalar", "other: scalar", options = {"alpha: number = 1"},
   elementwise = "x - alpha * other", integral_arg = "alpha",
   needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
   grad = {x = "g", other = "scaled(g, -alpha)"},
-  help = "x - alpha * other",
+  help = "Subtracts alpha * other from x.",
 }
 op "rsub" {
   "x: scalar", "other: scalar", options = {"alpha: number = 1"},
   elementwise = "other - alpha * x", integral_arg = "alpha",
   needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
   grad = {x = "scaled(g, -alpha)", other = "g"},
-  help = "other - alpha * x",
+  help = "Subtracts alpha * x from other.",
 }
 op "mul" {
   "x: scalar", "other: scalar",
   elementwise = "x * other",
   grad = {x = "g * other", other = "g * x"},
-  help = "x * other",
+  help = "Multiplies x by other.",
 }
 op "div" {
   "x: scalar", "other: scalar", options = {"rounding_mode: rounding_mode = none"},
@@ -35,14 +35,13 @@ op "div" {
     {when = "rounding_mode == 'floor'", "floor_divide(x, other)"},
     {when = "rounding_mode == 'trunc'", "trunc_divide(x, other)"},
   },
-  help = "x / other; integers give float32, but keep their dtype where it is rounded down ('floor') or "
-    .. "towards 0 ('trunc')",
+  help = "Divides x by other.",
 }
 op "floor_divide" {
   "x: scalar", "other: scalar",
   elementwise = "floor_divide(x, other)", divisor_arg = "other",
   grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
-  help = "x / other rounded down; dtype kept",
+  help = "Divides x by other and rounds down.",
 }
 op "trunc_divide" {
   "x: scalar", "other: scalar",
@@ -54,13 +53,13 @@ op "remainder" {
   "x: scalar", "other: scalar",
   elementwise = "remainder(x, other)", divisor_arg = "other",
   grad = {x = "g", other = "-(g * floor(x / other))"},
-  help = "x modulo other, with other's sign",
+  help = "Computes the remainder of x divided by other, with the sign of other.",
 }
 op "fmod" {
   "x: scalar", "other: scalar",
   elementwise = "fmod(x, other)", divisor_arg = "other",
   grad = {x = "g", other = "-(g * trunc(x / other))"},
-  help = "x modulo other, with x's sign",
+  help = "Computes the remainder of x divided by other, with the sign of x.",
 }
 op "pow" {
   "x: scalar", "exponent: scalar",
@@ -79,19 +78,19 @@ op "pow" {
     {when = "is_number(exponent) && value_of(exponent) == 0.5 && is_float(x)", "sqrt(x)"},
     {when = "is_number(exponent) && value_of(exponent) == -1 && is_float(x)", "reciprocal(x)"},
   },
-  autocast = "keep_gpu", help = "x to the power of exponent",
+  autocast = "keep_gpu", help = "Raises x to the power of exponent.",
 }
 op "xlogy" {
   "x: scalar", "other: scalar",
   elementwise = "isnan(other) ? other : x == 0 ? 0 : x * log(other)", result_dtype = "float",
   grad = {x = "x == 0 && other <= 0 ? 0 : g * log(other)", other = "g * x / other"},
-  help = "x * log(other), 0 where x is",
+  help = "Computes x * log(other), which is 0 where x is 0.",
 }
 op "hypot" {
   "x: scalar", "other: scalar",
   elementwise = "hypot(x, other)", result_dtype = "float",
   grad = {x = "g * (x / y)", other = "g * (other / y)"},
-  help = "sqrt(x^2 + other^2), without overflow",
+  help = "Computes sqrt(x^2 + other^2), without overflow.",
 }
 op "atan2" {
   "x: scalar", "other: scalar",
@@ -100,101 +99,107 @@ op "atan2" {
     x = "x == 0 && other == 0 ? 0 : g * (other / (x * x + other * other))",
     other = "x == 0 && other == 0 ? 0 : -(g * (x / (x * x + other * other)))",
   },
-  autocast = "widest", help = "the angle of (other, x) in radians, from -pi to pi",
+  autocast = "widest", help = "Computes the angle of the point (other, x) in radians, from -pi to pi.",
 }
 op "copysign" {
   "x: scalar", "other: scalar",
   elementwise = "copysign(x, other)", result_dtype = "float",
   grad = {x = "x == 0 ? 0 : g * (y / x)", other = "zeros_like(g)"},
-  help = "|x| with the sign of other, of -0 too",
+  help = "Returns the magnitude of x with the sign of other.",
 }
 op "logaddexp" {
   "x: scalar", "other: scalar",
   elementwise = "x == other ? x + 0.69314718055994531 : maximum(x, other) + log1p(exp(-abs(x - other)))",
   result_dtype = "float",
   grad = {x = "g / (1 + exp(other - x))", other = "g / (1 + exp(x - other))"},
-  help = "log(e^x + e^other), without overflow",
+  help = "Computes log(e^x + e^other), without overflow.",
 }
 op "logaddexp2" {
   "x: scalar", "other: scalar",
   elementwise = "x == other ? x + 1 : maximum(x, other) + 1.4426950408889634 * log1p(exp2(-abs(x - other)))",
   result_dtype = "float",
   grad = {x = "g / (1 + exp2(other - x))", other = "g / (1 + exp2(x - other))"},
-  help = "log2(2^x + 2^other), without overflow",
+  help = "Computes log2(2^x + 2^other), without overflow.",
 }
 op "ldexp" {
   "x: scalar", "other: scalar",
   elementwise = "x * exp2(other)", result_dtype = "float",
   grad = {x = "g * exp2(other)", other = "g * (y * 0.69314718055994531)"},
-  help = "x * 2^other",
+  help = "Computes x * 2^other.",
 }
 op "heaviside" {
   "x: scalar", "values: scalar",
   elementwise = "x == 0 ? values : x > 0", grad = "none",
-  help = "0 below 0, 1 above it, values at 0",
+  help = "Computes the step function: 0 for x < 0, 1 for x > 0, and values at 0.",
 }
 op "maximum" {
   "x: scalar", "other: scalar",
   elementwise = "x > other || isnan(x) ? x : other",
   grad = {x = "x == other ? g * 0.5 : x < other ? 0 : g", other = "x == other ? g * 0.5 : x > other ? 0 : g"},
-  help = "the larger of each pair; NaN wins",
+  help = "Returns the larger of each pair of elements.",
 }
 op "minimum" {
   "x: scalar", "other: scalar",
   elementwise = "x < other || isnan(x) ? x : other",
   grad = {x = "x == other ? g * 0.5 : x > other ? 0 : g", other = "x == other ? g * 0.5 : x < other ? 0 : g"},
-  help = "the smaller of each pair; NaN wins",
+  help = "Returns the smaller of each pair of elements.",
 }
 op "fmax" {
   "x: scalar", "other: scalar",
   elementwise = "x >= other || isnan(other) ? x : other",
   grad = {x = "x >= other || isnan(other) ? g : 0", other = "x >= other || isnan(other) ? 0 : g"},
-  help = "the larger of each pair; NaN only where both are",
+  help = "Returns the larger of each pair of elements, and ignores NaN.",
 }
 op "fmin" {
   "x: scalar", "other: scalar",
   elementwise = "x <= other || isnan(other) ? x : other",
   grad = {x = "x <= other || isnan(other) ? g : 0", other = "x <= other || isnan(other) ? 0 : g"},
-  help = "the smaller of each pair; NaN only where both are",
+  help = "Returns the smaller of each pair of elements, and ignores NaN.",
 }
-op "neg" {"x", elementwise = "-x", bool = "use :int() or :logical_not()", grad = {x = "-g"}, help = "-x"}
+op "neg" {
+  "x", elementwise = "-x", bool = "use :int() or :logical_not()", grad = {x = "-g"},
+  help = "Negates the elements.",
+}
 op "abs" {
   "x", elementwise = "abs(x)", bool = "use :int() or :logical_not()",
   grad = {x = "g * sign(x)"},
-  help = "absolute value",
+  help = "Computes the absolute value of each element.",
 }
-op "sign" {"x", elementwise = "(x > 0) - (x < 0)", grad = {x = "zeros_like(g)"}, help = "-1, 0 or 1"}
+op "sign" {
+  "x", elementwise = "(x > 0) - (x < 0)", grad = {x = "zeros_like(g)"},
+  help = "Returns the sign of each element: -1, 0 or 1.",
+}
 op "exp" {
-  "x", elementwise = "exp(x)", result_dtype = "float",
-  grad = {x = "g * y"}, autocast = "keep_gpu", help = "e^x",
+  "x", elementwise = "exp(x)", result_dtype = "float", grad = {x = "g * y"}, autocast = "keep_gpu",
+  help = "Computes e^x.",
 }
 op "exp2" {
-  "x", elementwise = "exp2(x)", result_dtype = "float",
-  grad = {x = "g * y * 0.69314718055994531"}, help = "2^x",
+  "x", elementwise = "exp2(x)", result_dtype = "float", grad = {x = "g * y * 0.69314718055994531"},
+  help = "Computes 2^x.",
 }
 op "expm1" {
   "x",
   elementwise = "expm1(x)", result_dtype = "float",
   grad = {x = "g * (y + 1)"},
-  autocast = "keep_gpu", help = "e^x - 1, exact near 0",
+  autocast = "keep_gpu", help = "Computes e^x - 1, accurately for small x.",
 }
 op "log" {
   "x",
   elementwise = "log(x)", result_dtype = "float",
   grad = {x = "g / x"},
-  autocast = "keep_gpu", help = "natural logarithm",
+  autocast = "keep_gpu", help = "Computes the natural logarithm of each element.",
 }
 op "log2" {
   "x",
   elementwise = "log2(x)", result_dtype = "float",
   grad = {x = "g / (x * 0.69314718055994531)"},
-  autocast = "keep_gpu", help = "logarithm to base 2",
+  autocast = "keep_gpu", help = "Computes the logarithm to base 2 of each element.",
 }
 op "log10" {
   "x",
   elementwise = "log10(x)", result_dtype = "float",
   grad = {x = "g / (x * 2.3025850929940457)"},
-  autocast = "keep_gpu", help = "logarithm to base 10",
+  autocast = "keep_gpu", help = "Computes the logarithm to base 10 of each element.",
 }
 -- eps is NaN where it is left out, and smaller and larger than nothing.
 op "logit" {
@@ -202,61 +207,67 @@ op "logit" {
   elementwise = "log((x < eps ? eps : x > 1 - eps ? 1 - eps : x) / (1 - (x < eps ? eps : x > 1 - eps ? 1 - eps : x)))",
   result_dtype = "float",
   grad = {x = "x < eps || x > 1 - eps ? 0 : g / (x * (1 - x)) + 0 * sqrt(x * (1 - x))"},
-  help = "log(x / (1 - x)), of x limited to [eps, 1 - eps] where eps is given",
+  help = "Computes log(x / (1 - x)), the inverse of sigmoid.",
 }
 op "log1p" {
   "x",
   elementwise = "log1p(x)", result_dtype = "float",
   grad = {x = "g / (x + 1)"},
-  autocast = "keep_gpu", help = "log(1 + x), exact near 0",
+  autocast = "keep_gpu", help = "Computes log(1 + x), accurately for small x.",
 }
-op "sqrt" {"x", elementwise = "sqrt(x)", result_dtype = "float", grad = {x = "g / (y * 2)"}, help = "square root"}
+op "sqrt" {
+  "x", elementwise = "sqrt(x)", result_dtype = "float", grad = {x = "g / (y * 2)"},
+  help = "Computes the square root of each element.",
+}
 op "rsqrt" {
   "x",
   elementwise = "1 / sqrt(x)", result_dtype = "float",
   grad = {x = "g * -0.5 * (y * (y * y))"},
-  autocast = "keep_gpu", help = "1 / sqrt(x)",
+  autocast = "keep_gpu", help = "Computes 1 / sqrt(x).",
 }
 op "reciprocal" {
   "x",
   elementwise = "1 / x", result_dtype = "float",
   grad = {x = "-(g * (y * y))"},
-  autocast = "keep_gpu", help = "1 / x",
+  autocast = "keep_gpu", help = "Computes 1 / x.",
 }
 op "square" {
   "x",
   elementwise = "x * x", result_dtype = "number",
   grad = {x = "g * (x * 2)"},
-  autocast = "keep_gpu", help = "x * x",
+  autocast = "keep_gpu", help = "Computes the square of each element.",
 }
-op "sin" {"x", elementwise = "sin(x)", result_dtype = "float", grad = {x = "g * cos(x)"}, help = "sine of x radians"}
+op "sin" {
+  "x", elementwise = "sin(x)", result_dtype = "float", grad = {x = "g * cos(x)"},
+  help = "Computes the sine of each element, in radians.",
+}
 op "cos" {
-  "x", elementwise = "cos(x)", result_dtype = "float",
-  grad = {x = "-(g * sin(x))"}, help = "cosine of x radians",
+  "x", elementwise = "cos(x)", result_dtype = "float", grad = {x = "-(g * sin(x))"},
+  help = "Computes the cosine of each element, in radians.",
 }
 op "tan" {
   "x",
   elementwise = "tan(x)", result_dtype = "float",
   grad = {x = "g * (1 + y * y)"},
-  autocast = "keep_gpu", help = "tangent of x radians",
+  autocast = "keep_gpu", help = "Computes the tangent of each element, in radians.",
 }
 op "asin" {
   "x",
   elementwise = "asin(x)", result_dtype = "float",
   grad = {x = "g * rsqrt(1 - x * x)"},
-  autocast = "keep_gpu", help = "the angle in radians whose sine is x",
+  autocast = "keep_gpu", help = "Computes the arcsine of each element, in radians.",
 }
 op "acos" {
   "x",
   elementwise = "acos(x)", result_dtype = "float",
   grad = {x = "-(g * rsqrt(1 - x * x))"},
-  autocast = "keep_gpu", help = "the angle in radians whose cosine is x",
+  autocast = "keep_gpu", help = "Computes the arccosine of each element, in radians.",
 }
 op "atan" {
   "x",
   elementwise = "atan(x)", result_dtype = "float",
   grad = {x = "g / (x * x + 1)"},
-  help = "the angle in radians whose tangent is x",
+  help = "Computes the arctangent of each element, in radians.",
 }
 op "sinc" {
   "x",
@@ -265,44 +276,44 @@ op "sinc" {
     x = "x == 0 ? 0 : g * ((3.14159265358979324 * x * cos(3.14159265358979324 * x) - sin(3.14159265358979324 * x))"
       .. " / (3.14159265358979324 * x * x))",
   },
-  help = "sin(pi x) / (pi x), 1 at 0",
+  help = "Computes sin(pi x) / (pi x), which is 1 at 0.",
 }
 op "deg2rad" {
   "x",
   elementwise = "x * 0.017453292519943296", result_dtype = "float",
   grad = {x = "g * 0.017453292519943296"},
-  help = "degrees to radians",
+  help = "Converts degrees to radians.",
 }
 op "rad2deg" {
   "x",
   elementwise = "x * 57.295779513082321", result_dtype = "float",
   grad = {x = "g * 57.295779513082321"},
-  help = "radians to degrees",
+  help = "Converts radians to degrees.",
 }
 -- A difference of e^x - 1, which unlike one of e^x is exact near 0.
 op "sinh" {
   "x",
   elementwise = "0.5 * (expm1(x) - expm1(-x))", result_dtype = "float",
   grad = {x = "g * (0.5 * (exp(x) + exp(-x)))"},
-  autocast = "keep_gpu", help = "hyperbolic sine",
+  autocast = "keep_gpu", help = "Computes the hyperbolic sine of each element.",
 }
 op "cosh" {
   "x",
   elementwise = "0.5 * (exp(x) + exp(-x))", result_dtype = "float",
   grad = {x = "g * sinh(x)"},
-  autocast = "keep_gpu", help = "hyperbolic cosine",
+  autocast = "keep_gpu", help = "Computes the hyperbolic cosine of each element.",
 }
 op "asinh" {
   "x", elementwise = "asinh(x)", result_dtype = "float", grad = {x = "g * rsqrt(x * x + 1)"},
-  help = "inverse hyperbolic sine",
+  help = "Computes the inverse hyperbolic sine of each element.",
 }
 op "acosh" {
   "x", elementwise = "acosh(x)", result_dtype = "float", grad = {x = "g * rsqrt(x * x - 1)"},
-  help = "inverse hyperbolic cosine",
+  help = "Computes the inverse hyperbolic cosine of each element.",
 }
 op "atanh" {
   "x", elementwise = "atanh(x)", result_dtype = "float", grad = {x = "g / (1 - x * x)"},
-  help = "inverse hyperbolic tangent",
+  help = "Computes the inverse hyperbolic tangent of each element.",
 }
 op "tanh" {
   "x", elementwise = "tanh(x)", result_dtype = "float", grad = {x = "g * (1 - y * y)"},
@@ -313,32 +324,32 @@ op "erf" {
   "x",
   elementwise = "erf(x)", result_dtype = "float",
   grad = {x = "g * (1.1283791670955126 * exp(-(x * x)))"},
-  help = "error function",
+  help = "Computes the error function of each element.",
 }
 op "erfc" {
   "x",
   elementwise = "erfc(x)", result_dtype = "float",
   grad = {x = "-(g * (1.1283791670955126 * exp(-(x * x))))"},
-  help = "1 - erf(x), exact where that is small",
+  help = "Computes 1 - erf(x), accurately for large x.",
 }
 op "erfinv" {
   "x",
   elementwise = "erfinv(x)", result_dtype = "float",
   grad = {x = "g * (0.88622692545275801 * exp(y * y))"},
-  autocast = "keep_gpu", help = "the number whose erf is x",
+  autocast = "keep_gpu", help = "Computes the inverse of the error function.",
 }
 op "lgamma" {
   "x", elementwise = "lgamma(x)", result_dtype = "float", grad = {x = "g * digamma(x)"}, autocast = "keep_gpu",
-  help = "logarithm of the gamma function's absolute value",
+  help = "Computes the logarithm of the absolute value of the gamma function.",
 }
 op "digamma" {
   "x", elementwise = "digamma(x)", result_dtype = "float", grad = {x = "g * polygamma(x, 1)"}, autocast = "keep_gpu",
-  help = "derivative of lgamma",
+  help = "Computes the derivative of lgamma.",
 }
 op "polygamma" {
   "x", "n: number", elementwise = "polygamma(x, n)", result_dtype = "float", grad = {x = "g * polygamma(x, n + 1)"},
-  needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n must be an integer from 0 to 10000, got {n}"}},
-  autocast = "keep_gpu", help = "derivative of order n of digamma; lm.polygamma(n, x) as in PyTorch",
+  needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n is {n}; the order is a whole number from 0 to 10000"}},
+  autocast = "keep_gpu", help = "Computes the n-th derivative of digamma.",
 }
 op "sigmoid" {
   "x",
@@ -368,7 +379,7 @@ op "log_sigmoid" {
   "x",
   elementwise = "(x > 0 ? 0 : x) - log1p(exp(-abs(x)))", result_dtype = "float",
   grad = {x = "g * sigmoid(-x)"},
-  help = "Computes the logarithm of the sigmoid of each element: log(1 / (1 + e^-x)).",
+  help = "Computes log(sigmoid(x)), without overflow.",
 }
 op "relu" {
   "x", elementwise = "x < 0 ? 0 : x", bool = "use :int() or :logical_not()",
@@ -613,12 +624,12 @@ op "ranking_margin" {
 op "floor" {
   "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
   grad = {x = "zeros_like(g)"},
-  help = "rounded down",
+  help = "Rounds the elements down.",
 }
 op "ceil" {
   "x", elementwise = "ceil(x)", bool = "use :int() or :logical_not()",
   grad = {x = "zeros_like(g)"},
-  help = "rounded up",
+  help = "Rounds the elements up.",
 }
 op "round" {
   "x", options = {"decimals: int = 0"},
@@ -637,7 +648,7 @@ op "round" {
     {when = "decimals > 0", "round_scaled(x, power_of_ten(decimals), 1)"},
     {when = "decimals < 0", "round_scaled(x, 1, power_of_ten(-decimals))"},
   },
-  help = "rounded to nearest, halves to even; to so many decimals, negative: to tens, hundreds, …",
+  help = "Rounds the elements to the nearest integer, halves to even.",
 }
 op "round_scaled" {
   "x", "factor: number", "divisor: number",
@@ -648,9 +659,12 @@ op "round_scaled" {
 op "trunc" {
   "x", elementwise = "trunc(x)", bool = "use :int() or :logical_not()",
   grad = {x = "zeros_like(g)"},
-  help = "rounded towards 0",
+  help = "Rounds the elements toward 0.",
 }
-op "frac" {"x", elementwise = "x - trunc(x)", bool = "use :int() first", grad = {x = "g"}, help = "x - trunc(x)"}
+op "frac" {
+  "x", elementwise = "x - trunc(x)", bool = "use :int() first", grad = {x = "g"},
+  help = "Returns the fractional part of each element, x - trunc(x).",
+}
 -- Of tensors, ties share unless min is max, and max has what is beyond both; of numbers, x has only what is between.
 op "clamp" {
   "x", "min: scalar?", "max: scalar?",
@@ -668,7 +682,7 @@ op "clamp" {
     {when = "!given(max)", "maximum(x, min)"},
     {when = "!given(min)", "minimum(x, max)"},
   },
-  help = "x limited to [min, max], numbers or tensors, either may be nil; max where min is larger; NaN wins",
+  help = "Limits the elements of x to the range from min to max.",
 }
 op "clamp_range" {
   "x", "min: number = -inf", "max: number = inf",
@@ -687,13 +701,13 @@ op "lerp" {
   "x", "end", "weight: scalar",
   elementwise = "abs(weight) < 0.5 ? x + weight * (end - x) : end - (end - x) * (1 - weight)", result_dtype = "float",
   grad = {x = "g * (1 - weight)", ["end"] = "g * weight", weight = "g * (end - x)"},
-  help = "x + weight * (end - x)",
+  help = "Interpolates linearly between x and end: x + weight * (end - x).",
 }
 op "addcmul" {
   "x", "tensor1", "tensor2", options = {"value: number = 1"},
   elementwise = "x + value * tensor1 * tensor2", integral_arg = "value",
   grad = {x = "g", tensor1 = "g * (tensor2 * value)", tensor2 = "g * (tensor1 * value)"},
-  autocast = "widest", help = "x + value * tensor1 * tensor2",
+  autocast = "widest", help = "Computes x + value * tensor1 * tensor2.",
 }
 op "addcdiv" {
   "x", "tensor1", "tensor2", options = {"value: number = 1"},
@@ -702,62 +716,81 @@ op "addcdiv" {
     x = "g", tensor1 = "g * (value / tensor2)",
     tensor2 = "-(g * (value * tensor1 / (tensor2 * tensor2)))",
   },
-  autocast = "widest", help = "x + value * tensor1 / tensor2",
+  autocast = "widest", help = "Computes x + value * tensor1 / tensor2.",
 }
 op "masked_fill" {
   "x", "mask: mask", "value: scalar",
   elementwise = "mask != 0 ? value : x", result_dtype = "x",
   needs = {{"ndim_of(value) == 0", "value must be a number or a 0-d tensor, got shape {value}"}},
   grad = {x = "mask ? 0 : g", value = "mask ? g : 0"},
-  help = "x with value where mask holds",
+  help = "Returns a copy of x with value where mask is true.",
 }
 
 -- Comparisons and logic give bool.
 op "eq" {
-  "x: scalar", "other: scalar", elementwise = "x == other", result_dtype = "bool", grad = "none", help = "x == other",
+  "x: scalar", "other: scalar", elementwise = "x == other", result_dtype = "bool", grad = "none",
+  help = "Returns whether x == other holds for each element.",
 }
 op "ne" {
-  "x: scalar", "other: scalar", elementwise = "x != other", result_dtype = "bool", grad = "none", help = "x ~= other",
+  "x: scalar", "other: scalar", elementwise = "x != other", result_dtype = "bool", grad = "none",
+  help = "Returns whether x ~= other holds for each element.",
 }
 op "lt" {
-  "x: scalar", "other: scalar", elementwise = "x < other", result_dtype = "bool", grad = "none", help = "x < other",
+  "x: scalar", "other: scalar", elementwise = "x < other", result_dtype = "bool", grad = "none",
+  help = "Returns whether x < other holds for each element.",
 }
 op "le" {
-  "x: scalar", "other: scalar", elementwise = "x <= other", result_dtype = "bool", grad = "none", help = "x <= other",
+  "x: scalar", "other: scalar", elementwise = "x <= other", result_dtype = "bool", grad = "none",
+  help = "Returns whether x <= other holds for each element.",
 }
 op "gt" {
-  "x: scalar", "other: scalar", elementwise = "x > other", result_dtype = "bool", grad = "none", help = "x > other",
+  "x: scalar", "other: scalar", elementwise = "x > other", result_dtype = "bool", grad = "none",
+  help = "Returns whether x > other holds for each element.",
 }
 op "ge" {
-  "x: scalar", "other: scalar", elementwise = "x >= other", result_dtype = "bool", grad = "none", help = "x >= other",
+  "x: scalar", "other: scalar", elementwise = "x >= other", result_dtype = "bool", grad = "none",
+  help = "Returns whether x >= other holds for each element.",
 }
 op "logical_and" {
   "x: scalar", "other: scalar",
   elementwise = "x != 0 && other != 0", result_dtype = "bool",
   grad = "none",
-  help = "both nonzero",
+  help = "Returns whether both elements are true.",
 }
 op "logical_or" {
   "x: scalar", "other: scalar",
   elementwise = "x != 0 || other != 0", result_dtype = "bool",
   grad = "none",
-  help = "either nonzero",
+  help = "Returns whether either element is true.",
 }
-op "logical_not" {"x", elementwise = "x == 0", result_dtype = "bool", grad = "none", help = "zero"}
+op "logical_not" {
+  "x", elementwise = "x == 0", result_dtype = "bool", grad = "none",
+  help = "Returns whether each element is false.",
+}
 op "logical_xor" {
   "x: scalar", "other: scalar",
   elementwise = "x == 0 ? other != 0 : other == 0", result_dtype = "bool",
   grad = "none",
-  help = "one of the two nonzero",
+  help = "Returns whether exactly one of the elements is true.",
 }
-op "isnan" {"x", elementwise = "isnan(x)", result_dtype = "bool", grad = "none", help = "is NaN"}
+op "isnan" {"x", elementwise = "isnan(x)", result_dtype = "bool", grad = "none", help = "Returns whether each element is NaN."}
 op "isfinite" {
-  "x", elementwise = "x - x == 0", result_dtype = "bool", grad = "none", help = "is neither NaN nor infinite",
+  "x", elementwise = "x - x == 0", result_dtype = "bool", grad = "none",
+  help = "Returns whether each element is finite.",
 }
 
-op "isinf" {"x", elementwise = "isnan(x - x) && !isnan(x)", result_dtype = "bool", grad = "none", help = "is infinite"}
-op "isposinf" {"x", elementwise = "x > 0 && x - x != 0", result_dtype = "bool", grad = "none", help = "is inf"}
-op "isneginf" {"x", elementwise = "x < 0 && x - x != 0", result_dtype = "bool", grad = "none", help = "is -inf"}
+op "isinf" {
+  "x", elementwise = "isnan(x - x) && !isnan(x)", result_dtype = "bool", grad = "none",
+  help = "Returns whether each element is infinite.",
+}
+op "isposinf" {
+  "x", elementwise = "x > 0 && x - x != 0", result_dtype = "bool", grad = "none",
+  help = "Returns whether each element is infinity.",
+}
+op "isneginf" {
+  "x", elementwise = "x < 0 && x - x != 0", result_dtype = "bool", grad = "none",
+  help = "Returns whether each element is -infinity.",
+}
 op "isclose" {
   "x", "other", "rtol: number = 1e-5", "atol: number = 1e-8", "equal_nan = false",
   formula = {
@@ -767,7 +800,7 @@ op "isclose" {
     "equal_nan ? close || isnan(left) && isnan(right) : close",
   },
   grad = "none",
-  help = "equal, or |x - other| <= atol + rtol * |other|; with equal_nan both NaN too",
+  help = "Returns whether |x - other| <= atol + rtol * |other| holds for each element.",
 }
 op "nan_to_num" {
   "x", "nan: number = 0", "posinf: number?", "neginf: number?",
@@ -777,46 +810,47 @@ op "nan_to_num" {
     {when = "!given(posinf) && is_float(x)", "nan_to_num(x, nan, largest(x), neginf)"},
     {when = "!given(neginf) && is_float(x)", "nan_to_num(x, nan, posinf, -largest(x))"},
   },
-  help = "x with numbers for NaN, inf and -inf, these at first the largest and the least of x's dtype",
+  help = "Replaces NaN, infinity and -infinity by numbers.",
 }
 op "signbit" {
-  "x", elementwise = "copysign(1, x) < 0", result_dtype = "bool", grad = "none", help = "is negative, or -0",
+  "x", elementwise = "copysign(1, x) < 0", result_dtype = "bool", grad = "none",
+  help = "Returns whether the sign bit of each element is set.",
 }
 
 -- Bits of integers; of bool too, except shifts.
 op "bitwise_and" {
   "x: scalar", "other: scalar", elementwise = "x & other", takes = "integers", grad = "none",
-  help = "bits that both have",
+  help = "Computes the bitwise AND of two integers.",
 }
 op "bitwise_or" {
   "x: scalar", "other: scalar", elementwise = "x | other", takes = "integers", grad = "none",
-  help = "bits that either has",
+  help = "Computes the bitwise OR of two integers.",
 }
 op "bitwise_xor" {
   "x: scalar", "other: scalar", elementwise = "x ^ other", takes = "integers", grad = "none",
-  help = "bits that one of the two has",
+  help = "Computes the bitwise XOR of two integers.",
 }
 op "bitwise_not" {
   "x", elementwise = "~x", takes = "integers", grad = "none",
   forms = {{when = "is_bool(x)", "logical_not(x)"}},
-  help = "all bits the other way round; logical_not of bool",
+  help = "Computes the bitwise NOT of integers, or the logical NOT of bool.",
 }
 op "bitwise_left_shift" {
   "x: scalar", "other: scalar", elementwise = "shift_left(x, other)", takes = "integers",
   bool = "use :int() first", grad = "none",
-  help = "x * 2^other",
+  help = "Shifts the bits of x to the left by other.",
 }
 op "bitwise_right_shift" {
   "x: scalar", "other: scalar", elementwise = "shift_right(x, other)", takes = "integers",
   bool = "use :int() first", grad = "none",
-  help = "x / 2^other, rounded down",
+  help = "Shifts the bits of x to the right by other.",
 }
 op "gcd" {
   "x: scalar", "other: scalar", elementwise = "gcd(x, other)", takes = "integers", bool = "use :int() first",
-  grad = "none", help = "greatest common divisor",
+  grad = "none", help = "Computes the greatest common divisor of each pair of elements.",
 }
 op "lcm" {
   "x: scalar", "other: scalar", elementwise = "abs(trunc_divide(x, gcd(x, other)) * other)", takes = "integers",
   bool = "use :int() first", grad = "none",
-  help = "least common multiple",
+  help = "Computes the least common multiple of each pair of elements.",
 }

@@ -4,30 +4,30 @@ local op = ...
 op "flip" {
   "x", "dims: dims?",
   grad = {x = "flip(g, dims)"},
-  help = "the entries of dims in reverse order",
+  help = "Returns x with the order of elements reversed along dims, all by default.",
 }
 op "roll" {
   "x", "shifts: size", "dims: dims?",
   grad = {x = "roll(g, negated(shifts), dims)"},
-  help = "entries moved on by shifts along dims, those at the end to the beginning; without dims along all of x",
+  help = "Shifts the elements of x along dims, from the end around to the beginning.",
 }
 op "tril" {
   "x", "diagonal: int = 0", formula = "triangle(x, diagonal, false)",
-  help = "the matrices' lower triangles, 0 above: where column - row <= diagonal",
+  help = "Returns the lower triangles of matrices, with 0 elsewhere.",
 }
 op "triu" {
   "x", "diagonal: int = 0", formula = "triangle(x, diagonal, true)",
-  help = "the matrices' upper triangles, 0 below: where column - row >= diagonal",
+  help = "Returns the upper triangles of matrices, with 0 elsewhere.",
 }
 op "tril_" {
   "x", "diagonal: int = 0", kind = "write",
   grad = {x = "tril(g, diagonal)"},
-  help = "writes 0 above the matrices' lower triangles",
+  help = "Writes 0 above the lower triangles of matrices, in place.",
 }
 op "triu_" {
   "x", "diagonal: int = 0", kind = "write",
   grad = {x = "triu(g, diagonal)"},
-  help = "writes 0 below the matrices' upper triangles",
+  help = "Writes 0 below the upper triangles of matrices, in place.",
 }
 op "triangle" {
   "x", "diagonal: int", "upper = false",
@@ -38,15 +38,13 @@ op "triangle" {
 -- ---- views
 op "diagonal" {
   "x", "offset: int = 0", "dim1: dim? = 0", "dim2: dim? = 1", kind = "composite",
-  help = "the diagonals of the matrices that dim1 and dim2 make, as the last dim of a view; offset > 0 is above, < 0 "
-    .. "below the main one",
+  help = "Returns a view of the diagonals of matrices, as a new last dim.",
 }
 op "unfold" {
   "x", "dim: dim", "size: int", "step: int", kind = "composite",
-  help = "windows of size entries of dim, one every step entries, as a view: they are a last dim more",
+  help = "Returns a view of all windows of a size in dim, as a new last dim.",
 }
 op "as_strided" {
   "x", "size: size", "stride: size", "storage_offset: int?", kind = "composite",
-  help = "a view of x's memory with these sizes and strides, from element storage_offset (from 0) of the storage on, "
-    .. "or from x's first; errors where it would reach outside",
+  help = "Returns a view of the memory of x with the given sizes, strides and offset.",
 }

@@ -19,17 +19,17 @@ op "pad_around" {
 }
 op "stack" {
   "tensors: tensors", "dim: dim?", kind = "composite",
-  autocast = "widest", help = "joined along a new dim (the first by default)",
+  autocast = "widest", help = "Joins tensors of the same shape along a new dim, the first by default.",
 }
 op "gather" {
   "x", "dim: dim", "index",
   grad = {x = "scatter_add(zero_for(g, size_of(x)), dim, index, g)"},
-  help = "out[i][j] = x[index[i][j]][j] for dim 1",
+  help = "Returns the elements of x at indices along dim.",
 }
 op "index_select" {
   "x", "dim: dim", "index",
   grad = {x = "index_add(zero_for(g, size_of(x)), dim, index, g)"},
-  help = "the entries of dim named by a 1-d index",
+  help = "Returns the slices of x at the indices of dim, in their order.",
 }
 op "index_get" {
   "x", "indices: tensors or nil",
@@ -46,7 +46,7 @@ op "index_put" {
 op "nonzero" {
   "x", options = {"as_tuple = false"},
   grad = "none",
-  help = "[n, ndim] indices of the nonzero elements; as_tuple: a result [n] for each dim, as x[{…}] takes them",
+  help = "Returns the indices of the elements that are not 0.",
 }
 op "masked_values" {
   "x", "mask",
@@ -56,7 +56,7 @@ op "masked_values" {
 op "topk" {
   "x", "k: int", "dim: dim?", "largest = true", "sorted = true", results = 2,
   grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
-  help = "the k largest along dim (the last by default): values, indices",
+  help = "Returns the k largest elements along dim, the last by default, and their indices.",
 }
 op "one_hot" {
   "x", "num_classes: int = -1",
@@ -66,7 +66,7 @@ op "one_hot" {
 op "embedding" {
   "index", "weight", options = {"padding_idx: int = 0"},
   grad = {weight = "embedding_backward(g, index, size_of(weight)[1], padding_idx)"},
-  help = "rows of weight; padding_idx gets no gradient",
+  help = "Returns the rows of weight at the given indices.",
 }
 op "embedding_backward" {
   "grad", "index", "num: int", "padding_idx: int",
@@ -101,13 +101,16 @@ op "embedding_bag_sums" {
 op "copy_" {
   "x", "src: scalar", "non_blocking = false", kind = "write",
   grad = {x = "nil", src = "g"},
-  help = "x becomes src, converted and broadcast; non_blocking as for to",
+  help = "Copies the elements of src into x, in place, with conversion and broadcasting.",
 }
-op "fill_" {"x", "value: scalar", kind = "write", grad = {x = "nil", value = "g"}, help = "every element becomes value"}
-op "zero_" {"x", kind = "write", grad = {x = "nil"}, help = "every element becomes 0"}
+op "fill_" {
+  "x", "value: scalar", kind = "write", grad = {x = "nil", value = "g"},
+  help = "Fills x with value, in place.",
+}
+op "zero_" {"x", kind = "write", grad = {x = "nil"}, help = "Fills x with 0, in place."}
 op "index_put_" {
   "x", "indices: tensors or nil", "values: scalar", "accumulate = false", kind = "write",
   forms = {{when = "has_masks(indices)", "index_put_(x, without_masks(x, indices), values, accumulate)"}},
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
-  help = "writes values at indices",
+  help = "Writes values at indices of x, in place.",
 }

@@ -5,31 +5,29 @@ local op = ...
 op "inverse" {
   "x",
   grad = {x = "-matmul(matmul(transpose(y, -2, -1), g), transpose(y, -2, -1))"},
-  autocast = "keep", help = "the inverse of square matrices [..., n, n]; an error where one is singular",
+  autocast = "keep", help = "Computes the inverse of square matrices.",
 }
 op "det" {
   "x", hidden = 2, -- P L U and its pivots
   grad = {x = "det_grad(g, y, x, y1, y2)"},
   autocast = "keep",
-  help = "the determinants [...] of square matrices [..., n, n]; the gradient has the cofactors, of singular matrices "
-    .. "too and where the determinant itself overflows",
+  help = "Computes the determinant of square matrices.",
 }
 op "slogdet" {
   "x", results = 2, hidden = 2,
   grad = {x = "slogdet_grad(g1, x, y2, y3)"},
-  autocast = "keep", help = "the sign and the log of the absolute value of determinants, which may overflow themselves",
+  autocast = "keep", help = "Computes the sign and the logarithm of the absolute value of the determinant.",
 }
 op "logdet" {
   "x",
   formula = "logdet_of(x)",
-  autocast = "keep", help = "the log of the determinants of square matrices; NaN where one is negative",
+  autocast = "keep", help = "Computes the logarithm of the determinant of square matrices.",
 }
 op "cholesky" {
   "x", "upper = false",
   grad = {x = "cholesky_grad(g, y, upper)"},
   autocast = "keep",
-  help = "lower triangular L with L L^T = x for symmetric positive definite x [..., n, n], of which the lower "
-    .. "triangle is read; with upper the upper one, and U^T U = x",
+  help = "Computes the Cholesky factor L of positive definite matrices, x = L L^T.",
 }
 op "linalg_solve" {
   "A", "B", options = {"left = true"}, hidden = 2,
@@ -83,7 +81,7 @@ op "lu_unpack" {
     "lower_of_lu(LU_data)",
     "upper_of_lu(LU_data)",
   },
-  help = "P, L and U, whose product is A, from linalg.lu_factor(A)",
+  help = "Returns the factors P, L and U of matrices from the result of lm.lu or lm.linalg.lu_factor.",
 }
 op "linalg_qr" {
   "A", "mode: qr_mode = reduced", results = 2,
@@ -136,13 +134,13 @@ op "cholesky_solve" {
     B = "cholesky_solve(g, L, upper)",
     L = "cholesky_solve_grad(cholesky_solve(g, L, upper), y, L, upper)",
   },
-  autocast = "keep", help = "X with A X = B from L = cholesky(A)",
+  autocast = "keep", help = "Solves A X = B with the Cholesky factor L of A.",
 }
 op "cholesky_inverse" {
   "L", "upper = false",
   needs = {{"ndim_of(L) > 1 && size_of(L)[-1] == size_of(L)[-2]", "expected L to have shape [*, n, n], got {L}"}},
   formula = "cholesky_solve(identity_like(L), L, upper)",
-  autocast = "keep", help = "the inverse of A from L = cholesky(A)",
+  autocast = "keep", help = "Computes the inverse of matrices from their Cholesky factor L.",
 }
 op "triangular_solve" {
   "b", "A", "upper = true", "transpose = false", "unitriangular = false", results = 2,
@@ -151,5 +149,5 @@ op "triangular_solve" {
       .. "linalg_solve_triangular(A, b, upper, true, unitriangular)",
     "clone(A)",
   },
-  autocast = "keep", help = "X with A X = b by one triangle of A, and a copy of A",
+  autocast = "keep", help = "Solves A X = b with a triangular matrix A, and returns X and a copy of A.",
 }

@@ -5,34 +5,31 @@ local op = ...
 op "sort" {
   "x", "dim: dim?", "descending = false", options = {"stable = false"}, results = 2,
   grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
-  help = "x in order along dim (the last by default), and where each came from: values, indices; NaN counts as the "
-    .. "largest, and equal ones keep their order, stable or not",
+  help = "Sorts the elements along dim, the last by default, and returns them and their indices in x.",
 }
 op "argsort" {
   "x", "dim: dim?", "descending = false", options = {"stable = false"},
   formula = "second_result(sort(x, dim, descending, stable))", grad = "none",
-  help = "where the elements of x in order along dim (the last by default) are",
+  help = "Returns the indices that sort x along dim, the last by default.",
 }
-op "msort" {"x", formula = "sort(x, 0, false, false)", help = "x in order along its first dim"}
+op "msort" {"x", formula = "sort(x, 0, false, false)", help = "Sorts the elements along the first dim."}
 op "searchsorted" {
   "sorted_sequence", "x: scalar", options = {"right = false", "out_int32 = false", "side: side = none", "sorter?"},
   grad = "none",
-  help = "for each of x the first place of a sorted sequence (of its row, where that has several) whose element is not "
-    .. "less, or with right (side = 'right') is larger; n + 1 where none is",
+  help = "Returns the indices at which inserting the elements of x keeps a sorted sequence sorted.",
 }
 op "bucketize" {
   "x: scalar", "boundaries", options = {"right = false", "out_int32 = false"},
   needs = {{"ndim_of(boundaries) == 1", "boundaries must be 1-d, got shape {boundaries}"}},
   formula = "searchsorted(boundaries, x, right, out_int32)", grad = "none",
-  help = "the number from 1 of the bucket between sorted boundaries that each of x falls in; right: a boundary belongs "
-    .. "to the bucket after it",
+  help = "Returns the indices of the buckets between sorted boundaries in which the elements of x are.",
 }
 
 -- ---- scans
 op "cumsum" {
   "x", "dim: dim", options = {"reverse = false", "dtype: dtype?"},
   grad = {x = "cumsum(g, dim, !reverse)"},
-  autocast = "keep_gpu", help = "sums of the elements up to each along dim; reverse: of those from each on",
+  autocast = "keep_gpu", help = "Computes the cumulative sum along dim.",
 }
 op "cumprod" {
   "x", "dim: dim", options = {"reverse = false", "dtype: dtype?"},
@@ -40,7 +37,7 @@ op "cumprod" {
   grad = {
     x = "shifted(y, dim, reverse, 1) * linear_recurrence(g, shifted(x, dim, !reverse, 0), dim, !reverse)",
   },
-  autocast = "keep_gpu", help = "products of the elements up to each along dim; reverse: of those from each on",
+  autocast = "keep_gpu", help = "Computes the cumulative product along dim.",
 }
 op "linear_recurrence" {
   "x", "decay", "dim: dim", options = {"reverse = false"},
@@ -56,51 +53,51 @@ op "logcumsumexp" {
   grad = {
     x = "exp(x - y) * linear_recurrence(g, exp(y - shifted(y, dim, !reverse, inf)), dim, !reverse)",
   },
-  help = "log of the sum of e^x up to each element along dim; reverse: from each on",
+  help = "Computes the logarithm of the cumulative sum of e^x along dim.",
 }
 op "cummax" {
   "x", "dim: dim", results = 2,
   grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
-  help = "the largest up to each element along dim, and where: values, indices; the last of equals, NaN before all",
+  help = "Returns the cumulative maximum along dim and its indices.",
 }
 op "cummin" {
   "x", "dim: dim", results = 2,
   grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
-  help = "the smallest up to each element along dim, and where: values, indices; the last of equals, NaN before all",
+  help = "Returns the cumulative minimum along dim and its indices.",
 }
 
 -- ---- reductions
 op "prod" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   grad = {x = "product_grad(g, x, y, dim, keepdim)"},
-  autocast = "keep_gpu", help = "product over dim, or all; integers give int64",
+  autocast = "keep_gpu", help = "Computes the product of the elements over dim, or of all.",
 }
 op "nansum" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   grad = {x = "expand_to(g, dim, keepdim, size_of(x)) * (x == x)"},
-  help = "sum over dim, or all, of what is not NaN; integers give int64",
+  help = "Computes the sum of the elements that are not NaN, over dim or of all.",
 }
 op "nanmean" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   needs = {{"is_float(x)", "x must be floating point, got {dtype_of(x)}; convert it with :float()"}},
   formula = "nansum(x, dim, keepdim, dtype) / sum(x == x, dim, keepdim)",
-  help = "mean over dim, or all, of what is not NaN",
+  help = "Computes the mean of the elements that are not NaN, over dim or of all.",
 }
 op "count_nonzero" {
   "x", "dim: dims?", grad = "none",
-  help = "how many elements are not zero, over dim, or all",
+  help = "Counts the elements that are not 0, over dim or in all.",
 }
 op "aminmax" {
   "x", options = {"dim: dims?", "keepdim = false"}, results = 2,
   formula = {"amin(x, dim, keepdim)", "amax(x, dim, keepdim)"},
-  help = "smallest and largest over dim, or all; ties share the gradient",
+  help = "Returns the smallest and the largest elements over dim, or of all.",
 }
 
 -- ---- order statistics
 op "kthvalue" {
   "x", "k: int", "dim: dim?", "keepdim = false", results = 2,
   grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
-  help = "the k-th smallest along dim (the last by default), and where: values, indices; NaN counts as the largest",
+  help = "Returns the k-th smallest elements along dim, the last by default, and their indices.",
 }
 local function median(name, what)
   op(name .. "_dim") {

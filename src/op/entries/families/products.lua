@@ -4,18 +4,18 @@ local op = ...
 op "mm" {
   "x", "other",
   grad = {x = "mm(g, t(other))", other = "mm(t(x), g)"},
-  autocast = "lower", help = "[n, k] times [k, m]",
+  autocast = "lower", help = "Computes the product of two matrices.",
 }
 op "bmm" {
   "x", "other",
   grad = {x = "bmm(g, transpose(other, 1, 2))", other = "bmm(transpose(x, 1, 2), g)"},
-  autocast = "lower", help = "[b, n, k] times [b, k, m]",
+  autocast = "lower", help = "Computes the products of two batches of matrices.",
 }
 op "addmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
   grad = {input = "scaled(g, beta)", x = "scaled(mm(g, t(other)), alpha)", other = "scaled(mm(t(x), g), alpha)"},
   autocast = "lower",
-  help = "beta * input + alpha * x times other; input broadcasts; for integers beta and alpha are cut off",
+  help = "Computes beta * input + alpha * x times other, for matrices.",
 }
 op "linear" {
   "x", "weight", "bias: scalar?",
@@ -45,12 +45,11 @@ op "int8_linear" {
   },
   grad = {x = "linear(g, in_dtype_of(t(weight * unsqueeze(scale, -1)), g))", bias = "g"},
   autocast = "lower",
-  help = "linear by a weight of int8 [out, in] whose row i counts scale[i] times: x times (weight * scale) transposed, "
-    .. "plus bias; x [..., in], scale and bias [out]. The weight is not expanded in memory",
+  help = "Applies a linear layer with an int8 weight, whose rows have a scale each.",
 }
 op "matmul" {
   "x", "other", kind = "composite",
-  autocast = "lower", help = "matrix product; leading dims broadcast; 1-d operands are vectors",
+  autocast = "lower", help = "Computes the matrix product of two tensors.",
 }
 
 -- ---- products and distances
@@ -62,7 +61,7 @@ op "mv" {
       "expected x and vec to have shapes [n, m] and [m], got {x} and {vec}"},
   },
   formula = "squeeze(mm(x, unsqueeze(vec, 1)), [1])",
-  autocast = "lower", help = "a matrix times a vector",
+  autocast = "lower", help = "Computes the product of a matrix and a vector.",
 }
 local two_vectors = {
   "ndim_of(x) == 1 && ndim_of(other) == 1 && size_of(x)[1] == size_of(other)[1]",
@@ -71,16 +70,19 @@ local two_vectors = {
 op "dot" {
   "x", "other", needs = {two_vectors},
   formula = "reshape(mm(unsqueeze(x, 0), unsqueeze(other, 1)), [])", grad = {x = "g * other", other = "g * x"},
-  help = "the sum of two vectors' products",
+  help = "Computes the dot product of two vectors.",
 }
-op "vdot" {"x", "other", needs = {two_vectors}, formula = "dot(x, other)", help = "dot, under its name in BLAS"}
+op "vdot" {
+  "x", "other", needs = {two_vectors}, formula = "dot(x, other)",
+  help = "Computes the dot product of two vectors, as dot.",
+}
 local two_vectors_of_any_length = {
   "ndim_of(x) == 1 && ndim_of(other) == 1", "x and other must be 1-d, got {x} and {other}",
 }
 op "outer" {
   "x", "other", needs = {two_vectors_of_any_length},
   formula = "unsqueeze(x, 1) * unsqueeze(other, 0)",
-  help = "[n, m] of the products of each of two vectors' elements",
+  help = "Computes the outer product of two vectors.",
 }
 op "addmv" {
   "input", "x", "vec", options = {"beta: number = 1", "alpha: number = 1"},
@@ -90,8 +92,7 @@ op "addmv" {
     "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
-  help = "beta * input + alpha * x times the vector vec; input broadcasts and is ignored if beta is 0; "
-    .. "for integers beta and alpha are truncated",
+  help = "Computes beta * input + alpha * x times vec, for a matrix and a vector.",
 }
 op "addr" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
@@ -102,7 +103,7 @@ op "addr" {
   },
   formula = "beta == 0 ? outer(scaled(x, alpha), other) : "
     .. "addcmul(scaled(input, beta), unsqueeze(x, 1), unsqueeze(other, 0), alpha)",
-  autocast = "lower", help = "beta * input + alpha * outer(x, other); input broadcasts and is ignored if beta is 0",
+  autocast = "lower", help = "Computes beta * input + alpha * the outer product of two vectors.",
 }
 local batches = {
   "ndim_of(x) == 3 && ndim_of(other) == 3",
@@ -116,8 +117,7 @@ op "baddbmm" {
     "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
-  help = "beta * input + alpha * bmm(x, other); input broadcasts and is ignored if beta is 0; "
-    .. "for integers beta and alpha are truncated",
+  help = "Computes beta * input + alpha * bmm(x, other), for batches of matrices.",
 }
 op "addbmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
@@ -134,8 +134,7 @@ op "addbmm" {
     "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
-  help = "beta * input + alpha * the sum of a batch's products; input [n, m] broadcasts, and counts not for beta 0; "
-    .. "for integers beta and alpha are cut off",
+  help = "Computes beta * input + alpha * the sum of the products of a batch of matrices.",
 }
 op "trace" {
   "x", needs = {is_matrix},
@@ -145,7 +144,7 @@ op "trace" {
     "rows = n == size_of(x)[1] ? x : slice(x, 0, 1, n)",
     "n == 0 ? sum(x) : sum(slice(flatten(rows), 0, 1, -1, size_of(x)[2] + 1))",
   },
-  help = "the sum of a matrix's diagonal",
+  help = "Computes the sum of the diagonal of a matrix.",
 }
 op "cross" {
   "x", "other", "dim: dim? = -1",
@@ -161,7 +160,7 @@ op "cross" {
     "stack([x2 * y3 - x3 * y2, x3 * y1 - x1 * y3, x1 * y2 - x2 * y1], dim)",
   },
   grad = {x = "cross(other, g, dim)", other = "cross(g, x, dim)"},
-  help = "vector product along dim, of size 3, by default the last (as torch.linalg.cross)",
+  help = "Computes the cross product of vectors along dim, of size 3.",
 }
 
 -- The gradient for x of distances from `other`; g and y are [..., rows of x, rows of other]. As norm's, but that for

@@ -4,12 +4,12 @@ local op = ...
 op "sum" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   grad = {x = "expand_to(g, dim, keepdim, size_of(x))"},
-  autocast = "keep_gpu", help = "sum over dim, or all; integers give int64",
+  autocast = "keep_gpu", help = "Computes the sum of the elements over dim, or of all.",
 }
 op "mean" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
   grad = {x = "expand_to(g / count(dim, size_of(x)), dim, keepdim, size_of(x))"},
-  help = "mean over dim, or all",
+  help = "Computes the mean of the elements over dim, or of all.",
 }
 local unbiased_or_correction = {
   "unbiased || correction == 0 || correction == 1",
@@ -25,13 +25,13 @@ op "var" {
   },
   needs = {unbiased_or_correction},
   forms = {{when = "!unbiased", "var(x, dim, true, keepdim, 0)"}},
-  help = "variance; divides by n - correction; unbiased = false is correction = 0",
+  help = "Computes the variance over dim, or of all elements.",
 }
 op "std" {
   "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: number = 1"},
   needs = {unbiased_or_correction},
   formula = "sqrt(var(x, dim, true, keepdim, unbiased ? correction : 0))",
-  help = "square root of var",
+  help = "Computes the standard deviation over dim, or of all elements.",
 }
 op "norm" {
   "x", "p: number = 2", "dim: dims?", "keepdim = false",
@@ -49,12 +49,12 @@ op "norm" {
     },
   },
   autocast = "keep_gpu",
-  help = "p-norm over dim, or all; p may be math.huge, 0, 'fro' (2), or of matrices 'nuc', the sum of singular values",
+  help = "Computes the p-norm over dim, or of all elements.",
 }
 op "logsumexp" {
   "x", "dim: dims?", "keepdim = false",
   grad = {x = "expand_to(g, dim, keepdim, size_of(x)) * exp(x - expand_to(y, dim, keepdim, size_of(x)))"},
-  autocast = "keep_gpu", help = "log of the sum of e^x, without overflow",
+  autocast = "keep_gpu", help = "Computes the logarithm of the sum of e^x over dim, or of all elements.",
 }
 local extreme_grad = {
   x = {
@@ -65,12 +65,12 @@ local extreme_grad = {
 op "amax" {
   "x", "dim: dims?", "keepdim = false",
   grad = extreme_grad,
-  help = "largest over dim, or all; ties share the gradient",
+  help = "Returns the largest elements over dim, or of all.",
 }
 op "amin" {
   "x", "dim: dims?", "keepdim = false",
   grad = extreme_grad,
-  help = "smallest over dim, or all; ties share the gradient",
+  help = "Returns the smallest elements over dim, or of all.",
 }
 op "max_dim" {
   "x", "dim: dim", "keepdim = false", results = 2,
@@ -85,18 +85,24 @@ op "min_dim" {
 op "argmax" {
   "x", "dim: dim?", "keepdim = false",
   grad = "none",
-  help = "where the largest is, from 1; of the flattened x without dim",
+  help = "Returns the indices of the largest elements along dim, or of all.",
 }
 op "argmin" {
   "x", "dim: dim?", "keepdim = false",
   grad = "none",
-  help = "where the smallest is, from 1; of the flattened x without dim",
+  help = "Returns the indices of the smallest elements along dim, or of all.",
 }
-op "all" {"x", "dim: dims?", "keepdim = false", grad = "none", help = "true where every element is nonzero"}
-op "any" {"x", "dim: dims?", "keepdim = false", grad = "none", help = "true where some element is nonzero"}
+op "all" {
+  "x", "dim: dims?", "keepdim = false", grad = "none",
+  help = "Returns whether all elements over dim, or of x, are true.",
+}
+op "any" {
+  "x", "dim: dims?", "keepdim = false", grad = "none",
+  help = "Returns whether any element over dim, or of x, is true.",
+}
 op "sum_to_size" {
   "x", "size: size", kind = "composite",
-  help = "x summed over the dims that broadcasting size to x's shape would expand",
+  help = "Sums x over the dims that broadcasting size to its shape would expand.",
 }
 
 -- ---- softmax

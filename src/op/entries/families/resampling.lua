@@ -78,8 +78,7 @@ op "roi_pool" {
     x = "reshape(gather_weighted_input(reshape(g, [1, 1, numel_of(g), 1]), reshape(y1, [1, 1, numel_of(g)]), nil, "
       .. "[1, 1, numel_of(x), 1]), size_of(x))",
   },
-  help = "the largest of x [N, C, H, W] in each of output_size bins of boxes [K, 5] (image, from 1, x1, y1, x2, y2), "
-    .. "which spatial_scale multiplies: [K, C, height, width]",
+  help = "Pools the maximum of each bin of boxes in feature maps.",
 }
 op "nms_sorted" {
   "boxes", "iou_threshold: number", grad = "none", internal = true,

@@ -6,12 +6,12 @@ local src_grad = "scattered_grad(g, dim, index, size_of(src))"
 op "scatter_add" {
   "x", "dim: dim", "index", "src",
   grad = {x = "g", src = src_grad},
-  autocast = "widest", help = "x with src added at index along dim; also scatter_add_",
+  autocast = "widest", help = "Returns a copy of x with src added at indices along dim.",
 }
 op "scatter_add_" {
   "x", "dim: dim", "index", "src", kind = "write",
   grad = {x = "g", src = src_grad},
-  help = "adds src at index along dim",
+  help = "Adds src at indices along dim, in place.",
 }
 op "scatter" {
   "x", "dim: dim", "index", "src: scalar", options = {"reduce: scatter_writing = replace"},
@@ -20,8 +20,7 @@ op "scatter" {
     {when = "reduce == 'add'", "scatter_add(x, dim, index, src)"},
     {when = "reduce == 'multiply'", "scatter_fold(x, dim, index, cut_to(src, size_of(index)), 'prod')"},
   },
-  help = "x with src, a tensor or a number, at index along dim; of equal places the last one counts on the CPU, one "
-    .. "of them on a GPU; reduce = 'add' or 'multiply' puts it to what was there; also scatter_",
+  help = "Returns a copy of x with src, a tensor or a number, at indices along dim.",
 }
 op "scatter_" {
   "x", "dim: dim", "index", "src: scalar", options = {"reduce: scatter_writing = replace"}, kind = "write",
@@ -30,7 +29,7 @@ op "scatter_" {
     {when = "reduce == 'add'", "scatter_add_(x, dim, index, src)"},
     {when = "reduce == 'multiply'", "copy_(x, scatter_fold(x, dim, index, cut_to(src, size_of(index)), 'prod'))"},
   },
-  help = "writes src, a tensor or a number, at index along dim",
+  help = "Writes src, a tensor or a number, at indices along dim, in place.",
 }
 op "scatter_reduce" {
   "x", "dim: dim", "index", "src", "reduce: scatter_reduction = sum", options = {"include_self = true"},
@@ -46,8 +45,7 @@ op "scatter_reduce" {
   },
   formula = "scatter_fold(x, dim, index, cut_to(src, size_of(index)), reduce, include_self)",
   autocast = "widest",
-  help = "x with src at index along dim taken into its sum, prod, mean, amax or amin; include_self = false: without "
-    .. "what was there before",
+  help = "Returns a copy of x whose elements at indices along dim are reduced with src.",
 }
 -- PyTorch's scatter_reduce_backward. src has index's sizes. Zeros: the product of the others is their gradient.
 op "scatter_fold" {
@@ -88,11 +86,11 @@ op "index_add" {
   "x", "dim: dim", "index", "src", options = {"alpha: number = 1"},
   grad = {x = "g", src = "index_select(g, dim, index)"},
   forms = {{when = "alpha != 1", "index_add(x, dim, index, src * alpha)"}},
-  help = "x with alpha times src's entries added where a 1-d index says; also index_add_",
+  help = "Returns a copy of x with alpha times the slices of src added at the indices of dim.",
 }
 op "index_add_" {
   "x", "dim: dim", "index", "src", options = {"alpha: number = 1"}, kind = "write",
   grad = {x = "g", src = "index_select(g, dim, index)"},
   forms = {{when = "alpha != 1", "index_add_(x, dim, index, src * alpha)"}},
-  help = "adds alpha times src's entries where a 1-d index says",
+  help = "Adds alpha times the slices of src at the indices of dim, in place.",
 }

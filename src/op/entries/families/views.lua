@@ -10,41 +10,53 @@ op "reshape" {
   "x", "size: size", kind = "composite",
   help = "Returns a tensor of other sizes with the same elements in the same order.",
 }
-op "permute" {"x", "dims: dims?", kind = "view", grad = {x = "unpermuted(g, dims)"}, help = "dims in another order"}
+op "permute" {
+  "x", "dims: dims?", kind = "view", grad = {x = "unpermuted(g, dims)"},
+  help = "Returns a view of x with its dims in another order.",
+}
 op "transpose" {
   "x", "dim0: dim", "dim1: dim", kind = "view",
   grad = {x = "transpose(g, dim0, dim1)"},
-  help = "two dims exchanged",
+  help = "Returns a view of x with two dims exchanged.",
 }
-op "t" {"x", kind = "view", grad = {x = "t(g)"}, help = "a matrix transposed"}
+op "t" {"x", kind = "view", grad = {x = "t(g)"}, help = "Returns the transpose of a matrix, as a view."}
 op "select" {
   "x", "dim: dim", "index: int", kind = "view",
   grad = {x = "select_grad(g, dim, index, size_of(x))"},
-  help = "one entry of dim, from 1 or negative from the end; the dim goes",
+  help = "Returns the slice of x at an index of dim, as a view without that dim.",
 }
 op "slice" {
   "x", "dim: dim", "first: int = 1", "last: int = -1", "step: int = 1", kind = "view",
   grad = {x = "slice_grad(g, dim, first, step, size_of(x))"},
-  help = "entries first to last (inclusive, from 1, negative from the end) of dim",
+  help = "Returns a view of the indices first to last of dim, both included, in steps of step.",
 }
 op "narrow" {
   "x", "dim: dim", "start: int", "length: int", kind = "view",
   grad = {x = "slice_grad(g, dim, start, 1, size_of(x))"},
-  help = "length entries of dim from start on, which counts from 1",
+  help = "Returns a view of length indices of dim, from start on.",
 }
 op "expand" {
   "x", "size: size", kind = "view",
   grad = {x = "g"},
-  help = "broadcast to size without a copy; -1 keeps a size",
+  help = "Returns a view of x broadcast to larger sizes.",
 }
-op "squeeze" {"x", "dim: dims?", kind = "view", grad = {x = "reshape(g, size_of(x))"}, help = "without dims of size 1"}
+op "squeeze" {
+  "x", "dim: dims?", kind = "view", grad = {x = "reshape(g, size_of(x))"},
+  help = "Returns a view of x without dims of size 1.",
+}
 op "unsqueeze" {
   "x", "dim: dim", kind = "view",
   grad = {x = "reshape(g, size_of(x))"},
-  help = "with a dim of size 1 more",
+  help = "Returns a view of x with a new dim of size 1.",
 }
-op "flatten" {"x", "start_dim: dim?", "end_dim: dim?", kind = "composite", help = "dims start_dim to end_dim made one"}
-op "detach" {"x", kind = "view", grad = "none", help = "the same data, outside the graph"}
+op "flatten" {
+  "x", "start_dim: dim?", "end_dim: dim?", kind = "composite",
+  help = "Flattens the dims start_dim to end_dim of x into one.",
+}
+op "detach" {
+  "x", kind = "view", grad = "none",
+  help = "Returns a tensor with the memory of x, detached from the graph.",
+}
 op "slice_backward" {
   "grad", "size: size", "dim: dim", "first: int", "step: int",
   grad = {grad = "slice_grad_grad(g, dim, first, step, size_of(grad))"},
@@ -52,10 +64,10 @@ op "slice_backward" {
 }
 
 -- ---- copies and conversions
-op "clone" {"x", options = {"memory_format: memory_format = preserve"}, grad = {x = "g"}, help = "a copy"}
+op "clone" {"x", options = {"memory_format: memory_format = preserve"}, grad = {x = "g"}, help = "Returns a copy of x."}
 op "contiguous" {
   "x", options = {"memory_format: memory_format = contiguous"}, kind = "composite",
-  help = "x itself if it is laid out so, else a copy",
+  help = "Returns x with its elements in order in memory, as a copy if they are not.",
 }
 op "to_copy" {
   "x",
