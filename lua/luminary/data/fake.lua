@@ -5,7 +5,6 @@ local class = require "luminary.base.class"
 local one_value = require "luminary.base.one_value"
 local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
-local fail = options.fail
 
 --- data.FakeData(…): `size` images of noise and labels, which count from 1 (or `base`). The transform gets an image as
 --- uint8 [C, H, W]; without one a sample is float32 in [0, 1]. Sample i follows from i + random_offset alone.
@@ -21,7 +20,7 @@ FakeData.init = arguments.takes("FakeData", {
     bytes = type(n) == "number" and n >= 1 and n % 1 == 0 and bytes * n or 0
   end
   if bytes == 0 or bytes > 2 ^ 31 then
-    fail("FakeData: image_size has to be {channels, height, width}, got %s", options.describe(self.image_size))
+    options.must_be("FakeData", "image_size", "{channels, height, width}", self.image_size)
   end
   self.bytes = bytes
 end)
