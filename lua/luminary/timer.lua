@@ -58,7 +58,7 @@ end
 
 --- End the lap; gives its seconds.
 function Timer:stop()
-  if not self.began then options.fail("Timer: stop without start") end
+  if not self.began then options.fail("Timer: call start() before stop()") end
   local seconds = core.time() - self.began
   self.user, self.sys = spent(self)
   self.began = nil
