@@ -258,7 +258,7 @@ local function check_list(who, list)
   end
   local name = #list == 0 and options.named_field(list)
   if name and name ~= "n" then
-    fail("Pool:%s: the second argument has to be a list of arguments, got a table with a field '%s'", who,
+    fail("Pool:%s: list must be a list of arguments, got a table with a field '%s'", who,
       tostring(name))
   end
   return #options.list("Pool:" .. who, "list", list)
