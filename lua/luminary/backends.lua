@@ -2,11 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
-local function no_setting(of, name, names)
-  local near = type(name) == "string" and core.nearest(name, names)
-  core.error_at_caller(("backends.%s: there is no setting '%s'%s"):format(of, tostring(name),
-    near and (", did you mean '%s'?"):format(near) or ""))
-end
+local function no_setting(of, name, names) options.unknown("backends." .. of, name, names) end
 
 -- A table whose fields are settings of the core; `functions` are its other members.
 local function settings(prefix, names, functions)
@@ -21,7 +17,7 @@ local function settings(prefix, names, functions)
     __newindex = function(_, name, value)
       if not known[name] then no_setting(prefix:sub(1, -2), name, names) end
       if type(value) ~= "boolean" then
-        core.error_at_caller(("backends.%s: true or false expected, got %s"):format(known[name], tostring(value)))
+        options.must_be("backends", known[name], "true or false", value)
       end
       core.setting(known[name], value)
     end,

@@ -21,7 +21,7 @@ function CmdLine:text(text)
 end
 
 local function add(self, who, row, list)
-  if self.options[row.name] then fail("%s: there is an option or argument '%s' already", who, row.name) end
+  if self.options[row.name] then fail("%s: option or argument '%s' is defined twice", who, row.name) end
   self.options[row.name] = row
   table.insert(self.lines, row)
   if list then table.insert(list, row) end
@@ -32,9 +32,9 @@ end
 --- "boolean", is needed only where it is not the default's.
 function CmdLine:option(name, default, help, kind)
   local short = options.arg("CmdLine.option", "name", name, "string"):match "^%-+(.+)$"
-  if not short then fail("CmdLine.option: the name begins with a dash: \"-%s\"", name) end
+  if not short then fail("CmdLine.option: the name must begin with a dash: \"-%s\"", name) end
   kind = kind or type(default)
-  if default == nil and kind == "nil" then fail("CmdLine.option: %s needs a default or a type", name) end
+  if default == nil and kind == "nil" then fail("CmdLine.option: %s must have a default or a type", name) end
   options.arg("CmdLine.option", "type", kind, {"number", "string", "boolean"})
   add(self, "CmdLine.option", {name = short, default = default, help = help or "", kind = kind, shown = name})
 end
@@ -72,10 +72,10 @@ function CmdLine:error(message)
 end
 
 local function value_of(self, row, text)
-  if text == nil then self:error(("%s needs a value"):format(row.shown)) end
+  if text == nil then self:error(("%s requires a value"):format(row.shown)) end
   if row.kind == "string" then return text end
   local number = tonumber(text)
-  if not number then self:error(("%s has to be a number, got '%s'"):format(row.shown, text)) end
+  if not number then self:error(("%s must be a number, got '%s'"):format(row.shown, text)) end
   return number
 end
 
@@ -91,7 +91,7 @@ local function find(self, given)
   end
   table.sort(names)
   local near = core.nearest(name, names)
-  self:error(("there is no option '%s'%s"):format(given, near and "; did you mean '-" .. near .. "'?" or ""))
+  self:error(("unrecognized argument '%s'%s"):format(given, near and "; did you mean '-" .. near .. "'?" or ""))
 end
 
 --- Reads a command line, a list such as `arg`; returns the values by name, with defaults.
@@ -120,7 +120,7 @@ function CmdLine:parse(arguments)
     else
       place = place + 1
       local row = self.arguments[place]
-      if not row then self:error(("what is '%s'?"):format(given)) end
+      if not row then self:error(("unrecognized argument '%s'"):format(given)) end
       params[row.name] = value_of(self, row, given)
     end
   end

@@ -45,7 +45,7 @@ variable "LM_ERROR_FILE" {
   help = "Where a rank that fails leaves its error as JSON, for its launcher", default = "set by `luminary run`",
 }
 variable "LM_RESTART_COUNT" {
-  help = "How often `luminary run --max-restarts` has started the job anew",
+  help = "How often `luminary run --max-restarts` has restarted the job",
   default = "set by it",
 }
 

@@ -30,20 +30,20 @@ local function signal(who, x, pairs_too)
   arg(who, "x", x, "tensor")
   if not core.is_floating_point(x) then x = x:float() end
   if x.dtype ~= "float32" and x.dtype ~= "float64" and not core.is_autocast_enabled() then
-    fail("%s: x has to be float32 or float64, got %s; use :float()", who, x.dtype)
+    options.wrong_dtype(who, "x", "float32 or float64", x, "convert it with :float()")
   end
   local dims = x.ndim - (pairs_too and 1 or 0)
   if pairs_too and (x.ndim < 2 or x.shape[x.ndim] ~= 2) then
-    fail("%s: x is %s; complex numbers are pairs in a last dim of 2; real ones become pairs by "
-      .. "lm.stack({x, lm.zeros_like(x)}, -1), or go to rfft", who, describe(x))
+    fail("%s: x is %s; complex numbers need a last dim of 2; lm.stack({x, lm.zeros_like(x)}, -1) makes it, or use rfft",
+      who, describe(x))
   end
-  if dims < 1 then fail("%s: x is %s; it has no line to be transformed", who, describe(x)) end
+  if dims < 1 then fail("%s: x must have at least 1 dim to transform, got %s", who, describe(x)) end
   return x, dims
 end
 
 -- x with n entries along dim.
 local function sized(who, x, dim, n)
-  if n < 1 then fail("%s: lines of %d entries have no transform", who, n) end
+  if n < 1 then options.must_be(who, "n", "at least 1", n) end
   local have = x.shape[dim]
   if n < have then return ops.narrow(x, dim, 1, n) end
   if n == have then return x end
@@ -94,7 +94,7 @@ local function to_real(who, x, n, dim, norm, inverse)
   x, dims = signal(who, x, true)
   dim = dim_of(who, x, dim or -1, dims)
   n = n and arg(who, "n", n, "integer") or 2 * (x.shape[dim] - 1)
-  if n < 1 then fail("%s: lines of %d entries have no transform", who, n) end
+  if n < 1 then options.must_be(who, "n", "at least 1", n) end
   x = sized(who, x, dim, math.floor(n / 2) + 1)
   return along(x, dim, dims, function(y) return ops.fft_c2r(y, n, scale_of(who, norm, n, inverse)) end)
 end
@@ -127,14 +127,14 @@ local function dims_of(who, x, s, dim, dims, default)
     dim = {}
     for d = 1, s and #s or dims do dim[d] = d - 1 - (s and #s or dims) end
   end
-  if s and #s ~= #dim then fail("%s: s has %d sizes for %d dims", who, #s, #dim) end
+  if s and #s ~= #dim then options.wrong_length(who, "s", #dim, "dim", #s) end
   local list, seen = {}, {}
   for i, d in ipairs(dim) do
     list[i] = dim_of(who, x, d, dims)
-    if seen[list[i]] then fail("%s: dim %d is given twice", who, list[i]) end
+    if seen[list[i]] then fail("%s: dim must not list dim %d twice", who, list[i]) end
     seen[list[i]] = true
   end
-  if #list == 0 then fail("%s: no dim is given", who) end
+  if #list == 0 then fail("%s: dim must not be empty", who) end
   return list, s or {}
 end
 

@@ -13,11 +13,11 @@ local function pack(...) return {n = select("#", ...), ...} end
 -- The floating tensors of a value, which is one or a table of such, in order; make(t) takes the place of each.
 local function map_tensors(who, v, make)
   if core.is_tensor(v) then
-    if not core.is_floating_point(v) then fail("%s: a floating tensor wanted, got %s", who, v.dtype) end
+    if not core.is_floating_point(v) then fail("%s: expected a floating tensor, got %s", who, v.dtype) end
     return make(v)
   end
   if not options.is_plain(v) then
-    fail("%s: a tensor or a table of tensors wanted, got %s", who, options.describe(v))
+    options.expected(who, "a tensor or a table of tensors", v)
   end
   local keys, out = {}, {}
   for key in pairs(v) do keys[#keys + 1] = key end
@@ -94,7 +94,7 @@ end
 local function prepared(who, args, numbers)
   local list, new = {}, {n = args.n, unpack(args, 1, args.n)}
   for _, n in ipairs(numbers) do
-    if n > args.n then fail("%s: argument %d wanted, of %d", who, n, args.n) end
+    if n > args.n then fail("%s: argument %d is out of range; there are %d", who, n, args.n) end
     new[n] = inputs_of(who, args[n], list)
   end
   return new, list
@@ -114,7 +114,7 @@ local function differentiated(who, f, opts)
       local given, inputs = prepared(who, args, numbers)
       local y, aux = f(unpack(given, 1, given.n))
       if not core.is_tensor(y) or y:numel() ~= 1 then
-        fail("%s: f has to give a tensor of one number, got %s", who, options.describe(y))
+        options.must_be(who, "the result of f", "a tensor of one element", y)
       end
       local grads = gradients(y:reshape({}), inputs, {create_graph = keep})
       local out = in_places(who, given, numbers, grads)
@@ -181,10 +181,12 @@ local function jvp(who, f, primals, tangents, keep)
         return t
       end)
     end
-    if #directions ~= #inputs then fail("%s: %d tangents for %d tensors", who, #directions, #inputs) end
+    if #directions ~= #inputs then
+      fail("%s: tangents and primals must have the same number of tensors, got %d and %d", who, #directions, #inputs)
+    end
     for i, x in ipairs(inputs) do
       if table.concat(directions[i].shape, ",") ~= table.concat(x.shape, ",") then
-        fail("%s: tangent %d has to be of its primal's shape, got %s for %s", who, i, options.describe(directions[i]),
+        fail("%s: tangent %d must have the shape of its primal, got %s for %s", who, i, options.describe(directions[i]),
           options.describe(x))
       end
     end
@@ -265,11 +267,13 @@ local function mapped_size(args, dims)
     if dims[i] then
       local x, dim = options.arg("vmap", "argument " .. i, args[i], "tensor"), dims[i]
       local n = x:size(dim)
-      if size and n ~= size then fail("vmap: argument %d has %d along dim %d, others %d", i, n, dim, size) end
+      if size and n ~= size then
+        fail("vmap: mapped dims must have the same size: argument %d has %d in dim %d, others %d", i, n, dim, size)
+      end
       size = n
     end
   end
-  return size or fail("vmap: none of the arguments is mapped")
+  return size or fail("vmap: at least one argument must be mapped")
 end
 
 --- lm.func.vmap(f [, {in_dims = 1, out_dims = 1}]): Returns a function that maps f over a dim of its arguments.
@@ -287,7 +291,7 @@ func.vmap = arguments.takes("vmap", {{"in_dims", "any", 1}, {"out_dims", "intege
     local lists, count = {}, 0
     local size = mapped_size(args, dims)
     if size == 0 then
-      fail("vmap: there is nothing along the mapped dim, so that the results' shapes are not known")
+      fail("vmap: the mapped dim must not be empty")
     end
     for k = 1, size do
       local slices = {}
@@ -308,7 +312,7 @@ end)
 --- and buffers.
 function func.functional_call(module, values, ...)
   local who = "functional_call"
-  if not records.is_module(module) then fail("%s: a module wanted, got %s", who, options.describe(module)) end
+  if not records.is_module(module) then options.expected(who, "a module", module) end
   local by_tensor, replaced, known = {}, {}, {}
   local function record_of(each)
     known[each] = known[each] or records.of(each)

@@ -6,8 +6,7 @@ local methods = {}
 
 local function checked(who, g)
   if not core.is_generator(g) then
-    options.fail("%s: a generator expected, got %s (as a method it is g:%s(…), with a colon)", who,
-      options.describe(g), who)
+    options.expected(who, "a generator", g, "as a method, call it with a colon: g:%s(…)", who)
   end
   return g
 end

@@ -94,7 +94,7 @@ end
 --- Seeds the random number generators of all devices with a number from the system, and returns that.
 function lm.seed(...)
   if options.count(...) > 0 then
-    options.fail("seed: takes no argument; lm.manual_seed(%s) begins anew from a number", tostring((...)))
+    options.fail("seed: takes no argument; use lm.manual_seed(%s)", tostring((...)))
   end
   local seed = core.seed_generator("cpu")
   core.manual_seed(seed)
@@ -120,7 +120,7 @@ end
 function lm.try_gpu(i)
   i = i or 0
   if type(i) ~= "number" or i < 0 or i % 1 ~= 0 then
-    core.error_at_caller("try_gpu: a device number from 0 expected, got " .. tostring(i))
+    core.error_at_caller("try_gpu: i must be an integer of at least 0, got " .. tostring(i))
   end
   return core.device((i < core.device_count("cuda") and "cuda:%d" or "cpu:%d"):format(i))
 end

@@ -23,30 +23,30 @@ end
 function linalg.vector_norm(...)
   local x, ord, dim, keepdim, dtype = read("vector_norm", norm_rows("number", 2), ...)
   if not core.is_floating_point(x) and not dtype then
-    fail("vector_norm: x has to be floating, got %s; use :float() or {dtype = …}", x.dtype)
+    options.wrong_dtype("vector_norm", "x", "floating", x, "convert it with :float() or {dtype = …}")
   end
   return ops.norm(in_dtype(x, dtype), ord, dim, {keepdim = keepdim})
 end
 
 local function some_entry(who, x, n, ord)
-  if n == 0 and ord ~= "nuc" then fail("%s: x is %s; ord %g has nothing to choose from", who, describe(x), ord) end
+  if n == 0 and ord ~= "nuc" then fail("%s: x is %s; ord %g needs at least one element", who, describe(x), ord) end
 end
 
 local function matrix_norm(who, x, ord, dim, keepdim)
-  if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
+  if x.ndim < 2 then options.must_be(who, "x", "a tensor of at least 2 dims", x) end
   if not options.is_plain(dim) or #dim ~= 2 then
-    fail("%s: dim has to be a list of two dims, got %s", who, describe(dim))
+    options.must_be(who, "dim", "a list of two dims", dim)
   end
   local rows, columns = dim[1], dim[2]
   for _, d in ipairs(dim) do
     if type(d) ~= "number" or d % 1 ~= 0 or d == 0 or d < -x.ndim or d > x.ndim then
-      fail("%s: there is no dim %s in %s", who, tostring(d), describe(x))
+      fail("%s: dim %s is out of range for %s", who, tostring(d), describe(x))
     end
   end
   if rows < 0 then rows = x.ndim + 1 + rows end
   if columns < 0 then columns = x.ndim + 1 + columns end
-  if rows == columns then fail("%s: dim has dim %d twice", who, rows) end
-  if not core.is_floating_point(x) then fail("%s: x has to be floating, got %s; use :float()", who, x.dtype) end
+  if rows == columns then fail("%s: dim must be two different dims, got dim %d twice", who, rows) end
+  if not core.is_floating_point(x) then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
   if ord == "fro" then return ops.norm(x, 2, {rows, columns}, {keepdim = keepdim}) end
   if ord == "nuc" or ord == 2 or ord == -2 then
     local others = {}
@@ -63,7 +63,7 @@ local function matrix_norm(who, x, ord, dim, keepdim)
     return y
   end
   if ord ~= 1 and ord ~= -1 and ord ~= math.huge and ord ~= -math.huge then
-    fail("%s: there is no ord %s; there are 'fro', 'nuc', 1, -1, 2, -2, math.huge and -math.huge", who, describe(ord))
+    options.must_be(who, "ord", "'fro', 'nuc', 1, -1, 2, -2, math.huge or -math.huge", ord)
   end
   if math.abs(ord) ~= 1 then rows, columns = columns, rows end -- sums of rows, not of columns
   some_entry(who, x, x.shape[columns], ord)
@@ -85,12 +85,12 @@ function linalg.norm(...)
   local x, ord, dim, keepdim, dtype = read("norm", norm_rows("any?"), ...)
   x = in_dtype(x, dtype)
   if dim ~= nil and type(dim) ~= "number" and not options.is_plain(dim) then
-    fail("norm: dim has to be a number or a list of numbers, got %s", describe(dim))
+    options.must_be("norm", "dim", "a number or a list of numbers", dim)
   end
   local dims = dim ~= nil and (type(dim) == "number" and 1 or #dim) or x.ndim
   if ord == nil then return ops.norm(x, 2, dim, {keepdim = keepdim}) end
   if dims == 2 then return matrix_norm("norm", x, ord, dim or {1, 2}, keepdim) end
-  if dims ~= 1 then fail("norm: with ord, x has to have 1 or 2 dims, or dim to name as many; x is %s", describe(x)) end
+  if dims ~= 1 then fail("norm: with ord, x must have 1 or 2 dims, or dim must list 1 or 2; x is %s", describe(x)) end
   return ops.norm(x, arg("norm", "ord", ord, "number"), dim, {keepdim = keepdim})
 end
 
@@ -153,7 +153,7 @@ function linalg.solve_triangular(A, B, upper, left, unitriangular)
 end
 
 local function with_pivots(who, pivot)
-  if pivot == false then fail("%s: pivot = false is not in this version", who) end
+  if pivot == false then fail("%s: pivot = false is not supported", who) end
 end
 
 --- linalg.lu_factor(A [, {pivot = true}]): Computes the LU factorization of matrices in compact form, and the pivots.
@@ -184,7 +184,8 @@ function linalg.tensorinv(A, ind)
     if d <= ind then first[#first + 1], rows = n, rows * n else last[#last + 1], columns = n, columns * n end
   end
   if rows ~= columns then
-    fail("tensorinv: A is %s; its first %d dims have %d elements, the others %d", describe(A), ind, rows, columns)
+    fail("tensorinv: A is %s; its first %d dims must have as many elements as the others, got %d and %d", describe(A),
+      ind, rows, columns)
   end
   for _, n in ipairs(first) do last[#last + 1] = n end
   return ops.reshape(ops.inverse(ops.reshape(A, {rows, columns})), last)
@@ -196,7 +197,7 @@ function linalg.tensorsolve(A, B, dims)
   arg("tensorsolve", "B", B, "tensor")
   if type(dims) == "number" then dims = {dims} end
   if dims ~= nil and not options.is_plain(dims) then
-    fail("tensorsolve: dims has to be a list of numbers, got %s", describe(dims))
+    options.must_be("tensorsolve", "dims", "a list of numbers", dims)
   end
   local last, order = {}, {}
   for _, d in ipairs(dims or {}) do last[d < 0 and A.ndim + 1 + d or d] = true end
@@ -208,8 +209,7 @@ function linalg.tensorsolve(A, B, dims)
   local shape, columns = {}, 1
   for d = B.ndim + 1, A.ndim do shape[#shape + 1], columns = A.shape[d], columns * A.shape[d] end
   if columns ~= B:numel() or A:numel() ~= columns * columns then
-    fail("tensorsolve: A is %s and B %s; A's dims beyond B's have to have as many elements as B", describe(A),
-      describe(B))
+    fail("tensorsolve: A is %s and B %s; A's dims beyond B's must have as many elements as B", describe(A), describe(B))
   end
   local flat = linalg.solve(ops.reshape(A, {columns, columns}), ops.reshape(B, {columns}))
   return ops.reshape(flat, shape)

@@ -20,7 +20,7 @@ local function text(who, path, name) return options.arg(who, name or "path", pat
 --- Returns the working folder.
 function paths.cwd()
   local buffer = ffi.new("char[?]", 65536)
-  if C.lm_paths_getcwd(buffer, 65536) == nil then options.fail("paths.cwd: the working folder is gone") end
+  if C.lm_paths_getcwd(buffer, 65536) == nil then options.fail("paths.cwd: the working folder was removed") end
   return ffi.string(buffer)
 end
 
@@ -109,7 +109,7 @@ end
 -- An iterator over the names of a folder for which wanted(name) holds.
 local function walk(who, path, wanted)
   local names, i = paths.dir(path), 0
-  if not names then options.fail("%s: there is no folder '%s'", who, path) end
+  if not names then options.fail("%s: cannot open '%s': no such folder", who, path) end
   return function()
     repeat i = i + 1 until names[i] == nil or wanted(names[i])
     return names[i]
@@ -176,8 +176,8 @@ end
 --- Removes a folder and everything in it; `sure` must be "yes".
 function paths.rmall(path, sure)
   text("paths.rmall", path)
-  if sure ~= "yes" then options.fail("paths.rmall: it removes all of '%s' if its second argument is 'yes'", path) end
-  for _, name in ipairs(paths.dir(path) or options.fail("paths.rmall: there is no folder '%s'", path)) do
+  if sure ~= "yes" then options.fail("paths.rmall: pass 'yes' as the second argument to remove all of '%s'", path) end
+  for _, name in ipairs(paths.dir(path) or options.fail("paths.rmall: cannot open '%s': no such folder", path)) do
     if name ~= "." and name ~= ".." then
       local ok, why = os.remove(path .. "/" .. name)
       if not ok then

@@ -57,7 +57,7 @@ end
 
 --- Ends the lap; returns its seconds.
 function Timer:stop()
-  if not self.began then options.fail("Timer: stop without start") end
+  if not self.began then options.fail("Timer: call start() before stop()") end
   local seconds = core.time() - self.began
   self.user, self.sys = spent(self)
   self.began = nil

@@ -359,8 +359,8 @@ print(scaler:is_enabled(), scaler:scale(loss) == loss)
     assert(ok, out)
     assert.equal("float32\t1\tnil\nfloat32\t1\tnil\nfloat32\nfloat32\tfloat32\nbfloat16\nfalse\ttrue\n", out)
     local warned = temp.read(folder .. "/warnings"):gsub("[^\n]*/script", "script")
-    local autocast = 'warning: autocast: there is no GPU here, so autocast of "cuda" is disabled\n'
-    local scaler = 'warning: GradScaler: there is no GPU here, so the scaler of "cuda" is disabled\n'
+    local autocast = 'warning: autocast: no CUDA device is available; autocast of "cuda" is disabled\n'
+    local scaler = 'warning: GradScaler: no CUDA device is available; the scaler of "cuda" is disabled\n'
     assert.equal("script.lua:4: " .. autocast .. "script.lua:5: " .. autocast .. "script.lua:8: " .. scaler, warned)
   end)
 end)

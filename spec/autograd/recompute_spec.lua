@@ -382,28 +382,28 @@ describe("a checkpoint that cannot be computed again says so:", function()
 
   it("a variable that holds another tensor now", function()
     local h = leaf()
-    assert.equal("HERE: checkpoint: 'h', which the function reads from outside, is another tensor now than in the "
-      .. "forward pass; give it as an argument", after(function(v) return v * h end, function() h = h + 1 end))
+    assert.equal("HERE: checkpoint: 'h', an upvalue of the function, is another tensor than in the forward pass; "
+      .. "pass it as an argument", after(function(v) return v * h end, function() h = h + 1 end))
   end)
 
   it("an argument that was written to", function()
     local x = leaf() * 1
-    assert.matches("recompute_spec.lua:%d+: checkpoint: the function wrote in place into its argument 1",
+    assert.matches("the function changed its argument 1 in place, but backward needs it unchanged",
       message(checkpoint, function(v) return v:mul_(2) end, x))
   end)
 
   it("wrong arguments", function()
-    assert.matches("checkpoint: f has to be a function, got number 3", message(checkpoint, 3))
-    assert.matches("checkpoint: f has to be a function, got nil", message(checkpoint))
-    assert.matches("preserve_rng_state has to be true or false, got number 1",
+    assert.matches("checkpoint: f must be a function, got 3", message(checkpoint, 3))
+    assert.matches("checkpoint: f must be a function, got nil", message(checkpoint))
+    assert.matches("preserve_rng_state must be true or false, got 1",
       message(checkpoint, function() end, { preserve_rng_state = 1 }))
     local sequential = autograd.checkpoint_sequential
-    assert.matches("an nn.Sequential or a list of functions wanted, got a module, Linear",
+    assert.matches("expected an nn%.Sequential or a list of functions, got a module, Linear",
       message(sequential, nn.Linear(1, 1), 1, leaf()))
-    assert.matches("3 segments of 1 parts", message(sequential, nn.Sequential(nn.ReLU()), 3, leaf()))
-    assert.matches("segments has to be an integer of at least 1, got nil", message(sequential,
+    assert.matches("segments must be at most 1, the number", message(sequential, nn.Sequential(nn.ReLU()), 3, leaf()))
+    assert.matches("segments must be an integer of at least 1, got nil", message(sequential,
       nn.Sequential(nn.ReLU())))
-    assert.matches("no option 'preserve_rng'", message(sequential, nn.Sequential(nn.ReLU()), 1, leaf(),
+    assert.matches("unknown option 'preserve_rng'", message(sequential, nn.Sequential(nn.ReLU()), 1, leaf(),
       { preserve_rng = true }))
   end)
 end)

@@ -179,24 +179,24 @@ describe("a call as PyTorch's users write it:", function()
     assert.same({ "bicubic", 16, false }, { resize.interpolation, resize.max_size, resize.antialias })
     assert.same({ 3, 9, 8 }, T.functional.resize(lm.ones(3, 18, 16), { 9, 8 }, "nearest").shape)
     local problem = message(data.FashionMNIST, "/nowhere", true, nil, nil, true)
-    assert.matches("FashionMNIST: no option 'download': nothing is downloaded", problem, 1, true)
+    assert.matches("FashionMNIST: unknown option 'download'", problem, 1, true)
     problem = message(data.FashionMNIST, "/nowhere", { train = true, download = true })
-    assert.matches("FashionMNIST: no option 'download': nothing is downloaded", problem, 1, true)
+    assert.matches("FashionMNIST: unknown option 'download'", problem, 1, true)
     assert.matches("in any of\n  /nowhere\n", message(data.CIFAR10, "/nowhere", true, transform), 1, true)
-    assert.matches("/nowhere is not there", message(data.ImageFolder, "/nowhere", transform), 1, true)
-    assert.matches("transform has to be a function", message(data.ImageFolder, "/nowhere", "x"), 1, true)
+    assert.matches("root must be a folder with one folder", message(data.ImageFolder, "/nowhere", transform), 1, true)
+    assert.matches("transform must be a function, or an object", message(data.ImageFolder, "/nowhere", "x"), 1, true)
   end)
 
   it("optimizers", function()
     local group = optim.SGD(params(), 0.1, 0.9, 0, 0.5, true).param_groups[1]
     assert.same({ 0.1, 0.9, 0.5, true }, { group.lr, group.momentum, group.weight_decay, group.nesterov })
     for name, option in pairs { AdamW = "betas", LAMB = "betas", Rprop = "etas" } do
-      assert.equal(("%s: %s has to be a list of two numbers, got number 0.1"):format(name, option),
+      assert.equal(("%s: %s must be a list of two numbers, got 0.1"):format(name, option),
         message(optim[name], params(), 1e-3, 0.1))
     end
     group = optim.RMSprop(params(), 0.1, 0.9, 1e-8, 0, 0, true, false, false, true).param_groups[1]
     assert.same({ true, true }, { group.centered, group.maximize }) -- after capturable and foreach
-    assert.matches("no option 'capturable'", message(optim.RMSprop, params(), 0.1, 0.9, 1e-8, 0, 0, true, true), 1,
+    assert.matches("unknown option 'capturable'", message(optim.RMSprop, params(), 0.1, 0.9, 1e-8, 0, 0, true, true), 1,
       true)
     group = optim.LBFGS(params(), 1, 5, nil, 1e-7, 1e-9, 10, "strong_wolfe").param_groups[1]
     assert.same({ 5, 6, "strong_wolfe" }, { group.max_iter, group.max_eval, group.line_search_fn })
@@ -206,7 +206,7 @@ describe("a call as PyTorch's users write it:", function()
     local Own = optim.Optimizer:extend("Own")
     Own.spec = { lr = { "number", 1 }, momentum = { "number", 0 } }
     assert.equal(0.5, Own(params(), { momentum = 0.5 }).param_groups[1].momentum)
-    assert.equal("Own: options go in one table at the end: {lr = 0.5}", message(Own, params(), 0.5))
+    assert.equal("Own: options must be in one table at the end: {lr = 0.5}", message(Own, params(), 0.5))
   end)
 
   it("layers, losses and functions", function()
@@ -236,7 +236,7 @@ describe("a call as PyTorch's users write it:", function()
     assert.equal("none", nn.CrossEntropyLoss(nil, nil, -1, nil, "none", 0.1).reduction)
     assert.same({ -1, 0.1 }, { nn.CrossEntropyLoss(nil, nil, -1, nil, "none", 0.1).ignore_index,
       nn.CrossEntropyLoss(nil, nil, -1, nil, "none", 0.1).label_smoothing })
-    local advice = ": no option 'size_average': reduction = \"mean\" or \"sum\" says it"
+    local advice = ": unknown option 'size_average'; reduction = \"mean\" or \"sum\" says it"
     assert.equal("MSELoss" .. advice, message(nn.MSELoss, "sum"))
     assert.equal("l1_loss" .. advice, message(F.l1_loss, x, t, "sum"))
     assert.is_true(nn.MaxPool2d(2, 2, 0, 1, true).return_indices)
@@ -311,7 +311,7 @@ describe("a call as PyTorch's users write it:", function()
     local pool = mp.Pool(1, function(n) _G.base = n end, { 10 })
     assert.same({ 11, 12 }, pool:map(function(x) return _G.base + x end, { 1, 2 }, 1))
     pool:terminate()
-    assert.equal("Pool: no option 'maxtasksperchild'; there are processes, initializer, initargs, method",
+    assert.equal("Pool: unknown option 'maxtasksperchild'; options are processes, initializer, initargs, method",
       message(mp.Pool, 1, nil, nil, 3))
     local process = mp.Process(nil, function(q) q:put "hello" end, "name", { seen })
     process:start()
@@ -320,7 +320,7 @@ describe("a call as PyTorch's users write it:", function()
   end)
 
   it("and a table with names that comes last is always options", function()
-    assert.matches("^DataLoader: no option 'len'; there are batch_size, shuffle", message(data.DataLoader, set, 2, true,
+    assert.matches("^DataLoader: unknown option 'len'; options are batch_size,", message(data.DataLoader, set, 2, true,
       { len = print }))
   end)
 end)

@@ -128,10 +128,10 @@ describe("its report #lua", function()
 
   it("refuses what it does not know, with exit code 2", function()
     for args, message in pairs {
-      ["--onyl host"] = "no option '%-%-onyl'; did you mean '%-%-only'%?",
-        ["--only disk"] = "no subject 'disk'; there are gpu",
+      ["--onyl host"] = "unrecognized argument '%-%-onyl'; did you mean '%-%-only'%?",
+      ["--only disk"] = "unknown subject 'disk'; subjects are gpu",
       ["--with nowhere"] = "host:port", ["--with a:0"] = "'a:0'", ["--with ::1:80"] = "%[address%]:port",
-      ["script.lua"] = "an option expected, got 'script.lua'", ["--listen x"] = "port",
+      ["script.lua"] = "unrecognized argument 'script.lua'", ["--listen x"] = "port",
     } do
       local _, text, code = temp.run(folder, ranks.luminary .. " doctor " .. args)
       assert.equal(2, code, args)
@@ -325,7 +325,7 @@ describe("this machine #lua", function()
     local _, text
     _, text, code = temp.run(folder, ("LUA_CPATH='%s/broken/?.so' %s doctor --onyl"):format(folder, ranks.luminary))
     assert.equal(2, code)
-    assert.matches("no option '%-%-onyl'", text)
+    assert.matches("unrecognized argument '%-%-onyl'", text)
   end)
 
   it("has the same addresses by ip and by libc", function()

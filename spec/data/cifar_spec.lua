@@ -57,7 +57,7 @@ describe("CIFAR", function()
       assert.same(plain(loose.labels), plain(packed.labels))
     end
     write("lacking/cifar-10-binary.tar.gz", tar.archive {files[1]})
-    says("cifar-10-binary.tar.gz has no data_batch_2.bin in it", data.CIFAR10, {root = folder .. "/lacking"})
+    says("cifar-10-binary.tar.gz' has no file data_batch_2.bin", data.CIFAR10, {root = folder .. "/lacking"})
   end)
 
   it("100 has classes and groups of them", function()
@@ -156,21 +156,21 @@ describe("CIFAR", function()
       end
     end
     set.transform = function(img) return img end
-    says("CIFAR10:get_batch: this set gives its samples one by one: set:get(i)", set.get_batch, set, lm.tensor {1})
+    says("CIFAR10:get_batch: this dataset returns single samples", set.get_batch, set, lm.tensor {1})
   end)
 
   it("says what is missing or broken", function()
-    says("CIFAR10: no data_batch_1.bin nor cifar-10-binary.tar.gz in any of\n  " .. folder .. "/nowhere\n",
+    says("CIFAR10: cannot find data_batch_1.bin or cifar-10-binary.tar.gz in any of\n  " .. folder .. "/nowhere\n",
       data.CIFAR10, {root = folder .. "/nowhere"})
     says("put cifar-100-binary.tar.gz (the binary version", data.CIFAR100, {root = folder .. "/nowhere"})
     local path = write("bad/test_batch.bin", records(9, 3))
-    says("CIFAR10: " .. path .. ": record 2 has the label 10, but there are 0 to 9", data.CIFAR10,
+    says("CIFAR10: '" .. path .. "': record 2 has label 10; labels must be from 0 to 9", data.CIFAR10,
       {root = folder .. "/bad", train = false})
     local set = data.CIFAR10 {root = folder .. "/bad", train = false, on_error = "skip"}
     assert.same({1, 2}, {#set, set:skipped()})
     write("bad/test_batch.bin", records(0, 3):sub(1, -2))
-    says(path .. " has 9218 bytes, which is no number of records of 3073", data.CIFAR10,
+    says(path .. "' has 9218 bytes, not a multiple of the record size 3073", data.CIFAR10,
       {root = folder .. "/bad", train = false})
-    says("no option 'download': nothing is downloaded", data.CIFAR10, {download = true})
+    says("unknown option 'download'; nothing is downloaded", data.CIFAR10, {download = true})
   end)
 end)

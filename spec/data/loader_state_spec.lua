@@ -87,8 +87,8 @@ describe("a loader's state", function()
     local state = loader:state_dict()
     loader = make {}
     loader:load_state_dict(state)
-    assert.error_matches(function() loader:epoch(8) end, "goes on in epoch 7, after batch 2: loader:epoch%(7%)")
-    assert.error_matches(function() loader:epoch(7, 3) end, "goes on in epoch 7, after batch 2")
+    assert.error_matches(function() loader:epoch(8) end, "the loaded state resumes in epoch 7 after batch 2")
+    assert.error_matches(function() loader:epoch(7, 3) end, "the loaded state resumes in epoch 7 after batch 2")
     assert.equal(4, #take(loader:epoch(7)))
     assert.equal(6, #take(loader:epoch(8)))
   end)
@@ -214,13 +214,13 @@ describe("a loader's state", function()
     take(loader:iter(), 2)
     local state = loader:state_dict()
     for problem, other in pairs {
-      ["of batches of 2, this loader's are of 5"] = data.DataLoader(Noisy(10), { batch_size = 5 }),
-      ["of a loader with 5 batches an epoch, this one has 6"] = data.DataLoader(Noisy(12), { batch_size = 2 }),
+      ["the state has batch_size 2, this loader 5"] = data.DataLoader(Noisy(10), { batch_size = 5 }),
+      ["the state has 5 batches per epoch, this loader 6"] = data.DataLoader(Noisy(12), { batch_size = 2 }),
     } do
       assert.error_matches(function() other:load_state_dict(state) end, problem)
     end
     for problem, wrong in pairs {
-      ["what loader:state_dict%(%) gave wanted"] = {}, ["the state has to be a table, got number 5"] = 5,
+      ["expected a result of loader:state_dict%(%), got a"] = {}, ["the state must be a table, got 5"] = 5,
     } do
       assert.error_matches(function() loader:load_state_dict(wrong) end, problem)
     end
@@ -236,19 +236,19 @@ describe("a loader's state", function()
       return problem
     end
     assert.matches("pass.seed", refused(state.pass, "seed", "x"))
-    assert.matches("pass.rank has to be an integer", refused(state.pass, "rank", {}))
-    assert.matches("pass.world has to be an integer", refused(state.pass, "world", nil))
-    assert.matches("pass.workers has to be an integer", refused(state.pass, "workers", 0 / 0))
-    assert.matches("a pass after batch 6 of 5", refused(state.pass, "batch", 6))
-    assert.matches("pass has to be a table", refused(state, "pass", 7))
-    assert.matches("passes has to be an integer", refused(state, "passes", 0 / 0))
+    assert.matches("pass%.rank must be an integer of at least 0, got a table", refused(state.pass, "rank", {}))
+    assert.matches("pass%.world must be an integer of at least 1, got nil", refused(state.pass, "world", nil))
+    assert.matches("pass%.workers must be an integer of at least 1, got nan", refused(state.pass, "workers", 0 / 0))
+    assert.matches("the state is after batch 6, but an epoch has 5", refused(state.pass, "batch", 6))
+    assert.matches("pass must be a table, got 7", refused(state, "pass", 7))
+    assert.matches("passes must be an integer of at least 0, got nan", refused(state, "passes", 0 / 0))
     assert.matches("dtype", refused(state, "dtypes", { [""] = "none" }))
     loader = data.DataLoader(Noisy(10), { batch_size = 2, shuffle = true, seed = 3 })
     take(loader:iter(), 2)
     state = loader:state_dict()
-    assert.matches("pass.sampler has to be a table", refused(state.pass, "sampler", true))
-    assert.matches("the sampler's epoch has to be an integer", refused(state.pass.sampler, "epoch", "x"))
-    assert.matches("the sampler's epoch has to be an integer", refused(state.pass, "sampler", {}))
+    assert.matches("pass%.sampler must be a table, got true", refused(state.pass, "sampler", true))
+    assert.matches("the sampler's epoch must be an integer of at least 0,", refused(state.pass.sampler, "epoch", "x"))
+    assert.matches("the sampler's epoch must be an integer of at least 0,", refused(state.pass, "sampler", {}))
     loader:load_state_dict(state)
     assert.equal(3, #take(loader:iter(), 9))
   end)
@@ -339,7 +339,7 @@ describe("a stream's state", function()
         assert.same(whole, numbers(got))
         how.num_workers = 2
         assert.error_matches(function() make():load_state_dict(state) end,
-          "shared out over 3 workers, this loader has 2: make it with {num_workers = 3}")
+          "the state has 3 workers, this loader 2")
       end
     end
   end)
@@ -349,6 +349,6 @@ describe("a stream's state", function()
     take(loader:iter(), 2)
     local state = loader:state_dict()
     assert.error_matches(function() data.DataLoader(Stream(11), { batch_size = 2 }):load_state_dict(state) end,
-      "the set has no :load_state_dict")
+      "the state has a dataset state, but the dataset has no :load_state_dict%(state%)")
   end)
 end)

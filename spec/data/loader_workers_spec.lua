@@ -143,7 +143,7 @@ describe("a loader's workers", function()
     end
     local Late = Mixed:extend("Late")
     function Late:get(i) return i < 3 and i or i / 2 end
-    assert.matches("value 1 was whole in earlier batches", message(all, data.DataLoader(Late(),
+    assert.matches("worker 1, Late: DataLoader: value 1 was an integer in", message(all, data.DataLoader(Late(),
       { batch_size = 1, num_workers = 3 })))
   end)
 
@@ -245,11 +245,11 @@ describe("a loader's workers", function()
     assert.equal("0", said(0, "warnings"))
     assert.matches("1 2 3\t.*each of 2 ranks walks all of Shared: {shard_ranks = true}", said(0, "silent"))
     assert.same({ "2", "1" }, { said(0, "steps"), said(1, "steps") })
-    assert.matches("the state is of part 2 of 2 of the stream, this is part 1 of 2", said(0, "state"))
+    assert.matches("the state is for part 2 of 2 of the stream, this is part 1 of 2", said(0, "state"))
     assert.error_matches(function() data.DataLoader(Noisy(3), { shard_ranks = true }) end,
-      "shard_ranks shares out an IterableDataset; this set takes a sampler")
+      "shard_ranks requires an IterableDataset; use {sampler =")
     assert.error_matches(function() data.DataLoader(Stream(3), { shard_ranks = true }) end,
-      "shard_ranks wants a set with :shard")
+      "shard_ranks requires a dataset with :shard")
   end)
 
   it("share a stream out that asks who they are, as PyTorch's do", function()
@@ -541,7 +541,7 @@ describe("an error in a worker", function()
   end)
 
   it("about batches that are nil, or cannot be sent", function()
-    assert.matches("worker 0, Broken: DataLoader: collate_fn gave nil", message(all, data.DataLoader(Broken(),
+    assert.matches("worker 0, Broken: DataLoader: collate_fn returned nil for", message(all, data.DataLoader(Broken(),
       { num_workers = 1, collate_fn = function() end })))
     assert.matches("a batch: %[1%]: a coroutine cannot be sent to another thread", message(all,
       data.DataLoader(Broken(), { num_workers = 1, collate_fn = function() return coroutine.create(print) end })))
@@ -576,17 +576,17 @@ describe("an error in a worker", function()
     end
     local loader = data.DataLoader(Slow(), { num_workers = 1, timeout = 0.3 })
     local began = lm.time()
-    assert.matches("DataLoader: batch 2 has not come within 0.3 s, the timeout", message(all, loader))
+    assert.matches("DataLoader: timeout: batch 2 did not arrive within 0%.3 s", message(all, loader))
     within(lm.time() - began, 5)
   end)
 
   it("about options", function()
     for problem, opts in pairs {
-      ["num_workers has to be an integer of at least 0"] = { num_workers = -1 },
-      ["num_workers: 2147483648 are too many; 4096 at most"] = { num_workers = 2 ^ 31 },
-      ["worker_type has to be one of 'thread', 'process', got string 'fork'"] = { worker_type = "fork" },
-      ["prefetch_factor has to be an integer of at least 1"] = { prefetch_factor = 0 },
-      ["timeout has to be a number of at least 0"] = { timeout = -1 },
+      ["num_workers must be an integer of at least 0, got %-1"] = { num_workers = -1 },
+      ["num_workers must be at most 4096, got 2147483648"] = { num_workers = 2 ^ 31 },
+      ["worker_type must be one of 'thread', 'process', got string 'fork'"] = { worker_type = "fork" },
+      ["prefetch_factor must be an integer of at least 1, got 0"] = { prefetch_factor = 0 },
+      ["timeout must be a number of at least 0, got %-1"] = { timeout = -1 },
     } do
       assert.matches(problem, message(data.DataLoader, Broken(), opts))
     end

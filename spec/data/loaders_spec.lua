@@ -137,7 +137,7 @@ describe("a loader", function()
     end
     local walk = loader_of({ 1, 2, 0.5, 3 }):iter()
     assert.equal("int64", walk().dtype)
-    assert.matches("value [12][%.t1]* was whole in earlier batches, which made it int64, and", message(walk))
+    assert.matches("value 1 was an integer in earlier batches, which made it int64, and now has a", message(walk))
   end)
 
   it("says what cannot be collated", function()
@@ -184,18 +184,18 @@ describe("a loader", function()
     end
     local batch = data.default_collate { { n = 1, t = lm.ones { 2 } }, { n = 2.5, t = lm.ones { 2 } } }
     assert.same({ "float32", { 1, 2.5 }, { 2, 2 } }, { batch.n.dtype, batch.n:totable(), batch.t.shape })
-    assert.matches("default_collate: a list of samples expected", message(data.default_collate, { 1, 2 }))
-    assert.matches("default_collate: a list of samples expected", message(data.default_collate))
+    assert.matches("default_collate: expected a list of samples, each a", message(data.default_collate, { 1, 2 }))
+    assert.matches("default_collate: expected a list of samples, each a", message(data.default_collate))
   end)
 
   it("says that a batch is nil, which would end the loop", function()
     local set = Numbers(3)
-    assert.matches("DataLoader: collate_fn gave nil for a batch", message(batches, data.DataLoader(set, {
+    assert.matches("DataLoader: collate_fn returned nil for a batch, which", message(batches, data.DataLoader(set, {
       collate_fn = function() end }):iter()))
     local Gaps = data.Dataset:extend("Gaps")
     function Gaps:len() return 3 end -- luacheck: ignore self
     function Gaps:get(i) if i ~= 2 then return lm.ones(1) end end -- luacheck: ignore self
-    assert.matches("DataLoader: the set's :get(2) gave nil", message(batches, data.DataLoader(Gaps(),
+    assert.matches("DataLoader: :get(2) of the dataset returned nil", message(batches, data.DataLoader(Gaps(),
       { batch_size = 3 }):iter()), 1, true)
     assert.same({ { 2 } }, batches(data.DataLoader(Gaps(), { batch_size = 3, collate_fn = function(samples)
       local n = 0 -- which may leave out what is not there
@@ -203,7 +203,7 @@ describe("a loader", function()
       return { n }
     end }):iter()))
     function Gaps:get_batch() end -- luacheck: ignore self
-    assert.matches("DataLoader: the set's :get_batch gave nil", message(batches, data.DataLoader(Gaps()):iter()))
+    assert.matches("DataLoader: the set's :get_batch returned nil", message(batches, data.DataLoader(Gaps()):iter()))
   end)
 
   it("wants a length that is one", function()
@@ -221,7 +221,7 @@ describe("a loader", function()
         function() odd:index(1) end, function() data.DataLoader(good, { sampler = order }):len() end,
         function() data.DataLoader(good, { batch_sampler = order }):len() end,
       } do
-        assert.matches(":len() has to give an integer of at least 0, got", message(f), 1, true)
+        assert.matches(" must return an integer of at least 0, got ", message(f), 1, true)
       end
       assert.is_string(tostring(odd))
     end
@@ -269,16 +269,16 @@ describe("a loader", function()
     end
     for _, numbers in ipairs { {}, 3, "abc", lm.zeros(0), lm.ones(2, 2) } do
       assert.error_matches(function() first({ batch_sampler = one(numbers) }) end,
-        "the batch sampler has to give lists of sample numbers, of at least one each")
+        "a value of the batch sampler must be a non%-empty list of sample numbers, got ")
     end
     for _, numbers in ipairs { { 1.5 }, { 0 / 0 }, lm.tensor { 1.5 } } do
-      assert.error_matches(function() first({ batch_sampler = one(numbers) }) end, "indices have to be integers")
-      assert.error_matches(function() first({ sampler = one(numbers) }) end, "the sampler: indices have to be integers")
+      assert.error_matches(function() first({ batch_sampler = one(numbers) }) end, "indices must be integers, got ")
+      assert.error_matches(function() first({ sampler = one(numbers) }) end, "the sampler: indices must be integers,")
     end
-    assert.error_matches(function() first({ sampler = one(3) }) end, "the sampler: .*got number 3")
+    assert.error_matches(function() first({ sampler = one(3) }) end, "the sampler: the list of indices must be a")
     local no_iterator = { len = function() return 1 end, iter = function() return 3 end }
     assert.error_matches(function() first({ batch_sampler = no_iterator }) end,
-      "the batch sampler's :iter%(%) has to give a function, got number 3")
+      "the result of the batch sampler's :iter%(%) must be a function, got 3")
   end)
 
   it("takes batch samplers", function()
@@ -298,7 +298,7 @@ describe("a loader", function()
       assert.same({ { 3 }, { 1, 2 } }, batches(loader:iter()))
       assert.same({ { 1, 2 } }, batches(loader:epoch(1, 2)))
     end
-    assert.matches("batch_sampler decides alone",
+    assert.matches("batch_sampler excludes batch_size, shuffle, sampler and drop_last",
       message(data.DataLoader, Numbers(3), { batch_sampler = batch_sampler, batch_size = 2 }))
   end)
 
@@ -307,22 +307,22 @@ describe("a loader", function()
     local sampler = data.DistributedSampler(set)
     assert.matches("DistributedSampler(set, {shuffle = true})",
       message(data.DataLoader, set, { sampler = sampler, shuffle = true }), 1, true)
-    assert.matches("shuffle has to be true or false, got number 32", message(data.DataLoader, set, 32, 32), 1, true)
+    assert.matches("shuffle must be true or false, got 32", message(data.DataLoader, set, 32, 32), 1, true)
     assert.matches("did you mean 'batch_size'", message(data.DataLoader, set, { batchsize = 2 }))
-    assert.matches("batch_size has to be", message(data.DataLoader, set, { batch_size = 0 }))
+    assert.matches("batch_size must be an integer of at least 1,", message(data.DataLoader, set, { batch_size = 0 }))
     assert.matches("dataset", message(data.DataLoader, lm.ones { 3 }))
     assert.matches("sampler", message(data.DataLoader, set, { sampler = 3 }))
-    assert.matches("batch_size has to be an integer of at least 1, got a table",
+    assert.matches("batch_size must be an integer of at least 1, got a table",
       message(data.DataLoader, set, {}, true))
   end)
 
   it("is no function", function()
     assert.error_matches(function()
       for _ in data.DataLoader(Numbers(3)) do error "it was" end
-    end, "DataLoader: an object, which cannot be called; for x, y in loader:iter%(%) do")
+    end, "DataLoader: this object cannot be called; for x, y in loader:iter%(%) do … end walks its batches, #loader")
     local sampler = { len = function() return 1 end, iter = function() return { 1 } end }
     assert.error_matches(function() data.DataLoader(Numbers(3), { sampler = sampler }):iter() end,
-      "DataLoader: the sampler's :iter%(%) has to give a function, got a table")
+      "DataLoader: the result of the sampler's :iter%(%) must be a function, got a table")
   end)
 
   it("keeps what it gives through lm.scope only if asked", function()

@@ -105,7 +105,7 @@ describe("MNIST's files", function()
 
   it("where they are missing or broken", function()
     local text = message(data.MNIST, { root = folder .. "/nowhere" })
-    assert.matches("MNIST: no train-images-idx3-ubyte nor train-images-idx3-ubyte.gz in any of\n  " .. folder
+    assert.matches("MNIST: cannot find train-images-idx3-ubyte or train-images-idx3-ubyte.gz in any of\n  " .. folder
       .. "/nowhere\n", text, 1, true)
     assert.matches("root", text)
     assert.matches("dataset-fashion-mnist", message(data.FashionMNIST, { root = folder .. "/nowhere" }), 1, true)

@@ -17,7 +17,7 @@ describe("samplers of parts", function()
     sampler:set_epoch(0)
     assert.same(first, sampler:indices():totable())
     assert.same({}, data.SubsetRandomSampler({}):indices():totable())
-    assert.error_matches(function() data.SubsetRandomSampler("x") end, "list of indices has to be a tensor")
+    assert.error_matches(function() data.SubsetRandomSampler("x") end, "the list of indices must be a tensor, got")
   end)
 
   it("WeightedRandomSampler: as often as their weights say", function()
@@ -44,13 +44,13 @@ describe("samplers of parts", function()
 
   it("WeightedRandomSampler refuses what cannot be drawn from", function()
     for problem, try in pairs {
-      ["weight 2 has to be a number of at least 0, got number %-1"] = { { 1, -1 }, 1 },
-      ["no weight is above 0"] = { { 0, 0 }, 1 },
-      ["weight 2 has to be a number of at least 0, got nil"] = { { 1, nil, 1 }, 1 },
-      ["the weights are too large: their sum is infinite"] = { { 1e308, 1e308 }, 1 },
-      ["num_samples has to be an integer of at least 1"] = { { 1 }, 0 },
-      ["3 samples without replacement of 2 whose weight is above 0"] = { { 1, 0, 1 }, 3, { replacement = false } },
-      ["a list or a 1%-d tensor of weights wanted, got number 3"] = { 3, 1 },
+      ["weight 2 must be a number of at least 0, got %-1"] = { { 1, -1 }, 1 },
+      ["at least one weight must be above 0"] = { { 0, 0 }, 1 },
+      ["weight 2 must be a number of at least 0, got nil"] = { { 1, nil, 1 }, 1 },
+      ["the sum of the weights must be finite"] = { { 1e308, 1e308 }, 1 },
+      ["num_samples must be an integer of at least 1, got 0"] = { { 1 }, 0 },
+      ["cannot draw 3 samples without replacement from 2 weights"] = { { 1, 0, 1 }, 3, { replacement = false } },
+      ["expected a list or a 1%-d tensor of weights, got 3"] = { 3, 1 },
     } do
       assert.error_matches(function() data.WeightedRandomSampler(unpack(try)) end, problem)
     end
@@ -70,7 +70,7 @@ describe("samplers of parts", function()
     local first = batches(loader:epoch(1))
     assert.same(first, batches(loader:epoch(1)))
     assert.same(count_to(5), sorted(flat(first)))
-    assert.error_matches(function() data.BatchSampler(Numbers(5), 2) end, "a sampler wanted, with :iter")
+    assert.error_matches(function() data.BatchSampler(Numbers(5), 2) end, "expected a sampler, with :iter%(%) and")
   end)
 end)
 
@@ -124,14 +124,14 @@ describe("a random sampler", function()
   end)
 
   it("and the sequential one refuse what they do not know", function()
-    assert.matches("no option 'replacment'; did you mean 'replacement'",
+    assert.matches("unknown option 'replacment'; did you mean 'replacement'%?",
       message(data.RandomSampler, set, { replacment = true }))
-    assert.matches("num_samples has to be an integer of at least 1",
+    assert.matches("num_samples must be an integer of at least 1, got 0",
       message(data.RandomSampler, set, { num_samples = 0 }))
-    assert.matches("replacement has to be true or false", message(data.RandomSampler, set, 4), 1, true)
+    assert.matches("replacement must be true or false, got 4", message(data.RandomSampler, set, 4), 1, true)
     assert.matches("at most 5 arguments, got 6", message(data.RandomSampler, set, nil, nil, nil, nil, 4))
-    assert.matches("of a set that has none", message(data.RandomSampler, Numbers(0), { num_samples = 4 }))
-    assert.matches("SequentialSampler: takes no options, got 'shuffle'",
+    assert.matches("cannot draw num_samples = 4 from an", message(data.RandomSampler, Numbers(0), { num_samples = 4 }))
+    assert.matches("SequentialSampler: unknown option 'shuffle'",
       message(data.SequentialSampler, set, { shuffle = true }))
   end)
 end)
@@ -213,8 +213,8 @@ describe("DistributedSampler", function()
 
   it("refuses a set smaller than the world, and says what to do", function()
     local text = message(data.DistributedSampler, Numbers(3), { num_replicas = 4, rank = 0 })
-    assert.matches("3 samples cannot be shared by 4 ranks: run at most 3 processes, or use a larger set", text)
-    assert.matches("rank 2 is outside a world of 2", message(data.DistributedSampler, Numbers(3),
+    assert.matches("3 samples are fewer than the 4 ranks", text)
+    assert.matches("rank 2 is out of range for 2 ranks %(ranks start at", message(data.DistributedSampler, Numbers(3),
       { num_replicas = 2, rank = 2 }))
     assert.equal(2, #data.DistributedSampler(Numbers(3), 2, 0))
   end)

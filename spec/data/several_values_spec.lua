@@ -81,7 +81,7 @@ describe("a transform that returns several values makes a list of them", functio
     assert(lm.equal(sums(x), x + 1 + x * 2))
     assert.matches("a function among transforms: must return no nil among several values, got nil as value 2 of 3",
       message(T.Compose {function(v) return v, nil, v end}, x), 1, true)
-    assert.matches("RandomApply: image 1 of a batch became a table", message(T.RandomApply({views}, {p = 1}),
+    assert.matches("RandomApply: image 1 of the batch became a table", message(T.RandomApply({views}, {p = 1}),
       lm.rand(2, 3, 4, 4)), 1, true)
   end)
 

@@ -40,19 +40,19 @@ describe("a TokenDataset", function()
 
   it("says what is wrong with the file", function()
     local path = tokens("u.bin", "uint16_t", 11, function(i) return i * 10 end)
-    says("no number of tokens of 4 bytes", data.TokenDataset, path, {block_size = 3, dtype = "int32"})
-    says("has 11 tokens; a block of 11 and the token after it want more", data.TokenDataset, path, {block_size = 11})
-    says("{block_size = …}", data.TokenDataset, path)
+    says("u.bin' has 22 bytes, not a multiple of the token", data.TokenDataset, path, {block_size = 3, dtype = "int32"})
+    says("u.bin' has 11 tokens; block_size (11)", data.TokenDataset, path, {block_size = 11})
+    says("block_size is required", data.TokenDataset, path)
     says("cannot read " .. folder .. "/none", data.TokenDataset, folder .. "/none", {block_size = 1})
     local set = data.TokenDataset(path, {block_size = 3, vocab_size = 100})
     assert.same({31, 41, 51}, plain((set:get(2))))
     says(path .. ": token 11 of it is 100, not from 0 to 99",
       data.TokenDataset(path, {block_size = 3, vocab_size = 100, stride = 7}).get,
       data.TokenDataset(path, {block_size = 3, vocab_size = 100, stride = 7}), 2)
-    says("sample 4 is not among the 3", set.get, set, 4)
+    says("index 4 is out of range for 3 samples (indices start at 1)", set.get, set, 4)
     says("has no block 4611686018427387904", set.get_batch, set, lm.tensor({2 ^ 53}, {dtype = "int64"}):mul(512))
     says("are not in it", set.get_batch, set, lm.tensor({0}, {dtype = "int64"}))
-    says("TokenDataset: the list of indices has to be a tensor, got number 3", set.get_batch, set, 3)
+    says("TokenDataset: the list of indices must be a tensor, got 3", set.get_batch, set, 3)
   end)
 
   it("takes a transform that is set later, as a CSVDataset does", function()
@@ -75,7 +75,7 @@ describe("a TokenDataset", function()
     write("v.bin", "short")
     says(path .. " had 10000 bytes and has 5 now", set.get, set, 1000)
     for _, kind in ipairs {"thread", "process"} do
-      says(path .. " has changed since the set was made: it had 10000 bytes", all, set,
+      says(path .. "' has changed since the dataset was created: it had 10000 bytes", all, set,
         {num_workers = 1, worker_type = kind})
     end
     tokens("v.bin", "uint16_t", 5000, function(i) return i + 1 end)

@@ -84,15 +84,15 @@ describe("streams and events", function()
     for _, wrong in ipairs { false, 5, "x", {}, lm.ones(1), lm.cuda.Event } do
       local value = wrong or nil
       for name, f in pairs {
-        ["record_stream: a stream"] = function() lm.ones(2):record_stream(value) end,
-        ["wait_stream: a stream"] = function() stream:wait_stream(value) end,
-        ["wait_event: an event"] = function() stream:wait_event(value) end,
-        ["elapsed_time: an event"] = function() lm.cuda.Event():elapsed_time(value) end,
-        ["record_event: an event"] = value ~= nil and function() stream:record_event(value) end or nil,
+        ["record_stream: expected a stream"] = function() lm.ones(2):record_stream(value) end,
+        ["wait_stream: expected a stream"] = function() stream:wait_stream(value) end,
+        ["wait_event: expected an event"] = function() stream:wait_event(value) end,
+        ["elapsed_time: expected an event"] = function() lm.cuda.Event():elapsed_time(value) end,
+        ["record_event: expected an event"] = value ~= nil and function() stream:record_event(value) end or nil,
       } do
         local ok, problem = pcall(f)
         assert.is_false(ok)
-        assert.matches(name .. " expected, got ", problem, 1, true)
+        assert.matches(name .. ", got ", problem, 1, true)
         assert.matches("device_spec.lua:", problem, 1, true)
       end
     end

@@ -58,24 +58,24 @@ describe("a process group of one", function()
 
   it("says what is wrong with where it stands", function()
     for _, case in ipairs {
-      { { WORLD_SIZE = "many" }, "WORLD_SIZE = 'many' is no number of processes" },
-      { { WORLD_SIZE = "0", RANK = "0" }, "WORLD_SIZE = '0' is no number of processes" },
-      { { WORLD_SIZE = "2", RANK = "-1" }, "RANK = '-1' is no rank" },
-      { { WORLD_SIZE = "2" }, "WORLD_SIZE = 2, but which of them is this process? Set RANK too" },
-      { { RANK = "1" }, "RANK = 1, but not of how many: set WORLD_SIZE too" },
-      { { WORLD_SIZE = "2", RANK = "2" }, "rank 2 is outside a world of 2 (WORLD_SIZE = 2, RANK = 2)" },
-      { { LOCAL_RANK = "1" }, "LOCAL_RANK = '1' says that there are other ranks" },
-      { { OMPI_COMM_WORLD_SIZE = "4", OMPI_COMM_WORLD_RANK = "1" }, "mpirun says that there are 4 processes, but not" },
-      { { SLURM_STEP_NUM_TASKS = "3", SLURM_PROCID = "0" }, "srun says that there are 3 processes, but not where" },
-      { { WORLD_SIZE = "2", RANK = "1", MASTER_PORT = "x" }, "MASTER_PORT = 'x' is no port" },
-      { { WORLD_SIZE = "2", RANK = "1", MASTER_PORT = "70000" }, "MASTER_PORT = '70000' is no port" },
+      { { WORLD_SIZE = "many" }, "WORLD_SIZE = 'many' is not a valid number of processes" },
+      { { WORLD_SIZE = "0", RANK = "0" }, "WORLD_SIZE = '0' is not a valid number of processes" },
+      { { WORLD_SIZE = "2", RANK = "-1" }, "RANK = '-1' is not a valid rank" },
+      { { WORLD_SIZE = "2" }, "WORLD_SIZE = 2, but the rank of this process is unknown" },
+      { { RANK = "1" }, "RANK = 1, but the number of processes is unknown" },
+      { { WORLD_SIZE = "2", RANK = "2" }, "rank 2 is out of range for 2 ranks (WORLD_SIZE = 2, RANK = 2)" },
+      { { LOCAL_RANK = "1" }, "LOCAL_RANK = '1' means several ranks" },
+      { { OMPI_COMM_WORLD_SIZE = "4", OMPI_COMM_WORLD_RANK = "1" }, "mpirun has 4 processes but no address to meet" },
+      { { SLURM_STEP_NUM_TASKS = "3", SLURM_PROCID = "0" }, "srun has 3 processes but no address to meet at" },
+      { { WORLD_SIZE = "2", RANK = "1", MASTER_PORT = "x" }, "MASTER_PORT = 'x' is not a valid port" },
+      { { WORLD_SIZE = "2", RANK = "1", MASTER_PORT = "70000" }, "MASTER_PORT = '70000' is not a valid port" },
       { { WORLD_SIZE = "2", RANK = "0", TORCHELASTIC_USE_AGENT_STORE = "True", MASTER_ADDR = "127.0.0.1",
         MASTER_PORT = "1" }, "torchrun's store at 127.0.0.1:1 was not reached: Connection refused" },
-      { { WORLD_SIZE = "2", RANK = "1", LM_HEARTBEAT_TIMEOUT = "x" }, "LM_HEARTBEAT_TIMEOUT = 'x' is no number" },
-      { {}, "rank 1 is outside a world of 1 (world_size = 1, rank = 1)", { world_size = 1, rank = 1 } },
-      { {}, "world_size = 2, but which of them is this process? Give rank", { world_size = 2 } },
-      { {}, "rank = 1, but not of how many: give world_size", { rank = 1 } },
-      { { RANK = "3", WORLD_SIZE = "4" }, "rank 3 is outside a world of 2 (world_size = 2, RANK = 3)",
+      { { WORLD_SIZE = "2", RANK = "1", LM_HEARTBEAT_TIMEOUT = "x" }, "LM_HEARTBEAT_TIMEOUT = 'x' must be a number" },
+      { {}, "rank 1 is out of range for 1 ranks (world_size = 1, rank = 1)", { world_size = 1, rank = 1 } },
+      { {}, "world_size = 2, but the rank of this process is unknown; pass rank", { world_size = 2 } },
+      { {}, "rank = 1, but the number of processes is unknown; pass world_size", { rank = 1 } },
+      { { RANK = "3", WORLD_SIZE = "4" }, "rank 3 is out of range for 2 ranks (world_size = 2, RANK = 3)",
         { world_size = 2 } },
     } do
       with_environment(case[1], function()
@@ -95,18 +95,18 @@ describe("a process group of one", function()
     assert.matches("There is solo, ", message(dist.init_process_group, "hccl"))
     assert.matches("env://", message(dist.init_process_group, { init_method = "http://x" }), 1, true)
     assert.matches("did you mean tcp://", message(dist.init_process_group, { init_method = "tpc://x:1" }), 1, true)
-    assert.matches("after ?", message(dist.init_process_group, { init_method = "tcp://x:1?rnk=1" }), 1, true)
+    assert.matches("only rank=N and", message(dist.init_process_group, { init_method = "tcp://x:1?rnk=1" }), 1, true)
     for _, odd in ipairs { "x", "rank", "rank=0&&", "" } do
-      assert.matches("after ?", message(dist.init_process_group, { init_method = "file:///x?" .. odd }), 1, true)
+      assert.matches("only rank=N", message(dist.init_process_group, { init_method = "file:///x?" .. odd }), 1, true)
     end
     assert.matches("did you mean 'rank'", message(dist.init_process_group, { rnk = 1 }))
-    assert.matches("init_method has to be a string, got true", message(dist.init_process_group, "gloo", true), 1, true)
+    assert.matches("init_method must be a string, got true", message(dist.init_process_group, "gloo", true), 1, true)
     assert.matches("timeout", message(dist.init_process_group, { timeout = 0 }))
-    assert.matches("rank 3 is outside a world of 2", -- PyTorch's order: backend, init_method, timeout, world_size, rank
+    assert.matches("rank 3 is out of range for 2", -- PyTorch's order: backend, init_method, timeout, world_size, rank
       message(dist.init_process_group, "gloo", nil, 5, 2, 3), 1, true)
-    assert.matches("no option 'store'", message(dist.init_process_group, "gloo", nil, 5, 2, 0, "x"), 1, true)
+    assert.matches("unknown option 'store'", message(dist.init_process_group, "gloo", nil, 5, 2, 0, "x"), 1, true)
     dist.init_process_group()
-    assert.matches("there already", message(dist.init_process_group))
+    assert.matches("already initialized", message(dist.init_process_group))
   end)
 
   it("says which backends there are", function()
@@ -117,7 +117,7 @@ describe("a process group of one", function()
     assert.is_false(dist.is_backend_available("no such"))
     assert.is_true(dist.is_backend_available("GLOO"))
     dist.init_process_group("GLOO")
-    assert.matches("has to be a string", message(dist.is_backend_available, 3))
+    assert.matches("the backend must be a string, got 3", message(dist.is_backend_available, 3))
   end)
 
   it("is needed by whoever asks", function()
@@ -203,14 +203,14 @@ describe("a process group of one", function()
     assert.matches("did you mean 'mean'", message(dist.all_reduce, t, "maen"))
     assert.matches("did you mean 'async_op'", message(dist.barrier, { asyncop = true }))
     assert.matches("broadcast: rank 1 is not in this group of 1", message(dist.broadcast, t, 1))
-    assert.matches("src is given twice", message(dist.broadcast, t, 0, { src = 0 }))
+    assert.matches("src is passed twice, by position and by name", message(dist.broadcast, t, 0, { src = 0 }))
     assert.matches("tensor", message(dist.all_reduce, 3))
-    assert.matches("has 2 tensors for a world of 1", message(dist.all_gather, { t, t }, t))
+    assert.matches("the list of outputs must have 1 entry, one for each rank,", message(dist.all_gather, { t, t }, t))
     assert.matches("%[3%]", message(dist.all_gather, { lm.zeros { 3 } }, t))
-    assert.matches("dist.new_group gave", message(dist.all_reduce, t, { group = 3 }))
+    assert.matches("group must be a result of dist%.new_group, got 3", message(dist.all_reduce, t, { group = 3 }))
     assert.matches("is not in the group", message(dist.all_reduce, t, { group = dist.NON_MEMBER }))
-    assert.matches("it needs gather_list", message(dist.gather, t))
-    assert.matches("to which rank", message(dist.send, t))
+    assert.matches("rank 0 is the root and needs gather_list, a list of 1 tensors", message(dist.gather, t))
+    assert.matches("dst, the receiving rank, is required", message(dist.send, t))
     assert.matches("timeout", message(dist.barrier, { timeout = 0 }))
     assert.matches("int64", message(dist.all_reduce, lm.ones({ 1 }, { dtype = "int64" }), { op = "mean" }))
   end)
@@ -254,11 +254,11 @@ describe("a process group of one", function()
     assert.equal(0, dist.get_group_rank(group, 0))
     dist.all_reduce(lm.ones { 1 }, { group = group })
     assert.same({ -1, -1 }, { dist.get_rank(dist.NON_MEMBER), dist.get_world_size(dist.NON_MEMBER) })
-    assert.matches("rank 1 is outside a world of 1", message(dist.new_group, { 0, 1 }))
-    assert.matches("named twice", message(dist.new_group, { 0, 0 }))
-    assert.matches("at least one rank", message(dist.new_group, {}))
-    assert.matches("has to be a list of ranks", message(dist.new_group, { 0, timeout = 60 }))
-    assert.matches("timeout has to be more than 0", message(dist.new_group, { 0 }, { timeout = 0 }))
+    assert.matches("rank 1 is out of range for 1 ranks %(ranks start at 0%)", message(dist.new_group, { 0, 1 }))
+    assert.matches("rank 0 is listed twice", message(dist.new_group, { 0, 0 }))
+    assert.matches("ranks must not be empty", message(dist.new_group, {}))
+    assert.matches("ranks must be a list of ranks", message(dist.new_group, { 0, timeout = 60 }))
+    assert.matches("timeout must be more than 0 seconds, got 0", message(dist.new_group, { 0 }, { timeout = 0 }))
     assert.matches("did you mean 'gloo'", message(dist.new_group, { ranks = { 0 }, backend = "gloo2" }))
     dist.destroy_process_group(group)
     assert.matches("was destroyed", message(dist.barrier, { group = group }))
@@ -279,7 +279,7 @@ describe("a process group of one", function()
     assert.same(value, dist.scatter_object_list(out, { value }, 0))
     assert.same({ value }, out)
     assert.same({}, dist.all_gather_object({}, nil))
-    assert.matches("2 inputs for 1 ranks", message(dist.scatter_object_list, {}, { 1, 2 }))
+    assert.matches("inputs must have 1 entry, one for each rank,", message(dist.scatter_object_list, {}, { 1, 2 }))
     assert.matches("value.net.f is a function", message(dist.all_gather_object, {}, { net = { f = print } }), 1, true)
     assert.matches("list[2] is a tensor", message(dist.broadcast_object_list, { 1, lm.ones { 1 } }), 1, true)
     local loop = {}
@@ -393,11 +393,11 @@ describe("DistributedDataParallel", function()
 
   it("names wrong arguments", function()
     local ddp = nn.parallel.DistributedDataParallel
-    assert.matches("module wanted, got a tensor", message(ddp, lm.ones { 1 }))
-    assert.matches("requires a gradient", message(ddp, nn.ReLU()))
+    assert.matches("expected a module, got a tensor %[1%]", message(ddp, lm.ones { 1 }))
+    assert.matches("at least one parameter of the module must require a gradient", message(ddp, nn.ReLU()))
     assert.matches("did you mean 'find_unused_parameters'",
       message(ddp, nn.Linear(1, 1), { find_unused_parameter = true }))
-    assert.matches("one device a process", message(ddp, nn.Linear(1, 1), { device_ids = { 0, 1 } }))
+    assert.matches("device_ids must have at most 1 entry,", message(ddp, nn.Linear(1, 1), { device_ids = { 0, 1 } }))
     dist.destroy_process_group()
     assert.matches("no process group", message(ddp, nn.Linear(1, 1)))
   end)
@@ -411,7 +411,7 @@ describe("DataParallel", function()
     local x = lm.ones { 1, 2 }
     assert.is_true(wrapped(x):detach():equal(net(x):detach()))
     assert.truthy(wrapped:state_dict().weight)
-    assert.matches("module wanted", message(nn.parallel.DataParallel, 3))
-    assert.matches("device_ids has to be a table, got number 0", message(nn.parallel.DataParallel, net, 0), 1, true)
+    assert.matches("expected a module, got 3", message(nn.parallel.DataParallel, 3))
+    assert.matches("device_ids must be a table, got 0", message(nn.parallel.DataParallel, net, 0), 1, true)
   end)
 end)

@@ -100,7 +100,7 @@ describe("mpirun", function()
 
   it("without PMIx says what would do", function()
     local _, text = run(mpirun .. "-np 2 env -u PMIX_NAMESPACE {LUAJIT} {MEET} 20")
-    assert.matches("mpirun says that there are 2 processes, but not where they meet, nor can PMIx "
+    assert.matches("mpirun has 2 processes but no address to meet at, and PMIx has none "
       .. "(PMIX_NAMESPACE and PMIX_RANK are not set, as ", text, 1, true)
     assert.matches("set MASTER_ADDR", text, 1, true)
   end)
@@ -166,7 +166,7 @@ describe("Slurm #unsanitized", function()
   it("steps of a job without a number are not understood", function()
     local odd = step { SLURM_JOB_ID = "x" }
     local got = start(2, MEET, odd):wait()
-    assert.matches("srun says that there are 2 processes, but not where they meet", got[0].output, 1, true)
+    assert.matches("srun has 2 processes but no address to meet at", got[0].output, 1, true)
   end)
 
   it("jobs have variables of steps in their scripts", function()
@@ -265,7 +265,7 @@ describe("luminary run --rdzv", function()
         end
         local before, began = state(), lm.time()
         local text = table.concat(together(node .. "{MEET} 10", node .. "{MEET} 10"))
-        local words = place == "" and kind or "there is something of yours; it has to be absent or empty"
+        local words = place == "" and kind or "it must be absent or empty"
         assert.matches(words, text, 1, true)
         assert.matches(path .. place, text, 1, true)
         within(lm.time() - began, 10)
@@ -341,9 +341,9 @@ describe("luminary run --rdzv", function()
 
   it("refuses what cannot be", function()
     for options, words in pairs {
-      ["--rdzv etcd://x:1"] = "--rdzv has to be tcp://host:port, or file:///path that all nodes see, got 'etcd://x:1'",
-      ["--rdzv file://relative"] = "--rdzv has to be",
-      ["--rdzv tcp://x"] = "--rdzv has to be",
+      ["--rdzv etcd://x:1"] = "--rdzv must be tcp://host:port or file:///path, a path that all nodes share, got 'etcd:",
+      ["--rdzv file://relative"] = "--rdzv must be",
+      ["--rdzv tcp://x"] = "--rdzv must be",
       ["--rdzv tcp://x:1 --master-addr y"] = "leave --master-addr and --master-port out",
       ["--rdzv tcp://x:1 --rdzv-endpoint y:1"] = "--rdzv and --rdzv-endpoint: one of the two",
       ["--rdzv-backend etcd"] = "--rdzv-backend etcd: nodes meet at --rdzv-endpoint host:port, or with --rdzv",

@@ -83,7 +83,7 @@ describe(".npy", function()
   it("that tensors have no dtype for is an error that says what to do", function()
     for name, pattern in pairs {
       u8 = "uint64.*astype",
-      c8 = "complex64.*view", c16 = "complex128.*view", U = "dtype '<U1', which is none of numbers",
+      c8 = "complex64.*view", c16 = "complex128.*view", U = "unsupported dtype '<U1', which is not supported",
       fields = "records of several fields",
     } do
       assert.matches(pattern, message(lm.load, file("lacking " .. name .. ".npy")))
@@ -98,9 +98,9 @@ describe(".npy", function()
     end
     lm.save(folder .. "/t.npy", lm.arange(6):view(2, 3):t())
     assert.same({ { 0, 3 }, { 1, 4 }, { 2, 5 } }, lm.load(folder .. "/t.npy"):totable())
-    assert.matches("bfloat16, which NumPy does not have; x:float", message(lm.save, folder .. "/x.npy",
+    assert.matches("the tensor is bfloat16, which NumPy does not have; convert", message(lm.save, folder .. "/x.npy",
       lm.ones({ 2 }, { dtype = "bfloat16" })))
-    assert.matches("a .npy holds a tensor", message(lm.save, folder .. "/x.npy", {}))
+    assert.matches("expected a tensor for a %.npy file, got a table", message(lm.save, folder .. "/x.npy", {}))
   end)
 
   it("goes onto a device, and may be written to", function()
@@ -116,27 +116,27 @@ describe(".npy", function()
     end
     same(lm.zeros { 2 }, load_text("x.npy", npy "{'descr':'<f4','fortran_order':False,'shape':(2,)}\n"))
     for header, pattern in pairs {
-      ["{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}"] = "does not fill its 8 bytes",
-      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2)}"] = "the shape %(2%)",
-      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2,,)}"] = "the shape %(2,,%)",
-      ["{'descr': '<f4', 'fortran_order': False, 'shape': (1 2,)}"] = "the shape %(1 2,%)",
-      ["{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}"] = "broken at",
-      ["{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 99999999999999999999)}"] = "no count",
-      ["{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 2)}"] = "does not fill",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}"] = "does not match its 8 bytes",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2)}"] = "malformed %.npy header: shape %(2%)",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2,,)}"] = "malformed %.npy header: shape %(2,,%)",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (1 2,)}"] = "malformed %.npy header: shape %(1 2,%)",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}"] = "malformed %.npy header: unexpected",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 99999999999999999999)}"] = "integers",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 2)}"] = "does not match its 8 bytes",
       ["{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,2)}"] = "9 dims",
       ["{'descr': '<f4', 'fortran_order': False}"] = "lacks",
-      ["{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}"] = "'descr' twice",
+      ["{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}"] = "malformed %.npy header: 'descr'",
       ["{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'x': True}"] = "unknown field 'x'",
-      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} + os.system('x')"] = "goes on after its end",
-      ["{'descr': __import__('os'), 'fortran_order': False, 'shape': (2,)}"] = "broken at",
+      ["{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} + os.system('x')"] = "data follows its end",
+      ["{'descr': __import__('os'), 'fortran_order': False, 'shape': (2,)}"] = "malformed %.npy header: unexpected",
       ["os.system('x')"] = "does not start with {", ["{'descr': '|O', 'fortran_order': False, 'shape': ()}"] = "'|O'",
-      ["{'descr': '|b1', 'fortran_order': False, 'shape': (8,)}"] = "bool and holds a 7",
+      ["{'descr': '|b1', 'fortran_order': False, 'shape': (8,)}"] = "bool but has the value 7",
     } do
       local data = ("\0"):rep(7) .. (header:find "b1" and "\7" or "\0")
       assert.matches(pattern, message(load_text, "x.npy", npy(header, data)))
     end
     assert.matches("version 4", message(load_text, "x.npy", "\147NUMPY\4\0\0\0\0\0"))
-    assert.matches("header of 4294967295 bytes", message(load_text, "x.npy", "\147NUMPY\2\0\255\255\255\255xx"))
+    assert.matches("malformed %.npy header: it has", message(load_text, "x.npy", "\147NUMPY\2\0\255\255\255\255xx"))
     cut_everywhere("cut.npy", text_of "scalar.npy")
   end)
 end)
@@ -207,11 +207,11 @@ describe(".npz", function()
     local path = file "unreadable.npz"
     local heard = warnings(function() check(lm.load(path), "objects") end)
     assert.equal(1, #heard)
-    assert.matches("unreadable.npz: this version cannot read 'objects' %(dtype '|O'.*%), 'words' %(dtype '<U1'.*left "
+    assert.matches("unreadable.npz': unsupported: 'objects' %(dtype '|O'.*%), 'words' %(dtype '<U1'.*left "
       .. "out", heard[1])
     local at = assert(text:find("\147NUMPY", text:find("words.npy", 1, true), true))
     local broken = write("broken.npz", text:sub(1, at + 9) .. "?" .. text:sub(at + 11))
-    assert.matches("broken.npz: words.npy: .*; lm.load%(path, {skip_unreadable = true}%) reads the others",
+    assert.matches("broken.npz: words.npy': .*; pass {skip_unreadable = true} to read the others",
       message(lm.load, broken))
     heard = warnings(function() check(lm.load(broken, { skip_unreadable = true }), "a damaged entry") end)
     assert.matches("'words' %(words.npy: ", heard[1])
@@ -220,10 +220,10 @@ describe(".npz", function()
     heard = warnings(function()
       assert.equal(2.5, lm.load(odd, { skip_unreadable = true }).a:item())
     end)
-    assert.matches("cannot read 'b%?%[31m' %(its entry 'b%?%[31m.npy' is damaged.*%), 'c.txt' %(.*is no .npy%), left "
-      .. "out", heard[1])
+    assert.matches("unsupported: 'b%?%[31m' %(.*entry 'b%?%[31m.npy' has a wrong.*%), 'c.txt' %(.*is not a .npy file%)"
+      .. ", left out", heard[1])
     local none = write("none.npz", zip_of { { "b.npy", one, { crc = 1 } } })
-    assert.matches("there is nothing else in the file", message(lm.load, none, { skip_unreadable = true }))
+    assert.matches("the file has nothing else", message(lm.load, none, { skip_unreadable = true }))
   end)
 
   it("that lies about itself is an error in bounded memory", function()
@@ -233,18 +233,18 @@ describe(".npz", function()
     end
     assert.equal(2.5, load_text("x.npz", zip_of { { "a.npy", one } }).a:item())
     assert.equal(2.5, load_text("x.npz", zip_of { { "../../etc/a.npy", one } })["../../etc/a"]:item())
-    refused("checksum is wrong", { { "a.npy", one, { crc = 1 } } })
+    refused("malformed zip archive: entry 'a%.npy' has a wrong checksum", { { "a.npy", one, { crc = 1 } } })
     refused("stored in", { { "a.npy", one, { size = #one + 1 } } })
-    refused("reaches into what follows", { { "a.npy", one }, { "b.npy", one, { at = 0 } } })
-    refused("reaches into what follows", { { "a.npy", one }, { "b.npy", one, { at = 10 } } })
-    refused("not where its directory says", { { "a.npy", "PK" .. one, { at = 7, packed = 9, size = 9 } } })
-    refused("called otherwise", { { "a.npy", one, { other = "b.npy" } } })
-    refused("two entries are called 'a.npy'", { { "a.npy", one }, { "a.npy", one } })
+    refused("malformed zip archive: entry 'a%.npy' overlaps what", { { "a.npy", one }, { "b.npy", one, { at = 0 } } })
+    refused("malformed zip archive: entry 'a%.npy' overlaps what", { { "a.npy", one }, { "b.npy", one, { at = 10 } } })
+    refused("malformed zip archive: entry 'a%.npy'", { { "a.npy", "PK" .. one, { at = 7, packed = 9, size = 9 } } })
+    refused("malformed zip archive: entry 'b%.npy' has another name in", { { "a.npy", one, { other = "b.npy" } } })
+    refused("malformed zip archive: two entries are named 'a%.npy'", { { "a.npy", one }, { "a.npy", one } })
     refused("encrypted", { { "a.npy", one, { flags = 1 } } })
-    refused("packed by method 12", { { "a.npy", one, { method = 12 } } })
+    refused("entry 'a%.npy' uses compression method 12", { { "a.npy", one, { method = 12 } } })
     refused("what is packed at byte .* is broken", { { "a.npy", one, { method = 8 } } })
     refused("136 bytes at byte 35 cannot unfold to 1048588", { { "a.npy", one, { method = 8, size = 4000000000 } } })
-    refused("a zip archive of 1 file, .a%.txt.: neither an %.npz", { { "a.txt", one } })
+    refused("not an %.npz or torch%.save file: a zip archive of 1 file: 'a%.txt'", { { "a.txt", one } })
     refused("no directory at its end", { { "a.npy", one } }, function(t) return t .. "x" end)
     refused("cannot have 9 entries", { { "a.npy", one } }, function(t)
       return t:sub(1, -15) .. "\9\0\9\0" .. t:sub(-10)
@@ -252,7 +252,7 @@ describe(".npz", function()
     refused("reaches beyond its end", { { "a.npy", one } }, function(t)
       return t:sub(1, -7) .. little_endian(2 ^ 31, 4) .. "\0\0"
     end)
-    assert.matches("does not fill its 4000000 bytes", message(lm.load, file "bomb.npz")) -- of a head for three elements
+    assert.matches("does not match its", message(lm.load, file "bomb.npz")) -- of a head for three elements
     -- Deflated: a stored block of one or two bytes.
     refused("unfolds to less", { { "a/data.pkl", "\1\1\0\254\255x", { method = 8, size = 2 } } })
     refused("unfolds to more", { { "a/data.pkl", "\1\2\0\253\255xy", { method = 8, size = 1 } } })
@@ -330,14 +330,14 @@ describe("torch.save's file", function()
     same(lm.tensor({ 2 ^ 31, 7 }, { dtype = "int64" }), list[1])
     same(lm.tensor({ 1, 2 ^ 31, 2 ^ 32 - 1, 7 }, { dtype = "int64" }), list[2])
     assert.equal(list[1]:data_ptr(), list[2]:narrow(1, 2, 1):data_ptr()) -- one storage, widened once
-    assert.matches("u32.pt: u32/data.pkl: the tensor over storage '0'", message(loaded, "K\2K\2\133K\2\133"))
+    assert.matches("the tensor over storage '0': sizes %[2%], strides %[2%]", message(loaded, "K\2K\2\133K\2\133"))
   end)
 
   it("that wants something run is an error that names it", function()
     for what, pattern in pairs {
-      ["os.system"] = "wants to call posix.system, which is not run", eval = "wants to call builtins.eval",
-      layer = "wants to call torch.nn.modules.linear.Linear.*torch.save%(net.state_dict",
-      complex = "cannot read the whole value %(dtype complex64%), and there is nothing else",
+      ["os.system"] = "the whole value: it calls posix%.system, which is not", eval = "the whole value: it calls",
+      layer = "the whole value: it calls torch%.nn%.modules%.linear%.Linear, which is not allowed: tensors, numbers,",
+      complex = "unsupported: the whole value %(dtype complex64%), and the file has nothing else",
     } do
       for _, age in ipairs { "new", "old" } do
         local name = ("evil %s %s.pt"):format(what, age)
@@ -345,19 +345,19 @@ describe("torch.save's file", function()
       end
     end
     assert.is_false(temp.exists "/tmp/never")
-    assert.matches("a TorchScript program, which is not run", message(lm.load, file "script.pt"))
+    assert.matches("TorchScript programs are not supported", message(lm.load, file "script.pt"))
   end)
 
   for _, age in ipairs { "new", "old" } do
     it(("that wants something run may be read without it (%s)"):format(age), function()
       local path = file(("unreadable %s.pt"):format(age))
-      assert.matches("'%(a key%)': a key that is no string, number or boolean: a tuple; lm.load%(path, {skip_unr",
+      assert.matches("'%(a key%)': a key is not a string, number or boolean: a tuple; lm%.load%(path,",
         message(lm.load, path))
       local v
       local heard = warnings(function() v = lm.load(path, { skip_unreadable = true }) end)
       assert.equal(1, #heard)
-      assert.matches("cannot read '%(a key%)' %(.*a tuple%), 'complex' %(dtype complex64%), 'hooks.run' %(it wants to "
-        .. "call posix.system, which is not run%) and 2 more, left out", heard[1])
+      assert.matches("unsupported: '%(a key%)' %(.*a tuple%), 'complex' %(dtype complex64%), 'hooks.run' %(it calls "
+        .. "posix.system, which is not allowed%) and 2 more, left out", heard[1])
       same(golden["new.pt w"], v.w)
       same(golden["new.pt row"] - 8, v.last)
       assert.same({ 1, nil, "x" }, v.list)
@@ -373,10 +373,10 @@ describe("torch.save's file", function()
     local text = temp.read(path)
     local at = assert(text:find("\0\0\128\63\0\0\128\63", 1, true))
     temp.write(path, text:sub(1, at - 1) .. "\1" .. text:sub(at + 1))
-    assert.matches("'deep.bad': its entry 'archive/data/.' is damaged: .*skip_unreadable", message(lm.load, path))
+    assert.matches("'deep%.bad': malformed zip archive: entry 'archive/data/0' has a wrong", message(lm.load, path))
     local v
     local heard = warnings(function() v = lm.load(path, { skip_unreadable = true }) end)
-    assert.matches("'deep.bad' %(its entry", heard[1])
+    assert.matches("unsupported: 'deep%.bad' %(malformed zip archive: entry 'archive/data/0' has a wrong", heard[1])
     assert.same({ good = { 0, 1, 2 }, deep = {} }, { good = v.good:totable(), deep = v.deep })
   end)
 
@@ -448,7 +448,7 @@ describe("torch.save's file", function()
         same(golden["new.pt w"], v.w)
       end
     end
-    assert.matches("cannot read the whole value %(dtype float8_e4m3fn%)", message(lm.load, file "float8.pt"))
+    assert.matches("unsupported: the whole value %(dtype float8_e4m3fn%), and", message(lm.load, file "float8.pt"))
   end)
 
   it("may hold a list that holds itself", function()
@@ -471,26 +471,26 @@ describe("torch.save's file", function()
       ["reaches outside a storage of 16 bytes"] = tensor(four, "K\0", "K\5\133", "K\1\133"),
       ["strides %[1%] from byte 4 reaches outside a storage of 16 bytes"] = tensor(four, "K\1", "K\4\133", "K\1\133"),
       ["has the stride %-1"] = tensor(four, "K\0", "K\4\133", "J\255\255\255\255\133"),
-      ["a size that is no count: %-1"] = tensor(four, "K\0", "J\255\255\255\255\133", "K\1\133"),
-      ["a size that is no count: 1%.5"] = tensor(four, "K\0", "G\63\248\0\0\0\0\0\0\133", "K\1\133"),
-      ["do not fit"] = tensor(four, "K\0", "K\4\133", "K\1K\1\134"),
+      ["must be non%-negative integers, got %-1"] = tensor(four, "K\0", "J\255\255\255\255\133", "K\1\133"),
+      ["must be non%-negative integers, got 1%.5"] = tensor(four, "K\0", "G\63\248\0\0\0\0\0\0\133", "K\1\133"),
+      ["strides of a tensor do not match"] = tensor(four, "K\0", "K\4\133", "K\1K\1\134"),
       ["without storage"] = tensor("N", "K\0", "K\4\133", "K\1\133"),
       ["outside a storage"] = tensor(four, "K\0", "\138\7\255\255\255\255\255\255\31\133",
         "\138\6\255\255\255\255\255\31\133"),
-      ["has 16 bytes, and 20 are wanted"] = tensor(storage("FloatStorage", "0", 5), "K\0", ")", ")"),
-      ["has 16 bytes, and 8000000000 are wanted"] = tensor(storage("DoubleStorage", "0", 1e9), "K\0", ")", ")"),
+      ["has 16 bytes, expected 20"] = tensor(storage("FloatStorage", "0", 5), "K\0", ")", ")"),
+      ["has 16 bytes, expected 8000000000"] = tensor(storage("DoubleStorage", "0", 1e9), "K\0", ")", ")"),
       ["storage '1' is missing"] = tensor(storage("FloatStorage", "1", 4), "K\0", ")", ")"),
       ["storage '../../etc/passwd' is missing"] = tensor((storage("FloatStorage", "0", 4):gsub("\1%z%z%z0",
         "\16\0\0\0../../etc/passwd")), "K\0", ")", ")"),
-      ["a persistent id that is no storage"] = "(X\1\0\0\0xtQ.", ["an empty stack"] = "0.",
+      ["a persistent id is not a storage"] = "(X\1\0\0\0xtQ.", ["malformed pickle: the stack is empty"] = "0.",
       ["a mark is missing"] = "t.",
-      ["code 255"] = "\255", ["nothing was kept as number 7"] = "h\7.", ["protocol 9"] = "\128\9N.",
-      ["a key without a value"] = "}(K\1u.", ["a key that is no string"] = "})N" .. "s.",
-      ["wants to call os.system"] = "cos\nsystem\n(X\2\0\0\0lstR.",
-      ["call posix.system"] = "(X\2\0\0\0lsiposix\nsystem\n.",
-      ["call a.b"] = "X\1\0\0\0aX\1\0\0\0b\147.", ["call torch.FloatStorage"] = "ctorch\nFloatStorage\n.",
-      ["a tuple wanted"] = "ccollections\nOrderedDict\nK\1R.", ["attributes of what is no dict"] = "K\1}b.",
-      ["it ends early"] = "X\255\255\255\127ab", ["call a number"] = "K\1)R.",
+      ["code 255"] = "\255", ["malformed pickle: memo 7 is empty"] = "h\7.", ["protocol 9"] = "\128\9N.",
+      ["a key without a value"] = "}(K\1u.", ["a key is not a string"] = "})N" .. "s.",
+      ["it calls os.system"] = "cos\nsystem\n(X\2\0\0\0lstR.",
+      ["calls posix.system"] = "(X\2\0\0\0lsiposix\nsystem\n.",
+      ["calls a.b"] = "X\1\0\0\0aX\1\0\0\0b\147.", ["calls torch.FloatStorage"] = "ctorch\nFloatStorage\n.",
+      ["expected a tuple"] = "ccollections\nOrderedDict\nK\1R.", ["attributes must be a dict"] = "K\1}b.",
+      ["truncated: needs"] = "X\255\255\255\127ab", ["calls a number"] = "K\1)R.",
     } do
       assert.matches(pattern, message(load_text, "x.pt", pt(pickle)), pickle)
     end
@@ -512,7 +512,7 @@ describe("torch.save's file", function()
       used("ctorch._utils\n_rebuild_tensor_v2", call:match "v2\n(.*)R%.$"),
     } do
       local began = os.clock()
-      assert.matches("repeats its parts until they are larger", message(load_text, "x.pt", pt(text)))
+      assert.matches("malformed file: repeated parts are larger than the file", message(load_text, "x.pt", pt(text)))
       within(os.clock() - began, 5)
     end
     -- A million lists within one another, and a list of 2^100 ones, which is 100 tables.
@@ -526,9 +526,9 @@ describe("torch.save's file", function()
     local wide = load_text("x.pt", pt(table.concat(out) .. "."))
     assert.is_true(wide[1] == wide[2] and wide[1][1] == wide[2][2])
     local packed = zip_of { { "a/data.pkl", ("x"):rep(20000), { method = 8, size = 2 ^ 24 + 1 } } }
-    assert.matches("pickle of 16777217 bytes is packed into 20000", message(load_text, "x.pt", packed))
-    assert.matches("pickle that is not torch.save's", message(load_text, "x.pt", "\128\2}q\0X\1\0\0\0aK\1s."))
-    assert.matches("wants to call os.system", message(load_text, "x.pt", "\128\2cos\nsystem\n(X\1\0\0\0atR."))
+    assert.matches("malformed zip archive: the pickle of 16777217 bytes is", message(load_text, "x.pt", packed))
+    assert.matches("a pickle that torch%.save did not write", message(load_text, "x.pt", "\128\2}q\0X\1\0\0\0aK\1s."))
+    assert.matches("it calls os.system", message(load_text, "x.pt", "\128\2cos\nsystem\n(X\1\0\0\0atR."))
   end)
 
   -- A dict of n tensors of 1024 x 1024 elements over a storage of 4, or one of 2^16 x 2^16.
@@ -553,7 +553,7 @@ describe("torch.save's file", function()
         lm.reset_peak_memory_stats()
         local before = lm.memory_allocated()
         local why = message(lm.load, path, { mmap = mmap, dtype = "float64" })
-        assert.matches("load: .*/views%.pt: 't%d+' of %d+ elements repeats too much of the file to become float64", why)
+        assert.matches("' of %d+ elements is a view that repeats the file too often", why)
         assert(lm.max_memory_allocated() - before <= 8 * 2 ^ 24 + 2 ^ 20)
         assert.equal("float32", lm.load(path, { mmap = mmap, dtype = "float32" }).t1.dtype)
       end
@@ -584,7 +584,7 @@ describe("torch.save's file", function()
     lm.save(path, value)
     assert.equal(first, temp.read(path))
     for pattern, bad in pairs {
-      ["uint16, for which"] = lm.ones({ 2 }, { dtype = "uint16" }), ["x is a function"] = { x = print },
+      ["the value is uint16, which"] = lm.ones({ 2 }, { dtype = "uint16" }), ["x is a function"] = { x = print },
       ["save its :state_dict%(%)"] = lm.nn.Linear(1, 1), ["a key of type boolean"] = { [true] = 1 },
     } do
       assert.matches(pattern, message(lm.save, path, bad))
@@ -640,7 +640,7 @@ describe("sharded safetensors", function()
       assert(out:seek("set", 1e11)) -- no room is taken
       out:write "}"
       out:close()
-      assert.matches(path:gsub("%p", "%%%0") .. ": it has 100000000001 bytes", message(read, path))
+      assert.matches(path:gsub("%p", "%%%0") .. "': it has 100000000001 bytes", message(read, path))
     end
   end)
 
@@ -678,26 +678,26 @@ describe("sharded safetensors", function()
     assert.matches("sharded torch.save, %d%.%d kB", text) -- the index itself has some 150 bytes
     assert.matches("2 tensors, 8 elements", text)
     temp.write(there .. "/pytorch_model-00002-of-00002.bin", temp.read(there .. "/pytorch_model-00001-of-00002.bin"))
-    assert.matches("bin.index.json: 'bias' is not in .*00002.bin", message(lm.load, there))
+    assert.matches("'bias' is missing in", message(lm.load, there))
     os.remove(there .. "/pytorch_model-00002-of-00002.bin")
-    assert.matches("it names pytorch_model%-00002%-of%-00002.bin, which is not there", message(lm.load, there))
+    assert.matches("cannot open its shard 'pytorch_model%-00002%-of%-00002%.bin': no such", message(lm.load, there))
     temp.write(there .. "/pytorch_model.bin.index.json", '{"weight_map":{"a":"pytorch_model.bin.index.json"}}')
     assert.matches("pytorch_model.bin.index.json", message(lm.load, there))
   end)
 
   it("are an error where the index does not fit", function()
     for text, pattern in pairs {
-      ['{"weight_map":{"x":"1.safetensors"}}'] = "'x' is not in .*1.safetensors", ["{}"] = "no weight_map",
-      ['{"weight_map":{"a":"../1.safetensors"}}'] = "which is no file beside it",
+      ['{"weight_map":{"x":"1.safetensors"}}'] = "'x' is missing in", ["{}"] = "no weight_map",
+      ['{"weight_map":{"a":"../1.safetensors"}}'] = "malformed index: 'a' is in '%.%./1%.safetensors', which is not",
       ["{"] = "model.safetensors.index.json",
-      ['{"weight_map":{"a":"3.safetensors"}}'] = "index.json: it names 3.safetensors, which is not there",
-      ['{"weight_map":{"a":1}}'] = "no file beside it",
+      ['{"weight_map":{"a":"3.safetensors"}}'] = "cannot open its shard '3%.safetensors': no such file",
+      ['{"weight_map":{"a":1}}'] = "malformed index: 'a' is in '1', which is not a file name",
     } do
       index(text)
       assert.matches(pattern, message(lm.load, here))
     end
     os.remove(here .. "/model.safetensors.index.json")
-    assert.matches("has no model.safetensors.index.json", message(lm.load, here))
+    assert.matches("is a folder, not a regular file", message(lm.load, here))
   end)
 end)
 
@@ -743,10 +743,11 @@ describe("GGUF", function()
   it("that is broken is an error", function()
     local text = text_of "3.gguf"
     local function changed(at, with) return text:sub(1, at) .. with .. text:sub(at + #with + 1) end
-    assert.matches("version 1 ", message(load_text, "x.gguf", changed(4, "\1\0\0\0")))
-    assert.matches("header of", message(load_text, "x.gguf", changed(8, ("\255"):rep(6) .. "\1\0")))
+    assert.matches("unsupported GGUF version 1", message(load_text, "x.gguf", changed(4, "\1\0\0\0")))
+    assert.matches("GGUF header: %d+ entries", message(load_text, "x.gguf", changed(8, ("\255"):rep(6) .. "\1\0")))
     local at = text:find("q4_k", 1, true) + 3
-    assert.matches("no rows of 256", message(load_text, "x.gguf", changed(at + 4, little_endian(100, 8))))
+    assert.matches("does not consist of rows of 256 elements",
+      message(load_text, "x.gguf", changed(at + 4, little_endian(100, 8))))
     assert.matches("beyond the end", message(load_text, "x.gguf", changed(at + 4 + 16 + 4, little_endian(2 ^ 40, 8))))
     assert.matches("over another", message(load_text, "x.gguf", changed(at + 4 + 16 + 4, little_endian(0, 8))))
     assert.matches("beyond the end", message(load_text, "x.gguf", changed(at + 4, little_endian(2 ^ 50, 8))))
@@ -801,21 +802,21 @@ describe("a .t7 file", function()
       objects[i] = pair(i, int(4) .. int(i + 2) .. int(3) .. "V 1" .. int(1) .. "x" .. int(3) .. int(2))
     end
     local began = os.clock()
-    assert.matches("repeats its parts", message(load_text, "x.t7", int(3) .. int(1) .. int(10001)
+    assert.matches("malformed file: repeated parts are", message(load_text, "x.t7", int(3) .. int(1) .. int(10001)
       .. pair(0, int(3) .. int(2) .. int(20000) .. table.concat(pairs_of)) .. table.concat(objects)))
     within(os.clock() - began, 5)
     for pattern, text in pairs {
       ["outside a storage of 8 bytes"] = one(3, 1, 1, two), ["reaches outside"] = one(2, 1, 2, two),
-      ["count from 1"] = one(2, 1, 0, two), ["it ends early"] = one(2, 1, 1, storage(2 ^ 40, "")),
-      ["9 dims"] = tensor(9, ""), ["unknown kind 9"] = int(9),
+      ["starts at element 0"] = one(2, 1, 0, two), ["truncated: needs"] = one(2, 1, 1, storage(2 ^ 40, "")),
+      ["9 dims"] = tensor(9, ""), ["malformed Torch7 file: unknown kind of object 9"] = int(9),
       ["class tds.Hash"] = int(4) .. int(1) .. int(8) .. "tds.Hash",
-      ["key that is nil"] = int(3) .. int(1) .. int(1) .. int(0) .. int(0),
+      ["malformed Torch7 file: a table key is nil or NaN"] = int(3) .. int(1) .. int(1) .. int(0) .. int(0),
       ["nested too deep"] = (int(3) .. int(0)):gsub("^.*$", function()
         local out = {}
         for i = 1, 2000 do out[i] = int(3) .. int(i) .. int(1) .. int(1) .. ("\0"):rep(8) end
         return table.concat(out)
       end),
-      ["without fields"] = int(4) .. int(1) .. int(1) .. "x" .. int(0), ["a text of %-1"] = int(2) .. int(-1),
+      ["without fields"] = int(4) .. int(1) .. int(1) .. "x" .. int(0), ["a string of %-1 bytes"] = int(2) .. int(-1),
     } do
       assert.matches(pattern, message(load_text, "x.t7", text))
     end
@@ -894,7 +895,7 @@ describe("a file of 4 GiB", function()
     local key = little_endian(1, 8) .. "a" .. little_endian(9, 4) .. little_endian(7, 4) .. little_endian(LARGE, 8)
     local head = "GGUF" .. little_endian(3, 4) .. little_endian(0, 8) .. little_endian(1, 8)
     local path = sparse("list.gguf", { head .. key, LARGE, "x" })
-    assert.matches("a list of 4294967296 in its metadata", message(lm.load, path))
+    assert.matches("malformed GGUF metadata: list of 4294967296 entries", message(lm.load, path))
   end)
 end)
 
@@ -918,7 +919,7 @@ describe("lm.save", function()
     } do
       local path = folder .. "/refused." .. ending
       local text = message(lm.save, path, { t = lm.arange(3) })
-      local refusal = "save: cannot write '%s': no file of .%s is written; use .safetensors, .pt, .npz or .npy"
+      local refusal = "cannot write '%s': unsupported extension .%s; use .safetensors, .pt, .npz or .npy"
       assert.matches(refusal:format(path, ending:lower()), text, 1, true)
       assert.matches(remedy, text, 1, true)
       assert.is_nil(io.open(path))

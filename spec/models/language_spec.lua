@@ -118,17 +118,17 @@ describe("models.", function()
       local y = net:generate(ids, {num_return_sequences = 2, top_p = 0, attention_mask = mask:eq(1)})
       assert.same(file["padded.greedy"]:repeat_interleave(2, 1):totable(), y:totable())
       for _, wrong in ipairs {lm.ones(3, 6), lm.ones(3), lm.ones(2, 7)} do
-        assert.error_matches(function() net(ids, {attention_mask = wrong}) end, "attention_mask is .*; %[3, 7%] wanted")
+        assert.error_matches(function() net(ids, {attention_mask = wrong}) end, "expected attention_mask to have shape")
         assert.error_matches(function() net:generate(ids, {attention_mask = wrong}) end,
-          "attention_mask is .*; %[3, 7%] wanted")
+          "expected attention_mask to have shape")
       end
       assert.error_matches(function() net(ids, {position_ids = ids:narrow(2, 1, 1)}) end,
-        "position_ids is a tensor %[3, 1%]; %[3, 7%] wanted")
+        "expected position_ids to have shape %[3, 7%], got %[3, 1%]")
       for _, wrong in ipairs {{}, {{}}, {1, 2, 3}} do
-        assert.error_matches(function() net(ids, {cache = wrong}) end, "cache has to be a list of an nn.KVCache for")
+        assert.error_matches(function() net(ids, {cache = wrong}) end, "cache must be a list of %d nn%.KVCache, one")
       end
       assert.error_matches(function() net:generate(file["right.ids"], {attention_mask = mask:flip(2)}) end,
-        "row 1 of ids ends with padding, .*padding_side = \"left\"")
+        "row 1 of ids ends with padding")
     end)
   end
 
@@ -159,10 +159,10 @@ describe("models.", function()
   it("llama says what is wrong with a scaling", function()
     assert.error_matches(function() lm.models.llama {num_hidden_layers = 1, hidden_size = 8, intermediate_size = 8,
       num_attention_heads = 1, rope_scaling = {rope_type = "yarn", factor = 2}} end,
-      "scaling.rope_type has to be one of 'default', 'dynamic', 'factors', 'linear', 'llama3', got string 'yarn'")
+      "scaling%.rope_type must be one of 'default', 'dynamic', 'factors', 'linear', 'llama3', got string 'yarn'")
     assert.error_matches(function() lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "linear"}}) end,
-      "scaling.factor has to be a number of at least 0, got nil")
-    for pattern, factors in pairs {["has 3 numbers; 4 wanted"] = {1, 1, 1}, ["above 0"] = {1, 1, 1, 0}} do
+      "scaling%.factor must be a number of at least 0, got nil")
+    for pattern, factors in pairs {["has 3 numbers; expected 4"] = {1, 1, 1}, ["above 0"] = {1, 1, 1, 0}} do
       assert.error_matches(function()
         lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "factors", factors = factors}})
       end, "scaling.factors.*" .. pattern)
@@ -298,33 +298,33 @@ describe("models.", function()
     end})
     assert.same(file.greedy:narrow(2, 8, 4)[1]:totable(), heard)
     local function says(words, f) assert.error_matches(f, words) end
-    says("7 tokens and 199 new ones; the model has 128 places", function()
+    says("7 tokens and 199 new ones are more than the model's 128 positions", function()
       net:generate(ids, {max_new_tokens = 199})
     end)
-    says("num_beams goes without streamer and on_text", function()
+    says("num_beams cannot be used with streamer or on_text", function()
       net:generate(ids, {num_beams = 2, streamer = print})
     end)
     for _, wrong in ipairs {{3}, {{}}, {{0}}, {{"a"}}, {{{1}}}, "a", {a = {1}}} do
-      says("bad_words_ids has to be a list of lists of token ids, as {{3}, {4, 5}} is", function()
+      says("bad_words_ids must be a list of lists of token ids, such as {{3}, {4, 5}}, got ", function()
         net:generate(ids, {bad_words_ids = wrong})
       end)
     end
-    says("bad_words_ids has 61; the net has scores for tokens 1 to 60", function()
+    says("a token of bad_words_ids must be from 1 to 60, got 61", function()
       net:generate(ids, {bad_words_ids = {{61}}})
     end)
-    says("early_stopping has to be true, false or 'never', got string 'no'", function()
+    says("early_stopping must be true, false or 'never', got string 'no'", function()
       net:generate(ids, {num_beams = 2, early_stopping = "no"})
     end)
-    says("eos_token_id has to be one or a list, got a table with the field 'x'", function()
+    says("eos_token_id must be one value or a list, got a table with the field 'x'", function()
       net:generate(ids, {eos_token_id = {x = 1}})
     end)
-    says("stop_strings has to be one or a list, got a table with the field 'x'", function()
+    says("stop_strings must be one value or a list, got a table with the field 'x'", function()
       net:generate(ids, {stop_strings = {x = "a"}, tokenizer = tokenizer})
     end)
     local all = {}
     for id = 1, 60 do all[id] = {id} end
     for beams = 1, 2 do
-      says("no token is left for row 1: .*bad_words_ids", function()
+      says("no token is left for row 1", function()
         net:generate(ids, {num_beams = beams, bad_words_ids = all})
       end)
     end
@@ -335,26 +335,26 @@ describe("models.", function()
       force_words_ids = "bad_words_ids", prefix_allowed_tokens_fn = "bad_words_ids",
       assistant_model = "net is", suppress_tokens = "bad_words_ids",
     } do
-      says("no option '" .. name .. "': .*" .. words, function() net:generate(ids, {[name] = 1}) end)
+      says("unknown option '" .. name .. "'; .*" .. words, function() net:generate(ids, {[name] = 1}) end)
     end
-    says("num_return_sequences 3 is more than num_beams 2", function()
+    says("num_return_sequences %(3%) must be at most num_beams %(2%)", function()
       net:generate(ids, {num_beams = 2, num_return_sequences = 3})
     end)
-    says("num_return_sequences 3 wants do_sample or num_beams", function()
+    says("num_return_sequences = 3 requires do_sample or num_beams", function()
       net:generate(ids, {num_return_sequences = 3})
     end)
-    says("stop_strings wants {tokenizer = …} with tokenizer:decode%(ids%), got nil", function()
+    says("stop_strings requires {tokenizer = …}, an object with :decode%(ids%), got nil", function()
       net:generate(ids, {stop_strings = "a"})
     end)
-    says("stop_strings has an empty string", function()
+    says("stop_strings must not contain an empty string", function()
       net:generate(ids, {stop_strings = "", tokenizer = tokenizer})
     end)
-    says("eos_token_id has to be an integer of at least 1, got number 0", function()
+    says("eos_token_id must be an integer of at least 1, got 0", function()
       net:generate(ids, {eos_token_id = 0})
     end)
-    says("ids is .*%[N, L%]", function() net:generate(ids[1]) end)
-    says("n_embd 10 is not to be divided into 3 heads", function() lm.models.gpt2 {n_embd = 10, n_head = 3} end)
-    says("129 tokens; n_positions is 128", function() net(lm.ones({1, 129}):long()) end)
+    says("ids must be a tensor %[N, L%] with at least one token, got a tensor", function() net:generate(ids[1]) end)
+    says("n_embd %(10%) must be divisible by n_head %(3%)", function() lm.models.gpt2 {n_embd = 10, n_head = 3} end)
+    says("the number of tokens must be at most n_positions, 128, got", function() net(lm.ones({1, 129}):long()) end)
   end)
 
   it("generate tells text as it comes, in whole characters", function()
@@ -431,7 +431,7 @@ describe("models.generate", function()
     net.eos_token_id = want[1][4]
     assert.same({1, 4}, generate(net, ids:narrow(1, 1, 1), {max_new_tokens = 6}).shape)
     net.config = {max_positions = 4}
-    assert.error_matches(function() generate(net, ids) end, "generate: 2 tokens and 20 new ones; the model has 4")
+    assert.error_matches(function() generate(net, ids) end, "generate: 2 tokens and 20 new ones are more than the")
   end)
 
   it("gives a net without masks its padded rows one by one", function()
@@ -538,32 +538,32 @@ describe("models.generate", function()
     local function says(words, o, with, given)
       assert.error_matches(function() generate(with or net, given or ids, o) end, words)
     end
-    says("net being a module or a function; got number 5", nil, 5)
-    says("generate: ids is string 'text'; .*tokenizer%(text%).input_ids", nil, net, "text")
-    says("generate: ids is a table; a tensor %[N, L%] of ids wanted: lm.LongTensor {{1, 2, 3}}", nil, net, {1, 2})
-    says("generate: ids are float32; whole numbers from 1, int64, wanted", nil, net, ids:float())
-    says("generate: the net gave a tensor %[2%]; scores %[1, L, vocabulary%]", nil, function() return lm.ones(2) end)
-    says("generate: the net gave a table; scores", nil, function() return {} end)
-    says("eos_token_id is 9; the net has scores for tokens 1 to 8", {eos_token_id = {2, 9}})
-    says("pad_token_id is 9; the net has scores for tokens 1 to 8", {pad_token_id = 9})
-    says("repetition_penalty has to be a finite number above 0, got 0", {repetition_penalty = 0})
-    says("length_penalty has to be a finite number, got nan", {length_penalty = 0 / 0, num_beams = 2})
+    says("call it with a colon as a method of a model, or as lm%.models%.generate%(net, ids%) with a module", nil, 5)
+    says("generate: ids must be a tensor of token ids, got string 'text';", nil, net, "text")
+    says("generate: ids must be a tensor %[N, L%], got a table; use lm%.LongTensor {{1, 2, 3}} or", nil, net, {1, 2})
+    says("generate: ids must be int64, got float32", nil, net, ids:float())
+    says("generate: the result of the net must be scores %[1, L, vocabulary%]", nil, function() return lm.ones(2) end)
+    says("generate: the result of the net must be scores %[1, L, vocabulary%] or %[1,", nil, function() return {} end)
+    says("eos_token_id must be from 1 to 8, got 9", {eos_token_id = {2, 9}})
+    says("pad_token_id must be from 1 to 8, got 9", {pad_token_id = 9})
+    says("repetition_penalty must be a finite number above 0, got 0", {repetition_penalty = 0})
+    says("length_penalty must be a finite number, got nan", {length_penalty = 0 / 0, num_beams = 2})
     local nothing = {eos_token_id = {1, 2, 3, 4, 5, 6, 7, 8}, min_new_tokens = 2, do_sample = true}
-    says("generate: no token is left for row 1: min_new_tokens leaves out ends", nothing)
+    says("generate: no token is left for row 1", nothing)
     for _, o in ipairs {{}, {do_sample = true}, {num_beams = 2}} do
-      says("generate: the net gave scores of row 1 that are no numbers", o, function(x)
+      says("generate: the net returned NaN scores in row 1", o, function(x)
         return lm.full({x.shape[1], 1, 4}, 0 / 0)
       end)
     end
     for _, o in ipairs {{}, {do_sample = true}, {num_beams = 2}} do
       for score, words in pairs {
-        [math.huge] = "generate: the net gave a score of inf in row 1; finite ones wanted, or %-inf for what cannot",
-        [-math.huge] = "generate: the net gave %-inf for every token in row 1, so that none can follow",
+        [math.huge] = "generate: the net returned a score of inf in row 1; scores must be finite, or %-inf to",
+        [-math.huge] = "generate: the net returned %-inf for every token in row 1",
       } do
         says(words, o, function(x) return lm.full({x.shape[1], 1, 4}, score) end)
       end
     end
-    says("generate: the net gave a tensor %[1, 0%]; scores", nil, function() return lm.ones(1, 0) end)
+    says("generate: the result of the net must be scores %[1, L,", nil, function() return lm.ones(1, 0) end)
     net.eos_token_id = 99 -- as a config.json may say it of a smaller model
     assert.same({1, 5}, generate(net, ids, {max_new_tokens = 3, min_new_tokens = 2}).shape)
   end)
@@ -586,7 +586,7 @@ describe("models.generate", function()
     go(7000, {streamer = streamer, max_new_tokens = 1})
     assert.equal(7000, heard)
     assert.error_matches(function() go(9000, {streamer = streamer}) end,
-      "generate: streamer gets a token of each sequence, of at most 7000; there are 9000, which go in several calls")
+      "generate: streamer supports at most 7000 sequences, got 9000; use several calls")
     go(9000, {max_new_tokens = 1})
   end)
 
@@ -608,8 +608,8 @@ describe("nn.KVCache", function()
     local keys, values = cache:update(k * 2, v)
     assert.is_true(keys:equal(lm.cat({k, k * 2}, 3)))
     assert.is_true(values:equal(lm.cat({v, v}, 3)))
-    assert.error_matches(function() cache:update(k, v) end, "holds 4 of 5 places; there is no room for 2 more")
-    assert.error_matches(function() cache:update(k, v:narrow(3, 1, 1)) end, "v is .*%[2, 3, n, 4%] wanted")
+    assert.error_matches(function() cache:update(k, v) end, "the cache holds 4 of 5 positions; cannot append 2 more")
+    assert.error_matches(function() cache:update(k, v:narrow(3, 1, 1)) end, "expected v to have shape %[2, 3, n,")
     cache:reset(1)
     assert.is_true(cache:update(v, k):narrow(3, 2, 2):equal(v))
     cache:reorder(lm.tensor({2, 2}, {dtype = "int64"}))
@@ -630,28 +630,28 @@ describe("nn.KVCache", function()
     end
     local cache, k = lm.nn.KVCache(2, 5, 3, 4), lm.randn(2, 3, 2, 4)
     cache:update(k, k)
-    says("KVCache:reorder: index is a tensor %[0%]; %[N%] wanted", cache.reorder, cache, lm.ones(0):long())
-    says("KVCache:reorder: index is a tensor %[1, 2%]; %[N%] wanted", cache.reorder, cache, lm.ones(1, 2):long())
-    says("KVCache:reorder: index has to be a tensor, got a table", cache.reorder, cache, {1, 2})
+    says("KVCache:reorder: index must be 1%-d and not empty, got a tensor", cache.reorder, cache, lm.ones(0):long())
+    says("KVCache:reorder: index must be 1%-d and not empty, got a", cache.reorder, cache, lm.ones(1, 2):long())
+    says("KVCache:reorder: index must be a tensor, got a table", cache.reorder, cache, {1, 2})
     assert.is_true(cache.keys:narrow(3, 1, 2):equal(k))
     local net = lm.models.gpt2 {vocab_size = 9, n_positions = 16, n_embd = 8, n_layer = 1, n_head = 2}
     local caches = net:new_cache(1, 8)
     for _, wrong in ipairs {"a", -5, 1.5, {}} do
       cache.length, caches[1].length = wrong, wrong
-      says("KVCache:update: cache.length has to be an integer of at least 0", cache.update, cache, k, k)
-      says("KVCache:reset: cache.length has to be an integer of at least 0", cache.reset, cache, 1)
-      says("KVCache:reorder: cache.length has to be an integer of at least 0", cache.reorder, cache, lm.ones(2):long())
-      says("GPT2: cache%[1%].length has to be an integer of at least 0", net, lm.ones(1, 2):long(), {cache = caches})
+      says("KVCache:update: cache%.length must be an integer of at least 0, got ", cache.update, cache, k, k)
+      says("KVCache:reset: cache%.length must be an integer of at least 0, got ", cache.reset, cache, 1)
+      says("KVCache:reorder: cache%.length must be an integer of at least", cache.reorder, cache, lm.ones(2):long())
+      says("GPT2: cache%[1%]%.length must be an integer of at least 0,", net, lm.ones(1, 2):long(), {cache = caches})
     end
     cache.length = 6
-    says("KVCache:reorder: cache.length is 6; there are 5 places", cache.reorder, cache, lm.ones(2):long())
+    says("KVCache:reorder: cache%.length %(6%) must be at most the size of", cache.reorder, cache, lm.ones(2):long())
     assert.equal(0, cache:reset().length)
   end)
 
   it("is of one dtype", function()
     local cache, k = lm.nn.KVCache(1, 4, 1, 2), lm.randn(1, 1, 2, 2)
     assert.error_matches(function() cache:update(k, k:double()) end,
-      "KVCache:update: v is float64, the cache float32; {dtype = \"float64\"} makes one of that")
+      "KVCache:update: v is float64, the cache float32; create the cache with {dtype = \"float64\"}")
     assert.error_matches(function() cache:update(k:double(), k) end, "k is float64, the cache float32")
     assert.error_matches(function() cache:update(k:long(), k) end, "k is int64, the cache float32")
     assert.equal(0, cache.length)
@@ -680,7 +680,7 @@ describe("positions", function()
       assert.is_true(rope(x, 4):equal(rope(x, {input_pos = places:expand(2, 5)})))
     end
     local rope = lm.nn.RotaryPositionalEmbeddings(8, 16)
-    assert.error_matches(function() rope(lm.randn(1, 1, 9, 8), 9) end, "places 9 to 17, max_seq_len is 16")
+    assert.error_matches(function() rope(lm.randn(1, 1, 9, 8), 9) end, "positions 9 to 17 must be at most")
   end)
 
   it("take little more memory while their tables are made than those have", function()

@@ -73,20 +73,20 @@ describe("models.bert", function()
     local net = bert("sequence_classification", state):train()
     lm.nn.functional.cross_entropy(net(lm.ones({2, 5}):long()), lm.tensor({1, 3}, {dtype = "int64"})):backward()
     for name, p in net:named_parameters() do assert.is_true(p.grad ~= nil, name) end
-    says("17 tokens; max_position_embeddings is 16", function() net(lm.ones({1, 17}):long()) end)
-    says("attention_mask is a tensor %[2, 4%]; %[2, 5%]", function()
+    says("the number of tokens must be at most max_position_embeddings,", function() net(lm.ones({1, 17}):long()) end)
+    says("expected attention_mask to have shape %[2, 5%] or %[2, 5, 5%], got %[2, 4%]", function()
       net(lm.ones({2, 5}):long(), {attention_mask = lm.ones(2, 4)})
     end)
-    says("Bert: token_type_ids, which are 1 and 2 as tokenizer%(…%) gives them: .*index 0", function()
+    says("Bert: token_type_ids must be 1 or 2, as tokenizer%(…%) returns them:", function()
       net(lm.ones({2, 5}):long(), {token_type_ids = lm.zeros({2, 5}):long()})
     end)
-    says("token_type_ids is a tensor %[5%]; %[2, 5%] wanted", function()
+    says("expected token_type_ids to have shape %[2, 5%], got %[5%]", function()
       net(lm.ones({2, 5}):long(), {token_type_ids = lm.ones(5):long()})
     end)
-    says("head has to be one of 'none', 'masked_lm', 'sequence_classification', 'token_.*', got string 'lm'", function()
+    says("head must be one of 'none', 'masked_lm', 'sequence_classification', 'token_classification', got", function()
       models.bert {head = "lm"}
     end)
-    says("hidden_size 10 is not to be divided into 3 heads", function()
+    says("hidden_size %(10%) must be divisible by num_attention_heads %(3%)", function()
       models.bert {hidden_size = 10, num_attention_heads = 3}
     end)
   end)
@@ -122,8 +122,8 @@ describe("models.vit", function()
     local parameters = 0
     for _, p in ipairs(models.vit_b_32():parameters()) do parameters = parameters + p:numel() end
     assert.equal(88224232, parameters)
-    says("x is .*%[N, 3, 12, 12%] wanted", function() net(lm.randn(1, 3, 16, 16)) end)
-    says("image_size 10 is not to be divided into patches of 4", function() vit(nil, {image_size = 10}) end)
+    says("expected x to have shape %[N, 3, 12, 12%], got %[1, 3, 16,", function() net(lm.randn(1, 3, 16, 16)) end)
+    says("image_size %(10%) must be divisible by patch_size %(4%)", function() vit(nil, {image_size = 10}) end)
   end)
 end)
 
@@ -146,15 +146,15 @@ describe("models.unet2d", function()
     net:train()
     net(file.x, 41):sum():backward()
     for name, p in net:named_parameters() do assert.is_true(p.grad ~= nil, name) end
-    says("x is .*%[N, 3, H, W%] wanted, with H and W divisible by 2", function() net(lm.randn(1, 3, 7, 8), 1) end)
-    says("the step is a tensor %[3%]; a number or %[2%] wanted", function() net(file.x, lm.ones(3)) end)
+    says("x must be %[N, 3, H, W%] with H and W divisible by 2, got a", function() net(lm.randn(1, 3, 7, 8), 1) end)
+    says("timestep must be a number or a tensor %[2%], got a tensor %[3%]", function() net(file.x, lm.ones(3)) end)
     for _, step in ipairs {-1, 0 / 0, math.huge} do
-      says("UNet2D: the step has to be a number from 0, got", function() net(file.x, step) end)
+      says("UNet2D: timestep must be a number of at least 0, got ", function() net(file.x, step) end)
     end
     for _, shift in ipairs {0 / 0, math.huge} do
-      says("unet2d: freq_shift has to be a finite number, got", function() lm.models.unet2d {freq_shift = shift} end)
+      says("unet2d: freq_shift must be a finite number, got", function() lm.models.unet2d {freq_shift = shift} end)
     end
-    says("class_labels go with num_class_embeds", function() net(file.x, 1, {class_labels = lm.ones(2):long()}) end)
+    says("class_labels requires num_class_embeds", function() net(file.x, 1, {class_labels = lm.ones(2):long()}) end)
   end)
 
   it("has its other forms: classes, scale and shift, padding, one head", function()
@@ -171,13 +171,13 @@ describe("models.unet2d", function()
   end)
 
   it("says what does not fit", function()
-    says("down_block_types has 4 entries, block_out_channels 2", function()
+    says("down_block_types must have 2 entries, one for each entry of block_out_channels, got 4", function()
       models.unet2d {block_out_channels = {4, 8}}
     end)
-    says("down_block_types has to be one of 'DownBlock2D', 'AttnDownBlock2D', got string 'CrossAttn", function()
+    says("down_block_types must be one of 'DownBlock2D', 'AttnDownBlock2D', got string", function()
       models.unet2d {down_block_types = {"CrossAttnDownBlock2D"}}
     end)
-    says("6 channels are not to be divided into norm_num_groups 4", function()
+    says("channels %(6%) must be divisible by norm_num_groups %(4%) and attention_head_dim %(2%)", function()
       models.unet2d {block_out_channels = {6}, norm_num_groups = 4, attention_head_dim = 2,
         down_block_types = {"DownBlock2D"}, up_block_types = {"UpBlock2D"}}
     end)
@@ -197,17 +197,17 @@ describe("models", function()
     assert.same({0, 3, 8, 8}, models.unet2d({block_out_channels = {4, 8}, norm_num_groups = 2, layers_per_block = 1,
       attention_head_dim = 4, down_block_types = {"DownBlock2D", "AttnDownBlock2D"},
       up_block_types = {"AttnUpBlock2D", "UpBlock2D"}})(lm.zeros(0, 3, 8, 8), 1).shape)
-    says("Bert: ids is a tensor %[2, 0%]; a token or more wanted", function() models.bert(small)(none:view(3, 0)
+    says("Bert: ids must be a tensor with at least one token, got a", function() models.bert(small)(none:view(3, 0)
       :narrow(1, 1, 2)) end)
-    says("Llama:new_cache: max_seq_len has to be an integer of at least 1, got nil", function()
+    says("Llama:new_cache: max_seq_len must be an integer of at least 1, got nil", function()
       models.llama(small):new_cache(1)
     end)
     small.max_position_embeddings = 4
-    says("Llama: 5 tokens; there are 4 places", function() models.llama(small)(lm.ones({1, 5}):long()) end)
+    says("Llama: the number of tokens must be at most", function() models.llama(small)(lm.ones({1, 5}):long()) end)
     small.rope_theta = 0
-    says("base has to be above 0 and finite, got 0", function() models.llama(small) end)
+    says("base must be above 0 and finite, got 0", function() models.llama(small) end)
     small.rope_theta, small.rope_scaling = 10, {type = "linear", factor = 0}
-    says("scaling.factor has to be above 0 and finite, got 0", function() models.llama(small) end)
+    says("scaling%.factor must be above 0 and finite, got 0", function() models.llama(small) end)
   end)
 end)
 
@@ -274,7 +274,7 @@ describe("noise schedulers", function()
     local y, clean = once:step(lm.ones(1), 0, lm.ones(1))
     assert.equal(1, clean[1])
     assert.near(math.sqrt(0.5) + (1 - math.sqrt(0.5)), y[1], 1e-6) -- the noise of step 0 stays
-    says("scheduler:set_timesteps%(n%) comes first", function()
+    says("call scheduler:set_timesteps%(n%) first", function()
       models.DDIMScheduler():step(lm.ones(1), 0, lm.ones(1))
     end)
     local ddim, x = models.DDIMScheduler():set_timesteps(10), file.start
@@ -282,42 +282,42 @@ describe("noise schedulers", function()
     assert.is_true(it:add_noise(x, x, lm.tensor(9)):equal((it:add_noise(x, x, 9))))
     local function long(list) return lm.tensor(list, {dtype = "int64"}) end
     for words, f in pairs {
-      ["DDIMScheduler:step: step 7 is none of scheduler.timesteps, which set_timesteps%(10%) made: 900, 800, …"] =
+      ["DDIMScheduler:step: step 7 is not in scheduler%.timesteps, which set_timesteps%(10%) set to 900, 800, …"] =
         function() ddim:step(x, 7, x) end,
-      ["DDIMScheduler:step: step 1000; there are 0 to 999"] = function() ddim:step(x, 1000, x) end,
-      ["the step is a tensor %[2%]; there are 0 to 999, and all samples of a call of step are at the same one"] =
+      ["DDIMScheduler:step: step 1000; timesteps are from 0 to 999"] = function() ddim:step(x, 1000, x) end,
+      ["the step is a tensor %[2%]; timesteps are from 0 to 999, the same one for all samples"] =
         function() ddim:step(x, lm.ones(2), x) end,
-      ["add_noise: step %-1; there are 0 to 999"] = function() it:add_noise(x, x, -1) end,
-      ["add_noise: the step is nil; there are 0 to 999"] = function() it:add_noise(x, x) end,
-      ["add_noise: steps from 0 to 1000; there are 0 to 999"] = function() it:add_noise(x, x, long {1000, 0}) end,
-      ["get_velocity: steps from %-1 to 0; there are"] = function() it:get_velocity(x, x, long {-1, 0}) end,
-      ["steps from 0 to 1.5; there are 0 to 999, whole numbers"] = function()
+      ["step %-1; timesteps are from 0 to 999"] = function() it:add_noise(x, x, -1) end,
+      ["the step is nil; timesteps are from 0 to 999"] = function() it:add_noise(x, x) end,
+      ["timesteps from 0 to 1000; they must be integers from 0"] = function() it:add_noise(x, x, long {1000, 0}) end,
+      ["timesteps from %-1 to 0; they must be integers from 0"] = function() it:get_velocity(x, x, long {-1, 0}) end,
+      ["timesteps from 0 to 1%.5; they must be integers from 0 to 999"] = function()
         it:add_noise(x, x, lm.tensor {1.5, 0})
       end,
-      ["noise is a tensor %[5%]; the size of the samples, a tensor %[2, 3, 4%], wanted"] = function()
+      ["shapes of noise and x must match, got %[5%] and %[2, 3, 4%]"] = function()
         it:add_noise(x, lm.ones(5), 3)
       end,
-      ["noise has to be a tensor, got nil"] = function() it:add_noise(x, nil, 3) end,
-      ["the model's output has to be a tensor, got nil"] = function() it:step(nil, 900, x) end,
-      ["step: the model's output is a tensor %[5%]; the size"] = function() ddim:step(lm.ones(5), 900, x) end,
-      ["step: noise is a tensor %[5%]; the size"] = function() it:step(x, 900, x, {noise = lm.ones(5)}) end,
-      ["num_train_timesteps has to be at most 1000000, got 1e%+12"] = function()
+      ["noise must be a tensor, got nil"] = function() it:add_noise(x, nil, 3) end,
+      ["the model's output must be a tensor, got nil"] = function() it:step(nil, 900, x) end,
+      ["shapes of the model's output and x must match, got %[5%] and"] = function() ddim:step(lm.ones(5), 900, x) end,
+      ["shapes of noise and x must match, got %[5%] and"] = function() it:step(x, 900, x, {noise = lm.ones(5)}) end,
+      ["num_train_timesteps must be at most 1000000, got 1000000000000"] = function()
         models.DDPMScheduler {num_train_timesteps = 1e12}
       end,
-      ["trained_betas is empty"] = function() models.DDPMScheduler {trained_betas = {}} end,
-      ["trained_betas%[2%] has to be a number from 0 to less than 1, got number 1"] = function()
+      ["trained_betas must not be empty"] = function() models.DDPMScheduler {trained_betas = {}} end,
+      ["trained_betas%[2%] must be a number from 0 to less than 1, got 1"] = function()
         models.DDPMScheduler {trained_betas = {0.5, 1}}
       end,
-      ["the variance of step 0 is 2; beta_start 2 and beta_end 3 have to be from 0"] = function()
+      ["the variance of step 0 is 2; beta_start %(2%) and beta_end %(3%) must be from 0 to less than 1"] = function()
         models.DDPMScheduler {beta_start = 2, beta_end = 3}
       end,
     } do
       says(words, f)
     end
-    says("step 501 is none of scheduler.timesteps", function() it:step(file.start, 501, file.start) end)
-    says("1001 steps; num_train_timesteps is 1000", function() it:set_timesteps(1001) end)
-    says("step 1000; there are 0 to 999", function() it:add_noise(file.start, file.start, 1000) end)
-    says("one for each of a tensor %[2, 3, 4%] wanted", function() it:add_noise(file.start, file.start, lm.ones(3)) end)
-    says("beta_schedule has to be one of", function() models.DDPMScheduler {beta_schedule = "cosine"} end)
+    says("step 501 is not in scheduler%.timesteps, which", function() it:step(file.start, 501, file.start) end)
+    says("num_inference_steps must be at most num_train_timesteps, 1000, got", function() it:set_timesteps(1001) end)
+    says("step 1000; timesteps are from 0 to 999", function() it:add_noise(file.start, file.start, 1000) end)
+    says("timesteps are a tensor %[3%]", function() it:add_noise(file.start, file.start, lm.ones(3)) end)
+    says("beta_schedule must be one of 'linear',", function() models.DDPMScheduler {beta_schedule = "cosine"} end)
   end)
 end)

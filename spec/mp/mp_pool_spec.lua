@@ -102,7 +102,7 @@ for _, method in ipairs {"process", "thread"} do
       end, {0.3})
       assert.is_false(result:ready())
       assert.matches("Result:successful: it has not come yet", problem_of(result.successful, result))
-      assert.matches("Result:get: nothing came within 0.05 s", problem_of(result.get, result, 0.05))
+      assert.matches("Result:get: timeout: no result within 0%.05 s", problem_of(result.get, result, 0.05))
       assert.is_true(result:wait(20))
       assert.equal("done", result:get())
     end)
@@ -228,7 +228,7 @@ describe("a Pool", function()
     local result = pool:map_async(function(x) return x end, numbers(100))
     assert.matches("Pool:join: close%(%) or terminate%(%) comes first", problem_of(pool.join, pool))
     pool:close()
-    assert.matches("the pool was closed", problem_of(pool.map, pool, print, {}))
+    assert.matches("the pool is closed and takes no more tasks", problem_of(pool.map, pool, print, {}))
     assert.is_true(pool:join(20))
     assert.same(numbers(100), result:get())
     local uneven, nobody = mp.Pool(2), mp.Event() -- one ends while the other still works
@@ -256,28 +256,28 @@ describe("a Pool", function()
   end)
 
   it("says what is wrong with an argument", function()
-    assert.matches("Pool: processes has to be an integer of at least 1", problem_of(mp.Pool, 0))
-    assert.matches("Pool: no option 'initialiser'; did you mean 'initializer'", problem_of(mp.Pool, 1,
+    assert.matches("Pool: processes must be an integer of at least 1, got 0", problem_of(mp.Pool, 0))
+    assert.matches("Pool: unknown option 'initialiser'; did you mean 'initializer'%?", problem_of(mp.Pool, 1,
       {initialiser = print}))
-    assert.matches("Pool: method has to be one of 'process', 'thread'", problem_of(mp.Pool, 1, {method = "threads"}))
+    assert.matches("Pool: method must be one of 'process', 'thread',", problem_of(mp.Pool, 1, {method = "threads"}))
     local pool = mp.Pool(1)
-    assert.matches("Pool:map: the second argument has to be a list of arguments, got a tensor", problem_of(pool.map,
+    assert.matches("Pool:map: list must be a list of arguments, got a tensor %[3%]", problem_of(pool.map,
       pool, print, lm.ones(3)))
-    assert.matches("Pool:map: the second argument has to be a list of arguments, got a table with a field 'a'$",
+    assert.matches("Pool:map: list must be a list of arguments, got a table with a field 'a'$",
       problem_of(pool.map, pool, print, {a = 1}))
     assert.matches("Pool:apply: the second argument: list%[0%] is set, but lists start at 1", problem_of(pool.apply,
       pool, print, {[0] = 1}))
-    assert.matches("Pool:map: the first argument has to be a function, got nil", problem_of(pool.map, pool, nil, {}))
+    assert.matches("Pool:map: the first argument must be a function, got nil", problem_of(pool.map, pool, nil, {}))
     for _, case in ipairs {
-      {"apply", "Pool:apply: the second argument must be a plain list, got number 3; write pool:apply(f, {a, b})", 3},
+      {"apply", "Pool:apply: the second argument must be a plain list, got 3; write pool:apply(f, {a, b})", 3},
       {"apply_async", "Pool:apply_async: the second argument must be a plain list, but has a field 'x'; "
         .. "write pool:apply_async(f, {a, b})", {x = 3}},
-      {"starmap", "Pool:starmap: entry 2 must be a plain list, got number 3; write pool:starmap(f, {{a, b}, {c, d}})",
+      {"starmap", "Pool:starmap: entry 2 must be a plain list, got 3; write pool:starmap(f, {{a, b}, {c, d}})",
         {{1}, 3}},
     } do
       assert.matches(case[2], problem_of(pool[case[1]], pool, print, case[3]), 1, true)
     end
-    assert.matches("Pool:map: called with a function", problem_of(pool.map, print, {}))
+    assert.matches("Pool:map: expected a Pool, got a function", problem_of(pool.map, print, {}))
     pool:terminate()
   end)
 end)

@@ -64,17 +64,17 @@ describe("ctc_loss", function()
     end
   end
   for want, f in pairs {
-    ["ctc_loss: log_probs has to be %[T, N, C%]"] = of { lm.zeros(3) },
-    ["ctc_loss: input_lengths has 1 entries, and log_probs 2 samples"] = of { [3] = { 3 } },
-    ["ctc_loss: input_lengths%[2%] is 4, and log_probs has 3 steps"] = of { [3] = { 3, 4 } },
-    ["ctc_loss: target_lengths%[1%] is 3, and targets has room for 2"] = of { [4] = { 3, 2 } },
-    ["ctc_loss: target_lengths has to be integers of at least 0"] = of { [4] = { -1, 2 } },
-    ["ctc_loss: target_lengths add up to 4, and targets has 3"] = of { [2] = lm.ones(3):long() },
+    ["ctc_loss: expected log_probs to have shape %[T, N, C%] or %[T, C%], got %[3%]"] = of { lm.zeros(3) },
+    ["ctc_loss: input_lengths must have 2 entries, one for each sample of log_probs, got 1"] = of { [3] = { 3 } },
+    ["ctc_loss: input_lengths%[2%] must be at most 3, the steps of log_probs, got 4"] = of { [3] = { 3, 4 } },
+    ["ctc_loss: target_lengths%[1%] must be at most 2, the length of targets, got 3"] = of { [4] = { 3, 2 } },
+    ["ctc_loss: target_lengths must be integers of at least 0, as a tensor or a list, got"] = of { [4] = { -1, 2 } },
+    ["ctc_loss: target_lengths must add up to the length of targets, got 4 and 3"] = of { [2] = lm.ones(3):long() },
     ["ctc_loss: .*label 5 at target%[1%] is out of range for 4 classes"] = of { [2] = lm.full({ 2, 2 }, 5):long() },
     ["ctc_loss: .*label 0 at target%[1%] is out of range .*labels start at 1"] = of { [2] = lm.zeros(2, 2):long() },
-    ["ctc_loss: .*blank must be a class from 1 to 4, got 5"] = of { [5] = 5 },
-    ["ctc_loss: .*x must be float32 or float64, got float16"] = of { lm.zeros({ 3, 2, 4 }, { dtype = "float16" }) },
-    ["ctc_loss: targets is float32"] = of { [2] = lm.ones(2, 2) },
+    ["ctc_loss: .*blank is 5; it has to be one of the classes 1 to 4"] = of { [5] = 5 },
+    ["ctc_loss: .*x is float16; float32 or float64 wanted"] = of { lm.zeros({ 3, 2, 4 }, { dtype = "float16" }) },
+    ["ctc_loss: targets must be an integer dtype, got float32"] = of { [2] = lm.ones(2, 2) },
   } do
     it("refuses with a reason: " .. want, function() assert.matches(want, message(f)) end)
   end

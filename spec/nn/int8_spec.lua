@@ -25,9 +25,9 @@ describe("nn.Int8Linear", function()
   it("takes rows of zeros, and refuses what int8 cannot hold", function()
     local layer = nn.Int8Linear(lm.zeros(2, 3))
     assert.same({ { 0, 0 } }, layer(lm.ones(1, 3)):totable())
-    assert.matches("not finite", message(nn.Int8Linear, lm.full({ 2, 3 }, math.huge)))
-    assert.matches("weight is a tensor %[3%]", message(nn.Int8Linear, lm.ones(3)))
-    assert.matches("bias is a tensor %[3%]; %[2%] wanted", message(nn.Int8Linear, lm.ones(2, 3), lm.ones(3)))
+    assert.matches("weight must be finite", message(nn.Int8Linear, lm.full({ 2, 3 }, math.huge)))
+    assert.matches("weight must be a floating tensor %[out, in%], got a tensor", message(nn.Int8Linear, lm.ones(3)))
+    assert.matches("expected bias to have shape %[2%], got %[3%]", message(nn.Int8Linear, lm.ones(2, 3), lm.ones(3)))
   end)
 
   it("takes numbers of any size, and what is not finite, in few rows as in many", function()
@@ -99,7 +99,7 @@ describe("lm.quantize", function()
     assert.is_true(net[4].out_proj:is(nn.Linear)) -- whose weight attention itself multiplies by
     assert.is_true(lm.quantize(nn.Linear(2, 3)):is(nn.Int8Linear))
     assert.equal(net[1], lm.quantize(net)[1])
-    assert.matches("quantize: a module wanted, got number 3", message(lm.quantize, 3))
+    assert.matches("quantize: expected a module, got 3", message(lm.quantize, 3))
     local seen, fc = 0, nn.Linear(2, 3)
     fc:register_forward_hook(function() seen = seen + 1 end)
     lm.quantize(nn.Sequential(fc))[1](lm.ones(1, 2))
@@ -123,17 +123,17 @@ describe("lm.quantize", function()
     local function net() return nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4))) end
     local it = net()
     lm.no_grad(function() it[2][1].weight[{ 2, 2 }] = 0 / 0 end)
-    assert.matches("quantize: 1.0: Int8Linear: the weight has values that are not finite", message(lm.quantize, it))
+    assert.matches("quantize: 1%.0: Int8Linear: weight must be finite", message(lm.quantize, it))
     assert.is_true(it[1]:is(nn.Linear) and it[2][1]:is(nn.Linear))
     local lazy = nn.Sequential(nn.Linear(2, 3), nn.LazyLinear(4))
-    assert.matches("quantize: 1: this LazyLinear has no weight before its first input; call the net once",
+    assert.matches("quantize: 1: this LazyLinear has no weight before its first forward pass; call the net once",
       message(lm.quantize, lazy))
     assert.is_true(lazy[1]:is(nn.Linear))
     lazy(lm.ones(1, 2))
     assert.is_true(lm.quantize(lazy)[2]:is(nn.Int8Linear))
     local Own = nn.Module:extend "Own"
     function Own.to_int8() return 5 end
-    assert.matches("quantize: 1: Own:to_int8%(%) has to give a module, or self, got number 5",
+    assert.matches("quantize: 1: Own:to_int8%(%) must be a module or self, got 5",
       message(lm.quantize, nn.Sequential(nn.Linear(2, 3), Own())))
     function Own.to_int8() error { "mine" } end
     assert.same({ "mine" }, select(2, pcall(lm.quantize, Own())))
@@ -145,7 +145,7 @@ describe("lm.quantize", function()
     assert.is_true(own.fc:is(nn.Int8Linear) and own.more:is(nn.Int8Linear))
     local gpt = lm.models.gpt2 { vocab_size = 5, n_positions = 4, n_embd = 4, n_head = 1, n_layer = 1 }
     lm.no_grad(function() gpt.transformer.wte.weight[{ 2, 2 }] = math.huge end)
-    assert.matches("quantize: GPT2: Int8Linear: the weight has values", message(lm.quantize, gpt))
+    assert.matches("quantize: GPT2: Int8Linear: weight must be finite", message(lm.quantize, gpt))
     assert.is_nil(gpt.lm_head)
     assert.is_false(gpt.transformer.h[1].mlp.c_fc:is(nn.Int8Linear))
   end)

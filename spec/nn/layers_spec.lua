@@ -75,7 +75,7 @@ describe("an activation is its function with its fields as arguments:", function
       for name in net:named_parameters() do names[#names + 1] = name end
       return names
     end)())
-    assert.matches("num_parameters has to be an integer of at least 1", message(nn.PReLU, 0))
+    assert.matches("num_parameters must be an integer of at least 1, got 0", message(nn.PReLU, 0))
   end)
 
   it("RReLU draws a slope for each element in training", function()
@@ -84,8 +84,8 @@ describe("an activation is its function with its fields as arguments:", function
       assert.is_true(y:max():item() <= -0.1 and y:min():item() >= -0.3)
       assert.is_true(y:std():item() > 0.03)
     end
-    assert.matches("rrelu: lower is 0.5, upper 0.25", message(F.rrelu, x, 0.5, 0.25))
-    assert.matches("glu: dim 1 has size 3", message(F.glu, lm.zeros(3), 1))
+    assert.matches("rrelu: lower must be at most upper, got 0%.5 and 0%.25", message(F.rrelu, x, 0.5, 0.25))
+    assert.matches("glu: the size of dim 1 %(3%) must be divisible by 2", message(F.glu, lm.zeros(3), 1))
   end)
 end)
 
@@ -303,8 +303,8 @@ describe("batch norm", function()
   end)
 
   it("says which inputs it takes", function()
-    assert.matches("x [N, C, H, W] wanted, got a tensor [2, 3]", message(nn.BatchNorm2d(3), lm.ones { 2, 3 }), 1, true)
-    assert.matches("x [N, C] or [N, C, L]", message(nn.BatchNorm1d(3), lm.ones { 2, 3, 4, 5 }), 1, true)
+    assert.matches("expected x to have shape [N, C, H, W],", message(nn.BatchNorm2d(3), lm.ones { 2, 3 }), 1, true)
+    assert.matches("expected x to have shape [N, C] or", message(nn.BatchNorm1d(3), lm.ones { 2, 3, 4, 5 }), 1, true)
     assert.matches("batch_norm", message(nn.BatchNorm1d(3), lm.ones { 2, 4 }))
   end)
 
@@ -457,51 +457,51 @@ end)
 
 describe("layers name wrong arguments:", function()
   local cases = {
-    { "num_groups = 3 has to divide num_channels = 4", function() nn.GroupNorm(3, 4) end },
-    { "RMSNorm: normalized_shape has to be a size", function() nn.RMSNorm("x") end },
-    { "x [N, C, L] or [C, L] wanted", function() nn.InstanceNorm1d(3)(lm.ones(2, 3, 4, 5)) end },
-    { "InstanceNorm1d: 3 channels wanted, got a tensor [2, 4, 5]",
+    { "num_channels (4) must be divisible by num_groups (3)", function() nn.GroupNorm(3, 4) end },
+    { "RMSNorm: normalized_shape must be a size or a list of sizes, got string 'x'", function() nn.RMSNorm("x") end },
+    { "expected x to have shape [N, C, L] or [C, L], got", function() nn.InstanceNorm1d(3)(lm.ones(2, 3, 4, 5)) end },
+    { "InstanceNorm1d: x must be a tensor of 3 channels, got a tensor [2, 4, 5]",
       function() nn.InstanceNorm1d(3)(lm.ones(2, 4, 5)) end },
     { "batchmean", function() nn.KLDivLoss { reduction = "batch" } end },
-    { "multilabel_margin_loss: x is a tensor [2, 3], target a tensor [2, 4]",
+    { "multilabel_margin_loss: x and target must both be [N, C] or [C], got a tensor [2, 3] and a tensor [2, 4]",
       function() F.multilabel_margin_loss(lm.ones(2, 3), lm.ones(2, 4):long()) end },
-    { "margin has to be a number", function() nn.MarginRankingLoss("much") end },
+    { "margin must be a number, got string 'much'", function() nn.MarginRankingLoss("much") end },
     { "in_features", function() nn.Linear() end },
-    { "out_features has to be an integer of at least 1, got number 1.5", function() nn.Linear(3, 1.5) end },
-    { "Linear: bias has to be true or false, got number 1", function() nn.Linear(3, 4, 1) end },
+    { "out_features must be an integer of at least 1, got 1.5", function() nn.Linear(3, 1.5) end },
+    { "Linear: bias must be true or false, got 1", function() nn.Linear(3, 4, 1) end },
     { "did you mean 'bias'", function() nn.Linear(3, 4, { bais = false }) end },
     { "did you mean 'padding'", function() nn.Conv2d(3, 4, 3, { pading = 1 }) end },
-    { "stride has to be an integer of at least 1 or a list of 2, got a table",
+    { "stride must be an integer of at least 1 or a list of 2, got a table",
       function() nn.Conv2d(3, 4, 3, { padding = 1 }, 1) end },
-    { "Conv2d: stride is given twice, by position and by name", function() nn.Conv2d(3, 4, 3, 2, { stride = 1 }) end },
+    { "Conv2d: stride is passed twice, by position and by", function() nn.Conv2d(3, 4, 3, 2, { stride = 1 }) end },
     { "kernel_size", function() nn.Conv2d(3, 4) end },
-    { "groups = 2 has to divide", function() nn.Conv2d(3, 4, 3, { groups = 2 }) end },
-    { "padding_mode has to be one of 'zeros', 'reflect', 'replicate', 'circular', got string 'reflct'; did you mean",
+    { "groups (2) must divide in_channels (3) and out_channels", function() nn.Conv2d(3, 4, 3, { groups = 2 }) end },
+    { "padding_mode must be one of 'zeros', 'reflect', 'replicate', 'circular', got string 'reflct'; did you mean",
       function() nn.Conv2d(3, 4, 3, { padding_mode = "reflct" }) end },
-    { "padding has to be an integer of at least 0 or a list of 2, or 'valid' or 'same', got string 'sam'",
+    { "padding must be an integer of at least 0 or a list of 2, or 'valid' or 'same', got string 'sam'",
       function() nn.Conv2d(3, 4, 3, { padding = "sam" }) end },
-    { "padding = 'same' is for a stride of 1, and stride is (2, 2)",
+    { "padding = 'same' requires a stride of 1, got (2, 2)",
       function() nn.Conv2d(3, 4, 3, { padding = "same", stride = 2 }) end },
     { "divisor_override must be non-zero",
       function() nn.AvgPool2d(2, { divisor_override = 0 })(lm.ones { 1, 4, 4 }) end },
     { "pad: padding must be at most 1 a side for mode \"reflect\" in dim 4 of [1, 3, 2, 2], got 2",
       function() nn.Conv2d(3, 4, 5, { padding = 2, padding_mode = "reflect" })(lm.ones { 1, 3, 2, 2 }) end },
-    { "stride has to be an integer of at least 1 or a list of 2",
+    { "stride must be an integer of at least 1 or a list of 2, got a table",
       function() nn.Conv2d(3, 4, 3, { stride = { 1, 2, 3 } }) end },
     { "num_features", function() nn.BatchNorm2d("8") end },
     { "normalized_shape", function() nn.LayerNorm {} end },
-    { "p has to be a number from 0 to 1, got number 2", function() nn.Dropout(2) end },
-    { "inplace has to be true or false, got number 1", function() nn.ReLU(1) end },
-    { "dim has to be an integer", function() nn.Softmax("2") end },
-    { "Softmax: the input has to be a tensor", function() nn.Softmax()(2) end },
-    { "count from 1", function() nn.Softmax(0) end },
+    { "p must be a number from 0 to 1, got 2", function() nn.Dropout(2) end },
+    { "inplace must be true or false, got 1", function() nn.ReLU(1) end },
+    { "dim must be an integer, got string '2'", function() nn.Softmax("2") end },
+    { "Softmax: the input must be a tensor, got 2", function() nn.Softmax()(2) end },
+    { "dim must be from 1, or from -1 at the end, got 0", function() nn.Softmax(0) end },
     { "approximate", function() nn.GELU { approximate = "tan" } end },
-    { "padding_idx 0", function() nn.Embedding(3, 2, { padding_idx = 0 }) end },
-    { "reduction has to be one of 'mean', 'sum', 'none'", function() nn.MSELoss { reduction = "avg" } end },
-    { "reduction has to be one of", function() nn.MSELoss(nil, nil, "avg") end },
-    { "MSELoss: no option 'size_average': reduction = \"mean\" or \"sum\" says it", function() nn.MSELoss("sum") end },
+    { "padding_idx must be from 1 to 3, got 0", function() nn.Embedding(3, 2, { padding_idx = 0 }) end },
+    { "reduction must be one of 'mean', 'sum', 'none', got string", function() nn.MSELoss { reduction = "avg" } end },
+    { "reduction must be one of 'mean', 'sum', 'none', got string", function() nn.MSELoss(nil, nil, "avg") end },
+    { "MSELoss: unknown option 'size_average'", function() nn.MSELoss("sum") end },
     { "float33", function() nn.Linear(2, 2, { dtype = "float33" }) end },
-    { "takes no options", function() nn.Tanh { inplace = true } end },
+    { "unknown option 'inplace'", function() nn.Tanh { inplace = true } end },
     { "linear", function() nn.Linear(3, 2)(lm.ones { 2, 4 }) end },
     { "conv2d", function() nn.Conv2d(3, 2, 3)(lm.ones { 1, 4, 5, 5 }) end },
   }
@@ -544,13 +544,13 @@ describe("a layer that is an entry", function()
   end)
 
   it("names what is wrong", function()
-    assert.matches("Scaled: by has to be a number, got nil", message(Scaled))
-    assert.matches("Scaled: shift has to be a number, got string 'a'", message(Scaled, 1, "a"))
-    assert.matches("Scaled: mode has to be one of 'up', 'down', got string 'dwn'; did you mean 'down'?",
+    assert.matches("Scaled: by must be a number, got nil", message(Scaled))
+    assert.matches("Scaled: shift must be a number, got string 'a'", message(Scaled, 1, "a"))
+    assert.matches("Scaled: mode must be one of 'up', 'down', got string 'dwn'; did you mean 'down'?",
       message(Scaled, 1, { mode = "dwn" }), 1, true)
     assert.matches("Scaled: takes at most 3 arguments, got 4: by, shift, mode", message(Scaled, 1, 2, "up", 4), 1, true)
     assert.matches("Scaled: takes at most 3 arguments, got 4", message(Scaled, 1, 2, {}, 4))
-    assert.matches("no option 'mod'; did you mean 'mode'?", message(Scaled, 1, { mod = "up" }), 1, true)
+    assert.matches("unknown option 'mod'; did you mean 'mode'?", message(Scaled, 1, { mod = "up" }), 1, true)
     assert.matches("Scaled: forward takes 1 argument, got 2", message(Scaled(1), lm.ones(1), 2))
   end)
 end)
@@ -654,7 +654,7 @@ describe("nn.init", function()
     assert.matches("tensor", message(nn.init.normal_, 3))
     assert.matches("fan_in", message(nn.init.kaiming_normal_, w, { mode = "fan" }))
     assert.matches("gain", message(nn.init.xavier_uniform_, w, { gian = 2 }))
-    assert.matches("gain has to be a number", message(nn.init.xavier_uniform_, w, "2"), 1, true)
+    assert.matches("gain must be a number, got string '2'", message(nn.init.xavier_uniform_, w, "2"), 1, true)
     assert.matches("constant_", message(nn.init.constant_, w))
   end)
 
@@ -713,7 +713,7 @@ describe("clip_grad_norm_", function()
   it("names wrong arguments", function()
     assert.matches("net:parameters()", message(nn.utils.clip_grad_norm_, nn.Linear(1, 1), 1), 1, true)
     assert.matches("max_norm", message(nn.utils.clip_grad_norm_, {}))
-    assert.matches("norm_type has to be", message(nn.utils.clip_grad_norm_, {}, 1, -1), 1, true)
+    assert.matches("norm_type must be a number of at least 0,", message(nn.utils.clip_grad_norm_, {}, 1, -1), 1, true)
   end)
 end)
 
@@ -809,24 +809,24 @@ describe("gradients of a list of parameters", function()
     local share = lm.zeros({ 2 }):requires_grad_()
     share.grad = lm.ones({ 1 }):expand(2)
     for problem, try in pairs {
-      ["clip_grad_value_: a list of parameters wanted, net:parameters(), got a module, Linear"] = function()
+      ["clip_grad_value_: expected a list of parameters, got a module, Linear"] = function()
         utils.clip_grad_value_(nn.Linear(1, 1), 1)
       end,
-      ["clip_grad_value_: clip_value has to be a number of at least 0, got nil"] = function()
+      ["clip_grad_value_: clip_value must be a number of at least 0, got nil"] = function()
         utils.clip_grad_value_({})
       end,
-      ["clip_grad_value_: parameter 1 has to be a tensor"] = function() utils.clip_grad_value_({ 3 }, 1) end,
+      ["clip_grad_value_: parameter 1 must be a tensor, got 3"] = function() utils.clip_grad_value_({ 3 }, 1) end,
       ["clip_grad_value_: elements of gradient 1"] = function() utils.clip_grad_value_(share, 1) end,
       ["clip_grad_norm_: elements of gradient 1"] = function() utils.clip_grad_norm_(share, 1) end,
-      ["get_total_norm: a list of tensors wanted, got number 3"] = function() utils.get_total_norm(3) end,
+      ["get_total_norm: expected a list of tensors, got 3"] = function() utils.get_total_norm(3) end,
       ["get_total_norm: tensor 2 is int64; a floating dtype is wanted"] = function()
         utils.get_total_norm { grad, lm.ones({ 1 }, { dtype = "int64" }) }
       end,
       ["get_total_norm: norm_type is 0"] = function() utils.get_total_norm({ grad }, { norm_type = 0 }) end,
-      ["clip_grads_with_norm_: total_norm has to be one number, got a tensor [2]"] = function()
+      ["clip_grads_with_norm_: total_norm must be one number, got a tensor [2]"] = function()
         utils.clip_grads_with_norm_({}, 1, lm.ones { 2 })
       end,
-      ["clip_grads_with_norm_: total_norm has to be a tensor, got nil"] = function()
+      ["clip_grads_with_norm_: total_norm must be a tensor, got nil"] = function()
         utils.clip_grads_with_norm_({}, 1)
       end,
       ["clip_grads_with_norm_: total_norm has to be a floating tensor"] = function()
@@ -877,8 +877,8 @@ describe("layers that ask the first input", function()
       norm(lm.ones(2, 3, 4))
       return norm.weight.shape
     end)())
-    assert.matches("out_features has to be", message(nn.LazyLinear))
-    assert.matches("LazyConv2d: x is a tensor [3], which has no channels", message(nn.LazyConv2d(4, 3), lm.ones(3)), 1,
+    assert.matches("out_features must be an integer of at least 1, got nil", message(nn.LazyLinear))
+    assert.matches("LazyConv2d: cannot infer the number of channels of", message(nn.LazyConv2d(4, 3), lm.ones(3)), 1,
       true)
   end)
 end)

@@ -213,8 +213,8 @@ describe("linear algebra", function()
     end
     assert.matches("A must be finite, got infinite or NaN entries", message(la.lstsq, a[2][1], lm.ones(2, 1)))
     assert.matches("float32 or float64, got float16", message(la.inv, lm.eye(2):half()))
-    assert.matches("upper has to be true or false", message(la.solve_triangular, lm.eye(2), lm.ones(2, 1)))
-    assert.matches("svd: no option 'full_matrixes'; did you mean 'full_matrices'",
+    assert.matches("upper must be true or false, got nil", message(la.solve_triangular, lm.eye(2), lm.ones(2, 1)))
+    assert.matches("svd: unknown option 'full_matrixes'; did you mean 'full_matrices'%?",
       message(la.svd, lm.eye(2), { full_matrixes = true }))
   end)
 
@@ -228,13 +228,13 @@ describe("linear algebra", function()
       local two = name == "solve" or name == "lstsq"
       local text = two and message(la[name], x, flat) or message(la[name], x)
       assert.matches("[ :]" .. name .. ": ", text)
-      assert.matches(x == whole and "has to be" or "A is a tensor", text)
+      assert.matches(x == whole and "must be" or "A must be a .*, got a tensor", text)
     end
     for _, name in ipairs { "svd", "qr", "lu", "pinverse" } do
-      assert.matches("[ :]" .. name .. ": x is a tensor %[2%]", message(lm[name], flat))
+      assert.matches("[ :]" .. name .. ": x must be a .*, got a tensor %[2%]", message(lm[name], flat))
     end
-    assert.matches("matrix_norm: x is a tensor %[0, 2%]; ord 2 has nothing", message(la.matrix_norm, lm.ones(0, 2), 2))
-    assert.matches("matrix_norm: x is a tensor %[2, 0%]; ord 1 has nothing", message(la.matrix_norm, lm.ones(2, 0), 1))
+    assert.matches("matrix_norm: x is a tensor %[0, 2%]; ord 2 needs at", message(la.matrix_norm, lm.ones(0, 2), 2))
+    assert.matches("matrix_norm: x is a tensor %[2, 0%]; ord 1 needs at", message(la.matrix_norm, lm.ones(2, 0), 1))
     assert.equal(0, la.matrix_norm(lm.ones(0, 2), 1):item())
   end)
 

@@ -120,18 +120,18 @@ describe("an averaged model", function()
   it("names wrong arguments", function()
     local A, model = optim.AveragedModel, nn.Linear(2, 2)
     for problem, try in pairs {
-      ["AveragedModel: a module wanted, got number 3"] = function() A(3) end,
-      ["AveragedModel: decay has to be a number from 0 to 1, got number 2"] = function() A(model, { decay = 2 }) end,
-      ["AveragedModel: one of decay, avg_fn and multi_avg_fn"] = function()
+      ["AveragedModel: expected a module, got 3"] = function() A(3) end,
+      ["AveragedModel: decay must be a number from 0 to 1, got 2"] = function() A(model, { decay = 2 }) end,
+      ["AveragedModel: decay, avg_fn and multi_avg_fn are mutually exclusive"] = function()
         A(model, { decay = 0.5, avg_fn = print })
       end,
-      ["AveragedModel: no option 'decy'; did you mean 'decay'?"] = function() A(model, { decy = 0.5 }) end,
-      ["AveragedModel:update: a module wanted, got nil"] = function() A(model):update() end,
-      ["AveragedModel:update: the model has 1 parameters and 0 buffers, the averaged one 2 and 0"] = function()
+      ["AveragedModel: unknown option 'decy'; did you mean 'decay'?"] = function() A(model, { decy = 0.5 }) end,
+      ["AveragedModel:update: expected a module, got nil"] = function() A(model):update() end,
+      ["AveragedModel:update: the model has 1 parameters and 0 buffers, the averaged model 2 and 0"] = function()
         A(model):update(nn.Linear(2, 2, { bias = false }))
       end,
-      ["AveragedModel:update: the model's are a tensor [3, 2]"] = function() A(model):update(nn.Linear(2, 3)) end,
-      ["AveragedModel: what avg_fn returns has to be a tensor, got nil"] = function()
+      ["AveragedModel:update: the model has a tensor [3, 2] where"] = function() A(model):update(nn.Linear(2, 3)) end,
+      ["AveragedModel: what avg_fn returns must be a tensor, got nil"] = function()
         local average = A(model, { avg_fn = function() end })
         average:update(model)
         average:update(model)
@@ -182,8 +182,8 @@ describe("SWALR gives PyTorch's rates", function()
       again:step()
       assert.same(schedule:get_last_lr(), again:get_last_lr())
     end
-    assert.matches("SWALR: swa_lr has to be a number, got nil", message(optim.SWALR, opt))
-    assert.matches("anneal_strategy has to be one of", message(optim.SWALR, opt, 1, { anneal_strategy = "x" }))
+    assert.matches("SWALR: swa_lr must be a number, got nil", message(optim.SWALR, opt))
+    assert.matches("anneal_strategy must be one of 'cos',", message(optim.SWALR, opt, 1, { anneal_strategy = "x" }))
   end)
 end)
 
@@ -214,9 +214,9 @@ describe("update_bn", function()
     local text = message(optim.swa_utils.update_bn, { batches[1], lm.ones { 2, 9 } }, model)
     assert.matches("9", text)
     assert.same({ 0.3, false }, { model[2].momentum, model.training })
-    assert.matches("update_bn: a loader or a list of batches wanted, got number 3",
+    assert.matches("update_bn: expected a loader or a list of batches, got 3",
       message(optim.swa_utils.update_bn, 3, model))
-    assert.matches("update_bn: a batch has to be a tensor, got number 3", message(optim.swa_utils.update_bn, { 3 },
+    assert.matches("update_bn: a batch must be a tensor, got 3", message(optim.swa_utils.update_bn, { 3 },
       model))
     optim.swa_utils.update_bn({}, nn.Linear(1, 1))
   end)
@@ -296,7 +296,7 @@ describe("a module's clone", function()
 
   it("is not made of a wrapper", function()
     local wrapped = nn.DataParallel(nn.Linear(1, 1), { device_ids = { "cpu:0", "cpu:1" } })
-    assert.matches("averaged_spec.lua:%d+: clone: DataParallel belongs to .*; clone the module in it: net.module:clone",
+    assert.matches("DataParallel belongs to its processes or devices; clone the module inside it, its field module",
       message(wrapped.clone, wrapped))
   end)
 end)

@@ -345,7 +345,7 @@ describe("an optimizer of whole parameters in a captured graph", function()
   it("has made its first step before", function()
     for name, opts in pairs { Muon = {}, LAMB = { bias_correction = false } } do
       local f = step(name, opts)
-      assert.matches(name .. ": the first step makes the states and cannot be captured; step once before the capture",
+      assert.matches(name .. ": the first step%(%) cannot be captured; call step%(%) once before the capture",
         capturing(f))
       f()
       local problem = capturing(f) -- there is no graph here to count its replays; nothing else may be wrong
@@ -357,8 +357,8 @@ describe("an optimizer of whole parameters in a captured graph", function()
     for _, name in ipairs { "LAMB", "Adafactor" } do
       local f = step(name, {})
       f()
-      assert.matches(name .. ": its steps depend on their number, and a captured graph would repeat that: leave "
-        .. "opt:step%(%) out of it", capturing(f))
+      assert.matches(name .. ": step%(%) depends on the step count and cannot be captured; call opt:step%(%) "
+        .. "outside the graph", capturing(f))
     end
   end)
 end)
@@ -418,8 +418,8 @@ describe("an optimizer of one's own", function()
     assert.same({ step = 1, seen = 1 }, opt.state[p])
     local Nothing = optim.Optimizer:extend("Nothing")
     local other = Nothing { p }
-    assert.matches("Nothing: there is no advance%(group, params, states, count%)", message(other.step, other))
-    assert.matches("Fails: lr has to be a number of at least 0", message(Fails, { p }, { lr = -1 }))
+    assert.matches("Nothing: define function advance%(group, params, states, count%)", message(other.step, other))
+    assert.matches("Fails: lr must be a number of at least 0, got %-1", message(Fails, { p }, { lr = -1 }))
   end)
 end)
 
@@ -466,17 +466,17 @@ end)
 describe("errors of optimizers", function()
   local function params() return { nn.Parameter(lm.zeros { 1 }) } end
   local cases = {
-    { "SGD: lr has to be a number, got string '0.1'", function() optim.SGD(params(), "0.1") end },
+    { "SGD: lr must be a number, got string '0.1'", function() optim.SGD(params(), "0.1") end },
     { "did you mean 'momentum'", function() optim.SGD(params(), { momentun = 0.9 }) end },
-    { "there are", function() optim.SGD(params(), { something_else = 0.9 }) end },
+    { "unknown option 'something_else'", function() optim.SGD(params(), { something_else = 0.9 }) end },
     { "net:parameters()", function() optim.SGD(nn.Linear(1, 1)) end },
     { "net:parameters()", function() optim.SGD(lm.zeros { 1 }) end },
     { "empty", function() optim.SGD {} end },
-    { "parameter 2 has to be a tensor", function() optim.SGD { params()[1], 3 } end },
-    { "not a leaf", function() optim.SGD { params()[1] * 2 } end },
+    { "parameter 2 must be a tensor, got 3", function() optim.SGD { params()[1], 3 } end },
+    { "parameter 1 must be a leaf, not the result of an op", function() optim.SGD { params()[1] * 2 } end },
     { "twice", function() local p = params()[1]; optim.SGD { p, p } end },
-    { "lr has to be", function() optim.SGD(params(), { lr = -1 }) end },
-    { "momentum has to be", function() optim.SGD(params(), { lr = 1, momentum = -1 }) end },
+    { "lr must be a number of at least 0, got -1", function() optim.SGD(params(), { lr = -1 }) end },
+    { "momentum must be a number of at least 0, got", function() optim.SGD(params(), { lr = 1, momentum = -1 }) end },
     { "nesterov needs a momentum", function() optim.SGD(params(), { lr = 1, nesterov = true }) end },
     { "nesterov", function() optim.SGD(params(), { momentum = 0.9, dampening = 0.1, nesterov = true }) end },
     { "betas[2]", function() optim.Adam(params(), { betas = { 0.9, 1 } }) end },
@@ -484,68 +484,68 @@ describe("errors of optimizers", function()
     { "eps", function() optim.Adam(params(), { eps = -1 }) end },
     { "weight_decay", function() optim.AdamW(params(), { weight_decay = "much" }) end },
     { "amsgrad", function() optim.Adam(params(), { amsgrad = 1 }) end },
-    { "Adadelta: rho has to be in [0, 1], got 1.5", function() optim.Adadelta(params(), { rho = 1.5 }) end },
-    { "Rprop: etas[1] has to be in (0, 1), got 1", function() optim.Rprop(params(), { etas = { 1, 2 } }) end },
-    { "etas[2] has to be in (1, inf), got 1", function() optim.Rprop(params(), { etas = { 0.5, 1 } }) end },
-    { "betas[1] has to be in [0, 1), got nan", function() optim.Lion(params(), { betas = { 0 / 0, 0 } }) end },
-    { "NAdam: momentum_decay has to be a number of at least 0", function()
+    { "Adadelta: rho must be in [0, 1], got 1.5", function() optim.Adadelta(params(), { rho = 1.5 }) end },
+    { "Rprop: etas[1] must be in (0, 1), got 1", function() optim.Rprop(params(), { etas = { 1, 2 } }) end },
+    { "etas[2] must be in (1, inf), got 1", function() optim.Rprop(params(), { etas = { 0.5, 1 } }) end },
+    { "betas[1] must be in [0, 1), got nan", function() optim.Lion(params(), { betas = { 0 / 0, 0 } }) end },
+    { "NAdam: momentum_decay must be a number of at least 0, got -1", function()
       optim.NAdam(params(), { momentum_decay = -1 })
     end },
-    { "AdamW: no option 'decoupled_weight_decay'", function()
+    { "AdamW: unknown option 'decoupled_weight_decay'", function()
       optim.AdamW(params(), { decoupled_weight_decay = false })
     end },
-    { "NAdam:load_state_dict: the state of parameter 1: there is no exp_avg", function()
+    { "NAdam:load_state_dict: the state of parameter 1: exp_avg is missing", function()
       optim.NAdam(params()):load_state_dict { state = { { step = 1, mu_product = 1 } }, param_groups = { {
         params = { 1 } } } }
     end },
-    { "SGD:load_state_dict: the state of parameter 1: momentum_buffer has to be a tensor, got number 3", function()
+    { "SGD:load_state_dict: the state of parameter 1: momentum_buffer must be a tensor, got 3", function()
       optim.SGD(params()):load_state_dict { state = { { momentum_buffer = 3 } }, param_groups = { { params = { 1 } } } }
     end },
-    { "NAdam:load_state_dict: the state of parameter 1: mu_product has to be a number", function()
+    { "NAdam:load_state_dict: the state of parameter 1: mu_product must be a number", function()
       local t = lm.zeros { 1 }
       optim.NAdam(params()):load_state_dict { state = { { step = 1, exp_avg = t, exp_avg_sq = t } }, param_groups = { {
         params = { 1 } } } }
     end },
-    { "Adam:load_state_dict: the state of parameter 1: step has to be an integer of at least 1", function()
+    { "Adam:load_state_dict: the state of parameter 1: step must be an integer of at least 1, got nil", function()
       local t = lm.zeros { 1 }
       optim.Adam(params()):load_state_dict { state = { { exp_avg = t, exp_avg_sq = t } }, param_groups = { {
         params = { 1 } } } }
     end },
-    { "LAMB: betas[2] has to be in [0, 1), got 1", function() optim.LAMB(params(), { betas = { 0, 1 } }) end },
-    { "LAMB:load_state_dict: the state of parameter 1: there is no exp_avg_sq", function()
+    { "LAMB: betas[2] must be in [0, 1), got 1", function() optim.LAMB(params(), { betas = { 0, 1 } }) end },
+    { "LAMB:load_state_dict: the state of parameter 1: exp_avg_sq is missing", function()
       optim.LAMB(params()):load_state_dict { state = { { step = 1, exp_avg = lm.zeros { 1 } } }, param_groups = { {
         params = { 1 } } } }
     end },
-    { "Muon: parameter 2 is a tensor [1]; it steps parameters of 2 dims, and optim.AdamW the others", function()
+    { "Muon: parameter 2 must be 2-d, got a tensor [1]; use optim.AdamW for other parameters", function()
       optim.Muon { nn.Parameter(lm.zeros { 2, 2 }), params()[1] }
     end },
-    { "Muon: ns_coefficients are three numbers, got 2", function()
+    { "Muon: ns_coefficients must be a list of three numbers, got a table", function()
       optim.Muon({ lm.zeros { 2, 2 } }, { ns_coefficients = { 1, 2 } })
     end },
-    { "Muon: ns_coefficients[2] has to be a number, got string 'x'", function()
+    { "Muon: ns_coefficients[2] must be a number, got string 'x'", function()
       optim.Muon({ lm.zeros { 2, 2 } }, { ns_coefficients = { 1, "x", 2 } })
     end },
-    { "Muon: ns_steps has to be below 100, got 100", function()
+    { "Muon: ns_steps must be below 100, got 100", function()
       optim.Muon({ lm.zeros { 2, 2 } }, { ns_steps = 100 })
     end },
-    { "Muon: adjust_lr_fn has to be one of 'original', 'match_rms_adamw', 'spectral_unclamped', got", function()
+    { "Muon: adjust_lr_fn must be one of 'original', 'match_rms_adamw', 'spectral_unclamped', got string", function()
       optim.Muon({ lm.zeros { 2, 2 } }, { adjust_lr_fn = "none" })
     end },
-    { "Adafactor: d has to be at least 1, got 0.5", function() optim.Adafactor(params(), { d = 0.5 }) end },
-    { "Adafactor: beta2_decay has to be at most 0, got 0.8", function()
+    { "Adafactor: d must be at least 1, got 0.5", function() optim.Adafactor(params(), { d = 0.5 }) end },
+    { "Adafactor: beta2_decay must be at most 0, got 0.8", function()
       optim.Adafactor(params(), { beta2_decay = 0.8 })
     end },
-    { "Adafactor: eps[1] has to be a number of at least 0, got number -1", function()
+    { "Adafactor: eps[1] must be a number of at least 0, got -1", function()
       optim.Adafactor(params(), { eps = { -1, 1 } })
     end },
-    { "Adafactor: eps[2] has to be a number of at least 0, got nil", function()
+    { "Adafactor: eps[2] must be a number of at least 0, got nil", function()
       optim.Adafactor(params(), { eps = { 1 } })
     end },
-    { "Adafactor:load_state_dict: the state of parameter 1: there is no variance, and no row_var with a col_var",
+    { "Adafactor:load_state_dict: the state of parameter 1: variance, or row_var and col_var, is missing",
       function()
         optim.Adafactor(params()):load_state_dict { state = { { step = 1 } }, param_groups = { { params = { 1 } } } }
       end },
-    { "_var of parameter 1 is a tensor [2, 3], the parameter a tensor [2, 3]", function()
+    { "col_var of parameter 1 is a tensor [2, 3], but the parameter is a tensor [2, 3]", function()
       local t = lm.zeros { 2, 3 }
       optim.Adafactor({ t }):load_state_dict { state = { { step = 1, row_var = t, col_var = t } }, param_groups = { {
         params = { 1 } } } }
@@ -738,7 +738,7 @@ describe("a schedule gives PyTorch's rates:", function()
     assert.matches("T_max", message(schedules.CosineAnnealingLR, opt, 0))
     local schedule = schedules.StepLR(opt, 2)
     local empty = { base_lrs = {}, last_lr = {}, last_epoch = 1 }
-    assert.matches("rates", message(schedule.load_state_dict, schedule, empty))
+    assert.matches("base_lrs must have 1 entry, one for each", message(schedule.load_state_dict, schedule, empty))
     assert.matches("table", message(schedule.load_state_dict, schedule))
   end)
 end)
@@ -748,10 +748,10 @@ describe("the options of an optimizer of one's own", function()
     local Own = optim.Optimizer:extend("Own")
     Own.spec = { lr = 0.1 }
     assert.error_matches(function() Own { lm.ones(1) } end,
-      'Own: option lr has to be told as {kind, default}, as {"number", 0.1} is, got number 0.1')
+      'Own: the row of option lr must be a list {kind, default}, such as {"number", 0%.1}, got 0%.1')
     Own.spec = { lr = { "float", 0.1 } }
     assert.error_matches(function() Own({ lm.ones(1) }, { lr = 1 }) end,
-      "Own: lr: there is no kind string 'float' of options; there are any, boolean, callable")
+      "Own: lr: unknown kind of option string 'float'; kinds are any, boolean, callable, count, dim, dims, function,")
   end)
 end)
 
@@ -778,7 +778,7 @@ describe("hooks of a step", function()
       before.remove()
       opt:step(closure)
       assert.same({ "before at 1", "after", "after" }, seen)
-      assert.error_matches(function() opt:register_step_post_hook(3) end, "the hook has to be a function, got number 3")
+      assert.error_matches(function() opt:register_step_post_hook(3) end, "the hook must be a function, got 3")
     end
   end)
 end)

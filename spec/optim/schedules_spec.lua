@@ -296,18 +296,18 @@ describe("the state_dict of a schedule", function()
   it("that does not fit is an error that changes nothing", function()
     local opt = optimizer()
     for name, case in pairs {
-      step = { { "gamma has to be a number", "gamma", "x" }, { "step_size has to be an integer", "step_size", 0 } },
-      multistep = { { "milestones%[3%] has to be an integer", "milestones", { [3] = "x" } } },
+      step = { { "gamma must be a number,", "gamma", "x" }, { "step_size must be an integer of at", "step_size", 0 } },
+      multistep = { { "milestones%[3%] must be an integer of at least 0, got string", "milestones", { [3] = "x" } } },
       cyclic = { { "did you mean 'triangular'", "mode", "triangular3" }, { "max_lrs%[1%]", "max_lrs", { "x" } } },
       onecycle = { { "schedule_phases%[1%].end_step", "schedule_phases", { {} } },
-        { "start_lr has to be one of 'initial_lr'", "schedule_phases", { { end_step = 1 } } } },
+        { "schedule_phases%[1%]%.start_lr must be one of 'initial_lr',", "schedule_phases", { { end_step = 1 } } } },
       sequential = {
-        { "milestones has to be a table", "milestones", 3 }, { "milestones have to increase", "milestones", { 5, 3 } },
-        { "schedulers has to be a table", "schedulers", 3 }, { "last_lr has 1 rates", "last_lr", { 1 } },
+        { "milestones must be a table, got 3", "milestones", 3 }, { "milestones must", "milestones", { 5, 3 } },
+        { "schedulers must be a table, got 3", "schedulers", 3 }, { "last_lr must have 2 entries,", "last_lr", { 1 } },
       },
-      chained = { { "1 schedules in the state_dict, 2 in this one", "schedulers", { {} } },
-        { "base_lrs has to be", "schedulers", { {}, {} } } },
-      plateau = { { "mode has to be one of 'min', 'max'", "mode", "least" }, { "best has", "best", false } },
+      chained = { { "the state_dict has 1 schedulers, this one 2", "schedulers", { {} } },
+        { "base_lrs must be a table, got nil", "schedulers", { {}, {} } } },
+      plateau = { { "mode must be one of", "mode", "least" }, { "best must be a number, got false", "best", false } },
     } do
       local schedule = schedules[name](opt)
       local before = schedule:state_dict()
@@ -337,8 +337,8 @@ describe("a step before the optimizer's first", function()
     .. "local function new() return lm.optim.SGD({ lm.nn.Parameter(lm.zeros { 1 }) }, { lr = 0.1 }) end\n"
 
   it("warns, once for each line of the script", function()
-    assert.equal("script.lua:5: warning: StepLR:step() comes before the optimizer's first step, so that the schedule's "
-      .. "first rate is never used; call opt:step() first\n", warnings(head .. [[
+    assert.equal("script.lua:5: warning: StepLR:step() was called before the optimizer's first step, so the "
+      .. "first learning rate is never used; call opt:step() first\n", warnings(head .. [[
         for _ = 1, 3 do
           local opt = new() local schedule = S.StepLR(opt, 2)
           schedule:step()
@@ -387,7 +387,7 @@ describe("a schedule", function()
     assert.near(0.05, added(function(o) return S.ReduceLROnPlateau(o, { patience = 15 }) end), 1e-15)
     for name, missing in pairs { lambda = "lr_lambdas", cyclic = "max_momentums", onecycle = "max_lrs",
       plateau_min = "min_lrs" } do
-      assert.matches("group 3 was added after the schedule began, which has no " .. missing,
+      assert.matches("group 3 was added after the scheduler was created and has no " .. missing,
         message(added, schedules[name]))
     end
   end)
@@ -431,82 +431,82 @@ describe("a schedule", function()
       return function() class(opt, unpack(arguments, 1, n)) end
     end
     for problem, try in pairs {
-      ["StepLR: an optimizer wanted, got number 3"] = function() S.StepLR(3, 2) end,
-      ["LambdaLR: an optimizer wanted, got nil"] = function() S.LambdaLR(nil, print) end,
-      ["MultiStepLR: milestones[2] has to be an integer"] = of(S.MultiStepLR, { 1, "x" }),
-      ["ConstantLR: factor has to be at least 0 and at most 1, got 2"] = of(S.ConstantLR, { factor = 2 }),
-      ["ConstantLR: factor has to be a number"] = of(S.ConstantLR, "0.5"),
-      ["LinearLR: start_factor has to be above 0 and at most 1, got 0"] = of(S.LinearLR, { start_factor = 0 }),
-      ["LinearLR: no option 'total_iter'; did you mean 'total_iters'?"] = of(S.LinearLR, { total_iter = 3 }),
-      ["LinearLR: end_factor has to be at least 0"] = of(S.LinearLR, { end_factor = -1 }),
-      ["ExponentialLR: gamma has to be a number, got nil"] = of(S.ExponentialLR),
-      ["PolynomialLR: total_iters has to be an integer of at least 1"] = of(S.PolynomialLR, { total_iters = 0 }),
-      ["LambdaLR: lr_lambda has 1 values, the optimizer 2 groups"] = of(S.LambdaLR, { print }),
-      ["LambdaLR: lr_lambda has to be a function, got number 3"] = of(S.LambdaLR, 3),
-      ["LambdaLR: what lr_lambda returns has to be a number, got string 'x'"] = of(S.LambdaLR,
+      ["StepLR: expected an optimizer, got 3"] = function() S.StepLR(3, 2) end,
+      ["LambdaLR: expected an optimizer, got nil"] = function() S.LambdaLR(nil, print) end,
+      ["MultiStepLR: milestones[2] must be an integer, got string 'x'"] = of(S.MultiStepLR, { 1, "x" }),
+      ["ConstantLR: factor must be at least 0 and at most 1, got 2"] = of(S.ConstantLR, { factor = 2 }),
+      ["ConstantLR: factor must be a number, got string '0.5'"] = of(S.ConstantLR, "0.5"),
+      ["LinearLR: start_factor must be above 0 and at most 1, got 0"] = of(S.LinearLR, { start_factor = 0 }),
+      ["LinearLR: unknown option 'total_iter'; did you mean 'total_iters'?"] = of(S.LinearLR, { total_iter = 3 }),
+      ["LinearLR: end_factor must be at least 0 and at most 1, got -1"] = of(S.LinearLR, { end_factor = -1 }),
+      ["ExponentialLR: gamma must be a number, got nil"] = of(S.ExponentialLR),
+      ["PolynomialLR: total_iters must be an integer of at least 1, got 0"] = of(S.PolynomialLR, { total_iters = 0 }),
+      ["LambdaLR: lr_lambda must have 2 entries, one for each parameter group, got 1"] = of(S.LambdaLR, { print }),
+      ["LambdaLR: lr_lambda must be a function, got 3"] = of(S.LambdaLR, 3),
+      ["LambdaLR: what lr_lambda returns must be a number, got string 'x'"] = of(S.LambdaLR,
         function() return "x" end),
-      ["CosineAnnealingWarmRestarts: T_0 has to be an integer"] = of(S.CosineAnnealingWarmRestarts, 1.5),
-      ["CosineAnnealingWarmRestarts: T_mult has to be an integer"] = of(S.CosineAnnealingWarmRestarts, 1,
+      ["CosineAnnealingWarmRestarts: T_0 must be an integer of at least 1,"] = of(S.CosineAnnealingWarmRestarts, 1.5),
+      ["CosineAnnealingWarmRestarts: T_mult must be an integer of at least 1,"] = of(S.CosineAnnealingWarmRestarts, 1,
         { T_mult = 0 }),
-      ["CosineAnnealingWarmRestarts:step: epoch has to be a number of at least 0, got number -1"] = function()
+      ["CosineAnnealingWarmRestarts:step: epoch must be a number of at least 0, got -1"] = function()
         S.CosineAnnealingWarmRestarts(opt, 2):step(-1)
       end,
-      ["OneCycleLR: how long it is has to be said"] = of(S.OneCycleLR, 1, { epochs = 3 }),
-      ["OneCycleLR: pct_start has to be a number from 0 to 1"] = of(S.OneCycleLR, 1,
+      ["OneCycleLR: pass either total_steps, or epochs and steps_per_epoch"] = of(S.OneCycleLR, 1, { epochs = 3 }),
+      ["OneCycleLR: pct_start must be a number from 0 to 1, got 2"] = of(S.OneCycleLR, 1,
         { total_steps = 3, pct_start = 2 }),
-      ["OneCycleLR: anneal_strategy has to be one of 'cos', 'linear', got string 'coss'; did you mean 'cos'?"] =
+      ["OneCycleLR: anneal_strategy must be one of 'cos', 'linear', got string 'coss'; did you mean 'cos'?"] =
         of(S.OneCycleLR, 1, { total_steps = 3, anneal_strategy = "coss" }),
-      ["OneCycleLR: max_lr has 3 values, the optimizer 2 groups"] = of(S.OneCycleLR, { 1, 2, 3 }, { total_steps = 3 }),
-      ["OneCycleLR: base_momentum[2] has to be a number from 0 to 1, got number 5"] = of(S.OneCycleLR, 1,
+      ["OneCycleLR: max_lr must have 2 entries, one for each"] = of(S.OneCycleLR, { 1, 2, 3 }, { total_steps = 3 }),
+      ["OneCycleLR: base_momentum[2] must be a number from 0 to 1, got 5"] = of(S.OneCycleLR, 1,
         { total_steps = 3, base_momentum = { 0, 5 } }),
-      ["OneCycleLR:step: the schedule ends after 2 steps"] = function()
+      ["OneCycleLR:step: called more than 2 times, the total_steps of the schedule"] = function()
         local schedule = S.OneCycleLR(opt, 1, { total_steps = 2 })
         for _ = 1, 3 do schedule:step() end
       end,
-      ["SGD has no momentum to cycle; say {cycle_momentum = false}"] = function() S.CyclicLR(adagrad, 1, 2) end,
-      ["CyclicLR: max_lr has to be a number, got nil"] = of(S.CyclicLR, 1),
-      ["CyclicLR: mode has to be one of 'triangular'"] = of(S.CyclicLR, 1, 2, { mode = "x" }),
-      ["CyclicLR: scale_mode has to be one of 'cycle'"] = of(S.CyclicLR, 1, 2, { scale_mode = "x" }),
-      ["CyclicLR: what scale_fn returns has to be a number, got nil"] = of(S.CyclicLR, 1, 2,
+      ["SGD has no momentum; pass {cycle_momentum = false}"] = function() S.CyclicLR(adagrad, 1, 2) end,
+      ["CyclicLR: max_lr must be a number, got nil"] = of(S.CyclicLR, 1),
+      ["CyclicLR: mode must be one of 'triangular', 'triangular2',"] = of(S.CyclicLR, 1, 2, { mode = "x" }),
+      ["CyclicLR: scale_mode must be one of 'cycle', 'iterations', got"] = of(S.CyclicLR, 1, 2, { scale_mode = "x" }),
+      ["CyclicLR: what scale_fn returns must be a number, got nil"] = of(S.CyclicLR, 1, 2,
         { scale_fn = function() end }),
-      ["ReduceLROnPlateau: mode has to be one of"] = of(S.ReduceLROnPlateau, "least"),
-      ["ReduceLROnPlateau: factor has to be below 1, got 1"] = of(S.ReduceLROnPlateau, { factor = 1 }),
-      ["ReduceLROnPlateau: mode has to be one of 'min', 'max'"] = of(S.ReduceLROnPlateau, { mode = "most" }),
-      ["ReduceLROnPlateau: threshold_mode has to be"] = of(S.ReduceLROnPlateau, { threshold_mode = "x" }),
-      ["ReduceLROnPlateau: min_lr has 1 values, the optimizer 2 groups"] = of(S.ReduceLROnPlateau, { min_lr = { 1 } }),
-      ["ReduceLROnPlateau:step: the metric has to be a number, got nil"] = function()
+      ["ReduceLROnPlateau: mode must be one of 'min', 'max', got string 'least'"] = of(S.ReduceLROnPlateau, "least"),
+      ["ReduceLROnPlateau: factor must be below 1, got 1"] = of(S.ReduceLROnPlateau, { factor = 1 }),
+      ["ReduceLROnPlateau: mode must be one of 'min', 'max', got"] = of(S.ReduceLROnPlateau, { mode = "most" }),
+      ["ReduceLROnPlateau: threshold_mode must be one of 'rel',"] = of(S.ReduceLROnPlateau, { threshold_mode = "x" }),
+      ["ReduceLROnPlateau: min_lr must have 2 entries, one for each"] = of(S.ReduceLROnPlateau, { min_lr = { 1 } }),
+      ["ReduceLROnPlateau:step: the metric must be a number, got nil"] = function()
         S.ReduceLROnPlateau(opt):step()
       end,
-      ["ReduceLROnPlateau:step: the metric has to be one number, got a tensor [2]"] = function()
+      ["ReduceLROnPlateau:step: metrics must be a number or a tensor of one element, got a tensor [2]"] = function()
         S.ReduceLROnPlateau(opt):step(lm.ones { 2 })
       end,
-      ["ChainedScheduler: a list of at least one schedule wanted, {a, b}, got an empty one"] = function()
+      ["ChainedScheduler: expected a list of at least one scheduler, {a, b}, got an empty list"] = function()
         S.ChainedScheduler {}
       end,
-      ["ChainedScheduler: schedulers[2] belongs to another optimizer"] = function()
+      ["ChainedScheduler: schedulers[2] has another optimizer"] = function()
         S.ChainedScheduler { S.ConstantLR(opt), S.ConstantLR(other) }
       end,
-      ["ChainedScheduler: schedulers[1] has to be a schedule, got number 3"] = function()
+      ["ChainedScheduler: schedulers[1] must be a scheduler, got 3"] = function()
         S.ChainedScheduler { 3 }
       end,
-      ["ChainedScheduler: schedulers[1] is a ReduceLROnPlateau, whose step wants a metric"] = function()
+      ["ChainedScheduler: schedulers[1] is a ReduceLROnPlateau, whose step() needs a metric"] = function()
         S.ChainedScheduler { S.ReduceLROnPlateau(opt) }
       end,
-      ["SequentialLR: 1 schedules need 0 milestones between them, got 1"] = of(S.SequentialLR, { S.ConstantLR(opt) },
+      ["SequentialLR: 1 schedulers need 0 milestones, got 1"] = of(S.SequentialLR, { S.ConstantLR(opt) },
         { 3 }),
-      ["SequentialLR: milestones have to increase, got 2 after 3"] = of(S.SequentialLR, { S.ConstantLR(opt) },
+      ["SequentialLR: milestones must increase, got 2 after 3"] = of(S.SequentialLR, { S.ConstantLR(opt) },
         { 3, 2 }),
-      ["SequentialLR: schedulers[2] is a ChainedScheduler, which can only be the first"] = of(S.SequentialLR,
+      ["SequentialLR: schedulers[2] is a ChainedScheduler, which must be the first"] = of(S.SequentialLR,
         { S.ConstantLR(opt), S.ChainedScheduler { S.ConstantLR(opt) } }, { 3 }),
-      ["StepLR: last_epoch = 3 goes on with a schedule, but group 1 has no initial_lr"] = function()
+      ["StepLR: last_epoch = 3 resumes a schedule, but group 1 has no initial_lr"] = function()
         S.StepLR(optimizer(), 2, { last_epoch = 3 })
       end,
-      ["StepLR: last_epoch has to be at least -1, got -2"] = of(S.StepLR, 2, { last_epoch = -2 }),
+      ["StepLR: last_epoch must be at least -1, got -2"] = of(S.StepLR, 2, { last_epoch = -2 }),
       ["LinearLR: in epoch 0 the lr of group 1 would be nan"] = of(S.LinearLR, { start_factor = 0 / 0 }),
       ["OneCycleLR: in epoch 0 the lr of group 1 would be inf"] = function()
         S.OneCycleLR(optimizer(), 1, { total_steps = 9, div_factor = 0 })
       end,
-      ["StepLR: the lr of group 1 has to be a number, got nil"] = function()
+      ["StepLR: the lr of group 1 must be a number, got nil"] = function()
         local without = optimizer()
         local schedule = S.StepLR(without, 2)
         without.param_groups[1].lr = nil

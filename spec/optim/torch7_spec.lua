@@ -100,7 +100,7 @@ describe("Torch7's optimizers", function()
       values[i] = x
     end
     near(values, run(30, "nag", { learningRate = 0.02, learningRateDecay = 0.1, momentum = 0.8 }))
-    assert.error_matches(function() run(1, "nag", { momentum = 0 }) end, "a momentum above 0")
+    assert.error_matches(function() run(1, "nag", { momentum = 0 }) end, "momentum must be above 0, got 0")
   end)
   it("rprop", function()
     near(by_hand(30, function(x, g, _, state)
@@ -182,13 +182,13 @@ describe("Torch7's optimizers", function()
     end
     near(y:totable(), z:totable())
     assert.error_matches(function() optim.lbfgs(quadratic, lm.ones(7), config) end,
-      "lbfgs: the state is of %d elements, x has 7")
+      "lbfgs: the state has 3 elements, x has 7")
   end)
   it("say what is wrong with a state", function()
     for _, name in ipairs { "sgd", "adam", "adagrad", "rmsprop", "lbfgs" } do
       for key, value in pairs { m = 3, dfdx = "x", evalCounter = -1, t = {}, paramVariance = true, lbfgs = 1 } do
         assert.error_matches(function() optim[name](quadratic, lm.ones(3), {}, { [key] = value }) end,
-          name .. ": the state's " .. key .. " has to be")
+          name .. ": the state's " .. key .. " must be")
       end
     end
   end)
@@ -196,14 +196,14 @@ describe("Torch7's optimizers", function()
     local x = lm.ones(3)
     assert.error_matches(function() optim.sgd(x, quadratic) end, "sgd: feval must be a function, got a tensor")
     assert.error_matches(function() optim.sgd(quadratic, x, { learningrate = 1 }) end,
-      "sgd: no option 'learningrate'; did you mean 'learningRate'")
+      "sgd: unknown option 'learningrate'; did you mean 'learningRate'%?")
     assert.error_matches(function() optim.adam(function() return 1 end, x) end,
-      "adam: feval has to give .* gradient is nil")
+      "adam: feval must return a loss and a gradient of the shape of x, a tensor %[3%]")
     assert.error_matches(function() optim.adam(function() return 1, lm.ones(2) end, x) end,
       "adam: .* gradient is a tensor %[2%]")
     assert.error_matches(function() optim.lbfgs(quadratic, x, { lineSearch = print }) end,
-      "lbfgs: lineSearch can be optim.lswolfe")
-    assert.error_matches(function() optim.sgd(quadratic, x, { nesterov = true }) end, "nesterov wants a momentum")
+      "lbfgs: lineSearch must be optim%.lswolfe or nil, got a function")
+    assert.error_matches(function() optim.sgd(quadratic, x, { nesterov = true }) end, "nesterov requires momentum")
   end)
 end)
 
@@ -273,14 +273,14 @@ describe("net:getParameters", function()
     end, {args = {net, x}})
     assert.is_true(net[1].weight:equal(lm.full({2, 2}, 6)))
     assert.equal(4 * 6 + 2 * 3 + 4 * 3 + 3 * 3, x:sum():item())
-    assert.error_matches(function() net:getParameters() end, "net:getParameters%(%) comes before net:share_memory%(%)")
+    assert.error_matches(function() net:getParameters() end, "the parameters are in shared memory")
   end)
   it("wants parameters that are alike, and some", function()
     local net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     net[2]:to("float64")
     assert.error_matches(function() net:getParameters() end,
-      "parameter 1 is float32 on cpu, parameter 3 float64 on cpu")
-    assert.error_matches(function() nn.ReLU():getParameters() end, "ReLU:getParameters: there are no parameters")
+      "all parameters must have the same dtype and device: parameter 1 is float32 on cpu, parameter 3 is float64 on")
+    assert.error_matches(function() nn.ReLU():getParameters() end, "ReLU:getParameters: the module has no parameters")
   end)
 end)
 
@@ -355,17 +355,17 @@ describe("optim.LBFGS", function()
     local x, y = start(), lm.ones({ 1 }, { requires_grad = true })
     local opt = optim.LBFGS({ x })
     for problem, try in pairs {
-      ["LBFGS: parameter 1 is float64 on cpu, parameter 2 float32 on cpu; all have to be alike"] = function()
+      ["LBFGS: all parameters must have the same dtype and device: parameter 1 is float64 on cpu,"] = function()
         optim.LBFGS { x, y }
       end,
-      ["LBFGS: there can be only one group of parameters"] = function()
+      ["LBFGS: only one parameter group is supported"] = function()
         optim.LBFGS { { params = { x } }, { params = { y } } }
       end,
-      ["LBFGS: line_search_fn has to be one of 'strong_wolfe', got string 'wolfe'"] = function()
+      ["LBFGS: line_search_fn must be one of 'strong_wolfe', got string 'wolfe'"] = function()
         optim.LBFGS({ x }, { line_search_fn = "wolfe" })
       end,
-      ["LBFGS:step: closure has to be a function, got nil"] = function() opt:step() end,
-      ["LBFGS:step: what the closure gives has to be a number, got nil"] = function() opt:step(function() end) end,
+      ["LBFGS:step: closure must be a function, got nil"] = function() opt:step() end,
+      ["LBFGS:step: what the closure gives must be a number, got nil"] = function() opt:step(function() end) end,
     } do
       local ok, message = pcall(try)
       assert(not ok, problem)
@@ -376,6 +376,6 @@ describe("optim.LBFGS", function()
     assert.error_matches(function() opt:load_state_dict(dict) end,
       "LBFGS:load_state_dict: d of parameter 1 is a tensor %[3%]")
     dict.state[1].d = lm.ones(4)
-    assert.error_matches(function() opt:load_state_dict(dict) end, "prev_flat_grad has to be a tensor, got nil")
+    assert.error_matches(function() opt:load_state_dict(dict) end, "the state of parameter 1: prev_flat_grad must be")
   end)
 end)

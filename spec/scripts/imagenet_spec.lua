@@ -160,7 +160,7 @@ describe("imagenet.lua", function()
       ["--label-smoothing 2"] = "--label-smoothing 2: 1 at most", ["--bathc-size 4"] = "--batch-size",
       ["--no-accel --device cpu"] = "--no-accel and --device: one of the two",
       ["--warmup 100"] = "--warmup 100: there are 90 epochs",
-      ["images"] = "what is 'images'? A folder of data goes after --data",
+      ["images"] = "unrecognized argument 'images'; a folder of data follows --data",
       ["--gpu 0"] = "--gpu: --device cuda:0 is that",
       ["--multiprocessing-distributed"] = "luminary run --nproc",
       [has_images .. "--pretrained /nowhere"] = "--pretrained: cannot read /nowhere",

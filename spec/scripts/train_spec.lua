@@ -250,7 +250,7 @@ describe("hogwild.lua", function()
   it("names what it does not know", function()
     for given, message in pairs {
       ["--model vgg"] = "--model: no model 'vgg'", ["--method fork"] = "--method: 'fork' is neither process nor thread",
-      ["--processes 0"] = "--processes has to be a whole number from 1 on", ["--data /nowhere"] = "/nowhere",
+      ["--processes 0"] = "--processes must be an integer of at least 1", ["--data /nowhere"] = "/nowhere",
       ["--max-steps 1 --save /nowhere/x"] = "hogwild.lua: --save: /nowhere/x.try: No such file",
       ["--max-steps 1 --save /tmp"] = "hogwild.lua: --save: /tmp is a folder",
     } do

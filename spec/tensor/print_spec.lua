@@ -95,7 +95,7 @@ describe("lm.repr", function()
     assert.equal("{1, 2, 3}", lm.repr({ 1, 2, 3 }, 3))
     assert.equal("{1, a = {2, 3, … (1 more)}, … (1 more)}", lm.repr({ 1, a = { 2, 3, 4 }, b = 2 }, 2))
     assert.equal("{{1}, {1}, … (2 more)}", lm.repr({ { 1 }, { 1 }, { 1 }, { 1 } }, 2))
-    assert.error_matches(function() lm.repr({}, 0) end, "repr: most has to be an integer of at least 1, got number 0")
+    assert.error_matches(function() lm.repr({}, 0) end, "repr: most must be an integer of at least 1, got 0")
     assert.error_matches(function() lm.repr({}, 1, 2) end, "repr: takes at most 2 arguments, got 3")
   end)
 
@@ -115,7 +115,7 @@ describe("sizes", function()
     assert.equal(2, x:size()[-2])
     for _, i in ipairs { 0, 3, -3, 1.5 } do
       assert.error_matches(function() return x.shape[i] end,
-        "there is nothing at %[" .. tostring(i):gsub("[-.]", "%%%0") .. "%] of sizes {2, 3}: dims count from 1")
+        "dim " .. tostring(i):gsub("[-.]", "%%%0") .. " is out of range for sizes {2, 3}; dims start at 1")
     end
     assert.is_nil(x.shape.name)
     local changed = x.shape

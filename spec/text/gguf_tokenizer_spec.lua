@@ -86,16 +86,15 @@ describe("a GGUF file's tokenizer", function()
       assert.is_truthy(problem:find("x.gguf", 1, true) and problem:find(words, 1, true), problem)
     end
     says("has no tokenizer", {model = false})
-    says("a tokenizer of the kind 'bert'; of GGUF files this version reads gpt2", {model = "bert"})
-    says("the tokenizer.ggml.pre 'tekken' says", {pre = "tekken"})
-    says("this version knows codeshell, command-r", {pre = "tekken"})
-    says("no tokenizer.ggml.pre says how", {pre = false})
-    says("tokenizer.ggml.tokens is not there", {tokens = false})
-    says("tokenizer.ggml.tokens is no list", {tokens = "x"})
-    says("tokenizer.ggml.tokens[0] is no string", {tokens = {1, 2}})
-    says("tokenizer.ggml.merges is not there", {merges = false})
-    says("tokenizer.ggml.token_type is a list of 1, of 331 tokens", {token_type = {1}})
-    says("tokenizer.ggml.scores is not there", {name = "llama2", scores = false})
+    says("has a tokenizer of kind 'bert'; supported are gpt2 (byte pairs)", {model = "bert"})
+    says("unknown tokenizer.ggml.pre 'tekken'; supported are codeshell, command-r", {pre = "tekken"})
+    says("missing tokenizer.ggml.pre", {pre = false})
+    says("tokenizer.ggml.tokens is missing", {tokens = false})
+    says("tokenizer.ggml.tokens must be a list", {tokens = "x"})
+    says("tokenizer.ggml.tokens[0] must be a string", {tokens = {1, 2}})
+    says("tokenizer.ggml.merges is missing", {merges = false})
+    says("tokenizer.ggml.token_type has 1 entries for 331 tokens", {token_type = {1}})
+    says("tokenizer.ggml.scores is missing", {name = "llama2", scores = false})
     says("merge 1 is no pair", {merges = {"no such pair"}})
   end)
 
@@ -120,14 +119,14 @@ describe("a GGUF file's tokenizer", function()
 
   it("takes no time that grows faster than a file of long tokens, or says that it would", function()
     local before = os.clock()
-    has("tokenizer.ggml.tokens[3] is a token of 320000 bytes; at most 65536",
+    has("tokenizer.ggml.tokens[3] has 320000 bytes; at most 65536 are supported",
       problem_of(pieces {"<unk>", "a", "b", ("a"):rep(320000)}))
     local long = {"<unk>", "a"}
     for i = 1, 30 do long[#long + 1] = ("a"):rep(60000) .. i end
     assert.equal(32, of(pieces(long)).vocab_size)
     local alike = {"<unk>"}
     for i = 1, 1200 do alike[#alike + 1] = ("a"):rep(i) end
-    has("its tokens have too many cuts into two others", problem_of(pieces(alike)))
+    has("the merges cannot be inferred: splits of tokens take", problem_of(pieces(alike)))
     within(os.clock() - before, 4)
     local tokens = {"<unk>", "a", "é", "aé", "éa", "aéa", "b"}
     local tokenizer = of(pieces(tokens, {["ggml.scores"] = {0, 0, 0, 1, 2, 3, 0}, ["ggml.add_space_prefix"] = false}))
@@ -196,20 +195,20 @@ describe("a GGUF file's tokenizer", function()
         ["0.5"] = 0.5, ["-1"] = -1, nan = 0 / 0, ["the text '3'"] = "3", ["a list"] = {3},
       } do
         local is_floating = type(wrong) == "number"
-        has(("tokenizer.ggml.%s is %s; a token's id from 0 to 5 wanted"):format(name, words),
+        has(("tokenizer.ggml.%s must be a token id from 0 to 5, got %s"):format(name, words),
           problem_of(pieces(abc, {["ggml." .. name] = wrong}), nil, is_floating and name or nil))
       end
-      has(("tokenizer.ggml.%s is 3, a token without a text"):format(name),
+      has(("tokenizer.ggml.%s is 3, a token without text"):format(name),
         problem_of(pieces({"<unk>", "<s>", "</s>", ""}, {["ggml." .. name] = 3})))
     end
     for _, flag in ipairs {"add_bos_token", "add_eos_token", "add_space_prefix"} do
-      has(("tokenizer.ggml.%s is 1; boolean wanted"):format(flag), problem_of(pieces(abc, {["ggml." .. flag] = 1})))
+      has(("tokenizer.ggml.%s must be a boolean, got 1"):format(flag), problem_of(pieces(abc, {["ggml." .. flag] = 1})))
     end
     local plain = metadata_of("gpt2", "gpt-2")
     for _, part in ipairs {"bos", "eos"} do
       local flag = ("tokenizer.ggml.add_%s_token"):format(part)
       plain[("tokenizer.ggml.%s_token_id"):format(part)], plain[flag] = nil, true
-      has(("add_%s_token wants a %s_token, and there is none"):format(part, part), problem_of(plain))
+      has(("add_%s_token requires a %s_token, and the tokenizer has none"):format(part, part), problem_of(plain))
       plain[flag] = nil
     end
     plain["tokenizer.ggml.add_eos_token"] = true
@@ -219,21 +218,21 @@ describe("a GGUF file's tokenizer", function()
   it("wants numbers that are finite", function()
     local nan, inf = 0 / 0, 1 / 0
     for words, wrong in pairs {nan = nan, inf = inf, ["-inf"] = -inf} do
-      has(("tokenizer.ggml.scores[2] is %s; a finite number wanted"):format(words),
+      has(("tokenizer.ggml.scores[2] must be a finite number, got %s"):format(words),
         problem_of(pieces(abc, {["ggml.scores"] = {0, 0, wrong, 0, 0, 1}})))
     end
-    has("tokenizer.ggml.token_type[3] is nan; a finite number wanted",
+    has("tokenizer.ggml.token_type[3] must be a finite number, got nan",
       problem_of(pieces(abc, {["ggml.token_type"] = {2, 3, 3, nan, 1, 1}}), nil, "token_type"))
   end)
 
   it("says where there is a zero byte, or no text where there should be one", function()
-    has("tokenizer.ggml.tokens[4], 'b\\0c', has a zero byte", problem_of(pieces {"<unk>", "<s>", "</s>", "a", "b\0c"}))
+    has("tokenizer.ggml.tokens[4], 'b\\0c', contains a NUL", problem_of(pieces {"<unk>", "<s>", "</s>", "a", "b\0c"}))
     local said = metadata_of("gpt2", "gpt-2")
     said["tokenizer.ggml.merges"][3] = "a b\0"
-    has("tokenizer.ggml.merges[2], 'a b\\0', has a zero byte", problem_of(said))
+    has("tokenizer.ggml.merges[2], 'a b\\0', contains a NUL byte", problem_of(said))
     for _, key in ipairs {"ggml.model", "ggml.pre", "chat_template"} do
       for words, wrong in pairs {["a list"] = {"x"}, ["3"] = 3, ["true"] = true} do
-        has(("tokenizer.%s is %s; text wanted"):format(key, words), problem_of(pieces(abc, {[key] = wrong})))
+        has(("tokenizer.%s must be a string, got %s"):format(key, words), problem_of(pieces(abc, {[key] = wrong})))
       end
     end
   end)

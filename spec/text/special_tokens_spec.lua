@@ -77,17 +77,17 @@ describe("lm.text.Tokenizer", function()
 
   it("says what is wrong with those files", function()
     for text, message in pairs {
-      ["{"] = "tokenizer_config.json: ", ["3"] = "tokenizer_config.json: it is no object",
-      ['{"pad_token": 3}'] = "tokenizer_config.json: pad_token is no token",
-      ['{"pad_token": {"lstrip": true}}'] = "tokenizer_config.json: pad_token is no token",
-      ['{"model_max_length": "x"}'] = "tokenizer_config.json: model_max_length is no count",
-      ['{"model_max_length": 0.5}'] = "tokenizer_config.json: model_max_length is no count",
+      ["{"] = "tokenizer_config.json':", ["3"] = "tokenizer_config.json': expected a JSON object",
+      ['{"pad_token": 3}'] = "tokenizer_config.json': pad_token must be a token",
+      ['{"pad_token": {"lstrip": true}}'] = "tokenizer_config.json': pad_token must be a token",
+      ['{"model_max_length": "x"}'] = "tokenizer_config.json': model_max_length must be an integer",
+      ['{"model_max_length": 0.5}'] = "tokenizer_config.json': model_max_length must be an integer",
       ['{"added_tokens_decoder": {"5": "<y>", "1e2": "<z>", "4x": "<w>", "nan": 3, "12": "<v>"}}'] =
-        "tokenizer_config.json: added_tokens_decoder[nan] is no token",
-      ['{"eos_token": "a\255"}'] = "tokenizer_config.json: add_tokens: token 1 is not UTF-8",
-      ['{"padding_side": "up"}'] = "tokenizer_config.json: padding_side is neither 'left' nor 'right'",
-      ['{"added_tokens_decoder": {"4": {}}}'] = "tokenizer_config.json: added_tokens_decoder[4] is no token",
-      ['{"extra_special_tokens": [1]}'] = "tokenizer_config.json: extra_special_tokens[1] is no token",
+        "tokenizer_config.json': added_tokens_decoder[nan] must be a token",
+      ['{"eos_token": "a\255"}'] = "tokenizer_config.json': add_tokens: token 1 is not UTF-8",
+      ['{"padding_side": "up"}'] = "tokenizer_config.json': padding_side must be 'left' or 'right'",
+      ['{"added_tokens_decoder": {"4": {}}}'] = "tokenizer_config.json': added_tokens_decoder[4]",
+      ['{"extra_special_tokens": [1]}'] = "tokenizer_config.json': extra_special_tokens[1] must be",
     } do
       fails(message, made, text)
     end
@@ -96,7 +96,7 @@ describe("lm.text.Tokenizer", function()
   it("has parts of tokens that scripts set", function()
     local t = made()
     assert.is_nil(t.pad_token_id)
-    fails("no token to pad with", t, {"a b", "a"}, {padding = true})
+    fails("the tokenizer has no pad token", t, {"a b", "a"}, {padding = true})
     t.eos_token = "</s>"
     t.pad_token = t.eos_token
     assert.equal(5, t.pad_token_id)
@@ -108,17 +108,17 @@ describe("lm.text.Tokenizer", function()
     t.padding_side = "left"
     t.pad_token = "c"
     assert.same({{1, 2}, {3, 1}}, t({"a b", "a"}, {padding = true}).input_ids:totable())
-    fails("there is no token '[PAD]'; tokenizer:add_special_tokens({pad_token = '[PAD]'}) adds it",
+    fails("pad_token: the vocabulary has no token '[PAD]'; add it with tokenizer:add_special_tokens({pad_token =",
       function() t.pad_token = "[PAD]" end)
-    fails("there is no token 77", function() t.pad_token_id = 77 end)
-    fails("vocab_size is not to be set", function() t.vocab_size = 3 end)
+    fails("pad_token_id: no token has the id 77", function() t.pad_token_id = 77 end)
+    fails("vocab_size cannot be set", function() t.vocab_size = 3 end)
     assert.equal(2, t:add_special_tokens {pad_token = "[PAD]", cls_token = "a"})
     assert.same({6, 1, 7}, {t.pad_token_id, t.cls_token_id, #t})
     t:add_special_tokens {extra_special_tokens = {"<x>", {content = "<y>", lstrip = true}}}
     assert.same({"<x>", "<y>"}, t.extra_special_tokens)
-    fails("no part 'foo' for a token; there are bos_token", t.add_special_tokens, t, {foo = "a"})
+    fails("unknown special token 'foo'; special tokens are bos_token,", t.add_special_tokens, t, {foo = "a"})
     fails("a list of tokens is {{content = …}}", t.add_special_tokens, t, {content = "a"})
-    fails("tokens is a list", t.add_tokens, t, {content = "a"})
+    fails("tokens must be a list of strings or of {content = …}, got a table with", t.add_tokens, t, {content = "a"})
   end)
 
   it("keeps them on the way to another thread and into files", function()
@@ -157,7 +157,7 @@ describe("lm.text.Tokenizer", function()
     assert.same({1, 0}, t:convert_tokens_to_ids {"a", "zz"})
     t = made()
     assert.is_nil(t:convert_tokens_to_ids "zz")
-    fails("there is no token 'zz', and no unk_token", t.convert_tokens_to_ids, t, {"a", "zz"})
+    fails("the vocabulary has no token 'zz' and no unk_token", t.convert_tokens_to_ids, t, {"a", "zz"})
     assert.same({"a", "b"}, t:convert_ids_to_tokens {1, 2})
   end)
 
@@ -168,9 +168,9 @@ describe("lm.text.Tokenizer", function()
     assert.same({{1, 2, 3, 2, 1}}, t("a b c b a").input_ids:totable())
     assert.same({{1, 2, 3, 2, 1}}, t("a b c b a", {max_length = 2, truncation = false}).input_ids:totable())
     assert.same({{7, 1, 2}}, t("a b", {max_length = 3, padding = "max_length"}).input_ids:totable())
-    fails("max_length says nothing here", t, {"a b c", "a"}, {max_length = 2, padding = true}) -- a warning there
+    fails("max_length requires truncation =", t, {"a b c", "a"}, {max_length = 2, padding = true}) -- a warning there
     assert.same({1, 2, 3}, t:encode("a b c b a", {truncation = true}).ids:totable())
-    fails("truncation wants {max_length = …}", made(), "a", {truncation = true})
+    fails("truncation requires max_length", made(), "a", {truncation = true})
   end)
 
   -- The rest is what `tokenizers` 0.23 returns.
@@ -193,10 +193,10 @@ describe("lm.text.Tokenizer", function()
     local rows = {}
     for i, row in ipairs(t:encode_batch {"a b", {"a b c", "a b"}}) do rows[i] = row.ids:totable() end
     assert.same({{3, 3, 3, 3, 3, 3, 1, 2}, {3, 3, 3, 1, 2, 3, 1, 2}}, rows)
-    fails("tokenizer.json: padding to 2000000000 tokens; at most 4194304", lm.text.Tokenizer, write("tokenizer.json",
+    fails("tokenizer.json': padding must be at most", lm.text.Tokenizer, write("tokenizer.json",
       '{"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0}}, "padding": {"strategy": '
       .. '{"Fixed": 2e9}, "pad_id": 0}}'))
-    fails("texts[2] has to be a string", t.encode_batch, t, {"a", 3})
+    fails("texts[2] must be a string, got 3", t.encode_batch, t, {"a", 3})
     assert.same({}, t:encode_batch {})
   end)
 
@@ -223,9 +223,9 @@ describe("lm.text.Tokenizer", function()
     assert.same({2, 6}, t("a b", {truncation = true, max_length = 2}).input_ids:totable()[1])
     t:save(folder .. "/again.json")
     assert.same({7, 6}, lm.text.Tokenizer(folder .. "/again.json")("new").input_ids:totable()[1])
-    fails("Tokenizer: add_bos_token has to be true or false, got number 1", function() t.add_bos_token = 1 end)
+    fails("Tokenizer: add_bos_token must be true or false, got 1", function() t.add_bos_token = 1 end)
     made '{"eos_token": "</s>"}'
-    fails("Tokenizer: add_bos_token wants a bos_token, and there is none", ids_of, {true}, "a")
+    fails("Tokenizer: add_bos_token requires a bos_token, and the tokenizer has none", ids_of, {true}, "a")
     -- what the folder says counts as it does in transformers 5, with a word where it does not
     made(config:format "true")
     write("child.lua", ([[
@@ -254,12 +254,12 @@ describe("lm.text.Tokenizer", function()
   end)
 
   it("that is not there is an error which says that nothing is downloaded", function()
-    fails("Tokenizer: there is no file or folder 'bert-base-uncased', and nothing is downloaded: text.Tokenizer(path) "
-      .. "reads a tokenizer.json, or a folder with one", lm.text.Tokenizer, "bert-base-uncased")
+    fails("Tokenizer: cannot open 'bert-base-uncased': no such file or folder; nothing is downloaded: "
+      .. "text.Tokenizer(path) reads a tokenizer.json, or a folder with one", lm.text.Tokenizer, "bert-base-uncased")
     local here = folder .. "/old"
     lm.paths.mkdir(here)
     temp.write(here .. "/tokenizer.model", "x")
-    fails("nor vocab.txt; of a tokenizer.model, transformers in Python writes a tokenizer.json",
+    fails("old' has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt; transformers in Python",
       lm.text.Tokenizer, here)
   end)
 
@@ -281,7 +281,7 @@ describe("lm.text.Tokenizer", function()
     assert.is_truthy(why:find("Jinja", 1, true), why)
     _, why = help.text "AutoTokenizer"
     assert.is_truthy(why:find("here it is text.Tokenizer", 1, true), why)
-    fails("no option 'return_tensors': results are tensors", t, "a", {return_tensors = "pt"})
-    fails("'PreTrainedTokenizer'; here it is 'Tokenizer'", function() return lm.text.PreTrainedTokenizer end)
+    fails("unknown option 'return_tensors'", t, "a", {return_tensors = "pt"})
+    fails("text has no 'PreTrainedTokenizer'; it is named", function() return lm.text.PreTrainedTokenizer end)
   end)
 end)

@@ -58,7 +58,7 @@ describe("lm.text", function()
       local net = lm.models.gpt2 {vocab_size = #one, n_positions = 64, n_embd = 8, n_layer = 1, n_head = 2}
       local made = net:generate(one("the of").input_ids, {max_new_tokens = 4})
       assert.equal("the of", one:decode(made):sub(1, 6))
-      fails("ids count from 1", load, "gpt2", {base = 2})
+      fails("base must be 0 %(as in the file%) or 1, got 2", load, "gpt2", {base = 2})
       fails("an id 0; they count from 1", one.decode, one, {0})
     end)
 
@@ -92,8 +92,8 @@ describe("lm.text", function()
       local batch = tokenizer({"a b c", "b"}, {padding = true})
       assert.same({{2, 3, 4}, {3, 5, 5}}, batch.input_ids:totable())
       assert.same({{1, 1, 1}, {1, 0, 0}}, batch.attention_mask:totable())
-      fails("Tokenizer: text has to be a string or a list of strings, got number 5", tokenizer, 5)
-      fails("Tokenizer: pair has to be a string or a list of strings, got a tensor", tokenizer, "a", lm.ones(2))
+      fails("Tokenizer: text must be a string or a list of strings, got 5", tokenizer, 5)
+      fails("Tokenizer: pair must be a string or a list of strings, got a tensor %[2%]", tokenizer, "a", lm.ones(2))
       assert.same({{1, 1, 1}, {1, 1, 1}}, batch.token_type_ids:totable()) -- which embeddings count from 1
       batch = tokenizer({"a b c", "b"},
         {padding = true, padding_side = "left", pad_token_id = 1, pad_to_multiple_of = 4})
@@ -107,11 +107,11 @@ describe("lm.text", function()
       batch = tokenizer({"a b c", "a"}, {"c", "c"}, {truncation = "only_first", max_length = 2})
       assert.same({{2, 4}, {2, 4}}, batch.input_ids:totable())
       assert.same({{1, 2}, {1, 2}}, batch.token_type_ids:totable())
-      fails("texts of 1 to 3 tokens make no tensor; {padding = true} pads them", tokenizer, {"a b c", "b"})
-      fails("no token to pad with", of(small()), {"a b c", "b"}, {padding = true})
-      fails("truncation wants {max_length = …}", tokenizer, "a", {truncation = true})
-      fails("2 texts and 1 second", tokenizer, {"a", "b"}, {"c"})
-      fails("is an empty list", tokenizer, {})
+      fails("texts of 1 to 3 tokens do not form a tensor; pass {padding = true}", tokenizer, {"a b c", "b"})
+      fails("the tokenizer has no pad token", of(small()), {"a b c", "b"}, {padding = true})
+      fails("truncation requires max_length", tokenizer, "a", {truncation = true})
+      fails("text and text_pair must have the same length, got 2 and 1", tokenizer, {"a", "b"}, {"c"})
+      fails("text must not be empty", tokenizer, {})
     end)
 
     it("pads and truncates as the file says, unless options say otherwise", function()
@@ -198,9 +198,9 @@ describe("lm.text", function()
         assert.equal(golden_one:decode(ids), one:decode(ids))
       end
       write("merges.txt", "#version\na b c\n")
-      fails("merges.txt: line 2 is no pair of tokens", lm.text.ByteLevelBPETokenizer, vocab, lines)
+      fails("merges%.txt': line 2 must be a pair of", lm.text.ByteLevelBPETokenizer, vocab, lines)
       write("merges.txt", "#version\na b\na\0 b\n")
-      fails("merges.txt: line 3 has a zero byte", lm.text.ByteLevelBPETokenizer, vocab, lines)
+      fails("merges%.txt': line 3 contains a NUL byte", lm.text.ByteLevelBPETokenizer, vocab, lines)
       os.remove(lines)
       fails("has neither tokenizer.json, nor", lm.text.Tokenizer, folder)
 
@@ -256,13 +256,13 @@ describe("lm.text", function()
         assert(out:seek("set", 1e11)) -- no room is taken
         out:write "}"
         out:close()
-        fails(name:gsub("%p", "%%%0") .. ": it has 100000000001 bytes; at most 268435456", lm.text.Tokenizer, here)
+        fails(name:gsub("%p", "%%%0") .. "': it has 100000000001 bytes; at most 268435456", lm.text.Tokenizer, here)
         temp.remove(here)
       end
     end)
 
     it("of files is an error that names them", function()
-      fails("there is no file or folder", lm.text.Tokenizer, folder .. "/none")
+      fails("none': no such file or folder", lm.text.Tokenizer, folder .. "/none")
       for text, message in pairs {
         ["{"] = "no JSON at byte",
         ["[]"] = "no tokenizer.json: it has no 'model'",
@@ -391,20 +391,20 @@ describe("lm.text", function()
       fails("the text is not UTF%-8: byte 3 is 0xFF", tokenizer.encode, tokenizer, "ab\255")
       fails("the text is not UTF%-8: byte 1 is 0xED", tokenizer.encode, tokenizer, "\237\160\128")
       fails("the second text is not UTF%-8", tokenizer.encode, tokenizer, "a", "\192\128")
-      fails("text has to be a string", tokenizer.encode, tokenizer, 3)
+      fails("text must be a string, got 3", tokenizer.encode, tokenizer, 3)
       assert.equal(0, tokenizer:encode("").ids:numel())
       assert.equal("", tokenizer:decode {})
       assert.equal("", tokenizer:decode {1000})
       assert.equal("a", tokenizer:decode {2, 1e15, 2 ^ 31, 5})
       for _, id in ipairs {0.5, 1e300, 1 / 0, 0 / 0} do
-        fails("ids%[1%] has to be an integer", tokenizer.decode, tokenizer, {id})
-        fails("id has to be an integer", tokenizer.id_to_token, tokenizer, id)
+        fails("ids%[1%] must be an integer", tokenizer.decode, tokenizer, {id})
+        fails("id must be an integer", tokenizer.id_to_token, tokenizer, id)
       end
       fails("an id %-5; they count from 1", tokenizer.decode, tokenizer, {-5})
-      fails("ids has the field .*; a list of ids or a tensor wanted: ids.input_ids", tokenizer.decode, tokenizer,
+      fails("ids must be a list of ids or a tensor, got a table with the field", tokenizer.decode, tokenizer,
         tokenizer "a")
-      fails("ids has the field 'x'; a list", tokenizer.decode, tokenizer, {x = 1})
-      fails("ids has to be a table, got the class Linear itself", tokenizer.decode, tokenizer, lm.nn.Linear)
+      fails("ids must be a list of ids or a tensor, got a table with the field", tokenizer.decode, tokenizer, {x = 1})
+      fails("ids must be a table, got the class Linear itself", tokenizer.decode, tokenizer, lm.nn.Linear)
       assert.is_nil(tokenizer:id_to_token(1e15))
       local without = of('{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"a": 0}}}')
       fails("'b' has no token, and its unknown token '%?' is not in the vocabulary", without.encode, without, "b")

@@ -69,22 +69,22 @@ describe("boxes", function()
   end)
 
   for want, f in pairs {
-    ["box_iou: boxes2 has to be %[N, 4%]"] = function() vision.box_iou(lm.zeros(1, 4), lm.zeros(4)) end,
-    ["box_convert: in_fmt has to be one of 'xyxy'.*did you mean 'xywh'"] = function()
+    ["box_iou: expected boxes2 to have shape %[N, 4%],"] = function() vision.box_iou(lm.zeros(1, 4), lm.zeros(4)) end,
+    ["box_convert: in_fmt must be one of 'xyxy', 'xywh', 'cxcywh', got string 'xyhw'"] = function()
       vision.box_convert(lm.zeros(1, 4), "xyhw", "xyxy")
     end,
-    ["nms: scores has to be %[2%]"] = function() vision.nms(lm.zeros(2, 4), lm.zeros(3), 0.5) end,
-    ["nms: no option 'threshold'; did you mean 'iou_threshold'"] = function()
+    ["nms: expected scores to have shape %[2%], one"] = function() vision.nms(lm.zeros(2, 4), lm.zeros(3), 0.5) end,
+    ["nms: unknown option 'threshold'; did you mean 'iou_threshold'%?"] = function()
       vision.nms(lm.zeros(2, 4), lm.zeros(2), { threshold = 0.5 })
     end,
-    ["roi_align: boxes names images from 0 to 0, and x has images 1 to 1"] = function()
+    ["roi_align: image indices in boxes are from 0 to 0"] = function()
       vision.roi_align(lm.zeros(1, 1, 4, 4), lm.zeros(1, 5), 2)
     end,
     ["roi_pool: boxes%[1, 1%] is no image of x %[1, 1, 4, 4%]"] = function()
       vision.roi_pool(lm.zeros(1, 1, 4, 4), lm.zeros(1, 5), 2)
     end,
-    ["roi_pool: boxes has to be %[K, 5%]"] = function() vision.roi_pool(lm.zeros(1, 1, 4, 4), lm.zeros(1, 4), 2) end,
-    ["roi_align: x has to be %[N, C, H, W%]"] = function() vision.roi_align(lm.zeros(4, 4), lm.zeros(1, 5), 2) end,
+    ["roi_pool: expected boxes to have"] = function() vision.roi_pool(lm.zeros(1, 1, 4, 4), lm.zeros(1, 4), 2) end,
+    ["roi_align: expected x to have shape %[N,"] = function() vision.roi_align(lm.zeros(4, 4), lm.zeros(1, 5), 2) end,
   } do
     it("refuse with a reason: " .. want, function() assert.matches(want, message(f)) end)
   end

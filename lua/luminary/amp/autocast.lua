@@ -26,6 +26,6 @@ return function(...)
   if type(device) ~= "string" or not find(device, "^cuda") or core.device_count "cuda" > 0 then
     return core.autocast(...)
   end
-  if enabled ~= false then core.warn "autocast: there is no GPU here, so autocast of \"cuda\" is disabled" end
+  if enabled ~= false then core.warn "autocast: no CUDA device is available; autocast of \"cuda\" is disabled" end
   return call(select(at, ...))
 end

@@ -15,7 +15,7 @@ local function float32(x) return tonumber(ffi.cast("float", x)) end
 -- Of what a replay would do with the numbers of the capture.
 local function refuse_capture(who)
   if core.graph_is_capturing() then
-    fail("GradScaler:%s: cannot be captured: end the capture with scaler:scale(loss):backward(), and call it after "
+    fail("GradScaler:%s: cannot be captured; end the capture with scaler:scale(loss):backward() and call this after "
       .. "graph:replay()", who)
   end
 end
@@ -24,10 +24,10 @@ local function between(x, least, most) return x > least and x < most end -- NaN 
 
 local function check(who, opts)
   if not between(opts.growth_factor, 1, math.huge) then
-    fail("%s: growth_factor has to be more than 1, got %g", who, opts.growth_factor)
+    options.must_be(who, "growth_factor", "more than 1", opts.growth_factor)
   end
   if not between(opts.backoff_factor, 0, 1) then
-    fail("%s: backoff_factor has to be between 0 and 1, got %g", who, opts.backoff_factor)
+    options.must_be(who, "backoff_factor", "between 0 and 1", opts.backoff_factor)
   end
 end
 
@@ -38,7 +38,7 @@ GradScaler.init = arguments.takes("GradScaler", {
   local who = "GradScaler"
   check(who, opts)
   if type(opts.device) == "string" and opts.device:find "^cuda" and core.device_count "cuda" == 0 then
-    if opts.enabled then core.warn "GradScaler: there is no GPU here, so the scaler of \"cuda\" is disabled" end
+    if opts.enabled then core.warn "GradScaler: no CUDA device is available; the scaler of \"cuda\" is disabled" end
     opts.enabled = false
   end
   if opts.device ~= nil and opts.enabled then core.device(opts.device) end
@@ -54,8 +54,7 @@ local function scaled(self, v, seen)
     local by = self.tensors[v.device]
     if not by then
       if core.graph_is_capturing() then
-        fail("GradScaler:scale: the first call on %s makes the scale there and cannot be captured; scale once before "
-          .. "the capture", v.device)
+        fail("GradScaler:scale: the first call on %s cannot be captured; call scale once before the capture", v.device)
       end
       by = core.keep(core.ops.full({}, self.current, {dtype = "float32", device = v.device}))
       self.tensors[v.device] = by
@@ -63,9 +62,9 @@ local function scaled(self, v, seen)
     return v * by
   end
   if not options.is_plain(v) then
-    fail("GradScaler:scale: a tensor or a list of tensors wanted, got %s", options.describe(v))
+    options.expected("GradScaler:scale", "a tensor or a list of tensors", v)
   end
-  if seen[v] then fail("GradScaler:scale: a list that contains itself") end
+  if seen[v] then fail("GradScaler:scale: the list contains itself") end
   seen[v] = true
   local out = {}
   for key, each in pairs(v) do out[key] = scaled(self, each, seen) end
@@ -88,7 +87,7 @@ end
 
 local function need_optimizer(who, opt)
   if not class.record(opt) or type(opt.param_groups) ~= "table" or type(opt.step) ~= "function" then
-    fail("GradScaler:%s: an optimizer wanted, got %s", who, options.describe(opt))
+    options.expected("GradScaler:" .. who, "an optimizer", opt)
   end
 end
 
@@ -99,9 +98,8 @@ local function with_gradients(who, opt)
       if core.has_grad(p) then
         list[#list + 1] = p
         if p.dtype == "float16" then
-          fail("GradScaler:%s: gradients of float16 parameters cannot be unscaled without loss: keep the parameters "
-            .. "in float32 and run the forward pass within lm.autocast, or use lm.amp.initialize with opt_level \"O2\"",
-            who)
+          fail("GradScaler:%s: cannot unscale gradients of float16 parameters; keep parameters in float32 and run the "
+            .. "forward pass in lm.autocast, or use lm.amp.initialize with opt_level \"O2\"", who)
         end
       end
     end
@@ -111,12 +109,12 @@ end
 
 local function unscale(self, who, opt)
   if not self.begun then
-    fail("GradScaler:%s: nothing was scaled since the last update: scaler:scale(loss):backward() comes before", who)
+    fail("GradScaler:%s: no loss was scaled since the last update(); call scaler:scale(loss):backward() first", who)
   end
   local params = with_gradients(who, opt)
   if #params == 0 then
-    fail("GradScaler:%s: no parameter of this optimizer has a gradient: scaler:scale(loss):backward() comes before, "
-      .. "and zero_grad before that", who)
+    fail("GradScaler:%s: no parameter of this optimizer has a gradient; call zero_grad, then "
+      .. "scaler:scale(loss):backward() first", who)
   end
   local found = core.rescale_grads(params, nil, float32(1 / self.current))
   self.stages[opt] = {stage = "unscaled", found = core.keep(found)}
@@ -129,9 +127,9 @@ function GradScaler:unscale_(opt)
   refuse_capture "unscale_"
   local at = self.stages[opt]
   if at and at.stage == "unscaled" then
-    fail("GradScaler:unscale_: it has already been called for this optimizer since the last update()")
+    fail("GradScaler:unscale_: already called for this optimizer since the last update()")
   end
-  if at then fail("GradScaler:unscale_: it is called after step(); it comes before") end
+  if at then fail("GradScaler:unscale_: called after step(); call it before") end
   unscale(self, "unscale_", opt)
 end
 
@@ -142,11 +140,11 @@ function GradScaler:step(opt, closure)
   if not self.enabled then return opt:step(closure) end
   refuse_capture "step"
   if closure ~= nil then
-    fail("GradScaler:step: a closure cannot be used with gradient scaling: compute the loss and its gradients before")
+    fail("GradScaler:step: closures are not supported; compute the loss and its gradients before the step")
   end
   local at = self.stages[opt]
   if at and at.stage == "stepped" then
-    fail("GradScaler:step: it has already been called for this optimizer since the last update()")
+    fail("GradScaler:step: already called for this optimizer since the last update()")
   end
   if not at then unscale(self, "step", opt) end
   at = self.stages[opt]
@@ -176,15 +174,14 @@ function GradScaler:update(new_scale)
   if new_scale ~= nil then
     if core.is_tensor(new_scale) then
       if new_scale:numel() ~= 1 then
-        fail("GradScaler:update: new_scale has to be a number or a tensor of one element, got %s",
-          options.describe(new_scale))
+        options.must_be("GradScaler:update", "new_scale", "a number or a tensor of one element", new_scale)
       end
       new_scale = new_scale:item()
     end
     set_scale(self, options.arg("GradScaler:update", "new_scale", new_scale, "scale"))
   else
     if next(self.stages) == nil then
-      fail("GradScaler:update: no gradients were checked since the last update(): scaler:step(opt) comes before")
+      fail("GradScaler:update: no step since the last update(); call scaler:step(opt) first")
     end
     local overflow = false
     for _, at in pairs(self.stages) do
@@ -239,14 +236,14 @@ function GradScaler:load_state_dict(dict)
   refuse_capture "load_state_dict"
   options.arg(who, "the state", dict, "table")
   if next(dict) == nil then
-    fail("%s: the state is empty, as that of a scaler that is not enabled", who)
+    fail("%s: the state is empty: it was saved by a disabled scaler", who)
   end
   local known = options.check(who, dict, {
     scale = {"scale"}, growth_factor = {"number"}, backoff_factor = {"number"}, growth_interval = {"count"},
     _growth_tracker = {"natural"},
   })
   for _, key in ipairs {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"} do
-    if known[key] == nil then fail("%s: there is no %s in the state", who, key) end
+    if known[key] == nil then fail("%s: the state has no '%s'", who, key) end
   end
   check(who, known)
   set_scale(self, known.scale)

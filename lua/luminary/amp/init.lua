@@ -48,17 +48,15 @@ local function is_wrapped(model) return model:is(nn.parallel.DistributedDataPara
 
 local function check_model(model)
   local who = "amp.initialize"
-  if not nn.Module.is_module(model) then fail("%s: a module or a list of them wanted, got %s", who,
-    options.describe(model)) end
+  if not nn.Module.is_module(model) then options.expected(who, "a module or a list of them", model) end
   if is_wrapped(model) then
-    fail("%s: the model is a %s already; call amp.initialize(net, opt) first and wrap what it gives", who,
-      model.__name)
+    fail("%s: the model is already a %s; call amp.initialize(net, opt) first and wrap the result", who, model.__name)
   end
-  if processed[model] then fail("%s: it has been called for this model before", who) end
+  if processed[model] then fail("%s: already called for this model", who) end
   for name, p in model:named_parameters() do
     if p.dtype ~= "float32" and FLOATS[p.dtype] then
-      fail("%s: the parameter '%s' is %s: give a float32 model, without :half(); the opt_level says what becomes low",
-        who, name, p.dtype)
+      fail("%s: the parameter '%s' must be float32, got %s; do not call :half(), opt_level selects the dtypes", who,
+        name, p.dtype)
     end
   end
 end
@@ -69,7 +67,7 @@ local function device_of(models)
     for name, p in model:named_parameters() do
       local kind = p.device:match "^%a+"
       if device and kind ~= device:match "^%a+" then
-        fail("amp.initialize: '%s' is on %s, other parameters on %s: move the models to their devices first, "
+        fail("amp.initialize: device mismatch: '%s' is on %s, other parameters on %s; move the models first with "
           .. "net:to(%q)", name, p.device, device, device)
       end
       device = device or p.device
@@ -116,9 +114,9 @@ end
 local function as_list(who, v, what, is_one)
   if v == nil then return {} end
   if is_one(v) then return {v} end
-  if not is_list(v) then fail("%s: %s or a list of them wanted, got %s", who, what, options.describe(v)) end
+  if not is_list(v) then options.expected(who, ("%s or a list of them"):format(what), v) end
   for i, each in ipairs(v) do
-    if not is_one(each) then fail("%s: %s wanted at %d, got %s", who, what, i, options.describe(each)) end
+    if not is_one(each) then options.must_be(who, ("entry %d"):format(i), what, each) end
   end
   return v
 end
@@ -142,16 +140,15 @@ function amp.initialize(models, optimizers, opts)
     state = {enabled = false, verbosity = 0, scalers = {}}
     return models, optimizers
   end
-  if models == nil then fail("%s: a module or a list of them wanted, got nothing", who) end
+  if models == nil then fail("%s: expected a module or a list of them, got nil", who) end
   for _, model in ipairs(model_list) do check_model(model) end
   for _, opt in ipairs(optimizer_list) do
-    if process.is_taken(opt) then fail("%s: it has been called for this optimizer before", who) end
+    if process.is_taken(opt) then fail("%s: already called for this optimizer", who) end
   end
   local on = levels.resolve(opts, device_of(model_list))
   for _, opt in ipairs(optimizer_list) do
     if on.master_weights and class.is(opt, Zero) then
-      fail("%s: a ZeroRedundancyOptimizer, whose ranks hold parts of the state, takes no master weights: use opt_level "
-        .. "\"O1\", or an optimizer that holds all of it", who)
+      fail("%s: ZeroRedundancyOptimizer has no master weights; use opt_level \"O1\" or another optimizer", who)
     end
   end
   for _, model in ipairs(model_list) do
@@ -172,7 +169,7 @@ end
 
 local function need_state(who)
   if not state then
-    fail("%s: amp.initialize(net, opt, {opt_level = …}) comes before", who)
+    fail("%s: call amp.initialize(net, opt, {opt_level = …}) first", who)
   end
 end
 
@@ -183,19 +180,18 @@ amp.scale_loss = arguments.takes("amp.scale_loss", {
   local who = "amp.scale_loss"
   need_state(who)
   if type(f) ~= "function" then
-    fail("%s: a function wanted, got %s: amp.scale_loss(loss, opt, function(scaled) scaled:backward() end)", who,
-      options.describe(f))
+    options.expected(who, "a function", f, "amp.scale_loss(loss, opt, function(scaled) scaled:backward() end)")
   end
   options.arg(who, "loss", loss, "tensor")
   if not state.enabled then return f(loss) end
   local list = as_list(who, optimizers, "an optimizer", is_optimizer)
-  if #list == 0 then fail("%s: an optimizer or a list of them wanted, got %s", who, options.describe(optimizers)) end
+  if #list == 0 then options.expected(who, "an optimizer or a list of them", optimizers) end
   for _, opt in ipairs(list) do
-    if not process.is_taken(opt) then fail("%s: the optimizer was not given to amp.initialize", who) end
+    if not process.is_taken(opt) then fail("%s: the optimizer was not passed to amp.initialize", who) end
   end
   local scaler = state.scalers[opts.loss_id]
   if not scaler then
-    fail("%s: loss_id %d: amp.initialize was told of num_losses = %d", who, opts.loss_id, #state.scalers)
+    fail("%s: loss_id (%d) must be at most num_losses (%d) of amp.initialize", who, opts.loss_id, #state.scalers)
   end
   for _, opt in ipairs(list) do process.before(opt) end
   local results = {n = 0}
@@ -220,7 +216,7 @@ end)
 --- Returns the list of tensors that the optimizer steps: float32 master weights where there are some.
 function amp.master_params(optimizer)
   if not is_optimizer(optimizer) then
-    fail("amp.master_params: an optimizer wanted, got %s", options.describe(optimizer))
+    options.expected("amp.master_params", "an optimizer", optimizer)
   end
   return process.masters(optimizer)
 end
@@ -246,13 +242,15 @@ function amp.load_state_dict(dict)
     local i = tonumber(tostring(name):match "^loss_scaler(%d+)$")
     local scaler = i and state.scalers[i + 1]
     if not scaler then
-      fail("%s: '%s' in the state, and %d losses here: amp.initialize is told by num_losses", who, tostring(name),
+      fail("%s: the state has '%s', but there are %d losses; set num_losses in amp.initialize", who, tostring(name),
         #state.scalers)
     end
     scaler:load_state_dict(who .. ": " .. name, saved)
     n = n + 1
   end
-  if n ~= #state.scalers then fail("%s: %d losses in the state, %d here", who, n, #state.scalers) end
+  if n ~= #state.scalers then
+    fail("%s: the state has %d losses, this process %d; set num_losses in amp.initialize", who, n, #state.scalers)
+  end
 end
 
 return options.strict("amp", amp)

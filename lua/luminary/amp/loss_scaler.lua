@@ -29,7 +29,9 @@ function LossScaler:state_dict() return {loss_scale = self.scale, unskipped = se
 
 function LossScaler:load_state_dict(who, dict)
   local state = options.check(who, dict, {loss_scale = {"scale"}, unskipped = {"natural"}})
-  if not state.loss_scale or not state.unskipped then options.fail("%s: loss_scale and unskipped are wanted", who) end
+  if not state.loss_scale or not state.unskipped then
+    options.fail("%s: the state must have loss_scale and unskipped", who)
+  end
   self.scale, self.unskipped = state.loss_scale, state.unskipped
 end
 

@@ -56,8 +56,8 @@ end
 local function check_devices(stash)
   for i, p in ipairs(stash.params) do
     if stash.masters[i].device ~= p.device then
-      fail("amp: a parameter is on %s and its master weight on %s: the model was moved after amp.initialize; move it "
-        .. "before, net:to(%q), then call amp.initialize", p.device, stash.masters[i].device, p.device)
+      fail("amp: device mismatch: a parameter is on %s, its master weight on %s; move the model with net:to(%q) "
+        .. "before amp.initialize", p.device, stash.masters[i].device, p.device)
     end
   end
 end
@@ -78,7 +78,7 @@ end
 local function step(self, closure)
   local stash = stashes[self]
   if closure ~= nil then
-    fail("amp: step: a closure cannot be used: amp.scale_loss(loss, optimizer, f) comes before")
+    fail("amp: step: closures are not supported; call amp.scale_loss(loss, optimizer, f) first")
   end
   if stash.skip then
     stash.skip = false
@@ -86,8 +86,8 @@ local function step(self, closure)
   end
   for i, rounded in ipairs(stash.lows) do
     if core.has_grad(rounded) and not core.has_grad(stash.low_masters[i]) then
-      fail("amp: step: the model has gradients that the master weights lack: call backward inside "
-        .. "lm.amp.scale_loss(loss, optimizer, function(scaled) scaled:backward() end)")
+      fail("amp: step: the master weights have no gradients; call backward inside lm.amp.scale_loss(loss, optimizer, "
+        .. "function(scaled) scaled:backward() end)")
     end
   end
   local result = stash.step(self)
@@ -124,14 +124,13 @@ local function load_state_dict(self, dict)
   local saved = options.is_plain(dict) and dict.master_weights or {}
   options.arg("amp: load_state_dict", "master_weights", saved, "table")
   if next(saved) ~= nil and #saved ~= #stash.lows then
-    fail("amp: load_state_dict: %d master weights in the state_dict, %d here: the same opt_level is wanted", #saved,
+    fail("amp: load_state_dict: the state_dict has %d master weights, the model %d; use the same opt_level", #saved,
       #stash.lows)
   end
   for i, t in ipairs(saved) do
     local master = stash.low_masters[i]
     if not core.is_tensor(t) or t.shape ~= master.shape then
-      fail("amp: load_state_dict: master weight %d has to be a tensor %s, got %s", i, tostring(master.shape),
-        options.describe(t))
+      options.must_be("amp: load_state_dict", ("master weight %d"):format(i), "a tensor " .. tostring(master.shape), t)
     end
   end
   stash.load_state_dict(self, dict)

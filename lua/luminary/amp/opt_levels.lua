@@ -32,7 +32,7 @@ local function flag(name, value)
   if value == "True" or value == "true" then return true end
   if value == "False" or value == "false" then return false end
   if value ~= nil and type(value) ~= "boolean" then
-    fail("%s: %s has to be true or false, got %s", who, name, options.describe(value))
+    options.must_be(who, name, "true or false", value)
   end
   return value
 end
@@ -41,7 +41,7 @@ local function scale_of(value)
   if value == nil or value == "dynamic" then return value end
   local number = tonumber(value)
   if not options.is("scale", number) then
-    fail("%s: loss_scale has to be a number from 2^-126 to 2^126 or \"dynamic\", got %s", who, options.describe(value))
+    options.must_be(who, "loss_scale", 'a number from 2^-126 to 2^126 or "dynamic"', value)
   end
   return number
 end
@@ -50,29 +50,29 @@ end
 function levels.resolve(opts, device)
   local base = defaults[opts.opt_level]
   if not base then
-    fail("%s: opt_level '%s': it is \"O0\", \"O1\", \"O2\" or \"O3\", a letter and a digit", who, opts.opt_level)
+    fail("%s: opt_level must be \"O0\", \"O1\", \"O2\" or \"O3\", got '%s'", who, opts.opt_level)
   end
   local keep = flag("keep_batchnorm_fp32", opts.keep_batchnorm_fp32)
   local dtype = opts.cast_model_type
   if dtype and not low[dtype] and dtype ~= "float32" then
-    fail("%s: cast_model_type has to be \"float16\", \"bfloat16\" or \"float32\", got '%s'", who, dtype)
+    fail("%s: cast_model_type must be \"float16\", \"bfloat16\" or \"float32\", got '%s'", who, dtype)
   end
   if base.autocast then
     if dtype == "float32" then
-      fail("%s: with opt_level \"O1\" weights are float32 and cast_model_type is what products are computed in: "
-        .. "\"float16\" or \"bfloat16\"; for no low dtype at all use opt_level \"O0\"", who)
+      fail("%s: cast_model_type must be \"float16\" or \"bfloat16\" with opt_level \"O1\"; use opt_level \"O0\" for "
+        .. "float32", who)
     end
     if keep ~= nil then
-      fail("%s: keep_batchnorm_fp32 does not go with opt_level \"O1\", where batch norm's weights are float32 as all "
-        .. "are; leave it out, or use opt_level \"O2\"", who)
+      fail("%s: keep_batchnorm_fp32 does not apply to opt_level \"O1\", whose weights are all float32; leave it out, "
+        .. "or use \"O2\"", who)
     end
     if opts.master_weights then
-      fail("%s: master_weights does not go with opt_level \"O1\", where the weights are float32 themselves; leave it "
-        .. "out, or use opt_level \"O2\"", who)
+      fail("%s: master_weights does not apply to opt_level \"O1\", whose weights are float32; leave it out, or use "
+        .. "\"O2\"", who)
     end
   end
   if opts.min_loss_scale and opts.min_loss_scale > opts.max_loss_scale then
-    fail("%s: min_loss_scale %g is above max_loss_scale %g", who, opts.min_loss_scale, opts.max_loss_scale)
+    fail("%s: min_loss_scale (%g) must be at most max_loss_scale (%g)", who, opts.min_loss_scale, opts.max_loss_scale)
   end
   local on = {
     level = opts.opt_level, device = device, autocast = base.autocast, loss_scale = scale_of(opts.loss_scale),

@@ -69,8 +69,8 @@ local function checkpoint(who, f, args, preserve)
     for i, was in pairs(outside) do
       local _, value = debug.getupvalue(f, i)
       if value ~= was.value then
-        fail("%s: '%s', which the function reads from outside, is another tensor now than in the forward pass; give it "
-          .. "as an argument", who, was.name)
+        fail("%s: '%s', an upvalue of the function, is another tensor than in the forward pass; pass it as an argument",
+          who, was.name)
       end
     end
     local before = preserve and generators(kept)
@@ -86,7 +86,7 @@ local function checkpoint(who, f, args, preserve)
   local results = pack(core.checkpoint(first, again, unpack(args, 1, args.n)))
   for i in pairs(versions) do
     if kept[i]._version ~= versions[i] then
-      fail("%s: the function wrote in place into its argument %d, which it is to read again in backward", who, i)
+      fail("%s: the function changed its argument %d in place, but backward needs it unchanged", who, i)
     end
   end
   return unpack(results, 1, results.n)
@@ -110,11 +110,13 @@ checkpoints.checkpoint_sequential = arguments.takes("checkpoint_sequential", {
   local who = "checkpoint_sequential"
   local parts = class.is(net, load_module("luminary.nn").Sequential) and net:children() or net
   if not options.is_plain(parts) or #parts == 0 then
-    fail("%s: an nn.Sequential or a list of functions wanted, got %s", who, options.describe(net))
+    options.expected(who, "an nn.Sequential or a list of functions", net)
   end
   for _, part in ipairs(parts) do check_callable(who, part) end
   options.arg(who, "segments", segments, "count")
-  if segments > #parts then fail("%s: %d segments of %d parts", who, segments, #parts) end
+  if segments > #parts then
+    options.must_be(who, "segments", ("at most %d, the number of parts"):format(#parts), segments)
+  end
   local preserve = opts.preserve_rng_state
   local function run(first, last)
     return function(...)

@@ -12,7 +12,7 @@ local Context = {}
 
 function Context:save_for_backward(...)
   if core.is_tensor(self) or self == nil then
-    fail("save_for_backward: it is called with a colon: ctx:save_for_backward(…)")
+    fail("save_for_backward: call it with a colon: ctx:save_for_backward(…)")
   end
   local saved, places = {}, {n = select("#", ...)}
   for i = 1, places.n do
@@ -79,21 +79,22 @@ local function backward_of(kind, ctx, metas, nout, positions, nargs)
     if results.n > nargs then
       for i = nargs + 1, results.n do
         if results[i] ~= nil then
-          fail("%s.backward: returned %d gradients; forward took %d arguments", kind.__name, results.n, nargs)
+          fail("%s.backward: expected at most one gradient for each argument of forward, got %d for %d", kind.__name,
+            results.n, nargs)
         end
       end
     end
     local last = positions[#positions]
     if results.n < last then
-      fail("%s.backward: returned %d gradient%s, but argument %d of forward is a tensor: one for each argument wanted, "
-        .. "nil where there is none", kind.__name, results.n, results.n == 1 and "" or "s", last)
+      fail("%s.backward: returned %d gradient%s, but argument %d of forward is a tensor; return one for each "
+        .. "argument, nil where there is none", kind.__name, results.n, results.n == 1 and "" or "s", last)
     end
     local list = {}
     for i, position in ipairs(positions) do
       local grad = results[position]
       if grad and not core.is_tensor(grad) then
-          fail("%s.backward: gradient %d has to be a tensor or nil, got %s", kind.__name, position,
-          options.describe(grad))
+          options.must_be(kind.__name .. ".backward", ("gradient %d"):format(position), "a tensor or nil",
+            grad)
       end
       list[i] = grad or false
     end
@@ -135,12 +136,12 @@ local function apply(kind, ...)
       positions[#inputs] = i
     end
   end
-  if not kind.forward then fail("%s: a Function needs forward(ctx, ...)", kind.__name) end
+  if not kind.forward then fail("%s: define forward(ctx, …)", kind.__name) end
   local outputs = pack(core.no_grad(kind.forward, ctx, ...))
   local saved = rawget(ctx, "_saved") or {}
   rawset(ctx, "_saved", nil)
   if wanted and core.is_grad_enabled() then
-    if not kind.backward then fail("%s: a Function needs backward(ctx, ...)", kind.__name) end
+    if not kind.backward then fail("%s: define backward(ctx, …)", kind.__name) end
     local metas, tied = prepare(outputs, inputs, rawget(ctx, "_constant") or {})
     rawset(ctx, "_constant", nil)
     if #tied > 0 then
@@ -159,7 +160,7 @@ function Function:extend(name)
   local new = class.new(options.arg("Function.extend", "name", name, "string"), self)
   getmetatable(new).__newindex = function(t, key, value)
     if type(value) == "function" and debug.getlocal(value, 1) == "self" then
-      fail("%s: %s takes ctx first, and is written with a dot: function %s.%s(ctx, …)", t.__name, key, t.__name, key)
+      fail("%s: %s takes ctx first; define it with a dot: function %s.%s(ctx, …)", t.__name, key, t.__name, key)
     end
     rawset(t, key, value)
   end
@@ -174,7 +175,7 @@ end
 local function check_callable(who, f)
   local mt = debug.getmetatable(f)
   if type(f) == "function" or type(mt) == "table" and rawget(mt, "__call") and type(f) ~= "cdata" then return f end
-  fail("%s: f has to be a function, got %s", who, options.describe(f))
+  options.must_be(who, "f", "a function", f)
 end
 
 return {Function = Function, check_callable = check_callable}

@@ -12,7 +12,7 @@ local create_graph = {{"create_graph", "boolean", false}}
 local function read(who, inputs, opts)
   local one = core.is_tensor(inputs)
   local list = one and {inputs} or options.arg(who, "inputs", inputs, "table")
-  if #list == 0 then options.fail("%s: a tensor or a list of tensors wanted, got none", who) end
+  if #list == 0 then options.fail("%s: expected a tensor or a list of tensors, got none", who) end
   local numbers = {}
   for i, x in ipairs(list) do
     options.arg(who, "input " .. i, x, "tensor")

@@ -102,13 +102,13 @@ local function prepare_inputs(who, inputs)
     all[i] = x
     if core.is_tensor(x) and x.requires_grad then
       if x.dtype ~= "float64" then
-        fail("%s: input %d is %s; differences need float64: x:double()", who, i, x.dtype)
+        options.must_be(who, ("input %d"):format(i), "float64", x.dtype)
       end
       wanted[#wanted + 1] = x
       index[#wanted] = i
     end
   end
-  if #wanted == 0 then fail("%s: no input requires a gradient: set x.requires_grad = true", who) end
+  if #wanted == 0 then fail("%s: at least one input must require a gradient; set x.requires_grad = true", who) end
   return all, wanted, index
 end
 
@@ -154,7 +154,7 @@ checks.gradgradcheck = arguments.takes("gradgradcheck", {
   check_callable("gradgradcheck", f)
   local all, wanted, index = prepare_inputs("gradgradcheck", inputs)
   local outputs = core.enable_grad(function() return differentiable(f(unpack(all, 1, all.n))) end)
-  if #outputs == 0 then fail("gradgradcheck: no output depends on an input that requires a gradient") end
+  if #outputs == 0 then fail("gradgradcheck: at least one output must depend on an input that requires a gradient") end
   local joined = {n = all.n + #outputs}
   for i = 1, all.n do joined[i] = all[i] end
   for i, y in ipairs(outputs) do

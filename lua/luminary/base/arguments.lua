@@ -69,7 +69,7 @@ local function check_names(who, rows, named, n)
   for key in pairs(named) do
     local at = place_of(rows, key)
     if not at then unknown(who, key, rows) end
-    if at <= n then fail("%s: %s is given twice, by position and by name", who, key) end
+    if at <= n then fail("%s: %s is passed twice, by position and by name", who, key) end
   end
 end
 
@@ -88,7 +88,7 @@ end
 local function value_of(who, row, value, may_lack, rows)
   if row.checked_later then
     local code = type(value) == "table" and options.stands_for_code(value)
-    if code and code.__library then fail("%s: %s must be a value, got %s", who, row[1], options.describe(value)) end
+    if code and code.__library then options.must_be(who, row[1], "a value", value) end
     return value
   end
   if row.lacks then

@@ -25,10 +25,10 @@ end
 
 -- Asked only where LuaJIT was built with Lua 5.2's metamethods; elsewhere ipairs and pairs refuse by themselves.
 local function refuse(object)
-  fail("%s: pairs and ipairs walk tables, and this is an object%s", object.__name, hint(object))
+  fail("%s: pairs and ipairs take tables, and this is an object%s", object.__name, hint(object))
 end
 
-local function not_called(object) fail("%s: an object, which cannot be called%s", object.__name, hint(object)) end
+local function not_called(object) fail("%s: this object cannot be called%s", object.__name, hint(object)) end
 
 -- A record is made of what a kind of object has of its own.
 local function complete(of, record)
@@ -56,8 +56,8 @@ local function no_init() end
 --- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
 function class.arguments(of, ...)
   if of.init == no_init and options.count(...) > 0 then
-    fail("%s: takes no arguments; function %s:init(…) says which a class of one's own takes%s", of.__name, of.__name,
-      of.super and "" or (', and %s:extend("Name") makes one'):format(of.__name))
+    fail("%s: takes no arguments; define function %s:init(…) to accept some%s", of.__name, of.__name,
+      of.super and "" or (', in a class from %s:extend("Name")'):format(of.__name))
   end
   if not rawget(of, "strict") then return ... end
   local names, given = options.parameters(of.init), options.count(...)
@@ -73,7 +73,7 @@ function class.check_made(object)
   if field and object[field] == nil then
     local super = object.super
     while not rawget(super, "__makes") do super = super.super end
-    fail("%s: init has to call %s.init(self, …), which makes '%s'", object.__name, super.__name, field)
+    fail("%s: init must call %s.init(self, …), which sets '%s'", object.__name, super.__name, field)
   end
 end
 
@@ -87,10 +87,10 @@ end
 -- Fields that are not there are nil, as in any table; but nothing is at object[3].
 local function no_such(of, key) -- of: the root of the object's class
   if type(key) ~= "string" then
-    fail("nothing is at [%s] of this %s%s", tostring(key), of.__name, hint(of))
+    fail("%s: cannot be indexed with [%s]%s", of.__name, tostring(key), hint(of))
   end
   local missing = rawget(of, "__missing") -- names that others' classes have: what does it here
-  if missing and missing[key] then fail("there is no '%s'; %s", key, missing[key]) end
+  if missing and missing[key] then fail("no field '%s'; %s", key, missing[key]) end
 end
 
 local function class_text(of) return "class " .. rawget(of, "__name") end
@@ -117,7 +117,7 @@ local function meant(object, most, ...)
     local kind = type((select(i, ...)))
     if kind ~= "table" and kind ~= "userdata" then return "" end
   end
-  return most == 1 and "; if they are what another call gives, net((f(x))) takes the first of them alone" or ""
+  return most == 1 and "; if they are the results of another call, net((f(x))) passes only the first" or ""
 end
 
 -- A method with `self` that says so where it is called with a dot, or with more arguments than `most`. Those of the
@@ -127,8 +127,7 @@ local function guarded(of, name, method, most, lent)
   local function guard(self, ...)
     local record = debug_getmetatable(self)
     if not (record and record.class) and (type(self) ~= "table" or record == nil and not lent) then
-      fail("%s.%s: it is called with a colon: x:%s(…)%s", of.__name, name, name,
-        name == "forward" and ", or x(…)" or "")
+      fail("%s.%s: call it with a colon: x:%s(…)%s", of.__name, name, name, name == "forward" and ", or x(…)" or "")
     end
     if select("#", ...) > most and options.count(...) > most then
       fail("%s: %s takes %d argument%s, got %d%s", self.__name or of.__name, name, most, most == 1 and "" or "s",
@@ -166,7 +165,7 @@ local theirs = {
 local function set_own_method(of, name, method)
   local ours = theirs[name]
   if ours and (of[ours] or ours == "len") then
-    fail("%s: '%s' is called %s here: function %s:%s(…)", of.__name, name, ours, of.__name, ours)
+    fail("%s: '%s' is named %s here; define function %s:%s(…)", of.__name, name, ours, of.__name, ours)
   end
   set_method(of, name, method, 1 / 0, true)
 end
@@ -231,7 +230,7 @@ end
 function class.check(who, v)
   local mt = options.stands_for_code(v)
   if not (mt and mt.instance) then
-    fail("%s: a class has to be given, such as nn.Linear, got %s", who, options.describe(v))
+    options.expected(who, "a class, such as nn.Linear", v)
   end
 end
 

@@ -31,15 +31,15 @@ function entries.of(kind, fields)
   local list = {}
   local function add(name, entry)
     local function wrong(format, ...) error(("%s %s: %s"):format(kind, tostring(name), format:format(...)), 4) end
-    if list[name] then wrong("it is there twice") end
+    if list[name] then wrong("is defined twice") end
     local like = entry.like
-    if like ~= nil and not list[like] then wrong("like = '%s': there is no such entry before it", tostring(like)) end
+    if like ~= nil and not list[like] then wrong("like = '%s': no entry of that name precedes it", tostring(like)) end
     for field, value in pairs(entry) do
       local of = fields[type(field) == "number" and "list" or field]
-      if field ~= "like" and not of then wrong("no field '%s'; there are %s", tostring(field), sorted(fields)) end
+      if field ~= "like" and not of then wrong("unknown field '%s'; fields are %s", tostring(field), sorted(fields)) end
       local types = of and of:gsub("%?", "")
       if of and not ("|" .. types .. "|"):find("|" .. type(value) .. "|", 1, true) then
-        wrong("%s has to be a %s", field, (types:gsub("|", " or a ")))
+        wrong("%s must be a %s", field, (types:gsub("|", " or a ")))
       end
     end
     local info = debug.getinfo(3, "Sl")

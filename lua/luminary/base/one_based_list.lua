@@ -7,7 +7,7 @@ return function(what)
     __plain = true,
     __index = function(list, key)
       if key ~= 0 then return nil end
-      core.error_at_caller(("%s[0]: lists start at 1, and %s[1] is the first of %d"):format(what, what, #list))
+      core.error_at_caller(("%s[0]: lists start at 1; %s[1] is the first of %d"):format(what, what, #list))
     end,
   }
 end

@@ -53,12 +53,12 @@ end
 
 local function brief(v) return truncate_text(tostring(v), 200) end
 
---- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
+--- "3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
 function options.describe(v)
   local kind = type(v)
   if kind == "string" then return ("string '%s'"):format(brief(v)) end
-  if kind == "number" then return "number " .. tostring(v) end
-  if kind == "boolean" or kind == "nil" then return tostring(v) end
+  if v ~= v and kind == "number" then return "nan" end -- tostring may write -nan
+  if kind == "number" or kind == "boolean" or kind == "nil" then return tostring(v) end
   if core.is_tensor(v) then return "a tensor [" .. table.concat(v.shape, ", ") .. "]" end
   local record, mt = options.record(v), stands_for_code(v)
   if mt and mt.instance then
@@ -68,13 +68,77 @@ function options.describe(v)
   end
   if not record and is_plain(v) and v[1] ~= nil and options.named_field(v) then
     local key = brief(options.named_field(v))
-    return ("a list with a field '%s'; options come last, in a table of their own"):format(key)
+    return ("a list with a field '%s'; options come last, in a separate table"):format(key)
   end
   if not record then return "a " .. kind end
   local name = record.class.__name
   return (record.is_module and "a module, " or name:find("^[AEIOU]") and "an " or "a ") .. name
 end
 local describe = options.describe
+
+-- The forms of error messages: each has its wording here, and nowhere else. `who` is the public name of the called
+-- function, `name` the argument as the public signature has it. `remedy` says what the caller can do, or is nil; it may
+-- be a format, whose values follow.
+
+local function raise(text, remedy, ...)
+  if remedy then text = text .. "; " .. (select("#", ...) > 0 and remedy:format(...) or remedy) end
+  core.error_at_caller(text)
+end
+
+--- WHO: NAME must be BOUND, got VALUE.
+function options.must_be(who, name, bound, value, remedy, ...)
+  raise(("%s: %s must be %s, got %s"):format(who, name, bound, describe(value)), remedy, ...)
+end
+
+--- WHO: expected WHAT, got VALUE: where the value has no name, as one of a list has none.
+function options.expected(who, what, value, remedy, ...)
+  raise(("%s: expected %s, got %s"):format(who, what, describe(value)), remedy, ...)
+end
+
+--- WHO: expected NAME to have shape [..], got [..]. `shape` is a list of sizes and letters, or text.
+function options.wrong_shape(who, name, x, shape, remedy, ...)
+  if type(shape) == "table" then shape = "[" .. table.concat(shape, ", ") .. "]" end
+  local got = core.is_tensor(x) and "[" .. table.concat(x.shape, ", ") .. "]" or describe(x)
+  raise(("%s: expected %s to have shape %s, got %s"):format(who, name, shape, got), remedy, ...)
+end
+
+--- WHO: shapes of A and B must match, got [..] and [..]; `relation` is another verb and its object.
+function options.shapes_differ(who, a, x, b, y, relation)
+  raise(("%s: shapes of %s and %s must %s, got [%s] and [%s]"):format(who, a, b, relation or "match",
+    table.concat(x.shape, ", "), table.concat(y.shape, ", ")))
+end
+
+--- WHO: NAME must be BOUND, got DTYPE. Without a remedy, it is the method that converts to a dtype of BOUND.
+function options.wrong_dtype(who, name, bound, x, remedy, ...)
+  raise(("%s: %s must be %s, got %s"):format(who, name, bound, core.is_tensor(x) and x.dtype or describe(x)),
+    remedy, ...)
+end
+
+--- WHO: dtype mismatch: A is float32, B is int64; convert one with :to().
+function options.dtypes_differ(who, a, x, b, y)
+  raise(("%s: dtype mismatch: %s is %s, %s is %s; convert one with :to()"):format(who, a, x.dtype, b, y.dtype))
+end
+
+--- WHO: NAME (V) must be divisible by NAME2 (V2).
+function options.not_divisible(who, name, value, divisor_name, divisor)
+  raise(("%s: %s (%d) must be divisible by %s (%d)"):format(who, name, value, divisor_name, divisor))
+end
+
+--- WHO: index I is out of range for N THINGS (indices start at 1).
+function options.out_of_range(who, index, n, things)
+  raise(("%s: index %s is out of range for %d %s (indices start at 1)"):format(who, tostring(index), n, things))
+end
+
+--- WHO: NAME must have N entries, one for each EACH, got M.
+function options.wrong_length(who, name, n, each, got, remedy, ...)
+  raise(("%s: %s must have %d %s, one for each %s, got %d"):format(who, name, n, n == 1 and "entry" or "entries", each,
+    got), remedy, ...)
+end
+
+--- WHO: A and B are mutually exclusive.
+function options.exclusive(who, a, b, remedy, ...)
+  raise(("%s: %s and %s are mutually exclusive"):format(who, a, b), remedy, ...)
+end
 
 --- A number, or a list of two: what sizes, strides and paddings of images are given as.
 local function pair(v)
@@ -149,13 +213,12 @@ function options.arg(who, name, value, kind)
     local known = {}
     for each in pairs(kinds) do known[#known + 1] = each end
     table.sort(known)
-    fail("%s: %s: there is no kind %s of options; there are %s", who, name, describe(kind), table.concat(known, ", "))
+    fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind), table.concat(known, ", "))
   end
   if value ~= nil then checked = kinds[kind][2](value, who, name) end
   if checked == nil then
     local large = type(value) == "number" and math.abs(value) >= 2 ^ 53 and kinds[kind][1]:find "^an integer"
-    fail("%s: %s has to be %s%s, got %s", who, name, kinds[kind][1], large and ", less than 2^53" or "",
-      describe(value))
+    options.must_be(who, name, kinds[kind][1] .. (large and " and less than 2^53" or ""), value)
   end
   return checked
 end
@@ -179,15 +242,15 @@ end
 --- The error for an option that `who` does not have, with those that it has.
 function options.unknown(who, key, names)
   if type(key) == "number" and #names > 0 then
-    fail("%s: options have names: {%s = …}, not {…} alone; there are %s", who, names[1], table.concat(names, ", "))
+    fail("%s: options need names: {%s = …}; options are %s", who, names[1], table.concat(names, ", "))
   end
   local theirs = load_module("luminary.help.pytorch_torch7_names").options[key]
-  if theirs then fail("%s: no option '%s': %s", who, key, theirs) end
+  if theirs then fail("%s: unknown option '%s'; %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
   key = brief(tostring(key))
-  if near then fail("%s: no option '%s'; did you mean '%s'?", who, key, near) end
-  if #names == 0 then fail("%s: takes no options, got '%s'", who, key) end
-  fail("%s: no option '%s'; there are %s", who, key, table.concat(names, ", "))
+  if near then fail("%s: unknown option '%s'; did you mean '%s'?", who, key, near) end
+  if #names == 0 then fail("%s: unknown option '%s'; it has no options", who, key) end
+  fail("%s: unknown option '%s'; options are %s", who, key, table.concat(names, ", "))
 end
 
 local function unknown(who, key, spec)
@@ -204,11 +267,10 @@ function options.check(who, given, spec, first)
   if options.is_report(given) then given = nil end
   if given ~= nil and not is_plain(given) then
     if first and not core.is_tensor(given) and type(given) ~= "table" then
-      fail("%s: options go in one table at the end: {%s = %s}", who, first,
+      fail("%s: options must be in one table at the end: {%s = %s}", who, first,
         type(given) == "string" and ("%q"):format(given) or tostring(given))
     end
-    fail("%s: options go in one table at the end%s, got %s", who, first and (": {" .. first .. " = …}") or "",
-      describe(given))
+    options.must_be(who, "options", "in one table at the end" .. (first and (": {" .. first .. " = …}") or ""), given)
   end
   local out = {}
   for key, value in pairs(given or {}) do
@@ -222,8 +284,7 @@ function options.check(who, given, spec, first)
   end
   for key, row in pairs(spec) do
     if type(row) ~= "table" then
-      fail("%s: option %s has to be told as {kind, default}, as {\"number\", 0.1} is, got %s", who, key,
-        describe(row))
+      options.must_be(who, "the row of option " .. key, 'a list {kind, default}, such as {"number", 0.1}', row)
     end
     local default = row[2]
     if out[key] == nil and type(row[1]) == "function" and default ~= nil then default = row[1](who, key, default) end
@@ -356,7 +417,7 @@ function options.no_name(what, key, ...)
   if there == nil then there = as_ours(key, known) or nil end
   if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum
   if there == false then fail("%s '%s' in this version", has, shown) end
-  if there then fail("%s '%s'; %s", has, shown, there:find(" ") and there or "here it is '" .. there .. "'") end
+  if there then fail("%s '%s'; %s", has, shown, there:find(" ") and there or "it is named '" .. there .. "' here") end
   local names = {}
   for name in pairs(known) do
     if type(name) == "string" then names[#names + 1] = name end
@@ -393,8 +454,8 @@ function options.choice(who, name, value, choices)
     if value == choice then return value end
   end
   local near = type(value) == "string" and core.nearest(value, choices)
-  fail("%s: %s has to be one of '%s', got %s%s", who, name, table.concat(choices, "', '"), describe(value),
-    near and ("; did you mean '" .. near .. "'?") or "")
+  options.must_be(who, name, "one of '" .. table.concat(choices, "', '") .. "'", value,
+    near and ("did you mean '" .. near .. "'?") or nil)
 end
 
 return options

@@ -23,7 +23,7 @@ local function rules_of(who, rename)
     if type(key) == "string" then
       rules[#rules + 1] = {key, value}
     elseif type(key) ~= "number" or not options.is_plain(value) or type(value[1]) ~= "string" or key > #rename then
-      fail("%s: rename has to be {[pattern] = replacement}, a list of {pattern, replacement} or a function", who)
+      fail("%s: rename must be {[pattern] = replacement}, a list of {pattern, replacement} or a function", who)
     end
   end
   table.sort(rules, function(a, b)
@@ -34,8 +34,8 @@ local function rules_of(who, rename)
   for _, rule in ipairs(rules) do
     local kind = type(rule[2])
     if kind ~= "string" and kind ~= "function" and rule[2] ~= false then
-      fail("%s: rename: '%s' becomes a string, a function's result, or false, which leaves it out; got %s", who,
-        rule[1], options.describe(rule[2]))
+      options.must_be(who, ("rename: the replacement of '%s'"):format(rule[1]),
+        "a string, a function or false, which leaves the tensor out", rule[2])
     end
   end
   return rules
@@ -63,7 +63,7 @@ function changes.renamed(who, dict, rename)
   local rules
   if type(rename) ~= "function" then
     if not options.is_plain(rename) then
-      fail("%s: rename has to be a table of patterns or a function, got %s", who, options.describe(rename))
+      options.must_be(who, "rename", "a table of patterns or a function", rename)
     end
     rules = rules_of(who, rename)
   end
@@ -76,9 +76,9 @@ function changes.renamed(who, dict, rename)
     local new
     if rules then new = by_rules(who, name, rules) else new = rename(name) end
     if new and type(new) ~= "string" then
-      fail("%s: rename gave %s for '%s'; a string or nil wanted", who, options.describe(new), truncate_text(name, 100))
+      options.must_be(who, ("rename: the result for '%s'"):format(truncate_text(name, 100)), "a string or nil", new)
     elseif new and out[new] ~= nil then
-      fail("%s: rename makes '%s' of both '%s' and '%s'", who, truncate_text(new, 100),
+      fail("%s: rename returns '%s' for both '%s' and '%s'", who, truncate_text(new, 100),
         truncate_text(from[new] or new, 100),
         truncate_text(name, 100))
     end
@@ -91,7 +91,7 @@ end
 function changes.dtype(who, dtype)
   local name = dtype and core.dtype(dtype)
   if name and not core.is_floating_point(name) then
-    fail("%s: dtype has to be a floating one, got '%s'; tensors of others keep theirs", who, name)
+    fail("%s: dtype must be floating, got %s; integer and bool tensors keep their dtype", who, name)
   end
   return name
 end

@@ -9,9 +9,9 @@ end
 -- Each kind: what messages call it, and a function that returns the value of a text, or nil to refuse it.
 local kinds = {
   text = {"a value", function(text) return text end},
-  count = {"a whole number from 1 on", function(text) return whole(text, 1, 2 ^ 31) end},
-  natural = {"a whole number from 0 on", function(text) return whole(text, 0, 2 ^ 31) end},
-  number = {"a number from 0 on", function(text)
+  count = {"an integer of at least 1", function(text) return whole(text, 1, 2 ^ 31) end},
+  natural = {"an integer of at least 0", function(text) return whole(text, 0, 2 ^ 31) end},
+  number = {"a number of at least 0", function(text)
     local value = tonumber(text)
     return value and value >= 0 and value < math.huge and value or nil
   end},
@@ -26,7 +26,7 @@ local function unknown(given, rows)
   table.sort(names)
   local loaded, core = pcall(require, "luminary.core") -- the doctor works without
   local near = loaded and core.nearest(given:gsub("^%-+", ""), names)
-  return ("no option '%s'%s"):format(given, near and "; did you mean '--" .. near .. "'?" or "")
+  return ("unrecognized argument '%s'%s"):format(given, near and "; did you mean '--" .. near .. "'?" or "")
 end
 
 -- The row of "--name", and its name.
@@ -60,10 +60,10 @@ function flags.parse(args, first, rows)
         i = i + 1
         value = args[i]
       end
-      if not value then return nil, given .. " needs a value" end
+      if not value then return nil, given .. " requires a value" end
       values[name] = kinds[row[1]][2](value)
       if values[name] == nil then
-        return nil, ("%s has to be %s, got '%s'"):format(given, kinds[row[1]][1], value)
+        return nil, ("%s must be %s, got '%s'"):format(given, kinds[row[1]][1], value)
       end
     end
     i = i + 1

@@ -165,7 +165,7 @@ function inspect.main(args, first)
   end
   local path = args[at]
   if not path or args[at + 1] then
-    say(path and "one file at a time, and options before it" or "a file wanted\n" .. USAGE)
+    say(path and "expected one file; options must precede it" or "FILE is required\n" .. USAGE)
     return 2
   end
   local ok, why = pcall(show, path, options.quick)

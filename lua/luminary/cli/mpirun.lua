@@ -38,19 +38,19 @@ end
 --- Whether mpirun can do what was asked for; nil and why not otherwise.
 function mpirun.check(o)
   for name, why in pairs(REFUSED) do
-    if o[name] and o[name] ~= 0 then return nil, ("--%s does not go with --backend mpi: %s"):format(name, why) end
+    if o[name] and o[name] ~= 0 then return nil, ("--%s cannot be used with --backend mpi: %s"):format(name, why) end
   end
-  if o.nnodes > 1 then return nil, "--nnodes does not go with --backend mpi: " .. REFUSED["node-rank"] end
+  if o.nnodes > 1 then return nil, "--nnodes cannot be used with --backend mpi: " .. REFUSED["node-rank"] end
   for part in (o.hosts and o.hosts .. "," or ""):gmatch "([^,]*)," do
     local host, slots = part:match "^([%w_.-]+):?(%d*)$"
     if not host or slots == "0" or part:match ":$" then
-      return nil, ("--hosts %s: names between commas are wanted, each with its number of ranks: a:2,b:2"):format(
+      return nil, ("--hosts must be names with numbers of ranks, such as a:2,b:2, got '%s'"):format(
         o.hosts)
     end
   end
   local built, why = pcall(core.dist_has, "mpi", "--backend mpi")
   if not built then
-    return nil, ("%s; install Open MPI (%s), and build Luminary anew"):format(tostring(why):gsub("^[^\n]-:%d+: ", ""),
+    return nil, ("%s; install Open MPI (%s) and rebuild Luminary"):format(tostring(why):gsub("^[^\n]-:%d+: ", ""),
       INSTALL)
   end
   local pipe = io.popen "mpirun --version 2>&1"
@@ -58,9 +58,9 @@ function mpirun.check(o)
   pipe:close()
   if version:find("Open MPI", 1, true) then return true end
   if version:find("not found", 1, true) or version == "" then
-    return nil, "--backend mpi: there is no mpirun here; install Open MPI (" .. INSTALL .. ")"
+    return nil, "--backend mpi: cannot find mpirun; install Open MPI (" .. INSTALL .. ")"
   end
-  return nil, ("--backend mpi: mpirun is not Open MPI's, but says '%s'; put Open MPI's first into PATH (%s)"):format(
+  return nil, ("--backend mpi: mpirun must be Open MPI's, got '%s'; put Open MPI's first in PATH (%s)"):format(
     version:match "[^\n]*", INSTALL)
 end
 

@@ -38,7 +38,7 @@ local function read_rdzv(o)
   local host, port = o.rdzv:match("^tcp://%[?(.-)%]?:(%d+)$")
   port = tonumber(port)
   if not path and not (host and host ~= "" and port <= 65535) then
-    return ("--rdzv has to be tcp://host:port, or file:///path that all nodes see, got '%s'"):format(o.rdzv)
+    return ("--rdzv must be tcp://host:port or file:///path, a path that all nodes share, got '%s'"):format(o.rdzv)
   end
   if o["master-addr"] or o["master-port"] then
     return "--rdzv says where to meet: leave --master-addr and --master-port out"
@@ -123,12 +123,13 @@ local function take(fd, o)
     if taken then return number end
     -- Not every network file system has locks. Who brings a number can do without.
     if problem and o["node-rank"] then return number end
-    if problem then return nil, ("%s; give --node-rank"):format(problem) end
+    if problem then return nil, ("%s; pass --node-rank"):format(problem) end
   end
   if o["node-rank"] then
-    return nil, ("another `luminary run` is node %d of it; is another job using it?"):format(o["node-rank"])
+    return nil, ("another `luminary run` is already node %d; is another job using this rendezvous?"):format(
+      o["node-rank"])
   end
-  return nil, ("all %d nodes of it are there already; is another job using it?"):format(o.nnodes)
+  return nil, ("all %d nodes have already joined; is another job using this rendezvous?"):format(o.nnodes)
 end
 
 -- In place of 0, 1 or 2, which the launcher may have been started without, a descriptor that nothing is printed to.
@@ -146,12 +147,12 @@ local function is_ours(path)
 end
 
 local function open(path)
-  if not is_ours(path) then return nil, "there is something of yours; it has to be absent or empty" end
+  if not is_ours(path) then return nil, "it must be absent or empty" end
   local fd = above_stdio(ffi.C.open(path, OPEN, ffi.cast("int", 384))) -- 0600
   if fd < 0 then return nil, system_error() end
   if is_ours("/proc/self/fd/" .. fd) then return fd end
   ffi.C.close(fd)
-  return nil, "something else was put there"
+  return nil, "something else replaced it"
 end
 
 --- Takes the node's number at --rdzv file:///path until claim:leave(), and sets node-rank; nil and a message if it

@@ -65,9 +65,9 @@ local function process_count(text)
   local cards = core.device_count("cuda")
   if text == "auto" then return cards > 0 and cards or core.process_cores() end
   if text ~= "gpu" then
-    return nil, ("--nproc has to be a number from 1 to 512, auto, cpu or gpu, got '%s'"):format(text)
+    return nil, ("--nproc must be a number from 1 to 512, auto, cpu or gpu, got '%s'"):format(text)
   end
-  if cards == 0 then return nil, "--nproc gpu: there is no GPU here; --nproc cpu starts one process a core" end
+  if cards == 0 then return nil, "--nproc gpu: no GPU is available; --nproc cpu starts one process per core" end
   return cards
 end
 
@@ -79,7 +79,7 @@ local function backend_problem(o)
     if o.backend == name or not o.backend then return o.backend == "mpi" and select(2, mpirun.check(o)) or nil end
   end
   local near = core.nearest(o.backend, backends)
-  return ("--backend has to be gloo, nccl or mpi, got '%s'%s"):format(o.backend,
+  return ("--backend must be gloo, nccl or mpi, got '%s'%s"):format(o.backend,
     near and "; did you mean " .. near .. "?" or "")
 end
 
@@ -92,16 +92,16 @@ local function read_options(args, first)
   o.nproc, problem = process_count(o.nproc)
   if not o.nproc then return nil, problem end
   if o.nnodes:match("^%d+:%d+$") then
-    return nil, ("--nnodes %s: the number of nodes cannot vary; give one number"):format(o.nnodes)
+    return nil, ("--nnodes must be one number, got '%s'; the number of nodes cannot vary"):format(o.nnodes)
   end
   local nnodes = tonumber(o.nnodes)
   if not nnodes or nnodes < 1 or nnodes % 1 ~= 0 then
-    return nil, ("--nnodes has to be a whole number from 1 on, got '%s'"):format(o.nnodes)
+    return nil, ("--nnodes must be an integer of at least 1, got '%s'"):format(o.nnodes)
   end
   o.nnodes = nnodes
   problem = backend_problem(o) or meeting.read(o)
   if problem then return nil, problem end
-  if not args[at] then return nil, "the script is missing" end
+  if not args[at] then return nil, "SCRIPT is required" end
   local file
   file, problem = io.open(args[at])
   if not file then return nil, problem end

@@ -84,7 +84,9 @@ return function(usage, rows, selftest)
     io.write(usage)
     os.exit(0, true)
   end
-  if arg[at] then refuse("what is '%s'?%s", arg[at], rows.data and " A folder of data goes after --data" or "") end
+  if arg[at] then
+    refuse("unrecognized argument '%s'%s", arg[at], rows.data and "; a folder of data follows --data" or "")
+  end
 
   for name, value in pairs(options.selftest and selftest or {}) do
     if not given[name] then options[name] = value end

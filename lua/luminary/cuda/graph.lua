@@ -73,10 +73,10 @@ function graph.is_current_stream_capturing() return core.graph_is_capturing() en
 
 local function check_like(i, given, static)
   if not core.is_tensor(given) then
-    fail("make_graphed_step: input %d has to be a tensor, got %s", i, options.describe(given))
+    options.must_be("make_graphed_step", ("input %d"):format(i), "a tensor", given)
   end
   if table.concat(given.shape, ",") ~= table.concat(static.shape, ",") or given.dtype ~= static.dtype then
-    fail("make_graphed_step: input %d was captured as %s [%s], got %s [%s]; a step is captured for one shape", i,
+    fail("make_graphed_step: input %d was captured as %s [%s], got %s [%s]; the shape and dtype must not change", i,
       static.dtype, table.concat(static.shape, ", "), given.dtype, table.concat(given.shape, ", "))
   end
 end
@@ -104,7 +104,7 @@ graph.make_graphed_step = arguments.takes("make_graphed_step", graph_options, fu
   local static, rings = {}, {}
   for i, x in ipairs(inputs) do
     if not core.is_tensor(x) or not x.is_cuda then
-      fail("make_graphed_step: input %d has to be a tensor on a CUDA device, got %s", i,
+      fail("make_graphed_step: input %d must be a CUDA tensor, got %s", i,
         core.is_tensor(x) and "one on " .. x.device or options.describe(x))
     end
     static[i], rings[i] = x:detach():clone(), {}
@@ -114,7 +114,7 @@ graph.make_graphed_step = arguments.takes("make_graphed_step", graph_options, fu
   local g = graph.graph(function() return step(unpack(static)) end, o)
   return function(...)
     local n = select("#", ...)
-    if n ~= #static then fail("make_graphed_step: %d inputs expected, got %d", #static, n) end
+    if n ~= #static then fail("make_graphed_step: expected %d inputs, got %d", #static, n) end
     core.no_grad(function(...)
       for i = 1, n do
         local x = select(i, ...)

@@ -12,7 +12,7 @@ local function device_of(who, device)
   if core.device_count("cuda") == 0 then fail("%s: %s", who, core.device_why_none("cuda")) end
   if device == nil then return core.device_current("cuda") end
   local name = core.device(device)
-  if not name:find("^cuda:") then fail("%s: a CUDA device expected, got %s", who, name) end
+  if not name:find("^cuda:") then fail("%s: device must be a CUDA device, got %s", who, name) end
   return name
 end
 graph.device_of = device_of

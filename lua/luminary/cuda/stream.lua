@@ -26,7 +26,7 @@ local function wrap(device, id)
 end
 
 local function checked(who, s)
-  if not Stream.is(s, Stream) then fail("%s: a stream expected, got %s", who, options.describe(s)) end
+  if not Stream.is(s, Stream) then options.expected(who, "a stream", s) end
   return s
 end
 stream.checked = checked
@@ -87,7 +87,7 @@ local Event = class.root("Event")
 stream.Event = Event
 
 function stream.checked_event(who, event)
-  if not Event.is(event, Event) then fail("%s: an event expected, got %s", who, options.describe(event)) end
+  if not Event.is(event, Event) then options.expected(who, "an event", event) end
   return event
 end
 
@@ -102,7 +102,7 @@ function Event:repr() return ("Event(%s)"):format(self.device or "not recorded")
 function Event:record(s)
   s = s and checked("record", s) or stream.current_stream()
   if self.device and self.device ~= s.device then
-    fail("record: this event belongs to %s, the stream to %s", self.device, s.device)
+    fail("record: device mismatch: the event is on %s, the stream is on %s", self.device, s.device)
   end
   self.handle = self.handle or core.event_new(s.device, self.timing)
   self.device = s.device
@@ -128,8 +128,8 @@ end
 function Event:elapsed_time(other)
   stream.checked_event("elapsed_time", other)
   for _, e in ipairs {self, other} do
-    if not e.timing then fail("elapsed_time: events made with lm.cuda.Event{enable_timing = true} expected") end
-    if not e.handle then fail("elapsed_time: both events have to be recorded first") end
+    if not e.timing then fail("elapsed_time: both events need {enable_timing = true}") end
+    if not e.handle then fail("elapsed_time: both events must be recorded first") end
   end
   return core.event_elapsed(self.handle, other.handle)
 end

@@ -62,7 +62,7 @@ local function unpacked(set, path, names)
   end
   core.tar_close(tar)
   for _, name in ipairs(names) do
-    if not found[name] then fail("%s: %s has no %s in it", set.__name, path, name) end
+    if not found[name] then fail("%s: '%s' has no file %s", set.__name, path, name) end
   end
   return found
 end
@@ -71,7 +71,7 @@ end
 local function rows_of(set, path, bytes)
   local width, n = #set.labels_of + PIXELS, bytes.shape[1]
   if n == 0 or n % width ~= 0 then
-    fail("%s: %s has %d bytes, which is no number of records of %d: it is cut short, or not the binary version",
+    fail("%s: '%s' has %d bytes, not a multiple of the record size %d: it is truncated, or not the binary version",
       set.__name, path, n, width)
   end
   local rows = bytes:view(-1, width)
@@ -79,8 +79,8 @@ local function rows_of(set, path, bytes)
     local bad = core.ops.nonzero(rows:select(2, k):ge(classes)):view(-1)
     if #bad > 0 and set.on_error == "raise" then
       local first = bad[1]
-      fail("%s: %s: record %d has the label %d, but there are 0 to %d", set.__name, path, first,
-        rows[{first, k}], classes - 1)
+      fail("%s: '%s': record %d has label %d; labels must be from 0 to %d", set.__name, path, first, rows[{first, k}],
+        classes - 1)
     elseif #bad > 0 then
       set.faults:add_(#bad)
       rows = rows:index_select(1, core.ops.nonzero(rows:select(2, k):lt(classes)):view(-1))

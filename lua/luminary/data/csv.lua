@@ -26,23 +26,23 @@ local function columns_of(self, option, wanted)
   for i, column in ipairs(listed(wanted)) do
     if type(column) == "number" then
       if column % 1 ~= 0 or column < 1 or column > self.width then
-        fail("CSVDataset: %s: %s has columns 1 to %d, not %s", option, self.path, self.width, tostring(column))
+        fail("CSVDataset: %s: '%s' has columns 1 to %d, got %s", option, self.path, self.width, tostring(column))
       end
       list[i] = column
     else
       if not self.columns then
-        fail("CSVDataset: %s: columns have no names with header = false; give a number, not %s", option,
+        fail("CSVDataset: %s: columns have no names with header = false; pass a number instead of %s", option,
           options.describe(column))
       end
       for k, name in ipairs(self.columns) do
         if name == column then
-          if list[i] then fail("CSVDataset: %s: two columns of %s are called '%s'", option, self.path, name) end
+          if list[i] then fail("CSVDataset: %s: two columns of '%s' have the name '%s'", option, self.path, name) end
           list[i] = k
         end
       end
       if not list[i] then
         local near = type(column) == "string" and core.nearest(column, self.columns)
-        fail("CSVDataset: %s: %s has no column '%s'%s there are %s", option, self.path, tostring(column),
+        fail("CSVDataset: %s: '%s' has no column '%s'%s columns are %s", option, self.path, tostring(column),
           near and ("; did you mean '" .. near .. "'?") or ";", table.concat(self.columns, ", "):sub(1, 300))
       end
     end
@@ -74,7 +74,7 @@ local function classify(self, given, k, starts_at)
     if count[name] then
       keep[#keep + 1], numbers[#keep + 1] = i, count[name]
     elseif self.on_error == "raise" then
-      fail("CSVDataset: %s: line %d, column %d: '%s' is none of the classes %s", self.path,
+      fail("CSVDataset: '%s': line %d, column %d: '%s' is not one of the classes %s", self.path,
         core.csv_line_of(self.text, self.spans, i, k), starts_at, name, table.concat(names, ", "):sub(1, 200))
     end
   end
@@ -94,7 +94,7 @@ local function read(self, opts, starts, wanted)
   for i = 1, self.width do number[i], text[i] = 0, 0 end
   local function take(list, option)
     for _, column in ipairs(list) do
-      if number[column] ~= 0 then fail("CSVDataset: %s: column %d is asked for twice", option, column) end
+      if number[column] ~= 0 then fail("CSVDataset: %s: column %d is listed twice", option, column) end
       slots = slots + 1
       number[column] = slots
     end
@@ -134,14 +134,13 @@ CSVDataset.init = arguments.takes("CSVDataset", {
 }, function(self, path, opts)
   self.path = options.arg("CSVDataset", "path", path, "string")
   if #opts.delimiter ~= 1 or opts.delimiter:find '[%w"\r\n]' then
-    fail("CSVDataset: delimiter has to be one character, such as ',', ';' or a tab, got %s",
-      options.describe(opts.delimiter))
+    options.must_be("CSVDataset", "delimiter", "one character, such as ',', ';' or a tab", opts.delimiter)
   end
   records.begin(self, opts.on_error)
   self.base, self.transform, self.target_transform = opts.base, opts.transform, opts.target_transform
   self.text = core.keep(core.bytes_of(path))
   local starts = core.csv_rows(path, self.text, opts.delimiter)
-  if starts.shape[1] < 2 then fail("CSVDataset: %s has no lines", path) end
+  if starts.shape[1] < 2 then fail("CSVDataset: '%s' has no lines", path) end
   local first = core.csv_fields(path, self.text, opts.delimiter, starts[1], starts[2])
   self.width = #first
   if opts.header then
@@ -152,8 +151,8 @@ CSVDataset.init = arguments.takes("CSVDataset", {
     wanted[option] = columns_of(self, option, opts[option])
     for _, column in ipairs(wanted[option]) do named[column] = true end
   end
-  if #wanted.label > 1 then fail("CSVDataset: label is one column; target may be a list") end
-  if opts.classes and not opts.label then fail("CSVDataset: classes are those of a label; which column is it?") end
+  if #wanted.label > 1 then fail("CSVDataset: label must be one column; target may be a list") end
+  if opts.classes and not opts.label then fail("CSVDataset: classes requires label") end
   if opts.features == nil then
     for column = 1, self.width do
       if not named[column] then table.insert(wanted.features, column) end

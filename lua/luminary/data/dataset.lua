@@ -24,7 +24,7 @@ function Dataset:len() fail("%s: define function %s:len()", self.__name, self.__
 local function length_of(who, set, what)
   local n = set:len()
   if type(n) ~= "number" or n ~= math.floor(n) or n < 0 or n >= 2 ^ 53 then
-    fail("%s: the %s's :len() has to give an integer of at least 0, got %s", who, what or "set", options.describe(n))
+    fail("%s: :len() of the %s must return an integer of at least 0, got %s", who, what or "set", options.describe(n))
   end
   return n
 end
@@ -33,7 +33,7 @@ end
 function Dataset:index(i)
   local n = length_of(self.__name, self)
   if type(i) ~= "number" or i ~= math.floor(i) or i == 0 or math.abs(i) > n then
-    fail("%s: sample %s is not among the %d, which count from 1", self.__name, tostring(i), n)
+    options.out_of_range(self.__name, i, n, "samples")
   end
   return i < 0 and n + i + 1 or i
 end
@@ -49,11 +49,11 @@ TensorDataset.__makes = "tensors"
 
 function TensorDataset:init(...)
   self.tensors = {...}
-  if #self.tensors == 0 then fail("TensorDataset: at least one tensor wanted") end
+  if #self.tensors == 0 then fail("TensorDataset: expected at least one tensor") end
   for i = 1, select("#", ...) do
     local t = options.arg("TensorDataset", "argument " .. i, self.tensors[i], "tensor")
     if t.ndim == 0 or t.shape[1] ~= self.tensors[1].shape[1] then
-      fail("TensorDataset: the first sizes differ: argument 1 is %s, argument %d %s",
+      fail("TensorDataset: all tensors must have the same first size: argument 1 is %s, argument %d is %s",
         options.describe(self.tensors[1]), i, options.describe(t))
     end
     core.keep(t)
@@ -101,7 +101,7 @@ end
 local function define_get_batch(of, gather)
   --- Returns the samples of a 1-d int64 tensor of indices, as batched tensors, if all samples allow it.
   function of:get_batch(index)
-    if self:one_by_one() then fail("%s:get_batch: this set gives its samples one by one: set:get(i)", self.__name) end
+    if self:one_by_one() then fail("%s:get_batch: this dataset returns single samples; use set:get(i)", self.__name) end
     return gather(self, index)
   end
 end
@@ -112,7 +112,7 @@ local function check(who, set)
       fail("%s: expected a dataset, got a list of %d, as random_split returns; write local a, b = unpack(list), "
         .. "or list[1]", who, #set)
     end
-    fail("%s: a dataset wanted, with :get(i) and :len(), got %s", who, options.describe(set))
+    options.expected(who, "a dataset, with :get(i) and :len()", set)
   end
   return set
 end
@@ -121,9 +121,9 @@ end
 local function numbers(who, indices)
   local given = options.is_plain(indices) and core.tensor(indices, {dtype = "float64"}) or indices
   local list = core.keep(options.arg(who, "the list of indices", given, "tensor"):to("int64"):contiguous())
-  if list.ndim ~= 1 then fail("%s: 1-d indices wanted, got %s", who, options.describe(indices)) end
+  if list.ndim ~= 1 then options.must_be(who, "indices", "1-d", indices) end
   if core.is_floating_point(given) and not core.ops.eq(list, given):all():item() then
-    fail("%s: indices have to be integers, got %s", who, table.concat(given:totable(), ", "):sub(1, 60))
+    fail("%s: indices must be integers, got %s", who, table.concat(given:totable(), ", "):sub(1, 60))
   end
   return list
 end
@@ -139,7 +139,7 @@ function Subset:init(set, indices)
   if self:len() > 0 then
     local low, high = core.min(self.indices), core.max(self.indices)
     if low:item() < 1 or high:item() > n then
-      fail("Subset: indices from %d to %d, but the set has samples 1 to %d", low:item(), high:item(), n)
+      fail("Subset: indices must be from 1 to %d, got %d to %d", n, low:item(), high:item())
     end
   end
 end
@@ -160,7 +160,7 @@ local ConcatDataset = class.define("ConcatDataset", Dataset)
 
 function ConcatDataset:init(sets)
   if not options.is_plain(sets) or #options.list("ConcatDataset", "sets", sets) == 0 then
-    fail("ConcatDataset: a list of sets wanted, ConcatDataset{a, b}, got %s", options.describe(sets))
+    options.expected("ConcatDataset", "a list of sets, ConcatDataset{a, b}", sets)
   end
   self.sets, self.cumulative_sizes = {}, {}
   local total = 0
@@ -214,7 +214,7 @@ define_get_batch(ConcatDataset, function(self, index)
         columns[c] = columns[c] or {}
         table.insert(columns[c], parts[c])
         if #columns[c] ~= sets then
-          fail("ConcatDataset: set %d gives %d values a sample, those before it %d", which, #parts,
+          fail("ConcatDataset: dataset %d returns %d values per sample, those before it %d", which, #parts,
             c > #parts and #columns or c - 1)
         end
       end
@@ -234,8 +234,8 @@ local IterableDataset = class.define("IterableDataset", Dataset)
 
 --- Returns an iterator, which returns a sample at each call, and nil at the end.
 function IterableDataset:iter() fail("%s: define function %s:iter()", self.__name, self.__name) end
-function IterableDataset:get(_i) fail("%s: a stream of samples is walked by set:iter()", self.__name) end
-function IterableDataset:len() fail("%s: a stream of samples has no length unless it defines one", self.__name) end
+function IterableDataset:get(_i) fail("%s: an IterableDataset has no get(i); use set:iter()", self.__name) end
+function IterableDataset:len() fail("%s: an IterableDataset has no length unless it defines len()", self.__name) end
 function IterableDataset:repr() return self.__name end
 
 --- data.random_split(…): Randomly splits a dataset into non-overlapping subsets of given lengths.
@@ -243,9 +243,11 @@ local random_split = arguments.takes("random_split", {
   {"generator", "generator"}, {"seed", "natural"},
 }, function(set, lengths, opts)
   check("random_split", set)
-  if opts.seed and opts.generator then fail("random_split: give seed or generator, not both") end
+  if opts.seed and opts.generator then options.exclusive("random_split", "seed", "generator") end
   local n, sum, counts = length_of("random_split", set), 0, {}
-  if type(lengths) ~= "table" or #lengths == 0 then fail("random_split: a list of lengths wanted") end
+  if type(lengths) ~= "table" or #lengths == 0 then
+    fail("random_split: lengths must be a list with at least one entry")
+  end
   for i, length in ipairs(options.list("random_split", "lengths", lengths)) do
     sum = sum + options.arg("random_split", "length " .. i, length, "positive")
     counts[i] = length
@@ -258,13 +260,13 @@ local random_split = arguments.takes("random_split", {
     end
     for i = 0, left - 1 do counts[i % #counts + 1] = counts[i % #counts + 1] + 1 end
   elseif sum ~= n then
-    fail("random_split: lengths sum to %g, the set has %d samples", sum, n)
+    fail("random_split: lengths must add up to 1 or the number of samples, got %g for %d samples", sum, n)
   end
   local order = opts.seed and core.permutation(n, opts.seed)
     or core.ops.randperm(n, {device = "cpu", generator = opts.generator})
   local parts, first = {}, 1
   for i, count in ipairs(counts) do
-    if count ~= math.floor(count) then fail("random_split: length %g is no integer", count) end
+    if count ~= math.floor(count) then fail("random_split: lengths must be integers, got %g", count) end
     parts[i] = Subset(set, order:narrow(1, first, count))
     first = first + count
   end

@@ -5,7 +5,6 @@ local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
-local fail = options.fail
 
 --- data.FakeData(…): Generates images of random pixels with random labels.
 local FakeData = class.define("FakeData", Dataset)
@@ -20,7 +19,7 @@ FakeData.init = arguments.takes("FakeData", {
     bytes = type(n) == "number" and n >= 1 and n % 1 == 0 and bytes * n or 0
   end
   if bytes == 0 or bytes > 2 ^ 31 then
-    fail("FakeData: image_size has to be {channels, height, width}, got %s", options.describe(self.image_size))
+    options.must_be("FakeData", "image_size", "{channels, height, width}", self.image_size)
   end
   self.bytes = bytes
 end)

@@ -30,7 +30,7 @@ function records.find(set, root, names)
       looked[#looked + 1] = folder
     end
   end
-  fail("%s: no %s in any of\n  %s\n%s", set.__name, table.concat(names, " nor "), table.concat(looked, "\n  "),
+  fail("%s: cannot find %s in any of\n  %s\n%s", set.__name, table.concat(names, " or "), table.concat(looked, "\n  "),
     set.remedy)
 end
 
@@ -44,10 +44,11 @@ function records.source(set)
   if source then return source end
   local opened, bytes, stamp = core.source_open(set.path)
   if set.stamp and stamp ~= set.stamp then
-    fail("%s: %s has changed since the set was made: it had %s, and has %s", set.__name, set.path, set.stamp, stamp)
+    fail("%s: '%s' has changed since the dataset was created: it had %s, now %s", set.__name, set.path, set.stamp,
+      stamp)
   end
   if core.source_read(opened, 0, math.min(bytes, 2)) == "\31\139" then
-    fail("%s: %s is gzipped, which cannot be read from any place: gunzip it first", set.__name, set.path)
+    fail("%s: '%s' is gzipped and cannot be read at random positions; gunzip it first", set.__name, set.path)
   end
   set.stamp, sources[set] = stamp, opened
   return opened, bytes
@@ -85,7 +86,7 @@ end
 
 local function sample(set, i, left, read, ok, ...)
   if ok then return ... end
-  if left == 0 then fail("%s: none of its %d samples can be read; the last one: %s", set.__name, set:len(), ...) end
+  if left == 0 then fail("%s: cannot read any of its %d samples; the last error: %s", set.__name, set:len(), ...) end
   local k = i % set:len() + 1
   return sample(set, k, left - 1, read, records.attempt(set, set:file_of(k), read, set, k))
 end

@@ -56,9 +56,9 @@ local function set_up(self, root, opts)
   local who = self.__name
   self.root = options.arg(who, "root", root, "string"):gsub("(.)/+$", "%1")
   opts.loader, opts.extensions = opts.loader or self.loader, opts.extensions or self.extensions
-  if not opts.loader then fail("%s: {loader = function(path) … end} says what a sample is", who) end
+  if not opts.loader then fail("%s: loader is required: {loader = function(path) … end} returns a sample", who) end
   if core.file_kind(self.root) ~= "a folder" then
-    fail("%s: root is to be a folder with a folder for each class in it; %s is %s", who, self.root,
+    fail("%s: root must be a folder with one folder for each class; '%s' is %s", who, self.root,
       core.file_kind(self.root) or "not there")
   end
   records.begin(self, opts.on_error)
@@ -66,7 +66,7 @@ local function set_up(self, root, opts)
   self.base = opts.base
   local suffixes, counts = opts.is_valid_file and {} or suffixes_of(who, opts.extensions)
   self.classes, self.text, self.spans, self.targets, counts = core.scan_folder(self.root, suffixes)
-  if #self.classes == 0 then fail("%s: %s has no folders in it, which would be the classes", who, self.root) end
+  if #self.classes == 0 then fail("%s: '%s' has no folders; each class needs one", who, self.root) end
   if opts.is_valid_file then sieve(self, counts, opts.is_valid_file) end
   self.class_to_idx = {}
   local empty = {}
@@ -75,7 +75,7 @@ local function set_up(self, root, opts)
     if counts[k] == 0 then empty[#empty + 1] = name end
   end
   if #empty > 0 and not opts.allow_empty then
-    fail("%s: no valid file in the classes %s of %s%s; {allow_empty = true} takes them as they are", who,
+    fail("%s: no valid file in the classes %s of '%s'%s; pass {allow_empty = true} to keep empty classes", who,
       table.concat(empty, ", "):sub(1, 200), self.root,
       #suffixes > 0 and (" (of %s)"):format(table.concat(suffixes, ", ")) or "")
   end

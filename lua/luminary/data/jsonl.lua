@@ -38,7 +38,7 @@ end
 local function read(self, i)
   local source, from, to = records.source(self), self.starts[i], self.starts[i + 1]
   local function bad(why)
-    fail("JSONLinesDataset: %s: line %d: %s", self.path, core.source_line_of(source, from), why)
+    fail("JSONLinesDataset: '%s': line %d: %s", self.path, core.source_line_of(source, from), why)
   end
   local ok, value = pcall(core.json_decode, core.source_read(source, from, to - from),
     self.null == nil and NULL or self.null)
@@ -51,7 +51,7 @@ local function read(self, i)
     check(value, "a")
     return value
   end
-  if type(value) ~= "table" then bad(("fields of an object are wanted, it is a %s"):format(type(value))) end
+  if type(value) ~= "table" then bad(("expected a JSON object, got a %s"):format(type(value))) end
   local values = {}
   for k, name in ipairs(self.fields) do
     values[k] = value[name]

@@ -18,7 +18,7 @@ DataLoader.__hint = "for x, y in loader:iter() do … end walks its batches, #lo
 -- A sampler of one's own needs :len() and :iter() (or :indices()).
 local function check_sampler(name, v)
   if not class.has(v, "len", "iter") and not class.has(v, "len", "indices") then
-    fail("DataLoader: %s has to have :iter() and :len(), got %s", name, options.describe(v))
+    options.must_be("DataLoader", name, "an object with :iter() and :len()", v)
   end
 end
 
@@ -34,7 +34,7 @@ DataLoader.init = arguments.takes("DataLoader", {
 }, function(self, set, opts)
   self.dataset = dataset.check("DataLoader", set)
   if opts.num_workers > MOST_WORKERS then
-    fail("DataLoader: num_workers: %.0f are too many; %d at most", opts.num_workers, MOST_WORKERS)
+    options.must_be("DataLoader", "num_workers", ("at most %d"):format(MOST_WORKERS), opts.num_workers)
   end
   for _, name in ipairs {
     "num_workers", "seed", "prefetch_factor", "persistent_workers", "worker_init_fn", "worker_type", "timeout",
@@ -45,25 +45,25 @@ DataLoader.init = arguments.takes("DataLoader", {
   if opts.device ~= nil then self.device = core.device(opts.device) end
   self.is_stream = class.is(set, dataset.IterableDataset)
   if opts.shard_ranks and not self.is_stream then
-    fail("DataLoader: shard_ranks shares out an IterableDataset; this set takes a sampler: "
-      .. "{sampler = data.DistributedSampler(set)}")
+    fail("DataLoader: shard_ranks requires an IterableDataset; use {sampler = data.DistributedSampler(set)} here")
   elseif opts.shard_ranks and type(set.shard) ~= "function" then
-    fail("DataLoader: shard_ranks wants a set with :shard(i, n), after which its :iter() gives part i (from 0) of n")
+    fail("DataLoader: shard_ranks requires a dataset with :shard(i, n), after which its :iter() yields part i (from "
+      .. "0) of n")
   end
   if self.is_stream then
     for _, name in ipairs {"shuffle", "sampler", "batch_sampler"} do
-      if opts[name] then fail("DataLoader: an IterableDataset comes in its own order: give no %s with it", name) end
+      if opts[name] then fail("DataLoader: an IterableDataset has its own order; leave out %s", name) end
     end
   elseif opts.batch_sampler then
     check_sampler("batch_sampler", opts.batch_sampler)
     if opts.batch_size or opts.shuffle or opts.sampler or opts.drop_last then
-      fail("DataLoader: batch_sampler decides alone: give no batch_size, shuffle, sampler or drop_last with it")
+      fail("DataLoader: batch_sampler excludes batch_size, shuffle, sampler and drop_last; leave them out")
     end
   elseif opts.sampler then
     check_sampler("sampler", opts.sampler)
     if opts.shuffle then
-      fail("DataLoader: sampler and shuffle exclude each other: let the sampler shuffle "
-        .. "(data.DistributedSampler(set, {shuffle = true})) and leave shuffle out")
+      fail("DataLoader: sampler and shuffle are mutually exclusive; let the sampler shuffle: "
+        .. "data.DistributedSampler(set, {shuffle = true})")
     end
   end
   self.batch_size, self.drop_last = opts.batch_size or 1, opts.drop_last or false
@@ -107,7 +107,7 @@ end
 
 local function list_of(iterator)
   if type(iterator) ~= "function" then
-    fail("DataLoader: the sampler's :iter() has to give a function, got %s", options.describe(iterator))
+    options.must_be("DataLoader", "the result of the sampler's :iter()", "a function", iterator)
   end
   local list = {}
   for v in iterator do list[#list + 1] = v end
@@ -121,7 +121,7 @@ local function requests(self, first, seed)
   if self.batch_sampler then
     local next_numbers = self.batch_sampler:iter()
     if type(next_numbers) ~= "function" then
-      fail("DataLoader: the batch sampler's :iter() has to give a function, got %s", options.describe(next_numbers))
+      options.must_be("DataLoader", "the result of the batch sampler's :iter()", "a function", next_numbers)
     end
     -- What it draws at each step has random numbers of its own, those of batch 0: workers are asked ahead of the
     -- script.
@@ -139,8 +139,7 @@ local function requests(self, first, seed)
       local n = core.is_tensor(numbers) and numbers.ndim == 1 and numbers.shape[1]
         or options.is_plain(numbers) and #numbers or 0
       if n > 0 then return core.keep(numbers) end
-      fail("DataLoader: the batch sampler has to give lists of sample numbers, of at least one each, got %s",
-        options.describe(numbers))
+      options.must_be("DataLoader", "a value of the batch sampler", "a non-empty list of sample numbers", numbers)
     end
   end
   local order = dataset.numbers("DataLoader: the sampler",
@@ -292,7 +291,7 @@ function DataLoader:epoch(n, first)
   local resumed = self.resumed
   if resumed then
     if n ~= resumed.epoch or first then
-      fail("DataLoader:epoch: the state that was loaded goes on in epoch %d, after batch %d: loader:epoch(%d)",
+      fail("DataLoader:epoch: the loaded state resumes in epoch %d after batch %d; call loader:epoch(%d)",
         resumed.epoch, resumed.batch, resumed.epoch)
     end
     return go_on(self)
@@ -331,18 +330,17 @@ function DataLoader:load_state_dict(state)
   local who = "DataLoader:load_state_dict"
   options.arg(who, "the state", state, "table")
   if type(state.passes) ~= "number" or type(state.dtypes) ~= "table" then
-    fail("%s: what loader:state_dict() gave wanted, got %s", who, options.describe(state))
+    options.expected(who, "a result of loader:state_dict()", state)
   end
   options.arg(who, "passes", state.passes, "natural")
   for path, dtype in pairs(state.dtypes) do options.arg(who, "a key of dtypes", path, "string") core.dtype(dtype) end
   if state.batch_size ~= self.batch_size then
-    fail("%s: the state is of batches of %s, this loader's are of %d", who, tostring(state.batch_size),
-      self.batch_size)
+    fail("%s: the state has batch_size %s, this loader %d", who, tostring(state.batch_size), self.batch_size)
   end
   local length = not self.is_stream and self:len() or nil
   if state.length ~= length then
-    fail("%s: the state is of a loader with %s batches an epoch, this one has %s: the set or the sampler is another",
-      who, tostring(state.length or "an unknown number of"), tostring(length or "an unknown number of"))
+    fail("%s: the state has %s batches per epoch, this loader %s; the dataset or the sampler differs", who,
+      tostring(state.length or "an unknown number of"), tostring(length or "an unknown number of"))
   end
   local pass = state.pass
   if pass ~= nil then
@@ -350,19 +348,19 @@ function DataLoader:load_state_dict(state)
     for name, kind in pairs(PASS) do options.arg(who, "pass." .. name, pass[name], kind) end
     if pass.sampler ~= nil then options.arg(who, "pass.sampler", pass.sampler, "table") end
     if length and pass.batch > length then
-      fail("%s: the state is of a pass after batch %.0f of %d", who, pass.batch, length)
+      fail("%s: the state is after batch %.0f, but an epoch has %d", who, pass.batch, length)
     end
     local rank, world = place(self)
     if pass.rank ~= rank or pass.world ~= world then
-      fail("%s: the state is of part %d of %d of the stream, this is part %d of %d", who, pass.rank + 1, pass.world,
+      fail("%s: the state is for part %d of %d of the stream, this is part %d of %d", who, pass.rank + 1, pass.world,
         rank + 1, world)
     end
     if pass.shared and pass.workers ~= math.max(self.num_workers, 1) then
-      fail("%s: the stream was shared out over %d workers, this loader has %d: make it with {num_workers = %d}", who,
-        pass.workers, self.num_workers, pass.workers)
+      fail("%s: the state has %s workers, this loader %d; create it with {num_workers = %d}", who, pass.workers,
+        self.num_workers, pass.workers)
     end
     if pass.sets and not batches.has_state {is_stream = true, set = self.dataset} then
-      fail("%s: the state has one of the set's own, but the set has no :load_state_dict(state)", who)
+      fail("%s: the state has a dataset state, but the dataset has no :load_state_dict(state)", who)
     end
   elseif state.sampler ~= nil then
     order_of(self):load_state_dict(state.sampler)

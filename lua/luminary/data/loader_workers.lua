@@ -217,7 +217,7 @@ function Pool:wait_for(k, ready, timeout)
     local left = deadline - core.time()
     if left <= 0 then
       self:close()
-      fail("DataLoader: batch %d has not come within %g s, the timeout", k, timeout)
+      fail("DataLoader: timeout: batch %d did not arrive within %g s", k, timeout)
     end
     local busy = {}
     for i, worker in pairs(self.list) do

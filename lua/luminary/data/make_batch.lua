@@ -33,8 +33,8 @@ local function dtype_of(values, dtypes, path)
   for _, v in ipairs(values) do whole = whole and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
   dtypes[path] = dtypes[path] or (whole and "int64" or "float32")
   if not whole and dtypes[path] == "int64" then
-    fail("DataLoader: value %s was whole in earlier batches, which made it int64, and has fractions now: let the set "
-      .. "give tensors (lm.tensor(v)), or collate with a collate_fn", path:sub(2))
+    fail("DataLoader: value %s was an integer in earlier batches, which made it int64, and now has a fraction; return "
+      .. "tensors (lm.tensor(v)) or use a collate_fn", path:sub(2))
   end
   return dtypes[path]
 end
@@ -61,7 +61,7 @@ function collate(samples, dtypes, path)
     local column = {}
     for i, sample in ipairs(samples) do
       column[i] = sample[key]
-      if column[i] == nil then fail("DataLoader: sample %d of a batch lacks the field %s", i, tostring(key)) end
+      if column[i] == nil then fail("DataLoader: sample %d of a batch has no field %s", i, tostring(key)) end
     end
     batch[key] = collate_column(column, dtypes, path .. "." .. tostring(key))
   end
@@ -70,15 +70,15 @@ end
 
 -- nil would end the loop over the batches, without a word.
 local function given(what, first, ...)
-  if first == nil then fail("DataLoader: %s gave nil for a batch, where the loop would end", what) end
+  if first == nil then fail("DataLoader: %s returned nil for a batch, which would end the loop", what) end
   return first, ...
 end
 
 --- data.default_collate(samples): Collates a list of samples into a batch, as a loader without collate_fn does.
 function batches.default_collate(samples)
   if not options.is_plain(samples) or not options.is_plain(samples[1]) then
-    fail("default_collate: a list of samples expected, each a table, as a collate_fn gets it, got %s",
-      options.describe(options.is_plain(samples) and samples[1] or samples))
+    options.expected("default_collate", "a list of samples, each a table",
+      options.is_plain(samples) and samples[1] or samples)
   end
   local batch = collate(samples, {}, "")
   if samples[1][1] == nil then return batch end
@@ -120,7 +120,7 @@ function batches.fetch(batch_plan, numbers)
     batch_plan.at = number
     samples[i] = sample_of(batch_plan, "get", number, set:get(number))
     if samples[i][1] == nil and not batch_plan.collate_fn then
-      fail("DataLoader: the set's :get(%s) gave nil", tostring(number))
+      fail("DataLoader: :get(%s) of the dataset returned nil", tostring(number))
     end
   end
   batch_plan.at = nil
@@ -131,7 +131,7 @@ end
 local function in_batches(batch_plan)
   local next_sample = batch_plan.set:iter()
   if type(next_sample) ~= "function" then
-    fail("DataLoader: the set's :iter() has to give a function, got %s", options.describe(next_sample))
+    options.must_be("DataLoader", "the result of the dataset's :iter()", "a function", next_sample)
   end
   return function()
     local samples = {}

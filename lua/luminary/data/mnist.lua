@@ -28,9 +28,11 @@ MNIST.init = arguments.takes(nil, Images.rows(), function(self, opts)
   local function find(name) return records.find(self, opts.root, {which .. name, which .. name .. ".gz"}) end
   local images_path, labels_path = find "-images-idx3-ubyte", find "-labels-idx1-ubyte"
   local images, labels = core.read_idx(images_path), core.read_idx(labels_path)
-  if images.ndim ~= 3 then fail("%s: %s holds %s, not images", self.__name, images_path, options.describe(images)) end
+  if images.ndim ~= 3 then
+    fail("%s: '%s' has %s; expected images [N, H, W]", self.__name, images_path, options.describe(images))
+  end
   if labels.ndim ~= 1 or labels.shape[1] ~= images.shape[1] then
-    fail("%s: %s has labels %s for images %s", self.__name, labels_path, options.describe(labels),
+    fail("%s: '%s' has labels %s for images %s", self.__name, labels_path, options.describe(labels),
       options.describe(images))
   end
   self:hold(images:unsqueeze(2), labels:to("int64"), opts)

@@ -35,7 +35,7 @@ end
 
 -- What draws does so from a seed or from a generator.
 local function check_source(who, sampler)
-  if sampler.seed and sampler.generator then fail("%s: give seed or generator, not both", who) end
+  if sampler.seed and sampler.generator then options.exclusive(who, "seed", "generator") end
 end
 
 -- 1 to n in the next order of a sampler without a seed.
@@ -61,7 +61,7 @@ Random.init = arguments.takes("RandomSampler", {
   arguments.assign(self, opts)
   check_source("RandomSampler", self)
   if self.num_samples and dataset.length("RandomSampler", set) == 0 then
-    fail("RandomSampler: num_samples = %d of a set that has none", self.num_samples)
+    fail("RandomSampler: cannot draw num_samples = %d from an empty dataset", self.num_samples)
   end
 end)
 
@@ -120,7 +120,7 @@ Weighted.init = arguments.takes("WeightedRandomSampler", {
   local who = "WeightedRandomSampler"
   if core.is_tensor(weights) and weights.ndim == 1 then weights = weights:totable() end
   if not options.is_plain(weights) then
-    fail("%s: a list or a 1-d tensor of weights wanted, got %s", who, options.describe(weights))
+    options.expected(who, "a list or a 1-d tensor of weights", weights)
   end
   arguments.assign(self, opts)
   check_source(who, self)
@@ -130,15 +130,15 @@ Weighted.init = arguments.takes("WeightedRandomSampler", {
   for i = 1, table.maxn(options.list(who, "weights", weights)) do
     local w = weights[i]
     if type(w) ~= "number" or not (w >= 0 and w < 1 / 0) then
-      fail("%s: weight %d has to be a number of at least 0, got %s", who, i, options.describe(w))
+      options.must_be(who, ("weight %d"):format(i), "a number of at least 0", w)
     end
     self.weights[i] = w
     total, above = total + w, above + (w > 0 and 1 or 0)
   end
-  if total == 0 then fail("%s: no weight is above 0", who) end
-  if total == 1 / 0 then fail("%s: the weights are too large: their sum is infinite", who) end
+  if total == 0 then fail("%s: at least one weight must be above 0", who) end
+  if total == 1 / 0 then fail("%s: the sum of the weights must be finite", who) end
   if not self.replacement and above < num_samples then
-    fail("%s: %d samples without replacement of %d whose weight is above 0", who, num_samples, above)
+    fail("%s: cannot draw %d samples without replacement from %d weights above 0", who, num_samples, above)
   end
 end)
 
@@ -191,7 +191,7 @@ Batch.init = arguments.takes("BatchSampler", {
   {"drop_last", "boolean", false},
 }, function(self, sampler, batch_size, opts)
   if not class.has(sampler, "len", "iter") then
-    fail("BatchSampler: a sampler wanted, with :iter() and :len(), got %s", options.describe(sampler))
+    options.expected("BatchSampler", "a sampler, with :iter() and :len()", sampler)
   end
   self.sampler, self.batch_size = sampler, options.arg("BatchSampler", "batch_size", batch_size, "count")
   self.drop_last = opts.drop_last
@@ -246,11 +246,11 @@ Distributed.init = arguments.takes("DistributedSampler", {
   self.shuffle, self.seed, self.drop_last, self.epoch = opts.shuffle, opts.seed, opts.drop_last, 0
   local n = dataset.length("DistributedSampler", set)
   if self.rank >= self.num_replicas then
-    fail("DistributedSampler: rank %d is outside a world of %d; ranks count from 0", self.rank, self.num_replicas)
+    fail("DistributedSampler: rank %d is out of range for %d ranks (ranks start at 0)", self.rank, self.num_replicas)
   end
   if n < self.num_replicas then
-    fail("DistributedSampler: %d samples cannot be shared by %d ranks: run at most %d processes, or use a larger set",
-      n, self.num_replicas, n)
+    fail("DistributedSampler: %d samples are fewer than the %d ranks; run at most %d processes, or use a larger "
+      .. "dataset", n, self.num_replicas, n)
   end
   self.share = opts.drop_last and math.floor(n / self.num_replicas) or math.ceil(n / self.num_replicas)
 end)

@@ -21,16 +21,16 @@ TokenDataset.init = arguments.takes("TokenDataset", {
 }, function(self, path, opts)
   self.path = options.arg("TokenDataset", "path", path, "string")
   arguments.assign(self, opts)
-  if not self.block_size then fail("TokenDataset: {block_size = …} says how many tokens a sample has") end
+  if not self.block_size then fail("TokenDataset: block_size is required") end
   local item, _, bytes = sizes[self.dtype], records.source(self)
   if bytes < self.offset or (bytes - self.offset) % item ~= 0 then
-    fail("TokenDataset: %s has %d bytes, which is no number of tokens of %d bytes after the first %d", path, bytes,
+    fail("TokenDataset: '%s' has %d bytes, not a multiple of the token size %d after an offset of %d", path, bytes,
       item, self.offset)
   end
   self.tokens = (bytes - self.offset) / item
   if self.tokens <= self.block_size then
-    fail("TokenDataset: %s has %d tokens; a block of %d and the token after it want more", path, self.tokens,
-      self.block_size)
+    fail("TokenDataset: '%s' has %d tokens; block_size (%d) requires at least one more than block_size", path,
+      self.tokens, self.block_size)
   end
 end)
 

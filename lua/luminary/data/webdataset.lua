@@ -22,8 +22,8 @@ local MOST = 1e6 -- shards
 local function numbers(from, to)
   local list, first, last = {}, tonumber(from), tonumber(to)
   local width = (from:find "^0" or to:find "^0") and math.max(#from, #to) or 1
-  if math.max(#from, #to) > 15 then fail("WebDataset: {%s..%s}: numbers have at most 15 digits", from, to) end
-  if math.abs(last - first) >= MOST then fail("WebDataset: {%s..%s} is more than a million shards", from, to) end
+  if math.max(#from, #to) > 15 then fail("WebDataset: numbers in {%s..%s} must have at most 15 digits", from, to) end
+  if math.abs(last - first) >= MOST then fail("WebDataset: {%s..%s} must be at most a million shards", from, to) end
   for i = first, last, first <= last and 1 or -1 do list[#list + 1] = ("%0" .. width .. "d"):format(i) end
   return list
 end
@@ -32,7 +32,7 @@ end
 local function choices_of(inner)
   local from, to = inner:match "^(%d+)%.%.(%d+)$"
   if from then return numbers(from, to) end
-  if not inner:find "," then fail("WebDataset: '{%s}' is to be {000..146} or {a,b}", inner) end
+  if not inner:find "," then fail("WebDataset: '{%s}' must be a range {000..146} or a list {a,b}", inner) end
   local list = {}
   for choice in (inner .. ","):gmatch "([^,]*)," do list[#list + 1] = choice end
   return list
@@ -46,8 +46,8 @@ local function expand(pattern, list)
     count = count * #parts[#parts][2]
     return ""
   end)
-  if rest:find "[{}]" then fail("WebDataset: the braces of '%s' are not closed, or nested", pattern) end
-  if #list + count > MOST then fail("WebDataset: the patterns are more than a million shards") end
+  if rest:find "[{}]" then fail("WebDataset: braces must be closed and not nested in '%s'", pattern) end
+  if #list + count > MOST then fail("WebDataset: the patterns must be at most a million shards") end
   local function write(k, text)
     if not parts[k] then
       list[#list + 1] = text .. rest
@@ -65,10 +65,12 @@ local function shards_of(shards)
   for i, pattern in ipairs(options.arg("WebDataset", "shards", shards, "table")) do
     expand(options.arg("WebDataset", "shard " .. i, pattern, "string"), list)
   end
-  if #list == 0 then fail("WebDataset: at least one shard wanted, the path of a tar archive") end
+  if #list == 0 then fail("WebDataset: expected at least one shard, the path of a tar archive") end
   for _, path in ipairs(list) do
     local kind = core.file_kind(path)
-    if kind ~= "a regular file" then fail("WebDataset: the shard %s is %s", path, kind or "not there") end
+    if kind ~= "a regular file" then
+      fail("WebDataset: cannot open shard '%s': %s", path, kind and "it is " .. kind or "no such file")
+    end
   end
   return list
 end
@@ -79,7 +81,7 @@ local decoders = {}
 
 function decoders.cls(set, bytes)
   local digits = bytes:match "^%s*(%-?%d+)%s*$"
-  if not digits then error(("a label is to be an integer, got '%s'"):format(bytes:sub(1, 20)), 0) end
+  if not digits then error(("a label must be an integer, got '%s'"):format(bytes:sub(1, 20)), 0) end
   local label = tonumber(digits) + set.base
   if math.abs(label) > 2 ^ 53 then error(("a label of %d digits is too large"):format(#digits), 0) end
   return label
@@ -102,7 +104,7 @@ local function decode(set, extension, bytes, name)
     return f(set, bytes)
   end)
   if not ok then fail("%s: %s", name, records.reason(value, "json_decode")) end
-  if value == nil then fail("%s: its decoder gave nil", name) end
+  if value == nil then fail("%s: the decoder returned nil", name) end
   return value
 end
 
@@ -133,7 +135,7 @@ end)
 function WebDataset:shard(i, n)
   self.parts = options.arg("WebDataset:shard", "n", n, "count")
   self.part = options.arg("WebDataset:shard", "i", i, "natural")
-  if i >= n then fail("WebDataset:shard: part %d of %d; they count from 0", i, n) end
+  if i >= n then fail("WebDataset:shard: part %d is out of range for %d parts (parts start at 0)", i, n) end
 end
 
 local function draw(n) return core.ops.randint(1, n + 1, {1}):item() end
@@ -244,7 +246,7 @@ local function file_of(sample, extensions)
   for _, extension in ipairs(extensions) do
     if sample.files[extension] then return extension, sample.files[extension] end
   end
-  fail("WebDataset: %s: the sample '%s' has no %s, but %s", sample.shard, sample.key,
+  fail("WebDataset: '%s': sample '%s' has no %s; it has %s", sample.shard, sample.key,
     table.concat(extensions, " nor "), table.concat(sorted_extensions(sample), ", "))
 end
 

@@ -32,7 +32,7 @@ end
 
 -- The options once they are read: `group` is resolved.
 local function finish(who, opts)
-  if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
+  if opts.timeout == 0 then options.must_be(who, "timeout", "more than 0 seconds", opts.timeout) end
   opts.group = groups.resolve(who, opts.group)
   return opts
 end
@@ -47,8 +47,7 @@ local function check(who, name, value, kind) return options.arg(who, name, value
 local function check_list(who, name, list, group)
   check(who, name, list, "table")
   if #list ~= group.size then
-    fail("%s: %s has %d tensors for %s of %d", who, name, #list,
-      group == groups.default and "a world" or "a group", group.size)
+    options.wrong_length(who, name, group.size, "rank", #list)
   end
   return list
 end
@@ -63,7 +62,7 @@ scaling[#scaling + 1] = {"scale", "number", named = true}
 collectives.all_reduce = arguments.takes("all_reduce", scaling, function(t, opts)
   check("all_reduce", "the tensor", t)
   finish("all_reduce", opts)
-  if opts.scale and opts.op ~= "sum" then fail("all_reduce: scale goes with op = 'sum', not with '%s'", opts.op) end
+  if opts.scale and opts.op ~= "sum" then fail("all_reduce: scale requires op = 'sum', got '%s'", opts.op) end
   return run("all_reduce", opts, nil, t) or t
 end)
 
@@ -108,7 +107,7 @@ end)
 local function list_at(who, name, list, root, group)
   if groups.default.rank ~= root then return nil end
   if list == nil then
-    fail("%s: this is rank %d, the root: it needs %s, a list of %d tensors", who, root, name, group.size)
+    fail("%s: rank %d is the root and needs %s, a list of %d tensors", who, root, name, group.size)
   end
   return check_list(who, name, list, group)
 end
@@ -165,15 +164,16 @@ local function parts(who, name, t, sizes, group)
   local rows, sum = t.ndim > 0 and t.shape[1] or 0, 0
   if not sizes then
     if t.ndim == 0 or rows % group.size ~= 0 then
-      fail("%s: the first dim of %s cannot be divided among %d ranks", who, options.describe(t), group.size)
+      fail("%s: the first dim of %s must be divisible by the number of ranks (%d)", who, options.describe(t),
+        group.size)
     end
     sizes = {}
     for i = 1, group.size do sizes[i] = rows / group.size end
   end
-  if #sizes ~= group.size then fail("%s: %s has %d numbers for %d ranks", who, name, #sizes, group.size) end
+  if #sizes ~= group.size then options.wrong_length(who, name, group.size, "rank", #sizes) end
   for i, size in ipairs(sizes) do sum = sum + options.arg(who, ("%s[%d]"):format(name, i), size, "natural") end
   if t.ndim == 0 or sum ~= rows then
-    fail("%s: %s adds up to %d rows, and the tensor has %d", who, name, sum, rows)
+    fail("%s: %s adds up to %d rows, but the tensor has %d", who, name, sum, rows)
   end
   return core.no_grad(t.split, t, sizes, 1)
 end
@@ -218,7 +218,7 @@ local function post(who, t, asynchronous, opts)
   local out = who == "send" or who == "isend"
   check(who, "the tensor", t)
   finish(who, opts).async_op = asynchronous
-  if out and not opts.dst then fail("%s: to which rank?", who) end
+  if out and not opts.dst then fail("%s: dst, the receiving rank, is required", who) end
   return run(out and "send" or "recv", opts, opts.dst or opts.src, t)
 end
 
@@ -245,7 +245,7 @@ end
 local function new_op(who, op, t, peer, opts)
   op = op == collectives.isend and "isend" or op == collectives.irecv and "irecv" or op
   if op ~= "isend" and op ~= "irecv" then
-    fail("%s: op has to be dist.isend or dist.irecv, got %s", who, options.describe(op))
+    options.must_be(who, "op", "dist.isend or dist.irecv", op)
   end
   return setmetatable({
     op = op, tensor = check(who, "the tensor", t), peer = check(who, "peer", peer, "natural"),
@@ -264,7 +264,7 @@ end)
 collectives.batch_isend_irecv = arguments.takes("batch_isend_irecv", {{"timeout", "positive"}}, function(list, opts)
   local who = "batch_isend_irecv"
   check(who, "the list", list, "table")
-  if #list == 0 then fail("%s: the list is empty", who) end
+  if #list == 0 then fail("%s: the list must not be empty", who) end
   local ops = {}
   for i, entry in ipairs(list) do
     local name = ("%s: entry %d"):format(who, i)
@@ -273,7 +273,7 @@ collectives.batch_isend_irecv = arguments.takes("batch_isend_irecv", {{"timeout"
       options.check(name, entry, {op = {"any"}, tensor = {"any"}, peer = {"any"}, tag = {"any"}, group = {"any"}})
     end
     ops[i] = new_op(name, entry.op, entry.tensor, entry.peer, entry)
-    if ops[i].group ~= ops[1].group then fail("%s: entry %d is of another group than the first", who, i) end
+    if ops[i].group ~= ops[1].group then fail("%s: entry %d must have the same group as the first", who, i) end
   end
   return core.dist_batch(groups.resolve(who, ops[1].group).handle, opts.timeout, ops)
 end)

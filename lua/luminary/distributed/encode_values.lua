@@ -92,7 +92,7 @@ function read(text, at, depth)
     length = tonumber(length)
     if length and from + length - 1 <= #text then return text:sub(from, from + length - 1), from + length end
   end
-  error("bytes that are no value", 0)
+  error("unknown kind of value", 0)
 end
 
 --- The value of a text; raises if it is none.

@@ -45,11 +45,11 @@ function groups.resolve(who, group)
   local default = groups.need(who)
   if group == nil then return default end
   if group == groups.NON_MEMBER then
-    fail("%s: this process (rank %d) is not in the group: compare what new_group gave with dist.NON_MEMBER", who,
+    fail("%s: rank %d, this process, is not in the group; check new_group's result against dist.NON_MEMBER first", who,
       default.rank)
   end
   if getmetatable(group) ~= Group then
-    fail("%s: group has to be what dist.new_group gave, got %s", who, options.describe(group))
+    options.must_be(who, "group", "a result of dist.new_group", group)
   end
   if not group.handle then fail("%s: this process group was destroyed", who) end
   return group
@@ -95,16 +95,16 @@ local function check_ranks(who, ranks, size)
   local list, entries = {}, 0
   for _ in pairs(ranks) do entries = entries + 1 end
   if entries ~= #ranks then -- holes, or options among them
-    fail("%s: ranks has to be a list of ranks; options go in one table after it: {timeout = 60}", who)
+    fail("%s: ranks must be a list of ranks; options go in a separate table: {timeout = 60}", who)
   end
   for i, rank in ipairs(ranks) do
     list[i] = options.arg(who, ("ranks[%d]"):format(i), rank, "natural")
-    if rank >= size then fail("%s: rank %d is outside a world of %d", who, rank, size) end
+    if rank >= size then fail("%s: rank %d is out of range for %d ranks (ranks start at 0)", who, rank, size) end
   end
-  if #list == 0 then fail("%s: ranks has to name at least one rank", who) end
+  if #list == 0 then fail("%s: ranks must not be empty", who) end
   table.sort(list)
   for i = 2, #list do
-    if list[i] == list[i - 1] then fail("%s: rank %d is named twice", who, list[i]) end
+    if list[i] == list[i - 1] then fail("%s: rank %d is listed twice", who, list[i]) end
   end
   return list
 end
@@ -115,7 +115,7 @@ groups.new_group = arguments.takes("new_group", {
 }, function(opts)
   local who = "new_group"
   local default = groups.need(who)
-  if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
+  if opts.timeout == 0 then options.must_be(who, "timeout", "more than 0 seconds", opts.timeout) end
   local ranks = check_ranks(who, opts.ranks or default.ranks, default.size)
   local backend = opts.backend and groups.backend(who, opts.backend) or default.backend
   if not groups.world then return new(core.dist_solo(), "solo") end
@@ -157,7 +157,7 @@ end
 function groups.get_global_rank(group, rank)
   group = groups.resolve("get_global_rank", group)
   rank = options.arg("get_global_rank", "the rank in the group", rank, "natural")
-  if rank >= group.size then fail("get_global_rank: rank %d is outside a group of %d", rank, group.size) end
+  if rank >= group.size then fail("get_global_rank: rank %d is out of range for a group of %d", rank, group.size) end
   return group.ranks[rank + 1]
 end
 

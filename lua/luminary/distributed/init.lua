@@ -21,7 +21,7 @@ end
 --- dist.group: dist.group.WORLD is the group of all ranks; nil before dist.init_process_group.
 dist.group = setmetatable({}, {__index = function(_, key)
   if key == "WORLD" then return groups.default end
-  fail("dist.group has WORLD alone, no '%s'", tostring(key))
+  fail("dist.group has no '%s'; its only field is WORLD", tostring(key))
 end})
 
 --- Initializes the process group of all ranks.
@@ -33,17 +33,17 @@ dist.init_process_group = arguments.takes("init_process_group", {
   local who = "init_process_group"
   local backend = opts.backend or environment.backend()
   if backend then backend = groups.backend(who, backend) end
-  if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
+  if opts.timeout == 0 then options.must_be(who, "timeout", "more than 0 seconds", opts.timeout) end
   local method = environment.parse(opts.init_method)
   if groups.default then
-    fail("%s: the process group is there already; destroy_process_group() ends it", who)
+    fail("%s: the process group is already initialized; call destroy_process_group() first", who)
   end
 
   local rank, size, launcher = environment.place {
     rank = opts.rank or method.rank, world_size = opts.world_size or method.world_size,
   }
   if size == 1 then return groups.start(nil) end
-  if backend == "solo" then fail("%s: the backend solo is for one process; this is a world of %d", who, size) end
+  if backend == "solo" then fail("%s: the backend solo requires one process, got a world of %d", who, size) end
   local where, job = environment.meeting(method, launcher, rank, size)
   local world = core.dist_open {
     init_method = where, rank = rank, size = size, job = job, token = environment.token(), timeout = opts.timeout,

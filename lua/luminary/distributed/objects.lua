@@ -12,13 +12,13 @@ local objects = {}
 
 local function pack(who, value, name)
   local text, problem = encode.encode(value, name)
-  if not text then fail("%s: %s; nil, booleans, numbers, strings and plain tables can be sent", who, problem) end
+  if not text then fail("%s: %s; only nil, booleans, numbers, strings and plain tables can be sent", who, problem) end
   return text
 end
 
 local function unpack_text(who, bytes, n)
   local ok, value = pcall(encode.decode, core.dist_text(bytes, n))
-  if not ok then fail("%s: what came is no value: %s", who, value) end
+  if not ok then fail("%s: received malformed data: %s", who, value) end
   return value
 end
 
@@ -99,9 +99,9 @@ objects.scatter_object_list = arguments.takes("scatter_object_list", {
   local src, group, inputs = opts.src, groups.resolve(who, opts.group), opts.scatter_object_input_list
   local texts, lengths, n
   if groups.default.rank == src then
-    if type(inputs) ~= "table" then fail("%s: this is rank %d, the root: it needs a list of inputs", who, src) end
+    if type(inputs) ~= "table" then fail("%s: rank %d is the root and needs a list of inputs", who, src) end
     if table.maxn(inputs) > group.size then
-      fail("%s: %d inputs for %d ranks", who, table.maxn(inputs), group.size)
+      options.wrong_length(who, "inputs", group.size, "rank", table.maxn(inputs))
     end
     texts, n = {}, 0
     for i = 1, group.size do

@@ -29,7 +29,7 @@ local function number(name, least, what, most)
   if not text then return nil end
   local value = tonumber(text)
   local fits = value and value % 1 == 0 and value >= least and value <= (most or math.huge)
-  if not fits then fail("%s = '%s' is no %s", name, text, what) end
+  if not fits then fail("%s = '%s' is not a valid %s", name, text, what) end
   return value
 end
 
@@ -51,8 +51,8 @@ local function check_alone()
   local name = local_ranks[1]
   local text = variable(name)
   if text then
-    fail("%s = '%s' says that there are other ranks, but neither RANK and WORLD_SIZE are set nor rank and world_size "
-      .. "given", name, text)
+    fail("%s = '%s' means several ranks, but rank and world_size are neither set (RANK, WORLD_SIZE) nor passed", name,
+      text)
   end
 end
 
@@ -67,18 +67,18 @@ function environment.place(given)
     return 0, 1, found
   end
   if not size then
-    fail("%s = %d, but not of how many: %s", rank_from, rank,
-      given.rank and "give world_size, or set WORLD_SIZE" or "set WORLD_SIZE too")
+    fail("%s = %d, but the number of processes is unknown; %s", rank_from, rank,
+      given.rank and "pass world_size, or set WORLD_SIZE" or "set WORLD_SIZE too")
   end
   if not rank then
     if size > 1 then
-      fail("%s = %d, but which of them is this process? %s", size_from, size,
-        given.world_size and "Give rank, or set RANK (0 to " .. size - 1 .. ")" or "Set " .. found.rank_from .. " too")
+      fail("%s = %d, but the rank of this process is unknown; %s", size_from, size,
+        given.world_size and "pass rank, or set RANK (0 to " .. size - 1 .. ")" or "set " .. found.rank_from .. " too")
     end
     rank = 0
   end
   if rank >= size then
-    fail("rank %d is outside a world of %d (%s = %d, %s = %d); ranks count from 0", rank, size, size_from, size,
+    fail("rank %d is out of range for %d ranks (%s = %d, %s = %d); ranks start at 0", rank, size, size_from, size,
       rank_from, rank)
   end
   return rank, size, found
@@ -94,7 +94,7 @@ function environment.parse(method)
   for _, name in ipairs(schemes) do known[name] = true end
   if not known[scheme] then
     local near = scheme and core.nearest(scheme, schemes)
-    fail("init_method '%s' is none of env://, tcp://host:port and file:///path%s", truncate_text(method, 200),
+    fail("init_method '%s' must start with env://, tcp:// or file://%s", truncate_text(method, 200),
       near and "; did you mean " .. near .. "://?" or "")
   end
   local query = {}
@@ -102,7 +102,7 @@ function environment.parse(method)
   for part in (extra and extra .. "&" or ""):gmatch("([^&]*)&") do
     local key, value = part:match("^([^=]*)=(%d+)$")
     if key ~= "rank" and key ~= "world_size" then
-      fail("init_method '%s': after ? stand rank=N and world_size=N", truncate_text(method, 200))
+      fail("init_method '%s': only rank=N and world_size=N may follow ?", truncate_text(method, 200))
     end
     query[key] = tonumber(value)
   end
@@ -122,8 +122,8 @@ local function slurm_step(rank, size)
   if not job:match "^%d" then return nil end
   local host, here = environment.first_host(list), variable "SLURMD_NODENAME"
   if rank == 0 and here and here ~= host then
-    fail("rank 0 runs on %s, but the step's first node, where the others look for it, is %s; set MASTER_ADDR to %s",
-      here, host, here)
+    fail("rank 0 runs on %s, but the other ranks look for it on %s, the step's first node; set MASTER_ADDR to %s", here,
+      host, here)
   end
   local number_of = tonumber((job:match "%d+")) * 31 + tonumber((step:match "%d+") or 0)
   return host, 20000 + number_of % 10000, ("slurm/%s.%s"):format(job, step)
@@ -139,9 +139,8 @@ local function launcher_meeting(found, rank, size)
   end
   local host, port, job = slurm_step(rank, size)
   if host then return ("tcp://%s:%d"):format(host, number("MASTER_PORT", 1, "port", 65535) or port), job end
-  fail("%s says that there are %d processes, but not where they meet, nor can PMIx (%s): set MASTER_ADDR (the host of "
-    .. "rank 0) and MASTER_PORT, or give init_method = \"tcp://host:port\" or \"file:///path/all/see\"", found.by, size,
-    why)
+  fail("%s has %d processes but no address to meet at, and PMIx has none (%s); set MASTER_ADDR (the host of rank 0) "
+    .. "and MASTER_PORT, or pass init_method = \"tcp://host:port\" or \"file:///path/all/see\"", found.by, size, why)
 end
 
 --- Where the store is to be found by this rank: the init_method that the core takes, and the job's id if one is known.
@@ -173,7 +172,7 @@ function environment.heartbeat_timeout()
   local text = variable "LM_HEARTBEAT_TIMEOUT"
   local seconds = tonumber(text or 10)
   if seconds and seconds >= 0 then return seconds end
-  fail("LM_HEARTBEAT_TIMEOUT = '%s' is no number of seconds", text)
+  fail("LM_HEARTBEAT_TIMEOUT = '%s' must be a number of seconds", text)
 end
 
 --- This process's rank on its host, if a launcher says it.

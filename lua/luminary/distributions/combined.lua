@@ -12,7 +12,7 @@ local list = {}
 
 local function check_base(name, base)
   if not class.is(base, Distribution) then
-    fail("%s: a distribution wanted, got %s", name, options.describe(base))
+    options.expected(name, "a distribution", base)
   end
   return base
 end
@@ -28,7 +28,7 @@ list.Independent = define "Independent" {
     local base = check_base("Independent", base_distribution)
     local n = options.arg("Independent", "reinterpreted_batch_ndims", reinterpreted_batch_ndims, "natural")
     if n > #base.batch_shape then
-      fail("Independent: %d dims of a batch_shape of %d", n, #base.batch_shape)
+      options.must_be("Independent", "reinterpreted_batch_ndims", "at most " .. #base.batch_shape, n)
     end
     self.base_dist, self.reinterpreted_batch_ndims, self.has_rsample = base, n, base.has_rsample
     self.validate_args = opts.validate_args
@@ -55,12 +55,11 @@ list.TransformedDistribution = define "TransformedDistribution" {
     local base = check_base("TransformedDistribution", base_distribution)
     if class.is(transforms, Transform) then transforms = {transforms} end
     if not options.is_plain(transforms) then
-      fail("TransformedDistribution: transforms must be a transform or a list of them, got %s",
-        options.describe(transforms))
+      options.must_be("TransformedDistribution", "transforms", "a transform or a list of them", transforms)
     end
     for i, t in ipairs(options.list("TransformedDistribution", "transforms", transforms)) do
       if not class.is(t, Transform) then
-        fail("TransformedDistribution: transforms[%d] must be a transform, got %s", i, options.describe(t))
+        options.must_be("TransformedDistribution", ("transforms[%d]"):format(i), "a transform", t)
       end
     end
     self.base_dist, self.transforms, self.has_rsample = base, transforms, base.has_rsample
@@ -108,7 +107,7 @@ local function cholesky(name, a)
     for k = 1, j - 1 do column = column - columns[k] * columns[k]:narrow(-1, j, 1) end
     local pivot = column:narrow(-1, j, 1)
     if not core.no_grad(function() return pivot:gt(0):all():item() end) then
-      fail("%s: the matrix has to be symmetric and positive definite; its leading block of %d rows is not", name, j)
+      fail("%s: the matrix must be symmetric and positive definite; its leading block of %d rows is not", name, j)
     end
     local below = ops.arange(1, n + 1, {device = a.device}):ge(j):to(a.dtype)
     columns[j] = column / pivot:sqrt() * below
@@ -159,7 +158,7 @@ list.MultivariateNormal = define "MultivariateNormal" {
     loc = Distribution._tensors(name, {"loc"}, {loc = loc}).loc
     local size = loc.ndim > 0 and loc.shape[loc.ndim]
     if not size or given.ndim < 2 or given.shape[given.ndim] ~= size or given.shape[given.ndim - 1] ~= size then
-      fail("%s: loc [..., n] and a matrix [..., n, n] wanted, got %s and %s", name, options.describe(loc),
+      fail("%s: expected loc [..., n] and a matrix [..., n, n], got %s and %s", name, options.describe(loc),
         options.describe(given))
     end
     local l = opts.scale_tril

@@ -34,8 +34,7 @@ local known = {
 local function check(who, name, x, constraint, d)
   local row = known[constraint]
   if x:numel() == 0 or core.no_grad(function() return row[2](x:detach(), d):all():item() end) then return end
-  options.fail("%s: %s has to be %s, got %s", who, name, row[1],
-    x:numel() == 1 and tostring(x:item()) or options.describe(x) .. " with others")
+  options.must_be(who, name, row[1], x:numel() == 1 and x:item() or x)
 end
 
 return {check = check}

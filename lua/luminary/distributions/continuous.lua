@@ -84,7 +84,7 @@ list.Uniform = define "Uniform" {
   help = "Creates a uniform distribution.",
   made = function(d)
     if d.validate_args and not d.low:lt(d.high):all():item() then
-      require("luminary.base.options").fail("Uniform: low has to be below high")
+      require("luminary.base.options").fail("Uniform: low must be less than high")
     end
   end,
   mean = function(d) return (d.low + d.high) * 0.5 end,

@@ -68,11 +68,11 @@ local several = {
 local function several_init(name, event)
   return arguments.takes(name, Distribution._option_rows, function(self, probs, logits, opts)
     self.validate_args = opts.validate_args
-    if (probs == nil) == (logits == nil) then options.fail("%s: probs or logits wanted, one of them", name) end
+    if (probs == nil) == (logits == nil) then options.fail("%s: pass exactly one of probs and logits", name) end
     local key = probs ~= nil and "given_probs" or "given_logits"
     local t = Distribution._tensors(name, {"it"}, {it = probs == nil and logits or probs}).it
-    if t.ndim < 1 then options.fail("%s: a value for each category wanted, along the last dim, got one", name) end
     local what = probs ~= nil and "probs" or "logits"
+    if t.ndim < 1 then options.must_be(name, what, "a tensor of at least 1 dim", t) end
     if self.validate_args then
       require("luminary.distributions.constraints").check(name, what, t, what == "probs" and "weights" or "real", self)
     end

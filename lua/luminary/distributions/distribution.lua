@@ -79,7 +79,7 @@ function Distribution.broadcast(who, shapes)
       local at = i - most + #shape
       local size = at > 0 and shape[at] or 1
       if out[i] ~= 1 and size ~= 1 and size ~= out[i] then
-        fail("%s: parameters of shapes that do not broadcast: {%s} and {%s}", who, table.concat(out, ", "),
+        fail("%s: shapes of the parameters must broadcast, got [%s] and [%s]", who, table.concat(out, ", "),
           table.concat(shape, ", "))
       end
       if size ~= 1 then out[i] = size end
@@ -101,7 +101,7 @@ local function tensors(who, names, values)
     if type(v) == "number" or options.is_plain(v) then
       v = core.tensor(v, how)
     elseif not core.is_tensor(v) then
-      fail("%s: %s has to be a number or a tensor, got %s", who, name, options.describe(v))
+      options.must_be(who, name, "a number or a tensor", v)
     elseif not core.is_floating_point(v) then
       v = v:to(how.dtype)
     end
@@ -121,10 +121,10 @@ end
 local function shape_of(who, shape)
   if shape == nil then return {} end
   if type(shape) == "number" then shape = {shape} end
-  if not options.is_plain(shape) then fail("%s: a list of sizes wanted, got %s", who, options.describe(shape)) end
+  if not options.is_plain(shape) then options.expected(who, "a list of sizes", shape) end
   for _, size in ipairs(shape) do options.arg(who, "a size", size, "natural") end
   local name = options.named_field(shape)
-  if name then fail("%s: a list of sizes alone is wanted, and there is '%s'", who, name) end
+  if name then fail("%s: expected a list of sizes, got the field '%s'", who, name) end
   return shape
 end
 
@@ -154,8 +154,7 @@ end
 --- Returns reparameterized samples, through which gradients pass to the parameters. Not all distributions have it.
 function Distribution:rsample(shape)
   if not self.has_rsample then
-    fail("%s: gradients do not pass through its samples; d:sample() draws, and d:log_prob(x) has gradients",
-      self.__name)
+    fail("%s: rsample is not supported; use d:sample() and d:log_prob(x), which has gradients", self.__name)
   end
   return self:_draw(shape_of(self.__name .. ".rsample", shape))
 end
@@ -165,7 +164,7 @@ function Distribution:value(who, x)
   local like = self:first_parameter()
   if not core.is_tensor(x) then
     if type(x) ~= "number" and not options.is_plain(x) then
-      fail("%s.%s: a tensor or a number wanted, got %s", self.__name, who, options.describe(x))
+      options.expected(self.__name .. "." .. who, "a tensor or a number", x)
     end
     x = core.tensor(x, {dtype = like.dtype, device = like.device})
   end
@@ -206,7 +205,7 @@ end
 
 -- The formula of that name of the distribution's entry.
 local function formula(self, name)
-  return self._formula[name] or fail("%s: has no %s in this version", self.__name, name)
+  return self._formula[name] or fail("%s: %s is not supported", self.__name, name)
 end
 
 --- Returns the log of the probability (density) of the values x, of shape [shape…, batch_shape…].
@@ -241,15 +240,15 @@ local function init_of(name, entry)
       if values[i] ~= nil then given[#given + 1], values[parameter] = parameter, values[i] end
     end
     if entry.either and #given ~= 1 or not entry.either and #given < n then
-      fail("%s: %s %s wanted, got %d argument%s", name, table.concat(entry.order, entry.either and " or " or ", "),
-        entry.either and "(one of them, by name)" or "are", #given, #given == 1 and "" or "s")
+      fail("%s: %s, got %d", name, entry.either and "pass exactly one of " .. table.concat(entry.order, " and ")
+        or "expected " .. table.concat(entry.order, ", "), #given)
     end
     values = tensors(name, given, values)
     local shapes = {}
     for i, parameter in ipairs(given) do shapes[i] = values[parameter].shape end
     local shape = Distribution.broadcast(name, shapes)
     if #shape < (entry.event_dims or 0) then
-      fail("%s: %s has to have at least %d dim", name, given[1], entry.event_dims)
+      fail("%s: %s must have at least %d dim", name, given[1], entry.event_dims)
     end
     self:set_shapes(shape, entry.event_dims or 0)
     for _, parameter in ipairs(given) do

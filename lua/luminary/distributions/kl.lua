@@ -21,7 +21,7 @@ end
 function kl.kl_divergence(p, q)
   for i, d in ipairs {p or false, q or false} do
     if not class.is(d, Distribution) then
-      fail("kl_divergence: argument %d has to be a distribution, got %s", i, options.describe(d or nil))
+      options.must_be("kl_divergence", ("argument %d"):format(i), "a distribution", d or nil)
     end
   end
   local of = debug.getmetatable(p).class
@@ -33,7 +33,7 @@ function kl.kl_divergence(p, q)
     end
     of = of.super
   end
-  fail("kl_divergence: no formula for %s and %s; register_kl adds one", p.__name, q.__name)
+  fail("kl_divergence: no formula for %s and %s; add one with register_kl", p.__name, q.__name)
 end
 
 -- p log(p / q), 0 where p is 0.

@@ -66,7 +66,7 @@ local Affine = define("AffineTransform", function(x, t) return t.loc + t.scale *
 Affine.init = arguments.takes("AffineTransform", {event_dim, cache_size}, function(self, loc, scale, _)
   for name, v in pairs {loc = loc or false, scale = scale or false} do
     if type(v) ~= "number" and not core.is_tensor(v) then
-      options.fail("AffineTransform: %s has to be a number or a tensor, got %s", name, options.describe(v or nil))
+      options.must_be("AffineTransform", name, "a number or a tensor", v or nil)
     end
     self[name] = v
   end
@@ -82,7 +82,7 @@ local Power = define("PowerTransform", function(x, t) return x ^ t.exponent end,
   function(x, y, t) return (t.exponent * y / x):abs():log() end)
 Power.init = arguments.takes("PowerTransform", {cache_size}, function(self, exponent, _)
   self.exponent = options.arg("PowerTransform", "exponent", exponent, "number")
-  if exponent == 0 then options.fail("PowerTransform: an exponent of 0 has no inverse") end
+  if exponent == 0 then options.fail("PowerTransform: exponent must not be 0") end
 end)
 function Power:sign() return self.exponent < 0 and -1 or 1 end
 
@@ -108,7 +108,7 @@ Compose.init = arguments.takes("ComposeTransform", {cache_size}, function(self, 
   options.arg("ComposeTransform", "parts", parts, "table")
   for i, part in ipairs(options.list("ComposeTransform", "parts", parts)) do
     if not class.is(part, Transform) then
-      options.fail("ComposeTransform: entry %d has to be a transform, got %s", i, options.describe(part))
+      options.must_be("ComposeTransform", ("entry %d"):format(i), "a transform", part)
     end
   end
   self.parts = parts

@@ -132,10 +132,10 @@ local values = {
   [6] = function(c) return c:float(4) end, [7] = function(c) return c:unsigned(1) ~= 0 end, [8] = read_string,
   [9] = function(c, depth)
     local kind, n, list = c:unsigned(4), c:count(), {}
-    if depth > DEEPEST then c.source:fail "its metadata is nested too deep" end
+    if depth > DEEPEST then c.source:malformed("GGUF metadata", "it is nested too deeply") end
     c.listed = (c.listed or 0) + n
     if n > c.source.size - c.at or c.listed > MOST_LISTED then -- each takes a byte or more, and more in memory
-      c.source:fail("a list of %.0f in its metadata", n)
+      c.source:malformed("GGUF metadata", "list of %.0f entries", n)
     end
     for i = 1, n do list[i] = read_value(c, kind, depth + 1) end
     return list
@@ -145,7 +145,7 @@ local values = {
 }
 
 function read_value(cursor, kind, depth)
-  local read = values[kind] or cursor.source:fail("a value of the unknown kind %.0f in its metadata", kind)
+  local read = values[kind] or cursor.source:malformed("GGUF metadata", "unknown kind of value %.0f", kind)
   return read(cursor, depth)
 end
 
@@ -153,7 +153,9 @@ local function read_entry(cursor)
   local source = cursor.source
   local entry = {name = read_string(cursor), shape = {}}
   local ndim = cursor:unsigned(4)
-  if ndim > 8 then source:fail("'%s' has %.0f dims", printable_name(entry.name, 100), ndim) end
+  if ndim > 8 then
+    source:malformed("GGUF header", "'%s' has %.0f dims, at most 8 are allowed", printable_name(entry.name, 100), ndim)
+  end
   for d = ndim, 1, -1 do entry.shape[d] = cursor:count() end -- the innermost comes first there
   entry.type, entry.at = cursor:unsigned(4), cursor:count()
   local numel = source:numel(entry.shape, ("'%s'"):format(printable_name(entry.name, 100)))
@@ -162,8 +164,8 @@ local function read_entry(cursor)
     entry.bytes = numel * Source.item_bytes[plain[entry.type]]
   elseif kind then
     if (entry.shape[ndim] or 1) % kind.elements ~= 0 then
-      source:fail("'%s' of shape [%s] is no rows of %d elements, as %s has them", printable_name(entry.name, 100),
-        table.concat(entry.shape, ", "), kind.elements, kind.name)
+      source:malformed("GGUF header", "'%s' of shape [%s] does not consist of rows of %d elements, as %s requires",
+        printable_name(entry.name, 100), table.concat(entry.shape, ", "), kind.elements, kind.name)
     end
     entry.count = numel / kind.elements
     entry.bytes = entry.count * kind.bytes
@@ -181,9 +183,9 @@ local function check_places(source, entries, data)
   local past = 0
   for _, entry in ipairs(sorted) do
     if entry.at < past or data + entry.at + entry.bytes > source.size then
-      source:fail("'%s' lies at bytes %.0f to %.0f of %.0f, %s", printable_name(entry.name, 100), entry.at,
+      source:malformed("GGUF header", "'%s' is at bytes %.0f to %.0f of %.0f, %s", printable_name(entry.name, 100), entry.at,
         entry.at + entry.bytes, math.max(source.size - data, 0),
-        entry.at < past and "over another" or "beyond the end of the file")
+        entry.at < past and "over another tensor" or "beyond the end of the file")
     end
     past = entry.at + entry.bytes
   end
@@ -194,14 +196,14 @@ local function read_header(source)
   local cursor = source:cursor(4)
   local version = cursor:unsigned(4)
   if version ~= 2 and version ~= 3 then
-    source:fail("it is of version %.0f of GGUF; little-endian files of versions 2 and 3 are read", version)
+    source:fail("unsupported GGUF version %.0f; supported are little-endian files of versions 2 and 3", version)
   end
   local ntensors, nvalues = cursor:count(), cursor:count()
-  if ntensors + nvalues > source.size then source:fail("a header of %.0f entries", ntensors + nvalues) end
+  if ntensors + nvalues > source.size then source:malformed("GGUF header", "%.0f entries", ntensors + nvalues) end
   local metadata = {}
   for _ = 1, nvalues do
     local key = read_string(cursor)
-    if metadata[key] ~= nil then source:fail("its metadata has '%s' twice", printable_name(key, 100)) end
+    if metadata[key] ~= nil then source:malformed("GGUF metadata", "'%s' appears twice", printable_name(key, 100)) end
     metadata[key] = read_value(cursor, cursor:unsigned(4), 1)
   end
   return metadata, ntensors, cursor
@@ -223,12 +225,14 @@ function gguf.load(source)
   local entries, taken = {}, {}
   for i = 1, ntensors do
     entries[i] = read_entry(cursor)
-    if taken[entries[i].name] then source:fail("two tensors are named '%s'", printable_name(entries[i].name, 100)) end
+    if taken[entries[i].name] then
+      source:malformed("GGUF header", "two tensors are named '%s'", printable_name(entries[i].name, 100))
+    end
     taken[entries[i].name] = true
   end
   local alignment = metadata["general.alignment"] or 32
   if type(alignment) ~= "number" or alignment < 1 or alignment % 1 ~= 0 or alignment > 2 ^ 32 then
-    source:fail "its general.alignment is no size"
+    source:malformed("GGUF metadata", "general.alignment must be an integer of at least 1")
   end
   local data = math.ceil(cursor.at / alignment) * alignment
   check_places(source, entries, data)

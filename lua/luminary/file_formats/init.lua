@@ -15,8 +15,8 @@ local function check_for_arrays(archive)
     if i <= 3 then names[i] = ("'%s'"):format(printable_name(entry.name, 100)) end
   end
   if n == 0 then return end -- lm.save(path, {})
-  archive.source:fail("it is a zip archive of %d file%s, %s%s: neither an .npz, whose files are .npy, nor a .pt of "
-    .. "torch.save", n, n == 1 and "" or "s", table.concat(names, ", "), n > 3 and ", …" or "")
+  archive.source:fail("not an .npz or torch.save file: a zip archive of %d file%s: %s%s", n, n == 1 and "" or "s",
+    table.concat(names, ", "), n > 3 and ", …" or "")
 end
 
 local function load_zip(source)
@@ -39,16 +39,16 @@ local readers = {
 
 -- What else there is, by how it begins, and what would work.
 local others = {
-  {"^%s*[%[{]", "JSON, which is no weights (of weights in shards, name the .index.json or the folder)"},
-  {"^\31\139", "packed by gzip; unpack it first: gunzip"},
-  {"^\137HDF", "HDF5; in Python, safetensors.numpy.save_file writes arrays that are read here"},
+  {"^%s*[%[{]", "JSON; for sharded weights pass the .index.json or the folder"},
+  {"^\31\139", "compressed by gzip; run gunzip first"},
+  {"^\137HDF", "HDF5; in Python, convert it with safetensors.numpy.save_file"},
 }
 
 local LARGEST_HEADER = 1e8 -- of a safetensors file, which begins with its length
 
 local function read_source(source)
   if source.path:find "%.t7$" then return "Torch7", format("torch7_file").load(source) end
-  if source.size == 0 then source:fail "it is empty" end
+  if source.size == 0 then source:fail "the file is empty" end
   local head = source:text(0, math.min(source.size, 9))
   for _, reader in ipairs(readers) do
     if head:find(reader[1]) then return reader[2](source) end
@@ -59,11 +59,10 @@ local function read_source(source)
     return "torch.save before 1.6", format("torch_file").load_legacy(source)
   end
   for _, other in ipairs(others) do
-    if head:find(other[1]) then source:fail("it is %s", other[2]) end
+    if head:find(other[1]) then source:fail("not a file of weights: %s", other[2]) end
   end
   if may_be_ours then return nil end -- the core says what is wrong
-  source:fail("it is no file of weights that is known here: safetensors and torch.save's .pt (one, in shards, a "
-    .. "folder), .npy, .npz, .gguf, .t7")
+  source:fail("unknown format; supported are safetensors, torch.save's .pt, .npy, .npz, .gguf and .t7")
 end
 
 -- What is in one file, as formats.load gives it.
@@ -110,7 +109,7 @@ end
 function formats.save(path, value)
   local ending = (path:match "%.(%w+)$" or ""):lower()
   if unwritten[ending] then
-    core.error_at_caller(("save: cannot write '%s': no file of .%s is written; use .safetensors, .pt, .npz or .npy%s")
+    core.error_at_caller(("cannot write '%s': unsupported extension .%s; use .safetensors, .pt, .npz or .npy%s")
       :format(printable_name(path, 200), ending, unwritten[ending]))
   end
   local write = writers[ending] or format("safetensors").save

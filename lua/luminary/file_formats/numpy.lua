@@ -19,9 +19,9 @@ for code, dtype in pairs(dtypes) do
   descriptions[dtype] = (Source.item_bytes[dtype] == 1 and "|" or "<") .. code
 end
 local lacking = {
-  u8 = "uint64, which tensors here do not have; in NumPy, x.astype('int64') is one that they have",
-  c8 = "complex64, which tensors here do not have; in NumPy, x.view('float32') has both parts",
-  c16 = "complex128, which tensors here do not have; in NumPy, x.view('float64') has both parts",
+  u8 = "uint64; in NumPy, convert it with x.astype('int64')",
+  c8 = "complex64; in NumPy, x.view('float32') has both parts",
+  c16 = "complex128; in NumPy, x.view('float64') has both parts",
 }
 
 -- The values of a header: strings, booleans, tuples of counts.
@@ -33,8 +33,8 @@ local function read_value(source, text, at)
   local inside
   inside, past = text:match("^%(([%dL, ]*)%)()", at)
   if not inside then
-    if text:find("^%[", at) then source:fail "it has records of several fields, which no tensor is" end
-    source:fail("its header is broken at '%s'", printable_name(text:sub(at), 40))
+    if text:find("^%[", at) then source:fail "records of several fields are not supported" end
+    source:malformed(".npy header", "unexpected '%s'", printable_name(text:sub(at), 40))
   end
   local list = {}
   for item, comma in inside:gmatch("%s*([^,]*)(,?)") do
@@ -42,53 +42,51 @@ local function read_value(source, text, at)
     if digits then
       list[#list + 1] = tonumber(digits)
     elseif item ~= "" or comma ~= "" then
-      source:fail("its header has the shape (%s)", printable_name(inside, 80))
+      source:malformed(".npy header", "shape (%s)", printable_name(inside, 80))
     end
   end
-  if #list == 1 and not inside:find "," then
-    source:fail("its header has the shape (%s)", printable_name(inside, 80))
-  end
+  if #list == 1 and not inside:find "," then source:malformed(".npy header", "shape (%s)", printable_name(inside, 80)) end
   return list, past
 end
 
 local function read_header(source, text)
   local header, at = {}, text:match("^%s*{%s*()")
-  if not at then source:fail "its header does not start with {" end
+  if not at then source:malformed(".npy header", "it does not start with {") end
   while not text:find("^}", at) do
     local key, past = text:match("^'(%a[%w_]*)'%s*:%s*()", at)
-    if not key then source:fail("its header is broken at '%s'", printable_name(text:sub(at), 40)) end
-    if header[key] ~= nil then source:fail("its header has '%s' twice", key) end
+    if not key then source:malformed(".npy header", "unexpected '%s'", printable_name(text:sub(at), 40)) end
+    if header[key] ~= nil then source:malformed(".npy header", "'%s' appears twice", key) end
     header[key], at = read_value(source, text, past)
     at = text:match("^%s*,%s*()", at) or text:match("^%s*()}", at)
-      or source:fail("its header is broken at '%s'", printable_name(text:sub(at), 40))
+      or source:malformed(".npy header", "unexpected '%s'", printable_name(text:sub(at), 40))
   end
-  if not text:find("^}%s*$", at) then source:fail "its header goes on after its end" end
+  if not text:find("^}%s*$", at) then source:malformed(".npy header", "data follows its end") end
   for key in pairs(header) do
     if key ~= "descr" and key ~= "fortran_order" and key ~= "shape" then
-      source:fail("its header has the unknown field '%s'", printable_name(key, 40))
+      source:malformed(".npy header", "unknown field '%s'", printable_name(key, 40))
     end
   end
   if type(header.descr) ~= "string" or type(header.fortran_order) ~= "boolean" or type(header.shape) ~= "table" then
-    source:fail "its header lacks 'descr', 'fortran_order' or 'shape'"
+    source:malformed(".npy header", "it lacks 'descr', 'fortran_order' or 'shape'")
   end
   return header
 end
 
 -- What the head says: dtype, sizes, where the data begin, layout; or nil and what its dtype is, if there is none here.
 local function read_head(source)
-  if source:text(0, math.min(source.size, 6)) ~= numpy.MAGIC then source:fail "it is no .npy file" end
+  if source:text(0, math.min(source.size, 6)) ~= numpy.MAGIC then source:fail "not a .npy file" end
   local cursor = source:cursor(6)
   local version = cursor:unsigned(1)
-  if version < 1 or version > 3 then source:fail("it is of version %d of .npy; 1 to 3 are read", version) end
+  if version < 1 or version > 3 then source:fail("unsupported .npy version %d; supported are 1 to 3", version) end
   cursor:take(1)
   local length = cursor:unsigned(version == 1 and 2 or 4)
-  if length > LONGEST then source:fail("it has a header of %.0f bytes", length) end
+  if length > LONGEST then source:malformed(".npy header", "it has %.0f bytes", length) end
   local header = read_header(source, cursor:take(length))
   local order, code = header.descr:match("^([<>|=])(%a%d*)$")
   local dtype = dtypes[code]
   if not dtype then
     return nil, lacking[code]
-      or ("'%s', which is none of numbers that tensors here have"):format(printable_name(header.descr, 40))
+      or ("'%s', which is not supported"):format(printable_name(header.descr, 40))
   end
   return dtype, header.shape, cursor.at, {fortran = header.fortran_order, swapped = order == ">"}
 end
@@ -96,13 +94,13 @@ end
 --- The tensor of a source that is a .npy.
 function numpy.load(source)
   local dtype, sizes, at, layout = read_head(source)
-  if not dtype then source:fail("it is of dtype %s", sizes) end
+  if not dtype then source:fail("unsupported dtype %s", sizes) end
   return source:tensor(dtype, sizes, at, source.size - at, "the array", layout)
 end
 
 -- The tensor of an entry, or nil and what its dtype is, if there is none here.
 local function load_entry(archive, entry, name)
-  if not name then archive.source:fail("its entry '%s' is no .npy", printable_name(entry.name, 100)) end
+  if not name then archive.source:fail("entry '%s' is not a .npy file", printable_name(entry.name, 100)) end
   local start = archive:start(entry, LONGEST + 12) -- a small array that unfolds to gigabytes is not unfolded
   local dtype, sizes, at = read_head(start)
   if not dtype then return nil, sizes end
@@ -122,7 +120,7 @@ function numpy.load_all(archive)
       left_out[#left_out + 1] = ("'%s' (%s)"):format(printable_name(name or entry.name, 100),
         ok and "dtype " .. dtype or archive.source:why(t))
     else
-      error(t .. "; lm.load(path, {skip_unreadable = true}) reads the others", 0)
+      error(t .. "; pass {skip_unreadable = true} to read the others", 0)
     end
   end
   return tensors, left_out
@@ -134,7 +132,7 @@ end
 local function pieces_of(t, what)
   local code = descriptions[t.dtype]
   if not code then
-    options.fail("save: %s is of dtype %s, which NumPy does not have; x:float() is one that it has", what, t.dtype)
+    options.fail("save: %s is %s, which NumPy does not have; convert it with x:float()", what, t.dtype)
   end
   local sizes = table.concat(t.shape, ", ")
   local header = ("{'descr': '%s', 'fortran_order': False, 'shape': (%s%s), }"):format(code, sizes,
@@ -145,7 +143,7 @@ end
 
 --- Writes a tensor as .npy.
 function numpy.save(path, t)
-  if not core.is_tensor(t) then options.fail("save: a .npy holds a tensor, got %s", options.describe(t)) end
+  if not core.is_tensor(t) then options.expected("save", "a tensor for a .npy file", t) end
   core.write_pieces(path, pieces_of(t, "the tensor"))
 end
 

@@ -39,7 +39,7 @@ local ADVICE = "tensors, numbers, strings, lists and dicts are read; in Python: 
 
 --- The same for what a pickle may not call.
 local function refused(name)
-  return pickle.lost(("it wants to call %s, which is not run"):format(printable_name(name, 200)), {advice = ADVICE})
+  return pickle.lost(("it calls %s, which is not allowed"):format(printable_name(name, 200)), {advice = ADVICE})
 end
 pickle.refused = refused
 
@@ -47,7 +47,7 @@ local Machine = {}
 Machine.__index = Machine
 
 function Machine:fail(format, ...)
-  self.cursor.source:fail("its pickle is broken: %s", format:format(...))
+  self.cursor.source:malformed("pickle", format, ...)
 end
 
 function Machine:push(value)
@@ -57,14 +57,14 @@ end
 
 function Machine:pop()
   local value = self.stack[self.n]
-  if value == nil or value == MARK then self:fail "an empty stack" end
+  if value == nil or value == MARK then self:fail "the stack is empty" end
   self.stack[self.n], self.n = nil, self.n - 1
   return value
 end
 
 function Machine:top()
   local value = self.stack[self.n]
-  if value == nil or value == MARK then self:fail "an empty stack" end
+  if value == nil or value == MARK then self:fail "the stack is empty" end
   return value
 end
 
@@ -88,7 +88,7 @@ function Machine:new(kind, t)
 end
 
 function Machine:of_kind(value, kind)
-  if self.kind[value] ~= kind then self:fail("a %s wanted", kind) end
+  if self.kind[value] ~= kind then self:fail("expected a %s", kind) end
   return value
 end
 
@@ -100,7 +100,7 @@ function Machine:set_items(dict, list)
     local key, value = list[i], list[i + 1]
     local kind = type(key)
     if kind ~= "string" and kind ~= "boolean" and (kind ~= "number" or key ~= key) then
-      value = is_lost(key) and key or pickle.lost("a key that is no string, number or boolean: "
+      value = is_lost(key) and key or pickle.lost("a key is not a string, number or boolean: "
         .. (self.kind[key] and "a " .. self.kind[key] or printable_name(tostring(key), 80)))
       key = value
     end
@@ -142,7 +142,7 @@ function Machine:remember(i) self.memo[i] = self:top() end
 
 function Machine:recall(i)
   local value = self.memo[i]
-  if value == nil then self:fail("nothing was kept as number %.0f", i or 0 / 0) end
+  if value == nil then self:fail("memo %.0f is empty", i or 0 / 0) end
   self:push(value)
 end
 
@@ -160,7 +160,7 @@ end
 
 local function decimal(machine, text)
   local digits = text:match("^(%-?%d+)L?$")
-  if not digits then machine:fail("an int '%s'", printable_name(text, 40)) end
+  if not digits then machine:fail("malformed int '%s'", printable_name(text, 40)) end
   local value = tonumber(digits)
   if math.abs(value) <= 2 ^ 53 then return value end
   local exact = #digits <= 20 and ffi.new("int64_t", 0) or value
@@ -172,7 +172,7 @@ end
 
 local function unquote(machine, text)
   local inside = text:match("^'(.*)'$") or text:match('^"(.*)"$')
-  if not inside or inside:find "\\" then machine:fail "a string with escapes" end
+  if not inside or inside:find "\\" then machine:fail "strings with escapes are not supported" end
   return inside
 end
 
@@ -203,7 +203,7 @@ end
 
 local function number_of(m)
   local line = m.cursor:line()
-  return line:find "^%d+$" and tonumber(line) or m:fail "a number in the memo"
+  return line:find "^%d+$" and tonumber(line) or m:fail "malformed memo number"
 end
 
 local function reduce(m)
@@ -214,7 +214,7 @@ end
 local codes = {
   ["\128"] = function(m)
     local version = m.cursor:unsigned(1)
-    if version > 5 then m:fail("protocol %d; 0 to 5 are read", version) end
+    if version > 5 then m:fail("unsupported protocol %d; supported are 0 to 5", version) end
   end,
   ["\149"] = function(m) m.cursor:take(8) end, -- FRAME
   ["("] = constant(MARK), ["0"] = function(m) m:pop() end, ["1"] = function(m) m:pop_mark() end,
@@ -237,13 +237,13 @@ local codes = {
   F = function(m)
     local line = m.cursor:line()
     m:push(line:find "^[%d.eE+%-]+$" and tonumber(line) or line == "nan" and 0 / 0 or line:find "^%-?inf$"
-      and (line == "inf" and math.huge or -math.huge) or m:fail "a float")
+      and (line == "inf" and math.huge or -math.huge) or m:fail "malformed float")
   end,
   G = function(m) m:push(Source.float(m.cursor:take(8):reverse(), 1, 8)) end,
   S = function(m) m:push(unquote(m, m.cursor:line())) end,
   V = function(m)
     local line = m.cursor:line()
-    if line:find "\\" then m:fail "a string with escapes" end
+    if line:find "\\" then m:fail "strings with escapes are not supported" end
     m:push(line)
   end,
   T = text_of(4), U = text_of(1), X = text_of(4), ["\140"] = text_of(1), ["\141"] = text_of(8),
@@ -280,7 +280,7 @@ local codes = {
   ["\147"] = function(m)
     local name = m:pop()
     local module = m:pop()
-    if type(name) ~= "string" or type(module) ~= "string" then m:fail "a name that is no string" end
+    if type(name) ~= "string" or type(module) ~= "string" then m:fail "a name is not a string" end
     m:find(module, name)
   end,
   R = reduce, ["\129"] = reduce,
@@ -294,7 +294,7 @@ local codes = {
     if getmetatable(top) == Name and not top.call then
       if m.kind[state] ~= "tuple" or state[2] == ">" then m.stack[m.n] = refused("a big-endian " .. top.name) end
     elseif m.kind[top] ~= "dict" and not is_lost(top) then
-      m:fail "attributes of what is no dict"
+      m:fail "attributes must be a dict"
     end
   end,
   p = function(m) m:remember(number_of(m)) end, q = function(m) m:remember(m.cursor:unsigned(1)) end,
@@ -364,7 +364,7 @@ function pickle.load(cursor, names, persistent)
     local code = cursor:take(1)
     if code == "." then break end
     local step = codes[code]
-    if not step then m:fail("code %d at byte %.0f", code:byte(), cursor.at - 1) end
+    if not step then m:fail("unknown opcode %d at byte %.0f", code:byte(), cursor.at - 1) end
     step(m)
   end
   return finish(m, m:pop())

@@ -44,13 +44,13 @@ local function sorted_keys(t, who, path)
   for key in pairs(t) do
     if type(key) == "string" then
       if not is_utf8_text(key) then
-        fail("%s: %s has the key %q, which is no UTF-8 text", who, path == "" and "the table" or path, key)
+        fail("%s: %s has the key %q, which is not valid UTF-8", who, path == "" and "the table" or path, key)
       end
       strings[#strings + 1] = key
     elseif is_integer_key(key) then
       integers[#integers + 1] = key
     else
-      fail("%s: %s has a key of type %s; keys are strings or integers", who, path == "" and "the table" or path,
+      fail("%s: %s has a key of type %s; keys must be strings or integers", who, path == "" and "the table" or path,
         type(key))
     end
   end
@@ -76,7 +76,7 @@ local function describe_table(value, path, file, depth)
     if file.open[value] then fail("save: %s contains itself", path) end
     return {same = node.id}
   end
-  if depth > DEEPEST then fail("save: %s is nested too deep", truncate_text(path, 100)) end
+  if depth > DEEPEST then fail("save: %s is nested too deeply", truncate_text(path, 100)) end
   local strings, integers = sorted_keys(value, "save", path)
   local prefix = path == "" and "" or path .. "."
   node = {}
@@ -126,7 +126,7 @@ function describe_value(value, path, file, depth)
   elseif kind == "cdata" and ffi.istype("int64_t", value) then
     return {integer = tostring(value):gsub("LL$", "")}
   end
-  fail("save: %s is a %s; tensors, numbers, strings, booleans and tables of them can be saved",
+  fail("save: %s is a %s; only tensors, numbers, strings, booleans and tables of them can be saved",
     path == "" and "the value" or path, kind)
 end
 
@@ -149,7 +149,7 @@ end
 
 -- ---- loading
 
-local function bad(path, what) fail("load: %s: its description is broken: %s", path, what) end
+local function bad(path, what) fail("'%s': malformed description in the metadata: %s", path, what) end
 
 local numbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
 
@@ -180,7 +180,7 @@ local function restore_table(node, file, depth)
     if key ~= "id" and type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
     if key == "table" then
       for name, child in pairs(part) do
-        if type(name) ~= "string" then bad(file.path, "a key that is no string") end
+        if type(name) ~= "string" then bad(file.path, "a key is not a string") end
         put(out, name, child, file, depth + 1)
       end
     elseif key == "list" then
@@ -191,7 +191,7 @@ local function restore_table(node, file, depth)
     elseif key == "integers" then
       for digits, child in pairs(part) do
         local integer = type(digits) == "string" and digits:find("^%-?%d+$") and tonumber(digits)
-        if not integer or not is_integer_key(integer) then bad(file.path, "a key that is no integer") end
+        if not integer or not is_integer_key(integer) then bad(file.path, "a key is not an integer") end
         put(out, integer, child, file, depth + 1)
       end
     elseif key ~= "id" then

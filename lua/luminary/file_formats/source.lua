@@ -29,7 +29,7 @@ function Source.whole_text(path)
   local source = Source.open(path, {})
   if source.size > LONGEST_TEXT then
     source:close()
-    options.fail("%s: it has %.0f bytes; at most %.0f are read of JSON and vocabularies", path, source.size,
+    options.fail("'%s': it has %.0f bytes; at most %.0f are supported for JSON and vocabularies", path, source.size,
       LONGEST_TEXT)
   end
   local text = source:text(0, source.size)
@@ -53,18 +53,25 @@ function Source:close()
 end
 
 function Source:fail(format, ...)
-  options.fail("load: %s: %s", self.path, format:format(...))
+  options.fail("'%s': %s", self.path, format:format(...))
+end
+
+--- An error of a file that is not what its format says: 'PATH': malformed WHAT: REASON.
+function Source:malformed(what, format, ...)
+  self:fail("malformed %s: %s", what, select("#", ...) > 0 and format:format(...) or format)
 end
 
 --- An error of this source's as a text that does not name it.
 function Source:why(problem)
-  local _, past = tostring(problem):find(self.path .. ": ", 1, true)
-  return past and problem:sub(past + 1) or tostring(problem)
+  local text = tostring(problem)
+  local _, past = text:find("'" .. self.path, 1, true)
+  if not past then return text end
+  return (text:sub(past + 1):gsub("^': ", ""):gsub("^: (.-)': ", "%1: ")) -- the latter of a part: 'PATH: NAME': …
 end
 
 function Source:check(at, n)
   if not (at >= 0 and n >= 0 and at + n <= self.size) then
-    self:fail("it ends early: %.0f bytes wanted from byte %.0f on, of %.0f", n, at, self.size)
+    self:fail("truncated: needs %.0f bytes at byte %.0f, the file has %.0f", n, at, self.size)
   end
 end
 
@@ -152,7 +159,7 @@ end
 --- Eight bytes that count or place something: at most 2^53.
 function Cursor:count()
   local value = self:unsigned(8)
-  if value > 2 ^ 53 then self.source:fail("a size of %.0f at byte %.0f", value, self.at - 8) end
+  if value > 2 ^ 53 then self.source:malformed("file", "size %.0f at byte %.0f", value, self.at - 8) end
   return value
 end
 
@@ -177,7 +184,7 @@ end
 --- all that is copied of it is at most as much as the file has bytes, which no honest one comes near.
 function Cursor:copies(n)
   self.copied = (self.copied or 0) + n
-  if self.copied > self.source.size then self.source:fail "it repeats its parts until they are larger than itself" end
+  if self.copied > self.source.size then self.source:malformed("file", "repeated parts are larger than the file") end
 end
 
 -- ---- tensors
@@ -185,10 +192,10 @@ end
 --- How many elements; an error for what is no list of sizes.
 function Source:numel(sizes, what)
   local numel = 1
-  if #sizes > 8 then self:fail("%s has %d dims; tensors have at most 8", what, #sizes) end
+  if #sizes > 8 then self:malformed("file", "%s has %d dims, at most 8 are allowed", what, #sizes) end
   for _, size in ipairs(sizes) do
     if type(size) ~= "number" or size < 0 or size > 2 ^ 53 or size % 1 ~= 0 then
-      self:fail("%s has a size that is no count: %s", what, printable_name(tostring(size), 40))
+      self:malformed("file", "%s: shape must be non-negative integers, got %s", what, printable_name(tostring(size), 40))
     end
     numel = numel * size
   end
@@ -214,7 +221,7 @@ end
 --- Bytes of bool hold 0 and 1 alone.
 function Source:check_bools(bytes, what)
   local most = bytes:numel() > 0 and bytes:max():item() or 0
-  if most > 1 then self:fail("%s is of dtype bool and holds a %d", what, most) end
+  if most > 1 then self:malformed("file", "%s is bool but has the value %d", what, most) end
 end
 
 --- uint8 bytes on the device that was asked for.
@@ -253,7 +260,8 @@ end
 --- Elements of those sizes fill n bytes.
 function Source:check_size(dtype, sizes, n, what)
   if self:numel(sizes, what) * Source.item_bytes[dtype] ~= n then
-    self:fail("%s of shape [%s] and dtype %s does not fill its %.0f bytes", what, table.concat(sizes, ", "), dtype, n)
+    self:malformed("file", "%s of shape [%s] and dtype %s does not match its %.0f bytes", what,
+      table.concat(sizes, ", "), dtype, n)
   end
 end
 

@@ -29,7 +29,7 @@ function Binary:double() return self.cursor:float(8) end
 
 function Binary:text()
   local n = self:int()
-  if n < 0 then self.source:fail("a text of %d bytes", n) end
+  if n < 0 then self.source:malformed("Torch7 file", "a string of %d bytes", n) end
   return self.cursor:take(n)
 end
 
@@ -51,7 +51,7 @@ function Ascii:word()
   while c:find "%s" do c = self.cursor:take(1) end
   while not c:find "%s" do
     out[#out + 1] = c
-    if #out > 64 then self.source:fail("a number that is none: '%s…'", table.concat(out)) end
+    if #out > 64 then self.source:malformed("Torch7 file", "expected a number, got '%s…'", table.concat(out)) end
     c = self.cursor:take(1)
   end
   return table.concat(out)
@@ -59,7 +59,8 @@ end
 
 local function digits_of(self, word)
   local digits = word:match "^%-?%d+$"
-  return digits and #digits <= 20 and digits or self.source:fail("'%s' is no integer", word)
+  return digits and #digits <= 20 and digits or self.source:malformed("Torch7 file", "expected an integer, got '%s'",
+    word)
 end
 
 function Ascii:int() return tonumber(digits_of(self, self:word())) end
@@ -68,12 +69,12 @@ Ascii.long = Ascii.int
 function Ascii:double()
   local word = self:word():lower()
   if word:find "nan" then return 0 / 0 end
-  return tonumber(word) or self.source:fail("'%s' is no number", word)
+  return tonumber(word) or self.source:malformed("Torch7 file", "expected a number, got '%s'", word)
 end
 
 function Ascii:text()
   local n = self:int()
-  if n < 0 then self.source:fail("a text of %d bytes", n) end
+  if n < 0 then self.source:malformed("Torch7 file", "a string of %d bytes", n) end
   local text = self.cursor:take(n)
   self.cursor:take(1)
   return text
@@ -86,7 +87,7 @@ function Ascii:elements(dtype, n)
     self.cursor:take(1)
     return core.bytes_tensor(text)
   end
-  if not ctypes[dtype] then self.source:fail("a storage of %s as text", dtype) end
+  if not ctypes[dtype] then self.source:fail("a storage of %s in ASCII format is not supported", dtype) end
   local array = ffi.new(ctypes[dtype], n)
   for i = 0, n - 1 do
     if dtype == "int64" then
@@ -108,7 +109,7 @@ local read_object
 
 local function natural(self, what)
   local n = self.file:long()
-  if not (n >= 0 and n <= 2 ^ 50) then self.source:fail("%s of %.0f", what, n) end
+  if not (n >= 0 and n <= 2 ^ 50) then self.source:malformed("Torch7 file", "%s of %.0f", what, n) end
   return n
 end
 
@@ -119,7 +120,9 @@ end
 
 local function read_tensor(self, dtype, depth)
   local ndim, sizes, strides = self.file:int(), {}, {}
-  if ndim < 0 or ndim > 8 then self.source:fail("a tensor of %.0f dims; there are at most 8", ndim) end
+  if ndim < 0 or ndim > 8 then
+    self.source:malformed("Torch7 file", "a tensor of %.0f dims, at most 8 are allowed", ndim)
+  end
   for d = 1, ndim do sizes[d] = natural(self, "a size") end
   for d = 1, ndim do strides[d] = natural(self, "a stride") end
   local offset = natural(self, "an offset")
@@ -129,18 +132,20 @@ local function read_tensor(self, dtype, depth)
   if storage == nil or ndim == 0 then -- Torch7 knows no dims as no elements
     return self.source:view(self.source:placed(core.bytes_tensor ""), dtype, {0}, {1}, 0, what)
   end
-  if type(storage) ~= "table" or storage.dtype ~= dtype then self.source:fail("%s without its storage", what) end
-  if offset < 1 then self.source:fail("%s from element 0 on; they count from 1", what) end
+  if type(storage) ~= "table" or storage.dtype ~= dtype then
+    self.source:malformed("Torch7 file", "%s without its storage", what)
+  end
+  if offset < 1 then self.source:malformed("Torch7 file", "%s starts at element 0; elements start at 1", what) end
   return self.source:view(storage.bytes, dtype, sizes, strides, (offset - 1) * Source.item_bytes[dtype], what)
 end
 
 local function read_table(self, t, depth)
   local n = self.file:int()
-  if n < 0 then self.source:fail("a table of %.0f entries", n) end
+  if n < 0 then self.source:malformed("Torch7 file", "a table of %.0f entries", n) end
   for _ = 1, n do
     local key = read_object(self, depth + 1)
     local value = read_object(self, depth + 1)
-    if key == nil or key ~= key then self.source:fail "a table with a key that is nil or NaN" end
+    if key == nil or key ~= key then self.source:malformed("Torch7 file", "a table key is nil or NaN") end
     t[key] = value
   end
   return t
@@ -156,13 +161,13 @@ local function read_class(self, index, depth)
   elseif dtype and shape == "Tensor" then
     self.made[index] = read_tensor(self, dtype, depth)
   elseif name:find "^tds%." or name:find "^torch%." then
-    self.source:fail("it holds an object of the class %s, which is not read", printable_name(name, 100))
+    self.source:fail("it has an object of class %s, which is not supported", printable_name(name, 100))
   else
     local object = {__typename = name}
     self.made[index] = object
     local fields = read_object(self, depth + 1)
     if type(fields) ~= "table" or fields.bytes and fields.dtype then
-      self.source:fail("an object of the class %s without fields", printable_name(name, 100))
+      self.source:malformed("Torch7 file", "an object of class %s without fields", printable_name(name, 100))
     end
     for key, value in pairs(fields) do
       self.file.cursor:copies(1)
@@ -181,7 +186,7 @@ local function read_function(self, kind, depth)
     self.seen[index] = true
   end
   local n = self.file:int()
-  if n < 0 then self.source:fail("a function of %d bytes", n) end
+  if n < 0 then self.source:malformed("Torch7 file", "a function of %d bytes", n) end
   self.file.cursor:take(n)
   if self.file.ascii then self.file.cursor:take(1) end
   read_object(self, depth + 1) -- its upvalues
@@ -190,14 +195,14 @@ end
 
 -- A storage is {dtype, n, bytes} where a tensor wants it, else a tensor.
 function Reader.read(self, depth, as_storage)
-  if depth > DEEPEST then self.source:fail "its objects are nested too deep" end
+  if depth > DEEPEST then self.source:malformed("Torch7 file", "objects are nested too deeply") end
   local kind = self.file:int()
   if kind == 0 then return nil end
   if kind == 1 then return self.file:double() end
   if kind == 2 then return self.file:text() end
   if kind == 5 then return self.file:int() ~= 0 end
   if kind >= 6 and kind <= 8 then return read_function(self, kind, depth) end
-  if kind ~= 3 and kind ~= 4 then self.source:fail("an object of the unknown kind %.0f", kind) end
+  if kind ~= 3 and kind ~= 4 then self.source:malformed("Torch7 file", "unknown kind of object %.0f", kind) end
   local index = self.file:int()
   local value = self.made[index]
   if value == nil then

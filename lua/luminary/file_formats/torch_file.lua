@@ -49,7 +49,7 @@ local function rebuild(args, machine, dtype)
   local source = machine.cursor.source
   local storage, at, sizes, strides = args[1], args[2], args[3], args[4]
   if not machine.storages[storage] or type(at) ~= "number" or type(sizes) ~= "table" or type(strides) ~= "table" then
-    machine:fail "a tensor without storage, offset, sizes or strides"
+    machine:fail "tensor without storage, offset, sizes or strides"
   end
   local what = ("the tensor over storage '%s'"):format(printable_name(storage.key, 40))
   dtype = dtype or storage.dtype
@@ -57,12 +57,12 @@ local function rebuild(args, machine, dtype)
   if not item then return lacking(dtype) end
   source:numel(sizes, what)
   if #sizes ~= #strides or not (at >= 0 and at <= 2 ^ 50 and at % 1 == 0) then
-    machine:fail "a tensor's offset, sizes and strides do not fit"
+    machine:fail "offset, sizes and strides of a tensor do not match"
   end
   machine.cursor:copies(LEAST_BYTES)
   for _, stride in ipairs(strides) do
     if type(stride) ~= "number" or stride < 0 or stride > 2 ^ 53 or stride % 1 ~= 0 then
-      source:fail("%s has the stride %s", what, printable_name(tostring(stride), 40))
+      source:malformed("pickle", "%s has the stride %s", what, printable_name(tostring(stride), 40))
     end
   end
   if not storage.bytes then return pickle.NONE end -- the tensors are made when it is read again
@@ -165,9 +165,9 @@ local function read_id(id, machine)
   local kind, key, numel = id[2], id[3], id[5]
   if id[1] ~= "storage" or type(kind) ~= "table" or not kind.dtype or type(key) ~= "string" or type(numel) ~= "number"
     or not (numel >= 0 and numel <= 2 ^ 50 and numel % 1 == 0) then
-    machine:fail "a persistent id that is no storage"
+    machine:fail "a persistent id is not a storage"
   end
-  if id[6] ~= nil and id[6] ~= pickle.NONE then machine:fail "a view of a storage" end
+  if id[6] ~= nil and id[6] ~= pickle.NONE then machine:fail "views of storages are not supported" end
   return key, kind.dtype, numel, Source.item_bytes[kind.dtype] or bytes_of_lacking[kind.dtype]
 end
 
@@ -186,7 +186,7 @@ local function storage_reader(source, bytes_of)
     end
     if same.lost then return same.lost end
     if not Source.item_bytes[dtype] then return lacking(dtype) end
-    if same.n ~= numel * item then machine:fail("two sizes of the storage '%s'", printable_name(key, 40)) end
+    if same.n ~= numel * item then machine:fail("storage '%s' has two sizes", printable_name(key, 40)) end
     local storage = same[known_as]
     if not storage then
       storage = setmetatable({key = key, dtype = dtype}, {__index = same, __newindex = same})
@@ -221,18 +221,18 @@ local LARGEST_PACKED = 2 ^ 24
 function torch_file.load_zip(archive, entry)
   local source, prefix = archive.source, entry.name:match "^(.*)data%.pkl$"
   if archive.by[prefix .. "constants.pkl"] then
-    source:fail "it is a TorchScript program, which is not run; in Python: torch.save(net.state_dict(), path)"
+    source:fail "TorchScript programs are not supported; in Python: torch.save(net.state_dict(), path)"
   end
   if entry.method ~= 0 and entry.size > LARGEST_PACKED then -- torch.save packs nothing
-    source:fail("its pickle of %.0f bytes is packed into %.0f", entry.size, entry.packed)
+    source:malformed("zip archive", "the pickle of %.0f bytes is compressed to %.0f", entry.size, entry.packed)
   end
   local order = archive.by[prefix .. "byteorder"]
   local order_text = order and order.size <= 16 and archive:read(order):text(0, order.size) or "little"
   local function bytes_of(key, n, width, needed)
     local data = archive.by[prefix .. "data/" .. key]
-    if not data then source:fail("its storage '%s' is missing", printable_name(key, 40)) end
+    if not data then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
     if data.size ~= n then
-      source:fail("its storage '%s' has %.0f bytes, and %.0f are wanted", printable_name(key, 40), data.size, n)
+      source:malformed("zip archive", "storage '%s' has %.0f bytes, expected %.0f", printable_name(key, 40), data.size, n)
     end
     if not needed then return nil end
     local bytes = archive:bytes(data)
@@ -249,15 +249,15 @@ end
 function torch_file.load_legacy(source)
   local cursor = source:cursor(0)
   local function plain() -- the next pickle, which has no storages
-    local function refuse(_, machine) machine:fail "a storage before the value" end
+    local function refuse(_, machine) machine:fail "storage before the value" end
     return (told(source, pickle.load(cursor, names, refuse)))
   end
   if plain() ~= MAGIC then
-    source:fail "it is a pickle that is not torch.save's; in Python: torch.save(net.state_dict(), path)"
+    source:fail "a pickle that torch.save did not write; in Python: torch.save(net.state_dict(), path)"
   end
   local version = plain()
   if version ~= 1001 then
-    source:fail("it is of version %s of torch.save; 1001 is read", printable_name(tostring(version), 40))
+    source:fail("unsupported version %s of torch.save; supported is 1001", printable_name(tostring(version), 40))
   end
   local machine = plain()
   local swap = type(machine) == "table" and machine.little_endian == false
@@ -267,24 +267,24 @@ function torch_file.load_legacy(source)
     wanted[key] = {n = n, width = width}
   end))
   local keys = plain()
-  if type(keys) ~= "table" then source:fail "its pickle is broken: no list of storages" end
+  if type(keys) ~= "table" then source:malformed("pickle", "it has no list of storages") end
   local at = cursor.at
   for _, key in ipairs(keys) do
     local storage = wanted[key]
     local where = source:cursor(at)
     local numel = where:count()
-    if not storage then source:fail("nobody says how large its storage '%s' is", printable_name(tostring(key), 40)) end
+    if not storage then source:malformed("file", "the size of storage '%s' is missing", printable_name(tostring(key), 40)) end
     if storage.at or numel * storage.width ~= storage.n then
-      source:fail("its storage '%s' has %.0f elements, and %.0f are wanted", printable_name(key, 40), numel,
+      source:malformed("file", "storage '%s' has %.0f elements, expected %.0f", printable_name(key, 40), numel,
         storage.n / storage.width)
     end
     storage.at, at = at + 8, at + 8 + storage.n
     source:check(storage.at, storage.n)
   end
-  if at ~= source.size then source:fail("it goes on for %.0f bytes after its storages", source.size - at) end
+  if at ~= source.size then source:malformed("file", "%.0f bytes follow its storages", source.size - at) end
   return told(source, pickle.load(source:cursor(value_at), names, storage_reader(source, function(key, n, width, needed)
     local storage = wanted[key]
-    if not storage.at then source:fail("its storage '%s' is missing", printable_name(key, 40)) end
+    if not storage.at then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
     if not needed then return nil end
     local bytes = source:bytes(storage.at, n)
     return swap and Source.swapped(bytes, width) or bytes
@@ -334,8 +334,7 @@ function Writer:tensor(t, path)
   local data = t:detach():cpu():contiguous()
   local class_name = storage_of[data.dtype]
   if not class_name then
-    fail("save: %s is of dtype %s, for which torch.save's files have no storage that older readers know; "
-      .. "x:int() is one that they have", path, t.dtype)
+    fail("save: %s is %s, which torch.save's format does not support; convert it with x:int()", path, t.dtype)
   end
   -- One storage for those that share all of their memory, such as tied weights.
   local place = ("%s %d %s"):format(tostring(data:data_ptr()), data:numel(), data.dtype)
@@ -365,7 +364,7 @@ local function keys_of(t, path)
   local keys = {}
   for key in pairs(t) do
     if type(key) ~= "string" and not (type(key) == "number" and key % 1 == 0 and math.abs(key) <= 2 ^ 53) then
-      fail("save: %s has a key of type %s; keys are strings or integers", place_of(path), type(key))
+      fail("save: %s has a key of type %s; keys must be strings or integers", place_of(path), type(key))
     end
     keys[#keys + 1] = key
   end
@@ -427,7 +426,7 @@ function Writer:table(t, path, depth)
   local number = self.numbers[t]
   if self.open[t] then fail("save: %s contains itself", place_of(path)) end
   if number then return self:put("j", little_endian(number, 4)) end
-  if depth > MOST_DEEP then fail("save: %s is nested too deep", printable_name(path, 100)) end
+  if depth > MOST_DEEP then fail("save: %s is nested too deeply", printable_name(path, 100)) end
   number = self.count
   self.numbers[t], self.count, self.open[t] = number, number + 1, true
   local least = first_parameter(t)
@@ -461,7 +460,8 @@ function Writer:value(v, path, depth)
   if kind == "string" then return self:text(v) end
   if kind == "boolean" then return self:put(v and "\136" or "\137") end
   if kind == "cdata" and ffi.istype("int64_t", v) then return self:int64(v) end
-  fail("save: %s is a %s; tensors, numbers, strings, booleans and tables of them can be saved", place_of(path), kind)
+  fail("save: %s is a %s; only tensors, numbers, strings, booleans and tables of them can be saved", place_of(path),
+    kind)
 end
 
 --- Writes a value as torch.save does: torch.load(path, weights_only=True) reads it. Lists are lists there, other tables

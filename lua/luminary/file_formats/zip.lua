@@ -25,18 +25,20 @@ local function find_directory(source)
         local locator = place >= 20 and source:text(place - 20, 20) or ""
         if locator:sub(1, 4) == "PK\6\7" then
           local cursor = source:cursor(unsigned(locator, 9, 8))
-          if cursor:take(4) ~= "PK\6\6" then source:fail "its zip64 directory is not where it says" end
+          if cursor:take(4) ~= "PK\6\6" then
+            source:malformed("zip archive", "no zip64 directory at its locator")
+          end
           cursor:take(28)
           count, size, at = cursor:count(), cursor:count(), cursor:count()
         end
       elseif disks ~= 0 then
-        source:fail "it is one of several disks of a zip archive"
+        source:fail "archives of several disks are not supported"
       end
-      if at + size > place then source:fail "its directory reaches beyond its end" end
+      if at + size > place then source:malformed("zip archive", "the directory reaches beyond its end") end
       return at, size, count
     end
   end
-  source:fail "it begins as a zip archive and has no directory at its end: cut short?"
+  source:malformed("zip archive", "it has no directory at its end; is it truncated?")
 end
 
 -- The sizes and positions that the zip64 field returns for those that are all ones.
@@ -48,7 +50,7 @@ local function read_zip64(source, extra, entry)
       local field, at = extra:sub(i + 4, i + 3 + n), 1
       for _, name in ipairs {"size", "packed", "at"} do
         if entry[name] == WORD then
-          if at + 7 > #field then source:fail "an entry's zip64 field is too short" end
+          if at + 7 > #field then source:malformed("zip archive", "the zip64 field of an entry is too short") end
           entry[name], at = unsigned(field, at, 8), at + 8
         end
       end
@@ -60,7 +62,7 @@ end
 
 local function read_entry(source, cursor)
   local head = cursor:take(46)
-  if head:sub(1, 4) ~= "PK\1\2" then source:fail "its directory is broken" end
+  if head:sub(1, 4) ~= "PK\1\2" then source:malformed("zip archive", "a directory entry does not start with PK") end
   local entry = {
     flags = unsigned(head, 9, 2), method = unsigned(head, 11, 2), crc = unsigned(head, 17, 4),
     packed = unsigned(head, 21, 4), size = unsigned(head, 25, 4), at = unsigned(head, 43, 4),
@@ -79,7 +81,7 @@ local function check_apart(source, entries, directory)
   for i, entry in ipairs(sorted) do
     entry.limit = sorted[i + 1] and sorted[i + 1].at or directory
     if entry.at + 30 + #entry.name + entry.packed > entry.limit then
-      source:fail("its entry '%s' reaches into what follows", printable_name(entry.name, 100))
+      source:malformed("zip archive", "entry '%s' overlaps what follows", printable_name(entry.name, 100))
     end
   end
 end
@@ -87,12 +89,16 @@ end
 --- The archive in a source: {entries = list of {name, size, packed}, by = by name}.
 function zip.open(source)
   local at, size, count = find_directory(source)
-  if count * 46 > size then source:fail("its directory of %.0f bytes cannot have %.0f entries", size, count) end
+  if count * 46 > size then
+    source:malformed("zip archive", "a directory of %.0f bytes cannot have %.0f entries", size, count)
+  end
   local archive = setmetatable({source = source, entries = {}, by = {}}, Zip)
   local cursor = source:part(at, size, source.path):cursor(0)
   for i = 1, count do
     local entry = read_entry(source, cursor)
-    if archive.by[entry.name] then source:fail("two entries are called '%s'", printable_name(entry.name, 100)) end
+    if archive.by[entry.name] then
+      source:malformed("zip archive", "two entries are named '%s'", printable_name(entry.name, 100))
+    end
     archive.entries[i], archive.by[entry.name] = entry, entry
   end
   check_apart(source, archive.entries, at)
@@ -103,19 +109,23 @@ end
 local function find_data(source, entry)
   local name = printable_name(entry.name, 100)
   local head = source:text(entry.at, 30)
-  if head:sub(1, 4) ~= "PK\3\4" then source:fail("its entry '%s' is not where its directory says", name) end
+  if head:sub(1, 4) ~= "PK\3\4" then
+    source:malformed("zip archive", "entry '%s' is not where the directory says", name)
+  end
   local length, extra = unsigned(head, 27, 2), unsigned(head, 29, 2)
   local begins = entry.at + 30 + length + extra
   if source:text(entry.at + 30, length) ~= entry.name or unsigned(head, 9, 2) ~= entry.method then
-    source:fail("its entry '%s' is called otherwise in its directory", name)
+    source:malformed("zip archive", "entry '%s' has another name in the directory", name)
   end
-  if entry.flags % 2 == 1 then source:fail("its entry '%s' is encrypted", name) end
-  if begins + entry.packed > entry.limit then source:fail("its entry '%s' reaches into what follows", name) end
+  if entry.flags % 2 == 1 then source:fail("entry '%s' is encrypted, which is not supported", name) end
+  if begins + entry.packed > entry.limit then
+    source:malformed("zip archive", "entry '%s' overlaps what follows", name)
+  end
   if entry.method ~= 0 and entry.method ~= 8 then
-    source:fail("its entry '%s' is packed by method %d; 0 (stored) and 8 (deflated) are read", name, entry.method)
+    source:fail("entry '%s' uses compression method %d; supported are 0 (stored) and 8 (deflate)", name, entry.method)
   end
   if entry.method == 0 and entry.packed ~= entry.size then
-    source:fail("its entry '%s' is stored in %.0f bytes and has %.0f", name, entry.packed, entry.size)
+    source:malformed("zip archive", "entry '%s' is stored in %.0f bytes but has %.0f", name, entry.packed, entry.size)
   end
   return begins
 end
@@ -127,7 +137,7 @@ function Zip:bytes(entry)
   local bytes = entry.method == 0 and source:bytes(at, entry.size)
     or core.file_inflate(source.file, at, entry.packed, entry.size, false)
   if core.crc32(bytes, 0) ~= entry.crc then
-    source:fail("its entry '%s' is damaged: its checksum is wrong", printable_name(entry.name, 100))
+    source:malformed("zip archive", "entry '%s' has a wrong checksum", printable_name(entry.name, 100))
   end
   return bytes
 end

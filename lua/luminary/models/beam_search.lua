@@ -90,8 +90,8 @@ return function(ids, o, next_token_logits, reorder, mask)
     reorder(order)
   end
   if #finished < o.num_return_sequences then
-    options.fail("generate: num_return_sequences must be at most %d, the number of distinct continuations, got %d",
-      #finished, o.num_return_sequences)
+    options.must_be("generate", "num_return_sequences",
+      ("at most %d, the number of distinct continuations"):format(#finished), o.num_return_sequences)
   end
   local result = {}
   for j = 1, o.num_return_sequences do result[j] = finished[j].tokens end

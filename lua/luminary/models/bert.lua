@@ -124,8 +124,7 @@ local function mask_of(given, ids)
   local n, l, shape = ids.shape[1], ids.shape[2], given.shape
   local by_query = given.ndim == 3
   if shape[1] ~= n or shape[#shape] ~= l or by_query and shape[2] ~= l or not by_query and given.ndim ~= 2 then
-    fail("Bert: attention_mask is %s; [%d, %d], or [%d, %d, %d] wanted, as ids are", options.describe(given),
-      n, l, n, l, l)
+    options.wrong_shape("Bert", "attention_mask", given, ("[%d, %d] or [%d, %d, %d]"):format(n, l, n, l, l))
   end
   given = given.dtype == "bool" and given or given:ne(0)
   return by_query and given:unsqueeze(2) or given:view(n, 1, 1, l)
@@ -134,10 +133,11 @@ end
 local function places(self, ids, o)
   local l, types = ids.shape[2], o.token_type_ids
   if l > self.config.max_position_embeddings then
-    fail("Bert: %d tokens; max_position_embeddings is %d", l, self.config.max_position_embeddings)
+    options.must_be("Bert", "the number of tokens",
+      ("at most max_position_embeddings, %d"):format(self.config.max_position_embeddings), l)
   end
   if types and (types.ndim ~= 2 or types.shape[1] ~= ids.shape[1] or types.shape[2] ~= l) then
-    fail("Bert: token_type_ids is %s; [%d, %d] wanted, as ids are", options.describe(types), ids.shape[1], l)
+    options.wrong_shape("Bert", "token_type_ids", types, {ids.shape[1], l})
   end
   local embeddings = (self.bert or self).embeddings
   local kinds = embeddings.token_type_embeddings.weight[1]
@@ -145,8 +145,7 @@ local function places(self, ids, o)
     local ok
     ok, kinds = pcall(embeddings.token_type_embeddings, types)
     if not ok then
-      fail("Bert: token_type_ids, which are 1 and 2 as tokenizer(…) gives them: %s",
-        truncate_text(tostring(kinds), 500))
+      fail("Bert: token_type_ids must be 1 or 2, as tokenizer(…) returns them: %s", truncate_text(tostring(kinds), 500))
     end
   end
   return embeddings.word_embeddings(ids) + kinds + embeddings.position_embeddings.weight:narrow(1, 1, l)
@@ -160,7 +159,7 @@ end
 function Bert:forward(ids, opts)
   local o = options.check("Bert", opts, {attention_mask = {"tensor"}, token_type_ids = {"tensor"}}, "attention_mask")
   if common.ids("Bert", ids).shape[2] == 0 then
-    fail("Bert: ids is %s; a token or more wanted", options.describe(ids))
+    options.must_be("Bert", "ids", "a tensor with at least one token", ids)
   end
   local body, mask = self.bert or self, mask_of(o.attention_mask, ids)
   local x = self.dropout(body.embeddings.LayerNorm(places(self, ids, o)))
@@ -187,7 +186,7 @@ local function also(json, out, given, path)
   local architecture = type(json.architectures) == "table" and json.architectures[1]
   out.head = heads[architecture]
   if architecture and not out.head and given.head == nil then
-    fail("bert: %s is of a '%s', whose head this version lacks; {head = \"none\", strict = false} takes the model "
+    fail("bert: '%s' is a '%s', whose head is not supported; pass {head = \"none\", strict = false} to load the model "
       .. "without it", path, tostring(architecture))
   end
   out.labels = common.labels("bert", path, json)
@@ -214,7 +213,8 @@ function models.bert(opts)
     config.head = config.head or "none"
     common.fit_labels("bert", config, "num_labels")
     if config.hidden_size % config.num_attention_heads ~= 0 then
-      fail("bert: hidden_size %d is not to be divided into %d heads", config.hidden_size, config.num_attention_heads)
+      options.not_divisible("bert", "hidden_size", config.hidden_size, "num_attention_heads",
+        config.num_attention_heads)
     end
     return Bert(config)
   end, "head", {kind = "bert", also = also, only = {

@@ -34,7 +34,7 @@ local function read_json(who, weights, name)
   if not core.file_kind(path) then return nil, path end
   local text = Source.whole_text(path)
   local ok, config = pcall(core.json_decode, text, NULL)
-  if not ok or not text:find "^%s*{" then fail("%s: %s is no JSON object", who, path) end
+  if not ok or not text:find "^%s*{" then fail("%s: '%s' is not a JSON object", who, path) end
   return without_nulls(config), path
 end
 
@@ -42,11 +42,11 @@ end
 local function from_config(who, config, path, reads, spec, opts)
   local kind = config.model_type or config._class_name
   if kind and kind ~= reads.kind then
-    fail("%s: %s is of a '%s', not a '%s'", who, path, generation_config.shown(kind), reads.kind)
+    fail("%s: '%s' has model_type '%s', expected '%s'", who, path, generation_config.shown(kind), reads.kind)
   end
   for name, only in pairs(reads.only or {}) do
     if config[name] ~= nil and config[name] ~= only then
-      fail("%s: %s has %s = %s; this version has %s alone", who, path, name, generation_config.shown(config[name]),
+      fail("%s: '%s' has %s = %s; only %s is supported", who, path, name, generation_config.shown(config[name]),
         tostring(only))
     end
   end
@@ -102,7 +102,7 @@ local function check_sizes(who, spec, given)
   for name, row in pairs(spec) do
     local most = name:find "layer" and 10000 or 2 ^ 31 - 1
     if row[1] == "count" and given[name] and given[name] > most then
-      fail("%s: %s has to be at most %.0f, got %.0f", who, name, most, given[name])
+      options.must_be(who, name, ("at most %.0f"):format(most), given[name])
     end
   end
 end
@@ -132,8 +132,8 @@ end
 local function check_memory(who, net, dtype, device, largest)
   local bytes, there = meta.bytes(net, dtype), memory_of_machine()
   if there and bytes > there and not core.device(device or "cpu"):find "^cuda" then
-    fail("%s: it is of %.1f GiB, and this machine has %.1f GiB of memory%s%s", who, bytes / 2 ^ 30, there / 2 ^ 30,
-      largest, dtype == nil and "; dtype = \"bfloat16\" halves it" or "")
+    fail("%s: the model needs %.1f GiB, but this machine has %.1f GiB of memory%s%s", who, bytes / 2 ^ 30,
+      there / 2 ^ 30, largest, dtype == nil and "; dtype = \"bfloat16\" halves it" or "")
   end
 end
 
@@ -204,15 +204,14 @@ return function(who, opts, spec, make, first, reads)
   local rows = copied(spec)
   for name, row in pairs(all) do rows[name] = row end
   if type(opts) == "string" then
-    fail("%s: options go in a table: {weights = %q} reads a file or a folder that is there; nothing is downloaded", who,
+    fail("%s: options must be in a table: {weights = %q} reads a local file or folder; nothing is downloaded", who,
       truncate_text(opts, 200))
   end
   local given = options.check(who, opts, rows, first)
   local weights, config, path, from_file = given.weights, nil, nil, nil
   if type(weights) == "string" and not core.file_kind(weights) then
-    fail("%s: weights: there is no file or folder '%s'; nothing is downloaded%s", who,
-      truncate_text(weights, 200), reads
-      and ": a folder has config.json and weights, as `hf download NAME --local-dir FOLDER` leaves it" or "")
+    fail("%s: weights: cannot open '%s': no such file or folder; nothing is downloaded%s", who, truncate_text(weights, 200),
+      reads and ": `hf download NAME --local-dir FOLDER` makes a folder with config.json and weights" or "")
   end
   local source = weights
   if gguf.is(weights) then
@@ -220,8 +219,8 @@ return function(who, opts, spec, make, first, reads)
     if weights == path then weights = load_module("luminary.save_load").load(weights, {mmap = true}) end
     config, weights = gguf.read(who, path, weights)
     if not reads or not weights and config.model_type == reads.kind then
-      fail("%s: %s is a GGUF file of a '%s', whose names and sizes this version does not know here; lm.load gives its "
-        .. "metadata and tensors", who, path, truncate_text(config.model_type, 60))
+      fail("%s: '%s' is a GGUF file of architecture '%s', which is not supported here; lm.load returns its metadata "
+        .. "and tensors", who, path, truncate_text(config.model_type, 60))
     end
   elseif reads then
     config, path = read_json(who, weights, "config.json")
@@ -238,7 +237,7 @@ return function(who, opts, spec, make, first, reads)
   for name in pairs(spec) do own[name] = given[name] end
   for name in pairs(loading) do how[name] = given[name] end
   if weights == nil and (how.rename or given.dtype == "auto") then
-    fail("%s: %s goes with weights", who, how.rename and "rename" or 'dtype = "auto"')
+    fail("%s: %s requires weights", who, how.rename and "rename" or 'dtype = "auto"')
   end
   if type(weights) == "string" then weights = load_module("luminary.save_load").load(weights, {mmap = true}) end
   local dtype = given.dtype
@@ -254,10 +253,10 @@ return function(who, opts, spec, make, first, reads)
     local ok, report = pcall(net.load_state_dict, net, weights, how)
     local unsaid = not ok and config and unsaid_sizes(spec, from_file, tostring(report))
     if not ok and path and not config then
-      fail("%s: there is no %s, which says a model's sizes; here they are the options' and the defaults, and do not "
-        .. "fit: %s", who, path, truncate_text(tostring(report):gsub("^.-: (load_state_dict: )", "%1"), 1000))
+      fail("%s: cannot find '%s', which has the model's sizes, and the weights do not match the sizes from options "
+        .. "and defaults: %s", who, path, truncate_text(tostring(report):gsub("^.-: (load_state_dict: )", "%1"), 1000))
     elseif unsaid then
-      fail("%s: %s has no %s, and the weights do not fit: %s", who, path, unsaid,
+      fail("%s: '%s' has no %s, and the weights do not match the default: %s", who, path, unsaid,
         truncate_text(tostring(report):match "size mismatch[^\n]*", 300))
     elseif not ok then
       error(report, 0)

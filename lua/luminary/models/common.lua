@@ -38,7 +38,7 @@ function common.fit_labels(who, config, count)
   for _, name in ipairs(labels) do good = good and type(name) == "string" end
   if good then return end
   if not of_files[labels] then
-    options.fail("%s: labels has to be a list of %d names, as %s is %d, got %s", who, n, count, n,
+    options.fail("%s: labels must be a list of %d names because %s is %d, got %s", who, n, count, n,
       options.is_plain(labels) and ("%d of them"):format(#labels) or options.describe(labels))
   end
   config.labels = nil
@@ -53,7 +53,7 @@ function common.labels(who, path, config)
     labels[(tonumber(id) or -1) + 1] = tostring(name)
   end
   if n == 0 or #labels ~= n then
-    options.fail('%s: %s: id2label has to name the classes 0, 1, …, as {"0": "cat", "1": "dog"} does', who, path)
+    options.fail('%s: \'%s\': id2label must name the classes 0, 1, …, as in {"0": "cat", "1": "dog"}', who, path)
   end
   of_files[labels] = true
   return labels
@@ -62,10 +62,10 @@ end
 --- Tokens [N, L] of a model's call, checked.
 function common.ids(who, ids)
   if type(ids) == "table" and ids.input_ids then
-    options.fail("%s: ids come first, then options: net(batch.input_ids, {attention_mask = batch.attention_mask})", who)
+    options.fail("%s: pass ids first, then options: net(batch.input_ids, {attention_mask = batch.attention_mask})", who)
   end
   if options.arg(who, "ids", ids, "tensor").ndim ~= 2 then
-    options.fail("%s: ids is %s; [N, L] wanted", who, options.describe(ids))
+    options.wrong_shape(who, "ids", ids, "[N, L]")
   end
   return ids
 end
@@ -75,7 +75,7 @@ local forward_options = {cache = {"table"}, attention_mask = {"tensor"}, positio
 -- The option `name`, [n, l], if it is there.
 local function check_size(who, name, t, n, l)
   if t and (t.ndim ~= 2 or t.shape[1] ~= n or t.shape[2] ~= l) then
-    options.fail("%s: %s is %s; [%d, %d] wanted", who, name, options.describe(t), n, l)
+    options.wrong_shape(who, name, t, {n, l})
   end
   return t
 end
@@ -89,8 +89,8 @@ function common.forward_options(who, ids, opts, layers)
   local n, l = unpack(common.ids(who, ids).shape)
   local cache, mask = o.cache, o.attention_mask
   if cache and not (#cache == layers and class.has(cache[1], "update")) then
-    options.fail("%s: cache has to be a list of an nn.KVCache for each of %d layers, as the net's new_cache gives it",
-      who, layers)
+    options.fail("%s: cache must be a list of %d nn.KVCache, one for each layer, as the net's new_cache makes it", who,
+      layers)
   end
   o.first = cache and options.arg(who, "cache[1].length", cache[1].length or 0, "natural") or 0
   check_size(who, "attention_mask", mask, n, o.first + l)

@@ -19,7 +19,9 @@ for name, row in pairs(generation_config.options) do spec[name] = row end
 -- A list, of one thing or of a list.
 local function list_of(who, name, v, kind)
   local field = options.is_plain(v) and options.named_field(v)
-  if field then fail("%s: %s has to be one or a list, got a table with the field '%s'", who, name, tostring(field)) end
+  if field then
+    fail("%s: %s must be one value or a list, got a table with the field '%s'", who, name, tostring(field))
+  end
   local list = options.is_plain(v) and v or {v}
   for _, each in ipairs(list) do options.arg(who, name, each, kind) end
   return list
@@ -39,7 +41,7 @@ local function read_options(who, net, opts)
   if o.do_sample and o.temperature == 0 then o.do_sample = false end
   for _, name in ipairs {"repetition_penalty", "length_penalty"} do
     if math.abs(o[name]) == math.huge or o[name] ~= o[name] or name == "repetition_penalty" and o[name] == 0 then
-      fail("%s: %s has to be a finite number%s, got %s", who, name, name == "repetition_penalty" and " above 0" or "",
+      options.must_be(who, name, name == "repetition_penalty" and "a finite number above 0" or "a finite number",
         o[name])
     end
   end
@@ -52,12 +54,12 @@ local function read_options(who, net, opts)
   o.fill = o.pad_token_id or o.fill
   local strings = list_of(who, "stop_strings", o.stop_strings, "string")
   for _, each in ipairs(strings) do
-    if each == "" then fail("%s: stop_strings has an empty string", who) end
+    if each == "" then fail("%s: stop_strings must not contain an empty string", who) end
   end
   if #strings > 0 or o.on_text then
     local ok, decode = pcall(function() return o.tokenizer.decode end)
     if not ok or not options.is("callable", decode) then
-      fail("%s: %s wants {tokenizer = …} with tokenizer:decode(ids), got %s", who,
+      fail("%s: %s requires {tokenizer = …}, an object with :decode(ids), got %s", who,
         o.on_text and "on_text" or "stop_strings", options.describe(o.tokenizer))
     end
   end
@@ -69,11 +71,11 @@ local function read_options(who, net, opts)
     end
     for _, word in ipairs(o.bad_words_ids or {}) do
       for _, token in ipairs(word) do
-        if token > n then fail("%s: bad_words_ids has %d; the net has scores for tokens 1 to %d", who, token, n) end
+        if token > n then options.must_be(who, "a token of bad_words_ids", "from 1 to " .. n, token) end
       end
     end
     for name, token in pairs(from_file) do
-      if token > n then fail("%s: %s is %d; the net has scores for tokens 1 to %d", who, name, token, n) end
+      if token > n then options.must_be(who, name, "from 1 to " .. n, token) end
     end
   end
   function o.is_end(tokens)
@@ -85,36 +87,36 @@ end
 local function check_combination(who, o)
   local beams, results = o.num_beams, o.num_return_sequences
   if beams > 1 and (o.streamer or o.on_text) then
-    fail("%s: num_beams goes without streamer and on_text%s", who, not o.given.num_beams
-      and ("; it is net.generation_config that says num_beams = %d, and {num_beams = 1} changes it"):format(beams)
-      or "")
+    fail("%s: num_beams cannot be used with streamer or on_text%s", who,
+      not o.given.num_beams and
+        ("; net.generation_config has num_beams = %d; pass {num_beams = 1}"):format(beams) or "")
   elseif beams == 1 and results > 1 and not o.do_sample then
-    fail("%s: num_return_sequences %d wants do_sample or num_beams; the likeliest token is one", who, results)
+    fail("%s: num_return_sequences = %d requires do_sample or num_beams", who, results)
   elseif beams > 1 and results > beams then
-    fail("%s: num_return_sequences %d is more than num_beams %d", who, results, beams)
+    fail("%s: num_return_sequences (%d) must be at most num_beams (%d)", who, results, beams)
   end
 end
 
 -- ids as int64, and the longest that the net can continue to.
 local function check_ids(who, net, ids, o)
   if type(ids) == "table" and ids.input_ids then
-    fail("%s: ids come first, then options: batch.input_ids, {attention_mask = batch.attention_mask}", who)
+    fail("%s: pass ids first, then options: batch.input_ids, {attention_mask = batch.attention_mask}", who)
   elseif type(ids) == "string" then
-    fail("%s: ids is %s; ids of tokens wanted: tokenizer(text).input_ids, of an lm.text.Tokenizer", who,
-      options.describe(ids))
+    options.must_be(who, "ids", "a tensor of token ids", ids, "tokenizer(text).input_ids is one")
   elseif not core.is_tensor(ids) and options.is_plain(ids) then
-    fail("%s: ids is a table; a tensor [N, L] of ids wanted: lm.LongTensor {{1, 2, 3}}, or tokenizer(text).input_ids",
+    fail("%s: ids must be a tensor [N, L], got a table; use lm.LongTensor {{1, 2, 3}} or tokenizer(text).input_ids",
       who)
   elseif options.arg(who, "ids", ids, "tensor").ndim ~= 2 or ids.shape[2] == 0 then
-    fail("%s: ids is %s; [N, L] of one token or more wanted", who, options.describe(ids))
+    options.must_be(who, "ids", "a tensor [N, L] with at least one token", ids)
   elseif ids:is_floating_point() or ids.dtype == "bool" then
-    fail("%s: ids are %s; whole numbers from 1, int64, wanted", who, ids.dtype)
+    options.wrong_dtype(who, "ids", "int64", ids)
   end
   local config = type(net) ~= "function" and net.config
   local capacity = type(config) == "table" and config.max_positions or math.huge
   generation_config.resolve_lengths(who, o, o.given, o.from_file, ids.shape[2], capacity)
   if ids.shape[2] + o.max_new_tokens > capacity + 1 then
-    fail("%s: %d tokens and %d new ones; the model has %d places", who, ids.shape[2], o.max_new_tokens, capacity)
+    fail("%s: %d tokens and %d new ones are more than the model's %d positions", who, ids.shape[2], o.max_new_tokens,
+      capacity)
   end
   return ids:long()
 end
@@ -124,7 +126,7 @@ end
 local function padding_of(who, ids, o)
   local mask, n, l = o.attention_mask, unpack(ids.shape)
   if mask and (mask.ndim ~= 2 or mask.shape[1] ~= n or mask.shape[2] ~= l) then
-    fail("%s: attention_mask is %s; [%d, %d] wanted, as ids are", who, options.describe(mask), n, l)
+    options.wrong_shape(who, "attention_mask", mask, {n, l})
   elseif not mask and o.pad_token_id and not o.ends[o.pad_token_id] then
     mask = ids:ne(o.pad_token_id)
   end
@@ -133,8 +135,8 @@ local function padding_of(who, ids, o)
   if mask:all():item() then return nil end
   for i, last in ipairs(mask:select(2, -1):totable()) do
     if not last or last == 0 then
-      fail("%s: row %d of ids ends with padding, after which nothing can follow; padding goes to the left: "
-        .. "tokenizer(texts, {padding = true, padding_side = \"left\"})", who, i)
+      fail("%s: row %d of ids ends with padding; pad on the left: tokenizer(texts, {padding = true, padding_side = "
+        .. "\"left\"})", who, i)
     end
   end
   return mask
@@ -150,8 +152,7 @@ local function one_by_one(who, net, ids, mask, o)
     n = ids.shape[1]
   end
   if o.streamer and n > MOST_ARGUMENTS then
-    fail("%s: streamer gets a token of each sequence, of at most %d; there are %d, which go in several calls", who,
-      MOST_ARGUMENTS, n)
+    fail("%s: streamer supports at most %d sequences, got %d; use several calls", who, MOST_ARGUMENTS, n)
   end
   local scores_after = next_token_logits(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
   local rows, done, callbacks, open = ids:totable(), {}, {}, n
@@ -219,8 +220,8 @@ function generate(net, ids, opts)
   local has, method = pcall(function() return net.generate end) -- an error where a module lacks it
   local own = module and has and method == generate
   if not module and not options.is("callable", net) then
-    fail("generate is called with a colon, as a method of a model, or as lm.models.generate(net, ids), net being a "
-      .. "module or a function; got %s", options.describe(net))
+    fail("generate: call it with a colon as a method of a model, or as lm.models.generate(net, ids) with a module or "
+      .. "function; got %s", options.describe(net))
   end
   local who = own and net.__name .. ":generate" or "generate"
   local o = read_options(who, net, opts)

@@ -7,7 +7,7 @@ local generated_text = {}
 local function text_of(tokenizer, tokens)
   local text = tokenizer:decode(tokens)
   if type(text) ~= "string" then
-    options.fail("generate: tokenizer:decode(ids) has to give a string, got %s", options.describe(text))
+    options.must_be("generate", "the result of tokenizer:decode(ids)", "a string", text)
   end
   return text
 end

@@ -13,15 +13,14 @@ local function bad_words(who, name, value)
     for _, token in ipairs(good and word or {}) do good = good and options.is("count", token) end
   end
   if not good then
-    options.fail("%s: %s has to be a list of lists of token ids, as {{3}, {4, 5}} is, got %s", who, name,
-      options.describe(value))
+    options.must_be(who, name, "a list of lists of token ids, such as {{3}, {4, 5}}", value)
   end
   return value
 end
 
 local function early_stopping(who, name, value)
   if type(value) == "boolean" or value == "never" then return value end
-  options.fail("%s: %s has to be true, false or 'never', got %s", who, name, options.describe(value))
+  options.must_be(who, name, "true, false or 'never'", value)
 end
 
 --- Options of generate that such a file may give. max_length and min_length, of ids with what follows them, are the
@@ -72,7 +71,7 @@ function generation_config.tokens(who, path, name, value)
     for _, each in ipairs(value) do good = good and type(each) == "number" end
   end
   if not good then
-    options.fail("%s: %s: %s has to be a token id or a list of them, got %s", who, path, name,
+    options.fail("%s: '%s': %s must be a token id or a list of them, got %s", who, path, name,
       generation_config.shown(value))
   end
   return from_1(value)
@@ -127,8 +126,8 @@ function generation_config.resolve_lengths(who, o, given, from_file, l, capacity
   if given.max_new_tokens == nil then
     local both = from_file.max_new_tokens == nil and from_file.max_length
     if both and l >= both then
-      options.fail("%s: ids have %d tokens, and net.generation_config.max_length is %d, of those and what follows; "
-        .. "{max_new_tokens = n} says how many follow", who, l, both)
+      options.fail("%s: ids have %d tokens, but net.generation_config.max_length is %d in total; pass "
+        .. "{max_new_tokens = n}", who, l, both)
     end
     if both then o.max_new_tokens = math.max(1, math.min(both - l, capacity + 1 - l)) end
   end

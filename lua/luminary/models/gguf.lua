@@ -38,7 +38,7 @@ architectures.llama = {
     local head = config.head_dim or tonumber(config.hidden_size) and tonumber(config.num_attention_heads)
       and config.hidden_size / config.num_attention_heads
     if turned and head and turned ~= head then
-      fail("%s: %s turns %s of the %s entries of a head by its place; this version turns all", who, path,
+      fail("%s: '%s' applies RoPE to %s of the %s entries of a head; only all entries are supported", who, path,
         tostring(turned), tostring(head))
     end
     local kind, old = value "rope.scaling.type", value "rope.scale_linear"

@@ -9,7 +9,7 @@ local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 local generate = require "luminary.models.generate"
 
-local ops, fail = core.ops, options.fail
+local ops = core.ops
 local models = {}
 
 -- A linear layer whose weight is [in, out], as GPT-2's files have it.
@@ -132,7 +132,8 @@ function GPT2:forward(ids, opts)
   local o = common.forward_options("GPT2", ids, opts, self.config.n_layer)
   local body, first, l = self.transformer, o.first, ids.shape[2]
   if first + l > self.config.n_positions then
-    fail("GPT2: %d tokens; n_positions is %d", first + l, self.config.n_positions)
+    options.must_be("GPT2", "the number of tokens", ("at most n_positions, %d"):format(self.config.n_positions),
+      first + l)
   end
   local places = o.position_ids and body.wpe(o.position_ids) or body.wpe.weight:narrow(1, first + 1, l)
   local x = body.drop(body.wte(ids) + places)
@@ -161,7 +162,7 @@ function models.gpt2(opts)
     tie_word_embeddings = {"boolean", true},
   }, function(config)
     if config.n_embd % config.n_head ~= 0 then
-      fail("gpt2: n_embd %d is not to be divided into %d heads", config.n_embd, config.n_head)
+      options.not_divisible("gpt2", "n_embd", config.n_embd, "n_head", config.n_head)
     end
     config.max_positions, config.n_inner = config.n_positions, config.n_inner or 4 * config.n_embd
     return GPT2(config)

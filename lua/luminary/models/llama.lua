@@ -8,7 +8,7 @@ local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 local generate = require "luminary.models.generate"
 
-local ops, fail = core.ops, options.fail
+local ops = core.ops
 local models = {}
 
 local function linear(inputs, outputs) return nn.Linear(inputs, outputs, {bias = false}) end
@@ -111,7 +111,8 @@ end
 function Llama:forward(ids, opts)
   local o = common.forward_options("Llama", ids, opts, self.config.num_hidden_layers)
   if not o.position_ids and o.first + ids.shape[2] > self.config.max_positions then
-    fail("Llama: %d tokens; there are %d places", o.first + ids.shape[2], self.config.max_positions)
+    options.must_be("Llama", "the number of tokens", ("at most max_positions, %d"):format(self.config.max_positions),
+      o.first + ids.shape[2])
   end
   local rope, place = self.rope, {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil}
   local function rotate(t) return rope(t, place) end
@@ -153,11 +154,11 @@ local function make(config)
   local heads = config.num_attention_heads
   config.num_key_value_heads = config.num_key_value_heads or heads
   if not config.head_dim and config.hidden_size % heads ~= 0 then
-    fail("llama: hidden_size %d is not to be divided into %d heads", config.hidden_size, heads)
+    options.not_divisible("llama", "hidden_size", config.hidden_size, "num_attention_heads", heads)
   end
   config.head_dim = config.head_dim or config.hidden_size / heads
   if heads % config.num_key_value_heads ~= 0 then
-    fail("llama: %d heads are not to be divided among num_key_value_heads %d", heads, config.num_key_value_heads)
+    options.not_divisible("llama", "num_attention_heads", heads, "num_key_value_heads", config.num_key_value_heads)
   end
   resolve_positions(config)
   return Llama(config)

@@ -96,8 +96,9 @@ end
 
 --- The error where nothing can follow.
 function logits_processors.none_left(row)
-  options.fail("generate: no token is left for row %d: min_new_tokens leaves out ends, no_repeat_ngram_size and a "
-    .. "huge repetition_penalty what would come again, bad_words_ids what completes one of them", row)
+  options.fail(
+    "generate: no token is left for row %d; relax min_new_tokens, no_repeat_ngram_size, repetition_penalty or "
+      .. "bad_words_ids", row)
 end
 
 -- Scores with -inf except the k best.

@@ -9,8 +9,7 @@ local function last_place(who, y, n)
   local good = core.is_tensor(y) and (y.ndim == 2 or y.ndim == 3 and y.shape[2] > 0) and y.shape[1] == n
     and y.shape[y.ndim] > 0
   if not good then
-    fail("%s: the net gave %s; scores [%d, L, vocabulary], or [%d, vocabulary] of the last place, wanted", who,
-      options.describe(y), n, n)
+    options.must_be(who, "the result of the net", ("scores [%d, L, vocabulary] or [%d, vocabulary]"):format(n, n), y)
   end
   return (y.ndim == 3 and y:select(2, -1) or y):float()
 end
@@ -19,11 +18,11 @@ end
 local function checked(who, scores)
   for i, best in ipairs(scores:amax(2):totable()) do
     if best ~= best then
-      fail("%s: the net gave scores of row %d that are no numbers (NaN)", who, i)
+      fail("%s: the net returned NaN scores in row %d", who, i)
     elseif best == math.huge then
-      fail("%s: the net gave a score of inf in row %d; finite ones wanted, or -inf for what cannot follow", who, i)
+      fail("%s: the net returned a score of inf in row %d; scores must be finite, or -inf to exclude a token", who, i)
     elseif best == -math.huge then
-      fail("%s: the net gave -inf for every token in row %d, so that none can follow", who, i)
+      fail("%s: the net returned -inf for every token in row %d", who, i)
     end
   end
   return scores

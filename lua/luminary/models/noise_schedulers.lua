@@ -12,7 +12,7 @@ local MOST = 1e6 -- steps
 
 local function steps_kind(who, name, n)
   n = options.arg(who, name, n, "count")
-  if n > MOST then fail("%s: %s has to be at most %d, got %g", who, name, MOST, n) end
+  if n > MOST then options.must_be(who, name, ("at most %d"):format(MOST), n) end
   return n
 end
 
@@ -57,14 +57,14 @@ local function set_up(self, who, opts, rows)
   self.config, self.init_noise_sigma = o, 1
   local betas, product = betas_of(o), 1
   o.num_train_timesteps = #betas
-  if #betas == 0 then fail("%s: trained_betas is empty; a variance for each step wanted", who) end
+  if #betas == 0 then fail("%s: trained_betas must not be empty", who) end
   self.products = {} -- of 1 - beta, up to each step
   for i, beta in ipairs(betas) do
     local good = type(beta) == "number" and beta >= 0 and beta < 1
     if not good and o.trained_betas then
-      fail("%s: trained_betas[%d] has to be a number from 0 to less than 1, got %s", who, i, options.describe(beta))
+      options.must_be(who, ("trained_betas[%d]"):format(i), "a number from 0 to less than 1", beta)
     elseif not good then
-      fail("%s: the variance of step %d is %s; beta_start %g and beta_end %g have to be from 0 to less than 1", who,
+      fail("%s: the variance of step %d is %s; beta_start (%g) and beta_end (%g) must be from 0 to less than 1", who,
         i - 1, beta, o.beta_start, o.beta_end)
     end
     product = product * (1 - beta)
@@ -88,7 +88,7 @@ end
 function Scheduler:set_timesteps(num_inference_steps)
   local who, o, steps = self.__name .. ":set_timesteps", self.config, {}
   local n, all = options.arg(who, "num_inference_steps", num_inference_steps, "count"), o.num_train_timesteps
-  if n > all then fail("%s: %d steps; num_train_timesteps is %d", who, n, all) end
+  if n > all then options.must_be(who, "num_inference_steps", ("at most num_train_timesteps, %d"):format(all), n) end
   for i = 1, n do
     if o.timestep_spacing == "linspace" then
       steps[i] = rounded((all - 1) * (n == 1 and 0 or (n - i) / (n - 1)))
@@ -99,7 +99,7 @@ function Scheduler:set_timesteps(num_inference_steps)
     end
   end
   if steps[1] >= all then
-    fail("%s: the first step would be %d of %d; steps_offset is %d", who, steps[1], all, o.steps_offset)
+    fail("%s: the first step would be %d of %d; lower steps_offset, which is %d", who, steps[1], all, o.steps_offset)
   end
   self.timesteps, self.num_inference_steps = steps, n
   return self
@@ -112,8 +112,8 @@ local function one_step(self, who, step)
   local good = type(step) == "number" and step == math.floor(step) and step >= 0 and step <= last
   if not good then
     local what = type(step) == "number" and "step " .. tostring(step) or "the step is " .. options.describe(step)
-    fail("%s: %s; there are 0 to %d%s", who, what, last,
-      core.is_tensor(step) and ", and all samples of a call of step are at the same one" or "")
+    fail("%s: %s; timesteps are from 0 to %d%s", who, what, last,
+      core.is_tensor(step) and ", the same one for all samples" or "")
   end
   return step
 end
@@ -129,11 +129,11 @@ local function factors(self, who, x, steps)
   if not steps.is_cuda and steps:numel() > 0 then -- there it is the indexing that says so
     local low, high = steps:min():item(), steps:max():item()
     if low < 0 or high > last or not steps:eq(steps:long()):all():item() then
-      fail("%s: steps from %s to %s; there are 0 to %d, whole numbers", who, low, high, last)
+      fail("%s: timesteps from %s to %s; they must be integers from 0 to %d", who, low, high, last)
     end
   end
   if steps.ndim ~= 1 or x.ndim < 1 or steps.shape[1] ~= x.shape[1] then
-    fail("%s: steps are %s; one for each of %s wanted", who, options.describe(steps), options.describe(x))
+    fail("%s: timesteps are %s; expected one for each sample of %s", who, options.describe(steps), options.describe(x))
   end
   local shape = {steps.shape[1]}
   for i = 2, x.ndim do shape[i] = 1 end
@@ -144,7 +144,7 @@ end
 -- An error where t is no tensor of x's size.
 local function same_size(who, name, t, x)
   if table.concat(options.arg(who, name, t, "tensor").shape, " ") ~= table.concat(x.shape, " ") then
-    fail("%s: %s is %s; the size of the samples, %s, wanted", who, name, options.describe(t), options.describe(x))
+    options.shapes_differ(who, name, t, "x", x)
   end
 end
 
@@ -212,8 +212,8 @@ local function step_after(self, who, t)
   for i, each in ipairs(self.timesteps) do
     if each == t then return self.timesteps[i + 1] or -1 end
   end
-  fail("%s: step %d is none of scheduler.timesteps, which set_timesteps(%d) made: %d, %d, …", who, t,
-    #self.timesteps, self.timesteps[1], self.timesteps[2] or self.timesteps[1])
+  fail("%s: step %d is not in scheduler.timesteps, which set_timesteps(%d) set to %d, %d, …", who, t, #self.timesteps,
+    self.timesteps[1], self.timesteps[2] or self.timesteps[1])
 end
 
 --- local x, clean = scheduler:step(output, t, x [, {generator, noise}]): x [N, …] one step less noisy, by the model's
@@ -253,7 +253,7 @@ function DDIMScheduler:step(output, t, x, opts)
     eta = {"positive", 0}, use_clipped_model_output = {"boolean", false}, generator = drawing.generator,
     noise = drawing.noise,
   }, "eta")
-  if not self.num_inference_steps then fail("%s: scheduler:set_timesteps(n) comes first", who) end
+  if not self.num_inference_steps then fail("%s: call scheduler:set_timesteps(n) first", who) end
   t = one_step(self, who, t)
   local clean, noise = prediction(self, who, output, t, x)
   step_after(self, who, t)

@@ -159,20 +159,20 @@ local function time_of(self, x, step, class_labels)
   if not core.is_tensor(step) then
     step = options.arg("UNet2D", "the step", step, "number")
     if not (step >= 0 and step < math.huge) then
-      fail("UNet2D: the step has to be a number from 0, got %s", options.describe(step))
+      options.must_be("UNet2D", "timestep", "a number of at least 0", step)
     end
     step = ops.full({n}, step, {device = x.device})
   elseif step.ndim == 0 or step:numel() == 1 then
     step = step:reshape(1):expand(n)
   end
   if step.ndim ~= 1 or step.shape[1] ~= n then
-    fail("UNet2D: the step is %s; a number or [%d] wanted", options.describe(step), n)
+    options.must_be("UNet2D", "timestep", ("a number or a tensor [%d]"):format(n), step)
   end
   local embedding = self.time_embedding
   local time = waves(step, config.block_out_channels[1], config):to(x.dtype)
   time = embedding.linear_2(ops.silu(embedding.linear_1(time)))
   if (class_labels == nil) ~= (self.class_embedding == nil) then
-    fail("UNet2D: class_labels go with num_class_embeds")
+    fail("UNet2D: class_labels requires num_class_embeds")
   end
   return class_labels and time + self.class_embedding(class_labels) or time
 end
@@ -185,8 +185,8 @@ function UNet2D:forward(x, step, opts)
   local o = options.check("UNet2D", opts, {class_labels = {"tensor"}}, "class_labels")
   local shape, times = options.arg("UNet2D", "x", x, "tensor").shape, 2 ^ (#config.block_out_channels - 1)
   if x.ndim ~= 4 or shape[2] ~= config.in_channels or shape[3] % times ~= 0 or shape[4] % times ~= 0 then
-    fail("UNet2D: x is %s; [N, %d, H, W] wanted, with H and W divisible by %d", options.describe(x), config.in_channels,
-      times)
+    fail("UNet2D: x must be [N, %d, H, W] with H and W divisible by %d, got %s", config.in_channels, times,
+      options.describe(x))
   end
   local time = time_of(self, x, step, o.class_labels)
   if config.center_input_sample then x = x * 2 - 1 end
@@ -230,7 +230,7 @@ end
 -- Lists of one entry for each level.
 local function levels(who, name, value)
   if not options.is_plain(value) or #value == 0 then
-    fail("%s: %s has to be a list with an entry for each level, got %s", who, name, options.describe(value))
+    options.must_be(who, name, "a list with one entry for each level", value)
   end
   return value
 end
@@ -247,18 +247,18 @@ local function make(config)
   local widths = config.block_out_channels
   for _, name in ipairs {"down_block_types", "up_block_types"} do
     if #config[name] ~= #widths then
-      fail("unet2d: %s has %d entries, block_out_channels %d", name, #config[name], #widths)
+      options.wrong_length("unet2d", name, #widths, "entry of block_out_channels", #config[name])
     end
   end
   for i, width in ipairs(widths) do
     options.arg("unet2d", "block_out_channels[" .. i .. "]", width, "count")
     local head = config.attention_head_dim or width
     if width % config.norm_num_groups ~= 0 or width % head ~= 0 then
-      fail("unet2d: %d channels are not to be divided into norm_num_groups %d and heads of attention_head_dim %d",
-        width, config.norm_num_groups, head)
+      fail("unet2d: channels (%d) must be divisible by norm_num_groups (%d) and attention_head_dim (%d)", width,
+        config.norm_num_groups, head)
     end
   end
-  if widths[1] % 2 ~= 0 then fail("unet2d: the first of block_out_channels, %d, is odd", widths[1]) end
+  if widths[1] % 2 ~= 0 then options.must_be("unet2d", "block_out_channels[1]", "even", widths[1]) end
   config.time_embedding_dim = config.time_embedding_dim or 4 * widths[1]
   local net = UNet2D(config)
   net:register_load_state_dict_pre_hook(rename)
@@ -267,7 +267,7 @@ end
 
 local function finite(who, name, value)
   value = options.arg(who, name, value, "number")
-  if value - value ~= 0 then fail("%s: %s has to be a finite number, got %s", who, name, value) end
+  if value - value ~= 0 then fail("%s: %s must be a finite number, got %s", who, name, value) end
   return value
 end
 

@@ -8,7 +8,7 @@ local layer = require "luminary.nn.define_layer"
 local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 
-local ops, fail = core.ops, options.fail
+local ops = core.ops
 local models = {}
 
 local EncoderBlock = class.define("EncoderBlock", nn.Module)
@@ -109,8 +109,7 @@ function VisionTransformer:forward(x)
   options.arg("VisionTransformer", "x", x, "tensor")
   local shape = x.shape
   if x.ndim ~= 4 or shape[2] ~= config.num_channels or shape[3] ~= config.image_size or shape[4] ~= shape[3] then
-    fail("VisionTransformer: x is %s; [N, %d, %d, %d] wanted", options.describe(x), config.num_channels,
-      config.image_size, config.image_size)
+    options.wrong_shape("VisionTransformer", "x", x, {"N", config.num_channels, config.image_size, config.image_size})
   end
   x = self.conv_proj(x):flatten(3):transpose(2, 3)
   x = ops.cat({self.class_token:expand(shape[1], 1, config.hidden_dim), x}, 2)
@@ -139,7 +138,7 @@ end
 
 local function make(config)
   if config.image_size % config.patch_size ~= 0 then
-    fail("vit: image_size %d is not to be divided into patches of %d", config.image_size, config.patch_size)
+    options.not_divisible("vit", "image_size", config.image_size, "patch_size", config.patch_size)
   end
   common.fit_labels("vit", config, "num_classes")
   return VisionTransformer(config)

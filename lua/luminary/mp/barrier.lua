@@ -33,7 +33,7 @@ end
 
 local function check_barrier(method, self)
   if type(self) ~= "table" or getmetatable(self) ~= Barrier then
-    fail("Barrier:%s: called with %s, not with a Barrier: use a colon, barrier:%s(…)", method, options.describe(self),
+    fail("Barrier:%s: expected a Barrier, got %s; call it with a colon: barrier:%s(…)", method, options.describe(self),
       method)
   end
 end
@@ -69,7 +69,7 @@ local function run_round(self, deadline)
     wait_until(self, function() return self.state[2] ~= round or self.state[1] ~= FILLING end, deadline)
   end
   if self.state[1] ~= DRAINING then
-    fail("Barrier:wait: it %s while this one waited", self.state[1] == BROKEN and "was broken" or "was reset")
+    fail("Barrier:wait: the barrier was %s while this process waited", self.state[1] == BROKEN and "broken" or "reset")
   end
   return inside(self) - 1
 end

@@ -13,7 +13,7 @@ local function condition(method, self) return shared.handle(Condition, method, s
 
 local function held(method, self)
   local h, depth = condition(method, self), core.mp_held(self.lock.handle)
-  if depth == 0 then fail("Condition:%s: its lock is not held here: condition:with(function() … end)", method) end
+  if depth == 0 then fail("Condition:%s: the lock must be held; use condition:with(function() … end)", method) end
   return h, depth
 end
 
@@ -68,7 +68,7 @@ function Condition.__tostring(self) return ("Condition(%s)"):format(tostring(sel
 
 setmetatable(Condition, {__call = function(_, given)
   if given ~= nil and (type(given) ~= "table" or getmetatable(given) ~= lock.Lock) then
-    fail("Condition: the lock has to be an lm.mp.Lock or RLock, got %s", options.describe(given))
+    options.must_be("Condition", "lock", "an lm.mp.Lock or RLock", given)
   end
   return setmetatable({handle = core.mp_semaphore(0), lock = given or lock.RLock()}, Condition)
 end})

@@ -203,7 +203,7 @@ function names.resolve(steps)
       value, text = value[step], text .. "." .. step
     end
     if value == nil then
-      core.error_at_caller(("mp: %s is not there in this Lua state, as it was where it came from"):format(text))
+      core.error_at_caller(("mp: this Lua state has no %s, unlike the sender's"):format(text))
     end
   end
   return value

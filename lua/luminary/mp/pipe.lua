@@ -24,7 +24,9 @@ function Connection:send(value, ...)
   local ok, sent = pcall(shared.wait, timeout, try_put, h, text, tensors, handles)
   if not ok and type(sent) == "string" and sent:find("closed$") then options.fail("Connection:send: %s", GONE) end
   if not ok then error(sent, 0) end
-  if not sent then options.fail("Connection:send: nobody received what was sent before for %g s", timeout) end
+  if not sent then
+    options.fail("Connection:send: timeout: the previous message was not received within %g s", timeout)
+  end
 end
 
 --- Receives the next value. {timeout = seconds} bounds the wait, after which it is an error; so is a closed other end.
@@ -32,8 +34,8 @@ function Connection:recv(...)
   local h, timeout = handle("recv", self), shared.timeout("Connection:recv", ...)
   if self.way == "send" then options.fail "Connection:recv: this end only sends: Pipe {duplex = false} made it" end
   local text, tensors, handles = shared.wait(timeout, core.mp_get, h)
-  if text == false then options.fail("Connection:recv: nothing came within %g s", timeout) end
-  if text == nil then options.fail("Connection:recv: nothing will come: %s", GONE) end
+  if text == false then options.fail("Connection:recv: timeout: no message within %g s", timeout) end
+  if text == nil then options.fail("Connection:recv: no more messages: %s", GONE) end
   return carrier.decode(text, tensors, handles)
 end
 

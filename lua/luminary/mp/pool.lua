@@ -224,10 +224,10 @@ end
 
 local function check(who, self)
   if type(self) ~= "table" or getmetatable(self) ~= Pool then
-    fail("Pool:%s: called with %s, not with a Pool: use a colon, pool:%s(…)", who, options.describe(self), who)
+    fail("Pool:%s: expected a Pool, got %s; call it with a colon: pool:%s(…)", who, options.describe(self), who)
   end
   if self.stopped then fail("Pool:%s: the pool was terminated", who) end
-  if self.closed then fail("Pool:%s: the pool was closed: it takes no more tasks", who) end
+  if self.closed then fail("Pool:%s: the pool is closed and takes no more tasks", who) end
   check_whole(who, self)
 end
 
@@ -254,11 +254,11 @@ end
 
 local function check_list(who, list)
   if core.is_tensor(list) or not options.is_plain(list) then
-    fail("Pool:%s: the second argument has to be a list of arguments, got %s", who, options.describe(list))
+    options.must_be("Pool:" .. who, "list", "a list of arguments", list)
   end
   local name = #list == 0 and options.named_field(list)
   if name and name ~= "n" then
-    fail("Pool:%s: the second argument has to be a list of arguments, got a table with a field '%s'", who,
+    fail("Pool:%s: list must be a list of arguments, got a table with a field '%s'", who,
       tostring(name))
   end
   return #options.list("Pool:" .. who, "list", list)
@@ -298,7 +298,7 @@ end
 
 --- Returns the result. An error in the function is raised, with its traceback; so is a timeout, in seconds.
 function Result:get(timeout)
-  if not self:wait(timeout) then fail("Result:get: nothing came within %g s", timeout) end
+  if not self:wait(timeout) then fail("Result:get: timeout: no result within %g s", timeout) end
   if self.failed then raise(self, self.failed) end
   if self.single then return unpack(self.outcomes[1].values, 1, self.outcomes[1].values.n) end
   local list = {}
@@ -465,7 +465,7 @@ local new = arguments.takes("Pool", {
   {"method", {"process", "thread"}, "process"},
 }, function(opts)
   local n = opts.processes or core.process_cores()
-  if n > MOST then fail("Pool: %.0f workers are too many; %d at most", n, MOST) end
+  if n > MOST then options.must_be("Pool", "processes", "at most " .. MOST, n) end
   local self = setmetatable({
     workers = {}, tasks = {}, put = 0, open = 0, deaths = 0,
     method = opts.method,

@@ -48,7 +48,7 @@ end
 
 --- Starts the process; target and args are sent as they are now.
 function Process:start()
-  if self.worker then fail("Process:start: %s was started before; a process runs once", self.name) end
+  if self.worker then fail("Process:start: %s was already started; a process runs once", self.name) end
   local job = Worker.job("Process", self.target, self.args, "process")
   self.worker = Worker.start("Process", {method = "process", job = job, name = self.name, environment = {}})
   at_exit.remember(self)

@@ -136,7 +136,7 @@ local function new(capacity)
   end
   capacity = options.arg("Queue", "capacity", capacity or 0, "natural")
   if capacity > MOST then
-    options.fail("Queue: capacity: %.0f are too many; 2^40 at most, 0 for any number", capacity)
+    options.must_be("Queue", "capacity", "at most 2^40 (0 is unlimited)", capacity)
   end
   local self = setmetatable({handle = core.mp_queue(capacity)}, Queue)
   made[self] = true
@@ -150,10 +150,10 @@ local missing = {
 
 return setmetatable(Queue, {
   __call = function(_, capacity, ...)
-    if options.count(...) > 0 then options.fail("Queue: takes a capacity, or nothing") end
+    if options.count(...) > 0 then options.fail("Queue: takes at most 1 argument, capacity") end
     return new(capacity)
   end,
   __index = function(_, key)
-    if missing[key] then options.fail("Queue: there is no '%s'; %s", key, missing[key]) end
+    if missing[key] then options.fail("Queue: no field '%s'; %s", key, missing[key]) end
   end,
 })

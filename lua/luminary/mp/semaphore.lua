@@ -3,7 +3,6 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared_handle"
-local fail = options.fail
 
 local function give_back(self, ok, ...)
   self:release()
@@ -45,12 +44,12 @@ function Semaphore:with(f)
 end
 
 function Semaphore.__tostring(self)
-  return ("%s(%d to be had)"):format(self.bounded and "BoundedSemaphore" or "Semaphore", self:get_value())
+  return ("%s(%d available)"):format(self.bounded and "BoundedSemaphore" or "Semaphore", self:get_value())
 end
 
 local function new_semaphore(name, n, bounded)
   n = options.arg(name, "the number of permits", n == nil and 1 or n, "natural")
-  if n > MOST then fail("%s: %.0f permits are too many; %d at most", name, n, MOST) end
+  if n > MOST then options.must_be(name, "value", "at most " .. MOST, n) end
   return setmetatable({handle = core.mp_semaphore(n), bounded = bounded}, Semaphore)
 end
 

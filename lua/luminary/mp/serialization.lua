@@ -251,7 +251,7 @@ end
 
 local find, sub, byte = string.find, string.sub, string.byte
 
-local function malformed() core.error_at_caller("mp: what was received is no text of the carrier") end
+local function malformed() core.error_at_caller("mp: received malformed data") end
 
 -- Reads a text from its beginning on, and makes what it says. It has no closures: a compiled trace would keep those of
 -- an early message, and its tensors with them.
@@ -294,8 +294,8 @@ end
 local function load_function(code)
   local f, problem = loadstring(code)
   if not f then
-    core.error_at_caller(("mp: a function's bytecode was refused (%s): both sides have to run the same LuaJIT; "
-      .. "lm.mp.set_executable(path) says which one is started"):format(problem))
+    core.error_at_caller(("mp: cannot load a function's bytecode (%s): both processes must run the same LuaJIT; "
+      .. "select it with lm.mp.set_executable(path)"):format(problem))
   end
   return f
 end

@@ -10,11 +10,11 @@ local shared = {}
 --- The open handle of an object of `class`; `method` words the error.
 function shared.handle(class, method, self)
   if type(self) ~= "table" or getmetatable(self) ~= class then
-    options.fail("%s:%s: called with %s, not with a %s: use a colon, object:%s(…)", class.kind, method,
-      options.describe(self), class.kind, method)
+    options.fail("%s:%s: expected a %s, got %s; call it with a colon: object:%s(…)", class.kind, method, class.kind,
+      options.describe(self), method)
   end
   local handle = rawget(self, "handle")
-  if not core.mp_is_open(handle) then options.fail("%s:%s: it was closed here", class.kind, method) end
+  if not core.mp_is_open(handle) then options.fail("%s:%s: already closed in this process", class.kind, method) end
   return handle
 end
 

@@ -123,7 +123,7 @@ local spawn = arguments.takes("spawn", {
 }, function(fn, opts)
   local who = "spawn"
   options.arg(who, "the first argument", fn, "function")
-  if opts.nprocs > MOST then options.fail("%s: nprocs: %.0f are too many; %d at most", who, opts.nprocs, MOST) end
+  if opts.nprocs > MOST then options.must_be(who, "nprocs", "at most " .. MOST, opts.nprocs) end
   local method, args, n = opts.method, Worker.check_args(who .. ": args", opts.args, "{args = {a, b}}"), opts.nprocs
 
   local job = Worker.job(who, fn, args, method)

@@ -16,7 +16,7 @@ local codes = {
 local function define(name, make)
   local new
   new = class.new(name, nil, function(_, dtype, ...)
-    if codes[dtype] then fail("%s: dtypes have names here: '%s' for '%s'", name, codes[dtype], dtype) end
+    if codes[dtype] then fail("%s: unknown dtype '%s'; did you mean '%s'?", name, dtype, codes[dtype]) end
     local tensor = make(core.dtype(dtype), ...)
     local values = setmetatable({tensor = tensor:share_memory_(), lock = lock.Lock()}, getmetatable(new).instance)
     return class.object(new, {
@@ -40,7 +40,7 @@ local Value = define("Value", function(dtype, v, ...)
   if options.count(...) > 0 then fail "Value: takes a dtype and a number" end
   if v == nil then v = 0 end
   if type(v) ~= "number" and type(v) ~= "boolean" and type(v) ~= "cdata" then
-    fail("Value: the second argument has to be a number or a boolean, got %s", options.describe(v))
+    options.must_be("Value", "value", "a number or a boolean", v)
   end
   return core.tensor(v, {dtype = dtype})
 end)
@@ -53,7 +53,7 @@ function Value._get(values, key)
 end
 
 function Value._set(values, key, x)
-  if key ~= "value" then fail("Value: no field '%s' to set; there is 'value'", tostring(key)) end
+  if key ~= "value" then fail("Value: cannot set '%s'; its only field is 'value'", tostring(key)) end
   values.tensor:fill_(x)
 end
 
@@ -64,7 +64,7 @@ local Array = define("Array", function(dtype, what, ...)
     return core.ops.zeros({options.arg("Array", "the size", what, "count")}, {dtype = dtype})
   end
   if not options.is_plain(what) or type(what[1]) == "table" or what[1] == nil then
-    fail("Array: the second argument has to be a size or a list of numbers, got %s", options.describe(what))
+    options.must_be("Array", "size_or_values", "a size or a list of numbers", what)
   end
   return core.tensor(what, {dtype = dtype})
 end)
@@ -79,7 +79,7 @@ function Array._get(values, key)
 end
 
 function Array._set(values, key, x)
-  if type(key) ~= "number" then fail("Array: no field '%s' to set", tostring(key)) end
+  if type(key) ~= "number" then fail("Array: cannot set '%s'; only elements can be set", tostring(key)) end
   values.tensor[key] = x
 end
 

@@ -28,8 +28,7 @@ local function interpreter(who)
   for folder in (core.getenv "PATH" or ""):gmatch("[^:]+") do
     if is_file(folder .. "/luajit") then return folder .. "/luajit" end
   end
-  fail("%s: this program (%s) is no luajit, and there is none on the PATH: lm.mp.set_executable(path) names one", who,
-    own)
+  fail("%s: this program (%s) is not luajit, and PATH has none; select one with lm.mp.set_executable(path)", who, own)
 end
 
 -- ---- starting

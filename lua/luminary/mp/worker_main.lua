@@ -40,7 +40,7 @@ return function(fd, thread)
   here.channel = channel
   local function receive()
     local text, tensors, handles = here.receive()
-    if not text then error("the program that started this worker has gone", 0) end
+    if not text then error("the process that started this worker has exited", 0) end
     return carrier.decode(text, tensors, handles)
   end
 

@@ -107,7 +107,7 @@ local function along_dim(name, op, help)
     takes = {{"dim", "dim?"}}, prints = "dim={dim}",
     help = help,
     made = function(self)
-      if self.dim == 0 then options.fail("%s: dim 0: dims count from 1, or from -1 at the end", name) end
+      if self.dim == 0 then options.must_be(name, "dim", "from 1, or from -1 at the end", self.dim) end
     end,
     forward = function(self, x)
       local dim = self.dim
@@ -129,7 +129,7 @@ activation "Softmax2d" {
   help = "Computes the softmax over the channels of [N, C, H, W] or [C, H, W].",
   forward = function(_, x)
     local n = options.arg("Softmax2d", "the input", x, "tensor").ndim
-    if n ~= 3 and n ~= 4 then options.fail("Softmax2d: [N, C, H, W] or [C, H, W] expected, got %d dims", n) end
+    if n ~= 3 and n ~= 4 then options.must_be("Softmax2d", "x", "[N, C, H, W] or [C, H, W]", n) end
     return ops.softmax(x, -3)
   end,
 }

@@ -33,7 +33,7 @@ end
 
 local function check_mask(who, name, mask)
   if mask and mask.dtype ~= "bool" and not core.is_floating_point(mask) then
-    fail("%s: %s is %s; bool (true: not seen) or floating numbers wanted", who, name, describe(mask))
+    fail("%s: %s must be bool (true: masked) or floating, got %s", who, name, describe(mask))
   end
 end
 
@@ -69,7 +69,7 @@ MultiheadAttention.init = layer.takes("MultiheadAttention", {
   self.embed_dim = arg(who, "embed_dim", embed_dim, "count")
   self.num_heads = arg(who, "num_heads", num_heads, "count")
   if embed_dim % num_heads ~= 0 then
-    fail("%s: embed_dim %d is not to be divided into %d heads", who, embed_dim, num_heads)
+    options.not_divisible(who, "embed_dim", embed_dim, "num_heads", num_heads)
   end
   self.dropout, self.batch_first, self.add_zero_attn = o.dropout, o.batch_first, o.add_zero_attn
   self.kdim, self.vdim, self.head_dim = o.kdim, o.vdim, embed_dim / num_heads
@@ -128,7 +128,7 @@ local function check_inputs(self, query, key, value)
     if (t.ndim ~= 2 and t.ndim ~= 3) or t.ndim ~= query.ndim or t.shape[t.ndim] ~= width then
       local wanted = query.ndim == 2 and "[length, %d]" or self.batch_first and "[batch, length, %d]"
         or "[length, batch, %d]"
-      fail("%s: %s is %s; %s wanted", who, name, describe(t), wanted:format(width))
+      options.wrong_shape(who, name, t, wanted:format(width))
     end
   end
   check("query", query, self.embed_dim)
@@ -138,8 +138,8 @@ local function check_inputs(self, query, key, value)
   if query.ndim == 2 then batch, length = nil, 1 end
   if key.shape[length] ~= value.shape[length] or batch and (query.shape[batch] ~= key.shape[batch]
       or key.shape[batch] ~= value.shape[batch]) then
-    fail("%s: query is %s, key %s, value %s; batches of one size, and as many values as keys wanted", who,
-      describe(query), describe(key), describe(value))
+    fail("%s: query, key and value must have the same batch size, and key and value the same length, got %s, %s and %s",
+      who, describe(query), describe(key), describe(value))
   end
 end
 
@@ -153,7 +153,7 @@ local function mask_of(self, o, query, key)
     local shape, heads = mask.shape, n * self.num_heads
     if not (mask.ndim == 2 and shape[1] == l and shape[2] == s
         or mask.ndim == 3 and shape[1] == heads and shape[2] == l and shape[3] == s) then
-      fail("%s: attn_mask is %s; [%d, %d] or [%d, %d, %d] wanted", who, describe(mask), l, s, heads, l, s)
+      options.wrong_shape(who, "attn_mask", mask, ("[%d, %d] or [%d, %d, %d]"):format(l, s, heads, l, s))
     end
     if mask.ndim == 3 then mask = mask:view(n, self.num_heads, l, s) end
   end
@@ -161,8 +161,8 @@ local function mask_of(self, o, query, key)
     if padding.ndim == 1 then padding = padding:unsqueeze(1) end
     if padding.ndim ~= 2 or padding.shape[1] ~= n or padding.shape[2] ~= s then
       local turned = not self.batch_first and padding.ndim == 2 and padding.shape[1] == s and padding.shape[2] == n
-      fail("%s: key_padding_mask is %s; [%d, %d] wanted%s", who, describe(o.key_padding_mask), n, s, turned
-        and "; without {batch_first = true} tensors are [L, N, E], the batch second" or "")
+      options.wrong_shape(who, "key_padding_mask", o.key_padding_mask, {n, s},
+        turned and "without {batch_first = true} inputs are [L, N, E]" or nil)
     end
     warn_of_padding(who, padding)
     padding = padding:view(n, 1, 1, s)
@@ -221,7 +221,7 @@ local activations = {relu = ops.relu, gelu = ops.gelu}
 local function activation_of(who, name, value)
   if type(value) == "string" and activations[value] then return value end
   if type(value) == "string" then
-    fail("%s: %s is '%s'; 'relu', 'gelu' or a function wanted", who, name, value)
+    options.must_be(who, name, "'relu', 'gelu' or a function", value)
   end
   return arg(who, name, value, "callable")
 end
@@ -317,7 +317,7 @@ end
 
 local function module(who, name, value)
   if Module.is_module(value) then return value end
-  fail("%s: %s has to be a module, got %s", who, name, describe(value))
+  options.must_be(who, name, "a module", value)
 end
 
 -- num_layers copies of a layer, and perhaps a norm.

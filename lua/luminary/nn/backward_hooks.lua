@@ -11,8 +11,7 @@ local function replaced(who, grads, changed)
   if changed == nil then return grads end
   if core.is_tensor(changed) then changed = {n = 1, changed} end
   if not options.is_plain(changed) then
-    options.fail("%s: a backward hook has to return a list of gradients, a tensor or nil, got %s", who,
-      options.describe(changed))
+    options.must_be(who, "the result of a backward hook", "a list of gradients, a tensor or nil", changed)
   end
   changed.n = grads.n
   return changed

@@ -25,8 +25,8 @@ end
 local function copy_module(module, made)
   local source = records.of(module)
   if source.class.transparent then
-    options.fail("clone: %s belongs to the processes or devices it was made for; clone the module in it: "
-      .. "net.module:clone()", source.class.__name)
+    options.fail("clone: %s belongs to its processes or devices; clone the module inside it, its field module",
+      source.class.__name)
   end
   local twin, record = records.blank(source.class, source.__call)
   made[module] = twin

@@ -13,9 +13,9 @@ local containers = {}
 local function check_module(who, position, v)
   if options.is_plain(v) then options.list(who, "modules", v) end
   if not Module.is_module(v) then
-    options.fail("%s: argument %d has to be a module, got %s%s", who, position, options.describe(v),
-      type(v) == "function" and "; nn has modules that call such functions, nn.ReLU() for F.relu"
-      or options.is_plain(v) and "; unpack(list) gives those of a list" or "")
+    options.must_be(who, "argument " .. position, "a module", v,
+      type(v) == "function" and "nn has modules for such functions: nn.ReLU() for F.relu"
+        or options.is_plain(v) and "unpack(list) passes those of a list" or nil)
   end
 end
 
@@ -46,7 +46,7 @@ function Numbered:insert(at, module)
   local who, modules = self.__name .. ".insert", self:children()
   options.arg(who, "the position", at, "count")
   check_module(who, 2, module)
-  if at > #modules + 1 then options.fail("%s: position %d, but there are %d modules", who, at, #modules) end
+  if at > #modules + 1 then options.must_be(who, "position", ("from 1 to %d"):format(#modules + 1), at) end
   table.insert(self, at, module)
   records.of(self)
   return self
@@ -56,7 +56,7 @@ end
 function Numbered:append_all(list)
   if Module.is_module(list) then list = list:children() end
   if not options.is_plain(list) then
-    options.fail("%s.append_all: a list of modules wanted, got %s", self.__name, options.describe(list))
+    options.expected(self.__name .. ".append_all", "a list of modules", list)
   end
   for _, module in ipairs(options.list(self.__name .. ".append_all", "modules", list)) do self:append(module) end
   return self
@@ -76,7 +76,7 @@ function Numbered:slice(first, last)
   if first < 0 then first = #modules + first + 1 end
   if last < 0 then last = #modules + last + 1 end
   if first < 1 or last > #modules then
-    options.fail("%s: %d to %d of %d modules", who, first, last, #modules)
+    options.fail("%s: modules %d to %d are out of range; there are %d", who, first, last, #modules)
   end
   local names, pairs_of, named = records.of(self).child, {}, false
   for i = first, last do
@@ -109,7 +109,7 @@ function Sequential:init(...)
   if select("#", ...) == 1 and options.is_plain(named) and options.is_plain(named[1]) then
     for i, pair in ipairs(options.list("Sequential", "modules", named)) do
       if not options.is_plain(pair) or type(pair[1]) ~= "string" or not Module.is_module(pair[2]) then
-        options.fail("Sequential: entry %d has to be {name, module}, got %s", i, options.describe(pair))
+        options.must_be("Sequential", ("entry %d"):format(i), "{name, module}", pair)
       end
       self:add_module(pair[1], pair[2])
     end
@@ -139,7 +139,7 @@ containers.ModuleList = ModuleList
 function ModuleList:init(list, ...)
   if list == nil then return end
   if not options.is_plain(list) or select("#", ...) > 0 then
-    options.fail("ModuleList: a list of modules wanted, nn.ModuleList{a, b}, got %s", options.describe(list))
+    options.expected("ModuleList", "a list of modules, nn.ModuleList{a, b}", list)
   end
   options.list("ModuleList", "modules", list)
   for i, module in ipairs(list) do put(self, i, module, i > 1 and list[i + 1] == nil) end

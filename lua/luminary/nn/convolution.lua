@@ -31,12 +31,12 @@ end
 
 local function check_groups(who, o, in_channels, out_channels)
   if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
-    options.fail("%s: groups = %d has to divide in_channels = %d and out_channels = %d", who, o.groups, in_channels,
+    options.fail("%s: groups (%d) must divide in_channels (%d) and out_channels (%d)", who, o.groups, in_channels,
       out_channels)
   end
   for _, stride in ipairs(o.padding == "same" and o.stride or {}) do
     if stride ~= 1 then
-      options.fail("%s: padding = 'same' is for a stride of 1, and stride is %s", who, printed.tuple(o.stride))
+      options.fail("%s: padding = 'same' requires a stride of 1, got %s", who, printed.tuple(o.stride))
     end
   end
 end
@@ -102,7 +102,7 @@ end
 local function padding_for(self, x, size)
   local who, n = self.__name, self.n
   if type(size) ~= "table" or #size ~= n and #size ~= x.ndim then
-    options.fail("%s: output_size is the last %d or all %d sizes, got %s", who, n, x.ndim, options.describe(size))
+    options.fail("%s: output_size must have %d or %d entries, got %s", who, n, x.ndim, options.describe(size))
   end
   local list = {}
   for i = 1, n do
@@ -110,7 +110,7 @@ local function padding_for(self, x, size)
       + self.dilation[i] * (self.kernel_size[i] - 1) + 1
     list[i] = arg(who, "output_size", size[#size - n + i], "count") - least
     if list[i] < 0 or list[i] >= self.stride[i] then
-      options.fail("%s: output_size has %d; for this x it has to be from %d to %d", who, size[#size - n + i], least,
+      options.fail("%s: output_size has %d; for this x it must be from %d to %d", who, size[#size - n + i], least,
         least + self.stride[i] - 1)
     end
   end

@@ -104,7 +104,7 @@ local function check_no_inputs(name, rows, ...)
     local kind = rows[i] and rows[i][2]
     local word = type(kind) == "string" and kind ~= "any" and not kind:find "^tensor"
     if word or type(kind) == "table" or kind == nil then
-      options.fail("%s: tensors go to the layer that nn.%s(…) makes: nn.%s()(%s)", name, name, name,
+      options.fail("%s: pass tensors to the layer that nn.%s(…) makes: nn.%s()(%s)", name, name, name,
         ("x, y, z"):sub(1, 3 * math.min(select("#", ...), 3) - 2))
     end
   end

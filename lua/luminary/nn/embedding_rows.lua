@@ -7,7 +7,7 @@ local rows = {}
 function rows.padding(who, pad, num_embeddings)
   if not pad then return nil end
   if pad == 0 or math.abs(pad) > num_embeddings then
-    options.fail("%s: padding_idx %d is not among the %d rows, which count from 1", who, pad, num_embeddings)
+    options.must_be(who, "padding_idx", ("from 1 to %d"):format(num_embeddings), pad)
   end
   return pad < 0 and num_embeddings + pad + 1 or pad
 end
@@ -16,7 +16,7 @@ end
 function rows.from_pretrained(class, weight, opts)
   local who = class.__name .. ".from_pretrained"
   if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then
-    options.fail("%s: weight [num_embeddings, embedding_dim] wanted, got %s", who, options.describe(weight))
+    options.wrong_shape(who, "weight", weight, "[num_embeddings, embedding_dim]")
   end
   local own = {}
   for name, value in pairs(opts or {}) do own[name] = value end

@@ -25,7 +25,7 @@ F.local_response_norm = arguments.takes("local_response_norm", {
   local who = "local_response_norm"
   options.arg(who, "x", x, "tensor")
   options.arg(who, "size", size, "count")
-  if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
+  if x.ndim < 3 then options.expected(who, "x [N, C, …] of 3 or more dims", x) end
   if x:numel() == 0 then return x * 1 end -- which view could not divide
   local before = math.floor(size / 2)
   local squares = ops.square(x):view(x.shape[1], 1, x.shape[2], -1)
@@ -56,7 +56,7 @@ F.triplet_margin_with_distance_loss = arguments.takes("triplet_margin_with_dista
   options.arg(who, "positive", positive, "tensor")
   options.arg(who, "negative", negative, "tensor")
   if positive.ndim ~= anchor.ndim or negative.ndim ~= anchor.ndim then
-    options.fail("%s: anchor is %s, positive %s, negative %s; they have to have as many dims each", who,
+    options.fail("%s: anchor, positive and negative must have the same number of dims, got %s, %s and %s", who,
       options.describe(anchor), options.describe(positive), options.describe(negative))
   end
   local distance = o.distance_function or ops.pairwise_distance
@@ -76,7 +76,7 @@ F.multilabel_margin_loss = arguments.takes("multilabel_margin_loss", {
   if x.ndim == 0 then x, target = x:view(1), target:view(-1) end
   local n = x.shape[x.ndim]
   if x.ndim > 2 or target.ndim ~= x.ndim or target.shape[1] ~= x.shape[1] or target.shape[x.ndim] ~= n then
-    options.fail("%s: x is %s, target %s; both have to be [N, C] or [C]", who, options.describe(x),
+    options.fail("%s: x and target must both be [N, C] or [C], got %s and %s", who, options.describe(x),
       options.describe(target))
   end
   local rows, labels = x:view(-1, n), target:detach():view(-1, n)
@@ -99,7 +99,7 @@ F.instance_norm = arguments.reads("instance_norm", {
   {"use_input_stats", "boolean", true}, {"momentum", "number", 0.1}, {"eps", "number", 1e-5},
 }, function(x, mean, var, weight, bias, use_input_stats, momentum, eps)
   local who = "instance_norm"
-  if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
+  if x.ndim < 3 then options.expected(who, "x [N, C, …] of 3 or more dims", x) end
   if not use_input_stats then
     return ops.batch_norm(x, mean, var, weight, bias, {training = false, eps = eps})
   end
@@ -125,7 +125,7 @@ F.logsigmoid = ops.log_sigmoid
 --- of the second half.
 F.glu = arguments.reads("glu", {{"x", "tensor"}, {"dim", "dim", -1}}, function(x, dim)
   local size = x:size(dim)
-  if size % 2 ~= 0 then fail("glu: dim %d has size %d, which has no halves", dim, size) end
+  if size % 2 ~= 0 then fail("glu: the size of dim %d (%d) must be divisible by 2", dim, size) end
   return ops.gated_halves(x, dim, size / 2)
 end)
 
@@ -134,7 +134,7 @@ local function rrelu_by(x, lower, upper, training)
   options.arg("rrelu", "x", x, "tensor")
   lower = lower == nil and 1 / 8 or options.arg("rrelu", "lower", lower, "number")
   upper = upper == nil and 1 / 3 or options.arg("rrelu", "upper", upper, "number")
-  if lower > upper then fail("rrelu: lower is %g, upper %g; it has to be the larger one", lower, upper) end
+  if lower > upper then fail("rrelu: lower must be at most upper, got %g and %g", lower, upper) end
   if training then return ops.mul, ops.where(ops.ge(x, 0), 1, ops.rand_like(x) * (upper - lower) + lower) end
   return ops.leaky_relu, (lower + upper) / 2
 end
@@ -162,7 +162,7 @@ F.gumbel_softmax = arguments.takes("gumbel_softmax", {
 }, function(logits, opts)
   local who = "gumbel_softmax"
   options.arg(who, "logits", logits, "tensor")
-  if opts.tau <= 0 then fail("%s: tau has to be above 0, got %g", who, opts.tau) end
+  if opts.tau <= 0 then options.must_be(who, "tau", "above 0", opts.tau) end
   local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))
   local soft = ops.softmax((logits + noise) / opts.tau, opts.dim)
   if not opts.hard then return soft end

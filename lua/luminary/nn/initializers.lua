@@ -18,7 +18,7 @@ local function fans(who, t)
   options.arg(who, "the first argument", t, "tensor")
   local shape = t.shape
   if #shape < 2 then
-    options.fail("%s: a tensor of at least 2 dims wanted, got %s", who, options.describe(t))
+    options.must_be(who, "t", "a tensor of at least 2 dims", t)
   end
   local field = 1
   for i = 3, #shape do field = field * shape[i] end
@@ -142,7 +142,7 @@ local function truncated_normal(n, low, high, how)
     local again, also = draw()
     z, good = ops.where(good, z, again), ops.logical_or(good, also)
   end
-  options.fail("trunc_normal_: no number from %g to %g standard deviations could be drawn", low, high)
+  options.fail("trunc_normal_: cannot sample from %g to %g standard deviations", low, high)
 end
 
 --- Fills the tensor with values of a truncated normal distribution.
@@ -151,11 +151,11 @@ function init.trunc_normal_(t, mean, std, a, b, generator)
   mean, std = number(who, "mean", mean, 0), number(who, "std", std, 1)
   a, b = number(who, "a", a, -2), number(who, "b", b, 2)
   local in_order, finite = a < b, math.abs(mean) < math.huge -- which NaN is not
-  if not in_order then options.fail("%s: a has to be below b, got %g and %g", who, a, b) end
+  if not in_order then options.fail("%s: a must be less than b, got %g and %g", who, a, b) end
   if not (std > 0 and std < math.huge) then
-    options.fail("%s: std has to be above 0 and finite, got %g", who, std)
+    options.must_be(who, "std", "above 0 and finite", std)
   end
-  if not finite then options.fail("%s: mean has to be finite, got %g", who, mean) end
+  if not finite then options.must_be(who, "mean", "finite", mean) end
   return fill_with(who, t, function(how)
     local z = truncated_normal(t:numel(), (a - mean) / std, (b - mean) / std, how)
     return (z * std + mean):clamp(a, b):view(t.shape)
@@ -165,7 +165,7 @@ end
 local function matrix(who, t, most)
   options.arg(who, "the first argument", t, "tensor")
   if t.ndim < 2 or most and t.ndim > most then
-    options.fail("%s: a tensor of %s2 dims wanted, got %s", who, most and "" or "at least ", options.describe(t))
+    options.must_be(who, "t", most and "a tensor of 2 dims" or "a tensor of at least 2 dims", t)
   end
   return t.shape[1], t:numel() / math.max(t.shape[1], 1)
 end
@@ -212,11 +212,11 @@ init.dirac_ = arguments.takes("dirac_", {{"groups", "count", 1}}, function(t, op
   local who = "dirac_"
   options.arg(who, "the first argument", t, "tensor")
   if t.ndim < 3 or t.ndim > 5 then
-    options.fail("%s: a tensor of 3, 4 or 5 dims wanted, got %s", who, options.describe(t))
+    options.must_be(who, "t", "a tensor of 3, 4 or 5 dims", t)
   end
   local groups, shape = opts.groups, t.shape
   if shape[1] % groups ~= 0 then
-    options.fail("%s: groups = %d has to divide the %d output channels", who, groups, shape[1])
+    options.fail("%s: groups (%d) must divide the number of output channels (%d)", who, groups, shape[1])
   end
   return core.no_grad(function()
     t:zero_()

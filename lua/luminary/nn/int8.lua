@@ -16,7 +16,7 @@ local int8 = {}
 local function rounded(weight)
   local x = weight:detach():float()
   if x:numel() > 0 and not x:isfinite():all():item() then
-    options.fail("Int8Linear: the weight has values that are not finite, which int8 cannot hold")
+    options.fail("Int8Linear: weight must be finite")
   end
   local largest = x:size(2) > 0 and ops.amax(ops.abs(x), 2) or ops.zeros({x:size(1)}, {device = x.device})
   local scale = ops.where(largest:gt(0), largest / 127, 1)
@@ -30,10 +30,10 @@ int8.Int8Linear = Int8Linear
 function Int8Linear:init(...)
   local weight, bias = arguments.read("Int8Linear", {{"weight", "tensor"}, {"bias", "tensor?"}}, ...)
   if weight.ndim ~= 2 or not weight:is_floating_point() then
-    options.fail("Int8Linear: weight is %s; numbers of a floating dtype [out, in] wanted", options.describe(weight))
+    options.must_be("Int8Linear", "weight", "a floating tensor [out, in]", weight)
   end
   if bias and (bias.ndim ~= 1 or bias:size(1) ~= weight:size(1)) then
-    options.fail("Int8Linear: bias is %s; [%d] wanted", options.describe(bias), weight:size(1))
+    options.wrong_shape("Int8Linear", "bias", bias, {weight:size(1)})
   end
   local bytes, scale = rounded(weight:contiguous()) -- GPT-2's weights lie the other way round
   self.in_features, self.out_features = weight:size(2), weight:size(1)
@@ -65,15 +65,14 @@ local function replacement(module, place)
   elseif not ok then
     error(new, 0)
   elseif not Module.is_module(new) then
-    options.fail("quantize: %s: %s:to_int8() has to give a module, or self, got %s", place, module.__name,
-      options.describe(new))
+    options.must_be("quantize: " .. place, module.__name .. ":to_int8()", "a module or self", new)
   end
   return new
 end
 
 --- lm.quantize(net): Replaces the linear layers of a net by layers with int8 weights, and returns it.
 int8.quantize = arguments.reads("quantize", {{"net", "any"}}, function(net)
-  if not Module.is_module(net) then options.fail("quantize: a module wanted, got %s", options.describe(net)) end
+  if not Module.is_module(net) then options.expected("quantize", "a module", net) end
   local replaced, changes = {}, {}
   local walk
   local function walk_children(module, place)

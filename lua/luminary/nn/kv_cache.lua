@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 
-local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local ops, arg, fail = core.ops, options.arg, options.fail
 
 --- nn.KVCache(batch_size, max_seq_len, num_kv_heads, head_dim [, {device, dtype}]): Stores the keys and values of an
 --- attention layer during generation.
@@ -25,7 +25,7 @@ end
 local function length_of(self, who, room)
   local n = arg(who, "cache.length", self.length, "natural")
   room = room or self.keys.shape[3]
-  if n > room then fail("%s: cache.length is %d; there are %d places", who, n, room) end
+  if n > room then fail("%s: cache.length (%d) must be at most the size of the cache (%d)", who, n, room) end
   return n
 end
 
@@ -33,10 +33,10 @@ end
 local function check_places(who, name, t, room, n, dtype)
   local shape = t.shape
   if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= n then
-    fail("%s: %s is %s; [%d, %d, n, %d] wanted", who, name, describe(t), room[1], room[2], room[4])
+    options.wrong_shape(who, name, t, {room[1], room[2], "n", room[4]})
   end
   if t.dtype ~= dtype and not core.is_autocast_enabled() then
-    fail("%s: %s is %s, the cache %s; {dtype = \"%s\"} makes one of that", who, name, t.dtype, dtype, t.dtype)
+    fail("%s: %s is %s, the cache %s; create the cache with {dtype = \"%s\"}", who, name, t.dtype, dtype, t.dtype)
   end
 end
 
@@ -55,7 +55,7 @@ function KVCache:update(k, v)
   check_places(who, "v", arg(who, "v", v, "tensor"), room, n, keys.dtype)
   local first = length_of(self, who, room[3])
   if first + n > room[3] then
-    fail("%s: it holds %d of %d places; there is no room for %d more", who, first, room[3], n)
+    fail("%s: the cache holds %d of %d positions; cannot append %d more", who, first, room[3], n)
   end
   core.no_grad(put, keys:narrow(3, first + 1, n), k, values:narrow(3, first + 1, n), v)
   self.length = first + n
@@ -66,7 +66,7 @@ end
 function KVCache:reset(n)
   n = arg("KVCache:reset", "n", n or 0, "natural")
   if n > 0 and n > length_of(self, "KVCache:reset") then
-    fail("KVCache:reset: it holds %d places, not %d", self.length, n)
+    fail("KVCache:reset: the cache holds %d positions, not %d", self.length, n)
   end
   self.length = n
   return self
@@ -77,7 +77,7 @@ end
 function KVCache:reorder(index)
   local who = "KVCache:reorder"
   if arg(who, "index", index, "tensor").ndim ~= 1 or index.shape[1] == 0 then
-    fail("%s: index is %s; [N] wanted, the positions of one sequence or more", who, describe(index))
+    options.must_be(who, "index", "1-d and not empty", index)
   end
   local length, n = length_of(self, who), index.shape[1]
   core.no_grad(function()

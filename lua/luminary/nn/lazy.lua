@@ -58,7 +58,9 @@ local function add(name, base, channels_of, help)
     if self.given then
       options.arg(name, "x", x, "tensor")
       local channels = channels_of(x)
-      if not channels then options.fail("%s: x is %s, which has no channels", name, options.describe(x)) end
+      if not channels then
+        options.fail("%s: cannot infer the number of channels of x, %s", name, options.describe(x))
+      end
       fill(self, channels)
     end
     return base.forward(self, x, ...)
@@ -67,7 +69,7 @@ local function add(name, base, channels_of, help)
   if base.to_int8 then
     function new:to_int8()
       if not self.given then return base.to_int8(self) end
-      options.fail("this %s has no weight before its first input; call the net once", name)
+      options.fail("this %s has no weight before its first forward pass; call the net once", name)
     end
   end
 

@@ -61,7 +61,7 @@ local function compare(entries, dict)
     if value == nil then
       missing[#missing + 1] = name
     elseif not core.is_tensor(value) then
-      wrong[#wrong + 1] = ("%s has to be a tensor, got %s"):format(printable_name(name, 200), options.describe(value))
+      wrong[#wrong + 1] = ("%s must be a tensor, got %s"):format(printable_name(name, 200), options.describe(value))
     elseif shape_text(value.shape) ~= shape_text(t.shape) then
       mismatched[#mismatched + 1] = {name = name, given = value.shape, wanted = t.shape}
     elseif (value.dtype == "int8") ~= (t.dtype == "int8") and (value:is_floating_point() or t:is_floating_point()) then
@@ -93,9 +93,10 @@ end
 -- dict as a copy with the module's names.
 local function named_as(self, own, dict, rename, run_hooks)
   if not is_plain(dict) then
-    fail("load_state_dict: a table of tensors by name wanted, got %s",
-      options.describe(dict) .. (options.record(dict) and options.record(dict).is_module and ": pass its :state_dict()"
-        or type(dict) == "string" and ": lm.load(path) reads it" or ""))
+    local record = options.record(dict)
+    options.expected("load_state_dict", "a table of tensors by name", dict,
+      record and record.is_module and "pass its :state_dict()"
+        or type(dict) == "string" and "lm.load(path) reads it" or nil)
   end
   local names, copy = {}, {}
   dict = without_prefix(changes.renamed("load_state_dict", dict, rename), own)
@@ -110,7 +111,7 @@ local function named_as(self, own, dict, rename, run_hooks)
   local first = next(own)
   for key, value in pairs(found and {} or copy) do -- a checkpoint, of which the state_dict is a part
     if first and is_plain(value) and value[first] then
-      fail("load_state_dict: for %s: no entry is of it, but '%s' is a table of such: pass that one", self.__name,
+      fail("load_state_dict: for %s: no key matches, but '%s' is a table whose keys do; pass that table", self.__name,
         printable_name(tostring(key), 200))
     end
   end
@@ -161,7 +162,7 @@ return function(self, entries, run_hooks, dict, opts)
   end
   if #problems > 0 then
     if opts.strict and #unexpected + #missing > 0 then
-      problems[#problems + 1] = "{strict = false} leaves out what is unexpected, and leaves what is missing as it is"
+      problems[#problems + 1] = "pass {strict = false} to ignore missing and unexpected keys"
     end
     fail("load_state_dict: for %s:\n  %s", self.__name, table.concat(problems, "\n  "))
   end

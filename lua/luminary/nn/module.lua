@@ -67,7 +67,7 @@ Module.__missing = {
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
   generate = "lm.models.generate(net, ids) lets any net of language go on",
   gradient_checkpointing_enable = "lm.autograd.checkpoint(f, x) computes a part again instead of keeping it",
-  resize_token_embeddings = "a net is made anew with another vocab_size, and takes the weights with "
+  resize_token_embeddings = "create the net with another vocab_size and load the weights with "
     .. "{ignore_mismatched_sizes = true}",
 }
 
@@ -106,7 +106,7 @@ end)
 function Module:register_parameter(name, p)
   check_name(record_of(self), "param", name)
   if p ~= nil and not parameter.is(p) then
-    fail("%s: register_parameter: '%s' has to be an nn.Parameter, got %s", self.__name, name, options.describe(p))
+    options.must_be(self.__name .. ":register_parameter", ("'%s'"):format(name), "an nn.Parameter", p)
   end
   self[name] = p
 end
@@ -115,14 +115,14 @@ end
 function Module:add_module(name, module)
   check_name(record_of(self), "child", name)
   if module ~= nil and not is_module(module) then
-    fail("%s: add_module: '%s' has to be a module, got %s", self.__name, name, options.describe(module))
+    options.must_be(self.__name .. ":add_module", ("'%s'"):format(name), "a module", module)
   end
   self[name] = module
 end
 Module.register_module = Module.add_module
 
 local function add_hook(record, list, fn)
-  if type(fn) ~= "function" then fail("%s: a hook has to be a function", record.class.__name) end
+  if type(fn) ~= "function" then fail("%s: hook must be a function", record.class.__name) end
   return hooks_add(record, list, fn)
 end
 
@@ -142,7 +142,7 @@ function Module:register_full_backward_hook(fn) return add_hook(record_of(self),
 --- Calls fn(module, grad_outputs) before gradients of the module's inputs are computed. A list that it returns, or one
 --- tensor, replaces grad_outputs. Returns a handle with :remove().
 function Module:register_full_backward_pre_hook(fn)
-  if type(fn) ~= "function" then fail("%s: a hook has to be a function", self.__name) end
+  if type(fn) ~= "function" then fail("%s: hook must be a function", self.__name) end
   local record = record_of(self)
   local nothing = add_hook(record, "backward_hooks", function() end) -- which has calls look for hooks
   local handle = add_hook(record, "backward_pre_hooks", fn)
@@ -236,7 +236,7 @@ end
 
 local list_of = one_based_list "list" -- the metatable of such lists
 
-function list_of.__call() fail("a list is walked by ipairs: for i, p in ipairs(net:parameters()) do … end") end
+function list_of.__call() fail("a list cannot be called; use for i, p in ipairs(net:parameters()) do … end") end
 
 --- Returns a list of all parameters, as optimizers take it. {recurse = false} leaves out those of child modules.
 Module.parameters = arguments.takes("parameters", recursing, function(self, opts)
@@ -291,7 +291,7 @@ function Module:get_submodule(path) return (find("get_submodule", self, path, "c
 --- Replaces the module of a dotted name.
 function Module:set_submodule(path, module)
   local _, parent, name = find("set_submodule", self, path, "child")
-  if not name then fail("set_submodule: a name wanted, got ''") end
+  if not name then fail("set_submodule: name must not be empty") end
   parent:add_module(name, module)
 end
 --- Returns the parameter of a dotted name: net:get_parameter("fc.weight").
@@ -344,16 +344,16 @@ function Module:getParameters()
   local params, n = self:parameters(), 0
   for i, p in ipairs(params) do
     if p.dtype ~= params[1].dtype or p.device ~= params[1].device then
-      fail("%s:getParameters: parameter 1 is %s on %s, parameter %d %s on %s; all have to be alike", self.__name,
-        params[1].dtype, params[1].device, i, p.dtype, p.device)
+      fail("%s:getParameters: all parameters must have the same dtype and device: parameter 1 is %s on %s, parameter "
+        .. "%d is %s on %s", self.__name, params[1].dtype, params[1].device, i, p.dtype, p.device)
     end
     if p.device:find "^cpu" and p:is_shared() then
-      fail("%s:getParameters: the parameters are in shared memory, which the vectors would leave: "
-        .. "net:getParameters() comes before net:share_memory(), and other processes are sent x with net", self.__name)
+      fail("%s:getParameters: the parameters are in shared memory; call net:getParameters() before net:share_memory()",
+        self.__name)
     end
     n = n + p:numel()
   end
-  if n == 0 then fail("%s:getParameters: there are no parameters", self.__name) end
+  if n == 0 then fail("%s:getParameters: the module has no parameters", self.__name) end
   local like = {dtype = params[1].dtype, device = params[1].device}
   local flat, grads, first = ops.empty({n}, like), ops.zeros({n}, like), 1
   local vectors = {flat, grads}
@@ -409,7 +409,7 @@ local function device_or_dtype(v, target)
   elseif type(v) == "string" then
     if v:find("^cpu") or v:find("^cuda") then target.device = core.device(v) else target.dtype = core.dtype(v) end
   else
-    fail("to: a device, a dtype, a tensor or {device = …, dtype = …} wanted, got %s", options.describe(v))
+    options.expected("to", "a device, a dtype, a tensor or {device = …, dtype = …}", v)
   end
 end
 
@@ -420,7 +420,7 @@ function Module:to(...)
   local target = {}
   for i = 1, select("#", ...) do device_or_dtype((select(i, ...)), target) end
   if target.dtype and not core.is_floating_point(target.dtype) then
-    fail("to: a module's parameters need a floating dtype, got '%s'", target.dtype)
+    fail("to: dtype must be floating for a module's parameters, got %s", target.dtype)
   end
   return convert(self, function(t)
     return t:to {

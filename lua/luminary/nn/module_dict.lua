@@ -13,18 +13,18 @@ local dictionaries = {}
 -- name, value of a table, in the order of names, or of a list {{name, value}, …}, in its own.
 local function each_of(who, given)
   if not options.is_plain(given) then
-    fail("%s: a table of names, or a list {{name, value}, …} wanted, got %s", who, options.describe(given))
+    options.expected(who, "a table of names, or a list {{name, value}, …}", given)
   end
   local list = {}
   for i, pair in ipairs(options.list(who, "entries", given)) do
     if type(pair) ~= "table" or type(pair[1]) ~= "string" or pair[2] == nil then
-      fail("%s: entry %d has to be {name, value}, got %s", who, i, options.describe(pair))
+      options.must_be(who, ("entry %d"):format(i), "{name, value}", pair)
     end
     list[i] = pair
   end
   if #list == 0 then
     for name, value in pairs(given) do
-      if type(name) ~= "string" then fail("%s: a name has to be a string, got %s", who, options.describe(name)) end
+      if type(name) ~= "string" then options.must_be(who, "a name", "a string", name) end
       list[#list + 1] = {name, value}
     end
     table.sort(list, function(a, b) return a[1] < b[1] end)
@@ -83,7 +83,7 @@ end
 --- Removes the entry of this name and returns its value.
 function Dict:pop(name)
   if not self:contains(name) then
-    fail("%s: there is no '%s'; there are %s", self.__name, tostring(name), table.concat(self:keys(), ", "))
+    fail("%s: no entry '%s'; entries are %s", self.__name, tostring(name), table.concat(self:keys(), ", "))
   end
   local value = self[name]
   self[name] = nil
@@ -103,7 +103,7 @@ ModuleDict.kind = "child"
 --- The module, or an error where it is none.
 function ModuleDict:_checked(name, v)
   if not Module.is_module(v) then
-    fail("%s: '%s' has to be a module, got %s", self.__name, tostring(name), options.describe(v))
+    options.must_be(self.__name, ("'%s'"):format(tostring(name)), "a module", v)
   end
   return v
 end
@@ -112,7 +112,7 @@ end
 local function as_parameter(self, name, v)
   if parameter.is(v) then return v end
   if not core.is_tensor(v) then
-    fail("%s: %s has to be a tensor, got %s", self.__name, tostring(name), options.describe(v))
+    options.must_be(self.__name, tostring(name), "a tensor", v)
   end
   return parameter.new(v)
 end
@@ -155,7 +155,7 @@ function ParameterList:field_of(key, value, reading)
   local n = #records.of(self).param
   local at = key < 0 and n + key + 1 or key
   if at % 1 ~= 0 or at < 1 or at > (reading and n or n + 1) then
-    fail("%s: no parameter %s; there are %d, from 1", self.__name, tostring(key), n)
+    options.out_of_range(self.__name, key, n, "parameters")
   end
   if not reading and value == nil then
     if at < n then fail("%s: only the last parameter, %d, can be removed", self.__name, n) end
@@ -184,7 +184,7 @@ end
 --- Adds the tensors of a list at the end. Returns the list.
 function ParameterList:extend_by(list)
   if not options.is_plain(list) then
-    fail("%s: a list of tensors wanted, got %s", self.__name, options.describe(list))
+    options.expected(self.__name, "a list of tensors", list)
   end
   for _, t in ipairs(options.list(self.__name, "parameters", list)) do self:append(t) end
   return self

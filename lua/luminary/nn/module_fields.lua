@@ -74,8 +74,8 @@ local function check_acyclic(self, record, name, child)
     return false
   end
   if contains(child, {}) then
-    fail("%s: the child '%s' is or contains this module, which cannot contain itself; a function or a plain table "
-      .. "may hold it: self.%s = {module}", record.class.__name, name, number_in(name) and "other" or name)
+    fail("%s: the child '%s' is or contains this module, and a module cannot contain itself; hold it in a plain "
+      .. "table: self.%s = {module}", record.class.__name, name, number_in(name) and "other" or name)
   end
 end
 
@@ -115,7 +115,8 @@ local function list_of(self, record)
   local places, list = {}, {}
   for key in next, self do
     if type(key) ~= "number" then
-      fail("%s: rawset put something at [%s], which no module sees; assign it", record.class.__name, tostring(key))
+      fail("%s: rawset set [%s], which the module does not register; assign it without rawset", record.class.__name,
+        tostring(key))
     end
     places[#places + 1] = key
   end
@@ -123,7 +124,7 @@ local function list_of(self, record)
   for i, place in ipairs(places) do
     list[i] = rawget(self, place)
     if not is_module(list[i]) then
-      fail("%s: child %s has to be a module, got %s", record.class.__name, tostring(place), options.describe(list[i]))
+      options.must_be(record.class.__name, ("child %s"):format(tostring(place)), "a module", list[i])
     end
   end
   return list
@@ -156,7 +157,7 @@ local function field_of_container(self, key)
     local record = record_of(self)
     local name = record.child[place_of(record, key)]
     if name then return record.values[name] end
-    fail("%s: no child %s; there are %d, from 1", record.class.__name, tostring(key), #record.child)
+    options.out_of_range(record.class.__name, key, #record.child, "modules")
   end
   if type(key) == "string" and key:find("^%d") then return record_of(self).values[key] end
   if options.is_plain(key) and #key <= 2 then return self:slice(unpack(key, 1, 2)) end
@@ -176,14 +177,14 @@ end
 local function check_name(record, kind, name)
   local who = record.class.__name
   if type(name) ~= "string" then
-    fail("%s: the name of a %s has to be a string, got %s%s", who, nouns[kind], options.describe(name),
-      kind == "child" and "; nn.ModuleList holds numbered modules" or "")
+    options.must_be(who, "the name of a " .. nouns[kind], "a string", name,
+      kind == "child" and "use nn.ModuleList for numbered modules" or nil)
   end
   if name == "" or name:find(".", 1, true) then
-    fail("%s: the name of a %s cannot be '%s': it may not be empty or hold a dot", who, nouns[kind], name)
+    fail("%s: the name of a %s must be non-empty and without a dot, got '%s'", who, nouns[kind], name)
   end
   if has_field(record.class, name) then
-    fail("%s: a %s cannot be called '%s': the class has a field of that name", who, nouns[kind], name)
+    fail("%s: a %s cannot be named '%s': the class has a field of that name", who, nouns[kind], name)
   end
 end
 
@@ -219,10 +220,10 @@ local function assign(self, key, value)
     local at = place_of(record, key)
     key = record.child[at]
     if not key and at ~= #record.child + 1 then
-      fail("%s: no child %s to replace; there are %d", record.class.__name, at, #record.child)
+      options.out_of_range(record.class.__name, at, #record.child, "modules")
     end
     if value ~= nil and not is_module(value) then
-      fail("%s: child %d has to be a module, got %s", record.class.__name, at, options.describe(value))
+      options.must_be(record.class.__name, ("child %d"):format(at), "a module", value)
     end
     if not key then
       local list = list_of(self, record)
@@ -247,13 +248,13 @@ local function assign(self, key, value)
     return
   end
   if was == "param" or was == "child" then
-    fail("%s: '%s' is a %s: assign %s or nil, got %s", record.class.__name, key, nouns[was],
-      was == "param" and "an nn.Parameter" or "a module", options.describe(value))
+    options.must_be(record.class.__name, ("%s '%s'"):format(nouns[was], key),
+      was == "param" and "an nn.Parameter or nil" or "a module or nil", value)
   elseif was == "buffer" and not core.is_tensor(value) then
-    fail("%s: '%s' is a buffer: assign a tensor or nil, got %s", record.class.__name, key, options.describe(value))
+    options.must_be(record.class.__name, ("buffer '%s'"):format(key), "a tensor or nil", value)
   end
   if value ~= nil and type(value) ~= "function" and type(record.class[key]) == "function" then
-    fail("%s: '%s' is a method, and a field of that name would hide it; got %s", record.class.__name, tostring(key),
+    fail("%s: '%s' is a method and cannot be assigned; got %s", record.class.__name, tostring(key),
       options.describe(value))
   end
   if core.is_tensor(value) or options.is_plain(value) then core.keep(value) end
@@ -294,7 +295,7 @@ local function find(who, self, path, kind, look)
     local record, wanted = look(module), dot == "" and kind or "child"
     if record.kind[name] ~= wanted then
       fail("%s: %s has no %s '%s'%s", who, at == "" and self.__name or ("'%s'"):format(at), nouns[wanted],
-        truncate_text(name, 60), #record[wanted] > 0 and "; there are " .. table.concat(record[wanted], ", ") or "")
+        truncate_text(name, 60), #record[wanted] > 0 and "; it has " .. table.concat(record[wanted], ", ") or "")
     end
     if dot == "" then return record.values[name], module, name end
     module, at = record.values[name], joined(at, name)

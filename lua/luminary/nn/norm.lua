@@ -61,7 +61,7 @@ end
 --- An error for an x that does not have the dims of this layer.
 function BatchNorm:check_input(x)
   if not core.is_tensor(x) or not self.dims[x.ndim] then
-    options.fail("%s: %s wanted, got %s", self.__name, self.wanted, options.describe(x))
+    options.wrong_shape(self.__name, "x", x, self.shape_of_x)
   end
 end
 
@@ -92,12 +92,12 @@ end
 
 --- nn.BatchNorm1d(…): Applies batch normalization to an input [N, C] or [N, C, L].
 norm.BatchNorm1d = layer.define("BatchNorm1d", BatchNorm)
-norm.BatchNorm1d.dims, norm.BatchNorm1d.wanted = {[2] = true, [3] = true}, "x [N, C] or [N, C, L]"
+norm.BatchNorm1d.dims, norm.BatchNorm1d.shape_of_x = {[2] = true, [3] = true}, "[N, C] or [N, C, L]"
 norm.BatchNorm2d = layer.define("BatchNorm2d", BatchNorm)
-norm.BatchNorm2d.dims, norm.BatchNorm2d.wanted = {[4] = true}, "x [N, C, H, W]"
---- nn.BatchNorm3d(…): Applies batch normalization to an input [N, C, D, H, W].
+norm.BatchNorm2d.dims, norm.BatchNorm2d.shape_of_x = {[4] = true}, "[N, C, H, W]"
+--- nn.BatchNorm3d(…): nn.BatchNorm2d for x [N, C, D, H, W].
 norm.BatchNorm3d = layer.define("BatchNorm3d", BatchNorm)
-norm.BatchNorm3d.dims, norm.BatchNorm3d.wanted = {[5] = true}, "x [N, C, D, H, W]"
+norm.BatchNorm3d.dims, norm.BatchNorm3d.shape_of_x = {[5] = true}, "[N, C, D, H, W]"
 
 --- nn.InstanceNorm2d(…): Applies instance normalization to an input [N, C, H, W] or [C, H, W].
 local InstanceNorm = layer.define("InstanceNorm", BatchNorm)
@@ -107,7 +107,7 @@ function InstanceNorm:forward(x)
   self:check_input(x)
   local channels = x.ndim - self.spatial
   if x.shape[channels] ~= self.num_features then
-    options.fail("%s: %d channels wanted, got %s", self.__name, self.num_features, options.describe(x))
+    options.must_be(self.__name, "x", ("a tensor of %d channels"):format(self.num_features), x)
   end
   local y = F.instance_norm(channels == 1 and x:unsqueeze(1) or x, self.running_mean, self.running_var, self.weight,
     self.bias, {
@@ -118,12 +118,12 @@ end
 
 --- nn.InstanceNorm1d(…): Applies instance normalization to an input [N, C, L] or [C, L].
 norm.InstanceNorm1d = layer.define("InstanceNorm1d", InstanceNorm)
-norm.InstanceNorm1d.spatial, norm.InstanceNorm1d.wanted = 1, "x [N, C, L] or [C, L]"
+norm.InstanceNorm1d.spatial, norm.InstanceNorm1d.shape_of_x = 1, "[N, C, L] or [C, L]"
 norm.InstanceNorm2d = layer.define("InstanceNorm2d", InstanceNorm)
-norm.InstanceNorm2d.spatial, norm.InstanceNorm2d.wanted = 2, "x [N, C, H, W] or [C, H, W]"
---- nn.InstanceNorm3d(…): Applies instance normalization to an input [N, C, D, H, W] or [C, D, H, W].
+norm.InstanceNorm2d.spatial, norm.InstanceNorm2d.shape_of_x = 2, "[N, C, H, W] or [C, H, W]"
+--- nn.InstanceNorm3d(…): nn.InstanceNorm2d for x [N, C, D, H, W] or [C, D, H, W].
 norm.InstanceNorm3d = layer.define("InstanceNorm3d", InstanceNorm)
-norm.InstanceNorm3d.spatial, norm.InstanceNorm3d.wanted = 3, "x [N, C, D, H, W] or [C, D, H, W]"
+norm.InstanceNorm3d.spatial, norm.InstanceNorm3d.shape_of_x = 3, "[N, C, D, H, W] or [C, D, H, W]"
 for _, name in ipairs {"InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"} do
   norm[name].dims = {[norm[name].spatial + 1] = true, [norm[name].spatial + 2] = true}
 end
@@ -138,7 +138,7 @@ GroupNorm.init = layer.takes("GroupNorm", {
   self.num_groups = arg("GroupNorm", "num_groups", num_groups, "count")
   self.num_channels = arg("GroupNorm", "num_channels", num_channels, "count")
   if num_channels % num_groups ~= 0 then
-    options.fail("GroupNorm: num_groups = %d has to divide num_channels = %d", num_groups, num_channels)
+    options.not_divisible("GroupNorm", "num_channels", num_channels, "num_groups", num_groups)
   end
   self.affine, self.how = opts.affine, {eps = opts.eps}
   if opts.affine then
@@ -165,8 +165,7 @@ end
 local function sizes_of(who, normalized_shape)
   local shape = type(normalized_shape) == "number" and {normalized_shape} or normalized_shape
   if type(shape) ~= "table" or #shape == 0 or options.named_field(shape) then
-    options.fail("%s: normalized_shape has to be a size or a list of sizes, got %s", who,
-      options.describe(normalized_shape))
+    options.must_be(who, "normalized_shape", "a size or a list of sizes", normalized_shape)
   end
   for _, size in ipairs(shape) do arg(who, "normalized_shape", size, "count") end
   return shape

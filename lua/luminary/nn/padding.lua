@@ -17,8 +17,7 @@ local function sides(n)
     local fits = type(v) == "table" and #v == 2 * n
     for i = 1, fits and #v or 0 do fits = fits and options.is("integer", v[i]) end
     if not fits then
-      options.fail("%s: %s must be an integer or a list of %d (before and after the last dim, …), got %s", who, name,
-        2 * n, options.describe(v))
+      options.must_be(who, name, ("an integer or a list of %d (before and after the last dim, …)"):format(2 * n), v)
     end
     return v
   end

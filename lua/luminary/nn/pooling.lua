@@ -83,7 +83,7 @@ pooling "FractionalMaxPool2d" {
   },
   made = function(self)
     if (self.output_size == nil) == (self.output_ratio == nil) then
-      options.fail("FractionalMaxPool2d: either output_size or output_ratio is wanted")
+      options.fail("FractionalMaxPool2d: pass either output_size or output_ratio")
     end
   end,
   call = F.fractional_max_pool2d,

@@ -5,7 +5,7 @@ local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
 local meta = require "luminary.nn.meta"
 
-local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local ops, arg, fail = core.ops, options.arg, options.fail
 local positions = {}
 
 -- [dim / 2]: base^(-2 i / dim), by how much each pair turns from place to place.
@@ -48,7 +48,7 @@ SinusoidalPositions.init = layer.takes("SinusoidalPositions", {
 }, function(self, dim, o)
   local who = "SinusoidalPositions"
   self.dim = arg(who, "dim", dim, "count")
-  if dim % 2 ~= 0 then fail("%s: dim %d is odd; sines and cosines go in pairs", who, dim) end
+  if dim % 2 ~= 0 then options.must_be(who, "dim", "even", dim) end
   self.max_seq_len, self.batch_first = o.max_seq_len, o.batch_first
   local in_pairs = ops.empty({o.max_seq_len, dim / 2, 2}, {dtype = o.dtype or "float32", device = o.device})
   fill(in_pairs:select(3, 2), in_pairs:select(3, 1), rates_of(dim, o.base))
@@ -58,10 +58,11 @@ end)
 function SinusoidalPositions:forward(x)
   local who = "SinusoidalPositions"
   arg(who, "x", x, "tensor")
-  if x.ndim ~= 3 or x.shape[3] ~= self.dim then fail("%s: x is %s; 3 dims, the last of %d, wanted", who, describe(x),
-    self.dim) end
+  if x.ndim ~= 3 or x.shape[3] ~= self.dim then options.wrong_shape(who, "x", x, {"N", "L", self.dim}) end
   local n = x.shape[self.batch_first and 2 or 1]
-  if n > self.max_seq_len then fail("%s: %d places, max_seq_len is %d", who, n, self.max_seq_len) end
+  if n > self.max_seq_len then
+    options.must_be(who, "the length of x", ("at most max_seq_len, %d"):format(self.max_seq_len), n)
+  end
   local own = self.positions:narrow(1, 1, n):to(x.dtype)
   return x + (self.batch_first and own or own:unsqueeze(2))
 end
@@ -87,7 +88,7 @@ local scalings = {
 
 local function above_0(who, name, value)
   value = arg(who, name, value, "positive")
-  if value == 0 or value == math.huge then fail("%s: %s has to be above 0 and finite, got %g", who, name, value) end
+  if value == 0 or value == math.huge then options.must_be(who, name, "above 0 and finite", value) end
   return value
 end
 
@@ -104,7 +105,7 @@ local function check_scaling(who, dim, given)
   if out.rope_type == "factors" then
     out.factors = arg(who, "scaling.factors", given.factors, "table")
     local n = #out.factors
-    if n ~= dim / 2 then fail("%s: scaling.factors has %d numbers; %d wanted", who, n, dim / 2) end
+    if n ~= dim / 2 then fail("%s: scaling.factors has %d numbers; expected %d", who, n, dim / 2) end
     for _, each in ipairs(out.factors) do above_0(who, "scaling.factors", each) end
   end
   return out
@@ -120,7 +121,7 @@ RotaryPositionalEmbeddings.init = layer.takes("RotaryPositionalEmbeddings", {
 }, function(self, dim, o)
   local who = "RotaryPositionalEmbeddings"
   self.dim = arg(who, "dim", dim, "count")
-  if dim % 2 ~= 0 then fail("%s: dim %d is odd; entries are turned in pairs", who, dim) end
+  if dim % 2 ~= 0 then options.must_be(who, "dim", "even", dim) end
   self.max_seq_len, self.interleaved, self.base = o.max_seq_len, o.interleaved, o.base
   above_0(who, "base", o.base)
   self.scaling, self.longest = check_scaling(who, dim, o.scaling), o.max_seq_len
@@ -183,10 +184,10 @@ function RotaryPositionalEmbeddings:forward(x, ...)
   local first, input_pos = arguments.read(who, {{"first", "count", 1}, {"input_pos", "tensor?"}}, ...)
   arg(who, "x", x, "tensor")
   if x.ndim ~= 4 or x.shape[4] ~= self.dim then
-    fail("%s: x is %s; [N, H, L, %d] wanted", who, describe(x), self.dim)
+    options.wrong_shape(who, "x", x, {"N", "H", "L", self.dim})
   end
   if not input_pos and first - 1 + x.shape[3] > self.max_seq_len and self.scaling.rope_type ~= "dynamic" then
-    fail("%s: places %d to %d, max_seq_len is %d", who, first, first - 1 + x.shape[3], self.max_seq_len)
+    fail("%s: positions %d to %d must be at most max_seq_len, %d", who, first, first - 1 + x.shape[3], self.max_seq_len)
   end
   local cos, sin = rows_of(self, x, first, input_pos)
   if not self.interleaved then

@@ -103,10 +103,10 @@ end
 
 local function check_dtype(who, name, t, weight)
   if not t:is_floating_point() then
-    fail("%s: %s is %s; floating numbers wanted: %s:to('%s')%s", who, name, t.dtype, name, weight.dtype,
-      name == "x" and ", or for numbers of classes what nn.Embedding makes of them" or "")
+    fail("%s: %s must be floating, got %s; use %s:to('%s')%s", who, name, t.dtype, name, weight.dtype,
+      name == "x" and ", or nn.Embedding for class indices" or "")
   elseif t.dtype ~= weight.dtype and not core.is_autocast_enabled() then
-    fail("%s: %s is %s, the layer's parameters %s; %s:to('%s') or the layer's :to('%s') makes them alike", who, name,
+    fail("%s: dtype mismatch: %s is %s, the parameters are %s; use %s:to('%s') or the layer's :to('%s')", who, name,
       t.dtype, weight.dtype, name, weight.dtype, t.dtype)
   end
 end
@@ -115,7 +115,7 @@ local function check_state(who, name, t, weight, ...)
   local wanted, good = {...}, core.is_tensor(t) and t.ndim == select("#", ...)
   for d, n in ipairs(wanted) do good = good and t.shape[d] == n end
   if not good then
-    fail("%s: %s is %s; [%s] wanted", who, name, describe(t), table.concat(wanted, ", "))
+    options.wrong_shape(who, name, t, wanted)
   end
   check_dtype(who, name, t, weight)
   return t
@@ -127,7 +127,7 @@ local function parameter_of(self, name, ...)
   local good = core.is_tensor(p) and p.ndim == #wanted
   for d, n in ipairs(wanted) do good = good and p.shape[d] == n end
   if not good then
-    fail("%s: %s is %s; [%s] wanted", self.__name, name, describe(p), table.concat(wanted, ", "))
+    options.wrong_shape(self.__name, name, p, wanted)
   end
   return p
 end
@@ -147,12 +147,12 @@ end
 -- h and, of an lstm, c, as a call gave them: nil, a tensor, {h, c}.
 local function states_of(who, cell, hx)
   if cell ~= "lstm" then
-    if hx ~= nil and not core.is_tensor(hx) then fail("%s: h0 has to be a tensor, got %s", who, describe(hx)) end
+    if hx ~= nil and not core.is_tensor(hx) then options.must_be(who, "h0", "a tensor", hx) end
     return hx
   end
   if hx == nil then return nil, nil end
   if not options.is_plain(hx) or #hx ~= 2 then
-    fail("%s: the state has to be {h, c}, got %s", who, describe(hx))
+    options.must_be(who, "the state", "{h, c}", hx)
   end
   return hx[1], hx[2]
 end
@@ -168,7 +168,7 @@ local function make(self, cell, input_size, hidden_size, o)
   self.num_layers, self.bias, self.batch_first = o.num_layers, o.bias, o.batch_first
   self.dropout, self.bidirectional, self.proj_size = o.dropout, o.bidirectional, o.proj_size or 0
   if self.proj_size >= hidden_size then
-    fail("%s: proj_size is %d; less than hidden_size, %d, wanted", who, self.proj_size, hidden_size)
+    options.must_be(who, "proj_size", ("less than hidden_size, %d"):format(hidden_size), self.proj_size)
   end
   if o.dropout > 0 and o.num_layers == 1 then
     core.warn(("%s: dropout is between layers, and num_layers is 1: with %g nothing is dropped"):format(who, o.dropout))
@@ -291,7 +291,7 @@ end
 
 local function check_width(self, x, size)
   if size ~= self.input_size then
-    fail("%s: x is %s; its last dim has to be input_size, %d", self.__name, describe(x), self.input_size)
+    fail("%s: x is %s; its last dim must be input_size (%d)", self.__name, describe(x), self.input_size)
   end
   check_dtype(self.__name, "x", x, first_weight(self))
 end
@@ -304,7 +304,7 @@ end
 local function forward_packed(self, packed, h, c)
   packed:_checked(self.__name)
   local x, sizes, order, back = packed.data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
-  if x.ndim ~= 2 then fail("%s: packed data is %s; [steps, input_size] wanted", self.__name, describe(x)) end
+  if x.ndim ~= 2 then options.wrong_shape(self.__name, "packed data", x, "[steps, input_size]") end
   check_width(self, x, x.shape[2])
   local n = sizes[1]
   local function sorted(t, index) return t and (index and ops.index_select(t, 2, index:to(t.device)) or t) end
@@ -320,14 +320,14 @@ function Recurrent:forward(x, hx)
   if class.is(x, PackedSequence) then return forward_packed(self, x, h, c) end
   arg(who, "x", x, "tensor")
   if x.ndim ~= 2 and x.ndim ~= 3 then
-    fail("%s: x is %s; %s, [T, input_size] or a PackedSequence wanted", who, describe(x),
-      self.batch_first and "[N, T, input_size]" or "[T, N, input_size]")
+    options.wrong_shape(who, "x", x,
+      (self.batch_first and "[N, T, input_size]" or "[T, N, input_size]") .. ", [T, input_size] or a PackedSequence")
   end
   local single = x.ndim == 2
   check_width(self, x, x.shape[x.ndim])
   if single then x = x:unsqueeze(2) elseif self.batch_first then x = x:transpose(1, 2) end
   local steps, n, size = unpack(x.shape)
-  if steps == 0 then fail("%s: x is %s; at least one step wanted", who, describe(x)) end
+  if steps == 0 then fail("%s: x must have at least one step, got %s", who, describe(x)) end
   h, c = first_states(self, x, h, c, n, single)
   local y
   y, h, c = run_layers(self, x:reshape(steps * n, size), h, c, equal_sizes(steps, n))
@@ -407,7 +407,7 @@ function Cell:forward(x, hx)
   local who, size = self.__name, self.hidden_size
   arg(who, "x", x, "tensor")
   if (x.ndim ~= 1 and x.ndim ~= 2) or x.shape[x.ndim] ~= self.input_size then
-    fail("%s: x is %s; [N, %d] or [%d] wanted", who, describe(x), self.input_size, self.input_size)
+    options.wrong_shape(who, "x", x, ("[N, %d] or [%d]"):format(self.input_size, self.input_size))
   end
   local w = parameters_of(self, "", self.input_size, size)
   check_dtype(who, "x", x, w.hh)

@@ -39,7 +39,7 @@ end
 local function size_list(who, name, v)
   for i = 1, type(v) == "table" and math.max(#v, 1) or 1 do
     if type(v) ~= "table" or not options.is("integer", v[i]) then
-      options.fail("%s: %s has to be a list of sizes, of which one may be -1, got %s", who, name, options.describe(v))
+      options.must_be(who, name, "a list of sizes, of which one may be -1", v)
     end
   end
   return v
@@ -51,19 +51,21 @@ local function check_sizes(x, dim, sizes)
     if each == -1 then open = open + 1 else product = product * each end
   end
   if open == 1 and product > 0 and size % product == 0 or open == 0 and product == size then return end
-  options.fail("Unflatten: dim %d of %s has size %d, which does not fit unflattened_size {%s}", dim,
+  options.fail("Unflatten: dim %d of %s has size %d, which does not match unflattened_size {%s}", dim,
     options.describe(x), size, table.concat(sizes, ", "))
 end
 
 rearranging "Unflatten" {
   takes = {{"dim", "dim"}, {"unflattened_size", size_list}},
   made = function(self)
-    if self.dim == 0 then options.fail("Unflatten: dim 0: dims count from 1, or from -1 at the end") end
+    if self.dim == 0 then options.must_be("Unflatten", "dim", "from 1, or from -1 at the end", self.dim) end
   end,
   forward = function(self, x)
     options.arg("Unflatten", "x", x, "tensor")
     local dim, shape = self.dim < 0 and x.ndim + self.dim + 1 or self.dim, {}
-    if dim < 1 or dim > x.ndim then options.fail("Unflatten: dim %d of %s", self.dim, options.describe(x)) end
+    if dim < 1 or dim > x.ndim then
+      options.fail("Unflatten: dim %d is out of range for %s", self.dim, options.describe(x))
+    end
     check_sizes(x, dim, self.unflattened_size)
     for i, size in ipairs(x.shape) do
       for _, each in ipairs(i == dim and self.unflattened_size or {size}) do shape[#shape + 1] = each end

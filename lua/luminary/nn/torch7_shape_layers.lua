@@ -13,11 +13,11 @@ local list, entry = layer.entries()
 local function sizes_of(who, ...)
   local sizes, count = {...}, 1
   if #sizes == 1 and type(sizes[1]) == "table" then sizes = sizes[1] end
-  if #sizes == 0 then fail("%s: sizes wanted, as nn.%s(-1, 16)", who, who) end
-  if #sizes > 8 then fail("%s: %d sizes; tensors have at most 8 dims", who, #sizes) end
+  if #sizes == 0 then fail("%s: expected sizes, such as nn.%s(-1, 16)", who, who) end
+  if #sizes > 8 then fail("%s: expected at most 8 sizes, got %d", who, #sizes) end
   for i, n in ipairs(sizes) do
     options.arg(who, "size " .. i, n, "integer")
-    if n < -1 then fail("%s: size %d is %d; sizes are from 0 on, or -1 for what is left", who, i, n) end
+    if n < -1 then fail("%s: size %d must be at least 0, or -1 to be inferred, got %d", who, i, n) end
     count = n >= 0 and count and count * n or nil
   end
   return {unpack(sizes)}, count
@@ -72,7 +72,7 @@ function Transpose:init(...)
   self.pairs = {...}
   for i, pair in ipairs(self.pairs) do
     if not options.is_plain(pair) or #pair ~= 2 then
-      fail("Transpose: argument %d has to be a pair of dims, {1, 2}, got %s", i, options.describe(pair))
+      options.must_be("Transpose", ("argument %d"):format(i), "a pair of dims, {1, 2}", pair)
     end
     for k = 1, 2 do options.arg("Transpose", "dim " .. k, pair[k], "integer") end
   end

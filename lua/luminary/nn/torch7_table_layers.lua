@@ -13,9 +13,9 @@ local list, entry = layer.entries()
 -- The table of at least `least` values that a layer got.
 local function table_of(self, t, least)
   if not options.is_plain(t) or core.is_tensor(t) then
-    fail("%s: the input has to be a table, {a, b}, got %s", self.__name, options.describe(t))
+    options.must_be(self.__name, "the input", "a table, {a, b}", t)
   end
-  if #t < (least or 1) then fail("%s: the table has %d entries, at least %d wanted", self.__name, #t, least or 1) end
+  if #t < (least or 1) then fail("%s: the table has %d entries; expected at least %d", self.__name, #t, least or 1) end
   return t
 end
 
@@ -23,7 +23,7 @@ end
 local function tensors_of(self, t, least)
   for i, x in ipairs(table_of(self, t, least)) do
     if not core.is_tensor(x) then
-      fail("%s: entry %d of the table has to be a tensor, got %s", self.__name, i, options.describe(x))
+      options.must_be(self.__name, ("entry %d of the table"):format(i), "a tensor", x)
     end
   end
   return t
@@ -37,7 +37,7 @@ local Numbered = containers.Sequential.super
 local Concat = layer.define("Concat", Numbered)
 
 function Concat:init(dim, ...)
-  if type(dim) ~= "number" then fail("Concat: dim has to be an integer, got %s", options.describe(dim)) end
+  if type(dim) ~= "number" then options.must_be("Concat", "dim", "an integer", dim) end
   self.dim = options.arg("Concat", "dim", dim, "integer")
   Numbered.init(self, ...)
 end
@@ -62,7 +62,9 @@ local ParallelTable = layer.define("ParallelTable", Numbered)
 
 function ParallelTable:forward(t)
   local out = {}
-  if #table_of(self, t) ~= self:len() then fail("ParallelTable: %d inputs for %d modules", #t, self:len()) end
+  if #table_of(self, t) ~= self:len() then
+    fail("ParallelTable: the table has %d entries; expected %d, one for each module", #t, self:len())
+  end
   for i, module in self:iter() do out[i] = module(t[i]) end
   return out
 end
@@ -73,7 +75,7 @@ local function folded(name, op, help, two)
   entry(name) {
     help = help, forward = function(self, t)
       tensors_of(self, t, two and 2)
-      if two and #t > 2 then fail("%s: two tensors wanted, got %d", name, #t) end
+      if two and #t > 2 then fail("%s: expected two tensors, got %d", name, #t) end
       local y = t[1]
       for i = 2, #t do y = op(y, t[i]) end
       return #t == 1 and ops.clone(y) or y
@@ -107,7 +109,7 @@ entry "SelectTable" {
   forward = function(self, t)
     local i = self.index < 0 and #table_of(self, t) + 1 + self.index or self.index
     local value = table_of(self, t)[i]
-    if value == nil then fail("SelectTable: there is nothing at %d of a table of %d", self.index, #t) end
+    if value == nil then options.out_of_range("SelectTable", self.index, #t, "entries") end
     return value
   end,
 }
@@ -116,7 +118,9 @@ entry "NarrowTable" {
   help = "Returns `length` entries of a table, from offset on.",
   forward = function(self, t)
     local last = self.offset + self.length - 1
-    if last > #table_of(self, t) then fail("NarrowTable: entries %d to %d of a table of %d", self.offset, last, #t) end
+    if last > #table_of(self, t) then
+      fail("NarrowTable: entries %d to %d are out of range for a table of %d", self.offset, last, #t)
+    end
     return copy_list(t, self.offset, last)
   end,
 }

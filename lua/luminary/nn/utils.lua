@@ -10,8 +10,7 @@ local utils = {}
 local function tensors(who, what, list)
   if core.is_tensor(list) then return {list} end
   if not options.is_plain(list) then
-    options.fail("%s: a list of %s wanted%s, got %s", who, what, what == "parameters" and ", net:parameters()" or "",
-      options.describe(list))
+    options.expected(who, "a list of " .. what, list, what == "parameters" and "pass net:parameters()" or nil)
   end
   for i, t in ipairs(list) do options.arg(who, what:sub(1, -2) .. " " .. i, t, "tensor") end
   return list
@@ -25,8 +24,8 @@ local function norm_of(who, list, opts, of_grads)
   if opts.error_if_nonfinite then
     local value = total:item()
     if value - value ~= 0 then
-      options.fail("%s: the norm of order %g is %g; without error_if_nonfinite it would be used all the same", who,
-        opts.norm_type, value)
+      options.fail("%s: the norm of order %g is %g; pass {error_if_nonfinite = false} to use it", who, opts.norm_type,
+        value)
     end
   end
   return total
@@ -54,7 +53,7 @@ function utils.clip_grads_with_norm_(parameters, max_norm, total_norm)
   options.arg(who, "max_norm", max_norm, "positive")
   if type(total_norm) == "number" then total_norm = core.tensor(total_norm, {dtype = "float64"}) end
   if options.arg(who, "total_norm", total_norm, "tensor"):numel() ~= 1 then
-    options.fail("%s: total_norm has to be one number, got %s", who, options.describe(total_norm))
+    options.must_be(who, "total_norm", "one number", total_norm)
   end
   core.clip_with_norm(parameters, max_norm, core.ops.reshape(total_norm:detach(), {}))
 end

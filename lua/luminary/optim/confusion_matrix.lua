@@ -29,7 +29,7 @@ local function classes_of(self, who, name, x, dims)
   x = options.arg(who, name, x, "tensor"):detach():cpu()
   if x.ndim == dims + 1 then
     if x:size(-1) ~= self.nclasses then
-      fail("%s: %s has %d columns for %d classes", who, name, x:size(-1), self.nclasses)
+      options.wrong_length(who, name, self.nclasses, "class", x:size(-1))
     end
     x = ops.argmax(x, -1)
   elseif x.ndim == dims + 2 and x:numel() == x:size(1) * self.nclasses then
@@ -41,12 +41,12 @@ end
 local function count(self, who, predictions, targets)
   local n = self.nclasses
   if predictions:numel() ~= targets:numel() then
-    fail("%s: %d predictions for %d targets", who, predictions:numel(), targets:numel())
+    fail("%s: predictions and targets must have the same length, got %d and %d", who, predictions:numel(),
+      targets:numel())
   end
   for name, each in pairs {prediction = predictions, target = targets} do
     if each:numel() > 0 and (each:min():item() < 1 or each:max():item() > n) then
-      fail("%s: a %s is %d; classes are from 1 to %d", who, name,
-        each:min():item() < 1 and each:min():item() or each:max():item(), n)
+      options.must_be(who, name, "from 1 to " .. n, each:min():item() < 1 and each:min():item() or each:max():item())
     end
   end
   local places = ops.add(ops.mul(ops.sub(targets, 1), n), predictions)

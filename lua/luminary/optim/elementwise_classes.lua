@@ -34,11 +34,11 @@ local function check_limits(who, row, value)
     for i, v in ipairs(value) do
       local interval = type(limits) == "table" and limits[i] or limits
       if not is_within(interval, v) then
-        options.fail("%s: %s[%d] has to be in %s, got %g", who, name, i, interval, v)
+        options.must_be(who, ("%s[%d]"):format(name, i), ("in %s"):format(interval), v)
       end
     end
   elseif limits and not is_within(limits, value) then
-    options.fail("%s: %s has to be in %s, got %g", who, name, limits, value)
+    options.must_be(who, name, ("in %s"):format(limits), value)
   end
 end
 
@@ -91,13 +91,13 @@ end
 function Elementwise:check_state(state)
   for _, row in ipairs(self.entry.states) do
     local value = state[row[1]]
-    if not row.when and value == nil then return "there is no " .. row[1] end
+    if not row.when and value == nil then return row[1] .. " is missing" end
     if value and not core.is_tensor(value) then
-      return ("%s has to be a tensor, got %s"):format(row[1], options.describe(value))
+      return ("%s must be a tensor, got %s"):format(row[1], options.describe(value))
     end
   end
   for _, row in ipairs(self.entry.carried or {}) do
-    if type(state[row[1]]) ~= "number" then return row[1] .. " has to be a number" end
+    if type(state[row[1]]) ~= "number" then return row[1] .. " must be a number" end
   end
   return Optimizer.check_state(self, state)
 end
@@ -202,8 +202,9 @@ local function follow_replays(self, states, call)
     local same = carry_the_same(entry, states)
     for _, state in ipairs(states) do same = same and state.step + 1 == step end
     if not same then
-      options.fail("replay: %s has stepped some of the captured parameters, and not all, since the capture: capture "
-        .. "anew", who)
+      options.fail(
+        "replay: since the capture, %s has stepped some of the captured parameters but not all; capture the graph "
+          .. "again", who)
     end
     local unchanged = step == replay.step
     for k, number in ipairs(carried or {}) do unchanged = unchanged and number == replay.carried[k] end

@@ -42,12 +42,11 @@ function Whole.by_number(_self, _group) return true end
 -- What a graph would do again at each replay.
 local function check_capture(self, group, states)
   if self:by_number(group) then
-    fail("%s: its steps depend on their number, and a captured graph would repeat that: leave opt:step() out of it",
-      self.__name)
+    fail("%s: step() depends on the step count and cannot be captured; call opt:step() outside the graph", self.__name)
   end
   for _, state in ipairs(states) do
     if not next(state) then
-      fail("%s: the first step makes the states and cannot be captured; step once before the capture", self.__name)
+      fail("%s: the first step() cannot be captured; call step() once before the capture", self.__name)
     end
   end
 end
@@ -70,7 +69,7 @@ local function is_there(state, name) return core.is_tensor(state[name]) or state
 
 function Whole:check_state(state)
   for _, name in ipairs(self.states) do
-    if not is_there(state, name) then return "there is no " .. name end
+    if not is_there(state, name) then return name .. " is missing" end
   end
   return Optimizer.check_state(self, state)
 end
@@ -91,7 +90,7 @@ LAMB.states = {"exp_avg", "exp_avg_sq"}
 function LAMB:check_group(group)
   Whole.check_group(self, group)
   for i, beta in ipairs(group.betas) do
-    if not (beta >= 0 and beta < 1) then fail("LAMB: betas[%d] has to be in [0, 1), got %g", i, beta) end
+    if not (beta >= 0 and beta < 1) then options.must_be("LAMB", ("betas[%d]"):format(i), "in [0, 1)", beta) end
   end
 end
 
@@ -139,17 +138,16 @@ local factors = {
 function Muon:check_group(group)
   Whole.check_group(self, group)
   local list = group.ns_coefficients
-  if #list ~= 3 then fail("Muon: ns_coefficients are three numbers, got %d", #list) end
+  if #list ~= 3 then options.must_be("Muon", "ns_coefficients", "a list of three numbers", list) end
   for i = 1, 3 do options.arg("Muon", ("ns_coefficients[%d]"):format(i), list[i], "number") end
-  if group.ns_steps >= 100 then fail("Muon: ns_steps has to be below 100, got %d", group.ns_steps) end
+  if group.ns_steps >= 100 then options.must_be("Muon", "ns_steps", "below 100", group.ns_steps) end
 end
 
 --- Adds a group of 2-d parameters, {params = list, lr = …}.
 function Muon:add_param_group(given)
   for i, p in ipairs(options.is_plain(given) and options.is_plain(given.params) and given.params or {}) do
     if core.is_tensor(p) and p.ndim ~= 2 then
-      fail("Muon: parameter %d is %s; it steps parameters of 2 dims, and optim.AdamW the others", i,
-        options.describe(p))
+      fail("Muon: parameter %d must be 2-d, got %s; use optim.AdamW for other parameters", i, options.describe(p))
     end
   end
   Whole.add_param_group(self, given)
@@ -201,8 +199,8 @@ function Adafactor:check_group(group)
   options.arg("Adafactor", "eps[2]", eps2, "positive")
   group.eps = {eps1, eps2}
   local decays, cuts = group.beta2_decay <= 0, group.d >= 1 -- NaN does neither
-  if not decays then fail("Adafactor: beta2_decay has to be at most 0, got %g", group.beta2_decay) end
-  if not cuts then fail("Adafactor: d has to be at least 1, got %g", group.d) end
+  if not decays then options.must_be("Adafactor", "beta2_decay", "at most 0", group.beta2_decay) end
+  if not cuts then options.must_be("Adafactor", "d", "at least 1", group.d) end
 end
 
 function Adafactor.shapes(_self, p)
@@ -214,7 +212,7 @@ end
 
 function Adafactor:check_state(state)
   if not is_there(state, "variance") and not (is_there(state, "row_var") and is_there(state, "col_var")) then
-    return "there is no variance, and no row_var with a col_var"
+    return "variance, or row_var and col_var, is missing"
   end
   return Optimizer.check_state(self, state)
 end

@@ -22,13 +22,13 @@ function LBFGS.check_group(_self, group)
 end
 
 function LBFGS:add_param_group(given)
-  if self.param_groups[1] then fail("LBFGS: there can be only one group of parameters") end
+  if self.param_groups[1] then fail("LBFGS: only one parameter group is supported") end
   Optimizer.add_param_group(self, given)
   local params = self.param_groups[1].params
   for i, p in ipairs(params) do
     if p.device ~= params[1].device or p.dtype ~= params[1].dtype then
-      fail("LBFGS: parameter 1 is %s on %s, parameter %d %s on %s; all have to be alike", params[1].dtype,
-        params[1].device, i, p.dtype, p.device)
+      fail("LBFGS: all parameters must have the same dtype and device: parameter 1 is %s on %s, parameter %d is %s on "
+        .. "%s", params[1].dtype, params[1].device, i, p.dtype, p.device)
     end
   end
 end
@@ -258,21 +258,21 @@ function LBFGS:check_state(state) -- luacheck: no self
   local function natural(v) return type(v) == "number" and v >= 0 and v % 1 == 0 end
   for _, key in ipairs {"func_evals", "n_iter"} do
     if not natural(state[key]) then
-      return ("%s has to be an integer of at least 0, got %s"):format(key, options.describe(state[key]))
+      return ("%s must be an integer of at least 0, got %s"):format(key, options.describe(state[key]))
     end
   end
   if state.n_iter == 0 then return nil end
   for _, key in ipairs {"d", "prev_flat_grad"} do
-    if not core.is_tensor(state[key]) then return key .. " has to be a tensor, got " .. options.describe(state[key]) end
+    if not core.is_tensor(state[key]) then return key .. " must be a tensor, got " .. options.describe(state[key]) end
   end
   for _, key in ipairs {"t", "H_diag", "prev_loss"} do
     if type(state[key]) ~= "number" then
-      return key .. " has to be a number, got " .. options.describe(state[key])
+      return key .. " must be a number, got " .. options.describe(state[key])
     end
   end
   for _, key in ipairs {"old_dirs", "old_stps", "ro"} do
     if not options.is_plain(state[key]) or #state[key] ~= #state.old_dirs then
-      return key .. " has to be a list like the others, got " .. options.describe(state[key])
+      return key .. " must be a list like the others, got " .. options.describe(state[key])
     end
     for _, v in ipairs(state[key]) do
       if key == "ro" and type(v) ~= "number" or key ~= "ro" and not core.is_tensor(v) then

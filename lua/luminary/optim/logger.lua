@@ -29,7 +29,7 @@ end
 function Logger:setNames(names)
   options.arg("Logger.setNames", "names", names, "table")
   for i, name in ipairs(names) do options.arg("Logger.setNames", "name " .. i, name, "string") end
-  if self.names then fail("Logger.setNames: the columns have names: %s", table.concat(self.names, ", ")) end
+  if self.names then fail("Logger.setNames: the columns already have names: %s", table.concat(self.names, ", ")) end
   self.names = copy_list(names)
   write(self, self.names)
   return self
@@ -50,7 +50,7 @@ local function in_order(self, values)
     local known = false
     for _, column in ipairs(self.names) do known = known or column == name end
     if not known then
-      fail("Logger.add: there is no column '%s'; there are %s", name, table.concat(self.names, ", "))
+      fail("Logger.add: no column '%s'; columns are %s", name, table.concat(self.names, ", "))
     end
   end
   return list
@@ -60,13 +60,13 @@ end
 function Logger:add(values)
   local list = in_order(self, options.arg("Logger.add", "values", values, "table"))
   if self.names and #list ~= #self.names then
-    fail("Logger.add: %d values for %d columns, %s", #list, #self.names, table.concat(self.names, ", "))
+    fail("Logger.add: got %d values for %d columns: %s", #list, #self.names, table.concat(self.names, ", "))
   end
   local row, texts = {}, {}
   for i, v in ipairs(list) do
     if core.is_tensor(v) and v:numel() == 1 then v = v:item() end
     if type(v) ~= "number" and type(v) ~= "string" then
-      fail("Logger.add: value %d has to be a number or text, got %s", i, options.describe(v))
+      options.must_be("Logger.add", ("value %d"):format(i), "a number or text", v)
     end
     row[i], texts[i] = v, type(v) == "number" and ("%11.4e"):format(v) or v
   end
@@ -81,7 +81,7 @@ function Logger:style(style)
   local list = type(style) == "table" and style or {style}
   for _, each in ipairs(list) do
     if not styles[each] then
-      fail("Logger.style: there is no style '%s'; there are - . + +- | ~", tostring(each))
+      fail("Logger.style: unknown style '%s'; styles are - . + +- | ~", tostring(each))
     end
   end
   self.styles, self.one_style = list, type(style) ~= "table"
@@ -128,7 +128,7 @@ end
 function Logger:plot()
   if #self.rows == 0 then return false end
   if os.execute "command -v gnuplot >/dev/null 2>&1" ~= 0 then
-    core.warn "Logger.plot: there is no gnuplot here, so nothing is drawn"
+    core.warn "Logger.plot: gnuplot is not installed; nothing is drawn"
     return false
   end
   local pipe = io.popen("gnuplot -persist 2>/dev/null", "w")

@@ -54,14 +54,14 @@ Optimizer.counts = true
 --- graph is recorded. states[i] is params[i]'s table in opt.state, to fill as you like: empty at first, tensors of the
 --- parameter's sizes and numbers; `step` is seen to.
 function Optimizer:advance(_group, _params, _states, _count)
-  fail("%s: there is no advance(group, params, states, count), which makes a step", self.__name)
+  fail("%s: define function advance(group, params, states, count)", self.__name)
 end
 
 -- What a group has is no field of the optimizer, where steps would never look.
 function Optimizer:__newindex(key, value)
   if self.spec[key] then
-    fail("%s: %s belongs to the groups of parameters: for _, group in ipairs(opt.param_groups) do group.%s = … end",
-      self.__name, key, key)
+    fail("%s: %s is set per parameter group: for _, group in ipairs(opt.param_groups) do group.%s = … end", self.__name,
+      key, key)
   end
   rawset(class.record(self).values, key, value)
 end
@@ -71,7 +71,7 @@ end
 function Optimizer:init(params, ...)
   local who = self.__name
   if core.is_tensor(params) or not is_plain(params) then
-    fail("%s: a list of parameters wanted, net:parameters(), got %s", who, options.describe(params))
+    options.expected(who, "a list of parameters, net:parameters()", params)
   end
   if self.rows and self.rows.spec == self.spec then
     self.defaults = arguments.options(who, self.rows, ...)
@@ -80,7 +80,7 @@ function Optimizer:init(params, ...)
   end
   self:check_group(self.defaults)
   self.param_groups, self.state, self.known = setmetatable({}, group_list), {}, {} -- state: by parameter
-  if #options.list(who, "params", params) == 0 then fail("%s: the list of parameters is empty", who) end
+  if #options.list(who, "params", params) == 0 then fail("%s: params must not be empty", who) end
   if core.is_tensor(params[1]) then params = {{params = params}} end
   for _, group in ipairs(params) do self:add_param_group(group) end
 end
@@ -96,7 +96,7 @@ end
 function Optimizer:add_param_group(given)
   local who = self.__name
   if not is_plain(given) or not is_plain(given.params) then
-    fail("%s: a parameter group is a table with a list called params, got %s", who, options.describe(given))
+    options.expected(who, "a parameter group, a table with a list params", given)
   end
   local own = {}
   for key, value in pairs(given) do
@@ -110,9 +110,9 @@ function Optimizer:add_param_group(given)
   group.params = setmetatable({}, param_list)
   local seen = {}
   for i, p in ipairs(options.list(who, "params", given.params)) do
-    if not core.is_tensor(p) then fail("%s: parameter %d has to be a tensor, got %s", who, i, options.describe(p)) end
-    if not p.is_leaf then fail("%s: parameter %d is the result of an op, not a leaf", who, i) end
-    if self.known[p] or seen[p] then fail("%s: parameter %d is there twice", who, i) end
+    if not core.is_tensor(p) then options.must_be(who, ("parameter %d"):format(i), "a tensor", p) end
+    if not p.is_leaf then fail("%s: parameter %d must be a leaf, not the result of an op", who, i) end
+    if self.known[p] or seen[p] then fail("%s: parameter %d is listed twice", who, i) end
     seen[p] = true
     group.params[i] = p
   end
@@ -164,14 +164,13 @@ local function captured(self, group, params, states)
   return function()
     for key, value in pairs(was) do
       if words(group[key]) ~= value then
-        fail("replay: %s's %s is %s and was %s at the capture, and a replay does what was captured: capture anew",
-          self.__name, key, words(group[key]), value)
+        fail("replay: %s's %s is %s but was %s at the capture; capture the graph again", self.__name, key,
+          words(group[key]), value)
       end
     end
     for i, p in ipairs(params) do
       if self.state[p] ~= states[i] then
-        fail("replay: %s has had another state since the capture (load_state_dict), and a replay goes on with the old "
-          .. "one: capture anew", self.__name)
+        fail("replay: %s has loaded another state since the capture; capture the graph again", self.__name)
       end
     end
   end
@@ -277,7 +276,7 @@ end
 function Optimizer.check_state(_self, state)
   local step = state.step
   if type(step) ~= "number" or step < 1 or step % 1 ~= 0 then
-    return "step has to be an integer of at least 1, got " .. options.describe(step)
+    return "step must be an integer of at least 1, got " .. options.describe(step)
   end
 end
 
@@ -312,11 +311,10 @@ function Optimizer.keeps(_self, _parameter) return true end
 function Optimizer:load_state_dict(dict)
   local who = self.__name .. ":load_state_dict"
   if not is_plain(dict) or not is_plain(dict.param_groups) or not is_plain(dict.state) then
-    fail("%s: a table with state and param_groups wanted, got %s", who, options.describe(dict))
+    options.expected(who, "a table with state and param_groups", dict)
   end
   if #dict.param_groups ~= #self.param_groups then
-    fail("%s: %d parameter groups in the state_dict, %d in the optimizer", who, #dict.param_groups,
-      #self.param_groups)
+    fail("%s: the state_dict has %d parameter groups, the optimizer %d", who, #dict.param_groups, #self.param_groups)
   end
   local groups, states, n = setmetatable({}, group_list), {}, 0
   for g, group in ipairs(self.param_groups) do
@@ -336,10 +334,10 @@ function Optimizer:load_state_dict(dict)
       n = n + 1
       local state = dict.state[saved.params[i]]
       if state ~= nil then
-        if not is_plain(state) then fail("%s: the state of parameter %d is no table", who, n) end
+        if not is_plain(state) then fail("%s: the state of parameter %d must be a table", who, n) end
         local mine = self:keeps(p)
         states[p] = self:adopt_state(p, state, mine, function(key, value)
-          fail("%s: %s of parameter %d is %s, the parameter %s", who, tostring(key), n, options.describe(value),
+          fail("%s: %s of parameter %d is %s, but the parameter is %s", who, tostring(key), n, options.describe(value),
             options.describe(p))
         end)
         local no_step = self.counts and states[p].step == 0 -- as PyTorch's Adagrad has it without a gradient

@@ -15,7 +15,7 @@ local fail = options.fail
 
 -- What a wrapper wraps: its parameters are that module's.
 local function bare(who, model)
-  if not Module.is_module(model) then fail("%s: a module wanted, got %s", who, options.describe(model)) end
+  if not Module.is_module(model) then options.expected(who, "a module", model) end
   while class.record(model).class.transparent do model = model.module end
   return model
 end
@@ -32,7 +32,7 @@ AveragedModel.init = arguments.takes("AveragedModel", {
   model = bare(who, model)
   arguments.assign(self, opts)
   if (self.decay and 1 or 0) + (self.avg_fn and 1 or 0) + (self.multi_avg_fn and 1 or 0) > 1 then
-    fail("%s: one of decay, avg_fn and multi_avg_fn says how to average, not several", who)
+    fail("%s: decay, avg_fn and multi_avg_fn are mutually exclusive", who)
   end
   self.module = model:clone()
   if self.device then self.module:to(core.device(self.device)) end
@@ -76,7 +76,7 @@ function AveragedModel:update(model)
   local averages, values = self.module:parameters(), model:parameters()
   local buffers, model_buffers = self.module:buffers(), model:buffers()
   if #averages ~= #values or #buffers ~= #model_buffers then
-    fail("%s: the model has %d parameters and %d buffers, the averaged one %d and %d", who, #values, #model_buffers,
+    fail("%s: the model has %d parameters and %d buffers, the averaged model %d and %d", who, #values, #model_buffers,
       #averages, #buffers)
   end
   core.no_grad(function()
@@ -84,7 +84,7 @@ function AveragedModel:update(model)
       for i, t in ipairs(lists[1]) do
         local value = lists[2][i]:detach()
         if table.concat(t.shape, ",") ~= table.concat(value.shape, ",") then
-          fail("%s: the model's are %s where the averaged one has %s", who, options.describe(value),
+          fail("%s: the model has %s where the averaged model has %s", who, options.describe(value),
             options.describe(t))
         end
         lists[1][i], lists[2][i] = t:detach(), value:to(t.device)
@@ -112,10 +112,10 @@ AveragedModel.update_parameters = AveragedModel.update
 --- Recomputes the running statistics of a model's batch norm layers by one pass over a loader.
 local update_bn = arguments.takes("update_bn", {{"device", "any"}}, function(loader, model, opts)
   local who, norms = "update_bn", {}
-  if not Module.is_module(model) then fail("%s: a module wanted, got %s", who, options.describe(model)) end
+  if not Module.is_module(model) then options.expected(who, "a module", model) end
   local is_list = type(loader) == "table" and not getmetatable(loader)
   if not is_list and not class.has(loader, "iter") then
-    fail("%s: a loader or a list of batches wanted, got %s", who, options.describe(loader))
+    options.expected(who, "a loader or a list of batches", loader)
   end
   for _, module in ipairs(model:modules()) do
     if class.has(module, "reset_running_stats") and module.track_running_stats then

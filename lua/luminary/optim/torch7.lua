@@ -31,8 +31,8 @@ local function evaluate(who, feval, x)
   local number = core.is_tensor(loss) and loss:numel() == 1 and loss:item() or loss
   options.arg(who, "the loss that feval gives", number, "number")
   if not core.is_tensor(grad) or table.concat(grad.shape, ",") ~= table.concat(x.shape, ",") then
-    fail("%s: feval has to give a loss and a gradient like x, %s; the gradient is %s", who, options.describe(x),
-      options.describe(grad))
+    fail("%s: feval must return a loss and a gradient of the shape of x, %s; the gradient is %s", who,
+      options.describe(x), options.describe(grad))
   end
   return number, grad:detach()
 end
@@ -49,8 +49,8 @@ local function define(who, spec, update)
   spec.learningRateDecay = spec.learningRateDecay or {"positive", 0}
   torch7[who] = function(feval, x, config, state)
     if type(feval) ~= "function" then
-      fail("%s: feval must be a function, got %s; optim.%s is the class that takes a list of parameters", who,
-        options.describe(feval), classes[who])
+      options.must_be(who, "feval", "a function", feval, "optim.%s is the class that takes a list of parameters",
+        classes[who])
     end
     options.arg(who, "x", x, "tensor")
     config = config or state or {}
@@ -92,7 +92,7 @@ define("sgd", {
 }, function(x, o, state, feval)
   local loss, grad = feval()
   if o.nesterov and (o.momentum == 0 or (o.dampening or o.momentum) ~= 0) then
-    fail("sgd: nesterov wants a momentum above 0 and dampening = 0")
+    fail("sgd: nesterov requires momentum above 0 and dampening = 0")
   end
   if o.momentum ~= 0 then
     if state.dfdx then
@@ -182,7 +182,7 @@ define("adadelta", {rho = {"number", 0.9}, eps = {"number", 1e-6}, weightDecay =
 --- Updates x by a step of Nesterov's accelerated gradient, as Torch7's function.
 define("nag", {learningRate = {"number", 1e-3}, momentum = {"positive", 0.9}, weightDecay = {"positive", 0}},
   function(x, o, state, feval)
-    if o.momentum == 0 then fail("nag: a momentum above 0 wanted") end
+    if o.momentum == 0 then options.must_be("nag", "momentum", "above 0", o.momentum) end
     local velocity = held(state, "dfdx", function() return ops.zeros_like(x) end)
     velocity:mul_(o.momentum)
     x:add_(velocity)
@@ -256,11 +256,13 @@ define("lbfgs", {
   learningRate = {"number", 1}, maxIter = {"count", 20}, maxEval = {"number"}, tolFun = {"positive", 1e-5},
   tolX = {"positive", 1e-9}, nCorrection = {"count", 100}, lineSearch = {"function"},
 }, function(x, o, state, feval)
-  if o.lineSearch and o.lineSearch ~= torch7.lswolfe then fail("lbfgs: lineSearch can be optim.lswolfe or left out") end
+  if o.lineSearch and o.lineSearch ~= torch7.lswolfe then
+    options.must_be("lbfgs", "lineSearch", "optim.lswolfe or nil", o.lineSearch)
+  end
   local optimizer = LBFGS({x})
   state.lbfgs = state.lbfgs or {func_evals = 0, n_iter = 0}
   if state.lbfgs.d and state.lbfgs.d:numel() ~= x:numel() then
-    fail("lbfgs: the state is of %d elements, x has %d", state.lbfgs.d:numel(), x:numel())
+    fail("lbfgs: the state has %d elements, x has %d", state.lbfgs.d:numel(), x:numel())
   end
   optimizer.state[x] = state.lbfgs
   local group = optimizer.param_groups[1]
@@ -279,7 +281,7 @@ end)
 
 --- optim.lswolfe: Names the line search of optim.lbfgs.
 function torch7.lswolfe(...) -- luacheck: ignore
-  fail("lswolfe: it is an option, optim.lbfgs(feval, x, {lineSearch = optim.lswolfe})")
+  fail("lswolfe: pass it as an option: optim.lbfgs(feval, x, {lineSearch = optim.lswolfe})")
 end
 
 return torch7

@@ -36,12 +36,11 @@ function Zero:init(params, ...)
   local wanted = ours.optimizer_class
   local is_class = type(wanted) == "table" and rawget(wanted, "__name") -- which instances have from their class
   if not is_class or not class.descends(wanted, Optimizer) or class.descends(wanted, Zero) then
-    fail("%s: optimizer_class has to be an optimizer, such as optim.Adam, got %s", who,
+    fail("%s: optimizer_class must be an optimizer class, such as optim.Adam, got %s", who,
       is_class and tostring(wanted) or options.describe(wanted))
   end
   if ours.overlap_with_ddp then
-    fail("%s: overlap_with_ddp: steps inside the backward pass are not supported; leave it out and call step() after "
-      .. "backward()", who)
+    fail("%s: overlap_with_ddp is not supported; leave it out and call step() after backward()", who)
   end
   self.process_group = groups().resolve(who, ours.process_group)
   self.known, self.owner, self.owned, self.load = {}, {}, {}, {}
@@ -101,7 +100,7 @@ function Zero:follow()
     local mine = {}
     for i, p in ipairs(group.params) do
       if not self.owner[p] then
-        fail("%s: parameter %d of group %d is new; add it with opt:add_param_group, so that a rank owns it", who, i, g)
+        fail("%s: parameter %d of group %d is new; add it with opt:add_param_group", who, i, g)
       end
       if optimizer:keeps(p) then mine[#mine + 1] = p end
     end
@@ -206,8 +205,8 @@ function Zero:state_dict()
   local dict = self.optimizer:state_dict()
   if self.process_group.size == 1 then return dict end
   if not self.full then
-    fail("%s:state_dict: the state is spread over %d ranks; call opt:consolidate_state_dict(to) on all of them after "
-      .. "the last step, then this on rank `to`", who, self.process_group.size)
+    fail("%s:state_dict: the state is sharded over %d ranks; call opt:consolidate_state_dict(to) on all ranks, then "
+      .. "this on rank `to`", who, self.process_group.size)
   end
   dict.state = {}
   walk(self.full, function(n, key, value) put(dict.state, n, key, value) end)

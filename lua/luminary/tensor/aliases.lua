@@ -32,7 +32,7 @@ methods.float_power = functions.float_power
 --- x:mvlgamma(p): Computes the logarithm of the multivariate gamma function of dimension p.
 function functions.mvlgamma(x, p)
   options.arg("mvlgamma", "p", p, "count")
-  if p > 10000 then options.fail("mvlgamma: p is %d, and it is made of as many sums; at most 10000", p) end
+  if p > 10000 then options.must_be("mvlgamma", "p", "at most 10000", p) end
   local y = ops.lgamma(x) + p * (p - 1) / 4 * math.log(math.pi)
   for j = 1, p - 1 do y = y + ops.lgamma(x - j / 2) end
   return y

@@ -5,11 +5,10 @@ local options = require "luminary.base.options"
 return function(who, name, x, square)
   options.arg(who, name, x, "tensor")
   if x.dtype ~= "float32" and x.dtype ~= "float64" and not core.is_autocast_enabled() then
-    options.fail("%s: %s has to be float32 or float64, got %s; use :float()", who, name, x.dtype)
+    options.wrong_dtype(who, name, "float32 or float64", x, "convert it with :float()")
   end
   if x.ndim < 2 or square and x.shape[x.ndim] ~= x.shape[x.ndim - 1] then
-    options.fail("%s: %s is %s; it has to be a %smatrix or a batch of them", who, name, options.describe(x),
-      square and "square " or "")
+    options.must_be(who, name, square and "a square matrix or a batch of them" or "a matrix or a batch of them", x)
   end
   return x
 end

@@ -6,7 +6,7 @@ local options = require "luminary.base.options"
 local load_module = require "luminary.base.load_module"
 local methods = require "luminary.tensor.methods"
 
-local ops, fail, describe = core.ops, options.fail, options.describe
+local ops, fail = core.ops, options.fail
 local derived = {}
 
 local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
@@ -38,9 +38,9 @@ end
 --- x:argwhere(): Returns the indices of the elements that are not 0, [n, ndim].
 function derived.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
 
---- x:is_nonzero(): Returns whether the only element of x is not 0.
+--- x:is_nonzero(): whether x's one element is not 0.
 function derived.is_nonzero(x)
-  if tensor("is_nonzero", x):numel() ~= 1 then fail("is_nonzero: x is %s; it has to be one element", describe(x)) end
+  if tensor("is_nonzero", x):numel() ~= 1 then options.must_be("is_nonzero", "x", "a tensor of one element", x) end
   local value = x:item()
   return value ~= 0 and value ~= false
 end
@@ -51,9 +51,9 @@ function derived.is_signed(x)
   return dtype ~= "bool" and dtype:sub(1, 4) ~= "uint"
 end
 
---- x:positive(): Returns x itself.
+--- x:positive(): x itself; bool has no sign.
 function derived.positive(x)
-  if tensor("positive", x).dtype == "bool" then fail("positive: x is bool, which has no sign") end
+  if tensor("positive", x).dtype == "bool" then fail("positive: x must not be bool") end
   return x
 end
 
@@ -86,7 +86,9 @@ end)
 -- An uninitialized tensor with these strides.
 local function strided(who, size, stride, dtype, device)
   local elements, empty = 1, false
-  if #size ~= #stride then fail("%s: %d sizes and %d strides", who, #size, #stride) end
+  if #size ~= #stride then
+    fail("%s: size and stride must have the same number of entries, got %d and %d", who, #size, #stride)
+  end
   for d, n in ipairs(size) do
     options.arg(who, ("size[%d]"):format(d), n, "natural")
     elements = elements + (n - 1) * options.arg(who, ("stride[%d]"):format(d), stride[d], "natural")
@@ -117,14 +119,14 @@ function derived.frombuffer(...)
   }, ...)
   local kind = type(buffer)
   if kind ~= "string" and (kind ~= "cdata" or not tostring(ffi.typeof(buffer)):find "%]>$") then
-    fail("%s: buffer has to be a string or an FFI array, got %s (of a pointer, ffi.string(p, bytes) makes a string)",
-      who, describe(buffer))
+    options.must_be(who, "buffer", "a string or an FFI array", buffer,
+      "ffi.string(p, bytes) makes a string of a pointer")
   end
   local x, bytes = ops.empty(0, {dtype = dtype}), kind == "string" and #buffer or ffi.sizeof(buffer)
   if count < 0 then count = (bytes - offset) / x:element_size() end
   if count < 0 or count % 1 ~= 0 or offset + count * x:element_size() > bytes then
-    fail("%s: %d bytes from %d on are no %s elements of %s", who, bytes, offset,
-      count % 1 == 0 and tostring(count) or "whole number of", dtype)
+    fail("%s: %d bytes from offset %d on do not hold %s elements of %s", who, bytes, offset,
+      count % 1 == 0 and tostring(count) or "a whole number of", dtype)
   end
   x = ops.empty(count, {dtype = dtype})
   ffi.copy(x:data_ptr(), ffi.cast("const char *", buffer) + offset, count * x:element_size())
@@ -179,7 +181,7 @@ function derived.resize_(x, ...)
   local size = {...}
   if select("#", ...) == 1 then size = (...) end
   size = options.arg("resize_", "size", size, "integers")
-  if x.requires_grad then fail("resize_: x requires a gradient, which would not fit it any more") end
+  if x.requires_grad then fail("resize_: x must not require a gradient; resize x:detach()") end
   local n = 1
   for d, each in ipairs(size) do n = n * options.arg("resize_", ("size[%d]"):format(d), each, "natural") end
   local have = x:numel()
@@ -214,7 +216,7 @@ function derived.broadcast_shapes(...)
     for i = 1, #sizes do
       local at, n = #shape - i + 1, sizes[#sizes - i + 1]
       if n ~= 1 and shape[at] ~= 1 and shape[at] ~= n then
-        fail("broadcast_shapes: shape %d has %d where others have %d", k, n, shape[at])
+        fail("broadcast_shapes: shapes must broadcast; shape %d has size %d where others have %d", k, n, shape[at])
       end
       if n ~= 1 then shape[at] = n end
     end
@@ -250,7 +252,7 @@ local function each_of(who, x, f, ...)
   options.arg(who, "f", f, "callable")
   local lists, flat = {}, ops.flatten(tensor(who, x)):totable()
   for i, other in ipairs {...} do
-    if other:numel() ~= #flat then fail("%s: x is %s, the other %s", who, describe(x), describe(other)) end
+    if other:numel() ~= #flat then options.shapes_differ(who, "x", x, "other", other) end
     lists[i] = ops.flatten(other):totable()
   end
   for i, v in ipairs(flat) do flat[i] = f(v, lists[1] and lists[1][i], lists[2] and lists[2][i]) end
@@ -284,7 +286,7 @@ derived.set_printoptions = arguments.reads("set_printoptions", {
   {"profile", {"default", "short", "full"}, optional = true}, {"sci_mode", "boolean?"},
 }, function(precision, threshold, edgeitems, linewidth, profile, sci_mode)
   local who = "set_printoptions"
-  if precision and precision > 40 then fail("%s: precision has to be at most 40, got %d", who, precision) end
+  if precision and precision > 40 then options.must_be(who, "precision", "at most 40", precision) end
   local now = {core.print_options()}
   if profile then
     for i, v in ipairs(PROFILES[profile]) do now[i] = v end

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
-local ops, fail, describe = core.ops, options.fail, options.describe
+local ops, fail = core.ops, options.fail
 local rules = {}
 
 local floating = { -- bits, of which how many after the point, largest exponent, decimal digits
@@ -24,7 +24,7 @@ end
 function rules.finfo(dtype)
   dtype = dtype_of("finfo", dtype or core.get_default_dtype())
   local row = floating[dtype]
-  if not row then fail("finfo: %s is no floating dtype; iinfo is for integers", dtype) end
+  if not row then fail("finfo: dtype must be floating, got %s; use iinfo for integers", dtype) end
   local bits, after, exponent, digits = unpack(row)
   local max, tiny = (2 - 2 ^ -after) * 2 ^ exponent, 2 ^ (1 - exponent)
   return {
@@ -37,7 +37,7 @@ end
 function rules.iinfo(dtype)
   dtype = dtype_of("iinfo", dtype)
   local row = whole[dtype]
-  if not row then fail("iinfo: %s is no integer dtype; finfo is for floating ones", dtype) end
+  if not row then fail("iinfo: dtype must be an integer dtype, got %s; use finfo for floating dtypes", dtype) end
   return {dtype = dtype, bits = row[1], min = row[2], max = row[3]}
 end
 
@@ -45,7 +45,7 @@ end
 function rules.result_type(a, b)
   local function alike(v)
     if type(v) == "number" then return v end
-    if not core.is_tensor(v) then fail("result_type: a tensor or a number expected, got %s", describe(v)) end
+    if not core.is_tensor(v) then options.expected("result_type", "a tensor or a number", v) end
     return ops.zeros(v.ndim == 0 and {} or {0}, {dtype = v.dtype})
   end
   if type(a) == "number" and type(b) == "number" then

@@ -22,13 +22,13 @@ local function labels_of(text, dims)
   while at <= #text do
     local letter = text:sub(at, at)
     if text:sub(at, at + 2) == "..." then
-      if dotted then fail("'%s' has two ellipses", text) end
+      if dotted then fail("'%s' has more than one ellipsis", text) end
       dotted, at = true, at + 3
       for i = dims, 1, -1 do labels[#labels + 1] = "..." .. i end
     elseif letter:find "%a" then
       labels[#labels + 1], at = letter, at + 1
     else
-      fail("'%s' in '%s' is no subscript; subscripts are letters, and ... stands for any dims", letter, text)
+      fail("unexpected '%s' in '%s'; subscripts are letters, and ... is any number of dims", letter, text)
     end
   end
   return labels, dotted
@@ -51,14 +51,15 @@ local function term_of(number, text, x)
   local rest = x.ndim - letters
   local labels, dotted = labels_of(text, math.max(rest, 0))
   if rest < 0 or rest > 0 and not dotted then
-    fail("operand %d has the subscripts '%s', which are %d, and is %s", number, text, letters, describe(x))
+    fail("operand %d has the subscripts '%s', %d letters, and is %s", number, text, letters, describe(x))
   end
   local i = 1
   while i <= #labels do
     local first = place_of(labels, labels[i])
     if first < i then
       if x.shape[first] ~= x.shape[i] then
-        fail("subscript '%s' of operand %d, '%s', is %d and %d", labels[i], number, text, x.shape[first], x.shape[i])
+        fail("subscript '%s' of operand %d, '%s', has sizes %d and %d", labels[i], number, text, x.shape[first],
+          x.shape[i])
       end
       x = diagonal(x, first, i)
       table.remove(labels, i)
@@ -77,7 +78,8 @@ local function sizes_of(terms)
     for d, label in ipairs(term.labels) do
       local size, other = term.x.shape[d], sizes[label]
       if other and other ~= size and other ~= 1 and size ~= 1 then
-        fail("subscript '%s' is %d in operand %d and %d in operand %d", shown(label), other, whose[label], size, number)
+        fail("subscript '%s' has size %d in operand %d and %d in operand %d", shown(label), other, whose[label], size,
+          number)
       end
       if not other or other == 1 then sizes[label], whose[label] = size, number end
     end
@@ -327,8 +329,8 @@ local function output_labels(text, terms)
   end
   local labels, seen = labels_of(text, dots), {}
   for _, label in ipairs(labels) do
-    if not there[label] then fail("subscript '%s' of the output '%s' is in no operand", label, text) end
-    if seen[label] then fail("subscript '%s' is twice in the output '%s'", label, text) end
+    if not there[label] then fail("subscript '%s' of the output '%s' is not in any operand", label, text) end
+    if seen[label] then fail("subscript '%s' appears twice in the output '%s'", label, text) end
     seen[label] = true
   end
   return labels
@@ -380,7 +382,7 @@ function einsum.of(equation, ...)
   end
   local _, commas = inputs:gsub(",", "")
   if #tensors == 0 or commas + 1 ~= #tensors then
-    fail("'%s' is for %d tensors, got %d", equation, commas + 1, #tensors)
+    fail("'%s' expects %d tensors, got %d", equation, commas + 1, #tensors)
   end
   local kept = output_labels(output or implied(inputs), terms)
   return product(terms, kept)

@@ -20,7 +20,7 @@ end
 
 -- What index_put takes for a 1-d index along dim.
 local function entries(who, x, dim, index)
-  if index.ndim > 1 then fail("%s: index has to be 1-d, is %s", who, describe(index)) end
+  if index.ndim > 1 then options.must_be(who, "index", "1-d", index) end
   local list = {}
   for d = 1, dim_of(who, x, dim) - 1 do list[d] = false end
   list[#list + 1] = with_dim(index)
@@ -31,7 +31,7 @@ local function check_source(who, x, dim, index, source)
   local wanted = with_dim(x).shape
   wanted[dim_of(who, x, dim)] = index:numel()
   if not same_sizes(with_dim(source).shape, wanted) then
-    fail("%s: source is %s; it needs x's sizes, %s, but for %d indices in dim %d", who, describe(source), describe(x),
+    fail("%s: source is %s; expected the shape of x, %s, with size %d in dim %d", who, describe(source), describe(x),
       index:numel(), dim_of(who, x, dim))
   end
   if source.dtype ~= x.dtype then
@@ -61,7 +61,7 @@ end)
 
 local function single(who, name, v)
   if type(v) == "number" or core.is_tensor(v) and v.ndim == 0 then return v end
-  fail("%s: %s has to be a number or a 0-d tensor, got %s", who, name, describe(v))
+  options.must_be(who, name, "a number or a 0-d tensor", v)
 end
 
 local fill_rows = {{"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"value", single}}
@@ -92,7 +92,7 @@ local reduce_rows = {
   {"reduce", {"prod", "mean", "amax", "amin"}}, {"include_self", "boolean", true},
 }
 local function index_reduce(who, x, dim, index, source, reduce, include_self)
-  if index.ndim > 1 then fail("%s: index has to be 1-d, is %s", who, describe(index)) end
+  if index.ndim > 1 then options.must_be(who, "index", "1-d", index) end
   source = check_source(who, x, dim, index, source)
   local wide = {}
   for d = 1, source.ndim do wide[d] = 1 end
@@ -130,7 +130,8 @@ end)
 local put_rows = {{"x", "tensor"}, {"index", "tensor"}, {"source", "tensor"}, {"accumulate", "boolean", false}}
 local function put(who, into, x, index, source, accumulate)
   if source:numel() ~= index:numel() then
-    fail("%s: source is %s, index %s; they have to have as many elements", who, describe(source), describe(index))
+    fail("%s: source and index must have the same number of elements, got %s and %s", who, describe(source),
+      describe(index))
   end
   if source.dtype ~= x.dtype then
     fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
@@ -160,14 +161,15 @@ indexing.take_along_dim = arguments.reads("take_along_dim", {
   local who = "take_along_dim"
   if dim == nil then x, indices, dim = ops.flatten(x), ops.flatten(indices), 1 end
   if indices.ndim ~= x.ndim then
-    fail("%s: indices is %s, x %s; they have to have as many dims", who, describe(indices), describe(x))
+    fail("%s: indices and x must have the same number of dims, got %s and %s", who, describe(indices), describe(x))
   end
   dim = dim_of(who, x, dim)
   local from, to = x.shape, indices.shape
   for d = 1, x.ndim do
     if d ~= dim then
       if from[d] ~= to[d] and from[d] ~= 1 and to[d] ~= 1 then
-        fail("%s: indices is %s, x %s; dim %d does not broadcast", who, describe(indices), describe(x), d)
+        fail("%s: shapes of indices and x must broadcast, got %s and %s (dim %d)", who, describe(indices), describe(x),
+          d)
       end
       local n = from[d] == 1 and to[d] or from[d]
       from[d], to[d] = n, n
@@ -181,7 +183,7 @@ end)
 
 local function mask_kind(who, name, mask)
   if arg(who, name, mask, "tensor").dtype == "bool" then return mask end
-  fail("%s: mask has to be bool, is %s; compare, or convert it with :bool()", who, mask.dtype)
+  options.wrong_dtype(who, "mask", "bool", mask, "compare, or convert it with :bool()")
 end
 
 local function places_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)), 2, 1) end
@@ -198,7 +200,7 @@ local function drawn(who, x, source, n)
     fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
   end
   if source:numel() < n then
-    fail("%s: mask holds at %d places, and source, %s, has %d elements", who, n, describe(source), source:numel())
+    fail("%s: mask selects %d elements, but source, %s, has %d", who, n, describe(source), source:numel())
   end
   return ops.narrow(ops.flatten(source), 1, 1, n)
 end
@@ -229,7 +231,7 @@ local function replaced(who, x, src, view_of)
   local y = ops.clone(x)
   local part = view_of(y)
   if not same_sizes(part.shape, src.shape) then
-    fail("%s: src is %s; here it has to be %s", who, describe(src), describe(part))
+    fail("%s: src is %s; expected %s", who, describe(src), describe(part))
   end
   ops.copy_(part, src)
   return y
@@ -261,10 +263,12 @@ end)
 --- x:fill_diagonal_(value): Writes a number on the diagonal of x, in place, and returns x.
 indexing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"value", single}}, function(x, value)
   local who = "fill_diagonal_"
-  if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
+  if x.ndim < 2 then options.must_be(who, "x", "a tensor of at least 2 dims", x) end
   local least, step = math.huge, 0
   for d = 1, x.ndim do
-    if x.ndim > 2 and x.shape[d] ~= x.shape[1] then fail("%s: x is %s; sizes have to be equal", who, describe(x)) end
+    if x.ndim > 2 and x.shape[d] ~= x.shape[1] then
+      fail("%s: all sizes of x must be equal, got %s", who, describe(x))
+    end
     least, step = math.min(least, x.shape[d]), step + x:stride(d)
   end
   ops.fill_(ops.as_strided(x, {least}, {step}), value)

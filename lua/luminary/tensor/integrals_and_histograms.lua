@@ -10,14 +10,14 @@ local lib = {}
 local function trapezoids(who, y, x, dx, dim)
   arg(who, "y", y, "tensor")
   if type(x) == "number" then x, dx = nil, x end
-  if y.ndim == 0 then fail("%s: y has to have a dim, is one number", who) end
+  if y.ndim == 0 then options.must_be(who, "y", "a tensor of at least 1 dim", y) end
   dim = dim_of(who, y, dim or -1)
   local n = y.shape[dim]
   if not core.is_floating_point(y) then y = y:to(core.get_default_dtype()) end
   local sums = ops.narrow(y, dim, 1, math.max(n - 1, 0))
   if n > 1 then sums = sums + ops.narrow(y, dim, 2, n - 1) end
   if x == nil then return sums, (dx and arg(who, "dx", dx, "number") or 1) / 2, dim end
-  if dx ~= nil then fail("%s: x or dx, not both", who) end
+  if dx ~= nil then options.exclusive(who, "x", "dx") end
   arg(who, "x", x, "tensor")
   local given = describe(x)
   if x.ndim == 1 then
@@ -27,7 +27,7 @@ local function trapezoids(who, y, x, dx, dim)
   end
   while x.ndim < y.ndim do x = ops.unsqueeze(x, 1) end
   if x.ndim ~= y.ndim or x.shape[dim] ~= n then
-    fail("%s: x is %s, y %s; one x for each sample along dim %d wanted", who, given, describe(y), dim)
+    fail("%s: x is %s, y is %s; expected one value of x for each sample along dim %d", who, given, describe(y), dim)
   end
   if n < 2 then return sums, 0.5, dim end
   return sums, (ops.narrow(x, dim, 2, n - 1) - ops.narrow(x, dim, 1, n - 1)) * 0.5, dim
@@ -66,10 +66,10 @@ function lib.renorm(x, p, dim, maxnorm)
   local who = "renorm"
   arg(who, "x", x, "tensor")
   p, maxnorm = arg(who, "p", p, "number"), arg(who, "maxnorm", maxnorm, "number")
-  if p <= 0 then fail("%s: p has to be above 0, is %g", who, p) end
-  if maxnorm < 0 then fail("%s: maxnorm has to be at least 0, is %g", who, maxnorm) end
-  if x.ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
-  if not core.is_floating_point(x) then fail("%s: x has to be floating, got %s; use :float()", who, x.dtype) end
+  if p <= 0 then options.must_be(who, "p", "above 0", p) end
+  if maxnorm < 0 then options.must_be(who, "maxnorm", "at least 0", maxnorm) end
+  if x.ndim < 2 then options.must_be(who, "x", "a tensor of at least 2 dims", x) end
+  if not core.is_floating_point(x) then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
   local others = {}
   dim = dim_of(who, x, dim)
   for d = 1, x.ndim do
@@ -84,16 +84,16 @@ end
 local function edges_of(who, bins, range, values)
   if core.is_tensor(bins) then
     if bins.ndim ~= 1 or bins.shape[1] < 1 or bins.dtype ~= values.dtype then
-      fail("%s: edges are %s %s; an ascending list of %s wanted", who, bins.dtype, describe(bins), values.dtype)
+      fail("%s: edges must be 1-d, ascending and %s, got %s %s", who, bins.dtype, describe(bins), values.dtype)
     end
-    if range ~= nil then fail("%s: range goes with a number of bins, not with their edges", who) end
+    if range ~= nil then fail("%s: range requires bins to be a number, not a list of edges", who) end
     return bins
   end
   arg(who, "bins", bins, "count")
   local low, high = 0, 1
   if range ~= nil then
     if not options.is_plain(range) or type(range[1]) ~= "number" or type(range[2]) ~= "number" then
-      fail("%s: range has to be a list of two numbers, got %s", who, describe(range))
+      options.must_be(who, "range", "a list of two numbers", range)
     end
     low, high = range[1], range[2]
   elseif values:numel() > 0 then
@@ -101,7 +101,7 @@ local function edges_of(who, bins, range, values)
     low, high = least:item(), most:item()
   end
   if not (low > -math.huge and high < math.huge and low <= high) then
-    fail("%s: bins are from %g to %g", who, low, high)
+    fail("%s: range must be finite and ascending, got {%g, %g}", who, low, high)
   end
   if low == high then low, high = low - 0.5, high + 0.5 end
   return ops.linspace(low, high, bins + 1, {dtype = values.dtype, device = values.device})
@@ -113,7 +113,7 @@ function lib.histogram(x, bins, range, weight, density)
   local who = "histogram"
   arg(who, "x", x, "tensor")
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
-    fail("%s: x has to be float32 or float64, got %s; use :float()", who, x.dtype)
+    options.wrong_dtype(who, "x", "float32 or float64", x, "convert it with :float()")
   end
   local values = ops.reshape(x:detach(), {-1})
   local edges = edges_of(who, bins, range, values)
@@ -123,7 +123,8 @@ function lib.histogram(x, bins, range, weight, density)
   local outside = ops.logical_or(ops.lt(place, 1), ops.gt(place, n)) -- NaN too
   local one = weight and ops.reshape(arg(who, "weight", weight, "tensor"):detach(), {-1}) or ops.ones_like(values)
   if weight and (weight:numel() ~= x:numel() or weight.dtype ~= x.dtype) then
-    fail("%s: weight is %s %s; as x wanted, %s %s", who, weight.dtype, describe(weight), x.dtype, describe(x))
+    fail("%s: weight must have the dtype and shape of x, %s %s, got %s %s", who, weight.dtype, describe(weight),
+      x.dtype, describe(x))
   end
   local counts = ops.scatter_add(ops.zeros(n + 1, {dtype = x.dtype, device = x.device}), 1,
     ops.masked_fill(place, outside, n + 1), one)

@@ -4,13 +4,13 @@ local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local matrix = require "luminary.tensor.check_matrix"
 
-local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local ops, arg, fail = core.ops, options.arg, options.fail
 local matrices = {}
 
 local function square(who, x)
   arg(who, "x", x, "tensor")
   if x.ndim < 2 or x.shape[x.ndim] ~= x.shape[x.ndim - 1] then
-    fail("%s: x is %s; it has to be a square matrix or a batch of them", who, describe(x))
+    options.must_be(who, "x", "a square matrix or a batch of them", x)
   end
   return x
 end
@@ -47,7 +47,7 @@ end
 
 --- lm.lu(x [, pivot = true [, get_infos = false]]): Computes the LU factorization of matrices, with its pivots.
 function matrices.lu(x, pivot, get_infos)
-  if pivot == false then fail("lu: pivot = false is not in this version") end
+  if pivot == false then fail("lu: pivot = false is not supported") end
   local lu, pivots = ops.linalg_lu_factor(matrix("lu", "x", x), {check = not get_infos})
   if not get_infos then return lu, pivots end
   local shape = pivots.shape
@@ -115,7 +115,7 @@ function matrices.matrix_exp(x)
   square("matrix_exp", x)
   if core.is_autocast_enabled() then return full_precision(matrices.matrix_exp, x) end
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
-    fail("matrix_exp: x has to be float32 or float64, got %s; use :float()", x.dtype)
+    options.wrong_dtype("matrix_exp", "x", "float32 or float64", x, "convert it with :float()")
   end
   if x:numel() == 0 then return ops.clone(x) end
   local halvings = core.no_grad(function()
@@ -133,7 +133,7 @@ end
 --- lm.vander(x [, N [, increasing = false]]): Returns the Vandermonde matrix of a vector: its powers as columns.
 function matrices.vander(x, N, increasing)
   arg("vander", "x", x, "tensor")
-  if x.ndim ~= 1 then fail("vander: x is %s; a vector wanted", describe(x)) end
+  if x.ndim ~= 1 then options.must_be("vander", "x", "1-d", x) end
   N = arg("vander", "N", N or x.shape[1], "natural")
   local powers = ops.arange(0, N, {dtype = "int64", device = x.device})
   return ops.pow(ops.unsqueeze(x, -1), increasing and powers or N - 1 - powers)

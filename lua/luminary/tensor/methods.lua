@@ -54,7 +54,7 @@ local rare = {} -- by name what loads the file that has it
 
 local function tensor(who, x, name)
   if not name and (x == nil or type(x) == "number") then
-    fail("%s: x has to be a tensor, got %s (as a method it is x:%s(…), with a colon)", who, options.describe(x), who)
+    options.must_be(who, "x", "a tensor", x, "as a method, call it with a colon: x:%s(…)", who)
   end
   return options.arg(who, name or "x", x, "tensor")
 end
@@ -168,7 +168,7 @@ end)
 local MOST = 2 ^ 20 -- tensors in a list; no function takes more
 
 local function check_parts(who, n)
-  if n > MOST then fail("%s: %.0f views are too many; lists hold at most %d tensors", who, n, MOST) end
+  if n > MOST then fail("%s: the result would be %.0f views; a list has at most %d tensors", who, n, MOST) end
 end
 
 local function size_or_sizes(who, name, v)
@@ -190,7 +190,7 @@ methods.split = arguments.reads("split", {
   end
   local parts, start, sum = {}, 1, 0
   for i, n in ipairs(sizes) do sum = sum + options.arg("split", "sizes[" .. i .. "]", n, "natural") end
-  if sum ~= total then fail("split: sizes add up to %d, and dim %d has %d", sum, dim, total) end
+  if sum ~= total then fail("split: sizes add up to %d, but dim %d has size %d", sum, dim, total) end
   for i, n in ipairs(sizes) do
     parts[i] = ops.narrow(x, dim, start, n)
     start = start + n
@@ -242,7 +242,7 @@ local function repeated(who, x, fill_up, ...)
   if select("#", ...) == 1 then times = (...) end
   times = options.arg(who, "counts", times, "integers")
   if #times < x.ndim and not fill_up then
-    fail("%s: %d counts for %d dims: one for each dim expected, or more", who, #times, x.ndim)
+    fail("%s: repeats has %d entries; expected at least %d, one for each dim", who, #times, x.ndim)
   end
   local y, before_them, counts, copied = x, math.max(x.ndim - #times, 0), {}, false
   for d = 1, before_them do counts[d] = 1 end

@@ -12,7 +12,7 @@ local products = {einsum = einsum.of}
 
 local function floating(who, name, x)
   arg(who, name, x, "tensor")
-  if not core.is_floating_point(x) then fail("%s: %s has to be floating, got %s; use :float()", who, name, x.dtype) end
+  if not core.is_floating_point(x) then options.wrong_dtype(who, name, "floating", x, "convert it with :float()") end
 end
 
 local function letters(first, n)
@@ -30,7 +30,8 @@ products.tensordot = arguments.reads("tensordot", {
   if type(dims) == "number" then
     arg(who, "dims", dims, "natural")
     if dims > math.min(a.ndim, b.ndim) then
-      fail("%s: dims is %d; a is %s, b %s", who, dims, describe(a), describe(b))
+      fail("%s: dims must be at most the number of dims of a and b, got %d, %s and %s", who, dims, describe(a),
+        describe(b))
     end
     for i = 1, dims do of_a[i], of_b[i] = a.ndim - dims + i, i end
   elseif options.is_plain(dims) and options.is_plain(dims[1]) and options.is_plain(dims[2])
@@ -38,14 +39,15 @@ products.tensordot = arguments.reads("tensordot", {
     for i, dim in ipairs(dims[1]) do of_a[i] = dim_of(who, a, dim, a.ndim) end
     for i, dim in ipairs(dims[2]) do of_b[i] = dim_of(who, b, dim, b.ndim) end
   else
-    fail("%s: dims has to be a number, or two lists of as many dims each, got %s", who, describe(dims))
+    options.must_be(who, "dims", "a number, or two lists of as many dims each", dims)
   end
   local names_a, names_b, gone = letters("a", a.ndim), letters("A", b.ndim), {}
   for i, dim in ipairs(of_a) do
     if a.shape[dim] ~= b.shape[of_b[i]] and a.shape[dim] ~= 1 and b.shape[of_b[i]] ~= 1 then
-      fail("%s: dim %d of a %s and dim %d of b %s are not of one size", who, dim, describe(a), of_b[i], describe(b))
+      fail("%s: dim %d of a, %s, and dim %d of b, %s, must have the same size", who, dim, describe(a), of_b[i],
+        describe(b))
     end
-    if gone[names_a[dim]] then fail("%s: dim %d of a is twice among dims", who, dim) end
+    if gone[names_a[dim]] then fail("%s: dims lists dim %d of a twice", who, dim) end
     names_b[of_b[i]], gone[names_a[dim]] = names_a[dim], true
   end
   local left = (table.concat(names_a) .. table.concat(names_b)):gsub("%a", function(c) return gone[c] and "" or c end)
@@ -58,7 +60,7 @@ function products.inner(a, b)
   arg("inner", "b", b, "tensor")
   if a.ndim == 0 or b.ndim == 0 then return a * b end
   if a.shape[a.ndim] ~= b.shape[b.ndim] then
-    fail("inner: a is %s, b %s; their last sizes differ", describe(a), describe(b))
+    fail("inner: the last dims of a and b must have the same size, got %s and %s", describe(a), describe(b))
   end
   return products.tensordot(a, b, {dims = {{-1}, {-1}}})
 end
@@ -74,7 +76,7 @@ function products.kron(a, b)
     of_a[2 * d - 1], of_a[2 * d], of_b[2 * d - 1], of_b[2 * d], shape[d] = i, 1, 1, j, i * j
   end
   if n > 4 then -- in pairs of dims that would be too many
-    fail("kron: a is %s, b %s; at most 4 dims", describe(a), describe(b))
+    fail("kron: a and b must have at most 4 dims, got %s and %s", describe(a), describe(b))
   end
   a, b = ops.reshape(a, of_a), ops.reshape(b, of_b)
   local i, j = of_a[2 * n - 1], of_b[2 * n] -- of the last dim: short runs, unless both are spread over it before
@@ -112,10 +114,10 @@ products.cdist = arguments.reads("cdist", {
   local who = "cdist"
   floating(who, "x1", x1)
   floating(who, "x2", x2)
-  if x1.dtype ~= x2.dtype then fail("%s: x1 is %s and x2 %s; convert one with :to()", who, x1.dtype, x2.dtype) end
+  if x1.dtype ~= x2.dtype then options.dtypes_differ(who, "x1", x1, "x2", x2) end
   if core.is_autocast_enabled() then return full_precision(products.cdist, x1, x2, p, mode) end
   if x1.ndim < 2 or x2.ndim < 2 or x1.shape[x1.ndim] ~= x2.shape[x2.ndim] then
-    fail("%s: x1 is %s, x2 %s; [..., n, m] and [..., r, m] wanted", who, describe(x1), describe(x2))
+    fail("%s: expected x1 [..., n, m] and x2 [..., r, m], got %s and %s", who, describe(x1), describe(x2))
   end
   local many = x1.shape[x1.ndim - 1] > AS_PRODUCT or x2.shape[x2.ndim - 1] > AS_PRODUCT
   return distances(x1, x2, p, mode == always or mode == if_many and many)
@@ -124,7 +126,7 @@ end)
 --- lm.pdist(x [, {p = 2}]): Computes the p-norm distance of every pair of rows.
 products.pdist = arguments.reads("pdist", {{"x", "tensor"}, {"p", "positive", 2}}, function(x, p)
   floating("pdist", "x", x)
-  if x.ndim ~= 2 then fail("pdist: x is %s; [n, m] wanted", describe(x)) end
+  if x.ndim ~= 2 then options.wrong_shape("pdist", "x", x, "[n, m]") end
   if x.device == "cpu" and (x.dtype == "float32" or x.dtype == "float64") then return ops.pair_distances(x, p) end
   local places = ops.arange(x.shape[1], {device = x.device})
   return indexing.masked_select(distances(x, x, p), ops.gt(places, ops.unsqueeze(places, 2)))
@@ -133,18 +135,18 @@ end)
 -- lm.linalg.multi_dot, for its caller `who`.
 local function multi_dot(who, tensors)
   if not options.is_plain(tensors) or #options.list(who, "tensors", tensors) < 2 then
-    fail("%s: a list of 2 or more tensors wanted", who)
+    fail("%s: expected a list of at least 2 tensors", who)
   end
   local terms, n = {}, #tensors
   for i, x in ipairs(tensors) do
     arg(who, "tensor " .. i, x, "tensor")
     local vector = x.ndim == 1 and (i == 1 or i == n)
     if x.ndim ~= 2 and not vector then
-      fail("%s: tensor %d is %s; matrices wanted, the first and the last may be vectors", who, i, describe(x))
+      fail("%s: tensor %d must be a matrix, or a vector if it is first or last, got %s", who, i, describe(x))
     end
     local before = tensors[i - 1]
     if before and before.shape[before.ndim] ~= x.shape[1] then
-      fail("%s: tensor %d is %s, tensor %d %s; the sizes between them differ", who, i - 1, describe(before), i,
+      fail("%s: tensor %d, %s, and tensor %d, %s, cannot be multiplied", who, i - 1, describe(before), i,
         describe(x))
     end
     terms[i] = {x = x, labels = {i, i + 1}}

@@ -32,7 +32,7 @@ ordering.diff = arguments.reads("diff", {
   {"x", "tensor"}, {"n", "natural", 1}, {"dim", "dim", -1}, {"prepend", "tensor?"}, {"append", "tensor?"},
 }, function(x, n, along, prepend, append)
   local who = "diff"
-  if x.ndim == 0 then fail("%s: x has to have a dim, is one number", who) end
+  if x.ndim == 0 then options.must_be(who, "x", "a tensor of at least 1 dim", x) end
   local dim, parts = dim_of(who, x, along), {x}
   if prepend then table.insert(parts, 1, prepend) end
   if append then parts[#parts + 1] = append end
@@ -69,7 +69,7 @@ ordering.mode = arguments.reads("mode", {
   local who = "mode"
   local dim, y = dim_of(who, x, along), lines(x)
   local n = y.shape[dim]
-  if n == 0 then fail("%s: dim %d of %s has no elements to choose from", who, dim, describe(x)) end
+  if n == 0 then fail("%s: dim %d of %s is empty", who, dim, describe(x)) end
   local values, from = ops.sort(y, dim, {stable = true})
   local later, before = neighbours(values, dim)
   local last = ops.ones(ops.narrow(values, dim, 1, 1).shape, {dtype = "bool", device = x.device})
@@ -130,19 +130,19 @@ local quantile_rows = {
 
 local function quantile(who, without_nan, x, q, along, keepdim, interpolation)
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
-    fail("%s: x has to be float32 or float64, is %s; x:float() is that", who, x.dtype)
+    options.wrong_dtype(who, "x", "float32 or float64", x, "convert it with :float()")
   end
   if type(q) == "number" or options.is_plain(q) then q = core.tensor(q, {dtype = x.dtype, device = x.device}) end
   a_tensor(who, q, "q")
   if q.ndim > 1 or q.dtype ~= x.dtype then
-    fail("%s: q has to be a number or a list of them, of x's dtype %s; is %s %s", who, x.dtype, q.dtype, describe(q))
+    fail("%s: q must be a number or a 1-d tensor of dtype %s, got %s %s", who, x.dtype, q.dtype, describe(q))
   end
   if q.device == "cpu" and not core.no_grad(function()
     return ops.all(ops.logical_and(ops.ge(q, 0), ops.le(q, 1))):item()
   end) then
-    fail("%s: q has to be from 0 to 1", who)
+    fail("%s: q must be from 0 to 1", who)
   end
-  if x:numel() == 0 then fail("%s: x is %s; there are no elements to choose from", who, describe(x)) end
+  if x:numel() == 0 then options.must_be(who, "x", "a tensor with elements", x) end
   local kept = {}
   if along then
     local dim = dim_of(who, x, along)
@@ -216,7 +216,7 @@ local function distinct(who, x, by_value, return_inverse, return_counts, along)
     entries = ops.contiguous(moved(lines(x), dim, 1))
     shape = {entries.shape[1]}
     if entries:numel() == 0 and entries.shape[1] > 0 then
-      fail("%s: along dim %d of %s there is nothing to compare", who, dim, describe(x))
+      fail("%s: cannot compare slices along dim %d of %s, which is empty", who, dim, describe(x))
     end
   else
     entries = flat(x)
@@ -297,11 +297,11 @@ ordering.bincount = arguments.reads("bincount", {
 }, function(x, weights, minlength)
   local who = "bincount"
   if x.ndim ~= 1 or core.is_floating_point(x) or x.dtype == "bool" then
-    fail("%s: x has to be a list of integers, is %s %s", who, x.dtype, describe(x))
+    fail("%s: x must be 1-d and integer, got %s %s", who, x.dtype, describe(x))
   end
   if weights then
     if weights.ndim ~= 1 or weights.shape[1] ~= x.shape[1] then
-      fail("%s: weights are %s; one for each of x, which is %s", who, describe(weights), describe(x))
+      options.shapes_differ(who, "weights", weights, "x", x)
     end
     if weights.dtype ~= "float32" then weights = weights:to "float64" end
     weights = weights:detach()
@@ -309,9 +309,9 @@ ordering.bincount = arguments.reads("bincount", {
   local n = 0
   if x.shape[1] > 0 then
     local least, most = ops.aminmax(x)
-    if least:item() < 1 then fail("%s: labels count from 1, x has %d", who, least:item()) end
+    if least:item() < 1 then options.must_be(who, "x", "at least 1", least:item(), "labels start at 1") end
     n = tonumber(most:item())
-    if n > 2 ^ 40 then fail("%s: labels go up to %g, and there is a count for each", who, n) end
+    if n > 2 ^ 40 then options.must_be(who, "x", "at most 2^40", n, "there is a count for each label") end
   end
   return counted(x:to "int64", weights, math.max(n, minlength))
 end)
@@ -321,7 +321,7 @@ ordering.histc = arguments.reads("histc", {
   {"x", "tensor"}, {"bins", "count", 100}, {"min", "number", 0}, {"max", "number", 0},
 }, function(x, bins, min, max)
   local who = "histc"
-  if not core.is_floating_point(x) then fail("%s: x has to be floating, is %s; x:float() is that", who, x.dtype) end
+  if not core.is_floating_point(x) then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
   local low, high, values = min, max, flat(x:detach())
   if x.dtype ~= "float64" then values = values:float() end
   if low == high and x:numel() > 0 then
@@ -330,10 +330,10 @@ ordering.histc = arguments.reads("histc", {
   end
   if low == high then low, high = low - 1, high + 1 end
   if not (low > -math.huge and high < math.huge and low <= high) then
-    fail("%s: bins are from min to max, which are %g and %g", who, low, high)
+    fail("%s: min and max must be finite and in ascending order, got %g and %g", who, low, high)
   end
   if high - low > (values.dtype == "float64" and 2 ^ 1022 or 2 ^ 127) then
-    fail("%s: bins from %g to %g are wider than %s holds", who, low, high, values.dtype)
+    fail("%s: bins from %g to %g are out of the range of %s", who, low, high, values.dtype)
   end
   local place = (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
   if min ~= max then -- what is outside, and NaN, goes to one more bin
@@ -350,13 +350,13 @@ ordering.cov = arguments.reads("cov", {
   {"x", "tensor"}, {"correction", "integer", 1}, {"fweights", "tensor?"}, {"aweights", "tensor?"},
 }, function(x, correction, fweights, aweights)
   local who = "cov"
-  if x.ndim > 2 then fail("%s: x is %s; [variables, observations] wanted", who, describe(x)) end
+  if x.ndim > 2 then options.wrong_shape(who, "x", x, "[variables, observations]") end
   local rows = x.ndim < 2 and ops.reshape(x, {1, -1}) or x
   if not core.is_floating_point(rows) then rows = rows:to(core.get_default_dtype()) end
   local n, weights = rows.shape[2], nil
   for name, w in pairs {fweights = fweights, aweights = aweights} do
     if w.ndim > 1 or w:numel() ~= n then
-      fail("%s: %s are %s; one for each of %d observations", who, name, describe(w), n)
+      options.wrong_shape(who, name, w, {n})
     end
     weights = weights and weights * flat(w) or flat(w)
   end

@@ -13,7 +13,7 @@ local shape_ops = {}
 
 local function at_least(who, x, n)
   if arg(who, "x", x, "tensor").ndim < n then
-    fail("%s: x is %s; it has to have %d dim%s or more", who, describe(x), n, n == 1 and "" or "s")
+    options.must_be(who, "x", ("a tensor of at least %d dim%s"):format(n, n == 1 and "" or "s"), x)
   end
   return x
 end
@@ -24,7 +24,7 @@ local function list_of(who, rows, ...)
   local given = n > 1 and options.is_plain(list[n]) and table.remove(list) or nil
   if #list == 1 and options.is_plain(list[1]) then list = options.list(who, "tensors", list[1]) end
   if #list == 0 or options.named_field(list) then
-    fail("%s: tensors, or a list of them, wanted, got %s", who, describe(n == 0 and nil or ...))
+    options.expected(who, "tensors or a list of them", (n > 0 and ... or nil))
   end
   for i, x in ipairs(list) do arg(who, "tensor " .. i, x, "tensor") end
   return list, arguments.read(who, rows, given)
@@ -42,7 +42,7 @@ function shape_ops.meshgrid(...)
   local list, indexing = list_of("meshgrid", {{"indexing", {"ij", "xy"}, "ij"}}, ...)
   local exchanged, vectors, sizes = indexing == "xy" and #list > 1, {}, {}
   for i, x in ipairs(list) do
-    if x.ndim > 1 then fail("meshgrid: tensor %d is %s; vectors wanted", i, describe(x)) end
+    if x.ndim > 1 then options.must_be("meshgrid", "tensor " .. i, "1-d", x) end
     local at = exchanged and i < 3 and 3 - i or i
     vectors[i] = {x = x, at = at}
     sizes[at] = x:numel()
@@ -70,7 +70,7 @@ end
 shape_ops.combinations = arguments.reads("combinations", {
   {"x", "tensor"}, {"r", "natural", 2}, {"with_replacement", "boolean", false},
 }, function(x, r, again)
-  if x.ndim ~= 1 then fail("combinations: x is %s; a vector wanted", describe(x)) end
+  if x.ndim ~= 1 then options.must_be("combinations", "x", "1-d", x) end
   if r == 0 then return ops.empty(0, {dtype = x.dtype, device = x.device}) end
   local places = ops.arange(x:numel(), {device = x.device, dtype = "int64"})
   local lists = {}
@@ -95,11 +95,13 @@ shape_ops.movedim = arguments.reads("movedim", {
   {"x", "tensor"}, {"source", "integers"}, {"destination", "integers"},
 }, function(x, source, destination)
   local who = "movedim"
-  if #source ~= #destination then fail("%s: %d sources and %d destinations", who, #source, #destination) end
+  if #source ~= #destination then
+    fail("%s: source and destination must have the same number of dims, got %d and %d", who, #source, #destination)
+  end
   local order, taken, n = {}, {}, x.ndim
   for i in ipairs(source) do
     local from, to = dim_of(who, x, source[i], n), dim_of(who, x, destination[i], n)
-    if taken[from] or order[to] then fail("%s: a dim is named twice", who) end
+    if taken[from] or order[to] then fail("%s: source and destination must not repeat a dim", who) end
     taken[from], order[to] = true, from
   end
   local next_one = 1
@@ -117,7 +119,7 @@ shape_ops.unflatten = arguments.reads("unflatten", {
   local who = "unflatten"
   dim = dim_of(who, x, dim, x.ndim)
   local shape, all, known, open = x.shape, {}, 1, 0
-  if #sizes == 0 then fail("%s: sizes is empty", who) end
+  if #sizes == 0 then fail("%s: sizes must not be empty", who) end
   for d = 1, dim - 1 do all[#all + 1] = shape[d] end
   for _, n in ipairs(sizes) do
     if n == -1 then open = open + 1 else known = known * n end
@@ -125,7 +127,8 @@ shape_ops.unflatten = arguments.reads("unflatten", {
   end
   if known < 0 or open > 1 or (open == 0 and known ~= shape[dim])
     or open == 1 and (known == 0 or shape[dim] % known ~= 0) then
-    fail("%s: dim %d of %s is %d, which is not {%s}", who, dim, describe(x), shape[dim], table.concat(sizes, ", "))
+    fail("%s: dim %d of %s has size %d; cannot unflatten it to {%s}", who, dim, describe(x), shape[dim],
+      table.concat(sizes, ", "))
   end
   for i = dim, dim + #sizes - 1 do
     if all[i] == -1 then all[i] = shape[dim] / known end
@@ -184,7 +187,7 @@ end
 function shape_ops.block_diag(...)
   local blocks, width, before = {}, 0, 0
   for i, x in ipairs((list_of("block_diag", {}, ...))) do
-    if x.ndim > 2 then fail("block_diag: tensor %d is %s; matrices wanted", i, describe(x)) end
+    if x.ndim > 2 then options.must_be("block_diag", "tensor " .. i, "at most 2-d", x) end
     blocks[i] = to_2d(x)
     width = width + blocks[i].shape[2]
   end
@@ -205,7 +208,7 @@ local function tensor_split(who, x, parts, dim)
   local n, sizes = x.shape[dim], {}
   if type(parts) == "number" then
     if arg(who, "sections", parts, "count") > 2 ^ 20 then
-      fail("%s: %.0f views are too many; lists hold at most %d tensors", who, parts, 2 ^ 20)
+      fail("%s: the result would be %.0f views; a list has at most %d tensors", who, parts, 2 ^ 20)
     end
     for i = 1, parts do sizes[i] = math.floor(n / parts) + (i <= n % parts and 1 or 0) end
     return methods.split(x, sizes, dim)
@@ -214,7 +217,7 @@ local function tensor_split(who, x, parts, dim)
   parts = arg(who, "indices", parts, "integers")
   for i = 1, #parts + 1 do
     local stop = parts[i] or n + 1 -- where the next part begins
-    if stop == 0 then fail("%s: indices[%d] is 0; entries count from 1", who, i) end
+    if stop == 0 then options.must_be(who, ("indices[%d]"):format(i), "at least 1", stop, "indices start at 1") end
     stop = math.min(math.max(stop < 0 and n + 1 + stop or stop, 1), n + 1)
     list[i] = ops.narrow(x, dim, math.min(begin, n + 1), math.max(stop - begin, 0))
     begin = stop
@@ -224,7 +227,7 @@ end
 
 local function number_or_list(who, name, v)
   if type(v) == "number" or options.is_plain(v) or core.is_tensor(v) and v.ndim < 2 then return v end
-  fail("%s: %s has to be a number or a list of numbers, got %s", who, name, describe(v))
+  options.must_be(who, name, "a number or a list of numbers", v)
 end
 
 --- x:tensor_split(indices or sections [, dim = 1]): Splits x along dim into a number of views, or at the given indices.
@@ -238,7 +241,7 @@ local function split_along(who, least, dim, ...)
   local x, parts = arguments.read(who, {{"x", "tensor"}, {"indices_or_sections", number_or_list}}, ...)
   if at_least(who, x, least).ndim == 1 then dim = 1 end
   if type(parts) == "number" and (parts < 1 or x.shape[dim] % parts ~= 0) then
-    fail("%s: dim %d of %s is no multiple of %s", who, dim, describe(x), tostring(parts))
+    fail("%s: the size of dim %d of %s must be divisible by %s", who, dim, describe(x), tostring(parts))
   end
   return tensor_split(who, x, parts, dim)
 end
@@ -265,9 +268,9 @@ shape_ops.rot90 = arguments.reads("rot90", {
   {"x", "tensor"}, {"k", "integer", 1}, {"dims", "integers", {1, 2}},
 }, function(x, k, dims)
   local who = "rot90"
-  if #dims ~= 2 then fail("%s: dims has to name two dims, got %d", who, #dims) end
+  if #dims ~= 2 then options.must_be(who, "dims", "two dims", #dims) end
   local a, b = dim_of(who, x, dims[1], at_least(who, x, 2).ndim), dim_of(who, x, dims[2], x.ndim)
-  if a == b then fail("%s: dims has dim %d twice", who, a) end
+  if a == b then fail("%s: dims must be two different dims, got dim %d twice", who, a) end
   k = k % 4
   if k == 0 then return ops.clone(x) end
   if k == 2 then return ops.flip(x, {a, b}) end
@@ -277,14 +280,14 @@ end)
 -- Entry i as often as counts[i] says: 1-d positions.
 local function repeated_places(who, counts, size)
   if counts.dtype ~= "int64" and counts.dtype ~= "int32" then
-    fail("%s: repeats has to be int64 or int32, is %s; convert it with :long()", who, counts.dtype)
+    options.wrong_dtype(who, "repeats", "int64 or int32", counts, "convert it with :long()")
   end
   if counts:numel() == 1 then counts = ops.expand(ops.reshape(counts, {1}), {size}) end
   if counts.ndim ~= 1 or counts:numel() ~= size then
-    fail("%s: repeats is %s; one count, or one for each of %d entries, wanted", who, describe(counts), size)
+    options.wrong_shape(who, "repeats", counts, ("[] or [%d]"):format(size))
   end
   if size == 0 then return ops.empty(0, {dtype = "int64", device = counts.device}) end
-  if ops.amin(counts):item() < 0 then fail("%s: a count in repeats is negative", who) end
+  if ops.amin(counts):item() < 0 then fail("%s: repeats must not be negative", who) end
   -- How many entries begin up to each place; those that come 0 times begin where the next one does.
   local ends = ops.cumsum(counts, 1)
   local begins, how = ends - counts + 1, {dtype = "int64", device = counts.device}
@@ -317,7 +320,7 @@ shape_ops.repeat_interleave = arguments.reads("repeat_interleave", {
     y = reshape_copy(ops.expand(ops.unsqueeze(x, dim + 1), wide), shape)
   end
   if size and size ~= y.shape[dim] then
-    fail("%s: output_size is %d, and there are %d entries", who, size, y.shape[dim])
+    fail("%s: output_size must be the sum of repeats, got %d for %d", who, size, y.shape[dim])
   end
   return y
 end)
@@ -332,7 +335,7 @@ shape_ops.diag_embed = arguments.reads("diag_embed", {
   local who = "diag_embed"
   local n = at_least(who, x, 1).ndim + 1
   dim1, dim2 = dim_of(who, x, dim1, n), dim_of(who, x, dim2, n)
-  if dim1 == dim2 then fail("%s: dim1 and dim2 are both dim %d; give two", who, dim1) end
+  if dim1 == dim2 then fail("%s: dim1 and dim2 must differ, got dim %d twice", who, dim1) end
   local shape, sizes, from = x.shape, {}, 1
   local side = shape[#shape] + math.abs(offset)
   for d = 1, n do
@@ -350,7 +353,7 @@ end)
 --- x:diag([{diagonal = 0}]): Returns the matrix with a vector on its diagonal, or the diagonal of a matrix.
 shape_ops.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integer", 0}}, function(x, diagonal)
   if at_least("diag", x, 1).ndim > 2 then
-    fail("diag: x is %s; a vector or a matrix wanted: for others there are diagonal and diag_embed", describe(x))
+    options.must_be("diag", "x", "1-d or 2-d", x, "use diagonal or diag_embed for more dims")
   end
   if x.ndim == 1 then return shape_ops.diag_embed(x, diagonal) end
   return ops.clone(ops.diagonal(x, diagonal))

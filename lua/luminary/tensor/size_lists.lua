@@ -19,7 +19,7 @@ function sizes.__index(list, i)
   local n = #list
   if type(i) ~= "number" then return nil end
   if i < 0 and i >= -n and i % 1 == 0 then return rawget(list, n + i + 1) end
-  core.error_at_caller(("there is nothing at [%s] of sizes %s: dims count from 1, or from the end by -1"):format(
+  core.error_at_caller(("size: dim %s is out of range for sizes %s; dims start at 1, and -1 is the last"):format(
     tostring(i), tostring(list)))
 end
 
@@ -38,7 +38,7 @@ end
 function sizes.__concat(a, b) return text(a) .. text(b) end
 
 function sizes.__call(list)
-  core.error_at_caller(("sizes are a list, which is not called: x.shape, or x:size(), here %s"):format(tostring(list)))
+  core.error_at_caller(("sizes are a list, not a function: use x.shape or x:size(), here %s"):format(tostring(list)))
 end
 
 return sizes

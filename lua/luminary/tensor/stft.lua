@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local result_type = require("luminary.tensor.dtype_info").result_type
 
-local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local ops, arg, fail = core.ops, options.arg, options.fail
 local stft = {}
 
 -- The arguments that stft and istft have in common: x and the window, both of one dtype, with n_fft entries, and hop.
@@ -12,12 +12,12 @@ local function frame_of(who, x, n_fft, hop_length, win_length, window)
   arg(who, "n_fft", n_fft, "count")
   win_length = win_length and arg(who, "win_length", win_length, "count") or n_fft
   local hop = hop_length and arg(who, "hop_length", hop_length, "count") or math.floor(n_fft / 4)
-  if hop < 1 then fail("%s: n_fft %d is too small for a hop of a quarter of it; give hop_length", who, n_fft) end
-  if win_length > n_fft then fail("%s: win_length %d is larger than n_fft %d", who, win_length, n_fft) end
+  if hop < 1 then options.must_be(who, "n_fft", "at least 4", n_fft, "or pass hop_length") end
+  if win_length > n_fft then options.must_be(who, "win_length", "at most n_fft, " .. n_fft, win_length) end
   if window then
     arg(who, "window", window, "tensor")
     if window.ndim ~= 1 or window.shape[1] ~= win_length then
-      fail("%s: window is %s; [%d] wanted, of win_length", who, describe(window), win_length)
+      options.wrong_shape(who, "window", window, {win_length})
     end
   else
     window = ops.ones({win_length}, {dtype = x.dtype, device = x.device})
@@ -48,17 +48,18 @@ function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, n
   local who = "stft"
   arg(who, "x", x, "tensor")
   if return_complex ~= nil and arg(who, "return_complex", return_complex, "boolean") then
-    core.warn("stft: return_complex: there are no complex tensors; the result has a last dim of 2, real and "
+    core.warn("stft: return_complex: complex tensors are not supported; the result has a last dim of 2, real and "
       .. "imaginary parts, of which y:norm(2, -1) are the magnitudes, and y:abs() are not")
   end
-  if not core.is_floating_point(x) then fail("%s: x has to be floating, got %s; use :float()", who, x.dtype) end
-  if x.ndim ~= 1 and x.ndim ~= 2 then fail("%s: x is %s; [n] or [batch, n] wanted", who, describe(x)) end
+  if not core.is_floating_point(x) then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
+  if x.ndim ~= 1 and x.ndim ~= 2 then options.wrong_shape(who, "x", x, "[n] or [batch, n]") end
   local hop
   local y = x.ndim == 1 and ops.unsqueeze(x, 1) or x
   y, window, hop = frame_of(who, y, n_fft, hop_length, win_length, window)
   if center ~= false then y = padded(y, math.floor(n_fft / 2), pad_mode or "reflect") end
   if y.shape[2] < n_fft then
-    fail("%s: x has %d samples%s, and n_fft is %d", who, y.shape[2], center ~= false and " with padding" or "", n_fft)
+    fail("%s: x must have at least n_fft samples, got %d%s and n_fft %d", who, y.shape[2],
+      center ~= false and " with padding" or "", n_fft)
   end
   local scale = normalized and 1 / math.sqrt(n_fft) or 1
   if onesided == false then
@@ -80,7 +81,7 @@ function stft.istft(x, n_fft, hop_length, win_length, window, center, normalized
   x, window, hop = frame_of(who, x, n_fft, hop_length, win_length, window)
   local rows = onesided == false and n_fft or math.floor(n_fft / 2) + 1
   if (x.ndim ~= 3 and x.ndim ~= 4) or x.shape[x.ndim] ~= 2 or x.shape[x.ndim - 2] ~= rows then
-    fail("%s: x is %s; [%d, frames, 2] or a batch of them wanted, for n_fft %d", who, describe(x), rows, n_fft)
+    options.wrong_shape(who, "x", x, ("[%d, frames, 2] or [batch, %d, frames, 2]"):format(rows, rows))
   end
   local y = ops.transpose(x.ndim == 3 and ops.unsqueeze(x, 1) or x, 2, 3)
   local scale = normalized and 1 / math.sqrt(n_fft) or 1 / n_fft
@@ -100,10 +101,11 @@ function stft.istft(x, n_fft, hop_length, win_length, window, center, normalized
   elseif center ~= false then
     last = last - math.floor(n_fft / 2)
   end
-  if last < first then fail("%s: %d frames are too few to leave a sample", who, frames) end
+  if last < first then fail("%s: %d frames are too few for one sample", who, frames) end
   y, weight = ops.narrow(y, 2, first, last - first + 1), ops.narrow(weight, 2, first, last - first + 1)
   if ops.amin(ops.abs(weight)):item() < 1e-11 then
-    fail("%s: the window, %d apart, does not reach all samples; take a smaller hop_length or another window", who, hop)
+    fail("%s: the window at hop_length %d does not cover all samples; use a smaller hop_length or another window", who,
+      hop)
   end
   y = y / weight
   if length and y.shape[2] < length then y = ops.pad(y, {0, length - y.shape[2]}) end
@@ -117,7 +119,7 @@ local function window(who, n, periodic, dtype, device, f)
   arg(who, "window_length", n, "natural")
   if periodic ~= nil then arg(who, "periodic", periodic, "boolean") end
   dtype, device = dtype or core.get_default_dtype(), device or core.get_default_device()
-  if not core.is_floating_point(dtype) then fail("%s: dtype has to be floating, got %s", who, dtype) end
+  if not core.is_floating_point(dtype) then fail("%s: dtype must be floating, got %s", who, dtype) end
   if n <= 1 then return ops.ones({n}, {dtype = dtype, device = device}) end
   return f(n, periodic == false and n - 1 or n, dtype):to(dtype):to(device)
 end
@@ -168,7 +170,7 @@ end
 --- lm.kaiser_window(window_length [, periodic = true [, beta = 12 [, {dtype, device}]]]): Returns the Kaiser window.
 function stft.kaiser_window(window_length, periodic, beta, dtype, device)
   beta = arg("kaiser_window", "beta", beta or 12, "positive")
-  if beta > 700 then fail("kaiser_window: beta is %g; 700 at most", beta) end
+  if beta > 700 then options.must_be("kaiser_window", "beta", "at most 700", beta) end
   return window("kaiser_window", window_length, periodic, dtype, device, function(n, whole)
     local inside = ops.clamp(1 - ops.square(steps(n, 2 / whole) - 1), 0)
     return bessel(ops.sqrt(inside) * beta, beta) / bessel(ops.full({}, beta, {dtype = "float64", device = "cpu"}), beta)

@@ -7,7 +7,8 @@ local at_zero = list_of_tensors.__index
 
 function list_of_tensors.__index(list, key)
   if type(key) == "string" and (rawget(core.methods, key) or core.tensor_fields[key]) then
-    core.error_at_caller(("a list of %d tensors has no '%s'; local a, b = unpack(list) gives each"):format(#list, key))
+    core.error_at_caller(
+      ("a list of %d tensors has no '%s'; local a, b = unpack(list) assigns its tensors to names"):format(#list, key))
   end
   return at_zero(list, key)
 end

@@ -56,9 +56,9 @@ local function byte_pairs(path, file, vocab)
     local known = {}
     for name in pairs(cuts) do known[#known + 1] = name end
     table.sort(known)
-    fail("Tokenizer: %s: %s says how a text is cut into words; this version knows %s", path, pre
-      and ("nothing here knows how the tokenizer.ggml.pre '%s'"):format(printable_name(pre, 60))
-      or "no tokenizer.ggml.pre", table.concat(known, ", "))
+    fail("Tokenizer: '%s': %s; supported are %s", path,
+      pre and ("unknown tokenizer.ggml.pre '%s'"):format(printable_name(pre, 60)) or "missing tokenizer.ggml.pre",
+      table.concat(known, ", "))
   end
   return {
     normalizer = pre == "qwen2" and {type = "NFC"} or nil,
@@ -87,9 +87,8 @@ local function merges_by_score(path, tokens, vocab, scores)
         if lengths[at - 1] and lengths[#token - at + 1] then
           bytes = bytes + #token
           if bytes > MOST_CUT then
-            fail("Tokenizer: %s: its tokens have too many cuts into two others: more than %d MB of them up to "
-              .. "tokenizer.ggml.tokens[%d], of %d bytes, to find the pairs that are joined; shorter tokens have fewer",
-              path, MOST_CUT / 2 ^ 20, i - 1, #token)
+            fail("Tokenizer: '%s': the merges cannot be inferred: splits of tokens take more than %d MB up to "
+              .. "tokenizer.ggml.tokens[%d], of %d bytes; use shorter tokens", path, MOST_CUT / 2 ^ 20, i - 1, #token)
           end
           local a, b = token:sub(1, at - 1), token:sub(at)
           if vocab[a] and vocab[b] then
@@ -142,8 +141,8 @@ end
 
 -- Of an element of a list, by its type: what is wrong with it.
 local wrong = {
-  string = function(text) return text:find("%z") and ("'%s', has a zero byte"):format(printable_name(text, 60)) end,
-  number = function(n) return n - n ~= 0 and ("is %s; a finite number wanted"):format(described(n)) end,
+  string = function(text) return text:find("%z") and ("'%s', contains a NUL byte"):format(printable_name(text, 60)) end,
+  number = function(n) return n - n ~= 0 and ("must be a finite number, got %s"):format(described(n)) end,
 }
 
 -- What the metadata says of a tokenizer: fields and lists that are checked.
@@ -152,8 +151,7 @@ local function view(path, metadata)
   local function get(key, kind)
     local value = metadata["tokenizer." .. key]
     if value ~= nil and type(value) ~= kind then
-      fail("Tokenizer: %s: tokenizer.%s is %s; %s wanted", path, key, described(value),
-        kind == "string" and "text" or kind)
+      fail("Tokenizer: '%s': tokenizer.%s must be a %s, got %s", path, key, kind, described(value))
     end
     return value
   end
@@ -165,13 +163,14 @@ local function view(path, metadata)
   function file.list(name, kind, count)
     local list = metadata["tokenizer.ggml." .. name]
     if type(list) ~= "table" or count and #list ~= count then
-      fail("Tokenizer: %s: tokenizer.ggml.%s is %s", path, name, type(list) == "table"
-        and ("a list of %d, of %d tokens"):format(#list, count) or list == nil and "not there" or "no list")
+      fail("Tokenizer: '%s': tokenizer.ggml.%s %s", path, name,
+        type(list) == "table" and ("has %d entries for %d tokens"):format(#list, count)
+          or list == nil and "is missing" or "must be a list")
     end
     for i, v in ipairs(list) do
-      local problem = type(v) ~= kind and ("is no %s"):format(kind) or wrong[kind](v)
+      local problem = type(v) ~= kind and ("must be a %s"):format(kind) or wrong[kind](v)
       if problem then
-        fail("Tokenizer: %s: tokenizer.ggml.%s[%d]%s %s", path, name, i - 1, problem:find "^'" and "," or "", problem)
+        fail("Tokenizer: '%s': tokenizer.ggml.%s[%d]%s %s", path, name, i - 1, problem:find "^'" and "," or "", problem)
       end
     end
     return list
@@ -185,7 +184,8 @@ local function read_tokens(path, file)
   for i, token in ipairs(tokens) do
     local id = i - 1
     if #token > MOST_BYTES then
-      fail("Tokenizer: %s: tokenizer.ggml.tokens[%d] is a token of %d bytes; at most %d", path, id, #token, MOST_BYTES)
+      fail("Tokenizer: '%s': tokenizer.ggml.tokens[%d] has %d bytes; at most %d are supported", path, id, #token,
+        MOST_BYTES)
     end
     is_empty[id] = token == ""
     if is_empty[id] then
@@ -193,8 +193,8 @@ local function read_tokens(path, file)
       tokens[i] = token
     end
     if vocab[token] then
-      fail("Tokenizer: %s: tokenizer.ggml.tokens[%d] and tokenizer.ggml.tokens[%d] are both '%s'; each is there once",
-        path, vocab[token], id, printable_name(token, 60))
+      fail("Tokenizer: '%s': tokenizer.ggml.tokens[%d] and tokenizer.ggml.tokens[%d] are both '%s'", path, vocab[token],
+        id, printable_name(token, 60))
     end
     vocab[token] = id
   end
@@ -216,12 +216,12 @@ function vocabulary.read(path)
   local metadata = formats.metadata(path)
   local file = view(path, metadata)
   if not file.model then
-    fail("Tokenizer: %s has no tokenizer: there is no tokenizer.ggml.model in its metadata", path)
+    fail("Tokenizer: '%s' has no tokenizer: its metadata has no tokenizer.ggml.model", path)
   end
   local make = kinds[file.model]
   if not make then
-    fail("Tokenizer: %s has a tokenizer of the kind '%s'; of GGUF files this version reads gpt2 (pairs of bytes) and "
-      .. "llama (SentencePiece's pairs)", path, printable_name(file.model, 60))
+    fail("Tokenizer: '%s' has a tokenizer of kind '%s'; supported are gpt2 (byte pairs) and llama (SentencePiece)",
+      path, printable_name(file.model, 60))
   end
   local tokens, vocab, is_empty = read_tokens(path, file)
   local added, warned = {}, {}
@@ -239,9 +239,9 @@ function vocabulary.read(path)
       return id and not is_empty[id] and tokens[id + 1] or nil
     end
     if type(id) ~= "number" or not tokens[id + 1] then
-      fail("Tokenizer: %s: %s is %s; a token's id from 0 to %d wanted", path, key, described(id), #tokens - 1)
+      fail("Tokenizer: '%s': %s must be a token id from 0 to %d, got %s", path, key, #tokens - 1, described(id))
     end
-    if is_empty[id] then fail("Tokenizer: %s: %s is %d, a token without a text", path, key, id) end
+    if is_empty[id] then fail("Tokenizer: '%s': %s is %d, a token without text", path, key, id) end
     return tokens[id + 1]
   end
   file.tokens = tokens

@@ -19,16 +19,16 @@ function padding.settings(path, truncation, pads)
   local function is_count(v) return type(v) == "number" and v >= 0 and v % 1 == 0 and v < 2 ^ 53 end
   if truncation then
     local t = read(truncation)
-    if not is_count(t.max_length) then fail("%s: truncation has no max_length", path) end
+    if not is_count(t.max_length) then fail("'%s': truncation has no max_length", path) end
     out.truncation, out.max_length = strategies[t.strategy] or "longest_first", t.max_length
     out.truncation_side = sides[t.direction] or "right"
   end
   if pads then
     local p = read(pads)
     local fixed = type(p.strategy) == "table" and p.strategy.Fixed
-    if not is_count(p.pad_id) or fixed and not is_count(fixed) then fail("%s: padding has no pad_id", path) end
+    if not is_count(p.pad_id) or fixed and not is_count(fixed) then fail("'%s': padding has no pad_id", path) end
     for _, n in ipairs {fixed or 0, is_count(p.pad_to_multiple_of) and p.pad_to_multiple_of or 0} do
-      if n > MOST then fail("%s: padding to %.0f tokens; at most %d", path, n, MOST) end
+      if n > MOST then fail("'%s': padding must be at most %d tokens, got %.0f", path, MOST, n) end
     end
     out.padding, out.pad_id, out.padding_side = fixed or true, p.pad_id, sides[p.direction] or "right"
     out.pad_to_multiple_of = is_count(p.pad_to_multiple_of) and p.pad_to_multiple_of > 0 and p.pad_to_multiple_of or nil
@@ -57,14 +57,14 @@ function padding.options(tokenizer, who, opts)
   local most = file.max_length or tokenizer.model_max_length
   if o.truncation == nil then o.truncation = file.truncation or o.max_length ~= nil and not o.padding end
   if o.max_length and not o.truncation and o.padding and o.padding ~= "max_length" then
-    fail("%s: max_length says nothing here: it goes with truncation = true, or with padding = 'max_length'", who)
+    fail("%s: max_length requires truncation = true or padding = 'max_length'", who)
   end
   if o.truncation == true then o.truncation = "longest_first" end
   if o.padding == nil then o.padding = file.padding or false end
   if not o.max_length and type(most) == "number" and most < LARGE then o.max_length = most end
-  if o.truncation and not o.max_length then fail("%s: truncation wants {max_length = …}", who) end
+  if o.truncation and not o.max_length then fail("%s: truncation requires max_length", who) end
   if o.padding == "max_length" then
-    o.padding = o.max_length or fail("%s: padding to max_length wants {max_length = …}", who)
+    o.padding = o.max_length or fail("%s: padding = 'max_length' requires max_length", who)
   end
   for _, name in ipairs {"padding_side", "truncation_side"} do
     o[name] = options.choice(who, name, o[name] or tokenizer[name], {"left", "right"})
@@ -77,12 +77,12 @@ end
 function padding.texts(who, name, texts)
   if type(texts) == "string" then return {texts} end
   if not options.is_plain(texts) then
-    fail("%s: %s has to be a string or a list of strings, got %s", who, name, options.describe(texts))
+    options.must_be(who, name, "a string or a list of strings", texts)
   end
   for i, text in ipairs(texts) do
     options.arg(who, ("%s[%d]"):format(name, i), text, "string")
   end
-  if texts[1] == nil then fail("%s: %s is an empty list", who, name) end
+  if texts[1] == nil then fail("%s: %s must not be empty", who, name) end
   return texts
 end
 
@@ -90,8 +90,9 @@ local function pad_id(tokenizer, who, o)
   local file = tokenizer.settings.pad_id
   local id = o.pad_token_id or tokenizer.pad_token_id or file and file + tokenizer.base
     or tokenizer:token_to_id "[PAD]" or tokenizer:token_to_id "<pad>"
-  return id or fail("%s: no token to pad with; {pad_token_id = …} names one, or tokenizer.pad_token = "
-    .. "tokenizer.eos_token, or tokenizer:add_special_tokens({pad_token = '[PAD]'})", who)
+  return id or fail(
+    "%s: the tokenizer has no pad token; pass {pad_token_id = …}, set tokenizer.pad_token = tokenizer.eos_token, "
+      .. "or call tokenizer:add_special_tokens({pad_token = '[PAD]'})", who)
 end
 
 -- How long rows become of which the longest has that many tokens.
@@ -134,7 +135,7 @@ function padding.batch(tokenizer, who, ids, types, o)
   end
   local length = length_of(o, longest) or longest
   if not o.padding and shortest < longest then
-    fail("%s: texts of %d to %d tokens make no tensor; {padding = true} pads them", who, shortest, longest)
+    fail("%s: texts of %d to %d tokens do not form a tensor; pass {padding = true}", who, shortest, longest)
   end
   if shortest == length then
     local input_ids, type_ids = ops.stack(ids), ops.stack(types) + tokenizer.base

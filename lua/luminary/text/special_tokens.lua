@@ -21,8 +21,8 @@ function special.reason(why) return (tostring(why):gsub("^.-:%d+: ", "")) end
 local function object_in(path)
   if core.file_kind(path) ~= "a regular file" then return {} end
   local ok, value = pcall(core.json_decode, files.read(path), false)
-  if not ok then fail("%s: %s", path, special.reason(value)) end
-  if type(value) ~= "table" then fail("%s: it is no object", path) end
+  if not ok then fail("'%s': %s", path, special.reason(value)) end
+  if type(value) ~= "table" then fail("'%s': expected a JSON object", path) end
   return value
 end
 
@@ -32,7 +32,7 @@ local flags = {"single_word", "lstrip", "rstrip", "normalized", "special"}
 local function token_of(path, name, value)
   if not value then return nil end
   local content = type(value) == "table" and value.content or value
-  if type(content) ~= "string" or content == "" then fail("%s: %s is no token", path, name) end
+  if type(content) ~= "string" or content == "" then fail("'%s': %s must be a token", path, name) end
   local out = {content = content, special = true}
   for _, flag in ipairs(flags) do
     if type(value) == "table" and value[flag] ~= nil then out[flag] = value[flag] == true end
@@ -43,7 +43,7 @@ end
 -- Lists of them; transformers 4 also wrote tables of names and tokens.
 local function tokens_of(path, name, value)
   local list, names = {}, {}
-  if value and type(value) ~= "table" then fail("%s: %s is no list of tokens", path, name) end
+  if value and type(value) ~= "table" then fail("'%s': %s must be a list of tokens", path, name) end
   for key in pairs(value or {}) do names[#names + 1] = key end
   local function place(key) return tonumber(tostring(key):match "^%d+$") or 1 / 0 end
   table.sort(names, function(a, b)
@@ -57,7 +57,7 @@ end
 local function side(path, config, name)
   local value = config[name]
   if not value then return nil end
-  if value ~= "left" and value ~= "right" then fail("%s: %s is neither 'left' nor 'right'", path, name) end
+  if value ~= "left" and value ~= "right" then fail("'%s': %s must be 'left' or 'right'", path, name) end
   return value
 end
 
@@ -79,7 +79,9 @@ function special.read(folder)
     out.added[#out.added + 1], out.extra[i] = token, token.content
   end
   local most = config.model_max_length or special.NO_MAXIMUM
-  if type(most) ~= "number" or most < 1 or most % 1 ~= 0 then fail("%s: model_max_length is no count", path) end
+  if type(most) ~= "number" or most < 1 or most % 1 ~= 0 then
+    fail("'%s': model_max_length must be an integer of at least 1", path)
+  end
   out.model_max_length = most
   out.padding_side, out.truncation_side = side(path, config, "padding_side"), side(path, config, "truncation_side")
   out.chat_template = config.chat_template or nil
@@ -145,16 +147,16 @@ function special.set(tokenizer, key, value)
   if special.written[key] then return special.written[key](tokenizer, value) end
   if not role and special.made[key] then
     role = type(key) == "string" and key:match "^(.*)_id$"
-    if not is_role[role] then fail("Tokenizer: %s is not to be set", key) end
-    value = value and (tokenizer:id_to_token(value) or fail("Tokenizer: %s: there is no token %d", key, value))
+    if not is_role[role] then fail("Tokenizer: %s cannot be set", key) end
+    value = value and (tokenizer:id_to_token(value) or fail("Tokenizer: %s: no token has the id %d", key, value))
   end
   if not role then
     rawset(values, key, value)
     return
   end
   if value and not tokenizer:token_to_id(options.arg("Tokenizer", role, value, "string")) then
-    fail("Tokenizer: %s: there is no token '%s'; tokenizer:add_special_tokens({%s = '%s'}) adds it", role, value, role,
-      value)
+    fail("Tokenizer: %s: the vocabulary has no token '%s'; add it with tokenizer:add_special_tokens({%s = '%s'})", role,
+      value, role, value)
   end
   rawset(values, role, value or nil)
 end
@@ -166,7 +168,7 @@ function special.named(who, tokens)
   local list, extra = {}, tokens.extra_special_tokens or tokens.additional_special_tokens
   for key in pairs(tokens) do
     if not is_role[key] and key ~= "extra_special_tokens" and key ~= "additional_special_tokens" then
-      fail("%s: no part '%s' for a token; there are %s, extra_special_tokens%s", who, tostring(key),
+      fail("%s: unknown special token '%s'; special tokens are %s, extra_special_tokens%s", who, tostring(key),
         table.concat(special.roles, ", "), key == "content" and "; a list of tokens is {{content = …}}" or "")
     end
   end

@@ -20,7 +20,7 @@ return function(decode, write)
 
   return function(id, ...)
     local more = select("#", ...)
-    if more > 0 then options.fail("streamer: %d ids at once; it is for one sequence", more + 1) end
+    if more > 0 then options.fail("streamer: expected one sequence, got %d ids at once", more + 1) end
     if id ~= nil then ids[#ids + 1] = options.arg("streamer", "id", id, "integer") end
     local text = #ids > 0 and decode(ids) or ""
     local waits = id ~= nil and text:find(BROKEN) and #ids - prefix_ids < MOST_WAITING

@@ -91,14 +91,14 @@ local function add_missing(self, said)
     if not is_added then missing[#missing + 1] = one end
   end
   local ok, why = pcall(add, self, missing)
-  if not ok then fail("%s: %s", said.path, special.reason(why)) end
+  if not ok then fail("'%s': %s", said.path, special.reason(why)) end
 end
 
 -- Puts bos_token and eos_token around texts from now on, as add_bos_token and add_eos_token say.
 local function set_around(self)
   local function one(role)
     if not self["add_" .. role] then return nil end
-    local id = self[role .. "_id"] or fail("Tokenizer: add_%s wants a %s, and there is none", role, role)
+    local id = self[role .. "_id"] or fail("Tokenizer: add_%s requires a %s, and the tokenizer has none", role, role)
     return {self[role], id - self.base}
   end
   self.json = files.with_field(self.json, "post_processor", files.around_json(one "bos_token", one "eos_token"))
@@ -120,7 +120,8 @@ local function choose_around(self, o, said, has_file)
       self[flag] = o[flag]
     elseif said[flag] and not has_file then
       if not id then
-        fail("Tokenizer: %s: %s wants a %s, and there is none; {%s = false} leaves it out", said.path, flag, role, flag)
+        fail("Tokenizer: '%s': %s requires a %s, and the tokenizer has none; pass {%s = false}", said.path, flag, role,
+          flag)
       end
       self[flag] = true
     elseif said[flag] and id and not self:encode("").ids:eq(id):any():item() then
@@ -132,7 +133,7 @@ end
 
 -- json: a tokenizer.json's text, of the file or folder of that name; said: what special.read returns, or nil.
 local function prepare(self, who, path, json, base, said)
-  if base > 1 then fail("%s: base is %d; ids count from 1 or, as in the file, from 0", who, base) end
+  if base > 1 then options.must_be(who, "base", "0 (as in the file) or 1", base) end
   said = said or {tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM}
   self.path, self.json, self.base, self.added = path, json, base, {}
   local truncation, pads = core.tokenizer_settings(handle(self))
@@ -233,7 +234,9 @@ function Tokenizer:forward(text, pair, opts)
   if opts == nil and type(pair) == "table" and pair[1] == nil then pair, opts = nil, pair end
   local who = "Tokenizer"
   local texts, pairs_of = padding.texts(who, "text", text), pair ~= nil and padding.texts(who, "pair", pair)
-  if pairs_of and #pairs_of ~= #texts then fail("%s: %d texts and %d second ones", who, #texts, #pairs_of) end
+  if pairs_of and #pairs_of ~= #texts then
+    fail("%s: text and text_pair must have the same length, got %d and %d", who, #texts, #pairs_of)
+  end
   local o = padding.options(self, who, opts)
   local ids, types = {}, {}
   for i, one in ipairs(texts) do
@@ -256,7 +259,7 @@ local function as_ids(who, ids)
   if type(ids) == "table" then
     local field = options.is_plain(options.arg(who, "ids", ids, "table")) and options.named_field(ids)
     if field then
-      fail("%s: ids has the field '%s'; a list of ids or a tensor wanted%s", who, tostring(field),
+      fail("%s: ids must be a list of ids or a tensor, got a table with the field '%s'%s", who, tostring(field),
         ids.input_ids and ": ids.input_ids" or "")
     end
     for i, id in ipairs(ids) do options.arg(who, ("ids[%d]"):format(i), id, "integer") end
@@ -265,7 +268,7 @@ local function as_ids(who, ids)
   options.arg(who, "ids", ids, "tensor")
   if ids.ndim == 2 and ids.shape[1] == 1 then ids = ids:view(-1) end
   if ids.ndim > 1 then
-    fail("%s: ids is %s; a row of them wanted%s", who, options.describe(ids),
+    fail("%s: ids must be 1-d, got %s%s", who, options.describe(ids),
       ids.ndim == 2 and "; tokenizer:batch_decode(ids) decodes each row" or "")
   end
   return ids:reshape(-1):to("cpu", "int64"):contiguous()
@@ -283,7 +286,7 @@ end
 function Tokenizer:batch_decode(ids, opts)
   local rows, out = ids, {}
   if core.is_tensor(ids) then
-    if ids.ndim ~= 2 then fail("Tokenizer:batch_decode: ids is %s; [N, L] wanted", options.describe(ids)) end
+    if ids.ndim ~= 2 then options.wrong_shape("Tokenizer:batch_decode", "ids", ids, "[N, L]") end
     rows = {}
     for i = 1, ids.shape[1] do rows[i] = ids:select(1, i) end
   end
@@ -306,8 +309,8 @@ function Tokenizer:convert_tokens_to_ids(tokens)
   local out = {}
   for i, token in ipairs(options.arg(who, "tokens", tokens, "table")) do
     options.arg(who, ("tokens[%d]"):format(i), token, "string")
-    out[i] = self:token_to_id(token) or self.unk_token_id or fail("%s: there is no token '%s', and no unk_token", who,
-      token)
+    out[i] = self:token_to_id(token) or self.unk_token_id or fail("%s: the vocabulary has no token '%s' and no "
+      .. "unk_token", who, token)
   end
   return out
 end
@@ -347,7 +350,7 @@ local function add_all(self, who, tokens, is_special)
   if type(tokens) == "string" then tokens = {tokens} end
   local list = {}
   if options.is_plain(tokens) and options.named_field(tokens) then
-    fail("%s: tokens is a list, of texts or of {content = …}; here it has a field '%s'", who,
+    fail("%s: tokens must be a list of strings or of {content = …}, got a table with the field '%s'", who,
       options.named_field(tokens))
   end
   for i, token in ipairs(options.arg(who, "tokens", tokens, "table")) do

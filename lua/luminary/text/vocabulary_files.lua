@@ -14,7 +14,7 @@ local files = {}
 --- The text of a file, of 2^28 bytes at most.
 function files.read(path)
   local kind = core.file_kind(path)
-  if kind ~= "a regular file" then fail("%s: %s", path, kind and "is " .. kind or "there is no such file") end
+  if kind ~= "a regular file" then fail("cannot open '%s': %s", path, kind and "it is " .. kind or "no such file") end
   return Source.whole_text(path)
 end
 local read = files.read
@@ -23,7 +23,7 @@ local function lines_of(path)
   local lines = {}
   for line in (read(path) .. "\n"):gmatch "(.-)\r?\n" do
     lines[#lines + 1] = line
-    if line:find("\0", 1, true) then fail("%s: line %d has a zero byte", path, #lines) end
+    if line:find("\0", 1, true) then fail("'%s': line %d contains a NUL byte", path, #lines) end
   end
   if lines[#lines] == "" then lines[#lines] = nil end
   return lines
@@ -37,7 +37,7 @@ function files.byte_level_json(vocab, merges, o)
   local list = {}
   for i, line in ipairs(lines_of(merges)) do
     if not (i == 1 and line:find "^#version") and line ~= "" then
-      if not line:find "^%S+ %S+$" then fail("%s: line %d is no pair of tokens", merges, i) end
+      if not line:find "^%S+ %S+$" then fail("'%s': line %d must be a pair of tokens", merges, i) end
       list[#list + 1] = json(line)
     end
   end
@@ -153,7 +153,7 @@ local function exists(path) return core.file_kind(path) == "a regular file" end
 --- by themselves; of a GGUF file also what special.read gives of a folder.
 function files.read_any(path)
   if not core.file_kind(path) then
-    fail("Tokenizer: there is no file or folder '%s', and nothing is downloaded: %s", truncate_text(path, 200), LOCAL)
+    fail("Tokenizer: cannot open '%s': no such file or folder; nothing is downloaded: %s", truncate_text(path, 200), LOCAL)
   end
   if core.file_kind(path) ~= "a folder" then
     local gguf = load_module "luminary.text.gguf_vocabulary"
@@ -172,8 +172,8 @@ function files.read_any(path)
     local o = options.check("Tokenizer", {}, files.bert_options)
     return files.bert_json(within "vocab.txt", o), o
   end
-  fail("Tokenizer: %s has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt%s", path,
-    exists(within "tokenizer.model") and "; of a tokenizer.model, transformers in Python writes a tokenizer.json: "
+  fail("Tokenizer: '%s' has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt%s", path,
+    exists(within "tokenizer.model") and "; transformers in Python converts a tokenizer.model: "
       .. "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)" or "")
 end
 

@@ -10,7 +10,7 @@ local function place_of(name, module)
   if module then return module, short or name end
   if not package then return _G, name end
   local place = class.packages[package] or rawget(_G, package)
-  if type(place) ~= "table" then fail("torch.class: there is no table '%s' for '%s'", package, name) end
+  if type(place) ~= "table" then fail("torch.class: no table '%s' for '%s'", package, name) end
   return place, short
 end
 
@@ -23,7 +23,7 @@ function class.new(name, parent, module)
   methods.__index = methods
   if parent ~= nil then
     local base = class.by_name[options.arg("torch.class", "parent", parent, "string")]
-    if not base then fail("torch.class: there is no class '%s'", parent) end
+    if not base then fail("torch.class: no class '%s'", parent) end
     for _, event in ipairs {"__tostring", "__call", "__add", "__len"} do methods[event] = rawget(base, event) end
     methods.__parent = base
   end

@@ -42,14 +42,14 @@ local function disk_file(path, mode)
   options.arg("torch.DiskFile", "path", path, "string")
   mode = mode or "r"
   local flags = ({r = "rb", w = "wb", rw = "r+b"})[mode]
-  if not flags then fail("torch.DiskFile: the mode is 'r', 'w' or 'rw', not '%s'", tostring(mode)) end
+  if not flags then fail("torch.DiskFile: mode must be 'r', 'w' or 'rw', got '%s'", tostring(mode)) end
   local source = mode ~= "w" and source_of(path) or nil
   local file = setmetatable({__typename = "torch.DiskFile", path = path, at = 0, text = true, seen = {}, made = {},
     mode = mode, data = "", piece = "", from = 0, source = source}, File)
   if mode == "r" then return file end
   if source then
     if source.size > LARGEST then
-      fail("torch.DiskFile: %s is of %.1f GiB; 'rw' takes up to 1 GiB, 'r' and 'w' any size", path,
+      fail("torch.DiskFile: '%s' has %.1f GiB; mode 'rw' supports up to 1 GiB, 'r' and 'w' any size", path,
         source.size / 2 ^ 30)
     end
     file.data, file.source = source:text(0, source.size), nil
@@ -80,7 +80,7 @@ local function settle(self)
 end
 
 local function write(self, text)
-  if self.mode == "r" then fail("%s: it was opened for reading", self.__typename) end
+  if self.mode == "r" then fail("%s: the file was opened for reading", self.__typename) end
   if self.closed then fail("%s: it is closed", self.__typename) end
   if not self.parts then self.parts, self.from = {}, self.at end
   self.parts[#self.parts + 1] = text
@@ -109,14 +109,14 @@ end
 
 local function check_left(self, n)
   if not (n >= 0 and n % 1 == 0 and self.at + n <= size_of(self)) then -- a text may say 2.5, or nan
-    fail("%s: %.14g bytes wanted at %.0f of %.0f", self.__typename, n, self.at, size_of(self))
+    fail("%s: cannot read %.14g bytes at byte %.0f of %.0f", self.__typename, n, self.at, size_of(self))
   end
 end
 
 local function read(self, n)
   check_left(self, n)
   if n > LARGEST then
-    fail("%s: %.0f bytes are more than a string takes; readChar(n) reads them", self.__typename, n)
+    fail("%s: %.0f bytes do not fit in a string; readChar(n) reads them", self.__typename, n)
   end
   local text, start = ahead(self, n)
   self.at = self.at + n
@@ -139,11 +139,11 @@ local function read_number(self)
   until first or self.at >= size_of(self)
   text, start = ahead(self, LONGEST_NUMBER + 1)
   local word = text:match("^%S+", start + 1)
-  if not word then fail("%s: nothing more at %.0f of %.0f", self.__typename, self.at, size_of(self)) end
-  if #word > LONGEST_NUMBER then fail("%s: '%s…' is no number", self.__typename, word:sub(1, LONGEST_NUMBER)) end
+  if not word then fail("%s: end of file at byte %.0f of %.0f", self.__typename, self.at, size_of(self)) end
+  if #word > LONGEST_NUMBER then fail("%s: '%s…' is not a number", self.__typename, word:sub(1, LONGEST_NUMBER)) end
   self.at = self.at + #word
   skip_newline(self)
-  return tonumber(word) or fail("%s: '%s' is no number", self.__typename, word)
+  return tonumber(word) or fail("%s: '%s' is not a number", self.__typename, word)
 end
 
 -- The next n elements, each of `size` bytes, in a tensor.
@@ -173,7 +173,9 @@ end
 function File:position() return self.at + 1 end
 function File:seek(at)
   at = options.arg("seek", "position", at, "count")
-  if at - 1 > size_of(self) then fail("%s: position %.0f of %.0f bytes", self.__typename, at, size_of(self)) end
+  if at - 1 > size_of(self) then
+    fail("%s: position %.0f is out of range for %.0f bytes", self.__typename, at, size_of(self))
+  end
   settle(self)
   self.at = at - 1
 end
@@ -269,7 +271,7 @@ end
 local function deeper(self, who, f, v)
   local depth = self.depth or 0
   if depth >= torch7_file.DEEPEST then
-    fail("%s: tables and objects are nested more than %d deep", who, torch7_file.DEEPEST)
+    fail("%s: tables and objects must not be nested deeper than %d", who, torch7_file.DEEPEST)
   end
   self.depth = depth + 1
   local ok, result = pcall(f, self, v)
@@ -367,7 +369,7 @@ local function read_tensor(self, dtype)
   local offset = self:readLong()
   local memory = self:readObject()
   if n == 0 or memory == nil then return tensor.new(dtype) end
-  if not storage.is(memory) then fail("torch.load: a tensor without its storage") end
+  if not storage.is(memory) then fail("torch.load: a tensor has no storage") end
   return tensor.wrap(storage.view(memory, offset, sizes, strides))
 end
 
@@ -375,7 +377,7 @@ end
 -- is at most as many as the file has bytes.
 local function read_fields(object, file)
   local fields = file:readObject()
-  if type(fields) ~= "table" then fail("torch.load: '%s' without a table of its fields", class.typename(object)) end
+  if type(fields) ~= "table" then fail("torch.load: '%s' has no table of fields", class.typename(object)) end
   for k, v in pairs(fields) do
     file.copies = (file.copies or 0) + 1
     if file.copies > size_of(file) then fail "torch.load: it repeats its parts until they are larger than itself" end
@@ -388,7 +390,7 @@ local function read_named(self, at, name)
   if kind then
     if kind == "Cuda" then kind = "Float" end
     kind = kind:gsub("^Cuda", "")
-    if not types[kind] then fail("torch.load: there is no type '%s'", name) end
+    if not types[kind] then fail("torch.load: unknown type '%s'", name) end
     local value
     if name:find "Tensor$" then
       value = read_tensor(self, types[kind][2])
@@ -398,14 +400,14 @@ local function read_named(self, at, name)
     self.made[at] = value
     return value
   end
-  local methods = class.by_name[name] or fail("torch.load: there is no class '%s' in luminary.torch7", name)
+  local methods = class.by_name[name] or fail("torch.load: luminary.torch7 has no class '%s'", name)
   local object = setmetatable({}, methods)
   self.made[at] = object
   local ok, why = pcall(object.read or read_fields, object, self)
   if not ok then
     why = tostring(why)
     if why:find("torch.load: ", 1, true) then error(why, 0) end
-    fail("torch.load: an object of the class %s cannot be made: %s", name, without_place(why))
+    fail("torch.load: cannot create an object of class %s: %s", name, without_place(why))
   end
   return object
 end
@@ -418,11 +420,11 @@ local function read_inner(self, kind)
     return read_named(self, at, version:match "^V %d+$" and read_text(self) or version)
   end
   local t, n = {}, self:readInt()
-  if n < 0 or n ~= n then fail("torch.load: a table of %.0f entries", n) end
+  if n < 0 or n ~= n then fail("torch.load: malformed file: a table with %.0f entries", n) end
   self.made[at] = t
   for _ = 1, n do
     local key = self:readObject()
-    if key == nil or key ~= key then fail("torch.load: a key of a table is nil or NaN") end
+    if key == nil or key ~= key then fail("torch.load: malformed file: a table key is nil or NaN") end
     t[key] = self:readObject()
   end
   return t
@@ -435,8 +437,8 @@ function File:readObject()
   if kind == NUMBER then return self:readDouble() end
   if kind == BOOLEAN then return self:readInt() == 1 end
   if kind == STRING then return read_text(self) end
-  if FUNCTIONS[kind] then fail("torch.load: functions are not read, since their bytes could crash the process") end
-  if kind ~= TABLE and kind ~= OBJECT then fail("torch.load: no .t7 file: there is no kind of value %d", kind) end
+  if FUNCTIONS[kind] then fail("torch.load: functions are not supported, since their bytes could crash the process") end
+  if kind ~= TABLE and kind ~= OBJECT then fail("torch.load: not a .t7 file: unknown kind of value %d", kind) end
   return deeper(self, "torch.load", read_inner, kind)
 end
 
@@ -445,7 +447,7 @@ end
 local function formatted(file, format)
   format = format or "binary"
   if format ~= "ascii" and format ~= "binary" and format ~= "b32" and format ~= "b64" then
-    fail("torch: the format is 'binary' or 'ascii', not '%s'", tostring(format))
+    fail("torch: format must be 'binary' or 'ascii', got '%s'", tostring(format))
   end
   return format == "ascii" and file:ascii() or file:binary()
 end
@@ -464,7 +466,7 @@ function files.load(path, format)
   local file = formatted(disk_file(path, "r"), format)
   local ok, value = pcall(file.readObject, file)
   file:close()
-  if not ok then fail("torch.load: %s: %s", path, (without_place(value):gsub("^torch%.load: ", ""))) end
+  if not ok then fail("torch.load: '%s': %s", path, (without_place(value):gsub("^torch%.load: ", ""))) end
   return value
 end
 --- torch.serialize(value [, format]): the same as a string; torch.deserialize(text [, format]): the value.

@@ -48,7 +48,8 @@ end
 function torch.setdefaulttensortype(name)
   local dtype = tensor.dtype_of(name)
   if dtype ~= "float32" and dtype ~= "float64" then
-    fail("torch.setdefaulttensortype: 'torch.FloatTensor' or 'torch.DoubleTensor' wanted, got '%s'", tostring(name))
+    fail("torch.setdefaulttensortype: name must be 'torch.FloatTensor' or 'torch.DoubleTensor', got '%s'",
+      tostring(name))
   end
   tensor.default = dtype
 end
@@ -127,19 +128,19 @@ function torch.pointer(object)
   if tensor.is(object) then return object:data(true) end
   local kind = type(object)
   if kind == "number" or kind == "boolean" or kind == "nil" then
-    fail("torch.pointer: an object wanted, got %s", options.describe(object))
+    options.expected("torch.pointer", "an object", object)
   end
   return tonumber(("%p"):format(object))
 end
 --- Makes a table an object of a class.
 function torch.setmetatable(object, name)
-  return setmetatable(object, class.by_name[name] or fail("torch.setmetatable: there is no class '%s'", tostring(name)))
+  return setmetatable(object, class.by_name[name] or fail("torch.setmetatable: no class '%s'", tostring(name)))
 end
 --- The table of a class's methods; nil where there is none.
 function torch.getmetatable(name) return class.by_name[name] end
 --- A function that makes an object of a class without calling its __init.
 function torch.factory(name)
-  local methods = class.by_name[name] or fail("torch.factory: there is no class '%s'", tostring(name))
+  local methods = class.by_name[name] or fail("torch.factory: no class '%s'", tostring(name))
   return function() return setmetatable({}, methods) end
 end
 

@@ -65,7 +65,7 @@ for name, row in pairs {
   local dims, flipped = row[1], row[2]
   define(name, 2, function(x, kernel, how)
     if x.ndim ~= dims or kernel.ndim ~= dims then
-      fail("torch.%s: two tensors of %d dims wanted, got %d and %d", name, dims, x.ndim, kernel.ndim)
+      fail("torch.%s: expected two tensors of %d dims, got %d and %d", name, dims, x.ndim, kernel.ndim)
     end
     local all, padding = {}, {}
     for d = 1, dims do

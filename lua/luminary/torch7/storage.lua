@@ -64,7 +64,7 @@ end
 function methods.copy(object, other)
   local from = flat_of[other] or tensor.raw(other, "copy"):reshape {-1}
   if from:numel() ~= flat_of[object]:numel() then
-    fail("copy: %d elements into %d", from:numel(), flat_of[object]:numel())
+    fail("copy: the numbers of elements must match, got %d and %d", from:numel(), flat_of[object]:numel())
   end
   flat_of[object]:copy_(from)
   return object
@@ -81,7 +81,7 @@ end
 --- s:string(): the bytes of a CharStorage or ByteStorage as text; s:string(text): as long as it, and its bytes.
 function methods.string(object, text)
   local flat = flat_of[object]
-  if flat.dtype ~= "uint8" and flat.dtype ~= "int8" then fail("string: a CharStorage or ByteStorage wanted") end
+  if flat.dtype ~= "uint8" and flat.dtype ~= "int8" then fail("string: expected a CharStorage or a ByteStorage") end
   if text then
     local bytes = {}
     for i = 1, #text do bytes[i] = text:byte(i) end

@@ -35,7 +35,7 @@ local function raw(v, who)
   local x = raw_of[v]
   if x == nil then
     if core.is_tensor(v) then return v end
-    fail("%s: a tensor wanted, got %s", who or "torch", options.describe(v))
+    options.expected(who or "torch", "a tensor", v)
   end
   return x
 end
@@ -99,7 +99,7 @@ end
 function tensor.dtype_of(name)
   local short = tostring(name):gsub("^torch%.", "")
   if short == "Tensor" then return tensor.default end
-  return dtypes[short] or fail("torch: there is no tensor type '%s'", tostring(name))
+  return dtypes[short] or fail("torch: unknown tensor type '%s'", tostring(name))
 end
 
 --- torch.FloatTensor and the like: of sizes, uninitialized; of a table of values; of sizes as a LongStorage; of a
@@ -150,7 +150,7 @@ function meta.__newindex(object, key, value)
   local x = raw_of[object]
   if is(key) then return methods[is(value) and "maskedCopy" or "maskedFill"](object, key, value) end
   local place = type(key) == "number" and ops.select(x, 1, key) or type(key) == "table" and part(x, key)
-    or fail("torch: a tensor has no field '%s' to set", tostring(key))
+    or fail("torch: cannot set field '%s' of a tensor", tostring(key))
   if is(value) then place:copy_(raw(value):expand(place.shape)) else place:fill_(value) end
 end
 
@@ -357,7 +357,9 @@ end)
 --- x:copy(y): y's values, of as many elements, whatever the sizes.
 function methods.copy(object, other)
   local x, from = raw(object), raw(other, "copy")
-  if x:numel() ~= from:numel() then fail("copy: %d elements into %d", from:numel(), x:numel()) end
+  if x:numel() ~= from:numel() then
+    fail("copy: the numbers of elements must match, got %d and %d", from:numel(), x:numel())
+  end
   x:copy_(from:reshape(x.shape))
   return object
 end

@@ -87,7 +87,7 @@ function Tester:add(tests, name)
   tests = mt and mt.__tests or tests
   local names = {}
   for key, f in pairs(tests) do
-    if type(f) ~= "function" then fail("torch.Tester.add: '%s' is no function", tostring(key)) end
+    if type(f) ~= "function" then fail("torch.Tester.add: '%s' must be a function", tostring(key)) end
     names[#names + 1] = tostring(key)
     self.tests[tostring(key)] = f
   end
@@ -109,7 +109,7 @@ function Tester:run(names)
   local wanted = type(names) == "string" and {names} or names or self.names
   local failed, checks = {}, 0
   for _, name in ipairs(wanted) do
-    local test = self.tests[name] or fail("torch.Tester: there is no test '%s'", name)
+    local test = self.tests[name] or fail("torch.Tester: no test '%s'", name)
     self.checks, self.failures = 0, {}
     if not self.disabled[name] then
       for _, f in ipairs {self.tests._setUp or function() end, test, self.tests._tearDown or function() end} do
@@ -131,8 +131,8 @@ end
 local function suite()
   local tests = {}
   return setmetatable({}, {__index = tests, __newindex = function(_, name, f)
-    if type(f) ~= "function" then fail("torch.TestSuite: '%s' is no function", tostring(name)) end
-    if tests[name] then fail("torch.TestSuite: there are two tests '%s'", tostring(name)) end
+    if type(f) ~= "function" then fail("torch.TestSuite: '%s' must be a function", tostring(name)) end
+    if tests[name] then fail("torch.TestSuite: test '%s' is defined twice", tostring(name)) end
     tests[name] = f
   end, __tests = tests})
 end

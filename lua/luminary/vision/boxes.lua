@@ -5,13 +5,13 @@ local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local sizes = require "luminary.nn.functional.sizes"
 
-local ops, fail, describe = core.ops, options.fail, options.describe
+local ops, fail = core.ops, options.fail
 local vision = {}
 
 -- A kind of argument: boxes.
 local function boxes_of(who, name, v)
   if not core.is_tensor(v) or v.ndim ~= 2 or v.shape[2] ~= 4 then
-    fail("%s: %s has to be [N, 4] (x1, y1, x2, y2), got %s", who, name, describe(v))
+    options.wrong_shape(who, name, v, "[N, 4]")
   end
   return v
 end
@@ -69,7 +69,7 @@ local converting = arguments.of {{"boxes", "tensor"}, {"in_fmt", formats}, {"out
 vision.box_convert = converting:caller("box_convert", function(a)
   local boxes = a.boxes
   if boxes.ndim < 1 or boxes.shape[boxes.ndim] ~= 4 then
-    fail("box_convert: boxes has to be [..., 4], is %s", describe(boxes))
+    options.wrong_shape("box_convert", "boxes", boxes, "[..., 4]")
   end
   if a.in_fmt == a.out_fmt then return boxes:clone() end
   local x, y, w, h = unpack(boxes:unbind(-1))
@@ -85,7 +85,7 @@ vision.clip_boxes_to_image = arguments.of({{"boxes", "tensor"}, {"size", sizes.o
   function(a)
     local boxes = a.boxes
     if boxes.ndim < 1 or boxes.shape[boxes.ndim] ~= 4 then
-      fail("clip_boxes_to_image: boxes has to be [..., 4], is %s", describe(boxes))
+      options.wrong_shape("clip_boxes_to_image", "boxes", boxes, "[..., 4]")
     end
     local x1, y1, x2, y2 = unpack(boxes:unbind(-1))
     local height, width = a.size[1], a.size[2]
@@ -103,9 +103,11 @@ vision.remove_small_boxes = arguments.of({{"boxes", boxes_of}, {"min_size", "num
 
 local function check_scores(who, boxes, scores)
   if scores.ndim ~= 1 or scores.shape[1] ~= boxes.shape[1] then
-    fail("%s: scores has to be [%d], one for each box, is %s", who, boxes.shape[1], describe(scores))
+    options.wrong_shape(who, "scores", scores, ("[%d], one for each box"):format(boxes.shape[1]))
   end
-  if not boxes:is_floating_point() then fail("%s: boxes is %s; convert it with :float()", who, boxes.dtype) end
+  if not boxes:is_floating_point() then
+    options.wrong_dtype(who, "boxes", "floating", boxes, "convert it with :float()")
+  end
 end
 
 --- vision.nms(boxes, scores, iou_threshold): Performs non-maximum suppression of boxes according to their intersection
@@ -127,7 +129,7 @@ vision.batched_nms = arguments.of({
   local boxes = a.boxes:detach()
   check_scores("batched_nms", boxes, a.scores)
   if a.idxs.ndim ~= 1 or a.idxs.shape[1] ~= boxes.shape[1] then
-    fail("batched_nms: idxs has to be [%d], one for each box, is %s", boxes.shape[1], describe(a.idxs))
+    options.wrong_shape("batched_nms", "idxs", a.idxs, ("[%d], one for each box"):format(boxes.shape[1]))
   end
   if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
   local apart = a.idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- classes in places of their own
@@ -142,21 +144,19 @@ local pooled = {
 
 -- boxes as rows (image, x1, y1, x2, y2), of a list with the boxes of each image too.
 local function rows_of(who, x, boxes)
-  if x.ndim ~= 4 then fail("%s: x has to be [N, C, H, W], is %s", who, describe(x)) end
-  if not x:is_floating_point() then fail("%s: x is %s; convert it with :float()", who, x.dtype) end
+  if x.ndim ~= 4 then options.wrong_shape(who, "x", x, "[N, C, H, W]") end
+  if not x:is_floating_point() then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
   if core.is_tensor(boxes) then
     if boxes.ndim ~= 2 or boxes.shape[2] ~= 5 then
-      fail("%s: boxes has to be [K, 5] (image, x1, y1, x2, y2) or a list of [K, 4] for each image, is %s", who,
-        describe(boxes))
+      options.wrong_shape(who, "boxes", boxes, "[K, 5] (image, x1, y1, x2, y2) or a list of [K, 4] for each image")
     end
     if boxes.dtype ~= x.dtype then
-      fail("%s: x is %s and boxes is %s: convert one with :to()", who, x.dtype, boxes.dtype)
+      options.dtypes_differ(who, "x", x, "boxes", boxes)
     end
     return boxes:detach()
   end
   if type(boxes) ~= "table" or #boxes ~= x.shape[1] then
-    fail("%s: boxes has to be [K, 5], or a list with the boxes of each of %d images, got %s", who, x.shape[1],
-      describe(boxes))
+    options.wrong_shape(who, "boxes", boxes, ("[K, 5] or a list of %d tensors [K, 4]"):format(x.shape[1]))
   end
   local all = {}
   for i, each in ipairs(boxes) do
@@ -204,7 +204,7 @@ vision.roi_align = arguments.of({
   boxes = boxes:to(precise)
   local image = side(boxes, 1)
   if ops.any(ops.logical_or(ops.lt(image, 1), ops.gt(image, n))):item() then
-    fail("%s: boxes names images from %g to %g, and x has images 1 to %d", who, ops.amin(image):item(),
+    fail("%s: image indices in boxes are from %g to %g; x has images 1 to %d", who, ops.amin(image):item(),
       ops.amax(image):item(), n)
   end
   local function along(first, last, bins, size)
@@ -216,7 +216,9 @@ vision.roi_align = arguments.of({
       counts = ops.ceil(extent / bins):clamp(1)
       samples = math.max(1, ops.amax(counts):item())
     end
-    if samples ~= samples or samples > 4096 then fail("%s: bins of %g points each are too many", who, samples) end
+    if samples ~= samples or samples > 4096 then
+      fail("%s: sampling points per bin must be at most 4096, got %g", who, samples)
+    end
     local shape = {count, 1, 1}
     return line_of(start:view(shape), (extent / bins):view(shape), bins, samples, counts:view(shape), size)
   end

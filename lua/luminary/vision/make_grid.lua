@@ -21,10 +21,9 @@ local function batch_of(who, images)
   if batch.ndim == 2 then batch = batch:unsqueeze(1) end
   if batch.ndim == 3 then batch = batch:unsqueeze(1) end
   if batch.ndim ~= 4 then
-    fail("%s: images: [N, C, H, W], [C, H, W], [H, W] or a list of [C, H, W] expected, got %s", who,
-      options.describe(images))
+    options.wrong_shape(who, "images", images, "[N, C, H, W], [C, H, W], [H, W] or a list of [C, H, W]")
   end
-  if batch.shape[1] == 0 then fail("%s: images: there is none", who) end
+  if batch.shape[1] == 0 then fail("%s: images must not be empty", who) end
   return batch.shape[2] == 1 and batch:expand(-1, 3, -1, -1) or batch
 end
 
@@ -37,7 +36,7 @@ end
 
 local function check_range(who, range)
   if range and not (type(range[1]) == "number" and type(range[2]) == "number" and #range == 2) then
-    fail("%s: value_range has to be {least, greatest}, two numbers", who)
+    fail("%s: value_range must be two numbers in ascending order, {low, high}", who)
   end
 end
 
@@ -46,14 +45,14 @@ local function make_grid(who, images, opts)
   local batch = batch_of(who, images)
   if opts.normalize then
     if not core.is_floating_point(batch) then
-      fail("%s: normalize: images of a floating dtype expected, got %s", who, batch.dtype)
+      fail("%s: normalize requires floating images, got %s", who, batch.dtype)
     end
     batch = batch:detach():clone()
     for i = 1, opts.scale_each and batch.shape[1] or 1 do
       normalize(opts.scale_each and batch:select(1, i) or batch, opts.value_range)
     end
   elseif opts.value_range or opts.scale_each then
-    fail("%s: %s is an option of normalize = true", who, opts.value_range and "value_range" or "scale_each")
+    fail("%s: %s requires normalize = true", who, opts.value_range and "value_range" or "scale_each")
   end
   local n, channels, height, width = unpack(batch.shape)
   if n == 1 then return batch:select(1, 1):clone {memory_format = "contiguous"} end
@@ -82,7 +81,7 @@ grid.save_image = arguments.takes("save_image", {
 }, function(images, path, opts)
   local ending = options.arg("save_image", "path", path, "string"):match("%.(%w+)$")
   local write = writers[(ending or ""):lower()]
-  if not write then fail("save_image: a path that ends in .png, .jpg or .jpeg is wanted, got '%s'", path) end
+  if not write then fail("save_image: the path must end in .png, .jpg or .jpeg, got '%s'", path) end
   local picture = make_grid("save_image", images, opts)
   if picture.dtype ~= "uint8" then picture = picture:mul(255):add_(0.5):clamp_(0, 255):to("uint8") end
   write(picture, path)

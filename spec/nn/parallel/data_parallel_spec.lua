@@ -325,17 +325,17 @@ describe("DataParallel", function()
   it("says what is wrong with its options", function()
     local module = nn.Linear(2, 2):to(dev(0))
     for wanted, opts in pairs {
-      ["device_ids names cpu twice, at 1 and 2"] = {device_ids = {"cpu", "cpu:0"}},
-      ["shares has 1 numbers for 2 devices"] = {device_ids = {dev(0), dev(1)}, shares = {1}},
-      ["shares[2] has to be a number above 0, got number 0"] = {device_ids = {dev(0), dev(1)}, shares = {1, 0}},
-      ["criterion has to be a loss such as nn.CrossEntropyLoss()"] = {device_ids = {dev(0)}, criterion = 3},
+      ["device_ids lists cpu twice, at 1 and 2"] = {device_ids = {"cpu", "cpu:0"}},
+      ["shares must have 2 entries, one for each device, got 1"] = {device_ids = {dev(0), dev(1)}, shares = {1}},
+      ["shares[2] must be a number above 0, got 0"] = {device_ids = {dev(0), dev(1)}, shares = {1, 0}},
+      ["criterion must be a loss such as nn.CrossEntropyLoss(), or a"] = {device_ids = {dev(0)}, criterion = 3},
       ["did you mean 'device_ids'?"] = {device_id = {dev(0)}},
-      ["devices is empty"] = {device_ids = {}},
+      ["devices must not be empty"] = {device_ids = {}},
     } do
       assert.matches(wanted, message(DataParallel, module, opts), 1, true)
     end
     local net = DataParallel(module, {device_ids = {dev(0), dev(1)}, criterion = nn.MSELoss()})
-    assert.matches("inputs and, last, the targets; got 1 argument", message(net, lm.ones {2, 2}), 1, true)
+    assert.matches("with a criterion, pass the inputs and then the targets;", message(net, lm.ones {2, 2}), 1, true)
   end)
 end)
 
@@ -437,13 +437,13 @@ describe("the example scripts for several devices", function()
 
   it("refuse what they do not know", function()
     for command, wanted in pairs {
-      ["lenet_scratch.lua --device cpu"] = "lenet_scratch.lua: no option '--device'",
+      ["lenet_scratch.lua --device cpu"] = "lenet_scratch.lua: unrecognized argument '--device'",
       ["resnet_dp.lua --devices cpu:99"] = "--devices: there is no 'cpu:99'",
       ["rosetta.lua --model none"] = "rosetta.lua: --model: no model 'none'",
       ["rosetta.lua --plot chart.gif"] = "a name that ends in .png or .svg",
       ["streams.lua --dtype int8"] = "--dtype: 'int8' is none of float32",
-      ["device_info.lua --lr 1"] = "device_info.lua: no option '--lr'",
-      ["resnet_dp.lua --epochs x"] = "--epochs has to be a whole number from 1 on, got 'x'",
+      ["device_info.lua --lr 1"] = "device_info.lua: unrecognized argument '--lr'",
+      ["resnet_dp.lua --epochs x"] = "--epochs must be an integer of at least 1, got 'x'",
     } do
       local ok, text = run(command)
       assert.is_false(ok)

@@ -129,15 +129,15 @@ describe("comm", function()
 
   it("says what is wrong", function()
     local x = lm.ones {2}
-    assert.matches("broadcast: devices is empty", message(comm.broadcast, x, {}), 1, true)
-    assert.matches("scatter: a tensor without dims", message(comm.scatter, lm.tensor(1), {"cpu"}), 1, true)
-    assert.matches("broadcast_coalesced: tensor 1 is on cpu, tensor 2 on " .. dev(1),
+    assert.matches("broadcast: devices must not be empty", message(comm.broadcast, x, {}), 1, true)
+    assert.matches("scatter: x must have at least 1 dim", message(comm.scatter, lm.tensor(1), {"cpu"}), 1, true)
+    assert.matches("broadcast_coalesced: device mismatch: tensor 1 is on cpu, tensor 2 is on " .. dev(1),
       message(comm.broadcast_coalesced, {x, x:to(dev(1))}, {dev(2)}), 1, true)
-    assert.matches("2 tensors on device 1, 1 on device 2",
+    assert.matches("all devices must have the same number of tensors, got 2 on device 1 and 1 on device 2",
       message(comm.reduce_add_coalesced, {{x, x}, {x}}), 1, true)
-    assert.matches("tensor 1 is float32 [2, 3] on device 1, float32 [3, 2] on device 2",
+    assert.matches("tensor 1 is float32 [2, 3] on device 1 but float32 [3, 2] on device 2",
       message(comm.reduce_add_coalesced, {{lm.ones {2, 3}}, {lm.ones {3, 2}}}), 1, true)
-    assert.matches("buffer_size has to be an integer of at least 1",
+    assert.matches("buffer_size must be an integer of at least 1, got string 'large'",
       message(comm.reduce_add_coalesced, {{x}}, nil, "large"), 1, true)
   end)
 end)
@@ -190,11 +190,11 @@ describe("scatter and gather", function()
   end)
 
   it("say what does not fit", function()
-    assert.matches("come in 4 and 2 pieces along dim 1", message(P.scatter, {lm.ones {4}, lm.ones {2}}, four), 1, true)
-    assert.matches("scatter: dim 2 of a tensor [3]", message(P.scatter, lm.ones {3}, four, 2), 1, true)
-    assert.matches("replica 1 gave a tensor, replica 2 number 1",
+    assert.matches("all tensors must have the same", message(P.scatter, {lm.ones {4}, lm.ones {2}}, four), 1, true)
+    assert.matches("scatter: cannot split dim 2 of a tensor [3]", message(P.scatter, lm.ones {3}, four, 2), 1, true)
+    assert.matches("replica 1 returned a tensor, replica 2 returned 1",
       message(P.gather, {lm.ones {1}, 1}, "cpu"), 1, true)
-    assert.matches("replica 1 gave a field 'a', replica 2 none", message(P.gather, {{a = 1}, {}}, "cpu"), 1, true)
+    assert.matches("replica 1 returned a field 'a', replica 2 did", message(P.gather, {{a = 1}, {}}, "cpu"), 1, true)
   end)
 end)
 
@@ -239,7 +239,7 @@ describe("replicate", function()
   it("says where the module has to be", function()
     assert.matches("the parameter 'weight' is on cpu, but the first device is " .. dev(1),
       message(P.replicate, nn.Linear(2, 2), {dev(1), dev(2)}), 1, true)
-    assert.matches("replicate: a module wanted", message(P.replicate, {}, {dev(1)}), 1, true)
+    assert.matches("replicate: expected a module, got a table", message(P.replicate, {}, {dev(1)}), 1, true)
   end)
 end)
 
@@ -264,10 +264,10 @@ describe("parallel_apply", function()
     local inputs = {lm.ones {2}, lm.ones({2}, {device = dev(1)})}
     local text = message(P.parallel_apply, {Bad(), Bad()}, inputs, nil, {dev(0), dev(1)})
     assert.matches("^parallel_apply: replica 2 on " .. dev(1) .. ": .*parallel_spec.lua:%d+: no good$", text)
-    assert.matches("2 modules, but a list of 1 inputs", message(P.parallel_apply, {Bad(), Bad()}, {1}), 1, true)
-    assert.matches("modules[1] has to be a module or a function, got number 3", message(P.parallel_apply, {3}, {1}), 1,
+    assert.matches("2 modules, but 1 inputs", message(P.parallel_apply, {Bad(), Bad()}, {1}), 1, true)
+    assert.matches("modules[1] must be a module or a function, got 3", message(P.parallel_apply, {3}, {1}), 1,
       true)
-    assert.matches("options[1] has to be a table, got number 2", message(P.parallel_apply, {Bad()}, {1}, {2}), 1, true)
+    assert.matches("options[1] must be a table, got 2", message(P.parallel_apply, {Bad()}, {1}, {2}), 1, true)
   end)
 end)
 

@@ -45,7 +45,7 @@ local function shares(found)
   if n == 0 then return end
   local given = outside.env "OMP_NUM_THREADS"
   if given and not each then
-    return found.warning("cores.omp_odd", "OMP_NUM_THREADS is no number", ("it is '%s'"):format(given),
+    return found.warning("cores.omp_odd", "OMP_NUM_THREADS is not a number", ("it is '%s'"):format(given),
       "unset OMP_NUM_THREADS, or give it the number of threads a rank is to have")
   end
   if not each then return end
@@ -57,7 +57,7 @@ local function shares(found)
         .. "shares the cores out by itself if it is not set)"):format(math.max(1, math.floor(may / ranks))))
   elseif each == 1 and may / ranks >= 2 then
     found.warning("cores.one_thread", "one thread a process, with cores left over",
-      ("OMP_NUM_THREADS=1 (torchrun sets it if nobody else does), %.3g cores for %d %s"):format(may, ranks,
+      ("OMP_NUM_THREADS=1 (torchrun sets it if it is unset), %.3g cores for %d %s"):format(may, ranks,
         ranks == 1 and "process" or "ranks"), ("OMP_NUM_THREADS=%d"):format(math.max(1, math.floor(may / ranks))))
   else
     found.ok("cores.shared", "threads fit the cores", ("%d each, %d ranks, %.3g cores"):format(each, ranks, may))

@@ -247,14 +247,14 @@ end
 --- The addresses that a host's name stands for; nil and why not.
 function outside.resolve(name)
   local got = outside.command("getent", {"ahosts", name})
-  if got.missing then return nil, "there is no getent here to ask" end
+  if got.missing then return nil, "getent is not installed" end
   if got.timed_out then return nil, ("no answer within %g s"):format(got.timed_out) end
   local list, seen = {}, {}
   for address in got.out:gmatch("([%x:.]+)%S*%s+STREAM") do
     if not seen[address] then list[#list + 1] = address end
     seen[address] = true
   end
-  if #list == 0 then return nil, "no address is known for it" end
+  if #list == 0 then return nil, "it has no address" end
   return list
 end
 

@@ -17,12 +17,12 @@ local function card(found, row)
     found.problem("gpu.ecc", which .. " has uncorrectable memory errors",
       ("%d since the driver was loaded (nvidia-smi)"):format(errors),
       "drain the machine and reset the GPU (sudo nvidia-smi --gpu-reset -i " .. row.index
-        .. "); look at nvidia-smi -q -d ROW_REMAPPER,ECC: with remapping failures the card has to be replaced")
+        .. "); look at nvidia-smi -q -d ROW_REMAPPER,ECC: with remapping failures the card must be replaced")
   end
   if width and widest and width < widest then
     found.warning("gpu.pcie_width", ("%s has %d of %d PCIe lanes"):format(which, width, widest),
       "nvidia-smi: pcie.link.width.current; copies are that much slower",
-      "seat the card and its riser anew, or use a slot with all lanes: lspci -vv shows LnkSta beside LnkCap, and the "
+      "reseat the card and its riser, or use a slot with all lanes: lspci -vv shows LnkSta beside LnkCap, and the "
         .. "mainboard's manual says which slots share lanes")
   end
   if row["compute_mode"]:find("Exclusive") then

@@ -71,19 +71,19 @@ end
 local function read_options(args, first)
   local o, at = flags.parse(args, first, ROWS)
   if not o then return nil, at end
-  if args[at] then return nil, ("an option expected, got '%s'"):format(args[at]) end
+  if args[at] then return nil, ("unrecognized argument '%s'"):format(args[at]) end
   local problem
   local known = {}
   for _, name in ipairs(SUBJECTS) do known[name] = true end
   if o.only then
     o.only, problem = split(o.only, function(name) return known[name] end)
     if problem then
-      return nil, ("--only: no subject '%s'; there are %s"):format(problem, table.concat(SUBJECTS, ", "))
+      return nil, ("--only: unknown subject '%s'; subjects are %s"):format(problem, table.concat(SUBJECTS, ", "))
     end
   end
   if o.with then
     o.with, problem = split(o.with, reach.split)
-    if problem then return nil, ("--with has to be host:port or [address]:port, got '%s'"):format(problem) end
+    if problem then return nil, ("--with must be host:port or [address]:port, got '%s'"):format(problem) end
   end
   return o
 end

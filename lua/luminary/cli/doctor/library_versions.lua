@@ -15,7 +15,7 @@ local function folders(found)
     if not seen[path] and outside.command("ls", {outside.at(path)}, 3).timed_out then
       found.problem("libraries.folder_hangs", "a folder in LD_LIBRARY_PATH does not answer", path
         .. ": every program looks for its libraries there first, and hangs",
-        "take it out of LD_LIBRARY_PATH, or mount it anew (df, dmesg)")
+        "take it out of LD_LIBRARY_PATH, or remount it (df, dmesg)")
     elseif not seen[path] then
       list[#list + 1] = {path = path, override = true}
     end
@@ -88,7 +88,7 @@ local function nccl(found)
   if not version then
     if cards > 1 then
       found.warning("libraries.no_nccl", "no NCCL for several GPUs", ("%d GPUs, and no libnccl.so.2"):format(cards),
-        "install it (sudo apt install libnccl2) and build luminary anew; without it ranks on GPUs talk over gloo, "
+        "install it (sudo apt install libnccl2) and rebuild luminary; without it ranks on GPUs talk over gloo, "
           .. "through the host's memory")
     end
     return

@@ -28,7 +28,7 @@ local function driver(found)
     return found.ok("gpu.driver", "the driver is loaded", ("version %s (/proc/driver/nvidia/version)"):format(version))
   elseif #facts.gpus() == 0 then
     return found.note("gpu.none", "no NVIDIA GPU", "there is none on the PCI bus (/sys/bus/pci/devices)",
-      "nothing to do if this machine is to have none; in a virtual machine one has to be passed through, and "
+      "nothing to do if this machine should have none; in a virtual machine it must be passed through, and "
         .. "in a container " .. in_container_remedy():gsub("^start", "one has to start"))
   elseif holders.nouveau or outside.exists "/sys/module/nouveau" then
     return found.problem("gpu.nouveau", "nouveau holds the GPU instead of NVIDIA's driver",
@@ -47,8 +47,8 @@ local function driver(found)
   found.problem("gpu.no_driver", "a GPU without a driver",
     ("%s: no driver of NVIDIA's is loaded (no /proc/driver/nvidia/version)"):format(facts.gpu_addresses()),
     "install it (Ubuntu: sudo ubuntu-drivers install --gpgpu; others: https://www.nvidia.com/drivers), then sudo "
-      .. "modprobe nvidia. If it is installed: after an update of the kernel its module has to be built again (dkms "
-      .. "status), and under Secure Boot it has to be signed (mokutil --sb-state; dmesg says 'rejected')")
+      .. "modprobe nvidia. If it is installed: after an update of the kernel its module must be built again (dkms "
+      .. "status), and under Secure Boot it must be signed (mokutil --sb-state; dmesg says 'rejected')")
 end
 
 -- CUDA's own word: with NVIDIA's packages for forward compatibility older drivers and other libraries do.

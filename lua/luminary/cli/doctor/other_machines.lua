@@ -84,7 +84,7 @@ local function one(found, host, port)
   local list, problem = {host}, nil
   if not sockets.is_address(host) then list, problem = outside.resolve(host) end
   if not list then
-    return found.problem("reach.unknown_host", ("'%s' is no host that this machine knows"):format(host), problem,
+    return found.problem("reach.unknown_host", ("this machine cannot resolve the host '%s'"):format(host), problem,
       "give its address, or enter it in /etc/hosts on every node: ADDRESS " .. host .. "; getent hosts " .. host
         .. " tests it")
   end

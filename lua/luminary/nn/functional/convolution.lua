@@ -13,13 +13,13 @@ local function check_operands(who, a, n, channels_at)
   sizes.check(who, a.x, n)
   local x, weight = a.x, a.weight
   if weight.ndim ~= n + 2 then
-    fail("%s: weight has to be [%s, %s], is %s", who, channels_at == 2 and "out, C / groups" or "C, out / groups",
-      ({"k", "kH, kW", "kD, kH, kW"})[n], describe(weight))
+    options.wrong_shape(who, "weight", weight,
+      {channels_at == 2 and "out, C / groups" or "C, out / groups", ({"k", "kH, kW", "kD, kH, kW"})[n]})
   end
   local channels, wanted = x.shape[x.ndim - n], weight.shape[channels_at]
   if channels_at == 2 then wanted = wanted * a.groups end
   if channels ~= wanted or (channels_at == 1 and channels or weight.shape[1]) % a.groups ~= 0 then
-    fail("%s: x is %s, weight %s; with groups = %d they do not fit", who, describe(x), describe(weight), a.groups)
+    fail("%s: x, %s, and weight, %s, do not match with groups = %d", who, describe(x), describe(weight), a.groups)
   end
 end
 
@@ -44,7 +44,7 @@ local function numbers_of_padding(who, a, n)
     padding[i] = a.padding == "same" and math.floor(reach / 2) or 0
     more[i] = a.padding == "same" and reach - 2 * padding[i] or 0
     if a.padding == "same" and a.stride[i] ~= 1 then
-      fail("%s: padding = 'same' is for a stride of 1, and stride has %d", who, a.stride[i])
+      fail("%s: padding = 'same' requires a stride of 1, got %d", who, a.stride[i])
     end
   end
   return padding, padded_after(a.x, more)
@@ -175,12 +175,12 @@ local function transposed_size(who, a, n)
   for i = 1, n do
     local kernel, stride, after = a.weight.shape[2 + i], a.stride[i], a.output_padding[i]
     if after >= stride and after >= a.dilation[i] then
-      fail("%s: output_padding has %d; it has to be below the stride, %d, or the dilation, %d", who, after, stride,
+      fail("%s: output_padding (%d) must be less than the stride (%d) or the dilation (%d)", who, after, stride,
         a.dilation[i])
     end
     size[i] = (a.x.shape[a.x.ndim - n + i] - 1) * stride - 2 * a.padding[i] + a.dilation[i] * (kernel - 1) + 1 + after
     if size[i] < 1 then
-      fail("%s: x of %s with padding %d leaves nothing", who, describe(a.x), a.padding[i])
+      fail("%s: x, %s, with padding %d would have an empty result", who, describe(a.x), a.padding[i])
     end
     more[i] = math.floor(after / stride)
   end
@@ -195,7 +195,7 @@ local function transposed(who, n)
     if alone then x = x:unsqueeze(1) end
     local out, y = a.weight.shape[2] * a.groups
     if a.bias and (a.bias.ndim ~= 1 or a.bias.shape[1] ~= out) then
-      fail("%s: bias is %s, but weight %s makes %d channels", who, describe(a.bias), describe(a.weight), out)
+      fail("%s: bias is %s, but weight, %s, has %d output channels", who, describe(a.bias), describe(a.weight), out)
     end
     if n == 1 then
       y = ops.conv2d_input(x:unsqueeze(-2), a.weight:unsqueeze(-2), {x.shape[1], out, 1, size[1]}, of_row(a.stride, 1),

@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 
-local ops, fail, describe = core.ops, options.fail, options.describe
+local ops, fail = core.ops, options.fail
 local F = {}
 
 -- A kind of argument: lengths as a list of numbers, of a tensor, a list or one number.
@@ -13,7 +13,7 @@ local function lengths(who, name, v)
   local good = type(list) == "table" and not options.named_field(list)
   for i = 1, good and #list or 0 do good = good and options.is("natural", list[i]) end
   if not good then
-    fail("%s: %s has to be integers of at least 0, as a tensor or a list, got %s", who, name, describe(v))
+    options.must_be(who, name, "integers of at least 0, as a tensor or a list", v)
   end
   return list
 end
@@ -28,13 +28,12 @@ local function check(who, a, times, samples)
   local starts, longest, sum = {}, 0, 0
   for _, name in ipairs {"input_lengths", "target_lengths"} do
     if #a[name] ~= samples then
-      fail("%s: %s has %d entries, and log_probs %d samples", who, name, #a[name], samples)
+      options.wrong_length(who, name, samples, "sample of log_probs", #a[name])
     end
   end
   local padded = a.targets.ndim == 2
   if padded and a.targets.shape[1] ~= samples or not padded and a.targets.ndim ~= 1 then
-    fail("%s: targets has to be [%d, S], or all of them one after the other [sum], is %s", who, samples,
-      describe(a.targets))
+    options.wrong_shape(who, "targets", a.targets, ("[%d, S] or concatenated [sum of lengths]"):format(samples))
   end
   local most = a.targets.shape[a.targets.ndim]
   for i = 1, samples do
@@ -42,14 +41,15 @@ local function check(who, a, times, samples)
     starts[i] = padded and (i - 1) * most or sum
     longest, sum = math.max(longest, length), sum + length
     if padded and length > most then
-      fail("%s: target_lengths[%d] is %d, and targets has room for %d", who, i, length, most)
+      options.must_be(who, ("target_lengths[%d]"):format(i), ("at most %d, the length of targets"):format(most), length)
     end
     if a.input_lengths[i] > times then
-      fail("%s: input_lengths[%d] is %d, and log_probs has %d steps", who, i, a.input_lengths[i], times)
+      options.must_be(who, ("input_lengths[%d]"):format(i), ("at most %d, the steps of log_probs"):format(times),
+        a.input_lengths[i])
     end
   end
   if not padded and sum ~= most then
-    fail("%s: target_lengths add up to %d, and targets has %d", who, sum, most)
+    fail("%s: target_lengths must add up to the length of targets, got %d and %d", who, sum, most)
   end
   return starts, longest
 end
@@ -58,14 +58,16 @@ end
 --- zero_infinity = false]]]): Computes the connectionist temporal classification loss of sequences without alignment.
 F.ctc_loss = takes:caller("ctc_loss", function(a)
   local who, x = "ctc_loss", a.log_probs
-  if x.ndim ~= 3 and x.ndim ~= 2 then fail("%s: log_probs has to be [T, N, C] or [T, C], is %s", who, describe(x)) end
+  if x.ndim ~= 3 and x.ndim ~= 2 then options.wrong_shape(who, "log_probs", x, "[T, N, C] or [T, C]") end
   local alone = x.ndim == 2
   if alone then
     x = x:unsqueeze(2)
     if a.targets.ndim == 1 then a.targets = a.targets:unsqueeze(1) end
   end
   local starts, longest = check(who, a, x.shape[1], x.shape[2])
-  if a.targets:is_floating_point() then fail("%s: targets is %s; convert it with :long()", who, a.targets.dtype) end
+  if a.targets:is_floating_point() then
+    options.wrong_dtype(who, "targets", "an integer dtype", a.targets, "convert it with :long()")
+  end
   local how = {device = x.device, dtype = "int64"}
   local target_lengths = core.tensor(a.target_lengths, how)
   local loss = ops.ctc_nll(x, a.targets:to(how):reshape(-1), core.tensor(starts, how),

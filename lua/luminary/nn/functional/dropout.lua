@@ -15,7 +15,7 @@ end
 local function check(who, x, most)
   options.arg(who, "x", x, "tensor")
   if most and x.ndim ~= most and x.ndim ~= most - 1 then
-    options.fail("%s: x [N, C%s] or without the batch wanted, got %s", who, (", L"):rep(most - 2), options.describe(x))
+    options.wrong_shape(who, "x", x, ("[N, C%s] or [C%s]"):format((", L"):rep(most - 2), (", L"):rep(most - 2)))
   end
 end
 
@@ -66,7 +66,7 @@ F.feature_alpha_dropout = arguments.takes("feature_alpha_dropout", how(false), f
   check("feature_alpha_dropout", x)
   return alpha(x, opts, function()
     if x.ndim < 2 then
-      options.fail("feature_alpha_dropout: expected x to have shape [N, C, …], got [%s]", table.concat(x.shape, ", "))
+      options.wrong_shape("feature_alpha_dropout", "x", x, "[N, C, …]")
     end
     return channels(x, true)
   end)

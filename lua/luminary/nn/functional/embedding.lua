@@ -63,7 +63,7 @@ local bag_how = {
 
 local function whole(who, name, t)
   if t.dtype ~= "int64" and t.dtype ~= "int32" then
-    options.fail("%s: %s has to be int64 or int32, is %s; convert it with :long()", who, name, t.dtype)
+    options.wrong_dtype(who, name, "int64 or int32", t, "convert it with :long()")
   end
 end
 
@@ -71,31 +71,30 @@ end
 local function bags_of(who, index, o, check)
   local offsets, device = o.offsets, index.device
   if index.ndim == 2 then
-    if offsets then options.fail("%s: offsets are for an index of one dim, is %s", who, options.describe(index)) end
+    if offsets then options.fail("%s: offsets require a 1-d index, got %s", who, options.describe(index)) end
     local bags, each = index.shape[1], index.shape[2]
     local places = {dtype = "int64", device = device}
     if each == 0 then return ops.ones(bags, places), 0 end
     return ops.arange(1, bags * each + 1, each, places), bags * each
   end
   if index.ndim ~= 1 then
-    options.fail("%s: index has to be [bags, n] or [n] with offsets, is %s", who, options.describe(index))
+    options.wrong_shape(who, "index", index, "[bags, n] or [n] with offsets")
   end
-  if not offsets then options.fail("%s: offsets are missing; an index [n] needs them, [bags, n] does not", who) end
+  if not offsets then options.fail("%s: a 1-d index requires offsets", who) end
   whole(who, "offsets", offsets)
   local n, last = index.shape[1], offsets:numel()
   if offsets.ndim ~= 1 or (o.include_last_offset and last == 0) then
-    options.fail("%s: offsets have to be [bags]%s, are %s", who, o.include_last_offset and " and one more" or "",
-      options.describe(offsets))
+    options.wrong_shape(who, "offsets", offsets, o.include_last_offset and "[bags + 1]" or "[bags]")
   end
   if last > 0 and check then
     local first = offsets[1]
-    if first ~= 1 then options.fail("%s: offsets[1] has to be 1, where the first bag begins, is %d", who, first) end
+    if first ~= 1 then options.must_be(who, "offsets[1]", "1, where the first bag begins", first) end
     local falls = last > 1 and ops.any(ops.lt(offsets:narrow(1, 2, last - 1), offsets:narrow(1, 1, last - 1))):item()
     if falls or offsets[last] > n + 1 then
-      options.fail("%s: offsets have to grow from 1 up to %d, one past index", who, n + 1)
+      options.fail("%s: offsets must not decrease and must be from 1 to %d", who, n + 1)
     end
   end
-  if last == 0 and n > 0 then options.fail("%s: there are no offsets, and %d indices", who, n) end
+  if last == 0 and n > 0 then options.fail("%s: offsets is empty, but there are %d indices", who, n) end
   offsets = offsets:long()
   if not o.include_last_offset then return offsets, n end
   return offsets:narrow(1, 1, last - 1), tonumber(ops.select(offsets, 1, last):item()) - 1
@@ -107,17 +106,17 @@ local embedding_bag = arguments.takes("embedding_bag", bag_how, function(index, 
   options.arg(who, "index", index, "tensor")
   whole(who, "index", index)
   if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then
-    options.fail("%s: weight [num, features] wanted, got %s", who, options.describe(weight))
+    options.wrong_shape(who, "weight", weight, "[num_embeddings, embedding_dim]")
   end
   if o.mode == "max" and o.scale_grad_by_freq then
-    options.fail("%s: scale_grad_by_freq is for sums and means", who)
+    options.fail("%s: scale_grad_by_freq requires mode 'sum' or 'mean'", who)
   end
   local each = o.per_sample_weights
   if each then
-    if o.mode ~= "sum" then options.fail("%s: per_sample_weights are for mode = \"sum\"", who) end
+    if o.mode ~= "sum" then options.fail("%s: per_sample_weights requires mode 'sum'", who) end
     if table.concat(each.shape, ",") ~= table.concat(index.shape, ",") or each.dtype ~= weight.dtype then
-      options.fail("%s: per_sample_weights have to be %s %s as index, are %s %s", who, weight.dtype,
-        options.describe(index), each.dtype, options.describe(each))
+      options.fail("%s: per_sample_weights must have the dtype of weight and the shape of index, %s %s, got %s %s", who,
+        weight.dtype, options.describe(index), each.dtype, options.describe(each))
     end
     each = ops.flatten(each)
   end
@@ -127,7 +126,7 @@ local embedding_bag = arguments.takes("embedding_bag", bag_how, function(index, 
   local line, padding = ops.flatten(index):long(), padding_of(who, o.padding_idx, weight)
   if o.include_last_offset then
     if n < 0 or n > line:numel() then
-      options.fail("%s: offsets have to grow from 1 up to %d, one past index", who, line:numel() + 1)
+      options.fail("%s: offsets must not decrease and must be from 1 to %d", who, line:numel() + 1)
     end
     line, each = line:narrow(1, 1, n), each and each:narrow(1, 1, n)
   end

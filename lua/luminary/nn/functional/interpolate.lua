@@ -95,14 +95,14 @@ local function per_dim(who, name, v, n, kind)
     v = all
   end
   sizes.check_list(who, name, v)
-  if #v ~= n then fail("%s: %s has %d entries, and x has %d dims of places", who, name, #v, n) end
+  if #v ~= n then options.wrong_length(who, name, n, "spatial dim", #v) end
   for i = 1, n do options.arg(who, name, v[i], kind) end
   return v
 end
 
 -- For each dim how it is resized.
 local function plans(who, a, n)
-  if (a.size == nil) == (a.scale_factor == nil) then fail("%s: either size or scale_factor is wanted", who) end
+  if (a.size == nil) == (a.scale_factor == nil) then fail("%s: pass either size or scale_factor", who) end
   local size = a.size ~= nil and per_dim(who, "size", a.size, n, "count")
   local factor = a.scale_factor ~= nil and per_dim(who, "scale_factor", a.scale_factor, n, "positive")
   local list = {}
@@ -113,7 +113,7 @@ local function plans(who, a, n)
     }
     r.out = size and size[i] or math.floor(r.size * factor[i])
     if r.out < 1 or r.size < 1 then
-      fail("%s: dim %d of %s would have %d places", who, 2 + i, describe(a.x), r.out)
+      fail("%s: dim %d of %s would have the size %d", who, 2 + i, describe(a.x), r.out)
     end
     if a.align_corners then
       r.scale = r.out > 1 and (r.size - 1) / (r.out - 1) or 0
@@ -130,17 +130,18 @@ local function check_mode(who, a, n)
   local mode = a.mode
   local dims = ({linear = 1, bilinear = 2, bicubic = 2, trilinear = 3})[mode]
   if dims and dims ~= n then
-    fail("%s: mode '%s' is for x of %d dims, got %s; '%s' would do", who, mode, dims + 2, describe(a.x), linear[n])
+    fail("%s: mode '%s' requires x of %d dims, got %s; use '%s'", who, mode, dims + 2, describe(a.x), linear[n])
   end
   if dims and not a.x:is_floating_point() and a.x.dtype ~= "uint8" then
-    fail("%s: mode '%s' is for floating x or uint8, got %s; x:float(), or mode 'nearest'", who, mode, a.x.dtype)
+    fail("%s: mode '%s' requires a floating or uint8 x, got %s; convert it with :float() or use mode 'nearest'", who,
+      mode, a.x.dtype)
   end
-  if a.align_corners ~= nil and not dims then fail("%s: align_corners is not for mode '%s'", who, mode) end
+  if a.align_corners ~= nil and not dims then fail("%s: align_corners does not apply to mode '%s'", who, mode) end
   if a.antialias and mode ~= "bilinear" and mode ~= "bicubic" then
-    fail("%s: antialias is for modes 'bilinear' and 'bicubic', not '%s'", who, mode)
+    fail("%s: antialias requires mode 'bilinear' or 'bicubic', got '%s'", who, mode)
   end
   if a.recompute_scale_factor and a.size ~= nil then
-    fail("%s: recompute_scale_factor is for scale_factor, not size", who)
+    fail("%s: recompute_scale_factor requires scale_factor, not size", who)
   end
 end
 
@@ -148,7 +149,7 @@ local function interpolate(who, a)
   local x = options.arg(who, "x", a.x, "tensor")
   local n = x.ndim - 2
   if n < 1 or n > 3 then
-    fail("%s: x has to be [N, C, L], [N, C, H, W] or [N, C, D, H, W], is %s", who, describe(x))
+    options.wrong_shape(who, "x", x, "[N, C, L], [N, C, H, W] or [N, C, D, H, W]")
   end
   check_mode(who, a, n)
   local list = plans(who, a, n)

@@ -10,7 +10,7 @@ local F = {}
 local function split_shape(who, x, n)
   options.arg(who, "x", x, "tensor")
   if x.ndim < n then
-    options.fail("%s: x of at least %d dims wanted, [..., C, H, W], got %s", who, n, options.describe(x))
+    options.must_be(who, "x", ("a tensor of at least %d dims, [..., C, H, W]"):format(n), x)
   end
   local before, last = {}, {}
   for i, size in ipairs(x.shape) do table.insert(i <= x.ndim - n and before or last, size) end
@@ -36,7 +36,7 @@ F.pixel_shuffle = options.named("pixel_shuffle", function(x, upscale_factor)
   local batch, last = split_shape(who, x, 3)
   local c, h, w = unpack(last)
   if c % (r * r) ~= 0 then
-    options.fail("%s: %d channels are no multiple of upscale_factor^2 = %d", who, c, r * r)
+    options.not_divisible(who, "the number of channels", c, "upscale_factor^2", r * r)
   end
   c = c / (r * r)
   return rearranged(x, batch, {c, r, r, h, w}, {1, 4, 2, 5, 3}, {c, h * r, w * r})
@@ -48,7 +48,7 @@ F.pixel_unshuffle = options.named("pixel_unshuffle", function(x, downscale_facto
   local batch, last = split_shape(who, x, 3)
   local c, h, w = unpack(last)
   if h % r ~= 0 or w % r ~= 0 then
-    options.fail("%s: height %d and width %d have to be multiples of downscale_factor = %d", who, h, w, r)
+    options.fail("%s: height (%d) and width (%d) must be divisible by downscale_factor (%d)", who, h, w, r)
   end
   h, w = h / r, w / r
   return rearranged(x, batch, {c, h, r, w, r}, {1, 3, 5, 2, 4}, {c * r * r, h, w})
@@ -59,10 +59,10 @@ function F.channel_shuffle(x, groups)
   local who = "channel_shuffle"
   options.arg(who, "groups", groups, "count")
   options.arg(who, "x", x, "tensor")
-  if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
+  if x.ndim < 3 then options.must_be(who, "x", "a tensor of at least 3 dims, [N, C, …]", x) end
   local shape = x.shape
   if shape[2] % groups ~= 0 then
-    options.fail("%s: %d channels are no multiple of groups = %d", who, shape[2], groups)
+    options.not_divisible(who, "the number of channels", shape[2], "groups", groups)
   end
   local apart = {shape[1], groups, shape[2] / groups, unpack(shape, 3)}
   return reshape_copy(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
@@ -74,19 +74,19 @@ function F.bilinear(x1, x2, weight, bias)
   options.arg(who, "x1", x1, "tensor")
   options.arg(who, "x2", x2, "tensor")
   if options.arg(who, "weight", weight, "tensor").ndim ~= 3 then
-    options.fail("%s: weight [out, in1, in2] wanted, got %s", who, options.describe(weight))
+    options.wrong_shape(who, "weight", weight, "[out, in1, in2]")
   end
   local out, in1, in2 = unpack(weight.shape)
   if x1.ndim < 1 or x2.ndim ~= x1.ndim or x1.shape[x1.ndim] ~= in1 or x2.shape[x2.ndim] ~= in2 then
-    options.fail("%s: x1 [..., %d] and x2 [..., %d] wanted, got %s and %s", who, in1, in2, options.describe(x1),
+    options.fail("%s: expected x1 [..., %d] and x2 [..., %d], got %s and %s", who, in1, in2, options.describe(x1),
       options.describe(x2))
   end
   local batch = {}
   for i = 1, x1.ndim - 1 do
     batch[i] = x1.shape[i]
     if x2.shape[i] ~= batch[i] then
-      options.fail("%s: x1 and x2 have to be alike before their last dim, got %s and %s", who, options.describe(x1),
-        options.describe(x2))
+      options.fail("%s: x1 and x2 must have the same shape except for the last dim, got %s and %s", who,
+        options.describe(x1), options.describe(x2))
     end
   end
   local rows = 1

@@ -169,7 +169,7 @@ end)
 local function unpooled_size(who, a, n)
   local x, size, given = a.x, {}, a.output_size
   if given ~= nil and (type(given) ~= "table" or #given ~= n and #given ~= x.ndim) then
-    fail("%s: output_size is the last %d or all %d sizes, got %s", who, n, x.ndim, describe(given))
+    fail("%s: output_size must have %d or %d entries, got %s", who, n, x.ndim, describe(given))
   end
   for i = 1, n do
     local stride = a.stride[i]
@@ -177,12 +177,12 @@ local function unpooled_size(who, a, n)
     if given then
       local wanted = given[#given - n + i]
       if not options.is("integer", wanted) or wanted <= size[i] - stride or wanted >= size[i] + stride then
-        fail("%s: output_size has %s; it has to be between %d and %d", who, tostring(wanted), size[i] - stride + 1,
+        fail("%s: output_size has %s; it must be between %d and %d", who, tostring(wanted), size[i] - stride + 1,
           size[i] + stride - 1)
       end
       size[i] = wanted
     end
-    if size[i] < 1 then fail("%s: nothing is pooled to %s by that", who, describe(x)) end
+    if size[i] < 1 then fail("%s: the result for x %s would be empty", who, describe(x)) end
   end
   return size
 end
@@ -196,7 +196,8 @@ local function unpool(who, n)
     sizes.check(who, a.x, n)
     local shape, planes, places, pooled = {unpack(a.x.shape)}, 1, 1, 1 -- the last three: how many of each
     if a.indices.dtype ~= "int64" or table.concat(a.indices.shape, ",") ~= table.concat(shape, ",") then
-      fail("%s: indices have to be int64 as x %s, are %s %s", who, describe(a.x), a.indices.dtype, describe(a.indices))
+      fail("%s: indices must be int64 with the shape of x, %s, got %s %s", who, describe(a.x), a.indices.dtype,
+        describe(a.indices))
     end
     local size = unpooled_size(who, a, n)
     for i, v in ipairs(shape) do
@@ -207,7 +208,9 @@ local function unpool(who, n)
         planes = planes * v
       end
     end
-    if places > 2 ^ 31 - 1 then fail("%s: %d places are too many: at most 2^31 - 1", who, places) end
+    if places > 2 ^ 31 - 1 then
+      fail("%s: the result has %d elements per channel; at most 2^31 - 1 are supported", who, places)
+    end
     local y = ops.zeros({planes, places}, {device = a.x.device, dtype = a.x.dtype})
     ops.scatter_(y, 2, ops.reshape(a.indices, {planes, pooled}), ops.reshape(a.x, {planes, pooled}))
     return ops.reshape(y, shape)
@@ -231,7 +234,7 @@ local function lp_pool(who, n, mean)
   }
   return takes:caller(who, function(a)
     sizes.check(who, a.x, n)
-    if a.norm_type == 0 then fail("%s: norm_type is 0; 1, 2 or another number is wanted", who) end
+    if a.norm_type == 0 then fail("%s: norm_type must not be 0", who) end
     local places = 1
     for i = 1, n do places = places * a.kernel_size[i] end
     local square = a.norm_type == 2 -- quicker than a power
@@ -272,7 +275,7 @@ F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
   local who, x, kernel = "fractional_max_pool2d", a.x, a.kernel_size
   sizes.check(who, x, 2)
   if (a.output_size == nil) == (a.output_ratio == nil) then
-    fail("%s: either output_size or output_ratio is wanted", who)
+    fail("%s: pass either output_size or output_ratio", who)
   end
   if x.ndim == 3 then x = x:unsqueeze(1) end
   local n, channels, height, width = unpack(x.shape)

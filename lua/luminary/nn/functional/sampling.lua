@@ -17,12 +17,14 @@ F.affine_grid = affine_takes:caller("affine_grid", function(a)
   local who, theta, size = "affine_grid", a.theta, a.size
   local n = #size - 2
   sizes.check_list(who, "size", size)
-  if n ~= 2 and n ~= 3 then fail("%s: size has to be {N, C, H, W} or {N, C, D, H, W}", who) end
+  if n ~= 2 and n ~= 3 then fail("%s: size must be {N, C, H, W} or {N, C, D, H, W}", who) end
   for i = 1, #size do options.arg(who, "size", size[i], "count") end
   if theta.ndim ~= 3 or theta.shape[1] ~= size[1] or theta.shape[2] ~= n or theta.shape[3] ~= n + 1 then
-    fail("%s: theta has to be [%d, %d, %d], is %s", who, size[1], n, n + 1, describe(theta))
+    options.wrong_shape(who, "theta", theta, {size[1], n, n + 1})
   end
-  if not theta:is_floating_point() then fail("%s: theta is %s; convert it with :float()", who, theta.dtype) end
+  if not theta:is_floating_point() then
+    options.wrong_dtype(who, "theta", "floating", theta, "convert it with :float()")
+  end
   local how, columns, shape = {device = theta.device, dtype = theta.dtype}, {}, {unpack(size, 3)}
   for i = 1, n do
     local count = size[#size + 1 - i]
@@ -79,13 +81,13 @@ end)
 F.fold = window_rows({{"output_size", sizes.of(2, 1)}, {"kernel_size", sizes.of(2, 1)}}):caller("fold", function(a)
   local who, size, area = "fold", a.output_size, a.kernel_size[1] * a.kernel_size[2]
   if a.x.ndim ~= 2 and a.x.ndim ~= 3 then
-    fail("%s: x has to be [N, C * kH * kW, windows] or [C * kH * kW, windows], is %s", who, describe(a.x))
+    options.wrong_shape(who, "x", a.x, "[N, C * kH * kW, windows] or [C * kH * kW, windows]")
   end
   local x = a.x.ndim == 2 and a.x:unsqueeze(1) or a.x
   local places, windows = column_places(who, a, size[1], size[2], x.device)
   local n, columns, given = unpack(x.shape)
   if columns % area ~= 0 or given ~= windows then
-    fail("%s: x is %s; for these windows it has to be [N, C * %d, %d]", who, describe(a.x), area, windows)
+    fail("%s: x is %s; for these windows it must be [N, C * %d, %d]", who, describe(a.x), area, windows)
   end
   local channels = columns / area
   local y = ops.gather_weighted_input(ops.reshape(x, {n, channels, area * windows, 1}), places, nil,

@@ -20,8 +20,9 @@ function sizes.of(n, least, also)
     good = good and not options.named_field(list)
     for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= least end
     if not good then
-      options.fail("%s: %s has to be an integer of at least %d%s%s, got %s", who, name, least,
-        n > 1 and " or a list of " .. n or "", also and ", or 'valid' or 'same'" or "", options.describe(v))
+      local list_of = n > 1 and " or a list of " .. n or ""
+      local words = also and ", or 'valid' or 'same'" or ""
+      options.must_be(who, name, "an integer of at least " .. least .. list_of .. words, v)
     end
     local all = {}
     for i = 1, n do all[i] = list[#list == 1 and 1 or i] end
@@ -45,7 +46,7 @@ function sizes.check(who, x, n)
   options.arg(who, "x", x, "tensor")
   if x.ndim ~= n + 1 and x.ndim ~= n + 2 then
     local last = ({"L", "H, W", "D, H, W"})[n]
-    options.fail("%s: x has to be [N, C, %s] or [C, %s], got %s", who, last, last, options.describe(x))
+    options.wrong_shape(who, "x", x, ("[N, C, %s] or [C, %s]"):format(last, last))
   end
 end
 

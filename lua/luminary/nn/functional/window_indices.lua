@@ -23,7 +23,7 @@ end
 function places.count(who, size, kernel, stride, padding, dilation)
   local room = size + 2 * padding - dilation * (kernel - 1) - 1
   if room < 0 then
-    core.error_at_caller(("%s: a window covers %d places, the padded input has %d"):format(who,
+    core.error_at_caller(("%s: the window (%d) must be at most the padded size of x (%d)"):format(who,
       dilation * (kernel - 1) + 1, size + 2 * padding))
   end
   return math.floor(room / stride) + 1

@@ -83,8 +83,7 @@ function broadcast.broadcast_coalesced(list, devices, buffer_size)
   if #list == 0 or #elsewhere == 0 then return out end
   for i, t in ipairs(list) do
     if t.device ~= list[1].device then
-      fail("broadcast_coalesced: tensor 1 is on %s, tensor %d on %s; they have to be on one device", list[1].device, i,
-        t.device)
+      fail("broadcast_coalesced: device mismatch: tensor 1 is on %s, tensor %d is on %s", list[1].device, i, t.device)
     end
   end
   local targets = joined.pick(devices, elsewhere)

@@ -39,11 +39,11 @@ end
 comm.scatter = arguments.takes("scatter", {{"chunk_sizes", "table"}, {"dim", "integer", 1}}, function(x, devices, opts)
   options.arg("scatter", "x", x, "tensor")
   devices = checks.devices("scatter", devices)
-  if x.ndim == 0 then fail("scatter: a tensor without dims has no pieces; broadcast copies it") end
+  if x.ndim == 0 then fail("scatter: x must have at least 1 dim; use broadcast to copy it") end
   local dim = opts.dim < 0 and opts.dim + x.ndim + 1 or opts.dim
-  if dim < 1 or dim > x.ndim then fail("scatter: dim %d of a tensor of %d", opts.dim, x.ndim) end
+  if dim < 1 or dim > x.ndim then fail("scatter: dim %d is out of range for a tensor of %d dims", opts.dim, x.ndim) end
   local sizes = opts.chunk_sizes or comm.chunk_sizes(x:size(dim), #devices)
-  if #sizes > #devices then fail("scatter: %d chunk_sizes for %d devices", #sizes, #devices) end
+  if #sizes > #devices then fail("scatter: chunk_sizes has %d entries for %d devices", #sizes, #devices) end
   local pieces = methods.split(x, sizes, dim)
   for i, piece in ipairs(pieces) do pieces[i] = piece:to {device = devices[i], non_blocking = true} end
   return pieces
@@ -52,7 +52,7 @@ end)
 --- Gathers tensors of several devices on one device.
 comm.gather = arguments.takes("gather", {{"dim", "integer", 1}, {"destination", "any"}}, function(list, opts)
   checks.tensors("gather", list)
-  if #list == 0 then fail("gather: tensors is empty") end
+  if #list == 0 then fail("gather: tensors must not be empty") end
   local destination = opts.destination ~= nil and core.device(opts.destination) or list[1].device
   local there, dim = {}, list[1].ndim == 0 and 1 or opts.dim
   for i, t in ipairs(list) do

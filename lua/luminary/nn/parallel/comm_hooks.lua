@@ -41,7 +41,7 @@ local hooks = {}
 
 local function check(name, bucket)
   if getmetatable(bucket) == Bucket then return bucket:buffer() end
-  options.fail("%s: (state, bucket) expected, the bucket what a hook gets; got %s", name, options.describe(bucket))
+  options.expected(name, "(state, bucket), the arguments of a communication hook", bucket)
 end
 
 local function start(state, bucket, t)
@@ -92,7 +92,7 @@ local function caller(net, state, hook)
     local result = hook(state, bucket)
     if core.is_tensor(result) then return result end
     if not can_wait(result) then
-      options.fail("%s: the hook gave %s; a tensor is wanted, or something with wait()", who, options.describe(result))
+      options.must_be(who, "the result of the hook", "a tensor or an object with wait()", result)
     end
     waiting[number] = {result, bucket}
   end
@@ -102,7 +102,7 @@ local function caller(net, state, hook)
     local content = result:wait()
     if core.is_tensor(content) then return content end
     if content ~= nil and type(content) ~= "boolean" then
-      options.fail("%s: the hook's wait() gave %s; a tensor is wanted, or nothing", who, options.describe(content))
+      options.must_be(who, "the result of the hook's wait()", "a tensor or nil", content)
     end
     return bucket:buffer()
   end
@@ -113,11 +113,10 @@ local function register(net, state, hook)
   local name = by_name[hook]
   if not name and type(hook) ~= "function" then
     if type(hook) == "string" then options.choice(who, "the hook", hook, names) end
-    options.fail("%s: (state, hook) expected, the hook a function of (state, bucket) or a name; got %s", who,
-      options.describe(hook))
+    options.expected(who, "(state, hook), the hook a function of (state, bucket) or a name", hook)
   end
   if name and state ~= nil and groups.resolve(who, state) ~= net.process_group then
-    options.fail("%s: %s averages over the model's own group; state has to be that, or nil", who, name)
+    options.fail("%s: %s uses the model's process group; state must be that group or nil", who, name)
   end
   core.reducer_set_hook(net.reducer, name or "a function", not name and caller(net, state, hook) or nil)
 end

@@ -29,7 +29,7 @@ local function check_devices(given)
   if not given then return nil end
   local devices, seen = comm.devices(who, given), {}
   for i, device in ipairs(devices) do
-    if seen[device] then fail("%s: device_ids names %s twice, at %d and %d", who, device, seen[device], i) end
+    if seen[device] then fail("%s: device_ids lists %s twice, at %d and %d", who, device, seen[device], i) end
     seen[device] = i
   end
   return devices
@@ -38,12 +38,12 @@ end
 local function check_shares(shares, devices)
   if not shares then return nil end
   if #shares ~= (devices and #devices or 1) then
-    fail("%s: shares has %d numbers for %d devices", who, #shares, devices and #devices or 1)
+    options.wrong_length(who, "shares", devices and #devices or 1, "device", #shares)
   end
   for i, share in ipairs(shares) do
     if type(share) ~= "number" or not (share > 0 and share < math.huge) then
-      fail("%s: shares[%d] has to be a number above 0, got %s; leave a device out of device_ids instead", who, i,
-        options.describe(share))
+      options.must_be(who, ("shares[%d]"):format(i), "a number above 0", share,
+        "leave a device out of device_ids instead")
     end
   end
   return shares
@@ -51,8 +51,7 @@ end
 
 local function check_criterion(criterion)
   if criterion == nil or type(criterion) == "function" or Module.is_module(criterion) then return criterion end
-  fail("%s: criterion has to be a loss such as nn.CrossEntropyLoss(), or a function, got %s", who,
-    options.describe(criterion))
+  options.must_be(who, "criterion", "a loss such as nn.CrossEntropyLoss(), or a function", criterion)
 end
 
 local rows = {
@@ -61,7 +60,7 @@ local rows = {
 }
 
 DataParallel.init = arguments.takes(who, rows, function(self, module, opts)
-  if not Module.is_module(module) then fail("%s: a module wanted, got %s", who, options.describe(module)) end
+  if not Module.is_module(module) then options.expected(who, "a module", module) end
   local devices = check_devices(opts.device_ids)
   self.module, self.device_ids = module, devices or {}
   self.plan = { -- a plain table: the criterion is no part of the model
@@ -104,7 +103,7 @@ local function losses_of(results, sizes, device)
   for k, result in ipairs(results) do
     local loss, count = result[1], result[2]
     if not core.is_tensor(loss) then
-      fail("%s: the criterion has to give a tensor, replica %d gave %s", who, k, options.describe(loss))
+      fail("%s: the criterion must return a tensor; replica %d returned %s", who, k, options.describe(loss))
     end
     losses[k] = loss:to(device)
     counts[k] = count and count:to(device, "float64") or sizes and sizes[k] or 1
@@ -139,7 +138,7 @@ end
 local function run(module, plan, args)
   local criterion = plan.criterion
   if criterion and args.n < 2 then
-    fail("%s: with a criterion it is called with inputs and, last, the targets; got %d argument%s", who, args.n,
+    fail("%s: with a criterion, pass the inputs and then the targets; got %d argument%s", who, args.n,
       args.n == 1 and "" or "s")
   end
   if not plan.devices then return call_of(module, criterion, args)() end

@@ -10,7 +10,7 @@ local BUFFER_SIZE = 10 * 2 ^ 20 -- bytes that travel at once
 --- A list of devices by their full names.
 function checks.devices(who, list)
   options.list(who, "devices", options.arg(who, "devices", list, "table"))
-  if #list == 0 then fail("%s: devices is empty; name at least one, such as 'cpu:0'", who) end
+  if #list == 0 then fail("%s: devices must not be empty; pass at least one, such as 'cpu:0'", who) end
   local names = {}
   for i, device in ipairs(list) do names[i] = core.device(device) end
   return names

@@ -19,7 +19,7 @@ DDP.transparent = true -- state_dict has the bare model's keys
 local function check_devices(opts, module)
   local devices, given = {}, opts.device_ids or {}
   if #given > 1 then
-    options.fail("%s: one device a process, got %d device_ids; start a process for each device", who, #given)
+    options.fail("%s: device_ids must have at most 1 entry, got %d; start one process for each device", who, #given)
   end
   for i, device in ipairs(given) do
     local known, found = pcall(core.device, device)
@@ -30,8 +30,8 @@ local function check_devices(opts, module)
   end
   for name, p in module:named_parameters() do
     if devices[1] and p.device ~= devices[1] then
-      options.fail("%s: device_ids names %s, but the parameter '%s' is on %s: move the model first, module:to(%q)",
-        who, devices[1], name, p.device, devices[1])
+      options.fail("%s: device mismatch: device_ids is %s, but the parameter '%s' is on %s; move the model first with "
+        .. "module:to(%q)", who, devices[1], name, p.device, devices[1])
     end
   end
   return opts.output_device ~= nil and core.device(opts.output_device) or nil
@@ -70,18 +70,18 @@ DDP.init = arguments.takes(who, {
   {"batch_dim", "count", 1, none = true, named = true},
 }, function(self, module, opts)
   if not Module.is_module(module) then
-    options.fail("%s: a module wanted, got %s", who, options.describe(module))
+    options.expected(who, "a module", module)
   end
   groups.need(who)
   local group = groups.resolve(who, opts.process_group)
-  if opts.bucket_cap_mb <= 0 then options.fail("%s: bucket_cap_mb has to be more than 0", who) end
+  if opts.bucket_cap_mb <= 0 then options.must_be(who, "bucket_cap_mb", "above 0", opts.bucket_cap_mb) end
   local output_device = check_devices(opts, module)
 
   local params, names = {}, {}
   for name, p in module:named_parameters() do
     if p.requires_grad then params[#params + 1], names[#names + 1] = p, name end
   end
-  if #params == 0 then options.fail("%s: no parameter of the module requires a gradient", who) end
+  if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
   self.module = module
   self.synced = {} -- layers that exchange gradients of their own, which have to count as the others do
   for _, each in ipairs(module:modules()) do
@@ -156,8 +156,7 @@ function DDP:forward(...)
   local weight
   if self.reducer and core.is_grad_enabled() then
     if core.is_checkpointing() then
-      options.fail("DistributedDataParallel: a checkpoint around it would begin its forward pass again in backward; "
-        .. "put checkpoints into the module that it wraps")
+      options.fail("DistributedDataParallel: cannot be inside a checkpoint; put checkpoints into the wrapped module")
     end
     weight = self.batch_dim and batch_size(self.batch_dim, ...) or 1
     local root = core.reducer_forward(self.reducer, weight, self.training, self.broadcast_buffers)
@@ -182,8 +181,9 @@ function DDP:join(f, ...)
   options.arg("join", "the first argument", f, "function")
   if self.process_group.size == 1 then return f(...) end
   if #self.synced > 0 then
-    options.fail("join: the module has SyncBatchNorm layers, which need a batch of every rank in each pass; give all "
-      .. "ranks as many batches, of any size")
+    options.fail(
+      "join: SyncBatchNorm layers need a batch of every rank in each pass; give all ranks the same number of "
+        .. "batches")
   end
   return core.reducer_join(self.reducer, function()
     local what, root

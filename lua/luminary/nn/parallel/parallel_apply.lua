@@ -35,7 +35,7 @@ end
 local function beside(who, name, list, modules)
   options.arg(who, name, list, "table")
   if #list ~= #modules then
-    options.fail("%s: %d modules, but a list of %d %s: each module needs its own", who, #modules, #list, name)
+    options.fail("%s: %d modules, but %d %s; pass one for each module", who, #modules, #list, name)
   end
 end
 
@@ -48,7 +48,7 @@ function apply.parallel_apply(modules, inputs, kwargs, devices)
   local names, calls = {}, {}
   for k, module in ipairs(modules) do
     if type(module) ~= "function" and not Module.is_module(module) then
-      options.fail("%s: modules[%d] has to be a module or a function, got %s", who, k, options.describe(module))
+      options.must_be(who, ("modules[%d]"):format(k), "a module or a function", module)
     end
     local given = inputs[k]
     local args = options.is_plain(given) and given or {given}

@@ -16,7 +16,7 @@ end
 --- Adds tensors of several devices.
 function sums.reduce_add(list, destination)
   checks.tensors("reduce_add", list)
-  if #list == 0 then fail("reduce_add: tensors is empty") end
+  if #list == 0 then fail("reduce_add: tensors must not be empty") end
   destination = destination and core.device(destination) or list[1].device
   local sum = by_nccl.summed(list, destination)
   if sum then return sum end
@@ -50,15 +50,16 @@ end
 function sums.reduce_add_coalesced(inputs, destination, buffer_size)
   options.arg("reduce_add_coalesced", "inputs", inputs, "table")
   local first = inputs[1] and checks.tensors("reduce_add_coalesced", inputs[1])
-  if not first or #first == 0 then fail("reduce_add_coalesced: inputs is empty") end
+  if not first or #first == 0 then fail("reduce_add_coalesced: inputs must not be empty") end
   for d, list in ipairs(inputs) do
     if #checks.tensors("reduce_add_coalesced", list) ~= #first then
-      fail("reduce_add_coalesced: %d tensors on device 1, %d on device %d", #first, #list, d)
+      fail("reduce_add_coalesced: all devices must have the same number of tensors, got %d on device 1 and %d on "
+        .. "device %d", #first, #list, d)
     end
     for i, t in ipairs(list) do -- joined to one, they would add up in any shape
       if describe(t) ~= describe(first[i]) then
-        fail("reduce_add_coalesced: tensor %d is %s on device 1, %s on device %d", i, describe(first[i]), describe(t),
-          d)
+        fail("reduce_add_coalesced: tensor %d is %s on device 1 but %s on device %d", i, describe(first[i]),
+          describe(t), d)
       end
     end
   end

@@ -30,8 +30,9 @@ local function check_device(who, module, device)
   for _, kind in ipairs {"parameter", "buffer"} do
     for name, t in module["named_" .. kind .. "s"](module) do
       if t.device ~= device then
-        options.fail("%s: the %s '%s' is on %s, but the first device is %s: move the module there first, module:to(%q)",
-          who, kind, name, t.device, device, device)
+        options.fail(
+          "%s: device mismatch: the %s '%s' is on %s, but the first device is %s; move the module first with "
+            .. "module:to(%q)", who, kind, name, t.device, device, device)
       end
     end
   end
@@ -39,7 +40,7 @@ end
 
 local function replicate(module, devices, detach, who)
   who = who or "replicate"
-  if not Module.is_module(module) then options.fail("%s: a module wanted, got %s", who, options.describe(module)) end
+  if not Module.is_module(module) then options.expected(who, "a module", module) end
   devices = comm.devices(who, devices)
   check_device(who, module, devices[1])
   local replicas, others = {module}, {unpack(devices, 2)}

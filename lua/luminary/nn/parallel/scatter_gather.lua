@@ -21,15 +21,15 @@ local function plan(who, inputs, count, dim, shares)
   local sizes, first
   local function visit(t)
     if math.abs(dim) > t.ndim or dim == 0 then
-      fail("%s: dim %d of a tensor [%s]: give what is not split by its batch in another way, such as a field of the "
-        .. "module", who, dim, table.concat(t.shape, ", "))
+      fail("%s: cannot split dim %d of a tensor [%s]; pass inputs without a batch dim in another way, such as a field "
+        .. "of the module", who, dim, table.concat(t.shape, ", "))
     end
     local these = comm.chunk_sizes(t:size(dim), count, shares)
     if not sizes then
       sizes, first = these, t
     elseif #these ~= #sizes then
-      fail("%s: tensors [%s] and [%s] come in %d and %d pieces along dim %d: all have to have as many samples", who,
-        table.concat(first.shape, ", "), table.concat(t.shape, ", "), #sizes, #these, dim)
+      fail("%s: all tensors must have the same number of samples: [%s] and [%s] split into %d and %d pieces along dim "
+        .. "%d", who, table.concat(first.shape, ", "), table.concat(t.shape, ", "), #sizes, #these, dim)
     end
   end
   -- Positional arguments in their order: the first tensor says how many samples there are.
@@ -91,7 +91,7 @@ local function join(who, values, destination, dim)
   local function check(same, what)
     for k = 2, #values do
       if not same(values[k]) then
-        fail("%s: replica 1 gave %s, replica %d %s", who, what, k, options.describe(values[k]))
+        fail("%s: replica 1 returned %s, replica %d returned %s", who, what, k, options.describe(values[k]))
       end
     end
   end
@@ -104,7 +104,9 @@ local function join(who, values, destination, dim)
     for key in pairs(first) do
       local column = {}
       for k, value in ipairs(values) do
-        if value[key] == nil then fail("%s: replica 1 gave a field '%s', replica %d none", who, tostring(key), k) end
+        if value[key] == nil then
+          fail("%s: replica 1 returned a field '%s', replica %d did not", who, tostring(key), k)
+        end
         column[k] = value[key]
       end
       out[key] = join(who, column, destination, dim)
@@ -122,7 +124,7 @@ end
 function module.gather(outputs, destination, dim, who)
   who = who or "gather"
   options.arg(who, "outputs", outputs, "table")
-  if #outputs == 0 then fail("%s: outputs is empty", who) end
+  if #outputs == 0 then fail("%s: outputs must not be empty", who) end
   return join(who, outputs, core.device(destination), dim == nil and 1 or options.arg(who, "dim", dim, "integer"))
 end
 

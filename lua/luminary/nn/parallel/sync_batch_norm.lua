@@ -62,8 +62,8 @@ function Synced.forward(ctx, x, weight, bias, self, group, momentum)
   if count <= 1 then -- else there are enough, and reading the number would only make a device wait
     local n = total:item()
     if n == 1 then
-      fail("%s: training needs more than one value a channel, and all ranks together have one, x %s here; use a larger "
-        .. "batch or :eval()", who, options.describe(x))
+      fail("%s: training needs more than one value per channel over all ranks, x is %s here; use a larger batch or "
+        .. ":eval()", who, options.describe(x))
     end
     if n == 0 then momentum = nil end
   end
@@ -86,8 +86,7 @@ end
 -- so that nothing large is rounded before it cancels; what is added is then the difference to the means over all.
 function Synced.backward(ctx, grad)
   if core.is_grad_enabled() then
-    fail("%s: it has no second derivative, since that would take another exchange between ranks; leave out "
-      .. "create_graph, or use BatchNorm", who)
+    fail("%s: second derivatives are not supported; leave out create_graph, or use BatchNorm", who)
   end
   local x, mean, var, total, weight = unpack(ctx.saved_tensors)
   local how, own = {eps = ctx.eps}, is_half(x) and ctx.count > 0
@@ -137,7 +136,8 @@ function SyncBatchNorm:forward(x)
   if not group or group.size == 1 then return BatchNorm.forward(self, x) end
   self:check_input(x)
   if x:size(2) ~= self.num_features then
-    fail("%s: x has %d channels, the layer %d: %s", who, x:size(2), self.num_features, options.describe(x))
+    fail("%s: x has %d channels, but num_features is %d: x is %s", who, x:size(2), self.num_features,
+      options.describe(x))
   end
   return Synced(x, self.weight, self.bias, self, group, self:next_momentum())
 end
@@ -160,14 +160,14 @@ end
 function SyncBatchNorm.convert_sync_batchnorm(module, process_group)
   local caller = "convert_sync_batchnorm"
   if not Module.is_module(module) then
-    fail("%s: a module wanted, got %s", caller, options.describe(module))
+    options.expected(caller, "a module", module)
   end
   if process_group ~= nil then groups.resolve(caller, process_group) end
   local done = {} -- what a module became, so that what was shared stays shared
   local function convert(m)
     if done[m] then return done[m] end
     if m.__name == "DistributedDataParallel" then
-      fail("%s: DistributedDataParallel wraps a part of the module already; convert it before it is wrapped", caller)
+      fail("%s: DistributedDataParallel already wraps part of the module; convert it before wrapping", caller)
     end
     done[m] = m:is(BatchNorm) and not m:is(SyncBatchNorm) and converted(m, process_group) or m
     local changed = {}

@@ -27,13 +27,13 @@ function WeightNorm:forward(g, v) return v * (g / slice_norms(v, self.dim)) end
 function WeightNorm:right_inverse(w) return slice_norms(w, self.dim), w end
 
 local function dim_of(who, module, name, dim, default)
-  if not records.is_module(module) then fail("%s: a module wanted, got %s", who, options.describe(module)) end
+  if not records.is_module(module) then options.expected(who, "a module", module) end
   local w = records.of(module).values[name]
   if not core.is_tensor(w) then fail("%s: %s has no parameter '%s'", who, module.__name, tostring(name)) end
   if dim == false then return nil, w end
   dim = options.arg(who, "dim", dim == nil and default or dim, "integer")
   local at = dim < 0 and w.ndim + dim + 1 or dim
-  if at < 1 or at > w.ndim then fail("%s: dim %d of %s", who, dim, options.describe(w)) end
+  if at < 1 or at > w.ndim then fail("%s: dim %d is out of range for %s", who, dim, options.describe(w)) end
   return at, w
 end
 

@@ -59,7 +59,7 @@ function List:assign(value)
     for i = self.steps - 1, 0, -1 do
       local step = records.of(self).values[tostring(i)]
       if not step.right_inverse then
-        fail("%s: has no right_inverse, without which the parameter cannot be assigned", step.__name)
+        fail("%s: it has no right_inverse, so the parameter cannot be assigned", step.__name)
       end
       if i > 0 then
         value = step:right_inverse(value)
@@ -127,10 +127,10 @@ parametrize.register_parametrization = arguments.takes("register_parametrization
   local who = "register_parametrization"
   for what, v in pairs {module = module or false, parametrization = parametrization or false} do
     if not records.is_module(v) then
-      fail("%s: %s has to be a module, got %s", who, what, options.describe(v or nil))
+      options.must_be(who, what, "a module", v or nil)
     end
   end
-  if records.of(module).class.numbered then fail("%s: a %s has no parameters of its own", who, module.__name) end
+  if records.of(module).class.numbered then fail("%s: a %s has no parameters", who, module.__name) end
   local record = records.of(module)
   if parametrize.is_parametrized(module, name) then
     record.values.parametrizations[name]:append(parametrization)
@@ -145,7 +145,7 @@ parametrize.register_parametrization = arguments.takes("register_parametrization
   local made = core.no_grad(function() return list() end)
   if not opts.unsafe and (not core.is_tensor(made) or made.dtype ~= value.dtype
     or table.concat(made.shape, ",") ~= table.concat(value.shape, ",")) then
-    fail("%s: the parametrization gives %s for %s; {unsafe = true} allows that", who, options.describe(made),
+    fail("%s: the parametrization returned %s for %s; {unsafe = true} allows it", who, options.describe(made),
       options.describe(value))
   end
   module[name] = nil
@@ -169,7 +169,7 @@ parametrize.remove_parametrizations = arguments.takes("remove_parametrizations",
   local list = lists[name]
   local original = list.is_tensor and list.original
   if not opts.leave_parametrized and not original then
-    fail("%s: '%s' is made of %d tensors, so that none is the original", who, name, list.count)
+    fail("%s: '%s' is parametrized by %d tensors, so there is no single original", who, name, list.count)
   end
   local is_parameter = parameter.is(original or list.original0)
   local value = opts.leave_parametrized and core.no_grad(function() return list():detach():clone() end) or original

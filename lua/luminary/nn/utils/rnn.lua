@@ -9,10 +9,12 @@ local rnn = {}
 
 local function check_sequences(who, sequences)
   if not options.is_plain(sequences) or #options.list(who, "sequences", sequences) == 0 then
-    fail("%s: a list of tensors wanted, got %s", who, options.describe(sequences))
+    options.expected(who, "a list of tensors", sequences)
   end
   for i, t in ipairs(sequences) do
-    if options.arg(who, "sequence " .. i, t, "tensor").ndim < 1 then fail("%s: sequence %d has no dims", who, i) end
+    if options.arg(who, "sequence " .. i, t, "tensor").ndim < 1 then
+      fail("%s: sequence %d must have at least 1 dim", who, i)
+    end
   end
 end
 
@@ -27,8 +29,8 @@ rnn.pad_sequence = arguments.takes("pad_sequence", {
   for i, t in ipairs(sequences) do
     longest = math.max(longest, t.shape[1])
     if t.ndim ~= sequences[1].ndim or after_first(t) ~= after_first(sequences[1]) then
-      fail("%s: sequence %d is %s, the first %s; they may differ in their first dim alone", who, i, options.describe(t),
-        options.describe(sequences[1]))
+      fail("%s: sequences may differ only in their first dim: sequence %d is %s, the first %s", who, i,
+        options.describe(t), options.describe(sequences[1]))
     end
   end
   for i, t in ipairs(sequences) do
@@ -45,18 +47,18 @@ end)
 -- Lengths, a list or a tensor [B], of a padded batch [longest, B, …], as a list of whole numbers from `least` on.
 local function lengths_of(who, lengths, x, least, batch_first)
   if core.is_tensor(lengths) then
-    if lengths.ndim ~= 1 then fail("%s: lengths is %s; [%d] wanted", who, options.describe(lengths), x.shape[2]) end
+    if lengths.ndim ~= 1 then options.wrong_shape(who, "lengths", lengths, {x.shape[2]}) end
     lengths = lengths:totable()
   end
   options.list(who, "lengths", options.arg(who, "lengths", lengths, "table"))
   if #lengths ~= x.shape[2] then
-    fail("%s: %d lengths for %d sequences%s", who, #lengths, x.shape[2], #lengths == x.shape[1]
-      and (batch_first and "; with batch_first = true x is [B, T, …], without it [T, B, …]"
+    fail("%s: lengths has %d entries for %d sequences%s", who, #lengths, x.shape[2],
+      #lengths == x.shape[1] and (batch_first and "; with batch_first = true x is [B, T, …], without it [T, B, …]"
         or "; x is [T, B, …], or [B, T, …] with {batch_first = true}") or "")
   end
   for _, n in ipairs(lengths) do
     options.arg(who, "a length", n, least == 0 and "natural" or "count")
-    if n > x.shape[1] then fail("%s: length %d of %d steps", who, n, x.shape[1]) end
+    if n > x.shape[1] then fail("%s: length %d is more than the %d steps", who, n, x.shape[1]) end
   end
   return lengths
 end
@@ -67,7 +69,7 @@ rnn.unpad_sequence = arguments.takes("unpad_sequence", {
 }, function(padded, lengths, opts)
   local who = "unpad_sequence"
   if options.arg(who, "padded", padded, "tensor").ndim < 2 then
-    fail("%s: padded [T, B, …] wanted, got %s", who, options.describe(padded))
+    options.wrong_shape(who, "padded", padded, "[T, B, …]")
   end
   if opts.batch_first then padded = padded:transpose(1, 2) end
   local list = {}
@@ -99,10 +101,10 @@ end
 function PackedSequence:_checked(who)
   local data, sizes = self.data, self.batch_sizes
   if not core.is_tensor(data) or data.ndim == 0 then
-    fail("%s: the PackedSequence's data is %s; a tensor [steps, …] wanted", who, options.describe(data))
+    options.wrong_shape(who, "data of the PackedSequence", data, "[steps, …]")
   end
   if not core.is_tensor(sizes) or sizes.ndim ~= 1 or sizes.shape[1] == 0 or sizes.dtype ~= "int64" then
-    fail("%s: the PackedSequence's batch_sizes are %s%s; int64 [steps of the longest sequence] wanted", who,
+    fail("%s: batch_sizes of the PackedSequence must be int64 [steps of the longest sequence], got %s%s", who,
       core.is_tensor(sizes) and sizes.dtype .. ", " or "", options.describe(sizes))
   end
   local list, sum = sizes:totable(), 0
@@ -110,17 +112,17 @@ function PackedSequence:_checked(who)
     local size = tonumber(n)
     list[i], sum = size, sum + size
     if size < 1 or i > 1 and size > list[i - 1] then
-      fail("%s: the PackedSequence's batch_sizes have to be at least 1 and never to grow; the one of step %d is %.0f",
-        who, i, size)
+      fail("%s: batch_sizes of the PackedSequence must be at least 1 and must not increase; at step %d it is %.0f", who,
+        i, size)
     end
   end
   if sum ~= data.shape[1] then
-    fail("%s: the PackedSequence's batch_sizes add up to %.0f, and its data has %d steps", who, sum, data.shape[1])
+    fail("%s: batch_sizes of the PackedSequence add up to %.0f, but its data has %d steps", who, sum, data.shape[1])
   end
   for _, name in ipairs {"sorted_indices", "unsorted_indices"} do
     local index = self[name]
     if index ~= nil and not (core.is_tensor(index) and index.ndim == 1 and index.shape[1] == list[1]) then
-      fail("%s: the PackedSequence's %s are %s; [%d] wanted", who, name, options.describe(index), list[1])
+      options.wrong_shape(who, name .. " of the PackedSequence", index, {list[1]})
     end
   end
   return list
@@ -153,14 +155,14 @@ local function int64(list, device) return core.tensor(list, {dtype = "int64", de
 
 local function pack(who, x, lengths, opts)
   if options.arg(who, "x", x, "tensor").ndim < 2 then
-    fail("%s: x [T, B, …] wanted, got %s", who, options.describe(x))
+    options.wrong_shape(who, "x", x, "[T, B, …]")
   end
   if opts.batch_first then x = x:transpose(1, 2) end
   lengths = lengths_of(who, lengths, x, 1, opts.batch_first)
   local order = {}
   for i, n in ipairs(lengths) do
     if opts.enforce_sorted and i > 1 and n > lengths[i - 1] then
-      fail("%s: sequence %d is longer than the one before; {enforce_sorted = false} sorts them", who, i)
+      fail("%s: sequence %d is longer than the previous one; pass {enforce_sorted = false} to sort them", who, i)
     end
     order[i] = i
   end
@@ -194,12 +196,14 @@ rnn.pad_packed_sequence = arguments.takes("pad_packed_sequence", {
 }, function(packed, opts)
   local who = "pad_packed_sequence"
   if not class.is(packed, PackedSequence) then
-    fail("%s: a PackedSequence wanted, got %s", who, options.describe(packed))
+    options.expected(who, "a PackedSequence", packed)
   end
   local sizes, steps, lengths, first = packed:_checked(who), {}, {}, 1
   local count = sizes[1]
   local longest = opts.total_length or #sizes
-  if longest < #sizes then fail("%s: total_length %d, but there are sequences of %d", who, longest, #sizes) end
+  if longest < #sizes then
+    options.must_be(who, "total_length", "at least " .. #sizes .. ", the longest sequence", longest)
+  end
   for i = 1, count do lengths[i] = 0 end
   local rest = packed.data.ndim - 1
   for step, size in ipairs(sizes) do

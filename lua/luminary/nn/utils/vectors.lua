@@ -10,7 +10,7 @@ local utils = {}
 
 local function check_list(who, list)
   if not options.is_plain(list) then
-    fail("%s: a list of parameters wanted, net:parameters(), got %s", who, options.describe(list))
+    options.expected(who, "a list of parameters, net:parameters()", list)
   end
   for i, p in ipairs(options.list(who, "parameters", list)) do options.arg(who, "parameter " .. i, p, "tensor") end
 end
@@ -20,7 +20,7 @@ function utils.parameters_to_vector(parameters)
   check_list("parameters_to_vector", parameters)
   local parts = {}
   for i, p in ipairs(parameters) do parts[i] = ops.reshape(p, {-1}) end
-  if #parts == 0 then fail("parameters_to_vector: there are no parameters") end
+  if #parts == 0 then fail("parameters_to_vector: the list of parameters is empty") end
   return ops.cat(parts)
 end
 
@@ -32,7 +32,7 @@ function utils.vector_to_parameters(vec, parameters)
   local total, first = 0, 1
   for _, p in ipairs(parameters) do total = total + p:numel() end
   if vec.ndim ~= 1 or vec:numel() ~= total then
-    fail("%s: a vector of %d elements wanted, got %s", who, total, options.describe(vec))
+    options.expected(who, ("a vector of %d elements"):format(total), vec)
   end
   core.no_grad(function()
     for _, p in ipairs(parameters) do
@@ -79,14 +79,14 @@ function utils.fuse_conv_bn_eval(conv, bn)
   for i, name in ipairs {"conv", "bn"} do
     local module = i == 1 and conv or i == 2 and bn
     if not records.is_module(module) then
-      fail("%s: %s has to be a module, got %s", who, name, options.describe(module))
+      options.must_be(who, name, "a module", module)
     end
-    if module.training then fail("%s: %s is in training mode; call its eval() first", who, name) end
+    if module.training then fail("%s: %s must be in eval mode; call its eval() first", who, name) end
   end
   if not rawget(records.of(bn).values, "running_mean") then
-    fail("%s: bn has to be a batch norm with running values", who)
+    fail("%s: bn must be a batch norm with running statistics", who)
   end
-  if not rawget(records.of(conv).values, "weight") then fail("%s: conv has to be a layer with a weight", who) end
+  if not rawget(records.of(conv).values, "weight") then fail("%s: conv must be a layer with a weight", who) end
   local fused = conv:clone()
   fused.weight, fused.bias = utils.fuse_conv_bn_weights(fused.weight, fused.bias, bn.running_mean, bn.running_var,
     bn.eps, bn.weight, bn.bias)

@@ -16,19 +16,19 @@ local Several = class.define("Several", Scheduler)
 local function check_schedules(who, schedulers, optimizer)
   options.arg(who, "schedulers", schedulers, "table")
   if getmetatable(schedulers) or #schedulers == 0 then
-    fail("%s: a list of at least one schedule wanted, {a, b}, got %s", who,
-      getmetatable(schedulers) and options.describe(schedulers) or "an empty one")
+    fail("%s: expected a list of at least one scheduler, {a, b}, got %s", who,
+      getmetatable(schedulers) and options.describe(schedulers) or "an empty list")
   end
   local list = {}
   for i, each in ipairs(options.list(who, "schedulers", schedulers)) do
     if not class.is(each, Scheduler) then
-      fail("%s: schedulers[%d] has to be a schedule, got %s", who, i, options.describe(each))
+      options.must_be(who, ("schedulers[%d]"):format(i), "a scheduler", each)
     end
     if class.is(each, Plateau) then
-      fail("%s: schedulers[%d] is a ReduceLROnPlateau, whose step wants a metric; step it by itself", who, i)
+      fail("%s: schedulers[%d] is a ReduceLROnPlateau, whose step() needs a metric; call its step() separately", who, i)
     end
     optimizer = optimizer or each.optimizer
-    if each.optimizer ~= optimizer then fail("%s: schedulers[%d] belongs to another optimizer", who, i) end
+    if each.optimizer ~= optimizer then fail("%s: schedulers[%d] has another optimizer", who, i) end
     list[i] = each
   end
   return list, optimizer
@@ -56,7 +56,7 @@ function Several:load_state_dict(dict)
   options.arg(who, "the state_dict", dict, "table")
   local states = options.arg(who, "schedulers", rawget(dict, "schedulers") or rawget(dict, "_schedulers"), "table")
   if #states ~= #self.schedulers then
-    fail("%s: %d schedules in the state_dict, %d in this one", who, #states, #self.schedulers)
+    fail("%s: the state_dict has %d schedulers, this one %d", who, #states, #self.schedulers)
   end
   local before = self:state_dict()
   local ok, problem = pcall(function()
@@ -93,7 +93,7 @@ local function check_milestones(who, name, list)
   for i, epoch in ipairs(options.list(who, name, options.arg(who, name, list, "table"))) do
     options.arg(who, ("%s[%d]"):format(name, i), epoch, "integer")
     if i > 1 and epoch < list[i - 1] then
-      fail("%s: %s have to increase, got %s after %s", who, name, tostring(epoch), tostring(list[i - 1]))
+      fail("%s: %s must increase, got %s after %s", who, name, tostring(epoch), tostring(list[i - 1]))
     end
   end
   return list
@@ -120,12 +120,11 @@ Sequential.init = arguments.takes("SequentialLR", {
   self.schedulers = check_schedules(who, schedulers, optimizer)
   self.milestones = copy_list(check_milestones(who, "milestones", milestones))
   if #self.milestones ~= #self.schedulers - 1 then
-    fail("%s: %d schedules need %d milestones between them, got %d", who, #self.schedulers, #self.schedulers - 1,
-      #self.milestones)
+    fail("%s: %d schedulers need %d milestones, got %d", who, #self.schedulers, #self.schedulers - 1, #self.milestones)
   end
   for i = 2, #self.schedulers do
     if class.is(self.schedulers[i], Several) then
-      fail("%s: schedulers[%d] is a %s, which can only be the first", who, i, self.schedulers[i].__name)
+      fail("%s: schedulers[%d] is a %s, which must be the first", who, i, self.schedulers[i].__name)
     end
   end
   self.last_epoch = opts.last_epoch + 1

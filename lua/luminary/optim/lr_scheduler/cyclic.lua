@@ -21,7 +21,7 @@ local function start_momentum(self, optimizer)
   if not self.cycle_momentum then return end
   local who, defaults = self.__name, optimizer.defaults or {}
   if not defaults.momentum and not defaults.betas then
-    fail("%s: %s has no momentum to cycle; say {cycle_momentum = false}", who, optimizer.__name)
+    fail("%s: %s has no momentum; pass {cycle_momentum = false}", who, optimizer.__name)
   end
   for _, name in ipairs {"base_momentum", "max_momentum"} do
     self[name .. "s"] = Scheduler.for_groups(who, name, self[name], optimizer, "probability")
@@ -95,7 +95,7 @@ local STRATEGIES = {"cos", "linear"}
 local ends = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"}
 
 local function check_phases(who, name, phases)
-  if #options.arg(who, name, phases, "table") == 0 then fail("%s: %s is empty", who, name) end
+  if #options.arg(who, name, phases, "table") == 0 then fail("%s: %s must not be empty", who, name) end
   for i, phase in ipairs(phases) do
     local here = ("%s[%d]"):format(name, i)
     options.arg(who, here, phase, "table")
@@ -142,7 +142,7 @@ schedule "OneCycleLR" {
   made = function(self, optimizer)
     self.max_lrs = Scheduler.for_groups("OneCycleLR", "max_lr", self.max_lr, optimizer, "number")
     if not self.total_steps and not (self.epochs and self.steps_per_epoch) then
-      fail("OneCycleLR: how long it is has to be said: {total_steps = …}, or {epochs = …, steps_per_epoch = …}")
+      fail("OneCycleLR: pass either total_steps, or epochs and steps_per_epoch")
     end
     self.total_steps = self.total_steps or self.epochs * self.steps_per_epoch
     self.schedule_phases = phases_of(self.total_steps, self.pct_start, self.three_phase)
@@ -178,7 +178,7 @@ local classes = Scheduler.classes(list)
 
 function classes.OneCycleLR:update(epoch)
   if not epoch and self.last_epoch >= self.total_steps then
-    fail("OneCycleLR:step: the schedule ends after %d steps", self.total_steps)
+    fail("OneCycleLR:step: called more than %d times, the total_steps of the schedule", self.total_steps)
   end
   Scheduler.update(self, epoch)
 end

@@ -1,7 +1,6 @@
 --- Schedules that multiply the present rate, in each epoch or in some.
 local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
-local fail = options.fail
 
 local list, schedule = Scheduler.entries()
 
@@ -10,7 +9,7 @@ local function factor(positive)
   return function(who, name, value)
     options.arg(who, name, value, "number")
     if value > 1 or value < 0 or positive and value == 0 then
-      fail("%s: %s has to be %s 0 and at most 1, got %.14g", who, name, positive and "above" or "at least", value)
+      options.must_be(who, name, ("%s 0 and at most 1"):format(positive and "above" or "at least"), value)
     end
     return value
   end

@@ -22,7 +22,7 @@ Plateau.init = arguments.takes("ReduceLROnPlateau", {
 }, function(self, optimizer, opts)
   local who = "ReduceLROnPlateau"
   self.optimizer = Scheduler.optimizer_of(who, optimizer)
-  if opts.factor >= 1 then options.fail("%s: factor has to be below 1, got %.14g", who, opts.factor) end
+  if opts.factor >= 1 then options.must_be(who, "factor", "below 1", opts.factor) end
   self.min_lrs = Scheduler.for_groups(who, "min_lr", opts.min_lr, optimizer, "number")
   self.min_lr = type(opts.min_lr) == "number" and opts.min_lr or nil -- of groups added later too
   opts.min_lr = nil
@@ -50,7 +50,7 @@ function Plateau:step(metric)
   local who = self.__name .. ":step"
   if core.is_tensor(metric) then
     if metric:numel() ~= 1 then
-      options.fail("%s: the metric has to be one number, got %s", who, options.describe(metric))
+      options.must_be(who, "metrics", "a number or a tensor of one element", metric)
     end
     metric = metric:detach():double():item()
   end

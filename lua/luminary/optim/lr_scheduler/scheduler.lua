@@ -27,7 +27,7 @@ Scheduler.__inner = {
 --- The optimizer, or an error.
 function Scheduler.optimizer_of(who, optimizer)
   if not class.record(optimizer) or type(optimizer.param_groups) ~= "table" then
-    fail("%s: an optimizer wanted, got %s", who, options.describe(optimizer))
+    options.expected(who, "an optimizer", optimizer)
   end
   return optimizer
 end
@@ -40,7 +40,7 @@ function Scheduler.for_groups(who, name, value, optimizer, kind)
     return list
   end
   if #value ~= n then
-    fail("%s: %s has %d values, the optimizer %d group%s", who, name, #value, n, n == 1 and "" or "s")
+    options.wrong_length(who, name, n, "parameter group", #value)
   end
   for i = 1, n do list[i] = options.arg(who, ("%s[%d]"):format(name, i), value[i], kind) end
   return list
@@ -50,7 +50,7 @@ end
 function Scheduler:of_group(name, i)
   local value = self[name][i]
   if value == nil then
-    fail("%s: group %d was added after the schedule began, which has no %s for it", self.__name, i, name)
+    fail("%s: group %d was added after the scheduler was created and has no %s", self.__name, i, name)
   end
   return value
 end
@@ -108,7 +108,7 @@ end
 --- Every step of a schedule whose step is its own begins with this.
 function Scheduler:count_step()
   if self.step_count == 1 and not self.optimizer.has_stepped then
-    core.warn(("%s:step() comes before the optimizer's first step, so that the schedule's first rate is never used; "
+    core.warn(("%s:step() was called before the optimizer's first step, so the first learning rate is never used; "
       .. "call opt:step() first"):format(self.__name))
   end
   self.step_count = self.step_count + 1
@@ -116,7 +116,9 @@ end
 
 --- Sets the next epoch's learning rates.
 function Scheduler:step(...)
-  if options.count(...) > 0 then fail("%s:step: takes no arguments; it counts the epochs itself", self.__name) end
+  if options.count(...) > 0 then
+    fail("%s:step: takes no arguments; the scheduler counts epochs itself", self.__name)
+  end
   self:count_step()
   self:update()
 end
@@ -132,11 +134,11 @@ end
 function Scheduler:start(optimizer, last_epoch)
   local who = self.__name
   Scheduler.optimizer_of(who, optimizer)
-  if last_epoch < -1 then fail("%s: last_epoch has to be at least -1, got %d", who, last_epoch) end
+  if last_epoch < -1 then options.must_be(who, "last_epoch", "at least -1", last_epoch) end
   for i, group in ipairs(optimizer.param_groups) do
     if last_epoch >= 0 and not group.initial_lr then
-      fail("%s: last_epoch = %d goes on with a schedule, but group %d has no initial_lr; load the optimizer's "
-        .. "state_dict first", who, last_epoch, i)
+      fail("%s: last_epoch = %d resumes a schedule, but group %d has no initial_lr; load the optimizer's state_dict "
+        .. "first", who, last_epoch, i)
     end
   end
   self.optimizer, self.last_epoch, self.base_lrs = optimizer, last_epoch, {}
@@ -232,7 +234,7 @@ function Scheduler:load_state_dict(dict)
   for _, key in ipairs(self.base_lrs and {"base_lrs", "last_lr"} or {"last_lr"}) do
     new[key] = copy(check(who, key, given(key), "numbers"))
     if #new[key] ~= groups then
-      fail("%s: %s has %d rates, the optimizer %d groups", who, key, #new[key], groups)
+      options.wrong_length(who, key, groups, "parameter group", #new[key])
     end
   end
   new.last_epoch = options.arg(who, "last_epoch", given "last_epoch" or self.last_epoch, "integer")

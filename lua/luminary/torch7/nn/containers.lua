@@ -15,7 +15,7 @@ function Container:__init()
 end
 function Container:add(module)
   if type(module) ~= "table" or not class.isTypeOf(module, "nn.Module") then
-    fail("%s:add: a module wanted, got %s", class.typename(self), options.describe(module))
+    options.expected(class.typename(self) .. ":add", "a module", module)
   end
   table.insert(self.modules, module)
   return self
@@ -227,7 +227,7 @@ local Bottle = around_one("Bottle", function(self, input)
   local y = self.modules[1]:forward(input:reshape(flat))
   local sizes = y:size()
   if #sizes == self.nOutputDim then for d = 2, #sizes do lead[#lead + 1] = sizes[d] end
-  else fail("nn.Bottle: an output of %d dims wanted, got %d", self.nOutputDim, #sizes) end
+  else fail("nn.Bottle: expected an output of %d dims, got %d", self.nOutputDim, #sizes) end
   return y:reshape(lead)
 end, function(self, input, grad, go)
   local flat = bottled(input, self.nInputDim)

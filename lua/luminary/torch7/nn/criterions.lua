@@ -37,7 +37,8 @@ local function criterion(name, loss, kind)
         if y.ndim < x.ndim - 1 or x.ndim == 2 then y = y:reshape {-1} end
       elseif kind ~= "any" then
         if y:numel() ~= x:numel() then
-          fail("nn.%s: a target of %d elements for an input of %d", name, y:numel(), x:numel())
+          fail("nn.%s: input and target must have the same number of elements: the target has %d, the input %d", name,
+            y:numel(), x:numel())
         end
         y = y:to(x.dtype):reshape(x.shape)
       end
@@ -165,7 +166,7 @@ local function combined(name, which, gather)
   end
   function new:add(one, weight)
     if type(one) ~= "table" or not class.isTypeOf(one, "nn.Criterion") then
-      fail("nn.%s:add: a criterion wanted, got %s", name, options.describe(one))
+      options.expected(("nn.%s:add"):format(name), "a criterion", one)
     end
     table.insert(self.criterions, one)
     self.weights[#self.criterions] = weight or 1

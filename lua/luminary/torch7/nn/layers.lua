@@ -6,7 +6,7 @@ local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local Leaf = require "luminary.torch7.nn.leaf"
 local ours = require "luminary.nn"
-local fail, ops, F = options.fail, core.ops, ours.functional
+local ops, F = core.ops, ours.functional
 local layer, around, with, nn = Leaf.layer, Leaf.around, Leaf.with, class.packages.nn
 
 layer("Linear", function(i, o, bias) return ours.Linear(i, o, {bias = bias ~= false}), 2 end)
@@ -122,7 +122,7 @@ for name, f in pairs {SpatialSoftMax = ops.softmax, SpatialLogSoftMax = ops.log_
   layer(name, function() return around(function(x) return ops.contiguous(f(x, x.ndim == 3 and 1 or 2)) end) end)
 end
 layer("Normalize", function(p, eps)
-  if type(p) ~= "number" or p <= 0 then fail("nn.Normalize: a norm above 0 wanted, got %s", options.describe(p)) end
+  if type(p) ~= "number" or p <= 0 then options.must_be("nn.Normalize", "p", "a number above 0", p) end
   return around(function(x)
     local size = p == math.huge and ops.add(ops.amax(ops.abs(x), -1, {keepdim = true}), eps or 1e-10)
       or ops.pow(ops.add(ops.sum(ops.pow(ops.abs(x), p), -1, {keepdim = true}), eps or 1e-10), 1 / p)

@@ -38,7 +38,7 @@ end
 -- What a layer that Torch7 wrote was made with, from its fields.
 local function window(f) return f.kW, f.kH, f.dW, f.dH, f.padW, f.padH end
 local function refuse(name, v, kind)
-  fail("%s has to be a %s, got a %s", name, kind, class.typename(v) or type(v))
+  fail("%s must be a %s, got a %s", name, kind, class.typename(v) or type(v))
 end
 local function listed(v)
   return storage.is(v) and v:totable() or type(v) == "table" and v or refuse("size", v, "LongStorage")
@@ -130,7 +130,7 @@ end
 
 -- What the backward of the last forward returns: for the inputs, and for the parameters.
 local function gradients(self, gradOutput)
-  local taped = self.taped or fail("%s: backward comes after forward", class.typename(self))
+  local taped = self.taped or fail("%s: call forward before backward", class.typename(self))
   local outputs, weights, wanted = {}, {}, {}
   flatten(taped.output, gradOutput, outputs, weights)
   for _, x in ipairs(taped.inputs) do wanted[#wanted + 1] = x end
@@ -184,7 +184,7 @@ local function check_size(self, make, file)
   end
   file.elements = elements
   if elements > FEW + 16 * bytes then
-    fail("torch.load: a %s of such a size that the layers have %.0f elements, of a file of %.0f bytes",
+    fail("torch.load: malformed file: the sizes of a %s need %.0f elements, more than a file of %.0f bytes holds",
       class.typename(self), elements, bytes)
   end
 end
@@ -205,7 +205,7 @@ function Leaf:read(file)
     if tensor.is(own) and tensor.is(rawget(self, name)) and name ~= "output" and name ~= "gradInput" then
       local read = rawget(self, name)
       if read:nElement() ~= own:nElement() then -- it may be a view, of more elements than memory holds
-        fail("%s has %.0f elements, %.0f wanted", name, read:nElement(), own:nElement())
+        fail("%s has %.0f elements, expected %.0f", name, read:nElement(), own:nElement())
       end
       own:copy(read:type(own:type()))
     end

@@ -107,7 +107,7 @@ end
 --- on.
 function Module:getParameters()
   local params, grads = self:parameters()
-  if #params == 0 then fail("getParameters: there are no parameters") end
+  if #params == 0 then fail("getParameters: the module has no parameters") end
   local vectors = {}
   for k, list in ipairs {params, grads} do
     local seen, parts, n = {}, {}, 0

@@ -14,7 +14,7 @@ local function paired(who, a, b, f)
     f(a, b)
     return a
   elseif type(b) ~= "table" then
-    options.fail("nn.utils.%s: a tensor or a table of them wanted, got %s", who, options.describe(b))
+    options.expected("nn.utils." .. who, "a tensor or a table of them", b)
   end
   a = type(a) == "table" and a or {a}
   for key, each in pairs(b) do a[key] = paired(who, a[key], each, f) end

@@ -33,7 +33,7 @@ end
 function pixels.normalize(x, statistics, scale, out)
   local _, _, c = native.size(x)
   if #statistics ~= 3 and #statistics ~= 1 + 2 * c then
-    fail("Normalize: mean and std are of %d channels, and this image has %d", (#statistics - 1) / 2, c)
+    fail("Normalize: mean and std have %d channels, the image %d", (#statistics - 1) / 2, c)
   end
   local numbers = statistics
   if scale then
@@ -52,8 +52,7 @@ function pixels.to_dtype(who, x, dtype, scale, out)
   local kept = from == "float32" or from == "float64"
   if from == "uint8" and dtype == "float32" or kept and dtype == "uint8" then return run("convert", x, {}, out) end
   if from == "uint8" and core.is_floating_point(dtype) then return x:to(dtype) * (1 / 255) end
-  fail("%s: with scale, uint8 becomes a floating dtype, or float32 and float64 become uint8; got %s to %s", who, from,
-    dtype)
+  fail("%s: scale = true converts between uint8 and floating dtypes, got %s to %s", who, from, dtype)
 end
 
 return pixels

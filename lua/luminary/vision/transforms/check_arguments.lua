@@ -1,21 +1,21 @@
 --- Checks of transforms' images and arguments. Those of (who, name, value) are kinds of arguments, see options.arg.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local fail, describe = options.fail, options.describe
+local fail = options.fail
 
 local checks = {}
 
 --- x, if it is an image or a batch of them. `channels`: 1 or 3 alone.
 function checks.check(who, x)
   if not core.is_tensor(x) then
-    fail("%s: an image expected, a tensor [C, H, W], or a batch [N, C, H, W], got %s", who, describe(x))
+    options.expected(who, "an image [C, H, W] or a batch [N, C, H, W]", x)
   end
   local ndim = x.ndim
   if ndim ~= 3 and ndim ~= 4 then
-    fail("%s: an image [C, H, W] or a batch [N, C, H, W] expected, got %s", who, describe(x))
+    options.expected(who, "an image [C, H, W] or a batch [N, C, H, W]", x)
   end
   if x.requires_grad then
-    fail("%s: transforms record no gradient, and this image requires one; x:detach() does not", who)
+    fail("%s: the image must not require a gradient; pass x:detach()", who)
   end
   return x
 end
@@ -25,7 +25,7 @@ function checks.number(who, name, v, low, high)
   if type(v) ~= "number" or not (v > -1 / 0 and v < 1 / 0) or low and v < low or high and v > high then
     local wanted = ""
     if low then wanted = (high and " from %g to %g" or " of at least %g"):format(low, high) end
-    fail("%s: %s has to be a number%s, got %s", who, name, wanted, describe(v))
+    options.must_be(who, name, ("a number%s"):format(wanted), v)
   end
   return v
 end
@@ -34,7 +34,7 @@ end
 function checks.whole(who, name, v, low)
   low = low or 1
   if type(v) ~= "number" or v ~= math.floor(v) or v < low or v > 2 ^ 24 then
-    fail("%s: %s has to be an integer from %d to 2^24, got %s", who, name, low, describe(v))
+    options.must_be(who, name, ("an integer from %d to 2^24"):format(low), v)
   end
   return v
 end
@@ -48,7 +48,7 @@ function checks.list(who, name, v, counts, low, high)
     for _, count in ipairs(counts) do fits = fits or #v == count end
   end
   if not fits then
-    fail("%s: %s has to be a list of %s numbers, got %s", who, name, table.concat(counts, " or "), describe(v))
+    options.must_be(who, name, ("a list of %s numbers"):format(table.concat(counts, " or ")), v)
   end
   local list = {}
   for i = 1, #v do list[i] = checks.number(who, ("%s[%d]"):format(name, i), v[i], low, high) end
@@ -58,7 +58,7 @@ end
 --- {least, largest}.
 function checks.range(who, name, v, low, high)
   v = checks.list(who, name, v, {2}, low, high)
-  if v[1] > v[2] then fail("%s: %s has to be {least, largest}, got {%g, %g}", who, name, v[1], v[2]) end
+  if v[1] > v[2] then fail("%s: %s must be ascending, got {%g, %g}", who, name, v[1], v[2]) end
   return v
 end
 
@@ -66,7 +66,7 @@ end
 function checks.pair(who, name, v)
   if type(v) == "number" then return checks.whole(who, name, v), v end
   if not options.is_plain(v) or #v ~= 2 and #v ~= 1 then
-    fail("%s: %s has to be an integer or {height, width}, got %s", who, name, describe(v))
+    options.must_be(who, name, "an integer or {height, width}", v)
   end
   return checks.whole(who, name, v[1]), checks.whole(who, name, v[2] or v[1])
 end
@@ -76,7 +76,7 @@ function checks.channels(who, name, v)
   if v == nil or v == false then return nil end
   if type(v) == "number" then return {checks.number(who, name, v)} end
   if not options.is_plain(v) or #v == 0 then
-    fail("%s: %s has to be a number, or a list of one for each channel, got %s", who, name, describe(v))
+    options.must_be(who, name, "a number, or a list of one for each channel", v)
   end
   return checks.list(who, name, v, {#v})
 end
@@ -89,7 +89,7 @@ function checks.angles(who, name, v, counts)
   if type(v) == "number" then return {-checks.number(who, name, v, 0), v} end
   v = checks.list(who, name, v, counts or {2})
   for i = 1, #v, 2 do
-    if v[i] > v[i + 1] then fail("%s: %s has to be {least, largest}, got {%g, %g}", who, name, v[i], v[i + 1]) end
+    if v[i] > v[i + 1] then fail("%s: %s must be ascending, got {%g, %g}", who, name, v[i], v[i + 1]) end
   end
   return v
 end
@@ -104,16 +104,15 @@ function checks.resize_size(who, size, max_size)
   local checked
   if max_size ~= nil then checks.whole(who, "max_size", max_size) end
   if size == nil then
-    if max_size == nil then fail("%s: size has to be given, or max_size", who) end
+    if max_size == nil then fail("%s: pass either size or max_size", who) end
   elseif type(size) == "number" or options.is_plain(size) and #size == 1 then
     checked = {checks.whole(who, "size", type(size) == "number" and size or size[1])}
     if max_size and max_size <= checked[1] then
-      fail("%s: max_size has to be greater than size, of the smaller side, which is %d, got %d", who, checked[1],
-        max_size)
+      options.must_be(who, "max_size", ("greater than size, %d"):format(checked[1]), max_size)
     end
   else
     checked = {checks.pair(who, "size", size)}
-    if max_size then fail("%s: max_size goes with a size of one number, for the smaller side", who) end
+    if max_size then fail("%s: max_size requires a size of one number, for the shorter side", who) end
   end
   return checked, max_size
 end
@@ -122,8 +121,7 @@ end
 function checks.padding(who, name, v)
   if type(v) == "number" then v = {v} end
   if not options.is_plain(v) or #v ~= 1 and #v ~= 2 and #v ~= 4 then
-    fail("%s: %s has to be an integer, {left and right, top and bottom} or {left, top, right, bottom}, got %s", who,
-      name, describe(v))
+    options.must_be(who, name, "an integer, {left and right, top and bottom} or {left, top, right, bottom}", v)
   end
   for i = 1, #v do checks.whole(who, name, v[i], 0) end
   if #v == 1 then return {v[1], v[1], v[1], v[1]} end
@@ -134,7 +132,7 @@ end
 --- An error where these options do not go together.
 function checks.check_border(who, o)
   if o.padding_mode ~= "constant" and o.fill and #o.fill > 1 then
-    fail("%s: fill is of one number for padding_mode '%s', got %d", who, o.padding_mode, #o.fill)
+    fail("%s: fill must be one number with padding_mode '%s', got %d", who, o.padding_mode, #o.fill)
   end
 end
 
@@ -142,11 +140,11 @@ end
 function checks.kernel_size(who, name, v)
   if type(v) == "number" then v = {v, v} end
   if not options.is_plain(v) or #v ~= 2 then
-    fail("%s: %s has to be an odd integer or two, {along x, along y}, got %s", who, name, describe(v))
+    options.must_be(who, name, "an odd integer or two, {along x, along y}", v)
   end
   for i = 1, 2 do
     checks.whole(who, name, v[i])
-    if v[i] % 2 == 0 or v[i] > 4095 then fail("%s: %s has to be odd and at most 4095, got %d", who, name, v[i]) end
+    if v[i] % 2 == 0 or v[i] > 4095 then options.must_be(who, name, "odd and at most 4095", v[i]) end
   end
   return {v[1], v[2]}
 end
@@ -155,17 +153,17 @@ end
 function checks.statistics(who, mean, std)
   local function list(name, v)
     if type(v) ~= "number" and not options.is_plain(v) then
-      fail("%s: %s has to be a list of one number for each channel, got %s", who, name, describe(v))
+      options.must_be(who, name, "a list of one number for each channel", v)
     end
     return checks.channels(who, name, v)
   end
   mean, std = list("mean", mean), list("std", std)
   for i, v in ipairs(std) do
-    if v == 0 then fail("%s: std[%d] is 0, which nothing can be divided by", who, i) end
+    if v == 0 then fail("%s: std[%d] must not be 0", who, i) end
   end
   local n = math.max(#mean, #std)
   for _, v in ipairs {mean, std} do
-    if #v ~= n and #v ~= 1 then fail("%s: mean has %d numbers and std %d", who, #mean, #std) end
+    if #v ~= n and #v ~= 1 then fail("%s: mean and std must have the same length, got %d and %d", who, #mean, #std) end
     for i = #v + 1, n do v[i] = v[1] end
   end
   local numbers = {0}

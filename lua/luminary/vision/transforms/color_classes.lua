@@ -6,7 +6,7 @@ local native = require "luminary.vision.transforms.native"
 local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
 local draw = require "luminary.vision.transforms.random"
 local transform = require("luminary.vision.transforms.transform_and_compose").define
-local fail, run = options.fail, native.run
+local run = native.run
 
 -- ---- dtypes and scales
 
@@ -47,7 +47,7 @@ transform "Grayscale" {
   options = {{"num_output_channels", "count", 1}},
   made = function(self)
     if self.num_output_channels ~= 1 and self.num_output_channels ~= 3 then
-      fail("Grayscale: num_output_channels has to be 1 or 3, got %d", self.num_output_channels)
+      options.must_be("Grayscale", "num_output_channels", "1 or 3", self.num_output_channels)
     end
   end,
   apply = function(self, x, out) return run("grayscale", x, {self.num_output_channels}, out) end,
@@ -120,7 +120,7 @@ transform "GaussianBlur" {
 
 local function bits(who, name, v)
   checks.whole(who, name, v, 0)
-  if v > 8 then fail("%s: %s has to be from 0 to 8, got %d", who, name, v) end
+  if v > 8 then options.must_be(who, name, "from 0 to 8", v) end
   return v
 end
 

@@ -88,7 +88,7 @@ F.affine = arguments.takes("affine", mapping, function(img, angle, translate, sc
   check(who, img)
   if type(shear) == "number" then shear = {shear, 0} end
   checks.number(who, "scale", scale)
-  if scale <= 0 then fail("%s: scale has to be above 0, got %g", who, scale) end
+  if scale <= 0 then options.must_be(who, "scale", "above 0", scale) end
   local m = warping.affine_matrix(checks.number(who, "angle", angle), checks.list(who, "translate", translate, {2}),
     scale, checks.list(who, "shear", shear, {2}),
     warping.from_middle(img, opts.center))
@@ -102,13 +102,13 @@ F.perspective = arguments.takes("perspective", perspective, function(img, startp
   check(who, img)
   local coefficients
   if opts.coefficients then
-    if startpoints or endpoints then fail("%s: points or coefficients, not both", who) end
+    if startpoints or endpoints then fail("%s: points and coefficients are mutually exclusive", who) end
     coefficients = checks.list(who, "coefficients", opts.coefficients, {8})
   else
     local points = {startpoints, endpoints}
     for i, name in ipairs {"startpoints", "endpoints"} do
       if not options.is_plain(points[i]) or #points[i] ~= 4 then
-        fail("%s: %s has to be a list of four {x, y}, got %s", who, name, options.describe(points[i]))
+        options.must_be(who, name, "a list of four {x, y}", points[i])
       end
       for k = 1, 4 do checks.list(who, ("%s[%d]"):format(name, k), points[i][k], {2}) end
     end
@@ -176,7 +176,7 @@ F.gaussian_blur = arguments.takes("gaussian_blur", {{"sigma", "any"}}, function(
   sigma = checks.list(who, "sigma", sigma, {1, 2})
   sigma[2] = sigma[2] or sigma[1]
   for i = 1, 2 do
-    if sigma[i] <= 0 then fail("%s: sigma has to be above 0, got %g", who, sigma[i]) end
+    if sigma[i] <= 0 then options.must_be(who, "sigma", "above 0", sigma[i]) end
   end
   return pixels.blur(img, size, sigma)
 end)
@@ -220,7 +220,8 @@ function F.erase(img, i, j, h, w, v)
   checks.whole("erase", "h", h)
   checks.whole("erase", "w", w)
   if i + h > height or j + w > width then
-    fail("erase: rows %d to %d and columns %d to %d are not within %d x %d", i, i + h - 1, j, j + w - 1, height, width)
+    fail("erase: rows %d to %d and columns %d to %d are out of range for an image of %d x %d", i, i + h - 1, j,
+      j + w - 1, height, width)
   end
   local copy = img:clone()
   local part = copy:narrow(-2, i + 1, h):narrow(-1, j + 1, w)

@@ -111,8 +111,8 @@ transform "RandomCrop" {
       left, right, w = left + more, right + more, w + 2 * more
     end
     if h < self.height or w < self.width then
-      fail("RandomCrop: a crop of %d x %d is larger than the image, %d x %d with its padding; {pad_if_needed = true} "
-        .. "pads it", self.height, self.width, h, w)
+      fail("RandomCrop: the crop, %d x %d, must not be larger than the padded image, %d x %d; pass {pad_if_needed = "
+        .. "true} to pad it", self.height, self.width, h, w)
     end
     local first, second = draw.below(h - self.height + 1), draw.below(w - self.width + 1)
     if self.padding_mode == "constant" then
@@ -247,17 +247,16 @@ transform "RandomErasing" {
     local value = self.value
     if value == "random" then return end
     if type(value) ~= "number" and (not options.is_plain(value) or #value == 0) then
-      fail("RandomErasing: value has to be a number, a list of one for each channel, or 'random', got %s",
-        options.describe(value))
+      options.must_be("RandomErasing", "value", "a number, a list of one for each channel, or 'random'", value)
     end
     self.value = checks.channels("RandomErasing", "value", value)
   end,
   apply = function(self, x, out)
     local height, width, channels = native.size(x)
     if self.value == "random" and not core.is_floating_point(x) then
-      fail("RandomErasing: value = 'random' is for float images, got %s; ToTensor() before it gives one", x.dtype)
+      fail("RandomErasing: value = 'random' requires a floating image, got %s; apply ToTensor() first", x.dtype)
     elseif self.value ~= "random" and #self.value ~= 1 and #self.value ~= channels then
-      fail("RandomErasing: value has %d numbers for %d channels", #self.value, channels)
+      fail("RandomErasing: value has %d entries for %d channels", #self.value, channels)
     end
     for _ = 1, 10 do
       local area = height * width * draw.uniform(self.scale[1], self.scale[2])

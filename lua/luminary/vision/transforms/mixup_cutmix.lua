@@ -47,25 +47,25 @@ local function mixed(x, lam) return x * lam + rolled(x) * (1 - lam) end
 -- Labels [N] from 1, or what is [N, classes] already, as floats of each class.
 local function one_hot(self, labels, n)
   if not core.is_tensor(labels) or labels.ndim ~= 1 and labels.ndim ~= 2 then
-    fail("%s: labels [N] from 1, or [N, classes], expected beside the images, got %s", self.__name, describe(labels))
+    fail("%s: expected labels to have shape [N] (from 1) or [N, classes], got %s", self.__name, describe(labels))
   end
   if labels.shape[1] ~= n then
-    fail("%s: %d images and labels %s", self.__name, n, describe(labels))
+    fail("%s: images and labels must have the same batch size: %d images, labels %s", self.__name, n, describe(labels))
   end
   if labels.ndim == 2 then
     if self.num_classes and labels.shape[2] ~= self.num_classes then
-      fail("%s: labels of %d classes, but num_classes is %d", self.__name, labels.shape[2], self.num_classes)
+      fail("%s: labels have %d classes, but num_classes is %d", self.__name, labels.shape[2], self.num_classes)
     end
     return core.is_floating_point(labels) and labels or labels:to("float32")
   end
-  if not self.num_classes then fail("%s: num_classes has to be given for labels [N]", self.__name) end
+  if not self.num_classes then fail("%s: num_classes is required for labels [N]", self.__name) end
   return ops.one_hot(labels, self.num_classes):to("float32")
 end
 
 local function check_batch(self, x)
   checks.check(self.__name, x)
-  if x.ndim ~= 4 then fail("%s: a batch [N, C, H, W] expected, got %s", self.__name, describe(x)) end
-  if x.shape[1] == 0 then fail("%s: a batch without images: %s", self.__name, describe(x)) end
+  if x.ndim ~= 4 then options.wrong_shape(self.__name, "x", x, "[N, C, H, W]") end
+  if x.shape[1] == 0 then fail("%s: the batch must not be empty, got %s", self.__name, describe(x)) end
 end
 
 local function define(name)
@@ -74,7 +74,7 @@ local function define(name)
   new.of_batch, new.shows = true, {"alpha", "num_classes"}
   new.init = arguments.takes(name, {{"alpha", "number", 1}, {"num_classes", "count"}}, function(self, opts)
     self.alpha, self.num_classes = checks.number(name, "alpha", opts.alpha), opts.num_classes
-    if self.alpha <= 0 then fail("%s: alpha has to be above 0, got %g", name, self.alpha) end
+    if self.alpha <= 0 then options.must_be(name, "alpha", "above 0", self.alpha) end
   end)
   return new
 end
@@ -86,7 +86,7 @@ local MixUp = define "MixUp"
 --- mixup:forward(x, labels): both mixed.
 function MixUp:forward(x, labels)
   check_batch(self, x)
-  if not core.is_floating_point(x) then fail("MixUp: float images expected, got %s", x.dtype) end
+  if not core.is_floating_point(x) then fail("MixUp: images must be floating, got %s", x.dtype) end
   labels = one_hot(self, labels, x.shape[1])
   local lam = beta(self.alpha)
   return mixed(x, lam), mixed(labels, lam)

@@ -23,14 +23,14 @@ end
 --- f(image, out) of each image of a batch, as a batch.
 function native.each(who, x, f)
   local n = x.shape[1]
-  if n == 0 then fail("%s: a batch without images: %s", who, describe(x)) end
+  if n == 0 then fail("%s: the batch must not be empty, got %s", who, describe(x)) end
   local all
   for i = 1, n do
     local to = all and all:select(1, i)
     local y = f(x:select(1, i), to)
     if not core.is_tensor(y) then
-      fail("%s: image %d of a batch became %s; others than of images take one image at a time", who,
-        i, describe(y))
+      fail("%s: image %d of the batch became %s; apply transforms that do not return images to one image at a time",
+        who, i, describe(y))
     end
     if not all then
       all = core.ops.empty({n, unpack(y.shape)}, {dtype = y.dtype, device = y.device})
@@ -38,7 +38,7 @@ function native.each(who, x, f)
     end
     if y ~= to then
       if y.shape ~= to.shape or y.dtype ~= to.dtype then
-        fail("%s: image %d of a batch came out as %s of %s, those before as %s of %s", who, i, describe(y), y.dtype,
+        fail("%s: image %d of the batch became %s of %s, those before %s of %s", who, i, describe(y), y.dtype,
           describe(to), to.dtype)
       end
       to:copy_(y)

@@ -70,7 +70,7 @@ transform "RandAugment" {
   options = {{"num_ops", "natural", 2}, {"magnitude", "natural", 9}, BINS, unpack(checks.mapping)}, draws = true,
   made = function(self)
     if self.magnitude >= self.num_magnitude_bins then
-      options.fail("RandAugment: magnitude has to be less than num_magnitude_bins, %d, got %d", self.num_magnitude_bins,
+      options.must_be("RandAugment", "magnitude", ("less than num_magnitude_bins, %d"):format(self.num_magnitude_bins),
         self.magnitude)
     end
   end,

@@ -36,7 +36,7 @@ function sizing.resized(who, h, w, size, max_size)
     end
   end
   if new_short < 1 or new_long > 2 ^ 24 then
-    fail("%s: an image of %d x %d would become one of %d x %d", who, h, w, w <= h and new_long or new_short,
+    fail("%s: cannot resize an image of %d x %d to %d x %d", who, h, w, w <= h and new_long or new_short,
       w <= h and new_short or new_long)
   end
   if w <= h then return new_long, new_short end

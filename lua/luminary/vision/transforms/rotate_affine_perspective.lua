@@ -80,7 +80,7 @@ local function solve(who, rows)
     end
     rows[k], rows[best] = rows[best], rows[k]
     if math.abs(rows[k][k]) < 1e-12 then
-      fail("%s: four points of which three lie on a line make no perspective", who)
+      fail("%s: no three of the four points may be on one line", who)
     end
     for i = k + 1, n do
       local factor = rows[i][k] / rows[k][k]

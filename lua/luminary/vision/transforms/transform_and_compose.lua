@@ -114,12 +114,12 @@ end
 -- A checked list of what a container is made of.
 local function parts_of(who, list)
   if not options.is_plain(list) or #options.list(who, "transforms", list) == 0 then
-    fail("%s: a list of transforms expected, got %s", who, options.describe(list))
+    options.expected(who, "a list of transforms", list)
   end
   local parts = {}
   for i = 1, #list do
     if not is_callable(list[i]) then
-      fail("%s: transform %d has to be a transform or a function, got %s", who, i, options.describe(list[i]))
+      options.must_be(who, ("transform %d"):format(i), "a transform or a function", list[i])
     end
     parts[i] = list[i]
   end
@@ -254,7 +254,7 @@ local Lambda = class.define("Lambda", Transform)
 transforms.Lambda = Lambda
 
 function Lambda:init(f)
-  if type(f) ~= "function" then fail("Lambda: a function expected, got %s", options.describe(f)) end
+  if type(f) ~= "function" then options.expected("Lambda", "a function", f) end
   self.f = f
 end
 
@@ -295,7 +295,7 @@ RandomChoice.init = arguments.takes("RandomChoice", {{"p", "table"}}, function(s
     total = total + (p and p[i] or 1)
     self.sums[i] = total
   end
-  if total == 0 then fail("RandomChoice: no number of p is above 0") end
+  if total == 0 then fail("RandomChoice: at least one entry of p must be above 0") end
 end)
 
 local function chosen(self)
