@@ -468,8 +468,8 @@ describe("torch.save's file", function()
     local four = storage("FloatStorage", "0", 4)
     assert.same({ 4 }, load_text("x.pt", pt("\128\2" .. tensor(four, "K\0", "K\4\133", "K\1\133"))).shape)
     for pattern, pickle in pairs {
-      ["reach outside a storage of 16 bytes"] = tensor(four, "K\0", "K\5\133", "K\1\133"),
-      ["strides %[1%] from byte 4 on reach outside a storage of 16 bytes"] = tensor(four, "K\1", "K\4\133", "K\1\133"),
+      ["reaches outside a storage of 16 bytes"] = tensor(four, "K\0", "K\5\133", "K\1\133"),
+      ["strides %[1%] from byte 4 reaches outside a storage of 16 bytes"] = tensor(four, "K\1", "K\4\133", "K\1\133"),
       ["has the stride %-1"] = tensor(four, "K\0", "K\4\133", "J\255\255\255\255\133"),
       ["a size that is no count: %-1"] = tensor(four, "K\0", "J\255\255\255\255\133", "K\1\133"),
       ["a size that is no count: 1%.5"] = tensor(four, "K\0", "G\63\248\0\0\0\0\0\0\133", "K\1\133"),
