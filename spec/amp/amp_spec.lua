@@ -62,10 +62,10 @@ describe("rescale", function()
 
   it("refuses what does not fit", function()
     local x = lm.ones({ 2 }, { device = device })
-    assert.matches("rescale: tensor 1 is %[2%] here and %[3%] there",
+    assert.matches("rescale: shapes of from%[1%] and to%[1%] must match, got %[2%] and %[3%]",
       message(core.rescale, { x }, { lm.ones({ 3 }, { device = device }) }, 1))
-    assert.matches("tensor 1 is int64", message(core.rescale, { x:long() }, nil, 1))
-    assert.matches("1 tensors to be read and 2", message(core.rescale, { x }, { x, x }, 1))
+    assert.matches("tensor 1 must be floating point, got int64", message(core.rescale, { x:long() }, nil, 1))
+    assert.matches("the number of tensors in to must be 1 as in from, got 2", message(core.rescale, { x }, { x, x }, 1))
     assert.matches("share memory", message(core.rescale, { x:view(2, 1):expand(2, 2) }, nil, 1))
   end)
 end)

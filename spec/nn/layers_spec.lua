@@ -815,21 +815,22 @@ describe("gradients of a list of parameters", function()
       ["clip_grad_value_: clip_value must be a number of at least 0, got nil"] = function()
         utils.clip_grad_value_({})
       end,
-      ["clip_grad_value_: parameter 1 must be a tensor, got 3"] = function() utils.clip_grad_value_({ 3 }, 1) end,
-      ["clip_grad_value_: elements of gradient 1"] = function() utils.clip_grad_value_(share, 1) end,
-      ["clip_grad_norm_: elements of gradient 1"] = function() utils.clip_grad_norm_(share, 1) end,
-      ["get_total_norm: expected a list of tensors, got 3"] = function() utils.get_total_norm(3) end,
-      ["get_total_norm: tensor 2 is int64; a floating dtype is wanted"] = function()
+      ["clip_grad_value_: parameter 1 has to be a tensor"] = function() utils.clip_grad_value_({ 3 }, 1) end,
+      ["clip_grad_value_: cannot scale gradient 1"] = function() utils.clip_grad_value_(share, 1) end,
+      ["clip_grad_norm_: cannot scale gradient 1"] = function() utils.clip_grad_norm_(share, 1) end,
+      ["get_total_norm: a list of tensors wanted, got number 3"] = function() utils.get_total_norm(3) end,
+      ["get_total_norm: tensor 2 must be floating point, got int64"] = function()
         utils.get_total_norm { grad, lm.ones({ 1 }, { dtype = "int64" }) }
       end,
-      ["get_total_norm: norm_type is 0"] = function() utils.get_total_norm({ grad }, { norm_type = 0 }) end,
-      ["clip_grads_with_norm_: total_norm must be one number, got a tensor [2]"] = function()
+      ["get_total_norm: norm_type must be above 0, or math.huge, got 0"] =
+        function() utils.get_total_norm({ grad }, { norm_type = 0 }) end,
+      ["clip_grads_with_norm_: total_norm has to be one number, got a tensor [2]"] = function()
         utils.clip_grads_with_norm_({}, 1, lm.ones { 2 })
       end,
       ["clip_grads_with_norm_: total_norm must be a tensor, got nil"] = function()
         utils.clip_grads_with_norm_({}, 1)
       end,
-      ["clip_grads_with_norm_: total_norm has to be a floating tensor"] = function()
+      ["clip_grads_with_norm_: total_norm must be a 0-d floating tensor"] = function()
         utils.clip_grads_with_norm_({}, 1, lm.ones({}, { dtype = "int64" }))
       end,
     } do

@@ -267,12 +267,12 @@ describe("EmbeddingBag", function() -- values are PyTorch's
   end)
   it("says what does not fit", function()
     local w = weight()
-    assert.matches("offsets%[1%] has to be 1", message(F.embedding_bag, index, w, long(2, 3)))
-    assert.matches("offsets have to grow", message(F.embedding_bag, index, w, long(1, 4, 3)))
-    assert.matches("a 1%-d index requires offsets", message(F.embedding_bag, index, w))
-    assert.matches("offsets require a 1%-d index, got a", message(F.embedding_bag, index:view(1, 5), w, offsets))
-    assert.matches("per_sample_weights requires mode 'sum'",
-      message(F.embedding_bag, index, w, offsets, { per_sample_weights = lm.ones(5) }))
+    assert.matches("offsets%[1%] must be 1", message(F.embedding_bag, index, w, long(2, 3)))
+    assert.matches("offsets%[3%] must be non%-decreasing and at most 6, got 3",
+      message(F.embedding_bag, index, w, long(1, 4, 3)))
+    assert.matches("offsets are missing", message(F.embedding_bag, index, w))
+    assert.matches("offsets are for an index of one dim", message(F.embedding_bag, index:view(1, 5), w, offsets))
+    assert.matches("mode = \"sum\"", message(F.embedding_bag, index, w, offsets, { per_sample_weights = lm.ones(5) }))
     assert.matches("index 5", message(F.embedding_bag, long(5), w, long(1)))
     for _, pad in ipairs { 5, 9, -5, -9 } do
       for _, mode in ipairs { "sum", "mean", "max" } do
@@ -286,7 +286,7 @@ describe("EmbeddingBag", function() -- values are PyTorch's
     for _, f in ipairs { function() local y = F.embedding_bag(index, w, long(2)) return y end,
       function() return F.embedding_bag(index, w, long(2)) end, function() return bag(index, w, long(2)) end,
       function() return layer(index, long(2)) end } do
-      assert.matches("^[^ ]+ embedding_bag: offsets%[1%] has to be 1", message(f))
+      assert.matches("^[^ ]+ embedding_bag: offsets%[1%] must be 1", message(f))
     end
     assert.matches("gradients are dense", message(nn.EmbeddingBag, 2, 2, { sparse = true }))
     assert.matches("padding_idx must be from 1 to 2, got 9", message(nn.EmbeddingBag, 2, 2, { padding_idx = 9 }))

@@ -562,7 +562,7 @@ describe("errors of optimizers", function()
     { "exp_avg[1] must be a tensor", function()
       lm.core.optim_step { kind = "Lion", params = params(), grads = params(), step = 1 }
     end },
-    { "Lion: parameter 1 has sizes [1], its exp_avg [2]", function()
+    { "Lion: shapes of parameter 1 and its exp_avg must match, got [1] and [2]", function()
       lm.core.optim_step { kind = "Lion", params = params(), grads = params(), states = { exp_avg = {
         lm.zeros { 2 } } } }
     end },

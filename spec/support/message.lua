@@ -29,10 +29,6 @@ function message.same_shape(op, a, b, shape_a, shape_b)
   return ("%s: shapes of %s and %s must match, got %s and %s"):format(op, a, b, shape_a, shape_b)
 end
 
-function message.broadcast(op, a, b, shape_a, shape_b)
-  return ("%s: shapes of %s and %s must broadcast, got %s and %s"):format(op, a, b, shape_a, shape_b)
-end
-
 function message.index(op, index, dim, size)
   return ("%s: index %d is out of range for dimension %d of size %d (indices start at 1)"):format(op, index, dim, size)
 end

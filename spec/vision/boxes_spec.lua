@@ -80,7 +80,7 @@ describe("boxes", function()
     ["roi_align: image indices in boxes are from 0 to 0"] = function()
       vision.roi_align(lm.zeros(1, 1, 4, 4), lm.zeros(1, 5), 2)
     end,
-    ["roi_pool: boxes%[1, 1%] is no image of x %[1, 1, 4, 4%]"] = function()
+    ["roi_pool: boxes%[1, 1%] is out of range for x's 1 images"] = function()
       vision.roi_pool(lm.zeros(1, 1, 4, 4), lm.zeros(1, 5), 2)
     end,
     ["roi_pool: expected boxes to have"] = function() vision.roi_pool(lm.zeros(1, 1, 4, 4), lm.zeros(1, 4), 2) end,

@@ -66,10 +66,6 @@ lm_status lm_fail_shapes(const char *op, const char *a, const char *shape_a, con
   return lm_fail(LM_E_SHAPE, "%s: shapes of %s and %s must match, got %s and %s", op, a, b, shape_a, shape_b);
 }
 
-lm_status lm_fail_broadcast(const char *op, const char *a, const char *shape_a, const char *b, const char *shape_b) {
-  return lm_fail(LM_E_SHAPE, "%s: shapes of %s and %s must broadcast, got %s and %s", op, a, b, shape_a, shape_b);
-}
-
 lm_status lm_fail_index(const char *op, int64_t index, int dim, int64_t size) {
   return lm_fail(LM_E_INDEX, "%s: index %lld is out of range for dimension %d of size %lld (indices start at 1)", op,
                  (long long)index, dim, (long long)size);
@@ -93,17 +89,9 @@ lm_status lm_fail_missing(const char *op, const char *where) {
   return lm_fail(LM_E_MISSING, "%s: not implemented for %s", op, where);
 }
 
-lm_status lm_fail_not_built(const char *op, const char *part) {
-  return lm_fail(LM_E_MISSING, "%s: this build has no %s", op, part);
-}
-
 lm_status lm_fail_freed(const char *op) {
   return lm_fail(LM_E_STATE,
                  "%s: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first", op);
-}
-
-lm_status lm_fail_memory(const char *op, const char *what, size_t bytes) {
-  return lm_fail(LM_E_OOM, "%s: out of memory: %zu bytes for %s", op, bytes, what);
 }
 
 lm_status lm_fail_file(const char *verb, const char *path, const char *reason) {

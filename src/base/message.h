@@ -29,9 +29,6 @@ LM_API lm_status lm_fail_option(const char *op, const char *option, int n, const
 LM_API lm_status lm_fail_shape(const char *op, const char *name, const char *expected, const char *got);
 /* OP: shapes of A and B must match, got [..] and [..]. LM_E_SHAPE. */
 LM_API lm_status lm_fail_shapes(const char *op, const char *a, const char *shape_a, const char *b, const char *shape_b);
-/* OP: shapes of A and B must broadcast, got [..] and [..]. LM_E_SHAPE. */
-LM_API lm_status lm_fail_broadcast(const char *op, const char *a, const char *shape_a, const char *b,
-                                   const char *shape_b);
 /* OP: index I is out of range for dimension D of size N (indices start at 1); `dim` counts from 1. LM_E_INDEX. */
 LM_API lm_status lm_fail_index(const char *op, int64_t index, int dim, int64_t size);
 
@@ -45,12 +42,8 @@ LM_API lm_status lm_fail_devices(const char *op, const char *a, const char *devi
 
 /* OP: not implemented for WHERE (a device, a dtype). LM_E_MISSING. */
 LM_API lm_status lm_fail_missing(const char *op, const char *where);
-/* OP: this build has no PART. LM_E_MISSING. */
-LM_API lm_status lm_fail_not_built(const char *op, const char *part);
 /* OP: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first. LM_E_STATE. */
 LM_API lm_status lm_fail_freed(const char *op);
-/* OP: out of memory: N bytes for WHAT. LM_E_OOM, upon which the binding collects garbage and calls again. */
-LM_API lm_status lm_fail_memory(const char *op, const char *what, size_t bytes);
 
 /* cannot VERB 'PATH': REASON. LM_E_IO. */
 LM_API lm_status lm_fail_file(const char *verb, const char *path, const char *reason);

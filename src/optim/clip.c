@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "op/check.h"
 #include "op/stream_order.h"
 #include "optim/optim.h"
@@ -11,15 +12,14 @@
 static lm_status check(const char *name, const char *noun, int n, lm_tensor *const *list, bool written) {
   for (int i = 0; i < n; i++) {
     if (!lm_dtype_is_float((lm_dtype)list[i]->dtype))
-      return lm_fail(LM_E_DTYPE, "%s: %s %d is %s; a floating dtype is wanted", name, noun, i + 1,
-                     lm_dtype_name((lm_dtype)list[i]->dtype));
+      return lm_fail_dtype(name, lm_text("%s %d", noun, i + 1), "floating point",
+                           lm_dtype_name((lm_dtype)list[i]->dtype));
     if (written && lm_overlaps_itself(list[i]))
-      return lm_fail(LM_E_ARG, "%s: elements of %s %d, of sizes %s, share memory and cannot be scaled", name, noun,
-                     i + 1, lm_shape_of(list[i]));
+      return lm_fail(LM_E_ARG, "%s: cannot scale %s %d of shape %s, whose elements share memory; :clone() it first",
+                     name, noun, i + 1, lm_shape_of(list[i]));
     const lm_backend *backend = lm_backend_of(list[i]->device);
     if (!backend) return lm_fail_in(LM_E_MISSING, name);
-    if (!backend->norms || !backend->pointwise)
-      return lm_fail(LM_E_MISSING, "%s: there is no kernel for %s yet", name, lm_device_name(list[i]->device));
+    if (!backend->norms || !backend->pointwise) return lm_fail_missing(name, lm_device_name(list[i]->device));
   }
   return LM_OK;
 }
@@ -136,7 +136,7 @@ lm_status lm_total_norm(int n, lm_tensor *const *list, bool of_grads, double p, 
   lm_status status = LM_OK;
   lm_tensor **dense = NULL;
   *total = NULL;
-  if (!(p > 0)) return lm_fail(LM_E_ARG, "%s: norm_type is %g; it has to be above 0, or math.huge", name, p);
+  if (!(p > 0)) return lm_fail_number(name, "norm_type", "above 0, or math.huge", p);
   if (n == 0) {
     status = lm_tensor_empty(LM_F64, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, total);
     if (status == LM_OK) *(double *)(*total)->data = 0;
@@ -166,10 +166,10 @@ lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_
   static const char name[] = "clip_grads_with_norm_";
   lm_status status = LM_OK;
   lm_tensor **factor = NULL, *first = NULL;
-  if (!(max_norm >= 0)) return lm_fail(LM_E_ARG, "%s: max_norm is %g; it has to be 0 or more", name, max_norm);
+  if (!(max_norm >= 0)) return lm_fail_number(name, "max_norm", "at least 0", max_norm);
   if (total->ndim != 0 || !lm_dtype_is_float((lm_dtype)total->dtype))
-    return lm_fail(LM_E_ARG, "%s: total_norm has to be a floating tensor of no dims, got sizes %s of %s", name,
-                   lm_shape_of(total), lm_dtype_name((lm_dtype)total->dtype));
+    return lm_fail_value(name, "total_norm", "a 0-d floating tensor",
+                         lm_text("%s %s", lm_dtype_name((lm_dtype)total->dtype), lm_shape_of(total)));
   if (n == 0) return LM_OK;
   lm_running before = lm_run_begin(name, -1);
   TRY(check(name, "gradient", n, grads, true));
@@ -211,7 +211,7 @@ lm_status lm_clip_value(int n, lm_tensor *const *grads, double most) {
   static const char name[] = "clip_grad_value_";
   const double limits[] = {-most, most};
   lm_status status = LM_OK;
-  if (!(most >= 0)) return lm_fail(LM_E_ARG, "%s: clip_value is %g; it has to be 0 or more", name, most);
+  if (!(most >= 0)) return lm_fail_number(name, "clip_value", "at least 0", most);
   lm_running before = lm_run_begin(name, -1);
   TRY(check(name, "gradient", n, grads, true));
   for (int i = 0; i < n; i++)

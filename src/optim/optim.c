@@ -1,4 +1,6 @@
 #include "optim/optim.h"
+
+#include "base/message.h"
 #include "device/graph.h"
 
 #include <string.h>
@@ -63,34 +65,34 @@ static lm_tensor *const *role_of(const lm_optim_step *s, int role) {
 
 static lm_status check_param(const char *name, int i, const lm_tensor *p) {
   if (!lm_dtype_is_float((lm_dtype)p->dtype))
-    return lm_fail(LM_E_DTYPE, "%s: parameter %d is %s; only floating dtypes can be optimized", name, i + 1,
-                   lm_dtype_name((lm_dtype)p->dtype));
+    return lm_fail_dtype(name, lm_text("parameter %d", i + 1), "floating point", lm_dtype_name((lm_dtype)p->dtype));
   if (lm_overlaps_itself(p))
-    return lm_fail(LM_E_ARG, "%s: elements of parameter %d, of sizes %s, share memory and cannot be written", name,
+    return lm_fail(LM_E_ARG,
+                   "%s: cannot write to parameter %d of shape %s, whose elements share memory; :clone() it first", name,
                    i + 1, lm_shape_of(p));
   return LM_OK;
 }
 
 static lm_status check_with(const char *name, int i, const char *what, const lm_tensor *p, const lm_tensor *t) {
   if (!lm_same_shape(p, t))
-    return lm_fail(LM_E_SHAPE, "%s: parameter %d has sizes %s, its %s %s", name, i + 1, lm_shape_of(p), what,
-                   lm_shape_of(t));
+    return lm_fail_shapes(name, lm_text("parameter %d", i + 1), lm_shape_of(p), lm_text("its %s", what),
+                          lm_shape_of(t));
   if (t->dtype != p->dtype)
-    return lm_fail(LM_E_DTYPE, "%s: parameter %d is %s, its %s %s", name, i + 1, lm_dtype_name((lm_dtype)p->dtype),
-                   what, lm_dtype_name((lm_dtype)t->dtype));
+    return lm_fail_dtypes(name, lm_text("parameter %d", i + 1), lm_dtype_name((lm_dtype)p->dtype),
+                          lm_text("its %s", what), lm_dtype_name((lm_dtype)t->dtype));
   if (t->device != p->device)
-    return lm_fail(LM_E_DEVICE, "%s: parameter %d is on %s, its %s on %s", name, i + 1, lm_device_name(p->device), what,
-                   lm_device_name(t->device));
+    return lm_fail_devices(name, lm_text("parameter %d", i + 1), lm_device_name(p->device), lm_text("its %s", what),
+                           lm_device_name(t->device));
   return LM_OK;
 }
 
 static lm_status check(const lm_optim_step *s) {
   lm_status status = LM_OK;
   const char *name = s->optimizer->name;
-  if (s->numbers.t < 1) return lm_fail(LM_E_ARG, "%s: step %g; steps count from 1", name, s->numbers.t);
+  if (s->numbers.t < 1) return lm_fail_number(name, "step", "at least 1", s->numbers.t);
   if (s->numbers.first && lm_graph_capturing())
     return lm_fail(LM_E_STATE,
-                   "%s: the first step makes the states and cannot be captured; step once before the capture", name);
+                   "%s: cannot capture the first step, which makes the states; step once before the capture", name);
   for (int i = 0; i < s->n; i++) {
     TRY(check_param(name, i, s->param[i]));
     TRY(check_with(name, i, "gradient", s->param[i], s->grad[i]));
@@ -199,7 +201,7 @@ static lm_status backend_for(const char *name, const lm_tensor *t, const lm_back
   *out = lm_backend_of(t->device);
   if (!*out) return lm_fail_in(LM_E_MISSING, name);
   if ((*out)->optim) return LM_OK;
-  return lm_fail(LM_E_MISSING, "%s: there is no kernel for %s yet", name, lm_device_name(t->device));
+  return lm_fail_missing(name, lm_device_name(t->device));
 }
 
 static lm_status write_back(const bench *b) {

@@ -1,6 +1,7 @@
 #include "optim/rescale.h"
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "op/check.h"
 #include "op/stream_order.h"
 
@@ -8,22 +9,21 @@ static lm_status check(const char *name, int i, const lm_tensor *from, const lm_
   const lm_tensor *both[] = {from, to};
   for (int k = 0; k < 2; k++) {
     if (!lm_dtype_is_float((lm_dtype)both[k]->dtype))
-      return lm_fail(LM_E_DTYPE, "%s: tensor %d is %s; a floating dtype is wanted", name, i + 1,
-                     lm_dtype_name((lm_dtype)both[k]->dtype));
+      return lm_fail_dtype(name, lm_text("tensor %d", i + 1), "floating point",
+                           lm_dtype_name((lm_dtype)both[k]->dtype));
   }
   if (!lm_same_shape(from, to))
-    return lm_fail(LM_E_SHAPE, "%s: tensor %d is %s here and %s there", name, i + 1, lm_shape_of(from),
-                   lm_shape_of(to));
+    return lm_fail_shapes(name, lm_text("from[%d]", i + 1), lm_shape_of(from), lm_text("to[%d]", i + 1),
+                          lm_shape_of(to));
   if (from->device != to->device)
-    return lm_fail(LM_E_DEVICE, "%s: tensor %d is on %s here and on %s there", name, i + 1,
-                   lm_device_name(from->device), lm_device_name(to->device));
+    return lm_fail_devices(name, lm_text("from[%d]", i + 1), lm_device_name(from->device), lm_text("to[%d]", i + 1),
+                           lm_device_name(to->device));
   if (lm_overlaps_itself(to))
-    return lm_fail(LM_E_ARG, "%s: elements of tensor %d, of sizes %s, share memory and cannot be scaled", name, i + 1,
-                   lm_shape_of(to));
+    return lm_fail(LM_E_ARG, "%s: cannot scale tensor %d of shape %s, whose elements share memory; :clone() it first",
+                   name, i + 1, lm_shape_of(to));
   const lm_backend *backend = lm_backend_of(to->device);
   if (!backend) return lm_fail_in(LM_E_MISSING, name);
-  if (!backend->rescale)
-    return lm_fail(LM_E_MISSING, "%s: there is no kernel for %s yet", name, lm_device_name(to->device));
+  if (!backend->rescale) return lm_fail_missing(name, lm_device_name(to->device));
   return LM_OK;
 }
 

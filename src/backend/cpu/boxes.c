@@ -22,8 +22,8 @@ lm_status lm_cpu_roi_pool(const void *args, lm_tensor *const *out) {
     bad = loop(a, out, planes * me / n, planes * (me + 1) / n);
   }
   if (bad == 0) return LM_OK;
-  return lm_fail(LM_E_INDEX, "roi_pool: boxes[%lld, 1] is no image of x %s: images count from 1", (long long)bad,
-                 lm_shape_of(a->x));
+  return lm_fail(LM_E_INDEX, "roi_pool: boxes[%lld, 1] is out of range for x's %lld images (indices start at 1)",
+                 (long long)bad, (long long)a->x->size[0]);
 }
 
 lm_status lm_cpu_nms_sorted(const void *args, lm_tensor *const *out) {

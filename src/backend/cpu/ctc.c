@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/elem.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "op/index_checks.h"
 
 typedef struct ctc {
@@ -30,10 +31,9 @@ static lm_status ctc_of(lm_op_id op, const lm_tensor *x, const lm_tensor *target
   for (int64_t n = 0; n < s->samples; n++) {
     int64_t long_is = s->target_lengths[n], start = s->starts[n];
     if (s->input_lengths[n] < 0 || s->input_lengths[n] > s->times)
-      return lm_fail(LM_E_ARG, "%s: input_lengths has %lld; x has %lld times", name, (long long)s->input_lengths[n],
-                     (long long)s->times);
+      return lm_fail_int(name, "input_lengths", lm_text("from 0 to %lld", (long long)s->times), s->input_lengths[n]);
     if (long_is < 0 || 2 * long_is + 1 > states || start < 0 || start > target->size[0] - long_is)
-      return lm_fail(LM_E_ARG, "%s: target_lengths has %lld, more than there is room for", name, (long long)long_is);
+      return lm_fail_int(name, "target_lengths", "at most the size of target", long_is);
     for (int64_t i = start; i < start + long_is; i++)
       if (s->target[i] < 1 || s->target[i] > s->classes)
         return lm_bad_label(op, "target", target, i, s->target[i], s->classes);

@@ -3,6 +3,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/strided_tiles.h"
+#include "base/message.h"
 
 static const char *name_of(int kernel) { return lm_ops[lm_pointwise_op(kernel)].name; }
 
@@ -100,9 +101,7 @@ static void run_small(const lm_pointwise *job, lm_dtype compute, const bool *rep
 lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   lm_dtype compute = job->compute == LM_I64 && job->out->numel > 0 ? narrow_type(job) : job->compute;
   const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
-  if (!loops->kernel[job->kernel]) {
-    return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", name_of(job->kernel), lm_dtype_name(job->compute));
-  }
+  if (!loops->kernel[job->kernel]) { return lm_fail_missing(name_of(job->kernel), lm_dtype_name(job->compute)); }
   if (job->out->numel == 0) return LM_OK;
   int by = lm_pointwise_divisor(job->kernel) - 1;
   if (by >= 0 && job->compute == LM_I64 &&

@@ -160,8 +160,8 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   int64_t bad = run_units(LM_ISA_PICK(lm_pooling_loops)->max_back[dx->dtype], &job, job.planes * job.blocks, threads,
                           scratch, piece);
   if (bad)
-    status = lm_fail(LM_E_INDEX, "max_pool2d_backward: %lld of places are not between 1 and %lld (H * W)",
-                     (long long)bad, (long long)(job.y.in * job.x.in));
+    status = lm_fail(LM_E_INDEX, "max_pool2d_backward: places must be from 1 to %lld (H * W), got %lld that are not",
+                     (long long)(job.y.in * job.x.in), (long long)bad);
 done:
   if (scratch) lm_device_free(dx->device, scratch, bytes);
   return status;

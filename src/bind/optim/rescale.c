@@ -9,6 +9,7 @@
 #include "optim/rescale.h"
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 
 typedef struct rescaling {
@@ -27,8 +28,8 @@ static lm_status take_grads(const rescaling *r, int *n, lm_tensor **from, lm_ten
     lm_tensor *x = lm_grad_of(from[i]), *y = lm_grad_of(to[i]);
     if (!x) continue;
     if (!lm_same_shape(from[i], to[i])) {
-      return lm_fail(LM_E_SHAPE, "%s: tensor %d is %s here and %s there", r->fn, i + 1, lm_shape_of(from[i]),
-                     lm_shape_of(to[i]));
+      return lm_fail_shapes(r->fn, lm_text("from[%d]", i + 1), lm_shape_of(from[i]), lm_text("to[%d]", i + 1),
+                            lm_shape_of(to[i]));
     }
     owner[there] = to[i];
     if (!y) {
@@ -50,7 +51,7 @@ static lm_status run_rescale(lua_State *L, lm_lua *s, void *arg) {
   int n = 0, nto = 0;
   TRY(lm_read_list(L, s, 1, r->fn, "from", false, &n, &from));
   TRY(lm_read_list(L, s, lua_isnil(L, 2) ? 1 : 2, r->fn, "to", false, &nto, &to));
-  if (n != nto) TRY(lm_fail(LM_E_ARG, "%s: %d tensors to be read and %d to be written", r->fn, n, nto));
+  if (n != nto) TRY(lm_fail_int(r->fn, "the number of tensors in to", lm_text("%d as in from", n), nto));
   owner = lm_calloc(2 * (size_t)n + 1, sizeof *owner);
   if (!owner) TRY(LM_E_OOM);
   made = owner + n;

@@ -5,6 +5,7 @@
 #include "backend/cpu/isa/index.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "merged_dims.h"
 
 enum { OF_OUT, OF_X, OF_INDEX }; /* sides */
@@ -192,16 +193,12 @@ lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
                               .out = out[0]->data,
                               .counts = out[1]->data};
   if (job.bags == 0 && job.n > 0)
-    return lm_fail(LM_E_ARG, "embedding_bag: there are no offsets, and %lld indices", (long long)job.n);
-  if (job.bags > 0 && job.offsets[0] != 1) {
-    return lm_fail(LM_E_ARG, "embedding_bag: offsets[1] has to be 1, where the first bag begins, is %lld",
-                   (long long)job.offsets[0]);
-  }
+    return lm_fail(LM_E_ARG, "embedding_bag: offsets must not be empty for %lld indices", (long long)job.n);
+  if (job.bags > 0 && job.offsets[0] != 1) { return lm_fail_int("embedding_bag", "offsets[1]", "1", job.offsets[0]); }
   for (int64_t b = 1; b < job.bags; b++) {
     if (job.offsets[b] >= job.offsets[b - 1] && job.offsets[b] <= job.n + 1) continue;
-    return lm_fail(LM_E_ARG,
-                   "embedding_bag: offsets have to grow from 1 up to %lld, one past index; offsets[%lld] is %lld",
-                   (long long)job.n + 1, (long long)b + 1, (long long)job.offsets[b]);
+    return lm_fail_int("embedding_bag", lm_text("offsets[%lld]", (long long)b + 1),
+                       lm_text("non-decreasing and at most %lld", (long long)job.n + 1), job.offsets[b]);
   }
   lm_status status = lm_cpu_check_indices("embedding_bag", "index", job.n, job.index, a->weight->size[0], NULL);
   if (status != LM_OK) return status;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/linalg/lapack.h"
+#include "base/message.h"
 
 typedef struct parts_job {
   lm_dtype dtype;
@@ -27,8 +28,8 @@ static bool is_finite(const parts_job *j, const void *a, int64_t n) {
 }
 
 static lm_status too_large(const lm_tensor *x) {
-  return lm_fail(LM_E_SHAPE, "%s: A is %s: too large for LAPACK, whose workspace has 2^31 elements at most",
-                 lm_op_running(), lm_shape_of(x));
+  return lm_fail_value(lm_op_running(), "A", "small enough for LAPACK's workspace of at most 2^31 elements",
+                       lm_shape_of(x));
 }
 
 /* The columns of `to` beyond those that are given become the identity's. */
