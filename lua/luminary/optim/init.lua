@@ -1,4 +1,4 @@
---- optim: optimizers and learning-rate schedules.
+--- optim: Optimization algorithms and learning rate schedulers.
 local options = require "luminary.base.options"
 
 local optim = {Optimizer = require "luminary.optim.optimizer"}

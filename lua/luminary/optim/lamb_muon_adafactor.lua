@@ -78,10 +78,8 @@ end
 -- ---- LAMB
 
 --- optim.LAMB(params, {lr = 0.001, betas = {0.9, 0.999}, eps = 1e-6, weight_decay = 0.01, bias_correction = true,
---- maximize = false}): Adam's direction with weight_decay * parameter, each parameter's at the length of the parameter
---- times lr, for large batches. As algorithm 2 of You et al., "Large Batch Optimization for Deep Learning: Training
---- BERT in 76 minutes", 2020; where either length is 0, lr alone counts. That is Apex's FusedLAMB with use_nvlamb =
---- True, whose clipping by max_grad_norm nn.utils.clip_grad_norm_ does; without bias_correction moments start small.
+--- maximize = false}): Implements the LAMB algorithm, layerwise adaptive moments for large batches. You et al., "Large
+--- Batch Optimization for Deep Learning: Training BERT in 76 minutes", 2020, algorithm 2.
 local LAMB = class.define("LAMB", Whole)
 Optimizer.declare(LAMB, {
   {"lr", "positive", 0.001}, {"betas", "two", {0.9, 0.999}}, {"eps", "positive", 1e-6},
@@ -119,11 +117,9 @@ end
 -- ---- Muon
 
 --- optim.Muon(params, {lr = 0.001, weight_decay = 0.1, momentum = 0.95, nesterov = true, ns_coefficients = {3.4445,
---- -4.775, 2.0315}, eps = 1e-7, ns_steps = 5, adjust_lr_fn = "original"}): steps by the momentum with its singular
---- values near 1, of parameters of 2 dims alone: the matrices of hidden layers; AdamW is for the others. ns_steps steps
---- of Newton and Schulz in bfloat16 give it; adjust_lr_fn multiplies lr, for n rows and m columns, by sqrt(max(1, n /
---- m)) ("original"), 0.2 sqrt(max(n, m)) ("match_rms_adamw") or sqrt(n / m) ("spectral_unclamped"). Jordan et al.,
---- "Muon: An optimizer for hidden layers in neural networks", 2024.
+--- -4.775, 2.0315}, eps = 1e-7, ns_steps = 5, adjust_lr_fn = "original"}): Implements the Muon algorithm, momentum
+--- with orthogonalized updates, for 2-d parameters. Jordan et al., "Muon: An optimizer for hidden layers in neural
+--- networks", 2024.
 local Muon = class.define("Muon", Whole)
 Optimizer.declare(Muon, {
   {"lr", "positive", 0.001}, {"weight_decay", "positive", 0.1}, {"momentum", "positive", 0.95},
@@ -148,7 +144,7 @@ function Muon:check_group(group)
   if group.ns_steps >= 100 then fail("Muon: ns_steps has to be below 100, got %d", group.ns_steps) end
 end
 
---- Another group, of parameters of 2 dims: {params = list, lr = …}.
+--- Adds a group of 2-d parameters, {params = list, lr = …}.
 function Muon:add_param_group(given)
   for i, p in ipairs(options.is_plain(given) and options.is_plain(given.params) and given.params or {}) do
     if core.is_tensor(p) and p.ndim ~= 2 then
@@ -187,11 +183,8 @@ end
 -- ---- Adafactor
 
 --- optim.Adafactor(params, {lr = 0.01, beta2_decay = -0.8, eps = {false, 0.001}, d = 1, weight_decay = 0, maximize =
---- false}): Adam's steps without its first moment, by a second moment that is kept as one number for each row and each
---- column. Step t has the parameter's root mean square (at least eps[2]) times min(lr, 1 / sqrt(t)) for its size, and
---- its own root mean square is cut at d; the second moment is a moving average that forgets by t ^ beta2_decay. Roots
---- are at least eps[1], by default the smallest difference of the dtype at 1. As PyTorch has it, which tells where it
---- differs from Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018.
+--- false}): Implements the Adafactor algorithm, with second moments factored into rows and columns. Shazeer and Stern,
+--- "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018, as PyTorch varies it.
 local Adafactor = class.define("Adafactor", Whole)
 Optimizer.declare(Adafactor, {
   {"lr", "positive", 0.01}, {"beta2_decay", "number", -0.8}, {"eps", "table", {false, 0.001}}, {"d", "number", 1},

@@ -1,9 +1,6 @@
 --- optim.LBFGS(params [, {lr = 1, max_iter = 20, max_eval = max_iter * 5 / 4, tolerance_grad = 1e-7,
---- tolerance_change = 1e-9, history_size = 100, line_search_fn = "strong_wolfe", maximize = false}]): the
---- limited-memory BFGS method (Nocedal and Wright, Numerical Optimization, 2nd ed., algorithm 7.4), as PyTorch has it.
---- One group of parameters, of one device and dtype. opt:step(closure) makes up to max_iter iterations and calls the
---- closure up to max_eval times: it drops the gradients, computes the loss, calls backward and gives the loss. Without
---- line_search_fn every step has length lr; "strong_wolfe" seeks one that meets the strong Wolfe conditions.
+--- tolerance_change = 1e-9, history_size = 100, line_search_fn = "strong_wolfe", maximize = false}]): Implements the
+--- L-BFGS algorithm, limited-memory BFGS. Nocedal and Wright, Numerical Optimization, 2nd ed., algorithm 7.4.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -285,8 +282,8 @@ function LBFGS:check_state(state) -- luacheck: no self
   end
 end
 
---- One step: up to max_iter iterations, for which closure() drops the gradients, computes the loss, calls backward and
---- gives the loss. Gives what the closure gave first.
+--- Performs one step of up to max_iter iterations. closure() clears the gradients, computes the loss, calls backward
+--- and returns the loss. Returns the closure's first result.
 function LBFGS:step(closure)
   options.arg("LBFGS:step", "closure", closure, "function")
   local p = self.param_groups[1].params[1]

@@ -1,5 +1,4 @@
---- optim.Optimizer: what all optimizers share: parameter groups, state, checkpoints. One of your own extends this
---- class, with its options and `advance`:
+--- optim.Optimizer: Base class for all optimizers. A custom one extends this class, with its options and `advance`:
 ---
 ---   local Signum = optim.Optimizer:extend("Signum") -- Bernstein et al., "signSGD", 2018
 ---   Signum.spec = {lr = {"number", 0.01}, momentum = {"number", 0.9}}
@@ -93,7 +92,7 @@ function Optimizer:check_group(group)
   end
 end
 
---- Another group: {params = list, lr = …}; options it does not give are the optimizer's.
+--- Adds a parameter group, {params = list, lr = …}. Options that it lacks are those of the optimizer.
 function Optimizer:add_param_group(given)
   local who = self.__name
   if not is_plain(given) or not is_plain(given.params) then
@@ -121,7 +120,8 @@ function Optimizer:add_param_group(given)
   table.insert(self.param_groups, group)
 end
 
---- Drop all gradients; {set_to_none = false} fills them with zeros, as it is always where getParameters was called.
+--- Clears the gradients of all parameters. {set_to_none = false} fills them with zeros, as does any call after
+--- getParameters.
 Optimizer.zero_grad = arguments.takes("zero_grad", {{"set_to_none", "boolean", true}}, function(self, opts)
   for _, group in ipairs(self.param_groups) do gradients.zero(group.params, opts.set_to_none) end
 end)
@@ -222,11 +222,11 @@ local function make_step(self, closure)
   return loss
 end
 
---- One step. `closure`, if given, computes the loss again first; its result is returned.
+--- Performs one optimization step. `closure`, if given, computes the loss again first, and its result is returned.
 function Optimizer:step(closure) return self:hooked(make_step, closure) end
 
---- Everything needed to go on: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in
---- order. Tensors are the optimizer's own; lm.save takes it as it is.
+--- Returns the state of the optimizer: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in order.
+--- Its tensors are those of the optimizer, not copies. lm.save saves it.
 function Optimizer:state_dict()
   local dict, n = {state = {}, param_groups = {}}, 0
   for g, group in ipairs(self.param_groups) do
@@ -246,8 +246,8 @@ function Optimizer:state_dict()
   return dict
 end
 
---- Moves the states there are to memory that other processes see, in place: of an optimizer that was sent to several of
---- them, with module:share_memory(), the steps are on the same numbers. Gives the optimizer.
+--- Moves the state tensors to shared memory, in place, so that the processes that the optimizer is sent to step the
+--- same state. Call module:share_memory() for the parameters. Returns the optimizer.
 function Optimizer:share_memory()
   local list, names, n = {}, {}, 0
   for _, group in ipairs(self.param_groups) do
@@ -307,8 +307,8 @@ end
 --- Whether this optimizer holds the state of a parameter. load_state_dict checks what it does not hold, and drops it.
 function Optimizer.keeps(_self, _parameter) return true end
 
---- Take over a state_dict of an optimizer with the same groups, of this class or of PyTorch's of its name as lm.load
---- reads it. Tensors are copied to the parameters' devices and dtypes.
+--- Loads a state_dict of an optimizer with the same groups: of this class, or of PyTorch's class of the same name, as
+--- lm.load reads it. Tensors are copied to the parameters' devices and dtypes.
 function Optimizer:load_state_dict(dict)
   local who = self.__name .. ":load_state_dict"
   if not is_plain(dict) or not is_plain(dict.param_groups) or not is_plain(dict.state) then

@@ -94,7 +94,7 @@ optimizer "Adamax" {
     p -= step_size * exp_avg / exp_inf;
   ]],
   source = "Kingma and Ba, \"Adam: A Method for Stochastic Optimization\", 2015, section 7.1",
-  help = "Adam with the largest recent gradient in place of the root of the mean square",
+  help = "Implements the Adamax algorithm, a variant of Adam based on the infinity norm",
 }
 
 optimizer "AdaBelief" {
@@ -119,8 +119,7 @@ optimizer "AdaBelief" {
     p -= step_size * exp_avg / (sqrt(with_amsgrad ? max_exp_avg_var : exp_avg_var) * inverse_correction2 + eps);
   ]],
   source = "Zhuang et al., \"AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed Gradients\", 2020",
-  help = [[Adam that steps by how far gradients are from their mean: small where they differ from it, large where they
-    are as expected. Without the rectified warm-up of the authors' package]],
+  help = [[Implements the AdaBelief algorithm, Adam scaled by the variance of the gradient around its moving average]],
 }
 
 optimizer "NAdam" {
@@ -148,7 +147,7 @@ optimizer "NAdam" {
     p -= (g_size * g + avg_size * exp_avg) / (sqrt(exp_avg_sq) * inverse_correction2 + eps);
   ]],
   source = "Dozat, \"Incorporating Nesterov Momentum into Adam\", 2016",
-  help = "Adam with Nesterov's momentum",
+  help = "Implements the NAdam algorithm, Adam with Nesterov momentum",
 }
 
 optimizer "RAdam" {
@@ -175,8 +174,7 @@ optimizer "RAdam" {
     p -= exp_avg * (rectified != 0 ? adaptive / (sqrt(exp_avg_sq) + eps) : step_size);
   ]],
   source = "Liu et al., \"On the Variance of the Adaptive Learning Rate and Beyond\", 2020",
-  help = [[Adam that warms up by itself; without the second moment as long as that is of too few steps (rho of at
-    most 5)]],
+  help = "Implements the RAdam algorithm, Adam with a rectified adaptive learning rate",
 }
 
 optimizer "Adagrad" {
@@ -195,7 +193,7 @@ optimizer "Adagrad" {
     p -= step_size * g / (sqrt(sum) + eps);
   ]],
   source = "Duchi et al., \"Adaptive Subgradient Methods for Online Learning and Stochastic Optimization\", 2011",
-  help = "each element's steps by the root of its squared gradients' sum",
+  help = "Implements the Adagrad algorithm",
 }
 
 optimizer "Adadelta" {
@@ -216,7 +214,7 @@ optimizer "Adadelta" {
     p -= lr * delta;
   ]],
   source = "Zeiler, \"ADADELTA: An Adaptive Learning Rate Method\", 2012",
-  help = "steps of the size of recent steps, for the gradients' size",
+  help = "Implements the Adadelta algorithm",
 }
 
 optimizer "RMSprop" {
@@ -242,8 +240,7 @@ optimizer "RMSprop" {
     p -= lr * step;
   ]],
   source = "Tieleman and Hinton, \"Lecture 6.5: rmsprop\", COURSERA: Neural Networks for Machine Learning, 2012",
-  help = [[steps by the gradient over the root of its square's moving average; centered, by the gradients'
-    estimated deviation (Graves 2013)]],
+  help = "Implements the RMSprop algorithm",
 }
 
 optimizer "Rprop" {
@@ -265,8 +262,7 @@ optimizer "Rprop" {
     prev = g;
   ]],
   source = "Riedmiller and Braun, \"A Direct Adaptive Method for Faster Backpropagation Learning\", 1993",
-  help = [[steps by the gradient's sign alone, for whole batches; each element has a step size of its own, lr at
-    first, that shrinks and grows by etas between step_sizes]],
+  help = "Implements the resilient backpropagation algorithm, which uses only the signs of gradients",
 }
 
 optimizer "ASGD" {
@@ -289,8 +285,7 @@ optimizer "ASGD" {
     ax = mu == 1 ? p : ax + mu * (p - ax);
   ]],
   source = "Polyak and Juditsky, \"Acceleration of Stochastic Approximation by Averaging\", 1992",
-  help = [[gradient descent with an average of all values on the way; opt.state[p].ax is the average of the
-    parameter's values since step t0]],
+  help = "Implements averaged stochastic gradient descent",
 }
 
 optimizer "Lion" {
@@ -308,7 +303,7 @@ optimizer "Lion" {
     exp_avg = beta2 * exp_avg + fresh2 * g;
   ]],
   source = "Chen et al., \"Symbolic Discovery of Optimization Algorithms\", 2023, algorithm 2",
-  help = "steps by the sign of momentum; one state where Adam has two",
+  help = "Implements the Lion algorithm, which steps by the sign of an interpolated momentum",
 }
 
 return list

@@ -20,11 +20,8 @@ local function bare(who, model)
   return model
 end
 
---- optim.AveragedModel(…): a module with a copy of the model in .module, whose parameters ema:update(model) makes the
---- average of those it has seen. The plain average (Izmailov et al., "Averaging Weights Leads to Wider Optima and
---- Better Generalization", 2018) or, with decay, the exponential one, decay * average + (1 - decay) * parameter; or
---- avg_fn(average, parameter, n), a tensor, n being how many there were before; or multi_avg_fn(averages, parameters,
---- n), which writes into a list of averages. Buffers are the model's last ones; with use_buffers they are averaged too.
+--- optim.AveragedModel(…): Implements averaged models, for stochastic weight averaging (SWA) and exponential moving
+--- averages (EMA). Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018.
 local AveragedModel = class.define("AveragedModel", Module)
 
 AveragedModel.init = arguments.takes("AveragedModel", {
@@ -72,7 +69,7 @@ local function average(self, averages, values, n)
   end
 end
 
---- Takes the model's present parameters into the average. The first time they become it.
+--- Updates the average with the model's parameters. The first call copies them.
 function AveragedModel:update(model)
   local who = "AveragedModel:update"
   model = bare(who, model)
@@ -112,8 +109,7 @@ AveragedModel.update_parameters = AveragedModel.update
 
 -- ---- update_bn
 
---- Statistics of all batch norm layers of a model anew, as averages over the batches of a loader (or a list of batches)
---- on the device: one pass forward. A batch is a tensor, or a list of which the first is given to the model.
+--- Recomputes the running statistics of a model's batch norm layers by one pass over a loader.
 local update_bn = arguments.takes("update_bn", {{"device", "any"}}, function(loader, model, opts)
   local who, norms = "update_bn", {}
   if not Module.is_module(model) then fail("%s: a module wanted, got %s", who, options.describe(model)) end
@@ -162,7 +158,7 @@ local epochs, strategy = {"anneal_epochs", "natural", 10}, {"anneal_strategy", {
 schedule "SWALR" {
   takes = {{"swa_lr", "any?"}}, options = {epochs, strategy},
   settings = {epochs, strategy, {"swa_lrs", "numbers", optional = true}},
-  help = "from the present rates to swa_lr (a number, or a list of one for each group), and then constant.",
+  help = "Anneals the learning rate of each group to a fixed value, then keeps it.",
   made = function(self, optimizer)
     self.swa_lrs = Scheduler.for_groups("SWALR", "swa_lr", self.swa_lr, optimizer, "number")
   end,
@@ -177,7 +173,7 @@ schedule "SWALR" {
 }
 local SWALR = Scheduler.classes(list, "optim.").SWALR
 
---- optim.swa_utils: AveragedModel, SWALR and update_bn under PyTorch's name for them.
+--- optim.swa_utils: Utilities for stochastic weight averaging: AveragedModel, SWALR and update_bn.
 
 return {
   AveragedModel = AveragedModel, SWALR = SWALR,

@@ -1,14 +1,5 @@
---- optim.ZeroRedundancyOptimizer(…): an optimizer of optimizer_class, whose options are given by name in the same
---- table, with its state spread over the ranks (stage 1 of Rajbhandari et al., "ZeRO: Memory Optimizations Toward
---- Training Trillion Parameter Models", 2020). Each parameter belongs to one rank, which alone keeps its state and
---- makes its steps; then all ranks take its new value from there. Gradients have to be the same everywhere, as
---- DistributedDataParallel makes them. With one process it is the plain optimizer.
----
---- state_dict() is the plain optimizer's, once consolidate_state_dict(to) has brought the parts together on rank `to`;
---- load_state_dict takes such a dict, or the plain optimizer's, on every rank of a group of any size.
----
---- parameters_as_bucket_view is accepted: values travel in messages of many parameters as it is. Overlapping with
---- backward (overlap_with_ddp) does not exist.
+--- optim.ZeroRedundancyOptimizer(…): Wraps an optimizer and shards its states across the ranks of a process group.
+--- Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stage 1.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -135,14 +126,14 @@ local function make_step(self, closure)
   return loss
 end
 
---- One step of this rank's parameters, then the new values of all. `closure`, if given, computes the loss again first;
---- its result is returned.
+--- Performs one step of this rank's parameters, then broadcasts the new values. `closure`, if given, computes the loss
+--- again first, and its result is returned.
 function Zero:step(closure)
   if closure ~= nil then options.arg(who .. ":step", "closure", closure, "function") end
   return self:hooked(make_step, closure)
 end
 
---- Another group, on all ranks: {params = list, lr = …}; options it does not give are the optimizer's.
+--- Adds a parameter group, {params = list, lr = …}, on all ranks. Options that it lacks are those of the optimizer.
 function Zero:add_param_group(given)
   self.optimizer:add_param_group(given)
   self:check_alike()
@@ -171,8 +162,8 @@ local function put(states, n, key, value)
   states[n][key] = value
 end
 
---- Brings the state of all ranks together on rank `to` (0) of the world, where state_dict() then works, until the next
---- step. Every rank of the group calls it. What comes from other ranks is put in host memory.
+--- Gathers the states of all ranks on rank `to` (0) of the world, so that state_dict() works there until the next step.
+--- Every rank of the group calls it. States of other ranks are put in host memory.
 function Zero:consolidate_state_dict(to)
   local group, dist = self.process_group, load_module "luminary.distributed"
   local caller = who .. ":consolidate_state_dict"
@@ -210,7 +201,7 @@ function Zero:consolidate_state_dict(to)
   self.full = full
 end
 
---- The plain optimizer's, after consolidate_state_dict on this rank.
+--- Returns the state_dict of the wrapped optimizer, after consolidate_state_dict on this rank.
 function Zero:state_dict()
   local dict = self.optimizer:state_dict()
   if self.process_group.size == 1 then return dict end
@@ -223,7 +214,7 @@ function Zero:state_dict()
   return dict
 end
 
---- Takes over the state_dict of a whole optimizer, on every rank; each keeps its part.
+--- Loads the complete state_dict of the wrapped optimizer, on every rank; each keeps its shard.
 function Zero:load_state_dict(dict)
   self.optimizer:load_state_dict(dict)
   self:follow()
