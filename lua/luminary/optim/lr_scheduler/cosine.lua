@@ -6,7 +6,7 @@ local list, schedule = Scheduler.entries()
 
 schedule "CosineAnnealingLR" {
   takes = {{"T_max", "count"}}, options = {{"eta_min", "number", 0}},
-  help = "down to eta_min by half a cosine over T_max epochs, and up again.",
+  help = "Sets the learning rate of each group by a cosine annealing schedule.",
   next_lr = function(self, group, base)
     local t, T, low = self.last_epoch, self.T_max, self.eta_min
     if self.initial then return group.lr end
@@ -23,9 +23,7 @@ schedule "CosineAnnealingLR" {
 schedule "CosineAnnealingWarmRestarts" {
   takes = {{"T_0", "count"}}, options = {{"T_mult", "count", 1}, {"eta_min", "number", 0}},
   settings = {{"T_0", "count"}, {"T_i", "number"}, {"T_mult", "count"}, {"eta_min", "number"}, {"T_cur", "number"}},
-  help = [[down to eta_min over T_0 epochs, back at once, then over T_0 * T_mult epochs, and so on.
-    schedule:step(epoch) goes to that epoch, counted from 0, which may be fractional: step(epoch + batch / batches)
-    after each batch.]],
+  help = "Sets the learning rate of each group by a cosine annealing schedule with warm restarts.",
   made = function(self) self.T_i, self.T_cur = self.T_0, self.last_epoch end,
   next_lr = function(self, _, base)
     return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2

@@ -52,10 +52,8 @@ schedule "CyclicLR" {
     {"scale_mode", SCALE_MODES}, {"cycle_momentum", "boolean"}, {"base_momentums", "numbers", optional = true},
     {"max_momentums", "numbers", optional = true},
   },
-  help = [[from base_lr up to max_lr and back (Smith, "Cyclical Learning Rates for Training Neural Networks", 2017).
-    mode "triangular2" halves the height each cycle, "exp_range" multiplies it by gamma each step; scale_fn(x) gives the
-    factor of the height instead, x being the cycle's number from 1, or the step's from 0 with scale_mode =
-    "iterations". Rates and momenta may be lists of one for each group.]],
+  help = [[Sets the learning rate of each group by a cyclical policy. Smith, "Cyclical Learning Rates for Training Neural
+    Networks", 2017.]],
   made = function(self, optimizer)
     self.first_lrs = Scheduler.for_groups("CyclicLR", "base_lr", self.base_lr, optimizer, "number")
     self.max_lrs = Scheduler.for_groups("CyclicLR", "max_lr", self.max_lr, optimizer, "number")
@@ -139,10 +137,8 @@ schedule "OneCycleLR" {
     {"cycle_momentum", "boolean"}, {"max_lrs", "numbers", optional = true}, {"min_lrs", "numbers", optional = true},
     {"base_momentums", "numbers", optional = true}, {"max_momentums", "numbers", optional = true},
   },
-  help = [[from max_lr / div_factor up to max_lr during the first pct_start of the steps, then down to max_lr /
-    div_factor / final_div_factor (Smith and Topin, "Super-Convergence: Very Fast Training of Neural Networks Using
-    Large Learning Rates", 2018); with three_phase down as long as up, and only then to the end. anneal_strategy is
-    "cos" or "linear". Rates and momenta may be lists of one for each group.]],
+  help = [[Sets the learning rate of each group by the 1cycle policy. Smith and Topin, "Super-Convergence: Very Fast
+    Training of Neural Networks Using Large Learning Rates", 2018.]],
   made = function(self, optimizer)
     self.max_lrs = Scheduler.for_groups("OneCycleLR", "max_lr", self.max_lr, optimizer, "number")
     if not self.total_steps and not (self.epochs and self.steps_per_epoch) then

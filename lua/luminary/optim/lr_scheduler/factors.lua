@@ -19,7 +19,7 @@ end
 local gamma, total_iters = {"gamma", "number", 0.1}, {"total_iters", "natural", 5}
 
 schedule "StepLR" {
-  takes = {{"step_size", "count"}}, options = {gamma}, help = "times gamma every step_size epochs.",
+  takes = {{"step_size", "count"}}, options = {gamma}, help = "Decays the learning rate of each group by gamma every step_size epochs.",
   next_lr = function(self, group)
     local epoch = self.last_epoch
     return epoch > 0 and epoch % self.step_size == 0 and group.lr * self.gamma or group.lr
@@ -37,7 +37,8 @@ local function check_milestones(who, name, counts)
 end
 
 schedule "MultiStepLR" {
-  takes = {{"milestones", "table"}}, options = {gamma}, help = "times gamma at each epoch of the list milestones.",
+  takes = {{"milestones", "table"}}, options = {gamma},
+  help = "Decays the learning rate of each group by gamma at each of the milestones.",
   settings = {{"milestones", check_milestones}, gamma},
   made = function(self)
     local counts = {}
@@ -60,7 +61,8 @@ schedule "MultiStepLR" {
 
 schedule "ConstantLR" {
   options = {{"factor", factor(false), 1 / 3, says = "1 / 3"}, total_iters},
-  settings = {{"factor", "number"}, total_iters}, help = "times factor until epoch total_iters.",
+  settings = {{"factor", "number"}, total_iters},
+  help = "Multiplies the learning rate of each group by a factor until epoch total_iters.",
   next_lr = function(self, group)
     if self.last_epoch == 0 then return group.lr * self.factor end
     return self.last_epoch == self.total_iters and group.lr * (1 / self.factor) or group.lr
@@ -73,8 +75,8 @@ schedule "ConstantLR" {
 schedule "LinearLR" {
   options = {{"start_factor", factor(true), 1 / 3, says = "1 / 3"}, {"end_factor", factor(false), 1}, total_iters},
   settings = {{"start_factor", "number"}, {"end_factor", "number"}, total_iters},
-  help = [[times a factor that goes from start_factor to end_factor in equal steps over total_iters epochs. The usual
-    warm-up; SequentialLR goes on from there.]],
+  help = [[Multiplies the learning rate of each group by a factor that changes linearly from start_factor to
+    end_factor.]],
   next_lr = function(self, group)
     local t, rise = self.last_epoch, self.end_factor - self.start_factor
     if t == 0 then return group.lr * self.start_factor end
@@ -88,14 +90,14 @@ schedule "LinearLR" {
 }
 
 schedule "ExponentialLR" {
-  takes = {{"gamma", "number"}}, help = "times gamma every epoch.",
+  takes = {{"gamma", "number"}}, help = "Decays the learning rate of each group by gamma every epoch.",
   next_lr = function(self, group) return self.initial and group.lr or group.lr * self.gamma end,
   closed_form = function(self, base) return base * self.gamma ^ self.last_epoch end,
 }
 
 schedule "PolynomialLR" {
   options = {{"total_iters", "count", 5}, {"power", "number", 1}},
-  help = "to 0 over total_iters epochs, as (1 - epoch / total_iters) ^ power.",
+  help = "Decays the learning rate of each group to 0 by a polynomial over total_iters epochs.",
   next_lr = function(self, group)
     local t, n = self.last_epoch, self.total_iters
     if self.initial or t > n then return group.lr end
@@ -127,14 +129,13 @@ end
 
 schedule "LambdaLR" {
   takes = {{"lr_lambda", "any"}}, settings = {}, made = take_lambdas,
-  help = [[the rate each group began with, times lr_lambda(epoch), with epochs from 0: a function, or a list of one for
-    each group. state_dict holds no functions.]],
+  help = "Sets the learning rate of each group to its initial one times a function of the epoch.",
   next_lr = function(self, _, base, i) return base * factor_of(self, i) end,
 }
 
 schedule "MultiplicativeLR" {
   takes = {{"lr_lambda", "any"}}, settings = {}, made = take_lambdas,
-  help = "the present rate times lr_lambda(epoch), from epoch 1 on.",
+  help = "Multiplies the learning rate of each group by a function of the epoch, every epoch.",
   next_lr = function(self, group, _, i) return self.initial and group.lr or group.lr * factor_of(self, i) end,
 }
 

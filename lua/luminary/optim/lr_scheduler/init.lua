@@ -1,4 +1,4 @@
---- optim.lr_scheduler: learning rates that change by epoch (or step): scheduler:step() after opt:step().
+--- optim.lr_scheduler: Learning rate schedulers, which adjust the learning rate based on the number of epochs.
 local options = require "luminary.base.options"
 
 local schedules = {ReduceLROnPlateau = require "luminary.optim.lr_scheduler.plateau"}

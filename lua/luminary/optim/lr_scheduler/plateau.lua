@@ -1,9 +1,6 @@
 --- optim.lr_scheduler.ReduceLROnPlateau(optimizer [, {mode = "min", factor = 0.1, patience = 10, threshold = 1e-4,
---- threshold_mode = "rel", cooldown = 0, min_lr = 0, eps = 1e-8}]): times factor when the metric given to
---- schedule:step(metric) has not become better for more than `patience` epochs. Better is less (mode "max": more) than
---- the best so far by `threshold` of it, or by `threshold` with threshold_mode = "abs". After a reduction `cooldown`
---- epochs do not count. No rate goes below min_lr (a number, or a list of one for each group), nor changes by less
---- than eps.
+--- threshold_mode = "rel", cooldown = 0, min_lr = 0, eps = 1e-8}]): Reduces the learning rate when a metric has stopped
+--- improving.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local arguments = require "luminary.base.arguments"
@@ -48,7 +45,7 @@ local function is_better(self, metric)
   return sign * metric > sign * least
 end
 
---- The next epoch, with a number or a tensor of one element.
+--- Performs the next epoch's step. metric: a number, or a tensor of one element.
 function Plateau:step(metric)
   local who = self.__name .. ":step"
   if core.is_tensor(metric) then

@@ -114,7 +114,7 @@ function Scheduler:count_step()
   self.step_count = self.step_count + 1
 end
 
---- The next epoch's rates.
+--- Sets the next epoch's learning rates.
 function Scheduler:step(...)
   if options.count(...) > 0 then fail("%s:step: takes no arguments; it counts the epochs itself", self.__name) end
   self:count_step()
@@ -193,7 +193,7 @@ local function copy(v)
   return new
 end
 
---- The rates of all groups, as last set.
+--- Returns the last learning rates, a list with one for each group.
 function Scheduler:get_last_lr()
   return setmetatable(copy(self.last_lr), rate_list)
 end
@@ -210,7 +210,7 @@ local function check(who, name, value, kind)
   return value
 end
 
---- Position and settings: plain values, for lm.save. Functions given to a schedule are not among them.
+--- Returns the state of the scheduler, plain values for lm.save. Functions are not saved.
 function Scheduler:state_dict()
   local dict = {last_epoch = self.last_epoch, step_count = self.step_count, last_lr = copy(self.last_lr),
     base_lrs = copy(self.base_lrs)}
@@ -218,8 +218,8 @@ function Scheduler:state_dict()
   return dict
 end
 
---- Goes on from a state_dict, ours or one of PyTorch's as plain tables (where names may begin with "_"). The
---- optimizer's own state_dict brings its present rates. Nothing changes if there is an error.
+--- Loads a state_dict, also one of PyTorch's as plain tables (names may begin with "_"). Load the optimizer's
+--- state_dict, too, which has the current learning rates. Nothing changes if there is an error.
 function Scheduler:load_state_dict(dict)
   local who = self.__name .. ":load_state_dict"
   options.arg(who, "the state_dict", dict, "table")

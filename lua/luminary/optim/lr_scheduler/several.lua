@@ -68,7 +68,8 @@ function Several:load_state_dict(dict)
   error(problem, 0)
 end
 
---- optim.lr_scheduler.ChainedScheduler(schedulers [, {optimizer}]): all of them in each step, one after the other.
+--- optim.lr_scheduler.ChainedScheduler(schedulers [, {optimizer}]): Chains a list of schedulers: each step performs a
+--- step of all of them.
 local Chained = class.define("ChainedScheduler", Several)
 several.ChainedScheduler = Chained
 
@@ -81,7 +82,7 @@ end)
 
 Chained.note = Plateau.note
 
---- A step of all of them.
+--- Performs a step of all schedulers.
 function Chained:step()
   for _, each in ipairs(self.schedulers) do each:step() end
   self.last_epoch, self.step_count = self.last_epoch + 1, self.step_count + 1
@@ -98,9 +99,8 @@ local function check_milestones(who, name, list)
   return list
 end
 
---- optim.lr_scheduler.SequentialLR(optimizer, schedulers, milestones [, {last_epoch}]): the first until epoch
---- milestones[1], then the second, which begins there as at its epoch 0, and so on. A warm-up:   SequentialLR(opt,
---- {LinearLR(opt, {total_iters = 5}), CosineAnnealingLR(opt, 95)}, {5})
+--- optim.lr_scheduler.SequentialLR(optimizer, schedulers, milestones [, {last_epoch}]): Runs a list of schedulers one
+--- after the other, each from its milestone.
 local Sequential = class.define("SequentialLR", Several)
 Sequential.settings = {{"milestones", check_milestones}}
 several.SequentialLR = Sequential
@@ -137,7 +137,7 @@ Sequential.init = arguments.takes("SequentialLR", {
   self.last_lr = first:get_last_lr()
 end)
 
---- The next epoch's rates, of the schedule whose turn it is.
+--- Sets the next epoch's learning rates, by the current scheduler.
 function Sequential:step()
   local epoch = self.last_epoch + 1
   local i = place(self.milestones, epoch)
