@@ -10,14 +10,14 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local fail = options.fail
 
---- data.Dataset: extend it and write init, get and len.
+--- data.Dataset: Base class for datasets with samples 1 to len. A custom one defines init, get and len.
 local Dataset = class.root("Dataset")
 Dataset.__inner = {"draws", "file_of", "hold", "load", "loader", "one_by_one", "rows"}
 Dataset.__hint = "set:get(i) gives a sample, #set says how many there are"
 
---- Sample i, as one or more values; every set writes its own.
+--- Returns sample i, as one or more values. Every dataset defines it.
 function Dataset:get(_i) fail("%s: define function %s:get(i)", self.__name, self.__name) end
---- How many samples there are, as #set; every set writes its own.
+--- Returns the number of samples, as #set does. Every dataset defines it.
 function Dataset:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 
 -- What a set's (or a sampler's) own :len() says, which somebody else may have written.
@@ -29,7 +29,7 @@ local function length_of(who, set, what)
   return n
 end
 
---- Which sample is meant: 1 to len, or negative from the end.
+--- Returns the index of a sample from 1: i, or len + 1 + i where i is negative. An index out of range is an error.
 function Dataset:index(i)
   local n = length_of(self.__name, self)
   if type(i) ~= "number" or i ~= math.floor(i) or i == 0 or math.abs(i) > n then
@@ -38,12 +38,12 @@ function Dataset:index(i)
   return i < 0 and n + i + 1 or i
 end
 
---- How many records that could not be read were left out so far (on_error = "skip"), by all of a loader's workers.
+--- Returns the number of records that could not be read and were skipped so far (on_error = "skip"), by all workers.
 function Dataset:skipped() return self.faults and self.faults:item() or 0 end
 
 function Dataset:repr() return ("%s(%s samples)"):format(self.__name, tostring(self:len())) end
 
---- data.TensorDataset(a, b, …): tensors whose first dim is the sample.
+--- data.TensorDataset(a, b, …): Dataset wrapping tensors, whose first dim is the sample.
 local TensorDataset = class.define("TensorDataset", Dataset)
 TensorDataset.__makes = "tensors"
 
@@ -69,7 +69,7 @@ function TensorDataset:get(i)
   return unpack(sample)
 end
 
---- The samples of a 1-d int64 tensor of numbers, as batched tensors.
+--- Returns the samples of a 1-d int64 tensor of indices, as batched tensors.
 function TensorDataset:get_batch(index)
   local batch = {}
   for k, t in ipairs(self.tensors) do
@@ -99,7 +99,7 @@ end
 
 -- The :get_batch of a class whose :one_by_one() may be true.
 local function define_get_batch(of, gather)
-  --- The samples of a 1-d int64 tensor of numbers, as batched tensors, where they are not one_by_one.
+  --- Returns the samples of a 1-d int64 tensor of indices, as batched tensors, if all samples allow it.
   function of:get_batch(index)
     if self:one_by_one() then fail("%s:get_batch: this set gives its samples one by one: set:get(i)", self.__name) end
     return gather(self, index)
@@ -128,7 +128,7 @@ local function numbers(who, indices)
   return list
 end
 
---- data.Subset(set, indices): those samples of a set, by a list or a 1-d int64 tensor.
+--- data.Subset(set, indices): Subset of a dataset at given indices.
 local Subset = class.define("Subset", Dataset)
 Subset.__makes = "indices"
 
@@ -155,8 +155,7 @@ define_get_batch(Subset, function(self, index)
   return self.set:get_batch(core.gather_rows(self.indices, index))
 end)
 
---- data.ConcatDataset{a, b, …}: the samples of several sets, one set after the other. `sets` is the list,
---- `cumulative_sizes` how many samples end with each.
+--- data.ConcatDataset{a, b, …}: Dataset as a concatenation of several datasets.
 local ConcatDataset = class.define("ConcatDataset", Dataset)
 
 function ConcatDataset:init(sets)
@@ -229,18 +228,17 @@ define_get_batch(ConcatDataset, function(self, index)
   return unpack(batch)
 end)
 
---- data.IterableDataset: a stream of samples. Extend it and write iter, whose iterator gives a sample, one or more
---- values, at each call, and nil at the end; and len, if it is known. A loader batches samples as they come.
+--- data.IterableDataset: Base class for datasets that are streams of samples. A custom one defines iter, and len if
+--- known.
 local IterableDataset = class.define("IterableDataset", Dataset)
 
---- for sample… in set:iter() do
+--- Returns an iterator, which returns a sample at each call, and nil at the end.
 function IterableDataset:iter() fail("%s: define function %s:iter()", self.__name, self.__name) end
 function IterableDataset:get(_i) fail("%s: a stream of samples is walked by set:iter()", self.__name) end
 function IterableDataset:len() fail("%s: a stream of samples has no length unless it defines one", self.__name) end
 function IterableDataset:repr() return self.__name end
 
---- data.random_split(…): disjoint Subsets of those lengths (or fractions that sum to 1), drawn at random from the
---- default generator, from that one or from a seed. Gives a list.
+--- data.random_split(…): Randomly splits a dataset into non-overlapping subsets of given lengths.
 local random_split = arguments.takes("random_split", {
   {"generator", "generator"}, {"seed", "natural"},
 }, function(set, lengths, opts)

@@ -1,4 +1,4 @@
---- data: datasets, samplers, loaders.
+--- data: Datasets, samplers and data loaders.
 local options = require "luminary.base.options"
 local data = {DataLoader = require "luminary.data.loader"}
 

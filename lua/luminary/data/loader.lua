@@ -90,8 +90,7 @@ local function place(self)
   return dist.get_rank(), ranks
 end
 
---- How many batches an epoch has: of a stream that is shared out over ranks, this rank's, if it takes every so-manyth
---- sample.
+--- Returns the number of batches of an epoch; of a stream that is divided over ranks, those of this rank.
 function DataLoader:len()
   if self.batch_sampler then return dataset.length("DataLoader", self.batch_sampler, "batch sampler") end
   local n
@@ -276,14 +275,15 @@ local function go_on(self)
   end)
 end
 
---- One pass over the set, or the rest of the one that load_state_dict has told of.
+--- Returns an iterator over the batches of an epoch, or of the rest of one after load_state_dict.
 function DataLoader:iter()
   if self.resumed then return go_on(self) end
   self.passes = self.passes + 1
   return begin(self, self.passes, 1, false)
 end
 
---- The same for epoch n, of which the sampler is told. `first` begins at that batch, for resuming.
+--- Returns an iterator over the batches of epoch n, for which it calls the sampler's set_epoch. `first`: the first
+--- batch, for resuming.
 function DataLoader:epoch(n, first)
   options.arg("DataLoader:epoch", "the epoch", n, "natural")
   local from = options.arg("DataLoader:epoch", "the first batch", first or 1, "count")
@@ -305,12 +305,11 @@ local PASS = {
   workers = "count",
 }
 
---- Where the pass that was begun last has got to, as a plain table, which lm.save takes. After load_state_dict of it,
---- by a loader made alike, the next pass gives the batches that were still to come, and no others: the same, random
---- numbers included, with any number of workers. Of a set with :get nothing is read twice. Samplers and batch
---- samplers with :state_dict() and :load_state_dict(state) are asked at the beginning of a pass; a stream with these
---- is asked after each batch, and goes on from there; one without is walked from its beginning. A stream that shares
---- itself out wants as many workers, and the same rank, as before.
+--- Returns the position in the current epoch, a plain table for lm.save. After load_state_dict of it, a loader with the
+--- same arguments yields exactly the remaining batches, random numbers included, with any number of workers. A dataset
+--- with :get reads nothing twice. Samplers with :state_dict() and :load_state_dict(state) are saved, too. A stream with
+--- these methods resumes from its own state; one without is read from its beginning. A stream with :shard needs the
+--- same number of workers and the same rank.
 function DataLoader:state_dict()
   local state = {passes = self.passes, dtypes = copy(self.dtypes), batch_size = self.batch_size}
   if not self.is_stream then state.length = self:len() end
@@ -324,8 +323,8 @@ function DataLoader:state_dict()
   return state
 end
 
---- Goes on from what state_dict gave: the next iter(), or epoch(n) of the same n, gives the rest of that pass. The
---- script's own random numbers are not touched.
+--- Loads a state_dict: the next iter(), or epoch(n) of the same n, yields the rest of its epoch. The default generator
+--- is not changed.
 function DataLoader:load_state_dict(state)
   local who = "DataLoader:load_state_dict"
   options.arg(who, "the state", state, "table")

@@ -74,9 +74,7 @@ local function given(what, first, ...)
   return first, ...
 end
 
---- data.default_collate(samples): the batch that a loader without collate_fn makes of them, for a collate_fn that does
---- more: function(samples) return mixup(data.default_collate(samples)) end. Samples that are lists give as many
---- results, others one table. Numbers become int64 if all of this batch are integers, else float32.
+--- data.default_collate(samples): Collates a list of samples into a batch, as a loader without collate_fn does.
 function batches.default_collate(samples)
   if not options.is_plain(samples) or not options.is_plain(samples[1]) then
     fail("default_collate: a list of samples expected, each a table, as a collate_fn gets it, got %s",
@@ -167,7 +165,7 @@ function batches.begin_random(seed) core.set_rng_state(state_of(seed), "cpu") en
 
 local asked -- whether get_worker_info was: a stream that does shares itself out
 
---- data.get_worker_info(): in a loader's worker {id, num_workers, dataset}, ids from 0; nil elsewhere.
+--- data.get_worker_info(): Returns the information about the current worker of a DataLoader, nil outside of a worker.
 function batches.get_worker_info()
   asked = true
   return batches.worker_info

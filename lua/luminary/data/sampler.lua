@@ -10,12 +10,12 @@ local fail = options.fail
 
 local function count_to(n) return core.ops.arange(1, n + 1, {dtype = "int64"}) end
 
---- data.Sampler: extend it and write len and iter (or indices).
+--- data.Sampler: Base class for samplers. A custom one defines len, and iter or indices.
 local Sampler = class.root("Sampler")
---- How many samples an epoch has; every sampler writes its own.
+--- Returns the number of samples of an epoch. Every sampler defines it.
 function Sampler:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 
---- for i in sampler:iter() do
+--- Returns an iterator over the indices of an epoch.
 function Sampler:iter()
   local order, i = self:indices(), 0
   local n = order.shape[1]
@@ -25,10 +25,9 @@ function Sampler:iter()
   end
 end
 
---- What the order of the next pass depends on, beside the default generator, as a plain table: loader:state_dict()
---- asks.
+--- Returns what the order of the next epoch depends on, beside the default generator, as a plain table.
 function Sampler:state_dict() return {epoch = self.epoch} end
---- Goes on from what state_dict gave.
+--- Loads a state_dict.
 function Sampler:load_state_dict(state)
   local epoch = options.arg("load_state_dict", "the state", state, "table").epoch
   self.epoch = self.epoch and options.arg("load_state_dict", "the sampler's epoch", epoch, "natural")
@@ -42,18 +41,16 @@ end
 -- 1 to n in the next order of a sampler without a seed.
 local function order_of(sampler, n) return core.ops.randperm(n, {device = "cpu", generator = sampler.generator}) end
 
---- data.SequentialSampler(set): 1, 2, 3, …
+--- data.SequentialSampler(set): Samples elements sequentially, always in the same order.
 local Sequential = class.define("SequentialSampler", Sampler)
 Sequential.init = arguments.takes("SequentialSampler", {}, function(self, set, _)
   self.set = dataset.check("SequentialSampler", set)
 end)
 function Sequential:len() return dataset.length("SequentialSampler", self.set) end
---- The numbers of an epoch's samples in order, a 1-d int64 tensor.
+--- Returns the indices of an epoch, a 1-d int64 tensor.
 function Sequential:indices() return count_to(self:len()) end
 
---- data.RandomSampler(…): another order each epoch, from the default generator or that one, or from a seed and the
---- epoch: loader:epoch(n) says which that is, and each pass begins the next. With replacement each of num_samples (as
---- many as the set has) is drawn from the whole set; without, more than the set has are one order after the other.
+--- data.RandomSampler(…): Samples elements randomly, in a new order each epoch.
 local Random = class.define("RandomSampler", Sampler)
 
 Random.init = arguments.takes("RandomSampler", {
@@ -70,10 +67,10 @@ end)
 
 function Random:len() return self.num_samples or dataset.length("RandomSampler", self.set) end
 
---- Which order comes next. loader:epoch(n) calls it.
+--- Sets the epoch, which the next order depends on. loader:epoch(n) calls it.
 function Random:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", epoch, "natural") end
 
---- The numbers of an epoch's samples in order, a 1-d int64 tensor.
+--- Returns the indices of an epoch, a 1-d int64 tensor.
 function Random:indices()
   local n, count = dataset.length("RandomSampler", self.set), self:len()
   local seed = self.seed and self.seed + self.epoch
@@ -91,8 +88,7 @@ function Random:indices()
   return order
 end
 
---- data.SubsetRandomSampler(…): those sample numbers, a list or a 1-d int64 tensor, in another order each epoch; drawn
---- as RandomSampler draws.
+--- data.SubsetRandomSampler(…): Samples elements randomly from a list of indices, without replacement.
 local SubsetRandom = class.define("SubsetRandomSampler", Sampler)
 
 SubsetRandom.init = arguments.takes("SubsetRandomSampler", {
@@ -107,7 +103,7 @@ end)
 function SubsetRandom:len() return self.subset.shape[1] end
 SubsetRandom.set_epoch = Random.set_epoch
 
---- The numbers in the next order.
+--- Returns the indices of an epoch, a 1-d int64 tensor.
 function SubsetRandom:indices()
   local n, seed = self:len(), self.seed and self.seed + self.epoch
   self.epoch = self.epoch + 1
@@ -115,9 +111,7 @@ function SubsetRandom:indices()
   return core.gather_rows(self.subset, seed and core.permutation(n, seed) or order_of(self, n))
 end
 
---- data.WeightedRandomSampler(…): num_samples sample numbers an epoch, number i with a probability in proportion to
---- weights[i], a list or a 1-d tensor. Without replacement no number comes twice (Efraimidis and Spirakis 2006); then
---- at least num_samples weights have to be above 0.
+--- data.WeightedRandomSampler(…): Samples indices with given probabilities (weights).
 local Weighted = class.define("WeightedRandomSampler", Sampler)
 
 Weighted.init = arguments.takes("WeightedRandomSampler", {
@@ -163,7 +157,7 @@ end
 
 local MOST = 2 ^ 52 -- how many different numbers between 0 and 1 are drawn
 
---- The next draw.
+--- Returns the indices of an epoch, a 1-d int64 tensor.
 function Weighted:indices()
   local seed = self.seed and self.seed + self.epoch
     or core.ops.randint(0, MOST, {1}, {device = "cpu", generator = self.generator}):item()
@@ -189,8 +183,8 @@ function Weighted:indices()
   return core.tensor(found, {dtype = "int64"})
 end
 
---- data.BatchSampler(sampler, batch_size [, drop_last = false]): lists of batch_size numbers of a sampler, for a
---- loader's batch_sampler.
+--- data.BatchSampler(sampler, batch_size [, drop_last = false]): Wraps another sampler to yield lists of batch_size
+--- indices.
 local Batch = class.define("BatchSampler", Sampler)
 
 Batch.init = arguments.takes("BatchSampler", {
@@ -208,17 +202,17 @@ function Batch:len()
     self.batch_size)
 end
 
---- Tells the sampler inside. loader:epoch(n) calls it.
+--- Sets the epoch of the wrapped sampler. loader:epoch(n) calls it.
 function Batch:set_epoch(epoch)
   if self.sampler.set_epoch then self.sampler:set_epoch(epoch) end
 end
 
---- That of the sampler inside.
+--- Returns the state_dict of the wrapped sampler.
 function Batch:state_dict()
   return {sampler = class.has(self.sampler, "state_dict", "load_state_dict") and self.sampler:state_dict() or nil}
 end
 
---- Goes on from what state_dict gave.
+--- Loads a state_dict.
 function Batch:load_state_dict(state)
   state = options.arg("load_state_dict", "the state", state, "table").sampler
   if state then self.sampler:load_state_dict(state) end
@@ -237,10 +231,8 @@ function Batch:iter()
   end
 end
 
---- data.DistributedSampler(set [, {num_replicas, rank, shuffle = true, seed = 0, drop_last = false}]): each
---- rank its own share. Every rank draws the same order from seed and epoch and takes every num_replicas-th
---- sample; the order is padded with its own beginning so that all shares are equal (drop_last: cut
---- instead). Ranks are the process group's, or one of one without a group.
+--- data.DistributedSampler(set [, {num_replicas, rank, shuffle = true, seed = 0, drop_last = false}]): Restricts data
+--- loading to a subset of the dataset that is exclusive to the rank.
 local Distributed = class.define("DistributedSampler", Sampler)
 
 Distributed.init = arguments.takes("DistributedSampler", {
@@ -267,7 +259,7 @@ function Distributed:len() return self.share end
 
 Distributed.set_epoch = Random.set_epoch
 
---- The numbers of an epoch's samples in order, a 1-d int64 tensor.
+--- Returns the indices of an epoch, a 1-d int64 tensor.
 function Distributed:indices()
   local n, total = dataset.length("DistributedSampler", self.set), self.share * self.num_replicas
   local order = self.shuffle and core.permutation(n, self.seed + self.epoch) or count_to(n)
