@@ -16,11 +16,8 @@ local function words(text)
   return list
 end
 
---- data.CIFAR10(…): small pictures in ten classes, float32 [3, 32, 32] in [0, 1] and a label, which counts from 1 (base
---- = 0: as in the file). Reads the binary version, data_batch_1.bin to data_batch_5.bin and test_batch.bin, or
---- cifar-10-binary.tar.gz as it comes, from `root`, $LUMINARY_DATA or /usr/share/datasets. A file that is no whole
---- number of records is an error, and so is a record with a label that there is not, which on_error = "skip" leaves
---- out.
+--- data.CIFAR10(…): Loads the CIFAR-10 dataset of 32 x 32 color images. Krizhevsky, "Learning Multiple Layers of
+--- Features from Tiny Images", 2009.
 local CIFAR10 = class.define("CIFAR10", Images)
 CIFAR10.folders = {"", "/cifar-10-batches-bin", "/cifar-10", "/cifar10", "/CIFAR10"}
 CIFAR10.files = {
@@ -33,8 +30,8 @@ CIFAR10.remedy = "put cifar-10-binary.tar.gz (the binary version, not Python's) 
 CIFAR10.classes = words "airplane automobile bird cat deer dog frog horse ship truck"
 CIFAR10.labels_of = {10} -- how many classes each of a record's labels is of
 
---- data.CIFAR100(…): the same with 100 classes, or the 20 groups of them (coarse = true), from train.bin and test.bin
---- or cifar-100-binary.tar.gz.
+--- data.CIFAR100(…): Loads the CIFAR-100 dataset of 32 x 32 color images. Krizhevsky, "Learning Multiple Layers of
+--- Features from Tiny Images", 2009.
 local CIFAR100 = class.define("CIFAR100", CIFAR10)
 CIFAR100.folders = {"", "/cifar-100-binary", "/cifar-100", "/cifar100", "/CIFAR100"}
 CIFAR100.files = {train = {"train.bin"}, test = {"test.bin"}}

@@ -9,20 +9,8 @@ local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
 --- data.CSVDataset(path, [{features, label, target, text, header = true, delimiter = ",", missing = "error", classes,
---- base = 1, transform, target_transform, on_error = "raise"}]): a table as text (RFC 4180: fields in quotes may hold
---- delimiters, line ends and doubled quotes; header = false: its first line is a row), plain or gzipped, read once.
---- Columns are named as in the header, or by number from 1. A sample is, of what is asked for, in this order:
----
----   features   list of columns: float32 [F]; without the option, all columns that no other option names
----   label      column: its class, a number. `classes` are its values, sorted (as numbers if all are), numbered from
----              `base` on, `class_to_idx` says how; {classes = train.classes} has another file use the same
----   target     column: a float32 tensor without dims, or a list of them: [T]
----   text       column or list of them: strings
----
---- through transform(features) and target_transform(label or target). A field that is no number, a missing one (empty,
---- NA, N/A, NaN, null), a row with more or fewer fields and quotes at wrong places are errors that name line and
---- column. missing = "nan": missing numbers are NaN. on_error = "skip": rows with errors are left out, set:skipped()
---- counts.
+--- base = 1, transform, target_transform, on_error = "raise"}]): Loads a table from a CSV file (RFC 4180), plain or
+--- gzipped.
 local CSVDataset = class.define("CSVDataset", dataset.Dataset)
 CSVDataset.__makes = "rows"
 

@@ -7,8 +7,7 @@ local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local fail = options.fail
 
---- data.FakeData(…): `size` images of noise and labels, which count from 1 (or `base`). The transform gets an image as
---- uint8 [C, H, W]; without one a sample is float32 in [0, 1]. Sample i follows from i + random_offset alone.
+--- data.FakeData(…): Generates images of random pixels with random labels.
 local FakeData = class.define("FakeData", Dataset)
 
 FakeData.init = arguments.takes("FakeData", {

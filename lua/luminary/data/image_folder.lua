@@ -24,16 +24,7 @@ local function samples_of(set)
   end})
 end
 
---- data.DatasetFolder(…): files in folders, root/class/…/file, of which the sub-folders of root are the classes:
---- `classes` are their names, sorted, `class_to_idx` says which number each has, from `base` on. Folders in them are
---- walked too; files stand in the order of their folders and names, as torchvision has them. Sample i is what
---- loader(path) gives, through `transform`, and its class, a number, through `target_transform`.
----
---- extensions: a list such as {"txt", "md"}, in any case; without it all files are taken. is_valid_file(path) instead
---- says which are. A class without files is an error, unless allow_empty is set. `targets` are all classes, an int64
---- tensor, `samples` (and `imgs`) the pairs: samples[i] is {path, class}. All of it lies in tensors, so that millions
---- of files travel to a loader's workers at once. A file of which the loader raises an error that names it is one that
---- cannot be read: on_error = "skip" has the next one that can be stand in for it, and set:skipped() counts.
+--- data.DatasetFolder(…): Loads a dataset of files in folders, one folder for each class: root/class/…/file.
 local DatasetFolder = class.define("DatasetFolder", Dataset)
 DatasetFolder.__makes = "spans"
 
@@ -120,10 +111,7 @@ function DatasetFolder:get(i)
   return value, target
 end
 
---- data.ImageFolder(…): images in folders, one folder a class, as data.DatasetFolder. An image is RGB. The transform
---- gets it as uint8 [3, H, W]; one that has :from_encoded(encoded) gets the vision.Encoded of the file, of which it
---- decodes no more than it needs. Without one a sample is float32 in [0, 1]. A loader of your own may give what it
---- likes.
+--- data.ImageFolder(…): Loads a dataset of images in folders, one folder for each class: root/class/…/image.png.
 local ImageFolder = class.define("ImageFolder", DatasetFolder)
 ImageFolder.extensions = {"jpg", "jpeg", "png"}
 ImageFolder.init = arguments.takes(nil,

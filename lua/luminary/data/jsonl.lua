@@ -7,12 +7,8 @@ local Dataset = require("luminary.data.dataset").Dataset
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.JSONLinesDataset(path, [{fields, transform, null, on_error = "raise"}]): a file with a JSON value on each line;
---- blank lines are none. Sample i is the value, a table mostly; with `fields`, a list of names, what stands under them
---- in that order; with `transform` what it makes of these. A null in what a sample is made of is an error, or the value
---- of the option `null` (false, say). Lines are found once, and read as they are asked for: a file that changes
---- meanwhile is an error. Other errors name the line; on_error = "skip" has the next line that can be read stand in for
---- such a one, and set:skipped() counts.
+--- data.JSONLinesDataset(path, [{fields, transform, null, on_error = "raise"}]): Loads a file with one JSON value on
+--- each line.
 local JSONLinesDataset = class.define("JSONLinesDataset", Dataset)
 JSONLinesDataset.__makes = "path"
 

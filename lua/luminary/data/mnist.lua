@@ -7,15 +7,15 @@ local Images = require "luminary.data.images_in_memory"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.MNIST(…): handwritten digits, 28 x 28 images as float32 [1, 28, 28] in [0, 1] and a label, which counts from 1
---- (base = 0: as in the file). Reads the four IDX files, gzipped or plain, from `root`, $LUMINARY_DATA or
---- /usr/share/datasets.
+--- data.MNIST(…): Loads the MNIST dataset of handwritten digits. LeCun et al., "Gradient-based learning applied to
+--- document recognition", 1998.
 local MNIST = class.define("MNIST", Images)
 MNIST.folders = {"", "/mnist", "/MNIST/raw", "/MNIST"}
 MNIST.remedy = "put the four IDX files (train-images-idx3-ubyte.gz, …) in one of them, or name their folder by root"
 MNIST.classes = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 
---- data.FashionMNIST(…): pictures of clothes in ten classes, read and given as data.MNIST's.
+--- data.FashionMNIST(…): Loads the Fashion-MNIST dataset of clothes. Xiao et al., "Fashion-MNIST: a Novel Image
+--- Dataset for Benchmarking Machine Learning Algorithms", 2017.
 local FashionMNIST = class.define("FashionMNIST", MNIST)
 FashionMNIST.folders = {"", "/fashion-mnist", "/FashionMNIST/raw", "/FashionMNIST"}
 FashionMNIST.remedy = "install Debian's dataset-fashion-mnist, or name the folder of the four IDX files by root"

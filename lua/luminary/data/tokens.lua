@@ -8,14 +8,7 @@ local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
 --- data.TokenDataset(path, {block_size, dtype = "uint16", stride = block_size, base = 1, vocab_size, offset = 0,
---- transform}): blocks of a file of tokens (little-endian uint8, int16, uint16, int32, uint32 or int64, as nanoGPT's
---- train.bin). Sample i is x, int64 [block_size], and y, the same one token later; it begins (i - 1) * stride tokens
---- after byte `offset`, so stride = 1 is a block at every token, to draw from by a data.RandomSampler. Tokens count
---- from 1 (base = 0: as in the file); with vocab_size one in the file that is not below it is an error.
----
---- The file is never in memory as a whole: what is asked for is read from the system's cache of it, which all workers
---- share. If it is written to or cut down after the set was made, reading is an error. transform(x, y) gives the
---- sample.
+--- transform}): Loads blocks of tokens from a binary file of token ids, such as nanoGPT's train.bin.
 local TokenDataset = class.define("TokenDataset", dataset.Dataset)
 TokenDataset.__makes = "path"
 

@@ -9,23 +9,8 @@ local decoding = require "luminary.data.image_samples"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.WebDataset(shards, [{fields, transform, decode, base = 1, null, shuffle = 0, shuffle_shards = false,
---- on_error = "raise"}]): samples from tar archives ("shards"), plain or gzipped: paths, in a list or one pattern
---- ("train-{000..146}.tar", "{a,b}.tar"). Files that follow one another in an archive and have the same name up to the
---- first dot are a sample: 0001.jpg, 0001.cls. A sample is a table of its files by extension, and __key__, their name;
---- with fields = {"jpg;png", "cls"} it is these values in order, each of the first extension that is there.
----
---- Files are decoded by the last part of their extension: jpg, jpeg and png as images, like data.ImageFolder's, through
---- `transform`; cls to a label, which counts from 1 (base = 0: as in the file); txt and text stay strings; json becomes
---- a table, with the option `null` for each null; others stay bytes. decode = {npy = function(bytes) … end} adds to
---- that; decode = false leaves everything as bytes.
----
---- A loader shares the shards out over ranks and workers, or, where there are more of these than shards, the samples.
---- shuffle_shards: the shards of a part in another order each time; shuffle: how many samples wait, undecoded, from
---- which the next one is drawn. Only these lie in memory.
----
---- A sample that cannot be decoded, lacks a field or has one twice is an error that names the shard and the sample, or
---- left out by on_error = "skip"; set:skipped() counts. An archive that is broken is left at that place.
+--- data.WebDataset(shards, [{fields, transform, decode, base = 1, null, shuffle = 0, shuffle_shards = false, on_error
+--- = "raise"}]): Streams samples from tar archives (shards), plain or gzipped, in the format of WebDataset.
 local WebDataset = class.define("WebDataset", IterableDataset)
 WebDataset.__makes = "shards"
 WebDataset.shard_ranks = true -- a loader asks
