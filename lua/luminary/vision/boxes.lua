@@ -20,7 +20,7 @@ local function side(boxes, i) return boxes:select(2, i) end
 
 -- ---- areas and what boxes share
 
---- vision.box_area(boxes): the area of each box, [N].
+--- vision.box_area(boxes): Computes the area of boxes.
 vision.box_area = arguments.of({{"boxes", boxes_of}}):caller("box_area", function(a)
   return (side(a.boxes, 3) - side(a.boxes, 1)) * (side(a.boxes, 4) - side(a.boxes, 2))
 end)
@@ -44,15 +44,15 @@ end
 local function floating(v) return v:is_floating_point() and v or v:float() end
 local two = arguments.of {{"boxes1", boxes_of}, {"boxes2", boxes_of}}
 
---- vision.box_iou(boxes1, boxes2): what each of boxes1 [N, 4] shares with each of boxes2 [M, 4], over their union,
---- [N, M].
+--- vision.box_iou(boxes1, boxes2): Computes the intersection over union (IoU, Jaccard index) of all pairs of two sets
+--- of boxes.
 vision.box_iou = two:caller("box_iou", function(a)
   local inter, union = inter_union(floating(a.boxes1), floating(a.boxes2))
   return inter / union
 end)
 
---- vision.generalized_box_iou(boxes1, boxes2): box_iou less the part of what covers both that is in neither, [N, M]
---- (Rezatofighi et al. 2019).
+--- vision.generalized_box_iou(boxes1, boxes2): Computes the generalized intersection over union of all pairs of two
+--- sets of boxes. Rezatofighi et al., "Generalized Intersection over Union", 2019.
 vision.generalized_box_iou = two:caller("generalized_box_iou", function(a)
   local first, second = floating(a.boxes1), floating(a.boxes2)
   local inter, union = inter_union(first, second)
@@ -64,8 +64,7 @@ end)
 
 local formats = {"xyxy", "xywh", "cxcywh"}
 
---- vision.box_convert(boxes, in_fmt, out_fmt): boxes [..., 4] from one of the forms "xyxy", "xywh" (a corner, width and
---- height) and "cxcywh" (the middle, width and height) in another.
+--- vision.box_convert(boxes, in_fmt, out_fmt): Converts boxes from one format to another.
 local converting = arguments.of {{"boxes", "tensor"}, {"in_fmt", formats}, {"out_fmt", formats}}
 vision.box_convert = converting:caller("box_convert", function(a)
   local boxes = a.boxes
@@ -81,7 +80,7 @@ vision.box_convert = converting:caller("box_convert", function(a)
   return ops.stack({x, y, w, h}, -1)
 end)
 
---- vision.clip_boxes_to_image(boxes, size): boxes [..., 4] within an image of size {height, width}.
+--- vision.clip_boxes_to_image(boxes, size): Clips boxes so that they lie inside of an image.
 vision.clip_boxes_to_image = arguments.of({{"boxes", "tensor"}, {"size", sizes.of(2, 0)}}):caller("clip_boxes_to_image",
   function(a)
     local boxes = a.boxes
@@ -93,7 +92,7 @@ vision.clip_boxes_to_image = arguments.of({{"boxes", "tensor"}, {"size", sizes.o
     return ops.stack({x1:clamp(0, width), y1:clamp(0, height), x2:clamp(0, width), y2:clamp(0, height)}, -1)
   end)
 
---- vision.remove_small_boxes(boxes, min_size): which boxes have sides of at least min_size, int64, from 1.
+--- vision.remove_small_boxes(boxes, min_size): Returns the indices of the boxes whose sides are at least min_size.
 vision.remove_small_boxes = arguments.of({{"boxes", boxes_of}, {"min_size", "number"}}):caller("remove_small_boxes",
   function(a)
     local wide, high = side(a.boxes, 3) - side(a.boxes, 1), side(a.boxes, 4) - side(a.boxes, 2)
@@ -109,8 +108,8 @@ local function check_scores(who, boxes, scores)
   if not boxes:is_floating_point() then fail("%s: boxes is %s; convert it with :float()", who, boxes.dtype) end
 end
 
---- vision.nms(boxes, scores, iou_threshold): which boxes stay, int64, from 1, the best first: those that have no more
---- than iou_threshold of their union in common with one of a higher score that stays.
+--- vision.nms(boxes, scores, iou_threshold): Performs non-maximum suppression of boxes according to their intersection
+--- over union (IoU).
 vision.nms = arguments.of({{"boxes", boxes_of}, {"scores", "tensor"}, {"iou_threshold", "number"}}):caller("nms",
   function(a)
     check_scores("nms", a.boxes, a.scores)
@@ -120,8 +119,8 @@ vision.nms = arguments.of({{"boxes", boxes_of}, {"scores", "tensor"}, {"iou_thre
     return order:masked_select(ops.nms_sorted(boxes:index_select(1, order), a.iou_threshold))
   end)
 
---- vision.batched_nms(boxes, scores, idxs, iou_threshold): nms among the boxes of each class, which idxs says, int64
---- [N].
+--- vision.batched_nms(boxes, scores, idxs, iou_threshold): Performs non-maximum suppression of boxes separately for
+--- each class.
 vision.batched_nms = arguments.of({
   {"boxes", boxes_of}, {"scores", "tensor"}, {"idxs", "tensor"}, {"iou_threshold", "number"},
 }):caller("batched_nms", function(a)
@@ -168,9 +167,8 @@ local function rows_of(who, x, boxes)
   return ops.cat(all, 1)
 end
 
---- vision.roi_pool(x, boxes, output_size [, spatial_scale = 1]): the largest of x [N, C, H, W] in each of output_size
---- bins of boxes, [K, C, height, width]; boxes are [K, 5], rows (image, x1, y1, x2, y2), or a list of [K, 4] for each
---- image, and spatial_scale is what they are multiplied by.
+--- vision.roi_pool(x, boxes, output_size [, spatial_scale = 1]): Performs region of interest (RoI) max pooling.
+--- Girshick, "Fast R-CNN", 2015.
 vision.roi_pool = arguments.of(pooled):caller("roi_pool", function(a)
   return (ops.roi_pool(a.x, rows_of("roi_pool", a.x, a.boxes), a.output_size, a.spatial_scale))
 end)
@@ -190,10 +188,8 @@ local function line_of(start, each, bins, samples, counts, size)
   return places, ops.stack({weight * (1 - part), weight * part}, -1)
 end
 
---- vision.roi_align(x, boxes, output_size [, spatial_scale = 1 [, sampling_ratio = -1 [, aligned = false]]]): the mean
---- in each of output_size bins of boxes, as roi_pool's, of sampling_ratio x sampling_ratio points of x, interpolated
---- (He et al. 2017); -1: as many as a bin has pixels. aligned: coordinates are those of pixels' middles, half a pixel
---- off.
+--- vision.roi_align(x, boxes, output_size [, spatial_scale = 1 [, sampling_ratio = -1 [, aligned = false]]]): Performs
+--- region of interest (RoI) align, average pooling of interpolated points. He et al., "Mask R-CNN", 2017.
 vision.roi_align = arguments.of({
   pooled[1], pooled[2], pooled[3], pooled[4], {"sampling_ratio", "integer", -1}, {"aligned", "boolean", false},
 }):caller("roi_align", function(a)

@@ -26,14 +26,8 @@ local function part(opts, rows)
   return some
 end
 
---- vision.Encoded(bytes [, {name = "the image", max_pixels = 178956970, apply_exif_orientation = true,
---- allow_corrupt = false}]): a JPEG or PNG whose header is read and whose pixels are not yet. `bytes` are a string or a
---- uint8 tensor, not to be written to. Has `height`, `width` (as it is to be seen), `channels` (1 to 4) and `format`
---- ("jpeg" or "png"); `name` is what messages call it.
---- An image of more than max_pixels is an error, before memory is asked for. A camera's note of how it was held (EXIF)
---- is followed, unless apply_exif_orientation is false. A file that is cut short or damaged is an error; with
---- allow_corrupt a damaged JPEG gives what can be made of it, as PIL's do in silence. What lies behind the last pixel
---- that is wanted is not looked at.
+--- vision.Encoded(bytes [, {name = "the image", max_pixels = 178956970, apply_exif_orientation = true, allow_corrupt =
+--- false}]): Reads the header of a JPEG or PNG image, and decodes its pixels later.
 local Encoded = class.root("Encoded")
 Encoded.__makes = "bytes"
 Encoded.__hint = "image:decode() gives its pixels"
@@ -49,13 +43,8 @@ Encoded.init = arguments.takes("Encoded", {
   if core.is_tensor(bytes) then core.keep(bytes) end
 end)
 
---- encoded:decode([{mode = "unchanged", crop, at_least}]): the pixels, a uint8 tensor [C, H, W].
---- mode: "gray", "gray_alpha", "rgb" or "rgba"; "unchanged" is what the file has, but for palettes and CMYK, which
---- become RGB; what is transparent has alpha; of 16 bits the upper 8 are left.
---- crop = {top, left, height, width}: of these pixels only, the same to the bit; top and left say how many are above
---- and to the left of it.
---- at_least = {height, width}: a JPEG may come at a half, a quarter or an eighth of its size, in less time, as long as
---- it (or its crop) has at least so many pixels; the crop's edges are then rounded to whole pixels.
+--- encoded:decode([{mode = "unchanged", crop, at_least}]): Decodes the image into a uint8 tensor [C, H, W]. Its
+--- options are those of vision.read_image.
 Encoded.decode = arguments.takes("decode", pixel_options, function(self, opts)
   local mode = number_of[opts.mode]
   return core.image_decode(self.bytes, self.name, self.max_pixels, self.apply_exif_orientation, self.allow_corrupt,
@@ -66,20 +55,19 @@ function Encoded:repr()
   return ("Encoded(%s, %s of %d x %d pixels)"):format(self.name, self.format, self.width, self.height)
 end
 
---- vision.open_image(path [, {max_pixels, apply_exif_orientation, allow_corrupt}]): a vision.Encoded of a file, which
---- is read; its pixels are decoded when asked for.
+--- vision.open_image(path [, {max_pixels, apply_exif_orientation, allow_corrupt}]): Reads an image file, and its
+--- header, into a vision.Encoded; pixels are decoded later.
 image.open_image = arguments.takes("open_image", header_options, function(path, opts)
   opts.name = path
   return Encoded(core.read_file(path), opts)
 end)
 
---- vision.read_image(…): the pixels of a JPEG or PNG, a uint8 tensor [C, H, W]. vision.Encoded and its decode say what
---- the options are.
+--- vision.read_image(…): Reads a JPEG or PNG file into a uint8 tensor [C, H, W].
 image.read_image = arguments.takes("read_image", all_options, function(path, opts)
   return image.open_image(path, part(opts, header_options)):decode(part(opts, pixel_options))
 end)
 
---- vision.decode_image(…): read_image of what a file holds, a string or a uint8 tensor.
+--- vision.decode_image(…): Decodes a JPEG or PNG image from bytes into a uint8 tensor [C, H, W].
 image.decode_image = arguments.takes("decode_image", all_options, function(bytes, opts)
   return Encoded(bytes, part(opts, header_options)):decode(part(opts, pixel_options))
 end)
@@ -90,36 +78,33 @@ local function on_cpu(who, pixels)
   return pixels.device == "cpu" and pixels or pixels:to("cpu")
 end
 
---- vision.encode_png(image [, {compression_level = 6}]): the bytes of a PNG, a uint8 tensor, of a uint8 image of 1 to 4
---- channels. compression_level: from 0, none, to 9, zlib's best.
+--- vision.encode_png(image [, {compression_level = 6}]): Encodes a uint8 image as a PNG.
 local png_options, jpeg_options = {{"compression_level", "integer", 6}}, {{"quality", "integer", 75}}
 
 image.encode_png = arguments.takes("encode_png", png_options, function(pixels, opts)
   return core.encode_png(on_cpu("encode_png", pixels), opts.compression_level)
 end)
 
---- vision.encode_jpeg(image [, {quality = 75}]): the bytes of a JPEG, a uint8 tensor, of a uint8 image of 1 or 3
---- channels. quality: from 1 to 100.
+--- vision.encode_jpeg(image [, {quality = 75}]): Encodes a uint8 image as a JPEG.
 image.encode_jpeg = arguments.takes("encode_jpeg", jpeg_options, function(pixels, opts)
   return core.encode_jpeg(on_cpu("encode_jpeg", pixels), opts.quality)
 end)
 
---- vision.write_png(image, path [, {compression_level = 6}]): encode_png's bytes as a file, written beside the path and
---- renamed: a crash leaves the old file or the new one, whole.
+--- vision.write_png(image, path [, {compression_level = 6}]): Saves a uint8 image as a PNG file.
 image.write_png = arguments.takes("write_png", png_options, function(pixels, path, opts)
   core.write_file(path, image.encode_png(pixels, opts))
 end)
 
---- vision.write_jpeg(image, path [, {quality = 75}]): encode_jpeg's bytes as a file, as write_png writes them.
+--- vision.write_jpeg(image, path [, {quality = 75}]): Saves a uint8 image as a JPEG file.
 image.write_jpeg = arguments.takes("write_jpeg", jpeg_options, function(pixels, path, opts)
   core.write_file(path, image.encode_jpeg(pixels, opts))
 end)
 
---- vision.read_file(path): the bytes of a file, a uint8 tensor [n].
+--- vision.read_file(path): Reads the bytes of a file into a uint8 tensor [n].
 
 image.read_file = options.exact("read_file", core.read_file, 1)
 
---- vision.write_file(path, bytes): a string, or a uint8 tensor of one dim, as a file, as write_png writes it.
+--- vision.write_file(path, bytes): Writes bytes into a file: a string, or a 1-d uint8 tensor.
 
 image.write_file = options.exact("write_file", core.write_file, 2)
 

@@ -1,5 +1,4 @@
---- lm.vision: images, read, written, shown and transformed; boxes in them. An image is a uint8 tensor [C, H, W], grey,
---- RGB or with alpha; a float image is in [0, 1]; a batch is [N, C, H, W].
+--- lm.vision: Reads, writes, shows and transforms images, and computes with boxes in them.
 local options = require "luminary.base.options"
 
 local vision = {transforms = require "luminary.vision.transforms"}

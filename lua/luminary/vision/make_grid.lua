@@ -68,18 +68,15 @@ local function make_grid(who, images, opts)
   return out
 end
 
---- vision.make_grid(images [, {nrow = 8, padding = 2, normalize = false, value_range, scale_each = false,
---- pad_value = 0}]): images [N, C, H, W], or a list of [C, H, W], as one image of nrow columns. Grey ones become RGB.
---- padding: pixels between them and around; of pad_value. normalize: from the least and the greatest value, or from
---- value_range = {low, high}, to 0 and 1; scale_each: of each image by itself. One image alone has no padding.
+--- vision.make_grid(images [, {nrow = 8, padding = 2, normalize = false, value_range, scale_each = false, pad_value =
+--- 0}]): Makes a grid of images.
 grid.make_grid = arguments.takes("make_grid", grid_options, function(images, opts)
   return make_grid("make_grid", images, opts)
 end)
 
 local writers = {png = image.write_png, jpg = image.write_jpeg, jpeg = image.write_jpeg}
 
---- vision.save_image(…): make_grid of the images, with its options, as a PNG or JPEG by the ending of the path (.png,
---- .jpg, .jpeg). Floating images are taken to be in [0, 1], uint8 ones are written as they are.
+--- vision.save_image(…): Saves an image, or a grid of images, into a PNG or JPEG file.
 grid.save_image = arguments.takes("save_image", {
   {"format", lacks = true}, unpack(grid_options),
 }, function(images, path, opts)
