@@ -16,21 +16,20 @@ transform "ToDtype" {
   takes = {{"dtype", dtype}}, options = {{"scale", "boolean", false}},
   made = function(self) self.scales_to = self.scale and self.dtype or nil end,
   apply = function(self, x, out) return pixels.to_dtype("ToDtype", x, self.dtype, self.scale, out) end,
-  help = [[the image in that dtype; with scale, from 0 to 255 (uint8) becomes from 0 to 1 (floats), and the other way
-    round.]],
+  help = "Converts an image to a dtype, optionally scaling its values.",
 }
 
 transform "ConvertImageDtype" {
   takes = {{"dtype", dtype, "float32"}}, made = function(self) self.scales_to = self.dtype end,
   apply = function(self, x, out) return pixels.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end,
-  help = "ToDtype with scale.",
+  help = "Converts an image to a dtype and scales its values.",
 }
 
 local ToTensor = transform "ToTensor" {
   apply = function(_, x, out)
     return x.dtype == "uint8" and pixels.to_dtype("ToTensor", x, "float32", true, out) or x
   end,
-  help = "uint8 as float32 from 0 to 1; floats stay as they are.",
+  help = "Converts a uint8 image to float32, scaling its values from [0, 255] to [0, 1].",
 }
 ToTensor.scales_to = "float32"
 
@@ -38,8 +37,7 @@ local Normalize = transform "Normalize" {
   takes = {{"mean", "any?"}, {"std", "any?"}},
   made = function(self) self.statistics = checks.statistics("Normalize", self.mean, self.std) end,
   apply = function(self, x, out) return pixels.normalize(x, self.statistics, false, out) end,
-  help = [[(x - mean) / std of a float image, each a list of one number for each channel. In a Compose after
-    ToTensor() or ToDtype("float32", {scale = true}) both are one pass.]],
+  help = "Normalizes a float image with mean and standard deviation.",
 }
 function Normalize:_apply_scaled(x, out) return pixels.normalize(x, self.statistics, true, out) end
 
@@ -53,7 +51,7 @@ transform "Grayscale" {
     end
   end,
   apply = function(self, x, out) return run("grayscale", x, {self.num_output_channels}, out) end,
-  help = "0.2989 red + 0.587 green + 0.114 blue, as 1 or 3 channels.",
+  help = "Converts an image to grayscale.",
 }
 
 transform "RandomGrayscale" {
@@ -62,7 +60,7 @@ transform "RandomGrayscale" {
     local _, _, channels = native.size(x)
     return run("grayscale", x, {channels}, out)
   end,
-  help = "grey with probability p, with as many channels as before.",
+  help = "Converts an image to grayscale with a given probability.",
 }
 
 -- ---- colours
@@ -103,8 +101,7 @@ transform "ColorJitter" {
     end
     return y
   end,
-  help = [[each adjusted by a random factor, in a random order: from 1 - v to 1 + v, or from {least, largest}; hue
-    from -v to v, at most 0.5.]],
+  help = "Randomly changes the brightness, contrast, saturation and hue of an image.",
 }
 
 transform "GaussianBlur" {
@@ -118,7 +115,7 @@ transform "GaussianBlur" {
     local sigma = draw.uniform(self.sigma[1], self.sigma[2])
     return pixels.blur(x, self.kernel_size, {sigma, sigma}, out)
   end,
-  help = "functional.gaussian_blur with a sigma from {least, largest}, or with that one.",
+  help = "Blurs an image with a Gaussian kernel.",
 }
 
 local function bits(who, name, v)
@@ -136,13 +133,15 @@ local function random(name, operation, argument, help)
   }
 end
 
-random("RandomInvert", "invert", nil, "black for white with probability p.")
-random("RandomPosterize", "posterize", {"bits", bits}, "with probability p the upper bits of each value alone.")
+random("RandomInvert", "invert", nil, "Inverts the colors of an image with a given probability.")
+random("RandomPosterize", "posterize", {"bits", bits},
+  "Keeps the upper bits of each value of an image with a given probability.")
 random("RandomSolarize", "solarize", {"threshold", checks.number},
-  "with probability p values from the threshold on are inverted.")
-random("RandomAutocontrast", "autocontrast", nil, "with probability p each channel stretched from black to white.")
+  "Inverts all values of an image from a threshold on with a given probability.")
+random("RandomAutocontrast", "autocontrast", nil,
+  "Maximizes the contrast of each channel of an image with a given probability.")
 random("RandomEqualize", "equalize", nil,
-  "with probability p each channel's values spread evenly; of uint8 images.")
+  "Equalizes the histogram of each channel of a uint8 image with a given probability.")
 random("RandomAdjustSharpness", "sharpness",
   {"sharpness_factor", function(who, name, v) return checks.number(who, name, v, 0) end},
-  "with probability p blurred (0) or sharpened (above 1).")
+  "Adjusts the sharpness of an image with a given probability.")

@@ -51,12 +51,10 @@ local Resize = transform "Resize" {
     local height, width = sizing.resized("Resize", h, w, self.size, self.max_size)
     return sizing.resize(x, height, width, self.mode, nil, out)
   end,
-  help = [[size is {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size
-    bounds the larger one. Other interpolations: "nearest", "nearest-exact", "bicubic". scaled: from_encoded may decode
-    a JPEG at a half, a quarter or an eighth of its size.]],
+  help = "Resizes an image to a given size.",
 }
 
---- resize:from_encoded(encoded [, {mode}]): an image of vision.open_image, decoded and resized.
+--- resize:from_encoded(encoded [, {mode}]): Decodes a vision.Encoded and resizes it.
 function Resize:from_encoded(encoded, opts)
   local height, width = sizing.resized("Resize", encoded.height, encoded.width, self.size, self.max_size)
   local x = decode(encoded, opts, nil, height, width, self.scaled)
@@ -76,7 +74,7 @@ local CenterCrop = transform "CenterCrop" {
     local top, left = cropping.centre(h, w, self.height, self.width)
     return cropping.crop(x, top, left, self.height, self.width)
   end,
-  help = "the middle, of {height, width} or of a square; an image that is smaller gets zeros around it.",
+  help = "Crops an image at the center.",
 }
 
 --- crop:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which the middle is decoded.
@@ -91,9 +89,7 @@ transform "Pad" {
   takes = {{"padding", checks.padding}}, options = checks.bordering,
   made = function(self) checks.check_border("Pad", self) end,
   apply = function(self, x, out) return cropping.pad(x, self.padding, self.padding_mode, self.fill, out) end,
-  help = [[padding is a number for all sides, {left and right, top and bottom} or {left, top, right, bottom}; other
-    modes are "edge" (the last pixel), "reflect" (without it) and "symmetric" (with it). fill: a number, or a list of
-    one for each channel.]],
+  help = "Pads an image on all sides.",
 }
 
 transform "RandomCrop" {
@@ -125,8 +121,7 @@ transform "RandomCrop" {
     local padded = cropping.pad(x, {left, top, right, bottom}, self.padding_mode, self.fill)
     return cropping.crop(padded, first, second, self.height, self.width)
   end,
-  help = [[a part of {height, width}, or a square, of the image with padding as of Pad; pad_if_needed: and with as much
-    more as it takes.]],
+  help = "Crops an image at a random location.",
 }
 
 local RandomResizedCrop = transform "RandomResizedCrop" {
@@ -143,8 +138,7 @@ local RandomResizedCrop = transform "RandomResizedCrop" {
     local h, w = native.size(x)
     return sizing.resize(x, self.height, self.width, self.mode, {self:get_params(h, w)}, out)
   end,
-  help = [[a random part of the image, its area and its width by its height in these ranges, resized to {height, width},
-    or to a square. scaled: as of Resize.]],
+  help = "Crops a random part of an image and resizes it to a given size.",
 }
 
 --- crop:get_params(height, width): top, left, height and width of a part of an image of that size, drawn as
@@ -183,8 +177,8 @@ local function flip(name, numbers, help)
     apply = function(_, x, out) return run("flip", x, numbers, out) end,
   }
 end
-flip("RandomHorizontalFlip", {1, 0}, "left and right exchanged with probability p.")
-flip("RandomVerticalFlip", {0, 1}, "top and bottom exchanged with probability p.")
+flip("RandomHorizontalFlip", {1, 0}, "Horizontally flips an image with a given probability.")
+flip("RandomVerticalFlip", {0, 1}, "Vertically flips an image with a given probability.")
 
 transform "RandomRotation" {
   takes = {{"degrees", checks.angles}}, draws = true,
@@ -194,7 +188,7 @@ transform "RandomRotation" {
     local angle = draw.uniform(self.degrees[1], self.degrees[2])
     return warping.rotate(x, angle, self, not self.expand and out or nil)
   end,
-  help = "turned by -degrees to degrees, or by an angle in {least, largest}; the rest is functional.rotate's.",
+  help = "Rotates an image by a random angle.",
 }
 
 transform "RandomAffine" {
@@ -220,8 +214,7 @@ transform "RandomAffine" {
     local m = warping.affine_matrix(angle, translate, scale, shear, warping.from_middle(x, self.center))
     return warping.affine(x, m, self, nil, nil, out)
   end,
-  help = [[turned as by RandomRotation, moved by up to translate, {x, y}, of the width and height, scaled in {least,
-    largest}, and sheared along x as by degrees, or by {least and largest along x, least and largest along y}.]],
+  help = "Applies a random affine transformation to an image, keeping its center.",
 }
 
 transform "RandomPerspective" {
@@ -241,7 +234,7 @@ transform "RandomPerspective" {
     local numbers = warping.perspective_numbers("RandomPerspective", starts, ends)
     return warping.perspective(x, numbers, self, out)
   end,
-  help = "with probability p seen from elsewhere: each corner moved by up to distortion_scale of half a side.",
+  help = "Performs a random perspective transformation of an image with a given probability.",
 }
 
 transform "RandomErasing" {
@@ -286,6 +279,6 @@ transform "RandomErasing" {
     end
     return x
   end,
-  help = [[with probability p a random part, its area and its height by its width in these ranges, becomes value: a
-    number, a list of one for each channel, or "random", for standard normal numbers. Of float images.]],
+  help = [[Erases a random rectangle of an image with a given probability. Zhong et al., "Random Erasing Data
+    Augmentation", 2017.]],
 }

@@ -79,9 +79,8 @@ local function define(name)
   return new
 end
 
---- transforms.MixUp([{alpha = 1, num_classes}]): of a batch and its labels, mixup(x, y): each image and the one
---- before it weighted by lam and 1 - lam, and their labels too (Zhang et al. 2017); lam is of the distribution
---- Beta(alpha, alpha), one for the batch. Labels [N] become float32 [N, num_classes]. Of float images.
+--- transforms.MixUp([{alpha = 1, num_classes}]): Applies MixUp to a batch of float images and its labels. Zhang et
+--- al., "mixup: Beyond Empirical Risk Minimization", 2017.
 local MixUp = define "MixUp"
 
 --- mixup:forward(x, labels): both mixed.
@@ -93,9 +92,8 @@ function MixUp:forward(x, labels)
   return mixed(x, lam), mixed(labels, lam)
 end
 
---- transforms.CutMix([{alpha = 1, num_classes}]): of a batch and its labels, cutmix(x, y): a random part of each
---- image is that of the one before it (Yun et al. 2019), 1 - lam of its area but for what lies beyond the border, and
---- labels are weighted by what is seen; lam and labels as of MixUp.
+--- transforms.CutMix([{alpha = 1, num_classes}]): Applies CutMix to a batch of images and its labels. Yun et al.,
+--- "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features", 2019.
 local CutMix = define "CutMix"
 
 --- cutmix:forward(x, labels): both mixed.

@@ -85,8 +85,8 @@ transform "RandAugment" {
     end
     return x
   end,
-  help = [[num_ops transforms one after the other, each any of 14, at strength `magnitude` of 0 to num_magnitude_bins
-    - 1 (Cubuk et al. 2019). Of images of 1 or 3 channels.]],
+  help = [[Applies the RandAugment data augmentation. Cubuk et al., "RandAugment: Practical automated data
+    augmentation with a reduced search space", 2019.]],
 }
 
 local widest = {
@@ -97,5 +97,6 @@ local widest = {
 transform "TrivialAugmentWide" {
   options = {BINS, unpack(checks.mapping)}, draws = true,
   apply = function(self, x, out) return augment(self, x, nil, self.num_magnitude_bins, widest, 6, out) end,
-  help = [[any one of RandAugment's transforms, at any strength, over wider ranges (Müller and Hutter 2021).]],
+  help = [[Applies the TrivialAugment Wide data augmentation. Müller and Hutter, "TrivialAugment: Tuning-free Yet
+    State-of-the-Art Data Augmentation", 2021.]],
 }

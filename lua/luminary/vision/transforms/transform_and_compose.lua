@@ -10,14 +10,11 @@ local native = require "luminary.vision.transforms.native"
 local draw = require "luminary.vision.transforms.random"
 local fail = options.fail
 
---- transforms.Transform: what every transform extends; it is called with an image, and gives back what else it is
---- called with: local x, y = t(x, y). One's own writes forward:
+--- transforms.Transform: Base class for all transforms. A custom one defines forward:
 ---
 ---   local Noise = transforms.Transform:extend("Noise")
 ---   function Noise:init(scale) self.scale = scale end
 ---   function Noise:forward(img, ...) return img + lm.randn_like(img) * self.scale, ... end
----
---- takes_batches, as below, where forward takes batches.
 local Transform
 
 local function call(self, ...) return self:forward(...) end
@@ -72,9 +69,9 @@ local function by_image(part)
     and image_wise[part.forward] == true
 end
 
---- t:takes_batches(): whether t(batch) of a batch [N, C, H, W] is what its images give one after the other, random
---- numbers included. Data sets then hand it all images of a batch at once. Transforms of images do, and Compose of
---- such; a class of one's own may define it and say so.
+--- t:takes_batches(): Returns whether t(batch) of a batch [N, C, H, W] equals the results for its images one after the
+--- other, random numbers included. Datasets then transform all images of a batch at once. A custom transform may
+--- define it.
 function Transform:takes_batches() return by_image(self) and self.each_image ~= false end
 
 local transforms = {Transform = Transform}
@@ -213,10 +210,7 @@ local function chain(self, first, x, out)
   return x
 end
 
---- transforms.Compose(list): one transform (or function, or module) after the other. Where a function or module returns
---- several values, the image becomes the list of them, as a tuple in Python. A batch goes through them image
---- by image, so that it comes out as its images would, if all are transforms of images; functions, MixUp and CutMix
---- see the batch, and what else Compose is called with.
+--- transforms.Compose(list): Composes several transforms together.
 local Compose = define_container "Compose"
 
 function Compose:init(list)
@@ -241,8 +235,8 @@ end
 
 image_wise[Container.forward], image_wise[Compose.forward] = true, true
 
---- compose:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which no more is decoded than the
---- first transform needs, transformed.
+--- compose:from_encoded(encoded [, {mode}]): Decodes a vision.Encoded, no more than the first transform needs, and
+--- transforms it.
 function Compose:from_encoded(encoded, opts)
   local first = self.transforms[1]
   if by_image(first) and first.from_encoded then
@@ -253,9 +247,9 @@ function Compose:from_encoded(encoded, opts)
   return self:forward(encoded:decode(opts))
 end
 
-define "Identity" {apply = function(_, x) return x end, help = "nothing is changed."}
+define "Identity" {apply = function(_, x) return x end, help = "Returns its input unchanged."}
 
---- transforms.Lambda(f): f(img), of an image or of a batch as it comes.
+--- transforms.Lambda(f): Applies a function as a transform.
 local Lambda = class.define("Lambda", Transform)
 transforms.Lambda = Lambda
 
@@ -267,7 +261,7 @@ end
 --- lambda:forward(img, ...): f(img), and the rest; a list of its results where f returns several.
 function Lambda:forward(img, ...) return one_value.of_sample("Lambda", self.f(img)), ... end
 
---- transforms.RandomApply(list [, {p = 0.5}]): all of them one after the other, or none, with probability p.
+--- transforms.RandomApply(list [, {p = 0.5}]): Applies a list of transforms with a given probability.
 local RandomApply = define_container "RandomApply"
 
 RandomApply.init = arguments.takes("RandomApply", {{"p", "probability", 0.5}}, function(self, list, opts)
@@ -286,8 +280,7 @@ function RandomApply:_whole(...)
   return each_whole(self, 1, ...)
 end
 
---- transforms.RandomChoice(list [, {p}]): one of them, each as likely, or as the list p says. Of MixUp and CutMix one
---- for the batch: local x, y = T.RandomChoice {T.MixUp {…}, T.CutMix {…}}(x, y).
+--- transforms.RandomChoice(list [, {p}]): Applies one transform, drawn from a list.
 local RandomChoice = define_container "RandomChoice"
 
 RandomChoice.init = arguments.takes("RandomChoice", {{"p", "table"}}, function(self, list, opts)
@@ -315,7 +308,7 @@ end
 function RandomChoice:_apply(x, out) return apply_part(chosen(self), x, out) end
 function RandomChoice:_whole(...) return whole(chosen(self), ...) end
 
---- transforms.RandomOrder(list): all of them, in a random order.
+--- transforms.RandomOrder(list): Applies a list of transforms in a random order.
 local RandomOrder = define_container "RandomOrder"
 function RandomOrder:init(list) self:set_parts(list) end
 
