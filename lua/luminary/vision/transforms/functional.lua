@@ -1,6 +1,4 @@
---- vision.transforms.functional: each transform with its numbers given, under torchvision's names. `img` is an image
---- [C, H, W] or a batch [N, C, H, W] of uint8 (0 to 255), float32 or float64 (0 to 1); results are new tensors, but
---- where nothing changes, and crops, which are views.
+--- vision.transforms.functional: Applies transforms of images with given parameters, under torchvision's names.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -22,9 +20,8 @@ local perspective = {
   {"interpolation", {"nearest", "bilinear"}, "bilinear"}, checks.mapping[2], {"coefficients", "table"},
 }
 
---- transforms.functional.resize(img, size [, {interpolation = "bilinear", max_size, antialias = true}]): size is
---- {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size bounds the
---- larger side. Other interpolations: "nearest", "nearest-exact", "bicubic".
+--- transforms.functional.resize(img, size [, {interpolation = "bilinear", max_size, antialias = true}]): Resizes an
+--- image to a given size.
 F.resize = arguments.takes("resize", resize_rows, function(img, size, opts)
   local who = "resize"
   local h, w = native.size(check(who, img))
@@ -33,8 +30,8 @@ F.resize = arguments.takes("resize", resize_rows, function(img, size, opts)
   return sizing.resize(img, height, width, sizing.resize_mode(opts))
 end)
 
---- transforms.functional.crop(img, top, left, height, width): a view of the part that begins `top` rows and `left`
---- columns from the corner; beyond the image's borders there are zeros, and then it is a new tensor.
+--- transforms.functional.crop(img, top, left, height, width): Crops an image at a given location; a part beyond the
+--- image is 0.
 function F.crop(img, top, left, height, width)
   check("crop", img)
   checks.whole("crop", "top", top, -2 ^ 24)
@@ -44,8 +41,7 @@ function F.crop(img, top, left, height, width)
   return cropping.crop(img, top, left, height, width)
 end
 
---- transforms.functional.center_crop(img, output_size): the middle, of {height, width} or of a square; an image that
---- is smaller gets zeros around it.
+--- transforms.functional.center_crop(img, output_size): Crops an image at the center.
 function F.center_crop(img, output_size)
   local h, w = native.size(check("center_crop", img))
   local height, width = checks.pair("center_crop", "output_size", output_size)
@@ -54,7 +50,7 @@ function F.center_crop(img, output_size)
 end
 
 --- transforms.functional.resized_crop(img, top, left, height, width, size [, {interpolation = "bilinear", antialias =
---- true}]): that part of the image as `size`, {height, width} or a number for a square.
+--- true}]): Crops an image and resizes the crop to a given size.
 F.resized_crop = arguments.takes("resized_crop", checks.resizing, function(img, top, left, height, width, size, opts)
   local who = "resized_crop"
   check(who, img)
@@ -63,9 +59,7 @@ F.resized_crop = arguments.takes("resized_crop", checks.resizing, function(img, 
   return sizing.resize(part, new_height, new_width, sizing.resize_mode(opts))
 end)
 
---- transforms.functional.pad(img, padding [, {fill = 0, padding_mode = "constant"}]): padding is a number for all
---- sides, {left and right, top and bottom} or {left, top, right, bottom}; other modes are "edge" (the last pixel),
---- "reflect" (without it) and "symmetric" (with it). fill: a number, or a list of one for each channel.
+--- transforms.functional.pad(img, padding [, {fill = 0, padding_mode = "constant"}]): Pads an image on all sides.
 F.pad = arguments.takes("pad", checks.bordering, function(img, padding, opts)
   check("pad", img)
   padding = checks.padding("pad", "padding", padding)
@@ -73,15 +67,14 @@ F.pad = arguments.takes("pad", checks.bordering, function(img, padding, opts)
   return cropping.pad(img, padding, opts.padding_mode, opts.fill)
 end)
 
---- transforms.functional.horizontal_flip(img): left and right exchanged.
+--- transforms.functional.horizontal_flip(img): Flips an image horizontally.
 function F.horizontal_flip(img) return native.run("flip", check("horizontal_flip", img), {1, 0}) end
 
---- transforms.functional.vertical_flip(img): top and bottom exchanged.
+--- transforms.functional.vertical_flip(img): Flips an image vertically.
 function F.vertical_flip(img) return native.run("flip", check("vertical_flip", img), {0, 1}) end
 
---- transforms.functional.rotate(img, angle [, {interpolation = "nearest", expand = false, center, fill}]): turned by
---- `angle` degrees against the clock about center, {x, y} in pixels from the upper left corner (the image's middle).
---- expand: as large as the turned image needs. fill: what is outside, 0 without it.
+--- transforms.functional.rotate(img, angle [, {interpolation = "nearest", expand = false, center, fill}]): Rotates an
+--- image counterclockwise by an angle in degrees.
 F.rotate = arguments.takes("rotate", rotating, function(img, angle, opts)
   local who = "rotate"
   check(who, img)
@@ -89,8 +82,7 @@ F.rotate = arguments.takes("rotate", rotating, function(img, angle, opts)
 end)
 
 --- transforms.functional.affine(img, angle, translate, scale, shear [, {interpolation = "nearest", fill, center}]):
---- turned by `angle` degrees with the clock, moved by {x, y} pixels, scaled, and sheared by degrees, {x, y} or a
---- number for x.
+--- Applies an affine transformation to an image, keeping its center.
 F.affine = arguments.takes("affine", mapping, function(img, angle, translate, scale, shear, opts)
   local who = "affine"
   check(who, img)
@@ -104,8 +96,7 @@ F.affine = arguments.takes("affine", mapping, function(img, angle, translate, sc
 end)
 
 --- transforms.functional.perspective(img, startpoints, endpoints [, {interpolation = "bilinear", fill,
---- coefficients}]): what was at four startpoints, each {x, y}, comes to be at the endpoints. Or by coefficients,
---- eight numbers a to h: (x, y) comes from (a x + b y + c, d x + e y + f) / (g x + h y + 1).
+--- coefficients}]): Performs a perspective transformation of an image.
 F.perspective = arguments.takes("perspective", perspective, function(img, startpoints, endpoints, opts)
   local who = "perspective"
   check(who, img)
@@ -126,11 +117,11 @@ F.perspective = arguments.takes("perspective", perspective, function(img, startp
   return warping.perspective(img, coefficients, opts)
 end)
 
---- transforms.functional.adjust_brightness(img, factor): 0 is black, 1 the image, 2 twice as bright.
---- transforms.functional.adjust_contrast(img, factor): 0 is grey, the image's mean, 1 the image.
---- transforms.functional.adjust_saturation(img, factor): 0 is black and white, 1 the image.
---- transforms.functional.adjust_sharpness(img, factor): 0 is blurred, 1 the image, 2 sharper.
---- transforms.functional.adjust_hue(img, factor): hues turned by that part of a circle, -0.5 to 0.5.
+--- transforms.functional.adjust_brightness(img, factor): Adjusts the brightness of an image.
+--- transforms.functional.adjust_contrast(img, factor): Adjusts the contrast of an image.
+--- transforms.functional.adjust_saturation(img, factor): Adjusts the color saturation of an image.
+--- transforms.functional.adjust_sharpness(img, factor): Adjusts the sharpness of an image.
+--- transforms.functional.adjust_hue(img, factor): Shifts the hue of an image.
 
 for operation, range in pairs {
   brightness = {0}, contrast = {0}, saturation = {0}, sharpness = {0}, hue = {-0.5, 0.5},
@@ -141,31 +132,32 @@ for operation, range in pairs {
   end
 end
 
---- transforms.functional.adjust_gamma(img, gamma [, gain = 1]): gain * img^gamma, of images from 0 to 1.
+--- transforms.functional.adjust_gamma(img, gamma [, gain = 1]): Performs gamma correction of an image, gain * img ^
+--- gamma.
 function F.adjust_gamma(img, gamma, gain)
   return native.run("gamma", check("adjust_gamma", img), {
     checks.number("adjust_gamma", "gamma", gamma, 0), checks.number("adjust_gamma", "gain", gain or 1),
   })
 end
 
---- transforms.functional.invert(img): black for white.
+--- transforms.functional.invert(img): Inverts the colors of an image.
 function F.invert(img) return native.run("invert", check("invert", img), {}) end
 
---- transforms.functional.posterize(img, bits): the upper bits of each value alone, 0 to 8 of them.
+--- transforms.functional.posterize(img, bits): Keeps the upper bits of each value of an image.
 function F.posterize(img, bits)
   checks.whole("posterize", "bits", bits, 0)
   return native.run("posterize", check("posterize", img), {bits})
 end
 
---- transforms.functional.solarize(img, threshold): values from the threshold on are inverted.
+--- transforms.functional.solarize(img, threshold): Inverts all values of an image from a threshold on.
 function F.solarize(img, threshold)
   return native.run("solarize", check("solarize", img), {checks.number("solarize", "threshold", threshold)})
 end
 
---- transforms.functional.autocontrast(img): each channel stretched from black to white.
+--- transforms.functional.autocontrast(img): Maximizes the contrast of each channel of an image.
 function F.autocontrast(img) return native.run("autocontrast", check("autocontrast", img), {}) end
 
---- transforms.functional.equalize(img): each channel's values spread evenly (by its histogram in 256 steps).
+--- transforms.functional.equalize(img): Equalizes the histogram of each channel of an image.
 function F.equalize(img)
   check("equalize", img)
   if img.dtype == "uint8" then return native.run("equalize", img, {}) end
@@ -173,8 +165,7 @@ function F.equalize(img)
   return pixels.to_dtype("equalize", native.run("equalize", bytes, {}), img.dtype, true)
 end
 
---- transforms.functional.gaussian_blur(img, kernel_size [, {sigma}]): the image and its reflection weighted by a
---- Gaussian kernel, whose size is an odd number or {along x, along y}; sigma likewise, without it 0.15 * size + 0.35.
+--- transforms.functional.gaussian_blur(img, kernel_size [, {sigma}]): Blurs an image with a Gaussian kernel.
 F.gaussian_blur = arguments.takes("gaussian_blur", {{"sigma", "any"}}, function(img, kernel_size, opts)
   local who = "gaussian_blur"
   check(who, img)
@@ -190,37 +181,37 @@ F.gaussian_blur = arguments.takes("gaussian_blur", {{"sigma", "any"}}, function(
   return pixels.blur(img, size, sigma)
 end)
 
---- transforms.functional.rgb_to_grayscale(img [, {num_output_channels = 1}]): 0.2989 red + 0.587 green + 0.114 blue,
---- as 1 or 3 channels.
+--- transforms.functional.rgb_to_grayscale(img [, {num_output_channels = 1}]): Converts an image to grayscale.
 F.rgb_to_grayscale = arguments.takes("rgb_to_grayscale", {{"num_output_channels", "count", 1}}, function(img, opts)
   return native.run("grayscale", check("rgb_to_grayscale", img), {opts.num_output_channels})
 end)
 
---- transforms.functional.normalize(img, mean, std): (img - mean) / std, each a list of one number for each channel.
+--- transforms.functional.normalize(img, mean, std): Normalizes a float image with mean and standard deviation.
 function F.normalize(img, mean, std)
   return pixels.normalize(check("normalize", img), checks.statistics("normalize", mean, std), false)
 end
 
---- transforms.functional.to_dtype(img, dtype [, {scale = false}]): in that dtype; with scale, from 0 to 255 becomes
---- from 0 to 1, and the other way round.
+--- transforms.functional.to_dtype(img, dtype [, {scale = false}]): Converts an image to a dtype, optionally scaling
+--- its values.
 F.to_dtype = arguments.takes("to_dtype", {{"scale", "boolean", false}}, function(img, dtype, opts)
   return pixels.to_dtype("to_dtype", options.arg("to_dtype", "img", img, "tensor"), core.dtype(dtype), opts.scale)
 end)
 
---- transforms.functional.convert_image_dtype(img [, dtype = "float32"]): to_dtype with scale.
+--- transforms.functional.convert_image_dtype(img [, dtype = "float32"]): Converts an image to a dtype and scales its
+--- values.
 function F.convert_image_dtype(img, dtype)
   options.arg("convert_image_dtype", "img", img, "tensor")
   return pixels.to_dtype("convert_image_dtype", img, core.dtype(dtype or "float32"), true)
 end
 
---- transforms.functional.to_tensor(img): uint8 as float32 from 0 to 1; floats as they are.
+--- transforms.functional.to_tensor(img): Converts a uint8 image to float32, scaling its values from [0, 255] to [0,
+--- 1].
 function F.to_tensor(img)
   check("to_tensor", img)
   return img.dtype == "uint8" and pixels.to_dtype("to_tensor", img, "float32", true) or img
 end
 
---- transforms.functional.erase(img, i, j, h, w, v): a copy, in which h rows and w columns from row i and column j on,
---- counted from 0, are v: a number, or a tensor that broadcasts to [C, h, w].
+--- transforms.functional.erase(img, i, j, h, w, v): Erases a rectangle of a copy of an image with given values.
 function F.erase(img, i, j, h, w, v)
   check("erase", img)
   local height, width = native.size(img)
