@@ -1,8 +1,4 @@
---- lm.text: tokenizers, from Hugging Face's files, with its results. lm.text.Tokenizer(path) reads a tokenizer.json, a
---- model's folder or a GGUF file, lm.text.ByteLevelBPETokenizer(vocab, merges) GPT-2's two files, and
---- lm.text.BertWordPieceTokenizer(vocab) BERT's vocab.txt. tokenizer(texts) gives tensors for a model,
---- tokenizer:encode(text) all about one text, tokenizer:decode(ids) the text again, and tokenizer:streamer(write) that
---- of ids that come one by one.
+--- lm.text: Tokenizers, which read Hugging Face's files and GGUF files.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -19,31 +15,8 @@ local function new(of)
   return class.object(of, {__call = call, __index = special.get, __newindex = special.set})
 end
 
---- text.Tokenizer(path [, {base = 1, add_bos_token, add_eos_token}]): a tokenizer of Hugging Face's: a
---- tokenizer.json, or a folder with one, or with GPT-2's vocab.json and merges.txt, or with BERT's vocab.txt, which has
---- to be there: nothing is downloaded. Text becomes ids as by its `tokenizers`, and ids text. tokenizer_config.json and
---- special_tokens_map.json in the same folder are read too. Or that of a GGUF file, of the kinds "gpt2" and "llama"; an
---- error names another kind, or a tokenizer.ggml.pre (how words are cut) that is not known here.
----
---- Ids count from 1, as lm.models take them and generate gives them: each is one more than in the file. base = 0 leaves
---- them as they are there. What is called with text gives tensors for a model, as tokenizers of `transformers` do:
----
----   local tokenizer = lm.text.Tokenizer("gpt2/tokenizer.json")
----   local ids = net:generate(tokenizer("Once upon a time").input_ids, {max_new_tokens = 40})
----   print(tokenizer:decode(ids))
----
---- #tokenizer is how many ids there are: one more than the largest, from 0; vocab_size how many tokens the model has
---- without those that were added. pad_token, eos_token, bos_token, unk_token, cls_token, sep_token and mask_token are
---- texts, as tokenizer_config.json names them, or nil; pad_token_id and so on their ids. tokenizer.pad_token =
---- tokenizer.eos_token sets one. extra_special_tokens are others of that file; all_special_tokens, all_special_ids and
---- special_tokens_map have them together. model_max_length is 1e30 where no file says one; truncation without
---- max_length takes it. padding_side and truncation_side, "left" or "right", count where no option says otherwise.
---- chat_template is that of the folder or the GGUF file, as text.
----
---- tokenizer.json says which tokens stand around a text. Options or fields add_bos_token and add_eos_token, true or
---- false, put those that are true there instead. Those of tokenizer_config.json or the GGUF file count, as in
---- transformers, where there is no tokenizer.json: true of a token that is not there is an error. With a
---- tokenizer.json a warning tells where they say true of a token that it does not add.
+--- text.Tokenizer(path [, {base = 1, add_bos_token, add_eos_token}]): Loads a tokenizer of Hugging Face's formats, or
+--- that of a GGUF file.
 local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
   local object = new(of)
   object:init(class.arguments(of, ...))
@@ -194,7 +167,7 @@ end
 
 function Tokenizer:repr() return ("Tokenizer(%s, %d ids from %d)"):format(self.path, #self, self.base) end
 
---- tokenizer:len(): how many ids there are; #tokenizer is the same.
+--- tokenizer:len(): Returns the number of ids, as #tokenizer does: one more than the largest, counted from 0.
 function Tokenizer:len() return core.tokenizer_size(handle(self)) end
 
 local strategies = {longest_first = 0, only_first = 1, only_second = 2}
@@ -270,7 +243,7 @@ function Tokenizer:forward(text, pair, opts)
   return padding.batch(self, who, ids, types, o)
 end
 
---- tokenizer:tokenize(text [, pair]): the list of the tokens' texts, without special ones around it.
+--- tokenizer:tokenize(text [, pair]): Returns the list of tokens of a text, without special tokens around it.
 function Tokenizer:tokenize(text, pair)
   options.arg("Tokenizer:tokenize", "text", text, "string")
   if pair ~= nil then options.arg("Tokenizer:tokenize", "pair", pair, "string") end
@@ -319,7 +292,7 @@ function Tokenizer:batch_decode(ids, opts)
   return out
 end
 
---- tokenizer:token_to_id(token): the id of a token, from 1; nil where there is none.
+--- tokenizer:token_to_id(token): Returns the id of a token, from 1, or nil.
 function Tokenizer:token_to_id(token)
   local id = core.tokenizer_id(handle(self), options.arg("Tokenizer:token_to_id", "token", token, "string"))
   return id and id + self.base
@@ -339,7 +312,7 @@ function Tokenizer:convert_tokens_to_ids(tokens)
   return out
 end
 
---- tokenizer:get_vocab(): a table of all tokens, also those that were added, and their ids, from 1.
+--- tokenizer:get_vocab(): Returns a table from all tokens, added ones included, to their ids, from 1.
 function Tokenizer:get_vocab()
   local out, t = {}, handle(self)
   for id = 0, #self - 1 do
@@ -355,8 +328,8 @@ function Tokenizer:id_to_token(id)
   return (core.tokenizer_token(handle(self), options.arg("Tokenizer:id_to_token", "id", id, "integer") - self.base))
 end
 
---- tokenizer:convert_ids_to_tokens(ids): the list of the tokens of ids, as id_to_token gives them; "" where there is
---- none.
+--- tokenizer:convert_ids_to_tokens(ids): Returns the list of the tokens of ids, as id_to_token returns them, with ""
+--- for unknown ids.
 function Tokenizer:convert_ids_to_tokens(ids)
   local out = {}
   for i, id in ipairs(as_ids("Tokenizer:convert_ids_to_tokens", ids):totable()) do
@@ -404,7 +377,7 @@ function Tokenizer:add_special_tokens(tokens)
   return count
 end
 
---- tokenizer:save(path): writes a tokenizer.json with all tokens that were added, which `tokenizers` reads as well.
+--- tokenizer:save(path): Writes a tokenizer.json with all added tokens, which Hugging Face's tokenizers read, too.
 function Tokenizer:save(path)
   options.arg("Tokenizer:save", "path", path, "string")
   core.write_file(path, files.with_field(self.json, "added_tokens", core.tokenizer_added(handle(self))))
@@ -435,8 +408,7 @@ Tokenizer.streamer = arguments.takes("Tokenizer:streamer", {
 end)
 
 --- text.ByteLevelBPETokenizer(vocab, merges [, {add_prefix_space = false, lowercase = false, trim_offsets = false,
---- special_tokens, base = 1}]): the Tokenizer of GPT-2's vocab.json and merges.txt, two paths. special_tokens: a list
---- of texts, such as {"<|endoftext|>"}.
+--- special_tokens, base = 1}]): Loads the byte-level BPE tokenizer of GPT-2 from its two files.
 local function ByteLevelBPETokenizer(vocab, merges, opts)
   local who = "ByteLevelBPETokenizer"
   local o = options.check(who, opts, files.byte_level_options, "add_prefix_space")
@@ -449,7 +421,7 @@ end
 
 --- text.BertWordPieceTokenizer(vocab [, {unk_token = "[UNK]", sep_token = "[SEP]", cls_token = "[CLS]", pad_token =
 --- "[PAD]", mask_token = "[MASK]", clean_text = true, handle_chinese_chars = true, strip_accents = lowercase,
---- lowercase = true, wordpieces_prefix = "##", base = 1}]): the Tokenizer of BERT's vocab.txt, a token each line.
+--- lowercase = true, wordpieces_prefix = "##", base = 1}]): Loads the WordPiece tokenizer of BERT from its vocabulary.
 local function BertWordPieceTokenizer(vocab, opts)
   local who = "BertWordPieceTokenizer"
   local o = options.check(who, opts, files.bert_options, "unk_token")
