@@ -32,8 +32,8 @@ local function alexnet(opts)
       nn.Dropout(opts.dropout), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, opts.num_classes)))
 end
 
---- models.alexnet([{num_classes = 1000, dropout = 0.5}]): x [N, 3, H, W], H and W of 63 or more -> scores [N,
---- num_classes].
+--- models.alexnet([{num_classes = 1000, dropout = 0.5}]): Constructs AlexNet. Krizhevsky, "One weird trick for
+--- parallelizing convolutional neural networks", 2014.
 function models.alexnet(opts) return common.build("alexnet", opts, {dropout = {"probability", 0.5}}, alexnet) end
 
 local function vgg_f(opts)
@@ -52,8 +52,8 @@ local function vgg_f(opts)
   return net
 end
 
---- models.vgg_f([{num_classes = 1000, dropout = 0.5}]): CNN-F, the fast one, for x [N, 3, 224, 224] -> scores [N,
---- num_classes].
+--- models.vgg_f([{num_classes = 1000, dropout = 0.5}]): Constructs CNN-F, a fast network of 8 layers. Chatfield et
+--- al., "Return of the Devil in the Details", 2014.
 function models.vgg_f(opts) return common.build("vgg_f", opts, {dropout = {"probability", 0.5}}, vgg_f) end
 
 -- Channels of the convolutions before each of the five poolings.
@@ -83,8 +83,8 @@ local function vgg(plan, with_norm, opts)
 end
 
 local function maker(name, plan, with_norm)
-  --- models.vgg11, vgg13, vgg16 and vgg19([{num_classes = 1000, dropout = 0.5}]); vgg11_bn and the like have batch norm
-  --- after each convolution. x [N, 3, H, W], H and W of 32 or more -> scores [N, num_classes].
+  --- Constructs a VGG network; vgg11_bn and the like have batch normalization. Simonyan and Zisserman, "Very Deep
+  --- Convolutional Networks", 2014.
   return function(opts)
     return common.build(name, opts, {dropout = {"probability", 0.5}}, function(o) return vgg(plan, with_norm, o) end)
   end

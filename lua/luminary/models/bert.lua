@@ -196,15 +196,8 @@ end
 --- models.bert([{head = "none", vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads =
 --- 12, intermediate_size = 3072, hidden_act = "gelu", hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1,
 --- max_position_embeddings = 512, type_vocab_size = 2, layer_norm_eps = 1e-12, num_labels = 2, labels,
---- add_pooling_layer = true}]): BERT, by default the base model: bare, or head = "masked_lm", whose weight is that of
---- the input embedding, "sequence_classification" or "token_classification". labels, the classes' names, are there for
---- the script, in net.config.labels. {weights = "folder"} takes Hugging Face's config.json, too, with the head that it
---- names and its labels, and is in evaluation mode.
----
---- net(ids [, {attention_mask, token_type_ids}]), as a tokenizer gives them: net(batch.input_ids, {attention_mask =
---- batch.attention_mask, token_type_ids = batch.token_type_ids}); ids [N, L] count from 1, and so do token_type_ids, 1
---- for the first text and 2 for the second. Bare it gives two results, hidden [N, L, hidden_size] and pooled [N,
---- hidden_size] (the first alone without add_pooling_layer); with a head its scores.
+--- add_pooling_layer = true}]): Constructs BERT, bare or with a head. Devlin et al., "BERT: Pre-training of Deep
+--- Bidirectional Transformers for Language Understanding", 2019.
 function models.bert(opts)
   local names, act = {"none", "masked_lm", "sequence_classification", "token_classification"}, {}
   for name in pairs(activations) do act[#act + 1] = name end

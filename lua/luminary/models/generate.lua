@@ -212,36 +212,8 @@ local generate
 --- lm.models.generate(net, ids [, {max_new_tokens = 20, min_new_tokens = 0, do_sample, temperature = 1, top_k = 0,
 --- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, bad_words_ids, num_beams = 1,
 --- num_return_sequences = 1, length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask,
---- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator}]): ids [N, L] (int64, from 1) with the
---- tokens that a net goes on with, as transformers' generate has them: [N, L + n], n of at most max_new_tokens, less
---- where all rows have ended; net:generate(ids, {…}) of gpt2 and llama is the same.
----
---- The likeliest token each time, or with do_sample (which temperature, top_k, top_p or min_p turn on) one drawn by the
---- model's probabilities, at temperature, among the top_k likeliest, among the likeliest that make up top_p, among
---- those of min_p times the likeliest's probability. num_beams: the likeliest of so many continuations side by side, by
---- their log probability over length ^ length_penalty; only distinct ones are computed, so there may be fewer at first.
---- early_stopping ends once so many have ended, "never" when none that goes on could become better, by length_penalty
---- at its longest. With do_sample the continuations are drawn.
---- num_return_sequences: so many for each of ids, drawn or the best of the beams, [N * so many, …].
---- no_repeat_ngram_size: so many tokens never follow each other twice; bad_words_ids, as {{3}, {4, 5}}: such never do.
---- A sequence ends with eos_token_id (a number or a list; net.eos_token_id by default), not before min_new_tokens, or
---- with the token that completes one of stop_strings (a string or a list), and goes on as pad_token_id or, without
---- that, as eos_token_id.
---- attention_mask [N, L], 0 or false where ids are padding, which goes to the left: each row goes on as it would alone.
---- Without it pad_token_id is padding wherever it stands in ids, unless it is an end, too.
---- streamer(id, …) gets each step's tokens, on_text(piece), or where there are several rows on_text(piece, row), their
---- text, character by whole character without what eos_token_id stands for; either ends it by false. stop_strings and
---- on_text want a tokenizer, any object with tokenizer:decode(list of ids), which gives a string.
----
---- net is any module or function: net(ids) gives scores [N, L, vocabulary], or [N, vocabulary] of the last place. What
---- more it may have: net:new_cache(batch_size, max_seq_len), a list of what has reorder(order), such as nn.KVCache;
---- order (int64 [M], from 1) names the sequences that continue, and M may differ from N. With new_cache, net is called
---- as net(ids, {cache, attention_mask, position_ids}), ids being new tokens alone, the mask [N, tokens in the cache and
---- new ones] and places [N, new tokens], from 1, only where there is padding. Without new_cache padded rows go through
---- the net one by one. net.config.max_positions: the longest that it takes. net.eos_token_id.
---- net.generation_config: options that hold where a call says nothing else, as a folder's generation_config.json gives
---- them, with token ids from 1; its max_length and min_length count ids too. do_sample = true there draws, among the
---- 50 likeliest if it says no top_k, as in transformers; {do_sample = false} or {temperature = 0} takes the likeliest.
+--- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator}]): Generates sequences of token ids with a
+--- language model.
 function generate(net, ids, opts)
   local module = Module.is_module(net)
   local has, method = pcall(function() return net.generate end) -- an error where a module lacks it

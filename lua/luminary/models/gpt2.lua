@@ -117,14 +117,7 @@ function GPT2:reset_parameters()
   end
 end
 
---- net:new_cache(batch_size, max_seq_len): what net(ids, {cache = …}) keeps of the tokens it has seen, a list of
---- nn.KVCache, one for each layer, for batch_size sequences of at most max_seq_len tokens (and no more than
---- n_positions); of the weights' dtype and device. More tokens than that are an error. Step by step by hand:
----   local cache = net:new_cache(ids.shape[1], 100)
----   for _ = 1, 50 do
----     local scores = net(ids, {cache = cache}):select(2, -1) -- of the last place
----     ids = scores:argmax(2, true) -- [N, 1], all that is new to the next call
----   end
+--- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
 function GPT2:new_cache(batch_size, max_seq_len)
   local config = self.config
   return common.caches("GPT2", config.n_layer, self.transformer.wte.weight, batch_size, max_seq_len,
@@ -154,19 +147,12 @@ function GPT2:to_int8()
   return self
 end
 
---- net:generate(ids [, {…}]): lm.models.generate(net, ids, {…}), which explains the options.
+--- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 GPT2.generate = generate
 
---- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 * n_embd,
---- embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5, tie_word_embeddings = true}]):
---- GPT-2, by default of 124 million parameters; tie_word_embeddings: the weight of the input embedding is that of the
---- output. {weights = "folder"} takes Hugging Face's config.json, too; {weights = "x.gguf"} a GGUF file's sizes.
----
---- net(ids [, {attention_mask, position_ids, cache}]) gives scores [N, L, vocab_size] of what comes after each of ids
---- [N, L], int64 from 1. attention_mask [N, L]: 1 or true where there is a token, 0 or false where
---- there is padding; position_ids [N, L], int64 from 1. cache = net:new_cache(N, max_seq_len) keeps what was seen, so
---- that each call has only new ids (and a mask of all); net:generate(ids, …) does that by itself. With a folder's or a
---- GGUF file's weights the net is in evaluation mode.
+--- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 *
+--- n_embd, embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5, tie_word_embeddings =
+--- true}]): Constructs GPT-2. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
 function models.gpt2(opts)
   return build("gpt2", opts, {
     vocab_size = {"count", 50257}, n_positions = {"count", 1024}, n_embd = {"count", 768}, n_layer = {"count", 12},

@@ -1,11 +1,4 @@
---- lm.models: networks that people know, for images with torchvision's names of parameters, for language with Hugging
---- Face's, so that weights of theirs fit: lm.models.resnet50 {weights = "resnet50.pth"}, lm.models.gpt2 {weights =
---- "folder"}. Nothing is downloaded.
----
---- Every network takes weights, a file or folder that lm.load reads, or a table of tensors by name; with it rename,
---- strict and ignore_mismatched_sizes, as load_state_dict has them, whose report is a second result; device and dtype.
---- A config.json beside weights of Hugging Face's says what is not told; such a net is in evaluation mode, until
---- net:train(). lm.models.generate lets any net of language write.
+--- lm.models: Definitions of well-known neural networks for images, text and diffusion.
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 

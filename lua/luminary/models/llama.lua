@@ -97,14 +97,7 @@ function Llama:reset_parameters()
   end
 end
 
---- net:new_cache(batch_size, max_seq_len): what net(ids, {cache = …}) keeps of the tokens it has seen, a list of
---- nn.KVCache, one for each layer, for batch_size sequences of at most max_seq_len tokens (and no more than the net
---- has places); of the weights' dtype and device. More tokens than that are an error. Step by step by hand:
----   local cache = net:new_cache(ids.shape[1], 100)
----   for _ = 1, 50 do
----     local scores = net(ids, {cache = cache}):select(2, -1) -- of the last place
----     ids = scores:argmax(2, true) -- [N, 1], all that is new to the next call
----   end
+--- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
 function Llama:new_cache(batch_size, max_seq_len)
   local config = self.config
   return common.caches("Llama", config.num_hidden_layers, self.model.embed_tokens.weight, batch_size, max_seq_len,
@@ -134,7 +127,7 @@ function Llama:to_int8()
   return self
 end
 
---- net:generate(ids [, {…}]): lm.models.generate(net, ids, {…}), which explains the options.
+--- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 Llama.generate = generate
 
 local spec = {
@@ -173,16 +166,8 @@ end
 --- models.llama([{vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
 --- num_attention_heads = 32, num_key_value_heads = num_attention_heads, head_dim = hidden_size / num_attention_heads,
 --- max_position_embeddings = 2048, rms_norm_eps = 1e-5, rope_theta = 10000, rope_scaling, rope_parameters,
---- tie_word_embeddings = false}]): a model with Hugging Face's names of a config.json: rotary positions, RMSNorm,
---- SwiGLU, groups of heads that share keys. rope_scaling as nn.RotaryPositionalEmbeddings has it; newer files have it
---- with rope_theta in rope_parameters. {weights = "folder"} takes config.json, too; {weights = "x.gguf"} a GGUF file's
---- sizes, with the rows of q and k, which llama.cpp keeps in another order, put back.
----
---- net(ids [, {attention_mask, position_ids, cache}]) gives scores [N, L, vocab_size] of what comes after each of ids
---- [N, L], int64 from 1. attention_mask [N, L]: 1 or true where there is a token, 0 or false where
---- there is padding; position_ids [N, L], int64 from 1. cache = net:new_cache(N, max_seq_len) keeps what was seen, so
---- that each call has only new ids (and a mask of all); net:generate(ids, …) does that by itself. With a folder's or a
---- GGUF file's weights the net is in evaluation mode.
+--- tie_word_embeddings = false}]): Constructs a model of the LLaMA family. Touvron et al., "LLaMA: Open and Efficient
+--- Foundation Language Models", 2023.
 function models.llama(opts)
   return build("llama", opts, spec, make, "vocab_size", {
     kind = "llama", generates = true, only = {hidden_act = "silu", attention_bias = false, mlp_bias = false},

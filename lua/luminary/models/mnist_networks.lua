@@ -4,16 +4,16 @@ local common = require "luminary.models.common"
 
 local models = {}
 
---- models.mlp([{num_classes = 10, hidden = 256}]): two linear layers over the 784 pixels of x [N, 1, 28, 28]
---- -> scores [N, num_classes].
+--- models.mlp([{num_classes = 10, hidden = 256}]): Constructs a multilayer perceptron of two linear layers for images
+--- of 28 x 28 pixels.
 function models.mlp(opts)
   return common.build("mlp", opts, {num_classes = {"count", 10}, hidden = {"count", 256}}, function(o)
     return nn.Sequential(nn.Flatten(), nn.Linear(784, o.hidden), nn.ReLU(), nn.Linear(o.hidden, o.num_classes))
   end)
 end
 
---- models.lenet([{num_classes = 10}]): two convolutions and two linear layers (after LeCun et al. 1998, with ReLU), for
---- x [N, 1, 28, 28] -> scores [N, num_classes].
+--- models.lenet([{num_classes = 10}]): Constructs a small convolutional network for images of 28 x 28 pixels, after
+--- LeNet. LeCun et al., "Gradient-based learning applied to document recognition", 1998.
 function models.lenet(opts)
   return common.build("lenet", opts, {num_classes = {"count", 10}}, function(o)
     return nn.Sequential(

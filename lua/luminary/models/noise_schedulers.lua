@@ -83,8 +83,8 @@ local function rounded(x)
   return math.floor(x + 0.5)
 end
 
---- scheduler:set_timesteps(n): so many of num_train_timesteps, by timestep_spacing. `for _, t in
---- ipairs(scheduler.timesteps) do` walks them, numbers from 0, noisiest first. Gives the scheduler.
+--- scheduler:set_timesteps(n): Sets scheduler.timesteps, a list of n steps from 0, the noisiest first, spaced by
+--- timestep_spacing. Returns the scheduler.
 function Scheduler:set_timesteps(num_inference_steps)
   local who, o, steps = self.__name .. ":set_timesteps", self.config, {}
   local n, all = options.arg(who, "num_inference_steps", num_inference_steps, "count"), o.num_train_timesteps
@@ -148,8 +148,8 @@ local function same_size(who, name, t, x)
   end
 end
 
---- scheduler:add_noise(samples, noise, timesteps): samples [N, …] with as much of noise as at the steps, int64 [N]
---- from 0 or one number.
+--- scheduler:add_noise(samples, noise, timesteps): Adds the noise of the given steps to samples [N, …]. timesteps:
+--- int64 [N] from 0, or a number.
 function Scheduler:add_noise(samples, noise, timesteps)
   local who = self.__name .. ":add_noise"
   local signal, rest = factors(self, who, samples, timesteps)
@@ -157,8 +157,8 @@ function Scheduler:add_noise(samples, noise, timesteps)
   return samples * signal + noise * rest
 end
 
---- scheduler:get_velocity(samples, noise, timesteps): what a model of prediction_type "v_prediction" is to predict
---- (Salimans and Ho 2022).
+--- scheduler:get_velocity(samples, noise, timesteps): Returns the target of a model with prediction_type
+--- "v_prediction" (Salimans and Ho 2022).
 function Scheduler:get_velocity(samples, noise, timesteps)
   local who = self.__name .. ":get_velocity"
   local signal, rest = factors(self, who, samples, timesteps)
@@ -166,7 +166,7 @@ function Scheduler:get_velocity(samples, noise, timesteps)
   return noise * signal - samples * rest
 end
 
---- Gives x: these schedulers ask a model for x as it is.
+--- Returns x unchanged; it is there for programs written for diffusers.
 function Scheduler.scale_model_input(_self, x) return x end
 
 -- The sample without noise, clipped, and the noise that the model's output tells.
@@ -197,13 +197,9 @@ end
 local drawing = {generator = {"generator"}, noise = {"tensor"}}
 
 --- lm.models.DDPMScheduler([{num_train_timesteps = 1000, beta_start = 0.0001, beta_end = 0.02, beta_schedule =
---- "linear", trained_betas, variance_type = "fixed_small", clip_sample = true, clip_sample_range = 1, prediction_type =
---- "epsilon", timestep_spacing = "leading", steps_offset = 0}]): beta_schedule "linear", "scaled_linear" (of their
---- roots) or "squaredcos_cap_v2"; prediction_type "epsilon" (the noise), "sample" or "v_prediction"; timestep_spacing
---- "linspace", "leading" or "trailing"; variance_type "fixed_small" or "fixed_large".
----
---- scheduler:set_timesteps(50); for _, t in ipairs(scheduler.timesteps) do x = scheduler:step(net(x, t), t, x) end; for
---- training scheduler:add_noise(x, noise, t).
+--- "linear", trained_betas, variance_type = "fixed_small", clip_sample = true, clip_sample_range = 1, prediction_type
+--- = "epsilon", timestep_spacing = "leading", steps_offset = 0}]): Schedules the noise of a denoising diffusion
+--- probabilistic model. Ho et al., "Denoising Diffusion Probabilistic Models", 2020.
 local DDPMScheduler = class.define("DDPMScheduler", Scheduler)
 schedulers.DDPMScheduler = DDPMScheduler
 
@@ -238,8 +234,8 @@ function DDPMScheduler:step(output, t, x, opts)
   return y + noise_like(who, y, o) * math.sqrt(variance), clean
 end
 
---- lm.models.DDIMScheduler([{…}]): options of models.DDPMScheduler but variance_type, and set_alpha_to_one = true:
---- the last step leaves no noise (false: as much as step 0).
+--- lm.models.DDIMScheduler([{…}]): Schedules the noise of a denoising diffusion implicit model. Song et al.,
+--- "Denoising Diffusion Implicit Models", 2021.
 local DDIMScheduler = class.define("DDIMScheduler", Scheduler)
 schedulers.DDIMScheduler = DDIMScheduler
 

@@ -83,8 +83,7 @@ for name, plan in pairs {
   resnet18 = {BasicBlock, {2, 2, 2, 2}}, resnet34 = {BasicBlock, {3, 4, 6, 3}}, resnet50 = {Bottleneck, {3, 4, 6, 3}},
   resnet101 = {Bottleneck, {3, 4, 23, 3}}, resnet152 = {Bottleneck, {3, 8, 36, 3}},
 } do
-  --- models.resnet18, resnet34, resnet50, resnet101 and resnet152([{num_classes = 1000}]): x [N, 3, H, W] of any
-  --- size -> scores [N, num_classes].
+  --- Constructs a ResNet. He et al., "Deep Residual Learning for Image Recognition", 2015.
   models[name] = function(opts)
     return common.build(name, opts, {}, function(o) return ResNet(plan[1], plan[2], o.num_classes) end)
   end

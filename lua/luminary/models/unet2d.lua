@@ -271,19 +271,7 @@ local function finite(who, name, value)
   return value
 end
 
---- models.unet2d([{in_channels = 3, out_channels = 3, block_out_channels = {224, 448, 672, 896}, layers_per_block = 2,
---- down_block_types = {"DownBlock2D", "AttnDownBlock2D", …}, up_block_types = {"AttnUpBlock2D", …, "UpBlock2D"},
---- attention_head_dim = 8, add_attention = true, norm_num_groups = 32, norm_eps = 1e-5, dropout = 0,
---- resnet_time_scale_shift = "default", time_embedding_dim, flip_sin_to_cos = true, freq_shift = 0,
---- downsample_padding = 1, center_input_sample = false, num_class_embeds, attn_norm_num_groups, sample_size}]): the
---- U-Net of unconditional (or by class conditional) diffusion, with diffusers' names of a config.json, which {weights =
---- "folder"} takes. attention_head_dim = false: one head of all channels. time_embedding_dim: four
---- times the first width by default. sample_size, a number or {height, width}, is
---- there for the script, in net.config.sample_size: what the net was trained on; it takes others too.
----
---- net(x, step [, {class_labels}]): what is predicted, [N, out_channels, H, W], of x [N, in_channels, H, W], H and W
---- divisible by 2 for each level but one, at a step from 0, a number or a tensor [N]. class_labels [N], int64 from 1,
---- where there are num_class_embeds.
+--- Constructs the U-Net of a diffusion model. Ho et al., "Denoising Diffusion Probabilistic Models", 2020.
 function models.unet2d(opts)
   return build("unet2d", opts, {
     in_channels = {"count", 3}, out_channels = {"count", 3}, block_out_channels = {levels, {224, 448, 672, 896}},

@@ -157,22 +157,18 @@ local function maker(name, patch_size, layers, heads, width, mlp_dim)
 end
 
 --- lm.models.vit([{image_size = 224, patch_size = 16, num_channels = 3, num_layers = 12, num_heads = 12, hidden_dim =
---- 768, mlp_dim = 3072, dropout = 0, attention_dropout = 0, norm_eps = 1e-6, num_classes = 1000, labels}]): a vision
---- transformer of any size; num_classes = 0: without a head. labels, the classes' names, are there for the script, in
---- net.config.labels. {weights = "folder"} takes a config.json of Hugging Face's ViT, too, with its labels.
----
---- net(x): scores [N, num_classes] of images x [N, num_channels, image_size, image_size]; without a head [N,
---- hidden_dim].
+--- 768, mlp_dim = 3072, dropout = 0, attention_dropout = 0, norm_eps = 1e-6, num_classes = 1000, labels}]): Constructs
+--- a vision transformer. Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021.
 models.vit = maker("vit", 16, 12, 12, 768, 3072)
---- lm.models.vit_b_16([{image_size = 224, …}]): models.vit of that size.
+--- lm.models.vit_b_16([{image_size = 224, …}]): Constructs the ViT-B/16 vision transformer.
 models.vit_b_16 = maker("vit_b_16", 16, 12, 12, 768, 3072)
---- lm.models.vit_b_32([{image_size = 224, …}]): models.vit of that size.
+--- lm.models.vit_b_32([{image_size = 224, …}]): Constructs the ViT-B/32 vision transformer.
 models.vit_b_32 = maker("vit_b_32", 32, 12, 12, 768, 3072)
---- lm.models.vit_l_16([{image_size = 224, …}]): models.vit of that size.
+--- lm.models.vit_l_16([{image_size = 224, …}]): Constructs the ViT-L/16 vision transformer.
 models.vit_l_16 = maker("vit_l_16", 16, 24, 16, 1024, 4096)
---- lm.models.vit_l_32([{image_size = 224, …}]): models.vit of that size.
+--- lm.models.vit_l_32([{image_size = 224, …}]): Constructs the ViT-L/32 vision transformer.
 models.vit_l_32 = maker("vit_l_32", 32, 24, 16, 1024, 4096)
---- lm.models.vit_h_14([{image_size = 224, …}]): models.vit of that size.
+--- lm.models.vit_h_14([{image_size = 224, …}]): Constructs the ViT-H/14 vision transformer.
 models.vit_h_14 = maker("vit_h_14", 14, 32, 16, 1280, 5120)
 
 return models
