@@ -23,7 +23,7 @@ local function sum_last(t, n)
 end
 
 list.Independent = define "Independent" {
-  order = {}, help = "the last reinterpreted_batch_ndims dims of the base's batch_shape become dims of one event",
+  order = {}, help = "Reinterprets some of the batch dims of a distribution as event dims.",
   init = arguments.takes("Independent", option_rows, function(self, base_distribution, reinterpreted_batch_ndims, opts)
     local base = check_base("Independent", base_distribution)
     local n = options.arg("Independent", "reinterpreted_batch_ndims", reinterpreted_batch_ndims, "natural")
@@ -50,7 +50,7 @@ list.Independent = define "Independent" {
 }
 
 list.TransformedDistribution = define "TransformedDistribution" {
-  order = {}, help = "the base's values, to which the transforms, a list or one, are applied in order",
+  order = {}, help = "Creates the distribution of the values of a base distribution after a list of transforms.",
   init = arguments.takes("TransformedDistribution", option_rows, function(self, base_distribution, transforms, opts)
     local base = check_base("TransformedDistribution", base_distribution)
     if class.is(transforms, Transform) then transforms = {transforms} end
@@ -145,7 +145,7 @@ local function times(l, x) return ops.matmul(l, x:unsqueeze(-1)):squeeze(-1) end
 
 list.MultivariateNormal = define "MultivariateNormal" {
   order = {"loc"}, support = "real_vector",
-  help = "normal vectors of that mean; exactly one of the three matrices must be given",
+  help = "Creates a multivariate normal distribution; exactly one of the three matrices must be given",
   init = arguments.takes("MultivariateNormal", {
     {"covariance_matrix", "tensor?"}, {"precision_matrix", "tensor?"}, {"scale_tril", "tensor?"}, option_rows[1],
   }, function(self, loc, opts)

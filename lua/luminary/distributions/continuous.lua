@@ -14,7 +14,7 @@ local function normal_log_prob(z, scale) return z * z * -0.5 - scale:log() - HAL
 
 list.Normal = define "Normal" {
   takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "real",
-  help = "the normal distribution of that mean and standard deviation",
+  help = "Creates a normal (Gaussian) distribution.",
   mean = loc, mode = loc, variance = function(d) return d.scale ^ 2 end,
   rsample = function(d, shape) return d.loc + d:noise("randn", shape) * d.scale end,
   log_prob = function(d, x) return normal_log_prob((x - d.loc) / d.scale, d.scale) end,
@@ -24,7 +24,7 @@ list.Normal = define "Normal" {
 
 list.LogNormal = define "LogNormal" {
   takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "positive",
-  help = "e^x of a normal x of that mean and standard deviation",
+  help = "Creates a log-normal distribution.",
   mean = function(d) return (d.loc + d.scale ^ 2 * 0.5):exp() end,
   mode = function(d) return (d.loc - d.scale ^ 2):exp() end,
   variance = function(d) return (d.scale ^ 2):expm1() * (2 * d.loc + d.scale ^ 2):exp() end,
@@ -36,7 +36,7 @@ list.LogNormal = define "LogNormal" {
 
 list.HalfNormal = define "HalfNormal" {
   takes = {scale = "positive"}, order = {"scale"}, support = "nonnegative",
-  help = "|x| of a normal x of mean 0 and that standard deviation",
+  help = "Creates a half-normal distribution.",
   mean = function(d) return d.scale * math.sqrt(2 / math.pi) end,
   mode = function(d) return ops.zeros_like(d.scale) end,
   variance = function(d) return d.scale ^ 2 * (1 - 2 / math.pi) end,
@@ -48,7 +48,7 @@ list.HalfNormal = define "HalfNormal" {
 
 list.Laplace = define "Laplace" {
   takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "real",
-  help = "density e^(-|x - loc| / scale) / (2 scale)",
+  help = "Creates a Laplace distribution.",
   mean = loc, mode = loc, variance = function(d) return d.scale ^ 2 * 2 end,
   rsample = function(d, shape)
     local u = d:noise("rand", shape) * 2 - 1
@@ -68,7 +68,7 @@ list.Laplace = define "Laplace" {
 
 list.Cauchy = define "Cauchy" {
   takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "real",
-  help = "density 1 / (pi scale (1 + ((x - loc) / scale)^2)); it has no mean and no variance",
+  help = "Creates a Cauchy (Lorentz) distribution.",
   mean = function(d) return ops.full_like(d.loc, 0 / 0) end, mode = loc,
   variance = function(d) return ops.full_like(d.loc, math.huge) end,
   rsample = function(d, shape)
@@ -81,7 +81,7 @@ list.Cauchy = define "Cauchy" {
 
 list.Uniform = define "Uniform" {
   takes = {low = "real", high = "real"}, order = {"low", "high"}, support = "within",
-  help = "numbers from low up to high, all as likely",
+  help = "Creates a uniform distribution.",
   made = function(d)
     if d.validate_args and not d.low:lt(d.high):all():item() then
       require("luminary.base.options").fail("Uniform: low has to be below high")
@@ -100,7 +100,8 @@ list.Uniform = define "Uniform" {
 }
 
 list.Exponential = define "Exponential" {
-  takes = {rate = "positive"}, order = {"rate"}, support = "nonnegative", help = "density rate e^(-rate x)",
+  takes = {rate = "positive"}, order = {"rate"}, support = "nonnegative",
+  help = "Creates an exponential distribution.",
   mean = function(d) return 1 / d.rate end, mode = function(d) return ops.zeros_like(d.rate) end,
   variance = function(d) return d.rate ^ -2 end,
   rsample = function(d, shape) return -d:noise("rand", shape):log() / d.rate end,
@@ -112,7 +113,7 @@ list.Exponential = define "Exponential" {
 
 list.Gumbel = define "Gumbel" {
   takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "real",
-  help = "the largest of many: density e^-(z + e^-z) / scale, z = (x - loc) / scale",
+  help = "Creates a Gumbel distribution.",
   mean = function(d) return d.loc + d.scale * EULER end, mode = loc,
   variance = function(d) return d.scale ^ 2 * (math.pi ^ 2 / 6) end,
   rsample = function(d, shape)
@@ -130,7 +131,7 @@ list.Gumbel = define "Gumbel" {
 
 list.Pareto = define "Pareto" {
   takes = {scale = "positive", alpha = "positive"}, order = {"scale", "alpha"}, support = "above_scale",
-  help = "density alpha scale^alpha / x^(alpha + 1), from scale on",
+  help = "Creates a Pareto distribution of type 1.",
   mean = function(d)
     local a = d.alpha:clamp(1)
     return a * d.scale / (a - 1)

@@ -31,7 +31,7 @@ end
 
 list.Bernoulli = define "Bernoulli" {
   takes = {probs = "unit_interval", logits = "real"}, order = {"probs", "logits"}, either = true, support = "boolean",
-  help = "1 with probability probs, else 0", properties = binary,
+  help = "Creates a Bernoulli distribution", properties = binary,
   mean = function(d) return d.probs end, variance = function(d) return d.probs * (1 - d.probs) end,
   mode = function(d) return d.probs:gt(0.5):to(d.probs.dtype) end,
   sample = draw_bernoulli,
@@ -41,7 +41,7 @@ list.Bernoulli = define "Bernoulli" {
 
 list.Geometric = define "Geometric" {
   takes = {probs = "unit_interval", logits = "real"}, order = {"probs", "logits"}, either = true, support = "natural",
-  help = "how often 0 comes before the first 1, each of which has probability probs", properties = binary,
+  help = "Creates a geometric distribution, of the number of failures before the first success", properties = binary,
   mean = function(d) return 1 / d.probs - 1 end, mode = function(d) return ops.zeros_like(d.probs) end,
   variance = function(d) return (1 / d.probs - 1) / d.probs end,
   sample = function(d, shape) return (d:noise("rand", shape):log() / (-d.probs):log1p()):floor() end,
@@ -104,7 +104,7 @@ local function entropy_of(d) return -(d.probs * d.logits:clamp(finfo(d.logits).m
 
 list.Categorical = define "Categorical" {
   order = {"probs", "logits"}, support = "category", init = several_init("Categorical", function() return {} end),
-  help = "categories from 1 on with these weights, or the logarithms of such, along the last dim", properties = several,
+  help = "Creates a categorical distribution, with categories from 1", properties = several,
   mode = function(d) return d.probs:argmax(-1) end,
   mean = function(d) return ops.full(d.batch_shape, 0 / 0) end,
   variance = function(d) return ops.full(d.batch_shape, 0 / 0) end,
@@ -125,7 +125,7 @@ list.Categorical = define "Categorical" {
 list.OneHotCategorical = define "OneHotCategorical" {
   order = {"probs", "logits"}, support = "one_hot",
   init = several_init("OneHotCategorical", function(n) return {n} end),
-  help = "vectors with one 1, in the place of a category with these weights", properties = several,
+  help = "Creates a one-hot categorical distribution", properties = several,
   mean = function(d) return d.probs end, variance = function(d) return d.probs * (1 - d.probs) end,
   mode = function(d) return ops.one_hot(d.probs:argmax(-1), d.num_events):to(d:first_parameter().dtype) end,
   sample = function(d, shape)
@@ -171,7 +171,7 @@ end
 
 list.Poisson = define "Poisson" {
   takes = {rate = "nonnegative"}, order = {"rate"}, support = "natural",
-  help = "how many events there are where rate is their mean",
+  help = "Creates a Poisson distribution.",
   mean = function(d) return d.rate end, variance = function(d) return d.rate end,
   mode = function(d) return d.rate:floor() end,
   sample = function(d, shape)
@@ -187,7 +187,7 @@ list.Poisson = define "Poisson" {
 list.Binomial = define "Binomial" {
   takes = {total_count = "natural", probs = "unit_interval"}, order = {"total_count", "probs"}, support = "natural",
   defaults = {total_count = 1}, option_rows = {{"logits", lacks = true}, Distribution._option_rows[1]},
-  help = "how many of total_count are 1, each with probability probs",
+  help = "Creates a binomial distribution.",
   mean = function(d) return d.total_count * d.probs end,
   variance = function(d) return d.total_count * d.probs * (1 - d.probs) end,
   sample = function(d, shape)

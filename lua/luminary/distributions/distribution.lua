@@ -49,8 +49,7 @@ local function construct(this, ...)
   return self
 end
 
---- lm.distributions.Distribution: what every distribution is; batch_shape are the sizes of many such, event_shape those
---- of one value. Options of all: {validate_args = true}, false leaves out the checks of parameters and values.
+--- lm.distributions.Distribution: Base class for probability distributions.
 local Distribution = class.guard(class.new("Distribution", nil, construct))
 Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init
@@ -145,13 +144,14 @@ function Distribution:first_parameter()
   end
 end
 
---- Samples of shape [shape…, batch_shape…, event_shape…]: d:sample(), d:sample(5), d:sample {2, 3}. No graph.
+--- Returns samples of shape [shape…, batch_shape…, event_shape…], without gradient: d:sample(), d:sample(5),
+--- d:sample {2, 3}.
 function Distribution:sample(shape)
   shape = shape_of(self.__name .. ".sample", shape)
   return core.no_grad(function() return self:_draw(shape):detach() end)
 end
 
---- The same through which gradients pass to the parameters, where the distribution has them.
+--- Returns reparameterized samples, through which gradients pass to the parameters. Not all distributions have it.
 function Distribution:rsample(shape)
   if not self.has_rsample then
     fail("%s: gradients do not pass through its samples; d:sample() draws, and d:log_prob(x) has gradients",
@@ -176,7 +176,7 @@ function Distribution:value(who, x)
   return x
 end
 
---- The same distribution with that batch_shape, to which its own has to broadcast.
+--- Returns the distribution with another batch_shape, to which its own must broadcast.
 function Distribution:expand(batch_shape)
   batch_shape = shape_of(self.__name .. ".expand", batch_shape)
   local twin = blank(debug.getmetatable(self).class)
@@ -189,7 +189,7 @@ function Distribution:expand(batch_shape)
   return twin
 end
 
---- e^entropy.
+--- Returns exp(entropy).
 function Distribution:perplexity() return self:entropy():exp() end
 
 function Distribution:repr()
@@ -209,16 +209,16 @@ local function formula(self, name)
   return self._formula[name] or fail("%s: has no %s in this version", self.__name, name)
 end
 
---- The logarithm of the probability, or of the density, of the values x: [shape…, batch_shape…].
+--- Returns the log of the probability (density) of the values x, of shape [shape…, batch_shape…].
 function Distribution:log_prob(x) return formula(self, "log_prob")(self, self:value("log_prob", x)) end
 
---- The mean of -log_prob over the values.
+--- Returns the entropy, the mean of -log_prob.
 function Distribution:entropy() return formula(self, "entropy")(self) end
 
---- The probability of values up to x.
+--- Returns the cumulative distribution function at x.
 function Distribution:cdf(x) return formula(self, "cdf")(self, self:value("cdf", x)) end
 
---- The value up to which values have the probability p: the inverse of cdf.
+--- Returns the inverse of the cumulative distribution function at p.
 function Distribution:icdf(p)
   local f = formula(self, "icdf")
   p = core.is_tensor(p) and p or core.tensor(p, {dtype = self:first_parameter().dtype})

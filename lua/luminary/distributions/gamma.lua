@@ -31,7 +31,7 @@ local function sample_shape(d, shape) return joined(shape, d.batch_shape, d.even
 
 list.Gamma = define "Gamma" {
   takes = {concentration = "positive", rate = "positive"}, order = {"concentration", "rate"}, support = "nonnegative",
-  help = "density proportional to x^(concentration - 1) e^(-rate x)",
+  help = "Creates a gamma distribution.",
   mean = function(d) return d.concentration / d.rate end,
   mode = function(d) return ((d.concentration - 1) / d.rate):clamp(0) end,
   variance = function(d) return d.concentration / d.rate ^ 2 end,
@@ -54,7 +54,7 @@ local function log_constant(a) return lgamma(a:sum(-1)) - lgamma(a):sum(-1) end
 
 list.Dirichlet = define "Dirichlet" {
   takes = {concentration = "positive"}, order = {"concentration"}, support = "simplex", event_dims = 1,
-  help = "vectors of probabilities with density proportional to the product of x^(concentration - 1)",
+  help = "Creates a Dirichlet distribution.",
   mean = function(d) return d.concentration / d.concentration:sum(-1, {keepdim = true}) end,
   variance = function(d)
     local sum = d.concentration:sum(-1, {keepdim = true})
@@ -77,7 +77,7 @@ list.Dirichlet = define "Dirichlet" {
 list.Beta = define "Beta" {
   takes = {concentration1 = "positive", concentration0 = "positive"}, order = {"concentration1", "concentration0"},
   support = "unit_interval",
-  help = "probabilities with density proportional to x^(concentration1 - 1) (1 - x)^(concentration0 - 1)",
+  help = "Creates a beta distribution.",
   mean = function(d) return d.concentration1 / (d.concentration1 + d.concentration0) end,
   mode = function(d) return (d.concentration1 - 1) / (d.concentration1 + d.concentration0 - 2) end,
   variance = function(d)
@@ -102,7 +102,7 @@ list.Beta = define "Beta" {
 
 list.Chi2 = define("Chi2", list.Gamma) {
   takes = {df = "positive"}, order = {"df"}, support = "nonnegative",
-  help = "the sum of squares of df standard normal numbers",
+  help = "Creates a chi-squared distribution.",
   properties = {
     concentration = function(d) return d.df * 0.5 end, rate = function(d) return ops.full_like(d.df, 0.5) end,
   },
@@ -112,7 +112,7 @@ list.Chi2 = define("Chi2", list.Gamma) {
 list.StudentT = define "StudentT" {
   takes = {df = "positive", loc = "real", scale = "positive"}, order = {"df", "loc", "scale"}, support = "real",
   defaults = {loc = 0, scale = 1},
-  help = "Student's t with df degrees of freedom, times scale, plus loc",
+  help = "Creates a Student's t-distribution.",
   mean = function(d) return ops.where(d.df:le(1), ops.full_like(d.loc, 0 / 0), d.loc) end,
   mode = function(d) return d.loc end,
   variance = function(d)

@@ -1,6 +1,4 @@
---- lm.distributions: probability distributions, under PyTorch's names: samples, logarithms of probabilities, entropies.
----   local d = lm.distributions.Normal(0, lm.tensor {1, 2})
----   d:sample {3}, d:rsample {3}, d:log_prob(x), d:entropy(), d.mean, d.variance, d.stddev
+--- lm.distributions: Parameterizable probability distributions and sampling functions.
 local options = require "luminary.base.options"
 local kl = require "luminary.distributions.kl"
 

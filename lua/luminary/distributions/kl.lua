@@ -9,7 +9,7 @@ local fail, lgamma, digamma, ops = options.fail, special.lgamma, special.digamma
 
 local kl, table_of = {}, {}
 
---- register_kl(P, Q, f): f(p, q) is the divergence of a distribution of class P from one of class Q.
+--- register_kl(P, Q, f): Registers a function for kl_divergence of two classes.
 function kl.register_kl(P, Q, f)
   class.check("register_kl", P)
   class.check("register_kl", Q)
@@ -17,8 +17,7 @@ function kl.register_kl(P, Q, f)
   table_of[P][Q] = options.arg("register_kl", "f", f, "function")
 end
 
---- kl_divergence(p, q): the Kullback-Leibler divergence of two distributions, of their batch_shape; an error where no
---- formula is known for the two classes.
+--- kl_divergence(p, q): Computes the Kullback-Leibler divergence of two distributions.
 function kl.kl_divergence(p, q)
   for i, d in ipairs {p or false, q or false} do
     if not class.is(d, Distribution) then

@@ -16,8 +16,7 @@ local function construct(this, ...)
   return self
 end
 
---- lm.distributions.Transform: what every transform is; one's own has forward(x), inv(y),
---- log_abs_det_jacobian(x, y), and sign().
+--- lm.distributions.Transform: Base class for invertible transforms of each element.
 local Transform = class.guard(class.new("DistributionTransform", nil, construct))
 transforms.Transform = Transform
 Transform.extend, Transform.init, Transform.is = class.methods.extend, class.methods.init, class.is
@@ -25,11 +24,11 @@ Transform.repr = class.methods.repr
 
 --- The transform of x; t(x) is the same.
 function Transform:forward(x) return self._forward(x, self) end
---- The x of which y is the transform.
+--- Returns x for y, the inverse of the transform.
 function Transform:inv(y) return self._inv(y, self) end
---- log |dy/dx| of each element, where y is the transform of x.
+--- Returns log |dy/dx| of each element, where y is the transform of x.
 function Transform:log_abs_det_jacobian(x, y) return self._log_det(x, y or self:forward(x), self) end
---- 1 where larger x give larger y, -1 where smaller ones do.
+--- Returns 1 where y increases with x, -1 where it decreases.
 function Transform:sign() return 1 end -- luacheck: ignore self
 
 local function define(name, forward, inv, log_det)
@@ -44,20 +43,20 @@ local event_dim, cache_size = {"event_dim", 0, lacks = true}, {"cache_size", 0, 
 
 local function softplus(x) return x:clamp(0) + (-x:abs()):exp():log1p() end
 
---- lm.distributions.ExpTransform(): e^x
+--- lm.distributions.ExpTransform(): Transforms by the mapping y = exp(x).
 define("ExpTransform", function(x) return x:exp() end, function(y) return y:log() end, function(x) return x end)
---- lm.distributions.SigmoidTransform(): 1 / (1 + e^-x)
+--- lm.distributions.SigmoidTransform(): Transforms by the mapping y = 1 / (1 + exp(-x)).
 define("SigmoidTransform", function(x) return x:sigmoid() end, function(y) return y:log() - (-y):log1p() end,
   function(x) return -softplus(-x) - softplus(x) end)
---- lm.distributions.TanhTransform(): tanh(x)
+--- lm.distributions.TanhTransform(): Transforms by the mapping y = tanh(x).
 define("TanhTransform", function(x) return x:tanh() end,
   function(y) return 0.5 * (y:log1p() - (-y):log1p()) end,
   function(x) return 2 * (math.log(2) - x - softplus(-2 * x)) end)
---- lm.distributions.SoftplusTransform(): log(1 + e^x)
+--- lm.distributions.SoftplusTransform(): Transforms by the mapping y = log(1 + exp(x)).
 define("SoftplusTransform", softplus, function(y) return (-(-y):expm1()):log() + y end,
   function(x) return -softplus(-x) end)
 
---- lm.distributions.AffineTransform(loc, scale): loc + scale * x
+--- lm.distributions.AffineTransform(loc, scale): Transforms by the mapping y = loc + scale * x.
 local Affine = define("AffineTransform", function(x, t) return t.loc + t.scale * x end,
   function(y, t) return (y - t.loc) / t.scale end,
   function(x, _, t)
@@ -77,7 +76,7 @@ function Affine:sign()
   return self.scale:sign()
 end
 
---- lm.distributions.PowerTransform(exponent): x^exponent, of positive x
+--- lm.distributions.PowerTransform(exponent): Transforms by the mapping y = x ^ exponent, for x above 0.
 local Power = define("PowerTransform", function(x, t) return x ^ t.exponent end,
   function(y, t) return y ^ (1 / t.exponent) end,
   function(x, y, t) return (t.exponent * y / x):abs():log() end)
@@ -87,7 +86,7 @@ Power.init = arguments.takes("PowerTransform", {cache_size}, function(self, expo
 end)
 function Power:sign() return self.exponent < 0 and -1 or 1 end
 
---- lm.distributions.ComposeTransform {a, b, …}: b(a(x))
+--- lm.distributions.ComposeTransform {a, b, …}: Composes several transforms: y = b(a(x)).
 local Compose = define("ComposeTransform",
   function(x, t)
     for _, part in ipairs(t.parts) do x = part(x) end
