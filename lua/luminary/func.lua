@@ -1,5 +1,4 @@
---- lm.func: functions of functions: gradients, products with Jacobians, maps over a batch; and calls of a module with
---- other parameters.
+--- lm.func: Function transforms: gradients, Jacobians, maps over a batch, and calls of modules with other parameters.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -126,11 +125,8 @@ local function differentiated(who, f, opts)
   end
 end
 
---- lm.func.grad(f [, {argnums = 1, has_aux = false, create_graph = false}]): a function that gives the gradient of f,
---- which gives one number, with respect to its argument of that number, from 1: a tensor, or a table of tensors, then a
---- table of gradients; a list of numbers gives a list. With has_aux f gives a second result, which comes second.
---- May be nested. Gradients are recorded themselves within another of these, where an argument records, and with
---- create_graph.
+--- lm.func.grad(f [, {argnums = 1, has_aux = false, create_graph = false}]): Returns a function that computes the
+--- gradient of f with respect to its argument argnums.
 func.grad = arguments.takes("grad", grad_options, function(f, opts)
   local both = differentiated("grad", f, opts)
   return function(...)
@@ -140,13 +136,12 @@ func.grad = arguments.takes("grad", grad_options, function(f, opts)
   end
 end)
 
---- lm.func.grad_and_value(…): a function that gives f's gradient and its value; with has_aux, a third is f's second
---- result.
+--- lm.func.grad_and_value(…): Returns a function that computes the gradient and the value of f.
 func.grad_and_value = arguments.takes("grad_and_value", grad_options, function(f, opts)
   return differentiated("grad_and_value", f, opts)
 end)
 
---- lm.func.value_and_grad(…): the same with the value first: y, gradient.
+--- lm.func.value_and_grad(…): Returns a function that computes the value and the gradient of f.
 func.value_and_grad = arguments.takes("value_and_grad", grad_options, function(f, opts)
   local both = differentiated("value_and_grad", f, opts)
   return function(...)
@@ -155,8 +150,7 @@ func.value_and_grad = arguments.takes("value_and_grad", grad_options, function(f
   end
 end)
 
---- lm.func.vjp(f, ...): f(...), and a function that takes a tensor of the shape of f's result and gives the sum of its
---- products with the derivatives, one result for each argument of f, which are tensors or tables of such.
+--- lm.func.vjp(f, ...): Computes f(...), and a function for vector-Jacobian products.
 function func.vjp(f, ...)
   local args = pack(...)
   check_callable("vjp", f)
@@ -210,8 +204,7 @@ local function jvp(who, f, primals, tangents, keep)
 end
 func._jvp = jvp
 
---- lm.func.jvp(f, primals, tangents): f of the primals, a list, and its derivative in the direction of the tangents, a
---- list like them.
+--- lm.func.jvp(f, primals, tangents): Computes f(primals…) and the Jacobian-vector product with tangents.
 function func.jvp(f, primals, tangents)
   check_callable("jvp", f)
   options.arg("jvp", "primals", primals, "table")
@@ -240,9 +233,7 @@ end
 
 local jacobian_options = {{"argnums", "any", 1}}
 
---- lm.func.jacrev(f [, {argnums = 1}]): a function that gives the Jacobian of f with respect to that argument,
---- [sizes of f's result…, sizes of the argument…]; argnums as for grad. One pass backward for each element of the
---- result.
+--- lm.func.jacrev(f [, {argnums = 1}]): Returns a function that computes the Jacobian of f with respect to an argument.
 func.jacrev = arguments.takes("jacrev", jacobian_options, function(f, opts)
   local who = "jacrev"
   check_callable(who, f)
@@ -262,8 +253,7 @@ end)
 --- lm.func.jacobian(f [, {argnums = 1}]): the same as jacrev.
 func.jacobian = func.jacrev
 
---- lm.func.hessian(f [, {argnums = 1}]): a function that gives the second derivatives of f, which gives one number,
---- with respect to an argument, a tensor: [sizes…, sizes…].
+--- lm.func.hessian(f [, {argnums = 1}]): Returns a function that computes the Hessian of f with respect to an argument.
 func.hessian = arguments.takes("hessian", {{"argnums", "count", 1}}, function(f, opts)
   return func.jacrev(func.grad(f, opts), opts)
 end)
@@ -282,9 +272,7 @@ local function mapped_size(args, dims)
   return size or fail("vmap: none of the arguments is mapped")
 end
 
---- lm.func.vmap(f [, {in_dims = 1, out_dims = 1}]): a function that calls f once for each slice of its arguments along
---- in_dims, one after the other, and stacks the results along out_dims; it is no faster than the loop it is. in_dims is
---- a dim, or a list with false for arguments that each call is given whole.
+--- lm.func.vmap(f [, {in_dims = 1, out_dims = 1}]): Returns a function that maps f over a dim of its arguments.
 func.vmap = arguments.takes("vmap", {{"in_dims", "any", 1}, {"out_dims", "integer", 1}}, function(f, opts)
   check_callable("vmap", f)
   return function(...)
@@ -316,9 +304,8 @@ func.vmap = arguments.takes("vmap", {{"in_dims", "any", 1}, {"out_dims", "intege
   end
 end)
 
---- lm.func.functional_call(module, values, ...): module(...) with these tensors, by dotted name, in the place of its
---- parameters and buffers, which are put back however it ends. Parameters that are one tensor at several places are
---- replaced at all. values may be a list of such tables.
+--- lm.func.functional_call(module, values, ...): Calls a module with given tensors in place of its parameters
+--- and buffers.
 function func.functional_call(module, values, ...)
   local who = "functional_call"
   if not records.is_module(module) then fail("%s: a module wanted, got %s", who, options.describe(module)) end

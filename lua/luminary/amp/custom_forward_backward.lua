@@ -22,8 +22,7 @@ end
 
 local function without() return {enabled = false} end
 
---- A forward(ctx, …) for a Function that custom_bwd's backward goes with. {cast_inputs = dtype}: within autocast,
---- floating tensors (float64 apart) become that, and it runs without autocast.
+--- Wraps the forward of a custom Function that is called under autocast; custom_bwd wraps its backward.
 custom.custom_fwd = arguments.takes("custom_fwd", {{"cast_inputs", "string"}}, function(forward, opts)
   options.arg("custom_fwd", "forward", forward, "function")
   local wanted = opts.cast_inputs and core.dtype(opts.cast_inputs)
@@ -41,7 +40,7 @@ custom.custom_fwd = arguments.takes("custom_fwd", {{"cast_inputs", "string"}}, f
   end
 end)
 
---- A backward(ctx, …) that runs in the mode of its custom_fwd's forward.
+--- Wraps the backward of a custom Function, so that it runs in the autocast mode of its forward.
 function custom.custom_bwd(backward)
   options.arg("custom_bwd", "backward", backward, "function")
   return function(ctx, ...) return core.autocast(ctx.autocast_mode or without(), backward, ctx, ...) end

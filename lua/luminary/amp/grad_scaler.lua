@@ -1,17 +1,4 @@
---- lm.GradScaler(…): keeps gradients of float16 within its range. PyTorch's, torch/amp/grad_scaler.py:
----
----   local scaler = lm.GradScaler()
----   local loss = lm.autocast({device = "cuda"}, function() return F.cross_entropy(net(x), y) end)
----   scaler:scale(loss):backward()     -- gradients are `scale` times what they are
----   scaler:unscale_(opt)              -- only where they are looked at before the step, as by clip_grad_norm_
----   scaler:step(opt)                  -- unscales, and skips the step if a gradient is infinite or NaN
----   scaler:update()                   -- after all optimizers: halves the scale after a skip, doubles it now and then
----
---- Gradients are checked and unscaled in one go, without waiting for a GPU; the one wait is in step, for whether to
---- make it. So lm.cuda.graph can capture what ends with scaler:scale(loss):backward(), after a first call of it; step
---- and update follow each replay. Under DistributedDataParallel all ranks see the same averaged gradients and so decide
---- alike. `device` is accepted for PyTorch's sake: gradients are unscaled where they are. With "cuda" on a machine
---- without a GPU the scaler warns and is disabled.
+--- lm.GradScaler(…): Scales losses, so that float16 gradients do not underflow, and unscales gradients.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -86,7 +73,7 @@ local function scaled(self, v, seen)
   return out
 end
 
---- The loss times the scale; of a list, each. A loss of low dtype without dims becomes float32.
+--- Multiplies the loss, or each of a list, by the scale. A loss of a low dtype without dims becomes float32.
 function GradScaler:scale(outputs)
   if not self.enabled then return outputs end
   local result = scaled(self, outputs, {})
@@ -135,7 +122,7 @@ local function unscale(self, who, opt)
   self.stages[opt] = {stage = "unscaled", found = core.keep(found)}
 end
 
---- Divides the gradients of this optimizer's parameters by the scale, in place; once between updates, before step.
+--- Divides the gradients of the optimizer's parameters by the scale, in place, once between updates and before step.
 function GradScaler:unscale_(opt)
   if not self.enabled then return end
   need_optimizer("unscale_", opt)
@@ -148,8 +135,8 @@ function GradScaler:unscale_(opt)
   unscale(self, "unscale_", opt)
 end
 
---- opt:step(), unless a gradient is infinite or NaN; unscales first where that was not done. Gives what opt:step gives,
---- nil if it was skipped.
+--- Calls opt:step(), unless a gradient is infinite or NaN; unscales gradients first if unscale_ did not. Returns the
+--- result of opt:step(), or nil if the step is skipped.
 function GradScaler:step(opt, closure)
   need_optimizer("step", opt)
   if not self.enabled then return opt:step(closure) end
@@ -181,8 +168,8 @@ local function multiply_scale(self, by)
   if options.is("scale", scale) then set_scale(self, scale) end
 end
 
---- Ends an iteration: the scale is multiplied by backoff_factor if a gradient was infinite or NaN, by growth_factor
---- after growth_interval iterations without. new_scale, a number or a tensor of one element, sets it instead.
+--- Updates the scale: multiplies it by backoff_factor if a gradient was infinite or NaN, by growth_factor after
+--- growth_interval iterations without. new_scale, a number or a tensor of one element, sets it instead.
 function GradScaler:update(new_scale)
   if not self.enabled then return end
   refuse_capture "update"
@@ -218,17 +205,16 @@ function GradScaler:update(new_scale)
   self.begun, self.stages = false, {}
 end
 
---- The scale, a number; 1 where scaling is not enabled.
+--- Returns the scale, a number; 1 if the scaler is disabled.
 function GradScaler:get_scale() return self.enabled and self.current or 1 end
 
---- Whether it scales at all.
+--- Returns whether the scaler is enabled.
 function GradScaler:is_enabled() return self.enabled end
 
 for key, kind in pairs {growth_factor = "number", backoff_factor = "number", growth_interval = "count"} do
-  --- get_growth_factor and get_backoff_factor: what the scale is multiplied by after get_growth_interval good
-  --- iterations, and after an overflow.
+  --- Returns the value of the argument of this name.
   GradScaler["get_" .. key] = function(self) return self[key] end
-  --- Sets what the method of that name with get_ gives.
+  --- Sets the value of the argument of this name.
   GradScaler["set_" .. key] = function(self, value)
     local all = {growth_factor = self.growth_factor, backoff_factor = self.backoff_factor}
     all[key] = options.arg("GradScaler:set_" .. key, key, value, kind)
@@ -237,7 +223,7 @@ for key, kind in pairs {growth_factor = "number", backoff_factor = "number", gro
   end
 end
 
---- Plain values, under PyTorch's names; empty where scaling is not enabled.
+--- Returns the state, plain values under PyTorch's names; empty if the scaler is disabled.
 function GradScaler:state_dict()
   if not self.enabled then return {} end
   return {
@@ -246,7 +232,7 @@ function GradScaler:state_dict()
   }
 end
 
---- Goes on from a state_dict, PyTorch's too.
+--- Loads a state_dict, also one of PyTorch's.
 function GradScaler:load_state_dict(dict)
   if not self.enabled then return end
   local who = "GradScaler:load_state_dict"

@@ -1,15 +1,4 @@
---- lm.amp: mixed precision as NVIDIA's apex has it, for scripts written for it, beside lm.autocast and lm.GradScaler.
----
----   local net, opt = lm.amp.initialize(net, opt, {opt_level = "O2", loss_scale = "dynamic"})
----   net = nn.parallel.DistributedDataParallel(net)           -- after it, as DataParallel
----   …
----   opt:zero_grad()
----   lm.amp.scale_loss(loss, opt, function(scaled) scaled:backward() end)
----   nn.utils.clip_grad_norm_(lm.amp.master_params(opt), 1)
----   opt:step()
----
---- opt_levels.lua says what O0 to O3 are. The low dtype is float16 on CUDA and bfloat16 on the CPU, or what
---- cast_model_type says. Several losses are told apart by loss_id, from 1.
+--- lm.amp: Mixed precision with the functions of NVIDIA's apex, beside lm.autocast and lm.GradScaler.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -140,11 +129,7 @@ local function say(format, ...)
   if state.verbosity > 0 then io.stderr:write(format:format(...), "\n") end
 end
 
---- Makes models (one, or a list) and optimizers (one, a list, or none) ready for mixed precision, and gives them back.
---- The models are on their devices, in float32 and not wrapped for several; the optimizers have their parameters.
---- Options: opt_level = "O1", cast_model_type, keep_batchnorm_fp32, master_weights, loss_scale (a number or "dynamic"),
---- cast_model_outputs (a dtype), num_losses = 1, min_loss_scale, max_loss_scale = 2^24, enabled = true, verbosity = 0
---- (1: the level and each overflow on standard error).
+--- Prepares models and optimizers for mixed precision, and returns them.
 function amp.initialize(models, optimizers, opts)
   local who = "amp.initialize"
   if opts == nil and is_list(optimizers) and type(next(optimizers)) == "string" then -- no optimizers
@@ -191,10 +176,7 @@ local function need_state(who)
   end
 end
 
---- f(scaled) with the loss times its scale, as a float32; f calls scaled:backward(). After it the gradients are
---- unscaled and ready for clipping and opt:step(), which leaves a step out whose gradients are infinite or NaN. Gives
---- what f gives. optimizers: one or a list. {loss_id = 1, delay_unscale = false}: with delay_unscale gradients stay
---- scaled, for those of the next batch to be added before the step.
+--- Calls f with the scaled loss, and unscales the gradients after it.
 amp.scale_loss = arguments.takes("amp.scale_loss", {
   {"loss_id", "count", 1}, {"delay_unscale", "boolean", false},
 }, function(loss, optimizers, f, opts)
@@ -235,7 +217,7 @@ amp.scale_loss = arguments.takes("amp.scale_loss", {
   return unpack(results, 1, results.n)
 end)
 
---- A list of the tensors that the optimizer steps, float32 master weights where there are some: what is to be clipped.
+--- Returns the list of tensors that the optimizer steps: float32 master weights where there are some.
 function amp.master_params(optimizer)
   if not is_optimizer(optimizer) then
     fail("amp.master_params: an optimizer wanted, got %s", options.describe(optimizer))
@@ -243,10 +225,10 @@ function amp.master_params(optimizer)
   return process.masters(optimizer)
 end
 
---- f(...) without O1's autocast.
+--- Calls f(...) without the autocast of level O1.
 function amp.disable_casts(f, ...) return core.autocast({enabled = false}, f, ...) end
 
---- The scales of all losses, under apex's names: loss_scaler0 and so on.
+--- Returns the state of all loss scalers, under apex's names: loss_scaler0 and so on.
 function amp.state_dict()
   need_state "amp.state_dict"
   local dict = {}
@@ -254,7 +236,7 @@ function amp.state_dict()
   return dict
 end
 
---- Goes on from a state_dict; after amp.initialize with as many losses.
+--- Loads a state_dict, after amp.initialize with the same number of losses.
 function amp.load_state_dict(dict)
   local who = "amp.load_state_dict"
   need_state(who)

@@ -92,13 +92,7 @@ local function checkpoint(who, f, args, preserve)
   return unpack(results, 1, results.n)
 end
 
---- f(...), of which nothing is kept for backward but the arguments: what the ops of f save is computed again when
---- backward comes to them, with the same random numbers and the same autocast. f is a function or a module, and has to
---- do the same both times; tensors it reads, and the variables it finds them in, must not change in between. What it
---- leaves elsewhere than in its results is dropped after the second time, as by lm.scope. Gradients, hooks, lm.grad and
---- double backward are as without; within no_grad, and within another checkpoint, it is a plain call.
---- A last table of nothing but {preserve_rng_state = true, use_reentrant = false} is not for f: preserve_rng_state =
---- false lets the second time draw other random numbers; use_reentrant makes no difference here.
+--- Checkpoints f(...): backward computes its intermediate results again, in place of keeping them in memory.
 function checkpoints.checkpoint(f, ...)
   check_callable("checkpoint", f)
   local args = pack(...)
@@ -109,8 +103,7 @@ function checkpoints.checkpoint(f, ...)
   return checkpoint("checkpoint", f, args, opts.preserve_rng_state)
 end
 
---- net(x) for an nn.Sequential, or a list of functions, in `segments` parts of which all but the last are checkpoints.
---- {preserve_rng_state = true}
+--- Checkpoints a sequential model by dividing it into segments.
 checkpoints.checkpoint_sequential = arguments.takes("checkpoint_sequential", {
   {"use_reentrant", "boolean", false}, {"preserve_rng_state", "boolean", true},
 }, function(net, segments, x, opts)

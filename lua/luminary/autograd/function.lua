@@ -151,12 +151,7 @@ local function apply(kind, ...)
   return unpack(outputs, 1, outputs.n)
 end
 
---- lm.autograd.Function: a differentiable function with a backward of its own:
----   local Exp = lm.autograd.Function:extend("Exp")
----   function Exp.forward(ctx, x) local y = x:exp(); ctx:save_for_backward(y); return y end
----   function Exp.backward(ctx, g) return g * ctx.saved_tensors[1] end
----   y = Exp(x)      -- or Exp.apply(x)
---- backward gives one gradient (or nil) for each argument of forward; those after the last tensor may be left out.
+--- lm.autograd.Function: Base class to create custom autograd functions, with a forward and a backward.
 local Function = class.new("Function", nil, apply)
 
 --- A function's class: it is given forward(ctx, ...) and backward(ctx, ...).

@@ -1,5 +1,4 @@
---- lm.autograd.functional: products with the derivatives of a function at a place. `inputs` is a tensor or a list of
---- them, which f is called with; f gives one tensor. Results are like inputs.
+--- lm.autograd.functional: Jacobians, Hessians, and products of vectors with them, of a function at given inputs.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -28,16 +27,14 @@ local function call(opts, f, ...)
   return core.no_grad(f, ...)
 end
 
---- The Jacobian of f(inputs…), [sizes of the result…, sizes of the input…], for each input.
---- {create_graph = false}: true records it, where the inputs record.
+--- Computes the Jacobian of a function.
 functional.jacobian = arguments.takes("jacobian", create_graph, function(f, inputs, opts)
   local list, one, how, numbers = read("jacobian", inputs, opts)
   local out = call(how, func.jacrev(f, {argnums = numbers}), unpack(list))
   return one and out[1] or out
 end)
 
---- The second derivatives of f(inputs…), which is one number: for one tensor [sizes…, sizes…], for a list a list of
---- lists, [i][j] with respect to inputs i and j. {create_graph = false}
+--- Computes the Hessian of a scalar function.
 functional.hessian = arguments.takes("hessian", create_graph, function(f, inputs, opts)
   local list, one, how, numbers = read("hessian", inputs, opts)
   local out = {}
@@ -47,7 +44,7 @@ functional.hessian = arguments.takes("hessian", create_graph, function(f, inputs
   return one and out[1][1] or out
 end)
 
---- f(inputs…), and v (of its shape; 1 where that is one number) times its Jacobian. {create_graph = false}
+--- Computes the dot product of a vector v and the Jacobian of a function.
 functional.vjp = arguments.takes("vjp", create_graph, function(f, inputs, v, opts)
   local list, one, how = read("vjp", inputs, opts)
   return call(how, function()
@@ -58,14 +55,13 @@ functional.vjp = arguments.takes("vjp", create_graph, function(f, inputs, v, opt
   end)
 end)
 
---- f(inputs…), and its Jacobian times v, a tensor or a list like inputs. {create_graph = false}
+--- Computes the dot product of the Jacobian of a function and a vector v.
 functional.jvp = arguments.takes("jvp", create_graph, function(f, inputs, v, opts)
   local list, one, how = read("jvp", inputs, opts)
   return call(how, func._jvp, "jvp", f, list, one and {v} or v, how.create_graph)
 end)
 
---- f(inputs…), and v, a tensor or a list like inputs, times the second derivatives of f, which is one number.
---- {create_graph = false}
+--- Computes the dot product of a vector v and the Hessian of a scalar function.
 functional.vhp = arguments.takes("vhp", create_graph, function(f, inputs, v, opts)
   local list, one, how, numbers = read("vhp", inputs, opts)
   local directions = one and {v} or v

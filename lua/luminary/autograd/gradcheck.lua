@@ -142,13 +142,12 @@ local function run_check(who, f, inputs, o)
   return false, message
 end
 
---- Compare f's gradients at `inputs` (float64, requires_grad) with central differences. True, or an error
---- (with {raise_exception = false}: false and a message).
+--- Checks gradients of a function against finite differences.
 checks.gradcheck = arguments.takes("gradcheck", check_options, function(f, inputs, opts)
   return run_check("gradcheck", f, inputs, opts)
 end)
 
---- The same for the gradients of f's gradients, at random output gradients.
+--- Checks second-order gradients of a function against finite differences.
 checks.gradgradcheck = arguments.takes("gradgradcheck", {
   {"grad_outputs", lacks = true}, unpack(check_options),
 }, function(f, inputs, opts)

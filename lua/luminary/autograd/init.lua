@@ -1,13 +1,13 @@
---- lm.autograd: functions with a backward of one's own, and checks of gradients against differences.
+--- lm.autograd: Custom differentiable functions, derivatives, checkpointing and checks of gradients.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 -- ---- functions that are written in C
---- lm.autograd.detect_anomaly(f, ...): f(...), within which a NaN that backward makes is an error that names the op and
---- the line of the script that called it, as other errors of backward do then. Forward and backward both have to be
---- within. Slow. Gives what f returns.
---- lm.autograd.set_detect_anomaly(on): the same from here on, in this thread. Gives what was before.
---- lm.autograd.is_anomaly_enabled(): whether backward looks for NaN now.
+--- lm.autograd.detect_anomaly(f, ...): Calls f(...) with anomaly detection: a NaN in backward is an error that names
+--- the forward's op.
+--- lm.autograd.set_detect_anomaly(on): Turns anomaly detection on or off in this thread. Returns the previous
+--- value.
+--- lm.autograd.is_anomaly_enabled(): Returns whether anomaly detection is on.
 
 local autograd = {
   Function = require("luminary.autograd.function").Function,

@@ -275,7 +275,7 @@ end
 
 -- ---- settings
 
---- lm.inference_mode(f, ...): lm.no_grad(f, ...).
+--- lm.inference_mode(f, ...): Calls f(...) without recording operations for backward, as lm.no_grad does.
 spellings.inference_mode = core.no_grad
 
 local PROFILES = {
