@@ -52,7 +52,8 @@ end
 function MobileNetV2:forward(x) return self.classifier(self.avgpool(self.features(x)):flatten(2)) end
 
 return {
-  --- Constructs MobileNetV2. Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018.
+  --- models.mobilenet_v2([{num_classes = 1000, dropout = 0.2}]): Constructs MobileNetV2. Sandler et al., "MobileNetV2:
+  --- Inverted Residuals and Linear Bottlenecks", 2018.
   mobilenet_v2 = function(opts)
     return common.build("mobilenet_v2", opts, {dropout = {"probability", 0.2}}, function(o)
       return MobileNetV2(o.num_classes, o.dropout)

@@ -52,8 +52,8 @@ schedule "CyclicLR" {
     {"scale_mode", SCALE_MODES}, {"cycle_momentum", "boolean"}, {"base_momentums", "numbers", optional = true},
     {"max_momentums", "numbers", optional = true},
   },
-  help = [[Sets the learning rate of each group by a cyclical policy. Smith, "Cyclical Learning Rates for Training Neural
-    Networks", 2017.]],
+  help = [[Sets the learning rate of each group by a cyclical policy. Smith, "Cyclical Learning Rates for Training
+    Neural Networks", 2017.]],
   made = function(self, optimizer)
     self.first_lrs = Scheduler.for_groups("CyclicLR", "base_lr", self.base_lr, optimizer, "number")
     self.max_lrs = Scheduler.for_groups("CyclicLR", "max_lr", self.max_lr, optimizer, "number")

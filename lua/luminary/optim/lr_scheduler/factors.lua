@@ -19,7 +19,8 @@ end
 local gamma, total_iters = {"gamma", "number", 0.1}, {"total_iters", "natural", 5}
 
 schedule "StepLR" {
-  takes = {{"step_size", "count"}}, options = {gamma}, help = "Decays the learning rate of each group by gamma every step_size epochs.",
+  takes = {{"step_size", "count"}}, options = {gamma},
+  help = "Decays the learning rate of each group by gamma every step_size epochs.",
   next_lr = function(self, group)
     local epoch = self.last_epoch
     return epoch > 0 and epoch % self.step_size == 0 and group.lr * self.gamma or group.lr
