@@ -126,7 +126,7 @@ describe("luminary's options", function()
       assert.matches(pattern, text)
     end
     for name, words in pairs {
-      AutoTokenizer = "lm.text.Tokenizer", AutoModelForCausalLM = "lm.models'", t5 = "this version has gpt2, llama",
+      AutoTokenizer = "is text.Tokenizer", AutoModelForCausalLM = "lm.models'", t5 = "this version has gpt2, llama",
       BitsAndBytesConfig = "lm.quantize", quantize_dynamic = "lm.quantize", complex64 = "no complex numbers",
       uint32 = "int64", TextIteratorStreamer = "tokenizer:streamer", AutoImageProcessor = "transforms",
       EulerDiscreteScheduler = "DDIMScheduler", train_from_iterator = "tokenizers are not trained",
@@ -606,7 +606,7 @@ describe("every public name", function()
       assert.is_true(lm.core.op_info(inner).internal)
     end
     assert.is_truthy(list:find(" conv2d ", 1, true))
-    local text, why = lm.help "no such xyzzy"
+    local text, why = lm.help "no_such_op"
     assert.is_nil(text)
     assert.is_string(why)
     assert.error_matches(function() lm.help(3) end, "help: the name must be a string, got 3")

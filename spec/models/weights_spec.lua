@@ -557,7 +557,7 @@ describe("weights =", function()
     for _, name in ipairs {"models.gpt2.new_cache", "models.llama.new_cache", "new_cache", "GPT2:new_cache"} do
       assert.matches("^net:new_cache%(batch_size, max_seq_len%): ", help.text(name) or "")
     end
-    for name, words in pairs {gpt2 = "net%(ids %[, {attention_mask, position_ids, ", bert = "token_type_ids"} do
+    for name, words in pairs {gpt2 = "net%(ids, {attention_mask, position_ids, ", bert = "token_type_ids"} do
       assert.matches(words, help.text("models." .. name))
     end
     assert.matches("it is dtype", select(2, help.text "torch_dtype"))

@@ -17,6 +17,12 @@ end
 
 --- text.Tokenizer(path [, {base = 1, add_bos_token, add_eos_token}]): Loads a tokenizer of Hugging Face's formats, or
 --- that of a GGUF file.
+---
+--- Fields: vocab_size is the number of tokens without added ones, #tokenizer that of all ids. pad_token, eos_token,
+--- bos_token, unk_token, cls_token, sep_token and mask_token are strings or nil, and may be set; pad_token_id and so
+--- on are their ids. extra_special_tokens, all_special_tokens, all_special_ids and special_tokens_map list them.
+--- model_max_length is 1e30 where no file sets it; truncation without max_length uses it. padding_side and
+--- truncation_side are "left" or "right". chat_template is a string or nil.
 local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
   local object = new(of)
   object:init(class.arguments(of, ...))
