@@ -16,7 +16,7 @@ local fail = options.fail
 
 local collectives = {}
 
---- dist.ReduceOp: names of the reductions, as PyTorch's constants: SUM, AVG (or MEAN), PRODUCT, MIN, MAX, BAND, BOR.
+--- dist.ReduceOp: the names of the reductions: SUM, AVG (or MEAN), PRODUCT, MIN, MAX, BAND, BOR.
 collectives.ReduceOp = options.strict("dist.ReduceOp", {
   SUM = "sum", AVG = "mean", MEAN = "mean", PRODUCT = "product", MIN = "min", MAX = "max", BAND = "band", BOR = "bor",
 })
@@ -59,8 +59,7 @@ local reducing = with(reduction)
 local scaling = with(reduction)
 scaling[#scaling + 1] = {"scale", "number", named = true}
 
---- t becomes the reduction over all ranks. {scale = 0.5}: the sum of what each rank's t is times its own scale; floats.
---- Gives t.
+--- Reduces the tensors of all ranks in such a way that all get the final result.
 collectives.all_reduce = arguments.takes("all_reduce", scaling, function(t, opts)
   check("all_reduce", "the tensor", t)
   finish("all_reduce", opts)
@@ -70,7 +69,7 @@ end)
 
 local rooted = with {"src", "natural", 0}
 
---- t becomes what it is on rank `src` (0). Gives t.
+--- Broadcasts the tensor of one rank to the whole group.
 collectives.broadcast = arguments.takes("broadcast", rooted, function(t, opts)
   check("broadcast", "the tensor", t)
   finish("broadcast", opts)
@@ -79,7 +78,7 @@ end)
 
 local reducing_to = with({"dst", "natural", 0}, reduction)
 
---- t becomes the reduction on rank `dst` (0) alone; elsewhere it stays as it is. Gives t.
+--- Reduces the tensors of all ranks; only rank dst gets the final result.
 collectives.reduce = arguments.takes("reduce", reducing_to, function(t, opts)
   check("reduce", "the tensor", t)
   finish("reduce", opts)
@@ -88,7 +87,7 @@ end)
 
 local plain = with()
 
---- outputs[r + 1] becomes rank r's t. Gives the list.
+--- Gathers the tensors of all ranks in a list.
 collectives.all_gather = arguments.takes("all_gather", plain, function(outputs, t, opts)
   check("all_gather", "the tensor", t)
   finish("all_gather", opts)
@@ -96,7 +95,7 @@ collectives.all_gather = arguments.takes("all_gather", plain, function(outputs, 
     or outputs
 end)
 
---- output, [size * n, …] or [size, n, …], becomes the t, [n, …], of all ranks in their order. Gives output.
+--- Gathers the tensors of all ranks in one output tensor.
 collectives.all_gather_into_tensor = arguments.takes("all_gather_into_tensor", plain, function(output, t, opts)
   local who = "all_gather_into_tensor"
   check(who, "the output", output)
@@ -116,7 +115,7 @@ end
 
 local gathering = with({"gather_list", "table", list = true}, {"dst", "natural", 0})
 
---- dist.gather(…): on rank `dst` (0) gather_list[r + 1] becomes rank r's t, and it gives the list.
+--- dist.gather(…): Gathers the tensors of all ranks in a list on one rank.
 collectives.gather = arguments.takes("gather", gathering, function(t, opts)
   check("gather", "the tensor", t)
   finish("gather", opts)
@@ -126,7 +125,7 @@ end)
 
 local scattering = with({"scatter_list", "table", list = true}, {"src", "natural", 0})
 
---- dist.scatter(…): on rank r, t becomes scatter_list[r + 1] of rank `src` (0). Gives t.
+--- dist.scatter(…): Scatters a list of tensors of one rank: each rank gets one.
 collectives.scatter = arguments.takes("scatter", scattering, function(t, opts)
   check("scatter", "the tensor", t)
   finish("scatter", opts)
@@ -134,7 +133,7 @@ collectives.scatter = arguments.takes("scatter", scattering, function(t, opts)
   return run("scatter", opts, opts.src, t, list) or t
 end)
 
---- output becomes the reduction over all ranks of inputs[r + 1], r being this rank. Gives output.
+--- Reduces a list of tensors over all ranks, then scatters the results: each rank gets one.
 collectives.reduce_scatter = arguments.takes("reduce_scatter", reducing, function(output, inputs, opts)
   check("reduce_scatter", "the output", output)
   finish("reduce_scatter", opts)
@@ -142,7 +141,7 @@ collectives.reduce_scatter = arguments.takes("reduce_scatter", reducing, functio
     check_list("reduce_scatter", "the list of inputs", inputs, opts.group)) or output
 end)
 
---- The same with one input, [size * n, …] or [size, n, …], for an output of [n, …].
+--- Reduces a tensor over all ranks, then scatters the result: each rank gets one part.
 collectives.reduce_scatter_tensor = arguments.takes("reduce_scatter_tensor", reducing, function(output, input, opts)
   local who = "reduce_scatter_tensor"
   check(who, "the output", output)
@@ -151,7 +150,7 @@ collectives.reduce_scatter_tensor = arguments.takes("reduce_scatter_tensor", red
   return run("reduce_scatter", opts, nil, output, {input}) or output
 end)
 
---- outputs[r + 1] becomes rank r's inputs[s + 1], s being this rank. Sizes may differ from pair to pair. Gives outputs.
+--- Scatters a list of tensors from each rank to all ranks and gathers what came in a list.
 collectives.all_to_all = arguments.takes("all_to_all", plain, function(outputs, inputs, opts)
   finish("all_to_all", opts)
   check_list("all_to_all", "the list of outputs", outputs, opts.group)
@@ -179,9 +178,8 @@ local function parts(who, name, t, sizes, group)
   return core.no_grad(t.split, t, sizes, 1)
 end
 
---- dist.all_to_all_single(…): the same with one tensor each, whose first dim is cut into equal parts, or into those
---- that the lists say: input_split_sizes[r + 1] rows go to rank r, output_split_sizes[r + 1] come from it. Gives
---- output.
+--- dist.all_to_all_single(…): Splits a tensor, scatters the parts to all ranks and concatenates the parts that come
+--- from them.
 collectives.all_to_all_single = arguments.takes("all_to_all_single", splitting, function(output, input, opts)
   local who = "all_to_all_single"
   check(who, "the output", output)
@@ -195,8 +193,7 @@ collectives.all_to_all_single = arguments.takes("all_to_all_single", splitting, 
   return run("all_to_all", opts, nil, nil, outputs, inputs) or output
 end)
 
---- Returns when every rank has come here, and what it called in this group before is done, on its device too. With
---- async_op its work says that every rank has come.
+--- Waits until all ranks of the group have called it.
 collectives.barrier = arguments.takes("barrier", {
   {"group", "any"}, {"async_op", "boolean", false}, {"device_ids", lacks = true}, {"timeout", "positive"},
 }, function(opts)
@@ -205,8 +202,7 @@ end)
 
 local monitored = {{"group", "any"}, {"timeout", "positive"}, {"wait_all_ranks", "boolean", false}}
 
---- A barrier whose error, when `timeout` seconds are over, names the ranks that did not come (all of them, whatever
---- wait_all_ranks says).
+--- Waits until all ranks of the group have called it; after the timeout its error names those that did not.
 collectives.monitored_barrier = arguments.takes("monitored_barrier", monitored, function(opts)
   finish("monitored_barrier", opts)
   opts.async_op = false
@@ -226,18 +222,16 @@ local function post(who, t, asynchronous, opts)
   return run(out and "send" or "recv", opts, opts.dst or opts.src, t)
 end
 
---- Sends t to rank `dst`; {tag = 0} tells messages between the same two ranks apart. Returns when t may be changed.
+--- Sends a tensor to a rank.
 collectives.send = arguments.takes("send", sending, function(t, opts) post("send", t, false, opts) end)
 
---- t becomes what rank `src` (any, without) sent with the same tag. Gives the sender's rank.
+--- Receives a tensor from a rank; returns that rank.
 collectives.recv = arguments.takes("recv", receiving, function(t, opts) return post("recv", t, false, opts) end)
 
---- The same without waiting: they give a work, to be waited for before t is touched. Over nccl they run one after the
---- other, and the first with a peer may wait for it to come: ranks that send to each other, or in a ring, need
---- dist.batch_isend_irecv.
+--- Sends a tensor asynchronously; returns a work.
 collectives.isend = arguments.takes("isend", sending, function(t, opts) return post("isend", t, true, opts) end)
 
---- Of an irecv from any rank, work:source_rank() is the sender's once it is done.
+--- Receives a tensor asynchronously; returns a work.
 collectives.irecv = arguments.takes("irecv", receiving, function(t, opts) return post("irecv", t, true, opts) end)
 
 -- ---- several of them at once
@@ -259,17 +253,14 @@ local function new_op(who, op, t, peer, opts)
   }, P2POp)
 end
 
---- dist.P2POp(…): one send or receive for dist.batch_isend_irecv. op: dist.isend or dist.irecv; peer: a rank in the
---- world.
+--- dist.P2POp(…): A send or a receive for dist.batch_isend_irecv.
 collectives.P2POp = arguments.takes("P2POp", {
   {"group", "any"}, {"tag", "natural", 0},
 }, function(op, t, peer, opts)
   return new_op("P2POp", op, t, peer, opts)
 end)
 
---- dist.batch_isend_irecv(list [, {timeout}]): starts several sends and receives of which none has to wait for another;
---- gives a list of works. Entries are dist.P2POp's, or {op = "isend", tensor = t, peer = 1, tag = 0, group = g}; all of
---- one group.
+--- dist.batch_isend_irecv(list [, {timeout}]): Starts a batch of sends and receives; returns a list of works.
 collectives.batch_isend_irecv = arguments.takes("batch_isend_irecv", {{"timeout", "positive"}}, function(list, opts)
   local who = "batch_isend_irecv"
   check(who, "the list", list, "table")

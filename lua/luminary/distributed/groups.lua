@@ -30,7 +30,7 @@ local function new(handle, backend)
   return group
 end
 
---- dist.NON_MEMBER: what new_group gives to ranks outside the group.
+--- dist.NON_MEMBER: The value that dist.new_group returns on ranks outside of the group.
 groups.NON_MEMBER = setmetatable({}, {__tostring = function() return "dist.NON_MEMBER" end})
 
 --- The default group, or an error that says that there is none.
@@ -105,8 +105,7 @@ local function check_ranks(who, ranks, size)
   return list
 end
 
---- dist.new_group(…): a group of some ranks (all without `ranks`). Every rank calls it, in the same order; those
---- outside get dist.NON_MEMBER.
+--- dist.new_group(…): Creates a group of some of the ranks.
 groups.new_group = arguments.takes("new_group", {
   {"ranks", "table", list = true}, {"timeout", "positive"}, {"backend", "string"},
 }, function(opts)
@@ -130,27 +129,27 @@ local function member(who, group)
   return groups.resolve(who, group)
 end
 
---- This process's rank in the world, or in a group; -1 outside it.
+--- Returns the rank of this process in a group.
 function groups.get_rank(group)
   group = member("get_rank", group)
   return group and group.rank or -1
 end
 
---- How many ranks the world, or a group, has; -1 outside it.
+--- Returns the number of ranks of a group.
 function groups.get_world_size(group)
   group = member("get_world_size", group)
   return group and group.size or -1
 end
 
---- "gloo", "cpu:gloo,cuda:nccl", …; "solo" for one process.
+--- Returns the backend of a group: "gloo", "nccl", "cpu:gloo,cuda:nccl" or "solo".
 function groups.get_backend(group) return groups.resolve("get_backend", group).backend end
 
---- The members' ranks in the world, a list in the order of their ranks in the group.
+--- Returns the ranks in the world of all ranks of a group, in the group's order.
 function groups.get_process_group_ranks(group)
   return copy_list(groups.resolve("get_process_group_ranks", group).ranks)
 end
 
---- The rank in the world of a group's rank.
+--- Translates a rank in a group into the rank in the world.
 function groups.get_global_rank(group, rank)
   group = groups.resolve("get_global_rank", group)
   rank = options.arg("get_global_rank", "the rank in the group", rank, "natural")
@@ -158,7 +157,7 @@ function groups.get_global_rank(group, rank)
   return group.ranks[rank + 1]
 end
 
---- The rank in a group of a rank in the world.
+--- Translates a rank in the world into the rank in a group.
 function groups.get_group_rank(group, rank)
   group = groups.resolve("get_group_rank", group)
   rank = options.arg("get_group_rank", "the rank in the world", rank, "natural")

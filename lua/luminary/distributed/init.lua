@@ -1,4 +1,4 @@
---- dist: process groups. A script written for many ranks runs unchanged as one of one.
+--- dist: Process groups: collectives and messages between the processes of a job.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -18,20 +18,13 @@ for _, name in ipairs {
   dist[name] = groups[name]
 end
 
---- dist.group: dist.group.WORLD is the group of all ranks; nil before init_process_group.
+--- dist.group: dist.group.WORLD is the group of all ranks; nil before dist.init_process_group.
 dist.group = setmetatable({}, {__index = function(_, key)
   if key == "WORLD" then return groups.default end
   fail("dist.group has WORLD alone, no '%s'", tostring(key))
 end})
 
---- Join the process group: dist.init_process_group([backend] [, {backend, init_method, world_size, rank, timeout,
---- heartbeat_timeout}]). Returns when all ranks have. backend: "gloo", "nccl", … for tensors of all devices, or one for
---- each, "cpu:gloo,cuda:nccl", which is the default where every rank can have a card of its own; elsewhere gloo is.
---- World size and rank given here win over what the launcher put in the environment. init_method: "env://"
---- (MASTER_ADDR, MASTER_PORT), "tcp://host:port" (rank 0 listens there) or "file:///path" (on a disk all ranks see; one
---- job's until it ends, and an error for rank 0 of a second one; without LM_TOKEN it has to be this user's own).
---- timeout (1800): seconds for all to join, and for each collective. heartbeat_timeout (10; 0: never): silence after
---- which a rank is given up.
+--- Initializes the process group of all ranks.
 dist.init_process_group = arguments.takes("init_process_group", {
   {"backend", "string"}, {"init_method", "string", "env://"}, {"timeout", "positive", 1800}, {"world_size", "count"},
   {"rank", "natural"}, {"store", lacks = true}, {"group_name", lacks = true},
@@ -65,44 +58,41 @@ dist.init_process_group = arguments.takes("init_process_group", {
   end
 end)
 
---- Leave: one group, or without an argument all of them, with a goodbye to the other ranks.
+--- Ends a process group, or all of them.
 function dist.destroy_process_group(group)
   groups.destroy(groups.resolve("destroy_process_group", group))
 end
 
---- Whether this build has process groups: always.
+--- Returns whether this build has process groups, which is always true.
 function dist.is_available() return true end
 
---- Whether a group of that name ("gloo", "nccl", …) is built in, or on the plug-in path.
+--- Returns whether a backend is available: built in, or on the plug-in path.
 function dist.is_backend_available(name)
   options.arg("is_backend_available", "the backend", name, "string")
   return (pcall(groups.backend, "is_backend_available", name))
 end
 
 for _, name in ipairs {"gloo", "nccl", "mpi"} do
-  --- Whether a group of that name is built in, or on the plug-in path.
+  --- Returns whether this backend is available: built in, or on the plug-in path.
   dist["is_" .. name .. "_available"] = function() return dist.is_backend_available(name) end
 end
 
---- What has gone wrong in the job, once a call here has failed for it; nil while all is well. A table: kind ("error",
---- "died", "frozen", "mismatch", "absent", "left", "unreachable"), rank and host of who failed, where (its script's
---- line), message, text (all of it as a sentence); who and other: {rank, host, standing, seconds, call, where}, the
---- rank that failed and the one whose call or waiting shows it, as far as that is known.
+--- Returns a table about the failure of the job, once a call raised an error for it; nil without one.
 function dist.failure()
   return groups.world and core.dist_cause(groups.world) or nil
 end
 
---- Whether init_process_group was called, and destroy_process_group not since.
+--- Returns whether the process group of all ranks is initialized.
 function dist.is_initialized() return groups.default ~= nil end
 
---- This process among those of its host: from the launcher, or by counting them.
+--- Returns the rank of this process among those of its host.
 function dist.get_local_rank()
   local rank = environment.local_rank()
   if rank then return rank end
   return groups.world and core.dist_local_rank(groups.world) or 0
 end
 
---- The device this process should use: "cuda:<local rank>" where there is CUDA, else "cpu".
+--- Returns the device for this process: "cuda:<local rank>" where there is a GPU, else "cpu".
 function dist.local_device()
   local cards = core.device_count("cuda")
   return cards > 0 and "cuda:" .. dist.get_local_rank() % cards or "cpu"

@@ -24,8 +24,8 @@ end
 
 local function sizes(n) return core.ops.zeros(n, {dtype = "int64"}) end
 
---- dist.broadcast_object_list(list [, src] [, {group}]): the entries of list become those it has on rank `src` (0).
---- Gives list.
+--- dist.broadcast_object_list(list [, src] [, {group}]): Broadcasts a list of Lua values of one rank to the whole
+--- group.
 objects.broadcast_object_list = arguments.takes("broadcast_object_list", {
   {"src", "natural", 0}, {"group", "any"},
 }, function(list, opts)
@@ -61,7 +61,7 @@ local function list_of(n, make)
   return list
 end
 
---- outputs[r + 1] becomes rank r's value. Gives outputs.
+--- Gathers the Lua values of all ranks in a list.
 objects.all_gather_object = arguments.takes("all_gather_object", {{"group", "any"}}, function(outputs, value, opts)
   local who = "all_gather_object"
   options.arg(who, "the list of outputs", outputs, "table")
@@ -73,8 +73,7 @@ objects.all_gather_object = arguments.takes("all_gather_object", {{"group", "any
   return outputs
 end)
 
---- dist.gather_object(…): on rank `dst` (0) outputs[r + 1] becomes rank r's value, and it gives outputs (a new list if
---- none was given).
+--- dist.gather_object(…): Gathers the Lua values of all ranks in a list on one rank.
 objects.gather_object = arguments.takes("gather_object", {
   {"object_gather_list", "any", list = true}, {"dst", "natural", 0}, {"group", "any"},
 }, function(value, opts)
@@ -91,7 +90,7 @@ objects.gather_object = arguments.takes("gather_object", {
   return outputs
 end)
 
---- dist.scatter_object_list(…): on rank r, output[1] becomes inputs[r + 1] of rank `src` (0). Gives that value.
+--- dist.scatter_object_list(…): Scatters a list of Lua values of one rank: each rank gets one.
 objects.scatter_object_list = arguments.takes("scatter_object_list", {
   {"scatter_object_input_list", "any", list = true}, {"src", "natural", 0}, {"group", "any"},
 }, function(output, opts)
