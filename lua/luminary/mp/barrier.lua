@@ -7,9 +7,8 @@ local semaphore = require "luminary.mp.semaphore"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
---- lm.mp.Barrier(parties [, {action, timeout}]): as many as `parties` wait for one another. action() is called by one
---- of them before they go on. timeout: of wait, where it is given none. b.parties, b.n_waiting and b.broken tell of it.
---- One who ends while it waits counts no more, and another may take its place.
+--- lm.mp.Barrier(parties [, {action, timeout}]): A barrier, at which a number of processes and threads wait for one
+--- another.
 local Barrier = {kind = "Barrier"}
 
 local FILLING, DRAINING, RESETTING, BROKEN = 0, 1, 2, 3
@@ -75,8 +74,8 @@ local function run_round(self, deadline)
   return inside(self) - 1
 end
 
---- Waits until all are here, `timeout` seconds at most: a number from 0 to parties - 1, another for each. Who waits too
---- long, or whose action fails, breaks the barrier: all who wait, and will, get an error until it is reset.
+--- Waits until all parties have called it, `timeout` seconds at most. Returns a number from 0 to parties - 1, another
+--- for each. A timeout or an error in the action breaks the barrier: all waits raise an error until it is reset.
 function Barrier:wait(timeout)
   check_barrier("wait", self)
   timeout = shared.seconds("Barrier:wait", timeout) or self.timeout
@@ -93,13 +92,13 @@ function Barrier:wait(timeout)
   end)
 end
 
---- Makes it as new; who waits gets an error.
+--- Resets the barrier; those that wait get an error.
 function Barrier:reset()
   check_barrier("reset", self)
   self.condition:with(function() become(self, inside(self) > 0 and RESETTING or FILLING) end)
 end
 
---- Breaks it: who waits, and will, gets an error until it is reset.
+--- Breaks the barrier: all waits raise an error until it is reset.
 function Barrier:abort()
   check_barrier("abort", self)
   self.condition:with(function() become(self, BROKEN) end)

@@ -5,8 +5,7 @@ local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
---- lm.mp.Condition([lock]): a lock (an RLock, unless one is given) whose holders can wait until another says that what
---- it guards has changed. Nobody who is killed leaves the others waiting for the lock, or swallows what was said.
+--- lm.mp.Condition([lock]): A condition variable: holders of its lock wait until another notifies them.
 local Condition = {kind = "Condition"}
 Condition.__index = Condition
 
@@ -18,17 +17,18 @@ local function held(method, self)
   return h, depth
 end
 
---- Its lock's acquire.
+--- Acquires its lock.
 function Condition:acquire(timeout) return self.lock:acquire(timeout) end
---- Its lock's release.
+--- Releases its lock.
 function Condition:release() self.lock:release() end
---- Its lock's with.
+--- Calls a function while it holds its lock.
 function Condition:with(f) return self.lock:with(f) end
 
 local function wait_changed(h, seconds, changed) return core.mp_wait_changed(h, changed, seconds) end
 
---- Releases the lock, waits for a notify, `timeout` seconds at most (nil: as long as it takes), and acquires the lock
---- again: whether there was one. What is waited for may not have come all the same: wait in a loop, as wait_for does.
+--- Releases the lock, waits for a notify, `timeout` seconds at most (nil: any time), and acquires the lock again.
+--- Returns whether there was a notify. What the program waits for may not be true yet: wait in a loop, as wait_for
+--- does.
 function Condition:wait(timeout)
   local h, depth = held("wait", self)
   timeout = shared.seconds("Condition:wait", timeout)
@@ -40,7 +40,7 @@ function Condition:wait(timeout)
   return came
 end
 
---- Waits until predicate() is true, `timeout` seconds at most: what it gave last.
+--- Waits until predicate() is true, `timeout` seconds at most. Returns its last value.
 function Condition:wait_for(predicate, timeout)
   held("wait_for", self)
   options.arg("Condition:wait_for", "the predicate", predicate, "function")
@@ -54,14 +54,14 @@ function Condition:wait_for(predicate, timeout)
   end
 end
 
---- Wakes at least n who wait; in fact all do, and those whose turn it is not wait again.
+--- Wakes at least n of those that wait.
 function Condition:notify(n)
   local h = held("notify", self)
   if n ~= nil then options.arg("Condition:notify", "n", n, "count") end
   core.mp_permit_back(h, false)
 end
 
---- Wakes all who wait.
+--- Wakes all that wait.
 function Condition:notify_all() core.mp_permit_back(held("notify_all", self), false) end
 
 function Condition.__tostring(self) return ("Condition(%s)"):format(tostring(self.lock)) end

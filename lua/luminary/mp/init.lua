@@ -1,5 +1,4 @@
---- mp: functions in other processes and threads, and what they share. Each runs in a Lua state of its own; values
---- travel by the carrier (serialization.lua), and tensors are shared.
+--- mp: Runs functions in other processes and threads, and shares values and tensors with them.
 local options = require "luminary.base.options"
 local lock = require "luminary.mp.lock"
 local semaphore = require "luminary.mp.semaphore"

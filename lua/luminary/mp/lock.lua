@@ -4,8 +4,7 @@ local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
---- lm.mp.Lock(): held by one thread of one process at a time. If who holds it ends, by kill -9 too, the next one gets
---- it and is told that the other did not come to release it: what it guards may be half changed.
+--- lm.mp.Lock(): A lock for processes and threads, also called a mutex.
 local Lock = {kind = "Lock"}
 Lock.__index = Lock
 
@@ -15,8 +14,8 @@ local SLICE = 0.1 -- seconds: no signal ends the core's wait
 
 local function try(h, seconds) return core.mp_acquire(h, math.min(seconds, SLICE)) or false end
 
---- Waits for it, `timeout` seconds at most (nil: as long as it takes; 0 or {block = false} only tries): whether it is
---- held now, and then whether the one before ended without releasing it.
+--- Acquires the lock, waiting `timeout` seconds at most (nil: any time; 0 or {block = false}: not at all). Returns two
+--- values: whether it is held now, and whether the last holder ended without releasing it.
 function Lock:acquire(timeout)
   local h = lock_handle("acquire", self)
   timeout = shared.seconds("Lock:acquire", timeout)
@@ -27,7 +26,7 @@ function Lock:acquire(timeout)
   return how ~= false, how == 2
 end
 
---- Lets the next one have it.
+--- Releases the lock.
 function Lock:release()
   local h = lock_handle("release", self)
   if core.mp_held(h) == 0 then fail "Lock:release: it is not held here" end
@@ -40,8 +39,8 @@ local function give_back(self, ok, ...)
   return ...
 end
 
---- Acquires it, calls f(left) and releases it, after an error too. Gives what f gives. left: whether who held it before
---- ended without releasing it.
+--- Acquires the lock, calls f(abandoned) and releases it, also after an error. Returns what f returns. abandoned:
+--- whether the last holder ended without releasing it.
 function Lock:with(f)
   lock_handle("with", self)
   options.arg("Lock:with", "f", f, "function")
@@ -59,7 +58,7 @@ setmetatable(Lock, {__call = function(_, ...)
   return setmetatable({handle = core.mp_lock()}, Lock)
 end})
 
---- lm.mp.RLock(): a Lock that the thread which holds it can acquire again; it is free after as many releases.
+--- lm.mp.RLock(): A lock that its holder can acquire again.
 local function new_rlock(...)
   if options.count(...) > 0 then fail "RLock: takes no arguments" end
   return setmetatable({handle = core.mp_lock(), again = true}, Lock)

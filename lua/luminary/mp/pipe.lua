@@ -1,8 +1,4 @@
---- lm.mp.Pipe({duplex = true}): two connections; what is sent into one is received from the other, in other processes
---- and threads too. With duplex = false the first only receives and the second only sends.
----
---- conn:send(value), conn:recv(), conn:poll(seconds), conn:close(). A connection is at its end when all who had the
---- other one have closed it or ended: close the one that was sent to a Process here, once that was started.
+--- lm.mp.Pipe({duplex = true}): Creates a pair of connections between processes or threads.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local carrier = require "luminary.mp.serialization"
@@ -18,8 +14,7 @@ local GONE = "the other end was closed, or who had it has ended"
 
 local function try_put(h, seconds, text, tensors, handles) return core.mp_put(h, text, tensors, handles, seconds) end
 
---- Sends a value. opts: {timeout = seconds} says how long to wait where the other side does not receive and the system
---- has no more room; it is an error if there was none.
+--- Sends a value. {timeout = seconds} bounds the wait for room in the connection, after which it is an error.
 function Connection:send(value, ...)
   local h, timeout = handle("send", self), shared.timeout("Connection:send", ...)
   if self.way == "receive" then
@@ -32,7 +27,7 @@ function Connection:send(value, ...)
   if not sent then options.fail("Connection:send: nobody received what was sent before for %g s", timeout) end
 end
 
---- The next value. opts: {timeout = seconds} says how long to wait; that none came, or that none will, is an error.
+--- Receives the next value. {timeout = seconds} bounds the wait, after which it is an error; so is a closed other end.
 function Connection:recv(...)
   local h, timeout = handle("recv", self), shared.timeout("Connection:recv", ...)
   if self.way == "send" then options.fail "Connection:recv: this end only sends: Pipe {duplex = false} made it" end
@@ -42,14 +37,14 @@ function Connection:recv(...)
   return carrier.decode(text, tensors, handles)
 end
 
---- Whether recv would not wait, since a value is there or none will come; waits `timeout` seconds (0) for that.
+--- Returns whether recv would not wait, since there is a value or the other end is closed; waits `timeout` seconds (0).
 function Connection:poll(timeout)
   local h = handle("poll", self)
   timeout = shared.seconds("Connection:poll", timeout) or 0
   return shared.wait(timeout, core.mp_poll, h)
 end
 
---- Closes it here. Those that were sent to others stay.
+--- Closes the connection in this process.
 function Connection:close() core.mp_close_handle(handle("close", self)) end
 
 function Connection.__tostring(self)

@@ -1,7 +1,7 @@
---- lm.mp.Pool: workers that call functions with arguments from a list.
----
---- The workers take tasks from a queue by themselves, so they stay busy whatever the script does. Each notes in shared
---- memory which task it takes before that leaves the queue: of a worker that is killed the pool knows what it had.
+--- lm.mp.Pool: A pool of worker processes or threads that call functions with arguments.
+
+-- The workers take tasks from a queue by themselves, so they stay busy whatever the script does. Each writes to shared
+-- memory which task it takes before that leaves the queue: of a worker that is killed the pool knows the task.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local at_exit = require "luminary.mp.at_exit"
@@ -278,26 +278,25 @@ local function value_of(outcome) return one_value.of(unpack(outcome.values, 1, o
 
 local function has_come(result) return result.open == 0 or result.failed ~= nil end
 
---- Whether all has come, or an error.
+--- Returns whether the result is there, or an error.
 function Result:ready()
   pump(self.pool, 0)
   return has_come(self)
 end
 
---- Waits for that, `timeout` seconds at most (nil: as long as it takes): whether it has come.
+--- Waits for the result, `timeout` seconds at most (nil: any time); returns whether it is there.
 function Result:wait(timeout)
   timeout = shared.seconds("Result:wait", timeout)
   return wait(self.pool, timeout, has_come, self)
 end
 
---- Whether there was no error; it is an error to ask before it is ready.
+--- Returns whether there was no error; it is an error to ask before it is ready.
 function Result:successful()
   if not self:ready() then fail "Result:successful: it has not come yet" end
   return self.failed == nil
 end
 
---- What the function gave. An error there is raised, with its traceback; so is that nothing came within `timeout`
---- seconds.
+--- Returns the result. An error in the function is raised, with its traceback; so is a timeout, in seconds.
 function Result:get(timeout)
   if not self:wait(timeout) then fail("Result:get: nothing came within %g s", timeout) end
   if self.failed then raise(self, self.failed) end
@@ -318,10 +317,10 @@ local function apply(self, who, fn, args)
   return result
 end
 
---- A result (get, wait, ready, successful) of fn(args…), which some worker calls.
+--- Starts fn(args…) in a worker; returns a result with get, wait, ready and successful.
 function Pool:apply_async(fn, args) return apply(self, "apply_async", fn, args) end
 
---- All that fn(args…) returns in a worker.
+--- Calls fn(args…) in a worker; returns all that it returns.
 function Pool:apply(fn, args) return apply(self, "apply", fn, args):get() end
 
 local chunks = {{"chunksize", "count"}}
@@ -337,18 +336,18 @@ local function map_async(self, who, fn, list, opts, unpacked)
   return submit(self, who, fn, list, n, chunk_of(self, opts, n), unpacked)
 end
 
---- The list of fn(v) for each v of a list. Where fn returns several values, their place has the list {a, b, …} of them,
---- whose field n is their number if one of them is nil. opts: {chunksize = k}: how many go to a worker at a time.
+--- Returns the list of fn(v) for each v of a list. Where fn returns several values, the entry is a list of them, whose
+--- field n is their number if one is nil. {chunksize = k}: number of arguments that go to a worker at a time.
 Pool.map = arguments.takes("Pool:map", chunks, function(self, fn, list, opts)
   return map_async(self, "map", fn, list, opts):get()
 end)
 
---- As map, at once: a result whose get() gives the list.
+--- As map, but returns at once a result, whose get() returns the list.
 Pool.map_async = arguments.takes("Pool:map_async", chunks, function(self, fn, list, opts)
   return map_async(self, "map_async", fn, list, opts)
 end)
 
---- The list of fn(unpack(v)) for each v of a list of lists; several results as in map.
+--- Returns the list of fn(unpack(v)) for each v of a list of lists; several results as in map.
 Pool.starmap = arguments.takes("Pool:starmap", chunks, function(self, fn, list, opts)
   check("starmap", self)
   for i = 1, check_list("starmap", list) do
@@ -373,8 +372,8 @@ end
 
 local function has_outcome(result, i) return result.outcomes[i] ~= nil end
 
---- for i, v in pool:imap(fn, list) do: v is fn(list[i]), in the list's order, each as soon as it has come; several
---- results as in map.
+--- Iterates over the results as they come, in the list's order: for i, v in pool:imap(fn, list) do … end, where v is
+--- fn(list[i]).
 Pool.imap = arguments.takes("Pool:imap", chunks, function(self, fn, list, opts)
   local result, i = imap(self, "imap", fn, list, opts), 0
   return function()
@@ -385,7 +384,7 @@ Pool.imap = arguments.takes("Pool:imap", chunks, function(self, fn, list, opts)
   end
 end)
 
---- As imap, in whatever order they come: i says which it is.
+--- As imap, but in the order in which the results come; i is the index in the list.
 Pool.imap_unordered = arguments.takes("Pool:imap_unordered", chunks, function(self, fn, list, opts)
   local result, given, count, from = imap(self, "imap_unordered", fn, list, opts), {}, 0, 1
   local function next_one()
@@ -404,14 +403,14 @@ end)
 
 -- ---- its end
 
---- It takes no more tasks; workers end when those that were given out are done.
+--- Closes the pool: it takes no more tasks, and the workers end when all tasks are done.
 function Pool:close()
   if self.closed or self.stopped then return end
   self.closed = true
   for _ = 1, #self.workers do self.tasks_queue:put {stop = true} end
 end
 
---- Ends the workers, those that are at work too. What has not come will not.
+--- Ends the workers at once; tasks that are not done are lost.
 function Pool:terminate()
   if self.stopped then return end
   pump(self, 0)
@@ -432,7 +431,7 @@ local function has_ended(self)
   return true
 end
 
---- After close() or terminate(): waits for the workers to end, `timeout` seconds at most (nil: as long as it takes):
+--- Waits for the workers to end after close() or terminate(), `timeout` seconds at most (nil: any time); returns
 --- whether they have.
 function Pool:join(timeout)
   timeout = shared.seconds("Pool:join", timeout)
@@ -443,7 +442,7 @@ function Pool:join(timeout)
   return ended
 end
 
---- The process ids of the workers, by number; an empty list for threads.
+--- Returns the process ids of the workers, by number; an empty list for threads.
 function Pool:pids()
   local pids = {}
   for i, worker in ipairs(self.workers) do pids[i] = worker.pid end
@@ -460,13 +459,7 @@ end
 
 local MOST = 4096 -- workers
 
---- lm.mp.Pool(…): that many processes, or threads by method = "thread" (as many as there are cores), which call
---- functions on arguments: map, imap, imap_unordered, starmap, apply, apply_async. initializer(initargs…) is called in
---- each before anything else.
----
---- An error in a function is raised here with its traceback and the number of the argument. A worker that is killed is
---- an error of the task that it had; another worker takes its place. Where workers end before they take a task, the
---- pool is broken, and all its tasks are errors.
+--- lm.mp.Pool(…): A pool of worker processes or threads that call functions with arguments.
 local new = arguments.takes("Pool", {
   {"processes", "count"}, {"initializer", "function"}, {"initargs", "any"}, {"maxtasksperchild", lacks = true},
   {"method", {"process", "thread"}, "process"},

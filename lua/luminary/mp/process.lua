@@ -1,5 +1,4 @@
---- lm.mp.Process{target = f, args = {…}, name =, daemon = false}: f(args…) in a process of its own, as Python's
---- multiprocessing has it. An error there goes to standard error with its traceback, and the exit code is 1.
+--- lm.mp.Process{target = f, args = {…}, name =, daemon = false}: A process that calls a function.
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local Worker = require "luminary.mp.worker"
@@ -47,7 +46,7 @@ local function need(self, who)
   return self.worker
 end
 
---- Starts it; target and args are sent as they are now.
+--- Starts the process; target and args are sent as they are now.
 function Process:start()
   if self.worker then fail("Process:start: %s was started before; a process runs once", self.name) end
   local job = Worker.job("Process", self.target, self.args, "process")
@@ -56,7 +55,7 @@ function Process:start()
   return self
 end
 
---- Waits for its end, `timeout` seconds at most (nil: as long as it takes). Whether it has ended.
+--- Waits for the end of the process, `timeout` seconds at most (nil: any time). Returns whether it has ended.
 function Process:join(timeout)
   timeout = shared.seconds("Process:join", timeout)
   local ended = need(self, "join"):join(timeout)
@@ -64,13 +63,13 @@ function Process:join(timeout)
   return ended
 end
 
---- Whether it was started and has not ended.
+--- Returns whether the process was started and has not ended.
 function Process:is_alive() return self.worker ~= nil and not self.worker:look() end
 
---- Asks it to end (SIGTERM).
+--- Sends SIGTERM to the process.
 function Process:terminate() need(self, "terminate"):send_signal(Worker.SIGTERM) end
 
---- Ends it (SIGKILL).
+--- Kills the process (SIGKILL).
 function Process:kill() need(self, "kill"):send_signal(Worker.SIGKILL) end
 
 --- The program ends: waits for the process, or ends it if it is a daemon.

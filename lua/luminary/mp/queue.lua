@@ -1,12 +1,4 @@
---- lm.mp.Queue([capacity]): values from any number of processes and threads to any number of others, in the order in
---- which they were put. It goes to them as an argument of theirs, or in whatever the carrier carries. What it carries
---- itself is what Processes take as arguments; tensors are moved to shared memory and not copied on their way.
----
---- Nobody who is killed leaves it broken: a value that was put is got by one reader or, if that dies at this very
---- moment, by none. Without a capacity put never waits: what the system has no room for (some hundreds of values that
---- nobody has got yet) is kept by the process that put it, and it waits at its end until that is taken, unless it
---- made the queue or cancel_join_thread() was called. Of values with tensors, which hold a descriptor each, some
---- hundreds are as many as wait; put waits then as if the queue was full.
+--- lm.mp.Queue([capacity]): A first-in, first-out queue of values, for any number of processes and threads.
 local core = require "luminary.core"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.serialization"
@@ -39,8 +31,8 @@ local function put(self, h, who, value, timeout, direct, meanwhile, ...)
   return sent
 end
 
---- Puts a value (nil too) at the end. The options block = true and timeout, in seconds, say how long to wait for room
---- in a queue with a capacity; it is an error if there was none. Gives the queue.
+--- Puts a value (nil too) at the end; returns the queue. {block = true, timeout}: seconds to wait for room, after which
+--- it is an error.
 function Queue:put(value, ...)
   local h, timeout = handle("put", self), shared.timeout("Queue:put", ...)
   if not put(self, h, "Queue:put", value, timeout) then
@@ -49,7 +41,7 @@ function Queue:put(value, ...)
   return self
 end
 
---- Puts a value if there is room now, or within `timeout` seconds: whether there was.
+--- Puts a value if there is room, now or within `timeout` seconds; returns whether there was.
 function Queue:try_put(value, timeout)
   timeout = shared.seconds("Queue:try_put", timeout) or 0
   return put(self, handle("try_put", self), "Queue:try_put", value, timeout)
@@ -68,8 +60,7 @@ function Queue:take(timeout)
   return true, carrier.decode(text, tensors, handles)
 end
 
---- Takes the first value. The options block = true and timeout, in seconds, say how long to wait for one; it is an
---- error if none came.
+--- Removes and returns the first value. {block = true, timeout}: seconds to wait for one, after which it is an error.
 function Queue:get(...)
   local timeout = shared.timeout("Queue:get", ...)
   local got, value = Queue.take(self, timeout)
@@ -79,28 +70,27 @@ function Queue:get(...)
   return value
 end
 
---- true and the first value, if there is one now, or within `timeout` seconds; else false.
+--- Returns true and the first value, if there is one now or within `timeout` seconds, else false.
 function Queue:try_get(timeout)
   return Queue.take(self, shared.seconds("Queue:try_get", timeout) or 0)
 end
 
---- How many values wait. Of those that other processes keep for lack of room it knows nothing.
+--- Returns the number of values in the queue, without those that other processes keep for lack of room.
 function Queue:qsize() return (core.mp_queue_size(handle("qsize", self))) end
 
---- Whether there is nothing to get now.
+--- Returns whether the queue is empty.
 function Queue:empty() return core.mp_queue_size(handle("empty", self)) == 0 end
 
---- Whether put would wait now.
+--- Returns whether the queue is full.
 function Queue:full()
   local size, capacity = core.mp_queue_size(handle("full", self))
   return capacity > 0 and size >= capacity
 end
 
---- A value that was got is done with; join() counts them. One call for each.
+--- Reports that a value that was got is processed: one call for each value.
 function Queue:task_done() core.mp_queue_done(handle("task_done", self)) end
 
---- Waits until all values that were ever put are done with (task_done), `timeout` seconds at most: whether they are.
---- What a process got and had not done when it was killed never will be.
+--- Waits until all values that were put are processed (task_done), `timeout` seconds at most; returns whether they are.
 function Queue:join(timeout)
   local h = handle("join", self)
   timeout = shared.seconds("Queue:join", timeout)
@@ -109,21 +99,21 @@ end
 
 local function try_flush(h, seconds) return core.mp_queue_flush(h, math.min(seconds, 0.1)) end
 
---- Waits until nothing that was put here is kept by this process, `timeout` seconds at most: whether it is so.
+--- Waits until all values that were put here have left this process, `timeout` seconds at most; returns whether they
+--- have.
 function Queue:join_thread(timeout)
   local h = handle("join_thread", self)
   timeout = shared.seconds("Queue:join_thread", timeout)
   return shared.wait(timeout, try_flush, h)
 end
 
---- This process's end will not wait for what it keeps to be taken: it may be lost.
+--- Lets this process end without waiting for its values to be read; they may be lost.
 function Queue:cancel_join_thread()
   made[self] = true
   at_exit.forget(self)
 end
 
---- Nothing more is put or got here; what was put still goes out while this process lives. Others use the queue as
---- before.
+--- Closes the queue for this process; others use it as before.
 function Queue:close()
   core.mp_close_handle(handle("close", self))
   at_exit.forget(self)

@@ -13,9 +13,7 @@ end
 
 local MOST = 65536
 
---- lm.mp.Semaphore([n = 1]): n permits, at most 65536, which as many may hold at a time. It may be released by who did
---- not acquire it, which makes one permit more. A permit whose holder ends without releasing it is the next one's; but
---- not one that was such a release's.
+--- lm.mp.Semaphore([n = 1]): A semaphore for processes and threads, with n permits.
 local Semaphore = {kind = "Semaphore"}
 Semaphore.__index = Semaphore
 
@@ -23,8 +21,8 @@ local function permits(method, self) return shared.handle(Semaphore, method, sel
 
 local function try(h, seconds) return core.mp_permit(h, seconds) or false end
 
---- Waits for a permit, `timeout` seconds at most (nil: as long as it takes; 0 or {block = false} only tries): whether
---- there was one, and then whether its holder before ended without releasing it.
+--- Acquires a permit, waiting `timeout` seconds at most (nil: any time; 0 or {block = false}: not at all). Returns two
+--- values: whether it has one, and whether its last holder ended without releasing it.
 function Semaphore:acquire(timeout)
   local h = permits("acquire", self)
   timeout = shared.seconds("Semaphore:acquire", timeout)
@@ -32,13 +30,13 @@ function Semaphore:acquire(timeout)
   return how ~= false, how == 2
 end
 
---- Gives one back. A BoundedSemaphore has an error where all are there.
+--- Releases a permit.
 function Semaphore:release() core.mp_permit_back(permits("release", self), self.bounded) end
 
---- How many are to be had.
+--- Returns the number of free permits.
 function Semaphore:get_value() return core.mp_permits(permits("get_value", self)) end
 
---- Acquires a permit, calls f(left) and releases it, after an error too. Gives what f gives.
+--- Acquires a permit, calls f(abandoned) and releases it, also after an error. Returns what f returns.
 function Semaphore:with(f)
   permits("with", self)
   options.arg("Semaphore:with", "f", f, "function")
@@ -58,7 +56,7 @@ end
 
 setmetatable(Semaphore, {__call = function(_, n) return new_semaphore("Semaphore", n, false) end})
 
---- lm.mp.BoundedSemaphore([n = 1]): a Semaphore that never has more than n permits.
+--- lm.mp.BoundedSemaphore([n = 1]): A semaphore that never has more than n permits.
 local function new_bounded(n) return new_semaphore("BoundedSemaphore", n, true) end
 
 return {Semaphore = Semaphore, BoundedSemaphore = new_bounded}

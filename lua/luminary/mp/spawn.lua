@@ -70,8 +70,8 @@ local function first_cause(self)
   return self.failures[1]
 end
 
---- Waits for all, `timeout` seconds at most (nil: as long as it takes): true if they have ended, false if some still
---- run. The failure of one ends the others and is raised, with the rank, its message and its traceback.
+--- Waits for all processes, `timeout` seconds at most (nil: any time); returns whether all have ended. The failure of
+--- one ends the others and is raised, with the rank, its message and its traceback.
 function Context:join(timeout)
   timeout = shared.seconds("join", timeout)
   local deadline = core.time() + (timeout or math.huge)
@@ -95,14 +95,14 @@ function Context:join(timeout)
   core.error_at_caller(text)
 end
 
---- The process ids, by rank; an empty list for threads.
+--- Returns the process ids, by rank; an empty list for threads.
 function Context:pids()
   local pids = {}
   for i, worker in ipairs(self.workers) do pids[i] = worker.pid end
   return pids
 end
 
---- Ends all that still run.
+--- Ends all processes that run.
 function Context:terminate()
   Worker.stop(self.workers, 2)
   at_exit.forget(self)
@@ -116,9 +116,7 @@ end
 
 local MOST = 4096 -- workers
 
---- lm.mp.spawn(…): calls fn(i, args…) for i from 0 to nprocs - 1, each in a Lua state of its own. LOCAL_RANK is i and
---- LOCAL_WORLD_SIZE is nprocs in each one's environment, and the cores are shared among them. Waits for all, or with
---- join = false gives a context at once, with :join(timeout), :pids() and :terminate().
+--- lm.mp.spawn(…): Spawns nprocs processes that each call fn(i, args…).
 local spawn = arguments.takes("spawn", {
   {"args", "any"}, {"nprocs", "count", 1}, {"join", "boolean", true}, {"daemon", "boolean", false},
   {"method", {"process", "thread"}, "process"},

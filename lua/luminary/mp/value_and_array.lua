@@ -25,9 +25,9 @@ local function define(name, make)
       __newindex = function(_, key, x) new._set(values, key, x) end,
     })
   end)
-  --- Its Lock.
+  --- Returns its lock.
   function new:get_lock() return self.lock end
-  --- Calls f(self, left) while its lock is held (Lock:with) and gives what f gives.
+  --- Calls f(self, abandoned) while it holds its lock, as Lock:with does; returns what f returns.
   function new:with(f)
     options.arg("with", "f", f, "function")
     return self.lock:with(function(left) return f(self, left) end)
@@ -35,8 +35,7 @@ local function define(name, make)
   return new
 end
 
---- lm.mp.Value(dtype [, v = 0]): one number that processes and threads share: v.value reads and sets it. One read or
---- one write needs no lock; v:with(function(v) v.value = v.value + 1 end) is both in one.
+--- lm.mp.Value(dtype [, v = 0]): A number in shared memory, with a lock.
 local Value = define("Value", function(dtype, v, ...)
   if options.count(...) > 0 then fail "Value: takes a dtype and a number" end
   if v == nil then v = 0 end
@@ -58,8 +57,7 @@ function Value._set(values, key, x)
   values.tensor:fill_(x)
 end
 
---- lm.mp.Array(dtype, n or list): a shared tensor of one dim, of n zeros or of a list's numbers: a[i] reads and sets
---- one, a.tensor is all of it, #a is its length, a:with(function(a) … end) holds its lock.
+--- lm.mp.Array(dtype, n or list): A 1-d tensor in shared memory, of n zeros or of a list's numbers, with a lock.
 local Array = define("Array", function(dtype, what, ...)
   if options.count(...) > 0 then fail "Array: takes a dtype and a size, or a list of numbers" end
   if type(what) == "number" then
@@ -71,7 +69,7 @@ local Array = define("Array", function(dtype, what, ...)
   return core.tensor(what, {dtype = dtype})
 end)
 
---- How many there are: #array.
+--- Returns the number of elements: #array.
 function Array:len() return self.tensor.shape[1] end
 function Array:repr() return ("Array(%s)"):format(tostring(self.tensor)) end
 
