@@ -19,7 +19,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): the list of
 --- the gradients of outputs (their sum, or weighted by grad_outputs) with respect to each of inputs, without adding to
 --- any x.grad. allow_unused: one that no output depends on is nil, not an error.
---- lm.live_tensors(): how many tensors there are in this process.
+--- lm.live_tensors(): Returns the number of tensors in this process.
 --- lm.no_grad(f, ...): f(...) without recording for backward; restored however f ends. Gives what f returns.
 --- lm.enable_grad(f, ...): f(...) with recording, inside no_grad too. Gives what f returns.
 --- lm.is_grad_enabled(): whether ops on tensors that require a gradient are recorded now.
@@ -32,37 +32,35 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- is false. "cuda" on a machine without a GPU warns and runs f without autocast. Gives what f returns.
 --- lm.is_autocast_enabled([device]): whether this runs inside lm.autocast, for that kind of device or for any.
 --- lm.get_autocast_dtype([device]): the dtype that lm.autocast would compute in on that kind of device.
---- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, but for those it returns (in
---- tables too) and those given to lm.keep. Gives what f returns.
---- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Gives x.
+--- lm.scope(f, ...): Calls f(...), then frees the tensors that f made, except those that it returns and those passed to
+--- lm.keep.
+--- lm.keep(x): Keeps a tensor, or the tensors of a table, from being freed by lm.scope; returns x.
 --- lm.manual_seed(seed): the random numbers of all devices begin anew from an integer.
 --- lm.get_rng_state([device]): where a device's random numbers are: a uint8 tensor, for set_rng_state.
 --- lm.initial_seed([device]): the seed that a device's random numbers last began from.
 --- lm.set_rng_state(state [, device]): goes on with random numbers from what get_rng_state gave.
---- lm.memory_allocated([device]): bytes that tensors take on a device (the default one).
---- lm.memory_reserved([device]): bytes that the allocator holds on a device, for tensors and for later ones.
---- lm.max_memory_allocated([device]): the most that memory_allocated was since the start or reset_peak_memory_stats.
---- lm.max_memory_reserved([device]): the most that memory_reserved was since the start or reset_peak_memory_stats.
---- lm.reset_peak_memory_stats([device]): max_memory_allocated and max_memory_reserved count from here on.
---- lm.empty_cache([device]): gives memory that no tensor takes back to the system or the driver.
---- lm.set_num_threads(n): ops on the CPU use n threads of this process.
---- lm.get_num_threads(): how many threads ops on the CPU use.
---- lm.synchronize([device]): waits until all work on a device is done.
---- lm.time(): seconds, with fractions, from some moment on: differences measure time.
---- lm.setenv(name, value): sets a variable of this process's environment; nil removes it.
---- lm.getenv(name): a variable of the environment as lm.setenv left it; nil where there is none.
---- lm.set_warnings(on): whether warnings are printed: true (at first), false, or "port", which adds warnings of what
---- code ported from PyTorch gets wrong without an error: a dim of 1, which is PyTorch's 0, given for a tensor of 2 dims
---- or more, ids or labels that seem to count from 0, and the globals True, False and None, which are nil in Lua. Each
---- is printed once for each line of the script, and those of ported code once for each function there. Returns the
---- previous setting.
---- lm.set_default_dtype(dtype): the floating dtype of tensors that are made without one: "float32" at first.
---- lm.get_default_dtype(): the floating dtype of tensors that are made without one.
---- lm.set_default_device(device): where tensors are made that are made without a device: "cpu" at first.
---- lm.get_default_device(): where tensors are made that are made without a device.
+--- lm.memory_allocated([device]): Returns the bytes that tensors occupy on a device.
+--- lm.memory_reserved([device]): Returns the bytes that the caching allocator holds on a device.
+--- lm.max_memory_allocated([device]): Returns the maximum of lm.memory_allocated since the start or
+--- lm.reset_peak_memory_stats.
+--- lm.max_memory_reserved([device]): Returns the maximum of lm.memory_reserved since the start or
+--- lm.reset_peak_memory_stats.
+--- lm.reset_peak_memory_stats([device]): Resets the maxima of lm.max_memory_allocated and lm.max_memory_reserved.
+--- lm.empty_cache([device]): Releases all unoccupied memory that the caching allocator holds.
+--- lm.set_num_threads(n): Sets the number of threads that ops on the CPU use.
+--- lm.get_num_threads(): Returns the number of threads that ops on the CPU use.
+--- lm.synchronize([device]): Waits until all work on a device is done.
+--- lm.time(): Returns seconds, with fractions, since an arbitrary moment: differences measure time.
+--- lm.setenv(name, value): Sets an environment variable of this process; nil removes it.
+--- lm.getenv(name): Returns an environment variable, also one that lm.setenv set; nil without it.
+--- lm.set_warnings(on): Sets whether warnings are printed; returns the previous setting.
+--- lm.set_default_dtype(dtype): Sets the floating dtype of tensors that are made without a dtype.
+--- lm.get_default_dtype(): Returns the floating dtype of tensors that are made without a dtype.
+--- lm.set_default_device(device): Sets the device of tensors that are made without a device.
+--- lm.get_default_device(): Returns the device of tensors that are made without a device.
 
 -- ---- values
---- lm.version: luminary's version, "major.minor.patch".
+--- lm.version: The version of Luminary, "major.minor.patch".
 --- lm.newaxis: in an index a dim of size 1 more: x[{{}, lm.newaxis}] of [n] is [n, 1].
 
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
@@ -102,7 +100,7 @@ function lm.seed(...)
   core.manual_seed(seed)
   return seed
 end
---- The names of all ops; luminary ops at the command line says of each what runs where.
+--- Returns the names of all ops.
 function lm.op_list()
   local names, is_inner = {}, require("luminary.help.index").is_inner
   for _, name in ipairs(core.op_list()) do
@@ -118,7 +116,7 @@ for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "tile", "equ
   lm[name] = methods[name]
 end
 
---- The device "cuda:i" if there is one, else the CPU device of that number; i counts from 0.
+--- Returns the device "cuda:i" if there is one, else "cpu:i"; i counts from 0.
 function lm.try_gpu(i)
   i = i or 0
   if type(i) ~= "number" or i < 0 or i % 1 ~= 0 then
@@ -127,7 +125,7 @@ function lm.try_gpu(i)
   return core.device((i < core.device_count("cuda") and "cuda:%d" or "cpu:%d"):format(i))
 end
 
---- All CUDA devices, or the CPU if there is none: a list of names.
+--- Returns a list of all CUDA devices, or of the CPU where there is none.
 function lm.try_all_gpus()
   local list = {}
   for i = 1, core.device_count("cuda") do list[i] = core.device(i - 1) end

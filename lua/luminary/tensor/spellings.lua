@@ -58,7 +58,7 @@ function spellings.positive(x)
   return x
 end
 
---- lm.get_device(x): x:get_device(), the number of its CUDA device, -1 for the CPU.
+--- lm.get_device(x): Returns the number of the CUDA device of a tensor, -1 for the CPU.
 function spellings.get_device(x) return methods.get_device(x) end
 
 -- ---- made
@@ -282,10 +282,8 @@ local PROFILES = {
   default = {4, 1000, 3, 80}, short = {2, 1000, 2, 80}, full = {4, 2 ^ 52, 3, 80},
 }
 
---- lm.set_printoptions {precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80, profile, sci_mode}: how
---- tensors are printed from here on in this thread: digits after the point; from how many elements on only edgeitems
---- at each end of a dim; columns of a line; whether in scientific notation, nil for where values ask for it. What is
---- left out stays as it is; profile "default", "short" (2 digits and edgeitems) or "full" (everything) sets all.
+--- lm.set_printoptions {precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80, profile, sci_mode}: Sets how
+--- tensors are printed in this thread.
 spellings.set_printoptions = arguments.reads("set_printoptions", {
   {"precision", "natural?"}, {"threshold", "natural?"}, {"edgeitems", "count?"}, {"linewidth", "count?"},
   {"profile", {"default", "short", "full"}, optional = true}, {"sci_mode", "boolean?"},
@@ -300,7 +298,7 @@ spellings.set_printoptions = arguments.reads("set_printoptions", {
     sci_mode == nil and -1 or sci_mode and 1 or 0)
 end)
 
---- lm.get_printoptions(): how tensors are printed: a table as lm.set_printoptions takes.
+--- lm.get_printoptions(): Returns how tensors are printed, as a table for lm.set_printoptions.
 function spellings.get_printoptions()
   local precision, threshold, edgeitems, linewidth, scientific = core.print_options()
   return {
@@ -311,27 +309,25 @@ end
 
 local deterministic = "cudnn.deterministic"
 
---- lm.use_deterministic_algorithms(on [, {warn_only = false}]): whether convolutions and attention on a GPU use only
---- algorithms that compute the same bits in every run, as lm.backends.cudnn.deterministic. On a GPU scatter_add,
---- scatter_reduce and the gradients of gather, interpolate, grid_sample and ctc_loss add in any order all the same.
---- warn_only is accepted and changes nothing.
+--- lm.use_deterministic_algorithms(on [, {warn_only = false}]): Sets whether convolutions and attention on a GPU use
+--- only deterministic algorithms.
 spellings.use_deterministic_algorithms = arguments.reads("use_deterministic_algorithms", {
   {"on", "boolean"}, {"warn_only", "boolean", false},
 }, function(on) core.setting(deterministic, on) end)
 
---- lm.are_deterministic_algorithms_enabled(): what lm.use_deterministic_algorithms set.
+--- lm.are_deterministic_algorithms_enabled(): Returns whether lm.use_deterministic_algorithms is on.
 function spellings.are_deterministic_algorithms_enabled() return core.setting(deterministic) end
 
 local tf32, PRECISIONS = "cuda.matmul.allow_tf32", {"highest", "high", "medium"}
 
---- lm.set_float32_matmul_precision(precision): "highest": products of float32 matrices on a GPU in float32; "high" and
---- "medium": in TF32, as lm.backends.cuda.matmul.allow_tf32.
+--- lm.set_float32_matmul_precision(precision): Sets the internal precision of float32 matrix products on a GPU.
 function spellings.set_float32_matmul_precision(precision)
   options.choice("set_float32_matmul_precision", "precision", precision, PRECISIONS)
   core.setting(tf32, precision ~= "highest")
 end
 
---- lm.get_float32_matmul_precision(): "highest", or "high" where TF32 is allowed.
+--- lm.get_float32_matmul_precision(): Returns the internal precision of float32 matrix products on a GPU, "highest" or
+--- "high".
 function spellings.get_float32_matmul_precision() return core.setting(tf32) and "high" or "highest" end
 
 return options.exact_all(spellings)
