@@ -1,4 +1,4 @@
---- lm.CmdLine(): Torch7's command lines.
+--- lm.CmdLine(): A parser of the command line, as Torch7's.
 ---   local cmd = lm.CmdLine()
 ---   cmd:text "Trains a network"
 ---   cmd:option("-lr", 0.1, "learning rate")      -- a number; a string or a boolean, which is a flag, by their default
@@ -15,7 +15,7 @@ function CmdLine:init(argseparator, keyseparator)
   self.lines, self.arguments, self.options = {}, {}, {}
 end
 
---- A line of the help text; an empty one without `text`.
+--- Adds a line to the help text; an empty one without `text`.
 function CmdLine:text(text)
   table.insert(self.lines, {text = text == nil and "" or options.arg("CmdLine.text", "text", text, "string")})
 end
@@ -27,9 +27,9 @@ local function add(self, who, row, list)
   if list then table.insert(list, row) end
 end
 
---- cmd:option("-name", default, help [, type]): an option; its value is params.name. A boolean is a flag, which turns
---- the default around; a number or string stands after its name. `type`, "number", "string" or "boolean", is needed
---- only where it is not the default's.
+--- cmd:option("-name", default, help [, type]): Adds an option, whose value is params.name.
+--- A boolean is a flag, which negates the default; a number or string follows the name. `type`, "number", "string" or
+--- "boolean", is needed only where it is not the default's.
 function CmdLine:option(name, default, help, kind)
   local short = options.arg("CmdLine.option", "name", name, "string"):match "^%-+(.+)$"
   if not short then fail("CmdLine.option: the name begins with a dash: \"-%s\"", name) end
@@ -39,7 +39,7 @@ function CmdLine:option(name, default, help, kind)
   add(self, "CmdLine.option", {name = short, default = default, help = help or "", kind = kind, shown = name})
 end
 
---- cmd:argument("name", help [, type = "string"]): an argument by place, which has to be given.
+--- cmd:argument("name", help [, type = "string"]): Adds a required positional argument.
 function CmdLine:argument(name, help, kind)
   name = options.arg("CmdLine.argument", "name", name, "string")
   kind = options.arg("CmdLine.argument", "type", kind or "string", {"number", "string"})
@@ -47,7 +47,7 @@ function CmdLine:argument(name, help, kind)
     self.arguments)
 end
 
---- The help text is printed. Scripts' users ask for it with -help, --help or -h.
+--- Prints the help text, as the options -help, --help and -h do.
 function CmdLine:help(arguments)
   local script, width = (arguments or arg or {})[0] or "script.lua", 0
   io.write("Usage: ", script, #self.lines > #self.arguments and " [options]" or "")
@@ -64,8 +64,7 @@ function CmdLine:help(arguments)
   end
 end
 
---- What parse calls for a command line that is wrong: the message and the help text are printed, and the script ends
---- with exit code 1.
+--- Prints a message and the help text, and ends the script with exit code 1, as parse does after an error.
 function CmdLine:error(message)
   io.stderr:write(message, "\n\n")
   self:help()
@@ -95,7 +94,7 @@ local function find(self, given)
   self:error(("there is no option '%s'%s"):format(given, near and "; did you mean '-" .. near .. "'?" or ""))
 end
 
---- Reads a command line, a list such as `arg`; gives the values by name, defaults too.
+--- Reads a command line, a list such as `arg`; returns the values by name, with defaults.
 function CmdLine:parse(arguments)
   options.arg("CmdLine.parse", "the command line", arguments, "table")
   local params, place, i = {}, 0, 0
@@ -129,8 +128,9 @@ function CmdLine:parse(arguments)
   return params
 end
 
---- cmd:string(prefix, params [, ignore]): a name for an experiment: the prefix and what differs from the defaults,
---- sorted, "run,lr=0.2,momentum=0.9". Names that are true in `ignore` are left out.
+--- cmd:string(prefix, params [, ignore]): Returns a name for an experiment, the prefix and
+--- the options that differ from the defaults, sorted: "run,lr=0.2,momentum=0.9". Names that are true in `ignore` are
+--- left out.
 function CmdLine:string(prefix, params, ignore)
   options.arg("CmdLine.string", "prefix", prefix, "string")
   options.arg("CmdLine.string", "params", params, "table")
@@ -146,16 +146,16 @@ function CmdLine:string(prefix, params, ignore)
   return table.concat(parts, self.argseparator)
 end
 
---- cmd:addTime([name = ""] [, format = "%F %T"]): each line of the log file begins with the time and the name.
+--- cmd:addTime([name = ""] [, format = "%F %T"]): Begins each line of the log file with the time and a name.
 function CmdLine:addTime(name, format)
   self.time_name = options.arg("CmdLine.addTime", "name", name or "", "string")
   self.time_format = options.arg("CmdLine.addTime", "format", format or "%F %T", "string")
 end
 
---- cmd:silent(): print writes to the log file alone.
+--- cmd:silent(): Makes print write to the log file alone.
 function CmdLine:silent() self.is_silent = true end
 
---- cmd:log(path [, params]): from here on print writes to that file too, which begins with the date and params.
+--- cmd:log(path [, params]): Makes print write to a file, too, which begins with the date and params.
 function CmdLine:log(path, params)
   local file, why = io.open(options.arg("CmdLine.log", "path", path, "string"), "w")
   if not file then fail("CmdLine.log: %s", why) end

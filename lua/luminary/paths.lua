@@ -1,4 +1,4 @@
---- lm.paths: names of files and folders, and what is there, as Torch7's package paths.
+--- lm.paths: Functions of files, folders and their paths.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local ffi = require "ffi"
@@ -17,18 +17,17 @@ local paths = {}
 
 local function text(who, path, name) return options.arg(who, name or "path", path, "string") end
 
---- The folder that the process works in.
+--- Returns the working folder.
 function paths.cwd()
   local buffer = ffi.new("char[?]", 65536)
   if C.lm_paths_getcwd(buffer, 65536) == nil then options.fail("paths.cwd: the working folder is gone") end
   return ffi.string(buffer)
 end
 
---- paths.home: the user's folder, $HOME.
+--- paths.home: The user's home folder, $HOME.
 paths.home = os.getenv "HOME" or "/"
 
---- paths.concat(a, b, …): one path of several; one that begins with a slash begins anew. "." and ".." are resolved, a
---- path that does not begin with a slash is in the working folder: paths.concat("a", "..", "b") is /home/me/b.
+--- paths.concat(a, b, …): Joins parts of a path into an absolute path.
 function paths.concat(...)
   local path = ""
   for i = 1, select("#", ...) do
@@ -48,7 +47,7 @@ function paths.concat(...)
   return "/" .. table.concat(parts, "/")
 end
 
---- The last part of a path; without `suffix`, where it ends so: paths.basename("/a/b.txt", ".txt") is "b".
+--- Returns the last part of a path, without `suffix` where it ends so.
 function paths.basename(path, suffix)
   local name = text("paths.basename", path):gsub("/+$", ""):match "[^/]*$"
   if suffix == nil then return name end
@@ -57,7 +56,7 @@ function paths.basename(path, suffix)
   return cut > 0 and name:sub(cut + 1) == suffix and name:sub(1, cut) or name
 end
 
---- A path without its last part: "." where there is no other.
+--- Returns a path without its last part: "." where there is no other.
 function paths.dirname(path)
   local short = text("paths.dirname", path):gsub("(.)/+$", "%1")
   local folder = short:match "^(.*)/[^/]*$"
@@ -65,7 +64,7 @@ function paths.dirname(path)
   return folder:gsub("/+$", "") ~= "" and folder or "/"
 end
 
---- What stands after the last point of a file's name; nil where there is none.
+--- Returns the extension of a file's name, the text after its last dot; nil without one.
 function paths.extname(path) return paths.basename(path):match "%.([^.]+)$" end
 
 -- What a path is, in the core's words; nil where there is nothing.
@@ -74,13 +73,13 @@ local function kind(who, path)
   return core.file_kind(path)
 end
 
---- Whether there is a regular file.
+--- Returns whether a path is a regular file.
 function paths.filep(path) return kind("paths.filep", path) == "a regular file" end
 
---- Whether there is a folder.
+--- Returns whether a path is a folder.
 function paths.dirp(path) return kind("paths.dirp", path) == "a folder" end
 
---- Makes a folder, and those above it that are missing. Whether it is there then.
+--- Makes a folder, and missing ones above it; returns whether it is there.
 function paths.mkdir(path)
   local at = text("paths.mkdir", path):match "^/" or ""
   for part in path:gmatch "[^/]+" do
@@ -90,10 +89,10 @@ function paths.mkdir(path)
   return paths.dirp(path)
 end
 
---- Removes an empty folder. Whether it did.
+--- Removes an empty folder; returns whether it did.
 function paths.rmdir(path) return C.lm_paths_rmdir(text("paths.rmdir", path)) == 0 end
 
---- The names in a folder, sorted, with "." and ".."; nil where there is no such folder.
+--- Returns a sorted list of the names in a folder; nil where there is no such folder.
 function paths.dir(path)
   local names, folder = {}, C.lm_paths_opendir(text("paths.dir", path))
   if folder == nil then return nil end
@@ -117,8 +116,7 @@ local function walk(who, path, wanted)
   end
 end
 
---- for name in paths.files(folder [, filter]) do: all names in it, "." and ".." too, or those that `filter`, a pattern
---- or a function of a name, takes.
+--- Iterates over the names in a folder: for name in paths.files(folder [, filter]) do … end.
 function paths.files(path, filter)
   text("paths.files", path)
   if filter ~= nil and type(filter) ~= "function" then text("paths.files", filter, "filter") end
@@ -128,13 +126,13 @@ function paths.files(path, filter)
   end)
 end
 
---- for name in paths.iterfiles(folder) do: its regular files.
+--- Iterates over the regular files in a folder: for name in paths.iterfiles(folder) do … end.
 function paths.iterfiles(path)
   text("paths.iterfiles", path)
   return walk("paths.iterfiles", path, function(name) return paths.filep(path .. "/" .. name) end)
 end
 
---- for name in paths.iterdirs(folder) do: the folders in it, without "." and "..".
+--- Iterates over the folders in a folder: for name in paths.iterdirs(folder) do … end.
 function paths.iterdirs(path)
   text("paths.iterdirs", path)
   return walk("paths.iterdirs", path, function(name)
@@ -142,7 +140,7 @@ function paths.iterdirs(path)
   end)
 end
 
---- A name for a file that is not there yet.
+--- Returns a name for a temporary file.
 function paths.tmpname() return os.tmpname() end
 
 -- The file of whoever called what calls this.
@@ -151,21 +149,21 @@ local function caller()
   return source:sub(1, 1) == "@" and paths.concat(source:sub(2)) or nil
 end
 
---- The file that calls it, nil at a prompt; paths.thisfile(name): that name beside it.
+--- Returns the path of the file that calls it, or of a name beside it; nil at a prompt.
 function paths.thisfile(name)
   local file = caller()
   if not file or not name then return file end
   return paths.concat(paths.dirname(file), text("paths.thisfile", name, "name"))
 end
 
---- Runs a Lua file whose name is meant from the folder of the file that calls it.
+--- Runs a Lua file; a relative name is in the folder of the file that calls it.
 function paths.dofile(name)
   local file = caller()
   text("paths.dofile", name, "name")
   return dofile(file and paths.concat(paths.dirname(file), name) or name)
 end
 
---- The first of these programs that stands in a folder of $PATH, with the folder; nil where none does.
+--- Returns the path of the first of these programs that is in a folder of $PATH; nil without one.
 function paths.findprogram(...)
   for _, name in ipairs {...} do
     for folder in (core.getenv "PATH" or ""):gmatch "[^:]+" do
@@ -175,7 +173,7 @@ function paths.findprogram(...)
   end
 end
 
---- Removes a folder and all that is in it; `sure` has to be "yes".
+--- Removes a folder and everything in it; `sure` must be "yes".
 function paths.rmall(path, sure)
   text("paths.rmall", path)
   if sure ~= "yes" then options.fail("paths.rmall: it removes all of '%s' if its second argument is 'yes'", path) end
@@ -191,9 +189,9 @@ function paths.rmall(path, sure)
   return paths.rmdir(path)
 end
 
---- Whether this is Windows, which it is not.
+--- Returns whether the system is Windows, which is always false.
 function paths.is_win() return false end
---- Whether this is macOS.
+--- Returns whether the system is macOS.
 function paths.is_mac() return ffi.os == "OSX" end
 
 return options.strict("paths", paths)

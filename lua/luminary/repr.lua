@@ -1,6 +1,4 @@
---- lm.repr(value [, most]): any value as text: nested tables with sorted keys, on one line where it fits; tensors as
---- they print; a library as what it has. With `most`, tables show that many entries and say how many more there are,
---- three times as many in all, and strings 1000 bytes.
+--- lm.repr(value [, most]): Returns a readable text of any value.
 local core = require "luminary.core"
 local help = require "luminary.help"
 local options = require "luminary.base.options"

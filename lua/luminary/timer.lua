@@ -1,4 +1,4 @@
---- lm.Timer: a stopwatch that remembers every lap.
+--- lm.Timer: A stopwatch that records every lap.
 ---   local timer = lm.Timer()      -- runs at once
 ---   local seconds = timer:stop()  -- the lap; timer:start() begins the next
 ---   print(timer:time().real)      -- seconds so far, as Torch7 asks for them; also .user and .sys
@@ -25,21 +25,21 @@ end
 
 function Timer:init() self:reset() end
 
---- Forget all laps and begin one, as if new. Gives the timer.
+--- Removes all laps and begins one; returns the timer.
 function Timer:reset()
   self.times = {} -- seconds of each lap
   self.user, self.sys = 0, 0
   return self:start()
 end
 
---- Begin a lap.
+--- Begins a lap.
 function Timer:start()
   self.began = core.time()
   self.user_began, self.sys_began = processor_seconds()
   return self
 end
 
---- Torch7's name for start, that does nothing while a lap runs.
+--- Torch7's name for start, which does nothing while a lap runs.
 function Timer:resume() return self.began and self or self:start() end
 
 -- Processor seconds of all laps together.
@@ -49,14 +49,13 @@ local function spent(self)
   return self.user + user - self.user_began, self.sys + sys - self.sys_began
 end
 
---- Seconds so far, {real, user, sys}: by the clock, and of all the process's threads in the program and in the system.
---- What passed between stop and start does not count.
+--- Returns the seconds of all laps as {real, user, sys}: of the clock, and of the CPU in the program and in the system.
 function Timer:time()
   local user, sys = spent(self)
   return {real = self:sum() + (self.began and core.time() - self.began or 0), user = user, sys = sys}
 end
 
---- End the lap; gives its seconds.
+--- Ends the lap; returns its seconds.
 function Timer:stop()
   if not self.began then options.fail("Timer: stop without start") end
   local seconds = core.time() - self.began
@@ -66,14 +65,14 @@ function Timer:stop()
   return seconds
 end
 
---- Seconds of all laps together.
+--- Returns the seconds of all laps.
 function Timer:sum()
   local total = 0
   for _, seconds in ipairs(self.times) do total = total + seconds end
   return total
 end
 
---- Mean seconds of a lap; 0 before the first.
+--- Returns the mean seconds of a lap; 0 before the first.
 function Timer:avg()
   return #self.times == 0 and 0 or self:sum() / #self.times
 end

@@ -1,10 +1,4 @@
---- watch.progress: one line on a terminal that shows how far a loop has come.
----
----   local bar = progress.new(total)                 -- how many steps there will be
----   bar:update(step, ("loss %.4f"):format(loss))    -- redraws at most ten times a second
----   bar:clear()                                     -- before other output
----
---- Where standard output is no terminal nothing is drawn.
+--- watch.progress: A progress bar of one line on a terminal.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -14,13 +8,13 @@ pcall(ffi.cdef, "int isatty(int fd);")
 
 local progress = {}
 
---- Whether standard output is a terminal.
+--- Returns whether standard output is a terminal.
 function progress.on_terminal()
   local known, answer = pcall(function() return ffi.C.isatty(1) == 1 end)
   return known and answer and core.getenv("TERM") ~= "dumb"
 end
 
---- 75 -> 1:15, 3700 -> 1:01:40
+--- Formats seconds as 1:15 or 1:01:40.
 function progress.duration(seconds)
   seconds = math.floor(seconds + 0.5)
   local hours, minutes = math.floor(seconds / 3600), math.floor(seconds / 60) % 60
@@ -39,7 +33,7 @@ function Progress:init(total, done)
   self.visible = progress.on_terminal()
 end
 
---- `done` of the total are made; text stands after the bar.
+--- Shows that `done` steps of the total are made, with text after the bar.
 function Progress:update(done, text)
   local now = core.time()
   if not self.visible or (now - self.drawn < EVERY and done < self.total) then return end
@@ -53,7 +47,7 @@ function Progress:update(done, text)
   self.shown = true
 end
 
---- Remove the line.
+--- Removes the bar.
 function Progress:clear()
   if self.shown then
     io.stdout:write("\r\27[K")
@@ -62,6 +56,7 @@ function Progress:clear()
   end
 end
 
---- lm.watch.progress.new(total [, done = 0]): a bar for `total` steps, of which `done` were made before.
+--- lm.watch.progress.new(total [, done = 0]): Creates a progress bar of `total` steps, of which `done` were made
+--- before.
 progress.new = Progress
 return progress
