@@ -1,5 +1,4 @@
---- nn.functional: layers as functions, under PyTorch's names. Most are ops as they are; ops under
---- another name in PyTorch have both.
+--- nn.functional: Layers as functions, under PyTorch's names.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -17,10 +16,8 @@ for _, name in ipairs {
   F[name] = ops[name]
 end
 
---- F.logsigmoid(x): log(sigmoid(x)), without overflow; lm.log_sigmoid.
---- F.local_response_norm(x, size [, {alpha = 1e-4, beta = 0.75, k = 1}]): x [N, C, …] over
---- (k + alpha * mean of x^2 over `size` channels around each)^beta, where channels beyond the first and last count as 0
---- (Krizhevsky et al. 2012, with alpha of the mean, as PyTorch has it).
+--- F.local_response_norm(x, size [, {alpha = 1e-4, beta = 0.75, k = 1}]): Applies local response normalization across
+--- channels.
 F.local_response_norm = arguments.takes("local_response_norm", {
   {"alpha", "number", 1e-4}, {"beta", "number", 0.75}, {"k", "number", 1},
 }, function(x, size, opts)
@@ -36,7 +33,7 @@ F.local_response_norm = arguments.takes("local_response_norm", {
   return x / (mean * opts.alpha + opts.k) ^ opts.beta
 end)
 
---- F.normalize(x [, {p = 2, dim = 2, eps = 1e-12}]): x over its p-norm along dim, which is at least eps.
+--- F.normalize(x [, {p = 2, dim = 2, eps = 1e-12}]): Divides the input by its p-norm along a dim.
 F.normalize = arguments.takes("normalize", {
   {"p", "number", 2}, {"dim", "dim", 2}, {"eps", "number", 1e-12},
 }, function(x, opts)
@@ -95,9 +92,8 @@ F.multilabel_margin_loss = arguments.takes("multilabel_margin_loss", {
   return reduced(x.ndim == 1 and loss:squeeze(1) or loss, o.reduction)
 end)
 
---- F.instance_norm(x [, running_mean [, running_var [, weight [, bias [, {use_input_stats = true, momentum = 0.1,
---- eps = 1e-5}]]]]]): x [N, C, …], each channel of each sample by its own mean and variance, whose mean over the
---- samples the running values take up; without use_input_stats by the running values.
+--- F.instance_norm(x [, running_mean [, running_var [, weight [, bias [, {use_input_stats = true, momentum = 0.1, eps =
+--- 1e-5}]]]]]): Applies instance normalization to each channel of each sample.
 F.instance_norm = arguments.reads("instance_norm", {
   {"x", "tensor"}, {"running_mean", "tensor?"}, {"running_var", "tensor?"}, {"weight", "tensor?"}, {"bias", "tensor?"},
   {"use_input_stats", "boolean", true}, {"momentum", "number", 0.1}, {"eps", "number", 1e-5},
@@ -122,6 +118,7 @@ F.instance_norm = arguments.reads("instance_norm", {
   return y:view(shape)
 end)
 
+--- F.logsigmoid(x): Computes the logarithm of the sigmoid of each element: log(1 / (1 + e^-x)).
 F.logsigmoid = ops.log_sigmoid
 
 --- F.glu(x [, dim = -1]): the first half of x along dim times the sigmoid of the second (Dauphin et al. 2017).

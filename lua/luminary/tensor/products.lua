@@ -124,7 +124,7 @@ products.cdist = arguments.reads("cdist", {
   return distances(x1, x2, p, mode == always or mode == if_many and many)
 end)
 
---- lm.pdist(x [, {p = 2}]): the p-norms of the differences of all pairs of x's rows: 1 and 2, 1 and 3, …, 2 and 3, …
+--- lm.pdist(x [, {p = 2}]): Computes the p-norm distance of every pair of rows.
 products.pdist = arguments.reads("pdist", {{"x", "tensor"}, {"p", "positive", 2}}, function(x, p)
   floating("pdist", "x", x)
   if x.ndim ~= 2 then fail("pdist: x is %s; [n, m] wanted", describe(x)) end

@@ -148,8 +148,8 @@ local function takes_of(n, transposed)
   return arguments.of(rows)
 end
 
---- F.conv1d(x, weight [, bias [, stride = 1 [, padding = 0 [, dilation = 1 [, groups = 1]]]]]): convolution of x
---- [N, C, L] or [C, L] with weight [out, C / groups, k]; padding as conv2d's.
+--- F.conv1d(x, weight [, bias [, stride = 1 [, padding = 0 [, dilation = 1 [, groups = 1]]]]]): Applies a 1-d
+--- convolution.
 F.conv1d = takes_of(1):caller("conv1d", function(a)
   check_operands("conv1d", a, 1, 2)
   local padding = a.padding
@@ -159,9 +159,8 @@ F.conv1d = takes_of(1):caller("conv1d", function(a)
     of_row(a.dilation, 1), a.groups):squeeze(-2)
 end)
 
---- F.conv3d(x, weight [, bias [, stride = 1 [, padding = 0 [, dilation = 1 [, groups = 1]]]]]): convolution of x
---- [N, C, D, H, W] or [C, D, H, W] with weight [out, C / groups, kD, kH, kW]; padding as conv2d's. The result is laid
---- out channels-last.
+--- F.conv3d(x, weight [, bias [, stride = 1 [, padding = 0 [, dilation = 1 [, groups = 1]]]]]): Applies a 3-d
+--- convolution.
 F.conv3d = takes_of(3):caller("conv3d", function(a)
   check_operands("conv3d", a, 3, 2)
   if type(a.padding) == "string" then a.padding, a.x = numbers_of_padding("conv3d", a, 3) end
@@ -211,18 +210,16 @@ local function transposed(who, n)
   end)
 end
 
---- F.conv_transpose1d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [,
---- dilation = 1]]]]]]): F.conv_transpose2d of x [N, C, L] or [C, L], weight [C, out / groups, k].
+--- F.conv_transpose1d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [, dilation =
+--- 1]]]]]]): Applies a 1-d transposed convolution.
 F.conv_transpose1d = transposed("conv_transpose1d", 1)
 
---- F.conv_transpose2d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [,
---- dilation = 1]]]]]]): the gradient of a convolution with weight [C, out / groups, kH, kW] for its input, where x
---- [N, C, H, W] or [C, H, W] is that of its result: (H - 1) * stride - 2 * padding + dilation * (kH - 1) +
---- output_padding + 1 rows (Dumoulin, Visin 2016).
+--- F.conv_transpose2d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [, dilation =
+--- 1]]]]]]): Applies a 2-d transposed convolution.
 F.conv_transpose2d = transposed("conv_transpose2d", 2)
 
---- F.conv_transpose3d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [,
---- dilation = 1]]]]]]): F.conv_transpose2d of x [N, C, D, H, W] or [C, D, H, W].
+--- F.conv_transpose3d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [, dilation =
+--- 1]]]]]]): Applies a 3-d transposed convolution.
 F.conv_transpose3d = transposed("conv_transpose3d", 3)
 
 return F

@@ -30,8 +30,7 @@ end
 
 for n = 1, 3 do
   local who = ("dropout%dd"):format(n)
-  --- Zeros whole channels with probability p and divides the rest by 1 - p: dropout1d of x [N, C, L], dropout2d of
-  --- [N, C, H, W], dropout3d of [N, C, D, H, W], or without N. {p = 0.5, training = true, inplace = false}
+  --- Sets random channels to 0 with probability p and divides the others by 1 - p.
   F[who] = arguments.takes(who, how(true), function(x, opts)
     check(who, x, n + 2)
     if not opts.training or opts.p == 0 then return x end
@@ -54,15 +53,15 @@ local function alpha(x, opts, mask_shape)
   return result(x, x * (kept * a) + ((1 - kept) * (a * NEGATIVE) + b), opts)
 end
 
---- F.alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): dropout for SELU networks: dropped elements
---- become SELU's least value, and the result keeps mean 0 and variance 1.
+--- F.alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): Applies alpha dropout, which keeps mean 0 and
+--- variance 1.
 F.alpha_dropout = arguments.takes("alpha_dropout", how(false), function(x, opts)
   check("alpha_dropout", x)
   return alpha(x, opts, function() return x.shape end)
 end)
 
---- F.feature_alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): alpha_dropout of whole channels of
---- x [N, C, …]. Any x passes where nothing is drawn: without training, for p = 0 and 1, and empty.
+--- F.feature_alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): Applies alpha dropout to whole
+--- channels.
 F.feature_alpha_dropout = arguments.takes("feature_alpha_dropout", how(false), function(x, opts)
   check("feature_alpha_dropout", x)
   return alpha(x, opts, function()

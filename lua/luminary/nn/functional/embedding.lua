@@ -42,9 +42,7 @@ local how = {
   {"scale_grad_by_freq", "boolean", false}, {"sparse", false, lacks = true},
 }
 
---- F.embedding(…): rows of weight [num, features] by index, which counts from 1: [..., features]. The row padding_idx
---- gets no gradient. Rows that are looked up and longer than max_norm are first shortened to it, in place;
---- scale_grad_by_freq divides a row's gradient by how often it occurs in index.
+--- F.embedding(…): Looks up rows of an embedding matrix by index.
 local embedding = arguments.takes("embedding", how, function(index, weight, opts)
   options.arg("embedding", "index", index, "tensor")
   options.arg("embedding", "weight", weight, "tensor")
@@ -103,11 +101,7 @@ local function bags_of(who, index, o, check)
   return offsets:narrow(1, 1, last - 1), tonumber(ops.select(offsets, 1, last):item()) - 1
 end
 
---- F.embedding_bag(…): the sum, mean or max of the rows of weight [num, features] that each bag names: [bags,
---- features]. index, which counts from 1, is [bags, n], or [n] with offsets [bags], the places where bags begin, from
---- 1; include_last_offset: and one more, where the last one ends. per_sample_weights, of index's sizes, weigh the rows
---- of a sum. Entries that are padding_idx are left out. A bag without entries is zeros. The gradient of a max is shared
---- by equal rows. max_norm and scale_grad_by_freq as in F.embedding.
+--- F.embedding_bag(…): Computes sums, means or maxima of bags of rows of an embedding matrix.
 local embedding_bag = arguments.takes("embedding_bag", bag_how, function(index, weight, o)
   local who = "embedding_bag"
   options.arg(who, "index", index, "tensor")

@@ -181,9 +181,8 @@ local takes = arguments.of {
   {"align_corners", "boolean?"}, {"recompute_scale_factor", "boolean?"}, {"antialias", "boolean", false},
 }
 
---- F.interpolate(x [, size [, scale_factor [, mode = "nearest" [, align_corners [, recompute_scale_factor [,
---- antialias = false]]]]]]): x [N, C, …] with 1 to 3 dims of places resized to `size` (a number or a list) or by
---- scale_factor; mode "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear" or "area" (means).
+--- F.interpolate(x [, size [, scale_factor [, mode = "nearest" [, align_corners [, recompute_scale_factor [, antialias
+--- = false]]]]]]): Resizes the input to a size or by a scale factor.
 F.interpolate = takes:caller("interpolate", function(a) return interpolate("interpolate", a) end)
 
 local upsample = arguments.of {
@@ -191,18 +190,19 @@ local upsample = arguments.of {
   {"align_corners", "boolean?"},
 }
 
---- F.upsample(x [, size [, scale_factor [, mode = "nearest" [, align_corners]]]]): F.interpolate.
+--- F.upsample(x [, size [, scale_factor [, mode = "nearest" [, align_corners]]]]): Resizes the input; the old name of
+--- F.interpolate.
 F.upsample = upsample:caller("upsample", function(a) return interpolate("upsample", a) end)
 
 local by_size = arguments.of {{"x", "tensor"}, {"size", "any?"}, {"scale_factor", "any?"}}
 
---- F.upsample_nearest(x [, size [, scale_factor]]): F.interpolate with mode "nearest".
+--- F.upsample_nearest(x [, size [, scale_factor]]): Resizes the input by nearest neighbors.
 F.upsample_nearest = by_size:caller("upsample_nearest", function(a)
   a.mode = "nearest"
   return interpolate("upsample_nearest", a)
 end)
 
---- F.upsample_bilinear(x [, size [, scale_factor]]): F.interpolate with mode "bilinear" and align_corners.
+--- F.upsample_bilinear(x [, size [, scale_factor]]): Resizes the input by bilinear interpolation with align_corners.
 F.upsample_bilinear = by_size:caller("upsample_bilinear", function(a)
   a.mode, a.align_corners = "bilinear", true
   return interpolate("upsample_bilinear", a)

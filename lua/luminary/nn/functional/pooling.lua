@@ -51,16 +51,16 @@ local function asked(with_places, y, places)
   return y
 end
 
---- F.max_pool1d(x, kernel_size [, stride [, padding = 0 [, dilation = 1 [, ceil_mode = false [,
---- return_indices = false]]]]]): max_pool2d of x [N, C, L] or [C, L].
+--- F.max_pool1d(x, kernel_size [, stride [, padding = 0 [, dilation = 1 [, ceil_mode = false [, return_indices =
+--- false]]]]]): Applies a 1-d max pooling.
 F.max_pool1d = windows(1, max_rows(1)):caller("max_pool1d", function(a)
   sizes.check("max_pool1d", a.x, 1)
   return squeezed(max_pool(a.x:unsqueeze(-2), a.return_indices, row(a.kernel_size, 1), row(a.stride, 1),
     row(a.padding, 0), row(a.dilation, 1), a.ceil_mode))
 end)
 
---- F.max_pool3d(x, kernel_size [, stride [, padding = 0 [, dilation = 1 [, ceil_mode = false [,
---- return_indices = false]]]]]): max_pool2d of x [N, C, D, H, W] or [C, D, H, W]; indices count in D * H * W.
+--- F.max_pool3d(x, kernel_size [, stride [, padding = 0 [, dilation = 1 [, ceil_mode = false [, return_indices =
+--- false]]]]]): Applies a 3-d max pooling.
 F.max_pool3d = windows(3, max_rows(3)):caller("max_pool3d", function(a)
   sizes.check("max_pool3d", a.x, 3)
   local function pool(of)
@@ -74,8 +74,8 @@ end)
 
 local avg_rows = {{"ceil_mode", "boolean", false}, {"count_include_pad", "boolean", true}}
 
---- F.avg_pool1d(x, kernel_size [, stride [, padding = 0 [, ceil_mode = false [, count_include_pad = true]]]]):
---- avg_pool2d of x [N, C, L] or [C, L].
+--- F.avg_pool1d(x, kernel_size [, stride [, padding = 0 [, ceil_mode = false [, count_include_pad = true]]]]): Applies
+--- a 1-d average pooling.
 F.avg_pool1d = windows(1, avg_rows):caller("avg_pool1d", function(a)
   sizes.check("avg_pool1d", a.x, 1)
   return (squeezed(ops.avg_pool2d(a.x:unsqueeze(-2), row(a.kernel_size, 1), row(a.stride, 1), row(a.padding, 0),
@@ -94,7 +94,7 @@ local function mean_of_volume(a, x, divisor)
 end
 
 --- F.avg_pool3d(x, kernel_size [, stride [, padding = 0 [, ceil_mode = false [, count_include_pad = true [,
---- divisor_override]]]]]): avg_pool2d of x [N, C, D, H, W] or [C, D, H, W], floating or int64.
+--- divisor_override]]]]]): Applies a 3-d average pooling.
 F.avg_pool3d = windows(3, {avg_rows[1], avg_rows[2], {"divisor_override", "integer?"}}):caller("avg_pool3d",
   function(a)
     sizes.check("avg_pool3d", a.x, 3)
@@ -119,20 +119,19 @@ local function is_mean(a)
   return alone and a.x.ndim <= #a.output_size + 2
 end
 
---- F.adaptive_avg_pool1d(x, output_size): adaptive_avg_pool2d of x [N, C, L] or [C, L].
+--- F.adaptive_avg_pool1d(x, output_size): Applies a 1-d adaptive average pooling.
 F.adaptive_avg_pool1d = adaptive(1):caller("adaptive_avg_pool1d", function(a)
   sizes.check("adaptive_avg_pool1d", a.x, 1)
   return (squeezed(ops.adaptive_avg_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
 end)
 
---- F.adaptive_avg_pool2d(x, output_size): means over as many windows as output_size says, of x [N, C, H, W] or
---- [C, H, W]; nil or -1 in output_size keeps a size.
+--- F.adaptive_avg_pool2d(x, output_size): Applies a 2-d adaptive average pooling.
 F.adaptive_avg_pool2d = adaptive(2):caller("adaptive_avg_pool2d", function(a)
   if is_mean(a) then return ops.mean(a.x, {-2, -1}, {keepdim = true}) end
   return ops.adaptive_avg_pool2d(a.x, a.output_size)
 end)
 
---- F.adaptive_avg_pool3d(x, output_size): F.adaptive_avg_pool2d of x [N, C, D, H, W] or [C, D, H, W].
+--- F.adaptive_avg_pool3d(x, output_size): Applies a 3-d adaptive average pooling.
 F.adaptive_avg_pool3d = adaptive(3):caller("adaptive_avg_pool3d", function(a)
   sizes.check("adaptive_avg_pool3d", a.x, 3)
   if is_mean(a) then return ops.mean(a.x, {-3, -2, -1}, {keepdim = true}) end
@@ -140,21 +139,18 @@ F.adaptive_avg_pool3d = adaptive(3):caller("adaptive_avg_pool3d", function(a)
     function(x) return ops.adaptive_avg_pool2d(x, {a.output_size[1], -1}) end)
 end)
 
---- F.adaptive_max_pool1d(x, output_size [, return_indices = false]): F.adaptive_max_pool2d of x [N, C, L] or [C, L].
+--- F.adaptive_max_pool1d(x, output_size [, return_indices = false]): Applies a 1-d adaptive max pooling.
 F.adaptive_max_pool1d = adaptive(1, with_indices):caller("adaptive_max_pool1d", function(a)
   sizes.check("adaptive_max_pool1d", a.x, 1)
   return asked(a.return_indices, squeezed(ops.adaptive_max_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
 end)
 
---- F.adaptive_max_pool2d(x, output_size [, return_indices = false]): the largest in each of as many windows as
---- output_size says, of x [N, C, H, W] or [C, H, W]; nil or -1 in output_size keeps a size. return_indices: also where
---- it is in H * W, from 1.
+--- F.adaptive_max_pool2d(x, output_size [, return_indices = false]): Applies a 2-d adaptive max pooling.
 F.adaptive_max_pool2d = adaptive(2, with_indices):caller("adaptive_max_pool2d", function(a)
   return asked(a.return_indices, ops.adaptive_max_pool2d(a.x, a.output_size))
 end)
 
---- F.adaptive_max_pool3d(x, output_size [, return_indices = false]): F.adaptive_max_pool2d of x [N, C, D, H, W] or
---- [C, D, H, W]; indices count in D * H * W.
+--- F.adaptive_max_pool3d(x, output_size [, return_indices = false]): Applies a 3-d adaptive max pooling.
 F.adaptive_max_pool3d = adaptive(3, with_indices):caller("adaptive_max_pool3d", function(a)
   sizes.check("adaptive_max_pool3d", a.x, 3)
   return asked(a.return_indices,
@@ -213,12 +209,12 @@ local function unpool(who, n)
   end)
 end
 
---- F.max_unpool1d(x, indices, kernel_size [, stride [, padding = 0 [, output_size]]]): max_unpool2d of x [N, C, L] or
---- [C, L].
+--- F.max_unpool1d(x, indices, kernel_size [, stride [, padding = 0 [, output_size]]]): Computes a partial inverse of
+--- F.max_pool1d.
 F.max_unpool1d = unpool("max_unpool1d", 1)
 
---- F.max_unpool3d(x, indices, kernel_size [, stride [, padding = 0 [, output_size]]]): max_unpool2d of x
---- [N, C, D, H, W] or [C, D, H, W], whose indices count in D * H * W.
+--- F.max_unpool3d(x, indices, kernel_size [, stride [, padding = 0 [, output_size]]]): Computes a partial inverse of
+--- F.max_pool3d.
 F.max_unpool3d = unpool("max_unpool3d", 3)
 
 -- ---- norms of windows
@@ -240,13 +236,14 @@ local function lp_pool(who, n, mean)
   end)
 end
 
---- F.lp_pool1d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): F.lp_pool2d of x [N, C, L] or [C, L].
+--- F.lp_pool1d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): Applies a 1-d power-average pooling: (the
+--- sum of x^p in each window)^(1 / p).
 F.lp_pool1d = lp_pool("lp_pool1d", 1, F.avg_pool1d)
---- F.lp_pool2d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): (the sum of x^p in each window)^(1 / p) for
---- p = norm_type, x [N, C, H, W] or [C, H, W].
+--- F.lp_pool2d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): Applies a 2-d power-average pooling: (the
+--- sum of x^p in each window)^(1 / p).
 F.lp_pool2d = lp_pool("lp_pool2d", 2, ops.avg_pool2d)
---- F.lp_pool3d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): F.lp_pool2d of x [N, C, D, H, W] or
---- [C, D, H, W].
+--- F.lp_pool3d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): Applies a 3-d power-average pooling: (the
+--- sum of x^p in each window)^(1 / p).
 F.lp_pool3d = lp_pool("lp_pool3d", 3, F.avg_pool3d)
 
 -- ---- windows at random
@@ -265,8 +262,7 @@ local fractional = arguments.of {
 }
 
 --- F.fractional_max_pool2d(x, kernel_size [, output_size [, output_ratio [, return_indices = false [,
---- _random_samples]]]]): the largest in each of output_size windows (or output_ratio times the input's), which begin at
---- random (Graham 2015); x [N, C, H, W] or [C, H, W]. _random_samples: [N, C, 2] from 0 to 1, for the columns and rows.
+--- _random_samples]]]]): Applies a 2-d fractional max pooling.
 F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
   local who, x, kernel = "fractional_max_pool2d", a.x, a.kernel_size
   sizes.check(who, x, 2)

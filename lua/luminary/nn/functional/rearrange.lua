@@ -30,7 +30,7 @@ local function rearranged(x, batch, sizes, order, shape)
   return reshape_copy(ops.permute(ops.reshape(x, after_batch(sizes)), dims), after_batch(shape))
 end
 
---- F.pixel_shuffle(x, upscale_factor): x [..., C * r^2, H, W] -> [..., C, H * r, W * r] (Shi et al. 2016).
+--- F.pixel_shuffle(x, upscale_factor): Rearranges [..., C * r^2, H, W] to [..., C, H * r, W * r].
 F.pixel_shuffle = options.named("pixel_shuffle", function(x, upscale_factor)
   local who, r = "pixel_shuffle", options.arg("pixel_shuffle", "upscale_factor", upscale_factor, "count")
   local batch, last = split_shape(who, x, 3)
@@ -42,7 +42,7 @@ F.pixel_shuffle = options.named("pixel_shuffle", function(x, upscale_factor)
   return rearranged(x, batch, {c, r, r, h, w}, {1, 4, 2, 5, 3}, {c, h * r, w * r})
 end)
 
---- F.pixel_unshuffle(x, downscale_factor): x [..., C, H * r, W * r] -> [..., C * r^2, H, W], the way back.
+--- F.pixel_unshuffle(x, downscale_factor): Rearranges [..., C, H * r, W * r] to [..., C * r^2, H, W].
 F.pixel_unshuffle = options.named("pixel_unshuffle", function(x, downscale_factor)
   local who, r = "pixel_unshuffle", options.arg("pixel_unshuffle", "downscale_factor", downscale_factor, "count")
   local batch, last = split_shape(who, x, 3)
@@ -54,8 +54,7 @@ F.pixel_unshuffle = options.named("pixel_unshuffle", function(x, downscale_facto
   return rearranged(x, batch, {c, h, r, w, r}, {1, 3, 5, 2, 4}, {c * r * r, h, w})
 end)
 
---- F.channel_shuffle(x, groups): x [N, C, …], whose channels stand in groups, with one channel of each group in turn
---- (Zhang et al. 2018).
+--- F.channel_shuffle(x, groups): Rearranges the channels so that those of all groups alternate.
 function F.channel_shuffle(x, groups)
   local who = "channel_shuffle"
   options.arg(who, "groups", groups, "count")
@@ -69,7 +68,7 @@ function F.channel_shuffle(x, groups)
   return reshape_copy(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
 end
 
---- F.bilinear(x1, x2, weight [, bias]): y[..., o] = sum of x1[..., i] * weight[o, i, j] * x2[..., j], plus bias[o].
+--- F.bilinear(x1, x2, weight [, bias]): Applies a bilinear transformation to two inputs.
 function F.bilinear(x1, x2, weight, bias)
   local who = "bilinear"
   options.arg(who, "x1", x1, "tensor")

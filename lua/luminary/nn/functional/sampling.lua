@@ -12,8 +12,7 @@ local F = {}
 
 local affine_takes = arguments.of {{"theta", "tensor"}, {"size", "table"}, {"align_corners", "boolean", false}}
 
---- F.affine_grid(theta, size [, align_corners = false]): the grid for F.grid_sample of images of that size
---- ({N, C, H, W} or {N, C, D, H, W}), whose points (column, row, 1) the matrices theta [N, 2, 3] (or [N, 3, 4]) move.
+--- F.affine_grid(theta, size [, align_corners = false]): Generates the grid of an affine transform for F.grid_sample.
 F.affine_grid = affine_takes:caller("affine_grid", function(a)
   local who, theta, size = "affine_grid", a.theta, a.size
   local n = #size - 2
@@ -62,8 +61,8 @@ local function column_places(who, a, height, width, device)
   return all:view(1, 1, -1), down * across
 end
 
---- F.unfold(x, kernel_size [, dilation = 1 [, padding = 0 [, stride = 1]]]): the windows of x [N, C, H, W] or [C, H, W]
---- as columns, [N, C * kH * kW, windows].
+--- F.unfold(x, kernel_size [, dilation = 1 [, padding = 0 [, stride = 1]]]): Extracts sliding windows of images as
+--- columns.
 F.unfold = window_rows({{"kernel_size", sizes.of(2, 1)}}):caller("unfold", function(a)
   local who = "unfold"
   sizes.check(who, a.x, 2)
@@ -75,9 +74,8 @@ F.unfold = window_rows({{"kernel_size", sizes.of(2, 1)}}):caller("unfold", funct
   return a.x.ndim == 3 and y:squeeze(1) or y
 end)
 
---- F.fold(x, output_size, kernel_size [, dilation = 1 [, padding = 0 [, stride = 1]]]): the columns x
---- [N, C * kH * kW, windows] or [C * kH * kW, windows] added up where F.unfold would take them from an image of
---- output_size, [N, C, H, W].
+--- F.fold(x, output_size, kernel_size [, dilation = 1 [, padding = 0 [, stride = 1]]]): Combines columns of sliding
+--- windows into images by adding them.
 F.fold = window_rows({{"output_size", sizes.of(2, 1)}, {"kernel_size", sizes.of(2, 1)}}):caller("fold", function(a)
   local who, size, area = "fold", a.output_size, a.kernel_size[1] * a.kernel_size[2]
   if a.x.ndim ~= 2 and a.x.ndim ~= 3 then

@@ -52,14 +52,7 @@ op "scaled_dot_product_attention" {
     "matmul(dropout_p > 0 ? dropout(weights, dropout_p, true) : weights, repeated_heads(value, groups))",
   },
   autocast = "lower",
-  help = "softmax(scale query keyᵀ + attn_mask) value: query [..., L, E], key [..., S, E], value [..., S, Ev] give "
-    .. "[..., L, Ev]. attn_mask broadcasts to [..., L, S]: bool, false for what is not seen, or numbers that are "
-    .. "added; is_causal: query i sees the keys up to i. scale: 1 / sqrt(E) by default. enable_gqa: query has as many "
-    .. "heads (dim -3) as key and value or a multiple, and their heads serve that many in turn. A query that sees "
-    .. "nothing gives 0. dropout_p: the probability that a weight is 0; the others are divided by 1 - dropout_p. On "
-    .. "the CPU memory grows with L + S, where no gradient of attn_mask is asked for, and so it does on a GPU, but for "
-    .. "up to 2^28 scores where only products have tensor cores (TF32, halves with a mask or dropout), and for fewer "
-    .. "than 32 queries, or little work in all, of more than 256 keys",
+  help = "Computes scaled dot product attention of query, key and value tensors.",
 }
 -- On a GPU each pass over [..., L, S] costs more than the products. Without a mask every query sees a key, and with one
 -- the mask alone says which does not: nothing is asked of the scores.

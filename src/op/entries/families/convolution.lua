@@ -21,8 +21,7 @@ op "conv2d" {
         .. "[same_padding(weight, dilation, 1), same_padding(weight, dilation, 2)], dilation, groups)",
     },
   },
-  help = "convolution; weight [out, C / groups, kH, kW]; padding 'valid' is none, 'same' keeps H and W (stride 1); "
-    .. "integers are convolved too, and their sums wrap around",
+  help = "Applies a 2-d convolution.",
 }
 op "conv2d_input" {
   "grad", "weight", "size: size", "stride: pair = 1", "padding: pair = 0", "dilation: pair = 1", "groups: int = 1",
@@ -46,7 +45,7 @@ op "max_pool2d" {
   "return_indices = false",
   hidden = 1,
   grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
-  help = "largest in each window; stride is kernel_size by default; return_indices: also where it is in H * W, from 1",
+  help = "Applies a 2-d max pooling.",
 }
 op "max_pool2d_with_indices" {
   "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
@@ -65,8 +64,7 @@ op "max_pool2d_backward" {
 op "max_unpool2d" {
   "x", "indices", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "output_size: size?",
   kind = "composite",
-  help = "zeros with x at indices, places in H * W from 1: what max_pool2d took; output_size says which "
-    .. "of the sizes that pool to x's",
+  help = "Computes a partial inverse of F.max_pool2d: zeros, with x at indices.",
 }
 op "avg_pool2d" {
   "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false", "count_include_pad = true",
@@ -75,7 +73,7 @@ op "avg_pool2d" {
     x = "avg_pool2d_backward(g, size_of(x), kernel_size, stride, padding, ceil_mode, count_include_pad, "
       .. "divisor_override)",
   },
-  help = "mean of each window; stride is kernel_size by default; divisor_override: sums divided by it",
+  help = "Applies a 2-d average pooling.",
 }
 op "avg_pool2d_backward" {
   "grad", "size: size", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false",

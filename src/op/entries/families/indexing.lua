@@ -8,9 +8,7 @@ op "cat" {
 }
 op "pad" {
   "x", "pad: size", "mode: pad_mode = constant", "value: scalar?", kind = "composite",
-  help = "x with pad[1] entries before and pad[2] after its last dim, pad[3] and pad[4] around the one "
-    .. "before, …; negative ones cut off; mode says what they hold: value (0 by default), or x mirrored, its edge "
-    .. "repeated, x from the other side",
+  help = "Pads the dims of the input.",
 }
 op "pad_around" {
   "x", "pad: size", "mode: pad_mode = reflect",
@@ -61,7 +59,7 @@ op "topk" {
 op "one_hot" {
   "x", "num_classes: int = -1",
   grad = "none",
-  help = "int64 zeros with a 1 at each class of x, which counts from 1",
+  help = "Returns a one-hot encoding of classes.",
 }
 op "embedding" {
   "index", "weight", options = {"padding_idx: int = 0"},

@@ -183,7 +183,7 @@ op "cosine_similarity" {
     "squeeze(sum(first * (second / length2), [dim], true) / length1, [dim])",
   },
   autocast = "keep",
-  help = "x1 and x2's product summed over dim, over their lengths, each at least eps; 1 in one direction",
+  help = "Returns the cosine similarity of x1 and x2 along a dim.",
 }
 op "cosine_embedding_loss" {
   "x1", "x2", "target", "margin: number = 0", "reduction: reduction = mean",
@@ -208,7 +208,7 @@ op "pairwise_distance" {
     "apart = is_float(x1) || is_float(x2) ? shifted_difference(x1, x2, eps) : (x1 - x2) / 1 + eps",
     "norm(apart, p, [-1], keepdim)",
   },
-  help = "p-norm of x1 - x2 + eps over the last dim",
+  help = "Computes the pairwise distance of vectors: the p-norm of x1 - x2 + eps.",
 }
 op "triplet_margin_loss" {
   "anchor", "positive", "negative",

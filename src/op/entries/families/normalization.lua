@@ -13,7 +13,7 @@ op "batch_norm" {
     ["x, weight, bias"] = "batch_norm_backward(g, x, weight, y1, y2, "
       .. "training ? nil : running_mean, training ? nil : running_var, training, eps)",
   },
-  help = "x [N, C, ...] normalized a channel; training uses the batch and updates the running values",
+  help = "Applies batch normalization to each channel.",
 }
 op "batch_norm_backward" {
   "grad", "x", "weight?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "training = false",
@@ -40,7 +40,7 @@ op "batch_norm_relu" {
     ["x, weight, bias, addend"] = "batch_norm_relu_backward(g, x, given(addend) ? y : nil, weight, bias, y1, y2, "
       .. "training, eps)",
   },
-  help = "relu(batch_norm(x) + addend) in fewer passes over memory; addend, of x's shape, may be nil",
+  help = "Applies batch normalization, adds addend, and applies relu.",
 }
 op "batch_norm_relu_backward" {
   "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "training = false", "eps: number = 1e-5",
@@ -66,7 +66,7 @@ op "batch_norm_relu_backward" {
 op "layer_norm" {
   "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5", hidden = 2,
   grad = {["x, weight, bias"] = "layer_norm_backward(g, x, normalized_shape, y1, y2, weight, eps)"},
-  autocast = "keep_gpu", help = "x normalized over its last dims",
+  autocast = "keep_gpu", help = "Applies layer normalization over the last dims.",
 }
 op "layer_norm_backward" {
   "grad", "x", "normalized_shape: size", "save_mean", "save_rstd", "weight?", "eps: number = 1e-5", results = 3,
@@ -123,8 +123,7 @@ op "rms_norm" {
     "given(weight) ? scaled_x * weight : scaled_x",
   },
   autocast = "keep_gpu",
-  help = "x over the root of its mean square over the last dims, plus eps, by default what float32 has between 1 and "
-    .. "the next number, or for float64 what that has",
+  help = "Applies root mean square layer normalization over the last dims.",
 }
 -- y1, y2 are mean and inverse deviation of each sample's groups. The gradient for x is that of layer_norm, with
 -- statistics over a group; those for weight and bias are those of batch_norm.
@@ -174,12 +173,11 @@ op "group_norm" {
     "given(bias) ? given(weight) ? addcmul(shift, normal, along(weight, 1, ndim_of(x))) : normal + shift : scaled_x",
   },
   autocast = "keep_gpu",
-  help = "x [N, C, ...], the channels in num_groups groups, each of which is normalized by its own mean and variance; "
-    .. "weight and bias are of channels",
+  help = "Applies group normalization over groups of channels.",
 }
 -- y1 is the mask.
 op "dropout" {
   "x", "p: number = 0.5", "training = true", hidden = 1,
   grad = {x = "training && p > 0 ? g * y1 * (p < 1 ? 1 / (1 - p) : 0) : g"},
-  help = "zeros with probability p, the rest divided by 1 - p",
+  help = "Sets random elements to 0 with probability p and divides the others by 1 - p.",
 }

@@ -34,8 +34,7 @@ op "linear" {
     },
     {when = "given(bias) && ndim_of(bias) == 0", "linear(x, weight) + bias"},
   },
-  help = "x times weight transposed, plus bias; x [..., in], weight [out, in], bias [out] or a number; "
-    .. "weight [in] gives [...]",
+  help = "Applies a linear transformation: x times weight transposed, plus bias.",
 }
 op "int8_linear" {
   "x", "weight", "scale", "bias?",

@@ -44,10 +44,7 @@ op "grid_sample" {
     grid = "grid_sample_grid(g, x, grid, mode, padding_mode, align_corners, order)",
   },
   autocast = "keep",
-  help = "x [N, C, H, W] at the points of grid [N, H', W', 2] (x [N, C, D, H, W]: [N, D', H', W', 3]), [N, C, H', W']. "
-    .. "A point is (column, row), from -1 to 1 over x's width and height; align_corners: -1 and 1 are the middles of "
-    .. "the outermost pixels, not their edges. padding_mode, beyond x: zeros, its border, or its reflection. order: "
-    .. "the derivative by the columns, rows and slices, digits to base 4",
+  help = "Computes the output from values of the input at the points of a grid.",
 }
 op "grid_sample_input" {
   "grad", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
