@@ -1,4 +1,4 @@
---- lm.parallel: what scripts written for apex call the parts of nn that need several ranks.
+--- lm.parallel: The modules of several ranks, under apex's names.
 local nn = require "luminary.nn"
 local options = require "luminary.base.options"
 

@@ -13,7 +13,7 @@ local broadcast = {}
 
 local MOST_RESULTS = 255 -- of one recorded function
 
---- A list of tensor x on each of the devices.
+--- Broadcasts a tensor to devices.
 function broadcast.broadcast(x, devices)
   options.arg("broadcast", "x", x, "tensor")
   devices = checks.devices("broadcast", devices)
@@ -66,8 +66,7 @@ function Broadcast.backward(ctx, ...)
   return unpack(results, 1, n + 1)
 end
 
---- A list for each device of what `list` is there. Tensors that are on a device already are given as they are; the
---- others travel together, many as one, and so do their gradients on the way back.
+--- Broadcasts a list of tensors to devices, several at once.
 function broadcast.broadcast_coalesced(list, devices, buffer_size)
   checks.tensors("broadcast_coalesced", list)
   devices = checks.devices("broadcast_coalesced", devices)

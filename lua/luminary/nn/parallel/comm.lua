@@ -1,5 +1,4 @@
---- nn.parallel.comm: tensors copied to devices, added up from them, split over them and joined, all with gradients.
---- Devices are as everywhere: "cuda:1", 1, "cpu:1".
+--- nn.parallel.comm: Copies, divides, adds and joins tensors over several devices.
 local broadcast = require "luminary.nn.parallel.broadcast"
 local checks = require "luminary.nn.parallel.device_checks"
 local core = require "luminary.core"
@@ -36,7 +35,7 @@ function comm.chunk_sizes(n, count, shares)
   return sizes
 end
 
---- Pieces of x along dim (1), one for each device; {chunk_sizes = …} says how large.
+--- Scatters a tensor over devices.
 comm.scatter = arguments.takes("scatter", {{"chunk_sizes", "table"}, {"dim", "integer", 1}}, function(x, devices, opts)
   options.arg("scatter", "x", x, "tensor")
   devices = checks.devices("scatter", devices)
@@ -50,8 +49,7 @@ comm.scatter = arguments.takes("scatter", {{"chunk_sizes", "table"}, {"dim", "in
   return pieces
 end)
 
---- The tensors joined along {dim = 1}, on {destination = …} (the first one's device without). Tensors without dims
---- become a vector.
+--- Gathers tensors of several devices on one device.
 comm.gather = arguments.takes("gather", {{"dim", "integer", 1}, {"destination", "any"}}, function(list, opts)
   checks.tensors("gather", list)
   if #list == 0 then fail("gather: tensors is empty") end

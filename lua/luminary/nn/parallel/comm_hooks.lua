@@ -1,23 +1,5 @@
---- nn.parallel.comm_hooks: what may take the place of the sum of gradients over the ranks, for
---- DistributedDataParallel's net:register_comm_hook(state, hook).
----
----   allreduce_hook       the sum, as without a hook
----   fp16_compress_hook   gradients travel as float16, and are added up as such
----   bf16_compress_hook   likewise as bfloat16
----
---- Given to register_comm_hook as they are, or by name ("fp16_compress"), the core does their work; a hook of one's own
---- may call them too. state: the process group, nil for the model's. Compressed, a rank's part is rounded once and each
---- sum once more: over n ranks the average is off by up to n * 2^-8 (bfloat16) or n * 2^-11 (float16) of the average of
---- magnitudes.
----
---- A hook is hook(state, bucket). A bucket holds the gradients of some parameters, each already multiplied by this
---- rank's share, so that the sum over the ranks is the average: there is nothing left to divide.
----   bucket:buffer()      all of them as one tensor of one dim, with zeros in between
----   bucket:gradients()   list of the gradients, views of the buffer     bucket:parameters()   their parameters
----   bucket:index()       which one this is, from 1                      bucket:is_last()      whether none follows
---- They hold what they do while the hook runs, and what it waits for. It gives the tensor that the buffer becomes, or
---- something with :wait() (a work of dist's, or a table), which is called at the end of backward and gives that tensor,
---- or nothing if it is in the buffer.
+--- nn.parallel.comm_hooks: Hooks for DistributedDataParallel's net:register_comm_hook(state, hook), which reduce
+--- gradients.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
@@ -66,11 +48,11 @@ local function start(state, bucket, t)
   return collectives.all_reduce(t, {group = state or bucket.group, async_op = true})
 end
 
---- The sum over the ranks.
+--- Reduces gradients as without a hook: by their sum over the ranks.
 function hooks.allreduce_hook(state, bucket) return start(state, bucket, check("allreduce_hook", bucket)) end
 
 local function compress(name, dtype)
-  --- The sum over the ranks, as float16 or bfloat16 on its way.
+  --- Reduces gradients by their sum over the ranks, which is computed in 16 bits.
   return function(state, bucket)
     local buffer = check(name, bucket)
     if core.dtype_size(buffer.dtype) <= core.dtype_size(dtype) then return start(state, bucket, buffer) end

@@ -1,18 +1,4 @@
---- nn.DataParallel(…): a module whose batches are split over the devices of this process. Each forward pass copies the
---- parameters to the devices, runs a replica on each with its part of the batch, and joins the results on one; backward
---- adds the replicas' gradients to the module's. Without a CUDA device (and no other named) the module simply runs
---- where it is. Its parameters have to be on the first device; wrapping before or after moving them is the same.
----
---- Options, in one table:
----   device_ids     {device, …}: all CUDA devices by default; "cpu:0", "cpu:1" will do
----   output_device  where the results go; the first device by default
----   dim            1: what counts the samples of a batch
----   shares         {1, 2, 2}: how many samples each device gets, in relation to the others: relieves the first,
----                  which also joins results and adds gradients
----   criterion      a loss, called by each replica with its results and its part of the last argument, the targets:
----                  net(x, y) gives the loss, and outputs stay where they are. Means are weighted by the samples of
----                  each part, or what its labels count, so that uneven ones count right; {reduction = "sum"} and
----                  "none" are followed. A function is taken to give the mean over its samples
+--- nn.DataParallel(…): Implements data parallelism over the devices of this process.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -175,8 +161,7 @@ end
 
 function DataParallel:forward(...) return run(self.module, self.plan, pack(...)) end
 
---- nn.parallel.data_parallel(…): one such call, without a wrapper. inputs: a tensor, or the list of all arguments; opts
---- as DataParallel's.
+--- nn.parallel.data_parallel(…): Evaluates a module in parallel over devices, without a wrapper.
 local data_parallel = arguments.takes("data_parallel", rows, function(module, inputs, opts)
   local wrapper = DataParallel(module, opts)
   local args = core.is_tensor(inputs) and {n = 1, inputs} or options.arg("data_parallel", "inputs", inputs, "table")

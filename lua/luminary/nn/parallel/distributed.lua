@@ -1,18 +1,4 @@
---- nn.parallel.DistributedDataParallel(…): the same model on every rank, gradients averaged while backward runs. With
---- one process there is nothing to average and the module simply runs.
----
---- Options, in one table:
----   device_ids               {device}: the one device the model is on; it may be left out
----   output_device            where results go; the model's device by default
----   broadcast_buffers        true: buffers become rank 0's before each forward pass in training
----   init_sync                true: parameters and buffers become rank 0's at the start
----   process_group            what dist.new_group gave; all ranks by default
----   bucket_cap_mb            25: gradients travel in pieces of about that size
----   find_unused_parameters   false: true lets backward passes leave parameters out
----   static_graph             false: true promises that every backward pass is as the first
----   gradient_as_bucket_view  accepted: gradients always are
----   batch_dim                1: a rank counts by the size of its batch, which is that dim of the first tensor given to
----                            forward; false: all ranks count the same
+--- nn.parallel.DistributedDataParallel(…): Implements data parallelism over the ranks of a process group.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -181,17 +167,17 @@ function DDP:forward(...)
   return weighted(self, weight, ...)
 end
 
---- net:no_sync(f, ...): gradients of forward passes inside f stay local and add up, until the backward pass of one
---- outside averages them. Gives what f returns.
+--- net:no_sync(f, ...): Calls f(...), within which gradients are accumulated without averaging; the next backward pass
+--- outside averages them. Returns what f returns.
 function DDP:no_sync(f, ...)
   options.arg("no_sync", "the first argument", f, "function")
   if not self.reducer then return f(...) end
   return core.reducer_no_sync(self.reducer, f, ...)
 end
 
---- net:join(f, ...): inside f, ranks may run out of batches at different times. One that has returned from f takes
---- part in what the others still do, without weight, until all are done; then all take the parameters and buffers of
---- the one that finished last. Gives what f returns.
+--- net:join(f, ...): Calls f(...), within which ranks may have different numbers of batches. A rank that has returned
+--- from f takes part in the others' collectives, without weight, until all are done. Then all take the parameters and
+--- buffers of the last one. Returns what f returns.
 function DDP:join(f, ...)
   options.arg("join", "the first argument", f, "function")
   if self.process_group.size == 1 then return f(...) end
@@ -209,11 +195,9 @@ function DDP:join(f, ...)
   end, f, ...)
 end
 
---- net:register_comm_hook(state, hook): what is done with gradients in place of the sum over the ranks, from the first
---- backward pass on; to be called on all ranks, before that, and once. hook: "bf16_compress" or "fp16_compress" (fewer
---- bytes on the way, and what rounding costs), "allreduce" (as without), one of nn.parallel.comm_hooks, or a function
---- hook(state, bucket), of which that module says more. What ranks of one host share in memory does not travel, and is
---- not compressed; a function of one's own gets memory that is not shared.
+--- net:register_comm_hook(state, hook): Registers a hook that reduces gradients, once and on all ranks, before the
+--- first backward pass. hook: "allreduce", "bf16_compress", "fp16_compress", one of nn.parallel.comm_hooks, or a
+--- function hook(state, bucket).
 function DDP:register_comm_hook(state, hook)
   if not self.reducer then make_reducer(self) end -- one rank alone has none otherwise
   comm_hooks.register(self, state, hook)

@@ -1,14 +1,12 @@
---- nn.parallel: models on several devices or ranks.
+--- nn.parallel: Modules that run on several devices or ranks.
 local options = require "luminary.base.options"
 local sharing = require "luminary.nn.parallel.scatter_gather"
 local data_parallel = require "luminary.nn.parallel.data_parallel"
 
 -- The arguments of the library's own callers are not for users.
---- scatter(inputs, devices [, dim = 1]): a list with the inputs of each device. Tensors, also those within tables, are
---- split along dim; those without dims are copied; all else is given to each.
+--- scatter(inputs, devices [, dim = 1]): Divides inputs over devices.
 local function scatter(inputs, devices, dim) return (sharing.scatter(inputs, devices, dim)) end
---- gather(outputs, device [, dim = 1]): the outputs of several devices as one, on one device: tensors joined along dim,
---- also those within tables.
+--- gather(outputs, device [, dim = 1]): Joins the outputs of several devices on one.
 local function gather(outputs, device, dim) return sharing.gather(outputs, device, dim) end
 local replicate = require "luminary.nn.parallel.replicate"
 local comm = require "luminary.nn.parallel.comm"

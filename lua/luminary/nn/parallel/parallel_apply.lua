@@ -1,7 +1,5 @@
---- nn.parallel.parallel_apply(modules, inputs [, options [, devices]]): modules[k] called with inputs[k] and, where
---- given, the trailing table options[k], on devices[k]. Gives the list of their results, of several as a list each.
----
---- The calls are made one after another; on CUDA they only give work to the devices, which go on at the same time.
+--- nn.parallel.parallel_apply(modules, inputs [, options [, devices]]): Calls modules on several devices, each with its
+--- own inputs.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"

@@ -13,7 +13,7 @@ local function add_to(sum, t)
   return sum:add_(t)
 end
 
---- The sum of tensors of equal sizes, on `destination` (the first one's device without).
+--- Adds tensors of several devices.
 function sums.reduce_add(list, destination)
   checks.tensors("reduce_add", list)
   if #list == 0 then fail("reduce_add: tensors is empty") end
@@ -46,8 +46,7 @@ function sums.reduced(lists, layouts, destination)
   return sum
 end
 
---- inputs[d][i] summed over d: a list over i. Many tensors travel as one. The sums are on `destination`, without it
---- where inputs[1] is.
+--- Adds lists of tensors of several devices, several tensors at once.
 function sums.reduce_add_coalesced(inputs, destination, buffer_size)
   options.arg("reduce_add_coalesced", "inputs", inputs, "table")
   local first = inputs[1] and checks.tensors("reduce_add_coalesced", inputs[1])

@@ -1,8 +1,4 @@
---- nn.parallel.replicate(module, devices [, detach]): the module on each of the devices, as a list.
----
---- The first is the module itself, which has to be on the first device; so what it does to its buffers stays. The
---- others are copies made for one forward pass: their parameters lead back to the module's, to which their gradients
---- are added, unless `detach` is true; changes to their fields and buffers are lost.
+--- nn.parallel.replicate(module, devices [, detach]): Returns a list with a copy of the module for each device.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local comm = require "luminary.nn.parallel.comm"

@@ -75,8 +75,8 @@ function module.scatter(inputs, devices, dim, shares, who)
   return split(inputs, devices, pieces, dim, shares, {}), sizes
 end
 
---- scatter_kwargs(inputs, options, devices [, dim = 1]): the list of arguments and the trailing table of options, each
---- split as by scatter: two lists of equal length.
+--- scatter_kwargs(inputs, options, devices [, dim = 1]): Divides a list of arguments and a table of options over
+--- devices.
 function module.scatter_kwargs(inputs, kwargs, devices, dim)
   if core.is_tensor(inputs) then inputs = {inputs} end
   options.arg("scatter_kwargs", "inputs", inputs, "table")
