@@ -1,5 +1,4 @@
---- nn.init: filling parameters in place, with PyTorch's formulas. Each gives the tensor back and
---- records no graph.
+--- nn.init: Functions that initialize parameters in place, with PyTorch's formulas.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -32,23 +31,23 @@ local function number(who, name, v, default)
   return options.arg(who, name, v, "number")
 end
 
---- Drawn from [a, b); [0, 1) without. What draws takes an lm.Generator as `generator`.
+--- Fills the tensor with values of the uniform distribution on [a, b); [0, 1) without them.
 function init.uniform_(t, a, b, generator)
   local low, high = number("uniform_", "a", a, 0), number("uniform_", "b", b, 1)
   return fill("uniform_", t, "uniform_", low, high, {generator = generator})
 end
---- Drawn from a normal distribution of that mean (0) and standard deviation (1).
+--- Fills the tensor with values of a normal distribution.
 function init.normal_(t, mean, std, generator)
   mean, std = number("normal_", "mean", mean, 0), number("normal_", "std", std, 1)
   return fill("normal_", t, "normal_", mean, std, {generator = generator})
 end
---- Every element becomes value.
+--- Fills the tensor with a value.
 function init.constant_(t, value)
   return fill("constant_", t, "fill_", options.arg("constant_", "value", value, "number"))
 end
---- Every element becomes 0.
+--- Fills the tensor with 0.
 function init.zeros_(t) return fill("zeros_", t, "fill_", 0) end
---- Every element becomes 1.
+--- Fills the tensor with 1.
 function init.ones_(t) return fill("ones_", t, "fill_", 1) end
 
 local gains = {
@@ -57,7 +56,7 @@ local gains = {
   tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4,
 }
 
---- The factor that keeps variance through a nonlinearity; `param` is leaky_relu's slope.
+--- Returns the recommended gain of a nonlinearity: the factor that keeps the variance.
 function init.calculate_gain(nonlinearity, param)
   if nonlinearity == "leaky_relu" then
     return math.sqrt(2 / (1 + (param or 0.01) ^ 2))
@@ -75,13 +74,13 @@ local function xavier_std(who, t, opts)
   return opts.gain * math.sqrt(2 / (fan_in + fan_out))
 end
 
---- Glorot and Bengio 2010: uniform with variance 2 / (fan_in + fan_out). {gain = 1, generator}
+--- Fills the tensor with values of Glorot's uniform distribution.
 init.xavier_uniform_ = arguments.takes("xavier_uniform_", gain_rows, function(t, opts)
   local bound = math.sqrt(3) * xavier_std("xavier_uniform_", t, opts)
   return init.uniform_(t, -bound, bound, opts.generator)
 end)
 
---- The same with a normal distribution.
+--- Fills the tensor with values of Glorot's normal distribution.
 init.xavier_normal_ = arguments.takes("xavier_normal_", gain_rows, function(t, opts)
   return init.normal_(t, 0, xavier_std("xavier_normal_", t, opts), opts.generator)
 end)
@@ -97,14 +96,13 @@ local function kaiming_std(who, t, opts)
   return gain / math.sqrt(opts.mode == "fan_in" and fan_in or fan_out)
 end
 
---- He et al. 2015: uniform with variance gain^2 / fan. {a = 0, mode = "fan_in", nonlinearity = "leaky_relu",
---- generator}
+--- Fills the tensor with values of He's uniform distribution.
 init.kaiming_uniform_ = arguments.takes("kaiming_uniform_", kaiming_rows, function(t, opts)
   local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, opts)
   return init.uniform_(t, -bound, bound, opts.generator)
 end)
 
---- The same with a normal distribution.
+--- Fills the tensor with values of He's normal distribution.
 init.kaiming_normal_ = arguments.takes("kaiming_normal_", kaiming_rows, function(t, opts)
   return init.normal_(t, 0, kaiming_std("kaiming_normal_", t, opts), opts.generator)
 end)
@@ -147,8 +145,7 @@ local function truncated_normal(n, low, high, how)
   options.fail("trunc_normal_: no number from %g to %g standard deviations could be drawn", low, high)
 end
 
---- Drawn from a normal distribution of that mean (0) and standard deviation (1), cut off at a (-2) and b (2): values
---- beyond are drawn again.
+--- Fills the tensor with values of a truncated normal distribution.
 function init.trunc_normal_(t, mean, std, a, b, generator)
   local who = "trunc_normal_"
   mean, std = number(who, "mean", mean, 0), number(who, "std", std, 1)
@@ -193,8 +190,7 @@ local function orthonormalize(a)
   return a
 end
 
---- A (semi)orthogonal matrix, evenly distributed (Saxe et al. 2013): t as [t.shape[1], rest] has orthonormal rows or
---- columns, times gain. {gain = 1, generator}
+--- Fills the tensor with a random (semi-)orthogonal matrix.
 init.orthogonal_ = arguments.takes("orthogonal_", {{"gain", "number", 1}, {"generator", "generator"}}, function(t, opts)
   local who = "orthogonal_"
   local rows, columns = matrix(who, t)
@@ -205,14 +201,13 @@ init.orthogonal_ = arguments.takes("orthogonal_", {{"gain", "number", 1}, {"gene
   end, opts.generator)
 end)
 
---- The identity matrix, of a tensor of 2 dims.
+--- Fills the 2-d tensor with the identity matrix.
 function init.eye_(t)
   local rows, columns = matrix("eye_", t, 2)
   return fill_with("eye_", t, function(how) return ops.eye(rows, columns, how) end)
 end
 
---- Convolutions that pass their input on: t [out, in / groups, sizes…] of 3 to 5 dims is 1 in the middle where the
---- output's and the input's channel are the same, else 0. {groups = 1}
+--- Fills the weight of a convolution with the Dirac delta function, which preserves its input.
 init.dirac_ = arguments.takes("dirac_", {{"groups", "count", 1}}, function(t, opts)
   local who = "dirac_"
   options.arg(who, "the first argument", t, "tensor")
@@ -236,8 +231,7 @@ init.dirac_ = arguments.takes("dirac_", {{"groups", "count", 1}}, function(t, op
   end)
 end)
 
---- A normal distribution of mean 0, and in each column of t (of 2 dims) that share of zeros (Martens 2010).
---- {std = 0.01, generator}
+--- Fills the 2-d tensor as a sparse matrix, with normal values.
 init.sparse_ = arguments.takes("sparse_", {
   {"std", "number", 0.01}, {"generator", "generator"},
 }, function(t, sparsity, opts)

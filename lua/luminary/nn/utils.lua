@@ -1,4 +1,4 @@
---- nn.utils: what trainings do with parameters.
+--- nn.utils: Functions for gradients and parameters.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local load_module = require "luminary.base.load_module"
@@ -32,16 +32,12 @@ local function norm_of(who, list, opts, of_grads)
   return total
 end
 
---- The norm of the tensors of a list (or of one) as if all their elements were one vector: a tensor of one float64 on
---- the first one's device. {norm_type = 2}, which may be math.huge; {error_if_nonfinite = true} makes a norm that is
---- inf or NaN an error, which waits for a GPU.
+--- Computes the norm of a list of tensors, as of one vector.
 utils.get_total_norm = arguments.takes("get_total_norm", norm_options, function(list, opts)
   return norm_of("get_total_norm", tensors("get_total_norm", "tensors", list), opts, false)
 end)
 
---- Scale the gradients of these parameters (a list, or one tensor) in place so that their norm together
---- is at most max_norm; gives the norm before, as get_total_norm, whose options it takes: :item() waits
---- for a GPU, the clipping does not.
+--- Clips the norm of the gradients of parameters, in place; returns the norm before.
 utils.clip_grad_norm_ = arguments.takes("clip_grad_norm_", norm_options, function(parameters, max_norm, opts)
   local who = "clip_grad_norm_"
   options.arg(who, "max_norm", max_norm, "positive")
@@ -51,8 +47,7 @@ utils.clip_grad_norm_ = arguments.takes("clip_grad_norm_", norm_options, functio
   return total
 end)
 
---- The second half of clip_grad_norm_, for a norm known already (a number, or a tensor of one): gradients times
---- max_norm / (total_norm + 1e-6) where that is below 1.
+--- Scales the gradients of parameters, in place, by a norm that is already computed.
 function utils.clip_grads_with_norm_(parameters, max_norm, total_norm)
   local who = "clip_grads_with_norm_"
   parameters = tensors(who, "parameters", parameters)
@@ -64,8 +59,7 @@ function utils.clip_grads_with_norm_(parameters, max_norm, total_norm)
   core.clip_with_norm(parameters, max_norm, core.ops.reshape(total_norm:detach(), {}))
 end
 
---- Limit each element of the gradients of these parameters (a list, or one tensor) to [-clip_value, clip_value], in
---- place. NaN stays NaN.
+--- Clips the gradients of parameters to a range, in place.
 function utils.clip_grad_value_(parameters, clip_value)
   local who = "clip_grad_value_"
   parameters = tensors(who, "parameters", parameters)
@@ -76,14 +70,14 @@ for _, file in ipairs {"vectors", "norms"} do
   for name, f in pairs(require("luminary.nn.utils." .. file)) do utils[name] = f end
 end
 utils.parametrize = options.strict("nn.utils.parametrize", require "luminary.nn.utils.parametrize")
---- nn.utils.parametrizations: weight_norm and spectral_norm, which are parametrizations.
+--- nn.utils.parametrizations: Parametrizations: weight_norm and spectral_norm.
 utils.parametrizations = options.strict("nn.utils.parametrizations", {
   weight_norm = utils.weight_norm, spectral_norm = utils.spectral_norm,
 })
 utils.rnn = require "luminary.nn.utils.rnn"
---- nn.utils.stateless: functional_call, which is lm.func.functional_call.
+--- nn.utils.stateless: Calls of modules with other parameters.
 utils.stateless = options.strict("nn.utils.stateless", {
-  --- lm.func.functional_call(module, values, ...): the same function.
+  --- lm.func.functional_call(module, values, ...): Calls a module with other parameters and buffers.
   functional_call = function(...) return load_module("luminary.func").functional_call(...) end,
 })
 

@@ -39,9 +39,7 @@ end
 
 local function any_dim(_, _, v) return v end
 
---- weight_norm(module [, {name = "weight", dim = 1}]): the parameter of that name as g * v / |v|, where the norms are
---- those of v's slices along dim (of all of v with dim = false): parametrizations.weight.original0 is g, original1 is v
---- (Salimans and Kingma 2016). Gives the module.
+--- weight_norm(module [, {name = "weight", dim = 1}]): Applies weight normalization to a parameter of a module.
 norms.weight_norm = arguments.takes("weight_norm", {
   {"name", "string", "weight"}, {"dim", any_dim},
 }, function(module, opts)
@@ -87,9 +85,8 @@ end
 
 function SpectralNorm:right_inverse(w) return w end -- luacheck: ignore self
 
---- spectral_norm(module [, {name = "weight", n_power_iterations = 1, eps = 1e-12, dim = 1}]): the parameter of that
---- name divided by its largest singular value, as a matrix whose rows are dim's (Miyato et al. 2018); each reading in
---- training moves the estimate on. Gives the module.
+--- spectral_norm(module [, {name = "weight", n_power_iterations = 1, eps = 1e-12, dim = 1}]): Applies spectral
+--- normalization to a parameter of a module.
 norms.spectral_norm = arguments.takes("spectral_norm", {
   {"name", "string", "weight"}, {"n_power_iterations", "count", 1}, {"eps", "positive", 1e-12}, {"dim", "integer"},
 }, function(module, opts)
@@ -101,8 +98,7 @@ norms.spectral_norm = arguments.takes("spectral_norm", {
 end)
 
 for _, which in ipairs {"weight_norm", "spectral_norm"} do
-  --- remove_weight_norm(module [, name = "weight"]), remove_spectral_norm: makes the parameter an ordinary one again,
-  --- of the value it has. Gives the module.
+  --- remove_weight_norm(module [, name = "weight"]): Removes the normalization of a parameter of a module.
   norms["remove_" .. which] = function(module, name)
     return parametrize.remove_parametrizations(module, name or "weight")
   end

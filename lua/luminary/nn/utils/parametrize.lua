@@ -1,9 +1,4 @@
---- nn.utils.parametrize: parameters that are computed of others whenever they are read.
----   local Symmetric = nn.Module:extend("Symmetric")
----   function Symmetric:forward(x) return (x + x:t()) * 0.5 end
----   nn.utils.parametrize.register_parametrization(fc, "weight", Symmetric())
---- A parametrization is a module: forward gives the value; right_inverse(value), where it is there, gives what forward
---- makes the value of, one tensor or several. In state_dict they are "parametrizations.weight.original" (original0, …).
+--- nn.utils.parametrize: Parameters that a module computes from others whenever they are used.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -118,15 +113,14 @@ local function compute_on_read(module) -- also of a clone
   record.values.__name = "Parametrized" .. name
 end
 
---- Whether module (or, with a name, that tensor of it) has parametrizations.
+--- Returns whether a module, or one tensor of it, has a parametrization.
 function parametrize.is_parametrized(module, name)
   local lists = lists_of(module)
   if not lists then return false end
   return name == nil and #lists > 0 or name ~= nil and lists:contains(name)
 end
 
---- Lets module[name], a parameter or buffer, be what the parametrization makes of it; a second one follows the first.
---- Gives the module. {unsafe = false}: true leaves out the check that shape and dtype stay.
+--- Registers a parametrization of a parameter or buffer of a module.
 parametrize.register_parametrization = arguments.takes("register_parametrization", {
   {"unsafe", "boolean", false},
 }, function(module, name, parametrization, opts)
@@ -163,8 +157,7 @@ parametrize.register_parametrization = arguments.takes("register_parametrization
   return module
 end)
 
---- Makes module[name] an ordinary parameter or buffer again, of the value that it has, or with
---- {leave_parametrized = false} of the original. Gives the module.
+--- Removes the parametrizations of a parameter or buffer of a module.
 parametrize.remove_parametrizations = arguments.takes("remove_parametrizations", {
   {"leave_parametrized", "boolean", true},
 }, function(module, name, opts)
@@ -197,7 +190,7 @@ parametrize.remove_parametrizations = arguments.takes("remove_parametrizations",
   return module
 end)
 
---- cached(f, ...): f(...), within which each value is computed once. Gives what f returns.
+--- cached(f, ...): Calls f(...), within which each parametrized tensor is computed once.
 function parametrize.cached(f, ...)
   options.arg("cached", "f", f, "callable")
   local before = cache

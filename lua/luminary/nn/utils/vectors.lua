@@ -15,7 +15,7 @@ local function check_list(who, list)
   for i, p in ipairs(options.list(who, "parameters", list)) do options.arg(who, "parameter " .. i, p, "tensor") end
 end
 
---- All parameters of a list, one after the other, as one vector, through which gradients pass.
+--- Flattens a list of parameters into one vector.
 function utils.parameters_to_vector(parameters)
   check_list("parameters_to_vector", parameters)
   local parts = {}
@@ -24,7 +24,7 @@ function utils.parameters_to_vector(parameters)
   return ops.cat(parts)
 end
 
---- Copies a vector's elements into the parameters of a list, one after the other.
+--- Copies the elements of a vector into a list of parameters.
 function utils.vector_to_parameters(vec, parameters)
   local who = "vector_to_parameters"
   options.arg(who, "vec", vec, "tensor")
@@ -42,8 +42,7 @@ function utils.vector_to_parameters(vec, parameters)
   end)
 end
 
---- skip_init(nn.Linear, 3, 4): a layer of that class whose parameters are not drawn; what they hold is arbitrary until
---- something is loaded or filled in.
+--- skip_init(nn.Linear, 3, 4): Creates a layer without initializing its parameters.
 function utils.skip_init(layer, ...)
   class.check("skip_init", layer)
   local own = layer:extend(layer.__name)
@@ -56,8 +55,7 @@ function utils.skip_init(layer, ...)
   return made
 end
 
---- The weight and bias of a convolution or linear layer that does what conv and then batch norm in evaluation did:
---- fuse_conv_bn_weights(weight, bias or nil, running_mean, running_var, eps, bn_weight or nil, bn_bias or nil).
+--- Fuses the tensors of a convolution or linear layer and of a batch norm into a weight and a bias.
 function utils.fuse_conv_bn_weights(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
   local who = "fuse_conv_bn_weights"
   options.arg(who, "conv_w", conv_w, "tensor")
@@ -75,7 +73,7 @@ function utils.fuse_conv_bn_weights(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, 
   return parameter.new(weight:detach(), conv_w.requires_grad), parameter.new(shift:detach(), conv_w.requires_grad)
 end
 
---- A copy of a convolution (or linear layer) that does what it and then a batch norm did, both in evaluation mode.
+--- Fuses a convolution or linear layer and a batch norm, both in evaluation mode, into one layer.
 function utils.fuse_conv_bn_eval(conv, bn)
   local who = "fuse_conv_bn_eval"
   for i, name in ipairs {"conv", "bn"} do
