@@ -1,16 +1,4 @@
---- lm.backends: what the libraries under an op may do. Settings are there, and kept, with and without a GPU.
----
----   lm.backends.cuda.matmul.allow_tf32   TF32 in float32 matrix products; false at first
----   lm.backends.cudnn.allow_tf32         TF32 in float32 convolutions and recurrent layers; true at first
----   lm.backends.cudnn.enabled            false: convolutions and attention by plain kernels, recurrent layers step by
----                                        step
----   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest; attention in half
----                                        precision has a plan from a shape's first call on. Without this or
----                                        deterministic a plain kernel computes the first call, since a plan takes
----                                        long to make, and later calls may differ from it in the last bits
----   lm.backends.cudnn.deterministic      only engines that give the same bits in every run; recurrent layers step by
----                                        step, unless CUBLAS_WORKSPACE_CONFIG is set (:4096:2), as in PyTorch;
----                                        attention's backward pass by a plain kernel
+--- lm.backends: Settings of the libraries that compute ops.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -42,20 +30,19 @@ end
 
 local backends = {}
 
---- lm.backends.cuda: lm.backends.cuda.matmul.allow_tf32 allows TF32 in float32 matrix products; false at first.
+--- lm.backends.cuda: Settings of CUDA's libraries.
 backends.cuda = {
-  --- lm.backends.cuda.matmul: its field allow_tf32 allows TF32 in float32 matrix products; false at first.
+  --- lm.backends.cuda.matmul: Settings of matrix products on a GPU: allow_tf32.
   matmul = settings("cuda.matmul.", {"allow_tf32"}, {}),
-  --- Whether the CUDA backend was built and can be loaded.
+  --- Returns whether the CUDA backend is built and can be loaded.
   is_built = function() return core.cuda_version "cuda" ~= nil end,
 }
 
---- lm.backends.cudnn: the settings allow_tf32, enabled, benchmark and deterministic of convolutions, attention
---- and recurrent layers on a GPU, and the functions version and is_available; ?lm.backends says what they do.
+--- lm.backends.cudnn: Settings of cuDNN: allow_tf32, enabled, benchmark and deterministic.
 backends.cudnn = settings("cudnn.", {"allow_tf32", "enabled", "benchmark", "deterministic"}, {
-  --- cuDNN's version, 91900 for 9.19; nil where it is not there.
+  --- Returns cuDNN's version, 91900 for 9.19; nil without cuDNN.
   version = function() return core.cuda_version "cudnn" end,
-  --- Whether convolutions on a GPU can use it.
+  --- Returns whether cuDNN is available.
   is_available = function() return core.device_count("cuda") > 0 and core.cuda_version "cudnn" ~= nil end,
 })
 

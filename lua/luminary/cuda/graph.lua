@@ -9,7 +9,7 @@ local stream = require "luminary.cuda.stream"
 local graph = {}
 local fail = options.fail
 
---- lm.cuda.Graph: what lm.cuda.graph gives: graph:replay() runs it again, graph.results is what f returned.
+--- lm.cuda.Graph: The class of what lm.cuda.graph returns, with replay() and results.
 local Graph = class.root("Graph")
 graph.Graph = Graph
 
@@ -38,11 +38,7 @@ local function warm_up(device, times, f)
   stream.current_stream(device):wait_stream(side)
 end
 
---- lm.cuda.graph(f, {warmup = 3, device =}): calls f `warmup` times so that what is made once is made, then captures
---- it. graph:replay() runs it again; graph.results is the list of what f returned, which every replay writes anew.
---- f may not look at values on the host (item, print, data-dependent sizes), wait, or use another stream's unfinished
---- work; random numbers are fresh at each replay. An optimizer's options are those of the capture: once a schedule or
---- the like has changed one, or load_state_dict its state, a replay is an error.
+--- lm.cuda.graph(f, {warmup = 3, device =}): Captures the GPU work of a function as a graph that can be replayed.
 graph.graph = arguments.takes("graph", graph_options, function(f, given)
   options.arg("graph", "f", f, "function")
   local o = given
@@ -61,7 +57,7 @@ graph.graph = arguments.takes("graph", graph_options, function(f, given)
   return g
 end)
 
---- Runs what was captured, on the current stream of the device.
+--- Replays the captured work on the current stream of the device.
 function Graph:replay()
   for _, follower in ipairs(self.followers) do
     if follower.check then follower.check(self.handle) end
@@ -72,7 +68,7 @@ end
 
 function Graph:repr() return ("Graph(%s)"):format(self.device) end
 
---- Whether work is being recorded by lm.cuda.graph on this thread.
+--- Returns whether this thread is capturing a graph.
 function graph.is_current_stream_capturing() return core.graph_is_capturing() end
 
 local function check_like(i, given, static)
@@ -101,20 +97,7 @@ local function upload(ring, static, x)
   slot.event:record(stream.current_stream(static.device))
 end
 
---- A function that runs a whole training step (forward, backward, optimizer) as one replay:
----
----   local step = lm.cuda.make_graphed_step(function(x, y)
----     opt:zero_grad()
----     local loss = F.cross_entropy(net(x), y)
----     loss:backward()
----     opt:step()
----     return loss
----   end, {x, y})
----   for x, y in loader:epoch(1) do loss = step(x, y) end
----
---- `inputs` are sample tensors on one CUDA device; each call copies its arguments, of the same shapes and from any
---- device, into the captured ones. Results are the captured tensors: clone what has to outlive the next call. The
---- step runs `warmup` (3) times on the samples before the capture, which trains: snapshot first if that matters.
+--- Returns a function that runs a training step (forward, backward, optimizer) as one graph.
 graph.make_graphed_step = arguments.takes("make_graphed_step", graph_options, function(step, inputs, given)
   options.arg("make_graphed_step", "step", step, "function")
   options.arg("make_graphed_step", "inputs", inputs, "table")

@@ -1,6 +1,4 @@
---- CUDA devices: `lm.cuda`. Devices are "cuda:1" or the number 1, from 0, as the driver's own tools count; nil is the
---- current one. Without a GPU, is_available() is false, device_count() 0 and devices() empty; the rest raises one
---- sentence that says what is missing.
+--- CUDA devices: `lm.cuda`.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local stream = require "luminary.cuda.stream"
@@ -27,47 +25,46 @@ end
 
 local function ordinal(name) return tonumber(name:match("%d+$")) end
 
---- Whether there is a CUDA device that can be used.
+--- Returns whether there is a CUDA device that can be used.
 function cuda.is_available() return core.device_count("cuda") > 0 end
 
---- How many CUDA devices there are.
+--- Returns the number of CUDA devices.
 function cuda.device_count() return core.device_count("cuda") end
 
---- The number of the device that "cuda" stands for on this thread.
+--- Returns the number of the current device of this thread.
 function cuda.current_device() return ordinal(device_of("current_device")) end
 
---- Makes "cuda" stand for another device.
+--- Sets the current device of this thread.
 function cuda.set_device(device) core.device_set_current(device_of("set_device", device)) end
 
---- f(...) with "cuda" standing for the device; restored however f ends.
+--- Calls f(...) with another current device; returns what f returns.
 function cuda.device(device, f, ...) return core.with_device(device_of("device", device), f, ...) end
 
---- What the driver tells of a device, by the driver's names: name, totalGlobalMem (bytes), multiProcessorCount, major,
---- minor, uuid, pciBusId, physicalIndex (among all of the machine, whatever CUDA_VISIBLE_DEVICES hides), …
+--- Returns the properties of a device as a table.
 function cuda.get_device_properties(device)
   local p = core.device_properties(device_of("get_device_properties", device))
   p.total_memory, p.multi_processor_count = p.totalGlobalMem, p.multiProcessorCount -- PyTorch's names
   return p
 end
 
---- The name of a device (the current one), as its maker has it.
+--- Returns the name of a device.
 function cuda.get_device_name(device) return core.device_properties(device_of("get_device_name", device)).name end
 
---- Compute capability: major, minor.
+--- Returns the compute capability of a device: two values, major and minor.
 function cuda.get_device_capability(device)
   local p = core.device_properties(device_of("get_device_capability", device))
   return p.major, p.minor
 end
 
---- Free and total memory of the device, in bytes, as the driver sees it.
+--- Returns the free and total memory of a device in bytes, as the driver sees it.
 function cuda.mem_get_info(device) return core.device_memory(device_of("mem_get_info", device)) end
 
---- Whether a device reads another's memory without the host between.
+--- Returns whether a device can access the memory of another directly.
 function cuda.can_device_access_peer(device, peer)
   return core.device_peers(device_of("can_device_access_peer", device), device_of("can_device_access_peer", peer))
 end
 
---- Waits for all work on the device.
+--- Waits until all work on a device is done.
 function cuda.synchronize(device) core.synchronize(device_of("synchronize", device)) end
 
 -- ---- memory of the caching allocator, in bytes
@@ -75,14 +72,14 @@ for _, name in ipairs {
   "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
   "empty_cache",
 } do
-  --- lm.memory_allocated and the like, of a CUDA device (the current one).
+  --- Is the function of lm of this name, of a CUDA device.
   cuda[name] = function(device) return core[name](device_of(name, device)) end
 end
 
 -- The old names of memory_reserved and max_memory_reserved.
 cuda.memory_cached, cuda.max_memory_cached = cuda.memory_reserved, cuda.max_memory_reserved
 
---- memory_allocated, memory_reserved and the most they were, in one table.
+--- Returns a table of memory_allocated, memory_reserved and their maxima.
 function cuda.memory_stats(device)
   local stats = {}
   for _, name in ipairs {"memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"} do
@@ -91,23 +88,21 @@ function cuda.memory_stats(device)
   return stats
 end
 
---- The number of times that this process asked cuBLASLt, cuDNN or cuFFT for a plan: how to compute a product, a
---- convolution, an attention, a recurrent network or a Fourier transform of new sizes. A search takes the host up to
---- some ten milliseconds. Training steps of equal sizes need none after the second.
+--- Returns the number of times that this process searched for a plan of cuBLASLt, cuDNN or cuFFT.
 function cuda.plan_searches() return core.plan_searches() end
 
---- At most this share (0 to 1) of the device's memory is taken; more is "out of memory".
+--- Sets the fraction of a device's memory, from 0 to 1, that this process may allocate.
 function cuda.set_per_process_memory_fraction(fraction, device)
   core.device_set_fraction(device_of("set_per_process_memory_fraction", device), fraction)
 end
 
 -- ---- random numbers
---- The random numbers of all devices begin anew from an integer: lm.manual_seed.
+--- Seeds the random numbers of all devices, as lm.manual_seed.
 function cuda.manual_seed(seed) core.manual_seed(seed) end
 cuda.manual_seed_all = cuda.manual_seed
---- Where a device's random numbers are: a uint8 tensor, for set_rng_state.
+--- Returns the state of a device's random numbers as a uint8 tensor.
 function cuda.get_rng_state(device) return core.get_rng_state(device_of("get_rng_state", device)) end
---- Goes on with a device's random numbers from what get_rng_state gave.
+--- Sets the state of a device's random numbers.
 function cuda.set_rng_state(state, device) core.set_rng_state(state, device_of("set_rng_state", device)) end
 
 -- ---- streams, graphs
@@ -141,7 +136,7 @@ function Devices:__tostring()
   return table.concat(lines, "\n")
 end
 
---- A list of the devices, each {device, name, major, minor, total, free, physical, pci, uuid}; printed, a table.
+--- Returns a list of the CUDA devices; printed, a table.
 function cuda.devices()
   local list = setmetatable({}, Devices)
   for i = 0, core.device_count("cuda") - 1 do
@@ -157,17 +152,17 @@ end
 
 -- ---- several devices
 cuda.comm = require "luminary.nn.parallel.comm"
---- lm.cuda.nccl: what is there of NCCL.
+--- lm.cuda.nccl: Functions about NCCL.
 cuda.nccl = {}
 
---- NCCL's version: major, minor, patch. nil and the reason where the group "nccl" is not built.
+--- Returns NCCL's version as three values; nil and the reason without NCCL.
 function cuda.nccl.version()
   local code, why = core.nccl_version()
   if not code then return nil, why end
   return math.floor(code / 10000), math.floor(code / 100) % 100, code % 100
 end
 
---- Whether there is NCCL, and a device for it.
+--- Returns whether NCCL and a device for it are available.
 function cuda.nccl.is_available() return cuda.is_available() and core.nccl_version() ~= nil end
 
 -- ---- Torch's typed constructors on the current device

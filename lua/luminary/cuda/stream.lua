@@ -13,7 +13,7 @@ local fail = options.fail
 local Stream = class.root("Stream")
 stream.Stream = Stream
 
---- lm.cuda.Stream(device, {priority = -1}): negative priorities are served first.
+--- lm.cuda.Stream(device, {priority = -1}): A queue of work on a CUDA device.
 Stream.init = arguments.takes("Stream", {{"device", "any"}, {"priority", "integer", 0}}, function(self, opts)
   self.device = stream.device_of("Stream", opts.device)
   self.id = core.stream_new(self.device, opts.priority)
@@ -33,49 +33,49 @@ stream.checked = checked
 
 function Stream:repr() return ("Stream(%s, number %d)"):format(self.device, self.id) end
 
---- The current stream of the device on this thread.
+--- Returns the current stream of a device on this thread.
 function stream.current_stream(device)
   device = stream.device_of("current_stream", device)
   return wrap(device, core.stream_current(device))
 end
 
---- The stream that work on the device goes to unless another is current.
+--- Returns the default stream of a device.
 function stream.default_stream(device) return wrap(stream.device_of("default_stream", device), 0) end
 
---- Makes s the current stream of its device on this thread.
+--- Sets the current stream of its device on this thread.
 function stream.set_stream(s)
   checked("set_stream", s)
   core.stream_set(s.device, s.id)
 end
 
---- f(...) with s as the current stream of its device; restored however f ends.
+--- Calls f(...) with s as the current stream of its device; returns what f returns.
 function stream.stream(s, f, ...)
   checked("stream", s)
   return core.with_stream(s.device, s.id, f, ...)
 end
 
---- This stream goes on only after what `other` has been given so far.
+--- Makes all further work of this stream wait for the present work of another.
 function Stream:wait_stream(other)
   checked("wait_stream", other)
   core.stream_wait(self.device, self.id, other.device, other.id)
 end
 
---- This stream goes on only after the event.
+--- Makes all further work of this stream wait for an event.
 function Stream:wait_event(event) stream.checked_event("wait_event", event):wait(self) end
 
---- Waits until the stream has done what it has been given.
+--- Waits until all work of the stream is done.
 function Stream:synchronize() core.stream_synchronize(self.device, self.id) end
 
---- Whether it has.
+--- Returns whether all work of the stream is done.
 function Stream:query() return core.stream_query(self.device, self.id) end
 
---- Its priority; negative ones are served first.
+--- Returns its priority; lower ones run first.
 function Stream:priority() return core.stream_priority(self.device, self.id) end
 
---- The driver's handle, as light userdata, for other libraries.
+--- Returns the driver's handle, as light userdata, for other libraries.
 function Stream:native() return core.stream_native(self.device, self.id) end
 
---- An event recorded here and now.
+--- Records an event on this stream; returns the event.
 function Stream:record_event(event)
   event = event == nil and stream.Event() or stream.checked_event("record_event", event)
   event:record(self)
@@ -91,14 +91,14 @@ function stream.checked_event(who, event)
   return event
 end
 
---- lm.cuda.Event{enable_timing = true}
+--- lm.cuda.Event{enable_timing = true}: A marker in a stream's work.
 Event.init = arguments.takes("Event", {{"enable_timing", "boolean", false}}, function(self, opts)
   self.timing = opts.enable_timing
 end)
 
 function Event:repr() return ("Event(%s)"):format(self.device or "not recorded") end
 
---- Marks this point of a stream (the current one).
+--- Records the event in a stream, the current one without it.
 function Event:record(s)
   s = s and checked("record", s) or stream.current_stream()
   if self.device and self.device ~= s.device then
@@ -109,22 +109,22 @@ function Event:record(s)
   core.event_record(self.handle, s.device, s.id)
 end
 
---- The stream (the current one) goes on only after the event. One never recorded is waited for by nobody.
+--- Makes all further work of a stream, the current one without it, wait for the event.
 function Event:wait(s)
   if not self.handle then return end
   s = s and checked("wait", s) or stream.current_stream(self.device)
   core.event_wait(self.handle, s.device, s.id)
 end
 
---- Whether the work before the event is done.
+--- Returns whether all work before the event is done.
 function Event:query() return not self.handle or core.event_query(self.handle) end
 
---- Waits until the work before the event is done.
+--- Waits until all work before the event is done.
 function Event:synchronize()
   if self.handle then core.event_synchronize(self.handle) end
 end
 
---- Milliseconds from this event to another, both made with enable_timing and recorded.
+--- Returns the milliseconds from this event to another, both recorded with enable_timing.
 function Event:elapsed_time(other)
   stream.checked_event("elapsed_time", other)
   for _, e in ipairs {self, other} do
