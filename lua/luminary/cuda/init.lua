@@ -72,7 +72,7 @@ for _, name in ipairs {
   "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
   "empty_cache",
 } do
-  --- Is the function of lm of this name, of a CUDA device.
+  --- Calls the function of lm of the same name for a CUDA device.
   cuda[name] = function(device) return core[name](device_of(name, device)) end
 end
 

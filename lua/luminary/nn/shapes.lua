@@ -30,11 +30,10 @@ local function shape_layer(name)
   return class
 end
 
---- nn.View(a, b, …): x in those sizes. -1 is what is left over; without one, more elements than those sizes have are a
---- batch of them.
+--- nn.View(a, b, …): Returns a view of the input with given sizes.
 local View = shape_layer "View"
 
---- How many dims a sample has: an input of one more is a batch, though sizes have a -1. Gives the layer.
+--- Sets the number of dims of a sample: an input of one more is a batch; returns the layer.
 function View:setNumInputDims(n)
   self.nInputDims = options.arg("setNumInputDims", "n", n, "count")
   return self
@@ -48,8 +47,7 @@ function View:forward(x)
   return ops.reshape(x, {self.count and -1 or x:size(1), unpack(self.sizes)})
 end
 
---- nn.Reshape(a, b, … [, batch]): x in those sizes. With `batch` true the first dim stays before them, with false it
---- does not; without it, it does where x has more elements than those sizes, or a first dim of 1.
+--- nn.Reshape(a, b, … [, batch]): Reshapes the input to given sizes.
 local Reshape = shape_layer "Reshape"
 
 function Reshape:init(...)
@@ -67,7 +65,7 @@ function Reshape:forward(x)
   return ops.reshape(x, batch and {x:size(1), unpack(self.sizes)} or self.sizes)
 end
 
---- nn.Transpose({a, b}, …): each pair of dims exchanged, one after the other.
+--- nn.Transpose({a, b}, …): Exchanges pairs of dims, one pair after the other.
 local Transpose = layer.define("Transpose")
 
 function Transpose:init(...)
@@ -102,7 +100,7 @@ on_dim("Unsqueeze", function(x, dim) return ops.unsqueeze(x, dim) end, {{"dim", 
   {"nInputDims", "count?"}}, "a dim of size 1 more, before dim")
 entry "Squeeze" {
   takes = {{"dim", "integer?"}, {"nInputDims", "count?"}}, prints = "dim={dim}",
-  help = "x without its dims of size 1, or without that one",
+  help = "Removes the dims of size 1, or one of them.",
   forward = function(self, x)
     if self.dim then return ops.squeeze(sample.input_of(self, x), sample.dim_in(self, x)) end
     return ops.squeeze(sample.input_of(self, x))
@@ -110,21 +108,21 @@ entry "Squeeze" {
 }
 
 on_dim("Mean", function(x, dim) return ops.mean(x, dim) end, {{"dim", "integer", 1}, {"nInputDims", "count?"}},
-  "the mean along dim, which goes")
+  "Computes the mean along dim, which is removed.")
 on_dim("Sum", function(x, dim, self)
   local y = ops.sum(x, dim)
   return self.sizeAverage and ops.div(y, x:size(dim)) or y
 end, {{"dim", "integer", 1}, {"nInputDims", "count?"}, {"sizeAverage", "boolean", false}},
-  "the sum along dim, which goes; with sizeAverage the mean")
+  "Computes the sum along dim, which is removed.")
 on_dim("Max", function(x, dim) return (core.max(x, dim)) end, {{"dim", "integer", 1}, {"nInputDims", "count?"}},
-  "the largest along dim, which goes")
+  "Computes the maximum along dim, which is removed.")
 on_dim("Min", function(x, dim) return (core.min(x, dim)) end, {{"dim", "integer", 1}, {"nInputDims", "count?"}},
-  "the smallest along dim, which goes")
+  "Computes the minimum along dim, which is removed.")
 
 -- ---- constants
 
-entry "AddConstant" {takes = {{"constant", "number"}}, call = ops.add, prints = "{constant}", help = "x + constant"}
-entry "MulConstant" {takes = {{"constant", "number"}}, call = ops.mul, prints = "{constant}", help = "x * constant"}
+entry "AddConstant" {takes = {{"constant", "number"}}, call = ops.add, prints = "{constant}", help = "Adds a constant."}
+entry "MulConstant" {takes = {{"constant", "number"}}, call = ops.mul, prints = "{constant}", help = "Multiplies by a constant."}
 
 local classes = layer.classes(list)
 classes.View, classes.Reshape, classes.Transpose = View, Reshape, Transpose

@@ -33,7 +33,7 @@ end
 
 local Numbered = containers.Sequential.super
 
---- nn.Concat(dim, a, b, …): calls each with the same input and joins what they give along dim.
+--- nn.Concat(dim, a, b, …): Calls modules with the same input and concatenates their results along dim.
 local Concat = layer.define("Concat", Numbered)
 
 function Concat:init(dim, ...)
@@ -48,7 +48,7 @@ function Concat:forward(x)
   return ops.cat(tensors_of(self, parts), self.dim)
 end
 
---- nn.ConcatTable(a, b, …): calls each with the same input; gives the table of what they give.
+--- nn.ConcatTable(a, b, …): Calls modules with the same input; returns a table of their results.
 local ConcatTable = layer.define("ConcatTable", Numbered)
 
 function ConcatTable:forward(x)
@@ -57,8 +57,7 @@ function ConcatTable:forward(x)
   return out
 end
 
---- nn.ParallelTable(a, b, …): calls the i-th with the i-th entry of its input, a table; gives the table of what they
---- give.
+--- nn.ParallelTable(a, b, …): Calls each module with its entry of a table; returns a table of their results.
 local ParallelTable = layer.define("ParallelTable", Numbered)
 
 function ParallelTable:forward(t)
@@ -81,30 +80,30 @@ local function folded(name, op, help, two)
     end,
   }
 end
-folded("CAddTable", ops.add, "the sum of the tensors of a table")
-folded("CMulTable", ops.mul, "the product, by elements, of the tensors of a table")
-folded("CMaxTable", ops.maximum, "the largest of each place of the tensors of a table")
-folded("CMinTable", ops.minimum, "the smallest of each place of the tensors of a table")
-folded("CSubTable", ops.sub, "the first less the second of two tensors in a table", true)
-folded("CDivTable", ops.div, "the first divided by the second of two tensors in a table", true)
+folded("CAddTable", ops.add, "Adds the tensors of a table.")
+folded("CMulTable", ops.mul, "Multiplies the tensors of a table by elements.")
+folded("CMaxTable", ops.maximum, "Computes the elementwise maximum of the tensors of a table.")
+folded("CMinTable", ops.minimum, "Computes the elementwise minimum of the tensors of a table.")
+folded("CSubTable", ops.sub, "Subtracts the second tensor of a table from the first.", true)
+folded("CDivTable", ops.div, "Divides the first tensor of a table by the second.", true)
 
 -- ---- joining and taking apart
 
 local along = {{"dim", "integer"}, {"nInputDims", "count?"}}
 
 entry "JoinTable" {
-  takes = along, prints = "dim={dim}", help = "the tensors of a table joined along dim",
+  takes = along, prints = "dim={dim}", help = "Concatenates the tensors of a table along dim.",
   forward = function(self, t) return ops.cat(tensors_of(self, t), sample.dim_in(self, t[1])) end,
 }
 entry "SplitTable" {
-  takes = along, prints = "dim={dim}", help = "the table of x's entries along dim",
+  takes = along, prints = "dim={dim}", help = "Returns a table of the input's entries along dim.",
   forward = function(self, x)
     return copy_list(core.methods.unbind(sample.input_of(self, x), sample.dim_in(self, x)))
   end,
 }
 entry "SelectTable" {
   takes = {{"index", "integer"}}, prints = "index={index}",
-  help = "the entry of a table at index, which counts from 1, or from -1 at the end",
+  help = "Selects the entry of a table at an index, from 1, or from -1 at the end.",
   forward = function(self, t)
     local i = self.index < 0 and #table_of(self, t) + 1 + self.index or self.index
     local value = table_of(self, t)[i]
@@ -114,7 +113,7 @@ entry "SelectTable" {
 }
 entry "NarrowTable" {
   takes = {{"offset", "count"}, {"length", "count", 1}}, prints = "offset={offset}, length={length}",
-  help = "the table of `length` entries of a table, from offset on",
+  help = "Returns `length` entries of a table, from offset on.",
   forward = function(self, t)
     local last = self.offset + self.length - 1
     if last > #table_of(self, t) then fail("NarrowTable: entries %d to %d of a table of %d", self.offset, last, #t) end
@@ -129,7 +128,7 @@ local function flatten(t, into)
   return into
 end
 entry "FlattenTable" {
-  help = "tables in a table made one",
+  help = "Flattens nested tables into one table.",
   forward = function(self, t) return flatten(table_of(self, t), {}) end,
 }
 

@@ -1,7 +1,4 @@
---- optim.ConfusionMatrix(classes): how often each class was taken for each; classes is how many, or a list of names.
----   local confusion = optim.ConfusionMatrix {"cat", "dog"}
----   confusion:batchAdd(net(x), labels)           -- scores or log probabilities [n, classes], and labels from 1
----   print(confusion)                             -- and confusion.totalValid, once updateValids or print was called
+--- optim.ConfusionMatrix(classes): Counts how often each class was predicted for each class.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -18,7 +15,7 @@ function ConfusionMatrix:init(classes, names)
   self:zero()
 end
 
---- Forgets all counts.
+--- Sets all counts to 0.
 function ConfusionMatrix:zero()
   self.mat:zero_()
   self.totalValid, self.averageValid, self.averageUnionValid = 0, 0, 0
@@ -56,7 +53,7 @@ local function count(self, who, predictions, targets)
   self.mat:view({n * n}):scatter_add_(1, places, ops.ones({places:numel()}, {dtype = "int64"}))
 end
 
---- One sample: a class from 1, or scores, one for each class; and the class that it is.
+--- Adds a sample: its predicted class from 1, or a score for each class, and its target class.
 function ConfusionMatrix:add(prediction, target)
   core.no_grad(function()
     count(self, "ConfusionMatrix.add", classes_of(self, "ConfusionMatrix.add", "the prediction", prediction, 0),
@@ -64,7 +61,7 @@ function ConfusionMatrix:add(prediction, target)
   end)
 end
 
---- Several: classes [n], or scores [n, classes]; and the classes that they are, [n], or one-hot rows.
+--- Adds a batch: predicted classes [n] or scores [n, classes], and target classes [n] or one-hot rows.
 function ConfusionMatrix:batchAdd(predictions, targets)
   core.no_grad(function()
     count(self, "ConfusionMatrix.batchAdd",
@@ -82,9 +79,8 @@ local function mean(list)
   return n > 0 and sum / n or 0 / 0
 end
 
---- Computes, from the counts: totalValid, the share that was right; valids, that share of each class (nan for one that
---- was not there), and averageValid, their mean; unionvalids, right ones by all that were or were taken for the class,
---- and averageUnionValid.
+--- Computes from the counts: totalValid, the accuracy; valids, that of each class (NaN without samples), and
+--- averageValid, its mean; unionvalids, the intersection over union of each class, and averageUnionValid.
 function ConfusionMatrix:updateValids()
   local mat, n, all, right = self.mat:totable(), self.nclasses, 0, 0
   local rows, columns = {}, {}

@@ -1,8 +1,4 @@
---- optim.Logger(path): Torch7's table of numbers in a file, a column for each name, which it can plot.
----   local log = optim.Logger("accuracy.log")
----   log:setNames {"train", "test"}
----   log:add {0.9, 0.8}
----   log:style {"-", "-"}; log:plot()
+--- optim.Logger(path): Logs rows of numbers into a file with a column for each name, which it can plot.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local copy_list = require "luminary.base.copy_list"
@@ -29,7 +25,7 @@ local function write(self, texts)
   if self.file then self.file:write(table.concat(texts, "\t"), "\t\n") end
 end
 
---- The columns' names, a list, which become the file's first line. Gives the logger.
+--- Sets the names of the columns, a list, which are the file's first line; returns the logger.
 function Logger:setNames(names)
   options.arg("Logger.setNames", "names", names, "table")
   for i, name in ipairs(names) do options.arg("Logger.setNames", "name " .. i, name, "string") end
@@ -60,7 +56,7 @@ local function in_order(self, values)
   return list
 end
 
---- A row: a list of numbers (or text) in the order of the names, or by name. Gives the logger.
+--- Adds a row: numbers or strings, a list in the order of the names, or by name; returns the logger.
 function Logger:add(values)
   local list = in_order(self, options.arg("Logger.add", "values", values, "table"))
   if self.names and #list ~= #self.names then
@@ -79,8 +75,8 @@ function Logger:add(values)
   return self
 end
 
---- How columns are drawn: "-" lines, "." or "+" points, "+-" both, "|" bars, "~" smooth; one for all or a list. Gives
---- the logger.
+--- Sets how columns are drawn: "-" lines, "." or "+" points, "+-" both, "|" bars, "~" smooth; one for all or a list.
+--- Returns the logger.
 function Logger:style(style)
   local list = type(style) == "table" and style or {style}
   for _, each in ipairs(list) do
@@ -92,13 +88,13 @@ function Logger:style(style)
   return self
 end
 
---- Whether plot shows a window too (true by default). Gives the logger.
+--- Sets whether plot shows a window, too (true by default); returns the logger.
 function Logger:display(on)
   self.showPlot = on == nil or on
   return self
 end
 
---- Which axes are logarithmic, {x = true}; the y axis without `axes`. Gives the logger.
+--- Sets which axes are logarithmic, {x = true}; the y axis without `axes`. Returns the logger.
 function Logger:setlogscale(axes)
   self.logscale = axes or {y = true}
   return self
@@ -128,8 +124,7 @@ local function program(self)
   return table.concat(lines, "\n") .. "\n"
 end
 
---- Draws all columns by the program gnuplot into the file's name with .eps after it. Whether it could; without gnuplot
---- there is a warning.
+--- Draws all columns with the program gnuplot into the file's name plus .eps; returns whether it could.
 function Logger:plot()
   if #self.rows == 0 then return false end
   if os.execute "command -v gnuplot >/dev/null 2>&1" ~= 0 then

@@ -84,9 +84,7 @@ local function held(state, name, make)
 end
 
 --- optim.sgd(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0, momentum = 0, dampening =
---- momentum, nesterov = false} [, state]]): as Torch7's; feval(x) gives a loss and its gradient. The rate is
---- learningRate / (1 + evalCounter * learningRateDecay); the velocity is at first the gradient, then momentum *
---- velocity + (1 - dampening) * gradient.
+--- momentum, nesterov = false} [, state]]): Updates x by a step of stochastic gradient descent, as Torch7's function.
 define("sgd", {
   learningRate = {"number", 1e-3}, weightDecay = {"positive", 0}, momentum = {"positive", 0}, dampening = {"number"},
   nesterov = {"boolean", false},
@@ -108,8 +106,7 @@ define("sgd", {
 end)
 
 --- optim.adam(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8,
---- weightDecay = 0} [, state]]): as Torch7's (Kingma and Ba 2015, the form at the end of section 2, whose epsilon is
---- not divided by the correction).
+--- weightDecay = 0} [, state]]): Updates x by a step of Adam, as Torch7's function.
 define("adam", {
   learningRate = {"number", 1e-3}, beta1 = {"number", 0.9}, beta2 = {"number", 0.999}, epsilon = {"number", 1e-8},
   weightDecay = {"positive", 0},
@@ -126,8 +123,8 @@ define("adam", {
   return {loss}
 end)
 
---- optim.adagrad(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0} [, state]]): as Torch7's
---- (Duchi, Hazan and Singer 2011).
+--- optim.adagrad(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0} [, state]]): Updates x by a
+--- step of Adagrad, as Torch7's function.
 define("adagrad", {learningRate = {"number", 1e-3}, weightDecay = {"positive", 0}}, function(x, o, state, feval)
   local loss, grad = feval()
   local sum = held(state, "paramVariance", function() return ops.zeros_like(x) end)
@@ -137,7 +134,7 @@ define("adagrad", {learningRate = {"number", 1e-3}, weightDecay = {"positive", 0
 end)
 
 --- optim.rmsprop(feval, x [, {learningRate = 1e-2, alpha = 0.99, epsilon = 1e-8, initialMean = 0, weightDecay = 0} [,
---- state]]): as Torch7's (Tieleman and Hinton 2012).
+--- state]]): Updates x by a step of RMSprop, as Torch7's function.
 define("rmsprop", {
   learningRate = {"number", 1e-2}, alpha = {"number", 0.99}, epsilon = {"number", 1e-8}, initialMean = {"number", 0},
   weightDecay = {"positive", 0},
@@ -150,7 +147,7 @@ define("rmsprop", {
 end)
 
 --- optim.adamax(feval, x [, {learningRate = 2e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-38, weightDecay = 0} [,
---- state]]): as Torch7's (Kingma and Ba 2015, section 7.1).
+--- state]]): Updates x by a step of Adamax, as Torch7's function.
 define("adamax", {
   learningRate = {"number", 2e-3}, beta1 = {"number", 0.9}, beta2 = {"number", 0.999}, epsilon = {"number", 1e-38},
   weightDecay = {"positive", 0},
@@ -165,7 +162,8 @@ define("adamax", {
   return {loss}
 end)
 
---- optim.adadelta(feval, x [, {rho = 0.9, eps = 1e-6, weightDecay = 0} [, state]]): as Torch7's (Zeiler 2012).
+--- optim.adadelta(feval, x [, {rho = 0.9, eps = 1e-6, weightDecay = 0} [, state]]): Updates x by a step of Adadelta, as
+--- Torch7's function.
 define("adadelta", {rho = {"number", 0.9}, eps = {"number", 1e-6}, weightDecay = {"positive", 0}},
   function(x, o, state, feval)
     local loss, grad = feval()
@@ -179,8 +177,8 @@ define("adadelta", {rho = {"number", 0.9}, eps = {"number", 1e-6}, weightDecay =
     return {loss}
   end)
 
---- optim.nag(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, momentum = 0.9, weightDecay = 0} [, state]]): as
---- Torch7's: x moves by momentum * velocity before feval, and by -rate * gradient after it; the velocity takes both up.
+--- optim.nag(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, momentum = 0.9, weightDecay = 0} [, state]]):
+--- Updates x by a step of Nesterov's accelerated gradient, as Torch7's function.
 define("nag", {learningRate = {"number", 1e-3}, momentum = {"positive", 0.9}, weightDecay = {"positive", 0}},
   function(x, o, state, feval)
     if o.momentum == 0 then fail("nag: a momentum above 0 wanted") end
@@ -194,9 +192,8 @@ define("nag", {learningRate = {"number", 1e-3}, momentum = {"positive", 0.9}, we
     return {loss}
   end)
 
---- optim.rprop(feval, x [, {stepsize = 0.1, etaplus = 1.2, etaminus = 0.5, stepsizemax = 50, stepsizemin = 1e-6,
---- niter = 1} [, state]]): as Torch7's (Riedmiller and Braun 1993): the sign of the gradient times a step of each
---- element, which grows while the sign stays; where it changed, the element stays for one step.
+--- optim.rprop(feval, x [, {stepsize = 0.1, etaplus = 1.2, etaminus = 0.5, stepsizemax = 50, stepsizemin = 1e-6, niter
+--- = 1} [, state]]): Updates x by a step of resilient backpropagation, as Torch7's function.
 define("rprop", {
   stepsize = {"number", 0.1}, etaplus = {"number", 1.2}, etaminus = {"number", 0.5}, stepsizemax = {"number", 50},
   stepsizemin = {"number", 1e-6}, niter = {"count", 1},
@@ -218,8 +215,8 @@ define("rprop", {
   return losses
 end)
 
---- optim.asgd(feval, x [, {eta0 = 1e-4, lambda = 1e-4, alpha = 0.75, t0 = 1e6} [, state]]): as Torch7's (Bottou's
---- averaged SGD); its third result is the average of x from step t0 on.
+--- optim.asgd(feval, x [, {eta0 = 1e-4, lambda = 1e-4, alpha = 0.75, t0 = 1e6} [, state]]): Updates x by a step of
+--- averaged stochastic gradient descent, as Torch7's function.
 define("asgd", {eta0 = {"number", 1e-4}, lambda = {"number", 1e-4}, alpha = {"number", 0.75}, t0 = {"number", 1e6}},
   function(x, o, state, feval)
     local eta = state.eta_t or o.eta0
@@ -233,8 +230,7 @@ define("asgd", {eta0 = {"number", 1e-4}, lambda = {"number", 1e-4}, alpha = {"nu
     return {loss}, average
   end)
 
---- optim.checkgrad(feval, x [, eps = 1e-7]): |a - b| / |a + b| of the gradient that feval gives and that of central
---- differences, and both.
+--- optim.checkgrad(feval, x [, eps = 1e-7]): Compares a gradient with central differences.
 function torch7.checkgrad(feval, x, eps)
   options.arg("checkgrad", "feval", feval, "function")
   options.arg("checkgrad", "x", x, "tensor")
@@ -254,7 +250,7 @@ function torch7.checkgrad(feval, x, eps)
 end
 
 --- optim.lbfgs(feval, x [, {maxIter = 20, maxEval = 1.25 * maxIter, tolFun = 1e-5, tolX = 1e-9, nCorrection = 100,
---- learningRate = 1, lineSearch = optim.lswolfe} [, state]]): as Torch7's; see optim.LBFGS.
+--- learningRate = 1, lineSearch = optim.lswolfe} [, state]]): Minimizes by limited-memory BFGS, as Torch7's function.
 define("lbfgs", {
   learningRate = {"number", 1}, maxIter = {"count", 20}, maxEval = {"number"}, tolFun = {"positive", 1e-5},
   tolX = {"positive", 1e-9}, nCorrection = {"count", 100}, lineSearch = {"function"},
@@ -280,7 +276,7 @@ define("lbfgs", {
   return losses
 end)
 
---- optim.lswolfe: what names the line search of optim.lbfgs; it is not called.
+--- optim.lswolfe: Names the line search of optim.lbfgs.
 function torch7.lswolfe(...) -- luacheck: ignore
   fail("lswolfe: it is an option, optim.lbfgs(feval, x, {lineSearch = optim.lswolfe})")
 end
