@@ -16,20 +16,25 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- from 1: local values, indices = x:max(2); lm.max(x, other): the larger of each pair.
 --- lm.min(x): the smallest element; lm.min(x, dim [, {keepdim = false}]): the smallest along dim, and where they are,
 --- from 1: local values, indices = x:min(2); lm.min(x, other): the smaller of each pair.
---- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): Computes and
---- returns the sum of gradients of outputs with respect to the inputs.
---- lm.live_tensors(): how many tensors there are in this process.
---- lm.no_grad(f, ...): Calls f(...) without recording operations for backward.
---- lm.enable_grad(f, ...): Calls f(...) with operations recorded for backward, also inside of lm.no_grad.
---- lm.is_grad_enabled(): Returns whether operations are recorded for backward.
---- lm.set_grad_enabled(on [, f, ...]): Turns the recording of operations on or off, for f or from here on.
---- lm.autocast({device_type, dtype, enabled = true, cache_enabled = true}, f, ...): Calls f(...) with autocast: each op
---- computes in the dtype that suits it.
---- lm.is_autocast_enabled([device]): Returns whether autocast is on, for a kind of device or for any.
---- lm.get_autocast_dtype([device]): Returns the dtype that autocast computes in on a kind of device, nil if it is off.
---- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, but for those it returns (in
---- tables too) and those given to lm.keep. Gives what f returns.
---- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Gives x.
+--- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): the list of
+--- the gradients of outputs (their sum, or weighted by grad_outputs) with respect to each of inputs, without adding to
+--- any x.grad. allow_unused: one that no output depends on is nil, not an error.
+--- lm.live_tensors(): Returns the number of tensors in this process.
+--- lm.no_grad(f, ...): f(...) without recording for backward; restored however f ends. Gives what f returns.
+--- lm.enable_grad(f, ...): f(...) with recording, inside no_grad too. Gives what f returns.
+--- lm.is_grad_enabled(): whether ops on tensors that require a gradient are recorded now.
+--- lm.set_grad_enabled(on [, f, ...]): f(...) with recording or without it, as enable_grad and no_grad. Without f:
+--- turns it on or off from here on, and gives what was before.
+--- lm.autocast({device_type, dtype, enabled = true, cache_enabled = true}, f, ...): f(...) with matrix products and
+--- convolutions in dtype (float16 on CUDA, bfloat16 elsewhere), and what needs precision in float32, as PyTorch's lists
+--- say; on that kind of device ("cuda"; `device` is the same), or on all. Options may come by position before f:
+--- lm.autocast("cuda", "bfloat16", f). Low copies of weights are kept for the outermost scope unless cache_enabled
+--- is false. "cuda" on a machine without a GPU warns and runs f without autocast. Gives what f returns.
+--- lm.is_autocast_enabled([device]): whether this runs inside lm.autocast, for that kind of device or for any.
+--- lm.get_autocast_dtype([device]): the dtype that lm.autocast would compute in on that kind of device.
+--- lm.scope(f, ...): Calls f(...), then frees the tensors that f made, except those that it returns and those passed to
+--- lm.keep.
+--- lm.keep(x): Keeps a tensor, or the tensors of a table, from being freed by lm.scope; returns x.
 --- lm.manual_seed(seed): the random numbers of all devices begin anew from an integer.
 --- lm.get_rng_state([device]): where a device's random numbers are: a uint8 tensor, for set_rng_state.
 --- lm.initial_seed([device]): the seed that a device's random numbers last began from.

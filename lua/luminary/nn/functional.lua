@@ -16,7 +16,6 @@ for _, name in ipairs {
   F[name] = ops[name]
 end
 
---- F.logsigmoid(x): log(sigmoid(x)), without overflow; lm.log_sigmoid.
 --- F.local_response_norm(x, size [, {alpha = 1e-4, beta = 0.75, k = 1}]): Applies local response normalization across
 --- channels.
 F.local_response_norm = arguments.takes("local_response_norm", {

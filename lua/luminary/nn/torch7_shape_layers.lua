@@ -90,14 +90,14 @@ local function on_dim(name, op, more, help)
   }
 end
 on_dim("Select", function(x, dim, self) return ops.select(x, dim, self.index) end,
-  {{"dim", "integer"}, {"index", "integer"}}, "x's entry at index along dim")
+  {{"dim", "integer"}, {"index", "integer"}}, "Selects the entry at an index along dim.")
 on_dim("Narrow", function(x, dim, self)
   local length = self.length < 0 and x:size(dim) - self.offset + 2 + self.length or self.length
   return ops.narrow(x, dim, self.offset, length)
 end, {{"dim", "integer"}, {"offset", "count"}, {"length", "integer", 1}},
-  "x's entries from offset on along dim, `length` of them; -1: all that follow")
+  "Returns `length` entries along dim, from offset on.")
 on_dim("Unsqueeze", function(x, dim) return ops.unsqueeze(x, dim) end, {{"dim", "integer"},
-  {"nInputDims", "count?"}}, "a dim of size 1 more, before dim")
+  {"nInputDims", "count?"}}, "Inserts a dim of size 1 before dim.")
 entry "Squeeze" {
   takes = {{"dim", "integer?"}, {"nInputDims", "count?"}}, prints = "dim={dim}",
   help = "Removes the dims of size 1, or one of them.",
@@ -122,7 +122,9 @@ on_dim("Min", function(x, dim) return (core.min(x, dim)) end, {{"dim", "integer"
 -- ---- constants
 
 entry "AddConstant" {takes = {{"constant", "number"}}, call = ops.add, prints = "{constant}", help = "Adds a constant."}
-entry "MulConstant" {takes = {{"constant", "number"}}, call = ops.mul, prints = "{constant}", help = "Multiplies by a constant."}
+entry "MulConstant" {
+  takes = {{"constant", "number"}}, call = ops.mul, prints = "{constant}", help = "Multiplies by a constant.",
+}
 
 local classes = layer.classes(list)
 classes.View, classes.Reshape, classes.Transpose = View, Reshape, Transpose
