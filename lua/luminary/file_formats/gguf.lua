@@ -183,8 +183,8 @@ local function check_places(source, entries, data)
   local past = 0
   for _, entry in ipairs(sorted) do
     if entry.at < past or data + entry.at + entry.bytes > source.size then
-      source:malformed("GGUF header", "'%s' is at bytes %.0f to %.0f of %.0f, %s", printable_name(entry.name, 100), entry.at,
-        entry.at + entry.bytes, math.max(source.size - data, 0),
+      source:malformed("GGUF header", "'%s' is at bytes %.0f to %.0f of %.0f, %s", printable_name(entry.name, 100),
+        entry.at, entry.at + entry.bytes, math.max(source.size - data, 0),
         entry.at < past and "over another tensor" or "beyond the end of the file")
     end
     past = entry.at + entry.bytes

@@ -45,7 +45,9 @@ local function read_value(source, text, at)
       source:malformed(".npy header", "shape (%s)", printable_name(inside, 80))
     end
   end
-  if #list == 1 and not inside:find "," then source:malformed(".npy header", "shape (%s)", printable_name(inside, 80)) end
+  if #list == 1 and not inside:find "," then
+    source:malformed(".npy header", "shape (%s)", printable_name(inside, 80))
+  end
   return list, past
 end
 

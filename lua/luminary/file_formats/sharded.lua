@@ -23,8 +23,8 @@ function sharded.load(path, opts, read)
   local folder, by_file, files = path:match "^(.*/)[^/]*$" or "", {}, {}
   for name, file in pairs(map) do
     if type(name) ~= "string" or type(file) ~= "string" or file:find "[/%z]" or file == "" or file == ".." then
-      options.fail("'%s': malformed index: '%s' is in '%s', which is not a file name", path, printable_name(tostring(name), 100),
-        printable_name(tostring(file), 100))
+      options.fail("'%s': malformed index: '%s' is in '%s', which is not a file name", path,
+        printable_name(tostring(name), 100), printable_name(tostring(file), 100))
     end
     if not by_file[file] then
       by_file[file] = {}

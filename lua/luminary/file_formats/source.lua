@@ -195,7 +195,8 @@ function Source:numel(sizes, what)
   if #sizes > 8 then self:malformed("file", "%s has %d dims, at most 8 are allowed", what, #sizes) end
   for _, size in ipairs(sizes) do
     if type(size) ~= "number" or size < 0 or size > 2 ^ 53 or size % 1 ~= 0 then
-      self:malformed("file", "%s: shape must be non-negative integers, got %s", what, printable_name(tostring(size), 40))
+      self:malformed("file", "%s: shape must be non-negative integers, got %s", what,
+        printable_name(tostring(size), 40))
     end
     numel = numel * size
   end

@@ -232,7 +232,8 @@ function torch_file.load_zip(archive, entry)
     local data = archive.by[prefix .. "data/" .. key]
     if not data then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
     if data.size ~= n then
-      source:malformed("zip archive", "storage '%s' has %.0f bytes, expected %.0f", printable_name(key, 40), data.size, n)
+      source:malformed("zip archive", "storage '%s' has %.0f bytes, expected %.0f", printable_name(key, 40), data.size,
+        n)
     end
     if not needed then return nil end
     local bytes = archive:bytes(data)
@@ -273,7 +274,9 @@ function torch_file.load_legacy(source)
     local storage = wanted[key]
     local where = source:cursor(at)
     local numel = where:count()
-    if not storage then source:malformed("file", "the size of storage '%s' is missing", printable_name(tostring(key), 40)) end
+    if not storage then
+      source:malformed("file", "the size of storage '%s' is missing", printable_name(tostring(key), 40))
+    end
     if storage.at or numel * storage.width ~= storage.n then
       source:malformed("file", "storage '%s' has %.0f elements, expected %.0f", printable_name(key, 40), numel,
         storage.n / storage.width)

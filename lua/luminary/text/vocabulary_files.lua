@@ -153,7 +153,8 @@ local function exists(path) return core.file_kind(path) == "a regular file" end
 --- by themselves; of a GGUF file also what special.read gives of a folder.
 function files.read_any(path)
   if not core.file_kind(path) then
-    fail("Tokenizer: cannot open '%s': no such file or folder; nothing is downloaded: %s", truncate_text(path, 200), LOCAL)
+    fail("Tokenizer: cannot open '%s': no such file or folder; nothing is downloaded: %s",
+      truncate_text(path, 200), LOCAL)
   end
   if core.file_kind(path) ~= "a folder" then
     local gguf = load_module "luminary.text.gguf_vocabulary"

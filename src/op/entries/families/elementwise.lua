@@ -773,7 +773,9 @@ op "logical_xor" {
   grad = "none",
   help = "Returns whether exactly one of the elements is true.",
 }
-op "isnan" {"x", elementwise = "isnan(x)", result_dtype = "bool", grad = "none", help = "Returns whether each element is NaN."}
+op "isnan" {
+  "x", elementwise = "isnan(x)", result_dtype = "bool", grad = "none", help = "Returns whether each element is NaN.",
+}
 op "isfinite" {
   "x", elementwise = "x - x == 0", result_dtype = "bool", grad = "none",
   help = "Returns whether each element is finite.",
