@@ -8,37 +8,34 @@ local version = require "luminary.version"
 local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops, core = core, newaxis = "newaxis"}
 
 -- ---- functions that are written in C
---- lm.tensor(values [, {dtype, device, requires_grad = false}]): a tensor of a number, or of nested lists of numbers; a
---- copy of a tensor. Numbers are float32 without a dtype (set_default_dtype), booleans bool.
---- lm.is_tensor(v): whether v is a tensor.
---- lm.is_floating_point(x): whether x's dtype, or the dtype of that name, is one of the floating ones.
---- lm.max(x): the largest element; lm.max(x, dim [, {keepdim = false}]): the largest along dim, and where they are,
---- from 1: local values, indices = x:max(2); lm.max(x, other): the larger of each pair.
---- lm.min(x): the smallest element; lm.min(x, dim [, {keepdim = false}]): the smallest along dim, and where they are,
---- from 1: local values, indices = x:min(2); lm.min(x, other): the smaller of each pair.
---- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): the list of
---- the gradients of outputs (their sum, or weighted by grad_outputs) with respect to each of inputs, without adding to
---- any x.grad. allow_unused: one that no output depends on is nil, not an error.
+--- lm.tensor(values [, {dtype, device, requires_grad = false}]): Returns a new tensor of a number, of nested lists of
+--- numbers, or of a tensor's elements.
+--- lm.is_tensor(v): Returns whether v is a tensor.
+--- lm.is_floating_point(x): Returns whether the dtype of x, or the given dtype, is floating.
+--- lm.max(x [, dim or other [, {keepdim = false}]]): Returns the largest element, the largest along dim and their
+--- indices, or the larger of each pair.
+--- lm.min(x [, dim or other [, {keepdim = false}]]): Returns the smallest element, the smallest along dim and their
+--- indices, or the smaller of each pair.
+--- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): Computes and
+--- returns the sum of gradients of outputs with respect to the inputs.
 --- lm.live_tensors(): Returns the number of tensors in this process.
---- lm.no_grad(f, ...): f(...) without recording for backward; restored however f ends. Gives what f returns.
---- lm.enable_grad(f, ...): f(...) with recording, inside no_grad too. Gives what f returns.
---- lm.is_grad_enabled(): whether ops on tensors that require a gradient are recorded now.
---- lm.set_grad_enabled(on [, f, ...]): f(...) with recording or without it, as enable_grad and no_grad. Without f:
---- turns it on or off from here on, and gives what was before.
---- lm.autocast({device_type, dtype, enabled = true, cache_enabled = true}, f, ...): f(...) with matrix products and
---- convolutions in dtype (float16 on CUDA, bfloat16 elsewhere), and what needs precision in float32, as PyTorch's lists
---- say; on that kind of device ("cuda"; `device` is the same), or on all. Options may come by position before f:
---- lm.autocast("cuda", "bfloat16", f). Low copies of weights are kept for the outermost scope unless cache_enabled
---- is false. "cuda" on a machine without a GPU warns and runs f without autocast. Gives what f returns.
---- lm.is_autocast_enabled([device]): whether this runs inside lm.autocast, for that kind of device or for any.
---- lm.get_autocast_dtype([device]): the dtype that lm.autocast would compute in on that kind of device.
+--- lm.no_grad(f, ...): Calls f(...) without recording operations for backward.
+--- lm.enable_grad(f, ...): Calls f(...) with operations recorded for backward, also inside of lm.no_grad.
+--- lm.is_grad_enabled(): Returns whether operations are recorded for backward.
+--- lm.set_grad_enabled(on [, f, ...]): Turns the recording of operations on or off, for f or from here on.
+--- lm.autocast({device_type, dtype, enabled = true, cache_enabled = true}, f, ...): Calls f(...) with autocast: each op
+--- computes in the dtype that suits it.
+--- lm.autocast({device_type, dtype, enabled = true, cache_enabled = true}, f, ...): Calls f(...) with autocast: each op
+--- computes in the dtype that suits it.
+--- lm.is_autocast_enabled([device]): Returns whether autocast is on, for a kind of device or for any.
+--- lm.get_autocast_dtype([device]): Returns the dtype that autocast computes in on a kind of device, nil if it is off.
 --- lm.scope(f, ...): Calls f(...), then frees the tensors that f made, except those that it returns and those passed to
 --- lm.keep.
 --- lm.keep(x): Keeps a tensor, or the tensors of a table, from being freed by lm.scope; returns x.
---- lm.manual_seed(seed): the random numbers of all devices begin anew from an integer.
---- lm.get_rng_state([device]): where a device's random numbers are: a uint8 tensor, for set_rng_state.
---- lm.initial_seed([device]): the seed that a device's random numbers last began from.
---- lm.set_rng_state(state [, device]): goes on with random numbers from what get_rng_state gave.
+--- lm.manual_seed(seed): Seeds the random number generators of all devices.
+--- lm.get_rng_state([device]): Returns the state of the random number generator of a device, a uint8 tensor.
+--- lm.initial_seed([device]): Returns the seed of the random number generator of a device.
+--- lm.set_rng_state(state [, device]): Restores the state of the random number generator of a device.
 --- lm.memory_allocated([device]): Returns the bytes that tensors occupy on a device.
 --- lm.memory_reserved([device]): Returns the bytes that the caching allocator holds on a device.
 --- lm.max_memory_allocated([device]): Returns the maximum of lm.memory_allocated since the start or
@@ -61,7 +58,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 
 -- ---- values
 --- lm.version: The version of Luminary, "major.minor.patch".
---- lm.newaxis: in an index a dim of size 1 more: x[{{}, lm.newaxis}] of [n] is [n, 1].
+--- lm.newaxis: In an index, adds a dim of size 1.
 
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end

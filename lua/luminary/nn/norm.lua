@@ -95,7 +95,7 @@ norm.BatchNorm1d = layer.define("BatchNorm1d", BatchNorm)
 norm.BatchNorm1d.dims, norm.BatchNorm1d.shape_of_x = {[2] = true, [3] = true}, "[N, C] or [N, C, L]"
 norm.BatchNorm2d = layer.define("BatchNorm2d", BatchNorm)
 norm.BatchNorm2d.dims, norm.BatchNorm2d.shape_of_x = {[4] = true}, "[N, C, H, W]"
---- nn.BatchNorm3d(…): nn.BatchNorm2d for x [N, C, D, H, W].
+--- nn.BatchNorm3d(…): Applies batch normalization to an input [N, C, D, H, W].
 norm.BatchNorm3d = layer.define("BatchNorm3d", BatchNorm)
 norm.BatchNorm3d.dims, norm.BatchNorm3d.shape_of_x = {[5] = true}, "[N, C, D, H, W]"
 
@@ -121,7 +121,7 @@ norm.InstanceNorm1d = layer.define("InstanceNorm1d", InstanceNorm)
 norm.InstanceNorm1d.spatial, norm.InstanceNorm1d.shape_of_x = 1, "[N, C, L] or [C, L]"
 norm.InstanceNorm2d = layer.define("InstanceNorm2d", InstanceNorm)
 norm.InstanceNorm2d.spatial, norm.InstanceNorm2d.shape_of_x = 2, "[N, C, H, W] or [C, H, W]"
---- nn.InstanceNorm3d(…): nn.InstanceNorm2d for x [N, C, D, H, W] or [C, D, H, W].
+--- nn.InstanceNorm3d(…): Applies instance normalization to an input [N, C, D, H, W] or [C, D, H, W].
 norm.InstanceNorm3d = layer.define("InstanceNorm3d", InstanceNorm)
 norm.InstanceNorm3d.spatial, norm.InstanceNorm3d.shape_of_x = 3, "[N, C, D, H, W] or [C, D, H, W]"
 for _, name in ipairs {"InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"} do
