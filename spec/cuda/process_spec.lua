@@ -134,7 +134,7 @@ describe("a process with CUDA devices", function()
         local x = lm.arange(40000):to(%q):cuda():narrow(1, %d, %d):view(%d, %d)
         assert(x:t():contiguous():cpu():equal(x:cpu():t()))
       ]]):format(dtype, from, rows * columns, rows, columns))
-      return text:match "lm_transpose_tile[%w_]*<[%w ]+>"
+      return text:match "lm_transpose[%w_]*<[%w ]+>"
     end
     assert.equal("lm_transpose_words<unsigned short>", kernel("bfloat16", 182, 190, 1))
     assert.equal("lm_transpose_words<unsigned short>", kernel("float16", 1100, 32, 3))
