@@ -348,7 +348,7 @@ op "digamma" {
 }
 op "polygamma" {
   "x", "n: number", elementwise = "polygamma(x, n)", result_dtype = "float", grad = {x = "g * polygamma(x, n + 1)"},
-  needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n is {n}; the order is a whole number from 0 to 10000"}},
+  needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n must be an integer from 0 to 10000, got {n}"}},
   autocast = "keep_gpu", help = "Computes the n-th derivative of digamma.",
 }
 op "sigmoid" {
