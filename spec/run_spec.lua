@@ -46,10 +46,10 @@ describe("several spec files #lua", function()
   it("are found by folder, by path from anywhere, and by how their path ends", function()
     temp.write(folder .. "/near_spec.lua", "")
     assert(os.execute(("mkdir %s/far; touch %s/far/near_spec.lua"):format(folder, folder)) == 0)
-    local readme = "spec/readme_spec.lua:%d+: "
+    local docs = "spec/docs_spec.lua:%d+: "
     for given, wanted in pairs {
       [folder] = "near_spec.lua.*near_spec.lua.*0 passed, 2 failed, 0 skipped\n$", -- files without a spec fail
-      readme = readme, readme_spec = readme, ["spec/readme_spec.lua"] = readme, ["../spec/readme_spec.lua"] = readme,
+      docs_spec = docs, ["spec/docs_spec.lua"] = docs, ["../spec/docs_spec.lua"] = docs,
       ["cuda/fak"] = "run.lua: there is no spec file, folder or name 'cuda/fak'",
     } do
       local _, text = temp.run(folder, "cd scripts && luajit ../spec/run.lua --jobs=1 --list " .. given)

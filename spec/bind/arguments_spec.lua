@@ -191,9 +191,9 @@ describe("wrong arguments to", function()
       ["pow: exponent must be a tensor or a number, got nothing .as a method"] = function()
         lm.ones {}.pow(lm.ones {})
       end,
-      ["add: other: a tensor or a number expected, got nothing$"] = function() lm.ones {}:add() end,
-      ["detach: x: a tensor expected, got nothing .as a method"] = function() lm.ones {}.detach() end,
-      ["view: x: a tensor expected, got number 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
+      ["add: other must be a tensor or a number, got nothing$"] = function() lm.ones {}:add() end,
+      ["detach: x must be a tensor, got nothing .as a method"] = function() lm.ones {}.detach() end,
+      ["view: x must be a tensor, got number 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
       ["cpu: x must be a tensor, got nil"] = function() lm.ones(4).cpu() end,
       ["Own%.forward: call it with a colon: x:forward%(…%), or x%(…%)"] = function() Own().forward(lm.ones { 2 }) end,
       ["Own.loss: call it with a colon: x:loss%(…%)$"] = function() Own().loss(lm.ones { 2 }, 3) end,
@@ -344,10 +344,10 @@ describe("wrong arguments to", function()
         finally(dist.destroy_process_group)
         dist.all_gather_object(Set, 1)
       end,
-      ["relu: x: a tensor expected, got the class ReLU itself"] = function() lm.relu(nn.ReLU) end,
-      ["relu: x: a tensor expected, got an object of class ReLU"] = function() lm.relu(nn.ReLU()) end,
-      ["relu: x: a tensor expected, got an object of class Sequential"] = function() lm.relu(nn.Sequential()) end,
-      ["relu: x: a tensor expected, got userdata that is no tensor"] = function() lm.relu(io.stdout) end,
+      ["relu: x must be a tensor, got the class ReLU itself"] = function() lm.relu(nn.ReLU) end,
+      ["relu: x must be a tensor, got an object of class ReLU"] = function() lm.relu(nn.ReLU()) end,
+      ["relu: x must be a tensor, got an object of class Sequential"] = function() lm.relu(nn.Sequential()) end,
+      ["relu: x must be a tensor, got userdata that is no tensor"] = function() lm.relu(io.stdout) end,
       ["DataLoader: this object cannot be called; for x, y in loader:iter%(%) do … end walks its"] = function()
         for x in data.DataLoader(data.TensorDataset(lm.ones { 2 })) do lm.relu(x) end
       end,

@@ -266,8 +266,9 @@ describe("errors", function()
         "zeros: unknown option 'require_grad'; did you mean 'requires_grad'%?" },
       { function() x:sum { whatever = 1 } end, "sum: unknown option 'whatever'; options are dim, keepdim, dtype" },
       { function() x:exp { out = x } end, "exp: unknown option 'out'" },
-      { function() nn.Conv2d(1, 2, 3, { strid = 2 }) end, "Conv2d: no option 'strid'; did you mean 'stride'%?" },
-      { function() optim.SGD({ x }, { momentun = 0.9 }) end, "SGD: no option 'momentun'; did you mean 'momentum'%?" },
+      { function() nn.Conv2d(1, 2, 3, { strid = 2 }) end, "Conv2d: unknown option 'strid'; did you mean 'stride'%?" },
+      { function() optim.SGD({ x }, { momentun = 0.9 }) end, 
+        "SGD: unknown option 'momentun'; did you mean 'momentum'%?" },
       { function() lm.tensor({ 1 }, { requires_gard = true }) end,
         "tensor: unknown option 'requires_gard'; did you mean 'requires_grad'%?" },
       { function() x:backward { retain_grph = true } end, "retain_grph.*did you mean 'retain_graph'%?" },
@@ -352,7 +353,7 @@ describe("time", function()
     assert.same({ first, second }, timer.times)
     assert.equal(first + second, timer:sum())
     assert.equal((first + second) / 2, timer:avg())
-    assert.error_matches(function() timer:stop() end, "Timer: stop without start")
+    assert.error_matches(function() timer:stop() end, "Timer: call start%(%) before stop%(%)")
     assert.equal(2, #timer.times)
     assert.matches("^Timer%(2 laps, ", tostring(timer))
     assert.equal(0, lm.Timer():avg())

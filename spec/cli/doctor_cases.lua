@@ -262,14 +262,14 @@ return {
     {files = machine.interface("eth1", 1, 3, 1500), bin = addresses(ETH0, "eth1    inet 192.0.2.77/24")}},
   {"network.mtu", "warning", "eth0 .*MTU 1500.* and eth1 .*MTU 9000", "ip link set eth1 mtu 1500",
     {files = machine.interface("eth1", 1, 3, 9000), bin = addresses(ETH0, "eth1    inet 198.51.100.7/24")}},
-  {"network.host_name", "warning", "no address is known", "/etc/hosts.*ADDRESS node1", {bin = getent "exit 2\n"}},
+  {"network.host_name", "warning", "it has no address", "/etc/hosts.*ADDRESS node1", {bin = getent "exit 2\n"}},
   {"network.host_name", "warning", "no answer within 0.5 s", "/etc/hosts", {bin = getent(SLEEP),
     env = {LM_DOCTOR_LIMIT = "0.5"}}},
   {"network.host_name_unknown", "note", "getent", "^$", {bin = {getent = false}}},
   {"network.host_loopback", "warning", "127.0.1.1, from /etc/hosts: 127.0.1.1 node1.lan node1", "in place of 127.0.1.1",
     {bin = getent "echo '127.0.1.1 STREAM node1'\n", files = {["/etc/hosts"] = "127.0.0.1 localhost\n127.0.1.1 "
       .. "node1.lan node1\n"}}},
-  {"network.master_addr", "problem", "no address is known", "getent hosts nowhere", {env = {MASTER_ADDR = "nowhere"}}},
+  {"network.master_addr", "problem", "it has no address", "getent hosts nowhere", {env = {MASTER_ADDR = "nowhere"}}},
   {"network.master_loopback", "problem", "'127.0.0.1' is 127.0.0.1, 2 nodes", "rank 0's machine",
     {env = {MASTER_ADDR = "127.0.0.1", WORLD_SIZE = "8", LOCAL_WORLD_SIZE = "4", RANK = "0", LM_JOB = "x"}}},
   {"network.port_taken", "warning", "it is MASTER_PORT", "sport = :4660", {env = {MASTER_PORT = "4660"}, files = {
@@ -335,7 +335,7 @@ return {
   {"environment.stale_rank", "warning", "waits for 3 others", "unset RANK", {env = {RANK = "0", WORLD_SIZE = "4"}}},
 
   -- other machines
-  {"reach.unknown_host", "problem", "no address is known", "getent hosts nowhere", {args = "--with nowhere:1"}},
+  {"reach.unknown_host", "problem", "it has no address", "getent hosts nowhere", {args = "--with nowhere:1"}},
   {"reach.refused", "problem", "127.0.0.1: refused", "rank 0.*luminary doctor %-%-listen",
     {args = "--with 127.0.0.1:1"}},
   {"reach.loopback", "warning", "127.0.1.1", "/etc/hosts", {args = "--with node9:1", problem = true,

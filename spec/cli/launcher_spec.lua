@@ -547,7 +547,7 @@ describe("a supervisor", function()
     for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
     local want = {
       "this process has a supervisor already", "cannot start /nonexistent/program: No such file or directory",
-      "argv: at least the program's path expected", "argv: a list of strings expected",
+      "argv: at least the program's path expected", "argv: a list of strings without NUL bytes expected",
       "env: a list of strings expected", "table expected", "a supervisor expected", "1 or 2 expected",
       "the supervisor is closed", "SIGKILL\tsignal 64",
     }

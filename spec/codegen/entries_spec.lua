@@ -33,7 +33,7 @@ describe("entries", function()
     local _, thing = entries.of("thing", fields)
     for text, entry in pairs {
       ["entries_spec.lua:%d+: thing C: no field 'updat'; there are check, options, update"] = { updat = "" },
-      ["thing C: options has to be a table"] = { options = 1, update = "" },
+      ["thing C: options must be a table"] = { options = 1, update = "" },
       ["thing C: check has to be a function"] = { options = {}, update = "", check = 1 },
       ["thing C: update is missing"] = { options = {} },
       ["thing C: like = 'D': there is no such entry before it"] = { like = "D" },

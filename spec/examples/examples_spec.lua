@@ -72,7 +72,7 @@ describe("examples #unsanitized", function()
     temp.write(folder .. "/empty/tokenizer.json",
       '{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0}}}')
     local _, text = temp.run(folder, "luajit examples/chat.lua --model " .. folder .. "/empty")
-    assert.matches("^chat.lua: %-%-model: llama: .*/config.json is of a 'gpt2', not a 'llama'\n", text)
+    assert.matches("^chat.lua: %-%-model: llama: .*/config.json' has model_type 'gpt2', expected 'llama'\n", text)
   end)
 
   it("go on from a checkpoint with its model, and say where the text is another", function()

@@ -330,7 +330,7 @@ describe("torch.save's file", function()
     same(lm.tensor({ 2 ^ 31, 7 }, { dtype = "int64" }), list[1])
     same(lm.tensor({ 1, 2 ^ 31, 2 ^ 32 - 1, 7 }, { dtype = "int64" }), list[2])
     assert.equal(list[1]:data_ptr(), list[2]:narrow(1, 2, 1):data_ptr()) -- one storage, widened once
-    assert.matches("the tensor over storage '0': sizes %[2%], strides %[2%]", message(loaded, "K\2K\2\133K\2\133"))
+    assert.matches("the tensor over storage '0': size %[2%] with strides %[2%]", message(loaded, "K\2K\2\133K\2\133"))
   end)
 
   it("that wants something run is an error that names it", function()

@@ -824,7 +824,7 @@ describe("gradients of a list of parameters", function()
       end,
       ["get_total_norm: norm_type must be above 0, or math.huge, got 0"] =
         function() utils.get_total_norm({ grad }, { norm_type = 0 }) end,
-      ["clip_grads_with_norm_: total_norm has to be one number, got a tensor [2]"] = function()
+      ["clip_grads_with_norm_: total_norm must be one number, got a tensor [2]"] = function()
         utils.clip_grads_with_norm_({}, 1, lm.ones { 2 })
       end,
       ["clip_grads_with_norm_: total_norm must be a tensor, got nil"] = function()

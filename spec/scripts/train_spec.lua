@@ -172,7 +172,7 @@ describe("train_ddp.lua", function()
     for given, message in pairs {
       ["--optimizer adamm"] = "%-%-optimizer: 'adamm' is none of adabelief, adadelta, adafactor, .*, sgd",
       ["--optimizer lbfgs"] = "%-%-optimizer: 'lbfgs' is none of",
-      ["--optimizer muon"] = "%-%-optimizer muon: Muon: parameter 2 is a tensor %[256%]; it steps parameters of 2 dims",
+      ["--optimizer muon"] = "%-%-optimizer muon: Muon: parameter 2 must be 2%-d, got a tensor %[256%]",
       ["--optimizer adam --momentum 0.5"] = "%-%-momentum: Adam has none",
       ["--schedule cosin"] = "%-%-schedule: 'cosin' is none of constant, cosine, ",
       ["--ema 1.5"] = "%-%-ema 1.5: a decay is from 0 to 1",

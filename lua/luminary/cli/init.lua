@@ -163,7 +163,7 @@ function cli.main(args)
     local chunk, problem = loadstring(args[2], "=(command line)")
     return run(chunk, problem, set_arg(args, 2))
   elseif first ~= "-" and first:sub(1, 1) == "-" then
-    say(("no option '%s'%s\n%s"):format(first, near(first, OPTIONS, ""), USAGE))
+    say(("unrecognized argument '%s'%s\n%s"):format(first, near(first, OPTIONS, ""), USAGE))
     return 1
   end
   if os.getenv "LM_ERROR_FILE" then io.stdout:setvbuf "line" end -- under a launcher, that shows lines as they come

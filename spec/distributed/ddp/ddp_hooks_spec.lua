@@ -262,10 +262,10 @@ describe("communication hooks", function()
     both(2, lines .. [[
       local net = twins()
       contains(message(net.register_comm_hook, net, nil, "bf16_compres"), "did you mean 'bf16_compress'")
-      contains(message(net.register_comm_hook, net), "(state, hook) expected")
+      contains(message(net.register_comm_hook, net), "expected (state, hook)")
       contains(message(net.register_comm_hook, net, 3, "bf16_compress"), "group")
       local pair = dist.new_group { 0, 1 }
-      contains(message(net.register_comm_hook, net, pair, "bf16_compress"), "the model's own group")
+      contains(message(net.register_comm_hook, net, pair, "bf16_compress"), "the model's process group")
       net:register_comm_hook(nil, function(_, bucket) return dist.all_reduce(bucket:buffer()) end)
       contains(message(net.register_comm_hook, net, nil, "allreduce"), "this model has a hook; it can have one, once")
       local late = twins()
@@ -300,13 +300,14 @@ describe("communication hooks", function()
   -- On rank 1 the hook does what each case says, on the other what is right.
   for what, case in pairs {
     ["raise"] = { "error 'boom'", "boom" },
-    ["give nothing"] = { "return nil", "the hook gave nil; a tensor is wanted, or something with wait()" },
-    ["give what only seems to wait"] = { "return { wait = 5 }", "the hook gave a table; a tensor is wanted, or " },
-    ["give a number"] = { "return 3", "the hook gave number 3" },
+    ["give nothing"] = { "return nil", "the result of the hook must be a tensor or an object with wait(), got nil" },
+    ["give what only seems to wait"] = { "return { wait = 5 }", "an object with wait(), got a table" },
+    ["give a number"] = { "return 3", "an object with wait(), got 3" },
     ["give other sizes"] = { "return bucket:buffer()[{ { 1, 2 } }]", "the hook gave float64 [2] on cpu for a bucket" },
     ["give integers"] = { "return bucket:buffer():long()", "the hook gave int64" },
     ["raise at last"] = { "return { wait = function() error 'boom' end }", "boom" },
-    ["wait for a text"] = { "return { wait = function() return 'x' end }", "the hook's wait() gave string 'x'" },
+    ["wait for a text"] = { "return { wait = function() return 'x' end }",
+      "the result of the hook's wait() must be a tensor or nil, got string 'x'" },
   } do
     it("that " .. what .. " fail on every rank, and leave nobody waiting", function()
       for _, shared in ipairs { "1", "0" } do

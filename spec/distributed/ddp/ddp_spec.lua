@@ -101,7 +101,7 @@ describe("DistributedDataParallel on several ranks", function()
       local got = gradients()
       inside.module.forward = nil
       near("gradients of parts", got, gradients())
-      contains(message(lm.autograd.checkpoint, inside, lm.ones { 2, 3 }), "put checkpoints into the module")
+      contains(message(lm.autograd.checkpoint, inside, lm.ones { 2, 3 }), "put checkpoints into the wrapped module")
     ]])
   end)
 

@@ -94,8 +94,8 @@ describe("a group that enqueues", function()
       assert.matches("^6 12\n6 6 6 6 6 6\t0 7\t2 7\t0 9 1 9 2 9\t" .. (rank == 2 and 6 or rank + 1) .. "\n", lines)
       assert.matches(("\n%d 1\t%s\t%d\n"):format(rank, ({ [0] = "3 6", "9 12", "15 18" })[rank],
         ({ [0] = 12, 6, 28 })[rank]), lines)
-      assert.matches("all_to_all_single: input_split_sizes has 2 numbers for 3 ranks", lines, 1, true)
-      assert.matches("all_to_all_single: output_split_sizes adds up to 11 rows, and the tensor has", lines, 1, true)
+      assert.matches("all_to_all_single: input_split_sizes must have 3 entries, one for each rank", lines, 1, true)
+      assert.matches("all_to_all_single: output_split_sizes adds up to 11 rows, but the tensor has", lines, 1, true)
       assert.matches("\n1\t1\t0\n$", lines)
     end
   end)
@@ -148,7 +148,7 @@ describe("a group that enqueues", function()
       for rank = 0, 1 do
         assert.matches("^2 20\t2\t2 2\t" .. (mode == "" and 3 or 0) .. "\n", got[rank].output)
         assert.matches("all_reduce: int64 times a number; floats are wanted", got[rank].output, 1, true)
-        assert.matches("scale goes with op = 'sum', not with 'max'", got[rank].output, 1, true)
+        assert.matches("scale requires op = 'sum', got 'max'", got[rank].output, 1, true)
         assert.matches(mode == "" and "\ntrue" or "gather: group 'queue' has no gather\n", got[rank].output, 1, true)
       end
     end
@@ -190,7 +190,7 @@ describe("a group that enqueues", function()
         assert.matches("P2POp: op must be dist.isend or dist.irecv, got string 'send'", text, 1, true)
         assert.matches("batch_isend_irecv: entry 1: unknown option 'pear'; did you mean 'peer'?", text, 1, true)
         assert.matches("batch_isend_irecv: rank 9 is not in this group of 2", text, 1, true)
-        assert.matches("batch_isend_irecv: the list is empty", text, 1, true)
+        assert.matches("batch_isend_irecv: the list must not be empty", text, 1, true)
       end
     end
   end)
