@@ -205,12 +205,11 @@ local function add_table(out, list, section)
   for _, line in ipairs(rows) do out[#out + 1] = line end
 end
 
-local function anchor(path) return (path:lower():gsub("[^%w_%-]", "")) end
-
--- A link from one entry's page to another entry.
+-- A link from one entry's page to another entry. Its anchor is the path: those of headings ignore case, and
+-- lm.cuda.graph and lm.cuda.Graph would have the same.
 local function link(from, to)
   local here_too = page_of[from.path] == page_of[to.path]
-  return ("[%s](%s#%s)"):format(to.path, here_too and "" or page_of[to.path] .. ".md", anchor(to.path))
+  return ("[%s](%s#%s)"):format(to.path, here_too and "" or page_of[to.path] .. ".md", to.path)
 end
 
 local shown = {} -- the texts of methods
@@ -226,6 +225,7 @@ local function add_entry(out, each, level)
   local parts = entry.parts(each)
   local section = parts.section
   local first = section and by_path[section.names[1]] -- where the section is shown; other names refer to it
+  if section and first == each then out[#out + 1] = ('\n<a id="%s"></a>'):format(each.path) end
   out[#out + 1] = ("\n%s %s\n"):format(("#"):rep(level), (each.path:gsub("_", "\\_")))
   if parts.signature then
     out[#out + 1] = ("```lua\n%s\n```"):format(parts.signature)

@@ -26,7 +26,7 @@ describe("lm.backends", function()
   it("knows its names and kinds", function()
     assert.error_matches(function() lm.backends.cudnn.benchmrak = true end, "cudnn.*benchmrak.*benchmark")
     assert.error_matches(function() lm.backends.cudnn.benchmark = 1 end, "cudnn.benchmark must be true or false")
-    assert.error_matches(function() return lm.backends.cudnn.unheard end, "there is no setting 'unheard'")
+    assert.error_matches(function() return lm.backends.cudnn.unheard end, "unknown option 'unheard'")
     assert.error_matches(function() return lm.backends.cudnnn end, "backends has no 'cudnnn'; did you mean 'cudnn'")
   end)
 

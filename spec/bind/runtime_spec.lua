@@ -267,7 +267,7 @@ describe("errors", function()
       { function() x:sum { whatever = 1 } end, "sum: unknown option 'whatever'; options are dim, keepdim, dtype" },
       { function() x:exp { out = x } end, "exp: unknown option 'out'" },
       { function() nn.Conv2d(1, 2, 3, { strid = 2 }) end, "Conv2d: unknown option 'strid'; did you mean 'stride'%?" },
-      { function() optim.SGD({ x }, { momentun = 0.9 }) end, 
+      { function() optim.SGD({ x }, { momentun = 0.9 }) end,
         "SGD: unknown option 'momentun'; did you mean 'momentum'%?" },
       { function() lm.tensor({ 1 }, { requires_gard = true }) end,
         "tensor: unknown option 'requires_gard'; did you mean 'requires_grad'%?" },

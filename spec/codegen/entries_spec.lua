@@ -32,9 +32,9 @@ describe("entries", function()
   it("are checked where they stand", function()
     local _, thing = entries.of("thing", fields)
     for text, entry in pairs {
-      ["entries_spec.lua:%d+: thing C: no field 'updat'; there are check, options, update"] = { updat = "" },
+      ["entries_spec.lua:%d+: thing C: unknown field 'updat'; fields are check, options, update"] = { updat = "" },
       ["thing C: options must be a table"] = { options = 1, update = "" },
-      ["thing C: check has to be a function"] = { options = {}, update = "", check = 1 },
+      ["thing C: check must be a function"] = { options = {}, update = "", check = 1 },
       ["thing C: update is missing"] = { options = {} },
       ["thing C: like = 'D': there is no such entry before it"] = { like = "D" },
     } do

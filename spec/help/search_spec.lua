@@ -161,7 +161,7 @@ describe("a misspelt command", function()
   it("is answered with the nearest one", function()
     for arguments, answer in pairs {
       docter = "cannot open docter: No such file or directory; did you mean 'luminary doctor'?\n",
-      ["--hepl"] = "no option '--hepl'; did you mean '--help'?\n",
+      ["--hepl"] = "unrecognized argument '--hepl'; did you mean '--help'?\n",
       ["docter.lua"] = "cannot open docter.lua: No such file or directory\n",
     } do
       local folder = temp.folder()

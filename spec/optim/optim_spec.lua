@@ -547,8 +547,8 @@ describe("errors of optimizers", function()
       end },
     { "col_var of parameter 1 is a tensor [2, 3], but the parameter is a tensor [2, 3]", function()
       local t = lm.zeros { 2, 3 }
-      optim.Adafactor({ t }):load_state_dict { state = { { step = 1, row_var = t, col_var = t } }, param_groups = { {
-        params = { 1 } } } }
+      optim.Adafactor({ t }):load_state_dict { param_groups = { { params = { 1 } } },
+        state = { { step = 1, row_var = lm.zeros(2, 1), col_var = t } } }
     end },
     { "Adafactor:load_state_dict: variance of parameter 1 is a tensor [2, 3]", function()
       local t = lm.zeros { 2, 3 }
