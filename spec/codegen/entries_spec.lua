@@ -36,15 +36,15 @@ describe("entries", function()
       ["thing C: options must be a table"] = { options = 1, update = "" },
       ["thing C: check must be a function"] = { options = {}, update = "", check = 1 },
       ["thing C: update is missing"] = { options = {} },
-      ["thing C: like = 'D': there is no such entry before it"] = { like = "D" },
+      ["thing C: like = 'D': no entry of that name precedes it"] = { like = "D" },
     } do
       assert.matches(text, message(function() thing "C" (entry) end))
     end
     local _, word = entries.of("word", { list = "string", grad = "table|string?" })
-    assert.matches("word A: 1 has to be a string", message(function() word "A" { {} } end))
-    assert.matches("word A: grad has to be a table or a string", message(function() word "A" { grad = 1 } end))
+    assert.matches("word A: 1 must be a string", message(function() word "A" { {} } end))
+    assert.matches("word A: grad must be a table or a string", message(function() word "A" { grad = 1 } end))
     thing "C" { options = {}, update = "" }
-    assert.matches("thing C: it is there twice", message(function() thing "C" { options = {}, update = "" } end))
+    assert.matches("thing C: is defined twice", message(function() thing "C" { options = {}, update = "" } end))
   end)
 end)
 

@@ -82,7 +82,7 @@ describe("a captured step", function()
       x.grad = lm.ones({2, 2}, {device = "cuda"})
       local opt = optim[name]({x})
       assert.error_matches(function() lm.cuda.graph(function() opt:step() end, {warmup = 2}) end,
-        name .. ": its steps depend on their number, and a captured graph would repeat that")
+        name .. ": step%(%) depends on the step count and cannot be captured")
       opt:step()
       assert.equal(3, opt.state[x].step)
     end
@@ -116,7 +116,7 @@ describe("a captured step", function()
       local opt = make()
       local ok, err = pcall(lm.cuda.graph, function() opt:step() end, {warmup = 0})
       assert.is_false(ok)
-      assert.matches("the first step makes the states and cannot be captured; step once before the capture", err)
+      assert.matches("first step.* once before the capture", err)
       assert.is_nil(opt.state[x])
     end
     local sgd = optim.SGD({x}, {lr = 0.25}) -- which has none
@@ -171,7 +171,7 @@ describe("a captured step", function()
       scaler:scale((w * x):sum()):backward()
     end
     local function attempt(f) return select(2, pcall(lm.cuda.graph, f, {warmup = 0})) end
-    assert.matches("GradScaler:scale: the first call .* cannot be captured; scale once before", attempt(pass))
+    assert.matches("GradScaler:scale: the first call .* cannot be captured; call scale once before", attempt(pass))
     local g = lm.cuda.graph(pass, {warmup = 1})
     local seen = {}
     for _, value in ipairs {math.huge, 1, 1, 0 / 0, 1} do
@@ -204,9 +204,9 @@ describe("a captured step", function()
     schedule:step()
     local before = x:detach():clone()
     assert.error_matches(function() g:replay() end,
-      "replay: Adam's lr is 0.25 and was 0.5 at the capture, and a replay does what was captured: capture anew")
+      "replay: Adam's lr is 0.25 but was 0.5 at the capture; capture the graph again")
     opt.param_groups[1].lr, opt.param_groups[1].betas = 0.5, {0.8, 0.999}
-    assert.error_matches(function() g:replay() end, "replay: Adam's betas is {0.8, 0.999} and was {0.9, 0.999} at")
+    assert.error_matches(function() g:replay() end, "replay: Adam's betas is {0.8, 0.999} but was {0.9, 0.999} at")
     assert.is_true(lm.equal(before, x:detach()))
     assert.equal(3, opt.state[x].step)
     opt.param_groups[1].betas = {0.9, 0.999}
@@ -227,7 +227,7 @@ describe("a captured step", function()
     g:replay()
     list[2].grad = nil
     opt:step()
-    assert.error_matches(function() g:replay() end, "Adam has stepped some of the captured parameters, and not all")
+    assert.error_matches(function() g:replay() end, "Adam has stepped some of the captured parameters but not all")
     assert.equal(3, opt.state[list[1]].step)
   end)
 
@@ -307,6 +307,6 @@ describe("a captured step", function()
     local step = lm.cuda.make_graphed_step(function(x) return x * 2 end, {lm.ones({3}, {device = "cuda"})})
     assert.error_matches(function() step(lm.ones {4}) end, "input 1 was captured as float32 %[3%], got float32 %[4%]")
     assert.same({4, 4, 4}, step(lm.full({3}, 2)):totable())
-    assert.error_matches(function() lm.cuda.make_graphed_step(print, {lm.ones {3}}) end, "CUDA device")
+    assert.error_matches(function() lm.cuda.make_graphed_step(print, {lm.ones {3}}) end, "input 1 must be a CUDA tensor")
   end)
 end)

@@ -675,23 +675,23 @@ describe("positions", function()
       assert.near(product(1, 4), product(101, 104), 1e-4)
       assert.is_true(rope(q, 1):allclose(q))
       local x = lm.randn(2, 3, 5, 8)
-      local places = lm.tensor({4, 5, 6, 7, 8}, {dtype = "int64"})
-      assert.is_true(rope(x, 4):equal(rope(x, {input_pos = places})))
-      assert.is_true(rope(x, 4):equal(rope(x, {input_pos = places:expand(2, 5)})))
+      local positions = lm.tensor({4, 5, 6, 7, 8}, {dtype = "int64"})
+      assert.is_true(rope(x, 4):equal(rope(x, {input_pos = positions})))
+      assert.is_true(rope(x, 4):equal(rope(x, {input_pos = positions:expand(2, 5)})))
     end
     local rope = lm.nn.RotaryPositionalEmbeddings(8, 16)
     assert.error_matches(function() rope(lm.randn(1, 1, 9, 8), 9) end, "positions 9 to 17 must be at most")
   end)
 
   it("take little more memory while their tables are made than those have", function()
-    local places, dim = 2 ^ 20 + 5, 8
+    local positions, dim = 2 ^ 20 + 5, 8
     for _, name in ipairs {"RotaryPositionalEmbeddings", "SinusoidalPositions"} do
       collectgarbage()
       local before = lm.memory_allocated()
       lm.reset_peak_memory_stats()
-      local net = lm.nn[name](dim, {max_seq_len = places})
+      local net = lm.nn[name](dim, {max_seq_len = positions})
       local more = lm.max_memory_allocated() - before
-      assert.is_true(more < 1.2 * 4 * places * dim, ("%s: %.0f bytes"):format(name, more))
+      assert.is_true(more < 1.2 * 4 * positions * dim, ("%s: %.0f bytes"):format(name, more))
       if net.positions then
         local row = net.positions[places]
         assert.near(math.sin((places - 1) / 10), row[3], 1e-6)

