@@ -190,13 +190,15 @@ describe("by index", function()
     end
     fails("index_select: index 7 .* out of range for 3 entries", function() return x:index_select(1, on(1, 7)) end)
     fails("gather: index 0 .* out of range for 3 entries", function() return x:gather(1, on(0):view(1, 1)) end)
-    fails("scatter_add: index 4 .* out of range for 3 entries", function() return lm.scatter_add(x, 1, on(4):view(1, 1), ones) end)
+    fails("scatter_add: index 4 .* out of range for 3 entries",
+      function() return lm.scatter_add(x, 1, on(4):view(1, 1), ones) end)
     fails("index_add: index 9 .* out of range for 3 entries", function() return lm.index_add(x, 1, on(1, 9), ones) end)
     fails("index_get: index %-4", function() return lm.index_get(x, { on(-3, -4) }) end)
     fails("index_put_: index %-4", function() return lm.index_put(x, { on(1, -4) }, ones) end)
     fails("one_hot: .*[78]", function() return lm.one_hot(on(7, 8), 5) end)
     fails("embedding: index 0 .* out of range for 3 entries", function() return lm.embedding(on(0, 1), x) end)
-    fails("embedding_backward: index 6 .* out of range for 5 entries", function() return ops.embedding_backward(ones, on(1, 6), 5, 0) end)
+    fails("embedding_backward: index 6 .* out of range for 5 entries",
+      function() return ops.embedding_backward(ones, on(1, 6), 5, 0) end)
     assert.same({ 9, 1 }, x:index_select(1, on(3, 1)):select(2, 2):cpu():tolist())
   end)
 end)

@@ -212,7 +212,7 @@ describe("a captured step", function()
     opt.param_groups[1].betas = {0.9, 0.999}
     g:replay()
     opt:load_state_dict(opt:state_dict())
-    assert.error_matches(function() g:replay() end, "replay: Adam has had another state since the capture")
+    assert.error_matches(function() g:replay() end, "replay: Adam has loaded another state since the capture")
   end)
 
   it("is not replayed once a step beside it left some of its parameters out", function()
@@ -307,6 +307,7 @@ describe("a captured step", function()
     local step = lm.cuda.make_graphed_step(function(x) return x * 2 end, {lm.ones({3}, {device = "cuda"})})
     assert.error_matches(function() step(lm.ones {4}) end, "input 1 was captured as float32 %[3%], got float32 %[4%]")
     assert.same({4, 4, 4}, step(lm.full({3}, 2)):totable())
-    assert.error_matches(function() lm.cuda.make_graphed_step(print, {lm.ones {3}}) end, "input 1 must be a CUDA tensor")
+    assert.error_matches(function() lm.cuda.make_graphed_step(print, {lm.ones {3}}) end,
+      "input 1 must be a CUDA tensor")
   end)
 end)

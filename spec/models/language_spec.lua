@@ -693,12 +693,12 @@ describe("positions", function()
       local more = lm.max_memory_allocated() - before
       assert.is_true(more < 1.2 * 4 * positions * dim, ("%s: %.0f bytes"):format(name, more))
       if net.positions then
-        local row = net.positions[places]
-        assert.near(math.sin((places - 1) / 10), row[3], 1e-6)
-        assert.near(math.cos((places - 1) / 10), row[4], 1e-6)
+        local row = net.positions[positions]
+        assert.near(math.sin((positions - 1) / 10), row[3], 1e-6)
+        assert.near(math.cos((positions - 1) / 10), row[4], 1e-6)
       else
-        assert.near(math.sin((places - 1) / 10), net.sines[{places, 2}], 1e-6)
-        assert.near(math.cos((places - 1) / 10), net.cosines[{places, 2}], 1e-6)
+        assert.near(math.sin((positions - 1) / 10), net.sines[{positions, 2}], 1e-6)
+        assert.near(math.cos((positions - 1) / 10), net.cosines[{positions, 2}], 1e-6)
       end
     end
   end)

@@ -272,7 +272,8 @@ describe("EmbeddingBag", function() -- values are PyTorch's
       message(F.embedding_bag, index, w, long(1, 4, 3)))
     assert.matches("a 1%-d index requires offsets", message(F.embedding_bag, index, w))
     assert.matches("offsets require a 1%-d index", message(F.embedding_bag, index:view(1, 5), w, offsets))
-    assert.matches("requires mode 'sum'", message(F.embedding_bag, index, w, offsets, { per_sample_weights = lm.ones(5) }))
+    assert.matches("requires mode 'sum'",
+      message(F.embedding_bag, index, w, offsets, { per_sample_weights = lm.ones(5) }))
     assert.matches("index 5", message(F.embedding_bag, long(5), w, long(1)))
     for _, pad in ipairs { 5, 9, -5, -9 } do
       for _, mode in ipairs { "sum", "mean", "max" } do
