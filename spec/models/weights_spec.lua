@@ -81,7 +81,7 @@ describe("weights =", function()
       end)
     end
 
-    it("have LLaMA 3's scaling of places", function()
+    it("have LLaMA 3's scaling of positions", function()
       local file = golden.load "language_llama"
       local ids = lm.cat({file.ids, file.ids:flip {1}, file.ids}, 2):tile {1, 4}:narrow(2, 1, 80)
       local net = models.llama {weights = files.llama3}
@@ -167,7 +167,7 @@ describe("weights =", function()
       net.generation_config.max_length = 4
       says("ids have 7 tokens, but net.generation_config.max_length is 4 in total; "
         .. "pass {max_new_tokens = n}", function() net:generate(ids) end)
-      net.generation_config.max_length = 4096 -- the model has 128 places, the last token of which needs none
+      net.generation_config.max_length = 4096 -- the model has 128 positions, and the last token needs none
       assert.equal(129, net:generate(ids).shape[2])
     end)
 
