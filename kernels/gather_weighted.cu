@@ -1,4 +1,4 @@
-/* Weighted sums of indices: a thread for each element of y, neighbors along i or p. */
+/* Weighted sums of elements: a thread for each element of y, neighbors along i or p. */
 #include "gather_weighted.h"
 
 #include "types.cuh"

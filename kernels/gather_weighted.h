@@ -1,4 +1,4 @@
-/* Weighted sums of indices, and their gradients. All functions enqueue on the stream and return a cudaError_t. */
+/* Weighted sums of elements, and their gradients. All functions enqueue on the stream and return a cudaError_t. */
 #ifndef LM_KERNELS_GATHER_WEIGHTED_H
 #define LM_KERNELS_GATHER_WEIGHTED_H
 

@@ -209,15 +209,15 @@ LM_KERNEL void lm_permutations_kernel(const int *order, int64_t m, int64_t total
   }
 }
 
-extern "C" int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *capacity,
+extern "C" int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *scratch,
                                  void *p, void *stream) {
   int error =
-      lm_launch(lm_order_kernel, lm_linalg_blocks(count), LM_LINALG_BLOCK, 0, stream, pivots, k, m, count, capacity);
+      lm_launch(lm_order_kernel, lm_linalg_blocks(count), LM_LINALG_BLOCK, 0, stream, pivots, k, m, count, scratch);
   if (error) return error;
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_permutations_kernel<T>, lm_linalg_blocks(count * m * m), LM_LINALG_BLOCK, 0, stream, capacity,
-                     m, count * m * m, (T *)p);
+    return lm_launch(lm_permutations_kernel<T>, lm_linalg_blocks(count * m * m), LM_LINALG_BLOCK, 0, stream, scratch, m,
+                     count * m * m, (T *)p);
   });
 }
 

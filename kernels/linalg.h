@@ -38,7 +38,7 @@ int lm_k_determinants(int dtype, void *lu, const int *pivots, const int *info, i
 /* Pivots [count, n] from 1 to rows, of which others are reported and replaced by their own place. */
 int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t rows, int bad_kind, lm_bad bad, void *stream);
 /* P [m, m], row-major, of exchanges of row i with row pivots[i], k of them. */
-int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *capacity, void *p,
+int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *scratch, void *p,
                       void *stream); /* room: [count, m] */
 /* The lower triangle of [n, n], column-major, into the upper one. */
 int lm_k_mirror(int dtype, void *a, int64_t n, int64_t count, void *stream);

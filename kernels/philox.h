@@ -72,7 +72,7 @@ LM_DEVICE_CODE double lm_between_f64(uint64_t bits, double from, double to) {
   return v < to ? v : from;
 }
 
-/* -ln(u) / rate with u in (0, 1], where u = 1 returns the least step instead of 0, so that others may divide by it. */
+/* -ln(u) / rate with u in (0, 1], where u = 1 yields the least step instead of 0, so that others may divide by it. */
 LM_DEVICE_CODE float lm_exponential_f32(uint32_t bits, float rate) {
   float u = (float)((bits >> 8) + 1) * 0x1p-24f, v = -logf(u);
   return (v > 0x1p-25f ? v : 0x1p-25f) / rate;

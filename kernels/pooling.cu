@@ -4,7 +4,7 @@
 
 #include "vectors.cuh"
 
-enum { LM_POOLING_BLOCK = 256, LM_POOLING_WIDE = 32 /* indices in a window from which many threads share it */ };
+enum { LM_POOLING_BLOCK = 256, LM_POOLING_WIDE = 32 /* positions in a window from which many threads share it */ };
 
 /* ---- windows */
 
@@ -14,7 +14,7 @@ struct lm_line {
 };
 
 struct lm_window {
-  int32_t begin, end, count; /* indices begin, begin + dilation, … below end; count: what a mean divides by */
+  int32_t begin, end, count; /* positions begin, begin + dilation, … below end; count: what a mean divides by */
 };
 
 /* i * n / d, rounded down. */
@@ -94,7 +94,7 @@ struct lm_pooling {
 };
 
 /* f(its place in the plane, V values) for each place of a window, row by row. A few loads are under way at once, also
- * where fewer indices are left: the first one is loaded again then. */
+ * where fewer positions are left: the first one is loaded again then. */
 template <int V, class T, class F>
 LM_DEVICE void lm_each_index(const lm_pooling &p, const lm_spot &s, lm_window wy, lm_window wx, const T *src, F f) {
   enum { FLIGHT = 4 };
@@ -253,12 +253,12 @@ LM_KERNEL void lm_pooling_avg_warp(lm_pooling p, lm_grid grid, const T *src, T *
   lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
   const T *corner = src + p.in(s.plane, wy.begin, wx.begin);
   uint32_t width = (uint32_t)(wx.end - wx.begin), pitch = (uint32_t)p.x.a.in;
-  int64_t indices = (int64_t)(wy.end - wy.begin) * width;
+  int64_t positions = (int64_t)(wy.end - wy.begin) * width;
   A sum = 0;
   if (width == pitch) { /* whole rows lie together */
-    for (int64_t k = lm_lane(); k < indices; k += LM_WARP) sum += lm_get<A>(corner[k]);
+    for (int64_t k = lm_lane(); k < positions; k += LM_WARP) sum += lm_get<A>(corner[k]);
   } else {
-    for (uint32_t k = (uint32_t)lm_lane(); k < indices; k += LM_WARP)
+    for (uint32_t k = (uint32_t)lm_lane(); k < positions; k += LM_WARP)
       sum += lm_get<A>(corner[(int64_t)(k / width) * pitch + k % width]);
   }
   sum = lm_warp_reduce(sum, lm_add_of());
@@ -419,11 +419,11 @@ int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream)
 }
 
 /* Places in a window, about. */
-static int64_t indices_of(const lm_pooling_line *a) { return a->kernel ? a->kernel : a->in / (a->out ? a->out : 1); }
+static int64_t positions_of(const lm_pooling_line *a) { return a->kernel ? a->kernel : a->in / (a->out ? a->out : 1); }
 
 template <class T>
 static int launch_avg(const lm_pooling_job *job, void *stream) {
-  bool wide = indices_of(&job->y) * indices_of(&job->x) >= LM_POOLING_WIDE;
+  bool wide = positions_of(&job->y) * positions_of(&job->x) >= LM_POOLING_WIDE;
   return for_width<T>(job, [&](auto width) {
     constexpr int V = decltype(width)::value;
     int32_t packs = job->c / V, across = 1;

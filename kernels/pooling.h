@@ -13,9 +13,10 @@
 extern "C" {
 #endif
 
-/* Windows along one axis of an input of `in` indices: `out` of them. Sliding: `kernel` indices each, `dilation` apart,
- * the first at -padding; in + 3 * padding + stride + kernel * dilation is below 2^31. Adaptive (kernel 0): `out`
- * windows share the input evenly. divisor: a mean divides by it (times the other axis's), not by its indices; or 0. */
+/* Windows along one axis of an input of `in` positions: `out` of them. Sliding: `kernel` positions each, `dilation`
+ * apart, the first at -padding; in + 3 * padding + stride + kernel * dilation is below 2^31. Adaptive (kernel 0): `out`
+ * windows share the input evenly. divisor: a mean divides by it (times the other axis's), not by its positions; or 0.
+ */
 typedef struct lm_pooling_line {
   int32_t in, out;
   int32_t kernel, stride, padding, dilation, divisor;
@@ -26,7 +27,7 @@ typedef struct lm_pooling_job {
   int64_t planes;
   int32_t c;
   lm_pooling_line y, x;
-  bool count_padding; /* avg: a window divides by its indices in the padded input */
+  bool count_padding; /* avg: a window divides by its positions in the padded input */
   const void *src;    /* forward: the input, [planes, y.in, x.in, c]; backward: the gradient, in out's sizes */
   void *dst;
   int64_t *indices; /* max: [planes, y.out, x.out, c], in H * W, from 1 */

@@ -243,19 +243,6 @@ describe("commands in README and docs", function()
   end
 end)
 
-describe("docs/reference #lua", function()
-  it("is what scripts/dev/gen_reference.lua writes", function()
-    local generated = temp.folder()
-    local script = ("luajit scripts/dev/gen_reference.lua %s"):format(generated)
-    assert(os.execute(script) == 0, script .. " failed")
-    local pipe = io.popen(("diff -r docs/reference %s 2>&1 | head -20"):format(generated))
-    local difference = pipe:read "*a"
-    pipe:close()
-    temp.remove(generated)
-    assert.equal("", difference, "docs/reference is not up to date: luajit scripts/dev/gen_reference.lua")
-  end)
-end)
-
 describe("scripts/dev/README.md", function()
   it("names every tool", function()
     local tools, missing = io.open("scripts/dev/README.md"), {}

@@ -49,7 +49,7 @@ describe("imagenet.lua", function()
     for top1 in read("plain.log"):gmatch '"top1":([%d.]+)' do best = math.max(best, tonumber(top1)) end
     assert.equal(best, saved.best)
     assert.equal(best > 0, temp.exists(folder .. "/plain/model_best.safetensors"))
-    -- What was reported the last epoch is what the file returns.
+    -- What was reported of the last epoch is what the file holds.
     local told = text:match " %*   Acc@1 [%d.]+ Acc@5 [%d.]+\n$"
     local again = train("plain", ("%s --evaluate --resume %s/plain/checkpoint.safetensors --log %s/again.log"):format(
       dummy, folder, folder))

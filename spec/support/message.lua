@@ -47,11 +47,4 @@ function message.freed(op)
   return ("%s: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first"):format(op)
 end
 
-function message.file(verb, path, reason) return ("cannot %s '%s': %s"):format(verb, path, reason) end
-
-function message.malformed(path, format, at, reason)
-  return at and ("'%s': malformed %s at byte %d: %s"):format(path, format, at, reason)
-    or ("'%s': malformed %s: %s"):format(path, format, reason)
-end
-
 return message

@@ -1,4 +1,4 @@
---- What specs need of a machine that not every one returns, a container least of all: nil where it is to be had, else
+--- What specs need of a machine that not every one provides, a container least of all: nil where it is available, else
 --- the reason to be pending.
 ---
 ---   local why = needs.ipv6()

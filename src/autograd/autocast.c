@@ -165,7 +165,7 @@ lm_status lm_autocast_call(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_autocast mode = lm_autocast_get();
-  lm_args_capacity changed;
+  lm_args_union changed;
   lm_tensor *own[LM_MAX_TENSOR_ARGS] = {NULL}, **list_own = NULL;
   lm_list *list = NULL;
   int nlist = 0;

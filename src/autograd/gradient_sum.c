@@ -61,7 +61,7 @@ lm_status lm_sum_part_gradient(const lm_node *n, lm_tensor *sum, lm_tensor *g, b
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[n->op];
   lm_tensor *part = NULL;
-  lm_args_capacity args;
+  lm_args_union args;
   *added = sum && is_ours(sum) && sum->dtype == g->dtype && sum->device == g->device;
   if (!*added) return LM_OK;
   memcpy(&args, n->payload, op->size);

@@ -58,7 +58,7 @@ done:
 /* For create_graph: saved tensors get back the history they had, results that of the node itself, and Lua
  * numbers the gradient's precision, since alone among numbers an op would compute in the default dtype. */
 typedef struct unpacked {
-  lm_args_capacity args;
+  lm_args_union args;
   lm_tensor *y[LM_MAX_OUTS];
 } unpacked;
 

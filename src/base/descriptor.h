@@ -1,5 +1,5 @@
 /* Descriptors of the library's own. A program may be started with standard input, output or error closed; the kernel
- * then returns their numbers to whatever is opened next, and what the script prints would go into a socket or a file of
+ * then assigns their numbers to whatever is opened next, and what the script prints would go into a socket or a file of
  * ours. So every descriptor that is opened here goes through one of these, which scripts/dev/check_layers sees to. All
  * are closed by exec. Errors are -1 with errno, as the system calls'. */
 #ifndef LM_BASE_DESCRIPTOR_H

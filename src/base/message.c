@@ -93,16 +93,3 @@ lm_status lm_fail_freed(const char *op) {
   return lm_fail(LM_E_STATE,
                  "%s: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first", op);
 }
-
-lm_status lm_fail_file(const char *verb, const char *path, const char *reason) {
-  return lm_fail(LM_E_IO, "cannot %s '%s': %s", verb, path, reason);
-}
-
-lm_status lm_fail_malformed(const char *path, const char *format, int64_t at, const char *reason) {
-  if (at < 0) return lm_fail(LM_E_IO, "'%s': malformed %s: %s", path, format, reason);
-  return lm_fail(LM_E_IO, "'%s': malformed %s at byte %lld: %s", path, format, (long long)at, reason);
-}
-
-lm_status lm_fail_create(const char *thing, const char *reason) {
-  return lm_fail(LM_E_STATE, "cannot create %s: %s", thing, reason);
-}

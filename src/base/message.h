@@ -45,11 +45,4 @@ LM_API lm_status lm_fail_missing(const char *op, const char *where);
 /* OP: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first. LM_E_STATE. */
 LM_API lm_status lm_fail_freed(const char *op);
 
-/* cannot VERB 'PATH': REASON. LM_E_IO. */
-LM_API lm_status lm_fail_file(const char *verb, const char *path, const char *reason);
-/* 'PATH': malformed FORMAT at byte N: REASON; without a byte if at < 0. LM_E_IO. */
-LM_API lm_status lm_fail_malformed(const char *path, const char *format, int64_t at, const char *reason);
-/* cannot create THING: REASON. LM_E_STATE. */
-LM_API lm_status lm_fail_create(const char *thing, const char *reason);
-
 #endif

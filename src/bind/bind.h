@@ -310,7 +310,7 @@ bool lm_field(lua_State *L, int i, const char *name);
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
 /* An error where the list at i has an entry at [0], which no reader of lists comes to. */
 lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg);
-/* The options at i by name, in one walk; what is not given stays as it is. Any other name is an error that reports the
+/* The options at i by name, in one walk; what is not given stays as it is. Any other name is an error that names the
  * nearest. i may be nil or nothing, or 0: no options. */
 typedef struct lm_option {
   const char *name;

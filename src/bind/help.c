@@ -7,10 +7,10 @@
 
 /* The default of an argument as Lua writes it: "nil" for one that may be left out and has none, NULL for one that must
  * be given. room holds what is not constant. */
-static const char *default_of(const lm_arg *a, char capacity[static 64]) {
+static const char *default_of(const lm_arg *a, char text[static 64]) {
   switch (a->kind) {
     case LM_ARG_B: return a->number != 0 ? "true" : "false";
-    case LM_ARG_E: snprintf(capacity, 64, "\"%s\"", a->names[(int)a->number]); return capacity;
+    case LM_ARG_E: snprintf(text, 64, "\"%s\"", a->names[(int)a->number]); return text;
     case LM_ARG_F:
       if (isinf(a->number)) return a->number > 0 ? "math.huge" : "-math.huge";
       break;
@@ -31,12 +31,12 @@ static const char *default_of(const lm_arg *a, char capacity[static 64]) {
     case LM_ARG_GENERATOR: return "nil";
     default: return NULL;
   }
-  snprintf(capacity, 64, "%.6g", a->number);
-  return capacity;
+  snprintf(text, 64, "%.6g", a->number);
+  return text;
 }
 
 static void push_signature(lua_State *L, const lm_op *op, const char *name) {
-  char capacity[64];
+  char text[64];
   luaL_Buffer b;
   luaL_buffinit(L, &b);
   luaL_addstring(&b, name);
@@ -45,7 +45,7 @@ static void push_signature(lua_State *L, const lm_op *op, const char *name) {
     if (i > 0) luaL_addstring(&b, ", ");
     if (i == op->npositional) luaL_addchar(&b, '{');
     luaL_addstring(&b, op->arg[i].name);
-    const char *value = default_of(&op->arg[i], capacity);
+    const char *value = default_of(&op->arg[i], text);
     if (!value) continue;
     luaL_addstring(&b, " = ");
     luaL_addstring(&b, value);
@@ -129,7 +129,7 @@ static const char *const types[] = {
 
 /* A list of {name, type, default, choices, named}; default is nil for one that must be given, named: by name alone. */
 static void push_arguments(lua_State *L, const lm_op *op) {
-  char capacity[64];
+  char text[64];
   int tensors = 0;
   lua_createtable(L, op->nargs, 0);
   for (int i = 0; i < op->nargs; i++) {
@@ -140,7 +140,7 @@ static void push_arguments(lua_State *L, const lm_op *op) {
     lua_createtable(L, 0, 5);
     set_text(L, "name", a->name);
     set_text(L, "type", mask ? "bool tensor" : types[a->kind]);
-    const char *value = default_of(a, capacity);
+    const char *value = default_of(a, text);
     if (value) set_text(L, "default", value);
     if (i >= op->npositional) set_flag(L, "named", true);
     if (a->names) {

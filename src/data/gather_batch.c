@@ -40,7 +40,7 @@ typedef struct conversion {
   bool made;
 } conversion;
 
-/* What each byte becomes; in double, so that a scale of 1/255 returns what dividing by 255 would. */
+/* What each byte becomes; in double, so that a scale of 1/255 equals dividing by 255. */
 static const float *values_of(double scale, double bias) {
   static _Thread_local conversion latest;
   if (!latest.made || latest.scale != scale || latest.bias != bias) {

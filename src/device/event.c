@@ -23,7 +23,7 @@ typedef struct spare {
 typedef struct spares {
   pthread_mutex_t lock;
   spare *event[2]; /* by `timing` */
-  spare *capacity; /* nodes without an event */
+  spare *empty;    /* nodes without an event */
 } spares;
 
 static spares kept[LM_DEVICE_KINDS][LM_DEVICE_MAX];
@@ -53,7 +53,7 @@ void *lm_event_take(lm_device device, bool timing) {
   pthread_mutex_lock(&k->lock);
   if (k->event[timing]) {
     native = k->event[timing]->native;
-    move_first(&k->event[timing], &k->capacity);
+    move_first(&k->event[timing], &k->empty);
   }
   pthread_mutex_unlock(&k->lock);
   return native;
@@ -62,9 +62,9 @@ void *lm_event_take(lm_device device, bool timing) {
 void lm_event_put(lm_device device, bool timing, void *native) {
   spares *k = spares_of(device);
   pthread_mutex_lock(&k->lock);
-  spare *s = k->capacity;
+  spare *s = k->empty;
   if (s || (s = malloc(sizeof *s))) {
-    if (s == k->capacity) k->capacity = s->next;
+    if (s == k->empty) k->empty = s->next;
     *s = (spare){native, k->event[timing]};
     k->event[timing] = s;
     native = NULL;

@@ -40,7 +40,7 @@ LM_API lm_status lm_graph_gather(lm_graph *g);
  * then the call must be left out, and let_in is not called. */
 LM_API bool lm_graph_block(void);
 LM_API void lm_graph_unblock(void);
-/* Before this thread returns work to the stream: it becomes part of the thread's capture, if there is one. LM_E_STATE
+/* Before this thread submits work to the stream: it becomes part of the thread's capture, if there is one. LM_E_STATE
  * for a stream of another device. */
 LM_API lm_status lm_graph_join(lm_stream *s);
 /* An error if this thread captures on another device: a graph has the work, and the memory, of one. */

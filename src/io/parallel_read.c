@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A page cache returns some GB a second to one thread; starting a thread takes as long as reading 100 KB. */
+/* A page cache delivers some GB a second to one thread; starting a thread takes as long as reading 100 KB. */
 enum { PART = 1 << 20, WORTH_A_THREAD = 4 << 20, MAX_THREADS = 8 };
 
 typedef struct reading {

@@ -83,18 +83,18 @@ static lm_status send_message(int fd, const lm_datagram_header *h, const void *b
 }
 
 /* More descriptors than a message takes go into a socket of their own, and that is sent. */
-static lm_status fill_socket(const int *fds, uint32_t n, int *out, bool *capacity) {
+static lm_status fill_socket(const int *fds, uint32_t n, int *out, bool *fits) {
   lm_status status = LM_OK;
   int ends[2] = {-1, -1};
-  *capacity = true;
+  *fits = true;
   TRY(lm_channel_pair(ends));
-  for (uint32_t at = 0; at < n && *capacity; at += MAX_FDS) {
+  for (uint32_t at = 0; at < n && *fits; at += MAX_FDS) {
     lm_datagram_header h = {.magic = MAGIC, .nfds = n - at < MAX_FDS ? n - at : MAX_FDS};
-    TRY(send_message(ends[0], &h, "", 0, fds + at, capacity));
+    TRY(send_message(ends[0], &h, "", 0, fds + at, fits));
   }
 done:
   if (ends[0] >= 0) close(ends[0]);
-  if (status == LM_OK && *capacity) {
+  if (status == LM_OK && *fits) {
     *out = ends[1];
   } else if (ends[1] >= 0) {
     close(ends[1]);
@@ -110,9 +110,9 @@ lm_status lm_datagram_send(int fd, const lm_datagram_header *header, const void 
   *sent = false;
   h.magic = MAGIC;
   if (h.nfds > MAX_FDS) {
-    bool capacity;
-    TRY(fill_socket(fds, h.nfds, &bundle, &capacity));
-    if (!capacity) return LM_OK;
+    bool fits;
+    TRY(fill_socket(fds, h.nfds, &bundle, &fits));
+    if (!fits) return LM_OK;
     fds = &bundle;
     h.nfds = 1;
     h.flags |= LM_FDS_IN_SOCKET;

@@ -397,7 +397,7 @@ lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
   return supervisor_hold(s, fd);
 }
 
-/* Bound, but not listening: with SO_REUSEADDR on both sides a server may still listen there, and the system returns the
+/* Bound, but not listening: with SO_REUSEADDR on both sides a server may still listen there, and the system assigns the
  * number to nobody who asks for any. */
 lm_status lm_supervisor_port(lm_supervisor *s, int *port) {
   struct sockaddr_in address = {.sin_family = AF_INET};

@@ -30,7 +30,7 @@ typedef struct lm_supervisor_event {
 } lm_supervisor_event;
 
 LM_API lm_status lm_supervisor_new(lm_supervisor **out);
-/* Kills and sweeps what is left, returns the signals back. NULL is fine. */
+/* Kills and sweeps what is left, restores the signals. NULL is fine. */
 LM_API void lm_supervisor_free(lm_supervisor *s);
 
 /* Starts a process in a session of its own with pipes for its output. input: it reads this process's standard input,

@@ -91,7 +91,7 @@ lm_status lm_op_empty(const lm_empty_args *a, lm_tensor **out) {
   return status == LM_E_ARG ? lm_fail_in(status, "empty") : status;
 }
 
-/* Without a dtype, a Lua number returns the default dtype (as lm.tensor does), a tensor its own. */
+/* Without a dtype, a Lua number has the default dtype (as in lm.tensor), a tensor its own. */
 lm_status lm_op_full(const lm_full_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL;

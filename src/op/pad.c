@@ -7,7 +7,7 @@ int64_t lm_pad_left(int64_t n, int64_t before, int64_t after) {
   return n + (before < 0 ? before : 0) + (after < 0 ? after : 0);
 }
 
-/* How many more a mode returns on a side of a dim of n, of which `left` are not cut off. */
+/* How many more a mode adds on a side of a dim of n, of which `left` are not cut off. */
 static int64_t reach(int mode, int64_t n, int64_t left) {
   if (mode == LM_PAD_REFLECT) return n - 1;
   return mode == LM_PAD_CIRCULAR ? left : mode == LM_PAD_CONSTANT || n > 0 ? INT64_MAX : 0;

@@ -10,8 +10,8 @@ local fail = options.fail
 
 local records = {}
 
---- The path of the first of `names` in the first folder that has one. With a root of the user's own the other positions
---- are not looked at. set.folders are positions below a root, set.remedy ends the error.
+--- The path of the first of `names` in the first folder that has one. With a root of the user's own the other folders
+--- are not looked at. set.folders are paths below a root, set.remedy ends the error.
 function records.find(set, root, names)
   local roots = root and {root} or {}
   if not root then

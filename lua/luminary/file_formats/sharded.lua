@@ -16,7 +16,7 @@ local function read_index(path)
   return map, type(index.metadata) == "table" and index.metadata or {}
 end
 
---- The tensors by name that the index at `path` reports; its metadata; those that are left out; the files' kind.
+--- The tensors by name that the index at `path` lists; its metadata; those that are left out; the files' kind.
 --- read(path, opts): what is in one file, as formats.load gives it.
 function sharded.load(path, opts, read)
   local map, metadata = read_index(path)

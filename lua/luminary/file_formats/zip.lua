@@ -41,7 +41,7 @@ local function find_directory(source)
   source:malformed("zip archive", "it has no directory at its end; is it truncated?")
 end
 
--- The sizes and positions that the zip64 field returns for those that are all ones.
+-- The sizes and positions that the zip64 field holds for those that are all ones.
 local function read_zip64(source, extra, entry)
   local i = 1
   while i + 3 <= #extra do

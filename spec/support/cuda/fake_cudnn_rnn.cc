@@ -5,7 +5,7 @@
  * and direction the gates' W and then their R, after those of all layers the biases likewise; but with a gap between
  * the two, since nothing promises that there is none. What it checks the real one checks too. Like that it needs its
  * workspace, works only with what the training forward pass left in the reserve, writes there in the data pass, and
- * takes the weights' pass after that one alone: what comes in another order returns NaN. float rounds what it
+ * takes the weights' pass after that one alone: what comes in another order becomes NaN. float rounds what it
  * multiplies to TF32, unless its math type forbids that. */
 #include "fake_cudnn.h"
 

@@ -100,7 +100,7 @@ extern "C" int lm_fake_lane(void) { return g.self % LM_WARP; }
 /* ---- stacks ---- */
 
 #ifdef __SANITIZE_ADDRESS__
-/* The sanitizer has to know each stack; what we come from reports it about the thread's own. */
+/* The sanitizer has to know each stack; the context that we come from is the thread's own. */
 static struct {
   const void *low;
   size_t bytes;

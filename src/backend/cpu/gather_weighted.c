@@ -1,4 +1,4 @@
-/* Weighted sums of positions, and their gradients: units of work shared among threads. The loops are
+/* Weighted sums of elements, and their gradients: units of work shared among threads. The loops are
  * isa/gather_weighted.c. */
 #include "backend/cpu/isa/gather_weighted.h"
 

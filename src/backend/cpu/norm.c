@@ -88,11 +88,11 @@ static double get_acc(const void *array, lm_dtype acc, int64_t i) {
   return acc == LM_F64 ? ((const double *)array)[i] : (double)((const float *)array)[i];
 }
 
-/* n contiguous values of t (`fill` where there is no t) in the compute type: t's own, or in `capacity`. */
-static const void *in_acc(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *capacity) {
+/* n contiguous values of t (`fill` where there is no t) in the compute type: t's own, or in `converted`. */
+static const void *in_acc(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *converted) {
   if (t && t->dtype == (int8_t)acc) return t->data;
-  for (int64_t i = 0; i < n; i++) put_acc(capacity, acc, i, t ? lm_scalar_load(t, i) : fill);
-  return capacity;
+  for (int64_t i = 0; i < n; i++) put_acc(converted, acc, i, t ? lm_scalar_load(t, i) : fill);
+  return converted;
 }
 
 /* Mean of each channel and the sum of squared distances from it.
@@ -526,9 +526,10 @@ lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
   void *scratch;
   lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
   if (status != LM_OK) return status;
-  double *capacity = scratch, *part = capacity + d + 2 * rows;
-  const char *weight = in_acc(a->weight, d, 1, acc, capacity), *mean = in_acc(a->save_mean, rows, 0, acc, capacity + d);
-  const char *rstd = in_acc(a->save_rstd, rows, 0, acc, capacity + d + rows);
+  double *converted = scratch, *part = converted + d + 2 * rows;
+  const char *weight = in_acc(a->weight, d, 1, acc, converted),
+             *mean = in_acc(a->save_mean, rows, 0, acc, converted + d);
+  const char *rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d + rows);
 #pragma omp parallel for num_threads(lm_cpu_share((double)a->x->numel))
   for (int64_t p = 0; p < parts; p++) {
     int64_t from = rows * p / parts, to = rows * (p + 1) / parts, some;
@@ -595,8 +596,9 @@ lm_status lm_cpu_rms_norm_rows_backward(const void *args, lm_tensor *const *out)
   void *scratch;
   lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
   if (status != LM_OK) return status;
-  double *capacity = scratch, *sums = capacity + d + rows;
-  const char *weight = in_acc(a->weight, d, 1, acc, capacity), *rstd = in_acc(a->save_rstd, rows, 0, acc, capacity + d);
+  double *converted = scratch, *sums = converted + d + rows;
+  const char *weight = in_acc(a->weight, d, 1, acc, converted),
+             *rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d);
 #pragma omp parallel for num_threads(lm_cpu_share((double)a->x->numel))
   for (int64_t p = 0; p < parts; p++) {
     int64_t from = rows * p / parts, to = rows * (p + 1) / parts, part;

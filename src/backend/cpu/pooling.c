@@ -89,7 +89,7 @@ static void set_planes_of(lm_pooling_work *job, const lm_tensor *in, const lm_te
 typedef struct windows {
   const int64_t *kernel, *stride, *padding, *dilation; /* down and across; no dilation: 1 */
   bool count_padding;
-  int64_t divisor; /* LM_NO_INT: each its indices */
+  int64_t divisor; /* LM_NO_INT: each its positions */
 } windows;
 
 /* From src to dst, one of which is the image and, `backward` in the other order, the other has a place a window. */

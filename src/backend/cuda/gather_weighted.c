@@ -1,4 +1,4 @@
-/* Weighted sums of indices and their gradients. The kernels are kernels/gather_weighted.cu. */
+/* Weighted sums of elements and their gradients. The kernels are kernels/gather_weighted.cu. */
 #include "gather_weighted.h"
 
 #include "backend/cuda/cuda.h"

@@ -287,7 +287,7 @@ lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out) {
   const lm_nonzero_args *a = args;
   const lm_tensor *x = a->x;
   int64_t n = out[0]->size[0], *result = (int64_t *)out[0]->data;
-  bool line = x->ndim == 1; /* indices are indices then */
+  bool line = x->ndim == 1; /* indices are positions then */
   size_t bytes = sizeof(int64_t) * (size_t)(line ? 1 : n + 1), temp_bytes = 0;
   void *stream, *block = NULL, *temp = NULL;
   TRY(lm_cuda_enter(x->device, &stream));

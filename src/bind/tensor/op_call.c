@@ -7,7 +7,7 @@
 #include "bind/bind.h"
 
 enum { ARGS_BYTES = 512, FEW = 8 };
-_Static_assert(sizeof(lm_args_capacity) <= ARGS_BYTES, "room for every op's arguments");
+_Static_assert(sizeof(lm_args_union) <= ARGS_BYTES, "room for every op's arguments");
 
 /* A call being decoded: the argument struct, and what must be released after it. */
 typedef struct frame {

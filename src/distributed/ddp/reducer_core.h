@@ -20,7 +20,7 @@ typedef struct lm_slot { /* a parameter and its place in a bucket */
   size_t at, bytes; /* in the bucket; bytes without what fills it up to a whole line */
   lm_tensor *view;  /* alone on a storage of its own over that memory; .grad gets another header of it */
   bool used;        /* it got a gradient since the last average */
-  int expected;     /* static graph: how many a backward pass returns */
+  int expected;     /* static graph: how many a backward pass produces */
   /* Of the pass under way: */
   int fires;   /* gradients so far */
   bool absent; /* the pass will not give one */

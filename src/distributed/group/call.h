@@ -97,7 +97,7 @@ struct lm_queue {
 
 /* The group's queue, made when first asked for; borrowed. */
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
-/* Takes c's contents over, also if it fails: returns the call its seq and runs it, or queues it. */
+/* Takes c's contents over, also if it fails: assigns the call its seq and runs it, or queues it. */
 lm_status lm_call_send(lm_exchange *c, lm_work **work);
 /* A thread of the group's own: no signals, no team of OpenMP's. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));

@@ -27,7 +27,7 @@ typedef struct lm_world_config {
 
 /* Returns when all ranks have joined. A rank outside the world, or two ranks claiming one number, is an error. */
 LM_API lm_status lm_world_open(const lm_world_config *config, lm_world **out);
-/* Says goodbye and returns everything back; groups must be closed before. In rank 0 the store lives on until the
+/* Says goodbye and releases everything; groups must be closed before. In rank 0 the store lives on until the
  * others have left; the end of the process waits for that, 5 s at most. NULL is fine. */
 LM_API void lm_world_close(lm_world *w);
 

@@ -80,7 +80,7 @@ done:
   return status;
 }
 
-/* The first member gathers the places and returns the table to all. */
+/* The first member gathers the rows and sends the table to all. */
 static lm_status place_exchange(lm_group *g, lm_mpi_rank_place *positions) {
   lm_status status = LM_OK;
   size_t all = (size_t)g->size * sizeof *positions;

@@ -33,7 +33,7 @@ typedef union address {
   struct sockaddr_in v4;
   struct sockaddr_in6 v6;
   struct sockaddr_un local;
-  struct sockaddr_storage capacity;
+  struct sockaddr_storage storage; /* large enough for any family */
 } address;
 
 /* ---- waiting */

@@ -1,4 +1,4 @@
-/* What people read of failures, calls and absent ranks, made of their fields. Each function returns `out` back, closed
+/* What people read of failures, calls and absent ranks, made of their fields. Each function returns `out`, closed
  * always and cut where there is no more room. */
 #ifndef LM_STORE_FAILURE_TEXT_H
 #define LM_STORE_FAILURE_TEXT_H

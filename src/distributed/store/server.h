@@ -1,5 +1,5 @@
 /* The store: rank 0's thread that knows everybody. Members join, keep keys, tell where they wait; it compares, watches
- * heartbeats, and reports all what the first failure was. */
+ * heartbeats, and reports the first failure to all. */
 #ifndef LM_STORE_SERVER_H
 #define LM_STORE_SERVER_H
 

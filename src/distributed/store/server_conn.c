@@ -86,7 +86,7 @@ static void conn_flush(lm_server *s, lm_conn *c) {
       conn_watch(s, c, true);
       return;
     } else if (errno != EINTR) {
-      break; /* broken: what there is to read is read first, its end reports */
+      break; /* broken: what there is to read is read first, and its end says so */
     }
   }
   c->sent = c->out.n = 0;

@@ -221,9 +221,9 @@ enum {
   LM_POINTWISE_KERNELS$none
 };
 
-typedef union lm_args_capacity { /* room for every op's struct */
+typedef union lm_args_union { /* room for every op's struct */
   $room
-} lm_args_capacity;
+} lm_args_union;
 
 /* Written in op/<family>.c. */
 $runs

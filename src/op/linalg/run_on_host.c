@@ -19,19 +19,19 @@ static lm_status run_on_host(lm_op_id op, const void *args, lm_tensor *const *ou
   lm_status status = LM_OK;
   const lm_op *d = &lm_ops[op];
   const int outs = d->outs + d->aux;
-  lm_args_capacity capacity;
+  lm_args_union copy;
   lm_tensor *in[LM_MAX_TENSOR_ARGS] = {NULL}, *result[LM_MAX_OUTS] = {NULL};
-  memcpy(&capacity, args, d->size);
+  memcpy(&copy, args, d->size);
   for (int i = 0; i < d->ntensor; i++) {
-    lm_tensor *t = LM_ARG_TENSOR(&capacity, d->tensor[i]);
+    lm_tensor *t = LM_ARG_TENSOR(&copy, d->tensor[i]);
     if (!t) continue;
     TRY(to_host(t, &in[i]));
-    LM_ARG_TENSOR(&capacity, d->tensor[i]) = in[i];
+    LM_ARG_TENSOR(&copy, d->tensor[i]) = in[i];
   }
   for (int i = 0; i < outs; i++) {
     TRY(lm_tensor_empty_like(out[i], (lm_dtype)out[i]->dtype, LM_DEVICE(LM_CPU, 0), &result[i]));
   }
-  TRY(lm_dispatch(op, LM_DEVICE(LM_CPU, 0), &capacity, result));
+  TRY(lm_dispatch(op, LM_DEVICE(LM_CPU, 0), &copy, result));
   for (int i = 0; i < outs; i++) {
     if (out[i]->numel) TRY(lm_copy(result[i], out[i]));
   }

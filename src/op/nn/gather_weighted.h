@@ -1,4 +1,4 @@
-/* Weighted sums of indices, whichever of the three ops it is. */
+/* Weighted sums of elements, whichever of the three ops it is. */
 #ifndef LM_OP_GATHER_WEIGHTED_H
 #define LM_OP_GATHER_WEIGHTED_H
 

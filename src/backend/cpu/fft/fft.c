@@ -9,25 +9,25 @@
 static lm_status copied_lines(const lm_fft_plan *p, int64_t n, int64_t batches, int64_t inner, const lm_fft_c2c_args *a,
                               lm_tensor *out) {
   lm_status status;
-  lm_tensor *capacity = NULL;
+  lm_tensor *scratch = NULL;
   size_t pair = 2 * lm_dtype_size(p->dtype);
   int threads = lm_cpu_share((double)n * (double)inner);
-  TRY(lm_fft_scratch(pair * (size_t)(n * inner), &capacity));
+  TRY(lm_fft_scratch(pair * (size_t)(n * inner), &scratch));
   for (int64_t b = 0; b < batches; b++) {
     const char *in = a->x->data + pair * (size_t)(b * n * inner);
     char *to = out->data + pair * (size_t)(b * n * inner);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < inner; i++)
       for (int64_t k = 0; k < n; k++)
-        memcpy(capacity->data + pair * (size_t)(i * n + k), in + pair * (size_t)(k * inner + i), pair);
-    TRY(lm_fft_lines(p, inner, capacity->data, n, capacity->data, n, a->inverse, a->scale));
+        memcpy(scratch->data + pair * (size_t)(i * n + k), in + pair * (size_t)(k * inner + i), pair);
+    TRY(lm_fft_lines(p, inner, scratch->data, n, scratch->data, n, a->inverse, a->scale));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t k = 0; k < n; k++)
       for (int64_t i = 0; i < inner; i++)
-        memcpy(to + pair * (size_t)(k * inner + i), capacity->data + pair * (size_t)(i * n + k), pair);
+        memcpy(to + pair * (size_t)(k * inner + i), scratch->data + pair * (size_t)(i * n + k), pair);
   }
 done:
-  lm_release(capacity);
+  lm_release(scratch);
   return status;
 }
 
@@ -111,7 +111,7 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_r2c_args *a = args;
   lm_fft_plan *plan = NULL;
-  lm_tensor *capacity = NULL;
+  lm_tensor *scratch = NULL;
   lm_dtype dtype = (lm_dtype)a->x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->x->size[a->x->ndim - 1], lines = a->x->numel / n, step = n / 2 + 1;
@@ -131,11 +131,11 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
   if (even) {
     TRY(lm_fft_lines(plan, lines, a->x->data, n / 2, out[0]->data, step, false, a->scale));
   } else {
-    TRY(lm_fft_scratch(2 * item * (size_t)(n * lines), &capacity));
-    memset(capacity->data, 0, 2 * item * (size_t)(n * lines));
+    TRY(lm_fft_scratch(2 * item * (size_t)(n * lines), &scratch));
+    memset(scratch->data, 0, 2 * item * (size_t)(n * lines));
     for (int64_t i = 0; i < n * lines; i++)
-      memcpy(capacity->data + 2 * item * (size_t)i, a->x->data + item * (size_t)i, item);
-    TRY(lm_fft_lines(plan, lines, capacity->data, n, capacity->data, n, false, a->scale));
+      memcpy(scratch->data + 2 * item * (size_t)i, a->x->data + item * (size_t)i, item);
+    TRY(lm_fft_lines(plan, lines, scratch->data, n, scratch->data, n, false, a->scale));
   }
   int threads = lm_cpu_share((double)lines * (double)n);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -144,10 +144,10 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
     if (even)
       lm_fft_loops_of(dtype)->part(n, plan->halves, a->inner, line);
     else
-      half_line(dtype, n, a->inner, capacity->data + 2 * item * (size_t)(i * n), line);
+      half_line(dtype, n, a->inner, scratch->data + 2 * item * (size_t)(i * n), line);
   }
 done:
-  lm_release(capacity);
+  lm_release(scratch);
   lm_fft_plan_done(plan);
   return status;
 }
@@ -281,7 +281,7 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   const lm_fft_c2r_args *a = args;
   const lm_tensor *x = a->x;
   lm_fft_plan *plan = NULL;
-  lm_tensor *capacity = NULL, *dense = NULL;
+  lm_tensor *scratch = NULL, *dense = NULL;
   lm_dtype dtype = (lm_dtype)x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->n, step = n / 2 + 1, lines = x->numel / (2 * step);
@@ -305,8 +305,8 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   }
   TRY(lm_row_major(x, &dense));
   if (!even) {
-    TRY(lm_fft_scratch(2 * item * (size_t)(n * lines), &capacity));
-    z = capacity->data;
+    TRY(lm_fft_scratch(2 * item * (size_t)(n * lines), &scratch));
+    z = scratch->data;
   }
   int threads = lm_cpu_share((double)lines * (double)n);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -322,7 +322,7 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
     memcpy(out[0]->data + item * (size_t)i, z + 2 * item * (size_t)i, item);
 done:
   lm_release(dense);
-  lm_release(capacity);
+  lm_release(scratch);
   lm_fft_plan_done(plan);
   return status;
 }

@@ -121,7 +121,7 @@ bool lm_fft_cached_batches(const lm_fft_walk *steps, int count, char *out, int64
   lm_status status = LM_OK;
   size_t each = 0, whole = (bytes + 2 * LM_NONTEMPORAL_LINE) / LM_NONTEMPORAL_LINE * LM_NONTEMPORAL_LINE;
   double work = 0;
-  lm_tensor *capacity = NULL;
+  lm_tensor *scratch = NULL;
   const batches all = {steps, count, out, many, bytes, streams};
   for (int s = 0; s < count; s++) {
     size_t own = own_scratch(steps[s].plan->dtype, steps[s].passes->n);
@@ -130,16 +130,16 @@ bool lm_fft_cached_batches(const lm_fft_walk *steps, int count, char *out, int64
   }
   int threads = lm_cpu_share(work);
   if (many < threads || bytes > CACHED_BYTES) return false;
-  TRY(lm_fft_scratch((each + whole) * (size_t)threads, &capacity));
+  TRY(lm_fft_scratch((each + whole) * (size_t)threads, &scratch));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    char *own = capacity->data + (each + whole) * (size_t)t;
+    char *own = scratch->data + (each + whole) * (size_t)t;
     int64_t end = lm_cpu_share_begin(many, t + 1, threads);
     for (int64_t b = lm_cpu_share_begin(many, t, threads); b < end; b++) run_batch(&all, b, own, own + each);
     if (streams) lm_nontemporal_fence();
   }
 done:
-  lm_release(capacity);
+  lm_release(scratch);
   *status_of = status;
   return true;
 }
@@ -150,24 +150,24 @@ lm_status lm_fft_run(const lm_fft_walk *w) {
   int64_t n = w->passes->n, blocks = blocks_of(w);
   size_t bytes = own_block(dtype, n), each = own_scratch(dtype, n);
   int threads = lm_cpu_share((double)blocks * W * (double)n * 2);
-  lm_tensor *capacity = NULL;
+  lm_tensor *scratch = NULL;
   if (threads > blocks) threads = (int)blocks;
-  TRY(lm_fft_scratch(each * (size_t)threads, &capacity));
+  TRY(lm_fft_scratch(each * (size_t)threads, &scratch));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
     int64_t end = lm_cpu_share_begin(blocks, t + 1, threads);
     for (int64_t b = lm_cpu_share_begin(blocks, t, threads); b < end; b++)
-      run_block(w, lm_fft_loops_of(dtype), b, capacity->data + each * (size_t)t, bytes);
+      run_block(w, lm_fft_loops_of(dtype), b, scratch->data + each * (size_t)t, bytes);
     if (w->streams) lm_nontemporal_fence();
   }
 done:
-  lm_release(capacity);
+  lm_release(scratch);
   return status;
 }
 
 /* One line j = j1 n2 + j2 becomes k = k1 + n1 k2. */
 static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, bool inverse, double scale,
-                            lm_tensor *capacity) {
+                            lm_tensor *scratch) {
   lm_status status;
   int64_t n1 = p->first.n, n2 = p->second.n;
   TRY(lm_fft_run(&(lm_fft_walk){.plan = p,
@@ -176,7 +176,7 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
                                 .in = in,
                                 .in_entry = n2,
                                 .in_line = 2,
-                                .out = capacity->data,
+                                .out = scratch->data,
                                 .out_entry = 1,
                                 .out_line = n1,
                                 .swap_in = inverse,
@@ -185,7 +185,7 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
   TRY(lm_fft_run(&(lm_fft_walk){.plan = p,
                                 .passes = &p->second,
                                 .lines = n1,
-                                .in = capacity->data,
+                                .in = scratch->data,
                                 .in_entry = n1,
                                 .in_line = 2,
                                 .out = out,
@@ -222,32 +222,32 @@ static void chirped(const lm_fft_plan *p, const void *x, bool swap_x, double sca
 static lm_status by_chirp(const lm_fft_plan *p, int64_t lines, const char *in, int64_t in_step, char *out,
                           int64_t out_step, bool inverse, double scale) {
   lm_status status = LM_OK;
-  lm_tensor *capacity = NULL;
+  lm_tensor *scratch = NULL;
   int64_t m = p->powers->n, most = (1 << 22) / m > 0 ? (1 << 22) / m : 1;
   size_t pair = 2 * lm_dtype_size(p->dtype);
   if (most > lines) most = lines;
-  TRY(lm_fft_scratch(pair * (size_t)(m * most), &capacity));
+  TRY(lm_fft_scratch(pair * (size_t)(m * most), &scratch));
   for (int64_t begin = 0; begin < lines; begin += most) {
     int64_t count = lines - begin < most ? lines - begin : most;
     int threads = lm_cpu_share((double)count * (double)m * 3);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < count; i++) {
-      char *line = capacity->data + pair * (size_t)(i * m);
+      char *line = scratch->data + pair * (size_t)(i * m);
       chirped(p, in + pair * (size_t)((begin + i) * in_step), inverse, 1, false, line);
       memset(line + pair * (size_t)p->n, 0, pair * (size_t)(m - p->n));
     }
-    TRY(lm_fft_lines(p->powers, count, capacity->data, m, capacity->data, m, false, 1));
+    TRY(lm_fft_lines(p->powers, count, scratch->data, m, scratch->data, m, false, 1));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < count; i++)
-      lm_fft_loops_of(p->dtype)->multiply(m, p->filter, capacity->data + pair * (size_t)(i * m));
-    TRY(lm_fft_lines(p->powers, count, capacity->data, m, capacity->data, m, true, 1));
+      lm_fft_loops_of(p->dtype)->multiply(m, p->filter, scratch->data + pair * (size_t)(i * m));
+    TRY(lm_fft_lines(p->powers, count, scratch->data, m, scratch->data, m, true, 1));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < count; i++)
-      chirped(p, capacity->data + pair * (size_t)(i * m), false, scale, inverse,
+      chirped(p, scratch->data + pair * (size_t)(i * m), false, scale, inverse,
               out + pair * (size_t)((begin + i) * out_step));
   }
 done:
-  lm_release(capacity);
+  lm_release(scratch);
   return status;
 }
 
@@ -256,7 +256,7 @@ bool lm_fft_in_blocks(const lm_fft_plan *p, int64_t lines) { return p->whole.n &
 lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int64_t in_step, void *out,
                        int64_t out_step, bool inverse, double scale) {
   lm_status status = LM_OK;
-  lm_tensor *capacity = NULL;
+  lm_tensor *scratch = NULL;
   size_t pair = 2 * lm_dtype_size(p->dtype);
   if (p->powers) return by_chirp(p, lines, in, in_step, out, out_step, inverse, scale);
   if (lm_fft_in_blocks(p, lines)) {
@@ -275,11 +275,11 @@ lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int6
                        .streams = out != in && out_step == p->n && lm_use_nontemporal(pair * (size_t)(lines * p->n)),
                        .scale = scale});
   }
-  TRY(lm_fft_scratch(pair * (size_t)p->n, &capacity));
+  TRY(lm_fft_scratch(pair * (size_t)p->n, &scratch));
   for (int64_t i = 0; i < lines; i++)
     TRY(split_line(p, (const char *)in + pair * (size_t)(i * in_step), (char *)out + pair * (size_t)(i * out_step),
-                   inverse, scale, capacity));
+                   inverse, scale, scratch));
 done:
-  lm_release(capacity);
+  lm_release(scratch);
   return status;
 }

@@ -27,8 +27,8 @@ static int64_t seen_by(const lm_score_block *b, int64_t r) {
   return n < 0 ? 0 : n < b->cols ? n : b->cols;
 }
 
-static const int32_t *drawn_bits(const lm_score_block *b, int64_t r, int64_t first, int64_t n, int32_t *capacity) {
-  return lm_drawn_bits(b->drop->draw, b->position + r * b->position_row + first, n, capacity);
+static const int32_t *drawn_bits(const lm_score_block *b, int64_t r, int64_t first, int64_t n, int32_t *scratch) {
+  return lm_drawn_bits(b->drop->draw, b->position + r * b->position_row + first, n, scratch);
 }
 
 #define LM_E F32

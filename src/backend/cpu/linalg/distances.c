@@ -52,9 +52,9 @@ static void later_rows(const rows_job *j, distance_loop *run, int64_t i, const c
 
 static lm_status direct(const rows_job *j) {
   lm_status status;
-  lm_tensor *capacity = NULL;
+  lm_tensor *scratch = NULL;
   int64_t batches = j->pairs ? 1 : lm_matrix_count(j->out), each = TILE * j->m;
-  TRY(lm_tensor_empty(j->dtype, j->out->device, 1, (int64_t[]){batches * j->tiles * each}, LM_CONTIGUOUS, &capacity));
+  TRY(lm_tensor_empty(j->dtype, j->out->device, 1, (int64_t[]){batches * j->tiles * each}, LM_CONTIGUOUS, &scratch));
   double work = (double)batches * (double)j->n * (double)(j->r * (j->m + 8)) / (j->pairs ? 2 : 1);
   int threads = lm_cpu_share(j->p == 0 || j->p == 1 || j->p == 2 ? work / 8 : work);
   distance_loop *run = lm_distance_loops_of(j->dtype)->direct;
@@ -62,24 +62,24 @@ static lm_status direct(const rows_job *j) {
   {
 #pragma omp for
     for (int64_t i = 0; i < batches * j->tiles; i++)
-      pack(j, lm_matrix_at(j->x2, i / j->tiles), i % j->tiles * TILE, capacity->data + j->item * (size_t)(i * each));
+      pack(j, lm_matrix_at(j->x2, i / j->tiles), i % j->tiles * TILE, scratch->data + j->item * (size_t)(i * each));
 #pragma omp for schedule(dynamic, 8)
     for (int64_t i = 0; i < batches * j->n; i++) {
       const char *x = j->x1->data + j->item * (size_t)(i * j->m);
       if (j->pairs) {
-        later_rows(j, run, i, x, capacity->data);
+        later_rows(j, run, i, x, scratch->data);
         continue;
       }
       char *to = j->out->data + j->item * (size_t)(i * j->r);
       for (int64_t t = 0; t < j->tiles; t++) {
         int64_t left = j->r - t * TILE;
-        run(j->p, j->m, x, capacity->data + j->item * (size_t)((i / j->n * j->tiles + t) * each),
+        run(j->p, j->m, x, scratch->data + j->item * (size_t)((i / j->n * j->tiles + t) * each),
             left < TILE ? left : TILE, to + j->item * (size_t)(t * TILE));
       }
     }
   }
 done:
-  lm_release(capacity);
+  lm_release(scratch);
   return status;
 }
 

@@ -44,10 +44,10 @@ lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn 
   int parts = lm_cpu_share((double)count * (1000 + flops / 4));
   if (parts > count) parts = count > 0 ? (int)count : 1;
   work = (work + 127) / 64 * 64; /* parts of it do not share a line of the cache */
-  char *capacity = lm_malloc(work * (size_t)parts);
-  if (!capacity) return LM_E_OOM;
+  char *scratch = lm_malloc(work * (size_t)parts);
+  if (!scratch) return LM_E_OOM;
   if (!lm_blas_enter(2 * parts)) { /* some routines hold one buffer while they ask for another */
-    lm_free(capacity);
+    lm_free(scratch);
     return lm_fail(LM_E_OOM, "%s: there are not enough addresses for OpenBLAS's buffers (ulimit -v)",
                    lm_op_running() ? lm_op_running() : "LAPACK");
   }
@@ -57,7 +57,7 @@ lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn 
   for (int part = 0; part < parts; part++) {
     int64_t end = lm_cpu_share_begin(count, part + 1, parts);
     for (int64_t i = lm_cpu_share_begin(count, part, parts); i < end; i++) {
-      int its = one(job, i, capacity + work * (size_t)part);
+      int its = one(job, i, scratch + work * (size_t)part);
       if (its == 0) continue;
 #pragma omp critical(lm_bad_matrix)
       if (i < first) {
@@ -68,7 +68,7 @@ lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn 
     }
   }
   lm_blas_leave(2 * parts);
-  lm_free(capacity);
+  lm_free(scratch);
   if (first < count) *bad = (lm_bad_matrix){info, first};
   return LM_OK;
 }

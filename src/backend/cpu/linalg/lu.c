@@ -23,9 +23,9 @@ static lm_status singular(const char *arg, const lm_tensor *x, lm_bad_matrix bad
 static size_t scratch_of(const lu_job *j) { return lm_lu_scratch(j->dtype, j->m, j->n) + sizeof(int) * (size_t)j->n; }
 static int *pivots_in(const lu_job *j, char *work) { return (int *)(work + lm_lu_scratch(j->dtype, j->m, j->n)); }
 
-static int factor(const lu_job *j, int64_t i, int *pivots, char *capacity) {
+static int factor(const lu_job *j, int64_t i, int *pivots, char *scratch) {
   int info = 0;
-  lm_status status = lm_factor_lu(j->dtype, j->m, j->n, lm_matrix_at(j->lu, i), j->n, pivots, capacity, &info);
+  lm_status status = lm_factor_lu(j->dtype, j->m, j->n, lm_matrix_at(j->lu, i), j->n, pivots, scratch, &info);
   return status == LM_OK ? info : LM_FAILED;
 }
 

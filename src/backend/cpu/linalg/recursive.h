@@ -9,7 +9,7 @@
 /* Bytes of room for lm_factor_lu. */
 size_t lm_lu_scratch(lm_dtype dtype, int m, int n);
 /* P L U in place of a [m, n]; info as LAPACK's getrf. */
-lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, void *capacity, int *info);
+lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, void *scratch, int *info);
 /* Rows exchanged as pivots[first] to pivots[end - 1] say, or with `back` in the other order. */
 void lm_swap_rows(lm_dtype dtype, int columns, void *a, int lda, const int *pivots, int first, int end, bool back);
 

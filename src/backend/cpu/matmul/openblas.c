@@ -42,12 +42,12 @@ bool lm_blas_enter(int parts) {
   int callers = atomic_fetch_add(&blas_callers, parts) + parts, buffers = atomic_load(&blas_buffers);
   if (callers <= buffers) return true;
   size_t bytes = (size_t)(callers - buffers) * each;
-  void *capacity = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (capacity == MAP_FAILED) {
+  void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (probe == MAP_FAILED) {
     atomic_fetch_sub(&blas_callers, parts);
     return false;
   }
-  munmap(capacity, bytes);
+  munmap(probe, bytes);
   while (buffers < callers && !atomic_compare_exchange_weak(&blas_buffers, &buffers, callers)) continue;
   return true;
 }

@@ -94,9 +94,9 @@ void lm_dnn_guard_stack(void) {} /* those kernels are x86's */
 
 lm_status lm_dnn_guard_scratch(void) {
   const size_t bytes = 32 << 20;
-  void *capacity = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (capacity == MAP_FAILED) return lm_fail(LM_E_OOM, "out of memory: no room for oneDNN's machine code");
-  munmap(capacity, bytes);
+  void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (probe == MAP_FAILED) return lm_fail(LM_E_OOM, "out of memory: no room for oneDNN's machine code");
+  munmap(probe, bytes);
   return LM_OK;
 }
 

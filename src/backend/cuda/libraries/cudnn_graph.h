@@ -34,7 +34,7 @@ void lm_cudnn_finish(lm_cudnn_graph *g, cudnnBackendDescriptor_t d);
 void lm_cudnn_finish_op(lm_cudnn_graph *g, cudnnBackendDescriptor_t op); /* and it is the graph's next operation */
 
 typedef enum lm_cudnn_kind {
-  LM_CUDNN_MEMORY, /* on the device, at a pointer that each run returns */
+  LM_CUDNN_MEMORY, /* on the device, at a pointer that each run passes */
   LM_CUDNN_INSIDE, /* only within the graph */
   LM_CUDNN_NUMBER  /* one number in host memory, read when it is run */
 } lm_cudnn_kind;

@@ -146,16 +146,16 @@ done:
 lm_status lm_cuda_lu_pivots_to_matrix(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_lu_pivots_to_matrix_args *a = args;
-  lm_tensor *pivots = NULL, *capacity = NULL;
+  lm_tensor *pivots = NULL, *scratch = NULL;
   void *stream;
   int64_t m = lm_rows_of(out[0]), k = a->pivots->size[a->pivots->ndim - 1], count = lm_matrices_count(out[0]);
   TRY(lm_cuda_enter(out[0]->device, &stream));
   TRY(checked_pivots(a->pivots, m, stream, &pivots));
-  TRY(lm_tensor_empty(LM_I32, out[0]->device, 1, &(int64_t){count * m}, LM_CONTIGUOUS, &capacity));
-  TRY(LAUNCH("permutations", lm_k_permutations(out[0]->dtype, (int *)pivots->data, k, m, count, (int *)capacity->data,
+  TRY(lm_tensor_empty(LM_I32, out[0]->device, 1, &(int64_t){count * m}, LM_CONTIGUOUS, &scratch));
+  TRY(LAUNCH("permutations", lm_k_permutations(out[0]->dtype, (int *)pivots->data, k, m, count, (int *)scratch->data,
                                                out[0]->data, stream)));
 done:
   lm_cuda_release(pivots);
-  lm_cuda_release(capacity);
+  lm_cuda_release(scratch);
   return status;
 }

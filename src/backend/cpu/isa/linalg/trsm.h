@@ -16,7 +16,7 @@ typedef struct lm_trsm_job {
 
 struct lm_trsm_loops {
   /* P L U in place of a [m, n]; info as LAPACK's getrf. room: m + 64 / sizeof(REAL) numbers for each column. */
-  int (*lu)(int m, int n, void *a, int lda, int *pivots, void *capacity);
+  int (*lu)(int m, int n, void *a, int lda, int *pivots, void *scratch);
   /* x with op(a) x = b in place of b [n, k]. */
   void (*solve)(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb);
   /* U with U^T U = a in place of the upper triangle of a [n, n], of which (i, j) is a[i * row + j * column]; info as
@@ -25,7 +25,7 @@ struct lm_trsm_loops {
   /* The inverse in place of a dense a [n, n], n up to LM_TINY; info as of lu. */
   int (*invert_tiny)(int n, void *a);
   /* Column c of each of `rows` rows of n numbers becomes what column from[c] was. room: n numbers. */
-  void (*permute)(int rows, int n, const int *from, void *a, int lda, void *capacity);
+  void (*permute)(int rows, int n, const int *from, void *a, int lda, void *scratch);
 };
 
 LM_ISA_DECLARE(struct lm_trsm_loops, lm_triangles_F32);
