@@ -110,15 +110,16 @@ end
 -- Whether pin_memory pays: data.DataLoader measures the same.
 local function of_batches(found, m)
   local texts, slower = {}, {}
-  for i, one in ipairs(m.batches) do
-    texts[i] = ("%s, %.3g MB: %.3g ms as it is; pinned %.3g ms, after %.3g ms to pin it"):format(one.device,
+  for _, one in ipairs(m.batches) do
+    local list = one.stage > one.pageable and slower or texts
+    list[#list + 1] = ("%s, %.3g MB: %.3g ms as it is; pinned %.3g ms, after %.3g ms to pin it"):format(one.device,
       one.megabytes, one.pageable, one.pinned, one.stage)
-    if one.stage > one.pageable then slower[#slower + 1] = texts[i] end
   end
   if #slower > 0 then
     found.note("peers.pinning", "pin_memory makes a loader without workers slower", table.concat(slower, "\n"),
       "DataLoader: leave pin_memory out, or let workers pin: {num_workers = 1, pin_memory = true}")
-  elseif #texts > 0 then
+  end
+  if #texts > 0 then
     found.ok("peers.batches", "a loader's batch to a GPU", table.concat(texts, "\n"))
   end
 end
