@@ -281,14 +281,14 @@ describe("a rank's failure", function()
     assert(#long < 10000, #long)
   end)
 
-  it("is that ranks came to different calls, where none of them is to blame", function()
+  it("is that ranks made different calls, where none of them is to blame", function()
     local code, _, err = run("--nproc 2", [[
       local lm = require "luminary"
       lm.dist.init_process_group("gloo", {timeout = 20})
       lm.dist.all_reduce(lm.ones { 4 + rank })
     ]])
     assert.equal(1, code)
-    assert.matches("luminary run: ranks came to different calls\n  [^\n]*all_reduce: ranks 0 and 1 came to different "
+    assert.matches("luminary run: ranks made different calls\n  [^\n]*all_reduce: ranks 0 and 1 made different "
       .. "calls: rank 0 on [^\n]* float32 %[4%] at [^\n]*, rank 1 on [^\n]* float32 %[5%] at ", err)
   end)
 
@@ -546,8 +546,8 @@ describe("a supervisor", function()
     local lines = {}
     for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
     local want = {
-      "this process has a supervisor already", "cannot start /nonexistent/program: No such file or directory",
-      "argv: at least the program's path expected", "argv: a list of strings without NUL bytes expected",
+      "this process already has a supervisor", "cannot start '/nonexistent/program': No such file or directory",
+      "argv must have at least the program's path", "argv: a list of strings without NUL bytes expected",
       "env: a list of strings expected", "table expected", "a supervisor expected", "1 or 2 expected",
       "the supervisor is closed", "SIGKILL\tsignal 64",
     }

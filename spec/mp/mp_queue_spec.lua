@@ -192,7 +192,7 @@ describe("a Queue", function()
     end, q)
     assert.is_true(q:join(20))
     worker:join()
-    assert.matches("Queue:task_done: all that were taken are done with already", problem_of(q.task_done, q))
+    assert.matches("Queue:task_done: called more often than get%(%)", problem_of(q.task_done, q))
   end)
 
   it("holds a process at its end until what it put is taken", function()
@@ -322,7 +322,7 @@ describe("a Queue", function()
       assert.is_true(written)
       q:put(text)
       assert.equal(1, q:qsize())
-      assert.matches("a message is not one of lm.mp's; does something else write to descriptor %d+%?",
+      assert.matches("received a message that is not from lm.mp; does something else write to descriptor %d+%?",
         problem_of(q.get, q, {timeout = 5}))
       assert.equal(text, q:get {timeout = 5})
       assert.is_true(q:empty())

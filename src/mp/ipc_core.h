@@ -1,5 +1,5 @@
-/* The insides of lending, shared by ipc_export.c (what this process lends), ipc_import.c (what it has of others) and
- * ipc_refcount.c (the thread that looks after both). */
+/* Private to ipc_export.c (memory that this process exports), ipc_import.c (memory that it has of others) and
+ * ipc_refcount.c (the thread that watches both). */
 #ifndef LM_MP_IPC_CORE_H
 #define LM_MP_IPC_CORE_H
 
@@ -10,7 +10,7 @@
 
 enum { LM_IPC_PROCESS_ID = 16 /* bytes */ };
 
-typedef struct lm_ipc_exported { /* what one letter lent */
+typedef struct lm_ipc_exported { /* what one message exported */
   uint64_t number;
   int fd; /* of the pipe's reading end */
   int n, nevents;
@@ -23,7 +23,7 @@ typedef struct lm_ipc_exported { /* what one letter lent */
   struct lm_ipc_exported *next;
 } lm_ipc_exported;
 
-typedef struct lm_ipc_refcount { /* a writing end that came with a letter */
+typedef struct lm_ipc_refcount { /* a writing end that came with a message */
   int rc, fd;
 } lm_ipc_refcount;
 
@@ -39,16 +39,16 @@ typedef struct lm_ipc_location { /* where memory is, for any process */
 typedef struct lm_ipc_tensor_header {
   char sender[LM_IPC_PROCESS_ID];
   lm_ipc_location at;
-  uint32_t refcount; /* the owner's, among the letter's */
+  uint32_t refcount; /* the owner's, among the message's */
   uint32_t has_event;
   char event[LM_IPC_BYTES]; /* to wait for */
 } lm_ipc_tensor_header;
 
-/* The owner of a storage over it; or what came with one's own, until it is waited for. */
+/* The owner of a storage over imported memory; for memory of this process, the event to wait for. */
 typedef struct lm_ipc_imported {
   lm_ipc_location at;
-  struct mapping *map;    /* NULL: one's own */
-  lm_ipc_refcount *of[2]; /* of the owner, and of the letter */
+  struct mapping *map;    /* NULL: memory of this process */
+  lm_ipc_refcount *of[2]; /* of the owner, and of the message */
   lm_device device;
   lm_storage *storage; /* valid while the release runs */
   uint64_t used;

@@ -34,7 +34,7 @@ function ops.of(name)
   local function add(what, text) lines[#lines + 1] = ("  %-10s %s"):format(what, text) end
   add("kind", KINDS[info.kind] .. (info.kernel and info.kind ~= "kernel" and ", with a kernel of its own" or ""))
   if info.takes then
-    add("dtypes", ("takes %s, gives %s"):format(
+    add("dtypes", ("takes %s, returns %s"):format(
       info.takes, GIVES[info.result_dtype] or "that of " .. info.result_dtype))
   end
   add("gradient", gradient(info))

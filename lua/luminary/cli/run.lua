@@ -21,7 +21,7 @@ usage: luminary run [options] SCRIPT [argument ...]
   --rdzv URL          instead of these: tcp://host:port, or file:///path on a disk that all nodes see, where they need
                       no --node-rank
   --max-restarts K    after a failure start all ranks again, K times at most  (0)
-  --backend NAME      what init_process_group() takes unless it is told: gloo, nccl or mpi; mpi: the ranks are
+  --backend NAME      default backend of init_process_group(): gloo, nccl or mpi; mpi: the ranks are
                       started by Open MPI's mpirun, whose output it is from then on
   --hosts A:2,B:2     with --backend mpi: hosts of the job, and how many ranks on each (--nproc)
   --log-dir D         also write each rank's output to files in D

@@ -145,7 +145,7 @@ function job.pause(supervisor, seconds)
   end
 end
 
---- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and gives each its pid, code, signal, order (of
+--- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and sets each one's pid, code, signal, order (of
 --- ending), ended_by_us, after_signal and record. Returns the signal that stopped the launcher, if one did. Nothing
 --- of them is left.
 function job.run(supervisor, out, ranks)

@@ -3,7 +3,7 @@
 ---
 --- Objects are numbered in the order in which they are met and referred to by number, so cycles and sharing cost
 --- nothing. The text has two parts: what it takes to make each object (names, bytecode), then, for each table and
---- function in turn, what is in it. Only text from one's own parent or child is ever decoded: it holds bytecode.
+--- function in turn, what is in it. Only text from a parent or child of this process is ever decoded: it holds bytecode.
 ---
 ---   n t f             nil, true, false
 ---   d<number>;        17 digits: exact

@@ -61,7 +61,7 @@ local function chunk(fd, thread)
 end
 
 --- Starts one. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table; false
---- removes a variable), threads (compute threads; nil: as many as there are), name (its errors go to standard error
+--- removes a variable), threads (compute threads; nil: the default), name (its errors go to standard error
 --- under that name; nil: they do not).
 function Worker.start(who, spec)
   local self = setmetatable({index = spec.index}, Worker)

@@ -26,7 +26,7 @@ typedef struct opening {
   char host[64];
   char why[512];      /* what the last attempt failed with; "" before */
   char missing[768];  /* who had not joined when the store was asked last; "" before */
-  char stranger[40];  /* the nonce of a published store that turned out to be another job's */
+  char stranger[40];  /* the nonce of a published store of another job */
   double stranger_at; /* since when */
 } opening;
 
@@ -43,12 +43,12 @@ static void waits_for(opening *o, char *out, size_t capacity) {
   } else if (o->joining) {
     snprintf(out, capacity, "not all ranks have joined");
   } else if (o->w->rank == 0 && !o->w->server) {
-    snprintf(out, capacity, "the store could not be started: %s; is another rank 0 of this job there?", o->why);
+    snprintf(out, capacity, "cannot start the store: %s; is another rank 0 of this job running?", o->why);
   } else if (o->w->locator.by != LM_BY_ADDRESS && !o->w->at.address[0]) {
-    snprintf(out, capacity, "rank 0 has not said yet where its store is%s%s%s", *o->why ? " (" : "", o->why,
+    snprintf(out, capacity, "rank 0 has not published its address yet%s%s%s", *o->why ? " (" : "", o->why,
              *o->why ? ")" : "");
   } else {
-    snprintf(out, capacity, "the store at %s (rank 0) was not reached%s%s%s", o->w->at.address, *o->why ? " (" : "",
+    snprintf(out, capacity, "cannot reach the store of rank 0 at %s%s%s%s", o->w->at.address, *o->why ? " (" : "",
              o->why, *o->why ? ")" : "");
   }
 }
@@ -59,16 +59,16 @@ static lm_status rendezvous_check(void *ctx) {
   char what[1024];
   if (lm_sigterm_asked()) {
     waits_for(o, what, sizeof what);
-    return lm_fail(LM_E_STATE, "ended by SIGTERM while waiting for the others: %s", what);
+    return lm_fail(LM_E_STATE, "stopped by SIGTERM while waiting for the other ranks: %s", what);
   }
   if (now >= o->deadline.deadline) {
     waits_for(o, what, sizeof what);
-    return lm_fail(LM_E_STATE, "gave up after %g s: %s", timeout, what);
+    return lm_fail(LM_E_STATE, "timed out after %g s: %s", timeout, what);
   }
   if (!o->warned && now - o->since > timeout / 2) {
     o->warned = true;
     waits_for(o, what, sizeof what);
-    fprintf(stderr, "luminary: rank %d on host %s waits for %.3g s in init_process_group; %s\n", o->w->rank, o->host,
+    fprintf(stderr, "luminary: rank %d on %s has waited for %.3g s in init_process_group; %s\n", o->w->rank, o->host,
             now - o->since, what);
   }
   return LM_OK;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/hook_import.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/store/pmix.h"
 
@@ -157,7 +158,7 @@ static lm_status start_serving(void) {
   if (!serving) {
     int error = lm_thread_start(&thread, mpi_serve, NULL);
     if (error) {
-      status = lm_fail(LM_E_IO, "a thread for MPI: %s", strerror(error));
+      status = lm_fail_cannot(LM_E_IO, "create thread", error);
     } else {
       pthread_setname_np(thread, "lm-mpi");
       pthread_detach(thread);
@@ -269,13 +270,14 @@ lm_status lm_mpi_begin(lm_group *g, int rank, int size) {
   TRY(lm_mpi_run(g, &b->job));
   atomic_store(&begun, true);
   if (b->threads < MPI_THREAD_MULTIPLE) {
-    status = lm_fail(LM_E_MISSING,
-                     "this MPI takes calls of one thread at a time (level %d); it has to be built with "
-                     "MPI_THREAD_MULTIPLE",
-                     b->threads);
+    status = lm_fail(
+        LM_E_MISSING,
+        "this MPI supports calls from one thread at a time only (level %d); use one built with MPI_THREAD_MULTIPLE",
+        b->threads);
   } else if (b->rank != rank || b->size != size) {
-    status = lm_fail(LM_E_STATE, "MPI makes this process rank %d of %d, but the environment rank %d of %d", b->rank,
-                     b->size, rank, size);
+    status =
+        lm_fail(LM_E_STATE, "rank mismatch: this process is rank %d of %d for MPI, rank %d of %d for the environment",
+                b->rank, b->size, rank, size);
   }
   lm_free(b);
 done:

@@ -99,7 +99,7 @@ static bool serve_handshake(lm_incoming *l, int i) {
   lm_handshake *handshake = l->handshakes[i];
   bool done = false;
   if (lm_auth_step(&handshake->auth, handshake->fd, &done) != LM_OK) {
-    lm_log(LM_LOG_DIST, "a stranger at the door: %s", lm_error());
+    lm_log(LM_LOG_DIST, "rejected a connection: %s", lm_error());
     dismiss(l, i, true);
     return false;
   }
