@@ -29,7 +29,9 @@ local function begin(f, ...)
   return mp.spawn(function(_, g, ...) g(...) end, {join = false, args = {f, ...}})
 end
 
-local function nothing_lent() wait_until("what was lent has come back", function() return core.mp_exported() == 0 end) end
+local function nothing_exported()
+  wait_until("all exported tensors are released", function() return core.mp_exported() == 0 end)
+end
 
 local function problem_of(f, ...)
   local ok, problem = pcall(f, ...)
@@ -48,7 +50,7 @@ describe("a tensor in a GPU's memory", function()
   local alive
   before_each(function() alive = lm.live_tensors() end)
   after_each(function() -- by then; what a receiver still has comes back by another thread
-    nothing_lent()
+    nothing_exported()
     wait_until("the tensors have gone", function() return lm.live_tensors() <= alive end)
   end)
 
@@ -323,7 +325,7 @@ describe("a tensor in a GPU's memory", function()
     assert.is_true(live[1] <= 2)
     assert.equal(0, live[3])
     other:join()
-    nothing_lent()
+    nothing_exported()
   end)
 
   it("goes by pipes, pools and arguments, and between threads", function()
@@ -391,7 +393,7 @@ describe("a tensor in a GPU's memory", function()
       "cudaEventRecord", "cudaDeviceGetAttribute"} do
       ffi.C.lm_fake_fail(call, 1, 801)
       assert.matches(call .. ": error 801", problem_of(q.put, q, x), 1, true)
-      nothing_lent()
+      nothing_exported()
     end
     assert.equal(0, q:qsize())
     ffi.C.lm_fake_fail("cudaIpcGetMemHandle", 1, 801)

@@ -210,7 +210,7 @@ describe("PMIx without its server", function()
         OMPI_COMM_WORLD_SIZE = 2, OMPI_COMM_WORLD_RANK = rank } }):wait()
       assert(got[0].code ~= 0, got.text)
       within(got[0].seconds, 5, got.text)
-      assert.matches("the launcher's PMIx server is not reached (PMIx_Init: ", got[0].output, 1, true)
+      assert.matches("cannot reach the launcher's PMIx server (PMIx_Init: ", got[0].output, 1, true)
       assert.matches("set MASTER_ADDR (the host of rank 0) and MASTER_PORT", got[0].output, 1, true)
     end
   end)
@@ -255,7 +255,7 @@ describe("luminary run --rdzv", function()
   it("on a file leaves alone what is there and none of its own", function()
     for _, place in ipairs { "", ".nodes" } do
       for kind, make in pairs {
-        ["no rendezvous file"] = function() temp.write(path .. place, "a document\n") end,
+        ["exists and is not a rendezvous file"] = function() temp.write(path .. place, "a document\n") end,
         ["a FIFO"] = function() os.execute("mkfifo " .. path .. place) end,
       } do
         make()
@@ -490,7 +490,7 @@ describe("hosts with several interfaces", function()
       assert_met(meet("a", "b", "10 " .. method, { env_of = only_a }), 2)
     end
     got = meet("a", "b", "2 " .. method, { env = { LM_SOCKET_IFNAME = "eth9" } })
-    assert.matches("; there are lo (127.0.0.1), eth0 (10.97.1.1), eth1 (10.97.2.1)", got[0].output, 1, true)
+    assert.matches("; available: lo (127.0.0.1), eth0 (10.97.1.1), eth1 (10.97.2.1)", got[0].output, 1, true)
   end)
 
   case("may be called by a name that means the loopback to themselves, or all that they have", function()

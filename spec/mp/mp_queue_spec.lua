@@ -103,12 +103,14 @@ describe("a Queue", function()
     assert.matches("Queue:put: the value: a coroutine cannot be sent", problem_of(q.put, q, coroutine.create(print)))
     local whole = lm.zeros {4}
     local half = whole:narrow(1, 1, 2)
-    assert.matches("Queue:put: the value: this tensor has memory in common", problem_of(q.put, q, half))
-    assert.matches("Queue:put: a: this tensor has memory in common", problem_of(q.put, q, {a = half}))
+    assert.matches("Queue:put: the value: this tensor shares memory with another tensor in use",
+      problem_of(q.put, q, half))
+    assert.matches("Queue:put: a: this tensor shares memory with another tensor in use",
+      problem_of(q.put, q, {a = half}))
     assert.equal(0, q:qsize())
     q:close()
     assert.matches("Queue:get: already closed in this process", problem_of(q.get, q))
-    assert.matches("Queue:put: q: what was closed cannot be sent", problem_of(function()
+    assert.matches("Queue:put: q: a closed object cannot be sent", problem_of(function()
       mp.Queue():put {q = q.handle}
     end))
   end)

@@ -67,7 +67,8 @@ describe("a Lock", function()
     local q = mp.Queue()
     q:put(lock)
     local other = q:get()
-    assert.matches("Lock:acquire: this thread already holds the lock through another object", problem_of(other.acquire, other, 0.1))
+    assert.matches("Lock:acquire: this thread already holds the lock through another object",
+      problem_of(other.acquire, other, 0.1))
     assert.matches("the lock is not held by this object", problem_of(other.release, other))
     lock:release()
     assert.is_true((other:acquire()))
@@ -299,7 +300,8 @@ describe("a Barrier", function()
   it("breaks, and is mended", function()
     local barrier = mp.Barrier(2, {timeout = 0.1})
     assert.equal("Barrier(0 of 2 wait)", tostring(barrier))
-    assert.matches("Barrier:wait: timed out waiting for the other parties; the barrier is now broken", problem_of(barrier.wait,
+    assert.matches("Barrier:wait: timed out waiting for the other parties; the barrier is now broken",
+      problem_of(barrier.wait,
       barrier))
     assert.is_true(barrier.broken)
     assert.matches("Barrier:wait: the barrier is broken; call barrier:reset%(%)", problem_of(barrier.wait, barrier))

@@ -35,7 +35,7 @@ typedef struct lm_ipc_location { /* where memory is, for any process */
   uint64_t offset;           /* there */
 } lm_ipc_location;
 
-/* What goes along of a tensor, as it lies in memory: both processes are of one machine. */
+/* What a message holds of a tensor, in memory layout: both processes are on one machine. */
 typedef struct lm_ipc_tensor_header {
   char sender[LM_IPC_PROCESS_ID];
   lm_ipc_location at;
@@ -85,7 +85,7 @@ lm_ipc_imported *lm_ipc_imported_of(const lm_storage *s); /* NULL: it is this pr
 /* Whether the process that owns the memory has ended. */
 bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l);
 lm_status lm_ipc_owner_error(lm_device device); /* the error then */
-/* The memory goes back once the device is through with it; false: not yet. */
+/* The memory is returned once the device is done with it; false: not yet. */
 bool lm_ipc_imported_return(lm_ipc_imported *b);
 
 #endif

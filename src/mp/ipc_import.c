@@ -70,7 +70,7 @@ static bool release_mapping(mapping *m) {
   return true;
 }
 
-/* The memory goes back once the device is through with it; false: not yet. What a device that has failed was given is
+/* The memory is returned once the device is done with it; false: not yet. What a device that has failed was given is
  * over, too. */
 bool lm_ipc_imported_return(lm_ipc_imported *b) {
   bool over;

@@ -153,7 +153,7 @@ lm_status lm_process_wait(lm_process *p, double seconds) {
       lm_process_set_ended(p, status);
       break;
     }
-    if (got < 0 && errno != EINTR) { /* reaped by somebody else, who knows how it ended */
+    if (got < 0 && errno != EINTR) { /* reaped elsewhere, which has its status */
       return lm_fail(LM_E_STATE, "process %d is no longer a child of this process", (int)p->pid);
     }
     double left = seconds < 0 ? 1 : deadline - lm_seconds();

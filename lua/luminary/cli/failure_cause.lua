@@ -1,4 +1,4 @@
---- Why a job under `luminary run` failed: the first cause, in words, and the exit code that goes with it.
+--- Why a job under `luminary run` failed: the text of the first cause, and its exit code.
 ---
 --- A rank's record (LM_ERROR_FILE) says whether it failed by itself or because of another rank, cause_rank. What the
 --- ranks say of another is the store's verdict, which saw the first failure first; so it wins. Without one it is the
@@ -10,7 +10,7 @@ local truncate_text = require "luminary.base.truncate_text"
 
 local cause = {}
 
-local TRACEBACK_LINES, LINE_BYTES = 12, 600 -- the rank itself has said it in full
+local TRACEBACK_LINES, LINE_BYTES = 12, 600 -- the rank itself has printed it in full
 local SIGKILL = 9
 
 local function host()
@@ -28,13 +28,13 @@ end
 
 local function failed(rank) return rank.code ~= nil and rank.code ~= 0 and not rank.ended_by_us end
 
-local function sooner(a, b) return not b or a.order < b.order end
+local function earlier(a, b) return not b or a.order < b.order end
 
 -- Of those that chosen(rank) says true of, the one that ended first.
 local function first_of(ranks, chosen)
   local best
   for _, rank in ipairs(ranks) do
-    if rank.order and chosen(rank) and sooner(rank, best) then best = rank end
+    if rank.order and chosen(rank) and earlier(rank, best) then best = rank end
   end
   return best
 end
@@ -57,7 +57,7 @@ local function how_it_ended(rank, witness)
   if rank.frozen then
     return "was stopped while all others ended, and did not continue"
   elseif rank.ended_by_us or not rank.code then
-    return witness and witness.record.kind == "frozen" and "was frozen" or "did not end"
+    return witness and witness.record.kind == "frozen" and "was frozen" or "did not continue"
   elseif rank.signal == SIGKILL then
     return "was killed by SIGKILL: from outside, or by the system for want of memory"
   elseif rank.signal then

@@ -68,7 +68,7 @@ end
 --- A message of the launcher's own, on standard error.
 function Output:say(text) self.supervisor:print(2, "luminary run: " .. text .. "\n") end
 
---- Until when readers of the output are waited for: where a signal has stopped the job there is little patience.
+--- The deadline for readers of the output: READER seconds after a signal has stopped the job, else none.
 function Output.deadline(stopped_by) return core.time() + (stopped_by and READER or math.huge) end
 
 --- Waits until all is printed; a signal ends that.

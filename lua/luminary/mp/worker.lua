@@ -147,10 +147,10 @@ function Worker:send_signal(number)
   core.mp_signal(self.handle, number)
 end
 
---- A thread that does not end when it is asked to counts as ended, and runs on.
+--- A thread that does not end when it is asked to counts as ended, though it still runs.
 function Worker:abandon()
   self.ended, self.code, self.abandoned = true, 1, true
-  self.problem = "its thread did not end when it was asked to, and runs on"
+  self.problem = "its thread did not end when it was asked to, and still runs"
   core.mp_close(self.handle, 0)
 end
 

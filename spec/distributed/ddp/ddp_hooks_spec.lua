@@ -270,7 +270,8 @@ describe("communication hooks", function()
       contains(message(net.register_comm_hook, net, nil, "allreduce"), "this model already has a hook")
       local late = twins()
       pass(late, 1)
-      contains(message(late.register_comm_hook, late, nil, "allreduce"), "register the hook before the first backward()")
+      contains(message(late.register_comm_hook, late, nil, "allreduce"),
+        "gradients were already averaged; register the hook before the first backward()")
     ]])
     for _, shared in ipairs { "1", "0" } do
       local got = ddp.run(2, lines .. [[
@@ -282,7 +283,8 @@ describe("communication hooks", function()
         os.exit(0, true)
       ]], { LM_SHM = shared })
       assert(got.ok, got.text)
-      assert.matches("register_comm_hook: the hook must be the same on all ranks, got 'a function' here and 'bf16_compress' on rank 0", got[1].output, 1, true)
+      assert.matches("register_comm_hook: the hook must be the same on all ranks, got 'a function' here and "
+        .. "'bf16_compress' on rank 0", got[1].output, 1, true)
       assert.matches("the same on all ranks, got 'a function' here", got[0].output, 1, true)
       got = ddp.run(2, lines .. [[
         local net = twins()

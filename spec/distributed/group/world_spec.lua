@@ -68,7 +68,8 @@ describe("the store is found", function()
     ]], { args = "file://" .. path, env = env })
     all_ready(first)
     local got = start(2, meet, { args = "file://" .. path .. " 6", env = env }):wait()
-    assert.matches("init_method file://" .. path .. ": rank 0 of another running job uses the file, with its store at [^\n]*; choose another path for this job",
+    assert.matches("init_method file://" .. path .. ": rank 0 of another running job uses the file, "
+      .. "with its store at [^\n]*; choose another path for this job",
       got[0].output)
     assert.matches("timed out after 6 s", got[1].output)
     first:kill(0) -- and its file stays, which nobody holds
@@ -119,7 +120,8 @@ describe("the store is found", function()
     assert.matches("timed out after 1 s", rank1()("chmod 600"))
     assert.matches("timed out after 1 s", rank1(true)("chmod 666"))
     if os.execute(("chown 1 %s 2>/dev/null"):format(path)) ~= 0 then return end -- this user may not
-    assert.matches(path .. ": the file belongs to user 1, but this rank runs as user 0" .. remedy, rank1()("chown 1"), 1,
+    assert.matches(path .. ": the file belongs to user 1, but this rank runs as user 0" .. remedy,
+      rank1()("chown 1"), 1,
       true)
     assert.matches("timed out after 1 s", rank1(true)("chown 1"))
   end)
@@ -158,14 +160,17 @@ describe("the store is found", function()
     local job = start(2, meet, { args = "env:// 3", env_of = function(rank) return { WORLD_SIZE = 2 + rank } end })
     local got = job:wait()
     assert.matches("world_size must be the same on all ranks, got 3 on rank 1 and 2 on rank 0", got[1].output)
-    assert.matches("rank 1 has not joined; refused: world_size must be the same on all ranks, got 3 on rank 1", got[0].output)
+    assert.matches("rank 1 has not joined; refused: world_size must be the same on all ranks, got 3 on rank 1",
+      got[0].output)
   end)
 
   it("or the reason is said, half way and in the end", function()
     local got = start(1, meet, { env = { WORLD_SIZE = 2, RANK = 1, LM_TOKEN = "t" }, args = "env:// 1" }):wait()
-    assert.matches("luminary: rank 1 on [^\n]* has waited for 0.5[^\n]*cannot reach the store of rank 0 at 127.0.0.1:%d+",
+    assert.matches("luminary: rank 1 on [^\n]* has waited for 0.5[^\n]*cannot reach the store of rank 0 at "
+      .. "127.0.0.1:%d+",
       got[0].output)
-    assert.matches("init_process_group: timed out after 1 s: cannot reach the store of rank 0 at 127.0.0.1:%d+[^\n]*refused",
+    assert.matches("init_process_group: timed out after 1 s: cannot reach the store of rank 0 at "
+      .. "127.0.0.1:%d+[^\n]*refused",
       got[0].output)
   end)
 end)

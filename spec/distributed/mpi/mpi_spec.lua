@@ -279,7 +279,7 @@ describe("the group mpi refuses", function()
     for rank = 0, 1 do
       assert.not_matches("dist_cause", got[rank].output, 1, true) -- nothing after the error itself
       assert.equal(1, got[rank].code)
-      assert.matches("backend mpi: rank 0 on %S+ was not started by mpirun, .*run %-%-backend mpi %-%-nproc 2",
+      assert.matches("backend mpi: rank 0 on %S+ was not started by mpirun; .*run %-%-backend mpi %-%-nproc 2",
         got[rank].output)
     end
   end)

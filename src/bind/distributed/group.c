@@ -56,7 +56,8 @@ static group_handle *new_group(lua_State *L) {
   return handle;
 }
 
-/* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, naming what there is
+/* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, with the available
+ * ones
  */
 static int bind_has(lua_State *L) {
   char text[LM_GROUP_TEXT];

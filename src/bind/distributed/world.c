@@ -161,8 +161,8 @@ static void push_party(lua_State *L, const lm_party *p) {
   set_text(L, "where", p->call.where);
 }
 
-/* dist_cause(world) -> nil while all is well, else {kind, reported_by, where, message, text, rank, host, who, other}; of
- * `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
+/* dist_cause(world) -> nil while all is well, else {kind, reported_by, where, message, text, rank, host, who, other};
+ * of `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
 static int bind_cause(lua_State *L) {
   lm_world *world = lm_need_world(L, 1, "dist_cause")->world;
   lm_failure f;

@@ -13,7 +13,7 @@
  *       tensor whose element i becomes the number of a queue's message before it leaves the queue
  *   mp_poll(h, seconds)           whether there is something to get, or the end
  *   mp_queue_size(h)              how many there are, the capacity, and how many of them wait in this process
- *   mp_queue_has(h, number)       whether that message, claimed by somebody who died, is still there
+ *   mp_queue_has(h, number)       whether that message, claimed by a worker that died, is still there
  *   mp_queue_flush(h, seconds)    whether nothing waits in this process any more
  *   mp_queue_done(h)              mp_queue_join(h, seconds)   whether all are done with
  *   mp_acquire(h, seconds)        nil, or 1; 2 if who held it before ended without releasing it. No signal ends it

@@ -309,5 +309,5 @@ const luaL_Reg lm_worker_functions[] = {{"mp_process", bind_process},
                                         {"mp_share", bind_share},
                                         {"mp_is_shared", bind_is_shared},
                                         {"mp_unfit", bind_unfit},
-                                        {"mp_exported",  bind_ipc_pending_count},
+                                        {"mp_exported", bind_ipc_pending_count},
                                         {NULL, NULL}};

@@ -169,7 +169,7 @@ done:
 }
 
 /* Backward is over. If it failed, the pass is forgotten as if nothing had been; but if the others count on it already,
- * they have to know why they wait in vain. */
+ * they must learn why nothing comes. */
 static void pass_leave(void *ctx) {
   lm_reducer *r = ctx;
   if (r->begun) {

@@ -246,7 +246,7 @@ lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
       double now = lm_seconds();
       if (!spin_until) spin_until = now + SPIN;
       spin = now < spin_until;
-      if (spin) sched_yield(); /* somebody may have work for this core */
+      if (spin) sched_yield(); /* another thread may have work for this core */
     }
     pthread_mutex_lock(&e->lock);
     TRY(status);

@@ -14,7 +14,7 @@
 #include "distributed/store/failure_text.h"
 #include "distributed/store/sigterm.h"
 
-static const double first_pause = 0.005, longest_pause = 0.1, handshake_time = 10, port_time = 5, stranger_time = 5;
+static const double first_pause = 0.005, longest_pause = 0.1, handshake_time = 10, port_time = 5, foreign_time = 5;
 
 typedef struct opening {
   lm_world *w;
@@ -24,21 +24,21 @@ typedef struct opening {
   double since;
   lm_deadline deadline;
   char host[64];
-  char why[512];      /* what the last attempt failed with; "" before */
-  char missing[768];  /* who had not joined when the store was asked last; "" before */
-  char stranger[40];  /* the nonce of a published store of another job */
-  double stranger_at; /* since when */
+  char why[512];          /* what the last attempt failed with; "" before */
+  char missing[768];      /* who had not joined when the store was asked last; "" before */
+  char foreign_nonce[40]; /* the nonce of a published store of another job */
+  double foreign_since;   /* when it was first seen */
 } opening;
 
 /* ---- waiting */
 
-/* What there is to wait for, in words. */
+/* Describes what this rank waits for. */
 static void waits_for(opening *o, char *out, size_t capacity) {
   lm_missing missing = {0};
   if (o->joining) lm_client_missing(o->w->client, 0, 0, 0, NULL, 0.3, &missing);
   if (missing.n > 0) lm_missing_text(&missing, o->missing, sizeof o->missing);
   lm_missing_free(&missing);
-  if (o->joining && o->missing[0]) { /* an earlier answer, if rank 0 has just given up and its store is gone */
+  if (o->joining && o->missing[0]) { /* an earlier answer, if rank 0 has just left and its store with it */
     snprintf(out, capacity, "%s", o->missing);
   } else if (o->joining) {
     snprintf(out, capacity, "not all ranks have joined");
@@ -139,13 +139,13 @@ static lm_status rendezvous_reach(opening *o, int *out, bool *again) {
   }
   if (status == LM_E_STATE && !known) {
     /* Left over from another job? Then rank 0 replaces it soon. Otherwise the token is wrong. */
-    if (strcmp(o->stranger, o->w->at.nonce) != 0) o->stranger_at = lm_seconds();
-    snprintf(o->stranger, sizeof o->stranger, "%s", o->w->at.nonce);
-    *again = lm_seconds() - o->stranger_at < stranger_time;
+    if (strcmp(o->foreign_nonce, o->w->at.nonce) != 0) o->foreign_since = lm_seconds();
+    snprintf(o->foreign_nonce, sizeof o->foreign_nonce, "%s", o->w->at.nonce);
+    *again = lm_seconds() - o->foreign_since < foreign_time;
   }
 
 done:
-  *again = *again && (status == LM_E_IO || (status == LM_E_STATE && !known && o->stranger[0]));
+  *again = *again && (status == LM_E_IO || (status == LM_E_STATE && !known && o->foreign_nonce[0]));
   if (status == LM_OK) {
     *out = fd;
   } else if (fd >= 0) {

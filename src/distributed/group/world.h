@@ -17,7 +17,7 @@ typedef struct lm_world_config {
    * host:port. "pmix://": ... and notifies the others by way of mpirun or srun. */
   const char *init_method;
   int rank, size;
-  const char *job;          /* keeps strays of other jobs out; NULL or "": the init_method's text */
+  const char *job;          /* keeps ranks of other jobs out; NULL or "": the init_method's text */
   const char *token;        /* the job's secret, or NULL */
   int generation;           /* how many worlds this process opened before: a rank that is ahead of the store's waits */
   double timeout;           /* seconds, of rendezvous and collectives */

@@ -47,11 +47,11 @@ static lm_status mpi_fail_call(const lm_group *g, lm_status status, const char *
 }
 
 lm_status lm_mpi_refused(lm_group *g) {
-  lm_status status = lm_group_check(g); /* a rank's failure is why it was given up, as a rule */
+  lm_status status = lm_group_check(g); /* usually a rank's failure is the reason */
   if (status != LM_OK) return status;
-  return mpi_fail_call(
-      g, LM_E_STATE,
-      atomic_load(&lost) ? "MPI was given up with an earlier call" : "MPI has ended, as this process does");
+  return mpi_fail_call(g, LM_E_STATE,
+                       atomic_load(&lost) ? "MPI was abandoned after an earlier call failed"
+                                          : "MPI has ended, because this process ends");
 }
 
 void lm_mpi_leave(void) { atomic_fetch_sub(&inside, 1); }

@@ -291,13 +291,13 @@ static lm_status use_device(lm_nccl *s, lm_device device) {
   return LM_OK;
 }
 
-/* What the first rank lays into the store: the id, or why there is none, closed by a zero. */
-typedef struct invitation {
+/* What the first rank publishes in the store: the id, or the NUL-terminated reason for none. */
+typedef struct shared_id {
   char why[256];
   ncclUniqueId id;
-} invitation;
+} shared_id;
 
-static lm_status invite(lm_group *g, const char *key, bool alone, invitation *made) {
+static lm_status publish_unique_id(lm_group *g, const char *key, bool alone, shared_id *made) {
   sigset_t signals;
   memset(made, 0, sizeof *made);
   lm_nccl_hold_signals(&signals);
@@ -309,7 +309,7 @@ static lm_status invite(lm_group *g, const char *key, bool alone, invitation *ma
   return status == LM_OK && result != ncclSuccess ? comm_fail_in_words(g, result) : status;
 }
 
-static lm_status be_invited(lm_group *g, const char *key, int first, invitation *got) {
+static lm_status read_unique_id(lm_group *g, const char *key, int first, shared_id *got) {
   lm_status status = lm_group_read(g, key, got, sizeof *got);
   if (status != LM_OK) return status;
   got->why[sizeof got->why - 1] = 0;
@@ -328,11 +328,11 @@ static ncclConfig_t settings(void) {
 static lm_status comm_make(lm_nccl *s, const char *key, int first, int rank, int size, lm_nccl_comm **at) {
   lm_status status;
   double start = lm_seconds();
-  invitation own;
+  shared_id own;
   ncclConfig_t config = settings();
   lm_nccl_comm *c = new_comm(s->device, rank, size);
   if (!c) return LM_E_OOM;
-  TRY(rank == 0 ? invite(s->g, key, size == 1, &own) : be_invited(s->g, key, first, &own));
+  TRY(rank == 0 ? publish_unique_id(s->g, key, size == 1, &own) : read_unique_id(s->g, key, first, &own));
   TRY(lm_device_enter(s->device));
   TRY(lm_nccl_begin(s));
   ncclResult_t result = ncclCommInitRankConfig(&c->handle, size, own.id, rank, &config);

@@ -1,4 +1,4 @@
-/* getaddrinfo waits for name servers as long as it likes, so a separate thread calls it; a caller whose deadline
+/* getaddrinfo has no timeout, so a separate thread calls it; a caller whose deadline
  * passes leaves question and answer to that thread. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/net/resolve.h"

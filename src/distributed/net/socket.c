@@ -40,7 +40,7 @@ typedef union address {
 /* ---- waiting */
 
 lm_status lm_net_await(int fd, short events, const lm_deadline *p) {
-  bool deaf = false; /* the wake descriptor is readable, yet check finds nothing wrong: not to spin on it */
+  bool ignores_wake = false; /* wake_fd is readable but check finds no error: polling it again would spin */
   for (;;) {
     lm_status status = p->check ? p->check(p->ctx) : LM_OK;
     if (status != LM_OK) return status;
@@ -48,10 +48,10 @@ lm_status lm_net_await(int fd, short events, const lm_deadline *p) {
     if (left <= 0) return lm_fail(LM_E_IO, "timed out");
     if (left > look_every) left = look_every;
     struct pollfd fds[2] = {{fd, events, 0}, {p->wake_fd, POLLIN, 0}};
-    int n = poll(fds, p->wake_fd >= 0 && !deaf ? 2 : 1, (int)(left * 1000) + 1);
+    int n = poll(fds, p->wake_fd >= 0 && !ignores_wake ? 2 : 1, (int)(left * 1000) + 1);
     if (n < 0 && errno != EINTR) return lm_fail_cannot(LM_E_IO, "poll", errno);
     if (n > 0 && fds[0].revents) return LM_OK;
-    deaf = n > 0;
+    ignores_wake = n > 0;
   }
 }
 
@@ -118,7 +118,7 @@ static void socket_address_text(const char *host, int port, char out[LM_ADDRESS_
   snprintf(out, LM_ADDRESS_MAX, strchr(host, ':') ? "[%.110s]:%d" : "%.110s:%d", host, port);
 }
 
-/* As text, an IPv4 address without the clothes it wears on an IPv6 socket. */
+/* As text; an IPv4-mapped IPv6 address as IPv4. */
 lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADDRESS_MAX]) {
   char text[NI_MAXHOST];
   int code = getnameinfo(a, n, text, sizeof text, NULL, 0, NI_NUMERICHOST);
@@ -290,7 +290,7 @@ lm_status lm_net_accept(int listener, double dead_after, int *fd) {
     case EINVAL:
     case ENOTSOCK:
     case EOPNOTSUPP: return lm_fail_cannot(LM_E_IO, "accept a connection", errno);
-    default: return LM_OK; /* nobody there, or who was there is gone again */
+    default: return LM_OK; /* no connection, or it was closed again */
   }
 }
 
@@ -318,8 +318,8 @@ void lm_net_tune(int fd, double dead_after) {
 
 /* ---- connecting */
 
-/* Somebody who keeps trying a port of this machine where nobody listens may be given that port for his own end, and
- * then talks to himself. */
+/* A socket that keeps connecting to a port of this machine where nothing listens may be assigned that port itself, and
+ * is then connected to itself. */
 static bool is_to_itself(int fd) {
   address a = {0}, b = {0};
   socklen_t na = sizeof a, nb = sizeof b;

@@ -178,7 +178,7 @@ static void heartbeat(lm_client *c, double now) {
   pthread_mutex_unlock(&c->lock);
 }
 
-/* A thread that was not running itself (stopped, a suspended machine) must not blame the store for it. */
+/* A thread that was not running itself (stopped, a suspended machine) must not count it as the store's silence. */
 static void watch_store(lm_client *c, double now) {
   if (now - c->last_turn > 2.5) c->last_received = now;
   c->last_turn = now;

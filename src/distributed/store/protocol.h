@@ -42,8 +42,8 @@ typedef enum lm_message {
   LM_M_LAST = LM_M_LEFT
 } lm_message;
 
-/* The GPUs a rank may use with nccl, by hashes of their UUIDs: its device, where it has chosen one, else all it sees, of
- * which it takes the one at its local rank. */
+/* The GPUs a rank may use with nccl, by hashes of their UUIDs: its device, where it has chosen one, else all it sees,
+ * of which it takes the one at its local rank. */
 typedef struct lm_gpu_ids {
   uint32_t n;
   uint64_t id[LM_DEVICE_MAX];

@@ -24,15 +24,15 @@ static lm_server *all;
 
 /* ---- the loop */
 
-static double sooner(double a, double b) { return b > 0 && b < a ? b : a; }
+static double earlier(double a, double b) { return b > 0 && b < a ? b : a; }
 
 static int server_milliseconds_to_next(const lm_server *s) {
   double next = s->pulse_at;
-  if (s->pending.first) next = sooner(next, s->pending.first->deadline);
-  if (s->closing.first) next = sooner(next, s->closing.first->deadline);
-  next = sooner(next, s->listen_at);
-  next = sooner(next, s->silence_at);
-  if (s->held.kind) next = sooner(next, s->held_until);
+  if (s->pending.first) next = earlier(next, s->pending.first->deadline);
+  if (s->closing.first) next = earlier(next, s->closing.first->deadline);
+  next = earlier(next, s->listen_at);
+  next = earlier(next, s->silence_at);
+  if (s->held.kind) next = earlier(next, s->held_until);
   double left = next - lm_seconds();
   return left <= 0 ? 0 : left >= 1 ? 1000 : (int)(left * 1000) + 1;
 }
@@ -81,7 +81,7 @@ static void *server_run(void *arg) {
     int n = epoll_wait(s->epoll, events, EVENTS, deadline);
     double late = lm_seconds() - s->now - deadline * 1e-3;
     s->now = lm_seconds();
-    /* This process was stopped for a while: nobody is to blame for what it did not hear. */
+    /* This process was stopped for a while, so members' silence does not count. */
     if (late > 0.5)
       for (lm_conn *c = s->members.first; c; c = c->next) c->heard += late;
     for (int i = 0; i < n; i++) {

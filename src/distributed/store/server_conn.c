@@ -1,4 +1,4 @@
-/* The store's connections: newcomers, what members say, and what they are sent. */
+/* The store's connections: accepting, reading and sending. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -107,10 +107,10 @@ void lm_conn_free(lm_server *s, lm_conn *c) {
 /* In the order in which they went: of several deaths the first is the cause. */
 static void conn_reap_gone(lm_server *s) {
   for (lm_conn *c = s->gone.first, *next; c; c = next) {
-    bool tell = c->rank >= 0 && c->as != LM_FAILURE_DIED && !c->out.failed;
+    bool lives = c->rank >= 0 && c->as != LM_FAILURE_DIED && !c->out.failed;
     if (c->rank >= 0) lm_server_lost(s, c);
     next = c->next;
-    if (tell) { /* it lives, and hears why */
+    if (lives) { /* it reads why it was dropped before it closes */
       c->gone = false;
       if (c->waits > 0) lm_server_cancel_waits(s, c);
       lm_conn_close_gently(s, c);
@@ -220,7 +220,7 @@ void lm_conn_serve(lm_server *s, lm_conn *c, uint32_t events) {
     conn_read_some(s, c);
 }
 
-/* ---- newcomers */
+/* ---- new connections */
 
 static bool conn_drop_oldest(lm_server *s) {
   lm_conn *c = s->pending.first;

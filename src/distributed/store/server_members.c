@@ -1,4 +1,4 @@
-/* Who is there: joining, leaving, and what all are notified of when somebody fails. */
+/* Members: joining, leaving, and the notification of all when one fails. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -102,7 +102,7 @@ static bool refuse(lm_server *s, lm_conn *c, const char *why) {
   return true;
 }
 
-static bool turn_away_early(lm_server *s, lm_conn *c) {
+static bool refuse_early(lm_server *s, lm_conn *c) {
   lm_message_end(&c->out, lm_message_begin(&c->out, LM_M_AHEAD));
   lm_conn_close_gently(s, c);
   return true;
@@ -142,7 +142,7 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
   uint32_t rank = lm_get_u32(r), size = lm_get_u32(r), generation = lm_get_u32(r);
   lm_get_member(r, &who);
   if (!lm_reader_done(r)) return false;
-  if (generation > (uint32_t)s->generation) return turn_away_early(s, c);
+  if (generation > (uint32_t)s->generation) return refuse_early(s, c);
   if (generation < (uint32_t)s->generation) {
     snprintf(why, sizeof why,
              "rank %u opens process group %u and rank 0 process group %d; all ranks must open the same number of them",
@@ -166,7 +166,7 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
 
 /* ---- leaving */
 
-static void tell_left(lm_server *s, int rank, const char *fields, size_t n) {
+static void send_left(lm_server *s, int rank, const char *fields, size_t n) {
   for (int r = 0; r < s->size; r++) {
     lm_conn *c = s->member_table[r].conn;
     if (!c || r == rank || s->member_table[r].left) continue;
@@ -196,7 +196,7 @@ bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r) {
   member->last = last;
   member->left = true;
   member->n_open = 0;
-  tell_left(s, c->rank, fields, bytes);
+  send_left(s, c->rank, fields, bytes);
   if (!s->welcomed) server_found_failure(s, LM_FAILURE_LEFT, c->rank, "it left before all ranks had joined");
   return true;
 }
@@ -252,7 +252,7 @@ bool lm_server_is_done(const lm_server *s) {
   if (s->closing.n > 0) return false;
   for (int r = 0; r < s->size; r++)
     if (s->member_table[r].conn && !s->member_table[r].left && !s->member_table[r].frozen) return false;
-  /* Those who were only starting when it failed would wait in vain for a store. */
+  /* Ranks that were starting when it failed must still find the store, to learn why. */
   bool late = s->listener >= 0 && s->joined > 0 && s->joined < s->size && s->cause.kind != LM_FAILURE_ABSENT;
   return !late || s->now > s->cause_at + linger;
 }

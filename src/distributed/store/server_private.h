@@ -44,7 +44,7 @@ typedef struct lm_conn_list {
   int n;
 } lm_conn_list;
 
-typedef struct lm_member_call { /* a call somebody is in */
+typedef struct lm_member_call { /* a call that a member is in */
   uint32_t group;
   lm_ticket ticket;
   double since; /* when the store first heard of it */

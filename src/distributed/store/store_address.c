@@ -167,7 +167,7 @@ static lm_status take_away(const char *path, const char *nonce) {
   struct stat info;
   bool held;
   beside(path, aside, sizeof aside);
-  if (rename(path, aside) != 0) return LM_OK; /* somebody else has removed it, or there was nothing */
+  if (rename(path, aside) != 0) return LM_OK; /* another process has removed it, or there was nothing */
   lm_status status = locate_look(aside, &at, &held, &info);
   bool done = status == LM_OK ? (nonce ? strcmp(at.nonce, nonce) == 0 : !held) : status == LM_E_IO;
   if (!done && locate_put(aside, path)) return status;

@@ -97,11 +97,11 @@ local function paragraph(label, text, lines)
   end
 end
 
-local COLOURS = {problem = 31, warning = 33, note = 36, ok = 32}
+local COLORS = {problem = 31, warning = 33, note = 36, ok = 32}
 
 local function heading(one, colored)
   local word = ("%-7s"):format(one.severity)
-  if colored then word = ("\27[%dm%s\27[0m"):format(COLOURS[one.severity], word) end
+  if colored then word = ("\27[%dm%s\27[0m"):format(COLORS[one.severity], word) end
   return ("  %s  %s  [%s]"):format(word, one.title, one.id)
 end
 
