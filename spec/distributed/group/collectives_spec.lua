@@ -266,12 +266,12 @@ describe("a collective refuses", function()
       message(dist.all_gather, { lm.ones { 3 } }, lm.ones { 2 }))
     assert.matches("all_gather: tensor 1 of the list must be float32 %[2%] on cpu, got int64 %[2%] on cpu",
       message(dist.all_gather, { ints }, lm.ones { 2 }))
-    assert.matches("scatter: .*cpu:1.*cpu ",
+    assert.matches("scatter: tensor 1 of the list must be float32 %[2%] on cpu, got float32 %[2%] on cpu:1",
       message(dist.scatter, lm.ones { 2 }, { lm.ones({ 2 }, { device = "cpu:1" }) }, 0))
   end)
 
   it("to send to itself", function()
-    assert.matches("send: dst must be another rank, got 0, this rank", message(dist.send, lm.ones { 2 }, 0))
+    assert.matches("send: not implemented for backend 'solo'", message(dist.send, lm.ones { 2 }, 0))
   end)
 
   it("and leaves data alone with one rank, whatever the layout", function()
