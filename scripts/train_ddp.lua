@@ -282,7 +282,7 @@ if checkpoint then
     if given.lr and not schedule then group.lr = options.lr end
     if given.momentum then group.momentum = options.momentum end
   end
-  if rank == 0 then print(("going on after step %d"):format(step)) end
+  if rank == 0 then print(("resuming after step %d"):format(step)) end
 end
 
 -- ---- reports: JSON to the log, a progress line on a terminal, plain lines elsewhere

@@ -281,14 +281,14 @@ describe("a rank's failure", function()
     assert(#long < 10000, #long)
   end)
 
-  it("is that ranks came to different calls, where none of them is to blame", function()
+  it("is that ranks made different calls, where none of them is to blame", function()
     local code, _, err = run("--nproc 2", [[
       local lm = require "luminary"
       lm.dist.init_process_group("gloo", {timeout = 20})
       lm.dist.all_reduce(lm.ones { 4 + rank })
     ]])
     assert.equal(1, code)
-    assert.matches("luminary run: ranks came to different calls\n  [^\n]*all_reduce: ranks 0 and 1 came to different "
+    assert.matches("luminary run: ranks made different calls\n  [^\n]*all_reduce: ranks 0 and 1 made different "
       .. "calls: rank 0 on [^\n]* float32 %[4%] at [^\n]*, rank 1 on [^\n]* float32 %[5%] at ", err)
   end)
 
@@ -358,7 +358,7 @@ describe("a rank's failure", function()
       os.exit(5)
     ]])
     assert.equal(5, code)
-    assert.matches("luminary run: rank 1 on %S+, pid %d+, was frozen\n  rank 0 was told:\n  hm\n$", err)
+    assert.matches("luminary run: rank 1 on %S+, pid %d+, was frozen\n  rank 0 reported:\n  hm\n$", err)
   end)
 
   it("is a stopped rank, where no other is left to miss it", function()
@@ -367,7 +367,7 @@ describe("a rank's failure", function()
     local code, _, err, took = run("--nproc 2", "if rank == 1 then ffi.C.raise(19) end")
     core.setenv("LM_HEARTBEAT_TIMEOUT", before)
     assert.equal(137, code)
-    assert.matches("rank 1 on %S+, pid %d+, was stopped while all others ended, and did not go on\n$", err)
+    assert.matches("rank 1 on %S+, pid %d+, was stopped while all others ended, and did not continue\n$", err)
     within(took, 6)
   end)
 
@@ -504,10 +504,10 @@ describe("the first cause", function()
   it("may have ended well, or be elsewhere", function()
     local text, code = cause.of { rank(0, 1, { code = 0 }), rank(1, 2, { record = told(0, "left") }) }
     assert.matches("^rank 0 on .*ended, with exit code 0, while others waited for it\n", text)
-    assert.matches("\n  rank 1 was told:\n  rank 0 left$", text)
+    assert.matches("\n  rank 1 reported:\n  rank 0 left$", text)
     assert.equal(1, code)
     text, code = cause.of { rank(0, 1, { record = told(5, "error") }) }
-    assert.matches("^rank 5, of another node, failed first\n  rank 0 was told:\n  rank 5 error$", text)
+    assert.matches("^rank 5, of another node, failed first\n  rank 0 reported:\n  rank 5 error$", text)
     assert.equal(1, code)
   end)
 
@@ -546,8 +546,8 @@ describe("a supervisor", function()
     local lines = {}
     for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
     local want = {
-      "this process has a supervisor already", "cannot start /nonexistent/program: No such file or directory",
-      "argv: at least the program's path expected", "argv: a list of strings without NUL bytes expected",
+      "this process already has a supervisor", "cannot start '/nonexistent/program': No such file or directory",
+      "argv must have at least the program's path", "argv: a list of strings without NUL bytes expected",
       "env: a list of strings expected", "table expected", "a supervisor expected", "1 or 2 expected",
       "the supervisor is closed", "SIGKILL\tsignal 64",
     }

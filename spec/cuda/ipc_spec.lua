@@ -29,7 +29,9 @@ local function begin(f, ...)
   return mp.spawn(function(_, g, ...) g(...) end, {join = false, args = {f, ...}})
 end
 
-local function nothing_lent() wait_until("what was lent has come back", function() return core.mp_lent() == 0 end) end
+local function nothing_exported()
+  wait_until("all exported tensors are released", function() return core.mp_exported() == 0 end)
+end
 
 local function problem_of(f, ...)
   local ok, problem = pcall(f, ...)
@@ -48,7 +50,7 @@ describe("a tensor in a GPU's memory", function()
   local alive
   before_each(function() alive = lm.live_tensors() end)
   after_each(function() -- by then; what a receiver still has comes back by another thread
-    nothing_lent()
+    nothing_exported()
     wait_until("the tensors have gone", function() return lm.live_tensors() <= alive end)
   end)
 
@@ -149,7 +151,7 @@ describe("a tensor in a GPU's memory", function()
     assert.same({1, 4, 4}, x:totable())
     assert.same({1, 4, 4}, both[1]:totable())
     assert.equal(opened, tonumber(ffi.C.lm_fake_call_count "cudaIpcOpenMemHandle"))
-    assert.is_true(core.mp_lent() <= 1)
+    assert.is_true(core.mp_exported() <= 1)
   end)
 
   it("reads what the sender's streams had yet to write, and the sender what its receiver had", function()
@@ -185,7 +187,7 @@ describe("a tensor in a GPU's memory", function()
       repeat
         collectgarbage()
         os.execute "sleep 0.01"
-      until core_.mp_lent() == 0 or lm_.time() > deadline
+      until core_.mp_exported() == 0 or lm_.time() > deadline
       from:put {pcall(lm_.cuda.synchronize)}
     end)
     local x = lm.zeros({1000}, {device = device})
@@ -237,16 +239,16 @@ describe("a tensor in a GPU's memory", function()
     other:start()
     q:put(lm.ones({400}, {device = device}))
     assert.equal(400, said:get(LONG))
-    assert.equal(1, core.mp_lent())
+    assert.equal(1, core.mp_exported())
     ffi.C.kill(other.pid, 9)
-    wait_until("a dead receiver has nothing", function() return core.mp_lent() == 0 end)
+    wait_until("a dead receiver has nothing", function() return core.mp_exported() == 0 end)
     collectgarbage()
     assert.equal(before, lm.cuda.memory_allocated(device))
     pcall(other.join, other)
     q:put(lm.ones({400}, {device = device}))
-    assert.equal(1, core.mp_lent())
+    assert.equal(1, core.mp_exported())
     q:close()
-    wait_until("what was not taken comes back", function() return core.mp_lent() == 0 end)
+    wait_until("what was not taken comes back", function() return core.mp_exported() == 0 end)
   end)
 
   it("of a sender that was killed is an error to take, and to send on", function()
@@ -262,9 +264,9 @@ describe("a tensor in a GPU's memory", function()
     wait_until("the second is on its way", function() return q:qsize() == 1 end)
     ffi.C.kill(other.pid, 9)
     pcall(other.join, other)
-    assert.matches("the process that a tensor's memory on cuda:0 belonged to has ended",
+    assert.matches("the process that owned a tensor's memory on cuda:0 has ended",
       problem_of(q.get, q, LONG), 1, true)
-    assert.matches("Queue:put: t: the process that a tensor's memory on cuda:0 belonged to has ended",
+    assert.matches("Queue:put: t: the process that owned a tensor's memory on cuda:0 has ended",
       problem_of(q.put, q, {t = t}), 1, true)
   end)
 
@@ -294,7 +296,7 @@ describe("a tensor in a GPU's memory", function()
   it("opens a segment once for many tensors, and leaves nothing open", function()
     if not is_fake then pending("calls are counted by the stand-in alone") end
     local other, to, from = server(function(to, from)
-      local C, lent = require("ffi").C, require("luminary.core").mp_lent
+      local C, lent = require("ffi").C, require("luminary.core").mp_exported
       require("ffi").cdef "long lm_fake_live(const char *); long lm_fake_call_count(const char *);"
       local live = {}
       for round = 1, 3 do
@@ -323,7 +325,7 @@ describe("a tensor in a GPU's memory", function()
     assert.is_true(live[1] <= 2)
     assert.equal(0, live[3])
     other:join()
-    nothing_lent()
+    nothing_exported()
   end)
 
   it("goes by pipes, pools and arguments, and between threads", function()
@@ -391,7 +393,7 @@ describe("a tensor in a GPU's memory", function()
       "cudaEventRecord", "cudaDeviceGetAttribute"} do
       ffi.C.lm_fake_fail(call, 1, 801)
       assert.matches(call .. ": error 801", problem_of(q.put, q, x), 1, true)
-      nothing_lent()
+      nothing_exported()
     end
     assert.equal(0, q:qsize())
     ffi.C.lm_fake_fail("cudaIpcGetMemHandle", 1, 801)
@@ -514,7 +516,7 @@ describe("a tensor in a GPU's memory", function()
     assert.equal("cuda:2 16\t16\n", run(three, 2, ""))
     assert.equal("cuda:0 16\t16\n", run(three, 2, "CUDA_VISIBLE_DEVICES=2,0"))
     local text = run(three, 2, "CUDA_VISIBLE_DEVICES=1")
-    assert.matches("a tensor lies on the card GPU%-%x+[%x%-]+, which this process does not see "
+    assert.matches("a tensor is on GPU%-%x+[%x%-]+, a GPU that is not visible to this process "
       .. "%(CUDA_VISIBLE_DEVICES: 1%)", text)
     assert.matches("CUDA: .*; send x:cpu()", run(three, 2, "LM_FAKE_CUDA_DEVICES=0"))
     assert.equal("cuda:5 16\t16\n", run("LM_CUDA_VIRTUAL=2 LM_FAKE_CUDA_DEVICES=3", 5, ""))

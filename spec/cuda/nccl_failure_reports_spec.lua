@@ -39,7 +39,7 @@ describe("a failure of one rank over NCCL", function()
       for rank = 0, size - 1 do
         assert.equal(0, got[rank].code, got.text)
         assert(got[rank].output:find(name .. " was made to fail", 1, true), got.text)
-        assert(rank == 0 or got[rank].output:find "rank 0 on host [^\n]* failed", got.text) -- and not: left
+        assert(rank == 0 or got[rank].output:find "rank 0 on [^\n]* failed", got.text) -- and not: left
       end
       assert.is_nil(got[0].output:find ": nccl: ", got.text)
     end)
@@ -182,7 +182,7 @@ describe("a group of gloo and NCCL", function()
     ]])
     for rank = 0, 1 do
       assert.equal(0, got[rank].code, got.text)
-      assert(got[rank].output:find "came to %a+ calls?", got.text)
+      assert(got[rank].output:find "made a? ?different calls?", got.text)
     end
     succeeds(2, warm .. [[
       for i = 1, 20 do

@@ -196,7 +196,7 @@ describe("DistributedSampler", function()
     assert.is_true(state:equal(lm.get_rng_state()))
   end)
 
-  it("is told the epoch by the loader", function()
+  it("gets its epoch from the loader", function()
     local set = Numbers(20)
     local sampler = data.DistributedSampler(set, { num_replicas = 2, rank = 1 })
     local loader = data.DataLoader(set, { sampler = sampler, batch_size = 4 })
@@ -204,6 +204,32 @@ describe("DistributedSampler", function()
     local first = flat(batches(loader:epoch(1)))
     assert.not_same(first, flat(batches(loader:epoch(2))))
     assert.same(first, flat(batches(loader:epoch(1))))
+  end)
+
+  it("warns once, on rank 0, of a second pass in the same order", function()
+    local core, warnings = lm.core, {}
+    local warn = core.warn
+    core.warn = function(text) warnings[#warnings + 1] = text end
+    finally(function() core.warn = warn end)
+    local function three_passes(options, between)
+      local loader = data.DataLoader(Numbers(4), { sampler = data.DistributedSampler(Numbers(4), options) })
+      for _ = 1, 3 do
+        batches(loader:iter())
+        between(loader)
+      end
+    end
+    local function nothing() end
+    three_passes({ num_replicas = 2, rank = 1 }, nothing)
+    three_passes({ num_replicas = 2, rank = 0, shuffle = false }, nothing)
+    local epoch = 0
+    three_passes({ num_replicas = 2, rank = 0 }, function(loader)
+      epoch = epoch + 1
+      loader.sampler:set_epoch(epoch)
+    end)
+    assert.same({}, warnings)
+    three_passes({ num_replicas = 2, rank = 0 }, nothing)
+    assert.same({ "DataLoader: this pass has the same order as the last one, that of epoch 0; call "
+      .. "loader:epoch(n) instead of loader:iter(), or sampler:set_epoch(n)" }, warnings)
   end)
 
   it("without a process group is one of one", function()

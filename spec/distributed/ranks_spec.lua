@@ -81,9 +81,11 @@ describe("ranks meet", function()
     local path = folder .. "/meet"
     local ready = "luminary 127.0.0.1:1 0123456789abcdef\n"
     for what, make in pairs {
-      ["is there and is no rendezvous file"] = function() temp.write(path, "luminary is what this text is about\n") end,
-      ["is no rendezvous file"] = function() temp.write(path, ready .. "and more") end,
-      ["and is no rendezvous file"] = function() temp.write(path, ready:gsub("abc", "a\0bc")) end,
+      ["exists and is not a rendezvous file"] = function()
+        temp.write(path, "luminary is what this text is about\n")
+      end,
+      ["is not a rendezvous file"] = function() temp.write(path, ready .. "and more") end,
+      ["and is not a rendezvous file"] = function() temp.write(path, ready:gsub("abc", "a\0bc")) end,
       ["a FIFO"] = function() os.execute("mkfifo " .. path) end,
       ["a folder"] = function() os.execute("mkdir " .. path) end,
       ["a link"] = function()
@@ -141,7 +143,7 @@ describe("ranks meet", function()
 
   it("and two that claim one number are told so", function()
     local got = run(2, [[print(message(dist.init_process_group, { rank = 0, timeout = 3 }))]], { may_fail = true })
-    assert.matches("is another rank 0 of this job there", got[0].output .. got[1].output)
+    assert.matches("is another rank 0 of this job running", got[0].output .. got[1].output)
   end)
 end)
 
@@ -266,7 +268,8 @@ describe("collectives", function()
         same(peer, dist.recv(t, peer, { group = mine }))
         same({ peer }, t)
       end
-      assert(message(dist.broadcast, lm.ones(1), (me + 1) % 4, { group = mine }):find "not in this group of 2 %(ranks")
+      assert(message(dist.broadcast, lm.ones(1), (me + 1) % 4, { group = mine })
+        :find "not in this group of 2 ranks %(%[")
       assert(message(dist.all_reduce, lm.ones(1), { group = other }):find "is not in the group")
       local list = dist.all_gather_object({}, "from " .. me, { group = mine })
       same({ "from " .. me % 2, "from " .. me % 2 + 2 }, list)
@@ -382,7 +385,8 @@ describe("a failure", function()
     local env = { LM_TOKEN = "t", ASAN_OPTIONS = (os.getenv "ASAN_OPTIONS" or "") .. ":detect_leaks=0" }
     for _, leave in ipairs { "os.exit(0)", "os.exit(0, true)", "return" } do
       local script = joined .. "dist.barrier()\nif me == 1 then nap(0.3) do " .. leave .. " end end\n" .. waits
-      assert.matches("all_reduce: [^\n]*rank 1 on [^\n]* left while others", run(2, script, { env = env })[0].output)
+      assert.matches("all_reduce: [^\n]*rank 1 on [^\n]* left while other ranks",
+        run(2, script, { env = env })[0].output)
     end
   end)
 
@@ -441,9 +445,9 @@ describe("another call than the others'", function()
         ]]):format(call))
         for rank = 0, n - 1 do
           local output = got[rank].output
-          assert.matches("^[^\n]*" .. name .. ": [^\n]* came to %a+ calls?", output)
+          assert.matches("^[^\n]*" .. name .. ": [^\n]* made a? ?different calls?", output)
           assert.matches("rank [01] [^\n]* rank [01] at [^\n]*, rank [12] [^\n]* rank [12] at", output)
-          if n == 2 then assert.matches("ranks 0 and 1 came to different calls: ", output) end
+          if n == 2 then assert.matches("ranks 0 and 1 made different calls: ", output) end
         end
       end
     end
@@ -465,8 +469,8 @@ describe("another call than the others'", function()
       ]])
       for rank = 0, 2 do
         local output = got[rank].output -- by a peer that compares, or by the store, whichever notices first
-        assert(output:find "came to %a+ calls?[^:]*: .*rank 2 on host %S+ came to "
-          or output:find "came to %a+ calls?[^:]*: .*rank 2 on host %S+ waits in ", output)
+        assert(output:find "made a? ?different calls?[^:]*: .*rank 2 on %S+ called "
+          or output:find "made a? ?different calls?[^:]*: .*rank 2 on %S+ waits in ", output)
         assert.matches("broadcast float32 %[1000%] from rank " .. 2 - odd, got[rank].output)
         within(got[rank].seconds, 5, got.text)
       end
@@ -515,7 +519,7 @@ describe("train_ddp.lua on several ranks", function()
     local auto = args .. "%d --auto-resume " .. folder .. "/part.safetensors"
     train(2, "part", auto:format(5))
     local part, got = train(2, "part", auto:format(8))
-    assert.matches("going on after step 5.*average of the weights: test accuracy", got[0].output)
+    assert.matches("resuming after step 5.*average of the weights: test accuracy", got[0].output)
     for k = 1, 8 do assert.equal(whole[k], part[k]) end
   end)
 end)

@@ -83,9 +83,9 @@ describe("mpirun", function()
   end
 
   it("does not hide that a rank is missing", function()
-    for who, words in pairs { [0] = "rank 0 has not said yet where its store is", "rank 1 has not joined" } do
+    for who, words in pairs { [0] = "rank 0 has not published its address yet", "rank 1 has not joined" } do
       local _, text, _, took = run(mpirun .. "-np 2 " .. without(who))
-      assert.matches("init_process_group: gave up after 1 s: " .. words, text)
+      assert.matches("init_process_group: timed out after 1 s: " .. words, text)
       within(took, 20, text)
     end
   end)
@@ -122,7 +122,7 @@ describe("mpirun", function()
     text = text:gsub("[^\n]*plm:rsh: Warning: setpgid[^\n]*\n", "") -- a race inside mpirun, on a busy machine
     assert.equal(met(2), sorted(text))
     local _, missing, _, took = job(without(0))
-    assert.matches("gave up after 1 s: rank 0 has not said yet where its store is", missing)
+    assert.matches("timed out after 1 s: rank 0 has not published its address yet", missing)
     within(took, 20, text)
   end)
 end)
@@ -210,7 +210,7 @@ describe("PMIx without its server", function()
         OMPI_COMM_WORLD_SIZE = 2, OMPI_COMM_WORLD_RANK = rank } }):wait()
       assert(got[0].code ~= 0, got.text)
       within(got[0].seconds, 5, got.text)
-      assert.matches("the launcher's PMIx server is not reached (PMIx_Init: ", got[0].output, 1, true)
+      assert.matches("cannot reach the launcher's PMIx server (PMIx_Init: ", got[0].output, 1, true)
       assert.matches("set MASTER_ADDR (the host of rank 0) and MASTER_PORT", got[0].output, 1, true)
     end
   end)
@@ -255,7 +255,7 @@ describe("luminary run --rdzv", function()
   it("on a file leaves alone what is there and none of its own", function()
     for _, place in ipairs { "", ".nodes" } do
       for kind, make in pairs {
-        ["no rendezvous file"] = function() temp.write(path .. place, "a document\n") end,
+        ["exists and is not a rendezvous file"] = function() temp.write(path .. place, "a document\n") end,
         ["a FIFO"] = function() os.execute("mkfifo " .. path .. place) end,
       } do
         make()
@@ -298,7 +298,7 @@ describe("luminary run --rdzv", function()
 
   it("says that node 0 does not come", function()
     local text = together(node .. "--node-rank 1 {MEET} 1")[1]
-    assert.matches("init_process_group: gave up after 1 s: rank 0 has not said yet where its store is", text, 1, true)
+    assert.matches("init_process_group: timed out after 1 s: rank 0 has not published its address yet", text, 1, true)
     gone()
   end)
 
@@ -391,8 +391,8 @@ describe("addresses", function()
       for _, method in ipairs { "file://" .. folder .. "/chosen", ("tcp://127.0.0.1:%d"):format(ranks.free_port()) } do
         local got = by(method, { env = { LM_SOCKET_IFNAME = pattern } })
         for rank = 0, 1 do
-          assert.matches(("init_process_group: LM_SOCKET_IFNAME = '%s' fits no interface that is up and has an "
-            .. "address; there are "):format(pattern), got[rank].output, 1, true)
+          assert.matches(("init_process_group: LM_SOCKET_IFNAME = '%s' matches no interface that is up and has an "
+            .. "address; available: "):format(pattern), got[rank].output, 1, true)
           assert.matches("lo (127.0.0.1)", got[rank].output, 1, true)
           within(got[rank].seconds, 5, got.text)
         end
@@ -432,7 +432,7 @@ describe("addresses", function()
     local job = start(1, MEET, { args = "1.5 tcp://somewhere:4000", env = { LD_PRELOAD = preload, WORLD_SIZE = 2,
       RANK = 1 } })
     local got = job:wait()
-    assert.matches("gave up after 1.5 s: the store at somewhere:4000 (rank 0) was not reached", got[0].output, 1, true)
+    assert.matches("timed out after 1.5 s: cannot reach the store of rank 0 at somewhere:4000", got[0].output, 1, true)
     within(got[0].seconds, 6, got.text)
   end)
 end)
@@ -484,13 +484,13 @@ describe("hosts with several interfaces", function()
   case("tell by a file the likeliest one, or the one that is chosen", function()
     local method = "file://" .. folder .. "/interfaces"
     local got = meet("a", "b", "2 " .. method) -- eth0, which is not b's
-    assert.matches("gave up after 2 s: the store at 10.97.1.1:%d+ %(rank 0%) was not reached", got[1].output)
+    assert.matches("timed out after 2 s: cannot reach the store of rank 0 at 10.97.1.1:%d+", got[1].output)
     for _, pattern in ipairs { "eth1", "=eth1", "^eth0,lo", "^=eth0" } do
       local function only_a(rank) return { LM_SOCKET_IFNAME = rank == 0 and pattern or false } end
       assert_met(meet("a", "b", "10 " .. method, { env_of = only_a }), 2)
     end
     got = meet("a", "b", "2 " .. method, { env = { LM_SOCKET_IFNAME = "eth9" } })
-    assert.matches("; there are lo (127.0.0.1), eth0 (10.97.1.1), eth1 (10.97.2.1)", got[0].output, 1, true)
+    assert.matches("; available: lo (127.0.0.1), eth0 (10.97.1.1), eth1 (10.97.2.1)", got[0].output, 1, true)
   end)
 
   case("may be called by a name that means the loopback to themselves, or all that they have", function()

@@ -101,7 +101,8 @@ for _, method in ipairs {"process", "thread"} do
         return "done"
       end, {0.3})
       assert.is_false(result:ready())
-      assert.matches("Result:successful: it has not come yet", problem_of(result.successful, result))
+      assert.matches("Result:successful: the result is not ready; call result:wait%(%) first",
+        problem_of(result.successful, result))
       assert.matches("Result:get: timeout: no result within 0%.05 s", problem_of(result.get, result, 0.05))
       assert.is_true(result:wait(20))
       assert.equal("done", result:get())

@@ -103,12 +103,14 @@ describe("a Queue", function()
     assert.matches("Queue:put: the value: a coroutine cannot be sent", problem_of(q.put, q, coroutine.create(print)))
     local whole = lm.zeros {4}
     local half = whole:narrow(1, 1, 2)
-    assert.matches("Queue:put: the value: this tensor has memory in common", problem_of(q.put, q, half))
-    assert.matches("Queue:put: a: this tensor has memory in common", problem_of(q.put, q, {a = half}))
+    assert.matches("Queue:put: the value: this tensor shares memory with another tensor in use",
+      problem_of(q.put, q, half))
+    assert.matches("Queue:put: a: this tensor shares memory with another tensor in use",
+      problem_of(q.put, q, {a = half}))
     assert.equal(0, q:qsize())
     q:close()
     assert.matches("Queue:get: already closed in this process", problem_of(q.get, q))
-    assert.matches("Queue:put: q: what was closed cannot be sent", problem_of(function()
+    assert.matches("Queue:put: q: a closed object cannot be sent", problem_of(function()
       mp.Queue():put {q = q.handle}
     end))
   end)
@@ -192,7 +194,7 @@ describe("a Queue", function()
     end, q)
     assert.is_true(q:join(20))
     worker:join()
-    assert.matches("Queue:task_done: all that were taken are done with already", problem_of(q.task_done, q))
+    assert.matches("Queue:task_done: called more often than get%(%)", problem_of(q.task_done, q))
   end)
 
   it("holds a process at its end until what it put is taken", function()
@@ -322,7 +324,7 @@ describe("a Queue", function()
       assert.is_true(written)
       q:put(text)
       assert.equal(1, q:qsize())
-      assert.matches("a message is not one of lm.mp's; does something else write to descriptor %d+%?",
+      assert.matches("received a message that is not from lm.mp; does something else write to descriptor %d+%?",
         problem_of(q.get, q, {timeout = 5}))
       assert.equal(text, q:get {timeout = 5})
       assert.is_true(q:empty())

@@ -157,7 +157,7 @@ describe("a build #lua", function()
     assert(ok, text)
     assert.matches("^8\n", text)
     for _, backend in ipairs {"gloo", "mpi", "nccl"} do
-      assert.matches(("backend '%s' is not built here .- there is solo"):format(backend), text)
+      assert.matches(("backend '%s' was not built .- available: solo"):format(backend), text)
     end
     assert.matches("false\t.*the CUDA backend is not built here", text)
   end)

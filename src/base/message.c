@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/nearest_word.h"
 
@@ -92,4 +93,28 @@ lm_status lm_fail_missing(const char *op, const char *where) {
 lm_status lm_fail_freed(const char *op) {
   return lm_fail(LM_E_STATE,
                  "%s: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first", op);
+}
+
+/* ---- distributed and processes */
+
+lm_status lm_fail_cannot(lm_status status, const char *action, int error) {
+  return lm_fail(status, "cannot %s: %s", action, strerror(error));
+}
+
+lm_status lm_fail_rank(const char *op, int64_t rank, int64_t size) {
+  return lm_fail(LM_E_ARG, "%s: rank %lld is out of range for %lld ranks (ranks start at 0)", op, (long long)rank,
+                 (long long)size);
+}
+
+lm_status lm_fail_length(const char *op, const char *name, int n, const char *each, int got) {
+  return lm_fail(LM_E_ARG, "%s: %s must have %d %s, one for each %s, got %d", op, name, n, n == 1 ? "entry" : "entries",
+                 each, got);
+}
+
+lm_status lm_fail_device(const char *op, const char *name, const char *bound, const char *got) {
+  return must_be(LM_E_DEVICE, op, name, bound, got);
+}
+
+lm_status lm_fail_wait(const char *call, double seconds) {
+  return lm_fail(LM_E_STATE, "wait: %s is not done after %g s and continues", call, seconds);
 }

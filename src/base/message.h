@@ -45,4 +45,17 @@ LM_API lm_status lm_fail_missing(const char *op, const char *where);
 /* OP: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first. LM_E_STATE. */
 LM_API lm_status lm_fail_freed(const char *op);
 
+/* ---- distributed and processes */
+
+/* cannot ACTION: REASON, the system's text for `error`: "cannot create thread: Resource temporarily unavailable". */
+LM_API lm_status lm_fail_cannot(lm_status status, const char *action, int error);
+/* OP: rank R is out of range for N ranks (ranks start at 0). LM_E_ARG. */
+LM_API lm_status lm_fail_rank(const char *op, int64_t rank, int64_t size);
+/* OP: NAME must have N entries, one for each EACH, got M. LM_E_ARG. */
+LM_API lm_status lm_fail_length(const char *op, const char *name, int n, const char *each, int got);
+/* OP: NAME must be BOUND, got DEVICE. LM_E_DEVICE. */
+LM_API lm_status lm_fail_device(const char *op, const char *name, const char *bound, const char *got);
+/* wait: CALL is not done after S s and continues. LM_E_STATE. */
+LM_API lm_status lm_fail_wait(const char *call, double seconds);
+
 #endif

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "mp/datagram.h"
 #include "mp/shared_tensors.h"
 
@@ -67,7 +68,7 @@ enum {
 
 lm_status lm_channel_pair(int fd[2]) {
   if (lm_fds_above_stdio(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd), fd) != 0) {
-    return lm_fail(LM_E_IO, "no pair of sockets to be had: %s", strerror(errno));
+    return lm_fail_cannot(LM_E_IO, "create a pair of sockets", errno);
   }
   for (int i = 0; i < 2; i++) setsockopt(fd[i], SOL_SOCKET, SO_SNDBUF, &(int){BUFFER}, sizeof(int));
   return LM_OK;
@@ -109,7 +110,7 @@ lm_status lm_channel_send(int fd, const lm_message_content *c) {
     TRY(lm_packed_message_send(fd, l, 0, &sent));
     if (sent) break;
     if (lm_seconds() > deadline) {
-      status = lm_fail(LM_E_IO, "the other side does not read what it is sent");
+      status = lm_fail(LM_E_IO, "the receiver does not read its messages");
       break;
     }
     TRY(lm_channel_wait(fd, POLLOUT, 1, &ready));
@@ -151,7 +152,7 @@ lm_status lm_channel_pass(int fd, lm_mp_message *message) {
   if (n == (ssize_t)sizeof message) return LM_OK;
   int problem = errno;
   leave_passed(message);
-  return n < 0 && problem == EAGAIN ? lm_fail(LM_E_IO, "the other side does not read what it is sent")
+  return n < 0 && problem == EAGAIN ? lm_fail(LM_E_IO, "the receiver does not read its messages")
                                     : lm_datagram_error(problem);
 }
 

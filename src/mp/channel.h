@@ -16,7 +16,7 @@ typedef struct lm_mp_message {
   struct lm_mp_message *next; /* while it is passed to another thread */
 } lm_mp_message;
 
-/* What a message is made of, borrowed. */
+/* What a message is made of; owned by the caller. */
 typedef struct lm_message_content {
   const char *text;
   size_t n;
@@ -37,7 +37,8 @@ typedef struct lm_packed_message lm_packed_message;
  */
 LM_API lm_status lm_packed_message_new(const lm_message_content *c, lm_packed_message **out);
 LM_API void lm_packed_message_free(lm_packed_message *l); /* NULL is fine */
-/* Sends it if there is room: *sent says so. `number` goes along. LM_E_IO "closed" where nobody is there to read it. */
+/* Sends it if there is room: *sent says so. `number` goes along. LM_E_IO "connection closed" where the receiver is
+ * gone. */
 LM_API lm_status lm_packed_message_send(int fd, lm_packed_message *l, uint64_t number, bool *sent);
 LM_API uint32_t lm_packed_message_descriptors(const lm_packed_message *l);
 /* The next message, if one is there: *out is NULL else, and with *closed none will come. LM_E_OOM where this process

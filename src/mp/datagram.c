@@ -9,6 +9,7 @@
 
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "mp/channel.h"
 
 enum {
@@ -17,12 +18,14 @@ enum {
 };
 
 lm_status lm_datagram_error(int error) {
-  if (error == EPIPE || error == ECONNRESET || error == 0) return lm_fail(LM_E_IO, "closed");
+  if (error == EPIPE || error == ECONNRESET || error == 0) return lm_fail(LM_E_IO, "connection closed");
   return lm_fail(LM_E_IO, "the connection broke: %s", strerror(error));
 }
 
+lm_status lm_datagram_malformed(void) { return lm_fail(LM_E_IO, "received a malformed message"); }
+
 lm_status lm_envelope_foreign(int fd) {
-  return lm_fail(LM_E_IO, "a message is not one of lm.mp's; does something else write to descriptor %d?", fd);
+  return lm_fail(LM_E_IO, "received a message that is not from lm.mp; does something else write to descriptor %d?", fd);
 }
 
 /* ---- descriptors */
@@ -147,8 +150,9 @@ static lm_status receive_message(int fd, lm_datagram_header *h, void *body, size
     lm_status problem = put_fds(l, c);
     if (problem != LM_OK) status = problem;
   }
-  if (status != LM_OK) return lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
-  if (m.msg_flags & MSG_CTRUNC) return lm_fail(LM_E_IO, "descriptors were lost: this process has too many open");
+  if (status != LM_OK) return lm_fail(LM_E_IO, "out of memory: a received message is lost");
+  if (m.msg_flags & MSG_CTRUNC)
+    return lm_fail(LM_E_IO, "too many open files: descriptors of a received message are lost");
   if ((size_t)k < sizeof *h || (m.msg_flags & MSG_TRUNC) || h->magic != MAGIC || h->nfds != l->n - before) {
     return lm_envelope_foreign(fd);
   }
@@ -187,11 +191,11 @@ bool lm_datagram_peek(int fd, lm_datagram_header *h) {
 static lm_status check_capacity(int fd, uint32_t n) {
   int all[MAX_FDS + 1], error = 0;
   uint32_t had = 0;
-  if (n > MAX_FDS + 1) return LM_OK; /* the message makes no sense */
+  if (n > MAX_FDS + 1) return LM_OK; /* a malformed message */
   while (had < n && (all[had] = lm_fd_copy(fd, 0)) >= 0) had++;
   if (had < n) error = errno;
   for (uint32_t i = 0; i < had; i++) close(all[i]);
-  return error ? lm_fail(LM_E_OOM, "its descriptors cannot be taken in: %s", strerror(error)) : LM_OK;
+  return error ? lm_fail_cannot(LM_E_OOM, "receive the descriptors of a message", error) : LM_OK;
 }
 
 lm_status lm_datagram_receive(int fd, lm_datagram_header *h, void *body, size_t *n, lm_received_fds *l, bool *got,

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -12,6 +13,7 @@
 
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "base/message.h"
 
 typedef struct entry {
   pid_t pid, parent;
@@ -44,7 +46,7 @@ static lm_status read_all(entry **out, int *n) {
   *out = NULL;
   *n = 0;
   DIR *folder = lm_opendir("/proc");
-  if (!folder) return lm_fail(LM_E_IO, "process: /proc is not there");
+  if (!folder) return lm_fail_cannot(LM_E_IO, "open '/proc'", errno);
   for (const struct dirent *e; status == LM_OK && (e = readdir(folder));) {
     if (!isdigit((unsigned char)e->d_name[0])) continue;
     if (*n == capacity) {

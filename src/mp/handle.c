@@ -8,6 +8,8 @@
 
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "base/message.h"
+#include "mp/datagram.h"
 #include "mp/lock.h"
 #include "mp/queue.h"
 #include "mp/semaphore.h"
@@ -32,7 +34,7 @@ lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, l
   lm_handle *h = NULL;
   *out = NULL;
   if (kind < LM_CONNECTION || kind >= LM_HANDLE_KINDS || (words ? words->bytes : 0) < words_size(kind)) {
-    status = lm_fail(LM_E_IO, "the message makes no sense");
+    status = lm_datagram_malformed();
   } else if (!(h = lm_calloc(1, sizeof *h))) {
     status = LM_E_OOM;
   }
@@ -62,7 +64,7 @@ lm_status lm_handle_copy(const lm_handle *h, lm_handle **out) {
     fds[i] = lm_fd_copy(h->fd[i], 0);
     if (fds[i] >= 0) continue;
     lm_close_all(fds, i);
-    return lm_fail(errno == EMFILE ? LM_E_OOM : LM_E_IO, "no descriptor to be had: %s", strerror(errno));
+    return lm_fail_cannot(errno == EMFILE ? LM_E_OOM : LM_E_IO, "copy a descriptor", errno);
   }
   if (h->words) lm_segment_retain(h->words);
   return lm_handle_of(h->kind, fds, h->words, out);

@@ -1,5 +1,5 @@
-/* The insides of lending, shared by ipc_export.c (what this process lends), ipc_import.c (what it has of others) and
- * ipc_refcount.c (the thread that looks after both). */
+/* Private to ipc_export.c (memory that this process exports), ipc_import.c (memory that it has of others) and
+ * ipc_refcount.c (the thread that watches both). */
 #ifndef LM_MP_IPC_CORE_H
 #define LM_MP_IPC_CORE_H
 
@@ -10,7 +10,7 @@
 
 enum { LM_IPC_PROCESS_ID = 16 /* bytes */ };
 
-typedef struct lm_ipc_exported { /* what one letter lent */
+typedef struct lm_ipc_exported { /* what one message exported */
   uint64_t number;
   int fd; /* of the pipe's reading end */
   int n, nevents;
@@ -23,7 +23,7 @@ typedef struct lm_ipc_exported { /* what one letter lent */
   struct lm_ipc_exported *next;
 } lm_ipc_exported;
 
-typedef struct lm_ipc_refcount { /* a writing end that came with a letter */
+typedef struct lm_ipc_refcount { /* a writing end that came with a message */
   int rc, fd;
 } lm_ipc_refcount;
 
@@ -35,20 +35,20 @@ typedef struct lm_ipc_location { /* where memory is, for any process */
   uint64_t offset;           /* there */
 } lm_ipc_location;
 
-/* What goes along of a tensor, as it lies in memory: both processes are of one machine. */
+/* What a message holds of a tensor, in memory layout: both processes are on one machine. */
 typedef struct lm_ipc_tensor_header {
   char sender[LM_IPC_PROCESS_ID];
   lm_ipc_location at;
-  uint32_t refcount; /* the owner's, among the letter's */
+  uint32_t refcount; /* the owner's, among the message's */
   uint32_t has_event;
   char event[LM_IPC_BYTES]; /* to wait for */
 } lm_ipc_tensor_header;
 
-/* The owner of a storage over it; or what came with one's own, until it is waited for. */
+/* The owner of a storage over imported memory; for memory of this process, the event to wait for. */
 typedef struct lm_ipc_imported {
   lm_ipc_location at;
-  struct mapping *map;    /* NULL: one's own */
-  lm_ipc_refcount *of[2]; /* of the owner, and of the letter */
+  struct mapping *map;    /* NULL: memory of this process */
+  lm_ipc_refcount *of[2]; /* of the owner, and of the message */
   lm_device device;
   lm_storage *storage; /* valid while the release runs */
   uint64_t used;
@@ -85,7 +85,7 @@ lm_ipc_imported *lm_ipc_imported_of(const lm_storage *s); /* NULL: it is this pr
 /* Whether the process that owns the memory has ended. */
 bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l);
 lm_status lm_ipc_owner_error(lm_device device); /* the error then */
-/* The memory goes back once the device is through with it; false: not yet. */
+/* The memory is returned once the device is done with it; false: not yet. */
 bool lm_ipc_imported_return(lm_ipc_imported *b);
 
 #endif

@@ -1,5 +1,4 @@
-/* What a device is called between processes: its card, by a name that all of them know it by, and which of the devices
- * that are made of that card. */
+/* How processes name a device to each other: the UUID of its GPU, and which of the devices made of that GPU it is. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 
 #include "device/driver.h"
 #include "device/known.h"
+#include "mp/datagram.h"
 #include "mp/ipc.h"
 
 enum { UUID_BYTES = 64, KIND_BYTES = 32 };
@@ -30,7 +30,7 @@ static lm_status uuid_of(lm_device device, const char **out) {
   return status;
 }
 
-/* Which of the devices that are made of its card. */
+/* Which of the devices made of its GPU it is. */
 static int uuid_part_of(lm_device device) {
   int part = 0;
   while (part < LM_DEVICE_ORDINAL(device) &&
@@ -57,7 +57,7 @@ lm_status lm_ipc_get_device(lm_reader *r, lm_device *out) {
   lm_get_text(r, kind_name, sizeof kind_name);
   lm_get_text(r, uuid, sizeof uuid);
   int part = lm_get_u8(r);
-  if (r->failed) return lm_fail(LM_E_IO, "the message makes no sense");
+  if (r->failed) return lm_datagram_malformed();
   lm_status status = lm_device_kind(kind_name, &kind);
   if (status != LM_OK) return status;
   bool found = false;
@@ -72,7 +72,7 @@ lm_status lm_ipc_get_device(lm_reader *r, lm_device *out) {
   const lm_known_kind *known = lm_known_kind_of(kind);
   const char *chooser = known ? known->read_once[0] : "its driver", *visible = known ? getenv(chooser) : NULL;
   bool none = lm_device_count(kind) == 0;
-  return lm_fail(LM_E_DEVICE, "a tensor lies on the card %s, which this process does not see (%s%s%s); send x:cpu()",
+  return lm_fail(LM_E_DEVICE, "a tensor is on %s, a GPU that is not visible to this process (%s%s%s); send x:cpu()",
                  uuid, none ? "" : chooser, none ? "" : ": ",
                  none      ? lm_device_why_none(kind)
                  : visible ? lm_ellipsize(visible, 80)

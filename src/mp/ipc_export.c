@@ -8,6 +8,7 @@
 
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "device/graph.h"
 #include "device/segments.h"
@@ -102,7 +103,7 @@ void lm_ipc_export_free(lm_ipc_export *l) {
 static uint32_t refcount_index(const lm_ipc_export *l, const lm_ipc_refcount *of) {
   uint32_t i = 0;
   while (i < l->nrefcounts && l->refcounts[i] != of) i++;
-  return i + 1; /* 0: the letter's own */
+  return i + 1; /* 0: the message's own */
 }
 
 static struct lm_ipc_exported_event *event_of(const lm_ipc_exported *l, lm_device device) {
@@ -157,8 +158,7 @@ lm_status lm_ipc_export_new(int n, lm_tensor *const *tensors, lm_ipc_export **ou
   if (made) made->events = lm_calloc((size_t)count, sizeof *made->events);
   if (l) *l = (lm_ipc_export){.end = -1, .refcounts = lm_calloc((size_t)count, sizeof *l->refcounts)};
   if (!made || !l || !made->tensors || !made->events || !l->refcounts) TRY(LM_E_OOM);
-  if (lm_fds_above_stdio(pipe2(fds, O_CLOEXEC), fds) != 0)
-    TRY(lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno)));
+  if (lm_fds_above_stdio(pipe2(fds, O_CLOEXEC), fds) != 0) TRY(lm_fail_cannot(LM_E_OOM, "create a pipe", errno));
   made->fd = fds[0];
   l->end = fds[1];
   for (; made->n < n; made->n++) {

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "device/graph.h"
+#include "mp/datagram.h"
 #include "mp/ipc_core.h"
 
 typedef struct mapping { /* memory of another process's, opened once */
@@ -43,8 +44,8 @@ bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l) {
 
 lm_status lm_ipc_owner_error(lm_device device) {
   return lm_fail(LM_E_STATE,
-                 "the process that a tensor's memory on %s belonged to has ended, and the memory with it: "
-                 "the sender has to live until others have let go",
+                 "the process that owned a tensor's memory on %s has ended; the sender must live until all receivers "
+                 "have released the tensor",
                  lm_device_name(device));
 }
 
@@ -69,7 +70,7 @@ static bool release_mapping(mapping *m) {
   return true;
 }
 
-/* The memory goes back once the device is through with it; false: not yet. What a device that has failed was given is
+/* The memory is returned once the device is done with it; false: not yet. What a device that has failed was given is
  * over, too. */
 bool lm_ipc_imported_return(lm_ipc_imported *b) {
   bool over;
@@ -171,7 +172,7 @@ done:
   return status;
 }
 
-/* The original, which is lent, so it is there. */
+/* The original, which is exported, so it is there. */
 static lm_status import_original(const lm_ipc_location *at, size_t bytes, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *t = NULL;
@@ -180,7 +181,7 @@ static lm_status import_original(const lm_ipc_location *at, size_t bytes, lm_ten
   while (l && l->number != at->exported) l = l->next;
   if (l && at->index < (uint32_t)l->n) t = lm_retain(l->tensors[at->index]);
   pthread_mutex_unlock(&lm_ipc_thread.lock);
-  if (!t || t->storage->bytes != bytes) TRY(lm_fail(LM_E_IO, "the message makes no sense"));
+  if (!t || t->storage->bytes != bytes) TRY(lm_datagram_malformed());
   int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
   TRY(lm_tensor_view(t, 1, &(int64_t){1}, &(int64_t){1}, -((t->data - (char *)t->storage->data) / element), out));
 done:
@@ -207,8 +208,7 @@ lm_status lm_ipc_import_tensor(lm_ipc_import *b, lm_reader *r, lm_device device,
   lm_ipc_tensor_header m;
   lm_ipc_imported *made = NULL;
   *out = NULL;
-  if (!lm_get(r, &m, sizeof m) || m.refcount >= b->n || !lm_ipc_is_supported(device))
-    return lm_fail(LM_E_IO, "the message makes no sense");
+  if (!lm_get(r, &m, sizeof m) || m.refcount >= b->n || !lm_ipc_is_supported(device)) return lm_datagram_malformed();
   if (lm_graph_capturing())
     return lm_fail(LM_E_STATE, "a tensor on %s cannot be received while a graph is captured", lm_device_name(device));
   bool is_own = memcmp(m.at.owner, lm_ipc_thread.self, sizeof lm_ipc_thread.self) == 0;

@@ -1,4 +1,4 @@
-/* The thread that looks after what is lent and what was borrowed and let go. */
+/* The thread that watches exported memory, and closes imported memory that was released. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "mp/ipc_core.h"
 
@@ -107,7 +108,7 @@ static void *ipc_thread_run(void *unused) {
   return NULL;
 }
 
-/* What was lent is gone with this process: others get a moment to be done with it. */
+/* Exported memory ends with this process: receivers get a moment to be done with it. */
 static void ipc_thread_leave(void) {
   double deadline = lm_seconds() + AT_EXIT;
   for (;;) {
@@ -117,8 +118,8 @@ static void ipc_thread_leave(void) {
     if (left == 0) break;
     if (lm_seconds() > deadline) {
       lm_print_stderr(
-          "mp: this process ends while others may still have tensors of its devices' memory (messages: %d), and that "
-          "memory goes with it: a sender has to live until they have let go",
+          "mp: this process ends while other processes may still use its GPU tensors (%d messages), whose memory is "
+          "freed now; a sender must live until its receivers have released them",
           left);
       break;
     }
@@ -139,11 +140,11 @@ lm_status lm_ipc_thread_start(void) {
   pthread_mutex_lock(&lm_ipc_thread.lock);
   if (runs) goto done;
   if (lm_ipc_thread.wakeup_fd < 0 && (lm_ipc_thread.wakeup_fd = lm_wakeup_fd_new()) < 0)
-    TRY(lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno)));
+    TRY(lm_fail_cannot(LM_E_OOM, "create an event descriptor", errno));
   if (getrandom(lm_ipc_thread.self, sizeof lm_ipc_thread.self, 0) != (ssize_t)sizeof lm_ipc_thread.self)
-    TRY(lm_fail(LM_E_IO, "no random number to be had: %s", strerror(errno)));
+    TRY(lm_fail_cannot(LM_E_IO, "read random numbers", errno));
   int problem = lm_thread_start(&thread, ipc_thread_run, NULL);
-  if (problem) TRY(lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem)));
+  if (problem) TRY(lm_fail_cannot(LM_E_IO, "create thread", problem));
   runs = true;
   atexit(ipc_thread_leave);
 done:

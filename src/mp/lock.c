@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/message.h"
 #include "base/thread.h"
 
 /* ---- mutexes */
@@ -22,7 +23,7 @@ lm_status lm_robust_init(pthread_mutex_t *m) {
   if (!problem) problem = pthread_mutexattr_settype(&a, PTHREAD_MUTEX_ERRORCHECK);
   if (!problem) problem = pthread_mutex_init(m, &a);
   pthread_mutexattr_destroy(&a);
-  return problem ? lm_fail(LM_E_IO, "no lock between processes to be had: %s", strerror(problem)) : LM_OK;
+  return problem ? lm_fail_cannot(LM_E_IO, "create a lock", problem) : LM_OK;
 }
 
 static struct timespec lock_deadline(clockid_t clock, double seconds) {
@@ -44,8 +45,7 @@ lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_acquire_result *
 #endif
   }
   if (problem == EBUSY || problem == ETIMEDOUT) return LM_OK;
-  if (problem == EDEADLK)
-    return lm_fail(LM_E_STATE, "this thread holds it already, by another object of the same lock");
+  if (problem == EDEADLK) return lm_fail(LM_E_STATE, "this thread already holds the lock through another object");
   bool died = problem == EOWNERDEAD;
   if (died) problem = pthread_mutex_consistent(m);
   if (problem) return lm_fail(LM_E_IO, "the lock is broken: %s", strerror(problem));
@@ -90,13 +90,13 @@ lm_status lm_lock_acquire(lm_handle *h, double seconds, lm_acquire_result *out) 
 }
 
 lm_status lm_lock_release(lm_handle *h) {
-  if (h->depth == 0) return lm_fail(LM_E_STATE, "it is not held here");
+  if (h->depth == 0) return lm_fail(LM_E_STATE, "the lock is not held by this object");
   if (h->depth > 1) {
     h->depth--;
     return LM_OK;
   }
   int problem = pthread_mutex_unlock(&lock_of(h)->mutex);
-  if (problem) return lm_fail(LM_E_STATE, "it cannot be released on this thread: %s", strerror(problem));
+  if (problem) return lm_fail_cannot(LM_E_STATE, "release the lock on this thread", problem);
   h->depth = 0;
   return LM_OK;
 }

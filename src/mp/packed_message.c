@@ -55,7 +55,7 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
     size[d] = (int64_t)lm_get_u64(r);
     stride[d] = (int64_t)lm_get_u64(r);
   }
-  if (r->failed || number >= (uint32_t)a->nplaces) return lm_fail(LM_E_IO, "the message makes no sense");
+  if (r->failed || number >= (uint32_t)a->nplaces) return lm_datagram_malformed();
   lm_status status = LM_OK;
   lm_tensor **position = &a->indices[number];
   if (!on_cpu) TRY(lm_ipc_get_device(r, &device));
@@ -64,7 +64,7 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
   } else {
     if (!*position && !on_cpu) TRY(lm_ipc_import_tensor(a->ipc_import, r, device, bytes, position));
     if (!*position) {
-      if (file >= a->nfiles) return lm_fail(LM_E_IO, "the message makes no sense");
+      if (file >= a->nfiles) return lm_datagram_malformed();
       TRY(lm_segment_tensor(a->files[file], at, bytes, position));
     }
     (*position)->dtype = (int8_t)dtype; /* it only lends its storage */
@@ -84,7 +84,7 @@ static lm_status get_handle(lm_reader *r, const arrival *a, lm_received_fds *l, 
   lm_handle_kind kind = (lm_handle_kind)lm_get_u8(r);
   uint32_t file = lm_get_u32(r);
   int fds[LM_HANDLE_SOCKETS];
-  if (r->failed || (file != NO_FILE && file >= a->nfiles)) return lm_fail(LM_E_IO, "the message makes no sense");
+  if (r->failed || (file != NO_FILE && file >= a->nfiles)) return lm_datagram_malformed();
   for (int i = 0; i < lm_handle_sockets(kind); i++) fds[i] = lm_received_fds_take(l);
   lm_segment *words = file == NO_FILE ? NULL : a->files[file];
   if (words) lm_segment_retain(words);
@@ -220,7 +220,7 @@ static lm_status unpack(const char *body, size_t n, lm_received_fds *l, lm_mp_me
   uint32_t ntensors = lm_get_u32(&r), nfiles = lm_get_u32(&r), nrefcounts = lm_get_u32(&r), nhandles = lm_get_u32(&r);
   uint32_t there = l->n - l->next;
   if (r.failed || ntensors > n / 32 || nhandles > n / 5 || nfiles > there || nrefcounts > there - nfiles) {
-    return lm_fail(LM_E_IO, "the message makes no sense");
+    return lm_datagram_malformed();
   }
   if (!(p = lm_mp_message_empty("", 0, (int)ntensors, (int)nhandles)) ||
       !(a.indices = lm_calloc(ntensors, sizeof *a.indices)) || !(a.files = lm_calloc(nfiles, sizeof *a.files)))
@@ -271,7 +271,7 @@ lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed) {
   TRY(file ? unpack(file->base, file->bytes, &l, out) : unpack(body, n, &l, out));
 done:
   /* Not to be tried again: the message has left the socket. */
-  if (status == LM_E_OOM && got) status = lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
+  if (status == LM_E_OOM && got) status = lm_fail(LM_E_IO, "out of memory: a received message is lost");
   lm_segment_release(file);
   lm_received_fds_close(&l);
   return status;

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "base/message.h"
 
 /* ---- starting */
 
@@ -108,8 +109,7 @@ lm_status lm_process_start(const lm_process_plan *plan, lm_process *out) {
   extern char **environ;
   int report[2], error = 0;
   *out = (lm_process){.pidfd = -1};
-  if (lm_fds_above_stdio(pipe2(report, O_CLOEXEC), report) != 0)
-    return lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
+  if (lm_fds_above_stdio(pipe2(report, O_CLOEXEC), report) != 0) return lm_fail_cannot(LM_E_IO, "create a pipe", errno);
   birth b = {plan, plan->env ? plan->env : environ, getpid(), report[1], highest_descriptor()};
   sigset_t all, before;
   sigfillset(&all);
@@ -126,7 +126,7 @@ lm_status lm_process_start(const lm_process_plan *plan, lm_process *out) {
   close(report[0]);
   if (error != 0) {
     while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {}
-    return lm_fail(LM_E_IO, "process: cannot start %s: %s", plan->argv[0], strerror(error));
+    return lm_fail_cannot(LM_E_IO, lm_text("start '%s'", plan->argv[0]), error);
   }
   out->pid = pid;
   out->session = plan->session;
@@ -153,8 +153,8 @@ lm_status lm_process_wait(lm_process *p, double seconds) {
       lm_process_set_ended(p, status);
       break;
     }
-    if (got < 0 && errno != EINTR) { /* reaped by somebody else, who knows how it ended */
-      return lm_fail(LM_E_STATE, "process: %d is no child of this process any more", (int)p->pid);
+    if (got < 0 && errno != EINTR) { /* reaped elsewhere, which has its status */
+      return lm_fail(LM_E_STATE, "process %d is no longer a child of this process", (int)p->pid);
     }
     double left = seconds < 0 ? 1 : deadline - lm_seconds();
     if (left <= 0) break;
@@ -212,7 +212,7 @@ lm_status lm_process_env(int n, const char *const *changes, char ***out) {
 
 lm_status lm_process_self(char *out, size_t capacity) {
   ssize_t n = readlink("/proc/self/exe", out, capacity - 1);
-  if (n < 0) return lm_fail(LM_E_IO, "process: cannot read /proc/self/exe: %s", strerror(errno));
+  if (n < 0) return lm_fail_cannot(LM_E_IO, "read '/proc/self/exe'", errno);
   out[n] = 0;
   return LM_OK;
 }

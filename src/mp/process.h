@@ -32,7 +32,8 @@ typedef struct lm_process {
 
 /* An error if the program cannot be run; out->pid is 0 then. */
 LM_API lm_status lm_process_start(const lm_process_plan *plan, lm_process *out);
-/* Waits for its end: `seconds` at most; 0 only looks; < 0 for as long as it takes. Tells by p->ended. */
+/* Waits for its end: `seconds` at most; 0 only looks; < 0 for as long as it takes. p->ended says whether it has ended.
+ */
 LM_API lm_status lm_process_wait(lm_process *p, double seconds);
 /* To it, or to its whole process group where it has one. Nothing happens if it has ended. */
 LM_API void lm_process_signal(const lm_process *p, int signal);

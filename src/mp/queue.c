@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "mp/datagram.h"
 #include "mp/lock.h"
@@ -37,7 +38,7 @@ done:
 
 static lm_status queue_lock(pthread_mutex_t *m, lm_acquire_result *got) {
   lm_status status = lm_robust_lock(m, HOLD, got);
-  return status == LM_OK ? LM_OK : lm_fail_in(status, "the queue's own lock");
+  return status == LM_OK ? LM_OK : lm_fail_in(status, "the lock of the queue");
 }
 
 static lm_status lock_get(lm_queue_words *w, bool *locked) {
@@ -186,7 +187,7 @@ static lm_status begin_backlog(lm_handle *h) {
 static lm_status start_thread(lm_backlog *b) {
   pthread_t id;
   int problem = lm_thread_start(&id, queue_feed, b);
-  if (problem) return lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem));
+  if (problem) return lm_fail_cannot(LM_E_IO, "create thread", problem);
   pthread_detach(id);
   b->runs = true;
   return LM_OK;
@@ -324,7 +325,7 @@ lm_status lm_queue_done(lm_handle *h) {
   uint64_t done = atomic_load(&w->done);
   do {
     count c = queue_taken(w);
-    if (done + c.gaps >= c.last) return lm_fail(LM_E_STATE, "all that were taken are done with already");
+    if (done + c.gaps >= c.last) return lm_fail(LM_E_STATE, "called more often than get()");
   } while (!atomic_compare_exchange_weak(&w->done, &done, done + 1));
   atomic_fetch_add(&w->dones, 1);
   lm_word_wake(&w->dones);

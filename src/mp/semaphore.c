@@ -4,6 +4,8 @@
 #include <linux/futex.h>
 #include <string.h>
 
+#include "base/message.h"
+
 static lm_semaphore_words *words_of(const lm_handle *h) { return (lm_semaphore_words *)h->words->base; }
 
 /* No more than there is room for, whatever another process wrote there. */
@@ -18,7 +20,7 @@ lm_status lm_semaphore_new(uint32_t permits, lm_handle **out) {
   lm_segment *words = NULL;
   *out = NULL;
   if (permits > LM_SEMAPHORE_MAX)
-    TRY(lm_fail(LM_E_ARG, "%u permits are too many; %d at most", permits, LM_SEMAPHORE_MAX));
+    TRY(lm_fail_int("Semaphore", "value", lm_text("at most %d", LM_SEMAPHORE_MAX), permits));
   TRY(lm_segment_new(sizeof(lm_semaphore_words) + permits * sizeof(pthread_mutex_t), &words));
   TRY(lm_handle_of(LM_SEMAPHORE, NULL, words, out));
   words_of(*out)->permits = permits;
@@ -80,7 +82,7 @@ lm_status lm_semaphore_release(lm_handle *h, bool bounded) {
   if (give_one(h)) {
     h->depth -= h->depth > 0;
   } else if (bounded && lm_semaphore_value(h) >= permits_of(h)) {
-    return lm_fail(LM_E_STATE, "it was released more often than acquired");
+    return lm_fail(LM_E_STATE, "called more often than acquire()");
   } else {
     atomic_fetch_add(&words_of(h)->extra, 1);
   }

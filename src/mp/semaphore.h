@@ -18,7 +18,7 @@ LM_API lm_status lm_semaphore_new(uint32_t permits, lm_handle **out);
 LM_API lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *out);
 /* bounded: LM_E_STATE if all permits are there. */
 LM_API lm_status lm_semaphore_release(lm_handle *h, bool bounded);
-/* How many permits there are to be had. */
+/* The number of free permits. */
 LM_API uint32_t lm_semaphore_value(lm_handle *h);
 /* A number that every release changes; and to sleep as long as it is that one: whether it is another. */
 LM_API uint32_t lm_semaphore_changed(const lm_handle *h);

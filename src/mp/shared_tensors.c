@@ -15,6 +15,7 @@
 #include "base/file_size_limit.h"
 #include "base/mapping_guard.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "mp/ipc.h"
 
 /* ---- segments */
@@ -51,8 +52,7 @@ void lm_segment_release(lm_segment *s) {
 static lm_status share_enter(lm_segment *s, lm_segment **out) {
   lm_status status = LM_OK;
   struct stat file;
-  if (fstat(s->fd, &file) != 0 || file.st_size <= 0)
-    TRY(lm_fail(LM_E_IO, "shared memory: a file of no size was received"));
+  if (fstat(s->fd, &file) != 0 || file.st_size <= 0) TRY(lm_fail(LM_E_IO, "shared memory: received an empty file"));
   s->device = (uint64_t)file.st_dev;
   s->inode = (uint64_t)file.st_ino;
   s->bytes = (size_t)file.st_size;
@@ -67,8 +67,7 @@ static lm_status share_enter(lm_segment *s, lm_segment **out) {
     return LM_OK;
   }
   void *base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
-  if (base == MAP_FAILED)
-    TRY(lm_fail(LM_E_OOM, "shared memory: %zu bytes cannot be mapped: %s", s->bytes, strerror(errno)));
+  if (base == MAP_FAILED) TRY(lm_fail_cannot(LM_E_OOM, lm_text("map %zu bytes of shared memory", s->bytes), errno));
   s->base = base;
   s->rc = 1;
   pthread_mutex_lock(&lock);
@@ -100,7 +99,7 @@ lm_status lm_segment_new(size_t bytes, lm_segment **out) {
   if (!problem && fcntl(s->fd, F_ADD_SEALS, SEALS) != 0) problem = errno;
   if (problem) {
     bool lack = problem == ENOMEM || problem == ENOSPC || problem == EMFILE || problem == ENFILE;
-    status = lm_fail(lack ? LM_E_OOM : LM_E_IO, "shared memory: %zu bytes were refused: %s", bytes, strerror(problem));
+    status = lm_fail_cannot(lack ? LM_E_OOM : LM_E_IO, lm_text("allocate %zu bytes of shared memory", bytes), problem);
     share_unmap(s);
     return status;
   }
@@ -119,7 +118,7 @@ lm_status lm_segment_open(int fd, lm_segment **out) {
   int seals = fcntl(fd, F_GET_SEALS); /* -1: a file of another kind */
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     share_unmap(s);
-    return lm_fail(LM_E_IO, "shared memory: what was received is no sealed memory file");
+    return lm_fail(LM_E_IO, "shared memory: received a file that is not a sealed memory file");
   }
   return share_enter(s, out);
 }
@@ -214,7 +213,7 @@ static lm_status share_check(const mover *list, int count, size_t *bytes, int *w
                      lm_device_name(s->device));
     }
     if (atomic_load(&s->rc) != end - i) {
-      return lm_fail(LM_E_STATE, "it has memory in common with a tensor that would be left behind");
+      return lm_fail(LM_E_STATE, "it shares memory with a tensor that would not be moved");
     }
     *bytes += aligned(s->bytes);
   }

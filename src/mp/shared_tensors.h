@@ -25,7 +25,7 @@ LM_API void lm_segment_release(lm_segment *s); /* NULL is fine */
 /* The segment that t lies in, or NULL. */
 LM_API lm_segment *lm_segment_of(const lm_tensor *t);
 /* Whether other processes that are sent t see what is written to it. True for an empty one, and for any on a device
- * whose memory can be lent (ipc.h). */
+ * whose memory can be exported (ipc.h). */
 LM_API bool lm_is_shared(const lm_tensor *t);
 /* A tensor of `bytes` uint8 over part of a segment. */
 LM_API lm_status lm_segment_tensor(lm_segment *s, size_t offset, size_t bytes, lm_tensor **out);

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "mp/descendants.h"
 #include "mp/handle.h"
 
@@ -73,12 +74,12 @@ static void on_signal(int number) {
 static lm_status take_signals(lm_supervisor *s) {
   int ends[2], none = -1;
   if (lm_fds_above_stdio(pipe2(ends, O_CLOEXEC | O_NONBLOCK), ends) != 0) {
-    return lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
+    return lm_fail_cannot(LM_E_IO, "create a pipe", errno);
   }
   if (!atomic_compare_exchange_strong(&signal_pipe, &none, ends[1])) {
     close(ends[0]);
     close(ends[1]);
-    return lm_fail(LM_E_STATE, "process: this process has a supervisor already");
+    return lm_fail(LM_E_STATE, "process: this process already has a supervisor");
   }
   s->signals = ends[0];
   for (int i = 0; i < TAKEN; i++) {
@@ -116,7 +117,7 @@ static lm_status guard_start(lm_supervisor *s) {
   int ends[2] = {-1, -1}, quiet = -1;
   if (lm_fds_above_stdio(pipe2(ends, O_CLOEXEC), ends) != 0 ||
       (quiet = lm_fd_above_stdio(open("/dev/null", O_WRONLY | O_CLOEXEC))) < 0)
-    TRY(lm_fail(LM_E_IO, "process: %s", strerror(errno)));
+    TRY(lm_fail_cannot(LM_E_IO, "start a guard process", errno));
   lm_process_plan plan = {
       .argv = argv, .in = ends[0], .out = quiet, .err = quiet, .extra = -1, .session = true, .outlives = true};
   TRY(lm_process_start(&plan, &s->guard));
@@ -140,7 +141,7 @@ lm_status lm_supervisor_new(lm_supervisor **out) {
   TRY(lm_children(&s->spared, &s->nspared));
   TRY(take_signals(s));
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
-    TRY(lm_fail(LM_E_IO, "process: PR_SET_CHILD_SUBREAPER: %s", strerror(errno)));
+    TRY(lm_fail_cannot(LM_E_IO, "adopt orphaned processes (PR_SET_CHILD_SUBREAPER)", errno));
   *out = s;
   s = NULL;
 done:
@@ -212,7 +213,7 @@ lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, char *c
   if (s->to_guard < 0) TRY(guard_start(s));
   for (int k = 0; k < STREAMS; k++) {
     if (lm_fds_above_stdio(pipe2(pipes[k], O_CLOEXEC), pipes[k]) != 0 || fcntl(pipes[k][0], F_SETFL, O_NONBLOCK) != 0)
-      TRY(lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno)));
+      TRY(lm_fail_cannot(LM_E_IO, "create a pipe", errno));
   }
   lm_process_plan plan = {.argv = argv,
                           .env = env,
@@ -387,12 +388,12 @@ static lm_status supervisor_hold(lm_supervisor *s, int fd) {
     return LM_OK;
   }
   close(fd);
-  return lm_fail(LM_E_STATE, "process: a supervisor keeps %d files and ports at most", MAX_HELD);
+  return lm_fail(LM_E_STATE, "process: a supervisor holds at most %d files and ports", MAX_HELD);
 }
 
 lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
   int fd = lm_fd_above_stdio(memfd_create("luminary", MFD_CLOEXEC));
-  if (fd < 0) return lm_fail(LM_E_IO, "process: no memory file to be had: %s", strerror(errno));
+  if (fd < 0) return lm_fail_cannot(LM_E_IO, "create a memory file", errno);
   snprintf(path, capacity, "/proc/%d/fd/%d", (int)getpid(), fd);
   return supervisor_hold(s, fd);
 }
@@ -408,7 +409,7 @@ lm_status lm_supervisor_port(lm_supervisor *s, int *port) {
       getsockname(fd, (struct sockaddr *)&address, &n) != 0) {
     int error = errno;
     if (fd >= 0) close(fd);
-    return lm_fail(LM_E_IO, "process: no port to be had: %s", strerror(error));
+    return lm_fail_cannot(LM_E_IO, "reserve a port", error);
   }
   *port = ntohs(address.sin_port);
   return supervisor_hold(s, fd);

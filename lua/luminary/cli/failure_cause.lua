@@ -1,16 +1,16 @@
---- Why a job under `luminary run` failed: the first cause, in words, and the exit code that goes with it.
+--- Why a job under `luminary run` failed: the text of the first cause, and its exit code.
 ---
 --- A rank's record (LM_ERROR_FILE) says whether it failed by itself or because of another rank, cause_rank. What the
 --- ranks say of another is the store's verdict, which saw the first failure first; so it wins. Without one it is the
 --- rank that ended first of those that a signal ended or that recorded an error of their own; an exit code alone,
 --- which may be a consequence, counts last. Ranks that the launcher ended are no causes, unless named: a frozen one.
---- Where ranks came to different calls that is the cause, and no rank.
+--- Where ranks made different calls, that is the cause, and no rank is.
 local core = require "luminary.core"
 local truncate_text = require "luminary.base.truncate_text"
 
 local cause = {}
 
-local TRACEBACK_LINES, LINE_BYTES = 12, 600 -- the rank itself has said it in full
+local TRACEBACK_LINES, LINE_BYTES = 12, 600 -- the rank itself has printed it in full
 local SIGKILL = 9
 
 local function host()
@@ -28,13 +28,13 @@ end
 
 local function failed(rank) return rank.code ~= nil and rank.code ~= 0 and not rank.ended_by_us end
 
-local function sooner(a, b) return not b or a.order < b.order end
+local function earlier(a, b) return not b or a.order < b.order end
 
 -- Of those that chosen(rank) says true of, the one that ended first.
 local function first_of(ranks, chosen)
   local best
   for _, rank in ipairs(ranks) do
-    if rank.order and chosen(rank) and sooner(rank, best) then best = rank end
+    if rank.order and chosen(rank) and earlier(rank, best) then best = rank end
   end
   return best
 end
@@ -55,9 +55,9 @@ end
 
 local function how_it_ended(rank, witness)
   if rank.frozen then
-    return "was stopped while all others ended, and did not go on"
+    return "was stopped while all others ended, and did not continue"
   elseif rank.ended_by_us or not rank.code then
-    return witness and witness.record.kind == "frozen" and "was frozen" or "did not go on"
+    return witness and witness.record.kind == "frozen" and "was frozen" or "did not continue"
   elseif rank.signal == SIGKILL then
     return "was killed by SIGKILL: from outside, or by the system for want of memory"
   elseif rank.signal then
@@ -94,12 +94,12 @@ local function describe(number, rank, witness)
   if rank and rank.record and not blamed(rank) then
     lines[2] = indented(own_words(rank.record))
   elseif witness and not (rank and rank.signal and witness.record.kind == "died") then -- that much is said
-    lines[2] = ("  rank %d was told:\n%s"):format(witness.rank, indented(tostring(witness.record.message)))
+    lines[2] = ("  rank %d reported:\n%s"):format(witness.rank, indented(tostring(witness.record.message)))
   end
   return table.concat(lines, "\n")
 end
 
--- The first of the ranks to end that came to another call than another rank.
+-- The first of the ranks to end that made a different call than another rank.
 local function mismatched(ranks)
   return first_of(ranks, function(rank) return failed(rank) and rank.record and rank.record.kind == "mismatch" end)
 end
@@ -114,7 +114,7 @@ function cause.of(ranks, stopped_by)
     if not rank.after_signal then before[#before + 1] = rank end
   end
   local differs = mismatched(stopped_by and before or ranks)
-  if differs then return "ranks came to different calls\n" .. indented(own_words(differs.record)), differs.code end
+  if differs then return "ranks made different calls\n" .. indented(own_words(differs.record)), differs.code end
   local number, rank, witness = choose(stopped_by and before or ranks)
   if not number then
     if stopped_by then return "stopped by " .. core.signal_name(stopped_by), 128 + stopped_by end

@@ -30,7 +30,7 @@ local frames = require "luminary.base.script_frames"
 local HINT = "hint: "
 
 local cli = {}
--- What a script or somebody at the prompt does to the globals does not keep us from telling what is wrong.
+-- Locals, so that errors are reported whatever a script or the user at the prompt does to the globals.
 local pcall, tostring, type, rawget, find, gmatch, match = pcall, tostring, type, rawget, string.find,
   string.gmatch, string.match
 local getmetatable_of, remove, concat, format, stack = debug.getmetatable, table.remove, table.concat, string.format,

@@ -9,7 +9,7 @@ pcall(ffi.cdef, "unsigned geteuid(void);")
 local mpirun = {}
 
 local INSTALL = "on Debian: apt install openmpi-bin libopenmpi-dev"
-local MEETING = "mpirun tells the ranks where they meet"
+local MEETING = "mpirun passes the ranks the address where they meet"
 
 -- What of `luminary run` mpirun has no equal of, and what to do instead.
 local REFUSED = {

@@ -12,7 +12,7 @@ local CASTS = {
   [""] = "as it comes", lower = "in the low dtype", keep = "in float32", keep_gpu = "in float32, but on the CPU",
   banned_gpu = "an error, but on the CPU", widest = "in the widest of its dtypes",
 }
-local GIVES = {
+local RESULTS = {
   [""] = "what its tensors have in common", float = "floating", bool = "bool", number = "as x, int64 for bool",
 }
 
@@ -34,8 +34,8 @@ function ops.of(name)
   local function add(what, text) lines[#lines + 1] = ("  %-10s %s"):format(what, text) end
   add("kind", KINDS[info.kind] .. (info.kernel and info.kind ~= "kernel" and ", with a kernel of its own" or ""))
   if info.takes then
-    add("dtypes", ("takes %s, gives %s"):format(
-      info.takes, GIVES[info.result_dtype] or "that of " .. info.result_dtype))
+    add("dtypes", ("takes %s, returns %s"):format(
+      info.takes, RESULTS[info.result_dtype] or "that of " .. info.result_dtype))
   end
   add("gradient", gradient(info))
   add("autocast", CASTS[info.autocast])

@@ -19,22 +19,22 @@ local function make_folder(path)
   end
 end
 
-local function prefixes(stream, rank, coloured)
+local function prefixes(stream, rank, colored)
   local text = ("[rank %d] "):format(rank)
-  if not coloured[stream] then return text end
+  if not colored[stream] then return text end
   return ("\27[%dm%s\27[0m"):format(31 + (rank + 1) % 6, text)
 end
 
 --- Where the ranks' lines go: `first` is the lowest of n ranks. nil and a message if log_dir cannot be written.
 local function output(supervisor, log_dir, first, n)
   local plain = (core.getenv "NO_COLOR" or "") ~= "" or core.getenv "TERM" == "dumb"
-  local coloured = {not plain and ffi.C.isatty(1) == 1, not plain and ffi.C.isatty(2) == 1}
+  local colored = {not plain and ffi.C.isatty(1) == 1, not plain and ffi.C.isatty(2) == 1}
   local self = setmetatable({supervisor = supervisor, prefix = {}, partial = {}, log = {}}, Output)
   if log_dir then make_folder(log_dir) end
   for rank = first, first + n - 1 do
     self.prefix[rank], self.partial[rank], self.log[rank] = {}, {"", ""}, {}
     for stream, name in ipairs {"stdout", "stderr"} do
-      self.prefix[rank][stream] = prefixes(stream, rank, coloured)
+      self.prefix[rank][stream] = prefixes(stream, rank, colored)
       if log_dir then
         local problem
         self.log[rank][stream], problem = io.open(("%s/rank%d.%s"):format(log_dir, rank, name), "wb")
@@ -68,7 +68,7 @@ end
 --- A message of the launcher's own, on standard error.
 function Output:say(text) self.supervisor:print(2, "luminary run: " .. text .. "\n") end
 
---- Until when readers of the output are waited for: where a signal has stopped the job there is little patience.
+--- The deadline for readers of the output: READER seconds after a signal has stopped the job, else none.
 function Output.deadline(stopped_by) return core.time() + (stopped_by and READER or math.huge) end
 
 --- Waits until all is printed; a signal ends that.

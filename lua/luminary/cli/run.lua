@@ -21,7 +21,7 @@ usage: luminary run [options] SCRIPT [argument ...]
   --rdzv URL          instead of these: tcp://host:port, or file:///path on a disk that all nodes see, where they need
                       no --node-rank
   --max-restarts K    after a failure start all ranks again, K times at most  (0)
-  --backend NAME      what init_process_group() takes unless it is told: gloo, nccl or mpi; mpi: the ranks are
+  --backend NAME      default backend of init_process_group(): gloo, nccl or mpi; mpi: the ranks are
                       started by Open MPI's mpirun, whose output it is from then on
   --hosts A:2,B:2     with --backend mpi: hosts of the job, and how many ranks on each (--nproc)
   --log-dir D         also write each rank's output to files in D
@@ -118,7 +118,7 @@ local function random_hex()
   return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 
--- What strangers do not know and what distinguishes jobs, made once for all rounds.
+-- The token, which other users do not know, and the job's id; made once for all rounds.
 local function secrets(o)
   local token, id = core.getenv "LM_TOKEN", core.getenv "LM_JOB"
   if token == "" then token = nil end
@@ -127,8 +127,8 @@ local function secrets(o)
   if o.nnodes == 1 then return {token = token or random_hex(), job = id or random_hex(), made = not token} end
   id = id or o.file or o["master-addr"] .. ":" .. o["master-port"]
   if not token and not o.file and o["node-rank"] == 0 then
-    say("no LM_TOKEN: the job id %s keeps other jobs out, but no stranger; set the same secret LM_TOKEN on every node",
-      id)
+    say("no LM_TOKEN: the job id %s keeps other jobs out, but not other users; set the same secret LM_TOKEN on "
+      .. "every node", id)
   end
   return {token = token, job = id}
 end

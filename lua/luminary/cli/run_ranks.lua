@@ -41,7 +41,7 @@ local function end_stopped(self)
     end
   end
   self.stopped_since = self.stopped_since or core.time()
-  if core.time() - self.stopped_since < self.patience then return end
+  if core.time() - self.stopped_since < self.heartbeat_timeout then return end
   for id, rank in pairs(self.running) do
     rank.frozen = true
     self.supervisor:signal(id, SIGKILL)
@@ -50,7 +50,7 @@ end
 
 -- What is due goes out; how long to wait for the next event.
 local function seconds_left(self)
-  if not self.stop_at and self.count > 0 and self.patience > 0 then
+  if not self.stop_at and self.count > 0 and self.heartbeat_timeout > 0 then
     end_stopped(self)
     return 0.5
   end
@@ -145,12 +145,12 @@ function job.pause(supervisor, seconds)
   end
 end
 
---- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and gives each its pid, code, signal, order (of
+--- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and sets each one's pid, code, signal, order (of
 --- ending), ended_by_us, after_signal and record. Returns the signal that stopped the launcher, if one did. Nothing
 --- of them is left.
 function job.run(supervisor, out, ranks)
   local self = setmetatable({supervisor = supervisor, out = out, ranks = {}, running = {}, open = 0, count = 0}, Round)
-  self.patience = tonumber(core.getenv "LM_HEARTBEAT_TIMEOUT") or FROZEN
+  self.heartbeat_timeout = tonumber(core.getenv "LM_HEARTBEAT_TIMEOUT") or FROZEN
   forget_errors(ranks)
   start_all(self, ranks)
   while next(self.running) do handle(self, supervisor:next(seconds_left(self))) end

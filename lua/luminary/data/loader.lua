@@ -276,9 +276,21 @@ local function go_on(self)
   end)
 end
 
+-- A warning, once and on rank 0, where a second pass has the order of the last one.
+local function warn_of_same_order(self, order)
+  if self.has_warned or not class.is(order, sampler.DistributedSampler) then return end
+  if order.shuffle and order.rank == 0 and self.last_epoch == order.epoch then
+    self.has_warned = true
+    core.warn(("DataLoader: this pass has the same order as the last one, that of epoch %d; call loader:epoch(n) "
+      .. "instead of loader:iter(), or sampler:set_epoch(n)"):format(order.epoch))
+  end
+  self.last_epoch = order.epoch
+end
+
 --- Returns an iterator over the batches of an epoch, or of the rest of one after load_state_dict.
 function DataLoader:iter()
   if self.resumed then return go_on(self) end
+  warn_of_same_order(self, order_of(self))
   self.passes = self.passes + 1
   return begin(self, self.passes, 1, false)
 end

@@ -7,7 +7,7 @@
 --- A work continues with the memory its tensors had, whatever they are given meanwhile (t.data = other, net:double()).
 --- Over nccl a call returns once it is enqueued, as PyTorch's do, and such an error comes from a later call or work.
 --- Once there was one, what collectives were to write is undefined, with all that was made of it: reading a tensor, by
---- t:item() say, then gives whatever is there. Before results are saved, say, dist.barrier() makes sure of them.
+--- t:item() say, then returns undefined values. Before results are saved, say, dist.barrier() makes sure of them.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"

@@ -56,7 +56,7 @@ function groups.resolve(who, group)
 end
 
 --- A backend's text as the core writes it: "cuda:NCCL, cpu:gloo" is "cpu:gloo,cuda:nccl". One that is not there is an
---- error that names what there is.
+--- error that names the available ones.
 function groups.backend(who, text) return core.dist_has((text:lower():gsub("%s", "")), who) end
 
 --- world: from core.dist_open, or nil for one process alone.
@@ -157,7 +157,9 @@ end
 function groups.get_global_rank(group, rank)
   group = groups.resolve("get_global_rank", group)
   rank = options.arg("get_global_rank", "the rank in the group", rank, "natural")
-  if rank >= group.size then fail("get_global_rank: rank %d is out of range for a group of %d", rank, group.size) end
+  if rank >= group.size then
+    fail("get_global_rank: rank %d is out of range for %d ranks (ranks start at 0)", rank, group.size)
+  end
   return group.ranks[rank + 1]
 end
 

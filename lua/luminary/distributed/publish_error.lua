@@ -1,7 +1,7 @@
 --- What an uncaught error leaves behind: the other ranks learn it, and files that a launcher reads.
 ---
 --- LM_ERROR_FILE gets one JSON object: rank, kind ("error", or what failed on another rank: "died", "frozen",
---- "absent", "left", "unreachable"; or "mismatch": ranks came to different calls), cause_rank, message, traceback,
+--- "absent", "left", "unreachable"; or "mismatch": ranks made different calls), cause_rank, message, traceback,
 --- time. TORCHELASTIC_ERROR_FILE gets what torchrun's agent prints.
 local core = require "luminary.core"
 

@@ -167,7 +167,7 @@ function environment.backend() return variable "LM_BACKEND" end
 --- The job's secret, or nil.
 function environment.token() return variable "LM_TOKEN" end
 
---- Seconds after which a silent rank is given up; 0: never.
+--- Seconds after which a silent rank counts as dead; 0: never.
 function environment.heartbeat_timeout()
   local text = variable "LM_HEARTBEAT_TIMEOUT"
   local seconds = tonumber(text or 10)

@@ -14,7 +14,7 @@ local Barrier = {kind = "Barrier"}
 local FILLING, DRAINING, RESETTING, BROKEN = 0, 1, 2, 3
 local LOOK = 0.1 -- seconds: nobody reports one who was killed
 
-local function inside(self) return self.parties - self.places:get_value() end
+local function inside(self) return self.parties - self.slots:get_value() end
 
 local fields = {
   n_waiting = function(self) return self.state[1] == FILLING and inside(self) or 0 end,
@@ -51,7 +51,7 @@ local function wait_until(self, f, deadline)
     local left = deadline and deadline - core.time() or LOOK
     if left <= 0 then
       become(self, BROKEN)
-      fail "Barrier:wait: the others did not come in time, and it is broken now"
+      fail "Barrier:wait: timed out waiting for the other parties; the barrier is now broken"
     end
     self.condition:wait(math.min(left, LOOK))
   end
@@ -82,10 +82,10 @@ function Barrier:wait(timeout)
   local deadline = timeout and core.time() + timeout
   return self.condition:with(function()
     wait_until(self, function() return is_free(self) end, deadline)
-    if self.state[1] == BROKEN then fail "Barrier:wait: it is broken; barrier:reset() mends it" end
-    self.places:acquire(0)
+    if self.state[1] == BROKEN then fail "Barrier:wait: the barrier is broken; call barrier:reset()" end
+    self.slots:acquire(0)
     local ok, index = pcall(run_round, self, deadline)
-    self.places:release()
+    self.slots:release()
     is_free(self)
     if not ok then error(index, 0) end
     return index
@@ -111,7 +111,7 @@ end
 local new = arguments.takes("Barrier", {{"action", "function"}, {"timeout", "positive"}}, function(parties, opts)
   parties = options.arg("Barrier", "parties", parties, "count")
   return setmetatable({
-    parties = parties, action = opts.action, timeout = opts.timeout, places = semaphore.BoundedSemaphore(parties),
+    parties = parties, action = opts.action, timeout = opts.timeout, slots = semaphore.BoundedSemaphore(parties),
     condition = new_condition(), state = core.ops.zeros({2}, {dtype = "int64"}):share_memory_(), -- phase, round
   }, Barrier)
 end)

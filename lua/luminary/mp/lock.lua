@@ -29,7 +29,7 @@ end
 --- Releases the lock.
 function Lock:release()
   local h = lock_handle("release", self)
-  if core.mp_held(h) == 0 then fail "Lock:release: it is not held here" end
+  if core.mp_held(h) == 0 then fail "Lock:release: the lock is not held by this object" end
   core.mp_release(h)
 end
 

@@ -57,7 +57,7 @@ local function stands_for_code(t)
 end
 
 -- value -> {from = value, step = …} or {module = name}, shortest first
-local function survey()
+local function scan_modules()
   local found, queue = {}, {}
   local function add(value, entry)
     local kind = type(value)
@@ -152,7 +152,7 @@ function names.finder()
   local found
   return function(value)
     if not found and is_data(value) then return nil end
-    found = found or survey()
+    found = found or scan_modules()
     local entry = found[value]
     if not entry then return nil end
     local steps, n = {}, 0

@@ -159,15 +159,15 @@ end
 local function reap(self, i)
   local worker, claim = self.workers[i], self.claims[i][CLAIM]
   local at = self.claims[i][ARGUMENT]
-  worker.buried = true
+  worker.reaped = true
   if self.stopped then return end
   local how = how_it_ended(worker)
   local task = self.tasks[claim]
   if task and not core.mp_queue_has(self.tasks_queue.handle, claim) then
-    local place = at >= task.first and at <= task.last and at or task.first
-    resolve(task.result, place, {problem = {message = how, traceback = ""}, who = name_of(worker)})
+    local index = at >= task.first and at <= task.last and at or task.first
+    resolve(task.result, index, {problem = {message = how, traceback = ""}, who = name_of(worker)})
     resolve_task(self, claim, function()
-      local text = ("lost with %s, which %s at argument %d"):format(name_of(worker), how, place)
+      local text = ("lost with %s, which %s at argument %d"):format(name_of(worker), how, index)
       return {problem = {message = text, traceback = ""}}
     end)
     self.deaths = 0
@@ -181,7 +181,7 @@ local function reap(self, i)
   -- One that came to its word to stop needs no successor, who would wait for another: all tasks are with workers.
   if self.closed and (self.open == 0 or claim > self.put) then return end
   local ok, problem = pcall(start, self, i)
-  if not ok then break_down(self, "another worker cannot be started: " .. tostring(problem)) end
+  if not ok then break_down(self, "cannot start another worker: " .. tostring(problem)) end
 end
 
 -- Notes what has happened; waits `seconds` for something to happen if nothing has.
@@ -190,7 +190,7 @@ local function pump(self, seconds)
   local count = read(self)
   local ended, handles = {}, {self.results.handle}
   for i, worker in ipairs(self.workers) do
-    if not worker.buried then
+    if not worker.reaped then
       if worker:look() then ended[#ended + 1] = i else handles[#handles + 1] = worker.handle end
     end
   end
@@ -292,7 +292,7 @@ end
 
 --- Returns whether there was no error; it is an error to ask before it is ready.
 function Result:successful()
-  if not self:ready() then fail "Result:successful: it has not come yet" end
+  if not self:ready() then fail "Result:successful: the result is not ready; call result:wait() first" end
   return self.failed == nil
 end
 
@@ -426,7 +426,7 @@ end
 local function has_ended(self)
   if self.broken then return true end
   for _, worker in ipairs(self.workers) do
-    if not worker.buried then return false end
+    if not worker.reaped then return false end
   end
   return true
 end

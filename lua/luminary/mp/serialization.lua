@@ -3,7 +3,7 @@
 ---
 --- Objects are numbered in the order in which they are met and referred to by number, so cycles and sharing cost
 --- nothing. The text has two parts: what it takes to make each object (names, bytecode), then, for each table and
---- function in turn, what is in it. Only text from one's own parent or child is ever decoded: it holds bytecode.
+--- function in turn, what is in it. It holds bytecode, so only text from a parent or child of this process is decoded.
 ---
 ---   n t f             nil, true, false
 ---   d<number>;        17 digits: exact
@@ -110,7 +110,7 @@ function Encoder:tensor(t, from, how, key)
 end
 
 function Encoder:handle(h, from, how, key)
-  if not core.mp_is_open(h) then self:refuse(from, how, key, "what was closed cannot be sent to THERE") end
+  if not core.mp_is_open(h) then self:refuse(from, how, key, "a closed object cannot be sent to THERE") end
   return self:enter("H", h, from, how, key)
 end
 

@@ -18,7 +18,7 @@ return function(list, refuse)
     i = core.mp_share(list)
   end
   if i then
-    refuse(i, "this tensor has memory in common with another one that is in use and is not sent; call share_memory_() "
-      .. "on the tensor it is a view of, before making views, or send x:clone()")
+    refuse(i, "this tensor shares memory with another tensor in use that is not sent; call share_memory_() on the "
+      .. "tensor it is a view of, before making views, or send x:clone()")
   end
 end

@@ -61,7 +61,7 @@ local function chunk(fd, thread)
 end
 
 --- Starts one. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table; false
---- removes a variable), threads (compute threads; nil: as many as there are), name (its errors go to standard error
+--- removes a variable), threads (compute threads; nil: the default), name (its errors go to standard error
 --- under that name; nil: they do not).
 function Worker.start(who, spec)
   local self = setmetatable({index = spec.index}, Worker)
@@ -147,10 +147,10 @@ function Worker:send_signal(number)
   core.mp_signal(self.handle, number)
 end
 
---- A thread that does not end when it is asked to counts as ended, and runs on.
+--- A thread that does not end when it is asked to counts as ended, though it still runs.
 function Worker:abandon()
   self.ended, self.code, self.abandoned = true, 1, true
-  self.problem = "its thread did not end when it was asked to, and runs on"
+  self.problem = "its thread did not end when it was asked to, and still runs"
   core.mp_close(self.handle, 0)
 end
 

@@ -130,7 +130,7 @@ describe("a bucket's ticket", function()
     ]], { LM_SHM = "0" })
     assert(got.ok, got.text)
     for rank = 0, 1 do
-      assert.matches("ranks 0 and 1 came to different calls: rank %d on host %S+ came to DistributedDataParallel[ 2]* "
+      assert.matches("ranks 0 and 1 made different calls: rank %d on %S+ called DistributedDataParallel[ 2]* "
         .. "backward, bucket 1 of 1", got[rank].output)
     end
     assert.matches("DistributedDataParallel 2 backward, bucket 1 of 1", got.text)

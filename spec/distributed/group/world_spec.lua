@@ -68,11 +68,12 @@ describe("the store is found", function()
     ]], { args = "file://" .. path, env = env })
     all_ready(first)
     local got = start(2, meet, { args = "file://" .. path .. " 6", env = env }):wait()
-    assert.matches("init_method file://" .. path .. ": rank 0 of another job is there, with its store at [^\n]*",
+    assert.matches("init_method file://" .. path .. ": rank 0 of another running job uses the file, "
+      .. "with its store at [^\n]*; choose another path for this job",
       got[0].output)
-    assert.matches("gave up after 6 s", got[1].output)
+    assert.matches("timed out after 6 s", got[1].output)
     first:kill(0) -- and its file stays, which nobody holds
-    assert.matches("rank 0 on host [^\n]* died", first:wait()[1].output)
+    assert.matches("rank 0 on [^\n]* died", first:wait()[1].output)
     assert(io.open(path)):close()
     got = start(2, meet, { args = "file://" .. path, env = env }):wait()
     assert(got.ok, got.text)
@@ -93,7 +94,7 @@ describe("the store is found", function()
       if got[0].output:find "all there" then
         met = met + 1
       else
-        assert.matches("rank 0 of another job is there", got[0].output)
+        assert.matches("rank 0 of another running job uses the file", got[0].output)
       end
     end
     assert(met <= 1, met .. " jobs met at one file")
@@ -116,18 +117,19 @@ describe("the store is found", function()
     local remedy = "; set LM_TOKEN to the same secret for all ranks, or choose a path in a folder of yours"
     assert.matches(path .. ": other users may write to the file (mode 0620)" .. remedy, rank1()("chmod 620"), 1, true)
     assert.matches(path .. ": other users may write to the file (mode 0602)" .. remedy, rank1()("chmod 602"), 1, true)
-    assert.matches("gave up after 1 s", rank1()("chmod 600"))
-    assert.matches("gave up after 1 s", rank1(true)("chmod 666"))
+    assert.matches("timed out after 1 s", rank1()("chmod 600"))
+    assert.matches("timed out after 1 s", rank1(true)("chmod 666"))
     if os.execute(("chown 1 %s 2>/dev/null"):format(path)) ~= 0 then return end -- this user may not
-    assert.matches(path .. ": the file is of user 1, and this rank runs as user 0" .. remedy, rank1()("chown 1"), 1,
+    assert.matches(path .. ": the file belongs to user 1, but this rank runs as user 0" .. remedy,
+      rank1()("chown 1"), 1,
       true)
-    assert.matches("gave up after 1 s", rank1(true)("chown 1"))
+    assert.matches("timed out after 1 s", rank1(true)("chown 1"))
   end)
 
   it("by a file whose folder exists", function()
     local got = start(2, meet, { args = "file://" .. folder .. "/none/meet" }):wait()
     for rank = 0, 1 do
-      assert.matches("init_process_group: .*there is no folder " .. folder .. "/none", got[rank].output)
+      assert.matches("init_process_group: .*no folder '" .. folder .. "/none'", got[rank].output)
       within(got[rank].seconds, 5, got.text)
     end
   end)
@@ -157,15 +159,18 @@ describe("the store is found", function()
   it("and those who wait hear who was turned away", function()
     local job = start(2, meet, { args = "env:// 3", env_of = function(rank) return { WORLD_SIZE = 2 + rank } end })
     local got = job:wait()
-    assert.matches("rank 1 was told of a world of 3 and rank 0 of one of 2", got[1].output)
-    assert.matches("rank 1 has not joined; refused was: rank 1 was told of a world of 3", got[0].output)
+    assert.matches("world_size must be the same on all ranks, got 3 on rank 1 and 2 on rank 0", got[1].output)
+    assert.matches("rank 1 has not joined; refused: world_size must be the same on all ranks, got 3 on rank 1",
+      got[0].output)
   end)
 
   it("or the reason is said, half way and in the end", function()
     local got = start(1, meet, { env = { WORLD_SIZE = 2, RANK = 1, LM_TOKEN = "t" }, args = "env:// 1" }):wait()
-    assert.matches("luminary: rank 1 on host [^\n]* waits for 0.5[^\n]*127.0.0.1:%d+ %(rank 0%) was not reached",
+    assert.matches("luminary: rank 1 on [^\n]* has waited for 0.5[^\n]*cannot reach the store of rank 0 at "
+      .. "127.0.0.1:%d+",
       got[0].output)
-    assert.matches("init_process_group: gave up after 1 s: the store at 127.0.0.1:%d+ %(rank 0%)[^\n]*refused",
+    assert.matches("init_process_group: timed out after 1 s: cannot reach the store of rank 0 at "
+      .. "127.0.0.1:%d+[^\n]*refused",
       got[0].output)
   end)
 end)
@@ -188,7 +193,7 @@ describe("the others hear of", function()
       local got = job:wait()
       for rank = 0, 2 do
         if rank ~= who then
-          assert.matches(("all_reduce: rank %d on host [^\n]* died"):format(who), got[rank].output)
+          assert.matches(("all_reduce: rank %d on [^\n]* died"):format(who), got[rank].output)
           within(got[rank].seconds, got[who].seconds + 1.5, got.text)
         end
       end
@@ -202,8 +207,8 @@ describe("the others hear of", function()
       job:kill(who, "STOP")
       local others = who == 0 and { 1, 2 } or { 0, 2 }
       for _, rank in ipairs(others) do
-        assert(job:wait_for(rank, ("all_reduce: rank %d on host "):format(who), 5), job:output(rank))
-        assert.matches("is frozen or unreachable: no sign of life", job:output(rank))
+        assert(job:wait_for(rank, ("all_reduce: rank %d on "):format(who), 5), job:output(rank))
+        assert.matches("is frozen or unreachable: no heartbeat for", job:output(rank))
       end
       job:kill(who, "KILL")
       job:wait()
@@ -221,7 +226,7 @@ describe("the others hear of", function()
     ]], { env = { LM_TOKEN = "t", LM_HEARTBEAT_TIMEOUT = 1 } })
     all_ready(job)
     job:kill(0, "STOP")
-    assert(job:wait_for(1, "reduce_scatter: rank 0 on host ", 5), job:output(1))
+    assert(job:wait_for(1, "reduce_scatter: rank 0 on ", 5), job:output(1))
     job:kill(0)
     assert.equal(0, job:wait()[1].code)
   end)
@@ -259,7 +264,7 @@ describe("the others hear of", function()
       waits(function() dist.barrier{group = dist.new_group { 0, 1, 2 }} end)
     ]]):wait()
     for _, rank in ipairs { 0, 2 } do
-      assert.matches("rank 1 on host [^\n]* left", got[rank].output)
+      assert.matches("rank 1 on [^\n]* left", got[rank].output)
       within(got[rank].seconds, got[1].seconds + 2, got.text)
     end
   end)
@@ -290,10 +295,10 @@ describe("the others hear of", function()
         waits(dist.barrier)
       end
     ]]):wait()
-    assert.matches("luminary: rank 0 on host [^\n]* has waited for 1[^\n]*all_reduce[^\n]*script.lua:%d+; rank 1 on "
-      .. "host [^\n]*barrier[^\n]*script.lua:%d+", got[0].output)
-    assert.matches("all_reduce: rank 1 on host [^\n]* did not come: rank 0 [^\n]* waited for 2 s", got[0].output)
-    assert.matches("barrier: rank 1 on host [^\n]* did not come", got[1].output)
+    assert.matches("luminary: rank 0 on [^\n]* has waited for 1[^\n]*all_reduce[^\n]*script.lua:%d+; rank 1 on "
+      .. "[^\n]* last called barrier[^\n]*script.lua:%d+", got[0].output)
+    assert.matches("all_reduce: rank 1 on [^\n]* did not reach the call: rank 0 [^\n]* waited for 2 s", got[0].output)
+    assert.matches("barrier: rank 1 on [^\n]* did not reach the call", got[1].output)
   end)
 
   it("in fields too", function()
@@ -338,7 +343,7 @@ describe("the others hear of", function()
         places = places + 1
       end
       assert.is_true(places >= 3, got.text)
-      assert.matches("did not come: [^\n]*, %d s ago; …", got[rank].output)
+      assert.matches("did not reach the call: [^\n]*, %d s ago; …", got[rank].output)
     end
   end)
 end)
@@ -353,7 +358,7 @@ describe("SIGTERM", function()
     job:kill(1, "TERM")
     local got = job:wait()
     assert.equal(TERM, got[1].code)
-    assert.matches("barrier: rank 1 on host [^\n]* died", got[0].output)
+    assert.matches("barrier: rank 1 on [^\n]* died", got[0].output)
   end)
 
   it("lets who waits learn why", function()
@@ -364,7 +369,7 @@ describe("SIGTERM", function()
     for _, rank in ipairs { 0, 2 } do job:kill(rank, "TERM") end
     local got = job:wait()
     for _, rank in ipairs { 0, 2 } do
-      assert.matches("barrier: rank 1 on host [^\n]* died[^\n]*\nsaid\n", got[rank].output)
+      assert.matches("barrier: rank 1 on [^\n]* died[^\n]*\nsaid\n", got[rank].output)
       assert.equal(TERM, got[rank].code) -- in the end it is a SIGTERM
       within(got[rank].seconds, got[1].seconds + 2.5, got.text)
     end
@@ -390,7 +395,7 @@ describe("SIGTERM", function()
     job:kill(0, "TERM")
     job:wait_for(0, "SIGTERM", 3)
     job:kill(1)
-    assert.matches("ended by SIGTERM while waiting for the others: rank 1 has not joined", job:wait()[0].output)
+    assert.matches("stopped by SIGTERM while waiting for the other ranks: rank 1 has not joined", job:wait()[0].output)
   end)
 end)
 

@@ -14,7 +14,7 @@ local folder
 setup(function() folder = temp.folder() end)
 teardown(function() temp.remove(folder) end)
 
--- Runs a shell command for at most `seconds`; gives its exit code, standard output, standard error, and both of each
+-- Runs a shell command for at most `seconds`; returns its exit code, standard output, standard error, and both of each
 -- rank without mpirun's tags. MPI and mpirun leak of their own, where leaks are looked for.
 local function run(command, seconds)
   local whole = "ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 timeout -k 5 %d sh -c '%s' >%s/out 2>%s/err </dev/null"
@@ -228,19 +228,19 @@ describe("when a rank of the group mpi goes wrong, the others say so:", function
   end
 
   it("its error", function()
-    local of = goes_wrong("error 'chance'", "all_reduce: rank 1 on host %S+ failed at .*: chance")
+    local of = goes_wrong("error 'chance'", "all_reduce: rank 1 on %S+ failed at .*: chance")
     assert.matches("^luminary: .*chance\n", of[1])
   end)
-  it("its death", function() goes_wrong("ffi.C.raise(9)", "all_reduce: rank 1 on host %S+ died", 137) end)
-  it("its leaving", function() goes_wrong("os.exit(0)", "all_reduce: rank 1 on host %S+ left") end)
-  it("that it froze", function() goes_wrong("ffi.C.raise(19)", "all_reduce: rank 1 on host %S+ is frozen") end)
+  it("its death", function() goes_wrong("ffi.C.raise(9)", "all_reduce: rank 1 on %S+ died", 137) end)
+  it("its leaving", function() goes_wrong("os.exit(0)", "all_reduce: rank 1 on %S+ left") end)
+  it("that it froze", function() goes_wrong("ffi.C.raise(19)", "all_reduce: rank 1 on %S+ is frozen") end)
   for what, fault in pairs {
     ["another size"] = "t = lm.ones {1001}", ["another dtype"] = "t = lm.ones({1000}, {dtype = 'float64'})",
     ["another call"] = "dist.barrier()", ["another reduction"] = "dist.all_reduce(t, {op = 'max'}) done = true",
   } do
     it(what, function()
-      local of = goes_wrong(fault, "all_reduce: rank 1 on host %S+ came to another call")
-      assert.matches("rank %d on host %S+ waits in .* at .*script.lua:%d+", of[0]) -- whichever came first
+      local of = goes_wrong(fault, "all_reduce: rank 1 on %S+ made a different call")
+      assert.matches("rank %d on %S+ waits in .* at .*script.lua:%d+", of[0]) -- whichever came first
     end)
   end
 
@@ -250,7 +250,7 @@ describe("when a rank of the group mpi goes wrong, the others say so:", function
       dist.barrier()
     ]])
     for rank = 0, 1 do
-      assert.matches("ranks 0 and 1 came to different calls: .* send float32 %[4%] to rank 1 .*recv float32 %[5%] "
+      assert.matches("ranks 0 and 1 made different calls: .* send float32 %[4%] to rank 1 .*recv float32 %[5%] "
         .. "from rank 0", of[rank])
     end
   end)
@@ -260,7 +260,7 @@ describe("when a rank of the group mpi goes wrong, the others say so:", function
       local rows = me == 0 and {1, 1} or {2, 1}
       dist.all_to_all({lm.zeros {1}, lm.zeros {1}}, {lm.ones {rows[1]}, lm.ones {rows[2]}})
     ]])
-    assert.matches("came to different calls: .*all_to_all of 8 bytes instead of 4", of[0])
+    assert.matches("made different calls: .*all_to_all of 8 bytes instead of 4", of[0])
   end)
 
   it("that a rank does not come in time", function()
@@ -268,7 +268,7 @@ describe("when a rank of the group mpi goes wrong, the others say so:", function
       if me == 1 then sleep(30) end
       dist.barrier()
     ]], {prologue = PROLOGUE:gsub("timeout = 20", "timeout = 6"), seconds = 40})
-    assert.matches("barrier: rank 1 on host %S+ did not come", of[0])
+    assert.matches("barrier: rank 1 on %S+ did not reach the call", of[0])
   end)
 end)
 
@@ -279,7 +279,7 @@ describe("the group mpi refuses", function()
     for rank = 0, 1 do
       assert.not_matches("dist_cause", got[rank].output, 1, true) -- nothing after the error itself
       assert.equal(1, got[rank].code)
-      assert.matches("backend mpi: rank 0 on host %S+ was not started by mpirun, .*run %-%-backend mpi %-%-nproc 2",
+      assert.matches("backend mpi: rank 0 on %S+ was not started by mpirun; .*run %-%-backend mpi %-%-nproc 2",
         got[rank].output)
     end
   end)
@@ -288,7 +288,7 @@ describe("the group mpi refuses", function()
     local _, _, _, of = start(2, [[
       print(select(2, pcall(dist.new_group, {0}, {backend = "mpi"})))
     ]], {prologue = PROLOGUE:gsub("{timeout = 20}", "(\"gloo\", {timeout = 20})")})
-    assert.matches("backend mpi: MPI begins once, in all 2 processes .*not of 1", of[0])
+    assert.matches("backend mpi: the first group must have all 2 processes that mpirun started, got 1: MPI", of[0])
   end)
 
   it("ranks of two mpiruns", function()
@@ -357,7 +357,7 @@ describe("luminary run --backend mpi", function()
   it("refuses what mpirun does not do, and what is misspelt", function()
     refused("--max-restarts 2", "%-%-max%-restarts cannot be used with %-%-backend mpi: mpirun ends the job")
     refused("--nnodes 2", "%-%-nnodes cannot be used with %-%-backend mpi: .*%-%-hosts a:2,b:2")
-    refused("--rdzv tcp://a:1", "%-%-rdzv cannot be used with %-%-backend mpi: mpirun tells")
+    refused("--rdzv tcp://a:1", "%-%-rdzv cannot be used with %-%-backend mpi: mpirun passes")
     refused("--hosts a:x", "%-%-hosts must be names with numbers of ranks, such as a:2,b:2, got 'a:x'")
     refused("--backend gloo --hosts a:2", "%-%-hosts is for %-%-backend mpi")
     refused("--backend mpu", "%-%-backend must be gloo, nccl or mpi, got 'mpu'; did you mean mpi%?")

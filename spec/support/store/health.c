@@ -18,7 +18,7 @@ void check_death(void) {
   lm_failure failure = heard(0, 2, &took);
   CHECK(took < 0.2 && failure.kind == LM_FAILURE_DIED && failure.who.rank == 1 &&
         strcmp(failure.who.host, "host1") == 0);
-  CHECK(strstr(told(&failure), ": last in all_reduce sum float32 [3] at train.lua:40"));
+  CHECK(strstr(told(&failure), " died (killed or crashed) (last call: all_reduce sum float32 [3] at train.lua:40)"));
   CHECK(strcmp(failure.where, "train.lua:40") == 0 && failure.reported_by == -1);
   CHECK(heard(2, 2, &took).kind == LM_FAILURE_DIED);
   tell_failure(2, LM_FAILURE_ERROR, 2, "b.lua:1", "too late");
@@ -42,7 +42,7 @@ void check_death(void) {
   lm_servers_finish(10);
   CHECK(lm_seconds() - before < 1);
 
-  /* Rank 0 gives up. */
+  /* Rank 0 leaves before all have joined. */
   CHECK(start(3, 10) && join(1, 1, 3));
   nap(0.05);
   lm_server_release(server);
@@ -64,8 +64,7 @@ void check_error(void) {
     lm_failure failure = heard(0, 2, &took);
     char text[1024];
     CHECK(took < 0.2 && failure.kind == LM_FAILURE_ERROR && failure.reported_by == 1);
-    CHECK(strcmp(lm_failure_text(&failure, text, sizeof text), "rank 1 on host host1 failed at train.lua:12: boom") ==
-          0);
+    CHECK(strcmp(lm_failure_text(&failure, text, sizeof text), "rank 1 on host1 failed at train.lua:12: boom") == 0);
     CHECK(heard(2, 2, &took).kind == LM_FAILURE_ERROR);
     finish();
   }
@@ -96,7 +95,7 @@ void check_mismatch(void) {
   CHECK(took < 0.2 && failure.kind == LM_FAILURE_MISMATCH && failure.who.rank == 1 &&
         strcmp(failure.where, "a.lua:9") == 0);
   CHECK(strstr(told(&failure),
-               ": rank 0 on host host0 waits in all_reduce sum float32 [3] at a.lua:3, rank 1 on host "
+               ": rank 0 on host0 waits in all_reduce sum float32 [3] at a.lua:3, rank 1 on "
                "host1 waits in broadcast float32 [3] from rank 0 at a.lua:9"));
   finish();
 
@@ -111,8 +110,8 @@ void check_mismatch(void) {
     failure = heard(0, 2, &took);
     CHECK(failure.kind == LM_FAILURE_MISMATCH && failure.who.rank == 1 && strcmp(failure.where, "a.lua:3") == 0);
     CHECK(strstr(told(&failure),
-                 ": rank 0 on host host0 came to DistributedDataParallel backward at a.lua:5, rank 1 on "
-                 "host host1 waits in all_reduce sum float32 [3] at a.lua:3"));
+                 ": rank 0 on host0 called DistributedDataParallel backward at a.lua:5, rank 1 on "
+                 "host1 waits in all_reduce sum float32 [3] at a.lua:3"));
     finish();
   }
 
@@ -263,10 +262,9 @@ void check_missing(void) {
   CHECK(member_expect(&members[0], LM_M_LEFT, &r, 2));
   nap(0.05);
   missing(0, 1, 5, 1, (int[]){1}, "");
-  missing(
-      0, 1, 6, 4, (int[]){1, 2, 3, 4},
-      "rank 1 on host host1 was last in all_reduce sum float32 [3] #5 at x.lua:40, 0 s ago; rank 2 on host host2 is "
-      "in broadcast float32 [3] from rank 0 #5 at x.lua:7; rank 3 on host host3 has left; rank 4 on host host4 has "
-      "not called any collective yet");
+  missing(0, 1, 6, 4, (int[]){1, 2, 3, 4},
+          "rank 1 on host1 last called all_reduce sum float32 [3] #5 at x.lua:40, 0 s ago; rank 2 on host2 waits "
+          "in broadcast float32 [3] from rank 0 #5 at x.lua:7; rank 3 on host3 has left; rank 4 on host4 has "
+          "not called any collective yet");
   finish();
 }

@@ -44,7 +44,7 @@ static void refused(int rank, int size, int generation, const char *a, const cha
   }
   char byte;
   lm_deadline p = patience_of(2);
-  CHECK(lm_net_read(m.fd, &byte, 1, &p) == LM_E_IO && strcmp(lm_error(), "closed") == 0);
+  CHECK(lm_net_read(m.fd, &byte, 1, &p) == LM_E_IO && strcmp(lm_error(), "connection closed") == 0);
   member_close(&m);
 }
 
@@ -56,16 +56,16 @@ void check_refused(void) {
   CHECK(member_connect(&m, address, &other) == LM_E_STATE && strstr(lm_error(), "LM_TOKEN"));
   lm_key_of(NULL, "a secret", &other);
   CHECK(member_connect(&m, address, &other) == LM_E_STATE);
-  refused(3, 3, 1, "rank 3 is outside a world of 3", "from 0 to 2");
-  refused(1, 4, 1, "a world of 4", "one of 3");
-  refused(1, 3, 0, "process group no. 1", "no. 2");
+  refused(3, 3, 1, "rank 3 is out of range for 3 ranks", "start at 0");
+  refused(1, 4, 1, "got 4 on rank 1", "3 on rank 0");
+  refused(1, 3, 0, "opens process group 1", "process group 2");
   refused(1, 3, 2, NULL, NULL);
   lm_bytes b = {0};
   CHECK(member_connect(&members[0], address, &key) == LM_OK);
   put_join(&b, 1, 3, 1);
   say(0, &b);
   nap(0.05);
-  refused(1, 3, 1, "rank 1 is there already, from host host1", "0 to 2");
+  refused(1, 3, 1, "rank 1 has already joined from host1", "0 to 2");
   CHECK(member_connect(&m, address, &key) == LM_OK);
   size_t at = lm_message_begin(&b, LM_M_JOIN);
   lm_put_u32(&b, LM_PROTOCOL + 1);

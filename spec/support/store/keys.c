@@ -139,6 +139,6 @@ void check_nonsense(void) {
   CHECK(failure.kind == LM_FAILURE_ERROR && failure.who.rank == 1 && heard(0, 2, &took).who.rank == 1);
   char byte;
   p = patience_of(3);
-  CHECK(lm_net_read(members[1].fd, &byte, 1, &p) == LM_E_IO && strcmp(lm_error(), "closed") == 0);
+  CHECK(lm_net_read(members[1].fd, &byte, 1, &p) == LM_E_IO && strcmp(lm_error(), "connection closed") == 0);
   finish();
 }

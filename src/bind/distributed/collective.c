@@ -3,6 +3,7 @@
 
 #include "base/mapping_guard.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/distributed/group.h"
 
 typedef struct work_handle {
@@ -23,7 +24,8 @@ static void lose_group(void *work) { ((work_handle *)work)->group = NULL; }
 static work_handle *self(lua_State *L, const char *fn) {
   work_handle *handle = lm_to_object(L, 1, &work_type);
   if (!handle || !handle->work)
-    lm_raise_text(L, "%s: a work expected, got %s: work:%s()", fn, lm_describe_arg(L, LM_STATE(L), 1), fn);
+    lm_raise_text(L, "%s: expected a work, got %s; call it with a colon: work:%s()", fn,
+                  lm_describe_arg(L, LM_STATE(L), 1), fn);
   return handle;
 }
 
@@ -40,7 +42,7 @@ static int work_wait(lua_State *L) {
   work_handle *handle = self(L, "wait");
   double seconds = lua_isnoneornil(L, 2) ? -1 : lm_need_number(L, 2, "wait", "seconds");
   if (!lua_isnoneornil(L, 2) && !(seconds >= 0))
-    return lm_raise_text(L, "wait: seconds: a number of at least 0 expected, got %g", seconds);
+    return lm_raise(L, lm_fail_number("wait", "seconds", "at least 0", seconds));
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_work_wait(handle->work, seconds));
   lm_need(L, lm_truncation_check());
@@ -96,11 +98,11 @@ enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SC
 
 static lm_status read_name(lua_State *L, int i, const char *fn, int n, const char *(*name)(int), int *out) {
   const char *text = lm_to_text(L, i);
-  if (!text) return lm_fail(LM_E_ARG, "%s: a name expected, got %s", fn, lm_describe_arg(L, LM_STATE(L), i));
+  if (!text) return lm_fail_value(fn, "the name", "a string", lm_describe_arg(L, LM_STATE(L), i));
   for (*out = 0; *out < n; ++*out) {
     if (strcmp(text, name(*out)) == 0) return LM_OK;
   }
-  return lm_fail(LM_E_ARG, "%s: there is no '%s'", fn, text);
+  return lm_fail(LM_E_ARG, "%s: unknown name '%s'", fn, text);
 }
 
 static const char *kind_name(int i) { return lm_collective_name((lm_collective)i); }
@@ -119,7 +121,7 @@ static lm_status read_peer(lua_State *L, const lm_lua *s, int i, const char *fn,
   const lm_ints ranks = {.n = g->size < LM_MAX_DIMS ? g->size : LM_MAX_DIMS};
   int64_t list[LM_MAX_DIMS];
   for (int k = 0; k < ranks.n; k++) list[k] = in_world(g, k);
-  return lm_fail(LM_E_ARG, "%s: rank %lld is not in this group of %d (ranks %s%s, numbered as in the world)", fn,
+  return lm_fail(LM_E_ARG, "%s: rank %lld is not in this group of %d ranks (%s%s, numbered as in the world)", fn,
                  (long long)rank, g->size, lm_shape_text(ranks.n, list), ranks.n < g->size ? " and more" : "");
 }
 
@@ -127,7 +129,7 @@ static lm_status read_tag(lua_State *L, const lm_lua *s, int i, const char *fn, 
   int64_t tag = 0;
   lm_status status = lua_isnil(L, i) ? LM_OK : lm_read_int(L, s, i, fn, "tag", &tag);
   if (status == LM_OK && (tag < 0 || tag > INT32_MAX))
-    status = lm_fail(LM_E_ARG, "%s: tag: an integer from 0 to %d expected, got %lld", fn, INT32_MAX, (long long)tag);
+    status = lm_fail_int(fn, "tag", lm_text("an integer from 0 to %d", INT32_MAX), tag);
   *out = (int)tag;
   return status;
 }
@@ -172,13 +174,14 @@ static lm_status start_call(collective_call *r, lm_work **work) {
     case LM_REDUCE_SCATTER: return lm_reduce_scatter(r->g, r->t, r->n, r->first, r->op, work);
     case LM_ALL_TO_ALL:
       if (r->n != r->n2) {
-        return lm_fail(LM_E_ARG, "all_to_all: %d outputs and %d inputs; each rank needs one of each", r->n, r->n2);
+        return lm_fail(LM_E_ARG, "all_to_all: the numbers of outputs and inputs must match, got %d and %d", r->n,
+                       r->n2);
       }
       return lm_all_to_all(r->g, r->n, r->second, r->first, work);
     case LM_BARRIER: return lm_barrier(r->g, work);
     case LM_SEND: return lm_send(r->g, r->t, r->peer, r->tag, work);
     case LM_RECV: return lm_recv(r->g, r->t, r->peer, r->tag, work);
-    default: return lm_fail(LM_E_ARG, "dist: %s is no call of its own", lm_collective_name(r->kind));
+    default: return lm_fail(LM_E_ARG, "dist: %s is not a call", lm_collective_name(r->kind));
   }
 }
 
@@ -234,7 +237,7 @@ static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p
   static const char *const fields[] = {"op", "tensor", "peer", "tag"};
   int at = lua_gettop(L);
   if (lua_type(L, at) != LUA_TTABLE)
-    return lm_fail(LM_E_ARG, "%s: a table expected, got %s", batch_name, lm_describe_arg(L, s, at));
+    return lm_fail_value(batch_name, "each entry", "a table", lm_describe_arg(L, s, at));
   for (int k = 0; k < 4; k++)
     if (!lm_field(L, at, fields[k])) lua_pushnil(L);
   out->sending = lm_to_text(L, at + 1) && strcmp(lua_tostring(L, at + 1), "isend") == 0;
@@ -307,8 +310,7 @@ static int bind_devices(lua_State *L) {
   lua_settop(L, 3);
   TRY(lm_read_list(L, s, 1, fn, "the list of tensors", false, &n, &list));
   TRY(lm_read_int(L, s, 2, fn, "root", &root));
-  if (root < 1 || root > n)
-    TRY(lm_fail(LM_E_ARG, "%s: root: there is no tensor %lld among %d", fn, (long long)root, n));
+  if (root < 1 || root > n) TRY(lm_fail_int(fn, "root", lm_text("from 1 to %d", n), root));
   TRY(lm_devices_collective(n, list, (int)root - 1, lua_toboolean(L, 3), &taken));
 done:
   lm_free(list);
@@ -325,7 +327,7 @@ static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
   lm_status status = LM_OK;
   const char *data = lua_tolstring(L, 1, &n);
   if (!lua_isnil(L, 2)) TRY(lm_read_int(L, s, 2, "dist_bytes", "n", &size));
-  if (size < 0) TRY(lm_fail(LM_E_ARG, "dist_bytes: n: %lld is less than 0", (long long)size));
+  if (size < 0) TRY(lm_fail_int("dist_bytes", "n", "at least 0", size));
   if ((size_t)size < n) size = (int64_t)n;
   TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out));
   memcpy((*out)->data, data, n);
@@ -336,7 +338,7 @@ done:
 
 /* dist_bytes(string [, n]) -> uint8 tensor of it, with zeros after it up to n */
 static int bind_bytes(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "dist_bytes: a string expected");
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "dist_bytes: expected a string");
   return lm_return_tensor(L, 2, make_bytes);
 }
 
@@ -349,7 +351,7 @@ static int bind_text(lua_State *L) {
   lm_need(L, lm_read_plain(L, s, 1, "dist_text", "the tensor", LM_U8, &t));
   int64_t n = lm_need_int(L, 2, "dist_text", "n");
   if (n < 0 || n > t->numel)
-    return lm_raise_text(L, "dist_text: %lld of %lld bytes", (long long)n, (long long)t->numel);
+    return lm_raise_text(L, "dist_text: n must be from 0 to %lld, got %lld", (long long)t->numel, (long long)n);
   lm_need(L, lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &t));
   lm_tensor_handle_fill(s, held, t);
   lua_pushlstring(L, t->data, (size_t)n);

@@ -1,6 +1,7 @@
 /* Process groups: which there are, and their members. */
 #include "bind/distributed/group.h"
 #include "base/mem.h"
+#include "base/message.h"
 
 typedef struct group_handle {
   lm_dependent of_world;
@@ -22,7 +23,7 @@ static const lm_object_type group_type = {"luminary.group", sizeof(group_handle)
 
 int lm_bind_close_group(lua_State *L) {
   void *group = lm_to_object(L, 1, &group_type);
-  if (!group) return lm_raise_text(L, "dist_close: a world or a group expected");
+  if (!group) return lm_raise_text(L, "dist_close: expected a world or a group");
   close_group(group);
   return 0;
 }
@@ -34,7 +35,7 @@ lm_group *lm_to_group(lua_State *L, int i) {
 
 lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, lm_group **out) {
   const group_handle *handle = lm_to_object(L, i, &group_type);
-  if (!handle) return lm_fail(LM_E_ARG, "%s: a process group expected, got %s", fn, lm_describe_arg(L, s, i));
+  if (!handle) return lm_fail_value(fn, "group", "a process group", lm_describe_arg(L, s, i));
   if (!handle->group) return lm_fail(LM_E_STATE, "%s: this process group was destroyed", fn);
   if (handle->world) {
     lm_status status = lm_world_check(handle->world->world);
@@ -55,12 +56,13 @@ static group_handle *new_group(lua_State *L) {
   return handle;
 }
 
-/* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, naming what there is
+/* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, with the available
+ * ones
  */
 static int bind_has(lua_State *L) {
   char text[LM_GROUP_TEXT];
   const char *fn = lm_to_text(L, 2);
-  if (!fn) return lm_raise_text(L, "dist_has: two names expected");
+  if (!fn) return lm_raise_text(L, "dist_has: expected two names");
   lm_status status = lm_group_backend_check(lm_need_text(L, 1, fn, "backend"), text);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, fn));
   return lm_return_text(L, text);
@@ -98,7 +100,7 @@ static int bind_group(lua_State *L) {
   lua_settop(L, 4);
   lm_world_handle *world = lm_need_world(L, 1, "new_group");
   if (!lm_to_text(L, 2) || lua_type(L, 3) != LUA_TTABLE) {
-    return lm_raise_text(L, "new_group: a backend and a list of ranks expected");
+    return lm_raise_text(L, "new_group: expected a backend and a list of ranks");
   }
   group_handle *handle = new_group(L); /* 5 */
   handle->world = world;
@@ -115,7 +117,7 @@ static int bind_group(lua_State *L) {
 /* dist_members(group) -> this rank in it, its size, its members' ranks in the world */
 static int bind_members(lua_State *L) {
   const lm_group *g = lm_to_group(L, 1);
-  if (!g) return lm_raise_text(L, "dist_members: a process group expected");
+  if (!g) return lm_raise_text(L, "dist_members: expected a process group");
   lua_pushinteger(L, g->rank);
   lua_pushinteger(L, g->size);
   lua_createtable(L, g->size, 0);

@@ -2,6 +2,7 @@
 #include "distributed/ddp/reducer.h"
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/distributed/group.h"
 #include "distributed/store/failure.h"
 
@@ -47,7 +48,8 @@ static lm_status make_reducer(lua_State *L, const lm_lua *s, reducer_handle *han
                       {"static_graph", LM_OPTION_BOOL, &config.static_graph},
                       {"weighted", LM_OPTION_BOOL, &config.weighted}));
   if (first < 1 || cap < 1)
-    TRY(lm_fail(LM_E_ARG, "%s: %s: at least 1 expected", ddp, first < 1 ? "first_bytes" : "cap_bytes"));
+    TRY(first < 1 ? lm_fail_int(ddp, "first_bytes", "at least 1", first)
+                  : lm_fail_int(ddp, "cap_bytes", "at least 1", cap));
   config.first_bytes = (size_t)first;
   config.cap_bytes = (size_t)cap;
   names = lm_malloc((size_t)n * sizeof *names);
@@ -57,7 +59,7 @@ static lm_status make_reducer(lua_State *L, const lm_lua *s, reducer_handle *han
     names[i] = lm_to_text(L, -1) ? lm_to_text(L, -1) : "?"; /* for messages */
     lua_pop(L, 1);
   }
-  if (n == 0) TRY(lm_fail(LM_E_ARG, "%s: no parameters: nothing to average", ddp));
+  if (n == 0) TRY(lm_fail(LM_E_ARG, "%s: the module must have parameters that require grad, got none", ddp));
   TRY(lm_reducer_new(g, n, params, names, &config, &handle->r));
 done:
   lm_free(params);
@@ -70,7 +72,7 @@ static int bind_new(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   if (lua_type(L, 3) != LUA_TTABLE || lua_type(L, 4) != LUA_TTABLE) {
-    return lm_raise_text(L, "%s: a list of names and a table of options expected", ddp);
+    return lm_raise_text(L, "%s: expected a list of names and a table of options", ddp);
   }
   reducer_handle *handle = lm_object_new(L, &reducer_type);
   handle->of_group.close = close_reducer;
@@ -202,8 +204,7 @@ static int bind_set_hook(lua_State *L) {
 static int need_bucket(lua_State *L, const reducer_handle *handle) {
   bool shared;
   int64_t k = lm_need_int(L, 2, ddp, "bucket");
-  if (k < 1 || k > lm_reducer_buckets(handle->r, &shared))
-    lm_raise_text(L, "%s: there is no bucket %lld", ddp, (long long)k);
+  if (k < 1 || k > lm_reducer_buckets(handle->r, &shared)) lm_raise_text(L, "%s: no bucket %lld", ddp, (long long)k);
   return (int)k - 1;
 }
 
@@ -235,8 +236,7 @@ static lm_status get_gradient(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   TRY(lm_read_int(L, s, 2, ddp, "parameter", &i));
   if (!handle->r) TRY(lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp));
-  if (i < 1 || i > lm_reducer_params(handle->r))
-    TRY(lm_fail(LM_E_INDEX, "%s: there is no parameter %lld", ddp, (long long)i));
+  if (i < 1 || i > lm_reducer_params(handle->r)) TRY(lm_fail(LM_E_INDEX, "%s: no parameter %lld", ddp, (long long)i));
   TRY(lm_reducer_gradient(handle->r, (int)i - 1, arg));
 done:
   return status;
@@ -274,7 +274,7 @@ static int bind_share_text(lua_State *L) {
   lm_group *g;
   char *theirs = NULL;
   size_t n = 0;
-  if (lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a text expected", ddp);
+  if (lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: expected a string", ddp);
   const char *mine = lua_tolstring(L, 2, &n);
   lm_tensor_handle *owner = lm_tensor_handle_new(L); /* of the bytes, while Lua makes a string of them */
   lm_tensor *t = NULL;
@@ -290,7 +290,7 @@ static int bind_share_text(lua_State *L) {
 /* reducer_fail(group, message): notifies all ranks that this one is going to raise this */
 static int bind_fail(lua_State *L) {
   lm_group *g = lm_to_group(L, 1);
-  if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a group and a message expected", ddp);
+  if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: expected a group and a message", ddp);
   lm_note_line(L, LM_STATE(L));
   char message[LM_FAILURE_MESSAGE];
   lm_write_bytes(message, sizeof message, lua_tostring(L, 2), lua_objlen(L, 2));

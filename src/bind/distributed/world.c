@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/message.h"
 #include "bind/distributed/group.h"
 #include "distributed/store/failure_text.h"
 #include "distributed/store/pmix.h"
@@ -57,7 +58,7 @@ static void warn_without_token(const lm_world_config *c) {
   bool secret = strncmp(c->init_method, "pmix:", 5) == 0 || strncmp(c->init_method, "file:", 5) == 0;
   if (c->rank != 0 || c->token || secret || atomic_exchange(&said, true)) return;
   fprintf(stderr,
-          "luminary: no LM_TOKEN is set: the job's id alone ('%s') keeps strays out of this process group; "
+          "luminary: no LM_TOKEN is set: the job's id alone ('%s') keeps other programs out of this process group; "
           "`luminary run` makes a token, or set LM_TOKEN to a secret on all ranks\n",
           c->job && *c->job ? c->job : c->init_method);
 }
@@ -71,7 +72,7 @@ static int bind_open(lua_State *L) {
   lua_settop(L, 1);
   lm_world_handle *handle = lm_object_new(L, &world_type);
   handle->s = s;
-  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "%s: a table expected", fn);
+  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "%s: expected a table", fn);
   lm_need(L,
           LM_READ_OPTIONS(L, s, 1, fn, {"init_method", LM_OPTION_TEXT, &c.init_method}, {"rank", LM_OPTION_INT, &rank},
                           {"size", LM_OPTION_INT, &size}, {"timeout", LM_OPTION_NUMBER, &c.timeout},
@@ -86,7 +87,7 @@ static int bind_open(lua_State *L) {
                                                      : NULL;
   if (missing) return lm_raise_text(L, "%s: %s is missing", fn, missing);
   if (rank < INT32_MIN || rank > INT32_MAX || size < INT32_MIN || size > INT32_MAX)
-    return lm_raise_text(L, "%s: rank %lld of %lld is out of range", fn, (long long)rank, (long long)size);
+    return lm_raise(L, lm_fail_rank(fn, rank, size));
   c.rank = (int)rank;
   c.size = (int)size;
   s->worlds++; /* its line is given, to whom it may have to wait for */
@@ -160,8 +161,8 @@ static void push_party(lua_State *L, const lm_party *p) {
   set_text(L, "where", p->call.where);
 }
 
-/* dist_cause(world) -> nil while all is well, else {kind, told_by, where, message, text, rank, host, who, other}; of
- * `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
+/* dist_cause(world) -> nil while all is well, else {kind, reported_by, where, message, text, rank, host, who, other};
+ * of `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
 static int bind_cause(lua_State *L) {
   lm_world *world = lm_need_world(L, 1, "dist_cause")->world;
   lm_failure f;
@@ -169,7 +170,7 @@ static int bind_cause(lua_State *L) {
   if (!lm_world_cause(world, &f)) return 0;
   lua_createtable(L, 0, 9);
   set_text(L, "kind", failure_name(f.kind));
-  set_number(L, "told_by", f.reported_by);
+  set_number(L, "reported_by", f.reported_by);
   set_text(L, "where", f.where);
   set_text(L, "message", f.message);
   set_text(L, "text", lm_failure_text(&f, text, sizeof text));
@@ -188,7 +189,7 @@ static int bind_cause(lua_State *L) {
 static int bind_fail(lua_State *L) {
   lm_world *world = lm_need_world(L, 1, "dist_fail")->world;
   if (lua_type(L, 2) != LUA_TSTRING || lua_type(L, 3) != LUA_TSTRING) {
-    return lm_raise_text(L, "dist_fail: a world and two strings expected");
+    return lm_raise_text(L, "dist_fail: expected a world and two strings");
   }
   char message[LM_FAILURE_MESSAGE];
   lm_write_bytes(message, sizeof message, lua_tostring(L, 3), lua_objlen(L, 3));

@@ -13,14 +13,14 @@
  *       tensor whose element i becomes the number of a queue's message before it leaves the queue
  *   mp_poll(h, seconds)           whether there is something to get, or the end
  *   mp_queue_size(h)              how many there are, the capacity, and how many of them wait in this process
- *   mp_queue_has(h, number)       whether that message, claimed by somebody who died, is still there
+ *   mp_queue_has(h, number)       whether that message, claimed by a worker that died, is still there
  *   mp_queue_flush(h, seconds)    whether nothing waits in this process any more
  *   mp_queue_done(h)              mp_queue_join(h, seconds)   whether all are done with
  *   mp_acquire(h, seconds)        nil, or 1; 2 if who held it before ended without releasing it. No signal ends it
  *   mp_release(h)                 mp_held(h)   how often it is held through this handle
  *   mp_event_set(h, on)           mp_event_wait(h, seconds)
  *   mp_semaphore(permits)         mp_permit(h, seconds)         as mp_acquire, but signals end it, and it may end early
- *   mp_permit_back(h, bounded)    mp_permits(h)                 how many are to be had
+ *   mp_permit_back(h, bounded)    mp_permits(h)                 the number of free permits
  *   mp_changed(h)                 mp_wait_changed(h, changed, seconds)   whether another was released since
  */
 #include "bind/mp/handles.h"
@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "mp/lock.h"
 #include "mp/queue.h"
 #include "mp/semaphore.h"
@@ -96,13 +97,13 @@ lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const ch
   *out = (lm_message_content){0};
   size_t n = 0;
   out->text = lua_tolstring(L, i, &n);
-  if (!out->text) return lm_fail(LM_E_ARG, "%s: text: a string expected, got %s", fn, lm_describe_arg(L, s, i));
+  if (!out->text) return lm_fail_value(fn, "text", "a string", lm_describe_arg(L, s, i));
   out->n = n;
   lm_status status = lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &tensors);
   if (status != LM_OK) return status;
   out->tensors = tensors;
   if (lua_isnil(L, i + 2)) return LM_OK;
-  if (!lua_istable(L, i + 2)) return lm_fail(LM_E_ARG, "%s: handles: a list expected", fn);
+  if (!lua_istable(L, i + 2)) return lm_fail_value(fn, "handles", "a list", lm_describe_arg(L, s, i + 2));
   out->nhandles = (int)lua_objlen(L, i + 2);
   lm_handle **handles = lm_calloc((size_t)out->nhandles, sizeof *handles);
   if (!handles) return LM_E_OOM;
@@ -226,7 +227,8 @@ static lm_status take_message(lua_State *L, lm_lua *s, void *arg) {
   bool ready;
   if (g->i > 0) {
     TRY(lm_read_tensor(L, s, 3, "mp_get", "claims", &claims));
-    if (claims->dtype != LM_I64 || g->i > claims->numel) return lm_fail(LM_E_ARG, "mp_get: claims: no such int64");
+    if (claims->dtype != LM_I64 || g->i > claims->numel)
+      return lm_fail(LM_E_ARG, "mp_get: claims must be int64, with at least as many elements as the index");
     claim = (_Atomic int64_t *)claims->data + (g->i - 1);
   }
   if (g->h->kind == LM_QUEUE) return lm_queue_get(g->h, g->seconds, claim, g->held);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread_state.h"
 #include "bind/bind.h"
 #include "distributed/group/backend.h"
@@ -165,7 +166,7 @@ lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out) {
   enum { STACK = 16 << 20 }; /* bytes of address space */
   pthread_once(&once, prepare);
   *out = NULL;
-  if (!ready) return lm_fail(LM_E_OOM, "there are no resources for threads");
+  if (!ready) return lm_fail(LM_E_OOM, "cannot create thread: out of resources");
   lm_lua_thread *t = lm_calloc(1, sizeof *t + strlen(chunk) + 1);
   if (!t) return LM_E_OOM;
   strcpy(t->chunk, chunk);
@@ -192,7 +193,7 @@ lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out) {
   pthread_attr_destroy(&attributes);
   if (problem != 0) {
     lm_free(t);
-    return lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem));
+    return lm_fail_cannot(LM_E_IO, "create thread", problem);
   }
   *out = t;
   return LM_OK;

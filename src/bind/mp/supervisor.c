@@ -2,7 +2,7 @@
  *
  *   process_supervisor()     a supervisor, or an error if there is one already; its methods:
  *     :start{argv = list, env = list of "NAME=value" or "NAME" to leave it out, input = bool}   id, pid
- *     :next(seconds)         waits (< 0: for ever); gives nothing, or one of
+ *     :next(seconds)         waits (< 0: for ever); returns nothing, or one of
  *                              "output", id, stream (1 or 2), text ("" at its end)
  *                              "ended", id, code, signal (nil if it exited)
  *                              "signal", number
@@ -41,7 +41,7 @@ static int bind_start(lua_State *L) {
   lua_getfield(L, 2, "env");  /* 4 */
   const char **argv = lm_need_strings(L, 3, "process: start: argv", 0, &nargs),
              **changes = lm_need_strings(L, 4, "process: start: env", 0, &nenv);
-  if (nargs == 0) return lm_raise_text(L, "process: start: argv: at least the program's path expected");
+  if (nargs == 0) return lm_raise_text(L, "process: start: argv must have at least the program's path");
   bool input = lm_field(L, 2, "input") && lua_toboolean(L, -1);
   lm_status status;
   TRY(lm_process_env(nenv, changes, &env));

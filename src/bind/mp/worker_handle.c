@@ -24,8 +24,8 @@
  *       moves them to shared memory; if a tensor outside the list has memory in common with one of them, nothing is
  *       moved and its number is returned
  *   mp_is_shared(x)
- *   mp_unfit(x)                   why x cannot be lent to another process; nil if it can
- *   mp_lent()                     how many messages' tensors are lent, with borrowed ones that wait to go back (ipc.h)
+ *   mp_unfit(x)                   why x cannot be sent to another process; nil if it can
+ *   mp_exported()                 lm_ipc_pending_count: messages whose tensors are exported, and imports to close
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -135,7 +135,7 @@ static int bind_parent(lua_State *L) {
   bool thread = lua_toboolean(L, 2);
   socklen_t n = sizeof kind;
   if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &n) != 0 || kind != SOCK_SEQPACKET) {
-    return lm_raise_text(L, "mp_parent: descriptor %d is no channel: only lm.mp starts workers", fd);
+    return lm_raise_text(L, "mp_parent: descriptor %d is not a channel; only lm.mp starts workers", fd);
   }
   worker *w = new_worker(L);
   w->fd = fd;
@@ -155,7 +155,7 @@ static int bind_send(lua_State *L) {
   lua_settop(L, 4);
   TRY(lm_message_content_read(L, s, 2, "mp_send", &content));
   if (w->fd < 0) {
-    status = lm_fail(LM_E_IO, "closed");
+    status = lm_fail(LM_E_IO, "connection closed");
   } else if (w->passed) {
     TRY(lm_mp_message_new(&content, &message));
     TRY(lm_channel_pass(w->fd, message));
@@ -309,5 +309,5 @@ const luaL_Reg lm_worker_functions[] = {{"mp_process", bind_process},
                                         {"mp_share", bind_share},
                                         {"mp_is_shared", bind_is_shared},
                                         {"mp_unfit", bind_unfit},
-                                        {"mp_lent", bind_ipc_pending_count},
+                                        {"mp_exported", bind_ipc_pending_count},
                                         {NULL, NULL}};

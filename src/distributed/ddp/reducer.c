@@ -13,7 +13,7 @@ lm_status lm_reducer_publish(const lm_reducer *r, lm_status status) {
 }
 
 lm_status lm_reducer_usable(const lm_reducer *r) {
-  if (!r->g) return lm_fail(LM_E_STATE, LM_DDP ": its process group was destroyed, or the wrapper is gone");
+  if (!r->g) return lm_fail(LM_E_STATE, LM_DDP ": its process group was destroyed or the wrapper was freed");
   lm_status status = r->g->core->world ? lm_world_check(r->g->core->world) : LM_OK;
   return status == LM_OK ? status : lm_fail_in(status, LM_DDP);
 }
@@ -68,7 +68,7 @@ static lm_status take_params(lm_reducer *r, lm_tensor *const *param, const char 
     s->bytes = lm_nbytes(param[i]);
     at = stpcpy(at, name[i]) + 1;
     if (!lm_is_leaf(param[i]) || !lm_requires_grad(param[i])) {
-      return lm_fail(LM_E_STATE, LM_DDP ": '%s' is no leaf that requires grad", name[i]);
+      return lm_fail(LM_E_STATE, LM_DDP ": parameter '%s' must be a leaf that requires grad", name[i]);
     }
     if (lm_is_dense(param[i])) {
       memcpy(s->stride, param[i]->stride, sizeof s->stride);
@@ -92,7 +92,10 @@ static lm_status agree_on_strides(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) memcpy(strides + (size_t)i * each, r->slot[i].stride, each);
   TRY(lm_share_bytes(r->g, 0, strides, bytes, &theirs, &heard));
   if (heard != bytes) {
-    TRY(lm_reducer_publish(r, lm_fail(LM_E_STATE, LM_DDP ": %zu parameters on rank 0, %d here", heard / each, r->n)));
+    TRY(lm_reducer_publish(
+        r, lm_fail(LM_E_STATE,
+                   LM_DDP ": the number of parameters must be the same on all ranks, got %zu on rank 0 and %d here",
+                   heard / each, r->n)));
   }
   for (int i = 0; i < r->n; i++) memcpy(r->slot[i].stride, theirs + (size_t)i * each, each);
 done:
@@ -161,7 +164,7 @@ done:
 
 lm_status lm_reducer_join(lm_reducer *r, bool on) {
   lm_status status = LM_OK;
-  if (on && r->joining) TRY(lm_fail(LM_E_STATE, "join: this model is inside a join already"));
+  if (on && r->joining) TRY(lm_fail(LM_E_STATE, "join: this model is already inside a join"));
   if (on) TRY(lm_reducer_usable(r));
   r->joining = on;
   if (!on) r->root = 0;

@@ -82,7 +82,7 @@ LM_API int lm_reducer_buckets(const lm_reducer *r, bool *shared);
 LM_API lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root);
 /* root's bytes for all; *out is yours to lm_free, with a zero behind them. data and n matter at root alone. */
 LM_API lm_status lm_share_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n);
-/* Tells all ranks that this one is going to raise this. */
+/* Reports to all ranks that this one is going to raise this. */
 LM_API void lm_share_failure(lm_group *g, const char *message);
 
 #endif

@@ -134,7 +134,7 @@ char *lm_slot_data(const lm_reducer *r, int i);
 
 lm_status lm_facts_open(lm_reducer *r);
 void lm_facts_close(lm_reducer *r);
-/* Tells this rank's facts; the others' are waited for later. */
+/* Sends this rank's facts; lm_facts_wait waits for the others'. */
 lm_status lm_facts_announce(lm_reducer *r, lm_arrival event);
 /* Waits for them, and compares them. */
 lm_status lm_facts_wait(lm_reducer *r);

@@ -15,8 +15,8 @@ static lm_status compare_names(lm_reducer *r, const char *name) {
   size_t n = 0;
   TRY(lm_share_bytes(r->g, 0, name, strlen(name), &first, &n));
   if (strcmp(first, name) == 0) goto done;
-  status = lm_fail(LM_E_STATE, "%s: '%s' here, but '%s' on rank %d: all ranks have to register the same", who, name,
-                   first, r->g->ranks ? r->g->ranks[0] : 0);
+  status = lm_fail(LM_E_STATE, "%s: the hook must be the same on all ranks, got '%s' here and '%s' on rank %d", who,
+                   name, first, r->g->ranks ? r->g->ranks[0] : 0);
   lm_reducer_publish(r, status);
 done:
   lm_free(first);
@@ -26,9 +26,9 @@ done:
 lm_status lm_reducer_set_hook(lm_reducer *r, const lm_comm_hook *hook) {
   lm_status status = LM_OK;
   TRY(lm_reducer_usable(r));
-  if (r->hooked) TRY(lm_fail(LM_E_STATE, "%s: this model has a hook; it can have one, once", who));
+  if (r->hooked) TRY(lm_fail(LM_E_STATE, "%s: this model already has a hook", who));
   if (r->begun || r->exchanges > 0) {
-    TRY(lm_fail(LM_E_STATE, "%s: gradients were averaged already; it has to come before the first backward pass", who));
+    TRY(lm_fail(LM_E_STATE, "%s: gradients were already averaged; register the hook before the first backward()", who));
   }
   TRY(compare_names(r, hook->name));
   r->hook = *hook;
@@ -97,9 +97,9 @@ static lm_status become(lm_tensor *flat, lm_tensor *content) {
   lm_tensor *same = NULL;
   if (content->device != flat->device || !lm_same_shape(content, flat) ||
       !lm_dtype_is_float((lm_dtype)content->dtype)) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: the hook gave %s %s on %s for a bucket of %s %s on %s", who,
-                lm_dtype_name((lm_dtype)content->dtype), lm_shape_of(content), lm_device_name(content->device),
-                lm_dtype_name((lm_dtype)flat->dtype), lm_shape_of(flat), lm_device_name(flat->device)));
+    TRY(lm_fail(LM_E_SHAPE, "%s: the result of the hook must be %s %s on %s like its bucket, got %s %s on %s", who,
+                lm_dtype_name((lm_dtype)flat->dtype), lm_shape_of(flat), lm_device_name(flat->device),
+                lm_dtype_name((lm_dtype)content->dtype), lm_shape_of(content), lm_device_name(content->device)));
   }
   TRY(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = flat, .src = content}, &same));
   lm_release(same);

@@ -28,7 +28,8 @@ static bool slot_fits(const lm_slot *s, const lm_tensor *t) {
 lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t) {
   if (slot_fits(s, t)) return LM_OK;
   return lm_fail(
-      LM_E_STATE, LM_DDP ": '%s' was %s %s on %s when the model was wrapped, and is %s %s on %s now: convert it before",
+      LM_E_STATE,
+      LM_DDP ": '%s' was %s %s on %s when the model was wrapped and is %s %s on %s now; convert it before wrapping",
       s->name, lm_dtype_name((lm_dtype)s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
       lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
 }
@@ -110,23 +111,22 @@ static lm_status pass_fix_used(lm_reducer *r) {
   char frozen[640];
   int nfrozen = name_slots(r, slot_is_frozen, frozen, sizeof frozen);
   if (nfrozen > 0) {
-    status =
-        lm_fail(LM_E_STATE,
-                LM_DDP
-                ": %d of %d parameters required gradients when the model was wrapped and do not now: %s. "
-                "Change requires_grad before wrapping the model, or wrap it again%s",
-                nfrozen, r->n, frozen, r->config.static_graph ? "" : "; {find_unused_parameters = true} allows it");
+    status = lm_fail(LM_E_STATE,
+                     LM_DDP
+                     ": %d of %d parameters required gradients when the model was wrapped and do not now: %s; change "
+                     "requires_grad before wrapping the model, or wrap it again%s",
+                     nfrozen, r->n, frozen, r->config.static_graph ? "" : ", or with {find_unused_parameters = true}");
   } else if (r->config.static_graph) {
     status = lm_fail(LM_E_STATE,
                      LM_DDP
-                     ": %d of %d parameters got fewer gradients in this backward pass than in the first (%s): "
-                     "with {static_graph = true} all have to be alike",
+                     ": %d of %d parameters got fewer gradients in this backward pass than in the first (%s); "
+                     "{static_graph = true} requires the same in every pass",
                      n, r->n, names);
   } else {
     status = lm_fail(LM_E_STATE,
                      LM_DDP
-                     ": %d of %d parameters got no gradient in this backward pass: %s. If the loss does not use "
-                     "all of the model, wrap it with {find_unused_parameters = true}",
+                     ": %d of %d parameters got no gradient in this backward pass: %s; if the loss does not use all of "
+                     "the model, wrap it with {find_unused_parameters = true}",
                      n, r->n, names);
   }
   lm_reducer_publish(r, status);
@@ -169,7 +169,7 @@ done:
 }
 
 /* Backward is over. If it failed, the pass is forgotten as if nothing had been; but if the others count on it already,
- * they have to know why they wait in vain. */
+ * they must learn why nothing comes. */
 static void pass_leave(void *ctx) {
   lm_reducer *r = ctx;
   if (r->begun) {
@@ -207,20 +207,20 @@ static lm_status once_more(const lm_reducer *r, const lm_slot *s) {
   if (r->config.static_graph) {
     lm_fail(LM_E_STATE,
             LM_DDP
-            ": '%s' got more gradients in this backward pass than in the first (%d): with {static_graph = true} "
-            "all have to be alike",
+            ": '%s' got more gradients in this backward pass than in the first (%d); {static_graph = true} requires "
+            "the same in every pass",
             s->name, s->expected);
   } else if (s->absent) {
     lm_fail(LM_E_STATE,
             LM_DDP
-            ": '%s' got a gradient although the graph did not show that it would (is part of it recomputed in "
-            "backward?); with {static_graph = true} instead of find_unused_parameters that is allowed",
+            ": '%s' got a gradient, but is unused in the graph (is part of it recomputed in backward?); pass "
+            "{static_graph = true} instead of find_unused_parameters",
             s->name);
   } else {
     lm_fail(LM_E_STATE,
             LM_DDP
-            ": '%s' got two gradients in one backward pass (is part of the graph recomputed in backward?); "
-            "with {static_graph = true} that is allowed",
+            ": '%s' got two gradients in one backward pass (is part of the graph recomputed in backward?); pass "
+            "{static_graph = true}",
             s->name);
   }
   return lm_reducer_publish(r, LM_E_STATE);

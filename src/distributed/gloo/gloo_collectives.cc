@@ -22,6 +22,10 @@
 #include <new>
 #include <vector>
 
+extern "C" {
+#include "base/message.h"
+}
+
 namespace {
 
 using std::chrono::milliseconds;
@@ -48,7 +52,7 @@ struct Pair : gloo::transport::Pair {
   std::unique_ptr<gloo::transport::Buffer> createRecvBuffer(int, void *, size_t) override { throw Failure(unused()); }
   void send(gloo::transport::UnboundBuffer *, uint64_t, size_t, size_t) override { throw Failure(unused()); }
   void recv(gloo::transport::UnboundBuffer *, uint64_t, size_t, size_t) override { throw Failure(unused()); }
-  static lm_status unused() { return lm_fail(LM_E_MISSING, "gloo: an algorithm that goes through pairs"); }
+  static lm_status unused() { return lm_fail_missing("gloo", "algorithms over pairs"); }
 };
 
 /* Requests under way, waited for in the order in which they were posted. */
@@ -68,7 +72,8 @@ class Requests {
     }
   }
   void wait() {
-    if (first_ == all_.size()) throw Failure(lm_fail(LM_E_STATE, "gloo: waits for a message that was never posted"));
+    if (first_ == all_.size())
+      throw Failure(lm_fail(LM_E_STATE, "gloo: internal error: wait for a message that was never posted"));
     check(lm_transport_wait(message_transport_, all_[first_]));
     lm_transport_forget(message_transport_, all_[first_++]);
     if (first_ == all_.size()) {
@@ -186,7 +191,7 @@ lm_status guarded(F f) noexcept {
   } catch (const Failure &failure) { return failure.status; } catch (const std::bad_alloc &) {
     return lm_fail(LM_E_OOM, "gloo: out of memory");
   } catch (const std::exception &x) { return lm_fail(LM_E_STATE, "gloo: %s", x.what()); } catch (...) {
-    return lm_fail(LM_E_STATE, "gloo: an exception of unknown kind");
+    return lm_fail(LM_E_STATE, "gloo: unknown C++ exception");
   }
 }
 

@@ -62,7 +62,7 @@ static bool agrees(lm_transport *e, lm_request *r, const lm_wire_head *h, int pe
   if (same) { /* all_to_all: how much goes from one rank to another is known to the two alone */
     uint64_t given = r->sending ? r->bytes : h->bytes, wanted = r->sending ? h->bytes : r->bytes;
     int n = (int)strcspn(theirs.what, " ");
-    snprintf(theirs.what, sizeof theirs.what, "%.*s, %llu bytes where %llu are wanted", n < 16 ? n : 16, h->ticket.what,
+    snprintf(theirs.what, sizeof theirs.what, "%.*s of %llu bytes instead of %llu", n < 16 ? n : 16, h->ticket.what,
              (unsigned long long)given, (unsigned long long)wanted);
   }
   if (theirs.seq) {

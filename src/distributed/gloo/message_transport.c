@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/gloo/message_transport_core.h"
 #include "distributed/group/peer_link.h"
@@ -245,7 +246,7 @@ lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
       double now = lm_seconds();
       if (!spin_until) spin_until = now + SPIN;
       spin = now < spin_until;
-      if (spin) sched_yield(); /* somebody may have work for this core */
+      if (spin) sched_yield(); /* another thread may have work for this core */
     }
     pthread_mutex_lock(&e->lock);
     TRY(status);
@@ -361,7 +362,7 @@ lm_status lm_transport_open(lm_group *g, lm_transport **out) {
   pthread_mutex_init(&e->lock, NULL);
   lm_cond_init(&e->changed);
   e->kick = lm_wakeup_fd_new();
-  if (e->kick < 0) TRY(lm_fail(LM_E_IO, "gloo: no descriptor for a group: %s", strerror(errno)));
+  if (e->kick < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
   e->polled = lm_malloc((size_t)(g->size + 2) * sizeof *e->polled);
   if (!e->polled) TRY(LM_E_OOM);
   TRY(lm_link_accept(g, accepted, e));

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "base/thread_state.h"
 #include "distributed/group/call.h"
@@ -51,7 +52,7 @@ lm_status lm_call_dispatch(const lm_exchange *c) {
   const lm_group_table *table = g->table;
   lm_request *none = NULL;
   if (c->empty && !table->barrier)
-    return lm_fail(LM_E_MISSING, "group '%s' has no barrier, with which calls without elements are done", table->name);
+    return lm_fail(LM_E_MISSING, "backend '%s' has no barrier, which calls on empty tensors need", table->name);
   if (c->empty) return table->barrier(g);
   switch (c->kind) {
     case LM_ALL_REDUCE: return c->scaled ? work_all_reduce_scaled(c) : table->all_reduce(g, c->t, c->op);
@@ -143,7 +144,7 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
   while (!lm_work_is_done(w) && lm_cond_wait_until(&q->finished, &q->lock, until)) continue;
   pthread_mutex_unlock(&q->lock);
   if (lm_work_is_done(w)) return lm_work_outcome(w);
-  return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
+  return lm_fail_wait(w->call.ticket.what, seconds);
 }
 
 /* ---- the queue and its thread */
@@ -186,7 +187,7 @@ static void *work_serve(void *arg) {
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue)) {
   if (*started) return LM_OK;
   int error = lm_thread_start(thread, run, q);
-  if (error) return lm_fail(LM_E_IO, "a thread for asynchronous calls: %s", strerror(error));
+  if (error) return lm_fail_cannot(LM_E_IO, "create thread", error);
   *started = true;
   return LM_OK;
 }

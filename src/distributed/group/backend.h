@@ -97,7 +97,7 @@ typedef struct lm_group_table {
   lm_status (*split)(lm_group *g, lm_group *parent);
   /* No group: n tensors of this process, each on a device of its own, alike and contiguous. With `reduce` t[root]
    * becomes their sum, else all become t[root]. Enqueued on each device's current stream. *taken is false if it cannot
-   * be done (such as two tensors on one card), and nothing was. */
+   * be done (such as two tensors on one GPU), and nothing was. */
   lm_status (*across_devices)(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
   /* Of the library beneath, as that counts; 0 if it does not tell. */
   int (*version)(void);
@@ -145,7 +145,7 @@ LM_API lm_status lm_group_mismatch(lm_group *g, int peer, const lm_ticket *their
 LM_API lm_status lm_group_lost(lm_group *g, int peer, const char *how);
 /* What failed here may be the consequence of a failure elsewhere: a second for that to become known, as the error. */
 LM_API lm_status lm_group_await_cause(lm_group *g);
-/* "rank 1 on host b", by the rank in the world. Thread-local text. */
+/* "rank 1 on b", by the rank in the world. Thread-local text. */
 LM_API const char *lm_group_peer_name(const lm_group *g, int peer);
 
 /* The store, under keys of this group's own. get waits (under lm_group_check) until the key is set; data is yours to

@@ -24,12 +24,10 @@ static lm_status parse_entry(const char *text, const char *at, size_t n, entry *
   size_t device = colon ? (size_t)(colon - at) : 0, backend = colon ? n - device - 1 : 0;
   snprintf(shown, sizeof shown, "%.*s", (int)n, at);
   if (!colon)
-    return lm_fail(LM_E_ARG,
-                   "backend '%s': '%s' names no device; several backends are written with theirs, "
-                   "\"cpu:gloo,cuda:nccl\"",
+    return lm_fail(LM_E_ARG, "backend '%s': '%s' must name its device, as in \"cpu:gloo,cuda:nccl\"",
                    lm_ellipsize(text, 200), lm_ellipsize(shown, 60));
   if (device == 0 || backend == 0 || device >= sizeof word || backend >= sizeof out->backend)
-    return lm_fail(LM_E_ARG, "backend '%s': '%s' is no device and its backend, as \"cuda:nccl\" is",
+    return lm_fail(LM_E_ARG, "backend '%s': '%s' must be a device and its backend, as in \"cuda:nccl\"",
                    lm_ellipsize(text, 200), lm_ellipsize(shown, 60));
   memcpy(word, at, device);
   word[device] = 0;
@@ -66,8 +64,8 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
     size_t n = strcspn(rest, ",");
     TRY(parse_entry(text, rest, n, &one));
     if (named[one.kind]) {
-      status = lm_fail(LM_E_ARG, "backend '%s': there are two for %s; each device has one", lm_ellipsize(text, 200),
-                       lm_device_kind_name(one.kind));
+      status =
+          lm_fail(LM_E_ARG, "backend '%s': %s is listed twice", lm_ellipsize(text, 200), lm_device_kind_name(one.kind));
       goto done;
     }
     named[one.kind] = true;
@@ -127,15 +125,15 @@ static uint64_t backends_gpu_of(const lm_member *m, int position) {
   return m->gpu_ids.n > 0 ? m->gpu_ids.id[(uint32_t)position % m->gpu_ids.n] : 0;
 }
 
-/* Two ranks on one card is what nccl refuses as a rule. */
+/* NCCL refuses two ranks on one GPU as a rule. */
 static bool all_have_gpus(int n, const lm_member **member) {
   qsort(member, (size_t)n, sizeof *member, by_host);
   for (int first = 0, i = 0; i < n; i++) {
     if (strcmp(member[first]->host_id, member[i]->host_id) != 0) first = i;
-    uint64_t card = backends_gpu_of(member[i], i - first);
-    if (card == 0) return false;
+    uint64_t gpu = backends_gpu_of(member[i], i - first);
+    if (gpu == 0) return false;
     for (int k = first; k < i; k++)
-      if (backends_gpu_of(member[k], k - first) == card) return false;
+      if (backends_gpu_of(member[k], k - first) == gpu) return false;
   }
   return true;
 }

@@ -14,7 +14,7 @@ typedef struct lm_backends {
   char text[LM_BACKEND_TEXT]; /* the same however it was written */
 } lm_backends;
 
-/* What this rank reports to the others of its cards: none without the plug-in for nccl. Loads nothing where there is no
+/* The GPUs that this rank reports to the others: none without the plug-in for nccl. Loads nothing where there is no
  * driver. */
 void lm_world_gpu_ids(lm_gpu_ids *out);
 /* Loads the plug-ins. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "distributed/group/enqueued_calls.h"
 #include "op/op.h"
 
@@ -69,11 +70,11 @@ lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const l
   if (status != LM_OK) return lm_fail_in(status, names[kind]);
   c->part = lm_part_for(c->core, t ? t->device : LM_NO_DEVICE);
   if (!c->part)
-    return lm_fail(LM_E_DEVICE, "%s: a tensor on %s; the group's backend, %s, has nothing for that device", names[kind],
-                   lm_device_name(t->device), c->core->backend);
+    return lm_fail_device(names[kind], "tensor", lm_text("on a device of the group's backend '%s'", c->core->backend),
+                          lm_device_name(t->device));
   c->g = c->part->g;
   if (has_entry(c->g->table, kind)) return LM_OK;
-  return lm_fail(LM_E_MISSING, "%s: group '%s' has no %s", names[kind], c->g->table->name, names[kind]);
+  return lm_fail_missing(names[kind], lm_text("backend '%s'", c->g->table->name));
 }
 
 void lm_call_clear(lm_exchange *c) {
@@ -102,7 +103,7 @@ int lm_call_world_rank(const lm_exchange *c, int rank) { return c->core->g.ranks
 lm_status lm_call_check_rank(const lm_exchange *c, int rank) {
   int size = c->core->g.size;
   if (rank >= 0 && rank < size) return LM_OK;
-  return lm_fail(LM_E_ARG, "%s: rank %d in a group of %d; ranks go from 0 to %d", names[c->kind], rank, size, size - 1);
+  return lm_fail_rank(names[c->kind], rank, size);
 }
 
 static bool reduces(lm_collective kind) {
@@ -123,21 +124,24 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
   const char *name = names[c->kind];
   lm_dtype dtype = (lm_dtype)t->dtype;
   if (lm_call_device(c, t->device) == LM_NO_DEVICE)
-    return lm_fail(LM_E_DEVICE, "%s: a tensor on %s; group '%s' does not take tensors of that device", name,
-                   lm_device_name(t->device), c->g->table->name);
+    return lm_fail_device(name, "tensor", lm_text("on a device of backend '%s'", c->g->table->name),
+                          lm_device_name(t->device));
   if (write && lm_overlaps_itself(t))
-    return lm_fail(LM_E_ARG,
-                   "%s: elements of the tensor of sizes %s share memory and cannot be written; clone() it first", name,
-                   lm_shape_of(t));
+    return lm_remedy(
+        lm_fail_value(name, "tensor", "without elements that share memory", lm_text("shape %s", lm_shape_of(t))),
+        "pass x:clone()");
   if (!reduces(c->kind)) return LM_OK;
   if ((unsigned)c->op >= LM_REDUCE_OPS) return lm_fail(LM_E_ARG, "%s: unknown reduction %d", name, (int)c->op);
   if (c->op == LM_REDUCE_MEAN && !lm_dtype_is_float(dtype))
-    return lm_fail(LM_E_DTYPE, "%s: the mean of %s; floats are wanted, see :float()", name, lm_dtype_name(dtype));
+    return lm_remedy(lm_fail_dtype(name, "tensor", "float for op = 'mean'", lm_dtype_name(dtype)),
+                     "convert it with :float()");
   if ((c->op == LM_REDUCE_BAND || c->op == LM_REDUCE_BOR) && lm_dtype_is_float(dtype))
-    return lm_fail(LM_E_DTYPE, "%s: %s of %s; integers or bool are wanted, see :long()", name, op_names[c->op],
-                   lm_dtype_name(dtype));
+    return lm_remedy(
+        lm_fail_dtype(name, "tensor", lm_text("integer or bool for op = '%s'", op_names[c->op]), lm_dtype_name(dtype)),
+        "convert it with :long()");
   if (c->scaled && !lm_dtype_is_float(dtype))
-    return lm_fail(LM_E_DTYPE, "%s: %s times a number; floats are wanted, see :float()", name, lm_dtype_name(dtype));
+    return lm_remedy(lm_fail_dtype(name, "tensor", "float for scale", lm_dtype_name(dtype)),
+                     "convert it with :float()");
   return LM_OK;
 }
 
@@ -186,7 +190,7 @@ lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense) {
 lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense) {
   lm_status status = LM_OK;
   lm_tensor *user = NULL, *stand_in = NULL;
-  if (!c->written) { /* as many as a call can have */
+  if (!c->written) { /* the most that a call can have */
     int most = c->n > 0 ? c->n : 1;
     c->written = lm_malloc((size_t)most * sizeof *c->written);
     if (!c->written) return LM_E_OOM;

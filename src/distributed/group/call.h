@@ -117,7 +117,7 @@ lm_status lm_work_outcome(const lm_work *w);
 lm_status lm_p2p_wait(lm_work *w, double seconds);
 bool lm_p2p_done(lm_work *w);
 static inline bool lm_is_p2p(const lm_work *w) { return w->call.kind == LM_SEND || w->call.kind == LM_RECV; }
-/* The end of the group: sends get a few seconds to leave, receives are given up. */
+/* The end of the group: sends get a few seconds to leave, receives are abandoned. */
 void lm_p2p_close(lm_queue *q);
 
 #endif

@@ -237,8 +237,7 @@ static void who_is_missing(const lm_waiting *call, lm_missing *out) {
 
 /* Of a call that runs on the device: what can be wrong there is not ours to see. */
 static const char *waiting_hint(const lm_waiting *call) {
-  return call->issued ? "; if it is stuck on the device, `luminary doctor` on each host looks for the usual causes"
-                      : "";
+  return call->issued ? "; if it is stuck on the device, run `luminary doctor` on each host" : "";
 }
 
 static void waiting_warn(lm_waiting *call) {

@@ -2,6 +2,7 @@
 #include "distributed/group/collective.h"
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "distributed/group/call.h"
 #include "distributed/group/enqueued_calls.h"
 
@@ -35,10 +36,10 @@ static lm_status differs_in(const lm_tensor *a, const lm_tensor *b) {
 }
 
 static lm_status differs(const lm_exchange *c, const lm_tensor *t, const lm_tensor *entry, int i) {
-  return lm_fail(differs_in(entry, t), "%s: tensor %d of the list is %s %s on %s, but %s %s on %s is wanted",
-                 lm_collective_name(c->kind), i + 1, lm_dtype_name((lm_dtype)entry->dtype), lm_shape_of(entry),
-                 lm_device_name(entry->device), lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t),
-                 lm_device_name(t->device));
+  return lm_fail(differs_in(entry, t), "%s: tensor %d of the list must be %s %s on %s, got %s %s on %s",
+                 lm_collective_name(c->kind), i + 1, lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t),
+                 lm_device_name(t->device), lm_dtype_name((lm_dtype)entry->dtype), lm_shape_of(entry),
+                 lm_device_name(entry->device));
 }
 
 /* Whether a list is one tensor for all ranks. t: what each gets of it, or NULL. */
@@ -50,11 +51,12 @@ static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_
   int size = c->core->g.size;
   const char *name = lm_collective_name(c->kind);
   if (t && (w->dtype != t->dtype || w->device != t->device || !collective_holds(w, size, t)))
-    return lm_fail(differs_in(w, t), "%s: one tensor for all %d ranks is %s %s on %s; %d times %s %s on %s would fit",
-                   name, size, lm_dtype_name((lm_dtype)w->dtype), lm_shape_of(w), lm_device_name(w->device), size,
-                   lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
+    return lm_fail(differs_in(w, t), "%s: one tensor for all ranks must be %d times %s %s on %s, got %s %s on %s", name,
+                   size, lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device),
+                   lm_dtype_name((lm_dtype)w->dtype), lm_shape_of(w), lm_device_name(w->device));
   if (!t && (w->ndim == 0 || w->size[0] % size != 0))
-    return lm_fail(LM_E_SHAPE, "%s: the first dim of %s cannot be divided among %d ranks", name, lm_shape_of(w), size);
+    return lm_fail(LM_E_SHAPE, "%s: the first dim of %s must be divisible by the number of ranks (%d)", name,
+                   lm_shape_of(w), size);
   return LM_OK;
 }
 
@@ -63,9 +65,7 @@ static lm_status check_list(const lm_exchange *c, const lm_tensor *t, int n, lm_
   lm_status status = LM_OK;
   for (int i = 0; i < n; i++) TRY(lm_call_check(c, from[i], write));
   if (is_whole(c, t, n, from)) return check_whole(c, t, from[0]);
-  if (n != c->core->g.size)
-    return lm_fail(LM_E_ARG, "%s: %d tensors in the list for %d ranks; one for each is wanted",
-                   lm_collective_name(c->kind), n, c->core->g.size);
+  if (n != c->core->g.size) return lm_fail_length(lm_collective_name(c->kind), "the list", c->core->g.size, "rank", n);
   const lm_tensor *like = t ? t : from[0];
   for (int i = 0; i < n; i++)
     if (from[i]->dtype != like->dtype || from[i]->device != like->device || (t && !lm_same_shape(from[i], t)))
@@ -81,8 +81,8 @@ static lm_status check_apart(const lm_exchange *c, int n, lm_tensor *const *out)
     for (int j = 0; j < i; j++) { /* a strided one may lie between another's elements */
       if (!lm_is_contiguous(out[j]) || out[j]->numel == 0 || out[j]->data >= end) continue;
       if (begin < out[j]->data + out[j]->numel * (int64_t)lm_dtype_size((lm_dtype)out[j]->dtype))
-        return lm_fail(LM_E_ARG, "%s: tensors %d and %d of the list share memory; each rank's needs its own",
-                       lm_collective_name(c->kind), j + 1, i + 1);
+        return lm_fail(LM_E_ARG, "%s: tensors %d and %d of the list must not share memory", lm_collective_name(c->kind),
+                       j + 1, i + 1);
     }
   }
   return LM_OK;
@@ -143,8 +143,8 @@ typedef struct arguments {
 static lm_status check_root(const lm_exchange *c, int n) {
   lm_status status = lm_call_check_rank(c, c->root);
   if (status != LM_OK || n == 0 || c->root == c->core->g.rank) return status;
-  return lm_fail(LM_E_ARG, "%s: a list on rank %d, though rank %d is the root; only there is one wanted",
-                 lm_collective_name(c->kind), lm_call_world_rank(c, c->core->g.rank), lm_call_world_rank(c, c->root));
+  return lm_fail(LM_E_ARG, "%s: only the root, rank %d, may pass a list, got one on rank %d",
+                 lm_collective_name(c->kind), lm_call_world_rank(c, c->root), lm_call_world_rank(c, c->core->g.rank));
 }
 
 static lm_status collective(lm_group *g, lm_collective kind, const arguments *a, lm_work **work) {
@@ -211,7 +211,7 @@ lm_status lm_all_to_all(lm_group *g, int n, lm_tensor *const *in, lm_tensor *con
   lm_status status;
   lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_ALL_TO_ALL, n > 0 ? in[0] : NULL));
-  if (n < 1) TRY(lm_fail(LM_E_ARG, "all_to_all: empty lists for %d ranks; one tensor for each is wanted", g->size));
+  if (n < 1) TRY(lm_fail_length("all_to_all", "inputs", g->size, "rank", 0));
   TRY(check_list(&c, NULL, n, out, true));
   TRY(check_list(&c, NULL, n, in, false));
   TRY(check_apart(&c, n, out));
@@ -219,8 +219,8 @@ lm_status lm_all_to_all(lm_group *g, int n, lm_tensor *const *in, lm_tensor *con
   TRY(take_list(&c, NULL, n, out, WRITE, &c.out));
   TRY(take_list(&c, NULL, n, in, READ, &c.in));
   if (c.in[g->rank]->numel != c.out[g->rank]->numel)
-    TRY(lm_fail(LM_E_SHAPE, "all_to_all: rank %d sends itself %s, and receives %s from itself",
-                lm_call_world_rank(&c, g->rank), lm_shape_of(c.in[g->rank]), lm_shape_of(c.out[g->rank])));
+    TRY(lm_fail_shapes("all_to_all", lm_text("inputs[%d]", g->rank + 1), lm_shape_of(c.in[g->rank]),
+                       lm_text("outputs[%d]", g->rank + 1), lm_shape_of(c.out[g->rank])));
   lm_call_name(&c, in[0]);
   return lm_call_send(&c, work);
 done:

@@ -41,7 +41,7 @@ LM_API lm_status lm_batch_p2p(lm_group *g, int n, const lm_p2p *list, lm_work **
 
 /* No group: n tensors of this process on a device each, alike and contiguous. With `reduce` t[root] becomes their sum,
  * else all become t[root]. Enqueued on the devices' current streams. *taken is false, and nothing was done, where that
- * is not possible at once (without nccl, or with tensors of one card). */
+ * is not possible at once (without nccl, or with tensors of one GPU). */
 LM_API lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
 
 /* For the next call on this thread: its timeout in seconds, instead of the group's. */

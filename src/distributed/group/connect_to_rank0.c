@@ -14,7 +14,7 @@
 #include "distributed/store/failure_text.h"
 #include "distributed/store/sigterm.h"
 
-static const double first_pause = 0.005, longest_pause = 0.1, handshake_time = 10, port_time = 5, stranger_time = 5;
+static const double first_pause = 0.005, longest_pause = 0.1, handshake_time = 10, port_time = 5, foreign_time = 5;
 
 typedef struct opening {
   lm_world *w;
@@ -24,31 +24,31 @@ typedef struct opening {
   double since;
   lm_deadline deadline;
   char host[64];
-  char why[512];      /* what the last attempt failed with; "" before */
-  char missing[768];  /* who had not joined when the store was asked last; "" before */
-  char stranger[40];  /* the nonce of a published store that turned out to be another job's */
-  double stranger_at; /* since when */
+  char why[512];          /* what the last attempt failed with; "" before */
+  char missing[768];      /* who had not joined when the store was asked last; "" before */
+  char foreign_nonce[40]; /* the nonce of a published store of another job */
+  double foreign_since;   /* when it was first seen */
 } opening;
 
 /* ---- waiting */
 
-/* What there is to wait for, in words. */
+/* Describes what this rank waits for. */
 static void waits_for(opening *o, char *out, size_t capacity) {
   lm_missing missing = {0};
   if (o->joining) lm_client_missing(o->w->client, 0, 0, 0, NULL, 0.3, &missing);
   if (missing.n > 0) lm_missing_text(&missing, o->missing, sizeof o->missing);
   lm_missing_free(&missing);
-  if (o->joining && o->missing[0]) { /* an earlier answer, if rank 0 has just given up and its store is gone */
+  if (o->joining && o->missing[0]) { /* an earlier answer, if rank 0 has just left and its store with it */
     snprintf(out, capacity, "%s", o->missing);
   } else if (o->joining) {
     snprintf(out, capacity, "not all ranks have joined");
   } else if (o->w->rank == 0 && !o->w->server) {
-    snprintf(out, capacity, "the store could not be started: %s; is another rank 0 of this job there?", o->why);
+    snprintf(out, capacity, "cannot start the store: %s; is another rank 0 of this job running?", o->why);
   } else if (o->w->locator.by != LM_BY_ADDRESS && !o->w->at.address[0]) {
-    snprintf(out, capacity, "rank 0 has not said yet where its store is%s%s%s", *o->why ? " (" : "", o->why,
+    snprintf(out, capacity, "rank 0 has not published its address yet%s%s%s", *o->why ? " (" : "", o->why,
              *o->why ? ")" : "");
   } else {
-    snprintf(out, capacity, "the store at %s (rank 0) was not reached%s%s%s", o->w->at.address, *o->why ? " (" : "",
+    snprintf(out, capacity, "cannot reach the store of rank 0 at %s%s%s%s", o->w->at.address, *o->why ? " (" : "",
              o->why, *o->why ? ")" : "");
   }
 }
@@ -59,16 +59,16 @@ static lm_status rendezvous_check(void *ctx) {
   char what[1024];
   if (lm_sigterm_asked()) {
     waits_for(o, what, sizeof what);
-    return lm_fail(LM_E_STATE, "ended by SIGTERM while waiting for the others: %s", what);
+    return lm_fail(LM_E_STATE, "stopped by SIGTERM while waiting for the other ranks: %s", what);
   }
   if (now >= o->deadline.deadline) {
     waits_for(o, what, sizeof what);
-    return lm_fail(LM_E_STATE, "gave up after %g s: %s", timeout, what);
+    return lm_fail(LM_E_STATE, "timed out after %g s: %s", timeout, what);
   }
   if (!o->warned && now - o->since > timeout / 2) {
     o->warned = true;
     waits_for(o, what, sizeof what);
-    fprintf(stderr, "luminary: rank %d on host %s waits for %.3g s in init_process_group; %s\n", o->w->rank, o->host,
+    fprintf(stderr, "luminary: rank %d on %s has waited for %.3g s in init_process_group; %s\n", o->w->rank, o->host,
             now - o->since, what);
   }
   return LM_OK;
@@ -139,13 +139,13 @@ static lm_status rendezvous_reach(opening *o, int *out, bool *again) {
   }
   if (status == LM_E_STATE && !known) {
     /* Left over from another job? Then rank 0 replaces it soon. Otherwise the token is wrong. */
-    if (strcmp(o->stranger, o->w->at.nonce) != 0) o->stranger_at = lm_seconds();
-    snprintf(o->stranger, sizeof o->stranger, "%s", o->w->at.nonce);
-    *again = lm_seconds() - o->stranger_at < stranger_time;
+    if (strcmp(o->foreign_nonce, o->w->at.nonce) != 0) o->foreign_since = lm_seconds();
+    snprintf(o->foreign_nonce, sizeof o->foreign_nonce, "%s", o->w->at.nonce);
+    *again = lm_seconds() - o->foreign_since < foreign_time;
   }
 
 done:
-  *again = *again && (status == LM_E_IO || (status == LM_E_STATE && !known && o->stranger[0]));
+  *again = *again && (status == LM_E_IO || (status == LM_E_STATE && !known && o->foreign_nonce[0]));
   if (status == LM_OK) {
     *out = fd;
   } else if (fd >= 0) {

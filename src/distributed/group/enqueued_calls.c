@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
@@ -118,7 +119,7 @@ static lm_device device_of(const lm_exchange *c) {
 static lm_status make_barrier(lm_exchange *c) {
   lm_device device = lm_issuer_device(c->part->issuer);
   if (device == LM_NO_DEVICE)
-    return lm_fail(LM_E_DEVICE, "barrier: group '%s' has no device here to meet on", c->g->table->name);
+    return lm_fail(LM_E_DEVICE, "barrier: group '%s' has no device on this rank", c->g->table->name);
   c->empty = false;
   c->host = true;
   return lm_tensor_empty(LM_F32, device, 1, (int64_t[]){1}, LM_CONTIGUOUS, &c->t);
@@ -128,9 +129,8 @@ static lm_status issue_check(const lm_exchange *c) {
   const char *name = lm_collective_name(c->kind);
   if (lm_graph_capturing())
     return lm_fail(LM_E_STATE,
-                   "%s: a graph is being captured, and collectives of group '%s' cannot be part of one; call it before "
-                   "or after the capture",
-                   name, c->g->table->name);
+                   "%s: cannot capture collectives of group '%s' in a graph; call it before or after the capture", name,
+                   c->g->table->name);
   lm_status status = lm_issuer_check(c->part->issuer);
   return status == LM_OK ? LM_OK : lm_fail_in(status, name);
 }
@@ -298,8 +298,9 @@ lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works) {
   while (made < n && status == LM_OK) {
     status = work_of(&c[made], &works[made]);
     if (status == LM_OK && device_of(&works[made]->call) != device_of(&works[0]->call))
-      status = lm_fail(LM_E_DEVICE, "batch_isend_irecv: a tensor on %s after one on %s; a batch is for one device",
-                       lm_device_name(device_of(&works[made]->call)), lm_device_name(device_of(&works[0]->call)));
+      status = lm_fail_device("batch_isend_irecv", "all tensors",
+                              lm_text("on %s like the first", lm_device_name(device_of(&works[0]->call))),
+                              lm_device_name(device_of(&works[made]->call)));
     made++;
   }
   for (int i = made; i < n; i++) lm_call_clear(&c[i]);
@@ -351,6 +352,6 @@ lm_status lm_issued_wait(lm_work *w, double seconds) {
   pthread_mutex_unlock(&is->lock);
   if (done) return lm_work_outcome(w);
   if (failed) return status;
-  if (waits) return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
+  if (waits) return lm_fail_wait(w->call.ticket.what, seconds);
   return LM_OK;
 }

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
@@ -271,10 +272,10 @@ lm_status lm_issuer_start(lm_issuer *is) {
   pthread_mutex_lock(&is->calling);
   if (is->started) goto done;
   is->kick = lm_wakeup_fd_new();
-  if (is->kick < 0) TRY(lm_fail(LM_E_IO, "a thread for group '%s': %s", is->g->table->name, strerror(errno)));
+  if (is->kick < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
   if (lm_tickets_wanted(is->g)) TRY(lm_tickets_open(&is->ring, is->g, is->kick));
   int error = lm_thread_start(&is->thread, watch_calls, is);
-  if (error) TRY(lm_fail(LM_E_IO, "a thread for group '%s': %s", is->g->table->name, strerror(error)));
+  if (error) TRY(lm_fail_cannot(LM_E_IO, "create thread", error));
   is->started = true;
 done:
   if (status != LM_OK) {

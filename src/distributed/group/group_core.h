@@ -13,7 +13,7 @@ typedef struct lm_issuer lm_issuer; /* enqueued_calls.h: calls that were enqueue
 /* One of the backends a group consists of. A group of one backend has one, for all devices. */
 typedef struct lm_part {
   lm_group *g;
-  unsigned kinds;    /* devices whose tensors the core gives it, 1 << kind, as they are or as stand-ins */
+  unsigned kinds;    /* devices whose tensors the core passes to it, 1 << kind, as they are or as stand-ins */
   lm_issuer *issuer; /* NULL unless its calls only enqueue */
 } lm_part;
 

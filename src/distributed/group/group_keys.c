@@ -8,7 +8,9 @@
 
 static lm_status group_key(const lm_group *g, const char *key, char *out, size_t capacity) {
   int n = snprintf(out, capacity, "group/%u/%d/%s", g->core->id, g->part, key);
-  return n < (int)capacity ? LM_OK : lm_fail(LM_E_ARG, "a group's key of %d bytes is too long", n);
+  return n < (int)capacity
+             ? LM_OK
+             : lm_fail(LM_E_ARG, "the key of a group must have at most %zu bytes, got %d", capacity - 1, n);
 }
 
 lm_status lm_group_look(lm_group *g) {
@@ -44,5 +46,6 @@ lm_status lm_group_read(lm_group *g, const char *key, void *out, size_t n) {
   if (got == n) memcpy(out, data, n);
   lm_free(data);
   if (got == n) return LM_OK;
-  return lm_fail(LM_E_STATE, "the store has %zu bytes of '%s', not %zu; do all ranks run one version?", got, key, n);
+  return lm_fail(LM_E_STATE, "expected %zu bytes of '%s' in the store, got %zu; run the same version on all ranks", n,
+                 key, got);
 }

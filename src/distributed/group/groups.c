@@ -6,6 +6,7 @@
 #include "autograd/autograd.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "distributed/group/backends.h"
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/world_core.h"
@@ -42,9 +43,10 @@ static lm_status compare_settings(lm_world *w, const lm_bytes *mine, const void 
   lm_get_text(&a, my_where, sizeof my_where);
   lm_get_text(&b, their_where, sizeof their_where);
   const char *settings = lm_get_string(&a, &an), *other = lm_get_string(&b, &bn);
-  if (!lm_reader_done(&b) || first < 0 || first >= w->size) return lm_fail(LM_E_STATE, "the store holds nonsense");
+  if (!lm_reader_done(&b) || first < 0 || first >= w->size)
+    return lm_fail(LM_E_STATE, "malformed settings of a group in the store");
   if (an == bn && memcmp(settings, other, an) == 0) return LM_OK;
-  snprintf(message, sizeof message, "rank %d on host %s asks for %.*s%s%s, rank %d on host %s for %.*s%s%s", w->rank,
+  snprintf(message, sizeof message, "rank %d on %s asks for %.*s%s%s, rank %d on %s for %.*s%s%s", w->rank,
            lm_world_host(w, w->rank), an < 200 ? (int)an : 200, settings, *my_where ? " at " : "", my_where, first,
            lm_world_host(w, first), bn < 200 ? (int)bn : 200, other, *their_where ? " at " : "", their_where);
   lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, w->rank, lm_world_host(w, w->rank), w->rank);
@@ -64,9 +66,9 @@ static lm_status group_agree(lm_world *w, lm_group_core *core, const char *backe
   TRY(put_settings(&mine, w, backend, n, ranks));
   snprintf(key, sizeof key, "group/%u/came/%d", core->id, w->rank);
   TRY(lm_client_set(w->client, key, "", 0));
-  snprintf(key, sizeof key, "group/%u/wishes", core->id);
+  snprintf(key, sizeof key, "group/%u/proposals", core->id);
   TRY(lm_client_add(w->client, key, 1, &p, &position));
-  snprintf(key, sizeof key, "group/%u/wish", core->id);
+  snprintf(key, sizeof key, "group/%u/proposal", core->id);
   if (position == 1) {
     TRY(lm_client_set(w->client, key, mine.data, mine.n));
   } else {
@@ -83,13 +85,11 @@ done:
 /* ---- a group's core */
 
 static lm_status check_ranks(const lm_world *w, int n, const int *ranks) {
-  if (n < 1) return lm_fail(LM_E_ARG, "new_group: no ranks; at least one is wanted");
+  if (n < 1) return lm_fail(LM_E_ARG, "new_group: ranks must not be empty");
   for (int i = 0; i < n; i++) {
-    if (ranks[i] < 0 || ranks[i] >= w->size)
-      return lm_fail(LM_E_ARG, "new_group: rank %d in a world of %d; ranks go from 0 to %d", ranks[i], w->size,
-                     w->size - 1);
+    if (ranks[i] < 0 || ranks[i] >= w->size) return lm_fail_rank("new_group", ranks[i], w->size);
     if (i > 0 && ranks[i] <= ranks[i - 1])
-      return lm_fail(LM_E_ARG, "new_group: rank %d after rank %d; each is wanted once, in ascending order", ranks[i],
+      return lm_fail(LM_E_ARG, "new_group: ranks must be distinct and in ascending order, got %d after %d", ranks[i],
                      ranks[i - 1]);
   }
   return LM_OK;
@@ -157,7 +157,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   if (status != LM_OK) return lm_fail_in(status, "new_group");
   TRY(check_ranks(w, n, ranks));
   TRY(lm_backends_parse(backend, &backends));
-  if (is_solo(&backends) && n > 1) TRY(lm_fail(LM_E_ARG, "new_group: backend 'solo' is for one rank, not for %d", n));
+  if (is_solo(&backends) && n > 1) TRY(lm_fail(LM_E_ARG, "new_group: backend 'solo' requires one rank, got %d", n));
   TRY(make_core(n, ranks, w->rank, &core));
   core->world = w;
   core->timeout = timeout > 0 ? timeout : w->timeout;

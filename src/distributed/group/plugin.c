@@ -40,25 +40,25 @@ static lm_status backend_unknown(const char *name) {
   lm_status status;
   if (known) {
     status = lm_fail(LM_E_MISSING,
-                     "backend '%s' is not built here (no luminary_group_%s.so on LM_GROUP_PATH or in %s); there is %s",
+                     "backend '%s' was not built (no luminary_group_%s.so on LM_GROUP_PATH or in %s); available: %s",
                      name, name, lm_plugin_folder(home) ? home : "the library's folder", here);
   } else if (near) {
-    status = lm_fail(LM_E_ARG, "backend '%s' is not known; did you mean '%s'? There is %s", name, near, here);
+    status = lm_fail(LM_E_ARG, "unknown backend '%s'; did you mean '%s'? Available: %s", name, near, here);
   } else {
-    status = lm_fail(
-        LM_E_ARG, "backend '%s' is not known; there is %s, and what lies on LM_GROUP_PATH as luminary_group_<name>.so",
-        name, here);
+    status = lm_fail(LM_E_ARG,
+                     "unknown backend '%s'; available: %s, and luminary_group_NAME.so in the folders of LM_GROUP_PATH",
+                     name, here);
   }
   lm_free(all);
   return status;
 }
 
 static lm_status check_table(const char *name, const char *path, const lm_group_table *t) {
-  if (!t) return lm_fail(LM_E_MISSING, "backend '%s': %s offers no table", name, path);
+  if (!t) return lm_fail(LM_E_MISSING, "backend '%s': %s exports no table of functions", name, path);
   if (t->abi != LM_GROUP_ABI)
     return lm_fail(LM_E_MISSING,
                    "backend '%s': %s was built for version %d of distributed/group/backend.h, this library has version "
-                   "%d; build it anew",
+                   "%d; rebuild it",
                    name, path, t->abi, LM_GROUP_ABI);
   if (!t->name || !t->open || !t->close)
     return lm_fail(LM_E_MISSING, "backend '%s': the table of %s lacks name, open or close", name, path);

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/group/call.h"
 #include "distributed/group/call_timeouts.h"
@@ -101,8 +102,7 @@ lm_status lm_p2p_wait(lm_work *w, double seconds) {
   /* Not the group's own waiting: that this time is over is no failure of the job. */
   double until = lm_seconds() + seconds, rest = 20e-6;
   while (!lm_p2p_done(w)) {
-    if (lm_seconds() >= until)
-      return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
+    if (lm_seconds() >= until) return lm_fail_wait(w->call.ticket.what, seconds);
     lm_group_pause(&w->call.core->g, rest);
     if (rest < 1e-3) rest *= 2;
   }
@@ -159,7 +159,7 @@ void lm_p2p_close(lm_queue *q) {
   while (q->posted) {
     lm_work *w = q->posted;
     p2p_forget(w);
-    lm_work_finish(w, lm_fail(LM_E_STATE, "%s: the group was closed first", w->call.ticket.what));
+    lm_work_finish(w, lm_fail(LM_E_STATE, "%s: the group was closed before it was done", w->call.ticket.what));
     give_back(w);
   }
 }
@@ -179,11 +179,12 @@ static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_ten
   c->tag = tag;
   if (sending || peer != -1) TRY(lm_call_check_rank(c, peer));
   if (c->part->issuer && peer < 0)
-    TRY(lm_fail(LM_E_ARG, "%s: from which rank? Group '%s' cannot receive from any", lm_collective_name(kind),
+    TRY(lm_fail(LM_E_ARG, "%s: src is required; backend '%s' cannot receive from any rank", lm_collective_name(kind),
                 c->g->table->name));
   if (peer == g->rank)
-    TRY(lm_fail(LM_E_ARG, "%s: rank %d is this rank itself", lm_collective_name(kind), lm_call_world_rank(c, peer)));
-  if (tag < 0) TRY(lm_fail(LM_E_ARG, "%s: tag %d; tags go from 0", lm_collective_name(kind), tag));
+    TRY(lm_fail_value(lm_collective_name(kind), kind == LM_SEND ? "dst" : "src", "another rank",
+                      lm_text("%d, this rank", lm_call_world_rank(c, peer))));
+  if (tag < 0) TRY(lm_fail_int(lm_collective_name(kind), "tag", "at least 0", tag));
   TRY(lm_call_check(c, t, !sending));
   TRY(t->numel == 0 ? one_byte(c, t, &c->t) : sending ? lm_call_read(c, t, &c->t) : lm_call_write(c, t, false, &c->t));
   lm_call_name(c, t);

@@ -32,7 +32,7 @@
 #include "distributed/net/auth.h"
 
 enum { PAGE = 4096, NONCE = 32 };
-static const double busy = 50e-6;             /* seconds of busy waiting: a few times what waking somebody costs */
+static const double busy = 50e-6;             /* seconds of busy waiting: a few times the cost of waking a thread */
 static const long sleep_time = 20 * 1000000l; /* nanoseconds between looks at the world's health */
 
 typedef struct flag { /* a cache line, so that one transfer brings all of it */

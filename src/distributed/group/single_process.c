@@ -1,4 +1,5 @@
 /* Collectives among the devices of one process, by the group library that has them. */
+#include "base/message.h"
 #include "device/graph.h"
 #include "device/known.h"
 #include "device/stream.h"
@@ -44,7 +45,7 @@ done:
 lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
   lm_status status = LM_OK;
   *taken = false;
-  if (root < 0 || root >= n) return lm_fail(LM_E_ARG, "device_collective: no tensor %d among %d", root + 1, n);
+  if (root < 0 || root >= n) return lm_fail_int("device_collective", "root", lm_text("from 1 to %d", n), root + 1);
   for (int i = 0; i < n; i++) /* which costs nothing, and is so as a rule: nothing is loaded for the CPU */
     if (LM_DEVICE_KIND(t[i]->device) == LM_CPU) return LM_OK;
   const lm_group_table *table = library_for(LM_DEVICE_KIND(t[root]->device));

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
 
@@ -32,7 +33,7 @@ unsigned lm_world_forks(void) { return atomic_load_explicit(&forks, memory_order
 lm_status lm_world_is_ours(const lm_world *w) {
   if (w->forks == lm_world_forks()) return LM_OK;
   return lm_fail(LM_E_STATE,
-                 "this process was forked from the one that opened the process group, which alone can use it");
+                 "this process was forked after init_process_group(); only its parent can use the process group");
 }
 
 /* Group ids and the last seq completed in each. */
@@ -95,13 +96,12 @@ static void dispose(lm_world *w) {
 }
 
 static lm_status check_config(const lm_world_config *c) {
-  if (c->size < 1) return lm_fail(LM_E_ARG, "a world of %d; at least 1 rank is wanted", c->size);
-  if (c->rank < 0 || c->rank >= c->size)
-    return lm_fail(LM_E_ARG, "rank %d in a world of %d; ranks go from 0 to %d", c->rank, c->size, c->size - 1);
-  if (!(c->timeout > 0)) return lm_fail(LM_E_ARG, "a timeout of %g s; more than 0 is wanted", c->timeout);
+  if (c->size < 1) return lm_fail_int("init_process_group", "world_size", "at least 1", c->size);
+  if (c->rank < 0 || c->rank >= c->size) return lm_fail_rank("init_process_group", c->rank, c->size);
+  if (!(c->timeout > 0)) return lm_fail_number("init_process_group", "timeout", "more than 0 seconds", c->timeout);
   if (!(c->heartbeat_timeout >= 0))
-    return lm_fail(LM_E_ARG, "a heartbeat_timeout of %g s; more than 0, or 0 for none, is wanted",
-                   c->heartbeat_timeout);
+    return lm_fail_number("init_process_group", "heartbeat_timeout", "at least 0 seconds (0: none)",
+                          c->heartbeat_timeout);
   return LM_OK;
 }
 

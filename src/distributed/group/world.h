@@ -17,12 +17,12 @@ typedef struct lm_world_config {
    * host:port. "pmix://": ... and notifies the others by way of mpirun or srun. */
   const char *init_method;
   int rank, size;
-  const char *job;          /* keeps strays of other jobs out; NULL or "": the init_method's text */
+  const char *job;          /* keeps ranks of other jobs out; NULL or "": the init_method's text */
   const char *token;        /* the job's secret, or NULL */
   int generation;           /* how many worlds this process opened before: a rank that is ahead of the store's waits */
   double timeout;           /* seconds, of rendezvous and collectives */
   double heartbeat_timeout; /* seconds; 0: off */
-  bool offers_nccl;         /* where each rank has a card of its own, it may be the default of groups */
+  bool offers_nccl;         /* where each rank has its own GPU, it may be the default of groups */
 } lm_world_config;
 
 /* Returns when all ranks have joined. A rank outside the world, or two ranks claiming one number, is an error. */
@@ -35,7 +35,7 @@ LM_API void lm_world_close(lm_world *w);
 LM_API int lm_world_local_rank(const lm_world *w);
 const char *lm_world_host(const lm_world *w, int rank);
 
-/* What new groups are of by default, the same on all ranks: "cpu:gloo,cuda:nccl" if every rank can have a card of its
+/* What new groups are of by default, the same on all ranks: "cpu:gloo,cuda:nccl" if every rank can have a GPU of its
  * own and nccl, else "gloo". */
 LM_API lm_status lm_world_backend(const lm_world *w, const char **out);
 

@@ -41,7 +41,7 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 /* peer_link.c: links that arrived for a group and were never taken. */
 void lm_link_forget(lm_world *w, uint32_t group);
 
-/* call_timeouts.c: "call: rank 1 on host b died …"; call may be NULL. */
+/* call_timeouts.c: "call: rank 1 on b died …"; call may be NULL. */
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause);
 
 #endif

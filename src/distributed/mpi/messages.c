@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "distributed/mpi/mpi_backend.h"
 
 static const double SPIN = 100e-6; /* seconds, for the announcement */
@@ -132,8 +133,8 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
   int pieces = (int)((bytes + LM_MPI_PIECE - 1) / LM_MPI_PIECE);
   *out = NULL;
   if (tag > lm_mpi_max_tag())
-    return lm_fail(LM_E_ARG, "%s: tag %d; this MPI takes tags up to %d", sending ? "send" : "recv", tag,
-                   lm_mpi_max_tag());
+    return lm_fail_int(sending ? "send" : "recv", "tag",
+                       lm_text("at most %d, the maximum of this MPI", lm_mpi_max_tag()), tag);
   lm_request *r = lm_calloc(1, sizeof *r + (size_t)pieces * sizeof *r->carrying);
   if (!r) return LM_E_OOM;
   r->sending = sending;

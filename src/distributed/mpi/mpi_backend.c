@@ -48,7 +48,7 @@ done:
 
 /* ---- tensors */
 
-/* MPI may still write to the tensors of a call that was given up: they are kept for good. */
+/* MPI may still write to the tensors of an abandoned call: they are never freed. */
 static lm_status mpi_keep_tensors(lm_status status, int n, lm_tensor *const *list) {
   for (int i = 0; status != LM_OK && lm_mpi_is_lost() && list && i < n; i++) lm_retain(list[i]);
   return status;

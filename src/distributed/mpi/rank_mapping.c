@@ -31,32 +31,31 @@ static lm_mpi_rank_place my_place(void) {
 static lm_status check_one(const lm_group *g, int r, const lm_mpi_rank_place *p) {
   if (p->size == 0)
     return lm_fail(LM_E_STATE,
-                   "backend mpi: %s was not started by mpirun, so that it is alone for MPI; start the ranks with "
-                   "`luminary run --backend mpi --nproc %d SCRIPT` or mpirun -np %d, or take the backend gloo",
+                   "backend mpi: %s was not started by mpirun; start the ranks with `luminary run --backend mpi "
+                   "--nproc %d SCRIPT` or mpirun -np %d, or use backend gloo",
                    lm_group_peer_name(g, r), g->size, g->size);
   if (p->size < g->size)
     return lm_fail(LM_E_STATE,
-                   "backend mpi: mpirun started %d process%s with %s, fewer than the %d ranks of the group; one mpirun "
-                   "has to start all of them: mpirun -np %d",
+                   "backend mpi: mpirun started %d process%s with %s, fewer than the %d ranks of the group; start all "
+                   "of them with one mpirun: mpirun -np %d",
                    p->size, p->size == 1 ? "" : "es", lm_group_peer_name(g, r), g->size, g->size);
   if (!p->begun && p->size != g->size)
     return lm_fail(LM_E_STATE,
-                   "backend mpi: MPI begins once, in all %d processes that mpirun started; the first group of this "
-                   "backend has to be of all of them, not of %d",
+                   "backend mpi: the first group must have all %d processes that mpirun started, got %d: MPI is "
+                   "initialized once, in all of them",
                    p->size, g->size);
   return LM_OK;
 }
 
 static lm_status check_two(const lm_group *g, int a, int b, const lm_mpi_rank_place *p) {
   if (strcmp(p[a].job, p[b].job) != 0)
-    return lm_fail(
-        LM_E_STATE,
-        "backend mpi: %s and %s were started by two different mpiruns, which MPI cannot join; start all ranks "
-        "with one, or take the backend gloo",
-        lm_group_peer_name(g, a), lm_group_peer_name(g, b));
+    return lm_fail(LM_E_STATE,
+                   "backend mpi: %s and %s were started by different mpiruns, which MPI cannot join; start all ranks "
+                   "with one, or use backend gloo",
+                   lm_group_peer_name(g, a), lm_group_peer_name(g, b));
   return lm_fail(LM_E_STATE,
                  "backend mpi: %s and %s are one process for MPI (threads, or children of a rank that mpirun started); "
-                 "give each rank a process that mpirun starts, or take the backend gloo",
+                 "start each rank with mpirun, or use backend gloo",
                  lm_group_peer_name(g, a), lm_group_peer_name(g, b));
 }
 
@@ -71,7 +70,8 @@ static lm_status place_check(const lm_group *g, const lm_mpi_rank_place *p) {
   if (!who) TRY(LM_E_OOM);
   for (int i = 0; i < p[0].size; i++) who[i] = -1;
   for (int r = 0; r < g->size; r++) {
-    if (p[r].rank >= p[0].size) TRY(lm_fail(LM_E_STATE, "backend mpi: the ranks differ in how many mpirun started"));
+    if (p[r].rank >= p[0].size)
+      TRY(lm_fail(LM_E_STATE, "backend mpi: mpirun started a different number of processes for some ranks"));
     if (who[p[r].rank] >= 0) TRY(check_two(g, who[p[r].rank], r, p));
     who[p[r].rank] = r;
   }
@@ -90,7 +90,7 @@ static lm_status place_exchange(lm_group *g, lm_mpi_rank_place *positions) {
   if (g->rank > 0) {
     snprintf(key, sizeof key, "place/%d", g->rank);
     TRY(lm_group_set(g, key, &positions[g->rank], sizeof *positions));
-    TRY(lm_group_read(g, "places", positions, all));
+    TRY(lm_group_read(g, "positions", positions, all));
     return LM_OK;
   }
   for (int r = 1; r < g->size; r++) {
@@ -98,7 +98,7 @@ static lm_status place_exchange(lm_group *g, lm_mpi_rank_place *positions) {
     TRY(lm_group_read(g, key, &positions[r], sizeof *positions));
     positions[r].job[sizeof positions[r].job - 1] = 0;
   }
-  TRY(lm_group_set(g, "places", positions, all));
+  TRY(lm_group_set(g, "positions", positions, all));
 done:
   return status;
 }

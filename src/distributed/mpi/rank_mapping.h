@@ -10,8 +10,8 @@ typedef struct lm_mpi_rank_place {
   char job[84];       /* the name of mpirun's job */
 } lm_mpi_rank_place;
 
-/* Exchanges the places of all members, which thereby have all come, and refuses what MPI cannot do. positions[g->size]
- * is to be freed by lm_free. */
+/* Exchanges the ranks in MPI of all members, which waits for all of them, and refuses what MPI cannot do. The caller
+ * frees positions[g->size] with lm_free. */
 lm_status lm_mpi_rank_mapping(lm_group *g, lm_mpi_rank_place **positions);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/hook_import.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/store/pmix.h"
 
@@ -46,11 +47,11 @@ static lm_status mpi_fail_call(const lm_group *g, lm_status status, const char *
 }
 
 lm_status lm_mpi_refused(lm_group *g) {
-  lm_status status = lm_group_check(g); /* a rank's failure is why it was given up, as a rule */
+  lm_status status = lm_group_check(g); /* usually a rank's failure is the reason */
   if (status != LM_OK) return status;
-  return mpi_fail_call(
-      g, LM_E_STATE,
-      atomic_load(&lost) ? "MPI was given up with an earlier call" : "MPI has ended, as this process does");
+  return mpi_fail_call(g, LM_E_STATE,
+                       atomic_load(&lost) ? "MPI was abandoned after an earlier call failed"
+                                          : "MPI has ended, because this process ends");
 }
 
 void lm_mpi_leave(void) { atomic_fetch_sub(&inside, 1); }
@@ -157,7 +158,7 @@ static lm_status start_serving(void) {
   if (!serving) {
     int error = lm_thread_start(&thread, mpi_serve, NULL);
     if (error) {
-      status = lm_fail(LM_E_IO, "a thread for MPI: %s", strerror(error));
+      status = lm_fail_cannot(LM_E_IO, "create thread", error);
     } else {
       pthread_setname_np(thread, "lm-mpi");
       pthread_detach(thread);
@@ -269,13 +270,14 @@ lm_status lm_mpi_begin(lm_group *g, int rank, int size) {
   TRY(lm_mpi_run(g, &b->job));
   atomic_store(&begun, true);
   if (b->threads < MPI_THREAD_MULTIPLE) {
-    status = lm_fail(LM_E_MISSING,
-                     "this MPI takes calls of one thread at a time (level %d); it has to be built with "
-                     "MPI_THREAD_MULTIPLE",
-                     b->threads);
+    status = lm_fail(
+        LM_E_MISSING,
+        "this MPI supports calls from one thread at a time only (level %d); use one built with MPI_THREAD_MULTIPLE",
+        b->threads);
   } else if (b->rank != rank || b->size != size) {
-    status = lm_fail(LM_E_STATE, "MPI makes this process rank %d of %d, but the environment rank %d of %d", b->rank,
-                     b->size, rank, size);
+    status =
+        lm_fail(LM_E_STATE, "rank mismatch: this process is rank %d of %d for MPI, rank %d of %d for the environment",
+                b->rank, b->size, rank, size);
   }
   lm_free(b);
 done:

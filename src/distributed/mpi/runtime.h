@@ -2,7 +2,7 @@
  * distributed/mpi/.
  *
  * Two rules keep ranks from hanging for each other's sake. Calls of MPI's that block run on a thread of their own,
- * which is left behind when the job fails meanwhile. And once a call was given up MPI is lost: it is not called again,
+ * which is left behind when the job fails meanwhile. And once a call was abandoned MPI is lost: it is not called again,
  * so that what was under way stays as it is, and not finalized. Memory that it was given is then never freed. */
 #ifndef LM_MPI_RUNTIME_H
 #define LM_MPI_RUNTIME_H
@@ -34,7 +34,7 @@ void lm_mpi_leave(void);
 /* A call that does not block, as a status. */
 #define LM_MPI(g, call) (lm_mpi_enter() ? lm_mpi_did(g, call) : lm_mpi_refused(g))
 lm_status lm_mpi_did(lm_group *g, int code); /* leaves */
-/* What was under way is given up. */
+/* Abandons the calls under way. */
 void lm_mpi_give_up(void);
 bool lm_mpi_is_lost(void);
 

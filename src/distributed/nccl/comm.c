@@ -12,6 +12,7 @@
 #include "base/environment_variable.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "device/stream.h"
 #include "distributed/nccl/nccl.h"
@@ -69,7 +70,7 @@ static bool comm_finalize(ncclComm_t handle) {
   return false;
 }
 
-/* On the communicator's card: NCCL goes back to the one on which it was called, and would open a thread's first. */
+/* On the communicator's GPU: NCCL returns to the current one, and would open a thread's first. */
 static void *run_end(void *p) {
   lm_nccl_comm *c = p;
   lm_device_enter(c->device);
@@ -190,7 +191,7 @@ static lm_status comm_aborted(lm_nccl *s, lm_group *asks) {
   pthread_mutex_unlock(&s->lock);
   lm_status status = *why ? lm_group_await_cause(asks) : lm_group_check(asks);
   if (status != LM_OK) return status;
-  if (*why) return lm_fail(LM_E_STATE, "%s: the group has failed before: %s", lm_nccl_caller(asks), why);
+  if (*why) return lm_fail(LM_E_STATE, "%s: the group has already failed: %s", lm_nccl_caller(asks), why);
   return lm_fail(LM_E_STATE, "%s: the communicators of this group were aborted", lm_nccl_caller(asks));
 }
 
@@ -282,22 +283,21 @@ static lm_status use_device(lm_nccl *s, lm_device device) {
     char first[32], now[32];
     snprintf(first, sizeof first, "%s", lm_device_name(s->device));
     snprintf(now, sizeof now, "%s", lm_device_name(device));
-    return lm_fail(LM_E_DEVICE,
-                   "%s: this rank joined the group with %s, and comes with a tensor on %s; a rank of an nccl group "
-                   "uses one device: move the tensor with :to('%s'), or make another group for %s",
-                   lm_nccl_caller(s->g), first, now, first, now);
+    return lm_remedy(
+        lm_fail_device(lm_nccl_caller(s->g), "tensor", lm_text("on %s, this rank's device in the group", first), now),
+        "move it with :to('%s'), or make another group for %s", first, now);
   }
   s->device = device;
   return LM_OK;
 }
 
-/* What the first rank lays into the store: the id, or why there is none, closed by a zero. */
-typedef struct invitation {
+/* What the first rank publishes in the store: the id, or the NUL-terminated reason for none. */
+typedef struct shared_id {
   char why[256];
   ncclUniqueId id;
-} invitation;
+} shared_id;
 
-static lm_status invite(lm_group *g, const char *key, bool alone, invitation *made) {
+static lm_status publish_unique_id(lm_group *g, const char *key, bool alone, shared_id *made) {
   sigset_t signals;
   memset(made, 0, sizeof *made);
   lm_nccl_hold_signals(&signals);
@@ -309,12 +309,12 @@ static lm_status invite(lm_group *g, const char *key, bool alone, invitation *ma
   return status == LM_OK && result != ncclSuccess ? comm_fail_in_words(g, result) : status;
 }
 
-static lm_status be_invited(lm_group *g, const char *key, int first, invitation *got) {
+static lm_status read_unique_id(lm_group *g, const char *key, int first, shared_id *got) {
   lm_status status = lm_group_read(g, key, got, sizeof *got);
   if (status != LM_OK) return status;
   got->why[sizeof got->why - 1] = 0;
   if (!*got->why) return LM_OK;
-  return lm_fail(LM_E_STATE, "%s: %s cannot begin a communicator: NCCL: %s", lm_nccl_caller(g),
+  return lm_fail(LM_E_STATE, "%s: %s cannot create a communicator: NCCL: %s", lm_nccl_caller(g),
                  lm_group_peer_name(g, first), got->why);
 }
 
@@ -328,14 +328,14 @@ static ncclConfig_t settings(void) {
 static lm_status comm_make(lm_nccl *s, const char *key, int first, int rank, int size, lm_nccl_comm **at) {
   lm_status status;
   double start = lm_seconds();
-  invitation card;
+  shared_id own;
   ncclConfig_t config = settings();
   lm_nccl_comm *c = new_comm(s->device, rank, size);
   if (!c) return LM_E_OOM;
-  TRY(rank == 0 ? invite(s->g, key, size == 1, &card) : be_invited(s->g, key, first, &card));
+  TRY(rank == 0 ? publish_unique_id(s->g, key, size == 1, &own) : read_unique_id(s->g, key, first, &own));
   TRY(lm_device_enter(s->device));
   TRY(lm_nccl_begin(s));
-  ncclResult_t result = ncclCommInitRankConfig(&c->handle, size, card.id, rank, &config);
+  ncclResult_t result = ncclCommInitRankConfig(&c->handle, size, own.id, rank, &config);
   *at = c;
   TRY(lm_nccl_end(s, c, result));
   lm_log(LM_LOG_DIST, "nccl %s: rank %d of a communicator of %d on %s, made in %.0f ms", lm_nccl_version_text(), rank,

@@ -6,7 +6,7 @@
  *
  * That costs a thread of NCCL's for each call. A communicator that blocks needs none, but an abort frees it under a
  * thread that is inside. And the thread that calls polls to the end, though what it waits for is another's work: an
- * event recorded before NCCL has enqueued would be done too early, and what goes to several communicators of a card has
+ * event recorded before NCCL has enqueued would be done too early, and what goes to several communicators of a GPU has
  * to be launched one after the other, in one order on all ranks. */
 #ifndef LM_NCCL_NCCL_H
 #define LM_NCCL_NCCL_H

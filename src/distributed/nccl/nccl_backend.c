@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/driver.h"
 #include "device/stream.h"
 
@@ -115,7 +116,7 @@ static lm_status scalar_of(const char *who, lm_dtype dtype, double value, scalar
     case LM_BF16: out->half = lm_float_to_bf16((float)value); return LM_OK;
     case LM_F32: out->f = (float)value; return LM_OK;
     case LM_F64: out->d = value; return LM_OK;
-    default: return lm_fail(LM_E_DTYPE, "%s: %s cannot be scaled; floats are wanted", who, lm_dtype_name(dtype));
+    default: return lm_fail_dtype(who, "tensor", "float for scale", lm_dtype_name(dtype));
   }
 }
 
@@ -325,13 +326,12 @@ static lm_status nccl_post(lm_group *g, bool sending, lm_tensor *t, int peer, in
   lm_nccl_post p = {.device = t->device, .sending = sending, .data = t->data, .bytes = lm_nbytes(t), .peer = peer};
   *out = NULL;
   if (peer < 0)
-    return lm_fail(LM_E_ARG, "recv: NCCL cannot receive from any rank; name the one that sends, or use backend 'gloo'");
+    return lm_fail(LM_E_ARG,
+                   "recv: src is required: NCCL cannot receive from any rank; pass src, or use backend 'gloo'");
   if (tag != 0)
-    return lm_fail(
-        LM_E_ARG,
-        "%s: tag %d, but NCCL has no tags: between two ranks, calls match in their order. Leave the tag away "
-        "on both sides, or use backend 'gloo'",
-        sending ? "send" : "recv", tag);
+    return lm_remedy(
+        lm_fail_int(sending ? "send" : "recv", "tag", "0 with NCCL, which matches calls by their order", tag),
+        "leave out the tag on both ranks, or use backend 'gloo'");
   TRY(nccl_stream_of(t->device, &p.stream));
   status = s->batching ? nccl_keep(s, &p) : enqueue_all(s, 1, &p);
 done:
@@ -353,7 +353,7 @@ static lm_status nccl_open_group(lm_group *g) {
   if (g->state) return LM_OK; /* cut out of another one */
   if (lm_device_count(LM_CUDA) == 0)
     return lm_fail(LM_E_DEVICE,
-                   "backend 'nccl' is for GPUs, and there is none here (%s); backend 'gloo' does without, as does "
+                   "backend 'nccl' requires a GPU, and none is available (%s); use backend 'gloo', or "
                    "'cpu:gloo,cuda:nccl' for tensors on the CPU",
                    lm_device_why_none(LM_CUDA));
   return lm_nccl_new(g, (lm_nccl **)&g->state);

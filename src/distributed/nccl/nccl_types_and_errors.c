@@ -15,7 +15,7 @@ lm_status lm_nccl_type(const char *who, lm_dtype dtype, ncclDataType_t *out) {
     case LM_F32: *out = ncclFloat32; return LM_OK;
     case LM_F64: *out = ncclFloat64; return LM_OK;
     default:
-      return lm_fail(LM_E_DTYPE, "%s: NCCL has no reductions of %s; convert it first, with :float() say", who,
+      return lm_fail(LM_E_DTYPE, "%s: NCCL has no reductions of %s; convert it, as with :float()", who,
                      lm_dtype_name(dtype));
   }
 }
@@ -35,11 +35,10 @@ lm_status lm_nccl_op(const char *who, lm_reduce_op op, lm_dtype dtype, ncclRedOp
     *out = op == LM_REDUCE_BAND ? ncclMin : ncclMax;
     return LM_OK;
   }
-  return lm_fail(
-      LM_E_MISSING,
-      "%s: NCCL has no bitwise reductions of integers; all_gather them and combine them here, or use a group "
-      "of backend 'gloo', which has %s",
-      who, lm_reduce_op_name(op));
+  return lm_fail(LM_E_MISSING,
+                 "%s: NCCL has no bitwise reductions of integers; use all_gather and combine the results, or a group "
+                 "of backend 'gloo', which has %s",
+                 who, lm_reduce_op_name(op));
 }
 
 const char *lm_nccl_caller(const lm_group *g) {
@@ -69,13 +68,11 @@ lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last) {
   int length = (int)(advice ? (size_t)(advice - code) : strlen(code));
   if (strstr(last, "Duplicate GPU") || strstr(last, "using the same GPU"))
     return lm_fail(LM_E_DEVICE,
-                   "%s: two ranks of the group use one card, which NCCL %s refuses (%s). Give each rank a card of its "
-                   "own (lm.cuda.set_device, CUDA_VISIBLE_DEVICES), or use backend 'gloo'; NCCL 2.30 and later takes "
-                   "several ranks a card with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment",
+                   "%s: two ranks of the group use one GPU, which NCCL %s refuses (%s); give each rank its own GPU "
+                   "(lm.cuda.set_device, CUDA_VISIBLE_DEVICES), or use backend 'gloo'; NCCL 2.30 and later allows "
+                   "several ranks on a GPU with NCCL_MULTI_RANK_GPU_ENABLE=1",
                    who, version, last);
   return lm_fail(
-      status,
-      "%s: NCCL %s: %.*s%s%s. NCCL_DEBUG=INFO in the environment makes it tell more; `luminary doctor` looks "
-      "for what is wrong with this machine",
+      status, "%s: NCCL %s: %.*s%s%s; set NCCL_DEBUG=INFO for details, and run `luminary doctor` to check this machine",
       who, version, length, code, *last ? ": " : "", last);
 }

@@ -1,5 +1,5 @@
-/* One process with several cards: a communicator for each of them, made together and kept for good. They block, and
- * those of a set of cards are used by one thread at a time. */
+/* One process with several GPUs: a communicator for each of them, made together and kept for good. They block, and
+ * those of a set of GPUs are used by one thread at a time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,15 +20,15 @@ typedef struct clique {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static clique *known;
 
-static int place_of(uint64_t gpu_ids, int card) { return __builtin_popcountll(gpu_ids & ((1ull << card) - 1)); }
+static int position_of(uint64_t gpu_ids, int gpu) { return __builtin_popcountll(gpu_ids & ((1ull << gpu) - 1)); }
 
 /* With the lock. One that could not be made is kept too, and not tried again. */
 static clique *clique_of(uint64_t gpu_ids) {
   int ordinals[LM_DEVICE_MAX], n = 0;
   for (clique *q = known; q; q = q->next)
     if (q->gpu_ids == gpu_ids) return q;
-  for (int card = 0; card < LM_DEVICE_MAX; card++)
-    if (gpu_ids >> card & 1) ordinals[n++] = card;
+  for (int gpu = 0; gpu < LM_DEVICE_MAX; gpu++)
+    if (gpu_ids >> gpu & 1) ordinals[n++] = gpu;
   clique *q = lm_calloc(1, sizeof *q + (size_t)n * sizeof *q->comm);
   if (!q) return NULL;
   *q = (clique){.gpu_ids = gpu_ids, .n = n, .next = known};
@@ -37,9 +37,9 @@ static clique *clique_of(uint64_t gpu_ids) {
   ncclResult_t result = ncclCommInitAll(q->comm, n, ordinals);
   q->works = result == ncclSuccess;
   if (q->works) {
-    lm_log(LM_LOG_DIST, "nccl %s: communicators for %d cards of this process", lm_nccl_version_text(), n);
+    lm_log(LM_LOG_DIST, "nccl %s: communicators for %d GPUs of this process", lm_nccl_version_text(), n);
   } else {
-    lm_log(LM_LOG_DIST, "nccl %s: no communicators for %d cards of this process: %s: %s", lm_nccl_version_text(), n,
+    lm_log(LM_LOG_DIST, "nccl %s: no communicators for %d GPUs of this process: %s: %s", lm_nccl_version_text(), n,
            ncclGetErrorString(result), ncclGetLastError(NULL));
   }
   return q;
@@ -47,11 +47,11 @@ static clique *clique_of(uint64_t gpu_ids) {
 
 static ncclResult_t clique_enqueue(const clique *q, int n, lm_tensor *const *t, const cudaStream_t *stream, int root,
                                    bool reduce, ncclDataType_t type, ncclRedOp_t sum) {
-  int to = place_of(q->gpu_ids, lm_device_physical(t[root]->device));
+  int to = position_of(q->gpu_ids, lm_device_physical(t[root]->device));
   ncclResult_t result = ncclGroupStart();
   if (result != ncclSuccess) return result;
   for (int i = 0; i < n && result == ncclSuccess; i++) {
-    ncclComm_t comm = q->comm[place_of(q->gpu_ids, lm_device_physical(t[i]->device))];
+    ncclComm_t comm = q->comm[position_of(q->gpu_ids, lm_device_physical(t[i]->device))];
     result = reduce ? ncclReduce(t[i]->data, t[i]->data, (size_t)t[i]->numel, type, sum, to, comm, stream[i])
                     : ncclBroadcast(t[i]->data, t[i]->data, lm_nbytes(t[i]), ncclUint8, to, comm, stream[i]);
   }
@@ -69,9 +69,9 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
   *taken = false;
   if (n < 2 || n > LM_DEVICE_MAX || lm_graph_capturing()) return LM_OK;
   for (int i = 0; i < n; i++) {
-    int card = LM_DEVICE_KIND(t[i]->device) == LM_CUDA ? lm_device_physical(t[i]->device) : -1;
-    if (card < 0 || card >= LM_DEVICE_MAX || gpu_ids >> card & 1) return LM_OK;
-    gpu_ids |= 1ull << card;
+    int gpu = LM_DEVICE_KIND(t[i]->device) == LM_CUDA ? lm_device_physical(t[i]->device) : -1;
+    if (gpu < 0 || gpu >= LM_DEVICE_MAX || gpu_ids >> gpu & 1) return LM_OK;
+    gpu_ids |= 1ull << gpu;
   }
   if (reduce) {
     TRY(lm_nccl_type(who, (lm_dtype)t[0]->dtype, &type));
@@ -94,7 +94,7 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
       status = lm_nccl_fail(who, result, ncclGetLastError(NULL));
       q->works = false; /* what its communicators are at is not known any more */
       for (int i = 0; i < q->n; i++) ncclCommAbort(q->comm[i]);
-      lm_device_enter(t[root]->device); /* a failure leaves the thread on any of the cards */
+      lm_device_enter(t[root]->device); /* a failure leaves the thread on any of the GPUs */
     }
   }
   lm_nccl_let_signals(&signals);

@@ -19,7 +19,7 @@ static void auth_ready(void) {
 lm_status lm_key_of(const char *token, const char *job, lm_key *out) {
   auth_ready();
   const char *kind = token ? "luminary token" : "luminary job", *text = token ? token : job ? job : "";
-  if (token && !*token) return lm_fail(LM_E_ARG, "the job's token (LM_TOKEN) is empty");
+  if (token && !*token) return lm_fail(LM_E_ARG, "LM_TOKEN must not be empty");
   crypto_generichash_state h;
   crypto_generichash_init(&h, NULL, 0, sizeof out->bytes);
   crypto_generichash_update(&h, (const unsigned char *)kind, strlen(kind) + 1);
@@ -55,13 +55,14 @@ lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n
   unsigned char challenge[CHALLENGE], out[HEAD + LM_HELLO_MAX + MAC], wanted[MAC], got[MAC];
   uint32_t size = (uint32_t)n;
   lm_status status = LM_OK;
-  if (n > LM_HELLO_MAX) return lm_fail(LM_E_ARG, "a hello of %zu bytes; at most %d", n, LM_HELLO_MAX);
+  if (n > LM_HELLO_MAX)
+    return lm_fail(LM_E_ARG, "handshake: hello must have at most %d bytes, got %zu", LM_HELLO_MAX, n);
   auth_ready();
   TRY(lm_net_read(fd, challenge, sizeof challenge, p));
   if (memcmp(challenge, "LM", 2) != 0)
-    return lm_fail(LM_E_IO, "what answers there is not Luminary; another program has that port");
+    return lm_fail(LM_E_IO, "the server there is not Luminary; another program uses that port");
   if (challenge[2] != VERSION)
-    return lm_fail(LM_E_IO, "it speaks version %d of the handshake, this process version %d", challenge[2], VERSION);
+    return lm_fail(LM_E_IO, "handshake: the other side has version %d, this process version %d", challenge[2], VERSION);
   const unsigned char *a = challenge + 3;
   randombytes_buf(out, NONCE);
   memcpy(out + NONCE, &size, sizeof size);
@@ -72,8 +73,8 @@ lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n
   auth_prove(key, "acceptor", a, out, hello, n, wanted);
   if (sodium_memcmp(got, wanted, MAC) != 0)
     return lm_fail(LM_E_STATE,
-                   "it is of another job, or has another token: LM_TOKEN, and without one the job's id, have to be the "
-                   "same for all ranks");
+                   "it belongs to another job or has another token; LM_TOKEN (without one, the job's id) must be the "
+                   "same on all ranks");
 done:
   return status;
 }
@@ -99,7 +100,7 @@ lm_status lm_auth_step(lm_auth *a, int fd, bool *done) {
   for (;;) {
     uint32_t n = 0; /* of the hello */
     if (a->got >= HEAD) memcpy(&n, a->in + NONCE, sizeof n);
-    if (n > LM_HELLO_MAX) return lm_fail(LM_E_IO, "handshake: nonsense");
+    if (n > LM_HELLO_MAX) return lm_fail(LM_E_IO, "handshake: malformed hello");
     size_t whole = HEAD + n + MAC;
     if (a->got == whole) {
       unsigned char mac[MAC] = {0};
@@ -110,7 +111,7 @@ lm_status lm_auth_step(lm_auth *a, int fd, bool *done) {
       else
         memset(mac, 0, sizeof mac);
       lm_status status = write_now(fd, mac, sizeof mac);
-      if (!proved) return lm_fail(LM_E_STATE, "handshake: another token");
+      if (!proved) return lm_fail(LM_E_STATE, "handshake: wrong token");
       a->hello_n = n;
       *done = status == LM_OK;
       return status;

@@ -1,5 +1,5 @@
 /* Mutual proof of the job's token: challenge and response with libsodium's keyed hash. Nothing secret crosses the wire,
- * and a stranger learns nothing but that we speak this protocol.
+ * and a process without the token learns only that this is the protocol.
  *
  *   acceptor  -> connector   "LM" version, nonce A
  *   connector -> acceptor    nonce B, hello, mac(key, "connector", A, B, hello)

@@ -1,8 +1,10 @@
 #include "distributed/net/interface.h"
 #include "base/descriptor.h"
 #include "base/environment_variable.h"
+#include "base/message.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -76,13 +78,14 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]) {
   char there[512];
   *host = 0;
   if (!pattern) return LM_OK;
-  if (getifaddrs(&all) != 0) return lm_fail(LM_E_IO, "LM_SOCKET_IFNAME: this machine's interfaces cannot be listed");
+  if (getifaddrs(&all) != 0) return lm_fail_cannot(LM_E_IO, "list the network interfaces", errno);
   int first = strchr(like, ':') ? AF_INET6 : AF_INET;
   if (!interface_find(all, pattern, first, host) &&
       !interface_find(all, pattern, first == AF_INET ? AF_INET6 : AF_INET, host)) {
     interface_list(all, there, sizeof there);
-    status = lm_fail(LM_E_ARG, "LM_SOCKET_IFNAME = '%s' fits no interface that is up and has an address; there are %s",
-                     lm_ellipsize(pattern, 100), there);
+    status =
+        lm_fail(LM_E_ARG, "LM_SOCKET_IFNAME = '%s' matches no interface that is up and has an address; available: %s",
+                lm_ellipsize(pattern, 100), there);
   }
   freeifaddrs(all);
   return status;

@@ -43,21 +43,21 @@ void lm_incoming_close(lm_incoming *l) {
   *l = (lm_incoming){0};
 }
 
-/* ---- guests */
+/* ---- handshakes */
 
-static void dismiss(lm_incoming *l, int i, bool hang_up) {
-  if (hang_up) close(l->handshakes[i]->fd);
+static void drop_handshake(lm_incoming *l, int i, bool closes) {
+  if (closes) close(l->handshakes[i]->fd);
   lm_free(l->handshakes[i]);
   memmove(l->handshakes + i, l->handshakes + i + 1, (size_t)(l->nhandshakes - i - 1) * sizeof *l->handshakes);
   l->nhandshakes--;
 }
 
-static void let_in(lm_incoming *l, int listener) {
+static void accept_connections(lm_incoming *l, int listener) {
   for (int k = 0; k < 64; k++) {
     int fd;
     if (lm_net_accept(listener, l->dead_after, &fd) != LM_OK) l->full_until = lm_seconds() + full_pause;
     if (fd < 0) return;
-    if (l->nhandshakes == LM_INCOMING_HANDSHAKES) dismiss(l, 0, true);
+    if (l->nhandshakes == LM_INCOMING_HANDSHAKES) drop_handshake(l, 0, true);
     lm_handshake *handshake = lm_malloc(sizeof *handshake);
     if (!handshake || lm_auth_start(&handshake->auth, fd, l->key) != LM_OK) {
       lm_free(handshake);
@@ -69,38 +69,38 @@ static void let_in(lm_incoming *l, int listener) {
   }
 }
 
-/* To its group, or aside until there is one. Takes fd over. */
-static void incoming_hand_over(lm_incoming *l, uint64_t listener_at, int peer, int fd) {
+/* Passes fd, which it owns, to its listener, or keeps it until there is one. */
+static void incoming_hand_over(lm_incoming *l, uint64_t id, int peer, int fd) {
   pthread_mutex_lock(&l->lock);
-  lm_listener *listener_id = l->listeners;
-  while (listener_id && listener_id->listener_id != listener_at) listener_id = listener_id->next;
-  if (listener_id) {
-    if (peer < listener_id->size)
-      listener_id->fn(listener_id->ctx, peer, fd);
+  lm_listener *listener = l->listeners;
+  while (listener && listener->listener_id != id) listener = listener->next;
+  if (listener) {
+    if (peer < listener->size)
+      listener->fn(listener->ctx, peer, fd);
     else
       close(fd);
   } else {
-    lm_pending_link **at = &l->pending_links, *pending_links = lm_malloc(sizeof *pending_links);
+    lm_pending_link **at = &l->pending_links, *link = lm_malloc(sizeof *link);
     int same = 0;
-    for (; *at; at = &(*at)->next) same += (*at)->listener_id == listener_at;
-    if (!pending_links || same >= l->size) {
-      lm_free(pending_links);
+    for (; *at; at = &(*at)->next) same += (*at)->listener_id == id;
+    if (!link || same >= l->size) {
+      lm_free(link);
       close(fd);
     } else {
-      *pending_links = (lm_pending_link){.listener_id = listener_at, .peer = peer, .fd = fd};
-      *at = pending_links;
+      *link = (lm_pending_link){.listener_id = id, .peer = peer, .fd = fd};
+      *at = link;
     }
   }
   pthread_mutex_unlock(&l->lock);
 }
 
-/* False: it is no guest any more. */
+/* False: the handshake is over, and its entry is gone. */
 static bool serve_handshake(lm_incoming *l, int i) {
   lm_handshake *handshake = l->handshakes[i];
   bool done = false;
   if (lm_auth_step(&handshake->auth, handshake->fd, &done) != LM_OK) {
-    lm_log(LM_LOG_DIST, "a stranger at the door: %s", lm_error());
-    dismiss(l, i, true);
+    lm_log(LM_LOG_DIST, "rejected a connection: %s", lm_error());
+    drop_handshake(l, i, true);
     return false;
   }
   if (!done) return true;
@@ -108,9 +108,9 @@ static bool serve_handshake(lm_incoming *l, int i) {
   uint64_t listener_id = lm_get_u64(&r);
   uint32_t peer = lm_get_u32(&r);
   int fd = handshake->fd;
-  bool sense = lm_reader_done(&r) && peer < (uint32_t)l->size;
-  dismiss(l, i, !sense);
-  if (sense) incoming_hand_over(l, listener_id, (int)peer, fd);
+  bool valid = lm_reader_done(&r) && peer < (uint32_t)l->size;
+  drop_handshake(l, i, !valid);
+  if (valid) incoming_hand_over(l, listener_id, (int)peer, fd);
   return false;
 }
 
@@ -121,9 +121,9 @@ int lm_incoming_polls(lm_incoming *l, struct pollfd *polls) {
     close(l->tcp_listener);
     l->tcp_listener = -1;
   }
-  short newcomers = lm_seconds() < l->full_until ? 0 : POLLIN;
-  polls[0] = (struct pollfd){.fd = l->unix_listener, .events = newcomers};
-  polls[1] = (struct pollfd){.fd = l->tcp_listener, .events = newcomers};
+  short accepts = lm_seconds() < l->full_until ? 0 : POLLIN;
+  polls[0] = (struct pollfd){.fd = l->unix_listener, .events = accepts};
+  polls[1] = (struct pollfd){.fd = l->tcp_listener, .events = accepts};
   for (int i = 0; i < l->nhandshakes; i++) polls[2 + i] = (struct pollfd){.fd = l->handshakes[i]->fd, .events = POLLIN};
   return 2 + l->nhandshakes;
 }
@@ -132,16 +132,16 @@ void lm_incoming_serve(lm_incoming *l, const struct pollfd *polls, int n) {
   double now = lm_seconds();
   for (int i = n - 3; i >= 0; i--) {
     if (polls[2 + i].revents && !serve_handshake(l, i)) continue;
-    if (now > l->handshakes[i]->auth.deadline) dismiss(l, i, true);
+    if (now > l->handshakes[i]->auth.deadline) drop_handshake(l, i, true);
   }
   for (int i = 0; i < 2; i++)
-    if (polls[i].revents) let_in(l, polls[i].fd);
+    if (polls[i].revents) accept_connections(l, polls[i].fd);
 }
 
 /* ---- the groups' side */
 
-/* With the lock: those of listeners that differ in their lowest `bits` alone go to fn, or are closed. */
-static void take_pending_link(lm_incoming *l, uint64_t listener_id, int bits, lm_link_fn fn, int size, void *ctx) {
+/* With the lock: links of listeners whose ids differ in their lowest `bits` alone go to fn, or are closed. */
+static void take_pending_links(lm_incoming *l, uint64_t listener_id, int bits, lm_link_fn fn, int size, void *ctx) {
   for (lm_pending_link **at = &l->pending_links; *at;) {
     lm_pending_link *p = *at;
     if (p->listener_id >> bits != listener_id >> bits) {
@@ -157,32 +157,32 @@ static void take_pending_link(lm_incoming *l, uint64_t listener_id, int bits, lm
   }
 }
 
-lm_status lm_incoming_accept(lm_incoming *l, uint64_t listener_at, int size, lm_link_fn fn, void *ctx) {
-  lm_listener *listener_id = NULL;
+lm_status lm_incoming_accept(lm_incoming *l, uint64_t id, int size, lm_link_fn fn, void *ctx) {
+  lm_listener *listener = NULL;
   if (fn) {
-    listener_id = lm_malloc(sizeof *listener_id);
-    if (!listener_id) return LM_E_OOM;
-    *listener_id = (lm_listener){.listener_id = listener_at, .size = size, .fn = fn, .ctx = ctx};
+    listener = lm_malloc(sizeof *listener);
+    if (!listener) return LM_E_OOM;
+    *listener = (lm_listener){.listener_id = id, .size = size, .fn = fn, .ctx = ctx};
   }
   pthread_mutex_lock(&l->lock);
   for (lm_listener **at = &l->listeners; *at; at = &(*at)->next)
-    if ((*at)->listener_id == listener_at) {
+    if ((*at)->listener_id == id) {
       lm_listener *old = *at;
       *at = old->next;
       lm_free(old);
       break;
     }
-  if (listener_id) {
-    listener_id->next = l->listeners;
-    l->listeners = listener_id;
+  if (listener) {
+    listener->next = l->listeners;
+    l->listeners = listener;
   }
-  take_pending_link(l, listener_at, 0, fn, size, ctx);
+  take_pending_links(l, id, 0, fn, size, ctx);
   pthread_mutex_unlock(&l->lock);
   return LM_OK;
 }
 
 void lm_incoming_forget(lm_incoming *l, uint64_t listener_id, int bits) {
   pthread_mutex_lock(&l->lock);
-  take_pending_link(l, listener_id, bits, NULL, 0, NULL);
+  take_pending_links(l, listener_id, bits, NULL, 0, NULL);
   pthread_mutex_unlock(&l->lock);
 }

@@ -1,5 +1,5 @@
-/* getaddrinfo waits for name servers as long as it likes, so a thread of its own calls it; whoever gives up leaves
- * question and answer to that thread. */
+/* getaddrinfo has no timeout, so a separate thread calls it; a caller whose deadline
+ * passes leaves question and answer to that thread. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/net/resolve.h"
 
@@ -10,12 +10,13 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 
 typedef struct lookup {
   _Atomic int holders;   /* who asks, and the thread */
   _Atomic bool answered; /* code, error and found are there */
-  int wakeup_fd;         /* rings once answered */
+  int wakeup_fd;         /* readable once answered */
   int code, error;       /* getaddrinfo's, and its errno */
   struct addrinfo *found;
   char host[LM_ADDRESS_MAX], port[16];
@@ -62,7 +63,7 @@ static int resolve_start_thread(lookup *l) {
 }
 
 static lm_status resolve_unknown(const char *host, int code, int error) {
-  return lm_fail(LM_E_IO, "host '%s' is not known: %s", host,
+  return lm_fail(LM_E_IO, "cannot resolve host '%s': %s", host,
                  code == EAI_SYSTEM ? strerror(error) : gai_strerror(code));
 }
 
@@ -74,7 +75,7 @@ lm_status lm_net_resolve(const char *host, int port, const lm_deadline *p, struc
   int code = resolve_ask(host, text, AI_NUMERICHOST, out);
   if (code == 0) return LM_OK;
   if (code != EAI_NONAME) return resolve_unknown(host, code, errno);
-  if (strlen(host) >= LM_ADDRESS_MAX) return lm_fail(LM_E_ARG, "the host's name '%s' is too long", host);
+  if (strlen(host) >= LM_ADDRESS_MAX) return lm_fail(LM_E_ARG, "host name '%s' is too long", host);
 
   lookup *l = lm_calloc(1, sizeof *l);
   if (!l) return LM_E_OOM;
@@ -86,7 +87,7 @@ lm_status lm_net_resolve(const char *host, int port, const lm_deadline *p, struc
   if (code != 0) {
     if (l->wakeup_fd >= 0) close(l->wakeup_fd);
     lm_free(l);
-    return lm_fail(LM_E_IO, "host '%s' cannot be looked up: %s", host, strerror(code));
+    return lm_fail_cannot(LM_E_IO, lm_text("resolve host '%s'", host), code);
   }
   while (status == LM_OK && !atomic_load(&l->answered)) status = lm_net_await(l->wakeup_fd, POLLIN, p);
   if (status == LM_OK && l->code != 0) {
@@ -96,7 +97,7 @@ lm_status lm_net_resolve(const char *host, int port, const lm_deadline *p, struc
     l->found = NULL;
   } else if (status == LM_E_IO) {
     char which[LM_ADDRESS_MAX + 40];
-    snprintf(which, sizeof which, "looking up host '%s'", host);
+    snprintf(which, sizeof which, "cannot resolve host '%s'", host);
     lm_fail_in(status, which);
   }
   resolve_let_go(l);

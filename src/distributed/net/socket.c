@@ -19,12 +19,13 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/message.h"
 #include "distributed/net/auth.h"
 #include "distributed/net/interface.h"
 #include "distributed/net/resolve.h"
 
 enum { BACKLOG = 4096, UNIX_BUFFER = 4 << 20 };
-static const double look_every = 0.05; /* seconds between two questions to patience's check */
+static const double look_every = 0.05; /* seconds between two calls of a deadline's check */
 static const double next_address = 2;  /* seconds for an address when there is another one to try */
 static const double naming_time = 5;   /* seconds to look up the name of a host to listen on */
 
@@ -39,7 +40,7 @@ typedef union address {
 /* ---- waiting */
 
 lm_status lm_net_await(int fd, short events, const lm_deadline *p) {
-  bool deaf = false; /* the wake descriptor is readable, yet check finds nothing wrong: not to spin on it */
+  bool ignores_wake = false; /* wake_fd is readable but check finds no error: polling it again would spin */
   for (;;) {
     lm_status status = p->check ? p->check(p->ctx) : LM_OK;
     if (status != LM_OK) return status;
@@ -47,10 +48,10 @@ lm_status lm_net_await(int fd, short events, const lm_deadline *p) {
     if (left <= 0) return lm_fail(LM_E_IO, "timed out");
     if (left > look_every) left = look_every;
     struct pollfd fds[2] = {{fd, events, 0}, {p->wake_fd, POLLIN, 0}};
-    int n = poll(fds, p->wake_fd >= 0 && !deaf ? 2 : 1, (int)(left * 1000) + 1);
-    if (n < 0 && errno != EINTR) return lm_fail(LM_E_IO, "poll: %s", strerror(errno));
+    int n = poll(fds, p->wake_fd >= 0 && !ignores_wake ? 2 : 1, (int)(left * 1000) + 1);
+    if (n < 0 && errno != EINTR) return lm_fail_cannot(LM_E_IO, "poll", errno);
     if (n > 0 && fds[0].revents) return LM_OK;
-    deaf = n > 0;
+    ignores_wake = n > 0;
   }
 }
 
@@ -72,7 +73,7 @@ static lm_status move_all(int fd, void *data, size_t n, bool out, const lm_deadl
       at += moved;
       n -= (size_t)moved;
     } else if (moved == 0 && !out) {
-      return lm_fail(LM_E_IO, "closed");
+      return lm_fail(LM_E_IO, "connection closed");
     } else if (moved < 0 && errno == EAGAIN) {
       lm_status status = lm_net_await(fd, out ? POLLOUT : POLLIN, p);
       if (status != LM_OK) return status;
@@ -92,19 +93,20 @@ lm_status lm_net_write(int fd, const void *data, size_t n, const lm_deadline *p)
 
 lm_status lm_net_split(const char *text, char host[LM_ADDRESS_MAX], int *port) {
   const char *colon = strrchr(text, ':'), *from = text, *to = colon;
-  if (!colon) return lm_fail(LM_E_ARG, "'%s' has no port; host:port wanted", text);
+  if (!colon) return lm_fail(LM_E_ARG, "expected host:port, got '%s' without a port", text);
   if (from[0] == '[') {
-    if (to == from || to[-1] != ']') return lm_fail(LM_E_ARG, "'%s' is not like [::1]:29500", text);
+    if (to == from || to[-1] != ']')
+      return lm_fail(LM_E_ARG, "expected [IPv6]:port, as in [::1]:29500, got '%s'", text);
     from++, to--;
   } else if (memchr(from, ':', (size_t)(to - from))) {
-    return lm_fail(LM_E_ARG, "'%s': an IPv6 address goes between brackets, as in [::1]:29500", text);
+    return lm_fail(LM_E_ARG, "'%s': an IPv6 address must be in brackets, as in [::1]:29500", text);
   }
   char *end;
   long number = strtol(colon + 1, &end, 10);
   if (colon[1] < '0' || colon[1] > '9' || *end || number < 1 || number > 65535)
-    return lm_fail(LM_E_ARG, "'%s': '%s' is no port; one from 1 to 65535 wanted", text, colon + 1);
-  if (to <= from) return lm_fail(LM_E_ARG, "'%s' has no host; host:port wanted", text);
-  if (to - from >= LM_ADDRESS_MAX - 8) return lm_fail(LM_E_ARG, "'%s': the host's name is too long", text);
+    return lm_fail(LM_E_ARG, "'%s': port must be from 1 to 65535, got '%s'", text, colon + 1);
+  if (to <= from) return lm_fail(LM_E_ARG, "expected host:port, got '%s' without a host", text);
+  if (to - from >= LM_ADDRESS_MAX - 8) return lm_fail(LM_E_ARG, "'%s': host name is too long", text);
   memcpy(host, from, (size_t)(to - from));
   host[to - from] = 0;
   *port = (int)number;
@@ -116,11 +118,11 @@ static void socket_address_text(const char *host, int port, char out[LM_ADDRESS_
   snprintf(out, LM_ADDRESS_MAX, strchr(host, ':') ? "[%.110s]:%d" : "%.110s:%d", host, port);
 }
 
-/* As text, an IPv4 address without the clothes it wears on an IPv6 socket. */
+/* As text; an IPv4-mapped IPv6 address as IPv4. */
 lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADDRESS_MAX]) {
   char text[NI_MAXHOST];
   int code = getnameinfo(a, n, text, sizeof text, NULL, 0, NI_NUMERICHOST);
-  if (code != 0) return lm_fail(LM_E_IO, "an address without a name: %s", gai_strerror(code));
+  if (code != 0) return lm_fail(LM_E_IO, "cannot read a network address: %s", gai_strerror(code));
   const char *from = strncmp(text, "::ffff:", 7) == 0 && strchr(text, '.') ? text + 7 : text;
   snprintf(host, LM_ADDRESS_MAX, "%.110s", from);
   return LM_OK;
@@ -129,7 +131,7 @@ lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADD
 lm_status lm_net_own_host(int fd, char host[LM_ADDRESS_MAX]) {
   address a;
   socklen_t n = sizeof a;
-  if (getsockname(fd, &a.any, &n) != 0) return lm_fail(LM_E_IO, "%s", strerror(errno));
+  if (getsockname(fd, &a.any, &n) != 0) return lm_fail_cannot(LM_E_IO, "read the address of a socket", errno);
   if (a.any.sa_family != AF_UNIX) return lm_net_numeric(&a.any, n, host);
   snprintf(host, LM_ADDRESS_MAX, "127.0.0.1");
   return LM_OK;
@@ -219,7 +221,8 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRES
   socklen_t n = sizeof bound;
   lm_status status = LM_OK;
   *fd = -1;
-  if (strlen(host) >= LM_ADDRESS_MAX - 8) return lm_fail(LM_E_ARG, "listen: the host's name '%s' is too long", host);
+  if (strlen(host) >= LM_ADDRESS_MAX - 8)
+    return lm_fail(LM_E_ARG, "cannot listen on '%s': host name is too long", host);
   if (!*host) {
     lm_net_machine_host(name);
   } else {
@@ -233,11 +236,11 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRES
   socket_address_text(name, port, text);
   if (code == EADDRINUSE) {
     status =
-        lm_fail(LM_E_IO, "cannot listen on %s: the port is taken, perhaps by another job; choose another one", text);
+        lm_fail(LM_E_IO, "cannot listen on %s: port already in use, perhaps by another job; choose another one", text);
   } else if (code != 0) {
-    status = lm_fail(LM_E_IO, "cannot listen on %s: %s", text, strerror(code));
+    status = lm_fail_cannot(LM_E_IO, lm_text("listen on %s", text), code);
   } else if (getsockname(*fd, &bound.any, &n) != 0) {
-    status = lm_fail(LM_E_IO, "listen: %s", strerror(errno));
+    status = lm_fail_cannot(LM_E_IO, "read the address of a socket", errno);
     close(*fd);
     *fd = -1;
   } else {
@@ -253,7 +256,7 @@ static lm_status unix_address(const char *name, address *out, socklen_t *n) {
   *out = (address){.local = {.sun_family = AF_UNIX}};
   *n = 0;
   if (length == 0 || length >= sizeof out->local.sun_path)
-    return lm_fail(LM_E_ARG, "'unix:%s': a name of 1 to %zu bytes wanted", name, sizeof out->local.sun_path - 1);
+    return lm_fail(LM_E_ARG, "'unix:%s': name must have 1 to %zu bytes", name, sizeof out->local.sun_path - 1);
   memcpy(out->local.sun_path + 1, name, length);
   *n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
   return LM_OK;
@@ -269,7 +272,7 @@ lm_status lm_net_listen_unix(int *fd, char text[LM_ADDRESS_MAX]) {
   lm_status status = unix_address(text + 5, &a, &n);
   if (status != LM_OK) return status;
   int code = listen_on(&a.any, n, fd);
-  return code == 0 ? LM_OK : lm_fail(LM_E_IO, "cannot listen on %s: %s", text, strerror(code));
+  return code == 0 ? LM_OK : lm_fail_cannot(LM_E_IO, lm_text("listen on %s", text), code);
 }
 
 lm_status lm_net_accept(int listener, double dead_after, int *fd) {
@@ -282,12 +285,12 @@ lm_status lm_net_accept(int listener, double dead_after, int *fd) {
     case EMFILE:
     case ENFILE:
     case ENOBUFS:
-    case ENOMEM: return lm_fail(LM_E_OOM, "accept: %s", strerror(errno));
+    case ENOMEM: return lm_fail_cannot(LM_E_OOM, "accept a connection", errno);
     case EBADF:
     case EINVAL:
     case ENOTSOCK:
-    case EOPNOTSUPP: return lm_fail(LM_E_IO, "accept: %s", strerror(errno));
-    default: return LM_OK; /* nobody there, or who was there is gone again */
+    case EOPNOTSUPP: return lm_fail_cannot(LM_E_IO, "accept a connection", errno);
+    default: return LM_OK; /* no connection, or it was closed again */
   }
 }
 
@@ -315,8 +318,8 @@ void lm_net_tune(int fd, double dead_after) {
 
 /* ---- connecting */
 
-/* Somebody who keeps trying a port of this machine where nobody listens may be given that port for his own end, and
- * then talks to himself. */
+/* A socket that keeps connecting to a port of this machine where nothing listens may be assigned that port itself, and
+ * is then connected to itself. */
 static bool is_to_itself(int fd) {
   address a = {0}, b = {0};
   socklen_t na = sizeof a, nb = sizeof b;
@@ -329,7 +332,7 @@ static lm_status socket_connect_to(const struct sockaddr *a, socklen_t size, con
   int code = 0;
   socklen_t n = sizeof code;
   int fd = lm_fd_above_stdio(socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (fd < 0) return lm_fail(LM_E_IO, "socket: %s", strerror(errno));
+  if (fd < 0) return lm_fail_cannot(LM_E_IO, "create a socket", errno);
   while (connect(fd, a, size) != 0) {
     if (errno == EAGAIN) { /* a unix socket whose queue is full */
       TRY(socket_sleep(p, 0.01));

@@ -32,17 +32,17 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char address[LM_ADD
 lm_status lm_net_listen_unix(int *fd, char address[LM_ADDRESS_MAX]);
 /* One attempt; refused and the like are LM_E_IO at once. */
 lm_status lm_net_connect(const char *address, const lm_deadline *p, int *fd);
-/* Accept if somebody is there; *fd is -1 otherwise. LM_E_OOM: out of descriptors or memory; the newcomer still waits.
+/* Accepts a waiting connection; *fd is -1 if there is none. LM_E_OOM: out of descriptors or memory; it still waits.
  * Buffers of unix sockets are set large (TCP's grow by themselves), TCP_NODELAY on, keepalive (1 s) and
- * TCP_USER_TIMEOUT such that a silent peer is given up after dead_after seconds (0: never). */
+ * TCP_USER_TIMEOUT such that a silent peer counts as dead after dead_after seconds (0: never). */
 lm_status lm_net_accept(int listener, double dead_after, int *fd);
 void lm_net_tune(int fd, double dead_after);
-/* All of n bytes, or an error; LM_E_IO "closed" at the end of the stream. */
+/* All of n bytes, or an error; LM_E_IO "connection closed" at the end of the stream. */
 lm_status lm_net_read(int fd, void *data, size_t n, const lm_deadline *p);
 lm_status lm_net_write(int fd, const void *data, size_t n, const lm_deadline *p);
 /* "host" and port out of "host:port"; the error says what was wrong with it. */
 lm_status lm_net_split(const char *address, char host[LM_ADDRESS_MAX], int *port);
-/* As text ("10.0.0.1"), an IPv4 address without the clothes it wears on an IPv6 socket. */
+/* As text ("10.0.0.1"); an IPv4-mapped IPv6 address as IPv4. */
 lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADDRESS_MAX]);
 /* This machine's address as seen by the peer of fd. */
 lm_status lm_net_own_host(int fd, char host[LM_ADDRESS_MAX]);

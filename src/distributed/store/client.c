@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/net/link_listener.h"
 #include "distributed/store/client_core.h"
@@ -41,11 +42,11 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   if (c->out.failed) {
     status = LM_E_OOM;
   } else if (c->fd < 0) {
-    char text[1000] = "the store has ended with rank 0";
+    char text[1000] = "the store ended with rank 0";
     if (lm_client_cause(c)) lm_failure_text(&c->cause, text, sizeof text);
     status = lm_fail(LM_E_STATE, "%s", text);
   } else if (c->out.n > OUT_MAX || c->out.n - at > LM_MESSAGE_MAX) {
-    status = lm_fail(LM_E_STATE, "%zu bytes wait to be sent to the store already", at);
+    status = lm_fail(LM_E_STATE, "the store is too slow: %zu bytes for it are still unsent", at);
   }
   if (status == LM_OK) {
     lm_message_end(&c->out, at);
@@ -152,9 +153,9 @@ static void listen_to_store(lm_client *c) {
   pthread_mutex_unlock(&c->lock);
   lm_bytes_shift(&c->in, at);
   if (c->in.failed) {
-    client_lost_store(c, LM_FAILURE_ERROR, "no memory left for what the store says");
+    client_lost_store(c, LM_FAILURE_ERROR, "out of memory for a message of the store");
   } else if (nonsense) {
-    client_lost_store(c, LM_FAILURE_UNREACHABLE, "the store there sent what is no message of ours");
+    client_lost_store(c, LM_FAILURE_UNREACHABLE, "its store sent a malformed message");
   }
 }
 
@@ -177,13 +178,13 @@ static void heartbeat(lm_client *c, double now) {
   pthread_mutex_unlock(&c->lock);
 }
 
-/* A thread that was not running itself (stopped, a suspended machine) must not blame the store for it. */
+/* A thread that was not running itself (stopped, a suspended machine) must not count it as the store's silence. */
 static void watch_store(lm_client *c, double now) {
   if (now - c->last_turn > 2.5) c->last_received = now;
   c->last_turn = now;
   if (c->heartbeat_timeout <= 0 || c->fd < 0 || now - c->last_received <= c->heartbeat_timeout) return;
   char how[64];
-  snprintf(how, sizeof how, "no sign of life of the store there for %.3g s", now - c->last_received);
+  snprintf(how, sizeof how, "no heartbeat for %.3g s", now - c->last_received);
   client_lost_store(c, LM_FAILURE_FROZEN, how);
 }
 
@@ -252,7 +253,7 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   c->members = lm_calloc((size_t)c->size, sizeof *c->members);
   c->left = lm_calloc((size_t)c->size, sizeof *c->left);
   if (!c->members || !c->left) TRY(LM_E_OOM);
-  if (c->wakeup_fd < 0 || c->wake < 0) TRY(lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno)));
+  if (c->wakeup_fd < 0 || c->wake < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
   c->members[c->rank] = config->self;
 
   size_t at = lm_client_begin(c, LM_M_JOIN);
@@ -264,7 +265,7 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   TRY(lm_client_end(c, at));
   int error = lm_thread_start(&c->thread, client_serve, c);
   c->running = error == 0;
-  if (error) status = lm_fail(LM_E_STATE, "no thread for the connection to the store: %s", strerror(error));
+  if (error) status = lm_fail_cannot(LM_E_STATE, "create thread", error);
 
 done:
   if (status == LM_OK) {
@@ -298,7 +299,7 @@ lm_status lm_client_welcome(lm_client *c, const lm_deadline *p, bool *again) {
     *again = true;
     status = lm_fail(LM_E_STATE, "the store still serves an earlier process group");
   } else {
-    status = lm_fail(LM_E_STATE, "rank 0, where the store is, ended while ranks were joining (%s)", c->why);
+    status = lm_fail(LM_E_STATE, "rank 0, which runs the store, ended while ranks were joining (%s)", c->why);
   }
   pthread_mutex_unlock(&c->lock);
   return status;

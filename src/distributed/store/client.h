@@ -48,7 +48,7 @@ unsigned lm_client_news(const lm_client *c);
 /* The cause once it is known, else NULL. It does not change any more. */
 const lm_failure *lm_client_cause(const lm_client *c);
 int lm_client_wake_fd(const lm_client *c); /* readable once there is a cause */
-/* Tells the store, waits (`seconds` at most) for its verdict, and takes `failure` for the cause if none comes. */
+/* Reports to the store, waits (`seconds` at most) for its verdict, and takes `failure` for the cause if none comes. */
 const lm_failure *lm_client_fail(lm_client *c, const lm_failure *failure, double seconds);
 /* Waits `seconds` at most, or less if there is news; the cause as far as it is known. */
 const lm_failure *lm_client_await(lm_client *c, unsigned news, double seconds);

@@ -51,9 +51,9 @@ static lm_status answer(lm_client *c, lm_question *q, const lm_deadline *p) {
   lm_status status = LM_OK;
   while (!q->done) {
     if (c->fd < 0) {
-      status = lm_fail(LM_E_STATE, "the store has ended with rank 0");
+      status = lm_fail(LM_E_STATE, "the store ended with rank 0");
     } else if (lm_seconds() > p->deadline) {
-      status = lm_fail(LM_E_STATE, "no answer from the store in rank 0");
+      status = lm_fail(LM_E_STATE, "the store of rank 0 did not answer");
     }
     if (p->check) { /* knows better why */
       pthread_mutex_unlock(&c->lock);
@@ -65,12 +65,12 @@ static lm_status answer(lm_client *c, lm_question *q, const lm_deadline *p) {
     if (!q->done) lm_client_wait_briefly(c, p->deadline + 0.001);
   }
   if (status == LM_OK && q->found && !q->data)
-    status = lm_fail(LM_E_OOM, "out of memory: %zu bytes of the store", q->n);
+    status = lm_fail(LM_E_OOM, "out of memory for %zu bytes of the store", q->n);
   return status;
 }
 
 lm_status lm_client_set(lm_client *c, const char *key, const void *data, size_t n) {
-  if (n > VALUE_MAX) return lm_fail(LM_E_ARG, "%zu bytes for the store; at most %d", n, VALUE_MAX);
+  if (n > VALUE_MAX) return lm_fail(LM_E_ARG, "a value in the store must have at most %d bytes, got %zu", VALUE_MAX, n);
   pthread_mutex_lock(&c->lock);
   size_t at = lm_client_begin(c, LM_M_SET);
   lm_put_text(&c->out, key);
@@ -125,7 +125,8 @@ lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_d
   lm_status status = ask_of_key(c, LM_M_ADD, key, &delta, sizeof delta, p, &q);
   *out = q.data ? strtoll(q.data, NULL, 10) : 0;
   lm_free(q.data);
-  if (status == LM_OK && !q.found) status = lm_fail(LM_E_STATE, "the store could not add to %s", key);
+  if (status == LM_OK && !q.found)
+    status = lm_fail(LM_E_STATE, "cannot add to '%s' in the store: its value is not a number", key);
   return status;
 }
 

@@ -1,5 +1,5 @@
-/* A failure, as ranks tell it to each other: what happened to whom, in fields. The first one recorded by the store is
- * the cause. failure_text.h makes sentences of it. */
+/* A failure, as ranks report it to each other: what happened to which rank, in fields. The first one recorded by the
+ * store is the cause. failure_text.h makes sentences of it. */
 #ifndef LM_STORE_FAILURE_H
 #define LM_STORE_FAILURE_H
 
@@ -11,20 +11,20 @@ typedef enum lm_failure_kind {
   LM_FAILURE_ERROR,       /* a rank published an error: its script failed */
   LM_FAILURE_DIED,        /* the connection closed without a goodbye: killed, crashed */
   LM_FAILURE_FROZEN,      /* no heartbeat for heartbeat_timeout: stopped or unreachable */
-  LM_FAILURE_MISMATCH,    /* ranks met in different calls */
-  LM_FAILURE_ABSENT,      /* did not come to a collective before its timeout */
+  LM_FAILURE_MISMATCH,    /* ranks made different calls */
+  LM_FAILURE_ABSENT,      /* did not reach a collective before its timeout */
   LM_FAILURE_LEFT,        /* said goodbye while others still waited for it */
-  LM_FAILURE_UNREACHABLE, /* the way between two ranks broke, though both live */
+  LM_FAILURE_UNREACHABLE, /* the connection between two ranks broke, though both live */
   LM_FAILURE_KINDS
 } lm_failure_kind;
 
-/* How a rank stands to the call that is reported. */
+/* Where a rank is, relative to the reported call. */
 typedef enum lm_standing {
   LM_NOT_KNOWN, /* no call is given */
   LM_NOT_JOINED,
   LM_NO_CALL, /* has not called any collective yet */
   LM_WAITS,   /* in it now */
-  LM_CAME,    /* came to it; is perhaps through */
+  LM_CAME,    /* called it; has perhaps returned */
   LM_LAST_IN, /* the last one heard of */
   LM_HAS_LEFT,
   LM_HAS_DIED, /* the call: as above; may be none */
@@ -34,7 +34,7 @@ typedef enum lm_standing {
 typedef struct lm_party { /* a rank, and where it is */
   int rank;               /* in the world; -1: nobody */
   lm_standing standing;
-  double seconds; /* since when it stands so, or has waited; 0 if that is not given */
+  double seconds; /* since when it is there, or has waited; 0 if not given */
   char host[64];
   lm_ticket call; /* no words: none */
 } lm_party;
@@ -53,10 +53,10 @@ typedef struct lm_failure {
 typedef struct lm_missing {
   int n;
   lm_party *party;   /* [n] each with where it is; those that have not joined last, the rest by rank */
-  char refusal[512]; /* why the store refused somebody who wanted to join; "" if it did not */
+  char refusal[512]; /* why the store refused a rank that wanted to join; "" if it did not */
 } lm_missing;
 
-/* A failure of that rank, and of nobody else as yet. */
+/* A failure of that rank, without another party. */
 lm_failure lm_failure_of(lm_failure_kind kind, int rank, const char *host, int reported_by);
 
 void lm_put_ticket(lm_bytes *b, const lm_ticket *t);

@@ -25,7 +25,7 @@ static text text_of(char *out, size_t capacity) {
 
 static void add_rank(text *t, int rank, const char *host) {
   add(t, "rank %d", rank);
-  if (host[0]) add(t, " on host %s", host);
+  if (host[0]) add(t, " on %s", host);
 }
 
 static bool words_has_call(const lm_ticket *call) { return call->what[0] != 0; }
@@ -48,13 +48,21 @@ const char *lm_call_text(const lm_ticket *call, char *out, size_t capacity) {
   return out;
 }
 
+/* " (last call: broadcast float32 [3] from rank 0 at a.lua:9)" */
+static void add_last_call(text *t, const lm_ticket *call) {
+  if (!words_has_call(call)) return;
+  add(t, " (last call: ");
+  add_call(t, call, false);
+  add(t, ")");
+}
+
 /* ---- failures */
 
-/* "rank 1 on host b waits in broadcast float32 [3] from rank 0 at a.lua:9" */
+/* "rank 1 on b waits in broadcast float32 [3] from rank 0 at a.lua:9" */
 static void add_party(text *t, const lm_party *p) {
   add_rank(t, p->rank, p->host);
   if (!words_has_call(&p->call)) return;
-  add(t, p->standing == LM_WAITS ? " waits in " : " came to ");
+  add(t, p->standing == LM_WAITS ? " waits in " : " called ");
   add_call(t, &p->call, false);
 }
 
@@ -77,8 +85,8 @@ static void add_details(text *t, const lm_failure *f, const char *message) {
       return;
     case LM_FAILURE_LEFT:
       if (!shown) break;
-      add(t, "it ended, or destroyed its process group%s", words_has_call(&who->call) ? ", after " : "");
-      if (words_has_call(&who->call)) add_call(t, &who->call, false);
+      add(t, "it ended or destroyed its process group");
+      add_last_call(t, &who->call);
       add(t, "; ");
       add_party(t, other);
       if (strncmp(other->call.what, "DistributedDataParallel", 23) == 0)
@@ -93,20 +101,17 @@ static void add_details(text *t, const lm_failure *f, const char *message) {
     default: break;
   }
   add(t, "%s", message);
-  if (who->standing != LM_LAST_IN || !words_has_call(&who->call)) return;
-  add(t, "%slast in ", *message ? "; " : "");
-  add_call(t, &who->call, false);
 }
 
 const char *lm_failure_text(const lm_failure *f, char *out, size_t capacity) {
   static const char *const what_happened[LM_FAILURE_KINDS] = {
       [LM_FAILURE_NONE] = ": no failure",
       [LM_FAILURE_ERROR] = " failed",
-      [LM_FAILURE_DIED] = " died without a goodbye (killed or crashed)",
+      [LM_FAILURE_DIED] = " died (killed or crashed)",
       [LM_FAILURE_FROZEN] = " is frozen or unreachable",
-      [LM_FAILURE_MISMATCH] = " came to another call than the others",
-      [LM_FAILURE_ABSENT] = " did not come",
-      [LM_FAILURE_LEFT] = " left while others still needed it",
+      [LM_FAILURE_MISMATCH] = " made a different call than the other ranks",
+      [LM_FAILURE_ABSENT] = " did not reach the call",
+      [LM_FAILURE_LEFT] = " left while other ranks still needed it",
       [LM_FAILURE_UNREACHABLE] = " broke",
   };
   char details[LM_FAILURE_MESSAGE + 512];
@@ -121,14 +126,17 @@ const char *lm_failure_text(const lm_failure *f, char *out, size_t capacity) {
   bool of_two =
       f->kind == LM_FAILURE_MISMATCH && f->reported_by >= 0 && f->other.rank >= 0; /* neither is the odd one */
   int low = f->who.rank < f->other.rank ? f->who.rank : f->other.rank;
-  if (of_two) add(&t, "ranks %d and %d came to different calls", low, f->who.rank + f->other.rank - low);
-  if (f->kind == LM_FAILURE_UNREACHABLE) add(&t, "the way to ");
+  if (of_two) add(&t, "ranks %d and %d made different calls", low, f->who.rank + f->other.rank - low);
+  if (f->kind == LM_FAILURE_UNREACHABLE) add(&t, "the connection to ");
   if (!of_two) add_rank(&t, f->who.rank, f->who.host);
   if (!of_two) add(&t, "%s", what_happened[f->kind < LM_FAILURE_KINDS ? f->kind : LM_FAILURE_NONE]);
   if (f->kind == LM_FAILURE_UNREACHABLE && f->reported_by >= 0 && f->reported_by != f->who.rank)
-    add(&t, " (said rank %d)", f->reported_by);
-  if (n > 0 && (again || !strstr(details, where))) add(&t, " at %s", where);
+    add(&t, " (reported by rank %d)", f->reported_by);
+  bool last_call = f->who.standing == LM_LAST_IN && words_has_call(&f->who.call) &&
+                   (f->kind <= LM_FAILURE_FROZEN || f->other.rank < 0);
+  if (n > 0 && (again || !(last_call || strstr(details, where)))) add(&t, " at %s", where);
   if (details[0]) add(&t, ": %s", details);
+  if (last_call) add_last_call(&t, &f->who.call);
   return out;
 }
 
@@ -139,15 +147,15 @@ static void add_absent(text *t, const lm_party *p) {
   switch (p->standing) {
     case LM_HAS_LEFT:
     case LM_HAS_DIED:
-      add(t, " has %s%s", p->standing == LM_HAS_LEFT ? "left" : "died", words_has_call(&p->call) ? ", last in " : "");
-      add_call(t, &p->call, false);
+      add(t, p->standing == LM_HAS_LEFT ? " has left" : " has died");
+      add_last_call(t, &p->call);
       break;
     case LM_WAITS:
-      add(t, " is in ");
+      add(t, " waits in ");
       add_call(t, &p->call, true);
       break;
     case LM_LAST_IN:
-      add(t, " was last in ");
+      add(t, " last called ");
       add_call(t, &p->call, true);
       add(t, ", %.0f s ago", p->seconds);
       break;
@@ -180,7 +188,7 @@ const char *lm_missing_text(const lm_missing *m, char *out, size_t capacity) {
       add_absent(&s, &m->party[i]);
     } else if (joined < m->n) {
       add_not_joined(&s, m->party + joined, m->n - joined);
-      if (m->refusal[0]) add(&s, "; refused was: %s", m->refusal);
+      if (m->refusal[0]) add(&s, "; refused: %s", m->refusal);
     } else {
       break;
     }

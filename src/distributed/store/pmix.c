@@ -106,7 +106,7 @@ static lm_status pmix_begin(void) {
   lm_status status = LM_OK;
   TRY(pmix_load());
   if (pmix.ready && pmix.process != getpid())
-    return lm_fail(LM_E_STATE, "this process was forked from the one that began with PMIx, which alone can use it");
+    return lm_fail(LM_E_STATE, "this process was forked after PMIx_Init; only its parent can use PMIx");
   if (pmix.ready) return LM_OK;
   sigset_t all, before;
   sigfillset(&all);
@@ -114,11 +114,10 @@ static lm_status pmix_begin(void) {
   pmix_status_t code = pmix.init(&pmix.self, NULL, 0);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (code != PMIX_SUCCESS)
-    return lm_fail(
-        LM_E_STATE,
-        "the launcher's PMIx server is not reached (PMIx_Init: %s): set MASTER_ADDR (the host of rank 0) and "
-        "MASTER_PORT, or give init_method = \"tcp://host:port\" or \"file:///path/all/see\"",
-        pmix.error(code));
+    return lm_fail(LM_E_STATE,
+                   "cannot reach the launcher's PMIx server (PMIx_Init: %s); set MASTER_ADDR (the host of rank 0) and "
+                   "MASTER_PORT, or pass init_method = \"tcp://host:port\" or \"file:///path/all/see\"",
+                   pmix.error(code));
   static bool finishes;
   pmix.ready = true;
   pmix.process = getpid();
@@ -127,7 +126,7 @@ done:
   return status;
 }
 
-/* ---- telling */
+/* ---- publishing */
 
 lm_status lm_pmix_put(const char *key, const char *value) {
   lm_status status = LM_OK;
@@ -135,7 +134,8 @@ lm_status lm_pmix_put(const char *key, const char *value) {
   pthread_mutex_lock(&lock);
   TRY(pmix_begin());
   if (pmix.self.rank != 0) {
-    status = lm_fail(LM_E_ARG, "rank 0 is rank %u of the launcher's job; give init_method tcp:// or file://",
+    status = lm_fail(LM_E_ARG,
+                     "rank 0 must be rank 0 of the launcher's job, got rank %u; pass init_method tcp:// or file://",
                      (unsigned)pmix.self.rank);
     goto done;
   }
@@ -149,12 +149,12 @@ done:
   return status;
 }
 
-/* ---- asking: whoever gives up leaves the question to the library, whose thread answers it */
+/* ---- asking: a caller whose deadline passes leaves the question to the library, whose thread answers it */
 
 typedef struct question {
   _Atomic int holders;   /* who asks, and the library */
   _Atomic bool answered; /* code and value are there */
-  int wakeup_fd;         /* rings once answered */
+  int wakeup_fd;         /* readable once answered */
   pmix_status_t code;
   pmix_proc_t whom;
   pmix_info_t how;

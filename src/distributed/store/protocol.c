@@ -25,10 +25,10 @@ lm_status lm_message_next(const lm_bytes *in, lm_message *kind, lm_reader *field
   *used = 0;
   if (in->n < sizeof length) return LM_OK;
   memcpy(&length, in->data, sizeof length);
-  if (length < 1 || length > LM_MESSAGE_MAX) return lm_fail(LM_E_IO, "nonsense: a message of %u bytes", length);
+  if (length < 1 || length > LM_MESSAGE_MAX) return lm_fail(LM_E_IO, "malformed message: %u bytes", length);
   if (in->n == sizeof length) return LM_OK;
   uint8_t k = (uint8_t)in->data[sizeof length];
-  if (k < LM_M_JOIN || k > LM_M_LAST) return lm_fail(LM_E_IO, "nonsense: a message of kind %d", k);
+  if (k < LM_M_JOIN || k > LM_M_LAST) return lm_fail(LM_E_IO, "malformed message: unknown kind %d", k);
   if (in->n - sizeof length < length) return LM_OK;
   *kind = (lm_message)k;
   *fields = lm_reader_of(in->data + sizeof length + 1, length - 1);

@@ -32,7 +32,7 @@ typedef enum lm_message {
                    member closes */
   /* store to member */
   LM_M_WELCOME, /* u32 size, for each rank a member: text host name, text host id, text unix address, text tcp address,
-                   cards (u32 n, n x u64) */
+                   GPUs (u32 n, n x u64) */
   LM_M_REFUSED, /* text: why; final */
   LM_M_AHEAD,   /* this store is of an earlier generation: close, try again a little later */
   LM_M_REPLY,   /* u32 id, u8 found, string value */
@@ -42,8 +42,8 @@ typedef enum lm_message {
   LM_M_LAST = LM_M_LEFT
 } lm_message;
 
-/* The cards a rank may use with nccl, by numbers made from what is theirs alone: that of its device, where it has
- * chosen one, else all it sees, of which it takes the one of its place on the host. */
+/* The GPUs a rank may use with nccl, by hashes of their UUIDs: its device, where it has chosen one, else all it sees,
+ * of which it takes the one at its local rank. */
 typedef struct lm_gpu_ids {
   uint32_t n;
   uint64_t id[LM_DEVICE_MAX];

@@ -11,6 +11,7 @@
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/store/server_private.h"
 
@@ -23,15 +24,15 @@ static lm_server *all;
 
 /* ---- the loop */
 
-static double sooner(double a, double b) { return b > 0 && b < a ? b : a; }
+static double earlier(double a, double b) { return b > 0 && b < a ? b : a; }
 
 static int server_milliseconds_to_next(const lm_server *s) {
   double next = s->pulse_at;
-  if (s->pending.first) next = sooner(next, s->pending.first->deadline);
-  if (s->closing.first) next = sooner(next, s->closing.first->deadline);
-  next = sooner(next, s->listen_at);
-  next = sooner(next, s->silence_at);
-  if (s->held.kind) next = sooner(next, s->held_until);
+  if (s->pending.first) next = earlier(next, s->pending.first->deadline);
+  if (s->closing.first) next = earlier(next, s->closing.first->deadline);
+  next = earlier(next, s->listen_at);
+  next = earlier(next, s->silence_at);
+  if (s->held.kind) next = earlier(next, s->held_until);
   double left = next - lm_seconds();
   return left <= 0 ? 0 : left >= 1 ? 1000 : (int)(left * 1000) + 1;
 }
@@ -80,7 +81,7 @@ static void *server_run(void *arg) {
     int n = epoll_wait(s->epoll, events, EVENTS, deadline);
     double late = lm_seconds() - s->now - deadline * 1e-3;
     s->now = lm_seconds();
-    /* This process was stopped for a while: nobody is to blame for what it did not hear. */
+    /* This process was stopped for a while, so members' silence does not count. */
     if (late > 0.5)
       for (lm_conn *c = s->members.first; c; c = c->next) c->heard += late;
     for (int i = 0; i < n; i++) {
@@ -113,13 +114,15 @@ static void *server_run(void *arg) {
 
 static lm_status server_watch(int epoll, int fd, void *who) {
   struct epoll_event e = {.events = EPOLLIN, .data.ptr = who};
-  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) == 0 ? LM_OK : lm_fail(LM_E_IO, "store: epoll: %s", strerror(errno));
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) == 0
+             ? LM_OK
+             : lm_fail_cannot(LM_E_IO, "watch a descriptor of the store", errno);
 }
 
 static lm_status server_start_thread(lm_server *s) {
   pthread_t thread;
   int code = lm_thread_start(&thread, server_run, s);
-  if (code != 0) return lm_fail(LM_E_IO, "store: no thread: %s", strerror(code));
+  if (code != 0) return lm_fail_cannot(LM_E_IO, "create thread", code);
   pthread_detach(thread);
   return LM_OK;
 }
@@ -128,7 +131,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   lm_status status = LM_OK;
   struct rlimit files = {.rlim_cur = 1024};
   *out = NULL;
-  if (config->size < 1) return lm_fail(LM_E_ARG, "store: a world of %d; at least 1", config->size);
+  if (config->size < 1) return lm_fail_int("store", "world_size", "at least 1", config->size);
   lm_server *s = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   s->wake = s->epoll = s->listener = -1;
@@ -147,7 +150,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   TRY(lm_net_listen(config->host, config->port, &s->listener, s->address));
   s->wake = lm_wakeup_fd_new();
   s->epoll = lm_fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
-  if (s->wake < 0 || s->epoll < 0) TRY(lm_fail(LM_E_IO, "store: %s", strerror(errno)));
+  if (s->wake < 0 || s->epoll < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
   TRY(server_watch(s->epoll, s->listener, &s->listener));
   TRY(server_watch(s->epoll, s->wake, &s->wake));
   pthread_mutex_lock(&all_lock);

@@ -33,8 +33,8 @@ static void server_show(const lm_server *s, int rank, const lm_member_call *p, l
   snprintf(out->host, sizeof out->host, "%s", s->member_table[rank].who.host);
 }
 
-/* Somebody's ticket has one hash and somebody's the other. The odd one is whoever differs from the most or, with as
- * many on both sides, from the lowest rank. While that may still change, others get a moment to say where they are. */
+/* Some members' tickets have one hash, some the other. The odd one differs from the majority or, with equal numbers on
+ * both sides, from the lowest rank. While that may still change, others get a moment to say where they are. */
 static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, uint64_t other) {
   int n[2] = {0, 0}, first[2] = {-1, -1};
   for (int r = 0; r < s->size; r++) {

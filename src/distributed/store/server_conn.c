@@ -1,4 +1,4 @@
-/* The store's connections: newcomers, what members say, and what they are sent. */
+/* The store's connections: accepting, reading and sending. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "distributed/store/server_private.h"
 
 enum { ACCEPTS = 64, READS = 16, KEEP_BUFFER = 1 << 20 };
@@ -41,16 +42,14 @@ void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why)
   lm_conn_move(c, &s->gone);
 }
 
-void lm_conn_no_memory(lm_server *s, lm_conn *c) {
-  lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
-}
+void lm_conn_no_memory(lm_server *s, lm_conn *c) { lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store is out of memory"); }
 
 void lm_conn_queued(lm_server *s, lm_conn *c) {
   if (c->gone) return;
   if (c->out.failed) {
     lm_conn_no_memory(s, c);
   } else if (c->out.n - c->sent > LM_UNSENT_MAX) {
-    lm_conn_drop(s, c, LM_FAILURE_FROZEN, "does not read what the store sends");
+    lm_conn_drop(s, c, LM_FAILURE_FROZEN, "it does not read what the store sends");
   } else if (!c->dirty) {
     c->dirty = true;
     c->next_dirty = s->dirty;
@@ -108,10 +107,10 @@ void lm_conn_free(lm_server *s, lm_conn *c) {
 /* In the order in which they went: of several deaths the first is the cause. */
 static void conn_reap_gone(lm_server *s) {
   for (lm_conn *c = s->gone.first, *next; c; c = next) {
-    bool tell = c->rank >= 0 && c->as != LM_FAILURE_DIED && !c->out.failed;
+    bool lives = c->rank >= 0 && c->as != LM_FAILURE_DIED && !c->out.failed;
     if (c->rank >= 0) lm_server_lost(s, c);
     next = c->next;
-    if (tell) { /* it lives, and hears why */
+    if (lives) { /* it reads why it was dropped before it closes */
       c->gone = false;
       if (c->waits > 0) lm_server_cancel_waits(s, c);
       lm_conn_close_gently(s, c);
@@ -164,7 +163,7 @@ static void conn_handle_all(lm_server *s, lm_conn *c) {
     lm_status status = lm_message_next(&rest, &kind, &fields, &used);
     if (status == LM_OK && used == 0) break;
     if (status != LM_OK || !conn_handle(s, c, kind, &fields))
-      lm_conn_drop(s, c, LM_FAILURE_ERROR, "sent the store a message that makes no sense");
+      lm_conn_drop(s, c, LM_FAILURE_ERROR, "it sent the store a malformed message");
     done += used;
   }
   lm_bytes_shift(&c->in, done);
@@ -221,7 +220,7 @@ void lm_conn_serve(lm_server *s, lm_conn *c, uint32_t events) {
     conn_read_some(s, c);
 }
 
-/* ---- newcomers */
+/* ---- new connections */
 
 static bool conn_drop_oldest(lm_server *s) {
   lm_conn *c = s->pending.first;
@@ -241,7 +240,7 @@ static lm_status conn_admit(lm_server *s, int fd) {
   TRY(lm_auth_start(c->auth, fd, &s->key));
   c->deadline = c->auth->deadline;
   struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
-  if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e) != 0) TRY(lm_fail(LM_E_IO, "epoll: %s", strerror(errno)));
+  if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e) != 0) TRY(lm_fail_cannot(LM_E_IO, "watch a connection", errno));
   lm_conn_move(c, &s->pending);
 done:
   if (status != LM_OK) {

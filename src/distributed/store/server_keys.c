@@ -58,13 +58,13 @@ void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const ch
 /* False, and the member is dropped, where it is too much. */
 static bool server_store_value(lm_server *s, lm_conn *c, const char *key, size_t n_key, const char *value, size_t n) {
   if (n > LM_VALUE_MAX) {
-    lm_conn_drop(s, c, LM_FAILURE_ERROR, "set a value of more than 32 MiB in the store; the most is 32 MiB");
+    lm_conn_drop(s, c, LM_FAILURE_ERROR, "it stored a value of more than 32 MiB, the maximum");
     return false;
   }
   const lm_entry *old = *server_find(s, key, n_key);
   if (s->stored + n + sizeof *old + n_key - (old ? server_cost(old) : 0) > LM_VALUES_MAX) {
     lm_conn_drop(s, c, LM_FAILURE_ERROR,
-                 "set a value that takes the store past 256 MiB in all; delete keys that are no more needed");
+                 "its value exceeds the 256 MiB of the store; delete keys that are no longer needed");
     return false;
   }
   char *copy = lm_malloc(n);
@@ -117,7 +117,7 @@ bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r) {
   } else if (!wait) {
     lm_server_reply(s, c, id, false, NULL, 0);
   } else if (s->stored + sizeof(lm_waiter) + sizeof *e + n > LM_VALUES_MAX) {
-    lm_conn_drop(s, c, LM_FAILURE_ERROR, "waits for more keys than the store can remember");
+    lm_conn_drop(s, c, LM_FAILURE_ERROR, "it waits for more keys than the store can hold");
   } else {
     lm_waiter *w = lm_malloc(sizeof *w);
     e = w ? entry_of(s, key, n) : NULL;

@@ -1,4 +1,4 @@
-/* Who is there: joining, leaving, and what all are notified of when somebody fails. */
+/* Members: joining, leaving, and the notification of all when one fails. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -102,7 +102,7 @@ static bool refuse(lm_server *s, lm_conn *c, const char *why) {
   return true;
 }
 
-static bool turn_away_early(lm_server *s, lm_conn *c) {
+static bool refuse_early(lm_server *s, lm_conn *c) {
   lm_message_end(&c->out, lm_message_begin(&c->out, LM_M_AHEAD));
   lm_conn_close_gently(s, c);
   return true;
@@ -133,31 +133,30 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
   uint32_t version = lm_get_u32(r);
   if (r->failed) return false;
   if (version != LM_PROTOCOL) {
-    snprintf(why, sizeof why,
-             "this rank speaks version %u of the store's protocol and rank 0 version %d; install the same Luminary for "
-             "all ranks",
-             version, LM_PROTOCOL);
+    snprintf(
+        why, sizeof why,
+        "protocol versions differ: this rank has %u, rank 0 has %d; install the same version of Luminary on all ranks",
+        version, LM_PROTOCOL);
     return refuse(s, c, why);
   }
   uint32_t rank = lm_get_u32(r), size = lm_get_u32(r), generation = lm_get_u32(r);
   lm_get_member(r, &who);
   if (!lm_reader_done(r)) return false;
-  if (generation > (uint32_t)s->generation) return turn_away_early(s, c);
+  if (generation > (uint32_t)s->generation) return refuse_early(s, c);
   if (generation < (uint32_t)s->generation) {
+    snprintf(why, sizeof why,
+             "rank %u opens process group %u and rank 0 process group %d; all ranks must open the same number of them",
+             rank, generation + 1, s->generation + 1);
+  } else if (size != (uint32_t)s->size) {
+    snprintf(why, sizeof why, "world_size must be the same on all ranks, got %u on rank %u and %d on rank 0", size,
+             rank, s->size);
+  } else if (rank >= (uint32_t)s->size) {
+    snprintf(why, sizeof why, "rank %u is out of range for %d ranks (ranks start at 0)", rank, s->size);
+  } else if (s->member_table[rank].joined) {
     snprintf(
         why, sizeof why,
-        "rank %u opens its process group no. %u and rank 0 its no. %d; every rank has to open as many as the others",
-        rank, generation + 1, s->generation + 1);
-  } else if (size != (uint32_t)s->size) {
-    snprintf(why, sizeof why, "rank %u was told of a world of %u and rank 0 of one of %d; all need the same world size",
-             rank, size, s->size);
-  } else if (rank >= (uint32_t)s->size) {
-    snprintf(why, sizeof why, "rank %u is outside a world of %d; ranks count from 0 to %d", rank, s->size, s->size - 1);
-  } else if (s->member_table[rank].joined) {
-    snprintf(why, sizeof why,
-             "rank %u is there already, from host %s, and was claimed again from host %s; each process needs a rank of "
-             "its own, from 0 to %d",
-             rank, s->member_table[rank].who.host, who.host, s->size - 1);
+        "rank %u has already joined from %s and joins again from %s; each process must have its own rank, from 0 to %d",
+        rank, s->member_table[rank].who.host, who.host, s->size - 1);
   } else {
     member_fill(s, c, (int)rank, &who);
     return true;
@@ -167,7 +166,7 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
 
 /* ---- leaving */
 
-static void tell_left(lm_server *s, int rank, const char *fields, size_t n) {
+static void send_left(lm_server *s, int rank, const char *fields, size_t n) {
   for (int r = 0; r < s->size; r++) {
     lm_conn *c = s->member_table[r].conn;
     if (!c || r == rank || s->member_table[r].left) continue;
@@ -197,8 +196,8 @@ bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r) {
   member->last = last;
   member->left = true;
   member->n_open = 0;
-  tell_left(s, c->rank, fields, bytes);
-  if (!s->welcomed) server_found_failure(s, LM_FAILURE_LEFT, c->rank, "gave up before all had joined");
+  send_left(s, c->rank, fields, bytes);
+  if (!s->welcomed) server_found_failure(s, LM_FAILURE_LEFT, c->rank, "it left before all ranks had joined");
   return true;
 }
 
@@ -234,7 +233,7 @@ void lm_server_check_silent(lm_server *s) {
     member->frozen = until <= s->now;
     if (member->frozen && !was_frozen) {
       char why[64];
-      snprintf(why, sizeof why, "no sign of life for %.3g s", s->now - member->conn->heard);
+      snprintf(why, sizeof why, "no heartbeat for %.3g s", s->now - member->conn->heard);
       server_found_failure(s, LM_FAILURE_FROZEN, r, why);
     }
     if (member->frozen) until = s->now + s->heartbeat_timeout;
@@ -246,14 +245,14 @@ void lm_server_check_silent(lm_server *s) {
 /* The owner has gone before all had come: nobody can be welcomed any more. */
 void lm_server_abandoned(lm_server *s) {
   if (s->welcomed || s->cause.kind) return;
-  server_found_failure(s, LM_FAILURE_LEFT, 0, "gave up before all had joined");
+  server_found_failure(s, LM_FAILURE_LEFT, 0, "it left before all ranks had joined");
 }
 
 bool lm_server_is_done(const lm_server *s) {
   if (s->closing.n > 0) return false;
   for (int r = 0; r < s->size; r++)
     if (s->member_table[r].conn && !s->member_table[r].left && !s->member_table[r].frozen) return false;
-  /* Those who were only starting when it failed would wait in vain for a store. */
+  /* Ranks that were starting when it failed must still find the store, to learn why. */
   bool late = s->listener >= 0 && s->joined > 0 && s->joined < s->size && s->cause.kind != LM_FAILURE_ABSENT;
   return !late || s->now > s->cause_at + linger;
 }

@@ -1,7 +1,7 @@
 /* The store's inside: one thread with one epoll loop. Private to server*.c.
  *
  * A connection proves that it knows the token, says who it is (JOIN), and is then a member's until it closes. Handlers
- * never close one themselves: they mark it as gone, and the loop buries it when the round's events are all handled, so
+ * never close one themselves: they mark it as gone, and the loop reaps it when the round's events are all handled, so
  * that an error published in the same instant in which its process ends is heard first. */
 #ifndef LM_STORE_SERVER_PRIVATE_H
 #define LM_STORE_SERVER_PRIVATE_H
@@ -44,7 +44,7 @@ typedef struct lm_conn_list {
   int n;
 } lm_conn_list;
 
-typedef struct lm_member_call { /* a call somebody is in */
+typedef struct lm_member_call { /* a call that a member is in */
   uint32_t group;
   lm_ticket ticket;
   double since; /* when the store first heard of it */
@@ -97,7 +97,7 @@ struct lm_server {
   bool welcomed;
   lm_server_member *member_table; /* [size] */
   int joined;
-  char refusal[512]; /* why the last one that was turned away was; "" */
+  char refusal[512]; /* why the last refused one was refused; "" */
   lm_failure cause;  /* kind NONE: all is well */
   double cause_at;
   lm_failure held; /* an effect whose cause may still come */
@@ -122,7 +122,7 @@ void lm_conn_move(lm_conn *c, lm_conn_list *list);
 void lm_conn_free(lm_server *s, lm_conn *c);
 /* What epoll says of it. */
 void lm_conn_serve(lm_server *s, lm_conn *c, uint32_t events);
-/* Ends a round: sends what there is to send, and takes leave of who is gone, which gives others something to hear. */
+/* Ends a round: sends what is queued, and reaps dropped connections, which queues messages to others. */
 void lm_conns_end_round(lm_server *s);
 void lm_server_accept(lm_server *s);
 void lm_server_listen(lm_server *s, bool on); /* off: until s->listen_at */

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/message.h"
 #include "base/thread.h"
 
 static const double grace = 1.0, last_words = 0.05; /* seconds */
@@ -98,13 +99,13 @@ static lm_status install(void) {
   if (sigaction(SIGTERM, NULL, &now) != 0 || (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL) return LM_OK;
   if (atomic_load(&wakeup_fd) < 0) {
     int fd = lm_fd_above_stdio(eventfd(0, EFD_CLOEXEC));
-    if (fd < 0) return lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno));
+    if (fd < 0) return lm_fail_cannot(LM_E_IO, "create an event descriptor", errno);
     atomic_store(&wakeup_fd, fd);
   }
   atomic_store(&owner, (int)getpid());
   atomic_store(&quit, false);
   int error = lm_thread_start(&thread, sigterm_serve, NULL);
-  if (error) return lm_fail(LM_E_STATE, "no thread to watch for SIGTERM: %s", strerror(error));
+  if (error) return lm_fail_cannot(LM_E_STATE, "create thread", error);
   pthread_setname_np(thread, "lm-sigterm");
   give_stack();
   struct sigaction handler = {.sa_handler = on_term, .sa_flags = SA_RESTART | SA_ONSTACK};

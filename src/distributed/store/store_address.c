@@ -28,9 +28,10 @@ lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
   if (strncmp(method, "file://", 7) == 0) {
     out->by = LM_BY_FILE;
     if (method[7] != '/' || method[8] == 0)
-      return lm_fail(LM_E_ARG, "init_method '%s': a whole path is wanted, as in file:///shared/rendezvous", method);
+      return lm_fail(LM_E_ARG, "init_method '%s' must have an absolute path, as in file:///shared/rendezvous", method);
     if (strlen(method + 7) + 32 > sizeof out->path)
-      return lm_fail(LM_E_ARG, "init_method: a path of %zu bytes is too long", strlen(method + 7));
+      return lm_fail(LM_E_ARG, "init_method: path must have at most %zu bytes, got %zu", sizeof out->path - 32,
+                     strlen(method + 7));
     snprintf(out->path, sizeof out->path, "%s", method + 7);
     return LM_OK;
   }
@@ -39,7 +40,7 @@ lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
     size_t n = slash ? (size_t)(slash - method - 8) : 0;
     out->by = LM_BY_TORCHRUN;
     if (n == 0 || n >= sizeof out->torchrun || strlen(slash + 1) >= sizeof out->path)
-      return lm_fail(LM_E_ARG, "init_method '%s': agent://host:port/key is wanted", method);
+      return lm_fail(LM_E_ARG, "init_method '%s' must be agent://host:port/key", method);
     memcpy(out->torchrun, method + 8, n);
     snprintf(out->path, sizeof out->path, "%s", slash + 1);
     char host[LM_ADDRESS_MAX];
@@ -53,7 +54,7 @@ lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
     lm_status status = lm_pmix_is_there();
     return status == LM_OK ? LM_OK : lm_fail_in(status, "init_method pmix://");
   }
-  return lm_fail(LM_E_ARG, "init_method '%s' is not known; env://, tcp://host:port or file:///path is wanted", method);
+  return lm_fail(LM_E_ARG, "init_method '%s' must start with env://, tcp:// or file://", method);
 }
 
 lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char *token, const char *job, lm_key *out) {
@@ -61,7 +62,7 @@ lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char 
   char text[4096];
   const char *secret = token && *token ? token : job;
   int n = snprintf(text, sizeof text, "%s|%s|%s", at->nonce, l->by == LM_BY_FILE ? l->path : "", secret);
-  if (n >= (int)sizeof text) return lm_fail(LM_E_ARG, "a token or job id of %zu bytes is too long", strlen(secret));
+  if (n >= (int)sizeof text) return lm_fail(LM_E_ARG, "LM_TOKEN or the job id is too long: %zu bytes", strlen(secret));
   return lm_key_of(token && *token ? text : NULL, text, out);
 }
 
@@ -86,7 +87,7 @@ static lm_status understand(const char *text, lm_location *at) {
   _Static_assert(LM_ADDRESS_MAX == 128 && sizeof found.nonce == 40, "the widths below");
   int n = sscanf(text, "luminary %127s %39s%c%n", found.address, found.nonce, &end, &used);
   if (n != 3 || end != '\n' || text[used] || lm_net_split(found.address, host, &port) != LM_OK)
-    return lm_fail(LM_E_IO, "it holds no address of a store");
+    return lm_fail(LM_E_IO, "it contains no address of a store");
   *at = found;
   return LM_OK;
 }
@@ -98,16 +99,16 @@ static lm_status folder_is_there(const char *path) {
   char *slash = strrchr(folder, '/');
   slash[slash == folder] = 0;
   if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode)) return LM_OK;
-  return lm_fail(LM_E_ARG, "init_method file://%s: there is no folder %s", path, folder);
+  return lm_fail(LM_E_ARG, "init_method file://%s: no folder '%s'", path, folder);
 }
 
 static lm_status not_ours(void) {
-  return lm_fail(LM_E_ARG, "init_method: %s; a path is wanted where nothing is yet, as in file:///shared/rendezvous",
+  return lm_fail(LM_E_ARG, "init_method: %s; choose a path that does not exist yet, as in file:///shared/rendezvous",
                  lm_error());
 }
 
 /* What is there now: LM_E_IO if it is nothing, or empty (mktemp's, say); LM_E_ARG if it is anything but a rendezvous
- * file of ours, which is not to be waited for, replaced or removed. *held: by a rank 0 that is alive; never seen on
+ * file of ours, which must not be waited for, replaced or removed. *held: by a rank 0 that is alive; never seen on
  * disks without locks. */
 static lm_status locate_look(const char *path, lm_location *at, bool *held, struct stat *info) {
   char text[256];
@@ -125,7 +126,7 @@ static lm_status locate_look(const char *path, lm_location *at, bool *held, stru
     text[n] = 0;
     if (understand(text, at) == LM_OK) return LM_OK;
   }
-  lm_fail(LM_E_ARG, "%s %s", path, n < 0 ? strerror(problem) : "is there and is no rendezvous file");
+  lm_fail(LM_E_ARG, "%s %s", path, n < 0 ? strerror(problem) : "exists and is not a rendezvous file");
   return not_ours();
 }
 
@@ -133,8 +134,8 @@ static lm_status locate_look(const char *path, lm_location *at, bool *held, stru
 static lm_status check_owner(const char *path, const struct stat *info) {
   static const char remedy[] = "; set LM_TOKEN to the same secret for all ranks, or choose a path in a folder of yours";
   if (info->st_uid != geteuid())
-    return lm_fail(LM_E_ARG, "init_method file://%s: the file is of user %ld, and this rank runs as user %ld%s", path,
-                   (long)info->st_uid, (long)geteuid(), remedy);
+    return lm_fail(LM_E_ARG, "init_method file://%s: the file belongs to user %ld, but this rank runs as user %ld%s",
+                   path, (long)info->st_uid, (long)geteuid(), remedy);
   if (info->st_mode & (S_IWGRP | S_IWOTH))
     return lm_fail(LM_E_ARG, "init_method file://%s: other users may write to the file (mode %04o)%s", path,
                    (unsigned)info->st_mode & 07777, remedy);
@@ -166,7 +167,7 @@ static lm_status take_away(const char *path, const char *nonce) {
   struct stat info;
   bool held;
   beside(path, aside, sizeof aside);
-  if (rename(path, aside) != 0) return LM_OK; /* somebody else has removed it, or there was nothing */
+  if (rename(path, aside) != 0) return LM_OK; /* another process has removed it, or there was nothing */
   lm_status status = locate_look(aside, &at, &held, &info);
   bool done = status == LM_OK ? (nonce ? strcmp(at.nonce, nonce) == 0 : !held) : status == LM_E_IO;
   if (!done && locate_put(aside, path)) return status;
@@ -188,11 +189,10 @@ static lm_status locate_make_file(const char *path, const char *temporary, const
 }
 
 static lm_status in_use(const char *path, const lm_location *found) {
-  return lm_fail(
-      LM_E_STATE,
-      "init_method file://%s: rank 0 of another job is there, with its store at %s, and goes on; jobs that run "
-      "at the same time need a path each",
-      path, found->address);
+  return lm_fail(LM_E_STATE,
+                 "init_method file://%s: rank 0 of another running job uses the file, with its store at %s; choose "
+                 "another path for this job",
+                 path, found->address);
 }
 
 static lm_status write_file(lm_locator *l, const char *text) {

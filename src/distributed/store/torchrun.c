@@ -21,7 +21,7 @@ static lm_status torchrun_reach(const char *address, const lm_deadline *p, int *
   lm_status status = lm_net_connect(address, p, fd);
   if (status != LM_E_IO) return status;
   char which[LM_ADDRESS_MAX + 48];
-  snprintf(which, sizeof which, "torchrun's store at %s was not reached", address);
+  snprintf(which, sizeof which, "cannot reach torchrun's store at %s", address);
   return lm_fail_in(status, which);
 }
 
@@ -53,7 +53,7 @@ static lm_status torchrun_ask(const char *address, const char *key, const char *
   if (b.failed) TRY(LM_E_OOM);
   TRY(lm_net_write(*fd, b.data, b.n, p));
   TRY(lm_net_read(*fd, &reply, sizeof reply, p));
-  if (reply != STOP_WAITING) status = lm_fail(LM_E_IO, "what answers at %s is not torchrun's store", address);
+  if (reply != STOP_WAITING) status = lm_fail(LM_E_IO, "the server at %s is not torchrun's store", address);
 
 done:
   lm_bytes_free(&b);

@@ -87,7 +87,7 @@ local function visible(found)
   found.ok("environment.visible", "CUDA_VISIBLE_DEVICES", text)
 end
 
--- Name, the values that bite (nil: any), severity, what it does.
+-- Name, the values to warn of (nil: any), severity, what it does.
 local HABITS = {
   {"CUDA_LAUNCH_BLOCKING", {["1"] = true}, "warning", "every kernel is waited for: much slower, and no overlap of "
     .. "communication with backward"},

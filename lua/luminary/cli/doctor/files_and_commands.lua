@@ -30,7 +30,7 @@ local ROOT, BIN = os.getenv "LM_DOCTOR_ROOT", os.getenv "LM_DOCTOR_BIN"
 local O_CLOEXEC, POLLIN, SIGKILL, WNOHANG, EINTR, EXECUTABLE = 0x80000, 1, 9, 1, 4, 1
 local MONOTONIC = 1
 local MOST = tonumber(os.getenv "LM_DOCTOR_LIMIT" or "") or math.huge
-local PATIENCE = 5 -- seconds for a command that has no limit of its own
+local LIMIT = 5 -- seconds for a command that has no limit of its own
 local FLOOD = 2 ^ 24 -- bytes after which a command is ended that does not stop printing
 local PLAIN = {cat = true, ls = true, stat = true, grep = true} -- they look at nothing but the files they are given
 
@@ -189,7 +189,7 @@ function outside.run(path, name, args, limit, idle)
   for _, word in ipairs(args or {}) do words[#words + 1] = word end
   local pid, fd = start(path, words)
   if not pid then return {out = "", missing = true, code = 127} end
-  limit, idle = math.min(limit or PATIENCE, MOST), math.min(idle or math.huge, MOST)
+  limit, idle = math.min(limit or LIMIT, MOST), math.min(idle or math.huge, MOST)
   local deadline, heard = outside.now() + limit, outside.now()
   local buffer, wanted, ended = ffi.new "char[65536]", ffi.new("struct lm_doctor_pollfd", {fd, POLLIN, 0}), false
   local total = 0

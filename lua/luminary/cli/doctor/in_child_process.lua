@@ -74,15 +74,15 @@ local ENOUGH = 0.05 -- seconds to measure for
 
 -- Gigabytes a second of copy(), which moves `bytes`; it is called once before the clock runs.
 local function speed(core, devices, bytes, copy)
-  local function settle()
+  local function synchronize()
     for _, device in ipairs(devices) do core.synchronize(device) end
   end
   copy()
-  settle()
+  synchronize()
   local began, times = core.time(), 0
   repeat
     copy()
-    settle()
+    synchronize()
     times = times + 1
   until core.time() - began > ENOUGH or times == 20
   return bytes * times / (core.time() - began) / 1e9

@@ -39,7 +39,7 @@ Looks for what keeps training from running, or makes it hang or slow: on this ma
                       network      interfaces (NCCL's and ours), names, ports, RDMA, firewall
                       environment  variables that are easily forgotten
   --with H:P        also connect to another machine's port P ([::1]:P for IPv6; several with commas between)
-  --listen P        instead of looking for anything, answer --with of other machines; gives round trip and bandwidth
+  --listen P        instead of looking for anything, answer --with of other machines; reports round trip and bandwidth
   --json            one object: version, host, kernel, seconds, exit_code, counts, and findings, each with id, subject,
                     severity (problem, warning, note, ok), title, reason and remedy
   --verbose         show what is fine, too
@@ -136,7 +136,7 @@ local function examine(o)
 end
 
 -- Whether standard output is a terminal that shows colors.
-local function is_coloured()
+local function is_colored()
   local ffi = require "ffi"
   pcall(ffi.cdef, "int isatty(int fd);")
   return ffi.C.isatty(1) == 1 and (outside.env "NO_COLOR" or "") == "" and outside.env "TERM" ~= "dumb"
@@ -163,7 +163,7 @@ function doctor.main(args, first)
       seconds = outside.now() - began,
   }
   local text = o.json and report.json(about, findings)
-    or report.text(about, subjects, findings, o.verbose, is_coloured())
+    or report.text(about, subjects, findings, o.verbose, is_colored())
   local written, why = io.stdout:write(text)
   if written then written, why = io.stdout:flush() end
   if written then return code end

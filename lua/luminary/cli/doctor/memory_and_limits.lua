@@ -42,7 +42,7 @@ local function shm(found)
   local all, free = got.out:match("\n%S+%s+(%d+)%s+%d+%s+(%-?%d+)%s")
   all, free = tonumber(all), tonumber(free)
   if not all then
-    return found.note("host.shm_unknown", "the size of /dev/shm is not known", "df -k /dev/shm tells nothing", "")
+    return found.note("host.shm_unknown", "the size of /dev/shm is not known", "df -k /dev/shm reports nothing", "")
   end
   all, free = all * 1024, free * 1024
   local seen = ("%s, of which %s are free (df /dev/shm)"):format(size(all), size(math.max(free, 0)))

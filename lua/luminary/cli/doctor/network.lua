@@ -57,7 +57,9 @@ local function starts(prefix) return function(one) return one.name:sub(1, #prefi
 -- lo (nor, in newer ones, virbr*); else docker*; else lo. It starts on the first of them.
 local function choose()
   local list, given, from = usable(), facts.nccl "NCCL_SOCKET_IFNAME"
-  if (given or "") == "" then given, from = outside.env "LM_SOCKET_IFNAME", "LM_SOCKET_IFNAME, which NCCL is told" end
+  if (given or "") == "" then
+    given, from = outside.env "LM_SOCKET_IFNAME", "LM_SOCKET_IFNAME, which is passed to NCCL"
+  end
   if (given or "") ~= "" then return matching(list, given), ("'%s', from %s"):format(given, from) end
   local rounds = {
     {starts "ib", "those that begin with ib come first"},
@@ -166,7 +168,7 @@ local function host_name(found)
   if own then
     return found.warning("network.host_loopback", ("this host's own name, '%s', stands for the loopback"):format(name),
       table.concat(list, ", ") .. (hosts and (", from /etc/hosts: " .. hosts) or "")
-        .. "; who tells others that name or address (MPI, PyTorch's gloo, MASTER_ADDR=$(hostname)) sends "
+        .. "; whoever passes that name or address to others (MPI, PyTorch's gloo, MASTER_ADDR=$(hostname)) sends "
         .. "them to themselves",
       ("in /etc/hosts give '%s' the machine's address in place of %s; or use addresses: MASTER_ADDR=192.0.2.1, "
         .. "GLOO_SOCKET_IFNAME"):format(name, list[1]))

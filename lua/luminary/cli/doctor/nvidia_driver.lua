@@ -63,7 +63,7 @@ local function age(found)
   if oldest and major < oldest and not works() then
     return found.problem("gpu.driver_too_old", "the driver is too old for the CUDA runtime",
       ("driver %s, but CUDA %d.%d needs %d or later"):format(version, cuda, math.floor(runtime % 1000 / 10), oldest),
-      ("install driver %d or later and reboot; or, on data centre cards, the package cuda-compat-%d-%d; or build "
+      ("install driver %d or later and reboot; or, on data center GPUs, the package cuda-compat-%d-%d; or build "
         .. "luminary with the older CUDA that this driver can do (nvidia-smi shows its version)"):format(oldest, cuda,
         math.floor(runtime % 1000 / 10)))
   end

@@ -97,18 +97,18 @@ local function paragraph(label, text, lines)
   end
 end
 
-local COLOURS = {problem = 31, warning = 33, note = 36, ok = 32}
+local COLORS = {problem = 31, warning = 33, note = 36, ok = 32}
 
-local function heading(one, coloured)
+local function heading(one, colored)
   local word = ("%-7s"):format(one.severity)
-  if coloured then word = ("\27[%dm%s\27[0m"):format(COLOURS[one.severity], word) end
+  if colored then word = ("\27[%dm%s\27[0m"):format(COLORS[one.severity], word) end
   return ("  %s  %s  [%s]"):format(word, one.title, one.id)
 end
 
 local function plural(n, word) return ("%d %s%s"):format(n, word, n == 1 and "" or "s") end
 
 --- The report on findings: subjects {name, title} with problems first, and in each the worst first.
-function report.text(about, subjects, findings, verbose, coloured)
+function report.text(about, subjects, findings, verbose, colored)
   local lines, groups = {("luminary %s on %s, %s"):format(about.version, about.host, about.kernel)}, {}
   for place, subject in ipairs(subjects) do
     local group = {title = subject.title, place = place, worst = 9}
@@ -129,7 +129,7 @@ function report.text(about, subjects, findings, verbose, coloured)
     lines[#lines + 1] = ""
     lines[#lines + 1] = group.title
     for _, item in ipairs(group) do
-      lines[#lines + 1] = heading(item.one, coloured)
+      lines[#lines + 1] = heading(item.one, colored)
       if item.one.reason ~= "" then paragraph("           seen: ", item.one.reason, lines) end
       if item.one.remedy ~= "" then paragraph("           do:   ", item.one.remedy, lines) end
     end
