@@ -38,14 +38,14 @@ local classes = {
   person = {"girl", "boy", "nurse", "farmer", "king", "teacher"},
   food = {"bread", "cheese", "soup", "apples", "rice", "fish"},
   place = {"forest", "city", "garden", "river", "market", "castle"},
-  colour = {"red", "brown", "white", "black", "grey", "golden"},
+  color = {"red", "brown", "white", "black", "gray", "golden"},
   mood = {"happy", "angry", "tired", "clever", "lonely", "brave"},
   eats = {"eats", "likes", "finds", "steals", "wants", "hides"},
   goes = {"runs", "walks", "travels", "returns", "hurries", "wanders"},
 }
 local grammar = { -- a word in capitals is one of its class, others stand for themselves
-  "the COLOUR ANIMAL GOES to the PLACE", "the MOOD PERSON EATS some FOOD", "the COLOUR ANIMAL EATS some FOOD",
-  "a MOOD PERSON GOES to the PLACE", "the PERSON has a COLOUR ANIMAL", "a PERSON at the PLACE is MOOD",
+  "the COLOR ANIMAL GOES to the PLACE", "the MOOD PERSON EATS some FOOD", "the COLOR ANIMAL EATS some FOOD",
+  "a MOOD PERSON GOES to the PLACE", "the PERSON has a COLOR ANIMAL", "a PERSON at the PLACE is MOOD",
 }
 
 local function any(list) return list[math.random(#list)] end
@@ -155,7 +155,7 @@ end
 if options.near then
   print_near(options.near)
 else
-  for _, name in ipairs {"animal", "person", "food", "place", "colour", "mood", "eats", "goes"} do
+  for _, name in ipairs {"animal", "person", "food", "place", "color", "mood", "eats", "goes"} do
     print_near(classes[name][1])
   end
 end

@@ -515,7 +515,7 @@ describe("train_ddp.lua on several ranks", function()
     local auto = args .. "%d --auto-resume " .. folder .. "/part.safetensors"
     train(2, "part", auto:format(5))
     local part, got = train(2, "part", auto:format(8))
-    assert.matches("going on after step 5.*average of the weights: test accuracy", got[0].output)
+    assert.matches("resuming after step 5.*average of the weights: test accuracy", got[0].output)
     for k = 1, 8 do assert.equal(whole[k], part[k]) end
   end)
 end)
