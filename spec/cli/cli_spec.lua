@@ -262,7 +262,7 @@ describe("the prompt", function()
   end)
 
   it("keeps what is made local at the beginning of a line", function()
-    assert.equal("3\n4\nnil", prompt "local a, b = 3, 4\na\nb\nlocal a -- anew\na\n")
+    assert.equal("3\n4\nnil", prompt "local a, b = 3, 4\na\nb\nlocal a -- again\na\n")
     assert.equal("7", prompt "local function f()\nreturn 7\nend\nf()\n")
     assert.equal("1\n0", prompt "i = 0\ndo local i = 1; print(i) end\ni\n")
     assert.matches("'<name>' expected near '+'", prompt "local + 1\n", 1, true)

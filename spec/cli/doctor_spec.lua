@@ -61,7 +61,7 @@ describe("luminary doctor #lua", function()
     local rows = {["reach.timed_out"] = true, ["reach.unreachable"] = true, ["reach.stranger"] = true,
       ["reach.slow"] = true, ["reach.breaks"] = true, ["libraries.no_kernels"] = true,
       ["reach.forbidden"] = true, ["reach.fails"] = true} -- below, or
-      -- not to be had on one machine: a slow network, and a firewall that forbids
+      -- not reproducible on one machine: a slow network, and a firewall that rejects
     for _, row in ipairs(ROWS) do rows[row[1]] = true end
     local pipe = io.popen("cat " .. "lua/luminary/cli/doctor/*.lua")
     local source = pipe:read "*a"

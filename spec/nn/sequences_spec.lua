@@ -95,6 +95,7 @@ describe("attention", function()
       assert.is_true(y:narrow(2, 1, 4):allclose(z:narrow(2, 1, 4), 1e-5, 1e-6))
       assert.is_false(y:allclose(z))
       assert.equal(need, weights ~= nil)
+      assert.equal(need and 2 or 1, select("#", mha(x, x, x, {need_weights = need})))
       local mask = nn.Transformer.generate_square_subsequent_mask(5):to(device)
       assert.is_true(y:allclose(mha(x, x, x, {attn_mask = mask}), 1e-5, 1e-6))
     end

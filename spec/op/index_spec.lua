@@ -17,7 +17,7 @@ local function random(n)
   return seed % n + 1
 end
 
--- One entry for a dim of n: the entry, the places it picks, and whether the dim stays.
+-- Returns an entry for a dim of n, the indices that it selects, and whether the dim stays.
 local function random_entry(n)
   local kind = random(6)
   local at = random(n)

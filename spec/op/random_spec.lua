@@ -22,7 +22,7 @@ local function philox(key_low, key_high, low, high)
   return { c0, c1, c2, c3 }
 end
 
--- A generator's state as get_rng_state gives it: seed and offset, 8 bytes each, the lowest first.
+-- A generator's state as get_rng_state returns it: seed and offset, 8 bytes each, the lowest first.
 local function state(seed_low, seed_high, offset_low, offset_high)
   local bytes = {}
   for _, word in ipairs { seed_low, seed_high, offset_low, offset_high } do

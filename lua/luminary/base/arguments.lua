@@ -59,7 +59,7 @@ local function unknown(who, key, rows)
   options.unknown(who, key, type(key) == "string" and core.nearest(key, all) and all or names_of(rows, true))
 end
 
-local function place_of(rows, name)
+local function index_of(rows, name)
   for i, row in ipairs(rows) do
     if row[1] == name then return i end
   end
@@ -67,7 +67,7 @@ end
 
 local function check_names(who, rows, named, n)
   for key in pairs(named) do
-    local at = place_of(rows, key)
+    local at = index_of(rows, key)
     if not at then unknown(who, key, rows) end
     if at <= n then fail("%s: %s is passed twice, by position and by name", who, key) end
   end
@@ -80,7 +80,7 @@ local function has_options(rows, least, n, t)
   if type(key) ~= "string" then return false end
   if n > least or not row.checked_later then return true end
   for name in pairs(t) do
-    if place_of(rows, name) then return true end
+    if index_of(rows, name) then return true end
   end
   return false
 end
@@ -116,9 +116,11 @@ local function collect(who, rows, least, ...)
   while n > 0 and (values[n] == nil or options.is_report(values[n])) do n, values[n] = n - 1, nil end
   local last = values[n]
   if n > 0 and is_plain(last) and has_options(rows, least, n, last) then named, values[n], n = last, nil, n - 1 end
-  local most = #rows
-  while most > 0 and rows[most].named do most = most - 1 end
-  if n > most then options.too_many(who, most, names_of({unpack(rows, 1, most)}), n, least < 0 and "option" or nil) end
+  local max_count = #rows
+  while max_count > 0 and rows[max_count].named do max_count = max_count - 1 end
+  if n > max_count then
+    options.too_many(who, max_count, names_of({unpack(rows, 1, max_count)}), n, least < 0 and "option" or nil)
+  end
   if named then check_names(who, rows, named, n) end
   for i, row in ipairs(rows) do
     local value = values[i]
@@ -159,7 +161,7 @@ end
 --- The arguments of a call of `who`, checked, in the order of their rows.
 function arguments.read(who, rows, ...) return unpack(collect(who, rows, #rows, ...), 1, #rows) end
 
---- Options, which stand last in a call of `who`, by place or in one table: a table of their values by name.
+--- The options at the end of a call of `who`, by position or in one table: a table of their values by name.
 function arguments.options(who, rows, ...)
   local values, by_name = collect(who, rows, -1, ...), {}
   for i, row in ipairs(rows) do by_name[row[1]] = values[i] end
@@ -176,7 +178,7 @@ local function wrapped(who, names, rows, f)
     for i = least + 1, #all do
       local row, value = all[i], values[i]
       if value == nil and row.from then value = opts[row.from] end
-      if value == nil and row.from then value = values[place_of(all, row.from)] end
+      if value == nil and row.from then value = values[index_of(all, row.from)] end
       opts[row[1]], values[i] = value, nil
     end
     values[least + 1] = opts
@@ -224,9 +226,9 @@ function arguments.assign(into, opts)
 end
 
 --- The rows of arguments that must be given, and of those that may be left out; either may be nil.
-function arguments.of(places, named)
-  local takes = setmetatable({places = places or {}, named = named or {}, rows = {}}, Takes)
-  for _, rows in ipairs {takes.places, takes.named} do
+function arguments.of(required, named)
+  local takes = setmetatable({required = required or {}, named = named or {}, rows = {}}, Takes)
+  for _, rows in ipairs {takes.required, takes.named} do
     for _, row in ipairs(rows) do table.insert(takes.rows, row) end
   end
   return takes
@@ -234,7 +236,7 @@ end
 
 --- Checks the values of a call of `who` and puts them into a table or object under their names.
 function Takes:fill(into, who, ...)
-  local values = collect(who, self.rows, #self.places, ...)
+  local values = collect(who, self.rows, #self.required, ...)
   for i, row in ipairs(self.rows) do into[row[1]] = values[i] end
   for _, row in ipairs(self.rows) do
     if row.from and into[row[1]] == nil then into[row[1]] = into[row.from] end
@@ -249,16 +251,16 @@ function Takes:constructor(who, made)
   return declare(function(object, ...)
     self:fill(object, who, ...)
     if made then made(object) end
-  end, self.rows, #self.places, true)
+  end, self.rows, #self.required, true)
 end
 
---- A function `who` that calls body(values by name); its arguments stand by place or by name.
+--- A function `who` that calls body(values by name); its arguments are passed by position or by name.
 function Takes:caller(who, body)
   return declare(function(...)
     local values = {}
     self:fill(values, who, ...)
     return body(values)
-  end, self.rows, #self.places)
+  end, self.rows, #self.required)
 end
 
 --- The rows of a function, of a class by its constructor, or of what is called as one; nil where none are declared. And
@@ -313,7 +315,7 @@ end
 
 --- What help shows: nn.LeakyReLU([negative_slope = 0.01] [, {inplace = false}]): `about`, whose lines are joined.
 function Takes:help(path, about)
-  return ("%s(%s): %s"):format(path, arguments.call(self.rows, #self.places), (about:gsub("%s*\n%s*", " ")))
+  return ("%s(%s): %s"):format(path, arguments.call(self.rows, #self.required), (about:gsub("%s*\n%s*", " ")))
 end
 
 return arguments

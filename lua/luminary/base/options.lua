@@ -203,8 +203,8 @@ local kinds = {
 function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~= nil end
 
 --- Check one argument: `options.arg("Linear", "in_features", n, "count")` returns the value to use. A kind is one of
---- the words above, a list of strings of which the value is one, or a function(who, name, value) that gives it or
---- fails.
+--- the words above, a list of strings of which the value is one, or a function(who, name, value) that returns it
+--- or fails.
 function options.arg(who, name, value, kind)
   if type(kind) == "table" then return options.choice(who, name, value, kind) end
   if type(kind) == "function" then return kind(who, name, value) end

@@ -101,8 +101,8 @@ function changes.converted(t, dtype, device)
   return t:to {dtype = core.is_floating_point(t) and dtype or nil, device = device}
 end
 
---- A value as lm.load gives it, with the tensors in it renamed, each in its own table, and of the dtype. check(t, path)
---- is called before a tensor is copied; path: where in the value it is.
+--- Returns value, a result of lm.load, with the tensors in it renamed, each within its table, and converted to the
+--- dtype. Calls check(t, path) before a tensor is copied; path is its position in the value.
 function changes.applied(who, value, o, check)
   if not (o.rename or o.dtype) then return value end
   local dtype, made = changes.dtype(who, o.dtype), {}

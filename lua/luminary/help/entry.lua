@@ -126,20 +126,20 @@ function entry.arguments_of(value, name)
   return (entry.arguments {path = "", owner = "", name = "", value = value})
 end
 
--- A call as Lua reads it: those that must be given, then a table of the others with their defaults.
+-- A call in valid Lua: the required arguments, then a table of the others with their defaults.
 local function signature_of(each, list)
-  local places, named = {}, {}
+  local parts, named = {}, {}
   for _, row in ipairs(list) do
     local default = row.default
     if default and not loadstring("return " .. default) then default = nil end
     if #named == 0 and not row.optional then
-      places[#places + 1] = loadstring("local " .. row.name) and row.name or row.name .. "_" -- lm.lerp's `end`
+      parts[#parts + 1] = loadstring("local " .. row.name) and row.name or row.name .. "_" -- lm.lerp's `end`
     else
       named[#named + 1] = default and ("%s = %s"):format(row.name, default) or row.name
     end
   end
-  if #named > 0 then places[#places + 1] = "{" .. table.concat(named, ", ") .. "}" end
-  return ("%s(%s)"):format(each.path, table.concat(places, ", "))
+  if #named > 0 then parts[#parts + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  return ("%s(%s)"):format(each.path, table.concat(parts, ", "))
 end
 
 -- A documented call as Lua reads it, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".

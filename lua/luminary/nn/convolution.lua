@@ -72,7 +72,7 @@ local function set_up(self, in_channels, out_channels, kernel_size, o)
   self:reset_parameters()
 end
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
+--- Draws the parameters again, as at construction.
 function Convolution:reset_parameters() init._layer(self.weight, self.bias) end
 
 function Convolution:forward(x)

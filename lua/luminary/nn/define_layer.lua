@@ -97,7 +97,7 @@ local function extra_repr_of(entry, takes)
   end
 end
 
--- Inputs that were given to a class, in the places of options that are no tensors.
+-- Fails if a class was called with inputs, in the positions of options that are not tensors.
 local function check_no_inputs(name, rows, ...)
   for i = 1, math.min(select("#", ...), 2) do
     if not core.is_tensor((select(i, ...))) then return end
@@ -115,7 +115,7 @@ local function fill(new, entry)
   for i, row in ipairs(entry.options or {}) do named[i] = row end
   if entry.in_place then table.insert(named, {"inplace", "boolean", false}) end
   local takes = arguments.of(entry.takes, named)
-  for i, row in ipairs(takes.places) do names[i] = row[1] end
+  for i, row in ipairs(takes.required) do names[i] = row[1] end
   if entry.options then table.insert(names, "how") end
   local init = takes:constructor(entry.name, function(self)
     if entry.made then entry.made(self) end

@@ -79,11 +79,11 @@ F.multilabel_margin_loss = arguments.takes("multilabel_margin_loss", {
       options.describe(target))
   end
   local rows, labels = x:view(-1, n), target:detach():view(-1, n)
-  local places = ops.arange(1, n + 1, {device = x.device, dtype = "int64"})
-  local ends = ops.where(labels:lt(1), places, n + 1):amin(2, {keepdim = true})
-  local most = ends:numel() > 0 and math.max(1, ends:max():item() - 1) or 1
-  local counts = places:lt(ends):narrow(2, 1, most)
-  labels = labels:narrow(2, 1, most):masked_fill(counts:logical_not(), 1)
+  local positions = ops.arange(1, n + 1, {device = x.device, dtype = "int64"})
+  local ends = ops.where(labels:lt(1), positions, n + 1):amin(2, {keepdim = true})
+  local max_count = ends:numel() > 0 and math.max(1, ends:max():item() - 1) or 1
+  local counts = positions:lt(ends):narrow(2, 1, max_count)
+  labels = labels:narrow(2, 1, max_count):masked_fill(counts:logical_not(), 1)
   local own = ops.zeros_like(rows:detach()):scatter_add(2, labels, counts:type_as(rows)):gt(0)
   local lacking = ops.relu(1 - rows:gather(2, labels):unsqueeze(3) + rows:unsqueeze(2))
   local left_out = counts:logical_not():unsqueeze(3):logical_or(own:unsqueeze(2))
@@ -165,8 +165,8 @@ F.gumbel_softmax = arguments.takes("gumbel_softmax", {
   local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))
   local soft = ops.softmax((logits + noise) / opts.tau, opts.dim)
   if not opts.hard then return soft end
-  local places = ops.argmax(soft, opts.dim, {keepdim = true})
-  return ops.scatter(ops.zeros_like(soft), opts.dim, places, 1) - soft:detach() + soft
+  local index = ops.argmax(soft, opts.dim, {keepdim = true})
+  return ops.scatter(ops.zeros_like(soft), opts.dim, index, 1) - soft:detach() + soft
 end)
 
 for _, file in ipairs {

@@ -30,7 +30,7 @@ local function length_of(self, who, room)
 end
 
 -- t must be [N, heads, n, width] in a cache of `room`'s sizes.
-local function check_places(who, name, t, room, n, dtype)
+local function check_entries(who, name, t, room, n, dtype)
   local shape = t.shape
   if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= n then
     options.wrong_shape(who, name, t, {room[1], room[2], "n", room[4]})
@@ -51,8 +51,8 @@ end
 function KVCache:update(k, v)
   local who, keys, values = "KVCache:update", self.keys, self.values
   local room, n = keys.shape, arg(who, "k", k, "tensor").ndim == 4 and k.shape[3]
-  check_places(who, "k", k, room, n, keys.dtype)
-  check_places(who, "v", arg(who, "v", v, "tensor"), room, n, keys.dtype)
+  check_entries(who, "k", k, room, n, keys.dtype)
+  check_entries(who, "v", arg(who, "v", v, "tensor"), room, n, keys.dtype)
   local first = length_of(self, who, room[3])
   if first + n > room[3] then
     fail("%s: the cache holds %d of %d positions; cannot append %d more", who, first, room[3], n)

@@ -31,8 +31,8 @@ function meta.filled(size, value, how)
   return ops.full(size, value, how)
 end
 
---- Gives the parameters of a meta net memory, uninitialized, each of its dtype or this floating one, on this
---- device, and takes its buffers there; a module with reset_buffers fills its own. Returns the net.
+--- Allocates uninitialized memory on device for the parameters of a meta net, in dtype or else in their own, and moves
+--- its buffers there. A module with reset_buffers fills its buffers itself. Returns the net.
 function meta.allocate(net, dtype, device)
   local function allocate(t, how) core.set_data(t, ops.empty(t.shape, how)) end
   for _, p in ipairs(net:parameters()) do allocate(p, {dtype = dtype or p.dtype, device = device}) end

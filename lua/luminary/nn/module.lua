@@ -61,11 +61,11 @@ local by_backward = "loss:backward() computes all gradients"
 Module.__missing = {
   updateOutput = "net(x) calls forward", updateGradInput = by_backward, accGradParameters = by_backward,
   updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = by_backward,
-  gradInput = "x.grad has it, where x requires grad", output = "it is what net(x) gives",
+  gradInput = "x.grad has it, where x requires grad", output = "net(x) returns it",
   save_pretrained = "lm.save(\"model.safetensors\", net:state_dict()) writes what Python reads, too",
   push_to_hub = "nothing is uploaded; lm.save(\"model.safetensors\", net:state_dict()) writes what the Hub takes",
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
-  generate = "lm.models.generate(net, ids) lets any net of language go on",
+  generate = "lm.models.generate(net, ids) generates tokens with any language model",
   gradient_checkpointing_enable = "lm.autograd.checkpoint(f, x) computes a part again instead of keeping it",
   resize_token_embeddings = "create the net with another vocab_size and load the weights with "
     .. "{ignore_mismatched_sizes = true}",

@@ -112,19 +112,19 @@ end
 
 -- The modules that stand there, in order and without holes.
 local function list_of(self, record)
-  local places, list = {}, {}
+  local keys, list = {}, {}
   for key in next, self do
     if type(key) ~= "number" then
       fail("%s: rawset set [%s], which the module does not register; assign it without rawset", record.class.__name,
         tostring(key))
     end
-    places[#places + 1] = key
+    keys[#keys + 1] = key
   end
-  table.sort(places)
-  for i, place in ipairs(places) do
-    list[i] = rawget(self, place)
+  table.sort(keys)
+  for i, key in ipairs(keys) do
+    list[i] = rawget(self, key)
     if not is_module(list[i]) then
-      options.must_be(record.class.__name, ("child %s"):format(tostring(place)), "a module", list[i])
+      options.must_be(record.class.__name, ("child %s"):format(tostring(key)), "a module", list[i])
     end
   end
   return list
@@ -133,12 +133,12 @@ end
 function record_of(self)
   local record = getmetatable(self)
   if not record.class.numbered then return record end
-  local child, values, places = record.child, record.values, 0
+  local child, values, unchanged = record.child, record.values, 0
   for key, v in next, self do
     local name = child[key]
-    places = name and values[name] == v and places + 1 or 1 / 0
+    unchanged = name and values[name] == v and unchanged + 1 or 1 / 0
   end
-  if places ~= #child and not record.taking then
+  if unchanged ~= #child and not record.taking then
     local list = list_of(self, record)
     record.taking = true -- a module that is being put here may contain this one, which is asked for its children then
     local ok, problem = pcall(set_children, self, record, list)
@@ -303,7 +303,7 @@ local function find(who, self, path, kind, look)
   return module
 end
 
--- Puts modules in the places of children, by their names.
+-- Replaces children by modules of the same names.
 local function replace_children(self, modules)
   local record = record_of(self)
   for name, module in pairs(modules) do

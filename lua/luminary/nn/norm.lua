@@ -51,7 +51,7 @@ function BatchNorm:reset_running_stats()
   self.num_batches_tracked:zero_()
 end
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
+--- Resets the parameters and the running statistics to their initial values.
 function BatchNorm:reset_parameters()
   self:reset_running_stats()
   if self.weight then init.ones_(self.weight) end
@@ -148,7 +148,7 @@ GroupNorm.init = layer.takes("GroupNorm", {
   self:reset_parameters()
 end, bias)
 
---- Parameters as when the layer was made.
+--- Resets the parameters to their initial values.
 function GroupNorm:reset_parameters()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end
@@ -189,7 +189,7 @@ LayerNorm.init = layer.takes("LayerNorm", {
   self:reset_parameters()
 end)
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
+--- Resets the parameters to their initial values.
 function LayerNorm:reset_parameters()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end
@@ -218,7 +218,7 @@ RMSNorm.init = layer.takes("RMSNorm", {
   self:reset_parameters()
 end)
 
---- Parameters as when the layer was made.
+--- Resets the parameters to their initial values.
 function RMSNorm:reset_parameters()
   if self.weight then init.ones_(self.weight) end
 end

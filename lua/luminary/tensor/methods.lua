@@ -171,9 +171,9 @@ local function check_parts(who, n)
   if n > MOST then fail("%s: the result would be %.0f views; a list has at most %d tensors", who, n, MOST) end
 end
 
-local function size_or_sizes(who, name, v)
+local size_or_sizes = options.kind("integer or list of integers", function(who, name, v)
   return options.arg(who, name, v, type(v) == "number" and "count" or "integers")
-end
+end)
 
 --- x:split(size [, dim = 1]): Splits x along dim into views of the given size, or of a list of sizes.
 methods.split = arguments.reads("split", {
@@ -310,7 +310,7 @@ for _, name in ipairs {"cumsum", "cumprod"} do
   methods[name .. "_"] = function(x, dim) return ops.copy_(tensor(name .. "_", x), ops[name](x, dim)) end
 end
 
--- Rare ones: the first call of one loads its file, whose functions take the places of these.
+-- Rarely used methods: the first call of one loads its file, whose functions replace these.
 for file, names in pairs {
   products = "inner kron",
   quantiles_and_unique = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile unique "

@@ -128,8 +128,8 @@ products.pdist = arguments.reads("pdist", {{"x", "tensor"}, {"p", "positive", 2}
   floating("pdist", "x", x)
   if x.ndim ~= 2 then options.wrong_shape("pdist", "x", x, "[n, m]") end
   if x.device == "cpu" and (x.dtype == "float32" or x.dtype == "float64") then return ops.pair_distances(x, p) end
-  local places = ops.arange(x.shape[1], {device = x.device})
-  return indexing.masked_select(distances(x, x, p), ops.gt(places, ops.unsqueeze(places, 2)))
+  local indices = ops.arange(x.shape[1], {device = x.device})
+  return indexing.masked_select(distances(x, x, p), ops.gt(indices, ops.unsqueeze(indices, 2)))
 end)
 
 -- lm.linalg.multi_dot, for its caller `who`.

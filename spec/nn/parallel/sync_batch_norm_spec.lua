@@ -166,7 +166,7 @@ describe("SyncBatchNorm on several ranks", function()
         all_near("buffers", net:buffers(), alone:buffers())
       end
     end
-    local function part(...) -- of these counts, as many as there are ranks
+    local function part(...) -- the first of these counts, one for each rank
       local all = { ... }
       for i, counts in ipairs(all) do all[i] = { unpack(counts, 1, size) } end
       return all

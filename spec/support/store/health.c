@@ -42,7 +42,7 @@ void check_death(void) {
   lm_servers_finish(10);
   CHECK(lm_seconds() - before < 1);
 
-  /* Rank 0 gives up. */
+  /* Rank 0 leaves. */
   CHECK(start(3, 10) && join(1, 1, 3));
   nap(0.05);
   lm_server_release(server);

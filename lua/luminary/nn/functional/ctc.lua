@@ -6,8 +6,8 @@ local options = require "luminary.base.options"
 local ops, fail = core.ops, options.fail
 local F = {}
 
--- A kind of argument: lengths as a list of numbers, of a tensor, a list or one number.
-local function lengths(who, name, v)
+-- A kind of argument, which becomes a list of numbers.
+local lengths = options.kind("tensor, list of integers or integer", function(who, name, v)
   if core.is_tensor(v) and v.ndim < 2 and not v:is_floating_point() then v = v:reshape(-1):totable() end
   local list = type(v) == "number" and {v} or v
   local good = type(list) == "table" and not options.named_field(list)
@@ -16,7 +16,7 @@ local function lengths(who, name, v)
     options.must_be(who, name, "integers of at least 0, as a tensor or a list", v)
   end
   return list
-end
+end)
 
 local takes = arguments.of {
   {"log_probs", "tensor"}, {"targets", "tensor"}, {"input_lengths", lengths}, {"target_lengths", lengths},

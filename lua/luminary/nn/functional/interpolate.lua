@@ -23,7 +23,7 @@ end
 
 local function triangle(x) return ops.relu(1 - x) end
 
--- Places from 0 as gather_weighted takes them.
+-- Positions from 0 as gather_weighted takes them: from 1, with a dim of channels.
 local function from_one(index) return (index + 1):unsqueeze(1) end
 
 local function nearest(r)
@@ -35,7 +35,7 @@ local function nearest(r)
 end
 
 -- Two or four neighbors, whatever the scale; those beyond the border are the border's.
-local function neighbours(r)
+local function border_clamped(r)
   local at = ops.arange(r.out, {device = r.device, dtype = "float64"})
   at = r.align_corners and at * r.scale or (at + 0.5) * r.scale - 0.5
   if not r.cubic then at = at:clamp(0) end
@@ -51,11 +51,11 @@ end
 local function stretched(r)
   local stretch = math.max(r.scale, 1)
   local support = (r.cubic and 2 or 1) * stretch
-  local centre = (ops.arange(r.out, {device = r.device, dtype = "float64"}) + 0.5) * r.scale
-  local first, stop = ops.trunc(centre - support + 0.5):clamp(0), ops.trunc(centre + support + 0.5):clamp(nil, r.size)
+  local center = (ops.arange(r.out, {device = r.device, dtype = "float64"}) + 0.5) * r.scale
+  local first, stop = ops.trunc(center - support + 0.5):clamp(0), ops.trunc(center + support + 0.5):clamp(nil, r.size)
   local taps = ops.arange(math.ceil(support) * 2 + 1, {device = r.device, dtype = "float64"}):unsqueeze(2)
   local index = first + taps
-  local distance = ops.abs((index - centre + 0.5) / stretch)
+  local distance = ops.abs((index - center + 0.5) / stretch)
   local weight = r.cubic and cubic(distance, -0.5) or triangle(distance)
   local inside = ops.lt(index, stop)
   weight = ops.where(inside, weight, 0)
@@ -65,22 +65,22 @@ end
 
 -- x with dim resized; `last` says that its channels come last in memory.
 local function resized(x, dim, r, last)
-  local places, weight
+  local positions, weight
   if r.mode:find "^nearest" then
-    places = nearest(r)
+    positions = nearest(r)
   elseif r.antialias then
-    places, weight = stretched(r)
+    positions, weight = stretched(r)
   else
-    places, weight = neighbours(r)
+    positions, weight = border_clamped(r)
   end
   if weight then weight = weight:to(x.dtype == "float64" and "float64" or "float32") end
-  if not x:is_floating_point() then return ops.index_select(x, dim, places:view(-1)) end
+  if not x:is_floating_point() then return ops.index_select(x, dim, positions:view(-1)) end
   if last then x, dim = sizes.channels_last(x), dim - 1 end
   local shape, before, after = {unpack(x.shape)}, 1, 1
   for i, size in ipairs(shape) do
     if i < dim then before = before * size elseif i > dim then after = after * size end
   end
-  local y = ops.gather_weighted(ops.reshape(x, {1, before, shape[dim], after}), places, weight)
+  local y = ops.gather_weighted(ops.reshape(x, {1, before, shape[dim], after}), positions, weight)
   shape[dim] = r.out
   y = y:view(shape)
   return last and sizes.channels_second(y) or y

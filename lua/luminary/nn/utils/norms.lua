@@ -37,7 +37,7 @@ local function dim_of(who, module, name, dim, default)
   return at, w
 end
 
-local function any_dim(_, _, v) return v end
+local any_dim = options.kind("integer or false", function(_, _, v) return v end)
 
 --- weight_norm(module [, {name = "weight", dim = 1}]): Applies weight normalization to a parameter of a module.
 norms.weight_norm = arguments.takes("weight_norm", {

@@ -21,7 +21,7 @@ function List:init(value, first, as_parameter)
     or {n = 1, value}
   self.is_tensor = originals.n == 1
   for i = 1, originals.n do
-    local t = options.arg("register_parametrization", "what right_inverse gives", originals[i], "tensor")
+    local t = options.arg("register_parametrization", "the result of right_inverse", originals[i], "tensor")
     local name = self.is_tensor and "original" or "original" .. (i - 1)
     if as_parameter then
       self[name] = self.is_tensor and rawequal(t, value) and value or parameter.new(t, value.requires_grad)
