@@ -69,7 +69,7 @@ for _, name in ipairs {
   lm[name] = core[name]
 end
 lm.autocast = require "luminary.amp.autocast"
-for name, most in pairs { -- arguments that it takes
+for name, max_count in pairs { -- arguments that it takes
   live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
   is_autocast_enabled = 1, get_autocast_dtype = 1,
   manual_seed = 1, initial_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
@@ -77,7 +77,7 @@ for name, most in pairs { -- arguments that it takes
   set_num_threads = 1, get_num_threads = 0, synchronize = 1, setenv = 2, getenv = 1, set_warnings = 1,
   set_default_dtype = 1, get_default_dtype = 0, set_default_device = 1, get_default_device = 0,
 } do
-  lm[name] = options.exact(name, core[name], most)
+  lm[name] = options.exact(name, core[name], max_count)
 end
 -- Ops of which PyTorch's functions have another form than its methods.
 function lm.randint(low, high, ...)

@@ -280,12 +280,12 @@ function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
       rtol = math.max(m, n) * precision
       if core.is_tensor(atol) then rtol = ops.where(ops.gt(atol, 0), 0, rtol) elseif (atol or 0) > 0 then rtol = 0 end
     end
-    local least = ops.amax(s, -1) * rtol
+    local threshold = ops.amax(s, -1) * rtol
     if atol ~= nil then
       if not core.is_tensor(atol) then atol = ops.full({}, atol, {dtype = s.dtype, device = s.device}) end
-      least = ops.maximum(least, atol)
+      threshold = ops.maximum(threshold, atol)
     end
-    return ops.sum(ops.gt(s, ops.unsqueeze(least, -1)), -1)
+    return ops.sum(ops.gt(s, ops.unsqueeze(threshold, -1)), -1)
   end)
 end
 

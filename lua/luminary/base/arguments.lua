@@ -73,12 +73,12 @@ local function check_names(who, rows, named, n)
   end
 end
 
--- Whether a table, the n-th value, has options by name. One of the first `least` values may be a table by itself.
-local function has_options(rows, least, n, t)
+-- Whether a table, the n-th value, has options by name. One of the first `n_required` values may be a table by itself.
+local function has_options(rows, n_required, n, t)
   local key, row = next(t), rows[n]
-  if key == nil then return not row or not row.list and (n > least or is_optional(row)) end
+  if key == nil then return not row or not row.list and (n > n_required or is_optional(row)) end
   if type(key) ~= "string" then return false end
-  if n > least or not row.checked_later then return true end
+  if n > n_required or not row.checked_later then return true end
   for name in pairs(t) do
     if index_of(rows, name) then return true end
   end
@@ -108,34 +108,33 @@ end
 
 local of_dims = {dim = true, ["dim?"] = true, ["dims?"] = true}
 
--- The checked values of a call, a list with holes, by the rows' positions; those after the first `least` may be left
--- out.
--- -1: they are options, after arguments that are read elsewhere.
-local function collect(who, rows, least, ...)
+-- Returns the checked values of a call, a list with holes, in the order of the rows. Those after the first `n_required`
+-- may be left out; -1: all are options, after arguments that are read elsewhere.
+local function collect(who, rows, n_required, ...)
   local n, values, named = select("#", ...), {...}, nil
   while n > 0 and (values[n] == nil or options.is_report(values[n])) do n, values[n] = n - 1, nil end
   local last = values[n]
-  if n > 0 and is_plain(last) and has_options(rows, least, n, last) then named, values[n], n = last, nil, n - 1 end
+  if n > 0 and is_plain(last) and has_options(rows, n_required, n, last) then named, values[n], n = last, nil, n - 1 end
   local max_count = #rows
   while max_count > 0 and rows[max_count].named do max_count = max_count - 1 end
   if n > max_count then
-    options.too_many(who, max_count, names_of({unpack(rows, 1, max_count)}), n, least < 0 and "option" or nil)
+    options.too_many(who, max_count, names_of({unpack(rows, 1, max_count)}), n, n_required < 0 and "option" or nil)
   end
   if named then check_names(who, rows, named, n) end
   for i, row in ipairs(rows) do
     local value = values[i]
     if named and i > n then value = named[row[1]] end
     if value == 1 and of_dims[row[2]] then core.check_ported_dim(who, row[1], values[1]) end
-    values[i] = value_of(who, row, value, i > least, rows)
+    values[i] = value_of(who, row, value, i > n_required, rows)
   end
   return values
 end
 
--- Notes what a function takes: options.parameters(f) has the names, and its fields `rows` and `least` what is declared.
-local function declare(f, rows, least, is_method)
+-- Stores the declaration of a function: options.parameters(f) has the names, and the fields `rows` and `n_required`.
+local function declare(f, rows, n_required, is_method)
   local names = {is_method and "self" or nil}
   for _, row in ipairs(rows) do names[#names + 1] = row[1] end
-  names.rows, names.least = rows, least
+  names.rows, names.n_required = rows, n_required
   options.set_parameters(f, names)
   return f
 end
@@ -153,9 +152,9 @@ end
 --- Returns f.
 function arguments.note(f, names, rows)
   local all = leading(names)
-  local least = #all
+  local n_required = #all
   for _, row in ipairs(rows) do all[#all + 1] = row end
-  return declare(f, all, least, names[1] == "self")
+  return declare(f, all, n_required, names[1] == "self")
 end
 
 --- The arguments of a call of `who`, checked, in the order of their rows.
@@ -171,22 +170,22 @@ end
 -- f(leading…, options), by position or by name; the names of the leading ones begin with "self" for a method.
 local function wrapped(who, names, rows, f)
   local all, is_method = leading(names), names[1] == "self"
-  local least = #all
+  local n_required = #all
   for _, row in ipairs(rows) do all[#all + 1] = row end
   local function read(name, ...)
-    local values, opts = collect(name, all, least, ...), {}
-    for i = least + 1, #all do
+    local values, opts = collect(name, all, n_required, ...), {}
+    for i = n_required + 1, #all do
       local row, value = all[i], values[i]
       if value == nil and row.from then value = opts[row.from] end
       if value == nil and row.from then value = values[index_of(all, row.from)] end
       opts[row[1]], values[i] = value, nil
     end
-    values[least + 1] = opts
-    return unpack(values, 1, least + 1)
+    values[n_required + 1] = opts
+    return unpack(values, 1, n_required + 1)
   end
   local call = is_method and function(self, ...) return f(self, read(who or self.__name, ...)) end
     or function(...) return f(read(who, ...)) end
-  return declare(call, all, least, is_method)
+  return declare(call, all, n_required, is_method)
 end
 
 --- f, which takes its arguments by position or by name: those that f names before its last one, which it checks itself,
@@ -271,7 +270,7 @@ function arguments.declared(value)
   local f = code and code.instance and value.init or type(metatable) == "table" and rawget(metatable, "takes") or value
   if type(f) ~= "function" then return nil end
   local names = options.parameters(f)
-  return names.rows, names.least
+  return names.rows, names.n_required
 end
 
 local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end
@@ -293,9 +292,9 @@ local function row_text(row)
   return row[1] .. (default and " = " .. default or "")
 end
 
---- A call as help shows it, without the parentheses: "x, dim [, {keepdim = false}]". `least` rows come before the
+--- A call as help shows it, without the parentheses: "x, dim [, {keepdim = false}]". `n_required` rows come before the
 --- options, which may be given by position too.
-function arguments.call(rows, least)
+function arguments.call(rows, n_required)
   local text, named = "", {}
   local function add(part, optional)
     if text ~= "" then part = ", " .. part end
@@ -303,7 +302,7 @@ function arguments.call(rows, least)
     text = text .. part
   end
   for i, row in ipairs(rows) do
-    if i <= least then
+    if i <= n_required then
       add(row_text(row), not row.checked_later and is_optional(row))
     elseif not row.lacks then
       named[#named + 1] = row_text(row)

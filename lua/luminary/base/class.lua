@@ -62,8 +62,8 @@ function class.arguments(of, ...)
   if not rawget(of, "strict") then return ... end
   local names, given = options.parameters(of.init), options.count(...)
   if names.rows then return ... end
-  local most = math.max(#names - 1, 0)
-  if given > most and not names.more then options.too_many(of.__name, most, names, given) end
+  local max_count = math.max(#names - 1, 0)
+  if given > max_count and not names.more then options.too_many(of.__name, max_count, names, given) end
   return options.by_name(of.__name, of.init, 1, ...)
 end
 
@@ -110,28 +110,28 @@ end
 --- its subclasses share. The class's metatable has `instance`, the metatable of its instances' fields.
 function class.new(name, super, constructor) return made({__name = name, super = super}, constructor) end
 
--- What may be meant by a call of forward with more than `most` arguments.
-local function meant(object, most, ...)
+-- A remedy for a call of forward with more than `max_count` arguments, or "".
+local function meant(object, max_count, ...)
   if object.__state_is then return "; " .. object.__state_is end
-  for i = most + 1, select("#", ...) do
+  for i = max_count + 1, select("#", ...) do
     local kind = type((select(i, ...)))
     if kind ~= "table" and kind ~= "userdata" then return "" end
   end
-  return most == 1 and "; if they are the results of another call, net((f(x))) passes only the first" or ""
+  return max_count == 1 and "; if they are the results of another call, net((f(x))) passes only the first" or ""
 end
 
--- A method with `self` that says so where it is called with a dot, or with more arguments than `most`. Those of the
+-- A method with `self` that fails if it is called with a dot, or with more arguments than `max_count`. Those of the
 -- library are no methods of plain tables, which dicts and states are; a user's may be lent to one.
-local function guarded(of, name, method, most, lent)
+local function guarded(of, name, method, max_count, lent)
   if type(method) ~= "function" or debug.getlocal(method, 1) ~= "self" then return method end
   local function guard(self, ...)
     local record = debug_getmetatable(self)
     if not (record and record.class) and (type(self) ~= "table" or record == nil and not lent) then
       fail("%s.%s: call it with a colon: x:%s(…)%s", of.__name, name, name, name == "forward" and ", or x(…)" or "")
     end
-    if select("#", ...) > most and options.count(...) > most then
-      fail("%s: %s takes %d argument%s, got %d%s", self.__name or of.__name, name, most, most == 1 and "" or "s",
-        options.count(...), name == "forward" and meant(self, most, ...) or "")
+    if select("#", ...) > max_count and options.count(...) > max_count then
+      fail("%s: %s takes %d argument%s, got %d%s", self.__name or of.__name, name, max_count,
+        max_count == 1 and "" or "s", options.count(...), name == "forward" and meant(self, max_count, ...) or "")
     end
     return method(self, ...)
   end
@@ -139,14 +139,14 @@ local function guarded(of, name, method, most, lent)
   return guard
 end
 
--- The most arguments that a method names beside self.
+-- The largest number of arguments of a method, without self.
 local function named(method)
   local info = type(method) == "function" and debug.getinfo(method, "u")
   return info and not info.isvararg and info.nparams - 1 or 1 / 0
 end
 
-local function set_method(of, name, method, most, lent)
-  rawset(of, name, name == "init" and method or guarded(of, name, method, most, lent))
+local function set_method(of, name, method, max_count, lent)
+  rawset(of, name, name == "init" and method or guarded(of, name, method, max_count, lent))
 end
 
 --- Guards the methods that a class is given from now on. Returns the class.

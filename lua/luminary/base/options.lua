@@ -158,10 +158,10 @@ end
 local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
 
 -- Losses are multiplied by it and gradients by its inverse, in float32.
-local LEAST_SCALE = 2 ^ -126
+local MIN_SCALE = 2 ^ -126
 
 local function scale(v)
-  if type(v) == "number" and v >= LEAST_SCALE and v <= 1 / LEAST_SCALE then return v end
+  if type(v) == "number" and v >= MIN_SCALE and v <= 1 / MIN_SCALE then return v end
 end
 
 -- Each kind of argument: what messages call it, and a function that returns the value to use, or nil to refuse.
@@ -321,11 +321,11 @@ local function count(...)
 end
 options.count = count
 
---- The error for more arguments than the `most` that `who` takes: the last of `names`, where they are known; or
---- options, if that is `what` they are.
-function options.too_many(who, most, names, got, what)
-  local list = table.concat(names, ", ", math.max(#names - most, 0) + 1):gsub("opts$", "{options}")
-  fail("%s: takes at most %d %s%s, got %d%s", who, most, what or "argument", most == 1 and "" or "s", got,
+--- The error for more arguments than the `max_count` that `who` takes. It lists the last max_count of `names`; `what`
+--- replaces "argument", as by "option".
+function options.too_many(who, max_count, names, got, what)
+  local list = table.concat(names, ", ", math.max(#names - max_count, 0) + 1):gsub("opts$", "{options}")
+  fail("%s: takes at most %d %s%s, got %d%s", who, max_count, what or "argument", max_count == 1 and "" or "s", got,
     list ~= "" and ": " .. list or "")
 end
 
@@ -337,30 +337,32 @@ function options.by_name(who, f, skip, ...)
   if not is_plain(last) or type(next(last)) ~= "string" then return ... end
   local names = parameters[f]
   local takes_options = names.more or names[#names] == "opts"
-  local most = #names - skip - (names[#names] == "opts" and 1 or 0) -- without the options
+  local max_count = #names - skip - (names[#names] == "opts" and 1 or 0) -- without the options
   local arguments, rest, found = {...}, {}, false
   for key, value in pairs(last) do rest[key] = value end
   arguments[n] = nil
-  for i = n, most do
+  for i = n, max_count do
     local name = names[skip + i]
     if rest[name] ~= nil then arguments[i], rest[name], found = rest[name], nil, true end
   end
   if not found then return ... end
   if next(rest) ~= nil then
     if not takes_options then options.unknown(who, next(rest), {unpack(names, skip + 1)}) end
-    arguments[most + 1] = rest
+    arguments[max_count + 1] = rest
   end
-  return unpack(arguments, 1, takes_options and most + 1 or most)
+  return unpack(arguments, 1, takes_options and max_count + 1 or max_count)
 end
 
 --- The same function, for which more arguments than it names are an error: in Lua they would be dropped in silence.
---- `most` says how many where that is a function of C's.
-function options.exact(who, f, most)
+--- `max_count` is that number for a function written in C.
+function options.exact(who, f, max_count)
   local info = debug.getinfo(f, "u")
-  if info.isvararg and not most then return f end
-  most = most or info.nparams
+  if info.isvararg and not max_count then return f end
+  max_count = max_count or info.nparams
   local function exact(...)
-    if select("#", ...) > most and count(...) > most then options.too_many(who, most, parameters[f], count(...)) end
+    if select("#", ...) > max_count and count(...) > max_count then
+      options.too_many(who, max_count, parameters[f], count(...))
+    end
     return f(...)
   end
   parameters[exact] = parameters[f]
@@ -436,10 +438,10 @@ function options.strict(who, t, later)
   local function missing(_, key)
     -- Names as of metamethods are nil: other libraries look whether there are such.
     if type(key) == "string" and key:sub(1, 2) == "__" then return nil end
-    local place = later[key]
-    if not place then options.no_name(who, key, t, later) end
-    local value = load_module("luminary." .. place[1])
-    if place[2] then value = value[place[2]] end
+    local source = later[key]
+    if not source then options.no_name(who, key, t, later) end
+    local value = load_module("luminary." .. source[1])
+    if source[2] then value = value[source[2]] end
     rawset(t, key, value)
     return value
   end

@@ -50,7 +50,7 @@ end
 local types_of_names = {device = "device", dtype = "dtype"}
 
 -- The declared rows of a function or class; a method's x is not among them.
-local function of_rows(each, rows, least)
+local function of_rows(each, rows, n_required)
   local list = {}
   for i, row in ipairs(rows) do
     if not row.lacks and not (i == 1 and each.path:find "^x:") then
@@ -58,7 +58,7 @@ local function of_rows(each, rows, least)
       list[#list + 1] = {
         name = row[1], type = types_of_names[row[1]] or not row.checked_later and options.kind_text(kind) or nil,
         choices = type(kind) == "table" and kind or nil, default = arguments.default_text(row), named = row.named,
-        optional = i > least or not row.checked_later and (optional or arguments.default_text(row) ~= nil),
+        optional = i > n_required or not row.checked_later and (optional or arguments.default_text(row) ~= nil),
       }
     end
   end
@@ -99,8 +99,8 @@ end
 --- The arguments of a public name, in order: a list of {name, type, choices, default, optional, named}; and whether
 --- they are declared. Without that, type and choices are nil. named: by name alone. nil for a name that is not called.
 function entry.arguments(each)
-  local rows, least = arguments.declared(each.value)
-  if rows then return of_rows(each, rows, least), true end
+  local rows, n_required = arguments.declared(each.value)
+  if rows then return of_rows(each, rows, n_required), true end
   local callable = type(each.value) == "function" or index.is_class(each.value)
   local info = op_owners[each.owner] and core.op_info(aliases.of[each.name] or each.name:match "^(.-)_?$")
   local call = each.path ~= "" and split(help.of(each) or "")

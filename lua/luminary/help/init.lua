@@ -41,9 +41,9 @@ end
 
 -- What is between the parentheses of a call of a value that declares its arguments; nil for others.
 local function declared_call(value, path)
-  local rows, least = arguments.declared(value)
-  if rows and path:find "^x:" then rows, least = {unpack(rows, 2)}, least - 1 end -- x itself
-  return rows and arguments.call(rows, least)
+  local rows, n_required = arguments.declared(value)
+  if rows and path:find "^x:" then rows, n_required = {unpack(rows, 2)}, n_required - 1 end -- x itself
+  return rows and arguments.call(rows, n_required)
 end
 
 local function call_of(path, f, value)
@@ -212,8 +212,8 @@ end
 -- The less, the earlier: what is used most, methods of classes last except Torch7's functions; names in another case
 -- after those of the same in each group.
 local function order_of(entry, name)
-  local place = help.is_torch7(entry) and 4 or common[entry.owner] or all().classes[entry.owner] and 3 or 2
-  return place * 2 + (entry.name == name and 0 or 1)
+  local tier = help.is_torch7(entry) and 4 or common[entry.owner] or all().classes[entry.owner] and 3 or 2
+  return tier * 2 + (entry.name == name and 0 or 1)
 end
 
 -- Whether an entry is an op for others to be made of; other names of public ops are none.

@@ -40,18 +40,18 @@ local function all_rows()
 end
 
 -- How near a row is to the words: 0 is its name, 1 all in its path, 2 also in its first sentence; nil for neither.
-local function place_of(row, words)
-  local place = 0
+local function tier_of(row, words)
+  local tier = 0
   for _, word in ipairs(words) do
     if row.path:find(word, 1, true) then
-      place = math.max(place, row.name == word and 0 or 1)
+      tier = math.max(tier, row.name == word and 0 or 1)
     elseif row.sentence:find("%f[%w]" .. word:gsub("%p", "%%%0")) then
-      place = 2
+      tier = 2
     else
       return nil
     end
   end
-  return place
+  return tier
 end
 
 local function words_of(query)
@@ -66,13 +66,13 @@ function search.find(query)
   local words, found = words_of(query), {}
   if #words == 0 then return found end
   for _, row in ipairs(all_rows()) do
-    local place = place_of(row, words)
-    if place then found[#found + 1] = {place = place, rank = row.rank, each = row.each} end
+    local tier = tier_of(row, words)
+    if tier then found[#found + 1] = {tier = tier, rank = row.rank, each = row.each} end
   end
   table.sort(found, function(a, b)
-    if a.place ~= b.place then return a.place < b.place end
+    if a.tier ~= b.tier then return a.tier < b.tier end
     if a.rank ~= b.rank then return a.rank < b.rank end
-    if #a.each.path ~= #b.each.path and a.place < 2 then return #a.each.path < #b.each.path end
+    if #a.each.path ~= #b.each.path and a.tier < 2 then return #a.each.path < #b.each.path end
     return a.each.path < b.each.path
   end)
   local list = {}

@@ -106,12 +106,12 @@ local function padding_for(self, x, size)
   end
   local list = {}
   for i = 1, n do
-    local least = (x.shape[x.ndim - n + i] - 1) * self.stride[i] - 2 * self.padding[i]
+    local min_size = (x.shape[x.ndim - n + i] - 1) * self.stride[i] - 2 * self.padding[i]
       + self.dilation[i] * (self.kernel_size[i] - 1) + 1
-    list[i] = arg(who, "output_size", size[#size - n + i], "count") - least
+    list[i] = arg(who, "output_size", size[#size - n + i], "count") - min_size
     if list[i] < 0 or list[i] >= self.stride[i] then
-      options.fail("%s: output_size has %d; for this x it must be from %d to %d", who, size[#size - n + i], least,
-        least + self.stride[i] - 1)
+      options.fail("%s: output_size has %d; for this x it must be from %d to %d", who, size[#size - n + i], min_size,
+        min_size + self.stride[i] - 1)
     end
   end
   return list

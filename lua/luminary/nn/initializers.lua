@@ -162,10 +162,10 @@ function init.trunc_normal_(t, mean, std, a, b, generator)
   end, generator)
 end
 
-local function matrix(who, t, most)
+local function matrix(who, t, max_dims)
   options.arg(who, "the first argument", t, "tensor")
-  if t.ndim < 2 or most and t.ndim > most then
-    options.must_be(who, "t", most and "a tensor of 2 dims" or "a tensor of at least 2 dims", t)
+  if t.ndim < 2 or max_dims and t.ndim > max_dims then
+    options.must_be(who, "t", max_dims and "a tensor of 2 dims" or "a tensor of at least 2 dims", t)
   end
   return t.shape[1], t:numel() / math.max(t.shape[1], 1)
 end
@@ -222,9 +222,9 @@ init.dirac_ = arguments.takes("dirac_", {{"groups", "count", 1}}, function(t, op
     t:zero_()
     for g = 0, groups - 1 do
       for i = 1, math.min(shape[1] / groups, shape[2]) do
-        local place = t:select(1, g * shape[1] / groups + i):select(1, i)
-        for k = 3, #shape do place = place:select(1, math.floor(shape[k] / 2) + 1) end
-        place:fill_(1)
+        local center = t:select(1, g * shape[1] / groups + i):select(1, i)
+        for k = 3, #shape do center = center:select(1, math.floor(shape[k] / 2) + 1) end
+        center:fill_(1)
       end
     end
     return t

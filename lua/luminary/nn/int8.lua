@@ -57,15 +57,15 @@ end
 
 local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 
--- What module:to_int8() returns; errors name the place.
-local function replacement(module, place)
+-- What module:to_int8() returns; errors name the path.
+local function replacement(module, path)
   local ok, new = pcall(module.to_int8, module)
   if not ok and type(new) == "string" then
-    options.fail("quantize: %s: %s", place, (new:gsub("^[^\n]-:%d+: ", "")))
+    options.fail("quantize: %s: %s", path, (new:gsub("^[^\n]-:%d+: ", "")))
   elseif not ok then
     error(new, 0)
   elseif not Module.is_module(new) then
-    options.must_be("quantize: " .. place, module.__name .. ":to_int8()", "a module or self", new)
+    options.must_be("quantize: " .. path, module.__name .. ":to_int8()", "a module or self", new)
   end
   return new
 end
@@ -75,23 +75,23 @@ int8.quantize = arguments.reads("quantize", {{"net", "any"}}, function(net)
   if not Module.is_module(net) then options.expected("quantize", "a module", net) end
   local replaced, changes = {}, {}
   local walk
-  local function walk_children(module, place)
+  local function walk_children(module, path)
     for name, child in module:named_children() do
-      local other = walk(child, (place and place .. "." or "") .. name)
+      local other = walk(child, (path and path .. "." or "") .. name)
       if other ~= child then
         changes[module] = changes[module] or {}
         changes[module][name] = other
       end
     end
   end
-  function walk(module, place)
+  function walk(module, path)
     if replaced[module] then return replaced[module] end
     replaced[module] = module
-    if not module.keeps_float then walk_children(module, place) end
+    if not module.keeps_float then walk_children(module, path) end
     if type(module.to_int8) ~= "function" then return module end
-    local new = replacement(module, place or module.__name)
+    local new = replacement(module, path or module.__name)
     replaced[module] = new
-    if new == module then walk_children(module, place) end -- what it has now
+    if new == module then walk_children(module, path) end -- what it has now
     return new
   end
   return core.no_grad(function()

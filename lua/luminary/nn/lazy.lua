@@ -49,10 +49,10 @@ local function add(name, base, channels_of, help)
     self.given = {n = n, ...}
   end
   -- What the base takes, but its first argument.
-  local rows, least = arguments.declared(base)
+  local rows, n_required = arguments.declared(base)
   local names = {"self"}
-  for i = 2, least do names[i] = rows[i][1] end
-  arguments.note(new.init, names, {unpack(rows, least + 1)})
+  for i = 2, n_required do names[i] = rows[i][1] end
+  arguments.note(new.init, names, {unpack(rows, n_required + 1)})
 
   function new:forward(x, ...)
     if self.given then

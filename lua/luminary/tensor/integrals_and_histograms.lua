@@ -97,8 +97,8 @@ local function edges_of(who, bins, range, values)
     end
     low, high = range[1], range[2]
   elseif values:numel() > 0 then
-    local least, most = ops.aminmax(values)
-    low, high = least:item(), most:item()
+    local min_value, max_value = ops.aminmax(values)
+    low, high = min_value:item(), max_value:item()
   end
   if not (low > -math.huge and high < math.huge and low <= high) then
     fail("%s: range must be finite and ascending, got {%g, %g}", who, low, high)
@@ -118,16 +118,16 @@ function lib.histogram(x, bins, range, weight, density)
   local values = ops.reshape(x:detach(), {-1})
   local edges = edges_of(who, bins, range, values)
   local n = edges.shape[1] - 1
-  local place = ops.searchsorted(edges, values, {right = true}) - 1
-  place = ops.where(ops.eq(values, ops.select(edges, 1, n + 1)), n, place)
-  local outside = ops.logical_or(ops.lt(place, 1), ops.gt(place, n)) -- NaN too
+  local bin = ops.searchsorted(edges, values, {right = true}) - 1
+  bin = ops.where(ops.eq(values, ops.select(edges, 1, n + 1)), n, bin)
+  local outside = ops.logical_or(ops.lt(bin, 1), ops.gt(bin, n)) -- NaN too
   local one = weight and ops.reshape(arg(who, "weight", weight, "tensor"):detach(), {-1}) or ops.ones_like(values)
   if weight and (weight:numel() ~= x:numel() or weight.dtype ~= x.dtype) then
     fail("%s: weight must have the dtype and shape of x, %s %s, got %s %s", who, weight.dtype, describe(weight),
       x.dtype, describe(x))
   end
   local counts = ops.scatter_add(ops.zeros(n + 1, {dtype = x.dtype, device = x.device}), 1,
-    ops.masked_fill(place, outside, n + 1), one)
+    ops.masked_fill(bin, outside, n + 1), one)
   counts = ops.narrow(counts, 1, 1, n)
   if density and arg(who, "density", density, "boolean") then
     counts = counts / ops.sum(counts) / (ops.narrow(edges, 1, 2, n) - ops.narrow(edges, 1, 1, n))

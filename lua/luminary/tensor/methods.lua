@@ -165,10 +165,10 @@ methods.allclose = arguments.reads("allclose", {
   end)
 end)
 
-local MOST = 2 ^ 20 -- tensors in a list; no function takes more
+local MAX_PARTS = 2 ^ 20 -- tensors in a list; no function takes more
 
 local function check_parts(who, n)
-  if n > MOST then fail("%s: the result would be %.0f views; a list has at most %d tensors", who, n, MOST) end
+  if n > MAX_PARTS then fail("%s: the result would be %.0f views; a list has at most %d tensors", who, n, MAX_PARTS) end
 end
 
 local size_or_sizes = options.kind("integer or list of integers", function(who, name, v)
@@ -219,12 +219,12 @@ end)
 -- y, as often along each dim as counts says, up to the third that is repeated; what is left stays in counts. One copy,
 -- of y with a dim before each of these, where the dims that are not repeated are part of others.
 local function repeated_once(y, counts)
-  local shape, narrow, wide, most = y.shape, {}, {}, 3
+  local shape, narrow, wide, free_dims = y.shape, {}, {}, 3
   for d, size in ipairs(shape) do
     local n = counts[d]
-    if n ~= 1 and most > 0 then
+    if n ~= 1 and free_dims > 0 then
       narrow[#narrow + 1], wide[#wide + 1] = 1, n
-      shape[d], counts[d], most = size * n, 1, most - 1
+      shape[d], counts[d], free_dims = size * n, 1, free_dims - 1
     end
     if (n ~= 1 and counts[d] == 1) or #wide == 0 then
       narrow[#narrow + 1], wide[#wide + 1] = size, size

@@ -237,9 +237,9 @@ shape_ops.tensor_split = arguments.reads("tensor_split", {
   return tensor_split("tensor_split", x, parts, dim)
 end)
 
-local function split_along(who, least, dim, ...)
+local function split_along(who, min_dims, dim, ...)
   local x, parts = arguments.read(who, {{"x", "tensor"}, {"indices_or_sections", number_or_list}}, ...)
-  if at_least(who, x, least).ndim == 1 then dim = 1 end
+  if at_least(who, x, min_dims).ndim == 1 then dim = 1 end
   if type(parts) == "number" and (parts < 1 or x.shape[dim] % parts ~= 0) then
     fail("%s: the size of dim %d of %s must be divisible by %s", who, dim, describe(x), tostring(parts))
   end

@@ -35,21 +35,22 @@ local function check(who, a, times, samples)
   if padded and a.targets.shape[1] ~= samples or not padded and a.targets.ndim ~= 1 then
     options.wrong_shape(who, "targets", a.targets, ("[%d, S] or concatenated [sum of lengths]"):format(samples))
   end
-  local most = a.targets.shape[a.targets.ndim]
+  local max_length = a.targets.shape[a.targets.ndim]
   for i = 1, samples do
     local length = a.target_lengths[i]
-    starts[i] = padded and (i - 1) * most or sum
+    starts[i] = padded and (i - 1) * max_length or sum
     longest, sum = math.max(longest, length), sum + length
-    if padded and length > most then
-      options.must_be(who, ("target_lengths[%d]"):format(i), ("at most %d, the length of targets"):format(most), length)
+    if padded and length > max_length then
+      options.must_be(who, ("target_lengths[%d]"):format(i), ("at most %d, the length of targets"):format(max_length),
+        length)
     end
     if a.input_lengths[i] > times then
       options.must_be(who, ("input_lengths[%d]"):format(i), ("at most %d, the steps of log_probs"):format(times),
         a.input_lengths[i])
     end
   end
-  if not padded and sum ~= most then
-    fail("%s: target_lengths must add up to the length of targets, got %d and %d", who, sum, most)
+  if not padded and sum ~= max_length then
+    fail("%s: target_lengths must add up to the length of targets, got %d and %d", who, sum, max_length)
   end
   return starts, longest
 end

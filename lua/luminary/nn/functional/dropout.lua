@@ -11,11 +11,11 @@ local function how(training)
   return {{"p", "probability", 0.5}, {"training", "boolean", training}, {"inplace", "boolean", false}}
 end
 
--- x has `most` dims, or one less for a sample without a batch; unlimited without `most`.
-local function check(who, x, most)
+-- x has `max_dims` dims, or one less for a sample without a batch; unlimited without `max_dims`.
+local function check(who, x, max_dims)
   options.arg(who, "x", x, "tensor")
-  if most and x.ndim ~= most and x.ndim ~= most - 1 then
-    options.wrong_shape(who, "x", x, ("[N, C%s] or [C%s]"):format((", L"):rep(most - 2), (", L"):rep(most - 2)))
+  if max_dims and x.ndim ~= max_dims and x.ndim ~= max_dims - 1 then
+    options.wrong_shape(who, "x", x, ("[N, C%s] or [C%s]"):format((", L"):rep(max_dims - 2), (", L"):rep(max_dims - 2)))
   end
 end
 

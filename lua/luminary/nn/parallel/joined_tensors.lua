@@ -49,13 +49,14 @@ function joined.part_again(whole, layouts)
   return list
 end
 
--- Lists of positions in `list`: tensors of one dtype, of `bytes` together and at most `most` of them.
-function joined.buckets(list, bytes, most, kind_of)
+-- Divides list into buckets, lists of indices: tensors of one dtype, at most `max_count`, with at most `bytes`
+-- in all unless it is one tensor.
+function joined.buckets(list, bytes, max_count, kind_of)
   local open, all = {}, {}
   for i, t in ipairs(list) do
     local kind, size = kind_of(t), t:numel() * t:element_size()
     local bucket = open[kind]
-    if not bucket or bucket.bytes + size > bytes or #bucket == most then
+    if not bucket or bucket.bytes + size > bytes or #bucket == max_count then
       bucket = {bytes = 0}
       open[kind] = bucket
       all[#all + 1] = bucket

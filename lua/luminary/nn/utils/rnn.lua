@@ -44,8 +44,8 @@ rnn.pad_sequence = arguments.takes("pad_sequence", {
   return ops.stack(padded, opts.batch_first and 1 or 2)
 end)
 
--- Lengths, a list or a tensor [B], of a padded batch [longest, B, …], as a list of whole numbers from `least` on.
-local function lengths_of(who, lengths, x, least, batch_first)
+-- Lengths, a list or a tensor [B], of a padded batch [longest, B, …], as a list of integers of at least `min_length`.
+local function lengths_of(who, lengths, x, min_length, batch_first)
   if core.is_tensor(lengths) then
     if lengths.ndim ~= 1 then options.wrong_shape(who, "lengths", lengths, {x.shape[2]}) end
     lengths = lengths:totable()
@@ -57,7 +57,7 @@ local function lengths_of(who, lengths, x, least, batch_first)
         or "; x is [T, B, …], or [B, T, …] with {batch_first = true}") or "")
   end
   for _, n in ipairs(lengths) do
-    options.arg(who, "a length", n, least == 0 and "natural" or "count")
+    options.arg(who, "a length", n, min_length == 0 and "natural" or "count")
     if n > x.shape[1] then fail("%s: length %d is more than the %d steps", who, n, x.shape[1]) end
   end
   return lengths
