@@ -550,7 +550,7 @@ describe("modules in a plain table", function()
   it("are warned of where parameters are asked for", function()
     local head = "local lm = require 'luminary' local nn = lm.nn local net = nn.Module:extend('Net')()\n"
     assert.equal("script.lua:3: warning: Net: blocks[2] is in a plain table, so that parameters(), state_dict() and "
-      .. "to() pass it over; nn.ModuleList holds modules\n",
+      .. "to() skip it; nn.ModuleList holds modules\n",
       warnings(head .. "net.one = nn.Linear(1, 1) net.blocks = {net.one, nn.Linear(1, 1)}\nnet:parameters()\n"))
     assert.equal("", warnings(head .. "net.one = nn.Linear(1, 1) net.all = {net.one, 3, {}, x = 'y'} net:parameters()"))
   end)

@@ -1,4 +1,4 @@
---- Methods of tensors that are written in terms of ops. Returns the table of all methods.
+--- Methods of tensors that are made of ops. Returns the table of all methods.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -10,7 +10,7 @@ require "luminary.tensor.size_lists"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail
-local rare = {} -- by name what loads the file that has it
+local rare = {} -- by name: a function that loads the method's file
 
 -- ---- methods that are written in C
 --- x:size([dim]): Returns the sizes of x as a list, or the size of dim.
@@ -28,7 +28,7 @@ local rare = {} -- by name what loads the file that has it
 --- x:free(): Frees the memory of x now, unless views or the graph share it; x cannot be used afterwards.
 --- x:requires_grad_([on = true]): Sets whether backward computes the gradient of x, which must be a leaf, and returns
 --- x.
---- x:retain_grad(): Makes backward set x.grad, though x is not a leaf.
+--- x:retain_grad(): Makes backward set x.grad even if x is not a leaf.
 --- x:detach_(): Detaches x from the graph that made it, in place, and returns x.
 --- x:backward([gradient] [, {gradient, retain_graph, create_graph = false}]): Computes the gradients of x with respect
 --- to the leaves of its graph and adds them to their .grad.
@@ -106,7 +106,7 @@ end
 --- Returns whether the dtype of x is floating.
 function methods.is_floating_point(x) return core.is_floating_point(tensor("is_floating_point", x)) end
 
--- x:new_zeros(2, 3): a tensor with x's dtype and device unless the options say otherwise.
+-- x:new_zeros(2, 3): a tensor with x's dtype and device by default.
 local function like(who, x, ...)
   tensor(who, x)
   local values, n = {...}, select("#", ...)
@@ -216,8 +216,8 @@ methods.unbind = arguments.reads("unbind", {{"x", "tensor"}, {"dim", "dim", 1}},
   return tensor_list(parts)
 end)
 
--- y, as often along each dim as counts says, up to the third that is repeated; what is left stays in counts. One copy,
--- of y with a dim before each of these, where the dims that are not repeated are part of others.
+-- Repeats y along each dim by counts, up to the third repeated dim, and sets their counts to 1. It is one copy of y
+-- with a new dim before each of these; dims that are not repeated are merged with others.
 local function repeated_once(y, counts)
   local shape, narrow, wide, free_dims = y.shape, {}, {}, 3
   for d, size in ipairs(shape) do
@@ -235,7 +235,7 @@ local function repeated_once(y, counts)
   return reshape_copy(ops.expand(ops.reshape(y, narrow), wide), shape)
 end
 
--- Counts that stand as numbers of their own, or in one list.
+-- Returns counts that were passed as numbers or as one list.
 local function repeated(who, x, fill_up, ...)
   tensor(who, x)
   local times = {...}
@@ -288,7 +288,7 @@ methods.dist = arguments.reads("dist", {{"x", "tensor"}, {"other", "tensor"}, {"
   return ops.norm(x - other, p)
 end)
 
--- The op with its words for p.
+-- Calls the op by its name for p.
 function methods.norm(...)
   local p = select(2, ...)
   if type(p) == "table" then p = p.p end
@@ -365,7 +365,7 @@ function methods.register_post_accumulate_grad_hook(x, hook)
   end, true)
 end
 
--- Asked for what is neither method nor field.
+-- Called for names that are neither method nor field.
 return setmetatable(options.exact_all(methods), {rare = rare, __index = function(_, key)
   local known = {}
   for _, names in ipairs {methods, core.tensor_fields} do
