@@ -58,7 +58,7 @@ end
 --- values in several heads.
 local MultiheadAttention = layer.define("MultiheadAttention")
 attention.MultiheadAttention = MultiheadAttention
-MultiheadAttention.keeps_float = true -- it multiplies by its layers' weights itself
+MultiheadAttention.keeps_float = true -- forward reads its layers' weights, which lm.quantize would replace
 
 MultiheadAttention.init = layer.takes("MultiheadAttention", {
   {"dropout", "probability", 0}, {"bias", "boolean", true}, {"add_bias_kv", "boolean", false},
@@ -104,7 +104,7 @@ function MultiheadAttention:reset_parameters()
   end
 end
 
--- Queries, keys and values in the layer's width, [N, length, E].
+-- Projects queries, keys and values to the layer's width, [N, length, E].
 local function projected(self, query, key, value)
   local width, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
   if weight and rawequal(query, key) and rawequal(key, value) then
@@ -322,7 +322,7 @@ local function module(who, name, value)
   options.must_be(who, name, "a module", value)
 end
 
--- num_layers copies of a layer, and perhaps a norm.
+-- Sets the fields of a stack: num_layers copies of a layer, and the norm, which may be nil.
 local function make_stack(self, name, first, num_layers, norm)
   local who = self.__name
   module(who, name, first)

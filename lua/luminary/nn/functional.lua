@@ -25,7 +25,7 @@ F.local_response_norm = arguments.takes("local_response_norm", {
   options.arg(who, "x", x, "tensor")
   options.arg(who, "size", size, "count")
   if x.ndim < 3 then options.expected(who, "x [N, C, …] of 3 or more dims", x) end
-  if x:numel() == 0 then return x * 1 end -- which view could not divide
+  if x:numel() == 0 then return x * 1 end -- view cannot divide 0 elements
   local before = math.floor(size / 2)
   local squares = ops.square(x):view(x.shape[1], 1, x.shape[2], -1)
   squares = ops.pad(squares, {0, 0, before, size - 1 - before})
@@ -128,7 +128,7 @@ F.glu = arguments.reads("glu", {{"x", "tensor"}, {"dim", "dim", -1}}, function(x
   return ops.gated_halves(x, dim, size / 2)
 end)
 
--- What makes rrelu of x: an op and its argument.
+-- Returns the op and its argument that compute rrelu.
 local function rrelu_by(x, lower, upper, training)
   options.arg("rrelu", "x", x, "tensor")
   lower = lower == nil and 1 / 8 or options.arg("rrelu", "lower", lower, "number")

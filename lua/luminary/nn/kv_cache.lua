@@ -1,4 +1,4 @@
---- What a model that continues with its own output keeps: the keys and values of what it has seen.
+--- The cache of attention during generation: keys and values of all positions so far.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -21,7 +21,7 @@ function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
   self.length = 0
 end
 
--- cache.length, which anyone may set, if there are that many positions.
+-- Returns cache.length, which users may set; fails if the cache has fewer positions.
 local function length_of(self, who, room)
   local n = arg(who, "cache.length", self.length, "natural")
   room = room or self.keys.shape[3]
@@ -29,7 +29,7 @@ local function length_of(self, who, room)
   return n
 end
 
--- t must be [N, heads, n, width] in a cache of `room`'s sizes.
+-- Fails unless t is [N, heads, n, width], with N, heads and width of `room`, the shape of the cache.
 local function check_entries(who, name, t, room, n, dtype)
   local shape = t.shape
   if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= n then

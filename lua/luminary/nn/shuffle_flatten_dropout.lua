@@ -94,7 +94,7 @@ Bilinear.init = layer.takes("Bilinear", {
   self:reset_parameters()
 end)
 
---- Parameters drawn again, uniform within 1 / sqrt(in1_features).
+--- Draws the parameters again, from uniform(-k, k) with k = 1 / sqrt(in1_features).
 function Bilinear:reset_parameters()
   local bound = 1 / math.sqrt(self.in1_features)
   init.uniform_(self.weight, -bound, bound)

@@ -1,5 +1,5 @@
---- Convolutions of one and three dims, and transposed ones: all over conv2d and its gradient for the input. Integers
---- are convolved too, and have no gradient.
+--- Convolutions of one and three dims, and transposed convolutions, made of conv2d and its gradient for the input.
+--- Integers are supported, without gradients.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -50,7 +50,7 @@ local function numbers_of_padding(who, a, n)
   return padding, padded_after(a.x, more)
 end
 
--- ---- three dims: the windows' slices side by side as channels of images
+-- ---- three dims: the slices of a window are channels of an image
 
 -- Positions for gather_weighted, of the windows along depth, among [depth * plane * groups]: [1, 1, slices * plane *
 -- groups * kernel].

@@ -1,4 +1,4 @@
---- Connectionist temporal classification: losses of sequences whose alignment is not known.
+--- Connectionist temporal classification: losses of sequences with unknown alignment.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -23,7 +23,7 @@ local takes = arguments.of {
   {"blank", "count", 1}, {"reduction", {"mean", "sum", "none"}, "mean"}, {"zero_infinity", "boolean", false},
 }
 
--- Where each sample's classes begin in the targets, from 0, and how many the longest has.
+-- Returns the offset of each sample's classes in the targets, from 0, and the length of the longest target.
 local function check(who, a, times, samples)
   local starts, longest, sum = {}, 0, 0
   for _, name in ipairs {"input_lengths", "target_lengths"} do

@@ -14,7 +14,7 @@ function ByCount.forward(ctx, rows, counts)
 end
 function ByCount.backward(ctx, grad) return grad / ctx.saved_tensors[1], nil end
 
--- How often each entry's value occurs in index: a tensor [..., 1].
+-- The number of occurrences of each entry's value in index: a tensor [..., 1].
 local function counts_of(index, num, dtype)
   local flat = ops.reshape(index, {-1})
   local how = {dtype = dtype, device = index.device}
@@ -122,7 +122,7 @@ local embedding_bag = arguments.takes("embedding_bag", bag_how, function(index, 
     each = ops.flatten(each)
   end
   local at_once = index.device == "cpu" and o.mode ~= "max" and not o.scale_grad_by_freq
-    and core.is_floating_point(weight) -- by a kernel, which looks at offsets
+    and core.is_floating_point(weight) -- by a kernel, which validates offsets
   local begins, n = bags_of(who, index, o, index.device == "cpu" and not at_once)
   local line, padding = ops.flatten(index):long(), padding_of(who, o.padding_idx, weight)
   if o.include_last_offset then

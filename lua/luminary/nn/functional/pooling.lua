@@ -1,5 +1,5 @@
---- Pooling of one and three dims, over that of images: a line is an image of one row; of a volume the images are pooled
---- first and then their columns, since windows are boxes.
+--- Pooling of one and three dims, made of 2-d pooling. A 1-d input is an image of one row. For 3-d inputs planes are
+--- pooled first and then their columns, since windows are boxes.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -87,7 +87,7 @@ F.avg_pool1d = windows(1, avg_rows):caller("avg_pool1d", function(a)
     a.ceil_mode, a.count_include_pad))
 end)
 
--- Means of windows of volumes; with a divisor sums over it.
+-- Averages windows of 3-d inputs; with a divisor returns sums / divisor.
 local function mean_of_volume(a, x, divisor)
   return of_volume(x, function(images)
     return ops.avg_pool2d(images, last_two(a.kernel_size), last_two(a.stride), last_two(a.padding), a.ceil_mode,
@@ -117,7 +117,7 @@ local function adaptive(n, more)
 end
 local with_indices = {"return_indices", "boolean", false}
 
--- One window of all positions, which is quicker without windows.
+-- Whether one window covers all positions, for which a mean is faster.
 local function is_mean(a)
   local alone = a.x:is_floating_point() and a.x:numel() > 0 and a.x.ndim >= #a.output_size + 1
   for _, size in ipairs(a.output_size) do alone = alone and size == 1 end
@@ -237,7 +237,7 @@ local function lp_pool(who, n, mean)
     if a.norm_type == 0 then fail("%s: norm_type must not be 0", who) end
     local window = 1 -- elements
     for i = 1, n do window = window * a.kernel_size[i] end
-    local square = a.norm_type == 2 -- quicker than a power
+    local square = a.norm_type == 2 -- faster than a power
     local y = mean(square and ops.square(a.x) or ops.pow(a.x, a.norm_type), a.kernel_size, a.stride, 0, a.ceil_mode)
     y = ops.sign(y) * ops.relu(ops.abs(y)) * window
     return square and ops.sqrt(y) or y ^ (1 / a.norm_type)
@@ -254,9 +254,9 @@ F.lp_pool2d = lp_pool("lp_pool2d", 2, ops.avg_pool2d)
 --- sum of x^p in each window)^(1 / p).
 F.lp_pool3d = lp_pool("lp_pool3d", 3, F.avg_pool3d)
 
--- ---- windows at random
+-- ---- random windows
 
--- Where windows begin along one axis, from 0: [N, C, out]. PyTorch's generate_intervals.
+-- The starts of windows along one axis, from 0: [N, C, out]. PyTorch's generate_intervals.
 local function random_starts(samples, size, out, kernel)
   local alpha = out > 1 and (size - kernel) / (out - 1) or 0
   local steps = ops.arange(out, {device = samples.device, dtype = samples.dtype})
@@ -297,7 +297,7 @@ F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
   local taps, shifts = {}, {}
   core.no_grad(function()
     for i = 0, kernel[1] - 1 do
-      for j = 0, kernel[2] - 1 do -- x moved there, so that all taps have one index
+      for j = 0, kernel[2] - 1 do -- shift x instead of the index, so that all taps share it
         local shift = i * width + j
         taps[#taps + 1] = flat:narrow(2, 1 + shift, height * width - shift):gather(2, corner)
         shifts[#shifts + 1] = shift

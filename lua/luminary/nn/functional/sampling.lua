@@ -1,4 +1,4 @@
---- Grids of points, and windows of images as columns and back.
+--- affine_grid, and unfold and fold: windows of images as columns and back.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"

@@ -51,7 +51,7 @@ function sizes.check(who, x, n)
   end
 end
 
--- x with dim `from` as dim `to`.
+-- Moves dim `from` of x to dim `to`.
 local function moved(x, from, to)
   local order = {}
   for d = 1, x.ndim do

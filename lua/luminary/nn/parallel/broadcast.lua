@@ -1,4 +1,4 @@
---- Copies of tensors to devices; on the way back their gradients are added up.
+--- Copies of tensors to devices, whose gradients are summed in backward.
 local autograd = require "luminary.autograd"
 local core = require "luminary.core"
 local by_nccl = require "luminary.nn.parallel.single_process_nccl"
@@ -24,7 +24,7 @@ function broadcast.broadcast(x, devices)
   return copies
 end
 
--- One bucket to the devices: the copies on devices[1], then those on devices[2], …
+-- Copies one bucket to the devices. Returns the copies on devices[1], then those on devices[2], …
 local Broadcast = autograd.Function:extend("Broadcast")
 
 local function copies(devices, list, layouts)
@@ -47,7 +47,7 @@ end
 function Broadcast.backward(ctx, ...)
   local grads, n = {...}, #ctx.layouts
   local of, layouts, lists = {}, {}, {}
-  for i = 1, n do -- those that any device has a gradient for
+  for i = 1, n do -- tensors for which any device has a gradient
     local any = false
     for d = 1, #ctx.devices do any = any or grads[(d - 1) * n + i] end
     if any then of[#of + 1], layouts[#layouts + 1] = i, ctx.layouts[i] end

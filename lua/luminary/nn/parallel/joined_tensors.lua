@@ -1,13 +1,13 @@
---- Many tensors as one, and back: elements in the order of memory, each tensor where kernels can read it in packs.
+--- Joins many tensors into one, and back: elements in memory order, each tensor aligned for vector loads.
 local core = require "luminary.core"
 
 local ops = core.ops
 
 local joined = {}
 
-local ALIGN = 64 -- bytes at whose multiples the parts of a joined tensor begin
+local ALIGN = 64 -- bytes, the alignment of parts in a joined tensor
 
--- What must be known of t to see it in the joined tensor again.
+-- The properties of t that are needed to view it in the joined tensor.
 local function layout_of(t)
   return {
     shape = t.shape, numel = t:numel(), dtype = t.dtype, gap = -t:numel() % (ALIGN / t:element_size()),

@@ -10,7 +10,7 @@ local records = require "luminary.nn.module_fields"
 local ops, fail = core.ops, options.fail
 local norms = {}
 
--- The norms of w's slices along dim, as a tensor of size 1 in all other dims; of all of w without dim.
+-- Returns the norms of w's slices along dim, as a tensor of size 1 in all other dims; without dim the norm of w.
 local function slice_norms(w, dim)
   if not dim then return ops.norm(w) end
   local others = {}

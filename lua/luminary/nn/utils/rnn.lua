@@ -82,7 +82,7 @@ end)
 local PackedSequence = class.root("PackedSequence")
 rnn.PackedSequence = PackedSequence
 
--- What the class lacks that tensors have.
+-- Names of tensors' methods that the class lacks.
 local of_data = "x.data has its numbers, and nn.utils.rnn.pad_packed_sequence(x) makes it one padded tensor"
 PackedSequence.__missing = setmetatable({}, {__index = function(_, name)
   return rawget(core.methods, name) and "this is a PackedSequence: " .. of_data
@@ -96,8 +96,7 @@ function PackedSequence:init(data, batch_sizes, sorted_indices, unsorted_indices
   self.unsorted_indices = unsorted_indices and core.keep(unsorted_indices)
 end
 
--- How many sequences each step has, a list, or an error of who's where fields that were set by hand do not fit
--- together.
+-- Returns the number of sequences of each step, a list; fails if fields that were set by hand do not match.
 function PackedSequence:_checked(who)
   local data, sizes = self.data, self.batch_sizes
   if not core.is_tensor(data) or data.ndim == 0 then
@@ -128,7 +127,7 @@ function PackedSequence:_checked(who)
   return list
 end
 
--- The same with data that is elsewhere or of another dtype; the indices are where data is.
+-- Returns the same sequences with data on another device or in another dtype; the indices are on its device.
 local function with_data(self, data)
   local sorted, unsorted = self.sorted_indices, self.unsorted_indices
   sorted, unsorted = sorted and sorted:to(data.device), unsorted and unsorted:to(data.device)
