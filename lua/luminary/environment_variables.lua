@@ -1,13 +1,13 @@
---- The environment variables that luminary has of its own, each once: the C code and the library read them by this
---- table, `luminary help environment` and docs/status/environment_variables.md print it. Needs nothing of the library.
+--- The environment variables of luminary. C code and the library read them by this table; `luminary help environment`
+--- and docs/status/environment_variables.md print it. It requires no other file of the library.
 local entries = require "luminary.base.entry_reader"
 
 local list, variable = entries.of("variable", {
-  help = "string",     -- what it does, as one sentence without its end
-  one_of = "table?",   -- what it may be; anything else is reported, and is as if it were not set
-  default = "string?", -- what holds without it, in words
-  carried = "boolean?", -- whether `luminary run --backend mpi --hosts` takes it to other hosts
-  doctor_warning = "table?", -- of `luminary doctor` where it is set: {values (nil: any), severity, what it does}
+  help = "string",     -- its effect, one sentence without a dot
+  one_of = "table?",   -- its values; others are reported and ignored
+  default = "string?", -- the behavior if it is not set
+  carried = "boolean?", -- whether `luminary run --backend mpi --hosts` exports it to other hosts
+  doctor_warning = "table?", -- of `luminary doctor` if it is set: {values (nil: any), severity, effect}
 })
 
 -- ---- jobs of many ranks
@@ -83,7 +83,7 @@ variable "LM_GROUP_PATH" {
   help = "Folders, with colons between, of process groups built elsewhere: luminary_group_<name>.so", carried = true,
 }
 
--- ---- looking inside
+-- ---- debugging
 
 variable "LM_LOG" {
   help = "What to tell on standard error, with commas between: op, dist, alloc, trace (the library's own frames "
@@ -119,7 +119,7 @@ variable "LM_CUDA" {
     .. "program set CUDA_VISIBLE_DEVICES="},
 }
 
---- The table as lines of text, or in Markdown.
+--- Returns the table as lines of text, or in Markdown.
 function list.text(markdown)
   local lines = {}
   if markdown then lines[1] = "| variable | what it does | without it |\n|---|---|---|" end

@@ -6,7 +6,7 @@ local truncate_text = require "luminary.base.truncate_text"
 
 local function is_name(key) return type(key) == "string" and key:match("^[%a_][%w_]*$") ~= nil end
 
--- Numbers by value before everything else by text.
+-- Orders keys: numbers by value, then all others by text.
 local function before(a, b)
   local na, nb = type(a) == "number", type(b) == "number"
   if na and nb then return a < b end
@@ -17,7 +17,7 @@ end
 local function indent(text, by) return (text:gsub("\n", "\n" .. by)) end
 
 local show
-local DEEPEST = 40 -- tables below are "{…}", as one that is inside itself
+local DEEPEST = 40 -- deeper tables are "{…}", and a table within itself
 
 -- state: the tables around this one as keys; max_entries, the limit for each table; left, that for all tables.
 local function show_table(t, state, margin)

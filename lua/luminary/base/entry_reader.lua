@@ -1,11 +1,10 @@
---- Entries: things of one kind, each stated once, in a file that the library and the build both read:
+--- Entries: declarations of one kind in a file that both the library and the build read:
 ---
 ---   local list, optimizer = entries.of("optimizer", {options = "table", update = "string"})
 ---   optimizer "SGD" {options = …, update = …}
 ---   return list
 ---
---- Only reads and checks: what is made of entries is for others. Needs nothing of the library, which may not be built
---- yet.
+--- It only reads and checks entries. It requires no other file of the library, which may not be built yet.
 local entries = {}
 
 local function sorted(t)

@@ -1,4 +1,4 @@
---- Integrals over samples, counts between edges, numbers on a logarithmic scale, and rows of a bounded norm.
+--- Integrals of samples, histograms, logspace, and renorm.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local dim_of = require "luminary.tensor.dim_of"
@@ -6,7 +6,7 @@ local dim_of = require "luminary.tensor.dim_of"
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local lib = {}
 
--- y's neighbors along dim added up, and half the distances between them.
+-- Returns the sums of neighbors of y along dim, and half of their distances.
 local function trapezoids(who, y, x, dx, dim)
   arg(who, "y", y, "tensor")
   if type(x) == "number" then x, dx = nil, x end
@@ -80,7 +80,7 @@ function lib.renorm(x, p, dim, maxnorm)
   return x * ops.masked_fill(maxnorm / (ops.masked_fill(norm, within, 1) + 1e-7), within, 1)
 end
 
--- Edges of bins: a list as it is given, or `bins` of one width over `range`, or over values.
+-- Returns the edges of bins: the given list, or those of `bins` equal bins over `range`, or over values.
 local function edges_of(who, bins, range, values)
   if core.is_tensor(bins) then
     if bins.ndim ~= 1 or bins.shape[1] < 1 or bins.dtype ~= values.dtype then
