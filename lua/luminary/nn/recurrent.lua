@@ -1,8 +1,8 @@
 --- Recurrent layers: nn.RNN, nn.LSTM, nn.GRU over whole sequences, and the cells of one step.
 ---
---- On the CPU a layer in one direction is one op, on a GPU cuDNN computes all layers at once. Neither has a second
---- gradient; with `layer.by_steps = true`, on other devices, and where cuDNN does not take a network (proj_size), the
---- same is computed step by step by ordinary ops, which have them. On a GPU cells go that way too.
+--- On the CPU one direction of a layer is one op; on a GPU cuDNN computes all layers at once. Neither has a second
+--- gradient. With `layer.by_steps = true`, on other devices, and for networks that cuDNN does not support (proj_size),
+--- ordinary ops compute each step, and have second gradients. Cells on a GPU are computed by ordinary ops too.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
