@@ -132,11 +132,11 @@ local opt = optim.AdamW({
   {params = rest, weight_decay = 0},
 }, {lr = options.lr, betas = {0.9, 0.99}})
 
-local least = options["min-lr"] / options.lr
+local min_factor = options["min-lr"] / options.lr
 local schedule = optim.lr_scheduler.LambdaLR(opt, function(step) -- from 0
   if step < options.warmup then return (step + 1) / options.warmup end
   local done = math.min(1, (step - options.warmup) / math.max(1, options.steps - options.warmup))
-  return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * done))
+  return min_factor + (1 - min_factor) * 0.5 * (1 + math.cos(math.pi * done))
 end)
 
 local step = 0
