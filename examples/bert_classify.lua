@@ -28,7 +28,7 @@ usage: luajit bert_classify.lua [options]
   --classify TEXT     the class of a text, at the end
   --seed N            (1)
   --device NAME       such as cpu or cuda:0                (a GPU if there is one)
-  --selftest          some seconds; fails unless it has learnt
+  --selftest          some seconds; fails if it did not learn
 ]]
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {

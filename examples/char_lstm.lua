@@ -12,17 +12,17 @@ usage: luajit char_lstm.lua [options]
   --text FILE       what to learn                            (20,000 sentences of a small grammar)
   --hidden N        width of the LSTM                        (128)
   --layers N        LSTMs one over the other                 (2)
-  --batch-size N    places of the text read side by side     (32)
+  --batch-size N    parts of the text read side by side      (32)
   --length N        characters through which errors go back  (64)
   --steps N         steps of the optimizer                   (1000)
   --lr X            learning rate of Adam                    (0.003)
   --dropout X       between the layers                       (0)
   --sample N        characters to write at the end           (300)
-  --temperature X   0 is the likeliest, 0.5 careful, 1 as likely as learnt (0.8)
+  --temperature X   0 is the likeliest, 0.5 careful, 1 as the model says (0.8)
   --save FILE       the weights, as safetensors
   --seed N          (1)
   --device NAME     such as cpu or cuda:0                    (a GPU if there is one)
-  --selftest        a few seconds; fails unless it has learnt
+  --selftest        a few seconds; fails if it did not learn
 ]]
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {

@@ -12,7 +12,7 @@ usage: luajit chat.lua --model FOLDER [options]      a line of yours, an answer;
 
   --model FOLDER        with config.json, weights and tokenizer.json
   --format NAME         how turns are written: chatml, llama3, zephyr, llama2 or plain   (as the folder says)
-  --system TEXT         what the model is told first
+  --system TEXT         text that comes before the conversation
   --dtype NAME          float32, bfloat16, float16           (float32)
   --int8                linear layers in int8
   --max-tokens N        of an answer                         (256)
@@ -241,7 +241,7 @@ if options.selftest then
   selftest()
   os.exit(0, true)
 end
-if not options.model then refuse "--model FOLDER is wanted" end
+if not options.model then refuse "--model FOLDER is required" end
 if not lm.paths.dirp(options.model) then refuse("--model: '%s' is no folder", options.model) end
 local answer = conversation(options.model, options)
 io.stdout:setvbuf "no"

@@ -133,8 +133,8 @@ for epoch = 1, options.epochs do
 end
 
 if options.discs then
-  local trained, least = distance_of_drawn(), distance(discs(512):to(device) * 2, discs(512):to(device) * 2)
+  local trained, between_real = distance_of_drawn(), distance(discs(512):to(device) * 2, discs(512):to(device) * 2)
   print(("distance from real pictures: %.3f, untrained %.3f (real ones among themselves: %.3f)"):format(
-    trained, untrained, least))
+    trained, untrained, between_real))
   if options.selftest then os.exit(trained < 0.3 * untrained and 0 or 1, true) end
 end

@@ -20,7 +20,7 @@ usage: luajit ddpm.lua [options]
   --data ROOT      folder of Fashion-MNIST, or shapes        ($LUMINARY_DATA, /usr/share/datasets)
   --seed N         (1)
   --device NAME    such as cpu or cuda:0                     (a GPU if there is one)
-  --selftest       a few seconds; fails unless it has learnt
+  --selftest       a few seconds; fails if it did not learn
 ]]
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
@@ -30,7 +30,7 @@ local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
 }, {steps = 80, ["batch-size"] = 32, channels = 8, lr = 4e-3, ema = 0.9})
 local device, levels = options.device, options.levels
 local pictures = files.beside "pictures.lua"
-if options.channels % 8 ~= 0 then refuse("--channels has to be a multiple of 8, got %d", options.channels) end
+if options.channels % 8 ~= 0 then refuse("--channels must be a multiple of 8, got %d", options.channels) end
 if options.out then lm.paths.mkdir(options.out) end
 
 -- ---- how much noise: x_t = sqrt(kept) x + sqrt(1 - kept) noise, at levels 1 to `levels`

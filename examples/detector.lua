@@ -1,9 +1,9 @@
 -- Finding objects: a small convolution network says where in a picture rectangles, ellipses and triangles are. As in
--- FCOS (Tian, Shen, Chen and He, "FCOS: Fully Convolutional One-Stage Object Detection", 2019) each place of its last
--- map that lies in the middle of an object reports the object's class and how far away its four sides are; there are no
--- anchors. Pictures are drawn here, new ones for every step: one to four shapes of any place, size and color. It is
--- judged by the mean average precision at IoU 0.5 in pictures that it has not seen: 0.995 after the 1,500 steps, which
--- take two cores some minutes. --selftest wants 0.3 of 200 small steps, which reach 0.4.
+-- FCOS (Tian, Shen, Chen and He, "FCOS: Fully Convolutional One-Stage Object Detection", 2019) each position of its
+-- last map that lies in the middle of an object predicts the object's class and the distances to its four sides; there
+-- are no anchors. Pictures are drawn here, new ones for every step: one to four shapes of random position, size and
+-- color. The measure is the mean average precision at IoU 0.5 in unseen pictures: 0.995 after the 1,500 steps, which
+-- take two cores some minutes. --selftest expects 0.3 after 200 small steps, which reach 0.4.
 --
 --   luajit examples/detector.lua --out pictures       writes pictures/found.png: what it finds in some of them
 local lm = require "luminary"
@@ -21,7 +21,7 @@ usage: luajit detector.lua [options]
   --shown N        pictures in it                                (8)
   --seed N         (1)
   --device NAME    such as cpu or cuda:0                         (a GPU if there is one)
-  --selftest       a few seconds; fails unless it has learnt
+  --selftest       a few seconds; fails if it did not learn
 ]]
 
 local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
@@ -29,18 +29,18 @@ local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
   test = {"count", 500}, out = {"text"}, shown = {"count", 8}, seed = {"natural", 1}, device = {"device"},
 }, {steps = 200, ["batch-size"] = 16, channels = 32, lr = 6e-3, test = 100})
 local device = options.device
-if options.channels % 4 ~= 0 then refuse("--channels has to be a multiple of 4, got %d", options.channels) end
+if options.channels % 4 ~= 0 then refuse("--channels must be a multiple of 4, got %d", options.channels) end
 if options.out then lm.paths.mkdir(options.out) end
 
 -- ---- pictures
 
-local SIZE, STRIDE, MOST = 64, 4, 4 -- of a picture, of the places of the last map, shapes of a picture at most
+local SIZE, STRIDE, MAX_SHAPES = 64, 4, 4 -- pixels of a side, pixels between positions of the last map, per picture
 local CLASSES = {"rectangle", "ellipse", "triangle"}
 
--- Boxes {x1, y1, x2, y2} of one to MOST shapes, none of which covers much of another.
-local function places(random)
+-- Boxes {x1, y1, x2, y2} of one to MAX_SHAPES shapes, none of which covers much of another.
+local function random_boxes(random)
   local list = {}
-  for _ = 1, 1 + math.floor(random() * MOST) do
+  for _ = 1, 1 + math.floor(random() * MAX_SHAPES) do
     for _ = 1, 10 do
       local w, h = 12 + 20 * random(), 12 + 20 * random()
       local x, y = random() * (SIZE - w), random() * (SIZE - h)
@@ -59,31 +59,32 @@ local function places(random)
   return list
 end
 
--- n pictures [n, 3, SIZE, SIZE] from 0 to 1, their boxes [n, MOST, 4] and classes [n, MOST], 0 where there is none.
+-- n pictures [n, 3, SIZE, SIZE] from 0 to 1, their boxes [n, MAX_SHAPES, 4] and classes [n, MAX_SHAPES], 0 for
+-- none.
 local function draw(n, generator)
   local numbers, at = lm.rand({n * 200}, {generator = generator}):totable(), 0
   local function random()
     at = at % #numbers + 1
     return numbers[at]
   end
-  local boxes, classes = lm.zeros {n, MOST, 4}, lm.zeros({n, MOST}, {dtype = "int64"})
+  local boxes, classes = lm.zeros {n, MAX_SHAPES, 4}, lm.zeros({n, MAX_SHAPES}, {dtype = "int64"})
   for i = 1, n do
-    for k, box in ipairs(places(random)) do
+    for k, box in ipairs(random_boxes(random)) do
       boxes[{i, k}] = lm.tensor(box)
       classes[{i, k}] = 1 + math.floor(random() * #CLASSES)
     end
   end
-  local function colours() return lm.rand({n, 3, 1, 1}, {generator = generator}) end
-  local x = colours():expand(n, 3, SIZE, SIZE)
+  local function colors() return lm.rand({n, 3, 1, 1}, {generator = generator}) end
+  local x = colors():expand(n, 3, SIZE, SIZE)
   local pixel = lm.arange(SIZE) + 0.5
-  for k = 1, MOST do
+  for k = 1, MAX_SHAPES do
     local x1, y1, x2, y2 = unpack(boxes:select(2, k):view(n, 4, 1, 1, 1):unbind(2))
     local across = (2 * pixel:view(1, 1, 1, SIZE) - x1 - x2) / (x2 - x1) -- -1 to 1 within the box
     local down = (2 * pixel:view(1, 1, SIZE, 1) - y1 - y2) / (y2 - y1)
     local class = classes:select(2, k):view(n, 1, 1, 1)
     local inside = lm.where(class:eq(1), lm.maximum(across:abs(), down:abs()):le(1),
       lm.where(class:eq(2), (across ^ 2 + down ^ 2):le(1), lm.logical_and(down:le(1), (2 * across:abs()):le(down + 1))))
-    x = lm.where(lm.logical_and(inside, class:gt(0)), colours(), x)
+    x = lm.where(lm.logical_and(inside, class:gt(0)), colors(), x)
   end
   return (x + 0.08 * lm.randn(x.shape, {generator = generator})):clamp(0, 1), boxes, classes
 end
@@ -104,7 +105,7 @@ function Detector:init(c)
   self.joined = conv(c, c)
   self.class = nn.Conv2d(c, #CLASSES, 3, {padding = 1})
   self.sides = nn.Conv2d(c, 4, 3, {padding = 1})
-  nn.init.constant_(self.class.bias, -math.log(99)) -- at first hardly any place is believed to be an object's
+  nn.init.constant_(self.class.bias, -math.log(99)) -- an initial probability of objects of 0.01
 end
 
 -- Logits of the classes [n, positions, classes] and the distances left, up, right and down to the sides [n, positions,
@@ -119,24 +120,24 @@ end
 lm.manual_seed(options.seed)
 local net = Detector(options.channels):to(device)
 
--- The middles of the places of the last map, (x, y) [positions, 2].
+-- The centers of the positions of the last map, (x, y) [positions, 2].
 local along = (lm.arange(SIZE / STRIDE) + 0.5) * STRIDE
-local middles = lm.stack({along:repeat_tensor(#along), along:repeat_interleave(#along)}, 2):to(device)
+local centers = lm.stack({along:repeat_tensor(#along), along:repeat_interleave(#along)}, 2):to(device)
 
 -- ---- training
 
--- For each place the class of the object whose middle part it lies in, or 0, and the distances to the sides.
+-- Returns for each position the class of the object whose middle part it lies in, or 0, and the distances to the sides.
 local function targets(boxes, classes)
-  local n, points = boxes:size(1), middles:view(1, -1, 1, 2)
-  local low, high = boxes:narrow(3, 1, 2):unsqueeze(2), boxes:narrow(3, 3, 2):unsqueeze(2)   -- [n, 1, MOST, 2]
+  local n, points = boxes:size(1), centers:view(1, -1, 1, 2)
+  local low, high = boxes:narrow(3, 1, 2):unsqueeze(2), boxes:narrow(3, 3, 2):unsqueeze(2)   -- [n, 1, MAX_SHAPES, 2]
   local near = (points - (low + high) / 2):abs():lt(lm.maximum((high - low) / 4, STRIDE / 2)):all(4)
-  near = lm.logical_and(near, classes:unsqueeze(2):gt(0))                                    -- [n, positions, MOST]
+  near = lm.logical_and(near, classes:unsqueeze(2):gt(0)) -- [n, positions, MAX_SHAPES]
   local area = (high - low):prod(4):expand_as(near):masked_fill(lm.logical_not(near), math.huge)
   local smallest, which = area:min(3)
   local found = smallest:lt(math.huge)
   local class = lm.gather(classes, 2, which) * found:long()
   local box = lm.gather(boxes, 2, which:unsqueeze(3):expand(n, -1, 4))
-  return class, lm.cat({middles - box:narrow(3, 1, 2), box:narrow(3, 3, 2) - middles}, 3), found
+  return class, lm.cat({centers - box:narrow(3, 1, 2), box:narrow(3, 3, 2) - centers}, 3), found
 end
 
 -- Focal loss of the classes (Lin et al. 2017), -log IoU of the boxes (Yu et al. 2016), by the objects' positions.
@@ -177,7 +178,7 @@ end
 -- Of one picture, the best first: boxes [k, 4], scores [k], classes [k].
 local function found_in(logits, sides)
   local scores, classes = lm.sigmoid(logits):max(2)
-  local boxes = lm.cat({middles - sides:narrow(2, 1, 2), middles + sides:narrow(2, 3, 2)}, 2)
+  local boxes = lm.cat({centers - sides:narrow(2, 1, 2), centers + sides:narrow(2, 3, 2)}, 2)
   local good = lm.nonzero(scores:gt(0.05)):view(-1)
   boxes, scores, classes = boxes:index_select(1, good), scores:index_select(1, good), classes:index_select(1, good)
   local stay = vision.batched_nms(vision.clip_boxes_to_image(boxes, {SIZE, SIZE}), scores, classes, 0.5)
@@ -235,7 +236,7 @@ end
 
 -- Pictures with a frame, in its class's color, round each thing found.
 local function framed(x)
-  local colour = {{1, 0, 0}, {0, 1, 0}, {0, 0.4, 1}}
+  local color = {{1, 0, 0}, {0, 1, 0}, {0, 0.4, 1}}
   local logits, sides = net(x:to(device))
   local shown = F.interpolate(x, {scale_factor = 4})
   for i = 1, x:size(1) do
@@ -244,7 +245,7 @@ local function framed(x)
       if scores[j] > 0.3 then
         local edge = {}
         for d = 1, 4 do edge[d] = math.max(1, math.min(4 * SIZE, math.floor(4 * boxes[{j, d}]) + 1)) end
-        local paint = lm.tensor(colour[classes[j]]):view(3, 1, 1)
+        local paint = lm.tensor(color[classes[j]]):view(3, 1, 1)
         for _, y in ipairs {edge[2], edge[4]} do shown[{i, {}, {y, y}, {edge[1], edge[3]}}] = paint end
         for _, at in ipairs {edge[1], edge[3]} do shown[{i, {}, {edge[2], edge[4]}, {at, at}}] = paint end
       end

@@ -19,7 +19,7 @@ usage: luajit dqn.lua [options]
   --epsilon X       share of random actions at the end, from 0.9 on    (0.02)
   --lr X            learning rate                                      (0.001)
   --seed N          of everything                                      (1)
-  --selftest        a short run, whose return has to be 100 or more
+  --selftest        a short run, whose return must be 100 or more
 ]]
 
 local options, _, _, files = require "luminary.cli.script_options"(USAGE, {

@@ -18,7 +18,7 @@ usage: luajit gcn.lua [options]
   --outside X       and of two                                           (0.005)
   --known N         nodes of each community whose label is known         (5)
   --features N      of a node                                            (32)
-  --hint X          length of what tells of the community; noise is 1    (1)
+  --hint X          length of the community's signal; noise is 1         (1)
   --hidden N        width of the network                                 (32)
   --epochs N        steps, each over the whole graph                     (100)
   --lr X            learning rate                                        (0.01)

@@ -29,14 +29,14 @@ usage: luajit gpt.lua [options]
   --eval-every N      steps                                (250)
   --curve FILE        the learning curve, as SVG           (none is written)
   --checkpoint FILE   written at each evaluation
-  --resume FILE       go on from a checkpoint: its model and characters, its optimizer, its random numbers
+  --resume FILE       resume from a checkpoint: its model and characters, its optimizer, its random numbers
   --prompt TEXT       what the sample begins with          (the)
   --sample N          characters to write at the end       (300)
   --temperature X     (0.8)
   --top-k N           only among the likeliest; 0: all     (0)
   --seed N            (1)
   --device NAME       such as cpu or cuda:0                (a GPU if there is one)
-  --selftest          a few seconds; fails unless it has learnt
+  --selftest          a few seconds; fails if it did not learn
 ]]
 
 local options, given, refuse, files = require "luminary.cli.script_options"(USAGE, {
@@ -77,12 +77,12 @@ if options.resume then
   end
 end
 if options.width % options.heads ~= 0 then
-  refuse("--heads: --width %d is not to be divided into %d", options.width, options.heads)
+  refuse("--heads: --width (%d) must be divisible by --heads (%d)", options.width, options.heads)
 end
 local bytes = lm.frombuffer(text, {dtype = "uint8"})
 local fingerprint = (bytes:long() * lm.arange(#text):remainder(65521)):sum():item() -- of the text
 if saved and (saved.fingerprint or fingerprint) ~= fingerprint and options.steps > saved.step then
-  io.stderr:write "gpt.lua: it goes on with another text than the checkpoint's\n"
+  io.stderr:write "gpt.lua: warning: the text is not the one of the checkpoint\n"
 end
 local alphabet = saved and saved.alphabet or bytes:unique()
 local chars, id_of = {}, {}
@@ -97,7 +97,7 @@ local function encode(option, s)
     if not ids[i] then
       local first = i -- of a character of UTF-8, whose bytes are learned one by one
       while first > 1 and s:find("^[\128-\191]", first) do first = first - 1 end
-      refuse("--%s: the character '%s' is not in what was learnt", option, s:match("^.[\128-\191]*", first))
+      refuse("--%s: the character '%s' is not in the vocabulary", option, s:match("^.[\128-\191]*", first))
     end
   end
   return lm.tensor(ids, {dtype = "int64"})
@@ -105,7 +105,7 @@ end
 
 -- Every stretch of `length` characters and the one after, without a copy: [positions, length + 1].
 local ids = encode("text", text)
-if options.prompt == "" then refuse "--prompt: a character or more wanted" end
+if options.prompt == "" then refuse "--prompt must not be empty" end
 local written = encode("prompt", options.prompt) -- at the end
 local split, length = math.floor(0.9 * #ids), options.length
 if #ids - split <= length then refuse("a text of %d characters is too short for --length %d", #text, length) end
@@ -132,11 +132,11 @@ local opt = optim.AdamW({
   {params = rest, weight_decay = 0},
 }, {lr = options.lr, betas = {0.9, 0.99}})
 
-local least = options["min-lr"] / options.lr
+local min_factor = options["min-lr"] / options.lr
 local schedule = optim.lr_scheduler.LambdaLR(opt, function(step) -- from 0
   if step < options.warmup then return (step + 1) / options.warmup end
   local done = math.min(1, (step - options.warmup) / math.max(1, options.steps - options.warmup))
-  return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * done))
+  return min_factor + (1 - min_factor) * 0.5 * (1 + math.cos(math.pi * done))
 end)
 
 local step = 0
@@ -181,8 +181,8 @@ while step < options.steps do
   local loss = 0
   opt:zero_grad()
   for _ = 1, options.accumulate do
-    local places = lm.randint(1, #train + 1, {options["batch-size"]})
-    local part = loss_of(inputs_and_targets(train:index_select(1, places))) / options.accumulate
+    local starts = lm.randint(1, #train + 1, {options["batch-size"]})
+    local part = loss_of(inputs_and_targets(train:index_select(1, starts))) / options.accumulate
     part:backward()
     loss = loss + part:item()
   end

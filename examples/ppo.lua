@@ -12,7 +12,7 @@ local Categorical = lm.distributions.Categorical
 local USAGE = [[
 usage: luajit ppo.lua [options]
 
-  --updates N       times that carts are driven and then learnt from    (60)
+  --updates N       rounds of driving carts and learning from it     (60)
   --carts N         carts at once                                       (16)
   --horizon N       steps of every cart in an update                    (128)
   --epochs N        passes over an update's steps                       (4)
@@ -23,7 +23,7 @@ usage: luajit ppo.lua [options]
   --entropy X       weight of the policy's entropy                      (0.01)
   --lr X            learning rate, from which it falls to 0             (0.0025)
   --seed N          of everything                                       (1)
-  --selftest        a short run, whose return has to be 150 or more
+  --selftest        a short run, whose return must be 150 or more
 ]]
 
 local options, _, _, files = require "luminary.cli.script_options"(USAGE, {

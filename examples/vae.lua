@@ -19,7 +19,7 @@ usage: luajit vae.lua [options]
   --data ROOT      folder of Fashion-MNIST, or shapes    ($LUMINARY_DATA, /usr/share/datasets)
   --seed N         (1)
   --device NAME    such as cpu or cuda:0                 (a GPU if there is one)
-  --selftest       a few seconds; fails unless it has learnt
+  --selftest       a few seconds; fails if it did not learn
 ]]
 
 local options, _, _, files = require "luminary.cli.script_options"(USAGE, {

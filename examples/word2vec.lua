@@ -38,35 +38,35 @@ local classes = {
   person = {"girl", "boy", "nurse", "farmer", "king", "teacher"},
   food = {"bread", "cheese", "soup", "apples", "rice", "fish"},
   place = {"forest", "city", "garden", "river", "market", "castle"},
-  colour = {"red", "brown", "white", "black", "grey", "golden"},
+  color = {"red", "brown", "white", "black", "gray", "golden"},
   mood = {"happy", "angry", "tired", "clever", "lonely", "brave"},
   eats = {"eats", "likes", "finds", "steals", "wants", "hides"},
   goes = {"runs", "walks", "travels", "returns", "hurries", "wanders"},
 }
 local grammar = { -- a word in capitals is one of its class, others stand for themselves
-  "the COLOUR ANIMAL GOES to the PLACE", "the MOOD PERSON EATS some FOOD", "the COLOUR ANIMAL EATS some FOOD",
-  "a MOOD PERSON GOES to the PLACE", "the PERSON has a COLOUR ANIMAL", "a PERSON at the PLACE is MOOD",
+  "the COLOR ANIMAL GOES to the PLACE", "the MOOD PERSON EATS some FOOD", "the COLOR ANIMAL EATS some FOOD",
+  "a MOOD PERSON GOES to the PLACE", "the PERSON has a COLOR ANIMAL", "a PERSON at the PLACE is MOOD",
 }
 
 local function any(list) return list[math.random(#list)] end
 
 -- The vocabulary (words, and positions of words) and the sentences, as lists of positions in it.
 local function write_text()
-  local words, place_of, sentences = {}, {}, {}
+  local words, index_of, sentences = {}, {}, {}
   for i = 1, options.sentences do
     local sentence = {}
     for word in any(grammar):gmatch("%a+") do
       local class = classes[word:lower()]
       if class and word == word:upper() then word = any(class) end
-      if not place_of[word] then
+      if not index_of[word] then
         table.insert(words, word)
-        place_of[word] = #words
+        index_of[word] = #words
       end
-      table.insert(sentence, place_of[word])
+      table.insert(sentence, index_of[word])
     end
     sentences[i] = sentence
   end
-  return words, place_of, sentences
+  return words, index_of, sentences
 end
 
 -- Each word with each of those around it: two int64 tensors [N].
@@ -101,8 +101,8 @@ function SkipGram:forward(centers, contexts)
   return self.context(contexts):matmul(self.center(centers):unsqueeze(3)):squeeze(3)
 end
 
-local words, place_of, sentences = write_text()
-if options.near and not place_of[options.near] then refuse("--near: the text has no word '%s'", options.near) end
+local words, index_of, sentences = write_text()
+if options.near and not index_of[options.near] then refuse("--near: the text has no word '%s'", options.near) end
 local centers, contexts = pairs_of(sentences)
 local noise = contexts:bincount {minlength = #words}:to("float32"):pow(0.75) -- what negatives are drawn by
 print(("%d words, %d pairs"):format(#words, #centers))
@@ -135,9 +135,9 @@ local _, nearest = vectors:matmul(vectors:t()):fill_diagonal_(-1):topk(4, 2)
 nearest = nearest:tolist()
 
 local function print_near(word)
-  if not place_of[word] then return end -- of a short text
+  if not index_of[word] then return end -- of a short text
   local near = {}
-  for i, place in ipairs(nearest[place_of[word]]) do near[i] = words[place] end
+  for i, index in ipairs(nearest[index_of[word]]) do near[i] = words[index] end
   print(("%-8s lies near %s"):format(word, table.concat(near, ", ")))
 end
 
@@ -155,7 +155,7 @@ end
 if options.near then
   print_near(options.near)
 else
-  for _, name in ipairs {"animal", "person", "food", "place", "colour", "mood", "eats", "goes"} do
+  for _, name in ipairs {"animal", "person", "food", "place", "color", "mood", "eats", "goes"} do
     print_near(classes[name][1])
   end
 end

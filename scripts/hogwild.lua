@@ -23,7 +23,7 @@ usage: luajit hogwild.lua [options]
   --momentum X        momentum of SGD, of each process's own steps  (0.5)
   --seed N            of the weights; plus its number, of each process's order  (1)
   --threads N         CPU threads of a process                      ($OMP_NUM_THREADS, else all cores, shared)
-  --log-interval N    a process tells its loss every N steps        (100)
+  --log-interval N    a process prints its loss every N steps       (100)
   --data ROOT         folder of Fashion-MNIST's IDX files           ($LUMINARY_DATA, /usr/share/datasets)
   --save FILE         write the trained model's state_dict
   --help              print this
@@ -51,8 +51,8 @@ local train_set = data.FashionMNIST {root = options.data, train = true}
 local loader = data.DataLoader(train_set, {batch_size = options["batch-size"], shuffle = true})
 local record = lm.zeros({options.processes, 3}, {dtype = "float64"}):share_memory_() -- began, ended, samples: of each
 
--- What each process runs. It gets the model and the record themselves, and copies of the rest: gradients and momentum
--- are each one's own.
+-- Runs in each process, with the same model and record, and with copies of all else: each process has its own gradients
+-- and momentum.
 local function train(i)
   io.stdout:setvbuf "line"
   if options.threads then lm.set_num_threads(options.threads) end

@@ -24,7 +24,7 @@ usage: luajit imagenet.lua [options]
   --pretrained FILE   begin with these weights: a state_dict in safetensors, or a checkpoint of this script
   --image-size N      pixels of a side that the network sees        (224)
   --dummy             random images of 1,000 classes instead of files
-  --dummy-images N    ... so many, and a twenty-fifth of them to test with  (1281167)
+  --dummy-images N    their number; 1/25 as many are tested   (1281167)
   --epochs N          passes over the training set; more, when resumed, but with cosine  (90)
   --max-steps N       stop after this many steps in all             (no limit)
   -b, --batch-size N  samples a step, over all ranks and devices    (256)
@@ -39,8 +39,8 @@ usage: luajit imagenet.lua [options]
   --amp               mixed precision: float16 on GPUs, with a scaled loss, else bfloat16
   --sync-bn           batch norms' statistics are of all ranks' samples
   -e, --evaluate      test once, and end
-  --resume FILE       go on from a checkpoint
-  --auto-resume       go on from OUTPUT/checkpoint.safetensors if it is there: for restarts
+  --resume FILE       resume from a checkpoint
+  --auto-resume       resume from OUTPUT/checkpoint.safetensors if it is there: for restarts
   --output DIR        where checkpoints go                          (.)
   --save-every N      write a checkpoint every N steps, too
   -p, --print-freq N  a line every N batches                        (10)
@@ -154,8 +154,8 @@ end
 if given.threads then
   lm.set_num_threads(options.threads)
 elseif not lm.getenv "OMP_NUM_THREADS" then -- launchers set it; by hand the ranks of a host share its cores
-  local neighbours = tonumber(lm.getenv "LOCAL_WORLD_SIZE") or world
-  lm.set_num_threads(math.max(1, math.floor(lm.get_num_threads() / neighbours)))
+  local local_ranks = tonumber(lm.getenv "LOCAL_WORLD_SIZE") or world
+  lm.set_num_threads(math.max(1, math.floor(lm.get_num_threads() / local_ranks)))
 end
 if options["batch-size"] % world ~= 0 then
   refuse("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"], world)

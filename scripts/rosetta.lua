@@ -72,11 +72,12 @@ end
 -- ---- the chart
 
 local function text_chart()
-  local most = 0
-  for _, row in ipairs(rows) do most = math.max(most, row.speed) end
+  local max_speed = 0
+  for _, row in ipairs(rows) do max_speed = math.max(max_speed, row.speed) end
   print("\nimages/s")
   for _, row in ipairs(rows) do
-    print(("%3d %s %.0f"):format(row.n, ("#"):rep(math.max(1, math.floor(row.speed / most * 60 + 0.5))), row.speed))
+    local width = math.max(1, math.floor(row.speed / max_speed * 60 + 0.5))
+    print(("%3d %s %.0f"):format(row.n, ("#"):rep(width), row.speed))
   end
 end
 

@@ -118,12 +118,12 @@ function scaling.all_reduce(machine, gpus, bytes, algorithm)
     return low[2] + (bytes - low[1]) * (high[2] - low[2]) / (high[1] - low[1]), "measured"
   end
   if algorithm ~= "best" then return all_reduces[algorithm](machine, gpus, bytes), algorithm end
-  local least, which = math.huge, nil
+  local min_seconds, which = math.huge, nil
   for name, cost in pairs(all_reduces) do
     local seconds = cost(machine, gpus, bytes)
-    if seconds < least then least, which = seconds, name end
+    if seconds < min_seconds then min_seconds, which = seconds, name end
   end
-  return least, which
+  return min_seconds, which
 end
 
 -- ---- buckets

@@ -15,7 +15,7 @@ usage: luajit streams.lua [options]
   --max-steps N     sums in all                              (no limit)
   --batch-size N    rows of the matrix, of 1024 numbers each (4096)
   --dtype NAME      float32, float64, bfloat16 or float16    (float32)
-  --lr X            taken, as by the other examples; nothing is learnt here
+  --lr X            accepted as in the other examples, and ignored
 ]]
 
 local options = require "luminary.cli.script_options"(USAGE, {

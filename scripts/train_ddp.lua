@@ -40,8 +40,8 @@ usage: luajit train_ddp.lua [options]
   --threads N         CPU threads of a process                      ($OMP_NUM_THREADS, else all cores, shared)
   --save FILE         write a checkpoint at the end
   --save-every N      ... and every N steps
-  --resume FILE       go on from a checkpoint
-  --auto-resume FILE  go on from a checkpoint if it is there, and save to it: for restarts
+  --resume FILE       resume from a checkpoint
+  --auto-resume FILE  resume from a checkpoint if it is there, and save to it: for restarts
   --log FILE          write one JSON object a step and an epoch; appended to on --resume
   --log-file FILE     the same, for torchrun, which takes --log for its own
   --backend NAME      how processes talk to each other: gloo, mpi, nccl  (gloo, and nccl between GPUs)
@@ -158,8 +158,8 @@ local device = options.device or dist.local_device()
 if given.threads then
   lm.set_num_threads(options.threads)
 elseif not lm.getenv "OMP_NUM_THREADS" then -- launchers set it; by hand the ranks of a host share its cores
-  local neighbours = tonumber(lm.getenv "LOCAL_WORLD_SIZE") or world
-  lm.set_num_threads(math.max(1, math.floor(lm.get_num_threads() / neighbours)))
+  local local_ranks = tonumber(lm.getenv "LOCAL_WORLD_SIZE") or world
+  lm.set_num_threads(math.max(1, math.floor(lm.get_num_threads() / local_ranks)))
 end
 lm.manual_seed(options.seed)
 

@@ -3,8 +3,8 @@
 --
 --   luminary run --nproc 4 scripts/zero_memory.lua [--model resnet18] [--device cpu]
 --
--- Prints a line for each number of ranks up to the world's: bytes on the rank that has the most and on the one that
--- has the least, the former's share of the plain optimizer's, and the step's time there.
+-- Prints a line for each number of ranks up to the world's: bytes on the rank with the most and on the one
+-- with the least, the former's share of the plain optimizer's, and the step's time there.
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
 local lm = require "luminary"
@@ -66,15 +66,15 @@ while size <= world do
   local group = dist.new_group(members)
   if group ~= dist.NON_MEMBER then
     local bytes, seconds, numbers = measure(group)
-    local most, least = lm.tensor({ bytes }, { dtype = "int64" }), lm.tensor({ bytes }, { dtype = "int64" })
-    dist.all_reduce(most, { op = "max", group = group })
-    dist.all_reduce(least, { op = "min", group = group })
-    most, least = most:item(), least:item()
+    local max_bytes, min_bytes = lm.tensor({ bytes }, { dtype = "int64" }), lm.tensor({ bytes }, { dtype = "int64" })
+    dist.all_reduce(max_bytes, { op = "max", group = group })
+    dist.all_reduce(min_bytes, { op = "min", group = group })
+    max_bytes, min_bytes = max_bytes:item(), min_bytes:item()
     if rank == 0 then
-      plain = plain or most
+      plain = plain or max_bytes
       if size == 1 then print(("Adam's state for %d parameters of %s on %s"):format(numbers, options.model, device)) end
       print(("%2d rank%s  %7.2f MB at most  %7.2f MB at least  %5.1f%% of one rank's  %6.2f ms a step"):format(size,
-        size == 1 and " " or "s", most / 1e6, least / 1e6, 100 * most / plain, 1e3 * seconds))
+        size == 1 and " " or "s", max_bytes / 1e6, min_bytes / 1e6, 100 * max_bytes / plain, 1e3 * seconds))
     end
   end
   dist.barrier()

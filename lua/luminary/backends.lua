@@ -4,7 +4,7 @@ local options = require "luminary.base.options"
 
 local function no_setting(of, name, names) options.unknown("backends." .. of, name, names) end
 
--- A table whose fields are settings of the core; `functions` are its other members.
+-- Returns a table whose fields are settings of the core, with `functions` as its other members.
 local function settings(prefix, names, functions)
   local known = {}
   for _, name in ipairs(names) do known[name] = prefix .. name end

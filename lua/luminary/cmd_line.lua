@@ -97,7 +97,7 @@ end
 --- Reads a command line, a list such as `arg`; returns the values by name, with defaults.
 function CmdLine:parse(arguments)
   options.arg("CmdLine.parse", "the command line", arguments, "table")
-  local params, place, i = {}, 0, 0
+  local params, position, i = {}, 0, 0
   for name, row in pairs(self.options) do params[name] = row.default end
   while i < #arguments do
     i = i + 1
@@ -118,13 +118,13 @@ function CmdLine:parse(arguments)
         params[row.name] = value_of(self, row, value)
       end
     else
-      place = place + 1
-      local row = self.arguments[place]
+      position = position + 1
+      local row = self.arguments[position]
       if not row then self:error(("unrecognized argument '%s'"):format(given)) end
       params[row.name] = value_of(self, row, given)
     end
   end
-  if place < #self.arguments then self:error(("%s is missing"):format(self.arguments[place + 1].shown)) end
+  if position < #self.arguments then self:error(("%s is missing"):format(self.arguments[position + 1].shown)) end
   return params
 end
 

@@ -1,16 +1,15 @@
---- luminary.core, the C module, loaded with what the libraries under it are to find in the environment. They read it
---- while they are loaded and never again, so it stands there only meanwhile: children inherit nothing. What the user
---- has set stays.
+--- luminary.core, the C module, loaded with environment variables for its libraries. The libraries read them only while
+--- they are loaded, so they are set only then, and children do not inherit them. Variables that the user set stay.
 ---
---- GOMP_SPINCOUNT: OpenMP's threads wait for one another by spinning, some 7 ms long of themselves. Beside a process
---- that computes, spinning spends the time slice that the scheduler grants, and the work that was waited for has to
---- wait for the next. This many spins are some 25 us: about as long as a region is uneven while the machine is ours
---- alone. Ten times as many double a small step's time beside a neighbor; a tenth costs it half as much again when
---- alone. OPENBLAS_NUM_THREADS: it would start threads we never use.
+--- GOMP_SPINCOUNT: OpenMP's threads wait for each other by spinning, by default for about 7 ms. Beside another
+--- computing process, spinning uses up the thread's time slice, and the awaited work must wait for the next slice. This
+--- number of spins takes about 25 us, the usual imbalance of a parallel region on an idle machine. Ten times more spins
+--- double the time of a small step beside a busy process; a tenth makes it 1.5 times longer on an idle machine.
+--- OPENBLAS_NUM_THREADS: OpenBLAS would start threads that are never used.
 local wanted = {GOMP_SPINCOUNT = "1000", OPENBLAS_NUM_THREADS = "1"}
-local deciding = {GOMP_SPINCOUNT = "OMP_WAIT_POLICY"} -- says it in other words
+local deciding = {GOMP_SPINCOUNT = "OMP_WAIT_POLICY"} -- by variable: another that has the same effect
 
--- setenv and dlopen, under names that no other declaration of them can collide with; nil where there is no FFI.
+-- setenv and dlopen, under names that cannot collide with other declarations of them; nil without the FFI.
 local function c_library()
   local there, ffi = pcall(require, "ffi")
   if not there then return nil end
@@ -25,18 +24,18 @@ end
 
 local RTLD_LAZY, RTLD_NOLOAD = 1, 4
 
--- OpenBLAS asks for its first buffer again and again for ever while it is loaded: 128 MB of addresses, beside the rest.
+-- OpenBLAS retries forever to allocate its first buffer while it is loaded: 128 MB of address space.
 local function check_room(c)
   local bytes, PRIVATE_ANONYMOUS_NORESERVE = 240 * 2 ^ 20, 0x4022
   local room = c.lm_load_mmap(nil, bytes, 0, PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
   if room == require("ffi").cast("void *", -1) then
-    error("out of memory: loading luminary's libraries wants 240 MB of addresses (ulimit -v)", 0)
+    error("out of memory: loading luminary's libraries requires 240 MB of address space (ulimit -v)", 0)
   end
   c.lm_load_munmap(room, bytes)
 end
 
--- The names that were set. None where OpenMP is there already: the host's, or ours in another Lua state; threads that
--- set variables would not be safe then either.
+-- Returns the names that were set: none if OpenMP is already loaded, by the host or for another Lua state. Setting
+-- variables would not be thread-safe then either.
 local function set()
   local names, c = {}, c_library()
   if not c or c.lm_load_dlopen("libgomp.so.1", RTLD_LAZY + RTLD_NOLOAD) ~= nil then return names, c end
@@ -50,7 +49,7 @@ local function set()
   return names, c
 end
 
--- This file stands before the C module in require's order, under the same name.
+-- This file precedes the C module of the same name in require's search order.
 local function load()
   local path, seen = package.searchpath("luminary.core", package.cpath)
   if not path then error("module 'luminary.core' not found:" .. seen, 0) end
@@ -64,7 +63,7 @@ local ok, core = pcall(load)
 for _, name in ipairs(names) do c.lm_load_unsetenv(name) end
 if not ok then error(core, 0) end
 
--- Errors are raised at the first line outside the files beside this one.
+-- Errors are raised at the first line outside of this file's folder.
 local own = debug.getinfo(1, "S").source:match("^(@.*)core%.lua$")
 if own then core.own_files(own) end
 return core

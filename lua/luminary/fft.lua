@@ -25,7 +25,7 @@ local function scale_of(who, norm, n, inverse)
   return (norm == "backward") == inverse and 1 / n or 1
 end
 
--- x, its number of dims without that of pairs.
+-- Returns x, and its number of dims without the dim of pairs.
 local function signal(who, x, pairs_too)
   arg(who, "x", x, "tensor")
   if not core.is_floating_point(x) then x = x:float() end
@@ -41,7 +41,7 @@ local function signal(who, x, pairs_too)
   return x, dims
 end
 
--- x with n entries along dim.
+-- Pads or cuts x to n entries along dim.
 local function sized(who, x, dim, n)
   if n < 1 then options.must_be(who, "n", "at least 1", n) end
   local have = x.shape[dim]
@@ -52,13 +52,13 @@ local function sized(who, x, dim, n)
   return ops.cat({x, ops.zeros(shape, {dtype = x.dtype, device = x.device})}, dim)
 end
 
--- f of x with dim as the last of its dims but the pairs; f's result may be pairs or not.
+-- Applies f to x with dim moved to the end, before the dim of pairs; f's result may be pairs or not.
 local function along(x, dim, dims, f)
   if dim == dims then return f(x) end
   return ops.transpose(f(ops.transpose(x, dim, dims)), dim, dims)
 end
 
--- `divided`: by what an inverse transform is divided by, where that is not what `inverse` says.
+-- `divided`: whether the result is divided as an inverse transform's, if that differs from `inverse`.
 local function complex_line(who, x, n, dim, norm, inverse, divided)
   local dims
   x, dims = signal(who, x, true)
@@ -75,7 +75,7 @@ function fft.fft(x, n, dim, norm) return complex_line("fft", x, n, dim, norm, fa
 --- fft.ifft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.fft.
 function fft.ifft(x, n, dim, norm) return complex_line("ifft", x, n, dim, norm, true) end
 
--- `inverse` says by what is divided, and whether the other sign stands in the exponent.
+-- `inverse`: the result is divided as that of an inverse transform, whose conjugate it is.
 local function real_line(who, x, n, dim, norm, inverse)
   local dims
   x, dims = signal(who, x, false)
@@ -102,7 +102,7 @@ end
 --- fft.irfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.rfft.
 function fft.irfft(x, n, dim, norm) return to_real("irfft", x, n, dim, norm, true) end
 
--- The conjugate of pairs.
+-- Returns the conjugate of pairs.
 local function conjugated(x) return x * core.tensor({1, -1}, {dtype = x.dtype, device = x.device}) end
 
 --- fft.multiply(x, other [, conjugate = false]): Computes the product of complex numbers.
@@ -120,7 +120,7 @@ end
 --- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.hfft.
 function fft.ihfft(x, n, dim, norm) return conjugated(real_line("ihfft", x, n, dim, norm, true)) end
 
--- The dims of a transform of several, with the sizes that are asked for: by default the last of s, or all.
+-- Returns the dims of a transform over several dims, and their sizes: by default the last #s dims, or all.
 local function dims_of(who, x, s, dim, dims, default)
   s, dim = s and arg(who, "s", s, "integers"), dim and arg(who, "dim", dim, "integers") or default
   if not dim then
@@ -148,13 +148,13 @@ local function complex_lines(who, x, s, dim, norm, inverse, default)
   return x
 end
 
--- `inverse` as of real_line: what comes is the conjugate of the inverse transform.
+-- `inverse` as in real_line.
 local function real_lines(who, x, s, dim, norm, default, inverse)
   local dims
   x, dims = signal(who, x, false)
   local list, sizes = dims_of(who, x, s, dim, dims, default)
   local n = #list
-  if n > 1 and list[n] == dims and list[n - 1] == dims - 1 then -- two of them are one call
+  if n > 1 and list[n] == dims and list[n - 1] == dims - 1 then -- the last two dims are one call
     local scale = 1
     for i = n - 1, n do
       local size = sizes[i] and sizes[i] ~= -1 and sizes[i] or x.shape[list[i]]
@@ -181,7 +181,7 @@ local function to_real_lines(who, x, s, dim, norm, default)
   return to_real(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, true)
 end
 
--- The conjugate's inverse transforms along all but the last dim are the conjugates of these.
+-- Forward transforms along all dims except the last, conjugated, are the inverse transforms of x's conjugate.
 local function half_lines(who, x, s, dim, norm, default)
   local dims
   x, dims = signal(who, x, true)
@@ -236,7 +236,7 @@ function fft.rfftfreq(n, d, dtype, device)
   return ops.arange(0, math.floor(n / 2) + 1, 1, like) * (1 / (n * (d or 1)))
 end
 
--- x with its entries moved on along dims, those beyond the end to the start; by(n) says how far.
+-- Rolls x along dims by by(n) entries, where n is the size of the dim.
 local function moved(who, x, dim, by)
   arg(who, "x", x, "tensor")
   dim = dim and arg(who, "dim", dim, "integers")

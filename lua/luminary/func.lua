@@ -10,7 +10,7 @@ local func = {}
 
 local function pack(...) return {n = select("#", ...), ...} end
 
--- The floating tensors of a value, which is one or a table of such, in order; make(t) takes the place of each.
+-- Replaces each floating tensor t of v, a tensor or a nested table of tensors, by make(t). Keys are visited in order.
 local function map_tensors(who, v, make)
   if core.is_tensor(v) then
     if not core.is_floating_point(v) then fail("%s: expected a floating tensor, got %s", who, v.dtype) end
@@ -26,10 +26,10 @@ local function map_tensors(who, v, make)
   return out
 end
 
-local depth = 0 -- how many of these are in progress: inner ones record a graph for the outer ones
+local depth = 0 -- number of transforms in progress: inner ones record a graph for the outer ones
 
--- The same values as tensors of which gradients are requested: leaves, or within another of these, and where they are
--- recorded already, new tensors of the graph.
+-- Copies v with tensors that require gradients, and appends these to list. They are leaves, or views where the graph
+-- has recorded the tensor already, as within another transform.
 local function inputs_of(who, v, list)
   return map_tensors(who, v, function(t)
     local x = (t.requires_grad and core.is_grad_enabled()) and ops.view(t, t.shape) or t:detach():requires_grad_(true)
@@ -47,7 +47,7 @@ local function wants_graph(v)
   return wanted
 end
 
--- f(...) with recording, one deeper, restored however it ends.
+-- Calls f(...) with gradients enabled and depth raised by one, which is restored after errors too.
 local function deeper(f, ...)
   depth = depth + 1
   local results = pack(pcall(core.enable_grad, f, ...))
@@ -72,8 +72,8 @@ local function gradients(y, inputs, how)
   return grads
 end
 
--- Gradients put in the places of the tensors of each of those arguments, a list.
-local function in_places(who, args, numbers, grads)
+-- A list of the arguments of these numbers, with gradients in the positions of their tensors.
+local function like_arguments(who, args, numbers, grads)
   local out, used = {}, 0
   for i, n in ipairs(numbers) do
     out[i] = map_tensors(who, args[n], function()
@@ -90,7 +90,7 @@ local function positions(who, argnums)
   return list
 end
 
--- The arguments with those of these numbers as inputs, and the list of all inputs.
+-- Returns the arguments with those of these numbers as inputs, and the list of all inputs.
 local function prepared(who, args, numbers)
   local list, new = {}, {n = args.n, unpack(args, 1, args.n)}
   for _, n in ipairs(numbers) do
@@ -117,10 +117,11 @@ local function differentiated(who, f, opts)
         options.must_be(who, "the result of f", "a tensor of one element", y)
       end
       local grads = gradients(y:reshape({}), inputs, {create_graph = keep})
-      local out = in_places(who, given, numbers, grads)
+      local out = like_arguments(who, given, numbers, grads)
       local result = type(opts.argnums) == "number" and out[1] or out
       if not keep then y, aux = without_graph(y), without_graph(aux) end
-      return result, y, opts.has_aux and aux or nil
+      if opts.has_aux then return result, y, aux end
+      return result, y
     end)
   end
 end
@@ -146,7 +147,8 @@ func.value_and_grad = arguments.takes("value_and_grad", grad_options, function(f
   local both = differentiated("value_and_grad", f, opts)
   return function(...)
     local grads, y, aux = both(...)
-    return y, grads, aux
+    if opts.has_aux then return y, grads, aux end
+    return y, grads
   end
 end)
 
@@ -159,16 +161,16 @@ function func.vjp(f, ...)
     for i = 1, args.n do numbers[i] = i end
     local given, inputs = prepared("vjp", args, numbers)
     local y = f(unpack(given, 1, given.n))
-    options.arg("vjp", "what f gives", y, "tensor")
+    options.arg("vjp", "the result of f", y, "tensor")
     return without_graph(y), function(v)
       options.arg("vjp", "v", v, "tensor")
       local grads = gradients(y, inputs, {grad_outputs = v, retain_graph = true, create_graph = depth > 0})
-      return unpack(in_places("vjp", given, numbers, grads), 1, args.n)
+      return unpack(like_arguments("vjp", given, numbers, grads), 1, args.n)
     end
   end)
 end
 
--- y and its derivative in the direction of tangents: the derivative of v^T J with respect to v, by two passes backward.
+-- Returns y and its derivative along the tangents: the derivative of v^T J with respect to v, by two backward passes.
 local function jvp(who, f, primals, tangents, keep)
   return deeper(function()
     local inputs = {}
@@ -190,7 +192,7 @@ local function jvp(who, f, primals, tangents, keep)
           options.describe(x))
       end
     end
-    local y = options.arg(who, "what f gives", f(unpack(given, 1, given.n)), "tensor")
+    local y = options.arg(who, "the result of f", f(unpack(given, 1, given.n)), "tensor")
     if not y.requires_grad then return y, ops.zeros_like(y) end
     local v = ops.zeros_like(y):requires_grad_(true)
     local grads = core.grad(y, inputs, {grad_outputs = v, create_graph = true, allow_unused = true})
@@ -246,8 +248,8 @@ func.jacrev = arguments.takes("jacrev", jacobian_options, function(f, opts)
     for i = 1, args.n do keep = keep or core.is_grad_enabled() and wants_graph(args[i]) end
     return deeper(function()
       local given, inputs = prepared(who, args, numbers)
-      local y = options.arg(who, "what f gives", f(unpack(given, 1, given.n)), "tensor")
-      local out = in_places(who, given, numbers, jacobians(y, inputs, keep))
+      local y = options.arg(who, "the result of f", f(unpack(given, 1, given.n)), "tensor")
+      local out = like_arguments(who, given, numbers, jacobians(y, inputs, keep))
       return type(opts.argnums) == "number" and out[1] or out
     end)
   end
@@ -260,7 +262,7 @@ func.hessian = arguments.takes("hessian", {{"argnums", "count", 1}}, function(f,
   return func.jacrev(func.grad(f, opts), opts)
 end)
 
--- How many there are along the mapped dims.
+-- The size of the mapped dims, which all arguments share.
 local function mapped_size(args, dims)
   local size
   for i = 1, args.n do
@@ -343,7 +345,7 @@ function func.functional_call(module, values, ...)
     end
   end
   local results = pack(pcall(module, ...))
-  for _, place in ipairs(replaced) do place[1].values[place[2]] = place[3] end
+  for _, each in ipairs(replaced) do each[1].values[each[2]] = each[3] end
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, results.n)
 end

@@ -60,7 +60,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.version: The version of Luminary, "major.minor.patch".
 --- lm.newaxis: In an index, adds a dim of size 1.
 
--- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
+-- Every op is a function of lm; so are the core's public functions, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end
 for name, op in pairs(require("luminary.tensor.aliases").functions) do lm[name] = op end
 for _, name in ipairs {
@@ -69,7 +69,7 @@ for _, name in ipairs {
   lm[name] = core[name]
 end
 lm.autocast = require "luminary.amp.autocast"
-for name, most in pairs { -- arguments that it takes
+for name, max_count in pairs { -- the number of arguments
   live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
   is_autocast_enabled = 1, get_autocast_dtype = 1,
   manual_seed = 1, initial_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
@@ -77,9 +77,9 @@ for name, most in pairs { -- arguments that it takes
   set_num_threads = 1, get_num_threads = 0, synchronize = 1, setenv = 2, getenv = 1, set_warnings = 1,
   set_default_dtype = 1, get_default_dtype = 0, set_default_device = 1, get_default_device = 0,
 } do
-  lm[name] = options.exact(name, core[name], most)
+  lm[name] = options.exact(name, core[name], max_count)
 end
--- Ops of which PyTorch's functions have another form than its methods.
+-- Ops whose functions in PyTorch differ from the methods.
 function lm.randint(low, high, ...)
   if type(high) == "table" and type(next(high)) ~= "string" then return core.ops.randint(0, low, high, ...) end
   return core.ops.randint(low, high, ...)
@@ -130,7 +130,7 @@ function lm.try_all_gpus()
   return list
 end
 
--- Loaded when first asked for: a script that only computes starts fast. Names, modules and fields of these.
+-- Loaded at first use, so that scripts start fast: names, with modules and their fields.
 local later = {
   checkpoint = {"save_load"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "ask"}, dist = {"distributed"},
   parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},

@@ -1,7 +1,7 @@
 --- lm.linalg: Norms, products and factorizations of matrices under the names of torch.linalg. Dims count from 1.
 --- Matrices are the last two dims, float32 or float64; the dims before them are a batch. Factorizations run on the CPU
---- with LAPACK: tensors of other devices are copied there and back. There are no complex numbers, and no eigenvalues of
---- matrices that are not symmetric.
+--- with LAPACK: tensors of other devices are copied there and back. Complex numbers, and eigenvalues of
+--- matrices that are not symmetric, are not supported.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local read = require("luminary.base.arguments").read
@@ -124,7 +124,7 @@ function linalg.det(A) return ops.det(matrix("det", "A", A, true)) end
 --- linalg.slogdet(A): Computes the sign and the logarithm of the absolute value of the determinant.
 function linalg.slogdet(A) return ops.slogdet(matrix("slogdet", "A", A, true)) end
 
--- Whether B is a vector, or a batch of those, for matrices A.
+-- Whether B is a vector, or a batch of vectors, for matrices A.
 local function is_vector(A, B)
   if B.ndim == 1 then return true end
   if B.ndim ~= A.ndim - 1 then return false end
@@ -280,12 +280,12 @@ function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
       rtol = math.max(m, n) * precision
       if core.is_tensor(atol) then rtol = ops.where(ops.gt(atol, 0), 0, rtol) elseif (atol or 0) > 0 then rtol = 0 end
     end
-    local least = ops.amax(s, -1) * rtol
+    local threshold = ops.amax(s, -1) * rtol
     if atol ~= nil then
       if not core.is_tensor(atol) then atol = ops.full({}, atol, {dtype = s.dtype, device = s.device}) end
-      least = ops.maximum(least, atol)
+      threshold = ops.maximum(threshold, atol)
     end
-    return ops.sum(ops.gt(s, ops.unsqueeze(least, -1)), -1)
+    return ops.sum(ops.gt(s, ops.unsqueeze(threshold, -1)), -1)
   end)
 end
 

@@ -67,7 +67,7 @@ end
 --- Returns the extension of a file's name, the text after its last dot; nil without one.
 function paths.extname(path) return paths.basename(path):match "%.([^.]+)$" end
 
--- What a path is, in the core's words; nil where there is nothing.
+-- Returns the kind of a path, as the core names it; nil if it does not exist.
 local function kind(who, path)
   if text(who, path) == "" then return nil end
   return core.file_kind(path)
@@ -106,7 +106,7 @@ function paths.dir(path)
   return names
 end
 
--- An iterator over the names of a folder for which wanted(name) holds.
+-- Iterates over the names of a folder for which wanted(name) is true.
 local function walk(who, path, wanted)
   local names, i = paths.dir(path), 0
   if not names then options.fail("%s: cannot open '%s': no such folder", who, path) end
@@ -143,7 +143,7 @@ end
 --- Returns a name for a temporary file.
 function paths.tmpname() return os.tmpname() end
 
--- The file of whoever called what calls this.
+-- Returns the file of the caller of the calling function.
 local function caller()
   local source = debug.getinfo(3, "S").source
   return source:sub(1, 1) == "@" and paths.concat(source:sub(2)) or nil

@@ -1,4 +1,4 @@
---- lm.repr(value [, most]): Returns a readable text of any value.
+--- lm.repr(value [, max_entries]): Returns a readable text of any value.
 local core = require "luminary.core"
 local help = require "luminary.help"
 local options = require "luminary.base.options"
@@ -6,7 +6,7 @@ local truncate_text = require "luminary.base.truncate_text"
 
 local function is_name(key) return type(key) == "string" and key:match("^[%a_][%w_]*$") ~= nil end
 
--- Numbers by value before everything else by text.
+-- Orders keys: numbers by value, then all others by text.
 local function before(a, b)
   local na, nb = type(a) == "number", type(b) == "number"
   if na and nb then return a < b end
@@ -17,9 +17,9 @@ end
 local function indent(text, by) return (text:gsub("\n", "\n" .. by)) end
 
 local show
-local DEEPEST = 40 -- tables below are "{…}", as one that is inside itself
+local DEEPEST = 40 -- deeper tables are "{…}", and a table within itself
 
--- state: the tables around this one as keys, `most` entries of a table, `left` entries of all tables.
+-- state: the tables around this one as keys; max_entries, the limit for each table; left, that for all tables.
 local function show_table(t, state, margin)
   local mt = debug.getmetatable(t)
   if type(mt) == "table" and mt.__tostring then return indent(tostring(t), margin) end
@@ -34,7 +34,7 @@ local function show_table(t, state, margin)
     if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then keys[#keys + 1] = key end
   end
   table.sort(keys, before)
-  local room = math.min(state.most, state.left)
+  local room = math.min(state.max_entries, state.left)
   local cut = n + #keys > room
   for i = 1, n + #keys do
     if i > room then break end
@@ -57,7 +57,7 @@ end
 
 function show(value, state, margin)
   if type(value) == "string" then
-    local text = state.most < 1 / 0 and truncate_text(value, 1000) or value
+    local text = state.max_entries < 1 / 0 and truncate_text(value, 1000) or value
     return ("%q"):format(text):gsub("\\\n", "\\n") .. ""
   end
   if type(value) == "table" then return show_table(value, state, margin) end
@@ -65,7 +65,7 @@ function show(value, state, margin)
   return indent(tostring(value), margin)
 end
 
-return options.exact("repr", function(value, most)
-  if most ~= nil then options.arg("repr", "most", most, "count") end
-  return (show(value, {most = most or 1 / 0, left = 3 * (most or 1 / 0)}, ""))
+return options.exact("repr", function(value, max_entries)
+  if max_entries ~= nil then options.arg("repr", "max_entries", max_entries, "count") end
+  return (show(value, {max_entries = max_entries or 1 / 0, left = 3 * (max_entries or 1 / 0)}, ""))
 end)

@@ -1,7 +1,7 @@
 --- lm.Timer: A stopwatch that records every lap.
----   local timer = lm.Timer()      -- runs at once
+---   local timer = lm.Timer()      -- starts it
 ---   local seconds = timer:stop()  -- the lap; timer:start() begins the next
----   print(timer:time().real)      -- seconds so far, as Torch7 asks for them; also .user and .sys
+---   print(timer:time().real)      -- seconds so far, as in Torch7; also .user and .sys
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -15,7 +15,7 @@ if there then
     int lm_timer_usage(int who, struct lm_timer_usage *) __asm__("getrusage");]]
 end
 
--- Seconds that all threads of this process computed, and that the system did for them.
+-- Returns user and system CPU seconds of all threads of this process.
 local function processor_seconds()
   if not there then return os.clock(), 0 end
   local usage = ffi.new "struct lm_timer_usage"
@@ -42,7 +42,7 @@ end
 --- Torch7's name for start, which does nothing while a lap runs.
 function Timer:resume() return self.began and self or self:start() end
 
--- Processor seconds of all laps together.
+-- CPU seconds of all laps.
 local function spent(self)
   if not self.began then return self.user, self.sys end
   local user, sys = processor_seconds()

@@ -1,2 +1,2 @@
--- The one place that says which version this is; CMakeLists.txt reads it too.
+-- The version of luminary; CMakeLists.txt reads it too.
 return "0.1.0"

@@ -193,7 +193,7 @@ grad sb: lm.linalg.inv(sb)
 grad sb rhsb: lm.linalg.solve(sb, rhsb)
 grad sb: lm.linalg.cholesky(sb)
 grad sb: lm.linalg.det(sb)
-# places
+# indices
 grad u v: u:scatter(-1, ix, v)
 grad u v: u:scatter_add(-1, ix, v)
 grad u v: u:scatter_add(-2, ix, v)

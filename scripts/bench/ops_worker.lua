@@ -1,5 +1,5 @@
 -- Luminary's side of scripts/bench/ops: answers each line "grads <tab> expression" with "forward S", and "both S" where
--- there are gradients: least seconds of a call; or with "error WORDS".
+-- there are gradients: the least seconds of a call; or with "error WORDS".
 local lm = require "luminary"
 lm.set_num_threads(tonumber(arg[1]))
 local cases = dofile(arg[0]:match("^(.*)/[^/]*$") .. "/ops_cases.lua")
@@ -18,7 +18,7 @@ local function seconds_of(f)
   return lm.time() - start
 end
 -- Of the quickest call, once some have fetched the memory that results will live in.
-local function least(f)
+local function min_seconds(f)
   local best, spent, calls = math.huge, 0, 0
   while calls < warm_calls and spent < warm_time do calls, spent = calls + 1, spent + seconds_of(f) end
   spent, calls = 0, 0
@@ -30,7 +30,7 @@ local function least(f)
 end
 
 local function measured(grads, expression)
-  local answer = ("forward %.9f"):format(least(compiled(expression, inputs)))
+  local answer = ("forward %.9f"):format(min_seconds(compiled(expression, inputs)))
   if grads == "" then return answer end
   local leaves, env = {}, setmetatable({}, {__index = inputs})
   for name in grads:gmatch("%S+") do
@@ -39,7 +39,7 @@ local function measured(grads, expression)
   end
   local f = compiled(expression, env)
   local ones = lm.ones_like(f())
-  return ("%s both %.9f"):format(answer, least(function()
+  return ("%s both %.9f"):format(answer, min_seconds(function()
     f():backward(ones)
     for _, leaf in ipairs(leaves) do leaf.grad = nil end
   end))

@@ -31,10 +31,10 @@ local function escaped(text)
 end
 
 for i = 1, #list, 2 do
-  local ids, places, types =
+  local ids, offsets, types =
     core.tokenizer_encode(tokenizer, list[i], list[i + 1] or nil, true, -1, 0, false, 0)
   local spans = {}
-  for k, place in ipairs(places:totable()) do spans[k] = ("%d:%d"):format(place[1] - 1, place[2]) end
+  for k, span in ipairs(offsets:totable()) do spans[k] = ("%d:%d"):format(span[1] - 1, span[2]) end
   io.write(table.concat({
     table.concat(ids:totable(), " "), table.concat(spans, " "), table.concat(types:totable(), " "),
     escaped(core.tokenizer_decode(tokenizer, ids, false, 0)), escaped(core.tokenizer_decode(tokenizer, ids, true, 0)),

@@ -53,8 +53,8 @@ local shapes = {
 
 -- ---- colors and grounds
 
--- Red, green and blue from 0 to 1, of a hue that goes round from 0 to 1 (Smith, "Color Gamut Transform Pairs", 1978).
-local function colour(hue, saturation, value)
+-- Red, green and blue from 0 to 1, of a hue, which is cyclic from 0 to 1 (Smith, "Color Gamut Transform Pairs", 1978).
+local function color(hue, saturation, value)
   local rgb = {}
   for i, offset in ipairs {5, 3, 1} do
     local k = (offset + hue * 6) % 6
@@ -95,7 +95,7 @@ local function draw(class)
   local size = uniform(0.25, 0.42) * side
   local x = (columns - uniform(size * 0.8, width - size * 0.8)) / size
   local y = (rows - uniform(size * 0.8, height - size * 0.8)) / size
-  local tint = colour(((class - 1) / #shapes + uniform(-0.06, 0.06)) % 1, uniform(0.6, 1), uniform(0.7, 1))
+  local tint = color(((class - 1) / #shapes + uniform(-0.06, 0.06)) % 1, uniform(0.6, 1), uniform(0.7, 1))
   local image = ground():where(shapes[class][2](x, y):logical_not(), tint)
   return ((image + lm.randn(3, height, width) * 0.04):clamp(0, 1) * 255):round():byte()
 end

@@ -20,7 +20,7 @@ local groups = {
     coalesce ^indices ^values dense to_padded segment_reduce is_nested]]},
   {"quantized tensors, which are not in this version", [[quant ^q_ qscheme fbgemm int_repr choose_qparams scaled_.*mm
     grouped_mm]]},
-  {"complex dtypes, which are not in this version; lm.fft gives pairs", [[complex conj ^real$ ^imag$ isreal polar angle
+  {"complex dtypes are not in this version; lm.fft returns pairs", [[complex conj ^real$ ^imag$ isreal polar angle
     cdouble cfloat chalf ^mH$ ^H$ adjoint _neg$ ^eig$ ^eigvals$ view_as_real]]},
   {"inner functions of PyTorch's and its backends'", [[cudnn mkldnn miopen ^native_ vulkan ^batch_norm_ _with_indices$
     ^convolution$ conv_tbc ^unsafe_ embedding_renorm ^grid_sampler affine_grid_generator norm_except_dim ^sym_
@@ -49,7 +49,7 @@ for reason, names in pairs {
   ["has another name or form here: help and the error about it say which"] = [[index resize resize_as LRScheduler
     ctc_loss embedding_bag is_cpu:1 grad_fn grad layout empty_permuted retains_grad frobenius_norm
     nuclear_norm]],
-  ["determinism: kernels here are deterministic but for those that docs/explain/promises.md names"] = [[
+  ["determinism: kernels here are deterministic except those that docs/explain/promises.md names"] = [[
     is_deterministic_algorithms_warn_only_enabled set_deterministic_debug_mode get_deterministic_debug_mode]],
   ["a setting of PyTorch's runtime that has no counterpart"] = [[set_flush_denormal get_num_interop_threads
     set_num_interop_threads set_warn_always
@@ -70,7 +70,7 @@ for reason, names in pairs {
   for entry in names:gmatch "%S+" do
     local name, uses = entry:match "^([^:]+):?(%d*)$"
     reasons[name] = reason
-    if (tonumber(uses) or 0) >= COMMON then error(("%s is used by %s: it has to be here"):format(name, uses)) end
+    if (tonumber(uses) or 0) >= COMMON then error(("%s is used by %s: it must exist here"):format(name, uses)) end
   end
 end
 

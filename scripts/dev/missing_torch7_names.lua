@@ -23,13 +23,13 @@ for reason, names in pairs {
   ["LAPACK's, not in this version"] = "eig geqrf orgqr ormqr pstrf",
   ["connection tables: convolutions in groups take their place"] = [[SpatialConvolutionMap SpatialFullConvolutionMap
     SpatialConvolutionLocal SpatialDepthWiseConvolution]],
-  ["normalization by neighbourhoods, which batch and layer normalization replaced"] = [[SpatialSubtractiveNormalization
+  ["normalization by neighborhoods, which batch and layer normalization replaced"] = [[SpatialSubtractiveNormalization
     SpatialDivisiveNormalization SpatialContrastiveNormalization LayerNormalization]],
-  ["pooling that needs another layer's places or draws"] = [[SpatialMaxUnpooling VolumetricMaxUnpooling
+  ["pooling that needs another layer's indices or random samples"] = [[SpatialMaxUnpooling VolumetricMaxUnpooling
     SpatialFractionalMaxPooling VolumetricFractionalMaxPooling FeatureLPPooling TemporalDynamicKMaxPooling]],
   ["sparse inputs, which are not in this version"] = "SparseLinear IndexLinear PartialLinear",
   ["of one device, type or debugger: layers here check by themselves"] = "GPU Convert DontCast NaN Profile",
-  ["rare: a class of one's own takes a few lines"] = [[ModuleCriterion CriterionTable ClassSimplexCriterion
+  ["rare: a custom class takes a few lines"] = [[ModuleCriterion CriterionTable ClassSimplexCriterion
     DistanceRatioCriterion SpatialAutoCropMSECriterion StochasticGradient WeightNorm LinearWeightNorm WeightedEuclidean
     Kmeans]],
   ["inner to nn: backward does it"] = [[sharedAccUpdateGradParameters defaultAccUpdateGradParameters flatten

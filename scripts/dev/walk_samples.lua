@@ -169,7 +169,7 @@ local function brief(t) return (tostring(t):gsub("%s+", " "):sub(1, 120)) end
 
 local function same(mine, want)
   if type(mine) == "number" or type(mine) == "boolean" then mine = lm.tensor(mine, {dtype = want.dtype}) end
-  if not lm.is_tensor(mine) then return false, "gives a " .. type(mine) end
+  if not lm.is_tensor(mine) then return false, "returns a " .. type(mine) end
   local a, b = table.concat(mine.shape, ","), table.concat(want.shape, ",")
   if a ~= b then return false, ("shape [%s], PyTorch's is [%s]"):format(a, b) end
   if mine.dtype ~= want.dtype then return false, ("dtype %s, PyTorch's is %s"):format(mine.dtype, want.dtype) end

@@ -35,8 +35,8 @@ LABELS = {"nn.functional.nll_loss": ("target",), "nn.functional.cross_entropy": 
           "nn.functional.multi_margin_loss": ("target",), "nn.functional.multilabel_margin_loss": ("target",),
           "nn.functional.ctc_loss": ("targets", "blank")}
 START = {"narrow": ("start",), "slice": ("start",)}
-# Results that are positions.
-PLACES = {"argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "max", "min", "cummax", "cummin",
+# Ops whose results are indices.
+INDEX_OPS = {"argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "max", "min", "cummax", "cummin",
           "nonzero", "argwhere", "searchsorted", "bucketize", "tril_indices", "triu_indices", "nn.functional.max_pool1d",
           "nn.functional.max_pool2d", "nn.functional.max_pool3d", "nn.functional.adaptive_max_pool1d",
           "nn.functional.adaptive_max_pool2d", "nn.functional.adaptive_max_pool3d", "unravel_index"}
@@ -68,9 +68,9 @@ def fits(value, kind):
 def named(op, args, kwargs):
     """The call's arguments by PyTorch's names, in its order; None where no schema fits."""
     name = op.name.split(".")[-1]
-    places = ["aten::" + name, "aten::" + op.name.replace(".", "_")] if "functional" not in op.name else ["aten::" + name]
-    for place in places:
-        for schema in torch._C._jit_get_schemas_for_operator(place):
+    schema_names = ["aten::" + name, "aten::" + op.name.replace(".", "_")] if "functional" not in op.name else ["aten::" + name]
+    for schema_name in schema_names:
+        for schema in torch._C._jit_get_schemas_for_operator(schema_name):
             spots = [a for a in schema.arguments]
             if schema.overload_name.endswith("out") or len(args) > len([a for a in spots if not a.kwarg_only]):
                 continue
@@ -173,8 +173,8 @@ class Calls:
             call["args"] = [convert(k, v, i) for i, (k, v) in enumerate(keep) if k not in sample.kwargs]
             call["names"] = [k for k, _ in keep if k not in sample.kwargs]
             call["kwargs"] = {k: convert(k, v, k) for k, v in keep if k in sample.kwargs}
-        places = op.name in PLACES
-        call["out"] = [self.tensor(o, f"out.{i}" + ("+1" if places or op.name == "unique" and i == 1 else "")) for i, o in enumerate(outs)]
+        returns_indices = op.name in INDEX_OPS
+        call["out"] = [self.tensor(o, f"out.{i}" + ("+1" if returns_indices or op.name == "unique" and i == 1 else "")) for i, o in enumerate(outs)]
         floating = [(i, o) for i, o in enumerate(outs) if o.requires_grad]
         call["cotangents"], call["grads"] = {}, {}
         if floating and inputs:

@@ -46,6 +46,10 @@ describe("lm.func", function()
     is(9, y)
     is({ 6 }, g)
     g, y = func.grad_and_value(f)(lm.tensor { 3 })
+    for _, name in ipairs { "value_and_grad", "grad_and_value" } do
+      assert.equal(2, select("#", func[name](f)(lm.tensor { 3 })))
+      assert.equal(3, select("#", func[name](f, { has_aux = true })(lm.tensor { 3 })))
+    end
     is(9, y)
     is({ 6 }, g)
   end)

@@ -400,7 +400,7 @@ describe("wrong arguments to", function()
       end,
       ["tensors have no field or method 'isPinned'; it is named 'is_pinned' here"] = function() x:isPinned() end,
       ["tensors have no field or method 'igamma' in this version"] = function() x:igamma(1) end,
-      ["tensors have no field or method 'values'; such ops give two results: local values, indices"] = function()
+      ["tensors have no field or method 'values'; such ops return two results: local values, indices"] = function()
         return x:max(2).values
       end,
       ["nn has no 'SpatialConvolution'; it is named 'Conv2d' here"] = function() nn.SpatialConvolution(1, 1, 3) end,

@@ -178,7 +178,11 @@ describe("PyTorch's other spellings", function()
     assert.same({ 2, 2 }, y:set_(x).shape)
     assert.same({ 0, 2, 4 }, lm.arange(3):apply_(function(v) return 2 * v end):totable())
     assert.same({ 0, 2, 4 }, lm.arange(3):map_(lm.arange(3), function(a, b) return a + b end):totable())
+    local function count(...) return select("#", ...) end
     local n = lm.arange(3)
+    assert.same({ 1, 1, 1 }, n:clone():apply_(count):totable())
+    assert.same({ 2, 2, 2 }, n:clone():map_(n, count):totable())
+    assert.same({ 3, 3, 3 }, n:clone():map2_(n, n, count):totable())
     assert.same({ 0, 3, 6 }, n:clone():map2_(n, n, function(a, b, c) return a + b + c end):totable())
     assert.same({ 2, 3 }, lm.broadcast_shapes({ 2, 1 }, { 3 }))
     assert.matches("shapes must broadcast", message(lm.broadcast_shapes, { 3 }, { 4 }))
@@ -494,9 +498,10 @@ describe("what errors advise", function()
     end
   end)
 
-  it("says of the fields of others' results that nets give tensors", function()
+  it("says of the fields of results in transformers that nets return tensors", function()
     for name in ("logits loss last_hidden_state pooler_output sample prev_sample"):gmatch "%S+" do
-      assert.error_matches(function() return lm.ones(2)[name] end, name .. "'; a net gives its tensors themselves: net")
+      assert.error_matches(function() return lm.ones(2)[name] end, "^tensors have no field or method '" .. name
+        .. "'; a net returns tensors, not an object with fields: net%(ids%) is ")
     end
   end)
 
@@ -506,7 +511,7 @@ describe("what errors advise", function()
       real = "x:select%(%-1, 1%)$", imag = "x:select%(%-1, 2%)$",
       angle = "lm.atan2%(x:select%(%-1, 2%), x:select%(%-1, 1%)%)$",
       conj = "lm.fft.conjugate%(x%)$", polar = "lm.stack%({r", complex = "lm.stack%({real, imag}, %-1%)$",
-      view_as_complex = "take as they are; lm.fft.multiply multiplies them$", view_as_real = "give is that already$",
+      view_as_complex = "take as they are; lm.fft.multiply multiplies them$", view_as_real = "are in that form$",
       eig = "may be complex, .*lm.linalg.eigh is for symmetric", eigvals = "may be complex, .*lm.linalg.eigvalsh is",
     } do
       assert.error_matches(function() return lm[name] end, want)

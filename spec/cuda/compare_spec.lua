@@ -109,7 +109,7 @@ describe("elementwise", function()
 end)
 
 describe("copies and fills", function()
-  -- Large enough that what runs across is turned by way of tiles.
+  -- Large enough that transposed copies go through tiles.
   local function copies(dtype)
     local x = twin(compare.numbers(dtype, { 300, 257 }))
     local y = twin(compare.numbers(dtype, { 2, 3, 20, 35, 17 }))

@@ -4,7 +4,7 @@ local scripts = require "spec.support.cuda_scripts"
 
 local preamble = [[
 local MB = 2 ^ 20
--- Copies a tensor of so many bytes to the device, overwrites it, and says how often the host waited.
+-- Copies a tensor of n bytes to the device, overwrites it, and returns how often the host waited.
 local function upload(bytes, options)
   local x = lm.full({bytes / 4}, 7)
   local waits = calls "cudaStreamSynchronize"

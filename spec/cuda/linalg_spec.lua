@@ -265,7 +265,7 @@ describe("CUDA's transforms and linear algebra", function()
       same(la.lstsq, y, lm.ones(y.shape), {driver = "gels"})
       same(la.lstsq, lm.ones(y.shape), y)
     end
-    local pivots = lm.tensor({1, 7, 3}):int() -- found on the device, and told of by who waits
+    local pivots = lm.tensor({1, 7, 3}):int() -- found on the device, and raised by the next wait
     refused("linalg_lu_solve: pivots[2] must be from 1 to 3, got 7", la.lu_solve, lm.eye(3), pivots, lm.eye(3))
     local later = la.lu_solve(lm.eye(3):cuda(), pivots:cuda(), lm.eye(3):cuda())
     refused("linalg_lu_solve: pivots[2] must be from 1 to 3, got 7", later.cpu, later)

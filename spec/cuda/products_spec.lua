@@ -8,8 +8,8 @@ local function close(want, got, tolerance, what)
   local worst = (want:double() - got:cpu():double()):abs():max():item()
   assert(worst <= tolerance, ("%s: differs by %g"):format(what, worst))
 end
--- for by, which, at in places(): at(i, t) is t on the device, off by `by` if `which` is i, or 4 for all
-local function places()
+-- for by, which, at in alignments(): at(i, t) is t on the device, off by `by` if `which` is i, or 4 for all
+local function alignments()
   return coroutine.wrap(function()
     for _, by in ipairs {1, 2, 4} do
       for which = 1, 4 do
@@ -103,7 +103,7 @@ describe("CUDA's products and convolutions", function()
       local x, w, b = lm.randn{6, 8}:to(dtype), lm.randn{5, 8}:to(dtype), lm.randn{5}:to(dtype)
       local want = lm.linear(x:double(), w:double(), b:double())
       local product = lm.addmm(b:double(), x:double(), w:double():t())
-      for by, which, at in places() do
+      for by, which, at in alignments() do
         local what = ("%s, operand %d by %d: "):format(dtype, which, by)
         local before = calls "cublasLtMatmul"
         close(want, lm.linear(at(1, x), at(2, w), at(3, b)), tolerance, what .. "linear")
@@ -122,7 +122,7 @@ describe("CUDA's products and convolutions", function()
       local g = lm.randn(y.shape):to(dtype)
       local dx = lm.conv2d_input(g:double(), w:double(), x.shape)
       local dw = lm.conv2d_weight(g:double(), x:double(), w.shape)
-      for by, which, at in places() do
+      for by, which, at in alignments() do
         local what = ("%s, operand %d by %d: "):format(dtype, which, by)
         local before = live "engine 3"
         close(y, lm.conv2d(at(1, x), at(2, w), at(3, b)), tolerance, what .. "conv2d")

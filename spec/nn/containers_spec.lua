@@ -23,8 +23,10 @@ describe("containers", function()
     assert.equal(1, #net)
     assert.equal(1, #lm.nn.ModuleList {lm.models.lenet {weights = state}})
     local _, report = lm.models.lenet {weights = state}
-    assert.error_matches(function() lm.nn.Sequential(report) end, "argument 1 must be a module, got a table")
-    assert.error_matches(function() lm.nn.Sequential(net, report, net) end, "argument 2 must be a module, got a")
+    assert.error_matches(function() lm.nn.Sequential(report) end,
+      "^Sequential: argument 1 must be a module, got a table; unpack%(list%) passes those of a list$")
+    assert.error_matches(function() lm.nn.Sequential(net, report, net) end,
+      "^Sequential: argument 2 must be a module, got a table; unpack%(list%) passes those of a list$")
   end)
 end)
 
@@ -49,9 +51,11 @@ describe("nn.ModuleDict", function()
     assert.same({ "z", "a" }, nn.ModuleDict({ { "z", nn.ReLU() }, { "a", nn.ReLU() } }):keys())
   end)
   it("refuses what is none", function()
-    assert.matches("'x' must be a module, got 3", message(nn.ModuleDict, { x = 3 }))
-    assert.matches("the class has a field of that name", message(nn.ModuleDict, { keys = nn.ReLU() }))
-    assert.matches("no entry 'x'; entries are y", message(function() nn.ModuleDict({ y = nn.ReLU() }):pop("x") end))
+    assert.matches("ModuleDict: 'x' must be a module, got 3$", message(nn.ModuleDict, { x = 3 }))
+    assert.matches("ModuleDict: a child module cannot be named 'keys': the class has a field of that name$",
+      message(nn.ModuleDict, { keys = nn.ReLU() }))
+    assert.matches("ModuleDict: no entry 'x'; entries are y$",
+      message(function() nn.ModuleDict({ y = nn.ReLU() }):pop("x") end))
   end)
 end)
 
@@ -76,11 +80,12 @@ describe("nn.ParameterDict and nn.ParameterList", function()
     assert.is_true(twin[1]:equal(list[1]) and twin[1] ~= list[1])
   end)
   it("refuse what is none", function()
-    assert.matches("3 must be a tensor, got string 'x'", message(function()
+    assert.matches("ParameterList: 3 must be a tensor, got string 'x'$", message(function()
       nn.ParameterList { lm.ones(1), lm.ones(1), "x" }
     end))
-    assert.matches("index 2 is out of range for 1", message(function() return nn.ParameterList({ lm.ones(1) })[2] end))
-    assert.matches("only the last parameter, 2", message(function()
+    assert.matches("ParameterList: index 2 is out of range for 1 parameters %(indices start at 1%)$",
+      message(function() return nn.ParameterList({ lm.ones(1) })[2] end))
+    assert.matches("ParameterList: only the last parameter, 2, can be removed$", message(function()
       nn.ParameterList({ lm.ones(1), lm.ones(1) })[1] = nil
     end))
   end)
@@ -108,8 +113,8 @@ describe("nn.Sequential", function()
     assert.equal(a, net:pop(1))
     assert.equal(3, #net:append_all { a, c })
     assert.equal("ModuleList", nn.ModuleList({ a, b }):slice(2).__name)
-    assert.matches("modules 1 to 4 are out of range", message(net.slice, net, 1, 4))
-    assert.matches("position must be from 1 to 4, got 9", message(net.insert, net, 9, a))
+    assert.matches("Sequential%.slice: modules 1 to 4 are out of range; there are 3$", message(net.slice, net, 1, 4))
+    assert.matches("Sequential%.insert: position must be from 1 to 4, got 9$", message(net.insert, net, 9, a))
   end)
   it("takes thousands of modules, one after the other, without a look at all of them for each", function()
     local list, n = {}, 4000

@@ -17,7 +17,8 @@ describe("nn.init", function()
       if a.shape[1] > a.shape[2] then a = a:t() end
       assert(a:matmul(a:t()):allclose(lm.eye(a.shape[1]) * 4, { atol = 1e-5 }))
     end
-    assert.matches("at least 2 dims", message(init.orthogonal_, lm.ones(3)))
+    assert.matches("orthogonal_: t must be a tensor of at least 2 dims, got a tensor %[3%]$",
+      message(init.orthogonal_, lm.ones(3)))
     assert.equal(0, init.orthogonal_(lm.empty(0, 3)):numel())
   end)
 
@@ -34,19 +35,22 @@ describe("nn.init", function()
       assert.near(case[5], t:mean():item(), 4 * math.sqrt(case[6] / 20000))
       assert.near(1, t:var():item() / case[6], 0.08)
     end
-    assert.matches("a must be less than b, got 2 and 1", message(init.trunc_normal_, lm.ones(1), 0, 1, 2, 1))
+    assert.matches("trunc_normal_: a must be less than b, got 2 and 1$",
+      message(init.trunc_normal_, lm.ones(1), 0, 1, 2, 1))
   end)
 
   it("eye_, dirac_ and sparse_", function()
     assert(init.eye_(lm.empty(2, 3)):equal(lm.eye(2, 3)))
-    assert.matches("a tensor of 2 dims", message(init.eye_, lm.ones(2, 2, 2)))
+    assert.matches("eye_: t must be a tensor of 2 dims, got a tensor %[2, 2, 2%]$",
+      message(init.eye_, lm.ones(2, 2, 2)))
     local w = init.dirac_(lm.empty(4, 2, 3), { groups = 2 })
     local want = lm.zeros(4, 2, 3)
     for i = 1, 4 do want[{ i, (i - 1) % 2 + 1, 2 }] = 1 end
     assert(w:equal(want))
     local x = lm.randn { 1, 2, 5, 5 }
     assert(lm.conv2d(x, init.dirac_(lm.empty(2, 2, 3, 3)), nil, { padding = 1 }):equal(x))
-    assert.matches("groups %(3%) must divide the number of", message(init.dirac_, lm.ones(4, 2, 3), { groups = 3 }))
+    assert.matches("dirac_: groups %(3%) must divide the number of output channels %(4%)$",
+      message(init.dirac_, lm.ones(4, 2, 3), { groups = 3 }))
     local s = init.sparse_(lm.empty(10, 6), 0.25, { std = 2 })
     assert(s:eq(0):sum(1):equal(lm.full({ 6 }, 3, { dtype = "int64" })))
   end)

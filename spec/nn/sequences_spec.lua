@@ -95,6 +95,7 @@ describe("attention", function()
       assert.is_true(y:narrow(2, 1, 4):allclose(z:narrow(2, 1, 4), 1e-5, 1e-6))
       assert.is_false(y:allclose(z))
       assert.equal(need, weights ~= nil)
+      assert.equal(need and 2 or 1, select("#", mha(x, x, x, {need_weights = need})))
       local mask = nn.Transformer.generate_square_subsequent_mask(5):to(device)
       assert.is_true(y:allclose(mha(x, x, x, {attn_mask = mask}), 1e-5, 1e-6))
     end
@@ -104,24 +105,31 @@ describe("attention", function()
     local function says(words, f) assert.error_matches(f, words) end
     local mha = nn.MultiheadAttention(6, 2)
     local x, y = lm.randn(4, 3, 6), lm.randn(5, 3, 6)
-    says("embed_dim %(6%) must be divisible by num_heads %(4%)", function() nn.MultiheadAttention(6, 4) end)
+    says("^MultiheadAttention: embed_dim %(6%) must be divisible by num_heads %(4%)$",
+      function() nn.MultiheadAttention(6, 4) end)
     says("query, key and value must have the same batch size, and key and value the", function() mha(x, y, x) end)
-    says("expected key to have shape %[length, batch, 6%], got %[4, 3,", function() mha(x, lm.randn(4, 3, 5), x) end)
-    says("value must be a tensor, got nil", function() mha(x, x) end)
-    says("expected attn_mask to have shape %[4, 4%] or", function() mha(x, x, x, {attn_mask = lm.ones(4, 5)}) end)
-    says("attn_mask.*bool", function() mha(x, x, x, {attn_mask = lm.ones(4, 4):long()}) end)
-    says("expected key_padding_mask to have shape", function() mha(x, x, x, {key_padding_mask = lm.ones(4, 4)}) end)
+    says("^MultiheadAttention: expected key to have shape %[length, batch, 6%], got %[4, 3, 5%]$",
+      function() mha(x, lm.randn(4, 3, 5), x) end)
+    says("^MultiheadAttention: value must be a tensor, got nil$", function() mha(x, x) end)
+    says("^MultiheadAttention: expected attn_mask to have shape %[4, 4%] or %[6, 4, 4%], got %[4, 5%]$",
+      function() mha(x, x, x, {attn_mask = lm.ones(4, 5)}) end)
+    says("^MultiheadAttention: attn_mask must be bool %(true: masked%) or floating, got a tensor %[4, 4%]$",
+      function() mha(x, x, x, {attn_mask = lm.ones(4, 4):long()}) end)
+    says("^MultiheadAttention: expected key_padding_mask to have shape %[3, 4%], got %[4, 4%]$",
+      function() mha(x, x, x, {key_padding_mask = lm.ones(4, 4)}) end)
     says("expected key_padding_mask to have shape %[3, 4%], got %[4, 3%]", function()
       mha(x, x, x, {key_padding_mask = lm.ones(3, 4):t()})
     end)
-    says("need_weights", function() mha(x, x, x, {need_weight = true}) end)
+    says("^MultiheadAttention: unknown option 'need_weight'; did you mean 'need_weights'%?$",
+      function() mha(x, x, x, {need_weight = true}) end)
     for _, name in ipairs {"TransformerEncoder", "TransformerDecoder"} do
       local one = nn.Linear(1, 1)
       says(name .. ": norm must be a module, got 5", function() nn[name](one, 2, 5) end)
       says(name .. ": unknown option 'nrom'; did you mean 'norm'", function() nn[name](one, 2, {nrom = one}) end)
       assert.equal(one, nn[name](one, 2, {norm = one}).norm)
     end
-    says("'relu', 'gelu' or a function", function() nn.TransformerEncoderLayer(6, 2, {activation = "tanh"}) end)
+    says("^TransformerEncoderLayer: activation must be 'relu', 'gelu' or a function, got string 'tanh'$",
+      function() nn.TransformerEncoderLayer(6, 2, {activation = "tanh"}) end)
   end)
 end)
 
@@ -219,7 +227,8 @@ describe("recurrent layers", function()
     local _, h_n, c_n = lm.recurrent_layer(lm.zeros(0, 12), lm.randn(12, 3), h, c)
     assert.is_true(h:equal(h_n) and c:equal(c_n))
     assert.same({0, 4}, nn.GRUCell(3, 4):to(device)(lm.zeros({0, 3}, {device = device})).shape)
-    assert.error_matches(function() nn.GRU(3, 4)(lm.zeros(0, 2, 3)) end, "GRU: x must have at least one step, got a")
+    assert.error_matches(function() nn.GRU(3, 4)(lm.zeros(0, 2, 3)) end,
+      "^GRU: x must have at least one step, got a tensor %[0, 2, 3%]$")
   end)
 
   it("drop between layers while training alone", function()
@@ -242,7 +251,8 @@ describe("recurrent layers", function()
     local dropped = ratio:eq(0):float():mean():item()
     assert.near(0.5, dropped, 0.1)
     assert.near(2, ratio:max():item(), 0.01)
-    assert.error_matches(function() nn.GRU(3, 4, {dropout = 2}) end, "dropout must be a number from 0 to 1, got 2")
+    assert.error_matches(function() nn.GRU(3, 4, {dropout = 2}) end,
+      "^GRU: dropout must be a number from 0 to 1, got 2$")
   end)
 
   it("have second gradients step by step, and say so", function()
@@ -292,27 +302,34 @@ describe("recurrent layers", function()
   it("say what is wrong with what they get", function()
     local function says(words, f) assert.error_matches(f, words) end
     local gru, lstm, x = nn.GRU(3, 4), nn.LSTM(3, 4), lm.randn(5, 2, 3)
-    says("GRU: x is a tensor %[5, 2, 2%]", function() gru(lm.randn(5, 2, 2)) end)
-    says("GRU: expected x to have shape %[T, N, input_size%], %[T, input_size%] or", function() gru(lm.randn(5)) end)
-    says("x must be a tensor, got nil", function() gru() end)
+    says("^GRU: x is a tensor %[5, 2, 2%]; its last dim must be input_size %(3%)$",
+      function() gru(lm.randn(5, 2, 2)) end)
+    says("^GRU: expected x to have shape %[T, N, input_size%], %[T, input_size%] or a PackedSequence, got %[5%]$",
+      function() gru(lm.randn(5)) end)
+    says("^GRU: x must be a tensor, got nil$", function() gru() end)
     says("GRU: dtype mismatch: x is float64, the parameters are float32", function() gru(x:double()) end)
-    says("LSTM: x must be floating, got int64; use x:to%('float32'%), or nn%.Embedding for class indices",
+    says("^LSTM: x must be floating, got int64; use x:to%('float32'%), or nn%.Embedding for class indices$",
       function() lstm(x:long()) end)
     says("LSTM: dtype mismatch: h0 is float64, the parameters are float32; use h0:to%('float32'%) or the layer's",
       function() lstm(x, {lm.zeros(1, 2, 4):double(), lm.zeros(1, 2, 4)}) end)
-    says("GRUCell: x must be floating, got bool; use x:to%('float32'%),", function() nn.GRUCell(3, 4)(x[1]:gt(0)) end)
-    says("GRU: expected h0 to have shape %[1, 2, 4%], got %[1, 3, 4%]", function() gru(x, lm.zeros(1, 3, 4)) end)
-    says("GRU: expected h0 to have shape %[1, 4%], got %[1,", function() gru(lm.randn(5, 3), lm.zeros(1, 1, 4)) end)
-    says("GRU: h0 must be a tensor, got a table", function() gru(x, {lm.zeros(1, 2, 4)}) end)
-    says("LSTM: the state must be {h, c}, got a tensor %[1, 2, 4%]", function() lstm(x, lm.zeros(1, 2, 4)) end)
-    says("LSTM: expected c0 to have shape %[1, 2,", function() lstm(x, {lm.zeros(1, 2, 4), lm.zeros(1, 2, 3)}) end)
-    says("proj_size must be less than hidden_size, 4, got 4", function() nn.LSTM(3, 4, {proj_size = 4}) end)
+    says("^GRUCell: x must be floating, got bool; use x:to%('float32'%), or nn%.Embedding for class indices$",
+      function() nn.GRUCell(3, 4)(x[1]:gt(0)) end)
+    says("^GRU: expected h0 to have shape %[1, 2, 4%], got %[1, 3, 4%]$", function() gru(x, lm.zeros(1, 3, 4)) end)
+    says("^GRU: expected h0 to have shape %[1, 4%], got %[1, 1, 4%]$",
+      function() gru(lm.randn(5, 3), lm.zeros(1, 1, 4)) end)
+    says("^GRU: h0 must be a tensor, got a table$", function() gru(x, {lm.zeros(1, 2, 4)}) end)
+    says("^LSTM: the state must be {h, c}, got a tensor %[1, 2, 4%]$", function() lstm(x, lm.zeros(1, 2, 4)) end)
+    says("^LSTM: expected c0 to have shape %[1, 2, 4%], got %[1, 2, 3%]$",
+      function() lstm(x, {lm.zeros(1, 2, 4), lm.zeros(1, 2, 3)}) end)
+    says("^LSTM: proj_size must be less than hidden_size, 4, got 4$", function() nn.LSTM(3, 4, {proj_size = 4}) end)
     says("unknown option 'proj_size'", function() nn.GRU(3, 4, {proj_size = 2}) end)
-    says("hidden_size must be an integer of at least 1, got 0", function() nn.GRU(3, 0) end)
-    says("num_layers must be an integer of at least 1, got 0", function() nn.GRU(3, 4, 0) end)
-    says("nonlinearity must be one of 'tanh', 'relu', got", function() nn.RNN(3, 4, {nonlinearity = "gelu"}) end)
-    says("GRUCell: expected x to have shape %[N, 3%] or %[3%], got %[5, 2, 3%]", function() nn.GRUCell(3, 4)(x) end)
-    says("GRUCell: expected h to have shape %[2, 4%], got", function() nn.GRUCell(3, 4)(x[1], lm.zeros(3, 4)) end)
+    says("^GRU: hidden_size must be an integer of at least 1, got 0$", function() nn.GRU(3, 0) end)
+    says("^GRU: num_layers must be an integer of at least 1, got 0$", function() nn.GRU(3, 4, 0) end)
+    says("^RNN: nonlinearity must be one of 'tanh', 'relu', got string 'gelu'; did you mean 'relu'%?$",
+      function() nn.RNN(3, 4, {nonlinearity = "gelu"}) end)
+    says("^GRUCell: expected x to have shape %[N, 3%] or %[3%], got %[5, 2, 3%]$", function() nn.GRUCell(3, 4)(x) end)
+    says("^GRUCell: expected h to have shape %[2, 4%], got %[3, 4%]$",
+      function() nn.GRUCell(3, 4)(x[1], lm.zeros(3, 4)) end)
   end)
 
   it("say what is wrong with parameters that were set by hand", function()
@@ -348,7 +365,7 @@ describe("recurrent layers", function()
     end
     local projected = nn.LSTM(3, 4, {proj_size = 2})
     projected.weight_hr_l0 = nn.Parameter(lm.randn(1, 4))
-    says("LSTM: expected weight_hr_l0 to have shape %[2, 4%], got %[1, 4%]", projected, x)
+    says("^LSTM: expected weight_hr_l0 to have shape %[2, 4%], got %[1, 4%]$", projected, x)
   end)
 
   it("say what is wrong with sequences and lengths", function()
@@ -435,15 +452,17 @@ describe("a PackedSequence", function()
     assert.error_matches(function() rnn.pack_padded_sequence(x, {7, 5, 3, 2, 1, 1, 1}, {batch_first = true}) end,
       "lengths has 7 entries for 4 sequences; with batch_first = true x is %[B, T, …%], without it %[T, B, …%]")
     assert.error_matches(function() rnn.pack_padded_sequence(x, lm.ones(4, 7)) end,
-      "expected lengths to have shape %[7%], got %[4, 7%]")
+      "^pack_padded_sequence: expected lengths to have shape %[7%], got %[4, 7%]$")
   end)
 end)
 
 describe("the state of an LSTM", function()
   it("is one argument, as an error says", function()
     local x, h = lm.randn(3, 2, 4), lm.zeros(1, 2, 5)
-    assert.error_matches(function() nn.LSTM(4, 5)(x, h, h) end, "got 3; the state is one argument, lstm%(x, {h, c}%)")
-    assert.error_matches(function() nn.LSTMCell(4, 5)(x[1], h[1], h[1]) end, "got 3; .*cell%(x, {h, c}%)")
+    assert.error_matches(function() nn.LSTM(4, 5)(x, h, h) end,
+      "^LSTM: forward takes 2 arguments, got 3; the state is one argument, lstm%(x, {h, c}%)$")
+    assert.error_matches(function() nn.LSTMCell(4, 5)(x[1], h[1], h[1]) end,
+      "^LSTMCell: forward takes 2 arguments, got 3; the state is one argument, cell%(x, {h, c}%)$")
   end)
 
   it("is to be detached before the next step, as an error says", function()

@@ -65,8 +65,10 @@ describe("pixels and channels are shuffled:", function()
   it("where sizes fit", function()
     assert.matches("the number of channels (6) must be divisible by upscale_factor^2 (4)",
       message(F.pixel_shuffle, lm.ones { 6, 1, 1 }, 2), 1, true)
-    assert.matches("height %(3%) and width %(2%) must be", message(F.pixel_unshuffle, lm.ones { 1, 3, 2 }, 2))
-    assert.matches("the number of channels %(6%) must be", message(F.channel_shuffle, lm.ones { 1, 6, 2 }, 4))
+    assert.matches("pixel_unshuffle: height %(3%) and width %(2%) must be divisible by downscale_factor %(2%)$",
+      message(F.pixel_unshuffle, lm.ones { 1, 3, 2 }, 2))
+    assert.matches("channel_shuffle: the number of channels %(6%) must be divisible by groups %(4%)$",
+      message(F.channel_shuffle, lm.ones { 1, 6, 2 }, 4))
   end)
 end)
 
@@ -84,7 +86,8 @@ describe("dropout of channels", function()
       assert(layer:eval()(y:view(shape)):equal(y:view(shape)))
       assert.equal(name .. "(p=0.4, inplace=False)", tostring(layer))
     end
-    assert.matches("expected x to have shape %[N, C, L, L%] or %[C, L, L%],", message(F.dropout2d, lm.ones { 2, 2 }))
+    assert.matches("dropout2d: expected x to have shape %[N, C, L, L%] or %[C, L, L%], got %[2, 2%]$",
+      message(F.dropout2d, lm.ones { 2, 2 }))
   end)
   it("keeps mean and variance in AlphaDropout", function()
     lm.manual_seed(3)
@@ -103,7 +106,7 @@ describe("dropout of channels", function()
     assert.same({ 0, 0, 0, 0, 0 }, F.feature_alpha_dropout(v, { p = 1, training = true }):totable())
     assert.same({ 0 }, F.feature_alpha_dropout(lm.ones(0), { training = true }).shape)
     assert.error_matches(function() F.feature_alpha_dropout(v, { training = true }) end,
-      "feature_alpha_dropout: expected x to have shape %[N, C, …%], got %[5%]")
+      "^feature_alpha_dropout: expected x to have shape %[N, C, …%], got %[5%]$")
   end)
 end)
 
@@ -119,8 +122,10 @@ describe("Unflatten", function()
     end
     assert.same({2, 0, 3}, nn.Unflatten(2, {0, 3})(lm.ones {2, 0}).shape)
     assert.same({2, 0, 3}, nn.Unflatten(2, {-1, 3})(lm.ones {2, 0}).shape)
-    assert.matches("dim 3 is out of range for a tensor %[2%]", message(nn.Unflatten(3, { 1 }), lm.ones { 2 }))
-    assert.matches("list of sizes", message(nn.Unflatten, 2, 3))
+    assert.matches("Unflatten: dim 3 is out of range for a tensor %[2%]$",
+      message(nn.Unflatten(3, { 1 }), lm.ones { 2 }))
+    assert.matches("Unflatten: unflattened_size must be a list of sizes, of which one may be %-1, got 3$",
+      message(nn.Unflatten, 2, 3))
   end)
 end)
 
@@ -134,7 +139,8 @@ describe("Bilinear", function()
     assert.same({ 5, 2, 4 }, layer(lm.ones { 5, 2, 2 }, lm.ones { 5, 2, 3 }).shape)
     assert.same({ 4 }, layer(lm.ones { 2 }, lm.ones { 3 }).shape)
     assert.equal("Bilinear(in1_features=2, in2_features=3, out_features=4, bias=True)", tostring(layer))
-    assert.matches("x1 %[..., 2%] and x2 %[..., 3%]", message(layer, lm.ones { 2 }, lm.ones { 2 }))
+    assert.matches("bilinear: expected x1 %[%.%.%., 2%] and x2 %[%.%.%., 3%], got a tensor %[2%] and a tensor %[2%]$",
+      message(layer, lm.ones { 2 }, lm.ones { 2 }))
   end)
 end)
 
@@ -162,8 +168,10 @@ describe("Embedding", function()
     assert.equal("Embedding(4, 2, padding_idx=1)", tostring(layer))
   end)
   it("has no sparse gradients", function()
-    assert.matches("gradients are dense", message(nn.Embedding, 2, 2, { sparse = true }))
-    assert.matches("gradients are dense", message(F.embedding, index(1), weight(), { sparse = true }))
+    assert.matches("Embedding: unknown option 'sparse'; gradients are dense here; leave it out$",
+      message(nn.Embedding, 2, 2, { sparse = true }))
+    assert.matches("embedding: unknown option 'sparse'; gradients are dense here; leave it out$",
+      message(F.embedding, index(1), weight(), { sparse = true }))
   end)
 end)
 
@@ -270,8 +278,9 @@ describe("EmbeddingBag", function() -- values are PyTorch's
     assert.matches("offsets%[1%] must be 1", message(F.embedding_bag, index, w, long(2, 3)))
     assert.matches("offsets%[3%] must be non%-decreasing and at most 6, got 3",
       message(F.embedding_bag, index, w, long(1, 4, 3)))
-    assert.matches("a 1%-d index requires offsets", message(F.embedding_bag, index, w))
-    assert.matches("offsets require a 1%-d index", message(F.embedding_bag, index:view(1, 5), w, offsets))
+    assert.matches("embedding_bag: a 1%-d index requires offsets$", message(F.embedding_bag, index, w))
+    assert.matches("embedding_bag: offsets require a 1%-d index, got a tensor %[1, 5%]$",
+      message(F.embedding_bag, index:view(1, 5), w, offsets))
     assert.matches("requires mode 'sum'",
       message(F.embedding_bag, index, w, offsets, { per_sample_weights = lm.ones(5) }))
     assert.matches("index 5", message(F.embedding_bag, long(5), w, long(1)))
@@ -289,7 +298,9 @@ describe("EmbeddingBag", function() -- values are PyTorch's
       function() return layer(index, long(2)) end } do
       assert.matches("^[^ ]+ embedding_bag: offsets%[1%] must be 1", message(f))
     end
-    assert.matches("gradients are dense", message(nn.EmbeddingBag, 2, 2, { sparse = true }))
-    assert.matches("padding_idx must be from 1 to 2, got 9", message(nn.EmbeddingBag, 2, 2, { padding_idx = 9 }))
+    assert.matches("EmbeddingBag: unknown option 'sparse'; gradients are dense here; leave it out$",
+      message(nn.EmbeddingBag, 2, 2, { sparse = true }))
+    assert.matches("EmbeddingBag: padding_idx must be from 1 to 2, got 9$",
+      message(nn.EmbeddingBag, 2, 2, { padding_idx = 9 }))
   end)
 end)

@@ -25,15 +25,18 @@ describe("Torch7's containers", function()
     assert.same({ 2 }, t[2]:totable())
     t = nn.ParallelTable(nn.MulConstant(2), nn.AddConstant(2)) { seq(3), seq(3) }
     assert.same({ 6, 5 }, { t[1]:item(), t[2]:item() })
-    assert.error_matches(function() nn.ParallelTable(nn.Identity()) { seq(1), seq(1) } end, "the table has 2 entries")
-    assert.error_matches(function() nn.ParallelTable(nn.Identity())(seq(1)) end, "the input must be a table, {a, b},")
+    assert.error_matches(function() nn.ParallelTable(nn.Identity()) { seq(1), seq(1) } end,
+      "^ParallelTable: the table has 2 entries; expected 1, one for each module$")
+    assert.error_matches(function() nn.ParallelTable(nn.Identity())(seq(1)) end,
+      "^ParallelTable: the input must be a table, {a, b}, got a tensor %[1%]$")
   end)
 
   it("Concat joins along its dim and prints as a container", function()
     local net = nn.Concat(2, nn.Identity(), nn.MulConstant(3))
     assert.same({ { 1, 2, 3, 6 } }, net(lm.tensor { { 1, 2 } }):totable())
     assert.equal("Concat(\n  (0): Identity()\n  (1): MulConstant(3.0)\n)", tostring(net))
-    assert.error_matches(function() nn.Concat(nn.Identity()) end, "dim must be an integer, got a module, Identity")
+    assert.error_matches(function() nn.Concat(nn.Identity()) end,
+      "^Concat: dim must be an integer, got a module, Identity$")
   end)
 end)
 
@@ -46,8 +49,10 @@ describe("Torch7's layers of tables", function()
     } do
       assert.same(want, nn[name]() { a, b }:totable(), name)
     end
-    assert.error_matches(function() nn.CSubTable() { a } end, "at least 2")
-    assert.error_matches(function() nn.CAddTable() { a, 1 } end, "entry 2 of the table must be a tensor, got 1")
+    assert.error_matches(function() nn.CSubTable() { a } end,
+      "^CSubTable: the table has 1 entries; expected at least 2$")
+    assert.error_matches(function() nn.CAddTable() { a, 1 } end,
+      "^CAddTable: entry 2 of the table must be a tensor, got 1$")
   end)
 
   it("take apart and put together", function()
@@ -60,7 +65,8 @@ describe("Torch7's layers of tables", function()
     assert.equal(3, nn.SelectTable(-1) { 1, 2, 3 })
     assert.same({ 2, 3 }, nn.NarrowTable(2, 2) { 1, 2, 3 })
     assert.same({ 1, 2, 3, 4 }, nn.FlattenTable() { 1, { 2, { 3 } }, 4 })
-    assert.error_matches(function() nn.SelectTable(4) { 1, 2, 3 } end, "index 4 is out of range for 3 entries")
+    assert.error_matches(function() nn.SelectTable(4) { 1, 2, 3 } end,
+      "^SelectTable: index 4 is out of range for 3 entries %(indices start at 1%)$")
   end)
 end)
 
@@ -75,8 +81,9 @@ describe("Torch7's layers of shapes", function()
     assert.equal("{1, 6}", shape(nn.Reshape(6)(x:narrow(1, 1, 1))))
     assert.equal("{6}", shape(nn.Reshape(6, false)(x:narrow(1, 1, 1))))
     assert.equal("View((-1, 6))", tostring(nn.View(-1, 6)))
-    assert.error_matches(function() nn.View() end, "expected sizes, such as nn%.View%(%-1, 16%)")
-    assert.error_matches(function() nn.View(-2) end, "size 1 must be at least 0, or %-1 to be inferred, got %-2")
+    assert.error_matches(function() nn.View() end, "^View: expected sizes, such as nn%.View%(%-1, 16%)$")
+    assert.error_matches(function() nn.View(-2) end,
+      "^View: size 1 must be at least 0, or %-1 to be inferred, got %-2$")
   end)
 
   it("Select, Narrow, Transpose, Squeeze, Unsqueeze", function()

@@ -177,16 +177,21 @@ describe("Fourier transforms", function()
 
   it("refuse what has no transform", function()
     assert.matches("x is a tensor %[3%]", message(fft.fft, lm.ones(3)))
-    assert.matches("rfft: x must be float32 or float64, got float16", message(fft.rfft, lm.ones(4):half()))
-    assert.matches("rfft2: unknown option 'dims'; did you mean", message(fft.rfft2, lm.ones(2, 2), { dims = 1 }))
+    assert.matches("rfft: x must be float32 or float64, got float16; convert it with :float%(%)$",
+      message(fft.rfft, lm.ones(4):half()))
+    assert.matches("rfft2: unknown option 'dims'; did you mean 'dim'%?$",
+      message(fft.rfft2, lm.ones(2, 2), { dims = 1 }))
     assert.matches("stft: unknown option 'hop_size'",
       message(lm.stft, lm.ones(9), 4, { hop_size = 2 }))
-    assert.matches("stft: x must be floating, got int64", message(lm.stft, lm.ones(9):long(), 4))
-    assert.matches("n must be at least 1, got 0", message(fft.rfft, lm.ones(3), 0))
-    assert.matches("dim must be from 1 to 2 or from %-2 to %-1, got 3", message(fft.rfft, lm.ones(2, 2), { dim = 3 }))
+    assert.matches("stft: x must be floating, got int64; convert it with :float%(%)$",
+      message(lm.stft, lm.ones(9):long(), 4))
+    assert.matches("rfft: n must be at least 1, got 0$", message(fft.rfft, lm.ones(3), 0))
+    assert.matches("rfft: dim must be from 1 to 2 or from %-2 to %-1, got 3; x is a tensor %[2, 2%]$",
+      message(fft.rfft, lm.ones(2, 2), { dim = 3 }))
     assert.matches("norm must be one of 'backward', 'ortho',", message(fft.rfft, lm.ones(3), { norm = "orto" }))
-    assert.matches("s must have 2 entries, one for each dim, got 1", message(fft.rfft2, lm.ones(3, 3), { 2 }))
-    assert.matches("float32 or float64, got float16", message(fft.rfft, lm.ones(4):half()))
+    assert.matches("rfft2: s must have 2 entries, one for each dim, got 1$", message(fft.rfft2, lm.ones(3, 3), { 2 }))
+    assert.matches("rfft: x must be float32 or float64, got float16; convert it with :float%(%)$",
+      message(fft.rfft, lm.ones(4):half()))
   end)
 end)
 
@@ -228,10 +233,13 @@ describe("stft", function()
 
   it("refuses what does not fit", function()
     local x = lm.ones(40)
-    assert.matches("expected window to have shape %[8%], got %[5%]", message(lm.stft, x, 8, { window = lm.ones(5) }))
-    assert.matches("win_length must be at most n_fft, 8, got 9", message(lm.stft, x, 8, { win_length = 9 }))
-    assert.matches("x must have at least n_fft samples, got 40 and", message(lm.stft, x, 64, { center = false }))
-    assert.matches("%[5, frames, 2%]", message(lm.istft, lm.ones(4, 3, 2), 8))
+    assert.matches("stft: expected window to have shape %[8%], got %[5%]$",
+      message(lm.stft, x, 8, { window = lm.ones(5) }))
+    assert.matches("stft: win_length must be at most n_fft, 8, got 9$", message(lm.stft, x, 8, { win_length = 9 }))
+    assert.matches("stft: x must have at least n_fft samples, got 40 and n_fft 64$",
+      message(lm.stft, x, 64, { center = false }))
+    assert.matches("istft: expected x to have shape %[5, frames, 2%] or %[batch, 5, frames, 2%], got %[4, 3, 2%]$",
+      message(lm.istft, lm.ones(4, 3, 2), 8))
     local y = lm.stft(x, 8, { hop_length = 8, window = lm.hann_window(8) })
     assert.matches("the window at hop_length 8 does not cover all samples", message(lm.istft, y, 8,
       { hop_length = 8, window = lm.hann_window(8), center = false }))

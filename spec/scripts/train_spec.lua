@@ -72,7 +72,7 @@ describe("train_ddp.lua", function()
   local clipped
   for _, amp in ipairs { "autocast", "O1", "O2" } do
     local tag = amp == "autocast" and "" or " #unsanitized" -- sanitizers would see the same again
-    it("trains with --amp " .. amp .. " and --clip, and goes on from a checkpoint in the same bytes" .. tag, function()
+    it("trains with --amp " .. amp .. " and --clip, and resumes from a checkpoint in the same bytes" .. tag, function()
       local whole, part, log = folder .. "/whole.st", folder .. "/part.st", folder .. "/" .. amp .. ".log"
       local common = "--model lenet --batch-size 32 --epochs 1 --clip 0.5 "
       local ok, text = train(common .. "--max-steps 5 --save " .. whole .. " --log " .. log .. " --amp " .. amp)

@@ -1,4 +1,4 @@
---- What specs of loaders and samplers share: a set that gives its sample numbers, and passes over a loader as lists.
+--- Helpers for specs of loaders and samplers: a set whose samples are their numbers, and passes over a loader as lists.
 local lm = require "luminary"
 local assert = require "luassert"
 local batches = {}
@@ -10,7 +10,7 @@ function batches.message(f, ...)
   return tostring(err)
 end
 
---- A set that gives its sample numbers, one by one.
+--- A set whose samples are their numbers.
 local Numbers = lm.data.Dataset:extend("Numbers")
 function Numbers:init(n) self.n = n end
 function Numbers:len() return self.n end

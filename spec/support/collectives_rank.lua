@@ -54,9 +54,9 @@ local function combine(dtype, op, a, b)
   return op == "band" and bit.band(a, b) or bit.bor(a, b)
 end
 
-local remainders = {} -- of the places, by how many there are
+local remainders = {} -- of the positions, by their number
 
--- A tensor's contents from a function of the place's remainder.
+-- A tensor's contents from a function of the position's remainder.
 local function pattern(dtype, shape, f)
   local count = 1
   for _, s in ipairs(shape) do count = count * s end

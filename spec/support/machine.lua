@@ -1,5 +1,5 @@
---- A made-up machine for `luminary doctor`: a folder that stands in for / and one with its commands. machine.clean is
---- one with two GPUs on which there is nothing to find; machine.run changes it, asks the doctor, and gives its answer.
+--- A fake machine for `luminary doctor`: a folder that replaces / and one with its commands. machine.clean has two GPUs
+--- and no findings; machine.run changes it, runs the doctor, and returns the output.
 local temp = require "spec.support.temp"
 local core = require "luminary.core"
 

@@ -1,5 +1,5 @@
--- Tells spec/support/workers.lua what becomes of each spec, in the file LM_SPEC_REPORT: a line when it begins and one
--- when it has ended, "success|pending|failure|error TAB seconds TAB name TAB reason", and "end" when all have run.
+-- Reports the outcome of each spec to spec/support/workers.lua, in the file LM_SPEC_REPORT: a line when it begins and
+-- one when it has ended, "success|pending|failure|error TAB seconds TAB name TAB reason", and "end" when all have run.
 local path = os.getenv "LM_SPEC_REPORT"
 if not path then return end
 local ffi = require "ffi"

@@ -21,7 +21,7 @@ describe("numbers of dtypes", function()
     end
     assert.equal(65504, lm.finfo(lm.zeros({ 1 }, { dtype = "float16" })).max)
     assert.equal("float32", lm.finfo().dtype)
-    assert.matches("finfo: dtype must be floating, got int32; use iinfo for integers", message(lm.finfo, "int32"))
+    assert.matches("finfo: dtype must be floating, got int32; use iinfo for integers$", message(lm.finfo, "int32"))
   end)
 
   it("of integers too", function()
@@ -33,7 +33,7 @@ describe("numbers of dtypes", function()
     end
     assert.equal("9223372036854775807LL", tostring(lm.iinfo("int64").max))
     assert.matches("iinfo: dtype must be an integer dtype, got float32", message(lm.iinfo, "float32"))
-    assert.matches("iinfo: dtype", message(lm.iinfo))
+    assert.matches("iinfo: dtype must be a string, got nil$", message(lm.iinfo))
   end)
 end)
 
@@ -51,7 +51,7 @@ describe("the dtype of two", function()
     assert.equal("int32", lm.result_type(i, 1))
     assert.equal("float32", lm.result_type(lm.zeros { 2 }, scalar))
     assert.equal("float64", lm.result_type(i, scalar))
-    assert.matches("result_type: expected a tensor or a number, got string 'x'", message(lm.result_type, "x", i))
+    assert.matches("result_type: expected a tensor or a number, got string 'x'$", message(lm.result_type, "x", i))
   end)
 
   it("can or cannot be cast", function()
@@ -79,11 +79,11 @@ describe("F.gumbel_softmax", function()
     lm.manual_seed(1)
     local hard = lm.grad({ (F.gumbel_softmax(x, { hard = true }) * 2):square():sum() }, { x })[1]
     assert(hard:isfinite():all():item() and hard:abs():sum():item() > 0)
-    assert.matches("tau must be above 0, got 0", message(F.gumbel_softmax, x, { tau = 0 }))
+    assert.matches("gumbel_softmax: tau must be above 0, got 0$", message(F.gumbel_softmax, x, { tau = 0 }))
     assert.equal("Softmax2d()", tostring(lm.nn.Softmax2d()))
     local y = lm.randn { 2, 3, 4, 5 }
     assert(lm.nn.Softmax2d()(y):equal(y:softmax(2)) and lm.nn.Softmax2d()(y[1]):equal(y[1]:softmax(1)))
-    assert.matches("x must be %[N, C, H, W%] or %[C, H, W%], got 2", message(lm.nn.Softmax2d(), x))
+    assert.matches("Softmax2d: x must be %[N, C, H, W%] or %[C, H, W%], got 2$", message(lm.nn.Softmax2d(), x))
   end)
 end)
 

@@ -95,8 +95,9 @@ describe("lm.repr", function()
     assert.equal("{1, 2, 3}", lm.repr({ 1, 2, 3 }, 3))
     assert.equal("{1, a = {2, 3, … (1 more)}, … (1 more)}", lm.repr({ 1, a = { 2, 3, 4 }, b = 2 }, 2))
     assert.equal("{{1}, {1}, … (2 more)}", lm.repr({ { 1 }, { 1 }, { 1 }, { 1 } }, 2))
-    assert.error_matches(function() lm.repr({}, 0) end, "repr: most must be an integer of at least 1, got 0")
-    assert.error_matches(function() lm.repr({}, 1, 2) end, "repr: takes at most 2 arguments, got 3")
+    assert.error_matches(function() lm.repr({}, 0) end, "^repr: max_entries must be an integer of at least 1, got 0$")
+    assert.error_matches(function() lm.repr({}, 1, 2) end,
+      "^repr: takes at most 2 arguments, got 3: value, max_entries$")
   end)
 
   it("stops at a table that holds itself", function()

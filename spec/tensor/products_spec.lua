@@ -99,7 +99,7 @@ describe("einsum", function()
       { "operand 2 must be a tensor, got 3", "i,", v, 3 },
     }
     for _, case in ipairs(cases) do assert.matches(case[1], message(lm.einsum, unpack(case, 2))) end
-    assert.matches("equation must be a string, got a tensor %[3, 4%]", message(lm.einsum, a))
+    assert.matches("einsum: equation must be a string, got a tensor %[3, 4%]$", message(lm.einsum, a))
   end)
 end)
 
@@ -111,8 +111,10 @@ describe("products:", function()
     close("none", lm.tensordot(lm.tensor { 1, 2 }, lm.tensor { 3, 4 }, 0), lm.tensor { { 3, 4 }, { 6, 8 } })
     assert.matches("dim 1 of a, a tensor %[2, 3, 4%], and dim 1 of b, a tensor %[4, 3, 5%], must have the same size",
       message(lm.tensordot, a, b, { dims = { { 1 }, { 1 } } }))
-    assert.matches("dim must be from 1 to 3 or from %-3 to", message(lm.tensordot, a, b, { dims = { { 4 }, { 1 } } }))
-    assert.matches("two lists of as many dims", message(lm.tensordot, a, b, { dims = { { 1 }, {} } }))
+    assert.matches("tensordot: dim must be from 1 to 3 or from %-3 to %-1, got 4; x is a tensor %[2, 3, 4%]$",
+      message(lm.tensordot, a, b, { dims = { { 4 }, { 1 } } }))
+    assert.matches("tensordot: dims must be a number, or two lists of as many dims each, got a table$",
+      message(lm.tensordot, a, b, { dims = { { 1 }, {} } }))
     close("inner", lm.tensor({ { 1, 2 }, { 3, 4 } }):inner(lm.tensor { 5, 6 }), lm.tensor { 17, 39 })
     assert.matches("the last dims of a and b must have the same size, got a tensor %[2, 3,", message(lm.inner, a, b))
     close("kron", lm.tensor({ 1, 2 }):kron(lm.eye(2)), lm.tensor { { 1, 0, 2, 0 }, { 0, 1, 0, 2 } })
@@ -123,8 +125,9 @@ describe("products:", function()
     close("matrices", lm.linalg.multi_dot { a, b, c }, a:matmul(b):matmul(c))
     close("chain", lm.chain_matmul(a, b, c), a:matmul(b):matmul(c))
     close("vectors", lm.linalg.multi_dot { v, b, c, lm.ones(2) }, v:matmul(b):matmul(c):sum())
-    assert.matches("tensor 1, a tensor %[3, 4%], and tensor 2, a tensor %[5,", message(lm.linalg.multi_dot, { a, c }))
-    assert.matches("expected a list of at least 2 tensors", message(lm.linalg.multi_dot, { a }))
+    assert.matches("multi_dot: tensor 1, a tensor %[3, 4%], and tensor 2, a tensor %[5, 2%], cannot be multiplied$",
+      message(lm.linalg.multi_dot, { a, c }))
+    assert.matches("multi_dot: expected a list of at least 2 tensors$", message(lm.linalg.multi_dot, { a }))
   end)
 
   it("distances", function()
@@ -135,9 +138,10 @@ describe("products:", function()
     close("dist by p", x:dist(lm.zeros(2), { p = 1 }), lm.tensor(7))
     close("pdist", lm.pdist(y), lm.tensor { 4, 3, 5 })
     assert.matches("expected x1 %[%.%.%., n, m%] and x2 %[%.%.%., r, m%], got a", message(lm.cdist, x, lm.ones(3)))
-    assert.matches("cdist: x1 must be floating, got int64", message(lm.cdist, x:long(), y))
-    assert.matches("cdist: dtype mismatch: x1 is float32, x2 is float64", message(lm.cdist, x, y:double()))
-    assert.matches("pdist: x must be floating, got int64", message(lm.pdist, x:long()))
+    assert.matches("cdist: x1 must be floating, got int64; convert it with :float%(%)$", message(lm.cdist, x:long(), y))
+    assert.matches("cdist: dtype mismatch: x1 is float32, x2 is float64; convert one with :to%(%)$",
+      message(lm.cdist, x, y:double()))
+    assert.matches("pdist: x must be floating, got int64; convert it with :float%(%)$", message(lm.pdist, x:long()))
     local tall = lm.randn(70, 5) -- more than a tile
     for _, p in ipairs { 0, 0.5, 1, 2, 3, 2.5, math.huge } do
       local want = (tall:unsqueeze(2) - tall:unsqueeze(1)):norm(p, -1)
@@ -184,16 +188,22 @@ describe("lm.linalg", function()
     close("fro by rows", lm.norm(x, { p = "fro", dim = 2, keepdim = true }), x:norm(2, 2, true))
     close("nuc", x:norm("nuc"), lm.linalg.svdvals(x):sum())
     close("nuc of two dims", x:unsqueeze(1):norm("nuc", { 2, 3 }), lm.linalg.svdvals(x):sum():view(1))
-    assert.matches("norm: p must be one of 'fro', 'nuc', got string 'frob'", message(x.norm, x, "frob"))
+    assert.matches("norm: p must be one of 'fro', 'nuc', got string 'frob'; did you mean 'fro'%?$",
+      message(x.norm, x, "frob"))
   end)
 
   it("says what is wrong", function()
-    assert.matches("ord must be 'fro', 'nuc', 1, %-1, 2, %-2, math%.huge or", message(lm.linalg.matrix_norm, x, 3))
-    assert.matches("x must be a tensor of at least 2 dims, got a tensor %[2%]", message(lm.linalg.matrix_norm, x[1]))
-    assert.matches("dim 3 is out of range for a tensor %[2, 2%]", message(lm.linalg.matrix_norm, x, "fro", { 1, 3 }))
-    assert.matches("dim 1 twice", message(lm.linalg.matrix_norm, x, "fro", { 1, -2 }))
-    assert.matches("1 or 2 dims", message(lm.linalg.norm, lm.ones(1, 1, 1), 1))
-    assert.matches("linalg.*svdd?", message(function() return lm.linalg.svdd end))
+    assert.matches("matrix_norm: ord must be 'fro', 'nuc', 1, %-1, 2, %-2, math%.huge or %-math%.huge, got 3$",
+      message(lm.linalg.matrix_norm, x, 3))
+    assert.matches("matrix_norm: x must be a tensor of at least 2 dims, got a tensor %[2%]$",
+      message(lm.linalg.matrix_norm, x[1]))
+    assert.matches("matrix_norm: dim 3 is out of range for a tensor %[2, 2%]$",
+      message(lm.linalg.matrix_norm, x, "fro", { 1, 3 }))
+    assert.matches("matrix_norm: dim must be two different dims, got dim 1 twice$",
+      message(lm.linalg.matrix_norm, x, "fro", { 1, -2 }))
+    assert.matches("norm: with ord, x must have 1 or 2 dims, or dim must list 1 or 2; x is a tensor %[1, 1, 1%]$",
+      message(lm.linalg.norm, lm.ones(1, 1, 1), 1))
+    assert.matches("linalg has no 'svdd'; did you mean 'svd'%?$", message(function() return lm.linalg.svdd end))
   end)
 end)
 

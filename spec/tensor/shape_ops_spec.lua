@@ -41,11 +41,13 @@ describe("writing by places", function()
       "{{0 1 2} {3 4 5}}")
     refused("index_copy: source is a tensor %[2, 3%]", x.index_copy, x, 1, places(1), x)
     refused("index_copy: source is int64", x.index_copy, x, 1, places(1, 2), x:long())
-    refused("index_fill: value must be a number or a 0%-d tensor, got a tensor", x.index_fill, x, 1, places(1), x)
-    refused("index_fill: dim must be from 1 to 2 or from %-2 to %-1, got 3", x.index_fill, x, 3, places(1), 1)
+    refused("index_fill: value must be a number or a 0%-d tensor, got a tensor %[2, 3%]$",
+      x.index_fill, x, 1, places(1), x)
+    refused("index_fill: dim must be from 1 to 2 or from %-2 to %-1, got 3; x is a tensor %[2, 3%]$",
+      x.index_fill, x, 3, places(1), 1)
     refused("index_reduce: reduce must be one of 'prod', 'mean',", x.index_reduce, x, 1, places(1, 1), x, "max")
     refused("index 7", x.index_copy, x, 1, places(7, 1), x)
-    refused("index_copy: index must be a tensor, got 3", x.index_copy, x, 1, 3, x)
+    refused("index_copy: index must be a tensor, got 3$", x.index_copy, x, 1, 3, x)
   end)
 
   it("does so in place, also where x is not contiguous", function()
@@ -66,7 +68,8 @@ describe("writing by places", function()
     gives("put adds", x:put(places(1, 1), counted(2) + 1, { accumulate = true }), "{{3 1 2} {3 4 5}}")
     gives("take_along_dim", x:take_along_dim(lm.tensor({ { 2 }, { -1 } }, { dtype = "int64" }), 2), "{{1} {5}}")
     gives("of all", x:take_along_dim(places(6, 1)), "{5 0}")
-    refused("put: source and index must have the same number of elements, got a tensor %[2,", x.put, x, places(1), x)
+    refused("put: source and index must have the same number of elements, got a tensor %[2, 3%] and a tensor %[1%]$",
+      x.put, x, places(1), x)
     refused("index 7", x.take, x, places(7))
   end)
 
@@ -76,16 +79,19 @@ describe("writing by places", function()
     gives("wider", lm.tensor({ 1, 2, 3 }):masked_select(x:gt(2)), "{1 2 3}")
     gives("masked_scatter", x:masked_scatter(mask, -counted(5)), "{{0 -0 -1} {3 -2 -3}}")
     gives("none", x:masked_select(x:gt(9)), "{}")
-    refused("masked_select: mask must be bool, got float64", x.masked_select, x, x)
-    refused("masked_scatter: mask selects 4 elements, but source, a tensor", x.masked_scatter, x, mask, counted(3))
-    refused("masked_select: .* do not broadcast", x.masked_select, x, lm.tensor { true, false })
+    refused("masked_select: mask must be bool, got float64; compare, or convert it with :bool%(%)$",
+      x.masked_select, x, x)
+    refused("masked_scatter: mask selects 4 elements, but source, a tensor %[3%], has 3$",
+      x.masked_scatter, x, mask, counted(3))
+    refused("masked_select: a tensor %[2, 3%], a tensor %[2%] do not broadcast: dim 2 is 3 and 2$",
+      x.masked_select, x, lm.tensor { true, false })
   end)
 
   it("into a copy's view", function()
     gives("select_scatter", x:select_scatter(lm.zeros(3, { dtype = "float64" }), 1, -1), "{{0 1 2} {0 0 0}}")
     gives("slice_scatter", x:slice_scatter(-counted(2, 2), 2, 1, -1, 2), "{{-0 1 -1} {-2 4 -3}}")
     gives("diagonal_scatter", x:diagonal_scatter(counted(2) + 7, { offset = 1 }), "{{0 7 2} {3 4 8}}")
-    refused("select_scatter: src is a tensor %[2%]; expected a tensor %[3%]", x.select_scatter, x,
+    refused("select_scatter: src is a tensor %[2%]; expected a tensor %[3%]$", x.select_scatter, x,
       counted(2), 1, 1)
   end)
 
@@ -115,10 +121,13 @@ describe("dims", function()
     assert.same({ { 1 }, { 1, 1 }, { 1, 1, 1 } }, { lm.atleast_1d(lm.tensor(1)).shape,
       lm.atleast_2d(lm.tensor(1)).shape, lm.atleast_3d(lm.tensor(1)).shape })
     assert.same({ 1, 3, 1 }, lm.atleast_3d { lm.zeros(3) }[1].shape)
-    refused("movedim: source and destination must not repeat a dim", x.movedim, x, { 1, 1 }, { 2, 3 })
-    refused("movedim: dim must be from 1 to 3 or from %-3 to %-1, got 4", x.movedim, x, 4, 1)
-    refused("unflatten: dim 3 of a tensor %[2, 3, 4%] has size 4", x.unflatten, x, 3, { 3, 2 })
-    refused("broadcast_tensors: .*dim 1 is 3 and 4", lm.broadcast_tensors, lm.zeros(3), lm.zeros(4))
+    refused("movedim: source and destination must not repeat a dim$", x.movedim, x, { 1, 1 }, { 2, 3 })
+    refused("movedim: dim must be from 1 to 3 or from %-3 to %-1, got 4; x is a tensor %[2, 3, 4%]$",
+      x.movedim, x, 4, 1)
+    refused("unflatten: dim 3 of a tensor %[2, 3, 4%] has size 4; cannot unflatten it to {3, 2}$",
+      x.unflatten, x, 3, { 3, 2 })
+    refused("broadcast_tensors: a tensor %[3%], a tensor %[4%] do not broadcast: dim 1 is 3 and 4$",
+      lm.broadcast_tensors, lm.zeros(3), lm.zeros(4))
   end)
 
   it("make grids", function()
@@ -129,8 +138,9 @@ describe("dims", function()
     gives("cartesian_prod", lm.cartesian_prod(y, y), "{{4 4} {4 5} {5 4} {5 5}}")
     gives("combinations", lm.combinations(x), "{{1 2} {1 3} {2 3}}")
     gives("again", lm.combinations(y, 2, { with_replacement = true }), "{{4 4} {4 5} {5 5}}")
-    refused("meshgrid: indexing must be one of 'ij', 'xy', got string 'yx'", lm.meshgrid, { x }, { indexing = "yx" })
-    refused("meshgrid: tensor 1 must be 1%-d, got a tensor %[2, 2%]", lm.meshgrid, lm.zeros(2, 2))
+    refused("meshgrid: indexing must be one of 'ij', 'xy', got string 'yx'; did you mean 'xy'%?$",
+      lm.meshgrid, { x }, { indexing = "yx" })
+    refused("meshgrid: tensor 1 must be 1%-d, got a tensor %[2, 2%]$", lm.meshgrid, lm.zeros(2, 2))
   end)
 end)
 
@@ -146,11 +156,12 @@ describe("tensors", function()
     gives("tensor_split", x:tensor_split(3), "{{1 2 3} {4 5} {6 7}}")
     gives("where parts begin", x:tensor_split { 2, -1 }, "{{1} {2 3 4 5 6} {7}}")
     gives("hsplit", x:view(1, 7):hsplit { 7 }, "{{{1 2 3 4 5 6}} {{7}}}")
-    refused("vsplit: the size of dim 1 of a tensor %[7, 1%] must be divisible by 2", lm.vsplit, x:view(7, 1), 2)
-    refused("dsplit: x must be a tensor of at least 3 dims, got a tensor %[7%]", lm.dsplit, x, 2)
-    refused("tensor_split: the result would be 1099511627776 views", lm.tensor_split, x, 2 ^ 40)
-    refused("hstack: expected tensors or a list of them, got nil", lm.hstack)
-    refused("hstack: tensor 2 must be a tensor, got 1", lm.hstack, { a, 1 })
+    refused("vsplit: the size of dim 1 of a tensor %[7, 1%] must be divisible by 2$", lm.vsplit, x:view(7, 1), 2)
+    refused("dsplit: x must be a tensor of at least 3 dims, got a tensor %[7%]$", lm.dsplit, x, 2)
+    refused("tensor_split: the result would be 1099511627776 views; a list has at most 1048576 tensors$",
+      lm.tensor_split, x, 2 ^ 40)
+    refused("hstack: expected tensors or a list of them, got nil$", lm.hstack)
+    refused("hstack: tensor 2 must be a tensor, got 1$", lm.hstack, { a, 1 })
   end)
 
   it("have their entries turned and repeated", function()
@@ -174,9 +185,11 @@ describe("tensors", function()
     end
     gives("along a dim", x:repeat_interleave(places(0, 2), 1), "{{3 4} {3 4}}")
     gives("wide", lm.zeros(1, 9):repeat_interleave(2, 1).shape, "{2 9}")
-    refused("repeat_interleave: expected repeats to have shape %[%] or", x.repeat_interleave, x, { 1, 1, 1 }, 1)
-    refused("repeat_interleave: output_size must be the sum of", x.repeat_interleave, x, 2, 1, { output_size = 3 })
-    refused("repeats must not be negative", x.repeat_interleave, x, { 1, -1 }, 1)
+    refused("repeat_interleave: expected repeats to have shape %[%] or %[2%], got %[3%]$",
+      x.repeat_interleave, x, { 1, 1, 1 }, 1)
+    refused("repeat_interleave: output_size must be the sum of repeats, got 3 for 4$",
+      x.repeat_interleave, x, 2, 1, { output_size = 3 })
+    refused("repeat_interleave: repeats must not be negative$", x.repeat_interleave, x, { 1, -1 }, 1)
     differentiable(function(a) return a:repeat_interleave(2, 2):roll(1, 1):flip(2) end, counted(2, 2))
     differentiable(function(a) return a:repeat_interleave({ 0, 3 }, 1):rot90() end, counted(2, 2))
   end)
@@ -206,8 +219,9 @@ describe("tensors", function()
     gives("triu_indices", lm.triu_indices(2, 3, 1), "{{1 1 2} {2 3 3}}")
     gives("vander", lm.vander(places(2, 3), 3), "{{4 2 1} {9 3 1}}")
     gives("increasing", lm.vander(places(2, 3), { increasing = true }), "{{1 2} {1 3}}")
-    refused("diag: x must be 1%-d or 2%-d, got a tensor %[1, 1, 1%]", lm.diag, lm.zeros(1, 1, 1))
-    refused("diag_embed: dim1 and dim2 must differ, got dim 2 twice", lm.diag_embed, lm.zeros(2), 0, -1, 2)
+    refused("diag: x must be 1%-d or 2%-d, got a tensor %[1, 1, 1%]; use diagonal or diag_embed for more dims$",
+      lm.diag, lm.zeros(1, 1, 1))
+    refused("diag_embed: dim1 and dim2 must differ, got dim 2 twice$", lm.diag_embed, lm.zeros(2), 0, -1, 2)
     differentiable(function(a) return lm.diag_embed(a, 1) * a:diagflat():sum() end, counted(2, 2))
   end)
 end)

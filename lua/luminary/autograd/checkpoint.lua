@@ -1,4 +1,4 @@
---- Parts of a graph that are computed again in backward instead of being kept.
+--- Checkpoints: parts of a graph that backward computes again instead of keeping them in memory.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -14,7 +14,7 @@ local function pack(...) return {n = select("#", ...), ...} end
 
 local checkpoint_options = {preserve_rng_state = {"boolean", true}, use_reentrant = {"boolean", false}}
 
--- The options, if the last argument is a table of nothing else; else nil.
+-- Returns the options, if the last argument is a table of options; else nil.
 local function take_options(args)
   local last = args[args.n]
   if type(last) ~= "table" or getmetatable(last) or next(last) == nil then return nil end
@@ -24,7 +24,7 @@ local function take_options(args)
   return last
 end
 
--- The generators f may draw from: the CPU's, the default device's, those of its arguments.
+-- The generators that f may use: those of the CPU, of the default device and of its arguments' devices.
 local function generators(args)
   local states = {cpu = core.get_rng_state "cpu"}
   local function add(device) states[device] = states[device] or core.get_rng_state(device) end

@@ -1,4 +1,4 @@
---- Functions with a backward of one's own.
+--- Custom autograd operations, classes with a forward and a backward.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -6,31 +6,31 @@ local options = require "luminary.base.options"
 local ops = core.ops
 local fail = options.fail
 
--- What forward leaves for backward. `saved_tensors` is the list given to save_for_backward, whose entries may be nil;
--- its field n says how many there are.
+-- The ctx that forward and backward share. `saved_tensors` is the list of arguments of save_for_backward, which may be
+-- nil; its field n is their number.
 local Context = {}
 
 function Context:save_for_backward(...)
   if core.is_tensor(self) or self == nil then
     fail("save_for_backward: call it with a colon: ctx:save_for_backward(…)")
   end
-  local saved, places = {}, {n = select("#", ...)}
-  for i = 1, places.n do
+  local saved, positions = {}, {n = select("#", ...)}
+  for i = 1, positions.n do
     local t = select(i, ...)
     if t ~= nil then
       saved[#saved + 1] = options.arg("save_for_backward", "argument " .. i, t, "tensor")
-      places[#saved] = i
+      positions[#saved] = i
     end
   end
   rawset(self, "_saved", saved)
-  rawset(self, "_places", places)
+  rawset(self, "_positions", positions)
 end
 
 function Context:mark_non_differentiable(...)
   rawset(self, "_constant", {...})
 end
 
---- Without, a gradient nobody asked for is nil in backward; with (the default) it is zeros.
+--- Sets whether undefined gradients of outputs are zeros in backward (the default) or nil.
 function Context:set_materialize_grads(on)
   rawset(self, "_materialize", options.arg("set_materialize_grads", "on", on, "boolean"))
 end
@@ -38,10 +38,10 @@ end
 local context_mt = {
   __index = function(self, key)
     if key ~= "saved_tensors" then return Context[key] end
-    local places, saved = rawget(self, "_places") or {n = 0}, rawget(self, "_saved")
-    local list = {n = places.n}
+    local positions, saved = rawget(self, "_positions") or {n = 0}, rawget(self, "_saved")
+    local list = {n = positions.n}
     if not saved and not rawget(self, "_running") then return list end
-    for i, place in ipairs(places) do list[place] = saved and saved[i] or core.custom_saved(i) end
+    for i, position in ipairs(positions) do list[position] = saved and saved[i] or core.custom_saved(i) end
     return list
   end,
 }
@@ -69,7 +69,7 @@ local function spread(ctx, grads, metas, nout)
   return given
 end
 
--- The closure the graph calls. It holds no output: that would tie the graph to itself.
+-- The closure that the graph calls. It must not reference an output, which would be a cycle with the graph.
 local function backward_of(kind, ctx, metas, nout, positions, nargs)
   return function(grads)
     rawset(ctx, "_running", true)
@@ -102,7 +102,7 @@ local function backward_of(kind, ctx, metas, nout, positions, nargs)
   end
 end
 
--- Outputs as new tensors of the graph: what forward returned unchanged becomes a view of its own.
+-- Makes outputs new tensors of the graph: an input that forward returned unchanged becomes a new view.
 local function prepare(outputs, inputs, constant)
   local metas, tied = {}, {}
   for i = 1, outputs.n do
@@ -155,7 +155,7 @@ end
 --- lm.autograd.Function: Base class to create custom autograd functions, with a forward and a backward.
 local Function = class.new("Function", nil, apply)
 
---- A function's class: it is given forward(ctx, ...) and backward(ctx, ...).
+--- Makes a class of this name, for which forward(ctx, ...) and backward(ctx, ...) are to be defined.
 function Function:extend(name)
   local new = class.new(options.arg("Function.extend", "name", name, "string"), self)
   getmetatable(new).__newindex = function(t, key, value)
@@ -171,7 +171,7 @@ function Function:extend(name)
   return new
 end
 
--- A function, a Function or a module.
+-- Returns f, a function, a Function or a module; fails for other values.
 local function check_callable(who, f)
   local mt = debug.getmetatable(f)
   if type(f) == "function" or type(mt) == "table" and rawget(mt, "__call") and type(f) ~= "cdata" then return f end

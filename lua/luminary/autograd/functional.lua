@@ -8,7 +8,7 @@ local functional = {}
 
 local create_graph = {{"create_graph", "boolean", false}}
 
--- The inputs as a list, whether they were one, and the options.
+-- Returns the inputs as a list, whether a single input was passed, and the options.
 local function read(who, inputs, opts)
   local one = core.is_tensor(inputs)
   local list = one and {inputs} or options.arg(who, "inputs", inputs, "table")
@@ -21,7 +21,7 @@ local function read(who, inputs, opts)
   return list, one, opts, numbers
 end
 
--- Without create_graph, results that record nothing.
+-- Detaches results, unless create_graph is set.
 local function call(opts, f, ...)
   if opts.create_graph then return f(...) end
   return core.no_grad(f, ...)
@@ -78,7 +78,8 @@ functional.vhp = arguments.takes("vhp", create_graph, function(f, inputs, v, opt
     return y, one and out[1] or out
   end)
 end)
---- The same as vhp: second derivatives are symmetric.
+--- Computes the dot product of the Hessian of a scalar function and a vector v; vhp's result, as Hessians are
+--- symmetric.
 functional.hvp = functional.vhp
 
 return options.strict("autograd.functional", functional)

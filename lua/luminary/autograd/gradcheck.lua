@@ -1,4 +1,4 @@
---- Gradients against differences.
+--- Comparison of gradients with finite differences.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -32,7 +32,7 @@ end
 local function flat(x) return methods.totable(ops.reshape(ops.detach(x), {-1})) end
 
 -- The key of element `k` (from 0) of a tensor of that shape.
-local function place(shape, k)
+local function key_of(shape, k)
   local key = {}
   for d = #shape, 1, -1 do
     key[d] = k % shape[d] + 1
@@ -41,7 +41,7 @@ local function place(shape, k)
   return key
 end
 
--- A number of a tensor's elements, set without recording.
+-- Sets one element of a tensor.
 local function set_element(x, key, value)
   if x.ndim == 0 then ops.fill_(x, value) else x[key] = value end
 end
@@ -60,7 +60,7 @@ local function numeric(f, inputs, j, eps)
     return all
   end
   for k = 1, x:numel() do
-    local key = place(shape, k - 1)
+    local key = key_of(shape, k - 1)
     local at = get_element(x, key)
     set_element(x, key, at + eps)
     local above = values()
@@ -81,7 +81,7 @@ local function analytic(f, inputs, wanted)
     local shape = y.shape
     for k = 1, y:numel() do
       local seed = ops.zeros_like(y)
-      set_element(seed, place(shape, k - 1), 1)
+      set_element(seed, key_of(shape, k - 1), 1)
       local grads = core.grad(y, wanted, {grad_outputs = seed, retain_graph = true, allow_unused = true})
       local row = {}
       for j = 1, #wanted do row[j] = grads[j] and flat(grads[j]) or {} end
@@ -120,13 +120,14 @@ local function compare(who, f, inputs, o)
     local columns = core.enable_grad(numeric, f, all, index[j], o.eps)
     for k, column in ipairs(columns) do
       if #column ~= #rows then
-        return ("%s: the function gives %d elements at one time, %d at another"):format(who, #rows, #column)
+        return ("%s: the number of output elements changed from %d to %d between calls of f"):format(who, #rows,
+          #column)
       end
       for i, expected in ipairs(column) do
         local got = rows[i][j][k] or 0
         local near = math.abs(got - expected) <= o.atol + o.rtol * math.abs(expected) -- false for NaN
         if not near then
-          return ("%s: d output[%d] / d input %d[%d]: backward gives %.9g, differences give %.9g"):format(who, i,
+          return ("%s: d output[%d] / d input %d[%d]: %.9g by backward, %.9g by differences"):format(who, i,
             index[j], k, got, expected)
         end
       end

@@ -1,14 +1,14 @@
---- Dropping gradients. Those that lie in one vector (net:getParameters) are filled with zeros instead, and stay there.
+--- Clearing of gradients. Gradients that are views of one vector (net:getParameters) are filled with zeros instead.
 local core = require "luminary.core"
 
 local gradients = {}
 
 local in_vector = setmetatable({}, {__mode = "k"}) -- by parameter: both vectors
 
---- This parameter and its .grad are parts of two vectors, {parameters, gradients}, which are to see what changes.
+--- Stores that a parameter and its .grad are views of two vectors, {parameters, gradients}.
 function gradients.stay(p, vectors) in_vector[p] = vectors end
 
---- The two vectors of a parameter, if it has them.
+--- Returns the two vectors of a parameter, or nil.
 function gradients.vectors_of(p) return in_vector[p] end
 
 --- Drops the gradients of a list of parameters, or fills them with zeros.

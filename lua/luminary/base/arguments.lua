@@ -1,5 +1,5 @@
---- What a function or a constructor takes, stated once: from it come its checks and their errors, an object's fields,
---- and the call that help shows.
+--- Declarations of the arguments of functions and constructors, for checks and their errors, an object's fields, and
+--- the call in help.
 ---
 ---   local x, n, dim = arguments.read("diff", {{"x", "tensor"}, {"n", "natural", 1}, {"dim", "integer", -1}}, ...)
 ---   local takes = arguments.of({{"kernel_size", "size"}}, {{"stride", "size", from = "kernel_size"}})
@@ -7,14 +7,14 @@
 ---
 ---   DataLoader.init = arguments.takes("DataLoader", {{"batch_size", "count"}, …}, function(self, dataset, opts) … end)
 ---
---- A row is {name, kind [, default]}; kinds are those of options.arg. Rows are in PyTorch's positional order: each may
---- be given by position, or by name in a table that comes last; help shows them in that order. A table with names that
---- comes last is always that table. A row must be given, unless it has a default or its kind, a word, ends in "?".
---- named = true: by name alone, of rows at the end, where PyTorch has other arguments in these positions.
---- list = true: an empty table in that position is its value, and no table of options.
---- `from` names another row whose value is the default, `says` is what help calls the default; none = true lets false
---- stand for none. {name, [default,] lacks = true} keeps the position of an argument that PyTorch has and this library
---- lacks: nil and the default are accepted there. In `of` the rows of the second list may all be left out.
+--- A row is {name, kind [, default]}; kinds are those of options.arg. Rows are in PyTorch's positional order, as in
+--- help. Each argument is passed by position, or by name in a table at the end. A table with names at the end is always
+--- that table. A row is required, unless it has a default or its kind is a word that ends in "?".
+--- named = true: only by name, for rows at the end, where PyTorch has other arguments in these positions.
+--- list = true: an empty table in that position is the value, not a table of options.
+--- `from` names another row whose value is the default; `says` is the text of the default in help; none = true accepts
+--- false for none. {name, [default,] lacks = true} keeps the position of an argument of PyTorch that this library
+--- lacks: nil and the default are accepted there. In `of` all rows of the second list are optional.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -25,7 +25,7 @@ local fail, is_plain = options.fail, options.is_plain
 local Takes = {}
 Takes.__index = Takes
 
--- Kinds with a question mark, without it.
+-- Kinds with a question mark, and the kinds without it.
 local optional_kinds = setmetatable({}, {__index = function(t, kind)
   t[kind] = kind:match "^(.*)%?$" or false
   return t[kind]
@@ -45,7 +45,7 @@ local function is_optional(row)
   return optional or row[3] ~= nil or row.from ~= nil or row.lacks ~= nil
 end
 
--- Those that there are; `options_only`: without those that come before the options.
+-- Returns the names of the rows that this library has; `options_only`: without those before the options.
 local function names_of(rows, options_only)
   local names = {}
   for _, row in ipairs(rows) do
@@ -59,7 +59,7 @@ local function unknown(who, key, rows)
   options.unknown(who, key, type(key) == "string" and core.nearest(key, all) and all or names_of(rows, true))
 end
 
-local function place_of(rows, name)
+local function index_of(rows, name)
   for i, row in ipairs(rows) do
     if row[1] == name then return i end
   end
@@ -67,20 +67,20 @@ end
 
 local function check_names(who, rows, named, n)
   for key in pairs(named) do
-    local at = place_of(rows, key)
+    local at = index_of(rows, key)
     if not at then unknown(who, key, rows) end
     if at <= n then fail("%s: %s is passed twice, by position and by name", who, key) end
   end
 end
 
--- Whether a table, the n-th value, has options by name. One of the first `least` values may be a table by itself.
-local function has_options(rows, least, n, t)
+-- Whether a table, the n-th value, has options by name. One of the first `n_required` values may be a table by itself.
+local function has_options(rows, n_required, n, t)
   local key, row = next(t), rows[n]
-  if key == nil then return not row or not row.list and (n > least or is_optional(row)) end
+  if key == nil then return not row or not row.list and (n > n_required or is_optional(row)) end
   if type(key) ~= "string" then return false end
-  if n > least or not row.checked_later then return true end
+  if n > n_required or not row.checked_later then return true end
   for name in pairs(t) do
-    if place_of(rows, name) then return true end
+    if index_of(rows, name) then return true end
   end
   return false
 end
@@ -108,37 +108,38 @@ end
 
 local of_dims = {dim = true, ["dim?"] = true, ["dims?"] = true}
 
--- The checked values of a call, a list with holes, by the rows' positions; those after the first `least` may be left
--- out.
--- -1: they are options, after arguments that are read elsewhere.
-local function collect(who, rows, least, ...)
+-- Returns the checked values of a call, a list with holes, in the order of the rows. Those after the first `n_required`
+-- may be left out; -1: all are options, after arguments that are read elsewhere.
+local function collect(who, rows, n_required, ...)
   local n, values, named = select("#", ...), {...}, nil
   while n > 0 and (values[n] == nil or options.is_report(values[n])) do n, values[n] = n - 1, nil end
   local last = values[n]
-  if n > 0 and is_plain(last) and has_options(rows, least, n, last) then named, values[n], n = last, nil, n - 1 end
-  local most = #rows
-  while most > 0 and rows[most].named do most = most - 1 end
-  if n > most then options.too_many(who, most, names_of({unpack(rows, 1, most)}), n, least < 0 and "option" or nil) end
+  if n > 0 and is_plain(last) and has_options(rows, n_required, n, last) then named, values[n], n = last, nil, n - 1 end
+  local max_count = #rows
+  while max_count > 0 and rows[max_count].named do max_count = max_count - 1 end
+  if n > max_count then
+    options.too_many(who, max_count, names_of({unpack(rows, 1, max_count)}), n, n_required < 0 and "option" or nil)
+  end
   if named then check_names(who, rows, named, n) end
   for i, row in ipairs(rows) do
     local value = values[i]
     if named and i > n then value = named[row[1]] end
     if value == 1 and of_dims[row[2]] then core.check_ported_dim(who, row[1], values[1]) end
-    values[i] = value_of(who, row, value, i > least, rows)
+    values[i] = value_of(who, row, value, i > n_required, rows)
   end
   return values
 end
 
--- Notes what a function takes: options.parameters(f) has the names, and its fields `rows` and `least` what is declared.
-local function declare(f, rows, least, is_method)
+-- Stores the declaration of a function: options.parameters(f) has the names, and the fields `rows` and `n_required`.
+local function declare(f, rows, n_required, is_method)
   local names = {is_method and "self" or nil}
   for _, row in ipairs(rows) do names[#names + 1] = row[1] end
-  names.rows, names.least = rows, least
+  names.rows, names.n_required = rows, n_required
   options.set_parameters(f, names)
   return f
 end
 
--- The rows of arguments that come before the options, but self.
+-- Returns rows for the arguments before the options, without self.
 local function leading(names)
   local rows = {}
   for _, name in ipairs(names) do
@@ -147,64 +148,64 @@ local function leading(names)
   return rows
 end
 
---- Notes of f, which reads its arguments itself, that it takes those of a list of names and then options, rows.
+--- Declares that f, which reads its arguments itself, takes those of a list of names and then the options `rows`.
 --- Returns f.
 function arguments.note(f, names, rows)
   local all = leading(names)
-  local least = #all
+  local n_required = #all
   for _, row in ipairs(rows) do all[#all + 1] = row end
-  return declare(f, all, least, names[1] == "self")
+  return declare(f, all, n_required, names[1] == "self")
 end
 
---- The arguments of a call of `who`, checked, in the order of their rows.
+--- Returns the arguments of a call of `who`, checked, in the order of their rows.
 function arguments.read(who, rows, ...) return unpack(collect(who, rows, #rows, ...), 1, #rows) end
 
---- Options, which stand last in a call of `who`, by place or in one table: a table of their values by name.
+--- Returns the options at the end of a call of `who`, by position or in one table: a table of their values by name.
 function arguments.options(who, rows, ...)
   local values, by_name = collect(who, rows, -1, ...), {}
   for i, row in ipairs(rows) do by_name[row[1]] = values[i] end
   return by_name
 end
 
--- f(leading…, options), by position or by name; the names of the leading ones begin with "self" for a method.
+-- Wraps f(leading…, options) so that it takes arguments by position or by name. names[1] is "self" for a method.
 local function wrapped(who, names, rows, f)
   local all, is_method = leading(names), names[1] == "self"
-  local least = #all
+  local n_required = #all
   for _, row in ipairs(rows) do all[#all + 1] = row end
   local function read(name, ...)
-    local values, opts = collect(name, all, least, ...), {}
-    for i = least + 1, #all do
+    local values, opts = collect(name, all, n_required, ...), {}
+    for i = n_required + 1, #all do
       local row, value = all[i], values[i]
       if value == nil and row.from then value = opts[row.from] end
-      if value == nil and row.from then value = values[place_of(all, row.from)] end
+      if value == nil and row.from then value = values[index_of(all, row.from)] end
       opts[row[1]], values[i] = value, nil
     end
-    values[least + 1] = opts
-    return unpack(values, 1, least + 1)
+    values[n_required + 1] = opts
+    return unpack(values, 1, n_required + 1)
   end
   local call = is_method and function(self, ...) return f(self, read(who or self.__name, ...)) end
     or function(...) return f(read(who, ...)) end
-  return declare(call, all, least, is_method)
+  return declare(call, all, n_required, is_method)
 end
 
---- f, which takes its arguments by position or by name: those that f names before its last one, which it checks itself,
---- and then options, of which it gets a table, checked, as that last one. `who` is what messages call it; without it an
---- object's class. A method names self first.
+--- Returns f, which takes its arguments by position or by name. f checks its parameters except the last itself; the
+--- last is a table of the checked options. `who` is the name in messages, by default that of the object's class. A
+--- method names self first.
 function arguments.takes(who, rows, f)
   local names = options.parameters(f)
   return wrapped(who, {unpack(names, 1, #names - 1)}, rows, f)
 end
 
---- The same of an f whose parameters have no names, as those written in C: `names` are those before the options.
+--- The same for an f whose parameters have no names, such as a C function: `names` are those before the options.
 function arguments.of_names(who, names, rows, f) return wrapped(who, names, rows, f) end
 
---- f(a, b, …), which gets the arguments of these rows checked, each by itself.
+--- Returns a function that calls f(a, b, …) with the checked arguments of these rows.
 function arguments.reads(who, rows, f)
   return declare(function(...) return f(arguments.read(who, rows, ...)) end, rows, #rows)
 end
 
---- The rows of these names, separated by spaces, in that order; names without a row are of arguments that this library
---- lacks.
+--- Returns the rows of these names, separated by spaces, in that order. Names without a row are arguments that this
+--- library lacks.
 function arguments.in_order(names, rows)
   local by_name, ordered = {}, {}
   for _, row in ipairs(rows) do by_name[row[1]] = row end
@@ -223,10 +224,10 @@ function arguments.assign(into, opts)
   for name, value in pairs(opts) do into[name] = value end
 end
 
---- The rows of arguments that must be given, and of those that may be left out; either may be nil.
-function arguments.of(places, named)
-  local takes = setmetatable({places = places or {}, named = named or {}, rows = {}}, Takes)
-  for _, rows in ipairs {takes.places, takes.named} do
+--- Makes a declaration of rows of required and of optional arguments; either may be nil.
+function arguments.of(required, named)
+  local takes = setmetatable({required = required or {}, named = named or {}, rows = {}}, Takes)
+  for _, rows in ipairs {takes.required, takes.named} do
     for _, row in ipairs(rows) do table.insert(takes.rows, row) end
   end
   return takes
@@ -234,47 +235,47 @@ end
 
 --- Checks the values of a call of `who` and puts them into a table or object under their names.
 function Takes:fill(into, who, ...)
-  local values = collect(who, self.rows, #self.places, ...)
+  local values = collect(who, self.rows, #self.required, ...)
   for i, row in ipairs(self.rows) do into[row[1]] = values[i] end
   for _, row in ipairs(self.rows) do
     if row.from and into[row[1]] == nil then into[row[1]] = into[row.from] end
   end
 end
 
---- The options alone, checked, of a function `who`: a table of all of them.
+--- Returns a table of the checked options of a function `who`.
 function Takes:options(who, ...) return arguments.options(who, self.named, ...) end
 
---- An `init` that fills the object's fields so, and then calls made(object), if it is given.
+--- Returns an `init` that fills the object's fields, and then calls made(object), if it is given.
 function Takes:constructor(who, made)
   return declare(function(object, ...)
     self:fill(object, who, ...)
     if made then made(object) end
-  end, self.rows, #self.places, true)
+  end, self.rows, #self.required, true)
 end
 
---- A function `who` that calls body(values by name); its arguments stand by place or by name.
+--- Returns a function `who` that calls body(values by name); its arguments are passed by position or by name.
 function Takes:caller(who, body)
   return declare(function(...)
     local values = {}
     self:fill(values, who, ...)
     return body(values)
-  end, self.rows, #self.places)
+  end, self.rows, #self.required)
 end
 
---- The rows of a function, of a class by its constructor, or of what is called as one; nil where none are declared. And
---- how many come before the options.
+--- Returns the rows of a function, of a class's constructor, or of a callable object, and the number of rows before the
+--- options; nil if none are declared.
 function arguments.declared(value)
   local code = options.stands_for_code(value)
   local metatable = type(value) == "table" and getmetatable(value)
   local f = code and code.instance and value.init or type(metatable) == "table" and rawget(metatable, "takes") or value
   if type(f) ~= "function" then return nil end
   local names = options.parameters(f)
-  return names.rows, names.least
+  return names.rows, names.n_required
 end
 
 local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end
 
---- The default of a row as help shows it; nil where there is none.
+--- Returns the default of a row as help shows it, or nil.
 function arguments.default_text(row)
   if row.says or row.from then return row.says or row.from end
   local value = row[3]
@@ -291,9 +292,9 @@ local function row_text(row)
   return row[1] .. (default and " = " .. default or "")
 end
 
---- A call as help shows it, without the parentheses: "x, dim [, {keepdim = false}]". `least` rows come before the
---- options, which may be given by position too.
-function arguments.call(rows, least)
+--- Returns the arguments of a call as help shows them: "x, dim [, {keepdim = false}]". `n_required` rows come before
+--- the options, which may be given by position too.
+function arguments.call(rows, n_required)
   local text, named = "", {}
   local function add(part, optional)
     if text ~= "" then part = ", " .. part end
@@ -301,7 +302,7 @@ function arguments.call(rows, least)
     text = text .. part
   end
   for i, row in ipairs(rows) do
-    if i <= least then
+    if i <= n_required then
       add(row_text(row), not row.checked_later and is_optional(row))
     elseif not row.lacks then
       named[#named + 1] = row_text(row)
@@ -311,9 +312,9 @@ function arguments.call(rows, least)
   return text
 end
 
---- What help shows: nn.LeakyReLU([negative_slope = 0.01] [, {inplace = false}]): `about`, whose lines are joined.
+--- Returns the text of help: nn.LeakyReLU([negative_slope = 0.01] [, {inplace = false}]): `about`, with joined lines.
 function Takes:help(path, about)
-  return ("%s(%s): %s"):format(path, arguments.call(self.rows, #self.places), (about:gsub("%s*\n%s*", " ")))
+  return ("%s(%s): %s"):format(path, arguments.call(self.rows, #self.required), (about:gsub("%s*\n%s*", " ")))
 end
 
 return arguments

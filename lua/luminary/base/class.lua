@@ -1,8 +1,8 @@
---- Classes: `Base:extend("Name")` makes one, calling it makes an instance and runs `init`.
+--- Classes: `Base:extend("Name")` makes a class; calling the class makes an instance and runs `init`.
 ---
---- An instance is userdata with a metatable of its own, its record, whose `values` are its fields and fall back to its
---- class. Userdata, because LuaJIT asks only those for their length: `#object` is object:len() or an error, and
---- ipairs(object) and pairs(object) are errors, where those of an empty table would be 0 and loops that do nothing.
+--- An instance is userdata with its own metatable, the record, whose `values` are its fields and fall back to its
+--- class. LuaJIT calls __len only for userdata, so that `#object` is object:len() or an error; ipairs(object) and
+--- pairs(object) are errors. For an empty table they would be 0 and empty loops.
 local options = require "luminary.base.options"
 local fail = options.fail
 local newproxy, debug_getmetatable, debug_setmetatable = newproxy, debug.getmetatable, debug.setmetatable
@@ -13,7 +13,7 @@ local class = {}
 class.record = options.record
 local record_of = class.record
 
--- What a class says about walking its instances.
+-- The class's hint (__hint) about iterating over its instances, as the end of a message.
 local function hint(object) return object.__hint and "; " .. object.__hint or "" end
 
 local function text(object) return object:repr() end
@@ -23,14 +23,14 @@ local function length(object)
   fail("%s has no length%s", object.__name, hint(object))
 end
 
--- Asked only where LuaJIT was built with Lua 5.2's metamethods; elsewhere ipairs and pairs refuse by themselves.
+-- Called only if LuaJIT was built with Lua 5.2's metamethods; otherwise ipairs and pairs reject userdata themselves.
 local function refuse(object)
   fail("%s: pairs and ipairs take tables, and this is an object%s", object.__name, hint(object))
 end
 
 local function not_called(object) fail("%s: this object cannot be called%s", object.__name, hint(object)) end
 
--- A record is made of what a kind of object has of its own.
+-- Completes a record, in which a kind of object has set its own fields.
 local function complete(of, record)
   local values = record.values or setmetatable({}, debug_getmetatable(class.filled(of)).instance)
   record.class, record.values, record.__tostring = of, values, text
@@ -38,7 +38,7 @@ local function complete(of, record)
   return record
 end
 
---- An instance of `of` without fields, on which `init` has not run. What `record` has adds to what is usual in one.
+--- Returns an instance of `of` without fields, before `init`. `record` has additional metamethods and fields.
 function class.object(of, record)
   record = complete(of, record or {})
   record.__len, record.__pairs, record.__ipairs, record.__call = length, refuse, refuse, record.__call or not_called
@@ -47,13 +47,13 @@ function class.object(of, record)
   return object
 end
 
---- The same as a table, for objects whose list of things stands in them at 1, 2, ….
+--- As class.object, but a table, for objects that have a list at 1, 2, ….
 function class.list(of, record) return setmetatable({}, complete(of, record)) end
 
---- What a class's call runs with its arguments on the new object; classes write their own.
+--- Initializes a new object with the arguments of the class's call; classes define it.
 local function no_init() end
 
---- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
+--- Returns the arguments of `init`. A class of the library takes them by name too, and at most those `init` names.
 function class.arguments(of, ...)
   if of.init == no_init and options.count(...) > 0 then
     fail("%s: takes no arguments; define function %s:init(…) to accept some%s", of.__name, of.__name,
@@ -62,12 +62,12 @@ function class.arguments(of, ...)
   if not rawget(of, "strict") then return ... end
   local names, given = options.parameters(of.init), options.count(...)
   if names.rows then return ... end
-  local most = math.max(#names - 1, 0)
-  if given > most and not names.more then options.too_many(of.__name, most, names, given) end
+  local max_count = math.max(#names - 1, 0)
+  if given > max_count and not names.more then options.too_many(of.__name, max_count, names, given) end
   return options.by_name(of.__name, of.init, 1, ...)
 end
 
---- An error where the `init` of a user's class left out that of a class of ours, whose `__makes` says what that sets.
+--- Fails if the `init` of a user's class did not call that of a library's class; `__makes` names a field that it sets.
 function class.check_made(object)
   local field = object.__makes
   if field and object[field] == nil then
@@ -84,12 +84,12 @@ local function construct(self, ...)
   return object
 end
 
--- Fields that are not there are nil, as in any table; but nothing is at object[3].
+-- Absent fields are nil, as in any table; object[3] is an error.
 local function no_such(of, key) -- of: the root of the object's class
   if type(key) ~= "string" then
     fail("%s: cannot be indexed with [%s]%s", of.__name, tostring(key), hint(of))
   end
-  local missing = rawget(of, "__missing") -- names that others' classes have: what does it here
+  local missing = rawget(of, "__missing") -- by names of PyTorch and Torch7: what to use here
   if missing and missing[key] then fail("no field '%s'; %s", key, missing[key]) end
 end
 
@@ -106,32 +106,32 @@ local function made(new, constructor)
   })
 end
 
---- A class of that name; without `super` it is a root. A root may bring its own constructor, which
---- its subclasses share. The class's metatable has `instance`, the metatable of its instances' fields.
+--- Makes a class of that name, a root without `super`. A root may have its own constructor, which its subclasses
+--- share. The class's metatable has `instance`, the metatable of its instances' fields.
 function class.new(name, super, constructor) return made({__name = name, super = super}, constructor) end
 
--- What may be meant by a call of forward with more than `most` arguments.
-local function meant(object, most, ...)
+-- A remedy for a call of forward with more than `max_count` arguments, or "".
+local function remedy_of(object, max_count, ...)
   if object.__state_is then return "; " .. object.__state_is end
-  for i = most + 1, select("#", ...) do
+  for i = max_count + 1, select("#", ...) do
     local kind = type((select(i, ...)))
     if kind ~= "table" and kind ~= "userdata" then return "" end
   end
-  return most == 1 and "; if they are the results of another call, net((f(x))) passes only the first" or ""
+  return max_count == 1 and "; if they are the results of another call, net((f(x))) passes only the first" or ""
 end
 
--- A method with `self` that says so where it is called with a dot, or with more arguments than `most`. Those of the
--- library are no methods of plain tables, which dicts and states are; a user's may be lent to one.
-local function guarded(of, name, method, most, lent)
+-- Wraps a method with `self`: it fails if it is called with a dot, or with more than max_count arguments. Methods of
+-- the library reject plain tables, such as state dicts, as self; `accepts_tables`: a user's method accepts them.
+local function guarded(of, name, method, max_count, accepts_tables)
   if type(method) ~= "function" or debug.getlocal(method, 1) ~= "self" then return method end
   local function guard(self, ...)
     local record = debug_getmetatable(self)
-    if not (record and record.class) and (type(self) ~= "table" or record == nil and not lent) then
+    if not (record and record.class) and (type(self) ~= "table" or record == nil and not accepts_tables) then
       fail("%s.%s: call it with a colon: x:%s(…)%s", of.__name, name, name, name == "forward" and ", or x(…)" or "")
     end
-    if select("#", ...) > most and options.count(...) > most then
-      fail("%s: %s takes %d argument%s, got %d%s", self.__name or of.__name, name, most, most == 1 and "" or "s",
-        options.count(...), name == "forward" and meant(self, most, ...) or "")
+    if select("#", ...) > max_count and options.count(...) > max_count then
+      fail("%s: %s takes %d argument%s, got %d%s", self.__name or of.__name, name, max_count,
+        max_count == 1 and "" or "s", options.count(...), name == "forward" and remedy_of(self, max_count, ...) or "")
     end
     return method(self, ...)
   end
@@ -139,29 +139,29 @@ local function guarded(of, name, method, most, lent)
   return guard
 end
 
--- The most arguments that a method names beside self.
+-- The largest number of arguments of a method, without self.
 local function named(method)
   local info = type(method) == "function" and debug.getinfo(method, "u")
   return info and not info.isvararg and info.nparams - 1 or 1 / 0
 end
 
-local function set_method(of, name, method, most, lent)
-  rawset(of, name, name == "init" and method or guarded(of, name, method, most, lent))
+local function set_method(of, name, method, max_count, accepts_tables)
+  rawset(of, name, name == "init" and method or guarded(of, name, method, max_count, accepts_tables))
 end
 
---- Guards the methods that a class is given from now on. Returns the class.
+--- Makes a class guard the methods that are assigned to it later. Returns the class.
 function class.guard(of)
   getmetatable(of).__newindex = function(t, name, method) set_method(t, name, method, named(method)) end
   return of
 end
 
--- What Python, Torch7 and Lua call methods that a class here has under another name.
+-- Names of methods in Python, Torch7 and Lua, and the names here.
 local theirs = {
   __init = "init", __init__ = "init", __len = "len", __len__ = "len", __getitem__ = "get", __iter__ = "iter",
   __call = "forward", __call__ = "forward", __tostring = "repr", __str__ = "repr", __repr__ = "repr",
 }
 
--- A method of a user's class, which may be called with more arguments than it names.
+-- Sets a method of a user's class, which may be called with more arguments than it names.
 local function set_own_method(of, name, method)
   local ours = theirs[name]
   if ours and (of[ours] or ours == "len") then
@@ -175,10 +175,10 @@ local function strict(of)
   return of
 end
 
--- Classes that nobody has used yet, and what fills them then.
+-- Classes that are not in use yet, with the functions that will fill them.
 local unfilled = setmetatable({}, {__mode = "k"})
 
---- The class, with all that stands in it.
+--- Returns the class after filling it.
 function class.filled(of)
   local fill = unfilled[of]
   if not fill then return of end
@@ -194,9 +194,8 @@ local of_unfilled = {
   __tostring = class_text, instance = {},
 }
 
---- A class of the library: constructed with more arguments than `init` names, it is an error. With `fill`, that is
---- called on the class when it is first used: most scripts use few of the many, and Lua's collector visits all that is
---- there.
+--- Makes a class of the library, whose construction with more arguments than `init` names is an error. fill(class) is
+--- called at first use: most scripts use few classes, and Lua's collector visits all that exist.
 function class.define(name, super, fill)
   local new = {__name = name, super = super}
   if not fill then return strict(new) end
@@ -204,16 +203,16 @@ function class.define(name, super, fill)
   return setmetatable(new, of_unfilled)
 end
 
---- What every class has.
+--- The methods of every class.
 class.methods = {
-  --- A class of that name that has what this one has: local Net = nn.Module:extend("Net").
+  --- Makes a subclass of that name: local Net = nn.Module:extend("Net").
   extend = function(self, name)
     local new = class.new(options.arg("extend", "name", name, "string"), self)
     getmetatable(new).__newindex = set_own_method
     return new
   end,
   init = no_init,
-  --- The object's text. tostring and print use it.
+  --- Returns the object's text. tostring and print use it.
   repr = function(self) return self.__name end,
 }
 
@@ -226,7 +225,7 @@ function class.descends(candidate, wanted)
   return false
 end
 
---- An error where v is no class.
+--- Fails if v is not a class.
 function class.check(who, v)
   local mt = options.stands_for_code(v)
   if not (mt and mt.instance) then
@@ -241,7 +240,7 @@ function class.is(object, wanted)
   return record and class.descends(record.class, wanted) or false
 end
 
---- Whether v, an object or a table but no class, has functions of these names.
+--- Whether v, an object or a table that is not a class, has functions of these names.
 function class.has(v, ...)
   if type(v) ~= "table" and not record_of(v) or options.stands_for_code(v) then return false end
   for i = 1, select("#", ...) do
@@ -250,7 +249,7 @@ function class.has(v, ...)
   return true
 end
 
---- A root class with `extend`, `init`, `repr`, and `is`.
+--- Makes a root class with `extend`, `init`, `repr`, and `is`.
 function class.root(name)
   local root = class.define(name)
   for key, method in pairs(class.methods) do root[key] = method end

@@ -1,11 +1,10 @@
---- Entries: things of one kind, each stated once, in a file that the library and the build both read:
+--- Entries: declarations of one kind in a file that both the library and the build read:
 ---
 ---   local list, optimizer = entries.of("optimizer", {options = "table", update = "string"})
 ---   optimizer "SGD" {options = …, update = …}
 ---   return list
 ---
---- Only reads and checks: what is made of entries is for others. Needs nothing of the library, which may not be built
---- yet.
+--- It only reads and checks entries. It requires no other file of the library, which may not be built yet.
 local entries = {}
 
 local function sorted(t)
@@ -15,18 +14,18 @@ local function sorted(t)
   return table.concat(keys, ", ")
 end
 
--- The rows of `given`, each in the place of the row of its name in `base`, and after those what is new.
+-- Returns the rows of `base`, of which those of `given` replace the ones of the same name; new names are appended.
 local function joined(base, given)
-  local rows, place = {}, {}
-  for i, row in ipairs(base) do rows[i], place[row[1]] = row, i end
-  for _, row in ipairs(given) do rows[place[row[1]] or #rows + 1] = row end
+  local rows, index = {}, {}
+  for i, row in ipairs(base) do rows[i], index[row[1]] = row, i end
+  for _, row in ipairs(given) do rows[index[row[1]] or #rows + 1] = row end
   return rows
 end
 
---- A list of entries, by place and by name, and the word that adds one. `fields` says which fields an entry has and
---- their types: "string?" and the like may be left out, "table|string" is either; `list` is the type of what stands in
---- it without a name. An entry knows its `file` and `line`. An entry with `like = "Name"` takes from that entry, which
---- stands before it, what it does not give itself; rows of its tables take the places of the rows of the same name.
+--- Returns a list of entries, by position and by name, and a function that adds one. `fields` has the type of each
+--- field: "string?" is optional, "table|string" is either; `list` is the type of values without a name. An entry has
+--- its `file` and `line`. With `like = "Name"` it inherits the fields that it does not set from that entry, which must
+--- precede it; rows of its tables replace the rows of the same name.
 function entries.of(kind, fields)
   local list = {}
   local function add(name, entry)

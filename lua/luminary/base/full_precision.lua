@@ -1,9 +1,9 @@
---- For functions that are made of several ops and that PyTorch's autocast keeps in float32 as a whole.
+--- For functions that are made of several ops and that PyTorch's autocast computes in float32.
 local core = require "luminary.core"
 
 local low = {float16 = true, bfloat16 = true}
 
---- f of the arguments outside autocast, tensors of 16 bits among them as float32.
+--- Calls f outside of autocast, with 16-bit tensors among the arguments as float32.
 return function(f, ...)
   local args, n = {...}, select("#", ...)
   for i = 1, n do

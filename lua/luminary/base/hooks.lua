@@ -1,7 +1,7 @@
---- Adds fn to the list of hooks that is holder[name], nil while there are none. Returns a handle with :remove().
+--- Adds fn to the list of hooks holder[name], which may be nil. Returns a handle with :remove().
 --- Lists are replaced, never changed, so that a running call keeps its own.
 return function(holder, name, fn)
-  local entry = function(...) return fn(...) end -- the same fn may be there twice
+  local entry = function(...) return fn(...) end -- a new function, since fn may be registered twice
   local function rebuilt(skip, extra)
     local hooks = {}
     for _, hook in ipairs(holder[name] or {}) do

@@ -1,6 +1,6 @@
---- is_text(s): whether a string is UTF-8 without a zero byte.
+--- is_utf8_text(s): Returns whether a string is UTF-8 without a NUL byte.
 
--- UTF-8 as RFC 3629 has it: no overlong forms, no surrogates.
+-- UTF-8 as in RFC 3629: no overlong forms, no surrogates.
 local multibyte = {
   "[\194-\223]c", "\224[\160-\191]c", "[\225-\236\238\239]cc", "\237[\128-\159]c", "\240[\144-\191]cc",
   "[\241-\243]ccc", "\244[\128-\143]cc",

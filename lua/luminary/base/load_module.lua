@@ -1,10 +1,10 @@
---- load_module(name): require, for files of luminary's that are loaded when they are first needed. Lua takes a file
---- that cannot be opened, for want of descriptors, say, for one that is not there; here the error says what failed.
+--- load_module(name): require, for files of luminary that are loaded at first use. If a file cannot be opened, as
+--- without free descriptors, Lua reports it as not found; load_module reports the cause.
 local core = require "luminary.core"
 
 local ENOENT, ENOTDIR = 2, 20
 
--- Why the module's file cannot be opened, in the system's words; nil where that is not known.
+-- Returns the system's error for the module's file, or nil.
 local function reason(name)
   local file = name:gsub("%.", "/")
   for template in (package.path .. ";" .. package.cpath):gmatch "[^;]+" do

@@ -1,7 +1,7 @@
---- Metatables of lists that users index: what stands at 0 in Python stands at 1 here, and nil would go unnoticed.
+--- Metatables of lists that users index. Index 0, the first in Python, is an error; nil would not be noticed.
 local core = require "luminary.core"
 
---- A metatable for lists called `what` in messages, of which [0] is an error.
+--- Returns a metatable for lists called `what` in messages, for which reading [0] is an error.
 return function(what)
   return {
     __plain = true,

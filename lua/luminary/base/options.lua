@@ -11,13 +11,13 @@ function options.fail(format, ...)
 end
 local fail = options.fail
 
---- The record of an instance of one of our classes (see class.lua), nil for other values.
+--- Returns the record of an instance of a class of the library or its users (class.lua), nil for other values.
 function options.record(v)
   local record = debug.getmetatable(v)
   return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
 end
 
---- Whether v is a table that is no object: one without a metatable, or a list of ours, whose metatable has __plain.
+--- Whether v is a plain table: without a metatable, or a list of the library, whose metatable has __plain.
 function options.is_plain(v)
   if type(v) ~= "table" then return false end
   local metatable = getmetatable(v)
@@ -25,27 +25,28 @@ function options.is_plain(v)
 end
 local is_plain = options.is_plain
 
---- Whether a value is what a loader reports beside the net, and comes along in f(lm.models.gpt2 {weights = …}).
+--- Whether a value is the report that a loader of weights returns after the net. It becomes a last argument in
+--- f(lm.models.gpt2 {weights = …}), and is ignored there.
 function options.is_report(v)
   local metatable = type(v) == "table" and getmetatable(v)
   return type(metatable) == "table" and rawget(metatable, "__report") == true
 end
 
---- The metatable of a class or of a library of ours; nil for other values.
+--- Returns the metatable of a class or of one of the library's modules; nil for other values.
 function options.stands_for_code(v)
   local mt = type(v) == "table" and getmetatable(v)
   return type(mt) == "table" and (rawget(mt, "instance") or rawget(mt, "__library")) and mt or nil
 end
 local stands_for_code = options.stands_for_code
 
---- A field with a name in what should be a list, or nil: options that were put into the wrong braces.
+--- Returns the name of a named field of a list, or nil. Such a field is an option in the wrong braces.
 function options.named_field(list)
   for key in pairs(list) do
     if type(key) ~= "number" then return key end
   end
 end
 
---- A list of `who`; an error where it has an entry at 0, which ipairs and # do not see.
+--- Returns list; fails if it has an entry at 0, which ipairs and # skip.
 function options.list(who, name, list)
   core.check_start(who, name, list)
   return list
@@ -140,14 +141,14 @@ function options.exclusive(who, a, b, remedy, ...)
   raise(("%s: %s and %s are mutually exclusive"):format(who, a, b), remedy, ...)
 end
 
---- A number, or a list of two: what sizes, strides and paddings of images are given as.
+-- Returns a list of two from a number or a list of two: sizes, strides and paddings of images.
 local function pair(v)
   if type(v) == "number" then return {v, v} end
   local good = type(v) == "table" and type(v[1]) == "number" and type(v[2]) == "number" and #v == 2
   if good and not options.named_field(v) then return {v[1], v[2]} end
 end
 
--- A list of integers, of one or of a list.
+-- Returns a list of integers from an integer or a list.
 local function integers(v, who, name)
   if type(v) == "number" then v = {v} end
   if not is_plain(v) or options.named_field(v) then return nil end
@@ -158,13 +159,13 @@ end
 local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
 
 -- Losses are multiplied by it and gradients by its inverse, in float32.
-local LEAST_SCALE = 2 ^ -126
+local MIN_SCALE = 2 ^ -126
 
 local function scale(v)
-  if type(v) == "number" and v >= LEAST_SCALE and v <= 1 / LEAST_SCALE then return v end
+  if type(v) == "number" and v >= MIN_SCALE and v <= 1 / MIN_SCALE then return v end
 end
 
--- Each kind of argument: what messages call it, and a function that returns the value to use, or nil to refuse.
+-- Each kind of argument: its name in messages, and a function that returns the value to use, or nil to reject it.
 local function only(kind) return function(v) if type(v) == kind then return v end end end
 local function callable(v)
   local record = debug.getmetatable(v)
@@ -203,8 +204,8 @@ local kinds = {
 function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~= nil end
 
 --- Check one argument: `options.arg("Linear", "in_features", n, "count")` returns the value to use. A kind is one of
---- the words above, a list of strings of which the value is one, or a function(who, name, value) that gives it or
---- fails.
+--- the words above, a list of strings of which the value is one, or a function(who, name, value) that returns it
+--- or fails.
 function options.arg(who, name, value, kind)
   if type(kind) == "table" then return options.choice(who, name, value, kind) end
   if type(kind) == "function" then return kind(who, name, value) end
@@ -223,15 +224,15 @@ function options.arg(who, name, value, kind)
   return checked
 end
 
-local texts = setmetatable({}, {__mode = "k"}) -- of kinds that are functions
+local texts = setmetatable({}, {__mode = "k"}) -- by kinds that are functions
 
---- Notes what help calls a kind that is a function. Returns the function.
+--- Sets the text of help for a kind that is a function. Returns the function.
 function options.kind(text, f)
   texts[f] = text
   return f
 end
 
---- What help calls a kind of arguments; nil where it has no words for it, as for any value and for choices.
+--- Returns the text of help for a kind of arguments; nil where there is none, as for any value and for choices.
 function options.kind_text(kind)
   if kind == "any" or kind == "dims" then return nil end
   if kind == "boolean" then return kind end
@@ -239,7 +240,7 @@ function options.kind_text(kind)
   return kinds[kind] and (kinds[kind][1]:gsub("^an? ", ""):gsub(" of at least ", " ≥ ")) or nil
 end
 
---- The error for an option that `who` does not have, with those that it has.
+--- Fails for an option that `who` does not have; the message lists its options or the nearest.
 function options.unknown(who, key, names)
   if type(key) == "number" and #names > 0 then
     fail("%s: options need names: {%s = …}; options are %s", who, names[1], table.concat(names, ", "))
@@ -293,7 +294,7 @@ function options.check(who, given, spec, first)
   return out
 end
 
---- The same, into an object or table, whose fields of these names they become.
+--- Checks options as options.check does, and sets fields of these names of an object or table.
 function options.fill(into, who, given, spec, first)
   for name, value in pairs(options.check(who, given, spec, first)) do into[name] = value end
 end
@@ -310,10 +311,10 @@ end})
 --- The names of f's parameters, a list; its field `more` says whether it takes others after them.
 function options.parameters(f) return parameters[f] end
 
---- Says which parameters a function has that is written with `…` alone.
+--- Sets the names of the parameters of a function that is written with `…` alone.
 function options.set_parameters(f, names) parameters[f] = names end
 
---- The number of arguments without nils at the end, which are no arguments too many.
+--- The number of arguments without trailing nils, which are not counted as too many.
 local function count(...)
   local n = select("#", ...)
   while n > 0 and (select(n, ...)) == nil do n = n - 1 end
@@ -321,53 +322,55 @@ local function count(...)
 end
 options.count = count
 
---- The error for more arguments than the `most` that `who` takes: the last of `names`, where they are known; or
---- options, if that is `what` they are.
-function options.too_many(who, most, names, got, what)
-  local list = table.concat(names, ", ", math.max(#names - most, 0) + 1):gsub("opts$", "{options}")
-  fail("%s: takes at most %d %s%s, got %d%s", who, most, what or "argument", most == 1 and "" or "s", got,
+--- The error for more arguments than the `max_count` that `who` takes. It lists the last max_count of `names`; `what`
+--- replaces "argument", as by "option".
+function options.too_many(who, max_count, names, got, what)
+  local list = table.concat(names, ", ", math.max(#names - max_count, 0) + 1):gsub("opts$", "{options}")
+  fail("%s: takes at most %d %s%s, got %d%s", who, max_count, what or "argument", max_count == 1 and "" or "s", got,
     list ~= "" and ": " .. list or "")
 end
 
---- f's arguments in their positions: those that come last may stand by name in the table at the end, beside the
---- options, as in StepLR(opt, {step_size = 7}). `skip` is how many of f's parameters (self) are not among them.
+--- Returns f's arguments in their positions. The last ones may be passed by name in the table at the end, beside the
+--- options, as in StepLR(opt, {step_size = 7}). `skip` is the number of f's parameters (self) that are not passed.
 function options.by_name(who, f, skip, ...)
   local n = count(...)
   local last = n > 0 and (select(n, ...))
   if not is_plain(last) or type(next(last)) ~= "string" then return ... end
   local names = parameters[f]
   local takes_options = names.more or names[#names] == "opts"
-  local most = #names - skip - (names[#names] == "opts" and 1 or 0) -- without the options
+  local max_count = #names - skip - (names[#names] == "opts" and 1 or 0) -- without the options
   local arguments, rest, found = {...}, {}, false
   for key, value in pairs(last) do rest[key] = value end
   arguments[n] = nil
-  for i = n, most do
+  for i = n, max_count do
     local name = names[skip + i]
     if rest[name] ~= nil then arguments[i], rest[name], found = rest[name], nil, true end
   end
   if not found then return ... end
   if next(rest) ~= nil then
     if not takes_options then options.unknown(who, next(rest), {unpack(names, skip + 1)}) end
-    arguments[most + 1] = rest
+    arguments[max_count + 1] = rest
   end
-  return unpack(arguments, 1, takes_options and most + 1 or most)
+  return unpack(arguments, 1, takes_options and max_count + 1 or max_count)
 end
 
---- The same function, for which more arguments than it names are an error: in Lua they would be dropped in silence.
---- `most` says how many where that is a function of C's.
-function options.exact(who, f, most)
+--- Returns f, wrapped so that more arguments than it names are an error; Lua would drop them silently.
+--- `max_count` is that number for a function written in C.
+function options.exact(who, f, max_count)
   local info = debug.getinfo(f, "u")
-  if info.isvararg and not most then return f end
-  most = most or info.nparams
+  if info.isvararg and not max_count then return f end
+  max_count = max_count or info.nparams
   local function exact(...)
-    if select("#", ...) > most and count(...) > most then options.too_many(who, most, parameters[f], count(...)) end
+    if select("#", ...) > max_count and count(...) > max_count then
+      options.too_many(who, max_count, parameters[f], count(...))
+    end
     return f(...)
   end
   parameters[exact] = parameters[f]
   return exact
 end
 
--- An error where a name is left over of a table that stands last, of a function that takes no options.
+-- Fails if the last argument is a table with names and the function takes no options. Returns the arguments.
 local function no_stray(who, f, ...)
   local n, names = count(...), parameters[f]
   local last = n > 0 and (select(n, ...))
@@ -377,17 +380,17 @@ local function no_stray(who, f, ...)
   return ...
 end
 
---- exact, and any argument but the first may be given by name.
+--- Wraps f as exact does, and lets any argument except the first be passed by name.
 function options.named(who, f)
-  if parameters[f].rows then return f end -- arguments.takes has seen to it
+  if parameters[f].rows then return f end -- arguments.takes checks names itself
   local exact = options.exact(who, f)
   local function named(first, ...) return exact(first, no_stray(who, f, options.by_name(who, f, 1, ...))) end
   parameters[named] = parameters[f]
   return named
 end
 
---- exact, or `wrap`, for each function of a table that is written in Lua and names all its arguments. Returns the
---- table.
+--- Wraps each function of a table that is written in Lua and names all its arguments, by exact or by `wrap`. Returns
+--- the table.
 function options.exact_all(t, wrap)
   for name, f in pairs(t) do
     local info = type(f) == "function" and debug.getinfo(f, "S")
@@ -396,14 +399,14 @@ function options.exact_all(t, wrap)
   return t
 end
 
--- Torch7 writes maskedFill, and in place too, where we write masked_fill or masked_fill_.
+-- Finds masked_fill or masked_fill_ for Torch7's maskedFill.
 local function as_ours(key, known)
   local snake = key:gsub("(%l)(%u)", "%1_%2"):lower()
   return rawget(known, snake) and snake or rawget(known, snake .. "_") and snake .. "_"
 end
 
---- The error for a name that a table of ours lacks: what it is called here, if PyTorch or Torch7 have it, or the
---- nearest. What follows has our names as keys; `what` is what such a name is of, "nn" or "tensors".
+--- Fails for a name that a table of the library lacks. The message has our name for a name of PyTorch or Torch7, or
+--- the nearest. `what` names the table, "nn" or "tensors"; the tables after `key` have the known names as keys.
 function options.no_name(what, key, ...)
   local known = {}
   for _, table in ipairs {...} do
@@ -427,19 +430,18 @@ function options.no_name(what, key, ...)
   fail("%s '%s'%s", has, shown, near and "; did you mean '" .. near .. "'?" or "")
 end
 
---- Makes reading a name that a table of functions lacks an error, which names the nearest: a misspelt option's value
---- would be nil, which is to leave it out. rawget(t, name) asks whether it is there. Its functions take no more
---- arguments than they name. `later`: names that are loaded when they are first asked for, {module [, field]}. Returns
---- t.
+--- Makes reading an absent name of a table of functions an error, which names the nearest; nil would be an absent
+--- option. rawget(t, name) tests for a name. The functions fail for more arguments than they name. `later`: names that
+--- are loaded at first use, {module [, field]}. Returns t.
 function options.strict(who, t, later)
   later = later or {}
   local function missing(_, key)
-    -- Names as of metamethods are nil: other libraries look whether there are such.
+    -- Names of metamethods are nil, since other libraries test for them.
     if type(key) == "string" and key:sub(1, 2) == "__" then return nil end
-    local place = later[key]
-    if not place then options.no_name(who, key, t, later) end
-    local value = load_module("luminary." .. place[1])
-    if place[2] then value = value[place[2]] end
+    local source = later[key]
+    if not source then options.no_name(who, key, t, later) end
+    local value = load_module("luminary." .. source[1])
+    if source[2] then value = value[source[2]] end
     rawset(t, key, value)
     return value
   end

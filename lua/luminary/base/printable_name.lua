@@ -1,10 +1,11 @@
---- shown(text [, most]): a name out of a file as messages and tables show it, on one line: what a terminal would obey
---- as question marks; of one longer than `most` bytes the two ends; of what is no UTF-8 how many bytes it is.
+--- printable_name(text [, max_bytes]): Returns a name from a file in a form for messages and tables, on one line.
+--- Control characters become question marks; the middle of a name longer than max_bytes is cut; a name that is not
+--- UTF-8 becomes its number of bytes.
 local truncate_text = require "luminary.base.truncate_text"
 local is_utf8_text = require "luminary.base.is_utf8_text"
 
-return function(text, most)
-  text = truncate_text(text, most)
+return function(text, max_bytes)
+  text = truncate_text(text, max_bytes)
   if not is_utf8_text(text) then return ("(%d bytes)"):format(#text) end
   return (text:gsub("\194[\128-\159]", "?"):gsub("[%c\127]", "?"))
 end

@@ -1,17 +1,17 @@
---- Several results of a function as one value, as a tuple is in Python: a list of them.
+--- Conversion of several results of a function to one list, as Python returns a tuple.
 local options = require "luminary.base.options"
 
 local results_as_list = {}
 
--- The number of the first that is nil.
+-- Returns the index of the first nil.
 local function nil_in(list, n)
   for i = 1, n do
     if list[i] == nil then return i end
   end
 end
 
---- The result of a call that returned one; the list of the results where it returned several. Where one of these is
---- nil, the list's field n says how many there are.
+--- Returns a single result unchanged, and several results as a list. If one of these is nil, the list's field n is
+--- their number.
 function results_as_list.of(...)
   local n = select("#", ...)
   if n < 2 then return (...) end
@@ -20,7 +20,7 @@ function results_as_list.of(...)
   return list
 end
 
---- The same of what becomes part of a sample, where a nil among several results is an error. `who` names the function.
+--- The same for parts of a sample, where a nil among several results is an error. `who` names the function.
 function results_as_list.of_sample(who, ...)
   local value = results_as_list.of(...)
   if select("#", ...) > 1 and value.n then

@@ -1,10 +1,10 @@
---- The frames of a traceback that are the script's: none of the library's files, of C or of LuaJIT itself. With
---- LM_LOG=trace all of them.
+--- The frames of a traceback that are the script's, without those of the library, of C or of LuaJIT itself. With
+--- LM_LOG=trace all frames.
 local getenv, find, gmatch, match, sub = os.getenv, string.find, string.gmatch, string.match, string.sub
 
 local own_files = match(debug.getinfo(1, "S").source, "^@(.*)base/[^/]*$") or "luminary/"
 
--- Whether the file of a frame, of which LuaJIT shows the last 60 bytes at most, is one of the library's.
+-- Whether a frame's file is one of the library's. LuaJIT shows at most the last 60 bytes of its path.
 local function is_own(frame)
   if find(frame, own_files, 1, true) then return true end
   local path = match(frame, "^%.%.%.([^:]*):")
@@ -18,7 +18,7 @@ end
 
 local frames = {}
 
---- Whether all frames are asked for.
+--- Whether all frames are shown.
 function frames.all()
   local topics = "," .. (getenv "LM_LOG" or "") .. ","
   return find(topics, ",trace,", 1, true) ~= nil or find(topics, ",all,", 1, true) ~= nil
@@ -29,7 +29,7 @@ function frames.is_scripts(frame)
   return not (find(frame, "^%s*%[C%]") or find(frame, "[builtin#", 1, true) or is_own((match(frame, "^%s*(.*)$"))))
 end
 
---- The frames of a traceback's text that are shown, a list of lines.
+--- Returns the frames of a traceback's text to show, a list of lines.
 function frames.shown(text)
   local list, all = {}, frames.all()
   for frame in gmatch(text, "[^\n]+") do

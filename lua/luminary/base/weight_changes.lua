@@ -1,5 +1,5 @@
---- What weights become on their way from a file into a model: other names, a dtype, a device. lm.load, load_state_dict
---- and the makers of lm.models take the same options.
+--- Changes of weights between a file and a model: names, dtype, device. lm.load, load_state_dict and the functions of
+--- lm.models take the same options.
 local core = require "luminary.core"
 local truncate_text = require "luminary.base.truncate_text"
 local options = require "luminary.base.options"
@@ -16,7 +16,7 @@ function changes.with(rows)
   return rows
 end
 
--- {pattern, replacement} in their order; those of a map by their length, the longest first, and then by the alphabet.
+-- {pattern, replacement} in their order; those of a map are sorted by length, longest first, and then alphabetically.
 local function rules_of(who, rename)
   local rules = {}
   for key, value in pairs(rename) do
@@ -54,10 +54,10 @@ local function by_rules(who, name, rules)
   return name
 end
 
---- A table with its tensors under other names. rename: {["^model%."] = ""}, Lua's patterns and what they become (as
---- string.gsub has it; false leaves the name out), {{"^model%.", ""}, …} where their order matters, or a
---- function(name) that returns the new name, or nil to leave it out. Each pattern is applied to what those before it
---- have made, in a list in its order, otherwise the longest first, since that says most. Two of one name are an error.
+--- Returns a table with its tensors renamed. rename: {["^model%."] = ""}, Lua patterns and replacements as of
+--- string.gsub (false omits the name); {{"^model%.", ""}, …} if their order matters; or a function(name) that returns
+--- the new name, or nil to omit it. Patterns are applied in sequence: a list in its order, else the longest first. Two
+--- tensors of one name are an error.
 function changes.renamed(who, dict, rename)
   if rename == nil then return dict end
   local rules
@@ -87,7 +87,7 @@ function changes.renamed(who, dict, rename)
   return setmetatable(out, getmetatable(dict))
 end
 
---- The dtype that floating tensors are to have, checked.
+--- Returns the dtype for floating tensors, checked.
 function changes.dtype(who, dtype)
   local name = dtype and core.dtype(dtype)
   if name and not core.is_floating_point(name) then
@@ -96,13 +96,13 @@ function changes.dtype(who, dtype)
   return name
 end
 
---- A tensor of this dtype, if it is a floating one, on this device.
+--- Returns a tensor on this device, and in this dtype if it is floating.
 function changes.converted(t, dtype, device)
   return t:to {dtype = core.is_floating_point(t) and dtype or nil, device = device}
 end
 
---- A value as lm.load gives it, with the tensors in it renamed, each in its own table, and of the dtype. check(t, path)
---- is called before a tensor is copied; path: where in the value it is.
+--- Returns value, a result of lm.load, with the tensors in it renamed, each within its table, and converted to the
+--- dtype. Calls check(t, path) before a tensor is copied; path is its position in the value.
 function changes.applied(who, value, o, check)
   if not (o.rename or o.dtype) then return value end
   local dtype, made = changes.dtype(who, o.dtype), {}

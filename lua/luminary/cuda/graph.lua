@@ -1,5 +1,5 @@
---- Whole-step capture: the kernels that a function enqueues are recorded once and then replayed as one, which costs the
---- host next to nothing. What a replay reads and writes are the very tensors of the capture.
+--- Capture of a training step: the kernels that a function enqueues are recorded once and then replayed as one graph,
+--- at almost no cost on the host. A replay reads and writes the same tensors as the capture.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -15,20 +15,18 @@ graph.Graph = Graph
 
 local graph_options = {{"warmup", "natural", 3}, {"device", "any"}}
 
--- f in a capture on a stream of its own; the graph's handle, then what f returned. `followers` is filled with what is
--- called at each replay.
-local followers
+local followers -- of the graph that is being captured: {count, check} for each on_replay
 
+-- Calls f in a capture on a new stream. Returns the graph's handle, then f's results.
 local function capture(device, f)
   local side = stream.Stream(device)
   side:wait_stream(stream.current_stream(device))
   return core.graph_capture(side.device, side.id, f)
 end
 
---- While a step is captured: count() is called at each replay from now on, for what a replay does on the device and Lua
---- keeps a number of. The call that says so has not happened on the device: it is counted with the first replay.
---- check(handle), if given, comes before the replay with the graph's handle, and raises an error where that would not
---- do what is requested by now.
+--- While a step is captured: makes each replay call count(), for state on the device that Lua counts too, such as an
+--- optimizer's steps. The captured call did not run on the device; the first replay counts it. check(handle), if given,
+--- is called before each replay with the graph's handle, and raises an error if the graph has become outdated.
 function graph.on_replay(count, check) table.insert(followers, {count = count, check = check}) end
 
 local function warm_up(device, times, f)
@@ -52,7 +50,7 @@ graph.graph = arguments.takes("graph", graph_options, function(f, given)
   followers = nil
   if not got[1] then error(got[2], 0) end
   g.handle = got[2]
-  g.captured = f -- what it reads and writes has to live as long
+  g.captured = f -- keeps the tensors alive that the graph reads and writes
   g.results = {select(3, unpack(got, 1, table.maxn(got)))}
   return g
 end)
@@ -81,8 +79,8 @@ local function check_like(i, given, static)
   end
 end
 
--- Into a captured input, from the host by way of two pinned buffers in turn: so the host prepares a batch while the
--- last replay still runs, and is never more than two ahead.
+-- Copies to a captured input, from the host through two alternating pinned buffers: the host prepares a batch while the
+-- last replay still runs, and is at most two batches ahead.
 local function upload(ring, static, x)
   if x.is_cuda then return static:copy_(x) end
   ring.turn = 3 - (ring.turn or 2)

@@ -7,7 +7,7 @@ local graph = require "luminary.cuda.graph"
 local cuda = {Stream = stream.Stream, Event = stream.Event}
 local fail = options.fail
 
---- The device's name, from a name, a number or nil (the current one).
+--- Returns the device's name, from a name, a number or nil (the current one).
 local function device_of(who, device)
   if core.device_count("cuda") == 0 then fail("%s: %s", who, core.device_why_none("cuda")) end
   if device == nil then return core.device_current("cuda") end
@@ -17,7 +17,7 @@ local function device_of(who, device)
 end
 graph.device_of = device_of
 
--- Streams of the CPU's devices do their work at once, so programs with streams run anywhere if they name their device.
+-- Streams of CPU devices work synchronously, so that programs with streams run everywhere if they name their device.
 function stream.device_of(who, device)
   local name = type(device) == "string" and device:find("^cpu") and core.device(device)
   return name or device_of(who, device)
@@ -111,7 +111,7 @@ for _, name in ipairs {"graph", "make_graphed_step", "Graph", "is_current_stream
   cuda[name] = graph[name]
 end
 
--- ---- the table a person wants
+-- ---- the table of devices
 local function gigabytes(bytes) return ("%.1f GiB"):format(bytes / 2 ^ 30) end
 
 local Devices = {}

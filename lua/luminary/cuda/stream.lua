@@ -1,6 +1,5 @@
---- Streams and events. A stream is a queue of work on one device; every op goes to its thread's current stream, and
---- waits by itself for what other streams have written into its tensors, so a forgotten wait_stream costs nothing but
---- overlap that was never there.
+--- Streams and events. A stream is a queue of work on one device. Every op is enqueued on its thread's current stream,
+--- and waits automatically for other streams that wrote its tensors, so that a missing wait_stream is not an error.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"

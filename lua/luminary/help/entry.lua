@@ -1,5 +1,5 @@
---- The parts of what help knows about a public name: its call, first sentence, arguments and section (pages.lua). Help,
---- its search and the reference's pages are made of them.
+--- The parts of help for a public name: its call, first sentence, arguments and section (pages.lua). Help, its search
+--- and the pages of the reference show them.
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local arguments = require "luminary.base.arguments"
@@ -14,7 +14,7 @@ local op_owners = {x = true, lm = true, F = true}
 
 -- ---- texts
 
--- A text of help's: the call or name that it begins with, and the rest, without the margin that it has below one.
+-- Splits a text of help into the call or name at its start and the rest, without the rest's margin.
 local function split(text)
   local call, rest = text:match "^([%w_.:]+%b()[^:\n]*): (.*)$"
   if not call then call, rest = text:match "^([%w_.]*[%w_]): (.*)$" end
@@ -26,7 +26,7 @@ local function split(text)
   return nil, text
 end
 
--- "e. g." and "Kingma et al. 2015" end no sentence: what follows a dot begins with a capital, and no initial is before.
+-- A sentence ends at a dot before a capital letter, unless the dot ends "et al." or an initial.
 local function first_sentence(text)
   local line = text:match "^[^\n]*"
   local from = 1
@@ -50,7 +50,7 @@ end
 local types_of_names = {device = "device", dtype = "dtype"}
 
 -- The declared rows of a function or class; a method's x is not among them.
-local function of_rows(each, rows, least)
+local function of_rows(each, rows, n_required)
   local list = {}
   for i, row in ipairs(rows) do
     if not row.lacks and not (i == 1 and each.path:find "^x:") then
@@ -58,7 +58,7 @@ local function of_rows(each, rows, least)
       list[#list + 1] = {
         name = row[1], type = types_of_names[row[1]] or not row.checked_later and options.kind_text(kind) or nil,
         choices = type(kind) == "table" and kind or nil, default = arguments.default_text(row), named = row.named,
-        optional = i > least or not row.checked_later and (optional or arguments.default_text(row) ~= nil),
+        optional = i > n_required or not row.checked_later and (optional or arguments.default_text(row) ~= nil),
       }
     end
   end
@@ -78,7 +78,7 @@ local function of_op(each, info)
   return list
 end
 
--- Of "x, dim [, {keepdim = false, dtype}]" each name; those in brackets or braces may be left out.
+-- Returns each name of "x, dim [, {keepdim = false, dtype}]"; those in brackets or braces are optional.
 local function of_call(call)
   local list, depth, seen = {}, 0, {}
   local text = call:match "%b()" or ""
@@ -96,11 +96,11 @@ local function of_call(call)
   return list
 end
 
---- The arguments of a public name, in order: a list of {name, type, choices, default, optional, named}; and whether
---- they are declared. Without that, type and choices are nil. named: by name alone. nil for a name that is not called.
+--- Returns the arguments of a public name, in order: a list of {name, type, choices, default, optional, named}; and
+--- whether they are declared, else type and choices are nil. named: by name alone. nil for a name that is not called.
 function entry.arguments(each)
-  local rows, least = arguments.declared(each.value)
-  if rows then return of_rows(each, rows, least), true end
+  local rows, n_required = arguments.declared(each.value)
+  if rows then return of_rows(each, rows, n_required), true end
   local callable = type(each.value) == "function" or index.is_class(each.value)
   local info = op_owners[each.owner] and core.op_info(aliases.of[each.name] or each.name:match "^(.-)_?$")
   local call = each.path ~= "" and split(help.of(each) or "")
@@ -109,8 +109,8 @@ function entry.arguments(each)
   return of_call(call)
 end
 
---- The same of a value: a function, a class, or the method `name` of a tensor or an object. nil where nothing is known
---- of it.
+--- Returns the arguments of a value: a function, a class, or the method `name` of a tensor or an object. nil if they
+--- are not known.
 function entry.arguments_of(value, name)
   if name then
     for _, owner in ipairs(help.owners_of(value)) do
@@ -126,23 +126,23 @@ function entry.arguments_of(value, name)
   return (entry.arguments {path = "", owner = "", name = "", value = value})
 end
 
--- A call as Lua reads it: those that must be given, then a table of the others with their defaults.
+-- A call in valid Lua: the required arguments, then a table of the others with their defaults.
 local function signature_of(each, list)
-  local places, named = {}, {}
+  local parts, named = {}, {}
   for _, row in ipairs(list) do
     local default = row.default
     if default and not loadstring("return " .. default) then default = nil end
     if #named == 0 and not row.optional then
-      places[#places + 1] = loadstring("local " .. row.name) and row.name or row.name .. "_" -- lm.lerp's `end`
+      parts[#parts + 1] = loadstring("local " .. row.name) and row.name or row.name .. "_" -- lm.lerp's `end`
     else
       named[#named + 1] = default and ("%s = %s"):format(row.name, default) or row.name
     end
   end
-  if #named > 0 then places[#places + 1] = "{" .. table.concat(named, ", ") .. "}" end
-  return ("%s(%s)"):format(each.path, table.concat(places, ", "))
+  if #named > 0 then parts[#parts + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  return ("%s(%s)"):format(each.path, table.concat(parts, ", "))
 end
 
--- A documented call as Lua reads it, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".
+-- A documented call in valid Lua, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".
 local function without_brackets(call)
   local before, list = call:match "^([^%(]*)(%b())"
   local named = list:match "%b{}"
@@ -155,8 +155,8 @@ end
 
 -- ---- sections
 
---- The section of a public name, nil where it has none: a tensor's method has that of the function of lm, and an op in
---- place that of the op.
+--- Returns the section of a public name, or nil. A tensor's method has the section of the function of lm, and an
+--- in-place op that of the op.
 function entry.section(each)
   local all = pages.all()
   local found = all[each.path]
@@ -170,8 +170,8 @@ end
 
 -- ---- all parts
 
---- The parts of an entry of index.entries(): {call, summary, more, signature, arguments, declared, section}; call is
---- nil where the text begins with none, `more` is the text after the first sentence. nil where there is no help.
+--- Returns the parts of an entry of index.entries(): {call, summary, more, signature, arguments, declared, section};
+--- call is nil if the text begins with none, `more` is the text after the first sentence. nil if there is no help.
 function entry.parts(each)
   if each.parts then return each.parts end
   local text = help.of(each)
@@ -195,10 +195,10 @@ end
 
 -- ---- one function under several names
 
-local by_themselves = {normal_ = true, bernoulli_ = true} -- whose plain names are functions of other arguments
+local unlike_plain_name = {normal_ = true, bernoulli_ = true} -- the functions without _ have other arguments
 
---- The entry that stands for all names of one function or class in the reference and in lists: of F.relu, lm.relu,
---- x:relu and x:relu_ the first; of absolute abs. Other entries stand for themselves.
+--- Returns the entry that represents all names of one function or class in the reference and in lists: F.relu for
+--- lm.relu, x:relu and x:relu_; abs for absolute. Other entries represent themselves.
 function entry.main(each)
   local as_class = type(each.value) == "table" and index.all().by_value[each.value]
   if as_class and as_class ~= each.path then return index.all().by_path[as_class] end
@@ -210,7 +210,7 @@ function entry.main(each)
     local ours, theirs = entry.parts(each), entry.parts(other)
     return ours and theirs and (ours.summary == theirs.summary or other.value == each.value) and other
   end
-  local plain = not by_themselves[name] and name:match "^(.*%w)_$"
+  local plain = not unlike_plain_name[name] and name:match "^(.*%w)_$"
   if plain and not index.is_inner(plain) then
     local main = by_path["F." .. plain] or by_path["lm." .. plain] or by_path["x:" .. plain]
     if main then return main end
@@ -227,7 +227,7 @@ function entry.type_of(row)
   return row.type ~= nil and row.type ~= "string" and row.type .. " | " .. text or text
 end
 
---- What the section says of each argument, by name.
+--- Returns the section's descriptions of arguments, by name.
 function entry.descriptions(section)
   local by_name = {}
   for _, row in ipairs(section and section.arguments or {}) do by_name[row.name] = row.about end
@@ -236,7 +236,7 @@ end
 
 -- ---- as text
 
---- Markdown's marks are none in a text: `lr` is lr, [a link](page.md) is a link.
+--- Removes Markdown's marks from a text: `lr` becomes lr, [a link](page.md) a link.
 function entry.plain(text) return (text:gsub("%[([^%]]*)%]%([^%)]*%)", "%1"):gsub("`", "")) end
 local plain = entry.plain
 
@@ -256,7 +256,7 @@ end
 
 local WORDS = {nil, "two", "three", "four"}
 
---- What the call of a name returns, as its section says it, or of an op with several results by itself; else nil.
+--- Returns the section's text about results, or one for an op with several results; else nil.
 function entry.returns(each)
   local section = entry.section(each)
   if section and section.returns then return section.returns[1] end
@@ -265,8 +265,7 @@ function entry.returns(each)
   return count and count .. " values." or nil
 end
 
---- Everything that help knows of a public name, as text: its call and comment, then the parts of its section. nil where
---- it knows nothing.
+--- Returns the complete help of a public name as text: its call and comment, then the parts of its section; or nil.
 function entry.text(each)
   local text = help.of(each)
   local parts = text and entry.parts(each)

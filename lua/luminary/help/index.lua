@@ -1,10 +1,8 @@
---- Every public name, and the comments that stand above the definitions in these files. They are read when first asked
---- for.
+--- Every public name, and the comments above the definitions in these files, which are read at first use.
 ---
---- A comment of `---` lines belongs to the function that begins on the line below it. Where there is no such function
---- (a class, a field, what is written in C) it begins with what it is about, as it is written: `nn.Linear(in, out): …`,
---- `x.shape: …`; then a comment with nothing below it may hold several, each from a line of its own on. A class that is
---- made of an entry brings its text along, in `__help`.
+--- A comment of `---` lines belongs to the function on the line below it. A comment about a class, a field or a
+--- function in C begins with its name: `nn.Linear(in, out): …`, `x.shape: …`. A comment with nothing below it may have
+--- several such texts, each on a new line. A class that is made of an entry has its text in `__help`.
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
@@ -21,7 +19,7 @@ local function heading(text)
   return text:match("^([%a_][%w_%.:]*[%w_])%s?[%({]") or text:match("^([%a_][%w_]*%.[%w_%.]*[%w_]): ")
 end
 
--- The comments of a file by the line below, those that say what they are about by that, and the first one.
+-- Reads the comments of a file: by the number of the line below, by heading, and the first one.
 local function read_comments(path, by_heading)
   local by_line, file, first = {}, io.open(path, "r"), nil
   if not file then return by_line end
@@ -43,7 +41,7 @@ local function read_comments(path, by_heading)
       if text:find("%S") then
         by_line[number] = block
         keep(block)
-        -- Of name = arguments.takes("name", {…}, function(…) with its rows on lines of their own.
+        -- For name = arguments.takes("name", {…}, function(…) with rows on several lines.
         local begins = text:find "%.takes%(" or text:find "%.reads%("
         if begins and not text:find "function%(" then declared = block end
       else
@@ -66,14 +64,14 @@ end
 
 -- ---- public names
 
--- A library's names that are loaded when they are first asked for; nil where there are none.
+-- A library's names that are loaded at first use; nil if there are none.
 function index.lazy(value)
   local mt = type(value) == "table" and getmetatable_of(value)
   local lazy = type(mt) == "table" and rawget(mt, "lazy")
   return lazy and lazy() or nil
 end
 
--- A library: one of ours, or a table of functions and constants in one.
+-- Whether value is a library: one made by options.strict, or a table of functions and constants in one.
 local function is_library(value)
   if type(value) ~= "table" or rawget(value, "__name") then return false end
   local mt = getmetatable_of(value)
@@ -85,7 +83,7 @@ local function is_class(value)
   return mt and rawget(mt, "__call") ~= nil and not rawget(mt, "__library") or false
 end
 
--- As people write it: lm.nn.functional.relu is F.relu. Longer ones first.
+-- Short forms of paths: lm.nn.functional.relu is F.relu. Longer ones first.
 local short = {
   {"lm.nn.functional", "F"}, {"lm.nn", "nn"}, {"lm.optim", "optim"}, {"lm.data", "data"}, {"lm.dist", "dist"},
   {"lm.vision.transforms", "transforms"}, {"lm.vision", "vision"}, {"lm.text", "text"},
@@ -112,7 +110,7 @@ local function sorted_names(t)
   return names
 end
 
--- The methods that are there for classes which extend one, as that says in __inner.
+-- The methods that are only for subclasses, which the class lists in __inner.
 local function inner_methods(of)
   local inner = {}
   repeat
@@ -122,7 +120,7 @@ local function inner_methods(of)
   return inner
 end
 
--- What of a class is for its users: functions that it has, or has from its class, and fields that it reports.
+-- Adds the public members of a class: its functions, inherited ones, and fields that it reports.
 local function add_class(to, name, of)
   to.owner_of[of] = to.owner_of[of] or name
   if to.classes[name] then return end
@@ -138,7 +136,7 @@ local function add_class(to, name, of)
   if super then add_class(to, super.__name, super) end
 end
 
---- A value, or the function that it stands for: lm.models.gpt2 is a table that is called.
+--- Returns value, or the function behind a table that is called, such as lm.models.gpt2.
 function index.called(value)
   local mt = options.stands_for_code(value)
   local called = mt and rawget(mt, "called")
@@ -160,9 +158,9 @@ local function add_library(to, path, library)
   end
 end
 
-local made -- when first asked for
+local made -- at first use
 
--- Everything public: a list of {path, name, value, owner}, the same by name, and the comments.
+-- All public names: a list of {path, name, value, owner}, the same by name, and the comments.
 local function all()
   if made then return made end
   local new = {
@@ -208,11 +206,11 @@ local function all()
   return made
 end
 
---- Everything public: a list of {path = "nn.Linear", name = "Linear", value, owner = "nn"}. Tensors' methods and fields
---- are the owner "x"'s; methods of classes are the class's, with `inner` those for classes that extend it.
+--- Returns all public names: a list of {path = "nn.Linear", name = "Linear", value, owner = "nn"}. The owner of
+--- tensors' methods and fields is "x", that of a class's methods the class; `inner` marks methods for subclasses.
 function index.entries() return all().list end
 
---- The names, without what they are names in.
+--- Returns the names without owners.
 function index.words()
   local list = {}
   for name in pairs(all().by_name) do list[#list + 1] = name end
@@ -220,10 +218,10 @@ function index.words()
   return list
 end
 
---- A public class, by its name.
+--- Returns a public class by its name.
 function index.class(name) return all().classes[name] end
 
---- Whether a name is that of an op which is there for others to be made of, or one more name of an op.
+--- Whether a name is that of an internal op, or an alias of an op.
 function index.is_inner(name)
   local info = core.op_info(name) or core.op_info(name:match "^(.-)_?$") -- softmax_ is softmax in place
   return aliases.of[name] ~= nil or info ~= nil and info.internal
@@ -231,10 +229,10 @@ end
 
 local op_owners = {lm = true, x = true, F = true}
 
---- Whether an entry is not for lists of names: a method for classes that extend its class, or such an op.
+--- Whether lists of names omit an entry: a method for subclasses, or an internal op.
 function index.is_hidden(entry) return entry.inner or op_owners[entry.owner] and index.is_inner(entry.name) or false end
 
--- A comment's lines as one text: what belongs together is joined, so that it can be wrapped again.
+-- A comment's lines as one text: lines of a paragraph are joined, so that it can be wrapped again.
 local function joined(lines)
   local out = {}
   for _, text in ipairs(lines) do

@@ -1,4 +1,4 @@
---- What each public name is, as text: from the core for the ops, and from the comments in these files (index.lua).
+--- The text of help for each public name: from the core for ops, and from the comments in these files (index.lua).
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local arguments = require "luminary.base.arguments"
@@ -17,11 +17,11 @@ local all, heading, is_class, joined, read_comments, shortened = index.all, inde
   index.read_comments, index.shortened
 local getinfo, getlocal, getupvalue = debug.getinfo, debug.getlocal, debug.getupvalue
 
--- ---- what is said about one
+-- ---- the text of a name
 
 local wrappers = {options = true, class = true, arguments = true}
 
--- The function that stands behind one of options.exact and the like.
+-- Returns the function that options.exact and other wrappers wrap, and its debug info.
 local function original(f)
   for _ = 1, 5 do
     local info = getinfo(f, "S")
@@ -39,11 +39,11 @@ local function original(f)
   return f, getinfo(f, "S")
 end
 
--- What is between the parentheses of a call of a value that declares its arguments; nil for others.
+-- Returns the text between the parentheses of a call of a value with declared arguments; nil for others.
 local function declared_call(value, path)
-  local rows, least = arguments.declared(value)
-  if rows and path:find "^x:" then rows, least = {unpack(rows, 2)}, least - 1 end -- x itself
-  return rows and arguments.call(rows, least)
+  local rows, n_required = arguments.declared(value)
+  if rows and path:find "^x:" then rows, n_required = {unpack(rows, 2)}, n_required - 1 end -- x itself
+  return rows and arguments.call(rows, n_required)
 end
 
 local function call_of(path, f, value)
@@ -58,7 +58,7 @@ local function call_of(path, f, value)
   return ("%s(%s)"):format(path, table.concat(names, ", "))
 end
 
--- What a comment says of a name: as it stands where it begins with a call, else below the call.
+-- Returns a comment's text about a name: unchanged if it begins with a call, else below the call.
 local function worded(path, name, lines, f, value)
   local about, declared, text = heading(lines[1]), declared_call(value, path), joined(lines)
   if about and about:match("[%w_]+$") == name then
@@ -70,7 +70,7 @@ local function worded(path, name, lines, f, value)
   return (f and call_of(path, f, value) or path) .. "\n  " .. text:gsub("\n", "\n  ")
 end
 
--- What is above a function.
+-- Returns the text of the comment above a function.
 local function of_function(entry, value)
   local f, info = original(value)
   local files = all().by_line
@@ -83,7 +83,7 @@ end
 
 local explain
 
--- Of a method that says nothing itself, what is said of the one that it overrides.
+-- Returns, for a method without a comment, the text of the method that it overrides.
 local function of_super(entry)
   local of = all().classes[entry.owner]
   if not of then return nil end
@@ -93,7 +93,7 @@ local function of_super(entry)
   if entry.name == "init" or entry.name == "forward" then return explain(entry.owner) end
 end
 
--- Another public name of the same value.
+-- Returns the text of another public name of the same value.
 local function of_alias(entry)
   local kind = type(entry.value)
   if kind ~= "function" and kind ~= "table" then return nil end
@@ -126,13 +126,13 @@ local function find_text(entry)
   return of_alias(entry) or of_super(entry)
 end
 
---- Methods that every class has, or that calls stand for.
+--- Methods that every class has, or that are called by calling the object.
 help.usual = {
   init = true, forward = true, extend = true, repr = true, extra_repr = true, is = true, reset_parameters = true,
 }
 
--- The text of a class ends with the methods that it adds to those of the class it extends, and with that one's where
--- it is no public one.
+-- Appends to the text of a class the methods that it adds to those of its base class; those of a base class that is not
+-- public too.
 local function with_methods(entry, text)
   local names, owners, said, of = {}, {}, {}, entry.value
   repeat
@@ -148,7 +148,7 @@ local function with_methods(entry, text)
   return ("%s\nIts methods: %s."):format(text, table.concat(names, ", "))
 end
 
---- What is known of an entry of help.entries(); nil if nothing is.
+--- Returns the text of an entry of help.entries(), or nil.
 function help.of(entry)
   if entry.text == nil then
     entry.text = false
@@ -175,7 +175,7 @@ local others = {
   ["optim.lr_scheduler"] = "optim.lr_scheduler", ["lm.models"] = "models", text = "text",
 }
 
--- The same of names that methods of a class of ours have elsewhere.
+-- Returns the replacement for a method's name of PyTorch or Torch7, from the classes' __missing.
 local function of_methods(name)
   local classes, names = all().classes, {}
   for of in pairs(classes) do names[#names + 1] = of end
@@ -186,8 +186,8 @@ local function of_methods(name)
   end
 end
 
--- What is said of a name of PyTorch's or Torch7's: in pytorch_torch7_names, of the library that it is asked of, or
--- of the first.
+-- Returns the replacement for a name of PyTorch or Torch7, from pytorch_torch7_names: for the library of the query, or
+-- the first that has one.
 local function elsewhere(qualifier, name)
   local names = load_module "luminary.help.pytorch_torch7_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]
@@ -197,7 +197,7 @@ local function elsewhere(qualifier, name)
   return found or of_methods(name) or names.options[name] or found
 end
 
--- Whether what stands before an entry's name is what somebody wrote there.
+-- Whether the qualifier of a query is the entry's owner.
 local function belongs(entry, qualifier)
   return qualifier and (entry.owner == shortened(qualifier) or entry.owner == shortened("lm." .. qualifier))
 end
@@ -209,17 +209,17 @@ function help.is_torch7(entry)
   return type(entry.value) == "function" and getinfo(original(entry.value), "S").source:find("torch7", 1, true) ~= nil
 end
 
--- The less, the earlier: what is used most, methods of classes last except Torch7's functions; names in another case
--- after those of the same in each group.
+-- The order of entries: common libraries first, then others, methods of classes, and Torch7's functions. In each group
+-- names in the same case come first.
 local function order_of(entry, name)
-  local place = help.is_torch7(entry) and 4 or common[entry.owner] or all().classes[entry.owner] and 3 or 2
-  return place * 2 + (entry.name == name and 0 or 1)
+  local tier = help.is_torch7(entry) and 4 or common[entry.owner] or all().classes[entry.owner] and 3 or 2
+  return tier * 2 + (entry.name == name and 0 or 1)
 end
 
--- Whether an entry is an op for others to be made of; other names of public ops are none.
+-- Whether an entry is an internal op; aliases of public ops are not.
 local function is_internal(entry) return index.is_hidden(entry) and not aliases.of[entry.name] end
 
--- The entries that a name may stand for, case ignored: with the library before it, where that helps.
+-- Returns the entries of a name, ignoring case: those of the qualifier's library, if there are any.
 local function candidates(qualifier, name)
   local narrow, list, order = {}, {}, {}
   for i, entry in ipairs(all().list) do
@@ -234,7 +234,7 @@ local function candidates(qualifier, name)
   return list
 end
 
--- What the sections say of an argument, a line for each text: "optim.Adam, optim.AdamW: decay rates of …".
+-- Returns the sections' descriptions of an argument, a line for each text: "optim.Adam, optim.AdamW: decay rates of …".
 local function descriptions(name, paths)
   local entry, lines, of_text = load_module "luminary.help.entry", {}, {}
   for _, path in ipairs(paths) do
@@ -250,11 +250,11 @@ local function descriptions(name, paths)
   return #lines > 0 and "\n" .. table.concat(lines, "\n") or ""
 end
 
--- The text about an option, or an argument that stands by place: that of the function that has it, or the names of
--- several.
-local function about_option(name, by_place)
+-- Returns the text about an option, or with by_position about a positional argument: that of the function that has it,
+-- or the names of several functions.
+local function about_option(name, by_position)
   local paths, said, first = {}, {}, nil
-  local before, what = by_place and "[%({,]%s*" or "[{,]%s*", by_place and "argument" or "option"
+  local before, what = by_position and "[%({,]%s*" or "[{,]%s*", by_position and "argument" or "option"
   local entries = load_module "luminary.help.entry"
   for _, entry in ipairs(all().list) do
     local text = not index.is_inner(entry.name) and help.of(entry) or ""
@@ -262,7 +262,7 @@ local function about_option(name, by_place)
     local calls = "\n" .. text .. "\n" .. table.concat(section.remarks or {}, "\n"):gsub("`", "")
     calls = calls:gsub("\n%s*local [%w_, ]+= ", "\n")
     for call in calls:gmatch "\n%s*[%a_][%w_%.:]*%s?(%b())" do
-      local names = by_place and call or call:match "%b{}"
+      local names = by_position and call or call:match "%b{}"
       if names and names:find(before .. name .. "%f[^%w_]") and not said[text] then
         said[text], first = true, first or entries.text(entry)
         paths[#paths + 1] = entry.path
@@ -279,7 +279,7 @@ local function about_option(name, by_place)
     #paths > 8 and (" and %d more"):format(#paths - 8) or "", paths[1], about, theirs)
 end
 
--- The owners that a value's methods are found under: "x", or its classes' names.
+-- Returns the owners of a value's methods: "x", or the names of its classes.
 function help.owners_of(value)
   if core.is_tensor(value) then return {"x"} end
   local record, owners = class.record(value), {}
@@ -307,35 +307,35 @@ local function no_name(path, name, qualifier)
   return ("no '%s'%s"):format(path, near and "; did you mean ?" .. near or "")
 end
 
-local MOST_TEXTS = 4 -- of one name
+local MAX_TEXTS = 4 -- of one name
 
 local function elsewhere_of_models(name)
   local text = load_module("luminary.help.pytorch_torch7_names").models[name]
   return text and ("Of models: %s."):format(text)
 end
 
--- lm.models.gpt2.NAME: a net's method, or what others have there.
+-- Returns the text of lm.models.gpt2.NAME: of a net's method, or of a name of other libraries' models.
 local function of_net(path, name)
   local text = explain("net:" .. name) or explain("Module:" .. name) or elsewhere_of_models(name)
   if text then return text end
   return nil, no_name(path, name, "lm.models")
 end
 
--- The class that stands before a name: as its path, or by its own name.
+-- Returns the class of a qualifier: by its path, or by its name.
 local function class_named(qualifier, entry)
   if entry and is_class(entry.value) then return entry.value end
   local classes = all().classes
   return classes[qualifier] or classes["lm." .. qualifier] or classes[qualifier:match("[%w_]+$")]
 end
 
--- The text of the entries of a name: that of the first in full, those of others in the same case below it, and what
--- else there is with that word. `query`: the word, where nothing stands before the name.
+-- Returns the text of the entries of a name: the first in full, then others in the same case, then other entries with
+-- that word. `query`: the word, if it has no qualifier.
 local function of_entries(list, name, query)
   local entry_text, search = load_module("luminary.help.entry").text, load_module "luminary.help.search"
   local texts, said, shown = {}, {}, {}
   for _, entry in ipairs(list) do
     local text = help.of(entry)
-    local fits = #texts == 0 or entry.name == name and #texts < MOST_TEXTS and not help.is_torch7(entry)
+    local fits = #texts == 0 or entry.name == name and #texts < MAX_TEXTS and not help.is_torch7(entry)
     if text and not said[text] and fits then
       texts[#texts + 1] = #texts == 0 and entry_text(entry) or text
       said[text], shown[entry] = true, true
@@ -349,8 +349,8 @@ local function of_entries(list, name, query)
   return table.concat(texts, "\n")
 end
 
--- The text of an entry that a path names with what stands before it: that of the value there, `of`, of a class, or of
--- a library.
+-- Returns the text of an entry by its path, qualifier and name, where the qualifier is the value `of`, a class or a
+-- library.
 local function of_path(path, qualifier, name, of)
   local before = qualifier and (all().by_path[shortened(qualifier)] or all().by_path[shortened("lm." .. qualifier)])
   local named, owners = qualifier and class_named(qualifier, before), of ~= nil and help.owners_of(of) or {}
@@ -369,7 +369,7 @@ local function of_path(path, qualifier, name, of)
   if before and before.owner == "lm.models" and type(before.value) == "function" then return of_net(path, name) end
 end
 
--- The list of what has the words in its name or first sentence, or anywhere in its text; nil where nothing has.
+-- Returns the list of entries with the words in their names or first sentences, else anywhere in their texts; or nil.
 local function of_search(query)
   local search = load_module "luminary.help.search"
   local found, where = search.find(query), "names and first sentences"
@@ -377,7 +377,7 @@ local function of_search(query)
   return #found > 0 and ("%s with '%s':\n%s"):format(where, query, search.lines(found)) or nil
 end
 
--- Of a word that is no name: an option, a name of PyTorch's or Torch7's, or one in sentences.
+-- Returns the text for a word that is not a name: an option, a name of PyTorch or Torch7, or a word in sentences.
 local function of_word(name)
   local listed, theirs = of_search(name), elsewhere(nil, name)
   local text = about_option(name) or theirs == nil and name:find "_" and about_option(name, true)
@@ -388,8 +388,8 @@ local function of_word(name)
   if not theirs then return listed end
 end
 
---- The text of help about a name, a value or words, as lm.help has it; nil and a sentence where there is none.
-function help.text(path, of) -- of: the value before the last dot or colon, if that is known
+--- Returns the text of help for a name, a value or words, as lm.help; nil and a sentence if there is none.
+function help.text(path, of) -- of: the value before the last dot or colon, if it is known
   local kind = type(path)
   if kind == "function" or kind == "table" or kind == "userdata" then return help.value(nil, path) end
   options.arg("help", "the name", path, "string")
@@ -427,7 +427,7 @@ function help.ask(path)
   help.show(text or why)
 end
 
---- What is known of a value that somebody calls `name`; without a name by that of what is public and the same.
+--- Returns the text for a value called `name`; without a name that of the public entry with the same value.
 function help.value(name, value)
   value = index.called(value)
   for _, entry in ipairs(name == nil and all().list or {}) do

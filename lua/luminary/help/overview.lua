@@ -1,4 +1,4 @@
---- How help is laid out: lines of a screen's width, columns of names, and what a library has.
+--- Layout of help: lines of a screen's width, columns of names, and the contents of a library.
 local core = require "luminary.core"
 local index = require "luminary.help.index"
 
@@ -8,7 +8,7 @@ local getmetatable_of = debug.getmetatable
 local WIDTH = 78
 local overview = {WIDTH = WIDTH}
 
---- The text with its lines broken at blanks; what follows a line's first keeps its margin.
+--- Returns the text with lines broken at blanks; continued lines keep the margin.
 function overview.wrapped(text)
   local out, width = {}, WIDTH
   for whole in (text .. "\n"):gmatch("(.-)\n") do
@@ -27,7 +27,7 @@ end
 
 local CELL = 13 -- characters
 
---- Words in columns; one that is longer than a column takes several.
+--- Returns words in columns; a word that is longer than a column takes several.
 function overview.columns(list)
   local lines, row = {}, " "
   for _, word in ipairs(list) do
@@ -45,7 +45,7 @@ end
 local LIBRARIES, CLASSES, NEW, OPS, FUNCTIONS, VALUES, TYPED = "libraries", "classes", "making tensors",
   "ops, most of which are methods of tensors too", "functions", "values", "Torch's constructors"
 
--- Which group a library's name stands in; nil for what is not worth a place.
+-- The group of a library's name; nil for a name that is not listed.
 local function group_of(library, name, value)
   if is_class(value) then return CLASSES end
   if type(value) == "table" then
@@ -63,7 +63,7 @@ local function group_of(library, name, value)
   return rawget(core.methods, name) and OPS or NEW
 end
 
---- A library on about a screen: what it is, and its names in groups.
+--- Returns a library on about a screen: its description, and its names in groups.
 function overview.overview(library)
   local lines, found = all().first[library], {}
   local path = "?"

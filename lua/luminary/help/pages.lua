@@ -69,7 +69,7 @@ end
 
 --- The sections of a page: a list of {names, file, line, arguments = {{name, about}}, example = lines, example_line,
 --- remarks, shape, dtypes, devices, returns, errors, pytorch = paragraphs}. Parts that a section lacks are nil.
---- The second value lists the places that break the form, each as "FILE:LINE: problem".
+--- The second value lists violations of the form, each as "FILE:LINE: problem".
 function pages.read(path)
   local list, problems, file = {}, {}, io.open(path, "r")
   if not file then return list, problems end

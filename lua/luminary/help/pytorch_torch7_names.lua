@@ -1,6 +1,6 @@
---- What PyTorch and Torch7 call things that have another name here, or that this version lacks: for the errors about
---- names that are not there. A name that is that of something here, words if there is a blank in it, or false: not in
---- this version. Written as "theirs=ours …", and "theirs …" for what is lacking.
+--- Names of PyTorch and Torch7 that are different here or absent, for errors about unknown names. The value of a name
+--- is our name, a sentence (it contains a blank), or false: not in this version. pairs_of reads "theirs=ours …", and
+--- "theirs …" for absent names.
 local function pairs_of(text, lacking)
   local names = {}
   for theirs, ours in text:gmatch "(%S+)=(%S+)" do names[theirs] = ours end
@@ -13,7 +13,7 @@ local function with(names, words)
   return names
 end
 
-local two = "such ops give two results: local values, indices = x:max(2)"
+local two = "such ops return two results: local values, indices = x:max(2)"
 
 -- Complex numbers are pairs.
 local lack = "there are no complex numbers here, but pairs of real and imaginary parts in a last dim of 2"
@@ -21,7 +21,7 @@ local eigenvalues = "eigenvalues of matrices that are not symmetric may be compl
   .. "here; "
 local complex = {
   view_as_complex = lack .. ", which lm.fft and lm.istft take as they are; lm.fft.multiply multiplies them",
-  view_as_real = lack .. ": what lm.fft and lm.stft give is that already", conj = lack .. ": lm.fft.conjugate(x)",
+  view_as_real = lack .. ": the results of lm.fft and lm.stft are in that form", conj = lack .. ": lm.fft.conjugate(x)",
   real = lack .. ": x:select(-1, 1)", imag = lack .. ": x:select(-1, 2)",
   angle = lack .. ": lm.atan2(x:select(-1, 2), x:select(-1, 1))",
   polar = lack .. ": lm.stack({r * angle:cos(), r * angle:sin()}, -1)",
@@ -50,8 +50,8 @@ local no_training = "tokenizers are not trained here; Python's tokenizers train 
   .. "lm.text.Tokenizer(path) reads"
 local preparing = "lm.vision.transforms prepare images: Compose {Resize(256), CenterCrop(224), ToTensor(), …}"
 local streaming = "tokenizer:streamer(write) is for generate's streamer, and {on_text = f, tokenizer = tokenizer} "
-  .. "gives f the text as it comes"
-local stopping = "{streamer = f} ends generate where f gives false; stop_strings and eos_token_id end a row"
+  .. "calls f with each new piece of text"
+local stopping = "{streamer = f} ends generate when f returns false; stop_strings and eos_token_id end a row"
 local options_of_generate = "options of generate say it, or net.generation_config, a folder's generation_config.json"
 local warming_up = "SequentialLR of a LinearLR and a CosineAnnealingLR warms up and falls, or LambdaLR takes any "
   .. "function, in lm.optim.lr_scheduler"
@@ -251,7 +251,7 @@ other.options = {
   mmap_mode = "it is mmap = true", allow_pickle = "nothing in a file is run",
   sparse = "gradients are dense here; leave it out",
   size_average = 'reduction = "mean" or "sum" says it', reduce = 'reduction = "none" says it',
-  pretrained = weights, download = "nothing is downloaded: the files have to be there",
+  pretrained = weights, download = "nothing is downloaded: the files must exist",
   hop_size = "here it is hop_length",
   return_tensors = "results are tensors", text_pair = "the second text is the second argument",
   return_attention_mask = "attention_mask is always there", return_token_type_ids = "token_type_ids is always there",
@@ -265,12 +265,13 @@ other.options = {
 
 -- Those of transformers' from_pretrained, generate and models.
 local attention = "lm.nn.functional.scaled_dot_product_attention is what there is"
-local by_streamer = "{streamer = f} ends it where f gives false"
+local by_streamer = "{streamer = f} ends it when f returns false"
 local without_tokens = "bad_words_ids names tokens that never come: {{3}, {4, 5}}"
 local cutting = "top_k, top_p and min_p are there to draw among the likeliest"
 local other_beams = "num_beams, with do_sample = true where they shall differ, is there"
-local no_processors = "functions of scores have no place here; generate takes any function net, net(ids) giving scores"
-local only_scores = "net(ids) gives scores, and generate tokens"
+local no_processors = "functions of scores are not options; generate takes any function net, where net(ids) returns "
+  .. "scores"
+local only_scores = "net(ids) returns scores, and generate returns tokens"
 for name, words in pairs {
   torch_dtype = "it is dtype: {dtype = \"bfloat16\"}, or \"auto\" for that of the weights",
   load_in_8bit = int8, quantization_config = int8, load_in_4bit = "there are no 4 bits; " .. int8,
@@ -285,8 +286,8 @@ for name, words in pairs {
   stopping_criteria = by_streamer, max_time = by_streamer, logits_processor = no_processors,
   return_dict_in_generate = only_scores, output_scores = only_scores, output_logits = only_scores,
   output_attentions = only_scores, output_hidden_states = only_scores, return_dict = only_scores,
-  labels = "the call gives scores, and F.cross_entropy(scores, labels) the loss; of text those of places 1 to L - 1 go "
-    .. "with ids 2 to L",
+  labels = "the call returns scores, and F.cross_entropy(scores, labels) the loss; for text, scores 1 to L - 1 belong "
+    .. "to ids 2 to L",
   bad_words = "it is bad_words_ids: {{3}, {4, 5}}", suppress_tokens = without_tokens,
   begin_suppress_tokens = without_tokens, force_words_ids = without_tokens, constraints = without_tokens,
   prefix_allowed_tokens_fn = no_processors .. "; " .. without_tokens, sequence_bias = without_tokens,
@@ -312,7 +313,7 @@ other["vision.transforms"] = with(pairs_of([[
   RandomResize RandomShortestSize GaussianNoise RandomPhotometricDistort RandomChannelPermutation LinearTransformation
   RGB JPEG]]), {
   InterpolationMode = strings,
-  PILToTensor = "vision.read_image gives tensors", ToImage = "vision.read_image gives tensors",
+  PILToTensor = "vision.read_image returns tensors", ToImage = "vision.read_image returns tensors",
   ToPILImage = "vision.write_png writes a tensor", ToPureTensor = "images are tensors",
 })
 
@@ -321,7 +322,7 @@ other["vision.transforms.functional"] = with(pairs_of([[
   [[
   five_crop ten_crop elastic gaussian_noise grayscale_to_rgb permute_channels jpeg]]), {
   InterpolationMode = strings,
-  pil_to_tensor = "vision.read_image gives tensors", to_image = "vision.read_image gives tensors",
+  pil_to_tensor = "vision.read_image returns tensors", to_image = "vision.read_image returns tensors",
   to_pil_image = "vision.write_png writes a tensor", get_image_size = "img.shape says it",
   get_dimensions = "img.shape says it", get_size = "img.shape says it", get_image_num_channels = "img.shape says it",
 })
@@ -344,8 +345,8 @@ other.dist = with(pairs_of([[
   Store = "init_process_group makes the store: {init_method = …}",
   TCPStore = "init_process_group makes the store: {init_method = \"tcp://host:port\"}",
   FileStore = "init_process_group makes the store: {init_method = \"file:///path\"}", HashStore = false,
-  PrefixStore = false, DistBackendError = "errors are strings, as pcall gives them",
-  DistError = "errors are strings, as pcall gives them", algorithms = "lm.nn.parallel.comm_hooks is what there is",
+  PrefixStore = false, DistBackendError = "errors are strings, as pcall returns them",
+  DistError = "errors are strings, as pcall returns them", algorithms = "lm.nn.parallel.comm_hooks is what there is",
   optim = "lm.optim.ZeroRedundancyOptimizer is what there is", GroupMember = "dist.group and dist.NON_MEMBER are there",
 })
 
@@ -362,8 +363,8 @@ other.cuda = with(pairs_of([[
   list_gpu_processes ExternalStream MemPool use_mem_pool CUDAPluggableAllocator cudart graph_pool_handle
   get_per_process_memory_fraction get_sync_debug_mode set_sync_debug_mode caching_allocator_alloc sparse tunable
   host_memory_stats]]), {
-  OutOfMemoryError = "errors are strings, as pcall gives them; this one has \"out of memory\" in it",
-  memory_summary = "memory_stats() gives the numbers", device_of = "x.device says it",
+  OutOfMemoryError = "errors are strings, as pcall returns them; this one has \"out of memory\" in it",
+  memory_summary = "memory_stats() returns the numbers", device_of = "x.device says it",
   init = "CUDA is started when first used", is_initialized = "CUDA is started when first used; is_available() asks",
   is_bf16_supported = "every GPU that this version runs on has bfloat16",
   memory = "its functions are in lm.cuda itself",
@@ -389,8 +390,8 @@ for name in pairs(require "luminary.models") do
   other["models." .. name] = {from_pretrained = loading, from_single_file = loading, from_config = as_options}
 end
 
--- Fields of what transformers' and diffusers' models give.
-local itself = "a net gives its tensors themselves: net(ids) is "
+-- Fields of the results of transformers' and diffusers' models.
+local itself = "a net returns tensors, not an object with fields: net(ids) is "
 for name, what in pairs {
   logits = "the scores", last_hidden_state = "the hidden states",
   pooler_output = "the hidden states, with the pooled ones second",
@@ -417,8 +418,8 @@ other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue
   get_sharing_strategy = "tensors that travel are in shared memory, always",
   get_all_sharing_strategies = "tensors that travel are in shared memory, always",
   cpu_count = "lm.get_num_threads() says how many threads compute", freeze_support = "it is not needed here",
-  ProcessRaisedException = "errors are strings, as pcall gives them",
-  ProcessExitedException = "errors are strings, as pcall gives them",
+  ProcessRaisedException = "errors are strings, as pcall returns them",
+  ProcessExitedException = "errors are strings, as pcall returns them",
   Thread = "mp.spawn(f, {method = \"thread\"}) has them",
 })
 

@@ -1,4 +1,4 @@
---- Searching all public names and the first sentences about them.
+--- Search in all public names and their first sentences.
 local entry = require "luminary.help.entry"
 local help = require "luminary.help"
 local index = require "luminary.help.index"
@@ -9,7 +9,7 @@ local search = {}
 
 local SHOWN, COLUMN = 40, 30 -- the entries listed with their sentences, and the column of these
 
--- The less, the earlier: classes and libraries, functions, methods, then Torch7's functions.
+-- The order of results: classes and libraries, functions, methods, then Torch7's functions.
 local function rank_of(each)
   if help.is_torch7(each) then return 4 end
   if type(each.value) == "table" then return 1 end
@@ -21,14 +21,14 @@ local function is_listed(each)
   return not of_class and not index.is_hidden(each) and help.of(each) and entry.main(each) == each
 end
 
-local rows -- when first asked for: {each, rank, name, path, sentence} of all names that are listed, texts in lower case
+local rows -- at first use: {each, rank, name, path, sentence} of all names that are listed, texts in lower case
 
 local function all_rows()
   if rows then return rows end
   local list = {}
   for _, each in ipairs(index.entries()) do
     if is_listed(each) then
-      local path = each.path:match ":(.*)$" or each.path -- the class before a method's name has a row of its own
+      local path = each.path:match ":(.*)$" or each.path -- the class before a method's name has its own row
       list[#list + 1] = {
         each = each, rank = rank_of(each), name = each.name:lower(), path = path:lower(),
         sentence = entry.parts(each).summary:lower(),
@@ -39,19 +39,20 @@ local function all_rows()
   return list
 end
 
--- How near a row is to the words: 0 is its name, 1 all in its path, 2 also in its first sentence; nil for neither.
-local function place_of(row, words)
-  local place = 0
+-- The tier of a match: 0 if a word is the name, 1 if all are in the path, 2 if some are in the first sentence; else
+-- nil.
+local function tier_of(row, words)
+  local tier = 0
   for _, word in ipairs(words) do
     if row.path:find(word, 1, true) then
-      place = math.max(place, row.name == word and 0 or 1)
+      tier = math.max(tier, row.name == word and 0 or 1)
     elseif row.sentence:find("%f[%w]" .. word:gsub("%p", "%%%0")) then
-      place = 2
+      tier = 2
     else
       return nil
     end
   end
-  return place
+  return tier
 end
 
 local function words_of(query)
@@ -60,19 +61,19 @@ local function words_of(query)
   return words
 end
 
---- The entries (index.entries()) with all words of the query in their path or first sentence, case ignored: exact names
---- first, then names with the words, then sentences; classes before functions before methods.
+--- Returns the entries (index.entries()) with all words of the query in their path or first sentence, case ignored:
+--- exact names first, then names with the words, then sentences; classes before functions before methods.
 function search.find(query)
   local words, found = words_of(query), {}
   if #words == 0 then return found end
   for _, row in ipairs(all_rows()) do
-    local place = place_of(row, words)
-    if place then found[#found + 1] = {place = place, rank = row.rank, each = row.each} end
+    local tier = tier_of(row, words)
+    if tier then found[#found + 1] = {tier = tier, rank = row.rank, each = row.each} end
   end
   table.sort(found, function(a, b)
-    if a.place ~= b.place then return a.place < b.place end
+    if a.tier ~= b.tier then return a.tier < b.tier end
     if a.rank ~= b.rank then return a.rank < b.rank end
-    if #a.each.path ~= #b.each.path and a.place < 2 then return #a.each.path < #b.each.path end
+    if #a.each.path ~= #b.each.path and a.tier < 2 then return #a.each.path < #b.each.path end
     return a.each.path < b.each.path
   end)
   local list = {}
@@ -80,7 +81,7 @@ function search.find(query)
   return list
 end
 
---- The entries with all words of the query anywhere in what help knows of them, in alphabetical order.
+--- Returns the entries with all words of the query anywhere in their help, in alphabetical order.
 function search.mentions(query)
   local words, list = words_of(query), {}
   for _, row in ipairs(#words > 0 and all_rows() or {}) do
@@ -100,7 +101,7 @@ local function line_of(each)
   return text:sub(1, overview.WIDTH - 1):gsub("[%s%p]*%S*$", "") .. " …"
 end
 
---- The entries of a list, a line each with its first sentence; of a long list the rest as names alone.
+--- Returns the entries of a list as text, a line each with its first sentence; the rest of a long list as names.
 function search.lines(list)
   local lines, rest = {}, {}
   for i, each in ipairs(list) do
@@ -110,8 +111,7 @@ function search.lines(list)
   return table.concat(lines, "\n")
 end
 
---- The line "See also: …" with what else matches a query; nil where there is nothing else. `but`: a set of entries that
---- are shown already.
+--- Returns the line "See also: …" with other matches of a query, or nil. `but`: the set of entries already shown.
 function search.see_also(query, but)
   local names, shown = {}, {}
   for each in pairs(but) do shown[entry.main(each)] = true end

@@ -1,7 +1,7 @@
 --- Multi-head attention and the layers of transformers (Vaswani et al. 2017), under PyTorch's names.
 ---
---- Tensors are [L, N, E] (length, batch, width), with batch_first [N, L, E], or [L, E]. Masks are PyTorch's: of bool,
---- true is what is not seen, unlike in F.scaled_dot_product_attention; of numbers, they are added to the scores.
+--- Tensors are [L, N, E] (length, batch, width), with batch_first [N, L, E], or [L, E]. Masks are PyTorch's: true in a
+--- bool mask excludes a position, unlike in F.scaled_dot_product_attention; a floating mask is added to the scores.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -18,7 +18,7 @@ local attention = {}
 
 -- ---- masks
 
--- Numbers to be added, of a mask in either form.
+-- Converts a bool or floating mask to numbers that are added to the scores.
 local function as_numbers(mask, like)
   if mask.dtype ~= "bool" then return mask:to(like.dtype) end
   return ops.zeros(mask.shape, {dtype = like.dtype, device = like.device}):masked_fill(mask, -math.huge)
@@ -37,12 +37,12 @@ local function check_mask(who, name, mask)
   end
 end
 
--- A sequence of nothing but padding is probably a mask with true for what is seen. Where the look costs little.
+-- Warns of a row that is all true, which probably comes from an inverted mask. Only where reading the mask is cheap.
 local function warn_of_padding(who, padding)
   local count = padding:numel()
   if padding.dtype ~= "bool" or padding.device ~= "cpu" or count == 0 or count > 2 ^ 14 then return end
   if padding:all(2):any():item() then
-    core.warn(("%s: key_padding_mask has a row that is all true: nothing of that sequence is seen; true is padding "
+    core.warn(("%s: key_padding_mask has a row that is all true, which excludes the whole sequence; true is padding "
       .. "here, as in attention_mask:eq(0)"):format(who))
   end
 end
@@ -58,7 +58,7 @@ end
 --- values in several heads.
 local MultiheadAttention = layer.define("MultiheadAttention")
 attention.MultiheadAttention = MultiheadAttention
-MultiheadAttention.keeps_float = true -- it multiplies by its layers' weights itself
+MultiheadAttention.keeps_float = true -- forward reads its layers' weights, which lm.quantize would replace
 
 MultiheadAttention.init = layer.takes("MultiheadAttention", {
   {"dropout", "probability", 0}, {"bias", "boolean", true}, {"add_bias_kv", "boolean", false},
@@ -89,7 +89,7 @@ MultiheadAttention.init = layer.takes("MultiheadAttention", {
   self:reset_parameters()
 end)
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
+--- Draws the parameters again, as at construction.
 function MultiheadAttention:reset_parameters()
   for _, name in ipairs {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"} do
     if self[name] then init.xavier_uniform_(self[name]) end
@@ -104,7 +104,7 @@ function MultiheadAttention:reset_parameters()
   end
 end
 
--- Queries, keys and values in the layer's width, [N, length, E].
+-- Projects queries, keys and values to the layer's width, [N, length, E].
 local function projected(self, query, key, value)
   local width, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
   if weight and rawequal(query, key) and rawequal(key, value) then
@@ -117,7 +117,7 @@ local function projected(self, query, key, value)
     ops.linear(value, weights[3], part(bias, 3))
 end
 
--- One key and value more for every sample: t [N, S, E] with `row` [1, 1, E], and the masks that go with them.
+-- Appends a key or value to every sample: t [N, S, E] with `row` [1, 1, E]. The mask gets a position that is attended.
 local function one_more(t, row) return ops.cat({t, row:expand(t.shape[1], 1, t.shape[3])}, 2) end
 local function one_more_seen(mask) return mask and ops.pad(mask, {0, 1}) end
 
@@ -143,7 +143,8 @@ local function check_inputs(self, query, key, value)
   end
 end
 
--- attn_mask and key_padding_mask as one that broadcasts to [N, heads, L, S].
+-- Merges attn_mask and key_padding_mask into one that broadcasts to [N, heads, L, S]. Returns it, or nil, and whether
+-- the attention is causal without a mask.
 local function mask_of(self, o, query, key)
   local who, n, l, s = "MultiheadAttention", query.shape[1], query.shape[2], key.shape[2]
   check_mask(who, "attn_mask", o.attn_mask)
@@ -160,9 +161,9 @@ local function mask_of(self, o, query, key)
   if padding then
     if padding.ndim == 1 then padding = padding:unsqueeze(1) end
     if padding.ndim ~= 2 or padding.shape[1] ~= n or padding.shape[2] ~= s then
-      local turned = not self.batch_first and padding.ndim == 2 and padding.shape[1] == s and padding.shape[2] == n
+      local transposed = not self.batch_first and padding.ndim == 2 and padding.shape[1] == s and padding.shape[2] == n
       options.wrong_shape(who, "key_padding_mask", o.key_padding_mask, {n, s},
-        turned and "without {batch_first = true} inputs are [L, N, E]" or nil)
+        transposed and "without {batch_first = true} inputs are [L, N, E]" or nil)
     end
     warn_of_padding(who, padding)
     padding = padding:view(n, 1, 1, s)
@@ -211,20 +212,21 @@ function MultiheadAttention:forward(query, key, value, ...)
   end
   y = self.out_proj(y:transpose(2, 3):reshape(n, l, self.embed_dim))
   if single then y = y:squeeze(1) elseif not self.batch_first then y = y:transpose(1, 2) end
-  return y, weights
+  if o.need_weights then return y, weights end
+  return y
 end
 
 -- ---- transformers
 
 local activations = {relu = ops.relu, gelu = ops.gelu}
 
-local function activation_of(who, name, value)
+local activation_of = options.kind('"relu", "gelu" or function', function(who, name, value)
   if type(value) == "string" and activations[value] then return value end
   if type(value) == "string" then
     options.must_be(who, name, "'relu', 'gelu' or a function", value)
   end
   return arg(who, name, value, "callable")
-end
+end)
 
 local layer_rows = {
   {"dim_feedforward", "count", 2048}, {"dropout", "probability", 0.1},
@@ -232,7 +234,7 @@ local layer_rows = {
   {"norm_first", "boolean", false}, {"bias", "boolean", true},
 }
 
--- What encoder and decoder layers have in common.
+-- Makes the fields that encoder and decoder layers share; norms is 2 for encoders, 3 for decoders.
 local function make_layer(self, d_model, nhead, norms, o)
   local own = {bias = o.bias, device = o.device, dtype = o.dtype}
   local heads = {
@@ -320,7 +322,7 @@ local function module(who, name, value)
   options.must_be(who, name, "a module", value)
 end
 
--- num_layers copies of a layer, and perhaps a norm.
+-- Sets the fields of a stack: num_layers copies of a layer, and the norm, which may be nil.
 local function make_stack(self, name, first, num_layers, norm)
   local who = self.__name
   module(who, name, first)
@@ -395,7 +397,7 @@ Transformer.init = layer.takes("Transformer", {
   self:reset_parameters()
 end)
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
+--- Draws the parameters again, as at construction.
 function Transformer:reset_parameters()
   for _, p in ipairs(self:parameters()) do
     if p.ndim > 1 then init.xavier_uniform_(p) end

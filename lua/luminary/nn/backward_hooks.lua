@@ -1,12 +1,12 @@
---- A module's forward between two functions that do nothing but see the gradients that pass: for the hooks of
---- module:register_full_backward_hook and _pre_hook.
+--- Runs a module's forward between two identity functions that pass gradients to the hooks of
+--- module:register_full_backward_hook and register_full_backward_pre_hook.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Function = require("luminary.autograd.function").Function
 
 local function pack(...) return {n = select("#", ...), ...} end
 
--- What a hook returned in the place of gradients, nil being those as they are.
+-- The gradients after a hook has returned `changed`; nil leaves them as they are.
 local function replaced(who, grads, changed)
   if changed == nil then return grads end
   if core.is_tensor(changed) then changed = {n = 1, changed} end
@@ -17,7 +17,7 @@ local function replaced(who, grads, changed)
   return changed
 end
 
--- visit.backward sees, and may replace, the gradients of the tensors that pass.
+-- The identity, whose backward calls visit(gradients); visit returns the gradients to pass on.
 local Watch = Function:extend("ModuleHooks")
 
 function Watch.forward(ctx, visit, ...)
@@ -31,17 +31,17 @@ function Watch.backward(ctx, ...)
   return nil, unpack(grads, 1, grads.n)
 end
 
--- The tensors among values pass through Watch.
+-- Replaces the floating tensors among values by results of Watch.
 local function watched(values, visit)
-  local places, tensors = {}, {}
+  local positions, tensors = {}, {}
   for i = 1, values.n do
     if core.is_tensor(values[i]) and core.is_floating_point(values[i]) then
-      places[#places + 1], tensors[#tensors + 1] = i, values[i]
+      positions[#positions + 1], tensors[#tensors + 1] = i, values[i]
     end
   end
   if #tensors == 0 then return values end
   local out = {n = values.n, unpack(values, 1, values.n)}
-  for i, t in ipairs {Watch(visit, unpack(tensors))} do out[places[i]] = t end
+  for i, t in ipairs {Watch(visit, unpack(tensors))} do out[positions[i]] = t end
   return out
 end
 

@@ -7,7 +7,7 @@ local records = require "luminary.nn.module_fields"
 
 local copy_of
 
--- The same values in memory of their own, as a leaf, with the gradient.
+-- Copies a tensor to new memory, as a leaf, with its gradient.
 local function copy_tensor(t)
   local new = core.no_grad(core.ops.clone, t)
   if parameter.is(t) then new = parameter.new(new, t.requires_grad) else new:requires_grad_(t.requires_grad) end
@@ -42,7 +42,7 @@ local function copy_module(module, made)
   return twin
 end
 
--- What stands in several positions stands in as many in the copy.
+-- A value that is in several positions has one copy, in the same positions.
 function copy_of(v, made)
   local kind = type(v)
   if kind ~= "table" and kind ~= "userdata" then return v end

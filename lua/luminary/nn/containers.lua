@@ -1,7 +1,7 @@
---- Modules that hold modules by number. Children are called 0, 1, … in state_dict keys and in print, so
---- that PyTorch's files load; in Lua net[1] is the first and net[-1] the last. They are Lua lists: #net, ipairs(net),
---- table.insert(net, m), table.remove(net, 1) do what they do, and after net[2] = nil the others move up when net is
---- next used.
+--- Modules that hold modules by number. Children are named 0, 1, … in state_dict keys and in print, so that PyTorch's
+--- files load; in Lua net[1] is the first and net[-1] the last. They are Lua lists: #net, ipairs(net),
+--- table.insert(net, m) and table.remove(net, 1) work. After net[2] = nil the following modules move up at the next
+--- use.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local fused = require "luminary.nn.fuse_batch_norm"
@@ -87,14 +87,14 @@ function Numbered:slice(first, last)
   return named and containers.Sequential(pairs_of) or containers.Sequential():append_all(part)
 end
 
--- Puts a module in place i; the report beside a net that was loaded, which comes along as the last, has no place.
+-- Sets module i. A loader's report after a net, as in nn.Sequential(lm.models.gpt2 {weights = …}), is skipped.
 local function put(self, i, module, is_last)
   if is_last and options.is_report(module) then return end
   check_module(self.__name, i, module)
   self[i] = module
 end
 
--- Modules one by one, as most containers are given them.
+-- Adds modules that are passed one by one, as to most containers.
 function Numbered:init(...)
   local n, list = select("#", ...), {...}
   for i = 1, n do put(self, i, list[i], i > 1 and i == n) end
@@ -145,7 +145,7 @@ function ModuleList:init(list, ...)
   for i, module in ipairs(list) do put(self, i, module, i > 1 and list[i + 1] == nil) end
 end
 
---- Runs of equal modules print as one line, as in PyTorch.
+--- Returns the text of the list, in which runs of equal modules are one line, as in PyTorch.
 function ModuleList:repr()
   local lines, first = {}, 1
   local modules = self:children()

@@ -1,4 +1,4 @@
---- Convolutions and transposed ones, of one, two and three dims.
+--- Convolutions and transposed convolutions of one, two and three dims.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
@@ -10,10 +10,10 @@ local sizes = require "luminary.nn.functional.sizes"
 local ops, arg = core.ops, options.arg
 local classes = {}
 
---- What all of them share. n: dims; transposed: whether the weight begins with the channels of x.
+--- The base class of convolutions. n: spatial dims; transposed: whether the weight's first dim is the channels of x.
 local Convolution = layer.define("Convolution")
 
--- A padding as pad takes it: before and after the last dim, then the one before.
+-- A padding in the order of pad: before and after the last dim, then the dim before it.
 local function around(padding, kernel_size, dilation)
   local list = {}
   for i = #kernel_size, 1, -1 do
@@ -41,7 +41,7 @@ local function check_groups(who, o, in_channels, out_channels)
   end
 end
 
--- The options of those over n dims, in PyTorch's order.
+-- The options of convolutions over n dims, in PyTorch's order.
 local function rows_of(n, transposed)
   local words = not transposed and {same = true, valid = true} or nil
   local stride, padding = {"stride", sizes.of(n, 1), 1}, {"padding", sizes.of(n, 0, words), 0}
@@ -72,7 +72,7 @@ local function set_up(self, in_channels, out_channels, kernel_size, o)
   self:reset_parameters()
 end
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
+--- Draws the parameters again, as at construction.
 function Convolution:reset_parameters() init._layer(self.weight, self.bias) end
 
 function Convolution:forward(x)
@@ -98,7 +98,7 @@ function Convolution:extra_repr()
   return table.concat(parts, ", ")
 end
 
--- The output_padding that makes forward's result of that size.
+-- Returns the output_padding for a result of that size.
 local function padding_for(self, x, size)
   local who, n = self.__name, self.n
   if type(size) ~= "table" or #size ~= n and #size ~= x.ndim then
@@ -106,12 +106,12 @@ local function padding_for(self, x, size)
   end
   local list = {}
   for i = 1, n do
-    local least = (x.shape[x.ndim - n + i] - 1) * self.stride[i] - 2 * self.padding[i]
+    local min_size = (x.shape[x.ndim - n + i] - 1) * self.stride[i] - 2 * self.padding[i]
       + self.dilation[i] * (self.kernel_size[i] - 1) + 1
-    list[i] = arg(who, "output_size", size[#size - n + i], "count") - least
+    list[i] = arg(who, "output_size", size[#size - n + i], "count") - min_size
     if list[i] < 0 or list[i] >= self.stride[i] then
-      options.fail("%s: output_size has %d; for this x it must be from %d to %d", who, size[#size - n + i], least,
-        least + self.stride[i] - 1)
+      options.fail("%s: output_size has %d; for this x it must be from %d to %d", who, size[#size - n + i], min_size,
+        min_size + self.stride[i] - 1)
     end
   end
   return list

@@ -1,4 +1,4 @@
---- What the layers share: those that are entries, parameters for the others, and PyTorch's way of printing values.
+--- Definitions of layers: entries for layers without parameters, and helpers for the others.
 ---
 --- A layer without parameters around a function of tensors is an entry in a file of its family:
 ---
@@ -9,13 +9,13 @@
 ---   }
 ---   return layer.classes(list)
 ---
---- takes      its arguments, and `options`, those by name alone: rows of base/arguments.lua, and fields of the layer
---- call       what forward calls: call(x, argument …, options); `inputs` says how many x there are. With in_place the
----            layer has the option inplace, which calls that instead
---- forward    instead of call, where more is done: forward(self, x)
---- made       made(self) once its fields are there
---- prints     what print shows between the parentheses: {field} is its value
---- help       one sentence; the call stands before it by itself
+--- takes      required arguments; `options`: the others. Both are rows of base/arguments.lua, and fields of the layer
+--- call       forward returns call(x, argument …, options); `inputs` is the number of inputs x. With in_place the layer
+---            has the option inplace, for which forward calls in_place instead
+--- forward    forward(self, x), instead of call
+--- made       made(self) is called after the fields are set
+--- prints     the text between the parentheses in print: {field} is replaced by the field's value
+--- help       one sentence; help adds the call before it
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
@@ -28,11 +28,11 @@ local printed = require "luminary.nn.print_values"
 
 local layer = {}
 
---- A class of the library's layers.
+--- Makes a class of a layer.
 function layer.define(name, base) return class.define(name, base or Module) end
 
---- arguments.takes for the constructor of a layer that has parameters: after its rows device and dtype, which all have,
---- and then `last`, one more.
+--- arguments.takes for the constructor of a layer with parameters: appends the rows device and dtype, and then `last`,
+--- which may be nil.
 function layer.takes(who, rows, init, last)
   local all = {unpack(rows)}
   all[#all + 1], all[#all + 2] = {"device", "any"}, {"dtype", "string"}
@@ -40,12 +40,12 @@ function layer.takes(who, rows, init, last)
   return arguments.takes(who, all, init)
 end
 
---- An uninitialized parameter of that size, on the device and in the dtype of the layer's options.
+--- Returns an uninitialized parameter of that size, on the device and in the dtype of the layer's options.
 function layer.parameter(size, opts)
   return parameter.new(meta.empty(size, {device = opts.device, dtype = opts.dtype}))
 end
 
---- A buffer filled with a value.
+--- Returns a buffer filled with a value.
 function layer.filled(size, value, opts, dtype)
   local how = {device = opts.device, dtype = dtype or opts.dtype or core.get_default_dtype()}
   return meta.filled(size, value, how)
@@ -53,7 +53,7 @@ end
 
 -- ---- entries
 
---- An empty list, and the word that adds an entry to it.
+--- Returns an empty list, and a function that adds an entry to it.
 function layer.entries()
   return entries.of("layer", {
     takes = "table?", options = "table?", call = "function?", in_place = "function?", inputs = "number?",
@@ -61,13 +61,13 @@ function layer.entries()
   })
 end
 
--- The layer's fields of these names, from the i-th on.
+-- Returns the layer's fields of these names, from the i-th on.
 local function fields(self, names, i)
   if names[i] == nil then return end
   return self[names[i]], fields(self, names, i + 1)
 end
 
--- forward, for calls of one input and `names` of fields after it.
+-- Returns forward for an entry's call with `names` of fields after the inputs.
 local function forward_of(entry, names)
   local call, in_place, first = entry.call, entry.in_place, names[1]
   if in_place and #names == 0 then
@@ -97,7 +97,7 @@ local function extra_repr_of(entry, takes)
   end
 end
 
--- Inputs that were given to a class, in the places of options that are no tensors.
+-- Fails if a class was called with inputs, in the positions of options that are not tensors.
 local function check_no_inputs(name, rows, ...)
   for i = 1, math.min(select("#", ...), 2) do
     if not core.is_tensor((select(i, ...))) then return end
@@ -115,7 +115,7 @@ local function fill(new, entry)
   for i, row in ipairs(entry.options or {}) do named[i] = row end
   if entry.in_place then table.insert(named, {"inplace", "boolean", false}) end
   local takes = arguments.of(entry.takes, named)
-  for i, row in ipairs(takes.places) do names[i] = row[1] end
+  for i, row in ipairs(takes.required) do names[i] = row[1] end
   if entry.options then table.insert(names, "how") end
   local init = takes:constructor(entry.name, function(self)
     if entry.made then entry.made(self) end
@@ -134,7 +134,7 @@ local function fill(new, entry)
   new.__help = takes:help("nn." .. entry.name, entry.help)
 end
 
---- The classes of such a list, by name.
+--- Returns the classes of a list of entries, by name.
 function layer.classes(list)
   local classes = {}
   for _, entry in ipairs(list) do

@@ -1,9 +1,9 @@
---- What Embedding and EmbeddingBag share: the row of padding, and layers over given rows.
+--- Helpers of Embedding and EmbeddingBag: padding_idx and from_pretrained.
 local options = require "luminary.base.options"
 
 local rows = {}
 
---- padding_idx as a row from 1 among num_embeddings; nil stays nil.
+--- Returns padding_idx as a row from 1 to num_embeddings; nil stays nil.
 function rows.padding(who, pad, num_embeddings)
   if not pad then return nil end
   if pad == 0 or math.abs(pad) > num_embeddings then
@@ -12,7 +12,7 @@ function rows.padding(who, pad, num_embeddings)
   return pad < 0 and num_embeddings + pad + 1 or pad
 end
 
---- A layer of that class over the rows of weight; opts are the class's, and freeze.
+--- Makes a layer of that class with the given weight; opts are the class's options, and freeze.
 function rows.from_pretrained(class, weight, opts)
   local who = class.__name .. ".from_pretrained"
   if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then

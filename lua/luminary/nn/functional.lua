@@ -25,7 +25,7 @@ F.local_response_norm = arguments.takes("local_response_norm", {
   options.arg(who, "x", x, "tensor")
   options.arg(who, "size", size, "count")
   if x.ndim < 3 then options.expected(who, "x [N, C, …] of 3 or more dims", x) end
-  if x:numel() == 0 then return x * 1 end -- which view could not divide
+  if x:numel() == 0 then return x * 1 end -- view cannot divide 0 elements
   local before = math.floor(size / 2)
   local squares = ops.square(x):view(x.shape[1], 1, x.shape[2], -1)
   squares = ops.pad(squares, {0, 0, before, size - 1 - before})
@@ -79,11 +79,11 @@ F.multilabel_margin_loss = arguments.takes("multilabel_margin_loss", {
       options.describe(target))
   end
   local rows, labels = x:view(-1, n), target:detach():view(-1, n)
-  local places = ops.arange(1, n + 1, {device = x.device, dtype = "int64"})
-  local ends = ops.where(labels:lt(1), places, n + 1):amin(2, {keepdim = true})
-  local most = ends:numel() > 0 and math.max(1, ends:max():item() - 1) or 1
-  local counts = places:lt(ends):narrow(2, 1, most)
-  labels = labels:narrow(2, 1, most):masked_fill(counts:logical_not(), 1)
+  local positions = ops.arange(1, n + 1, {device = x.device, dtype = "int64"})
+  local ends = ops.where(labels:lt(1), positions, n + 1):amin(2, {keepdim = true})
+  local max_count = ends:numel() > 0 and math.max(1, ends:max():item() - 1) or 1
+  local counts = positions:lt(ends):narrow(2, 1, max_count)
+  labels = labels:narrow(2, 1, max_count):masked_fill(counts:logical_not(), 1)
   local own = ops.zeros_like(rows:detach()):scatter_add(2, labels, counts:type_as(rows)):gt(0)
   local lacking = ops.relu(1 - rows:gather(2, labels):unsqueeze(3) + rows:unsqueeze(2))
   local left_out = counts:logical_not():unsqueeze(3):logical_or(own:unsqueeze(2))
@@ -128,7 +128,7 @@ F.glu = arguments.reads("glu", {{"x", "tensor"}, {"dim", "dim", -1}}, function(x
   return ops.gated_halves(x, dim, size / 2)
 end)
 
--- What makes rrelu of x: an op and its argument.
+-- Returns the op and its argument that compute rrelu.
 local function rrelu_by(x, lower, upper, training)
   options.arg("rrelu", "x", x, "tensor")
   lower = lower == nil and 1 / 8 or options.arg("rrelu", "lower", lower, "number")
@@ -165,8 +165,8 @@ F.gumbel_softmax = arguments.takes("gumbel_softmax", {
   local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))
   local soft = ops.softmax((logits + noise) / opts.tau, opts.dim)
   if not opts.hard then return soft end
-  local places = ops.argmax(soft, opts.dim, {keepdim = true})
-  return ops.scatter(ops.zeros_like(soft), opts.dim, places, 1) - soft:detach() + soft
+  local index = ops.argmax(soft, opts.dim, {keepdim = true})
+  return ops.scatter(ops.zeros_like(soft), opts.dim, index, 1) - soft:detach() + soft
 end)
 
 for _, file in ipairs {

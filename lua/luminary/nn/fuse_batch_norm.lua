@@ -1,4 +1,4 @@
---- Batch norm and what follows it in one op, where nobody can see the difference.
+--- Batch norm and a following addition and ReLU as one op, where hooks and subclasses cannot observe it.
 local core = require "luminary.core"
 local activation = require "luminary.nn.activation"
 local norm = require "luminary.nn.norm"
@@ -7,14 +7,14 @@ local records = require "luminary.nn.module_fields"
 local ops = core.ops
 local fused = {}
 
--- Whether a call of the module is this class's forward and nothing else: no hook, and not a class with its own.
+-- Whether a call of the module is only this class's forward: it has no hooks, and its class does not override forward.
 local function only_calls(module, class)
   local record = records.of(module)
   return record.values.forward == class.forward and not record.hooks and not record.pre_hooks
     and not record.backward_hooks
 end
 
---- relu(bn(x) + addend); addend may be nil, and bn any module.
+--- Returns relu(bn(x) + addend); addend may be nil, and bn any module.
 function fused.norm_relu(bn, x, addend)
   if only_calls(bn, norm.BatchNorm2d) and not (addend and addend.dtype ~= x.dtype) then
     bn:check_input(x)
@@ -24,7 +24,7 @@ function fused.norm_relu(bn, x, addend)
   return ops.relu_(addend and y:add_(addend) or y)
 end
 
---- Whether two modules, called in turn, are fused.norm_relu(first, x).
+--- Whether a call of two modules in sequence is fused.norm_relu(first, x).
 function fused.is_norm_relu(first, second)
   return only_calls(second, activation.ReLU) and only_calls(first, norm.BatchNorm2d)
 end

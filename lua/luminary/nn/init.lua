@@ -11,7 +11,7 @@ local nn = {
 }
 
 for _, family in ipairs {
-  "containers", "torch7_table_layers", "module_dict", "linear", "embedding_bag", "convolution", "norm", "pooling",
+  "containers", "torch7_table_layers", "module_dict", "linear", "embedding", "convolution", "norm", "pooling",
   "activation", "loss", "padding", "shuffle_flatten_dropout", "upsample_fold", "torch7_shape_layers",
 } do
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end

@@ -13,7 +13,7 @@ local function fill(who, t, method, ...)
   return core.no_grad(t[method], t, ...)
 end
 
---- Inputs and outputs of each unit of a weight [out, in, receptive field…].
+--- Returns fan_in and fan_out of a weight [out, in, receptive field…].
 local function fans(who, t)
   options.arg(who, "the first argument", t, "tensor")
   local shape = t.shape
@@ -107,7 +107,7 @@ init.kaiming_normal_ = arguments.takes("kaiming_normal_", kaiming_rows, function
   return init.normal_(t, 0, kaiming_std("kaiming_normal_", t, opts), opts.generator)
 end)
 
--- A fill that draws a whole tensor like t and copies it there, in float64.
+-- Fills t with the result of make(options), a tensor in float64.
 local function fill_with(who, t, make, generator)
   options.arg(who, "the first argument", t, "tensor")
   if meta.is_on() then return t end
@@ -121,8 +121,8 @@ local function normal_cdf(z)
   return (1 + ops.erf(core.tensor(z / math.sqrt(2), {dtype = "float64"})):item()) / 2
 end
 
--- Draws [n] values of a standard normal between low and high, by rejection: from the normal itself where that hits
--- often, else from an exponential cut off at both ends, as Robert 1995, Simulation of truncated normal variables.
+-- Draws [n] values of a standard normal between low and high, by rejection: from the normal if most draws are within,
+-- else from a truncated exponential (Robert 1995, Simulation of truncated normal variables).
 local function truncated_normal(n, low, high, how)
   local sign = 1
   if high < 0 or -low > high then sign, low, high = -1, -high, -low end
@@ -137,7 +137,7 @@ local function truncated_normal(n, low, high, how)
     return z:clamp(low, high), ops.rand({n}, how):le(ops.exp((z - rate) ^ 2 * -0.5))
   end
   local z, good = draw()
-  for _ = 1, 10000 do -- each round hits with a probability of at least 0.25, where numbers are not lost to rounding
+  for _ = 1, 10000 do -- a draw is accepted with a probability of at least 0.25, except for rounding errors
     if good:all():item() then return z * sign end
     local again, also = draw()
     z, good = ops.where(good, z, again), ops.logical_or(good, also)
@@ -150,7 +150,7 @@ function init.trunc_normal_(t, mean, std, a, b, generator)
   local who = "trunc_normal_"
   mean, std = number(who, "mean", mean, 0), number(who, "std", std, 1)
   a, b = number(who, "a", a, -2), number(who, "b", b, 2)
-  local in_order, finite = a < b, math.abs(mean) < math.huge -- which NaN is not
+  local in_order, finite = a < b, math.abs(mean) < math.huge -- false for NaN
   if not in_order then options.fail("%s: a must be less than b, got %g and %g", who, a, b) end
   if not (std > 0 and std < math.huge) then
     options.must_be(who, "std", "above 0 and finite", std)
@@ -162,17 +162,17 @@ function init.trunc_normal_(t, mean, std, a, b, generator)
   end, generator)
 end
 
-local function matrix(who, t, most)
+local function matrix(who, t, max_dims)
   options.arg(who, "the first argument", t, "tensor")
-  if t.ndim < 2 or most and t.ndim > most then
-    options.must_be(who, "t", most and "a tensor of 2 dims" or "a tensor of at least 2 dims", t)
+  if t.ndim < 2 or max_dims and t.ndim > max_dims then
+    options.must_be(who, "t", max_dims and "a tensor of 2 dims" or "a tensor of at least 2 dims", t)
   end
   return t.shape[1], t:numel() / math.max(t.shape[1], 1)
 end
 
-local BLOCK = 32 -- rows that are made orthogonal to those before them by one product of matrices
+local BLOCK = 32 -- rows that one matrix product makes orthogonal to the rows before
 
--- Makes the rows of a [n, m], n <= m, orthonormal, in place, by Gram and Schmidt; twice, which is enough for float64.
+-- Makes the rows of a [n, m], n <= m, orthonormal, in place, by Gram-Schmidt, repeated once for float64's precision.
 local function orthonormalize(a)
   local function remove(rows, before)
     for _ = 1, 2 do rows:sub_(rows:matmul(before:t()):matmul(before)) end
@@ -222,9 +222,9 @@ init.dirac_ = arguments.takes("dirac_", {{"groups", "count", 1}}, function(t, op
     t:zero_()
     for g = 0, groups - 1 do
       for i = 1, math.min(shape[1] / groups, shape[2]) do
-        local place = t:select(1, g * shape[1] / groups + i):select(1, i)
-        for k = 3, #shape do place = place:select(1, math.floor(shape[k] / 2) + 1) end
-        place:fill_(1)
+        local center = t:select(1, g * shape[1] / groups + i):select(1, i)
+        for k = 3, #shape do center = center:select(1, math.floor(shape[k] / 2) + 1) end
+        center:fill_(1)
       end
     end
     return t
@@ -249,8 +249,8 @@ init.sparse_ = arguments.takes("sparse_", {
   end)
 end)
 
---- What linear and convolution layers start from: weight and bias uniform within 1 / sqrt(fan_in),
---- which is PyTorch's kaiming_uniform_ with a = sqrt(5).
+--- Initializes linear and convolution layers: weight and bias from uniform(-k, k) with k = 1 / sqrt(fan_in), which is
+--- PyTorch's kaiming_uniform_ with a = sqrt(5).
 function init._layer(weight, bias)
   local fan_in = fans("init", weight)
   local bound = fan_in > 0 and 1 / math.sqrt(fan_in) or 0

@@ -1,5 +1,5 @@
---- Weights of int8, a quarter of float32's bytes: a product that waits for its weight, as in generation, is some 2.6
---- times as quick.
+--- Weights of int8, which have a quarter of float32's bytes: products that are bound by reading the weight, as in
+--- generation, are about 2.6 times as fast.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local layer = require "luminary.nn.define_layer"
@@ -11,8 +11,8 @@ local printed = require "luminary.nn.print_values"
 local ops = core.ops
 local int8 = {}
 
--- A float weight [out, in] as int8, and what each of its rows counts: its largest magnitude is 127 steps (symmetric,
--- per output channel). A row of zeros counts 1.
+-- Quantizes a float weight [out, in] to int8, symmetric and per output channel. Returns it and the scale of each row:
+-- its largest magnitude / 127, or 1 for a row of zeros.
 local function rounded(weight)
   local x = weight:detach():float()
   if x:numel() > 0 and not x:isfinite():all():item() then
@@ -35,7 +35,7 @@ function Int8Linear:init(...)
   if bias and (bias.ndim ~= 1 or bias:size(1) ~= weight:size(1)) then
     options.wrong_shape("Int8Linear", "bias", bias, {weight:size(1)})
   end
-  local bytes, scale = rounded(weight:contiguous()) -- GPT-2's weights lie the other way round
+  local bytes, scale = rounded(weight:contiguous()) -- GPT-2's weights are transposed
   self.in_features, self.out_features = weight:size(2), weight:size(1)
   self:register_buffer("weight", bytes)
   self:register_buffer("scale", scale)
@@ -57,15 +57,15 @@ end
 
 local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 
--- What module:to_int8() returns; errors name the place.
-local function replacement(module, place)
+-- Returns module:to_int8(), checked; errors name the path.
+local function replacement(module, path)
   local ok, new = pcall(module.to_int8, module)
   if not ok and type(new) == "string" then
-    options.fail("quantize: %s: %s", place, (new:gsub("^[^\n]-:%d+: ", "")))
+    options.fail("quantize: %s: %s", path, (new:gsub("^[^\n]-:%d+: ", "")))
   elseif not ok then
     error(new, 0)
   elseif not Module.is_module(new) then
-    options.must_be("quantize: " .. place, module.__name .. ":to_int8()", "a module or self", new)
+    options.must_be("quantize: " .. path, module.__name .. ":to_int8()", "a module or self", new)
   end
   return new
 end
@@ -75,23 +75,23 @@ int8.quantize = arguments.reads("quantize", {{"net", "any"}}, function(net)
   if not Module.is_module(net) then options.expected("quantize", "a module", net) end
   local replaced, changes = {}, {}
   local walk
-  local function walk_children(module, place)
+  local function walk_children(module, path)
     for name, child in module:named_children() do
-      local other = walk(child, (place and place .. "." or "") .. name)
+      local other = walk(child, (path and path .. "." or "") .. name)
       if other ~= child then
         changes[module] = changes[module] or {}
         changes[module][name] = other
       end
     end
   end
-  function walk(module, place)
+  function walk(module, path)
     if replaced[module] then return replaced[module] end
     replaced[module] = module
-    if not module.keeps_float then walk_children(module, place) end
+    if not module.keeps_float then walk_children(module, path) end
     if type(module.to_int8) ~= "function" then return module end
-    local new = replacement(module, place or module.__name)
+    local new = replacement(module, path or module.__name)
     replaced[module] = new
-    if new == module then walk_children(module, place) end -- what it has now
+    if new == module then walk_children(module, path) end -- children that to_int8 set
     return new
   end
   return core.no_grad(function()

@@ -1,4 +1,4 @@
---- What a model that continues with its own output keeps: the keys and values of what it has seen.
+--- The cache of attention during generation: keys and values of all positions so far.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -21,7 +21,7 @@ function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
   self.length = 0
 end
 
--- cache.length, which anyone may set, if there are that many positions.
+-- Returns cache.length, which users may set; fails if the cache has fewer positions.
 local function length_of(self, who, room)
   local n = arg(who, "cache.length", self.length, "natural")
   room = room or self.keys.shape[3]
@@ -29,8 +29,8 @@ local function length_of(self, who, room)
   return n
 end
 
--- t must be [N, heads, n, width] in a cache of `room`'s sizes.
-local function check_places(who, name, t, room, n, dtype)
+-- Fails unless t is [N, heads, n, width], with N, heads and width of `room`, the shape of the cache.
+local function check_entries(who, name, t, room, n, dtype)
   local shape = t.shape
   if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= n then
     options.wrong_shape(who, name, t, {room[1], room[2], "n", room[4]})
@@ -51,8 +51,8 @@ end
 function KVCache:update(k, v)
   local who, keys, values = "KVCache:update", self.keys, self.values
   local room, n = keys.shape, arg(who, "k", k, "tensor").ndim == 4 and k.shape[3]
-  check_places(who, "k", k, room, n, keys.dtype)
-  check_places(who, "v", arg(who, "v", v, "tensor"), room, n, keys.dtype)
+  check_entries(who, "k", k, room, n, keys.dtype)
+  check_entries(who, "v", arg(who, "v", v, "tensor"), room, n, keys.dtype)
   local first = length_of(self, who, room[3])
   if first + n > room[3] then
     fail("%s: the cache holds %d of %d positions; cannot append %d more", who, first, room[3], n)

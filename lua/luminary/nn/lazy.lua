@@ -1,5 +1,5 @@
---- Layers that take the number of their input's channels from the first input. Their parameters are empty until then,
---- and stay the same tensors, so that an optimizer may have been given them before.
+--- Layers that infer the number of their input's channels from the first input. Until then their parameters are empty.
+--- They stay the same tensors, so that an optimizer may have them before.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -19,7 +19,7 @@ local function each_tensor(of, f)
   end
 end
 
--- Returns a lazy layer what one of its base for `channels` has.
+-- Fills a lazy layer with the tensors and fields of a layer of its base for `channels`.
 local function fill(self, channels)
   local made = self.base(channels, unpack(self.given, 1, self.given.n))
   each_tensor(made, function(name, value)
@@ -31,7 +31,7 @@ local function fill(self, channels)
   self.given = nil
 end
 
--- base: the class; channels_of(x): how many of the base's first argument there are in x.
+-- base: the class; channels_of(x): the base's first argument for an input x.
 local function add(name, base, channels_of, help)
   local new = layer.define(name, base)
   new.base, new.__help = base, help
@@ -39,7 +39,7 @@ local function add(name, base, channels_of, help)
 
   function new:init(...)
     local n = select("#", ...)
-    -- One that is small says what there will be: of groups, which divide both, as many channels as come out.
+    -- The fields of a layer with 1 input channel, or if groups exclude that, with as many as output channels.
     local ok, like = pcall(base, 1, ...)
     if not ok then like = base(n > 0 and (...) or 1, ...) end
     each_tensor(like, function(key, value)
@@ -48,11 +48,11 @@ local function add(name, base, channels_of, help)
     end)
     self.given = {n = n, ...}
   end
-  -- What the base takes, but its first argument.
-  local rows, least = arguments.declared(base)
+  -- The arguments of the base, except its first.
+  local rows, n_required = arguments.declared(base)
   local names = {"self"}
-  for i = 2, least do names[i] = rows[i][1] end
-  arguments.note(new.init, names, {unpack(rows, least + 1)})
+  for i = 2, n_required do names[i] = rows[i][1] end
+  arguments.note(new.init, names, {unpack(rows, n_required + 1)})
 
   function new:forward(x, ...)
     if self.given then

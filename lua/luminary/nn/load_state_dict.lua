@@ -1,5 +1,4 @@
---- What Module:load_state_dict does: tensors by name are compared with a module's, then copied, and what did not fit is
---- reported.
+--- Module:load_state_dict: compares tensors by name with those of a module, copies them, and reports mismatches.
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"
@@ -7,7 +6,7 @@ local printable_name = require "luminary.base.printable_name"
 
 local fail, is_plain = options.fail, options.is_plain
 
--- Keys of a checkpoint saved from a wrapped model all start with "module.".
+-- All keys of a checkpoint of a wrapped model start with "module.".
 local function without_prefix(dict, own)
   for key in pairs(dict) do
     if type(key) ~= "string" or key:sub(1, 7) ~= "module." or own[key] then return dict end
@@ -30,7 +29,7 @@ local function mismatch_text(entry)
     shape_text(entry.wanted))
 end
 
--- What load_state_dict returns.
+-- The result of load_state_dict.
 local report = {__plain = true, __report = true}
 
 function report.__tostring(self)
@@ -73,7 +72,7 @@ local function compare(entries, dict)
   return missing, wrong, mismatched
 end
 
--- How many floating tensors of a dtype become ones of another, a list; nil where none does.
+-- Counts the floating tensors that are converted: a list of {from, to, count}, one for each pair of dtypes; or nil.
 local function conversions(entries, dict, skipped)
   local list, found = {}, {}
   for _, entry in ipairs(entries) do
@@ -90,7 +89,7 @@ local function conversions(entries, dict, skipped)
   return #list > 0 and list or nil
 end
 
--- dict as a copy with the module's names.
+-- Copies dict, with the names that the module has.
 local function named_as(self, own, dict, rename, run_hooks)
   if not is_plain(dict) then
     local record = options.record(dict)
@@ -100,7 +99,7 @@ local function named_as(self, own, dict, rename, run_hooks)
   end
   local names, copy = {}, {}
   dict = without_prefix(changes.renamed("load_state_dict", dict, rename), own)
-  for key, value in pairs(dict) do copy[tostring(key)] = value end -- a list may be given; hooks look at names
+  for key, value in pairs(dict) do copy[tostring(key)] = value end -- dict may be a list; hooks read names
   run_hooks("load_pre_hooks", copy)
   local found
   for key in pairs(copy) do
@@ -109,7 +108,7 @@ local function named_as(self, own, dict, rename, run_hooks)
   end
   table.sort(names)
   local first = next(own)
-  for key, value in pairs(found and {} or copy) do -- a checkpoint, of which the state_dict is a part
+  for key, value in pairs(found and {} or copy) do -- a checkpoint that contains the state_dict
     if first and is_plain(value) and value[first] then
       fail("load_state_dict: for %s: no key matches, but '%s' is a table whose keys do; pass that table", self.__name,
         printable_name(tostring(key), 200))
@@ -118,7 +117,7 @@ local function named_as(self, own, dict, rename, run_hooks)
   return copy, names
 end
 
--- The tensor takes over value's memory, dtype and device.
+-- Makes the tensor use value's memory, dtype and device.
 local function take_over(t, value)
   t.grad = nil
   core.set_data(t, value:detach())
@@ -139,7 +138,7 @@ local function copy(self, own, dict, skipped, opts)
   end)
 end
 
---- entries: the module's state in order, {name, tensor} each; run_hooks(name, what) runs its hooks of that name.
+--- entries: the module's state in order, {name, tensor} each; run_hooks(name, argument) runs its hooks of that name.
 return function(self, entries, run_hooks, dict, opts)
   local own, skipped = {}, {}
   for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end

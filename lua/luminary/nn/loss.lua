@@ -7,9 +7,9 @@ local F = require "luminary.nn.functional"
 local ops = core.ops
 local list, entry = layer.entries()
 
--- A loss of an input and a target, or with `inputs` three tensors, whose fields are its op's options. Tensors among
--- them (weights of classes) become buffers, so that they move with the module. Before its reduction PyTorch has two
--- arguments of old, size_average and reduce, or where `order` says.
+-- Defines a loss of an input and a target, or with `inputs` of three tensors. Its fields are the options of its op;
+-- tensors among them (class weights) become buffers, so that they move with the module. PyTorch's deprecated arguments
+-- size_average and reduce are before reduction, or in the positions that `order` names.
 local function loss(name)
   return function(row)
     local names, order = {}, row.order

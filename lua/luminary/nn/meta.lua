@@ -1,12 +1,12 @@
---- Nets whose parameters have shapes but no memory yet, of which nothing is drawn: what lm.models compares a file's
---- weights with before anything of the net's size is allocated.
+--- Nets whose parameters have shapes but no memory and no values. lm.models compares the weights of a file with such a
+--- net before it allocates memory.
 local core = require "luminary.core"
 
 local ops = core.ops
 local meta = {}
 local planning = false
 
---- f(…) with layers that it makes so.
+--- Calls f(…), which makes layers on meta.
 function meta.of(f, ...)
   local before = planning
   planning = true
@@ -16,23 +16,23 @@ function meta.of(f, ...)
   return result
 end
 
---- Whether that is continuing: then nothing is to be drawn.
+--- Whether a call of meta is in progress. Then parameters are not initialized.
 function meta.is_on() return planning end
 
---- An uninitialized tensor for a parameter; while a net is made on meta one whose elements are all the same one.
+--- Returns an uninitialized tensor for a parameter; on meta its elements share one element of memory.
 function meta.empty(size, how)
   if planning then return ops.empty({}, how):expand(size) end
   return ops.empty(size, how)
 end
 
---- The same of a buffer filled with a value.
+--- Returns a tensor filled with a value, for a buffer; on meta its elements share one element of memory.
 function meta.filled(size, value, how)
   if planning then return ops.full({}, value, how):expand(size) end
   return ops.full(size, value, how)
 end
 
---- Gives the parameters of a meta net memory, uninitialized, each of its dtype or this floating one, on this
---- device, and takes its buffers there; a module with reset_buffers fills its own. Returns the net.
+--- Allocates uninitialized memory on device for the parameters of a meta net, in dtype or else in their own, and moves
+--- its buffers there. A module with reset_buffers fills its buffers itself. Returns the net.
 function meta.allocate(net, dtype, device)
   local function allocate(t, how) core.set_data(t, ops.empty(t.shape, how)) end
   for _, p in ipairs(net:parameters()) do allocate(p, {dtype = dtype or p.dtype, device = device}) end
@@ -48,8 +48,8 @@ function meta.allocate(net, dtype, device)
   return net:to {dtype = dtype, device = device}
 end
 
---- The bytes of a net's parameters and buffers, or of the parameters alone, floating ones of this dtype, or of their
---- own.
+--- Returns the bytes of a net's parameters and buffers, or of the parameters alone, with floating ones in dtype, or
+--- else in their own.
 function meta.bytes(net, dtype, parameters_only)
   local sum = 0
   for _, list in ipairs {net:parameters(), parameters_only and {} or net:buffers()} do

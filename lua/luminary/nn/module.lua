@@ -61,11 +61,11 @@ local by_backward = "loss:backward() computes all gradients"
 Module.__missing = {
   updateOutput = "net(x) calls forward", updateGradInput = by_backward, accGradParameters = by_backward,
   updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = by_backward,
-  gradInput = "x.grad has it, where x requires grad", output = "it is what net(x) gives",
+  gradInput = "x.grad has it, where x requires grad", output = "net(x) returns it",
   save_pretrained = "lm.save(\"model.safetensors\", net:state_dict()) writes what Python reads, too",
   push_to_hub = "nothing is uploaded; lm.save(\"model.safetensors\", net:state_dict()) writes what the Hub takes",
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
-  generate = "lm.models.generate(net, ids) lets any net of language go on",
+  generate = "lm.models.generate(net, ids) generates tokens with any language model",
   gradient_checkpointing_enable = "lm.autograd.checkpoint(f, x) computes a part again instead of keeping it",
   resize_token_embeddings = "create the net with another vocab_size and load the weights with "
     .. "{ignore_mismatched_sizes = true}",
@@ -74,7 +74,7 @@ Module.__missing = {
 --- Returns whether v is an object of a class that extends nn.Module.
 Module.is_module = is_module
 
---- What a call net(x) runs; classes write their own.
+--- Computes the result of a call net(x); classes define it.
 function Module:forward(...) -- luacheck: ignore
   fail("%s: define function %s:forward(x)", self.__name, self.__name)
 end
@@ -144,7 +144,7 @@ function Module:register_full_backward_hook(fn) return add_hook(record_of(self),
 function Module:register_full_backward_pre_hook(fn)
   if type(fn) ~= "function" then fail("%s: hook must be a function", self.__name) end
   local record = record_of(self)
-  local nothing = add_hook(record, "backward_hooks", function() end) -- which has calls look for hooks
+  local nothing = add_hook(record, "backward_hooks", function() end) -- so that call_with_hooks runs
   local handle = add_hook(record, "backward_pre_hooks", fn)
   return {remove = function()
     nothing.remove()
@@ -166,28 +166,28 @@ function Module:register_load_state_dict_post_hook(fn) return add_hook(record_of
 
 -- ---- walking
 
--- visit(module, prefix) for self and all below, parents first, each module once, or at each of its positions. Returns
--- the set of all.
-local function walk(self, visit, prefix, at_each_place, seen)
+-- Calls visit(module, prefix) for self and all descendants, parents first, each module once, or with
+-- `repeated` at each of its positions. Returns the set of all.
+local function walk(self, visit, prefix, repeated, seen)
   seen = seen or {}
-  if seen[self] and not at_each_place then return seen end
+  if seen[self] and not repeated then return seen end
   seen[self] = true
   visit(self, prefix)
   local record = record_of(self)
   for _, name in ipairs(record.child) do
-    walk(record.values[name], visit, joined(prefix, name), at_each_place, seen)
+    walk(record.values[name], visit, joined(prefix, name), repeated, seen)
   end
   return seen
 end
 
--- Warns of modules and parameters that stand in a plain table of a module's and nowhere else: they compute, but are not
--- trained, saved, moved or averaged.
+-- Warns of modules and parameters that are only in a plain table of a module: they compute, but are not trained, saved,
+-- moved or averaged.
 local function warn_of_hidden(modules, params)
   for module in pairs(modules) do
     for name, value in pairs(record_of(module).values) do
       for key, v in pairs(is_plain(value) and value or {}) do
         if is_module(v) and not modules[v] or core.is_tensor(v) and parameter.is(v) and not params[v] then
-          core.warn(("%s: %s[%s] is in a plain table, so that parameters(), state_dict() and to() pass it over; "
+          core.warn(("%s: %s[%s] is in a plain table, so that parameters(), state_dict() and to() skip it; "
             .. "%s"):format(module.__name, tostring(name), tostring(key),
             is_module(v) and "nn.ModuleList holds modules" or "a field of its own registers a parameter"))
           break
@@ -373,8 +373,8 @@ end
 
 -- ---- devices and dtypes
 
--- change(t) for each parameter, its gradient and each buffer, all of them before the first is replaced:
--- an error leaves the module as it was. Tensors stay the same objects, so an optimizer keeps its own.
+-- Replaces each parameter, its gradient and each buffer t by change(t). All are computed first, so that an error leaves
+-- the module unchanged. Tensors stay the same objects, which optimizers hold.
 local function convert(self, change, recurse)
   local news = {}
   for _, kind in ipairs {"param", "buffer"} do
@@ -473,8 +473,8 @@ function Module:clone() return load_module "luminary.nn.clone"(self) end
 
 -- ---- state
 
--- The persistent state in order: a list of {name, tensor}. A wrapper (class field `transparent`) adds
--- nothing to the names of what it wraps.
+-- The persistent state in order: a list of {name, tensor}. A wrapper (class field `transparent`) adds no prefix to the
+-- names in the wrapped module.
 local function state(self, prefix, out)
   local record = record_of(self)
   for _, name in ipairs(record.param) do out[#out + 1] = {prefix .. name, record.values[name]} end
@@ -487,11 +487,11 @@ local function state(self, prefix, out)
   return out
 end
 
--- The hooks of this name of the module and all below: hook(module, what, prefix of its names).
-local function run_hooks(self, name, what)
+-- Calls the hooks of this name of the module and all descendants: hook(module, argument, prefix of its names).
+local function run_hooks(self, name, argument)
   walk(self, function(module, prefix)
     for _, hook in ipairs(record_of(module)[name] or {}) do
-      hook(module, what, prefix == "" and "" or prefix .. ".")
+      hook(module, argument, prefix == "" and "" or prefix .. ".")
     end
   end, "")
 end
@@ -509,18 +509,18 @@ Module.load_state_dict = arguments.takes("load_state_dict", {
   {"strict", "boolean", true}, {"assign", "boolean", false}, {"ignore_mismatched_sizes", "boolean", false},
   {"dry_run", "boolean", false}, {"device", "any"}, {"dtype", "string"}, {"rename", "any"},
 }, function(self, dict, opts)
-  local function hooks(name, what) run_hooks(self, name, what) end
+  local function hooks(name, argument) run_hooks(self, name, argument) end
   return load_module "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, dict, opts)
 end)
 
 -- ---- printing
 
---- What stands between the parentheses; layers override it.
+--- Returns the text between the parentheses of repr; layers override it.
 function Module.extra_repr() return "" end
 
 local function indented(text) return (text:gsub("\n", "\n  ")) end
 
---- The module's text, as PyTorch prints it. tostring and print use it.
+--- Returns the module's text, as PyTorch prints it. tostring and print use it.
 function Module:repr()
   local lines, extra = {}, self:extra_repr()
   local record = record_of(self)

@@ -10,7 +10,7 @@ local records = require "luminary.nn.module_fields"
 local fail = options.fail
 local dictionaries = {}
 
--- name, value of a table, in the order of names, or of a list {{name, value}, …}, in its own.
+-- Iterates over name, value of a table, sorted by name, or of a list {{name, value}, …}, in its order.
 local function each_of(who, given)
   if not options.is_plain(given) then
     options.expected(who, "a table of names, or a list {{name, value}, …}", given)
@@ -36,7 +36,7 @@ local function each_of(who, given)
   end
 end
 
--- What ModuleDict and ParameterDict share; `kind` is that of what they hold.
+-- The base of ModuleDict and ParameterDict; `kind` is "child" or "param".
 local Dict = class.define("Dict", Module)
 
 function Dict:init(given)
@@ -100,7 +100,7 @@ local ModuleDict = class.define("ModuleDict", Dict)
 dictionaries.ModuleDict = ModuleDict
 ModuleDict.kind = "child"
 
---- The module, or an error where it is none.
+--- Returns the module; fails if v is not a module.
 function ModuleDict:_checked(name, v)
   if not Module.is_module(v) then
     options.must_be(self.__name, ("'%s'"):format(tostring(name)), "a module", v)
@@ -108,7 +108,7 @@ function ModuleDict:_checked(name, v)
   return v
 end
 
--- The value as a parameter, which a plain tensor becomes.
+-- Returns the value as a parameter; a plain tensor becomes one.
 local function as_parameter(self, name, v)
   if parameter.is(v) then return v end
   if not core.is_tensor(v) then
@@ -136,7 +136,7 @@ ParameterDict.kind = "param"
 ParameterDict._checked = as_parameter
 ParameterDict.repr = parameters_repr
 
---- A tensor that is assigned is a parameter.
+--- Converts assigned tensors to parameters.
 function ParameterDict:field_of(key, value)
   if core.is_tensor(value) then value = as_parameter(self, key, value) end
   return key, value
@@ -149,7 +149,7 @@ dictionaries.ParameterList = ParameterList
 ParameterList.repr = parameters_repr
 ParameterList.__hint = "list:iter() walks it"
 
---- list[i] is the field of that number from 0; one after the last may be assigned, the last be made nil.
+--- Maps list[i] to the field named i - 1. The index after the last may be assigned, and the last may be set to nil.
 function ParameterList:field_of(key, value, reading)
   if type(key) ~= "number" then return key, value end
   local n = #records.of(self).param

@@ -1,5 +1,5 @@
---- What a module's fields are: which of them are parameters, buffers and children, what may be assigned to them, and
---- how the children of a container are a Lua list.
+--- The fields of modules: parameters, buffers and children, checks of assignments to them, and the Lua lists of the
+--- children of containers.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local truncate_text = require "luminary.base.truncate_text"
@@ -13,10 +13,10 @@ local fail = options.fail
 --   not known), and lists of functions, or nil: hook_lists, at the end;
 --   on_clone(twin), which is called on copies
 --
--- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so
--- that ipairs, #, unpack, table.insert and table.remove work as on any list. What they write there is taken into the
--- record when that is next looked at.
---- Whether v is an instance of a class that extends nn.Module.
+-- Containers (classes with `numbered`) are tables, not userdata: their children are also at 1, 2, …, so that ipairs, #,
+-- unpack, table.insert and table.remove work as on any list. record_of copies such changes into the record.
+
+--- Returns whether v is an instance of a class that extends nn.Module.
 local function is_module(v)
   local record = class.record(v)
   return record ~= nil and record.is_module == true
@@ -32,8 +32,8 @@ end
 
 local function number_in(name) return tonumber(name:match("^%d+$")) end
 
--- Names for a container's new children: their numbers, from 0. Where one has a name of its own, a child that was
--- there keeps its, and the new ones get the next numbers.
+-- Names for a container's new children: their numbers, from 0. If a name is not a number, old children keep their
+-- names, and new ones get the next numbers.
 local function names_for(record, list)
   local names, numbers, known, next_number, numbered = {}, {}, {}, 0, true
   for _, name in ipairs(record.child) do
@@ -53,7 +53,7 @@ local function names_for(record, list)
   return numbered and numbers or names
 end
 
--- The children of a container at 1, 2, …, as its record has them.
+-- Sets the children of a container at 1, 2, …, from its record.
 local function show_children(self, record)
   if not record.class.numbered then return end
   for i, name in ipairs(record.child) do rawset(self, i, record.values[name]) end
@@ -61,7 +61,7 @@ end
 
 local record_of
 
--- Whatever walks a module would never end in one that contains itself.
+-- Fails if the child contains the module: walks over such a module would not end.
 local function check_acyclic(self, record, name, child)
   local function contains(module, seen)
     if module == self then return true end
@@ -97,8 +97,8 @@ local function set_children(self, record, list)
   show_children(self, record)
 end
 
--- Adds a module behind the children of a container without a look at them all, if what is known of them allows that;
--- whether it did.
+-- Appends a module to the children of a container without comparing all of them, if the record is known to be current.
+-- Returns whether it did.
 local function append(self, record, module)
   local child, values = record.child, record.values
   local n, name = #child, tostring(#child)
@@ -110,21 +110,21 @@ local function append(self, record, module)
   return true
 end
 
--- The modules that stand there, in order and without holes.
+-- The modules in a container's list, in order and without holes.
 local function list_of(self, record)
-  local places, list = {}, {}
+  local keys, list = {}, {}
   for key in next, self do
     if type(key) ~= "number" then
       fail("%s: rawset set [%s], which the module does not register; assign it without rawset", record.class.__name,
         tostring(key))
     end
-    places[#places + 1] = key
+    keys[#keys + 1] = key
   end
-  table.sort(places)
-  for i, place in ipairs(places) do
-    list[i] = rawget(self, place)
+  table.sort(keys)
+  for i, key in ipairs(keys) do
+    list[i] = rawget(self, key)
     if not is_module(list[i]) then
-      options.must_be(record.class.__name, ("child %s"):format(tostring(place)), "a module", list[i])
+      options.must_be(record.class.__name, ("child %s"):format(tostring(key)), "a module", list[i])
     end
   end
   return list
@@ -133,14 +133,14 @@ end
 function record_of(self)
   local record = getmetatable(self)
   if not record.class.numbered then return record end
-  local child, values, places = record.child, record.values, 0
+  local child, values, unchanged = record.child, record.values, 0
   for key, v in next, self do
     local name = child[key]
-    places = name and values[name] == v and places + 1 or 1 / 0
+    unchanged = name and values[name] == v and unchanged + 1 or 1 / 0
   end
-  if places ~= #child and not record.taking then
+  if unchanged ~= #child and not record.taking then
     local list = list_of(self, record)
-    record.taking = true -- a module that is being put here may contain this one, which is asked for its children then
+    record.taking = true -- check_acyclic may call record_of for this container again
     local ok, problem = pcall(set_children, self, record, list)
     record.taking = nil
     if not ok then error(problem, 0) end
@@ -148,14 +148,14 @@ function record_of(self)
   return record
 end
 
--- A place in a container as 1, 2, …; -1 is the last.
-local function place_of(record, key) return key < 0 and #record.child + key + 1 or key end
+-- An index into a container as 1, 2, …; -1 is the last.
+local function index_of(record, key) return key < 0 and #record.child + key + 1 or key end
 
--- What a container has at a key that is none of 1, 2, ….
+-- Reads a container at a key that its list does not have: a negative index, a name, a slice or a field.
 local function field_of_container(self, key)
   if type(key) == "number" then
     local record = record_of(self)
-    local name = record.child[place_of(record, key)]
+    local name = record.child[index_of(record, key)]
     if name then return record.values[name] end
     options.out_of_range(record.class.__name, key, #record.child, "modules")
   end
@@ -168,7 +168,7 @@ end
 
 local nouns = {param = "parameter", buffer = "buffer", child = "child module"}
 
--- Whether the class or one above has that field; names of Torch7's that are none here (class.__missing) are free.
+-- Whether the class or a base class has that field. Torch7's names in class.__missing do not count.
 local function has_field(of, name)
   while of and rawget(of, name) == nil do of = rawget(of, "super") end
   return of ~= nil
@@ -217,7 +217,7 @@ local function assign(self, key, value)
   record_of(self)
   if record.class.field_of then key, value = record.class.field_of(self, key, value) end
   if record.class.numbered and type(key) == "number" then
-    local at = place_of(record, key)
+    local at = index_of(record, key)
     key = record.child[at]
     if not key and at ~= #record.child + 1 then
       options.out_of_range(record.class.__name, at, #record.child, "modules")
@@ -261,8 +261,8 @@ local function assign(self, key, value)
   record.values[key] = value
 end
 
--- A module without fields that is called by `call`, and its record. A class with field_of(self, key, value, reading)
--- has its fields under the names, and with the values, that this returns.
+-- Returns a module without fields that is called by `call`, and its record. A class with field_of(self, key, value,
+-- reading) stores fields under the names and values that field_of returns.
 local function blank(of, call)
   local record = {
     is_module = true, kind = {}, param = {}, buffer = {}, child = {}, transient = {},
@@ -283,9 +283,9 @@ end
 
 local function joined(prefix, name) return prefix == "" and name or prefix .. "." .. name end
 
--- What a dotted name names, which must be of that kind: the value, the module that has it and its name there. look is
--- record_of, or a function that remembers what it returned, where many names of an unchanged module are looked up: a
--- container's record_of compares all its children.
+-- Finds a dotted name, which must be of that kind. Returns the value, the module that has it and its name there. `look`
+-- is record_of, or a function that caches it, for many names of an unchanged module: record_of compares all children of
+-- a container.
 local function find(who, self, path, kind, look)
   options.arg(who, "the name", path, "string")
   look = look or record_of
@@ -303,7 +303,7 @@ local function find(who, self, path, kind, look)
   return module
 end
 
--- Puts modules in the places of children, by their names.
+-- Replaces children by modules of the same names.
 local function replace_children(self, modules)
   local record = record_of(self)
   for name, module in pairs(modules) do

@@ -10,12 +10,11 @@ local printed = require "luminary.nn.print_values"
 local ops, arg = core.ops, options.arg
 local norm = {}
 
--- What the three have in common.
 --- nn.BatchNorm2d(…): Applies batch normalization to an input [N, C, H, W].
 local BatchNorm = layer.define("BatchNorm")
 BatchNorm.__inner = {"check_input", "next_momentum", "next_options"}
 
--- on: whether it has parameters and running values unless given.
+-- on: the default of affine and track_running_stats.
 local function rows_of(on)
   return {
     {"eps", "positive", 1e-5}, {"momentum", "number", 0.1, none = true}, {"affine", "boolean", on},
@@ -43,7 +42,7 @@ end
 
 BatchNorm.init = layer.takes(nil, BatchNorm.rows, set_up, bias)
 
---- The running values as they are at first.
+--- Resets the running statistics to their initial values.
 function BatchNorm:reset_running_stats()
   if not self.track_running_stats or meta.is_on() then return end
   self.running_mean:zero_()
@@ -51,28 +50,28 @@ function BatchNorm:reset_running_stats()
   self.num_batches_tracked:zero_()
 end
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
+--- Resets the parameters and the running statistics to their initial values.
 function BatchNorm:reset_parameters()
   self:reset_running_stats()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end
 end
 
---- An error for an x that does not have the dims of this layer.
+--- Fails if x does not have the dims of this layer.
 function BatchNorm:check_input(x)
   if not core.is_tensor(x) or not self.dims[x.ndim] then
     options.wrong_shape(self.__name, "x", x, self.shape_of_x)
   end
 end
 
---- What this batch counts for in the running values; nil if there are none to update. The batch is counted.
+--- Counts the batch. Returns its weight in the running statistics; nil if there are none to update.
 function BatchNorm:next_momentum()
   if not self.training or not self.track_running_stats then return nil end
   self.num_batches_tracked:add_(1)
   return self.momentum or 1 / self.num_batches_tracked:item()
 end
 
---- The options of F.batch_norm for this batch, which is counted.
+--- Counts the batch. Returns the options of F.batch_norm for it.
 function BatchNorm:next_options()
   return {
     training = self.training or not self.track_running_stats, momentum = self:next_momentum() or 0, eps = self.eps,
@@ -148,7 +147,7 @@ GroupNorm.init = layer.takes("GroupNorm", {
   self:reset_parameters()
 end, bias)
 
---- Parameters as when the layer was made.
+--- Resets the parameters to their initial values.
 function GroupNorm:reset_parameters()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end
@@ -161,7 +160,7 @@ function GroupNorm:extra_repr()
     printed.bool(self.affine), printed.bool(self.bias))
 end
 
--- The sizes of the last dims, given as a number or a list.
+-- Returns the sizes of the last dims, from a number or a list.
 local function sizes_of(who, normalized_shape)
   local shape = type(normalized_shape) == "number" and {normalized_shape} or normalized_shape
   if type(shape) ~= "table" or #shape == 0 or options.named_field(shape) then
@@ -189,7 +188,7 @@ LayerNorm.init = layer.takes("LayerNorm", {
   self:reset_parameters()
 end)
 
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn again.
+--- Resets the parameters to their initial values.
 function LayerNorm:reset_parameters()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end
@@ -218,7 +217,7 @@ RMSNorm.init = layer.takes("RMSNorm", {
   self:reset_parameters()
 end)
 
---- Parameters as when the layer was made.
+--- Resets the parameters to their initial values.
 function RMSNorm:reset_parameters()
   if self.weight then init.ones_(self.weight) end
 end

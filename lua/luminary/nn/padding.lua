@@ -6,9 +6,10 @@ local layer = require "luminary.nn.define_layer"
 local ops = core.ops
 local list, padding = layer.entries()
 
--- Reads a padding of n dims: a number for all sides, or before and after the last dim, then the one before, ….
+-- A kind of argument, the padding of n dims: a number for all sides, or before and after the last dim, then the one
+-- before, ….
 local function sides(n)
-  return function(who, name, v)
+  return options.kind("integer or list of " .. 2 * n, function(who, name, v)
     if type(v) == "number" then
       local all = {}
       for i = 1, 2 * n do all[i] = v end
@@ -20,7 +21,7 @@ local function sides(n)
       options.must_be(who, name, ("an integer or a list of %d (before and after the last dim, …)"):format(2 * n), v)
     end
     return v
-  end
+  end)
 end
 
 local modes = {

@@ -1,8 +1,8 @@
---- Parameters: tensors that modules take for their own.
+--- Parameters: tensors that modules register when they are assigned.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
--- Which tensors are parameters: a mark beside the tensor, so that a Parameter is a tensor in every other way.
+-- The set of tensors that are parameters; in all else a parameter is an ordinary tensor.
 local marked = setmetatable({}, {__mode = "k"})
 
 local parameter = {}
@@ -22,7 +22,7 @@ end
 --- Returns whether v is an nn.Parameter.
 function parameter.is(v) return marked[v] == true end
 
---- This tensor, which came from another Lua state, is one.
+--- Marks a tensor from another Lua state as a parameter.
 function parameter.mark(t) marked[t] = true end
 
 return parameter

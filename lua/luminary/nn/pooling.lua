@@ -7,20 +7,21 @@ local sizes = require "luminary.nn.functional.sizes"
 
 local list, pooling = layer.entries()
 
--- A size as it was given, checked.
-local function as_given(n, least)
-  local of = sizes.of(n, least)
-  return function(who, name, v) return of(who, name, v) and v end
+-- sizes.of, but with the value as it was passed, which print shows.
+local function as_given(n, min)
+  local of = sizes.of(n, min)
+  return options.kind(options.kind_text(of), function(who, name, v) return of(who, name, v) and v end)
 end
+-- sizes.kept, but a number stays one.
 local function kept(n)
   local of = sizes.kept(n)
-  return function(who, name, v)
+  return options.kind(options.kind_text(of), function(who, name, v)
     local all = of(who, name, v)
     return type(v) == "table" and all or v
-  end
+  end)
 end
--- One that prints as it was given.
-local function number(who, name, v) return options.arg(who, name, v, "number") end
+-- A function instead of the word "number", for which print would show "2.0" for 2.
+local number = options.kind("number", function(who, name, v) return options.arg(who, name, v, "number") end)
 local inputs = {"an input [N, C, L]", "an input [N, C, H, W]", "an input [N, C, D, H, W]"}
 
 for n = 1, 3 do

@@ -1,4 +1,4 @@
---- Positions of tokens, as numbers of their own or as turns of queries and keys.
+--- Positional encodings: sinusoidal tables that are added, and rotary embeddings of queries and keys.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -8,34 +8,34 @@ local meta = require "luminary.nn.meta"
 local ops, arg, fail = core.ops, options.arg, options.fail
 local positions = {}
 
--- [dim / 2]: base^(-2 i / dim), by how much each pair turns from place to place.
+-- [dim / 2]: base^(-2 i / dim), the angle by which each pair rotates from one position to the next.
 local function rates_of(dim, base)
   return ops.arange(0, dim, 2, {dtype = "float64"}):mul(-math.log(base) / dim):exp()
 end
 
--- [n, dim / 2]: place times rate, from place `first`, which counts from 0.
-local function angles(first, n, rates)
+-- [n, dim / 2]: position times rate, from position `first`, which counts from 0.
+local function angles_of(first, n, rates)
   return ops.arange(first, first + n, {dtype = "float64"}):unsqueeze(2) * rates
 end
 
-local AT_ONCE = 2 ^ 16 -- numbers
+local AT_ONCE = 2 ^ 16 -- elements
 
 -- Fills tables [positions, dim / 2] with the cosines and sines of all positions, in place and a few positions at a
 -- time: beside the tables it takes hardly any memory.
 local function fill(cosines, sines, rates)
-  local places, how = cosines.shape[1], {dtype = "float64"}
-  local most = math.min(places, math.max(1, math.floor(AT_ONCE / rates:numel())))
-  local place, turns, values = ops.arange(0, most, how):unsqueeze(2), nil, nil
-  for first = 1, places, most do
-    local n = math.min(most, places - first + 1)
-    if n < most or first == 1 then
-      place = place:narrow(1, 1, n)
-      turns, values = ops.empty({n, rates:numel()}, how), ops.empty({n, rates:numel()}, how)
+  local count, how = cosines.shape[1], {dtype = "float64"}
+  local max_n = math.min(count, math.max(1, math.floor(AT_ONCE / rates:numel())))
+  local position, angle, values = ops.arange(0, max_n, how):unsqueeze(2), nil, nil
+  for first = 1, count, max_n do
+    local n = math.min(max_n, count - first + 1)
+    if n < max_n or first == 1 then
+      position = position:narrow(1, 1, n)
+      angle, values = ops.empty({n, rates:numel()}, how), ops.empty({n, rates:numel()}, how)
     end
-    turns:copy_(place):mul_(rates)
-    cosines:narrow(1, first, n):copy_(values:copy_(turns):cos_())
-    sines:narrow(1, first, n):copy_(turns:sin_())
-    place:add_(most)
+    angle:copy_(position):mul_(rates)
+    cosines:narrow(1, first, n):copy_(values:copy_(angle):cos_())
+    sines:narrow(1, first, n):copy_(angle:sin_())
+    position:add_(max_n)
   end
 end
 
@@ -73,16 +73,16 @@ local scalings = {
   linear = {needs = {"factor"}, rates = function(rates, s) return rates / s.factor end},
   -- By the length of the sequence, in RotaryPositionalEmbeddings.forward.
   dynamic = {needs = {"factor"}},
-  -- Slow turns are slowed by factor, quick ones stay, those between go over from one to the other.
+  -- Low frequencies are divided by factor, high ones stay, and those between are interpolated.
   llama3 = {
     needs = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
     rates = function(rates, s)
-      local turns = rates * (s.original_max_position_embeddings / (2 * math.pi)) -- within the original length
+      local turns = rates * (s.original_max_position_embeddings / (2 * math.pi)) -- rotations in the original length
       local share = ((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)):clamp(0, 1)
       return rates * share + rates / s.factor * (1 - share)
     end,
   },
-  -- Each rate has a divisor of its own, as GGUF files have them.
+  -- One divisor for each rate, as in GGUF files.
   factors = {rates = function(rates, s) return rates / core.tensor(s.factors, {dtype = "float64"}) end},
 }
 
@@ -132,7 +132,7 @@ RotaryPositionalEmbeddings.init = layer.takes("RotaryPositionalEmbeddings", {
   if not meta.is_on() then self:reset_buffers() end
 end)
 
---- Fills its tables, of which no state_dict has anything.
+--- Fills the tables of cosines and sines, which are not in state_dict.
 function RotaryPositionalEmbeddings:reset_buffers()
   local rates, change = rates_of(self.dim, self.base), scalings[self.scaling.rope_type].rates
   fill(self.cosines, self.sines, change and change(rates, self.scaling) or rates)
@@ -145,9 +145,9 @@ local function longer(self, first, n)
   if not latest or latest.first ~= first or latest.n ~= n or latest.longest ~= longest then
     local factor, dim = self.scaling.factor, self.dim
     local base = self.base * (factor * longest / self.max_seq_len - (factor - 1)) ^ (dim / (dim - 2))
-    local turns = angles(first - 1, n, rates_of(dim, base))
+    local angle = angles_of(first - 1, n, rates_of(dim, base))
     latest = {first = first, n = n, longest = longest}
-    for name, values in pairs {cosines = turns:cos(), sines = turns:sin()} do
+    for name, values in pairs {cosines = angle:cos(), sines = angle:sin()} do
       latest[name] = core.keep(values:to(self.cosines.dtype):to(self.cosines.device))
     end
     self.latest = latest
@@ -155,7 +155,7 @@ local function longer(self, first, n)
   return latest
 end
 
--- Rows of both tables for the places, broadcasting to [N, H, L, dim / 2].
+-- Rows of both tables for the positions of x, broadcasting to [N, H, L, dim / 2].
 local function rows_of(self, x, first, input_pos)
   local tables, start = self, 1
   local last = input_pos and self.scaling.rope_type == "dynamic" and input_pos:max():item() or first - 1 + x.shape[3]

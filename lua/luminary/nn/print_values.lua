@@ -1,4 +1,4 @@
---- Values as PyTorch prints those of a layer.
+--- Fields of layers in the form in which PyTorch prints them.
 local printed = {}
 
 --- true -> True
@@ -16,12 +16,12 @@ function printed.tuple(list)
   return "(" .. table.concat(list, ", ") .. (#list == 1 and ",)" or ")")
 end
 
---- A number as it was given, or a tuple.
+--- A number unchanged, or a list as a tuple.
 function printed.number_or_tuple(v) return type(v) == "table" and printed.tuple(v) or tostring(v) end
 
 local floats = {number = true, positive = true, probability = true}
 
---- A field's value; `kind` is that of its row.
+--- A field's value, by the kind of its row.
 function printed.value(v, kind)
   if v == nil then return "None" end
   if type(v) == "boolean" then return printed.bool(v) end

@@ -1,8 +1,8 @@
 --- Recurrent layers: nn.RNN, nn.LSTM, nn.GRU over whole sequences, and the cells of one step.
 ---
---- On the CPU a layer in one direction is one op, on a GPU cuDNN computes all layers at once. Neither has a second
---- gradient; with `layer.by_steps = true`, on other devices, and where cuDNN does not take a network (proj_size), the
---- same is computed step by step by ordinary ops, which have them. On a GPU cells go that way too.
+--- On the CPU one direction of a layer is one op; on a GPU cuDNN computes all layers at once. Neither has a second
+--- gradient. With `layer.by_steps = true`, on other devices, and for networks that cuDNN does not support (proj_size),
+--- ordinary ops compute each step, and have second gradients. Cells on a GPU are computed by ordinary ops too.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -41,7 +41,7 @@ function step.lstm(x, w, h, c)
   return w.hr and ops.linear(h, w.hr) or h, c
 end
 
--- t's rows, as many as the next step has: fewer, the last of which end here, or more, which begin from `start`.
+-- t [rows, width] with the n rows of the next step. Rows after n are moved to `ended`; new rows are those of `start`.
 local function resized(t, n, start, ended)
   local have = t.shape[1]
   if n < have then
@@ -51,7 +51,7 @@ local function resized(t, n, start, ended)
   return n == have and t or ops.cat({t, start:narrow(1, have + 1, n - have)})
 end
 
--- As ops.recurrent_layer; sizes is a list of how many rows each step has.
+-- As ops.recurrent_layer; sizes[t] is the number of rows of step t.
 local function by_steps(cell, gates, w, h0, c0, reverse, sizes)
   local first, at, outputs, ended_h, ended_c = {}, 1, {}, {}, {}
   for t, n in ipairs(sizes) do first[t], at = at, at + n end
@@ -68,7 +68,7 @@ local function by_steps(cell, gates, w, h0, c0, reverse, sizes)
   return ops.cat(outputs), ops.cat(ended_h), c and ops.cat(ended_c)
 end
 
--- What x [rows, inputs] returns for weights w from the states h0, c0: every h, the last one, the last cells.
+-- Runs one direction of a layer over x [rows, inputs] from the states h0, c0. Returns all h, the last h and the last c.
 local function run(self, cell, x, w, h0, c0, reverse, sizes)
   local fused = not self.by_steps and x.device == "cpu"
   local bias, bias_hh = w.bias_ih, nil
@@ -86,7 +86,7 @@ local function run(self, cell, x, w, h0, c0, reverse, sizes)
   return by_steps(cell, gates, {hh = w.hh, bias_hh = bias_hh, hr = w.hr}, h0, c0, reverse, sizes:list())
 end
 
--- How many rows each step has, as `run` wants it.
+-- The number of rows of each step, in the form that `run` takes.
 local function packed_sizes(tensor) return {tensor = tensor, list = function() return tensor:totable() end} end
 local function equal_sizes(steps, n)
   return {list = function()
@@ -132,7 +132,8 @@ local function parameter_of(self, name, ...)
   return p
 end
 
--- Those of one step of a layer, whose names end with `suffix`: `width` numbers of state, `projected` to fewer or not.
+-- The parameters of one direction of a layer, whose names end with `suffix`. `width` is the size of h; `projected` says
+-- whether proj_size is set.
 local function parameters_of(self, suffix, inputs, width, projected)
   local gates = gates_of[self.mode] * self.hidden_size
   return {
@@ -144,7 +145,7 @@ local function parameters_of(self, suffix, inputs, width, projected)
   }
 end
 
--- h and, of an lstm, c, as a call gave them: nil, a tensor, {h, c}.
+-- Returns h and, for an LSTM, c from a call's second argument: nil, a tensor or {h, c}.
 local function states_of(who, cell, hx)
   if cell ~= "lstm" then
     if hx ~= nil and not core.is_tensor(hx) then options.must_be(who, "h0", "a tensor", hx) end
@@ -203,13 +204,13 @@ local function rows(...)
   return list
 end
 
---- Parameters as when the layer was made, drawn again: uniform within 1 / sqrt(hidden_size).
+--- Draws the parameters again, from uniform(-k, k) with k = 1 / sqrt(hidden_size).
 function Recurrent:reset_parameters() uniform(self, self.hidden_size) end
 
---- Does nothing: parameters are used where they lie, except cuDNN, which gets them packed at each call.
+--- Does nothing and returns the layer: parameters need no packing, and cuDNN's are packed at each call.
 function Recurrent:flatten_parameters() return self end
 
--- How many numbers h has.
+-- The size of h.
 local function width_of(self) return self.proj_size > 0 and self.proj_size or self.hidden_size end
 
 local function weights_of(self, l, direction)
@@ -224,7 +225,7 @@ local function first_weight(self)
   return parameter_of(self, "weight_hh_l0", gates_of[self.mode] * self.hidden_size, width_of(self))
 end
 
--- The layers from `first` to `last` by the library of x's device, or nothing, if that does not take them.
+-- Runs the layers from `first` to `last` by the library of x's device. Returns nothing if that does not support them.
 local function by_library(self, first, last, x, h0, c0, sizes)
   local o = {cell = self.mode, bidirectional = self.bidirectional, bias = self.bias}
   local list = {}
@@ -243,7 +244,7 @@ local function by_library(self, first, last, x, h0, c0, sizes)
   if y.ndim == 2 then return y, h, c0 and c end
 end
 
--- The same for all layers, one at a time where something is dropped between them: so it is the same on every device.
+-- Runs all layers by the library, one at a time if dropout is between them, so that every device draws the same masks.
 local function all_by_library(self, x, h0, c0, sizes)
   local dropping, last_h, last_c = self.training and self.dropout > 0 and self.num_layers > 1, {}, {}
   if not dropping then return by_library(self, 1, self.num_layers, x, h0, c0, sizes) end
@@ -257,7 +258,8 @@ local function all_by_library(self, x, h0, c0, sizes)
   return x, ops.cat(last_h), c0 and ops.cat(last_c)
 end
 
--- All layers: x [rows, inputs], h0 and c0 [layers * directions, N, P and H]; the last states so too.
+-- Runs all layers: x [rows, inputs], h0 [layers * directions, N, P], c0 [layers * directions, N, H]. Returns the output
+-- and the last states in the same shapes.
 local function run_layers(self, x, h0, c0, sizes)
   local directions, last_h, last_c = self.bidirectional and 2 or 1, {}, {}
   if x.device ~= "cpu" and not self.by_steps and self.proj_size == 0 and x.shape[1] > 0 then
@@ -277,7 +279,7 @@ local function run_layers(self, x, h0, c0, sizes)
   return x, ops.stack(last_h), c0 and ops.stack(last_c)
 end
 
--- The states a call begins with, [layers * directions, N, …]; given ones are checked, by `single` without N.
+-- The initial states, [layers * directions, N, …]. Those of the caller are checked; `single`: they have no dim N.
 local function first_states(self, x, h, c, n, single)
   local who, count = self.__name, self.num_layers * (self.bidirectional and 2 or 1)
   local weight = first_weight(self)
@@ -400,7 +402,7 @@ local function make_cell(self, cell, input_size, hidden_size, o)
   self:reset_parameters()
 end
 
---- Parameters as when the cell was made, drawn again: uniform within 1 / sqrt(hidden_size).
+--- Draws the parameters again, from uniform(-k, k) with k = 1 / sqrt(hidden_size).
 function Cell:reset_parameters() uniform(self, self.hidden_size) end
 
 function Cell:forward(x, hx)

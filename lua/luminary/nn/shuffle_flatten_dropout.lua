@@ -36,14 +36,14 @@ for name, f in pairs {
   }
 end
 
-local function size_list(who, name, v)
+local size_list = options.kind("list of integers", function(who, name, v)
   for i = 1, type(v) == "table" and math.max(#v, 1) or 1 do
     if type(v) ~= "table" or not options.is("integer", v[i]) then
       options.must_be(who, name, "a list of sizes, of which one may be -1", v)
     end
   end
   return v
-end
+end)
 
 local function check_sizes(x, dim, sizes)
   local product, open, size = 1, 0, x.shape[dim]
@@ -94,7 +94,7 @@ Bilinear.init = layer.takes("Bilinear", {
   self:reset_parameters()
 end)
 
---- Parameters drawn again, uniform within 1 / sqrt(in1_features).
+--- Draws the parameters again, from uniform(-k, k) with k = 1 / sqrt(in1_features).
 function Bilinear:reset_parameters()
   local bound = 1 / math.sqrt(self.in1_features)
   init.uniform_(self.weight, -bound, bound)

@@ -1,5 +1,5 @@
---- Torch7's small layers about shapes, one dim, and constants. Dims count from 1, or from -1 at the end; where Torch7
---- has nInputDims, an input of one dim more is a batch, and dim is meant in its samples.
+--- Torch7's layers of shapes, single dims and constants. Dims count from 1, or from -1 at the end. With nInputDims an
+--- input with one more dim is a batch, and dim counts in its samples.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
@@ -9,7 +9,7 @@ local sample = require "luminary.nn.torch7_input_dims"
 local ops, fail = core.ops, options.fail
 local list, entry = layer.entries()
 
--- The sizes that a layer was given, as numbers or as a list, and how many elements they are; nil with a -1 in them.
+-- Returns the sizes that were passed to a layer, as numbers or as a list, and their number of elements; nil with a -1.
 local function sizes_of(who, ...)
   local sizes, count = {...}, 1
   if #sizes == 1 and type(sizes[1]) == "table" then sizes = sizes[1] end
@@ -33,7 +33,7 @@ end
 --- nn.View(a, b, …): Returns a view of the input with given sizes.
 local View = shape_layer "View"
 
---- Sets the number of dims of a sample: an input of one more is a batch; returns the layer.
+--- Sets the number of dims of a sample: an input with one more dim is a batch. Returns the layer.
 function View:setNumInputDims(n)
   self.nInputDims = options.arg("setNumInputDims", "n", n, "count")
   return self

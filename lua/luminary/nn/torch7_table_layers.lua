@@ -1,5 +1,5 @@
---- Torch7's layers that take or give tables of tensors. Dims count from 1, or from -1 at the end; where Torch7 has
---- nInputDims, an input of one dim more is a batch, and dim is meant in its samples.
+--- Torch7's layers that take or return tables of tensors. Dims count from 1, or from -1 at the end. With nInputDims an
+--- input with one more dim is a batch, and dim counts in its samples.
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
@@ -10,18 +10,19 @@ local sample = require "luminary.nn.torch7_input_dims"
 local ops, fail = core.ops, options.fail
 local list, entry = layer.entries()
 
--- The table of at least `least` values that a layer got.
-local function table_of(self, t, least)
+-- Returns t; fails unless it is a table of at least min_count values.
+local function table_of(self, t, min_count)
   if not options.is_plain(t) or core.is_tensor(t) then
     options.must_be(self.__name, "the input", "a table, {a, b}", t)
   end
-  if #t < (least or 1) then fail("%s: the table has %d entries; expected at least %d", self.__name, #t, least or 1) end
+  min_count = min_count or 1
+  if #t < min_count then fail("%s: the table has %d entries; expected at least %d", self.__name, #t, min_count) end
   return t
 end
 
--- The same of tensors alone.
-local function tensors_of(self, t, least)
-  for i, x in ipairs(table_of(self, t, least)) do
+-- As table_of, and fails unless all values are tensors.
+local function tensors_of(self, t, min_count)
+  for i, x in ipairs(table_of(self, t, min_count)) do
     if not core.is_tensor(x) then
       options.must_be(self.__name, ("entry %d of the table"):format(i), "a tensor", x)
     end

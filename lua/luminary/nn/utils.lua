@@ -6,7 +6,7 @@ local options = require "luminary.base.options"
 
 local utils = {}
 
--- A list of tensors, which may be given as one.
+-- Returns a list of tensors, from a list or one tensor.
 local function tensors(who, what, list)
   if core.is_tensor(list) then return {list} end
   if not options.is_plain(list) then

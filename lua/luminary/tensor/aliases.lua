@@ -1,11 +1,10 @@
---- Ops under other names that PyTorch has for them too, as functions of `lm` and as methods; in place with a _ where
---- the op has that.
+--- PyTorch's other names of ops, as functions of `lm` and as methods, with in-place forms if the op has one.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local ops, methods = core.ops, core.methods
 
--- functions: what there is, by name; of: the op that a name stands for
+-- functions: all, by name; of: the op of each name
 local aliases = {functions = {}, of = {}}
 local functions = aliases.functions
 for name, op in ([[

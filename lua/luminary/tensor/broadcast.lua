@@ -1,10 +1,10 @@
---- What several tensors broadcast to.
+--- Broadcasting of several tensors.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local ops, describe = core.ops, options.describe
 
--- The tensors of a list as views of the sizes that they broadcast to.
+-- Returns the tensors of a list as views of the common sizes.
 return function(who, list)
   local n, sizes = 0, {}
   for _, x in ipairs(list) do n = math.max(n, x.ndim) end

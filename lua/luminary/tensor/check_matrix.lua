@@ -1,7 +1,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
---- x, an argument of `who`, as float32 or float64 matrices [..., m, n]; with `square`, m and n are the same.
+--- Returns x, an argument of `who`; fails unless it is float32 or float64 matrices [..., m, n], with `square` m = n.
 return function(who, name, x, square)
   options.arg(who, name, x, "tensor")
   if x.dtype ~= "float32" and x.dtype ~= "float64" and not core.is_autocast_enabled() then

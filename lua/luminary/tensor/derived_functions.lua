@@ -1,5 +1,4 @@
---- Other spellings that PyTorch has for what is here under another name, and what is one or two ops: functions of lm
---- and methods of tensors.
+--- Functions of lm and methods of tensors that are another name of an op, or one or two ops.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -60,7 +59,7 @@ end
 --- lm.get_device(x): Returns the number of the CUDA device of a tensor, -1 for the CPU.
 function derived.get_device(x) return methods.get_device(x) end
 
--- ---- made
+-- ---- constructors
 
 --- Converts values to a tensor, without a copy if they are a tensor of that dtype and device.
 derived.as_tensor = arguments.reads("as_tensor", {
@@ -153,7 +152,7 @@ end)
 derived.nelement = methods.numel
 --- x:ndimension(): Returns the number of dims of x.
 derived.ndimension = methods.dim
--- A word of Lua's, so that it is no method to call with a colon: x["repeat"](x, 2, 3).
+-- `repeat` is a keyword of Lua, so it cannot be called with a colon: x["repeat"](x, 2, 3).
 derived["repeat"] = methods.repeat_tensor
 
 local type_names = {
@@ -228,12 +227,12 @@ end
 derived.unravel_index = arguments.reads("unravel_index", {
   {"indices", "tensor"}, {"shape", "integers"},
 }, function(indices, shape)
-  local places, rest = {}, indices - 1
+  local parts, rest = {}, indices - 1
   for d = #shape, 1, -1 do
-    places[d] = ops.remainder(rest, shape[d]) + 1
+    parts[d] = ops.remainder(rest, shape[d]) + 1
     rest = ops.floor_divide(rest, shape[d])
   end
-  return load_module "luminary.tensor.tensor_list"(places)
+  return load_module "luminary.tensor.tensor_list"(parts)
 end)
 
 --- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): Returns a copy of x with src in the elements of
@@ -255,7 +254,10 @@ local function each_of(who, x, f, ...)
     if other:numel() ~= #flat then options.shapes_differ(who, "x", x, "other", other) end
     lists[i] = ops.flatten(other):totable()
   end
-  for i, v in ipairs(flat) do flat[i] = f(v, lists[1] and lists[1][i], lists[2] and lists[2][i]) end
+  local a, b = lists[1], lists[2]
+  for i, v in ipairs(flat) do -- f gets no argument more than there are tensors
+    if b then flat[i] = f(v, a[i], b[i]) elseif a then flat[i] = f(v, a[i]) else flat[i] = f(v) end
+  end
   return ops.copy_(x, ops.reshape(core.tensor(flat, {dtype = x.dtype, device = x.device}), x.shape))
 end
 

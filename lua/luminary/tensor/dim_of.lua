@@ -1,7 +1,7 @@
 local options = require "luminary.base.options"
 
---- A dim as a number from 1, of one that counts from 1 or, negative, from the end. x has n dims: its own, and a 0-d
---- tensor one.
+--- Returns a dim as a number from 1; a negative one counts from the end. n is x's number of dims by default, at least
+--- 1.
 return function(who, x, dim, n)
   n = n or math.max(x.ndim, 1)
   options.arg(who, "dim", dim, "integer")

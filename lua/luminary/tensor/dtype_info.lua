@@ -1,11 +1,11 @@
---- What dtypes hold, and what becomes of two: finfo, iinfo, promote_types, result_type, can_cast.
+--- Limits of dtypes and type promotion: finfo, iinfo, promote_types, result_type, can_cast.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local ops, fail = core.ops, options.fail
 local rules = {}
 
-local floating = { -- bits, of which how many after the point, largest exponent, decimal digits
+local floating = { -- bits, bits of the mantissa, largest exponent, decimal digits
   float16 = {16, 10, 15, 3}, bfloat16 = {16, 7, 127, 2}, float32 = {32, 23, 127, 6}, float64 = {64, 52, 1023, 15},
 }
 local whole = { -- bits, min, max
@@ -13,7 +13,7 @@ local whole = { -- bits, min, max
   int32 = {32, -2147483648, 2147483647}, int64 = {64, -9223372036854775807LL - 1, 9223372036854775807LL},
 }
 
--- The name of a dtype that may be given as one of PyTorch's others, "float".
+-- Returns the name of a dtype, which may be passed as PyTorch's alias, "float".
 local function dtype_of(who, dtype)
   if core.is_tensor(dtype) then return dtype.dtype end
   options.arg(who, "dtype", dtype, "string")

@@ -1,6 +1,6 @@
---- lm.einsum: sums of products that are given by subscripts, pair by pair in the order that costs least.
+--- lm.einsum: sums of products by subscripts, contracted pair by pair in the cheapest order.
 ---
---- A term is {x = tensor, labels = {"b", "i", …}}, one label for each of its dims; dims behind an ellipsis are labelled
+--- A term is {x = tensor, labels = {"b", "i", …}}, one label for each of its dims; dims of an ellipsis are labeled
 --- "...1" (the last), "...2" and so on.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
@@ -16,7 +16,7 @@ end
 
 local function shown(label) return tostring(label):sub(1, 3) == "..." and "..." or label end
 
--- The labels of subscripts "i...j"; `dims` says how many the ellipsis stands for.
+-- Returns the labels of subscripts "i...j"; `dims` is the number of dims of the ellipsis.
 local function labels_of(text, dims)
   local labels, at, dotted = {}, 1, false
   while at <= #text do
@@ -34,7 +34,7 @@ local function labels_of(text, dims)
   return labels, dotted
 end
 
--- x's dims p and q, of one size, made one, the last: their diagonal.
+-- Replaces dims p and q of x, of the same size, by their diagonal, which is the last dim.
 local function diagonal(x, p, q)
   local order, n = {}, x.shape[p]
   for d = 1, x.ndim do
@@ -71,7 +71,7 @@ local function term_of(number, text, x)
   return {x = x, labels = labels}
 end
 
--- What each label's size is; dims of size 1 where it is larger go from the terms.
+-- Returns the size of each label. Removes dims of size 1 from terms if the label has a larger size in others.
 local function sizes_of(terms)
   local sizes, whose = {}, {}
   for number, term in ipairs(terms) do
@@ -95,7 +95,7 @@ local function sizes_of(terms)
   return sizes
 end
 
--- The term summed over the labels that are not in the set `wanted`.
+-- Sums a term over the labels that are not in the set `wanted`.
 local function summed(term, wanted)
   local dims, labels = {}, {}
   for d, label in ipairs(term.labels) do
@@ -105,7 +105,7 @@ local function summed(term, wanted)
   return {x = ops.sum(term.x, dims, {dtype = term.x.dtype}), labels = labels}
 end
 
--- The term with its dims in the order of the labels, and of these sizes.
+-- Returns the term's tensor with its dims in the order of the labels, and of these sizes.
 local function arranged(term, labels, shape)
   local order = {}
   for i, label in ipairs(labels) do order[i] = place_of(term.labels, label) end
@@ -126,7 +126,7 @@ local function set_of(list)
   return set
 end
 
--- Two terms made one, with those of their labels that are in the set `wanted`.
+-- Contracts two terms to one, with the labels that are in the set `wanted`.
 local function contracted(a, b, wanted, sizes)
   local in_a, in_b = set_of(a.labels), set_of(b.labels)
   a = summed(a, setmetatable({}, {__index = function(_, label) return wanted[label] or in_b[label] end}))
@@ -147,7 +147,7 @@ local function contracted(a, b, wanted, sizes)
     for _, label in ipairs(each) do n = n * sizes[label] end
     count[each] = n
   end
-  if #inner == 0 then -- no sum: the product of each with each
+  if #inner == 0 then -- no sum: an outer product
     local shape_a, shape_b = {unpack(shape, 1, #batch + #left)}, {unpack(shape, 1, #batch)}
     for _ = 1, #right do shape_a[#shape_a + 1] = 1 end
     for _ = 1, #left do shape_b[#shape_b + 1] = 1 end
@@ -165,7 +165,7 @@ local function contracted(a, b, wanted, sizes)
   return {x = ops.reshape(product, shape), labels = labels}
 end
 
--- How many terms have each label.
+-- The number of terms with each label.
 local function counted(terms)
   local counts = {}
   for _, term in ipairs(terms) do
@@ -174,7 +174,7 @@ local function counted(terms)
   return counts
 end
 
--- Of the labels of two terms, the set of those that the output (a set) or other terms have.
+-- The set of labels of two terms that the output (a set) or other terms have too.
 local function needed(a, b, counts, output)
   local wanted, own = {}, counted {a, b}
   for label, n in pairs(own) do
@@ -183,7 +183,7 @@ local function needed(a, b, counts, output)
   return wanted
 end
 
--- Multiplications of contracting two terms, and a thousandth of the result's size, which decides among equals.
+-- The cost of contracting two terms: the number of multiplications, and 1/1000 of the result's size as a tie-break.
 local function cost_of(a, b, counts, output, sizes)
   local work, size = 1, 1
   for _, label in ipairs(a.labels) do
@@ -199,7 +199,7 @@ local function cost_of(a, b, counts, output, sizes)
   return work, size * 1e-3
 end
 
--- The cheapest order of pairs of a few terms: its cost, and the pair to begin with. Tried on labels alone.
+-- Searches all orders of contracting a few terms, by labels alone. Returns the lowest cost and its first pair.
 local function best_pair(terms, output, sizes)
   local counts, best, first, second = counted(terms), nil, nil, nil
   for i = 1, #terms do
@@ -222,7 +222,7 @@ local function best_pair(terms, output, sizes)
   return best, first, second
 end
 
--- A heap of pairs of numbers of terms, i < j: the cheapest first, and of equal ones that of the lowest numbers.
+-- A heap of pairs of terms' numbers, i < j, ordered by cost and then by numbers.
 local Heap = {}
 Heap.__index = Heap
 local CODE = 2 ^ 26 -- beyond any number of terms
@@ -262,7 +262,7 @@ end
 
 local EXHAUSTIVE = 6 -- terms for which every order is tried
 
--- Terms with the same labels made one: a product of elements, no larger than they are. A list of the terms left.
+-- Multiplies terms with the same labels elementwise, which grows nothing. Returns the list of remaining terms.
 local function merged(terms, merge)
   local by_labels, left = {}, {}
   for _, term in ipairs(terms) do
@@ -280,8 +280,8 @@ local function merged(terms, merge)
   return left
 end
 
--- Terms contracted by the cheapest pairs until few are left. What a pair costs does not depend on what becomes of the
--- others: as long as one of the pair has a label, so have the terms made of others that had it.
+-- Contracts the cheapest pairs until few terms are left. The cost of a pair does not change when others are contracted:
+-- a label of the pair that other terms had is in the terms made of them.
 local function greedy(terms, counts, output, sizes, merge)
   local heap, live = setmetatable({n = 0, costs = {}, pairs = {}}, Heap), #terms
   local last = live
@@ -308,7 +308,7 @@ local function greedy(terms, counts, output, sizes, merge)
   return left
 end
 
--- The subscripts of an output that is not given: those that occur once, in alphabetical order, after the ellipsis.
+-- The subscripts of an implicit output: labels that occur once, in alphabetical order, after the ellipsis.
 local function implied(text)
   local counts, once = {}, {}
   for letter in text:gmatch "%a" do counts[letter] = (counts[letter] or 0) + 1 end
@@ -336,7 +336,7 @@ local function output_labels(text, terms)
   return labels
 end
 
--- One tensor of terms, with the dims whose labels are `kept`, in that order.
+-- Contracts all terms to one tensor, with the dims whose labels are `kept`, in that order.
 local function product(terms, kept)
   local sizes, output = sizes_of(terms), set_of(kept)
   local counts = counted(terms)

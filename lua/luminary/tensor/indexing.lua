@@ -1,4 +1,4 @@
---- Picking and writing by positions and masks, made of other ops. Dims and indices count from 1.
+--- Reading and writing by indices and masks, made of other ops. Dims and indices count from 1.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -18,7 +18,7 @@ local function same_sizes(a, b)
   return true
 end
 
--- What index_put takes for a 1-d index along dim.
+-- A 1-d index along dim as the list that index_put takes.
 local function entries(who, x, dim, index)
   if index.ndim > 1 then options.must_be(who, "index", "1-d", index) end
   local list = {}
@@ -59,10 +59,10 @@ indexing.index_copy_ = arguments.reads("index_copy_", copy_rows, function(x, ...
   return x
 end)
 
-local function single(who, name, v)
+local single = options.kind("number or 0-d tensor", function(who, name, v)
   if type(v) == "number" or core.is_tensor(v) and v.ndim == 0 then return v end
   options.must_be(who, name, "a number or a 0-d tensor", v)
-end
+end)
 
 local fill_rows = {{"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"value", single}}
 local function index_fill(who, put, fill, x, dim, index, value)
@@ -97,8 +97,8 @@ local function index_reduce(who, x, dim, index, source, reduce, include_self)
   local wide = {}
   for d = 1, source.ndim do wide[d] = 1 end
   wide[dim_of(who, x, dim)] = index:numel()
-  local places = ops.expand(ops.reshape(index, wide), source.shape)
-  local y = ops.scatter_reduce(with_dim(x), dim, places, source, reduce, {include_self = include_self})
+  local indices = ops.expand(ops.reshape(index, wide), source.shape)
+  local y = ops.scatter_reduce(with_dim(x), dim, indices, source, reduce, {include_self = include_self})
   return ops.reshape(y, x.shape)
 end
 
@@ -175,18 +175,18 @@ indexing.take_along_dim = arguments.reads("take_along_dim", {
       from[d], to[d] = n, n
     end
   end
-  local places = ops.where(ops.lt(indices, 0), indices + (x.shape[dim] + 1), indices)
-  return (ops.gather(ops.expand(x, from), dim, ops.expand(places, to)))
+  indices = ops.where(ops.lt(indices, 0), indices + (x.shape[dim] + 1), indices)
+  return (ops.gather(ops.expand(x, from), dim, ops.expand(indices, to)))
 end)
 
 -- ---- by masks
 
-local function mask_kind(who, name, mask)
+local mask_kind = options.kind("tensor", function(who, name, mask)
   if arg(who, name, mask, "tensor").dtype == "bool" then return mask end
   options.wrong_dtype(who, "mask", "bool", mask, "compare, or convert it with :bool()")
-end
+end)
 
-local function places_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)), 2, 1) end
+local function indices_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)), 2, 1) end
 
 --- x:masked_select(mask): Returns the elements of x for which mask is true, as a 1-d tensor.
 indexing.masked_select = arguments.reads("masked_select", {{"x", "tensor"}, {"mask", mask_kind}}, function(x, mask)
@@ -194,8 +194,8 @@ indexing.masked_select = arguments.reads("masked_select", {{"x", "tensor"}, {"ma
   return ops.masked_values(both[1], both[2])
 end)
 
--- As many of source's elements as the mask has positions.
-local function drawn(who, x, source, n)
+-- The first n elements of source.
+local function first_elements(who, x, source, n)
   if source.dtype ~= x.dtype then
     fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
   end
@@ -211,8 +211,8 @@ local scatter_rows = {{"x", "tensor"}, {"mask", mask_kind}, {"source", "tensor"}
 indexing.masked_scatter = arguments.reads("masked_scatter", scatter_rows, function(x, mask, source)
   local who = "masked_scatter"
   local both = broadcast(who, {x, mask})
-  local places = places_of(both[2])
-  local y = ops.scatter(ops.flatten(both[1]), 1, places, drawn(who, x, source, places:numel()))
+  local indices = indices_of(both[2])
+  local y = ops.scatter(ops.flatten(both[1]), 1, indices, first_elements(who, x, source, indices:numel()))
   return ops.reshape(y, both[1].shape)
 end)
 
@@ -220,12 +220,12 @@ end)
 indexing.masked_scatter_ = arguments.reads("masked_scatter_", scatter_rows, function(x, mask, source)
   local who = "masked_scatter_"
   if not x:is_contiguous() then return ops.copy_(x, indexing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
-  local places = places_of(ops.expand(mask, x.shape))
-  ops.scatter_(ops.flatten(x), 1, places, drawn(who, x, source, places:numel())) -- flatten is a view then
+  local indices = indices_of(ops.expand(mask, x.shape))
+  ops.scatter_(ops.flatten(x), 1, indices, first_elements(who, x, source, indices:numel())) -- flatten is a view then
   return x
 end)
 
--- ---- a view's place in a copy
+-- ---- copies with a part replaced
 
 local function replaced(who, x, src, view_of)
   local y = ops.clone(x)
@@ -264,14 +264,14 @@ end)
 indexing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"value", single}}, function(x, value)
   local who = "fill_diagonal_"
   if x.ndim < 2 then options.must_be(who, "x", "a tensor of at least 2 dims", x) end
-  local least, step = math.huge, 0
+  local min_size, step = math.huge, 0
   for d = 1, x.ndim do
     if x.ndim > 2 and x.shape[d] ~= x.shape[1] then
       fail("%s: all sizes of x must be equal, got %s", who, describe(x))
     end
-    least, step = math.min(least, x.shape[d]), step + x:stride(d)
+    min_size, step = math.min(min_size, x.shape[d]), step + x:stride(d)
   end
-  ops.fill_(ops.as_strided(x, {least}, {step}), value)
+  ops.fill_(ops.as_strided(x, {min_size}, {step}), value)
   return x
 end)
 

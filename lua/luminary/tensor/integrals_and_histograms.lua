@@ -1,4 +1,4 @@
---- Integrals over samples, counts between edges, numbers on a logarithmic scale, and rows of a bounded norm.
+--- Integrals of samples, histograms, logspace, and renorm.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local dim_of = require "luminary.tensor.dim_of"
@@ -6,7 +6,7 @@ local dim_of = require "luminary.tensor.dim_of"
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local lib = {}
 
--- y's neighbors along dim added up, and half the distances between them.
+-- Returns the sums of neighbors of y along dim, and half of their distances.
 local function trapezoids(who, y, x, dx, dim)
   arg(who, "y", y, "tensor")
   if type(x) == "number" then x, dx = nil, x end
@@ -80,7 +80,7 @@ function lib.renorm(x, p, dim, maxnorm)
   return x * ops.masked_fill(maxnorm / (ops.masked_fill(norm, within, 1) + 1e-7), within, 1)
 end
 
--- Edges of bins: a list as it is given, or `bins` of one width over `range`, or over values.
+-- Returns the edges of bins: the given list, or those of `bins` equal bins over `range`, or over values.
 local function edges_of(who, bins, range, values)
   if core.is_tensor(bins) then
     if bins.ndim ~= 1 or bins.shape[1] < 1 or bins.dtype ~= values.dtype then
@@ -97,8 +97,8 @@ local function edges_of(who, bins, range, values)
     end
     low, high = range[1], range[2]
   elseif values:numel() > 0 then
-    local least, most = ops.aminmax(values)
-    low, high = least:item(), most:item()
+    local min_value, max_value = ops.aminmax(values)
+    low, high = min_value:item(), max_value:item()
   end
   if not (low > -math.huge and high < math.huge and low <= high) then
     fail("%s: range must be finite and ascending, got {%g, %g}", who, low, high)
@@ -118,16 +118,16 @@ function lib.histogram(x, bins, range, weight, density)
   local values = ops.reshape(x:detach(), {-1})
   local edges = edges_of(who, bins, range, values)
   local n = edges.shape[1] - 1
-  local place = ops.searchsorted(edges, values, {right = true}) - 1
-  place = ops.where(ops.eq(values, ops.select(edges, 1, n + 1)), n, place)
-  local outside = ops.logical_or(ops.lt(place, 1), ops.gt(place, n)) -- NaN too
+  local bin = ops.searchsorted(edges, values, {right = true}) - 1
+  bin = ops.where(ops.eq(values, ops.select(edges, 1, n + 1)), n, bin)
+  local outside = ops.logical_or(ops.lt(bin, 1), ops.gt(bin, n)) -- NaN too
   local one = weight and ops.reshape(arg(who, "weight", weight, "tensor"):detach(), {-1}) or ops.ones_like(values)
   if weight and (weight:numel() ~= x:numel() or weight.dtype ~= x.dtype) then
     fail("%s: weight must have the dtype and shape of x, %s %s, got %s %s", who, weight.dtype, describe(weight),
       x.dtype, describe(x))
   end
   local counts = ops.scatter_add(ops.zeros(n + 1, {dtype = x.dtype, device = x.device}), 1,
-    ops.masked_fill(place, outside, n + 1), one)
+    ops.masked_fill(bin, outside, n + 1), one)
   counts = ops.narrow(counts, 1, 1, n)
   if density and arg(who, "density", density, "boolean") then
     counts = counts / ops.sum(counts) / (ops.narrow(edges, 1, 2, n) - ops.narrow(edges, 1, 1, n))

@@ -1,4 +1,4 @@
---- Factorizations and powers of matrices under the names that torch itself has for them; lm.linalg has more.
+--- Factorizations and powers of matrices, under their names in torch; lm.linalg has more.
 local core = require "luminary.core"
 local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
@@ -89,9 +89,9 @@ function matrices.matrix_power(x, n)
   return result
 end
 
-local DEGREE, LARGEST = 20, 1 -- of Taylor's polynomial; and for which norms it is exact to float64's last digits
+local DEGREE, LARGEST = 20, 1 -- of Taylor's polynomial; the largest norm for which it is exact in float64
 
--- Taylor's polynomial of the exponential, in powers of x^4 whose factors are polynomials of degree 3.
+-- Taylor's polynomial of the exponential, in powers of x^4 with polynomials of degree 3 as coefficients.
 local function taylor(x)
   local one = identities(x)
   local x2 = ops.matmul(x, x)

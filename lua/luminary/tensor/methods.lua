@@ -1,4 +1,4 @@
---- Methods of tensors that are written in terms of ops. Returns the table of all methods.
+--- Methods of tensors that are made of ops. Returns the table of all methods.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -10,7 +10,7 @@ require "luminary.tensor.size_lists"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail
-local rare = {} -- by name what loads the file that has it
+local rare = {} -- by name: a function that loads the method's file
 
 -- ---- methods that are written in C
 --- x:size([dim]): Returns the sizes of x as a list, or the size of dim.
@@ -28,7 +28,7 @@ local rare = {} -- by name what loads the file that has it
 --- x:free(): Frees the memory of x now, unless views or the graph share it; x cannot be used afterwards.
 --- x:requires_grad_([on = true]): Sets whether backward computes the gradient of x, which must be a leaf, and returns
 --- x.
---- x:retain_grad(): Makes backward set x.grad, though x is not a leaf.
+--- x:retain_grad(): Makes backward set x.grad even if x is not a leaf.
 --- x:detach_(): Detaches x from the graph that made it, in place, and returns x.
 --- x:backward([gradient] [, {gradient, retain_graph, create_graph = false}]): Computes the gradients of x with respect
 --- to the leaves of its graph and adds them to their .grad.
@@ -106,7 +106,7 @@ end
 --- Returns whether the dtype of x is floating.
 function methods.is_floating_point(x) return core.is_floating_point(tensor("is_floating_point", x)) end
 
--- x:new_zeros(2, 3): a tensor with x's dtype and device unless the options say otherwise.
+-- x:new_zeros(2, 3): a tensor with x's dtype and device by default.
 local function like(who, x, ...)
   tensor(who, x)
   local values, n = {...}, select("#", ...)
@@ -165,15 +165,15 @@ methods.allclose = arguments.reads("allclose", {
   end)
 end)
 
-local MOST = 2 ^ 20 -- tensors in a list; no function takes more
+local MAX_PARTS = 2 ^ 20 -- tensors in a list; no function takes more
 
 local function check_parts(who, n)
-  if n > MOST then fail("%s: the result would be %.0f views; a list has at most %d tensors", who, n, MOST) end
+  if n > MAX_PARTS then fail("%s: the result would be %.0f views; a list has at most %d tensors", who, n, MAX_PARTS) end
 end
 
-local function size_or_sizes(who, name, v)
+local size_or_sizes = options.kind("integer or list of integers", function(who, name, v)
   return options.arg(who, name, v, type(v) == "number" and "count" or "integers")
-end
+end)
 
 --- x:split(size [, dim = 1]): Splits x along dim into views of the given size, or of a list of sizes.
 methods.split = arguments.reads("split", {
@@ -216,15 +216,15 @@ methods.unbind = arguments.reads("unbind", {{"x", "tensor"}, {"dim", "dim", 1}},
   return tensor_list(parts)
 end)
 
--- y, as often along each dim as counts says, up to the third that is repeated; what is left stays in counts. One copy,
--- of y with a dim before each of these, where the dims that are not repeated are part of others.
+-- Repeats y along each dim by counts, up to the third repeated dim, and sets their counts to 1. It is one copy of y
+-- with a new dim before each of these; dims that are not repeated are merged with others.
 local function repeated_once(y, counts)
-  local shape, narrow, wide, most = y.shape, {}, {}, 3
+  local shape, narrow, wide, free_dims = y.shape, {}, {}, 3
   for d, size in ipairs(shape) do
     local n = counts[d]
-    if n ~= 1 and most > 0 then
+    if n ~= 1 and free_dims > 0 then
       narrow[#narrow + 1], wide[#wide + 1] = 1, n
-      shape[d], counts[d], most = size * n, 1, most - 1
+      shape[d], counts[d], free_dims = size * n, 1, free_dims - 1
     end
     if (n ~= 1 and counts[d] == 1) or #wide == 0 then
       narrow[#narrow + 1], wide[#wide + 1] = size, size
@@ -235,7 +235,7 @@ local function repeated_once(y, counts)
   return reshape_copy(ops.expand(ops.reshape(y, narrow), wide), shape)
 end
 
--- Counts that stand as numbers of their own, or in one list.
+-- Returns counts that were passed as numbers or as one list.
 local function repeated(who, x, fill_up, ...)
   tensor(who, x)
   local times = {...}
@@ -288,7 +288,7 @@ methods.dist = arguments.reads("dist", {{"x", "tensor"}, {"other", "tensor"}, {"
   return ops.norm(x - other, p)
 end)
 
--- The op with its words for p.
+-- Calls the op by its name for p.
 function methods.norm(...)
   local p = select(2, ...)
   if type(p) == "table" then p = p.p end
@@ -310,7 +310,7 @@ for _, name in ipairs {"cumsum", "cumprod"} do
   methods[name .. "_"] = function(x, dim) return ops.copy_(tensor(name .. "_", x), ops[name](x, dim)) end
 end
 
--- Rare ones: the first call of one loads its file, whose functions take the places of these.
+-- Rarely used methods: the first call of one loads its file, whose functions replace these.
 for file, names in pairs {
   products = "inner kron",
   quantiles_and_unique = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile unique "
@@ -365,7 +365,7 @@ function methods.register_post_accumulate_grad_hook(x, hook)
   end, true)
 end
 
--- Asked for what is neither method nor field.
+-- Called for names that are neither method nor field.
 return setmetatable(options.exact_all(methods), {rare = rare, __index = function(_, key)
   local known = {}
   for _, names in ipairs {methods, core.tensor_fields} do

@@ -75,7 +75,7 @@ function products.kron(a, b)
     local i, j = at_a > 0 and a.shape[at_a] or 1, at_b > 0 and b.shape[at_b] or 1
     of_a[2 * d - 1], of_a[2 * d], of_b[2 * d - 1], of_b[2 * d], shape[d] = i, 1, 1, j, i * j
   end
-  if n > 4 then -- in pairs of dims that would be too many
+  if n > 4 then -- too many dims for pairs
     fail("kron: a and b must have at most 4 dims, got %s and %s", describe(a), describe(b))
   end
   a, b = ops.reshape(a, of_a), ops.reshape(b, of_b)
@@ -89,9 +89,9 @@ function products.kron(a, b)
   return ops.reshape(a * b, shape)
 end
 
-local AS_PRODUCT = 25 -- rows from which differences are taken by matrix products, as in PyTorch
+local AS_PRODUCT = 25 -- with more rows distances are computed by matrix products, as in PyTorch
 
--- The distances of all rows; by_products takes products of matrices where p is 2.
+-- Returns the distances of all rows; by_products: by a matrix product if p is 2.
 local function distances(x1, x2, p, by_products)
   local dtype = x1.dtype
   if x1.device == "cpu" and dtype == x2.dtype and (dtype == "float32" or dtype == "float64") then
@@ -100,7 +100,7 @@ local function distances(x1, x2, p, by_products)
   if p ~= 2 or not by_products then return ops.norm(ops.unsqueeze(x1, -2) - ops.unsqueeze(x2, -3), p, -1) end
   local squares = ops.sum(ops.square(x1), -1, {keepdim = true}) + ops.unsqueeze(ops.sum(ops.square(x2), -1), -2)
   local squared = squares - ops.matmul(x1, ops.transpose(x2, -1, -2)) * 2
-  local none = ops.le(squared, 0) -- where sqrt has no gradient
+  local none = ops.le(squared, 0) -- sqrt has no gradient there
   return ops.masked_fill(ops.sqrt(ops.masked_fill(squared, none, 1)), none, 0)
 end
 
@@ -128,8 +128,8 @@ products.pdist = arguments.reads("pdist", {{"x", "tensor"}, {"p", "positive", 2}
   floating("pdist", "x", x)
   if x.ndim ~= 2 then options.wrong_shape("pdist", "x", x, "[n, m]") end
   if x.device == "cpu" and (x.dtype == "float32" or x.dtype == "float64") then return ops.pair_distances(x, p) end
-  local places = ops.arange(x.shape[1], {device = x.device})
-  return indexing.masked_select(distances(x, x, p), ops.gt(places, ops.unsqueeze(places, 2)))
+  local indices = ops.arange(x.shape[1], {device = x.device})
+  return indexing.masked_select(distances(x, x, p), ops.gt(indices, ops.unsqueeze(indices, 2)))
 end)
 
 -- lm.linalg.multi_dot, for its caller `who`.

@@ -1,4 +1,4 @@
---- Differences, quantiles, modes, distinct elements and counts, made of other ops. Places and labels count from 1.
+--- Differences, quantiles, modes, distinct elements and counts, made of other ops. Indices and labels count from 1.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -11,9 +11,9 @@ local function a_tensor(who, x, name) return arg(who, name or "x", x, "tensor") 
 
 local function lines(x) return x.ndim == 0 and ops.reshape(x, {1}) or x end
 local function flat(x) return ops.reshape(x, {-1}) end
-local function places(n, x) return ops.arange(1, n + 1, {dtype = "int64", device = x.device}) end
+local function indices_to(n, x) return ops.arange(1, n + 1, {dtype = "int64", device = x.device}) end
 
--- x's dims with `from` taken out and put back as number `to`.
+-- Moves dim `from` of x to dim `to`.
 local function moved(x, from, to)
   local order = {}
   for d = 1, x.ndim do order[d] = d end
@@ -21,8 +21,8 @@ local function moved(x, from, to)
   return ops.permute(x, order)
 end
 
--- Along dim, entries 2 to n and 1 to n - 1.
-local function neighbours(x, dim)
+-- Returns entries 2 to n along dim, and entries 1 to n - 1.
+local function adjacent(x, dim)
   local n = x.shape[dim]
   return ops.narrow(x, dim, 2, n - 1), ops.narrow(x, dim, 1, n - 1)
 end
@@ -46,7 +46,7 @@ ordering.diff = arguments.reads("diff", {
   local y = n > 0 and #parts > 1 and ops.cat(parts, dim) or x
   for _ = 1, n do
     if y.shape[dim] == 0 then break end
-    local later, before = neighbours(y, dim)
+    local later, before = adjacent(y, dim)
     if y.dtype == "bool" then y = ops.logical_xor(later, before) else y = later - before end
   end
   return y == x and ops.clone(x) or y
@@ -71,11 +71,11 @@ ordering.mode = arguments.reads("mode", {
   local n = y.shape[dim]
   if n == 0 then fail("%s: dim %d of %s is empty", who, dim, describe(x)) end
   local values, from = ops.sort(y, dim, {stable = true})
-  local later, before = neighbours(values, dim)
+  local later, before = adjacent(values, dim)
   local last = ops.ones(ops.narrow(values, dim, 1, 1).shape, {dtype = "bool", device = x.device})
   local ends, shape = ops.cat({ops.ne(later, before), last}, dim), {}
   for d = 1, y.ndim do shape[d] = d == dim and n or 1 end
-  local at = ops.reshape(places(n, x), shape) * ends -- where a run of equals ends, 0 elsewhere
+  local at = ops.reshape(indices_to(n, x), shape) * ends -- where a run of equals ends, 0 elsewhere
   local up_to = ops.cummax(at, dim)
   local zero = ops.zeros(last.shape, {dtype = "int64", device = x.device})
   local length = (at - ops.cat({zero, ops.narrow(up_to, dim, 1, n - 1)}, dim)) * ends
@@ -87,10 +87,10 @@ end)
 
 local INTERPOLATIONS = {"linear", "lower", "higher", "midpoint", "nearest"}
 
--- One quantile of lines without NaN, whose sorted entries but two are of no use.
+-- One quantile of lines without NaN, by kthvalue: a sort would order all entries for at most two of them.
 local function quantile_of(x, rank, interpolation)
   local below = math.floor(rank)
-  local function at(place) return (ops.kthvalue(x, place + 1, -1, {keepdim = true})) end
+  local function at(position) return (ops.kthvalue(x, position + 1, -1, {keepdim = true})) end
   if interpolation == "nearest" then return at(rank - below == 0.5 and below + below % 2 or math.floor(rank + 0.5)) end
   if interpolation == "lower" or rank == below then return at(below) end
   if interpolation == "higher" then return at(below + 1) end
@@ -114,7 +114,7 @@ local function quantiles_of(x, q, interpolation, without_nan)
   local shape = x.shape
   shape[x.ndim] = q.shape[1]
   rank = ops.expand(rank, shape)
-  local function at(place) return ops.gather(sorted, -1, place:to "int64" + 1) end
+  local function at(position) return ops.gather(sorted, -1, position:to "int64" + 1) end
   if interpolation == "lower" then return at(ops.floor(rank)) end
   if interpolation == "higher" then return at(ops.ceil(rank)) end
   if interpolation == "nearest" then return at(ops.round(rank)) end
@@ -171,27 +171,27 @@ end)
 
 -- ---- distinct elements
 
--- The order of rows [n, m] by their first column, then the second, …: stable sorts from the last to the first. As many
--- columns are looked at as tell the rows apart.
+-- The lexicographic order of rows [n, m]: stable sorts by column, from the last to the first. It starts with the first
+-- two columns and takes more until all rows differ.
 local function order_of_rows(rows)
   local columns = math.min(2, rows.shape[2])
   while true do
-    local order = places(rows.shape[1], rows)
+    local order = indices_to(rows.shape[1], rows)
     for column = columns, 1, -1 do
       local _, from = ops.sort(ops.index_select(ops.select(rows, 2, column), 1, order), 1, {stable = true})
       order = ops.index_select(order, 1, from)
     end
     if columns == rows.shape[2] then return order end
     local first = ops.index_select(ops.narrow(rows, 2, 1, columns), 1, order)
-    if ops.all(ops.any(ops.ne(neighbours(first, 1)), 2)):item() then return order end
+    if ops.all(ops.any(ops.ne(adjacent(first, 1)), 2)):item() then return order end
     columns = math.min(8 * columns, rows.shape[2])
   end
 end
 
--- Entries of the first dim, each different from the one before; `order`: where they were, nil if they are as they were.
+-- The entries of the first dim that differ from the one before. `order`: their indices before sorting, nil if unsorted.
 local function runs_of(entries, order, return_inverse, return_counts)
   local n = entries.shape[1]
-  local later, before = neighbours(entries, 1)
+  local later, before = adjacent(entries, 1)
   local differs = ops.ne(later, before)
   if entries.ndim > 1 then differs = ops.any(ops.flatten(differs, 2, -1), 2) end
   local begins = ops.cat {ops.ones(1, {dtype = "bool", device = entries.device}), differs}
@@ -284,7 +284,7 @@ end)
 
 -- ---- counts
 
--- How often each label from 1 to n is there, or the sum of its weights.
+-- Counts each label from 1 to n, or sums its weights.
 local function counted(labels, weights, n)
   local sums = ops.zeros(n, {dtype = weights and weights.dtype or "int64", device = labels.device})
   local one = not weights and ops.expand(ops.ones(1, {dtype = "int64", device = labels.device}), labels.shape)
@@ -308,9 +308,11 @@ ordering.bincount = arguments.reads("bincount", {
   end
   local n = 0
   if x.shape[1] > 0 then
-    local least, most = ops.aminmax(x)
-    if least:item() < 1 then options.must_be(who, "x", "at least 1", least:item(), "labels start at 1") end
-    n = tonumber(most:item())
+    local min_label, max_label = ops.aminmax(x)
+    if min_label:item() < 1 then
+      options.must_be(who, "x", "at least 1", min_label:item(), "labels start at 1")
+    end
+    n = tonumber(max_label:item())
     if n > 2 ^ 40 then options.must_be(who, "x", "at most 2^40", n, "there is a count for each label") end
   end
   return counted(x:to "int64", weights, math.max(n, minlength))
@@ -325,8 +327,8 @@ ordering.histc = arguments.reads("histc", {
   local low, high, values = min, max, flat(x:detach())
   if x.dtype ~= "float64" then values = values:float() end
   if low == high and x:numel() > 0 then
-    local least, most = ops.aminmax(values)
-    low, high = least:item(), most:item()
+    local min_value, max_value = ops.aminmax(values)
+    low, high = min_value:item(), max_value:item()
   end
   if low == high then low, high = low - 1, high + 1 end
   if not (low > -math.huge and high < math.huge and low <= high) then
@@ -335,12 +337,12 @@ ordering.histc = arguments.reads("histc", {
   if high - low > (values.dtype == "float64" and 2 ^ 1022 or 2 ^ 127) then
     fail("%s: bins from %g to %g are out of the range of %s", who, low, high, values.dtype)
   end
-  local place = (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
-  if min ~= max then -- what is outside, and NaN, goes to one more bin
+  local bin = (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
+  if min ~= max then -- values outside, and NaN, are counted in one more bin
     local within = ops.logical_and(ops.ge(values, low), ops.le(values, high))
-    place:masked_fill_(ops.logical_not(within), bins + 1)
+    bin:masked_fill_(ops.logical_not(within), bins + 1)
   end
-  return ops.narrow(counted(place:to "int64", nil, bins + 1), 1, 1, bins):to(x.dtype)
+  return ops.narrow(counted(bin:to "int64", nil, bins + 1), 1, 1, bins):to(x.dtype)
 end)
 
 -- ---- covariance

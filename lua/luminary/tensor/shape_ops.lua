@@ -1,4 +1,4 @@
---- Dims and entries rearranged, joined and taken apart, made of other ops. Dims count from 1.
+--- Functions that permute, join and split tensors, made of other ops. Dims count from 1.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -18,7 +18,7 @@ local function at_least(who, x, n)
   return x
 end
 
--- The tensors of a call f(a, b, …) or f({a, b, …}), and the options after them, for rows of these.
+-- Reads a call f(a, b, …, {options}) or f({a, b, …}, {options}): returns the list of tensors and the options' values.
 local function list_of(who, rows, ...)
   local list, n = {...}, select("#", ...)
   local given = n > 1 and options.is_plain(list[n]) and table.remove(list) or nil
@@ -72,9 +72,9 @@ shape_ops.combinations = arguments.reads("combinations", {
 }, function(x, r, again)
   if x.ndim ~= 1 then options.must_be("combinations", "x", "1-d", x) end
   if r == 0 then return ops.empty(0, {dtype = x.dtype, device = x.device}) end
-  local places = ops.arange(x:numel(), {device = x.device, dtype = "int64"})
+  local indices = ops.arange(x:numel(), {device = x.device, dtype = "int64"})
   local lists = {}
-  for i = 1, r do lists[i] = places end
+  for i = 1, r do lists[i] = indices end
   local grids, kept = shape_ops.meshgrid(lists), nil
   for i = 2, r do
     local fits = (again and ops.le or ops.lt)(grids[i - 1], grids[i])
@@ -137,7 +137,7 @@ shape_ops.unflatten = arguments.reads("unflatten", {
   return ops.reshape(x, all)
 end)
 
--- Of one tensor, or of each in a list.
+-- Applies f to one tensor, or to each of a list.
 local function each_of(who, f, ...)
   if select("#", ...) == 1 and core.is_tensor((...)) then return f((...)) end
   local made = {}
@@ -158,7 +158,7 @@ function shape_ops.atleast_2d(...) return each_of("atleast_2d", to_2d, ...) end
 --- lm.atleast_3d(x): Returns x with at least 3 dims.
 function shape_ops.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) end
 
--- ---- joined
+-- ---- joining
 
 local function joined(who, form, dim, ...)
   local list = {}
@@ -199,9 +199,9 @@ function shape_ops.block_diag(...)
   return ops.cat(blocks, 1)
 end
 
--- ---- taken apart
+-- ---- splitting
 
--- Views of dim: that many of sizes as equal as can be, or parts that begin at the entries of a list.
+-- Splits dim into views: a number of nearly equal ones, or ones that end before each index of a list.
 local function tensor_split(who, x, parts, dim)
   dim = dim_of(who, x, dim, at_least(who, x, 1).ndim)
   if core.is_tensor(parts) then parts = parts:totable() end
@@ -225,10 +225,10 @@ local function tensor_split(who, x, parts, dim)
   return tensor_list(list)
 end
 
-local function number_or_list(who, name, v)
+local number_or_list = options.kind("integer, list of integers or tensor", function(who, name, v)
   if type(v) == "number" or options.is_plain(v) or core.is_tensor(v) and v.ndim < 2 then return v end
   options.must_be(who, name, "a number or a list of numbers", v)
-end
+end)
 
 --- x:tensor_split(indices or sections [, dim = 1]): Splits x along dim into a number of views, or at the given indices.
 shape_ops.tensor_split = arguments.reads("tensor_split", {
@@ -237,9 +237,9 @@ shape_ops.tensor_split = arguments.reads("tensor_split", {
   return tensor_split("tensor_split", x, parts, dim)
 end)
 
-local function split_along(who, least, dim, ...)
+local function split_along(who, min_dims, dim, ...)
   local x, parts = arguments.read(who, {{"x", "tensor"}, {"indices_or_sections", number_or_list}}, ...)
-  if at_least(who, x, least).ndim == 1 then dim = 1 end
+  if at_least(who, x, min_dims).ndim == 1 then dim = 1 end
   if type(parts) == "number" and (parts < 1 or x.shape[dim] % parts ~= 0) then
     fail("%s: the size of dim %d of %s must be divisible by %s", who, dim, describe(x), tostring(parts))
   end
@@ -277,8 +277,8 @@ shape_ops.rot90 = arguments.reads("rot90", {
   return ops.transpose(ops.flip(x, k == 1 and b or a), a, b)
 end)
 
--- Entry i as often as counts[i] says: 1-d positions.
-local function repeated_places(who, counts, size)
+-- 1-d indices in which i is repeated counts[i] times.
+local function repeated_indices(who, counts, size)
   if counts.dtype ~= "int64" and counts.dtype ~= "int32" then
     options.wrong_dtype(who, "repeats", "int64 or int32", counts, "convert it with :long()")
   end
@@ -288,7 +288,8 @@ local function repeated_places(who, counts, size)
   end
   if size == 0 then return ops.empty(0, {dtype = "int64", device = counts.device}) end
   if ops.amin(counts):item() < 0 then fail("%s: repeats must not be negative", who) end
-  -- How many entries begin up to each place; those that come 0 times begin where the next one does.
+  -- Entry i begins at begins[i]; the running count of beginnings is the index. Entries repeated 0 times begin together
+  -- with the next one.
   local ends = ops.cumsum(counts, 1)
   local begins, how = ends - counts + 1, {dtype = "int64", device = counts.device}
   local total = tonumber(ops.select(ends, 1, size):item())
@@ -296,11 +297,11 @@ local function repeated_places(who, counts, size)
   return ops.cumsum(ops.narrow(marks, 1, 1, total), 1)
 end
 
-local function repeats_of(who, name, v)
+local repeats_of = options.kind("integer, list of integers or tensor", function(who, name, v)
   if core.is_tensor(v) then return v end
   if options.is_plain(v) then return core.tensor(v, {dtype = "int64"}) end
   return arg(who, name, v, "natural")
-end
+end)
 
 --- x:repeat_interleave(repeats [, dim]): Repeats each element of x, or each slice along dim.
 shape_ops.repeat_interleave = arguments.reads("repeat_interleave", {
@@ -312,7 +313,7 @@ shape_ops.repeat_interleave = arguments.reads("repeat_interleave", {
   dim = dim_of(who, x, dim, x.ndim)
   local y
   if core.is_tensor(repeats) then
-    y = ops.index_select(x, dim, repeated_places(who, repeats:to(x.device), x.shape[dim]))
+    y = ops.index_select(x, dim, repeated_indices(who, repeats:to(x.device), x.shape[dim]))
   else
     local shape, wide = x.shape, {}
     for d = 1, x.ndim + 1 do wide[d] = d == dim + 1 and repeats or shape[d > dim and d - 1 or d] end

@@ -1,5 +1,5 @@
---- The lists that x.shape, x:size() and x:stride() give: print shows them, == compares them, and .. makes them text.
---- Their metatable is made by the core; whoever asks whether a table is a plain one asks options.is_plain.
+--- The lists of x.shape, x:size() and x:stride(): print shows them, == compares them, and .. converts them to text. The
+--- core makes their metatable; options.is_plain is true for them.
 local core = require "luminary.core"
 
 local sizes = core.sizes
@@ -7,14 +7,14 @@ sizes.__plain = true
 
 function sizes.__tostring(list)
   local parts = {}
-  for i = 1, #list do -- as scripts may have changed it: with holes, or itself in it
+  for i = 1, #list do -- scripts may have changed it: with holes, or itself in it
     local size = rawget(list, i)
     parts[i] = type(size) == "table" and "{…}" or tostring(size)
   end
   return "{" .. table.concat(parts, ", ") .. "}"
 end
 
--- x.shape[-1] is the last; what is not there is an error, for a size of nil would be left out of most calls.
+-- x.shape[-1] is the last. An absent index is an error, since most calls would drop a size of nil.
 function sizes.__index(list, i)
   local n = #list
   if type(i) ~= "number" then return nil end

@@ -6,7 +6,7 @@ local result_type = require("luminary.tensor.dtype_info").result_type
 local ops, arg, fail = core.ops, options.arg, options.fail
 local stft = {}
 
--- The arguments that stft and istft have in common: x and the window, both of one dtype, with n_fft entries, and hop.
+-- Checks the common arguments of stft and istft. Returns x and the window, of one dtype and n_fft entries, and the hop.
 local function frame_of(who, x, n_fft, hop_length, win_length, window)
   arg(who, "x", x, "tensor")
   arg(who, "n_fft", n_fft, "count")
@@ -30,7 +30,7 @@ local function frame_of(who, x, n_fft, hop_length, win_length, window)
   return x:to(dtype), window:to(dtype), hop
 end
 
--- x [b, n] with `half` more samples on both sides.
+-- Pads x [b, n] with `half` samples on both sides.
 local function padded(x, half, mode)
   local n = x.shape[2]
   if mode ~= "reflect" or n <= half or half == 0 then
@@ -114,7 +114,7 @@ end
 
 -- ---- windows
 
--- The window of n entries that f(n, whole, dtype) returns, in float64 or dtype; `whole`: the entries of a period.
+-- Returns the window of n entries by f(n, whole, dtype), in float64 or dtype; `whole`: the entries of a period.
 local function window(who, n, periodic, dtype, device, f)
   arg(who, "window_length", n, "natural")
   if periodic ~= nil then arg(who, "periodic", periodic, "boolean") end
@@ -124,7 +124,7 @@ local function window(who, n, periodic, dtype, device, f)
   return f(n, periodic == false and n - 1 or n, dtype):to(dtype):to(device)
 end
 
--- 0, step, 2 step, …: n numbers.
+-- Returns 0, step, 2 step, …: n numbers.
 local function steps(n, step) return ops.arange(0, n, 1, {dtype = "float64", device = "cpu"}):mul_(step) end
 
 -- a0 - a1 cos(2 pi k / n) + a2 cos(4 pi k / n)
@@ -157,7 +157,7 @@ function stft.bartlett_window(window_length, periodic, dtype, device)
   end)
 end
 
--- Bessel's function I0 by its series, of x from 0 to `largest`.
+-- Bessel's function I0 by its series, for x from 0 to `largest`.
 local function bessel(x, largest)
   local quarter, sum, term = ops.square(x) * 0.25, ops.ones_like(x), ops.ones_like(x)
   for k = 1, 20 + math.ceil(largest * 1.5) do

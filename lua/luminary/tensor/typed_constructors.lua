@@ -1,5 +1,5 @@
---- Torch's typed constructors: FloatTensor{1, 2} of values, FloatTensor(2, 3) of sizes, uninitialized as Torch's are,
---- FloatTensor() empty. Returns them by name for the CPU; add(library, device_of) adds them for another device.
+--- Torch's typed constructors: FloatTensor{1, 2} has values, FloatTensor(2, 3) is uninitialized, as in Torch, and
+--- FloatTensor() is empty. Returns them by name for the CPU; add(library, device_of) adds them for another device.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 

@@ -25,7 +25,7 @@ end
 local Progress = class.root("Progress")
 local WIDTH, EVERY = 20, 0.1 -- characters of the bar, seconds between two drawings
 
---- `done` steps were made before (a resumed run): the time left is judged by the others.
+--- `done` steps were made before (a resumed run): they do not count in the estimate of the remaining time.
 function Progress:init(total, done)
   self.total = options.arg("progress", "total", total, "natural")
   self.skipped = done or 0

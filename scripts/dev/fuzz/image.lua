@@ -32,9 +32,9 @@ local function decode_image(path, text)
   local ok, result = pcall(encoded.decode, encoded, opts)
   if ok then
     local want = opts.crop or { 0, 0, encoded.height, encoded.width }
-    local least = opts.at_least and { math.min(opts.at_least[1], want[3]), math.min(opts.at_least[2], want[4]) }
+    local min_size = opts.at_least and { math.min(opts.at_least[1], want[3]), math.min(opts.at_least[2], want[4]) }
       or { want[3], want[4] }
-    if result.shape[2] < least[1] or result.shape[3] < least[2] or result.shape[2] > want[3]
+    if result.shape[2] < min_size[1] or result.shape[3] < min_size[2] or result.shape[2] > want[3]
       or result.shape[3] > want[4] then
       error("sizes that were not asked for: " .. tostring(result.shape))
     end

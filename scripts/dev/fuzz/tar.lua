@@ -21,10 +21,10 @@ local field_values = {
   "\128\0\0\0\255\255\255\255\255\255\255\255", "x", "L", "g", "5", "2", "S", "\0", "ustar\00000", ("n"):rep(155),
 }
 local function change_header(block)
-  local place = pick(fields)
-  if random(3) == 1 then return with_sum(damage(block, place[1], place[2])) end
-  local value = pick(field_values):sub(1, place[2] - place[1] + 1)
-  return with_sum(replace(block, place[1], place[1] + #value - 1, value))
+  local field = pick(fields)
+  if random(3) == 1 then return with_sum(damage(block, field[1], field[2])) end
+  local value = pick(field_values):sub(1, field[2] - field[1] + 1)
+  return with_sum(replace(block, field[1], field[1] + #value - 1, value))
 end
 
 local keys, endings = { "a", "b", "folder/c", "0001", "" }, { "txt", "json", "cls", "TXT", "bin", "x.json", "" }

@@ -1,6 +1,6 @@
 """Writes spec/golden/language_gguf.safetensors: the models of language_gpt2, language_llama and language_llama_tied as
-GGUF files, as llama.cpp's convert_hf_to_gguf.py makes them, "llama3" with LLaMA 3's scaling of places. transformers' own
-reader of such files has to give the same weights back. And spec/golden/_gguf.safetensors: a file with tensors of ggml's
+GGUF files, as llama.cpp's convert_hf_to_gguf.py makes them, "llama3" with LLaMA 3's scaling of positions. transformers' own
+reader of such files must return the same weights. And spec/golden/_gguf.safetensors: a file with tensors of ggml's
 quantized kinds, "file", and what gguf's quants make of them, by name.
 
     python scripts/dev/golden/gen_gguf.py        (with torch, transformers, gguf, safetensors; after gen_language.py)

@@ -794,21 +794,21 @@ def autocast():
             except RuntimeError:
                 return "error"
 
-    places = (("cpu", torch.bfloat16), ("cpu", torch.float16), ("cuda", torch.float16), ("cuda", torch.bfloat16))
+    targets = (("cpu", torch.bfloat16), ("cpu", torch.float16), ("cuda", torch.float16), ("cuda", torch.bfloat16))
     f32, f64 = torch.float32, torch.float64
     with open(os.path.join(ROOT, "spec/golden/autocast.lua"), "w") as out:
         out.write("-- Written by scripts/dev/golden/gen_golden.py: for each expression, by the device and autocast's dtype, the\n"
                   "-- result's dtype in PyTorch where x and w are float32, low, low and float32, float32 and low, float64.\nreturn {\n  ops = {\n")
         for e in AUTOCAST:
             out.write(f"    {{ [=[{text(e)}]=],\n")
-            for device, low in places:
+            for device, low in targets:
                 pairs = [(f32, f32), (low, low), (low, f32), (f32, low), (f64, f64)]
                 results = " ".join(outcome(e[0], device, low, pair) for pair in pairs)
                 out.write(f'      ["{device} {name(low)}"] = "{results}",\n')
             out.write("    },\n")
         out.write("  },\n  -- Of the model below: each step's dtype, and whether the gradient of each leaf fits into the low dtype, as one does\n"
                   "  -- that was computed in it.\n  model = {\n")
-        for device, low in places:
+        for device, low in targets:
             with FakeTensorMode() if device == "cuda" else nullcontext():
                 gen = torch.Generator().manual_seed(5)
                 def rand(*shape):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden values of what goes on over many steps, made with PyTorch: spec/golden/_schedules.safetensors, _averaged.safetensors.
+"""Golden values of many steps of schedules and averages, made with PyTorch: spec/golden/_schedules.safetensors, _averaged.safetensors.
 
 usage: gen_golden_training.py [name...]
 """
@@ -83,7 +83,7 @@ OVER_ADAM = {"onecycle_adam": SCHEDULES["onecycle"], "cyclic_adam": SCHEDULES["c
 # The first group's rate is set to 0.5 before step 100.
 CHANGED = ["step", "multistep", "constant_options", "linear_options", "exponential", "polynomial_options", "lambda",
            "multiplicative", "cosine", "restarts", "onecycle", "cyclic", "chained", "sequential", "plateau_min"]
-# Gone on with after epoch 99, groups having begun at 0.2 and 0.06.
+# Resumed after epoch 99; the groups' initial rates are 0.2 and 0.06.
 RESUMED = {
     "step": lambda o: S.StepLR(o, 30, last_epoch=99),
     "cosine": lambda o: S.CosineAnnealingLR(o, 50, last_epoch=99),

@@ -3,8 +3,8 @@
 safetensors, and libturbojpeg.so.0.
 
 Writes spec/golden/_images.safetensors: files' bytes by name ("420.jpg"), and pixels by name and mode ("420.jpg rgb") as
-torchvision gives them; where torchvision does not read a kind of file as it is meant (palettes, transparency, fewer
-than 8 bits), by the format's definition, which Pillow has to confirm. And "grid", images, with "grid 1" and so on,
+torchvision returns them; where torchvision does not read a kind of file as it is meant (palettes, transparency, fewer
+than 8 bits), by the format's definition, which Pillow must confirm. And "grid", images, with "grid 1" and so on,
 torchvision's make_grid of them by the options that vision_spec.lua has too.
 """
 import ctypes

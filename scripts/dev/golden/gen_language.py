@@ -1,6 +1,6 @@
-"""Writes spec/golden/language_*.safetensors: small models of language by Hugging Face's transformers, drawn from a seed:
-their state_dict under "state.", tokens, scores, and what they go on with, greedily and by beams, of a padded batch, with
-the options of generate, and for LLaMA by each scaling of rotary positions; what sampling leaves of some scores'
+"""Writes spec/golden/language_*.safetensors: small language models by Hugging Face's transformers, drawn from a seed:
+their state_dict under "state.", tokens, scores, and the tokens that they generate, greedily and by beams, of a padded
+batch, with the options of generate, and for LLaMA by each scaling of rotary positions; what sampling leaves of some scores'
 probabilities; and how often beams that are drawn come out as what.
 
     python scripts/dev/golden/gen_language.py        (with torch, transformers, tokenizers, safetensors)
@@ -30,7 +30,7 @@ def tokenizer():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=bare)
 
 
-def goes_on(model, ids, **options):
+def generated(model, ids, **options):
     settings = dict(do_sample=False, pad_token_id=1, eos_token_id=None, max_new_tokens=100)
     settings["attention_mask"] = torch.ones_like(ids)
     return model.generate(ids, **{**settings, **options}) + 1
@@ -55,8 +55,8 @@ def padded(model, ids):
     few = dict(max_new_tokens=20, attention_mask=mask)
     return {
         "padded.ids": left + 1, "padded.mask": mask, "padded.logits": model(left, attention_mask=mask).logits,
-        "padded.greedy": goes_on(model, left, **few),
-        "padded.beams": goes_on(model, left, num_beams=3, num_return_sequences=2, **few),
+        "padded.greedy": generated(model, left, **few),
+        "padded.beams": generated(model, left, num_beams=3, num_return_sequences=2, **few),
         "right.ids": right + 1, "right.logits": model(right, attention_mask=mask.flip(1)).logits,
     }
 
@@ -65,42 +65,42 @@ def write(name, model, vocabulary, more=lambda model, ids: {}):
     drawn(model)
     ids = torch.randint(0, vocabulary, (2, 7))
     with torch.no_grad():
-        store = {**padded(model, ids), "ids": ids + 1, "logits": model(ids).logits, "greedy": goes_on(model, ids),
-                 "penalized": goes_on(model, ids, repetition_penalty=1.3, max_new_tokens=40),
-                 "beams": goes_on(model, ids[:1], num_beams=3, max_new_tokens=40), **more(model, ids)}
+        store = {**padded(model, ids), "ids": ids + 1, "logits": model(ids).logits, "greedy": generated(model, ids),
+                 "penalized": generated(model, ids, repetition_penalty=1.3, max_new_tokens=40),
+                 "beams": generated(model, ids[:1], num_beams=3, max_new_tokens=40), **more(model, ids)}
     for key, t in model.state_dict().items():
         store["state." + key] = t.clone()
     save(name, store)
 
 
 def with_options(model, ids):
-    """What generate's options do; eos and the strings occur in what it goes on with."""
-    greedy = goes_on(model, ids)[:, 7:] - 1
+    """Results of generate's options; eos and the strings occur in the tokens that it generates."""
+    greedy = generated(model, ids)[:, 7:] - 1
     end = greedy[0, 9].item()
     words = "".join(VOCABULARY[i] for i in greedy[1, :12].tolist())
     few = dict(max_new_tokens=40)
     return {
         "end": torch.tensor(end + 1),
-        "ended": goes_on(model, ids, eos_token_id=end, **few),
-        "not_before": goes_on(model, ids, eos_token_id=end, min_new_tokens=25, **few),
-        "no_pairs": goes_on(model, ids, no_repeat_ngram_size=2, **few),
-        "no_triples": goes_on(model, ids, no_repeat_ngram_size=3, repetition_penalty=1.1, **few),
+        "ended": generated(model, ids, eos_token_id=end, **few),
+        "not_before": generated(model, ids, eos_token_id=end, min_new_tokens=25, **few),
+        "no_pairs": generated(model, ids, no_repeat_ngram_size=2, **few),
+        "no_triples": generated(model, ids, no_repeat_ngram_size=3, repetition_penalty=1.1, **few),
         "strings": torch.tensor(list((words[-3:-1] + " " + words[4:7]).encode()), dtype=torch.uint8),
-        "stopped": goes_on(model, ids, stop_strings=[words[-3:-1], words[4:7]], tokenizer=tokenizer(), **few),
-        "beams.ended": goes_on(model, ids, num_beams=4, num_return_sequences=3, eos_token_id=[end, 3],
+        "stopped": generated(model, ids, stop_strings=[words[-3:-1], words[4:7]], tokenizer=tokenizer(), **few),
+        "beams.ended": generated(model, ids, num_beams=4, num_return_sequences=3, eos_token_id=[end, 3],
                                min_new_tokens=6, **few),
-        "beams.early": goes_on(model, ids, num_beams=4, num_return_sequences=4, eos_token_id=[end, 3],
+        "beams.early": generated(model, ids, num_beams=4, num_return_sequences=4, eos_token_id=[end, 3],
                                early_stopping=True, length_penalty=0.5, **few),
-        "beams.no_pairs": goes_on(model, ids, num_beams=3, no_repeat_ngram_size=2, eos_token_id=end, length_penalty=2.0,
+        "beams.no_pairs": generated(model, ids, num_beams=3, no_repeat_ngram_size=2, eos_token_id=end, length_penalty=2.0,
                                   **few),
-        "no_words": goes_on(model, ids, bad_words_ids=[[end], [24, 24, 24], [8]], **few),
-        "beams.no_words": goes_on(model, ids, num_beams=3, eos_token_id=end, min_new_tokens=9,
+        "no_words": generated(model, ids, bad_words_ids=[[end], [24, 24, 24], [8]], **few),
+        "beams.no_words": generated(model, ids, num_beams=3, eos_token_id=end, min_new_tokens=9,
                                   bad_words_ids=[[end], [24, 24]], **few),
-        "beams.never": goes_on(model, ids, num_beams=3, num_return_sequences=3, eos_token_id=[end, 3],
+        "beams.never": generated(model, ids, num_beams=3, num_return_sequences=3, eos_token_id=[end, 3],
                                early_stopping="never", length_penalty=1.5, **few),
-        "beams.never_short": goes_on(model, ids, num_beams=3, num_return_sequences=3, eos_token_id=[end, 3],
+        "beams.never_short": generated(model, ids, num_beams=3, num_return_sequences=3, eos_token_id=[end, 3],
                                      early_stopping="never", length_penalty=-0.5, **few),
-        "beams.stopped": goes_on(model, ids, num_beams=3, stop_strings=[words[4:6]], tokenizer=tokenizer(), **few),
+        "beams.stopped": generated(model, ids, num_beams=3, stop_strings=[words[4:6]], tokenizer=tokenizer(), **few),
     }
 
 
@@ -113,7 +113,7 @@ def ropes(model, ids):
         other.load_state_dict(model.state_dict())
         longer = torch.cat([ids, ids.flip(0), ids], 1).repeat(1, 4)[:, :80]
         store[kind + ".logits"] = other(longer).logits[:, -1]
-        store[kind + ".greedy"] = goes_on(other, ids)
+        store[kind + ".greedy"] = generated(other, ids)
     return store
 
 
@@ -152,11 +152,11 @@ BEAMS = {  # language_spec.lua has them too; None: no end
 def beam_sampling(model):
     """What beams that are drawn give most, as rows of new tokens, and how often of 20000 times."""
     ids = torch.arange(7)[None]
-    end = goes_on(model, ids, max_new_tokens=2)[0, -1].item() - 1
+    end = generated(model, ids, max_new_tokens=2)[0, -1].item() - 1
     store = {"end": torch.tensor(end + 1)}
     for name, options in BEAMS.items():
         options = {**dict(eos_token_id=end, max_new_tokens=4, do_sample=True), **options}
-        rows = goes_on(model, ids.repeat(20000, 1), **options)[:, 7:]
+        rows = generated(model, ids.repeat(20000, 1), **options)[:, 7:]
         rows = torch.nn.functional.pad(rows, (0, 4 - rows.shape[1]), value=2).reshape(20000, -1)
         rows, counts = rows.unique(dim=0, return_counts=True)
         store[name + ".rows"], store[name + ".counts"] = rows[counts >= 100], counts[counts >= 100]

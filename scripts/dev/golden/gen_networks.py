@@ -1,6 +1,6 @@
 """Writes spec/golden/network_*.safetensors: BERT and ViT by Hugging Face's transformers, ViT by torchvision, a U-Net by
-diffusers, drawn from a seed, each with its state_dict under "state.", what it is given and what it gives; and what
-diffusion's schedulers give, by formulas written here, which diffusers' schedulers confirm.
+diffusers, drawn from a seed, each with its state_dict under "state.", its inputs and its outputs; and results of
+diffusion's schedulers, by formulas written here, which diffusers' schedulers confirm.
 
     python scripts/dev/golden/gen_networks.py        (with torch, torchvision, transformers, diffusers, safetensors)
 """
@@ -40,15 +40,15 @@ def bert():
                                      intermediate_size=24, max_position_embeddings=16, num_labels=3)
     ids, types = torch.randint(0, 40, (2, 7)), torch.randint(0, 2, (2, 7))
     mask = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]])
-    told = dict(attention_mask=mask, token_type_ids=types)
+    options = dict(attention_mask=mask, token_type_ids=types)
     body = drawn(transformers.BertModel(config))
     store = {"ids": ids + 1, "types": types + 1, "mask": mask, **state(body, "state.bert.")}
-    bare, all_of = body(ids), body(ids, **told)
+    bare, all_of = body(ids), body(ids, **options)
     store.update({"hidden": bare[0], "pooled": bare[1], "masked.hidden": all_of[0], "masked.pooled": all_of[1]})
     for name, kind in {"words": transformers.BertForMaskedLM, "classes": transformers.BertForSequenceClassification}.items():
         model = drawn(kind(config))
         model.bert.load_state_dict(body.state_dict(), strict=False)
-        store[name] = model(ids, **told).logits
+        store[name] = model(ids, **options).logits
         store.update({k: t for k, t in state(model).items() if not k.startswith("state.bert.")})
     del store["state.cls.predictions.decoder.weight"], store["state.cls.predictions.decoder.bias"]
     save("bert", store)
@@ -71,7 +71,7 @@ def vit():
 def unet():
     common = dict(block_out_channels=(4, 8), norm_num_groups=2, layers_per_block=1, sample_size=8)
     x, steps = torch.randn(2, 3, 8, 8), torch.tensor([3, 712])
-    for name, more, told in [
+    for name, more, options in [
         ("unet", dict(down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"),
                       attention_head_dim=4), {}),
         ("unet_other", dict(down_block_types=("AttnDownBlock2D", "DownBlock2D"),
@@ -81,7 +81,7 @@ def unet():
          dict(class_labels=torch.tensor([0, 2]))),
     ]:
         model = drawn(diffusers.UNet2DModel(**common, **more))
-        save(name, {"x": x, "y": model(x, steps, **told).sample, "one": model(x, 41, **told).sample, **state(model)})
+        save(name, {"x": x, "y": model(x, steps, **options).sample, "one": model(x, 41, **options).sample, **state(model)})
 
 
 # ---- schedulers: the papers' formulas in float64

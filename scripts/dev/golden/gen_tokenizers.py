@@ -32,16 +32,16 @@ def escaped(text):
 def result(t, text, pair):
     """ids, byte offsets, type ids and the decoded text with and without special tokens, as one line"""
     e = t.encode(text, pair) if pair is not None else t.encode(text)
-    places = []
+    byte_offsets = []
     for one in (text, pair or ""):
         at, starts = 0, []
         for c in one:
             starts.append(at)
             at += len(c.encode())
-        places.append(starts + [at])
+        byte_offsets.append(starts + [at])
     spans = []
     for (start, end), which, special in zip(e.offsets, e.sequence_ids, e.special_tokens_mask):
-        starts = places[1 if which == 1 and not special else 0]
+        starts = byte_offsets[1 if which == 1 and not special else 0]
         spans.append("%d:%d" % (starts[start], starts[end]))
     return "\t".join([" ".join(map(str, e.ids)), " ".join(spans), " ".join(map(str, e.type_ids)),
                       escaped(t.decode(e.ids, skip_special_tokens=False)), escaped(t.decode(e.ids))])

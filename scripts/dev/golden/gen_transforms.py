@@ -36,7 +36,7 @@ def case(python, lua, *shapes, dtypes=("uint8", "float32")):
             CASES.append((python, lua, shape, dtype))
 
 
-RGB, GREY, RGBA = (3, 13, 17), (1, 12, 9), (4, 10, 11)
+RGB, GRAY, RGBA = (3, 13, 17), (1, 12, 9), (4, 10, 11)
 
 
 def resize(size, **options):
@@ -55,7 +55,7 @@ for size in ([7, 9], [17, 21], [13, 5], [20, 17], [1, 1], 6, 15):
             # PyTorch 2.15's uint8 kernel fails an assertion where one pixel comes out or goes in.
             dtypes = ["float32"] if size == [1, 1] else ["uint8", "float32"]
             case(*resize(size, interpolation=mode, antialias=antialias), RGB, dtypes=dtypes)
-case(*resize([5, 5], interpolation="bilinear", antialias=True), GREY, RGBA)
+case(*resize([5, 5], interpolation="bilinear", antialias=True), GRAY, RGBA)
 case(*resize([5, 5], interpolation="bilinear", antialias=True), (1, 1, 1), (2, 40, 1), (3, 1, 33), dtypes=["float32"])
 case(*resize([5, 5], interpolation="bilinear", antialias=True), (3, 2, 33), dtypes=["uint8"])
 case(*resize([37, 41], interpolation="bilinear", antialias=True), (3, 71, 93), dtypes=["uint8"])
@@ -72,16 +72,16 @@ case(*resize(10, interpolation="bilinear", max_size=30), (3, 9, 17))
 case("F.crop(x, 2, 3, 5, 6)", "F.crop(x, 2, 3, 5, 6)", RGB)
 case("F.crop(x, -2, 3, 9, 30)", "F.crop(x, -2, 3, 9, 30)", RGB)
 for size in ("[6, 8]", "7", "[20, 5]", "[4, 30]", "[21, 22]"):
-    case("F.center_crop(x, %s)" % size, "F.center_crop(x, %s)" % size.replace("[", "{").replace("]", "}"), RGB, GREY)
+    case("F.center_crop(x, %s)" % size, "F.center_crop(x, %s)" % size.replace("[", "{").replace("]", "}"), RGB, GRAY)
 case("F.resized_crop(x, 2, 3, 9, 8, [5, 12])", "F.resized_crop(x, 2, 3, 9, 8, {5, 12})", RGB)
 for mode in ("constant", "edge", "reflect", "symmetric"):
     for by in ("3", "[1, 4]", "[0, 2, 5, 1]"):
         case("F.pad(x, %s, padding_mode='%s')" % (by, mode),
-             "F.pad(x, %s, {padding_mode = \"%s\"})" % (by.replace("[", "{").replace("]", "}"), mode), GREY)
+             "F.pad(x, %s, {padding_mode = \"%s\"})" % (by.replace("[", "{").replace("]", "}"), mode), GRAY)
 case("F.pad(x, [7, 3], padding_mode='symmetric')", "F.pad(x, {7, 3}, {padding_mode = \"symmetric\"})", (1, 3, 7))
 case("F.pad(x, 2, fill=[0.25, 0.5, 1])", "F.pad(x, 2, {fill = {0.25, 0.5, 1}})", RGB, dtypes=["float32"])
 case("F.pad(x, 2, fill=[7, 200, 255])", "F.pad(x, 2, {fill = {7, 200, 255}})", RGB, dtypes=["uint8"])
-case("F.horizontal_flip(x)", "F.horizontal_flip(x)", RGB, GREY, (3, 2, 70))
+case("F.horizontal_flip(x)", "F.horizontal_flip(x)", RGB, GRAY, (3, 2, 70))
 case("F.vertical_flip(x)", "F.vertical_flip(x)", RGB, RGBA)
 
 for angle in (0, 90, 180, 270, -90):
@@ -108,12 +108,12 @@ for name, values in (("brightness", (0, 0.4, 1, 1.7)), ("contrast", (0, 0.4, 1, 
     for value in values:
         call = "F.adjust_%s(x, %g)" % (name, value)
         case(call, call, RGB)
-    case(call, call, GREY)
+    case(call, call, GRAY)
     case(call, call, RGB, dtypes=["float64"])
 case("F.adjust_sharpness(x, 2)", "F.adjust_sharpness(x, 2)", (3, 2, 5), (1, 1, 1))
 case("F.adjust_gamma(x, 0.7, 1.5)", "F.adjust_gamma(x, 0.7, 1.5)", RGB)
 for call in ("F.invert(x)", "F.autocontrast(x)", "F.equalize(x)"):
-    case(call, call, RGB, GREY)
+    case(call, call, RGB, GRAY)
 case("F.equalize(x)", "F.equalize(x)", (1, 40, 30))
 case("F.autocontrast(x // 2 + 20)", "F.autocontrast(x:floor_divide(2) + 20)", RGB, dtypes=["uint8"])
 case("F.autocontrast(x)", "F.autocontrast(x)", (3, 1, 1))
@@ -122,18 +122,18 @@ for bits in (0, 1, 3, 8):
 case("F.solarize(x, 100)", "F.solarize(x, 100)", RGB, dtypes=["uint8"])
 case("F.solarize(x, 0.3)", "F.solarize(x, 0.3)", RGB, dtypes=["float32"])
 for channels in (1, 3):
-    case("F.rgb_to_grayscale(x, %d)" % channels, "F.rgb_to_grayscale(x, {num_output_channels = %d})" % channels, RGB, GREY)
+    case("F.rgb_to_grayscale(x, %d)" % channels, "F.rgb_to_grayscale(x, {num_output_channels = %d})" % channels, RGB, GRAY)
 for size, sigma in (("3", None), ("[5, 7]", "[0.5, 1.2]"), ("9", "2"), ("[1, 3]", None)):
     lua_size, lua_sigma = (v and v.replace("[", "{").replace("]", "}") for v in (size, sigma))
     case("F.gaussian_blur(x, %s%s)" % (size, ", " + sigma if sigma else ""),
-         "F.gaussian_blur(x, %s%s)" % (lua_size, ", {sigma = %s}" % lua_sigma if sigma else ""), RGB, GREY)
+         "F.gaussian_blur(x, %s%s)" % (lua_size, ", {sigma = %s}" % lua_sigma if sigma else ""), RGB, GRAY)
 case("F.gaussian_blur(x, 5)", "F.gaussian_blur(x, 5)", (1, 40, 150), dtypes=["uint8"])
-case("F.gaussian_blur(x, 5)", "F.gaussian_blur(x, 5)", GREY, dtypes=["float64"])
+case("F.gaussian_blur(x, 5)", "F.gaussian_blur(x, 5)", GRAY, dtypes=["float64"])
 case("F.normalize(x, [0.4, 0.5, 0.6], [0.2, 0.3, 0.4])", "F.normalize(x, {0.4, 0.5, 0.6}, {0.2, 0.3, 0.4})", RGB,
      dtypes=["float32", "float64"])
 case("F.normalize(x, [0.5], [0.25])", "F.normalize(x, {0.5}, {0.25})", RGB, dtypes=["float32"])
 case("F.to_dtype(x, torch.float32, scale=True)", "F.to_dtype(x, \"float32\", {scale = true})", RGB)
-case("F.to_dtype(x, torch.float64, scale=True)", "F.to_dtype(x, \"float64\", {scale = true})", GREY)
+case("F.to_dtype(x, torch.float64, scale=True)", "F.to_dtype(x, \"float64\", {scale = true})", GRAY)
 case("F.to_dtype(x, torch.uint8, scale=True)", "F.to_dtype(x, \"uint8\", {scale = true})", RGB, dtypes=["float32", "float64"])
 case("F.to_dtype(x, torch.float32)", "F.to_dtype(x, \"float32\")", RGB)
 case("F.erase(x, 2, 3, 4, 5, torch.tensor(1))", "F.erase(x, 2, 3, 4, 5, 1)", RGB)

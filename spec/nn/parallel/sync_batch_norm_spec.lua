@@ -166,7 +166,7 @@ describe("SyncBatchNorm on several ranks", function()
         all_near("buffers", net:buffers(), alone:buffers())
       end
     end
-    local function part(...) -- of these counts, as many as there are ranks
+    local function part(...) -- the first of these counts, one for each rank
       local all = { ... }
       for i, counts in ipairs(all) do all[i] = { unpack(counts, 1, size) } end
       return all
@@ -265,8 +265,10 @@ describe("SyncBatchNorm", function()
     assert(norm.running_var:equal(plain.running_var) and norm.num_batches_tracked:item() == 2)
     assert.equal("SyncBatchNorm(4, eps=1e-05, momentum=0.3, affine=True, bias=True, track_running_stats=True)",
       tostring(norm))
-    assert.matches("unknown option 'epz'", select(2, pcall(nn.SyncBatchNorm, 4, { epz = 1 })))
-    assert.matches("no process group", select(2, pcall(nn.SyncBatchNorm, 4, { process_group = {} })))
+    assert.matches("SyncBatchNorm: unknown option 'epz'; did you mean 'eps'%?$",
+      select(2, pcall(nn.SyncBatchNorm, 4, { epz = 1 })))
+    assert.matches("SyncBatchNorm: no process group; call dist%.init_process_group%(%) first$",
+      select(2, pcall(nn.SyncBatchNorm, 4, { process_group = {} })))
   end)
 
   it("takes the place of BatchNorm in a module, keeping its tensors", function()
@@ -311,7 +313,8 @@ describe("SyncBatchNorm", function()
     end
     local alone = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(3))
     assert(alone:is(nn.SyncBatchNorm) and nn.SyncBatchNorm.convert_sync_batchnorm(alone) == alone)
-    assert.matches("expected a module, got 3", select(2, pcall(nn.SyncBatchNorm.convert_sync_batchnorm, 3)))
+    assert.matches("convert_sync_batchnorm: expected a module, got 3$",
+      select(2, pcall(nn.SyncBatchNorm.convert_sync_batchnorm, 3)))
   end)
 
   it("has apex's names", function()

@@ -136,7 +136,7 @@ static void fail(ncclComm &comm, ncclResult_t code) {
 }
 
 /* Ways for sends are made when they are first needed, by both ranks and for one direction; if one of them makes another
- * than the other, NCCL gives each the wrong memory, or waits. */
+ * than the other, NCCL passes each the wrong memory, or waits. */
 static lm_mesh_end make_ways(ncclComm &comm, const lm_nccl_op &op, bool *fits) {
   struct ways {
     char out, in;

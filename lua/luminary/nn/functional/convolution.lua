@@ -1,5 +1,5 @@
---- Convolutions of one and three dims, and transposed ones: all over conv2d and its gradient for the input. Integers
---- are convolved too, and have no gradient.
+--- Convolutions of one and three dims, and transposed convolutions, made of conv2d and its gradient for the input.
+--- Integers are supported, without gradients.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -23,10 +23,10 @@ local function check_operands(who, a, n, channels_at)
   end
 end
 
--- {v} as {1, v}: what holds for a line holds for an image of one row.
+-- {v} as {1, v}: a 1-d input is an image of one row.
 local function of_row(list, for_rows) return type(list) == "table" and {for_rows, list[1]} or list end
 
--- Zeros after the last positions, for each dim as many as `list` says.
+-- Appends list[i] zeros to the i-th of the last #list dims.
 local function padded_after(x, list)
   local all, any = {}, false
   for i = #list, 1, -1 do
@@ -36,7 +36,7 @@ local function padded_after(x, list)
   return any and ops.pad(x, all) or x
 end
 
--- "same" and "valid" as numbers, and x with the place more that an even kernel needs at its end.
+-- "same" and "valid" as numbers, and x with the zero that an even kernel needs at its end.
 local function numbers_of_padding(who, a, n)
   local padding, more = {}, {}
   for i = 1, n do
@@ -50,11 +50,11 @@ local function numbers_of_padding(who, a, n)
   return padding, padded_after(a.x, more)
 end
 
--- ---- three dims: the windows' slices side by side as channels of images
+-- ---- three dims: the slices of a window are channels of an image
 
--- For gather_weighted: of [depth * plane * groups] positions those of `slices` slices of windows in depth,
--- [1, 1, slices * plane * groups * kernel].
-local function places_of_slices(a, depth, slices, plane, device)
+-- Positions for gather_weighted, of the windows along depth, among [depth * plane * groups]: [1, 1, slices * plane *
+-- groups * kernel].
+local function slice_positions(a, depth, slices, plane, device)
   local step = plane * a.groups
   local at = window_indices.of_windows(depth, slices, a.weight.shape[3], a.stride[1], a.padding[1], a.dilation[1], step,
     device)
@@ -76,8 +76,8 @@ local function convolved_volume(who, a, x)
   local slices = window_indices.count(who, depth, kernel, a.stride[1], a.padding[1], a.dilation[1])
   local images = sizes.channels_last(x):contiguous()
   if kernel > 1 or a.stride[1] > 1 or a.padding[1] > 0 then
-    local places = places_of_slices(a, depth, slices, plane, x.device)
-    images = ops.gather_weighted(images:view(n, 1, depth * plane * a.groups, channels / a.groups), places)
+    local positions = slice_positions(a, depth, slices, plane, x.device)
+    images = ops.gather_weighted(images:view(n, 1, depth * plane * a.groups, channels / a.groups), positions)
   end
   images = sizes.channels_second(images:view(n * slices, height, width, kernel * channels))
   local y = ops.conv2d(images, slices_of_weight(a.weight), a.bias, last_two(a.stride), last_two(a.padding),
@@ -86,8 +86,8 @@ local function convolved_volume(who, a, x)
   return sizes.channels_second(ops.reshape(sizes.channels_last(y), {n, slices, rows, columns, out}))
 end
 
--- The same of integers, which gather_weighted does not read: a sum of convolutions of images, one for each slice of the
--- kernel.
+-- convolved_volume for integers, which gather_weighted does not support: a sum of 2-d convolutions, one for each slice
+-- of the kernel.
 local function convolved_slices(who, a, x)
   local n, channels, depth, height, width = unpack(x.shape)
   local kernel, stride, dilation, y = a.weight.shape[3], a.stride[1], a.dilation[1], nil
@@ -127,8 +127,8 @@ local function transposed_volume(a, x, size)
   local y = ops.conv2d_input(images, slices_of_weight(a.weight), {n * depth, kernel * out, size[2], size[3]},
     last_two(a.stride), last_two(a.padding), last_two(a.dilation), a.groups)
   y = ops.reshape(sizes.channels_last(y), {n, 1, depth * plane * a.groups * kernel, out / a.groups})
-  local places = places_of_slices(a, size[1], depth, plane, x.device)
-  y = ops.gather_weighted_input(y, places, nil, {n, 1, size[1] * plane * a.groups, out / a.groups})
+  local positions = slice_positions(a, size[1], depth, plane, x.device)
+  y = ops.gather_weighted_input(y, positions, nil, {n, 1, size[1] * plane * a.groups, out / a.groups})
   return sizes.channels_second(y:view(n, size[1], size[2], size[3], out))
 end
 

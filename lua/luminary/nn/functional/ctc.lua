@@ -1,4 +1,4 @@
---- Connectionist temporal classification: losses of sequences whose alignment is not known.
+--- Connectionist temporal classification: losses of sequences with unknown alignment.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -6,8 +6,8 @@ local options = require "luminary.base.options"
 local ops, fail = core.ops, options.fail
 local F = {}
 
--- A kind of argument: lengths as a list of numbers, of a tensor, a list or one number.
-local function lengths(who, name, v)
+-- A kind of argument, which becomes a list of numbers.
+local lengths = options.kind("tensor, list of integers or integer", function(who, name, v)
   if core.is_tensor(v) and v.ndim < 2 and not v:is_floating_point() then v = v:reshape(-1):totable() end
   local list = type(v) == "number" and {v} or v
   local good = type(list) == "table" and not options.named_field(list)
@@ -16,14 +16,14 @@ local function lengths(who, name, v)
     options.must_be(who, name, "integers of at least 0, as a tensor or a list", v)
   end
   return list
-end
+end)
 
 local takes = arguments.of {
   {"log_probs", "tensor"}, {"targets", "tensor"}, {"input_lengths", lengths}, {"target_lengths", lengths},
   {"blank", "count", 1}, {"reduction", {"mean", "sum", "none"}, "mean"}, {"zero_infinity", "boolean", false},
 }
 
--- Where each sample's classes begin in the targets, from 0, and how many the longest has.
+-- Returns the offset of each sample's classes in the targets, from 0, and the length of the longest target.
 local function check(who, a, times, samples)
   local starts, longest, sum = {}, 0, 0
   for _, name in ipairs {"input_lengths", "target_lengths"} do
@@ -35,21 +35,22 @@ local function check(who, a, times, samples)
   if padded and a.targets.shape[1] ~= samples or not padded and a.targets.ndim ~= 1 then
     options.wrong_shape(who, "targets", a.targets, ("[%d, S] or concatenated [sum of lengths]"):format(samples))
   end
-  local most = a.targets.shape[a.targets.ndim]
+  local max_length = a.targets.shape[a.targets.ndim]
   for i = 1, samples do
     local length = a.target_lengths[i]
-    starts[i] = padded and (i - 1) * most or sum
+    starts[i] = padded and (i - 1) * max_length or sum
     longest, sum = math.max(longest, length), sum + length
-    if padded and length > most then
-      options.must_be(who, ("target_lengths[%d]"):format(i), ("at most %d, the length of targets"):format(most), length)
+    if padded and length > max_length then
+      options.must_be(who, ("target_lengths[%d]"):format(i), ("at most %d, the length of targets"):format(max_length),
+        length)
     end
     if a.input_lengths[i] > times then
       options.must_be(who, ("input_lengths[%d]"):format(i), ("at most %d, the steps of log_probs"):format(times),
         a.input_lengths[i])
     end
   end
-  if not padded and sum ~= most then
-    fail("%s: target_lengths must add up to the length of targets, got %d and %d", who, sum, most)
+  if not padded and sum ~= max_length then
+    fail("%s: target_lengths must add up to the length of targets, got %d and %d", who, sum, max_length)
   end
   return starts, longest
 end

@@ -1,4 +1,4 @@
---- Dropouts of whole channels, and those that keep the mean and variance of SELU's outputs.
+--- Dropout of channels, and dropout that keeps the mean and variance of SELU's outputs.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -11,17 +11,17 @@ local function how(training)
   return {{"p", "probability", 0.5}, {"training", "boolean", training}, {"inplace", "boolean", false}}
 end
 
--- x has `most` dims, or one less for a sample without a batch; unlimited without `most`.
-local function check(who, x, most)
+-- Fails unless x has max_dims dims, or one less for a sample without a batch; without max_dims any number is accepted.
+local function check(who, x, max_dims)
   options.arg(who, "x", x, "tensor")
-  if most and x.ndim ~= most and x.ndim ~= most - 1 then
-    options.wrong_shape(who, "x", x, ("[N, C%s] or [C%s]"):format((", L"):rep(most - 2), (", L"):rep(most - 2)))
+  if max_dims and x.ndim ~= max_dims and x.ndim ~= max_dims - 1 then
+    options.wrong_shape(who, "x", x, ("[N, C%s] or [C%s]"):format((", L"):rep(max_dims - 2), (", L"):rep(max_dims - 2)))
   end
 end
 
 local function result(x, y, opts) return opts.inplace and x:copy_(y) or y end
 
--- The shape of a mask of a value for each channel of each sample.
+-- The shape of a mask with one value for each channel of each sample.
 local function channels(x, batched)
   local shape = {}
   for i = 1, x.ndim do shape[i] = i <= (batched and 2 or 1) and x.shape[i] or 1 end
@@ -39,10 +39,10 @@ for n = 1, 3 do
   end)
 end
 
-local NEGATIVE = -1.7580993408473766 -- what SELU tends to at minus infinity
+local NEGATIVE = -1.7580993408473766 -- the limit of SELU at minus infinity
 
--- What is dropped becomes NEGATIVE, and a * y + b has the mean 0 and variance 1 again
--- (Klambauer et al. 2017, Self-Normalizing Neural Networks). mask_shape(x): the shape of what is drawn.
+-- Dropped elements become NEGATIVE, and a * y + b has mean 0 and variance 1 again (Klambauer et al. 2017,
+-- Self-Normalizing Neural Networks). mask_shape(x) is the shape of the random mask.
 local function alpha(x, opts, mask_shape)
   if not opts.training or opts.p == 0 or x:numel() == 0 then return x end
   if opts.p == 1 then return result(x, x * 0, opts) end

@@ -1,4 +1,4 @@
---- F.embedding with rows that are kept short and gradients that are divided by counts.
+--- F.embedding with max_norm and scale_grad_by_freq, and F.embedding_bag.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -14,7 +14,7 @@ function ByCount.forward(ctx, rows, counts)
 end
 function ByCount.backward(ctx, grad) return grad / ctx.saved_tensors[1], nil end
 
--- How often each entry's value occurs in index: a tensor [..., 1].
+-- The number of occurrences of each entry's value in index: a tensor [..., 1].
 local function counts_of(index, num, dtype)
   local flat = ops.reshape(index, {-1})
   local how = {dtype = dtype, device = index.device}
@@ -22,7 +22,7 @@ local function counts_of(index, num, dtype)
   return ops.unsqueeze(ops.reshape(ops.index_select(all, 1, flat), index.shape), -1)
 end
 
--- Shortens the named rows of weight, in place, to max_norm where they are longer.
+-- Scales the rows of weight that index names down to max_norm, in place, where their norms exceed it.
 local function shorten(weight, index, max_norm, norm_type)
   core.no_grad(function()
     local flat = ops.reshape(index, {-1})
@@ -61,27 +61,28 @@ local bag_how = {
   {"per_sample_weights", "tensor?"}, {"include_last_offset", "boolean", false}, {"padding_idx", "integer", 0},
 }
 
-local function whole(who, name, t)
+local function check_integers(who, name, t)
   if t.dtype ~= "int64" and t.dtype ~= "int32" then
     options.wrong_dtype(who, name, "int64 or int32", t, "convert it with :long()")
   end
 end
 
--- Where bags begin in index, flat, and how many of its entries are in one. `check`: look at the values of offsets.
+-- Returns the positions at which bags begin in the flattened index, and how many of its entries are in a bag. `check`
+-- validates the values of offsets.
 local function bags_of(who, index, o, check)
   local offsets, device = o.offsets, index.device
   if index.ndim == 2 then
     if offsets then options.fail("%s: offsets require a 1-d index, got %s", who, options.describe(index)) end
     local bags, each = index.shape[1], index.shape[2]
-    local places = {dtype = "int64", device = device}
-    if each == 0 then return ops.ones(bags, places), 0 end
-    return ops.arange(1, bags * each + 1, each, places), bags * each
+    local like = {dtype = "int64", device = device}
+    if each == 0 then return ops.ones(bags, like), 0 end
+    return ops.arange(1, bags * each + 1, each, like), bags * each
   end
   if index.ndim ~= 1 then
     options.wrong_shape(who, "index", index, "[bags, n] or [n] with offsets")
   end
   if not offsets then options.fail("%s: a 1-d index requires offsets", who) end
-  whole(who, "offsets", offsets)
+  check_integers(who, "offsets", offsets)
   local n, last = index.shape[1], offsets:numel()
   if offsets.ndim ~= 1 or (o.include_last_offset and last == 0) then
     options.wrong_shape(who, "offsets", offsets, o.include_last_offset and "[bags + 1]" or "[bags]")
@@ -104,7 +105,7 @@ end
 local embedding_bag = arguments.takes("embedding_bag", bag_how, function(index, weight, o)
   local who = "embedding_bag"
   options.arg(who, "index", index, "tensor")
-  whole(who, "index", index)
+  check_integers(who, "index", index)
   if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then
     options.wrong_shape(who, "weight", weight, "[num_embeddings, embedding_dim]")
   end
@@ -121,7 +122,7 @@ local embedding_bag = arguments.takes("embedding_bag", bag_how, function(index, 
     each = ops.flatten(each)
   end
   local at_once = index.device == "cpu" and o.mode ~= "max" and not o.scale_grad_by_freq
-    and core.is_floating_point(weight) -- by a kernel, which looks at offsets
+    and core.is_floating_point(weight) -- by a kernel, which validates offsets
   local begins, n = bags_of(who, index, o, index.device == "cpu" and not at_once)
   local line, padding = ops.flatten(index):long(), padding_of(who, o.padding_idx, weight)
   if o.include_last_offset then

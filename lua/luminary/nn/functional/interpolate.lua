@@ -1,4 +1,4 @@
---- Resizing by interpolation, one dim after the other. Weights are those of ATen's upsampling (UpSample.h,
+--- Resizing by interpolation of one dim at a time. Weights are those of ATen's upsampling (UpSample.h,
 --- UpSampleKernel.cpp).
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
@@ -12,7 +12,7 @@ local F = {}
 local modes = {"nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"}
 local linear = {"linear", "bilinear", "trilinear"}
 
--- ---- one dim: for each of `out` positions where it comes from, and with which weights, [1, j, out] both
+-- ---- one dim: the source positions of each of `out` positions and their weights, both [1, j, out]
 
 -- Keys, "Cubic convolution interpolation for digital image processing", 1981. x at least 0.
 local function cubic(x, a)
@@ -23,19 +23,19 @@ end
 
 local function triangle(x) return ops.relu(1 - x) end
 
--- Places from 0 as gather_weighted takes them.
+-- Positions from 0 as gather_weighted takes them: from 1, with a dim of channels.
 local function from_one(index) return (index + 1):unsqueeze(1) end
 
 local function nearest(r)
-  local how = {device = r.device, dtype = "float32"} -- PyTorch's too: where .5 falls depends on it
+  local how = {device = r.device, dtype = "float32"} -- as in PyTorch: the rounding of .5 depends on it
   if r.size == r.out then return from_one(ops.arange(r.size, {device = r.device, dtype = "int64"}):unsqueeze(1)) end
   local at = ops.arange(r.out, how)
   if r.mode == "nearest-exact" then at = at + 0.5 end
   return from_one(ops.floor(at * r.scale):clamp(nil, r.size - 1):to("int64"):unsqueeze(1))
 end
 
--- Two or four neighbors, whatever the scale; those beyond the border are the border's.
-local function neighbours(r)
+-- Two or four neighbors at every scale; positions beyond the border are clamped to it.
+local function border_clamped(r)
   local at = ops.arange(r.out, {device = r.device, dtype = "float64"})
   at = r.align_corners and at * r.scale or (at + 0.5) * r.scale - 0.5
   if not r.cubic then at = at:clamp(0) end
@@ -51,11 +51,11 @@ end
 local function stretched(r)
   local stretch = math.max(r.scale, 1)
   local support = (r.cubic and 2 or 1) * stretch
-  local centre = (ops.arange(r.out, {device = r.device, dtype = "float64"}) + 0.5) * r.scale
-  local first, stop = ops.trunc(centre - support + 0.5):clamp(0), ops.trunc(centre + support + 0.5):clamp(nil, r.size)
+  local center = (ops.arange(r.out, {device = r.device, dtype = "float64"}) + 0.5) * r.scale
+  local first, stop = ops.trunc(center - support + 0.5):clamp(0), ops.trunc(center + support + 0.5):clamp(nil, r.size)
   local taps = ops.arange(math.ceil(support) * 2 + 1, {device = r.device, dtype = "float64"}):unsqueeze(2)
   local index = first + taps
-  local distance = ops.abs((index - centre + 0.5) / stretch)
+  local distance = ops.abs((index - center + 0.5) / stretch)
   local weight = r.cubic and cubic(distance, -0.5) or triangle(distance)
   local inside = ops.lt(index, stop)
   weight = ops.where(inside, weight, 0)
@@ -63,24 +63,24 @@ local function stretched(r)
   return from_one(ops.where(inside, index, -1):to("int64")), weight:unsqueeze(1)
 end
 
--- x with dim resized; `last` says that its channels come last in memory.
+-- Resizes a dim of x; `last`: x is channels last in memory.
 local function resized(x, dim, r, last)
-  local places, weight
+  local positions, weight
   if r.mode:find "^nearest" then
-    places = nearest(r)
+    positions = nearest(r)
   elseif r.antialias then
-    places, weight = stretched(r)
+    positions, weight = stretched(r)
   else
-    places, weight = neighbours(r)
+    positions, weight = border_clamped(r)
   end
   if weight then weight = weight:to(x.dtype == "float64" and "float64" or "float32") end
-  if not x:is_floating_point() then return ops.index_select(x, dim, places:view(-1)) end
+  if not x:is_floating_point() then return ops.index_select(x, dim, positions:view(-1)) end
   if last then x, dim = sizes.channels_last(x), dim - 1 end
   local shape, before, after = {unpack(x.shape)}, 1, 1
   for i, size in ipairs(shape) do
     if i < dim then before = before * size elseif i > dim then after = after * size end
   end
-  local y = ops.gather_weighted(ops.reshape(x, {1, before, shape[dim], after}), places, weight)
+  local y = ops.gather_weighted(ops.reshape(x, {1, before, shape[dim], after}), positions, weight)
   shape[dim] = r.out
   y = y:view(shape)
   return last and sizes.channels_second(y) or y
@@ -100,7 +100,7 @@ local function per_dim(who, name, v, n, kind)
   return v
 end
 
--- For each dim how it is resized.
+-- Returns the parameters of the resize of each dim.
 local function plans(who, a, n)
   if (a.size == nil) == (a.scale_factor == nil) then fail("%s: pass either size or scale_factor", who) end
   local size = a.size ~= nil and per_dim(who, "size", a.size, n, "count")
@@ -168,7 +168,7 @@ local function interpolate(who, a)
     if list[i].out == list[i].size and list[i].scale == 1 then return end
     x, done = resized(x, 2 + i, list[i], last), true
   end
-  for i = 1, n do -- the less there is to do, the sooner
+  for i = 1, n do -- shrink first, so that later dims have less work
     if list[i].out <= list[i].size then resize(i) end
   end
   for i = n, 1, -1 do

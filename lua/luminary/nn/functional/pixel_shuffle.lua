@@ -1,4 +1,4 @@
---- Elements in other positions: pixels from channels and back, channels of groups in turn; and bilinear forms.
+--- pixel_shuffle, pixel_unshuffle, channel_shuffle, and bilinear.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local reshape_copy = require "luminary.tensor.reshape_copy"
@@ -6,7 +6,7 @@ local reshape_copy = require "luminary.tensor.reshape_copy"
 local ops = core.ops
 local F = {}
 
--- The sizes of x before its last n dims, and those n.
+-- Returns the sizes of x before its last n dims, and the last n sizes.
 local function split_shape(who, x, n)
   options.arg(who, "x", x, "tensor")
   if x.ndim < n then
@@ -17,7 +17,7 @@ local function split_shape(who, x, n)
   return before, last
 end
 
--- x as [batch…, sizes…], its dims after the batch in another order, then as [batch…, shape…].
+-- Views x as [batch…, sizes…], permutes the dims after the batch, and reshapes to [batch…, shape…].
 local function rearranged(x, batch, sizes, order, shape)
   local function after_batch(list)
     local all = {unpack(batch)}

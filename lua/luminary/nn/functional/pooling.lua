@@ -1,5 +1,5 @@
---- Pooling of one and three dims, over that of images: a line is an image of one row; of a volume the images are pooled
---- first and then their columns, since windows are boxes.
+--- Pooling of one and three dims, made of 2-d pooling. A 1-d input is an image of one row. For 3-d inputs planes are
+--- pooled first and then their columns, since windows are boxes.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -14,14 +14,14 @@ local function first(v) return {v[1], 1} end
 local function max_pool(x, return_indices, ...)
   return (return_indices and ops.max_pool2d_with_indices or ops.max_pool2d)(x, ...)
 end
-local function squeezed(y, places)
+local function squeezed(y, indices)
   y = y:squeeze(-2)
-  if places then return y, places:squeeze(-2) end
+  if indices then return y, indices:squeeze(-2) end
   return y
 end
 
--- x [..., D, H, W] by images(x [n, D, H, W]) and then columns(y [n, 1, D, H * W]), each of which may give positions
--- too.
+-- Pools x [..., D, H, W] by images(x [n, D, H, W]) and then columns(y [n, 1, D, H * W]). Both may return indices as a
+-- second value.
 local function of_volume(x, images, columns)
   local shape, n = {unpack(x.shape)}, 1
   for i = 1, #shape - 3 do n = n * shape[i] end
@@ -33,8 +33,8 @@ local function of_volume(x, images, columns)
   if not in_column then return ops.reshape(z, shape) end
   in_column = ops.reshape(in_column, {n, z.shape[3] * rows * across})
   local plane = ops.reshape(in_image, {n, depth * rows * across}):gather(2, in_column)
-  local place = ops.floor_divide(in_column - 1, math.max(rows * across, 1)) * (height * width) + plane
-  return ops.reshape(z, shape), ops.reshape(place, shape)
+  local indices = ops.floor_divide(in_column - 1, math.max(rows * across, 1)) * (height * width) + plane
+  return ops.reshape(z, shape), ops.reshape(indices, shape)
 end
 
 -- ---- sliding windows
@@ -50,9 +50,9 @@ local function max_rows(n)
   return {{"dilation", sizes.of(n, 1), 1}, {"ceil_mode", "boolean", false}, {"return_indices", "boolean", false}}
 end
 
--- Only the values, unless positions are asked for.
-local function asked(with_places, y, places)
-  if with_places then return y, places end
+-- Only the values, unless return_indices is set.
+local function select_results(return_indices, y, indices)
+  if return_indices then return y, indices end
   return y
 end
 
@@ -87,7 +87,7 @@ F.avg_pool1d = windows(1, avg_rows):caller("avg_pool1d", function(a)
     a.ceil_mode, a.count_include_pad))
 end)
 
--- Means of windows of volumes; with a divisor sums over it.
+-- Averages windows of 3-d inputs; with a divisor returns sums / divisor.
 local function mean_of_volume(a, x, divisor)
   return of_volume(x, function(images)
     return ops.avg_pool2d(images, last_two(a.kernel_size), last_two(a.stride), last_two(a.padding), a.ceil_mode,
@@ -104,7 +104,7 @@ F.avg_pool3d = windows(3, {avg_rows[1], avg_rows[2], {"divisor_override", "integ
   function(a)
     sizes.check("avg_pool3d", a.x, 3)
     if a.x.dtype ~= "int64" or a.divisor_override then return mean_of_volume(a, a.x, a.divisor_override) end
-    -- Sums over what the mean of ones says they are of: a mean of planes first would be cut off twice.
+    -- Sums divided by counts, which are sums of ones over their mean: averaging planes first would truncate twice.
     local ones = ops.ones(a.x.shape, {device = a.x.device, dtype = "float64"})
     local counts = ops.round(mean_of_volume(a, ones, 1) / mean_of_volume(a, ones)):long()
     return ops.trunc_divide(mean_of_volume(a, a.x, 1), counts)
@@ -117,7 +117,7 @@ local function adaptive(n, more)
 end
 local with_indices = {"return_indices", "boolean", false}
 
--- One window of all positions, which is quicker without windows.
+-- Whether one window covers all positions, for which a mean is faster.
 local function is_mean(a)
   local alone = a.x:is_floating_point() and a.x:numel() > 0 and a.x.ndim >= #a.output_size + 1
   for _, size in ipairs(a.output_size) do alone = alone and size == 1 end
@@ -147,25 +147,25 @@ end)
 --- F.adaptive_max_pool1d(x, output_size [, return_indices = false]): Applies a 1-d adaptive max pooling.
 F.adaptive_max_pool1d = adaptive(1, with_indices):caller("adaptive_max_pool1d", function(a)
   sizes.check("adaptive_max_pool1d", a.x, 1)
-  return asked(a.return_indices, squeezed(ops.adaptive_max_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
+  return select_results(a.return_indices, squeezed(ops.adaptive_max_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
 end)
 
 --- F.adaptive_max_pool2d(x, output_size [, return_indices = false]): Applies a 2-d adaptive max pooling.
 F.adaptive_max_pool2d = adaptive(2, with_indices):caller("adaptive_max_pool2d", function(a)
-  return asked(a.return_indices, ops.adaptive_max_pool2d(a.x, a.output_size))
+  return select_results(a.return_indices, ops.adaptive_max_pool2d(a.x, a.output_size))
 end)
 
 --- F.adaptive_max_pool3d(x, output_size [, return_indices = false]): Applies a 3-d adaptive max pooling.
 F.adaptive_max_pool3d = adaptive(3, with_indices):caller("adaptive_max_pool3d", function(a)
   sizes.check("adaptive_max_pool3d", a.x, 3)
-  return asked(a.return_indices,
+  return select_results(a.return_indices,
     of_volume(a.x, function(x) return ops.adaptive_max_pool2d(x, last_two(a.output_size)) end,
       function(x) return ops.adaptive_max_pool2d(x, {a.output_size[1], -1}) end))
 end)
 
--- ---- the way back
+-- ---- unpooling
 
--- The last n sizes of what was pooled to x: the smallest there could be, or what output_size says.
+-- The last n sizes of the unpooled tensor: the smallest possible ones, or those of output_size.
 local function unpooled_size(who, a, n)
   local x, size, given = a.x, {}, a.output_size
   if given ~= nil and (type(given) ~= "table" or #given ~= n and #given ~= x.ndim) then
@@ -194,7 +194,7 @@ local function unpool(who, n)
   }
   return takes:caller(who, function(a)
     sizes.check(who, a.x, n)
-    local shape, planes, places, pooled = {unpack(a.x.shape)}, 1, 1, 1 -- the last three: how many of each
+    local shape, planes, area, pooled_area = {unpack(a.x.shape)}, 1, 1, 1 -- areas count positions per plane
     if a.indices.dtype ~= "int64" or table.concat(a.indices.shape, ",") ~= table.concat(shape, ",") then
       fail("%s: indices must be int64 with the shape of x, %s, got %s %s", who, describe(a.x), a.indices.dtype,
         describe(a.indices))
@@ -203,16 +203,16 @@ local function unpool(who, n)
     for i, v in ipairs(shape) do
       local k = i - (#shape - n)
       if k > 0 then
-        shape[i], places, pooled = size[k], places * size[k], pooled * v
+        shape[i], area, pooled_area = size[k], area * size[k], pooled_area * v
       else
         planes = planes * v
       end
     end
-    if places > 2 ^ 31 - 1 then
-      fail("%s: the result has %d elements per channel; at most 2^31 - 1 are supported", who, places)
+    if area > 2 ^ 31 - 1 then
+      fail("%s: the result has %d elements per channel; at most 2^31 - 1 are supported", who, area)
     end
-    local y = ops.zeros({planes, places}, {device = a.x.device, dtype = a.x.dtype})
-    ops.scatter_(y, 2, ops.reshape(a.indices, {planes, pooled}), ops.reshape(a.x, {planes, pooled}))
+    local y = ops.zeros({planes, area}, {device = a.x.device, dtype = a.x.dtype})
+    ops.scatter_(y, 2, ops.reshape(a.indices, {planes, pooled_area}), ops.reshape(a.x, {planes, pooled_area}))
     return ops.reshape(y, shape)
   end)
 end
@@ -235,11 +235,11 @@ local function lp_pool(who, n, mean)
   return takes:caller(who, function(a)
     sizes.check(who, a.x, n)
     if a.norm_type == 0 then fail("%s: norm_type must not be 0", who) end
-    local places = 1
-    for i = 1, n do places = places * a.kernel_size[i] end
-    local square = a.norm_type == 2 -- quicker than a power
+    local window = 1 -- elements
+    for i = 1, n do window = window * a.kernel_size[i] end
+    local square = a.norm_type == 2 -- faster than a power
     local y = mean(square and ops.square(a.x) or ops.pow(a.x, a.norm_type), a.kernel_size, a.stride, 0, a.ceil_mode)
-    y = ops.sign(y) * ops.relu(ops.abs(y)) * places
+    y = ops.sign(y) * ops.relu(ops.abs(y)) * window
     return square and ops.sqrt(y) or y ^ (1 / a.norm_type)
   end)
 end
@@ -254,9 +254,9 @@ F.lp_pool2d = lp_pool("lp_pool2d", 2, ops.avg_pool2d)
 --- sum of x^p in each window)^(1 / p).
 F.lp_pool3d = lp_pool("lp_pool3d", 3, F.avg_pool3d)
 
--- ---- windows at random
+-- ---- random windows
 
--- Where windows begin along one axis, from 0: [N, C, out]. PyTorch's generate_intervals.
+-- The starts of windows along one axis, from 0: [N, C, out]. PyTorch's generate_intervals.
 local function random_starts(samples, size, out, kernel)
   local alpha = out > 1 and (size - kernel) / (out - 1) or 0
   local steps = ops.arange(out, {device = samples.device, dtype = samples.dtype})
@@ -297,7 +297,7 @@ F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
   local taps, shifts = {}, {}
   core.no_grad(function()
     for i = 0, kernel[1] - 1 do
-      for j = 0, kernel[2] - 1 do -- x moved there, so that all taps have one index
+      for j = 0, kernel[2] - 1 do -- shift x instead of the index, so that all taps share it
         local shift = i * width + j
         taps[#taps + 1] = flat:narrow(2, 1 + shift, height * width - shift):gather(2, corner)
         shifts[#shifts + 1] = shift
@@ -306,12 +306,12 @@ F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
   end)
   local tap = ops.argmax(ops.stack(taps, 2), 2)
   shifts = core.tensor(shifts, {device = x.device, dtype = "int64"})
-  local places = corner + ops.reshape(ops.index_select(shifts, 1, ops.flatten(tap)), corner.shape)
-  local y = flat:gather(2, places)
+  local indices = corner + ops.reshape(ops.index_select(shifts, 1, ops.flatten(tap)), corner.shape)
+  local y = flat:gather(2, indices)
   local shape = {n, channels, size[1], size[2]}
   if a.x.ndim == 3 then table.remove(shape, 1) end
   if not a.return_indices then return y:view(shape) end
-  return y:view(shape), places:view(shape)
+  return y:view(shape), indices:view(shape)
 end)
 
 return F

@@ -1,4 +1,4 @@
---- Ops under nn.functional whose options stand in another order there, or which may work in place: F.relu(x, true),
+--- Ops of nn.functional whose options have another order there, or which have an option inplace: F.relu(x, true),
 --- F.huber_loss(x, target, "sum", 0.5). As methods and functions of lm they are the ops themselves.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
@@ -6,15 +6,15 @@ local arguments = require "luminary.base.arguments"
 local ops = core.ops
 local F = {}
 
--- The defaults of an op's options, as its help has them.
+-- Returns the defaults of an op's options, from its help.
 local function defaults_of(op)
   local defaults = {}
   for name, value in core.help(op):match("%b()"):gmatch "([%w_]+) = ([^,}%)]+)" do defaults[name] = value end
   return defaults
 end
 
--- name: of the function, and of the op unless `op` says it. leading: its arguments before the options; order: the
--- options in PyTorch's order.
+-- name: the function's name, and the op's unless `op` is set. leading: arguments before the options; order: the options
+-- in PyTorch's order.
 local function add(name, leading, order, op)
   local names, defaults, rows = {}, defaults_of(op or name), {}
   local call, in_place = ops[op or name], rawget(ops, name .. "_")

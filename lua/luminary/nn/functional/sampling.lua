@@ -1,4 +1,4 @@
---- Grids of points, and windows of images as columns and back.
+--- affine_grid, and unfold and fold: windows of images as columns and back.
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
@@ -52,8 +52,9 @@ local function window_rows(first)
   return arguments.of(rows)
 end
 
--- Places of all windows' elements in an image of height and width, [1, 1, kH * kW * windows], and how many windows.
-local function column_places(who, a, height, width, device)
+-- Returns the positions of all windows' elements in an image of height and width, [1, 1, kH * kW * windows], and the
+-- number of windows.
+local function column_positions(who, a, height, width, device)
   local k, s, p, d = a.kernel_size, a.stride, a.padding, a.dilation
   local down = window_indices.count(who, height, k[1], s[1], p[1], d[1])
   local across = window_indices.count(who, width, k[2], s[2], p[2], d[2])
@@ -70,8 +71,8 @@ F.unfold = window_rows({{"kernel_size", sizes.of(2, 1)}}):caller("unfold", funct
   sizes.check(who, a.x, 2)
   local x = a.x.ndim == 3 and a.x:unsqueeze(1) or a.x
   local n, channels, height, width = unpack(x.shape)
-  local places, windows = column_places(who, a, height, width, x.device)
-  local y = ops.gather_weighted(ops.reshape(x, {n, channels, height * width, 1}), places)
+  local positions, windows = column_positions(who, a, height, width, x.device)
+  local y = ops.gather_weighted(ops.reshape(x, {n, channels, height * width, 1}), positions)
   y = y:view(n, channels * a.kernel_size[1] * a.kernel_size[2], windows)
   return a.x.ndim == 3 and y:squeeze(1) or y
 end)
@@ -84,13 +85,13 @@ F.fold = window_rows({{"output_size", sizes.of(2, 1)}, {"kernel_size", sizes.of(
     options.wrong_shape(who, "x", a.x, "[N, C * kH * kW, windows] or [C * kH * kW, windows]")
   end
   local x = a.x.ndim == 2 and a.x:unsqueeze(1) or a.x
-  local places, windows = column_places(who, a, size[1], size[2], x.device)
+  local positions, windows = column_positions(who, a, size[1], size[2], x.device)
   local n, columns, given = unpack(x.shape)
   if columns % area ~= 0 or given ~= windows then
     fail("%s: x is %s; for these windows it must be [N, C * %d, %d]", who, describe(a.x), area, windows)
   end
   local channels = columns / area
-  local y = ops.gather_weighted_input(ops.reshape(x, {n, channels, area * windows, 1}), places, nil,
+  local y = ops.gather_weighted_input(ops.reshape(x, {n, channels, area * windows, 1}), positions, nil,
     {n, channels, size[1] * size[2], 1}):view(n, channels, size[1], size[2])
   return a.x.ndim == 2 and y:squeeze(1) or y
 end)

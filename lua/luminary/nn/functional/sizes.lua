@@ -1,4 +1,4 @@
---- Kinds of arguments (base/arguments.lua) that are as many numbers as an image has dims.
+--- Kinds of arguments (base/arguments.lua) for sizes with one number for each spatial dim.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -9,8 +9,9 @@ function sizes.check_list(who, name, list)
   if options.named_field(list) then options.fail("%s: %s is %s", who, name, options.describe(list)) end
 end
 
---- n integers of at least `least`, of an integer, a list of one, or a list of n; `also`: words that stand as they are.
-function sizes.of(n, least, also)
+--- A kind: n integers of at least min, from an integer, a list of one, or a list of n. Words in the set `also` are
+--- returned unchanged.
+function sizes.of(n, min, also)
   local text = n > 1 and "integer or list of " .. n or "integer"
   return options.kind(also and text .. ', or "same" or "valid"' or text, function(who, name, v)
     if also and also[v] then return v end
@@ -18,11 +19,11 @@ function sizes.of(n, least, also)
     if type(list) == "table" then options.list(who, name, list) end
     local good = type(list) == "table" and (#list == n or #list == 1)
     good = good and not options.named_field(list)
-    for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= least end
+    for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= min end
     if not good then
       local list_of = n > 1 and " or a list of " .. n or ""
       local words = also and ", or 'valid' or 'same'" or ""
-      options.must_be(who, name, "an integer of at least " .. least .. list_of .. words, v)
+      options.must_be(who, name, "an integer of at least " .. min .. list_of .. words, v)
     end
     local all = {}
     for i = 1, n do all[i] = list[#list == 1 and 1 or i] end
@@ -30,7 +31,7 @@ function sizes.of(n, least, also)
   end)
 end
 
---- n integers of at least 0, or -1 for a size that stays as it is, which in a list may also be nil.
+--- A kind: n integers of at least 0, or -1 for a size that stays as it is, which in a list may also be nil.
 function sizes.kept(n)
   local all_of = sizes.of(n, -1)
   return options.kind(n > 1 and "integer or list of " .. n or "integer", function(who, name, v)
@@ -41,7 +42,7 @@ function sizes.kept(n)
   end)
 end
 
---- Fails unless x is a tensor of n dims of positions after its channels, in a batch or alone.
+--- Fails unless x is a tensor with n spatial dims after its channels, with or without a batch dim.
 function sizes.check(who, x, n)
   options.arg(who, "x", x, "tensor")
   if x.ndim ~= n + 1 and x.ndim ~= n + 2 then
@@ -50,7 +51,7 @@ function sizes.check(who, x, n)
   end
 end
 
--- x with dim `from` as dim `to`.
+-- Moves dim `from` of x to dim `to`.
 local function moved(x, from, to)
   local order = {}
   for d = 1, x.ndim do

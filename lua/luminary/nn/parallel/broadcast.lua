@@ -1,4 +1,4 @@
---- Copies of tensors to devices; on the way back their gradients are added up.
+--- Copies of tensors to devices, whose gradients are summed in backward.
 local autograd = require "luminary.autograd"
 local core = require "luminary.core"
 local by_nccl = require "luminary.nn.parallel.single_process_nccl"
@@ -11,7 +11,7 @@ local fail = options.fail
 
 local broadcast = {}
 
-local MOST_RESULTS = 255 -- of one recorded function
+local MAX_RESULTS = 255 -- of one recorded function
 
 --- Broadcasts a tensor to devices.
 function broadcast.broadcast(x, devices)
@@ -24,7 +24,7 @@ function broadcast.broadcast(x, devices)
   return copies
 end
 
--- One bucket to the devices: the copies on devices[1], then those on devices[2], …
+-- Copies one bucket to the devices. Returns the copies on devices[1], then those on devices[2], …
 local Broadcast = autograd.Function:extend("Broadcast")
 
 local function copies(devices, list, layouts)
@@ -47,7 +47,7 @@ end
 function Broadcast.backward(ctx, ...)
   local grads, n = {...}, #ctx.layouts
   local of, layouts, lists = {}, {}, {}
-  for i = 1, n do -- those that any device has a gradient for
+  for i = 1, n do -- tensors for which any device has a gradient
     local any = false
     for d = 1, #ctx.devices do any = any or grads[(d - 1) * n + i] end
     if any then of[#of + 1], layouts[#layouts + 1] = i, ctx.layouts[i] end
@@ -88,8 +88,8 @@ function broadcast.broadcast_coalesced(list, devices, buffer_size)
   end
   local targets = joined.pick(devices, elsewhere)
   local function kind_of(t) return t.dtype .. (t.requires_grad and " with gradient" or "") end
-  local most = math.max(1, math.floor(MOST_RESULTS / #targets))
-  for _, bucket in ipairs(joined.buckets(list, bytes, most, kind_of)) do
+  local max_count = math.max(1, math.floor(MAX_RESULTS / #targets))
+  for _, bucket in ipairs(joined.buckets(list, bytes, max_count, kind_of)) do
     local members = joined.pick(list, bucket)
     local made
     if members[1].requires_grad and core.is_grad_enabled() then
@@ -97,8 +97,8 @@ function broadcast.broadcast_coalesced(list, devices, buffer_size)
     else
       made = copies(targets, members, joined.layouts_of(members))
     end
-    for place, d in ipairs(elsewhere) do
-      for k, i in ipairs(bucket) do out[d][i] = made[(place - 1) * #bucket + k] end
+    for position, d in ipairs(elsewhere) do
+      for k, i in ipairs(bucket) do out[d][i] = made[(position - 1) * #bucket + k] end
     end
   end
   return out

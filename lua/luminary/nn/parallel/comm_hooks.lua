@@ -68,7 +68,7 @@ end
 hooks.fp16_compress_hook = compress("fp16_compress_hook", "float16")
 hooks.bf16_compress_hook = compress("bf16_compress_hook", "bfloat16")
 
--- What the core does itself.
+-- The hooks that the core computes itself.
 local by_name = {
   allreduce = "allreduce", fp16_compress = "fp16_compress", bf16_compress = "bf16_compress",
   [hooks.allreduce_hook] = "allreduce", [hooks.fp16_compress_hook] = "fp16_compress",
@@ -82,7 +82,8 @@ local function can_wait(v)
   return found and (type(wait) == "function" or (getmetatable(wait) or {}).__call ~= nil)
 end
 
--- What the reducer calls for each bucket that is full, and once more at the end if nothing came of it the first time.
+-- Returns the function that the reducer calls for each full bucket, and again with `last` if the hook returned an
+-- object with wait().
 local function caller(net, state, hook)
   local waiting = {}
   local function begin(number)

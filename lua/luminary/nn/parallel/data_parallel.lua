@@ -75,7 +75,7 @@ end)
 
 local function reduction_of(criterion) return Module.is_module(criterion) and criterion.reduction or "mean" end
 
--- How much target's labels count in a mean that ignores some or weights them by class; nil where samples count alike.
+-- The weight of target's labels in a mean that ignores some or has class weights; nil if all samples weigh the same.
 local function count_of(criterion, target)
   local ignored = Module.is_module(criterion) and criterion.reduction == "mean" and criterion.ignore_index
   if not ignored or not core.is_tensor(target) or target:is_floating_point() then return nil end
@@ -87,7 +87,7 @@ local function count_of(criterion, target)
   end)
 end
 
--- What a replica is asked to do with its arguments.
+-- Returns a function that calls a replica with its arguments, and the criterion with the results and the target.
 local function call_of(module, criterion, args)
   if not criterion then return function() return module(unpack(args, 1, args.n)) end end
   return function()
@@ -97,7 +97,7 @@ local function call_of(module, criterion, args)
   end
 end
 
--- The replicas' losses on the output device, and how much each counts in a mean: its samples, or a tensor.
+-- Returns the replicas' losses on the output device, and the weight of each in a mean: its samples, or a tensor.
 local function losses_of(results, sizes, device)
   local losses, counts = {}, {}
   for k, result in ipairs(results) do
@@ -124,7 +124,7 @@ local function joined_loss(plan, losses, counts)
       local weight = counts[k] / whole
       if core.is_tensor(weight) then
         weight = weight:to {dtype = loss.dtype}
-        loss = ops.where(counts[k]:eq(0), weight, loss * weight) -- the mean of nothing is no number
+        loss = ops.where(counts[k]:eq(0), weight, loss * weight) -- the mean of no labels is NaN
       else
         loss = loss * weight
       end

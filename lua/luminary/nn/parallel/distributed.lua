@@ -42,7 +42,7 @@ local function line(kind, i, name, t)
     kind == "parameter" and not t.requires_grad and ", without gradient" or "")
 end
 
--- What has to agree, a line each.
+-- Properties that must be equal on all ranks, one line each.
 local function describe(module)
   local lines, i = {}, 0
   for name, p in module:named_parameters() do
@@ -83,7 +83,7 @@ DDP.init = arguments.takes(who, {
   end
   if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
   self.module = module
-  self.synced = {} -- layers that exchange gradients of their own, which have to count as the others do
+  self.synced = {} -- layers that exchange gradients themselves, which need the rank's weight
   for _, each in ipairs(module:modules()) do
     if each:is(SyncBatchNorm) then table.insert(self.synced, each) end
   end
@@ -102,7 +102,7 @@ DDP.init = arguments.takes(who, {
   make_reducer(self)
 end)
 
---- Parameters and buffers become the root's; a rank of the group.
+--- Copies the parameters and buffers of the root, a rank of the group, to all ranks.
 function DDP:share(root)
   local all = self.module:parameters()
   for _, t in ipairs(self.module_buffers) do all[#all + 1] = t end
@@ -111,7 +111,7 @@ end
 
 -- ---- each batch
 
--- Lists in their order, tables at most this deep: one may hold itself.
+-- Walks lists in their order, and tables at most this deep, since a table may contain itself.
 local DEEP = 8
 local function first_tensor(v, depth)
   if core.is_tensor(v) then return v end
@@ -140,12 +140,12 @@ local function to_device(device, ...)
   return unpack(results, 1, results.n)
 end
 
--- The module's results, with a rank's weight as its layers that exchange gradients of their own have to know it.
+-- Calls the module, with the rank's weight set in layers that exchange gradients themselves.
 local function weighted(net, weight, ...)
   if #net.synced == 0 then return net.module(...) end
   for _, norm in ipairs(net.synced) do norm.batch_share = weight end
   local function results(ok, ...)
-    for _, norm in ipairs(net.synced) do norm.batch_share = nil end -- who calls the module itself has no weights
+    for _, norm in ipairs(net.synced) do norm.batch_share = nil end -- direct calls of the module have no weights
     if not ok then error(..., 0) end
     return ...
   end

@@ -1,13 +1,13 @@
---- Many tensors as one, and back: elements in the order of memory, each tensor where kernels can read it in packs.
+--- Joins many tensors into one, and back: elements in memory order, each tensor aligned for vector loads.
 local core = require "luminary.core"
 
 local ops = core.ops
 
 local joined = {}
 
-local ALIGN = 64 -- bytes at whose multiples the parts of a joined tensor begin
+local ALIGN = 64 -- bytes, the alignment of parts in a joined tensor
 
--- What must be known of t to see it in the joined tensor again.
+-- The properties of t that are needed to view it in the joined tensor.
 local function layout_of(t)
   return {
     shape = t.shape, numel = t:numel(), dtype = t.dtype, gap = -t:numel() % (ALIGN / t:element_size()),
@@ -49,13 +49,14 @@ function joined.part_again(whole, layouts)
   return list
 end
 
--- Lists of positions in `list`: tensors of one dtype, of `bytes` together and at most `most` of them.
-function joined.buckets(list, bytes, most, kind_of)
+-- Divides list into buckets, lists of indices: tensors of one dtype, at most `max_count`, with at most `bytes`
+-- in all unless it is one tensor.
+function joined.buckets(list, bytes, max_count, kind_of)
   local open, all = {}, {}
   for i, t in ipairs(list) do
     local kind, size = kind_of(t), t:numel() * t:element_size()
     local bucket = open[kind]
-    if not bucket or bucket.bytes + size > bytes or #bucket == most then
+    if not bucket or bucket.bytes + size > bytes or #bucket == max_count then
       bucket = {bytes = 0}
       open[kind] = bucket
       all[#all + 1] = bucket

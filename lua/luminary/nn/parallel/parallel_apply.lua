@@ -6,7 +6,7 @@ local Module = require "luminary.nn.module"
 
 local function pack(...) return {n = select("#", ...), ...} end
 
--- f() with the device as the current one of its kind; "cpu" is always the first.
+-- Calls f() with the device as the current one of its kind; "cpu" is always the first.
 local function on_device(device, f)
   if not device or device:find("^cpu") then return f() end
   return core.with_device(device, f)
@@ -14,7 +14,7 @@ end
 
 local apply = {}
 
---- calls[k] is what devices[k] does; returns a list of what they return, packed. An error names the device.
+--- Calls calls[k] on devices[k]; returns a list of their results, packed. An error names the device.
 function apply.run(who, calls, devices)
   local results = {}
   for k, call in ipairs(calls) do
@@ -31,7 +31,7 @@ function apply.run(who, calls, devices)
   return results
 end
 
--- A list of one value for each module.
+-- Checks a list of one value for each module.
 local function beside(who, name, list, modules)
   options.arg(who, name, list, "table")
   if #list ~= #modules then

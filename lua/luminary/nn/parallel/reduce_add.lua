@@ -28,7 +28,7 @@ function sums.reduce_add(list, destination)
   return sum
 end
 
---- The sums over d of lists[d][i], as one tensor.
+--- Returns the sums over d of lists[d][i], as one tensor.
 function sums.reduced(lists, layouts, destination)
   local wholes = {}
   for d, list in ipairs(lists) do wholes[d] = joined.join(list, layouts) end
@@ -39,7 +39,7 @@ function sums.reduced(lists, layouts, destination)
     if d > 1 then
       sum = add_to(sum, here)
     else
-      -- What is written to is not a lone tensor of the caller's.
+      -- add_to writes to `sum`, which must not be a caller's tensor, as a list of one is when joined.
       sum = #lists > 1 and #list == 1 and here.device == list[1].device and here:clone() or here
     end
   end
@@ -56,7 +56,7 @@ function sums.reduce_add_coalesced(inputs, destination, buffer_size)
       fail("reduce_add_coalesced: all devices must have the same number of tensors, got %d on device 1 and %d on "
         .. "device %d", #first, #list, d)
     end
-    for i, t in ipairs(list) do -- joined to one, they would add up in any shape
+    for i, t in ipairs(list) do -- after joining, shapes could not be compared
       if describe(t) ~= describe(first[i]) then
         fail("reduce_add_coalesced: tensor %d is %s on device 1 but %s on device %d", i, describe(first[i]),
           describe(t), d)

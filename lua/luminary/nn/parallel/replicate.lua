@@ -11,7 +11,7 @@ local function shallow(t)
   return copy
 end
 
--- A module like `original`, with the tensors that `there` has for its own, and its children likewise.
+-- Copies `original`, with the tensors that `there` has for its tensors, and its children too.
 local function copy_of(original, there, made)
   if made[original] then return made[original] end
   local source = records.of(original)

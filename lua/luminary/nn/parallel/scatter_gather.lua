@@ -1,4 +1,4 @@
---- Splitting what a module is called with over devices, and joining what its replicas give: tensors however deep in
+--- Splits the arguments of a module over devices, and joins the results of its replicas: tensors at any depth in
 --- tables.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
@@ -6,7 +6,7 @@ local comm = require "luminary.nn.parallel.comm"
 
 local fail, is_plain = options.fail, options.is_plain
 
--- visit(tensor) for all that are split. A table that is met again is the same one in each piece, too.
+-- Calls visit(tensor) for all tensors that are split. A table that occurs twice is one table in each piece, too.
 local function each_tensor(v, visit, seen)
   if core.is_tensor(v) then
     if v.ndim > 0 then visit(v) end
@@ -16,7 +16,7 @@ local function each_tensor(v, visit, seen)
   end
 end
 
--- How many pieces, and how large those of the first tensor are; nil where there is no tensor.
+-- Returns the number of pieces, and the sizes of the first tensor's pieces; nil if there is no tensor.
 local function plan(who, inputs, count, dim, shares)
   local sizes, first
   local function visit(t)
@@ -32,7 +32,7 @@ local function plan(who, inputs, count, dim, shares)
         .. "%d", who, table.concat(first.shape, ", "), table.concat(t.shape, ", "), #sizes, #these, dim)
     end
   end
-  -- Positional arguments in their order: the first tensor says how many samples there are.
+  -- Positional arguments first: the first tensor has the number of samples.
   local seen = {}
   if is_plain(inputs) then
     for i = 1, inputs.n or #inputs do each_tensor(inputs[i], visit, seen) end

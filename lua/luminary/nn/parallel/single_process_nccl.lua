@@ -1,13 +1,13 @@
---- Copies to all GPUs of this process at once, and sums over them, by NCCL where it is there.
+--- Copies to all GPUs of this process at once, and sums over them, by NCCL if it is available.
 local core = require "luminary.core"
 
 local ops = core.ops
 
 local by_nccl = {}
 
-local refused = {} -- lists of devices for which that was tried in vain
+local refused = {} -- lists of devices for which NCCL failed
 
--- The list as a key of `refused`; nil if they are not a card each, or were refused.
+-- The list as a key of `refused`; nil unless each device is a different GPU, or if it was refused.
 local function cards(devices)
   local seen = {}
   for _, device in ipairs(devices) do

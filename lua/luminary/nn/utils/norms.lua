@@ -10,7 +10,7 @@ local records = require "luminary.nn.module_fields"
 local ops, fail = core.ops, options.fail
 local norms = {}
 
--- The norms of w's slices along dim, as a tensor of size 1 in all other dims; of all of w without dim.
+-- Returns the norms of w's slices along dim, as a tensor of size 1 in all other dims; without dim the norm of w.
 local function slice_norms(w, dim)
   if not dim then return ops.norm(w) end
   local others = {}
@@ -37,7 +37,7 @@ local function dim_of(who, module, name, dim, default)
   return at, w
 end
 
-local function any_dim(_, _, v) return v end
+local any_dim = options.kind("integer or false", function(_, _, v) return v end)
 
 --- weight_norm(module [, {name = "weight", dim = 1}]): Applies weight normalization to a parameter of a module.
 norms.weight_norm = arguments.takes("weight_norm", {

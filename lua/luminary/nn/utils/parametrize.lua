@@ -13,7 +13,7 @@ local parametrize = {}
 
 local function pack(...) return {n = select("#", ...), ...} end
 
--- The originals of one tensor, and the modules that make it of them, one after the other.
+-- The originals of one tensor, and the modules that compute it from them in sequence.
 local List = class.define("ParametrizationList", Module)
 
 function List:init(value, first, as_parameter)
@@ -21,7 +21,7 @@ function List:init(value, first, as_parameter)
     or {n = 1, value}
   self.is_tensor = originals.n == 1
   for i = 1, originals.n do
-    local t = options.arg("register_parametrization", "what right_inverse gives", originals[i], "tensor")
+    local t = options.arg("register_parametrization", "the result of right_inverse", originals[i], "tensor")
     local name = self.is_tensor and "original" or "original" .. (i - 1)
     if as_parameter then
       self[name] = self.is_tensor and rawequal(t, value) and value or parameter.new(t, value.requires_grad)
@@ -53,7 +53,7 @@ function List:forward()
   return x
 end
 
--- Makes the originals such that forward returns the value.
+-- Sets the originals so that forward returns the value.
 function List:assign(value)
   core.no_grad(function()
     for i = self.steps - 1, 0, -1 do
@@ -75,7 +75,7 @@ end
 
 local cache -- by list, while cached() runs
 
--- What a list makes, once in each cached().
+-- Returns a list's result, computed once within each cached().
 local function value_of(list)
   if not cache then return list() end
   cache[list] = cache[list] or core.keep(list())
@@ -86,8 +86,8 @@ local function lists_of(module)
   return records.is_module(module) and records.of(module).values.parametrizations or nil
 end
 
--- From here on the module's fields are computed where there is a list.
-local function compute_on_read(module) -- also of a clone
+-- Makes reads of the module's parametrized fields compute them; also called for clones.
+local function compute_on_read(module)
   local record = records.of(module)
   local index, newindex, name = record.__index, record.__newindex, record.class.__name
   local function list_at(key)

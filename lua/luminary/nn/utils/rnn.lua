@@ -44,8 +44,8 @@ rnn.pad_sequence = arguments.takes("pad_sequence", {
   return ops.stack(padded, opts.batch_first and 1 or 2)
 end)
 
--- Lengths, a list or a tensor [B], of a padded batch [longest, B, …], as a list of whole numbers from `least` on.
-local function lengths_of(who, lengths, x, least, batch_first)
+-- Lengths, a list or a tensor [B], of a padded batch [longest, B, …], as a list of integers of at least `min_length`.
+local function lengths_of(who, lengths, x, min_length, batch_first)
   if core.is_tensor(lengths) then
     if lengths.ndim ~= 1 then options.wrong_shape(who, "lengths", lengths, {x.shape[2]}) end
     lengths = lengths:totable()
@@ -57,7 +57,7 @@ local function lengths_of(who, lengths, x, least, batch_first)
         or "; x is [T, B, …], or [B, T, …] with {batch_first = true}") or "")
   end
   for _, n in ipairs(lengths) do
-    options.arg(who, "a length", n, least == 0 and "natural" or "count")
+    options.arg(who, "a length", n, min_length == 0 and "natural" or "count")
     if n > x.shape[1] then fail("%s: length %d is more than the %d steps", who, n, x.shape[1]) end
   end
   return lengths
@@ -82,7 +82,7 @@ end)
 local PackedSequence = class.root("PackedSequence")
 rnn.PackedSequence = PackedSequence
 
--- What the class lacks that tensors have.
+-- Names of tensors' methods that the class lacks.
 local of_data = "x.data has its numbers, and nn.utils.rnn.pad_packed_sequence(x) makes it one padded tensor"
 PackedSequence.__missing = setmetatable({}, {__index = function(_, name)
   return rawget(core.methods, name) and "this is a PackedSequence: " .. of_data
@@ -96,8 +96,7 @@ function PackedSequence:init(data, batch_sizes, sorted_indices, unsorted_indices
   self.unsorted_indices = unsorted_indices and core.keep(unsorted_indices)
 end
 
--- How many sequences each step has, a list, or an error of who's where fields that were set by hand do not fit
--- together.
+-- Returns the number of sequences of each step, a list; fails if fields that were set by hand do not match.
 function PackedSequence:_checked(who)
   local data, sizes = self.data, self.batch_sizes
   if not core.is_tensor(data) or data.ndim == 0 then
@@ -128,7 +127,7 @@ function PackedSequence:_checked(who)
   return list
 end
 
--- The same with data that is elsewhere or of another dtype; the indices are where data is.
+-- Returns the same sequences with data on another device or in another dtype; the indices are on its device.
 local function with_data(self, data)
   local sorted, unsorted = self.sorted_indices, self.unsorted_indices
   sorted, unsorted = sorted and sorted:to(data.device), unsorted and unsorted:to(data.device)

@@ -1,4 +1,4 @@
---- Parameters as one vector and back; layers without initial values; batch norm taken into the layer before it.
+--- Conversion of parameters to one vector and back, skip_init, and fusion of batch norms into layers.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"

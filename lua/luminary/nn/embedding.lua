@@ -1,0 +1,113 @@
+--- Layers that look up rows of a matrix: Embedding, EmbeddingBag.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local layer = require "luminary.nn.define_layer"
+local functional = require "luminary.nn.functional.embedding"
+local init = require "luminary.nn.initializers"
+local parameter = require "luminary.nn.parameter"
+local printed = require "luminary.nn.print_values"
+local rows = require "luminary.nn.embedding_rows"
+
+local ops, arg = core.ops, options.arg
+local layers = {}
+
+--- nn.Embedding(…): A lookup table that stores one vector for each index, from 1.
+local Embedding = layer.define("Embedding")
+layers.Embedding = Embedding
+
+Embedding.init = layer.takes("Embedding", {
+  {"padding_idx", "integer"}, {"max_norm", "positive"}, {"norm_type", "number", 2},
+  {"scale_grad_by_freq", "boolean", false}, {"sparse", false, lacks = true}, {"_weight", "tensor"},
+  {"_freeze", false, lacks = true},
+}, function(self, num_embeddings, embedding_dim, opts)
+  self.num_embeddings = arg("Embedding", "num_embeddings", num_embeddings, "count")
+  self.embedding_dim = arg("Embedding", "embedding_dim", embedding_dim, "count")
+  self.padding_idx = rows.padding("Embedding", opts.padding_idx, num_embeddings)
+  self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
+  self.how = {padding_idx = self.padding_idx or 0}
+  if opts.max_norm or opts.scale_grad_by_freq then
+    self.how.max_norm, self.how.norm_type = opts.max_norm, opts.norm_type
+    self.how.scale_grad_by_freq = opts.scale_grad_by_freq
+  end
+  if opts._weight then
+    self.weight = parameter.new(opts._weight)
+  else
+    self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
+    self:reset_parameters()
+  end
+end)
+
+--- nn.Embedding.from_pretrained(weight [, {freeze = true, …}]): Makes a layer with the given weight, which is not
+--- trained unless freeze is false; other options are those of nn.Embedding.
+function Embedding.from_pretrained(weight, opts) return rows.from_pretrained(Embedding, weight, opts) end
+
+--- Draws the parameters again, as at construction.
+function Embedding:reset_parameters()
+  init.normal_(self.weight)
+  if self.padding_idx then
+    core.no_grad(function() self.weight:select(1, self.padding_idx):zero_() end)
+  end
+end
+
+function Embedding:forward(index)
+  if self.how.norm_type then return functional.embedding(index, self.weight, self.how) end
+  return ops.embedding(index, self.weight, self.how)
+end
+
+function Embedding:extra_repr()
+  local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
+  if self.padding_idx then parts[#parts + 1] = "padding_idx=" .. self.padding_idx end
+  if self.max_norm then parts[#parts + 1] = "max_norm=" .. printed.float(self.max_norm) end
+  if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. printed.float(self.norm_type) end
+  if self.scale_grad_by_freq then parts[#parts + 1] = "scale_grad_by_freq=True" end
+  return table.concat(parts, ", ")
+end
+
+--- nn.EmbeddingBag(…): Computes sums, means or maxima of bags of embeddings.
+local EmbeddingBag = layer.define("EmbeddingBag")
+layers.EmbeddingBag = EmbeddingBag
+
+EmbeddingBag.init = layer.takes("EmbeddingBag", {
+  {"max_norm", "positive"}, {"norm_type", "number", 2}, {"scale_grad_by_freq", "boolean", false},
+  {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", false, lacks = true}, {"_weight", "tensor"},
+  {"include_last_offset", "boolean", false}, {"padding_idx", "integer"},
+}, function(self, num_embeddings, embedding_dim, opts)
+  self.num_embeddings = arg("EmbeddingBag", "num_embeddings", num_embeddings, "count")
+  self.embedding_dim = arg("EmbeddingBag", "embedding_dim", embedding_dim, "count")
+  self.padding_idx = rows.padding("EmbeddingBag", opts.padding_idx, num_embeddings)
+  self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
+  self.mode, self.include_last_offset = opts.mode, opts.include_last_offset
+  if opts._weight then
+    self.weight = parameter.new(opts._weight)
+  else
+    self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
+    self:reset_parameters()
+  end
+end)
+
+--- nn.EmbeddingBag.from_pretrained(weight [, {freeze = true, …}]): Makes a layer with the given weight, which is not
+--- trained unless freeze is false; other options are those of nn.EmbeddingBag.
+function EmbeddingBag.from_pretrained(weight, opts) return rows.from_pretrained(EmbeddingBag, weight, opts) end
+
+--- Draws the parameters again, as at construction.
+EmbeddingBag.reset_parameters = Embedding.reset_parameters
+
+function EmbeddingBag:forward(index, offsets, per_sample_weights)
+  return functional.embedding_bag(index, self.weight, {
+    offsets = offsets, per_sample_weights = per_sample_weights, max_norm = self.max_norm, norm_type = self.norm_type,
+    scale_grad_by_freq = self.scale_grad_by_freq, mode = self.mode, include_last_offset = self.include_last_offset,
+    padding_idx = self.padding_idx,
+  })
+end
+
+function EmbeddingBag:extra_repr()
+  local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
+  if self.max_norm then parts[#parts + 1] = "max_norm=" .. printed.float(self.max_norm) end
+  if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. printed.float(self.norm_type) end
+  if self.scale_grad_by_freq then parts[#parts + 1] = "scale_grad_by_freq=True" end
+  parts[#parts + 1] = ("mode='%s'"):format(self.mode)
+  if self.padding_idx then parts[#parts + 1] = "padding_idx=" .. self.padding_idx end
+  return table.concat(parts, ", ")
+end
+
+return layers
