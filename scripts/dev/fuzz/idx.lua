@@ -34,5 +34,5 @@ end
 
 return {
   name = "IDX", share = 1, change = change_idx, load = core.read_idx, idx = idx,
-  past = function(message) return message:find "goes on after its %d" or message:find "cut short: %d%d+ bytes" end,
+  past = function(message) return message:find "bytes follow its %d" or message:find "truncated: %d%d+ bytes" end,
 }

@@ -101,9 +101,8 @@ end
 
 -- What errors say of an archive's directory; behind it are its entries.
 local directory = {
-  "directory", "called otherwise", "reaches into what follows", "two entries", "encrypted", "packed by method",
-  "is stored in", "zip64", "disks of a zip", "data.pkl' is damaged", "no file of weights", "no safetensors file",
-  "TorchScript",
+  "directory", "overlaps what follows", "two entries", "encrypted", "compression method", "is stored in", "zip64",
+  "several disks", "data.pkl' has a wrong checksum", "not a file of weights", "not a safetensors file", "TorchScript",
 }
 local function behind_directory(message)
   for _, words in ipairs(directory) do
