@@ -20,7 +20,7 @@ end
 
 local function farthest(a, b) return (a:double() - b:double()):abs():max():item() end
 
--- Whether f(img) of a batch is what f gives of each image, one after the other, from the same seed.
+-- Whether f(batch) is what f returns for each image, one after the other, from the same seed.
 local function of_each(f, batch)
   lm.manual_seed(5)
   local all = f(batch)

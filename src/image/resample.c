@@ -59,8 +59,8 @@ static lm_status taps_alloc(lm_taps *t, int64_t out, int64_t most, size_t bytes)
 static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, bool bicubic) {
   double stretch = scale > 1 ? scale : 1, support = (bicubic ? 2 : 1) * stretch;
   for (int64_t o = 0; o < t->out; o++) {
-    double centre = scale * ((double)o + 0.5), total = 0, *own = w + o * t->most;
-    int64_t first = (int64_t)(centre - support + 0.5), end = (int64_t)(centre + support + 0.5);
+    double center = scale * ((double)o + 0.5), total = 0, *own = w + o * t->most;
+    int64_t first = (int64_t)(center - support + 0.5), end = (int64_t)(center + support + 0.5);
     if (first < 0) first = 0;
     if (first > in - 1) first = in - 1;
     if (end > in) end = in;
@@ -68,7 +68,7 @@ static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, b
     if (end <= first) end = first + 1;
     t->first[o] = first, t->count[o] = end - first;
     for (int64_t k = 0; k < end - first; k++) {
-      double x = ((double)(first + k) - centre + 0.5) / stretch;
+      double x = ((double)(first + k) - center + 0.5) / stretch;
       own[k] = bicubic ? cubic(x, -0.5) : triangle(x);
       total += own[k];
     }

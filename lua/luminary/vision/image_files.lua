@@ -30,7 +30,7 @@ end
 --- false}]): Reads the header of a JPEG or PNG image, and decodes its pixels later.
 local Encoded = class.root("Encoded")
 Encoded.__makes = "bytes"
-Encoded.__hint = "image:decode() gives its pixels"
+Encoded.__hint = "image:decode() returns its pixels"
 image.Encoded = Encoded
 
 Encoded.init = arguments.takes("Encoded", {

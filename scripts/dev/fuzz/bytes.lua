@@ -70,17 +70,17 @@ end
 
 function bytes.cut(text) return text:sub(1, random(0, #text)) end
 
--- One of the places of a pattern in a text, replaced by a string or by what a function makes of it.
+-- The text with one match of a pattern replaced by a string or by the result of a function.
 function bytes.replace_one(text, pattern, with)
-  local places, at = {}, 1
+  local matches, at = {}, 1
   while true do
     local from, to = text:find(pattern, at)
     if not from or to < from then break end
-    places[#places + 1] = { from, to }
+    matches[#matches + 1] = { from, to }
     at = to + 1
   end
-  if #places == 0 then return text end
-  local from, to = unpack(pick(places))
+  if #matches == 0 then return text end
+  local from, to = unpack(pick(matches))
   return bytes.replace(text, from, to, type(with) == "function" and with(text:sub(from, to)) or with)
 end
 

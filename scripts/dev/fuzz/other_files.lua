@@ -55,18 +55,18 @@ end
 
 -- One stored entry of an archive changed, with a checksum that holds.
 local function change_stored(text)
-  local places, from = {}, 1
+  local offsets, from = {}, 1
   while true do
     local at = text:find("PK\1\2", from, true)
     if not at then break end
-    places[#places + 1], from = at, at + 4
+    offsets[#offsets + 1], from = at, at + 4
   end
-  if #places == 0 then return damage(text) end
-  local entry = places[random(2) == 1 and 1 or random(#places)]
+  if #offsets == 0 then return damage(text) end
+  local entry = offsets[random(2) == 1 and 1 or random(#offsets)]
   local at, size = number(text, entry + 42, 4) + 1, number(text, entry + 24, 4)
   local data = at + 30 + number(text, at + 26, 2) + number(text, at + 28, 2)
   assert(data + size - 1 <= #text)
-  local change = entry == places[1] and random(2) == 1 and change_pickle or pick {damage, flip}
+  local change = entry == offsets[1] and random(2) == 1 and change_pickle or pick {damage, flip}
   local changed = change(text:sub(data, data + size - 1))
   changed = (changed .. ("\0"):rep(size)):sub(1, size)
   text = replace(text, data, data + size - 1, changed)
@@ -136,8 +136,8 @@ end
 local function behind(change) return function(text, from) return change(text, from) end end
 local function within(change) return function(text, from) return change(text, 1, from) end end
 local words = { "<", ">", "|", "f4", "i8", "b1", "u4", "True", "False", "(2,)", "()", "(1, 6)", "0", "24", "'", "}" }
-local places = { "[<>|]", "[bfiu]%d", "True", "False", "%b()", "%d+", "'", ",", "}" }
-local function word(text) return bytes.replace_one(text, pick(places), pick(words)) end
+local patterns = { "[<>|]", "[bfiu]%d", "True", "False", "%b()", "%d+", "'", ",", "}" }
+local function word(text) return bytes.replace_one(text, pick(patterns), pick(words)) end
 local rear, front = behind(damage), within(damage)
 local rear_flip = behind(flip)
 local function tensor_table(text, from) return damage(text, from, 1200) end -- GGUF's
@@ -149,7 +149,7 @@ local index_words = {
   '"a"', '"b"', '"c"', '"d"', '"1.safetensors"', '"2.safetensors"', '"3.safetensors"', '"../1.safetensors"', '""',
   '".."', '"."', '"\\u0000"', '"/dev/zero"', "null", "1", "{}", "[]", "true", '"weight_map"', '"metadata"', '"\\ud800"',
 }
-local index_places = { '"[^"]*"', "%b{}", "%d+", '"[^"]*":"[^"]*"' }
+local index_patterns = { '"[^"]*"', "%b{}", "%d+", '"[^"]*":"[^"]*"' }
 local function change_index()
   local text = '{"metadata":{"total_size":24},'
     .. '"weight_map":{"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors"}}'
@@ -157,7 +157,7 @@ local function change_index()
   if kind == 1 then text = damage(text) end
   if kind == 2 then text = cut(text) end
   for _ = 1, kind > 3 and random(2) or 0 do
-    text = bytes.replace_one(text, pick(index_places), pick(index_words))
+    text = bytes.replace_one(text, pick(index_patterns), pick(index_words))
   end
   return text, "model.safetensors.index.json"
 end

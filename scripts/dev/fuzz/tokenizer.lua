@@ -56,13 +56,13 @@ local config = [[{"bos_token": "<s>", "eos_token": {"content": "the", "lstrip": 
   "truncation_side": "right", "extra_special_tokens": ["<x>", {"content": "and", "rstrip": true}],
   "chat_template": "{{ messages }}", "added_tokens_decoder": {"9": {"content": "[PAD]"},
   "5": {"content": " of", "special": false, "normalized": true}}}]]
-local places = {'"[%w_ <>%[%]]+"', "true", "false", "null", "%d+", "%b[]", '"[^"]*"'}
+local patterns = {'"[%w_ <>%[%]]+"', "true", "false", "null", "%d+", "%b[]", '"[^"]*"'}
 
 -- Before the model, where the steps are, or anywhere.
 local function change_word(text)
   local at = text:find('"model"', 1, true) or #text
-  if random(3) == 1 then return replace_one(text, pick(places), pick(words)) end
-  local head = replace_one(text:sub(1, at - 1), pick(places), pick(words))
+  if random(3) == 1 then return replace_one(text, pick(patterns), pick(words)) end
+  local head = replace_one(text:sub(1, at - 1), pick(patterns), pick(words))
   return head .. text:sub(at)
 end
 
@@ -92,7 +92,7 @@ local function beside(path)
   local name = path:gsub("tokenizer%.json$", "tokenizer_config.json")
   local text = config
   for _ = 1, random(0, 3) do
-    text = random(5) == 1 and damage(text) or replace_one(text, pick(places), pick(words))
+    text = random(5) == 1 and damage(text) or replace_one(text, pick(patterns), pick(words))
   end
   temp.write(name, text)
   local ok, result = pcall(lm.text.Tokenizer, path)
